@@ -35,7 +35,7 @@ LAB_SECONDS ?= 60
 LAB_FIRST ?= 1
 LAB_SEED ?=
 
-.PHONY: deb test-deb static test-targets miri properties lint kill-test stop-test torture laboratory all demo build test test-rust test-userlands test-guest test-fresh test-clients bench fuzz fuzz-verbs doctor deps-demo deps-test deps-linux test-cni test-linux clean
+.PHONY: deb image test-deb static test-targets miri properties lint kill-test stop-test torture laboratory all demo build test test-rust test-userlands test-guest test-fresh test-clients bench fuzz fuzz-verbs doctor deps-demo deps-test deps-linux deps-kubernetes test-cni test-linux test-kubernetes clean
 
 all: build
 
@@ -49,7 +49,12 @@ deps-test:
 deps-linux:
 	scripts/install-deps.sh linux
 	timeout 3000 scripts/linux-kernel.sh build || [ $$? = 3 ]
-	timeout 1800 scripts/cni.sh build || [ $$? = 3 ]
+	timeout 1800 scripts/go-programs.sh build cni || [ $$? = 3 ]
+
+# What tests/kubernetes/ runs beside that.
+deps-kubernetes: deps-linux
+	scripts/install-deps.sh kubernetes
+	timeout 5400 scripts/go-programs.sh build kubernetes || [ $$? = 3 ]
 
 build:
 	timeout 3000 $(CARGO) build --release --locked -p ironverbs -p ironverbs-provider -p ironverbs-loader
@@ -132,6 +137,14 @@ test-linux: deps-linux build
 test-cni: deps-linux build
 	IRONVERBS_CNI_ROUNDS=$(CNI_ROUNDS) timeout $$(($(CNI_ROUNDS) * 10 + 900)) $(CARGO) test --release --locked -p ironverbs-tests \
 		--test linux -- --nocapture --test-threads 1 cni
+
+# A container image of the package (packaging/image): target/image.tar. Needs root, podman or docker, and Debian's mirror.
+image: deb deps-linux
+	timeout 3000 scripts/image.sh $(TARGET)/image.tar
+
+# Clusters of Linux nodes with a control plane, device plugins, multus and an operator; not part of `make test`. Needs root.
+test-kubernetes: deps-kubernetes deb
+	timeout 3000 $(CARGO) test --release --locked -p ironverbs-tests --test kubernetes -- --ignored --nocapture --test-threads 1
 
 # `make demo` and `make test` on a bare Debian 12 and 13, with Debian's own Rust; needs root, and an hour for each.
 test-fresh:

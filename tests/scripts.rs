@@ -34,6 +34,8 @@ fn run(scratch: &Scratch, bin: &Path, script: &str, words: &[&str]) -> (Option<i
         .current_dir(scratch.dir())
         .env("XDG_CACHE_HOME", scratch.dir().join("cache"))
         .env("HOME", scratch.dir().join("home"))
+        .env("CLUSTER", scratch.dir().join("none"))
+        .env("CARGO_TARGET_DIR", scratch.dir().join("none"))
         .env_remove("CARGO")
         .env("PATH", path)
         .output()
@@ -327,15 +329,67 @@ case $4 in
 *) printf '{\n\t"Dir": "%s",\n\t"Sum": "h1:other="\n}\n' "$HOME" ;;
 esac"#;
     let bin = programs(&scratch, &[("go", go)]);
-    let (code, said) = run(&scratch, &bin, "scripts/cni.sh", &["build"]);
+    let (code, said) = run(&scratch, &bin, "scripts/go-programs.sh", &["build", "cni"]);
     assert_eq!(code, Some(3), "{said}");
-    let cni = "cni: github.com/containernetworking/cni@v1.3.1: expected h1:gnHlU";
+    let cni = "go-programs: github.com/containernetworking/cni@v1.3.1: expected h1:gnHlU";
     assert!(said.contains(cni) && said.contains(", found h1:other=\n"), "{said}");
     assert!(said.contains("plugins@v1.9.1 cannot be had: not found"), "{said}");
-    assert!(said.contains("cni: plugin-client cannot be built: go: no compiler\n"), "{said}");
+    assert!(said.contains("go-programs: plugin-client cannot be built: go: no compiler\n"), "{said}");
     // Nothing says that it is whole, and the next one tries again.
-    let folder = scratch.dir().join("cache/ironverbs/cni");
+    let folder = scratch.dir().join("cache/ironverbs/go");
     assert_eq!(entries(&folder).iter().filter(|name| name.starts_with("work-")).count(), 0);
-    let (_, path) = run(&scratch, &bin, "scripts/cni.sh", &["path"]);
+    let (_, path) = run(&scratch, &bin, "scripts/go-programs.sh", &["path", "cni"]);
     assert!(!Path::new(path.trim()).join(".made").exists());
+}
+
+#[test]
+fn images_that_cannot_be_made_are_refused_in_a_line() {
+    let scratch = Scratch::new();
+    let bin = programs(&scratch, &[("busybox", "echo static")]);
+    let image = |words: &[&str]| run(&scratch, &bin, "scripts/container-image.sh", words);
+    let refused = |said: &str| (Some(1), format!("container-image: {said}\n"));
+    assert_eq!(image(&["one.tar"]), refused("expected a file and a name, found: one.tar"));
+    assert_eq!(image(&["one.tar", "one:1", "no-such-program"]), refused("no no-such-program here"));
+    let built = |words: &[&str]| run(&scratch, &bin, "scripts/image.sh", words);
+    let refused = |said: &str| (Some(1), format!("image: {said}\n"));
+    assert_eq!(built(&[]), refused("expected a file, and perhaps a name, found: "));
+    programs(&scratch, &[("podman", "")]);
+    let (code, said) = built(&["one.tar"]);
+    assert!(
+        code == Some(1) && said.starts_with("image: no package at ") && said.ends_with(": make deb\n"),
+        "{said}"
+    );
+    assert!(!scratch.dir().join("one.tar").exists());
+}
+
+#[test]
+fn clusters_that_are_not_there_and_commands_that_are_none_are_named() {
+    let scratch = Scratch::new();
+    let bin = programs(&scratch, &[]);
+    let cluster = |words: &[&str]| run(&scratch, &bin, "scripts/kubernetes.sh", words);
+    let (code, said) = cluster(&["ap"]);
+    assert_eq!(
+        (code, said.contains("unknown command 'ap'; up, load, kubectl, on, kill or down")),
+        (Some(1), true)
+    );
+    for words in [
+        &["down"][..],
+        &["kubectl", "get", "nodes"],
+        &["on", "1", "true"],
+        &["load", "x.tar"],
+        &["kill", "1"],
+    ] {
+        let (code, said) = cluster(words);
+        let expected = format!("no cluster in {}", scratch.dir().join("none").display());
+        assert!(code == Some(1) && said.contains(&expected), "{words:?}: {said}");
+    }
+    // One that has no nodes.
+    fs::create_dir_all(scratch.dir().join("none/run")).unwrap();
+    for words in [&["on", "3", "true"][..], &["kill", "3"]] {
+        let (code, said) = cluster(words);
+        assert!(
+            code == Some(1) && said.contains("expected a node that runs, found '3'"),
+            "{words:?}: {said}"
+        );
+    }
 }

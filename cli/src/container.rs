@@ -9,7 +9,7 @@ use std::process::ExitCode;
 
 use launcher::provider::{self, Provider};
 use node::Observer;
-use node::devices::DeviceInfo;
+use node::devices::{DeviceInfo, function};
 use serde_json::{Value, json};
 
 use crate::options::{Cdi, NodeDir};
@@ -30,7 +30,9 @@ pub fn cdi(command: &Cdi) -> ExitCode {
     let done = match command {
         Cdi::Generate { node, output, class } => generate(node, output.as_deref(), class),
         Cdi::Hook { node, devices } => hook(node, devices),
-        Cdi::Runtime { node, runtime, args } => crate::oci_runtime::runtime(node, runtime, args),
+        Cdi::Runtime { node, runtime, view, args } => {
+            crate::oci_runtime::runtime(node, runtime, view.as_deref(), args)
+        }
     };
     done.map_or_else(|why| fail(1, why), |()| ExitCode::SUCCESS)
 }
@@ -122,15 +124,19 @@ pub fn hook_of(node: &Path, shown: &[&DeviceInfo], command: &Path) -> Value {
 }
 
 /// Shows devices in the container whose state the runtime tells on standard input.
-fn hook(node: &NodeDir, wanted: &[u8]) -> Result<(), String> {
+fn hook(node: &NodeDir, wanted: &[String]) -> Result<(), String> {
     let root = root_of(&read(io::stdin().lock(), "the container's state")?)?;
     let dir = node.path();
     let (devices, _, provider) = found(node)?;
-    if let Some(missing) = wanted.iter().find(|fid| devices.iter().all(|one| one.fid != **fid)) {
-        let last = devices.last().map_or("none", |one| &one.name);
-        return Err(format!("the node in {} has no iron{missing}, its last is {last}", dir.display()));
-    }
-    launcher::container::show(&root, &dir, &devices, wanted, &provider).map_err(|e| e.to_string())
+    let there = |fid: &u8| devices.iter().any(|one| one.fid == *fid);
+    let number = |text: &String| {
+        function(text, &devices).filter(there).ok_or_else(|| {
+            let last = devices.last().map_or("none", |one| &one.name);
+            format!("the node in {} has no {text}, its last is {last}", dir.display())
+        })
+    };
+    let wanted = wanted.iter().map(number).collect::<Result<Vec<_>, _>>()?;
+    launcher::container::show(&root, &dir, &devices, &wanted, &provider).map_err(|e| e.to_string())
 }
 
 /// Where the container's root is that `state`, as OCI runtimes tell it to hooks, is about.

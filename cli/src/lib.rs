@@ -28,6 +28,7 @@ mod say;
 mod serve;
 mod sim;
 mod stream_files;
+mod timed;
 mod vf;
 
 use std::process::ExitCode;

@@ -6,6 +6,8 @@ use std::time::Duration;
 
 use devmodel::{state::Counters, strict::Strict};
 use nix::unistd::Group;
+use node::devices::function;
+use node::naming::Name;
 use node::{
     CaptureThread, Captured, FunctionStatus, Node, NodeError, NodeOptions, NodeStatus, Observer, PartyStatus,
     Signals, dir,
@@ -13,7 +15,7 @@ use node::{
 use serde_json::{Map, Value, json};
 
 use crate::say::say;
-use crate::{options, place, say::fail};
+use crate::{options, place, say::fail, timed};
 
 /// How often a capture is looked after.
 const LOOK: Duration = Duration::from_millis(200);
@@ -67,16 +69,28 @@ fn run(command: &options::Node) -> Result<String, NodeError> {
             if let Some(group) = &create.group {
                 dir::share(&create.node.path(), group_number(group)?)?;
             }
-            let node = place::open(&create.node.path(), &create.identity.over(options))?;
-            Ok(format!("node in {}: iron0 and {} VFs\n", node.dir().display(), node.vfs()))
+            let options = create.identity.over(create.seen.over(options));
+            let node = place::open(&create.node.path(), &options)?;
+            let name = node.devices().first().map(|pf| pf.name.clone()).unwrap_or_default();
+            Ok(format!("node in {}: {name} and {} VFs\n", node.dir().display(), node.vfs()))
         }
         options::Node::Address(address) => {
             let node = Node::open(&address.node.path())?;
-            node.set_address(address.device, address.address)?;
-            let ip = node.devices().get(usize::from(address.device)).map(|device| device.ip.to_string());
-            Ok(format!("iron{}: {}\n", address.device, ip.unwrap_or_default()))
+            let devices = node.devices();
+            let fid = function(&address.device, &devices).ok_or_else(|| NodeError::NoName {
+                found: address.device.clone(),
+                names: [devices.first(), devices.last()]
+                    .map(|device| device.map(|device| device.name.clone()).unwrap_or_default()),
+            })?;
+            node.set_address(fid, address.address)?;
+            let now = node.devices().into_iter().find(|device| device.fid == fid);
+            Ok(now.map(|device| format!("{}: {}\n", device.name, device.ip)).unwrap_or_default())
         }
         options::Node::Capture(capture) => captured(capture),
+        options::Node::Conduct { node, rules } => {
+            let node = Node::open(&node.path())?;
+            timed::conduct(&node, rules)
+        }
         options::Node::Status(how) => {
             let status = Observer::open(&how.node.path())?.status();
             Ok(if how.json { format!("{:#}\n", json(&status)) } else { in_words(&status) })
@@ -127,10 +141,11 @@ fn in_words(status: &NodeStatus) -> String {
     // Writing to a String cannot fail.
     let _ = writeln!(
         text,
-        "node in {}: id {}, {}, iron0 and {} VFs, {} KiB of memory ({} KiB of it drivers' and lent by programs)",
+        "node in {}: id {}, {}, {} and {} VFs, {} KiB of memory ({} KiB of it drivers' and lent by programs)",
         status.dir.display(),
         status.node_id,
         status.link_layer,
+        status.naming.name,
         status.vfs,
         kib(status.memory),
         kib(status.driver_memory)
@@ -148,10 +163,10 @@ fn in_words(status: &NodeStatus) -> String {
     }
     let _ = writeln!(text, "programs that died on it and were cleaned up after: {}", status.reaped);
     for party in &status.parties {
-        let _ = writeln!(text, "{}", party_line(party));
+        let _ = writeln!(text, "{}", party_line(party, &status.naming.name));
     }
     for function in &status.functions {
-        if let Some(line) = function_line(function) {
+        if let Some(line) = function_line(function, &status.naming.name) {
             let _ = writeln!(text, "{line}");
         }
     }
@@ -159,8 +174,8 @@ fn in_words(status: &NodeStatus) -> String {
 }
 
 /// One line of a program.
-fn party_line(party: &PartyStatus) -> String {
-    let open: Vec<String> = party.functions.iter().map(|fid| format!("iron{fid}")).collect();
+fn party_line(party: &PartyStatus, name: &Name) -> String {
+    let open: Vec<String> = party.functions.iter().map(|fid| name.of(*fid)).collect();
     let open = if open.is_empty() { "nothing".into() } else { open.join(" ") };
     let PartyStatus { pid, wakes, ticks, .. } = party;
     match party.lives {
@@ -175,9 +190,9 @@ fn party_line(party: &PartyStatus) -> String {
 
 /// The same for programs: memory in bytes, every function and each of its counters.
 fn json(status: &NodeStatus) -> Value {
-    let [uplink, capture] = status.outlets;
+    let ([uplink, capture], name) = (status.outlets, &status.naming.name);
     let programs = status.parties.iter().map(|party| {
-        let functions: Vec<String> = party.functions.iter().map(|fid| format!("iron{fid}")).collect();
+        let functions: Vec<String> = party.functions.iter().map(|fid| name.of(*fid)).collect();
         json!({
             "party": party.party,
             "pid": party.pid,
@@ -194,7 +209,7 @@ fn json(status: &NodeStatus) -> Value {
             |(counter, name): &(Counters, &str)| ((*name).into(), json!(f.counters[*counter as usize]));
         let counters: Map<String, Value> = COUNTERS.iter().map(counter).collect();
         json!({
-            "device": format!("iron{}", f.fid),
+            "device": name.of(f.fid),
             "up": f.up,
             "served": f.served,
             "address": f.address.map(|address| address.to_string()),
@@ -208,6 +223,8 @@ fn json(status: &NodeStatus) -> Value {
         "node_id": status.node_id,
         "link_layer": status.link_layer.to_string(),
         "vfs": status.vfs,
+        "pci": status.naming.bus.to_string(),
+        "numa": status.naming.numa,
         "memory": status.memory,
         "driver_memory": status.driver_memory,
         "faults": (!status.faults.is_none()).then(|| status.faults.to_string()),
@@ -220,20 +237,25 @@ fn json(status: &NodeStatus) -> Value {
     })
 }
 
-/// One line of a function that is or was in use.
-fn function_line(f: &FunctionStatus) -> Option<String> {
-    let objects: Vec<String> = f.objects.iter().map(|(kind, count)| format!("{kind} {count}")).collect();
-    let counters: Vec<String> = COUNTERS
+/// Lists what a function counted, where it is not 0.
+pub fn counted(counters: &[u64; devmodel::state::COUNTERS]) -> Vec<String> {
+    COUNTERS
         .iter()
-        .map(|(counter, name)| (f.counters[*counter as usize], name))
+        .map(|(counter, name)| (counters[*counter as usize], name))
         .filter(|(value, _)| *value != 0)
         .map(|(value, name)| format!("{name} {value}"))
-        .collect();
+        .collect()
+}
+
+/// One line of a function that is or was in use.
+fn function_line(f: &FunctionStatus, name: &Name) -> Option<String> {
+    let objects: Vec<String> = f.objects.iter().map(|(kind, count)| format!("{kind} {count}")).collect();
+    let counters = counted(&f.counters);
     if !f.up && counters.is_empty() && f.parties.is_empty() && f.address.is_none() {
         return None;
     }
     let state = if f.up { "up" } else { "down" };
-    let mut parts = vec![format!("iron{}: {state}", f.fid)];
+    let mut parts = vec![format!("{}: {state}", name.of(f.fid))];
     parts.extend(f.served.then(|| "served".into()));
     parts.extend(f.address.map(|address| format!("address {address}")));
     parts.extend([objects, counters].into_iter().filter(|p| !p.is_empty()).map(|p| p.join(", ")));

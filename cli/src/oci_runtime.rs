@@ -25,14 +25,15 @@ const FILES: &str = "/dev/infiniband";
 /// Major and minor number of /dev/null, which our files are.
 const NULL: (u64, u64) = (1, 3);
 
-/// Becomes `runtime` with `args`, once the container's configuration has our devices. Returns only what went wrong.
-pub fn runtime(node: &NodeDir, runtime: &Path, args: &[OsString]) -> Result<(), String> {
+/// Becomes `runtime` with `args`, once the container's configuration has our devices. Their files are told apart as in `view`, or as this
+/// process sees them. Returns only what went wrong.
+pub fn runtime(node: &NodeDir, runtime: &Path, view: Option<&Path>, args: &[OsString]) -> Result<(), String> {
     if let Some(bundle) = bundle(args) {
         let file = bundle.join("config.json");
         // What is wrong with a bundle the runtime says best.
         if let Ok(config) = File::open(&file) {
             let mut config = container::read(config, &file.display().to_string())?;
-            if give(node, &mut config)? {
+            if give(node, view, &mut config)? {
                 let text = config.to_string();
                 container::replace(&file, &text)
                     .map_err(|e| format!("cannot write {}: {e}", file.display()))?;
@@ -69,8 +70,11 @@ fn bundle(args: &[OsString]) -> Option<PathBuf> {
 }
 
 /// Adds to a configuration what shows our functions that it names. Returns false if it names none.
-fn give(node: &NodeDir, config: &mut Value) -> Result<bool, String> {
-    let (by_file, files) = by_files(config, launcher::place);
+fn give(node: &NodeDir, view: Option<&Path>, config: &mut Value) -> Result<bool, String> {
+    let (by_file, files) = by_files(config, |name| match view {
+        Some(class) => launcher::place_in(class, name),
+        None => launcher::place(name),
+    });
     let addresses = pci_addresses(config);
     if by_file.is_empty() && addresses.is_empty() {
         return Ok(false);

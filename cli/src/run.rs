@@ -5,15 +5,17 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use devmodel::LinkLayer;
 use launcher::{Launch, LaunchError, provider};
 use node::devices::DeviceInfo;
 use node::dir;
 use node::functions::functions;
 use node::place::Place;
+use node::timed::is_conducted;
 
-use crate::options::Run;
+use crate::options::{ClockKind, Run};
 use crate::pod::Pod;
-use crate::{place, say::fail};
+use crate::{place, say::fail, timed};
 
 /// Exit status of failures that are the launcher's and not the program's.
 const OURS: u8 = 125;
@@ -47,20 +49,74 @@ pub fn run(run: &Run) -> ExitCode {
             Err(e) => return fail(OURS, e),
         },
     };
+    let clocks = match in_time(run, &node, &devices) {
+        Ok(clocks) => clocks,
+        Err(e) => return fail(OURS, e),
+    };
     if let Some(hint) = hint(args, &devices) {
         eprintln!("ironverbs: {hint}");
     }
-    match (Launch { node, devices, provider, program: program.clone(), args: args.to_vec() }).exec() {
+    let launch = Launch { node, devices, provider, program: program.clone(), args: args.to_vec(), clocks };
+    match launch.exec() {
         Ok(never) => match never {},
         Err(e) => fail(e.exit_code(), e),
     }
+}
+
+/// Lets the node's time be virtual if it is to be. Returns what is loaded before the program then.
+fn in_time(run: &Run, node: &Path, devices: &[DeviceInfo]) -> Result<Option<PathBuf>, String> {
+    if run.time.clock == ClockKind::Real {
+        return match is_conducted(node) {
+            true => Err(format!(
+                "the node in {} is in virtual time: programs on it are run with --clock timed",
+                node.display()
+            )),
+            false => Ok(None),
+        };
+    }
+    if devices.iter().any(|device| device.place.is_some()) {
+        return Err("--clock timed: expected a node, for no other function has virtual time".into());
+    }
+    if devices.iter().any(|device| device.link_layer == LinkLayer::Infiniband) {
+        return Err("--clock timed: expected a node on Ethernet, for no profile is of InfiniBand".into());
+    }
+    let program = run.program.first().and_then(|name| launcher::find_program(name).ok());
+    if let Some(program) = program.filter(|program| is_static(program)) {
+        return Err(format!(
+            "--clock timed: {} is linked without shared libraries, so it would see this machine's time",
+            program.display()
+        ));
+    }
+    let exe = env::current_exe().map_err(|e| format!("cannot find this command's file: {e}"))?;
+    let clocks = provider::clocks(&exe).map_err(|e| e.to_string())?;
+    timed::begin(node, &run.time.rules).map(|()| Some(clocks))
+}
+
+/// Whether a file is a program of 64 bits that names no loader (ELF-64: `e_phoff`, `e_phentsize`, `e_phnum`, PT_INTERP).
+fn is_static(program: &Path) -> bool {
+    let bytes = std::fs::read(program).unwrap_or_default();
+    let number = |at: usize, len: usize| -> Option<usize> {
+        let bytes = bytes.get(at..at.checked_add(len)?)?;
+        Some(bytes.iter().rev().fold(0, |number, byte| number << 8 | usize::from(*byte)))
+    };
+    if bytes.get(..6) != Some(b"\x7fELF\x02\x01") {
+        return false;
+    }
+    let (Some(from), Some(size), Some(count)) = (number(0x20, 8), number(0x36, 2), number(0x38, 2)) else {
+        return false;
+    };
+    let kind = |n: usize| number(from.checked_add(n.checked_mul(size)?)?, 4);
+    (0..count).all(|n| kind(n) != Some(3))
 }
 
 /// What to say of a real card's device in the program's arguments, such as `-d mlx5_0`, that will not be there.
 fn hint(args: &[OsString], devices: &[DeviceInfo]) -> Option<String> {
     let name = args.iter().filter_map(|arg| arg.to_str()).find_map(missing_card)?;
     let (first, last) = (devices.first()?, devices.last()?);
-    Some(format!("there is no device {name} here; the program sees {} to {}", first.name, last.name))
+    Some(format!(
+        "there is no device {name} here; the program sees {} to {} (others: `ironverbs node create --name`)",
+        first.name, last.name
+    ))
 }
 
 /// The name of a device of the mlx4 or mlx5 driver that an argument ends with (`mlx5_0`, `-dmlx5_0`, `--ib-dev=mlx5_0`, with
@@ -97,5 +153,31 @@ mod tests {
         for args in [&["-d", "iron1"][..], &["mlx5_x", "mlx5_", "libmlx5.so", "mlx5_core.c"], &[]] {
             assert_eq!(hint(args), None);
         }
+    }
+
+    #[test]
+    fn programs_without_a_loader_are_told_apart() {
+        let program = |segments: &[u32]| {
+            let mut bytes = vec![0; 64];
+            bytes[..6].copy_from_slice(b"\x7fELF\x02\x01");
+            (bytes[0x20], bytes[0x36], bytes[0x38]) = (64, 56, segments.len() as u8);
+            for kind in segments {
+                bytes.extend([&kind.to_le_bytes()[..], &[0; 52]].concat());
+            }
+            bytes
+        };
+        let path = env::temp_dir().join(format!("ironverbs-static-{}", std::process::id()));
+        for (bytes, expected) in [
+            (program(&[1, 2]), true),
+            (program(&[6, 3, 1]), false),
+            (b"#!/bin/sh\n".to_vec(), false),
+            (program(&[1, 3])[..70].to_vec(), true),
+            (Vec::new(), false),
+        ] {
+            std::fs::write(&path, &bytes).unwrap();
+            assert_eq!(is_static(&path), expected, "{} bytes", bytes.len());
+        }
+        std::fs::remove_file(&path).unwrap();
+        assert!(!is_static(Path::new("/bin/sh")));
     }
 }

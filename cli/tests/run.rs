@@ -45,6 +45,11 @@ impl Bench {
         self.command(options, program).output().unwrap()
     }
 
+    /// Another command about the node.
+    fn about(&self, words: &[&str]) -> Output {
+        Command::new(self.root.join("ironverbs")).args(words).arg("--node").arg(&self.node).output().unwrap()
+    }
+
     /// What `sh -c script` prints on the node; it must succeed.
     fn sh(&self, script: &str) -> String {
         text(&self.run(&["--vfs", "3"], &["sh", "-c", script]))
@@ -97,6 +102,32 @@ fn the_program_sees_the_devices_in_every_place_tools_look() {
     let drivers = bench.sh("echo $RDMAV_DRIVERS; cat /etc/libibverbs.d/ironverbs.driver 2>/dev/null || true");
     let stem = bench.node.join("lib/libironverbs").display().to_string();
     assert!(drivers.lines().all(|l| l.ends_with(&stem)), "{drivers}");
+}
+
+#[test]
+fn devices_are_called_and_placed_as_the_node_was_made() {
+    let bench = Bench::new("called");
+    let made: Vec<_> =
+        "node create --vfs 3 --name mlx5_90 --pci 0000:3b:00.0 --numa 1".split_whitespace().collect();
+    let made = text(&bench.about(&made));
+    assert!(made.contains("mlx5_90 and 3 VFs"), "{made}");
+    let listed = bench.sh("ls /sys/class/infiniband /sys/bus/pci/devices");
+    assert!(
+        ["mlx5_90\n", "mlx5_93\n", "0000:3b:00.3\n"].iter().all(|name| listed.contains(name)),
+        "{listed}"
+    );
+    assert!(!listed.contains("iron") && !listed.contains("0000:c1:"), "{listed}");
+    assert_eq!(bench.sh("cat /sys/class/infiniband/mlx5_91/device/numa_node"), "1\n");
+    // A name is a device wherever one is asked for, and so is its number.
+    for device in ["mlx5_92", "iron2", "2"] {
+        let said = text(&bench.about(&["node", "address", device, "10.9.0.2/24"]));
+        assert_eq!(said, "mlx5_92: 10.9.0.2\n");
+    }
+    assert!(text(&bench.about(&["node", "status"])).contains("mlx5_92: down; address 10.9.0.2/24"));
+    let said = complaint(&bench.about(&["node", "address", "mlx5_0"]));
+    assert!(said.ends_with("no device 'mlx5_0': expected mlx5_90 to mlx5_93\n"), "{said}");
+    let said = complaint(&bench.run(&["--name", "mlx5_0"], &["true"]));
+    assert!(said.contains("name mlx5_90, asked for mlx5_0"), "{said}");
 }
 
 #[test]

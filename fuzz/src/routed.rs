@@ -106,7 +106,7 @@ fn mad(input: &mut Bytes<'_>) -> [u8; MAD_SIZE] {
         // A group this port may join.
         mad[48..56].copy_from_slice(&(u64::from(input.u32()) & 0x3_ffff | 0x1_0003).to_be_bytes());
         mad[56..72].copy_from_slice(&GROUP);
-        mad[72..88].copy_from_slice(&devmodel::identity::link_local_gid(0, 1));
+        mad[72..88].copy_from_slice(&devmodel::identity::port_gid(0, 1));
         mad[104] = input.u8();
     }
     mad
@@ -130,8 +130,8 @@ fn frame(stage: &Stage, input: &mut Bytes<'_>) -> Vec<u8> {
         _ => (if kind & 1 == 0 { stage.rc.qpn } else { input.u32() & 0xff_ffff }, input.u32()),
     };
     let grh = (kind & 2 != 0).then(|| Grh {
-        sgid: devmodel::identity::link_local_gid(0, 2),
-        dgid: if kind & 4 == 0 { devmodel::identity::link_local_gid(0, 1) } else { GROUP },
+        sgid: devmodel::identity::port_gid(0, 2),
+        dgid: if kind & 4 == 0 { devmodel::identity::port_gid(0, 1) } else { GROUP },
         hop_limit: 1,
         ..Grh::default()
     });

@@ -3,7 +3,7 @@
 //! [`bed`] drives the device model alone, in logical time, through the registers, rings and records a driver would use.
 //! [`direct`] joins driver and model in one thread, in logical time. [`end`] is one end of a connection made of the driver's verbs
 //! on a node; [`manager`] joins communication management to queue pair 1. [`torture`] checks all that goes between two programs.
-//! [`stock`] runs Debian's programs and ours in C, [`workload`] many of them at once, beside a [`bystander`] that must not notice.
+//! [`linux`] starts Linux nodes. [`stock`] runs Debian's programs and ours in C, [`workload`] many of them at once, beside a [`bystander`] that must not notice.
 //!
 //! ```
 //! use hwspec::wire::BthOpcode;
@@ -27,6 +27,7 @@ pub mod bystander;
 pub mod cost;
 pub mod direct;
 pub mod end;
+pub mod linux;
 pub mod manager;
 pub mod program;
 pub mod stock;

@@ -310,7 +310,7 @@ fn containers_that_a_device_plugin_gave_functions_have_them() {
 /// The plugin that gives all pods the same functions, many times, in a view of the node: all it looks for is there.
 #[test]
 fn the_shared_device_plugin_offers_the_nodes_functions() {
-    let Some(programs) = GoPrograms::with(&["k8s-rdma-shared-dp", "plugin-client"]) else { return };
+    let Some(programs) = GoPrograms::with(&["cni"], &["k8s-rdma-shared-dp", "plugin-client"]) else { return };
     let [plugin, client] =
         ["k8s-rdma-shared-dp", "plugin-client"].map(|name| programs.find(name).expect("there"));
     let node = Node::new("shared-plugin", 2);

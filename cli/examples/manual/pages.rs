@@ -83,6 +83,10 @@ pub const PAGES: &[Page] = &[
         environment: NODE_ENVIRONMENT,
         files: &[
             (
+                "/usr/lib/ironverbs/libironverbs_time.so",
+                "What stands in for the clocks of programs in virtual time.",
+            ),
+            (
                 "/usr/lib/ironverbs/libironverbs_provider.so, /usr/lib/ironverbs/libironverbs_loader.so",
                 "The provider, by which libibverbs reaches the devices, and what libibverbs loads to reach the provider. A command that \
                  was not installed by a package looks beside itself too.",
@@ -111,6 +115,7 @@ pub const PAGES: &[Page] = &[
              process beside the program answers what is asked by RDMA netlink, and keeps counters below /sys.",
             "The devices are those of a node, which is made if there is none, or the functions that --bdf and --vfio-user name. In a pod \
              that was given functions bound to VFIO, they are these.",
+            "With --clock timed, PROGRAM lives in the time of a card: its clocks say what it would take there, at every run the same.",
         ],
         exit: &[
             ("125", "The devices cannot be shown; one line on standard error says why."),
@@ -259,12 +264,28 @@ pub const PAGES: &[Page] = &[
             "Makes a node, or adds virtual functions to one on which no program has any open. What else a node is made with it keeps: \
              naming something else is an error, and 'ironverbs node reset' comes first.",
         ],
-        examples: &[(
-            "ironverbs node create --vfs 16 --link-layer infiniband",
-            "A node of sixteen virtual functions, whose ports speak InfiniBand.",
-        )],
+        examples: &[
+            (
+                "ironverbs node create --vfs 16 --link-layer infiniband",
+                "A node of sixteen virtual functions, whose ports speak InfiniBand.",
+            ),
+            (
+                "ironverbs node create --name mlx5_0 --pci 0000:3b:00.0",
+                "A node whose devices programs call mlx5_0 to mlx5_8.",
+            ),
+        ],
         see: &["ironverbs-run(1)"],
         documents: &["node.md", "twin.md", "wire.md"],
+        ..NOTHING
+    },
+    Page {
+        of: "ironverbs-node-conduct",
+        description: &[
+            "Programs of 'ironverbs run --clock timed' live in virtual time: where they would wait, this process lets the next thing happen. It is \
+             started by the first of them, and ends when there are none any more.",
+        ],
+        see: &["ironverbs-run(1)", "ironverbs-sim(1)"],
+        documents: &["time.md"],
         ..NOTHING
     },
     Page {
@@ -443,11 +464,38 @@ pub const PAGES: &[Page] = &[
     Page {
         of: "ironverbs-sim",
         description: &[
-            "Prints the columns of perftest. Time is the adapter's own, so the numbers do not depend on this machine.",
+            "Runs perftest's patterns in virtual time, on cards, slots, wires and hosts that a profile describes, and prints what perftest \
+             would print there. The same options give the same figures at every run.",
         ],
-        examples: &[("ironverbs sim write_lat --size 64", "WRITEs of 64 bytes to and fro.")],
-        see: &["ironverbs-bench(1)"],
-        documents: &["data-flow.md"],
+        examples: &[
+            ("ironverbs sim write_lat --size 64", "WRITEs of 64 bytes to and fro."),
+            ("ironverbs sim send_bw -a --profile direct-x8", "SENDs of all sizes, in a slot of 8 lanes."),
+            ("ironverbs sim read_lat --waterfall 500", "What the 500th READ took its time for."),
+        ],
+        see: &["ib_send_lat(1)", "ib_write_bw(1)"],
+        documents: &["time.md"],
+        ..NOTHING
+    },
+    Page { of: "ironverbs-sim-send_lat", see: &["ib_send_lat(1)"], documents: &["time.md"], ..NOTHING },
+    Page { of: "ironverbs-sim-write_lat", see: &["ib_write_lat(1)"], documents: &["time.md"], ..NOTHING },
+    Page { of: "ironverbs-sim-read_lat", see: &["ib_read_lat(1)"], documents: &["time.md"], ..NOTHING },
+    Page { of: "ironverbs-sim-atomic_lat", see: &["ib_atomic_lat(1)"], documents: &["time.md"], ..NOTHING },
+    Page { of: "ironverbs-sim-send_bw", see: &["ib_send_bw(1)"], documents: &["time.md"], ..NOTHING },
+    Page { of: "ironverbs-sim-write_bw", see: &["ib_write_bw(1)"], documents: &["time.md"], ..NOTHING },
+    Page { of: "ironverbs-sim-read_bw", see: &["ib_read_bw(1)"], documents: &["time.md"], ..NOTHING },
+    Page { of: "ironverbs-sim-atomic_bw", see: &["ib_atomic_bw(1)"], documents: &["time.md"], ..NOTHING },
+    Page {
+        of: "ironverbs-sim-report",
+        description: &[
+            "Runs what the page shows, and writes it. The page needs no network, and is the same at every run.",
+        ],
+        documents: &["time.md"],
+        ..NOTHING
+    },
+    Page {
+        of: "ironverbs-sim-calibrate",
+        description: &["Prints each figure that was published, what the model has, and how far that is off."],
+        documents: &["time.md"],
         ..NOTHING
     },
     Page {

@@ -27,7 +27,7 @@ pub struct Serve {
     pub virtio: Vec<PlugAt>,
     /// Where the node's wire leads, several times for several: dgram:LOCAL,PEER (raw frames on a unix datagram socket),
     /// stream:listen:PATH or stream:connect:PATH, udp:ADDRESS,peer=ADDRESS (RoCE v2 on UDP port 4791; either
-    /// address may be left out), node:DIR (another node of this host)
+    /// address may be left out), tap:NAME (a TAP device of this host's kernel), node:DIR (another node of this host)
     #[arg(long = "link", value_name = "LINK")]
     pub links: Vec<LinkSpec>,
     /// What befalls frames on the links, both ways, such as drop=1%,reorder=0.5%,delay=20us,seed=7

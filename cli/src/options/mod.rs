@@ -4,6 +4,8 @@
 mod function;
 mod machine;
 mod node;
+mod sim;
+mod time;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -14,8 +16,9 @@ use clap::{Args, Parser, Subcommand, ValueHint};
 
 pub use self::function::{Bringup, Functions, Vf};
 pub use self::machine::{Linux, PlugAt, Serve};
-use self::node::device;
 pub use self::node::{Capture, Identity, LookOptions, Node, NodeDir, Wanted};
+pub use self::sim::{Sim, SimLook, SimPlan};
+pub use self::time::{ClockKind, Time, TimeRules};
 use crate::say::say;
 
 /// RDMA programs on a simulated ConnectX, without the card.
@@ -49,6 +52,7 @@ pub enum Command {
     /// Measure perftest on the node and UCX over shared memory side by side
     Bench(Bench),
     /// Run one of perftest's patterns in virtual time: what a ConnectX-5 would take, the same at every run
+    #[command(subcommand)]
     Sim(Sim),
     /// Print what a driver sent to a function, or compare two such recordings
     #[command(subcommand)]
@@ -75,9 +79,9 @@ pub enum Cdi {
     Hook {
         #[command(flatten)]
         node: NodeDir,
-        /// A device to show in the container, several times for several
-        #[arg(long = "device", value_parser = device, required = true)]
-        devices: Vec<u8>,
+        /// A device to show in the container, by its name or number, several times for several
+        #[arg(long = "device", value_name = "DEVICE", required = true)]
+        devices: Vec<String>,
     },
     /// Be a container engine's runtime: show devices to containers that a device plugin gave functions, then become the runtime
     Runtime {
@@ -86,6 +90,9 @@ pub enum Cdi {
         /// The runtime to become
         #[arg(long, value_name = "PROGRAM", default_value = "runc", value_hint = ValueHint::CommandName)]
         runtime: PathBuf,
+        /// Where device files are told apart, for an engine outside of the view in which its device plugin runs: a copy of /sys/class/infiniband_verbs there
+        #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
+        view: Option<PathBuf>,
         /// What the engine asks of it
         #[arg(last = true, value_name = "ARGUMENT")]
         args: Vec<OsString>,
@@ -137,32 +144,6 @@ pub enum Stream {
 }
 
 #[derive(Args)]
-pub struct Sim {
-    /// The pattern
-    #[arg(value_enum)]
-    pub test: SimTest,
-    /// Bytes of a message [default: 2, or 65536 for write_bw]
-    #[arg(long)]
-    pub size: Option<u32>,
-    /// Messages
-    #[arg(long, default_value_t = 1000)]
-    pub iters: u32,
-}
-
-#[derive(Clone, Copy, clap::ValueEnum)]
-#[value(rename_all = "snake_case")]
-pub enum SimTest {
-    /// READs, one at a time
-    ReadLat,
-    /// WRITEs to and fro
-    WriteLat,
-    /// SENDs to and fro
-    SendLat,
-    /// WRITEs, 128 under way
-    WriteBw,
-}
-
-#[derive(Args)]
 pub struct Demo {
     #[command(flatten)]
     pub node: NodeDir,
@@ -190,6 +171,8 @@ pub struct Run {
     pub wanted: Wanted,
     #[command(flatten)]
     pub functions: Functions,
+    #[command(flatten)]
+    pub time: Time,
     /// The program and its arguments
     #[arg(required = true, trailing_var_arg = true, value_name = "PROGRAM", value_hint = ValueHint::CommandWithArguments)]
     pub program: Vec<OsString>,

@@ -2,10 +2,12 @@
 
 use std::path::PathBuf;
 
+use super::time::TimeRules;
 use clap::{Args, Subcommand, ValueHint};
 use devmodel::wire::Faults;
 use devmodel::{LinkLayer, strict::Strict};
 use node::dir;
+use node::naming::{Bus, Name};
 use node::{FunctionAddress, NodeOptions};
 
 #[derive(Subcommand)]
@@ -16,6 +18,13 @@ pub enum Node {
     Address(SetAddress),
     /// Write the frames on a node's wire to a file, as long as this runs
     Capture(Capture),
+    /// Let a node's time go on for programs in virtual time, as long as there are any; `run --clock timed` starts it
+    Conduct {
+        #[command(flatten)]
+        node: NodeDir,
+        #[command(flatten)]
+        rules: TimeRules,
+    },
     /// Show the programs on a node, its functions and what they counted
     Status(LookOptions),
     /// Remove a node: the next program makes a new one
@@ -36,9 +45,8 @@ pub struct LookOptions {
 pub struct SetAddress {
     #[command(flatten)]
     pub node: NodeDir,
-    /// The device, such as iron1
-    #[arg(value_parser = device)]
-    pub device: u8,
+    /// The device, by its name or number, such as iron1
+    pub device: String,
     /// Its address, such as 10.0.0.5/24; none: the one it has by itself
     pub address: Option<FunctionAddress>,
 }
@@ -54,20 +62,14 @@ pub struct Capture {
     pub file: PathBuf,
 }
 
-/// `iron3` or `3`.
-pub fn device(text: &str) -> Result<u8, String> {
-    let number = text.strip_prefix("iron").unwrap_or(text).parse::<u8>().ok();
-    number
-        .filter(|fid| *fid <= node::devices::MAX_VFS)
-        .ok_or_else(|| format!("expected iron0 to iron127, found '{text}'"))
-}
-
 #[derive(Args)]
 pub struct Create {
     #[command(flatten)]
     pub node: NodeDir,
     #[command(flatten)]
     pub identity: Identity,
+    #[command(flatten)]
+    pub seen: Seen,
     /// Virtual functions the node is to have [default: as many as it has, 8 if it is new]
     #[arg(long, value_parser = clap::value_parser!(u8).range(0..=127))]
     pub vfs: Option<u8>,
@@ -96,11 +98,35 @@ pub struct Identity {
     strict: Option<Strict>,
 }
 
+/// What programs see of the machine that a node stands for, which it is made with and keeps.
+#[derive(Args, Clone, Copy)]
+pub struct Seen {
+    /// What programs call the PF, such as mlx5_0; its VFs count on [default: as the node has it, iron0 if it is new]
+    #[arg(long)]
+    name: Option<Name>,
+    /// The PF's PCI address, such as 0000:3b:00.0; its VFs are behind it [default: as the node has it, 0000:c1:00.0 if it is new]
+    #[arg(long = "pci", value_name = "ADDRESS")]
+    bus: Option<Bus>,
+    /// The NUMA node that the adapter is near [default: as the node has it, none if it is new]
+    #[arg(long, value_name = "N")]
+    numa: Option<u16>,
+}
+
+impl Seen {
+    /// `base` with what was given on the command line.
+    pub fn over(self, base: NodeOptions) -> NodeOptions {
+        let Self { name, bus, numa } = self;
+        NodeOptions { name, bus, numa, ..base }
+    }
+}
+
 /// The node a command wants, which it makes if there is none.
 #[derive(Args, Clone, Copy)]
 pub struct Wanted {
     #[command(flatten)]
     identity: Identity,
+    #[command(flatten)]
+    seen: Seen,
     /// Virtual functions the node is to have [default: as many as it has, 8 if it is new]
     #[arg(long, value_parser = clap::value_parser!(u8).range(0..=127))]
     vfs: Option<u8>,
@@ -113,18 +139,23 @@ impl Wanted {
     /// What was given on the command line.
     pub fn options(self) -> NodeOptions {
         let no_direct_copies = self.no_direct_copies;
-        self.identity.over(NodeOptions { vfs: self.vfs, no_direct_copies, ..NodeOptions::default() })
+        let base = NodeOptions { vfs: self.vfs, no_direct_copies, ..NodeOptions::default() };
+        self.identity.over(self.seen.over(base))
     }
 
     /// Whether anything was given.
     pub fn is_any(self) -> bool {
         let Identity { link_layer, node_id, wire_faults, strict } = self.identity;
+        let Seen { name, bus, numa } = self.seen;
         self.vfs.is_some()
             || self.no_direct_copies
             || link_layer.is_some()
             || node_id.is_some()
             || wire_faults.is_some()
             || strict.is_some()
+            || name.is_some()
+            || bus.is_some()
+            || numa.is_some()
     }
 }
 

@@ -250,9 +250,16 @@ fn row_54_multicast_reaches_members_only() {
     assert!(bed.detach(qps[1], Av::group_gid(7)).is_err());
     assert_eq!(send(&mut bed, 2, 7), [0, 2, 4]);
     bed.destroy_qp(qps[4]).expect("DESTROY_QP");
-    let quiet = bed.datagram_with(1, QpSpec { block_loopback: true, ..spec }, QKEY);
+    let (send_cq, recv_cq) = (Some(bed.cq_on(1)), Some(bed.cq_on(1)));
+    let quiet = bed.datagram_with(1, QpSpec { block_loopback: true, send_cq, recv_cq, ..spec }, QKEY);
+    // It hears others of its function and they hear it, but it does not hear itself.
+    bed.attach(quiet, Av::group_gid(7)).expect("ATTACH_TO_MCG");
+    bed.post_recv(quiet, &[mrs[0].sge()]);
     bed.post(quiet, &Wr::new(Op::Send, &[]).inline(&[7]).to(Av::group(7, QKEY)));
-    assert!(bed.has_completion(qps[2].recv_cq) && !bed.has_completion(qps[0].recv_cq));
+    assert!(bed.has_completion(qps[0].recv_cq) && bed.has_completion(qps[2].recv_cq));
+    assert!(!bed.has_completion(quiet.recv_cq));
+    bed.post(qps[0], &Wr::new(Op::Send, &[]).inline(&[7]).to(Av::group(7, QKEY)));
+    assert!(bed.has_completion(quiet.recv_cq));
     // Only datagram QPs, only groups.
     assert!(bed.attach(qps[0], [0x20; 16]).is_err());
     let rc = bed.qp(1);

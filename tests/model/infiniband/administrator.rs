@@ -14,7 +14,7 @@ fn paths(dgid: [u8; 16], sgid: [u8; 16]) -> PathRecord {
 }
 
 fn gid(fid: u8) -> [u8; 16] {
-    identity::link_local_gid(0, fid)
+    identity::port_gid(0, fid)
 }
 
 /// 13.4.8.1, 15.2.4: the class is there, and what it can do.

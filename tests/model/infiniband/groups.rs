@@ -12,7 +12,7 @@ const CREATE: u64 = JOIN | member::QKEY | member::SL | member::FLOW_LABEL | memb
 
 fn record(fid: u8, mgid: [u8; 16], state: u8) -> McMemberRecord {
     let mut record = McMemberRecord::zeroed();
-    record.set().mgid(mgid).port_gid(identity::link_local_gid(0, fid)).pkey(0xffff).join_state(state);
+    record.set().mgid(mgid).port_gid(identity::port_gid(0, fid)).pkey(0xffff).join_state(state);
     record
 }
 
@@ -36,7 +36,7 @@ fn ipoib_finds_its_broadcast_group() {
     assert_eq!((bad, first.qkey(), first.mtu(), first.pkey()), (0, 0x0b1b, 4, 0xffff));
     assert_eq!((first.mlid() >= 0xc000, first.join_state(), first.scope()), (true, 1, 2));
     let (_, second) = query(&mut bed, &b, Method::Set, JOIN, &record(2, BROADCAST, join_state::FULL));
-    assert_eq!((second.mlid(), second.port_gid()), (first.mlid(), identity::link_local_gid(0, 2)));
+    assert_eq!((second.mlid(), second.port_gid()), (first.mlid(), identity::port_gid(0, 2)));
 }
 
 /// 15.2.5.17.2, o15-0.2.4: another comes to be by a full member that says all it needs.

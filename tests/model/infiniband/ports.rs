@@ -52,7 +52,7 @@ fn the_tables_have_one_entry_that_counts() {
     gid.set().gid_index(0xffff);
     let out = bed.command_with(1, Opcode::QueryHcaVportGid, 0, &gid, &[], 16 + 8 * 16).expect("all GIDs");
     assert_eq!(QueryHcaVportGidOut::read(&out).gids_num(), 8);
-    assert_eq!(out[16..32], identity::link_local_gid(0, 1));
+    assert_eq!(out[16..32], identity::port_gid(0, 1));
     // Entries without a GUID have the prefix alone.
     let empty = [0xfe, 0x80, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
     assert_eq!(out[32..], [empty; 7].concat());

@@ -96,7 +96,7 @@ fn ud_completions_name_their_sender() {
         match grh {
             true => assert_eq!(
                 (&got[8..24], &got[24..40]),
-                (&identity::link_local_gid(0, 1)[..], &identity::link_local_gid(0, 2)[..],)
+                (&identity::port_gid(0, 1)[..], &identity::port_gid(0, 2)[..],)
             ),
             false => assert_eq!(got[..40], [0xee; 40]),
         }
@@ -110,7 +110,7 @@ fn a_packet_for_somebody_else_is_dropped() {
     let (a, b) = (bed.datagram(1, ServiceType::Ud, 5), bed.datagram(2, ServiceType::Ud, 5));
     let (from, to) = (bed.mr(1, 100, Access::LOCAL), bed.mr(2, 200, Access::LOCAL));
     bed.post_recv(b, &[to.sge()]);
-    let stranger = Av { grh: true, dgid: identity::link_local_gid(0, 3), ..bed.av(b, 5) };
+    let stranger = Av { grh: true, dgid: identity::port_gid(0, 3), ..bed.av(b, 5) };
     bed.post(a, &Wr::new(Op::Send, &[from.sge()]).to(stranger));
     let nobody = Av { rlid: Some(99), ..bed.av(b, 5) };
     bed.post(a, &Wr::new(Op::Send, &[from.sge()]).to(nobody));

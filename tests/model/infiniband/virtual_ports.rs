@@ -53,7 +53,7 @@ fn guids_of_a_vf_are_those_its_manager_gives_it_behind_its_reset_too() {
     let querier = General::new(&mut bed, 2);
     bed.function(1);
     set_guids(&mut bed, 1, given);
-    let mut gid = identity::link_local_gid(0, 1);
+    let mut gid = identity::port_gid(0, 1);
     gid[8..].copy_from_slice(&given[1].to_be_bytes());
     for _ in 0..2 {
         for c in [context(&mut bed, 1, None).unwrap(), context(&mut bed, 0, Some(1)).unwrap()] {
@@ -68,7 +68,7 @@ fn guids_of_a_vf_are_those_its_manager_gives_it_behind_its_reset_too() {
         let info = NodeInfo::read(&ask(&mut bed, 1, &smp(Method::Get, attribute::NODE_INFO, 0, &[])).data());
         assert_eq!([info.node_guid(), info.port_guid()], given.map(u64::to_be_bytes));
         let mut record = PathRecord::zeroed();
-        record.set().sgid(identity::link_local_gid(0, 2)).dgid(gid);
+        record.set().sgid(identity::port_gid(0, 2)).dgid(gid);
         let answer =
             querier.query(&mut bed, Method::Get, SaAttribute::PathRecord, path::SGID | path::DGID, &record);
         assert_eq!(answer.header().status(), 0, "the subnet knows it by its GID");

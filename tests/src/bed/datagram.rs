@@ -166,7 +166,7 @@ impl Bed {
     pub fn av(&self, to: Qp, qkey: u32) -> Av {
         if self.adapter.config().link_layer == LinkLayer::Infiniband {
             return Av {
-                dgid: identity::link_local_gid(0, to.fid),
+                dgid: identity::port_gid(0, to.fid),
                 sgid_index: 0,
                 qpn: to.qpn,
                 hop_limit: 64,

@@ -435,7 +435,7 @@ impl Bed {
     /// `base` with the addresses that lead from one function to `to`.
     pub fn path_to(&self, to: Qp, base: Path) -> Path {
         if self.adapter.config().link_layer == LinkLayer::Infiniband {
-            let (rlid, dgid) = (identity::lid(to.fid), identity::link_local_gid(0, to.fid));
+            let (rlid, dgid) = (identity::lid(to.fid), identity::port_gid(0, to.fid));
             return Path { remote_qpn: to.qpn, rlid, dgid, sgid_index: 0, ..base };
         }
         let dgid = match base.sgid_index {

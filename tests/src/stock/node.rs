@@ -40,7 +40,8 @@ impl Installed {
         let _ = fs::remove_dir_all(&dir);
         fs::create_dir(&dir).expect("a directory to install to");
         let from = ironverbs();
-        for name in ["ironverbs", "libironverbs_loader.so", "libironverbs_provider.so"] {
+        let objects = ["libironverbs_loader.so", "libironverbs_provider.so", "libironverbs_time.so"];
+        for name in [&["ironverbs"][..], &objects].concat() {
             fs::copy(from.with_file_name(name), dir.join(name)).expect("a copy of what was built");
         }
         Self(dir)
@@ -115,6 +116,12 @@ impl Node {
     /// The same with ports that speak InfiniBand.
     pub fn on_infiniband(mut self) -> Self {
         self.options.extend(["--link-layer".into(), "infiniband".into()]);
+        self
+    }
+
+    /// The same for programs in virtual time.
+    pub fn timed(mut self) -> Self {
+        self.options.extend(["--clock".into(), "timed".into()]);
         self
     }
 

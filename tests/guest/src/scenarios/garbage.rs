@@ -11,6 +11,9 @@ use super::sides::{Bench, Side, pingpong};
 /// Seconds of garbage.
 const SECONDS: u64 = 30;
 
+/// Keeps the hostile guest's kernel out of the upper half of its memory, where its garbage has the device write.
+const SPARE: &str = "memmap=512M$512M";
+
 /// One guest is hostile to its function, another runs traffic between two others all the while.
 pub fn run(images: &Images) -> Outcome {
     let mut server = Server::start(&server::Plan {
@@ -20,7 +23,8 @@ pub fn run(images: &Images) -> Outcome {
         ..Default::default()
     })?;
     let honest = Plan::new("honest").plug(server.socket(1)).plug(server.socket(2));
-    let hostile = Plan::new("hostile").plug(server.socket(0));
+    let mut hostile = Plan::new("hostile").plug(server.socket(0));
+    hostile.append.push_str(SPARE);
     let mut guests = Guest::boot_all(images, vec![honest, hostile])?;
     let (Some(mut hostile), Some(mut honest)) = (guests.pop(), guests.pop()) else {
         return failed("two guests");

@@ -1,0 +1,110 @@
+//! `ironverbs serve --link tap:`, judged by this host's kernel in a network namespace of its own.
+
+use std::{
+    fs,
+    process::{Child, Command, Stdio},
+    thread,
+    time::{Duration, Instant},
+};
+use tests::program::Scratch;
+
+/// A node whose wire is a TAP device in the network namespace of its server, 10.0.0.9 there.
+struct Wire {
+    _scratch: Scratch,
+    server: Child,
+}
+
+impl Wire {
+    /// `None`, with a word, where this process may make no network namespace.
+    fn new() -> Option<Self> {
+        let allowed = Command::new("unshare").args(["-n", "test", "-e", "/dev/net/tun"]).output();
+        if !allowed.is_ok_and(|done| done.status.success()) {
+            println!("skipped: no network namespaces for who is not root, or no /dev/net/tun");
+            return None;
+        }
+        let scratch = Scratch::new();
+        fs::create_dir_all(scratch.dir()).unwrap();
+        let node = scratch.dir().join("node").display().to_string();
+        let ironverbs = env!("CARGO_BIN_EXE_ironverbs");
+        let made = Command::new(ironverbs).args(["node", "create", "--vfs", "2", "--node", &node]).output();
+        assert!(made.unwrap().status.success());
+        let address = ["node", "address", "--node", &node, "iron1", "10.0.0.1/24"];
+        assert!(Command::new(ironverbs).args(address).status().unwrap().success());
+        let server = Command::new("unshare")
+            .args(["-n", ironverbs, "serve", "--node", &node, "--link", "tap:wire0"])
+            .stdin(Stdio::null())
+            .spawn()
+            .unwrap();
+        let wire = Self { _scratch: scratch, server };
+        wire.until("the device", || wire.ip("link show wire0").is_some());
+        for words in ["addr add 10.0.0.9/24 dev wire0", "link set wire0 up"] {
+            wire.ip(words).expect("what root may");
+        }
+        Some(wire)
+    }
+
+    fn inside(&self, program: &str) -> Command {
+        let mut command = Command::new("nsenter");
+        command.args(["-t", &self.server.id().to_string(), "-n", program]);
+        command
+    }
+
+    /// Runs `ip` beside the server; what it printed, if it succeeded.
+    fn ip(&self, words: &str) -> Option<String> {
+        let done = self.inside("ip").args(words.split(' ')).output().expect("nsenter");
+        done.status.success().then(|| String::from_utf8_lossy(&done.stdout).into_owned())
+    }
+
+    fn until(&self, what: &str, so: impl Fn() -> bool) {
+        let start = Instant::now();
+        while !so() {
+            assert!(
+                start.elapsed() < Duration::from_secs(20),
+                "expected {what}: {:?}",
+                self.ip("neigh show")
+            );
+            thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// Processor time that the server took so far.
+    fn processor(&self) -> Duration {
+        let stat = fs::read_to_string(format!("/proc/{}/stat", self.server.id())).unwrap();
+        let fields: Vec<u64> = stat
+            .rsplit_once(')')
+            .unwrap()
+            .1
+            .split_whitespace()
+            .filter_map(|field| field.parse().ok())
+            .collect();
+        // User and system time; the state, which is no number, stands before them.
+        Duration::from_millis((fields[10] + fields[11]) * 10)
+    }
+}
+
+impl Drop for Wire {
+    fn drop(&mut self) {
+        let _ = self.server.kill();
+        let _ = self.server.wait();
+    }
+}
+
+#[test]
+fn the_hosts_kernel_finds_a_function_by_arp() {
+    let Some(wire) = Wire::new() else { return };
+    wire.until("an answer to ARP", || {
+        let asks = "echo hello >/dev/udp/10.0.0.1/9";
+        let _ = wire.inside("bash").args(["-c", asks]).stderr(Stdio::null()).status();
+        wire.ip("neigh show 10.0.0.1").unwrap().contains("lladdr 02:1b:56:00:00:01")
+    });
+}
+
+#[test]
+fn a_device_that_is_deleted_takes_no_processor() {
+    let Some(wire) = Wire::new() else { return };
+    wire.ip("link del wire0").expect("what root may");
+    let before = wire.processor();
+    thread::sleep(Duration::from_secs(1));
+    let took = wire.processor() - before;
+    assert!(took < Duration::from_millis(300), "{took:?}");
+}

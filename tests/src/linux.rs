@@ -1,0 +1,187 @@
+//! Linux nodes (`ironverbs linux`) that a test starts, and what their scripts have in common.
+
+use crate::program::{Program, Scratch, built};
+use std::{
+    panic,
+    path::PathBuf,
+    process::{Command, Stdio},
+    thread,
+    time::Duration,
+};
+
+/// Seconds for a guest that comes up, works and goes, on a machine that does other things as well.
+pub const LIMIT: u64 = 240;
+
+/// A place for a node and for what a guest leaves behind.
+pub struct Place {
+    /// The directory of all of it.
+    pub scratch: Scratch,
+    /// Seconds a command may take.
+    pub limit: u64,
+}
+
+impl Place {
+    /// `None`, with a word, where there is no kernel.
+    pub fn new() -> Option<Self> {
+        let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../scripts/linux-kernel.sh");
+        let path = Command::new("sh").args([script, "path"]).output().unwrap().stdout;
+        let path = PathBuf::from(String::from_utf8(path).unwrap().trim());
+        if !path.exists() {
+            println!("skipped: no kernel at {}", path.display());
+            return None;
+        }
+        Some(Self::without_kernel())
+    }
+
+    /// The same for what needs no kernel.
+    pub fn without_kernel() -> Self {
+        let scratch = Scratch::new();
+        std::fs::create_dir_all(scratch.dir().join("tmp")).unwrap();
+        Self { scratch, limit: LIMIT }
+    }
+
+    /// A name in the scratch directory.
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.scratch.dir().join(name)
+    }
+
+    /// `ironverbs WORD --node ...`, all of whose files go below the scratch directory.
+    pub fn command(&self, word: &str) -> Command {
+        self.command_on("node", word)
+    }
+
+    /// The same on another node, whose name is `node` here.
+    pub fn command_on(&self, node: &str, word: &str) -> Command {
+        let mut command = Command::new("timeout");
+        command.args(["-k", "10", &self.limit.to_string()]).arg(built().join("ironverbs")).arg(word);
+        command.arg("--node").arg(self.path(node));
+        command.env("TMPDIR", self.path("tmp")).stdin(Stdio::null());
+        command
+    }
+
+    /// Runs `script` in a guest, which must end with 0; what it printed.
+    pub fn script(&self, options: &[&str], script: &str) -> String {
+        self.script_on("node", options, script)
+    }
+
+    /// The same on the node `node`.
+    pub fn script_on(&self, node: &str, options: &[&str], script: &str) -> String {
+        let mut command = self.command_on(node, "linux");
+        command.args(["--cpus", "2"]).args(options).args(["--", "sh", "-ec", script]);
+        let output = command.output().unwrap();
+        let said = String::from_utf8_lossy(&output.stdout).into_owned();
+        let why = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{node}: {:?}\n{said}\n{why}", output.status);
+        said
+    }
+
+    /// Runs a script in a guest of each node at once; what they printed. They share the folder `$share`, in which `say NAME` and
+    /// `await NAME` let them wait for each other.
+    pub fn scripts(&self, guests: &[(&str, &[&str], &str)]) -> Vec<String> {
+        let share = self.path("share");
+        std::fs::create_dir_all(&share).unwrap();
+        let share = share.display().to_string();
+        let meeting = format!(
+            "share={share}
+            say() {{ touch $share/$1; }}
+            await() {{ for try in $(seq 300); do [ ! -e $share/$1 ] || return 0; sleep 0.2; done; echo no $1 >&2; return 1; }}\n"
+        );
+        thread::scope(|scope| {
+            let running = guests.iter().map(|(node, options, script)| {
+                let (options, script) =
+                    ([*options, &["--share", &share]].concat(), format!("{meeting}{script}"));
+                scope.spawn(move || self.script_on(node, &options, &script))
+            });
+            let running: Vec<_> = running.collect();
+            running
+                .into_iter()
+                .map(|guest| guest.join().unwrap_or_else(|why| panic::resume_unwind(why)))
+                .collect()
+        })
+    }
+
+    /// Makes nodes with numbers of their own, as many VFs and one wire, which is there as long as what this returns.
+    pub fn wire(&self, nodes: &[&str], vfs: u8) -> Program {
+        let path = |name: &str| self.path(name).display().to_string();
+        for (number, node) in nodes.iter().enumerate() {
+            let mut create = Command::new(built().join("ironverbs"));
+            create.args(["node", "create", "--node", &path(node), "--node-id", &number.to_string()]);
+            let output = create.args(["--vfs", &vfs.to_string()]).output().unwrap();
+            assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        }
+        // The last has links to all others, and switches between them.
+        let (last, others) = nodes.split_last().unwrap();
+        let links: Vec<_> = others.iter().map(|node| format!("node:{}", path(node))).collect();
+        let mut words = vec!["serve".to_owned(), "--node".into(), path(last)];
+        words.extend(links.iter().flat_map(|link| ["--link".into(), link.clone()]));
+        let words: Vec<&str> = words.iter().map(String::as_str).collect();
+        let mut wire = Program::start(&built().join("ironverbs"), &words).unwrap();
+        for _ in &links {
+            wire.expect("linked by", Duration::from_secs(60)).unwrap();
+        }
+        wire
+    }
+
+    /// Lists the files that guests which have ended left behind.
+    pub fn left(&self) -> Vec<PathBuf> {
+        std::fs::read_dir(self.path("tmp")).unwrap().map(|entry| entry.unwrap().path()).collect()
+    }
+}
+
+/// Shell functions: `numvfs N` sets the number of VFs and prints it with the milliseconds that took; `vf N` moves VF N with its
+/// RDMA device into namespace nN, where it has 10.9.0.N, with the names in $DN and $RN and the MAC in $MN.
+pub const VFS: &str = r#"
+pci=/sys/bus/pci/devices
+now() { echo $(($(date +%s%N) / 1000000)); }
+numvfs() {
+    began=$(now)
+    echo $1 >$pci/0000:00:00.0/sriov_numvfs
+    echo "numvfs $(cat $pci/0000:00:00.0/sriov_numvfs) $(($(now) - began))"
+}
+vf() {
+    net=$(ls $pci/0000:00:0$1.0/net)
+    device=$(ls $pci/0000:00:0$1.0/infiniband)
+    eval D$1=$net R$1=$device M$1=$(cat $pci/0000:00:0$1.0/net/$net/address)
+    ip netns add n$1
+    ip link set $net netns n$1
+    rdma dev set $device netns n$1
+    ip -n n$1 link set lo up
+    ip -n n$1 addr add 10.9.0.$1/24 dev $net
+    ip -n n$1 link set $net up
+}
+"#;
+
+/// Prints what the kernel complained of; prepended to scripts that look for it.
+pub const COMPLAINTS: &str =
+    "complaints() { dmesg -l emerg,alert,crit,err,warn | sed 's/^/complaint: /'; }\n";
+
+/// Shell functions. `is FOUND EXPECTED` and `until_so COMMAND`, which waits for its success, end the script if it does not come
+/// to that; `part NAME COMMAND...` prints what the command prints, for [`part`].
+pub const CHECKS: &str = r#"
+until_so() {
+    for try in $(seq 50); do ! "$@" || return 0; sleep 0.1; done
+    echo "not so: $*" >&2
+    return 1
+}
+is() { [ "$1" = "$2" ] || { echo "expected $2, found $1" >&2; return 1; }; }
+listens() { [ -n "$(ip netns exec n$1 ss -Hltn)" ]; }
+part() {
+    echo "begin $1"
+    end="end $1"
+    shift
+    "$@"
+    echo "$end"
+}
+"#;
+
+/// Returns the text of `said` between the lines `begin NAME` and `end NAME`.
+pub fn part<'s>(said: &'s str, name: &str) -> &'s str {
+    let (begin, end) = (format!("begin {name}\n"), format!("end {name}\n"));
+    let rest = said.split_once(&begin).unwrap_or_else(|| panic!("no {name}: {said}")).1;
+    rest.split_once(&end).unwrap_or_else(|| panic!("no end of {name}: {said}")).0
+}
+
+/// The lines of `said` that [`COMPLAINTS`] made.
+pub fn complaints(said: &str) -> Vec<&str> {
+    said.lines().filter(|line| line.starts_with("complaint: ")).collect()
+}
