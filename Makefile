@@ -57,7 +57,7 @@ deps-kubernetes: deps-linux
 	timeout 5400 scripts/go-programs.sh build kubernetes || [ $$? = 3 ]
 
 build:
-	timeout 3000 $(CARGO) build --release --locked -p ironverbs -p ironverbs-provider -p ironverbs-loader
+	timeout 3000 $(CARGO) build --release --locked -p ironverbs -p ironverbs-provider -p ironverbs-loader -p ironverbs-time
 
 # One binary that needs nothing of the machine it runs on: bringup, vf and doctor for somebody with a card (docs/with-a-card.md).
 static:

@@ -62,7 +62,7 @@ needed() { # FILE..
 # What is linked into the binaries from crates.io, and the notices that its authors want to be kept.
 notices() {
     crates=$($CARGO tree --locked --offline --edges normal,no-proc-macro --prefix none --format '{p}|{l}' \
-        -p ironverbs -p ironverbs-provider -p ironverbs-loader)
+        -p ironverbs -p ironverbs-provider -p ironverbs-loader -p ironverbs-time)
     echo "The programs of this package contain Rust's standard library (MIT or Apache-2.0) and the crates below."
     # Ours have a path behind the version.
     echo "$crates" | sed -n 's/^\([^ ]*\) v\([^ |]*\)|\(.*\)/\1 \2 \3/p' | sed 's/ (\*)$//' | sort -u | while read -r name number licence; do
