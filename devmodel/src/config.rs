@@ -1,6 +1,6 @@
 //! What a user may choose of an adapter's behaviour.
 
-use crate::{strict::Strict, wire::Faults};
+use crate::{strict::Strict, transport::Dcqcn, wire::Faults};
 
 /// Where the specification leaves room, or the hardware differs from it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -53,6 +53,8 @@ pub struct Config {
     pub faults: Faults,
     /// How much of a card's strictness the adapter has.
     pub strict: Strict,
+    /// How senders slow down when they are notified of congestion.
+    pub dcqcn: Dcqcn,
 }
 
 impl Default for Config {
@@ -67,6 +69,7 @@ impl Default for Config {
             node_id: 0,
             faults: Faults::default(),
             strict: Strict::default(),
+            dcqcn: Dcqcn::default(),
         }
     }
 }

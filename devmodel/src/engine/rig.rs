@@ -16,16 +16,33 @@ use hwspec::{
     layout::Layout,
     wqe::{CqeMode, CtrlSeg, DataSeg, InlineSeg, RaddrSeg, WqeOpcode},
 };
-use std::sync::atomic::Ordering::Release;
+use std::{collections::BTreeMap, sync::atomic::Ordering::Release};
 
-/// Bytes of the machine's memory.
-const MEMORY: usize = 64 << 20;
-const LOG_SQ: u8 = 9;
-/// Blocks of 64 bytes of a send queue.
-pub(crate) const SQ_BLOCKS: u32 = 1 << LOG_SQ;
-const LOG_RQ: u8 = 8;
+/// How much of everything there is.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Sizes {
+    pub geometry: Geometry,
+    /// log2 of the blocks of 64 bytes of a send queue.
+    pub log_sq: u8,
+    /// log2 of the entries of a receive queue.
+    pub log_rq: u8,
+    /// log2 of the entries of a completion queue, 6 at least.
+    pub log_cq: u8,
+    /// Bytes for data, of near sides, and again of far ones.
+    pub data: u64,
+}
+
+impl Sizes {
+    /// What pairs of programs have that measure.
+    pub(crate) const MEASURE: Self =
+        Self { geometry: Geometry::SMALL, log_sq: 9, log_rq: 8, log_cq: 9, data: 16 << 20 };
+    /// Blocks of 64 bytes of a send queue.
+    pub(crate) const fn sq_blocks(self) -> u32 {
+        1 << self.log_sq
+    }
+}
+
 const LOG_RQ_STRIDE: u8 = 5;
-const LOG_CQ: u32 = 9;
 const ME: Party = Party(1);
 
 /// A machine with flat memory; a bus address is an offset into it.
@@ -117,10 +134,8 @@ pub(crate) struct Side {
     ci: u32,
 }
 
-/// Where data lies, behind all queues.
-const FIRST_DATA: Iova = 0x200_0000;
-/// Bytes each side has for data.
-pub(crate) const DATA: u64 = 16 << 20;
+/// Where the first queue lies.
+const FIRST: Iova = 0x10_0000;
 
 /// Attributes of the connection.
 #[derive(Clone, Copy, Debug)]
@@ -131,6 +146,8 @@ pub(crate) struct Link {
     pub rnr_retry: u8,
     pub ack_timeout: u8,
     pub log_rd_atomic: u8,
+    /// Of the packets' IP headers.
+    pub traffic_class: u8,
     /// Small messages arrive in their completions, as rdma-core asks for.
     pub scatter_to_cqe: bool,
 }
@@ -144,6 +161,7 @@ impl Default for Link {
             rnr_retry: 7,
             ack_timeout: 14,
             log_rd_atomic: 4,
+            traffic_class: 0,
             scatter_to_cqe: false,
         }
     }
@@ -154,39 +172,49 @@ pub(crate) struct Rig {
     pub adapter: Adapter,
     pub machine: Machine,
     pub sides: Vec<Side>,
+    sizes: Sizes,
 }
 
 impl Rig {
     #[cfg(test)]
     /// Functions 1 and 2, with a queue pair each.
     pub(crate) fn new(config: Config, link: Link) -> Self {
-        Self::of_pairs(config, link, &[[1, 2]])
+        Self::of_pairs(config, link, &[[1, 2]], Sizes::MEASURE)
     }
 
     /// A connected pair of queue pairs for each pair of functions. Near ones have their data in one place, far ones in another.
-    pub(crate) fn of_pairs(config: Config, link: Link, pairs: &[[u8; 2]]) -> Self {
+    pub(crate) fn of_pairs(config: Config, link: Link, pairs: &[[u8; 2]], sizes: Sizes) -> Self {
         let mut machine = Machine {
-            memory: vec![0; MEMORY],
+            memory: vec![0; FIRST as usize],
             interrupts: Vec::new(),
             written: Vec::new(),
             hole: (0, 0),
             has_stopped_user: false,
         };
-        let adapter = Adapter::power_on(Region::private(Geometry::SMALL), config, &mut machine);
-        let mut free = 0x10_0000;
-        let mut sides: Vec<Side> =
-            pairs.iter().flatten().map(|fid| create(&adapter, &mut machine, *fid, &mut free)).collect();
-        assert!(free <= FIRST_DATA, "room for the queues of {} pairs", pairs.len());
+        let adapter = Adapter::power_on(Region::private(sizes.geometry), config, &mut machine);
+        // Completion queues lie one behind the other, so that it is seen by an address whose it is.
+        let mut free = FIRST + 2 * pairs.len() as u64 * cq_bytes(sizes);
+        let mut own = BTreeMap::new();
+        let mut sides = Vec::new();
+        for fid in pairs.iter().flatten() {
+            let own = *own.entry(*fid).or_insert_with(|| Own::of(&adapter, &mut machine, *fid, &mut free));
+            let cq = FIRST + sides.len() as u64 * cq_bytes(sizes);
+            sides.push(create(&adapter, &mut machine, *fid, own, cq, &mut free, sizes));
+        }
         for i in 0..sides.len() {
             connect(&adapter, &mut machine, sides[i], sides[i ^ 1], link);
-            sides[i].data = FIRST_DATA + (i as u64 & 1) * DATA;
+            sides[i].data = free + (i as u64 & 1) * sizes.data;
         }
-        Self { adapter, machine, sides }
+        machine.memory.resize((free + 2 * sizes.data) as usize, 0);
+        let cqs = FIRST as usize..(FIRST + 2 * pairs.len() as u64 * cq_bytes(sizes)) as usize;
+        machine.memory[cqs].fill(0xf1);
+        Self { adapter, machine, sides, sizes }
     }
 
-    /// Whether `at` lies in the CQ of side `i`.
-    pub(crate) fn in_cq(&self, i: usize, at: Iova) -> bool {
-        (self.sides[i].cq..self.sides[i].cq + (64 << LOG_CQ)).contains(&at)
+    /// The side in whose completion queue `at` lies.
+    pub(crate) fn side_of_cq(&self, at: Iova) -> Option<usize> {
+        let i = (at.checked_sub(FIRST)? / cq_bytes(self.sizes)) as usize;
+        (i < self.sides.len()).then_some(i)
     }
 
     /// Reads or changes rows of side `i`.
@@ -279,7 +307,7 @@ impl Rig {
         let mut whole = ctrl.as_bytes().to_vec();
         whole.extend(wqe);
         for (n, block) in whole.chunks(64).enumerate() {
-            let slot = u64::from(side.sq_pi.wrapping_add(n as u16)) & ((1 << LOG_SQ) - 1);
+            let slot = u64::from(side.sq_pi.wrapping_add(n as u16)) & ((1 << self.sizes.log_sq) - 1);
             let at = (side.sq + slot * 64) as usize;
             self.machine.memory[at..at + block.len()].copy_from_slice(block);
         }
@@ -298,7 +326,7 @@ impl Rig {
     /// Posts a receive of `len` bytes at `at`.
     pub(crate) fn post_recv(&mut self, i: usize, at: Iova, len: u32) {
         let side = &mut self.sides[i];
-        let slot = u64::from(side.rq_pi) & ((1 << LOG_RQ) - 1);
+        let slot = u64::from(side.rq_pi) & ((1 << self.sizes.log_rq) - 1);
         let to = (side.rq + (slot << LOG_RQ_STRIDE)) as usize;
         let mut seg = DataSeg::zeroed();
         seg.set().byte_count(len).lkey(side.key).addr(at);
@@ -314,9 +342,9 @@ impl Rig {
     /// The next completion of side `i`, if it is there.
     pub(crate) fn poll(&mut self, i: usize) -> Option<Cqe64> {
         let side = &mut self.sides[i];
-        let at = (side.cq + u64::from(side.ci & ((1 << LOG_CQ) - 1)) * 64) as usize;
+        let at = (side.cq + u64::from(side.ci & ((1 << self.sizes.log_cq) - 1)) * 64) as usize;
         let cqe = Cqe64::read(&self.machine.memory[at..at + 64]);
-        if cqe.owner() != (side.ci >> LOG_CQ & 1 != 0) || cqe.opcode() == CqeOpcode::Invalid {
+        if cqe.owner() != (side.ci >> self.sizes.log_cq & 1 != 0) || cqe.opcode() == CqeOpcode::Invalid {
             return None;
         }
         side.ci = side.ci.wrapping_add(1);
@@ -344,57 +372,86 @@ fn pages(func: &mut Func<'_>, free: &mut Iova, bytes: u64) -> (WqMemory, Iova) {
     (WqMemory { mtt: range.first, pages: pages as u32, log_page: 12, offset: 0 }, at)
 }
 
-fn create(adapter: &Adapter, machine: &mut Machine, fid: u8, free: &mut Iova) -> Side {
-    adapter.region().sync(fid, Sync::Present).store(1, Release);
+fn cq_bytes(sizes: Sizes) -> u64 {
+    64 << sizes.log_cq
+}
+
+/// What a function has once for all of its queue pairs.
+#[derive(Clone, Copy)]
+struct Own {
+    pd: u32,
+    eqn: u32,
+    key: u32,
+}
+
+impl Own {
+    fn of(adapter: &Adapter, machine: &mut Machine, fid: u8, free: &mut Iova) -> Self {
+        adapter.region().sync(fid, Sync::Present).store(1, Release);
+        let mut func = Func::lock(adapter.region(), fid, machine);
+        let f = &mut func;
+        // Memory space and bus master enabled.
+        *f.function_mut(|x| &mut x.pci_command) = 6;
+        *f.function_mut(|x| &mut x.mac) = identity::mac(NODE, fid);
+        f.function_mut(|x| &mut x.roce)[0] = RoceAddress {
+            gid: gid(fid),
+            mac: identity::mac(NODE, fid),
+            valid: 1,
+            version: 2,
+            ..RoceAddress::default()
+        };
+        let pd = f.alloc::<PdRow>(0, ME).expect("a PD");
+        let pd = f.number::<PdRow>(pd);
+        let eqn = f.alloc::<EqRow>(0, ME).expect("an EQ");
+        let memory = pages(f, free, 64 << 8).0;
+        let eq = f.row_mut::<EqRow>(eqn).expect("the EQ");
+        (eq.memory, eq.log_size, eq.mask) = (memory, 8, [u64::MAX; 4]);
+        let key = f.alloc_from::<MkeyRow>(0, ME, 16).expect("a key");
+        let number = f.number::<MkeyRow>(key) << 8 | 0x5a;
+        let row = f.row_mut::<MkeyRow>(key).expect("the key");
+        (row.variant, row.mode, row.pd, row.flags) = (0x5a, AccessMode::Pa.raw(), pd, 1);
+        row.qpn = ANY_QP;
+        row.access = access::LENGTH64
+            | access::LOCAL_READ
+            | access::LOCAL_WRITE
+            | access::REMOTE_READ
+            | access::REMOTE_WRITE
+            | access::ATOMIC;
+        func.commit(machine);
+        Self { pd, eqn, key: number }
+    }
+}
+
+fn create(
+    adapter: &Adapter,
+    machine: &mut Machine,
+    fid: u8,
+    own: Own,
+    cq_at: Iova,
+    free: &mut Iova,
+    sizes: Sizes,
+) -> Side {
     let mut func = Func::lock(adapter.region(), fid, machine);
     let f = &mut func;
-    // Memory space and bus master enabled.
-    *f.function_mut(|x| &mut x.pci_command) = 6;
-    *f.function_mut(|x| &mut x.mac) = identity::mac(NODE, fid);
-    f.function_mut(|x| &mut x.roce)[0] = RoceAddress {
-        gid: gid(fid),
-        mac: identity::mac(NODE, fid),
-        valid: 1,
-        version: 2,
-        ..RoceAddress::default()
-    };
-    let pd = f.alloc::<PdRow>(0, ME).expect("a PD");
-    let pd = f.number::<PdRow>(pd);
-    let eqn = f.alloc::<EqRow>(0, ME).expect("an EQ");
-    let (memory, _) = pages(f, free, 64 << 8);
-    let eq = f.row_mut::<EqRow>(eqn).expect("the EQ");
-    (eq.memory, eq.log_size, eq.mask) = (memory, 8, [u64::MAX; 4]);
     let cq = f.alloc::<CqRow>(0, ME).expect("a CQ");
     let cqn = f.number::<CqRow>(cq);
-    let (memory, cq_at) = pages(f, free, 64 << LOG_CQ);
-    machine.memory[cq_at as usize..][..64 << LOG_CQ].fill(0xf1);
+    let memory = pages(f, &mut cq_at.clone(), cq_bytes(sizes)).0;
     let (_, dbr) = pages(f, free, 4096);
     let row = f.row_mut::<CqRow>(cq).expect("the CQ");
-    (row.memory, row.log_size, row.eqn, row.dbr) = (memory, LOG_CQ, eqn, dbr + 64);
-    let key = f.alloc_from::<MkeyRow>(0, ME, 16).expect("a key");
-    let number = f.number::<MkeyRow>(key) << 8 | 0x5a;
-    let row = f.row_mut::<MkeyRow>(key).expect("the key");
-    (row.variant, row.mode, row.pd, row.flags) = (0x5a, AccessMode::Pa.raw(), pd, 1);
-    row.qpn = ANY_QP;
-    row.access = access::LENGTH64
-        | access::LOCAL_READ
-        | access::LOCAL_WRITE
-        | access::REMOTE_READ
-        | access::REMOTE_WRITE
-        | access::ATOMIC;
+    (row.memory, row.log_size, row.eqn, row.dbr) = (memory, sizes.log_cq.into(), own.eqn, dbr + 64);
     let qp = f.alloc_from::<QpRow>(0, ME, 2).expect("a QP");
     let qpn = f.number::<QpRow>(qp);
-    let rq_bytes = 1u64 << (LOG_RQ + LOG_RQ_STRIDE);
-    let (memory, rq) = pages(f, free, rq_bytes + (64 << LOG_SQ));
+    let rq_bytes = 1u64 << (sizes.log_rq + LOG_RQ_STRIDE);
+    let (memory, rq) = pages(f, free, rq_bytes + (64 << sizes.log_sq));
     let row = f.row_mut::<QpRow>(qp).expect("the QP");
-    (row.memory, row.sq_offset, row.pd, row.uar, row.dbr) = (memory, rq_bytes as u32, pd, 7, dbr);
-    (row.log_sq, row.log_rq, row.log_rq_stride) = (LOG_SQ, LOG_RQ, LOG_RQ_STRIDE);
+    (row.memory, row.sq_offset, row.pd, row.uar, row.dbr) = (memory, rq_bytes as u32, own.pd, 7, dbr);
+    (row.log_sq, row.log_rq, row.log_rq_stride) = (sizes.log_sq, sizes.log_rq, LOG_RQ_STRIDE);
     (row.cqn_snd, row.cqn_rcv, row.user_index) = (cqn, cqn, 0xff_ffff);
     func.commit(machine);
+    machine.memory.resize(machine.memory.len().max(*free as usize), 0);
     Side {
         fid,
         qpn,
-        key: number,
+        key: own.key,
         uar: 7,
         sq: rq + rq_bytes,
         rq,
@@ -419,7 +476,7 @@ fn connect(adapter: &Adapter, machine: &mut Machine, side: Side, peer: Side, lin
     let mut func = Func::lock(adapter.region(), side.fid, machine);
     let q = func.get_mut::<QpRow>(side.qpn).expect("the QP");
     (q.state, q.mtu, q.remote_qpn) = (QpState::Rts.raw(), link.mtu, peer.qpn);
-    (q.dmac, q.dgid) = (identity::mac(NODE, peer.fid), gid(peer.fid));
+    (q.dmac, q.dgid, q.tclass) = (identity::mac(NODE, peer.fid), gid(peer.fid), link.traffic_class);
     q.set(QpFlags::SCATTER_RES, link.scatter_to_cqe);
     let (requester, responder) = (&mut q.requester, &mut q.responder);
     (requester.retry_count, requester.retries_left) = (link.retry_count, link.retry_count);

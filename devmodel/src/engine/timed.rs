@@ -5,6 +5,7 @@ use super::{
     delivery::seal,
     dispatch::dispatch,
     mirror::Mirror,
+    network::{Fabric, Move, Packet, Pause, PortLoad, Settings, Topology},
     runner::{self, Trace, TraceEvent, Traced},
     sched::{Ps, Schedule},
     spans::{Cause, Part, Spans},
@@ -17,7 +18,7 @@ use crate::{
     region::{Func, SlotPayload, TimerKind, WireRing},
     transport::Timer,
 };
-use hwspec::wire::{Headers, ICRC_SIZE, Operation};
+use hwspec::wire::{BthOpcode, Headers, ICRC_SIZE, Operation, ip::mark_congested};
 use std::collections::BTreeMap;
 
 /// What a card has given to its port before it makes more packets.
@@ -48,6 +49,8 @@ enum What<T> {
     Job(u8, Job, Cause, Option<u16>),
     /// A frame is there.
     Frame(u8, Box<Flight>),
+    /// A frame is on its way, or whoever sends one is paused.
+    Net(Move<(u8, Box<Flight>)>),
     /// What whoever runs this has in mind.
     Other(T),
 }
@@ -84,6 +87,17 @@ pub struct Timed<'w, T> {
     pub(crate) spans: Spans,
     /// Who wants copies of the frames.
     pub(crate) mirror: Option<Mirror<'w>>,
+    /// What joins the cards, if it is more than the profile's wire.
+    network: Option<Network>,
+}
+
+/// Links and switches between the cards, each of which is a host's.
+struct Network {
+    fabric: Fabric<(u8, Box<Flight>)>,
+    /// Of each card, the queue pairs that wait until its port may send.
+    waiting: Vec<Vec<(u8, u32, Cause)>>,
+    /// Bytes of payload that came from each card.
+    came: Vec<u64>,
 }
 
 impl<T> Timed<'_, T> {
@@ -101,7 +115,29 @@ impl<T> Timed<'_, T> {
             trace: None,
             spans: Spans::default(),
             mirror: None,
+            network: None,
         }
+    }
+
+    /// The cards are those of the hosts of `topology`, in order.
+    pub(crate) fn join(&mut self, topology: &Topology, settings: Settings, seed: u64) {
+        let (fabric, cards) = (Fabric::new(topology, settings, seed), self.cards.len());
+        self.network = Some(Network { fabric, waiting: vec![Vec::new(); cards], came: vec![0; cards] });
+    }
+
+    /// What the ports of hosts and switches have done, by node and port.
+    pub(crate) fn ports(&self) -> Vec<(usize, usize, PortLoad)> {
+        self.network.iter().flat_map(|network| network.fabric.loads()).collect()
+    }
+
+    /// Pauses of ports since this was asked last.
+    pub(crate) fn pauses(&mut self) -> Vec<Pause> {
+        self.network.as_mut().map(|network| std::mem::take(&mut network.fabric.pauses)).unwrap_or_default()
+    }
+
+    /// Bytes of payload that arrived from each card.
+    pub(crate) fn came(&self) -> &[u64] {
+        self.network.as_ref().map_or(&[], |network| &network.came)
     }
 
     /// What the units of each card have done.
@@ -136,19 +172,27 @@ impl<T> Timed<'_, T> {
 
     /// Lets the next thing happen. `None` if nothing is to happen any more.
     pub fn step(&mut self, adapter: &Adapter, host: &mut dyn Host) -> Option<Happened<T>> {
-        self.forget_timers(adapter);
-        Some(match self.schedule.take()? {
-            What::Job(fid, job, cause, posted) => {
-                self.carry_out(adapter, host, fid, (job, posted), cause);
-                Happened::Function { fid, cause, ends: false }
-            }
-            What::Frame(fid, flight) => {
-                let ends = flight.ends_message();
-                self.arrive(adapter, host, fid, &flight);
-                Happened::Function { fid, cause: flight.cause, ends }
-            }
-            What::Other(what) => Happened::Other(what),
-        })
+        loop {
+            self.forget_timers(adapter);
+            return Some(match self.schedule.take()? {
+                What::Job(fid, job, cause, posted) => {
+                    self.carry_out(adapter, host, fid, (job, posted), cause);
+                    Happened::Function { fid, cause, ends: false }
+                }
+                What::Frame(fid, flight) => self.take_up(adapter, host, fid, &flight),
+                What::Net(what) => match self.move_on(what) {
+                    Some((fid, flight)) => self.take_up(adapter, host, fid, &flight),
+                    None => continue,
+                },
+                What::Other(what) => Happened::Other(what),
+            });
+        }
+    }
+
+    fn take_up(&mut self, adapter: &Adapter, host: &mut dyn Host, fid: u8, flight: &Flight) -> Happened<T> {
+        let ends = flight.ends_message();
+        self.arrive(adapter, host, fid, flight);
+        Happened::Function { fid, cause: flight.cause, ends }
     }
 
     /// Drops timers that are next and were stopped meanwhile: time need not go on for them.
@@ -234,6 +278,10 @@ impl<T> Timed<'_, T> {
         let here = self.place(fid);
         let pace = self.cards[here].port_free().saturating_sub(BACKLOG);
         while let Some(qp) = func.take_ready() {
+            if let Some(network) = self.network.as_mut().filter(|network| network.fabric.is_held(here)) {
+                network.waiting[here].push((fid, qp, cause));
+                continue;
+            }
             let turn = self.spans.then(cause, here, Part::Turn, now.max(pace));
             self.submit(turn, fid, Job::Execute { qp });
         }
@@ -277,16 +325,50 @@ impl<T> Timed<'_, T> {
                 }
                 _ => Vec::new(),
             };
+            let flight = Flight { frame, bytes: staged, from: fid, cause: sent };
+            if self.network.is_some() {
+                let packet = packet_of(there, out.frame, (to, Box::new(flight)));
+                self.schedule.at(sent.at, What::Net(Move::Left(here, packet)));
+                continue;
+            }
             let across = sent.at + profile.wire.across(out.frame);
             let cable = spans.then(sent, here, Part::Cable, sent.at + profile.wire.propagation.ps());
             let across = spans.then(cable, here, Part::Switch, across);
             let cause = cards[there].receive(profile, spans, there, across);
-            let flight = Flight { frame, bytes: staged, from: fid, cause };
+            let flight = Flight { cause, ..flight };
             self.schedule.at(cause.at, What::Frame(to, Box::new(flight)));
         }
         out.clear();
         self.buffers.out = out;
         self.buffers.delivered();
+    }
+
+    /// Something happens between the cards. Returns a frame that its receiver takes up at once, and whose it is.
+    fn move_on(&mut self, what: Move<(u8, Box<Flight>)>) -> Option<(u8, Box<Flight>)> {
+        let now = self.schedule.now();
+        let Self { network, schedule, spans, card_of, cards, profile, .. } = self;
+        let network = network.as_mut()?;
+        let there = network.fabric.happen(now, what, &mut |at, what| schedule.at(at, What::Net(what)));
+        for card in std::mem::take(&mut network.fabric.released) {
+            for (fid, qp, cause) in std::mem::take(&mut network.waiting[card]) {
+                let turn = spans.then(cause, card, Part::Turn, now);
+                schedule.at(now, What::Job(fid, Job::Execute { qp }, turn, None));
+            }
+        }
+        let packet = there?;
+        let (to, mut flight) = packet.item;
+        if packet.marked {
+            let len = usize::from(flight.frame.header_len);
+            mark_congested(&mut flight.frame.headers[..len]);
+        }
+        network.came[card_of[usize::from(flight.from)]] += flight.frame.payload.len() as u64;
+        let across = spans.then(flight.cause, packet.to, Part::Switch, now);
+        flight.cause = cards[packet.to].receive(profile, spans, packet.to, across);
+        if flight.cause.at == now {
+            return Some((to, flight));
+        }
+        schedule.at(flight.cause.at, What::Frame(to, flight));
+        None
     }
 
     /// `fid` wrote `len` bytes, of a completion or of data: when a program can see them, for then they are in memory.
@@ -298,6 +380,21 @@ impl<T> Timed<'_, T> {
             false => cards[here].write(profile, spans, here, cause, len.into()),
         }
     }
+}
+
+/// A frame for a card on its way through links and switches. Connections are told apart by their queue pairs, for a switch would by the UDP
+/// port that follows from them.
+fn packet_of(to: usize, bytes: u64, item: (u8, Box<Flight>)) -> Packet<(u8, Box<Flight>)> {
+    let mut packet = Packet::new(to, 0, bytes, item);
+    if let Ok(headers) = Headers::of_built(packet.item.1.headers(), bytes as usize) {
+        let bth = headers.bth();
+        let (urgent, may_mark) =
+            (bth.opcode() == BthOpcode::Cnp, matches!(headers.traffic_class() & 3, 1 | 2));
+        // Neighbouring numbers fall on different ways (Knuth's multiplicative hash).
+        let hash = (bth.dest_qp().0 ^ u32::from(packet.item.1.from) << 16).wrapping_mul(0x9e37_79b1) >> 8;
+        (packet.urgent, packet.may_mark, packet.hash) = (urgent, may_mark, hash);
+    }
+    packet
 }
 
 /// What a frame is made of; nothing if it cannot be read, which no stage makes. `reads`: its data was copied from host memory.

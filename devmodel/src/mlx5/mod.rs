@@ -7,8 +7,8 @@ pub(crate) mod step;
 
 mod acks;
 mod arrive;
-mod cnp;
 pub(crate) mod completion;
+mod congestion;
 mod datagram;
 mod doorbell;
 pub(crate) mod eswitch;

@@ -1,7 +1,7 @@
 //! Packets of a reliable connection: requests go to the responder and answers to the requester, and what they owe on its way.
 
 use super::{
-    acks, cnp, event,
+    acks, congestion, event,
     received::{Packet, check, refusal},
     responses,
     work::Work,
@@ -73,7 +73,7 @@ fn execute(w: &mut Work<'_, '_, '_>, packet: &Packet<'_>) {
         return transport::congestion_notified(w);
     }
     if packet.headers.is_ce_marked() {
-        cnp::notify(w);
+        congestion::notify(w);
     }
     if w.state() == QpState::Rtr && !w.q.has(QpFlags::COMM_EST) {
         note_established(w);

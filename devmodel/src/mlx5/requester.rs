@@ -60,7 +60,7 @@ pub(crate) fn waiting(w: &Work<'_, '_, '_>) -> bool {
 /// Whether requests go out just now.
 #[inline(always)]
 fn may_send(w: &Work<'_, '_, '_>) -> bool {
-    w.q.requester.may_send(w.step.now) && w.is_sending()
+    !w.q.requester.waits_rnr() && w.is_sending()
 }
 
 /// Sends up to `budget` packets: first what must be sent again, then new requests.

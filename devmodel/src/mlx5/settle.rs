@@ -7,7 +7,7 @@ use super::{
 use crate::{
     Profile,
     state::{QpFlags, SendRecord},
-    transport::{self, AckTimer, Event, Request, Requester, Requests, Status},
+    transport::{self, AckTimer, Congestion, Dcqcn, Event, Request, Requester, Requests, Status},
 };
 use hwspec::{
     context::QpState,
@@ -48,6 +48,10 @@ impl Requests for Work<'_, '_, '_> {
             Profile::Cx5 => AckTimer { least: self.step.config.min_ack_timeout & 0x1f, hundredths: 172 },
             Profile::Ibta => AckTimer { least: 0, hundredths: 100 },
         }
+    }
+    #[cold]
+    fn congestion(&mut self) -> (&mut Congestion, &Dcqcn) {
+        (self.func.congestion_mut(self.qp), &self.step.config.dcqcn)
     }
     #[inline(always)]
     fn complete(&mut self, at: u32, answer: Option<&[u8; INLINE_32]>) -> bool {

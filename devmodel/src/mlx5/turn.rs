@@ -1,7 +1,8 @@
 //! A queue pair has something to do: a doorbell, a timer, its turn to send.
 
 use super::{
-    doorbell, ethernet, flush, pace, requester, responses, service, step::Step, timers, work::Work, xrc,
+    congestion, doorbell, ethernet, flush, pace, requester, responses, service, step::Step, timers,
+    work::Work, xrc,
 };
 use crate::{host::Party, region::Func, state::QpRow, transport::Timer};
 use hwspec::context::{QpState, ServiceType};
@@ -85,16 +86,25 @@ fn execute(w: &mut Work<'_, '_, '_>) {
         w.step.yielded = true;
         return;
     }
+    match w.q.requester.is_limited() {
+        true => congestion::take_turn(w, budget, send),
+        false => send(w, &mut budget),
+    }
+}
+
+/// Sends up to `budget` packets.
+#[inline(always)]
+fn send(w: &mut Work<'_, '_, '_>, budget: &mut u32) {
     match w.state() {
         QpState::Rtr | QpState::Rts | QpState::SqDrained | QpState::SqErr => {
             if w.q.service != ServiceType::Rc.raw() {
-                return service::run(w, &mut budget);
+                return service::run(w, budget);
             }
             if responses::waiting(w) {
-                responses::run(w, &mut budget);
+                responses::run(w, budget);
             }
             if requester::waiting(w) {
-                requester::run(w, &mut budget);
+                requester::run(w, budget);
             }
         }
         _ => {}

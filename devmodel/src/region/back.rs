@@ -23,6 +23,7 @@ const fn along(table: Table) -> &'static [(Table, u32)] {
         Table::Qp => &[
             (Table::SendRecord, SendRecord::PER_QP as u32),
             (Table::ReadResource, ReadResource::PER_QP as u32),
+            (Table::Congestion, 1),
         ],
         _ => &[],
     }

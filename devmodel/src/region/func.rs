@@ -9,6 +9,7 @@ use crate::{
         SchedulingRow, SendRecord, SqRow, SrqRow, SubnetGroupRow, TdRow, TirRow, TisRow, UarRow, UctxRow,
         UmemRow, VportRow, XrcdRow,
     },
+    transport::Congestion,
 };
 use hwspec::cqe::Cqe64;
 use std::{
@@ -348,6 +349,11 @@ impl<'r> Func<'r> {
         self.journal.save(self.region, at, size_of::<ReadResource>());
         // SAFETY: in bounds by `row_of`; plain data; we hold the lock and `&mut self`.
         unsafe { &mut *at.cast() }
+    }
+
+    /// How fast QP `qp` may send while its rate is limited, to change; journaled.
+    pub fn congestion_mut(&mut self, qp: u32) -> &mut Congestion {
+        self.plain_mut(Table::Congestion, qp)
     }
 
     /// Translation entry `index`: the bus address of a page; low bits are access bits.

@@ -11,6 +11,7 @@ use crate::state::{
     SchedulingRow, SendRecord, SqRow, SrqRow, SubnetGroupRow, Table, TdRow, TimerRow, TirRow, TisRow, UarRow,
     UctxRow, UmemRow, VportRow, XrcdRow,
 };
+use crate::transport::Congestion;
 
 /// Bytes of a row of [`Table::FlowCount`].
 pub(super) const FLOW_COUNT: usize = 16;
@@ -161,11 +162,12 @@ impl Table {
             Self::Qp => 1 << g.log_qp,
             Self::SendRecord => SendRecord::PER_QP << g.log_qp,
             Self::ReadResource => ReadResource::PER_QP << g.log_qp,
+            Self::Congestion => 1 << g.log_qp,
             Self::Mkey => 1 << g.log_mkey,
             Self::Mtt => 1 << g.log_mtt,
-            // A QP waits for at most one acknowledgement and one RNR timer, a CQ for one event, an RQ to be flushed, commands for
+            // A QP waits for at most one acknowledgement, one RNR timer and its rate, a CQ for one event, an RQ to be flushed, commands for
             // their time, and the port for its rate.
-            Self::Timer => (2 << g.log_qp) + (1 << g.log_cq) + Self::Rq.rows(g) + 2,
+            Self::Timer => (3 << g.log_qp) + (1 << g.log_cq) + Self::Rq.rows(g) + 2,
             // QPs, and send queues without one.
             Self::Ready => 2 << g.log_qp,
             Self::RxSlot | Self::RxPayload => SLOTS,
@@ -208,6 +210,7 @@ impl Table {
             Self::Qp => size_of::<QpRow>(),
             Self::SendRecord => size_of::<SendRecord>(),
             Self::ReadResource => size_of::<ReadResource>(),
+            Self::Congestion => size_of::<Congestion>(),
             Self::Mkey => size_of::<MkeyRow>(),
             Self::Mtt => 8,
             Self::Timer => size_of::<TimerRow>(),

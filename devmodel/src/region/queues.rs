@@ -21,16 +21,19 @@ pub enum TimerKind {
     Command,
     /// The port may send again, whose rate is limited.
     Pace,
+    /// A QP may send again whose rate congestion control limits.
+    Rate,
 }
 
 impl TimerKind {
-    const ALL: [Self; 6] = [
+    const ALL: [Self; 7] = [
         Self::Connection(Timer::Ack),
         Self::Connection(Timer::Rnr),
         Self::Cq,
         Self::Rq,
         Self::Command,
         Self::Pace,
+        Self::Rate,
     ];
 
     /// As an entry of the heap holds it.
@@ -42,6 +45,7 @@ impl TimerKind {
             Self::Rq => 3,
             Self::Command => 4,
             Self::Pace => 5,
+            Self::Rate => 6,
         }
     }
 
@@ -52,7 +56,7 @@ impl TimerKind {
 
 // No kind is left out.
 const _: () = {
-    assert!(TimerKind::ALL.len() == Timer::ALL.len() + 4);
+    assert!(TimerKind::ALL.len() == Timer::ALL.len() + 5);
     let mut i = 0;
     while i < TimerKind::ALL.len() {
         assert!(TimerKind::ALL[i].raw() as usize == i);
@@ -191,6 +195,7 @@ impl Func<'_> {
             TimerKind::Rq => Some(self.row::<RqRow>(index)?.flags & RqRow::TIMED != 0),
             TimerKind::Command => Some(self.function().cmd_timed != 0),
             TimerKind::Pace => Some(self.is_held()),
+            TimerKind::Rate => Some(self.row::<QpRow>(index)?.has(QpFlags::TIMER_RATE)),
         }
     }
 
@@ -213,6 +218,11 @@ impl Func<'_> {
             }
             TimerKind::Command => *self.function_mut(|f| &mut f.cmd_timed) = on.into(),
             TimerKind::Pace => *self.function_mut(|f| &mut f.held) = on.into(),
+            TimerKind::Rate => {
+                if let Some(qp) = self.row_mut::<QpRow>(index) {
+                    qp.set(QpFlags::TIMER_RATE, on);
+                }
+            }
         }
     }
 
@@ -240,6 +250,7 @@ impl Func<'_> {
         for timer in Timer::ALL {
             self.forget_timer(index, TimerKind::Connection(timer));
         }
+        self.forget_timer(index, TimerKind::Rate);
     }
 
     /// Drops a timer of queue `index`.

@@ -178,7 +178,7 @@ pub struct FunctionRow {
     /// When a port whose rate is limited is done with what it sent, ps.
     pub port_free: u64,
     /// Padding: what changes with every frame begins a cache line.
-    pub reserved1: [u64; 7],
+    pub reserved1: [u64; 3],
     /// Entries of the timer heap.
     pub timers: u32,
     /// Ready ring: next to take and next to fill, free-running.

@@ -22,6 +22,8 @@ bitflags::bitflags! {
         const TIMER_ACK = 1 << 7;
         /// An RNR timer lies in the heap.
         const TIMER_RNR = 1 << 8;
+        /// A timer of its rate lies in the heap.
+        const TIMER_RATE = 1 << 9;
         /// Flush completions are owed to the send queue.
         const FLUSH_SQ = 1 << 12;
         /// Flush completions are owed to the receive queue.

@@ -48,6 +48,8 @@ pub enum Table {
     SendRecord,
     /// What the responder remembers of READs and atomics: `ReadResource::PER_QP` rows for each QP.
     ReadResource,
+    /// How fast QPs may send that were notified of congestion.
+    Congestion,
     Mkey,
     Mtt,
     Timer,
@@ -63,7 +65,7 @@ impl Table {
     pub const KNOWN_TO_PEERS: [Self; 3] = [Self::Qp, Self::Srq, Self::Mkey];
 
     /// All tables, in order.
-    pub const ALL: [Self; 39] = [
+    pub const ALL: [Self; 40] = [
         Self::Sync,
         Self::Function,
         Self::Journal,
@@ -97,6 +99,7 @@ impl Table {
         Self::Qp,
         Self::SendRecord,
         Self::ReadResource,
+        Self::Congestion,
         Self::Mkey,
         Self::Mtt,
         Self::Timer,

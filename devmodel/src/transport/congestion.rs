@@ -1,9 +1,76 @@
-//! Congestion notification (annex A17.9.3): the receiver of marked packets tells their sender, and the sender slows down.
+//! Congestion control of a connection: DCQCN (Zhu et al., "Congestion Control for Large-Scale RDMA Deployments", SIGCOMM 2015, section 3;
+//! annex A17.9.3 has the notifications). The notification point tells the sender of marked packets; the sender's reaction point then
+//! keeps a rate, which it cuts by how often that happens and raises when nothing is heard.
+//!
+//! A connection that was never notified has no reaction point and pays nothing for it. Nothing here runs by itself: what time has done is
+//! made up for when the next packet is to go.
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-/// Least time between two notifications, ps.
-const PACE_PS: u64 = 50_000_000;
+/// Picoseconds of a microsecond.
+const US: u64 = 1_000_000;
+/// Steps of a rate in a Mb/s.
+const STEPS: u32 = 1 << 8;
+
+/// Parameters of DCQCN, by the names and with the defaults of the vendor's drivers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Dcqcn {
+    /// Whether notifications are heeded.
+    pub enabled: bool,
+    /// The port's rate, Mb/s.
+    pub line_rate: u32,
+    /// Least time between two notifications of a connection, us.
+    pub min_time_between_cnps: u32,
+    /// Of 1024 parts, how many of `alpha` are kept at each update.
+    pub dce_tcp_g: u16,
+    /// Time between updates of `alpha`, us.
+    pub dce_tcp_rtt: u32,
+    /// `alpha` when the first notification comes, of 1024 parts.
+    pub initial_alpha_value: u16,
+    /// Least time between two cuts, us.
+    pub rate_reduce_monitor_period: u32,
+    /// A cut leaves so many hundredths of the rate at least.
+    pub rpg_min_dec_fac: u8,
+    /// No cut goes below this rate, Mb/s.
+    pub rpg_min_rate: u32,
+    /// Each cut makes the rate of before the target, also if it was not raised since the last.
+    pub clamp_tgt_rate: bool,
+    /// Time from one raise to the next, us.
+    pub rpg_time_reset: u32,
+    /// Bytes sent from one raise to the next.
+    pub rpg_byte_reset: u32,
+    /// Raises until the target is raised too.
+    pub rpg_threshold: u8,
+    /// By how much the target is raised, Mb/s.
+    pub rpg_ai_rate: u32,
+    /// The same once bytes and time both had more raises than the threshold.
+    pub rpg_hai_rate: u32,
+    /// How far in the past the rate may have been left unused to be made up for, us: wakes of a busy host come late.
+    pub burst: u32,
+}
+
+impl Default for Dcqcn {
+    fn default() -> Self {
+        Self {
+            enabled: true,
+            line_rate: 100_000,
+            min_time_between_cnps: 4,
+            dce_tcp_g: 1019,
+            dce_tcp_rtt: 1,
+            initial_alpha_value: 1023,
+            rate_reduce_monitor_period: 4,
+            rpg_min_dec_fac: 50,
+            rpg_min_rate: 1,
+            clamp_tgt_rate: false,
+            rpg_time_reset: 300,
+            rpg_byte_reset: 32767,
+            rpg_threshold: 1,
+            rpg_ai_rate: 5,
+            rpg_hai_rate: 50,
+            burst: 100,
+        }
+    }
+}
 
 /// The notification point of a connection: it tells the peer of marked packets, but not of each.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable)]
@@ -15,34 +82,144 @@ pub struct Notifier {
 
 impl Notifier {
     /// A packet came that met congestion. True if the peer is to be notified now.
-    pub(crate) fn on_mark(&mut self, now: u64) -> bool {
+    pub(crate) fn on_mark(&mut self, now: u64, p: &Dcqcn) -> bool {
         let due = now >= self.after;
         if due {
-            self.after = now + PACE_PS;
+            self.after = now + u64::from(p.min_time_between_cnps) * US;
         }
         due
     }
 }
 
-/// The reaction point of a connection, which says how fast it may send. This one has no algorithm: it goes on at the rate of
-/// its link whatever it hears, and keeps no state.
+/// The reaction point of a connection: how fast it may send. Rates are in 256ths of a Mb/s.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable)]
 #[repr(C)]
-pub struct Congestion;
+pub struct Congestion {
+    /// When the next packet may go, ps.
+    pub next: u64,
+    /// When the rate was cut last, ps.
+    pub cut_at: u64,
+    /// Until when `alpha` takes time into account, ps.
+    pub alpha_at: u64,
+    /// When time raised the rate last, or began to count for that, ps.
+    pub raised_at: u64,
+    /// The rate; 0 is no reaction point.
+    pub rate: u32,
+    /// The rate that it goes back to.
+    pub target: u32,
+    /// Bytes sent since they raised the rate.
+    pub bytes: u32,
+    /// How much congestion there was of late, of 1024 parts.
+    pub alpha: u16,
+    /// Raises by time since the last cut.
+    pub times: u8,
+    /// Raises by bytes since the last cut.
+    pub fills: u8,
+}
 
 impl Congestion {
-    /// A packet with `bytes` of payload went out.
-    #[inline(always)]
-    pub(crate) fn on_send(&mut self, _bytes: u32) {}
+    /// Raises by time that are made up for at once. After so many of the fastest kind every rate is the line's.
+    const MOST_RAISES: u64 = 2048;
 
     /// The peer notified of congestion at `now`.
-    #[inline(always)]
-    pub(crate) fn on_cnp(&mut self, _now: u64) {}
+    pub(crate) fn on_cnp(&mut self, now: u64, p: &Dcqcn) {
+        let line = p.line_rate.saturating_mul(STEPS);
+        self.pass(now, p);
+        let is_new = self.rate == 0;
+        if is_new {
+            (self.rate, self.target, self.alpha) = (line, line, p.initial_alpha_value.min(1024));
+            self.next = now;
+        } else {
+            let g = u32::from(p.dce_tcp_g.min(1024));
+            self.alpha = ((u32::from(self.alpha) * g / 1024 + 1024 - g) as u16).min(1023);
+            self.alpha_at = now;
+            if now < self.cut_at + u64::from(p.rate_reduce_monitor_period) * US {
+                return;
+            }
+        }
+        if p.clamp_tgt_rate || self.times > 0 || self.fills > 0 {
+            self.target = self.rate;
+        }
+        // By half of alpha.
+        let left = (u64::from(self.rate) * (2048 - u64::from(self.alpha)) / 2048) as u32;
+        let least = (u64::from(self.rate) * u64::from(p.rpg_min_dec_fac.min(100)) / 100) as u32;
+        self.rate = left.max(least).max(p.rpg_min_rate.max(1).saturating_mul(STEPS)).min(line);
+        (self.bytes, self.times, self.fills) = (0, 0, 0);
+        (self.cut_at, self.alpha_at, self.raised_at) = (now, now, now);
+    }
 
-    /// Packets that may go out at `now`.
-    #[inline(always)]
-    pub(crate) fn rate(&self, _now: u64) -> u32 {
-        u32::MAX
+    /// `bytes` went out at `now`.
+    pub(crate) fn on_send(&mut self, now: u64, bytes: u64, p: &Dcqcn) {
+        if self.rate == 0 {
+            return;
+        }
+        let since = self.next.max(now.saturating_sub(u64::from(p.burst) * US));
+        // A byte at 1 Mb/s takes 8 us.
+        self.next = since + bytes * 8 * US * u64::from(STEPS) / u64::from(self.rate);
+        self.bytes = self.bytes.saturating_add(bytes as u32);
+        while self.rate != 0 && self.bytes >= p.rpg_byte_reset.max(1) {
+            self.bytes -= p.rpg_byte_reset.max(1);
+            self.fills = self.fills.saturating_add(1);
+            self.raise(p);
+        }
+    }
+
+    /// When the next packet may go, if not at `now`.
+    pub(crate) fn waits(&mut self, now: u64, p: &Dcqcn) -> Option<u64> {
+        self.pass(now, p);
+        (self.rate != 0 && self.next > now).then_some(self.next)
+    }
+
+    /// Whether the rate is that of the line: nothing is to be kept in mind.
+    pub(crate) fn is_over(&self) -> bool {
+        self.rate == 0
+    }
+
+    /// Does what time has done until `now`.
+    fn pass(&mut self, now: u64, p: &Dcqcn) {
+        if self.rate == 0 {
+            return;
+        }
+        let period = u64::from(p.dce_tcp_rtt.max(1)) * US;
+        let mut updates = now.saturating_sub(self.alpha_at) / period;
+        self.alpha_at += updates * period;
+        while updates > 0 && self.alpha > 0 {
+            // Rounded down, so that it ends.
+            self.alpha = (u32::from(self.alpha) * u32::from(p.dce_tcp_g.min(1023)) / 1024) as u16;
+            updates -= 1;
+        }
+        let period = u64::from(p.rpg_time_reset.max(1)) * US;
+        let raises = now.saturating_sub(self.raised_at) / period;
+        self.raised_at += raises * period;
+        for _ in 0..raises.min(Self::MOST_RAISES) {
+            self.times = self.times.saturating_add(1);
+            self.raise(p);
+            if self.rate == 0 {
+                return;
+            }
+        }
+        if raises > Self::MOST_RAISES {
+            *self = Self::default();
+        }
+    }
+
+    /// Time or bytes raise the rate.
+    fn raise(&mut self, p: &Dcqcn) {
+        let line = p.line_rate.saturating_mul(STEPS);
+        let (least, most) = (self.times.min(self.fills), self.times.max(self.fills));
+        let by = if least > p.rpg_threshold {
+            p.rpg_hai_rate.saturating_mul((least - p.rpg_threshold).into())
+        } else if most > p.rpg_threshold {
+            p.rpg_ai_rate
+        } else {
+            0
+        };
+        self.target = self.target.saturating_add(by.saturating_mul(STEPS)).min(line);
+        self.rate = ((u64::from(self.rate) + u64::from(self.target)).div_ceil(2)) as u32;
+        // Within a thousandth it is the line's.
+        if self.rate >= line - line / 1000 {
+            *self = Self::default();
+        }
     }
 }
 
@@ -50,12 +227,99 @@ impl Congestion {
 mod tests {
     use super::*;
 
+    fn mbps(c: &Congestion) -> u32 {
+        c.rate / STEPS
+    }
+
     #[test]
     fn notifications_keep_their_distance() {
-        let mut notifier = Notifier::default();
-        assert!(notifier.on_mark(7));
-        assert!(!notifier.on_mark(7) && !notifier.on_mark(7 + PACE_PS - 1));
-        assert!(notifier.on_mark(7 + PACE_PS));
-        assert!(!notifier.on_mark(8 + PACE_PS));
+        let (mut notifier, p) = (Notifier::default(), Dcqcn::default());
+        assert!(notifier.on_mark(7, &p));
+        assert!(!notifier.on_mark(7, &p) && !notifier.on_mark(7 + 4 * US - 1, &p));
+        assert!(notifier.on_mark(7 + 4 * US, &p));
+        assert!(!notifier.on_mark(8 + 4 * US, &p));
+    }
+
+    #[test]
+    fn the_first_notification_halves_the_rate_and_later_ones_cut_less() {
+        let (mut c, p) = (Congestion::default(), Dcqcn::default());
+        assert_eq!(c.waits(0, &p), None);
+        c.on_cnp(0, &p);
+        // Alpha is 1023 of 1024.
+        assert_eq!(mbps(&c), 50_048);
+        c.on_cnp(3 * US, &p);
+        assert_eq!(mbps(&c), 50_048, "within the period of a cut");
+        // After 200 us alpha has nearly died away, so the same notification takes little.
+        c.on_cnp(200 * US, &p);
+        assert!((40_000..50_000).contains(&mbps(&c)), "{}", mbps(&c));
+    }
+
+    #[test]
+    fn packets_keep_the_distance_of_the_rate() {
+        let p = Dcqcn { burst: 0, rpg_byte_reset: u32::MAX, ..Dcqcn::default() };
+        let mut c = Congestion::default();
+        c.on_cnp(0, &p);
+        let mut now = 0;
+        for _ in 0..100 {
+            now = c.waits(now, &p).unwrap_or(now);
+            c.on_send(now, 4096, &p);
+        }
+        let gbps = 99.0 * 4096.0 * 8e3 / now as f64;
+        assert!((49.9..50.2).contains(&gbps), "{gbps}");
+    }
+
+    #[test]
+    fn the_rate_comes_back_and_then_nothing_is_kept() {
+        let p = Dcqcn { burst: 0, ..Dcqcn::default() };
+        let mut c = Congestion::default();
+        (0..20).for_each(|i| c.on_cnp(i * 5 * US, &p));
+        let low = mbps(&c);
+        assert!(low < 1000, "{low}");
+        let (mut now, mut before) = (100 * US, low);
+        while !c.is_over() {
+            now = c.waits(now, &p).unwrap_or(now);
+            c.on_send(now, 4096, &p);
+            assert!(c.is_over() || mbps(&c) >= before, "{} after {before}", mbps(&c));
+            before = mbps(&c);
+            assert!(now < 1_000_000 * US, "{before} Mb/s after a second");
+        }
+        assert_eq!(c, Congestion::default());
+    }
+
+    #[test]
+    fn a_connection_that_rests_goes_back_to_the_line_by_time_alone() {
+        let (mut c, p) = (Congestion::default(), Dcqcn::default());
+        c.on_cnp(0, &p);
+        assert_eq!(c.waits(10_000_000 * US, &p), None);
+        assert!(c.is_over());
+    }
+
+    #[test]
+    fn parameters_of_any_kind_neither_panic_nor_stop_a_connection() {
+        for n in [0, 1, u32::MAX] {
+            let p = Dcqcn {
+                line_rate: n,
+                min_time_between_cnps: n,
+                dce_tcp_g: n as u16,
+                dce_tcp_rtt: n,
+                initial_alpha_value: n as u16,
+                rate_reduce_monitor_period: n,
+                rpg_min_dec_fac: n as u8,
+                rpg_min_rate: n,
+                rpg_time_reset: n,
+                rpg_byte_reset: n.max(64),
+                rpg_threshold: n as u8,
+                rpg_ai_rate: n,
+                rpg_hai_rate: n,
+                burst: n,
+                ..Dcqcn::default()
+            };
+            let (mut c, mut now) = (Congestion::default(), 0);
+            for i in 0..200 {
+                c.on_cnp(now, &p);
+                now = c.waits(now, &p).unwrap_or(now).max(i);
+                c.on_send(now, 9000, &p);
+            }
+        }
     }
 }

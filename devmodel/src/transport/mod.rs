@@ -19,7 +19,7 @@ mod unreliable;
 #[cfg(test)]
 mod tests;
 
-pub use congestion::{Congestion, Notifier};
+pub use congestion::{Congestion, Dcqcn, Notifier};
 pub use request::{Kind, LOG_MAX_MESSAGE, ReadResource, Request};
 pub use requester::Requester;
 pub use responder::{Message, Responder, Rights};

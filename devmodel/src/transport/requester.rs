@@ -1,6 +1,6 @@
 //! The requester (IBTA 9.7.3, 9.7.6, 9.7.7): what is under way, what answers acknowledge of it, what is sent again.
 
-use super::{Congestion, Event, Kind, Order, Outgoing, Request, Status, Timer, Timers};
+use super::{Congestion, Dcqcn, Event, Kind, Order, Outgoing, Request, Status, Timer, Timers};
 use hwspec::{
     handle::Psn,
     wire::{NakCode, Syndrome, aeth},
@@ -29,7 +29,7 @@ pub struct Requester {
     pub retries_left: u8,
     /// See `retries_left`.
     pub rnr_left: u8,
-    /// A gap in the answers was noted (2).
+    /// A gap in the answers was noted (2), the rate is limited (4).
     pub flags: u8,
     /// READs and atomics under way.
     pub reads: u8,
@@ -51,13 +51,13 @@ pub struct Requester {
     pub unasked: u32,
     /// Its timers.
     pub timers: Timers,
-    /// How fast it may send.
-    pub congestion: Congestion,
 }
 
 impl Requester {
     /// A gap in the answers was noted and the requester went back; no further gap counts until there is progress.
     const GAP: u8 = 2;
+    /// The peer notified of congestion, and the rate of before was not reached again since.
+    const LIMITED: u8 = 4;
 
     /// Sends from `psn` on.
     pub(crate) fn begin(&mut self, psn: u32) {
@@ -92,10 +92,15 @@ impl Requester {
         self.timers.runs(Timer::Rnr)
     }
 
-    /// Whether packets may go out at `now`: no RNR NAK is waited out, and congestion control lets them.
+    /// Whether congestion control limits the rate.
     #[inline(always)]
-    pub(crate) fn may_send(&self, now: u64) -> bool {
-        !self.waits_rnr() && self.congestion.rate(now) > 0
+    pub(crate) fn is_limited(&self) -> bool {
+        self.flags & Self::LIMITED != 0
+    }
+
+    /// Congestion control begins or ends to limit the rate.
+    pub(crate) fn limit(&mut self, on: bool) {
+        self.flags = if on { self.flags | Self::LIMITED } else { self.flags & !Self::LIMITED };
     }
 
     /// Whether a request taken has packets to be sent.
@@ -209,7 +214,6 @@ impl Requester {
     /// `packet` went out. True if the acknowledgement timer is to be started.
     #[inline(always)]
     pub(crate) fn sent(&mut self, packet: &Outgoing) -> bool {
-        self.congestion.on_send(packet.len);
         let packets = u32::from(packet.packets);
         self.reached(packet.psn.add(packets));
         if packet.last {
@@ -277,6 +281,8 @@ pub(crate) trait Requests {
     fn now(&self) -> u64;
     /// How timeouts become times.
     fn ack_timer(&self) -> AckTimer;
+    /// Its reaction point, which counts only while the rate is limited, and what that goes by.
+    fn congestion(&mut self) -> (&mut Congestion, &Dcqcn);
     /// The request at `at`, the oldest, is done; `answer` are the bytes of its answer if its completion takes them along.
     /// False if its completion could not be reported and the connection is in error.
     fn complete(&mut self, at: u32, answer: Option<&Answer>) -> bool;
@@ -460,8 +466,15 @@ fn not_ready<R: Requests>(r: &mut R, code: u8) {
 
 /// The peer notified of congestion.
 pub(crate) fn congestion_notified<R: Requests>(r: &mut R) {
-    let now = r.now();
-    r.requester_mut().congestion.on_cnp(now);
+    let (now, is_new) = (r.now(), !r.requester().is_limited());
+    let (congestion, parameters) = r.congestion();
+    if parameters.enabled {
+        if is_new {
+            *congestion = Congestion::default();
+        }
+        congestion.on_cnp(now, parameters);
+        r.requester_mut().limit(true);
+    }
     r.note(Event::Notified);
 }
 

@@ -1,5 +1,9 @@
 //! IPv4 and IPv6 headers, as RoCEv2 uses them (annex A17: no IPv4 options, no extension headers).
-use crate::{hw_layout, layout::prefix};
+use super::eth::ip_offset;
+use crate::{
+    hw_layout,
+    layout::{Layout, prefix},
+};
 
 /// IP protocol number of UDP.
 pub const PROTO_UDP: u8 = 17;
@@ -57,6 +61,23 @@ impl Ipv4 {
         // Both encodings of zero are the same sum in ones' complement.
         let (have, want) = (self.checksum(), self.expected_checksum());
         have == want || (have | want == 0xffff && have & want == 0)
+    }
+}
+
+/// Marks a frame, or its headers, as a switch does that is congested: ECN 0b11 (RFC 3168). What is too short for that stays as it is.
+pub fn mark_congested(frame: &mut [u8]) {
+    let at = ip_offset(frame);
+    let is_v6 = frame.get(at).is_some_and(|byte| byte >> 4 == 6);
+    if is_v6 {
+        if let Some(byte) = frame.get_mut(at + 1) {
+            *byte |= 0x30;
+        }
+    } else if let Some(bytes) = frame.get_mut(at..at + Ipv4::SIZE) {
+        let mut header = Ipv4::read(bytes);
+        header.set().ecn(3);
+        let sum = header.expected_checksum();
+        header.set().checksum(sum);
+        bytes.copy_from_slice(header.as_bytes());
     }
 }
 

@@ -6,7 +6,7 @@ use hwspec::context::ServiceType;
 fn marked(peer: Peer, psn: u32, to: Mr) -> Vec<u8> {
     let pkt = Pkt::new(BthOpcode::RcWriteOnly, psn).reth(to.va, to.key, 8).payload(&[1; 8]).ack_req();
     let mut frame = peer.frame(&pkt);
-    mark(&mut frame);
+    hwspec::wire::ip::mark_congested(&mut frame);
     frame
 }
 

@@ -284,24 +284,6 @@ pub fn parse(frame: &[u8]) -> Result<Headers<'_>, ParseError> {
     Headers::parse(frame).or_else(|wrong| Headers::parse_route(frame, frame.len()).map_err(|_| wrong))
 }
 
-/// Marks a frame as a congested router does: ECN bits set, header checksum made right; the ICRC does not cover them.
-pub fn mark(frame: &mut [u8]) {
-    use hwspec::layout::Layout;
-    let ip = hwspec::wire::Ethernet::SIZE;
-    if frame.len() < ip + hwspec::wire::Ipv4::SIZE {
-        return;
-    }
-    if frame[ip] >> 4 == 6 {
-        frame[ip + 1] |= 0x30;
-        return;
-    }
-    frame[ip + 1] |= 3;
-    let mut header = hwspec::wire::Ipv4::read(&frame[ip..]);
-    let sum = header.expected_checksum();
-    header.set().checksum(sum);
-    frame[ip..ip + hwspec::wire::Ipv4::SIZE].copy_from_slice(header.as_bytes());
-}
-
 /// Changes the BTH of a frame and makes its ICRC right.
 pub fn rewrite(frame: &mut [u8], change: impl FnOnce(&mut hwspec::wire::Bth)) {
     let Ok(h) = parse(frame) else { return };

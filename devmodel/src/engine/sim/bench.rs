@@ -3,7 +3,7 @@
 use super::{
     super::{
         mirror::Mirror,
-        rig::{Link, Rig},
+        rig::{Link, Rig, Sizes},
         sched::Ps,
         spans::{Cause, Part},
         timed::{Happened, Timed},
@@ -92,7 +92,7 @@ impl<'p> Bench<'p> {
         let programs = (0..usize::from(functions)).flat_map(|f| [program(0, f), program(1, f)]).collect();
         Self {
             plan,
-            rig: Rig::of_pairs(config, link, &pairs),
+            rig: Rig::of_pairs(config, link, &pairs, Sizes::MEASURE),
             timed: Timed::new(plan.profile.clone(), card_of),
             dice: Dice::new(plan.seed),
             programs,
@@ -155,7 +155,7 @@ impl<'p> Bench<'p> {
             Happened::Function { fid, cause, .. } => (fid, cause),
         };
         for (at, len) in std::mem::take(&mut self.rig.machine.written) {
-            let completion = (0..self.rig.sides.len()).any(|i| self.rig.in_cq(i, at));
+            let completion = self.rig.side_of_cq(at).is_some();
             let seen = self.timed.written(fid, len, completion, cause);
             self.timed.at(seen.at, Seen::Memory(at, len, seen));
         }
@@ -213,7 +213,7 @@ impl<'p> Bench<'p> {
     }
 
     fn receive(&mut self, side: usize) {
-        let at = self.rig.sides[side].data + super::super::rig::DATA / 2;
+        let at = self.rig.sides[side].data + Sizes::MEASURE.data / 2;
         self.rig.post_recv(side, at, self.plan.bytes);
     }
 
@@ -286,13 +286,10 @@ impl<'p> Bench<'p> {
 
     /// Something that was written can be seen.
     fn seen(&mut self, at: Iova, len: u32, cause: Cause) {
-        for p in 0..self.programs.len() {
-            for qp in 0..self.programs[p].sides.len() {
-                let side = self.programs[p].sides[qp];
-                if self.rig.in_cq(side, at) {
-                    self.completion(p, qp, cause);
-                }
-            }
+        if let Some(side) = self.rig.side_of_cq(at) {
+            // Pairs of a function lie together; the programs of one are neighbours.
+            let (pair, end, qps) = (side / 2, side % 2, self.plan.qps as usize);
+            return self.completion(2 * (pair / qps) + end, pair % qps, cause);
         }
         if (self.plan.operation, self.plan.measure) == (Operation::Write, Measure::Latency) {
             for p in 0..2 {

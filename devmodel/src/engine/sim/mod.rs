@@ -15,7 +15,7 @@ pub use figures::{Bandwidth, Latency};
 use super::{
     card::{Load, Station},
     mirror::TakeFrame,
-    rig::{self, DATA},
+    rig::Sizes,
     sched::Ps,
     spans::Timeline,
     timing::Profile,
@@ -87,7 +87,7 @@ pub struct Plan {
 
 impl Plan {
     /// Of a message.
-    pub const MOST_BYTES: u32 = (DATA / 2) as u32;
+    pub const MOST_BYTES: u32 = (Sizes::MEASURE.data / 2) as u32;
     /// Of a message in its work request.
     pub const MOST_INLINE: u32 = 828;
     /// Of messages under way.
@@ -138,7 +138,7 @@ impl Plan {
         // A long work request takes the room of several.
         let inline = if self.bytes <= self.inline { self.bytes } else { 0 };
         let blocks = (LARGEST_HEADERS + inline).div_ceil(64);
-        within("depth", self.depth, 1, Self::MOST_DEPTH.min(rig::SQ_BLOCKS / blocks))?;
+        within("depth", self.depth, 1, Self::MOST_DEPTH.min(Sizes::MEASURE.sq_blocks() / blocks))?;
         if self.measure == Measure::Latency && self.qps * self.functions != 1 {
             return Err(SimError::One);
         }

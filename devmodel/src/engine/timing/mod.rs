@@ -151,10 +151,12 @@ impl Rate {
     pub fn time(self, bytes: u64) -> Ps {
         (bytes as f64 * 8e3 / self.0 + 0.5) as Ps
     }
-}
 
-/// Preamble, check sequence and gap around a frame, in bytes.
-const AROUND_FRAME: u64 = 24;
+    /// What a frame of `bytes` from its first header to its ICRC takes on a link: preamble, check sequence and gap are 24 more.
+    pub fn frame(self, bytes: u64) -> Ps {
+        self.time(bytes + 24)
+    }
+}
 
 impl Slot {
     /// What `bytes` take on the lanes, in packets of the largest payload.
@@ -168,7 +170,7 @@ impl Slot {
 impl Wire {
     /// What a frame of `bytes` from its first header to its ICRC takes.
     pub fn time(&self, bytes: u64) -> Ps {
-        self.gbps.time(bytes + AROUND_FRAME)
+        self.gbps.frame(bytes)
     }
 
     /// From the last bit that leaves a port to the last one that arrives at the other.

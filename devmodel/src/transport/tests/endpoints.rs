@@ -5,9 +5,9 @@
 //! moment. A packet that is delayed is one that other steps go past.
 
 use crate::transport::{
-    AckTimer, Event, Kind, Message, Order, Packet, ReadResource, Refusal, Request, Requester, Requests,
-    Responder, Responses, Rights, Status, Timer, acknowledge, acknowledgement_timeout, answer, deliver,
-    next_reply, read_response, replied, request, start_timer,
+    AckTimer, Congestion, Dcqcn, Event, Kind, Message, Order, Packet, ReadResource, Refusal, Request,
+    Requester, Requests, Responder, Responses, Rights, Status, Timer, acknowledge, acknowledgement_timeout,
+    answer, deliver, next_reply, read_response, replied, request, start_timer,
 };
 use hwspec::{
     handle::Psn,
@@ -233,7 +233,7 @@ impl Endpoints {
         let mut steps = Vec::new();
         let more = q.has_unsent() || self.admits();
         let all = [
-            (Step::SendPacket, more && q.may_send(1) && self.data.len() < IN_FLIGHT),
+            (Step::SendPacket, more && !q.waits_rnr() && self.data.len() < IN_FLIGHT),
             (Step::SendAnswer, self.owes_answer() && self.answers.len() < IN_FLIGHT),
             (Step::PostReceive, usize::from(self.receives) < self.sends()),
             (Step::AckTimer, q.timers.runs(Timer::Ack)),
@@ -407,6 +407,9 @@ impl Requests for Endpoints {
     }
     fn ack_timer(&self) -> AckTimer {
         AckTimer { least: 0, hundredths: 100 }
+    }
+    fn congestion(&mut self) -> (&mut Congestion, &Dcqcn) {
+        unreachable!("nobody marks packets")
     }
     fn complete(&mut self, at: u32, _: Option<&[u8; 32]>) -> bool {
         self.completed.push(at as u8);

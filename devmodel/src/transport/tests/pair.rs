@@ -2,9 +2,10 @@
 //! shown on.
 
 use crate::transport::{
-    AckTimer, Event, Kind, Message, Order, Packet, ReadResource, Refusal, Request, Requester, Requests,
-    Responder, Responses, Rights, Status, Timer, access, acknowledge, acknowledgement_timeout, answer,
-    answered, deliver, next_reply, read_response, refuse_reply, replied, request, start_timer,
+    AckTimer, Congestion, Dcqcn, Event, Kind, Message, Order, Packet, ReadResource, Refusal, Request,
+    Requester, Requests, Responder, Responses, Rights, Status, Timer, access, acknowledge,
+    acknowledgement_timeout, answer, answered, deliver, next_reply, read_response, refuse_reply, replied,
+    request, start_timer,
 };
 use hwspec::{
     handle::Psn,
@@ -157,6 +158,8 @@ pub(super) struct End {
     pub completed: Vec<(u32, Option<Status>)>,
     /// What READs and atomics brought, by number.
     pub brought: Vec<(u32, Vec<u8>)>,
+    pub congestion: Congestion,
+    dcqcn: Dcqcn,
     pub responder: Responder,
     resources: [ReadResource; ReadResource::PER_QP],
     pub memory: Vec<u8>,
@@ -187,6 +190,8 @@ impl End {
             requests: Vec::new(),
             completed: Vec::new(),
             brought: Vec::new(),
+            congestion: Congestion::default(),
+            dcqcn: Dcqcn::default(),
             responder,
             resources: [ReadResource::default(); ReadResource::PER_QP],
             memory: vec![0; LEN],
@@ -266,7 +271,7 @@ impl End {
                 self.end();
             }
         }
-        while !self.has_ended() && self.requester.may_send(self.now) {
+        while !self.has_ended() && !self.requester.waits_rnr() {
             if !self.requester.has_unsent() && !self.admit() {
                 break;
             }
@@ -380,6 +385,9 @@ impl Requests for End {
     }
     fn ack_timer(&self) -> AckTimer {
         AckTimer { least: 0, hundredths: 100 }
+    }
+    fn congestion(&mut self) -> (&mut Congestion, &Dcqcn) {
+        (&mut self.congestion, &self.dcqcn)
     }
     fn complete(&mut self, at: u32, _: Option<&[u8; 32]>) -> bool {
         self.completed.push((at, None));
