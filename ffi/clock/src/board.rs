@@ -25,7 +25,7 @@ const RING: usize = 512;
 /// Nanoseconds of which clocks' origins are multiples.
 const EVEN: u64 = 1_000_000;
 /// Name and version of the layout.
-const MAGIC: u64 = 0x636c_6f63_6b00_0001;
+const MAGIC: u64 = 0x636c_6f63_6b00_0002;
 
 /// What a thread does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -120,8 +120,9 @@ pub(crate) struct Place {
     pub state: AtomicU32,
     /// The function it used last.
     pub fid: AtomicU32,
-    /// Its time.
+    /// Its time, and what that was when the thread sat down.
     pub time: AtomicU64,
+    pub began: AtomicU64,
     /// While it sleeps: until when.
     pub until: AtomicU64,
     /// What the conductor woke it for became visible at this time; 0 is nothing.

@@ -201,6 +201,7 @@ impl Place {
         self.state.store(State::Running as u32, Relaxed);
         self.fid.store(u32::MAX, Relaxed);
         self.time.store(now, Relaxed);
+        self.began.store(now, Relaxed);
         for word in [&self.woken, &self.notice] {
             word.store(0, Relaxed);
         }
@@ -231,6 +232,11 @@ impl Player {
     /// Its time.
     pub fn time(&self) -> u64 {
         self.place().time.load(Acquire)
+    }
+
+    /// Whether it knows the time: it has used a function or looked at a clock.
+    pub fn knows_time(&self) -> bool {
+        self.fid().is_some() || self.time() != self.place().began.load(Relaxed)
     }
 
     /// Until when it sleeps.

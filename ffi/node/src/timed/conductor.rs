@@ -170,11 +170,11 @@ impl Conductor {
             if called.elapsed() > ROLL_CALL || threads != self.present {
                 called = Instant::now();
                 self.call_the_roll(&players);
-                let plays = |player: &Player| {
-                    player.fid().is_some() && is_there(player.thread().0, player.thread().1)
-                };
+                // One that has looked at a clock may be measuring.
+                let knows =
+                    |player: &Player| player.knows_time() && is_there(player.thread().0, player.thread().1);
                 let idle = self.engine.next(&self.node.core().adapter).is_none();
-                if threads != self.present && idle && !players.iter().any(plays) {
+                if threads != self.present && idle && !players.iter().any(knows) {
                     // Another run rounds its times as the first.
                     self.board.hang_up();
                     self.engine.begin(self.board.latest().next_multiple_of(EVEN));

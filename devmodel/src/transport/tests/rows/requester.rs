@@ -264,7 +264,7 @@ fn row_52_a_fenced_request_waits_for_reads_and_atomics() {
 fn row_57_marked_packets_are_told_of_and_not_each() {
     let (mut notifier, p) = (Notifier::default(), Dcqcn::default());
     let notified = (0..1000).filter(|us| notifier.on_mark(us * MS / 1000, &p)).count();
-    assert_eq!(notified, 250, "in a millisecond");
+    assert_eq!(notified, 20, "in a millisecond");
     let mut pair = Pair::new();
     congestion_notified(&mut pair.ours);
     assert_eq!(pair.ours.events, [Event::Notified]);
