@@ -1,6 +1,6 @@
 //! `ironverbs sim`.
 
-use clap::{Args, Subcommand};
+use clap::{Args, Subcommand, ValueEnum};
 use devmodel::engine::timing::BUILT_IN;
 use std::path::PathBuf;
 
@@ -31,6 +31,8 @@ pub enum Sim {
         /// The file to write, in HTML
         file: PathBuf,
     },
+    /// Move bytes between many hosts: how long that takes, how long the queues of switches get, who is paused
+    Network(SimNetwork),
     /// Compare the model with what was measured on cards
     Calibrate {
         /// Profiles of this folder instead of those that come with the model
@@ -108,4 +110,97 @@ pub struct SimPlan {
     /// Bandwidths in Gb/s instead of MiB/s
     #[arg(long)]
     pub report_gbits: bool,
+}
+
+/// Who writes to whom.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Pattern {
+    /// All hosts to the last one
+    Incast,
+    /// Each host to each other
+    AllToAll,
+    /// Each host to one other, by chance
+    Permutation,
+}
+
+/// How senders react to notifications of congestion.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Reaction {
+    /// With the parameters of DCQCN's paper
+    Paper,
+    /// With those that the vendor's drivers begin with
+    Driver,
+}
+
+/// Hosts, switches, flows, and what is wanted of the outcome.
+#[derive(Args)]
+pub struct SimNetwork {
+    #[command(flatten)]
+    pub profile: SimProfile,
+    /// Hosts at one switch
+    #[arg(long, value_name = "N", default_value_t = 9, conflicts_with_all = ["racks", "topology"])]
+    pub hosts: usize,
+    /// Racks of hosts, each with a switch, and switches that join those, such as 4x8x2
+    #[arg(long, value_name = "RACKSxHOSTSxSPINES", conflicts_with = "topology")]
+    pub racks: Option<String>,
+    /// Nodes and links from a topology file of HPCC's simulator
+    #[arg(long, value_name = "FILE")]
+    pub topology: Option<PathBuf>,
+    /// Gb/s of a link [default: the profile's]
+    #[arg(long, value_name = "GBPS", conflicts_with = "topology")]
+    pub rate: Option<f64>,
+    /// Nanoseconds from end to end of a link
+    #[arg(long, value_name = "NS", default_value_t = 500, conflicts_with = "topology")]
+    pub delay: u64,
+    /// Who writes to whom
+    #[arg(long, default_value = "incast")]
+    pub pattern: Pattern,
+    /// Bytes of a flow; with --time the flows do not end [default: 1000000]
+    #[arg(short, long, value_name = "BYTES")]
+    pub size: Option<u64>,
+    /// Flows from a flow file of HPCC's simulator
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["pattern", "size", "matrix"])]
+    pub flows: Option<PathBuf>,
+    /// Flows from a connection matrix of htsim
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["pattern", "size"])]
+    pub matrix: Option<PathBuf>,
+    /// End after so many milliseconds of virtual time
+    #[arg(long, value_name = "MS")]
+    pub time: Option<f64>,
+    /// Switches pause who sends before their buffer is full (PFC)
+    #[arg(long)]
+    pub pfc: bool,
+    /// Switches mark packets, and senders react to that (ECN, DCQCN) [default if given alone: paper]
+    #[arg(long, num_args = 0..=1, default_missing_value = "paper", value_name = "PARAMETERS")]
+    pub dcqcn: Option<Reaction>,
+    /// Bytes of a switch's buffer
+    #[arg(long, value_name = "BYTES", default_value_t = 16 << 20)]
+    pub buffer: u64,
+    /// Bytes of a packet's payload [default: the profile's]
+    #[arg(short, long)]
+    pub mtu: Option<u16>,
+    /// Chance goes by this number
+    #[arg(long, default_value_t = 1)]
+    pub seed: u64,
+    /// Microseconds from one look at queues and rates to the next
+    #[arg(long, value_name = "US", default_value_t = 10)]
+    pub sample: u64,
+    /// Write how long flows took, as HPCC's simulator does
+    #[arg(long, value_name = "FILE")]
+    pub fct: Option<PathBuf>,
+    /// Write who was paused and when, as HPCC's simulator does
+    #[arg(long, value_name = "FILE")]
+    pub pauses: Option<PathBuf>,
+    /// Write how long queues were how often, as HPCC's simulator does
+    #[arg(long, value_name = "FILE")]
+    pub qlen: Option<PathBuf>,
+    /// Write queues and rates over time as a table for other programs
+    #[arg(long, value_name = "FILE")]
+    pub csv: Option<PathBuf>,
+    /// Write all of it as JSON
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+    /// Draw a page for browsers: the same flows without anything, with pauses, with DCQCN, with both
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["pfc", "dcqcn"])]
+    pub report: Option<PathBuf>,
 }

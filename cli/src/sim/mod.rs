@@ -1,6 +1,9 @@
 //! `ironverbs sim`: perftest's tables in virtual time.
 
 mod look;
+mod network;
+mod network_page;
+mod page;
 mod perfetto;
 mod report;
 
@@ -30,6 +33,9 @@ pub fn sim(options: &Sim) -> ExitCode {
             return done.map_or_else(|why: Box<dyn std::error::Error>| fail(1, why), |()| ExitCode::SUCCESS);
         }
         Sim::Calibrate { profiles } => return calibrate(profiles.as_deref()),
+        Sim::Network(options) => {
+            return network::network(options).map_or_else(|why| fail(1, why), |()| ExitCode::SUCCESS);
+        }
     };
     match table(operation, measure, options) {
         Ok(()) => ExitCode::SUCCESS,

@@ -1,28 +1,24 @@
 //! `ironverbs sim report`: one page, without a network, that shows what a profile is like.
 
-use super::look::ENDS;
+use super::{
+    look::ENDS,
+    page::{CHART, FONT, Failed, HEAD, draw, text},
+};
 use devmodel::engine::{
     Ps, Station,
     sim::{self, Figures, Measure, Operation, Plan, Report, Watch, rows},
     spans::{Part, Span, Unit},
     timing::Profile,
 };
-use plotters::{coord::ranged1d::ValueFormatter, prelude::*};
-use std::{error::Error, fmt::Write as _, fs, path::Path};
+use plotters::prelude::*;
+use std::{fmt::Write as _, fs, path::Path};
 
-type Failed = Box<dyn Error>;
-
-/// Pixels of a chart.
-const CHART: (u32, u32) = (620, 380);
 /// Pixels of a message's bar.
 const BAR: (u32, u32) = (1260, 90);
 /// Messages of a latency. An odd number has a middle one.
 const LATENCIES: u32 = 201;
 /// Messages of a bandwidth.
 const MESSAGES: u32 = 1000;
-
-/// Of what is in pictures.
-const FONT: (&str, u32) = ("sans-serif", 13);
 
 const OPERATIONS: [(Operation, &str, RGBColor); 3] = [
     (Operation::Send, "SEND", RGBColor(0x1b, 0x6c, 0xa8)),
@@ -68,20 +64,6 @@ fn page(profile: &Profile, command: &str) -> Result<String, Failed> {
     Ok(page)
 }
 
-const HEAD: &str = "<!doctype html>\n<html lang=en>\n<head>\n<meta charset=utf-8>\n<title>ironverbs sim</title>\n<style>\n\
-    body { font: 15px/1.45 sans-serif; color: #222; max-width: 1280px; margin: 2em auto; padding: 0 1em }\n\
-    h1 { font-size: 1.5em } h2 { font-size: 1.2em; margin-top: 1.6em }\n\
-    .charts { display: flex; flex-wrap: wrap; gap: 12px } svg { max-width: 100%; height: auto }\n\
-    table { border-collapse: collapse; margin: .4em 0 1em } td, th { padding: .15em .8em; text-align: right; border-bottom: 1px solid #ddd }\n\
-    td:first-child, th:first-child, td.t, th.t { text-align: left } .key { display: inline-block; width: .8em; height: .8em; margin: 0 .3em 0 1em }\n\
-    .columns { display: flex; flex-wrap: wrap; gap: 0 48px } details { margin: .3em 0 }\n\
-    </style>\n</head>\n<body>\n";
-
-/// Text as HTML has it.
-fn text(raw: &str) -> String {
-    raw.replace('&', "&amp;").replace('<', "&lt;")
-}
-
 fn plan(profile: &Profile, operation: Operation, measure: Measure, bytes: u32) -> Plan {
     let mut plan = Plan::new(operation, measure, profile.clone());
     plan.bytes = bytes;
@@ -123,49 +105,27 @@ fn curves(
             .margin_right(28)
             .x_label_area_size(30)
             .y_label_area_size(48);
+        let bytes = |bytes: &f64| size(*bytes as u32);
         // Latencies of all sizes are seen on a scale of powers alone.
         match measure {
             Measure::Latency => {
-                draw(builder.build_cartesian_2d(sizes, (least * 0.8..most * 1.2).log_scale())?, &all)?;
+                draw(
+                    builder.build_cartesian_2d(sizes, (least * 0.8..most * 1.2).log_scale())?,
+                    &all,
+                    &bytes,
+                    SeriesLabelPosition::UpperLeft,
+                )?;
             }
-            Measure::Bandwidth => draw(builder.build_cartesian_2d(sizes, 0.0..most * 1.05)?, &all)?,
+            Measure::Bandwidth => draw(
+                builder.build_cartesian_2d(sizes, 0.0..most * 1.05)?,
+                &all,
+                &bytes,
+                SeriesLabelPosition::UpperLeft,
+            )?,
         }
         root.present()?;
     }
     Ok(svg)
-}
-
-type Curve<'n> = (&'n str, RGBColor, Vec<(f64, f64)>);
-
-fn draw<'c, X, Y>(
-    mut chart: ChartContext<'c, SVGBackend<'c>, Cartesian2d<X, Y>>,
-    curves: &[Curve<'_>],
-) -> Result<(), Failed>
-where
-    X: Ranged<ValueType = f64> + ValueFormatter<f64>,
-    Y: Ranged<ValueType = f64> + ValueFormatter<f64>,
-{
-    chart
-        .configure_mesh()
-        .light_line_style(TRANSPARENT)
-        .label_style(FONT)
-        .x_label_formatter(&|bytes| size(*bytes as u32))
-        .y_label_formatter(&|value| format!("{value}"))
-        .draw()?;
-    for (name, color, points) in curves {
-        let style = ShapeStyle { color: color.to_rgba(), filled: true, stroke_width: 2 };
-        chart
-            .draw_series(LineSeries::new(points.iter().copied(), style))?
-            .label(*name)
-            .legend(move |(x, y)| PathElement::new([(x, y), (x + 16, y)], style));
-    }
-    chart
-        .configure_series_labels()
-        .label_font(FONT)
-        .position(SeriesLabelPosition::UpperLeft)
-        .background_style(WHITE.mix(0.8))
-        .draw()?;
-    Ok(())
 }
 
 /// A number of bytes.

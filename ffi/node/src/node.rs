@@ -22,6 +22,7 @@ use devmodel::{
     host::{Abort, Host, Iova, Move, Party, Rid},
     region::{Geometry, Region},
     strict::Strict,
+    transport::Dcqcn,
     wire::Faults,
 };
 use std::{
@@ -381,6 +382,7 @@ pub(super) fn read_behaviour(map: &Mapped) -> Config {
         faults: Faults { drop, duplicate, reorder, corrupt, delay, seed },
         // Words that nobody writes are refused before.
         strict: Strict::of_words(strict).unwrap_or_default(),
+        dcqcn: Dcqcn::default(),
     }
 }
 

@@ -54,6 +54,8 @@ pub struct Outcome {
     pub pauses: Vec<Pause>,
     /// Looks at queues and rates.
     pub samples: Vec<Sample>,
+    /// Bytes of payload that arrived from each host.
+    pub came: Vec<u64>,
     /// Frames that the cards sent, and how many of them were acknowledgements.
     pub frames: [u64; 2],
     /// Notifications of congestion that cards sent.

@@ -245,6 +245,7 @@ impl<'s> Run<'s> {
             ports: self.timed.ports(),
             pauses: self.timed.pauses(),
             samples: self.samples,
+            came: self.timed.came().to_vec(),
             frames: self.timed.frames,
             notifications,
             sequence_errors,
