@@ -1,43 +1,39 @@
 //! Events in the order of their times; of equal times, in the order they were made.
 
-use std::{
-    cmp::{Ordering, Reverse},
-    collections::BinaryHeap,
-};
+use std::{cmp::Reverse, collections::BinaryHeap};
 
 /// Picoseconds of virtual time.
 pub type Ps = u64;
 
-struct At<T>(Ps, u64, T);
+/// What orders an event: its time, its number, and the place where what is to happen lies. Keys are small, for they are what a heap moves.
+type Key = u128;
 
-impl<T> PartialEq for At<T> {
-    fn eq(&self, other: &Self) -> bool {
-        self.cmp(other) == Ordering::Equal
-    }
-}
-impl<T> Eq for At<T> {}
-impl<T> PartialOrd for At<T> {
-    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
-        Some(self.cmp(other))
-    }
-}
-impl<T> Ord for At<T> {
-    fn cmp(&self, other: &Self) -> Ordering {
-        (self.0, self.1).cmp(&(other.0, other.1))
-    }
-}
+/// Bits of a place: so many events are never ahead at once.
+const PLACE: u32 = 24;
+/// Bits of an event's number.
+const NUMBER: u32 = 40;
 
 /// What is to happen, by time.
 pub struct Schedule<T> {
     now: Ps,
     made: u64,
-    heap: BinaryHeap<Reverse<At<T>>>,
+    heap: BinaryHeap<Reverse<Key>>,
+    places: Vec<Option<T>>,
+    free: Vec<u32>,
 }
 
 impl<T> Default for Schedule<T> {
     fn default() -> Self {
-        Self { now: 0, made: 0, heap: BinaryHeap::new() }
+        Self { now: 0, made: 0, heap: BinaryHeap::new(), places: Vec::new(), free: Vec::new() }
     }
+}
+
+fn time(key: Key) -> Ps {
+    (key >> (PLACE + NUMBER)) as Ps
+}
+
+fn place(key: Key) -> usize {
+    (key & ((1 << PLACE) - 1)) as usize
 }
 
 impl<T> Schedule<T> {
@@ -48,18 +44,29 @@ impl<T> Schedule<T> {
 
     /// Something happens at `at`, or now if that is past.
     pub fn at(&mut self, at: Ps, what: T) {
-        self.made += 1;
-        self.heap.push(Reverse(At(at.max(self.now), self.made, what)));
+        let place = match self.free.pop() {
+            Some(place) => place as usize,
+            None => {
+                self.places.push(None);
+                self.places.len() - 1
+            }
+        };
+        assert!(place < 1 << PLACE, "expected at most {} events ahead", 1u32 << PLACE);
+        self.places[place] = Some(what);
+        self.made = (self.made + 1) & ((1 << NUMBER) - 1);
+        let at = Key::from(at.max(self.now)) << (PLACE + NUMBER);
+        self.heap.push(Reverse(at | Key::from(self.made) << PLACE | place as Key));
     }
 
     /// The next event, and when it is.
     pub fn peek(&self) -> Option<(Ps, &T)> {
-        self.heap.peek().map(|Reverse(At(at, _, what))| (*at, what))
+        let Reverse(key) = self.heap.peek()?;
+        Some((time(*key), self.places[place(*key)].as_ref()?))
     }
 
     /// Takes the next event without any time going on.
     pub fn drop_next(&mut self) -> Option<T> {
-        self.heap.pop().map(|Reverse(At(_, _, what))| what)
+        self.pop().map(|(_, what)| what)
     }
 
     /// Makes `at` the time, unless it is past.
@@ -69,9 +76,16 @@ impl<T> Schedule<T> {
 
     /// Takes the next event; the time is then its time.
     pub fn take(&mut self) -> Option<T> {
-        let Reverse(At(at, _, what)) = self.heap.pop()?;
+        let (at, what) = self.pop()?;
         self.now = self.now.max(at);
         Some(what)
+    }
+
+    fn pop(&mut self) -> Option<(Ps, T)> {
+        let Reverse(key) = self.heap.pop()?;
+        let what = self.places[place(key)].take()?;
+        self.free.push(place(key) as u32);
+        Some((time(key), what))
     }
 }
 
