@@ -33,6 +33,8 @@ pub enum Sim {
     },
     /// Move bytes between many hosts: how long that takes, how long the queues of switches get, who is paused
     Network(SimNetwork),
+    /// Measure how fast the simulation is on this machine
+    Speed,
     /// Compare the model with what was measured on cards
     Calibrate {
         /// Profiles of this folder instead of those that come with the model

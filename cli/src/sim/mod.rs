@@ -6,6 +6,7 @@ mod network_page;
 mod page;
 mod perfetto;
 mod report;
+mod speed;
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -33,6 +34,7 @@ pub fn sim(options: &Sim) -> ExitCode {
             return done.map_or_else(|why: Box<dyn std::error::Error>| fail(1, why), |()| ExitCode::SUCCESS);
         }
         Sim::Calibrate { profiles } => return calibrate(profiles.as_deref()),
+        Sim::Speed => return speed::speed().map_or_else(|why| fail(1, why), |()| ExitCode::SUCCESS),
         Sim::Network(options) => {
             return network::network(options).map_or_else(|why| fail(1, why), |()| ExitCode::SUCCESS);
         }
