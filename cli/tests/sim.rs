@@ -125,6 +125,105 @@ fn wireshark_reads_the_frames_with_their_check_sums() {
     assert!(text.lines().any(|line| line.starts_with("17\t")), "{text}");
 }
 
+/// The numbers of a line that begins so.
+fn numbers(said: &str, begin: &str) -> Vec<f64> {
+    let line = said.lines().find(|line| line.contains(begin)).unwrap_or_else(|| panic!("{begin}: {said}"));
+    line.split(|c: char| !c.is_ascii_digit() && c != '.').filter_map(|word| word.parse().ok()).collect()
+}
+
+#[test]
+fn a_network_says_what_pauses_and_marks_do() {
+    let queue = |words: &str| {
+        let said = said(&format!("network --size 4000000 {words}"));
+        assert!(said.contains("8 flows between 9 hosts over 1 switches: 8 done, 0 failed"), "{said}");
+        (numbers(&said, "Longest queue"), numbers(&said, "pauses, "))
+    };
+    let (nothing, _) = queue("--buffer 4000000");
+    assert!(nothing[1] > 0.0, "packets dropped: {nothing:?}");
+    let (paused, pauses) = queue("--buffer 4000000 --pfc");
+    assert!(paused[1] == 0.0 && pauses[0] > 8.0, "{paused:?} {pauses:?}");
+    let (marked, _) = queue("--buffer 4000000 --pfc --dcqcn");
+    assert!(marked[2] > 0.0 && marked[3] > 0.0, "{marked:?}");
+}
+
+#[test]
+fn files_of_other_simulators_go_in_and_come_out() {
+    let (topology, flows, matrix) =
+        (Scratch::new("topology.txt"), Scratch::new("flow.txt"), Scratch::new("a.cm"));
+    let (fct, pauses, qlen, json, csv) = (
+        Scratch::new("fct.txt"),
+        Scratch::new("pfc.txt"),
+        Scratch::new("qlen.txt"),
+        Scratch::new("out.json"),
+        Scratch::new("out.csv"),
+    );
+    fs::write(&topology.0, "4 1 3\n3\n0 3 100Gbps 1us 0\n1 3 100Gbps 1us 0\n2 3 100Gbps 1us 0\n").unwrap();
+    fs::write(&flows.0, "2\n0 2 3 100 2000000 2\n1 2 3 100 2000000 2\n").unwrap();
+    fs::write(&matrix.0, "Nodes 3\nConnections 1\n0->2 start 0 size 5000\n").unwrap();
+    said(&format!(
+        "network --topology {} --flows {} --pfc --buffer 1000000 --fct {} --pauses {} --qlen {} --json {} --csv {}",
+        topology.0.display(),
+        flows.0.display(),
+        fct.0.display(),
+        pauses.0.display(),
+        qlen.0.display(),
+        json.0.display(),
+        csv.0.display()
+    ));
+    let text = |file: &Scratch| fs::read_to_string(&file.0).unwrap();
+    let lines: Vec<_> = text(&fct).lines().map(str::to_owned).collect();
+    assert!(
+        lines.len() == 2 && lines[0].starts_with("0b00") && lines[0].contains(" 2000000 2000000000 "),
+        "{lines:?}"
+    );
+    assert!(text(&pauses).lines().count() > 2 && text(&qlen).starts_with("time: "));
+    let whole: serde_json::Value = serde_json::from_str(&text(&json)).unwrap();
+    assert_eq!(whole["flows"].as_array().unwrap().len(), 2);
+    let columns: Vec<_> = text(&csv).lines().map(|line| line.split(',').count()).collect();
+    assert!(columns.len() > 10 && columns.iter().all(|count| *count == 1 + 3 + 3), "{columns:?}");
+    let said = said(&format!("network --topology {} --matrix {}", topology.0.display(), matrix.0.display()));
+    assert!(said.contains("1 flows between 3 hosts over 1 switches: 1 done"), "{said}");
+    fs::write(&topology.0, "4 1 3\n3\n0 3 100 1us 0\n").unwrap();
+    let line = refused(&format!("network --topology {}", topology.0.display()));
+    assert!(line.contains("topology.txt:3: expected a link's rate, as 100Gbps, found 100"), "{line}");
+}
+
+#[test]
+fn what_a_network_cannot_be_is_said_in_a_line() {
+    for (words, expected) in [
+        ("--hosts 1", "expected 2 to 128 hosts, found 1"),
+        ("--hosts 129", "expected 2 to 128 hosts, found 129"),
+        ("--racks 2x4", "--racks: expected three numbers, as 4x8x2, found 2x4"),
+        ("--racks 2x4x0", "expected all hosts to be joined, found no way from host 0 to host 4"),
+        ("--rate 0", "--rate: expected Gb/s, 0.001 to 1000000, found 0"),
+        ("--mtu 1500", "MTU: expected 256, 512, 1024, 2048 or 4096, found 1500"),
+        ("--buffer 100", "a switch's buffer: expected"),
+        ("--size 0", "flow 0: expected 1 byte to 2^40, found 0"),
+        ("--sample 0", "--sample: expected 1 to 1000000 us, found 0"),
+        ("--time 0", "--time: expected milliseconds"),
+        ("--flows /no/such/file", "/no/such/file: No such file or directory"),
+        ("--fct /no/such/folder/fct.txt", "cannot write /no/such/folder/fct.txt: "),
+        ("--report /no/such/folder/a.html", "cannot write /no/such/folder/a.html: "),
+    ] {
+        let said = refused(
+            &format!("network --size 1000 {words}")
+                .replace("--size 1000 --size", "--size")
+                .replace("--size 1000 --flows", "--flows"),
+        );
+        assert!(said.contains(expected), "{words}: {said}");
+    }
+}
+
+#[test]
+fn the_page_of_a_network_has_three_pictures_for_each_of_four_ways() {
+    let file = Scratch::new("network.html");
+    said(&format!("network --time 2 --report {}", file.0.display()));
+    let page = fs::read_to_string(&file.0).unwrap();
+    assert_eq!(page.matches("<svg").count(), 12);
+    assert!(page.ends_with("</html>\n") && page.contains("PFC and DCQCN"), "{}", page.len());
+    assert!(!page.contains("src=") && !page.contains("href="), "something is fetched");
+}
+
 /// By Perfetto's own names of fields, which protoc reads the trace by.
 #[test]
 fn protoc_reads_a_trace_whose_slices_end_and_do_not_overlap() {

@@ -493,6 +493,41 @@ pub const PAGES: &[Page] = &[
         ..NOTHING
     },
     Page {
+        of: "ironverbs-sim-network",
+        description: &[
+            "Joins cards of a profile by links and switches, moves bytes between them, and prints how long each flow took, how long queues \
+             got, who was paused, and what was marked or lost. The same options give the same outcome at every run.",
+            "Without --flows or --matrix the pattern says who writes to whom. A flow is a queue pair of its own, which has up to four messages \
+             of a MiB under way.",
+        ],
+        examples: &[
+            ("ironverbs sim network --pfc --dcqcn", "Eight hosts write a MB each to a ninth."),
+            (
+                "ironverbs sim network --time 60 --report incast.html",
+                "The same without an end, drawn with and without PFC and DCQCN.",
+            ),
+            (
+                "ironverbs sim network --racks 4x8x2 --pattern permutation",
+                "Four racks of eight hosts, each of which writes to one other.",
+            ),
+            (
+                "ironverbs sim network --topology fat.txt --flows flow.txt --fct fct.txt",
+                "Files of HPCC's simulator.",
+            ),
+        ],
+        documents: &["time.md"],
+        ..NOTHING
+    },
+    Page {
+        of: "ironverbs-sim-speed",
+        description: &[
+            "Prints how many packets of virtual time this machine makes in a second of one processor, for pairs, many queue pairs and many \
+             hosts, and the most memory that took. Each row is the middle one of three runs.",
+        ],
+        documents: &["time.md"],
+        ..NOTHING
+    },
+    Page {
         of: "ironverbs-sim-calibrate",
         description: &["Prints each figure that was published, what the model has, and how far that is off."],
         documents: &["time.md"],

@@ -75,3 +75,32 @@ fn row_57_cnp_inside_an_unreliable_message_does_not_break_it() {
     bed.from_peer(peer, &Pkt::new(BthOpcode::UcSendLast, expects() + 1).payload(&[3; 8]));
     assert_eq!(bed.one(peer.qp.recv_cq).byte_len as usize, MTU + 8);
 }
+
+/// Row 57: a sender that was notified keeps to a rate, and what it may not send now it sends later.
+#[test]
+fn row_57_a_sender_that_was_notified_keeps_to_a_rate() {
+    let mut bed = Bed::cx5();
+    let peer = bed.foreign(1, path());
+    let from = bed.mr(1, 64 * MTU, Access::ALL);
+    let cnp = Pkt::new(BthOpcode::Cnp, 0).bth(|b| {
+        b.set().becn(true);
+    });
+    // Each halves the rate: 100 Mb/s or so are left.
+    for _ in 0..10 {
+        bed.from_peer(peer, &cnp);
+        bed.advance(MS / 15);
+    }
+    bed.post(peer.qp, &write_to_peer(from.sge()));
+    let at_once = bed.answers().len();
+    assert!((1..=8).contains(&at_once), "{at_once} of 64 packets");
+    let (mut all, mut most) = (at_once, 0);
+    for _ in 0..100 {
+        bed.advance(MS / 10);
+        let now = bed.answers().len();
+        (all, most) = (all + now, most.max(now));
+    }
+    assert_eq!(all, 64);
+    assert!(most < 32, "{most} packets in a tenth of a millisecond");
+    bed.from_peer(peer, &ack(sends_from() + 63, 1));
+    assert!(bed.one(peer.qp.send_cq).is_ok());
+}

@@ -32,7 +32,7 @@ pub use poll::Wc;
 pub use post::{Op, Sge, Wr};
 pub use qp::{Path, Qp, QpSpec, opt};
 pub use snapshot::Saved;
-pub use wire::{Captured, Chaos, Fault, Filter, SharedWire, Wire, mark, parse, reseal, rewrite};
+pub use wire::{Captured, Chaos, Fault, Filter, SharedWire, Wire, parse, reseal, rewrite};
 
 use devmodel::{
     Adapter, Config, LinkLayer, Profile,

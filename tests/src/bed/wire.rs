@@ -266,7 +266,7 @@ impl Wire {
                 Verdict::Drop
             }
             Some(Fault::Mark) => {
-                mark(frame);
+                hwspec::wire::ip::mark_congested(frame);
                 Verdict::Deliver
             }
             Some(Fault::Pkey(pkey)) => {
