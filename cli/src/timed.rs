@@ -1,6 +1,6 @@
 //! Nodes in virtual time: the process that conducts one, and programs that want one.
 
-use crate::options::TimeRules;
+use crate::{options::TimeRules, sim::trial};
 use devmodel::engine::timing::Profile;
 use launcher::supervisor::fork_apart;
 use nix::fcntl::{Flock, FlockArg};
@@ -23,7 +23,8 @@ const BEGINS: Duration = Duration::from_secs(5);
 
 fn rules(options: &TimeRules) -> Result<Rules, String> {
     let profile = Profile::load(&options.profile.name).map_err(|e| e.to_string())?;
-    Ok(Rules { profile, seed: options.seed })
+    let faults = trial::plan(&options.trial, options.seed).map_err(|e| e.to_string())?;
+    Ok(Rules { profile, seed: options.seed, faults })
 }
 
 /// Conducts `node` unless somebody else does.
@@ -34,7 +35,13 @@ pub fn conduct(node: &Arc<Node>, options: &TimeRules) -> Result<String, NodeErro
     let file = File::create(&path).map_err(NodeError::system(format!("make {}", path.display())))?;
     // It is held until this process ends.
     let Ok(_lock) = Flock::lock(file, FlockArg::LockExclusiveNonblock) else { return Ok(String::new()) };
-    Conductor::new(node, rules)?.run();
+    let plan = rules.faults.clone();
+    let found = Conductor::new(node, rules)?.run();
+    if let Some((plan, found)) = plan.zip(found) {
+        // Where the programs say what they have to say.
+        eprint!("{}", trial::table(&plan, &found));
+        trial::finish(&plan, &found, &options.trial).map_err(|e| failed(e.to_string()))?;
+    }
     Ok(String::new())
 }
 
@@ -64,6 +71,14 @@ pub fn begin(dir: &Path, options: &TimeRules) -> Result<(), String> {
         "--seed",
         &options.seed.to_string(),
     ]);
+    // It is somewhere else in a moment.
+    let whole = |path: &Path| std::path::absolute(path).unwrap_or_else(|_| path.to_path_buf());
+    if let Some(path) = &options.trial.faults {
+        command.arg("--faults").arg(whole(path));
+    }
+    if let Some(path) = &options.trial.timeline {
+        command.arg("--timeline").arg(whole(path));
+    }
     command.arg("--node").arg(dir).stdin(Stdio::null()).stdout(Stdio::null());
     // It is no child of the program that this process becomes.
     fork_apart(|| Err(command.exec())).map_err(|e| format!("cannot start the node's conductor: {e}"))?;

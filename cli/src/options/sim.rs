@@ -67,6 +67,20 @@ pub struct SimLook {
     /// Write the frames to a file in pcap format, in virtual time
     #[arg(long, value_name = "FILE", conflicts_with = "all")]
     pub pcap: Option<PathBuf>,
+    #[command(flatten)]
+    pub trial: Trial,
+}
+
+/// Faults, and what comes of them.
+#[derive(Args)]
+#[group(id = "trial")]
+pub struct Trial {
+    /// Let faults befall frames, as this plan says (TOML)
+    #[arg(long, value_name = "PLAN")]
+    pub faults: Option<PathBuf>,
+    /// Write what befell which frame and what followed, and all frames, as JSON
+    #[arg(long, value_name = "FILE", requires = "faults")]
+    pub timeline: Option<PathBuf>,
 }
 
 /// perftest's options, and what time is made of.

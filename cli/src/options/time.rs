@@ -1,6 +1,6 @@
 //! By which clock programs live.
 
-use super::sim::SimProfile;
+use super::sim::{SimProfile, Trial};
 use clap::Args;
 
 /// By which clock a program lives.
@@ -30,4 +30,6 @@ pub struct TimeRules {
     /// Programs' times vary as this number decides
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
+    #[command(flatten)]
+    pub trial: Trial,
 }

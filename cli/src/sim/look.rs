@@ -1,8 +1,13 @@
 //! Shows of a run what its figures do not: where a message's time went, how busy the units were, files for other programs.
 
-use super::perfetto;
-use crate::{node_state::counted, options::SimLook, say::say_line};
+use super::{perfetto, trial};
+use crate::{
+    node_state::counted,
+    options::SimLook,
+    say::{say, say_line},
+};
 use devmodel::LinkLayer;
+use devmodel::engine::faults::Found;
 use devmodel::engine::sim::{self, Figures, Measure, Plan, Report, Watch};
 use devmodel::engine::{Ps, Station, spans::Span};
 use devmodel::wire::Capture;
@@ -23,16 +28,30 @@ pub fn run(plan: &Plan, look: &SimLook) -> Result<Report, Box<dyn Error>> {
         return Err(format!("--waterfall: expected 1 to {}, found {number}", plan.iters).into());
     }
     let timeline = look.waterfall.is_some() || look.trace.is_some();
-    let Some(path) = &look.pcap else {
-        return Ok(sim::watch(plan, Watch { timeline, frames: None })?);
+    let plan_of_faults = trial::plan(&look.trial, plan.seed)?;
+    let mut found = Found::default();
+    let faults = plan_of_faults.clone().map(|plan| (plan, &mut found));
+    let run = match &look.pcap {
+        None => sim::watch(plan, Watch { timeline, faults, ..Watch::default() }).map_err(Into::into),
+        Some(path) => captured(plan, Watch { timeline, faults, ..Watch::default() }, path),
     };
+    if let Some(plan) = plan_of_faults {
+        // What came of the faults counts also if they were too many for the run.
+        say!("{}", trial::table(&plan, &found));
+        trial::finish(&plan, &found, &look.trial)?;
+    }
+    run
+}
+
+/// Runs `plan`, and writes its frames to `path`.
+fn captured<'w>(plan: &'w Plan, watch: Watch<'w>, path: &Path) -> Result<Report, Box<dyn Error>> {
     let mut file = Capture::new(writer(path)?, LinkLayer::Ethernet).map_err(not_written(path))?;
     let mut failed = None;
     let mut take = |at: Ps, whole: &[u8]| {
         let written = file.write(Duration::from_nanos(at / 1000), whole);
         failed = failed.take().or(written.err());
     };
-    let report = sim::watch(plan, Watch { timeline, frames: Some(&mut take) })?;
+    let report = sim::watch(plan, Watch { frames: Some(&mut take), ..watch })?;
     match failed {
         Some(e) => Err(not_written(path)(e)),
         None => file.into_inner().flush().map_err(not_written(path)).map(|()| report),

@@ -159,7 +159,7 @@ fn taken_apart(profile: &Profile) -> Result<String, Failed> {
     let mut bars = String::new();
     for (operation, name, bytes) in TAKEN_APART {
         let plan = plan(profile, operation, Measure::Latency, bytes);
-        let report = sim::watch(&plan, Watch { timeline: true, frames: None })?;
+        let report = sim::watch(&plan, Watch { timeline: true, ..Watch::default() })?;
         let mut order: Vec<usize> = (0..report.samples.len()).collect();
         order.sort_by_key(|number| report.samples[*number]);
         let number = order[order.len() / 2];

@@ -177,6 +177,11 @@ impl Units {
         spans.then(cause, here, Part::Bits, self.port)
     }
 
+    /// The port sends nothing until `until`.
+    pub(crate) fn pause(&mut self, until: Ps) {
+        self.port = self.port.max(until);
+    }
+
     /// When the port is free of what was given to it.
     pub(crate) fn port_free(&self) -> Ps {
         self.port

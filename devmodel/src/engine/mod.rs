@@ -4,6 +4,7 @@ mod card;
 mod delivery;
 mod dispatch;
 mod eswitch;
+pub mod faults;
 mod macs;
 mod mirror;
 pub mod network;

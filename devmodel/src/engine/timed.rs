@@ -4,6 +4,7 @@ use super::{
     card::{Load, Made, Outgoing, Station, Units},
     delivery::seal,
     dispatch::dispatch,
+    faults::{FaultPlan, Found, Refusing, Trial},
     mirror::Mirror,
     network::{Fabric, Move, Packet, Pause, PortLoad, Settings, Topology},
     runner::{self, Trace, TraceEvent, Traced},
@@ -19,17 +20,24 @@ use crate::{
     transport::Timer,
 };
 use hwspec::wire::{BthOpcode, Headers, ICRC_SIZE, Operation, ip::mark_congested};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 
+/// Packets that a queue pair sends before others have their turn.
+const QUANTUM: u32 = 16;
 /// What a card has given to its port before it makes more packets.
 const BACKLOG: Ps = 2_000_000;
 
 /// A frame between two functions.
+#[derive(Clone)]
 struct Flight {
     frame: Frame,
     bytes: Vec<u8>,
     from: u8,
     cause: Cause,
+    /// All of it, if it was damaged on the way.
+    damaged: Option<Vec<u8>>,
+    /// Its number in the timeline of a trial.
+    number: Option<usize>,
 }
 
 impl Flight {
@@ -49,10 +57,24 @@ enum What<T> {
     Job(u8, Job, Cause, Option<u16>),
     /// A frame is there.
     Frame(u8, Box<Flight>),
+    /// A card may make more packets.
+    Turn(usize),
+    /// A frame that was held back sets out.
+    Late(Bound),
     /// A frame is on its way, or whoever sends one is paused.
     Net(Move<(u8, Box<Flight>)>),
     /// What whoever runs this has in mind.
     Other(T),
+}
+
+impl<T> What<T> {
+    /// The function that does something then.
+    fn function(&self) -> Option<u8> {
+        match self {
+            Self::Job(fid, ..) | Self::Frame(fid, _) => Some(*fid),
+            _ => None,
+        }
+    }
 }
 
 /// What happened.
@@ -77,6 +99,8 @@ pub struct Timed<'w, T> {
     cards: Vec<Units>,
     /// Which card a function is on.
     card_of: Vec<usize>,
+    /// Of each card, the queue pairs that wait for their turn to send.
+    turns: Vec<VecDeque<Turn>>,
     buffers: Buffers,
     /// The earliest timer of each function for which there is an event.
     timer: BTreeMap<u8, Option<Ps>>,
@@ -89,13 +113,19 @@ pub struct Timed<'w, T> {
     pub(crate) mirror: Option<Mirror<'w>>,
     /// What joins the cards, if it is more than the profile's wire.
     network: Option<Network>,
+    /// What befalls frames.
+    trial: Option<Box<Trial<Bound>>>,
 }
+
+/// A turn to send: the function, its job, what it came about by, and the send counter of a doorbell.
+type Turn = (u8, Job, Cause, Option<u16>);
+
+/// A frame for a function, and how many bytes it has on the wire.
+type Bound = (u8, u64, Box<Flight>);
 
 /// Links and switches between the cards, each of which is a host's.
 struct Network {
     fabric: Fabric<(u8, Box<Flight>)>,
-    /// Of each card, the queue pairs that wait until its port may send.
-    waiting: Vec<Vec<(u8, u32, Cause)>>,
     /// Bytes of payload that came from each card.
     came: Vec<u64>,
 }
@@ -103,12 +133,15 @@ struct Network {
 impl<T> Timed<'_, T> {
     /// Cards of `profile`: `card_of` says by function which it is on.
     pub fn new(profile: Profile, card_of: Vec<usize>) -> Self {
-        let cards = (0..=card_of.iter().copied().max().unwrap_or(0)).map(|_| Units::default()).collect();
+        let count = card_of.iter().copied().max().unwrap_or(0) + 1;
+        let cards = (0..count).map(|_| Units::default()).collect();
+        let turns = vec![VecDeque::new(); count];
         Self {
             schedule: Schedule::default(),
             profile,
             cards,
             card_of,
+            turns,
             buffers: Buffers::default(),
             timer: BTreeMap::new(),
             frames: [0; 2],
@@ -116,13 +149,25 @@ impl<T> Timed<'_, T> {
             spans: Spans::default(),
             mirror: None,
             network: None,
+            trial: None,
         }
+    }
+
+    /// What happens from now on goes by `plan`.
+    pub fn try_out(&mut self, plan: FaultPlan) {
+        self.trial = Some(Box::new(Trial::new(plan, self.schedule.now())));
+    }
+
+    /// What came of the plan, if there is one.
+    pub fn found(&mut self) -> Option<Found> {
+        let trial = self.trial.take()?;
+        Some(Found { befell: trial.befell, timeline: trial.timeline })
     }
 
     /// The cards are those of the hosts of `topology`, in order.
     pub(crate) fn join(&mut self, topology: &Topology, settings: Settings, seed: u64) {
         let (fabric, cards) = (Fabric::new(topology, settings, seed), self.cards.len());
-        self.network = Some(Network { fabric, waiting: vec![Vec::new(); cards], came: vec![0; cards] });
+        self.network = Some(Network { fabric, came: vec![0; cards] });
     }
 
     /// What the ports of hosts and switches have done, by node and port.
@@ -174,7 +219,9 @@ impl<T> Timed<'_, T> {
     pub fn step(&mut self, adapter: &Adapter, host: &mut dyn Host) -> Option<Happened<T>> {
         loop {
             self.forget_timers(adapter);
-            return Some(match self.schedule.take()? {
+            let what = self.schedule.take()?;
+            let Some(what) = self.unless_stopped(what).and_then(|what| self.in_turn(what)) else { continue };
+            return Some(match what {
                 What::Job(fid, job, cause, posted) => {
                     self.carry_out(adapter, host, fid, (job, posted), cause);
                     Happened::Function { fid, cause, ends: false }
@@ -184,9 +231,85 @@ impl<T> Timed<'_, T> {
                     Some((fid, flight)) => self.take_up(adapter, host, fid, &flight),
                     None => continue,
                 },
+                What::Late(bound) => {
+                    self.set_out(bound);
+                    continue;
+                }
+                What::Turn(card) => match self.next_turn(adapter, host, card) {
+                    Some(happened) => happened,
+                    None => continue,
+                },
                 What::Other(what) => Happened::Other(what),
             });
         }
+    }
+
+    /// What a function that a trial has stopped would do it does later: then nothing is returned.
+    fn unless_stopped(&mut self, what: What<T>) -> Option<What<T>> {
+        let Some(trial) = &self.trial else { return Some(what) };
+        let stopped = what.function().and_then(|fid| Some((fid, trial.stopped(fid, self.schedule.now())?)));
+        let Some((fid, until)) = stopped else { return Some(what) };
+        let here = self.place(fid);
+        let later = match what {
+            What::Job(fid, job, cause, posted) => {
+                What::Job(fid, job, self.spans.then(cause, here, Part::WaitReceiver, until), posted)
+            }
+            What::Frame(fid, mut flight) => {
+                flight.cause = self.spans.then(flight.cause, here, Part::WaitReceiver, until);
+                What::Frame(fid, flight)
+            }
+            other => other,
+        };
+        self.schedule.at(until, later);
+        None
+    }
+
+    /// A queue pair's turn to send comes behind those before it, and when the port has little left to do: until then it waits, and nothing is
+    /// returned.
+    fn in_turn(&mut self, what: What<T>) -> Option<What<T>> {
+        let What::Job(fid, job @ (Job::Doorbell { .. } | Job::Execute { .. }), cause, posted) = what else {
+            return Some(what);
+        };
+        let (now, here) = (self.schedule.now(), self.place(fid));
+        let pace = self.pace(here);
+        if self.turns[here].is_empty() && !self.is_held(here) && pace <= now {
+            return Some(What::Job(fid, job, cause, posted));
+        }
+        if self.turns[here].is_empty() {
+            self.schedule.at(pace, What::Turn(here));
+        }
+        self.turns[here].push_back((fid, job, cause, posted));
+        None
+    }
+
+    /// The turn of whoever has waited longest at a card.
+    fn next_turn(&mut self, adapter: &Adapter, host: &mut dyn Host, here: usize) -> Option<Happened<T>> {
+        if self.is_held(here) {
+            // Whoever lets the port go on says so.
+            return None;
+        }
+        let now = self.schedule.now();
+        let (fid, job, cause, posted) = self.turns[here].pop_front()?;
+        let turn = self.spans.then(cause, here, Part::Turn, now);
+        let stopped = self.trial.as_ref().and_then(|trial| trial.stopped(fid, now));
+        match stopped {
+            Some(until) => self.schedule.at(until, What::Job(fid, job, turn, posted)),
+            None => self.carry_out(adapter, host, fid, (job, posted), turn),
+        }
+        if !self.turns[here].is_empty() {
+            self.schedule.at(self.pace(here), What::Turn(here));
+        }
+        stopped.is_none().then_some(Happened::Function { fid, cause: turn, ends: false })
+    }
+
+    /// When a card may make more packets.
+    fn pace(&self, here: usize) -> Ps {
+        self.cards[here].port_free().saturating_sub(BACKLOG)
+    }
+
+    /// Whether the port of a card is paused, or others than its own packets wait there.
+    fn is_held(&self, here: usize) -> bool {
+        self.network.as_ref().is_some_and(|network| network.fabric.is_held(here))
     }
 
     fn take_up(&mut self, adapter: &Adapter, host: &mut dyn Host, fid: u8, flight: &Flight) -> Happened<T> {
@@ -239,6 +362,16 @@ impl<T> Timed<'_, T> {
 
     /// A frame is there: the receiver takes it up.
     fn arrive(&mut self, adapter: &Adapter, host: &mut dyn Host, to: u8, flight: &Flight) {
+        if let Some((trial, number)) = self.trial.as_mut().zip(flight.number) {
+            trial.arrived(number, self.schedule.now());
+        }
+        if let Some(whole) = &flight.damaged {
+            let (headers, rest) = whole.split_at(usize::from(flight.frame.header_len));
+            if WireRing::of(adapter.region(), to).push(host, headers, SlotPayload::Bytes(rest), true) {
+                self.carry_out(adapter, host, to, (Job::Arrive, None), flight.cause);
+            }
+            return;
+        }
         let payload = match &flight.frame.payload {
             Payload::Empty => SlotPayload::Bytes(&[]),
             Payload::Staged(..) => SlotPayload::Bytes(&flight.bytes),
@@ -259,10 +392,19 @@ impl<T> Timed<'_, T> {
         cause: Cause,
     ) {
         let now = self.schedule.now();
+        let mut refusing;
+        let host: &mut dyn Host = match &self.trial {
+            Some(trial) if trial.is_refused(fid, now) => {
+                refusing = Refusing(host);
+                &mut refusing
+            }
+            _ => host,
+        };
         let mut func = Func::lock(adapter.region(), fid, host);
         runner::trace(&mut self.trace, now, fid, Traced::Job(job));
         let mut step = Step::new(host, now, (adapter.region(), adapter.config()), &mut self.buffers);
-        (step.careful, step.posted) = (true, posted);
+        (step.careful, step.posted, step.quantum) = (true, posted, QUANTUM);
+        step.takes_turns = !matches!(job, Job::Doorbell { .. } | Job::Execute { .. });
         if let Job::Timeout { .. } = job {
             while let Some((qp, kind)) = func.take_timer(now) {
                 step.push(Job::Timeout { qp, kind });
@@ -274,16 +416,9 @@ impl<T> Timed<'_, T> {
             dispatch(&job, &mut func, &mut step);
         }
         let reads = step.reads;
-        // What a QP has more to send it sends when the port has room.
-        let here = self.place(fid);
-        let pace = self.cards[here].port_free().saturating_sub(BACKLOG);
+        // What a QP has more to send it sends when it is its turn again.
         while let Some(qp) = func.take_ready() {
-            if let Some(network) = self.network.as_mut().filter(|network| network.fabric.is_held(here)) {
-                network.waiting[here].push((fid, qp, cause));
-                continue;
-            }
-            let turn = self.spans.then(cause, here, Part::Turn, now.max(pace));
-            self.submit(turn, fid, Job::Execute { qp });
+            self.submit(cause, fid, Job::Execute { qp });
         }
         let timer = func.next_timer();
         if let Some(at) = timer.filter(|_| self.timer.insert(fid, timer) != Some(timer)) {
@@ -309,7 +444,7 @@ impl<T> Timed<'_, T> {
             let Some(out) = outgoing(&frame, reads) else { continue };
             self.frames[0] += 1;
             self.frames[1] += u64::from(out.made == Made::Acknowledgement);
-            let (here, there) = (self.place(fid), self.place(to));
+            let here = self.place(fid);
             let Self { cards, profile, spans, mirror, buffers, .. } = self;
             let sent = cards[here].send(profile, spans, here, cause, out);
             if let Some(mirror) = mirror {
@@ -325,34 +460,100 @@ impl<T> Timed<'_, T> {
                 }
                 _ => Vec::new(),
             };
-            let flight = Flight { frame, bytes: staged, from: fid, cause: sent };
-            if self.network.is_some() {
-                let packet = packet_of(there, out.frame, (to, Box::new(flight)));
-                self.schedule.at(sent.at, What::Net(Move::Left(here, packet)));
-                continue;
+            let flight = Flight { frame, bytes: staged, from: fid, cause: sent, damaged: None, number: None };
+            let bound = (to, out.frame, Box::new(flight));
+            if self.trial.is_some() {
+                self.try_frame(adapter, host, fid, bound);
+            } else {
+                self.set_out(bound);
             }
-            let across = sent.at + profile.wire.across(out.frame);
-            let cable = spans.then(sent, here, Part::Cable, sent.at + profile.wire.propagation.ps());
-            let across = spans.then(cable, here, Part::Switch, across);
-            let cause = cards[there].receive(profile, spans, there, across);
-            let flight = Flight { cause, ..flight };
-            self.schedule.at(cause.at, What::Frame(to, Box::new(flight)));
         }
         out.clear();
         self.buffers.out = out;
         self.buffers.delivered();
     }
 
+    /// A frame that has left its card goes over the wire.
+    fn set_out(&mut self, (to, bytes, mut flight): Bound) {
+        let (here, there) = (self.place(flight.from), self.place(to));
+        let sent = flight.cause;
+        if self.network.is_some() {
+            let packet = packet_of(there, bytes, (to, flight));
+            return self.schedule.at(sent.at, What::Net(Move::Left(here, packet)));
+        }
+        let Self { cards, profile, spans, .. } = self;
+        let across = sent.at + profile.wire.across(bytes);
+        let cable = spans.then(sent, here, Part::Cable, sent.at + profile.wire.propagation.ps());
+        let across = spans.then(cable, here, Part::Switch, across);
+        flight.cause = cards[there].receive(profile, spans, there, across);
+        self.schedule.at(flight.cause.at, What::Frame(to, flight));
+    }
+
+    /// The same for one that something may befall.
+    #[cold]
+    fn try_frame(&mut self, adapter: &Adapter, host: &mut dyn Host, fid: u8, (to, bytes, mut flight): Bound) {
+        let now = self.schedule.now();
+        let here = self.place(fid);
+        let Some(trial) = &mut self.trial else { return };
+        let (left, data) = (flight.cause.at, flight.frame.payload.len() as u32);
+        let Ok(headers) = Headers::of_built(flight.headers(), bytes as usize) else { return };
+        let (number, fate) = trial.sent((now, left), (fid, to), &headers, data);
+        let passed = if fate.lost { Vec::new() } else { trial.passed(fid) };
+        flight.number = number;
+        if fate.pause > 0 {
+            self.cards[here].pause(now + fate.pause);
+        }
+        if fate.mark {
+            let len = usize::from(flight.frame.header_len);
+            mark_congested(&mut flight.frame.headers[..len]);
+        }
+        if fate.corrupt {
+            let (mut whole, link_layer) = (Vec::new(), adapter.config().link_layer);
+            // What it refers to was read a moment ago.
+            let mut frame = flight.frame;
+            if let Payload::Staged(_, len) = frame.payload {
+                frame.payload = Payload::Staged(0, len);
+            }
+            if seal(host, link_layer, fid, &frame, &flight.bytes, &mut whole).is_ok() {
+                if let Some(last) = whole.last_mut() {
+                    *last ^= 1;
+                }
+                flight.damaged = Some(whole);
+            }
+        }
+        if fate.lost {
+            return;
+        }
+        if fate.behind > 0 {
+            if let Some(trial) = &mut self.trial {
+                trial.held.push((fid, fate.behind, (to, bytes, flight)));
+            }
+        } else {
+            let copy = fate.twice.then(|| (to, bytes, flight.clone()));
+            for mut one in copy.into_iter().chain([(to, bytes, flight)]) {
+                if fate.delay > 0 {
+                    one.2.cause = self.spans.then(one.2.cause, here, Part::Cable, left + fate.delay);
+                    self.schedule.at(left + fate.delay, What::Late(one));
+                } else {
+                    self.set_out(one);
+                }
+            }
+        }
+        for (to, bytes, mut late) in passed {
+            late.cause = self.spans.then(late.cause, here, Part::Cable, left);
+            self.set_out((to, bytes, late));
+        }
+    }
+
     /// Something happens between the cards. Returns a frame that its receiver takes up at once, and whose it is.
     fn move_on(&mut self, what: Move<(u8, Box<Flight>)>) -> Option<(u8, Box<Flight>)> {
         let now = self.schedule.now();
-        let Self { network, schedule, spans, card_of, cards, profile, .. } = self;
+        let Self { network, schedule, spans, card_of, cards, profile, turns, .. } = self;
         let network = network.as_mut()?;
         let there = network.fabric.happen(now, what, &mut |at, what| schedule.at(at, What::Net(what)));
         for card in std::mem::take(&mut network.fabric.released) {
-            for (fid, qp, cause) in std::mem::take(&mut network.waiting[card]) {
-                let turn = spans.then(cause, card, Part::Turn, now);
-                schedule.at(now, What::Job(fid, Job::Execute { qp }, turn, None));
+            if !turns[card].is_empty() {
+                schedule.at(now, What::Turn(card));
             }
         }
         let packet = there?;

@@ -293,6 +293,10 @@ pub struct Step<'a> {
     /// What the send counter of a doorbell record was when the doorbell was rung, if that is known. In virtual time a program may have written
     /// another since, which the device is not to see yet.
     pub(crate) posted: Option<u16>,
+    /// Packets that a queue pair may send at its turn.
+    pub(crate) quantum: u32,
+    /// Requests wait for their queue pair's turn, whatever else the job does.
+    pub(crate) takes_turns: bool,
     /// Set when payload was read from memory in this step.
     pub(crate) reads: bool,
     /// A frame may stand for a train of packets: nobody watches the wire, and each is as good as the others.
@@ -313,6 +317,8 @@ impl<'a> Step<'a> {
             host,
             now,
             posted: None,
+            quantum: u32::MAX,
+            takes_turns: false,
             region,
             config,
             careful: false,

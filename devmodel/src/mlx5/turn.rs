@@ -76,7 +76,10 @@ fn execute(w: &mut Work<'_, '_, '_>) {
     if w.state() == QpState::Err {
         return execute_in_error(w);
     }
-    let mut budget = w.room();
+    if w.step.takes_turns {
+        return answer(w);
+    }
+    let mut budget = w.room().min(w.step.quantum);
     if w.step.region.is_switched() {
         budget = pace::budget(w, budget);
     }
@@ -90,6 +93,21 @@ fn execute(w: &mut Work<'_, '_, '_>) {
         true => congestion::take_turn(w, budget, send),
         false => send(w, &mut budget),
     }
+}
+
+/// Sends what the peer waits for; requests are sent at the next turn.
+#[cold]
+fn answer(w: &mut Work<'_, '_, '_>) {
+    let answers = matches!(w.state(), QpState::Rtr | QpState::Rts | QpState::SqDrained | QpState::SqErr);
+    if !answers || w.q.service != ServiceType::Rc.raw() {
+        w.ready = true;
+        return;
+    }
+    if responses::waiting(w) {
+        let mut budget = w.room().min(w.step.quantum);
+        responses::run(w, &mut budget);
+    }
+    w.ready |= requester::waiting(w);
 }
 
 /// Sends up to `budget` packets.

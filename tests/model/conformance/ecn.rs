@@ -88,7 +88,7 @@ fn row_57_a_sender_that_was_notified_keeps_to_a_rate() {
     // Each halves the rate: 100 Mb/s or so are left.
     for _ in 0..10 {
         bed.from_peer(peer, &cnp);
-        bed.advance(MS / 15);
+        bed.advance(MS / 20);
     }
     bed.post(peer.qp, &write_to_peer(from.sge()));
     let at_once = bed.answers().len();

@@ -2,6 +2,7 @@
 
 use super::{
     super::{
+        faults::Found,
         mirror::Mirror,
         rig::{Link, Rig, Sizes},
         sched::Ps,
@@ -61,6 +62,8 @@ pub(super) struct Bench<'p> {
     start: Ps,
     samples: Vec<Ps>,
     broken: bool,
+    /// Where to note what came of faults.
+    found: Option<&'p mut Found>,
 }
 
 impl<'p> Bench<'p> {
@@ -99,6 +102,7 @@ impl<'p> Bench<'p> {
             start: 0,
             samples: Vec::new(),
             broken: false,
+            found: None,
         }
     }
 
@@ -113,6 +117,10 @@ impl<'p> Bench<'p> {
             self.timed.spans.keep();
         }
         self.timed.mirror = watch.frames.map(Mirror::new);
+        if let Some((plan, found)) = watch.faults {
+            self.timed.try_out(plan);
+            self.found = Some(found);
+        }
         self
     }
 
@@ -130,6 +138,9 @@ impl<'p> Bench<'p> {
         while !self.is_over() && !self.broken {
             let Some(what) = self.timed.step(&self.rig.adapter, &mut self.rig.machine) else { break };
             self.happened(what);
+        }
+        if let Some((to, found)) = self.found.take().zip(self.timed.found()) {
+            *to = found;
         }
         if !self.is_over() {
             return Err(SimError::Broken(self.programs[0].completed.max(self.samples.len() as u32)));

@@ -14,6 +14,7 @@ pub use figures::{Bandwidth, Latency};
 
 use super::{
     card::{Load, Station},
+    faults::{FaultPlan, Found},
     mirror::TakeFrame,
     rig::Sizes,
     sched::Ps,
@@ -194,6 +195,8 @@ pub struct Watch<'w> {
     pub timeline: bool,
     /// Copies of the frames, as on the wire of a card.
     pub frames: Option<TakeFrame<'w>>,
+    /// What befalls frames, and where to note what came of it, also if the run fails.
+    pub faults: Option<(FaultPlan, &'w mut Found)>,
 }
 
 /// A run that can't be.

@@ -227,7 +227,7 @@ fn what_a_latency_is_made_of_adds_up_to_it() {
             let mut plan = plan(operation, Measure::Latency);
             (plan.iters, plan.mtu) = (20, mtu);
             plan.bytes = if operation.is_atomic() { 8 } else { bytes };
-            let report = watch(&plan, Watch { timeline: true, frames: None }).unwrap();
+            let report = watch(&plan, Watch { timeline: true, ..Watch::default() }).unwrap();
             assert_eq!(
                 report,
                 Report { timeline: report.timeline.clone(), ..run(&plan).unwrap() },
@@ -278,7 +278,8 @@ fn copies_of_frames_are_whole_and_in_the_order_in_which_they_left() {
         assert!(headers.icrc_ok());
         frames.push((at, whole.len()));
     };
-    let report = watch(&plan, Watch { timeline: false, frames: Some(&mut take) }).unwrap();
+    let report =
+        watch(&plan, Watch { timeline: false, frames: Some(&mut take), ..Watch::default() }).unwrap();
     assert_eq!(frames.len() as u64, report.frames[0]);
     assert!(frames.windows(2).all(|two| two[0].0 <= two[1].0));
     assert!(frames.iter().filter(|(_, len)| *len == 4154).count() >= 40);

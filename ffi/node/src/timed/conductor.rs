@@ -9,6 +9,7 @@ use clock::{Board, Costs, FILE, PLAYERS, Player, State};
 use devmodel::{
     engine::{
         Ps,
+        faults::{FaultPlan, Found},
         spans::Cause,
         timed::{Happened, Timed},
         timing::{Dice, HostCosts, Profile, Spread},
@@ -71,6 +72,8 @@ pub struct Rules {
     pub profile: Profile,
     /// Programs' times vary as this number decides.
     pub seed: u64,
+    /// What befalls frames.
+    pub faults: Option<FaultPlan>,
 }
 
 impl Rules {
@@ -131,6 +134,9 @@ impl Conductor {
         // What programs round is the same at every run.
         let now = node.core().now().next_multiple_of(EVEN);
         engine.begin(now);
+        if let Some(plan) = &rules.faults {
+            engine.try_out(plan.clone());
+        }
         let host = &profile.host;
         let costs = Costs {
             post: host.post.ps(),
@@ -160,8 +166,8 @@ impl Conductor {
         })
     }
 
-    /// Lets time go on until nobody has been on the board for a while.
-    pub fn run(mut self) {
+    /// Lets time go on until nobody has been on the board for a while. Returns what came of the plan of faults, if there was one.
+    pub fn run(mut self) -> Option<Found> {
         let (mut deserted, mut called): (Option<Instant>, _) = (None, Instant::now());
         loop {
             let heard = self.board.heard();
@@ -185,7 +191,7 @@ impl Conductor {
             if players.is_empty() {
                 let since = *deserted.get_or_insert_with(Instant::now);
                 if since.elapsed() > LINGER && self.board.close() {
-                    return;
+                    return self.engine.found();
                 }
                 self.board.listen(heard, IDLE);
                 continue;

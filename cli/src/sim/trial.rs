@@ -1,0 +1,107 @@
+//! Plans of faults, and what came of them.
+
+use crate::options::Trial;
+use devmodel::engine::faults::{FaultPlan, Followed, Found, FrameLine};
+use hwspec::wire::{NakCode, Syndrome};
+use serde_json::{Value, json};
+use std::{error::Error, fs, path::Path};
+
+/// Faults that are told of one by one.
+const TOLD: usize = 20;
+
+/// The plan that `options` name, if they do.
+pub fn plan(options: &Trial, seed: u64) -> Result<Option<FaultPlan>, Box<dyn Error>> {
+    let Some(path) = &options.faults else { return Ok(None) };
+    let text = fs::read_to_string(path).map_err(|e| format!("{}: {e}", path.display()))?;
+    Ok(Some(FaultPlan::parse(&path.display().to_string(), &text, seed)?))
+}
+
+/// A table of what befell which frame and what followed.
+pub fn table(plan: &FaultPlan, found: &Found) -> String {
+    let followed = found.timeline.followed();
+    let mut text = String::from("us           what       frame                        followed\n");
+    for one in followed.iter().take(TOLD) {
+        text += &told(plan, found, one);
+        text.push('\n');
+    }
+    if followed.len() > TOLD {
+        text += &format!("and {} more\n", followed.len() - TOLD);
+    }
+    text
+}
+
+/// Writes the timeline if it is wanted.
+///
+/// # Errors
+/// It cannot be written, or a fault found no frame.
+pub fn finish(plan: &FaultPlan, found: &Found, options: &Trial) -> Result<(), Box<dyn Error>> {
+    if let Some(path) = &options.timeline {
+        write(plan, found, path)?;
+    }
+    match plan.without_frame(&found.befell) {
+        Some(line) => Err(line.into()),
+        None => Ok(()),
+    }
+}
+
+fn told(plan: &FaultPlan, found: &Found, one: &Followed) -> String {
+    let frame = &found.timeline.frames[one.frame];
+    let deed = plan.faults().nth(one.fault).map_or(String::new(), |(fault, _)| fault.deed.to_string());
+    let after = |at: u64| at.saturating_sub(frame.at) as f64 / 1e6;
+    let mut parts = Vec::new();
+    if let Some((at, syndrome)) = one.nak {
+        parts.push(format!("{} after {:.2} us", name(syndrome), after(at)));
+    }
+    if let Some(at) = one.again {
+        parts.push(format!("sent again after {:.2}", after(at)));
+    }
+    if let Some(at) = one.covered {
+        parts.push(format!("acknowledged after {:.2}", after(at)));
+    }
+    let words = if parts.is_empty() { "nothing".to_owned() } else { parts.join(", ") };
+    let what = format!("{:?} {} for {:#x}", frame.opcode, frame.psn, frame.qp);
+    format!("{:<12.3} {deed:<10} {what:<28} {words}", frame.at as f64 / 1e6)
+}
+
+fn name(syndrome: Syndrome) -> String {
+    match syndrome {
+        Syndrome::Ack(_) => "ACK".into(),
+        Syndrome::RnrNak(code) => format!("RNR NAK ({code})"),
+        Syndrome::Nak(NakCode::PsnSequence) => "NAK (sequence)".into(),
+        Syndrome::Nak(code) => format!("NAK ({code:?})"),
+        Syndrome::Reserved(byte) => format!("syndrome {byte:#x}"),
+    }
+}
+
+/// Writes the timeline of `found` as JSON.
+fn write(plan: &FaultPlan, found: &Found, path: &Path) -> Result<(), Box<dyn Error>> {
+    let ns = |ps: u64| ps as f64 / 1e3;
+    let frame = |line: &FrameLine| {
+        json!({
+            "sent_ns": ns(line.at), "arrived_ns": line.arrived.map(ns), "from": line.from, "to": line.to,
+            "opcode": format!("{:?}", line.opcode), "qp": line.qp, "psn": line.psn, "bytes": line.bytes,
+            "syndrome": line.syndrome.map(name), "faults": line.faults,
+        })
+    };
+    let faults: Vec<Value> = plan
+        .faults()
+        .zip(&found.befell)
+        .map(
+            |((fault, line), befell)| json!({ "do": fault.deed.to_string(), "line": line, "frames": befell }),
+        )
+        .collect();
+    let followed: Vec<Value> = found
+        .timeline
+        .followed()
+        .iter()
+        .map(|one| {
+            json!({
+                "fault": one.fault, "frame": one.frame, "nak": one.nak.map(|(_, syndrome)| name(syndrome)),
+                "nak_ns": one.nak.map(|(at, _)| ns(at)), "again_ns": one.again.map(ns), "acknowledged_ns": one.covered.map(ns),
+            })
+        })
+        .collect();
+    let frames: Vec<Value> = found.timeline.frames.iter().map(frame).collect();
+    let whole = json!({ "faults": faults, "followed": followed, "frames": frames });
+    fs::write(path, format!("{whole}\n")).map_err(|e| format!("cannot write {}: {e}", path.display()).into())
+}

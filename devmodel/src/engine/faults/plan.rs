@@ -1,0 +1,229 @@
+//! Plans of faults, and which of them befalls a frame.
+
+use super::super::network::TextError;
+use hwspec::wire::BthOpcode;
+use serde::Deserialize;
+use std::fmt;
+
+/// What befalls a frame, or begins with it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Deed {
+    /// It gets lost.
+    Drop,
+    /// One of its bits is another: the receiver finds its ICRC wrong.
+    Corrupt,
+    /// It arrives twice.
+    Duplicate,
+    /// It arrives later by `for_us`.
+    Delay,
+    /// It arrives behind the next `behind` frames of its function.
+    Reorder,
+    /// It is marked: it met congestion (ECN).
+    Mark,
+    /// Its port sends nothing for `for_us`.
+    Pause,
+    /// Its function does nothing for `for_us`, as if its host stood still.
+    Stop,
+    /// The bus refuses what its function reads and writes for `for_us`.
+    Abort,
+}
+
+impl fmt::Display for Deed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Drop => "drop",
+            Self::Corrupt => "corrupt",
+            Self::Duplicate => "duplicate",
+            Self::Delay => "delay",
+            Self::Reorder => "reorder",
+            Self::Mark => "mark",
+            Self::Pause => "pause",
+            Self::Stop => "stop",
+            Self::Abort => "abort",
+        })
+    }
+}
+
+/// A fault of a plan.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Fault {
+    /// What it does.
+    #[serde(rename = "do")]
+    pub deed: Deed,
+    /// The function that sends.
+    pub from: Option<u8>,
+    /// The function that the frame is for.
+    pub to: Option<u8>,
+    /// The queue pair that the frame is for.
+    pub qp: Option<u32>,
+    /// Its packet sequence number.
+    pub psn: Option<u32>,
+    /// Its opcode, as `RcWriteMiddle`.
+    pub opcode: Option<String>,
+    /// The message that it is of, counted from 1 for each queue pair that it is for.
+    pub message: Option<u64>,
+    /// It is sent at this time or later, in microseconds from the beginning of the run.
+    pub after_us: Option<f64>,
+    /// It is sent before this time.
+    pub before_us: Option<f64>,
+    /// The first of the frames as described that something befalls, from 1.
+    pub nth: Option<u64>,
+    /// How many of them; one if `nth` is given, else all.
+    pub times: Option<u64>,
+    /// Each of those has this chance, 0 to 1.
+    pub chance: Option<f64>,
+    /// How long it takes.
+    #[serde(default)]
+    pub for_us: f64,
+    /// How many frames pass it.
+    #[serde(default)]
+    pub behind: u32,
+}
+
+/// Faults, and how often each found a frame.
+#[derive(Clone, Debug, PartialEq)]
+pub struct FaultPlan {
+    file: String,
+    /// Each with its line and its opcode.
+    pub(super) faults: Vec<(Fault, usize, Option<BthOpcode>)>,
+    pub(super) seed: u64,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Text {
+    #[serde(default)]
+    fault: Vec<Fault>,
+}
+
+impl FaultPlan {
+    /// Reads a plan; `file` is its name, for errors. Chances go by `seed`.
+    ///
+    /// # Errors
+    ///
+    /// A line is not as expected: a key that is unknown, a number out of its range, an opcode that is none.
+    pub fn parse(file: &str, text: &str, seed: u64) -> Result<Self, TextError> {
+        let wrong = |line: usize, expected: String, found: String| TextError {
+            file: file.into(),
+            line,
+            expected,
+            found,
+        };
+        let Text { fault } = toml::from_str(text).map_err(|e| {
+            let before = text.get(..e.span().unwrap_or_default().start).unwrap_or(text);
+            wrong(before.matches('\n').count() + 1, "faults".into(), e.message().replace('\n', " "))
+        })?;
+        // Where each begins.
+        let begins = text.lines().enumerate().filter(|(_, line)| line.trim_start().starts_with("[[fault]]"));
+        let lines: Vec<usize> = begins.map(|(at, _)| at + 1).collect();
+        let mut faults = Vec::new();
+        for (number, fault) in fault.into_iter().enumerate() {
+            let line = lines.get(number).copied().unwrap_or(1);
+            let opcode = match &fault.opcode {
+                Some(name) => Some(
+                    (0..=u8::MAX)
+                        .map(BthOpcode::from_raw)
+                        .find(|opcode| opcode.is_known() && format!("{opcode:?}") == *name)
+                        .ok_or_else(|| wrong(line, "an opcode, as RcWriteMiddle".into(), name.clone()))?,
+                ),
+                None => None,
+            };
+            if let Some((key, least, most, found)) = out_of_range(&fault) {
+                return Err(wrong(line, format!("{key} from {least} to {most}"), found.to_string()));
+            }
+            faults.push((fault, line, opcode));
+        }
+        if faults.is_empty() {
+            return Err(wrong(1, "[[fault]]".into(), "none".into()));
+        }
+        Ok(Self { file: file.into(), faults, seed })
+    }
+
+    /// The faults, each with its line.
+    pub fn faults(&self) -> impl Iterator<Item = (&Fault, usize)> {
+        self.faults.iter().map(|(fault, line, _)| (fault, *line))
+    }
+
+    /// A line that says which fault found no frame; `found` says how many each did.
+    pub fn without_frame(&self, found: &[u64]) -> Option<TextError> {
+        let number = found.iter().position(|found| *found == 0)?;
+        let (_, line, _) = self.faults.get(number)?;
+        Some(TextError {
+            file: self.file.clone(),
+            line: *line,
+            expected: "a frame as this fault says".into(),
+            found: "none in the whole run".into(),
+        })
+    }
+}
+
+/// A number with which a fault makes no sense: its key, what it may be, and what it is.
+fn out_of_range(fault: &Fault) -> Option<(&'static str, f64, f64, f64)> {
+    let times = |at: Option<f64>| at.unwrap_or(0.0);
+    let lasts = matches!(fault.deed, Deed::Delay | Deed::Pause | Deed::Stop | Deed::Abort);
+    let bounds = [
+        ("psn", 0.0, 16_777_215.0, fault.psn.map_or(0.0, f64::from)),
+        ("qp", 0.0, 16_777_215.0, fault.qp.map_or(0.0, f64::from)),
+        ("message", 1.0, 1e18, fault.message.map_or(1.0, |n| n as f64)),
+        ("nth", 1.0, 1e18, fault.nth.map_or(1.0, |n| n as f64)),
+        ("times", 1.0, 1e18, fault.times.map_or(1.0, |n| n as f64)),
+        ("chance", 0.0, 1.0, fault.chance.unwrap_or(0.0)),
+        ("after_us", 0.0, 1e9, times(fault.after_us)),
+        ("before_us", 0.0, 1e9, times(fault.before_us)),
+        ("for_us", if lasts { 0.001 } else { 0.0 }, if lasts { 1e8 } else { 0.0 }, fault.for_us),
+        (
+            "behind",
+            if fault.deed == Deed::Reorder { 1.0 } else { 0.0 },
+            if fault.deed == Deed::Reorder { 64.0 } else { 0.0 },
+            f64::from(fault.behind),
+        ),
+    ];
+    bounds.into_iter().find(|(_, least, most, found)| !(*least..=*most).contains(found))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn said(text: &str) -> String {
+        match FaultPlan::parse("plan.toml", text, 1) {
+            Ok(_) => "taken".into(),
+            Err(e) => e.to_string(),
+        }
+    }
+
+    #[test]
+    fn what_is_wrong_with_a_plan_is_said_with_its_line() {
+        assert_eq!(said("[[fault]]\ndo = \"drop\"\nopcode = \"RcWriteMiddle\"\nnth = 3\n"), "taken");
+        assert!(
+            said("[[fault]]\ndo = \"lose\"\n")
+                .starts_with("plan.toml:2: expected faults, found unknown variant `lose`")
+        );
+        assert!(
+            said("[[fault]]\ndo = \"drop\"\nnumber = 3\n")
+                .starts_with("plan.toml:3: expected faults, found unknown field `number`")
+        );
+        assert!(said("[[fault]]\nnth = 3\n").contains("missing field `do`"));
+        let two = "[[fault]]\ndo = \"drop\"\n\n[[fault]]\ndo = \"delay\"\n";
+        assert_eq!(said(two), "plan.toml:4: expected for_us from 0.001 to 100000000, found 0");
+        assert_eq!(
+            said("[[fault]]\ndo = \"drop\"\nfor_us = 3.0\n"),
+            "plan.toml:1: expected for_us from 0 to 0, found 3"
+        );
+        assert_eq!(
+            said("[[fault]]\ndo = \"drop\"\nopcode = \"WRITE\"\n"),
+            "plan.toml:1: expected an opcode, as RcWriteMiddle, found WRITE"
+        );
+        assert_eq!(
+            said("[[fault]]\ndo = \"drop\"\nchance = 1.5\n"),
+            "plan.toml:1: expected chance from 0 to 1, found 1.5"
+        );
+        assert_eq!(
+            said("[[fault]]\ndo = \"drop\"\nnth = 0\n"),
+            "plan.toml:1: expected nth from 1 to 1000000000000000000, found 0"
+        );
+        assert_eq!(said(""), "plan.toml:1: expected [[fault]], found none");
+    }
+}

@@ -1,0 +1,133 @@
+//! What comes of faults in perftest's patterns.
+
+use super::*;
+use crate::{
+    engine::{
+        sim::{Measure, Operation, Plan, Report, SimError, Watch, watch},
+        timing::Profile,
+    },
+    state::Counters,
+};
+use hwspec::wire::{BthOpcode, NakCode, Syndrome};
+
+/// Runs 64 KiB WRITEs under `faults`.
+fn tried(faults: &str) -> (Result<Report, SimError>, Found, FaultPlan) {
+    let mut plan = Plan::new(Operation::Write, Measure::Bandwidth, Profile::load("direct-x16").unwrap());
+    plan.iters = 200;
+    let mut found = Found::default();
+    let faults = FaultPlan::parse("plan.toml", faults, 1).unwrap();
+    let report = watch(&plan, Watch { faults: Some((faults.clone(), &mut found)), ..Watch::default() });
+    (report, found, faults)
+}
+
+/// How often the functions counted `counter`.
+fn counted(report: &Report, counter: Counters) -> u64 {
+    report.counters.iter().map(|counters| counters[counter as usize]).sum()
+}
+
+#[test]
+fn a_lost_packet_is_asked_for_within_a_microsecond_and_comes_again() {
+    let (report, found, _) = tried("[[fault]]\ndo = \"drop\"\nopcode = \"RcWriteMiddle\"\nnth = 100\n");
+    let report = report.unwrap();
+    assert_eq!((found.befell.as_slice(), counted(&report, Counters::PacketSeqErr)), (&[1][..], 1));
+    let followed = &found.timeline.followed()[0];
+    let frame = &found.timeline.frames[followed.frame];
+    assert!(frame.opcode == BthOpcode::RcWriteMiddle && frame.arrived.is_none());
+    let after = |at: u64| (at - frame.at) as f64 / 1e6;
+    let (nak, syndrome) = followed.nak.unwrap();
+    assert_eq!(syndrome, Syndrome::Nak(NakCode::PsnSequence));
+    assert!(after(nak) < 1.0, "{}", after(nak));
+    // What the card has made already goes out before it.
+    assert!((1.0..20.0).contains(&after(followed.again.unwrap())), "{}", after(followed.again.unwrap()));
+    assert!(followed.covered.unwrap() > followed.again.unwrap());
+}
+
+#[test]
+fn a_damaged_packet_is_counted_and_comes_again() {
+    let (report, found, _) = tried("[[fault]]\ndo = \"corrupt\"\nnth = 100\n");
+    let report = report.unwrap();
+    assert_eq!(counted(&report, Counters::RxIcrcErrors), 1);
+    let followed = &found.timeline.followed()[0];
+    assert!(found.timeline.frames[followed.frame].arrived.is_some() && followed.again.is_some());
+}
+
+#[test]
+fn a_packet_that_comes_twice_is_taken_once() {
+    let (report, _, _) = tried("[[fault]]\ndo = \"duplicate\"\nopcode = \"RcWriteLast\"\nnth = 7\n");
+    let report = report.unwrap();
+    assert_eq!(
+        (counted(&report, Counters::DuplicateRequest), counted(&report, Counters::PacketSeqErr)),
+        (1, 0)
+    );
+}
+
+#[test]
+fn packets_out_of_order_are_asked_for() {
+    for fault in ["do = \"reorder\"\nbehind = 3", "do = \"delay\"\nfor_us = 1.5"] {
+        let (report, found, _) =
+            tried(&format!("[[fault]]\n{fault}\nopcode = \"RcWriteMiddle\"\nnth = 50\n"));
+        let report = report.unwrap();
+        assert!(counted(&report, Counters::OutOfSequence) > 0, "{fault}");
+        let late = &found.timeline.frames[found.timeline.followed()[0].frame];
+        assert!(late.arrived.unwrap() > late.at + 300_000, "{fault}: {late:?}");
+    }
+}
+
+#[test]
+fn a_marked_packet_is_told_of_and_its_sender_slows_down() {
+    let (report, _, _) = tried("[[fault]]\ndo = \"mark\"\nfrom = 0\n");
+    let report = report.unwrap();
+    let (told, heard) = (counted(&report, Counters::NpCnpSent), counted(&report, Counters::RpCnpHandled));
+    assert!(told > 10 && heard > 10, "{told} {heard}");
+    let (plain, _, _) = tried("[[fault]]\ndo = \"mark\"\nnth = 1\nchance = 0.0\n");
+    assert!(report.duration > 3 * plain.unwrap().duration);
+}
+
+#[test]
+fn a_port_that_is_paused_costs_its_time_and_nothing_else() {
+    let (plain, _, _) = tried("[[fault]]\ndo = \"drop\"\nchance = 0.0\n");
+    let (report, _, _) = tried("[[fault]]\ndo = \"pause\"\nfrom = 0\nnth = 20\nfor_us = 300\n");
+    let report = report.unwrap();
+    let longer = (report.duration - plain.unwrap().duration) as f64 / 1e6;
+    assert!((250.0..310.0).contains(&longer), "{longer} us longer");
+    assert_eq!(counted(&report, Counters::PacketSeqErr), 0);
+}
+
+#[test]
+fn a_function_that_stops_takes_up_later_what_came_meanwhile() {
+    let (report, found, _) = tried("[[fault]]\ndo = \"stop\"\nfrom = 1\nnth = 20\nfor_us = 300\n");
+    assert_eq!(counted(&report.unwrap(), Counters::PacketSeqErr), 0);
+    let frames = &found.timeline.frames;
+    let stops = frames.iter().position(|line| !line.faults.is_empty()).unwrap();
+    let next = frames[stops + 1..].iter().find(|line| line.from == 1).unwrap();
+    assert!(next.at > frames[stops].at + 299_000_000, "{next:?}");
+    assert!(
+        frames.iter().all(|line| line.arrived.is_some() || line.at > frames[stops].at),
+        "nothing is lost"
+    );
+}
+
+#[test]
+fn a_bus_that_refuses_ends_the_connection_and_what_was_found_is_told() {
+    let (report, found, _) = tried("[[fault]]\ndo = \"abort\"\nfrom = 0\nnth = 100\nfor_us = 50\n");
+    assert!(matches!(report, Err(SimError::Broken(_))), "{report:?}");
+    assert!(found.befell == [1] && found.timeline.frames.len() > 100);
+}
+
+#[test]
+fn faults_are_the_same_at_every_run_and_messages_are_counted() {
+    let plan = "[[fault]]\ndo = \"drop\"\nchance = 0.001\n\n[[fault]]\ndo = \"drop\"\nmessage = 40\nopcode = \"RcWriteFirst\"\n";
+    let (report, found, _) = tried(plan);
+    let (again, same, _) = tried(plan);
+    assert_eq!((report.unwrap(), &found), (again.unwrap(), &same));
+    // The fortieth message begins behind 39 of 16 packets, and is sent again without its fault naming another.
+    let of_message = |line: &&FrameLine| line.faults.contains(&1);
+    assert!(found.timeline.frames.iter().filter(of_message).all(|line| line.psn == 39 * 16));
+}
+
+#[test]
+fn a_fault_that_names_a_queue_pair_that_never_is_is_said_with_its_line() {
+    let (_, found, plan) = tried("[[fault]]\ndo = \"drop\"\nnth = 1\n\n[[fault]]\ndo = \"drop\"\nqp = 77\n");
+    let line = plan.without_frame(&found.befell).unwrap().to_string();
+    assert_eq!(line, "plan.toml:5: expected a frame as this fault says, found none in the whole run");
+}

@@ -1,0 +1,126 @@
+//! What happened on the wire, and what followed from each fault.
+
+use super::super::sched::Ps;
+use hwspec::wire::{BthOpcode, Syndrome};
+
+/// A frame that was sent.
+#[derive(Clone, Debug, PartialEq)]
+pub struct FrameLine {
+    /// When its last bit left, in picoseconds.
+    pub at: Ps,
+    /// When its receiver took it up; not if it never did.
+    pub arrived: Option<Ps>,
+    /// The function that sent it.
+    pub from: u8,
+    /// The function it is for.
+    pub to: u8,
+    /// Its opcode.
+    pub opcode: BthOpcode,
+    /// The queue pair it is for.
+    pub qp: u32,
+    /// Its packet sequence number.
+    pub psn: u32,
+    /// What an acknowledgement says.
+    pub syndrome: Option<Syndrome>,
+    /// Bytes of payload.
+    pub bytes: u32,
+    /// The faults that befell it, by their place in the plan.
+    pub faults: Vec<usize>,
+}
+
+/// What followed when a fault befell a frame.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Followed {
+    /// The frame, by its place among the frames.
+    pub frame: usize,
+    /// The fault, by its place in the plan.
+    pub fault: usize,
+    /// The first NAK that came back from the receiver for its number or one before, and what it says: when it was sent.
+    pub nak: Option<(Ps, Syndrome)>,
+    /// When the sender sent the same number again.
+    pub again: Option<Ps>,
+    /// When an acknowledgement or answer was sent that covers it.
+    pub covered: Option<Ps>,
+}
+
+/// The frames of a run in the order in which they were made, the first four million of them.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Timeline {
+    /// The frames.
+    pub frames: Vec<FrameLine>,
+}
+
+/// How far `a` is ahead of `b`, as sequence numbers of 24 bits are.
+fn ahead(a: u32, b: u32) -> i32 {
+    (a.wrapping_sub(b) << 8) as i32 >> 8
+}
+
+impl Timeline {
+    /// What followed from each fault, in the order in which they befell frames. Of faults of answers that is what the requester sent again.
+    pub fn followed(&self) -> Vec<Followed> {
+        let mut all = Vec::new();
+        for (number, frame) in self.frames.iter().enumerate() {
+            for fault in &frame.faults {
+                let mut followed =
+                    Followed { frame: number, fault: *fault, nak: None, again: None, covered: None };
+                let answered = frame.opcode.is_response();
+                for later in &self.frames[number + 1..] {
+                    // Connections are told apart by their functions: the queue pairs of both ends are not in one frame.
+                    let back = (later.from, later.to) == (frame.to, frame.from);
+                    let forth = (later.from, later.to) == (frame.from, frame.to);
+                    let same = forth && later.qp == frame.qp;
+                    let asks = if answered { back && !later.opcode.is_response() } else { same };
+                    if asks && followed.again.is_none() && ahead(frame.psn, later.psn) >= 0 {
+                        followed.again = Some(later.at);
+                    }
+                    let acknowledges = if answered { same } else { back };
+                    let Some(syndrome) = later.syndrome.filter(|_| acknowledges) else { continue };
+                    match syndrome {
+                        Syndrome::Ack(_) if ahead(later.psn, frame.psn) >= 0 => {
+                            followed.covered = Some(later.at);
+                            break;
+                        }
+                        Syndrome::Nak(_) | Syndrome::RnrNak(_)
+                            if followed.nak.is_none() && ahead(frame.psn, later.psn) >= 0 =>
+                        {
+                            followed.nak = Some((later.at, syndrome));
+                        }
+                        _ => {}
+                    }
+                }
+                all.push(followed);
+            }
+        }
+        all
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use hwspec::wire::NakCode;
+
+    fn line(at: Ps, from: u8, opcode: BthOpcode, psn: u32, syndrome: Option<Syndrome>) -> FrameLine {
+        let (to, qp) = (3 - from, u32::from(from));
+        FrameLine { at, arrived: None, from, to, opcode, qp, psn, syndrome, bytes: 0, faults: Vec::new() }
+    }
+
+    #[test]
+    fn a_lost_packet_is_asked_for_sent_again_and_acknowledged() {
+        let mut frames = vec![
+            line(1, 1, BthOpcode::RcWriteFirst, 0xff_ffff, None),
+            line(2, 1, BthOpcode::RcWriteMiddle, 0, None),
+            line(3, 1, BthOpcode::RcWriteLast, 1, None),
+            line(4, 2, BthOpcode::RcAck, 0, Some(Syndrome::Nak(NakCode::PsnSequence))),
+            line(5, 1, BthOpcode::RcWriteMiddle, 0, None),
+            line(6, 1, BthOpcode::RcWriteLast, 1, None),
+            line(7, 2, BthOpcode::RcAck, 1, Some(Syndrome::Ack(31))),
+        ];
+        frames[1].faults.push(0);
+        let followed = Timeline { frames }.followed();
+        assert_eq!(followed.len(), 1);
+        let one = &followed[0];
+        assert_eq!((one.frame, one.again, one.covered), (1, Some(5), Some(7)));
+        assert_eq!(one.nak, Some((4, Syndrome::Nak(NakCode::PsnSequence))));
+    }
+}

@@ -1,0 +1,186 @@
+//! A plan under way: what befalls each frame, and what is noted of it.
+
+use super::{
+    super::{sched::Ps, timing::Dice},
+    Deed, FaultPlan, FrameLine, Timeline,
+};
+use hwspec::wire::{BthOpcode, Headers};
+use std::collections::BTreeMap;
+
+/// A timeline has no more frames.
+const MOST_FRAMES: usize = 1 << 22;
+
+/// What befalls a frame: the numbers of the faults, and what they do together.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Fate {
+    pub faults: Vec<usize>,
+    pub lost: bool,
+    pub corrupt: bool,
+    pub twice: bool,
+    pub mark: bool,
+    pub delay: Ps,
+    pub behind: u32,
+    pub pause: Ps,
+    pub stop: Ps,
+    pub abort: Ps,
+}
+
+/// A plan under way.
+pub(crate) struct Trial<T> {
+    plan: FaultPlan,
+    /// When the run began.
+    begin: Ps,
+    dice: Dice,
+    /// How many frames were as each fault says, and how many of them it befell.
+    matched: Vec<u64>,
+    pub befell: Vec<u64>,
+    /// The frames so far.
+    pub timeline: Timeline,
+    /// Until when functions do nothing.
+    stopped: BTreeMap<u8, Ps>,
+    /// Until when the bus refuses what functions want of it.
+    refused: BTreeMap<u8, Ps>,
+    /// Frames that others are to pass: their sender, how many, and what is held.
+    pub held: Vec<(u8, u32, T)>,
+    /// For each sender and queue pair that it sends to: the highest request seen and one, and how many messages began.
+    messages: BTreeMap<(u8, u32), (u32, u64)>,
+}
+
+impl<T> Trial<T> {
+    pub(crate) fn new(plan: FaultPlan, begin: Ps) -> Self {
+        let (none, dice) = (vec![0; plan.faults.len()], Dice::new(plan.seed));
+        Self {
+            plan,
+            begin,
+            dice,
+            matched: none.clone(),
+            befell: none,
+            timeline: Timeline::default(),
+            stopped: BTreeMap::new(),
+            refused: BTreeMap::new(),
+            held: Vec::new(),
+            messages: BTreeMap::new(),
+        }
+    }
+
+    /// Until when a function does nothing, if it does not at `now`.
+    pub(crate) fn stopped(&self, fid: u8, now: Ps) -> Option<Ps> {
+        self.stopped.get(&fid).copied().filter(|until| *until > now)
+    }
+
+    /// Whether the bus refuses what a function wants at `now`.
+    pub(crate) fn is_refused(&self, fid: u8, now: Ps) -> bool {
+        self.refused.get(&fid).is_some_and(|until| *until > now)
+    }
+
+    /// A frame of `bytes` of payload, which leaves at `left`, is sent: what befalls it. Notes it.
+    pub(crate) fn sent(
+        &mut self,
+        (now, left): (Ps, Ps),
+        (from, to): (u8, u8),
+        headers: &Headers<'_>,
+        bytes: u32,
+    ) -> (Option<usize>, Fate) {
+        let fate = self.fate(now, from, to, headers);
+        let bth = headers.bth();
+        let line = FrameLine {
+            at: left,
+            arrived: None,
+            from,
+            to,
+            opcode: bth.opcode(),
+            qp: bth.dest_qp().0,
+            psn: bth.psn().get(),
+            syndrome: headers.aeth().map(|aeth| aeth.syndrome()),
+            bytes,
+            faults: fate.faults.clone(),
+        };
+        let number = (self.timeline.frames.len() < MOST_FRAMES).then_some(self.timeline.frames.len());
+        self.timeline.frames.extend(number.map(|_| line));
+        if fate.stop > 0 {
+            self.stopped.insert(from, now + fate.stop);
+        }
+        if fate.abort > 0 {
+            self.refused.insert(from, now + fate.abort);
+        }
+        (number, fate)
+    }
+
+    /// A frame was taken up.
+    pub(crate) fn arrived(&mut self, number: usize, at: Ps) {
+        if let Some(line) = self.timeline.frames.get_mut(number) {
+            line.arrived = line.arrived.or(Some(at));
+        }
+    }
+
+    /// A frame of `from` was sent: those that were to be passed by it and by no more are due.
+    pub(crate) fn passed(&mut self, from: u8) -> Vec<T> {
+        for (of, left, _) in &mut self.held {
+            *left -= u32::from(*of == from && *left > 0);
+        }
+        let (due, held) = std::mem::take(&mut self.held).into_iter().partition(|(_, left, _)| *left == 0);
+        self.held = held;
+        let due: Vec<(u8, u32, T)> = due;
+        due.into_iter().map(|(.., what)| what).collect()
+    }
+
+    /// What befalls a frame that `from` sends to `to` at `now`.
+    fn fate(&mut self, now: Ps, from: u8, to: u8, headers: &Headers<'_>) -> Fate {
+        let bth = headers.bth();
+        let (opcode, qp, psn) = (bth.opcode(), bth.dest_qp().0, bth.psn().get());
+        let message = self.message(from, qp, opcode, psn);
+        let us = (now - self.begin.min(now)) as f64 / 1e6;
+        let mut fate = Fate::default();
+        for (number, (fault, _, named)) in self.plan.faults.iter().enumerate() {
+            let is = fault.from.is_none_or(|one| one == from)
+                && fault.to.is_none_or(|one| one == to)
+                && fault.qp.is_none_or(|one| one == qp)
+                && fault.psn.is_none_or(|one| one == psn)
+                && named.is_none_or(|one| one == opcode)
+                && fault.message.is_none_or(|one| Some(one) == message)
+                && fault.after_us.is_none_or(|at| us >= at)
+                && fault.before_us.is_none_or(|at| us < at);
+            if !is {
+                continue;
+            }
+            self.matched[number] += 1;
+            let first = fault.nth.unwrap_or(1);
+            let times = fault.times.unwrap_or(if fault.nth.is_some() { 1 } else { u64::MAX });
+            let turn = self.matched[number];
+            let due = turn >= first && turn - first < times;
+            if !due || fault.chance.is_some_and(|chance| self.dice.throw() >= chance) {
+                continue;
+            }
+            self.befell[number] += 1;
+            fate.faults.push(number);
+            let lasts = (fault.for_us * 1e6) as Ps;
+            match fault.deed {
+                Deed::Drop => fate.lost = true,
+                Deed::Corrupt => fate.corrupt = true,
+                Deed::Duplicate => fate.twice = true,
+                Deed::Delay => fate.delay += lasts,
+                Deed::Reorder => fate.behind = fate.behind.max(fault.behind),
+                Deed::Mark => fate.mark = true,
+                Deed::Pause => fate.pause = fate.pause.max(lasts),
+                Deed::Stop => fate.stop = fate.stop.max(lasts),
+                Deed::Abort => fate.abort = fate.abort.max(lasts),
+            }
+        }
+        fate
+    }
+
+    /// The message of a request, counted from 1; what is sent again is of the last that began.
+    fn message(&mut self, from: u8, qp: u32, opcode: BthOpcode, psn: u32) -> Option<u64> {
+        if opcode.is_response() {
+            return None;
+        }
+        let (next, count) = self.messages.entry((from, qp)).or_insert((psn, 0));
+        // Serial numbers of 24 bits.
+        let ahead = psn.wrapping_sub(*next) & 0xff_ffff;
+        if ahead < 1 << 23 {
+            *next = psn.wrapping_add(1) & 0xff_ffff;
+            *count += u64::from(opcode.is_first());
+        }
+        Some(*count)
+    }
+}
