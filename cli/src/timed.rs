@@ -50,10 +50,15 @@ pub fn begin(dir: &Path, options: &TimeRules) -> Result<(), String> {
     let rules = rules(options)?;
     let other = || {
         format!(
-            "the node in {} is in virtual time by other rules than '{}' with seed {}: wait for its programs to end",
+            "the node in {} is in virtual time by other rules than '{}' with seed {}{}: wait for its programs to end",
             dir.display(),
             options.profile.name,
-            options.seed
+            options.seed,
+            options
+                .trial
+                .faults
+                .as_ref()
+                .map_or(String::new(), |path| format!(" and faults of {}", path.display()))
         )
     };
     match rules.sit_down(dir) {

@@ -125,6 +125,41 @@ fn wireshark_reads_the_frames_with_their_check_sums() {
     assert!(text.lines().any(|line| line.starts_with("17\t")), "{text}");
 }
 
+#[test]
+fn a_plan_of_faults_says_what_followed() {
+    let (plan, timeline) = (Scratch::new("plan.toml"), Scratch::new("timeline.json"));
+    fs::write(&plan.0, "[[fault]]\ndo = \"drop\"\nopcode = \"RcWriteMiddle\"\nnth = 20\n").unwrap();
+    let words = format!("write_bw -n 50 --faults {}", plan.0.display());
+    let text = said(&format!("{words} --timeline {}", timeline.0.display()));
+    let line = text.lines().find(|line| line.contains("RcWriteMiddle")).unwrap();
+    assert!(
+        line.contains("drop")
+            && line.contains("NAK (sequence) after 0.5")
+            && line.contains("sent again after"),
+        "{text}"
+    );
+    let whole: serde_json::Value = serde_json::from_str(&fs::read_to_string(&timeline.0).unwrap()).unwrap();
+    assert_eq!(
+        (&whole["faults"][0]["frames"], &whole["followed"][0]["nak"]),
+        (&1.into(), &"NAK (sequence)".into())
+    );
+    assert!(whole["frames"].as_array().unwrap().len() > 800);
+    // A connection that is cut ends the run, and what came of the fault is told all the same.
+    fs::write(&plan.0, "[[fault]]\ndo = \"drop\"\nfrom = 1\n").unwrap();
+    let out = sim(&words);
+    assert!(!out.status.success() && String::from_utf8_lossy(&out.stdout).contains("drop"));
+    assert!(String::from_utf8_lossy(&out.stderr).contains("did not complete: the connection is in error"));
+    fs::write(&plan.0, "[[fault]]\ndo = \"drop\"\nqp = 7\n").unwrap();
+    let out = sim(&words);
+    let line = String::from_utf8_lossy(&out.stderr).into_owned();
+    assert!(
+        line.ends_with(":1: expected a frame as this fault says, found none in the whole run\n"),
+        "{line}"
+    );
+    assert!(refused("write_bw --faults /no/such/file").contains("/no/such/file: No such file"));
+    assert!(refused("write_bw --timeline /tmp/a").contains("--faults"));
+}
+
 /// The numbers of a line that begins so.
 fn numbers(said: &str, begin: &str) -> Vec<f64> {
     let line = said.lines().find(|line| line.contains(begin)).unwrap_or_else(|| panic!("{begin}: {said}"));

@@ -1,7 +1,7 @@
 //! Debian's programs in virtual time: what they print is what `ironverbs sim` says of cards, at every run.
 
 use ironverbs_tests::stock::{Node, Pair, Running, ironverbs};
-use std::process::Command;
+use std::{fs, process::Command};
 
 /// The rows of `ironverbs sim`.
 fn sim(words: &[&str]) -> Vec<Vec<f64>> {
@@ -79,6 +79,30 @@ fn two_runs_print_the_same_on_one_processor_and_beside_others() {
         same(&beside, "beside a busy loop");
         same(&rows(&one, tool, &options), "on one processor");
     }
+}
+
+#[test]
+fn faults_cost_programs_what_they_cost_in_the_simulation() {
+    let node = Node::new("timed-faults", 2);
+    let file = |name: &str| node.dir().with_extension(name);
+    let (plan, timeline) = (file("toml"), file("json"));
+    let drop = "[[fault]]\ndo = \"drop\"\nopcode = \"RcWriteMiddle\"\nnth = 100\n";
+    fs::write(&plan, format!("{drop}\n[[fault]]\ndo = \"delay\"\nnth = 500\nfor_us = 20\n")).unwrap();
+    let plan_word = plan.display().to_string();
+    let node = node.tried(&plan, &timeline);
+    let options = ["-s", "65536", "-n", "500"];
+    let found = rows(&node, "ib_write_bw", &options)[0][3];
+    let expected = sim(&[&["write_bw", "--faults", &plan_word][..], &options].concat())[0][3];
+    assert!((found - expected).abs() < 0.01 * expected, "{found}, not {expected}");
+    // The conductor writes it when its programs have been gone for a while.
+    let begin = std::time::Instant::now();
+    while !timeline.exists() && begin.elapsed().as_secs() < 20 {
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+    std::thread::sleep(std::time::Duration::from_millis(100));
+    let text = fs::read_to_string(&timeline).expect("a timeline");
+    assert!(text.contains("\"nak\":\"NAK (sequence)\""), "{}", &text[..text.len().min(400)]);
+    let _ = (fs::remove_file(&plan), fs::remove_file(&timeline));
 }
 
 #[test]

@@ -125,6 +125,14 @@ impl Node {
         self
     }
 
+    /// The same in virtual time where faults befall frames as the file `plan` says; `timeline` says what followed.
+    pub fn tried(self, plan: &Path, timeline: &Path) -> Self {
+        let mut node = self.timed();
+        let paths = [("--faults", plan), ("--timeline", timeline)];
+        node.options.extend(paths.map(|(name, path)| format!("{name}={}", path.display())));
+        node
+    }
+
     /// The same with an adapter as strict as `switches` say.
     pub fn strict(mut self, switches: &str) -> Self {
         self.options.extend(["--strict".into(), switches.into()]);
