@@ -11,6 +11,7 @@
 
 mod bench;
 mod bringup;
+mod check;
 mod container;
 mod demo;
 mod doctor;
@@ -57,6 +58,7 @@ pub fn main() -> ExitCode {
         Command::Serve(serve) => serve::serve(&serve),
         Command::Linux(linux) => linux::linux(&linux),
         Command::Sim(sim) => sim::sim(&sim),
+        Command::Check { file, lossy } => check::check(&file, lossy),
         Command::Stream(command) => stream_files::stream(&command),
         Command::Vf(command) => vf::vf(&command),
         Command::Cdi(command) => container::cdi(&command),

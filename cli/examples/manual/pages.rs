@@ -462,6 +462,22 @@ pub const PAGES: &[Page] = &[
         ..NOTHING
     },
     Page {
+        of: "ironverbs-check",
+        description: &[
+            "Reads a capture of RoCE v2 and says of each frame that breaks a rule of the reliable connection what was expected and what was \
+             found, with the section of the InfiniBand architecture that has the rule. It fails if there is one.",
+            "A capture is best taken where frames are sent. What was lost before it was captured looks as if it had never been sent: \
+             --lossy leaves out the rules that this would break.",
+        ],
+        examples: &[
+            ("ironverbs check card.pcap", "A capture of a card, by tcpdump on a mirrored port."),
+            ("ironverbs sim write_bw --pcap model.pcap && ironverbs check model.pcap", "One of the model."),
+        ],
+        see: &["ironverbs-node-capture(1)", "tcpdump(1)"],
+        documents: &["time.md"],
+        ..NOTHING
+    },
+    Page {
         of: "ironverbs-sim",
         description: &[
             "Runs perftest's patterns in virtual time, on cards, slots, wires and hosts that a profile describes, and prints what perftest \

@@ -54,6 +54,14 @@ pub enum Command {
     /// Run one of perftest's patterns in virtual time: what a ConnectX-5 would take, the same at every run
     #[command(subcommand)]
     Sim(Sim),
+    /// Say which frames of a capture break a rule of the reliable connection
+    Check {
+        /// The capture, pcap or pcapng, of whoever sends: of this model, of rxe, of a card
+        file: PathBuf,
+        /// Frames that were sent may be missing
+        #[arg(long)]
+        lossy: bool,
+    },
     /// Print what a driver sent to a function, or compare two such recordings
     #[command(subcommand)]
     Stream(Stream),

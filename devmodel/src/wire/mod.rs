@@ -3,6 +3,7 @@
 mod faults;
 mod link;
 mod pcap;
+pub mod rules;
 
 pub use faults::{Faults, FaultsError, FaultyWire};
 pub use link::{Link, Verdict};

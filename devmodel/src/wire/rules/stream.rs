@@ -1,0 +1,234 @@
+//! What is known of the packets that one end sends to a queue pair of the other.
+
+use super::Rule;
+use hwspec::wire::{BthOpcode, Headers, Operation};
+use std::collections::BTreeMap;
+
+/// How far `a` is ahead of `b`, as sequence numbers of 24 bits are.
+pub(super) fn ahead(a: u32, b: u32) -> i32 {
+    (a.wrapping_sub(b) << 8) as i32 >> 8
+}
+
+fn behind(psn: u32, by: u32) -> u32 {
+    psn.wrapping_add(by) & 0xff_ffff
+}
+
+/// Path MTUs.
+const MTUS: [u32; 5] = [256, 512, 1024, 2048, 4096];
+/// Requests whose sending is remembered.
+const REMEMBERED: i32 = 1 << 16;
+
+/// A message under way: what is left of a WRITE, if that is known.
+#[derive(Clone, Copy)]
+struct Message {
+    operation: Operation,
+    left: Option<u64>,
+}
+
+/// A READ that was asked for.
+#[derive(Clone, Copy)]
+pub(super) struct Read {
+    pub bytes: u32,
+}
+
+/// Requests from one end to a queue pair.
+#[derive(Default)]
+pub(super) struct Requests {
+    /// The PSN behind the last request, or the first behind a READ whose length in packets is not known yet.
+    next: Option<u32>,
+    /// Bytes of a READ that was asked for last: its packets are as many as the MTU makes them.
+    open_read: Option<u32>,
+    message: Option<Message>,
+    pub mtu: Option<u32>,
+    /// READs by their PSNs.
+    pub reads: BTreeMap<u32, Read>,
+    /// How often each was sent since there was progress.
+    sent: BTreeMap<u32, u32>,
+    /// The oldest that was not acknowledged.
+    una: Option<u32>,
+    /// Not before this time is this PSN sent again.
+    rnr: Option<(u32, u64)>,
+    /// A NAK was sent for this PSN, which was not sent again since.
+    pub asked: Option<u32>,
+}
+
+/// A rule that is broken: what was expected, and what was found.
+pub(super) type Broken = (Rule, String, String);
+
+impl Requests {
+    /// Whether `psn` is of something that was sent.
+    pub fn has_sent(&self, psn: u32) -> bool {
+        // What a READ whose packets cannot be counted yet asked for is ahead of it.
+        let most = if self.open_read.is_some() { REMEMBERED } else { 0 };
+        self.next.is_some_and(|next| ahead(psn, next) < most)
+    }
+
+    /// The PSNs from the oldest not acknowledged to the last.
+    pub fn is_under_way(&self, psn: u32) -> bool {
+        self.una.is_some_and(|una| ahead(psn, una) >= 0) && self.has_sent(psn)
+    }
+
+    /// A request is sent.
+    pub fn request(&mut self, at: u64, headers: &Headers<'_>, lossy: bool, out: &mut Vec<Broken>) {
+        let bth = headers.bth();
+        let (opcode, psn) = (bth.opcode(), bth.psn().get());
+        let bytes = headers.payload_range().map_or(0, |range| range.len() as u32);
+        self.una.get_or_insert(psn);
+        let is_new = match self.next {
+            None => true,
+            Some(next) => self.is_next(next, psn) || ahead(psn, next) > 0,
+        };
+        if let Some(next) =
+            self.next.filter(|next| ahead(psn, *next) > 0 && !self.is_next(*next, psn) && !lossy)
+        {
+            out.push((Rule::Sequence, format!("PSN {next} or one before"), psn.to_string()));
+        }
+        self.again(at, psn, out);
+        if self.asked.is_some_and(|asked| ahead(asked, psn) >= 0) {
+            self.asked = None;
+        }
+        self.lengths(opcode, bytes, out);
+        if is_new {
+            self.follow(headers, opcode, bytes, lossy, out);
+            self.next = Some(behind(psn, 1));
+            self.open_read = None;
+        }
+        if opcode.operation() == Some(Operation::ReadRequest) {
+            let bytes = headers.reth().map_or(0, |reth| reth.dma_len());
+            self.reads.insert(psn, Read { bytes });
+            if is_new {
+                match self.mtu {
+                    Some(mtu) => self.next = Some(behind(psn, bytes.div_ceil(mtu).max(1))),
+                    None => self.open_read = Some(bytes),
+                }
+            }
+        }
+    }
+
+    /// Whether `psn` is what follows.
+    fn is_next(&mut self, next: u32, psn: u32) -> bool {
+        let Some(bytes) = self.open_read else { return psn == next };
+        // `next` is the PSN behind the READ's first packet.
+        let fits = |mtu: &u32| behind(next, bytes.div_ceil(*mtu).max(1) - 1) == psn;
+        let known = MTUS.into_iter().filter(fits).collect::<Vec<_>>();
+        if let [mtu] = known[..] {
+            self.mtu = Some(mtu);
+        }
+        !known.is_empty()
+    }
+
+    /// It was sent before: not too early, and not too often.
+    fn again(&mut self, at: u64, psn: u32, out: &mut Vec<Broken>) {
+        if let Some((waits, until)) = self.rnr.filter(|(waits, _)| ahead(psn, *waits) >= 0) {
+            if at < until {
+                out.push((
+                    Rule::RnrWait,
+                    format!("PSN {waits} again from {until} ns on"),
+                    format!("PSN {psn} at {at} ns"),
+                ));
+            }
+            self.rnr = None;
+        }
+        let times = self.sent.get(&psn).map_or(0, |times| *times) + 1;
+        if times > 8 {
+            out.push((
+                Rule::Retries,
+                "a request at most eight times without progress".into(),
+                format!("PSN {psn} for the {times}th time"),
+            ));
+        }
+        self.sent.insert(psn, times);
+    }
+
+    fn lengths(&mut self, opcode: BthOpcode, bytes: u32, out: &mut Vec<Broken>) {
+        let wrong = |expected: String| (Rule::Length, expected, format!("{bytes} bytes"));
+        if !opcode.has_payload() {
+            return;
+        }
+        let whole = opcode.is_middle() || opcode.is_first() && !opcode.is_only();
+        match self.mtu {
+            None if whole && MTUS.contains(&bytes) => self.mtu = Some(bytes),
+            None if whole => out.push(wrong("a path MTU of 256, 512, 1024, 2048 or 4096".into())),
+            Some(mtu) if whole && bytes != mtu => out.push(wrong(format!("{mtu} bytes, the path MTU"))),
+            Some(mtu) if bytes > mtu => out.push(wrong(format!("at most {mtu} bytes, the path MTU"))),
+            _ => {}
+        }
+        if opcode.is_last() && !opcode.is_only() && bytes == 0 {
+            out.push(wrong("a byte at least in the last packet of several".into()));
+        }
+    }
+
+    /// FIRST, MIDDLE, LAST.
+    fn follow(
+        &mut self,
+        headers: &Headers<'_>,
+        opcode: BthOpcode,
+        bytes: u32,
+        lossy: bool,
+        out: &mut Vec<Broken>,
+    ) {
+        let Some(operation) = opcode.operation() else { return };
+        let begins = opcode.is_first()
+            || matches!(operation, Operation::ReadRequest | Operation::CompareSwap | Operation::FetchAdd);
+        match (self.message, begins) {
+            (Some(message), true) if !lossy => {
+                out.push((
+                    Rule::Order,
+                    format!("a MIDDLE or LAST of a {:?}", message.operation),
+                    format!("{opcode:?}"),
+                ));
+            }
+            (Some(message), false) if message.operation != operation && !lossy => {
+                out.push((
+                    Rule::Order,
+                    format!("a MIDDLE or LAST of a {:?}", message.operation),
+                    format!("{opcode:?}"),
+                ));
+            }
+            // A capture may begin in the middle of a message.
+            (None, false) if self.next.is_some() && !lossy => {
+                out.push((Rule::Order, "a FIRST or ONLY".into(), format!("{opcode:?}")));
+            }
+            _ => {}
+        }
+        let left = match (begins, operation) {
+            (true, Operation::Write) => headers.reth().map(|reth| u64::from(reth.dma_len())),
+            (true, _) => None,
+            (false, _) => self.message.and_then(|message| message.left),
+        };
+        let left = match left {
+            Some(left) if u64::from(bytes) > left || opcode.is_last() && u64::from(bytes) != left => {
+                if !lossy {
+                    let expected = if opcode.is_last() { "" } else { "at most " };
+                    out.push((
+                        Rule::WriteLength,
+                        format!("{expected}{left} bytes, the rest of the WRITE"),
+                        bytes.to_string(),
+                    ));
+                }
+                None
+            }
+            left => left.map(|left| left - u64::from(bytes)),
+        };
+        let single =
+            matches!(operation, Operation::ReadRequest | Operation::CompareSwap | Operation::FetchAdd);
+        self.message = (!opcode.is_last() && !single).then_some(Message { operation, left });
+    }
+
+    /// All up to `psn` is done.
+    pub fn acknowledged(&mut self, psn: u32) {
+        if self.una.is_none_or(|una| ahead(psn, una) >= 0) {
+            self.una = Some(behind(psn, 1));
+            // What was sent before is remembered for a while, for it may come once more.
+            self.sent.retain(|sent, _| ahead(*sent, psn) > 0);
+            self.reads.retain(|at, _| ahead(psn, *at) < REMEMBERED);
+        }
+        self.sent.values_mut().for_each(|times| *times = 1.min(*times));
+    }
+
+    /// The receiver was not ready for `psn`, and said at `at` how long to wait, in nanoseconds.
+    pub fn not_ready(&mut self, psn: u32, at: u64, wait: u64) {
+        self.rnr = Some((psn, at + wait));
+        self.sent.values_mut().for_each(|times| *times = 0);
+    }
+}
