@@ -9,7 +9,7 @@ use hwspec::{
     layout::Bits,
     wire::{BthOpcode, Syndrome, bth::Transport},
 };
-use tests::bed::{Op, Pkt, US, Wr, mark, reseal};
+use tests::bed::{Op, Pkt, US, Wr, reseal};
 
 /// Packets in one input at most.
 const PACKETS: usize = 24;
@@ -93,7 +93,7 @@ fn frame(stage: &Stage, input: &mut Bytes<'_>) -> (Vec<u8>, u64) {
         reseal(&mut frame);
     }
     if kind & 32 != 0 {
-        mark(&mut frame);
+        hwspec::wire::ip::mark_congested(&mut frame);
     }
     if kind & 64 != 0 {
         frame.truncate(usize::from(input.u16()));
