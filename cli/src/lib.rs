@@ -18,6 +18,7 @@ mod doctor;
 mod line;
 mod linux;
 mod node_state;
+mod node_watch;
 mod oci_runtime;
 mod options;
 mod pair;

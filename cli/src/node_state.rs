@@ -15,7 +15,7 @@ use node::{
 use serde_json::{Map, Value, json};
 
 use crate::say::say;
-use crate::{options, place, say::fail, timed};
+use crate::{node_watch, options, place, say::fail, timed};
 
 /// How often a capture is looked after.
 const LOOK: Duration = Duration::from_millis(200);
@@ -91,7 +91,10 @@ fn run(command: &options::Node) -> Result<String, NodeError> {
             let node = Node::open(&node.path())?;
             timed::conduct(&node, rules)
         }
-        options::Node::Status(how) => {
+        options::Node::Status { how, watch } if watch.watch.is_some() => {
+            node_watch::watch(&how.node.path(), how.json, watch)
+        }
+        options::Node::Status { how, .. } => {
             let status = Observer::open(&how.node.path())?.status();
             Ok(if how.json { format!("{:#}\n", json(&status)) } else { in_words(&status) })
         }
@@ -189,7 +192,8 @@ fn party_line(party: &PartyStatus, name: &Name) -> String {
 }
 
 /// The same for programs: memory in bytes, every function and each of its counters.
-fn json(status: &NodeStatus) -> Value {
+/// The same for programs.
+pub fn json(status: &NodeStatus) -> Value {
     let ([uplink, capture], name) = (status.outlets, &status.naming.name);
     let programs = status.parties.iter().map(|party| {
         let functions: Vec<String> = party.functions.iter().map(|fid| name.of(*fid)).collect();

@@ -311,3 +311,19 @@ fn unprivileged_programs_of_a_node_share_a_user_namespace() {
     let third = text(&unprivileged(&bench.command(&["--vfs", "1"], &ask)).output().unwrap());
     assert!(third.starts_with("user:"));
 }
+
+#[test]
+fn a_node_is_watched_as_often_as_is_asked_for() {
+    let bench = Bench::new("watched");
+    bench.sh("true");
+    let said = text(&bench.about(&["node", "status", "--watch", "0.05", "--times", "3"]));
+    let heads = said.lines().filter(|line| line.starts_with("node in ")).count();
+    assert!(heads == 3 && said.matches("tx Gb/s").count() == 3, "{said}");
+    let lines = text(&bench.about(&["node", "status", "--json", "--watch", "0.05", "--times", "2"]));
+    assert_eq!(lines.lines().count(), 2, "{lines}");
+    for line in lines.lines() {
+        let status: serde_json::Value = serde_json::from_str(line).unwrap();
+        assert_eq!(status["vfs"], 3, "{line}");
+    }
+    assert!(complaint(&bench.about(&["node", "status", "--times", "2"])).contains("--watch"));
+}

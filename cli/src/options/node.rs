@@ -26,7 +26,12 @@ pub enum Node {
         rules: TimeRules,
     },
     /// Show the programs on a node, its functions and what they counted
-    Status(LookOptions),
+    Status {
+        #[command(flatten)]
+        how: LookOptions,
+        #[command(flatten)]
+        watch: Watch,
+    },
     /// Remove a node: the next program makes a new one
     Reset(Reset),
 }
@@ -39,6 +44,18 @@ pub struct LookOptions {
     /// As JSON, for programs
     #[arg(long)]
     pub json: bool,
+}
+
+/// How often to look.
+#[derive(Args)]
+#[group(id = "watching")]
+pub struct Watch {
+    /// Again every so many seconds, as rates, until a signal comes; as JSON a line each time
+    #[arg(long, num_args = 0..=1, default_missing_value = "1", value_name = "SECONDS")]
+    pub watch: Option<f64>,
+    /// So often
+    #[arg(long, value_name = "N", requires = "watch")]
+    pub times: Option<u64>,
 }
 
 #[derive(Args)]

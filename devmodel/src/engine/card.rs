@@ -1,15 +1,17 @@
 //! The units of a card, and when each is free: docs/time.md.
 
 use super::{
+    contexts::Contexts,
     sched::Ps,
     spans::{Cause, Part, Spans, Unit},
     timing::Profile,
 };
 
 /// The units of a card, which all of its functions share.
-#[derive(Default)]
 pub(crate) struct Units {
     reader: Reader,
+    /// Contexts of queue pairs.
+    contexts: Contexts,
     /// When the maker of packets is free.
     sender: Ps,
     /// When the maker of READs' answers is free.
@@ -43,11 +45,13 @@ pub enum Station {
     Receiver,
     /// Writes to host memory.
     Writer,
+    /// Reads contexts of queue pairs.
+    Contexts,
 }
 
 impl Station {
     /// All of them, in the order of a packet's way.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::Sender,
         Self::Responder,
         Self::Atomics,
@@ -55,6 +59,7 @@ impl Station {
         Self::Port,
         Self::Receiver,
         Self::Writer,
+        Self::Contexts,
     ];
 
     /// Its unit of the card, and what it does there.
@@ -67,6 +72,7 @@ impl Station {
             Self::Port => (Unit::Port, "frames"),
             Self::Receiver => (Unit::Rxb, "packets"),
             Self::Writer => (Unit::Pxdp, "writes"),
+            Self::Contexts => (Unit::Icm, "misses"),
         }
     }
 }
@@ -109,6 +115,38 @@ pub(crate) struct Outgoing {
 }
 
 impl Units {
+    /// The units of a card of `p`, which have done nothing yet.
+    pub(crate) fn new(p: &Profile) -> Self {
+        Self {
+            contexts: Contexts::new(p.card.contexts),
+            reader: Reader::default(),
+            sender: 0,
+            responder: 0,
+            atomics: 0,
+            port: 0,
+            receiver: 0,
+            writer: 0,
+            loads: Default::default(),
+        }
+    }
+
+    /// A queue pair has something to do: says when its context is at hand.
+    #[inline]
+    pub(crate) fn context(
+        &mut self,
+        p: &Profile,
+        spans: &mut Spans,
+        here: usize,
+        (fid, qp): (u8, u32),
+        cause: Cause,
+    ) -> Cause {
+        let (from, read) = self.contexts.get(fid, qp, cause.at, p.read_trip());
+        if read {
+            self.load(Station::Contexts, p.read_trip(), 0);
+        }
+        spans.then(cause, here, Part::Context, from)
+    }
+
     /// What each has done, in the order of [`Station::ALL`].
     pub(crate) fn loads(&self) -> &[Load; Station::ALL.len()] {
         &self.loads
@@ -315,7 +353,7 @@ mod tests {
     #[test]
     fn an_acknowledgement_passes_packets_that_wait_for_data() {
         let p = profile();
-        let mut card = Units::default();
+        let mut card = Units::new(&profile());
         let packet = Outgoing { made: Made::Read, frame: 4154, data: 4096 };
         let busy = (0..8).map(|_| sent(&mut card, packet)).last().unwrap();
         let ack = Outgoing { made: Made::Acknowledgement, frame: 62, data: 0 };
@@ -325,7 +363,7 @@ mod tests {
 
     #[test]
     fn functions_of_a_card_share_its_port() {
-        let mut card = Units::default();
+        let mut card = Units::new(&profile());
         let packet = Outgoing { made: Made::Read, frame: 4154, data: 4096 };
         let end = (0..1000).map(|_| sent(&mut card, packet)).last().unwrap();
         let gbps = 1000.0 * 4096.0 * 8e3 / end as f64;

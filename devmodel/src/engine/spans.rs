@@ -10,6 +10,8 @@ pub enum Unit {
     Host,
     /// The slot: from the processor to the card, or back.
     Slot,
+    /// Contexts of queue pairs.
+    Icm,
     /// Send queues in turn.
     Sxd,
     /// Work requests.
@@ -37,6 +39,7 @@ impl fmt::Display for Unit {
         f.pad(match self {
             Self::Host => "host",
             Self::Slot => "PCIe",
+            Self::Icm => "ICM",
             Self::Sxd => "SXD",
             Self::Sxw => "SXW",
             Self::Sxp => "SXP",
@@ -62,6 +65,8 @@ pub enum Part {
     Down,
     /// Blocks of a work request behind the first are taken up.
     Blocks,
+    /// The context of a queue pair is read.
+    Context,
     /// A queue pair waits for its turn.
     Turn,
     /// The maker of packets is busy.
@@ -120,6 +125,7 @@ impl Part {
             Self::WaitReceiver => Unit::Rxb,
             Self::Receive => Unit::Rxt,
             Self::Complete => Unit::Rxc,
+            Self::Context => Unit::Icm,
         }
     }
 
@@ -147,6 +153,7 @@ impl fmt::Display for Part {
             Self::Turn => "waits for its turn",
             Self::WaitSender => "waits for packets before it",
             Self::Fetch => "reads data",
+            Self::Context => "reads the context",
             Self::Send => "makes the packet",
             Self::WaitResponder => "waits for answers before it",
             Self::Atomic => "reads and changes the address",

@@ -44,11 +44,6 @@ impl Flight {
     fn headers(&self) -> &[u8] {
         &self.frame.headers[..self.frame.header_len as usize]
     }
-
-    fn ends_message(&self) -> bool {
-        let size = self.headers().len() + self.frame.payload.len() + ICRC_SIZE;
-        Headers::of_built(self.headers(), size).is_ok_and(|headers| headers.bth().opcode().is_last())
-    }
 }
 
 /// Something that happens at a time.
@@ -134,7 +129,7 @@ impl<T> Timed<'_, T> {
     /// Cards of `profile`: `card_of` says by function which it is on.
     pub fn new(profile: Profile, card_of: Vec<usize>) -> Self {
         let count = card_of.iter().copied().max().unwrap_or(0) + 1;
-        let cards = (0..count).map(|_| Units::default()).collect();
+        let cards = (0..count).map(|_| Units::new(&profile)).collect();
         let turns = vec![VecDeque::new(); count];
         Self {
             schedule: Schedule::default(),
@@ -223,12 +218,13 @@ impl<T> Timed<'_, T> {
             let Some(what) = self.unless_stopped(what).and_then(|what| self.in_turn(what)) else { continue };
             return Some(match what {
                 What::Job(fid, job, cause, posted) => {
+                    let cause = self.with_context(adapter, fid, &job, cause);
                     self.carry_out(adapter, host, fid, (job, posted), cause);
                     Happened::Function { fid, cause, ends: false }
                 }
-                What::Frame(fid, flight) => self.take_up(adapter, host, fid, &flight),
+                What::Frame(fid, flight) => self.take_up(adapter, host, fid, flight),
                 What::Net(what) => match self.move_on(what) {
-                    Some((fid, flight)) => self.take_up(adapter, host, fid, &flight),
+                    Some((fid, flight)) => self.take_up(adapter, host, fid, flight),
                     None => continue,
                 },
                 What::Late(bound) => {
@@ -290,11 +286,14 @@ impl<T> Timed<'_, T> {
         }
         let now = self.schedule.now();
         let (fid, job, cause, posted) = self.turns[here].pop_front()?;
-        let turn = self.spans.then(cause, here, Part::Turn, now);
+        let mut turn = self.spans.then(cause, here, Part::Turn, now);
         let stopped = self.trial.as_ref().and_then(|trial| trial.stopped(fid, now));
         match stopped {
             Some(until) => self.schedule.at(until, What::Job(fid, job, turn, posted)),
-            None => self.carry_out(adapter, host, fid, (job, posted), turn),
+            None => {
+                turn = self.with_context(adapter, fid, &job, turn);
+                self.carry_out(adapter, host, fid, (job, posted), turn);
+            }
         }
         if !self.turns[here].is_empty() {
             self.schedule.at(self.pace(here), What::Turn(here));
@@ -312,10 +311,36 @@ impl<T> Timed<'_, T> {
         self.network.as_ref().is_some_and(|network| network.fabric.is_held(here))
     }
 
-    fn take_up(&mut self, adapter: &Adapter, host: &mut dyn Host, fid: u8, flight: &Flight) -> Happened<T> {
-        let ends = flight.ends_message();
-        self.arrive(adapter, host, fid, flight);
+    fn take_up(
+        &mut self,
+        adapter: &Adapter,
+        host: &mut dyn Host,
+        fid: u8,
+        mut flight: Box<Flight>,
+    ) -> Happened<T> {
+        let size = flight.headers().len() + flight.frame.payload.len() + ICRC_SIZE;
+        let bth = Headers::of_built(flight.headers(), size).map(|headers| headers.bth());
+        let (mut ends, here) = (false, self.place(fid));
+        if let Ok(bth) = bth {
+            ends = bth.opcode().is_last();
+            let qp = (fid, bth.dest_qp().0 & qp_mask(adapter));
+            let Self { cards, profile, spans, .. } = self;
+            flight.cause = cards[here].context(profile, spans, here, qp, flight.cause);
+        }
+        self.arrive(adapter, host, fid, &flight);
         Happened::Function { fid, cause: flight.cause, ends }
+    }
+
+    /// When the context of the queue pair that a job is of is at hand.
+    fn with_context(&mut self, adapter: &Adapter, fid: u8, job: &Job, cause: Cause) -> Cause {
+        let qp = match job {
+            Job::Doorbell { qpn, .. } => *qpn,
+            Job::Execute { qp } => *qp,
+            _ => return cause,
+        };
+        let here = self.place(fid);
+        let Self { cards, profile, spans, .. } = self;
+        cards[here].context(profile, spans, here, (fid, qp & qp_mask(adapter)), cause)
     }
 
     /// Drops timers that are next and were stopped meanwhile: time need not go on for them.
@@ -596,6 +621,11 @@ fn packet_of(to: usize, bytes: u64, item: (u8, Box<Flight>)) -> Packet<(u8, Box<
         (packet.urgent, packet.may_mark, packet.hash) = (urgent, may_mark, hash);
     }
     packet
+}
+
+/// What tells a function's queue pairs apart in their numbers.
+fn qp_mask(adapter: &Adapter) -> u32 {
+    (1 << adapter.region().geometry().log_qp) - 1
 }
 
 /// What a frame is made of; nothing if it cannot be read, which no stage makes. `reads`: its data was copied from host memory.

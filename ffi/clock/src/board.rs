@@ -131,6 +131,8 @@ pub(crate) struct Place {
     pub notice: AtomicU64,
     /// When it last began to look for entries of queues: of which function, above, and how many that had written.
     pub known: AtomicU64,
+    /// How often something had been said when it last began to wait.
+    pub said: AtomicU32,
     /// 1 if it waited since its last post.
     pub rested: AtomicU32,
     /// Doorbells written and taken, counted.
@@ -152,6 +154,8 @@ pub(crate) struct Layout {
     pub now: AtomicU64,
     /// The latest time of a thread that sent something to others by a socket.
     pub sent: AtomicU64,
+    /// Counts what was said by files and sockets.
+    pub said: AtomicU32,
     /// The kernel's clocks (monotonic, real) at the node's time 0, in nanoseconds.
     pub origin: [AtomicU64; 2],
     pub costs: [AtomicU64; 6],
@@ -291,6 +295,12 @@ impl Board {
         let board = *self;
         let taken = move |number: &usize| board.0.places[*number].tid.load(Acquire) != 0;
         (0..PLAYERS).filter(taken).map(move |number| Player::new(board, number))
+    }
+
+    /// Something was said that a thread may hear which looks for completions and for that in turn.
+    pub fn speak(&self) {
+        self.0.said.fetch_add(1, SeqCst);
+        self.tell();
     }
 
     /// Notes that `fid` wrote an entry of a queue.

@@ -167,7 +167,9 @@ impl Player {
         // An entry that came since it last began to look may be one that it has not seen.
         let entries = self.board.0.entries[usize::from(fid) % FUNCTIONS].load(SeqCst);
         let known = u64::from(fid) << 32 | u64::from(entries);
-        if place.known.swap(known, Relaxed) != known {
+        let said = self.board.0.said.load(SeqCst);
+        let is_new = place.known.swap(known, Relaxed) != known;
+        if place.said.swap(said, Relaxed) != said || is_new {
             place.state.store(State::Running as u32, SeqCst);
             return;
         }
@@ -237,6 +239,11 @@ impl Player {
     /// Whether it knows the time: it has used a function or looked at a clock.
     pub fn knows_time(&self) -> bool {
         self.fid().is_some() || self.time() != self.place().began.load(Relaxed)
+    }
+
+    /// Whether something was said since it began to wait.
+    pub fn may_hear(&self) -> bool {
+        self.place().said.load(Relaxed) != self.board.0.said.load(SeqCst)
     }
 
     /// Until when it sleeps.

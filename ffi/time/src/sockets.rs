@@ -42,12 +42,14 @@ fn say(fd: c_int, len: size_t) -> Option<Saying> {
 
 /// The call returned that it was said by.
 fn said(saying: Option<Saying>, bytes: ssize_t) -> ssize_t {
-    if let Some(Saying(board, Some(key), len)) = saying {
-        let less = len.saturating_sub(bytes.max(0) as u64);
-        if less != 0 {
-            board.unsay(key, less);
-        }
+    let Some(Saying(board, key, len)) = saying else { return bytes };
+    let less = len.saturating_sub(bytes.max(0) as u64);
+    if let Some(key) = key.filter(|_| less != 0) {
+        board.unsay(key, less);
     }
+    let errno = Errno::keep();
+    board.speak();
+    drop(errno);
     bytes
 }
 

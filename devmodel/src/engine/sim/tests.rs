@@ -284,3 +284,22 @@ fn copies_of_frames_are_whole_and_in_the_order_in_which_they_left() {
     assert!(frames.windows(2).all(|two| two[0].0 <= two[1].0));
     assert!(frames.iter().filter(|(_, len)| *len == 4154).count() >= 40);
 }
+
+#[test]
+fn a_context_that_is_not_at_hand_costs_a_read_of_host_memory() {
+    let run = |contexts: u32| {
+        let mut plan = plan(Operation::Write, Measure::Bandwidth);
+        (plan.bytes, plan.qps, plan.iters, plan.depth, plan.moderation) = (8, 64, 50, 1, 1);
+        plan.profile.card.contexts = contexts;
+        let trip = plan.profile.read_trip();
+        let report = watch(&plan, Watch { timeline: true, ..Watch::default() }).unwrap();
+        let reads: Vec<_> =
+            report.timeline.spans().iter().filter(|span| span.part == Part::Context).collect();
+        let misses = report.loads.iter().map(|loads| loads[Station::Contexts as usize].count).sum::<u64>();
+        assert!(reads.iter().filter(|span| span.until - span.from == trip).count() as u64 >= misses);
+        (report.duration, misses)
+    };
+    let ((fast, none), (slow, many)) = (run(256), run(4));
+    assert!(none == 0 && many > 1000, "{none} {many}");
+    assert!(slow > fast, "{slow} ps, {fast} with all at hand");
+}

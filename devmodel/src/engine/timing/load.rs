@@ -86,6 +86,7 @@ impl Profile {
         let (card, slot) = (&self.card, &self.slot);
         let bound = |of_card, key, found: f64, least, most| Bound { of_card, key, found, least, most };
         let bounds = [
+            bound(true, "contexts", card.contexts.into(), 1, 1 << 20),
             bound(true, "chunk", card.chunk.into(), 16, 65536),
             bound(true, "answers_at_once", card.answers_at_once.into(), 1, 65536),
             bound(true, "read_pace", card.read_pace.0, 0, 1000),

@@ -31,6 +31,8 @@ pub struct Profile {
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Card {
+    /// Contexts of queue pairs that it has at hand; others it reads from host memory (ICM).
+    pub contexts: u32,
     /// From the doorbell's arrival to the first bit on the port, of a message whose data is in the work request (SXD, SXW, SXP).
     pub send: Ns,
     /// For each block of 64 bytes of a work request behind the first (SXW).

@@ -197,12 +197,13 @@ impl Conductor {
                 continue;
             }
             deserted = None;
-            if self.wait_for(&players, heard) {
+            // Others may do nothing but wait for one of these.
+            if self.release(&players) || self.wait_for(&players, heard) {
                 continue;
             }
             // What threads wrote before they began to wait is there now.
             players.iter().for_each(|player| self.collect(player));
-            if self.release(&players) {
+            if look_again(&players) {
                 continue;
             }
             let sleeper = players
@@ -219,7 +220,13 @@ impl Conductor {
                     self.board.set_now(self.engine.now());
                     sleeper.rise(sleeper.until());
                 }
-                _ => self.board.listen(heard, IDLE),
+                _ => {
+                    self.board.listen(heard, IDLE);
+                    if self.board.heard() == heard {
+                        // Who is not on the board may have said something.
+                        self.board.speak();
+                    }
+                }
             }
         }
     }
@@ -410,6 +417,12 @@ impl Conductor {
             }
         }
     }
+}
+
+/// Lets threads go on that wait for completions, if somebody said something meanwhile that they may look for too. Returns whether there were any.
+fn look_again(players: &[Player]) -> bool {
+    let waits = |player: &&Player| player.state() == State::Waiting && player.may_hear();
+    players.iter().filter(waits).map(Player::wake).count() > 0
 }
 
 /// Whether a thread that looks at memory noticed that something is different, once it had time enough for a look.
