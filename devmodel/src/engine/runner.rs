@@ -25,6 +25,8 @@ pub struct Runner {
     pub(super) buffers: Buffers,
     /// Functions with something to do, by bit.
     pub(super) due: FunctionSet,
+    /// See [`defer`](Self::defer).
+    defers: bool,
     /// The function that was worked on last.
     last: u8,
     pub(super) link: Option<Box<dyn Link>>,
@@ -88,6 +90,13 @@ impl Runner {
         self.link.as_deref_mut()
     }
 
+    /// Lets others run the functions, in a time of their own. A job that is submitted is carried out alone; what else its function has
+    /// to do is [due](Self::take_due) afterwards.
+    #[inline]
+    pub fn defer(&mut self, defers: bool) {
+        self.defers = defers;
+    }
+
     /// Hands `job` to function `fid` and runs.
     pub fn submit(&mut self, adapter: &Adapter, host: &mut dyn Host, now: u64, fid: u8, job: Job) {
         match Func::lock_own(adapter.region(), fid, host) {
@@ -131,7 +140,7 @@ impl Runner {
     /// [`run`](Self::run), of a function that seems to have something to do.
     #[inline]
     pub fn run_busy(&mut self, adapter: &Adapter, host: &mut dyn Host, now: u64, fid: u8) {
-        if self.due != 0 {
+        if self.due != 0 || self.defers {
             self.due |= 1 << fid;
         } else {
             self.last = fid;
@@ -157,7 +166,7 @@ impl Runner {
         fence(SeqCst);
         for fid in adapter.functions().filter(|fid| functions & 1 << fid != 0) {
             let rid = Rid(fid);
-            if adapter.has_work(fid, now) && (host.uses(rid) || !host.leave_to_users(rid)) {
+            if adapter.has_work(fid, now) && (self.defers || host.uses(rid) || !host.leave_to_users(rid)) {
                 self.due |= 1 << fid;
             }
         }
@@ -184,7 +193,7 @@ impl Runner {
     #[inline(never)]
     fn run_due(&mut self, adapter: &Adapter, host: &mut dyn Host, now: u64) {
         for _ in 0..ROUNDS {
-            if self.due == 0 {
+            if self.due == 0 || self.defers {
                 break;
             }
             // In turn, so that one that always has more does not keep the others from taking what it sends.
@@ -238,7 +247,8 @@ impl Runner {
         // A stage that panicked may have left some.
         self.hand.forget();
         let (fid, mut handed) = (func.fid(), None);
-        let (waits, outcome) = self.turn(adapter, host, now, func, first, (HANDS, &mut handed));
+        let hands = if self.defers { 0 } else { HANDS };
+        let (waits, outcome) = self.turn(adapter, host, now, func, first, (hands, &mut handed));
         if waits || handed.is_some() || !matches!(outcome, Outcome::Idle) {
             self.go_on(adapter, host, now, (fid, first.is_some()), (waits, outcome), &mut handed);
         }
@@ -340,12 +350,13 @@ impl Runner {
         first: Option<&Job>,
     ) -> Outcome {
         let link = self.link.is_some();
-        let Self { buffers, hand, trace: watch, .. } = self;
         let config = adapter.config();
+        let bound = if self.defers { 1 } else { config.budget };
+        let Self { buffers, hand, trace: watch, .. } = self;
         let mut step = Step::new(host, now, (adapter.region(), config), buffers);
         step.trains = watch.is_none() && !link && !config.sealed && config.link_layer == LinkLayer::Ethernet;
         // Where it begins, and begins again when jobs were taken back: with `first`, unless that was committed.
-        let (mut first, mut kept, mut budget) = (first, first, config.budget);
+        let (mut first, mut kept, mut budget) = (first, first, bound);
         loop {
             let in_hand = hand.next < hand.frames.len();
             // A job stays where it was put together: one that is copied right behind waits until its parts have been stored.
@@ -360,7 +371,7 @@ impl Runner {
             } else if commit(func, &mut step, hand) {
                 return Outcome::Idle;
             } else {
-                (step.careful, kept, budget) = (true, first, config.budget);
+                (step.careful, kept, budget) = (true, first, bound);
                 continue;
             }
             if !step.buffers.jobs.is_empty() {
@@ -372,7 +383,7 @@ impl Runner {
                     // Only the one job was taken back: it waits for the party that can do it.
                     Some(party) if step.careful => return Outcome::Blocked(party),
                     _ => {
-                        (step.careful, kept, budget) = (true, first, config.budget);
+                        (step.careful, kept, budget) = (true, first, bound);
                         continue;
                     }
                 }
@@ -381,7 +392,7 @@ impl Runner {
             let full = !step.more_in_hand && (step.yielded || budget == 0 || step.sent() >= OUT);
             if step.careful || full || step.settle || !func.has_room() {
                 if !commit_so_far(func, &mut step, hand) {
-                    (step.careful, kept, budget) = (true, first, config.budget);
+                    (step.careful, kept, budget) = (true, first, bound);
                     continue;
                 }
                 first = None;

@@ -87,7 +87,12 @@ pub(crate) fn refuse(syndrome: CqeSyndrome) -> Failure {
 pub(crate) fn refresh(w: &mut Work<'_, '_, '_>) -> Option<()> {
     let mut word = [0; RECORD_SIZE / 2];
     w.step.host.read(w.func.rid(), w.q.dbr + 4 * SND_DBR as u64, &mut word).ok()?;
-    w.q.sq_pi = w.step.posted.take().unwrap_or(u32::from_be_bytes(word) as u16);
+    w.q.sq_pi = match w.step.posted.take() {
+        // Threads ring in times of their own: what another posted later may have been taken up before.
+        Some(posted) if (posted.wrapping_sub(w.q.sq_pi) as i16) < 0 => w.q.sq_pi,
+        Some(posted) => posted,
+        None => u32::from_be_bytes(word) as u16,
+    };
     Some(())
 }
 

@@ -1,6 +1,6 @@
 //! The pipeline from doorbell to completion, between two functions.
 
-use super::{Step, completion, event, flush, step, work::Work};
+use super::{Job, Step, completion, event, flush, step, work::Work};
 use crate::{
     Config,
     engine::{
@@ -63,6 +63,30 @@ fn frames_left_to_who_only_reads_a_register_are_taken_when_it_looks_again() {
     runner.look_again(&rig.adapter, &mut rig.machine, 1, far);
     assert_eq!(rig.poll(0).map(|c| c.opcode()), Some(CqeOpcode::Req));
     assert_eq!(rig.data(1, 0, 64), bytes);
+}
+
+#[test]
+fn a_runner_that_defers_carries_out_what_it_is_given_and_nothing_else() {
+    let (mut rig, mut runner) = rig();
+    let bytes = pattern(&mut rig, 0, 64);
+    rig.post_send(0, WqeOpcode::RdmaWrite, 64, 0, true);
+    let (near, far) = (rig.sides[0].fid, rig.sides[1].fid);
+    let job = rig.doorbell(0);
+    let held = Func::lock(rig.adapter.region(), far, &mut rig.machine);
+    runner.submit(&rig.adapter, &mut rig.machine, 1, near, job);
+    drop(held);
+    runner.defer(true);
+    let eq = rig.with(1, |func| func.number::<EqRow>(0));
+    let arm = Job::EqUpdate { eqn: eq, uar: 0, ci: 0, arm: true };
+    runner.submit(&rig.adapter, &mut rig.machine, 1, far, arm);
+    assert!(rig.with(1, |func| func.row::<EqRow>(0).expect("the EQ").armed != 0));
+    runner.run(&rig.adapter, &mut rig.machine, 1, far);
+    assert_eq!(rig.data(1, 0, 64), [0; 64], "the frame waits");
+    assert_eq!(runner.take_due(), 1 << far);
+    runner.defer(false);
+    runner.run(&rig.adapter, &mut rig.machine, 1, far);
+    assert_eq!(rig.data(1, 0, 64), bytes);
+    assert!(rig.poll(0).is_some() && !rig.adapter.has_work(near, 1));
 }
 
 /// The head of the first packet of a small WRITE.

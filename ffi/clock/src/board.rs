@@ -159,6 +159,8 @@ pub(crate) struct Layout {
     /// The kernel's clocks (monotonic, real) at the node's time 0, in nanoseconds.
     pub origin: [AtomicU64; 2],
     pub costs: [AtomicU64; 6],
+    /// Functions that may have something to do, a bit each: see [`Board::leave`].
+    pub left: [AtomicU64; FUNCTIONS / 64],
     /// Counts entries of queues that each function wrote.
     pub entries: [AtomicU32; FUNCTIONS],
     pub places: [Place; PLAYERS],
@@ -306,6 +308,19 @@ impl Board {
     /// Notes that `fid` wrote an entry of a queue.
     pub fn entry(&self, fid: u8) {
         self.0.entries[usize::from(fid) % FUNCTIONS].fetch_add(1, SeqCst);
+    }
+
+    /// Leaves what `functions`, a bit each, have to do to the conductor.
+    pub fn leave(&self, functions: u128) {
+        self.0.left[0].fetch_or(functions as u64, Release);
+        self.0.left[1].fetch_or((functions >> 64) as u64, Release);
+        self.tell();
+    }
+
+    /// Takes the functions whose work was left, a bit each.
+    pub fn take_left(&self) -> u128 {
+        let [low, high] = self.0.left.each_ref().map(|word| u128::from(word.swap(0, Acquire)));
+        low | high << 64
     }
 
     /// What threads have said so far; see [`Board::listen`].

@@ -11,4 +11,4 @@ mod sys;
 
 pub use board::{Bell, Board, Costs, FILE, PLAYERS, State};
 pub use player::{Player, stay_apart};
-pub use sys::{monotonic_ns, state};
+pub use sys::{monotonic_ns, sleep, state};

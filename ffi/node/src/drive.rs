@@ -22,6 +22,8 @@ impl Core {
     #[inline]
     pub fn drive<R>(&self, now: u64, f: impl FnOnce(&mut Runner, &mut NodeHost<'_>) -> R) -> R {
         self.engines.with(|engine| {
+            // In virtual time the conductor runs the functions.
+            engine.runner.defer(self.board().is_some());
             let mut host = NodeHost(Memory { core: self, scratch: &mut engine.scratch });
             let result = f(&mut engine.runner, &mut host);
             self.afterwards(&mut engine.runner, &mut host, now);
@@ -81,8 +83,11 @@ impl Core {
     #[inline]
     fn afterwards(&self, runner: &mut Runner, host: &mut NodeHost<'_>, now: u64) {
         let left = runner.take_due();
-        if left != 0 && self.board().is_none() {
-            self.go_on(left, runner, host, now);
+        if left != 0 {
+            match self.board() {
+                None => self.go_on(left, runner, host, now),
+                Some(board) => board.leave(left),
+            }
         }
         let scratch = &mut *host.0.scratch;
         scratch.entrusted.drain(|fid| self.polling.entrust(fid));

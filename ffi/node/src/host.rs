@@ -56,7 +56,7 @@ impl Host for NodeHost<'_> {
         if !sys::barrier_everywhere() {
             // The program may be forbidden to make the call. A store becomes visible to all in far less than the time
             // slept.
-            std::thread::sleep(sync::barrier::DRAINED);
+            clock::sleep(sync::barrier::DRAINED);
         }
     }
 

@@ -4,12 +4,13 @@
 //! Whoever needs what it holds waits until it continues or is killed, and reports on stderr which program that is.
 //! docs/node.md says who can be affected.
 
-use super::{core::Core, holder::Holder, waits::Waits};
-use devmodel::host::Party;
-use std::{
-    sync::PoisonError,
-    time::{Duration, Instant},
+use super::{
+    core::Core,
+    holder::Holder,
+    waits::{self, Waits},
 };
+use devmodel::host::Party;
+use std::{sync::PoisonError, time::Duration};
 
 /// How long the same program is not reported again.
 const AGAIN: Duration = Duration::from_secs(30);
@@ -31,7 +32,7 @@ impl Core {
 
     /// Whether `party`, for which a timer ran out, is stopped. Says so on stderr if it is.
     pub fn is_stopped(&self, waits: &Waits, party: Party) -> bool {
-        let stopped = waits.is_known(party, Instant::now()) || is_stopped(self, party);
+        let stopped = waits.is_known(party, waits::now()) || is_stopped(self, party);
         if stopped {
             self.tell_of_stopped(party);
         }
@@ -45,9 +46,9 @@ impl Core {
 
     /// Reports on stderr, from time to time, which program this one is waiting for.
     fn tell_of_stopped(&self, party: Party) {
-        let now = Instant::now();
+        let now = waits::now();
         let mut last = self.last_report.lock().unwrap_or_else(PoisonError::into_inner);
-        if last.is_some_and(|(who, when)| who == party && now - when < AGAIN) {
+        if last.is_some_and(|(who, when)| who == party && now.saturating_sub(when) < AGAIN) {
             return;
         }
         *last = Some((party, now));

@@ -1,11 +1,11 @@
 //! The parties that the runners of this process wait for.
+//!
+//! Waits are by this machine's clock also in programs whose clocks are virtual: time stands still there for as long as the conductor
+//! waits for a lock that who waits here may hold.
 
 use super::sys;
 use devmodel::host::Party;
-use std::{
-    sync::Mutex,
-    time::{Duration, Instant},
-};
+use std::{sync::Mutex, time::Duration};
 
 /// A holder without progress for so long is taken to be stopped even if the kernel doesn't say so, since another PID
 /// namespace may hide it or a freezer hold it. Locks are held for microseconds, and a holder that lost its processor
@@ -20,19 +20,27 @@ const YIELDS: u32 = 50;
 /// How long it then sleeps each time.
 const NAP: Duration = Duration::from_millis(1);
 
+/// A moment, as the time since this machine began.
+pub type Moment = Duration;
+
+/// The current one.
+pub fn now() -> Moment {
+    Duration::from_nanos(clock::monotonic_ns())
+}
+
 /// What a runner knows of the parties it waited for.
 #[derive(Default)]
 pub struct Waits {
     /// The party it waits for, and since when.
-    since: Option<(Party, Instant)>,
+    since: Option<(Party, Moment)>,
     /// A party without progress for [`STUCK`], and when that was found.
-    stuck: Option<(Party, Instant)>,
+    stuck: Option<(Party, Moment)>,
     /// A party found stopped, with the first and the last time. Whoever comes back to it later still waits.
-    stopped: Option<(Party, Instant, Instant)>,
+    stopped: Option<(Party, Moment, Moment)>,
 }
 
 /// The last party that this program reported to be stopped, and when.
-pub type LastReport = Mutex<Option<(Party, Instant)>>;
+pub type LastReport = Mutex<Option<(Party, Moment)>>;
 
 /// What a wait found out.
 #[derive(Clone, Copy, Debug, Default)]
@@ -50,16 +58,17 @@ impl Waits {
         if times < YIELDS {
             sys::yield_now();
         } else {
-            std::thread::sleep(NAP);
+            clock::sleep(NAP);
         }
-        let now = Instant::now();
+        let now = now();
         let begun = match self.since {
             Some((before, begun)) if before == party && times > 1 => begun,
             _ => now,
         };
         self.since = Some((party, begun));
-        let waited = now - begun;
-        let suspected = self.stopped.is_some_and(|(who, _, last)| who == party && now - last < KNOWN);
+        let waited = now.saturating_sub(begun);
+        let suspected =
+            self.stopped.is_some_and(|(who, _, last)| who == party && now.saturating_sub(last) < KNOWN);
         if times < 4 && !suspected && !self.is_known(party, now) {
             return Waited::default();
         }
@@ -70,11 +79,11 @@ impl Waits {
             return Waited::default();
         }
         let first = match self.stopped {
-            Some((before, first, last)) if before == party && now - last < KNOWN => first,
+            Some((before, first, last)) if before == party && now.saturating_sub(last) < KNOWN => first,
             _ => begun,
         };
         self.stopped = Some((party, first, now));
-        Waited { stopped: true, long: now - first >= TELL }
+        Waited { stopped: true, long: now.saturating_sub(first) >= TELL }
     }
 
     /// The party that was last found stopped.
@@ -83,7 +92,7 @@ impl Waits {
     }
 
     /// Whether `party` was found stuck a moment before `now`.
-    pub fn is_known(&self, party: Party, now: Instant) -> bool {
-        self.stuck.is_some_and(|(who, when)| who == party && now - when < KNOWN)
+    pub fn is_known(&self, party: Party, now: Moment) -> bool {
+        self.stuck.is_some_and(|(who, when)| who == party && now.saturating_sub(when) < KNOWN)
     }
 }

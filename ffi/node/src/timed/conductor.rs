@@ -203,6 +203,7 @@ impl Conductor {
             }
             // What threads wrote before they began to wait is there now.
             players.iter().for_each(|player| self.collect(player));
+            self.take_left();
             if look_again(&players) {
                 continue;
             }
@@ -313,6 +314,15 @@ impl Conductor {
                 Job::Doorbell { .. } => self.engine.ring(Cause::new(at), bell.fid, job, bell.posted()),
                 _ => self.engine.submit(Cause::new(at), bell.fid, job),
             }
+        }
+    }
+
+    /// Takes what calls of programs left: commands, whose queues may have something to send now, and registers that were written.
+    fn take_left(&mut self) {
+        let (left, region) = (self.board.take_left(), self.node.core().adapter.region());
+        for fid in (0..region.functions()).filter(|fid| left & 1 << fid != 0 && region.is_present(*fid)) {
+            // With no frame there, it only goes on with what is ready, and learns of timers.
+            self.engine.submit(Cause::new(self.engine.now()), fid, Job::Arrive);
         }
     }
 
@@ -460,5 +470,25 @@ impl Core {
     /// Time is what `board` says from now on.
     fn conducted_by(&self, board: Board) {
         let _ = self.board.set(board);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tests::bed::{OnNode, Scratch};
+
+    #[test]
+    fn what_a_call_of_a_program_finds_to_do_is_left_to_the_conductor() {
+        let scratch = Scratch::new();
+        let node = scratch.node();
+        let rules = Rules { profile: Profile::load("direct-x16").unwrap(), seed: 1, faults: None };
+        let mut conductor = Conductor::new(&node, rules).unwrap();
+        let (core, now) = (node.core(), conductor.engine.now());
+        core.drive(now, |runner, host| runner.run_busy(&core.adapter, host, now, 1));
+        assert_eq!(conductor.engine.next(&core.adapter), None);
+        conductor.take_left();
+        assert_eq!(conductor.engine.next(&core.adapter), Some(now));
+        assert_eq!(conductor.board.take_left(), 0);
     }
 }
