@@ -125,7 +125,8 @@ fn a_permutation_and_all_to_all_have_everybody_once() {
     let flows = permutation(&hosts, 1, 3);
     let (mut from, mut to): (Vec<_>, Vec<_>) = flows.iter().map(|flow| (flow.from, flow.to)).unzip();
     assert!(flows.iter().all(|flow| flow.from != flow.to));
-    (from.sort_unstable(), to.sort_unstable());
+    from.sort_unstable();
+    to.sort_unstable();
     assert_eq!((&from, &to), (&hosts, &hosts));
     assert_eq!(all_to_all(&hosts, 1).len(), 16 * 15);
 }
@@ -193,7 +194,7 @@ fn outputs_have_the_form_of_hpcc() {
         let rest = numbers(rest);
         assert!(rest.len() == 6 && rest[2] == 1_000_000 && rest[4] > rest[5], "{line}");
     }
-    let pfc: Vec<_> = outcome.pfc().lines().map(|line| numbers(line)).collect();
+    let pfc: Vec<_> = outcome.pfc().lines().map(&numbers).collect();
     assert!(pfc.iter().all(|line| line.len() == 5 && line[1] < 8 && line[2] == 0 && line[3] == 1));
     let qlen = outcome.qlen();
     let mut lines = qlen.lines();
