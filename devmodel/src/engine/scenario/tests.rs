@@ -56,6 +56,22 @@ fn pauses_keep_an_incast_from_losing_anything() {
     }
 }
 
+#[test]
+fn a_card_makes_no_more_packets_while_its_port_is_paused_however_often_that_was() {
+    let mut scenario = star(9, 100.0).with_pfc();
+    scenario.flows = incast(&(0..8).collect::<Vec<_>>(), 8, 1 << 40);
+    scenario.until = Some(20_000_000_000);
+    let outcome = scenario.run().unwrap();
+    let hosts = outcome.ports.iter().filter(|(node, ..)| *node < 8);
+    let most = hosts.map(|(.., load)| load.most).max().unwrap();
+    // What its port has to do for 2 us, and a turn of 16 packets.
+    assert!(
+        outcome.pauses.len() > 500 && most < 25_000 + 17 * 4200,
+        "{most} bytes, {} pauses",
+        outcome.pauses.len()
+    );
+}
+
 /// An incast of 8 to 1 by programs that never end: what the queue was like in the second half of it.
 fn long_incast(scenario: Scenario) -> (Outcome, Vec<u64>) {
     let mut scenario = scenario;

@@ -1,0 +1,306 @@
+//! The timed runner: the same stages, their packets and writes on the units of a card, in virtual picoseconds.
+
+mod turns;
+mod wire;
+
+use self::{
+    turns::{QUANTUM, Turns},
+    wire::{Bound, Flight, Network},
+};
+use super::{
+    card::{Load, Station, Units},
+    dispatch::dispatch,
+    faults::{FaultPlan, Found, Refusing, Trial},
+    mirror::Mirror,
+    network::Move,
+    runner::{self, Trace, Traced},
+    sched::{Ps, Schedule},
+    spans::{Cause, Spans},
+    timing::Profile,
+};
+use crate::{
+    Adapter,
+    host::Host,
+    mlx5::{Job, Step, step::Buffers},
+    region::{Func, TimerKind},
+    transport::Timer,
+};
+use std::collections::BTreeMap;
+
+/// Something that happens at a time.
+enum What<T> {
+    /// A function has a job.
+    Job(u8, Job, Cause, Option<u16>),
+    /// A frame is there.
+    Frame(u8, Box<Flight>),
+    /// A card may make more packets.
+    Turn(usize),
+    /// A frame that was held back sets out.
+    Late(Bound),
+    /// A frame is on its way, or whoever sends one is paused.
+    Net(Move<(u8, Box<Flight>)>),
+    /// What whoever runs this has in mind.
+    Other(T),
+}
+
+impl<T> What<T> {
+    /// The function that does something then.
+    fn function(&self) -> Option<u8> {
+        match self {
+            Self::Job(fid, ..) | Self::Frame(fid, _) => Some(*fid),
+            _ => None,
+        }
+    }
+}
+
+/// What happened.
+pub enum Happened<T> {
+    /// A function did something.
+    Function {
+        /// Which.
+        fid: u8,
+        /// It came about by this.
+        cause: Cause,
+        /// It took up the last packet of a message.
+        ends: bool,
+    },
+    /// What was to happen by [`Timed::at`].
+    Other(T),
+}
+
+/// Runs the pipeline in virtual time; see the [module](self).
+pub struct Timed<'w, T> {
+    schedule: Schedule<What<T>>,
+    profile: Profile,
+    cards: Vec<Units>,
+    /// Which card a function is on.
+    card_of: Vec<usize>,
+    /// Of each card, the queue pairs that wait for their turn to send.
+    turns: Vec<Turns>,
+    buffers: Buffers,
+    /// The earliest timer of each function for which there is an event.
+    timer: BTreeMap<u8, Option<Ps>>,
+    /// Frames that were sent, and how many of them were acknowledgements.
+    pub(crate) frames: [u64; 2],
+    pub(crate) trace: Option<Trace>,
+    /// What took time.
+    pub(crate) spans: Spans,
+    /// Who wants copies of the frames.
+    pub(crate) mirror: Option<Mirror<'w>>,
+    /// What joins the cards, if it is more than the profile's wire.
+    network: Option<Network>,
+    /// What befalls frames.
+    trial: Option<Box<Trial<Bound>>>,
+}
+
+impl<T> Timed<'_, T> {
+    /// Cards of `profile`: `card_of` says by function which it is on.
+    pub fn new(profile: Profile, card_of: Vec<usize>) -> Self {
+        let count = card_of.iter().copied().max().unwrap_or(0) + 1;
+        let cards = (0..count).map(|_| Units::new(&profile)).collect();
+        let turns = vec![Turns::default(); count];
+        Self {
+            schedule: Schedule::default(),
+            profile,
+            cards,
+            card_of,
+            turns,
+            buffers: Buffers::default(),
+            timer: BTreeMap::new(),
+            frames: [0; 2],
+            trace: None,
+            spans: Spans::default(),
+            mirror: None,
+            network: None,
+            trial: None,
+        }
+    }
+
+    /// What happens from now on goes by `plan`.
+    pub fn try_out(&mut self, plan: FaultPlan) {
+        self.trial = Some(Box::new(Trial::new(plan, self.schedule.now())));
+    }
+
+    /// What came of the plan, if there is one.
+    pub fn found(&mut self) -> Option<Found> {
+        let trial = self.trial.take()?;
+        Some(Found { befell: trial.befell, timeline: trial.timeline })
+    }
+
+    /// What the units of each card have done.
+    pub(crate) fn loads(&self) -> Vec<[Load; Station::ALL.len()]> {
+        self.cards.iter().map(|card| *card.loads()).collect()
+    }
+
+    fn place(&self, fid: u8) -> usize {
+        self.card_of.get(usize::from(fid)).copied().unwrap_or(0)
+    }
+
+    /// The time: that of what happened last.
+    pub fn now(&self) -> Ps {
+        self.schedule.now()
+    }
+
+    /// When the next thing happens, if any does.
+    pub fn next(&mut self, adapter: &Adapter) -> Option<Ps> {
+        self.forget_timers(adapter);
+        self.schedule.peek().map(|(at, _)| at)
+    }
+
+    /// Nothing happens before `at`, which becomes the time.
+    pub fn begin(&mut self, at: Ps) {
+        self.schedule.begin(at);
+    }
+
+    /// Lets something happen at `at`.
+    pub fn at(&mut self, at: Ps, what: T) {
+        self.schedule.at(at, What::Other(what));
+    }
+
+    /// Lets the next thing happen. `None` if nothing is to happen any more.
+    pub fn step(&mut self, adapter: &Adapter, host: &mut dyn Host) -> Option<Happened<T>> {
+        loop {
+            self.forget_timers(adapter);
+            let what = self.schedule.take()?;
+            let Some(what) = self.unless_stopped(what).and_then(|what| self.in_turn(what)) else { continue };
+            return Some(match what {
+                What::Job(fid, job, cause, posted) => {
+                    let cause = self.with_context(adapter, fid, &job, cause);
+                    self.carry_out(adapter, host, fid, (job, posted), cause);
+                    Happened::Function { fid, cause, ends: false }
+                }
+                What::Frame(fid, flight) => self.take_up(adapter, host, fid, flight),
+                What::Net(what) => match self.move_on(what) {
+                    Some((fid, flight)) => self.take_up(adapter, host, fid, flight),
+                    None => continue,
+                },
+                What::Late(bound) => {
+                    self.set_out(bound);
+                    continue;
+                }
+                What::Turn(card) => match self.next_turn(adapter, host, card) {
+                    Some(happened) => happened,
+                    None => continue,
+                },
+                What::Other(what) => Happened::Other(what),
+            });
+        }
+    }
+
+    /// When the context of the queue pair that a job is of is at hand.
+    fn with_context(&mut self, adapter: &Adapter, fid: u8, job: &Job, cause: Cause) -> Cause {
+        let qp = match job {
+            Job::Doorbell { qpn, .. } => *qpn,
+            Job::Execute { qp } => *qp,
+            _ => return cause,
+        };
+        let here = self.place(fid);
+        let Self { cards, profile, spans, .. } = self;
+        cards[here].context(profile, spans, here, (fid, qp & qp_mask(adapter)), cause)
+    }
+
+    /// Drops timers that are next and were stopped meanwhile: time need not go on for them.
+    fn forget_timers(&mut self, adapter: &Adapter) {
+        let is_stopped = |at, what: &What<T>| match what {
+            What::Job(fid, Job::Timeout { .. }, ..) => !adapter.region().timer_due(*fid, at),
+            _ => false,
+        };
+        while self.schedule.peek().is_some_and(|(at, what)| is_stopped(at, what)) {
+            if let Some(What::Job(fid, ..)) = self.schedule.drop_next() {
+                // One that was begun since is to have an event of its own.
+                let next = adapter.region().timer_hint(fid, self.schedule.now());
+                self.timer.insert(fid, next);
+                if let Some(at) = next {
+                    self.begin_timer(fid, at);
+                }
+            }
+        }
+    }
+
+    fn begin_timer(&mut self, fid: u8, at: Ps) {
+        // Which timers are due is asked when it is time.
+        let kind = TimerKind::Connection(Timer::Ack);
+        self.submit(Cause::new(at), fid, Job::Timeout { qp: 0, kind });
+    }
+
+    /// As [`Timed::step`], where all frames get lost.
+    pub(crate) fn step_alone(&mut self, adapter: &Adapter, host: &mut dyn Host) -> Option<Happened<T>> {
+        while self.schedule.peek().is_some_and(|(_, what)| matches!(what, What::Frame(..))) {
+            self.schedule.take();
+        }
+        self.step(adapter, host)
+    }
+
+    /// Gives `job` to `fid` when `cause` says.
+    pub fn submit(&mut self, cause: Cause, fid: u8, job: Job) {
+        self.schedule.at(cause.at, What::Job(fid, job, cause, None));
+    }
+
+    /// As [`Timed::submit`], for a doorbell: `posted` was the send counter of the doorbell record then.
+    pub fn ring(&mut self, cause: Cause, fid: u8, job: Job, posted: u16) {
+        self.schedule.at(cause.at, What::Job(fid, job, cause, Some(posted)));
+    }
+
+    /// Carries out a job whose time has come.
+    fn carry_out(
+        &mut self,
+        adapter: &Adapter,
+        host: &mut dyn Host,
+        fid: u8,
+        (job, posted): (Job, Option<u16>),
+        cause: Cause,
+    ) {
+        let now = self.schedule.now();
+        let mut refusing;
+        let host: &mut dyn Host = match &self.trial {
+            Some(trial) if trial.is_refused(fid, now) => {
+                refusing = Refusing(host);
+                &mut refusing
+            }
+            _ => host,
+        };
+        let mut func = Func::lock(adapter.region(), fid, host);
+        runner::trace(&mut self.trace, now, fid, Traced::Job(job));
+        let mut step = Step::new(host, now, (adapter.region(), adapter.config()), &mut self.buffers);
+        (step.careful, step.posted, step.quantum) = (true, posted, QUANTUM);
+        step.takes_turns = !matches!(job, Job::Doorbell { .. } | Job::Execute { .. });
+        if let Job::Timeout { .. } = job {
+            while let Some((qp, kind)) = func.take_timer(now) {
+                step.push(Job::Timeout { qp, kind });
+            }
+        } else {
+            dispatch(&job, &mut func, &mut step);
+        }
+        while let Some(job) = step.buffers.jobs.pop_front() {
+            dispatch(&job, &mut func, &mut step);
+        }
+        let reads = step.reads;
+        // What a QP has more to send it sends when it is its turn again.
+        while let Some(qp) = func.take_ready() {
+            self.submit(cause, fid, Job::Execute { qp });
+        }
+        let timer = func.next_timer();
+        if let Some(at) = timer.filter(|_| self.timer.insert(fid, timer) != Some(timer)) {
+            self.begin_timer(fid, at);
+        }
+        func.commit(host);
+        drop(func);
+        self.buffers.committed();
+        self.transmit(adapter, host, fid, reads, cause);
+    }
+
+    /// `fid` wrote `len` bytes, of a completion or of data: when a program can see them, for then they are in memory.
+    pub fn written(&mut self, fid: u8, len: u32, completion: bool, cause: Cause) -> Cause {
+        let here = self.place(fid);
+        let Self { cards, profile, spans, .. } = self;
+        match completion {
+            true => cards[here].complete(profile, spans, here, cause, len.into()),
+            false => cards[here].write(profile, spans, here, cause, len.into()),
+        }
+    }
+}
+
+/// What tells a function's queue pairs apart in their numbers.
+fn qp_mask(adapter: &Adapter) -> u32 {
+    (1 << adapter.region().geometry().log_qp) - 1
+}

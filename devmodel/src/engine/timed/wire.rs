@@ -1,0 +1,293 @@
+//! Frames from card to card: over the profile's wire or through links and switches, and what befalls them on the way.
+
+use super::{Happened, Timed, What, qp_mask};
+use crate::{
+    Adapter,
+    engine::{
+        card::{Made, Outgoing},
+        delivery::seal,
+        network::{Fabric, Move, Packet, Pause, PortLoad, Settings, Topology},
+        runner::{TraceEvent, Traced},
+        spans::{Cause, Part},
+    },
+    host::{Host, Rid},
+    mlx5::{Frame, Job, Payload},
+    region::{SlotPayload, WireRing},
+};
+use hwspec::wire::{BthOpcode, Headers, ICRC_SIZE, Operation, ip::mark_congested};
+
+/// A frame between two functions.
+#[derive(Clone)]
+pub(super) struct Flight {
+    frame: Frame,
+    bytes: Vec<u8>,
+    from: u8,
+    pub(super) cause: Cause,
+    /// All of it, if it was damaged on the way.
+    damaged: Option<Vec<u8>>,
+    /// Its number in the timeline of a trial.
+    number: Option<usize>,
+}
+
+impl Flight {
+    fn headers(&self) -> &[u8] {
+        &self.frame.headers[..self.frame.header_len as usize]
+    }
+}
+
+/// A frame for a function, and how many bytes it has on the wire.
+pub(super) type Bound = (u8, u64, Box<Flight>);
+
+/// Links and switches between the cards, each of which is a host's.
+pub(super) struct Network {
+    pub(super) fabric: Fabric<(u8, Box<Flight>)>,
+    /// Bytes of payload that came from each card.
+    came: Vec<u64>,
+}
+
+impl<T> Timed<'_, T> {
+    /// The cards are those of the hosts of `topology`, in order.
+    pub(crate) fn join(&mut self, topology: &Topology, settings: Settings, seed: u64) {
+        let (fabric, cards) = (Fabric::new(topology, settings, seed), self.cards.len());
+        self.network = Some(Network { fabric, came: vec![0; cards] });
+    }
+
+    /// What the ports of hosts and switches have done, by node and port.
+    pub(crate) fn ports(&self) -> Vec<(usize, usize, PortLoad)> {
+        self.network.iter().flat_map(|network| network.fabric.loads()).collect()
+    }
+
+    /// Pauses of ports since this was asked last.
+    pub(crate) fn pauses(&mut self) -> Vec<Pause> {
+        self.network.as_mut().map(|network| std::mem::take(&mut network.fabric.pauses)).unwrap_or_default()
+    }
+
+    /// Bytes of payload that arrived from each card.
+    pub(crate) fn came(&self) -> &[u64] {
+        self.network.as_ref().map_or(&[], |network| &network.came)
+    }
+
+    /// Sends what a step has made: payload from memory, then over the wire.
+    pub(super) fn transmit(
+        &mut self,
+        adapter: &Adapter,
+        host: &mut dyn Host,
+        fid: u8,
+        reads: bool,
+        cause: Cause,
+    ) {
+        let now = self.schedule.now();
+        let mut out = std::mem::take(&mut self.buffers.out);
+        for frame in out.iter().copied() {
+            let headers = &frame.headers[..frame.header_len as usize];
+            if let Some(watch) = &mut self.trace {
+                let what = Traced::Frame(headers, frame.payload.len());
+                watch(&TraceEvent { now, fid, what });
+            }
+            let Some(to) = adapter.owner(headers) else { continue };
+            let Some(out) = outgoing(&frame, reads) else { continue };
+            self.frames[0] += 1;
+            self.frames[1] += u64::from(out.made == Made::Acknowledgement);
+            let here = self.place(fid);
+            let Self { cards, profile, spans, mirror, buffers, .. } = self;
+            let sent = cards[here].send(profile, spans, here, cause, out);
+            if let Some(mirror) = mirror {
+                let (mut whole, link_layer) = (Vec::new(), adapter.config().link_layer);
+                mirror.pass(now);
+                if seal(host, link_layer, fid, &frame, &buffers.staged, &mut whole).is_ok() {
+                    mirror.frame(sent.at, whole);
+                }
+            }
+            let staged = match frame.payload {
+                Payload::Staged(at, len) => {
+                    buffers.staged.get(at as usize..(at + len) as usize).unwrap_or(&[]).to_vec()
+                }
+                _ => Vec::new(),
+            };
+            let flight = Flight { frame, bytes: staged, from: fid, cause: sent, damaged: None, number: None };
+            let bound = (to, out.frame, Box::new(flight));
+            if self.trial.is_some() {
+                self.try_frame(adapter, host, fid, bound);
+            } else {
+                self.set_out(bound);
+            }
+        }
+        out.clear();
+        self.buffers.out = out;
+        self.buffers.delivered();
+    }
+
+    /// A frame that has left its card goes over the wire.
+    pub(super) fn set_out(&mut self, (to, bytes, mut flight): Bound) {
+        let (here, there) = (self.place(flight.from), self.place(to));
+        let sent = flight.cause;
+        if self.network.is_some() {
+            let packet = packet_of(there, bytes, (to, flight));
+            return self.schedule.at(sent.at, What::Net(Move::Left(here, packet)));
+        }
+        let Self { cards, profile, spans, .. } = self;
+        let across = sent.at + profile.wire.across(bytes);
+        let cable = spans.then(sent, here, Part::Cable, sent.at + profile.wire.propagation.ps());
+        let across = spans.then(cable, here, Part::Switch, across);
+        flight.cause = cards[there].receive(profile, spans, there, across);
+        self.schedule.at(flight.cause.at, What::Frame(to, flight));
+    }
+
+    /// The same for one that something may befall.
+    #[cold]
+    fn try_frame(&mut self, adapter: &Adapter, host: &mut dyn Host, fid: u8, (to, bytes, mut flight): Bound) {
+        let now = self.schedule.now();
+        let here = self.place(fid);
+        let Some(trial) = &mut self.trial else { return };
+        let (left, data) = (flight.cause.at, flight.frame.payload.len() as u32);
+        let Ok(headers) = Headers::of_built(flight.headers(), bytes as usize) else { return };
+        let (number, fate) = trial.sent((now, left), (fid, to), &headers, data);
+        let passed = if fate.lost { Vec::new() } else { trial.passed(fid) };
+        flight.number = number;
+        if fate.pause > 0 {
+            self.cards[here].pause(now + fate.pause);
+        }
+        if fate.mark {
+            let len = usize::from(flight.frame.header_len);
+            mark_congested(&mut flight.frame.headers[..len]);
+        }
+        if fate.corrupt {
+            let (mut whole, link_layer) = (Vec::new(), adapter.config().link_layer);
+            // What it refers to was read a moment ago.
+            let mut frame = flight.frame;
+            if let Payload::Staged(_, len) = frame.payload {
+                frame.payload = Payload::Staged(0, len);
+            }
+            if seal(host, link_layer, fid, &frame, &flight.bytes, &mut whole).is_ok() {
+                if let Some(last) = whole.last_mut() {
+                    *last ^= 1;
+                }
+                flight.damaged = Some(whole);
+            }
+        }
+        if fate.lost {
+            return;
+        }
+        if fate.behind > 0 {
+            if let Some(trial) = &mut self.trial {
+                trial.held.push((fid, fate.behind, (to, bytes, flight)));
+            }
+        } else {
+            let copy = fate.twice.then(|| (to, bytes, flight.clone()));
+            for mut one in copy.into_iter().chain([(to, bytes, flight)]) {
+                if fate.delay > 0 {
+                    one.2.cause = self.spans.then(one.2.cause, here, Part::Cable, left + fate.delay);
+                    self.schedule.at(left + fate.delay, What::Late(one));
+                } else {
+                    self.set_out(one);
+                }
+            }
+        }
+        for (to, bytes, mut late) in passed {
+            late.cause = self.spans.then(late.cause, here, Part::Cable, left);
+            self.set_out((to, bytes, late));
+        }
+    }
+
+    /// Something happens between the cards. Returns a frame that its receiver takes up at once, and whose it is.
+    pub(super) fn move_on(&mut self, what: Move<(u8, Box<Flight>)>) -> Option<(u8, Box<Flight>)> {
+        let now = self.schedule.now();
+        let Self { network, schedule, .. } = self;
+        let fabric = &mut network.as_mut()?.fabric;
+        let there = fabric.happen(now, what, &mut |at, what| schedule.at(at, What::Net(what)));
+        for card in std::mem::take(&mut fabric.released) {
+            self.call(card);
+        }
+        let packet = there?;
+        let (to, mut flight) = packet.item;
+        if packet.marked {
+            let len = usize::from(flight.frame.header_len);
+            mark_congested(&mut flight.frame.headers[..len]);
+        }
+        let from = self.place(flight.from);
+        let Self { network, schedule, spans, cards, profile, .. } = self;
+        if let Some(network) = network {
+            network.came[from] += flight.frame.payload.len() as u64;
+        }
+        let across = spans.then(flight.cause, packet.to, Part::Switch, now);
+        flight.cause = cards[packet.to].receive(profile, spans, packet.to, across);
+        if flight.cause.at == now {
+            return Some((to, flight));
+        }
+        schedule.at(flight.cause.at, What::Frame(to, flight));
+        None
+    }
+
+    /// A function takes up a frame that is there.
+    pub(super) fn take_up(
+        &mut self,
+        adapter: &Adapter,
+        host: &mut dyn Host,
+        fid: u8,
+        mut flight: Box<Flight>,
+    ) -> Happened<T> {
+        let size = flight.headers().len() + flight.frame.payload.len() + ICRC_SIZE;
+        let bth = Headers::of_built(flight.headers(), size).map(|headers| headers.bth());
+        let (mut ends, here) = (false, self.place(fid));
+        if let Ok(bth) = bth {
+            ends = bth.opcode().is_last();
+            let qp = (fid, bth.dest_qp().0 & qp_mask(adapter));
+            let Self { cards, profile, spans, .. } = self;
+            flight.cause = cards[here].context(profile, spans, here, qp, flight.cause);
+        }
+        self.arrive(adapter, host, fid, &flight);
+        Happened::Function { fid, cause: flight.cause, ends }
+    }
+
+    /// A frame is there: the receiver takes it up.
+    fn arrive(&mut self, adapter: &Adapter, host: &mut dyn Host, to: u8, flight: &Flight) {
+        if let Some((trial, number)) = self.trial.as_mut().zip(flight.number) {
+            trial.arrived(number, self.schedule.now());
+        }
+        if let Some(whole) = &flight.damaged {
+            let (headers, rest) = whole.split_at(usize::from(flight.frame.header_len));
+            if WireRing::of(adapter.region(), to).push(host, headers, SlotPayload::Bytes(rest), true) {
+                self.carry_out(adapter, host, to, (Job::Arrive, None), flight.cause);
+            }
+            return;
+        }
+        let payload = match &flight.frame.payload {
+            Payload::Empty => SlotPayload::Bytes(&[]),
+            Payload::Staged(..) => SlotPayload::Bytes(&flight.bytes),
+            Payload::Pieces(n, pieces) => SlotPayload::Pieces(Rid(flight.from), &pieces[..*n as usize]),
+        };
+        if WireRing::of(adapter.region(), to).push(host, flight.headers(), payload, false) {
+            self.carry_out(adapter, host, to, (Job::Arrive, None), flight.cause);
+        }
+    }
+}
+
+/// A frame for a card on its way through links and switches. Connections are told apart by their queue pairs, for a switch would by the UDP
+/// port that follows from them.
+fn packet_of(to: usize, bytes: u64, item: (u8, Box<Flight>)) -> Packet<(u8, Box<Flight>)> {
+    let mut packet = Packet::new(to, 0, bytes, item);
+    if let Ok(headers) = Headers::of_built(packet.item.1.headers(), bytes as usize) {
+        let bth = headers.bth();
+        let (urgent, may_mark) =
+            (bth.opcode() == BthOpcode::Cnp, matches!(headers.traffic_class() & 3, 1 | 2));
+        // Neighbouring numbers fall on different ways (Knuth's multiplicative hash).
+        let hash = (bth.dest_qp().0 ^ u32::from(packet.item.1.from) << 16).wrapping_mul(0x9e37_79b1) >> 8;
+        (packet.urgent, packet.may_mark, packet.hash) = (urgent, may_mark, hash);
+    }
+    packet
+}
+
+/// What a frame is made of; nothing if it cannot be read, which no stage makes. `reads`: its data was copied from host memory.
+fn outgoing(frame: &Frame, reads: bool) -> Option<Outgoing> {
+    let head = &frame.headers[..frame.header_len as usize];
+    let data = frame.payload.len() as u64;
+    let size = head.len() as u64 + data + ICRC_SIZE as u64;
+    let made = match Headers::of_built(head, size as usize).ok()?.bth().opcode().operation() {
+        Some(Operation::ReadResponse) => Made::ReadAnswer,
+        Some(Operation::AtomicAck) => Made::AtomicAnswer,
+        Some(Operation::Ack) => Made::Acknowledgement,
+        _ if data > 0 && (reads || matches!(frame.payload, Payload::Pieces(..))) => Made::Read,
+        _ => Made::Inline,
+    };
+    Some(Outgoing { made, frame: size, data })
+}
