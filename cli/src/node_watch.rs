@@ -21,7 +21,7 @@ const TROUBLE: [(&str, &[Counters]); 4] = [
     ),
 ];
 
-/// What each function had counted at a time.
+/// Holds what each function had counted at a time, for rates.
 struct Look {
     at: Instant,
     counters: Vec<(u8, [u64; COUNTERS])>,
@@ -39,7 +39,7 @@ pub fn watch(dir: &Path, json: bool, options: &Watch) -> Result<String, NodeErro
         if json {
             say!("{}\n", node_state::json(&status));
         } else {
-            // What a terminal shows is written over.
+            // A terminal shows one table that changes.
             let clear = if stdout().is_terminal() { "\x1b[H\x1b[J" } else { "" };
             say!("{clear}{}", table(&status, before.as_ref(), at));
         }

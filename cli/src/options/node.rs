@@ -115,7 +115,7 @@ pub struct Identity {
     strict: Option<Strict>,
 }
 
-/// What programs see of the machine that a node stands for, which it is made with and keeps.
+/// Names what programs see of the machine that a node stands for; a node keeps what it was made with.
 #[derive(Args, Clone, Copy)]
 pub struct Seen {
     /// What programs call the PF, such as mlx5_0; its VFs count on [default: as the node has it, iron0 if it is new]

@@ -43,7 +43,7 @@ pub enum Sim {
     },
 }
 
-/// What everything costs.
+/// Names the profile that says what everything costs.
 #[derive(Args)]
 pub struct SimProfile {
     #[arg(id = "profile", long = "profile", default_value = BUILT_IN[0], value_name = "NAME or FILE",
@@ -128,7 +128,7 @@ pub struct SimPlan {
     pub report_gbits: bool,
 }
 
-/// Who writes to whom.
+/// Says who writes to whom.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Pattern {
     /// All hosts to the last one

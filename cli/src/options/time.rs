@@ -12,7 +12,7 @@ pub enum ClockKind {
     Timed,
 }
 
-/// What time programs live in.
+/// Says which time programs live in.
 #[derive(Args)]
 pub struct Time {
     /// Whether programs live in this machine's time, or in that of a card
@@ -22,7 +22,7 @@ pub struct Time {
     pub rules: TimeRules,
 }
 
-/// What virtual time goes by.
+/// Says what virtual time goes by.
 #[derive(Args)]
 pub struct TimeRules {
     #[command(flatten)]

@@ -36,7 +36,7 @@ pub fn run(plan: &Plan, look: &SimLook) -> Result<Report, Box<dyn Error>> {
         Some(path) => captured(plan, Watch { timeline, faults, ..Watch::default() }, path),
     };
     if let Some(plan) = plan_of_faults {
-        // What came of the faults counts also if they were too many for the run.
+        // A run that the faults have ended still has a timeline to show.
         say!("{}", trial::table(&plan, &found));
         trial::finish(&plan, &found, &look.trial)?;
     }

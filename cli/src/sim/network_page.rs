@@ -78,7 +78,7 @@ fn milliseconds(ps: u64) -> f64 {
     ps as f64 / 1e9
 }
 
-/// What came from each sender over time.
+/// Draws the rate of each sender over time.
 fn rates(outcome: &Outcome) -> Result<String, Failed> {
     let looks = looks(outcome);
     let senders = (0..outcome.hosts.len()).filter(|host| outcome.came[*host] > 0).take(LINES);

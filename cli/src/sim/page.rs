@@ -1,4 +1,4 @@
-//! What pages for browsers share: how they begin, and lines that are drawn.
+//! Pages for browsers share their beginning and the way they draw lines.
 
 use plotters::{coord::ranged1d::ValueFormatter, prelude::*};
 use std::error::Error;

@@ -307,12 +307,16 @@ impl Reader {
         }
         let (first, mut busy, mut left) = (at + p.read_trip(), 0, len);
         let begin = first.max(self.until);
+        let chunk = u64::from(p.card.chunk);
+        let bound = p.slot.time(chunk);
         while left > 0 {
-            let piece = left.min(p.card.chunk.into());
+            let piece = left.min(chunk);
             let pace = p.card.read_pace.time(piece, self.read, p.card.read_pace_bytes);
-            busy += p.slot.time(piece).max(pace);
-            self.read += piece;
-            left -= piece;
+            // The pace only gets better: once the lanes bound it, they bound all that follows.
+            let pieces = if piece == chunk && pace <= bound { left / chunk } else { 1 };
+            busy += pieces * if piece == chunk { bound } else { p.slot.time(piece) }.max(pace);
+            self.read += pieces * piece;
+            left -= pieces * piece;
         }
         self.until = begin + busy;
         Read { until: self.until, busy, waited: begin - first }

@@ -18,6 +18,7 @@ pub mod spans;
 mod switch;
 mod switched;
 mod tags;
+mod text;
 pub mod timed;
 pub mod timing;
 
@@ -27,3 +28,4 @@ pub use macs::Macs;
 pub use mirror::TakeFrame;
 pub use runner::{Runner, Trace, TraceEvent, Traced};
 pub use sched::Ps;
+pub use text::TextError;

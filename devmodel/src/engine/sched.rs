@@ -5,13 +5,9 @@ use std::{cmp::Reverse, collections::BinaryHeap};
 /// Picoseconds of virtual time.
 pub type Ps = u64;
 
-/// What orders an event: its time, its number, and the place where what is to happen lies. Keys are small, for they are what a heap moves.
-type Key = u128;
-
-/// Bits of a place: so many events are never ahead at once.
-const PLACE: u32 = 24;
-/// Bits of an event's number.
-const NUMBER: u32 = 40;
+/// What orders an event: its time and its number; then the place where what is to happen lies. Keys are small, for they are what a heap
+/// moves.
+type Key = (Ps, u64, u32);
 
 /// What is to happen, by time.
 pub struct Schedule<T> {
@@ -28,14 +24,6 @@ impl<T> Default for Schedule<T> {
     }
 }
 
-fn time(key: Key) -> Ps {
-    (key >> (PLACE + NUMBER)) as Ps
-}
-
-fn place(key: Key) -> usize {
-    (key & ((1 << PLACE) - 1)) as usize
-}
-
 impl<T> Schedule<T> {
     /// The time: that of the event taken last.
     pub fn now(&self) -> Ps {
@@ -44,24 +32,19 @@ impl<T> Schedule<T> {
 
     /// Something happens at `at`, or now if that is past.
     pub fn at(&mut self, at: Ps, what: T) {
-        let place = match self.free.pop() {
-            Some(place) => place as usize,
-            None => {
-                self.places.push(None);
-                self.places.len() - 1
-            }
-        };
-        assert!(place < 1 << PLACE, "expected at most {} events ahead", 1u32 << PLACE);
-        self.places[place] = Some(what);
-        self.made = (self.made + 1) & ((1 << NUMBER) - 1);
-        let at = Key::from(at.max(self.now)) << (PLACE + NUMBER);
-        self.heap.push(Reverse(at | Key::from(self.made) << PLACE | place as Key));
+        let place = self.free.pop().unwrap_or_else(|| {
+            self.places.push(None);
+            (self.places.len() - 1) as u32
+        });
+        self.places[place as usize] = Some(what);
+        self.made += 1;
+        self.heap.push(Reverse((at.max(self.now), self.made, place)));
     }
 
     /// The next event, and when it is.
     pub fn peek(&self) -> Option<(Ps, &T)> {
-        let Reverse(key) = self.heap.peek()?;
-        Some((time(*key), self.places[place(*key)].as_ref()?))
+        let Reverse((at, _, place)) = self.heap.peek()?;
+        Some((*at, self.places[*place as usize].as_ref()?))
     }
 
     /// Takes the next event without any time going on.
@@ -82,10 +65,10 @@ impl<T> Schedule<T> {
     }
 
     fn pop(&mut self) -> Option<(Ps, T)> {
-        let Reverse(key) = self.heap.pop()?;
-        let what = self.places[place(key)].take()?;
-        self.free.push(place(key) as u32);
-        Some((time(key), what))
+        let Reverse((at, _, place)) = self.heap.pop()?;
+        let what = self.places[place as usize].take()?;
+        self.free.push(place);
+        Some((at, what))
     }
 }
 

@@ -2,10 +2,7 @@
 
 use super::{responses, step::Payload, work::Work};
 use crate::{region::TimerKind, state::Counters, transport::Requests};
-use hwspec::{
-    context::ServiceType,
-    wire::{BthOpcode, Packet},
-};
+use hwspec::wire::{BthOpcode, Packet};
 
 /// DSCP 48, as network control traffic.
 const TRAFFIC_CLASS: u8 = 48 << 2;
@@ -23,12 +20,11 @@ pub(crate) fn notify(w: &mut Work<'_, '_, '_>) {
     w.count(Counters::NpCnpSent);
 }
 
-/// The turn of a QP whose rate is limited: `run` may send a packet if it is time for one. Until then a timer waits. Acknowledgements do
-/// not: the peer would lose patience.
+/// The turn of a QP whose rate is limited: `run` may send a packet if it is time for one. Until then a timer waits.
 #[cold]
 pub(crate) fn take_turn(
     w: &mut Work<'_, '_, '_>,
-    budget: u32,
+    mut budget: u32,
     run: impl FnOnce(&mut Work<'_, '_, '_>, &mut u32),
 ) {
     let now = w.step.now;
@@ -36,12 +32,10 @@ pub(crate) fn take_turn(
     let waits = congestion.waits(now, parameters);
     if congestion.is_over() {
         w.q.requester.limit(false);
-        return run(w, &mut budget.clone());
+        return run(w, &mut budget);
     }
     if let Some(at) = waits {
-        if w.q.service == ServiceType::Rc.raw() && !w.q.responder.owes_answers() {
-            responses::run(w, &mut budget.min(1));
-        }
+        responses::acknowledge(w, budget);
         w.func.arm_timer(w.qp, TimerKind::Rate, at);
         return;
     }

@@ -7,7 +7,6 @@
 
 use super::{responses, step::Step, work::Work};
 use crate::region::{Func, TimerKind};
-use hwspec::context::{QpState, ServiceType};
 
 /// What a port that was idle for so long may send at once, ps: wakes come late, and what was missed is made up for.
 const BURST: u64 = 4_000_000_000;
@@ -38,10 +37,7 @@ pub(crate) fn budget(w: &mut Work<'_, '_, '_>, budget: u32) -> u32 {
             limit => budget.min((BURST * limit / (BYTE * u64::from(w.q.mtu.max(256)))).max(1) as u32),
         };
     }
-    let answers = matches!(w.state(), QpState::Rtr | QpState::Rts | QpState::SqDrained | QpState::SqErr);
-    if answers && w.q.service == ServiceType::Rc.raw() && !w.q.responder.owes_answers() {
-        responses::run(w, &mut budget.min(1));
-    }
+    responses::acknowledge(w, budget);
     0
 }
 

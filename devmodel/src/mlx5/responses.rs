@@ -11,7 +11,7 @@ use crate::{
     transport::{self, Message, Reply},
 };
 use hwspec::{
-    context::ServiceType,
+    context::{QpState, ServiceType},
     cqe::CqeOpcode,
     handle::Psn,
     wire::{Aeth, AtomicAckEth, BthOpcode, Packet, Syndrome},
@@ -38,6 +38,16 @@ pub(crate) fn run(w: &mut Work<'_, '_, '_>, budget: &mut u32) {
     w.send_ack(psn, syndrome);
     if ends {
         fail(w);
+    }
+}
+
+/// Sends the acknowledgement owed by a QP that may not send more just now: its peer would lose patience. Answers before it go first, so then
+/// it waits with them.
+#[cold]
+pub(crate) fn acknowledge(w: &mut Work<'_, '_, '_>, budget: u32) {
+    let answers = matches!(w.state(), QpState::Rtr | QpState::Rts | QpState::SqDrained | QpState::SqErr);
+    if answers && w.q.service == ServiceType::Rc.raw() && !w.q.responder.owes_answers() {
+        run(w, &mut budget.min(1));
     }
 }
 

@@ -15,8 +15,6 @@ const STEPS: u32 = 1 << 8;
 /// Parameters of DCQCN, by the names of the vendor's drivers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Dcqcn {
-    /// Whether notifications are heeded.
-    pub enabled: bool,
     /// The port's rate, Mb/s.
     pub line_rate: u32,
     /// Least time between two notifications of a connection, us.
@@ -52,7 +50,6 @@ pub struct Dcqcn {
 impl Dcqcn {
     /// What the paper proposes (section 5.2); the hyper increase, which it leaves open, is ten times the additive one.
     pub const PAPER: Self = Self {
-        enabled: true,
         line_rate: 100_000,
         min_time_between_cnps: 50,
         dce_tcp_g: 1020,

@@ -468,13 +468,11 @@ fn not_ready<R: Requests>(r: &mut R, code: u8) {
 pub(crate) fn congestion_notified<R: Requests>(r: &mut R) {
     let (now, is_new) = (r.now(), !r.requester().is_limited());
     let (congestion, parameters) = r.congestion();
-    if parameters.enabled {
-        if is_new {
-            *congestion = Congestion::default();
-        }
-        congestion.on_cnp(now, parameters);
-        r.requester_mut().limit(true);
+    if is_new {
+        *congestion = Congestion::default();
     }
+    congestion.on_cnp(now, parameters);
+    r.requester_mut().limit(true);
     r.note(Event::Notified);
 }
 

@@ -303,3 +303,55 @@ impl Player {
         self.place().tid.store(0, Release);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Costs;
+    use std::time::Instant;
+
+    /// A board that this process conducts.
+    fn board(name: &str) -> (Board, std::path::PathBuf) {
+        let path = std::env::temp_dir().join(format!("ironverbs-player-{}-{name}", std::process::id()));
+        let board = Board::create(&path).unwrap();
+        board.open_up(1000, 0, Costs::default(), 1);
+        (board, path)
+    }
+
+    #[test]
+    fn a_thread_that_has_only_sat_down_does_not_know_the_time() {
+        let (board, path) = board("time");
+        let player = board.player().unwrap();
+        assert!(!player.knows_time());
+        player.spend(50);
+        assert!(player.knows_time());
+        std::fs::remove_file(path).unwrap();
+    }
+
+    #[test]
+    fn a_thread_that_waits_may_hear_what_is_said_from_then_on() {
+        let (board, path) = board("hear");
+        let waiter = std::thread::spawn(move || {
+            let player = board.player().unwrap();
+            // The first look finds something new, the second waits.
+            (0..2).for_each(|_| player.wait(1));
+            // What was said meanwhile makes it look once more.
+            player.wait(1);
+        });
+        let begin = Instant::now();
+        let waits = |player: &Player| player.state() == State::Waiting;
+        let waiting = loop {
+            if let Some(player) = board.players().find(waits) {
+                break player;
+            }
+            assert!(begin.elapsed() < Duration::from_secs(20), "nobody waits");
+            std::thread::yield_now();
+        };
+        assert!(!waiting.may_hear());
+        board.speak();
+        assert!(waiting.may_hear());
+        waiting.wake();
+        waiter.join().unwrap();
+        std::fs::remove_file(path).unwrap();
+    }
+}

@@ -1,6 +1,6 @@
 //! Plans of faults, and which of them befalls a frame.
 
-use super::super::network::TextError;
+use super::super::text::{self, TextError};
 use hwspec::wire::BthOpcode;
 use serde::Deserialize;
 use std::fmt;
@@ -105,16 +105,7 @@ impl FaultPlan {
     ///
     /// A line is not as expected: a key that is unknown, a number out of its range, an opcode that is none.
     pub fn parse(file: &str, text: &str, seed: u64) -> Result<Self, TextError> {
-        let wrong = |line: usize, expected: String, found: String| TextError {
-            file: file.into(),
-            line,
-            expected,
-            found,
-        };
-        let Text { fault } = toml::from_str(text).map_err(|e| {
-            let before = text.get(..e.span().unwrap_or_default().start).unwrap_or(text);
-            wrong(before.matches('\n').count() + 1, "faults".into(), e.message().replace('\n', " "))
-        })?;
+        let Text { fault } = text::toml(file, text)?;
         // Where each begins.
         let begins = text.lines().enumerate().filter(|(_, line)| line.trim_start().starts_with("[[fault]]"));
         let lines: Vec<usize> = begins.map(|(at, _)| at + 1).collect();
@@ -126,17 +117,20 @@ impl FaultPlan {
                     (0..=u8::MAX)
                         .map(BthOpcode::from_raw)
                         .find(|opcode| opcode.is_known() && format!("{opcode:?}") == *name)
-                        .ok_or_else(|| wrong(line, "an opcode, as RcWriteMiddle".into(), name.clone()))?,
+                        .ok_or_else(|| {
+                            TextError::expected(file, line, "an opcode, as RcWriteMiddle", name)
+                        })?,
                 ),
                 None => None,
             };
             if let Some((key, least, most, found)) = out_of_range(&fault) {
-                return Err(wrong(line, format!("{key} from {least} to {most}"), found.to_string()));
+                let expected = format!("{key} from {least} to {most}");
+                return Err(TextError::expected(file, line, &expected, found));
             }
             faults.push((fault, line, opcode));
         }
         if faults.is_empty() {
-            return Err(wrong(1, "[[fault]]".into(), "none".into()));
+            return Err(TextError::expected(file, 1, "[[fault]]", "none"));
         }
         Ok(Self { file: file.into(), faults, seed })
     }
@@ -150,12 +144,8 @@ impl FaultPlan {
     pub fn without_frame(&self, found: &[u64]) -> Option<TextError> {
         let number = found.iter().position(|found| *found == 0)?;
         let (_, line, _) = self.faults.get(number)?;
-        Some(TextError {
-            file: self.file.clone(),
-            line: *line,
-            expected: "a frame as this fault says".into(),
-            found: "none in the whole run".into(),
-        })
+        let expected = "a frame as this fault says";
+        Some(TextError::expected(&self.file, *line, expected, "none in the whole run"))
     }
 }
 
@@ -197,13 +187,9 @@ mod tests {
     #[test]
     fn what_is_wrong_with_a_plan_is_said_with_its_line() {
         assert_eq!(said("[[fault]]\ndo = \"drop\"\nopcode = \"RcWriteMiddle\"\nnth = 3\n"), "taken");
+        assert!(said("[[fault]]\ndo = \"lose\"\n").starts_with("plan.toml:2: unknown variant `lose`"));
         assert!(
-            said("[[fault]]\ndo = \"lose\"\n")
-                .starts_with("plan.toml:2: expected faults, found unknown variant `lose`")
-        );
-        assert!(
-            said("[[fault]]\ndo = \"drop\"\nnumber = 3\n")
-                .starts_with("plan.toml:3: expected faults, found unknown field `number`")
+            said("[[fault]]\ndo = \"drop\"\nnumber = 3\n").starts_with("plan.toml:3: unknown field `number`")
         );
         assert!(said("[[fault]]\nnth = 3\n").contains("missing field `do`"));
         let two = "[[fault]]\ndo = \"drop\"\n\n[[fault]]\ndo = \"delay\"\n";

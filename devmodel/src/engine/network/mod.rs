@@ -4,11 +4,8 @@
 //! virtual time and knows nothing of what is in them.
 
 mod fabric;
-mod text;
 mod topology;
 
 pub use fabric::{Ecn, Pause, Pfc, PortLoad, Settings};
 pub(crate) use fabric::{Fabric, Move, Packet};
-pub use text::TextError;
-pub(crate) use text::Words;
 pub use topology::{Link, Topology, TopologyError};

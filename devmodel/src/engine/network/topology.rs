@@ -1,7 +1,10 @@
 //! Who is joined to whom.
 
-use super::text::{TextError, Words};
-use crate::engine::{sched::Ps, timing::Rate};
+use crate::engine::{
+    sched::Ps,
+    text::{TextError, Words},
+    timing::Rate,
+};
 use std::collections::VecDeque;
 
 /// A cable between two nodes, the same in both directions.

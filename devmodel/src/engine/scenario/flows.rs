@@ -2,9 +2,9 @@
 
 use super::Flow;
 use crate::engine::{
-    network::{TextError, Words},
     sched::Ps,
     sim::Operation,
+    text::{TextError, Words},
     timing::Dice,
 };
 
@@ -79,12 +79,7 @@ pub fn htsim(file: &str, text: &str) -> Result<Vec<Flow>, TextError> {
     let mut flows = Vec::new();
     let lines = text.lines().enumerate().filter(|(_, line)| line.contains("->"));
     for (at, line) in lines.take(count) {
-        let wrong = |expected: &str, found: &str| TextError {
-            file: file.into(),
-            line: at + 1,
-            expected: expected.into(),
-            found: found.into(),
-        };
+        let wrong = |expected: &str, found: &str| TextError::expected(file, at + 1, expected, found);
         let mut parts = line.split_whitespace();
         let pair = parts.next().unwrap_or_default();
         let hosts = pair.split_once("->").and_then(|(from, to)| Some((from.parse().ok()?, to.parse().ok()?)));
@@ -108,11 +103,9 @@ pub fn htsim(file: &str, text: &str) -> Result<Vec<Flow>, TextError> {
     }
     match flows.len() == count {
         true => Ok(flows),
-        false => Err(TextError {
-            file: file.into(),
-            line: text.lines().count(),
-            expected: format!("{count} connections"),
-            found: flows.len().to_string(),
-        }),
+        false => {
+            let (line, expected) = (text.lines().count(), format!("{count} connections"));
+            Err(TextError::expected(file, line, &expected, flows.len()))
+        }
     }
 }

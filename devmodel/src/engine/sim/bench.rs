@@ -168,8 +168,15 @@ impl<'p> Bench<'p> {
         for (at, len) in std::mem::take(&mut self.rig.machine.written) {
             let completion = self.rig.side_of_cq(at).is_some();
             let seen = self.timed.written(fid, len, completion, cause);
-            self.timed.at(seen.at, Seen::Memory(at, len, seen));
+            if completion || self.looks_at_data() {
+                self.timed.at(seen.at, Seen::Memory(at, len, seen));
+            }
         }
+    }
+
+    /// Whether programs look for messages in memory, and not for completions.
+    fn looks_at_data(&self) -> bool {
+        (self.plan.operation, self.plan.measure) == (Operation::Write, Measure::Latency)
     }
 
     fn is_over(&self) -> bool {
@@ -302,7 +309,7 @@ impl<'p> Bench<'p> {
             let (pair, end, qps) = (side / 2, side % 2, self.plan.qps as usize);
             return self.completion(2 * (pair / qps) + end, pair % qps, cause);
         }
-        if (self.plan.operation, self.plan.measure) == (Operation::Write, Measure::Latency) {
+        if self.looks_at_data() {
             for p in 0..2 {
                 let last = self.rig.sides[p].data + u64::from(self.plan.bytes) - 1;
                 if at <= last && at + u64::from(len) > last {

@@ -304,3 +304,27 @@ impl<T> Timed<'_, T> {
 fn qp_mask(adapter: &Adapter) -> u32 {
     (1 << adapter.region().geometry().log_qp) - 1
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        Config,
+        engine::rig::{Link, Rig},
+    };
+    use hwspec::{cqe::CqeOpcode, wqe::WqeOpcode};
+
+    #[test]
+    fn a_doorbell_of_a_thread_whose_time_lags_behind_takes_no_counter_back() {
+        let mut rig = Rig::new(Config::default(), Link::default());
+        let mut timed: Timed<'_, ()> = Timed::new(Profile::load("direct-x16").unwrap(), vec![0, 0, 1]);
+        (0..2).for_each(|_| _ = rig.post_send(0, WqeOpcode::RdmaWrite, 64, 0, true));
+        let (fid, job) = (rig.sides[0].fid, rig.doorbell(0));
+        // The second request was rung for first.
+        timed.ring(Cause::new(10), fid, job, 2);
+        timed.ring(Cause::new(20), fid, job, 1);
+        while timed.step(&rig.adapter, &mut rig.machine).is_some() {}
+        let completions: Vec<_> = std::iter::from_fn(|| rig.poll(0)).map(|cqe| cqe.opcode()).collect();
+        assert_eq!(completions, [CqeOpcode::Req; 2]);
+    }
+}

@@ -1,7 +1,10 @@
 //! Profiles from files.
 
-use super::{Card, HostCosts, Ns, Profile, Rate, Slot, Wire};
-use serde::{Deserialize, Deserializer, de::DeserializeOwned, de::Error};
+use super::{
+    super::text::{self, TextError},
+    Card, HostCosts, Ns, Profile, Rate, Slot, Wire,
+};
+use serde::{Deserialize, Deserializer, de::Error};
 use std::{fs, ops::Range, path::Path};
 
 /// Profiles that come with the model, by their names.
@@ -30,8 +33,8 @@ pub enum ProfileError {
     #[error("{0}: {1}")]
     File(String, std::io::Error),
     /// What a file says at a line.
-    #[error("{0}:{1}: {2}")]
-    Line(String, usize, String),
+    #[error(transparent)]
+    Line(#[from] TextError),
 }
 
 #[derive(Deserialize)]
@@ -59,23 +62,20 @@ impl Profile {
             }
             e => e,
         })?;
-        let Text { card, slot, wire, host } = parse(&file, &text)?;
+        let Text { card, slot, wire, host } = text::toml(&file, &text)?;
         let card_file = match FILES.iter().any(|(name, _)| *name == card) {
             true => card,
             false => beside.join(card).display().to_string(),
         };
-        let card: Card = parse(&card_file, &text_of(&card_file)?)?;
+        let card: Card = text::toml(&card_file, &text_of(&card_file)?)?;
         let name = Path::new(&file).file_stem().unwrap_or_default().to_string_lossy().into_owned();
         let profile = Self { name, card, slot, wire, host };
         match profile.out_of_range() {
             Some(Bound { of_card, key, found, least, most }) => {
                 let file = if of_card { card_file } else { file };
                 let line = line_with(&text_of(&file)?, key);
-                Err(ProfileError::Line(
-                    file,
-                    line,
-                    format!("{key}: expected {least} to {most}, found {found}"),
-                ))
+                let what = format!("{key}: expected {least} to {most}, found {found}");
+                Err(TextError { file, line, what }.into())
             }
             None => Ok(profile),
         }
@@ -114,13 +114,6 @@ fn text_of(file: &str) -> Result<String, ProfileError> {
         Some((_, text)) => Ok((*text).into()),
         None => fs::read_to_string(file).map_err(|e| ProfileError::File(file.into(), e)),
     }
-}
-
-fn parse<T: DeserializeOwned>(file: &str, text: &str) -> Result<T, ProfileError> {
-    toml::from_str(text).map_err(|e: toml::de::Error| {
-        let line = text.get(..e.span().unwrap_or_default().start).unwrap_or(text).matches('\n').count() + 1;
-        ProfileError::Line(file.into(), line, e.message().replace('\n', " "))
-    })
 }
 
 fn line_with(text: &str, key: &str) -> usize {

@@ -1,19 +1,38 @@
-//! Files of numbers: words, and the lines they are in.
+//! What files say, by lines: TOML, and files of words and numbers.
 
+use serde::de::DeserializeOwned;
 use std::str::FromStr;
 
-/// What a line of a file says, and what was expected.
+/// What is wrong with a line of a file.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{file}:{line}: expected {expected}, found {found}")]
+#[error("{file}:{line}: {what}")]
 pub struct TextError {
     /// The file.
     pub file: String,
     /// Its line, from 1.
     pub line: usize,
-    /// What should be there.
-    pub expected: String,
-    /// What is there.
-    pub found: String,
+    /// What was expected there, and what was found.
+    pub what: String,
+}
+
+impl TextError {
+    /// Something else was expected at a line.
+    pub(crate) fn expected(file: &str, line: usize, expected: &str, found: impl std::fmt::Display) -> Self {
+        Self { file: file.into(), line, what: format!("expected {expected}, found {found}") }
+    }
+}
+
+/// Reads `text`, a file of TOML; `file` is its name, for errors.
+///
+/// # Errors
+///
+/// A line is not as `T` wants it.
+pub(crate) fn toml<T: DeserializeOwned>(file: &str, text: &str) -> Result<T, TextError> {
+    toml::from_str(text).map_err(|e: toml::de::Error| {
+        let before = text.get(..e.span().unwrap_or_default().start).unwrap_or(text);
+        let line = before.matches('\n').count() + 1;
+        TextError { file: file.into(), line, what: e.message().replace('\n', " ") }
+    })
 }
 
 /// The words of a file, one after the other.
@@ -52,11 +71,6 @@ impl<'t> Words<'t> {
 
     /// The last word was not what it is to be.
     pub(crate) fn wrong(&self, expected: &str, found: impl ToString) -> TextError {
-        TextError {
-            file: self.file.into(),
-            line: self.line,
-            expected: expected.into(),
-            found: found.to_string(),
-        }
+        TextError::expected(self.file, self.line, expected, found.to_string())
     }
 }
