@@ -77,6 +77,19 @@ pub fn doorbell(offset: u64, value: u64) -> Option<Job> {
     }
 }
 
+/// The same of a `value` of 4 bytes. Registers of 8 bytes may be written in two halves: the second one acts, and the first half of a send
+/// doorbell says nothing that the doorbell record does not.
+pub fn doorbell_half(offset: u64, value: u32) -> Option<Job> {
+    let Place::Uar(uar, at) = place(offset) else { return None };
+    let (eqn, ci) = (value >> 24, value & 0xff_ffff);
+    match UarRegister::at(at) {
+        UarRegister::BlueFlame(4) => Some(Job::Doorbell { qpn: value >> 8, uar }),
+        UarRegister::EqArm => Some(Job::EqUpdate { eqn, uar, ci, arm: true }),
+        UarRegister::EqCi => Some(Job::EqUpdate { eqn, uar, ci, arm: false }),
+        _ => None,
+    }
+}
+
 /// Whether a write of 4 or, if `wide`, 8 bytes at `offset` of BAR0 rings a send queue.
 pub(crate) fn rings(offset: u64, wide: bool) -> bool {
     let acts = if wide { 0 } else { 4 };
@@ -127,10 +140,19 @@ impl Adapter {
         if !self.is_there(fid) || offset % 4 != 0 {
             return;
         }
-        let (uar, at) = match place(offset) {
-            Place::Uar(uar, at) => (uar, at),
+        match doorbell_half(offset, value) {
+            Some(job @ Job::Doorbell { .. }) => return runner.submit(self, host, now, fid, job),
+            Some(job) => return self.submit_if(runner, host, now, fid, job),
+            None => {}
+        }
+        match place(offset) {
+            // What the first half of a CQ doorbell says lies in the record as well.
+            Place::Uar(_, at) if matches!(UarRegister::at(at.wrapping_sub(4)), UarRegister::CqArm) => {
+                self.arm_from_record(runner, host, now, fid, value & 0xff_ffff);
+            }
+            Place::Uar(..) => {}
             Place::InitSegment(init_segment::COMMAND_DOORBELL) => {
-                return self.submit_if(runner, host, now, fid, Job::Command { slots: value });
+                self.submit_if(runner, host, now, fid, Job::Command { slots: value });
             }
             other => {
                 let mut func = Func::lock(self.region(), fid, host);
@@ -145,26 +167,7 @@ impl Adapter {
                     }
                     func.commit(host);
                 }
-                return;
             }
-        };
-        // Registers of 8 bytes may be written in two halves: the second one acts. The first half of a send doorbell
-        // says nothing that the doorbell record does not; that of a CQ doorbell lies in the record as well.
-        let (eqn, ci) = ((value >> 24), value & 0xff_ffff);
-        match UarRegister::at(at) {
-            UarRegister::BlueFlame(4) => {
-                runner.submit(self, host, now, fid, Job::Doorbell { qpn: value >> 8, uar })
-            }
-            UarRegister::EqArm => {
-                self.submit_if(runner, host, now, fid, Job::EqUpdate { eqn, uar, ci, arm: true })
-            }
-            UarRegister::EqCi => {
-                self.submit_if(runner, host, now, fid, Job::EqUpdate { eqn, uar, ci, arm: false })
-            }
-            _ if matches!(UarRegister::at(at.wrapping_sub(4)), UarRegister::CqArm) => {
-                self.arm_from_record(runner, host, now, fid, value & 0xff_ffff);
-            }
-            _ => {}
         }
     }
 

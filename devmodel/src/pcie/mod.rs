@@ -12,6 +12,6 @@ mod reset;
 pub(crate) mod slow;
 mod sriov;
 
-pub use bar::doorbell;
+pub use bar::{doorbell, doorbell_half};
 pub(crate) use init_segment::firmware_version;
 pub use msix::MsixMessage;

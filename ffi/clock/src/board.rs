@@ -10,7 +10,10 @@ use std::{
     io,
     os::{fd::AsRawFd, unix::fs::OpenOptionsExt},
     path::Path,
-    sync::atomic::{AtomicU32, AtomicU64, Ordering::*},
+    sync::{
+        OnceLock,
+        atomic::{AtomicU32, AtomicU64, Ordering::*},
+    },
     time::Duration,
 };
 
@@ -25,7 +28,7 @@ const RING: usize = 512;
 /// Nanoseconds of which clocks' origins are multiples.
 const EVEN: u64 = 1_000_000;
 /// Name and version of the layout.
-const MAGIC: u64 = 0x636c_6f63_6b00_0002;
+const MAGIC: u64 = 0x636c_6f63_6b00_0003;
 
 /// What a thread does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -85,6 +88,19 @@ pub struct Bell {
     pub fid: u8,
     /// Blocks of 64 bytes that were written, at least 1.
     pub blocks: u8,
+    /// 4 bytes were written and not 8.
+    pub half: bool,
+}
+
+/// What is written to a doorbell page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Written {
+    /// 8 bytes, of a request that was posted.
+    Request,
+    /// 8 others.
+    Whole,
+    /// 4.
+    Half,
 }
 
 impl Bell {
@@ -106,7 +122,7 @@ pub(crate) struct BellSlot {
     pub at: AtomicU64,
     pub value: AtomicU64,
     pub offset: AtomicU32,
-    /// The function, and blocks above.
+    /// The function, blocks above, and whether it is half.
     pub what: AtomicU32,
 }
 
@@ -135,6 +151,8 @@ pub(crate) struct Place {
     pub said: AtomicU32,
     /// 1 if it waited since its last post.
     pub rested: AtomicU32,
+    /// Calls that it is in: see [`super::Call`].
+    pub calls: AtomicU32,
     /// Doorbells written and taken, counted.
     pub head: AtomicU32,
     pub tail: AtomicU32,
@@ -166,6 +184,9 @@ pub(crate) struct Layout {
     pub places: [Place; PLAYERS],
     pub channels: [Channel; CHANNELS],
 }
+
+/// The board that this process found first.
+pub(crate) static FOUND: OnceLock<Board> = OnceLock::new();
 
 /// A board, mapped for as long as the process lives.
 #[derive(Clone, Copy)]
@@ -201,6 +222,7 @@ impl Board {
         }
         let board = Self::map(&file)?;
         if board.0.magic.load(Acquire) == MAGIC && board.is_conducted() {
+            let _ = FOUND.set(board);
             return Ok(Some(board));
         }
         // SAFETY: the whole mapping, which nobody else knows.

@@ -1,7 +1,7 @@
 //! A thread's place on the board.
 
 use super::{
-    board::{Bell, Board, FUNCTIONS, Place, State, blocks},
+    board::{Bell, Board, FOUND, FUNCTIONS, Place, State, Written, blocks},
     sys,
 };
 use std::{
@@ -26,14 +26,16 @@ pub struct Player {
 thread_local! {
     /// The number of the calling thread's place.
     static MINE: Cell<Option<usize>> = const { Cell::new(None) };
-    /// It is none of the program's.
+    /// It is one of a provider's.
     static APART: Cell<bool> = const { Cell::new(false) };
 }
 
-/// The calling thread is no player: it is one that a provider has for itself, and whose polls are not the program's. It reads the processor's
-/// counter as it is, for it takes no signals, by which players are told another.
+/// The calling thread is one that a provider has for itself: time stands still while it does something, but to find nothing is no wait. It
+/// reads the processor's counter as it is, for it takes no signals, by which players are told another.
 pub fn stay_apart() {
     APART.set(true);
+    // Whoever interrupts it sees that it does something.
+    let _ = FOUND.get().and_then(Board::player);
     #[cfg(target_arch = "x86_64")]
     // SAFETY: changes an attribute of the calling thread alone.
     unsafe {
@@ -54,9 +56,6 @@ impl Player {
     }
 
     pub(crate) fn of_thread(board: Board) -> Option<Self> {
-        if APART.get() {
-            return None;
-        }
         if let Some(number) = MINE.get() {
             return Some(Self { board, number });
         }
@@ -122,10 +121,11 @@ impl Player {
         now
     }
 
-    /// The thread writes to a doorbell page of `fid`; of a send queue, if it is one's, it has made a request before.
-    pub fn ring(&self, fid: u8, offset: u32, value: u64, is_send: bool) {
+    /// The thread writes to a doorbell page of `fid`.
+    pub fn ring(&self, fid: u8, offset: u32, value: u64, written: Written) {
         let (place, costs) = (self.place(), self.board.costs());
         place.fid.store(fid.into(), Relaxed);
+        let is_send = written == Written::Request;
         let blocks = if is_send { blocks(value) } else { 1 };
         let rested = place.rested.swap(0, Relaxed) != 0;
         let post = if rested { costs.post } else { costs.post_rate };
@@ -148,12 +148,16 @@ impl Player {
         slot.at.store(at, Relaxed);
         slot.value.store(value, Relaxed);
         slot.offset.store(offset, Relaxed);
-        slot.what.store(u32::from(fid) | u32::from(blocks) << 8, Relaxed);
+        let half = u32::from(written == Written::Half);
+        slot.what.store(u32::from(fid) | u32::from(blocks) << 8 | half << 16, Relaxed);
         place.head.store(head.wrapping_add(1), Release);
     }
 
     /// The thread found no completion of `fid`: it waits until there is one, or something else may be different.
     pub fn wait(&self, fid: u8) {
+        if APART.get() {
+            return;
+        }
         let place = self.place();
         // What it was woken for was not what it looks for, so there is nothing to notice yet.
         let woken = place.woken.swap(0, Relaxed);
@@ -198,6 +202,29 @@ impl Player {
     }
 }
 
+/// What the calling thread does until this is dropped is a call that ends by itself: it does something, though the kernel may have it wait.
+pub struct Call(Option<Player>);
+
+impl Call {
+    /// Begins one.
+    #[inline]
+    pub fn begin() -> Self {
+        Self(FOUND.get().and_then(|board| {
+            let player = board.player()?;
+            player.place().calls.fetch_add(1, SeqCst);
+            Some(player)
+        }))
+    }
+}
+
+impl Drop for Call {
+    fn drop(&mut self) {
+        if let Some(player) = &self.0 {
+            player.place().calls.fetch_sub(1, SeqCst);
+        }
+    }
+}
+
 impl Place {
     fn begin(&self, pid: u32, now: u64) {
         self.state.store(State::Running as u32, Relaxed);
@@ -208,6 +235,7 @@ impl Place {
             word.store(0, Relaxed);
         }
         self.rested.store(1, Relaxed);
+        self.calls.store(0, Relaxed);
         self.known.store(u64::MAX, Relaxed);
         self.tail.store(self.head.load(Relaxed), Relaxed);
         self.pid.store(pid, Release);
@@ -244,6 +272,11 @@ impl Player {
     /// Whether something was said since it began to wait.
     pub fn may_hear(&self) -> bool {
         self.place().said.load(Relaxed) != self.board.0.said.load(SeqCst)
+    }
+
+    /// Whether it is in a [`Call`].
+    pub fn calls(&self) -> bool {
+        self.place().calls.load(SeqCst) != 0
     }
 
     /// Until when it sleeps.
@@ -291,6 +324,7 @@ impl Player {
             offset: slot.offset.load(Relaxed),
             fid: what as u8,
             blocks: (what >> 8) as u8,
+            half: what >> 16 != 0,
         };
         place.tail.store(tail.wrapping_add(1), Release);
         sys::futex_wake(&place.tail);

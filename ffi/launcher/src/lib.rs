@@ -32,6 +32,7 @@ mod nldev;
 mod notify;
 mod pci;
 pub mod probe;
+mod processor;
 mod project;
 pub mod projection;
 pub mod provider;
@@ -84,6 +85,9 @@ impl Launch {
         let stem = provider::link(&self.node, &self.provider)?;
         if !project::comes_to_show(&self.devices, &self.node)? {
             namespace::enter(&self.node)?;
+            if self.clocks.is_some() {
+                processor::show(&self.node)?;
+            }
             let (devices, projection) = project::project(self.devices.clone(), &self.node, &stem)?;
             match self.supervise(devices, projection) {
                 // A shortage is an error, since it may pass. What the host does not have, programs do without.

@@ -232,6 +232,9 @@ impl Registers for Function {
         if !core.is_ours() {
             return;
         }
+        if core.board().is_some_and(|board| core.ring_half_in_time(board, self.fid, offset, value)) {
+            return;
+        }
         core.doorbells(self.fid).note_doorbell();
         core.flush(self.fid);
         let now = core.now();

@@ -1,6 +1,7 @@
 //! The boundary that every C entry point goes through: panics do not pass it, and forked children are refused.
 
 use libc::c_int;
+use node::timed::Call;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Once;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -47,6 +48,7 @@ pub fn guard<T>(on_panic: T, body: impl FnOnce() -> T) -> T {
 
 /// For entry points that return a pointer: null and errno on an error or a panic.
 pub fn guard_ptr<T>(body: impl FnOnce() -> Result<*mut T, c_int>) -> *mut T {
+    let _call = Call::begin();
     match guard(Err(libc::EIO), body) {
         Ok(pointer) => pointer,
         Err(errno) => {
@@ -58,6 +60,7 @@ pub fn guard_ptr<T>(body: impl FnOnce() -> Result<*mut T, c_int>) -> *mut T {
 
 /// For entry points that return 0 or an errno, which some callers expect in errno itself.
 pub fn guard_int(body: impl FnOnce() -> Result<(), c_int>) -> c_int {
+    let _call = Call::begin();
     match guard(Err(libc::EIO), body) {
         Ok(()) => 0,
         Err(errno) => {

@@ -5,6 +5,8 @@ use libc::{c_int, c_uint, c_void, clockid_t, time_t, timespec, timeval, useconds
 
 /// Picoseconds of a nanosecond.
 const PS: u64 = 1000;
+/// How long a thread is off its processor that yields it, in nanoseconds.
+const YIELD: u64 = 1000;
 
 /// What a clock says, in nanoseconds; looking costs time, and lasts until it is a multiple of `whole` nanoseconds. `None` if it is the kernel's.
 fn now(clock: clockid_t, whole: u64) -> Option<u64> {
@@ -147,4 +149,17 @@ pub extern "C" fn sleep(seconds: c_uint) -> c_uint {
         0 => 0,
         _ => left.tv_sec as c_uint,
     }
+}
+
+/// A thread waits for another: for its lock, or for a turn of its own. All that wait have a look round meanwhile, for they may be in the middle
+/// of a call that finds nothing.
+#[unsafe(no_mangle)]
+pub extern "C" fn sched_yield() -> c_int {
+    let Some((board, _)) = player() else {
+        // SAFETY: it takes nothing.
+        return unsafe { libc::syscall(libc::SYS_sched_yield) as c_int };
+    };
+    board.speak();
+    slept(YIELD, None);
+    0
 }

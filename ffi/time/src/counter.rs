@@ -1,6 +1,7 @@
 //! The processor's counter of cycles. Programs read it by an instruction, which the kernel lets fail with a signal.
 
 use super::player;
+use clock::CYCLE;
 use libc::{c_int, c_void, sigaction as Action, siginfo_t};
 use std::{
     cell::UnsafeCell,
@@ -8,9 +9,6 @@ use std::{
     ptr::null_mut,
     sync::atomic::{AtomicBool, Ordering::*},
 };
-
-/// Picoseconds of a cycle: so fast is no processor that has another counter, so programs that compare notice and believe this one.
-const CYCLE: u64 = 100;
 
 /// What the program wants to be called for SIGSEGV, which it never knows to be ours.
 struct Theirs {

@@ -10,7 +10,13 @@ mod programs;
 mod sockets;
 
 use clock::{Board, Player};
-use std::{path::Path, sync::OnceLock};
+use libc::{c_char, c_int};
+use std::{
+    ffi::{CStr, OsStr, OsString},
+    os::unix::ffi::OsStrExt,
+    path::Path,
+    sync::OnceLock,
+};
 
 /// Names the board.
 const VARIABLE: &str = "IRONVERBS_CLOCK";
@@ -24,8 +30,30 @@ fn player() -> Option<(Board, Player)> {
     Some((board, board.player()?))
 }
 
-extern "C" fn begin() {
-    let found = std::env::var_os(VARIABLE).and_then(|path| Board::find(Path::new(&path)).ok().flatten());
+/// What the environment says that a program begins with: libc has not taken it yet.
+///
+/// # Safety
+/// `environment` is null, or the beginning of a list of strings that ends with null.
+unsafe fn variable(mut environment: *const *const c_char) -> Option<OsString> {
+    // SAFETY: the caller's promise.
+    unsafe {
+        while let Some(one) = environment.as_ref().filter(|one| !one.is_null()) {
+            let text = CStr::from_ptr(*one).to_bytes();
+            if let Some(value) =
+                text.strip_prefix(VARIABLE.as_bytes()).and_then(|text| text.strip_prefix(b"="))
+            {
+                return Some(OsStr::from_bytes(value).to_owned());
+            }
+            environment = environment.add(1);
+        }
+    }
+    None
+}
+
+unsafe extern "C" fn begin(_argc: c_int, _argv: *const *const c_char, environment: *const *const c_char) {
+    // SAFETY: the loader gives what the kernel gave the program.
+    let path = unsafe { variable(environment) };
+    let found = path.and_then(|path| Board::find(Path::new(&path)).ok().flatten());
     let board = *BOARD.get_or_init(|| found);
     if let Some(board) = board {
         counter::take();
@@ -33,13 +61,13 @@ extern "C" fn begin() {
     }
 }
 
-/// Run by the loader before the program.
+/// Run by the loader before what any other library does first (build.rs): some measure the processor's counter then.
 #[used]
 #[unsafe(link_section = ".init_array")]
-static BEGIN: extern "C" fn() = begin;
+static BEGIN: unsafe extern "C" fn(c_int, *const *const c_char, *const *const c_char) = begin;
 
 /// Sets errno.
-fn fail(errno: libc::c_int) -> libc::c_int {
+fn fail(errno: c_int) -> c_int {
     // SAFETY: it is the calling thread's own.
     unsafe { *libc::__errno_location() = errno };
     -1

@@ -16,7 +16,7 @@ use devmodel::{
     },
     host::{Host, Iova, Rid},
     mlx5::Job,
-    pcie::doorbell,
+    pcie::{doorbell, doorbell_half},
 };
 use std::{
     fs::File,
@@ -42,6 +42,12 @@ const STEPS: u32 = 256;
 const ROLL_CALL: Duration = Duration::from_millis(100);
 /// How often threads are looked at that compute.
 const LOOK: Duration = Duration::from_micros(20);
+/// Before so much time passes at once everybody who waits has another look, ps.
+const LONG: Ps = 10_000_000;
+/// Before so much does, who computes is left for [`THINKS`] of a processor, for it may not be looking at memory.
+const LONGER: Ps = 1_000_000_000;
+/// See [`LONGER`].
+const THINKS: Duration = Duration::from_millis(100);
 /// How often the conductor looks around while nothing happens.
 const IDLE: Duration = Duration::from_millis(2);
 /// It ends when nobody came for so long.
@@ -59,10 +65,20 @@ const COUNTER: Ps = 100;
 enum Soon {
     /// An entry of a queue is in memory.
     Entry(Rid, Iova, Vec<u8>),
-    /// A function's data is, of a message's last packet or of another.
-    Data(u8, bool),
+    /// A function's data is.
+    Data(Data),
     /// A function raises a vector.
     Interrupt(Rid, u16),
+}
+
+/// Data that a function wrote.
+#[derive(Clone, Copy)]
+struct Data {
+    fid: u8,
+    /// It is a message's last packet.
+    ends: bool,
+    /// The entry of a queue comes behind it.
+    told: bool,
 }
 
 /// What time goes by.
@@ -115,6 +131,8 @@ pub struct Conductor {
     efforts: Efforts,
     /// Somebody was woken, or may notice something.
     shown: bool,
+    /// When everybody had another look before much time passed, and was left to compute.
+    looked: [Ps; 2],
 }
 
 impl Conductor {
@@ -163,6 +181,7 @@ impl Conductor {
             spinners,
             efforts,
             shown: false,
+            looked: [0; 2],
         })
     }
 
@@ -176,6 +195,8 @@ impl Conductor {
             if called.elapsed() > ROLL_CALL || threads != self.present {
                 called = Instant::now();
                 self.call_the_roll(&players);
+                // Who waits may wait for what another thread does that heard something from elsewhere.
+                self.board.speak();
                 // One that has looked at a clock may be measuring.
                 let knows =
                     |player: &Player| player.knows_time() && is_there(player.thread().0, player.thread().1);
@@ -212,6 +233,10 @@ impl Conductor {
                 .filter(|player| player.state() == State::Sleeping)
                 .min_by_key(|player| (player.until(), player.number()));
             let next = self.engine.next(&self.node.core().adapter);
+            let soonest = next.into_iter().chain(sleeper.map(Player::until)).min();
+            if soonest.is_some_and(|at| self.hesitates(at, &players)) {
+                continue;
+            }
             match (next, sleeper) {
                 (Some(at), sleeper) if sleeper.is_none_or(|sleeper| at <= sleeper.until()) => {
                     self.go_on(&players)
@@ -220,6 +245,8 @@ impl Conductor {
                     self.engine.begin(sleeper.until());
                     self.board.set_now(self.engine.now());
                     sleeper.rise(sleeper.until());
+                    // What it does before it rests again may be what others wait for.
+                    self.board.speak();
                 }
                 _ => {
                     self.board.listen(heard, IDLE);
@@ -230,6 +257,23 @@ impl Conductor {
                 }
             }
         }
+    }
+
+    /// Before much time passes, until `soonest`, threads may do something after all. Returns whether they were asked to.
+    fn hesitates(&mut self, soonest: Ps, players: &[Player]) -> bool {
+        let now = self.engine.now();
+        let [looked, thought] = &mut self.looked;
+        if soonest > now + LONG && *looked != now {
+            // A thread that heard something, or was interrupted, may have done what another one waits for.
+            *looked = now;
+            self.board.speak();
+            return true;
+        }
+        if soonest > now + LONGER && *thought != now {
+            *thought = now;
+            return players.iter().any(|player| thinks(&self.board, &mut self.efforts, player));
+        }
+        false
     }
 
     /// Whether a thread does something. If so it was waited for.
@@ -249,7 +293,8 @@ impl Conductor {
                 (time, begin) = (busy.time(), now);
             }
             match (begin, now) {
-                (Some(begin), Some(now)) if now.saturating_sub(begin) < self.patience(busy) => {}
+                (Some(begin), Some(now))
+                    if busy.calls() || now.saturating_sub(begin) < self.patience(busy) => {}
                 // It computed for long without a call.
                 (Some(_), Some(_)) => return !busy.spins(),
                 _ => {
@@ -303,7 +348,10 @@ impl Conductor {
     fn collect(&mut self, player: &Player) {
         let Profile { slot, card, .. } = &self.rules.profile;
         while let Some(bell) = player.take() {
-            let job = doorbell(bell.offset.into(), bell.value);
+            let job = match bell.half {
+                true => doorbell_half(bell.offset.into(), bell.value as u32),
+                false => doorbell(bell.offset.into(), bell.value),
+            };
             // A program may have written anything to the board.
             let region = self.node.core().adapter.region();
             let there = bell.fid < region.functions() && region.is_present(bell.fid);
@@ -348,13 +396,15 @@ impl Conductor {
 
     /// What a function wrote can be seen later.
     fn function(&mut self, fid: u8, cause: Cause, ends: bool) {
-        for written in std::mem::take(&mut self.written) {
+        let all = std::mem::take(&mut self.written);
+        let told = all.iter().any(|written| matches!(written, Written::Entry(..)));
+        for written in all {
             let seen = |this: &mut Self, len, entry| this.engine.written(fid, len, entry, cause).at;
             match written {
                 Written::Data(len) => {
                     let at = seen(self, len, false);
                     self.early[usize::from(fid) % FUNCTIONS] += 1;
-                    self.engine.at(at, Soon::Data(fid, ends));
+                    self.engine.at(at, Soon::Data(Data { fid, ends, told }));
                 }
                 Written::Entry(rid, iova, data) => {
                     let at = seen(self, data.len() as u32, true);
@@ -400,15 +450,17 @@ impl Conductor {
                     }
                 }
             }
-            Soon::Data(fid, ends) => {
+            Soon::Data(Data { fid, ends, told }) => {
                 let early = &mut self.early[usize::from(fid) % FUNCTIONS];
                 *early -= 1;
                 let host = &self.rules.profile.host;
                 let notice = host.poll_memory.ps() + self.spread(fid, players, |host| &host.spread_memory);
                 for player in players.iter().filter(|player| ends && player.fid() == Some(fid)) {
-                    if noticed(&self.board, &mut self.efforts, player) {
+                    let looks = noticed(&self.board, &mut self.efforts, player);
+                    self.spinners[player.number()] += u32::from(looks);
+                    // Between its looks at memory it may look for completions, which are not coming.
+                    if looks || (player.state() == State::Waiting && !told) {
                         player.show(now, notice);
-                        self.spinners[player.number()] += 1;
                         player.wake();
                         self.shown = true;
                     }
@@ -417,10 +469,9 @@ impl Conductor {
             Soon::Interrupt(rid, vector) => {
                 core.drive(now, |_, host| host.msix(rid, vector, 0, 0));
                 // Whoever sleeps on it is awake in no time, and then time stands still.
-                let of_function = |player: &&Player| player.fid() == Some(rid.0);
-                let asleep = |player: &Player| player.state() == State::Running && !runs(player);
+                let asleep = |player: &Player| player.state() != State::Running || !runs(player);
                 let begin = Instant::now();
-                while players.iter().filter(of_function).all(asleep) && begin.elapsed() < WAKES {
+                while players.iter().all(asleep) && begin.elapsed() < WAKES {
                     std::thread::yield_now();
                 }
                 self.shown = true;
@@ -433,6 +484,19 @@ impl Conductor {
 fn look_again(players: &[Player]) -> bool {
     let waits = |player: &&Player| player.state() == State::Waiting && player.may_hear();
     players.iter().filter(waits).map(Player::wake).count() > 0
+}
+
+/// Whether a thread that seemed to look at memory did something else, once it had time enough.
+fn thinks(board: &Board, efforts: &mut Efforts, player: &Player) -> bool {
+    let begin = efforts.of(player);
+    while player.state() == State::Spinning && runs(player) {
+        let heard = board.heard();
+        match (begin, efforts.of(player)) {
+            (Some(begin), Some(now)) if now.saturating_sub(begin) < THINKS => board.listen(heard, LOOK),
+            _ => return false,
+        }
+    }
+    player.state() == State::Noticed
 }
 
 /// Whether a thread that looks at memory noticed that something is different, once it had time enough for a look.

@@ -93,8 +93,9 @@ pub fn is_there(tid: u32, pid: u32) -> bool {
     pid == 0 || unsafe { libc::syscall(libc::SYS_tgkill, pid, tid, 0) } == 0
 }
 
-/// Whether a thread runs or is about to, and does not wait for anything in the kernel.
+/// Whether a thread runs or is about to, and waits for nothing, or for what ends by itself: the kernel, as where pages are mapped, or
+/// a call of ours.
 pub fn runs(player: &Player) -> bool {
     let (tid, pid) = player.thread();
-    pid == 0 || clock::state(tid, pid) == Some('R')
+    pid == 0 || player.calls() || matches!(clock::state(tid, pid), Some('R' | 'D'))
 }

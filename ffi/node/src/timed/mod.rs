@@ -4,11 +4,12 @@ mod conductor;
 mod effort;
 mod late;
 
-pub use ::clock::stay_apart;
+pub use ::clock::{CYCLE, Call, stay_apart};
 pub use conductor::{Conductor, Rules, board_of, is_conducted};
 
 use super::core::Core;
-use clock::Board;
+use clock::{Board, Written};
+use devmodel::pcie::doorbell_half;
 use hwspec::{
     doorbell::{BF_OFFSET, UAR_SHIFT, UAR_SIZE},
     pcie::FIRST_UAR,
@@ -28,10 +29,14 @@ impl Core {
         if at >> UAR_SHIFT < FIRST_UAR as usize {
             return false;
         }
-        if let Some(player) = board.player() {
-            player.ring(fid, offset, value, at % UAR_SIZE >= BF_OFFSET);
-        }
-        true
+        let is_send = at % UAR_SIZE >= BF_OFFSET;
+        tell(board, fid, offset, value, if is_send { Written::Request } else { Written::Whole })
+    }
+
+    /// The same of a `value` of 4 bytes.
+    #[cold]
+    pub fn ring_half_in_time(&self, board: &Board, fid: u8, offset: u32, value: u32) -> bool {
+        doorbell_half(offset.into(), value).is_some() && tell(board, fid, offset, value.into(), Written::Half)
     }
 
     /// The calling thread found no completion of `fid`: it goes on when something may be different.
@@ -39,7 +44,15 @@ impl Core {
     pub fn rest(&self, board: &Board, fid: u8) {
         match board.player() {
             Some(player) => player.wait(fid),
-            None => std::thread::yield_now(),
+            None => super::sys::yield_now(),
         }
     }
+}
+
+/// Always true: where there is no place for the thread, the write is lost.
+fn tell(board: &Board, fid: u8, offset: u32, value: u64, written: Written) -> bool {
+    if let Some(player) = board.player() {
+        player.ring(fid, offset, value, written);
+    }
+    true
 }
