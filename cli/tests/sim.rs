@@ -94,6 +94,9 @@ fn counters_are_those_of_what_was_sent() {
         line("server: ").contains("rx_packets 2000") && line("server: ").contains("rx_write_requests 1000"),
         "{said}"
     );
+    // As the kernel has them, which counts data in words of four bytes.
+    assert!(line("  below /sys, in counters: ").contains("port_xmit_data 2081000,"), "{said}");
+    assert!(line("  below /sys, in hw_counters: ").ends_with(" rx_write_requests 1000"), "{said}");
 }
 
 #[test]

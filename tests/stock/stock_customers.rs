@@ -3,16 +3,7 @@
 //! Needs `ironverbs` and the provider built (`make build`), and the packages ucx-utils, libfabric-bin, openmpi-bin,
 //! libopenmpi-dev and ibverbs-utils.
 
-use ironverbs_tests::stock::{Node, Pair, compiled_mpi, customers};
-
-/// ucx_perftest between two VFs, with one transport and nothing beside it.
-fn ucx(node: &Node, transport: &str, test: &str, size: &str) -> Pair {
-    Pair::listening(
-        node,
-        |port| customers::ucx("iron1", transport, test, size, port),
-        |port| [customers::ucx("iron2", transport, test, size, port), vec!["127.0.0.1".into()]].concat(),
-    )
-}
+use ironverbs_tests::stock::{Node, Pair, customers};
 
 #[test]
 fn ucx_lists_what_it_can_do_with_every_device() {
@@ -35,7 +26,7 @@ fn ucx_sends_tagged_messages() {
         for (test, size) in
             [("tag_lat", "8"), ("tag_lat", "100000"), ("tag_bw", "4096"), ("tag_bw", "1048576")]
         {
-            let pair = ucx(&node, transport, test, size);
+            let pair = customers::ucx_pair(&node, transport, test, size);
             assert!(pair.client.contains("Final:"), "{transport} {test} {size}: {}", pair.client);
         }
     }
@@ -46,7 +37,7 @@ fn ucx_puts_gets_and_adds() {
     let node = Node::new("ucx-rma", 2);
     for transport in customers::TRANSPORTS {
         for test in ["ucp_put_lat", "ucp_put_bw", "ucp_get", "ucp_add", "ucp_fadd", "ucp_swap", "ucp_cswap"] {
-            let pair = ucx(&node, transport, test, "8");
+            let pair = customers::ucx_pair(&node, transport, test, "8");
             assert!(pair.client.contains("Final:"), "{transport} {test}: {}", pair.client);
         }
     }
@@ -93,20 +84,11 @@ fn libfabric_sends_datagrams() {
     fabric(&node, "verbs;ofi_rxd", "rdm", &["64", "256", "1k", "4k"]);
 }
 
-/// Two ranks of our own MPI program.
-fn ranks(node: &Node, transport: &str, what: &str) -> String {
-    let program = compiled_mpi("ranks");
-    let (tls, path) = (format!("UCX_TLS={transport},self"), program.display().to_string());
-    let words = ["mpirun", "--allow-run-as-root", "--oversubscribe", "-np", "2", "--mca", "pml", "ucx"];
-    let more = ["-x", &tls, "-x", "UCX_NET_DEVICES=iron1:1", "--mca", "btl", "^openib", &path, what];
-    node.run(&[&words[..], &more].concat())
-}
-
 #[test]
 fn open_mpi_says_hello_over_ucx() {
     let node = Node::new("mpi-hello", 2);
     for transport in customers::TRANSPORTS {
-        let out = ranks(&node, transport, "hello");
+        let out = customers::ranks(&node, transport, &["iron1:1"], "hello");
         for rank in ["hello from 0 of 2, together 3", "hello from 1 of 2, together 3"] {
             assert!(out.contains(rank), "{transport}: {rank:?} is missing in\n{out}");
         }
@@ -117,7 +99,7 @@ fn open_mpi_says_hello_over_ucx() {
 fn open_mpi_sends_and_checks_messages_of_every_size() {
     let node = Node::new("mpi-pingpong", 2);
     for transport in customers::TRANSPORTS {
-        let out = ranks(&node, transport, "pingpong");
+        let out = customers::ranks(&node, transport, &["iron1:1"], "pingpong");
         let rows = out.lines().filter(|line| line.split_whitespace().count() == 2).count();
         assert!(rows >= 11 && out.contains("1048576"), "{transport}:\n{out}");
     }

@@ -1,6 +1,6 @@
 //! Debian's programs in virtual time: what they print is what `ironverbs sim` says of cards, at every run.
 
-use ironverbs_tests::stock::{Node, Pair, Running, ironverbs};
+use ironverbs_tests::stock::{Node, Pair, Running, customers, ironverbs};
 use std::{fs, process::Command};
 
 /// The rows of `ironverbs sim`.
@@ -54,6 +54,50 @@ fn all_sizes_are_as_in_the_simulation() {
     for (found, expected) in found.iter().zip(&expected) {
         let off = (found[2] - expected[2]).abs();
         assert!(found[0] == expected[0] && off <= 0.01 * expected[2] + 0.01, "{found:?}, not {expected:?}");
+    }
+}
+
+/// What is compared of UCX: its test, its messages' size, the column of its last row, and the same by the simulation. A tagged message has
+/// eight bytes of UCX's before it.
+const UCX: [(&str, &str, usize, &[&str], usize); 3] = [
+    ("tag_lat", "8", 2, &["send_lat", "-s", "16"], 5),
+    ("ucp_put_lat", "8", 2, &["write_lat", "-s", "8"], 5),
+    ("ucp_put_bw", "65536", 4, &["write_bw", "-s", "65536", "-n", "1000"], 3),
+];
+
+/// It measures by the processor's counter, from before its first function begins, and has a thread of its own for events.
+#[test]
+fn ucx_takes_what_the_simulation_says() {
+    let node = Node::new("timed-ucx", 2).timed();
+    for (test, size, column, words, of_sim) in UCX {
+        let said = customers::ucx_pair(&node, "rc_v", test, size).client;
+        let last = said.lines().find_map(|line| line.trim().strip_prefix("Final:"));
+        let row: Vec<f64> =
+            last.unwrap_or_default().split_whitespace().filter_map(|word| word.parse().ok()).collect();
+        let (found, expected) = (row.get(column).copied().unwrap_or_default(), sim(words)[0][of_sim]);
+        let off = (found - expected).abs();
+        assert!(off <= 0.01 * expected + 0.01, "{test} {size}: expected {expected}, found {found}:\n{said}");
+        // The least half of all takes no longer than the average, by the other clock.
+        assert!(row[1] <= 1.1 * row[2], "{test} {size}: {said}");
+    }
+}
+
+#[test]
+fn two_ranks_of_mpi_take_what_the_simulation_says() {
+    let node = Node::new("timed-mpi", 2).timed();
+    let said = customers::ranks(&node, "rc_v", &["iron1:1", "iron2:1"], "pingpong");
+    let taken = |size: &str| -> f64 {
+        let row = said.lines().find_map(|line| line.strip_prefix(size)?.strip_prefix(' '));
+        row.and_then(|took| took.trim().parse().ok())
+            .unwrap_or_else(|| panic!("{size} is missing in\n{said}"))
+    };
+    // With the sixteen bytes by which MPI knows messages, and UCX's eight.
+    for (size, whole) in [("4", "28"), ("16", "40"), ("4096", "4120")] {
+        let (found, expected) = (taken(size), sim(&["send_lat", "-s", whole])[0][5]);
+        assert!(
+            (found - expected).abs() <= 0.02 * expected + 0.01,
+            "{size}: {found}, not {expected}:\n{said}"
+        );
     }
 }
 
@@ -111,13 +155,13 @@ fn programs_that_wait_for_events_and_connections_live_in_virtual_time() {
     for options in [&["-n", "500", "-s", "4096"][..], &["-n", "500", "-e"]] {
         Pair::pingpong(&node, "ibv_rc_pingpong", "iron1", "iron2", options).is_whole();
     }
-    let pings = ["-a", "127.0.0.2", "-C", "5", "-v"];
+    let pings = ["-a", "127.0.0.2", "-C", "50", "-v"];
     let pair = Pair::managed(
         &node,
         &[&["rping", "-s"], &pings[..]].concat(),
         &[&["rping", "-c"], &pings[..]].concat(),
     );
-    assert_eq!(pair.client.matches("ping data: rdma-ping-").count(), 5, "{}", pair.client);
+    assert_eq!(pair.client.matches("ping data: rdma-ping-").count(), 50, "{}", pair.client);
 }
 
 /// By way of a shell, whose child begins with the processor's own counter.
@@ -130,6 +174,14 @@ fn sleeps_take_their_time_and_none_of_this_machines() {
     let slept: f64 = said.lines().last().and_then(|line| line.trim().parse().ok()).expect("seconds");
     assert!((3600.0..3600.01).contains(&slept), "{said}");
     assert!(begin.elapsed().as_secs() < 60);
+}
+
+/// Some measure the processor's counter, others believe the kernel.
+#[test]
+#[cfg(target_arch = "x86_64")]
+fn the_processor_is_said_to_be_as_fast_as_its_counter() {
+    let said = Node::new("timed-rate", 1).timed().run(&["grep", "MHz", "/proc/cpuinfo"]);
+    assert!(!said.is_empty() && said.lines().all(|line| line.ends_with(": 10000.000")), "{said}");
 }
 
 #[test]

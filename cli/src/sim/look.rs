@@ -11,6 +11,7 @@ use devmodel::engine::faults::Found;
 use devmodel::engine::sim::{self, Figures, Measure, Plan, Report, Watch};
 use devmodel::engine::{Ps, Station, spans::Span};
 use devmodel::wire::Capture;
+use launcher::counters::{HARDWARE, PORT};
 use std::{error::Error, fs::File, io::BufWriter, io::Write, path::Path, time::Duration};
 
 /// Picoseconds of a nanosecond.
@@ -126,6 +127,14 @@ fn counters(report: &Report) {
         let (end, number) = (ENDS[usize::from(function >= programs)], function % programs.max(1));
         let which = if programs > 1 { format!("{end} {}", number + 1) } else { end.into() };
         say_line!("{which}: {}", counted(counters).join(", "));
+        for (folder, named) in [("counters", &PORT), ("hw_counters", &HARDWARE)] {
+            let all = named.iter().map(|(name, value)| (name, value(counters)));
+            let some: Vec<_> =
+                all.filter(|(_, value)| *value != 0).map(|(name, value)| format!("{name} {value}")).collect();
+            if !some.is_empty() {
+                say_line!("  below /sys, in {folder}: {}", some.join(", "));
+            }
+        }
     }
     if let Figures::Bandwidth(found) = report.figures {
         say_line!("{:.2} Gb/s of payload", found.gbps());

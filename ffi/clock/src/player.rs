@@ -388,4 +388,34 @@ mod tests {
         waiter.join().unwrap();
         std::fs::remove_file(path).unwrap();
     }
+
+    #[test]
+    fn what_a_providers_own_thread_writes_is_taken_and_it_waits_for_nothing() {
+        let (board, path) = board("apart");
+        let thread = std::thread::spawn(move || {
+            stay_apart();
+            let player = board.player().unwrap();
+            // The second time nothing is new.
+            (0..3).for_each(|_| player.wait(1));
+            player.ring(1, 0x40, 7, Written::Half);
+            player.number()
+        });
+        let number = thread.join().unwrap();
+        let bell = Player::new(board, number).take().unwrap();
+        assert_eq!((bell.fid, bell.offset, bell.value, bell.half, bell.blocks), (1, 0x40, 7, true, 1));
+        std::fs::remove_file(path).unwrap();
+    }
+
+    #[test]
+    fn a_thread_is_in_a_call_until_the_call_ends() {
+        let (_, path) = board("call");
+        let board = Board::find(&path).unwrap().unwrap();
+        let player = board.player().unwrap();
+        let outer = Call::begin();
+        drop(Call::begin());
+        assert!(player.calls());
+        drop(outer);
+        assert!(!player.calls());
+        std::fs::remove_file(path).unwrap();
+    }
 }

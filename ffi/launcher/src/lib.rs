@@ -23,7 +23,7 @@
 //! ```
 
 pub mod container;
-mod counters;
+pub mod counters;
 mod cover;
 mod error;
 mod namespace;

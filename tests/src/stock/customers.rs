@@ -1,5 +1,6 @@
 //! How UCX, libfabric and an Open MPI program are called, whatever they run on.
 
+use super::{Node, Pair, compiled_mpi};
 use std::process::Command;
 
 /// UCX's names for its transports that are made of verbs alone; RC connects with the help of UD.
@@ -18,6 +19,33 @@ pub fn ucx(device: &str, transport: &str, test: &str, size: &str, port: &str) ->
     let words =
         ["env", &tls, &device, "ucx_perftest", "-p", port, "-t", test, "-s", size, "-n", "500", "-w", "50"];
     words.iter().chain(without_mpi()).map(|word| (*word).into()).collect()
+}
+
+/// The same between the first two VFs of a node.
+pub fn ucx_pair(node: &Node, transport: &str, test: &str, size: &str) -> Pair {
+    Pair::listening(
+        node,
+        |port| ucx("iron1", transport, test, size, port),
+        |port| [ucx("iron2", transport, test, size, port), vec!["127.0.0.1".into()]].concat(),
+    )
+}
+
+/// Two ranks of our own MPI program on a node, on these ports of devices: one for both, or one for each.
+pub fn ranks(node: &Node, transport: &str, ports: &[&str], what: &str) -> String {
+    let program = compiled_mpi("ranks").display().to_string();
+    let tls = format!("UCX_TLS={transport},self");
+    let mut words: Vec<String> = ["mpirun", "--allow-run-as-root", "--oversubscribe"].map(Into::into).into();
+    for (n, port) in ports.iter().enumerate() {
+        words.extend((n > 0).then(|| ":".into()));
+        let count = (2 / ports.len()).to_string();
+        let device = format!("UCX_NET_DEVICES={port}");
+        let rank = [
+            "-np", &count, "--mca", "pml", "ucx", "--mca", "btl", "^openib", "-x", &tls, "-x", &device,
+            &program, what,
+        ];
+        words.extend(rank.map(String::from));
+    }
+    node.run(&words.iter().map(String::as_str).collect::<Vec<_>>())
 }
 
 /// What fi_pingpong sends.
