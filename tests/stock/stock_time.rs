@@ -149,6 +149,20 @@ fn faults_cost_programs_what_they_cost_in_the_simulation() {
     let _ = (fs::remove_file(&plan), fs::remove_file(&timeline));
 }
 
+/// Its receives are used up, and its peer waits as long as the RNR NAK says.
+#[test]
+fn a_program_on_no_processor_costs_what_it_does_in_the_simulation() {
+    let node = Node::new("timed-asleep", 2);
+    let (plan, timeline) = (node.dir().with_extension("toml"), node.dir().with_extension("json"));
+    fs::write(&plan, "[[fault]]\ndo = \"sleep\"\nfrom = 1\nnth = 20\nfor_us = 200\n").unwrap();
+    let options = ["-s", "64", "-n", "5000"];
+    let found = rows(&node.tried(&plan, &timeline), "ib_send_bw", &options)[0][3];
+    let plan_word = plan.display().to_string();
+    let expected = sim(&[&["send_bw", "--faults", &plan_word][..], &options].concat())[0][3];
+    assert!((found - expected).abs() < 0.01 * expected, "{found}, not {expected}");
+    let _ = (fs::remove_file(&plan), fs::remove_file(&timeline));
+}
+
 #[test]
 fn programs_that_wait_for_events_and_connections_live_in_virtual_time() {
     let node = Node::new("timed-others", 2).timed();

@@ -6,7 +6,7 @@ use hwspec::wire::{NakCode, Syndrome};
 use serde_json::{Value, json};
 use std::{error::Error, fs, path::Path};
 
-/// Faults that are told of one by one.
+/// Faults and NAKs that are told of one by one.
 const TOLD: usize = 20;
 
 /// The plan that `options` name, if they do.
@@ -19,7 +19,7 @@ pub fn plan(options: &Trial, seed: u64) -> Result<Option<FaultPlan>, Box<dyn Err
 /// A table of what befell which frame and what followed.
 pub fn table(plan: &FaultPlan, found: &Found) -> String {
     let followed = found.timeline.followed();
-    let mut text = String::from("us           what       frame                        followed\n");
+    let mut text = String::from("us           what           frame                        followed\n");
     for one in followed.iter().take(TOLD) {
         text += &told(plan, found, one);
         text.push('\n');
@@ -46,7 +46,10 @@ pub fn finish(plan: &FaultPlan, found: &Found, options: &Trial) -> Result<(), Bo
 
 fn told(plan: &FaultPlan, found: &Found, one: &Followed) -> String {
     let frame = &found.timeline.frames[one.frame];
-    let deed = plan.faults().nth(one.fault).map_or(String::new(), |(fault, _)| fault.deed.to_string());
+    let what = match one.fault.and_then(|fault| plan.faults().nth(fault)) {
+        Some((fault, _)) => fault.deed.to_string(),
+        None => frame.syndrome.map_or(String::new(), name),
+    };
     let after = |at: u64| at.saturating_sub(frame.at) as f64 / 1e6;
     let mut parts = Vec::new();
     if let Some((at, syndrome)) = one.nak {
@@ -59,8 +62,8 @@ fn told(plan: &FaultPlan, found: &Found, one: &Followed) -> String {
         parts.push(format!("acknowledged after {:.2}", after(at)));
     }
     let words = if parts.is_empty() { "nothing".to_owned() } else { parts.join(", ") };
-    let what = format!("{:?} {} for {:#x}", frame.opcode, frame.psn, frame.qp);
-    format!("{:<12.3} {deed:<10} {what:<28} {words}", frame.at as f64 / 1e6)
+    let which = format!("{:?} {} for {:#x}", frame.opcode, frame.psn, frame.qp);
+    format!("{:<12.3} {what:<14} {which:<28} {words}", frame.at as f64 / 1e6)
 }
 
 fn name(syndrome: Syndrome) -> String {

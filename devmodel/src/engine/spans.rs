@@ -103,6 +103,8 @@ pub enum Part {
     Up,
     /// A completion is made.
     Complete,
+    /// The program is on no processor.
+    Asleep,
     /// The program takes note.
     Notice,
     /// By how much longer that takes than usual.
@@ -113,7 +115,7 @@ impl Part {
     /// The unit that takes it.
     pub fn unit(self) -> Unit {
         match self {
-            Self::Post | Self::Doorbell | Self::Notice | Self::Spread => Unit::Host,
+            Self::Post | Self::Doorbell | Self::Asleep | Self::Notice | Self::Spread => Unit::Host,
             Self::Down | Self::Up => Unit::Slot,
             Self::Turn => Unit::Sxd,
             Self::Blocks => Unit::Sxw,
@@ -139,6 +141,7 @@ impl Part {
                 | Self::WaitPort
                 | Self::WaitReceiver
                 | Self::WaitWriter
+                | Self::Asleep
         )
     }
 }
@@ -169,6 +172,7 @@ impl fmt::Display for Part {
             Self::Write => "writes",
             Self::Up => "from the card to memory",
             Self::Complete => "makes the completion",
+            Self::Asleep => "the program is on no processor",
             Self::Notice => "takes note",
             Self::Spread => "takes longer than at best",
         })

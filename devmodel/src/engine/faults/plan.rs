@@ -27,6 +27,8 @@ pub enum Deed {
     Stop,
     /// The bus refuses what its function reads and writes for `for_us`.
     Abort,
+    /// The program on its function sees nothing that was written for `for_us`, as if it was on no processor.
+    Sleep,
 }
 
 impl fmt::Display for Deed {
@@ -41,6 +43,7 @@ impl fmt::Display for Deed {
             Self::Pause => "pause",
             Self::Stop => "stop",
             Self::Abort => "abort",
+            Self::Sleep => "sleep",
         })
     }
 }
@@ -152,7 +155,7 @@ impl FaultPlan {
 /// A number with which a fault makes no sense: its key, what it may be, and what it is.
 fn out_of_range(fault: &Fault) -> Option<(&'static str, f64, f64, f64)> {
     let times = |at: Option<f64>| at.unwrap_or(0.0);
-    let lasts = matches!(fault.deed, Deed::Delay | Deed::Pause | Deed::Stop | Deed::Abort);
+    let lasts = matches!(fault.deed, Deed::Delay | Deed::Pause | Deed::Stop | Deed::Abort | Deed::Sleep);
     let bounds = [
         ("psn", 0.0, 16_777_215.0, fault.psn.map_or(0.0, f64::from)),
         ("qp", 0.0, 16_777_215.0, fault.qp.map_or(0.0, f64::from)),

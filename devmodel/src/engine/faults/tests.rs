@@ -107,6 +107,34 @@ fn a_function_that_stops_takes_up_later_what_came_meanwhile() {
     );
 }
 
+/// Its 255 receives are soon used up.
+#[test]
+fn a_program_on_no_processor_has_its_peer_wait_for_receives() {
+    let mut plan = Plan::new(Operation::Send, Measure::Bandwidth, Profile::load("direct-x16").unwrap());
+    (plan.bytes, plan.iters) = (64, 5000);
+    let text = "[[fault]]\ndo = \"sleep\"\nfrom = 1\nnth = 20\nfor_us = 200\n";
+    let faults = FaultPlan::parse("plan.toml", text, 1).unwrap();
+    let mut found = Found::default();
+    let report =
+        watch(&plan, Watch { faults: Some((faults, &mut found)), ..Watch::default() }).expect("a report");
+    let frames = &found.timeline.frames;
+    let begin = frames.iter().find(|line| !line.faults.is_empty()).expect("the frame").at;
+    let naks: Vec<_> = frames
+        .iter()
+        .filter(|line| matches!(line.syndrome, Some(Syndrome::RnrNak(_))))
+        .map(|line| line.at)
+        .collect();
+    let (first, last) = (naks[0] - begin, naks[naks.len() - 1] - begin);
+    // 255 messages at 7.8 million a second, and none once the program has looked.
+    assert!((20_000_000..60_000_000).contains(&first) && last < 205_000_000, "{first} {last}");
+    assert!(counted(&report, Counters::OutOfBuffer) >= naks.len() as u64);
+    // What was under way follows, and then nothing for as long as the NAK says: 0.64 ms (IBTA table 45).
+    let mut times: Vec<_> = frames.iter().map(|line| line.at).collect();
+    times.sort_unstable();
+    let gap = times.windows(2).map(|two| two[1] - two[0]).max().expect("frames");
+    assert!((600_000_000..1_400_000_000).contains(&gap), "{gap}");
+}
+
 #[test]
 fn a_bus_that_refuses_ends_the_connection_and_what_was_found_is_told() {
     let (report, found, _) = tried("[[fault]]\ndo = \"abort\"\nfrom = 0\nnth = 100\nfor_us = 50\n");

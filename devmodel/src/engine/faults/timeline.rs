@@ -2,6 +2,7 @@
 
 use super::super::sched::Ps;
 use hwspec::wire::{BthOpcode, Syndrome};
+use std::collections::HashSet;
 
 /// A frame that was sent.
 #[derive(Clone, Debug, PartialEq)]
@@ -28,13 +29,13 @@ pub struct FrameLine {
     pub faults: Vec<usize>,
 }
 
-/// What followed when a fault befell a frame.
+/// What followed when a fault befell a frame, or from a NAK that none of these explains.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Followed {
     /// The frame, by its place among the frames.
     pub frame: usize,
     /// The fault, by its place in the plan.
-    pub fault: usize,
+    pub fault: Option<usize>,
     /// The first NAK that came back from the receiver for its number or one before, and what it says: when it was sent.
     pub nak: Option<(Ps, Syndrome)>,
     /// When the sender sent the same number again.
@@ -56,42 +57,54 @@ fn ahead(a: u32, b: u32) -> i32 {
 }
 
 impl Timeline {
-    /// What followed from each fault, in the order in which they befell frames. Of faults of answers that is what the requester sent again.
+    /// What followed from each fault and each NAK, in the order of their frames. Of faults of answers, and of NAKs, that is what the requester
+    /// sent again.
     pub fn followed(&self) -> Vec<Followed> {
-        let mut all = Vec::new();
+        let (mut all, mut explained) = (Vec::new(), HashSet::new());
         for (number, frame) in self.frames.iter().enumerate() {
-            for fault in &frame.faults {
-                let mut followed =
-                    Followed { frame: number, fault: *fault, nak: None, again: None, covered: None };
-                let answered = frame.opcode.is_response();
-                for later in &self.frames[number + 1..] {
-                    // Connections are told apart by their functions: the queue pairs of both ends are not in one frame.
-                    let back = (later.from, later.to) == (frame.to, frame.from);
-                    let forth = (later.from, later.to) == (frame.from, frame.to);
-                    let same = forth && later.qp == frame.qp;
-                    let asks = if answered { back && !later.opcode.is_response() } else { same };
-                    if asks && followed.again.is_none() && ahead(frame.psn, later.psn) >= 0 {
-                        followed.again = Some(later.at);
-                    }
-                    let acknowledges = if answered { same } else { back };
-                    let Some(syndrome) = later.syndrome.filter(|_| acknowledges) else { continue };
-                    match syndrome {
-                        Syndrome::Ack(_) if ahead(later.psn, frame.psn) >= 0 => {
-                            followed.covered = Some(later.at);
-                            break;
-                        }
-                        Syndrome::Nak(_) | Syndrome::RnrNak(_)
-                            if followed.nak.is_none() && ahead(frame.psn, later.psn) >= 0 =>
-                        {
-                            followed.nak = Some((later.at, syndrome));
-                        }
-                        _ => {}
-                    }
-                }
+            let is_nak = matches!(frame.syndrome, Some(Syndrome::Nak(_) | Syndrome::RnrNak(_)));
+            let mut faults: Vec<_> = frame.faults.iter().map(|fault| Some(*fault)).collect();
+            if faults.is_empty() && is_nak && !explained.contains(&(frame.from, frame.at)) {
+                faults.push(None);
+            }
+            for fault in faults {
+                let followed = self.after(number, fault);
+                explained.extend(followed.nak.map(|(at, _)| (frame.to, at)));
                 all.push(followed);
             }
         }
         all
+    }
+
+    fn after(&self, number: usize, fault: Option<usize>) -> Followed {
+        let frame = &self.frames[number];
+        let mut followed = Followed { frame: number, fault, nak: None, again: None, covered: None };
+        let answered = frame.opcode.is_response();
+        for later in &self.frames[number + 1..] {
+            // Connections are told apart by their functions: the queue pairs of both ends are not in one frame.
+            let back = (later.from, later.to) == (frame.to, frame.from);
+            let forth = (later.from, later.to) == (frame.from, frame.to);
+            let same = forth && later.qp == frame.qp;
+            let asks = if answered { back && !later.opcode.is_response() } else { same };
+            if asks && followed.again.is_none() && ahead(frame.psn, later.psn) >= 0 {
+                followed.again = Some(later.at);
+            }
+            let acknowledges = if answered { same } else { back };
+            let Some(syndrome) = later.syndrome.filter(|_| acknowledges) else { continue };
+            match syndrome {
+                Syndrome::Ack(_) if ahead(later.psn, frame.psn) >= 0 => {
+                    followed.covered = Some(later.at);
+                    break;
+                }
+                Syndrome::Nak(_) | Syndrome::RnrNak(_)
+                    if followed.nak.is_none() && ahead(frame.psn, later.psn) >= 0 =>
+                {
+                    followed.nak = Some((later.at, syndrome));
+                }
+                _ => {}
+            }
+        }
+        followed
     }
 }
 
@@ -122,5 +135,18 @@ mod tests {
         let one = &followed[0];
         assert_eq!((one.frame, one.again, one.covered), (1, Some(5), Some(7)));
         assert_eq!(one.nak, Some((4, Syndrome::Nak(NakCode::PsnSequence))));
+    }
+
+    #[test]
+    fn a_receiver_that_was_not_ready_is_asked_again() {
+        let frames = vec![
+            line(1, 1, BthOpcode::RcSendOnly, 5, None),
+            line(2, 2, BthOpcode::RcAck, 5, Some(Syndrome::RnrNak(12))),
+            line(3, 1, BthOpcode::RcSendOnly, 6, None),
+            line(4, 1, BthOpcode::RcSendOnly, 5, None),
+            line(5, 2, BthOpcode::RcAck, 6, Some(Syndrome::Ack(31))),
+        ];
+        let expected = Followed { frame: 1, fault: None, nak: None, again: Some(4), covered: Some(5) };
+        assert_eq!(Timeline { frames }.followed(), [expected]);
     }
 }

@@ -23,6 +23,7 @@ pub(crate) struct Fate {
     pub pause: Ps,
     pub stop: Ps,
     pub abort: Ps,
+    pub sleep: Ps,
 }
 
 /// A plan under way.
@@ -40,6 +41,8 @@ pub(crate) struct Trial<T> {
     stopped: BTreeMap<u8, Ps>,
     /// Until when the bus refuses what functions want of it.
     refused: BTreeMap<u8, Ps>,
+    /// Until when programs on functions see nothing.
+    asleep: BTreeMap<u8, Ps>,
     /// Frames that others are to pass: their sender, how many, and what is held.
     pub held: Vec<(u8, u32, T)>,
     /// For each sender and queue pair that it sends to: the highest request seen and one, and how many messages began.
@@ -58,6 +61,7 @@ impl<T> Trial<T> {
             timeline: Timeline::default(),
             stopped: BTreeMap::new(),
             refused: BTreeMap::new(),
+            asleep: BTreeMap::new(),
             held: Vec::new(),
             messages: BTreeMap::new(),
         }
@@ -66,6 +70,11 @@ impl<T> Trial<T> {
     /// Until when a function does nothing, if it does not at `now`.
     pub(crate) fn stopped(&self, fid: u8, now: Ps) -> Option<Ps> {
         self.stopped.get(&fid).copied().filter(|until| *until > now)
+    }
+
+    /// Until when the program on a function sees nothing.
+    pub(crate) fn asleep(&self, fid: u8) -> Ps {
+        self.asleep.get(&fid).copied().unwrap_or(0)
     }
 
     /// Whether the bus refuses what a function wants at `now`.
@@ -102,6 +111,9 @@ impl<T> Trial<T> {
         }
         if fate.abort > 0 {
             self.refused.insert(from, now + fate.abort);
+        }
+        if fate.sleep > 0 {
+            self.asleep.insert(from, now + fate.sleep);
         }
         (number, fate)
     }
@@ -164,6 +176,7 @@ impl<T> Trial<T> {
                 Deed::Pause => fate.pause = fate.pause.max(lasts),
                 Deed::Stop => fate.stop = fate.stop.max(lasts),
                 Deed::Abort => fate.abort = fate.abort.max(lasts),
+                Deed::Sleep => fate.sleep = fate.sleep.max(lasts),
             }
         }
         fate

@@ -15,7 +15,7 @@ use super::{
     network::Move,
     runner::{self, Trace, Traced},
     sched::{Ps, Schedule},
-    spans::{Cause, Spans},
+    spans::{Cause, Part, Spans},
     timing::Profile,
 };
 use crate::{
@@ -289,14 +289,17 @@ impl<T> Timed<'_, T> {
         self.transmit(adapter, host, fid, reads, cause);
     }
 
-    /// `fid` wrote `len` bytes, of a completion or of data: when a program can see them, for then they are in memory.
+    /// `fid` wrote `len` bytes, of a completion or of data: when a program can see them, for then they are in memory and nothing keeps it from
+    /// looking.
     pub fn written(&mut self, fid: u8, len: u32, completion: bool, cause: Cause) -> Cause {
         let here = self.place(fid);
-        let Self { cards, profile, spans, .. } = self;
-        match completion {
+        let Self { cards, profile, spans, trial, .. } = self;
+        let there = match completion {
             true => cards[here].complete(profile, spans, here, cause, len.into()),
             false => cards[here].write(profile, spans, here, cause, len.into()),
-        }
+        };
+        let awake = trial.as_ref().map_or(0, |trial| trial.asleep(fid));
+        spans.then(there, here, Part::Asleep, awake)
     }
 }
 
