@@ -35,7 +35,7 @@ LAB_SECONDS ?= 60
 LAB_FIRST ?= 1
 LAB_SEED ?=
 
-.PHONY: deb image test-deb static test-targets miri properties lint kill-test stop-test torture laboratory all demo build test test-rust test-userlands test-guest test-fresh test-clients bench fuzz fuzz-verbs doctor deps-demo deps-test deps-linux deps-kubernetes test-cni test-linux test-kubernetes clean
+.PHONY: driver-costs deb image test-deb static test-targets miri properties lint kill-test stop-test torture laboratory all demo build test test-rust test-userlands test-guest test-fresh test-clients bench fuzz fuzz-verbs doctor deps-demo deps-test deps-linux deps-kubernetes test-cni test-linux test-kubernetes clean
 
 all: build
 
@@ -157,6 +157,11 @@ test-deb: deb
 # Programs by others on our devices, from Debian, PyPI and crates.io; not part of `make test`, for they are much to install.
 test-clients: build
 	timeout 7200 scripts/clients.sh $(CLIENTS)
+
+# Instructions of the driver's posts and polls under valgrind, and what they mean on a card; PROFILE is a file to write.
+driver-costs: build
+	timeout 1200 $(CARGO) build --release --locked -p ironverbs-driver --example costs
+	CARGO_TARGET_DIR="$(TARGET)" timeout 600 scripts/driver-costs.sh $(PROFILE)
 
 bench: deps-test
 	$(MAKE) --no-print-directory build

@@ -68,15 +68,15 @@ impl End {
         Ok(Self { qp: Qp::create(&pd, &init)?, cq, mr, memory, device })
     }
 
-    /// Connects to the queue pair `qpn` of the port that has `gid`: RESET to INIT, RTR (it may receive) and RTS (it may
+    /// Connects, by its own GID `sgid_index`, to the queue pair `qpn` of the port that has `gid`: RESET to INIT, RTR (it may receive) and RTS (it may
     /// send).
-    pub fn connect(&self, gid: [u8; 16], qpn: u32) -> Result<(), Error> {
+    pub fn connect(&self, sgid_index: u8, gid: [u8; 16], qpn: u32) -> Result<(), Error> {
         let access = AccessFlags::REMOTE_WRITE;
         let init =
             QpAttr { qp_state: QpState::Init, port_num: 1, qp_access_flags: access, ..QpAttr::default() };
         self.qp.modify(&init, Mask::STATE | Mask::PKEY_INDEX | Mask::PORT | Mask::ACCESS_FLAGS)?;
 
-        let way = AddressHandle { dgid: gid, sgid_index: GID, hop_limit: 64, ..AddressHandle::default() };
+        let way = AddressHandle { dgid: gid, sgid_index, hop_limit: 64, ..AddressHandle::default() };
         let ah = AddressHandle { is_global: true, port_num: 1, ..way };
         let rtr =
             QpAttr { qp_state: QpState::Rtr, path_mtu: 4096, dest_qp_num: qpn, ah, ..QpAttr::default() };
@@ -113,11 +113,16 @@ impl End {
 }
 
 /// Two ends, connected to each other. Programs exchange GID and queue pair number by other means: a socket, or rdma_cm.
-pub fn connected([a, b]: [Arc<Device>; 2]) -> Result<[End; 2], Error> {
+pub fn connected(devices: [Arc<Device>; 2]) -> Result<[End; 2], Error> {
+    connected_by(GID, devices)
+}
+
+/// The same by their GIDs `index`.
+pub fn connected_by(index: u8, [a, b]: [Arc<Device>; 2]) -> Result<[End; 2], Error> {
     let ends = [End::new(a)?, End::new(b)?];
     for (this, peer) in [(0, 1), (1, 0)] {
-        let gid = ends[peer].device.gid(GID.into())?;
-        ends[this].connect(gid, ends[peer].qp.qpn())?;
+        let gid = ends[peer].device.gid(index.into())?;
+        ends[this].connect(index, gid, ends[peer].qp.qpn())?;
     }
     Ok(ends)
 }
