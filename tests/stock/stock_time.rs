@@ -20,7 +20,7 @@ fn rows(node: &Node, tool: &str, options: &[&str]) -> Vec<Vec<f64>> {
 }
 
 /// Programs whose figures are compared: the tool, its options, and the column that counts.
-const COMPARED: [(&str, &[&str], usize); 9] = [
+const COMPARED: [(&str, &[&str], usize); 11] = [
     ("ib_send_lat", &["-s", "2", "-n", "1000"], 4),
     ("ib_send_lat", &["-s", "4096", "-n", "1000"], 4),
     ("ib_write_lat", &["-s", "64", "-n", "1000"], 4),
@@ -29,6 +29,8 @@ const COMPARED: [(&str, &[&str], usize); 9] = [
     ("ib_send_bw", &["-s", "65536", "-n", "1000"], 3),
     ("ib_write_bw", &["-s", "65536", "-n", "500", "-q", "4"], 3),
     ("ib_read_bw", &["-s", "4096", "-n", "3000"], 3),
+    ("ib_read_bw", &["-s", "2", "-n", "3000"], 4),
+    ("ib_write_bw", &["-s", "2", "-n", "3000"], 4),
     ("ib_atomic_bw", &["-n", "3000"], 4),
 ];
 

@@ -93,7 +93,8 @@ impl Player {
         let woken = place.woken.load(Relaxed);
         if woken != 0 {
             place.woken.store(0, Relaxed);
-            time = time.max(woken) + place.notice.swap(0, Relaxed);
+            // What was there while it still posted it notices between two posts, which is in their price.
+            time = time.max(woken + place.notice.swap(0, Relaxed));
         }
         // Time went on while it waited for something else.
         time = time.max(self.board.now());

@@ -53,6 +53,15 @@ impl<T> What<T> {
     }
 }
 
+/// What a packet is the last of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ends {
+    /// A message of the peer's.
+    Message,
+    /// The answer to one of the function's own.
+    Answer,
+}
+
 /// What happened.
 pub enum Happened<T> {
     /// A function did something.
@@ -61,8 +70,8 @@ pub enum Happened<T> {
         fid: u8,
         /// It came about by this.
         cause: Cause,
-        /// It took up the last packet of a message.
-        ends: bool,
+        /// It took up the last packet of this.
+        ends: Option<Ends>,
     },
     /// What was to happen by [`Timed::at`].
     Other(T),
@@ -167,7 +176,7 @@ impl<T> Timed<'_, T> {
                 What::Job(fid, job, cause, posted) => {
                     let cause = self.with_context(adapter, fid, &job, cause);
                     self.carry_out(adapter, host, fid, (job, posted), cause);
-                    Happened::Function { fid, cause, ends: false }
+                    Happened::Function { fid, cause, ends: None }
                 }
                 What::Frame(fid, flight) => self.take_up(adapter, host, fid, flight),
                 What::Net(what) => match self.move_on(what) {

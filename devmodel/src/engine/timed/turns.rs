@@ -98,7 +98,7 @@ impl<T> Timed<'_, T> {
             }
         }
         self.call(here);
-        stopped.is_none().then_some(Happened::Function { fid, cause: turn, ends: false })
+        stopped.is_none().then_some(Happened::Function { fid, cause: turn, ends: None })
     }
 
     /// When a card may make more packets.

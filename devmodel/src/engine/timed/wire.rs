@@ -1,6 +1,6 @@
 //! Frames from card to card: over the profile's wire or through links and switches, and what befalls them on the way.
 
-use super::{Happened, Timed, What, qp_mask};
+use super::{Ends, Happened, Timed, What, qp_mask};
 use crate::{
     Adapter,
     engine::{
@@ -228,9 +228,11 @@ impl<T> Timed<'_, T> {
     ) -> Happened<T> {
         let size = flight.headers().len() + flight.frame.payload.len() + ICRC_SIZE;
         let bth = Headers::of_built(flight.headers(), size).map(|headers| headers.bth());
-        let (mut ends, here) = (false, self.place(fid));
+        let (mut ends, here) = (None, self.place(fid));
         if let Ok(bth) = bth {
-            ends = bth.opcode().is_last();
+            let opcode = bth.opcode();
+            let of = if opcode.is_response() { Ends::Answer } else { Ends::Message };
+            ends = opcode.is_last().then_some(of);
             let qp = (fid, bth.dest_qp().0 & qp_mask(adapter));
             let Self { cards, profile, spans, .. } = self;
             flight.cause = cards[here].context(profile, spans, here, qp, flight.cause);

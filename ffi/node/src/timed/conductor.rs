@@ -11,7 +11,7 @@ use devmodel::{
         Ps,
         faults::{FaultPlan, Found},
         spans::Cause,
-        timed::{Happened, Timed},
+        timed::{Ends, Happened, Timed},
         timing::{Dice, HostCosts, Profile, Spread},
     },
     host::{Host, Iova, Rid},
@@ -75,8 +75,8 @@ enum Soon {
 #[derive(Clone, Copy)]
 struct Data {
     fid: u8,
-    /// It is a message's last packet.
-    ends: bool,
+    /// It is this last packet's.
+    ends: Option<Ends>,
     /// The entry of a queue comes behind it.
     told: bool,
 }
@@ -395,7 +395,7 @@ impl Conductor {
     }
 
     /// What a function wrote can be seen later.
-    fn function(&mut self, fid: u8, cause: Cause, ends: bool) {
+    fn function(&mut self, fid: u8, cause: Cause, ends: Option<Ends>) {
         let all = std::mem::take(&mut self.written);
         let told = all.iter().any(|written| matches!(written, Written::Entry(..)));
         for written in all {
@@ -455,11 +455,12 @@ impl Conductor {
                 *early -= 1;
                 let host = &self.rules.profile.host;
                 let notice = host.poll_memory.ps() + self.spread(fid, players, |host| &host.spread_memory);
-                for player in players.iter().filter(|player| ends && player.fid() == Some(fid)) {
+                for player in players.iter().filter(|player| ends.is_some() && player.fid() == Some(fid)) {
                     let looks = noticed(&self.board, &mut self.efforts, player);
                     self.spinners[player.number()] += u32::from(looks);
-                    // Between its looks at memory it may look for completions, which are not coming.
-                    if looks || (player.state() == State::Waiting && !told) {
+                    // Between its looks at memory it may look for completions, and none tells of a WRITE.
+                    let may_look = ends == Some(Ends::Message) && !told;
+                    if looks || (player.state() == State::Waiting && may_look) {
                         player.show(now, notice);
                         player.wake();
                         self.shown = true;
