@@ -1,7 +1,8 @@
 //! Runs an arbitrary program so that it sees the simulated devices where the kernel would show real ones.
 //!
 //! The program gets a mount namespace of its own in which `/sys/devices`, `/sys/class`, `/sys/bus/pci/devices`,
-//! `/dev/infiniband` and `/etc/libibverbs.d` are covered by what the host has there and our devices beside it; what programs ask the kernel over
+//! `/dev/infiniband` and `/etc/libibverbs.d` are covered by what the host has there and our devices beside it, and in virtual
+//! time `/proc/cpuinfo`, which says the rate of the counter that stands in for the processor's; what programs ask the kernel over
 //! RDMA netlink, a supervisor answers. The launcher then becomes the program, so exit status and signals are the program's
 //! own, and supervisor and namespace go with the last process in it: nothing is left behind.
 //!

@@ -14,9 +14,13 @@ use hwspec::wire::{BthOpcode, NakCode, Syndrome};
 fn tried(faults: &str) -> (Result<Report, SimError>, Found, FaultPlan) {
     let mut plan = Plan::new(Operation::Write, Measure::Bandwidth, Profile::load("direct-x16").unwrap());
     plan.iters = 200;
+    run(&plan, faults)
+}
+
+fn run(plan: &Plan, faults: &str) -> (Result<Report, SimError>, Found, FaultPlan) {
     let mut found = Found::default();
     let faults = FaultPlan::parse("plan.toml", faults, 1).unwrap();
-    let report = watch(&plan, Watch { faults: Some((faults.clone(), &mut found)), ..Watch::default() });
+    let report = watch(plan, Watch { faults: Some((faults.clone(), &mut found)), ..Watch::default() });
     (report, found, faults)
 }
 
@@ -112,11 +116,8 @@ fn a_function_that_stops_takes_up_later_what_came_meanwhile() {
 fn a_program_on_no_processor_has_its_peer_wait_for_receives() {
     let mut plan = Plan::new(Operation::Send, Measure::Bandwidth, Profile::load("direct-x16").unwrap());
     (plan.bytes, plan.iters) = (64, 5000);
-    let text = "[[fault]]\ndo = \"sleep\"\nfrom = 1\nnth = 20\nfor_us = 200\n";
-    let faults = FaultPlan::parse("plan.toml", text, 1).unwrap();
-    let mut found = Found::default();
-    let report =
-        watch(&plan, Watch { faults: Some((faults, &mut found)), ..Watch::default() }).expect("a report");
+    let (report, found, _) = run(&plan, "[[fault]]\ndo = \"sleep\"\nfrom = 1\nnth = 20\nfor_us = 200\n");
+    let report = report.unwrap();
     let frames = &found.timeline.frames;
     let begin = frames.iter().find(|line| !line.faults.is_empty()).expect("the frame").at;
     let naks: Vec<_> = frames
@@ -128,7 +129,7 @@ fn a_program_on_no_processor_has_its_peer_wait_for_receives() {
     // 255 messages at 7.8 million a second, and none once the program has looked.
     assert!((20_000_000..60_000_000).contains(&first) && last < 205_000_000, "{first} {last}");
     assert!(counted(&report, Counters::OutOfBuffer) >= naks.len() as u64);
-    // What was under way follows, and then nothing for as long as the NAK says: 0.64 ms (IBTA table 45).
+    // The sender sends what is under way, and then nothing for as long as the NAK's timer code, 12, says: 0.64 ms.
     let mut times: Vec<_> = frames.iter().map(|line| line.at).collect();
     times.sort_unstable();
     let gap = times.windows(2).map(|two| two[1] - two[0]).max().expect("frames");
