@@ -166,7 +166,7 @@ mod tests {
 
     #[test]
     fn each_device_has_its_hook_and_one_name_stands_for_all() {
-        let devices = node::devices::devices(2, &Config::default());
+        let devices = node::devices::devices(Path::new("/n"), 2, &Config::default());
         let provider = Provider { loader: "/l/loader.so".into(), provider: "/l/provider.so".into() };
         let spec = description(Path::new("/n"), "blue", &devices, Path::new("/usr/bin/ironverbs"), &provider);
         let names: Vec<_> = spec["devices"].as_array().unwrap().iter().map(|one| &one["name"]).collect();

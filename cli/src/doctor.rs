@@ -1,5 +1,6 @@
 //! `ironverbs doctor`: what this host lacks and how to get it.
 
+use std::collections::BTreeSet;
 use std::env;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -95,24 +96,30 @@ pub fn doctor(how: &LookOptions) -> ExitCode {
 fn view() -> Finding {
     const WHAT: &str = "this shell";
     let Some(node) = env::var_os("IRONVERBS_NODE").map(PathBuf::from) else { return no_view() };
-    let of_node = |place: &Place| matches!(place, Place::Node { dir, .. } if *dir == node);
     // A directory of devices that cannot be listed counts as one without devices: this shell then sees no node.
     let seen = launcher::places().unwrap_or_default();
-    // Functions elsewhere are no node's, and the directory stands for them all the same.
-    let (seen, on_node) = (seen.len(), seen.iter().all(of_node));
-    let there = Observer::open(&node).ok().filter(|_| on_node).map_or(seen, |node| node.addresses().len());
-    let path = node.display();
-    match seen {
-        0 => no_view(),
-        _ if seen == there => found(WHAT, format!("its programs see the node in {path}")),
-        _ => limited(
-            WHAT,
-            format!(
-                "its programs see {seen} of the {there} functions of the node in {path}: the supervisor of this run has ended, or may not \
-                 make device files; programs of another `ironverbs run` see all"
-            ),
-        ),
+    if seen.is_empty() {
+        return no_view();
     }
+    let nodes: BTreeSet<&Path> = seen.iter().filter_map(Place::node).collect();
+    for node in &nodes {
+        let seen = seen.iter().filter(|place| place.node() == Some(node)).count();
+        let there = Observer::open(node).map_or(seen, |node| node.addresses().len());
+        if seen != there {
+            return limited(
+                WHAT,
+                format!(
+                    "its programs see {seen} of the {there} functions of the node in {}: the supervisor of this run has ended, or may not \
+                     make device files; programs of another `ironverbs run` see all",
+                    node.display()
+                ),
+            );
+        }
+    }
+    // Functions elsewhere are no node's, and the directory stands for them all the same.
+    let nodes = if nodes.is_empty() { vec![node.display()] } else { nodes.iter().map(|dir| dir.display()).collect() };
+    let paths: Vec<String> = nodes.iter().map(ToString::to_string).collect();
+    found(WHAT, format!("its programs see the node in {}", paths.join(" and that in ")))
 }
 
 fn no_view() -> Finding {

@@ -19,6 +19,7 @@ mod line;
 mod linux;
 mod node_state;
 mod node_watch;
+mod nodes;
 mod oci_runtime;
 mod options;
 mod pair;

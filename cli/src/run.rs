@@ -15,7 +15,7 @@ use node::timed::is_conducted;
 
 use crate::options::{ClockKind, Run};
 use crate::pod::Pod;
-use crate::{place, say::fail, timed};
+use crate::{nodes, say::fail, timed};
 
 /// Exit status of failures that are the launcher's and not the program's.
 const OURS: u8 = 125;
@@ -34,14 +34,16 @@ pub fn run(run: &Run) -> ExitCode {
         Ok(provider) => provider,
         Err(e) => return fail(e.exit_code(), e),
     };
-    let no_pod = run.node.is_named() || run.wanted.is_any();
+    let no_pod = run.node.is_named() || run.wanted.is_any() || !run.adapters.is_empty();
     let places = match run.functions.places(&Pod::here(), no_pod) {
         Ok(places) => places,
         Err(e) => return fail(OURS, e),
     };
     let (node, devices) = match places.is_empty() {
-        true => match place::open(&run.node.path(), &run.wanted.options()) {
-            Ok(node) => (node.dir().to_path_buf(), node.devices()),
+        true => match nodes::open(&run.node.path(), &run.wanted.options(), &run.adapters) {
+            Ok(nodes) => {
+                (nodes[0].dir().to_path_buf(), nodes.iter().flat_map(|node| node.devices()).collect())
+            }
             Err(e) => return fail(OURS, e),
         },
         false => match elsewhere(run, places) {
@@ -74,7 +76,10 @@ fn in_time(run: &Run, node: &Path, devices: &[DeviceInfo]) -> Result<Option<Path
             false => Ok(None),
         };
     }
-    if devices.iter().any(|device| device.place.is_some()) {
+    if !run.adapters.is_empty() {
+        return Err("--clock timed: expected one node, for each has a time of its own, found --adapter".into());
+    }
+    if devices.iter().any(|device| device.node().is_none()) {
         return Err("--clock timed: expected a node, for no other function has virtual time".into());
     }
     if devices.iter().any(|device| device.link_layer == LinkLayer::Infiniband) {
@@ -112,7 +117,8 @@ fn is_static(program: &Path) -> bool {
 /// What to say of a real card's device in the program's arguments, such as `-d mlx5_0`, that will not be there.
 fn hint(args: &[OsString], devices: &[DeviceInfo]) -> Option<String> {
     let name = args.iter().filter_map(|arg| arg.to_str()).find_map(missing_card)?;
-    let (first, last) = (devices.first()?, devices.last()?);
+    let first = devices.first()?;
+    let last = devices.iter().rfind(|device| device.node() == first.node())?;
     Some(format!(
         "there is no device {name} here; the program sees {} to {} (others: `ironverbs node create --name`)",
         first.name, last.name
@@ -143,7 +149,7 @@ mod tests {
 
     #[test]
     fn devices_of_a_card_that_is_not_there_are_hinted_at() {
-        let devices = node::devices::devices(8, &Config::default());
+        let devices = node::devices::devices(Path::new("/n"), 8, &Config::default());
         let hint = |args: &[&str]| hint(&args.iter().map(OsString::from).collect::<Vec<_>>(), &devices);
         for args in [&["-d", "mlx5_90"][..], &["-x", "1", "-dmlx5_90"], &["--ib-dev=mlx5_90:1", "127.0.0.1"]]
         {

@@ -77,7 +77,7 @@ pub fn launched(data: &[u8]) {
     let child = Child::start(waiting, data);
     let dir = || OwnedFd::from(File::open(stage.scratch.dir()).expect("a directory"));
     let projection = Projection { functions: dir(), bus: dir(), classes: dir(), newest_first: true };
-    let view = View { devices: stage.devices.clone(), node: stage.scratch.dir().into(), projection };
+    let view = View { devices: stage.devices.clone(), projection };
     let begin = Instant::now();
     let served = supervisor.supervise(view);
     let ready = child.end();

@@ -113,8 +113,8 @@ pub const PAGES: &[Page] = &[
             "Prepares a view of the system in which the devices are there, and becomes PROGRAM in it. The view is a mount namespace: /sys, \
              /dev/infiniband and /etc/libibverbs.d have the devices beside what they had. It ends with the last program in it. A small \
              process beside the program answers what is asked by RDMA netlink, and keeps counters below /sys.",
-            "The devices are those of a node, which is made if there is none, or the functions that --bdf and --vfio-user name. In a pod \
-             that was given functions bound to VFIO, they are these.",
+            "The devices are those of a node, which is made if there is none, and of those that --adapter names, or the functions that \
+             --bdf and --vfio-user name. In a pod that was given functions bound to VFIO, they are these.",
             "With --clock timed, PROGRAM lives in the time of a card: its clocks say what it would take there, at every run the same.",
         ],
         exit: &[

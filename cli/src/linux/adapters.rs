@@ -8,13 +8,12 @@ use std::str::FromStr;
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::Duration;
 
-use devmodel::Config;
 use nix::sys::signal::Signal;
 use node::NodeOptions;
 
 use super::child::Child;
-use crate::options::{Identity, Linux};
-use crate::place;
+use crate::nodes;
+use crate::options::Linux;
 
 /// Slots of the guest's bus (linux/uml.patch), of which each function takes one.
 const SLOTS: u8 = 32;
@@ -51,47 +50,16 @@ pub struct Adapter {
 
 /// The adapters that `linux` asks for, in the order of the guest's bus. Nodes that are not there yet are made.
 pub fn adapters(linux: &Linux) -> Result<Vec<Adapter>, String> {
-    let mut nodes: Vec<(PathBuf, u8, u16)> = Vec::new();
-    for dir in std::iter::once(linux.node.path()).chain(linux.adapters.iter().cloned()) {
-        let config = Config { node_id: new_id(&nodes), ..Config::default() };
-        let base = NodeOptions { config, ..NodeOptions::default() };
-        // A number is the first node's: all others have one of their own.
-        let identity = if nodes.is_empty() { linux.identity } else { linux.identity.of_another() };
-        let (dir, vfs, id) = look(&dir, identity, base)?;
-        if let Some((other, ..)) = nodes.iter().find(|(_, _, there)| *there == id) {
-            return Err(format!(
-                "expected nodes with numbers of their own, found {id} for both {} and {}: node create --node-id",
-                other.display(),
-                dir.display()
-            ));
-        }
-        nodes.push((dir, vfs, id));
-    }
-    if let Some(functions) = linux.functions {
-        let (node, vfs, _) = nodes.remove(0);
-        if functions.last > vfs {
-            return Err(few_vfs(functions.last, vfs));
-        }
-        return Ok(vec![Adapter { node, functions }]);
-    }
+    let options = linux.identity.over(NodeOptions::default());
+    // This process is a party of them for no longer than that.
+    let nodes = nodes::open(&linux.node.path(), &options, &linux.adapters)?;
     let count = nodes.len();
-    nodes
-        .into_iter()
-        .map(|(node, there, _)| {
-            Ok(Adapter { node, functions: VfRange { first: 0, last: vfs(linux.vfs, there, count)? } })
-        })
-        .collect()
-}
-
-/// The number of a node that is made to stand behind these.
-fn new_id(nodes: &[(PathBuf, u8, u16)]) -> u16 {
-    nodes.iter().map(|(_, _, id)| *id).max().map_or(0, |id| id.wrapping_add(1))
-}
-
-/// The directory, VFs and number of a node. This process is a party of it for no longer than that.
-fn look(dir: &Path, identity: Identity, base: NodeOptions) -> Result<(PathBuf, u8, u16), String> {
-    let node = place::open(dir, &identity.over(base)).map_err(|e| e.to_string())?;
-    Ok((node.dir().to_path_buf(), node.vfs(), node.adapter().config().node_id))
+    let range = |there| match linux.functions {
+        Some(VfRange { last, .. }) if last > there => Err(few_vfs(last, there)),
+        Some(functions) => Ok(functions),
+        None => Ok(VfRange { first: 0, last: vfs(linux.vfs, there, count)? }),
+    };
+    nodes.iter().map(|node| Ok(Adapter { node: node.dir().to_path_buf(), functions: range(node.vfs())? })).collect()
 }
 
 fn few_vfs(wanted: u8, there: u8) -> String {

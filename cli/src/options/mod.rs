@@ -177,6 +177,9 @@ pub struct Run {
     pub node: NodeDir,
     #[command(flatten)]
     pub wanted: Wanted,
+    /// Another node whose devices the program sees too; for several, several times. One that is not there is made like the first
+    #[arg(long = "adapter", value_name = "DIR", value_hint = ValueHint::DirPath, conflicts_with_all = ["bdf", "vfio_user"])]
+    pub adapters: Vec<PathBuf>,
     #[command(flatten)]
     pub functions: Functions,
     #[command(flatten)]

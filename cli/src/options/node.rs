@@ -185,11 +185,6 @@ enum Layer {
 }
 
 impl Identity {
-    /// The same for another node, whose number is its own.
-    pub fn of_another(self) -> Self {
-        Self { node_id: None, ..self }
-    }
-
     /// `base` with what was given on the command line.
     pub fn over(self, base: NodeOptions) -> NodeOptions {
         let link_layer = self.link_layer.map(|layer| match layer {

@@ -10,6 +10,7 @@ use std::path::Path;
 use super::project::{places, project};
 use super::projection::CDEVS;
 use super::{LaunchError, provider};
+use node::Observer;
 use node::devices::DeviceInfo;
 use node::place::Place;
 
@@ -41,11 +42,12 @@ pub fn show(
         fs::create_dir_all(CDEVS).map_err(LaunchError::step(format!("create {CDEVS}")))?;
     }
     let there = places().map_err(LaunchError::step("list the container's devices".into()))?;
-    let mut shown: BTreeSet<u8> = wanted.iter().copied().collect();
-    shown.extend(there.iter().filter_map(|place| match place {
-        Place::Node { dir, fid } if dir == node => Some(*fid),
-        _ => None,
-    }));
-    let devices = all.iter().filter(|device| shown.contains(&device.fid)).cloned().collect();
-    project(devices, node, &stem).map(drop)
+    let of_node = all.iter().filter(|device| wanted.contains(&device.fid) || there.contains(&device.place));
+    let mut devices: Vec<DeviceInfo> = of_node.cloned().collect();
+    let others: BTreeSet<&Path> = there.iter().filter_map(Place::node).filter(|dir| *dir != node).collect();
+    for other in others {
+        let all = Observer::open(other).and_then(|observer| observer.devices()).map_err(LaunchError::Node)?;
+        devices.extend(all.into_iter().filter(|device| there.contains(&device.place)));
+    }
+    project(devices, &stem).map(drop)
 }

@@ -9,6 +9,9 @@ pub enum LaunchError {
     /// The node directory cannot be used.
     #[error(transparent)]
     NodeDir(#[from] node::dir::DirError),
+    /// A node cannot be looked at.
+    #[error(transparent)]
+    Node(#[from] node::NodeError),
     /// The provider's shared object is missing or cannot be linked.
     #[error("verbs provider: {0}")]
     Provider(String),
@@ -38,6 +41,16 @@ pub enum LaunchError {
         "this host has a device {0} of its own; a node's are called otherwise by `ironverbs node create --name`"
     )]
     NameTaken(String),
+    /// Two nodes call a device by one name, or have it at one PCI address.
+    #[error("{} and {} are both {what}; `ironverbs node create {option}` makes a node of another", places[0], places[1])]
+    Twice {
+        /// The name or the address.
+        what: String,
+        /// The devices.
+        places: [String; 2],
+        /// The option that would have told them apart.
+        option: &'static str,
+    },
     /// Some other step failed.
     #[error("cannot {what}: {source}")]
     Step {

@@ -65,9 +65,10 @@ use projection::Projection;
 /// A program to run on a node.
 #[derive(Clone, Debug)]
 pub struct Launch {
-    /// The node directory, absolute, as [`node::dir::claim`] returns it.
+    /// A node directory, absolute, as [`node::dir::claim`] returns it: where the links to the provider stand, and the node that
+    /// commands in the program's view mean by default.
     pub node: PathBuf,
-    /// The devices of the node, in order of function number.
+    /// The devices to see, those of each node together and in order of function number.
     pub devices: Vec<DeviceInfo>,
     /// The shared objects by which libibverbs reaches the devices.
     pub provider: provider::Provider,
@@ -84,12 +85,12 @@ impl Launch {
     pub fn exec(&self) -> Result<Infallible, LaunchError> {
         let program = find_program(&self.program)?;
         let stem = provider::link(&self.node, &self.provider)?;
-        if !project::comes_to_show(&self.devices, &self.node)? {
+        if !project::comes_to_show(&self.devices)? {
             namespace::enter(&self.node)?;
             if self.clocks.is_some() {
                 processor::show(&self.node)?;
             }
-            let (devices, projection) = project::project(self.devices.clone(), &self.node, &stem)?;
+            let (devices, projection) = project::project(self.devices.clone(), &stem)?;
             match self.supervise(devices, projection) {
                 // A shortage is an error, since it may pass. What the host does not have, programs do without.
                 Err(e) if error::is_shortage(&e) => {
@@ -122,7 +123,7 @@ impl Launch {
     /// Starts a supervisor, and places the calling process under it.
     fn supervise(&self, devices: Vec<DeviceInfo>, projection: Option<Projection>) -> io::Result<()> {
         let projection = projection.ok_or_else(|| io::Error::from(io::ErrorKind::Unsupported))?;
-        supervisor::start(supervisor::View { devices, node: self.node.clone(), projection })?.take_over()
+        supervisor::start(supervisor::View { devices, projection })?.take_over()
     }
 }
 

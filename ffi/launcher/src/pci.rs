@@ -13,7 +13,7 @@ const DRIVER: &str = "mlx5_core";
 
 /// Size of the register BAR of one function.
 const BAR0_SIZE: u64 = 32 << 20;
-/// Address of the PF's BAR0 in the simulated address space; those of the VFs follow.
+/// Where the simulated address space has the BARs of the functions: each PCI bus a window for as many as a bus has.
 const BAR0_BASE: u64 = 0x3800_0000_0000;
 /// IORESOURCE_MEM, PREFETCH, MEM_64 and SIZEALIGN, as `resource` shows a 64-bit prefetchable BAR.
 const BAR0_FLAGS: u64 = 0x0014_220c;
@@ -85,7 +85,8 @@ pub fn function(tree: &mut Tree, d: &DeviceInfo, vfs: usize) {
 }
 
 fn bar0(d: &DeviceInfo) -> u64 {
-    BAR0_BASE + u64::from(d.fid) * BAR0_SIZE
+    let bus = d.bdf.get(5..7).and_then(|bus| u64::from_str_radix(bus, 16).ok()).unwrap_or_default();
+    BAR0_BASE + (bus * 256 + u64::from(d.fid)) * BAR0_SIZE
 }
 
 /// One line per BAR, the ROM and the six SR-IOV BARs: start, end, flags.
@@ -120,6 +121,7 @@ fn config(d: &DeviceInfo) -> Vec<u8> {
 mod tests {
     use super::*;
     use crate::tree::Entry;
+    use std::path::Path;
 
     fn file(tree: &Tree, path: &str) -> Vec<u8> {
         match tree.get(path) {
@@ -131,7 +133,7 @@ mod tests {
     #[test]
     fn ids_agree_between_files_modalias_and_configuration_space() {
         for (fid, id) in [(0u8, "0x1017"), (3, "0x1018")] {
-            let d = DeviceInfo::new(fid, &Default::default());
+            let d = DeviceInfo::new(Path::new("/n"), fid, &Default::default());
             let mut tree = Tree::default();
             function(&mut tree, &d, 8);
             assert_eq!(file(&tree, &format!("{}/device", d.bdf)), format!("{id}\n").into_bytes());
@@ -147,8 +149,8 @@ mod tests {
     #[test]
     fn only_the_physical_function_offers_sriov() {
         let mut tree = Tree::default();
-        function(&mut tree, &DeviceInfo::new(0, &Default::default()), 8);
-        function(&mut tree, &DeviceInfo::new(1, &Default::default()), 8);
+        function(&mut tree, &DeviceInfo::new(Path::new("/n"), 0, &Default::default()), 8);
+        function(&mut tree, &DeviceInfo::new(Path::new("/n"), 1, &Default::default()), 8);
         assert_eq!(file(&tree, "0000:c1:00.0/sriov_numvfs"), b"8\n");
         assert!(tree.get("0000:c1:00.1/sriov_totalvfs").is_none());
     }

@@ -1,10 +1,11 @@
 //! Puts the simulated devices into the launched program's view of the host.
 
+use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use super::LaunchError;
@@ -28,23 +29,31 @@ const DRIVERS: &str = "/etc/libibverbs.d";
 /// Classes in which our entries lie among the host's links. The other classes stay as they are.
 const CLASSES: [&str; 4] = ["infiniband", "infiniband_verbs", "infiniband_mad", "misc"];
 
+/// How many numbers each adapter has in a view, so that devices keep theirs while another adapter gets VFs.
+const NUMBERS: u32 = 1 << 7;
+
 /// How long a view may lag behind a change of the node: a check by its supervisor, and making 128 devices.
 const CATCHES_UP: Duration = Duration::from_secs(1);
 
-/// Whether this program was launched on the same node and sees these devices. If it sees other devices of the node,
-/// waits for its supervisor, which may be about to show these.
-pub fn comes_to_show(devices: &[DeviceInfo], node: &Path) -> Result<bool, LaunchError> {
-    let mut wanted: Vec<_> = devices.iter().map(|d| sysfs::place(d, node)).collect();
+/// Whether this program sees these devices, and no others of their nodes. If it sees others of each of the nodes, waits for
+/// its supervisor, which may be about to show these.
+pub fn comes_to_show(devices: &[DeviceInfo]) -> Result<bool, LaunchError> {
+    let mut wanted: Vec<_> = devices.iter().map(|d| d.place.clone()).collect();
     wanted.sort_by_key(Place::text);
-    let of_node = |place: &Place| matches!(place, Place::Node { dir, .. } if dir == node);
+    let nodes = |places: &[Place]| -> BTreeSet<Option<PathBuf>> {
+        places.iter().map(|place| place.node().map(PathBuf::from)).collect()
+    };
+    let of_wanted = nodes(&wanted);
     let start = Instant::now();
     loop {
         let mut there = places().map_err(list(UVERBS))?;
+        // What it sees of other nodes does no harm, unless functions that are no node's are to be seen alone.
+        there.retain(|place| of_wanted.contains(&place.node().map(PathBuf::from)) || of_wanted.contains(&None));
         there.sort_by_key(Place::text);
         if there == wanted {
             return Ok(true);
         }
-        let may_come = there.iter().any(of_node) && wanted.iter().all(of_node);
+        let may_come = !of_wanted.contains(&None) && nodes(&there) == of_wanted;
         if !may_come || start.elapsed() > CATCHES_UP {
             return Ok(false);
         }
@@ -76,20 +85,49 @@ pub fn place_in(class: &Path, uverbs: &Path) -> Option<Place> {
 /// for the process that keeps them up to date; `None` if the kernel is too old for that.
 pub fn project(
     mut devices: Vec<DeviceInfo>,
-    node: &Path,
     provider: &Path,
 ) -> Result<(Vec<DeviceInfo>, Option<Projection>), LaunchError> {
     if let Some(taken) = devices.iter().find(|d| is_of_host(d.name.as_ref())) {
         return Err(LaunchError::NameTaken(taken.name.clone()));
     }
-    let first = first_free_uverbs()?;
-    for d in &mut devices {
-        d.uverbs += first;
-    }
-    let projection = sysfs(&devices, node)?;
+    tell_apart(&devices)?;
+    number(&mut devices, first_free_uverbs()?);
+    let projection = sysfs(&devices)?;
     device_files(&devices)?;
     driver_list(provider)?;
     Ok((devices, projection))
+}
+
+/// Numbers devices from `first` on, each adapter's by themselves.
+fn number(devices: &mut [DeviceInfo], first: u32) {
+    let (mut from, mut last) = (first, None);
+    for d in devices {
+        let node = d.node().map(PathBuf::from);
+        if last.as_ref().is_some_and(|last| *last != node) {
+            from += NUMBERS;
+        }
+        last = Some(node);
+        d.uverbs = from + u32::from(d.fid);
+    }
+}
+
+/// Finds the first two devices of different nodes that a view could not tell apart.
+fn tell_apart(devices: &[DeviceInfo]) -> Result<(), LaunchError> {
+    for (at, one) in devices.iter().enumerate() {
+        let same = |other: &&DeviceInfo| {
+            other.node() != one.node() && (other.name == one.name || other.bdf == one.bdf)
+        };
+        if let Some(other) = devices[..at].iter().find(same) {
+            let (what, option) =
+                if other.name == one.name { (&one.name, "--name") } else { (&one.bdf, "--pci") };
+            return Err(LaunchError::Twice {
+                what: what.clone(),
+                places: [other, one].map(|d| d.place.to_string()),
+                option,
+            });
+        }
+    }
+    Ok(())
 }
 
 /// Whether the view shows devices of the host beside ours.
@@ -127,7 +165,7 @@ fn names(dir: &Path) -> io::Result<Vec<OsString>> {
     }
 }
 
-fn sysfs(devices: &[DeviceInfo], node: &Path) -> Result<Option<Projection>, LaunchError> {
+fn sysfs(devices: &[DeviceInfo]) -> Result<Option<Projection>, LaunchError> {
     let home = cover_or_make(Path::new(DEVICES))?;
     if let Some(home) = &home {
         // All except devices of another node that this program was launched on. Functions of the host are read below.
@@ -136,7 +174,7 @@ fn sysfs(devices: &[DeviceInfo], node: &Path) -> Result<Option<Projection>, Laun
     let pci = cover_or_make(Path::new(PCI))?;
     let class = cover_or_make(Path::new(CLASS))?;
     let newest_first = newest_first(Path::new(CLASS)).map_err(list(CLASS))?;
-    let entries = Entries::of(devices, node, newest_first);
+    let entries = Entries::of(devices, newest_first);
     entries.functions.write(Path::new(FUNCTIONS)).map_err(fill(FUNCTIONS))?;
     let functions = c_path(Path::new(FUNCTIONS)).map_err(fill(FUNCTIONS))?;
     let functions = clone_of(FUNCTIONS, sys::clone_mount(&functions))?;

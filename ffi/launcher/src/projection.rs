@@ -30,14 +30,13 @@ impl Entries {
     /// The entries of a view of `devices`. libibverbs keeps the order in which the directory lists devices, and tools
     /// open the first device by default. So the PF must be listed first, also where directories list the newest entry
     /// first.
-    pub fn of(devices: &[DeviceInfo], node: &Path, newest_first: bool) -> Self {
+    pub fn of(devices: &[DeviceInfo], newest_first: bool) -> Self {
         let mut ordered = devices.to_vec();
         if newest_first {
             ordered.reverse();
         }
         let device_files = device_files(devices).into_iter().collect();
-        let functions = sysfs::functions(&ordered, node);
-        Self { functions, bus: sysfs::bus(&ordered), classes: sysfs::classes(&ordered), device_files }
+        Self { functions: sysfs::functions(&ordered), bus: sysfs::bus(&ordered), classes: sysfs::classes(&ordered), device_files }
     }
 }
 
@@ -59,13 +58,13 @@ impl Projection {
         path_of(&self.functions)
     }
 
-    /// Shows the devices `new` of `node` in place of `old`. Whatever names a device exists only while the device
+    /// Shows the devices `new` in place of `old`. Whatever names a device exists only while the device
     /// does. The caller is in the mount namespace of the view.
     ///
     /// # Errors
     /// What could not be made or removed. The view then shows the old devices, as far as possible.
-    pub fn change(&self, old: &[DeviceInfo], new: &[DeviceInfo], node: &Path) -> io::Result<()> {
-        let [old, new] = [old, new].map(|devices| Entries::of(devices, node, self.newest_first));
+    pub fn change(&self, old: &[DeviceInfo], new: &[DeviceInfo]) -> io::Result<()> {
+        let [old, new] = [old, new].map(|devices| Entries::of(devices, self.newest_first));
         self.turn(&old, &new, |steps| steps.iter().try_for_each(|step| step())).inspect_err(|_| {
             // Undoes what can be undone, step by step, even if some steps fail.
             let _ = self.turn(&new, &old, |steps| {

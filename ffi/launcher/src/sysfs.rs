@@ -3,14 +3,11 @@
 //! As in real sysfs, a device's directory stands under `/sys/devices`, below a host bridge, and `class` and `bus` link to it.
 //! hwloc takes the PCI address of a verbs device out of the text of such a link: it wants `/pciDDDD:BB/` and then addresses.
 
-use std::path::Path;
-
 use super::counters::{HARDWARE, PORT};
 use super::pci;
 use super::tree::Tree;
 use devmodel::LinkLayer;
 use node::devices::{Colons, DeviceInfo};
-use node::place::Place;
 
 /// Directory of all our devices in `/sys/devices`. The kernel has no such name.
 pub const HOME: &str = "ironverbs";
@@ -76,16 +73,16 @@ pub fn bus(devices: &[DeviceInfo]) -> Tree {
 }
 
 /// Entries of [`FUNCTIONS`]: every function's directory with its verbs device inside.
-pub fn functions(devices: &[DeviceInfo], node: &Path) -> Tree {
+pub fn functions(devices: &[DeviceInfo]) -> Tree {
     let mut tree = Tree::default();
-    let vfs = devices.iter().filter(|d| d.is_vf()).count();
     for d in devices {
-        pci::function(&mut tree, d, vfs);
+        let of_adapter = || devices.iter().filter(|other| other.node() == d.node());
+        pci::function(&mut tree, d, of_adapter().filter(|d| d.is_vf()).count());
         if d.is_pf() {
-            for vf in devices.iter().filter(|d| d.is_vf()) {
+            for vf in of_adapter().filter(|d| d.is_vf()) {
                 tree.link(format!("{}/virtfn{}", d.bdf, vf.fid - 1), format!("../{}", vf.bdf));
             }
-        } else if let Some(pf) = devices.iter().find(|pf| d.is_vf() && pf.is_pf()) {
+        } else if let Some(pf) = of_adapter().find(|pf| d.is_vf() && pf.is_pf()) {
             tree.link(format!("{}/physfn", d.bdf), format!("../{}", pf.bdf));
         }
         if d.link_layer == LinkLayer::Ethernet && d.ip.is_loopback() {
@@ -93,7 +90,7 @@ pub fn functions(devices: &[DeviceInfo], node: &Path) -> Tree {
             tree.link(format!("{}/net/lo", d.bdf), "../../../../../class/net/lo");
         }
         verbs_device(&mut tree, d);
-        uverbs(&mut tree, d, node);
+        uverbs(&mut tree, d);
         if d.has_umad() {
             umad(&mut tree, d);
         }
@@ -168,12 +165,7 @@ pub fn port_states(up: bool) -> (&'static str, &'static str) {
     if up { ("4: ACTIVE", "5: LinkUp") } else { ("1: DOWN", "3: Disabled") }
 }
 
-/// Where the provider finds the device: on `node`, unless it is elsewhere.
-pub fn place(d: &DeviceInfo, node: &Path) -> Place {
-    d.place.clone().unwrap_or_else(|| Place::Node { dir: node.to_path_buf(), fid: d.fid })
-}
-
-fn uverbs(tree: &mut Tree, d: &DeviceInfo, node: &Path) {
+fn uverbs(tree: &mut Tree, d: &DeviceInfo) {
     let home = format!("{}/infiniband_verbs/uverbs{}", d.bdf, d.uverbs);
     tree.link(format!("{home}/device"), format!("../../../{}", d.bdf));
     tree.link(format!("{home}/subsystem"), "../../../../../../class/infiniband_verbs");
@@ -181,7 +173,7 @@ fn uverbs(tree: &mut Tree, d: &DeviceInfo, node: &Path) {
     tree.line(format!("{home}/dev"), NULL_DEVICE);
     tree.line(format!("{home}/abi_version"), 1);
     tree.line(format!("{home}/uevent"), format!("MAJOR=1\nMINOR=3\nDEVNAME=infiniband/uverbs{}", d.uverbs));
-    tree.bytes(format!("{home}/{NODE_FILE}"), place(d, node).text());
+    tree.bytes(format!("{home}/{NODE_FILE}"), d.place.text());
 }
 
 fn umad(tree: &mut Tree, d: &DeviceInfo) {
@@ -200,6 +192,7 @@ mod tests {
     use devmodel::Config;
     use node::devices::{GID_TABLE, devices};
     use std::fs;
+    use std::path::Path;
 
     fn text(tree: &Tree, path: &str) -> String {
         match tree.get(path) {
@@ -210,8 +203,8 @@ mod tests {
 
     #[test]
     fn a_vf_is_found_from_both_classes_and_leads_to_its_pf() {
-        let all = devices(8, &Config::default());
-        let (class, pci) = (classes(&all), functions(&all, Path::new("/run/x")));
+        let all = devices(Path::new("/run/x"), 8, &Config::default());
+        let (class, pci) = (classes(&all), functions(&all));
         let link = Entry::Link("../../devices/ironverbs/pci0000:00/0000:c1:00.2/infiniband/iron2".into());
         assert_eq!(class.get("infiniband/iron2"), Some(&link));
         let link = "../../devices/ironverbs/pci0000:00/0000:c1:00.2/infiniband_verbs/uverbs2";
@@ -223,21 +216,20 @@ mod tests {
 
     #[test]
     fn the_provider_finds_its_node_and_function() {
-        let all = devices(2, &Config::default());
-        let tree = functions(&all, Path::new("/run/x"));
+        let tree = functions(&devices(Path::new("/run/x"), 2, &Config::default()));
         let said = text(&tree, "0000:c1:00.2/infiniband_verbs/uverbs2/ironverbs");
         assert_eq!(said, "node=/run/x\nfid=2\n");
     }
 
     #[test]
     fn the_connection_manager_is_where_librdmacm_asks_for_its_version() {
-        let class = classes(&devices(1, &Config::default()));
+        let class = classes(&devices(Path::new("/n"), 1, &Config::default()));
         assert_eq!(text(&class, "misc/rdma_cm/abi_version"), "4\n");
     }
 
     #[test]
     fn gids_have_a_type_and_a_net_device_each() {
-        let tree = functions(&devices(1, &Config::default()), Path::new("/n"));
+        let tree = functions(&devices(Path::new("/n"), 1, &Config::default()));
         let port = "0000:c1:00.1/infiniband/iron1/ports/1";
         assert_eq!(text(&tree, &format!("{port}/gids/1")), "0000:0000:0000:0000:0000:ffff:7f00:0002\n");
         for i in 0..2 {
@@ -254,10 +246,10 @@ mod tests {
     fn written_links_resolve_to_written_files() {
         let root = std::env::temp_dir().join(format!("ironverbs-sysfs-{}", std::process::id()));
         let _ = fs::remove_dir_all(&root);
-        let all = devices(3, &Config::default());
+        let all = devices(Path::new("/n"), 3, &Config::default());
         classes(&all).write(&root.join("class")).unwrap();
         let home = root.join(Path::new(FUNCTIONS).strip_prefix("/sys").unwrap());
-        functions(&all, Path::new("/n")).write(&home).unwrap();
+        functions(&all).write(&home).unwrap();
         bus(&all).write(&root.join("bus/pci/devices")).unwrap();
         assert!(home.starts_with(root.join("devices").join(HOME)));
         for d in &all {

@@ -8,7 +8,7 @@ use crate::{
     naming::Naming,
 };
 use devmodel::Config;
-use std::{fmt, net::IpAddr, str::FromStr, sync::atomic::Ordering::*};
+use std::{fmt, net::IpAddr, path::Path, str::FromStr, sync::atomic::Ordering::*};
 
 /// An IP address and the length of its network prefix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,14 +53,15 @@ impl FunctionAddress {
     }
 }
 
-/// The device of `fid` as programs see it, on a node with behaviour `config` that calls it by `naming`, if `address` was set for it.
+/// The device of `fid` as programs see it, on the node in `dir` with behaviour `config` that calls it by `naming`, if `address` was set for it.
 pub(super) fn device(
+    dir: &Path,
     fid: u8,
     config: &Config,
     naming: &Naming,
     address: Option<FunctionAddress>,
 ) -> DeviceInfo {
-    let device = DeviceInfo::new(fid, config).called(naming);
+    let device = DeviceInfo::new(dir, fid, config).called(naming);
     match address {
         Some(address) => device.with_address(address.ip),
         None => device,
@@ -70,7 +71,7 @@ pub(super) fn device(
 impl Core {
     /// The device of `fid` as programs see it.
     pub fn device(&self, fid: u8) -> DeviceInfo {
-        device(fid, self.adapter.config(), &self.map.naming().unwrap_or_default(), self.address(fid))
+        device(&self.dir, fid, self.adapter.config(), &self.map.naming().unwrap_or_default(), self.address(fid))
     }
 
     /// The functions of the node, as programs see them.

@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use crate::gid::gid_of_ip;
 use crate::naming::Naming;
@@ -53,8 +53,8 @@ pub struct DeviceInfo {
     pub lid: u16,
     /// The port is up.
     pub active: bool,
-    /// Where it is, if not on a node.
-    pub place: Option<Place>,
+    /// Where it is.
+    pub place: Place,
     /// Its directory in the host's sysfs, if it is a function of the host.
     pub host: Option<PathBuf>,
     /// NUMA node it is near.
@@ -62,8 +62,8 @@ pub struct DeviceInfo {
 }
 
 impl DeviceInfo {
-    /// The device of function `fid` of an adapter that behaves as `config` says.
-    pub fn new(fid: u8, config: &Config) -> Self {
+    /// The device of function `fid` of the adapter of the node in `dir`, which behaves as `config` says.
+    pub fn new(dir: &Path, fid: u8, config: &Config) -> Self {
         let id = config.node_id;
         let roce = config.link_layer == LinkLayer::Ethernet;
         let mut gids = vec![if roce { link_local_gid(id, fid) } else { port_gid(id, fid) }];
@@ -88,7 +88,7 @@ impl DeviceInfo {
             firmware: format!("{}.99.1000", config.strict.card.firmware()),
             lid: if roce { 0 } else { lid(fid) },
             active: true,
-            place: None,
+            place: Place::Node { dir: dir.into(), fid },
             host: None,
             numa: usual.numa,
         }
@@ -122,29 +122,34 @@ impl DeviceInfo {
 
     /// Whether it has a device file for management datagrams, with the number of its `uverbsN`: functions of nodes have.
     pub fn has_umad(&self) -> bool {
-        self.place.is_none()
+        self.node().is_some()
+    }
+
+    /// The directory of the node it is on; `None` if it is elsewhere.
+    pub fn node(&self) -> Option<&Path> {
+        self.place.node()
     }
 
     /// LID of the subnet administrator; 0 if there is none, or if we don't know it.
     pub fn sm_lid(&self) -> u16 {
-        let on_subnet = self.link_layer == LinkLayer::Infiniband && self.place.is_none();
+        let on_subnet = self.link_layer == LinkLayer::Infiniband && self.node().is_some();
         if on_subnet { SWITCH_LID } else { 0 }
     }
 
     /// True for the physical function of a node.
     pub fn is_pf(&self) -> bool {
-        self.place.is_none() && self.fid == 0
+        self.node().is_some() && self.fid == 0
     }
 
     /// True for a virtual function of a node.
     pub fn is_vf(&self) -> bool {
-        self.place.is_none() && self.fid != 0
+        self.node().is_some() && self.fid != 0
     }
 }
 
-/// The PF and `vfs` VFs, in order of function number; more than [`MAX_VFS`] are not there.
-pub fn devices(vfs: u8, config: &Config) -> Vec<DeviceInfo> {
-    (0..=vfs.min(MAX_VFS)).map(|fid| DeviceInfo::new(fid, config)).collect()
+/// The PF and `vfs` VFs of the node in `dir`, in order of function number; more than [`MAX_VFS`] are not there.
+pub fn devices(dir: &Path, vfs: u8, config: &Config) -> Vec<DeviceInfo> {
+    (0..=vfs.min(MAX_VFS)).map(|fid| DeviceInfo::new(dir, fid, config)).collect()
 }
 
 /// The function that `text` means among `devices`, by the name that programs know, or as `iron3` or `3` whatever that is; `None` if it is
@@ -181,7 +186,7 @@ mod tests {
 
     #[test]
     fn identities_follow_from_the_function_number() {
-        let all = devices(8, &Config::default());
+        let all = devices(Path::new("/n"), 8, &Config::default());
         assert_eq!(all.len(), 9);
         let d = &all[2];
         assert_eq!((d.name.as_str(), d.fid, d.uverbs, d.bdf.as_str()), ("iron2", 2, 2, "0000:c1:00.2"));
@@ -193,7 +198,7 @@ mod tests {
     #[test]
     fn a_function_is_meant_by_its_name_and_by_its_number() {
         let naming = Naming { name: "mlx5_4".parse().unwrap(), ..Naming::default() };
-        let all: Vec<_> = devices(8, &Config::default()).into_iter().map(|d| d.called(&naming)).collect();
+        let all: Vec<_> = devices(Path::new("/n"), 8, &Config::default()).into_iter().map(|d| d.called(&naming)).collect();
         for (text, fid) in [("mlx5_7", Some(3)), ("iron3", Some(3)), ("3", Some(3)), ("iron9", Some(9))] {
             assert_eq!(function(text, &all), fid, "{text}");
         }
@@ -205,15 +210,15 @@ mod tests {
     #[test]
     fn on_infiniband_a_function_has_a_lid_and_no_gid_of_its_ip_address() {
         let config = Config { link_layer: LinkLayer::Infiniband, ..Config::default() };
-        let d = DeviceInfo::new(2, &config).with_address(Ipv4Addr::new(10, 0, 0, 1).into());
+        let d = DeviceInfo::new(Path::new("/n"), 2, &config).with_address(Ipv4Addr::new(10, 0, 0, 1).into());
         assert_eq!((d.lid, d.gids.len(), d.gid_table), (lid(2), 1, 8));
-        assert_eq!(DeviceInfo::new(2, &Config::default()).lid, 0);
+        assert_eq!(DeviceInfo::new(Path::new("/n"), 2, &Config::default()).lid, 0);
     }
 
     #[test]
     fn functions_of_two_nodes_have_different_addresses() {
         let other = Config { node_id: 0x0102, ..Config::default() };
-        let (a, b) = (DeviceInfo::new(1, &Config::default()), DeviceInfo::new(1, &other));
+        let (a, b) = (DeviceInfo::new(Path::new("/a"), 1, &Config::default()), DeviceInfo::new(Path::new("/b"), 1, &other));
         assert_eq!(b.mac, [0x02, 0x1b, 0x56, 1, 2, 1]);
         assert_eq!(Colons(&b.gids[1]).to_string(), "0000:0000:0000:0000:0000:ffff:7f01:0202");
         assert!(a.guid != b.guid && a.gids[0] != b.gids[0]);
@@ -221,7 +226,7 @@ mod tests {
 
     #[test]
     fn names_and_addresses_of_a_full_adapter_are_distinct() {
-        let all = devices(200, &Config::default());
+        let all = devices(Path::new("/n"), 200, &Config::default());
         assert_eq!(all.len(), 128);
         assert_eq!(all[127].bdf, "0000:c1:0f.7");
         let bdfs: std::collections::BTreeSet<_> = all.iter().map(|d| &d.bdf).collect();

@@ -26,7 +26,7 @@ pub fn functions(mut places: Vec<Place>) -> Result<Vec<DeviceInfo>, PlaceError> 
             let new: Vec<_> = new.copied().collect();
             addresses.neighbours.extend(new);
         }
-        info.place = Some(place.clone());
+        info.place = place.clone();
     }
     Ok(all)
 }
@@ -77,7 +77,7 @@ pub fn describe(number: u8, place: &Place) -> Result<DeviceInfo, PlaceError> {
         },
         lid: port.lid,
         active: port.active,
-        place: Some(place.clone()),
+        place: place.clone(),
         host,
         // -1 says that it is near none.
         numa: numa.and_then(|text| text.trim().parse().ok()),

@@ -1,6 +1,7 @@
 //! What programs call a node's functions, and where they find them. The adapter itself knows nothing of it, as a card does not know the
 //! slot it is in.
 
+use crate::devices::MAX_VFS;
 use std::{fmt, str::FromStr};
 
 /// Longest text before the number of a name. With the number it fits where the kernel has 64 bytes (IB_DEVICE_NAME_MAX).
@@ -112,6 +113,20 @@ impl FromStr for Bus {
     }
 }
 
+impl Naming {
+    /// The naming of a node that stands behind `count` others in one view, of which the first has this one: names count on where those
+    /// of the others would end, and each has a bus of its own.
+    #[must_use]
+    pub fn behind(self, count: usize) -> Self {
+        let count = u16::try_from(count).unwrap_or(u16::MAX);
+        let functions = u16::from(MAX_VFS) + 1;
+        let number = self.name.number.wrapping_add(functions.wrapping_mul(count));
+        let bus = (u32::from(self.bus.domain) << 8 | u32::from(self.bus.bus)).wrapping_add(count.into());
+        let bus = Bus { domain: (bus >> 8) as u16, bus: bus as u8 };
+        Self { name: Name { number, ..self.name }, bus, ..self }
+    }
+}
+
 /// Words of a naming in a node's file.
 pub const WORDS: usize = 7;
 
@@ -158,6 +173,15 @@ mod tests {
         let bus: Bus = "0000:5e:00.0".parse().unwrap();
         assert_eq!((bus.of(0), bus.of(127)), ("0000:5e:00.0".into(), "0000:5e:0f.7".into()));
         assert_eq!((name.to_string(), bus.to_string()), ("mlx5_9".into(), "0000:5e:00.0".into()));
+    }
+
+    #[test]
+    fn nodes_of_one_view_have_names_and_addresses_of_their_own() {
+        let first = Naming { name: "mlx5_9".parse().unwrap(), bus: "0000:ff:00.0".parse().unwrap(), numa: Some(1) };
+        assert_eq!(first.behind(0), first);
+        let third = first.behind(2);
+        assert_eq!((third.name.of(0), third.bus.of(0), third.numa), ("mlx5_265".into(), "0001:01:00.0".into(), Some(1)));
+        assert_eq!(first.behind(1).name.of(0), "mlx5_137", "behind mlx5_136, the last of the first");
     }
 
     #[test]

@@ -246,6 +246,11 @@ impl Node {
         (0..=self.vfs()).map(|fid| self.core.device(fid)).collect()
     }
 
+    /// What programs call the functions, and where they find them.
+    pub fn naming(&self) -> Naming {
+        self.core.map.naming().unwrap_or_default()
+    }
+
     /// Our number among the parties.
     pub fn party(&self) -> u16 {
         self.core.me.slot

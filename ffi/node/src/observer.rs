@@ -101,7 +101,7 @@ impl Observer {
             return Err(NodeError::Damaged { dir: self.dir.clone(), what });
         }
         let all = (0..).zip(addresses);
-        Ok(all.map(|(fid, address)| address::device(fid, &config, &naming, address)).collect())
+        Ok(all.map(|(fid, address)| address::device(&self.dir, fid, &config, &naming, address)).collect())
     }
 
     /// The counters of the port of `fid`, by `devmodel::state::Counters`.

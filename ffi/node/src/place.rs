@@ -89,6 +89,14 @@ impl fmt::Display for Place {
 }
 
 impl Place {
+    /// The directory of the node it is on; `None` if it is elsewhere.
+    pub fn node(&self) -> Option<&Path> {
+        match self {
+            Self::Node { dir, .. } => Some(dir),
+            Self::Vfio(..) | Self::VfioUser(..) => None,
+        }
+    }
+
     /// The addresses it was given, where no node has them.
     pub fn addresses(&self) -> Option<&Addresses> {
         match self {

@@ -133,6 +133,12 @@ impl Node {
         node
     }
 
+    /// The same for programs that see the devices of `other` too.
+    pub fn and_adapter(mut self, other: &Self) -> Self {
+        self.options.extend(["--adapter".into(), other.dir.display().to_string()]);
+        self
+    }
+
     /// The same with an adapter as strict as `switches` say.
     pub fn strict(mut self, switches: &str) -> Self {
         self.options.extend(["--strict".into(), switches.into()]);

@@ -1,9 +1,9 @@
-//! The devices a launched program sees, and the node they are on.
+//! The devices a launched program sees, and the nodes they are on.
 
 use super::host::Host;
 use node::devices::DeviceInfo;
 use node::{FunctionAddress, NodeError, Observer};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 /// Index of our first device if the host has devices of its own; otherwise it is 0.
@@ -11,18 +11,26 @@ pub(super) const BEHIND_HOST: u32 = 1 << 16;
 /// How long a node is not tried again that could not be opened for lack of descriptors or memory.
 const AGAIN: Duration = Duration::from_secs(1);
 
-/// The devices that the program sees, and their node.
+/// The devices that the program sees, and their nodes.
 pub struct Inventory {
     /// Our devices, numbered as in the program's view.
     devices: Vec<DeviceInfo>,
-    /// The node they are on, if they are a node's.
+    /// The nodes they are on, in order.
+    nodes: Vec<Watched>,
+    /// The kernel, if it has devices of its own.
+    pub(super) host: Option<Host>,
+}
+
+/// A node that is looked at.
+struct Watched {
+    dir: PathBuf,
+    /// Number of its PF's `uverbsN` in the view.
+    first: u32,
     observer: Option<Observer>,
     /// A node that could not be opened.
     refused: Option<Refusal>,
-    /// The addresses that the node's devices had at the last check.
+    /// The addresses that its devices had at the last check.
     addresses: Option<Vec<Option<FunctionAddress>>>,
-    /// The kernel, if it has devices of its own.
-    pub(super) host: Option<Host>,
 }
 
 /// A node that could not be opened.
@@ -33,43 +41,71 @@ struct Refusal {
     until: Option<Instant>,
 }
 
-impl Inventory {
-    /// An inventory of these devices, and of the kernel's if it has any.
-    pub fn new(devices: Vec<DeviceInfo>, host: Option<Host>) -> Self {
-        Self { devices, observer: None, refused: None, addresses: None, host }
+impl Watched {
+    /// The node that `device` is on, if it is on one.
+    fn of(device: &DeviceInfo) -> Option<Self> {
+        let (dir, first) = (device.node()?.to_path_buf(), device.uverbs.saturating_sub(device.fid.into()));
+        Some(Self { dir, first, observer: None, refused: None, addresses: None })
     }
 
-    /// Opens the node in `dir` for observation, unless it is open. Notices when another node has replaced it.
-    pub fn look_at(&mut self, dir: &Path) {
-        if self.observer.as_ref().is_some_and(|observer| observer.is_of(dir)) {
+    /// Opens it for observation, unless it is open. Notices when another node has replaced it.
+    fn look(&mut self) {
+        if self.observer.as_ref().is_some_and(|observer| observer.is_of(&self.dir)) {
             return;
         }
-        let there = Observer::identity(dir);
+        let there = Observer::identity(&self.dir);
         // A node that was refused is not opened again before its time.
         let holds = |refusal: &Refusal| refusal.until.is_none_or(|until| Instant::now() < until);
         if self.refused.as_ref().is_some_and(|refusal| Some(refusal.node) == there && holds(refusal)) {
             return;
         }
-        let opened = Observer::open(dir);
+        let opened = Observer::open(&self.dir);
         let until = matches!(opened, Err(NodeError::System { .. })).then(|| Instant::now() + AGAIN);
         self.observer = opened.ok();
         self.addresses = None;
         self.refused = there.filter(|_| self.observer.is_none()).map(|node| Refusal { node, until });
     }
 
-    /// The node's current devices, numbered as in the program's view, if they differ from ours. A difference is
+    /// Whether the addresses of its devices, or their number, are others than at the last check.
+    fn has_changed(&mut self) -> bool {
+        let Some(observer) = &self.observer else { return false };
+        let addresses = Some(observer.addresses());
+        let changed = self.addresses != addresses;
+        self.addresses = addresses;
+        changed
+    }
+
+    /// Its current devices, numbered as in the view. Those of a damaged node are not told.
+    fn devices(&self) -> Option<Vec<DeviceInfo>> {
+        let mut now = self.observer.as_ref()?.devices().ok()?;
+        now.iter_mut().for_each(|d| d.uverbs += self.first);
+        Some(now)
+    }
+}
+
+impl Inventory {
+    /// An inventory of these devices, which are those of nodes or elsewhere, and of the kernel's if it has any.
+    pub fn new(devices: Vec<DeviceInfo>, host: Option<Host>) -> Self {
+        let mut nodes: Vec<Watched> = devices.iter().filter_map(Watched::of).collect();
+        nodes.dedup_by(|one, other| one.dir == other.dir);
+        Self { devices, nodes, host }
+    }
+
+    /// Opens the nodes for observation, unless they are open. Notices when another node has replaced one.
+    pub fn look(&mut self) {
+        self.nodes.iter_mut().for_each(Watched::look);
+    }
+
+    /// The nodes' current devices, numbered as in the program's view, if they differ from ours. A difference is
     /// returned once.
     pub fn changed(&mut self) -> Option<Vec<DeviceInfo>> {
-        let observer = self.observer.as_ref()?;
-        let first = self.devices.first().filter(|d| d.is_pf())?.uverbs;
-        let addresses = observer.addresses();
-        if self.addresses.as_ref() == Some(&addresses) {
+        // All are asked, for each remembers what it saw.
+        if self.nodes.iter_mut().filter_map(|node| node.has_changed().then_some(())).count() == 0 {
             return None;
         }
-        self.addresses = Some(addresses);
-        // The devices of a damaged node are not followed.
-        let mut now = observer.devices().ok()?;
-        now.iter_mut().for_each(|d| d.uverbs += first);
+        let shown = |dir: &Path| self.devices.iter().filter(move |d| d.node() == Some(dir)).cloned().collect();
+        let now = self.nodes.iter().map(|node| node.devices().unwrap_or_else(|| shown(&node.dir)));
+        let now: Vec<DeviceInfo> = now.flat_map(Vec::into_iter).collect();
         (now != self.devices).then_some(now)
     }
 
@@ -83,27 +119,38 @@ impl Inventory {
         &self.devices
     }
 
-    /// The node, if our devices are on one.
-    pub fn observer(&self) -> Option<&Observer> {
-        self.observer.as_ref()
+    /// The directories of the nodes.
+    pub fn dirs(&self) -> impl Iterator<Item = &Path> {
+        self.nodes.iter().map(|node| &*node.dir)
+    }
+
+    /// The nodes that could be opened.
+    pub fn observers(&self) -> impl Iterator<Item = &Observer> {
+        self.nodes.iter().filter_map(|node| node.observer.as_ref())
+    }
+
+    /// The node in `dir`, if it could be opened.
+    pub fn observer(&self, dir: &Path) -> Option<&Observer> {
+        self.nodes.iter().find(|node| node.dir == dir)?.observer.as_ref()
     }
 
     pub(super) fn first(&self) -> u32 {
         if self.host.is_some() { BEHIND_HOST } else { 0 }
     }
 
-    /// Our devices with their indices.
+    /// Our devices with their indices, which a device keeps as long as it is shown: they count as its `uverbsN` does.
     pub(super) fn indexed(&self) -> impl Iterator<Item = (u32, &DeviceInfo)> {
-        (self.first()..).zip(&self.devices)
+        let from = self.devices.first().map_or(0, |d| d.uverbs.saturating_sub(d.fid.into()));
+        self.devices.iter().map(move |d| (self.first() + d.uverbs.saturating_sub(from), d))
     }
 
     /// The device of an index.
     pub(super) fn device(&self, index: u32) -> Option<&DeviceInfo> {
-        self.devices.get(index.checked_sub(self.first())? as usize)
+        self.indexed().find(|(number, _)| *number == index).map(|(_, device)| device)
     }
 
     /// The node, and the function on it, if `device` is on one.
     pub(super) fn on_node(&self, device: &DeviceInfo) -> Option<(&Observer, u8)> {
-        self.observer.as_ref().filter(|_| device.place.is_none()).map(|o| (o, device.fid))
+        Some((self.observer(device.node()?)?, device.fid))
     }
 }

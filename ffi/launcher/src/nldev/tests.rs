@@ -11,7 +11,12 @@ use testkit::Scratch;
 const ADMIN: Asker = Asker { port: 9, admin: true, ext_ack: false, cap_ack: false };
 
 fn inventory(link_layer: LinkLayer) -> Inventory {
-    Inventory::new(devices(2, &Config { link_layer, ..Config::default() }), None)
+    Inventory::new(devices(Path::new("/n"), 2, &Config { link_layer, ..Config::default() }), None)
+}
+
+/// An inventory of a PF and two VFs of the node in `dir`, if there is one.
+fn inventory_of(dir: &Path) -> Inventory {
+    Inventory::new(devices(dir, 2, &Config::default()), None)
 }
 
 /// The messages of an answer: type, flags and bytes behind the header.
@@ -148,17 +153,17 @@ fn an_inventory_turns_to_the_node_that_came_into_the_place_of_another() {
         false => Path::new("/dev/shm").join(dir.file_name().unwrap()),
     };
     let make = || drop(Node::open_or_create(&dir, &NodeOptions::default()).unwrap());
-    let mut inventory = inventory(LinkLayer::Ethernet);
-    inventory.look_at(&dir);
-    assert!(inventory.observer().is_none());
+    let mut inventory = inventory_of(&dir);
+    inventory.look();
+    assert!(inventory.observers().next().is_none());
     make();
-    inventory.look_at(&dir);
-    assert!(inventory.observer().is_some_and(|o| o.is_of(&dir) && !o.has_programs()));
+    inventory.look();
+    assert!(inventory.observers().next().is_some_and(|o| o.is_of(&dir) && !o.has_programs()));
     Node::reset(&dir, true).unwrap();
     make();
-    assert!(inventory.observer().is_some_and(|o| !o.is_of(&dir)));
-    inventory.look_at(&dir);
-    assert!(inventory.observer().is_some_and(|o| o.is_of(&dir)));
+    assert!(inventory.observers().next().is_some_and(|o| !o.is_of(&dir)));
+    inventory.look();
+    assert!(inventory.observers().next().is_some_and(|o| o.is_of(&dir)));
     std::fs::remove_dir_all(&dir).unwrap();
 }
 
@@ -172,9 +177,9 @@ fn a_node_that_refuses_is_not_asked_again_and_another_in_its_place_is() {
     let (adapter, good) = (dir.join("adapter"), dir.join("good"));
     std::fs::rename(&adapter, &good).unwrap();
     std::fs::write(&adapter, "of another layout").unwrap();
-    let mut inventory = inventory(LinkLayer::Ethernet);
-    inventory.look_at(dir);
-    assert!(inventory.observer().is_none());
+    let mut inventory = inventory_of(dir);
+    inventory.look();
+    assert!(inventory.observers().next().is_none());
     let len = std::fs::metadata(&good).unwrap().len();
     let file = std::fs::OpenOptions::new().write(true).open(&adapter).unwrap();
     file.set_len(len).unwrap();
@@ -182,11 +187,11 @@ fn a_node_that_refuses_is_not_asked_again_and_another_in_its_place_is() {
     let mut head = vec![0; 1 << 20];
     std::io::Read::read_exact(&mut std::fs::File::open(&good).unwrap(), &mut head).unwrap();
     std::os::unix::fs::FileExt::write_all_at(&file, &head, 0).unwrap();
-    inventory.look_at(dir);
-    assert!(inventory.observer().is_none(), "the same file");
+    inventory.look();
+    assert!(inventory.observers().next().is_none(), "the same file");
     std::fs::rename(&good, &adapter).unwrap();
-    inventory.look_at(dir);
-    assert!(inventory.observer().is_some_and(|o| o.is_of(dir)));
+    inventory.look();
+    assert!(inventory.observers().next().is_some_and(|o| o.is_of(dir)));
 }
 
 #[test]
@@ -194,11 +199,11 @@ fn an_inventory_hears_once_of_every_change_of_its_nodes_devices() {
     let scratch = Scratch::new();
     let with = |vfs| node(&scratch.0, vfs);
     let node = with(2);
-    let mut shown = devices(2, &Config::default());
+    let mut shown = devices(&scratch.0, 2, &Config::default());
     // The host has devices of its own, so ours have other numbers than on the node.
     shown.iter_mut().for_each(|d| d.uverbs += 4);
     let mut inventory = Inventory::new(shown, None);
-    inventory.look_at(&scratch.0);
+    inventory.look();
     assert_eq!(inventory.changed(), None);
     with(5);
     let now = inventory.changed().expect("five VFs");
@@ -216,12 +221,12 @@ fn an_inventory_hears_once_of_every_change_of_its_nodes_devices() {
     inventory.replace(now);
     // Another node in its place.
     Node::reset(&scratch.0, true).unwrap();
-    inventory.look_at(&scratch.0);
+    inventory.look();
     assert_eq!(inventory.changed(), None, "no node, nothing to show in place of what is shown");
     let infiniband = Some(LinkLayer::Infiniband);
     let options = NodeOptions { vfs: Some(1), link_layer: infiniband, ..NodeOptions::default() };
     drop(Node::open_or_create(&scratch.0, &options).unwrap());
-    inventory.look_at(&scratch.0);
+    inventory.look();
     let now = inventory.changed().expect("another node");
     assert!(now.len() == 2 && now.iter().all(|d| d.has_umad()), "{now:?}");
 }
@@ -230,10 +235,10 @@ fn an_inventory_hears_once_of_every_change_of_its_nodes_devices() {
 fn an_inventory_of_functions_that_are_no_nodes_stays_as_it_is() {
     let scratch = Scratch::new();
     drop(node(&scratch.0, 3));
-    let mut elsewhere = DeviceInfo::new(0, &Config::default());
-    elsewhere.place = Some(node::place::Place::VfioUser("/nowhere".into(), Default::default()));
+    let mut elsewhere = DeviceInfo::new(&scratch.0, 0, &Config::default());
+    elsewhere.place = node::place::Place::VfioUser("/nowhere".into(), Default::default());
     let mut inventory = Inventory::new(vec![elsewhere], None);
-    inventory.look_at(&scratch.0);
+    inventory.look();
     assert_eq!(inventory.changed(), None);
 }
 
@@ -242,11 +247,34 @@ fn a_node_that_was_cut_short_changes_no_view() {
     let scratch = Scratch::new();
     let node = node(&scratch.0, 3);
     let mut inventory = Inventory::new(node.devices(), None);
-    inventory.look_at(&scratch.0);
+    inventory.look();
     assert_eq!(inventory.changed(), None);
     let file = std::fs::OpenOptions::new().write(true).open(scratch.0.join("adapter")).unwrap();
     file.set_len(0).unwrap();
     // Its pages read as zeros from now on: no VFs.
     assert_eq!(inventory.changed(), None);
     assert_eq!(inventory.devices().len(), 4);
+}
+
+/// Each keeps its numbers while the other's change.
+#[test]
+fn an_inventory_of_two_nodes_follows_both() {
+    let (first, second) = (Scratch::new(), Scratch::new());
+    let nodes = [node(&first.0, 2), node(&second.0, 2)];
+    let mut shown: Vec<DeviceInfo> = nodes.iter().flat_map(|node| node.devices()).collect();
+    shown[3..].iter_mut().for_each(|d| d.uverbs += 128);
+    let mut inventory = Inventory::new(shown, None);
+    inventory.look();
+    assert_eq!(inventory.changed(), None);
+    drop(node(&first.0, 3));
+    let now = inventory.changed().expect("another VF of the first");
+    let indices = |inventory: &Inventory| inventory.indexed().map(|(index, _)| index).collect::<Vec<_>>();
+    assert_eq!(indices(&inventory), [0, 1, 2, 128, 129, 130]);
+    inventory.replace(now);
+    assert_eq!(indices(&inventory), [0, 1, 2, 3, 128, 129, 130]);
+    nodes[1].set_address(1, Some("10.0.0.5/24".parse().unwrap())).unwrap();
+    let now = inventory.changed().expect("an address of the second");
+    assert_eq!((now.len(), now[5].ip.to_string()), (7, "10.0.0.5".into()));
+    let (observer, fid) = inventory.on_node(&now[5]).unwrap();
+    assert!(observer.is_of(&second.0) && fid == 1);
 }

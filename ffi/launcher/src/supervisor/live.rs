@@ -4,9 +4,10 @@ use crate::counters::{HARDWARE, PORT};
 use crate::sysfs::port_states;
 use crate::tree::{overwrite, swap};
 use devmodel::state::COUNTERS;
+use crate::nldev::Inventory;
 use node::Observer;
 use node::devices::DeviceInfo;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// Directory, below that of the functions, in which the twins lie.
 const TWINS: &str = ".ironverbs-twins";
@@ -15,6 +16,8 @@ const TWINS: &str = ".ironverbs-twins";
 pub struct Live(Vec<Port>);
 
 struct Port {
+    /// The node of its function, and the function.
+    node: PathBuf,
     fid: u8,
     counters: [u64; COUNTERS],
     up: bool,
@@ -64,8 +67,9 @@ impl Line {
 }
 
 impl Port {
-    /// The files of the port of `d`, in whose directory every counter is 0.
-    fn new(d: &DeviceInfo) -> Self {
+    /// The files of the port of `d`, if that is on a node, in whose directory every counter is 0.
+    fn new(d: &DeviceInfo) -> Option<Self> {
+        let node = d.node()?.to_path_buf();
         let dir = format!("{}/infiniband/{}/ports/1", d.bdf, d.name);
         let counters = PORT.iter().map(|(name, _)| Line::new(format!("{dir}/counters/{name}"), 0));
         let hardware = HARDWARE.iter().map(|(name, _)| Line::new(format!("{dir}/hw_counters/{name}"), 0));
@@ -73,15 +77,15 @@ impl Port {
         let states = [("state", state), ("phys_state", physical)];
         let states = states.map(|(name, text)| Line::new(format!("{dir}/{name}"), text));
         let files = counters.chain(hardware).chain(states).collect();
-        Self { fid: d.fid, counters: [0; COUNTERS], up: d.active, files, settling: false }
+        Some(Self { node, fid: d.fid, counters: [0; COUNTERS], up: d.active, files, settling: false })
     }
 
-    /// Writes what `observer` sees to the files.
-    fn refresh(&mut self, observer: &Observer, home: &Path) {
+    /// Writes what `observer` sees to the files. Returns whether another check is needed even if nothing changes.
+    fn refresh(&mut self, observer: &Observer, home: &Path) -> bool {
         let counters = observer.counters(self.fid);
         let up = observer.port(self.fid).map_or(self.up, |port| port.up);
         if (counters, up) == (self.counters, self.up) && !self.settling {
-            return;
+            return false;
         }
         (self.counters, self.up) = (counters, up);
         let numbers = PORT.iter().chain(&HARDWARE).map(|(_, value)| value(&counters).to_string());
@@ -89,13 +93,14 @@ impl Port {
         let lines = numbers.chain([state.to_owned(), physical.to_owned()]);
         let settled = self.files.iter_mut().zip(lines).map(|(file, text)| file.show(home, text));
         self.settling = settled.fold(false, |settling, settled| settling | !settled);
+        self.settling
     }
 }
 
 impl Live {
     /// The files of `devices`, whose counters are all 0.
     pub fn new(devices: &[DeviceInfo]) -> Self {
-        Self(devices.iter().filter(|d| d.place.is_none()).map(Port::new).collect())
+        Self(devices.iter().filter_map(Port::new).collect())
     }
 
     /// Follows a change to `devices`. Files of devices that remain stay as they are; those of new devices have all
@@ -103,7 +108,8 @@ impl Live {
     pub fn follow(&mut self, devices: &[DeviceInfo]) {
         let Self(mut now) = Self::new(devices);
         for port in &mut now {
-            if let Some(known) = self.0.iter_mut().find(|known| known.fid == port.fid) {
+            let is_known = |known: &&mut Port| (known.fid, &known.node) == (port.fid, &port.node);
+            if let Some(known) = self.0.iter_mut().find(is_known) {
                 std::mem::swap(port, known);
             }
         }
@@ -113,8 +119,10 @@ impl Live {
     /// Writes what has changed to the files below `home`, the directory of the functions. A file that cannot be
     /// written is tried again at the next check, since nobody could be told. Returns true if another check is needed
     /// even if nothing changes.
-    pub fn refresh(&mut self, observer: &Observer, home: &Path) -> bool {
-        self.0.iter_mut().for_each(|port| port.refresh(observer, home));
-        self.0.iter().any(|port| port.settling)
+    pub fn refresh(&mut self, inventory: &Inventory, home: &Path) -> bool {
+        self.0.iter_mut().fold(false, |again, port| {
+            let observer = inventory.observer(&port.node);
+            observer.is_some_and(|observer| port.refresh(observer, home)) || again
+        })
     }
 }

@@ -22,7 +22,6 @@ use sockets::Sockets;
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
 use std::time::{Duration, Instant};
 pub use sys::fork_apart;
 use umad::Umads;
@@ -49,8 +48,6 @@ pub struct Supervisor {
 pub struct View {
     /// The devices, numbered as in the view.
     pub devices: Vec<DeviceInfo>,
-    /// The node they are on.
-    pub node: PathBuf,
     /// The projected directories.
     pub projection: Projection,
 }
@@ -68,7 +65,7 @@ pub fn start(view: View) -> io::Result<Waiting> {
         let projection = Projection { functions, bus, classes, newest_first };
         // A descriptor for each socket that is given: the launched program's soft limit is not made for these.
         launcher::raise_own_limit()?;
-        Supervisor { line, ..supervisor }.supervise(View { projection, ..view })
+        Supervisor { line, ..supervisor }.supervise(View { projection, devices: view.devices })
     })?;
     Ok(waiting)
 }
@@ -125,52 +122,51 @@ impl Supervisor {
     }
 }
 
-/// The program's view of the node.
+/// The program's view of the nodes.
 struct Sight {
-    node: PathBuf,
     projection: Projection,
     inventory: Inventory,
     live: Live,
 }
 
 impl Sight {
-    /// The view. Its files say what the node has counted before, from the program's first instruction on.
-    fn new(View { devices, node, projection }: View) -> io::Result<Self> {
+    /// The view. Its files say what the nodes have counted before, from the program's first instruction on.
+    fn new(View { devices, projection }: View) -> io::Result<Self> {
         let host = if project::host_has_devices()? { Host::open().ok() } else { None };
         let live = Live::new(&devices);
-        let mut sight = Self { inventory: Inventory::new(devices, host), node, projection, live };
-        sight.inventory.look_at(&sight.node);
+        let mut sight = Self { inventory: Inventory::new(devices, host), projection, live };
+        sight.inventory.look();
         sight.look();
         Ok(sight)
     }
 
-    /// Shows devices of the node that changed, and what changed of their ports. If the system refuses, the view stays
+    /// Shows devices of the nodes that changed, and what changed of their ports. If the system refuses, the view stays
     /// as it is until the devices change again, answers remain those of what it shows, and `ironverbs doctor` says
     /// so. Returns true if another check is needed.
     fn look(&mut self) -> bool {
         if let Some(devices) = self.inventory.changed() {
-            if self.projection.change(self.inventory.devices(), &devices, &self.node).is_ok() {
+            if self.projection.change(self.inventory.devices(), &devices).is_ok() {
                 self.live.follow(&devices);
                 self.inventory.replace(devices);
             }
         }
         let home = self.projection.functions();
-        self.inventory.observer().is_some_and(|observer| self.live.refresh(observer, &home))
+        self.live.refresh(&self.inventory, &home)
     }
 }
 
 /// Serves until no program is left.
 fn supervise(listener: &Listener, mut sight: Sight, mut sockets: Sockets) -> io::Result<()> {
     let mut umads = Umads::default();
-    let visits = sys::Visits::of(&sight.node).ok();
+    let visits = sys::Visits::of(sight.inventory.dirs()).ok();
     // A program may have come before the first check.
     let mut awake = Some(Instant::now());
     loop {
         let mut until = sockets.next_deadline();
         // Read before the check, which sees what programs did that have ended by then.
-        let peopled = sight.inventory.observer().is_some_and(Observer::has_programs);
+        let peopled = sight.inventory.observers().any(Observer::has_programs);
         let again = sight.look();
-        if sight.inventory.observer().is_some() {
+        if sight.inventory.observers().next().is_some() {
             // A program that has just opened the node may not have its place yet.
             let arriving = awake.is_some_and(|since| since.elapsed() < ARRIVAL);
             awake = awake.filter(|_| arriving || peopled);
@@ -187,7 +183,7 @@ fn supervise(listener: &Listener, mut sight: Sight, mut sockets: Sockets) -> io:
         if ready.visited {
             visits.iter().for_each(sys::Visits::clear);
             awake = Some(Instant::now());
-            sight.inventory.look_at(&sight.node);
+            sight.inventory.look();
         }
         if ready.called {
             match listener.receive() {

@@ -233,24 +233,24 @@ pub fn wait(
     }
 }
 
-/// Notices when a file of a directory is opened or created.
+/// Notices when a file of a few directories is opened or created.
 pub struct Visits(OwnedFd);
 
 impl Visits {
-    /// Watches `dir`.
-    pub fn of(dir: &Path) -> io::Result<Self> {
-        let name = CString::new(dir.as_os_str().as_bytes())
-            .map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))?;
-        // SAFETY: the descriptor is ours alone; the name outlives the call.
-        unsafe {
-            let fd = OwnedFd::from_raw_fd(check(libc::inotify_init1(libc::IN_CLOEXEC | libc::IN_NONBLOCK))?);
-            check(libc::inotify_add_watch(
-                fd.as_raw_fd(),
-                name.as_ptr(),
-                libc::IN_OPEN | libc::IN_MOVED_TO | libc::IN_ONLYDIR,
-            ))?;
-            Ok(Self(fd))
+    /// Watches `dirs`.
+    pub fn of<'a>(dirs: impl Iterator<Item = &'a Path>) -> io::Result<Self> {
+        const WHAT: u32 = libc::IN_OPEN | libc::IN_MOVED_TO | libc::IN_ONLYDIR;
+        // SAFETY: the descriptor is ours alone.
+        let fd = unsafe {
+            OwnedFd::from_raw_fd(check(libc::inotify_init1(libc::IN_CLOEXEC | libc::IN_NONBLOCK))?)
+        };
+        for dir in dirs {
+            let name = CString::new(dir.as_os_str().as_bytes())
+                .map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))?;
+            // SAFETY: the name outlives the call.
+            check(unsafe { libc::inotify_add_watch(fd.as_raw_fd(), name.as_ptr(), WHAT) })?;
         }
+        Ok(Self(fd))
     }
 
     /// Discards the visits so far.

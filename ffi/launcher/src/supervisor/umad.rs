@@ -22,6 +22,7 @@ use hwspec::{
 use node::devices::DeviceInfo;
 use std::collections::BTreeMap;
 use std::io;
+use std::path::PathBuf;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 /// Most agents of one file.
@@ -39,7 +40,8 @@ const BURST: usize = 64;
 /// An open file to which an ioctl was made.
 struct File {
     ours: OwnedFd,
-    /// Its function.
+    /// The node of its function, and the function.
+    node: PathBuf,
     fid: u8,
     /// Whether its port speaks InfiniBand.
     infiniband: bool,
@@ -97,8 +99,15 @@ impl Umads {
         let (ours, its) = sys::packet_pair(flags & libc::O_NONBLOCK != 0)?;
         let inode = sys::inode(its.as_fd())?;
         listener.place(notice, its.as_fd(), number, flags & libc::O_CLOEXEC != 0)?;
-        let (fid, infiniband) = (device.fid, device.link_layer == LinkLayer::Infiniband);
-        let file = File { ours, fid, infiniband, agents: [false; AGENTS], wide: false, used: false };
+        let file = File {
+            ours,
+            node: device.node().map(PathBuf::from).unwrap_or_default(),
+            fid: device.fid,
+            infiniband: device.link_layer == LinkLayer::Infiniband,
+            agents: [false; AGENTS],
+            wide: false,
+            used: false,
+        };
         self.0.insert(inode, file);
         Ok(inode)
     }
@@ -206,8 +215,8 @@ impl File {
         let (qpn, lid) = (ne32(&packet, 20).to_be(), be16(&packet, 28));
         let answer = match qpn {
             _ if !self.infiniband => None,
-            0 => inventory.observer().and_then(|observer| observer.management(self.fid, lid, &mad)),
-            1 => inventory.observer().and_then(|observer| observer.general(self.fid, lid, &mad)),
+            0 => inventory.observer(&self.node).and_then(|observer| observer.management(self.fid, lid, &mad)),
+            1 => inventory.observer(&self.node).and_then(|observer| observer.general(self.fid, lid, &mad)),
             _ => None,
         };
         let mut back = packet;
