@@ -23,13 +23,15 @@ const VENDOR: &str = "ironverbs";
 const ALL: &str = "all";
 /// Seconds that a hook may take.
 const PATIENCE: u32 = 30;
+/// How the command line of a hook of ours begins.
+pub const HOOK: [&str; 3] = ["ironverbs", "cdi", "hook"];
 /// Bytes of what the runtime tells a hook, and of a container's configuration.
 const MOST: u64 = 16 << 20;
 
 pub fn cdi(command: &Cdi) -> ExitCode {
     let done = match command {
         Cdi::Generate { node, output, class } => generate(node, output.as_deref(), class),
-        Cdi::Hook { node, devices } => hook(node, devices),
+        Cdi::Hook { node, devices, supervised } => hook(node, devices, *supervised),
         Cdi::Runtime { node, runtime, view, args } => {
             crate::oci_runtime::runtime(node, runtime, view.as_deref(), args)
         }
@@ -116,7 +118,8 @@ pub fn mounts<'a>(node: &'a Path, provider: &'a Provider) -> [(&'a Path, [&'stat
 
 /// The hook that shows devices in a container, as OCI runtimes read it.
 pub fn hook_of(node: &Path, shown: &[&DeviceInfo], command: &Path) -> Value {
-    let mut args = vec!["ironverbs".into(), "cdi".into(), "hook".into(), "--node".into(), json!(node)];
+    let mut args: Vec<Value> = HOOK.map(Value::from).into();
+    args.extend(["--node".into(), json!(node)]);
     for device in shown {
         args.extend(["--device".into(), json!(device.name)]);
     }
@@ -124,7 +127,7 @@ pub fn hook_of(node: &Path, shown: &[&DeviceInfo], command: &Path) -> Value {
 }
 
 /// Shows devices in the container whose state the runtime tells on standard input.
-fn hook(node: &NodeDir, wanted: &[String]) -> Result<(), String> {
+fn hook(node: &NodeDir, wanted: &[String], supervised: bool) -> Result<(), String> {
     let root = root_of(&read(io::stdin().lock(), "the container's state")?)?;
     let dir = node.path();
     let (devices, _, provider) = found(node)?;
@@ -136,7 +139,11 @@ fn hook(node: &NodeDir, wanted: &[String]) -> Result<(), String> {
         })
     };
     let wanted = wanted.iter().map(number).collect::<Result<Vec<_>, _>>()?;
-    launcher::container::show(&root, &dir, &devices, &wanted, &provider).map_err(|e| e.to_string())
+    launcher::container::show(&root, &dir, &devices, &wanted, &provider).map_err(|e| e.to_string())?;
+    if supervised {
+        launcher::container::tell_supervisor();
+    }
+    Ok(())
 }
 
 /// Where the container's root is that `state`, as OCI runtimes tell it to hooks, is about.

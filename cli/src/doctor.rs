@@ -117,7 +117,8 @@ fn view() -> Finding {
         }
     }
     // Functions elsewhere are no node's, and the directory stands for them all the same.
-    let nodes = if nodes.is_empty() { vec![node.display()] } else { nodes.iter().map(|dir| dir.display()).collect() };
+    let nodes =
+        if nodes.is_empty() { vec![node.display()] } else { nodes.iter().map(|dir| dir.display()).collect() };
     let paths: Vec<String> = nodes.iter().map(ToString::to_string).collect();
     found(WHAT, format!("its programs see the node in {}", paths.join(" and that in ")))
 }

@@ -1,6 +1,7 @@
 //! `ironverbs cdi runtime`: device plugins of Kubernetes answer with device files and variables, not with names of the Container Device
 //! Interface. Where a container is made that was given our functions so, its configuration gets what `ironverbs cdi generate` says of them
-//! before the runtime proper reads it. All else passes through.
+//! before the runtime proper reads it. Containers that show our devices have a supervisor, and so have programs that are started in them
+//! later. All else passes through.
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -9,11 +10,12 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use launcher::container::{Limit, Supervision};
 use node::devices::DeviceInfo;
 use node::place::Place;
 use serde_json::{Value, json};
 
-use crate::container;
+use crate::container::{self, HOOK};
 use crate::options::NodeDir;
 
 /// Options before the command that have their value behind them, of runc and crun.
@@ -28,59 +30,109 @@ const NULL: (u64, u64) = (1, 3);
 /// Becomes `runtime` with `args`, once the container's configuration has our devices. Their files are told apart as in `view`, or as this
 /// process sees them. Returns only what went wrong.
 pub fn runtime(node: &NodeDir, runtime: &Path, view: Option<&Path>, args: &[OsString]) -> Result<(), String> {
-    if let Some(bundle) = bundle(args) {
-        let file = bundle.join("config.json");
-        // What is wrong with a bundle the runtime says best.
-        if let Ok(config) = File::open(&file) {
-            let mut config = container::read(config, &file.display().to_string())?;
-            if give(node, view, &mut config)? {
-                let text = config.to_string();
-                container::replace(&file, &text)
-                    .map_err(|e| format!("cannot write {}: {e}", file.display()))?;
+    match split(args) {
+        Some(("create" | "run", rest)) => made(node, view, rest)?,
+        Some(("exec", rest)) => {
+            let dir = node.path();
+            for word in rest {
+                // Among options and words of the program's there is one name of a container.
+                if launcher::container::join(&dir, &word.to_string_lossy()).map_err(|e| e.to_string())? {
+                    break;
+                }
             }
         }
+        _ => {}
     }
     Err(format!("cannot run {}: {}", runtime.display(), Command::new(runtime).args(args).exec()))
 }
 
-/// The folder of the container that `args` make, if they make one.
-fn bundle(args: &[OsString]) -> Option<PathBuf> {
-    let mut rest = args.iter();
-    let command = loop {
-        let word = rest.next()?;
-        match word.to_str() {
-            Some(option) if WITH_VALUES.contains(&option) => _ = rest.next(),
-            Some(option) if option.starts_with('-') => {}
-            _ => break word,
-        }
-    };
-    if !["create", "run"].iter().any(|makes| command == makes) {
-        return None;
+/// Gives a container that is made with the words `rest` its devices, and has it supervised if it shows any.
+fn made(node: &NodeDir, view: Option<&Path>, rest: &[OsString]) -> Result<(), String> {
+    let file = bundle(rest).join("config.json");
+    // What is wrong with a bundle the runtime says best.
+    let Ok(config) = File::open(&file) else { return Ok(()) };
+    let mut config = container::read(config, &file.display().to_string())?;
+    // One that has a hook was given devices by CDI, or has been here before.
+    if hooks(&mut config).next().is_none() {
+        give(node, view, &mut config)?;
     }
+    if !mark_hook(&mut config) {
+        return Ok(());
+    }
+    let name = rest.last().map(|name| name.to_string_lossy()).unwrap_or_default();
+    let mut files = file_limit(&mut config);
+    let limit = files
+        .as_ref()
+        .and_then(|limit| Some(Limit { soft: limit["soft"].as_u64()?, hard: limit["hard"].as_u64()? }));
+    let supervision = Supervision::start(&node.path(), &name, limit).map_err(|e| e.to_string())?;
+    if let (Some(files), Some(soft)) = (&mut files, supervision.soft_limit()) {
+        files["soft"] = soft.into();
+    }
+    container::replace(&file, &config.to_string())
+        .map_err(|e| format!("cannot write {}: {e}", file.display()))?;
+    supervision.take_over().map_err(|e| e.to_string())
+}
+
+/// What a configuration says of how many descriptors programs may have, if it says anything.
+fn file_limit(config: &mut Value) -> Option<&mut Value> {
+    let limits = config.pointer_mut("/process/rlimits")?.as_array_mut()?;
+    limits.iter_mut().find(|limit| limit.get("type").is_some_and(|kind| kind == "RLIMIT_NOFILE"))
+}
+
+/// The command among `args`, behind options of the runtime's own, and the words behind it.
+fn split(args: &[OsString]) -> Option<(&str, &[OsString])> {
+    let mut rest = args;
+    loop {
+        let (word, behind) = rest.split_first()?;
+        rest = match word.to_str() {
+            Some(option) if WITH_VALUES.contains(&option) => behind.get(1..)?,
+            Some(option) if option.starts_with('-') => behind,
+            word => return Some((word?, behind)),
+        };
+    }
+}
+
+/// The folder of the container that is made with the words `rest`.
+fn bundle(rest: &[OsString]) -> PathBuf {
+    let mut rest = rest.iter();
     while let Some(word) = rest.next() {
         let text = word.to_string_lossy();
         if text == "--bundle" || text == "-b" {
-            return rest.next().map(PathBuf::from);
+            return rest.next().map(PathBuf::from).unwrap_or_default();
         }
         if let Some(dir) = text.strip_prefix("--bundle=").or_else(|| text.strip_prefix("-b=")) {
-            return Some(dir.into());
+            return dir.into();
         }
     }
-    Some(".".into())
+    ".".into()
 }
 
-/// Adds to a configuration what shows our functions that it names. Returns false if it names none.
-fn give(node: &NodeDir, view: Option<&Path>, config: &mut Value) -> Result<bool, String> {
+/// The arguments of hooks in a configuration that show devices of ours.
+fn hooks(config: &mut Value) -> impl Iterator<Item = &mut Vec<Value>> {
+    let hooks = config.pointer_mut("/hooks/createContainer").and_then(Value::as_array_mut);
+    let arguments = hooks.into_iter().flatten().filter_map(|hook| hook.get_mut("args")?.as_array_mut());
+    arguments.filter(|args| args.get(..HOOK.len()).is_some_and(|begin| begin == HOOK))
+}
+
+/// Has the last such hook tell the supervisor. Returns false if there is none.
+fn mark_hook(config: &mut Value) -> bool {
+    const MARK: &str = "--supervised";
+    hooks(config).for_each(|args| args.retain(|word| word != MARK));
+    hooks(config).last().map(|args| args.push(MARK.into())).is_some()
+}
+
+/// Adds to a configuration what shows our functions that it names, if it names any.
+fn give(node: &NodeDir, view: Option<&Path>, config: &mut Value) -> Result<(), String> {
     let (by_file, files) = by_files(config, |name| match view {
         Some(class) => launcher::place_in(class, name),
         None => launcher::place(name),
     });
     let addresses = pci_addresses(config);
     if by_file.is_empty() && addresses.is_empty() {
-        return Ok(false);
+        return Ok(());
     }
     // Functions of a card have such addresses too, and then there need not be a node.
-    let Ok((devices, command, provider)) = container::found(node) else { return Ok(false) };
+    let Ok((devices, command, provider)) = container::found(node) else { return Ok(()) };
     let dir = node::dir::claim(&node.path()).map_err(|e| e.to_string())?;
     let given = |device: &&DeviceInfo| {
         let place = Place::Node { dir: dir.clone(), fid: device.fid };
@@ -88,7 +140,7 @@ fn give(node: &NodeDir, view: Option<&Path>, config: &mut Value) -> Result<bool,
     };
     let shown: Vec<&DeviceInfo> = devices.iter().filter(given).collect();
     if shown.is_empty() {
-        return Ok(false);
+        return Ok(());
     }
     if let Some(Value::Array(list)) = config.pointer_mut("/linux/devices") {
         // The hook makes files of its own.
@@ -98,7 +150,7 @@ fn give(node: &NodeDir, view: Option<&Path>, config: &mut Value) -> Result<bool,
     list(config, &["process", "env"])?.extend(container::variables(&dir).map(Value::from));
     list(config, &["mounts"])?.extend(container::mounts(&dir, &provider).map(mount));
     list(config, &["hooks", "createContainer"])?.push(container::hook_of(&dir, &shown, &command));
-    Ok(true)
+    Ok(())
 }
 
 /// The list at `path` of a configuration, made where there is none.
@@ -156,15 +208,41 @@ mod tests {
 
     #[test]
     fn the_bundle_is_found_among_what_engines_say() {
-        let of = |line: &str| bundle(&line.split(' ').map(OsString::from).collect::<Vec<_>>());
+        let of = |line: &str| {
+            let words: Vec<_> = line.split(' ').map(OsString::from).collect();
+            split(&words).map(|(command, rest)| (command.to_owned(), bundle(rest)))
+        };
+        let is = |command: &str, bundle: &str| Some((command.to_owned(), PathBuf::from(bundle)));
         let containerd =
             "--root /run/create --log /l.json --log-format json create --bundle /b --pid-file /p name";
-        assert_eq!(of(containerd), Some("/b".into()));
-        assert_eq!(of("--systemd-cgroup --log=/l create --pid-file p --bundle=/c name"), Some("/c".into()));
-        assert_eq!(of("run -b d name"), Some("d".into()));
-        assert_eq!(of("create name"), Some(".".into()), "the working directory");
-        for other in ["--root create start name", "delete --force run", "--version", ""] {
+        assert_eq!(of(containerd), is("create", "/b"));
+        assert_eq!(of("--systemd-cgroup --log=/l create --pid-file p --bundle=/c name"), is("create", "/c"));
+        assert_eq!(of("run -b d name"), is("run", "d"));
+        assert_eq!(of("create name"), is("create", "."), "the working directory");
+        assert_eq!(of("--root create start name").map(|(command, _)| command), Some("start".into()));
+        for other in ["--version", "--root", "--root /r"] {
             assert_eq!(of(other), None, "{other}");
+        }
+    }
+
+    #[test]
+    fn the_last_hook_of_ours_tells_the_supervisor_and_those_of_others_stay_as_they_are() {
+        let ours = |more: &[&str]| {
+            let args = [&HOOK[..], &["--device", "iron1"], more].concat();
+            json!({ "path": "/p", "args": args })
+        };
+        let others = json!({ "path": "/q", "args": ["ironverbs", "cdi"] });
+        let config =
+            |last| json!({ "hooks": { "createContainer": [others, ours(&[]), last, { "path": "/r" }] } });
+        let mut marked = config(ours(&[]));
+        for _ in 0..2 {
+            assert!(mark_hook(&mut marked));
+            assert_eq!(marked, config(ours(&["--supervised"])), "also of a bundle that is used again");
+        }
+        for mut none in
+            [json!({}), json!({ "hooks": 7 }), json!({ "hooks": { "createContainer": [others] } })]
+        {
+            assert!(!mark_hook(&mut none));
         }
     }
 

@@ -77,7 +77,9 @@ fn in_time(run: &Run, node: &Path, devices: &[DeviceInfo]) -> Result<Option<Path
         };
     }
     if !run.adapters.is_empty() {
-        return Err("--clock timed: expected one node, for each has a time of its own, found --adapter".into());
+        return Err(
+            "--clock timed: expected one node, for each has a time of its own, found --adapter".into()
+        );
     }
     if devices.iter().any(|device| device.node().is_none()) {
         return Err("--clock timed: expected a node, for no other function has virtual time".into());

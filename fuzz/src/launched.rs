@@ -9,7 +9,7 @@ use crate::{bytes::Bytes, scratch::Scratch};
 use devmodel::{Config, LinkLayer};
 use launcher::{
     projection::Projection,
-    supervisor::{View, Waiting, pair},
+    supervisor::{Follows, View, Waiting, pair},
 };
 use node::{NodeOptions, Observer, devices::DeviceInfo};
 use std::{
@@ -73,11 +73,11 @@ impl Stage {
 /// A program that does what `data` says.
 pub fn launched(data: &[u8]) {
     let stage = Stage::get();
-    let (waiting, supervisor) = pair().expect("descriptors");
+    let (waiting, supervisor) = pair(None).expect("descriptors");
     let child = Child::start(waiting, data);
     let dir = || OwnedFd::from(File::open(stage.scratch.dir()).expect("a directory"));
     let projection = Projection { functions: dir(), bus: dir(), classes: dir(), newest_first: true };
-    let view = View { devices: stage.devices.clone(), projection };
+    let view = View { devices: stage.devices.clone(), follows: Follows::Nodes, projection };
     let begin = Instant::now();
     let served = supervisor.supervise(view);
     let ready = child.end();

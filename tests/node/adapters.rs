@@ -67,7 +67,8 @@ fn two_nodes_are_two_adapters_of_a_programs_machine() {
                 let expected = format!("{} {}", vfs(0, a, more), vfs(128, b, more));
                 assert_eq!(said(&all, &format!("{when} {word}")), [expected], "{all}");
             }
-            let expected = [("c1", a), ("c2", b)].map(|(bus, n)| format!("0000:{bus}:00.0 {n} {n} 0000:{bus}:00.0"));
+            let expected =
+                [("c1", a), ("c2", b)].map(|(bus, n)| format!("0000:{bus}:00.0 {n} {n} 0000:{bus}:00.0"));
             assert_eq!(said(&all, &format!("{when} adapter")), expected, "{all}");
         }
         assert_eq!((said(&all, "other"), said(&all, "inside")), (vec!["0 0 0"], vec!["15"]), "{all}");

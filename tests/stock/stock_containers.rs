@@ -307,6 +307,64 @@ fn containers_that_a_device_plugin_gave_functions_have_them() {
     assert!(figure(&said, 4) > 0.0, "{said}");
 }
 
+/// By our runtime a container has a supervisor: RDMA netlink knows the container's devices and no others, counters count, an address that is
+/// given shows, and programs that are started there later are under it as well. It goes with the container.
+#[test]
+fn a_container_of_our_runtime_has_counters_and_rdma_netlink() {
+    let Some(mut place) = Place::new("containers-super") else { return };
+    by_our_runtime(&mut place);
+    let port = "/sys/class/infiniband/iron1/ports/1";
+    let script = |reads: u32| {
+        format!(
+            r#"echo links $(rdma link | cut -d ' ' -f 2)
+        ib_read_lat -x 1 -F -n 500 -d iron1 >/dev/null & sleep 1; ib_read_lat -x 1 -F -n 500 -d iron2 127.0.0.1 >/dev/null; wait
+        for i in $(seq 100); do [ $(cat {port}/hw_counters/rx_read_requests) = {reads} ] && break; sleep 0.05; done
+        echo reads $(cat {port}/hw_counters/rx_read_requests) $(rdma statistic show link iron1/1 | grep -o 'rx_read_requests [0-9]*')
+        touch /tmp/ready
+        for i in $(seq 200); do grep -q 0a4f:0063 {port}/gids/1 && break; sleep 0.05; done
+        echo gid $(cat {port}/gids/1)
+        for i in $(seq 200); do [ -e /tmp/execed ] && break; sleep 0.05; done"#
+        )
+    };
+    let plugin = ["-e", "PCIDEVICE_EXAMPLE_COM_RDMA=0000:c1:00.1,0000:c1:00.2"];
+    for (devices, more, reads) in [(&["iron1", "iron2"][..], &[][..], 500), (&[], &plugin[..], 1000)] {
+        let name = format!("super{}", std::process::id());
+        let more = [more, &["--name", &name]].concat();
+        let mut container = place.container(0, devices, &more);
+        let running = Running::start(container.args(["sh", "-c", &script(reads)]), "the container's shell");
+        let exec =
+            |program: &[&str]| place.podman().args(["exec", &name]).args(program).output().expect("podman");
+        let begin = Instant::now();
+        while !exec(&["test", "-e", "/tmp/ready"]).status.success() {
+            assert!(begin.elapsed() < Duration::from_secs(60), "the container is not ready");
+            std::thread::sleep(Duration::from_millis(100));
+        }
+        place.node.ironverbs(&["node", "address"], &["iron1", "10.79.0.99/24"]).finish();
+        let links = String::from_utf8(exec(&["rdma", "link"]).stdout).expect("text");
+        exec(&["touch", "/tmp/execed"]);
+        let said = running.finish();
+        for wanted in [
+            "links iron1/1 iron2/1",
+            &format!("reads {reads} rx_read_requests {reads}"),
+            "gid 0000:0000:0000:0000:0000:ffff:0a4f:0063",
+        ] {
+            assert!(said.lines().any(|line| line == wanted), "expected {wanted}: {said}");
+        }
+        let seen: Vec<_> = links.lines().filter_map(|line| line.split_whitespace().nth(1)).collect();
+        assert_eq!(seen, ["iron1/1", "iron2/1"], "of a program that was started later: {links}");
+        place.node.ironverbs(&["node", "address"], &["iron1"]).finish();
+        for file in ["ready", "execed"] {
+            fs::remove_file(place.root(0).join("tmp").join(file)).expect("what the container left");
+        }
+        let begin = Instant::now();
+        let doors = || fs::read_dir(place.node.dir().join("containers")).expect("the directory").count();
+        while doors() != 0 {
+            assert!(begin.elapsed() < Duration::from_secs(10), "the supervisor goes with its container");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+}
+
 /// The plugin that gives all pods the same functions, many times, in a view of the node: all it looks for is there.
 #[test]
 fn the_shared_device_plugin_offers_the_nodes_functions() {

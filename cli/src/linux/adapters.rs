@@ -59,7 +59,10 @@ pub fn adapters(linux: &Linux) -> Result<Vec<Adapter>, String> {
         Some(functions) => Ok(functions),
         None => Ok(VfRange { first: 0, last: vfs(linux.vfs, there, count)? }),
     };
-    nodes.iter().map(|node| Ok(Adapter { node: node.dir().to_path_buf(), functions: range(node.vfs())? })).collect()
+    nodes
+        .iter()
+        .map(|node| Ok(Adapter { node: node.dir().to_path_buf(), functions: range(node.vfs())? }))
+        .collect()
 }
 
 fn few_vfs(wanted: u8, there: u8) -> String {

@@ -90,6 +90,9 @@ pub enum Cdi {
         /// A device to show in the container, by its name or number, several times for several
         #[arg(long = "device", value_name = "DEVICE", required = true)]
         devices: Vec<String>,
+        /// Tell the container's supervisor, which `runtime` has started
+        #[arg(long)]
+        supervised: bool,
     },
     /// Be a container engine's runtime: show devices to containers that a device plugin gave functions, then become the runtime
     Runtime {

@@ -1,15 +1,21 @@
 //! Shows devices in a container: the view that a launched program has, made in the mount namespace of a container that an OCI
 //! runtime is setting up, by its `createContainer` hook.
+//!
+//! Its supervisor is started, and the filter installed, by the process that becomes the runtime: all that the runtime starts is under it, so
+//! the container's programs are, too. Its view is not there then. The hook, which is in the container, makes itself heard once it is.
 
 use std::collections::BTreeSet;
 use std::fs;
 use std::io;
 use std::os::unix::fs::{MetadataExt, chroot};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
+use super::netlink::Netlink;
 use super::project::{places, project};
 use super::projection::CDEVS;
-use super::{LaunchError, provider};
+pub use super::supervisor::Limit;
+use super::supervisor::{Waiting, start_for_container};
+use super::{LaunchError, error, provider, seccomp};
 use node::Observer;
 use node::devices::DeviceInfo;
 use node::place::Place;
@@ -50,4 +56,71 @@ pub fn show(
         devices.extend(all.into_iter().filter(|device| there.contains(&device.place)));
     }
     project(devices, &stem).map(drop)
+}
+
+/// Tells the supervisor of this container, if there is one, that its devices are shown: by a call that it answers.
+pub fn tell_supervisor() {
+    // Whatever comes of it: without a supervisor the kernel answers, and nobody uses the socket.
+    let _ = Netlink::open(libc::SOCK_RAW, seccomp::NETLINK_RDMA);
+}
+
+/// The supervisor of a container that is about to be made.
+pub struct Supervision(Option<Waiting>);
+
+impl Supervision {
+    /// Starts one for the container `id`, which has functions of the node in `node`, and whose programs may have `limit` descriptors, if that is
+    /// said. Where the host cannot have that, the container does without.
+    ///
+    /// # Errors
+    /// A shortage of descriptors, memory or processes, which may pass.
+    pub fn start(node: &Path, id: &str, limit: Option<Limit>) -> Result<Self, LaunchError> {
+        let door = door(node, id);
+        let started = match door.parent().map(fs::create_dir) {
+            Some(Err(e)) if e.kind() != io::ErrorKind::AlreadyExists => Err(e),
+            _ => start_for_container(&door, limit),
+        };
+        unless_short(started).map(Self)
+    }
+
+    /// The soft limit of descriptors that the container's programs are to have.
+    pub fn soft_limit(&self) -> Option<u64> {
+        self.0.as_ref().map(Waiting::soft_limit)
+    }
+
+    /// Puts the calling process under it, and all it starts: the container.
+    ///
+    /// # Errors
+    /// As [`start`](Self::start).
+    pub fn take_over(self) -> Result<(), LaunchError> {
+        unless_short(self.0.map_or(Ok(()), Waiting::take_over)).map(drop)
+    }
+}
+
+/// Puts the calling process under the supervisor of the container `id`, for it is about to run a program there. Returns whether there is one.
+///
+/// # Errors
+/// As [`Supervision::start`].
+pub fn join(node: &Path, id: &str) -> Result<bool, LaunchError> {
+    let door = door(node, id);
+    if !door.exists() {
+        return Ok(false);
+    }
+    unless_short(Waiting::join(&door).and_then(Waiting::take_over)).map(|_| true)
+}
+
+/// A shortage is an error, since it may pass. What the host does not have, containers do without.
+fn unless_short<T>(done: io::Result<T>) -> Result<Option<T>, LaunchError> {
+    match done {
+        Err(e) if error::is_shortage(&e) => {
+            Err(LaunchError::step("start the container's supervisor".into())(e))
+        }
+        done => Ok(done.ok()),
+    }
+}
+
+/// Where a container's supervisor hears of programs that are started in it: a socket in the node's directory, whose name has room in a socket's address.
+fn door(node: &Path, id: &str) -> PathBuf {
+    const LONGEST: usize = 40;
+    let plain = |c: char| if c.is_ascii_alphanumeric() || "-_.".contains(c) { c } else { '_' };
+    node.join("containers").join(format!("at-{}", id.chars().take(LONGEST).map(plain).collect::<String>()))
 }

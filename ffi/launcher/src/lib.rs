@@ -27,6 +27,7 @@ pub mod container;
 pub mod counters;
 mod cover;
 mod error;
+mod inside;
 mod namespace;
 mod netlink;
 mod nldev;
@@ -123,7 +124,8 @@ impl Launch {
     /// Starts a supervisor, and places the calling process under it.
     fn supervise(&self, devices: Vec<DeviceInfo>, projection: Option<Projection>) -> io::Result<()> {
         let projection = projection.ok_or_else(|| io::Error::from(io::ErrorKind::Unsupported))?;
-        supervisor::start(supervisor::View { devices, projection })?.take_over()
+        supervisor::start(supervisor::View { devices, follows: supervisor::Follows::Nodes, projection })?
+            .take_over()
     }
 }
 

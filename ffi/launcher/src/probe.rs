@@ -50,7 +50,7 @@ pub const ANOTHER_LISTENS: Answer = Answer::No(libc::EBUSY);
 
 /// Whether a supervisor can answer RDMA netlink.
 pub fn supervisor() -> Answer {
-    sys::in_child(|| seccomp::watch_rdma_netlink(Reserved::choose()?).map(drop))
+    sys::in_child(|| seccomp::watch_rdma_netlink(Reserved::choose(None)?).map(drop))
 }
 
 /// The description of an errno.

@@ -48,7 +48,9 @@ pub fn comes_to_show(devices: &[DeviceInfo]) -> Result<bool, LaunchError> {
     loop {
         let mut there = places().map_err(list(UVERBS))?;
         // What it sees of other nodes does no harm, unless functions that are no node's are to be seen alone.
-        there.retain(|place| of_wanted.contains(&place.node().map(PathBuf::from)) || of_wanted.contains(&None));
+        there.retain(|place| {
+            of_wanted.contains(&place.node().map(PathBuf::from)) || of_wanted.contains(&None)
+        });
         there.sort_by_key(Place::text);
         if there == wanted {
             return Ok(true);
@@ -66,7 +68,18 @@ pub fn comes_to_show(devices: &[DeviceInfo]) -> Result<bool, LaunchError> {
 /// # Errors
 /// The directory of devices exists and cannot be listed.
 pub fn places() -> io::Result<Vec<Place>> {
-    Ok(names(Path::new(UVERBS))?.into_iter().filter_map(|name| place(Path::new(&name))).collect())
+    Ok(shown()?.into_iter().map(|(_, place)| place).collect())
+}
+
+/// The same, each behind the number of its `uverbsN`, and in their order.
+pub fn shown() -> io::Result<Vec<(u32, Place)>> {
+    let numbered = |name: OsString| {
+        let number = name.to_str()?.strip_prefix("uverbs")?.parse().ok()?;
+        Some((number, place(Path::new(&name))?))
+    };
+    let mut all: Vec<_> = names(Path::new(UVERBS))?.into_iter().filter_map(numbered).collect();
+    all.sort_by_key(|(number, _)| *number);
+    Ok(all)
 }
 
 /// Where the device is that this process sees as `uverbs`, such as `uverbs0`; `None` if that is none of ours.
@@ -201,6 +214,16 @@ fn sysfs(devices: &[DeviceInfo]) -> Result<Option<Projection>, LaunchError> {
     }
     let clones = functions.zip(bus).zip(classes);
     Ok(clones.map(|((functions, bus), classes)| Projection { functions, bus, classes, newest_first }))
+}
+
+/// The projected directories of the view that this process is in, once more: of the functions, of PCI devices, of classes.
+pub fn again() -> io::Result<[OwnedFd; 3]> {
+    let open = |dir: &str| {
+        let clone = sys::clone_mount(&c_path(Path::new(dir))?)?;
+        sys::make_writable(&clone)?;
+        Ok::<_, io::Error>(clone)
+    };
+    Ok([open(FUNCTIONS)?, open(PCI)?, open(CLASS)?])
 }
 
 /// The clone of a projected directory, `None` if the host cannot make one. A shortage is an error.

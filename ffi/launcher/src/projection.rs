@@ -36,7 +36,12 @@ impl Entries {
             ordered.reverse();
         }
         let device_files = device_files(devices).into_iter().collect();
-        Self { functions: sysfs::functions(&ordered), bus: sysfs::bus(&ordered), classes: sysfs::classes(&ordered), device_files }
+        Self {
+            functions: sysfs::functions(&ordered),
+            bus: sysfs::bus(&ordered),
+            classes: sysfs::classes(&ordered),
+            device_files,
+        }
     }
 }
 
@@ -124,7 +129,8 @@ fn of_host(classes: &Path) -> io::Result<Vec<(PathBuf, PathBuf)>> {
     Ok(all)
 }
 
-fn path_of(dir: &OwnedFd) -> PathBuf {
+/// By which path this process reaches an open directory.
+pub fn path_of(dir: &OwnedFd) -> PathBuf {
     PathBuf::from(format!("/proc/self/fd/{}", dir.as_raw_fd()))
 }
 

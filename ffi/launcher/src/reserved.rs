@@ -28,18 +28,18 @@ pub struct Reserved {
 }
 
 impl Reserved {
-    /// Chooses the numbers for the program that the calling process will become.
+    /// Chooses the numbers for the program that the calling process will become, or, with `given`, for one that will have those limits.
     ///
     /// # Errors
     /// [`Unsupported`](io::ErrorKind::Unsupported): the program may have too few descriptors to spare any.
-    pub fn choose() -> io::Result<Self> {
+    pub fn choose(given: Option<Limit>) -> io::Result<Self> {
         let limit = sys::descriptor_limit(None)?;
         let raises = sys::in_child(|| {
             let hard = limit.hard.min(OWN);
             sys::limit_descriptors(None, Limit { soft: hard, hard })?;
             sys::limit_descriptors(None, Limit { soft: hard, hard: OWN + MOST })
         });
-        let chosen = Self::under(limit, raises == Answer::Yes, sys::inherited()?);
+        let chosen = Self::under(given.unwrap_or(limit), raises == Answer::Yes, sys::inherited()?);
         if chosen.numbers().is_empty() {
             return Err(io::ErrorKind::Unsupported.into());
         }
@@ -73,10 +73,28 @@ impl Reserved {
         Self { first: first as u32, end: end as u32, program: Limit { soft: limit.soft.min(first), hard } }
     }
 
+    /// The numbers that a supervisor has chosen before, for the program that the calling process will become.
+    ///
+    /// # Errors
+    /// [`Unsupported`](io::ErrorKind::Unsupported): the program inherits descriptors of these numbers.
+    pub fn chosen(numbers: Range<u32>) -> io::Result<Self> {
+        if sys::inherited()?.iter().any(|number| numbers.contains(number)) {
+            return Err(io::ErrorKind::Unsupported.into());
+        }
+        let limit = sys::descriptor_limit(None)?;
+        let soft = limit.soft.min(numbers.start.into());
+        Ok(Self { first: numbers.start, end: numbers.end, program: Limit { soft, ..limit } })
+    }
+
     #[cfg(test)]
     pub fn of(numbers: Range<u32>) -> Self {
         let limit = u64::from(numbers.start);
         Self { first: numbers.start, end: numbers.end, program: Limit { soft: limit, hard: limit } }
+    }
+
+    /// The soft limit that the program is started with.
+    pub fn soft_limit(self) -> u64 {
+        self.program.soft
     }
 
     /// The numbers.

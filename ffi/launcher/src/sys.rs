@@ -1,7 +1,8 @@
 //! System calls that the standard library lacks, each made safe and returning `io::Result`.
 #![allow(unsafe_code)]
 
-use std::ffi::CStr;
+use std::ffi::{CStr, CString};
+use std::fs::File;
 use std::io;
 use std::mem::size_of;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
@@ -124,6 +125,49 @@ pub fn clone_mount(path: &CStr) -> io::Result<OwnedFd> {
         let fd = libc::syscall(libc::SYS_open_tree, libc::AT_FDCWD, path.as_ptr(), flags);
         if fd < 0 { Err(io::Error::last_os_error()) } else { Ok(OwnedFd::from_raw_fd(fd as RawFd)) }
     }
+}
+
+/// Lets a mount that was cloned be written to, though the original may not be.
+pub fn make_writable(clone: &OwnedFd) -> io::Result<()> {
+    const MOUNT_ATTR_RDONLY: u64 = 1;
+    /// `struct mount_attr`: what to set, what to clear, propagation, a user namespace.
+    const CHANGE: [u64; 4] = [0, MOUNT_ATTR_RDONLY, 0, 0];
+    // SAFETY: the path and the structure outlive the call and are only read; the size is that of the structure.
+    let result = unsafe {
+        let (path, flags) = (c"".as_ptr(), libc::AT_EMPTY_PATH);
+        libc::syscall(
+            libc::SYS_mount_setattr,
+            clone.as_raw_fd(),
+            path,
+            flags,
+            CHANGE.as_ptr(),
+            size_of_val(&CHANGE),
+        )
+    };
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Looks at the files that `thread` sees, in its mount namespace and from its root. The calling process has one thread.
+///
+/// # Errors
+/// It ended, we may not go there, or `look` failed.
+pub fn within<T>(thread: u32, look: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
+    let namespace = |of: &str| File::open(format!("/proc/{of}/ns/mnt")).map(OwnedFd::from);
+    let whose = thread.to_string();
+    let there = (namespace(&whose)?, open_path(&path(&format!("/proc/{whose}/root"))?)?);
+    let here = (namespace("self")?, open_path(c"/")?);
+    let go = |(namespace, root): &(OwnedFd, OwnedFd)| {
+        setns(namespace, libc::CLONE_NEWNS)?;
+        enter_dir(root)?;
+        chroot(c".")
+    };
+    let looked = go(&there).and_then(|()| look());
+    go(&here)?;
+    looked
+}
+
+fn path(text: &str) -> io::Result<CString> {
+    CString::new(text).map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))
 }
 
 /// Waits for the exclusive advisory lock of `fd`.

@@ -71,7 +71,13 @@ pub(super) fn device(
 impl Core {
     /// The device of `fid` as programs see it.
     pub fn device(&self, fid: u8) -> DeviceInfo {
-        device(&self.dir, fid, self.adapter.config(), &self.map.naming().unwrap_or_default(), self.address(fid))
+        device(
+            &self.dir,
+            fid,
+            self.adapter.config(),
+            &self.map.naming().unwrap_or_default(),
+            self.address(fid),
+        )
     }
 
     /// The functions of the node, as programs see them.

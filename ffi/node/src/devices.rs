@@ -198,7 +198,8 @@ mod tests {
     #[test]
     fn a_function_is_meant_by_its_name_and_by_its_number() {
         let naming = Naming { name: "mlx5_4".parse().unwrap(), ..Naming::default() };
-        let all: Vec<_> = devices(Path::new("/n"), 8, &Config::default()).into_iter().map(|d| d.called(&naming)).collect();
+        let all: Vec<_> =
+            devices(Path::new("/n"), 8, &Config::default()).into_iter().map(|d| d.called(&naming)).collect();
         for (text, fid) in [("mlx5_7", Some(3)), ("iron3", Some(3)), ("3", Some(3)), ("iron9", Some(9))] {
             assert_eq!(function(text, &all), fid, "{text}");
         }
@@ -218,7 +219,10 @@ mod tests {
     #[test]
     fn functions_of_two_nodes_have_different_addresses() {
         let other = Config { node_id: 0x0102, ..Config::default() };
-        let (a, b) = (DeviceInfo::new(Path::new("/a"), 1, &Config::default()), DeviceInfo::new(Path::new("/b"), 1, &other));
+        let (a, b) = (
+            DeviceInfo::new(Path::new("/a"), 1, &Config::default()),
+            DeviceInfo::new(Path::new("/b"), 1, &other),
+        );
         assert_eq!(b.mac, [0x02, 0x1b, 0x56, 1, 2, 1]);
         assert_eq!(Colons(&b.gids[1]).to_string(), "0000:0000:0000:0000:0000:ffff:7f01:0202");
         assert!(a.guid != b.guid && a.gids[0] != b.gids[0]);

@@ -177,10 +177,14 @@ mod tests {
 
     #[test]
     fn nodes_of_one_view_have_names_and_addresses_of_their_own() {
-        let first = Naming { name: "mlx5_9".parse().unwrap(), bus: "0000:ff:00.0".parse().unwrap(), numa: Some(1) };
+        let first =
+            Naming { name: "mlx5_9".parse().unwrap(), bus: "0000:ff:00.0".parse().unwrap(), numa: Some(1) };
         assert_eq!(first.behind(0), first);
         let third = first.behind(2);
-        assert_eq!((third.name.of(0), third.bus.of(0), third.numa), ("mlx5_265".into(), "0001:01:00.0".into(), Some(1)));
+        assert_eq!(
+            (third.name.of(0), third.bus.of(0), third.numa),
+            ("mlx5_265".into(), "0001:01:00.0".into(), Some(1))
+        );
         assert_eq!(first.behind(1).name.of(0), "mlx5_137", "behind mlx5_136, the last of the first");
     }
 

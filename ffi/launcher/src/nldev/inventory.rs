@@ -11,12 +11,22 @@ pub(super) const BEHIND_HOST: u32 = 1 << 16;
 /// How long a node is not tried again that could not be opened for lack of descriptors or memory.
 const AGAIN: Duration = Duration::from_secs(1);
 
+/// What a view shows when its nodes' devices change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Follows {
+    /// The devices that its nodes have then.
+    Nodes,
+    /// Those that it was made with, as they are then.
+    Devices,
+}
+
 /// The devices that the program sees, and their nodes.
 pub struct Inventory {
     /// Our devices, numbered as in the program's view.
     devices: Vec<DeviceInfo>,
     /// The nodes they are on, in order.
     nodes: Vec<Watched>,
+    follows: Follows,
     /// The kernel, if it has devices of its own.
     pub(super) host: Option<Host>,
 }
@@ -85,10 +95,10 @@ impl Watched {
 
 impl Inventory {
     /// An inventory of these devices, which are those of nodes or elsewhere, and of the kernel's if it has any.
-    pub fn new(devices: Vec<DeviceInfo>, host: Option<Host>) -> Self {
+    pub fn new(devices: Vec<DeviceInfo>, follows: Follows, host: Option<Host>) -> Self {
         let mut nodes: Vec<Watched> = devices.iter().filter_map(Watched::of).collect();
         nodes.dedup_by(|one, other| one.dir == other.dir);
-        Self { devices, nodes, host }
+        Self { devices, nodes, follows, host }
     }
 
     /// Opens the nodes for observation, unless they are open. Notices when another node has replaced one.
@@ -103,9 +113,17 @@ impl Inventory {
         if self.nodes.iter_mut().filter_map(|node| node.has_changed().then_some(())).count() == 0 {
             return None;
         }
-        let shown = |dir: &Path| self.devices.iter().filter(move |d| d.node() == Some(dir)).cloned().collect();
-        let now = self.nodes.iter().map(|node| node.devices().unwrap_or_else(|| shown(&node.dir)));
-        let now: Vec<DeviceInfo> = now.flat_map(Vec::into_iter).collect();
+        let mut now: Vec<DeviceInfo> = Vec::new();
+        for node in &self.nodes {
+            let shown = self.devices.iter().filter(|d| d.node() == Some(&node.dir));
+            match (node.devices(), self.follows) {
+                (Some(there), Follows::Nodes) => now.extend(there),
+                (Some(there), Follows::Devices) => {
+                    now.extend(shown.map(|d| there.iter().find(|t| t.fid == d.fid).unwrap_or(d).clone()));
+                }
+                (None, _) => now.extend(shown.cloned()),
+            }
+        }
         (now != self.devices).then_some(now)
     }
 

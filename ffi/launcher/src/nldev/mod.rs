@@ -13,7 +13,7 @@ mod resources;
 mod statistics;
 
 pub use host::Host;
-pub use inventory::Inventory;
+pub use inventory::{Follows, Inventory};
 pub use message::{Asker, Replies};
 
 use call::{Call, Refused};

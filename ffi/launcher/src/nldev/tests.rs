@@ -11,12 +11,16 @@ use testkit::Scratch;
 const ADMIN: Asker = Asker { port: 9, admin: true, ext_ack: false, cap_ack: false };
 
 fn inventory(link_layer: LinkLayer) -> Inventory {
-    Inventory::new(devices(Path::new("/n"), 2, &Config { link_layer, ..Config::default() }), None)
+    Inventory::new(
+        devices(Path::new("/n"), 2, &Config { link_layer, ..Config::default() }),
+        Follows::Nodes,
+        None,
+    )
 }
 
 /// An inventory of a PF and two VFs of the node in `dir`, if there is one.
 fn inventory_of(dir: &Path) -> Inventory {
-    Inventory::new(devices(dir, 2, &Config::default()), None)
+    Inventory::new(devices(dir, 2, &Config::default()), Follows::Nodes, None)
 }
 
 /// The messages of an answer: type, flags and bytes behind the header.
@@ -202,7 +206,7 @@ fn an_inventory_hears_once_of_every_change_of_its_nodes_devices() {
     let mut shown = devices(&scratch.0, 2, &Config::default());
     // The host has devices of its own, so ours have other numbers than on the node.
     shown.iter_mut().for_each(|d| d.uverbs += 4);
-    let mut inventory = Inventory::new(shown, None);
+    let mut inventory = Inventory::new(shown, Follows::Nodes, None);
     inventory.look();
     assert_eq!(inventory.changed(), None);
     with(5);
@@ -237,7 +241,7 @@ fn an_inventory_of_functions_that_are_no_nodes_stays_as_it_is() {
     drop(node(&scratch.0, 3));
     let mut elsewhere = DeviceInfo::new(&scratch.0, 0, &Config::default());
     elsewhere.place = node::place::Place::VfioUser("/nowhere".into(), Default::default());
-    let mut inventory = Inventory::new(vec![elsewhere], None);
+    let mut inventory = Inventory::new(vec![elsewhere], Follows::Nodes, None);
     inventory.look();
     assert_eq!(inventory.changed(), None);
 }
@@ -246,7 +250,7 @@ fn an_inventory_of_functions_that_are_no_nodes_stays_as_it_is() {
 fn a_node_that_was_cut_short_changes_no_view() {
     let scratch = Scratch::new();
     let node = node(&scratch.0, 3);
-    let mut inventory = Inventory::new(node.devices(), None);
+    let mut inventory = Inventory::new(node.devices(), Follows::Nodes, None);
     inventory.look();
     assert_eq!(inventory.changed(), None);
     let file = std::fs::OpenOptions::new().write(true).open(scratch.0.join("adapter")).unwrap();
@@ -263,7 +267,7 @@ fn an_inventory_of_two_nodes_follows_both() {
     let nodes = [node(&first.0, 2), node(&second.0, 2)];
     let mut shown: Vec<DeviceInfo> = nodes.iter().flat_map(|node| node.devices()).collect();
     shown[3..].iter_mut().for_each(|d| d.uverbs += 128);
-    let mut inventory = Inventory::new(shown, None);
+    let mut inventory = Inventory::new(shown, Follows::Nodes, None);
     inventory.look();
     assert_eq!(inventory.changed(), None);
     drop(node(&first.0, 3));
@@ -277,4 +281,27 @@ fn an_inventory_of_two_nodes_follows_both() {
     assert_eq!((now.len(), now[5].ip.to_string()), (7, "10.0.0.5".into()));
     let (observer, fid) = inventory.on_node(&now[5]).unwrap();
     assert!(observer.is_of(&second.0) && fid == 1);
+}
+
+/// As a container has them, which was given some devices and no others.
+#[test]
+fn an_inventory_of_some_devices_follows_these_alone() {
+    let scratch = Scratch::new();
+    let node_of = |vfs| node(&scratch.0, vfs);
+    let node = node_of(3);
+    let given: Vec<DeviceInfo> = node.devices().into_iter().filter(|d| d.fid > 1).collect();
+    let mut inventory = Inventory::new(given.clone(), Follows::Devices, None);
+    inventory.look();
+    drop(node_of(5));
+    assert_eq!(inventory.changed(), None);
+    assert_eq!(inventory.indexed().map(|(index, _)| index).collect::<Vec<_>>(), [2, 3]);
+    node.set_address(3, Some("10.0.0.5/24".parse().unwrap())).unwrap();
+    let now = inventory.changed().expect("an address");
+    assert_eq!((now[0].clone(), now[1].ip.to_string()), (given[0].clone(), "10.0.0.5".into()));
+    inventory.replace(now);
+    // A node with fewer in its place: what is not there stays as it was.
+    Node::reset(&scratch.0, true).unwrap();
+    drop(node_of(2));
+    inventory.look();
+    assert_eq!(inventory.changed(), None);
 }

@@ -1,10 +1,10 @@
 //! Files below `/sys` that change: counters, and the states of ports.
 
 use crate::counters::{HARDWARE, PORT};
+use crate::nldev::Inventory;
 use crate::sysfs::port_states;
 use crate::tree::{overwrite, swap};
 use devmodel::state::COUNTERS;
-use crate::nldev::Inventory;
 use node::Observer;
 use node::devices::DeviceInfo;
 use std::path::{Path, PathBuf};

@@ -10,18 +10,23 @@ mod sockets;
 mod sys;
 mod umad;
 
+use super::inside;
+pub use super::nldev::Follows;
 use super::nldev::{Host, Inventory};
 use super::notify::Listener;
 use super::projection::Projection;
 use super::reserved::Reserved;
+pub use super::sys::Limit;
 use super::{project, seccomp, sys as launcher};
 use live::Live;
 use node::Observer;
 use node::devices::DeviceInfo;
 use sockets::Sockets;
+use std::fs;
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::net::UnixStream;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::Path;
 use std::time::{Duration, Instant};
 pub use sys::fork_apart;
 use umad::Umads;
@@ -36,6 +41,8 @@ const ARRIVAL: Duration = Duration::from_secs(1);
 pub struct Waiting {
     line: UnixStream,
     reserved: Reserved,
+    /// Whether it was ready before the line was made, and will not say so.
+    is_ready: bool,
 }
 
 /// The supervisor's end: see [`pair`].
@@ -48,6 +55,8 @@ pub struct Supervisor {
 pub struct View {
     /// The devices, numbered as in the view.
     pub devices: Vec<DeviceInfo>,
+    /// What becomes of the view when a node gets others.
+    pub follows: Follows,
     /// The projected directories.
     pub projection: Projection,
 }
@@ -57,7 +66,7 @@ pub struct View {
 /// # Errors
 /// It could not be started, and nothing of it remains.
 pub fn start(view: View) -> io::Result<Waiting> {
-    let (waiting, supervisor) = pair()?;
+    let (waiting, supervisor) = pair(None)?;
     fork_apart(|| {
         // Everything else that is open is the program's.
         let Projection { functions, bus, classes, newest_first } = view.projection;
@@ -65,23 +74,69 @@ pub fn start(view: View) -> io::Result<Waiting> {
         let projection = Projection { functions, bus, classes, newest_first };
         // A descriptor for each socket that is given: the launched program's soft limit is not made for these.
         launcher::raise_own_limit()?;
-        Supervisor { line, ..supervisor }.supervise(View { projection, devices: view.devices })
+        Supervisor { line, ..supervisor }.supervise(View { projection, ..view })
     })?;
     Ok(waiting)
 }
 
-/// What a program comes under a supervisor by, and what that supervisor is made of, wherever it is to run.
+/// Starts a supervisor for the container that the calling process, of one thread, is about to make. It hears at `door`, a socket that goes
+/// with it, of programs that are started there later. `limit` is what the container says of its programs' descriptors.
+///
+/// # Errors
+/// As [`start`].
+pub fn start_for_container(door: &Path, limit: Option<Limit>) -> io::Result<Waiting> {
+    // One that was killed has left its own.
+    let _ = fs::remove_file(door);
+    let listener = UnixListener::bind(door)?;
+    let started = pair(limit).and_then(|(waiting, supervisor)| {
+        fork_apart(|| {
+            let done = sys::keep_only([supervisor.line, listener.into()]).and_then(|[line, listener]| {
+                launcher::raise_own_limit()?;
+                Supervisor { line, ..supervisor }.supervise_container(&UnixListener::from(listener))
+            });
+            let _ = fs::remove_file(door);
+            done
+        })?;
+        Ok(waiting)
+    });
+    started.inspect_err(|_| {
+        let _ = fs::remove_file(door);
+    })
+}
+
+/// What a program comes under a supervisor by, and what that supervisor is made of, wherever it is to run. The program has the calling process's
+/// limits of descriptors, or those `given`.
 ///
 /// # Errors
 /// EMFILE, ENFILE: no descriptors are left. [`Unsupported`](ErrorKind::Unsupported): the program may have too few to spare
 /// the numbers that a supervisor needs.
-pub fn pair() -> io::Result<(Waiting, Supervisor)> {
-    let reserved = Reserved::choose()?;
+pub fn pair(given: Option<Limit>) -> io::Result<(Waiting, Supervisor)> {
+    let reserved = Reserved::choose(given)?;
     let (line, its) = UnixStream::pair()?;
-    Ok((Waiting { line, reserved }, Supervisor { line: its.into(), reserved }))
+    Ok((Waiting { line, reserved, is_ready: false }, Supervisor { line: its.into(), reserved }))
 }
 
 impl Waiting {
+    /// The end of a line to a supervisor that runs already, and hears at `door`: [`take_over`](Self::take_over) hands it the calling process.
+    ///
+    /// # Errors
+    /// Nobody hears there, or there are no numbers to spare.
+    pub fn join(door: &Path) -> io::Result<Self> {
+        let mut line = UnixStream::connect(door)?;
+        line.set_read_timeout(Some(ARRIVAL))?;
+        let mut numbers = [[0; 4]; 2];
+        for number in &mut numbers {
+            line.read_exact(number)?;
+        }
+        let [first, end] = numbers.map(u32::from_ne_bytes);
+        Ok(Self { line, reserved: Reserved::chosen(first..end)?, is_ready: true })
+    }
+
+    /// The soft limit of descriptors that its program is to have: see [`Reserved`].
+    pub fn soft_limit(&self) -> u64 {
+        self.reserved.soft_limit()
+    }
+
     /// Puts the calling process, and all it starts, under the supervisor.
     ///
     /// # Errors
@@ -90,10 +145,12 @@ impl Waiting {
     pub fn take_over(mut self) -> io::Result<()> {
         // A filter cannot be taken back: one without a supervisor fails all calls it is asked about.
         let mut errno = [0; size_of::<i32>()];
-        self.line.read_exact(&mut errno).map_err(|e| match e.kind() {
-            ErrorKind::UnexpectedEof => io::Error::new(e.kind(), "it ended before it was ready"),
-            _ => e,
-        })?;
+        if !self.is_ready {
+            self.line.read_exact(&mut errno).map_err(|e| match e.kind() {
+                ErrorKind::UnexpectedEof => io::Error::new(e.kind(), "it ended before it was ready"),
+                _ => e,
+            })?;
+        }
         match i32::from_ne_bytes(errno) {
             0 => {}
             errno => return Err(io::Error::from_raw_os_error(errno)),
@@ -110,31 +167,59 @@ impl Supervisor {
     /// # Errors
     /// Nobody came, or the program's calls cannot be heard any more.
     pub fn supervise(self, view: View) -> io::Result<()> {
-        let mut line = UnixStream::from(self.line);
-        let sockets = Sockets::new(self.reserved);
         let sight = Sight::new(view)?;
-        let errno = sockets.as_ref().map_or_else(|e| e.raw_os_error().unwrap_or(libc::EIO), |_| 0);
+        let reserved = self.reserved;
+        supervise(self.audience()?, reserved, Some(sight), None)
+    }
+
+    /// The same for a container that is yet to be made: its view is that of whoever calls from within. Others that are started in it
+    /// later hand their listeners in at `door`, see [`Waiting::join`].
+    ///
+    /// # Errors
+    /// As [`supervise`](Self::supervise).
+    pub fn supervise_container(self, door: &UnixListener) -> io::Result<()> {
+        let reserved = self.reserved;
+        supervise(self.audience()?, reserved, None, Some(door))
+    }
+
+    /// Tells the launcher that all is ready, and waits for its program.
+    fn audience(self) -> io::Result<Audience> {
+        let mut line = UnixStream::from(self.line);
+        let ready = Sockets::new(self.reserved);
+        let errno = ready.as_ref().map_or_else(|e| e.raw_os_error().unwrap_or(libc::EIO), |_| 0);
         line.write_all(&errno.to_ne_bytes())?;
-        let sockets = sockets?;
-        let listener = sys::receive_descriptor(line.as_fd())?;
-        drop(line);
-        supervise(&Listener::from_descriptor(listener), sight, sockets)
+        ready?;
+        Audience::new(sys::receive_descriptor(line.as_fd())?, self.reserved)
     }
 }
 
-/// The program's view of the nodes.
+/// Who is supervised: the programs under one filter, with what they have open here.
+struct Audience {
+    listener: Listener,
+    sockets: Sockets,
+    umads: Umads,
+}
+
+/// A view that is kept true.
 struct Sight {
     projection: Projection,
     inventory: Inventory,
     live: Live,
+    /// `None` where the host cannot say who comes to a node.
+    visits: Option<sys::Visits>,
+    /// Since when somebody may be on a node.
+    awake: Option<Instant>,
 }
 
 impl Sight {
     /// The view. Its files say what the nodes have counted before, from the program's first instruction on.
-    fn new(View { devices, projection }: View) -> io::Result<Self> {
+    fn new(View { devices, follows, projection }: View) -> io::Result<Self> {
         let host = if project::host_has_devices()? { Host::open().ok() } else { None };
         let live = Live::new(&devices);
-        let mut sight = Self { inventory: Inventory::new(devices, host), projection, live };
+        let inventory = Inventory::new(devices, follows, host);
+        let visits = sys::Visits::of(inventory.dirs()).ok();
+        // A program may have come before the first check.
+        let mut sight = Self { inventory, projection, live, visits, awake: Some(Instant::now()) };
         sight.inventory.look();
         sight.look();
         Ok(sight)
@@ -153,50 +238,116 @@ impl Sight {
         let home = self.projection.functions();
         self.live.refresh(&self.inventory, &home)
     }
+
+    /// Brings the view up to date. Returns when to do so again, even if nobody comes to a node.
+    fn keep(&mut self) -> Option<Instant> {
+        // Read before the check, which sees what programs did that have ended by then.
+        let peopled = self.inventory.observers().any(Observer::has_programs);
+        let again = self.look();
+        self.inventory.observers().next()?;
+        // A program that has just opened the node may not have its place yet.
+        let arriving = self.awake.is_some_and(|since| since.elapsed() < ARRIVAL);
+        self.awake = self.awake.filter(|_| arriving || peopled);
+        (self.awake.is_some() || again || self.visits.is_none()).then(|| Instant::now() + PERIOD)
+    }
+
+    /// Somebody has come to a node.
+    fn visited(&mut self) {
+        self.visits.iter().for_each(sys::Visits::clear);
+        self.awake = Some(Instant::now());
+        self.inventory.look();
+    }
 }
 
-/// Serves until no program is left.
-fn supervise(listener: &Listener, mut sight: Sight, mut sockets: Sockets) -> io::Result<()> {
-    let mut umads = Umads::default();
-    let visits = sys::Visits::of(sight.inventory.dirs()).ok();
-    // A program may have come before the first check.
-    let mut awake = Some(Instant::now());
-    loop {
-        let mut until = sockets.next_deadline();
-        // Read before the check, which sees what programs did that have ended by then.
-        let peopled = sight.inventory.observers().any(Observer::has_programs);
-        let again = sight.look();
-        if sight.inventory.observers().next().is_some() {
-            // A program that has just opened the node may not have its place yet.
-            let arriving = awake.is_some_and(|since| since.elapsed() < ARRIVAL);
-            awake = awake.filter(|_| arriving || peopled);
-            if awake.is_some() || again || visits.is_none() {
-                let next = Instant::now() + PERIOD;
-                until = Some(until.map_or(next, |until| until.min(next)));
-            }
-        }
-        let watch = visits.as_ref().map(AsFd::as_fd);
-        let ready = sys::wait(listener.as_fd(), watch, &umads.files(), until)?;
-        if ready.over {
-            return Ok(());
-        }
-        if ready.visited {
-            visits.iter().for_each(sys::Visits::clear);
-            awake = Some(Instant::now());
-            sight.inventory.look();
-        }
-        if ready.called {
-            match listener.receive() {
-                Ok(notice) if notice.call == libc::SYS_ioctl => {
-                    umads.serve(listener, &sight.inventory, &notice)
-                }
-                Ok(notice) => sockets.serve(listener, &sight.inventory, notice),
-                // The caller was interrupted.
-                Err(e) if matches!(e.raw_os_error(), Some(libc::ENOENT | libc::EINTR)) => {}
-                Err(e) => return Err(e),
-            }
-        }
-        sockets.expire(listener);
-        umads.work(&sight.inventory);
+impl Audience {
+    fn new(listener: OwnedFd, reserved: Reserved) -> io::Result<Self> {
+        let listener = Listener::from_descriptor(listener);
+        Ok(Self { listener, sockets: Sockets::new(reserved)?, umads: Umads::default() })
     }
+
+    /// Answers the call that waits.
+    ///
+    /// # Errors
+    /// Calls cannot be heard any more.
+    fn serve(&mut self, sight: &mut Option<Sight>) -> io::Result<()> {
+        let notice = match self.listener.receive() {
+            Ok(notice) => notice,
+            // The caller was interrupted.
+            Err(e) if matches!(e.raw_os_error(), Some(libc::ENOENT | libc::EINTR)) => return Ok(()),
+            Err(e) => return Err(e),
+        };
+        if sight.is_none() {
+            *sight = view_of(notice.thread).and_then(Sight::new).ok();
+        }
+        match sight {
+            None if notice.call == libc::SYS_socket => {
+                self.listener.answer(&notice, Err(libc::EPROTONOSUPPORT));
+            }
+            None => self.listener.pass(&notice),
+            Some(sight) if notice.call == libc::SYS_ioctl => {
+                self.umads.serve(&self.listener, &sight.inventory, &notice);
+            }
+            Some(sight) => self.sockets.serve(&self.listener, &sight.inventory, notice),
+        }
+        Ok(())
+    }
+}
+
+/// Serves until no program is left. Without a view, that of the first caller is taken who sees devices of ours. Who is to come
+/// later comes by `door`.
+fn supervise(
+    first: Audience,
+    reserved: Reserved,
+    mut sight: Option<Sight>,
+    door: Option<&UnixListener>,
+) -> io::Result<()> {
+    let mut audiences = vec![first];
+    while !audiences.is_empty() {
+        let deadlines = audiences.iter().filter_map(|audience| audience.sockets.next_deadline());
+        let until = deadlines.chain(sight.as_mut().and_then(Sight::keep)).min();
+        let visits = sight.as_ref().and_then(|sight| sight.visits.as_ref());
+        let listeners = audiences.iter().map(|audience| audience.listener.as_fd());
+        let umads = audiences.iter().flat_map(|audience| audience.umads.files());
+        let files: Vec<_> =
+            listeners.chain(visits.map(AsFd::as_fd)).chain(door.map(AsFd::as_fd)).chain(umads).collect();
+        let (has_visits, mut ready) = (visits.is_some(), sys::wait(&files, until)?.into_iter());
+        let calls: Vec<_> = ready.by_ref().take(audiences.len()).collect();
+        let visited = has_visits && ready.next().is_some_and(|ready| ready.readable);
+        let knocked = door.filter(|_| ready.next().is_some_and(|ready| ready.readable));
+        if let Some(sight) = sight.as_mut().filter(|_| visited) {
+            sight.visited();
+        }
+        for (audience, ready) in audiences.iter_mut().zip(&calls) {
+            if ready.readable && !ready.over {
+                audience.serve(&mut sight)?;
+            }
+            audience.sockets.expire(&audience.listener);
+            if let Some(sight) = &sight {
+                audience.umads.work(&sight.inventory);
+            }
+        }
+        let mut over = calls.iter().map(|ready| ready.over);
+        audiences.retain(|_| !over.next().unwrap_or_default());
+        if let Some(door) = knocked {
+            // Whoever went away again is nobody.
+            audiences
+                .extend(admitted(door, reserved).and_then(|listener| Audience::new(listener, reserved)).ok());
+        }
+    }
+    Ok(())
+}
+
+/// The view of the process that `thread` belongs to, which is a container's.
+fn view_of(thread: u32) -> io::Result<View> {
+    let (devices, projection) = inside::view_of(thread)?;
+    Ok(View { devices, follows: Follows::Devices, projection })
+}
+
+/// The listener that whoever is at the door hands over, of programs for whom the numbers are `reserved`.
+fn admitted(door: &UnixListener, reserved: Reserved) -> io::Result<OwnedFd> {
+    let (mut guest, _) = door.accept()?;
+    guest.set_read_timeout(Some(ARRIVAL))?;
+    let numbers = reserved.numbers();
+    guest.write_all(&[numbers.start.to_ne_bytes(), numbers.end.to_ne_bytes()].concat())?;
+    sys::receive_descriptor(guest.as_fd())
 }

@@ -196,40 +196,37 @@ pub fn inode(of: BorrowedFd<'_>) -> io::Result<u64> {
     }
 }
 
-/// What ended a wait.
+/// What a wait found at a file.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Ready {
-    /// A call waits for an answer.
-    pub called: bool,
-    /// No program is under the filter any more.
+    /// There is something to read.
+    pub readable: bool,
+    /// Its other end is closed. A filter's: no program is under it any more.
     pub over: bool,
-    /// A program opened the node.
-    pub visited: bool,
 }
 
-/// Waits for a call, a visit, any of `files`, or until a time.
-pub fn wait(
-    calls: BorrowedFd<'_>,
-    visits: Option<BorrowedFd<'_>>,
-    files: &[BorrowedFd<'_>],
-    until: Option<Instant>,
-) -> io::Result<Ready> {
-    let at = |fd: RawFd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
-    // poll(2) ignores negative numbers.
-    let mut all = vec![at(calls.as_raw_fd()), at(visits.map_or(-1, |fd| fd.as_raw_fd()))];
-    all.extend(files.iter().map(|fd| at(fd.as_raw_fd())));
+impl Ready {
+    fn of(events: libc::c_short) -> Self {
+        Self {
+            readable: events & libc::POLLIN != 0,
+            over: events & (libc::POLLHUP | libc::POLLERR | libc::POLLNVAL) != 0,
+        }
+    }
+}
+
+/// Waits until there is something at any of `files`, or until a time. What there is at each, in order: nothing, if the
+/// time is over or a signal came.
+pub fn wait(files: &[BorrowedFd<'_>], until: Option<Instant>) -> io::Result<Vec<Ready>> {
+    let at = |fd: &BorrowedFd<'_>| libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+    let mut all: Vec<_> = files.iter().map(at).collect();
     let left = until.map(|until| until.saturating_duration_since(Instant::now()));
     // Rounded up; otherwise the last millisecond would be spent polling.
     let timeout = left.map_or(-1, |left| left.as_micros().div_ceil(1000).min(60_000) as libc::c_int);
     // SAFETY: as many structures of integers as said, which the kernel fills.
     match check(unsafe { libc::poll(all.as_mut_ptr(), all.len() as libc::nfds_t, timeout) }) {
-        Err(e) if e.kind() == io::ErrorKind::Interrupted => Ok(Ready::default()),
+        Err(e) if e.kind() == io::ErrorKind::Interrupted => Ok(vec![Ready::default(); all.len()]),
         Err(e) => Err(e),
-        Ok(_) => Ok(Ready {
-            called: all[0].revents & libc::POLLIN != 0,
-            over: all[0].revents & (libc::POLLHUP | libc::POLLERR | libc::POLLNVAL) != 0,
-            visited: all[1].revents != 0,
-        }),
+        Ok(_) => Ok(all.iter().map(|file| Ready::of(file.revents)).collect()),
     }
 }
 

@@ -22,8 +22,8 @@ use hwspec::{
 use node::devices::DeviceInfo;
 use std::collections::BTreeMap;
 use std::io;
-use std::path::PathBuf;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::PathBuf;
 
 /// Most agents of one file.
 const AGENTS: usize = 32;
