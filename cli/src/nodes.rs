@@ -42,7 +42,7 @@ fn beside(nodes: &[Arc<Node>], dir: &Path) -> NodeOptions {
     let naming = first.naming().behind(nodes.len());
     let node_id = nodes.iter().map(|node| number(node)).max().map_or(0, |last| last.wrapping_add(1));
     NodeOptions {
-        config: Config { node_id, ..first.adapter().config().clone() },
+        config: Config { node_id, ..*first.adapter().config() },
         name: Some(naming.name),
         bus: Some(naming.bus),
         numa: naming.numa,
