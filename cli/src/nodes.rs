@@ -33,8 +33,8 @@ fn number(node: &Node) -> u16 {
     node.adapter().config().node_id
 }
 
-/// What the node in `dir` is made with, if it is not there: as the first of `nodes`, but for its number and what tells it apart in
-/// a program's view.
+/// Gives the options for the node in `dir`. One that is there keeps what it has. A new one is made like the first of `nodes`, with a
+/// number, names and a PCI bus of its own.
 fn beside(nodes: &[Arc<Node>], dir: &Path) -> NodeOptions {
     let (Some(first), true) = (nodes.first(), Observer::identity(dir).is_none()) else {
         return NodeOptions::default();

@@ -49,7 +49,7 @@ pub fn runtime(node: &NodeDir, runtime: &Path, view: Option<&Path>, args: &[OsSt
 /// Gives a container that is made with the words `rest` its devices, and has it supervised if it shows any.
 fn made(node: &NodeDir, view: Option<&Path>, rest: &[OsString]) -> Result<(), String> {
     let file = bundle(rest).join("config.json");
-    // What is wrong with a bundle the runtime says best.
+    // The runtime itself reports a bundle that it cannot read.
     let Ok(config) = File::open(&file) else { return Ok(()) };
     let mut config = container::read(config, &file.display().to_string())?;
     // One that has a hook was given devices by CDI, or has been here before.
@@ -73,7 +73,7 @@ fn made(node: &NodeDir, view: Option<&Path>, rest: &[OsString]) -> Result<(), St
     supervision.take_over().map_err(|e| e.to_string())
 }
 
-/// What a configuration says of how many descriptors programs may have, if it says anything.
+/// Finds the limit of descriptors in a configuration, if it sets one.
 fn file_limit(config: &mut Value) -> Option<&mut Value> {
     let limits = config.pointer_mut("/process/rlimits")?.as_array_mut()?;
     limits.iter_mut().find(|limit| limit.get("type").is_some_and(|kind| kind == "RLIMIT_NOFILE"))

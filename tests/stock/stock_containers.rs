@@ -218,14 +218,22 @@ fn two_nodes_of_a_host_are_told_apart() {
     other
         .ironverbs(&["cdi", "generate"], &["--class", &class, "--output", &file.display().to_string()])
         .finish();
-    let shown = |device: &str| {
-        let mut container = place.container(0, &[], &["--device", device]);
-        Running::start(container.args(["sh", "-c", "ls /sys/class/infiniband; echo $IRONVERBS_NODE"]), device)
-            .end()
+    let of_other = format!("ironverbs/{class}=iron1");
+    let shown = |devices: &[&str]| {
+        let options: Vec<_> = devices.iter().flat_map(|device| ["--device", device]).collect();
+        let mut container = place.container(0, &[], &options);
+        let script =
+            "ls /sys/class/infiniband; cat /sys/class/infiniband_verbs/*/ironverbs; echo $IRONVERBS_NODE";
+        Running::start(container.args(["sh", "-c", script]), &devices.join(" ")).end()
     };
-    let (first, second) = (shown("ironverbs/function=iron2"), shown(&format!("ironverbs/{class}=iron1")));
+    let (first, second) = (shown(&["ironverbs/function=iron2"]), shown(&[&of_other]));
+    let both = shown(&["ironverbs/function=iron2", &of_other]);
     fs::remove_file(&file).expect("the other description");
     assert!(first.contains("iron2") && first.contains(&place.node.dir().display().to_string()), "{first}");
+    for (node, fid) in [(&place.node, 2), (&other, 1)] {
+        let place = format!("node={}\nfid={fid}\n", node.dir().display());
+        assert!(both.contains(&place) && both.contains(&format!("iron{fid}\n")), "{place}: {both}");
+    }
     assert!(second.contains("iron1") && second.contains(&other.dir().display().to_string()), "{second}");
 }
 

@@ -60,7 +60,7 @@ pub fn show(
 
 /// Tells the supervisor of this container, if there is one, that its devices are shown: by a call that it answers.
 pub fn tell_supervisor() {
-    // Whatever comes of it: without a supervisor the kernel answers, and nobody uses the socket.
+    // The answer does not matter: without a supervisor it is the kernel's, and nobody uses the socket.
     let _ = Netlink::open(libc::SOCK_RAW, seccomp::NETLINK_RDMA);
 }
 

@@ -1,7 +1,9 @@
-//! The view of a process in a container, from outside: which of our devices it sees, and the files that show them.
+//! The view of a container, from outside: which of our devices its programs see, and the files that show them.
 
 use std::collections::BTreeMap;
+use std::fs;
 use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use super::cover::newest_first;
@@ -11,12 +13,16 @@ use super::sys;
 use node::Observer;
 use node::devices::DeviceInfo;
 
-/// The devices, as they are numbered there, and the directories, through descriptors that may write to them. The calling
-/// process has one thread.
+/// The devices, as they are numbered there, and the directories, through descriptors that may write to them. `thread` is that of our hook, which has just
+/// made them: what a container's own program has laid out is not believed. The calling process has one thread.
 ///
 /// # Errors
-/// `thread` ended or may not be followed, it sees no devices of ours, or their node cannot be looked at.
+/// `thread` is another program's, it ended or may not be followed, it sees no devices of ours, or their node cannot be looked at.
 pub fn view_of(thread: u32) -> io::Result<(Vec<DeviceInfo>, Projection)> {
+    let program = |of: &str| fs::metadata(format!("/proc/{of}/exe")).map(|file| (file.dev(), file.ino()));
+    if program(&thread.to_string())? != program("self")? {
+        return Err(io::Error::from(io::ErrorKind::PermissionDenied));
+    }
     let (shown, [functions, bus, classes]) = sys::within(thread, || {
         let shown = project::shown()?;
         match shown.is_empty() {

@@ -47,7 +47,7 @@ pub fn comes_to_show(devices: &[DeviceInfo]) -> Result<bool, LaunchError> {
     let start = Instant::now();
     loop {
         let mut there = places().map_err(list(UVERBS))?;
-        // What it sees of other nodes does no harm, unless functions that are no node's are to be seen alone.
+        // Devices of further nodes may be seen too. Functions that are no node's have to be seen alone.
         there.retain(|place| {
             of_wanted.contains(&place.node().map(PathBuf::from)) || of_wanted.contains(&None)
         });

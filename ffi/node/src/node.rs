@@ -246,7 +246,7 @@ impl Node {
         (0..=self.vfs()).map(|fid| self.core.device(fid)).collect()
     }
 
-    /// What programs call the functions, and where they find them.
+    /// The names and PCI addresses by which programs know the functions.
     pub fn naming(&self) -> Naming {
         self.core.map.naming().unwrap_or_default()
     }

@@ -11,7 +11,7 @@ pub(super) const BEHIND_HOST: u32 = 1 << 16;
 /// How long a node is not tried again that could not be opened for lack of descriptors or memory.
 const AGAIN: Duration = Duration::from_secs(1);
 
-/// What a view shows when its nodes' devices change.
+/// Says which devices a view shows once its nodes' devices change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Follows {
     /// The devices that its nodes have then.

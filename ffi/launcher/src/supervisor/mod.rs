@@ -55,7 +55,7 @@ pub struct Supervisor {
 pub struct View {
     /// The devices, numbered as in the view.
     pub devices: Vec<DeviceInfo>,
-    /// What becomes of the view when a node gets others.
+    /// Says which devices the view shows once a node has others.
     pub follows: Follows,
     /// The projected directories.
     pub projection: Projection,
@@ -104,8 +104,8 @@ pub fn start_for_container(door: &Path, limit: Option<Limit>) -> io::Result<Wait
     })
 }
 
-/// What a program comes under a supervisor by, and what that supervisor is made of, wherever it is to run. The program has the calling process's
-/// limits of descriptors, or those `given`.
+/// Makes both ends of the line between a program and its supervisor, which may then run in any process. The program has the
+/// calling process's limits of descriptors, or those `given`.
 ///
 /// # Errors
 /// EMFILE, ENFILE: no descriptors are left. [`Unsupported`](ErrorKind::Unsupported): the program may have too few to spare
@@ -172,7 +172,7 @@ impl Supervisor {
         supervise(self.audience()?, reserved, Some(sight), None)
     }
 
-    /// The same for a container that is yet to be made: its view is that of whoever calls from within. Others that are started in it
+    /// The same for a container that is yet to be made: the hook that shows it our devices calls once it has. Programs that are started there
     /// later hand their listeners in at `door`, see [`Waiting::join`].
     ///
     /// # Errors
@@ -185,15 +185,15 @@ impl Supervisor {
     /// Tells the launcher that all is ready, and waits for its program.
     fn audience(self) -> io::Result<Audience> {
         let mut line = UnixStream::from(self.line);
-        let ready = Sockets::new(self.reserved);
-        let errno = ready.as_ref().map_or_else(|e| e.raw_os_error().unwrap_or(libc::EIO), |_| 0);
+        let sockets = Sockets::new(self.reserved);
+        let errno = sockets.as_ref().map_or_else(|e| e.raw_os_error().unwrap_or(libc::EIO), |_| 0);
         line.write_all(&errno.to_ne_bytes())?;
-        ready?;
-        Audience::new(sys::receive_descriptor(line.as_fd())?, self.reserved)
+        let sockets = sockets?;
+        Ok(Audience::new(sys::receive_descriptor(line.as_fd())?, sockets))
     }
 }
 
-/// Who is supervised: the programs under one filter, with what they have open here.
+/// The programs under one filter, and the files that the supervisor holds for them.
 struct Audience {
     listener: Listener,
     sockets: Sockets,
@@ -260,9 +260,8 @@ impl Sight {
 }
 
 impl Audience {
-    fn new(listener: OwnedFd, reserved: Reserved) -> io::Result<Self> {
-        let listener = Listener::from_descriptor(listener);
-        Ok(Self { listener, sockets: Sockets::new(reserved)?, umads: Umads::default() })
+    fn new(listener: OwnedFd, sockets: Sockets) -> Self {
+        Self { listener: Listener::from_descriptor(listener), sockets, umads: Umads::default() }
     }
 
     /// Answers the call that waits.
@@ -293,8 +292,8 @@ impl Audience {
     }
 }
 
-/// Serves until no program is left. Without a view, that of the first caller is taken who sees devices of ours. Who is to come
-/// later comes by `door`.
+/// Serves until no program is left. Without a view, that of our hook in the container is taken once it calls. Programs that are started
+/// later are handed in at `door`.
 fn supervise(
     first: Audience,
     reserved: Reserved,
@@ -329,15 +328,15 @@ fn supervise(
         let mut over = calls.iter().map(|ready| ready.over);
         audiences.retain(|_| !over.next().unwrap_or_default());
         if let Some(door) = knocked {
-            // Whoever went away again is nobody.
-            audiences
-                .extend(admitted(door, reserved).and_then(|listener| Audience::new(listener, reserved)).ok());
+            // A caller that went away before it handed anything over is passed over.
+            let guest = admitted(door, reserved).and_then(|listener| Ok((listener, Sockets::new(reserved)?)));
+            audiences.extend(guest.ok().map(|(listener, sockets)| Audience::new(listener, sockets)));
         }
     }
     Ok(())
 }
 
-/// The view of the process that `thread` belongs to, which is a container's.
+/// The view of the container in which `thread`, of our hook, is.
 fn view_of(thread: u32) -> io::Result<View> {
     let (devices, projection) = inside::view_of(thread)?;
     Ok(View { devices, follows: Follows::Devices, projection })

@@ -196,7 +196,7 @@ pub fn inode(of: BorrowedFd<'_>) -> io::Result<u64> {
     }
 }
 
-/// What a wait found at a file.
+/// Says whether a file that was waited for has something.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Ready {
     /// There is something to read.
