@@ -124,8 +124,8 @@ impl Boot<'_> {
             "con=null".into(),
             // A command of the adapter may wait for a server that a busy machine keeps from its processor.
             "virtio_pcidev.max_delay_us=20000000".into(),
-            // A driver that goes waits for the end of all readers some twenty times. With a tick of 10 ms and idle processors
-            // that takes 2 s for each VF; asked at once and every tick, 0.2 s.
+            // A driver that goes waits for the end of all readers some twenty times, each time for ticks of idle processors unless
+            // these are asked at once.
             "rcupdate.rcu_expedited=1 rcutree.jiffies_till_first_fqs=0 rcutree.jiffies_till_next_fqs=1"
                 .into(),
         ];
