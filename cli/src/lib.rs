@@ -32,6 +32,7 @@ mod serve;
 mod sim;
 mod stream_files;
 mod timed;
+mod trial;
 mod vf;
 
 use std::process::ExitCode;

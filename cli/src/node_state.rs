@@ -10,14 +10,14 @@ use node::devices::function;
 use node::naming::Name;
 use node::{
     CaptureThread, Captured, FunctionStatus, Node, NodeError, NodeOptions, NodeStatus, Observer, PartyStatus,
-    Signals, dir,
+    Signals, TrialThread, dir,
 };
 use serde_json::{Map, Value, json};
 
 use crate::say::say;
-use crate::{node_watch, options, place, say::fail, timed};
+use crate::{node_watch, options, place, say::fail, timed, trial};
 
-/// How often a capture is looked after.
+/// How often it is looked whether a capture has ended by itself.
 const LOOK: Duration = Duration::from_millis(200);
 
 /// Counters shown of a function, where they are not 0.
@@ -87,6 +87,7 @@ fn run(command: &options::Node) -> Result<String, NodeError> {
             Ok(now.map(|device| format!("{}: {}\n", device.name, device.ip)).unwrap_or_default())
         }
         options::Node::Capture(capture) => captured(capture),
+        options::Node::Faults(trial) => tried(trial),
         options::Node::Conduct { node, rules } => {
             let node = Node::open(&node.path())?;
             timed::conduct(&node, rules)
@@ -125,17 +126,38 @@ fn captured(capture: &options::Capture) -> Result<String, NodeError> {
     let open = capture.file.clone();
     let thread =
         CaptureThread::start(&node, move || std::fs::File::create(open).map(std::io::BufWriter::new))?;
-    let mut left = capture.seconds.map(Duration::from_secs);
     // A disk that is full ends it, too.
-    while !thread.has_ended() && left != Some(Duration::ZERO) {
+    wait(&signals, capture.seconds, || !thread.has_ended());
+    let Captured { frames, lost } = thread.finish().map_err(failed())?;
+    Ok(format!("{}: {frames} frames, {lost} lost\n", capture.file.display()))
+}
+
+/// Waits for a signal, so many seconds, or until `goes_on` says no.
+fn wait(signals: &Signals, seconds: Option<u64>, goes_on: impl Fn() -> bool) {
+    let mut left = seconds.map(Duration::from_secs);
+    while goes_on() && left != Some(Duration::ZERO) {
         let turn = left.map_or(LOOK, |left| left.min(LOOK));
         if signals.wait_for(turn).is_some() {
             break;
         }
         left = left.map(|left| left - turn);
     }
-    let Captured { frames, lost } = thread.finish().map_err(failed())?;
-    Ok(format!("{}: {frames} frames, {lost} lost\n", capture.file.display()))
+}
+
+fn tried(options: &options::WireTrial) -> Result<String, NodeError> {
+    let failed = |why: String| NodeError::system("try the plan of faults")(std::io::Error::other(why));
+    let signals = Signals::hold().map_err(NodeError::system("hold signals back"))?;
+    let plan = trial::plan(&options.plan, options.seed).map_err(|e| failed(e.to_string()))?;
+    let node = Node::open(&options.node.path())?;
+    let thread = TrialThread::start(&node, plan.clone())?;
+    wait(&signals, options.seconds, || true);
+    let (found, lost) = thread.finish().map_err(|e| failed(e.to_string()))?;
+    print!("{}", trial::table(&plan, &found));
+    if lost > 0 {
+        println!("{lost} frames found no room and were lost");
+    }
+    trial::finish(&plan, &found, options.timeline.as_deref()).map_err(|e| failed(e.to_string()))?;
+    Ok(String::new())
 }
 
 fn in_words(status: &NodeStatus) -> String {

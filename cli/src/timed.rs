@@ -1,6 +1,6 @@
 //! Nodes in virtual time: the process that conducts one, and programs that want one.
 
-use crate::{options::TimeRules, sim::trial};
+use crate::{options::TimeRules, trial};
 use devmodel::engine::timing::Profile;
 use launcher::supervisor::fork_apart;
 use nix::fcntl::{Flock, FlockArg};
@@ -23,7 +23,8 @@ const BEGINS: Duration = Duration::from_secs(5);
 
 fn rules(options: &TimeRules) -> Result<Rules, String> {
     let profile = Profile::load(&options.profile.name).map_err(|e| e.to_string())?;
-    let faults = trial::plan(&options.trial, options.seed).map_err(|e| e.to_string())?;
+    let faults = options.trial.faults.as_deref().map(|path| trial::plan(path, options.seed));
+    let faults = faults.transpose().map_err(|e| e.to_string())?;
     Ok(Rules { profile, seed: options.seed, faults })
 }
 
@@ -40,7 +41,7 @@ pub fn conduct(node: &Arc<Node>, options: &TimeRules) -> Result<String, NodeErro
     if let Some((plan, found)) = plan.zip(found) {
         // Where the programs say what they have to say.
         eprint!("{}", trial::table(&plan, &found));
-        trial::finish(&plan, &found, &options.trial).map_err(|e| failed(e.to_string()))?;
+        trial::finish(&plan, &found, options.trial.timeline.as_deref()).map_err(|e| failed(e.to_string()))?;
     }
     Ok(String::new())
 }

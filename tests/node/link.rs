@@ -226,6 +226,86 @@ fn faults_on_a_nodes_own_wire_are_made_good() {
     assert!(refused.contains("has strictness none, asked for events=strict"), "{refused}");
 }
 
+#[test]
+fn a_plan_befalls_the_frames_it_names_and_says_what_followed() {
+    let turn = Node::new("link-plan", 2);
+    turn.ironverbs(&["node", "create"], &["--vfs", "2"]).finish();
+    let room = testkit::Scratch::new();
+    fs::create_dir_all(&room.0).expect("a folder");
+    let [plan, timeline] = ["plan.toml", "timeline.json"].map(|name| room.0.join(name).display().to_string());
+    let write = |text: &str| fs::write(&plan, text).expect("the plan");
+    let under = || {
+        let trial = turn.ironverbs(&["node", "faults"], &[&plan, "--timeline", &timeline]);
+        until("the plan to be tried", || status(&turn).contains("wire captured"));
+        trial
+    };
+    write(
+        "[[fault]]\ndo = \"drop\"\nopcode = \"RcWriteMiddle\"\nnth = 40\n
+         [[fault]]\ndo = \"corrupt\"\nopcode = \"RcWriteMiddle\"\nmessage = 20\ntimes = 1\n
+         [[fault]]\ndo = \"delay\"\nto = 2\nopcode = \"RcAck\"\nnth = 3\nfor_us = 1000\n
+         [[fault]]\ndo = \"reorder\"\nopcode = \"RcWriteFirst\"\nmessage = 40\ntimes = 1\nbehind = 2\n
+         [[fault]]\ndo = \"duplicate\"\nopcode = \"RcWriteFirst\"\nmessage = 60\ntimes = 1\n
+         [[fault]]\ndo = \"stop\"\nfrom = 2\nnth = 1000\nfor_us = 2000\n",
+    );
+    let trial = under();
+    Pair::perftest(&turn, "ib_write_bw", "iron1", "iron2", &["-n", "200", "-s", "65536", "-t", "1"]);
+    let said = trial.interrupt();
+    let lines: Vec<&str> = said.lines().collect();
+    let told = |deed: &str| {
+        let of = |line: &&&str| line.split_whitespace().nth(1) == Some(deed);
+        (*lines.iter().find(of).unwrap_or_else(|| panic!("{deed} is not told of: {said}"))).to_owned()
+    };
+    for lost in ["drop", "corrupt"] {
+        let line = told(lost);
+        assert!(line.contains("NAK (sequence) after") && line.contains("sent again after"), "{line}");
+    }
+    // Its receiver may have it before it has asked for it, and then asks for the one behind.
+    assert!(told("reorder").contains("acknowledged after"), "{said}");
+    for harmless in ["duplicate", "stop"] {
+        assert!(!told(harmless).contains("NAK (sequence)"), "{said}");
+    }
+    let whole: serde_json::Value =
+        serde_json::from_str(&fs::read_to_string(&timeline).expect("the timeline")).expect("JSON");
+    let frames = whole["frames"].as_array().expect("frames");
+    let delayed =
+        frames.iter().find(|frame| frame["faults"] == serde_json::json!([2])).expect("the delayed one");
+    let ns = |of: &str| delayed[of].as_f64().expect("a time");
+    assert!(ns("arrived_ns") - ns("sent_ns") >= 1e6, "{delayed}");
+    let dropped =
+        frames.iter().find(|frame| frame["faults"] == serde_json::json!([0])).expect("the dropped one");
+    assert!(dropped["arrived_ns"].is_null(), "{dropped}");
+
+    // What makes no sense on a wire, and what never came, are lines.
+    write("[[fault]]\ndo = \"sleep\"\nfor_us = 5\n");
+    let refused = turn.ironverbs(&["node", "faults"], &[&plan]).fails();
+    assert!(refused.contains("plan.toml:1: expected a fault of frames"), "{refused}");
+    write("[[fault]]\ndo = \"drop\"\nqp = 0xabcdef\n");
+    let refused = turn.ironverbs(&["node", "faults"], &[&plan, "--seconds", "1"]).fails();
+    assert!(refused.contains("plan.toml:1: expected a frame as this fault says, found none"), "{refused}");
+    // Frames go by themselves again.
+    Pair::pingpong(&turn, "ibv_rc_pingpong", "iron1", "iron2", &["-c", "-n", "100"]);
+}
+
+/// Who holds a wire's frames may die: then they go by themselves again.
+#[test]
+fn a_plan_whose_process_is_killed_holds_nobody_up() {
+    let turn = Node::new("link-plan-dies", 2);
+    turn.ironverbs(&["node", "create"], &["--vfs", "2"]).finish();
+    let room = testkit::Scratch::new();
+    fs::create_dir_all(&room.0).expect("a folder");
+    let plan = room.0.join("plan.toml");
+    fs::write(&plan, "[[fault]]\ndo = \"delay\"\nfor_us = 50\n").expect("the plan");
+    let mut trial = turn.ironverbs(&["node", "faults"], &[&plan.display().to_string()]);
+    until("the plan to be tried", || status(&turn).contains("wire captured"));
+    let (server, client) =
+        Pair::perftest_under_way(&turn, "ib_write_bw", "iron1", "iron2", &["-D", "4", "-s", "65536"]);
+    trial.kill();
+    until("the wire to be free", || !status(&turn).contains("wire captured"));
+    for program in [client, server] {
+        program.finish();
+    }
+}
+
 /// The frames of a capture, whole.
 fn frames(file: &Path) -> Vec<Vec<u8>> {
     let bytes = fs::read(file).expect("the capture");

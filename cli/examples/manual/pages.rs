@@ -313,6 +313,21 @@ pub const PAGES: &[Page] = &[
         ..NOTHING
     },
     Page {
+        of: "ironverbs-node-faults",
+        description: &[
+            "All frames on the node's wire, of whatever program, guest or link, go through this process, which lets the plan befall them. At the \
+             end it says which frame each fault befell and what followed. A fault that found no frame is an error.",
+            "While it runs, programs on the node are slower, and nobody can capture.",
+        ],
+        examples: &[(
+            "ironverbs node faults plan.toml --timeline out.json",
+            "Until Ctrl-C; then a table, and all frames as JSON.",
+        )],
+        see: &["ironverbs-sim(1)", "ironverbs-node-capture(1)"],
+        documents: &["wire.md", "time.md"],
+        ..NOTHING
+    },
+    Page {
         of: "ironverbs-node-status",
         description: &[
             "Looks without taking part: nobody waits for it, and nothing changes. Programs that have died are shown as dead.",

@@ -16,8 +16,8 @@ use clap::{Args, Parser, Subcommand, ValueHint};
 
 pub use self::function::{Bringup, Functions, Vf};
 pub use self::machine::{Linux, PlugAt, Serve};
-pub use self::node::{Capture, Identity, LookOptions, Node, NodeDir, Wanted, Watch};
-pub use self::sim::{Pattern, Reaction, Sim, SimLook, SimNetwork, SimPlan, Trial};
+pub use self::node::{Capture, Identity, LookOptions, Node, NodeDir, Wanted, Watch, WireTrial};
+pub use self::sim::{Pattern, Reaction, Sim, SimLook, SimNetwork, SimPlan};
 pub use self::time::{ClockKind, Time, TimeRules};
 use crate::say::say;
 

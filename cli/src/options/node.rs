@@ -18,6 +18,8 @@ pub enum Node {
     Address(SetAddress),
     /// Write the frames on a node's wire to a file, as long as this runs
     Capture(Capture),
+    /// Let faults befall the frames on a node's wire, as long as this runs
+    Faults(WireTrial),
     /// Let a node's time go on for programs in virtual time, as long as there are any; `run --clock timed` starts it
     Conduct {
         #[command(flatten)]
@@ -77,6 +79,23 @@ pub struct Capture {
     pub seconds: Option<u64>,
     /// The file to write, in pcap format; an existing one is written over
     pub file: PathBuf,
+}
+
+#[derive(Args)]
+pub struct WireTrial {
+    #[command(flatten)]
+    pub node: NodeDir,
+    /// Write what befell which frame and what followed, and all frames, as JSON
+    #[arg(long, value_name = "FILE")]
+    pub timeline: Option<PathBuf>,
+    /// Chances go by this number
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub seed: u64,
+    /// End after so many seconds [default: when it is stopped by a signal]
+    #[arg(long)]
+    pub seconds: Option<u64>,
+    /// The plan (TOML)
+    pub plan: PathBuf,
 }
 
 #[derive(Args)]

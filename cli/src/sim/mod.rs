@@ -7,7 +7,6 @@ mod page;
 mod perfetto;
 mod report;
 mod speed;
-pub mod trial;
 
 use std::path::Path;
 use std::process::ExitCode;

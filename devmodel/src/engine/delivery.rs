@@ -311,7 +311,9 @@ impl Runner {
         whole: &mut Vec<u8>,
     ) {
         let left = Left { from: Some(from), now };
-        adapter.capture(host, left, whole);
+        if adapter.capture(host, left, whole) {
+            return;
+        }
         let mut more = Vec::new();
         let verdict = match &mut self.link {
             Some(link) => link.transmit(from, whole, &mut more),
@@ -333,12 +335,13 @@ impl Runner {
     /// A whole frame arrives from outside.
     pub(super) fn come_in(&mut self, adapter: &Adapter, host: &mut dyn Host, now: u64, whole: &[u8]) {
         let left = Left { from: None, now };
-        adapter.capture(host, left, whole);
-        self.carry(adapter, host, left, whole);
+        if !adapter.capture(host, left, whole) {
+            self.carry(adapter, host, left, whole);
+        }
     }
 
     /// Brings a whole frame to whoever is to get it. What comes from outside does not go there again.
-    fn carry(&mut self, adapter: &Adapter, host: &mut dyn Host, left: Left, whole: &[u8]) {
+    pub(super) fn carry(&mut self, adapter: &Adapter, host: &mut dyn Host, left: Left, whole: &[u8]) {
         if adapter.config().link_layer == LinkLayer::Ethernet && adapter.region().is_switched() {
             return self.carry_switched(adapter, host, left, whole);
         }
@@ -397,12 +400,13 @@ impl Adapter {
         OutletRing::of(self.region(), Outlet::Capture).is_open()
     }
 
-    /// Gives a copy of a frame on the wire to whoever wants one.
-    fn capture(&self, host: &mut dyn Host, left: Left, whole: &[u8]) {
-        let ring = OutletRing::of(self.region(), Outlet::Capture);
-        if ring.is_open() && ring.push(host, left, whole) {
+    /// Gives a copy of a frame on the wire to whoever wants one. True: that one brings it on.
+    fn capture(&self, host: &mut dyn Host, left: Left, whole: &[u8]) -> bool {
+        let (pushed, diverted) = OutletRing::of(self.region(), Outlet::Capture).offer(host, left, whole);
+        if pushed {
             host.capture_waits();
         }
+        diverted
     }
 }
 

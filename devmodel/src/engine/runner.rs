@@ -14,7 +14,7 @@ use crate::{
     Adapter, Config, LinkLayer, cmd,
     host::{Host, Party, Rid},
     mlx5::{Job, Step, arrive_in_hand, arrive_in_train, step::Buffers},
-    region::{Func, FunctionSet, Patience, READY_SQ, Sync, WireRing, purge_frames},
+    region::{Func, FunctionSet, Left, Patience, READY_SQ, Sync, WireRing, purge_frames},
     wire::Link,
 };
 use std::sync::atomic::{Ordering::SeqCst, fence};
@@ -187,6 +187,18 @@ impl Runner {
         frames: impl Iterator<Item = &'f [u8]>,
     ) {
         frames.for_each(|frame| self.come_in(adapter, host, now, frame));
+        self.run_due(adapter, host, now);
+    }
+
+    /// Brings frames on that were diverted on their way over the wire (see [`OutletRing::divert`](crate::region::OutletRing::divert)), and lets their receivers run.
+    pub fn bring_on<'f>(
+        &mut self,
+        adapter: &Adapter,
+        host: &mut dyn Host,
+        now: u64,
+        frames: impl Iterator<Item = (Option<u8>, &'f [u8])>,
+    ) {
+        frames.for_each(|(from, frame)| self.carry(adapter, host, Left { from, now }, frame));
         self.run_due(adapter, host, now);
     }
 

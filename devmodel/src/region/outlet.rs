@@ -32,9 +32,16 @@ enum Word {
     Head = 64,
     /// Bytes filled, free-running.
     Tail = 128,
-    /// 1: somebody takes from it. Mostly read.
+    /// Whether somebody takes from it, and what: [`CLOSED`], [`TAKEN`], [`DIVERTED`]. Mostly read.
     Open = 192,
 }
+
+/// Nobody takes from it.
+const CLOSED: u32 = 0;
+/// Somebody takes what is put into it.
+const TAKEN: u32 = 1;
+/// Of the capture: what is put into it are no copies. Whoever takes a frame brings it on.
+const DIVERTED: u32 = 2;
 
 /// Where the lock of its fillers lies, behind [`Word::Lost`].
 const LOCK: usize = 8;
@@ -81,13 +88,24 @@ impl<'r> OutletRing<'r> {
     /// Whether somebody takes from it.
     #[inline]
     pub fn is_open(&self) -> bool {
-        self.lane(0).word(Word::Open).load(Relaxed) != 0
+        self.lane(0).word(Word::Open).load(Relaxed) != CLOSED
     }
 
     /// Opens it, empty, or closes it. For the party that takes from it, or that follows one that died.
     pub fn open(&self, open: bool) {
         self.lanes().for_each(|lane| lane.empty());
-        self.lane(0).word(Word::Open).store(open.into(), Release);
+        self.lane(0).word(Word::Open).store(if open { TAKEN } else { CLOSED }, Release);
+    }
+
+    /// Opens it, empty, for a party that brings on what goes over the wire.
+    pub fn divert(&self) {
+        self.lanes().for_each(|lane| lane.empty());
+        self.lane(0).word(Word::Open).store(DIVERTED, Release);
+    }
+
+    /// Closes it for all that fill it; what is in it stays for the party that takes from it.
+    pub fn stop(&self) {
+        self.lane(0).word(Word::Open).store(CLOSED, Release);
     }
 
     /// Frees the locks of a filler that died. `None` if somebody has one who is stopped.
@@ -116,9 +134,17 @@ impl<'r> OutletRing<'r> {
     /// Appends a frame. False if nobody takes from the outlet, or there is no room or a stopped program in every lane (which is
     /// counted).
     pub fn push(&self, host: &mut dyn Host, left: Left, frame: &[u8]) -> bool {
-        if !self.is_open() {
-            return false;
-        }
+        self.offer(host, left, frame).0
+    }
+
+    /// As [`push`](Self::push), and whether the frame is for the party that takes from the outlet to bring on, with room or without.
+    pub(crate) fn offer(&self, host: &mut dyn Host, left: Left, frame: &[u8]) -> (bool, bool) {
+        // Once: whether it is a copy must not change on the way.
+        let open = self.lane(0).word(Word::Open).load(Relaxed);
+        (open != CLOSED && self.append(host, left, frame), open == DIVERTED)
+    }
+
+    fn append(&self, host: &mut dyn Host, left: Left, frame: &[u8]) -> bool {
         // Where the frames before this one may be.
         let last = self.lanes().skip(1).filter(Lane::waits).last().map_or(0, |lane| lane.index);
         let mut lanes = self.lanes().skip(last);

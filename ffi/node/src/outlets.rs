@@ -73,6 +73,15 @@ pub struct Held {
 impl Held {
     /// Opens the outlet `which` of `node`, unless another party has it.
     pub fn new(node: &Arc<Node>, which: Outlet) -> Result<Self, NodeError> {
+        Self::take(node, which, |ring| ring.open(true))
+    }
+
+    /// Opens the capture of `node`, unless another party has it, for a thread that brings on what goes over the wire.
+    pub fn diverting(node: &Arc<Node>) -> Result<Self, NodeError> {
+        Self::take(node, Outlet::Capture, |ring| ring.divert())
+    }
+
+    fn take(node: &Arc<Node>, which: Outlet, open: fn(&OutletRing<'_>)) -> Result<Self, NodeError> {
         // Its holder runs functions that others have open, and notices when one of those dies.
         node.park()?;
         let core = node.core();
@@ -87,7 +96,7 @@ impl Held {
         }
         core.make_room_for_outlet(which)?;
         core.outlet(which).holder.store(core.me.opener(), Release);
-        core.outlet_ring(which).open(true);
+        open(&core.outlet_ring(which));
         Ok(Self { node: node.clone(), which })
     }
 

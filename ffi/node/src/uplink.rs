@@ -1,31 +1,23 @@
 //! The uplink of a node, for the party that holds it (crate `link`).
 
-use super::{Node, NodeError, devices::DeviceInfo, outlets::Held};
-use crate::core::Core;
-use devmodel::region::{FunctionSet, Outlet, SLOTS, Sync};
+use super::{
+    Node, NodeError,
+    crowd::{Crowd, TOGETHER},
+    devices::DeviceInfo,
+    outlets::Held,
+};
+use devmodel::region::Outlet;
 use std::{
     net::IpAddr,
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering::*},
-    },
-    thread,
-    time::{Duration, Instant},
+    sync::{Arc, atomic::Ordering::*},
 };
 
 pub use super::neighbours::AddressRequest;
 
-/// Frames that come in before their receivers are looked at.
-const TOGETHER: usize = 32;
-/// How often a guest's server or a program that has many frames to take is looked at, and how long it is waited for.
-const LOOK: Duration = Duration::from_micros(50);
-pub(super) const PATIENCE: Duration = Duration::from_millis(20);
-
 /// The right to carry frames out of a node and into it. Nobody else has it while this lives.
 pub struct UplinkHold {
     held: Held,
-    /// Functions, by bit, whose servers were waited for in vain, until they take frames again.
-    given_up: [AtomicU64; 2],
+    crowd: Crowd,
 }
 
 impl UplinkHold {
@@ -36,7 +28,7 @@ impl UplinkHold {
     /// its frames.
     pub fn new(node: &Arc<Node>) -> Result<Self, NodeError> {
         let held = Held::new(node, Outlet::Uplink)?;
-        Ok(Self { held, given_up: [AtomicU64::new(0), AtomicU64::new(0)] })
+        Ok(Self { held, crowd: Crowd::default() })
     }
 
     /// The node.
@@ -80,30 +72,7 @@ impl UplinkHold {
             core.drive(now, |runner, host| {
                 runner.receive_all(&core.adapter, host, now, some.iter().map(Vec::as_slice));
             });
-            self.wait_for_servers();
-        }
-    }
-
-    fn wait_for_servers(&self) {
-        let mut began = None;
-        loop {
-            let crowded = self.held.core().crowded();
-            let words = [crowded as u64, (crowded >> 64) as u64];
-            let mut waits = false;
-            for (given_up, crowded) in self.given_up.iter().zip(words) {
-                waits |= crowded & !given_up.fetch_and(crowded, Relaxed) != 0;
-            }
-            if !waits {
-                return;
-            }
-            let began = *began.get_or_insert_with(Instant::now);
-            if began.elapsed() > PATIENCE {
-                for (given_up, crowded) in self.given_up.iter().zip(words) {
-                    given_up.fetch_or(crowded, Relaxed);
-                }
-                return;
-            }
-            thread::sleep(LOOK);
+            self.crowd.wait(core);
         }
     }
 
@@ -128,20 +97,5 @@ impl UplinkHold {
         let core = self.held.core();
         let has = |gid: &[u8; 16]| super::gid::ip_of_gid(gid) == ip;
         core.devices().find(|device| core.server(device.fid) == 0 && device.gids.iter().any(has))
-    }
-}
-
-impl Core {
-    /// Functions that others look after, by bit, and that have not taken half of the frames they have room for.
-    fn crowded(&self) -> FunctionSet {
-        let region = self.adapter.region();
-        let of_others = (0..region.functions()).filter(|fid| self.server(*fid) != u32::from(self.me.slot));
-        of_others
-            .filter(|fid| {
-                let [tail, head] =
-                    [Sync::RxTail, Sync::RxHead].map(|word| region.sync(*fid, word).load(Relaxed));
-                tail.wrapping_sub(head) as usize > SLOTS / 2
-            })
-            .fold(0, |set, fid| set | 1 << fid)
     }
 }

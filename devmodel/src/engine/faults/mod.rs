@@ -1,4 +1,5 @@
-//! The fault laboratory of virtual time: a plan says what befalls which frame, and a timeline what came of it.
+//! The fault laboratory: a plan says what befalls which frame, and a timeline what came of it. In virtual time it is part of the timed
+//! runner, in this machine's time a [`TrialWire`] that frames are diverted to.
 //!
 //! A plan is a file of `[[fault]]`s, see [`Fault`]. What a fault does not name may be anything; each befalls the frames that are as it says, from
 //! the `nth` of them on and so many `times`.
@@ -9,11 +10,13 @@ mod refusing;
 mod tests;
 mod timeline;
 mod trial;
+mod wire;
 
 pub use plan::{Deed, Fault, FaultPlan};
 pub(crate) use refusing::Refusing;
 pub use timeline::{Followed, FrameLine, Timeline};
 pub(crate) use trial::Trial;
+pub use wire::{Leaving, TrialWire};
 
 /// What came of a plan.
 #[derive(Clone, Debug, Default, PartialEq)]

@@ -143,6 +143,19 @@ impl FaultPlan {
         self.faults.iter().map(|(fault, line, _)| (fault, *line))
     }
 
+    /// Refuses faults of memory and of programs, which a wire cannot make.
+    pub(super) fn only_of_the_wire(&self) -> Result<(), TextError> {
+        let other = |(fault, ..): &&(Fault, usize, _)| matches!(fault.deed, Deed::Abort | Deed::Sleep);
+        match self.faults.iter().find(other) {
+            Some((fault, line, _)) => {
+                let expected =
+                    "a fault of frames, pause or stop, for this one is of virtual time (run --clock timed)";
+                Err(TextError::expected(&self.file, *line, expected, fault.deed))
+            }
+            None => Ok(()),
+        }
+    }
+
     /// A line that says which fault found no frame; `found` says how many each did.
     pub fn without_frame(&self, found: &[u64]) -> Option<TextError> {
         let number = found.iter().position(|found| *found == 0)?;

@@ -103,7 +103,7 @@ fn a_function_that_stops_takes_up_later_what_came_meanwhile() {
     assert_eq!(counted(&report.unwrap(), Counters::PacketSeqErr), 0);
     let frames = &found.timeline.frames;
     let stops = frames.iter().position(|line| !line.faults.is_empty()).unwrap();
-    let next = frames[stops + 1..].iter().find(|line| line.from == 1).unwrap();
+    let next = frames[stops + 1..].iter().find(|line| line.from == Some(1)).unwrap();
     assert!(next.at > frames[stops].at + 299_000_000, "{next:?}");
     assert!(
         frames.iter().all(|line| line.arrived.is_some() || line.at > frames[stops].at),

@@ -11,10 +11,10 @@ pub struct FrameLine {
     pub at: Ps,
     /// When its receiver took it up; not if it never did.
     pub arrived: Option<Ps>,
-    /// The function that sent it.
-    pub from: u8,
-    /// The function it is for.
-    pub to: u8,
+    /// The function that sent it; none if it came from outside the adapter.
+    pub from: Option<u8>,
+    /// The function it is for; none if it is for outside.
+    pub to: Option<u8>,
     /// Its opcode.
     pub opcode: BthOpcode,
     /// The queue pair it is for.
@@ -114,7 +114,7 @@ mod tests {
     use hwspec::wire::NakCode;
 
     fn line(at: Ps, from: u8, opcode: BthOpcode, psn: u32, syndrome: Option<Syndrome>) -> FrameLine {
-        let (to, qp) = (3 - from, u32::from(from));
+        let (from, to, qp) = (Some(from), Some(3 - from), u32::from(from));
         FrameLine { at, arrived: None, from, to, opcode, qp, psn, syndrome, bytes: 0, faults: Vec::new() }
     }
 

@@ -10,6 +10,9 @@ use std::collections::BTreeMap;
 /// A timeline has no more frames.
 const MOST_FRAMES: usize = 1 << 22;
 
+/// An end of a frame's way: a function; none is outside the adapter, or several.
+pub(super) type Port = Option<u8>;
+
 /// What befalls a frame: the numbers of the faults, and what they do together.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Fate {
@@ -44,9 +47,9 @@ pub(crate) struct Trial<T> {
     /// Until when programs on functions see nothing.
     asleep: BTreeMap<u8, Ps>,
     /// Frames that others are to pass: their sender, how many, and what is held.
-    pub held: Vec<(u8, u32, T)>,
+    pub held: Vec<(Port, u32, T)>,
     /// For each sender and queue pair that it sends to: the highest request seen and one, and how many messages began.
-    messages: BTreeMap<(u8, u32), (u32, u64)>,
+    messages: BTreeMap<(Port, u32), (u32, u64)>,
 }
 
 impl<T> Trial<T> {
@@ -86,7 +89,7 @@ impl<T> Trial<T> {
     pub(crate) fn sent(
         &mut self,
         (now, left): (Ps, Ps),
-        (from, to): (u8, u8),
+        (from, to): (Port, Port),
         headers: &Headers<'_>,
         bytes: u32,
     ) -> (Option<usize>, Fate) {
@@ -106,14 +109,10 @@ impl<T> Trial<T> {
         };
         let number = (self.timeline.frames.len() < MOST_FRAMES).then_some(self.timeline.frames.len());
         self.timeline.frames.extend(number.map(|_| line));
-        if fate.stop > 0 {
-            self.stopped.insert(from, now + fate.stop);
-        }
-        if fate.abort > 0 {
-            self.refused.insert(from, now + fate.abort);
-        }
-        if fate.sleep > 0 {
-            self.asleep.insert(from, now + fate.sleep);
+        for (of, lasts) in
+            [(&mut self.stopped, fate.stop), (&mut self.refused, fate.abort), (&mut self.asleep, fate.sleep)]
+        {
+            of.extend(from.filter(|_| lasts > 0).map(|fid| (fid, now + lasts)));
         }
         (number, fate)
     }
@@ -126,26 +125,26 @@ impl<T> Trial<T> {
     }
 
     /// A frame of `from` was sent: those that were to be passed by it and by no more are due.
-    pub(crate) fn passed(&mut self, from: u8) -> Vec<T> {
+    pub(crate) fn passed(&mut self, from: Port) -> Vec<T> {
         for (of, left, _) in &mut self.held {
             *left -= u32::from(*of == from && *left > 0);
         }
         let (due, held) = std::mem::take(&mut self.held).into_iter().partition(|(_, left, _)| *left == 0);
         self.held = held;
-        let due: Vec<(u8, u32, T)> = due;
+        let due: Vec<(Port, u32, T)> = due;
         due.into_iter().map(|(.., what)| what).collect()
     }
 
     /// What befalls a frame that `from` sends to `to` at `now`.
-    fn fate(&mut self, now: Ps, from: u8, to: u8, headers: &Headers<'_>) -> Fate {
+    fn fate(&mut self, now: Ps, from: Port, to: Port, headers: &Headers<'_>) -> Fate {
         let bth = headers.bth();
         let (opcode, qp, psn) = (bth.opcode(), bth.dest_qp().0, bth.psn().get());
         let message = self.message(from, qp, opcode, psn);
         let us = (now - self.begin.min(now)) as f64 / 1e6;
         let mut fate = Fate::default();
         for (number, (fault, _, named)) in self.plan.faults.iter().enumerate() {
-            let is = fault.from.is_none_or(|one| one == from)
-                && fault.to.is_none_or(|one| one == to)
+            let is = fault.from.is_none_or(|one| Some(one) == from)
+                && fault.to.is_none_or(|one| Some(one) == to)
                 && fault.qp.is_none_or(|one| one == qp)
                 && fault.psn.is_none_or(|one| one == psn)
                 && named.is_none_or(|one| one == opcode)
@@ -183,7 +182,7 @@ impl<T> Trial<T> {
     }
 
     /// The message of a request, counted from 1; what is sent again is of the last that began.
-    fn message(&mut self, from: u8, qp: u32, opcode: BthOpcode, psn: u32) -> Option<u64> {
+    fn message(&mut self, from: Port, qp: u32, opcode: BthOpcode, psn: u32) -> Option<u64> {
         if opcode.is_response() {
             return None;
         }

@@ -67,7 +67,7 @@ impl<T> Timed<'_, T> {
         self.network.as_ref().map_or(&[], |network| &network.came)
     }
 
-    /// Sends what a step has made: payload from memory, then over the wire.
+    /// Sends what a step has made: payload from memory, then over the wire. Returns when the last of it has left the port.
     pub(super) fn transmit(
         &mut self,
         adapter: &Adapter,
@@ -75,7 +75,8 @@ impl<T> Timed<'_, T> {
         fid: u8,
         reads: bool,
         cause: Cause,
-    ) {
+    ) -> Option<Cause> {
+        let mut last = None;
         let now = self.schedule.now();
         let mut out = std::mem::take(&mut self.buffers.out);
         for frame in out.iter().copied() {
@@ -91,6 +92,7 @@ impl<T> Timed<'_, T> {
             let here = self.place(fid);
             let Self { cards, profile, spans, mirror, buffers, .. } = self;
             let sent = cards[here].send(profile, spans, here, cause, out);
+            last = Some(sent);
             if let Some(mirror) = mirror {
                 let (mut whole, link_layer) = (Vec::new(), adapter.config().link_layer);
                 mirror.pass(now);
@@ -115,6 +117,7 @@ impl<T> Timed<'_, T> {
         out.clear();
         self.buffers.out = out;
         self.buffers.delivered();
+        last
     }
 
     /// A frame that has left its card goes over the wire.
@@ -141,8 +144,8 @@ impl<T> Timed<'_, T> {
         let Some(trial) = &mut self.trial else { return };
         let (left, data) = (flight.cause.at, flight.frame.payload.len() as u32);
         let Ok(headers) = Headers::of_built(flight.headers(), bytes as usize) else { return };
-        let (number, fate) = trial.sent((now, left), (fid, to), &headers, data);
-        let passed = if fate.lost { Vec::new() } else { trial.passed(fid) };
+        let (number, fate) = trial.sent((now, left), (Some(fid), Some(to)), &headers, data);
+        let passed = if fate.lost { Vec::new() } else { trial.passed(Some(fid)) };
         flight.number = number;
         if fate.pause > 0 {
             self.cards[here].pause(now + fate.pause);
@@ -170,7 +173,7 @@ impl<T> Timed<'_, T> {
         }
         if fate.behind > 0 {
             if let Some(trial) = &mut self.trial {
-                trial.held.push((fid, fate.behind, (to, bytes, flight)));
+                trial.held.push((Some(fid), fate.behind, (to, bytes, flight)));
             }
         } else {
             let copy = fate.twice.then(|| (to, bytes, flight.clone()));

@@ -1,6 +1,5 @@
 //! Plans of faults, and what came of them.
 
-use crate::options::Trial;
 use devmodel::engine::faults::{FaultPlan, Followed, Found, FrameLine};
 use hwspec::wire::{NakCode, Syndrome};
 use serde_json::{Value, json};
@@ -9,11 +8,13 @@ use std::{error::Error, fs, path::Path};
 /// Faults and NAKs that are told of one by one.
 const TOLD: usize = 20;
 
-/// The plan that `options` name, if they do.
-pub fn plan(options: &Trial, seed: u64) -> Result<Option<FaultPlan>, Box<dyn Error>> {
-    let Some(path) = &options.faults else { return Ok(None) };
+/// The plan in a file.
+///
+/// # Errors
+/// It cannot be read, or a line is not as expected.
+pub fn plan(path: &Path, seed: u64) -> Result<FaultPlan, Box<dyn Error>> {
     let text = fs::read_to_string(path).map_err(|e| format!("{}: {e}", path.display()))?;
-    Ok(Some(FaultPlan::parse(&path.display().to_string(), &text, seed)?))
+    Ok(FaultPlan::parse(&path.display().to_string(), &text, seed)?)
 }
 
 /// A table of what befell which frame and what followed.
@@ -30,12 +31,12 @@ pub fn table(plan: &FaultPlan, found: &Found) -> String {
     text
 }
 
-/// Writes the timeline if it is wanted.
+/// Writes the timeline into this file, if it is wanted.
 ///
 /// # Errors
 /// It cannot be written, or a fault found no frame.
-pub fn finish(plan: &FaultPlan, found: &Found, options: &Trial) -> Result<(), Box<dyn Error>> {
-    if let Some(path) = &options.timeline {
+pub fn finish(plan: &FaultPlan, found: &Found, timeline: Option<&Path>) -> Result<(), Box<dyn Error>> {
+    if let Some(path) = timeline {
         write(plan, found, path)?;
     }
     match plan.without_frame(&found.befell) {

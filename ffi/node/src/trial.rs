@@ -1,0 +1,116 @@
+//! Plans of faults that are tried on a node's wire, in this machine's time.
+
+use super::{
+    Node, NodeError,
+    crowd::{Crowd, TOGETHER},
+    outlets::Held,
+    timed,
+};
+use devmodel::{
+    engine::faults::{FaultPlan, Found, Leaving, TrialWire},
+    region::Outlet,
+};
+use driver::transport::Quiet;
+use std::{
+    io,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::*},
+    },
+    thread::JoinHandle,
+};
+
+/// Has all frames on a node's wire go through a thread of this process, which tries a plan on them, until [`finish`](Self::finish). It takes
+/// the place of a capture. Programs are slower meanwhile.
+pub struct TrialThread {
+    stop: Arc<AtomicBool>,
+    held: Arc<Held>,
+    lost_before: u32,
+    thread: Option<JoinHandle<Found>>,
+}
+
+impl TrialThread {
+    /// Begins to try `plan`.
+    ///
+    /// # Errors
+    /// The node is in virtual time, where plans are the conductor's; the plan has faults that no wire makes; somebody has the capture.
+    pub fn start(node: &Arc<Node>, plan: FaultPlan) -> Result<Self, NodeError> {
+        let failed = || NodeError::system("try the plan of faults");
+        if timed::is_conducted(node.dir()) {
+            let why = "the node is in virtual time, expected `run --clock timed --faults` there";
+            return Err(failed()(io::Error::other(why)));
+        }
+        let wire = TrialWire::new(plan, node.core().now()).map_err(io::Error::other).map_err(failed())?;
+        let held = Arc::new(Held::diverting(node)?);
+        let lost_before = held.core().outlet_ring(Outlet::Capture).lost();
+        let stop = Arc::new(AtomicBool::new(false));
+        let (theirs, their_stop) = (held.clone(), stop.clone());
+        let builder = std::thread::Builder::new().name("ironverbs-faults".into()).stack_size(512 << 10);
+        let quiet = Quiet::new();
+        let thread = builder.spawn(move || carry(&theirs, wire, &their_stop));
+        drop(quiet);
+        Ok(Self { stop, held, lost_before, thread: Some(thread.map_err(failed())?) })
+    }
+
+    /// Lets frames go by themselves again, and brings on those that are under way. Returns what came of the plan, and how many frames
+    /// found no room on their way to it.
+    pub fn finish(mut self) -> io::Result<(Found, u32)> {
+        let lost = self.held.core().outlet_ring(Outlet::Capture).lost().wrapping_sub(self.lost_before);
+        match self.stop_thread() {
+            Some(Ok(found)) => Ok((found, lost)),
+            _ => Err(io::Error::other("the thread that tries the plan ended early")),
+        }
+    }
+
+    fn stop_thread(&mut self) -> Option<std::thread::Result<Found>> {
+        self.stop.store(true, Release);
+        self.held.core().outlet_filled(Outlet::Capture);
+        self.thread.take().map(JoinHandle::join)
+    }
+}
+
+impl Drop for TrialThread {
+    fn drop(&mut self) {
+        let _ = self.stop_thread();
+    }
+}
+
+fn carry(held: &Held, mut wire: TrialWire, stop: &AtomicBool) -> Found {
+    let core = held.core();
+    let (ring, wake) = (core.outlet_ring(Outlet::Capture), &core.outlet(Outlet::Capture).wake);
+    let crowd = Crowd::default();
+    let bring_on = |frames: &[Leaving]| {
+        for some in frames.chunks(TOGETHER) {
+            let now = core.now();
+            core.drive(now, |runner, host| {
+                let frames = some.iter().map(|(from, frame)| (*from, frame.as_slice()));
+                runner.bring_on(&core.adapter, host, now, frames);
+            });
+            crowd.wait(core);
+        }
+    };
+    loop {
+        let seen = wake.load(SeqCst);
+        let stopping = stop.load(Acquire);
+        if stopping {
+            ring.stop();
+        }
+        let mut frame = Vec::new();
+        let mut came = 0;
+        // Not all at once: others wait for what is due.
+        while came < TOGETHER || stopping {
+            let Some(left) = ring.pop(&mut frame) else { break };
+            wire.enter(&core.adapter, left, std::mem::take(&mut frame));
+            came += 1;
+        }
+        if stopping {
+            let (found, rest) = wire.end();
+            bring_on(&rest);
+            return found;
+        }
+        bring_on(&wire.leave(core.now()));
+        if came == 0 {
+            core.sleep_on_outlet(Outlet::Capture, seen, wire.next());
+        }
+    }
+}
