@@ -38,6 +38,9 @@ pub struct Config {
     pub profile: Profile,
     /// Least exponent of the acknowledgement timeout (4.096 us x 2^T); ConnectX-5 uses 16 by default.
     pub min_ack_timeout: u8,
+    /// Hundredths of the acknowledgement timeout after which nothing is waited for any more: the first time, the second, and from then on, if
+    /// there was no progress. Of [`Profile::Cx5`].
+    pub ack_timeouts: [u16; 3],
     /// Requests between two that ask for an acknowledgement, within a message of several packets.
     pub ack_every: u32,
     /// Frames travel as bytes with pad and ICRC, which the receiver checks; else the payload of a frame that stays
@@ -62,6 +65,8 @@ impl Default for Config {
         Self {
             profile: Profile::Cx5,
             min_ack_timeout: 0,
+            // Together what a ConnectX-5 takes for seven retries (docs/time.md, row 16), and each at least what IBTA 9.7.6.1.3 asks for.
+            ack_timeouts: [172; 3],
             ack_every: 32,
             sealed: false,
             budget: 512,

@@ -41,12 +41,14 @@ impl Requests for Work<'_, '_, '_> {
     fn now(&self) -> u64 {
         self.step.now
     }
-    /// A ConnectX-5 detects after 1.72 times what is named, and has a least T.
     #[inline(always)]
     fn ack_timer(&self) -> AckTimer {
+        let config = self.step.config;
         match self.profile() {
-            Profile::Cx5 => AckTimer { least: self.step.config.min_ack_timeout & 0x1f, hundredths: 172 },
-            Profile::Ibta => AckTimer { least: 0, hundredths: 100 },
+            Profile::Cx5 => {
+                AckTimer { least: config.min_ack_timeout & 0x1f, hundredths: config.ack_timeouts }
+            }
+            Profile::Ibta => AckTimer { least: 0, hundredths: [100; 3] },
         }
     }
     #[cold]

@@ -261,8 +261,8 @@ impl Requester {
 pub(crate) struct AckTimer {
     /// The least exponent that counts.
     pub least: u8,
-    /// Hundredths of the time that is named, after which its passing is noticed.
-    pub hundredths: u64,
+    /// Hundredths of the time that is named after which it has run out: the first time, the second, and all others without progress.
+    pub hundredths: [u16; 3],
 }
 
 /// What a requester needs of its surroundings.
@@ -305,8 +305,9 @@ pub(crate) fn start_timer<R: Requests>(r: &mut R) {
     if t == 0 {
         return r.requester_mut().timers.stop(Timer::Ack);
     }
-    let timer = r.ack_timer();
-    let deadline = r.now() + (40_960u64 << t.max(timer.least)) * timer.hundredths;
+    let (timer, q) = (r.ack_timer(), r.requester());
+    let retried = usize::from(q.retry_count.saturating_sub(q.retries_left)).min(2);
+    let deadline = r.now() + (40_960u64 << t.max(timer.least)) * u64::from(timer.hundredths[retried]);
     r.requester_mut().timers.set(Timer::Ack, deadline);
 }
 

@@ -22,7 +22,6 @@ use devmodel::{
     host::{Abort, Host, Iova, Move, Party, Rid},
     region::{Geometry, Region},
     strict::Strict,
-    transport::Dcqcn,
     wire::Faults,
 };
 use std::{
@@ -387,7 +386,7 @@ pub(super) fn read_behaviour(map: &Mapped) -> Config {
         faults: Faults { drop, duplicate, reorder, corrupt, delay, seed },
         // Words that nobody writes are refused before.
         strict: Strict::of_words(strict).unwrap_or_default(),
-        dcqcn: Dcqcn::default(),
+        ..Config::default()
     }
 }
 

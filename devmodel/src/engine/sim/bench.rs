@@ -68,10 +68,12 @@ pub(super) struct Bench<'p> {
 
 impl<'p> Bench<'p> {
     pub(super) fn new(plan: &'p Plan) -> Self {
-        let link = Link { psn: 0, mtu: plan.mtu(), scatter_to_cqe: true, ..Link::default() };
-        let card = &plan.profile.card;
-        let config =
-            Config { ack_every: card.ack_every, min_ack_timeout: card.min_ack_timeout, ..Config::default() };
+        Self::with_retries(plan, Link::default().retry_count)
+    }
+
+    /// A bench whose queue pairs send again so often.
+    pub(super) fn with_retries(plan: &'p Plan, retry_count: u8) -> Self {
+        let link = Link { psn: 0, mtu: plan.mtu(), scatter_to_cqe: true, retry_count, ..Link::default() };
         // Programs of the near card talk to those of the far one, function by function.
         let functions = plan.functions as u8;
         let pairs: Vec<[u8; 2]> =
@@ -95,7 +97,7 @@ impl<'p> Bench<'p> {
         let programs = (0..usize::from(functions)).flat_map(|f| [program(0, f), program(1, f)]).collect();
         Self {
             plan,
-            rig: Rig::of_pairs(config, link, &pairs, Sizes::MEASURE),
+            rig: Rig::of_pairs(Config::default(), link, &pairs, Sizes::MEASURE),
             timed: Timed::new(plan.profile.clone(), card_of),
             dice: Dice::new(plan.seed),
             programs,

@@ -342,7 +342,7 @@ pub fn all(load: impl Fn(&str) -> Result<Profile, ProfileError>) -> Result<Vec<R
             published: 3.68,
             model: dead as f64 / 1e12,
             tolerance: RATE,
-            fitted: "min_ack_timeout",
+            fitted: "ack_timeouts",
         },
     );
     Ok(rows)

@@ -52,6 +52,22 @@ fn every_run_with_a_seed_gives_the_same_figures_and_the_same_trace() {
 }
 
 #[test]
+fn each_retry_behind_the_first_takes_two_timeouts_of_at_least_2_to_the_16() {
+    let plan = plan(Operation::Write, Measure::Latency);
+    let dead = |retries| bench::Bench::with_retries(&plan, retries).until_the_peer_is_dead() as f64 / 1e12;
+    let (one, named) = (dead(1), 4.096e-6 * 65536.0);
+    for retries in 2..=7 {
+        let expected = one + f64::from(retries - 1) * 2.0 * named;
+        assert!(
+            (dead(retries) - expected).abs() < 0.001,
+            "{retries}: {} s, expected {expected}",
+            dead(retries)
+        );
+    }
+    assert!(dead(0) < one);
+}
+
+#[test]
 fn latency_of_a_page_hardly_depends_on_the_mtu() {
     for operation in [Operation::Send, Operation::Write, Operation::Read] {
         let latencies = [256, 512, 1024, 2048, 4096].map(|mtu| {

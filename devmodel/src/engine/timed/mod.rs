@@ -19,7 +19,7 @@ use super::{
     timing::Profile,
 };
 use crate::{
-    Adapter,
+    Adapter, Config,
     host::Host,
     mlx5::{Job, Step, step::Buffers},
     region::{Func, TimerKind},
@@ -81,6 +81,8 @@ pub enum Happened<T> {
 pub struct Timed<'w, T> {
     schedule: Schedule<What<T>>,
     profile: Profile,
+    /// How the adapter behaves as a card of the profile, once it has done anything.
+    behaviour: Option<Config>,
     cards: Vec<Units>,
     /// Which card a function is on.
     card_of: Vec<usize>,
@@ -111,6 +113,7 @@ impl<T> Timed<'_, T> {
         Self {
             schedule: Schedule::default(),
             profile,
+            behaviour: None,
             cards,
             card_of,
             turns,
@@ -175,7 +178,7 @@ impl<T> Timed<'_, T> {
             return Some(match what {
                 What::Job(fid, job, cause, posted) => {
                     let cause = self.with_context(adapter, fid, &job, cause);
-                    self.carry_out(adapter, host, fid, (job, posted), cause);
+                    let cause = self.carry_out(adapter, host, fid, (job, posted), cause);
                     Happened::Function { fid, cause, ends: None }
                 }
                 What::Frame(fid, flight) => self.take_up(adapter, host, fid, flight),
@@ -250,7 +253,8 @@ impl<T> Timed<'_, T> {
         self.schedule.at(cause.at, What::Job(fid, job, cause, Some(posted)));
     }
 
-    /// Carries out a job whose time has come.
+    /// Carries out a job whose time has come. Returns what it came about by, as who writes something in consequence has to know: requests that
+    /// nobody acknowledges are done when they have left the port.
     fn carry_out(
         &mut self,
         adapter: &Adapter,
@@ -258,7 +262,7 @@ impl<T> Timed<'_, T> {
         fid: u8,
         (job, posted): (Job, Option<u16>),
         cause: Cause,
-    ) {
+    ) -> Cause {
         let now = self.schedule.now();
         let mut refusing;
         let host: &mut dyn Host = match &self.trial {
@@ -270,7 +274,9 @@ impl<T> Timed<'_, T> {
         };
         let mut func = Func::lock(adapter.region(), fid, host);
         runner::trace(&mut self.trace, now, fid, Traced::Job(job));
-        let mut step = Step::new(host, now, (adapter.region(), adapter.config()), &mut self.buffers);
+        let Self { behaviour, profile, buffers, .. } = self;
+        let config = behaviour.get_or_insert_with(|| profile.card.behaviour(adapter.config()));
+        let mut step = Step::new(host, now, (adapter.region(), config), buffers);
         (step.careful, step.posted, step.quantum) = (true, posted, QUANTUM);
         step.takes_turns = !matches!(job, Job::Doorbell { .. } | Job::Execute { .. });
         if let Job::Timeout { .. } = job {
@@ -295,7 +301,8 @@ impl<T> Timed<'_, T> {
         func.commit(host);
         drop(func);
         self.buffers.committed();
-        self.transmit(adapter, host, fid, reads, cause);
+        let left = self.transmit(adapter, host, fid, reads, cause);
+        left.filter(|_| matches!(job, Job::Doorbell { .. } | Job::Execute { .. })).unwrap_or(cause)
     }
 
     /// `fid` wrote `len` bytes, of a completion or of data: when a program can see them, for then they are in memory and nothing keeps it from

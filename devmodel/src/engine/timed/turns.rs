@@ -94,7 +94,7 @@ impl<T> Timed<'_, T> {
             Some(until) => self.schedule.at(until, What::Job(fid, job, turn, posted)),
             None => {
                 turn = self.with_context(adapter, fid, &job, turn);
-                self.carry_out(adapter, host, fid, (job, posted), turn);
+                turn = self.carry_out(adapter, host, fid, (job, posted), turn);
             }
         }
         self.call(here);

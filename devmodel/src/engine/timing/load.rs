@@ -2,7 +2,7 @@
 
 use super::{
     super::text::{self, TextError},
-    Card, HostCosts, Ns, Profile, Rate, Slot, Wire,
+    Card, Factor, HostCosts, Ns, Profile, Rate, Slot, Wire,
 };
 use serde::{Deserialize, Deserializer, de::Error};
 use std::{fs, ops::Range, path::Path};
@@ -138,6 +138,12 @@ impl<'de> Deserialize<'de> for Ns {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         // A millisecond is more than any unit takes.
         number(from, "ns", 0.0..1e6, "0 to 1000000").map(Self)
+    }
+}
+
+impl<'de> Deserialize<'de> for Factor {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        number(from, "times", 0.01..600.0, "0.01 to 600").map(Self)
     }
 }
 

@@ -10,6 +10,7 @@ pub use load::{BUILT_IN, ProfileError};
 pub use spread::{Dice, Spread};
 
 use super::sched::Ps;
+use crate::Config;
 use serde::Deserialize;
 
 /// A card in a slot of a host, and the wire to another one like it.
@@ -67,6 +68,20 @@ pub struct Card {
     pub ack_every: u32,
     /// Least exponent of the acknowledgement timeout.
     pub min_ack_timeout: u8,
+    /// Acknowledgement timeouts after which a request is sent again, or given up: the first, the second, and each later one.
+    pub ack_timeouts: [Factor; 3],
+}
+
+impl Card {
+    /// What an adapter that behaves by `config` does as this card.
+    pub(crate) fn behaviour(&self, config: &Config) -> Config {
+        Config {
+            ack_every: self.ack_every,
+            min_ack_timeout: self.min_ack_timeout,
+            ack_timeouts: self.ack_timeouts.map(|times| (times.0 * 100.0).round() as u16),
+            ..*config
+        }
+    }
 }
 
 /// A PCI Express slot.
@@ -143,6 +158,10 @@ impl Ns {
         (self.0 * 1e3 * bytes as f64 * half / (half + behind as f64) + 0.5) as Ps
     }
 }
+
+/// So many times something else, in hundredths.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Factor(pub f64);
 
 /// Gigabits per second, above zero.
 #[derive(Clone, Copy, Debug, PartialEq, PartialOrd)]

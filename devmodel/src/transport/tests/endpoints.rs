@@ -406,7 +406,7 @@ impl Requests for Endpoints {
         1
     }
     fn ack_timer(&self) -> AckTimer {
-        AckTimer { least: 0, hundredths: 100 }
+        AckTimer { least: 0, hundredths: [100; 3] }
     }
     fn congestion(&mut self) -> (&mut Congestion, &Dcqcn) {
         unreachable!("nobody marks packets")

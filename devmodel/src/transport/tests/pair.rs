@@ -384,7 +384,7 @@ impl Requests for End {
         self.now
     }
     fn ack_timer(&self) -> AckTimer {
-        AckTimer { least: 0, hundredths: 100 }
+        AckTimer { least: 0, hundredths: [100; 3] }
     }
     fn congestion(&mut self) -> (&mut Congestion, &Dcqcn) {
         (&mut self.congestion, &self.dcqcn)
