@@ -174,6 +174,9 @@ pub trait Transport: Send + Sync {
     fn empty_poll(&self) {
         self.idle();
     }
+    /// Called when there was a completion behind an [`empty_poll`](Self::empty_poll): to notice it takes a program its time.
+    #[inline]
+    fn noticed(&self) {}
     /// Waits `time` before the caller checks again for something that another opener or the device does.
     fn nap(&self, time: Duration) {
         std::thread::sleep(time);

@@ -215,7 +215,11 @@ impl Cq {
     pub fn is_ready(&self) -> bool {
         self.look(self.seen.load(Relaxed)).is_some() || {
             self.transport.empty_poll();
-            self.look(self.seen.load(Relaxed)).is_some()
+            let found = self.look(self.seen.load(Relaxed)).is_some();
+            if found {
+                self.transport.noticed();
+            }
+            found
         }
     }
 
@@ -240,7 +244,10 @@ impl Cq {
         self.transport.empty_poll();
         let seen = self.seen.load(Relaxed);
         match self.look(seen) {
-            Some(entry) => self.take(seen, entry, out),
+            Some(entry) => {
+                self.transport.noticed();
+                self.take(seen, entry, out)
+            }
             None => 0,
         }
     }

@@ -28,7 +28,7 @@ const RING: usize = 512;
 /// Nanoseconds of which clocks' origins are multiples.
 const EVEN: u64 = 1_000_000;
 /// Name and version of the layout.
-const MAGIC: u64 = 0x636c_6f63_6b00_0003;
+const MAGIC: u64 = 0x636c_6f63_6b00_0004;
 
 /// What a thread does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -147,6 +147,8 @@ pub(crate) struct Place {
     pub notice: AtomicU64,
     /// When it last began to look for entries of queues: of which function, above, and how many that had written.
     pub known: AtomicU64,
+    /// The direction of a connection that it is about to hear from, or hearing; 0 is none.
+    pub listens: AtomicU64,
     /// How often something had been said when it last began to wait.
     pub said: AtomicU32,
     /// 1 if it waited since its last post.

@@ -42,7 +42,7 @@ impl Board {
         let slot = call as usize % CALLS;
         channel.ends[slot].store(end, Relaxed);
         channel.times[slot].store(time, Relaxed);
-        channel.said.store(end, Relaxed);
+        channel.said.store(end, Release);
         channel.calls.store(call + 1, Release);
     }
 
@@ -58,12 +58,17 @@ impl Board {
     /// `len` bytes came by the direction `key`: when the last of them was said, if that is known.
     pub fn hear(&self, key: u64, len: u64) -> Option<u64> {
         let channel = self.channel(key)?;
-        let heard = channel.heard.fetch_add(len, Relaxed) + len;
+        let heard = channel.heard.fetch_add(len, AcqRel) + len;
         let calls = channel.calls.load(Acquire);
         let kept = calls.saturating_sub(CALLS as u64)..calls;
         let slot =
             kept.map(|call| call as usize % CALLS).find(|slot| channel.ends[*slot].load(Relaxed) >= heard)?;
         Some(channel.times[slot].load(Relaxed))
+    }
+
+    /// Whether something was said by the direction `key` that was not heard yet.
+    pub(crate) fn has_unheard(&self, key: u64) -> bool {
+        self.channel(key).is_some_and(|channel| channel.said.load(Acquire) > channel.heard.load(Acquire))
     }
 
     /// Forgets all connections.

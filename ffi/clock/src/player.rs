@@ -115,6 +115,11 @@ impl Player {
         self.place().time.store(self.now().max(said), Relaxed);
     }
 
+    /// It is about to hear what is said by the direction `key`, or by nobody.
+    pub fn listen_to(&self, key: Option<u64>) {
+        self.place().listens.store(key.unwrap_or(0), SeqCst);
+    }
+
     /// It says something to others, by other ways than verbs. Returns when.
     pub fn say(&self) -> u64 {
         let now = self.now();
@@ -128,9 +133,13 @@ impl Player {
         place.fid.store(fid.into(), Relaxed);
         let is_send = written == Written::Request;
         let blocks = if is_send { blocks(value) } else { 1 };
-        let rested = place.rested.swap(0, Relaxed) != 0;
-        let post = if rested { costs.post } else { costs.post_rate };
-        let took = if is_send { post } else { 0 } + costs.pio + u64::from(blocks - 1) * costs.pio_block;
+        // A request goes at another pace behind a wait than behind another one.
+        let post = match is_send {
+            true if place.rested.swap(0, Relaxed) != 0 => costs.post,
+            true => costs.post_rate,
+            false => 0,
+        };
+        let took = post + costs.pio + u64::from(blocks - 1) * costs.pio_block;
         let at = self.spend(took);
         while place.head.load(Relaxed).wrapping_sub(place.tail.load(Acquire)) as usize >= place.ring.len() {
             // The conductor takes them at once.
@@ -196,7 +205,7 @@ impl Player {
         self.board.tell();
         while word.load(SeqCst) == how as u32 {
             sys::futex_wait(word, how as u32, LOOK);
-            if !self.board.is_conducted() {
+            if word.load(SeqCst) == how as u32 && !self.board.is_conducted() {
                 word.store(State::Running as u32, SeqCst);
             }
         }
@@ -237,6 +246,7 @@ impl Place {
         }
         self.rested.store(1, Relaxed);
         self.calls.store(0, Relaxed);
+        self.listens.store(0, Relaxed);
         self.known.store(u64::MAX, Relaxed);
         self.tail.store(self.head.load(Relaxed), Relaxed);
         self.pid.store(pid, Release);
@@ -278,6 +288,12 @@ impl Player {
     /// Whether it is in a [`Call`].
     pub fn calls(&self) -> bool {
         self.place().calls.load(SeqCst) != 0
+    }
+
+    /// Whether something was said that it is about to hear: it goes on as soon as the kernel lets it.
+    pub fn is_called(&self) -> bool {
+        let key = self.place().listens.load(SeqCst);
+        key != 0 && self.board.has_unheard(key)
     }
 
     /// Until when it sleeps.
@@ -404,6 +420,24 @@ mod tests {
         let number = thread.join().unwrap();
         let bell = Player::new(board, number).take().unwrap();
         assert_eq!((bell.fid, bell.offset, bell.value, bell.half, bell.blocks), (1, 0x40, 7, true, 1));
+        std::fs::remove_file(path).unwrap();
+    }
+
+    #[test]
+    fn a_thread_is_called_from_when_something_is_said_until_it_has_heard_it() {
+        let (board, path) = board("called");
+        let player = board.player().unwrap();
+        board.say(7, 10, 1000);
+        assert!(!player.is_called(), "it does not listen");
+        player.listen_to(Some(7));
+        assert!(player.is_called());
+        assert_eq!(board.hear(7, 4), Some(1000));
+        assert!(player.is_called(), "six bytes are left");
+        assert_eq!(board.hear(7, 6), Some(1000));
+        assert!(!player.is_called());
+        board.say(7, 1, 2000);
+        player.listen_to(None);
+        assert!(!player.is_called());
         std::fs::remove_file(path).unwrap();
     }
 

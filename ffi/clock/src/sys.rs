@@ -48,7 +48,20 @@ pub fn thread() -> (u32, u32) {
 
 /// The letter that the kernel says of a thread's state (proc(5)). `None` if it is gone.
 pub fn state(tid: u32, pid: u32) -> Option<char> {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/task/{tid}/stat")).ok()?;
-    // Behind the name, which may contain anything.
-    stat.rsplit_once(')')?.1.trim_start().chars().next()
+    let path = std::ffi::CString::new(format!("/proc/{pid}/task/{tid}/stat")).ok()?;
+    let mut stat = [0u8; 512];
+    // SAFETY: the path ends with a zero, the kernel writes as many bytes as there are at most, and the descriptor is ours.
+    let len = unsafe {
+        let fd =
+            libc::syscall(libc::SYS_openat, libc::AT_FDCWD, path.as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC);
+        if fd < 0 {
+            return None;
+        }
+        let len = libc::syscall(libc::SYS_read, fd, stat.as_mut_ptr(), stat.len());
+        libc::syscall(libc::SYS_close, fd);
+        usize::try_from(len).ok()?
+    };
+    // Behind the name, which may contain anything; what follows has no parenthesis.
+    let name = stat[..len].iter().rposition(|byte| *byte == b')')?;
+    stat.get(name + 2).map(|letter| char::from(*letter))
 }

@@ -479,6 +479,13 @@ impl Transport for NodeTransport {
         }
     }
 
+    #[inline]
+    fn noticed(&self) {
+        if let Some(board) = self.core().board() {
+            self.core().notice(board);
+        }
+    }
+
     /// The thread that rings the doorbell of the command queue executes the command, and waits for the function's
     /// lock; unless the adapter is strict in something that takes time.
     fn acts_at_once(&self) -> bool {

@@ -53,20 +53,33 @@ fn said(saying: Option<Saying>, bytes: ssize_t) -> ssize_t {
     bytes
 }
 
-/// A call returned that hears.
-fn heard(fd: c_int, bytes: ssize_t) -> ssize_t {
+/// Something is to be heard: until then whoever says it, by this direction of a connection, calls the thread.
+struct Hearing(Board, Player, Option<u64>);
+
+/// A call begins that hears.
+fn listen(fd: c_int) -> Option<Hearing> {
+    let errno = Errno::keep();
+    let (board, player) = player()?;
+    let key = direction(fd, false);
+    player.listen_to(key);
+    drop(errno);
+    Some(Hearing(board, player, key))
+}
+
+/// The call returned.
+fn heard(hearing: Option<Hearing>, bytes: ssize_t) -> ssize_t {
+    let Some(Hearing(board, player, key)) = hearing else { return bytes };
     if bytes > 0 {
         let errno = Errno::keep();
-        if let Some((board, player)) = player() {
-            hear(board, player, fd, bytes as u64);
-        }
+        hear(board, player, key, bytes as u64);
         drop(errno);
     }
+    player.listen_to(None);
     bytes
 }
 
-fn hear(board: Board, player: Player, fd: c_int, bytes: u64) {
-    match direction(fd, false) {
+fn hear(board: Board, player: Player, key: Option<u64>, bytes: u64) {
+    match key {
         Some(key) => match board.hear(key, bytes) {
             Some(time) => player.hear(Some(time)),
             // Somebody who is not on the board.
@@ -108,8 +121,9 @@ unsafe fn bytes_of(message: *const msghdr) -> size_t {
 /// As of the function of this name in libc.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn read(fd: c_int, to: *mut c_void, len: size_t) -> ssize_t {
+    let hearing = listen(fd);
     // SAFETY: the kernel checks what it is given.
-    heard(fd, unsafe { libc::syscall(libc::SYS_read, fd, to, len) } as ssize_t)
+    heard(hearing, unsafe { libc::syscall(libc::SYS_read, fd, to, len) } as ssize_t)
 }
 
 /// # Safety
@@ -126,8 +140,10 @@ pub unsafe extern "C" fn write(fd: c_int, from: *const c_void, len: size_t) -> s
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn recv(fd: c_int, to: *mut c_void, len: size_t, flags: c_int) -> ssize_t {
     let nobody: *mut c_void = std::ptr::null_mut();
+    let hearing = listen(fd);
     // SAFETY: the kernel checks what it is given.
-    heard(fd, unsafe { libc::syscall(libc::SYS_recvfrom, fd, to, len, flags, nobody, nobody) } as ssize_t)
+    heard(hearing, unsafe { libc::syscall(libc::SYS_recvfrom, fd, to, len, flags, nobody, nobody) }
+        as ssize_t)
 }
 
 /// # Safety
@@ -151,8 +167,9 @@ pub unsafe extern "C" fn recvfrom(
     who: *mut sockaddr,
     who_len: *mut socklen_t,
 ) -> ssize_t {
+    let hearing = listen(fd);
     // SAFETY: the kernel checks what it is given.
-    heard(fd, unsafe { libc::syscall(libc::SYS_recvfrom, fd, to, len, flags, who, who_len) } as ssize_t)
+    heard(hearing, unsafe { libc::syscall(libc::SYS_recvfrom, fd, to, len, flags, who, who_len) } as ssize_t)
 }
 
 /// # Safety
@@ -175,8 +192,9 @@ pub unsafe extern "C" fn sendto(
 /// As of the function of this name in libc.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t {
+    let hearing = listen(fd);
     // SAFETY: the kernel checks what it is given.
-    heard(fd, unsafe { libc::syscall(libc::SYS_recvmsg, fd, message, flags) } as ssize_t)
+    heard(hearing, unsafe { libc::syscall(libc::SYS_recvmsg, fd, message, flags) } as ssize_t)
 }
 
 /// # Safety

@@ -1,13 +1,13 @@
 //! Frames that come in by a node's uplink.
 
 use super::bed::{OnNode, Scratch};
-use crate::uplink::{PATIENCE, UplinkHold};
+use crate::{crowd::PATIENCE, uplink::UplinkHold};
 use devmodel::{
     identity,
     region::{Func, SLOTS, Sync},
 };
 use std::{
-    sync::atomic::Ordering::*,
+    sync::atomic::{AtomicBool, Ordering::*},
     thread,
     time::{Duration, Instant},
 };
@@ -64,11 +64,12 @@ fn a_program_that_is_busy_with_its_function_is_waited_for_too() {
     let region = core.adapter.region();
     let word = |word| region.sync(1, word).load(Acquire);
     let taken_in = || {
-        let before = word(Sync::RxTail);
+        let (before, is_busy) = (word(Sync::RxTail), AtomicBool::new(false));
         thread::scope(|scope| {
             scope.spawn(|| {
                 core.touch(core.now(), 1, |_, host| {
                     let _busy = Func::lock(region, 1, host);
+                    is_busy.store(true, Release);
                     let began = Instant::now();
                     while (word(Sync::RxTail) - word(Sync::RxHead)) as usize <= SLOTS / 2 {
                         assert!(began.elapsed() < Duration::from_secs(5), "expected frames, found none");
@@ -77,7 +78,9 @@ fn a_program_that_is_busy_with_its_function_is_waited_for_too() {
                     thread::sleep(Duration::from_millis(1));
                 });
             });
-            thread::sleep(Duration::from_millis(1));
+            while !is_busy.load(Acquire) {
+                thread::yield_now();
+            }
             hold.receive(&vec![frame.clone(); 2 * SLOTS]);
         });
         (word(Sync::RxTail) - before) as usize

@@ -52,6 +52,8 @@ const THINKS: Duration = Duration::from_millis(100);
 const IDLE: Duration = Duration::from_millis(2);
 /// It ends when nobody came for so long.
 const LINGER: Duration = Duration::from_millis(300);
+/// A thread to which something was said is waited for so long.
+const HEARS: Duration = Duration::from_millis(200);
 /// A program that an interrupt woke is waited for so long.
 const WAKES: Duration = Duration::from_millis(2);
 /// Picoseconds of which the time is a multiple when a conductor begins.
@@ -133,6 +135,8 @@ pub struct Conductor {
     shown: bool,
     /// When everybody had another look before much time passed, and was left to compute.
     looked: [Ps; 2],
+    /// Since when threads have been called that do not hear it.
+    called: Option<Instant>,
 }
 
 impl Conductor {
@@ -182,6 +186,7 @@ impl Conductor {
             efforts,
             shown: false,
             looked: [0; 2],
+            called: None,
         })
     }
 
@@ -219,7 +224,7 @@ impl Conductor {
             }
             deserted = None;
             // Others may do nothing but wait for one of these.
-            if self.release(&players) || self.wait_for(&players, heard) {
+            if self.release(&players) || self.wait_for(&players, heard) || self.calls(&players, heard) {
                 continue;
             }
             // What threads wrote before they began to wait is there now.
@@ -294,15 +299,31 @@ impl Conductor {
             }
             match (begin, now) {
                 (Some(begin), Some(now))
-                    if busy.calls() || now.saturating_sub(begin) < self.patience(busy) => {}
-                // It computed for long without a call.
-                (Some(_), Some(_)) => return !busy.spins(),
-                _ => {
-                    self.leaves(busy);
-                    return true;
+                    if busy.calls() || now.saturating_sub(begin) < self.patience(busy) =>
+                {
+                    continue;
                 }
+                // It computed for long without a call.
+                (Some(_), Some(_)) => _ = busy.spins(),
+                _ => self.leaves(busy),
             }
+            // Others may still do something.
+            return true;
         }
+    }
+
+    /// Whether a thread is about to hear something: it does nothing before the kernel lets it, but then at the time at which that was said.
+    fn calls(&mut self, players: &[Player], heard: u32) -> bool {
+        if !players.iter().any(Player::is_called) {
+            self.called = None;
+            return false;
+        }
+        let since = *self.called.get_or_insert_with(Instant::now);
+        if since.elapsed() > HEARS {
+            return false;
+        }
+        self.board.listen(heard, LOOK);
+        true
     }
 
     /// Frees the places of threads that are gone, and cleans up after their programs.

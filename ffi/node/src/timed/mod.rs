@@ -47,6 +47,12 @@ impl Core {
             None => super::sys::yield_now(),
         }
     }
+
+    /// The calling thread found a completion for which it had waited.
+    #[cold]
+    pub fn notice(&self, board: &Board) {
+        let _ = board.player().map(|player| player.now());
+    }
 }
 
 /// Always true: where there is no place for the thread, the write is lost.
