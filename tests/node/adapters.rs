@@ -42,7 +42,8 @@ fn two_nodes_are_two_adapters_of_a_programs_machine() {
         let script = format!(
             r#"{WORDS}
             shown | sed 's/^/before /'
-            ib_read_lat -d iron129 -x 1 -n 1000 -F >/dev/null 2>&1 & sleep 1
+            ib_read_lat -d iron129 -x 1 -n 1000 -F >/dev/null 2>&1 &
+            comes 'a server' 'ss -Hltn | grep -q :18515'
             ib_read_lat -d iron130 -x 1 -n 1000 -F 127.0.1.2 >/dev/null 2>&1 || echo "never: a READ"; wait
             comes counters '[ $(cat /sys/class/infiniband/iron129/ports/1/hw_counters/rx_read_requests) = 1000 ]'
             echo "other $(cat /sys/class/infiniband/iron[012]/ports/1/hw_counters/rx_read_requests | xargs)"
@@ -89,12 +90,15 @@ fn adapters_of_one_machine_reach_each_other_over_the_wire() {
     while !is_held() {
         assert!(begin.elapsed() < Duration::from_secs(20), "expected the link within 20 s");
     }
-    let script = r#"
-        ib_write_bw -d iron129 -x 1 -n 200 -F >/dev/null & sleep 1
+    let script = format!(
+        "{WORDS}
+        ib_write_bw -d iron129 -x 1 -n 200 -F >/dev/null &
+        comes 'a server' 'ss -Hltn | grep -q :18515'
         ib_write_bw -d iron1 -x 1 -n 200 -F 127.0.1.2 | grep '^ 65536'; wait
-        rping -s -a 127.0.1.2 -C 3 & sleep 1
-        rping -c -a 127.0.1.2 -I 127.0.0.2 -C 3 -v; wait"#;
-    let all = first.run(&["sh", "-c", script]);
+        rping -s -a 127.0.1.2 -C 3 &
+        comes 'a connection' 'rping -c -a 127.0.1.2 -I 127.0.0.2 -C 3 -v 2>/dev/null'; wait"
+    );
+    let all = first.run(&["sh", "-c", &script]);
     assert_eq!(all.lines().filter(|line| line.starts_with(" 65536")).count(), 1, "{all}");
     assert_eq!(all.lines().filter(|line| line.starts_with("ping data: ")).count(), 3, "{all}");
     let link = link.interrupt();
