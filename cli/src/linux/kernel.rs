@@ -129,7 +129,8 @@ impl Boot<'_> {
             "rcupdate.rcu_expedited=1 rcutree.jiffies_till_first_fqs=0 rcutree.jiffies_till_next_fqs=1"
                 .into(),
         ];
-        arguments.extend(cpu_mhz().map(|mhz| format!("cpu_mhz={mhz}")));
+        // With decimals, which a kubelet expects.
+        arguments.extend(cpu_mhz().map(|mhz| format!("cpu_mhz={mhz:.3}")));
         arguments.extend_from_slice(lines);
         for (slot, socket) in self.sockets.iter().enumerate() {
             arguments.push(format!("virtio_uml.device={}:{BUS_DEVICE}:{slot}", socket.display()));
@@ -192,5 +193,8 @@ mod tests {
             assert!(arguments.iter().any(|argument| argument == wanted), "{wanted}: {arguments:?}");
         }
         assert!(arguments.iter().all(|argument| !argument.contains(' ')));
+        // As cAdvisor reads it, of which a kubelet is made.
+        let mhz = arguments.iter().find_map(|argument| argument.strip_prefix("cpu_mhz="));
+        assert!(mhz.is_none_or(|mhz| mhz.contains('.')), "{arguments:?}");
     }
 }
