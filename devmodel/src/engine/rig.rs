@@ -173,6 +173,8 @@ pub(crate) struct Rig {
     pub machine: Machine,
     pub sides: Vec<Side>,
     sizes: Sizes,
+    /// Room for a request, kept from one to the next.
+    request: Vec<u8>,
 }
 
 impl Rig {
@@ -208,7 +210,7 @@ impl Rig {
         machine.memory.resize((free + 2 * sizes.data) as usize, 0);
         let cqs = FIRST as usize..(FIRST + 2 * pairs.len() as u64 * cq_bytes(sizes)) as usize;
         machine.memory[cqs].fill(0xf1);
-        Self { adapter, machine, sides, sizes }
+        Self { adapter, machine, sides, sizes, request: Vec::new() }
     }
 
     /// The side in whose completion queue `at` lies.
@@ -250,10 +252,13 @@ impl Rig {
     /// As [`post_send`](Self::post_send), with the data in the WQE itself.
     pub(crate) fn post_inline(&mut self, i: usize, opcode: WqeOpcode, len: u32, signaled: bool) -> usize {
         let (at, peer) = (self.sides[i].data as usize, self.sides[i ^ 1]);
-        let mut seg = InlineSeg::new(len as u16).as_bytes().to_vec();
-        seg.extend_from_slice(&self.machine.memory[at..at + len as usize]);
-        seg.resize(InlineSeg::span(len as usize), 0);
-        self.post(i, opcode, &seg, (peer.data, peer.key), 0, signaled)
+        let segment = |request: &mut Vec<u8>, memory: &[u8]| {
+            let begin = request.len();
+            request.extend_from_slice(InlineSeg::new(len as u16).as_bytes());
+            request.extend_from_slice(&memory[at..at + len as usize]);
+            request.resize(begin + InlineSeg::span(len as usize), 0);
+        };
+        self.post(i, opcode, segment, (peer.data, peer.key), 0, signaled)
     }
 
     /// As [`post_send`](Self::post_send), with a gather list and a remote address of its own.
@@ -266,46 +271,49 @@ impl Rig {
         imm: u32,
         signaled: bool,
     ) -> usize {
-        let mut segments = Vec::new();
-        for (lkey, addr, len) in list {
-            let mut seg = DataSeg::zeroed();
-            seg.set().byte_count(*len).lkey(*lkey).addr(*addr);
-            segments.extend_from_slice(seg.as_bytes());
-        }
-        self.post(i, opcode, &segments, remote, imm, signaled)
+        let segments = |request: &mut Vec<u8>, _: &[u8]| {
+            for (lkey, addr, len) in list {
+                let mut seg = DataSeg::zeroed();
+                seg.set().byte_count(*len).lkey(*lkey).addr(*addr);
+                request.extend_from_slice(seg.as_bytes());
+            }
+        };
+        self.post(i, opcode, segments, remote, imm, signaled)
     }
 
+    /// Posts a request whose data segments are appended by `segments`, which is given the machine's memory.
     fn post(
         &mut self,
         i: usize,
         opcode: WqeOpcode,
-        segments: &[u8],
+        segments: impl FnOnce(&mut Vec<u8>, &[u8]),
         remote: (Iova, u32),
         imm: u32,
         signaled: bool,
     ) -> usize {
         let side = &mut self.sides[i];
-        let mut wqe = Vec::new();
+        let whole = &mut self.request;
         let (mut raddr, mut ctrl) = (RaddrSeg::zeroed(), CtrlSeg::zeroed());
+        whole.clear();
+        whole.extend_from_slice(ctrl.as_bytes());
         raddr.set().raddr(remote.0).rkey(remote.1);
         if opcode.has_raddr() {
-            wqe.extend_from_slice(raddr.as_bytes());
+            whole.extend_from_slice(raddr.as_bytes());
         }
         if opcode.is_atomic() {
             // Swap or add `imm`; compare with 0.
-            wqe.extend_from_slice(&u64::from(imm).to_be_bytes());
-            wqe.extend_from_slice(&[0; 8]);
+            whole.extend_from_slice(&u64::from(imm).to_be_bytes());
+            whole.extend_from_slice(&[0; 8]);
         }
-        wqe.extend_from_slice(segments);
+        segments(whole, &self.machine.memory);
         ctrl.set()
             .wqe_idx(side.sq_pi)
             .opcode(opcode)
             .qpn(hwspec::handle::Qpn(side.qpn))
-            .ds(1 + (wqe.len() / 16) as u8)
+            .ds((whole.len() / 16) as u8)
             .imm(imm);
         ctrl.set().ce(if signaled { CqeMode::Always } else { CqeMode::OnError });
-        let mut whole = ctrl.as_bytes().to_vec();
-        whole.extend(wqe);
+        whole[..ctrl.as_bytes().len()].copy_from_slice(ctrl.as_bytes());
         for (n, block) in whole.chunks(64).enumerate() {
             let slot = u64::from(side.sq_pi.wrapping_add(n as u16)) & ((1 << self.sizes.log_sq) - 1);
             let at = (side.sq + slot * 64) as usize;
