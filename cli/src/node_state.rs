@@ -14,7 +14,7 @@ use node::{
 };
 use serde_json::{Map, Value, json};
 
-use crate::say::say;
+use crate::say::{say, say_line};
 use crate::{node_watch, options, place, say::fail, timed, trial};
 
 /// How often it is looked whether a capture has ended by itself.
@@ -152,9 +152,9 @@ fn tried(options: &options::WireTrial) -> Result<String, NodeError> {
     let thread = TrialThread::start(&node, plan.clone())?;
     wait(&signals, options.seconds, || true);
     let (found, lost) = thread.finish().map_err(|e| failed(e.to_string()))?;
-    print!("{}", trial::table(&plan, &found));
+    say!("{}", trial::table(&plan, &found));
     if lost > 0 {
-        println!("{lost} frames found no room and were lost");
+        say_line!("{lost} frames found no room and were lost");
     }
     trial::finish(&plan, &found, options.timeline.as_deref()).map_err(|e| failed(e.to_string()))?;
     Ok(String::new())

@@ -226,20 +226,20 @@ fn faults_on_a_nodes_own_wire_are_made_good() {
     assert!(refused.contains("has strictness none, asked for events=strict"), "{refused}");
 }
 
+/// A node with two VFs, and a folder for a plan, which is written into a file there.
+fn planned(name: &str, plan: &str) -> (Node, testkit::Scratch, String) {
+    let (turn, room) = (Node::new(name, 2), testkit::Scratch::new());
+    turn.ironverbs(&["node", "create"], &["--vfs", "2"]).finish();
+    fs::create_dir_all(&room.0).expect("a folder");
+    let file = room.0.join("plan.toml");
+    fs::write(&file, plan).expect("the plan");
+    (turn, room, file.display().to_string())
+}
+
 #[test]
 fn a_plan_befalls_the_frames_it_names_and_says_what_followed() {
-    let turn = Node::new("link-plan", 2);
-    turn.ironverbs(&["node", "create"], &["--vfs", "2"]).finish();
-    let room = testkit::Scratch::new();
-    fs::create_dir_all(&room.0).expect("a folder");
-    let [plan, timeline] = ["plan.toml", "timeline.json"].map(|name| room.0.join(name).display().to_string());
-    let write = |text: &str| fs::write(&plan, text).expect("the plan");
-    let under = || {
-        let trial = turn.ironverbs(&["node", "faults"], &[&plan, "--timeline", &timeline]);
-        until("the plan to be tried", || status(&turn).contains("wire captured"));
-        trial
-    };
-    write(
+    let (turn, room, plan) = planned(
+        "link-plan",
         "[[fault]]\ndo = \"drop\"\nopcode = \"RcWriteMiddle\"\nnth = 40\n
          [[fault]]\ndo = \"corrupt\"\nopcode = \"RcWriteMiddle\"\nmessage = 20\ntimes = 1\n
          [[fault]]\ndo = \"delay\"\nto = 2\nopcode = \"RcAck\"\nnth = 3\nfor_us = 1000\n
@@ -247,7 +247,9 @@ fn a_plan_befalls_the_frames_it_names_and_says_what_followed() {
          [[fault]]\ndo = \"duplicate\"\nopcode = \"RcWriteFirst\"\nmessage = 60\ntimes = 1\n
          [[fault]]\ndo = \"stop\"\nfrom = 2\nnth = 1000\nfor_us = 2000\n",
     );
-    let trial = under();
+    let timeline = room.0.join("timeline.json").display().to_string();
+    let trial = turn.ironverbs(&["node", "faults"], &[&plan, "--timeline", &timeline]);
+    until("the plan to be tried", || status(&turn).contains("wire captured"));
     Pair::perftest(&turn, "ib_write_bw", "iron1", "iron2", &["-n", "200", "-s", "65536", "-t", "1"]);
     let said = trial.interrupt();
     let lines: Vec<&str> = said.lines().collect();
@@ -275,7 +277,8 @@ fn a_plan_befalls_the_frames_it_names_and_says_what_followed() {
         frames.iter().find(|frame| frame["faults"] == serde_json::json!([0])).expect("the dropped one");
     assert!(dropped["arrived_ns"].is_null(), "{dropped}");
 
-    // What makes no sense on a wire, and what never came, are lines.
+    // A fault that no wire makes is refused in a line, and so is one that found no frame.
+    let write = |text: &str| fs::write(&plan, text).expect("the plan");
     write("[[fault]]\ndo = \"sleep\"\nfor_us = 5\n");
     let refused = turn.ironverbs(&["node", "faults"], &[&plan]).fails();
     assert!(refused.contains("plan.toml:1: expected a fault of frames"), "{refused}");
@@ -286,16 +289,11 @@ fn a_plan_befalls_the_frames_it_names_and_says_what_followed() {
     Pair::pingpong(&turn, "ibv_rc_pingpong", "iron1", "iron2", &["-c", "-n", "100"]);
 }
 
-/// Who holds a wire's frames may die: then they go by themselves again.
+/// A process that is killed while all frames go through it takes none with it but those it holds: the rest go by themselves again.
 #[test]
 fn a_plan_whose_process_is_killed_holds_nobody_up() {
-    let turn = Node::new("link-plan-dies", 2);
-    turn.ironverbs(&["node", "create"], &["--vfs", "2"]).finish();
-    let room = testkit::Scratch::new();
-    fs::create_dir_all(&room.0).expect("a folder");
-    let plan = room.0.join("plan.toml");
-    fs::write(&plan, "[[fault]]\ndo = \"delay\"\nfor_us = 50\n").expect("the plan");
-    let mut trial = turn.ironverbs(&["node", "faults"], &[&plan.display().to_string()]);
+    let (turn, _room, plan) = planned("link-plan-dies", "[[fault]]\ndo = \"delay\"\nfor_us = 50\n");
+    let mut trial = turn.ironverbs(&["node", "faults"], &[&plan]);
     until("the plan to be tried", || status(&turn).contains("wire captured"));
     let (server, client) =
         Pair::perftest_under_way(&turn, "ib_write_bw", "iron1", "iron2", &["-D", "4", "-s", "65536"]);

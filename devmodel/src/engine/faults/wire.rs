@@ -55,10 +55,10 @@ impl TrialWire {
             true => Headers::parse(&frame),
             false => Headers::parse_route(&frame, frame.len()),
         };
-        // What is stopped or paused from now on is what comes behind this frame.
+        // A fault that this frame meets stops or pauses those behind it, so we look before it is tried.
         let stopped = [from, to].into_iter().flatten().filter_map(|fid| self.trial.stopped(fid, now));
         let at = stopped.chain(self.paused.get(&from).copied()).fold(now, Ps::max);
-        // What has no packet of the transport in it may be anybody's, and passes.
+        // A plan names packets of the transport, so other frames pass.
         let Ok(headers) = parsed else { return self.schedule.at(at, (from, frame, None)) };
         let bytes = frame.len().saturating_sub(headers.payload_start() + ICRC_SIZE) as u32;
         let (number, fate) = self.trial.sent((now, now), (from, to), &headers, bytes);
@@ -181,7 +181,7 @@ mod tests {
         assert_eq!(left(&of("\"drop\"\nfrom = 0\nto = 1\nnth = 3")), all_but(&[(2, 0)]));
         assert_eq!(left(&of("\"delay\"\nmessage = 4\nfor_us = 10")), all_but(&[(3, 113)]));
         assert_eq!(left(&of("\"drop\"\nafter_us = 103\nbefore_us = 105")), all_but(&[(3, 0), (4, 0)]));
-        // What comes behind it waits, in order.
+        // Frames behind it wait, and keep their order.
         for deed in ["pause", "stop"] {
             let expected = [(3, 112), (4, 112), (5, 112), (6, 112), (7, 112)];
             assert_eq!(left(&of(&format!("\"{deed}\"\nnth = 3\nfor_us = 10"))), all_but(&expected), "{deed}");

@@ -73,7 +73,7 @@ pub struct Card {
 }
 
 impl Card {
-    /// What an adapter that behaves by `config` does as this card.
+    /// Returns how an adapter that behaves by `config` behaves as this card.
     pub(crate) fn behaviour(&self, config: &Config) -> Config {
         Config {
             ack_every: self.ack_every,
