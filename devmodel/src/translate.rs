@@ -2,7 +2,7 @@
 
 use crate::{
     host::Iova,
-    region::{Func, Piece, memic},
+    region::{Func, Lookup, Piece, memic},
     state::{MkeyRow, WqMemory},
 };
 use hwspec::context::AccessMode;
@@ -66,7 +66,7 @@ pub struct User {
 #[inline]
 pub fn key<'f>(func: &'f Func<'_>, user: User, key: u32, need: u8) -> Result<&'f MkeyRow, Fault> {
     let row = func.get::<MkeyRow>(key >> 8).filter(|row| row.variant == key as u8).ok_or(Fault::Key)?;
-    if row.access & access::FREE != 0 {
+    if row.access & access::FREE != 0 || !func.looks_up(Lookup::Key(key >> 8)) {
         return Err(Fault::Key);
     }
     // IBTA 10.6.7.2.2: a window of type 2B is of one queue pair of its domain.

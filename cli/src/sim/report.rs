@@ -149,7 +149,7 @@ fn color(unit: Unit) -> RGBColor {
         Unit::Rxb | Unit::Rxt => RGBColor(0x3a, 0x7d, 0x44),
         Unit::Rxs => RGBColor(0x87, 0xb3, 0x4d),
         Unit::Rxc => RGBColor(0xd6, 0x7b, 0xa8),
-        Unit::Icm => RGBColor(0x5a, 0x5a, 0x9e),
+        Unit::Icm | Unit::Tpt => RGBColor(0x5a, 0x5a, 0x9e),
     }
 }
 

@@ -1,17 +1,24 @@
 //! The units of a card, and when each is free: docs/time.md.
 
 use super::{
-    contexts::Contexts,
+    cache::Cache,
     sched::Ps,
     spans::{Cause, Part, Spans, Unit},
     timing::Profile,
 };
+use crate::region::Lookup;
+
+/// Translations in a line of memory, which is what a read of one brings.
+const PER_LINE: u32 = 8;
 
 /// The units of a card, which all of its functions share.
 pub(crate) struct Units {
     reader: Reader,
     /// Contexts of queue pairs.
-    contexts: Contexts,
+    contexts: Cache,
+    keys: Cache,
+    /// Translations, by the line of memory that they are in.
+    translations: Cache,
     /// When the maker of packets is free.
     sender: Ps,
     /// When the maker of READs' answers is free.
@@ -47,11 +54,15 @@ pub enum Station {
     Writer,
     /// Reads contexts of queue pairs.
     Contexts,
+    /// Reads keys.
+    Keys,
+    /// Reads translations.
+    Translations,
 }
 
 impl Station {
     /// All of them, in the order of a packet's way.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 10] = [
         Self::Sender,
         Self::Responder,
         Self::Atomics,
@@ -60,6 +71,8 @@ impl Station {
         Self::Receiver,
         Self::Writer,
         Self::Contexts,
+        Self::Keys,
+        Self::Translations,
     ];
 
     /// Its unit of the card, and what it does there.
@@ -73,6 +86,8 @@ impl Station {
             Self::Receiver => (Unit::Rxb, "packets"),
             Self::Writer => (Unit::Pxdp, "writes"),
             Self::Contexts => (Unit::Icm, "misses"),
+            Self::Keys => (Unit::Tpt, "keys missed"),
+            Self::Translations => (Unit::Tpt, "translations missed"),
         }
     }
 }
@@ -118,7 +133,9 @@ impl Units {
     /// The units of a card of `p`, which have done nothing yet.
     pub(crate) fn new(p: &Profile) -> Self {
         Self {
-            contexts: Contexts::new(p.card.contexts),
+            contexts: Cache::new(p.card.contexts),
+            keys: Cache::new(p.card.keys),
+            translations: Cache::new(p.card.translations),
             reader: Reader::default(),
             sender: 0,
             responder: 0,
@@ -141,10 +158,45 @@ impl Units {
         cause: Cause,
     ) -> Cause {
         let (from, read) = self.contexts.get(fid, qp, cause.at, p.read_trip());
-        if read {
-            self.load(Station::Contexts, p.read_trip(), 0);
-        }
+        self.missed(p, Station::Contexts, read);
         spans.then(cause, here, Part::Context, from)
+    }
+
+    /// Keys and translations were asked for: says when they are at hand. What is missed of one kind is asked for at once, for reads of host
+    /// memory may be under way together; but no page is known before its key is.
+    #[inline]
+    pub(crate) fn look_up(
+        &mut self,
+        p: &Profile,
+        spans: &mut Spans,
+        here: usize,
+        (fid, lookups): (u8, &[Lookup]),
+        cause: Cause,
+    ) -> Cause {
+        let (mut keys, mut pages) = (cause.at, cause.at);
+        for lookup in lookups {
+            if let Lookup::Key(number) = lookup {
+                let (from, missed) = self.keys.get(fid, *number, cause.at, p.read_trip());
+                self.missed(p, Station::Keys, missed);
+                keys = keys.max(from);
+            }
+        }
+        for lookup in lookups {
+            if let Lookup::Translation(index) = lookup {
+                let (from, missed) = self.translations.get(fid, index / PER_LINE, keys, p.read_trip());
+                self.missed(p, Station::Translations, missed);
+                pages = pages.max(from);
+            }
+        }
+        let cause = spans.then(cause, here, Part::Key, keys);
+        spans.then(cause, here, Part::Translation, pages)
+    }
+
+    #[inline]
+    fn missed(&mut self, p: &Profile, station: Station, missed: bool) {
+        if missed {
+            self.load(station, p.read_trip(), 0);
+        }
     }
 
     /// What each has done, in the order of [`Station::ALL`].

@@ -1,7 +1,7 @@
 //! What makes the pipeline run: the functional runner, and the timed one.
 
+mod cache;
 mod card;
-mod contexts;
 mod delivery;
 mod dispatch;
 mod eswitch;

@@ -12,6 +12,8 @@ pub enum Unit {
     Slot,
     /// Contexts of queue pairs.
     Icm,
+    /// Keys and translations.
+    Tpt,
     /// Send queues in turn.
     Sxd,
     /// Work requests.
@@ -40,6 +42,7 @@ impl fmt::Display for Unit {
             Self::Host => "host",
             Self::Slot => "PCIe",
             Self::Icm => "ICM",
+            Self::Tpt => "TPT",
             Self::Sxd => "SXD",
             Self::Sxw => "SXW",
             Self::Sxp => "SXP",
@@ -67,6 +70,10 @@ pub enum Part {
     Blocks,
     /// The context of a queue pair is read.
     Context,
+    /// Keys are read.
+    Key,
+    /// Translations are read.
+    Translation,
     /// A queue pair waits for its turn.
     Turn,
     /// The maker of packets is busy.
@@ -128,6 +135,7 @@ impl Part {
             Self::Receive => Unit::Rxt,
             Self::Complete => Unit::Rxc,
             Self::Context => Unit::Icm,
+            Self::Key | Self::Translation => Unit::Tpt,
         }
     }
 
@@ -157,6 +165,8 @@ impl fmt::Display for Part {
             Self::WaitSender => "waits for packets before it",
             Self::Fetch => "reads data",
             Self::Context => "reads the context",
+            Self::Key => "reads the key",
+            Self::Translation => "reads translations",
             Self::Send => "makes the packet",
             Self::WaitResponder => "waits for answers before it",
             Self::Atomic => "reads and changes the address",

@@ -1,6 +1,8 @@
 //! A function, locked: the only way to its rows.
 
-use super::{Effect, JournalStats, Patience, Region, Sync, Table, WireRing, journal::Journal};
+use super::{
+    Effect, JournalStats, Lookup, Lookups, Patience, Region, Sync, Table, WireRing, journal::Journal,
+};
 use crate::{
     host::{Host, Iova, Rid},
     state::{
@@ -82,6 +84,8 @@ pub struct Func<'r> {
     journal: Journal,
     /// Registers and books: looked at all the time.
     row: *mut FunctionRow,
+    /// Where it is noted what is looked up, if anybody wants to know.
+    lookups: Option<&'r Lookups>,
     // One thread holds the lock.
     _not_send: PhantomData<*mut ()>,
 }
@@ -157,7 +161,18 @@ impl<'r> Func<'r> {
     fn locked(region: &'r Region, fid: u8, base: usize, lock: Holding<'r>) -> Self {
         let row = region.row_pointer(base, Table::Function, 0, size_of::<FunctionRow>()).cast();
         let journal = Journal::at(region, base, lock.party);
-        Self { region, fid, base, lock, journal, row, _not_send: PhantomData }
+        Self { region, fid, base, lock, journal, row, lookups: None, _not_send: PhantomData }
+    }
+
+    /// Notes from now on in `lookups` which keys and translations are looked up.
+    pub(crate) fn note_lookups(&mut self, lookups: &'r Lookups) {
+        self.lookups = Some(lookups);
+    }
+
+    /// Something is looked up. False if it is not to be found, whatever the tables say.
+    #[inline(always)]
+    pub(crate) fn looks_up(&self, lookup: Lookup) -> bool {
+        self.lookups.is_none_or(|lookups| lookups.note(lookup))
     }
 
     /// The function's number.
@@ -362,6 +377,7 @@ impl<'r> Func<'r> {
         if index as usize >= self.region.rows(Table::Mtt) {
             return 0;
         }
+        self.looks_up(Lookup::Translation(index));
         // SAFETY: in bounds by the check; plain data; we hold the lock.
         unsafe { self.row_of::<u64>(Table::Mtt, index as usize).read() }
     }

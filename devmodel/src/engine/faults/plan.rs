@@ -27,6 +27,8 @@ pub enum Deed {
     Stop,
     /// The bus refuses what its function reads and writes for `for_us`.
     Abort,
+    /// The keys of its function name nothing for `for_us`: what its queue pairs send from and receive into is not found.
+    Unmap,
     /// The program on its function sees nothing that was written for `for_us`, as if it was on no processor.
     Sleep,
 }
@@ -43,6 +45,7 @@ impl fmt::Display for Deed {
             Self::Pause => "pause",
             Self::Stop => "stop",
             Self::Abort => "abort",
+            Self::Unmap => "unmap",
             Self::Sleep => "sleep",
         })
     }
@@ -145,7 +148,8 @@ impl FaultPlan {
 
     /// Refuses faults of memory and of programs, which a wire cannot make.
     pub(super) fn only_of_the_wire(&self) -> Result<(), TextError> {
-        let other = |(fault, ..): &&(Fault, usize, _)| matches!(fault.deed, Deed::Abort | Deed::Sleep);
+        let other =
+            |(fault, ..): &&(Fault, usize, _)| matches!(fault.deed, Deed::Abort | Deed::Unmap | Deed::Sleep);
         match self.faults.iter().find(other) {
             Some((fault, line, _)) => {
                 let expected =
@@ -168,7 +172,10 @@ impl FaultPlan {
 /// A number with which a fault makes no sense: its key, what it may be, and what it is.
 fn out_of_range(fault: &Fault) -> Option<(&'static str, f64, f64, f64)> {
     let times = |at: Option<f64>| at.unwrap_or(0.0);
-    let lasts = matches!(fault.deed, Deed::Delay | Deed::Pause | Deed::Stop | Deed::Abort | Deed::Sleep);
+    let lasts = matches!(
+        fault.deed,
+        Deed::Delay | Deed::Pause | Deed::Stop | Deed::Abort | Deed::Unmap | Deed::Sleep
+    );
     let bounds = [
         ("psn", 0.0, 16_777_215.0, fault.psn.map_or(0.0, f64::from)),
         ("qp", 0.0, 16_777_215.0, fault.qp.map_or(0.0, f64::from)),

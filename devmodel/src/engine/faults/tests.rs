@@ -144,6 +144,19 @@ fn a_bus_that_refuses_ends_the_connection_and_what_was_found_is_told() {
 }
 
 #[test]
+fn memory_that_is_not_mapped_is_refused_at_either_end_as_a_key_that_is_none() {
+    let refused = |line: &FrameLine| line.syndrome == Some(Syndrome::Nak(NakCode::RemoteAccess));
+    let naks = |from: u8| {
+        let fault = format!("[[fault]]\ndo = \"unmap\"\nfrom = {from}\nnth = 20\nfor_us = 50\n");
+        let (report, found, _) = tried(&fault);
+        assert!(matches!(report, Err(SimError::Broken(_))), "{report:?}");
+        found.timeline.frames.iter().filter(|line| refused(line)).map(|line| line.from).collect::<Vec<_>>()
+    };
+    // A sender who cannot read its own memory sends nothing to be refused.
+    assert_eq!((naks(1), naks(0)), (vec![Some(1)], vec![]));
+}
+
+#[test]
 fn faults_are_the_same_at_every_run_and_messages_are_counted() {
     let plan = "[[fault]]\ndo = \"drop\"\nchance = 0.001\n\n[[fault]]\ndo = \"drop\"\nmessage = 40\nopcode = \"RcWriteFirst\"\n";
     let (report, found, _) = tried(plan);

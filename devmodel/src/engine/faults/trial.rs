@@ -26,6 +26,7 @@ pub(crate) struct Fate {
     pub pause: Ps,
     pub stop: Ps,
     pub abort: Ps,
+    pub unmap: Ps,
     pub sleep: Ps,
 }
 
@@ -44,6 +45,8 @@ pub(crate) struct Trial<T> {
     stopped: BTreeMap<u8, Ps>,
     /// Until when the bus refuses what functions want of it.
     refused: BTreeMap<u8, Ps>,
+    /// Until when keys of functions name nothing.
+    unmapped: BTreeMap<u8, Ps>,
     /// Until when programs on functions see nothing.
     asleep: BTreeMap<u8, Ps>,
     /// Frames that others are to pass: their sender, how many, and what is held.
@@ -64,6 +67,7 @@ impl<T> Trial<T> {
             timeline: Timeline::default(),
             stopped: BTreeMap::new(),
             refused: BTreeMap::new(),
+            unmapped: BTreeMap::new(),
             asleep: BTreeMap::new(),
             held: Vec::new(),
             messages: BTreeMap::new(),
@@ -83,6 +87,11 @@ impl<T> Trial<T> {
     /// Whether the bus refuses what a function wants at `now`.
     pub(crate) fn is_refused(&self, fid: u8, now: Ps) -> bool {
         self.refused.get(&fid).is_some_and(|until| *until > now)
+    }
+
+    /// Whether the keys of a function name nothing at `now`.
+    pub(crate) fn is_unmapped(&self, fid: u8, now: Ps) -> bool {
+        self.unmapped.get(&fid).is_some_and(|until| *until > now)
     }
 
     /// A frame of `bytes` of payload, which leaves at `left`, is sent: what befalls it. Notes it.
@@ -109,9 +118,12 @@ impl<T> Trial<T> {
         };
         let number = (self.timeline.frames.len() < MOST_FRAMES).then_some(self.timeline.frames.len());
         self.timeline.frames.extend(number.map(|_| line));
-        for (of, lasts) in
-            [(&mut self.stopped, fate.stop), (&mut self.refused, fate.abort), (&mut self.asleep, fate.sleep)]
-        {
+        for (of, lasts) in [
+            (&mut self.stopped, fate.stop),
+            (&mut self.refused, fate.abort),
+            (&mut self.unmapped, fate.unmap),
+            (&mut self.asleep, fate.sleep),
+        ] {
             of.extend(from.filter(|_| lasts > 0).map(|fid| (fid, now + lasts)));
         }
         (number, fate)
@@ -175,6 +187,7 @@ impl<T> Trial<T> {
                 Deed::Pause => fate.pause = fate.pause.max(lasts),
                 Deed::Stop => fate.stop = fate.stop.max(lasts),
                 Deed::Abort => fate.abort = fate.abort.max(lasts),
+                Deed::Unmap => fate.unmap = fate.unmap.max(lasts),
                 Deed::Sleep => fate.sleep = fate.sleep.max(lasts),
             }
         }

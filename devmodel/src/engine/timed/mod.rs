@@ -22,7 +22,7 @@ use crate::{
     Adapter, Config,
     host::Host,
     mlx5::{Job, Step, step::Buffers},
-    region::{Func, TimerKind},
+    region::{Func, Lookup, Lookups, TimerKind},
     transport::Timer,
 };
 use std::collections::BTreeMap;
@@ -89,6 +89,8 @@ pub struct Timed<'w, T> {
     /// Of each card, the queue pairs that wait for their turn to send.
     turns: Vec<Turns>,
     buffers: Buffers,
+    /// Room for what a job looks up.
+    lookups: Vec<Lookup>,
     /// The earliest timer of each function for which there is an event.
     timer: BTreeMap<u8, Option<Ps>>,
     /// Frames that were sent, and how many of them were acknowledgements.
@@ -118,6 +120,7 @@ impl<T> Timed<'_, T> {
             card_of,
             turns,
             buffers: Buffers::default(),
+            lookups: Vec::new(),
             timer: BTreeMap::new(),
             frames: [0; 2],
             trace: None,
@@ -253,8 +256,8 @@ impl<T> Timed<'_, T> {
         self.schedule.at(cause.at, What::Job(fid, job, cause, Some(posted)));
     }
 
-    /// Carries out a job whose time has come. Returns what it came about by, as who writes something in consequence has to know: requests that
-    /// nobody acknowledges are done when they have left the port.
+    /// Carries out a job whose time has come. Returns by what what it writes came about: it may have waited for keys and translations, and
+    /// requests that nobody acknowledges are done when they have left the port.
     fn carry_out(
         &mut self,
         adapter: &Adapter,
@@ -272,7 +275,10 @@ impl<T> Timed<'_, T> {
             }
             _ => host,
         };
+        let unmapped = self.trial.as_ref().is_some_and(|trial| trial.is_unmapped(fid, now));
+        let lookups = Lookups::new(std::mem::take(&mut self.lookups), unmapped);
         let mut func = Func::lock(adapter.region(), fid, host);
+        func.note_lookups(&lookups);
         runner::trace(&mut self.trace, now, fid, Traced::Job(job));
         let Self { behaviour, profile, buffers, .. } = self;
         let config = behaviour.get_or_insert_with(|| profile.card.behaviour(adapter.config()));
@@ -290,6 +296,10 @@ impl<T> Timed<'_, T> {
             dispatch(&job, &mut func, &mut step);
         }
         let reads = step.reads;
+        let here = self.place(fid);
+        self.lookups = lookups.take();
+        let Self { cards, profile, spans, lookups, .. } = self;
+        let cause = cards[here].look_up(profile, spans, here, (fid, lookups), cause);
         // What a QP has more to send it sends when it is its turn again.
         while let Some(qp) = func.take_ready() {
             self.submit(cause, fid, Job::Execute { qp });

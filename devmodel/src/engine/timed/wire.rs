@@ -240,29 +240,35 @@ impl<T> Timed<'_, T> {
             let Self { cards, profile, spans, .. } = self;
             flight.cause = cards[here].context(profile, spans, here, qp, flight.cause);
         }
-        self.arrive(adapter, host, fid, &flight);
-        Happened::Function { fid, cause: flight.cause, ends }
+        let cause = self.arrive(adapter, host, fid, &flight);
+        Happened::Function { fid, cause, ends }
     }
 
-    /// A frame is there: the receiver takes it up.
-    fn arrive(&mut self, adapter: &Adapter, host: &mut dyn Host, to: u8, flight: &Flight) {
+    /// A frame is there: the receiver takes it up. Returns by what what it writes came about.
+    fn arrive(&mut self, adapter: &Adapter, host: &mut dyn Host, to: u8, flight: &Flight) -> Cause {
         if let Some((trial, number)) = self.trial.as_mut().zip(flight.number) {
             trial.arrived(number, self.schedule.now());
         }
-        if let Some(whole) = &flight.damaged {
-            let (headers, rest) = whole.split_at(usize::from(flight.frame.header_len));
-            if WireRing::of(adapter.region(), to).push(host, headers, SlotPayload::Bytes(rest), true) {
-                self.carry_out(adapter, host, to, (Job::Arrive, None), flight.cause);
+        let ring = WireRing::of(adapter.region(), to);
+        let came = match &flight.damaged {
+            Some(whole) => {
+                let (headers, rest) = whole.split_at(usize::from(flight.frame.header_len));
+                ring.push(host, headers, SlotPayload::Bytes(rest), true)
             }
-            return;
-        }
-        let payload = match &flight.frame.payload {
-            Payload::Empty => SlotPayload::Bytes(&[]),
-            Payload::Staged(..) => SlotPayload::Bytes(&flight.bytes),
-            Payload::Pieces(n, pieces) => SlotPayload::Pieces(Rid(flight.from), &pieces[..*n as usize]),
+            None => {
+                let payload = match &flight.frame.payload {
+                    Payload::Empty => SlotPayload::Bytes(&[]),
+                    Payload::Staged(..) => SlotPayload::Bytes(&flight.bytes),
+                    Payload::Pieces(n, pieces) => {
+                        SlotPayload::Pieces(Rid(flight.from), &pieces[..*n as usize])
+                    }
+                };
+                ring.push(host, flight.headers(), payload, false)
+            }
         };
-        if WireRing::of(adapter.region(), to).push(host, flight.headers(), payload, false) {
-            self.carry_out(adapter, host, to, (Job::Arrive, None), flight.cause);
+        match came {
+            true => self.carry_out(adapter, host, to, (Job::Arrive, None), flight.cause),
+            false => flight.cause,
         }
     }
 }

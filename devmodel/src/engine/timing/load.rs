@@ -87,6 +87,8 @@ impl Profile {
         let bound = |of_card, key, found: f64, least, most| Bound { of_card, key, found, least, most };
         let bounds = [
             bound(true, "contexts", card.contexts.into(), 1, 1 << 20),
+            bound(true, "keys", card.keys.into(), 1, 1 << 20),
+            bound(true, "translations", card.translations.into(), 1, 1 << 24),
             bound(true, "chunk", card.chunk.into(), 16, 65536),
             bound(true, "answers_at_once", card.answers_at_once.into(), 1, 65536),
             bound(true, "read_pace", card.read_pace.0, 0, 1000),

@@ -34,6 +34,10 @@ pub struct Profile {
 pub struct Card {
     /// Contexts of queue pairs that it has at hand; others it reads from host memory (ICM).
     pub contexts: u32,
+    /// Keys that it has at hand (TPT).
+    pub keys: u32,
+    /// Lines of eight translations that it has at hand, a page each (TPT).
+    pub translations: u32,
     /// From the doorbell's arrival to the first bit on the port, of a message whose data is in the work request (SXD, SXW, SXP).
     pub send: Ns,
     /// For each block of 64 bytes of a work request behind the first (SXW).

@@ -1,0 +1,103 @@
+//! What a card has at hand of what lies in host memory: contexts of queue pairs, keys, translations. A miss costs a read.
+
+use super::{sched::Ps, timing::Dice};
+
+/// Where a thing is.
+#[derive(Clone, Copy, Default)]
+enum Place {
+    /// It was never asked for.
+    #[default]
+    New,
+    /// At hand from this time on.
+    Here(Ps),
+    /// In host memory.
+    Away,
+}
+
+/// Things at hand, each a function's and of a number. Which of them makes room for another is left to chance, so that the share of misses
+/// rises steadily with the number of things.
+pub(crate) struct Cache {
+    slots: Vec<(u8, u32)>,
+    /// All that were ever used, by function and number: what is new was just set up, and is at hand.
+    places: Vec<Vec<Place>>,
+    most: usize,
+    dice: Dice,
+}
+
+impl Cache {
+    /// Room for `most` things.
+    pub(crate) fn new(most: u32) -> Self {
+        Self { slots: Vec::new(), places: Vec::new(), most: most.max(1) as usize, dice: Dice::new(1) }
+    }
+
+    /// Function `fid` asks at `now` for its thing of this number; a read of it takes `trip`. Returns from when on it is at hand, and whether
+    /// it was read. What comes while it is read waits as well, or packets would pass one another.
+    #[inline]
+    pub(crate) fn get(&mut self, fid: u8, number: u32, now: Ps, trip: Ps) -> (Ps, bool) {
+        match self.places.get(usize::from(fid)).and_then(|places| places.get(number as usize)) {
+            Some(Place::Here(from)) => (now.max(*from), false),
+            Some(Place::Away) => (self.place(fid, number, now + trip), true),
+            Some(Place::New) | None => (self.place(fid, number, now), false),
+        }
+    }
+
+    /// From `from` on this one is at hand, in the place of another if there is no room.
+    #[cold]
+    fn place(&mut self, fid: u8, number: u32, from: Ps) -> Ps {
+        if self.slots.len() < self.most {
+            self.slots.push((fid, number));
+        } else {
+            let slot = (self.dice.throw() * self.most as f64) as usize;
+            let (fid, number) = std::mem::replace(&mut self.slots[slot], (fid, number));
+            self.places[usize::from(fid)][number as usize] = Place::Away;
+        }
+        let (fid, number) = (usize::from(fid), number as usize);
+        if self.places.len() <= fid {
+            self.places.resize(fid + 1, Vec::new());
+        }
+        let places = &mut self.places[fid];
+        if places.len() <= number {
+            places.resize((number + 1).next_power_of_two(), Place::New);
+        }
+        places[number] = Place::Here(from);
+        from
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The share of misses of things in turn.
+    fn missed(most: u32, things: u32) -> f64 {
+        let mut all = Cache::new(most);
+        (0..things).for_each(|n| assert_eq!(all.get(1, n, 0, 5), (0, false), "a new one is at hand"));
+        let misses = (0..20 * things).filter(|n| all.get(1, n % things, 100, 5).1).count();
+        misses as f64 / f64::from(20 * things)
+    }
+
+    #[test]
+    fn as_many_as_there_is_room_for_are_never_missed_and_more_are_by_and_by() {
+        assert_eq!(missed(100, 100), 0.0);
+        let shares = [110, 150, 300, 1000].map(|things| missed(100, things));
+        assert!(shares.is_sorted() && shares[0] > 0.02 && shares[0] < 0.3 && shares[3] > 0.85, "{shares:?}");
+    }
+
+    #[test]
+    fn what_comes_while_a_thing_is_read_waits_for_it() {
+        let mut one = Cache::new(1);
+        one.get(1, 7, 0, 5);
+        one.get(1, 8, 0, 5);
+        assert_eq!(one.get(1, 7, 10, 5), (15, true));
+        assert_eq!(one.get(1, 7, 12, 5), (15, false));
+        assert_eq!(one.get(1, 7, 20, 5), (20, false));
+    }
+
+    #[test]
+    fn things_of_several_functions_share_the_room() {
+        let mut one = Cache::new(1);
+        one.get(1, 7, 0, 5);
+        one.get(2, 7, 0, 5);
+        assert_eq!(one.get(1, 7, 10, 5), (15, true));
+    }
+}
