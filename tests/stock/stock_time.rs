@@ -195,6 +195,59 @@ fn sleeps_take_their_time_and_none_of_this_machines() {
     assert!(begin.elapsed().as_secs() < 60);
 }
 
+/// Waits for nothing that comes, by each call that has a limit, and alarms.
+const WAITS: &str = r#"
+import os, select, signal, sys, threading, time
+reader, _ = os.pipe()
+def took(call):
+    begin = time.monotonic()
+    call()
+    print(round(time.monotonic() - begin, 3))
+poll, epoll = select.poll(), select.epoll()
+poll.register(reader)
+epoll.register(reader)
+signal.signal(signal.SIGALRM, lambda *_: None)
+if len(sys.argv) > 1:
+    threading.Thread(target=time.sleep, args=(7200,)).start()
+unit = 600 if len(sys.argv) > 1 else 0.2
+took(lambda: select.select([reader], [], [], unit))
+took(lambda: poll.poll(1000 * unit))
+took(lambda: epoll.poll(unit))
+signal.setitimer(signal.ITIMER_REAL, unit, 2 * unit)
+took(lambda: (signal.pause(), signal.pause()))
+print(round(signal.setitimer(signal.ITIMER_REAL, 0)[0] / unit, 3))
+signal.alarm(10)
+print(signal.alarm(0), signal.alarm(0), len(select.select([], [reader], [], 0)[1]))
+"#;
+
+#[test]
+fn waits_with_limits_and_alarms_end_at_a_time_of_the_node() {
+    let node = Node::new("timed-waits", 1).timed();
+    let begin = std::time::Instant::now();
+    // Beside a thread that sleeps, time goes on by itself.
+    let said = node.run(&["python3", "-c", WAITS, "beside"]);
+    assert_eq!(said, "600.0\n600.0\n600.0\n1800.0\n2.0\n10 0 0\n");
+    assert!(begin.elapsed().as_secs() < 60);
+    // Alone, somebody who is not of the node might come, so it goes on as this machine's.
+    let alone = std::time::Instant::now();
+    let said = node.run(&["python3", "-c", WAITS]);
+    assert_eq!(said, "0.2\n0.2\n0.2\n0.6\n2.0\n10 0 0\n");
+    assert!(alone.elapsed().as_secs_f64() > 1.2);
+}
+
+#[test]
+fn a_run_for_a_second_takes_a_second_of_the_node_and_prints_the_same_again() {
+    let node = Node::new("timed-second", 2).timed();
+    let options = ["-s", "65536", "-D", "1", "-f", "0"];
+    let first = rows(&node, "ib_write_bw", &options);
+    let expected = sim(&["write_bw", "-s", "65536"])[0][3];
+    let (messages, found) = (first[0][1], first[0][3]);
+    assert!((found - expected).abs() <= 0.01 * expected, "{found}, not {expected}");
+    // MiB in a second are sixteen messages each.
+    assert!((messages / 16.0 - found).abs() <= 0.01 * found, "{messages} messages");
+    assert_eq!(rows(&node, "ib_write_bw", &options), first);
+}
+
 /// Some measure the processor's counter, others believe the kernel.
 #[test]
 #[cfg(target_arch = "x86_64")]

@@ -28,7 +28,7 @@ const RING: usize = 512;
 /// Nanoseconds of which clocks' origins are multiples.
 const EVEN: u64 = 1_000_000;
 /// Name and version of the layout.
-const MAGIC: u64 = 0x636c_6f63_6b00_0004;
+const MAGIC: u64 = 0x636c_6f63_6b00_0005;
 
 /// What a thread does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,6 +44,8 @@ pub enum State {
     Spinning = 3,
     /// It did that, and goes on when the conductor says when it noticed.
     Noticed = 4,
+    /// It waits in the kernel for files, no longer than until a time.
+    Limited = 5,
 }
 
 impl State {
@@ -53,6 +55,7 @@ impl State {
             2 => Self::Sleeping,
             3 => Self::Spinning,
             4 => Self::Noticed,
+            5 => Self::Limited,
             _ => Self::Running,
         }
     }
@@ -139,8 +142,11 @@ pub(crate) struct Place {
     /// Its time, and what that was when the thread sat down.
     pub time: AtomicU64,
     pub began: AtomicU64,
-    /// While it sleeps: until when.
+    /// While it sleeps, or waits no longer: until when.
     pub until: AtomicU64,
+    /// Of a process's first thread: when its process is sent SIGALRM, 0 is never; and how long after that again, 0 is not.
+    pub alarm: AtomicU64,
+    pub interval: AtomicU64,
     /// What the conductor woke it for became visible at this time; 0 is nothing.
     pub woken: AtomicU64,
     /// What it takes to notice that.
@@ -155,6 +161,10 @@ pub(crate) struct Place {
     pub rested: AtomicU32,
     /// Calls that it is in: see [`super::Call`].
     pub calls: AtomicU32,
+    /// 1 if its wait in the kernel is over, and the kernel has not let it go on.
+    pub over: AtomicU32,
+    /// 1 if the thread is one that a provider has for itself.
+    pub apart: AtomicU32,
     /// Doorbells written and taken, counted.
     pub head: AtomicU32,
     pub tail: AtomicU32,

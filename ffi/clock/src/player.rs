@@ -35,7 +35,10 @@ thread_local! {
 pub fn stay_apart() {
     APART.set(true);
     // Whoever interrupts it sees that it does something.
-    let _ = FOUND.get().and_then(Board::player);
+    if let Some(player) = FOUND.get().and_then(Board::player) {
+        // Other libraries of the process have other thread-locals.
+        player.place().apart.store(1, Relaxed);
+    }
     #[cfg(target_arch = "x86_64")]
     // SAFETY: changes an attribute of the calling thread alone.
     unsafe {
@@ -71,6 +74,11 @@ impl Player {
         })?;
         MINE.set(Some(number));
         Some(Self { board, number })
+    }
+
+    /// Whether the thread is one that a provider has for itself.
+    pub fn is_apart(&self) -> bool {
+        self.place().apart.load(Relaxed) != 0
     }
 
     fn place(&self) -> &'static Place {
@@ -190,13 +198,47 @@ impl Player {
         self.rest(State::Waiting);
     }
 
-    /// The thread sleeps until `until`.
-    pub fn sleep(&self, until: u64) {
+    /// The thread sleeps until `until`, or until a signal ends that. Returns how much of it is left then.
+    pub fn sleep(&self, until: u64) -> u64 {
+        self.stay_until(until, State::Sleeping);
+        self.rest(State::Sleeping);
+        if self.board.is_conducted() { until.saturating_sub(self.now()) } else { 0 }
+    }
+
+    fn stay_until(&self, until: u64, how: State) {
         self.now();
         self.place().until.store(until, Relaxed);
         self.place().rested.store(1, Relaxed);
-        self.place().state.store(State::Sleeping as u32, SeqCst);
-        self.rest(State::Sleeping);
+        self.place().state.store(how as u32, SeqCst);
+    }
+
+    /// The thread is about to wait in the kernel, no longer than until `until`.
+    pub fn limit(&self, until: u64) -> Limit {
+        self.stay_until(until, State::Limited);
+        self.board.tell();
+        Limit(*self)
+    }
+
+    /// The process of the calling thread is sent SIGALRM at `at`, unless that is 0, and every `interval` from then on, unless that is 0. Returns
+    /// what was to happen before. `None` if the process's first thread is not on the board, which would have to remember it.
+    pub fn set_alarm(&self, at: u64, interval: u64) -> Option<(u64, u64)> {
+        let first = self.first()?;
+        let before = (first.place().alarm.swap(0, SeqCst), first.place().interval.swap(interval, SeqCst));
+        first.place().alarm.store(at, SeqCst);
+        self.board.tell();
+        Some(before)
+    }
+
+    /// When the process of the calling thread is sent SIGALRM, and how long after that again; both 0 are not at all.
+    pub fn alarm_of_process(&self) -> Option<(u64, u64)> {
+        let first = self.first()?;
+        Some((first.alarm(), first.place().interval.load(SeqCst)))
+    }
+
+    /// The first thread of the calling thread's process.
+    fn first(&self) -> Option<Self> {
+        let pid = sys::thread().1;
+        self.board.players().find(|player| player.thread() == (pid, pid))
     }
 
     /// Sleeps while its state is `how`.
@@ -235,17 +277,38 @@ impl Drop for Call {
     }
 }
 
+/// The calling thread waits in the kernel until this is dropped.
+pub struct Limit(Player);
+
+impl Limit {
+    /// Whether it has waited for as long as it was to.
+    pub fn is_over(&self) -> bool {
+        self.0.state() != State::Limited || !self.0.board.is_conducted()
+    }
+}
+
+impl Drop for Limit {
+    fn drop(&mut self) {
+        let (limited, running) = (State::Limited as u32, State::Running as u32);
+        let place = self.0.place();
+        let _ = place.state.compare_exchange(limited, running, SeqCst, Relaxed);
+        place.over.store(0, SeqCst);
+    }
+}
+
 impl Place {
     fn begin(&self, pid: u32, now: u64) {
         self.state.store(State::Running as u32, Relaxed);
         self.fid.store(u32::MAX, Relaxed);
         self.time.store(now, Relaxed);
         self.began.store(now, Relaxed);
-        for word in [&self.woken, &self.notice] {
+        for word in [&self.woken, &self.notice, &self.alarm, &self.interval] {
             word.store(0, Relaxed);
         }
         self.rested.store(1, Relaxed);
         self.calls.store(0, Relaxed);
+        self.over.store(0, Relaxed);
+        self.apart.store(0, Relaxed);
         self.listens.store(0, Relaxed);
         self.known.store(u64::MAX, Relaxed);
         self.tail.store(self.head.load(Relaxed), Relaxed);
@@ -285,9 +348,9 @@ impl Player {
         self.place().said.load(Relaxed) != self.board.0.said.load(SeqCst)
     }
 
-    /// Whether it is in a [`Call`].
+    /// Whether it is in a [`Call`], or its wait in the kernel is over.
     pub fn calls(&self) -> bool {
-        self.place().calls.load(SeqCst) != 0
+        self.place().calls.load(SeqCst) != 0 || self.place().over.load(SeqCst) != 0
     }
 
     /// Whether something was said that it is about to hear: it goes on as soon as the kernel lets it.
@@ -296,7 +359,7 @@ impl Player {
         key != 0 && self.board.has_unheard(key)
     }
 
-    /// Until when it sleeps.
+    /// Until when it sleeps, or waits in the kernel at most.
     pub fn until(&self) -> u64 {
         self.place().until.load(Acquire)
     }
@@ -324,6 +387,39 @@ impl Player {
     pub fn rise(&self, at: u64) {
         self.place().time.fetch_max(at, AcqRel);
         self.wake();
+    }
+
+    /// Ends its wait in the kernel at `at`. It does something from now on, though the kernel has not let it go on yet.
+    pub fn expire(&self, at: u64) {
+        let place = self.place();
+        let (limited, running) = (State::Limited as u32, State::Running as u32);
+        place.time.fetch_max(at, AcqRel);
+        place.over.store(1, SeqCst);
+        if place.state.compare_exchange(limited, running, SeqCst, Relaxed).is_err() {
+            place.over.store(0, SeqCst);
+        }
+    }
+
+    /// When its process is to be sent SIGALRM; 0 is never.
+    pub fn alarm(&self) -> u64 {
+        self.place().alarm.load(SeqCst)
+    }
+
+    /// It is `at`, when its process is to be sent SIGALRM: that is done, and whatever the thread waited for in virtual time ends.
+    pub fn sound(&self, at: u64) {
+        let place = self.place();
+        let interval = place.interval.load(SeqCst);
+        let next = if interval == 0 { 0 } else { at.saturating_add(interval) };
+        if place.alarm.compare_exchange(at, next, SeqCst, Relaxed).is_err() {
+            // The program thought better of it.
+            return;
+        }
+        sys::send_alarm(self.thread().1);
+        match self.state() {
+            State::Sleeping => self.rise(at),
+            State::Waiting | State::Spinning => self.wake(),
+            State::Running | State::Noticed | State::Limited => {}
+        }
     }
 
     /// Takes the next doorbell that it wrote.

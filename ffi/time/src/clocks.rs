@@ -1,10 +1,8 @@
 //! Clocks and sleeps.
 
-use super::{fail, player};
+use super::{PS, fail, nanoseconds, player, time_of};
 use libc::{c_int, c_uint, c_void, clockid_t, time_t, timespec, timeval, useconds_t};
 
-/// Picoseconds of a nanosecond.
-const PS: u64 = 1000;
 /// How long a thread is off its processor that yields it, in nanoseconds.
 const YIELD: u64 = 1000;
 
@@ -32,10 +30,8 @@ fn now(clock: clockid_t, whole: u64) -> Option<u64> {
 pub unsafe extern "C" fn clock_gettime(clock: clockid_t, to: *mut timespec) -> c_int {
     match now(clock, 1) {
         Some(ns) if !to.is_null() => {
-            let at =
-                timespec { tv_sec: (ns / 1_000_000_000) as time_t, tv_nsec: (ns % 1_000_000_000) as i64 };
             // SAFETY: the caller's promise.
-            unsafe { to.write(at) };
+            unsafe { to.write(time_of(ns)) };
             0
         }
         // SAFETY: the kernel checks what it is given.
@@ -75,23 +71,28 @@ pub unsafe extern "C" fn time(to: *mut time_t) -> time_t {
     at.tv_sec
 }
 
-/// Sleeps for `ns`, or until the board's time is `ns` of the clock. Returns false if it is the kernel's matter.
-fn slept(ns: u64, until: Option<bool>) -> bool {
-    let Some((board, player)) = player() else { return false };
+/// Sleeps for `ns`, or until the board's time is `ns` of the clock. Returns how many were left when a signal came. `None` if it is the kernel's
+/// matter.
+fn slept(ns: u64, until: Option<bool>) -> Option<u64> {
+    let (board, player) = player()?;
     let now = player.now();
     let end = match until {
         None => now.saturating_add(ns.saturating_mul(PS)),
         Some(real) => ns.saturating_sub(board.wall(0, real)).saturating_mul(PS),
     };
-    if end > now {
-        player.sleep(end);
-    }
-    true
+    Some(if end > now { player.sleep(end).div_ceil(PS) } else { 0 })
 }
 
-fn nanoseconds(at: &timespec) -> Option<u64> {
-    let (seconds, rest) = (u64::try_from(at.tv_sec).ok()?, u64::try_from(at.tv_nsec).ok()?);
-    (rest < 1_000_000_000).then_some(seconds.saturating_mul(1_000_000_000) + rest)
+/// Tells a caller what it did not sleep, and why.
+///
+/// # Safety
+/// `left` is null, or can be written to.
+unsafe fn interrupted(ns: u64, left: *mut timespec) -> c_int {
+    if !left.is_null() {
+        // SAFETY: the caller's promise.
+        unsafe { left.write(time_of(ns)) };
+    }
+    fail(libc::EINTR)
 }
 
 /// # Safety
@@ -101,9 +102,11 @@ pub unsafe extern "C" fn nanosleep(how_long: *const timespec, left: *mut timespe
     // SAFETY: the caller's promise.
     let asked = unsafe { how_long.as_ref() }.and_then(nanoseconds);
     match asked.map(|ns| slept(ns, None)) {
-        Some(true) => 0,
+        Some(Some(0)) => 0,
+        // SAFETY: the caller's promise.
+        Some(Some(ns)) => unsafe { interrupted(ns, left) },
         // SAFETY: the kernel checks what it is given.
-        Some(false) => unsafe { libc::syscall(libc::SYS_nanosleep, how_long, left) as c_int },
+        Some(None) => unsafe { libc::syscall(libc::SYS_nanosleep, how_long, left) as c_int },
         None => fail(libc::EINVAL),
     }
 }
@@ -120,8 +123,16 @@ pub unsafe extern "C" fn clock_nanosleep(
     // SAFETY: the caller's promise.
     let Some(ns) = unsafe { how_long.as_ref() }.and_then(nanoseconds) else { return libc::EINVAL };
     let until = (flags & libc::TIMER_ABSTIME != 0).then_some(clock == libc::CLOCK_REALTIME);
-    if slept(ns, until) {
-        return 0;
+    match slept(ns, until) {
+        Some(0) => return 0,
+        Some(ns) => {
+            // What is left until a time is known by whoever asked.
+            let left = if until.is_some() { std::ptr::null_mut() } else { left };
+            // SAFETY: the caller's promise.
+            unsafe { interrupted(ns, left) };
+            return libc::EINTR;
+        }
+        None => {}
     }
     // SAFETY: the kernel checks what it is given.
     match unsafe { libc::syscall(libc::SYS_clock_nanosleep, clock, flags, how_long, left) } {
@@ -160,6 +171,6 @@ pub extern "C" fn sched_yield() -> c_int {
         return unsafe { libc::syscall(libc::SYS_sched_yield) as c_int };
     };
     board.speak();
-    slept(YIELD, None);
+    let _ = slept(YIELD, None);
     0
 }

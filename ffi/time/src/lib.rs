@@ -4,13 +4,15 @@
 //! All of it works on the board that `IRONVERBS_CLOCK` names. Without one every call is the kernel's.
 #![allow(unsafe_code)]
 
+mod alarms;
 mod clocks;
 mod counter;
 mod programs;
 mod sockets;
+mod waits;
 
 use clock::{Board, Player};
-use libc::{c_char, c_int};
+use libc::{c_char, c_int, timespec};
 use std::{
     ffi::{CStr, OsStr, OsString},
     os::unix::ffi::OsStrExt,
@@ -65,6 +67,36 @@ unsafe extern "C" fn begin(_argc: c_int, _argv: *const *const c_char, environmen
 #[used]
 #[unsafe(link_section = ".init_array")]
 static BEGIN: unsafe extern "C" fn(c_int, *const *const c_char, *const *const c_char) = begin;
+
+/// Picoseconds of a nanosecond.
+const PS: u64 = 1000;
+
+/// Nanoseconds of a time, if it is one.
+fn nanoseconds(at: &timespec) -> Option<u64> {
+    let (seconds, rest) = (u64::try_from(at.tv_sec).ok()?, u64::try_from(at.tv_nsec).ok()?);
+    (rest < 1_000_000_000).then_some(seconds.saturating_mul(1_000_000_000).saturating_add(rest))
+}
+
+/// The other way round.
+fn time_of(ns: u64) -> timespec {
+    timespec { tv_sec: (ns / 1_000_000_000) as libc::time_t, tv_nsec: (ns % 1_000_000_000) as i64 }
+}
+
+/// The calling thread's errno, which our own calls leave alone.
+struct Errno(c_int);
+
+impl Errno {
+    fn keep() -> Self {
+        // SAFETY: it is the calling thread's own.
+        Self(unsafe { *libc::__errno_location() })
+    }
+}
+
+impl Drop for Errno {
+    fn drop(&mut self) {
+        fail(self.0);
+    }
+}
 
 /// Sets errno.
 fn fail(errno: c_int) -> c_int {

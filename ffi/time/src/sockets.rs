@@ -1,6 +1,6 @@
 //! What threads say to each other by files and sockets: whoever hears something is no earlier than who said it.
 
-use super::player;
+use super::{Errno, player};
 use clock::{Board, Player};
 use libc::{c_int, c_void, msghdr, size_t, sockaddr, sockaddr_storage, socklen_t, ssize_t};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -86,22 +86,6 @@ fn hear(board: Board, player: Player, key: Option<u64>, bytes: u64) {
             None => _ = player.now(),
         },
         None => player.hear(None),
-    }
-}
-
-/// The calling thread's errno, which our own calls leave alone.
-struct Errno(c_int);
-
-impl Errno {
-    fn keep() -> Self {
-        // SAFETY: it is the calling thread's own.
-        Self(unsafe { *libc::__errno_location() })
-    }
-}
-
-impl Drop for Errno {
-    fn drop(&mut self) {
-        super::fail(self.0);
     }
 }
 

@@ -3,6 +3,7 @@
 use super::{
     effort::{Efforts, is_there, runs},
     late::{Late, Written},
+    limits::{Limit, Limits},
 };
 use crate::{NodeError, core::Core, dir, node::Node};
 use clock::{Board, Costs, FILE, PLAYERS, Player, State};
@@ -137,6 +138,7 @@ pub struct Conductor {
     looked: [Ps; 2],
     /// Since when threads have been called that do not hear it.
     called: Option<Instant>,
+    limits: Limits,
 }
 
 impl Conductor {
@@ -187,6 +189,7 @@ impl Conductor {
             shown: false,
             looked: [0; 2],
             called: None,
+            limits: Limits::default(),
         })
     }
 
@@ -239,7 +242,14 @@ impl Conductor {
                 .min_by_key(|player| (player.until(), player.number()));
             let next = self.engine.next(&self.node.core().adapter);
             let soonest = next.into_iter().chain(sleeper.map(Player::until)).min();
+            let limit = self.limits.due(&players, soonest, self.engine.now());
+            let soonest = limit.map(|limit| limit.at).or(soonest);
             if soonest.is_some_and(|at| self.hesitates(at, &players)) {
+                continue;
+            }
+            if let Some(limit) = limit {
+                self.begin(limit.at);
+                limit.pass(&self.board);
                 continue;
             }
             match (next, sleeper) {
@@ -247,8 +257,7 @@ impl Conductor {
                     self.go_on(&players)
                 }
                 (_, Some(sleeper)) => {
-                    self.engine.begin(sleeper.until());
-                    self.board.set_now(self.engine.now());
+                    self.begin(sleeper.until());
                     sleeper.rise(sleeper.until());
                     // What it does before it rests again may be what others wait for.
                     self.board.speak();
@@ -262,6 +271,12 @@ impl Conductor {
                 }
             }
         }
+    }
+
+    /// It is `at` now.
+    fn begin(&mut self, at: Ps) {
+        self.engine.begin(at);
+        self.board.set_now(self.engine.now());
     }
 
     /// Before much time passes, until `soonest`, threads may do something after all. Returns whether they were asked to.
@@ -283,7 +298,8 @@ impl Conductor {
 
     /// Whether a thread does something. If so it was waited for.
     fn wait_for(&mut self, players: &[Player], heard: u32) -> bool {
-        let is_busy = |player: &&Player| player.state() == State::Running && runs(player);
+        let may_run = |state| matches!(state, State::Running | State::Limited);
+        let is_busy = |player: &&Player| may_run(player.state()) && runs(player);
         let Some(busy) = players.iter().find(is_busy) else { return false };
         let (mut time, mut begin) = (busy.time(), self.efforts.of(busy));
         loop {
@@ -395,11 +411,14 @@ impl Conductor {
         }
     }
 
-    /// Lets things happen until one of them may be noticed.
+    /// Lets things happen until one of them may be noticed, or the time of somebody who is not served by the device has come.
     fn go_on(&mut self, players: &[Player]) {
         self.shown = false;
+        let sleepers = players.iter().filter(|player| player.state() == State::Sleeping);
+        let until = sleepers.map(Player::until).chain(Limit::first(players).map(|limit| limit.at)).min();
         for _ in 0..STEPS {
-            if self.shown {
+            let next = self.engine.next(&self.node.core().adapter);
+            if self.shown || next.zip(until).is_some_and(|(next, until)| next > until) {
                 return;
             }
             let Self { engine, node, written, .. } = self;

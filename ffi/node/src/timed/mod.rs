@@ -3,6 +3,7 @@
 mod conductor;
 mod effort;
 mod late;
+mod limits;
 
 pub use ::clock::{CYCLE, Call, stay_apart};
 pub use conductor::{Conductor, Rules, board_of, is_conducted};

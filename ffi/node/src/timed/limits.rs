@@ -1,0 +1,67 @@
+//! Ends of threads' waits in the kernel, and alarms of their processes: what time passes, and does not go on for alone.
+
+use clock::{Board, Player, State};
+use devmodel::engine::Ps;
+use std::time::{Duration, Instant};
+
+/// The end of a thread's wait in the kernel, or an alarm of its process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Limit {
+    /// When that is.
+    pub at: Ps,
+    /// The player's place.
+    player: usize,
+    is_alarm: bool,
+}
+
+impl Limit {
+    /// The first of all.
+    pub fn first(players: &[Player]) -> Option<Self> {
+        let limits = players.iter().flat_map(|player| {
+            let of = |at, is_alarm| Self { at, player: player.number(), is_alarm };
+            let waits = (player.state() == State::Limited).then(|| of(player.until(), false));
+            let alarm = Some(player.alarm()).filter(|at| *at != 0).map(|at| of(at, true));
+            waits.into_iter().chain(alarm)
+        });
+        limits.min()
+    }
+
+    /// Its time has come.
+    pub fn pass(self, board: &Board) {
+        let Some(player) = board.players().find(|player| player.number() == self.player) else { return };
+        match self.is_alarm {
+            true => player.sound(self.at),
+            false => player.expire(self.at),
+        }
+        // What it does before it rests again may be what others wait for.
+        board.speak();
+    }
+}
+
+/// Says when limits are passed.
+#[derive(Default)]
+pub struct Limits {
+    /// Since when nothing but this one is to happen, and what the time was.
+    alone: Option<(Limit, Instant, Ps)>,
+}
+
+impl Limits {
+    /// The first limit, if it is passed now, before what else happens `soonest`. Where nothing else does, somebody who is not on the board
+    /// may be about to say something: then as much of this machine's time has to pass as from `now` to the limit.
+    pub fn due(&mut self, players: &[Player], soonest: Option<Ps>, now: Ps) -> Option<Limit> {
+        let first = Limit::first(players);
+        let Some((limit, None)) = first.map(|limit| (limit, soonest)) else {
+            self.alone = None;
+            return first
+                .zip(soonest)
+                .filter(|(limit, soonest)| limit.at <= *soonest)
+                .map(|(limit, _)| limit);
+        };
+        let (_, since, then) = match self.alone {
+            Some(alone) if alone.0 == limit => alone,
+            _ => *self.alone.insert((limit, Instant::now(), now)),
+        };
+        let left = Duration::from_nanos(limit.at.saturating_sub(then) / 1000);
+        (since.elapsed() >= left).then_some(limit)
+    }
+}
