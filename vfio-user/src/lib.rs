@@ -29,6 +29,7 @@
 //! error.
 #![deny(unsafe_code)]
 
+mod eager;
 mod error;
 mod header;
 pub mod message;
@@ -36,6 +37,7 @@ pub mod socket;
 pub mod sys;
 pub mod version;
 
+pub use eager::Eager;
 pub use error::{Error, Result};
 pub use header::{Command, HEADER_SIZE, Header, Kind};
 pub use message::*;

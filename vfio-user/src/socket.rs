@@ -1,7 +1,7 @@
 //! Messages over a stream socket, with their descriptors, and the sockets that a server listens on.
 
 use crate::{
-    Command, Error, HEADER_SIZE, Header, Kind, MAX_MESSAGE, Result, sys,
+    Command, Eager, Error, HEADER_SIZE, Header, Kind, MAX_MESSAGE, Result, sys,
     version::{MAJOR, Version},
 };
 use std::{
@@ -49,6 +49,8 @@ pub struct Receiver {
     /// the piece of the stream that carried descriptors, so that byte is of the message they belong to.
     fds: Vec<(u64, OwnedFd)>,
     patience: Duration,
+    /// Waits without a limit, which a server's are.
+    eager: Eager,
 }
 
 /// The sending half. Threads that send take turns.
@@ -137,9 +139,15 @@ impl Receiver {
         let what = if within_message { "the rest of a message" } else { "a message" };
         let mut fds = Vec::new();
         let begun = Instant::now();
+        let room = &mut self.buf[self.end..];
+        let mut receive = |dont_wait| sys::receive(self.socket.as_fd(), room, &mut fds, dont_wait);
+        let look = || match receive(true) {
+            Err(e) if e.kind() == ErrorKind::WouldBlock => None,
+            found => Some(found),
+        };
+        let mut found = if wait.is_none() { self.eager.look(look) } else { None };
         let got = loop {
-            let room = &mut self.buf[self.end..];
-            match sys::receive(self.socket.as_fd(), room, &mut fds, wait.is_some()) {
+            match found.take().unwrap_or_else(|| receive(wait.is_some())) {
                 Ok(got) => break got,
                 Err(e) if e.kind() == ErrorKind::WouldBlock => {
                     let wait = wait.unwrap_or(self.patience);
@@ -155,6 +163,7 @@ impl Receiver {
                 Err(e) => return Err(Error::System("receive a message", e)),
             }
         };
+        self.eager.end();
         match got {
             0 if within_message => {
                 return Err(Error::Malformed("the connection was closed in the middle of a message".into()));
@@ -262,6 +271,7 @@ impl Connection {
             base: 0,
             fds: Vec::new(),
             patience: PATIENCE,
+            eager: Eager::default(),
         };
         Ok(Self { receiver, sender: Sender { socket }, next_id: 0 })
     }

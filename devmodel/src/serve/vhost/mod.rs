@@ -20,7 +20,9 @@ use std::{
     },
     sync::Arc,
 };
-use vfio_user_proto::{DMA_READ_ALLOWED, DMA_WRITE_ALLOWED, Error, MAX_TRANSFER, PATIENCE, Result, sys};
+use vfio_user_proto::{
+    DMA_READ_ALLOWED, DMA_WRITE_ALLOWED, Eager, Error, MAX_TRANSFER, PATIENCE, Result, sys,
+};
 use wire::{Message, request};
 
 /// Features: virtio 1, protocol features.
@@ -189,11 +191,18 @@ struct Session<'a> {
 
 impl Session<'_> {
     fn run(&mut self) -> Result<()> {
+        let mut eager = Eager::default();
         loop {
             // A client that holds the function without negotiating keeps it from others.
             let within = (!self.agreed).then_some(PATIENCE);
             let sockets = [self.socket.as_fd(), self.device.messages.woken()];
-            let [asked, woken] = match sys::any_readable(sockets, within) {
+            let ready = |within| sys::any_readable(sockets, within);
+            let look =
+                || ready(Some(std::time::Duration::ZERO)).ok().filter(|[asked, woken]| *asked || *woken);
+            let found = if self.agreed { eager.look(look).map(Ok) } else { None };
+            let found = found.unwrap_or_else(|| ready(within));
+            eager.end();
+            let [asked, woken] = match found {
                 Ok([false, false]) => return Err(Error::Silent(PATIENCE.as_millis(), "a message")),
                 Ok(ready) => ready,
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,

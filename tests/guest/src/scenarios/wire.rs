@@ -228,6 +228,13 @@ fn dissect(images: &Images, capture: &Path) -> Outcome<(usize, String)> {
     Ok((packets(images, capture, "infiniband")?.len(), packets(images, capture, wrong)?.join("\n")))
 }
 
+/// What our checker of the transport's rules says of a capture, which it has nothing to find in. Of a `lossy` one it lacks some frames.
+fn rules(capture: &Path, lossy: bool) -> Outcome<String> {
+    let mut command = Command::new(built().join("ironverbs"));
+    command.arg("check").args(lossy.then_some("--lossy")).arg(capture);
+    host("ironverbs check", &mut command)
+}
+
 fn run(images: &Images, name: &str, kernel: &str, faults: Option<&str>) -> Outcome {
     let mut wire = Wire::boot(images, name, kernel, faults)?;
     let capture = wire.scratch.join("capture.pcap");
@@ -244,6 +251,7 @@ fn run(images: &Images, name: &str, kernel: &str, faults: Option<&str>) -> Outco
         ));
     }
     println!("    {packets} packets, none malformed");
+    println!("    {}", rules(&capture, faults.is_some())?.trim_end());
     log::clean(&mut wire.guest)?;
     wire.server.check()?;
     wire.guest.power_off()
