@@ -33,11 +33,14 @@
 //! [`Ring`] is the order of things in a ring whose fillers hold such a lock, so that one who dies leaves no half of a
 //! frame in it.
 //!
+//! [`Bell`] wakes a thread that has nothing to do.
+//!
 //! [`BiasedMutex`] is the same for threads of one process, and cheaper for it. Beside the two stands what they and
 //! their users need of the machine: the number of a thread ([`this_thread`]), barriers in other threads ([`barrier`]),
 //! forks ([`fork`]) and a thread that no signal interrupts ([`Quiet`]).
 
 pub mod barrier;
+mod bell;
 mod bias;
 pub mod fork;
 pub mod laboratory;
@@ -47,6 +50,7 @@ mod quiet;
 mod ring;
 mod thread;
 
+pub use bell::Bell;
 pub use lock::{Dead, Holding, Lock, Patience};
 pub use mutex::{BiasedGuard, BiasedMutex};
 pub use quiet::Quiet;

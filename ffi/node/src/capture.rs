@@ -81,12 +81,12 @@ impl Drop for CaptureThread {
 
 fn write<W: Write>(held: &Held, mut file: Capture<W>, stop: &AtomicBool) -> io::Result<u64> {
     let core = held.core();
-    let (ring, wake) = (core.outlet_ring(Outlet::Capture), &core.outlet(Outlet::Capture).wake);
+    let (ring, bell) = (core.outlet_ring(Outlet::Capture), &core.outlet(Outlet::Capture).bell);
     let since_1970 = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     let start = since_1970.saturating_sub(Duration::from_nanos(core.now() / 1000));
     let (mut frame, mut frames) = (Vec::new(), 0);
     loop {
-        let seen = wake.load(SeqCst);
+        let seen = bell.rung();
         let stopping = stop.load(Acquire);
         while let Some(left) = ring.pop(&mut frame) {
             file.write(start + Duration::from_nanos(left.now / 1000), &frame)?;

@@ -281,11 +281,7 @@ impl Core {
 
     /// Wakes the parked thread of `slot`.
     pub fn wake(&self, slot: u16) {
-        let place = self.map.party(slot);
-        place.wake.fetch_add(1, SeqCst);
-        if place.sleeping.load(SeqCst) != 0 {
-            sys::futex_wake(&place.wake);
-        }
+        self.map.party(slot).bell.ring(sys::futex_wake);
     }
 
     /// Notes that party `slot` may have died, and wakes our parked thread to find out.

@@ -25,6 +25,7 @@ use std::{
         atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed},
     },
 };
+use sync::Bell;
 
 /// First word of the file: name and version of the layout.
 pub const MAGIC: u64 = 0x6e6f_6465_0000_0010;
@@ -89,10 +90,8 @@ pub struct Header {
 pub struct OutletSlot {
     /// Opener (see `Transport::opener`) that consumes it; 0 is none.
     pub holder: AtomicU32,
-    /// Counts frames; the consumer's thread sleeps on this word.
-    pub wake: AtomicU32,
-    /// 1 while that thread sleeps or is about to.
-    pub sleeping: AtomicU32,
+    /// Rung for frames; the consumer's thread sleeps.
+    pub bell: Bell,
 }
 
 /// A neighbour: an address beyond the uplink.
@@ -125,10 +124,8 @@ pub struct PartySlot {
     pub probe: AtomicU64,
     /// A random number.
     pub token: AtomicU64,
-    /// Counts wake-ups of the parked thread, which sleeps on this word.
-    pub wake: AtomicU32,
-    /// 1 while the parked thread sleeps or is about to.
-    pub sleeping: AtomicU32,
+    /// Wakes the parked thread.
+    pub bell: Bell,
     /// When the parked thread wakes by itself, in ps of the node's time; 0 while it is awake, all ones for never.
     pub deadline: AtomicU64,
     /// How often the parked thread was woken.

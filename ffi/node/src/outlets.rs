@@ -26,23 +26,19 @@ impl Core {
     /// Notes that an outlet was filled, and wakes its consumer's thread.
     #[inline]
     pub fn outlet_filled(&self, which: Outlet) {
-        let outlet = self.outlet(which);
-        outlet.wake.fetch_add(1, SeqCst);
-        if outlet.sleeping.load(SeqCst) != 0 && outlet.sleeping.swap(0, SeqCst) != 0 {
-            sys::futex_wake(&outlet.wake);
-        }
+        self.outlet(which).bell.ring(sys::futex_wake);
     }
 
     /// Sleeps until an outlet is filled, [`outlet_filled`](Self::outlet_filled) is called, or `until` (ps) has come.
-    /// `seen` is the wake word as it was before the caller last checked for work.
+    /// `seen` is how often its bell had been rung before the caller last checked for work.
     pub fn sleep_on_outlet(&self, which: Outlet, seen: u32, until: Option<u64>) {
-        let outlet = self.outlet(which);
-        outlet.sleeping.store(1, SeqCst);
-        if !self.outlet_ring(which).waits() {
-            let nanos = until.map(|until| until.saturating_sub(self.now()) / 1000 + 1);
-            sys::futex_wait(&outlet.wake, seen, nanos);
+        if self.outlet_ring(which).waits() {
+            return;
         }
-        outlet.sleeping.store(0, SeqCst);
+        self.outlet(which).bell.sleep(seen, |word, seen| {
+            let nanos = until.map(|until| until.saturating_sub(self.now()) / 1000 + 1);
+            sys::futex_wait(word, seen, nanos);
+        });
     }
 
     /// Closes the outlets that party `slot` consumed when it died.

@@ -75,7 +75,7 @@ fn sleep_and_serve(core: &Core, stop: &AtomicBool, alive: mpsc::Sender<()>) {
     core.park();
     let mut signaled = false;
     loop {
-        let seen = place.wake.load(SeqCst);
+        let seen = place.bell.rung();
         place.deadline.store(0, SeqCst);
         if stop.load(Acquire) {
             return;
@@ -93,10 +93,8 @@ fn sleep_and_serve(core: &Core, stop: &AtomicBool, alive: mpsc::Sender<()>) {
         if !lost && next_timer(core, now) < until {
             continue;
         }
-        place.sleeping.store(1, SeqCst);
         let nanos = (until != NEVER).then(|| until.saturating_sub(now).max(LEAST) / 1000);
-        let woken = sys::futex_wait(&place.wake, seen, nanos);
-        place.sleeping.store(0, SeqCst);
+        let woken = place.bell.sleep(seen, |word, seen| sys::futex_wait(word, seen, nanos));
         if woken { &place.wakes } else { &place.ticks }.fetch_add(1, Relaxed);
     }
 }

@@ -94,7 +94,7 @@ impl Me {
             place.started.store(us.started, Relaxed);
             place.probe.store(probe, Relaxed);
             place.token.store(PROBE.load(Acquire), Relaxed);
-            place.sleeping.store(0, Relaxed);
+            place.bell.reset();
             place.deadline.store(0, Relaxed);
             place.wakes.store(0, Relaxed);
             place.ticks.store(0, Relaxed);

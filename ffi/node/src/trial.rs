@@ -77,7 +77,7 @@ impl Drop for TrialThread {
 
 fn carry(held: &Held, mut wire: TrialWire, stop: &AtomicBool) -> Found {
     let core = held.core();
-    let (ring, wake) = (core.outlet_ring(Outlet::Capture), &core.outlet(Outlet::Capture).wake);
+    let (ring, bell) = (core.outlet_ring(Outlet::Capture), &core.outlet(Outlet::Capture).bell);
     let crowd = Crowd::default();
     let bring_on = |frames: &[Leaving]| {
         for some in frames.chunks(TOGETHER) {
@@ -90,7 +90,7 @@ fn carry(held: &Held, mut wire: TrialWire, stop: &AtomicBool) -> Found {
         }
     };
     loop {
-        let seen = wake.load(SeqCst);
+        let seen = bell.rung();
         let stopping = stop.load(Acquire);
         if stopping {
             ring.stop();

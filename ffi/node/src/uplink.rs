@@ -7,10 +7,7 @@ use super::{
     outlets::Held,
 };
 use devmodel::region::Outlet;
-use std::{
-    net::IpAddr,
-    sync::{Arc, atomic::Ordering::*},
-};
+use std::{net::IpAddr, sync::Arc};
 
 pub use super::neighbours::AddressRequest;
 
@@ -49,7 +46,7 @@ impl UplinkHold {
     /// The count that [`sleep`](Self::sleep) compares. Read it before the last [`pop`](Self::pop), so that no frame
     /// is overslept.
     pub fn wake_count(&self) -> u32 {
-        self.held.core().outlet(Outlet::Uplink).wake.load(SeqCst)
+        self.held.core().outlet(Outlet::Uplink).bell.rung()
     }
 
     /// Sleeps until a frame leaves, a program requests an address, somebody calls [`wake`](Self::wake), or `until`

@@ -134,7 +134,10 @@ exit 1"#
         self.guest.run(30, &format!("until ss -Hltn 'sport = :{port}' | grep -q .; do sleep 0.05; done"))?;
         let asked = host(tool, &mut self.ours(tool, options, port, "127.0.0.1"));
         let served = self.guest.done(&running);
-        judge(tool, &asked?)?;
+        match asked {
+            Ok(asked) => judge(tool, &asked)?,
+            Err(error) => return failed(format!("{error}\n--- the guest's side: {served:?}")),
+        }
         judge(tool, &served?)
     }
 
