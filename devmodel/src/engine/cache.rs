@@ -2,22 +2,23 @@
 
 use super::{sched::Ps, timing::Dice};
 
-/// Where a thing is.
-#[derive(Clone, Copy, Default)]
-enum Place {
-    /// It was never asked for.
-    #[default]
-    New,
-    /// At hand from this time on.
-    Here(Ps),
-    /// In host memory.
-    Away,
+/// Where a thing is: it was never asked for, is in host memory, or at hand in the slot of the number behind these.
+type Place = u32;
+const NEW: Place = 0;
+const AWAY: Place = 1;
+const SLOTS: Place = 2;
+
+/// A thing at hand: whose it is, its number, and from when on it is there.
+struct Slot {
+    fid: u8,
+    number: u32,
+    from: Ps,
 }
 
 /// Things at hand, each a function's and of a number. Which of them makes room for another is left to chance, so that the share of misses
 /// rises steadily with the number of things.
 pub(crate) struct Cache {
-    slots: Vec<(u8, u32)>,
+    slots: Vec<Slot>,
     /// All that were ever used, by function and number: what is new was just set up, and is at hand.
     places: Vec<Vec<Place>>,
     most: usize,
@@ -35,32 +36,41 @@ impl Cache {
     #[inline]
     pub(crate) fn get(&mut self, fid: u8, number: u32, now: Ps, trip: Ps) -> (Ps, bool) {
         match self.places.get(usize::from(fid)).and_then(|places| places.get(number as usize)) {
-            Some(Place::Here(from)) => (now.max(*from), false),
-            Some(Place::Away) => (self.place(fid, number, now + trip), true),
-            Some(Place::New) | None => (self.place(fid, number, now), false),
+            None | Some(&NEW) => (self.place(fid, number, now), false),
+            Some(&AWAY) => (self.place(fid, number, now + trip), true),
+            Some(place) => (now.max(self.slots[(place - SLOTS) as usize].from), false),
         }
     }
 
     /// From `from` on this one is at hand, in the place of another if there is no room.
     #[cold]
     fn place(&mut self, fid: u8, number: u32, from: Ps) -> Ps {
-        if self.slots.len() < self.most {
-            self.slots.push((fid, number));
-        } else {
-            let slot = (self.dice.throw() * self.most as f64) as usize;
-            let (fid, number) = std::mem::replace(&mut self.slots[slot], (fid, number));
-            self.places[usize::from(fid)][number as usize] = Place::Away;
+        let slot = match self.slots.len() < self.most {
+            true => self.slots.len(),
+            false => (self.dice.throw() * self.most as f64) as usize,
+        };
+        *self.place_of(fid, number) = slot as Place + SLOTS;
+        let thing = Slot { fid, number, from };
+        match self.slots.get_mut(slot) {
+            Some(place) => {
+                let other = std::mem::replace(place, thing);
+                *self.place_of(other.fid, other.number) = AWAY;
+            }
+            None => self.slots.push(thing),
         }
+        from
+    }
+
+    fn place_of(&mut self, fid: u8, number: u32) -> &mut Place {
         let (fid, number) = (usize::from(fid), number as usize);
         if self.places.len() <= fid {
             self.places.resize(fid + 1, Vec::new());
         }
         let places = &mut self.places[fid];
         if places.len() <= number {
-            places.resize((number + 1).next_power_of_two(), Place::New);
+            places.resize((number + 1).next_power_of_two(), NEW);
         }
-        places[number] = Place::Here(from);
-        from
+        &mut places[number]
     }
 }
 

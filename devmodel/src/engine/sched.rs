@@ -49,7 +49,9 @@ impl<T> Schedule<T> {
 
     /// Takes the next event without any time going on.
     pub fn drop_next(&mut self) -> Option<T> {
-        self.pop().map(|(_, what)| what)
+        let Reverse((_, _, place)) = self.heap.pop()?;
+        self.free.push(place);
+        self.places[place as usize].take()
     }
 
     /// Makes `at` the time, unless it is past.
@@ -58,17 +60,12 @@ impl<T> Schedule<T> {
     }
 
     /// Takes the next event; the time is then its time.
+    #[inline]
     pub fn take(&mut self) -> Option<T> {
-        let (at, what) = self.pop()?;
-        self.now = self.now.max(at);
-        Some(what)
-    }
-
-    fn pop(&mut self) -> Option<(Ps, T)> {
         let Reverse((at, _, place)) = self.heap.pop()?;
-        let what = self.places[place as usize].take()?;
+        self.now = self.now.max(at);
         self.free.push(place);
-        Some((at, what))
+        self.places[place as usize].take()
     }
 }
 

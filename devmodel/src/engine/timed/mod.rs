@@ -27,10 +27,32 @@ use crate::{
 };
 use std::collections::BTreeMap;
 
-/// Something that happens at a time.
+/// A function's job.
+#[derive(Clone, Copy)]
+struct Task {
+    cause: Cause,
+    job: Job,
+    /// The send counter of a doorbell.
+    posted: Option<u16>,
+    fid: u8,
+}
+
+impl Task {
+    fn new(fid: u8, job: Job, cause: Cause) -> Self {
+        Self { cause, job, posted: None, fid }
+    }
+
+    /// Whether it is one of a queue pair that sends.
+    fn sends(&self) -> bool {
+        matches!(self.job, Job::Doorbell { .. } | Job::Execute { .. })
+    }
+}
+
+/// Something that happens at a time. Tasks are copied as a whole: what is taken apart and put together again right behind costs waits for its
+/// stores.
 enum What<T> {
     /// A function has a job.
-    Job(u8, Job, Cause, Option<u16>),
+    Job(Task),
     /// A frame is there.
     Frame(u8, Box<Flight>),
     /// A card may make more packets.
@@ -41,16 +63,6 @@ enum What<T> {
     Net(Move<(u8, Box<Flight>)>),
     /// What whoever runs this has in mind.
     Other(T),
-}
-
-impl<T> What<T> {
-    /// The function that does something then.
-    fn function(&self) -> Option<u8> {
-        match self {
-            Self::Job(fid, ..) | Self::Frame(fid, _) => Some(*fid),
-            _ => None,
-        }
-    }
 }
 
 /// What a packet is the last of.
@@ -177,14 +189,18 @@ impl<T> Timed<'_, T> {
         loop {
             self.forget_timers(adapter);
             let what = self.schedule.take()?;
-            let Some(what) = self.unless_stopped(what).and_then(|what| self.in_turn(what)) else { continue };
             return Some(match what {
-                What::Job(fid, job, cause, posted) => {
-                    let cause = self.with_context(adapter, fid, &job, cause);
-                    let cause = self.carry_out(adapter, host, fid, (job, posted), cause);
-                    Happened::Function { fid, cause, ends: None }
-                }
-                What::Frame(fid, flight) => self.take_up(adapter, host, fid, flight),
+                What::Job(task) => match self.begin_task(adapter, host, task) {
+                    Some(cause) => Happened::Function { fid: task.fid, cause, ends: None },
+                    None => continue,
+                },
+                What::Frame(fid, flight) => match self.stopped(fid) {
+                    Some(until) => {
+                        self.later(until, fid, flight);
+                        continue;
+                    }
+                    None => self.take_up(adapter, host, fid, flight),
+                },
                 What::Net(what) => match self.move_on(what) {
                     Some((fid, flight)) => self.take_up(adapter, host, fid, flight),
                     None => continue,
@@ -202,26 +218,26 @@ impl<T> Timed<'_, T> {
         }
     }
 
-    /// When the context of the queue pair that a job is of is at hand.
-    fn with_context(&mut self, adapter: &Adapter, fid: u8, job: &Job, cause: Cause) -> Cause {
-        let qp = match job {
-            Job::Doorbell { qpn, .. } => *qpn,
-            Job::Execute { qp } => *qp,
-            _ => return cause,
+    /// When the context of the queue pair that a task is of is at hand.
+    fn with_context(&mut self, adapter: &Adapter, task: &Task) -> Cause {
+        let qp = match task.job {
+            Job::Doorbell { qpn, .. } => qpn,
+            Job::Execute { qp } => qp,
+            _ => return task.cause,
         };
-        let here = self.place(fid);
+        let here = self.place(task.fid);
         let Self { cards, profile, spans, .. } = self;
-        cards[here].context(profile, spans, here, (fid, qp & qp_mask(adapter)), cause)
+        cards[here].context(profile, spans, here, (task.fid, qp & qp_mask(adapter)), task.cause)
     }
 
     /// Drops timers that are next and were stopped meanwhile: time need not go on for them.
     fn forget_timers(&mut self, adapter: &Adapter) {
         let is_stopped = |at, what: &What<T>| match what {
-            What::Job(fid, Job::Timeout { .. }, ..) => !adapter.region().timer_due(*fid, at),
+            What::Job(Task { fid, job: Job::Timeout { .. }, .. }) => !adapter.region().timer_due(*fid, at),
             _ => false,
         };
         while self.schedule.peek().is_some_and(|(at, what)| is_stopped(at, what)) {
-            if let Some(What::Job(fid, ..)) = self.schedule.drop_next() {
+            if let Some(What::Job(Task { fid, .. })) = self.schedule.drop_next() {
                 // One that was begun since is to have an event of its own.
                 let next = adapter.region().timer_hint(fid, self.schedule.now());
                 self.timer.insert(fid, next);
@@ -248,24 +264,19 @@ impl<T> Timed<'_, T> {
 
     /// Gives `job` to `fid` when `cause` says.
     pub fn submit(&mut self, cause: Cause, fid: u8, job: Job) {
-        self.schedule.at(cause.at, What::Job(fid, job, cause, None));
+        self.schedule.at(cause.at, What::Job(Task::new(fid, job, cause)));
     }
 
     /// As [`Timed::submit`], for a doorbell: `posted` was the send counter of the doorbell record then.
     pub fn ring(&mut self, cause: Cause, fid: u8, job: Job, posted: u16) {
-        self.schedule.at(cause.at, What::Job(fid, job, cause, Some(posted)));
+        let task = Task { posted: Some(posted), ..Task::new(fid, job, cause) };
+        self.schedule.at(cause.at, What::Job(task));
     }
 
     /// Carries out a job whose time has come. Returns by what what it writes came about: it may have waited for keys and translations, and
     /// requests that nobody acknowledges are done when they have left the port.
-    fn carry_out(
-        &mut self,
-        adapter: &Adapter,
-        host: &mut dyn Host,
-        fid: u8,
-        (job, posted): (Job, Option<u16>),
-        cause: Cause,
-    ) -> Cause {
+    fn carry_out(&mut self, adapter: &Adapter, host: &mut dyn Host, task: &Task) -> Cause {
+        let Task { cause, ref job, posted, fid } = *task;
         let now = self.schedule.now();
         let mut refusing;
         let host: &mut dyn Host = match &self.trial {
@@ -279,18 +290,18 @@ impl<T> Timed<'_, T> {
         let lookups = Lookups::new(std::mem::take(&mut self.lookups), unmapped);
         let mut func = Func::lock(adapter.region(), fid, host);
         func.note_lookups(&lookups);
-        runner::trace(&mut self.trace, now, fid, Traced::Job(job));
+        runner::trace(&mut self.trace, now, fid, Traced::Job(*job));
         let Self { behaviour, profile, buffers, .. } = self;
         let config = behaviour.get_or_insert_with(|| profile.card.behaviour(adapter.config()));
         let mut step = Step::new(host, now, (adapter.region(), config), buffers);
         (step.careful, step.posted, step.quantum) = (true, posted, QUANTUM);
-        step.takes_turns = !matches!(job, Job::Doorbell { .. } | Job::Execute { .. });
+        step.takes_turns = !task.sends();
         if let Job::Timeout { .. } = job {
             while let Some((qp, kind)) = func.take_timer(now) {
                 step.push(Job::Timeout { qp, kind });
             }
         } else {
-            dispatch(&job, &mut func, &mut step);
+            dispatch(job, &mut func, &mut step);
         }
         while let Some(job) = step.buffers.jobs.pop_front() {
             dispatch(&job, &mut func, &mut step);
@@ -312,7 +323,7 @@ impl<T> Timed<'_, T> {
         drop(func);
         self.buffers.committed();
         let left = self.transmit(adapter, host, fid, reads, cause);
-        left.filter(|_| matches!(job, Job::Doorbell { .. } | Job::Execute { .. })).unwrap_or(cause)
+        left.filter(|_| task.sends()).unwrap_or(cause)
     }
 
     /// `fid` wrote `len` bytes, of a completion or of data: when a program can see them, for then they are in memory and nothing keeps it from

@@ -1,6 +1,6 @@
 //! Whose turn it is to send: the queue pairs of a card go one after the other, and no faster than its port.
 
-use super::{Happened, Timed, What};
+use super::{Happened, Task, Timed, What, wire::Flight};
 use crate::{
     Adapter,
     engine::{
@@ -8,7 +8,6 @@ use crate::{
         spans::{Cause, Part},
     },
     host::Host,
-    mlx5::Job,
 };
 use std::collections::VecDeque;
 
@@ -17,52 +16,50 @@ pub(super) const QUANTUM: u32 = 16;
 /// A card makes more packets when its port has no longer than this to do.
 const BACKLOG: Ps = 2_000_000;
 
-/// A turn to send: the function, its job, what it came about by, and the send counter of a doorbell.
-type Turn = (u8, Job, Cause, Option<u16>);
-
 /// The queue pairs of a card that wait for their turn.
 #[derive(Clone, Default)]
 pub(super) struct Turns {
-    waiting: VecDeque<Turn>,
+    waiting: VecDeque<Task>,
     /// There is an event for the next.
     is_called: bool,
 }
 
 impl<T> Timed<'_, T> {
-    /// What a function that a trial has stopped would do it does later: then nothing is returned.
-    pub(super) fn unless_stopped(&mut self, what: What<T>) -> Option<What<T>> {
-        let Some(trial) = &self.trial else { return Some(what) };
-        let stopped = what.function().and_then(|fid| Some((fid, trial.stopped(fid, self.schedule.now())?)));
-        let Some((fid, until)) = stopped else { return Some(what) };
-        let here = self.place(fid);
-        let later = match what {
-            What::Job(fid, job, cause, posted) => {
-                What::Job(fid, job, self.spans.then(cause, here, Part::WaitReceiver, until), posted)
-            }
-            What::Frame(fid, mut flight) => {
-                flight.cause = self.spans.then(flight.cause, here, Part::WaitReceiver, until);
-                What::Frame(fid, flight)
-            }
-            other => other,
-        };
-        self.schedule.at(until, later);
-        None
+    /// Until when a trial has stopped a function, if it has.
+    pub(super) fn stopped(&self, fid: u8) -> Option<Ps> {
+        self.trial.as_ref()?.stopped(fid, self.schedule.now())
     }
 
-    /// A queue pair's turn to send comes behind those before it, and when the port has little left to do: until then it waits, and nothing is
-    /// returned.
-    pub(super) fn in_turn(&mut self, what: What<T>) -> Option<What<T>> {
-        let What::Job(fid, job @ (Job::Doorbell { .. } | Job::Execute { .. }), cause, posted) = what else {
-            return Some(what);
-        };
-        let (now, here) = (self.schedule.now(), self.place(fid));
-        let pace = self.pace(here);
-        if self.turns[here].waiting.is_empty() && !self.is_held(here) && pace <= now {
-            return Some(What::Job(fid, job, cause, posted));
+    /// A frame that is there is taken up `until` which its function is stopped.
+    pub(super) fn later(&mut self, until: Ps, fid: u8, mut flight: Box<Flight>) {
+        flight.cause = self.spans.then(flight.cause, self.place(fid), Part::WaitReceiver, until);
+        self.schedule.at(until, What::Frame(fid, flight));
+    }
+
+    /// A task's time has come. Nothing is returned if its function is stopped, or if its queue pair has to wait for its turn, which comes behind
+    /// those before it, and when the port has little left to do.
+    pub(super) fn begin_task(
+        &mut self,
+        adapter: &Adapter,
+        host: &mut dyn Host,
+        mut task: Task,
+    ) -> Option<Cause> {
+        let here = self.place(task.fid);
+        if let Some(until) = self.stopped(task.fid) {
+            task.cause = self.spans.then(task.cause, here, Part::WaitReceiver, until);
+            self.schedule.at(until, What::Job(task));
+            return None;
         }
-        self.turns[here].waiting.push_back((fid, job, cause, posted));
-        self.call(here);
-        None
+        if task.sends() {
+            let now = self.schedule.now();
+            if !self.turns[here].waiting.is_empty() || self.is_held(here) || self.pace(here) > now {
+                self.turns[here].waiting.push_back(task);
+                self.call(here);
+                return None;
+            }
+            task.cause = self.with_context(adapter, &task);
+        }
+        Some(self.carry_out(adapter, host, &task))
     }
 
     /// Sees to it that the next turn of a card comes, if anybody waits for one and its port is not held: who lets that go on calls again.
@@ -87,18 +84,18 @@ impl<T> Timed<'_, T> {
             self.call(here);
             return None;
         }
-        let (fid, job, cause, posted) = self.turns[here].waiting.pop_front()?;
-        let mut turn = self.spans.then(cause, here, Part::Turn, now);
-        let stopped = self.trial.as_ref().and_then(|trial| trial.stopped(fid, now));
+        let mut task = self.turns[here].waiting.pop_front()?;
+        task.cause = self.spans.then(task.cause, here, Part::Turn, now);
+        let stopped = self.stopped(task.fid);
         match stopped {
-            Some(until) => self.schedule.at(until, What::Job(fid, job, turn, posted)),
+            Some(until) => self.schedule.at(until, What::Job(task)),
             None => {
-                turn = self.with_context(adapter, fid, &job, turn);
-                turn = self.carry_out(adapter, host, fid, (job, posted), turn);
+                task.cause = self.with_context(adapter, &task);
+                task.cause = self.carry_out(adapter, host, &task);
             }
         }
         self.call(here);
-        stopped.is_none().then_some(Happened::Function { fid, cause: turn, ends: None })
+        stopped.is_none().then_some(Happened::Function { fid: task.fid, cause: task.cause, ends: None })
     }
 
     /// When a card may make more packets.

@@ -1,6 +1,6 @@
 //! Frames from card to card: over the profile's wire or through links and switches, and what befalls them on the way.
 
-use super::{Ends, Happened, Timed, What, qp_mask};
+use super::{Ends, Happened, Task, Timed, What, qp_mask};
 use crate::{
     Adapter,
     engine::{
@@ -79,14 +79,14 @@ impl<T> Timed<'_, T> {
         let mut last = None;
         let now = self.schedule.now();
         let mut out = std::mem::take(&mut self.buffers.out);
-        for frame in out.iter().copied() {
+        for frame in out.iter() {
             let headers = &frame.headers[..frame.header_len as usize];
             if let Some(watch) = &mut self.trace {
                 let what = Traced::Frame(headers, frame.payload.len());
                 watch(&TraceEvent { now, fid, what });
             }
             let Some(to) = adapter.owner(headers) else { continue };
-            let Some(out) = outgoing(&frame, reads) else { continue };
+            let Some(out) = outgoing(frame, reads) else { continue };
             self.frames[0] += 1;
             self.frames[1] += u64::from(out.made == Made::Acknowledgement);
             let here = self.place(fid);
@@ -96,7 +96,7 @@ impl<T> Timed<'_, T> {
             if let Some(mirror) = mirror {
                 let (mut whole, link_layer) = (Vec::new(), adapter.config().link_layer);
                 mirror.pass(now);
-                if seal(host, link_layer, fid, &frame, &buffers.staged, &mut whole).is_ok() {
+                if seal(host, link_layer, fid, frame, &buffers.staged, &mut whole).is_ok() {
                     mirror.frame(sent.at, whole);
                 }
             }
@@ -106,8 +106,15 @@ impl<T> Timed<'_, T> {
                 }
                 _ => Vec::new(),
             };
-            let flight = Flight { frame, bytes: staged, from: fid, cause: sent, damaged: None, number: None };
-            let bound = (to, out.frame, Box::new(flight));
+            let flight = Box::new(Flight {
+                frame: *frame,
+                bytes: staged,
+                from: fid,
+                cause: sent,
+                damaged: None,
+                number: None,
+            });
+            let bound = (to, out.frame, flight);
             if self.trial.is_some() {
                 self.try_frame(adapter, host, fid, bound);
             } else {
@@ -267,7 +274,7 @@ impl<T> Timed<'_, T> {
             }
         };
         match came {
-            true => self.carry_out(adapter, host, to, (Job::Arrive, None), flight.cause),
+            true => self.carry_out(adapter, host, &Task::new(to, Job::Arrive, flight.cause)),
             false => flight.cause,
         }
     }
