@@ -20,7 +20,7 @@ const ENDLESS: u64 = 1 << 40;
 pub fn network(options: &SimNetwork) -> Result<(), Failed> {
     let scenario = scenario(options)?;
     if let Some(path) = &options.report {
-        return network_page::write(&scenario, path);
+        return network_page::write(&scenario, &command(std::env::args(), path), path);
     }
     let outcome = scenario.run()?;
     show(&scenario, &outcome);
@@ -34,6 +34,18 @@ pub fn network(options: &SimNetwork) -> Result<(), Failed> {
     write(&options.csv, &|| csv(&outcome))?;
     write(&options.json, &|| json(&outcome))?;
     Ok(())
+}
+
+/// The words of a command line by which anybody can have the same report, which lies in `report`. Its folder is no matter.
+fn command(words: impl Iterator<Item = String>, report: &Path) -> String {
+    let (whole, file) = (report.to_string_lossy(), report.file_name().unwrap_or_default().to_string_lossy());
+    let said = words.skip(1).map(|word| match word.replace(&*whole, &file) {
+        word if word.contains(|c: char| c.is_whitespace() || "'\"\\$`;&|<>()*?#~".contains(c)) => {
+            format!("'{}'", word.replace('\'', "'\\''"))
+        }
+        word => word,
+    });
+    std::iter::once("ironverbs".to_string()).chain(said).collect::<Vec<_>>().join(" ")
 }
 
 fn text_of(path: &Path) -> Result<String, Failed> {
@@ -235,4 +247,17 @@ fn json(outcome: &Outcome) -> String {
         "samples": samples.collect::<Vec<_>>(),
     });
     format!("{whole:#}\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_report_says_the_command_that_made_it_as_a_shell_takes_it() {
+        let words =
+            ["/usr/bin/ironverbs", "sim", "network", "--flows", "it's mine.txt", "--report=/tmp/a/page.html"];
+        let said = command(words.into_iter().map(String::from), Path::new("/tmp/a/page.html"));
+        assert_eq!(said, r"ironverbs sim network --flows 'it'\''s mine.txt' --report=page.html");
+    }
 }

@@ -1,6 +1,6 @@
 //! `ironverbs sim network --report`: one page, without a network, that shows what pauses and DCQCN do to the same flows.
 
-use super::page::{Curve, FONT, Failed, HEAD, draw};
+use super::page::{Curve, FONT, Failed, HEAD, draw, text};
 use devmodel::engine::scenario::{Outcome, Scenario};
 use plotters::prelude::*;
 use std::{fmt::Write as _, fs, path::Path};
@@ -23,8 +23,8 @@ const COLORS: [RGBColor; LINES] = [
     RGBColor(0x87, 0xb3, 0x4d),
 ];
 
-/// Writes the page about `scenario` to `path`.
-pub fn write(scenario: &Scenario, path: &Path) -> Result<(), Failed> {
+/// Writes the page about `scenario` to `path`. `command` made it.
+pub fn write(scenario: &Scenario, command: &str, path: &Path) -> Result<(), Failed> {
     let plain = || scenario.clone();
     let variants = [
         ("Nothing: what does not fit into the buffer is lost", plain()),
@@ -35,9 +35,10 @@ pub fn write(scenario: &Scenario, path: &Path) -> Result<(), Failed> {
     let mut page = String::from(HEAD);
     writeln!(
         page,
-        "<h1>{} flows between {} hosts</h1>\n<p>By <code>ironverbs sim network --report</code>, which writes the same page at every run.</p>",
+        "<h1>{} flows between {} hosts</h1>\n<p>By <code>{}</code>, which writes the same page at every run.</p>",
         scenario.flows.len(),
-        scenario.topology.hosts().len()
+        scenario.topology.hosts().len(),
+        text(command)
     )?;
     for (title, variant) in variants {
         let outcome = variant.run()?;
