@@ -143,6 +143,7 @@ pub fn pieces(
     // The first entry is the page that holds the start address.
     let mut at = offset + (row.start & (page - 1));
     let mut left = len;
+    let first = at >> log;
     while left > 0 {
         let index = at >> log;
         if index >= u64::from(row.pages) {
@@ -158,6 +159,9 @@ pub fn pieces(
         at += u64::from(here);
         left -= here;
     }
+    // All of them exist, or there was none for one of them.
+    let pages = ((at - 1) >> log) - first + 1;
+    func.looks_up(Lookup::Translations(row.mtt + first as u32, pages as u32));
     Ok(())
 }
 
@@ -186,6 +190,7 @@ fn indirect(
         if left == 0 {
             break;
         }
+        func.looks_up(Lookup::Translations(row.mtt + 2 * i, 2));
         let (head, address) = (func.mtt(row.mtt + 2 * i), func.mtt(row.mtt + 2 * i + 1));
         let (bytes, lkey) = (head >> 32, head as u32);
         if skip >= bytes {
@@ -229,8 +234,11 @@ pub fn queue(func: &Func<'_>, memory: &WqMemory, at: u32) -> Option<Iova> {
     let at = u64::from(memory.offset) + u64::from(at);
     let log = memory.log_page.clamp(12, 63);
     let page = at >> log;
-    (memory.mtt != 0 && page < memory.pages.into())
-        .then(|| (func.mtt(memory.mtt + page as u32) & !0xfff).wrapping_add(at & ((1u64 << log) - 1)))
+    (memory.mtt != 0 && page < memory.pages.into()).then(|| {
+        let entry = memory.mtt + page as u32;
+        func.looks_up(Lookup::Translations(entry, 1));
+        (func.mtt(entry) & !0xfff).wrapping_add(at & ((1u64 << log) - 1))
+    })
 }
 
 /// Frees `rkey` so that it names nothing (IBTA 10.6.5: SEND with invalidate, local invalidate). `remote` asks whether

@@ -182,8 +182,9 @@ impl Units {
             }
         }
         for lookup in lookups {
-            if let Lookup::Translation(index) = lookup {
-                let (from, missed) = self.translations.get(fid, index / PER_LINE, keys, p.read_trip());
+            let Lookup::Translations(first, count) = *lookup else { continue };
+            for line in first / PER_LINE..=(first + count.max(1) - 1) / PER_LINE {
+                let (from, missed) = self.translations.get(fid, line, keys, p.read_trip());
                 self.missed(p, Station::Translations, missed);
                 pages = pages.max(from);
             }

@@ -377,7 +377,6 @@ impl<'r> Func<'r> {
         if index as usize >= self.region.rows(Table::Mtt) {
             return 0;
         }
-        self.looks_up(Lookup::Translation(index));
         // SAFETY: in bounds by the check; plain data; we hold the lock.
         unsafe { self.row_of::<u64>(Table::Mtt, index as usize).read() }
     }

@@ -7,8 +7,8 @@ use std::cell::RefCell;
 pub(crate) enum Lookup {
     /// The key of this index.
     Key(u32),
-    /// The translation of this index.
-    Translation(u32),
+    /// Translations: the index of the first, and how many.
+    Translations(u32, u32),
 }
 
 /// Lookups of a job, in their order; the same one twice in a row is once.
@@ -26,6 +26,7 @@ impl Lookups {
         Self { noted: RefCell::new(room), unmapped }
     }
 
+    #[cold]
     #[inline(never)]
     pub(super) fn note(&self, lookup: Lookup) -> bool {
         let mut noted = self.noted.borrow_mut();
