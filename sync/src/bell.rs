@@ -2,8 +2,8 @@
 
 use crate::bias::{AtomicU32, Ordering::SeqCst};
 
-/// Who has work for the thread rings; the thread asks how often that was, looks for work, and sleeps unless it was rung meanwhile. The kernel is
-/// asked to wake it only while it sleeps, and by one of those who ring.
+/// Those who have work for the thread ring. The thread asks how often that was, looks for work, and sleeps unless it was rung meanwhile. One of
+/// those who ring asks the kernel to wake it, and only while it sleeps.
 #[derive(Debug, Default)]
 #[repr(C)]
 pub struct Bell {

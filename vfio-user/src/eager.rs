@@ -7,9 +7,9 @@ use std::{
 
 /// Somebody who waits looks for no longer. To sleep and be woken takes 5 us, or 40 on a virtual machine whose idle processors are its host's.
 const MOST: Duration = Duration::from_micros(200);
-/// Who lets others have the processor between two looks and gets it back later than this is in their way.
+/// A thread that yields between two looks is in the way of others if it gets the processor back later than this.
 const LATE: Duration = Duration::from_micros(50);
-/// Then nobody looks for so many times as long.
+/// Then it does not look for so many times as long.
 const SHARE: u32 = 100;
 
 /// Says whether a wait pays to begin with looks: it does if the last one was short and nobody else wants the processor. So who waits for long
@@ -49,7 +49,7 @@ impl Eager {
         None
     }
 
-    /// What was waited for is there.
+    /// Ends the wait: a message is there.
     pub fn end(&mut self) {
         if let Some(begun) = self.begun.take() {
             self.was_short = begun.elapsed() < MOST;
@@ -82,10 +82,26 @@ mod tests {
         assert!(!wait(&mut eager, &mut looks, long));
         // A sleep may take long on a busy machine; one in many does not.
         let begun = Instant::now();
-        while !wait(&mut eager, &mut looks, short) {
+        while !(wait(&mut eager, &mut looks, short) && eager.was_short) {
             assert!(begun.elapsed() < Duration::from_secs(20), "no sleep was short");
         }
         assert!(wait(&mut eager, &mut looks, long), "it looks, in vain");
         assert!(!wait(&mut eager, &mut looks, long));
+    }
+
+    #[test]
+    fn a_wait_that_is_in_the_way_of_others_does_not_look_for_a_while() {
+        let mut eager = Eager { was_short: true, ..Eager::default() };
+        // As if another thread had the processor that long.
+        let late = || {
+            thread::sleep(Duration::from_millis(20));
+            None::<()>
+        };
+        assert_eq!(eager.look(late), None);
+        assert!(eager.crowded.is_some_and(|until| until > Instant::now() + Duration::from_secs(1)));
+        eager.was_short = true;
+        assert_eq!(eager.look(|| Some(())), None, "it sleeps though a look would find something");
+        eager.crowded = Some(Instant::now());
+        assert_eq!(eager.look(|| Some(())), Some(()));
     }
 }

@@ -1,4 +1,4 @@
-//! What a card has at hand of what lies in host memory: contexts of queue pairs, keys, translations. A miss costs a read.
+//! A card has some contexts of queue pairs, keys and translations at hand; the others lie in host memory, where it reads them.
 
 use super::{sched::Ps, timing::Dice};
 

@@ -1,4 +1,4 @@
-//! What a job needs to come from keys and addresses to bus addresses, noted where anybody wants to know.
+//! A job looks up keys and translations on its way to bus addresses. A runner that charges for them has them noted.
 
 use std::cell::RefCell;
 

@@ -213,10 +213,10 @@ impl Player {
     }
 
     /// The thread is about to wait in the kernel, no longer than until `until`.
-    pub fn limit(&self, until: u64) -> Limit {
+    pub fn limit(&self, until: u64) -> Limited {
         self.stay_until(until, State::Limited);
         self.board.tell();
-        Limit(*self)
+        Limited(*self)
     }
 
     /// The process of the calling thread is sent SIGALRM at `at`, unless that is 0, and every `interval` from then on, unless that is 0. Returns
@@ -278,16 +278,16 @@ impl Drop for Call {
 }
 
 /// The calling thread waits in the kernel until this is dropped.
-pub struct Limit(Player);
+pub struct Limited(Player);
 
-impl Limit {
+impl Limited {
     /// Whether it has waited for as long as it was to.
     pub fn is_over(&self) -> bool {
         self.0.state() != State::Limited || !self.0.board.is_conducted()
     }
 }
 
-impl Drop for Limit {
+impl Drop for Limited {
     fn drop(&mut self) {
         let (limited, running) = (State::Limited as u32, State::Running as u32);
         let place = self.0.place();

@@ -1,7 +1,7 @@
 //! Alarms: SIGALRM at a time of the node.
 
 use super::{Errno, PS, player};
-use clock::{Board, Player};
+use clock::Player;
 use libc::{c_int, c_uint, itimerval, timeval};
 
 /// Picoseconds of a time that is a number of seconds and microseconds.
@@ -16,7 +16,7 @@ fn time_of(ps: u64) -> timeval {
     timeval { tv_sec: (us / 1_000_000) as libc::time_t, tv_usec: (us % 1_000_000) as libc::suseconds_t }
 }
 
-/// What a timer that rings at `at`, and every `interval` from then on, says at `now`.
+/// Tells what a timer says at `now` that rings at `at`, and every `interval` from then on.
 fn said((at, interval): (u64, u64), now: u64) -> itimerval {
     let left = if at == 0 { 0 } else { at.saturating_sub(now).max(1) };
     itimerval { it_interval: time_of(interval), it_value: time_of(left) }
@@ -25,7 +25,7 @@ fn said((at, interval): (u64, u64), now: u64) -> itimerval {
 /// The alarm of this process as it was, and the time; `change` may set another one. `None` if it is the kernel's matter.
 fn with_alarm(change: impl FnOnce(&Player, u64) -> Option<(u64, u64)>) -> Option<itimerval> {
     let _errno = Errno::keep();
-    let (_, player): (Board, Player) = player()?;
+    let (_, player) = player()?;
     let now = player.now();
     Some(said(change(&player, now)?, now))
 }

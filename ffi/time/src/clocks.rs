@@ -126,7 +126,7 @@ pub unsafe extern "C" fn clock_nanosleep(
     match slept(ns, until) {
         Some(0) => return 0,
         Some(ns) => {
-            // What is left until a time is known by whoever asked.
+            // A caller that named a time can tell by itself how much is left.
             let left = if until.is_some() { std::ptr::null_mut() } else { left };
             // SAFETY: the caller's promise.
             unsafe { interrupted(ns, left) };

@@ -10,15 +10,16 @@ const SLICES: (u64, u64) = (250_000, 16_000_000);
 const SIGNALS: size_t = 8;
 
 /// Waits by `wait`, which is given nanoseconds, for `limit` of them. Returns what that returned, and how many nanoseconds were left. `None` if it
-/// is the kernel's matter.
-fn limited(limit: u64, mut wait: impl FnMut(u64) -> c_long) -> Option<(c_int, u64)> {
+/// is the kernel's matter, as where the limit is 0, or none, or none that makes sense.
+fn waited(limit: Option<u64>, mut wait: impl FnMut(u64) -> c_long) -> Option<(c_int, u64)> {
+    let limit = limit?;
     let (board, player) = player().filter(|(_, player)| limit > 0 && !player.is_apart())?;
     let errno = Errno::keep();
     let until = player.now().saturating_add(limit.saturating_mul(PS));
     drop(errno);
     let mut found = wait(0);
     if found == 0 {
-        // What others do is what it waits for.
+        // This thread may have done what others wait for, so those have another look.
         board.speak();
         let waiting = player.limit(until);
         let mut slice = SLICES.0;
@@ -39,11 +40,6 @@ fn limited(limit: u64, mut wait: impl FnMut(u64) -> c_long) -> Option<(c_int, u6
 /// Milliseconds as nanoseconds. `None` is without a limit.
 fn of_millis(millis: c_int) -> Option<u64> {
     u64::try_from(millis).ok().map(|millis| millis * 1_000_000)
-}
-
-/// As [`limited`], where a limit may be none, or none that makes sense: both are the kernel's matter, as is one of 0.
-fn waited(limit: Option<u64>, wait: impl FnMut(u64) -> c_long) -> Option<(c_int, u64)> {
-    limited(limit?, wait)
 }
 
 /// # Safety
@@ -84,7 +80,7 @@ pub unsafe extern "C" fn ppoll(
     }
 }
 
-/// What a program calls that was compiled to have its array's size checked: the size, in bytes, is the program's own word.
+/// Programs call this that were compiled to have an array's size checked; they say how many bytes it has.
 ///
 /// # Safety
 /// As of `poll`, for an array of `size` bytes.
@@ -147,7 +143,7 @@ unsafe fn selected(
     };
     let Some(mut at) = limit else { return (call(null_mut()) as c_int, 0) };
     let ns = nanoseconds(&at);
-    // Whoever gives sets that cannot be read learns it from the kernel.
+    // The kernel refuses sets that cannot be read, so nobody else looks at them first.
     if ns.is_none_or(|ns| ns == 0) || player().is_none() {
         let found = call(&raw mut at) as c_int;
         return (found, nanoseconds(&at).unwrap_or(0));

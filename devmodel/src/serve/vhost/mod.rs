@@ -19,6 +19,7 @@ use std::{
         unix::net::UnixStream,
     },
     sync::Arc,
+    time::Duration,
 };
 use vfio_user_proto::{
     DMA_READ_ALLOWED, DMA_WRITE_ALLOWED, Eager, Error, MAX_TRANSFER, PATIENCE, Result, sys,
@@ -197,8 +198,7 @@ impl Session<'_> {
             let within = (!self.agreed).then_some(PATIENCE);
             let sockets = [self.socket.as_fd(), self.device.messages.woken()];
             let ready = |within| sys::any_readable(sockets, within);
-            let look =
-                || ready(Some(std::time::Duration::ZERO)).ok().filter(|[asked, woken]| *asked || *woken);
+            let look = || ready(Some(Duration::ZERO)).ok().filter(|[asked, woken]| *asked || *woken);
             let found = if self.agreed { eager.look(look).map(Ok) } else { None };
             let found = found.unwrap_or_else(|| ready(within));
             eager.end();

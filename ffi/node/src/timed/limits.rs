@@ -33,7 +33,7 @@ impl Limit {
             true => player.sound(self.at),
             false => player.expire(self.at),
         }
-        // What it does before it rests again may be what others wait for.
+        // The thread may do what others wait for before it rests again, so those have another look.
         board.speak();
     }
 }

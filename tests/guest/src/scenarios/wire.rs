@@ -231,7 +231,7 @@ fn dissect(images: &Images, capture: &Path) -> Outcome<(usize, String)> {
     Ok((packets(images, capture, "infiniband")?.len(), packets(images, capture, wrong)?.join("\n")))
 }
 
-/// What our checker of the transport's rules says of a capture, which it has nothing to find in. Of a `lossy` one it lacks some frames.
+/// Asks our checker of the transport's rules about a capture, in which it must find nothing; a `lossy` one lacks some frames.
 fn rules(capture: &Path, lossy: bool) -> Outcome<String> {
     let mut command = Command::new(built().join("ironverbs"));
     command.arg("check").args(lossy.then_some("--lossy")).arg(capture);
