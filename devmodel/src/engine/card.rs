@@ -278,8 +278,13 @@ impl Units {
         self.port
     }
 
-    /// The last bit of a packet arrives; says when it is looked at. Packets wait on the wire, as a port pauses it, while what came
-    /// before fills the buffer in front of the writer.
+    /// Picoseconds of lanes that what has come takes until all of it is in host memory.
+    pub(crate) fn behind(&self, now: Ps) -> Ps {
+        self.writer.saturating_sub(now)
+    }
+
+    /// The last bit of a packet arrives; says when it is looked at. Packets wait in front of the receiver while what came before fills the
+    /// buffer in front of the writer.
     pub(crate) fn receive(&mut self, p: &Profile, spans: &mut Spans, here: usize, cause: Cause) -> Cause {
         let full = self.writer.saturating_sub(p.slot.time(p.card.receive_buffer.into()));
         let busy = p.card.receive_packet.ps();

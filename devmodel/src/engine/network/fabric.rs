@@ -238,6 +238,11 @@ impl<T> Fabric<T> {
         port.paused.is_some() || !port.queue.is_empty()
     }
 
+    /// The card of a host pauses whoever sends to it, or lets it go on.
+    pub(crate) fn hold(&mut self, now: Ps, host: usize, on: bool, then: Then<'_, T>) {
+        self.tell(now, (self.hosts[host], 0), on, then);
+    }
+
     /// Lets something happen. Returns a packet that is at its host.
     pub(crate) fn happen(&mut self, now: Ps, what: Move<T>, then: Then<'_, T>) -> Option<Packet<T>> {
         match what {

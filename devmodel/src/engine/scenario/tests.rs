@@ -72,6 +72,27 @@ fn a_card_makes_no_more_packets_while_its_port_is_paused_however_often_that_was(
     );
 }
 
+#[test]
+fn a_card_whose_slot_is_slower_than_its_port_pauses_its_switch() {
+    let topology = Topology::star(3, Rate(100.0), 500_000).unwrap();
+    let mut scenario = Scenario::new(Profile::load("direct-x8").unwrap(), topology).with_pfc();
+    scenario.flows = (0..2).map(|from| Flow::write(from, 2, 20_000_000)).collect();
+    scenario.sample = 10_000_000;
+    let outcome = scenario.run().unwrap();
+    assert_eq!((outcome.dropped(), outcome.sequence_errors, outcome.timeouts), (0, 0, 0));
+    // What the slot takes, of which both have their share.
+    let rates: Vec<f64> = outcome.flows.iter().map(gbps).collect();
+    assert!((54.0..56.0).contains(&rates.iter().sum::<f64>()), "{rates:?}");
+    // The switch is paused by the third, and so pauses the others.
+    let paused: Vec<usize> =
+        outcome.pauses.iter().filter(|pause| pause.on).map(|pause| pause.node).collect();
+    let of = |node| paused.iter().filter(|paused| **paused == node).count();
+    assert!(of(3) > 100 && of(0) > 2 && of(1) > 2 && of(2) == 0, "{} {} {}", of(0), of(1), of(3));
+    // So what waits waits in the switch.
+    let (_, _, to_third) = outcome.ports[outcome.ports.len() - 1];
+    assert!(to_third.most > 256 << 10 && to_third.paused > 1_000_000_000, "{to_third:?}");
+}
+
 /// An incast of 8 to 1 by programs that never end: what the queue was like in the second half of it.
 fn long_incast(scenario: Scenario) -> (Outcome, Vec<u64>) {
     let mut scenario = scenario;

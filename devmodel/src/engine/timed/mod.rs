@@ -61,6 +61,8 @@ enum What<T> {
     Late(Bound),
     /// A frame is on its way, or whoever sends one is paused.
     Net(Move<(u8, Box<Flight>)>),
+    /// A card may have room again for who sends to it.
+    Room(usize),
     /// What whoever runs this has in mind.
     Other(T),
 }
@@ -207,6 +209,10 @@ impl<T> Timed<'_, T> {
                 },
                 What::Late(bound) => {
                     self.set_out(bound);
+                    continue;
+                }
+                What::Room(card) => {
+                    self.watch_inbox(card);
                     continue;
                 }
                 What::Turn(card) => match self.next_turn(adapter, host, card) {

@@ -8,6 +8,7 @@ use crate::{
         delivery::seal,
         network::{Fabric, Move, Packet, Pause, PortLoad, Settings, Topology},
         runner::{TraceEvent, Traced},
+        sched::Ps,
         spans::{Cause, Part},
     },
     host::{Host, Rid},
@@ -15,6 +16,7 @@ use crate::{
     region::{SlotPayload, WireRing},
 };
 use hwspec::wire::{BthOpcode, Headers, ICRC_SIZE, Operation, ip::mark_congested};
+use std::collections::VecDeque;
 
 /// A frame between two functions.
 #[derive(Clone)]
@@ -43,13 +45,36 @@ pub(super) struct Network {
     pub(super) fabric: Fabric<(u8, Box<Flight>)>,
     /// Bytes of payload that came from each card.
     came: Vec<u64>,
+    /// Of each card, what has arrived and was not looked at.
+    inboxes: Vec<Inbox>,
+}
+
+/// What has arrived at a card and waits until it is looked at.
+#[derive(Clone, Default)]
+struct Inbox {
+    /// Bytes of each packet, and when it is looked at.
+    waiting: VecDeque<(Ps, u64)>,
+    bytes: u64,
+    /// The card has paused whoever sends to it.
+    pauses: bool,
+}
+
+impl Inbox {
+    /// Bytes that wait at `now`.
+    fn at(&mut self, now: Ps) -> u64 {
+        while let Some((_, bytes)) = self.waiting.front().filter(|(until, _)| *until <= now) {
+            self.bytes -= bytes;
+            self.waiting.pop_front();
+        }
+        self.bytes
+    }
 }
 
 impl<T> Timed<'_, T> {
     /// The cards are those of the hosts of `topology`, in order.
     pub(crate) fn join(&mut self, topology: &Topology, settings: Settings, seed: u64) {
         let (fabric, cards) = (Fabric::new(topology, settings, seed), self.cards.len());
-        self.network = Some(Network { fabric, came: vec![0; cards] });
+        self.network = Some(Network { fabric, came: vec![0; cards], inboxes: vec![Inbox::default(); cards] });
     }
 
     /// What the ports of hosts and switches have done, by node and port.
@@ -221,11 +246,38 @@ impl<T> Timed<'_, T> {
         }
         let across = spans.then(flight.cause, packet.to, Part::Switch, now);
         flight.cause = cards[packet.to].receive(profile, spans, packet.to, across);
-        if flight.cause.at == now {
+        let until = flight.cause.at;
+        if until == now {
             return Some((to, flight));
         }
-        schedule.at(flight.cause.at, What::Frame(to, flight));
+        schedule.at(until, What::Frame(to, flight));
+        let inbox = &mut network.as_mut()?.inboxes[packet.to];
+        inbox.waiting.push_back((until, packet.bytes));
+        inbox.bytes += packet.bytes;
+        if !inbox.pauses {
+            self.watch_inbox(packet.to);
+        }
         None
+    }
+
+    /// A card whose receive buffer is full pauses whoever sends to it, as cards do unless they are told not to. It lets them go on when three
+    /// quarters are left.
+    pub(super) fn watch_inbox(&mut self, card: usize) {
+        let Self { network, schedule, cards, profile, .. } = self;
+        let Some(Network { fabric, inboxes, .. }) = network else { return };
+        let (now, inbox) = (schedule.now(), &mut inboxes[card]);
+        let full = profile.slot.time(profile.card.receive_buffer.into());
+        let waits = cards[card].behind(now) + profile.slot.time(inbox.at(now));
+        let left = waits.saturating_sub(full - full / 4);
+        let on = if inbox.pauses { left > 0 } else { waits >= full };
+        if on {
+            // If nothing comes any more, so much is gone by then.
+            schedule.at(now + left, What::Room(card));
+        }
+        if on != inbox.pauses {
+            inbox.pauses = on;
+            fabric.hold(now, card, on, &mut |at, what| schedule.at(at, What::Net(what)));
+        }
     }
 
     /// A function takes up a frame that is there.
