@@ -128,7 +128,7 @@ fn counters(report: &Report) {
         let (end, number) = (ENDS[usize::from(function >= programs)], function % programs.max(1));
         let which = if programs > 1 { format!("{end} {}", number + 1) } else { end.into() };
         say_line!("{which}: {}", counted(counters).join(", "));
-        for (folder, named) in [("counters", &PORT), ("hw_counters", &HARDWARE)] {
+        for (folder, named) in [("counters", PORT), ("hw_counters", HARDWARE)] {
             let all = named.iter().map(|(name, value)| (name, value(counters)));
             let some: Vec<_> =
                 all.filter(|(_, value)| *value != 0).map(|(name, value)| format!("{name} {value}")).collect();

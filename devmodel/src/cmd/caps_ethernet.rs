@@ -37,6 +37,9 @@ pub(super) fn general(c: &mut HcaCap, func: &Func<'_>, link: LinkLayer) {
     let rows = |table: Table| log2(func.rows(table) as usize);
     c.set()
         .port_type(PORT_ETHERNET)
+        .cc_query_allowed(true)
+        // The port is the PF's.
+        .cc_modify_allowed(func.fid() == 0)
         .eth_net_offloads(true)
         .nic_flow_table(true)
         .log_max_sq(rows(Table::Sq))

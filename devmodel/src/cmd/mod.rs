@@ -8,6 +8,7 @@ mod call;
 mod caps;
 mod caps_ethernet;
 mod caps_infiniband;
+mod congestion;
 mod cq;
 mod dispatch;
 mod eq;

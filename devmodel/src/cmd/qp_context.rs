@@ -122,6 +122,7 @@ fn take_path(func: &Func<'_>, row: &mut QpRow, path: &AddressPath) -> Done {
     // DSCP may come in a field of its own; ECN is the network's.
     row.tclass = if path.tclass() != 0 { path.tclass() } else { path.dscp() << 2 | path.ecn() };
     row.flow_label = path.flow_label();
+    row.sl = path.eth_prio();
     row.grh = 1;
     row.dgid = path.rgid_rip();
     row.dmac = prefix(&path.as_bytes()[0x26..]);
@@ -201,6 +202,7 @@ pub(super) fn show(row: &QpRow) -> QpContext {
         .rlid(row.rlid)
         .mlid(row.path_bits & 0x7f)
         .sl(row.sl & 15)
+        .eth_prio(row.sl & 7)
         .hop_limit(row.hop_limit)
         .tclass(row.tclass)
         .flow_label(row.flow_label)

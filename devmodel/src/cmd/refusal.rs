@@ -86,6 +86,9 @@ syndromes! {
     VportList = 0xd3, BadParam, "a list of a kind this device has, within the advertised size";
     Scheduling = 0xd9, BadParam, "an element of the e-switch's hierarchy that this device supports";
     NoSuchElement = 0xd8, BadResource, "a scheduling element of the caller";
+    CongProtocol = 0xda, BadParam, "congestion control of RoCE: of its reaction or notification points";
+    CongPriority = 0xdb, BadParam, "a priority from 0 to 7, and no tags";
+    CongParameter = 0xdc, BadParam, "parameters that this protocol has, each within its range";
     InUse = 0x2b, BadResState, "an object nothing refers to";
     TableFull = 0x2c, Lim, "a free entry: the advertised limit is reached";
     NoTranslation = 0x2d, NoResources, "free translation entries";

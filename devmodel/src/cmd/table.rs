@@ -1,9 +1,9 @@
 //! The table of commands: one line for each opcode, and nothing a line does not grant.
 
 use super::{
-    adapter, call::Call, caps, cq, eq, eswitch, flow, flow_entry, hca_vport, mad_ifc, mcg, memic, memory,
-    mkey, nic_vport, pages, port_counters, qp, qp_modify, refusal::Done, registers, resource, rq, sq, srq,
-    tir, uctx, vport,
+    adapter, call::Call, caps, congestion, cq, eq, eswitch, flow, flow_entry, hca_vport, mad_ifc, mcg, memic,
+    memory, mkey, nic_vport, pages, port_counters, qp, qp_modify, refusal::Done, registers, resource, rq, sq,
+    srq, tir, uctx, vport,
 };
 use crate::state::HcaState;
 use hwspec::cmd::Opcode;
@@ -152,6 +152,12 @@ commands! {
     DeallocXrcd,            RUNNING, ONE,          Object,  resource::dealloc_xrcd;
     AllocTransportDomain,   RUNNING, ONE,          Object,  resource::alloc_td;
     DeallocTransportDomain, RUNNING, ONE,          Object,  resource::dealloc_td;
+
+    QueryCongStatus,        RUNNING, ONE,          General, congestion::query_status;
+    ModifyCongStatus,       RUNNING, ONE,          Owner,   congestion::modify_status;
+    QueryCongParams,        RUNNING, ONE,          General, congestion::query_parameters;
+    ModifyCongParams,       RUNNING, ONE,          Owner,   congestion::modify_parameters;
+    QueryCongStatistics,    RUNNING, ONE,          Owner,   congestion::query_statistics;
 
     SetL2TableEntry,        RUNNING, ONE,          Object,  eswitch::set_address;
     QueryL2TableEntry,      RUNNING, ONE,          Object,  eswitch::query_address;

@@ -1,23 +1,36 @@
 //! Congestion notification packets (annex A17.9.3), and turns of queue pairs that were notified.
 
-use super::{responses, step::Payload, work::Work};
-use crate::{region::TimerKind, state::Counters, transport::Requests};
+use super::{packet::Class, responses, step::Payload, work::Work};
+use crate::{
+    region::TimerKind,
+    state::Counters,
+    transport::{self, Requests},
+};
 use hwspec::wire::{BthOpcode, Packet};
 
-/// DSCP 48, as network control traffic.
-const TRAFFIC_CLASS: u8 = 48 << 2;
-
-/// Tells the peer that a packet of its QP met congestion.
+/// A packet of a QP met congestion: tells its peer.
 #[cold]
 pub(crate) fn notify(w: &mut Work<'_, '_, '_>) {
-    let (now, config) = (w.step.now, w.step.config);
-    if !w.q.responder.notifier.on_mark(now, &config.dcqcn) {
+    w.count(Counters::NpEcnMarkedRocePackets);
+    let (now, p, priority) = (w.step.now, *w.step.dcqcn(), w.q.sl & 7);
+    if p.np_off >> priority & 1 != 0 || !w.q.responder.notifier.on_mark(now, &p) {
         return;
     }
     let mut bth = w.bth(BthOpcode::Cnp, 0);
     bth.set().becn(true);
-    w.send_as(&Packet { bth, ..Packet::default() }, &Payload::Empty, TRAFFIC_CLASS);
+    let class = Class::new(p.cnp_dscp << 2, if p.cnp_prio_mode { priority } else { p.cnp_802p_prio });
+    w.send_as(&Packet { bth, ..Packet::default() }, &Payload::Empty, class);
     w.count(Counters::NpCnpSent);
+}
+
+/// The peer of a QP was told of congestion, and tells of it.
+#[cold]
+pub(crate) fn notified(w: &mut Work<'_, '_, '_>) {
+    let off = w.step.dcqcn().rp_off;
+    match off >> (w.q.sl & 7) & 1 {
+        0 => transport::congestion_notified(w),
+        _ => w.count(Counters::RpCnpIgnored),
+    }
 }
 
 /// The turn of a QP whose rate is limited: `run` may send a packet if it is time for one. Until then a timer waits.

@@ -1,5 +1,6 @@
 //! How the packets of a queue pair begin: what lies before the BTH is the same for all but lengths and checksum.
 
+use super::packet::Class;
 use crate::state::{QpRow, RoceAddress};
 use hwspec::wire::{Envelope, Head, IpPair, eth::Vlan};
 
@@ -15,7 +16,7 @@ pub(crate) struct Flow {
     source: Source,
     mac: [u8; 6],
     src_port: u16,
-    traffic_class: u8,
+    class: Class,
     pub(super) head: Head,
 }
 
@@ -27,40 +28,34 @@ impl Flow {
         source: &RoceAddress,
         mac: [u8; 6],
         src_port: u16,
-        traffic_class: u8,
+        class: Class,
     ) -> bool {
         let source: &Source = zerocopy::transmute_ref!(source);
         self.path == *q.path()
             && self.source == *source
             && self.mac == mac
             && self.src_port == src_port
-            && self.traffic_class == traffic_class
+            && self.class == class
     }
 
     #[inline(never)]
-    pub(super) fn new(
-        q: &QpRow,
-        source: &RoceAddress,
-        mac: [u8; 6],
-        src_port: u16,
-        traffic_class: u8,
-    ) -> Self {
+    pub(super) fn new(q: &QpRow, source: &RoceAddress, mac: [u8; 6], src_port: u16, class: Class) -> Self {
         let envelope = Envelope {
             src_mac: if source.mac == [0; 6] { mac } else { source.mac },
             dst_mac: q.dmac,
             vlan: source.vlan().map(|vid| {
                 let mut tag = Vlan::zeroed();
-                tag.set().vid(vid);
+                tag.set().vid(vid).pcp(class.priority());
                 tag
             }),
             addresses: IpPair::from_gids(source.gid, q.dgid),
-            traffic_class,
+            traffic_class: class.traffic_class(),
             hop_limit: if q.hop_limit == 0 { 64 } else { q.hop_limit },
             flow_label: q.flow_label,
             identification: 0,
             src_port,
         };
         let source: Source = zerocopy::transmute!(*source);
-        Self { path: *q.path(), source, mac, src_port, traffic_class, head: Head::new(&envelope) }
+        Self { path: *q.path(), source, mac, src_port, class, head: Head::new(&envelope) }
     }
 }

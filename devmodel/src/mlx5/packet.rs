@@ -22,6 +22,23 @@ fn is_same_partition(pkey: u16) -> bool {
 /// `mig_req` in the first word of a BTH.
 const MIG_REQ: u32 = 1 << 22;
 
+/// What networks sort packets by: the traffic class of the IP header, and the priority of a VLAN's tag.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Class(u16);
+
+impl Class {
+    #[inline(always)]
+    pub(crate) fn new(traffic_class: u8, priority: u8) -> Self {
+        Self(u16::from(priority) << 8 | u16::from(traffic_class))
+    }
+    pub(super) fn traffic_class(self) -> u8 {
+        self.0 as u8
+    }
+    pub(super) fn priority(self) -> u8 {
+        (self.0 >> 8) as u8 & 7
+    }
+}
+
 /// ECN-capable transport, codepoint 0 (RFC 3168): routers may mark instead of drop.
 const ECT0: u8 = 2;
 
@@ -86,14 +103,14 @@ impl Work<'_, '_, '_> {
     /// Sends a packet to the peer. False if the QP has no address to send from.
     #[inline]
     pub(crate) fn send(&mut self, packet: &Packet, payload: &Payload) -> bool {
-        let traffic_class = self.q.tclass & !3 | ECT0;
-        self.send_as(packet, payload, traffic_class)
+        let class = Class::new(self.q.tclass & !3 | ECT0, self.q.sl);
+        self.send_as(packet, payload, class)
     }
 
-    /// Sends a packet with a traffic class of its own.
-    pub(crate) fn send_as(&mut self, packet: &Packet, payload: &Payload, traffic_class: u8) -> bool {
+    /// Sends a packet with a class of its own.
+    pub(crate) fn send_as(&mut self, packet: &Packet, payload: &Payload, class: Class) -> bool {
         if self.is_infiniband() {
-            return self.send_routed(packet, *payload, traffic_class);
+            return self.send_routed(packet, *payload, class.traffic_class());
         }
         let q = &self.q;
         let f = self.func.function();
@@ -103,8 +120,8 @@ impl Work<'_, '_, '_> {
         let bytes = &mut self.step.buffers;
         let place = &mut bytes.flows[(self.qp as usize + usize::from(self.func.fid())) % FLOWS];
         let flow = match place {
-            Some(flow) if flow.is(q, source, f.mac, src_port, traffic_class) => flow,
-            _ => place.insert(Flow::new(q, source, f.mac, src_port, traffic_class)),
+            Some(flow) if flow.is(q, source, f.mac, src_port, class) => flow,
+            _ => place.insert(Flow::new(q, source, f.mac, src_port, class)),
         };
         // Written where it will stay: a frame is large.
         let frame = bytes.out.room();

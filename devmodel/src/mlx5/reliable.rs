@@ -70,7 +70,7 @@ fn note_established(w: &mut Work<'_, '_, '_>) {
 fn execute(w: &mut Work<'_, '_, '_>, packet: &Packet<'_>) {
     let opcode = packet.headers.bth().opcode();
     if opcode == BthOpcode::Cnp {
-        return transport::congestion_notified(w);
+        return congestion::notified(w);
     }
     if packet.headers.is_ce_marked() {
         congestion::notify(w);

@@ -53,7 +53,7 @@ impl Requests for Work<'_, '_, '_> {
     }
     #[cold]
     fn congestion(&mut self) -> (&mut Congestion, &Dcqcn) {
-        (self.func.congestion_mut(self.qp), &self.step.config.dcqcn)
+        (self.func.congestion_mut(self.qp), self.step.dcqcn())
     }
     #[inline(always)]
     fn complete(&mut self, at: u32, answer: Option<&[u8; INLINE_32]>) -> bool {

@@ -8,6 +8,7 @@ use crate::{
     config::Config,
     host::{Abort, Host, Iova, Move, Party, Rid, Source},
     region::{Memic, Piece, Region, memic},
+    transport::Dcqcn,
 };
 use hwspec::{
     cmd::queue::CmdQueueEntry,
@@ -302,6 +303,8 @@ pub struct Step<'a> {
     /// A frame may stand for a train of packets: nobody watches the wire, and each is as good as the others.
     pub(crate) trains: bool,
     pub(crate) buffers: &'a mut Buffers,
+    /// Parameters of congestion control, once a job has asked for them.
+    dcqcn: Option<Dcqcn>,
 }
 
 impl<'a> Step<'a> {
@@ -330,6 +333,7 @@ impl<'a> Step<'a> {
             reads: false,
             trains: false,
             buffers,
+            dcqcn: None,
         }
     }
 }
@@ -340,6 +344,14 @@ impl Step<'_> {
     pub(crate) fn begin(&mut self) {
         (self.refused, self.yielded, self.settle) = (false, false, false);
         (self.blocked, self.more_in_hand, self.reads) = (None, false, false);
+        self.dcqcn = None;
+    }
+
+    /// Parameters of congestion control, as they are now.
+    #[cold]
+    pub(crate) fn dcqcn(&mut self) -> &Dcqcn {
+        let (region, config) = (self.region, self.config);
+        self.dcqcn.get_or_insert_with(|| region.dcqcn(config))
     }
 
     /// Adds a job to this function's queue.

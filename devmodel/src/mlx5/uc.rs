@@ -1,7 +1,7 @@
 //! Unreliable connection: RC's requests without answers (IBTA 9.8.2).
 
 use super::{
-    flush,
+    congestion, flush,
     received::{Packet, check},
     requester,
     work::Work,
@@ -34,7 +34,7 @@ pub(crate) fn arrive(w: &mut Work<'_, '_, '_>, packet: &Packet<'_>) {
     }
     match packet.headers.bth().opcode() {
         // It has no place in the sequence of PSNs.
-        BthOpcode::Cnp => transport::congestion_notified(w),
+        BthOpcode::Cnp => congestion::notified(w),
         opcode if opcode.is_known() => transport::unreliable_request(w, packet),
         _ => w.count(Counters::RxDroppedQp),
     }

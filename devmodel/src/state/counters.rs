@@ -71,4 +71,8 @@ pub enum Counters {
     ReqRnrRetriesExceeded,
     /// Timeouts and sequence NAKs beyond `retry_count`.
     ReqTransportRetriesExceeded,
+    /// Packets of connections that met congestion on their way.
+    NpEcnMarkedRocePackets,
+    /// Notifications of congestion that their queue pair takes no notice of.
+    RpCnpIgnored,
 }

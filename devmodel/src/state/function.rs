@@ -1,6 +1,6 @@
 //! The function itself: registers, command queue, pages, addresses, counters.
 
-use super::{COUNTERS, FLOW_ROOTS, FreeList, IbPort, Table};
+use super::{COUNTERS, CongestionRow, FLOW_ROOTS, FreeList, IbPort, Table};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 /// MSI-X table entries of a function.
@@ -177,6 +177,8 @@ pub struct FunctionRow {
     pub cmd_timed: u32,
     /// When a port whose rate is limited is done with what it sent, ps.
     pub port_free: u64,
+    /// Of function 0, whose port it is.
+    pub congestion: CongestionRow,
     /// Padding: what changes with every frame begins a cache line.
     pub reserved1: [u64; 3],
     /// Entries of the timer heap.

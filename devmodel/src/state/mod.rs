@@ -3,6 +3,7 @@
 //! Rows hold numbers only. A row whose [`Head::live`] is 0 is free. Numbers of QPs, CQs, SRQs, PDs and mkeys are unique
 //! in the whole adapter: function `f` owns those from `f << log`; the rows know only the index behind it.
 
+mod congestion;
 mod counters;
 mod eswitch;
 mod ethernet;
@@ -14,6 +15,7 @@ mod row;
 mod table;
 
 pub use crate::transport::ReadResource;
+pub use congestion::CongestionRow;
 pub use counters::{COUNTERS, Counters};
 pub use eswitch::{L2Row, SchedulingRow, VportRow};
 pub use ethernet::{

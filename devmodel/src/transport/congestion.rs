@@ -19,20 +19,38 @@ pub struct Dcqcn {
     pub line_rate: u32,
     /// Least time between two notifications of a connection, us.
     pub min_time_between_cnps: u32,
+    /// DSCP of notifications.
+    pub cnp_dscp: u8,
+    /// Notifications have the priority of their queue pair; else the next.
+    pub cnp_prio_mode: bool,
+    /// Priority of notifications in a VLAN.
+    pub cnp_802p_prio: u8,
+    /// Priorities whose queue pairs notify nobody, a bit each.
+    pub np_off: u8,
+    /// Priorities whose queue pairs take no notice of notifications, a bit each.
+    pub rp_off: u8,
     /// Of 1024 parts, how many of `alpha` are kept at each update.
     pub dce_tcp_g: u16,
     /// Time between updates of `alpha`, us.
     pub dce_tcp_rtt: u32,
     /// `alpha` when the first notification comes, of 1024 parts.
     pub initial_alpha_value: u16,
+    /// The rate that the first notification finds, Mb/s; 0 is the most.
+    pub rate_to_set_on_first_cnp: u32,
+    /// A cut takes the share `alpha` of 2 to the power of this.
+    pub rpg_gd: u8,
     /// Least time between two cuts, us.
     pub rate_reduce_monitor_period: u32,
     /// A cut leaves so many hundredths of the rate at least.
     pub rpg_min_dec_fac: u8,
     /// No cut goes below this rate, Mb/s.
     pub rpg_min_rate: u32,
-    /// Each cut makes the rate of before the target; else only one behind a raise.
+    /// A rate of which nothing is left to limit, Mb/s; 0 is the port's.
+    pub rpg_max_rate: u32,
+    /// Each cut makes the rate of before the target; else only one behind a raise by bytes.
     pub clamp_tgt_rate: bool,
+    /// And one behind a raise by time.
+    pub clamp_tgt_rate_after_time_inc: bool,
     /// Time from one raise to the next, us.
     pub rpg_time_reset: u32,
     /// Bytes sent from one raise to the next.
@@ -52,6 +70,15 @@ impl Dcqcn {
     pub const PAPER: Self = Self {
         line_rate: 100_000,
         min_time_between_cnps: 50,
+        cnp_dscp: 48,
+        cnp_prio_mode: false,
+        cnp_802p_prio: 6,
+        np_off: 0,
+        rp_off: 0,
+        rate_to_set_on_first_cnp: 0,
+        rpg_gd: 11,
+        rpg_max_rate: 0,
+        clamp_tgt_rate_after_time_inc: true,
         dce_tcp_g: 1020,
         dce_tcp_rtt: 55,
         initial_alpha_value: 1023,
@@ -82,6 +109,15 @@ impl Dcqcn {
         rpg_hai_rate: 50,
         ..Self::PAPER
     };
+}
+
+impl Dcqcn {
+    /// The most that a limited connection sends, in steps: at this it is limited no more.
+    fn most(&self) -> u32 {
+        let most =
+            if self.rpg_max_rate == 0 { self.line_rate } else { self.rpg_max_rate.min(self.line_rate) };
+        most.saturating_mul(STEPS)
+    }
 }
 
 impl Default for Dcqcn {
@@ -141,11 +177,13 @@ impl Congestion {
 
     /// The peer notified of congestion at `now`.
     pub(crate) fn on_cnp(&mut self, now: u64, p: &Dcqcn) {
-        let line = p.line_rate.saturating_mul(STEPS);
+        let line = p.most();
         self.pass(now, p);
         let is_new = self.rate == 0;
         if is_new {
-            (self.rate, self.target, self.alpha) = (line, line, p.initial_alpha_value.min(1024));
+            let first = p.rate_to_set_on_first_cnp.saturating_mul(STEPS);
+            self.rate = if first == 0 { line } else { first.min(line) };
+            (self.target, self.alpha) = (line, p.initial_alpha_value.min(1024));
             self.next = now;
         } else {
             let g = u32::from(p.dce_tcp_g.min(1024));
@@ -155,11 +193,12 @@ impl Congestion {
                 return;
             }
         }
-        if p.clamp_tgt_rate || self.times > 0 || self.fills > 0 {
+        let raised = self.fills > 0 || p.clamp_tgt_rate_after_time_inc && self.times > 0;
+        if !is_new && (p.clamp_tgt_rate || raised) {
             self.target = self.rate;
         }
-        // By half of alpha.
-        let left = (u64::from(self.rate) * (2048 - u64::from(self.alpha)) / 2048) as u32;
+        let whole = 1u64 << p.rpg_gd.min(31);
+        let left = (u64::from(self.rate) * whole.saturating_sub(self.alpha.into()) / whole) as u32;
         let least = (u64::from(self.rate) * u64::from(p.rpg_min_dec_fac.min(100)) / 100) as u32;
         self.rate = left.max(least).max(p.rpg_min_rate.max(1).saturating_mul(STEPS)).min(line);
         (self.bytes, self.times, self.fills) = (0, 0, 0);
@@ -224,7 +263,7 @@ impl Congestion {
 
     /// Time or bytes raise the rate at `now`.
     fn raise(&mut self, now: u64, p: &Dcqcn) {
-        let line = p.line_rate.saturating_mul(STEPS);
+        let line = p.most();
         let (least, most) = (self.times.min(self.fills), self.times.max(self.fills));
         let by = if least > p.rpg_threshold {
             p.rpg_hai_rate.saturating_mul((least - p.rpg_threshold).into())
@@ -275,6 +314,24 @@ mod tests {
         // While none comes alpha dies away, so the same notification takes less.
         c.on_cnp(200 * US, &p);
         assert!((40_000..45_000).contains(&mbps(&c)), "{}", mbps(&c));
+    }
+
+    #[test]
+    fn what_is_set_of_the_first_rate_the_most_and_the_share_of_a_cut_holds() {
+        let cut = |p: Dcqcn| {
+            let mut c = Congestion::default();
+            c.on_cnp(0, &p);
+            mbps(&c)
+        };
+        assert_eq!(cut(Dcqcn { rpg_gd: 12, ..Dcqcn::DRIVER }), 75_024);
+        assert_eq!(cut(Dcqcn { rpg_gd: 10, ..Dcqcn::DRIVER }), 50_000, "not below rpg_min_dec_fac");
+        assert_eq!(cut(Dcqcn { rpg_max_rate: 40_000, ..Dcqcn::DRIVER }), 20_019);
+        assert_eq!(cut(Dcqcn { rate_to_set_on_first_cnp: 1000, ..Dcqcn::DRIVER }), 500);
+        // At its most it is not limited any more.
+        let p = Dcqcn { rpg_max_rate: 40_000, ..Dcqcn::DRIVER };
+        let mut c = Congestion::default();
+        c.on_cnp(0, &p);
+        assert!(c.waits(1_000_000 * US, &p).is_none() && c.is_over());
     }
 
     #[test]
@@ -344,6 +401,9 @@ mod tests {
                 rate_reduce_monitor_period: n,
                 rpg_min_dec_fac: n as u8,
                 rpg_min_rate: n,
+                rpg_max_rate: n,
+                rate_to_set_on_first_cnp: n,
+                rpg_gd: n as u8,
                 rpg_time_reset: n,
                 rpg_byte_reset: n.max(64),
                 rpg_threshold: n as u8,

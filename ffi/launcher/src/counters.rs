@@ -22,7 +22,7 @@ fn less(values: &[u64; COUNTERS], all: Counters, some: Counters) -> u64 {
 
 /// Directory `counters`: performance management (IBTA 16.1.4). Data is counted in words of four bytes, and on
 /// Ethernet only RDMA packets count, as with the mlx5 driver.
-pub const PORT: [Named; 21] = [
+pub const PORT: &[Named] = &[
     ("VL15_dropped", none),
     ("excessive_buffer_overrun_errors", none),
     ("link_downed", none),
@@ -47,7 +47,7 @@ pub const PORT: [Named; 21] = [
 ];
 
 /// Directory `hw_counters`, and the statistics of a link, in the order of the mlx5 driver.
-pub const HARDWARE: [Named; 21] = [
+pub const HARDWARE: &[Named] = &[
     ("rx_write_requests", |c| sum(c, &[RxWriteRequests])),
     ("rx_read_requests", |c| sum(c, &[RxReadRequests])),
     ("rx_atomic_requests", |c| sum(c, &[RxAtomicRequests])),
@@ -67,6 +67,8 @@ pub const HARDWARE: [Named; 21] = [
     ("resp_cqe_flush_error", |c| sum(c, &[RespCqeFlushError])),
     ("req_cqe_flush_error", |c| sum(c, &[ReqCqeFlushError])),
     ("rp_cnp_handled", |c| sum(c, &[RpCnpHandled])),
+    ("rp_cnp_ignored", |c| sum(c, &[RpCnpIgnored])),
+    ("np_ecn_marked_roce_packets", |c| sum(c, &[NpEcnMarkedRocePackets])),
     ("np_cnp_sent", |c| sum(c, &[NpCnpSent])),
     ("rx_icrc_encapsulated", |c| sum(c, &[RxIcrcErrors])),
 ];
@@ -88,7 +90,7 @@ mod tests {
 
     #[test]
     fn no_two_counters_have_one_name() {
-        let names: std::collections::BTreeSet<_> = PORT.iter().chain(&HARDWARE).map(|(n, _)| n).collect();
+        let names: std::collections::BTreeSet<_> = PORT.iter().chain(HARDWARE).map(|(n, _)| n).collect();
         assert_eq!(names.len(), PORT.len() + HARDWARE.len());
     }
 }

@@ -47,6 +47,7 @@ macro_rules! cmd_out {
 
 pub mod adapter;
 pub mod adapter_id;
+pub mod congestion;
 pub mod cq;
 pub mod eq;
 pub mod eswitch;
@@ -150,6 +151,11 @@ hw_enum! {
         DeallocXrcd = 0x80f,
         AllocTransportDomain = 0x816,
         DeallocTransportDomain = 0x817,
+        QueryCongStatus = 0x822,
+        ModifyCongStatus = 0x823,
+        QueryCongParams = 0x824,
+        ModifyCongParams = 0x825,
+        QueryCongStatistics = 0x826,
         SetL2TableEntry = 0x829,
         QueryL2TableEntry = 0x82a,
         DeleteL2TableEntry = 0x82b,

@@ -1,6 +1,7 @@
 //! Contexts: what the device keeps of an object, as the driver writes and reads it.
 
 pub mod caps;
+pub mod congestion;
 pub mod cq;
 pub mod eq;
 pub mod eswitch;

@@ -3,8 +3,8 @@
 use super::{Structure, Value};
 use crate::{
     cmd::{
-        CmdIn, CmdOut, Opcode, adapter::*, adapter_id::*, cq::*, eq::*, eswitch::*, flow::*, mcg::*,
-        memic::*, mkey::*, qp::*, resource::*, rq_sq::*, srq::*, tir::*, uctx::*, umem::*, vport::*,
+        CmdIn, CmdOut, Opcode, adapter::*, adapter_id::*, congestion::*, cq::*, eq::*, eswitch::*, flow::*,
+        mcg::*, memic::*, mkey::*, qp::*, resource::*, rq_sq::*, srq::*, tir::*, uctx::*, umem::*, vport::*,
     },
     context::{
         AccessMode, CapType,
@@ -163,6 +163,11 @@ lines! {
     DeallocXrcd, DeallocXrcdIn NONE, DeallocXrcdOut NONE;
     AllocTransportDomain, AllocTransportDomainIn NONE, AllocTransportDomainOut NONE;
     DeallocTransportDomain, DeallocTransportDomainIn NONE, DeallocTransportDomainOut NONE;
+    QueryCongStatus, QueryCongStatusIn NONE, QueryCongStatusOut NONE;
+    ModifyCongStatus, ModifyCongStatusIn NONE, ModifyCongStatusOut NONE;
+    QueryCongParams, QueryCongParamsIn NONE, QueryCongParamsOut NONE;
+    ModifyCongParams, ModifyCongParamsIn NONE, ModifyCongParamsOut NONE;
+    QueryCongStatistics, QueryCongStatisticsIn NONE, QueryCongStatisticsOut NONE;
     SetL2TableEntry, SetL2TableEntryIn NONE, SetL2TableEntryOut NONE;
     QueryL2TableEntry, QueryL2TableEntryIn NONE, QueryL2TableEntryOut NONE;
     DeleteL2TableEntry, DeleteL2TableEntryIn NONE, DeleteL2TableEntryOut NONE;

@@ -354,6 +354,22 @@ cases! {
         dealloc_q_counter_in DeallocQCounterIn,
         dealloc_q_counter_out DeallocQCounterOut,
     }
+    hwspec::context::congestion {
+        cong_control_r_roce_ecn_rp RoceReactionPoint,
+        cong_control_r_roce_ecn_np RoceNotificationPoint,
+    }
+    hwspec::cmd::congestion {
+        query_cong_status_in QueryCongStatusIn,
+        query_cong_status_out QueryCongStatusOut,
+        modify_cong_status_in ModifyCongStatusIn,
+        modify_cong_status_out ModifyCongStatusOut,
+        query_cong_params_in QueryCongParamsIn,
+        query_cong_params_out QueryCongParamsOut,
+        modify_cong_params_in ModifyCongParamsIn,
+        modify_cong_params_out ModifyCongParamsOut,
+        query_cong_statistics_in QueryCongStatisticsIn,
+        query_cong_statistics_out QueryCongStatisticsOut,
+    }
     hwspec::cmd::umem {
         umem UserMemory,
         create_umem_in CreateUmemIn,

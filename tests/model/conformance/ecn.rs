@@ -1,7 +1,19 @@
 //! Congestion notification.
 
 use super::common::*;
-use hwspec::context::ServiceType;
+use devmodel::transport::Dcqcn;
+use hwspec::{
+    cmd::{
+        Opcode,
+        congestion::{notification_field as np, reaction_field as rp, *},
+    },
+    context::{
+        ServiceType,
+        congestion::{CongProtocol, RoceNotificationPoint, RoceReactionPoint},
+    },
+    layout::Layout,
+};
+use ironverbs_tests::bed::CommandError;
 
 fn marked(peer: Peer, psn: u32, to: Mr) -> Vec<u8> {
     let pkt = Pkt::new(BthOpcode::RcWriteOnly, psn).reth(to.va, to.key, 8).payload(&[1; 8]).ack_req();
@@ -103,4 +115,166 @@ fn row_57_a_sender_that_was_notified_keeps_to_a_rate() {
     assert!(most < 32, "{most} packets in a tenth of a millisecond");
     bed.from_peer(peer, &ack(sends_from() + 63, 1));
     assert!(bed.one(peer.qp.send_cq).is_ok());
+}
+
+/// The notifications among what the adapter sent.
+fn notifications(bed: &mut Bed) -> Vec<Captured> {
+    bed.answers().into_iter().filter(|f| f.opcode() == BthOpcode::Cnp).collect()
+}
+
+fn reaction(bed: &mut Bed, fid: u8) -> RoceReactionPoint {
+    let mut input = QueryCongParamsIn::zeroed();
+    input.set().cong_protocol(CongProtocol::RoceRp);
+    let out: QueryCongParamsOut = bed.command(fid, Opcode::QueryCongParams, &input).unwrap();
+    RoceReactionPoint::read(&out.congestion_parameters())
+}
+
+fn notification(bed: &mut Bed, fid: u8) -> RoceNotificationPoint {
+    let mut input = QueryCongParamsIn::zeroed();
+    input.set().cong_protocol(CongProtocol::RoceNp);
+    let out: QueryCongParamsOut = bed.command(fid, Opcode::QueryCongParams, &input).unwrap();
+    RoceNotificationPoint::read(&out.congestion_parameters())
+}
+
+fn modify(
+    bed: &mut Bed,
+    fid: u8,
+    protocol: CongProtocol,
+    select: u32,
+    parameters: &[u8],
+) -> Result<ModifyCongParamsOut, CommandError> {
+    let mut input = ModifyCongParamsIn::zeroed();
+    let parameters = parameters.try_into().unwrap();
+    input.set().cong_protocol(protocol).field_select(select.to_be_bytes()).congestion_parameters(parameters);
+    bed.command(fid, Opcode::ModifyCongParams, &input)
+}
+
+fn switch(bed: &mut Bed, protocol: CongProtocol, priority: u8, on: bool) {
+    let mut input = ModifyCongStatusIn::zeroed();
+    input.set().cong_protocol(protocol).priority(priority).enable(on);
+    bed.command::<_, ModifyCongStatusOut>(0, Opcode::ModifyCongStatus, &input).unwrap();
+    let mut input = QueryCongStatusIn::zeroed();
+    input.set().cong_protocol(protocol).priority(priority);
+    let out: QueryCongStatusOut = bed.command(0, Opcode::QueryCongStatus, &input).unwrap();
+    assert_eq!(out.enable(), on);
+}
+
+fn statistics(bed: &mut Bed, fid: u8, clear: bool) -> [u32; 5] {
+    let mut input = QueryCongStatisticsIn::zeroed();
+    input.set().clear(clear);
+    let out: QueryCongStatisticsOut = bed.command(fid, Opcode::QueryCongStatistics, &input).unwrap();
+    [
+        out.np_ecn_marked_roce_packets_low(),
+        out.np_cnp_sent_low(),
+        out.rp_cnp_handled_low(),
+        out.rp_cnp_ignored_low(),
+        out.rp_cur_flows(),
+    ]
+}
+
+/// `QUERY_CONG_PARAMS` tells what the adapter was made with, then what was set; what was not named stays.
+#[test]
+fn parameters_are_those_of_the_port() {
+    let mut bed = Bed::cx5();
+    (0..2).for_each(|fid| _ = bed.function(fid));
+    let (p, before) = (Dcqcn::default(), reaction(&mut bed, 1));
+    assert_eq!(
+        (before.rpg_time_reset(), before.rpg_ai_rate(), before.dce_tcp_g(), before.rpg_gd()),
+        (p.rpg_time_reset, p.rpg_ai_rate, p.dce_tcp_g.into(), 11)
+    );
+    assert_eq!(notification(&mut bed, 0).cnp_dscp(), 48);
+    let mut given = RoceReactionPoint::zeroed();
+    given.set().rpg_ai_rate(7).rpg_time_reset(8);
+    modify(&mut bed, 0, CongProtocol::RoceRp, 1 << rp::RPG_AI_RATE, given.bytes()).unwrap();
+    let after = reaction(&mut bed, 1);
+    assert_eq!((after.rpg_ai_rate(), after.rpg_time_reset()), (7, p.rpg_time_reset));
+    // What cannot be is refused whole.
+    given.set().rpg_hai_rate(9).rpg_min_dec_fac(101);
+    let select = 1 << rp::RPG_HAI_RATE | 1 << rp::RPG_MIN_DEC_FAC;
+    assert!(modify(&mut bed, 0, CongProtocol::RoceRp, select, given.bytes()).is_err());
+    assert!(modify(&mut bed, 0, CongProtocol::RoceRp, 1 << 17, given.bytes()).is_err());
+    assert!(modify(&mut bed, 0, CongProtocol::Ieee8021Qau, 1 << rp::RPG_AI_RATE, given.bytes()).is_err());
+    assert!(modify(&mut bed, 1, CongProtocol::RoceRp, 1 << rp::RPG_AI_RATE, given.bytes()).is_err(), "a VF");
+    assert_eq!(reaction(&mut bed, 0).rpg_hai_rate(), p.rpg_hai_rate);
+}
+
+/// A notification has the DSCP, and in a VLAN the priority, that the port was told, and comes as often.
+#[test]
+fn row_57_notifications_are_as_they_were_set() {
+    let mut bed = Bed::cx5();
+    bed.function(0);
+    let peer = bed.foreign(1, Path { sl: 3, ..path() });
+    bed.set_gid_in(1, GID_IPV4, gid_v4(1), Some(5)).unwrap();
+    let to = bed.mr(1, 64, Access::ALL);
+    let mut psn = expects();
+    let mut told = |bed: &mut Bed| {
+        let pkt = Pkt::new(BthOpcode::RcWriteOnly, psn).reth(to.va, to.key, 8).payload(&[1; 8]);
+        let mut tag = hwspec::wire::Vlan::zeroed();
+        tag.set().vid(5);
+        let envelope = hwspec::wire::Envelope { vlan: Some(tag), ..peer.envelope() };
+        let mut frame = peer.frame_in(&pkt, &envelope);
+        hwspec::wire::ip::mark_congested(&mut frame);
+        bed.inject(&frame);
+        psn += 1;
+        notifications(bed)
+    };
+    let class = |frames: &[Captured]| {
+        assert_eq!(frames.len(), 1);
+        let headers = frames[0].headers();
+        (headers.traffic_class() >> 2, headers.vlan().map(|tag| tag.pcp()))
+    };
+    assert_eq!(class(&told(&mut bed)), (48, Some(6)));
+    let mut given = RoceNotificationPoint::zeroed();
+    given.set().min_time_between_cnps(1000).cnp_dscp(20).cnp_prio_mode(true);
+    let select = 1 << np::MIN_TIME_BETWEEN_CNPS | 1 << np::CNP_DSCP | 1 << np::CNP_PRIO_MODE;
+    modify(&mut bed, 0, CongProtocol::RoceNp, select, given.bytes()).unwrap();
+    bed.advance(MS);
+    assert_eq!(class(&told(&mut bed)), (20, Some(3)));
+    bed.advance(MS / 2);
+    assert_eq!(told(&mut bed).len(), 0);
+    bed.advance(MS / 2);
+    assert_eq!(told(&mut bed).len(), 1);
+    // Its priority is switched off: it counts, and tells nobody.
+    switch(&mut bed, CongProtocol::RoceNp, 3, false);
+    bed.advance(MS);
+    assert_eq!(told(&mut bed).len(), 0);
+    assert_eq!(statistics(&mut bed, 1, true), [5, 3, 0, 0, 0]);
+    assert_eq!(statistics(&mut bed, 1, false), [0; 5]);
+    switch(&mut bed, CongProtocol::RoceNp, 3, true);
+    assert_eq!(told(&mut bed).len(), 1);
+    // All that is no notification has the queue pair's own priority.
+    bed.post(peer.qp, &write_to_peer(to.sge()));
+    let answers = bed.answers();
+    assert_eq!(answers.len(), 1);
+    assert_eq!(answers[0].headers().vlan().map(|tag| (tag.vid(), tag.pcp())), Some((5, 3)));
+}
+
+/// A sender's rate follows what was set, and notifications are ignored where that is switched off.
+#[test]
+fn row_57_a_sender_slows_down_as_it_was_told() {
+    let mut bed = Bed::cx5();
+    bed.function(0);
+    let peer = bed.foreign(1, path());
+    let from = bed.mr(1, 64 * MTU, Access::ALL);
+    let cnp = Pkt::new(BthOpcode::Cnp, 0);
+    switch(&mut bed, CongProtocol::RoceRp, 0, false);
+    bed.from_peer(peer, &cnp);
+    assert_eq!(statistics(&mut bed, 1, true), [0, 0, 0, 1, 0]);
+    switch(&mut bed, CongProtocol::RoceRp, 0, true);
+    // The first makes it 250 Mb/s, and takes nothing of that.
+    let mut given = RoceReactionPoint::zeroed();
+    given.set().rate_to_set_on_first_cnp(250).rpg_min_dec_fac(100);
+    let select = 1 << rp::RATE_TO_SET_ON_FIRST_CNP | 1 << rp::RPG_MIN_DEC_FAC;
+    modify(&mut bed, 0, CongProtocol::RoceRp, select, given.bytes()).unwrap();
+    bed.from_peer(peer, &cnp);
+    assert_eq!(statistics(&mut bed, 1, false), [0, 0, 1, 0, 1]);
+    bed.post(peer.qp, &write_to_peer(from.sge()));
+    bed.answers();
+    // Before the rate is raised for the first time, after 55 us: a packet takes 10 us.
+    let mut sent = 0;
+    for _ in 0..50 {
+        bed.advance(1_000_000);
+        sent += bed.answers().len();
+    }
+    assert!((4..=5).contains(&sent), "{sent} packets in 50 us");
 }

@@ -279,6 +279,7 @@ impl Bed {
             .grh(path.grh)
             .rlid(path.rlid)
             .sl(path.sl)
+            .eth_prio(path.sl & 7)
             .pkey_index(path.pkey_index)
             .ack_timeout(path.timeout)
             .src_addr_index(path.sgid_index)

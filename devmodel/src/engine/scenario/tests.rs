@@ -84,8 +84,7 @@ fn a_card_whose_slot_is_slower_than_its_port_pauses_its_switch() {
     let rates: Vec<f64> = outcome.flows.iter().map(gbps).collect();
     assert!((54.0..56.0).contains(&rates.iter().sum::<f64>()), "{rates:?}");
     // The switch is paused by the third, and so pauses the others.
-    let paused: Vec<usize> =
-        outcome.pauses.iter().filter(|pause| pause.on).map(|pause| pause.node).collect();
+    let paused: Vec<usize> = outcome.pauses.iter().filter(|pause| pause.on).map(|pause| pause.node).collect();
     let of = |node| paused.iter().filter(|paused| **paused == node).count();
     assert!(of(3) > 100 && of(0) > 2 && of(1) > 2 && of(2) == 0, "{} {} {}", of(0), of(1), of(3));
     // So what waits waits in the switch.

@@ -88,7 +88,7 @@ impl Port {
             return false;
         }
         (self.counters, self.up) = (counters, up);
-        let numbers = PORT.iter().chain(&HARDWARE).map(|(_, value)| value(&counters).to_string());
+        let numbers = PORT.iter().chain(HARDWARE).map(|(_, value)| value(&counters).to_string());
         let (state, physical) = port_states(up);
         let lines = numbers.chain([state.to_owned(), physical.to_owned()]);
         let settled = self.files.iter_mut().zip(lines).map(|(file, text)| file.show(home, text));

@@ -3,6 +3,7 @@
 mod blueflame;
 mod boot;
 mod bringup;
+mod congestion;
 mod connect;
 mod customers;
 mod fabric;
@@ -55,7 +56,7 @@ pub fn all() -> Vec<Scenario> {
         scenario("sriov", "the generic PF and VF sequence on QEMU's igb", sriov::run),
         scenario("load-eth", "mlx5_core and mlx5_ib come and go, Ethernet, 6.1 and 6.12", load::ethernet),
         scenario("load-ib", "the same for InfiniBand", load::infiniband),
-        scenario("one-eth", "one guest, two functions: verbs and rdma_cm", pairs::one_ethernet),
+        scenario("one-eth", "one guest, two functions: verbs, rdma_cm, congestion", pairs::one_ethernet),
         scenario("one-ib", "one guest, two functions, InfiniBand: verbs", pairs::one_infiniband),
         scenario("two-eth", "two guests: verbs, rdma_cm, rdma statistic", pairs::two_ethernet),
         scenario("two-net", "two guests: ping, TCP, steering, link, ethtool", pairs::two_netdev),

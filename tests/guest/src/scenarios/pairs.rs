@@ -4,7 +4,7 @@ use crate::Outcome;
 use crate::images::Images;
 
 use super::mlx5::{Pair, Place};
-use super::{fabric, netdev, verbs};
+use super::{congestion, fabric, netdev, verbs};
 
 const NEW: [&str; 2] = ["6.12", "6.12"];
 const BOTH: [&str; 2] = ["6.12", "6.1"];
@@ -14,6 +14,7 @@ pub fn one_ethernet(images: &Images) -> Outcome {
     let mut pair = Pair::boot(images, "eth", Place::OneGuest, false, NEW)?;
     verbs::data_moves(&mut pair.bench)?;
     verbs::rping(&mut pair.bench, 1000)?;
+    congestion::control(&mut pair)?;
     pair.finish()
 }
 

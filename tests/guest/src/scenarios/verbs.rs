@@ -53,7 +53,7 @@ pub fn figures(bench: &mut Bench, name: &str, options: &str) -> Outcome<Vec<f64>
 }
 
 /// Sums of the hardware counters of a side's port, from `rdma statistic` and sysfs.
-fn statistic(bench: &mut Bench, side: usize, names: &[&str]) -> Outcome<Vec<u64>> {
+pub(super) fn statistic(bench: &mut Bench, side: usize, names: &[&str]) -> Outcome<Vec<u64>> {
     let device = bench.sides[side].device.clone();
     let said = bench.at(side, 20, &format!("rdma statistic show link {device}/1"))?;
     let words: Vec<&str> = said.split_whitespace().collect();

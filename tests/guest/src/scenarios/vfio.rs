@@ -9,7 +9,7 @@ use crate::{Outcome, failed, log};
 
 use super::scratch::scratch;
 use super::sides::{Bench, Side, cable, find_gid, pingpong, plug_cable};
-use super::wire::{Capture, packets};
+use super::wire::{Beside, packets};
 use super::{mlx5, stream, verbs};
 
 /// Binds the function at a slot to vfio-pci.
@@ -84,7 +84,7 @@ pub fn provider(images: &Images) -> Outcome {
     // A VF that was given no MAC has drawn one.
     let drawn = guests[1].run(10, "cat /sys/class/net/f10/address")?.trim().to_string();
     let capture = scratch.join("wire.pcap");
-    let watcher = Capture::start(&server.node(), &capture)?;
+    let watcher = Beside::capture(&server.node(), &capture)?;
     let ours = Side {
         guest: 0,
         prefix: "/built/ironverbs run --bdf 0000:00:10.0 --address 192.168.7.1/24 --".into(),

@@ -201,18 +201,27 @@ fn wait_for_listener(port: u16) -> Outcome {
     Ok(())
 }
 
-/// The frames of a node's wire, on their way to a file.
-pub(super) struct Capture(Child);
+/// `ironverbs node` at a node's wire: it lasts until it is told to end.
+pub(super) struct Beside(Child);
 
-impl Capture {
-    /// Of the node in `node`, into `file`.
-    pub fn start(node: &Path, file: &Path) -> Outcome<Self> {
-        let mut watcher = bound_to_us(built().join("ironverbs"));
-        watcher.args(["node", "capture", "--node"]).arg(node).arg(file);
-        Ok(Self(watcher.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn()?))
+impl Beside {
+    /// Writes the frames of the node in `node` to `file`.
+    pub fn capture(node: &Path, file: &Path) -> Outcome<Self> {
+        Self::start("capture", node, file)
     }
 
-    /// Ends it; the file is whole.
+    /// Lets the plan in `file` befall them.
+    pub fn faults(node: &Path, file: &Path) -> Outcome<Self> {
+        Self::start("faults", node, file)
+    }
+
+    fn start(what: &str, node: &Path, file: &Path) -> Outcome<Self> {
+        let mut beside = bound_to_us(built().join("ironverbs"));
+        beside.args(["node", what, "--node"]).arg(node).arg(file);
+        Ok(Self(beside.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn()?))
+    }
+
+    /// Ends it; what it writes is whole.
     pub fn end(mut self) {
         let _ = Command::new("kill").args(["-INT", &self.0.id().to_string()]).status();
         let _ = self.0.wait();
@@ -294,7 +303,7 @@ fn run(images: &Images, name: &str, kernel: &str, faults: Option<&str>) -> Outco
 fn once(images: &Images, name: &str, kernel: &str, faults: Option<&str>, excused: bool) -> Outcome<bool> {
     let mut wire = Wire::boot(images, name, kernel, faults)?;
     let capture = wire.scratch.join("capture.pcap");
-    let watcher = Capture::start(&wire.server.node(), &capture)?;
+    let watcher = Beside::capture(&wire.server.node(), &capture)?;
     let done = tools(&mut wire, faults.is_none());
     watcher.end();
     if let Err(error) = done {

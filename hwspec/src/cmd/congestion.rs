@@ -1,0 +1,120 @@
+//! Commands of congestion control.
+use crate::context::congestion::CongProtocol;
+
+cmd_in! {
+    /// `QUERY_CONG_STATUS` input.
+    pub struct QueryCongStatusIn: 0x10 {
+        0x008 [ 7: 4] priority: u8,
+        0x008 [ 3: 0] cong_protocol: CongProtocol,
+    }
+}
+
+cmd_out! {
+    /// `QUERY_CONG_STATUS` output.
+    pub struct QueryCongStatusOut: 0x10 {
+        0x00c [31:31] enable: bool,
+        0x00c [30:30] tag_enable: bool,
+    }
+}
+
+cmd_in! {
+    /// `MODIFY_CONG_STATUS` input.
+    pub struct ModifyCongStatusIn: 0x10 {
+        0x008 [ 7: 4] priority: u8,
+        0x008 [ 3: 0] cong_protocol: CongProtocol,
+        0x00c [31:31] enable: bool,
+        0x00c [30:30] tag_enable: bool,
+    }
+}
+
+cmd_out! {
+    /// `MODIFY_CONG_STATUS` output.
+    pub struct ModifyCongStatusOut: 0x10 {}
+}
+
+cmd_in! {
+    /// `QUERY_CONG_PARAMS` input.
+    pub struct QueryCongParamsIn: 0x10 {
+        0x008 [ 3: 0] cong_protocol: CongProtocol,
+    }
+}
+
+cmd_out! {
+    /// `QUERY_CONG_PARAMS` output.
+    pub struct QueryCongParamsOut: 0x110 {
+        /// [`RoceReactionPoint`](crate::context::congestion::RoceReactionPoint) or
+        /// [`RoceNotificationPoint`](crate::context::congestion::RoceNotificationPoint).
+        0x010         congestion_parameters: [u8; 0x100],
+    }
+}
+
+cmd_in! {
+    /// `MODIFY_CONG_PARAMS` input.
+    pub struct ModifyCongParamsIn: 0x120 {
+        0x008 [ 3: 0] cong_protocol: CongProtocol,
+        /// Which parameters are meant, big endian: bits of [`reaction_field`] or [`notification_field`].
+        0x00c         field_select: [u8; 0x4],
+        0x020         congestion_parameters: [u8; 0x100],
+    }
+}
+
+cmd_out! {
+    /// `MODIFY_CONG_PARAMS` output.
+    pub struct ModifyCongParamsOut: 0x10 {}
+}
+
+cmd_in! {
+    /// `QUERY_CONG_STATISTICS` input.
+    pub struct QueryCongStatisticsIn: 0x10 {
+        0x008 [31:31] clear: bool,
+    }
+}
+
+cmd_out! {
+    /// `QUERY_CONG_STATISTICS` output.
+    pub struct QueryCongStatisticsOut: 0x110 {
+        0x010 [31: 0] rp_cur_flows: u32,
+        0x014 [31: 0] sum_flows: u32,
+        0x018 [31: 0] rp_cnp_ignored_high: u32,
+        0x01c [31: 0] rp_cnp_ignored_low: u32,
+        0x020 [31: 0] rp_cnp_handled_high: u32,
+        0x024 [31: 0] rp_cnp_handled_low: u32,
+        0x048 [31: 0] time_stamp_high: u32,
+        0x04c [31: 0] time_stamp_low: u32,
+        0x050 [31: 0] accumulators_period: u32,
+        0x054 [31: 0] np_ecn_marked_roce_packets_high: u32,
+        0x058 [31: 0] np_ecn_marked_roce_packets_low: u32,
+        0x05c [31: 0] np_cnp_sent_high: u32,
+        0x060 [31: 0] np_cnp_sent_low: u32,
+    }
+}
+
+/// Bits of `field_select` for a reaction point. The header has none; the driver's `cong.c` does.
+pub mod reaction_field {
+    #![allow(missing_docs)]
+    pub const CLAMP_TGT_RATE: u32 = 1;
+    pub const CLAMP_TGT_RATE_AFTER_TIME_INC: u32 = 2;
+    pub const RPG_TIME_RESET: u32 = 3;
+    pub const RPG_BYTE_RESET: u32 = 4;
+    pub const RPG_THRESHOLD: u32 = 5;
+    pub const RPG_MAX_RATE: u32 = 6;
+    pub const RPG_AI_RATE: u32 = 7;
+    pub const RPG_HAI_RATE: u32 = 8;
+    pub const RPG_MIN_DEC_FAC: u32 = 9;
+    pub const RPG_MIN_RATE: u32 = 10;
+    pub const RATE_TO_SET_ON_FIRST_CNP: u32 = 11;
+    pub const DCE_TCP_G: u32 = 12;
+    pub const DCE_TCP_RTT: u32 = 13;
+    pub const RATE_REDUCE_MONITOR_PERIOD: u32 = 14;
+    pub const INITIAL_ALPHA_VALUE: u32 = 15;
+    pub const RPG_GD: u32 = 16;
+}
+
+/// Bits of `field_select` for a notification point, likewise.
+pub mod notification_field {
+    #![allow(missing_docs)]
+    pub const MIN_TIME_BETWEEN_CNPS: u32 = 2;
+    pub const CNP_DSCP: u32 = 3;
+    /// Mode and priority.
+    pub const CNP_PRIO_MODE: u32 = 4;
+}
