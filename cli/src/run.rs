@@ -84,9 +84,6 @@ fn in_time(run: &Run, node: &Path, devices: &[DeviceInfo]) -> Result<Option<Path
     if devices.iter().any(|device| device.node().is_none()) {
         return Err("--clock timed: expected a node, for no other function has virtual time".into());
     }
-    if devices.iter().any(|device| device.link_layer == LinkLayer::Infiniband) {
-        return Err("--clock timed: expected a node on Ethernet, for no profile is of InfiniBand".into());
-    }
     let program = run.program.first().and_then(|name| launcher::find_program(name).ok());
     if let Some(program) = program.filter(|program| is_static(program)) {
         return Err(format!(
@@ -96,7 +93,8 @@ fn in_time(run: &Run, node: &Path, devices: &[DeviceInfo]) -> Result<Option<Path
     }
     let exe = env::current_exe().map_err(|e| format!("cannot find this command's file: {e}"))?;
     let clocks = provider::clocks(&exe).map_err(|e| e.to_string())?;
-    timed::begin(node, &run.time.rules).map(|()| Some(clocks))
+    let link_layer = devices.first().map_or(LinkLayer::Ethernet, |device| device.link_layer);
+    timed::begin(node, &run.time.rules, link_layer).map(|()| Some(clocks))
 }
 
 /// Whether a file is a program of 64 bits that names no loader (ELF-64: `e_phoff`, `e_phentsize`, `e_phnum`, PT_INTERP).

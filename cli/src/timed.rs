@@ -1,7 +1,7 @@
 //! Nodes in virtual time: the process that conducts one, and programs that want one.
 
 use crate::{options::TimeRules, trial};
-use devmodel::engine::timing::Profile;
+use devmodel::{LinkLayer, engine::timing::Profile};
 use launcher::supervisor::fork_apart;
 use nix::fcntl::{Flock, FlockArg};
 use node::{
@@ -21,8 +21,15 @@ use std::{
 /// How long a conductor may take to begin.
 const BEGINS: Duration = Duration::from_secs(5);
 
-fn rules(options: &TimeRules) -> Result<Rules, String> {
-    let profile = Profile::load(&options.profile.name).map_err(|e| e.to_string())?;
+fn rules(options: &TimeRules, link_layer: LinkLayer) -> Result<Rules, String> {
+    let name = options.profile.name(link_layer);
+    let profile = Profile::load(name).map_err(|e| e.to_string())?;
+    if profile.wire.link_layer != link_layer {
+        let found = profile.wire.link_layer;
+        return Err(format!(
+            "--profile: expected one of {link_layer}, as the node is, found {name}, of {found}"
+        ));
+    }
     let faults = options.trial.faults.as_deref().map(|path| trial::plan(path, options.seed));
     let faults = faults.transpose().map_err(|e| e.to_string())?;
     Ok(Rules { profile, seed: options.seed, faults })
@@ -31,7 +38,7 @@ fn rules(options: &TimeRules) -> Result<Rules, String> {
 /// Conducts `node` unless somebody else does.
 pub fn conduct(node: &Arc<Node>, options: &TimeRules) -> Result<String, NodeError> {
     let failed = |why: String| NodeError::system("conduct the node")(std::io::Error::other(why));
-    let rules = rules(options).map_err(failed)?;
+    let rules = rules(options, node.link_layer()).map_err(failed)?;
     let path = node.dir().join("conductor");
     let file = File::create(&path).map_err(NodeError::system(format!("make {}", path.display())))?;
     // It is held until this process ends.
@@ -47,13 +54,12 @@ pub fn conduct(node: &Arc<Node>, options: &TimeRules) -> Result<String, NodeErro
 }
 
 /// Sees to it that the node in `dir` is conducted by what `options` say.
-pub fn begin(dir: &Path, options: &TimeRules) -> Result<(), String> {
-    let rules = rules(options)?;
+pub fn begin(dir: &Path, options: &TimeRules, link_layer: LinkLayer) -> Result<(), String> {
+    let (rules, profile) = (rules(options, link_layer)?, options.profile.name(link_layer));
     let other = || {
         format!(
-            "the node in {} is in virtual time by other rules than '{}' with seed {}{}: wait for its programs to end",
+            "the node in {} is in virtual time by other rules than '{profile}' with seed {}{}: wait for its programs to end",
             dir.display(),
-            options.profile.name,
             options.seed,
             options
                 .trial
@@ -69,14 +75,7 @@ pub fn begin(dir: &Path, options: &TimeRules) -> Result<(), String> {
     }
     let exe = env::current_exe().map_err(|e| format!("cannot find this command's file: {e}"))?;
     let mut command = Command::new(exe);
-    command.args([
-        "node",
-        "conduct",
-        "--profile",
-        &options.profile.name,
-        "--seed",
-        &options.seed.to_string(),
-    ]);
+    command.args(["node", "conduct", "--profile", profile, "--seed", &options.seed.to_string()]);
     // It is somewhere else in a moment.
     let whole = |path: &Path| std::path::absolute(path).unwrap_or_else(|_| path.to_path_buf());
     if let Some(path) = &options.trial.faults {

@@ -1,5 +1,7 @@
 //! What a user may choose of an adapter's behaviour.
 
+use serde::Deserialize;
+
 use crate::{strict::Strict, transport::Dcqcn, wire::Faults};
 
 /// Where the specification leaves room, or the hardware differs from it.
@@ -13,7 +15,8 @@ pub enum Profile {
 }
 
 /// What the ports speak.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum LinkLayer {
     /// Ethernet, with RoCE v2.
     #[default]

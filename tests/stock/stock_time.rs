@@ -1,6 +1,9 @@
 //! Debian's programs in virtual time: what they print is what `ironverbs sim` says of cards, at every run.
 
-use ironverbs_tests::stock::{Node, Pair, Running, customers, ironverbs};
+use ironverbs_tests::{
+    program::may_send_raw,
+    stock::{Node, Pair, Running, customers, ironverbs},
+};
 use std::{fs, process::Command};
 
 /// The rows of `ironverbs sim`.
@@ -45,6 +48,48 @@ fn perftest_prints_what_the_simulation_says() {
         let most = 0.01 * expected + 0.01;
         assert!((found - expected).abs() <= most, "{tool} {options:?}: {found}, not {expected}");
     }
+}
+
+/// The same on InfiniBand.
+#[test]
+fn on_infiniband_perftest_prints_what_the_simulation_says() {
+    let node = Node::new("timed-ib", 2).on_infiniband().timed();
+    for (tool, options, column) in [COMPARED[0], COMPARED[2], COMPARED[3], COMPARED[5], COMPARED[7]] {
+        let said = Pair::plain(&node, tool, "iron1", "iron2", options).rows();
+        let words = [&[&tool[3..]], options, &["--profile", "edr-x16"]].concat();
+        let (found, expected) = (said[0][column], sim(&words)[0][column]);
+        let most = 0.01 * expected + 0.01;
+        assert!((found - expected).abs() <= most, "{tool} {options:?}: {found}, not {expected}");
+    }
+}
+
+/// Datagrams to a group, and frames that are none of RDMA's: a program that posts and leaves has sent.
+#[test]
+fn groups_and_raw_frames_live_in_virtual_time() {
+    let node = Node::new("timed-group", 2).timed();
+    let group = |words: &str| node.start(&words.split_whitespace().collect::<Vec<_>>());
+    let receiver = group("mckey -m 224.1.1.1 -b 127.0.0.2 -C 30");
+    let sender = group("mckey -m 224.1.1.1 -b 127.0.0.3 -s -C 30");
+    for text in [sender.finish(), receiver.finish()] {
+        assert!(text.contains("return status 0"), "{text}");
+    }
+    if !may_send_raw() {
+        return println!("skipped: raw packets need CAP_NET_RAW");
+    }
+    let (one, two) = ("02:1b:56:00:00:01", "02:1b:56:00:00:02");
+    let end = |role, dev, from, to| {
+        let tool = ["raw_ethernet_lat", role, "-d", dev, "-B", from, "-E", to, "-n", "200", "-s", "1024"];
+        node.start(&tool)
+    };
+    let server = end("--server", "iron1", one, two);
+    std::thread::sleep(std::time::Duration::from_secs(1));
+    let said = end("--client", "iron2", two, one).finish();
+    server.finish();
+    // There and back by the same units as a SEND of that size.
+    let numbers = |line: &str| line.split_whitespace().map(str::parse).collect::<Result<Vec<f64>, _>>().ok();
+    let found = said.lines().filter_map(numbers).next_back().expect("a row")[4];
+    let expected = sim(&["send_lat", "-s", "1024"])[0][4];
+    assert!((found - expected).abs() < 0.05 * expected, "{found}, not {expected}");
 }
 
 #[test]
@@ -262,7 +307,12 @@ fn what_cannot_live_in_virtual_time_is_refused_in_a_line() {
         let said = node.start(program).fails();
         assert!(said.lines().count() == 1 && said.contains(why), "{program:?}: {said}");
     };
-    refused(&Node::new("timed-ib", 1).on_infiniband().timed(), &["true"], "expected a node on Ethernet");
+    let other = Node::new("timed-other", 1).on_infiniband();
+    other.start(&["true"]).finish();
+    let profile = ["--clock", "timed", "--profile", "direct-x16", "--", "true"];
+    let said = other.ironverbs(&["run"], &profile).fails();
+    assert!(said.lines().count() == 1 && said.contains("expected one of infiniband"), "{said}");
+    drop(other);
     let node = Node::new("timed-node", 8);
     let timed = ["--clock", "timed", "--", "sh", "-c", "echo there; while :; do :; done"];
     let mut endless = node.ironverbs(&["run"], &timed);

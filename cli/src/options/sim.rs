@@ -1,7 +1,10 @@
 //! `ironverbs sim`.
 
 use clap::{Args, Subcommand, ValueEnum};
-use devmodel::engine::timing::BUILT_IN;
+use devmodel::{
+    LinkLayer,
+    engine::timing::{BUILT_IN, Profile, ProfileError},
+};
 use std::path::PathBuf;
 
 /// perftest's programs, by their names.
@@ -46,9 +49,25 @@ pub enum Sim {
 /// Names the profile that says what everything costs.
 #[derive(Args)]
 pub struct SimProfile {
-    #[arg(id = "profile", long = "profile", default_value = BUILT_IN[0], value_name = "NAME or FILE",
-        help = format!("Card, slot, wire and hosts: a file, or one of {}", BUILT_IN.join(", ")))]
-    pub name: String,
+    #[arg(id = "profile", long = "profile", value_name = "NAME or FILE",
+        help = format!("Card, slot, wire and hosts: a file, or one of {} [default: {}; on InfiniBand {}]", BUILT_IN.join(", "),
+            Profile::usual(LinkLayer::Ethernet), Profile::usual(LinkLayer::Infiniband)))]
+    name: Option<String>,
+}
+
+impl SimProfile {
+    /// The profile's name or file, of ports that speak `link_layer` if nobody said one.
+    pub fn name(&self, link_layer: LinkLayer) -> &str {
+        self.name.as_deref().unwrap_or(Profile::usual(link_layer))
+    }
+
+    /// The profile.
+    ///
+    /// # Errors
+    /// There is none, or a line of it is not as expected.
+    pub fn load(&self) -> Result<Profile, ProfileError> {
+        Profile::load(self.name(LinkLayer::Ethernet))
+    }
 }
 
 /// Files and tables about a run of one size.
@@ -115,7 +134,7 @@ pub struct SimPlan {
     #[arg(short, long)]
     pub mtu: Option<u16>,
     /// Bytes of the longest message that is in its work request [default: 236 for latencies, 0 for bandwidths]
-    #[arg(short = 'I', long)]
+    #[arg(short = 'I', long = "inline_size", alias = "inline-size")]
     pub inline_size: Option<u32>,
     /// CMP_SWAP instead of FETCH_ADD, of atomics
     #[arg(long)]
@@ -124,7 +143,7 @@ pub struct SimPlan {
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
     /// Bandwidths in Gb/s instead of MiB/s
-    #[arg(long)]
+    #[arg(long = "report_gbits", alias = "report-gbits")]
     pub report_gbits: bool,
 }
 

@@ -27,7 +27,7 @@ pub fn sim(options: &Sim) -> ExitCode {
         Sim::ReadBw(plan) => (Operation::Read, Measure::Bandwidth, plan),
         Sim::AtomicBw(plan) => (atomic(plan), Measure::Bandwidth, plan),
         Sim::Report { profile, file } => {
-            let done = Profile::load(&profile.name).map_err(Into::into).and_then(|profile| {
+            let done = profile.load().map_err(Into::into).and_then(|profile| {
                 let command = format!("ironverbs sim report --profile {}", profile.name);
                 report::write(&profile, &command, file)
             });
@@ -54,7 +54,7 @@ fn table(
     measure: Measure,
     options: &SimPlan,
 ) -> Result<(), Box<dyn std::error::Error>> {
-    let mut plan = Plan::new(operation, measure, Profile::load(&options.profile.name)?);
+    let mut plan = Plan::new(operation, measure, options.profile.load()?);
     plan.bytes = options.size.unwrap_or(plan.bytes);
     plan.iters = options.iters.unwrap_or(plan.iters);
     plan.depth = options.tx_depth;

@@ -6,7 +6,7 @@ use crate::say::say_line;
 use devmodel::engine::{
     network::Topology,
     scenario::{FlowOutcome, Outcome, Scenario, all_to_all, hpcc, htsim, incast, permutation},
-    timing::{Profile, Rate},
+    timing::Rate,
 };
 use devmodel::transport::Dcqcn;
 use serde_json::json;
@@ -53,7 +53,7 @@ fn text_of(path: &Path) -> Result<String, Failed> {
 }
 
 fn scenario(options: &SimNetwork) -> Result<Scenario, Failed> {
-    let profile = Profile::load(&options.profile.name)?;
+    let profile = options.profile.load()?;
     let rate = Rate(options.rate.unwrap_or(profile.wire.gbps.0));
     if !(1e-3..1e6).contains(&rate.0) {
         return Err(format!("--rate: expected Gb/s, 0.001 to 1000000, found {}", rate.0).into());

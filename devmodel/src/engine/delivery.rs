@@ -1,10 +1,7 @@
 //! From the outbox of a step to the functions its frames go to: from hand to hand, through receive rings, or over a wire
 //! that is watched.
 
-use super::{
-    runner::{Runner, Traced, trace},
-    switch::Destination,
-};
+use super::runner::{Runner, Traced, trace};
 use crate::{
     Adapter, LinkLayer,
     host::{Abort, Host, Rid},
@@ -342,24 +339,14 @@ impl Runner {
 
     /// Brings a whole frame to whoever is to get it. What comes from outside does not go there again.
     pub(super) fn carry(&mut self, adapter: &Adapter, host: &mut dyn Host, left: Left, whole: &[u8]) {
-        if adapter.config().link_layer == LinkLayer::Ethernet && adapter.region().is_switched() {
-            return self.carry_switched(adapter, host, left, whole);
-        }
-        let destination = adapter.destination(whole);
-        match destination {
-            Destination::Function(to) => self.hand_in(adapter, host, left.from, to, whole),
-            Destination::Group => {
-                adapter.group(left.from).for_each(|to| self.hand_in(adapter, host, left.from, to, whole))
-            }
-            // Functions that were given other addresses than their own see whether it is for them.
-            Destination::Uplink => {
-                adapter.strangers(left.from).for_each(|to| self.hand_in(adapter, host, left.from, to, whole))
+        for (to, tags) in self.switch.ways(adapter, left.from, whole) {
+            let changed = (!tags.is_none()).then(|| tags.changed(whole));
+            let whole = changed.as_deref().unwrap_or(whole);
+            match to {
+                Some(to) => self.hand_in(adapter, host, left.from, to, whole),
+                None => self.leave(adapter, host, left, whole),
             }
         }
-        if matches!(destination, Destination::Function(_)) || left.from.is_none() {
-            return;
-        }
-        self.leave(adapter, host, left, whole);
     }
 
     /// Brings a whole frame out of the adapter.
@@ -381,19 +368,22 @@ impl Runner {
         to: u8,
         whole: &[u8],
     ) {
-        // A frame that makes no sense is cut anywhere; the receiver counts it.
-        let parsed = match adapter.config().link_layer {
-            LinkLayer::Ethernet => Headers::parse(whole),
-            LinkLayer::Infiniband => Headers::parse_route(whole, whole.len()),
-        };
-        let cut = parsed.map_or(64, |h| h.payload_start()).min(whole.len());
-        let (headers, rest) = whole.split_at(cut);
+        let (headers, rest) = whole.split_at(adapter.headers_in(whole));
         let room = WireRing::of(adapter.region(), to).push(host, headers, SlotPayload::Bytes(rest), true);
         self.entered(adapter, host, from, to, room);
     }
 }
 
 impl Adapter {
+    /// Bytes of headers of a whole frame. One that makes no sense is cut anywhere; the receiver counts it.
+    pub(super) fn headers_in(&self, whole: &[u8]) -> usize {
+        let parsed = match self.config().link_layer {
+            LinkLayer::Ethernet => Headers::parse(whole),
+            LinkLayer::Infiniband => Headers::parse_route(whole, whole.len()),
+        };
+        parsed.map_or(64, |h| h.payload_start()).min(whole.len())
+    }
+
     /// Whether somebody wants a copy of every frame.
     #[inline]
     pub(super) fn is_captured(&self) -> bool {

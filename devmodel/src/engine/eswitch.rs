@@ -5,10 +5,11 @@
 
 use super::{
     macs::Macs,
+    switch::Destination,
     tags::{self, Tags},
 };
 use crate::{
-    Adapter, Config,
+    Adapter, Config, LinkLayer,
     mlx5::ethernet,
     region::{FunctionSet, Region},
     state::{FlowEntryRow, FlowGroupRow, FlowTableRow, L2Row, MATCH, VportRow},
@@ -105,6 +106,22 @@ impl Switch {
         }
         switch.tables.values_mut().for_each(|table| table.entries.sort_by_key(|entry| entry.row.flow));
         switch
+    }
+
+    /// Finds who takes a whole frame of `from` (`None`: from outside, and it does not go there again).
+    pub(super) fn ways(&mut self, adapter: &Adapter, from: Option<u8>, whole: &[u8]) -> Route {
+        if adapter.config().link_layer == LinkLayer::Ethernet && adapter.region().is_switched() {
+            self.refresh(adapter);
+            return self.route(adapter, from, whole, whole.len());
+        }
+        let outside = from.map(|_| None);
+        let to: Vec<Option<u8>> = match adapter.destination(whole) {
+            Destination::Function(to) => vec![Some(to)],
+            Destination::Group => adapter.group(from).map(Some).chain(outside).collect(),
+            // Functions that were given other addresses than their own see whether it is for them.
+            Destination::Uplink => adapter.strangers(from).map(Some).chain(outside).collect(),
+        };
+        to.into_iter().map(|to| (to, Tags::default())).collect()
     }
 
     /// Finds the way of a frame of `from` (`None`: the uplink) that begins with `head` and has `len` bytes.

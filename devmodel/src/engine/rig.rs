@@ -407,6 +407,8 @@ impl Own {
             version: 2,
             ..RoceAddress::default()
         };
+        *f.function_mut(|x| &mut x.vport_state) = 1;
+        f.function_mut(|x| &mut x.ib.pkeys)[0] = 0xffff;
         let pd = f.alloc::<PdRow>(0, ME).expect("a PD");
         let pd = f.number::<PdRow>(pd);
         let eqn = f.alloc::<EqRow>(0, ME).expect("an EQ");
@@ -484,6 +486,8 @@ fn connect(adapter: &Adapter, machine: &mut Machine, side: Side, peer: Side, lin
     let mut func = Func::lock(adapter.region(), side.fid, machine);
     let q = func.get_mut::<QpRow>(side.qpn).expect("the QP");
     (q.state, q.mtu, q.remote_qpn) = (QpState::Rts.raw(), link.mtu, peer.qpn);
+    // On InfiniBand the way is a LID.
+    q.rlid = identity::lid(peer.fid);
     (q.dmac, q.dgid, q.tclass) = (identity::mac(NODE, peer.fid), gid(peer.fid), link.traffic_class);
     q.set(QpFlags::SCATTER_RES, link.scatter_to_cqe);
     let (requester, responder) = (&mut q.requester, &mut q.responder);

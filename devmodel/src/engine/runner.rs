@@ -521,10 +521,16 @@ fn next(func: &mut Func<'_>, now: u64, config: &Config) -> Option<Job> {
     if let Some((qp, kind)) = func.take_timer(now) {
         return Some(Job::Timeout { qp, kind });
     }
-    func.take_ready().map(|entry| match entry & READY_SQ {
+    func.take_ready().map(ready_job)
+}
+
+/// What an entry of the ready ring asks for.
+#[inline]
+pub(super) fn ready_job(entry: u32) -> Job {
+    match entry & READY_SQ {
         0 => Job::Execute { qp: entry },
         _ => Job::Transmit { sq: entry ^ READY_SQ },
-    })
+    }
 }
 
 /// Without bus mastering nothing can be received, and nothing goes out.

@@ -50,27 +50,6 @@ impl Runner {
         self.sealed = whole;
     }
 
-    /// [`carry`](Self::carry), where the e-switch says who gets the frame.
-    #[cold]
-    pub(super) fn carry_switched(
-        &mut self,
-        adapter: &Adapter,
-        host: &mut dyn Host,
-        left: Left,
-        whole: &[u8],
-    ) {
-        self.switch.refresh(adapter);
-        let route = self.switch.route(adapter, left.from, whole, whole.len());
-        for (to, tags) in route {
-            let mut frame = whole.to_vec();
-            tags.apply(&mut frame);
-            match to {
-                Some(to) => self.hand_in(adapter, host, left.from, to, &frame),
-                None => self.leave(adapter, host, left, &frame),
-            }
-        }
-    }
-
     /// Puts a note of `from` into the ring of `to`: no headers, which no frame lacks that has a byte.
     pub(super) fn note(&mut self, adapter: &Adapter, host: &mut dyn Host, from: u8, to: u8, vport: u8) {
         if adapter.is_there(to) {

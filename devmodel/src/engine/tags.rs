@@ -48,6 +48,13 @@ impl Tags {
         self.off == 0 && self.count == 0
     }
 
+    /// A frame with its tags changed.
+    pub(super) fn changed(&self, frame: &[u8]) -> Vec<u8> {
+        let mut frame = frame.to_vec();
+        self.apply(&mut frame);
+        frame
+    }
+
     /// Changes a frame, or as much of it as has all its tags. Where there is no tag none comes off.
     pub(super) fn apply(&self, frame: &mut Vec<u8>) {
         for _ in 0..self.off {

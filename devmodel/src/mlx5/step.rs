@@ -259,6 +259,12 @@ impl Buffers {
         self.raw.truncate(self.committed.2);
     }
 
+    /// Bytes of the frames that wait to be delivered.
+    pub(crate) fn bytes(&self) -> u64 {
+        let frames = self.out.iter().map(|frame| frame.header_len as u64 + frame.payload.len() as u64);
+        frames.sum::<u64>() + self.raw.iter().map(|(_, len)| u64::from(*len)).sum::<u64>()
+    }
+
     /// Ready for the next step: all frames were delivered.
     pub(crate) fn delivered(&mut self) {
         self.out.clear();

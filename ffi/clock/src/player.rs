@@ -81,6 +81,11 @@ impl Player {
         self.place().apart.load(Relaxed) != 0
     }
 
+    /// Whether the thread has posted a request since it last waited.
+    pub fn has_posted(&self) -> bool {
+        self.place().rested.load(Relaxed) == 0
+    }
+
     fn place(&self) -> &'static Place {
         &self.board.0.places[self.number]
     }

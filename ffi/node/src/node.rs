@@ -230,6 +230,11 @@ impl Node {
         &self.core.dir
     }
 
+    /// What its ports speak.
+    pub fn link_layer(&self) -> LinkLayer {
+        self.core.adapter.config().link_layer
+    }
+
     /// Virtual functions enabled.
     pub fn vfs(&self) -> u8 {
         self.core.map.header().vfs.load(Acquire) as u8

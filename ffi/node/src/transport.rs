@@ -232,8 +232,11 @@ impl Registers for Function {
         if !core.is_ours() {
             return;
         }
-        if core.board().is_some_and(|board| core.ring_half_in_time(board, self.fid, offset, value)) {
-            return;
+        if let Some(board) = core.board() {
+            if core.ring_half_in_time(board, self.fid, offset, value) {
+                return;
+            }
+            core.let_doorbells_arrive(board);
         }
         core.doorbells(self.fid).note_doorbell();
         core.flush(self.fid);

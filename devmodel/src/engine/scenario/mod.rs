@@ -29,7 +29,7 @@ use super::{
     sim::Operation,
     timing::{Profile, Rate},
 };
-use crate::transport::Dcqcn;
+use crate::{LinkLayer, transport::Dcqcn};
 
 /// Bytes that one host moves to another, on a queue pair of their own.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -94,6 +94,8 @@ pub enum ScenarioError {
     Flows(usize),
     #[error("expected all hosts' links to have one rate, found {0} and {1} Gb/s")]
     Rates(String, String),
+    #[error("expected a profile of Ethernet, found {0}, which is of InfiniBand")]
+    LinkLayer(String),
     #[error("MTU: expected 256, 512, 1024, 2048 or 4096, found {0}")]
     Mtu(u16),
     #[error("a switch's buffer: expected {1} bytes at least, which a packet takes, found {0}")]
@@ -176,6 +178,9 @@ impl Scenario {
     fn check(&self) -> Result<Rate, ScenarioError> {
         if !(1..=Self::MOST_FLOWS).contains(&self.flows.len()) {
             return Err(ScenarioError::Flows(self.flows.len()));
+        }
+        if self.profile.wire.link_layer != LinkLayer::Ethernet {
+            return Err(ScenarioError::LinkLayer(self.profile.name.clone()));
         }
         let switches = self.topology.switches();
         for (number, flow) in self.flows.iter().enumerate() {

@@ -204,6 +204,10 @@ fn what_cannot_be_is_refused() {
     assert_eq!(refused(|s| s.flows[0].to = 3), "flow 0: expected the number of a host, found 3");
     assert_eq!(refused(|s| s.flows[0].to = 0), "flow 0: expected two hosts, found 0 twice");
     assert_eq!(refused(|s| s.flows.clear()), "expected 1 to 16384 flows, found 0");
+    assert_eq!(
+        refused(|s| s.profile = Profile::load("edr-x16").unwrap()),
+        "expected a profile of Ethernet, found edr-x16, which is of InfiniBand"
+    );
     assert_eq!(refused(|s| s.mtu = 1500), "MTU: expected 256, 512, 1024, 2048 or 4096, found 1500");
     assert!(
         refused(|s| s.switches.pfc = Some(Pfc { pause: 5, resume: 6 }))

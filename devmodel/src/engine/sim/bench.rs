@@ -95,9 +95,10 @@ impl<'p> Bench<'p> {
             done: Vec::new(),
         };
         let programs = (0..usize::from(functions)).flat_map(|f| [program(0, f), program(1, f)]).collect();
+        let config = Config { link_layer: plan.profile.wire.link_layer, ..Config::default() };
         Self {
             plan,
-            rig: Rig::of_pairs(Config::default(), link, &pairs, Sizes::MEASURE),
+            rig: Rig::of_pairs(config, link, &pairs, Sizes::MEASURE),
             timed: Timed::new(plan.profile.clone(), card_of),
             dice: Dice::new(plan.seed),
             programs,

@@ -1,5 +1,6 @@
 //! The timed runner: the same stages, their packets and writes on the units of a card, in virtual picoseconds.
 
+mod share;
 mod turns;
 mod wire;
 
@@ -10,10 +11,11 @@ use self::{
 use super::{
     card::{Load, Station, Units},
     dispatch::dispatch,
+    eswitch::Switch,
     faults::{FaultPlan, Found, Refusing, Trial},
     mirror::Mirror,
     network::Move,
-    runner::{self, Trace, Traced},
+    runner::{self, Trace, Traced, ready_job},
     sched::{Ps, Schedule},
     spans::{Cause, Part, Spans},
     timing::Profile,
@@ -21,7 +23,7 @@ use super::{
 use crate::{
     Adapter, Config,
     host::Host,
-    mlx5::{Job, Step, step::Buffers},
+    mlx5::{Job, Step, pace, step::Buffers},
     region::{Func, Lookup, Lookups, TimerKind},
     transport::Timer,
 };
@@ -114,6 +116,8 @@ pub struct Timed<'w, T> {
     pub(crate) spans: Spans,
     /// Who wants copies of the frames.
     pub(crate) mirror: Option<Mirror<'w>>,
+    /// The copy of the e-switch that frames go by where its manager set something.
+    switch: Switch,
     /// What joins the cards, if it is more than the profile's wire.
     network: Option<Network>,
     /// What befalls frames.
@@ -140,6 +144,7 @@ impl<T> Timed<'_, T> {
             trace: None,
             spans: Spans::default(),
             mirror: None,
+            switch: Switch::default(),
             network: None,
             trial: None,
         }
@@ -318,8 +323,11 @@ impl<T> Timed<'_, T> {
         let Self { cards, profile, spans, lookups, .. } = self;
         let cause = cards[here].look_up(profile, spans, here, (fid, lookups), cause);
         // What a QP has more to send it sends when it is its turn again.
-        while let Some(qp) = func.take_ready() {
-            self.submit(cause, fid, Job::Execute { qp });
+        while let Some(job) = func.take_ready().map(ready_job) {
+            self.submit(cause, fid, job);
+        }
+        if adapter.region().is_switched() {
+            pace::sent(&mut func, now, self.buffers.bytes());
         }
         let timer = func.next_timer();
         if let Some(at) = timer.filter(|_| self.timer.insert(fid, timer) != Some(timer)) {
@@ -359,6 +367,26 @@ mod tests {
         engine::rig::{Link, Rig},
     };
     use hwspec::{cqe::CqeOpcode, wqe::WqeOpcode};
+
+    #[test]
+    fn frames_go_where_the_e_switch_says_and_take_their_time() {
+        let mut took = Vec::new();
+        for switched in [false, true] {
+            let mut rig = Rig::new(Config::default(), Link::default());
+            if switched {
+                rig.adapter.region().always_switch();
+            }
+            let mut timed: Timed<'_, ()> = Timed::new(Profile::load("direct-x16").unwrap(), vec![0, 0, 1]);
+            rig.data(0, 0, 9000).fill(7);
+            rig.post_send(0, WqeOpcode::RdmaWrite, 9000, 0, true);
+            timed.submit(Cause::new(0), rig.sides[0].fid, rig.doorbell(0));
+            while timed.step(&rig.adapter, &mut rig.machine).is_some() {}
+            assert_eq!(rig.poll(0).map(|cqe| cqe.opcode()), Some(CqeOpcode::Req));
+            assert!(rig.data(1, 0, 9000).iter().all(|byte| *byte == 7));
+            took.push(timed.now());
+        }
+        assert_eq!(took[0], took[1]);
+    }
 
     #[test]
     fn a_doorbell_of_a_thread_whose_time_lags_behind_takes_no_counter_back() {

@@ -2,7 +2,7 @@
 
 use super::{Ends, Happened, Task, Timed, What, qp_mask};
 use crate::{
-    Adapter,
+    Adapter, LinkLayer,
     engine::{
         card::{Made, Outgoing},
         delivery::seal,
@@ -15,7 +15,7 @@ use crate::{
     mlx5::{Frame, Job, Payload},
     region::{SlotPayload, WireRing},
 };
-use hwspec::wire::{BthOpcode, Headers, ICRC_SIZE, Operation, ip::mark_congested};
+use hwspec::wire::{BthOpcode, Headers, ICRC_SIZE, Operation, ip::mark_congested, lrh::VCRC_SIZE, pad};
 use std::collections::VecDeque;
 
 /// A frame between two functions.
@@ -25,15 +25,29 @@ pub(super) struct Flight {
     bytes: Vec<u8>,
     from: u8,
     pub(super) cause: Cause,
-    /// All of it, if it was damaged on the way.
-    damaged: Option<Vec<u8>>,
+    /// All of it, if its receiver gets it as bytes: it was damaged on the way, or its address does not say whose it is.
+    pub(super) whole: Option<Vec<u8>>,
     /// Its number in the timeline of a trial.
     number: Option<usize>,
 }
 
 impl Flight {
+    /// Of `from`, which has left its port by `cause`.
+    pub(super) fn new(frame: Frame, bytes: Vec<u8>, from: u8, cause: Cause) -> Self {
+        Self { frame, bytes, from, cause, whole: None, number: None }
+    }
+
+    pub(super) fn from(&self) -> u8 {
+        self.from
+    }
+
     fn headers(&self) -> &[u8] {
         &self.frame.headers[..self.frame.header_len as usize]
+    }
+
+    /// Its headers, if it is one of the transport's.
+    fn transport(&self, link_layer: LinkLayer) -> Option<Headers<'_>> {
+        headers_of(link_layer, self.headers(), self.frame.payload.len())
     }
 }
 
@@ -101,8 +115,9 @@ impl<T> Timed<'_, T> {
         reads: bool,
         cause: Cause,
     ) -> Option<Cause> {
-        let mut last = None;
+        let mut last = self.transmit_raw(adapter, host, fid, cause);
         let now = self.schedule.now();
+        let link_layer = adapter.config().link_layer;
         let mut out = std::mem::take(&mut self.buffers.out);
         for frame in out.iter() {
             let headers = &frame.headers[..frame.header_len as usize];
@@ -110,8 +125,7 @@ impl<T> Timed<'_, T> {
                 let what = Traced::Frame(headers, frame.payload.len());
                 watch(&TraceEvent { now, fid, what });
             }
-            let Some(to) = adapter.owner(headers) else { continue };
-            let Some(out) = outgoing(frame, reads) else { continue };
+            let Some(out) = outgoing(link_layer, frame, reads) else { continue };
             self.frames[0] += 1;
             self.frames[1] += u64::from(out.made == Made::Acknowledgement);
             let here = self.place(fid);
@@ -119,7 +133,7 @@ impl<T> Timed<'_, T> {
             let sent = cards[here].send(profile, spans, here, cause, out);
             last = Some(sent);
             if let Some(mirror) = mirror {
-                let (mut whole, link_layer) = (Vec::new(), adapter.config().link_layer);
+                let mut whole = Vec::new();
                 mirror.pass(now);
                 if seal(host, link_layer, fid, frame, &buffers.staged, &mut whole).is_ok() {
                     mirror.frame(sent.at, whole);
@@ -131,19 +145,16 @@ impl<T> Timed<'_, T> {
                 }
                 _ => Vec::new(),
             };
-            let flight = Box::new(Flight {
-                frame: *frame,
-                bytes: staged,
-                from: fid,
-                cause: sent,
-                damaged: None,
-                number: None,
-            });
-            let bound = (to, out.frame, flight);
-            if self.trial.is_some() {
-                self.try_frame(adapter, host, fid, bound);
-            } else {
-                self.set_out(bound);
+            let flight = Box::new(Flight::new(*frame, staged, fid, sent));
+            match adapter.owner(headers) {
+                Some(to) => self.send_off(adapter, host, (to, out.frame, flight)),
+                None => {
+                    let mut whole = Vec::new();
+                    let staged = &self.buffers.staged;
+                    if seal(host, link_layer, fid, frame, staged, &mut whole).is_ok() {
+                        self.share(adapter, host, out.frame, flight, &whole);
+                    }
+                }
             }
         }
         out.clear();
@@ -152,12 +163,20 @@ impl<T> Timed<'_, T> {
         last
     }
 
+    /// A frame that has left its card goes to its function, unless something befalls it.
+    pub(super) fn send_off(&mut self, adapter: &Adapter, host: &mut dyn Host, bound: Bound) {
+        match self.trial.is_some() {
+            true => self.try_frame(adapter, host, bound),
+            false => self.set_out(bound),
+        }
+    }
+
     /// A frame that has left its card goes over the wire.
     pub(super) fn set_out(&mut self, (to, bytes, mut flight): Bound) {
         let (here, there) = (self.place(flight.from), self.place(to));
         let sent = flight.cause;
         if self.network.is_some() {
-            let packet = packet_of(there, bytes, (to, flight));
+            let packet = packet_of(self.profile.wire.link_layer, there, bytes, (to, flight));
             return self.schedule.at(sent.at, What::Net(Move::Left(here, packet)));
         }
         let Self { cards, profile, spans, .. } = self;
@@ -168,14 +187,16 @@ impl<T> Timed<'_, T> {
         self.schedule.at(flight.cause.at, What::Frame(to, flight));
     }
 
-    /// The same for one that something may befall.
+    /// The same for one that something may befall. That is of the transport, so a frame without its headers passes.
     #[cold]
-    fn try_frame(&mut self, adapter: &Adapter, host: &mut dyn Host, fid: u8, (to, bytes, mut flight): Bound) {
-        let now = self.schedule.now();
+    fn try_frame(&mut self, adapter: &Adapter, host: &mut dyn Host, (to, bytes, mut flight): Bound) {
+        let (now, fid) = (self.schedule.now(), flight.from);
         let here = self.place(fid);
-        let Some(trial) = &mut self.trial else { return };
+        let link_layer = adapter.config().link_layer;
         let (left, data) = (flight.cause.at, flight.frame.payload.len() as u32);
-        let Ok(headers) = Headers::of_built(flight.headers(), bytes as usize) else { return };
+        let Some((trial, headers)) = self.trial.as_mut().zip(flight.transport(link_layer)) else {
+            return self.set_out((to, bytes, flight));
+        };
         let (number, fate) = trial.sent((now, left), (Some(fid), Some(to)), &headers, data);
         let passed = if fate.lost { Vec::new() } else { trial.passed(Some(fid)) };
         flight.number = number;
@@ -186,19 +207,20 @@ impl<T> Timed<'_, T> {
             let len = usize::from(flight.frame.header_len);
             mark_congested(&mut flight.frame.headers[..len]);
         }
-        if fate.corrupt {
-            let (mut whole, link_layer) = (Vec::new(), adapter.config().link_layer);
+        if fate.corrupt && flight.whole.is_none() {
+            let mut whole = Vec::new();
             // What it refers to was read a moment ago.
             let mut frame = flight.frame;
             if let Payload::Staged(_, len) = frame.payload {
                 frame.payload = Payload::Staged(0, len);
             }
             if seal(host, link_layer, fid, &frame, &flight.bytes, &mut whole).is_ok() {
-                if let Some(last) = whole.last_mut() {
-                    *last ^= 1;
-                }
-                flight.damaged = Some(whole);
+                flight.whole = Some(whole);
             }
+        }
+        if let Some(last) = flight.whole.as_mut().filter(|_| fate.corrupt).and_then(|whole| whole.last_mut())
+        {
+            *last ^= 1;
         }
         if fate.lost {
             return;
@@ -288,10 +310,9 @@ impl<T> Timed<'_, T> {
         fid: u8,
         mut flight: Box<Flight>,
     ) -> Happened<T> {
-        let size = flight.headers().len() + flight.frame.payload.len() + ICRC_SIZE;
-        let bth = Headers::of_built(flight.headers(), size).map(|headers| headers.bth());
+        let bth = flight.transport(adapter.config().link_layer).map(|headers| headers.bth());
         let (mut ends, here) = (None, self.place(fid));
-        if let Ok(bth) = bth {
+        if let Some(bth) = bth {
             let opcode = bth.opcode();
             let of = if opcode.is_response() { Ends::Answer } else { Ends::Message };
             ends = opcode.is_last().then_some(of);
@@ -309,9 +330,9 @@ impl<T> Timed<'_, T> {
             trial.arrived(number, self.schedule.now());
         }
         let ring = WireRing::of(adapter.region(), to);
-        let came = match &flight.damaged {
+        let came = match &flight.whole {
             Some(whole) => {
-                let (headers, rest) = whole.split_at(usize::from(flight.frame.header_len));
+                let (headers, rest) = whole.split_at(adapter.headers_in(whole));
                 ring.push(host, headers, SlotPayload::Bytes(rest), true)
             }
             None => {
@@ -334,9 +355,14 @@ impl<T> Timed<'_, T> {
 
 /// A frame for a card on its way through links and switches. Connections are told apart by their queue pairs, for a switch would by the UDP
 /// port that follows from them.
-fn packet_of(to: usize, bytes: u64, item: (u8, Box<Flight>)) -> Packet<(u8, Box<Flight>)> {
+fn packet_of(
+    link_layer: LinkLayer,
+    to: usize,
+    bytes: u64,
+    item: (u8, Box<Flight>),
+) -> Packet<(u8, Box<Flight>)> {
     let mut packet = Packet::new(to, 0, bytes, item);
-    if let Ok(headers) = Headers::of_built(packet.item.1.headers(), bytes as usize) {
+    if let Some(headers) = packet.item.1.transport(link_layer) {
         let bth = headers.bth();
         let (urgent, may_mark) =
             (bth.opcode() == BthOpcode::Cnp, matches!(headers.traffic_class() & 3, 1 | 2));
@@ -347,17 +373,25 @@ fn packet_of(to: usize, bytes: u64, item: (u8, Box<Flight>)) -> Packet<(u8, Box<
     packet
 }
 
+/// The headers of a frame of the model's own with so much payload.
+fn headers_of(link_layer: LinkLayer, head: &[u8], payload: usize) -> Option<Headers<'_>> {
+    let size = head.len() + payload + pad(payload) + ICRC_SIZE;
+    match link_layer {
+        LinkLayer::Ethernet => Headers::of_built(head, size).ok(),
+        LinkLayer::Infiniband => Headers::parse_route(head, size + VCRC_SIZE).ok(),
+    }
+}
+
 /// What a frame is made of; nothing if it cannot be read, which no stage makes. `reads`: its data was copied from host memory.
-fn outgoing(frame: &Frame, reads: bool) -> Option<Outgoing> {
+fn outgoing(link_layer: LinkLayer, frame: &Frame, reads: bool) -> Option<Outgoing> {
     let head = &frame.headers[..frame.header_len as usize];
-    let data = frame.payload.len() as u64;
-    let size = head.len() as u64 + data + ICRC_SIZE as u64;
-    let made = match Headers::of_built(head, size as usize).ok()?.bth().opcode().operation() {
+    let data = frame.payload.len();
+    let made = match headers_of(link_layer, head, data)?.bth().opcode().operation() {
         Some(Operation::ReadResponse) => Made::ReadAnswer,
         Some(Operation::AtomicAck) => Made::AtomicAnswer,
         Some(Operation::Ack) => Made::Acknowledgement,
         _ if data > 0 && (reads || matches!(frame.payload, Payload::Pieces(..))) => Made::Read,
         _ => Made::Inline,
     };
-    Some(Outgoing { made, frame: size, data })
+    Some(Outgoing { made, frame: (head.len() + data + pad(data) + ICRC_SIZE) as u64, data: data as u64 })
 }

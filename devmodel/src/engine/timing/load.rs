@@ -4,19 +4,22 @@ use super::{
     super::text::{self, TextError},
     Card, Factor, HostCosts, Ns, Profile, Rate, Slot, Wire,
 };
+use crate::LinkLayer;
 use serde::{Deserialize, Deserializer, de::Error};
 use std::{fs, ops::Range, path::Path};
 
 /// Profiles that come with the model, by their names.
-pub const BUILT_IN: [&str; 5] = ["direct-x16", "direct-x8", "pods-switch", "switch-25g", "pods-slow-host"];
+pub const BUILT_IN: [&str; 6] =
+    ["direct-x16", "direct-x8", "pods-switch", "switch-25g", "pods-slow-host", "edr-x16"];
 
 /// The files they are in, and the card's.
-const FILES: [(&str, &str); 6] = [
+const FILES: [(&str, &str); 7] = [
     ("direct-x16.toml", include_str!("../../../profiles/direct-x16.toml")),
     ("direct-x8.toml", include_str!("../../../profiles/direct-x8.toml")),
     ("pods-switch.toml", include_str!("../../../profiles/pods-switch.toml")),
     ("switch-25g.toml", include_str!("../../../profiles/switch-25g.toml")),
     ("pods-slow-host.toml", include_str!("../../../profiles/pods-slow-host.toml")),
+    ("edr-x16.toml", include_str!("../../../profiles/edr-x16.toml")),
     ("connectx5.toml", include_str!("../../../profiles/connectx5.toml")),
 ];
 
@@ -48,6 +51,14 @@ struct Text {
 }
 
 impl Profile {
+    /// The name of the built-in profile that a run is by if nobody says one.
+    pub fn usual(link_layer: LinkLayer) -> &'static str {
+        match link_layer {
+            LinkLayer::Ethernet => "direct-x16",
+            LinkLayer::Infiniband => "edr-x16",
+        }
+    }
+
     /// The profile of this name, or in this file.
     ///
     /// # Errors

@@ -10,8 +10,11 @@ pub use load::{BUILT_IN, ProfileError};
 pub use spread::{Dice, Spread};
 
 use super::sched::Ps;
-use crate::Config;
+use crate::{Config, LinkLayer};
 use serde::Deserialize;
+
+/// Bytes around a packet of InfiniBand from its LRH to its ICRC: the VCRC, and where it begins and ends (IBTA volume 2, 5.6).
+const AROUND: u64 = 4;
 
 /// A card in a slot of a host, and the wire to another one like it.
 #[derive(Clone, Debug, PartialEq)]
@@ -110,6 +113,9 @@ pub struct Slot {
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Wire {
+    /// What the ports speak.
+    #[serde(default)]
+    pub link_layer: LinkLayer,
     /// The port's rate.
     pub gbps: Rate,
     /// Bytes of payload of a packet at most, unless a run says otherwise.
@@ -195,7 +201,10 @@ impl Slot {
 impl Wire {
     /// What a frame of `bytes` from its first header to its ICRC takes.
     pub fn time(&self, bytes: u64) -> Ps {
-        self.gbps.frame(bytes)
+        match self.link_layer {
+            LinkLayer::Ethernet => self.gbps.frame(bytes),
+            LinkLayer::Infiniband => self.gbps.time(bytes + AROUND),
+        }
     }
 
     /// From the last bit that leaves a port to the last one that arrives at the other.

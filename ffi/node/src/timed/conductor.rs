@@ -1,7 +1,7 @@
 //! The process that lets time go on.
 
 use super::{
-    effort::{Efforts, is_there, runs},
+    effort::{Efforts, Spent, is_there, runs},
     late::{Late, Written},
     limits::{Limit, Limits},
 };
@@ -301,27 +301,23 @@ impl Conductor {
         let may_run = |state| matches!(state, State::Running | State::Limited);
         let is_busy = |player: &&Player| may_run(player.state()) && runs(player);
         let Some(busy) = players.iter().find(is_busy) else { return false };
-        let (mut time, mut begin) = (busy.time(), self.efforts.of(busy));
+        let patience = self.patience(busy);
+        let (mut time, mut spent) = (busy.time(), Spent::begin(&mut self.efforts, busy, patience));
         loop {
             self.board.listen(heard, LOOK);
             if self.board.heard() != heard || !is_busy(&busy) {
                 return true;
             }
             self.collect(busy);
-            let now = self.efforts.of(busy);
-            if busy.time() != time {
-                // It looks at clocks.
-                (time, begin) = (busy.time(), now);
+            if busy.time() != time || busy.calls() {
+                // It looks at clocks, or the kernel has it wait.
+                (time, spent) = (busy.time(), Spent::begin(&mut self.efforts, busy, patience));
             }
-            match (begin, now) {
-                (Some(begin), Some(now))
-                    if busy.calls() || now.saturating_sub(begin) < self.patience(busy) =>
-                {
-                    continue;
-                }
+            match spent.as_mut().and_then(|spent| spent.is_all(&mut self.efforts, busy)) {
+                Some(false) => continue,
                 // It computed for long without a call.
-                (Some(_), Some(_)) => _ = busy.spins(),
-                _ => self.leaves(busy),
+                Some(true) => _ = busy.spins(),
+                None => self.leaves(busy),
             }
             // Others may still do something.
             return true;
@@ -529,11 +525,11 @@ fn look_again(players: &[Player]) -> bool {
 
 /// Whether a thread that seemed to look at memory did something else, once it had time enough.
 fn thinks(board: &Board, efforts: &mut Efforts, player: &Player) -> bool {
-    let begin = efforts.of(player);
+    let mut spent = Spent::begin(efforts, player, THINKS);
     while player.state() == State::Spinning && runs(player) {
         let heard = board.heard();
-        match (begin, efforts.of(player)) {
-            (Some(begin), Some(now)) if now.saturating_sub(begin) < THINKS => board.listen(heard, LOOK),
+        match spent.as_mut().and_then(|spent| spent.is_all(efforts, player)) {
+            Some(false) => board.listen(heard, LOOK),
             _ => return false,
         }
     }
@@ -542,15 +538,13 @@ fn thinks(board: &Board, efforts: &mut Efforts, player: &Player) -> bool {
 
 /// Whether a thread that looks at memory noticed that something is different, once it had time enough for a look.
 fn noticed(board: &Board, efforts: &mut Efforts, player: &Player) -> bool {
-    let begin = efforts.of(player);
+    let mut spent = Spent::begin(efforts, player, LOOKS);
     loop {
         let heard = board.heard();
-        match (player.state(), begin, efforts.of(player)) {
-            (State::Noticed, ..) => return true,
-            (State::Spinning, Some(begin), Some(now)) if now.saturating_sub(begin) < LOOKS => {
-                // Whoever yields gets the processor back late.
-                board.listen(heard, LOOK);
-            }
+        match (player.state(), spent.as_mut().and_then(|spent| spent.is_all(efforts, player))) {
+            (State::Noticed, _) => return true,
+            // Whoever yields gets the processor back late.
+            (State::Spinning, Some(false)) => board.listen(heard, LOOK),
             _ => return false,
         }
     }

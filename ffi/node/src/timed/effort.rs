@@ -54,6 +54,32 @@ impl Efforts {
     }
 }
 
+/// What a thread has computed since somebody began to wait for it. Between two looks it counts for a tenth of the patience at most: where this
+/// machine is one of several on a processor, the kernel takes the time of the others for the thread's.
+pub struct Spent {
+    patience: Duration,
+    last: Duration,
+    sum: Duration,
+}
+
+impl Spent {
+    /// Begins to wait for `player`, no longer than it takes to compute for `patience`. `None` if it is gone.
+    pub fn begin(efforts: &mut Efforts, player: &Player, patience: Duration) -> Option<Self> {
+        Some(Self { patience, last: efforts.of(player)?, sum: Duration::ZERO })
+    }
+
+    /// Whether it has computed for so long. `None` if it is gone.
+    pub fn is_all(&mut self, efforts: &mut Efforts, player: &Player) -> Option<bool> {
+        Some(self.add(efforts.of(player)?))
+    }
+
+    fn add(&mut self, now: Duration) -> bool {
+        self.sum += now.saturating_sub(self.last).min(self.patience / 10);
+        self.last = now;
+        self.sum >= self.patience
+    }
+}
+
 fn counter(tid: u32) -> Option<OwnedFd> {
     let attributes = Attributes {
         kind: SOFTWARE,
@@ -98,4 +124,18 @@ pub fn is_there(tid: u32, pid: u32) -> bool {
 pub fn runs(player: &Player) -> bool {
     let (tid, pid) = player.thread();
     pid == 0 || player.calls() || matches!(clock::state(tid, pid), Some('R' | 'D'))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_long_time_between_two_looks_is_no_patience() {
+        let ms = Duration::from_millis;
+        let mut spent = Spent { patience: ms(10), last: ms(5), sum: Duration::ZERO };
+        assert!(!spent.add(ms(1000)), "the processor was somewhere else");
+        assert!((1..=8).all(|i| !spent.add(ms(1000 + i))));
+        assert!(spent.add(ms(1009)));
+    }
 }

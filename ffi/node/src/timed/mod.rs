@@ -10,11 +10,14 @@ pub use conductor::{Conductor, Rules, board_of, is_conducted};
 
 use super::core::Core;
 use clock::{Board, Written};
-use devmodel::pcie::doorbell_half;
+use devmodel::{engine::Ps, pcie::doorbell_half};
 use hwspec::{
     doorbell::{BF_OFFSET, UAR_SHIFT, UAR_SIZE},
     pcie::FIRST_UAR,
 };
+
+/// What a card takes at least to come to a command, ps. Chosen: its firmware reads it from host memory first.
+const COMMAND: Ps = 10_000_000;
 
 impl Core {
     /// The board of the node's conductor, if it has one.
@@ -38,6 +41,15 @@ impl Core {
     #[cold]
     pub fn ring_half_in_time(&self, board: &Board, fid: u8, offset: u32, value: u32) -> bool {
         doorbell_half(offset.into(), value).is_some() && tell(board, fid, offset, value.into(), Written::Half)
+    }
+
+    /// The calling thread writes to a register that is carried out at once: what it has posted before is at the device by then, as it is when a
+    /// card comes to a command.
+    #[cold]
+    pub fn let_doorbells_arrive(&self, board: &Board) {
+        if let Some(player) = board.player().filter(|player| player.has_posted() && !player.is_apart()) {
+            player.sleep(player.now() + COMMAND);
+        }
     }
 
     /// The calling thread found no completion of `fid`: it goes on when something may be different.
