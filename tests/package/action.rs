@@ -21,6 +21,15 @@ struct Runner<'a> {
     folder: &'a Path,
 }
 
+/// A job's adapter is gone with the machine it ran on; here that goes on.
+impl Drop for Runner<'_> {
+    fn drop(&mut self) {
+        let left = fs::read_to_string(self.folder.join("env")).unwrap_or_default();
+        let node = left.lines().filter_map(|line| line.strip_prefix("IRONVERBS_NODE=")).next_back();
+        let _ = node.map(fs::remove_dir_all);
+    }
+}
+
 impl Runner<'_> {
     fn new(folder: &Path) -> Runner<'_> {
         let bin = folder.join("bin");
