@@ -211,6 +211,9 @@ pub struct SimNetwork {
     /// Bytes of a switch's buffer
     #[arg(long, value_name = "BYTES", default_value_t = 16 << 20)]
     pub buffer: u64,
+    /// Bytes of a message at most; a flow has four under way
+    #[arg(long, value_name = "BYTES")]
+    pub message: Option<u64>,
     /// Bytes of a packet's payload [default: the profile's]
     #[arg(short, long)]
     pub mtu: Option<u16>,

@@ -112,6 +112,7 @@ fn scenario(options: &SimNetwork) -> Result<Scenario, Failed> {
     }
     (scenario.sample, scenario.seed) = (options.sample * 1_000_000, options.seed);
     scenario.mtu = options.mtu.unwrap_or(scenario.mtu);
+    scenario.message = options.message.unwrap_or(scenario.message);
     Ok(scenario)
 }
 

@@ -157,7 +157,7 @@ commands! {
     ModifyCongStatus,       RUNNING, ONE,          Owner,   congestion::modify_status;
     QueryCongParams,        RUNNING, ONE,          General, congestion::query_parameters;
     ModifyCongParams,       RUNNING, ONE,          Owner,   congestion::modify_parameters;
-    QueryCongStatistics,    RUNNING, ONE,          Owner,   congestion::query_statistics;
+    QueryCongStatistics,    RUNNING, ONE,          General,  congestion::query_statistics;
 
     SetL2TableEntry,        RUNNING, ONE,          Object,  eswitch::set_address;
     QueryL2TableEntry,      RUNNING, ONE,          Object,  eswitch::query_address;

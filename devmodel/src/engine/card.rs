@@ -103,6 +103,15 @@ pub struct Load {
     pub waited: Ps,
 }
 
+/// For what the context of a queue pair is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum For {
+    /// It has something to send.
+    Sending,
+    /// A packet came for it.
+    Receiving,
+}
+
 /// Tells packets apart by what they have to wait for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Made {
@@ -147,18 +156,29 @@ impl Units {
         }
     }
 
-    /// A queue pair has something to do: says when its context is at hand.
+    /// A queue pair has something to send, or a packet came for it: says when its context is at hand. A miss holds up those units that pass
+    /// nothing by.
     #[inline]
     pub(crate) fn context(
         &mut self,
         p: &Profile,
         spans: &mut Spans,
         here: usize,
-        (fid, qp): (u8, u32),
+        (fid, qp, for_what): (u8, u32, For),
         cause: Cause,
     ) -> Cause {
-        let (from, read) = self.contexts.get(fid, qp, cause.at, p.read_trip());
-        self.missed(p, Station::Contexts, read);
+        let (from, missed) = self.contexts.get(fid, qp, cause.at, p.read_trip());
+        self.missed(p, Station::Contexts, missed);
+        if missed {
+            let behind = |unit: &mut Ps| *unit = cause.at.max(*unit) + p.card.miss.ps();
+            match for_what {
+                For::Sending => behind(&mut self.sender),
+                For::Receiving => {
+                    behind(&mut self.receiver);
+                    behind(&mut self.responder);
+                }
+            }
+        }
         spans.then(cause, here, Part::Context, from)
     }
 
@@ -232,7 +252,10 @@ impl Units {
         let answers = matches!(out.made, Made::ReadAnswer | Made::AtomicAnswer);
         let turn = if answers { card.answer.ps() } else { card.send.ps() };
         let (unit, busy, at_once) = match answers {
-            true => (&mut self.responder, card.read_answer.ps(), Ps::from(card.answers_at_once)),
+            true => {
+                let busy = card.read_answer.ps() + card.read_answer_byte.time(out.data, 0, 1);
+                (&mut self.responder, busy, Ps::from(card.answers_at_once))
+            }
             false => (&mut self.sender, card.send_packet.ps(), 1),
         };
         // A unit that rested makes some at once, and then waits for each.

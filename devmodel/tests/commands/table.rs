@@ -126,6 +126,9 @@ const GENERAL: &[Opcode] = &[
     Opcode::QueryEswFunctions,
     Opcode::QueryEswVportContext,
     Opcode::Nop,
+    Opcode::QueryCongStatus,
+    Opcode::QueryCongParams,
+    Opcode::QueryCongStatistics,
 ];
 
 /// What Linux lets programs make, change and query as DEVX objects, and sends to end them (the same file:

@@ -70,6 +70,10 @@ pub struct Scenario {
     pub flows: Vec<Flow>,
     /// Bytes of a packet's payload at most.
     pub mtu: u16,
+    /// Bytes of a message: a longer flow has several, of which [`Scenario::UNDER_WAY`] are under way.
+    pub message: u64,
+    /// Messages from one that asks for a completion to the next, no more than are under way; the last does.
+    pub moderation: u64,
     /// Nothing happens any more at this time, in picoseconds, if the flows are not done before.
     pub until: Option<Ps>,
     /// Time between two looks at queues and rates, in picoseconds; 0 is never.
@@ -96,6 +100,10 @@ pub enum ScenarioError {
     Rates(String, String),
     #[error("expected a profile of Ethernet, found {0}, which is of InfiniBand")]
     LinkLayer(String),
+    #[error("bytes of a message: expected 1 to {most}, found {0}", most = Scenario::MOST_MESSAGE)]
+    Message(u64),
+    #[error("messages from one completion to the next: expected 1 to {most}, found {0}", most = Scenario::UNDER_WAY)]
+    Moderation(u64),
     #[error("MTU: expected 256, 512, 1024, 2048 or 4096, found {0}")]
     Mtu(u16),
     #[error("a switch's buffer: expected {1} bytes at least, which a packet takes, found {0}")]
@@ -111,6 +119,10 @@ pub enum ScenarioError {
 impl Scenario {
     /// Of a scenario.
     pub const MOST_FLOWS: usize = 16384;
+    /// Bytes of a message.
+    pub const MOST_MESSAGE: u64 = 1 << 20;
+    /// Messages of a flow under way.
+    pub const UNDER_WAY: u64 = 4;
     /// Looks at queues and rates.
     pub const MOST_SAMPLES: usize = 1 << 20;
 
@@ -126,9 +138,21 @@ impl Scenario {
             ecn: None,
             pfc: None,
         };
-        let mtu = wire.mtu;
+        let (mtu, message, moderation) = (wire.mtu, Self::MOST_MESSAGE, 1);
         let dcqcn = Dcqcn { burst: 0, ..Dcqcn::default() };
-        Self { profile, topology, switches, dcqcn, flows: Vec::new(), mtu, until: None, sample: 0, seed: 1 }
+        Self {
+            profile,
+            topology,
+            switches,
+            dcqcn,
+            flows: Vec::new(),
+            mtu,
+            message,
+            moderation,
+            until: None,
+            sample: 0,
+            seed: 1,
+        }
     }
 
     /// Switches mark packets, as DCQCN's paper has it for 40 Gb/s and in proportion (section 5.2 there).
@@ -200,6 +224,12 @@ impl Scenario {
         }
         if !matches!(self.mtu, 256 | 512 | 1024 | 2048 | 4096) {
             return Err(ScenarioError::Mtu(self.mtu));
+        }
+        if !(1..=Self::MOST_MESSAGE).contains(&self.message) {
+            return Err(ScenarioError::Message(self.message));
+        }
+        if !(1..=Self::UNDER_WAY).contains(&self.moderation) {
+            return Err(ScenarioError::Moderation(self.moderation));
         }
         let Settings { buffer, ecn, pfc, .. } = self.switches;
         // The headers of a packet are less than 128 bytes.

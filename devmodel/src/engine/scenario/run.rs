@@ -17,10 +17,8 @@ use crate::{
 use hwspec::{cqe::CqeOpcode, wqe::WqeOpcode};
 use std::collections::BTreeMap;
 
-/// Bytes of a message at most: a longer flow has several.
-const MESSAGE: u64 = 1 << 20;
-/// Messages of a flow under way.
-const UNDER_WAY: u64 = 4;
+const MESSAGE: u64 = Scenario::MOST_MESSAGE;
+const UNDER_WAY: u64 = Scenario::UNDER_WAY;
 /// ECT(0): switches may mark packets.
 const MAY_BE_MARKED: u8 = 2;
 
@@ -39,8 +37,9 @@ enum Next {
 struct Program {
     /// Bytes posted.
     posted: u64,
-    /// Messages posted and not completed.
+    /// Messages posted and not completed, and of those the ones behind the last that asks for a completion.
     under_way: u64,
+    silent: u64,
     /// Until when it is busy.
     busy: Ps,
     end: Option<Ps>,
@@ -157,16 +156,21 @@ impl<'s> Run<'s> {
         if program.busy > now || program.under_way >= UNDER_WAY || program.posted >= flow.bytes {
             return;
         }
-        let bytes = MESSAGE.min(flow.bytes - program.posted);
+        let bytes = self.scenario.message.min(flow.bytes - program.posted);
         program.posted += bytes;
         program.under_way += 1;
+        program.silent += 1;
+        let asks = program.silent == self.scenario.moderation || program.posted == flow.bytes;
+        if asks {
+            program.silent = 0;
+        }
         let opcode = match flow.operation {
             Operation::Send => WqeOpcode::Send,
             Operation::Read => WqeOpcode::RdmaRead,
             _ => WqeOpcode::RdmaWrite,
         };
         let (side, host) = (2 * number, &self.profile.host);
-        self.rig.post_send(side, opcode, bytes as u32, 0, true);
+        self.rig.post_send(side, opcode, bytes as u32, 0, asks);
         let (card, spans) = (usize::from(self.rig.sides[side].fid), &mut self.timed.spans);
         let posted = spans.then(Cause::new(now), card, Part::Post, now + host.post_rate.ps());
         let rung = spans.then(posted, card, Part::Doorbell, posted.at + host.pio.ps());
@@ -183,7 +187,8 @@ impl<'s> Run<'s> {
         match cqe.opcode() {
             CqeOpcode::Req => {
                 let program = &mut self.programs[number];
-                program.under_way -= 1;
+                // It stands for those before it that did not ask.
+                program.under_way -= self.scenario.moderation.min(program.under_way - program.silent);
                 let noted = cause.at + self.profile.host.poll_cq.ps();
                 if program.under_way == 0 && program.posted == self.scenario.flows[number].bytes {
                     program.end = Some(noted);

@@ -208,6 +208,11 @@ fn what_cannot_be_is_refused() {
         refused(|s| s.profile = Profile::load("edr-x16").unwrap()),
         "expected a profile of Ethernet, found edr-x16, which is of InfiniBand"
     );
+    assert_eq!(refused(|s| s.message = 0), "bytes of a message: expected 1 to 1048576, found 0");
+    assert_eq!(
+        refused(|s| s.moderation = 5),
+        "messages from one completion to the next: expected 1 to 4, found 5"
+    );
     assert_eq!(refused(|s| s.mtu = 1500), "MTU: expected 256, 512, 1024, 2048 or 4096, found 1500");
     assert!(
         refused(|s| s.switches.pfc = Some(Pfc { pause: 5, resume: 6 }))

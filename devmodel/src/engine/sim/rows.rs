@@ -1,7 +1,11 @@
 //! Compares the model with what was measured on cards: the table of docs/time.md.
 
 use super::{Figures, Latency, Measure, Operation, Plan, Report, SimError, bench, run};
-use crate::engine::timing::{Profile, ProfileError};
+use crate::engine::{
+    network::{Topology, TopologyError},
+    scenario::{Flow, Scenario, ScenarioError},
+    timing::{Profile, ProfileError, Rate},
+};
 
 /// A figure that was published.
 #[derive(Clone, Debug, PartialEq)]
@@ -45,12 +49,21 @@ pub enum RowError {
     /// Of its run.
     #[error(transparent)]
     Sim(#[from] SimError),
+    /// Of its hosts and links.
+    #[error(transparent)]
+    Topology(#[from] TopologyError),
+    /// Of its flows.
+    #[error(transparent)]
+    Scenario(#[from] ScenarioError),
 }
 
 /// Latencies may be off by this share.
 const LATENCY: f64 = 0.05;
 /// Rates and bandwidths may be off by this share.
 const RATE: f64 = 0.03;
+
+/// Figures of an older card, of which only the shape counts, may be off by this share.
+const SHAPE: f64 = 0.1;
 
 /// Messages of a latency whose 99.9 % are looked at.
 const MANY: u32 = 200_000;
@@ -345,7 +358,32 @@ pub fn all(load: impl Fn(&str) -> Result<Profile, ProfileError>) -> Result<Vec<R
             fitted: "ack_timeouts",
         },
     );
+    let rate = |qps| reads(&load, qps);
+    let first = rate(154)?;
+    for (qps, published) in [(308, 43.1), (616, 36.7), (924, 34.0)] {
+        rows.push(Row {
+            number: 18,
+            profile: "direct-x16",
+            what: format!("READs of 32 B by {qps} queue pairs, of the rate of 154"),
+            unit: "",
+            published: published / 47.7,
+            model: rate(qps)? / first,
+            tolerance: SHAPE,
+            fitted: "contexts, miss",
+        });
+    }
     Ok(rows)
+}
+
+/// The rate of READs of 32 bytes by so many queue pairs of one card, a program each, in millions a second.
+fn reads(load: impl Fn(&str) -> Result<Profile, ProfileError>, qps: usize) -> Result<f64, RowError> {
+    const EACH: u64 = 40;
+    let topology = Topology::star(2, Rate(100.0), 10_000)?;
+    let mut scenario = Scenario::new(load("direct-x16")?, topology);
+    (scenario.message, scenario.moderation) = (32, Scenario::UNDER_WAY);
+    scenario.flows = vec![Flow { operation: Read, ..Flow::write(0, 1, 32 * EACH) }; qps];
+    let outcome = scenario.run()?;
+    Ok(qps as f64 * EACH as f64 * 1e6 / outcome.duration as f64)
 }
 
 /// The rows as a table in Markdown: docs/time.md has it.

@@ -9,7 +9,7 @@ use self::{
     wire::{Bound, Flight, Network},
 };
 use super::{
-    card::{Load, Station, Units},
+    card::{For, Load, Station, Units},
     dispatch::dispatch,
     eswitch::Switch,
     faults::{FaultPlan, Found, Refusing, Trial},
@@ -238,7 +238,7 @@ impl<T> Timed<'_, T> {
         };
         let here = self.place(task.fid);
         let Self { cards, profile, spans, .. } = self;
-        cards[here].context(profile, spans, here, (task.fid, qp & qp_mask(adapter)), task.cause)
+        cards[here].context(profile, spans, here, (task.fid, qp & qp_mask(adapter), For::Sending), task.cause)
     }
 
     /// Drops timers that are next and were stopped meanwhile: time need not go on for them.

@@ -4,7 +4,7 @@ use super::{Ends, Happened, Task, Timed, What, qp_mask};
 use crate::{
     Adapter, LinkLayer,
     engine::{
-        card::{Made, Outgoing},
+        card::{For, Made, Outgoing},
         delivery::seal,
         network::{Fabric, Move, Packet, Pause, PortLoad, Settings, Topology},
         runner::{TraceEvent, Traced},
@@ -316,9 +316,9 @@ impl<T> Timed<'_, T> {
             let opcode = bth.opcode();
             let of = if opcode.is_response() { Ends::Answer } else { Ends::Message };
             ends = opcode.is_last().then_some(of);
-            let qp = (fid, bth.dest_qp().0 & qp_mask(adapter));
+            let qp = bth.dest_qp().0 & qp_mask(adapter);
             let Self { cards, profile, spans, .. } = self;
-            flight.cause = cards[here].context(profile, spans, here, qp, flight.cause);
+            flight.cause = cards[here].context(profile, spans, here, (fid, qp, For::Receiving), flight.cause);
         }
         let cause = self.arrive(adapter, host, fid, &flight);
         Happened::Function { fid, cause, ends }

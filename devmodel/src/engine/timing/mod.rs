@@ -57,8 +57,12 @@ pub struct Card {
     pub acknowledge: Ns,
     /// From there to the first bit of an answer with data, beside the read of it (RXS).
     pub answer: Ns,
-    /// How long a packet of a READ's answer keeps the responder busy (RXS).
+    /// How long a context that is not at hand holds up the unit that needs it, beside the read (SXP, RXT, RXS).
+    pub miss: Ns,
+    /// How long a packet of a READ's answer keeps the responder busy (RXS),
     pub read_answer: Ns,
+    /// and each byte of its data.
+    pub read_answer_byte: Ns,
     /// How many of them it makes at once when it rested.
     pub answers_at_once: u32,
     /// How long an atomic keeps its address, beside the read of it (RXS).
