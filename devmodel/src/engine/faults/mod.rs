@@ -4,6 +4,9 @@
 //! A plan is a file of `[[fault]]`s, see [`Fault`]. What a fault does not name may be anything; each befalls the frames that are as it says, from
 //! the `nth` of them on and so many `times`.
 
+use crate::LinkLayer;
+use hwspec::wire::lrh::VCRC_SIZE;
+
 mod plan;
 mod refusing;
 #[cfg(test)]
@@ -17,6 +20,14 @@ pub(crate) use refusing::Refusing;
 pub use timeline::{Followed, FrameLine, Timeline};
 pub(crate) use trial::Trial;
 pub use wire::{Leaving, TrialWire};
+
+/// Turns a bit of a whole frame's ICRC over, behind which InfiniBand has a VCRC.
+pub(crate) fn damage(link_layer: LinkLayer, frame: &mut [u8]) {
+    let behind = if link_layer == LinkLayer::Infiniband { VCRC_SIZE } else { 0 };
+    if let Some(byte) = frame.len().checked_sub(behind + 1).and_then(|at| frame.get_mut(at)) {
+        *byte ^= 1;
+    }
+}
 
 /// What came of a plan.
 #[derive(Clone, Debug, Default, PartialEq)]

@@ -66,6 +66,25 @@ fn a_packet_that_comes_twice_is_taken_once() {
 }
 
 #[test]
+fn what_is_lost_or_damaged_on_infiniband_is_asked_for_and_nothing_is_marked() {
+    let mut plan = Plan::new(Operation::Write, Measure::Bandwidth, Profile::load("edr-x16").unwrap());
+    plan.iters = 200;
+    let on = |faults: &str| {
+        let (report, found, _) = run(&plan, faults);
+        (report.unwrap(), found)
+    };
+    let (plain, _) = on("[[fault]]\ndo = \"mark\"\n");
+    assert_eq!(counted(&plain, Counters::NpCnpSent), 0);
+    for what in ["drop", "corrupt"] {
+        let (report, found) =
+            on(&format!("[[fault]]\ndo = \"{what}\"\nopcode = \"RcWriteMiddle\"\nnth = 100\n"));
+        let errors = [Counters::RxIcrcErrors, Counters::PacketSeqErr].map(|of| counted(&report, of));
+        assert_eq!((errors, &found.befell[..]), ([u64::from(what == "corrupt"), 1], &[1][..]), "{what}");
+        assert!(report.duration > plain.duration);
+    }
+}
+
+#[test]
 fn packets_out_of_order_are_asked_for() {
     for fault in ["do = \"reorder\"\nbehind = 3", "do = \"delay\"\nfor_us = 1.5"] {
         let (report, found, _) =

@@ -5,7 +5,7 @@ use super::{
         sched::{Ps, Schedule},
         text::TextError,
     },
-    FaultPlan, Found, Trial,
+    FaultPlan, Found, Trial, damage,
     trial::Port,
 };
 use crate::{Adapter, LinkLayer, engine::switch::Destination, region::Left};
@@ -66,10 +66,8 @@ impl TrialWire {
         if fate.mark && ethernet {
             mark_congested(&mut frame);
         }
-        // A bit of the ICRC, behind which InfiniBand has a VCRC.
-        let icrc = frame.len().wrapping_sub(if ethernet { 1 } else { 3 });
-        if let Some(byte) = frame.get_mut(icrc).filter(|_| fate.corrupt) {
-            *byte ^= 1;
+        if fate.corrupt {
+            damage(adapter.config().link_layer, &mut frame);
         }
         if fate.pause > 0 {
             self.paused.insert(from, now + fate.pause);

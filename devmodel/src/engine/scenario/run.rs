@@ -86,8 +86,7 @@ impl<'s> Run<'s> {
             ..Geometry::SMALL
         };
         let sizes = Sizes { geometry, log_sq: 6, log_rq: 4, log_cq: 6, data: 2 * MESSAGE };
-        let dcqcn = crate::transport::Dcqcn { line_rate: (rate.0 * 1e3) as u32, ..scenario.dcqcn };
-        let config = Config { dcqcn, ..Config::default() };
+        let config = Config { dcqcn: scenario.dcqcn, ..Config::default() };
         let link = Link { psn: 0, mtu: scenario.mtu, traffic_class: MAY_BE_MARKED, ..Link::default() };
         let mut timed = Timed::new(profile.clone(), (0..hosts.len()).collect());
         timed.join(&scenario.topology, scenario.switches, scenario.seed);

@@ -303,7 +303,7 @@ impl<T> Timed<'_, T> {
         func.note_lookups(&lookups);
         runner::trace(&mut self.trace, now, fid, Traced::Job(*job));
         let Self { behaviour, profile, buffers, .. } = self;
-        let config = behaviour.get_or_insert_with(|| profile.card.behaviour(adapter.config()));
+        let config = behaviour.get_or_insert_with(|| profile.behaviour(adapter.config()));
         let mut step = Step::new(host, now, (adapter.region(), config), buffers);
         (step.careful, step.posted, step.quantum) = (true, posted, QUANTUM);
         step.takes_turns = !task.sends();

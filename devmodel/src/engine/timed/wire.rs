@@ -6,6 +6,7 @@ use crate::{
     engine::{
         card::{For, Made, Outgoing},
         delivery::seal,
+        faults::damage,
         network::{Fabric, Move, Packet, Pause, PortLoad, Settings, Topology},
         runner::{TraceEvent, Traced},
         sched::Ps,
@@ -203,9 +204,10 @@ impl<T> Timed<'_, T> {
         if fate.pause > 0 {
             self.cards[here].pause(now + fate.pause);
         }
-        if fate.mark {
+        if fate.mark && link_layer == LinkLayer::Ethernet {
             let len = usize::from(flight.frame.header_len);
             mark_congested(&mut flight.frame.headers[..len]);
+            let _ = flight.whole.as_mut().map(|whole| mark_congested(whole));
         }
         if fate.corrupt && flight.whole.is_none() {
             let mut whole = Vec::new();
@@ -218,9 +220,8 @@ impl<T> Timed<'_, T> {
                 flight.whole = Some(whole);
             }
         }
-        if let Some(last) = flight.whole.as_mut().filter(|_| fate.corrupt).and_then(|whole| whole.last_mut())
-        {
-            *last ^= 1;
+        if let Some(whole) = flight.whole.as_mut().filter(|_| fate.corrupt) {
+            damage(link_layer, whole);
         }
         if fate.lost {
             return;

@@ -10,7 +10,7 @@ pub use load::{BUILT_IN, ProfileError};
 pub use spread::{Dice, Spread};
 
 use super::sched::Ps;
-use crate::{Config, LinkLayer};
+use crate::{Config, LinkLayer, transport::Dcqcn};
 use serde::Deserialize;
 
 /// Bytes around a packet of InfiniBand from its LRH to its ICRC: the VCRC, and where it begins and ends (IBTA volume 2, 5.6).
@@ -81,18 +81,6 @@ pub struct Card {
     pub min_ack_timeout: u8,
     /// Acknowledgement timeouts after which a request is sent again, or given up: the first, the second, and each later one.
     pub ack_timeouts: [Factor; 3],
-}
-
-impl Card {
-    /// Returns how an adapter that behaves by `config` behaves as this card.
-    pub(crate) fn behaviour(&self, config: &Config) -> Config {
-        Config {
-            ack_every: self.ack_every,
-            min_ack_timeout: self.min_ack_timeout,
-            ack_timeouts: self.ack_timeouts.map(|times| (times.0 * 100.0).round() as u16),
-            ..*config
-        }
-    }
 }
 
 /// A PCI Express slot.
@@ -220,6 +208,18 @@ impl Wire {
 }
 
 impl Profile {
+    /// Returns how an adapter that behaves by `config` behaves as this card at this wire.
+    pub(crate) fn behaviour(&self, config: &Config) -> Config {
+        let line_rate = (self.wire.gbps.0 * 1e3) as u32;
+        Config {
+            ack_every: self.card.ack_every,
+            min_ack_timeout: self.card.min_ack_timeout,
+            ack_timeouts: self.card.ack_timeouts.map(|times| (times.0 * 100.0).round() as u16),
+            dcqcn: Dcqcn { line_rate, ..config.dcqcn },
+            ..*config
+        }
+    }
+
     /// A read of host memory: there, memory, back.
     pub fn read_trip(&self) -> Ps {
         2 * self.slot.one_way.ps() + self.host.memory.ps()
