@@ -1,6 +1,6 @@
 //! Congestion notification packets (annex A17.9.3), and turns of queue pairs that were notified.
 
-use super::{packet::Class, responses, step::Payload, work::Work};
+use super::{flow::Class, responses, step::Payload, work::Work};
 use crate::{
     region::TimerKind,
     state::Counters,

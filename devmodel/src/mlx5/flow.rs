@@ -1,11 +1,27 @@
 //! How the packets of a queue pair begin: what lies before the BTH is the same for all but lengths and checksum.
 
-use super::packet::Class;
 use crate::state::{QpRow, RoceAddress};
 use hwspec::wire::{Envelope, Head, IpPair, eth::Vlan};
 
 /// Flows of a runner whose heads are kept.
 pub(crate) const FLOWS: usize = 16;
+
+/// What networks sort packets by: the traffic class of the IP header, and the priority of a VLAN's tag.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Class(u16);
+
+impl Class {
+    #[inline(always)]
+    pub(crate) fn new(traffic_class: u8, priority: u8) -> Self {
+        Self(u16::from(priority) << 8 | u16::from(traffic_class))
+    }
+    pub(super) fn traffic_class(self) -> u8 {
+        self.0 as u8
+    }
+    pub(super) fn priority(self) -> u8 {
+        (self.0 >> 8) as u8 & 7
+    }
+}
 
 /// The bytes of our own address.
 type Source = [u8; size_of::<RoceAddress>()];

@@ -1,7 +1,7 @@
 //! From a QP's path to the headers of a packet (IBTA 9.2, annex A17).
 
 use super::{
-    flow::{FLOWS, Flow},
+    flow::{Class, FLOWS, Flow},
     received::Packet as Arrived,
     step::Payload,
     work::Work,
@@ -21,23 +21,6 @@ fn is_same_partition(pkey: u16) -> bool {
 
 /// `mig_req` in the first word of a BTH.
 const MIG_REQ: u32 = 1 << 22;
-
-/// What networks sort packets by: the traffic class of the IP header, and the priority of a VLAN's tag.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Class(u16);
-
-impl Class {
-    #[inline(always)]
-    pub(crate) fn new(traffic_class: u8, priority: u8) -> Self {
-        Self(u16::from(priority) << 8 | u16::from(traffic_class))
-    }
-    pub(super) fn traffic_class(self) -> u8 {
-        self.0 as u8
-    }
-    pub(super) fn priority(self) -> u8 {
-        (self.0 >> 8) as u8 & 7
-    }
-}
 
 /// ECN-capable transport, codepoint 0 (RFC 3168): routers may mark instead of drop.
 const ECT0: u8 = 2;
