@@ -3,11 +3,17 @@
 use crate::say::{fail, say_line};
 use devmodel::wire::rules::Checker;
 use pcap_file::{
-    DataLink, PcapError,
+    DataLink, PcapError, TsResolution,
     pcap::PcapReader,
-    pcapng::{Block, PcapNgReader},
+    pcapng::{Block, PcapNgReader, blocks::interface_description::InterfaceDescriptionOption},
 };
-use std::{error::Error, fs::File, io::BufReader, path::Path, process::ExitCode};
+use std::{
+    error::Error,
+    fs::File,
+    io::{BufReader, ErrorKind},
+    path::Path,
+    process::ExitCode,
+};
 
 /// Breaches that are told of one by one.
 const TOLD: usize = 50;
@@ -15,12 +21,12 @@ const TOLD: usize = 50;
 pub fn check(path: &Path, lossy: bool) -> ExitCode {
     let checker = if lossy { Checker::new().lossy() } else { Checker::new() };
     match read(path, checker) {
-        Ok(checker) => show(&checker),
+        Ok((checker, is_cut)) => show(&checker, is_cut),
         Err(why) => fail(1, format!("{}: {why}", path.display())),
     }
 }
 
-fn show(checker: &Checker) -> ExitCode {
+fn show(checker: &Checker, is_cut: bool) -> ExitCode {
     let (count, breaches) = (checker.count(), checker.breaches());
     for breach in breaches.iter().take(TOLD) {
         say_line!("{breach}");
@@ -35,36 +41,93 @@ fn show(checker: &Checker) -> ExitCode {
         count.queue_pairs,
         breaches.len()
     );
+    if count.left_out > 0 {
+        say_line!("{} frames were left out: RoCE v1, or too little of them was captured.", count.left_out);
+    }
+    if is_cut {
+        say_line!("The file ends within a frame.");
+    }
     if breaches.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// Gives all frames of a capture to `checker`: pcap, or pcapng of the first interface's kind.
-fn read(path: &Path, mut checker: Checker) -> Result<Checker, Box<dyn Error>> {
+/// Gives all frames of a capture to `checker`: pcap, or pcapng of the first interface's kind. Says whether it ends within a frame, as that of a
+/// program that was killed.
+fn read(path: &Path, mut checker: Checker) -> Result<(Checker, bool), Box<dyn Error>> {
     let open = || File::open(path).map(BufReader::new);
     match PcapReader::new(open()?) {
         Ok(mut pcap) => {
             ethernet(pcap.header().datalink)?;
-            while let Some(packet) = pcap.next_packet() {
-                let packet = packet?;
-                checker.frame(packet.timestamp.as_nanos() as u64, &packet.data);
+            let tick = if pcap.header().ts_resolution == TsResolution::NanoSecond { 1 } else { 1000 };
+            // As they are: who captures only the beginning of frames writes more bytes as their length than there may be.
+            while let Some(packet) = pcap.next_raw_packet() {
+                let Some(packet) = whole(packet)? else { return Ok((checker, true)) };
+                let at = u64::from(packet.ts_sec) * 1_000_000_000 + u64::from(packet.ts_frac) * tick;
+                checker.beginning(at, &packet.data, packet.orig_len as usize);
             }
         }
         Err(PcapError::IoError(e)) => return Err(e.into()),
         Err(_) => {
             let mut pcapng = PcapNgReader::new(open()?)
                 .map_err(|_| "expected a capture in the format pcap or pcapng, found another file")?;
+            let mut ticks = Vec::new();
             while let Some(block) = pcapng.next_block() {
-                match block? {
-                    Block::InterfaceDescription(interface) => ethernet(interface.linktype)?,
+                let Some(block) = whole(block)? else { return Ok((checker, true)) };
+                match block {
+                    Block::SectionHeader(_) => ticks.clear(),
+                    Block::InterfaceDescription(interface) => {
+                        ethernet(interface.linktype)?;
+                        ticks.push(Tick::of(&interface.options));
+                    }
                     Block::EnhancedPacket(packet) => {
-                        checker.frame(packet.timestamp.as_nanos() as u64, &packet.data);
+                        let tick = ticks.get(packet.interface_id as usize).copied().unwrap_or_default();
+                        // The library takes ticks for nanoseconds.
+                        let at = tick.nanos(packet.timestamp.as_nanos());
+                        checker.beginning(at, &packet.data, packet.original_len as usize);
                     }
                     _ => {}
                 }
             }
         }
     }
-    Ok(checker)
+    Ok((checker, false))
+}
+
+/// What was read, or nothing if the file ends in it.
+fn whole<T>(read: Result<T, PcapError>) -> Result<Option<T>, PcapError> {
+    match read {
+        Ok(read) => Ok(Some(read)),
+        Err(PcapError::IncompleteBuffer) => Ok(None),
+        Err(PcapError::IoError(e)) if e.kind() == ErrorKind::UnexpectedEof => Ok(None),
+        Err(e) => Err(e),
+    }
+}
+
+/// What an interface counts time in (pcapng, `if_tsresol`): so many parts of a second.
+#[derive(Clone, Copy)]
+struct Tick(u64);
+
+impl Default for Tick {
+    fn default() -> Self {
+        Self(1_000_000)
+    }
+}
+
+impl Tick {
+    fn of(options: &[InterfaceDescriptionOption<'_>]) -> Self {
+        let told = options.iter().find_map(|option| match option {
+            InterfaceDescriptionOption::IfTsResol(told) => Some(*told),
+            _ => None,
+        });
+        let parts = told.and_then(|told| match told & 0x80 {
+            0 => 10u64.checked_pow(told.into()),
+            _ => 2u64.checked_pow((told & 0x7f).into()),
+        });
+        parts.map_or(Self::default(), Self)
+    }
+
+    fn nanos(self, ticks: u128) -> u64 {
+        (ticks * 1_000_000_000 / u128::from(self.0)) as u64
+    }
 }
 
 fn ethernet(kind: DataLink) -> Result<(), String> {

@@ -63,6 +63,21 @@ fn on_infiniband_perftest_prints_what_the_simulation_says() {
     }
 }
 
+/// The conductor has the first one's stderr, and ends when nobody is there any more.
+#[test]
+fn a_program_that_nobody_has_waited_for_holds_up_no_other() {
+    let node = Node::new("timed-zombie", 1).timed();
+    let [first, second] = [0; 2].map(|_| {
+        let program = node.start(&["true"]);
+        std::thread::sleep(std::time::Duration::from_millis(200));
+        program
+    });
+    let begin = std::time::Instant::now();
+    first.finish();
+    assert!(begin.elapsed().as_secs() < 20, "{:?}", begin.elapsed());
+    second.finish();
+}
+
 /// Datagrams to a group, and frames that are none of RDMA's: a program that posts and leaves has sent.
 #[test]
 fn groups_and_raw_frames_live_in_virtual_time() {

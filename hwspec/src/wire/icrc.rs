@@ -1,7 +1,8 @@
 //! Invariant CRC of RoCEv2 and InfiniBand (IBTA 7.8.1, annex A17.3.1).
 //!
-//! On InfiniBand: CRC-32 (that of Ethernet) over the packet from its LRH to its last pad byte, with the virtual lane,
-//! traffic class, flow label and hop limit of a GRH, and the byte of the BTH that holds FECN and BECN read as ones.
+//! On InfiniBand: CRC-32 (that of Ethernet) over the packet from its LRH to its last pad byte, with the virtual lane and the byte of the BTH
+//! that holds FECN and BECN read as ones. If there is a GRH, routers write another LRH: all of that is ones then, and so are the GRH's traffic
+//! class, flow label and hop limit. Captures of cards have it so.
 //!
 //! On RoCEv2: CRC-32 (that of Ethernet) over 8 bytes of ones in place of an LRH, then the packet from its IP header to
 //! its last pad byte, with every field a router may change read as ones: IPv4 TOS, TTL and checksum; IPv6 traffic
@@ -43,6 +44,7 @@ impl Icrc {
         let mut m: [u8; LRH + V6 + BTH] = prefix(headers);
         m[0] |= 0xf0;
         if global {
+            m[..LRH].fill(0xff);
             m[LRH] |= 0x0f;
             m[LRH + 1..LRH + 4].fill(0xff);
             m[LRH + 7] = 0xff;
@@ -131,6 +133,30 @@ mod tests {
     #[test]
     fn uc_send_only_over_ipv6() {
         assert_eq!(Icrc::new(&v6()).finish(), [0x3e, 0x5b, 0x74, 0x3b]);
+    }
+
+    /// A router takes a global packet from one subnet to another, where its LRH is another one.
+    #[test]
+    fn a_global_packet_has_one_icrc_whatever_its_lrh_says_and_a_local_one_has_not() {
+        let grh = "60000000001c1bff20220000000000000000000000010123202300000000000000000000000010240455ffff00ffffff00076128";
+        let packet = |lrh: &str, rest: &str| {
+            let mut p = bytes(lrh);
+            p.extend(bytes(rest));
+            Icrc::of_route(&p).finish()
+        };
+        assert_eq!(packet("0003000500120007", grh), packet("7023c00000120066", grh));
+        // CRC-32 of eight bytes of ones, then of the packet with what routers change as ones.
+        let masked = grh.replacen("60000000001c1bff", "6fffffff001c1bff", 1).replacen(
+            "0455ffff00ff",
+            "0455ffffffff",
+            1,
+        );
+        let mut ones = std::vec![0xff; 8];
+        ones.extend(bytes(&masked));
+        assert_eq!(packet("0003000500120007", grh), crc32fast::hash(&ones).to_le_bytes());
+        let local = "0455ffff00ffffff00076128";
+        assert_eq!(packet("0002000500060007", local), packet("5002000500060007", local), "the virtual lane");
+        assert_ne!(packet("0002000500060007", local), packet("0002000600060007", local), "the destination");
     }
 
     #[test]

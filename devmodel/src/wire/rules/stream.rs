@@ -78,10 +78,11 @@ impl Requests {
             None => true,
             Some(next) => self.is_next(next, psn) || ahead(psn, next) > 0,
         };
-        if let Some(next) =
-            self.next.filter(|next| ahead(psn, *next) > 0 && !self.is_next(*next, psn) && !lossy)
-        {
+        let gap = self.next.filter(|next| ahead(psn, *next) > 0 && !self.is_next(*next, psn) && !lossy);
+        if let Some(next) = gap {
             out.push((Rule::Sequence, format!("PSN {next} or one before"), psn.to_string()));
+            // What was missed may have ended the message, and begun another.
+            self.message = None;
         }
         self.again(at, psn, out);
         if self.asked.is_some_and(|asked| ahead(asked, psn) >= 0) {
@@ -89,7 +90,7 @@ impl Requests {
         }
         self.lengths(opcode, bytes, out);
         if is_new {
-            self.follow(headers, opcode, bytes, lossy, out);
+            self.follow(headers, opcode, bytes, lossy || gap.is_some(), out);
             self.next = Some(behind(psn, 1));
             self.open_read = None;
         }

@@ -1,7 +1,7 @@
 //! The process that lets time go on.
 
 use super::{
-    effort::{Efforts, Spent, is_there, runs},
+    effort::{Efforts, Spent, has_ended, is_there, runs},
     late::{Late, Written},
     limits::{Limit, Limits},
 };
@@ -340,7 +340,7 @@ impl Conductor {
 
     /// Frees the places of threads that are gone, and cleans up after their programs.
     fn call_the_roll(&mut self, players: &[Player]) {
-        let is_gone = |player: &&Player| !is_there(player.thread().0, player.thread().1);
+        let is_gone = |player: &&Player| has_ended(player);
         let gone: Vec<_> = players.iter().filter(is_gone).collect();
         gone.iter().for_each(|player| self.leaves(player));
         if !gone.is_empty() {

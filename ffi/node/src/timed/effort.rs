@@ -119,6 +119,12 @@ pub fn is_there(tid: u32, pid: u32) -> bool {
     pid == 0 || unsafe { libc::syscall(libc::SYS_tgkill, pid, tid, 0) } == 0
 }
 
+/// Whether a thread is gone, or does nothing any more and its parent has not asked how it ended.
+pub fn has_ended(player: &Player) -> bool {
+    let (tid, pid) = player.thread();
+    !is_there(tid, pid) || (pid != 0 && matches!(clock::state(tid, pid), Some('Z' | 'X')))
+}
+
 /// Whether a thread runs or is about to, and waits for nothing, or for what ends by itself: the kernel, as where pages are mapped, or
 /// a call of ours.
 pub fn runs(player: &Player) -> bool {
