@@ -1,0 +1,85 @@
+//! `ironverbs check` on captures as other programs leave them.
+
+use std::{fs, path::Path, process::Command};
+
+fn check(file: &Path) -> (bool, String) {
+    let out = Command::new(env!("CARGO_BIN_EXE_ironverbs")).arg("check").arg(file).output().unwrap();
+    (out.status.success(), String::from_utf8_lossy(&[out.stdout, out.stderr].concat()).into_owned())
+}
+
+/// Frames of the model, as a pcap file with times in nanoseconds.
+fn pcap(folder: &Path) -> Vec<u8> {
+    let file = folder.join("whole.pcap");
+    let words = ["sim", "write_bw", "-s", "9000", "-n", "50", "--pcap"];
+    let made = Command::new(env!("CARGO_BIN_EXE_ironverbs")).args(words).arg(&file).output().unwrap();
+    assert!(made.status.success());
+    fs::read(file).unwrap()
+}
+
+/// Places of a pcap file's records.
+fn records(pcap: &[u8]) -> Vec<(usize, usize)> {
+    let mut all = Vec::new();
+    let mut at = 24;
+    while at + 16 <= pcap.len() {
+        let len = u32::from_le_bytes(pcap[at + 8..at + 12].try_into().unwrap()) as usize;
+        all.push((at, len));
+        at += 16 + len;
+    }
+    all
+}
+
+#[test]
+fn a_capture_that_ends_within_a_frame_is_asked_as_far_as_it_goes() {
+    let room = testkit::Scratch::new();
+    fs::create_dir_all(&room.0).unwrap();
+    let whole = pcap(&room.0);
+    let file = room.0.join("cut.pcap");
+    let last = records(&whole).len() - 1;
+    fs::write(&file, &whole[..whole.len() - 5]).unwrap();
+    let (good, said) = check(&file);
+    assert!(good && said.starts_with(&format!("{last} frames, ")), "{said}");
+    assert!(said.contains("0 breaches") && said.contains("The file ends within a frame."), "{said}");
+}
+
+#[test]
+fn beginnings_of_frames_are_enough_and_pcapngs_times_are_microseconds() {
+    let room = testkit::Scratch::new();
+    fs::create_dir_all(&room.0).unwrap();
+    let whole = pcap(&room.0);
+    // As `tcpdump -s 96` writes it: the limit in the header, and below it more bytes than that as the frames' own length.
+    let mut short = whole[..24].to_vec();
+    short[16..20].copy_from_slice(&96u32.to_le_bytes());
+    // A section, an interface, whose time is in microseconds for nothing says otherwise, and a packet: a microsecond later each.
+    let block = |kind: u32, body: &[u8]| {
+        let len = (12 + body.len().next_multiple_of(4)) as u32;
+        let mut block = [kind.to_le_bytes(), len.to_le_bytes()].concat();
+        block.extend_from_slice(body);
+        block.resize(len as usize - 4, 0);
+        block.extend_from_slice(&len.to_le_bytes());
+        block
+    };
+    let mut ng =
+        block(0x0a0d_0d0a, &[0x4d, 0x3c, 0x2b, 0x1a, 1, 0, 0, 0, 255, 255, 255, 255, 255, 255, 255, 255]);
+    ng.extend(block(1, &[1, 0, 0, 0, 0, 0, 4, 0]));
+    for (number, (at, len)) in records(&whole).into_iter().enumerate() {
+        let (frame, some) = (&whole[at + 16..at + 16 + len], len.min(96));
+        short.extend_from_slice(&whole[at..at + 8]);
+        short.extend_from_slice(&(some as u32).to_le_bytes());
+        short.extend_from_slice(&(len as u32).to_le_bytes());
+        short.extend_from_slice(&frame[..some]);
+        // The fourth is missing, so that a time is told.
+        if number != 3 {
+            let words = [0, 0, 1_000_000 + number as u32, len as u32, len as u32];
+            let mut body: Vec<u8> = words.iter().flat_map(|word: &u32| word.to_le_bytes()).collect();
+            body.extend_from_slice(frame);
+            ng.extend(block(6, &body));
+        }
+    }
+    let file = room.0.join("short.pcap");
+    fs::write(&file, short).unwrap();
+    let (good, said) = check(&file);
+    assert!(good && said.contains("0 breaches") && !said.contains("left out"), "{said}");
+    fs::write(&file, ng).unwrap();
+    let (good, said) = check(&file);
+    assert!(!good && said.starts_with("frame 4, 1000004.000 us"), "{said}");
+}
