@@ -13,7 +13,9 @@ fn pcap(folder: &Path) -> Vec<u8> {
     let words = ["sim", "write_bw", "-s", "9000", "-n", "50", "--pcap"];
     let made = Command::new(env!("CARGO_BIN_EXE_ironverbs")).args(words).arg(&file).output().unwrap();
     assert!(made.status.success());
-    fs::read(file).unwrap()
+    let pcap = fs::read(file).unwrap();
+    assert_eq!(pcap[..4], [0xa1, 0xb2, 0x3c, 0x4d], "big endian, nanoseconds");
+    pcap
 }
 
 /// Places of a pcap file's records.
@@ -21,7 +23,7 @@ fn records(pcap: &[u8]) -> Vec<(usize, usize)> {
     let mut all = Vec::new();
     let mut at = 24;
     while at + 16 <= pcap.len() {
-        let len = u32::from_le_bytes(pcap[at + 8..at + 12].try_into().unwrap()) as usize;
+        let len = u32::from_be_bytes(pcap[at + 8..at + 12].try_into().unwrap()) as usize;
         all.push((at, len));
         at += 16 + len;
     }
@@ -48,7 +50,7 @@ fn beginnings_of_frames_are_enough_and_pcapngs_times_are_microseconds() {
     let whole = pcap(&room.0);
     // As `tcpdump -s 96` writes it: the limit in the header, and below it more bytes than that as the frames' own length.
     let mut short = whole[..24].to_vec();
-    short[16..20].copy_from_slice(&96u32.to_le_bytes());
+    short[16..20].copy_from_slice(&96u32.to_be_bytes());
     // A section, an interface, whose time is in microseconds for nothing says otherwise, and a packet: a microsecond later each.
     let block = |kind: u32, body: &[u8]| {
         let len = (12 + body.len().next_multiple_of(4)) as u32;
@@ -64,8 +66,8 @@ fn beginnings_of_frames_are_enough_and_pcapngs_times_are_microseconds() {
     for (number, (at, len)) in records(&whole).into_iter().enumerate() {
         let (frame, some) = (&whole[at + 16..at + 16 + len], len.min(96));
         short.extend_from_slice(&whole[at..at + 8]);
-        short.extend_from_slice(&(some as u32).to_le_bytes());
-        short.extend_from_slice(&(len as u32).to_le_bytes());
+        short.extend_from_slice(&(some as u32).to_be_bytes());
+        short.extend_from_slice(&(len as u32).to_be_bytes());
         short.extend_from_slice(&frame[..some]);
         // The fourth is missing, so that a time is told.
         if number != 3 {
