@@ -92,7 +92,7 @@ fn read(path: &Path, mut checker: Checker) -> Result<(Checker, bool), Box<dyn Er
     Ok((checker, false))
 }
 
-/// What was read, or nothing if the file ends in it.
+/// Returns what was read, or nothing if the file ends in it: its writer was killed, and what it wrote before counts.
 fn whole<T>(read: Result<T, PcapError>) -> Result<Option<T>, PcapError> {
     match read {
         Ok(read) => Ok(Some(read)),
@@ -102,7 +102,7 @@ fn whole<T>(read: Result<T, PcapError>) -> Result<Option<T>, PcapError> {
     }
 }
 
-/// What an interface counts time in (pcapng, `if_tsresol`): so many parts of a second.
+/// An interface counts time in so many parts of a second (pcapng, `if_tsresol`).
 #[derive(Clone, Copy)]
 struct Tick(u64);
 

@@ -524,7 +524,7 @@ fn next(func: &mut Func<'_>, now: u64, config: &Config) -> Option<Job> {
     func.take_ready().map(ready_job)
 }
 
-/// What an entry of the ready ring asks for.
+/// Returns the job that an entry of the ready ring asks for.
 #[inline]
 pub(super) fn ready_job(entry: u32) -> Job {
     match entry & READY_SQ {

@@ -6,7 +6,7 @@ use hwspec::wire::{Envelope, Head, IpPair, eth::Vlan};
 /// Flows of a runner whose heads are kept.
 pub(crate) const FLOWS: usize = 16;
 
-/// What networks sort packets by: the traffic class of the IP header, and the priority of a VLAN's tag.
+/// Networks sort packets by this: the traffic class of the IP header, and the priority of a VLAN's tag.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Class(u16);
 

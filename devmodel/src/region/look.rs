@@ -4,12 +4,10 @@
 //! is held up, and no page is touched that nobody used.
 
 use super::{Region, Row, Table, queues::READY};
-use crate::Config;
 use crate::state::{
-    COUNTERS, CongestionRow, FreeList, FunctionRow, HcaState, IbPort, MULTICAST_LIST, ROCE_ADDRESSES,
-    RoceAddress, UNICAST_LIST, VLAN_LIST,
+    COUNTERS, FreeList, FunctionRow, HcaState, IbPort, MULTICAST_LIST, ROCE_ADDRESSES, RoceAddress,
+    UNICAST_LIST, VLAN_LIST,
 };
-use crate::transport::Dcqcn;
 use std::mem::{MaybeUninit, offset_of};
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use zerocopy::FromBytes;
@@ -30,17 +28,6 @@ impl Region {
         let of = |offset| self.look(fid, offset).unwrap_or([0u64; COUNTERS]);
         let (before, now) = (of(offset_of!(FunctionRow, before)), of(offset_of!(FunctionRow, counters)));
         std::array::from_fn(|i| before[i].wrapping_add(now[i]))
-    }
-
-    /// Parameters of congestion control: those of `config`, and what a driver has set of the port.
-    pub(crate) fn dcqcn(&self, config: &Config) -> Dcqcn {
-        let mut p = config.dcqcn;
-        if let Some(row) = self.look::<CongestionRow>(0, offset_of!(FunctionRow, congestion)) {
-            if row != CongestionRow::default() {
-                row.apply(&mut p);
-            }
-        }
-        p
     }
 
     /// The port of `fid`, if there is such a function.

@@ -10,6 +10,7 @@
 
 mod alloc;
 mod back;
+mod congestion;
 mod eswitch;
 mod flat;
 mod frames;

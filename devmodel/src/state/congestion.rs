@@ -1,4 +1,4 @@
-//! What a driver has set of the port's congestion control.
+//! The port keeps here what a driver has set of its congestion control.
 
 use crate::transport::Dcqcn;
 use hwspec::{
@@ -93,7 +93,7 @@ impl CongestionRow {
         true
     }
 
-    /// What was set takes the place of what `p` says.
+    /// Puts what was set in the place of what `p` says.
     pub(crate) fn apply(&self, p: &mut Dcqcn) {
         let of = |place: usize, bit: u32| {
             (self.set[place] >> bit & 1 != 0).then_some(self.values[place][bit as usize])

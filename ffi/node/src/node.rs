@@ -230,7 +230,7 @@ impl Node {
         &self.core.dir
     }
 
-    /// What its ports speak.
+    /// Returns what its ports speak.
     pub fn link_layer(&self) -> LinkLayer {
         self.core.adapter.config().link_layer
     }

@@ -80,7 +80,7 @@ fn a_card_whose_slot_is_slower_than_its_port_pauses_its_switch() {
     scenario.sample = 10_000_000;
     let outcome = scenario.run().unwrap();
     assert_eq!((outcome.dropped(), outcome.sequence_errors, outcome.timeouts), (0, 0, 0));
-    // What the slot takes, of which both have their share.
+    // Both have their share of what the slot takes.
     let rates: Vec<f64> = outcome.flows.iter().map(gbps).collect();
     assert!((54.0..56.0).contains(&rates.iter().sum::<f64>()), "{rates:?}");
     // The switch is paused by the third, and so pauses the others.

@@ -365,6 +365,7 @@ mod tests {
     use crate::{
         Config,
         engine::rig::{Link, Rig},
+        state::VportRow,
     };
     use hwspec::{cqe::CqeOpcode, wqe::WqeOpcode};
 
@@ -386,6 +387,34 @@ mod tests {
             took.push(timed.now());
         }
         assert_eq!(took[0], took[1]);
+    }
+
+    #[test]
+    fn a_port_whose_rate_the_manager_limits_keeps_to_it_in_virtual_time() {
+        let took = |limit: u32| {
+            let mut rig = Rig::new(Config::default(), Link::default());
+            rig.adapter.region().always_switch();
+            let mut pf = Func::lock(rig.adapter.region(), 0, &mut rig.machine);
+            pf.row_at::<VportRow>(rig.sides[0].fid.into()).unwrap().limit = limit;
+            pf.commit(&mut rig.machine);
+            drop(pf);
+            let mut timed: Timed<'_, ()> = Timed::new(Profile::load("direct-x16").unwrap(), vec![0, 0, 1]);
+            (0..16).for_each(|_| _ = rig.post_send(0, WqeOpcode::RdmaWrite, 1 << 20, 0, true));
+            timed.submit(Cause::new(0), rig.sides[0].fid, rig.doorbell(0));
+            let mut completed = 0;
+            for _ in 0..1_000_000 {
+                timed.step(&rig.adapter, &mut rig.machine).expect("something to do until all is done");
+                completed += usize::from(rig.poll(0).is_some());
+                if completed == 16 {
+                    break;
+                }
+            }
+            assert_eq!(completed, 16);
+            timed.now() as f64 / 1e9
+        };
+        // 16 MiB at 1 Gb/s take 134 ms, less what a port that rested sends at once.
+        let (free, limited) = (took(0), took(1000));
+        assert!(free < 2.0 && (125.0..140.0).contains(&limited), "{free} ms, {limited} ms with a limit");
     }
 
     #[test]

@@ -64,7 +64,7 @@ pub(super) struct Network {
     inboxes: Vec<Inbox>,
 }
 
-/// What has arrived at a card and waits until it is looked at.
+/// Holds what has arrived at a card until that looks at it.
 #[derive(Clone, Default)]
 struct Inbox {
     /// Bytes of each packet, and when it is looked at.

@@ -105,7 +105,7 @@ pub struct Slot {
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Wire {
-    /// What the ports speak.
+    /// The ports speak this, which decides what is around a packet.
     #[serde(default)]
     pub link_layer: LinkLayer,
     /// The port's rate.

@@ -81,7 +81,7 @@ impl Requests {
         let gap = self.next.filter(|next| ahead(psn, *next) > 0 && !self.is_next(*next, psn) && !lossy);
         if let Some(next) = gap {
             out.push((Rule::Sequence, format!("PSN {next} or one before"), psn.to_string()));
-            // What was missed may have ended the message, and begun another.
+            // The frames that are missing may have ended the message, and begun another.
             self.message = None;
         }
         self.again(at, psn, out);

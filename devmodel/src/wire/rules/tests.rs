@@ -227,7 +227,7 @@ fn frames_that_are_none_of_ours_break_no_rules_and_older_ones_are_told_of() {
         change(&mut one.1);
         checked(&[one])
     };
-    // Whoever leaves checksums to a card captures frames without: of others that is nothing, of RoCE it is.
+    // A host that leaves checksums to its card captures frames without them. The checker minds that of RoCE alone, whose card writes them.
     let [tcp, udp] = [6, 17].map(|protocol| {
         with(&|frame| {
             frame[14 + 9] = protocol;

@@ -287,7 +287,7 @@ fn rules(capture: &Path, lossy: bool) -> Outcome<String> {
     host("ironverbs check", &mut command)
 }
 
-/// Runs the tools both ways. Where frames get lost it begins anew if rxe stopped, which one run in twenty shows.
+/// Runs the tools both ways. Where frames get lost it begins anew if rxe stopped, as it does in one run of ten.
 fn run(images: &Images, name: &str, kernel: &str, faults: Option<&str>) -> Outcome {
     let tries = if faults.is_some() { 3 } else { 1 };
     for _ in 1..tries {
