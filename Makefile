@@ -10,7 +10,7 @@ CARGO := cargo
 ROUNDS ?= 5
 # Seconds each fuzz target runs in `make fuzz`.
 FUZZ_SECONDS ?= 60
-# Seconds of random verbs calls, which `make test` takes a minute of.
+# Seconds of random verbs calls, which `make test-all` takes a minute of.
 VERBS_SECONDS ?= 60
 
 # Programs that are killed in each test of `make kill-test`, and stopped in `make stop-test`.
@@ -35,7 +35,7 @@ LAB_SECONDS ?= 60
 LAB_FIRST ?= 1
 LAB_SEED ?=
 
-.PHONY: driver-costs deb image test-deb static test-targets miri properties lint kill-test stop-test torture laboratory all demo build test test-rust test-userlands test-guest test-fresh test-clients bench fuzz fuzz-verbs doctor deps-demo deps-test deps-linux deps-kubernetes test-cni test-linux test-kubernetes clean
+.PHONY: driver-costs deb image test-deb static test-targets miri properties lint mutants kill-test stop-test torture laboratory all demo build test test-all test-rust test-userlands test-guest test-fresh test-clients bench fuzz fuzz-verbs doctor deps-demo deps-test deps-all deps-linux deps-kubernetes test-cni test-linux test-kubernetes clean
 
 all: build
 
@@ -45,13 +45,17 @@ deps-demo:
 deps-test:
 	scripts/install-deps.sh test
 
-# What tests/linux/ runs: a kernel that is a program, and programs by others. The tests of what cannot be had here are skipped.
+# What `make test-all` runs beside that.
+deps-all: deps-linux
+	scripts/install-deps.sh all
+
+# What tests/places/linux/ runs: a kernel that is a program, and programs by others. The tests of what cannot be had here are skipped.
 deps-linux:
 	scripts/install-deps.sh linux
 	timeout 3000 scripts/linux-kernel.sh build || [ $$? = 3 ]
 	timeout 1800 scripts/go-programs.sh build cni || [ $$? = 3 ]
 
-# What tests/kubernetes/ runs beside that.
+# What tests/places/kubernetes/ runs beside that.
 deps-kubernetes: deps-linux
 	scripts/install-deps.sh kubernetes
 	timeout 5400 scripts/go-programs.sh build kubernetes || [ $$? = 3 ]
@@ -75,41 +79,48 @@ demo: deps-demo
 doctor: build
 	$(IRONVERBS) doctor
 
-test: deps-test deps-linux
-	$(MAKE) --no-print-directory build
-	$(MAKE) --no-print-directory test-rust
-	FUZZ_SECONDS=10 FUZZ_SEED=1 timeout 1200 scripts/fuzz.sh
-	VERBS_SECONDS=60 timeout 300 scripts/fuzz-verbs.sh
-	$(MAKE) --no-print-directory test-userlands
-	$(MAKE) --no-print-directory test-guest
+# What a newcomer runs, and every commit: 12 minutes from nothing on two cores. scripts/test.sh says what its parts are.
+test:
+	@CARGO="$(CARGO)" scripts/test.sh
+
+# All the rest, in parts: an hour on two cores. `scripts/test.sh PART..` runs some of them.
+test-all: deps-all
+	@CARGO="$(CARGO)" scripts/test.sh all
+
+# Breaks the product in the ways that tests/mutants.toml lists, and says which test catches each.
+mutants: deps-test
+	timeout 5400 scripts/mutants.py
 
 # Formatting, clippy, rustdoc and links between pages; `.ci/run` does this beside `make test`.
 lint:
 	CARGO="$(CARGO)" scripts/lint.sh
 
-# Everything cargo knows: units, properties, conformance, and Debian's own tools on the node.
-test-rust:
-	CARGO="$(CARGO)" timeout 3000 scripts/test-rust.sh
+# Every test cargo knows, those of `make test-all` among them.
+test-rust: deps-test deps-linux
+	CARGO="$(CARGO)" scripts/test.sh build tests rest
 
 # kill -9 of programs in full flow, at random instants, KILLS times; part of `make test` too.
-kill-test: build
-	IRONVERBS_KILLS=$(KILLS) IRONVERBS_SEED=$(SEED) timeout 7200 $(CARGO) test --release --locked -p ironverbs-tests --test kill -- \
-		--nocapture --test-threads 1
+kill-test: deps-test
+	scripts/test.sh build
+	IRONVERBS_KILLS=$(KILLS) IRONVERBS_SEED=$(SEED) timeout 7200 $(CARGO) test --profile quick --locked -p ironverbs-tests --test node -- \
+		--nocapture --test-threads 1 kill::
 
 # SIGSTOP of programs in full flow, and SIGCONT, STOPS times; part of `make test` too.
-stop-test: build
-	IRONVERBS_STOPS=$(STOPS) IRONVERBS_SEED=$(SEED) timeout 7200 $(CARGO) test --release --locked -p ironverbs-tests --test stop -- \
-		--nocapture --test-threads 1
+stop-test: deps-test
+	scripts/test.sh build
+	IRONVERBS_STOPS=$(STOPS) IRONVERBS_SEED=$(SEED) timeout 7200 $(CARGO) test --profile quick --locked -p ironverbs-tests --test node -- \
+		--nocapture --test-threads 1 stop::
 
 # Every byte, order and count on bad networks, in real time, for SECONDS; part of `make test` too.
-torture: build
-	IRONVERBS_TORTURE=$(SECONDS) IRONVERBS_SEED=$(SEED) timeout $$(($(SECONDS) + 900)) $(CARGO) test --release --locked \
-		-p ironverbs-tests --test torture -- --nocapture
+torture: deps-test
+	scripts/test.sh build
+	IRONVERBS_TORTURE=$(SECONDS) IRONVERBS_SEED=$(SEED) timeout $$(($(SECONDS) + 900)) $(CARGO) test --profile quick --locked \
+		-p ironverbs-tests --test node -- --nocapture torture::
 
-# Programs interleaved, stopped and killed step by step by seeds; a minute of them is part of `make test`.
+# Programs interleaved, stopped and killed step by step by seeds; some seconds of them are part of `make test`.
 laboratory: deps-test
 	IRONVERBS_SEED=$(LAB_SEED) IRONVERBS_LAB_SECONDS=$(LAB_SECONDS) IRONVERBS_LAB_FIRST=$(LAB_FIRST) \
-		timeout $$(($(LAB_SECONDS) + 1200)) $(CARGO) test --release --locked -p ironverbs-laboratory --features laboratory \
+		timeout $$(($(LAB_SECONDS) + 1200)) $(CARGO) test --profile quick --locked -p ironverbs-laboratory --features laboratory \
 		-- --nocapture --test-threads 1 whatever_is_stopped_or_killed_nobody_else_notices
 
 # The static binary brings a function up; the driver on aarch64, under qemu-user. Says `skipped:` where one cannot be had.
@@ -118,35 +129,32 @@ test-targets: build
 	CARGO="$(CARGO)" timeout 1500 scripts/targets.sh test-aarch64
 
 # The rdma-core of Debian 12, 13 and sid, each in a folder of its own; needs root.
-test-userlands: build
-	timeout 1200 $(CARGO) build --release --locked -p ironverbs-provider --examples
-	if [ "$$(id -u)" = 0 ]; then timeout 1500 scripts/userlands.sh check; \
-	else echo "test-userlands: skipped, debootstrap needs root"; fi
+test-userlands: deps-all
+	scripts/test.sh build userlands
 
 # Debian guests under QEMU's emulation: the stock drivers on the model, ours on kernel VFIO, rxe on the wire.
-test-guest: build
-	timeout 1200 $(CARGO) build --release --locked -p ironverbs-guest
-	timeout 1200 $(CARGO) build --release --locked -p ironverbs-driver --example vfio_probe --example vfio_second_opinion
-	timeout 2400 $(TARGET)/release/guest test $(GUEST)
+test-guest: deps-all
+	GUEST="$(GUEST)" scripts/test.sh build guest
 
-# The stock driver on user-mode Linux alone, which `make test` has too.
-test-linux: deps-linux build
-	timeout 3000 $(CARGO) test --release --locked -p ironverbs-tests --test linux -- --nocapture --test-threads 1
+# The stock driver on user-mode Linux, and what it needs.
+test-linux: deps-test deps-linux
+	scripts/test.sh build linux
 
-# A pod comes and goes CNI_ROUNDS times on user-mode Linux; `make test` has a few of them.
-test-cni: deps-linux build
-	IRONVERBS_CNI_ROUNDS=$(CNI_ROUNDS) timeout $$(($(CNI_ROUNDS) * 10 + 900)) $(CARGO) test --release --locked -p ironverbs-tests \
-		--test linux -- --nocapture --test-threads 1 cni
+# A pod comes and goes CNI_ROUNDS times on user-mode Linux; `make test-all` has a few of them.
+test-cni: deps-test deps-linux
+	scripts/test.sh build
+	IRONVERBS_CNI_ROUNDS=$(CNI_ROUNDS) timeout $$(($(CNI_ROUNDS) * 10 + 900)) $(CARGO) test --profile quick --locked -p ironverbs-tests \
+		--test places -- --nocapture --test-threads 1 linux::cni
 
 # A container image of the package (packaging/image): target/image.tar. Needs root, podman or docker, and Debian's mirror.
 image: deb deps-linux
 	timeout 3000 scripts/image.sh $(TARGET)/image.tar
 
-# Clusters of Linux nodes with a control plane, device plugins, multus and an operator; not part of `make test`. Needs root.
+# Clusters of Linux nodes with a control plane, device plugins, multus and an operator; part of `make test-all` every fifth day. Needs root.
 test-kubernetes: deps-kubernetes deb
-	timeout 3000 $(CARGO) test --release --locked -p ironverbs-tests --test kubernetes -- --ignored --nocapture --test-threads 1
+	timeout 3000 $(CARGO) test --release --locked -p ironverbs-tests --test places -- kubernetes:: --ignored --nocapture --test-threads 1
 
-# `make demo` and `make test` on a bare Debian 12 and 13, with Debian's own Rust; needs root, and an hour for each.
+# `make demo` and `make test` on a bare Debian 12 and 13, with Debian's own Rust; needs root, and a quarter of an hour for each.
 test-fresh:
 	scripts/fresh.sh
 
@@ -154,7 +162,7 @@ test-fresh:
 test-deb: deb
 	timeout 3600 scripts/deb.sh check
 
-# Programs by others on our devices, from Debian, PyPI and crates.io; not part of `make test`, for they are much to install.
+# Programs by others on our devices, from Debian, PyPI and crates.io; part of `make test-all` every fifth day, for they are much to install.
 test-clients: build
 	timeout 7200 scripts/clients.sh $(CLIENTS)
 
@@ -163,7 +171,7 @@ driver-costs: build
 	timeout 1200 $(CARGO) build --release --locked -p ironverbs-driver --example costs
 	CARGO_TARGET_DIR="$(TARGET)" timeout 600 scripts/driver-costs.sh $(PROFILE)
 
-bench: deps-test
+bench: deps-all
 	$(MAKE) --no-print-directory build
 	timeout 3000 $(IRONVERBS) bench --rounds $(ROUNDS)
 
@@ -178,8 +186,8 @@ fuzz-verbs:
 
 # The property tests from a seed of chance, CASES each; `make test` has a few hundred each from always the same seed.
 properties:
-	PROPTEST_CASES=$(CASES) timeout 3600 $(CARGO) test --release --locked -p ironverbs-cm -p ironverbs-hwspec -p ironverbs-devmodel \
-		--test faults --test frames --test mlx5_ifc --test commands
+	PROPTEST_CASES=$(CASES) timeout 3600 $(CARGO) test --profile quick --locked -p ironverbs-cm -p ironverbs-hwspec -p ironverbs-devmodel \
+		--test protocol --test formats --test interface
 
 # What of hwspec and region Miri can run; needs a nightly Rust with it.
 miri:

@@ -14,6 +14,7 @@ export PATH LC_ALL=C
 umask 022
 HERE=$(cd "$(dirname "$0")/.." && pwd)
 TARGET=${CARGO_TARGET_DIR:-$HERE/target}
+BUILT=${IRONVERBS_BUILT:-$TARGET/release}
 CARGO=${CARGO:-cargo}
 cd "$HERE"
 
@@ -27,7 +28,7 @@ git() { command git -c safe.directory='*' "$@" 2>/dev/null; }
 
 # Sets version and date.
 describe() {
-    said=$("$TARGET/release/ironverbs" --version)
+    said=$("$BUILT/ironverbs" --version)
     version=${said#ironverbs }
     version=${version%% *}
     commit=$(expr "$said" : '.*(\([0-9a-f]*\))') || commit=
@@ -133,7 +134,7 @@ END
 
 pack() { # DIRECTORY
     for name in ironverbs $LIBRARIES examples/manual; do
-        [ -e "$TARGET/release/$name" ] || die "no $name in $TARGET/release: make deb builds it"
+        [ -e "$BUILT/$name" ] || die "no $name in $BUILT: make deb builds it"
     done
     describe
     export SOURCE_DATE_EPOCH="$date"
@@ -146,12 +147,12 @@ pack() { # DIRECTORY
 
     # strip forgets which part of a file is read-only at run time (RELRO) if it is to remove one that is loaded, such as the build id.
     lean() { strip --strip-unneeded -R .comment -o "$2/${1##*/}" "$1"; }
-    lean "$TARGET/release/ironverbs" "$root/usr/bin"
+    lean "$BUILT/ironverbs" "$root/usr/bin"
     for name in $LIBRARIES; do
-        lean "$TARGET/release/$name" "$root/usr/lib/ironverbs"
+        lean "$BUILT/$name" "$root/usr/lib/ironverbs"
         chmod 644 "$root/usr/lib/ironverbs/$name"
     done
-    "$TARGET/release/examples/manual" "$share" "$(date -u -d "@$date" +%F)"
+    "$BUILT/examples/manual" "$share" "$(date -u -d "@$date" +%F)"
     # What a kernel for `ironverbs linux` is made of, in the folders in which the script looks for it.
     mkdir -p "$share/ironverbs/scripts" "$share/ironverbs/linux"
     cp scripts/linux-kernel.sh "$share/ironverbs/scripts"
@@ -177,7 +178,7 @@ check() { # SUITE..
     work=$(mktemp -d)
     trap 'rm -rf "$work"' EXIT
     cp "$TARGET"/deb/ironverbs_*.deb "$work" || die "no package in $TARGET/deb: run make deb first"
-    cp tests/package/check.sh "$work"
+    cp tests/places/package/check.sh "$work"
     scripts/fresh.sh --with "$work" "$@" -- sh check.sh
 }
 

@@ -7,12 +7,12 @@
 # Each suite is a minimal debootstrap folder kept in ${XDG_CACHE_HOME:-~/.cache}/ironverbs/fresh and never changed: the
 # command runs in an overlay of it, on a copy of the committed tree or, instead of that, of FOLDER, and all it made is thrown
 # away. Rust is Debian's own.
-# Needs root, and for make test an hour and some 15 GB for each suite.
+# Needs root, and a quarter of an hour and some 8 GB for each suite.
 set -eu
 
 # Minutes each command may take.
 DEMO=30
-TEST=120
+TEST=45
 
 # A Debian mirror; debootstrap's own choice if not set.
 MIRROR=${IRONVERBS_MIRROR:-}

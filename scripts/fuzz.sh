@@ -3,12 +3,12 @@
 # packets and management datagrams on InfiniBand, vfio-user messages, bytes of the node's file, what a launched program says to
 # its supervisor, and a device that lies to the driver.
 #
-#   scripts/fuzz.sh [TARGET..]          # FUZZ_SEED=1 begins with the same inputs each time, as `make test` does
+#   scripts/fuzz.sh [TARGET..]          # FUZZ_SEED=1 begins with the same inputs each time, as `make test-all` does
 #   scripts/fuzz.sh --keep [TARGET..]   # and then writes the smallest of those that together reach all into fuzz/corpus/TARGET
 #
 # Works with stable Rust: the coverage instrumentation is LLVM's, asked for by flags. Each target begins with fuzz/corpus/TARGET. Inputs
 # that found something new are kept in the corpus of the target directory; an input that failed stays there as crash-*, to be run again with
-#   TARGET_DIRECTORY/.../release/TARGET FILE
+#   TARGET_DIRECTORY/.../quick/TARGET FILE
 set -eu
 
 CARGO=${CARGO:-cargo}
@@ -29,7 +29,7 @@ for option in level=4 inline-8bit-counters pc-table trace-compares; do
 done
 
 cd "$HERE"
-RUSTFLAGS="$FLAGS" $CARGO build --release --locked -p ironverbs-fuzz --features libfuzzer --bins \
+RUSTFLAGS="$FLAGS" $CARGO build --profile quick --locked -p ironverbs-fuzz --features libfuzzer --bins \
     --target "$TRIPLE" --target-dir "$TARGET/fuzz" </dev/null
 
 # Nodes of targets, also of those that crash.
@@ -41,7 +41,7 @@ trap 'exit 1' INT TERM
 for target in "$@"; do
     corpus=$TARGET/fuzz/corpus/$target
     kept=fuzz/corpus/$target
-    program=$TARGET/fuzz/$TRIPLE/release/$target
+    program=$TARGET/fuzz/$TRIPLE/quick/$target
     mkdir -p "$corpus" "$kept"
     echo "fuzz: $target for $SECONDS_EACH s"
     log=$TARGET/fuzz/$target.log

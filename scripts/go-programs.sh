@@ -1,5 +1,5 @@
 #!/bin/sh
-# Programs of Kubernetes and its networking by others, unmodified, which tests/linux/ and tests/kubernetes/ run: from the Go module proxy.
+# Programs of Kubernetes and its networking by others, unmodified, which tests/places/linux/ and tests/places/kubernetes/ run: from the Go module proxy.
 #
 #   scripts/go-programs.sh build SET   make those of cni or kubernetes that are missing, print their folder
 #   scripts/go-programs.sh path SET    print their folder, whether made or not
@@ -33,8 +33,8 @@ STAGING_SUM=5e32ec163ddfefcc3b10ceccc564a3ae8e572f365221e45e452db326ff97013b
 ROOM=${XDG_CACHE_HOME:-$HOME/.cache}/ironverbs/go
 HERE=$(cd "$(dirname "$0")/.." && pwd)
 # What a kubelet asks of a device plugin; and which libraries sriov-cni is built with, whose version there is older than go.mod.
-CLIENT=$HERE/tests/linux/plugin-client
-SRIOV=$HERE/tests/linux/sriov-cni
+CLIENT=$HERE/tests/places/linux/plugin-client
+SRIOV=$HERE/tests/places/linux/sriov-cni
 
 say() { echo "go-programs: $*" >&2; }
 

@@ -2,10 +2,11 @@
 # Installs what is missing on this machine: packages of Debian and, for tests, cargo-nextest from crates.io.
 #
 #   scripts/install-deps.sh demo    to build, and to run the demonstration
-#   scripts/install-deps.sh test    also what the tests and benchmarks run or read, and what runs the tests
+#   scripts/install-deps.sh test    also what `make test` runs or reads, and what runs the tests
+#   scripts/install-deps.sh all     also what other tests and the benchmarks run or read
 #   scripts/install-deps.sh clients what scripts/clients.sh runs, or needs to build it
 #   scripts/install-deps.sh kubernetes  what scripts/kubernetes.sh runs beside what it builds
-#   scripts/install-deps.sh linux   what scripts/linux-kernel.sh builds with, and what tests/linux/ run beside
+#   scripts/install-deps.sh linux   what scripts/linux-kernel.sh builds with, and what tests/places/linux/ run beside
 #
 # Needs root or sudo only when a package is missing; without either it prints the command to run.
 set -eu
@@ -19,13 +20,17 @@ export PATH DEBIAN_FRONTEND=noninteractive
 
 die() { echo "install-deps: $*" >&2; exit 1; }
 
+# What `make test` runs or reads.
+test_packages="gcc g++ libc6-dev make perftest ibverbs-utils ibverbs-providers rdmacm-utils infiniband-diags iproute2 libibverbs-dev librdmacm-dev procps util-linux python3 python3-pyverbs"
+
 case $SET in
 demo) packages="gcc libc6-dev make perftest ibverbs-utils ibverbs-providers" ;;
-test) packages="gcc g++ libc6-dev make perftest ibverbs-utils ibverbs-providers rdmacm-utils infiniband-diags iproute2 ucx-utils libfabric-bin openmpi-bin libopenmpi-dev libibverbs-dev librdmacm-dev debootstrap procps e2fsprogs xz-utils util-linux python3 python3-yaml qemu-user podman runc mandoc protobuf-compiler" ;;
+test) packages=$test_packages ;;
+all) packages="$test_packages ucx-utils libfabric-bin openmpi-bin libopenmpi-dev debootstrap e2fsprogs xz-utils python3-yaml qemu-user podman runc mandoc protobuf-compiler" ;;
 clients) packages="gcc libc6-dev make perftest ibverbs-utils ibverbs-providers python3 python3-venv python3-numpy python3-mpi4py openmpi-bin fio qperf hwloc qemu-system-x86 cmake libclang-dev libibverbs-dev librdmacm-dev pkgconf" ;;
 linux) packages="gcc libc6-dev make binutils flex bison bc patch xz-utils util-linux iproute2 iputils-ping iperf3 ethtool pciutils" ;;
 kubernetes) packages="podman debootstrap etcd-server containerd runc nftables iptables busybox-static openssl iproute2 util-linux procps perftest ibverbs-providers rdmacm-utils pciutils" ;;
-*) die "unknown set '$SET': demo, test, clients, kubernetes or linux" ;;
+*) die "unknown set '$SET': demo, test, all, clients, kubernetes or linux" ;;
 esac
 
 rust_is_new_enough() {
@@ -51,7 +56,7 @@ rust_packages() {
 
 # What is not Debian's, once all packages are there.
 finish() {
-    [ "$SET" != test ] || exec "$HERE/scripts/nextest.sh" install
+    case $SET in test | all) exec "$HERE/scripts/nextest.sh" install ;; esac
     exit 0
 }
 
@@ -69,7 +74,7 @@ missing=
 for package in $packages; do installed "$package" || missing="$missing $package"; done
 rust_is_new_enough && rust= || rust=wanted
 headers=
-[ "$SET" != test ] || have_mlx5_ifc || headers=wanted
+case $SET in test | all) have_mlx5_ifc || headers=wanted ;; esac
 [ -n "$missing$rust$headers" ] || finish
 
 if [ "$(id -u)" = 0 ]; then

@@ -23,9 +23,9 @@ if have fmt; then
     $CARGO fmt --check
     $CARGO fmt --check --manifest-path tests/clients/rdma_sys/Cargo.toml
 fi
-# The release profile shares what it builds of other crates with the tests.
+# The profile of the tests shares its build scripts and macros with them.
 # shellcheck disable=SC2086  # no word, or two
-if have clippy; then timeout 1500 $CARGO clippy --release --locked --workspace --all-targets -- $deny; fi
+if have clippy; then timeout 1500 $CARGO clippy --profile quick --locked --workspace --all-targets -- $deny; fi
 # Pages are made with private items, for whoever works on the tree, so links to these are fine.
 RUSTDOCFLAGS="$deny -A rustdoc::private_intra_doc_links" timeout 1500 $CARGO doc --locked --no-deps --workspace --exclude ironverbs-fuzz --document-private-items
 
@@ -48,6 +48,9 @@ stale=$(grep -oE '`[^` ]+`' CONTRIBUTING.md | tr -d '`' | grep -v '\.\.\.' | sor
     esac || echo "$name"
 done)
 [ -z "$stale" ] || { echo "$stale"; echo "lint: expected to find in the source what CONTRIBUTING.md names"; exit 1; }
+
+# Each known way to break the product still stands where its list says.
+python3 scripts/mutants.py --check
 
 # The crates as docs/README.md draws them, and as cargo knows them: a directory, and the last names of those it is built on.
 drawn=$(sed -n '/^## Which crate needs which/,/^## /s/^    //p' docs/README.md | tr -s ' ' | sed 's/ $//')

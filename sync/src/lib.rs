@@ -42,6 +42,8 @@
 pub mod barrier;
 mod bell;
 mod bias;
+#[cfg(all(test, loom))]
+mod checker;
 pub mod fork;
 pub mod laboratory;
 mod lock;

@@ -1,6 +1,6 @@
 //! Several nodes in one view, as the adapters of one machine: what Debian's tools see of them, and what programs do with them.
 //!
-//! Needs `ironverbs` and the provider built (`make build`), and the packages iproute2, perftest, ibverbs-utils, rdmacm-utils and
+//! Needs `ironverbs` and the provider built (`scripts/test.sh build`), and the packages iproute2, perftest, ibverbs-utils, rdmacm-utils and
 //! pciutils.
 
 use ironverbs_tests::stock::Node;

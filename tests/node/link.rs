@@ -1,6 +1,6 @@
 //! Two nodes joined by a link, and Debian's programs between them: what goes over the wire is what a wire would carry.
 //!
-//! Needs `ironverbs` and the provider built (`make build`), and the packages perftest and ibverbs-utils; tshark, where it
+//! Needs `ironverbs` and the provider built (`scripts/test.sh build`), and the packages perftest and ibverbs-utils; tshark, where it
 //! is there, judges a capture.
 
 use hwspec::wire::{Headers, Icrc, eth::Ethernet};

@@ -1,6 +1,6 @@
 //! RDMA netlink and the counters below `/sys`, as iproute2's `rdma`, libibverbs and programs that speak it raw find them.
 //!
-//! Needs `ironverbs` and the provider built (`make build`), and the packages iproute2, perftest, ibverbs-utils and python3.
+//! Needs `ironverbs` and the provider built (`scripts/test.sh build`), and the packages iproute2, perftest, ibverbs-utils and python3.
 
 use ironverbs_tests::stock::Node;
 use std::{

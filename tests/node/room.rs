@@ -2,7 +2,7 @@
 //!
 //! Each run has a tmpfs of its own in a mount namespace, which takes root.
 
-use ironverbs_tests::program::built;
+use ironverbs_tests::program::{built, free_port};
 use std::{path::Path, process::Command};
 
 /// What a pair of programs did.
@@ -27,10 +27,10 @@ fn pair(size: u32, when: &str, left: u32, lend: bool, options: &str) -> Option<O
         }
         $run true || exit 77
         fill before
-        $run ib_write_bw -d iron1 -x 1 $OPTIONS > "$AT.server" 2>&1 & server=$!
+        $run ib_write_bw -d iron1 -x 1 -p $PORT $OPTIONS > "$AT.server" 2>&1 & server=$!
         sleep 0.4
         fill between
-        $run ib_write_bw -d iron2 -x 1 $OPTIONS 127.0.0.2 > "$AT.client" 2>&1 & client=$!
+        $run ib_write_bw -d iron2 -x 1 -p $PORT $OPTIONS 127.0.0.2 > "$AT.client" 2>&1 & client=$!
         sleep "$DELAY"
         fill during
         wait $client; c=$?
@@ -56,6 +56,7 @@ fn pair(size: u32, when: &str, left: u32, lend: bool, options: &str) -> Option<O
         .env("DELAY", delay)
         .env("LEFT", left.to_string())
         .env("LIMIT", "15")
+        .env("PORT", free_port().expect("a port").to_string())
         .env("OPTIONS", options)
         .env("IRONVERBS_LEND", if lend { "1" } else { "0" })
         .output();

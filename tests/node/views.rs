@@ -1,6 +1,6 @@
 //! Views that run already when the devices of their node change, as Debian's tools see them from inside.
 //!
-//! Needs `ironverbs` and the provider built (`make build`), and the packages iproute2, perftest, ibverbs-utils,
+//! Needs `ironverbs` and the provider built (`scripts/test.sh build`), and the packages iproute2, perftest, ibverbs-utils,
 //! infiniband-diags and python3.
 
 use ironverbs_tests::stock::{Node, Running, ironverbs, is_heard, port};

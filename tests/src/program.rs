@@ -28,10 +28,10 @@ pub fn may_send_raw() -> bool {
 /// It was not built.
 pub fn built() -> PathBuf {
     let me = std::env::current_exe().expect("the test's own path");
-    let release = me.ancestors().nth(2).expect("target/release/deps/<test>");
-    let is_there = release.join("ironverbs").exists();
-    assert!(is_there, "no ironverbs in {}: run `make build` first", release.display());
-    release.into()
+    let dir = me.ancestors().nth(2).expect("target/<profile>/deps/<test>");
+    let is_there = dir.join("ironverbs").exists() && dir.join("libironverbs_provider.so").exists();
+    assert!(is_there, "no ironverbs and provider in {}: run `scripts/test.sh build` first", dir.display());
+    dir.into()
 }
 
 /// The number in environment variable `name`, if there is one.

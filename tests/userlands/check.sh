@@ -64,20 +64,18 @@ ends() {
     return 1
 }
 
-# twice NAME FUNCTION ARGUMENTS...: a machine that is busy with something else may spoil the first try
-twice() {
+# holds NAME FUNCTION ARGUMENTS...: says whether the function succeeds, and what server and client said if it does not
+holds() {
     name=$1
     shift
-    for verdict in "" " (second try)"; do
-        told=ok
-        : >"$node/server" >"$node/client"
-        if "$@"; then
-            say "$name" "$told$verdict"
-            return 0
-        fi
-        sed 's/^/    server: /' "$node/server" >&2
-        sed 's/^/    client: /' "$node/client" >&2
-    done
+    told=ok
+    : >"$node/server" >"$node/client"
+    if "$@"; then
+        say "$name" "$told"
+        return 0
+    fi
+    sed 's/^/    server: /' "$node/server" >&2
+    sed 's/^/    client: /' "$node/client" >&2
     say "$name" FAILED
     failed=1
 }
@@ -86,7 +84,7 @@ twice() {
 check() {
     name=$1
     shift
-    twice "$name" says "$@"
+    holds "$name" says "$@"
 }
 says() {
     pattern=$1
@@ -98,7 +96,7 @@ says() {
 pair() {
     program=$1 kind=$2
     shift 2
-    twice "$program $*" pair_of "$program" "$kind" "$@"
+    holds "$program $*" pair_of "$program" "$kind" "$@"
 }
 pair_of() {
     program=$1 kind=$2
@@ -150,7 +148,7 @@ echo "127.0.0.1 localhost $(uname -n)" >"$folder/etc/hosts"
 meet() {
     name=$1
     shift
-    twice "$name" met "$@"
+    holds "$name" met "$@"
 }
 met() {
     pattern=$1
@@ -187,7 +185,7 @@ copied() {
     [ $client = 0 ] && cmp "$folder/ironverbs/from" "$folder/ironverbs/to" >>"$node/client" 2>&1
 }
 head -c 1000003 /dev/urandom >"$folder/ironverbs/from"
-twice rcopy copied
+holds rcopy copied
 rm -f "$folder/ironverbs/from" "$folder/ironverbs/to"
 for how in "ib_send_bw" "ib_write_bw" "ib_send_bw -c UD"; do
     port=$((port + 1))
@@ -222,5 +220,13 @@ pyverbs() {
     grep -q "its_context ok" "$node/rows.promises" || return 1
     told=$(cut -f3 "$node/rows" | sort | uniq -c | tr -s ' \n' ' ')
 }
-twice pyverbs pyverbs
+# Of these some 500 tests a WRITE once had no completion within the ten seconds that they wait, beside a build. Until it is known why, they
+# have a second try, which the last line of the tests counts.
+again() {
+    pyverbs && return
+    sed 's/^/    client: /' "$node/client" >&2
+    echo "second try: $suite pyverbs"
+    pyverbs
+}
+holds pyverbs again
 exit $failed

@@ -29,9 +29,7 @@ impl Kernel {
 
 /// Some ring once each for a piece of work, and a thread sleeps until it has all pieces.
 fn all_work_is_found(ringers: u32, preemptions: usize) {
-    let mut builder = loom::model::Builder::new();
-    builder.preemption_bound = Some(preemptions);
-    builder.check(move || {
+    crate::checker::up_to(preemptions).check(move || {
         let shared = Arc::new((Bell::default(), AtomicU32::new(0), Kernel::default()));
         let all: Vec<_> = (0..ringers)
             .map(|_| {

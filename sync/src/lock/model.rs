@@ -125,9 +125,7 @@ impl Runner {
 /// Runs `test` in every order with up to `preemptions`, on a lock that steady runner 1 owns. Its argument is that
 /// runner, another steady one, and one that never owns anything.
 fn model(preemptions: usize, test: impl Fn([Runner; 3]) + Sync + Send + 'static) {
-    let mut builder = loom::model::Builder::new();
-    builder.preemption_bound = Some(preemptions);
-    builder.check(move || {
+    crate::checker::up_to(preemptions).check(move || {
         let shared =
             Arc::new(Guarded { lock: Lock::default(), work: UnsafeCell::new(0), dead: AtomicU32::new(0) });
         let runner =

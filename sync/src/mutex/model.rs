@@ -21,9 +21,7 @@ fn value(mutex: &Counter) -> u32 {
 
 /// Runs `test` in every order with up to `preemptions`, in thread 1, on a mutex without an owner.
 fn check(preemptions: usize, test: impl Fn(Counter) + Sync + Send + 'static) {
-    let mut builder = loom::model::Builder::new();
-    builder.preemption_bound = Some(preemptions);
-    builder.check(move || {
+    crate::checker::up_to(preemptions).check(move || {
         run_as(1);
         test(Arc::new(BiasedMutex::new(Checked::new(0))));
     });

@@ -83,9 +83,7 @@ impl Shared {
 }
 
 fn check(preemptions: usize, test: impl Fn(Arc<Shared>) + Sync + Send + 'static) {
-    let mut builder = loom::model::Builder::new();
-    builder.preemption_bound = Some(preemptions);
-    builder.check(move || test(Arc::default()));
+    crate::checker::up_to(preemptions).check(move || test(Arc::default()));
 }
 
 /// Whether all that was put in has been taken in order, and the ring is empty and of use.

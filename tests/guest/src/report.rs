@@ -6,8 +6,7 @@ use crate::images::Images;
 use crate::scenarios::Scenario;
 use crate::{Outcome, Trouble};
 
-/// Runs the scenarios whose name contains one of the words, without words all but those that must be named; one that failed
-/// is run once more at the end. 0 if none failed then, else 1.
+/// Runs the scenarios whose name contains one of the words, without words all but those that must be named. 0 if none failed, else 1.
 pub fn run(scenarios: &[Scenario], words: &[String]) -> Outcome<u8> {
     let wanted = |scenario: &&Scenario| {
         words.is_empty() && !scenario.named || words.iter().any(|word| scenario.name.contains(&**word))
@@ -17,25 +16,13 @@ pub fn run(scenarios: &[Scenario], words: &[String]) -> Outcome<u8> {
         return crate::failed(format!("no scenario's name contains {}", words.join(" or ")));
     }
     let images = Images::ready()?;
-    let (mut shown, mut skipped, mut again) = (0, 0, Vec::new());
+    let (mut shown, mut skipped, mut failures) = (0, 0, Vec::new());
     let begun = Instant::now();
     for scenario in chosen {
         match one(scenario, &images) {
             End::Ok => shown += 1,
             End::Skipped => skipped += 1,
-            End::Failed => again.push(scenario),
-        }
-    }
-    // Emulated machines have deadlines in real time, and this one may have been busy with something else.
-    let mut failures = Vec::new();
-    for scenario in again {
-        println!("once more:");
-        match one(scenario, &images) {
-            End::Ok => {
-                shown += 1;
-                println!("{}: FLAKY, ok when run once more", scenario.name);
-            }
-            End::Skipped | End::Failed => failures.push(scenario.name),
+            End::Failed => failures.push(scenario.name),
         }
     }
     let total = begun.elapsed().as_secs();

@@ -23,7 +23,7 @@ use std::{
 /// Seconds without `IRONVERBS_LAB_SECONDS`.
 const SECONDS: u64 = 60;
 /// Seeds that one process runs: the memory of killed programs is the process's until it ends.
-const AT_ONCE: u64 = 500;
+const AT_ONCE: u64 = 200;
 /// The name by which a process of the minute runs itself for some of the seeds, and the variable that says from which on.
 const MINUTE: &str = "whatever_is_stopped_or_killed_nobody_else_notices";
 const FROM: &str = "IRONVERBS_LAB_FROM";

@@ -1,6 +1,6 @@
 //! The e-switch as the stock driver of a PF sets it up, and what becomes of frames.
 
-use crate::{manager::*, packets::*};
+use super::{manager::*, packets::*};
 use devmodel::{Config, strict::Strict};
 use hwspec::{
     cmd::{Opcode, adapter::*, eswitch::*, flow::*, vport::*},

@@ -1,7 +1,7 @@
 //! The stock driver of a PF with VFs, in legacy mode: the commands that Linux 6.12 sends when VFs are enabled and for each `ip link set PF
 //! vf N`, in its order, with its tables and groups (mlx5/core/eswitch.c, esw/legacy.c, esw/acl/*_lgcy.c, esw/qos.c).
 
-use crate::manager::*;
+use super::manager::*;
 use hwspec::{
     cmd::{Opcode, adapter::QueryHcaCapIn, eswitch::*, flow::*, vport::*},
     context::{
@@ -76,7 +76,7 @@ impl Pf {
         bed.events(0);
         for fid in 0..=vfs {
             bed.function(fid);
-            listen(bed, fid, &[crate::packets::mac(fid)]);
+            listen(bed, fid, &[super::packets::mac(fid)]);
         }
         // Frames meet the table of VEPA first, which is empty and leads on.
         let (vepa, _) = tables(bed, FDB, None, (1, 1), &[]);

@@ -1,6 +1,6 @@
 //! What the stock driver of a PF sends to set up the e-switch in legacy mode (mlx5/core/eswitch.c, esw/legacy.c, esw/acl/*_lgcy.c).
 
-use crate::packets::*;
+use super::packets::*;
 use hwspec::{
     cmd::{Opcode, adapter::*, eswitch::*, flow::*, vport::*},
     context::{CapType, caps::HcaCap, eswitch::*, flow::*, vport::*},

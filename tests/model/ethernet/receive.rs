@@ -1,6 +1,6 @@
 //! From the wire to a receive queue.
 
-use crate::packets::*;
+use super::packets::*;
 use devmodel::state::Counters;
 use hwspec::{
     context::tir::{HashFields, TirContext},

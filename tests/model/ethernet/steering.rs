@@ -1,6 +1,6 @@
 //! Flow tables.
 
-use crate::packets::*;
+use super::packets::*;
 use devmodel::state::Counters;
 use hwspec::{
     cmd::{Opcode, Status, flow::*, uctx::*},

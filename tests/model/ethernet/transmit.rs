@@ -1,6 +1,6 @@
 //! From a send queue to the wire.
 
-use crate::packets::*;
+use super::packets::*;
 use hwspec::{
     cqe::{CqeOpcode, CqeSyndrome},
     wqe::{EthSeg, WqeOpcode},

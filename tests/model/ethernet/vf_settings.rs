@@ -1,6 +1,6 @@
 //! What `ip link set PF vf N` does to frames, where the stock driver's commands say so.
 
-use crate::{
+use super::{
     legacy::{AUTO, Pf},
     manager::*,
     packets::*,

@@ -1,6 +1,6 @@
 //! The vport: addresses, promiscuity, link, counters.
 
-use crate::packets::*;
+use super::packets::*;
 use devmodel::{engine::Macs, state::Counters};
 use hwspec::{
     cmd::{Opcode, adapter::*, vport::*},

@@ -1,6 +1,6 @@
 //! A node on which programs fail, and what must be so after each of them.
 
-use crate::run::{KINDS, Outcome, Shim, Shortage};
+use super::run::{KINDS, Outcome, Shim, Shortage};
 use ironverbs_tests::{
     program::built,
     stock::{compiled, compiled_cm, compiled_library},

@@ -1,6 +1,6 @@
 //! Programs of Debian's and in C, run on a node by `ironverbs run` as users run them.
 //!
-//! They need `ironverbs` and the provider built (`make build`).
+//! They need `ironverbs` and the provider built (`scripts/test.sh build`).
 
 mod bundled;
 mod compile;

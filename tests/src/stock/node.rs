@@ -1,6 +1,7 @@
 //! A node of a test's own, and programs that `ironverbs run` starts on it.
 
 use super::Running;
+use crate::program::built;
 use std::{
     ffi::OsString,
     fs,
@@ -18,17 +19,9 @@ pub(super) fn target() -> PathBuf {
     me.ancestors().nth(3).expect("target/<profile>/deps/<test>").into()
 }
 
-/// The `ironverbs` command: `IRONVERBS_BIN`, or the one built beside this test, release before debug.
+/// The `ironverbs` command: `IRONVERBS_BIN`, or the one built beside this test.
 pub fn ironverbs() -> PathBuf {
-    if let Some(path) = std::env::var_os("IRONVERBS_BIN") {
-        return path.into();
-    }
-    let target = target();
-    ["release", "debug"]
-        .iter()
-        .map(|profile| target.join(profile).join("ironverbs"))
-        .find(|path| path.exists())
-        .unwrap_or_else(|| panic!("no ironverbs below {}: run `make build` first", target.display()))
+    std::env::var_os("IRONVERBS_BIN").map_or_else(|| built().join("ironverbs"), PathBuf::from)
 }
 
 /// The command and the provider in a directory of their own, which is gone when this is.

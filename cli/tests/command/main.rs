@@ -1,0 +1,10 @@
+//! The command line, as programs and people call it.
+
+mod check;
+mod docs;
+mod looks;
+mod misbehave;
+mod run;
+mod serve;
+mod sim;
+mod tap;

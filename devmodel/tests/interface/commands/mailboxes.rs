@@ -1,0 +1,203 @@
+//! Delivery: entries and mailboxes that are wrong, and several commands at once.
+
+use super::bed::{BOX, BOXES_OUT, Bed, CMDQ};
+use devmodel::cmd::Syndrome;
+use hwspec::{
+    cmd::{
+        DeliveryStatus, Opcode, Status,
+        adapter::*,
+        queue::{CmdMailbox, CmdQueueEntry},
+        resource::*,
+    },
+    layout::Layout,
+};
+
+/// A `QUERY_HCA_CAP`, whose output has nine mailboxes, with the entry changed.
+fn deliver(bed: &mut Bed, change: impl FnOnce(&mut Bed, &mut CmdQueueEntry)) -> DeliveryStatus {
+    let mut input = QueryHcaCapIn::zeroed();
+    input.set().opcode(Opcode::QueryHcaCap);
+    bed.place(0, 0, input.as_bytes(), QueryHcaCapOut::SIZE);
+    let mut entry = bed.entry(0, 0);
+    change(bed, &mut entry);
+    bed.memory(0, CMDQ, 64).copy_from_slice(entry.as_bytes());
+    bed.write32(0, 0x18, 1);
+    let entry = bed.entry(0, 0);
+    assert!(!entry.ownership());
+    DeliveryStatus::from_raw(entry.status())
+}
+
+fn change_box(bed: &mut Bed, at: u64, change: impl FnOnce(&mut CmdMailbox)) {
+    let mut mailbox = CmdMailbox::read(bed.memory(0, at, CmdMailbox::SIZE));
+    change(&mut mailbox);
+    bed.memory(0, at, CmdMailbox::SIZE).copy_from_slice(mailbox.as_bytes());
+}
+
+#[test]
+fn a_wrong_entry_or_chain_is_told_in_the_delivery_status() {
+    let mut bed = Bed::power_on();
+    bed.bring_up(0);
+    let b = &mut bed;
+    assert_eq!(deliver(b, |_, _| ()), DeliveryStatus::Ok);
+    assert_eq!(
+        deliver(b, |_, e| {
+            e.set().kind(0);
+        }),
+        DeliveryStatus::BadCommandType
+    );
+    assert_eq!(
+        deliver(b, |_, e| {
+            e.set().input_length(3);
+        }),
+        DeliveryStatus::InputLenErr
+    );
+    assert_eq!(
+        deliver(b, |_, e| {
+            e.set().input_length(u32::MAX);
+        }),
+        DeliveryStatus::InputLenErr
+    );
+    assert_eq!(
+        deliver(b, |_, e| {
+            e.set().output_length(0);
+        }),
+        DeliveryStatus::OutputLenErr
+    );
+    assert_eq!(
+        deliver(b, |_, e| {
+            e.set().output_length(1 << 30);
+        }),
+        DeliveryStatus::OutputLenErr
+    );
+    assert_eq!(
+        deliver(b, |_, e| {
+            e.set().token(1);
+        }),
+        DeliveryStatus::TokenErr
+    );
+    assert_eq!(
+        deliver(b, |_, e| {
+            e.set().output_mailbox_pointer_31_9(0);
+        }),
+        DeliveryStatus::BadOutputPointer
+    );
+    assert_eq!(
+        deliver(b, |_, e| {
+            e.set().output_mailbox_pointer_63_32(7);
+        }),
+        DeliveryStatus::BadOutputPointer
+    );
+    // An input that claims to be longer than its chain.
+    assert_eq!(
+        deliver(b, |_, e| {
+            e.set().input_length(600).input_mailbox_pointer_31_9(0);
+        }),
+        DeliveryStatus::BadInputPointer
+    );
+    let third = BOXES_OUT + 2 * BOX;
+    assert_eq!(
+        deliver(b, |b, _| change_box(b, third, |m| {
+            m.set().block_number(7);
+        })),
+        DeliveryStatus::BadBlockNumber
+    );
+    assert_eq!(
+        deliver(b, |b, _| change_box(b, third, |m| {
+            m.set().token(7);
+        })),
+        DeliveryStatus::TokenErr
+    );
+    // A chain that ends early, and one that goes round.
+    assert_eq!(
+        deliver(b, |b, _| change_box(b, third, |m| {
+            m.set().next_pointer_31_10(0);
+        })),
+        DeliveryStatus::BadOutputPointer
+    );
+    assert_eq!(
+        deliver(b, |b, _| change_box(b, third, |m| {
+            m.set().next_pointer_31_10(BOXES_OUT as u32 >> 10);
+        })),
+        DeliveryStatus::BadBlockNumber
+    );
+    assert_eq!(deliver(b, |_, _| ()), DeliveryStatus::Ok, "and the queue goes on");
+}
+
+#[test]
+fn a_command_that_can_not_be_answered_is_not_carried_out() {
+    let mut bed = Bed::power_on();
+    bed.bring_up(0);
+    let mut issi = SetIssiIn::zeroed();
+    issi.set().opcode(Opcode::SetIssi).current_issi(0);
+    bed.place(0, 0, issi.as_bytes(), 16);
+    let mut entry = bed.entry(0, 0);
+    // Room for more than the answer, in mailboxes that are not there.
+    entry.set().output_length(4096).output_mailbox_pointer_31_9(0);
+    bed.memory(0, CMDQ, 64).copy_from_slice(entry.as_bytes());
+    bed.write32(0, 0x18, 1);
+    assert_eq!(bed.entry(0, 0).status(), DeliveryStatus::BadOutputPointer.raw());
+    let out = bed.ok(0, Opcode::QueryIssi, &QueryIssiIn::zeroed(), QueryIssiOut::SIZE);
+    assert_eq!(QueryIssiOut::read(&out).current_issi(), 1, "unchanged");
+    // No room for the answer: the object is not created either.
+    let before = bed.ok(0, Opcode::AllocPd, &AllocPdIn::zeroed(), 16);
+    let reply = bed.run(0, Opcode::AllocPd, 0, AllocPdIn::zeroed().as_bytes(), 8);
+    assert_eq!((reply.status(), reply.syndrome()), (Status::BadOutputLen, Syndrome::OutputLength.code()));
+    let after = bed.ok(0, Opcode::AllocPd, &AllocPdIn::zeroed(), 16);
+    assert_eq!(AllocPdOut::read(&after).pd(), AllocPdOut::read(&before).pd() + 1);
+}
+
+#[test]
+fn opcode_length_and_op_mod_are_checked() {
+    let mut bed = Bed::power_on();
+    bed.bring_up(0);
+    assert_eq!(bed.status(0, Opcode::Other(0xfff), &NopIn::zeroed(), 16), Status::BadOp);
+    assert_eq!(bed.status(0, Opcode::Other(0x0), &NopIn::zeroed(), 16), Status::BadOp);
+    let reply = bed.run(0, Opcode::SetIssi, 0, &[0; 8], 16);
+    assert_eq!((reply.status(), reply.syndrome()), (Status::BadInputLen, Syndrome::InputLength.code()));
+    let mut input = AllocPdIn::zeroed();
+    input.set().op_mod(3);
+    assert_eq!(bed.status(0, Opcode::AllocPd, &input, 16), Status::BadParam);
+}
+
+#[test]
+fn several_slots_of_one_doorbell_are_done_in_order() {
+    let mut bed = Bed::power_on();
+    bed.bring_up(0);
+    let mut input = AllocPdIn::zeroed();
+    input.set().opcode(Opcode::AllocPd);
+    for slot in [9, 2, 5] {
+        bed.place(0, slot, input.as_bytes(), 16);
+    }
+    bed.write32(0, 0x18, 1 << 9 | 1 << 2 | 1 << 5);
+    let pds: Vec<u32> =
+        [2, 5, 9].iter().map(|slot| AllocPdOut::read(&bed.reply(0, *slot, 16).output).pd()).collect();
+    assert_eq!(pds, [pds[0], pds[0] + 1, pds[0] + 2]);
+}
+
+#[test]
+fn a_slot_that_software_owns_is_left_alone() {
+    let mut bed = Bed::power_on();
+    bed.bring_up(0);
+    let before = *bed.entry(0, 0).as_bytes();
+    bed.write32(0, 0x18, u32::MAX);
+    assert_eq!(bed.entry(0, 0).as_bytes(), &before);
+}
+
+#[test]
+fn a_long_input_comes_through_its_chain() {
+    let mut bed = Bed::power_on();
+    bed.enable_pci(0);
+    bed.ok(0, Opcode::EnableHca, &EnableHcaIn::zeroed(), 12);
+    // 1,000 pages are 16 mailboxes.
+    let mut give = ManagePagesIn::zeroed();
+    give.set().op_mod(1).input_num_entries(1000);
+    let list: Vec<u64> = (0..1000u64).map(|i| i * 4096).collect();
+    let input = super::bed::with_list(&give, &list);
+    assert_eq!(bed.run(0, Opcode::ManagePages, 0, &input, 16).status(), Status::Ok);
+    let mut take = ManagePagesIn::zeroed();
+    take.set().op_mod(2).input_num_entries(1000);
+    let out = bed.ok(0, Opcode::ManagePages, &take, 16 + 8000);
+    let mut pages: Vec<u64> =
+        out[16..].chunks(8).map(|b| u64::from_be_bytes(hwspec::layout::prefix(b))).collect();
+    pages.sort_unstable();
+    assert_eq!(pages, list);
+}

@@ -1,0 +1,401 @@
+//! Event queues, completion queues, keys, domains: creation, use of each by another, ownership, limits, end.
+
+use super::bed::{Bed, Reply, with_list};
+use devmodel::cmd::Syndrome;
+use hwspec::{
+    cmd::{Opcode, Status, adapter::NopIn, cq::*, eq::*, mkey::*, resource::*, srq::*, uctx::*},
+    context::{
+        cq::CqContext,
+        eq::EqContext,
+        mkey::MkeyContext,
+        srq::{RmpContext, SrqContext, XrcSrqContext},
+        wq::WorkQueue,
+    },
+    eqe::{CmdEvent, Eqe, EventType},
+    layout::Layout,
+};
+
+/// What most objects need.
+#[derive(Clone, Copy, Debug)]
+pub struct Base {
+    pub pd: u32,
+    pub uar: u32,
+    pub eqn: u32,
+    pub eq_memory: u64,
+}
+
+impl Bed {
+    pub fn uid(&mut self, fid: u8) -> u16 {
+        let out = self.ok(fid, Opcode::CreateUctx, &CreateUctxIn::zeroed(), 16);
+        CreateUctxOut::read(&out).uid()
+    }
+    pub fn pd(&mut self, fid: u8, uid: u16) -> u32 {
+        let reply = self.run(fid, Opcode::AllocPd, uid, AllocPdIn::zeroed().as_bytes(), 16);
+        assert_eq!(reply.status(), Status::Ok);
+        AllocPdOut::read(&reply.output).pd()
+    }
+    pub fn uar(&mut self, fid: u8, uid: u16) -> u32 {
+        let reply = self.run(fid, Opcode::AllocUar, uid, AllocUarIn::zeroed().as_bytes(), 16);
+        assert_eq!(reply.status(), Status::Ok);
+        AllocUarOut::read(&reply.output).uar()
+    }
+
+    /// An event queue of 16 entries for the event types of `mask`.
+    pub fn eq(&mut self, fid: u8, uar: u32, mask: u64, vector: u16) -> (u32, u64) {
+        self.eq_of(fid, 0, uar, mask, vector)
+    }
+
+    /// As [`eq`](Self::eq), of user context `uid`.
+    pub fn eq_of(&mut self, fid: u8, uid: u16, uar: u32, mask: u64, vector: u16) -> (u32, u64) {
+        let at = self.pages(fid, 1);
+        let mut context = EqContext::zeroed();
+        context.set().log_eq_size(4).uar_page(uar).intr(vector);
+        let mut input = CreateEqIn::zeroed();
+        let mut bits = [0; 32];
+        bits[..8].copy_from_slice(&mask.to_be_bytes());
+        input.set().eq_context_entry(context).event_bitmask(bits);
+        let reply = self.run(fid, Opcode::CreateEq, uid, &with_list(&input, &[at]), 16);
+        assert_eq!(reply.status(), Status::Ok);
+        (CreateEqOut::read(&reply.output).eq_number().into(), at)
+    }
+
+    pub fn base(&mut self, fid: u8) -> Base {
+        let uar = self.uar(fid, 0);
+        let (eqn, eq_memory) = self.eq(fid, uar, 0, 1);
+        Base { pd: self.pd(fid, 0), uar, eqn, eq_memory }
+    }
+
+    pub fn cq_reply(&mut self, fid: u8, uid: u16, base: &Base, change: impl FnOnce(&mut CqContext)) -> Reply {
+        let at = self.pages(fid, 2);
+        let mut context = CqContext::zeroed();
+        context.set().log_cq_size(6).uar_page(base.uar).c_eqn_or_apu_element(base.eqn).dbr_addr(at + 4096);
+        change(&mut context);
+        let mut input = CreateCqIn::zeroed();
+        input.set().cq_context(context);
+        self.run(fid, Opcode::CreateCq, uid, &with_list(&input, &[at]), 16)
+    }
+
+    pub fn cq(&mut self, fid: u8, uid: u16, base: &Base) -> u32 {
+        let reply = self.cq_reply(fid, uid, base, |_| ());
+        assert_eq!(reply.status(), Status::Ok, "{:#x}", reply.syndrome());
+        CreateCqOut::read(&reply.output).cqn()
+    }
+
+    pub fn mkey_reply(
+        &mut self,
+        fid: u8,
+        uid: u16,
+        pages: &[u64],
+        change: impl FnOnce(&mut MkeyContext),
+    ) -> Reply {
+        let mut context = MkeyContext::zeroed();
+        context
+            .set()
+            .access_mode_1_0(1)
+            .lr(true)
+            .lw(true)
+            .qpn(0xff_ffff)
+            .mkey_7_0(0x5a)
+            .len(4096 * pages.len() as u64)
+            .log_page_size(12)
+            .translations_octword_size(pages.len().div_ceil(2) as u32);
+        change(&mut context);
+        let mut input = CreateMkeyIn::zeroed();
+        input
+            .set()
+            .memory_key_mkey_entry(context)
+            .translations_octword_actual_size(pages.len().div_ceil(2) as u32);
+        let mut list = pages.to_vec();
+        list.resize(pages.len().next_multiple_of(2), 0);
+        self.run(fid, Opcode::CreateMkey, uid, &with_list(&input, &list), 16)
+    }
+}
+
+/// A command that names one object at offset 8.
+pub fn name(bed: &mut Bed, fid: u8, op: Opcode, uid: u16, number: u32) -> Reply {
+    let mut bytes = [0; 16];
+    bytes[8..12].copy_from_slice(&number.to_be_bytes());
+    bed.run(fid, op, uid, &bytes, 16)
+}
+
+#[test]
+fn command_completions_go_to_their_event_queue_but_not_the_one_that_creates_it() {
+    let mut bed = Bed::power_on();
+    bed.bring_up(0);
+    let uar = bed.uar(0, 0);
+    let (eqn, at) = bed.eq(0, uar, 1 << EventType::Cmd.raw(), 3);
+    assert_eq!(bed.memory(0, at, 64), [0; 64], "no event for the CREATE_EQ itself");
+    bed.write32(0, u64::from(uar) << 12 | 0x40, eqn << 24);
+    bed.ok(0, Opcode::Nop, &NopIn::zeroed(), 16);
+    let eqe = Eqe::read(bed.memory(0, at, 64));
+    assert_eq!(eqe.event_type(), EventType::Cmd);
+    assert_eq!(eqe.data::<CmdEvent>().command_completion_vector(), 1);
+    let raised: Vec<_> = bed.host.interrupts.drain(..).collect();
+    assert_eq!(raised, [(devmodel::host::Rid(0), 3, 0xfee0_0000, 3)]);
+    bed.ok(0, Opcode::Nop, &NopIn::zeroed(), 16);
+    assert!(bed.host.interrupts.is_empty(), "not armed again");
+    bed.write32(0, u64::from(uar) << 12 | 0x48, eqn << 24 | 1);
+    assert!(bed.host.interrupts.is_empty(), "the consumer index alone does not arm");
+    bed.write32(0, u64::from(uar) << 12 | 0x40, eqn << 24 | 1);
+    assert_eq!(bed.host.interrupts.len(), 1, "armed behind its producer it fires at once");
+}
+
+#[test]
+fn a_masked_vector_is_pending_until_it_is_unmasked() {
+    let mut bed = Bed::power_on();
+    bed.bring_up(0);
+    let uar = bed.uar(0, 0);
+    let (eqn, _) = bed.eq(0, uar, 1 << EventType::Cmd.raw(), 5);
+    let control = hwspec::pcie::MSIX_TABLE as u64 + 16 * 5 + 12;
+    bed.write32(0, control, 1u32.swap_bytes());
+    bed.write32(0, u64::from(uar) << 12 | 0x40, eqn << 24);
+    bed.ok(0, Opcode::Nop, &NopIn::zeroed(), 16);
+    assert!(bed.host.interrupts.is_empty());
+    assert_eq!(bed.read32(0, hwspec::pcie::MSIX_PBA as u64).swap_bytes(), 1 << 5);
+    bed.write32(0, control, 0);
+    assert_eq!(bed.host.interrupts.len(), 1);
+    assert_eq!(bed.read32(0, hwspec::pcie::MSIX_PBA as u64), 0);
+}
+
+#[test]
+fn an_event_queue_shows_what_it_was_created_with_and_goes_when_nothing_refers_to_it() {
+    let mut bed = Bed::power_on();
+    bed.bring_up(0);
+    let base = bed.base(0);
+    let mut query = QueryEqIn::zeroed();
+    query.set().eq_number(base.eqn as u8);
+    let out = QueryEqOut::read(&bed.ok(0, Opcode::QueryEq, &query, QueryEqOut::SIZE)).eq_context_entry();
+    assert_eq!((out.log_eq_size(), out.uar_page(), out.intr()), (4, base.uar, 1));
+    let cqn = bed.cq(0, 0, &base);
+    let busy = name(&mut bed, 0, Opcode::DestroyEq, 0, base.eqn);
+    assert_eq!((busy.status(), busy.syndrome()), (Status::BadResState, Syndrome::InUse.code()));
+    assert_eq!(name(&mut bed, 0, Opcode::DeallocUar, 0, base.uar).status(), Status::BadResState);
+    assert_eq!(name(&mut bed, 0, Opcode::DestroyCq, 0, cqn).status(), Status::Ok);
+    assert_eq!(name(&mut bed, 0, Opcode::DestroyEq, 0, base.eqn).status(), Status::Ok);
+    assert_eq!(name(&mut bed, 0, Opcode::DestroyEq, 0, base.eqn).status(), Status::BadResource);
+    assert_eq!(name(&mut bed, 0, Opcode::DeallocUar, 0, base.uar).status(), Status::Ok);
+}
+
+#[test]
+fn a_completion_queue_is_checked_shown_and_modified() {
+    let mut bed = Bed::power_on();
+    bed.bring_up(0);
+    let base = bed.base(0);
+    let b = &mut bed;
+    let refused = |b: &mut Bed, change: &dyn Fn(&mut CqContext)| {
+        let reply = b.cq_reply(0, 0, &base, change);
+        Syndrome::from_code(reply.syndrome())
+    };
+    assert_eq!(
+        refused(b, &|c| {
+            c.set().log_cq_size(23);
+        }),
+        Some(Syndrome::QueueSize)
+    );
+    assert_eq!(
+        refused(b, &|c| {
+            c.set().log_cq_size(7);
+        }),
+        Some(Syndrome::PageList),
+        "two pages for one"
+    );
+    assert_eq!(
+        refused(b, &|c| {
+            c.set().page_offset(1);
+        }),
+        Some(Syndrome::PageList),
+        "it no longer fits"
+    );
+    assert_eq!(
+        refused(b, &|c| {
+            c.set().c_eqn_or_apu_element(99);
+        }),
+        Some(Syndrome::NoSuchEq)
+    );
+    assert_eq!(
+        refused(b, &|c| {
+            c.set().uar_page(999);
+        }),
+        Some(Syndrome::NoSuchUar)
+    );
+    assert_eq!(
+        refused(b, &|c| {
+            c.set().dbr_addr(3);
+        }),
+        Some(Syndrome::DoorbellRecord)
+    );
+    assert_eq!(
+        refused(b, &|c| {
+            c.set().log_page_size(31);
+        }),
+        Some(Syndrome::PageSize)
+    );
+    let cqn = b.cq(0, 0, &base);
+    let mut modify = ModifyCqIn::zeroed();
+    let mut context = CqContext::zeroed();
+    context.set().cq_period(12).cq_max_count(34);
+    modify.set().cqn(cqn).modify_field_select_resize_field_select([0, 0, 0, 3]).cq_context(context);
+    b.ok(0, Opcode::ModifyCq, &modify, 16);
+    let mut query = QueryCqIn::zeroed();
+    query.set().cqn(cqn);
+    let queried = QueryCqOut::read(&b.ok(0, Opcode::QueryCq, &query, QueryCqOut::SIZE)).cq_context();
+    assert_eq!((queried.cq_period(), queried.cq_max_count(), queried.log_cq_size()), (12, 34, 6));
+    modify.set().modify_field_select_resize_field_select([1, 0, 0, 0]);
+    assert_eq!(b.status(0, Opcode::ModifyCq, &modify, 16), Status::BadParam);
+    modify.set().op_mod(1);
+    assert_eq!(b.status(0, Opcode::ModifyCq, &modify, 16), Status::BadParam, "resizing is not offered");
+}
+
+#[test]
+fn a_key_holds_the_whole_region_or_is_refused() {
+    let mut bed = Bed::power_on();
+    bed.bring_up(0);
+    let pd = bed.pd(0, 0);
+    let two = [0x20_0000, 0x30_0000];
+    let reply = bed.mkey_reply(0, 0, &two, |c| {
+        c.set().pd(pd).start_addr(0x7000_0123).len(0x1e00);
+    });
+    assert_eq!(reply.status(), Status::Ok);
+    let index = CreateMkeyOut::read(&reply.output).mkey_index();
+    let mut query = QueryMkeyIn::zeroed();
+    query.set().mkey_index(index).pg_access(true);
+    let out = QueryMkeyOut::read(&bed.ok(0, Opcode::QueryMkey, &query, QueryMkeyOut::SIZE));
+    let queried = out.memory_key_mkey_entry();
+    assert_eq!((queried.start_addr(), queried.len(), queried.mkey_7_0()), (0x7000_0123, 0x1e00, 0x5a));
+    assert_eq!(out.bsf0_klm0_pas_mtt0_1()[..8], (0x20_0000u64 | 3).to_be_bytes());
+    assert_eq!(name(&mut bed, 0, Opcode::DeallocPd, 0, pd).status(), Status::BadResState);
+
+    let mut refused = |pages: &[u64], change: &dyn Fn(&mut MkeyContext)| {
+        let reply = bed.mkey_reply(0, 0, pages, |c| {
+            c.set().pd(pd);
+            change(c);
+        });
+        Syndrome::from_code(reply.syndrome())
+    };
+    // From the middle of a page, two pages' length touches three.
+    assert_eq!(
+        refused(&two, &|c| {
+            c.set().start_addr(0x800);
+        }),
+        Some(Syndrome::PageList)
+    );
+    assert_eq!(
+        refused(&two, &|c| {
+            c.set().len(1 << 48);
+        }),
+        Some(Syndrome::MkeyLength)
+    );
+    assert_eq!(
+        refused(&two, &|c| {
+            c.set().start_addr(u64::MAX - 1);
+        }),
+        Some(Syndrome::MkeyLength)
+    );
+    assert_eq!(
+        refused(&two, &|c| {
+            c.set().length64(true);
+        }),
+        Some(Syndrome::MkeyLength)
+    );
+    assert_eq!(
+        refused(&two, &|c| {
+            c.set().log_page_size(11);
+        }),
+        Some(Syndrome::PageSize)
+    );
+    assert_eq!(
+        refused(&two, &|c| {
+            c.set().access_mode_1_0(3);
+        }),
+        Some(Syndrome::AccessMode)
+    );
+    assert_eq!(
+        refused(&two, &|c| {
+            c.set().pd(pd + 1);
+        }),
+        Some(Syndrome::NoSuchPd)
+    );
+    assert_eq!(refused(&[0x20_0008, 0], &|_| ()), Some(Syndrome::PageAddress));
+    assert_eq!(
+        refused(&two, &|c| {
+            c.set().translations_octword_size(1 << 30);
+        }),
+        Some(Syndrome::NoTranslation)
+    );
+    assert_eq!(name(&mut bed, 0, Opcode::DestroyMkey, 0, index).status(), Status::Ok);
+    assert_eq!(name(&mut bed, 0, Opcode::DestroyMkey, 0, index).status(), Status::BadResource);
+    assert_eq!(name(&mut bed, 0, Opcode::DeallocPd, 0, pd).status(), Status::Ok);
+}
+
+#[test]
+fn counter_sets_count_from_their_allocation() {
+    let mut bed = Bed::power_on();
+    bed.bring_up(0);
+    let out = bed.ok(0, Opcode::AllocQCounter, &AllocQCounterIn::zeroed(), 16);
+    let set = AllocQCounterOut::read(&out).counter_set_id();
+    let mut query = QueryQCounterIn::zeroed();
+    query.set().counter_set_id(set).clear(true);
+    let out = bed.ok(0, Opcode::QueryQCounter, &query, QueryQCounterOut::SIZE);
+    assert_eq!(QueryQCounterOut::read(&out), QueryQCounterOut::zeroed());
+    assert_eq!(name(&mut bed, 0, Opcode::DeallocQCounter, 0, set.into()).status(), Status::Ok);
+    assert_eq!(bed.status(0, Opcode::QueryQCounter, &query, QueryQCounterOut::SIZE), Status::BadResource);
+}
+
+#[test]
+fn shared_receive_queues_keep_their_state_and_are_told_apart() {
+    let mut bed = Bed::power_on();
+    bed.bring_up(0);
+    let base = bed.base(0);
+    let cqn = bed.cq(0, 0, &base);
+    let at = bed.pages(0, 4);
+    let mut srq = SrqContext::zeroed();
+    srq.set().log_srq_size(6).log_rq_stride(2).pd(base.pd).dbr_addr(at + 0x3000);
+    let mut input = CreateSrqIn::zeroed();
+    input.set().srq_context_entry(srq);
+    let reply = bed.run(0, Opcode::CreateSrq, 0, &with_list(&input, &[at]), 16);
+    assert_eq!(reply.status(), Status::Ok);
+    let srqn = CreateSrqOut::read(&reply.output).srqn();
+
+    let out = bed.ok(0, Opcode::AllocXrcd, &AllocXrcdIn::zeroed(), 16);
+    let xrcd = AllocXrcdOut::read(&out).xrcd();
+    let mut xrc = XrcSrqContext::zeroed();
+    xrc.set().log_xrc_srq_size(6).log_rq_stride(2).pd(base.pd).cqn(cqn).xrcd(xrcd).user_index(5);
+    let mut input = CreateXrcSrqIn::zeroed();
+    input.set().xrc_srq_context_entry(xrc);
+    let reply = bed.run(0, Opcode::CreateXrcSrq, 0, &with_list(&input, &[at + 4096]), 16);
+    assert_eq!(reply.status(), Status::Ok);
+    let xrc_srqn = CreateXrcSrqOut::read(&reply.output).xrc_srqn();
+
+    let mut wq = WorkQueue::zeroed();
+    wq.set().pd(base.pd).log_wq_sz(6).log_wq_stride(6);
+    let mut rmp = RmpContext::zeroed();
+    rmp.set().wq(wq);
+    let mut input = CreateRmpIn::zeroed();
+    input.set().ctx(rmp);
+    let reply = bed.run(0, Opcode::CreateRmp, 0, &with_list(&input, &[at + 8192]), 16);
+    assert_eq!(reply.status(), Status::Ok);
+    let rmpn = CreateRmpOut::read(&reply.output).rmpn();
+
+    let mut arm = ArmRqIn::zeroed();
+    arm.set().op_mod(1).srq_number(srqn).lwm(7);
+    bed.ok(0, Opcode::ArmRq, &arm, 16);
+    arm.set().lwm(64);
+    assert_eq!(bed.status(0, Opcode::ArmRq, &arm, 16), Status::BadParam);
+    let mut query = QuerySrqIn::zeroed();
+    query.set().srqn(srqn);
+    let queried =
+        QuerySrqOut::read(&bed.ok(0, Opcode::QuerySrq, &query, QuerySrqOut::SIZE)).srq_context_entry();
+    assert_eq!((queried.lwm(), queried.log_srq_size(), queried.log_rq_stride()), (7, 6, 2));
+    let mut query = QueryRmpIn::zeroed();
+    query.set().rmpn(rmpn);
+    let queried = QueryRmpOut::read(&bed.ok(0, Opcode::QueryRmp, &query, QueryRmpOut::SIZE)).rmp_context();
+    assert_eq!((queried.wq().log_wq_sz(), queried.wq().log_wq_stride()), (6, 6));
+
+    assert_eq!(name(&mut bed, 0, Opcode::DestroySrq, 0, xrc_srqn).status(), Status::BadResource);
+    assert_eq!(name(&mut bed, 0, Opcode::DeallocXrcd, 0, xrcd).status(), Status::BadResState);
+    assert_eq!(name(&mut bed, 0, Opcode::DestroyXrcSrq, 0, xrc_srqn).status(), Status::Ok);
+    assert_eq!(name(&mut bed, 0, Opcode::DestroyRmp, 0, rmpn).status(), Status::Ok);
+    assert_eq!(name(&mut bed, 0, Opcode::DestroySrq, 0, srqn).status(), Status::Ok);
+    assert_eq!(name(&mut bed, 0, Opcode::DeallocXrcd, 0, xrcd).status(), Status::Ok);
+    assert_eq!(name(&mut bed, 0, Opcode::DestroyCq, 0, cqn).status(), Status::Ok);
+}

@@ -1,0 +1,282 @@
+//! Who may use what: limits of the tables, functions, user contexts, parties that are gone.
+
+use super::{
+    bed::{Bed, with_list},
+    objects::{Base, name},
+};
+use devmodel::cmd::Syndrome;
+use hwspec::{
+    cmd::{
+        Opcode, Status, eq::*, memic::*, mkey::CreateMkeyOut, qp::CreateQpOut, resource::*, srq::*, uctx::*,
+    },
+    context::{AccessMode, ArmState, ServiceType, qp::QpContext, srq::XrcSrqContext},
+    layout::{Bits, Layout},
+    pcie::MEMIC_BAR,
+};
+
+#[test]
+fn every_table_ends_at_its_advertised_limit_and_is_reusable() {
+    let mut bed = Bed::power_on();
+    bed.bring_up(0);
+    let mut pds = Vec::new();
+    let full = loop {
+        let reply = bed.run(0, Opcode::AllocPd, 0, AllocPdIn::zeroed().as_bytes(), 16);
+        if reply.status() != Status::Ok {
+            break reply;
+        }
+        pds.push(AllocPdOut::read(&reply.output).pd());
+    };
+    assert_eq!((full.status(), full.syndrome()), (Status::Lim, Syndrome::TableFull.code()));
+    assert_eq!(pds.len(), 64, "log_max_pd is 6");
+    for pd in &pds {
+        assert_eq!(name(&mut bed, 0, Opcode::DeallocPd, 0, *pd).status(), Status::Ok);
+    }
+    assert_eq!(bed.pd(0, 0), pds[0], "the number freed longest ago comes first");
+}
+
+#[test]
+fn translation_entries_run_out_with_no_resources_and_come_back() {
+    let mut bed = Bed::power_on();
+    bed.bring_up(0);
+    let pd = bed.pd(0, 0);
+    // The table has 4,096 entries. A key in the free state takes none until it is given some.
+    let free = bed.mkey_reply(0, 0, &[], |c| {
+        c.set().pd(pd).free(true).translations_octword_size(1 << 20);
+    });
+    assert_eq!(free.status(), Status::Ok);
+    let mut keys = Vec::new();
+    let full = loop {
+        let reply = bed.mkey_reply(0, 0, &[0x20_0000, 0x20_1000], |c| {
+            c.set().pd(pd).len(8192).log_page_size(12).translations_octword_size(256);
+        });
+        if reply.status() != Status::Ok {
+            break reply;
+        }
+        keys.push(CreateMkeyOut::read(&reply.output).mkey_index());
+    };
+    assert_eq!(full.status(), Status::NoResources);
+    assert_eq!(keys.len(), 7, "beside the queue of pages");
+    assert_eq!(name(&mut bed, 0, Opcode::DestroyMkey, 0, keys[3]).status(), Status::Ok);
+    let again = bed.mkey_reply(0, 0, &[0x20_0000, 0x20_1000], |c| {
+        c.set().pd(pd).len(8192).log_page_size(12).translations_octword_size(256);
+    });
+    assert_eq!(again.status(), Status::Ok);
+}
+
+#[test]
+fn no_function_reaches_objects_of_another() {
+    let mut bed = Bed::ready();
+    let base = [bed.base(0), bed.base(1)];
+    let cqn = bed.cq(1, 0, &base[1]);
+    assert_eq!(name(&mut bed, 0, Opcode::DestroyCq, 0, cqn).status(), Status::BadResource);
+    assert_eq!(name(&mut bed, 2, Opcode::DeallocPd, 0, base[1].pd).status(), Status::BadResource);
+    let reply = bed.mkey_reply(0, 0, &[0x20_0000], |c| {
+        c.set().pd(base[1].pd);
+    });
+    assert_eq!(reply.syndrome(), Syndrome::NoSuchPd.code());
+    assert_eq!(name(&mut bed, 1, Opcode::DestroyCq, 0, cqn).status(), Status::Ok);
+}
+
+#[test]
+fn a_user_context_reaches_its_own_objects_only_and_takes_them_with_it() {
+    let mut bed = Bed::power_on();
+    bed.bring_up(0);
+    let base = bed.base(0);
+    let (a, b) = (bed.uid(0), bed.uid(0));
+    let pd = bed.pd(0, a);
+    let cqn = bed.cq(0, a, &base);
+    assert_eq!(name(&mut bed, 0, Opcode::DeallocPd, b, pd).status(), Status::BadResource);
+    assert_eq!(name(&mut bed, 0, Opcode::DestroyCq, b, cqn).status(), Status::BadResource);
+    let reply = bed.mkey_reply(0, b, &[0x20_0000], |c| {
+        c.set().pd(pd);
+    });
+    assert_eq!(reply.syndrome(), Syndrome::NoSuchPd.code());
+    let reply = bed.mkey_reply(0, b, &[0x20_0000], |c| {
+        c.set().pd(base.pd);
+    });
+    assert_eq!(reply.syndrome(), Syndrome::NoSuchPd.code(), "nor those of the function's driver");
+    let reply = bed.mkey_reply(0, a, &[0x20_0000], |c| {
+        c.set().pd(pd);
+    });
+    assert_eq!(reply.status(), Status::Ok);
+    let key = CreateMkeyOut::read(&reply.output).mkey_index();
+    // What only the function's driver may do, and a uid that is not there.
+    assert_eq!(
+        bed.run(0, Opcode::CreateUctx, a, CreateUctxIn::zeroed().as_bytes(), 16).status(),
+        Status::BadResource
+    );
+    assert_eq!(
+        bed.run(0, Opcode::AllocPd, 77, AllocPdIn::zeroed().as_bytes(), 16).status(),
+        Status::BadResource
+    );
+
+    assert_eq!(name(&mut bed, 0, Opcode::DestroyUctx, 0, a.into()).status(), Status::Ok);
+    for (op, number) in [(Opcode::DestroyCq, cqn), (Opcode::DeallocPd, pd), (Opcode::DestroyMkey, key)] {
+        assert_eq!(name(&mut bed, 0, op, 0, number).status(), Status::BadResource, "{op:?}");
+    }
+    assert_eq!(name(&mut bed, 0, Opcode::DestroyUctx, 0, a.into()).status(), Status::BadResource);
+    assert_eq!(
+        name(&mut bed, 0, Opcode::DestroyEq, 0, base.eqn).status(),
+        Status::Ok,
+        "no reference is left"
+    );
+    assert_eq!(name(&mut bed, 0, Opcode::DestroyUctx, 0, b.into()).status(), Status::Ok);
+}
+
+#[test]
+fn more_user_contexts_than_event_queues_have_numbers_each_have_their_own() {
+    const CONTEXTS: u16 = 600;
+    let mut bed = Bed::power_on();
+    bed.bring_up(0);
+    let own = bed.base(0).eqn;
+    let all: Vec<(u16, u32, u32)> = (0..CONTEXTS)
+        .map(|vector| {
+            let uid = bed.uid(0);
+            let uar = bed.uar(0, uid);
+            (uid, uar, bed.eq_of(0, uid, uar, 0, vector % 64).0)
+        })
+        .collect();
+    assert!(all.iter().all(|(_, _, eqn)| (1..256).contains(eqn)), "numbers have eight bits");
+    assert!(all[1..].iter().all(|one| one.2 != own), "the driver's own are nobody else's");
+    assert_eq!(name(&mut bed, 0, Opcode::DestroyEq, 0, own).status(), Status::Ok);
+    let query = |bed: &mut Bed, uid: u16, eqn: u32| {
+        let mut input = QueryEqIn::zeroed();
+        input.set().eq_number(eqn as u8);
+        let reply = bed.run(0, Opcode::QueryEq, uid, input.as_bytes(), QueryEqOut::SIZE);
+        assert_eq!(reply.status(), Status::Ok);
+        QueryEqOut::read(&reply.output).eq_context_entry()
+    };
+    let armed = |bed: &mut Bed| -> Vec<u16> {
+        let is =
+            |bed: &mut Bed, (uid, _, eqn)| query(bed, uid, eqn).st() == ArmState::Armed.into_bits() as u8;
+        all.iter().filter(|one| is(bed, **one)).map(|(uid, ..)| *uid).collect()
+    };
+    // The last ones have numbers that others had before.
+    let same = |a: &&(u16, u32, u32)| a.2 == all[599].2;
+    assert!(all.iter().filter(same).count() > 1);
+    assert!(armed(&mut bed).is_empty());
+    let (uid, uar, eqn) = all[599];
+    bed.write32(0, u64::from(uar) << 12 | 0x40, eqn << 24);
+    assert_eq!(armed(&mut bed), [uid], "a doorbell page arms the queue of its own context");
+    for (at, (uid, uar, eqn)) in all.iter().enumerate() {
+        let context = query(&mut bed, *uid, *eqn);
+        assert_eq!((context.uar_page(), context.intr()), (*uar, at as u16 % 64));
+    }
+    // A CQ names the queue of its own context, too.
+    let base = Base { pd: 0, uar, eqn, eq_memory: 0 };
+    let cqn = bed.cq(0, uid, &base);
+    let destroy = |bed: &mut Bed, uid: u16| name(bed, 0, Opcode::DestroyEq, uid, eqn).status();
+    assert_ne!(destroy(&mut bed, uid), Status::Ok, "the CQ refers to it");
+    assert_eq!(name(&mut bed, 0, Opcode::DestroyCq, uid, cqn).status(), Status::Ok);
+    assert_eq!(destroy(&mut bed, 0), Status::BadResState, "nobody says whose is meant");
+    assert_eq!(destroy(&mut bed, uid), Status::Ok);
+    assert_eq!(destroy(&mut bed, uid), Status::BadResource, "nor does it reach the one of another context");
+    // One context has no two of a number, whatever rows are free.
+    let mine: Vec<u32> = (0..40).map(|_| bed.eq_of(0, uid, uar, 0, 0).0).collect();
+    let distinct: std::collections::BTreeSet<_> = mine.iter().collect();
+    assert_eq!(distinct.len(), mine.len());
+}
+
+#[test]
+fn what_a_dead_party_owned_is_reaped() {
+    let mut bed = Bed::power_on();
+    bed.bring_up(0);
+    let base = bed.base(0);
+    let uid = bed.uid(0);
+    let cqn = bed.cq(0, uid, &base);
+    assert_eq!(
+        bed.adapter.reap(&mut bed.host, devmodel::host::Party(9), 1),
+        Some((0, 1)),
+        "somebody else died"
+    );
+    assert_eq!(bed.adapter.reap(&mut bed.host, devmodel::host::Party(1), 1).map(|(ended, _)| ended), Some(1));
+    assert_eq!(name(&mut bed, 0, Opcode::DestroyCq, 0, cqn).status(), Status::BadResource);
+    assert_eq!(
+        name(&mut bed, 0, Opcode::DeallocPd, 0, base.pd).status(),
+        Status::Ok,
+        "the driver's own stay"
+    );
+}
+
+/// SRQ of XRC of a CQ and a domain, in the XRC domain `xrcd`, made by the function's driver.
+fn srq_of_xrc(bed: &mut Bed, (pd, cqn, xrcd): (u32, u32, u32)) -> u32 {
+    let at = bed.pages(0, 1);
+    let mut context = XrcSrqContext::zeroed();
+    context.set().log_xrc_srq_size(6).log_rq_stride(2).pd(pd).cqn(cqn).xrcd(xrcd);
+    let mut input = CreateXrcSrqIn::zeroed();
+    input.set().xrc_srq_context_entry(context);
+    let reply = bed.run(0, Opcode::CreateXrcSrq, 0, &with_list(&input, &[at]), 16);
+    assert_eq!(reply.status(), Status::Ok, "{:#x}", reply.syndrome());
+    CreateXrcSrqOut::read(&reply.output).xrc_srqn()
+}
+
+/// As Linux has them: SRQs of XRC, their senders, device memory and its keys are at uid 0 whoever's they are.
+#[test]
+fn what_is_made_at_uid_0_out_of_a_contexts_objects_ends_with_it() {
+    for reaped in [false, true] {
+        let mut bed = Bed::strict("uid=strict,reserved=zero");
+        bed.bring_up(0);
+        let own = bed.base(0);
+        let own_cq = bed.cq(0, 0, &own);
+        let out = bed.ok(0, Opcode::AllocXrcd, &AllocXrcdIn::zeroed(), 16);
+        let xrcd = AllocXrcdOut::read(&out).xrcd();
+        let placeholder = srq_of_xrc(&mut bed, (own.pd, own_cq, xrcd));
+        let uid = bed.uid(0);
+        let uar = bed.uar(0, uid);
+        let eqn = bed.eq_of(0, uid, uar, 0, 0).0;
+        let base = Base { pd: bed.pd(0, uid), uar, eqn, eq_memory: 0 };
+        let cqn = bed.cq(0, uid, &base);
+        let srqn = srq_of_xrc(&mut bed, (base.pd, cqn, xrcd));
+        let sender = |bed: &mut Bed, uid: u16| {
+            let of = |c: &mut QpContext| {
+                c.set()
+                    .st(ServiceType::Xrc)
+                    .rq_type(1)
+                    .srqn_rmpn_xrqn(placeholder)
+                    .cqn_rcv(own_cq)
+                    .xrcd(xrcd);
+            };
+            bed.qp_reply(0, uid, &base, cqn, of).0
+        };
+        assert_eq!(sender(&mut bed, uid).status(), Status::BadResource, "the XRC domain is at uid 0");
+        let reply = sender(&mut bed, 0);
+        assert_eq!(reply.status(), Status::Ok, "{:#x}", reply.syndrome());
+        let qpn = CreateQpOut::read(&reply.output).qpn();
+        let mut alloc = AllocMemicIn::zeroed();
+        alloc.set().range_start_addr(MEMIC_BAR).range_size(4096).memic_size(4096);
+        let with_uid = bed.run(0, Opcode::AllocMemic, uid, alloc.as_bytes(), AllocMemicOut::SIZE);
+        assert_eq!(with_uid.syndrome(), Syndrome::Reserved.code(), "it has no field for that");
+        bed.ok(0, Opcode::AllocMemic, &alloc, AllocMemicOut::SIZE);
+        let memic = |bed: &mut Bed, uid: u16| {
+            let mode = AccessMode::Memic.raw();
+            bed.mkey_reply(0, uid, &[], |c| {
+                c.set().pd(base.pd).access_mode_1_0(mode & 3).access_mode_4_2(mode >> 2);
+                c.set().start_addr(MEMIC_BAR).len(64).log_page_size(0);
+            })
+        };
+        assert_ne!(memic(&mut bed, uid).status(), Status::Ok, "the memory is at uid 0");
+        let reply = memic(&mut bed, 0);
+        assert_eq!(reply.status(), Status::Ok, "{:#x}", reply.syndrome());
+        let key = CreateMkeyOut::read(&reply.output).mkey_index();
+
+        if reaped {
+            assert!(bed.adapter.reap(&mut bed.host, devmodel::host::Party(1), 1).is_some());
+        } else {
+            let mut input = DestroyUctxIn::zeroed();
+            input.set().uid(uid);
+            bed.ok(0, Opcode::DestroyUctx, &input, DestroyUctxOut::SIZE);
+        }
+        for (op, number) in
+            [(Opcode::DestroyXrcSrq, srqn), (Opcode::DestroyQp, qpn), (Opcode::DestroyMkey, key)]
+        {
+            assert_eq!(name(&mut bed, 0, op, 0, number).status(), Status::BadResource, "{op:?}");
+        }
+        // The memory is known by who asked for it, and a context that ends in order leaves it.
+        let again = bed.status(0, Opcode::AllocMemic, &alloc, AllocMemicOut::SIZE);
+        assert_eq!(again == Status::Ok, reaped, "{again:?}");
+        // Objects that the driver made out of its own stay until it destroys them.
+        assert_eq!(name(&mut bed, 0, Opcode::DestroyXrcSrq, 0, placeholder).status(), Status::Ok);
+        assert_eq!(name(&mut bed, 0, Opcode::DeallocXrcd, 0, xrcd).status(), Status::Ok);
+        assert_eq!(name(&mut bed, 0, Opcode::DestroyCq, 0, own_cq).status(), Status::Ok);
+    }
+}

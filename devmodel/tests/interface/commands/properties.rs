@@ -1,0 +1,205 @@
+//! Whatever is written: no panic, an answer, and a function that goes on.
+
+use super::bed::{Bed, CMDQ, MEMORY, with_list};
+use hwspec::{
+    cmd::{
+        Opcode, Status, adapter::NopIn, cq::CreateCqIn, eq::CreateEqIn, mkey::CreateMkeyIn, qp::CreateQpIn,
+        resource::AllocPdIn, srq::*,
+    },
+    context::{
+        cq::CqContext, eq::EqContext, mkey::MkeyContext, qp::QpContext, srq::RmpContext, srq::SrqContext,
+        wq::WorkQueue,
+    },
+};
+use proptest::prelude::*;
+
+/// Opcodes of all commands there are, and some that are not.
+fn opcode() -> impl Strategy<Value = Opcode> {
+    prop_oneof![9 => prop::sample::select(Opcode::ALL), 1 => any::<u16>().prop_map(Opcode::from_raw)]
+}
+
+/// Bytes as drivers send them: mostly zero, with small numbers here and there.
+fn bytes() -> impl Strategy<Value = Vec<u8>> {
+    let byte = prop_oneof![6 => Just(0u8), 3 => 0..20u8, 1 => any::<u8>()];
+    prop_oneof![prop::collection::vec(byte, 16..700), prop::collection::vec(any::<u8>(), 8..100)]
+}
+
+/// The function still works: after a reset if it was taken down.
+fn goes_on(bed: &mut Bed, fid: u8) {
+    bed.ok(fid, Opcode::Nop, &NopIn::zeroed(), 16);
+    bed.adapter.reset(&mut bed.host, fid);
+    bed.next.clear();
+    bed.bring_up(fid);
+    bed.ok(fid, Opcode::AllocPd, &AllocPdIn::zeroed(), 16);
+}
+
+/// Inputs that create one object of each kind, with their page lists, and the commands that show and end it.
+fn creations(bed: &mut Bed) -> Vec<(Opcode, Vec<u8>, Opcode, Opcode)> {
+    let base = bed.base(0);
+    let cqn = bed.cq(0, 0, &base);
+    let at = bed.pages(0, 4);
+    let pages = [at, at + 4096];
+    let mut eq = EqContext::zeroed();
+    eq.set().log_eq_size(4).uar_page(base.uar).intr(3);
+    let mut create_eq = CreateEqIn::zeroed();
+    create_eq.set().eq_context_entry(eq);
+    let mut cq = CqContext::zeroed();
+    cq.set().log_cq_size(6).uar_page(base.uar).c_eqn_or_apu_element(base.eqn).dbr_addr(at);
+    let mut create_cq = CreateCqIn::zeroed();
+    create_cq.set().cq_context(cq);
+    let mut key = MkeyContext::zeroed();
+    key.set().access_mode_1_0(1).pd(base.pd).len(8192).log_page_size(12).translations_octword_size(1);
+    let mut create_mkey = CreateMkeyIn::zeroed();
+    create_mkey.set().memory_key_mkey_entry(key).translations_octword_actual_size(1);
+    let mut qp = QpContext::zeroed();
+    qp.set().pd(base.pd).uar_page(base.uar).cqn_snd(cqn).cqn_rcv(cqn).log_rq_size(5).log_rq_stride(1);
+    qp.set().log_sq_size(4).dbr_addr(at);
+    let mut create_qp = CreateQpIn::zeroed();
+    create_qp.set().qpc(qp);
+    let mut srq = SrqContext::zeroed();
+    srq.set().log_srq_size(5).log_rq_stride(1).pd(base.pd);
+    let mut create_srq = CreateSrqIn::zeroed();
+    create_srq.set().srq_context_entry(srq);
+    let mut wq = WorkQueue::zeroed();
+    wq.set().pd(base.pd).log_wq_sz(5).log_wq_stride(5);
+    let mut rmp = RmpContext::zeroed();
+    rmp.set().wq(wq);
+    let mut create_rmp = CreateRmpIn::zeroed();
+    create_rmp.set().ctx(rmp);
+    vec![
+        (Opcode::CreateEq, with_list(&create_eq, &pages), Opcode::QueryEq, Opcode::DestroyEq),
+        (Opcode::CreateCq, with_list(&create_cq, &pages), Opcode::QueryCq, Opcode::DestroyCq),
+        (Opcode::CreateMkey, with_list(&create_mkey, &pages), Opcode::QueryMkey, Opcode::DestroyMkey),
+        (Opcode::CreateQp, with_list(&create_qp, &pages), Opcode::QueryQp, Opcode::DestroyQp),
+        (Opcode::CreateSrq, with_list(&create_srq, &pages), Opcode::QuerySrq, Opcode::DestroySrq),
+        (Opcode::CreateRmp, with_list(&create_rmp, &pages), Opcode::QueryRmp, Opcode::DestroyRmp),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
+
+    #[test]
+    fn what_a_damaged_creation_makes_is_shown_and_ended(
+        changes in prop::collection::vec((0..6usize, prop::collection::vec((16..0x120usize, any::<u8>()), 0..4)), 1..40),
+    ) {
+        let mut bed = Bed::power_on();
+        bed.bring_up(0);
+        let all = creations(&mut bed);
+        for (which, damage) in changes {
+            let (create, input, query, destroy) = &all[which];
+            let (mut input, sound) = (input.clone(), damage.is_empty());
+            for (at, byte) in damage {
+                if let Some(place) = input.get_mut(at) {
+                    *place = byte;
+                }
+            }
+            let reply = bed.run(0, *create, 0, &input, 16);
+            if sound {
+                prop_assert_eq!(reply.status(), Status::Ok);
+            }
+            if reply.status() == Status::Ok {
+                let mut name = [0; 16];
+                name[8..12].copy_from_slice(&reply.output[8..12]);
+                let queried = bed.run(0, *query, 0, &name, 0x400);
+                prop_assert_eq!(queried.status(), Status::Ok);
+                prop_assert_eq!(bed.run(0, *destroy, 0, &name, 16).status(), Status::Ok);
+            }
+        }
+        goes_on(&mut bed, 0);
+    }
+
+    #[test]
+    fn any_command_is_answered(
+        commands in prop::collection::vec((opcode(), 0..3u16, 0..3u16, bytes(), 8..5000usize), 1..30),
+    ) {
+        let mut bed = Bed::power_on();
+        bed.bring_up(0);
+        bed.uid(0);
+        let base = bed.base(0);
+        bed.cq(0, 0, &base);
+        for (op, uid, op_mod, mut input, out) in commands {
+            if input.len() >= 8 {
+                input[6..8].copy_from_slice(&op_mod.to_be_bytes());
+            }
+            // A mailbox chain of the test's own ends where the next slot's begins.
+            let reply = bed.run(0, op, uid, &input, out);
+            prop_assert_eq!(reply.delivery, hwspec::cmd::DeliveryStatus::Ok);
+        }
+        goes_on(&mut bed, 0);
+    }
+
+    #[test]
+    fn any_entry_is_answered(
+        entry in prop::collection::vec(any::<u8>(), 64),
+        kind in prop_oneof![Just(7u8), any::<u8>()],
+        lengths in (8..4000u32, 8..4000u32),
+        pointers in (0..MEMORY as u32 / 512, 0..MEMORY as u32 / 512),
+        mailboxes in prop::collection::vec(any::<u8>(), 8192),
+    ) {
+        let mut bed = Bed::power_on();
+        bed.bring_up(0);
+        bed.memory(0, super::bed::BOXES_IN, 8192).copy_from_slice(&mailboxes);
+        let mut entry = entry;
+        entry[0] = kind;
+        entry[4..8].copy_from_slice(&lengths.0.to_be_bytes());
+        entry[8..16].copy_from_slice(&(u64::from(pointers.0) * 512).to_be_bytes());
+        entry[0x30..0x38].copy_from_slice(&(u64::from(pointers.1) * 512).to_be_bytes());
+        entry[0x38..0x3c].copy_from_slice(&lengths.1.to_be_bytes());
+        entry[63] |= 1;
+        bed.memory(0, CMDQ, 64).copy_from_slice(&entry);
+        bed.write32(0, 0x18, 1);
+        prop_assert!(!bed.entry(0, 0).ownership());
+        goes_on(&mut bed, 0);
+    }
+
+    #[test]
+    fn any_register_access_is_survived(
+        accesses in prop::collection::vec((0..3u8, 0..4u8, access_offset(), any::<u64>()), 1..200),
+    ) {
+        let mut bed = Bed::ready();
+        let qp = bed.qp(1);
+        for (fid, how, offset, value) in accesses {
+            match how {
+                0 => drop(bed.read32(fid, offset)),
+                1 => bed.write32(fid, offset, value as u32),
+                2 => bed.write64(fid, offset, value & 0xffff_ffff_0000_0000 | u64::from(qp.qpn) << 8),
+                _ => bed.write64(fid, offset, value),
+            }
+        }
+        (0..3).for_each(|fid| {
+            bed.adapter.reset(&mut bed.host, fid);
+        });
+        bed.next.clear();
+        bed.enable_vfs(2);
+        (0..3).for_each(|fid| bed.bring_up(fid));
+    }
+
+    #[test]
+    fn any_configuration_write_is_survived(
+        writes in prop::collection::vec((0..4u8, 0..0x240usize, 0..3u32, any::<u32>()), 1..100),
+    ) {
+        let mut bed = Bed::ready();
+        for (fid, offset, log_width, value) in writes {
+            bed.config_write(fid, offset, 1 << log_width, value);
+            bed.config_read(fid, offset, 1 << log_width);
+        }
+        prop_assert_eq!(bed.config_read(0, 0, 4), 0x1017_15b3);
+        bed.adapter.reset(&mut bed.host, 0);
+        bed.next.clear();
+        bed.enable_vfs(2);
+        (0..3).for_each(|fid| bed.bring_up(fid));
+    }
+}
+
+/// Offsets into BAR0: registers that act, and anything.
+fn access_offset() -> impl Strategy<Value = u64> {
+    let uar = (4..20u64, prop::sample::select(vec![0x20u64, 0x24, 0x40, 0x48, 0x800, 0x804, 0x808, 0x900]));
+    prop_oneof![
+        uar.prop_map(|(page, at)| page << 12 | at),
+        (0..0x40u64).prop_map(|at| at),
+        (0x2000..0x3010u64).prop_map(|at| at & !3),
+        any::<u64>(),
+        (0..(33u64 << 20)).prop_map(|at| at & !7),
+    ]
+}

@@ -1,0 +1,229 @@
+//! User memory objects: page lists by themselves, and queues over them.
+
+use super::{
+    bed::{Bed, Reply, with_list},
+    objects::{Base, name},
+};
+use devmodel::cmd::Syndrome;
+use hwspec::{
+    cmd::{Opcode, Status, cq::*, qp::*, uctx::*, umem::*},
+    context::{ServiceType, cq::CqContext, qp::QpContext},
+    layout::Layout,
+};
+
+fn umem_reply(bed: &mut Bed, uid: u16, list: &[u64], change: impl FnOnce(&mut UserMemory)) -> Reply {
+    let mut umem = UserMemory::zeroed();
+    umem.set().num_of_mtt(list.len() as u64);
+    change(&mut umem);
+    let mut input = CreateUmemIn::zeroed();
+    input.set().umem(umem);
+    bed.run(0, Opcode::CreateUmem, uid, &with_list(&input, list), 16)
+}
+
+fn umem(bed: &mut Bed, uid: u16, list: &[u64], offset: u32) -> u32 {
+    let reply = umem_reply(bed, uid, list, |umem| {
+        umem.set().page_offset(offset);
+    });
+    assert_eq!(reply.status(), Status::Ok, "{:#x}", reply.syndrome());
+    CreateUmemOut::read(&reply.output).umem_id()
+}
+
+/// A CQ of 64 entries, a page, at byte `at` of one object and with its doorbell record at byte `dbr` of another.
+fn cq_over(bed: &mut Bed, uid: u16, base: &Base, ring: (u32, u64), dbr: (u32, u64)) -> Reply {
+    let mut context = CqContext::zeroed();
+    context.set().log_cq_size(6).uar_page(base.uar).c_eqn_or_apu_element(base.eqn);
+    context.set().dbr_umem_valid(true).dbr_umem_id(dbr.0).dbr_addr(dbr.1);
+    let mut input = CreateCqIn::zeroed();
+    input.set().cq_context(context).cq_umem_valid(true).cq_umem_id(ring.0).cq_umem_offset(ring.1);
+    bed.run(0, Opcode::CreateCq, uid, input.as_bytes(), 16)
+}
+
+fn ready() -> (Bed, Base) {
+    let mut bed = Bed::power_on();
+    bed.bring_up(0);
+    let base = bed.base(0);
+    (bed, base)
+}
+
+#[test]
+fn a_cq_lies_where_the_object_says() {
+    let (mut bed, base) = ready();
+    let pages = [0x30_0000, 0x50_0000, 0x10_0000];
+    let object = umem(&mut bed, 0, &pages, 0x40);
+    let reply = cq_over(&mut bed, 0, &base, (object, 0x1000 - 0x40), (object, 0x2000));
+    assert_eq!(reply.status(), Status::Ok, "{:#x}", reply.syndrome());
+    let cqn = CreateCqOut::read(&reply.output).cqn();
+    let mut query = QueryCqIn::zeroed();
+    query.set().cqn(cqn);
+    let queried = QueryCqOut::read(&bed.ok(0, Opcode::QueryCq, &query, QueryCqOut::SIZE)).cq_context();
+    assert_eq!(queried.dbr_addr(), pages[2] + 0x40, "the record is in the third page, behind the offset");
+    assert_eq!((queried.page_offset(), queried.log_page_size()), (0, 0), "the ring fills the second page");
+    assert_eq!(name(&mut bed, 0, Opcode::DestroyCq, 0, cqn).status(), Status::Ok);
+    assert_eq!(name(&mut bed, 0, Opcode::DestroyUmem, 0, object).status(), Status::Ok);
+}
+
+#[test]
+fn a_qp_lists_the_pages_of_its_object() {
+    let (mut bed, base) = ready();
+    let pages = [0x30_0000, 0x50_0000, 0x10_0000];
+    let (object, records) = (umem(&mut bed, 0, &pages, 0), umem(&mut bed, 0, &[0x60_0000], 0x18));
+    let cqn = bed.cq(0, 0, &base);
+    let mut context = QpContext::zeroed();
+    context.set().st(ServiceType::Rc).pd(base.pd).uar_page(base.uar).cqn_snd(cqn).cqn_rcv(cqn);
+    // 64 receive WQEs of 64 bytes and 64 send basic blocks: two pages.
+    context.set().log_rq_size(6).log_rq_stride(2).log_sq_size(6);
+    context.set().dbr_umem_valid(true).dbr_umem_id(records);
+    let mut input = CreateQpIn::zeroed();
+    input.set().qpc(context).wq_umem_valid(true).wq_umem_id(object).wq_umem_offset(0x1000);
+    let reply = bed.run(0, Opcode::CreateQp, 0, input.as_bytes(), 16);
+    assert_eq!(reply.status(), Status::Ok, "{:#x}", reply.syndrome());
+    let mut query = QueryQpIn::zeroed();
+    query.set().qpn(CreateQpOut::read(&reply.output).qpn());
+    let out = bed.ok(0, Opcode::QueryQp, &query, QueryQpOut::SIZE + 16);
+    let list: Vec<u64> = out[QueryQpOut::SIZE..]
+        .chunks_exact(8)
+        .map(|entry| u64::from_be_bytes(hwspec::layout::prefix(entry)) & !0xfff)
+        .collect();
+    assert_eq!(list, pages[1..]);
+    assert_eq!(QueryQpOut::read(&out).qpc().dbr_addr(), 0x60_0018);
+}
+
+#[test]
+fn an_object_that_something_lies_in_cannot_be_destroyed() {
+    let (mut bed, base) = ready();
+    let (ring, records) = (umem(&mut bed, 0, &[0x30_0000], 0), umem(&mut bed, 0, &[0x50_0000], 0));
+    let cqs: Vec<u32> = [0, 0x80]
+        .map(|dbr| cq_over(&mut bed, 0, &base, (ring, 0), (records, dbr)))
+        .map(|reply| CreateCqOut::read(&reply.output).cqn())
+        .into();
+    let mut context = QpContext::zeroed();
+    context.set().st(ServiceType::Rc).pd(base.pd).uar_page(base.uar).cqn_snd(cqs[0]).cqn_rcv(cqs[0]);
+    context.set().log_rq_size(4).log_rq_stride(2).log_sq_size(4).dbr_umem_valid(true).dbr_umem_id(records);
+    let mut input = CreateQpIn::zeroed();
+    input.set().qpc(context).wq_umem_valid(true).wq_umem_id(ring);
+    let reply = bed.run(0, Opcode::CreateQp, 0, input.as_bytes(), 16);
+    assert_eq!(reply.status(), Status::Ok, "{:#x}", reply.syndrome());
+    let qpn = CreateQpOut::read(&reply.output).qpn();
+    let users = [(Opcode::DestroyQp, qpn), (Opcode::DestroyCq, cqs[0]), (Opcode::DestroyCq, cqs[1])];
+    for (op, number) in users {
+        for object in [ring, records] {
+            let refused = name(&mut bed, 0, Opcode::DestroyUmem, 0, object);
+            assert_eq!((refused.status(), refused.syndrome()), (Status::BadResState, Syndrome::InUse.code()));
+        }
+        assert_eq!(name(&mut bed, 0, op, 0, number).status(), Status::Ok);
+    }
+    for object in [ring, records] {
+        assert_eq!(name(&mut bed, 0, Opcode::DestroyUmem, 0, object).status(), Status::Ok);
+    }
+}
+
+#[test]
+fn a_move_of_a_qp_to_reset_does_not_let_go_of_its_objects() {
+    let (mut bed, base) = ready();
+    let object = umem(&mut bed, 0, &[0x30_0000, 0x50_0000], 0);
+    let cqn = bed.cq(0, 0, &base);
+    let mut context = QpContext::zeroed();
+    context.set().st(ServiceType::Rc).pd(base.pd).uar_page(base.uar).cqn_snd(cqn).cqn_rcv(cqn);
+    context.set().log_rq_size(4).log_rq_stride(2).log_sq_size(4).dbr_umem_valid(true).dbr_umem_id(object);
+    context.set().dbr_addr(0x1000);
+    let mut input = CreateQpIn::zeroed();
+    input.set().qpc(context).wq_umem_valid(true).wq_umem_id(object);
+    let reply = bed.run(0, Opcode::CreateQp, 0, input.as_bytes(), 16);
+    assert_eq!(reply.status(), Status::Ok, "{:#x}", reply.syndrome());
+    let qpn = CreateQpOut::read(&reply.output).qpn();
+    for op in [Opcode::Qp2Err, Opcode::Qp2Rst] {
+        assert_eq!(name(&mut bed, 0, op, 0, qpn).status(), Status::Ok);
+        let refused = name(&mut bed, 0, Opcode::DestroyUmem, 0, object);
+        assert_eq!(refused.syndrome(), Syndrome::InUse.code());
+    }
+    assert_eq!(name(&mut bed, 0, Opcode::DestroyQp, 0, qpn).status(), Status::Ok);
+    assert_eq!(name(&mut bed, 0, Opcode::DestroyUmem, 0, object).status(), Status::Ok);
+}
+
+#[test]
+fn what_is_not_in_the_object_is_refused() {
+    let (mut bed, base) = ready();
+    let object = umem(&mut bed, 0, &[0x30_0000, 0x50_0000], 0);
+    let cases = [
+        ((object, 0x1001), (object, 0), Syndrome::PageList),
+        ((object, u64::MAX), (object, 0), Syndrome::PageList),
+        ((object, 0), (object, 0x2000), Syndrome::PageList),
+        ((object, 0), (object, u64::MAX - 7), Syndrome::PageList),
+        ((object, 0), (object, 4), Syndrome::DoorbellRecord),
+        ((object + 1, 0), (object, 0), Syndrome::NoSuchUmem),
+        ((object, 0), (u32::MAX, 0), Syndrome::NoSuchUmem),
+    ];
+    for (ring, dbr, syndrome) in cases {
+        let reply = cq_over(&mut bed, 0, &base, ring, dbr);
+        assert_eq!(reply.syndrome(), syndrome.code(), "{ring:x?} {dbr:x?}");
+    }
+}
+
+#[test]
+fn objects_that_cannot_be_are_refused() {
+    let (mut bed, _) = ready();
+    let list = [0x30_0000, 0x50_0000];
+    let mut refused = |list: &[u64], change: fn(&mut UserMemory), syndrome: Syndrome| {
+        let reply = umem_reply(&mut bed, 0, list, change);
+        assert_eq!(reply.syndrome(), syndrome.code(), "{syndrome:?}");
+    };
+    refused(
+        &list,
+        |umem| {
+            umem.set().page_offset(0x1000);
+        },
+        Syndrome::PageList,
+    );
+    refused(
+        &list,
+        |umem| {
+            umem.set().num_of_mtt(3);
+        },
+        Syndrome::PageList,
+    );
+    refused(
+        &list,
+        |umem| {
+            umem.set().num_of_mtt(u64::MAX);
+        },
+        Syndrome::PageList,
+    );
+    refused(
+        &list,
+        |umem| {
+            umem.set().log_page_size(31);
+        },
+        Syndrome::PageSize,
+    );
+    refused(
+        &list,
+        |umem| {
+            umem.set().ats(true);
+        },
+        Syndrome::PageSize,
+    );
+    refused(&[], |_| (), Syndrome::PageList);
+    refused(&[0x30_0800], |_| (), Syndrome::PageAddress);
+}
+
+#[test]
+fn an_object_is_its_user_contexts_own_and_ends_with_it() {
+    let (mut bed, base) = ready();
+    // More than the translation table holds if they stayed.
+    for _ in 0..20 {
+        let uid = bed.uid(0);
+        let object = umem(&mut bed, uid, &[0x30_0000; 256], 0);
+        let other = bed.uid(0);
+        for uid in [other, 0] {
+            let reply = cq_over(&mut bed, uid, &base, (object, 0), (object, 0x1000));
+            assert_eq!(reply.syndrome(), Syndrome::NoSuchUmem.code());
+        }
+        assert_eq!(name(&mut bed, 0, Opcode::DestroyUmem, other, object).status(), Status::BadResource);
+        for uid in [uid, other] {
+            let mut input = DestroyUctxIn::zeroed();
+            input.set().uid(uid);
+            bed.ok(0, Opcode::DestroyUctx, &input, 16);
+        }
+        assert_eq!(name(&mut bed, 0, Opcode::DestroyUmem, 0, object).status(), Status::BadResource);
+    }
+}

@@ -1,0 +1,159 @@
+#!/bin/sh
+# The tests, in parts that each say how long they took.
+#
+#   scripts/test.sh            what `make test` runs: 12 minutes from nothing on two cores
+#   scripts/test.sh all        what `make test-all` runs: the rest, what fails most often first
+#   scripts/test.sh PART..     parts by name, each after what it needs; `scripts/test.sh parts` lists them
+#
+# A part that fails does not keep the others from running. The last line counts tests that passed, failed, were skipped and needed a
+# second try; scripts/results.py makes it of what the parts leave in target/results.
+set -u
+
+HERE=$(cd "$(dirname "$0")/.." && pwd)
+cd "$HERE"
+PATH=$HOME/.cargo/bin:$PATH
+CARGO=${CARGO:-cargo}
+TARGET=${CARGO_TARGET_DIR:-$HERE/target}
+RESULTS=$TARGET/results
+# Tests, and the programs that scripts start, are those of the profile quick.
+IRONVERBS_BUILT=$TARGET/quick
+export PATH CARGO IRONVERBS_BUILT
+# Chance begins somewhere else every day; a part that uses it prints where.
+DAY=${SEED:-$(($(date +%s) / 86400))}
+
+QUICK="packages build tests docs loom laboratory"
+ALL="build rest chance guest userlands fuzz verbs mutants long-loom long-laboratory"
+# One of these a day, for each takes long: see `rotating`.
+ROTATION="deb kubernetes fresh clients cni"
+# Seconds that one of them may take.
+APART=1500
+
+nextest() { # NAME WORDS..: runs tests, and keeps what they say as NAME.xml
+    name=$1
+    shift
+    report=$TARGET/nextest/default/junit.xml
+    rm -f "$report"
+    timeout -k 30 3600 scripts/test-rust.sh --test-threads $((2 * $(nproc))) "$@"
+    ended=$?
+    [ ! -e "$report" ] || mv "$report" "$RESULTS/$name.xml"
+    return $ended
+}
+
+kept() { # NAME COMMAND..: runs a command, and keeps what it says as NAME.txt
+    said=$RESULTS/$1.txt
+    shift
+    : >"$said"
+    # Not through a pipe: whatever the command leaves running would hold it open.
+    "$@" </dev/null >"$said" 2>&1 &
+    run=$!
+    tail -n +1 -f --pid=$run "$said" &
+    shown=$!
+    wait $run
+    ended=$?
+    wait $shown
+    return $ended
+}
+
+laboratory() { # SECONDS WORDS..
+    export IRONVERBS_LAB_SECONDS="$1" IRONVERBS_LAB_FIRST=$((DAY * 1000))
+    shift
+    echo "seeds from $IRONVERBS_LAB_FIRST on"
+    nextest laboratory -p ironverbs-laboratory --features laboratory "$@"
+}
+
+as_root() { # NAME COMMAND..
+    if [ "$(id -u)" = 0 ]; then kept "$@"
+    else kept "$1" echo "skipped: needs root"
+    fi
+}
+
+# A part that builds and runs what is released.
+apart() { # NAME COMMAND..
+    name=$1
+    shift
+    kept "$name" env -u IRONVERBS_BUILT timeout -k 30 $APART "$@"
+}
+
+# Whether so many seconds are left until IRONVERBS_UNTIL, where that is set.
+time_left() { [ $(($(date +%s) + $1)) -lt "${IRONVERBS_UNTIL:-9999999999}" ]; }
+
+# What today's date chooses of ROTATION: each once in five days.
+rotating() {
+    # shellcheck disable=SC2086  # a list
+    set -- $ROTATION
+    shift $(($(date +%s) / 86400 % $#))
+    echo "$1"
+}
+
+part() {
+    case $1 in
+    packages) scripts/install-deps.sh test ;;
+    # One command for all, so that no crate is built twice with other features.
+    build) timeout 3000 $CARGO build --profile quick --locked --workspace --lib --bins --tests --examples </dev/null ;;
+    tests)
+        echo "seed of the day: $DAY"
+        IRONVERBS_SEED=$DAY IRONVERBS_KILLS=40 IRONVERBS_STOPS=30 IRONVERBS_MIXES=2 nextest tests --workspace -E 'default()'
+        ;;
+    docs) kept docs timeout 1200 $CARGO test --profile quick --locked --workspace --doc --quiet ;;
+    loom) kept loom env IRONVERBS_PREEMPTIONS=1 scripts/test-loom.sh --quiet ;;
+    # Whether the laboratory finds faults that were put into it is left to make test-all.
+    laboratory) laboratory 20 -E 'test(=whatever_is_stopped_or_killed_nobody_else_notices)' ;;
+
+    rest) nextest rest --workspace -E 'not default() & not test(/^kubernetes::/)' ;;
+    chance)
+        echo "seed of the day: $DAY"
+        IRONVERBS_SEED=$DAY nextest chance --workspace -E 'binary_id(ironverbs-tests::node) & test(/^(kill|stop|torture|shortage)::/)'
+        ;;
+    long-loom) kept loom scripts/test-loom.sh --quiet ;;
+    long-laboratory) laboratory 60 ;;
+    linux) nextest linux --workspace -E 'binary_id(ironverbs-tests::places) & test(/^linux::/)' ;;
+    guest) kept guest timeout 2400 "$TARGET/quick/guest" test ${GUEST:-} ;;
+    userlands) as_root userlands timeout 1500 scripts/userlands.sh check ;;
+    fuzz) kept fuzz env FUZZ_SECONDS="${FUZZ_SECONDS:-10}" FUZZ_SEED=1 timeout 7200 scripts/fuzz.sh ;;
+    verbs) kept verbs env VERBS_SECONDS="${VERBS_SECONDS:-60}" timeout 4000 scripts/fuzz-verbs.sh ;;
+    mutants) kept mutants timeout 3000 scripts/mutants.py --sample "${MUTANTS:-12}" --seed "$DAY" ;;
+    deb | clients) apart "$1" make --no-print-directory "test-$1" ;;
+    # One suite at a time, and a part of the thousand pods.
+    fresh) apart fresh scripts/fresh.sh "$([ $((DAY / 5 % 2)) = 0 ] && echo trixie || echo bookworm)" ;;
+    cni) apart cni make --no-print-directory test-cni CNI_ROUNDS=100 ;;
+    kubernetes)
+        if timeout 900 make --no-print-directory deps-kubernetes; then apart kubernetes make --no-print-directory test-kubernetes
+        else kept kubernetes echo "skipped: its programs were not built within 15 minutes"
+        fi
+        ;;
+    *)
+        echo "test: unknown part '$1'; $QUICK $ALL $ROTATION linux" >&2
+        return 2
+        ;;
+    esac
+}
+
+case ${1:-} in
+"") set -- $QUICK ;;
+all) set -- $ALL "$(rotating)" ;;
+parts)
+    echo "make test: $QUICK"
+    echo "make test-all: $ALL, and by the date one of $ROTATION"
+    exit
+    ;;
+esac
+rm -rf "$RESULTS"
+mkdir -p "$RESULTS"
+failed=
+times=
+for name; do
+    echo "== $name"
+    begun=$(date +%s)
+    need=300
+    case " $ROTATION " in *" $name "*) need=$APART ;; esac
+    if time_left $need; then part "$name" || failed="$failed $name"
+    else kept "$name" echo "skipped: less than $need s left until the whole must end"
+    fi
+    took=$(($(date +%s) - begun))
+    echo "== $name: $took s"
+    times="$times $name=$took"
+    # Nothing can be run that was not built.
+    case $failed in *" packages" | *" build") break ;; esac
+done
+# shellcheck disable=SC2086  # lists
+python3 scripts/results.py "$RESULTS" --times $times --failed $failed

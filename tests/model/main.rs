@@ -1,0 +1,10 @@
+//! The model in logical time: time stands still until a test lets it pass, so no test depends on chance or on the machine's load.
+
+mod conformance;
+mod driver_on_model;
+mod ethernet;
+mod infiniband;
+mod scale;
+mod snapshot;
+mod soak;
+mod stopped;

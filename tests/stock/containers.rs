@@ -1,0 +1,411 @@
+//! Devices of a node in containers that podman makes, as `ironverbs cdi generate` describes them to it.
+//!
+//! Needs `ironverbs` and the provider built (`scripts/test.sh build`), root, podman and runc. What cannot be had here is said, and skipped.
+
+use ironverbs_tests::stock::{GoPrograms, LISTENING, Node, Pair, Running, locks};
+use std::{
+    fs,
+    os::unix::fs::{PermissionsExt, symlink},
+    path::PathBuf,
+    process::Command,
+    time::{Duration, Instant},
+};
+
+/// A group that nobody of this machine needs to have.
+const GROUP: &str = "4321";
+
+/// A node with two VFs that podman knows, and two network namespaces with a cable between them for what programs tell
+/// each other over TCP. Gone when the test ends.
+struct Place {
+    node: Node,
+    home: PathBuf,
+    description: PathBuf,
+    runtime: PathBuf,
+}
+
+impl Place {
+    fn new(name: &str) -> Option<Self> {
+        let is_there = |program: &&str| {
+            let found = Command::new("sh").args(["-c", &format!("command -v {program}")]).output();
+            found.is_ok_and(|found| found.status.success())
+        };
+        let missing = ["podman", "runc", "ip", "ss"].into_iter().find(|program| !is_there(program));
+        if let Some(missing) = missing {
+            println!("skipped: no {missing} here");
+            return None;
+        }
+        let id = format!("{name}-{}", std::process::id());
+        let home = std::env::temp_dir().join(format!("ironverbs-{id}"));
+        let node = Node::new(name, 2);
+        let description = format!("/var/run/cdi/ironverbs-{id}.json").into();
+        let place = Self { node, home, description, runtime: "runc".into() };
+        let file = place.description.display().to_string();
+        place.node.ironverbs(&["node", "create"], &["--vfs", "2", "--group", GROUP]).finish();
+        place.node.ironverbs(&["cdi", "generate"], &["--output", &file]).finish();
+        for side in 0..2 {
+            let root = place.root(side);
+            for dir in ["usr", "proc", "sys", "dev", "etc/libibverbs.d", "tmp", "run"] {
+                fs::create_dir_all(root.join(dir)).expect("a directory of the root");
+            }
+            for link in ["bin", "sbin", "lib", "lib64"] {
+                symlink(format!("usr/{link}"), root.join(link)).expect("a link of the root");
+            }
+            place.ip(&["netns", "add", &place.net(side)]);
+        }
+        place.ip(&[
+            "link",
+            "add",
+            "c0",
+            "netns",
+            &place.net(0),
+            "type",
+            "veth",
+            "peer",
+            "name",
+            "c1",
+            "netns",
+            &place.net(1),
+        ]);
+        let plain = place.container(0, &[], &[]).arg("true").output().expect("podman");
+        if !plain.status.success() {
+            println!("skipped: podman makes no container here: {}", String::from_utf8_lossy(&plain.stderr));
+            return None;
+        }
+        for side in 0..2 {
+            let (net, link) = (place.net(side), format!("c{side}"));
+            place.ip(&["-n", &net, "addr", "add", &format!("{}/24", address(side)), "dev", &link]);
+            place.ip(&["-n", &net, "link", "set", "lo", "up"]);
+            place.ip(&["-n", &net, "link", "set", &link, "up"]);
+        }
+        Some(place)
+    }
+
+    fn root(&self, side: usize) -> PathBuf {
+        self.home.join(format!("root{side}"))
+    }
+
+    /// Network namespace of a side.
+    fn net(&self, side: usize) -> String {
+        format!("iron{}-{side}", std::process::id())
+    }
+
+    fn ip(&self, args: &[&str]) {
+        let done = Command::new("ip").args(args).status().expect("ip");
+        assert!(done.success(), "ip {}", args.join(" "));
+    }
+
+    fn podman(&self) -> Command {
+        let mut command = Command::new("timeout");
+        command
+            .args(["-k", "5", "80", "podman", "--cgroup-manager", "cgroupfs", "--runtime"])
+            .arg(&self.runtime);
+        command.args(["--storage-driver", "vfs", "--root"]).arg(self.home.join("storage"));
+        command.arg("--runroot").arg(self.home.join("run"));
+        command
+    }
+
+    /// What makes a container with a network and process numbers of its own, and `devices`, by `more` options; the
+    /// program follows.
+    fn container(&self, side: usize, devices: &[&str], more: &[&str]) -> Command {
+        let mut command = self.podman();
+        command.args(["run", "--rm", "-v", "/usr:/usr:ro"]);
+        // Where this process may not raise its limits, runc may not either.
+        command.args(["--ulimit", "nofile=1024:1024", "--ulimit", "nproc=1024:1024"]);
+        command.args(["--network", &format!("ns:/run/netns/{}", self.net(side))]);
+        for device in devices {
+            command.args(["--device", &format!("ironverbs/function={device}")]);
+        }
+        command.args(more).arg("--rootfs").arg(self.root(side));
+        command
+    }
+
+    /// Starts a program in a container.
+    fn start(&self, side: usize, devices: &[&str], program: &[&str]) -> Running {
+        Running::start(self.container(side, devices, &[]).args(program), &program.join(" "))
+    }
+
+    /// Waits until a server of perftest listens in the first container, by rdma_cm or else by TCP.
+    fn until_heard(&self, tool: &str, by_cm: bool) {
+        let begin = Instant::now();
+        let sockets = || Command::new("ip").args(["netns", "exec", &self.net(0), "ss", "-Hltn"]).output();
+        let listens = || match by_cm {
+            true => locks(&self.node, LISTENING) != 0,
+            false => String::from_utf8_lossy(&sockets().expect("ss").stdout).contains(":18515"),
+        };
+        while !listens() {
+            assert!(begin.elapsed() < Duration::from_secs(30), "{tool} does not listen");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// A server on iron1 and its client on iron2, in containers made by `more` options; what the client printed.
+    fn pair(&self, more: &[&str], tool: &str, options: &[&str]) -> String {
+        let start = |side: usize, device: &str, words: &[&str]| {
+            let program = [&[tool, "-d", device], options, words].concat();
+            Running::start(self.container(side, &[device], more).args(&program), &program.join(" "))
+        };
+        let server = start(0, "iron1", &[]);
+        self.until_heard(tool, options.contains(&"-R"));
+        let client = start(1, "iron2", &[&address(0)]);
+        let said = client.finish();
+        server.finish();
+        said
+    }
+}
+
+fn address(side: usize) -> String {
+    format!("10.79.0.{}", side + 1)
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let _ = self.podman().args(["rm", "-f", "-t", "0", "-a"]).output();
+        for side in 0..2 {
+            let _ = Command::new("ip").args(["netns", "del", &self.net(side)]).output();
+        }
+        let _ = fs::remove_file(&self.description);
+        let _ = fs::remove_dir_all(&self.home);
+    }
+}
+
+/// Makes our runtime the one of containers: an engine takes a program without arguments.
+fn by_our_runtime(place: &mut Place) {
+    let script = place.home.join("ironverbs-runc");
+    let (command, node) = (place.node.binary(), place.node.dir());
+    let text =
+        format!("#!/bin/sh\nexec {} cdi runtime --node {} -- \"$@\"\n", command.display(), node.display());
+    fs::write(&script, text).expect("a script");
+    fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).expect("its mode");
+    place.runtime = script;
+}
+
+/// The names that a program in a container printed, a line each.
+fn names(said: &str) -> Vec<&str> {
+    said.lines().map(str::trim).filter(|line| !line.is_empty()).collect()
+}
+
+#[test]
+fn a_container_has_the_devices_it_was_given_and_no_others() {
+    let Some(place) = Place::new("containers-devices") else { return };
+    let list = ["sh", "-c", "ls /sys/class/infiniband /dev/infiniband; ls -d /sys/class/net"];
+    let cases = [
+        (&["iron1"][..], vec!["iron1"]),
+        (&["iron2", "iron0"], vec!["iron0", "iron2"]),
+        (&["all"], vec!["iron0", "iron1", "iron2"]),
+    ];
+    for (devices, wanted) in cases {
+        let said = place.start(0, devices, &list).finish();
+        let found: Vec<_> = names(&said).into_iter().filter(|name| name.starts_with("iron")).collect();
+        assert_eq!(found, wanted, "{devices:?}: {said}");
+        let files = names(&said).into_iter().filter(|name| name.starts_with("uverbs")).count();
+        assert_eq!(files, wanted.len(), "{said}");
+        assert!(said.contains("rdma_cm") && said.contains("/sys/class/net"), "{said}");
+        let info = place.start(0, devices, &["ibv_devinfo"]).finish();
+        assert_eq!(info.matches("PORT_ACTIVE").count(), wanted.len(), "{info}");
+    }
+    let root = place.root(0);
+    let left = fs::read_dir(root.join("sys")).expect("the root's own /sys").count();
+    assert_eq!(left, 0, "what was mounted went with the container");
+}
+
+#[test]
+fn two_nodes_of_a_host_are_told_apart() {
+    let Some(place) = Place::new("containers-nodes") else { return };
+    let class = format!("blue{}", std::process::id());
+    let other = place.node.beside(1);
+    other.ironverbs(&["node", "create"], &["--vfs", "1", "--node-id", "1"]).finish();
+    let file = place.description.with_extension("blue.json");
+    other
+        .ironverbs(&["cdi", "generate"], &["--class", &class, "--output", &file.display().to_string()])
+        .finish();
+    let of_other = format!("ironverbs/{class}=iron1");
+    let shown = |devices: &[&str]| {
+        let options: Vec<_> = devices.iter().flat_map(|device| ["--device", device]).collect();
+        let mut container = place.container(0, &[], &options);
+        let script =
+            "ls /sys/class/infiniband; cat /sys/class/infiniband_verbs/*/ironverbs; echo $IRONVERBS_NODE";
+        Running::start(container.args(["sh", "-c", script]), &devices.join(" ")).end()
+    };
+    let (first, second) = (shown(&["ironverbs/function=iron2"]), shown(&[&of_other]));
+    let both = shown(&["ironverbs/function=iron2", &of_other]);
+    fs::remove_file(&file).expect("the other description");
+    assert!(first.contains("iron2") && first.contains(&place.node.dir().display().to_string()), "{first}");
+    for (node, fid) in [(&place.node, 2), (&other, 1)] {
+        let place = format!("node={}\nfid={fid}\n", node.dir().display());
+        assert!(both.contains(&place) && both.contains(&format!("iron{fid}\n")), "{place}: {both}");
+    }
+    assert!(second.contains("iron1") && second.contains(&other.dir().display().to_string()), "{second}");
+}
+
+/// What the last row of perftest's table has in `column`.
+fn figure(said: &str, column: usize) -> f64 {
+    let row = said.lines().rev().find(|line| line.trim().starts_with(|c: char| c.is_ascii_digit()));
+    let figure = row.and_then(|row| row.split_whitespace().nth(column)).and_then(|word| word.parse().ok());
+    figure.unwrap_or_else(|| panic!("expected perftest's row, found {said}"))
+}
+
+#[test]
+fn programs_in_two_containers_reach_each_other() {
+    let Some(place) = Place::new("containers-pair") else { return };
+    let user = ["--user", "1000:1000", "--group-add", GROUP];
+    for (more, tool, options, column) in [
+        (&[][..], "ib_write_bw", &["-s", "65536", "-n", "10000"][..], 3),
+        (&[], "ib_send_lat", &["-n", "10000"], 4),
+        (&user, "ib_read_lat", &["-n", "10000"], 4),
+        (&user, "ib_write_bw", &["-s", "65536", "-n", "10000"], 3),
+    ] {
+        let apart = figure(&place.pair(more, tool, &[&["-x", "1", "-F"], options].concat()), column);
+        let host = figure(&Pair::perftest(&place.node, tool, "iron1", "iron2", options).client, column);
+        println!("{tool} {more:?}: {apart} in containers, {host} on the host, {:.2} of it", apart / host);
+    }
+    let status = place.node.ironverbs(&["node", "status"], &["--json"]).finish();
+    assert!(status.contains("\"programs\": []"), "nobody is left on the node: {status}");
+}
+
+#[test]
+fn programs_in_two_containers_connect_by_address() {
+    let Some(place) = Place::new("containers-cm") else { return };
+    for side in 0..2 {
+        let (device, address) = (format!("iron{}", side + 1), format!("{}/24", address(side)));
+        place.node.ironverbs(&["node", "address"], &[&device, &address]).finish();
+    }
+    let user = ["--user", "1000:1000", "--group-add", GROUP];
+    for (more, tool, options, column) in [
+        (&[][..], "ib_write_lat", &["-n", "10000"][..], 4),
+        (&user, "ib_send_bw", &["-s", "65536", "-n", "10000"], 3),
+    ] {
+        let options = [&["-R", "-F"], options].concat();
+        let apart = figure(&place.pair(more, tool, &options), column);
+        let words = |device| [&[tool, "-d", device], &options[..]].concat();
+        let host =
+            Pair::managed(&place.node, &words("iron1"), &[&words("iron2")[..], &[&address(0)]].concat());
+        let host = figure(&host.client, column);
+        println!("{tool} -R {more:?}: {apart} in containers, {host} on the host, {:.2} of it", apart / host);
+    }
+}
+
+/// As a kubelet has containers made that a device plugin gave functions: by their PCI addresses.
+#[test]
+fn containers_that_a_device_plugin_gave_functions_have_them() {
+    let Some(mut place) = Place::new("containers-plugin") else { return };
+    by_our_runtime(&mut place);
+    let given = |functions: &str| ["-e".to_string(), format!("PCIDEVICE_EXAMPLE_COM_RDMA={functions}")];
+    let list = ["ls", "/sys/class/infiniband"];
+    for (functions, wanted) in [
+        ("0000:c1:00.1", vec!["iron1"]),
+        ("0000:c1:00.2,0000:c1:00.0", vec!["iron0", "iron2"]),
+        ("0000:99:00.1", vec![]),
+    ] {
+        let more = given(functions);
+        let mut container = place.container(0, &[], &more.each_ref().map(String::as_str));
+        let said = Running::start(container.args(list), "ls").end();
+        let found: Vec<_> = names(&said).into_iter().filter(|name| name.starts_with("iron")).collect();
+        assert_eq!(found, wanted, "{functions}: {said}");
+    }
+    let side = |side: usize, more: &[&str]| {
+        let program = [&["ib_read_lat", "-x", "1", "-F", "-n", "1000", "-d"], more].concat();
+        let given = given(&format!("0000:c1:00.{}", side + 1));
+        let mut container = place.container(side, &[], &given.each_ref().map(String::as_str));
+        Running::start(container.args(&program), &program.join(" "))
+    };
+    let server = side(0, &["iron1"]);
+    place.until_heard("ib_read_lat", false);
+    let said = side(1, &["iron2", &address(0)]).finish();
+    server.finish();
+    assert!(figure(&said, 4) > 0.0, "{said}");
+}
+
+/// By our runtime a container has a supervisor: RDMA netlink knows the container's devices and no others, counters count, an address that is
+/// given shows, and programs that are started there later are under it as well. It goes with the container.
+#[test]
+fn a_container_of_our_runtime_has_counters_and_rdma_netlink() {
+    let Some(mut place) = Place::new("containers-super") else { return };
+    by_our_runtime(&mut place);
+    let port = "/sys/class/infiniband/iron1/ports/1";
+    let script = |reads: u32| {
+        format!(
+            r#"echo links $(rdma link | cut -d ' ' -f 2)
+        ib_read_lat -x 1 -F -n 500 -d iron1 >/dev/null & sleep 1; ib_read_lat -x 1 -F -n 500 -d iron2 127.0.0.1 >/dev/null; wait
+        for i in $(seq 100); do [ $(cat {port}/hw_counters/rx_read_requests) = {reads} ] && break; sleep 0.05; done
+        echo reads $(cat {port}/hw_counters/rx_read_requests) $(rdma statistic show link iron1/1 | grep -o 'rx_read_requests [0-9]*')
+        touch /tmp/ready
+        for i in $(seq 200); do grep -q 0a4f:0063 {port}/gids/1 && break; sleep 0.05; done
+        echo gid $(cat {port}/gids/1)
+        for i in $(seq 200); do [ -e /tmp/execed ] && break; sleep 0.05; done"#
+        )
+    };
+    let plugin = ["-e", "PCIDEVICE_EXAMPLE_COM_RDMA=0000:c1:00.1,0000:c1:00.2"];
+    for (devices, more, reads) in [(&["iron1", "iron2"][..], &[][..], 500), (&[], &plugin[..], 1000)] {
+        let name = format!("super{}", std::process::id());
+        let more = [more, &["--name", &name]].concat();
+        let mut container = place.container(0, devices, &more);
+        let running = Running::start(container.args(["sh", "-c", &script(reads)]), "the container's shell");
+        let exec =
+            |program: &[&str]| place.podman().args(["exec", &name]).args(program).output().expect("podman");
+        let begin = Instant::now();
+        while !exec(&["test", "-e", "/tmp/ready"]).status.success() {
+            assert!(begin.elapsed() < Duration::from_secs(60), "the container is not ready");
+            std::thread::sleep(Duration::from_millis(100));
+        }
+        place.node.ironverbs(&["node", "address"], &["iron1", "10.79.0.99/24"]).finish();
+        let links = String::from_utf8(exec(&["rdma", "link"]).stdout).expect("text");
+        exec(&["touch", "/tmp/execed"]);
+        let said = running.finish();
+        for wanted in [
+            "links iron1/1 iron2/1",
+            &format!("reads {reads} rx_read_requests {reads}"),
+            "gid 0000:0000:0000:0000:0000:ffff:0a4f:0063",
+        ] {
+            assert!(said.lines().any(|line| line == wanted), "expected {wanted}: {said}");
+        }
+        let seen: Vec<_> = links.lines().filter_map(|line| line.split_whitespace().nth(1)).collect();
+        assert_eq!(seen, ["iron1/1", "iron2/1"], "of a program that was started later: {links}");
+        place.node.ironverbs(&["node", "address"], &["iron1"]).finish();
+        for file in ["ready", "execed"] {
+            fs::remove_file(place.root(0).join("tmp").join(file)).expect("what the container left");
+        }
+        let begin = Instant::now();
+        let doors = || fs::read_dir(place.node.dir().join("containers")).expect("the directory").count();
+        while doors() != 0 {
+            assert!(begin.elapsed() < Duration::from_secs(10), "the supervisor goes with its container");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+}
+
+/// The plugin that gives all pods the same functions, many times, in a view of the node: all it looks for is there.
+#[test]
+fn the_shared_device_plugin_offers_the_nodes_functions() {
+    let Some(programs) = GoPrograms::with(&["cni"], &["k8s-rdma-shared-dp", "plugin-client"]) else { return };
+    let [plugin, client] =
+        ["k8s-rdma-shared-dp", "plugin-client"].map(|name| programs.find(name).expect("there"));
+    let node = Node::new("shared-plugin", 2);
+    // Kubelet's folders are not this host's.
+    let script = format!(
+        r#"mount -t tmpfs none /var/lib && registry=/var/lib/kubelet/plugins_registry
+        mkdir -p $registry /var/lib/kubelet/device-plugins
+        echo '{{"periodicUpdateInterval":0,"configList":[{{"resourceName":"hca","rdmaHcaMax":500,
+            "selectors":{{"vendors":["15b3"],"deviceIDs":["1018"],"drivers":["mlx5_core"]}}}}]}}' >/var/lib/shared
+        timeout 60 '{}' -config-file /var/lib/shared >/var/lib/log 2>&1 & plugin=$!
+        timeout 40 '{}' $registry/hca.sock || {{ cat /var/lib/log; exit 1; }}
+        kill $plugin; wait $plugin || true"#,
+        plugin.display(),
+        client.display()
+    );
+    let said = node.run(&["unshare", "--mount", "sh", "-euc", &script]);
+    assert_eq!(said.lines().filter(|line| line.starts_with("device ")).count(), 500, "{said}");
+    for file in ["uverbs1", "uverbs2", "umad1", "umad2", "rdma_cm"] {
+        assert!(said.contains(&format!("/dev/infiniband/{file}")), "{file}: {said}");
+    }
+    assert!(!said.contains("uverbs0"), "the PF has another id: {said}");
+}
+
+#[test]
+fn a_device_that_the_node_has_not_fails_the_container_with_a_line_that_says_so() {
+    let Some(place) = Place::new("containers-missing") else { return };
+    let text = fs::read_to_string(&place.description).expect("the description");
+    fs::write(&place.description, text.replace("\"iron2\"", "\"iron7\"")).expect("another description");
+    let done = place.container(0, &["iron7"], &[]).arg("true").output().expect("podman");
+    let said = String::from_utf8_lossy(&done.stderr);
+    assert!(!done.status.success() && said.contains("has no iron7"), "{said}");
+}

@@ -1,0 +1,136 @@
+//! UC and UD by Debian's ibverbs-utils and perftest, and by a C program that answers datagrams with address handles the
+//! stock libibverbs makes of completions.
+//!
+//! Needs `ironverbs` and the provider built (`scripts/test.sh build`), the packages perftest and ibverbs-utils, and a C compiler with
+//! libibverbs-dev.
+
+use ironverbs_tests::{
+    program::may_send_raw,
+    stock::{Node, Pair, compiled},
+};
+
+/// Where the client finds the server: two VFs, or a VF and itself.
+const PEERS: [(&str, &str); 2] = [("iron1", "iron2"), ("iron1", "iron1")];
+
+#[test]
+fn unreliable_pingpongs_check_their_data() {
+    let node = Node::new("unreliable", 2);
+    for (server, client) in PEERS {
+        for tool in ["ibv_uc_pingpong", "ibv_ud_pingpong"] {
+            for options in [&["-c"][..], &["-c", "-e"], &["-c", "-s", "1024", "-n", "300"]] {
+                Pair::pingpong(&node, tool, server, client, options).is_whole();
+            }
+        }
+        Pair::pingpong(&node, "ibv_uc_pingpong", server, client, &["-c", "-s", "1048576", "-n", "50"])
+            .is_whole();
+    }
+}
+
+#[test]
+fn perftest_runs_on_unreliable_services() {
+    let node = Node::new("unreliable-perf", 2);
+    let set: [(&str, &[&str]); 9] = [
+        ("ib_send_lat", &["-c", "UC", "-n", "500"]),
+        ("ib_send_bw", &["-c", "UC", "-n", "500"]),
+        ("ib_write_lat", &["-c", "UC", "-n", "500"]),
+        ("ib_write_bw", &["-c", "UC", "-n", "500"]),
+        ("ib_send_lat", &["-c", "UD", "-n", "500"]),
+        ("ib_send_bw", &["-c", "UD", "-a", "-n", "200"]),
+        ("ib_send_bw", &["-c", "UD", "-b", "-n", "500"]),
+        ("ib_send_bw", &["-c", "UD", "-q", "8", "-n", "500"]),
+        ("ib_send_bw", &["-c", "UD", "-n", "500", "--use_old_post_send"]),
+    ];
+    for (server, client) in PEERS {
+        for (tool, options) in set {
+            Pair::perftest(&node, tool, server, client, options).has_figures(&format!("{tool} {options:?}"));
+        }
+    }
+}
+
+#[test]
+fn multicast_groups_carry_perftest() {
+    let node = Node::new("multicast", 2);
+    for (server, client) in PEERS {
+        // perftest's group is an IPv6 one: the source has to be one too.
+        for tool in ["ib_send_lat", "ib_send_bw"] {
+            let options = ["-c", "UD", "-g", "-x", "0", "-F", "-n", "500"];
+            Pair::plain(&node, tool, server, client, &options).has_figures(tool);
+        }
+    }
+}
+
+#[test]
+fn raw_packets_are_counted_by_perftest() {
+    if !may_send_raw() {
+        return println!("skipped: raw packets need CAP_NET_RAW");
+    }
+    let node = Node::new("raw", 2);
+    node.ironverbs(&["node", "create"], &["--vfs", "2"]).finish();
+    let end = |role, dev, from, to| {
+        let words =
+            ["--", "raw_ethernet_bw", role, "-d", dev, "-B", from, "-E", to, "-n", "200", "-s", "1024"];
+        node.ironverbs(&["run"], &words)
+    };
+    let (one, two) = ("02:1b:56:00:00:01", "02:1b:56:00:00:02");
+    // The flow of a program that was killed takes nothing from the next.
+    let mut killed = end("--server", "iron1", one, two);
+    std::thread::sleep(std::time::Duration::from_secs(2));
+    killed.kill();
+    let mut server = end("--server", "iron1", one, two);
+    // The two do not talk to each other: the client sends until the server has what it waits for.
+    for _ in 0..20 {
+        let said = end("--client", "iron2", two, one).finish();
+        assert!(said.contains("MsgRate"), "{said}");
+        if server.ended() {
+            let said = server.finish();
+            assert!(said.contains("MsgRate"), "{said}");
+            return;
+        }
+    }
+    panic!("the server did not get 200 of 4000 frames");
+}
+
+#[test]
+fn on_infiniband_lids_are_enough() {
+    let node = Node::new("unreliable-ib", 2).on_infiniband();
+    for (server, client) in PEERS {
+        for tool in ["ibv_uc_pingpong", "ibv_ud_pingpong"] {
+            Pair::plain(&node, tool, server, client, &["-c"]).is_whole();
+        }
+        for service in ["UC", "UD"] {
+            let options = ["-c", service, "-F", "-n", "500"];
+            Pair::plain(&node, "ib_send_bw", server, client, &options).has_figures(service);
+        }
+    }
+}
+
+/// The 40 bytes before the payload, as the first receiver printed them.
+fn header(said: &str) -> Vec<u8> {
+    let line = said.lines().find(|line| line.starts_with("grh")).expect("a line that begins with grh");
+    let bytes = line.split_once(':').expect("a colon").1;
+    bytes.split_whitespace().map(|byte| u8::from_str_radix(byte, 16).expect("a byte")).collect()
+}
+
+#[test]
+fn a_datagram_is_answered_with_an_address_handle_made_of_its_completion() {
+    let program = compiled("reply");
+    let program = program.to_str().expect("a path in UTF-8");
+    let node = Node::new("reply", 2);
+    for (from, to) in PEERS {
+        // IPv6: the header of the packet, which is a GRH but for its next header (IBTA A17.4.5.2).
+        let said = node.run(&[program, from, to, "0"]);
+        assert!(said.contains("answered"), "{said}");
+        let grh = header(&said);
+        assert_eq!((grh[0], &grh[1..4], grh[6], grh[7]), (0x62, &[0x21, 0x23, 0x45][..], 17, 9), "{said}");
+        // IPv4: its header in the last 20 bytes.
+        let said = node.run(&[program, from, to, "1"]);
+        assert!(said.contains("answered"), "{said}");
+        let ip = &header(&said)[20..];
+        let host = |dev: &str| 1 + dev.trim_start_matches("iron").parse::<u8>().expect("a number");
+        assert_eq!((ip[0], ip[8], ip[9]), (0x45, 9, 17), "{said}");
+        assert_eq!(ip[12..], [127, 0, 0, host(from), 127, 0, 0, host(to)], "{said}");
+    }
+    let node = node.beside(7).on_infiniband();
+    let said = node.run(&[program, "iron1", "iron2", "0"]);
+    assert!(said.contains("answered") && header(&said)[6] == 0x1b, "{said}");
+}

@@ -1,0 +1,12 @@
+//! Programs and libraries of Debian's, and C programs on the stock libibverbs, on a node.
+
+mod c_programs;
+mod containers;
+mod customers;
+mod datagrams;
+mod over_vfio_user;
+mod pyverbs;
+mod rdma_cm;
+mod shared;
+mod time;
+mod tools;

@@ -1,0 +1,145 @@
+//! Shared receive queues and XRC by Debian's ibverbs-utils and perftest, and by a C program on the stock libibverbs that
+//! looks at answers, events and what processes share.
+//!
+//! Needs `ironverbs` and the provider built (`scripts/test.sh build`), the packages perftest and ibverbs-utils, and a C compiler with
+//! libibverbs-dev.
+
+use ironverbs_tests::stock::{Node, Pair, compiled};
+use std::{
+    thread::sleep,
+    time::{Duration, Instant},
+};
+
+/// Where the client finds the server: two VFs, or a VF and itself.
+const PEERS: [(&str, &str); 2] = [("iron1", "iron2"), ("iron1", "iron1")];
+
+#[test]
+fn pingpongs_on_shared_queues_check_their_data() {
+    let node = Node::new("shared", 2);
+    for (server, client) in PEERS {
+        for options in [
+            &["-c"][..],
+            &["-c", "-e"],
+            &["-c", "-q", "4", "-n", "100"],
+            &["-c", "-s", "262144", "-n", "100"],
+        ] {
+            Pair::pingpong(&node, "ibv_srq_pingpong", server, client, options).is_whole();
+        }
+        for options in [&[][..], &["-e"], &["-n", "200", "-s", "65536"]] {
+            Pair::pingpong(&node, "ibv_xsrq_pingpong", server, client, options).is_whole();
+        }
+    }
+}
+
+#[test]
+fn perftest_runs_on_shared_queues() {
+    let node = Node::new("shared-perf", 2);
+    let set: [(&str, &[&str]); 6] = [
+        ("ib_send_lat", &["--use-srq", "-n", "500"]),
+        ("ib_send_bw", &["--use-srq", "-a", "-n", "50"]),
+        ("ib_send_bw", &["--use-srq", "-q", "8", "-n", "300"]),
+        ("ib_send_bw", &["--use-srq", "-e", "-n", "300"]),
+        ("ib_send_bw", &["--use-srq", "-c", "UD", "-n", "300"]),
+        ("ib_send_bw", &["--use-srq", "-b", "-n", "300"]),
+    ];
+    for (server, client) in PEERS {
+        for (tool, options) in set {
+            Pair::perftest(&node, tool, server, client, options).has_figures(&format!("{tool} {options:?}"));
+        }
+    }
+}
+
+#[test]
+fn perftest_runs_on_extended_reliable_connections() {
+    let node = Node::new("xrc-perf", 2);
+    let set: [(&str, &[&str]); 11] = [
+        ("ib_send_lat", &[]),
+        ("ib_send_bw", &["-a"]),
+        ("ib_send_bw", &["-b", "-q", "4"]),
+        ("ib_send_bw", &["-e"]),
+        ("ib_send_bw", &["--use_old_post_send"]),
+        ("ib_write_lat", &[]),
+        ("ib_write_bw", &[]),
+        ("ib_read_lat", &[]),
+        ("ib_read_bw", &[]),
+        ("ib_atomic_lat", &[]),
+        ("ib_atomic_bw", &[]),
+    ];
+    for (server, client) in PEERS {
+        for (tool, options) in set {
+            let options = [&["-c", "XRC", "-n", "200"], options].concat();
+            Pair::perftest(&node, tool, server, client, &options).has_figures(&format!("{tool} {options:?}"));
+        }
+    }
+}
+
+#[test]
+fn on_infiniband_they_are_the_same() {
+    let node = Node::new("shared-ib", 2).on_infiniband();
+    for (server, client) in PEERS {
+        Pair::plain(&node, "ibv_srq_pingpong", server, client, &["-c"]).is_whole();
+        Pair::plain(&node, "ibv_xsrq_pingpong", server, client, &[]).is_whole();
+        for options in [&["--use-srq"][..], &["-c", "XRC"]] {
+            let options = [options, &["-F", "-n", "300"]].concat();
+            Pair::plain(&node, "ib_send_bw", server, client, &options).has_figures(&format!("{options:?}"));
+        }
+    }
+}
+
+/// What `ironverbs node status` says of the objects on `iron1`.
+fn objects(node: &Node) -> String {
+    let said = node.ironverbs(&["node", "status"], &[]).finish();
+    let line = said.lines().find(|line| line.starts_with("iron1:")).unwrap_or("nobody has it");
+    // What follows are counters.
+    line.split("; tx_").next().unwrap_or(line).to_owned()
+}
+
+#[test]
+fn killed_programs_leave_nothing_to_one_that_only_watches() {
+    let node = Node::new("shared-kill", 2);
+    node.run(&["true"]);
+    let _watch = node.start(&["ibv_asyncwatch", "-d", "iron1"]);
+    let within = |limit: u64, what: &str, reached: &dyn Fn(&str) -> bool| {
+        let begin = Instant::now();
+        loop {
+            let now = objects(&node);
+            if reached(&now) {
+                return now;
+            }
+            assert!(begin.elapsed() < Duration::from_secs(limit), "{what}: {now}");
+            sleep(Duration::from_millis(20));
+        }
+    };
+    within(20, "nobody watches", &|now| now.contains("uctx 1"));
+    // What XRC needs is made once.
+    Pair::perftest(&node, "ib_send_bw", "iron1", "iron1", &["-c", "XRC", "-n", "100"]).has_figures("XRC");
+    // Whoever comes next cleans up after programs that ended without closing what they had; the one that watches sleeps.
+    node.run(&["true"]);
+    let before = objects(&node);
+    for options in [&["--use-srq"][..], &["-c", "XRC"], &["-c", "XRC", "-b"]] {
+        let options = [options, &["-D", "30"]].concat();
+        let (mut server, mut client) =
+            Pair::perftest_under_way(&node, "ib_send_bw", "iron1", "iron1", &options);
+        within(20, "no flow", &|now| now.contains("uctx 3") && now.contains("srq"));
+        sleep(Duration::from_millis(300));
+        server.kill();
+        client.kill();
+        node.run(&["true"]);
+        within(20, "something is left", &|now| now == before);
+    }
+}
+
+#[test]
+fn answers_events_and_what_processes_share_are_as_the_manual_pages_say() {
+    let program = compiled("shared");
+    let path = program.to_str().expect("a path in UTF-8");
+    let node = Node::new("shared-c", 2);
+    // A program alone on its function, and one beside another.
+    for device in ["iron1", "iron2", "iron1"] {
+        let said = node.run(&[path, device, "1"]);
+        assert!(said.contains("all as it should be"), "{said}");
+    }
+    let infiniband = node.beside(7).on_infiniband();
+    let said = infiniband.run(&[path, "iron1", "0"]);
+    assert!(said.contains("all as it should be"), "{said}");
+}
