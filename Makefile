@@ -96,7 +96,7 @@ lint:
 	CARGO="$(CARGO)" scripts/lint.sh
 
 # Every test cargo knows, those of `make test-all` among them.
-test-rust: deps-test deps-linux
+test-rust: deps-all
 	CARGO="$(CARGO)" scripts/test.sh build tests rest
 
 # kill -9 of programs in full flow, at random instants, KILLS times; part of `make test` too.

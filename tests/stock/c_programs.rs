@@ -114,7 +114,6 @@ fn two_threads_that_poll_and_a_caller_that_spins_share_two_processors() {
         })
         .collect();
     medians.sort_by(f64::total_cmp);
-    // Time slices are of a millisecond and more, and a READ takes some 10 us. Programs that wait for slices do so in each run; on a machine
-    // that is busy with something else, most runs have to.
-    assert!(medians[0] < 500.0, "medians of five runs, us: {medians:?}");
+    // Time slices are of a millisecond and more, and a READ takes some 10 us. One run may fall to a machine that is busy.
+    assert!(medians[3] < 500.0, "medians of five runs, us: {medians:?}");
 }
