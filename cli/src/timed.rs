@@ -10,7 +10,6 @@ use node::{
 };
 use std::{
     env,
-    fs::File,
     os::unix::process::CommandExt,
     path::Path,
     process::{Command, Stdio},
@@ -30,8 +29,7 @@ fn rules(options: &TimeRules, link_layer: LinkLayer) -> Result<Rules, String> {
             "--profile: expected one of {link_layer}, as the node is, found {name}, of {found}"
         ));
     }
-    let faults = options.trial.faults.as_deref().map(|path| trial::plan(path, options.seed));
-    let faults = faults.transpose().map_err(|e| e.to_string())?;
+    let faults = trial::wanted(&options.trial, options.seed).map_err(|e| e.to_string())?;
     Ok(Rules { profile, seed: options.seed, faults })
 }
 
@@ -40,14 +38,17 @@ pub fn conduct(node: &Arc<Node>, options: &TimeRules) -> Result<String, NodeErro
     let failed = |why: String| NodeError::system("conduct the node")(std::io::Error::other(why));
     let rules = rules(options, node.link_layer()).map_err(failed)?;
     let path = node.dir().join("conductor");
-    let file = File::create(&path).map_err(NodeError::system(format!("make {}", path.display())))?;
+    let file =
+        node::data::open_or_make(&path).map_err(NodeError::system(format!("make {}", path.display())))?;
     // It is held until this process ends.
     let Ok(_lock) = Flock::lock(file, FlockArg::LockExclusiveNonblock) else { return Ok(String::new()) };
     let plan = rules.faults.clone();
     let found = Conductor::new(node, rules)?.run();
     if let Some((plan, found)) = plan.zip(found) {
-        // Where the programs say what they have to say.
-        eprint!("{}", trial::table(&plan, &found));
+        if options.trial.faults.is_some() {
+            // Where the programs say what they have to say.
+            eprint!("{}", trial::table(&plan, &found));
+        }
         trial::finish(&plan, &found, options.trial.timeline.as_deref()).map_err(|e| failed(e.to_string()))?;
     }
     Ok(String::new())

@@ -1,5 +1,6 @@
 //! Plans of faults, and what came of them.
 
+use crate::options::Trial;
 use devmodel::engine::faults::{FaultPlan, Followed, Found, FrameLine};
 use hwspec::wire::{NakCode, Syndrome};
 use serde_json::{Value, json};
@@ -7,6 +8,18 @@ use std::{error::Error, fs, path::Path};
 
 /// Faults and NAKs that are told of one by one.
 const TOLD: usize = 20;
+
+/// The plan that is asked for, which has no faults where only a timeline is wanted.
+///
+/// # Errors
+/// Those of [`plan`].
+pub fn wanted(options: &Trial, seed: u64) -> Result<Option<FaultPlan>, Box<dyn Error>> {
+    match (&options.faults, &options.timeline) {
+        (Some(path), _) => plan(path, seed).map(Some),
+        (None, Some(_)) => Ok(Some(FaultPlan::none(seed))),
+        (None, None) => Ok(None),
+    }
+}
 
 /// The plan in a file.
 ///

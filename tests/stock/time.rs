@@ -4,7 +4,12 @@ use ironverbs_tests::{
     program::may_send_raw,
     stock::{Node, Pair, Running, customers, ironverbs},
 };
-use std::{fs, process::Command};
+use std::{
+    fs,
+    process::Command,
+    thread::sleep,
+    time::{Duration, Instant},
+};
 
 /// The rows of `ironverbs sim`.
 fn sim(words: &[&str]) -> Vec<Vec<f64>> {
@@ -69,10 +74,10 @@ fn a_program_that_nobody_has_waited_for_holds_up_no_other() {
     let node = Node::new("timed-zombie", 1).timed();
     let [first, second] = [0; 2].map(|_| {
         let program = node.start(&["true"]);
-        std::thread::sleep(std::time::Duration::from_millis(200));
+        sleep(Duration::from_millis(200));
         program
     });
-    let begin = std::time::Instant::now();
+    let begin = Instant::now();
     first.finish();
     assert!(begin.elapsed().as_secs() < 20, "{:?}", begin.elapsed());
     second.finish();
@@ -84,6 +89,15 @@ fn groups_and_raw_frames_live_in_virtual_time() {
     let node = Node::new("timed-group", 2).timed();
     let group = |words: &str| node.start(&words.split_whitespace().collect::<Vec<_>>());
     let receiver = group("mckey -m 224.1.1.1 -b 127.0.0.2 -C 30");
+    // The three seconds that the sender waits for others to join are over at once, so it begins when the receiver has its queue pair and, a
+    // moment later, has joined.
+    let begin = Instant::now();
+    let has_queue_pair = || node.ironverbs(&["node", "status"], &[]).end().contains("iron1: up; qp 2");
+    while !has_queue_pair() {
+        assert!(begin.elapsed() < Duration::from_secs(30), "the receiver makes no queue pair");
+        sleep(Duration::from_millis(20));
+    }
+    sleep(Duration::from_millis(500));
     let sender = group("mckey -m 224.1.1.1 -b 127.0.0.3 -s -C 30");
     for text in [sender.finish(), receiver.finish()] {
         assert!(text.contains("return status 0"), "{text}");
@@ -97,7 +111,7 @@ fn groups_and_raw_frames_live_in_virtual_time() {
         node.start(&tool)
     };
     let server = end("--server", "iron1", one, two);
-    std::thread::sleep(std::time::Duration::from_secs(1));
+    sleep(Duration::from_secs(1));
     let said = end("--client", "iron2", two, one).finish();
     server.finish();
     // There and back by the same units as a SEND of that size.
@@ -204,11 +218,11 @@ fn faults_cost_programs_what_they_cost_in_the_simulation() {
     let expected = sim(&[&["write_bw", "--faults", &plan_word][..], &options].concat())[0][3];
     assert!((found - expected).abs() < 0.01 * expected, "{found}, not {expected}");
     // The conductor writes it when its programs have been gone for a while.
-    let begin = std::time::Instant::now();
+    let begin = Instant::now();
     while !timeline.exists() && begin.elapsed().as_secs() < 20 {
-        std::thread::sleep(std::time::Duration::from_millis(20));
+        sleep(Duration::from_millis(20));
     }
-    std::thread::sleep(std::time::Duration::from_millis(100));
+    sleep(Duration::from_millis(100));
     let text = fs::read_to_string(&timeline).expect("a timeline");
     assert!(text.contains("\"nak\":\"NAK (sequence)\""), "{}", &text[..text.len().min(400)]);
     let _ = (fs::remove_file(&plan), fs::remove_file(&timeline));
@@ -247,7 +261,7 @@ fn programs_that_wait_for_events_and_connections_live_in_virtual_time() {
 #[test]
 fn sleeps_take_their_time_and_none_of_this_machines() {
     let node = Node::new("timed-sleeps", 1).timed();
-    let begin = std::time::Instant::now();
+    let begin = Instant::now();
     let sleep = "import time; a = time.monotonic(); time.sleep(3600); print(time.monotonic() - a)";
     let said = node.run(&["sh", "-c", "date; exec python3 -c \"$0\"", sleep]);
     let slept: f64 = said.lines().last().and_then(|line| line.trim().parse().ok()).expect("seconds");
@@ -283,13 +297,13 @@ print(signal.alarm(0), signal.alarm(0), len(select.select([], [reader], [], 0)[1
 #[test]
 fn waits_with_limits_and_alarms_end_at_a_time_of_the_node() {
     let node = Node::new("timed-waits", 1).timed();
-    let begin = std::time::Instant::now();
+    let begin = Instant::now();
     // Beside a thread that sleeps, time goes on by itself.
     let said = node.run(&["python3", "-c", WAITS, "beside"]);
     assert_eq!(said, "600.0\n600.0\n600.0\n1800.0\n2.0\n10 0 0\n");
     assert!(begin.elapsed().as_secs() < 60);
     // Alone, somebody who is not of the node might come, so it goes on as this machine's.
-    let alone = std::time::Instant::now();
+    let alone = Instant::now();
     let said = node.run(&["python3", "-c", WAITS]);
     assert_eq!(said, "0.2\n0.2\n0.2\n0.6\n2.0\n10 0 0\n");
     assert!(alone.elapsed().as_secs_f64() > 1.2);
@@ -331,13 +345,17 @@ fn what_cannot_live_in_virtual_time_is_refused_in_a_line() {
     let node = Node::new("timed-node", 8);
     let timed = ["--clock", "timed", "--", "sh", "-c", "echo there; while :; do :; done"];
     let mut endless = node.ironverbs(&["run"], &timed);
-    let begin = std::time::Instant::now();
+    let begin = Instant::now();
     while !node.dir().join("clock").exists() && begin.elapsed().as_secs() < 20 {
-        std::thread::sleep(std::time::Duration::from_millis(10));
+        sleep(Duration::from_millis(10));
     }
-    std::thread::sleep(std::time::Duration::from_millis(300));
+    sleep(Duration::from_millis(300));
     refused(&node, &["true"], "is in virtual time");
     let other = node.ironverbs(&["run"], &["--clock", "timed", "--seed", "2", "--", "true"]).fails();
     assert!(other.lines().count() == 1 && other.contains("by other rules"), "{other}");
+    let frames = node.dir().join("frames.pcap");
+    let file = frames.to_str().expect("a path in UTF-8");
+    let capture = node.ironverbs(&["node", "capture"], &["--seconds", "1", file]).fails();
+    assert!(capture.contains("--clock timed --timeline") && !frames.exists(), "{capture}");
     endless.kill();
 }

@@ -9,7 +9,7 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
-use node::NodeOptions;
+use node::{NodeOptions, Observer};
 
 use super::child::Child;
 use crate::nodes;
@@ -50,14 +50,19 @@ pub struct Adapter {
 
 /// The adapters that `linux` asks for, in the order of the guest's bus. Nodes that are not there yet are made.
 pub fn adapters(linux: &Linux) -> Result<Vec<Adapter>, String> {
-    let options = linux.identity.over(NodeOptions::default());
+    let dir = linux.node.path();
+    // A node that is there keeps what it has, on which others may be.
+    let is_new = Observer::identity(&dir).is_none();
+    let asked = linux.functions.map(|functions| functions.last).or(linux.vfs);
+    let vfs = asked.filter(|vfs| is_new && *vfs > node::DEFAULT_VFS);
+    let options = linux.identity.over(NodeOptions { vfs, ..NodeOptions::default() });
     // This process is a party of them for no longer than that.
-    let nodes = nodes::open(&linux.node.path(), &options, &linux.adapters)?;
+    let nodes = nodes::open(&dir, &options, &linux.adapters)?;
     let count = nodes.len();
     let range = |there| match linux.functions {
         Some(VfRange { last, .. }) if last > there => Err(few_vfs(last, there)),
         Some(functions) => Ok(functions),
-        None => Ok(VfRange { first: 0, last: vfs(linux.vfs, there, count)? }),
+        None => Ok(VfRange { first: 0, last: shown(linux.vfs, there, count)? }),
     };
     nodes
         .iter()
@@ -70,7 +75,7 @@ fn few_vfs(wanted: u8, there: u8) -> String {
 }
 
 /// How many VFs each of `count` adapters shows, of `there` that its node has.
-fn vfs(wanted: Option<u8>, there: u8, count: usize) -> Result<u8, String> {
+fn shown(wanted: Option<u8>, there: u8, count: usize) -> Result<u8, String> {
     let room = usize::from(SLOTS).checked_div(count).and_then(|slots| slots.checked_sub(1));
     let Some(room) = room else {
         return Err(format!("expected at most {SLOTS} adapters, found {count}"));
@@ -128,17 +133,17 @@ mod tests {
 
     #[test]
     fn a_node_s_vfs_are_shown_as_far_as_the_bus_has_slots() {
-        assert_eq!(vfs(None, 8, 1), Ok(7));
-        assert_eq!(vfs(None, 2, 1), Ok(2));
-        assert_eq!(vfs(None, 8, 8), Ok(3));
-        assert_eq!(vfs(None, 8, 32), Ok(0));
-        assert_eq!(vfs(Some(3), 8, 1), Ok(3));
-        assert_eq!(vfs(Some(31), 40, 1), Ok(31));
-        let why = vfs(Some(5), 2, 1).unwrap_err();
+        assert_eq!(shown(None, 8, 1), Ok(7));
+        assert_eq!(shown(None, 2, 1), Ok(2));
+        assert_eq!(shown(None, 8, 8), Ok(3));
+        assert_eq!(shown(None, 8, 32), Ok(0));
+        assert_eq!(shown(Some(3), 8, 1), Ok(3));
+        assert_eq!(shown(Some(31), 40, 1), Ok(31));
+        let why = shown(Some(5), 2, 1).unwrap_err();
         assert!(why.contains("expected 5 VFs, found 2"), "{why}");
-        let why = vfs(Some(7), 8, 8).unwrap_err();
+        let why = shown(Some(7), 8, 8).unwrap_err();
         assert!(why.contains("at most 3 VFs for each of 8 adapters"), "{why}");
-        assert!(vfs(None, 8, 33).is_err());
+        assert!(shown(None, 8, 33).is_err());
     }
 
     #[test]

@@ -39,6 +39,9 @@ pieces() {
     done
 }
 
+# Open before we are ready, and from then on: what comes on a line that nobody has open is lost.
+exec 5</dev/tty1 6</dev/tty4
+
 directory=${IRONVERBS_CWD:-/}
 [ -d "$directory" ] || directory=/
 unset IRONVERBS_CWD
@@ -49,20 +52,20 @@ if [ ! -e $here/terminal ]; then
     mkfifo $lines/in $lines/out $lines/err
     for line in 1 2 3; do stty raw -echo </dev/tty$line; done
     # They outlive the programs that write to them.
-    (trap '' TERM && pieces </dev/tty1 >$lines/in) &
+    (trap '' TERM && pieces <&5 >$lines/in) &
     (trap '' TERM && exec cat <$lines/out >/dev/tty2) &
     out=$!
     (trap '' TERM && exec cat <$lines/err >/dev/tty3) &
     err=$!
 fi
 # Asked to stop, everything ends: the command first.
-(trap '' TERM; read -r _ </dev/tty4; kill -s TERM -- -1) &
+(trap '' TERM; read -r _ <&6; kill -s TERM -- -1) &
 echo ready >/dev/tty4
 # In the foreground, for what a shell runs behind itself ignores Ctrl-C.
 if [ -e $here/terminal ]; then
-    (cd "$directory" && exec setsid -c /bin/sh $here/command </dev/tty1 >/dev/tty1 2>&1)
+    (cd "$directory" && exec setsid -c /bin/sh $here/command </dev/tty1 >/dev/tty1 2>&1 5<&- 6<&-)
 else
-    (cd "$directory" && exec setsid /bin/sh $here/command <$lines/in >$lines/out 2>$lines/err)
+    (cd "$directory" && exec setsid /bin/sh $here/command <$lines/in >$lines/out 2>$lines/err 5<&- 6<&-)
 fi
 status=$?
 

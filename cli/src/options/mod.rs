@@ -17,7 +17,7 @@ use clap::{Args, Parser, Subcommand, ValueHint};
 pub use self::function::{Bringup, Functions, Vf};
 pub use self::machine::{Linux, PlugAt, Serve};
 pub use self::node::{Capture, Identity, LookOptions, Node, NodeDir, Wanted, Watch, WireTrial};
-pub use self::sim::{Pattern, Reaction, Sim, SimLook, SimNetwork, SimPlan};
+pub use self::sim::{Pattern, Reaction, Sim, SimLook, SimNetwork, SimPlan, Trial};
 pub use self::time::{ClockKind, Time, TimeRules};
 use crate::say::say;
 
@@ -187,6 +187,9 @@ pub struct Run {
     pub functions: Functions,
     #[command(flatten)]
     pub time: Time,
+    /// Let the program register more memory than its RLIMIT_MEMLOCK allows (ulimit -l); a card's driver never does without CAP_IPC_LOCK
+    #[arg(long)]
+    pub no_memlock: bool,
     /// The program and its arguments
     #[arg(required = true, trailing_var_arg = true, value_name = "PROGRAM", value_hint = ValueHint::CommandWithArguments)]
     pub program: Vec<OsString>,

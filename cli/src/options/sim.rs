@@ -98,8 +98,22 @@ pub struct Trial {
     #[arg(long, value_name = "PLAN")]
     pub faults: Option<PathBuf>,
     /// Write what befell which frame and what followed, and all frames, as JSON
-    #[arg(long, value_name = "FILE", requires = "faults")]
+    #[arg(long, value_name = "FILE")]
     pub timeline: Option<PathBuf>,
+}
+
+/// A number of bytes: 65536, 64K or 64KiB.
+fn bytes(text: &str) -> Result<u64, String> {
+    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let shift = match &text[digits.len()..].to_ascii_lowercase()[..] {
+        "" | "b" => Some(0),
+        "k" | "kib" => Some(10),
+        "m" | "mib" => Some(20),
+        "g" | "gib" => Some(30),
+        _ => None,
+    };
+    let value = shift.and_then(|shift| digits.parse::<u64>().ok()?.checked_mul(1 << shift));
+    value.ok_or_else(|| "expected bytes, such as 65536, 64K or 1M".into())
 }
 
 /// perftest's options, and what time is made of.
@@ -110,8 +124,8 @@ pub struct SimPlan {
     #[command(flatten)]
     pub profile: SimProfile,
     /// Bytes of a message [default: 2 for latencies, 65536 for bandwidths, 8 for atomics]
-    #[arg(short, long)]
-    pub size: Option<u32>,
+    #[arg(short, long, value_parser = bytes)]
+    pub size: Option<u64>,
     /// All sizes from 2 bytes to 8 MiB
     #[arg(short, long, conflicts_with = "size")]
     pub all: bool,
@@ -191,7 +205,7 @@ pub struct SimNetwork {
     #[arg(long, default_value = "incast")]
     pub pattern: Pattern,
     /// Bytes of a flow; with --time the flows do not end [default: 1000000]
-    #[arg(short, long, value_name = "BYTES")]
+    #[arg(short, long, value_name = "BYTES", value_parser = bytes)]
     pub size: Option<u64>,
     /// Flows from a flow file of HPCC's simulator
     #[arg(long, value_name = "FILE", conflicts_with_all = ["pattern", "size", "matrix"])]

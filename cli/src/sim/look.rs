@@ -30,7 +30,7 @@ pub fn run(plan: &Plan, look: &SimLook) -> Result<Report, Box<dyn Error>> {
         return Err(format!("--waterfall: expected 1 to {}, found {number}", plan.iters).into());
     }
     let timeline = look.waterfall.is_some() || look.trace.is_some();
-    let plan_of_faults = look.trial.faults.as_deref().map(|path| trial::plan(path, plan.seed)).transpose()?;
+    let plan_of_faults = trial::wanted(&look.trial, plan.seed)?;
     let mut found = Found::default();
     let faults = plan_of_faults.clone().map(|plan| (plan, &mut found));
     let run = match &look.pcap {
@@ -39,7 +39,9 @@ pub fn run(plan: &Plan, look: &SimLook) -> Result<Report, Box<dyn Error>> {
     };
     if let Some(plan) = plan_of_faults {
         // A run that the faults have ended still has a timeline to show.
-        say!("{}", trial::table(&plan, &found));
+        if look.trial.faults.is_some() {
+            say!("{}", trial::table(&plan, &found));
+        }
         trial::finish(&plan, &found, look.trial.timeline.as_deref())?;
     }
     run

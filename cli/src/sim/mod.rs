@@ -55,7 +55,7 @@ fn table(
     options: &SimPlan,
 ) -> Result<(), Box<dyn std::error::Error>> {
     let mut plan = Plan::new(operation, measure, options.profile.load()?);
-    plan.bytes = options.size.unwrap_or(plan.bytes);
+    plan.bytes = options.size.map_or(plan.bytes, |size| u32::try_from(size).unwrap_or(u32::MAX));
     plan.iters = options.iters.unwrap_or(plan.iters);
     plan.depth = options.tx_depth;
     plan.inline = options.inline_size.unwrap_or(plan.inline);

@@ -141,13 +141,16 @@ fn show(scenario: &Scenario, outcome: &Outcome) {
         done.iter().map(|flow| flow.took().unwrap_or(0) as f64 / flow.alone.max(1) as f64).collect();
     slower.sort_by(f64::total_cmp);
     let failed = outcome.flows.iter().filter(|flow| flow.failed).count();
+    // Nothing moves before the first flow begins.
+    let begun = outcome.flows.iter().map(|flow| flow.flow.start).min().unwrap_or(0);
+    let duration = outcome.duration.saturating_sub(begun);
     say_line!(
         "{} flows between {} hosts over {} switches: {} done, {failed} failed, {:.2} us.",
         outcome.flows.len(),
         outcome.hosts.len(),
         outcome.switches.iter().filter(|is_switch| **is_switch).count(),
         done.len(),
-        us(outcome.duration)
+        us(duration)
     );
     if slower.len() > 1 {
         let of = |share: f64| slower[((slower.len() as f64 * share) as usize).min(slower.len() - 1)];
@@ -164,7 +167,7 @@ fn show(scenario: &Scenario, outcome: &Outcome) {
     let paused: u64 = outcome.ports.iter().map(|(.., load)| load.paused).sum();
     say_line!(
         "{:.2} Gb/s of payload in all; {} frames, {} of them acknowledgements.",
-        came as f64 * 8e3 / outcome.duration.max(1) as f64,
+        came as f64 * 8e3 / duration.max(1) as f64,
         outcome.frames[0],
         outcome.frames[1]
     );

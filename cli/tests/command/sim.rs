@@ -160,7 +160,27 @@ fn a_plan_of_faults_says_what_followed() {
         "{line}"
     );
     assert!(refused("write_bw --faults /no/such/file").contains("/no/such/file: No such file"));
-    assert!(refused("write_bw --timeline /tmp/a").contains("--faults"));
+    // All frames, where none is to be befallen.
+    let text = said(&format!("write_bw -n 50 --timeline {}", timeline.0.display()));
+    assert_eq!(text.lines().count(), 2, "{text}");
+    let whole: serde_json::Value = serde_json::from_str(&fs::read_to_string(&timeline.0).unwrap()).unwrap();
+    assert!(
+        whole["frames"].as_array().unwrap().len() > 800 && whole["faults"].as_array().unwrap().is_empty()
+    );
+}
+
+#[test]
+fn sizes_are_taken_as_people_write_them_and_none_of_them_is_refused() {
+    assert_eq!(said("write_bw -s 64K -n 50"), said("write_bw -s 65536 -n 50"));
+    assert_eq!(said("write_bw -s 1MiB -n 50"), said("write_bw -s 1048576 -n 50"));
+    let line = refused("write_bw -s 64Q");
+    assert!(line.contains("expected bytes, such as 65536, 64K or 1M"), "{line}");
+    let line = refused("write_bw -s 8G");
+    assert!(line.contains("message size: expected 1 to 8388608"), "{line}");
+    // perftest puts up to 236 bytes into the work request, which then takes the room of several.
+    for size in [220, 221, 236, 237] {
+        said(&format!("send_lat -s {size} -n 50"));
+    }
 }
 
 /// The numbers of a line that begins so.
@@ -219,8 +239,14 @@ fn files_of_other_simulators_go_in_and_come_out() {
     assert_eq!(whole["flows"].as_array().unwrap().len(), 2);
     let columns: Vec<_> = text(&csv).lines().map(|line| line.split(',').count()).collect();
     assert!(columns.len() > 10 && columns.iter().all(|count| *count == 1 + 3 + 3), "{columns:?}");
+    // Two seconds pass before the first flow begins, which are nobody's.
+    let later = said(&format!("network --topology {} --flows {}", topology.0.display(), flows.0.display()));
+    assert!(numbers(&later, "of payload in all")[0] > 50.0, "{later}");
     let said = said(&format!("network --topology {} --matrix {}", topology.0.display(), matrix.0.display()));
     assert!(said.contains("1 flows between 3 hosts over 1 switches: 1 done"), "{said}");
+    fs::write(&topology.0, "4 1 2\n3\n0 3 100Gbps 1us 0\n1 3 100Gbps 1us 0\n").unwrap();
+    let line = refused(&format!("network --topology {}", topology.0.display()));
+    assert_eq!(line.matches("expected").count(), 1, "{line}");
     fs::write(&topology.0, "4 1 3\n3\n0 3 100 1us 0\n").unwrap();
     let line = refused(&format!("network --topology {}", topology.0.display()));
     assert!(line.contains("topology.txt:3: expected a link's rate, as 100Gbps, found 100"), "{line}");

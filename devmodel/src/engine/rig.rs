@@ -35,7 +35,7 @@ pub(crate) struct Sizes {
 impl Sizes {
     /// What pairs of programs have that measure.
     pub(crate) const MEASURE: Self =
-        Self { geometry: Geometry::SMALL, log_sq: 9, log_rq: 8, log_cq: 9, data: 16 << 20 };
+        Self { geometry: Geometry::SMALL, log_sq: 10, log_rq: 8, log_cq: 9, data: 16 << 20 };
     /// Blocks of 64 bytes of a send queue.
     pub(crate) const fn sq_blocks(self) -> u32 {
         1 << self.log_sq

@@ -69,6 +69,11 @@ impl<'t> Words<'t> {
         word.parse().map_err(|_| self.wrong(what, word))
     }
 
+    /// All words were what they are to be, and make nothing that can be.
+    pub(crate) fn refused(&self, why: impl ToString) -> TextError {
+        TextError { file: self.file.into(), line: self.line, what: why.to_string() }
+    }
+
     /// The last word was not what it is to be.
     pub(crate) fn wrong(&self, expected: &str, found: impl ToString) -> TextError {
         TextError::expected(self.file, self.line, expected, found.to_string())

@@ -19,12 +19,17 @@ fn a_command_has_its_streams_and_its_status() {
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let mut stdin = child.stdin.take().unwrap();
     let given = input.clone();
-    let giver = std::thread::spawn(move || stdin.write_all(&given).unwrap());
+    let giver = std::thread::spawn(move || stdin.write_all(&given));
     let output = child.wait_with_output().unwrap();
-    giver.join().unwrap();
+    let given = giver.join().unwrap();
     let why = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert_eq!((output.status.code(), why.as_str()), (Some(7), "two words\n"));
-    assert!(output.stdout == input, "{} bytes of {} came back", output.stdout.len(), input.len());
+    let back = output.stdout.len();
+    assert_eq!(
+        (output.status.code(), why.as_str()),
+        (Some(7), "two words\n"),
+        "{back} bytes back, {given:?}"
+    );
+    assert!(output.stdout == input, "{back} bytes of {} came back", input.len());
     assert_eq!(place.left(), Vec::<std::path::PathBuf>::new());
 }
 
@@ -141,5 +146,16 @@ fn what_cannot_be_started_is_said_in_a_line() {
         assert!(why.starts_with("ironverbs: ") && why.contains(wanted), "{words:?}: {why}");
         assert!(!output.status.success() && output.stdout.is_empty(), "{words:?}");
         assert_eq!(place.left(), Vec::<std::path::PathBuf>::new(), "{words:?}");
+    }
+}
+
+#[test]
+fn a_new_node_has_as_many_vfs_as_a_guest_asks_for() {
+    let place = Place::without_kernel();
+    for vfs in ["31", "4"] {
+        let mut command = place.command("linux");
+        command.args(["--memory", "256M", "--kernel", "/bin/true", "--vfs", vfs, "--", "true"]);
+        let why = String::from_utf8(command.output().unwrap().stderr).unwrap();
+        assert!(why.contains("the kernel ended by itself"), "{vfs}: {why}");
     }
 }

@@ -105,6 +105,11 @@ struct Text {
 }
 
 impl FaultPlan {
+    /// No faults: frames are only watched.
+    pub fn none(seed: u64) -> Self {
+        Self { file: String::new(), faults: Vec::new(), seed }
+    }
+
     /// Reads a plan; `file` is its name, for errors. Chances go by `seed`.
     ///
     /// # Errors

@@ -158,7 +158,7 @@ impl Topology {
                 );
             }
         }
-        Self::new(switches, all).map_err(|e| words.wrong("a topology", e))
+        Self::new(switches, all).map_err(|e| words.refused(e))
     }
 
     /// Of each node, whether it is a switch.

@@ -225,7 +225,7 @@ fn numbers_out_of_their_range_are_refused() {
     assert_eq!(refused(|plan| plan.iters = 1), "iterations: expected 2 to 10000000, found 1");
     assert_eq!(refused(|plan| plan.depth = 1000), "depth: expected 1 to 256, found 1000");
     // Requests of 14 blocks.
-    assert_eq!(refused(|plan| (plan.bytes, plan.inline) = (800, 828)), "depth: expected 1 to 36, found 128");
+    assert_eq!(refused(|plan| (plan.bytes, plan.inline) = (800, 828)), "depth: expected 1 to 73, found 128");
     assert_eq!(
         refused(|plan| plan.mtu = Some(1500)),
         "MTU: expected 256, 512, 1024, 2048 or 4096, found 1500"

@@ -5,7 +5,7 @@ mod turns;
 mod wire;
 
 use self::{
-    turns::{QUANTUM, Turns},
+    turns::Turns,
     wire::{Bound, Flight, Network},
 };
 use super::{
@@ -44,9 +44,17 @@ impl Task {
         Self { cause, job, posted: None, fid }
     }
 
-    /// Whether it is one of a queue pair that sends.
+    /// The queue pair that sends by it, if one does.
+    fn queue(&self) -> Option<u32> {
+        match self.job {
+            Job::Doorbell { qpn, .. } => Some(qpn),
+            Job::Execute { qp } => Some(qp),
+            _ => None,
+        }
+    }
+
     fn sends(&self) -> bool {
-        matches!(self.job, Job::Doorbell { .. } | Job::Execute { .. })
+        self.queue().is_some()
     }
 }
 
@@ -231,11 +239,7 @@ impl<T> Timed<'_, T> {
 
     /// When the context of the queue pair that a task is of is at hand.
     fn with_context(&mut self, adapter: &Adapter, task: &Task) -> Cause {
-        let qp = match task.job {
-            Job::Doorbell { qpn, .. } => qpn,
-            Job::Execute { qp } => qp,
-            _ => return task.cause,
-        };
+        let Some(qp) = task.queue() else { return task.cause };
         let here = self.place(task.fid);
         let Self { cards, profile, spans, .. } = self;
         cards[here].context(profile, spans, here, (task.fid, qp & qp_mask(adapter), For::Sending), task.cause)
@@ -298,6 +302,8 @@ impl<T> Timed<'_, T> {
             _ => host,
         };
         let unmapped = self.trial.as_ref().is_some_and(|trial| trial.is_unmapped(fid, now));
+        let here = self.place(fid);
+        let quantum = self.turns[here].quantum();
         let lookups = Lookups::new(std::mem::take(&mut self.lookups), unmapped);
         let mut func = Func::lock(adapter.region(), fid, host);
         func.note_lookups(&lookups);
@@ -305,7 +311,7 @@ impl<T> Timed<'_, T> {
         let Self { behaviour, profile, buffers, .. } = self;
         let config = behaviour.get_or_insert_with(|| profile.behaviour(adapter.config()));
         let mut step = Step::new(host, now, (adapter.region(), config), buffers);
-        (step.careful, step.posted, step.quantum) = (true, posted, QUANTUM);
+        (step.careful, step.posted, step.quantum) = (true, posted, quantum);
         step.takes_turns = !task.sends();
         if let Job::Timeout { .. } = job {
             while let Some((qp, kind)) = func.take_timer(now) {
@@ -318,7 +324,6 @@ impl<T> Timed<'_, T> {
             dispatch(&job, &mut func, &mut step);
         }
         let reads = step.reads;
-        let here = self.place(fid);
         self.lookups = lookups.take();
         let Self { cards, profile, spans, lookups, .. } = self;
         let cause = cards[here].look_up(profile, spans, here, (fid, lookups), cause);
@@ -361,10 +366,10 @@ fn qp_mask(adapter: &Adapter) -> u32 {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::{turns::QUANTUM, *};
     use crate::{
         Config,
-        engine::rig::{Link, Rig},
+        engine::rig::{Link, Rig, Sizes},
         state::VportRow,
     };
     use hwspec::{cqe::CqeOpcode, wqe::WqeOpcode};
@@ -415,6 +420,45 @@ mod tests {
         // 16 MiB at 1 Gb/s take 134 ms, less what a port that rested sends at once.
         let (free, limited) = (took(0), took(1000));
         assert!(free < 2.0 && (125.0..140.0).contains(&limited), "{free} ms, {limited} ms with a limit");
+    }
+
+    #[test]
+    fn a_queue_pair_waits_for_one_turn_of_another_however_often_that_ones_doorbell_rang() {
+        // Two queue pairs of one function, and of two functions of one card.
+        for pairs in [[[1, 2], [1, 2]], [[1, 2], [0, 2]]] {
+            let waits = |doorbells: u16, at: Ps| {
+                let mut rig = Rig::of_pairs(Config::default(), Link::default(), &pairs, Sizes::MEASURE);
+                let mut timed: Timed<'_, ()> =
+                    Timed::new(Profile::load("direct-x16").unwrap(), vec![0, 0, 1]);
+                let (bulk, small) = (rig.sides[0].fid, rig.sides[2].fid);
+                for posted in 1..=doorbells {
+                    rig.post_send(0, WqeOpcode::RdmaWrite, 64 << 10, 0, true);
+                    timed.ring(Cause::new(0), bulk, rig.doorbell(0), posted);
+                }
+                rig.post_send(2, WqeOpcode::RdmaWrite, 8, 0, true);
+                timed.ring(Cause::new(at), small, rig.doorbell(2), 1);
+                while rig.poll(2).is_none() {
+                    timed.step(&rig.adapter, &mut rig.machine).expect("the small one completes");
+                }
+                let waited = timed.now() - at;
+                while timed.step(&rig.adapter, &mut rig.machine).is_some() {}
+                let completed = std::iter::from_fn(|| rig.poll(0)).count();
+                assert_eq!(completed, usize::from(doorbells), "all of the other complete too");
+                waited
+            };
+            // 16 packets of 4096 bytes and their headers at 100 Gb/s.
+            let turn = u64::from(QUANTUM) * (4096 + 86) * 80;
+            // At any moment of the other's turn.
+            let moments = |doorbells| (0..8).map(move |n| (doorbells, 1 + n * 1_700_000));
+            for (doorbells, at) in [1, 8, 32, 100].into_iter().flat_map(moments) {
+                let waited = waits(doorbells, at);
+                assert!(
+                    waited < turn + 3_000_000,
+                    "{doorbells} doorbells, at {at}: {} us",
+                    waited as f64 / 1e6
+                );
+            }
+        }
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Whose turn it is to send: the queue pairs of a card go one after the other, and no faster than its port.
 
-use super::{Happened, Task, Timed, What, wire::Flight};
+use super::{Happened, Task, Timed, What, qp_mask, wire::Flight};
 use crate::{
     Adapter,
     engine::{
@@ -9,19 +9,72 @@ use crate::{
     },
     host::Host,
 };
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
-/// Packets that a queue pair sends before others have their turn.
+/// Packets that a queue pair sends at most before others have their turn.
 pub(super) const QUANTUM: u32 = 16;
+/// The same while others wait: less, for the port has something to do when a turn begins.
+const CONTESTED: u32 = 12;
 /// A card makes more packets when its port has no longer than this to do.
 const BACKLOG: Ps = 2_000_000;
+
+/// A queue pair: its function and its number there.
+type Queue = (u8, u32);
 
 /// The queue pairs of a card that wait for their turn.
 #[derive(Clone, Default)]
 pub(super) struct Turns {
-    waiting: VecDeque<Task>,
+    /// Each once, however often its doorbell rang.
+    order: VecDeque<Queue>,
+    /// The tasks of each, one for a turn. There are no two that do the same.
+    waiting: BTreeMap<Queue, VecDeque<Task>>,
+    /// The queue pair that had the last turn, and is behind all others.
+    last: Option<Queue>,
     /// There is an event for the next.
     is_called: bool,
+}
+
+impl Turns {
+    fn is_empty(&self) -> bool {
+        self.order.is_empty()
+    }
+
+    /// Lets a queue pair wait with `task`. Of doorbells by one page it goes on by the latest.
+    fn wait(&mut self, queue: Queue, task: Task) {
+        let tasks = self.waiting.entry(queue).or_default();
+        if tasks.is_empty() {
+            let had_its_turn = self.order.back().copied().filter(|back| Some(*back) == self.last);
+            let place = self.order.len() - usize::from(had_its_turn.is_some());
+            self.order.insert(place, queue);
+        }
+        match tasks.iter_mut().find(|waiting| waiting.job == task.job) {
+            Some(waiting) => {
+                let is_later = |(before, now): (u16, u16)| now.wrapping_sub(before) as i16 > 0;
+                if waiting.posted.zip(task.posted).is_none_or(is_later) {
+                    waiting.posted = task.posted;
+                }
+            }
+            None => tasks.push_back(task),
+        }
+    }
+
+    /// The next task of whoever has waited longest.
+    fn next(&mut self) -> Option<Task> {
+        let queue = self.order.pop_front()?;
+        let tasks = self.waiting.get_mut(&queue)?;
+        let task = tasks.pop_front();
+        match tasks.is_empty() {
+            true => drop(self.waiting.remove(&queue)),
+            false => self.order.push_back(queue),
+        }
+        self.last = Some(queue);
+        task
+    }
+
+    /// How many packets the next turn may have.
+    pub(super) fn quantum(&self) -> u32 {
+        if self.is_empty() { QUANTUM } else { CONTESTED }
+    }
 }
 
 impl<T> Timed<'_, T> {
@@ -52,11 +105,13 @@ impl<T> Timed<'_, T> {
         }
         if task.sends() {
             let now = self.schedule.now();
-            if !self.turns[here].waiting.is_empty() || self.is_held(here) || self.pace(here) > now {
-                self.turns[here].waiting.push_back(task);
+            let queue = (task.fid, task.queue().unwrap_or(0) & qp_mask(adapter));
+            if !self.turns[here].is_empty() || self.is_held(here) || self.pace(here) > now {
+                self.turns[here].wait(queue, task);
                 self.call(here);
                 return None;
             }
+            self.turns[here].last = Some(queue);
             task.cause = self.with_context(adapter, &task);
         }
         Some(self.carry_out(adapter, host, &task))
@@ -64,7 +119,7 @@ impl<T> Timed<'_, T> {
 
     /// Sees to it that the next turn of a card comes, if anybody waits for one and its port is not held: who lets that go on calls again.
     pub(super) fn call(&mut self, here: usize) {
-        if self.turns[here].is_called || self.turns[here].waiting.is_empty() || self.is_held(here) {
+        if self.turns[here].is_called || self.turns[here].is_empty() || self.is_held(here) {
             return;
         }
         self.turns[here].is_called = true;
@@ -84,7 +139,7 @@ impl<T> Timed<'_, T> {
             self.call(here);
             return None;
         }
-        let mut task = self.turns[here].waiting.pop_front()?;
+        let mut task = self.turns[here].next()?;
         task.cause = self.spans.then(task.cause, here, Part::Turn, now);
         let stopped = self.stopped(task.fid);
         match stopped {
