@@ -38,6 +38,7 @@ mod adapter;
 pub mod cmd;
 mod config;
 pub mod engine;
+pub mod guarded;
 pub mod host;
 pub mod identity;
 pub mod missing;

@@ -1,56 +1,62 @@
 //! Mapped pages that are missing when they are touched: their file was cut short, or its file system is full.
 //!
 //! The kernel raises SIGBUS in the thread that touched one. The handler puts zero pages in the place of what is missing, so that the
-//! access under way ends, and marks the mapping: its user looks at the mark and answers with an error. A signal for any other address
-//! goes to the handler that the program had before.
+//! access under way ends, and marks the mapping: its user looks at the mark and answers with an error. Where the access was a copy that
+//! expects it (`guarded.rs`), by SIGBUS or by SIGSEGV, the copy fails. Any other signal goes to the handler that the program had before.
 #![allow(unsafe_code)]
 
+use crate::guarded;
 use std::{
-    io,
     mem::MaybeUninit,
     ptr,
     sync::{
-        OnceLock,
+        Arc, OnceLock,
         atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering::*, compiler_fence},
     },
 };
 
-/// Mappings watched in this process at most.
-const MAPPINGS: usize = 512;
+/// Mappings in a block of [`Places`].
+const MAPPINGS: usize = 128;
 const PAGE: usize = 4096;
 
-/// Equal parts of a mapping at equal distances.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Stripes {
-    /// Offset of the first.
-    pub first: usize,
-    /// Bytes from the start of one to the start of the next.
-    pub every: usize,
-    /// Bytes of each.
-    pub len: usize,
-    /// How many there are.
-    pub count: usize,
-}
-
-impl Stripes {
-    fn have(self, offset: usize) -> bool {
-        let Some(past) = offset.checked_sub(self.first) else { return false };
-        past.checked_div(self.every).is_some_and(|n| n < self.count && past - n * self.every < self.len)
-    }
-}
-
 /// What is replaced when a page is missing.
-#[derive(Clone, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Replace {
     /// The whole mapping: its file is not to be trusted any more.
     All,
     /// The page alone; the others stay shared.
-    Page {
-        /// Pages of these parts are replaced without a mark: only this process depends on what it writes there.
-        unmarked: Stripes,
-        /// What is written to stderr with the first mark.
-        notice: String,
-    },
+    Page,
+}
+
+/// Set for good when a page of any mapping that has this mark was missing.
+#[derive(Debug, Default)]
+pub struct Mark {
+    set: AtomicBool,
+    notice: String,
+}
+
+impl Mark {
+    /// One that is not set. `notice` is what is written to stderr when it is.
+    pub fn new(notice: String) -> Arc<Self> {
+        Arc::new(Self { set: AtomicBool::new(false), notice })
+    }
+
+    /// True if a page was missing. As long as it is false, all that was copied before is what the file has.
+    #[inline]
+    pub fn is_set(&self) -> bool {
+        // The handler runs in the thread that touched the page.
+        compiler_fence(SeqCst);
+        self.set.load(Relaxed)
+    }
+
+    /// Sets it for another reason than a missing page, which `notice` tells of in the place of its own. Does only what a signal handler may
+    /// do.
+    pub fn set_for(&self, notice: &str) {
+        if !self.set.swap(true, Relaxed) {
+            // SAFETY: so many bytes are there.
+            unsafe { libc::write(libc::STDERR_FILENO, notice.as_ptr().cast(), notice.len()) };
+        }
+    }
 }
 
 /// A mapping as the signal handler sees it: no lock, no allocation.
@@ -60,71 +66,81 @@ struct Place {
     len: AtomicUsize,
     /// [`Replace::All`].
     whole: AtomicBool,
-    /// A page was missing.
-    marked: AtomicBool,
-    /// [`Stripes`], member by member.
-    unmarked: [AtomicUsize; 4],
-    notice: AtomicPtr<u8>,
-    notice_len: AtomicUsize,
+    mark: AtomicPtr<Mark>,
 }
 
-static PLACES: [Place; MAPPINGS] = [const {
-    Place {
-        base: AtomicUsize::new(0),
-        len: AtomicUsize::new(0),
-        whole: AtomicBool::new(false),
-        marked: AtomicBool::new(false),
-        unmarked: [const { AtomicUsize::new(0) }; 4],
-        notice: AtomicPtr::new(ptr::null_mut()),
-        notice_len: AtomicUsize::new(0),
-    }
-}; MAPPINGS];
+/// As many mappings as there are: blocks of them, which stay.
+struct Places {
+    block: [Place; MAPPINGS],
+    next: AtomicPtr<Places>,
+}
 
-/// What the program did with the signal before.
-static BEFORE: OnceLock<libc::sigaction> = OnceLock::new();
+impl Places {
+    const fn new() -> Self {
+        Self {
+            block: [const {
+                Place {
+                    base: AtomicUsize::new(0),
+                    len: AtomicUsize::new(0),
+                    whole: AtomicBool::new(false),
+                    mark: AtomicPtr::new(ptr::null_mut()),
+                }
+            }; MAPPINGS],
+            next: AtomicPtr::new(ptr::null_mut()),
+        }
+    }
+
+    /// All blocks.
+    fn all() -> impl Iterator<Item = &'static Self> {
+        // SAFETY: blocks are leaked before they are made known.
+        std::iter::successors(Some(&PLACES), |places| unsafe { places.next.load(Acquire).as_ref() })
+    }
+
+    /// A place that was free.
+    fn claim() -> &'static Place {
+        let free = |p: &&Place| p.base.compare_exchange(0, 1, AcqRel, Relaxed).is_ok();
+        loop {
+            if let Some(place) = Self::all().flat_map(|places| &places.block).find(free) {
+                return place;
+            }
+            let more: *mut Self = Box::leak(Box::new(Self::new()));
+            for places in Self::all() {
+                if places.next.compare_exchange(ptr::null_mut(), more, AcqRel, Relaxed).is_ok() {
+                    break;
+                }
+            }
+        }
+    }
+}
+
+static PLACES: Places = Places::new();
+
+/// The signals of an access that fails.
+const SIGNALS: [libc::c_int; 2] = [libc::SIGBUS, libc::SIGSEGV];
+
+/// The program's own action for each of them before.
+static BEFORE: OnceLock<[libc::sigaction; 2]> = OnceLock::new();
 
 /// A mapping that may be touched whether its pages are there or not, as long as this lives.
 pub struct Watched {
     place: &'static Place,
-    _notice: Vec<u8>,
+    _mark: Arc<Mark>,
 }
 
 impl Watched {
-    /// Watches `len` bytes at `base`. ENOSPC: too many are watched already.
+    /// Watches `len` bytes at `base`, and sets `mark` when a page of them is missing.
     ///
     /// # Safety
     /// They are a private or shared mapping of the caller's own that stays until the result is dropped, and that nothing is
     /// assumed of beyond what zero pages in its place provide.
-    pub unsafe fn new(base: *mut u8, len: usize, replace: Replace) -> io::Result<Self> {
+    pub unsafe fn new(base: *mut u8, len: usize, replace: Replace, mark: Arc<Mark>) -> Self {
         watch();
-        let free = |p: &&Place| p.base.compare_exchange(0, 1, AcqRel, Relaxed).is_ok();
-        let place = PLACES.iter().find(free).ok_or_else(|| io::Error::from_raw_os_error(libc::ENOSPC))?;
-        let (whole, unmarked, mut notice) = match replace {
-            Replace::All => (true, Stripes::default(), Vec::new()),
-            Replace::Page { unmarked, notice } => (false, unmarked, notice.into_bytes()),
-        };
-        place.whole.store(whole, Relaxed);
-        place.marked.store(false, Relaxed);
-        let members = [unmarked.first, unmarked.every, unmarked.len, unmarked.count];
-        place.unmarked.iter().zip(members).for_each(|(to, member)| to.store(member, Relaxed));
-        place.notice.store(notice.as_mut_ptr(), Relaxed);
-        place.notice_len.store(notice.len(), Relaxed);
+        let place = Places::claim();
+        place.whole.store(replace == Replace::All, Relaxed);
+        place.mark.store(Arc::as_ptr(&mark).cast_mut(), Relaxed);
         place.len.store(len, Relaxed);
         place.base.store(base as usize, Release);
-        Ok(Self { place, _notice: notice })
-    }
-
-    /// The mark, to look at while this lives: see [`is_marked`](Self::is_marked).
-    pub fn mark(&self) -> &'static AtomicBool {
-        &self.place.marked
-    }
-
-    /// Whether a page was missing. What was copied before this answers `false` is what the file has.
-    #[inline]
-    pub fn is_marked(&self) -> bool {
-        // The handler runs in the thread that touched the page.
-        compiler_fence(SeqCst);
-        self.place.marked.load(Relaxed)
+        Self { place, _mark: mark }
     }
 }
 
@@ -141,54 +157,50 @@ impl Place {
         if base <= 1 || !(base..base.saturating_add(len)).contains(&at) {
             return false;
         }
-        let [first, every, each, count] = self.unmarked.each_ref().map(|member| member.load(Relaxed));
-        let marks = !Stripes { first, every, len: each, count }.have(at - base);
-        let notice = marks && !self.marked.swap(true, Relaxed);
+        // SAFETY: the `Watched`, which outlives accesses to the mapping, holds the mark.
+        if let Some(mark) = unsafe { self.mark.load(Relaxed).as_ref() } {
+            mark.set_for(&mark.notice);
+        }
         let (from, bytes) = if self.whole.load(Relaxed) { (base, len) } else { (at & !(PAGE - 1), PAGE) };
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED | libc::MAP_NORESERVE;
         let prot = libc::PROT_READ | libc::PROT_WRITE;
         // SAFETY: within a mapping whose owner agreed to zero pages (`Watched::new`): pointers into it stay good. It is still
         // mapped, for an access to it is under way: the one that faulted.
         let put = unsafe { libc::mmap(from as *mut _, bytes, prot, flags, -1, 0) };
-        if put == libc::MAP_FAILED {
-            return false;
-        }
-        if notice {
-            // SAFETY: the bytes live as long as the `Watched`, which outlives accesses to the mapping.
-            unsafe {
-                let text = self.notice.load(Relaxed).cast_const().cast();
-                libc::write(libc::STDERR_FILENO, text, self.notice_len.load(Relaxed));
-            }
-        }
-        true
+        put != libc::MAP_FAILED
     }
 }
 
 /// Sets the handler up, once.
-fn watch() {
+pub(crate) fn watch() {
     BEFORE.get_or_init(|| {
-        let mut before = MaybeUninit::<libc::sigaction>::zeroed();
-        // SAFETY: plain structures; the handler keeps to what signal handlers may do.
-        unsafe {
-            let mut action = MaybeUninit::<libc::sigaction>::zeroed().assume_init();
-            action.sa_sigaction = on_bus_error as *const () as usize;
-            action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
-            libc::sigemptyset(&raw mut action.sa_mask);
-            libc::sigaction(libc::SIGBUS, &raw const action, before.as_mut_ptr());
-            before.assume_init()
-        }
+        SIGNALS.map(|signal| {
+            let mut before = MaybeUninit::<libc::sigaction>::zeroed();
+            // SAFETY: plain structures; the handler keeps to what signal handlers may do.
+            unsafe {
+                let mut action = MaybeUninit::<libc::sigaction>::zeroed().assume_init();
+                action.sa_sigaction = on_fault as *const () as usize;
+                action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
+                libc::sigemptyset(&raw mut action.sa_mask);
+                libc::sigaction(signal, &raw const action, before.as_mut_ptr());
+                before.assume_init()
+            }
+        })
     });
 }
 
-extern "C" fn on_bus_error(signal: libc::c_int, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
+extern "C" fn on_fault(signal: libc::c_int, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
     // SAFETY: the kernel's own structure; the address means something where an access raised the signal and no process sent it.
     let (at, is_access) = unsafe { ((*info).si_addr() as usize, (*info).si_code > 0) };
     // SAFETY: a thread's own variable, which the calls below may change under code that is about to look at it.
     let errno = unsafe { *libc::__errno_location() };
-    let mended = is_access && PLACES.iter().any(|place| place.mend(at));
+    let mend = || Places::all().flat_map(|places| &places.block).any(|place| place.mend(at));
+    // SAFETY: the kernel's own context of this handler.
+    let leave = || unsafe { guarded::leave(context, at) };
+    let done = is_access && (signal == libc::SIGBUS && mend() || leave());
     // SAFETY: the thread's own variable again, which nobody else can look at while its handler runs.
     unsafe { *libc::__errno_location() = errno };
-    if !mended {
+    if !done {
         pass_on(signal, info, context, is_access);
     }
 }
@@ -197,15 +209,19 @@ extern "C" fn on_bus_error(signal: libc::c_int, info: *mut libc::siginfo_t, cont
 fn pass_on(signal: libc::c_int, info: *mut libc::siginfo_t, context: *mut libc::c_void, is_access: bool) {
     // SAFETY: plain structures of integers.
     let none: libc::sigaction = unsafe { MaybeUninit::zeroed().assume_init() };
-    let before = BEFORE.get().unwrap_or(&none);
+    let place = SIGNALS.iter().position(|one| *one == signal);
+    let before = BEFORE.get().zip(place).map_or(&none, |(before, place)| &before[place]);
     match before.sa_sigaction {
         libc::SIG_IGN if !is_access => {}
         libc::SIG_DFL | libc::SIG_IGN => {
-            // The program ends by this signal, as it would without us: no access that raised it can be ignored.
-            // SAFETY: the default action needs nothing; the signal is delivered when this handler returns.
+            // The program ends by this signal, as it would without us: no access that raised it can be ignored. It is done again when
+            // this handler returns, so that a core shows where it was.
+            // SAFETY: the default action needs nothing; a signal that was sent is delivered when this handler returns.
             unsafe {
                 libc::sigaction(signal, &raw const none, ptr::null_mut());
-                libc::raise(signal);
+                if !is_access {
+                    libc::raise(signal);
+                }
             }
         }
         handler => {
@@ -256,18 +272,15 @@ mod tests {
     #[test]
     fn a_missing_page_reads_as_zeros_and_is_marked_and_the_others_stay_shared() {
         let (file, at) = cut(8);
-        let unmarked = Stripes { first: PAGE, every: 3 * PAGE, len: PAGE, count: 2 };
-        let replace = Replace::Page { unmarked, notice: String::new() };
+        let mark = Mark::new(String::new());
         // SAFETY: the mapping is the test's own and stays.
-        let watched = unsafe { Watched::new(at, 8 * PAGE, replace) }.unwrap();
+        let _watched = unsafe { Watched::new(at, 8 * PAGE, Replace::Page, mark.clone()) };
         // SAFETY: within the mapping.
         let touch = |page: usize| unsafe { at.add(page * PAGE).write_volatile(1) };
-        [1, 4].into_iter().for_each(touch);
-        assert!(!watched.is_marked(), "those pages are not marked");
-        // Where a third part would lie.
-        touch(7);
-        assert!(watched.is_marked());
         touch(0);
+        assert!(!mark.is_set(), "the first page is there");
+        touch(7);
+        assert!(mark.is_set());
         let mut byte = [0];
         file.read_at(&mut byte, 0).unwrap();
         assert_eq!(byte, [1], "the first page was there, and is the file's");
@@ -301,7 +314,11 @@ mod tests {
         let (_another, theirs) = cut(2);
         // SAFETY: mappings of the test's own that stay.
         unsafe {
-            let _watched = [first, last].map(|at| Watched::new(at, 2 * PAGE, Replace::All).unwrap());
+            // More mappings than a block of places has lie between the two.
+            let watch = |at| Watched::new(at, 2 * PAGE, Replace::All, Arc::default());
+            let _first = watch(first);
+            let _more: Vec<_> = (0..2 * MAPPINGS).map(|_| watch(first)).collect();
+            let _last = watch(last);
             first.add(PAGE).write_volatile(1);
             theirs.add(PAGE).write_volatile(1);
             last.add(PAGE).write_volatile(1);

@@ -64,14 +64,14 @@ pub struct BackingFile<'a> {
     pub file: &'a File,
     /// Device number of its file system and its inode.
     pub id: (u64, u64),
-    /// Where the whole file is mapped, if it is: migrated pages are read there, whatever protection the program gave
-    /// its own addresses.
+    /// If the pages are mapped elsewhere too, in a view: the address that the file's first byte would have in it. Migrated pages are read
+    /// there, whatever protection the program gave its own addresses.
     pub view: Option<usize>,
 }
 
 impl BackingFile<'_> {
     fn extent(&self, offset: u64, len: usize) -> Extent {
-        let view = self.view.map_or(0, |base| base + offset as usize);
+        let view = self.view.map_or(0, |base| base.wrapping_add(offset as usize));
         Extent { file: self.id, offset, len: len as u64, view }
     }
 }

@@ -24,15 +24,20 @@ pub struct Extent {
 }
 
 impl Extent {
-    /// The parts of `areas` where the program has it mapped. Mappings that begin at the file's first byte are none:
-    /// they are views of the whole file.
+    /// The parts of `areas` where the program has it mapped: the view is none of them.
     pub fn mapped_in<'a>(&'a self, areas: &'a [Area]) -> impl Iterator<Item = Area> + 'a {
-        let ours = areas.iter().filter(|area| area.shared && area.file == self.file && area.offset != 0);
+        let ours = areas.iter().filter(|area| area.shared && area.file == self.file);
         ours.filter_map(|area| {
             let first = area.offset.max(self.offset);
             let end = (area.offset + area.size() as u64).min(self.offset + self.len);
             let start = area.start + first.saturating_sub(area.offset) as usize;
-            (first < end).then(|| Area { start, end: start + (end - first) as usize, offset: first, ..*area })
+            let viewed = self.view != 0 && start == self.view + first.saturating_sub(self.offset) as usize;
+            (first < end && !viewed).then(|| Area {
+                start,
+                end: start + (end - first) as usize,
+                offset: first,
+                ..*area
+            })
         })
     }
 

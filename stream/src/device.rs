@@ -16,13 +16,16 @@ impl Memory for GuestMemory {
 /// A function whose client's stream is recorded.
 pub struct Recording {
     function: Arc<dyn Function>,
-    tap: Tap,
+    tap: Arc<Tap>,
 }
 
 impl Recording {
     /// Records what is sent to `function`, whose number is `fid`.
     pub fn new(function: Arc<dyn Function>, fid: u8, recorder: Arc<Recorder>) -> Self {
-        Self { function, tap: Tap::new(recorder, fid) }
+        let tap = Arc::new(Tap::new(recorder, fid));
+        let told = tap.clone();
+        function.guest().memory.watch(move |memory, at, data| told.gives(memory, at, data));
+        Self { function, tap }
     }
 }
 

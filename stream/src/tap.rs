@@ -162,23 +162,46 @@ impl Tap {
         };
         let slots: Vec<u8> =
             state.pending.iter().filter(|(_, sent)| answered(sent)).map(|(slot, _)| *slot).collect();
-        for sent in slots.into_iter().filter_map(|slot| state.pending.remove(&slot)) {
+        for slot in slots {
+            let Some(sent) = state.pending.remove(&slot) else { continue };
             let mut raw = [0; CmdQueueEntry::SIZE];
             memory.read(sent.at, &mut raw);
-            let entry = CmdQueueEntry::from_bytes(raw);
-            let mut output = entry.command_output_inline_data().to_vec();
-            for at in &sent.boxes {
-                let mut data = [0; BOX_DATA];
-                memory.read(*at, &mut data);
-                output.extend_from_slice(&data);
-            }
-            output.truncate(sent.output_len);
-            if entry.status() == 0 && CmdOut::read(&output).status() == Status::Ok {
-                state.rings.command(&sent.input, &output);
-            }
-            let event = Event::Command { input: sent.input, output, delivery: Some(entry.status()) };
-            self.put(sent.place, event);
+            self.answer(state, memory, sent, CmdQueueEntry::from_bytes(raw));
         }
+    }
+
+    /// The function is about to write `data` at `at`. A command whose entry is given back by that is written down now: once the
+    /// driver can see the answer, another of its processors may have put the next command there before we look.
+    pub fn gives(&self, memory: &dyn Memory, at: u64, data: &[u8]) {
+        let state = &mut *self.state();
+        let within = |byte: u64| byte.checked_sub(at).and_then(|n| data.get(usize::try_from(n).ok()?));
+        let given = |sent: &Pending| within(sent.at.wrapping_add(OWNER)).is_some_and(|byte| byte & 1 == 0);
+        let Some(slot) = state.pending.iter().find(|(_, sent)| given(sent)).map(|(slot, _)| *slot) else {
+            return;
+        };
+        let Some(sent) = state.pending.remove(&slot) else { return };
+        let mut raw = [0; CmdQueueEntry::SIZE];
+        memory.read(sent.at, &mut raw);
+        for (address, byte) in (sent.at..).zip(&mut raw) {
+            *byte = within(address).copied().unwrap_or(*byte);
+        }
+        self.answer(state, memory, sent, CmdQueueEntry::from_bytes(raw));
+    }
+
+    /// Writes down a command and its answer, which is in `entry` and in its mailboxes.
+    fn answer(&self, state: &mut State, memory: &dyn Memory, sent: Pending, entry: CmdQueueEntry) {
+        let mut output = entry.command_output_inline_data().to_vec();
+        for at in &sent.boxes {
+            let mut data = [0; BOX_DATA];
+            memory.read(*at, &mut data);
+            output.extend_from_slice(&data);
+        }
+        output.truncate(sent.output_len);
+        if entry.status() == 0 && CmdOut::read(&output).status() == Status::Ok {
+            state.rings.command(&sent.input, &output);
+        }
+        let event = Event::Command { input: sent.input, output, delivery: Some(entry.status()) };
+        self.put(sent.place, event);
     }
 
     /// The function is reset: commands that were not answered never will be.

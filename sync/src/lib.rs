@@ -37,7 +37,7 @@
 //!
 //! [`BiasedMutex`] is the same for threads of one process, and cheaper for it. Beside the two stands what they and
 //! their users need of the machine: the number of a thread ([`this_thread`]), barriers in other threads ([`barrier`]),
-//! forks ([`fork`]) and a thread that no signal interrupts ([`Quiet`]).
+//! forks ([`fork`]), a thread that no signal interrupts ([`Quiet`]), and descriptors that the program may close ([`Kept`]).
 
 pub mod barrier;
 mod bell;
@@ -45,6 +45,7 @@ mod bias;
 #[cfg(all(test, loom))]
 mod checker;
 pub mod fork;
+mod kept;
 pub mod laboratory;
 mod lock;
 mod mutex;
@@ -53,6 +54,7 @@ mod ring;
 mod thread;
 
 pub use bell::Bell;
+pub use kept::{Identity, Kept};
 pub use lock::{Dead, Holding, Lock, Patience};
 pub use mutex::{BiasedGuard, BiasedMutex};
 pub use quiet::Quiet;

@@ -6,7 +6,7 @@ use std::mem::MaybeUninit;
 /// While it lives, no signal handler runs in this thread, and a thread that is started here begins with all signals
 /// blocked.
 ///
-/// SIGBUS is the exception: the kernel kills a thread that touches a missing page with that signal blocked, without
+/// SIGBUS and SIGSEGV are the exceptions: the kernel kills a thread that touches a missing page with its signal blocked, without
 /// calling its handler.
 pub struct Quiet(libc::sigset_t);
 
@@ -20,6 +20,7 @@ impl Quiet {
         unsafe {
             libc::sigfillset(all.as_mut_ptr());
             libc::sigdelset(all.as_mut_ptr(), libc::SIGBUS);
+            libc::sigdelset(all.as_mut_ptr(), libc::SIGSEGV);
             libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), old.as_mut_ptr());
             Self(old.assume_init())
         }
@@ -38,18 +39,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_thread_started_while_quiet_blocks_all_signals_but_sigbus() {
+    fn a_thread_started_while_quiet_blocks_all_signals_but_those_of_a_missing_page() {
         let quiet = Quiet::new();
         let blocked = std::thread::spawn(|| {
             let mut set = MaybeUninit::<libc::sigset_t>::uninit();
             // SAFETY: the set is written before it is read.
             unsafe {
                 libc::pthread_sigmask(libc::SIG_BLOCK, std::ptr::null(), set.as_mut_ptr());
-                [libc::SIGBUS, libc::SIGTERM, libc::SIGALRM]
+                [libc::SIGBUS, libc::SIGSEGV, libc::SIGTERM, libc::SIGALRM]
                     .map(|signal| libc::sigismember(set.as_ptr(), signal))
             }
         });
         drop(quiet);
-        assert_eq!(blocked.join().unwrap(), [0, 1, 1]);
+        assert_eq!(blocked.join().unwrap(), [0, 0, 1, 1]);
     }
 }

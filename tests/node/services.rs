@@ -226,6 +226,8 @@ fn address_handles_are_of_this_port_and_its_table() {
     for attr in bad {
         assert_eq!(Ah::create(&a.pd, &attr).err().expect("refused").errno(), libc::EINVAL, "{attr:?}");
     }
+    let empty = AddressHandle { sgid_index: 31, ..good };
+    assert_eq!(Ah::create(&a.pd, &empty).err().expect("refused").errno(), libc::ENODATA);
     let ah = Ah::create(&a.pd, &good).expect("an address handle");
     assert_eq!(a.pd.clone().dealloc().expect_err("it is in use").errno(), libc::EBUSY);
     drop(ah);

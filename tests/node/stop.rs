@@ -89,8 +89,9 @@ fn a_program_killed_beside_a_stopped_peer_is_cleaned_up_after_without_holding_up
         let victim = random.draw() as usize >> 7 & 1;
         programs[victim].stop();
         programs[1 - victim].kill();
-        let took = bystander.one(&format!("round {round}"));
-        assert!(took < UNDISTURBED, "{took:?}");
+        // It may have been stopped while it cleaned up after the dead of the last round, with the node's lock; that is said in time.
+        let (took, refused) = bystander.beside(programs[victim].pid(), &format!("round {round}"));
+        assert!(took < UNDISTURBED || refused, "{took:?}");
         programs[victim].go_on();
         let status = programs[victim].expect("failed", SOON).unwrap_or_else(|e| panic!("round {round}: {e}"));
         assert_eq!(status, "RetryExcErr");

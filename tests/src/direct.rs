@@ -369,7 +369,7 @@ impl Transport for Slot {
             vector,
             Some(MsixMessage { address: 0xfee0_0000, data: vector.into() }),
         );
-        Ok(Interrupt { fd })
+        Interrupt::of(fd)
     }
     fn reset(&self) -> io::Result<()> {
         let Inner { adapter, process, .. } = &mut *self.machine.inner();

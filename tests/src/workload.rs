@@ -20,7 +20,7 @@ const AT_ONCE: usize = 3;
 const FUNCTIONS: u64 = 6;
 const VFS: u8 = 9;
 /// The files that a node's directory keeps.
-const FILES: [&str; 5] = ["adapter", "lib", "parties", "ports", "userns"];
+const FILES: [&str; 4] = ["adapter", "parties", "ports", "userns"];
 /// How long a pair may take: some seconds of work, beside others, and stopped now and then.
 const LIMIT: Duration = Duration::from_secs(60);
 /// How long a client may take to learn that its server is dead: 8 timeouts of 67 to 270 ms, and as long again to end; on a

@@ -198,6 +198,15 @@ pub(crate) fn place(
     Ok(())
 }
 
+/// True if the memory behind the pieces of a packet is there: a program may have unmapped what it registered. Each lies in a page or two, so
+/// its ends tell.
+#[cold]
+pub(crate) fn are_there(step: &mut Step<'_>, rid: Rid, pieces: &[Piece]) -> bool {
+    let mut there = |at| !matches!(step.read(rid, at, &mut [0]), Err(Abort::Source | Abort::Destination));
+    let ends = |piece: &Piece| [piece.at, piece.at.wrapping_add(u64::from(piece.len).saturating_sub(1))];
+    pieces.iter().filter(|piece| piece.len > 0).flat_map(ends).all(&mut there)
+}
+
 /// Bytes of a payload, read into the front of `into`.
 pub(crate) fn bytes(step: &mut Step<'_>, data: &SlotPayload<'_>, into: &mut [u8]) -> Result<(), Abort> {
     match *data {

@@ -115,10 +115,34 @@ fn resume(w: &mut Work<'_, '_, '_>, budget: &mut u32) {
             w.ready = true;
             return;
         }
-        if let Err(failure) = again(w, &record).and_then(|wqe| transmit(w, &record, &wqe, budget)) {
+        let sent = again(w, &record).and_then(|wqe| {
+            if at == w.q.requester.head && w.q.requester.is_repeating() {
+                is_there(w, &record, &wqe)?;
+            }
+            transmit(w, &record, &wqe, budget)
+        });
+        if let Err(failure) = sent {
             return settle::mark_failed(w, at, failure);
         }
     }
+}
+
+/// A packet is sent again: perhaps the peer could not copy its payload, because the program has unmapped that since.
+#[cold]
+fn is_there(w: &mut Work<'_, '_, '_>, record: &SendRecord, wqe: &Wqe) -> Result<(), Failure> {
+    if wqe.inline || kind_of(wqe.opcode).is_none_or(Kind::is_answered) {
+        return Ok(());
+    }
+    let mtu = u32::from(w.q.mtu.max(256));
+    let from = w.q.requester.packet * mtu;
+    let len = mtu.min(record.request.length.saturating_sub(from));
+    let mut pieces = std::mem::take(&mut w.step.buffers.pieces);
+    let list = &w.step.buffers.wqe[usize::from(wqe.data[0])..usize::from(wqe.data[1])];
+    let found = lists::resolve(w.func, w.domain(), list, from, len, lists::GATHER, &mut pieces);
+    // A fault of the list itself is seen when it is sent.
+    let there = found.is_err() || lists::are_there(w.step, w.func.rid(), &pieces);
+    w.step.buffers.pieces = pieces;
+    if there { Ok(()) } else { Err(Failure::new(CqeSyndrome::LocalProtErr, vendor_err::LKEY)) }
 }
 
 /// Fetches the WQE of a request under way once more. A program that wrote over it meanwhile has broken its word.

@@ -101,6 +101,16 @@ impl Responses for Work<'_, '_, '_> {
         let access = if right == Rights::WRITE { access::REMOTE_WRITE } else { access::REMOTE_READ };
         translate::check(self.func, self.user(), rkey, va, len.into(), access).is_ok()
     }
+    #[cold]
+    fn is_there(&mut self, rkey: u32, va: u64, len: u32) -> bool {
+        let mut pieces = std::mem::take(&mut self.step.buffers.pieces);
+        pieces.clear();
+        let user = self.user();
+        let found = translate::pieces(self.func, user, rkey, va, len, access::REMOTE_READ, &mut pieces);
+        let there = found.is_ok() && lists::are_there(self.step, self.func.rid(), &pieces);
+        self.step.buffers.pieces = pieces;
+        there
+    }
     fn checks_ahead(&self) -> bool {
         self.profile() == Profile::Ibta
     }

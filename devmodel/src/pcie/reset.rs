@@ -145,6 +145,7 @@ impl Adapter {
     ) -> Option<FunctionSet> {
         let mut func = Func::lock_with(self.region(), fid, host, patience)?;
         cmd::end_objects(&mut func, host, |_| true);
+        let before = func.function().free;
         defaults(&mut func, self.config());
         *func.function_mut(|f| &mut f.pci_command) = pci_command;
         if let Some(sriov) = sriov {
@@ -152,6 +153,7 @@ impl Adapter {
                 .copy_from_slice(sriov);
         }
         func.commit(host);
+        func.give_all_back(&before);
         drop(func);
         let mut locked = purge_frames(self.region(), host, fid, patience)?;
         Func::lock_with(self.region(), fid, host, patience)?.forget_peers(host, self.functions());

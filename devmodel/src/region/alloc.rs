@@ -1,6 +1,6 @@
 //! Allocation of rows and of translation ranges.
 
-use super::{Func, Table, func::Row};
+use super::{Func, Table, freed::Freed, func::Row};
 use crate::{
     host::Party,
     state::{FreeList, Head},
@@ -58,12 +58,18 @@ impl Func<'_> {
             // A number before the first or behind the last is damage.
             let index = free.fresh.checked_sub(1 + bit.trailing_zeros()).filter(|index| *index < rows);
             let index = index.ok_or(Shortage::Full)?;
+            self.reach_row(R::TABLE, index)?;
             self.back_along(R::TABLE, index)?;
+            self.forget_link(R::TABLE, index);
             index
         } else {
             // A list that leads out of the table is damage: nothing behind it can be found.
             let index = free.head.checked_sub(1).filter(|index| *index < rows).ok_or(Shortage::Full)?;
-            free.head = self.any_row_mut::<R>(index).head().next_free;
+            self.reach_row(R::TABLE, index)?;
+            if !self.clothe(R::TABLE, index) {
+                return Err(Shortage::NoMemory);
+            }
+            free.head = self.next_free(R::TABLE, index);
             if free.head == 0 {
                 free.tail = 0;
             }
@@ -98,9 +104,11 @@ impl Func<'_> {
         let Some(row) = self.row_mut::<R>(index) else { return };
         *row.head_mut() = Head::default();
         match free.tail.checked_sub(1).filter(|tail| *tail < self.rows(R::TABLE)) {
-            Some(tail) => self.any_row_mut::<R>(tail).head_mut().next_free = index + 1,
+            Some(tail) => self.set_next_free(R::TABLE, tail, index + 1),
             None => free.head = index + 1,
         }
+        self.set_next_free(R::TABLE, index, 0);
+        self.freed.push(Freed::Row(R::TABLE, index));
         free.tail = index + 1;
         free.used = free.used.saturating_sub(1);
         *self.function_mut(|f| &mut f.free[R::TABLE as usize]) = free;
@@ -114,7 +122,8 @@ impl Func<'_> {
     /// Indices of all rows of `R` in use, in order, found from the rows ever used.
     pub fn live<R: Row>(&self) -> Vec<u32> {
         let used = self.function().free[R::TABLE as usize].fresh.min(self.rows(R::TABLE));
-        (0..used).filter(|i| self.row::<R>(*i).is_some()).collect()
+        let has_memory = |index: &u32| !self.region().is_bare(self.block(), R::TABLE, *index as usize);
+        (0..used).filter(has_memory).filter(|i| self.row::<R>(*i).is_some()).collect()
     }
 
     /// Allocates `len` translation entries. They are not cleared.
@@ -126,6 +135,8 @@ impl Func<'_> {
             return Err(Shortage::Full);
         }
         let class = len.next_power_of_two().trailing_zeros();
+        // It may get the very translations that this job freed.
+        self.freed.retain(|freed| !matches!(freed, Freed::Translations(..)));
         let first = self.take_mtt(class)?;
         *self.function_mut(|f| &mut f.mtt_used) += 1 << class;
         Ok(MttRange { first, len })
@@ -138,6 +149,10 @@ impl Func<'_> {
             return Err(Shortage::Full);
         }
         if head != 0 {
+            self.reach(Table::Mtt, head + (1 << class) - 1)?;
+            if !self.clothe_translations(head, class) {
+                return Err(Shortage::NoMemory);
+            }
             // Journaled, for the entry will be written over: the list must be whole again if the job is taken back.
             let next = *self.plain_mut::<u64>(Table::Mtt, head) as u32;
             self.function_mut(|f| &mut f.mtt_free)[class as usize] = next;
@@ -174,6 +189,7 @@ impl Func<'_> {
         }
         let class = range.len.next_power_of_two().trailing_zeros();
         self.give_mtt(range.first, class);
+        self.freed.push(Freed::Translations(range.first, range.len));
         let used = self.function().mtt_used;
         *self.function_mut(|f| &mut f.mtt_used) = used.saturating_sub(1 << class);
     }

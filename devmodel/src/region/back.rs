@@ -7,10 +7,11 @@
 
 use super::{
     Func, Geometry, Region, Shortage, Sync, Table, journal_layout,
-    layout::{OUTLET_LANES, OUTLET_WORDS, Outlet, PAGE, PAYLOAD, SLOTS, SYNC},
+    layout::{OUTLET_LANES, Outlet, PAGE, PAYLOAD, SLOTS},
+    queues::READY,
+    window::Block,
 };
 use crate::host::Party;
-use crate::missing::Stripes;
 use crate::state::{FunctionRow, ReadResource, SendRecord};
 use std::sync::atomic::Ordering::{AcqRel, Acquire};
 
@@ -18,7 +19,7 @@ use std::sync::atomic::Ordering::{AcqRel, Acquire};
 const TOGETHER: usize = SLOTS / 64;
 
 /// Rows of other tables that belong to rows of one: the table, and how many for each.
-const fn along(table: Table) -> &'static [(Table, u32)] {
+pub(super) const fn along(table: Table) -> &'static [(Table, u32)] {
     match table {
         Table::Qp => &[
             (Table::SendRecord, SendRecord::PER_QP as u32),
@@ -29,89 +30,104 @@ const fn along(table: Table) -> &'static [(Table, u32)] {
     }
 }
 
-impl Geometry {
-    /// Where the journals of all functions lie. A party that loses pages of its own there goes on; it only can't be taken back what
-    /// it was at when it is killed.
-    pub fn journals(&self) -> Stripes {
-        Stripes {
-            first: self.function_base(0) + self.table_offset(Table::Journal),
-            every: self.block(),
-            len: Table::Journal.rows(self) * journal_layout::SIZE,
-            count: self.functions.into(),
-        }
-    }
+/// Timers and places of those that are ready, as many as can be in use at once where so many rows of a table were ever used: two timers
+/// of each QP, one of each CQ and RQ; a ring whose length is a power of two.
+pub(super) fn at_once(used: impl Fn(Table) -> u32) -> [u32; 2] {
+    let timers = 2 * used(Table::Qp) + used(Table::Cq) + used(Table::Rq);
+    let ready = match used(Table::Qp) + used(Table::Sq) {
+        0 => 0,
+        some => some.next_power_of_two(),
+    };
+    [timers, ready]
 }
 
 impl Region {
-    fn back_part(&self, base: usize, table: Table, from: usize, len: usize) -> bool {
-        self.memory.back(base + self.offsets[table as usize] + from, len)
+    /// Sees to it that `len` bytes at `from` of a function's table have memory, and that this process has mapped them.
+    pub(super) fn back_part(&self, block: &Block, table: Table, from: usize, len: usize) -> bool {
+        let last = (from + len.max(1) - 1) / self.sizes[table as usize];
+        self.reach(block, table, last.min(self.counts[table as usize] - 1))
+            && self.memory.back(block.offset + self.offsets[table as usize] + from, len)
     }
 
-    /// Sees to it that what belongs to no use of any function has memory: the words of all functions that parties touch without a
-    /// lock. The cleaner of a dead party looks at all of them.
+    /// Sees to it that what belongs to no use of any function has memory: the words that parties touch without a lock. The cleaner
+    /// of a dead party looks at all of them.
     pub fn back_words(&self) -> bool {
-        (0..self.functions()).all(|fid| self.back_part(self.checked_base(fid), Table::Sync, 0, SYNC))
-            && [Outlet::Uplink, Outlet::Capture].into_iter().all(|which| {
-                (0..OUTLET_LANES).all(|lane| self.memory.back(self.outlet_lane(which, lane), OUTLET_WORDS))
-            })
+        self.memory.back(0, Geometry::FRONT)
     }
 
     /// Sees to it that what every use of function `fid` by `party` touches has memory beyond [`back_words`](Self::back_words): its registers, the slots of its receive
     /// ring, and as much of the party's journal as jobs of ordinary size fill. False: there is none.
     pub fn back_function(&self, fid: u8, party: Party) -> bool {
-        let base = self.checked_base(fid);
+        let block = self.block(fid);
         let slots = SLOTS * self.sizes[Table::RxSlot as usize];
-        self.back_part(base, Table::Function, 0, size_of::<FunctionRow>())
-            && self.back_part(base, Table::RxSlot, 0, slots)
+        self.reach_function(block, party)
+            // A function is taken apart by asking of every row if it has memory.
+            && self.reach(block, Table::Link, self.rows(Table::Link) - 1)
+            && self.back_part(block, Table::Function, 0, size_of::<FunctionRow>())
+            && self.back_part(block, Table::RxSlot, 0, slots)
             && self.back_journal(fid, party)
     }
 
     /// The part of [`back_function`](Self::back_function) that a party needs which runs the function without having it open.
     pub fn back_journal(&self, fid: u8, party: Party) -> bool {
-        let at = (usize::from(party.0) & (self.rows(Table::Journal) - 1)) * journal_layout::SIZE;
-        let base = self.checked_base(fid);
-        journal_layout::OFTEN_USED
-            .iter()
-            .all(|(from, len)| self.back_part(base, Table::Journal, at + from, *len))
+        let first = self.offsets[Table::Journal as usize] + self.journal_of(party) * journal_layout::SIZE;
+        let at = self.block(fid).offset + first;
+        journal_layout::OFTEN_USED.iter().all(|(from, len)| self.memory.back(at + from, *len))
     }
 
     /// Sees to it that the first lane of an outlet has memory; else says how many bytes it needs. The other lanes, which are used
     /// while a filler of the first is stopped, ask for each frame.
     pub fn back_outlet(&self, which: Outlet) -> Result<(), usize> {
-        let len = OUTLET_WORDS + self.geometry.outlet_size(which);
-        if self.memory.back(self.outlet_lane(which, 0), len) { Ok(()) } else { Err(len) }
+        let len = self.geometry.outlet_size(which);
+        let mapped = (0..OUTLET_LANES).all(|lane| self.lane_pointer(which, lane).is_some());
+        if mapped && self.memory.back(self.geometry.lane_at(which, 0), len) { Ok(()) } else { Err(len) }
     }
 
-    /// Whether the payload of slot `index` of the receive ring has memory, in the block that starts at `base`; if not, it is asked
-    /// for.
+    /// True if the payload of slot `index` of a function's receive ring has memory; if not, it is asked for.
     #[inline(always)]
-    pub(super) fn has_payload(&self, base: usize, index: usize) -> bool {
+    pub(super) fn has_payload(&self, block: &Block, index: usize) -> bool {
         let group = index / TOGETHER;
         let word = if group < 32 { Sync::RxBacked } else { Sync::RxBackedToo };
-        self.sync_at(base, word).load(Acquire) & 1 << (group % 32) != 0
-            || self.back_payload(base, group, word)
+        block.sync(word).load(Acquire) & 1 << (group % 32) != 0 || self.back_payload(block, group, word)
     }
 
     #[cold]
     #[inline(never)]
-    fn back_payload(&self, base: usize, group: usize, word: Sync) -> bool {
+    fn back_payload(&self, block: &Block, group: usize, word: Sync) -> bool {
         let len = TOGETHER * PAYLOAD;
-        let backed = self.back_part(base, Table::RxPayload, group * len, len);
+        let backed = self.back_part(block, Table::RxPayload, group * len, len);
         if backed {
-            self.sync_at(base, word).fetch_or(1 << (group % 32), AcqRel);
+            block.sync(word).fetch_or(1 << (group % 32), AcqRel);
         }
         backed
     }
 }
 
 impl Func<'_> {
+    /// Maps row `index` of `table`.
+    pub(super) fn reach(&self, table: Table, index: u32) -> Result<(), Shortage> {
+        let index = (index as usize).min(self.rows(table) as usize - 1);
+        if self.region().reach(self.block(), table, index) { Ok(()) } else { Err(Shortage::NoMemory) }
+    }
+
+    /// Maps what the use of row `index` of a table of objects touches: another process may have given it memory.
+    pub(super) fn reach_row(&self, table: Table, index: u32) -> Result<(), Shortage> {
+        self.reach(table, index)?;
+        self.reach(Table::Link, self.link(table, index))?;
+        along(table).iter().try_for_each(|(other, each)| self.reach(*other, (index + 1) * each - 1))?;
+        let [timers, ready] = at_once(|table| self.function().free[table as usize].fresh);
+        self.reach(Table::Timer, timers)?;
+        self.reach(Table::Ready, ready.max(READY))
+    }
+
     /// Sees to it that rows `from..to` of `table` have memory. Those before `from` have.
     pub(crate) fn back_rows(&self, table: Table, from: u32, to: u32) -> Result<(), Shortage> {
+        self.reach(table, to.saturating_sub(1))?;
         let size = self.region().sizes[table as usize];
         // Tables begin at pages.
         let had = (from as usize * size).next_multiple_of(PAGE);
         let end = (to.min(self.rows(table)) as usize * size).next_multiple_of(PAGE);
-        let there = end <= had || self.region().back_part(self.base(), table, had, end - had);
+        let there = end <= had || self.region().back_part(self.block(), table, had, end - had);
         if there { Ok(()) } else { Err(Shortage::NoMemory) }
     }
 
@@ -119,7 +135,7 @@ impl Func<'_> {
     pub(super) fn back_along(&self, table: Table, index: u32) -> Result<(), Shortage> {
         let there = along(table).iter().all(|(other, each)| {
             let size = self.region().sizes[*other as usize] * *each as usize;
-            self.region().back_part(self.base(), *other, index as usize * size, size)
+            self.region().back_part(self.block(), *other, index as usize * size, size)
         });
         if there { Ok(()) } else { Err(Shortage::NoMemory) }
     }
@@ -127,18 +143,15 @@ impl Func<'_> {
     /// Sees to it that rows `fresh..end` of `table`, which were never used, have memory, and what timers and turns they may take.
     pub(super) fn back_fresh(&self, table: Table, fresh: u32, end: u32) -> Result<(), Shortage> {
         self.back_rows(table, fresh, end)?;
+        if !self.back_links(table, fresh, end) {
+            return Err(Shortage::NoMemory);
+        }
         if matches!(table, Table::Qp | Table::Cq | Table::Sq | Table::Rq) {
             let before = |t: Table| self.function().free[t as usize].fresh;
             let after = |t: Table| if t as u8 == table as u8 { end } else { before(t) };
-            // As many as can be in use at once: two timers of each QP, one of each CQ and RQ.
-            let timers = |of: &dyn Fn(Table) -> u32| 2 * of(Table::Qp) + of(Table::Cq) + of(Table::Rq);
-            self.back_rows(Table::Timer, timers(&before), timers(&after))?;
-            // The ring of those that are ready is a power of two.
-            let ready = |of: &dyn Fn(Table) -> u32| match of(Table::Qp) + of(Table::Sq) {
-                0 => 0,
-                some => some.next_power_of_two(),
-            };
-            self.back_rows(Table::Ready, ready(&before), ready(&after))?;
+            let ([timers, ready], [more_timers, more_ready]) = (at_once(before), at_once(after));
+            self.back_rows(Table::Timer, timers, more_timers)?;
+            self.back_rows(Table::Ready, ready, more_ready)?;
         }
         Ok(())
     }
@@ -151,18 +164,23 @@ mod tests {
     use crate::state::{CqRow, FlowEntryRow, FreeList, MkeyRow, QpRow};
     use std::{
         collections::BTreeSet,
+        ptr::NonNull,
         sync::{
             Arc, Mutex,
             atomic::{AtomicUsize, Ordering::Relaxed},
         },
     };
 
-    /// Asks nobody.
-    struct Plenty;
+    /// In the place of the memory that is taken out of a region.
+    struct Taken;
 
-    impl Memory for Plenty {
+    // SAFETY: maps nothing.
+    unsafe impl Memory for Taken {
+        fn map(&self, _: usize, _: usize) -> Option<NonNull<u8>> {
+            None
+        }
         fn back(&self, _: usize, _: usize) -> bool {
-            true
+            false
         }
     }
 
@@ -179,7 +197,12 @@ mod tests {
         asked: AtomicUsize,
     }
 
-    impl Memory for Scarce {
+    // SAFETY: as the memory within.
+    unsafe impl Memory for Scarce {
+        fn map(&self, offset: usize, len: usize) -> Option<NonNull<u8>> {
+            self.inner.map(offset, len)
+        }
+
         fn back(&self, offset: usize, len: usize) -> bool {
             self.books.asked.fetch_add(1, Relaxed);
             let mut given = self.books.given.lock().unwrap();
@@ -198,14 +221,14 @@ mod tests {
         let mut region = Region::private(Geometry::SMALL);
         let books = Arc::new(Books::default());
         books.left.store(pages, Relaxed);
-        let inner = std::mem::replace(&mut region.memory, Box::new(Plenty));
+        let inner = std::mem::replace(&mut region.memory, Box::new(Taken));
         region.memory = Box::new(Scarce { inner, books: books.clone() });
         (region, books)
     }
 
     /// Pages of function 1's block that something was written to and that were not given memory before.
     fn untold(region: &Region, books: &Books) -> Vec<usize> {
-        let block = region.checked_base(1)..region.checked_base(2);
+        let block = region.block(1).offset..region.block(2).offset;
         let given = books.given.lock().unwrap();
         let touched = region.snapshot().pages.into_iter().map(|(offset, _)| offset);
         touched.filter(|offset| block.contains(offset) && !given.contains(&(offset / PAGE))).collect()
@@ -308,7 +331,8 @@ mod tests {
         let mut func = Func::lock(&region, 1, &mut host);
         for blocks in 1..=2 {
             (0..FreeList::BLOCK).for_each(|_| _ = func.alloc::<MkeyRow>(0, Party(1)).unwrap());
-            assert_eq!(books.asked.load(Relaxed), blocks);
+            // And once for the links of a thousand rows.
+            assert_eq!(books.asked.load(Relaxed), blocks + 1);
         }
     }
 
@@ -345,7 +369,7 @@ mod tests {
         let mut frame = Vec::new();
         let taken = std::iter::from_fn(|| ring.pop(&mut frame)).count();
         assert_eq!((taken, ring.lost()), (2, 1));
-        let outlets = region.geometry.outlet_base(Outlet::Uplink)..region.checked_base(0);
+        let outlets = region.geometry.lane_at(Outlet::Uplink, 0)..region.block(0).offset;
         let given = books.given.lock().unwrap();
         for (offset, _) in region.snapshot().pages {
             assert!(!outlets.contains(&offset) || given.contains(&(offset / PAGE)), "{offset:#x}");

@@ -85,8 +85,8 @@ impl Region {
         if index as usize >= self.rows(Table::FlowCount) {
             return None;
         }
-        let base = self.checked_base(0);
-        let at = self.row_pointer(base, Table::FlowCount, index as usize, FLOW_COUNT).cast::<AtomicU64>();
+        let at =
+            self.row_pointer(self.block(0), Table::FlowCount, index as usize, FLOW_COUNT).cast::<AtomicU64>();
         // SAFETY: `row_pointer` says that the row lies in the region, and it has room for two; tables begin at pages, so they are
         // aligned; they are only ever used as these atomics.
         Some(unsafe { [&*at, &*at.add(1)] })
@@ -104,6 +104,7 @@ impl Func<'_> {
         if index >= self.rows(R::TABLE) {
             return Err(Shortage::Full);
         }
+        self.reach(R::TABLE, index)?;
         let mut free = self.function().free[R::TABLE as usize];
         if index >= free.fresh {
             self.back_rows(R::TABLE, free.fresh, index + 1)?;

@@ -2,33 +2,61 @@
 
 use super::{
     Geometry, Table,
-    layout::{OUTLET_WORDS, Outlet, PAGE},
-    words::{FUNCTION_LOCK, RING_LOCK, Sync},
+    layout::{OUTLET_LANES, Outlet, PAGE},
+    window::Block,
+    words::Sync,
 };
-use std::{ops::Range, ptr::NonNull, sync::atomic::AtomicU32};
-use sync::Lock;
+use std::{
+    ops::Range,
+    ptr::NonNull,
+    sync::{Mutex, atomic::AtomicPtr},
+};
 
-/// What a region lies in.
-pub trait Memory: Send + std::marker::Sync {
+/// The memory that a region lies in.
+///
+/// # Safety
+/// The memory is page-aligned, zero when a region is created in it, and changed by nothing but regions. What [`map`](Self::map) returns
+/// stays valid as long as this lives, and two mappings of a place show the same memory.
+pub unsafe trait Memory: Send + std::marker::Sync {
+    /// Where whole pages at `offset` of the region, which has them, can be reached. `None`: this process has no address space left.
+    fn map(&self, offset: usize, len: usize) -> Option<NonNull<u8>>;
+
+    /// This process can't see what it must, and takes no part in the adapter any more.
+    fn lost(&self) {}
+
+    /// True if this process takes part in the adapter, and does not only look.
+    fn takes_part(&self) -> bool {
+        true
+    }
+
     /// Sees to it that `len` bytes at `offset` of the region have memory, so that touching them can't fail. False: there is none.
     fn back(&self, offset: usize, len: usize) -> bool;
+
+    /// Whole pages at `offset` are not used until they are asked for again: their memory may be taken. They read as zeros then, or as
+    /// before.
+    fn give_back(&self, _offset: usize, _len: usize) {}
 }
 
 /// Magic number of a formatted region; its low byte is the version of the layout.
-const MAGIC: u64 = 0x6972_6f6e_7665_7216;
+const MAGIC: u64 = 0x6972_6f6e_7665_7218;
 
 /// Memory that holds an adapter.
 pub struct Region {
-    pub(super) base: NonNull<u8>,
+    /// Where the header lies, and the words that parties touch without a lock.
+    front: NonNull<u8>,
     pub(super) len: usize,
     pub(super) geometry: Geometry,
-    pub(super) block: usize,
-    pub(super) first: usize,
     pub(super) offsets: [usize; Table::ALL.len()],
     pub(super) counts: [usize; Table::ALL.len()],
     pub(super) sizes: [usize; Table::ALL.len()],
-    /// First bytes of the outlets.
-    pub(super) outlets: [usize; 2],
+    /// For each table of objects the first of its rows in [`Table::Link`].
+    pub(super) links: [Option<usize>; Table::ALL.len()],
+    /// Of each function what is mapped.
+    pub(super) blocks: Box<[Block]>,
+    /// Of each lane of an outlet its ring, once it is mapped.
+    pub(super) lanes: [[AtomicPtr<u8>; OUTLET_LANES]; 2],
+    /// Held while more is mapped.
+    pub(super) mapping: Mutex<()>,
     pub(super) memory: Box<dyn Memory>,
 }
 
@@ -56,6 +84,9 @@ pub enum RegionError {
         /// Bytes there are.
         found: usize,
     },
+    /// Nothing of it can be mapped.
+    #[error("no address space is left to map the adapter's region (ulimit -v)")]
+    AddressSpace,
     /// Not a region of this version.
     #[error(
         "the adapter's region starts with {found:#x}, expected {MAGIC:#x}: made by another version; reset the node"
@@ -80,7 +111,15 @@ struct Private(NonNull<u8>, std::alloc::Layout);
 unsafe impl Send for Private {}
 // SAFETY: only `Region` touches the bytes.
 unsafe impl std::marker::Sync for Private {}
-impl Memory for Private {
+// SAFETY: allocated, aligned and zeroed by `Region::private`, which tells nobody else of it; all of it is one mapping.
+unsafe impl Memory for Private {
+    fn map(&self, offset: usize, len: usize) -> Option<NonNull<u8>> {
+        let base = self.0.align_offset(PAGE);
+        assert!(base + offset + len <= self.1.size(), "offset {offset:#x}+{len:#x} of a private region");
+        // SAFETY: within the allocation by the check.
+        Some(unsafe { self.0.add(base + offset) })
+    }
+
     fn back(&self, _: usize, _: usize) -> bool {
         true
     }
@@ -105,45 +144,28 @@ impl Region {
             Some(memory) => memory,
             None => std::alloc::handle_alloc_error(layout),
         };
-        // SAFETY: less than a page further, and the allocation is a page longer than the region.
-        let base = unsafe { memory.add(memory.align_offset(PAGE)) };
-        let region = Self::new(base, size, geometry, Box::new(Private(memory, layout)));
+        let memory = Box::new(Private(memory, layout));
+        let front = memory.map(0, Geometry::FRONT).unwrap_or(memory.0);
+        let region = Self::new(front, geometry, memory);
         region.format();
         region
     }
 
-    /// A fresh adapter in memory that is all zero.
-    ///
-    /// # Safety
-    /// `base` points to `len` bytes, page-aligned, valid as long as `memory` lives, changed by nothing but regions.
-    pub unsafe fn create(
-        base: NonNull<u8>,
-        len: usize,
-        geometry: Geometry,
-        memory: Box<dyn Memory>,
-    ) -> Result<Self, RegionError> {
+    /// A fresh adapter in `len` bytes of memory that is all zero.
+    pub fn create(len: usize, geometry: Geometry, memory: Box<dyn Memory>) -> Result<Self, RegionError> {
         if len < geometry.size() {
             return Err(RegionError::Size { expected: geometry.size(), found: len });
         }
-        let region = Self::new(base, len, geometry, memory);
+        let region = Self::new(Self::front_of(len, &*memory)?, geometry, memory);
         region.format();
         Ok(region)
     }
 
-    /// The adapter that another party created in this memory.
-    ///
-    /// # Safety
-    /// As for [`create`](Self::create).
-    pub unsafe fn attach(
-        base: NonNull<u8>,
-        len: usize,
-        memory: Box<dyn Memory>,
-    ) -> Result<Self, RegionError> {
-        if len < size_of::<Header>() {
-            return Err(RegionError::Size { expected: size_of::<Header>(), found: len });
-        }
+    /// The adapter that another party created in these `len` bytes of memory.
+    pub fn attach(len: usize, memory: Box<dyn Memory>) -> Result<Self, RegionError> {
+        let front = Self::front_of(len, &*memory)?;
         // SAFETY: in bounds, aligned; a header is plain data.
-        let header = unsafe { base.cast::<Header>().read_volatile() };
+        let header = unsafe { front.cast::<Header>().read_volatile() };
         if header.magic != MAGIC {
             return Err(RegionError::Magic { found: header.magic });
         }
@@ -155,13 +177,20 @@ impl Region {
         if len < geometry.size() {
             return Err(RegionError::Size { expected: geometry.size(), found: len });
         }
-        Ok(Self::new(base, len, geometry, memory))
+        Ok(Self::new(front, geometry, memory))
+    }
+
+    fn front_of(len: usize, memory: &dyn Memory) -> Result<NonNull<u8>, RegionError> {
+        if len < Geometry::FRONT {
+            return Err(RegionError::Size { expected: Geometry::FRONT, found: len });
+        }
+        memory.map(0, Geometry::FRONT).ok_or(RegionError::AddressSpace)
     }
 
     fn format(&self) {
         // SAFETY: the memory is ours and large enough.
         unsafe {
-            let header = self.base.cast::<Header>();
+            let header = self.front.cast::<Header>();
             (&raw mut (*header.as_ptr()).geometry).write_volatile(self.geometry);
             std::sync::atomic::fence(std::sync::atomic::Ordering::Release);
             (&raw mut (*header.as_ptr()).magic).write_volatile(MAGIC);
@@ -170,7 +199,7 @@ impl Region {
 
     /// Gives the adapter the key of its choices, before anything is chosen or anybody attaches.
     pub(crate) fn set_key(&self, key: [u64; 2]) {
-        let header = self.at(0, size_of::<Header>()).cast::<Header>();
+        let header = self.front.as_ptr().cast::<Header>();
         // SAFETY: in bounds and aligned, at the start of a page; nobody else uses the region yet.
         unsafe { (&raw mut (*header).key).write_volatile(key) }
     }
@@ -179,7 +208,7 @@ impl Region {
     #[allow(deprecated)] // For maps, which is not what it is for here; std has no other name for it.
     pub(super) fn choice(&self, words: [u64; 3]) -> u64 {
         use std::hash::{Hasher, SipHasher};
-        let header = self.at(0, size_of::<Header>()).cast::<Header>();
+        let header = self.front.as_ptr().cast::<Header>();
         // SAFETY: in bounds and aligned; the key does not change once the adapter is powered on.
         let [first, second] = unsafe { (&raw const (*header).key).read_volatile() };
         let mut hasher = SipHasher::new_with_keys(first, second);
@@ -212,64 +241,28 @@ impl Region {
 
     /// A copy of all that is not zero: (offset, 4 KiB page) pairs. The caller sees to it that nobody runs.
     pub fn snapshot(&self) -> Snapshot {
-        let mut pages = Vec::new();
-        for offset in (0..self.len).step_by(4096) {
-            // SAFETY: in bounds; no runner is active, by the caller's promise.
-            let page = unsafe {
-                std::slice::from_raw_parts(self.base.as_ptr().add(offset), 4096.min(self.len - offset))
-            };
-            if page.iter().any(|b| *b != 0) {
-                pages.push((offset, page.into()));
-            }
-        }
-        Snapshot { geometry: self.geometry, pages }
+        let pages = (0..self.len).step_by(PAGE).filter_map(|offset| {
+            let page = self.page(offset)?;
+            // SAFETY: a page of the region; no runner is active, by the caller's promise.
+            let bytes = unsafe { std::slice::from_raw_parts(page.as_ptr(), PAGE) };
+            bytes.iter().any(|b| *b != 0).then(|| (offset, bytes.into()))
+        });
+        Snapshot { geometry: self.geometry, pages: pages.collect() }
     }
 
     /// A private adapter in the state of `snapshot`.
     pub fn restore(snapshot: &Snapshot) -> Self {
         let region = Self::private(snapshot.geometry);
         for (offset, page) in &snapshot.pages {
-            // SAFETY: offsets come from a region of the same geometry.
-            unsafe {
-                std::ptr::copy_nonoverlapping(page.as_ptr(), region.base.as_ptr().add(*offset), page.len())
-            }
+            let Some(to) = region.page(*offset) else { continue };
+            // SAFETY: a page of the new region, which nobody uses yet; pages of a snapshot are whole.
+            unsafe { std::ptr::copy_nonoverlapping(page.as_ptr(), to.as_ptr(), page.len()) }
         }
         region
     }
 
-    /// Pointer to `offset`, of which `len` bytes are in bounds.
-    #[inline(always)]
-    pub(super) fn at(&self, offset: usize, len: usize) -> *mut u8 {
-        assert!(offset <= self.len && len <= self.len - offset, "region offset {offset:#x}+{len:#x}");
-        // SAFETY: checked above.
-        unsafe { self.base.as_ptr().add(offset) }
-    }
-
-    /// First byte of a lane of an outlet.
-    #[inline(always)]
-    pub(super) fn outlet_lane(&self, which: Outlet, lane: usize) -> usize {
-        self.outlets[which as usize] + lane * (OUTLET_WORDS + self.geometry.outlet_size(which))
-    }
-
-    /// Pointer to row `index` of `table`, of `size` bytes, in the block that starts at `base` (see `checked_base`).
-    #[inline(always)]
-    pub(super) fn row_pointer(&self, base: usize, table: Table, index: usize, size: usize) -> *mut u8 {
-        if index >= self.counts[table as usize] {
-            no_row(index, table);
-        }
-        let offset = base + self.offsets[table as usize] + index * size;
-        debug_assert!(offset + size <= self.len && size == self.sizes[table as usize]);
-        // SAFETY: the memory holds all blocks of the geometry (checked when the region is made), a block holds all rows
-        // of all tables, and the index is one of them.
-        unsafe { self.base.as_ptr().add(offset) }
-    }
-
-    #[inline(always)]
-    pub(super) fn checked_base(&self, fid: u8) -> usize {
-        if fid >= self.geometry.functions {
-            no_function(fid);
-        }
-        self.first + fid as usize * self.block
+    fn page(&self, offset: usize) -> Option<NonNull<u8>> {
+        self.memory.map(offset, PAGE)
     }
 
     #[inline(always)]
@@ -283,79 +276,30 @@ impl Region {
         self.counts[table as usize].trailing_zeros()
     }
 
-    /// A word of `fid` that parties touch without its lock.
+    /// Words of a lane of an outlet, as they lie.
     #[inline(always)]
-    pub fn sync(&self, fid: u8, word: Sync) -> &AtomicU32 {
-        self.sync_at(self.checked_base(fid), word)
+    pub(super) fn lane_words(&self, which: Outlet, lane: usize) -> *mut u8 {
+        debug_assert!(lane < OUTLET_LANES);
+        // SAFETY: the front holds them.
+        unsafe { self.front.as_ptr().add(Geometry::lane_words_at(which, lane)) }
     }
 
-    /// [`sync`](Self::sync), of the function whose block starts at `base` (see `checked_base`).
-    #[inline(always)]
-    pub(super) fn sync_at(&self, base: usize, word: Sync) -> &AtomicU32 {
-        // They are the first table.
-        let offset = base + word as usize;
-        // SAFETY: the memory holds all blocks of the geometry, a block holds these words; aligned by `Sync`; only ever used
-        // as an atomic.
-        unsafe { &*self.base.as_ptr().add(offset).cast::<AtomicU32>() }
-    }
-
-    /// The lock of `fid`, to look at.
-    #[inline]
-    pub fn function_lock(&self, fid: u8) -> &Lock {
-        self.function_lock_at(self.checked_base(fid))
-    }
-
-    /// The lock of the fillers of `fid`'s receive ring, to look at.
-    #[inline]
-    pub fn ring_lock(&self, fid: u8) -> &Lock {
-        self.ring_lock_at(self.checked_base(fid))
-    }
-
-    /// The lock of the function whose block starts at `base` (see `checked_base`).
-    #[inline(always)]
-    pub(super) fn function_lock_at(&self, base: usize) -> &Lock {
-        self.lock_at(base + FUNCTION_LOCK)
-    }
-
-    #[inline(always)]
-    pub(super) fn ring_lock_at(&self, base: usize) -> &Lock {
-        self.lock_at(base + RING_LOCK)
-    }
-
-    #[inline(always)]
-    pub(super) fn lock_at(&self, offset: usize) -> &Lock {
-        // SAFETY: as in `sync_at`, for the callers above; a lock is words that are only ever used as atomics.
-        unsafe { &*self.base.as_ptr().add(offset).cast::<Lock>() }
-    }
-
-    fn new(base: NonNull<u8>, len: usize, geometry: Geometry, memory: Box<dyn Memory>) -> Self {
+    fn new(front: NonNull<u8>, geometry: Geometry, memory: Box<dyn Memory>) -> Self {
         let each = |f: &dyn Fn(Table) -> usize| Table::ALL.map(f);
         Self {
-            base,
-            len,
+            front,
+            len: geometry.size(),
             geometry,
-            block: geometry.block(),
-            first: geometry.function_base(0),
             offsets: each(&|t| geometry.table_offset(t)),
             counts: each(&|t| t.rows(&geometry)),
             sizes: each(&|t| t.row_size()),
-            outlets: [Outlet::Uplink, Outlet::Capture].map(|which| geometry.outlet_base(which)),
+            links: Table::ALL.map(|t| geometry.links_before(t)),
+            blocks: Self::blocks(&geometry, front.as_ptr()),
+            lanes: Default::default(),
+            mapping: Mutex::new(()),
             memory,
         }
     }
-}
-
-// Out of line, so that where rows are looked up nothing is kept for these messages.
-#[cold]
-#[inline(never)]
-fn no_row(index: usize, table: Table) -> ! {
-    panic!("no row {index} of {table:?}")
-}
-
-#[cold]
-#[inline(never)]
-fn no_function(fid: u8) -> ! {
-    panic!("no function {fid}")
 }
 
 /// All of an adapter's state, in our own memory.

@@ -1,7 +1,8 @@
 //! A function, locked: the only way to its rows.
 
 use super::{
-    Effect, JournalStats, Lookup, Lookups, Patience, Region, Sync, Table, WireRing, journal::Journal,
+    Effect, JournalStats, Lookup, Lookups, Patience, Region, Sync, Table, WireRing, freed::Freed,
+    journal::Journal, window::Block,
 };
 use crate::{
     host::{Host, Iova, Rid},
@@ -16,6 +17,7 @@ use crate::{
 use hwspec::cqe::Cqe64;
 use std::{
     marker::PhantomData,
+    mem::ManuallyDrop,
     sync::atomic::{AtomicU32, Ordering::Release},
 };
 use sync::{Dead, Holding};
@@ -78,54 +80,74 @@ impl<R> std::ops::DerefMut for Held<'_, R> {
 /// also when the runner is killed in between.
 pub struct Func<'r> {
     region: &'r Region,
-    fid: u8,
-    base: usize,
+    block: &'r Block,
     lock: Holding<'r>,
     journal: Journal,
     /// Registers and books: looked at all the time.
     row: *mut FunctionRow,
+    /// Rows and translations that this job has freed.
+    pub(super) freed: Vec<Freed>,
     /// Where it is noted what is looked up, if anybody wants to know.
     lookups: Option<&'r Lookups>,
     // One thread holds the lock.
     _not_send: PhantomData<*mut ()>,
 }
 
+/// The parts of a function that its holder touches at once. They are mapped before the lock is taken: who can't map them has locked nothing.
+struct Reached<'r> {
+    block: &'r Block,
+    row: *mut FunctionRow,
+    journal: Journal,
+}
+
+impl<'r> Reached<'r> {
+    #[inline(always)]
+    fn of(region: &'r Region, fid: u8, host: &dyn Host) -> Self {
+        let block = region.block(fid);
+        let row = region.row_pointer(block, Table::Function, 0, size_of::<FunctionRow>()).cast();
+        Self { block, row, journal: Journal::at(region, block, host.party()) }
+    }
+}
+
 impl<'r> Func<'r> {
     /// Locks `fid`, waiting for whoever holds it; what a dead holder left half-done is finished or taken back first.
     #[inline(never)]
     pub fn lock(region: &'r Region, fid: u8, host: &mut dyn Host) -> Self {
-        let base = region.checked_base(fid);
-        let (lock, dead) = region.function_lock_at(base).acquire(host);
-        Self::repaired(region, (fid, base), host, lock, dead)
+        let at = Reached::of(region, fid, host);
+        let (lock, dead) = at.block.function_lock().acquire(host);
+        Self::repaired(region, at, host, lock, dead)
     }
 
     /// As [`lock`](Self::lock). `None` when patience ran out.
     #[inline(never)]
     pub fn lock_with(region: &'r Region, fid: u8, host: &mut dyn Host, patience: Patience) -> Option<Self> {
-        let base = region.checked_base(fid);
-        let (lock, dead) = region.function_lock_at(base).acquire_with(host, patience)?;
-        Some(Self::repaired(region, (fid, base), host, lock, dead))
+        let at = Reached::of(region, fid, host);
+        let (lock, dead) = at.block.function_lock().acquire_with(host, patience)?;
+        Some(Self::repaired(region, at, host, lock, dead))
     }
 
     /// The same, where somebody dead is to let go of the lock. `None` if somebody stopped has it.
     pub fn lock_from_dead(region: &'r Region, fid: u8, host: &mut dyn Host) -> Option<Self> {
-        let base = region.checked_base(fid);
-        let (lock, dead) = region.function_lock_at(base).acquire_from_dead(host, Patience::UntilStopped)?;
-        Some(Self::repaired(region, (fid, base), host, lock, dead))
+        let at = Reached::of(region, fid, host);
+        let (lock, dead) = at.block.function_lock().acquire_from_dead(host, Patience::UntilStopped)?;
+        Some(Self::repaired(region, at, host, lock, dead))
     }
 
     /// A function whose lock was taken from `dead`.
     #[inline(always)]
     fn repaired(
         region: &'r Region,
-        (fid, base): (u8, usize),
+        at: Reached<'r>,
         host: &mut dyn Host,
         lock: Holding<'r>,
         dead: Dead,
     ) -> Self {
-        let func = Self::locked(region, fid, base, lock);
+        let func = Self::locked(region, at, lock);
         if dead.is_any() {
-            func.repair(host, dead);
+            // A process that unwinds here, for it can map no more, keeps the lock until it ends: the next finds both dead, and repairs.
+            let held = ManuallyDrop::new(func);
+            held.repair(host, dead);
+            return ManuallyDrop::into_inner(held);
         }
         func
     }
@@ -134,7 +156,7 @@ impl<'r> Func<'r> {
     #[cold]
     fn repair(&self, host: &mut dyn Host, dead: Dead) {
         for party in dead.0.into_iter().flatten() {
-            Journal::at(self.region, self.base, party).recover(self.region, host, self.fid);
+            Journal::at(self.region, self.block, party).recover(self.region, self.block, host);
         }
         self.lock.repaired();
         self.publish();
@@ -143,25 +165,24 @@ impl<'r> Func<'r> {
     /// Locks `fid` without a locked instruction: if this runner owns the lock, and it is free.
     #[inline(always)]
     pub(crate) fn lock_own(region: &'r Region, fid: u8, host: &mut dyn Host) -> Option<Self> {
-        let base = region.checked_base(fid);
-        let lock = region.function_lock_at(base).enter(host)?;
-        Some(Self::locked(region, fid, base, lock))
+        let at = Reached::of(region, fid, host);
+        let lock = at.block.function_lock().enter(host)?;
+        Some(Self::locked(region, at, lock))
     }
 
     /// Locks `fid` if it is free. Whether a holder is dead is only found out by [`lock`](Self::lock).
     // Put together where it stays: one that is copied right behind waits until its parts have been stored.
     #[inline(always)]
     pub fn try_lock(region: &'r Region, fid: u8, host: &mut dyn Host) -> Option<Self> {
-        let base = region.checked_base(fid);
-        let lock = region.function_lock_at(base).try_acquire(host)?;
-        Some(Self::locked(region, fid, base, lock))
+        let at = Reached::of(region, fid, host);
+        let lock = at.block.function_lock().try_acquire(host)?;
+        Some(Self::locked(region, at, lock))
     }
 
     #[inline(always)]
-    fn locked(region: &'r Region, fid: u8, base: usize, lock: Holding<'r>) -> Self {
-        let row = region.row_pointer(base, Table::Function, 0, size_of::<FunctionRow>()).cast();
-        let journal = Journal::at(region, base, lock.party);
-        Self { region, fid, base, lock, journal, row, lookups: None, _not_send: PhantomData }
+    fn locked(region: &'r Region, at: Reached<'r>, lock: Holding<'r>) -> Self {
+        let Reached { block, row, journal } = at;
+        Self { region, block, lock, journal, row, freed: Vec::new(), lookups: None, _not_send: PhantomData }
     }
 
     /// Notes from now on in `lookups` which keys and translations are looked up.
@@ -178,12 +199,12 @@ impl<'r> Func<'r> {
     /// The function's number.
     #[inline(always)]
     pub fn fid(&self) -> u8 {
-        self.fid
+        self.block.fid
     }
     /// Its requester id.
     #[inline(always)]
     pub fn rid(&self) -> Rid {
-        Rid(self.fid)
+        Rid(self.block.fid)
     }
     /// The region it lies in.
     #[inline(always)]
@@ -191,21 +212,47 @@ impl<'r> Func<'r> {
         self.region
     }
 
-    /// Where its block begins.
+    /// Its part of the region.
     #[inline(always)]
-    pub(super) fn base(&self) -> usize {
-        self.base
+    pub(super) fn block(&self) -> &'r Block {
+        self.block
+    }
+
+    /// True if row `index` of a table of objects can be in use: a packet or a request that names another maps nothing.
+    #[inline(always)]
+    fn is_known(&self, table: Table, index: u32) -> bool {
+        self.region.is_mapped(self.block, table, index as usize) || self.was_used(table, index)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn was_used(&self, table: Table, index: u32) -> bool {
+        index < self.function().free[table as usize].fresh.min(self.rows(table))
     }
 
     #[inline(always)]
     fn row_of<R>(&self, table: Table, index: usize) -> *mut R {
-        self.region.row_pointer(self.base, table, index, size_of::<R>()).cast()
+        self.region.row_pointer(self.block, table, index, size_of::<R>()).cast()
+    }
+
+    /// Notes row `index` of `table`, which lies at `at`, in the journal.
+    #[inline(always)]
+    fn save<R>(&self, table: Table, index: usize, at: *mut R) {
+        self.journal.save(table, index * size_of::<R>(), at.cast(), size_of::<R>());
+    }
+
+    /// Row `index` of `table`, noted in the journal.
+    #[inline(always)]
+    fn saved<R>(&self, table: Table, index: usize) -> *mut R {
+        let at = self.row_of::<R>(table, index);
+        self.save(table, index, at);
+        at
     }
 
     /// A word of ours that parties touch without the lock.
     #[inline(always)]
     pub(super) fn sync(&self, word: Sync) -> &'r AtomicU32 {
-        self.region.sync_at(self.base, word)
+        self.block.sync(word)
     }
 
     /// Tells the switch whether frames of a kind, a bit of [`Sync::Group`], are taken here.
@@ -230,7 +277,8 @@ impl<'r> Func<'r> {
         // SAFETY: as in `function`; `&mut self` makes us the only user.
         let row: &mut FunctionRow = unsafe { &mut *self.row };
         let field = field(row);
-        self.journal.save(self.region, (&raw mut *field).cast(), size_of::<T>());
+        let at = (&raw mut *field).cast::<u8>();
+        self.journal.save(Table::Function, at as usize - self.row as usize, at, size_of::<T>());
         field
     }
 
@@ -256,7 +304,7 @@ impl<'r> Func<'r> {
     /// Row `index`, if it is allocated.
     #[inline]
     pub fn row<R: Row>(&self, index: u32) -> Option<&R> {
-        if index as usize >= self.region.rows(R::TABLE) {
+        if !self.is_known(R::TABLE, index) {
             return None;
         }
         // SAFETY: in bounds; rows are plain data; we hold the lock.
@@ -267,7 +315,7 @@ impl<'r> Func<'r> {
     /// Row `index`, to change, if it is allocated.
     #[inline]
     pub fn row_mut<R: Row>(&mut self, index: u32) -> Option<&mut R> {
-        if index as usize >= self.region.rows(R::TABLE) {
+        if !self.is_known(R::TABLE, index) {
             return None;
         }
         let at = self.row_of::<R>(R::TABLE, index as usize);
@@ -275,7 +323,7 @@ impl<'r> Func<'r> {
         if unsafe { &*at }.head().live == 0 {
             return None;
         }
-        self.journal.save(self.region, at.cast(), size_of::<R>());
+        self.save::<R>(R::TABLE, index as usize, at);
         // SAFETY: in bounds by the check, plain data, ours by the lock, and by `&mut self` no other reference of ours lives. Only now,
         // for the journal has read the row by its address.
         Some(unsafe { &mut *at })
@@ -290,17 +338,15 @@ impl<'r> Func<'r> {
 
     /// Row `index` whether allocated or not, noted in the journal.
     pub(super) fn any_row_mut<R: Row>(&mut self, index: u32) -> &mut R {
-        let at = self.row_of::<R>(R::TABLE, index as usize).cast::<u8>();
-        self.journal.save(self.region, at, size_of::<R>());
         // SAFETY: in bounds by `row_of`; plain data; we hold the lock and `&mut self`.
-        unsafe { &mut *at.cast() }
+        unsafe { &mut *self.saved::<R>(R::TABLE, index as usize) }
     }
 
     /// The number by which the driver knows row `index`: adapter-wide for QPs, CQs, SRQs, PDs and mkeys.
     #[inline(always)]
     pub fn number<R: Row>(&self, index: u32) -> u32 {
         if R::TABLE.is_global() {
-            R::TABLE.mark() | (self.fid as u32) << self.region.log_rows(R::TABLE) | index
+            R::TABLE.mark() | u32::from(self.block.fid) << self.region.log_rows(R::TABLE) | index
         } else {
             index
         }
@@ -314,7 +360,7 @@ impl<'r> Func<'r> {
         }
         let log = self.region.log_rows(R::TABLE);
         let number = number ^ R::TABLE.mark();
-        (number >> log == self.fid as u32).then_some(number & ((1 << log) - 1))
+        (number >> log == u32::from(self.block.fid)).then_some(number & ((1 << log) - 1))
     }
 
     /// The row that `number` names, if it is this function's and allocated.
@@ -342,10 +388,8 @@ impl<'r> Func<'r> {
     #[inline]
     pub fn send_record_mut(&mut self, qp: u32, at: u32) -> &mut SendRecord {
         let i = qp as usize * SendRecord::PER_QP + at as usize % SendRecord::PER_QP;
-        let at = self.row_of::<SendRecord>(Table::SendRecord, i).cast::<u8>();
-        self.journal.save(self.region, at, size_of::<SendRecord>());
         // SAFETY: in bounds by `row_of`; plain data; we hold the lock and `&mut self`.
-        unsafe { &mut *at.cast() }
+        unsafe { &mut *self.saved::<SendRecord>(Table::SendRecord, i) }
     }
 
     /// READ resource `at` (free-running) of QP `qp`.
@@ -360,10 +404,8 @@ impl<'r> Func<'r> {
     #[inline]
     pub fn read_resource_mut(&mut self, qp: u32, at: u32) -> &mut ReadResource {
         let i = qp as usize * ReadResource::PER_QP + at as usize % ReadResource::PER_QP;
-        let at = self.row_of::<ReadResource>(Table::ReadResource, i).cast::<u8>();
-        self.journal.save(self.region, at, size_of::<ReadResource>());
         // SAFETY: in bounds by `row_of`; plain data; we hold the lock and `&mut self`.
-        unsafe { &mut *at.cast() }
+        unsafe { &mut *self.saved::<ReadResource>(Table::ReadResource, i) }
     }
 
     /// How fast QP `qp` may send while its rate is limited, to change; journaled.
@@ -401,10 +443,8 @@ impl<'r> Func<'r> {
 
     /// See [`plain`](Self::plain); journaled.
     pub(super) fn plain_mut<T: Copy>(&mut self, table: Table, index: u32) -> &mut T {
-        let at = self.row_of::<T>(table, index as usize).cast::<u8>();
-        self.journal.save(self.region, at, size_of::<T>());
         // SAFETY: in bounds by `row_of`; plain data of this size; we hold the lock and `&mut self`.
-        unsafe { &mut *at.cast() }
+        unsafe { &mut *self.saved::<T>(table, index as usize) }
     }
 
     /// Number of rows of `table`.
@@ -439,8 +479,11 @@ impl<'r> Func<'r> {
     /// Makes the job's changes final and carries out its effects, in order. Bulk copies must have been made before.
     #[inline]
     pub fn commit(&mut self, host: &mut dyn Host) {
-        self.journal.commit(self.region, host, self.fid);
-        self.region.ring_at(self.base()).give_back(self.function().rx_next);
+        self.journal.commit(self.region, host, self.block.fid);
+        if !self.freed.is_empty() {
+            self.give_back();
+        }
+        self.block.ring().give_back(self.function().rx_next);
     }
 
     /// How full the journal is.
@@ -452,20 +495,21 @@ impl<'r> Func<'r> {
     #[inline]
     pub fn rollback(&mut self) {
         if !self.journal.is_empty() {
+            self.freed = Vec::new();
             self.take_back();
         }
     }
 
     #[cold]
     fn take_back(&self) {
-        self.journal.take_back(self.region);
+        self.journal.take_back(self.region, self.block);
         self.publish();
     }
 
     /// Unlocks. What was not committed is taken back.
     #[inline]
     pub fn unlock(self) {
-        let mut this = std::mem::ManuallyDrop::new(self);
+        let mut this = ManuallyDrop::new(self);
         this.rollback();
         this.lock.release();
     }
@@ -473,8 +517,8 @@ impl<'r> Func<'r> {
     /// Unlocks, and then looks whether a frame waits: one that was pushed while we held the lock was left to us.
     #[inline(never)]
     pub fn unlock_and_look(self) -> bool {
-        let (region, fid) = (self.region, self.fid);
-        let mut this = std::mem::ManuallyDrop::new(self);
+        let (region, fid) = (self.region, self.block.fid);
+        let mut this = ManuallyDrop::new(self);
         this.rollback();
         this.lock.release_first();
         WireRing::of(region, fid).waits()

@@ -2,7 +2,7 @@
 
 use super::{
     journal_layout,
-    layout::{MEMIC_PAGES, OUTLET_LANES, OUTLET_WORDS, Outlet, PAGE, PAYLOAD, SLOTS, SYNC},
+    layout::{FUNCTIONS, MEMIC_PAGES, OUTLET_LANES, OUTLET_WORDS, Outlet, PAGE, PAYLOAD, SLOTS, SYNC},
     slot::Slot,
 };
 use crate::state::{
@@ -73,7 +73,7 @@ impl Geometry {
     /// Whether all sizes are in the range the interface can name (24-bit numbers adapter-wide).
     pub fn is_sane(&self) -> bool {
         self.functions >= 1
-            && self.functions <= 128
+            && self.functions <= FUNCTIONS
             && [self.log_qp, self.log_cq, self.log_mkey, self.log_srq, self.log_pd]
                 .iter()
                 .all(|l| (4..=17).contains(l))
@@ -84,25 +84,46 @@ impl Geometry {
 
     /// Bytes of the whole region.
     pub fn size(&self) -> usize {
-        self.function_base(self.functions)
+        self.block_at(self.functions)
+    }
+
+    /// First byte of the words of function `fid` that parties touch without its lock: behind the header.
+    pub(super) const fn words_at(fid: u8) -> usize {
+        PAGE + fid as usize * SYNC
+    }
+
+    /// First byte of the words of a lane of an outlet: behind those of functions.
+    pub(super) const fn lane_words_at(which: Outlet, lane: usize) -> usize {
+        Self::words_at(FUNCTIONS) + (which as usize * OUTLET_LANES + lane) * OUTLET_WORDS
+    }
+
+    /// Bytes of the header and all these words.
+    pub(super) const FRONT: usize = Self::lane_words_at(Outlet::Capture, OUTLET_LANES);
+
+    /// First byte of the ring of a lane of an outlet.
+    pub(super) fn lane_at(&self, which: Outlet, lane: usize) -> usize {
+        let before = match which {
+            Outlet::Uplink => 0,
+            Outlet::Capture => OUTLET_LANES * self.outlet_size(Outlet::Uplink),
+        };
+        Self::FRONT + before + lane * self.outlet_size(which)
     }
 
     /// First byte of function `fid`'s block.
-    pub(super) fn function_base(&self, fid: u8) -> usize {
-        self.outlet_base(Outlet::Capture) + self.outlet_lanes(Outlet::Capture) + fid as usize * self.block()
+    pub(super) fn block_at(&self, fid: u8) -> usize {
+        self.lane_at(Outlet::Capture, OUTLET_LANES) + fid as usize * self.block()
     }
 
-    /// First byte of an outlet: they lie before the functions.
-    pub(super) fn outlet_base(&self, which: Outlet) -> usize {
-        match which {
-            Outlet::Uplink => PAGE,
-            Outlet::Capture => PAGE + self.outlet_lanes(Outlet::Uplink),
-        }
-    }
-
-    /// Bytes of all lanes of an outlet.
-    fn outlet_lanes(&self, which: Outlet) -> usize {
-        OUTLET_LANES * (OUTLET_WORDS + self.outlet_size(which))
+    /// True if `offset` lies in a journal. A party that loses pages of its own there goes on; it only can't be taken back what it was at
+    /// when it is killed.
+    pub fn is_journal(&self, offset: usize) -> bool {
+        let blocks = usize::from(self.functions) * self.block();
+        let Some(past) = offset.checked_sub(self.block_at(0)).filter(|past| *past < blocks) else {
+            return false;
+        };
+        let first = self.table_offset(Table::Journal);
+        let all = Table::Journal.rows(self) * journal_layout::SIZE;
+        (first..first + all).contains(&(past % self.block()))
     }
 
     /// Bytes of the ring of each lane of an outlet.
@@ -111,6 +132,12 @@ impl Geometry {
             Outlet::Uplink => 1 << self.log_uplink,
             Outlet::Capture => 1 << self.log_capture,
         }
+    }
+
+    /// Links of the tables before `table`; `None` if it has none.
+    pub(super) fn links_before(&self, table: Table) -> Option<usize> {
+        let before = Table::of_objects().take_while(|t| *t as usize != table as usize);
+        table.is_of_objects().then(|| before.map(|t| t.rows(self)).sum())
     }
 
     pub(super) fn block(&self) -> usize {
@@ -138,7 +165,7 @@ impl Table {
     /// Number of rows of each function.
     pub fn rows(self, g: &Geometry) -> usize {
         match self {
-            Self::Sync | Self::Function => 1,
+            Self::Function => 1,
             Self::Journal => 1 << g.log_parties,
             // As many as user contexts: each has one at least. Their numbers: see `cmd::eq`.
             Self::Eq => 1024,
@@ -168,6 +195,7 @@ impl Table {
             // A QP waits for at most one acknowledgement, one RNR timer and its rate, a CQ for one event, an RQ to be flushed, commands for
             // their time, and the port for its rate.
             Self::Timer => (3 << g.log_qp) + (1 << g.log_cq) + Self::Rq.rows(g) + 2,
+            Self::Link => Self::of_objects().map(|t| t.rows(g)).sum(),
             // QPs, and send queues without one.
             Self::Ready => 2 << g.log_qp,
             Self::RxSlot | Self::RxPayload => SLOTS,
@@ -177,7 +205,6 @@ impl Table {
     /// Bytes of a row.
     pub fn row_size(self) -> usize {
         match self {
-            Self::Sync => SYNC,
             Self::Function => size_of::<FunctionRow>(),
             Self::Journal => journal_layout::SIZE,
             Self::Eq => size_of::<EqRow>(),
@@ -214,7 +241,7 @@ impl Table {
             Self::Mkey => size_of::<MkeyRow>(),
             Self::Mtt => 8,
             Self::Timer => size_of::<TimerRow>(),
-            Self::Ready => 4,
+            Self::Ready | Self::Link => 4,
             Self::RxSlot => size_of::<Slot>(),
             Self::RxPayload => PAYLOAD,
         }

@@ -14,8 +14,9 @@
 
 use super::{
     Memic, Region, Table,
-    journal_layout::{EFFECT_DATA, ENTRIES, Entry, Layout, MSIX, NOTED, Noted, SIZE, UNDO, WRITE},
+    journal_layout::{EFFECT_DATA, ENTRIES, Entry, Layout, MSIX, NOTED, Noted, UNDO, WRITE},
     memic,
+    window::Block,
 };
 use crate::host::{Host, Iova, Party, Rid};
 use hwspec::cqe::Cqe64;
@@ -52,16 +53,17 @@ pub struct JournalStats {
     pub entries: u32,
 }
 
+/// Where the number of the table lies in [`Entry::offset`].
+const TABLE: u32 = 48;
+
 #[derive(Clone, Copy)]
 pub(super) struct Journal(*mut Layout);
 
 impl Journal {
-    /// The journal of `party` for the function whose block starts at `base`.
+    /// The journal of `party` for a function.
     #[inline(always)]
-    pub(super) fn at(region: &Region, base: usize, party: Party) -> Self {
-        // A power of two of them: parties that share one never hold the function at the same time.
-        let index = usize::from(party.0) & (region.rows(Table::Journal) - 1);
-        Self(region.row_pointer(base, Table::Journal, index, SIZE).cast())
+    pub(super) fn at(region: &Region, block: &Block, party: Party) -> Self {
+        Self(region.journal_pointer(block, region.journal_of(party)).cast())
     }
 
     #[inline(always)]
@@ -78,11 +80,11 @@ impl Journal {
         }
     }
 
-    /// Notes the bytes at `at` before they change, once per job.
+    /// Notes the bytes at `at` before they change, once per job: `len` at `offset` of a table.
     #[inline(always)]
-    pub(super) fn save(&self, region: &Region, at: *mut u8, len: usize) {
+    pub(super) fn save(&self, table: Table, offset: usize, at: *mut u8, len: usize) {
         let words = self.words();
-        let offset = at as u64 - region.base.as_ptr() as u64;
+        let offset = (table as u64) << TABLE | offset as u64;
         let n = words.entries.load(Relaxed) as usize;
         let used = words.undo_bytes.load(Relaxed) as usize;
         if n >= ENTRIES || used + len > UNDO {
@@ -239,16 +241,17 @@ impl Journal {
     }
 
     /// Takes the changes back and forgets the effects.
-    pub(super) fn take_back(&self, region: &Region) {
+    pub(super) fn take_back(&self, region: &Region, block: &Block) {
         let n = (self.words().entries.load(Acquire) as usize).min(ENTRIES);
         for i in (0..n).rev() {
             step(Site::Undo);
             // SAFETY: `i` is bounded; entries were written by `save`, and are checked again for a damaged region.
             unsafe {
                 let e = (&raw const (*self.0).index).cast::<Entry>().add(i).read();
-                let end = e.offset.saturating_add(e.len.into());
-                if (e.data as usize) + (e.len as usize) <= UNDO && end <= region.len as u64 {
-                    let to = region.at(e.offset as usize, e.len as usize);
+                let table = Table::ALL.get((e.offset >> TABLE) as usize);
+                let offset = (e.offset & ((1 << TABLE) - 1)) as usize;
+                let to = table.and_then(|table| region.bytes_pointer(block, *table, offset, e.len as usize));
+                if let Some(to) = to.filter(|_| (e.data as usize) + (e.len as usize) <= UNDO) {
                     std::ptr::copy_nonoverlapping(
                         (&raw const (*self.0).undo).cast::<u8>().add(e.data as usize),
                         to,
@@ -261,12 +264,12 @@ impl Journal {
     }
 
     /// Finishes or takes back what a dead holder left.
-    pub(super) fn recover(&self, region: &Region, host: &mut dyn Host, fid: u8) {
+    pub(super) fn recover(&self, region: &Region, block: &Block, host: &mut dyn Host) {
         if self.words().committed.load(Acquire) == 1 {
-            self.carry_out(region, host, fid, self.words().effects.load(Acquire) as usize);
+            self.carry_out(region, host, block.fid, self.words().effects.load(Acquire) as usize);
             self.clear();
         } else {
-            self.take_back(region);
+            self.take_back(region, block);
         }
     }
 

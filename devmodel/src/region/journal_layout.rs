@@ -48,6 +48,7 @@ pub(super) struct Layout {
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub(super) struct Entry {
+    /// Table and offset in it.
     pub(super) offset: u64,
     pub(super) len: u32,
     pub(super) data: u32,

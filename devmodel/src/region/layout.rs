@@ -2,6 +2,8 @@
 
 /// Bytes of a page.
 pub const PAGE: usize = 4096;
+/// Most functions of an adapter.
+pub(super) const FUNCTIONS: u8 = 128;
 /// Bytes of the words of a function that parties touch without its lock.
 pub(super) const SYNC: usize = 4096;
 /// Pages of device memory of a function.

@@ -76,11 +76,14 @@ impl Region {
             true => R::TABLE.mark() | u32::from(fid) << self.log_rows(R::TABLE),
             false => 0,
         };
-        (0..rows.min(self.rows(R::TABLE))).filter_map(move |index| {
-            let base = self.checked_base(fid);
-            let row: R = copy(self.row_pointer(base, R::TABLE, index, size_of::<R>()));
-            (row.head().live != 0).then_some((first | index as u32, row))
-        })
+        let block = self.block(fid);
+        let rows = if self.reaches_rows::<R>(fid, rows) { rows } else { 0 };
+        (0..rows.min(self.rows(R::TABLE)))
+            .filter(move |index| !self.is_bare(block, R::TABLE, *index))
+            .filter_map(move |index| {
+                let row: R = copy(self.row_pointer(block, R::TABLE, index, size_of::<R>()));
+                (row.head().live != 0).then_some((first | index as u32, row))
+            })
     }
 
     /// A copy of row `index` of `fid`, if it is live.
@@ -89,8 +92,11 @@ impl Region {
         if index >= used {
             return None;
         }
-        let base = self.checked_base(fid);
-        let row: R = copy(self.row_pointer(base, R::TABLE, index as usize, size_of::<R>()));
+        let block = self.block(fid);
+        if !self.reaches_rows::<R>(fid, used as usize) || self.is_bare(block, R::TABLE, index as usize) {
+            return None;
+        }
+        let row: R = copy(self.row_pointer(block, R::TABLE, index as usize, size_of::<R>()));
         (row.head().live != 0).then_some(row)
     }
 
@@ -138,9 +144,31 @@ impl Region {
         if fid >= self.functions() || offset + size_of::<T>() > size_of::<FunctionRow>() {
             return None;
         }
-        let row = self.row_pointer(self.checked_base(fid), Table::Function, 0, size_of::<FunctionRow>());
+        if !self.reach(self.block(fid), Table::Function, 0) {
+            self.unseen();
+            return None;
+        }
+        let row = self.row_pointer(self.block(fid), Table::Function, 0, size_of::<FunctionRow>());
         // SAFETY: within the row by the check.
         Some(copy(unsafe { row.add(offset) }))
+    }
+
+    /// Maps the registers and books of every function there is, to look at. False: no address space is left for them.
+    pub fn reach_books(&self) -> bool {
+        self.functions_there().all(|fid| self.reach(self.block(fid), Table::Function, 0))
+    }
+
+    /// Maps the first `rows` of a table, and their links.
+    fn reaches_rows<R: Row>(&self, fid: u8, rows: usize) -> bool {
+        let (block, rows) = (self.block(fid), rows.min(self.rows(R::TABLE)));
+        let Some(last) = rows.checked_sub(1) else { return true };
+        let links = self.links[R::TABLE as usize];
+        let there = self.reach(block, R::TABLE, last)
+            && links.is_none_or(|first| self.reach(block, Table::Link, first + last));
+        if !there {
+            self.unseen();
+        }
+        there
     }
 }
 

@@ -48,8 +48,7 @@ impl<'r> Memic<'r> {
         while done < len {
             let (page, within) = ((first + done) / PAGE, (first + done) % PAGE);
             let here = (len - done).min(PAGE - within);
-            let row =
-                self.region.row_pointer(self.region.checked_base(self.fid), Table::MemicPage, page, PAGE);
+            let row = self.region.row_pointer(self.region.block(self.fid), Table::MemicPage, page, PAGE);
             // SAFETY: within the row.
             each(unsafe { row.add(within) }, done, here);
             done += here;

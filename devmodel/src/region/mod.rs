@@ -10,10 +10,12 @@
 
 mod alloc;
 mod back;
+mod bare;
 mod congestion;
 mod eswitch;
 mod flat;
 mod frames;
+mod freed;
 mod func;
 mod geometry;
 mod journal;
@@ -31,6 +33,7 @@ mod senders;
 mod slot;
 #[cfg(test)]
 mod tests;
+mod window;
 mod words;
 
 pub use crate::state::Table;
@@ -49,4 +52,5 @@ pub use ring::WireRing;
 pub(crate) use senders::purge_frames;
 pub use slot::{Piece, Slot, SlotPayload};
 pub use sync::{Lock, Patience};
+pub use window::NoAddresses;
 pub use words::{FunctionSet, GROUP_ADDRESSES, GROUP_ETHERNET, GROUP_QP, GROUP_STRANGERS, Sync};

@@ -13,10 +13,13 @@
 
 use super::{
     Lock, Patience, Region,
-    layout::{MAX_FRAME, OUTLET_LANES, OUTLET_WORDS, Outlet},
+    layout::{MAX_FRAME, OUTLET_LANES, Outlet},
 };
 use crate::host::{Host, Party};
-use std::sync::atomic::{AtomicU32, Ordering::*};
+use std::{
+    ptr::NonNull,
+    sync::atomic::{AtomicU32, Ordering::*},
+};
 use sync::laboratory::{Site, step};
 
 /// Bytes of a record before its frame: length, sender, time.
@@ -71,7 +74,13 @@ impl<'r> OutletRing<'r> {
 
     fn lane(&self, index: usize) -> Lane<'r> {
         let size = self.region.geometry().outlet_size(self.which);
-        Lane { region: self.region, base: self.region.outlet_lane(self.which, index), size, index }
+        Lane {
+            region: self.region,
+            words: self.region.lane_words(self.which, index),
+            which: self.which,
+            size,
+            index,
+        }
     }
 
     /// Takes the lock of a lane and keeps it.
@@ -164,7 +173,8 @@ impl<'r> OutletRing<'r> {
 /// One of the rings of an outlet.
 struct Lane<'r> {
     region: &'r Region,
-    base: usize,
+    words: *mut u8,
+    which: Outlet,
     /// Bytes of the ring, a power of two.
     size: usize,
     /// But for the first its ring has no memory before it is used.
@@ -174,15 +184,13 @@ struct Lane<'r> {
 impl<'r> Lane<'r> {
     #[inline]
     fn word(&self, word: Word) -> &'r AtomicU32 {
-        let at = self.base + word as usize;
-        // SAFETY: the memory holds the outlets of the geometry (checked when the region is made), whose lanes begin with these
-        // words; aligned, as lanes start at pages; only ever used as an atomic.
-        unsafe { &*self.region.base.as_ptr().add(at).cast::<AtomicU32>() }
+        // SAFETY: the region's front holds the words of all lanes; aligned, as they start at pages; only ever used as an atomic.
+        unsafe { &*self.words.add(word as usize).cast::<AtomicU32>() }
     }
 
     fn lock(&self) -> &'r Lock {
         // SAFETY: as for the words, between which it lies.
-        unsafe { &*self.region.base.as_ptr().add(self.base + LOCK).cast::<Lock>() }
+        unsafe { &*self.words.add(LOCK).cast::<Lock>() }
     }
 
     fn empty(&self) {
@@ -212,29 +220,30 @@ impl<'r> Lane<'r> {
         let room = frame.len() <= MAX_FRAME
             && need <= self.size - self.used()
             && (self.index == 0 || self.back(tail, need));
-        if room {
+        let ring = self.region.lane_pointer(self.which, self.index).filter(|_| room);
+        if let Some(ring) = ring {
             let mut head = [0; HEAD];
             head[..4].copy_from_slice(&(frame.len() as u32).to_le_bytes());
             head[4..6].copy_from_slice(&left.from.map_or(u16::MAX, u16::from).to_le_bytes());
             head[8..].copy_from_slice(&left.now.to_le_bytes());
-            self.write(tail, &head);
+            self.write(ring, tail, &head);
             step(Site::Outlet);
-            self.write(tail.wrapping_add(HEAD as u32), frame);
+            self.write(ring, tail.wrapping_add(HEAD as u32), frame);
             step(Site::Outlet);
             self.word(Word::Tail).store(tail.wrapping_add(need as u32), Release);
         }
         lock.release();
-        Some(room)
+        Some(ring.is_some())
     }
 
     /// The oldest frame's company and length. What makes no sense is thrown away, with all behind it.
-    fn front(&self) -> Option<(Left, usize)> {
+    fn front(&self, ring: NonNull<u8>) -> Option<(Left, usize)> {
         let used = self.used();
         if used < HEAD {
             return None;
         }
         let mut head = [0; HEAD];
-        self.read(self.word(Word::Head).load(Relaxed), &mut head);
+        self.read(ring, self.word(Word::Head).load(Relaxed), &mut head);
         let [a, b, c, d, from_low, from_high, _, _, ref time @ ..] = head;
         let len = u32::from_le_bytes([a, b, c, d]) as usize;
         if len > MAX_FRAME || HEAD + len.next_multiple_of(8) > used {
@@ -247,11 +256,15 @@ impl<'r> Lane<'r> {
     }
 
     fn pop(&self, frame: &mut Vec<u8>) -> Option<Left> {
-        let (left, len) = self.front()?;
+        if !self.waits() {
+            return None;
+        }
+        let ring = self.region.lane_pointer(self.which, self.index)?;
+        let (left, len) = self.front(ring)?;
         let at = self.word(Word::Head).load(Relaxed);
         frame.clear();
         frame.resize(len, 0);
-        self.read(at.wrapping_add(HEAD as u32), frame);
+        self.read(ring, at.wrapping_add(HEAD as u32), frame);
         let need = HEAD + len.next_multiple_of(8);
         step(Site::Outlet);
         self.word(Word::Head).store(at.wrapping_add(need as u32), Release);
@@ -259,14 +272,13 @@ impl<'r> Lane<'r> {
     }
 
     /// Calls `each` with the parts of the ring that `len` bytes from `at` on lie in, and where they start among them.
-    fn parts(&self, at: u32, len: usize, mut each: impl FnMut(*mut u8, usize, usize)) {
+    fn parts(&self, ring: NonNull<u8>, at: u32, len: usize, mut each: impl FnMut(*mut u8, usize, usize)) {
         let start = at as usize & (self.size - 1);
         let first = len.min(self.size - start);
-        let base = self.region.at(self.base + OUTLET_WORDS, self.size);
-        // SAFETY: `start` lies within the ring, of which `at` checked all `size` bytes.
-        each(unsafe { base.add(start) }, 0, first);
+        // SAFETY: `start` lies within the ring, all `size` bytes of which are mapped.
+        each(unsafe { ring.as_ptr().add(start) }, 0, first);
         if first < len {
-            each(base, first, len - first);
+            each(ring.as_ptr(), first, len - first);
         }
     }
 
@@ -275,21 +287,21 @@ impl<'r> Lane<'r> {
     fn back(&self, at: u32, len: usize) -> bool {
         let start = at as usize & (self.size - 1);
         let first = len.min(self.size - start);
-        let ring = self.base + OUTLET_WORDS;
+        let ring = self.region.geometry.lane_at(self.which, self.index);
         let memory = &self.region.memory;
         memory.back(ring + start, first) && (first == len || memory.back(ring, len - first))
     }
 
-    fn write(&self, at: u32, bytes: &[u8]) {
-        self.parts(at, bytes.len(), |to, from, len| {
+    fn write(&self, ring: NonNull<u8>, at: u32, bytes: &[u8]) {
+        self.parts(ring, at, bytes.len(), |to, from, len| {
             // SAFETY: both ends are in bounds: no record is longer than the ring. Bytes between tail and head are the
             // filler's, who holds the lock.
             unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr().add(from), to, len) }
         });
     }
 
-    fn read(&self, at: u32, bytes: &mut [u8]) {
-        self.parts(at, bytes.len(), |from, to, len| {
+    fn read(&self, ring: NonNull<u8>, at: u32, bytes: &mut [u8]) {
+        self.parts(ring, at, bytes.len(), |from, to, len| {
             // SAFETY: as in `write`; bytes between head and tail are the taker's.
             unsafe { std::ptr::copy_nonoverlapping(from, bytes.as_mut_ptr().add(to), len) }
         });

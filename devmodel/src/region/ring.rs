@@ -9,6 +9,7 @@ use super::{
     layout::{PAYLOAD, SLOTS},
     prefetch::{prefetch, prefetch_to_write},
     slot::{HEADERS, PIECES, SEALED, SHORT, Slot, SlotPayload},
+    window::Block,
 };
 use crate::host::Host;
 use std::sync::atomic::{AtomicU16, Ordering::Relaxed};
@@ -17,33 +18,33 @@ use sync::laboratory::{Site, step};
 
 /// Bytes of a cache line.
 const LINE: usize = 64;
-/// The slot of frame `n`, in the block of a function that begins at `base`.
+/// The slot of frame `n` of a function.
 #[inline(always)]
-pub(super) fn slot_of(region: &Region, base: usize, n: u32) -> *mut Slot {
-    region.row_pointer(base, Table::RxSlot, n as usize % SLOTS, size_of::<Slot>()).cast()
+pub(super) fn slot_of(region: &Region, block: &Block, n: u32) -> *mut Slot {
+    region.row_pointer(block, Table::RxSlot, n as usize % SLOTS, size_of::<Slot>()).cast()
 }
 
 /// The word by which frame `n` is there.
 #[inline(always)]
-fn word_of(region: &Region, base: usize, n: u32) -> &AtomicU16 {
+fn word_of<'r>(region: &'r Region, block: &Block, n: u32) -> &'r AtomicU16 {
     // SAFETY: in bounds; of a slot that may be being written only this word is looked at, and it is an atomic.
-    unsafe { &(*slot_of(region, base, n)).lap }
+    unsafe { &(*slot_of(region, block, n)).lap }
 }
 
 /// Whether frame `n` is there.
 #[inline(always)]
-pub(super) fn is_there(region: &Region, base: usize, n: u32) -> bool {
-    Ring::is_there(word_of(region, base, n), n)
+pub(super) fn is_there(region: &Region, block: &Block, n: u32) -> bool {
+    Ring::is_there(word_of(region, block, n), n)
 }
 
-/// The order of things in the ring of the function whose block begins at `base`.
+/// The order of things in the ring of a function.
 type Ring<'r> = sync::Ring<'r, SLOTS>;
 
-impl Region {
+impl Block {
     /// See [`Ring`].
     #[inline(always)]
-    pub(super) fn ring_at(&self, base: usize) -> Ring<'_> {
-        let word = |word| self.sync_at(base, word);
+    pub(super) fn ring(&self) -> Ring<'_> {
+        let word = |word| self.sync(word);
         Ring { tail: word(Sync::RxTail), seen: word(Sync::RxSeen), head: word(Sync::RxHead) }
     }
 }
@@ -64,14 +65,14 @@ impl<'r> WireRing<'r> {
     /// Free slots, about: at least so many.
     #[inline]
     pub fn free(&self) -> usize {
-        self.region.ring_at(self.region.checked_base(self.fid)).free()
+        self.region.block(self.fid).ring().free()
     }
 
     /// Whether a frame waits.
     #[inline]
     pub fn waits(&self) -> bool {
-        let base = self.region.checked_base(self.fid);
-        self.region.ring_at(base).waits(|n| word_of(self.region, base, n))
+        let block = self.region.block(self.fid);
+        block.ring().waits(|n| word_of(self.region, block, n))
     }
 
     /// [`waits`](Self::waits), of a frame that may come any moment: looks up to `looks` times. Has the processor bring near what
@@ -79,12 +80,12 @@ impl<'r> WireRing<'r> {
     /// behind it.
     #[inline]
     pub fn awaits(&self, looks: u32) -> bool {
-        let base = self.region.checked_base(self.fid);
-        let next = self.region.sync_at(base, Sync::RxHead).load(Relaxed);
-        prefetch(slot_of(self.region, base, next).cast::<u8>().wrapping_add(LINE));
+        let block = self.region.block(self.fid);
+        let next = block.sync(Sync::RxHead).load(Relaxed);
+        prefetch(slot_of(self.region, block, next).cast::<u8>().wrapping_add(LINE));
         // And the next one, which whoever has taken this one asks for.
-        prefetch(slot_of(self.region, base, next.wrapping_add(1)).cast());
-        let word = word_of(self.region, base, next);
+        prefetch(slot_of(self.region, block, next.wrapping_add(1)).cast());
+        let word = word_of(self.region, block, next);
         (0..looks).any(|_| Ring::is_there(word, next))
     }
 
@@ -99,12 +100,12 @@ impl<'r> WireRing<'r> {
     /// are lost then, as on a wire, and their sender holds up nobody who waits for itself.
     #[inline(always)]
     pub fn fill(&self, host: &mut dyn Host) -> Option<Filler<'r>> {
-        let base = self.region.checked_base(self.fid);
+        let block = self.region.block(self.fid);
         // The poller's cache has the line that is written next; it arrives while we take the lock.
-        let tail = self.region.sync_at(base, Sync::RxTail).load(Relaxed);
-        prefetch_to_write(slot_of(self.region, base, tail).cast());
-        let (lock, dead) = self.region.ring_lock_at(base).acquire_with(host, Patience::UntilStopped)?;
-        let filler = Filler { region: self.region, fid: self.fid, base, lock };
+        let tail = block.sync(Sync::RxTail).load(Relaxed);
+        prefetch_to_write(slot_of(self.region, block, tail).cast());
+        let (lock, dead) = block.ring_lock().acquire_with(host, Patience::UntilStopped)?;
+        let filler = Filler { region: self.region, block, lock };
         if dead.is_any() {
             self.recount();
             lock.repaired();
@@ -115,16 +116,15 @@ impl<'r> WireRing<'r> {
     /// Counts the frame of one who died when it was there and not counted yet. The caller has the ring's lock.
     #[cold]
     pub(super) fn recount(&self) {
-        let base = self.region.checked_base(self.fid);
-        self.region.ring_at(base).recount(|n| word_of(self.region, base, n));
+        let block = self.region.block(self.fid);
+        block.ring().recount(|n| word_of(self.region, block, n));
     }
 }
 
 /// Who fills a ring, alone.
 pub struct Filler<'r> {
     region: &'r Region,
-    fid: u8,
-    base: usize,
+    block: &'r Block,
     lock: Holding<'r>,
 }
 
@@ -144,10 +144,10 @@ impl Filler<'_> {
                 SlotPayload::Bytes(b) => b.len() <= PAYLOAD,
                 SlotPayload::Pieces(_, p) => !p.is_empty() && p.len() <= PIECES,
             };
-        let ring = self.region.ring_at(self.base);
+        let ring = self.block.ring();
         let Some(tail) = ring.room().filter(|_| fits) else { return false };
         step(Site::Ring);
-        let slot = slot_of(self.region, self.base, tail);
+        let slot = slot_of(self.region, self.block, tail);
         // SAFETY: in bounds; the slot lies between tail and head, so it is ours while we hold the ring's lock; lengths were
         // checked above.
         unsafe {
@@ -171,15 +171,15 @@ impl Filler<'_> {
                 }
                 SlotPayload::Bytes(bytes) => {
                     let index = tail as usize % SLOTS;
-                    if !self.region.has_payload(self.base, index) {
+                    if !self.region.has_payload(self.block, index) {
                         return false;
                     }
-                    let body = self.region.row_pointer(self.base, Table::RxPayload, index, PAYLOAD);
+                    let body = self.region.row_pointer(self.block, Table::RxPayload, index, PAYLOAD);
                     (*slot).payload_len = bytes.len() as u32;
                     std::ptr::copy_nonoverlapping(bytes.as_ptr(), body, bytes.len());
                 }
                 SlotPayload::Pieces(from, pieces) => {
-                    self.region.note_sender(self.fid, from.0);
+                    self.region.note_sender(self.block.fid, from.0);
                     count = pieces.len() as u8;
                     (*slot).from = from.0;
                     let to = (&raw mut (*slot).piece).cast();
@@ -191,7 +191,7 @@ impl Filler<'_> {
             (*slot).form = form;
             (*slot).short_len = short_len;
         }
-        ring.publish(word_of(self.region, self.base, tail), tail);
+        ring.publish(word_of(self.region, self.block, tail), tail);
         true
     }
 }

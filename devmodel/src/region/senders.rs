@@ -29,10 +29,7 @@ const _: () = {
 
 impl Region {
     fn senders(&self, fid: u8, word: u8) -> &AtomicU32 {
-        let offset = self.checked_base(fid) + SENDERS + usize::from(word) * size_of::<AtomicU32>();
-        // SAFETY: the memory holds all blocks of the geometry, a block begins with a page of such words, and these four are only
-        // ever used as atomics; `SENDERS` is a multiple of their size and `word` less than 8.
-        unsafe { &*self.base.as_ptr().add(offset).cast::<AtomicU32>() }
+        self.block(fid).word(SENDERS + usize::from(word) * size_of::<AtomicU32>())
     }
 
     /// Notes that a frame of `from`, which may refer to its memory, is about to wait at `to` or to be in its holder's hands.

@@ -5,7 +5,7 @@ use crate::{
     host::{Abort, Host, Iova, Move, Party, Rid},
     state::{CqRow, PdRow, QpFlags, QpRow},
 };
-use std::collections::HashSet;
+use std::{collections::HashSet, ptr::NonNull, sync::Arc};
 
 #[derive(Default)]
 pub(super) struct Machine {
@@ -531,19 +531,23 @@ fn queue_pairs_are_served_in_order_from_as_few_pages_as_hold_them() {
 /// Sizes are computed of nothing that no adapter has: 1 << 77 would be a small number.
 #[test]
 fn a_region_of_impossible_tables_is_refused() {
-    struct There;
-    impl Memory for There {
+    /// The memory of another region.
+    struct There(Arc<Region>);
+    // SAFETY: that region's memory keeps the promise, and lives as long as it.
+    unsafe impl Memory for There {
+        fn map(&self, offset: usize, len: usize) -> Option<NonNull<u8>> {
+            self.0.memory.map(offset, len)
+        }
         fn back(&self, _: usize, _: usize) -> bool {
             true
         }
     }
-    let region = Region::private(Geometry::SMALL);
+    let region = Arc::new(Region::private(Geometry::SMALL));
     let attach = |geometry: Geometry| {
-        let header = region.at(0, size_of::<Header>()).cast::<Header>();
+        let header = region.memory.map(0, size_of::<Header>()).unwrap().cast::<Header>().as_ptr();
         // SAFETY: in bounds and aligned, memory of ours that nobody else uses.
         unsafe { (&raw mut (*header).geometry).write_volatile(geometry) };
-        // SAFETY: page-aligned memory of this length, which `region` keeps until the end of the test.
-        unsafe { Region::attach(region.base, region.len, Box::new(There)) }.map(|region| *region.geometry())
+        Region::attach(region.len, Box::new(There(region.clone()))).map(|region| *region.geometry())
     };
     let small = Geometry::SMALL;
     for geometry in [

@@ -12,7 +12,7 @@ use std::{
     io,
     os::{fd::OwnedFd, unix::fs::MetadataExt},
     sync::{
-        Arc, PoisonError, RwLock, RwLockReadGuard,
+        Arc, OnceLock, PoisonError, RwLock, RwLockReadGuard,
         atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering::*, fence},
     },
 };
@@ -45,9 +45,15 @@ struct Windows {
     files: Vec<Arc<Ram>>,
 }
 
+/// Called with what is about to be written, and where.
+type Watch = Box<dyn Fn(&GuestMemory, Iova, &[u8]) + Send + Sync>;
+
 /// A client's memory.
 #[derive(Default)]
-pub struct GuestMemory(RwLock<Windows>);
+pub struct GuestMemory {
+    windows: RwLock<Windows>,
+    watch: OnceLock<Watch>,
+}
 
 /// A client's memory, held open: no window closes while this lives. A caller that needs two takes that of the lower function first.
 pub struct Reader<'a>(RwLockReadGuard<'a, Windows>);
@@ -60,7 +66,7 @@ impl GuestMemory {
     /// Opens a window of `len` bytes at `at`. With a descriptor it shows its file from `offset` on; without, accesses abort.
     pub fn map(&self, at: u64, len: u64, flags: u32, fd: Option<(OwnedFd, u64)>) -> io::Result<()> {
         let last = len.checked_sub(1).and_then(|n| at.checked_add(n)).ok_or_else(|| errno(libc::EINVAL))?;
-        let mut w = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        let mut w = self.windows.write().unwrap_or_else(PoisonError::into_inner);
         let before = w.all.range(..=last).next_back();
         if before.is_some_and(|(start, window)| start + (window.len - 1) >= at) {
             return Err(errno(libc::EEXIST));
@@ -88,7 +94,7 @@ impl GuestMemory {
     /// returns. Nothing may be open there.
     pub fn unmap(&self, at: u64, len: u64) -> io::Result<()> {
         let last = len.checked_sub(1).and_then(|n| at.checked_add(n)).ok_or_else(|| errno(libc::EINVAL))?;
-        let mut w = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        let mut w = self.windows.write().unwrap_or_else(PoisonError::into_inner);
         let first = w.all.range(..at).next_back().map_or(at, |(start, _)| *start);
         let touched: Vec<u64> = w
             .all
@@ -119,18 +125,18 @@ impl GuestMemory {
 
     /// Closes all windows.
     pub fn unmap_all(&self) {
-        *self.0.write().unwrap_or_else(PoisonError::into_inner) = Windows::default();
+        *self.windows.write().unwrap_or_else(PoisonError::into_inner) = Windows::default();
     }
 
     /// Windows open.
     pub fn windows(&self) -> usize {
-        self.0.read().unwrap_or_else(PoisonError::into_inner).all.len()
+        self.windows.read().unwrap_or_else(PoisonError::into_inner).all.len()
     }
 
     /// Holds all windows open.
     #[inline]
     pub fn lock(&self) -> Reader<'_> {
-        Reader(self.0.read().unwrap_or_else(PoisonError::into_inner))
+        Reader(self.windows.read().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Reads `buf.len()` bytes at `at`.
@@ -149,9 +155,18 @@ impl GuestMemory {
         Ok(())
     }
 
+    /// From now on `watch` is called before each [`write`](Self::write), from whichever thread writes. The first one stays.
+    pub fn watch(&self, watch: impl Fn(&Self, Iova, &[u8]) + Send + Sync + 'static) {
+        // A second one would be of a second recording of one function, which nobody can ask for.
+        drop(self.watch.set(Box::new(watch)));
+    }
+
     /// Writes `data` at `at`; the last byte becomes visible last.
     #[inline]
     pub fn write(&self, at: Iova, data: &[u8]) -> Result<(), Abort> {
+        if let Some(watch) = self.watch.get() {
+            watch(self, at, data);
+        }
         let mut from = data.as_ptr();
         self.lock().pieces(at, data.len() as u64, true, |to, len| {
             // SAFETY: `pieces` gives memory that is mapped; as many bytes in all as `data` has.

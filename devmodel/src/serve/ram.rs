@@ -4,19 +4,21 @@
 //! whole mapping is given up, and what was read or written counts as an abort.
 #![allow(unsafe_code)]
 
-use crate::missing::{Replace, Watched};
+use crate::missing::{Mark, Replace, Watched};
 use std::{
     fs::File,
     io,
     mem::MaybeUninit,
     os::{fd::AsRawFd, unix::fs::MetadataExt},
+    sync::Arc,
 };
 use vm_memory::{FileOffset, mmap::MmapRegion};
 
 /// A client's file, mapped whole.
 pub(super) struct Ram {
     // Before the region: it is watched no longer when it is unmapped.
-    watched: Watched,
+    _watched: Watched,
+    torn: Arc<Mark>,
     region: MmapRegion,
     /// Which file: device and inode.
     pub(super) file: (u64, u64),
@@ -70,9 +72,10 @@ impl Ram {
             }
             Err(e) => return Err(e),
         };
+        let torn = Arc::<Mark>::default();
         // SAFETY: a mapping of ours, as long as the region lives; a client's memory may hold anything.
-        let watched = unsafe { Watched::new(region.as_ptr(), region.size(), Replace::All) }?;
-        Ok(Self { watched, region, file: id, writable })
+        let watched = unsafe { Watched::new(region.as_ptr(), region.size(), Replace::All, torn.clone()) };
+        Ok(Self { _watched: watched, torn, region, file: id, writable })
     }
 
     /// Its first byte.
@@ -88,6 +91,6 @@ impl Ram {
     /// Whether it was found cut short. What was copied before this answers `false` is as good as the client's memory.
     #[inline]
     pub(super) fn is_torn(&self) -> bool {
-        self.watched.is_marked()
+        self.torn.is_set()
     }
 }

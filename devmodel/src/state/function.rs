@@ -153,7 +153,7 @@ pub struct FunctionRow {
     pub roce: [RoceAddress; ROCE_ADDRESSES],
 
     /// Free lists of the object tables, by [`Table`].
-    pub free: [FreeList; Table::ALL.len()],
+    pub free: [FreeList; Table::ALL.len().next_multiple_of(2)],
     /// Free lists of translation ranges by log2 of their length (index plus one of the first entry).
     pub mtt_free: [u32; 32],
     /// Translation entries from here on were never used.

@@ -8,8 +8,8 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 pub struct Head {
     /// 1: allocated. 0: free.
     pub live: u32,
-    /// Free rows: index of the next free row plus one, 0 at the end.
-    pub next_free: u32,
+    /// Padding.
+    pub reserved: u32,
     /// User context the object belongs to; 0 is the function's own driver.
     pub uid: u16,
     /// Party whose program created it and whose memory its queues and keys name.

@@ -5,8 +5,6 @@
 #[repr(u8)]
 #[allow(missing_docs)]
 pub enum Table {
-    /// Words that parties touch without the function's lock: see `region::Sync`.
-    Sync,
     Function,
     Journal,
     Eq,
@@ -54,6 +52,8 @@ pub enum Table {
     Mtt,
     Timer,
     Ready,
+    /// Of each row of the tables of objects: which was freed after it, and whether its memory went back.
+    Link,
     RxSlot,
     RxPayload,
 }
@@ -66,7 +66,6 @@ impl Table {
 
     /// All tables, in order.
     pub const ALL: [Self; 40] = [
-        Self::Sync,
         Self::Function,
         Self::Journal,
         Self::Eq,
@@ -104,9 +103,38 @@ impl Table {
         Self::Mtt,
         Self::Timer,
         Self::Ready,
+        Self::Link,
         Self::RxSlot,
         Self::RxPayload,
     ];
+
+    /// Tables of objects, whose rows are allocated and freed, in order.
+    pub fn of_objects() -> impl Iterator<Item = Self> {
+        Self::ALL.into_iter().filter(|table| table.is_of_objects())
+    }
+
+    /// True for these. Rows of the others are there for all time, belong to rows of one of these, or have their numbers from whoever sets them.
+    pub fn is_of_objects(self) -> bool {
+        !matches!(
+            self,
+            Self::Function
+                | Self::Journal
+                | Self::MemicPage
+                | Self::Vport
+                | Self::L2
+                | Self::Scheduling
+                | Self::FlowCount
+                | Self::SendRecord
+                | Self::ReadResource
+                | Self::Congestion
+                | Self::Mtt
+                | Self::Timer
+                | Self::Ready
+                | Self::Link
+                | Self::RxSlot
+                | Self::RxPayload
+        )
+    }
 
     /// Numbers of a table's rows are unique adapter-wide if this is set; else they are the function's own.
     pub fn is_global(self) -> bool {

@@ -42,7 +42,8 @@ fn find<X: Responses>(x: &X, kind: u32, psn: Psn) -> Option<(u32, ReadResource)>
     })
 }
 
-/// A READ again, or a part of it: the memory is read again, the key checked again.
+/// A READ again, or a part of it: the memory is read again, the key checked again. Whoever copies an answer may find that its memory has
+/// gone since it was registered, and then has no answer; we see that when we are asked again.
 fn read<X: Responses>(x: &mut X, packet: &X::Packet<'_>, psn: Psn) {
     let Some(reth) = packet.reth() else { return };
     let Some((at, one)) = find(x, ReadResource::READ, psn) else { return };
@@ -53,8 +54,13 @@ fn read<X: Responses>(x: &mut X, packet: &X::Packet<'_>, psn: Psn) {
     if !same || end > one.length.into() {
         return;
     }
-    if len > 0 && !x.reaches(reth.rkey(), reth.va(), len, Rights::READ) {
-        return x.responder_mut().refuse(NakCode::RemoteAccess, None);
+    let may = |x: &mut X| {
+        x.reaches(reth.rkey(), reth.va(), len, Rights::READ)
+            && x.is_there(reth.rkey(), reth.va(), len.min(x.mtu().max(256)))
+    };
+    if len > 0 && !may(x) {
+        // At its own PSN: behind it the peer would miss an answer, and ask once more.
+        return x.responder_mut().refuse_at(psn.get(), NakCode::RemoteAccess, None);
     }
     again(x, at, start, end as u32);
 }

@@ -92,6 +92,12 @@ impl Requester {
         self.timers.runs(Timer::Rnr)
     }
 
+    /// True if the oldest request was sent before and had no answer.
+    #[inline(always)]
+    pub(crate) fn is_repeating(&self) -> bool {
+        self.retries_left < self.retry_count
+    }
+
     /// Whether congestion control limits the rate.
     #[inline(always)]
     pub(crate) fn is_limited(&self) -> bool {

@@ -272,6 +272,8 @@ pub(crate) trait Responses: Sized {
     fn receive(&mut self, packet: &Self::Packet<'_>) -> Result<(), Refusal>;
     /// Whether the peer may do what `right` says with these bytes of our memory.
     fn reaches(&self, rkey: u32, va: u64, len: u32, right: Rights) -> bool;
+    /// True if the bytes of our memory that the first packet of an answer carries are there; asked when the peer did not get them.
+    fn is_there(&mut self, rkey: u32, va: u64, len: u32) -> bool;
     /// Whether the whole range of a WRITE is checked with its first packet, as the specification has it, or each packet's own.
     fn checks_ahead(&self) -> bool;
     /// Puts a packet of the WRITE `message` into memory.

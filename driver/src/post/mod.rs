@@ -49,7 +49,7 @@ impl<'a> SendBatch<'a> {
     }
 
     /// Adds one work request. If it is refused, those before it stay in the batch. EINVAL: not valid for this QP or its
-    /// state; ENOMEM: the queue is full.
+    /// state; ENOMEM: the queue is full, or a request has no room for so many pieces or inline bytes.
     #[inline(always)]
     pub fn push(&mut self, wr: &SendWr<'_>) -> Result<(), i32> {
         match wr.sge {

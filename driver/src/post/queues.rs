@@ -60,7 +60,8 @@ impl SendQueue {
         (self.block, self.number, self.small_fence, self.plain) = (0, 0, false, 0);
     }
 
-    /// Total bytes and number of 16-byte segments of a work request's data.
+    /// Total bytes and number of 16-byte segments of a work request's data. ENOMEM, as libmlx5 has it: more pieces or inline data than the
+    /// queue has room for in a request; EINVAL: longer than a message can be.
     #[inline(always)]
     pub fn measure(&self, list: &[Sge], inline: bool) -> Result<(u64, usize), i32> {
         let (bytes, pieces) = match list {
@@ -69,15 +70,16 @@ impl SendQueue {
         };
         if inline {
             if bytes > self.max_inline as u64 {
-                return Err(libc::EINVAL);
+                return Err(libc::ENOMEM);
             }
             let segments = if bytes == 0 { 0 } else { InlineSeg::span(bytes as usize) / WQE_DS };
             return Ok((bytes, segments));
         }
-        if bytes > MAX_MESSAGE || list.len() > self.max_sge {
-            return Err(libc::EINVAL);
+        match () {
+            () if list.len() > self.max_sge => Err(libc::ENOMEM),
+            () if bytes > MAX_MESSAGE => Err(libc::EINVAL),
+            () => Ok((bytes, pieces)),
         }
-        Ok((bytes, pieces))
     }
 }
 

@@ -380,7 +380,7 @@ impl Transport for Fake {
             return Err(io::ErrorKind::ResourceBusy.into());
         }
         // SAFETY: a new descriptor, nobody else's.
-        Ok(Interrupt { fd: unsafe { OwnedFd::from_raw_fd(libc::eventfd(0, libc::EFD_CLOEXEC)) } })
+        Interrupt::of(unsafe { OwnedFd::from_raw_fd(libc::eventfd(0, libc::EFD_CLOEXEC)) })
     }
 
     fn acts_at_once(&self) -> bool {

@@ -7,15 +7,23 @@ use std::{
     sync::Arc,
     time::Duration,
 };
+use sync::Kept;
 
 /// The event one MSI-X vector signals.
 #[derive(Debug)]
 pub struct Interrupt {
-    /// An eventfd: readable when the vector has fired since the last read.
-    pub fd: OwnedFd,
+    fd: Kept,
 }
 
 impl Interrupt {
+    /// Of an eventfd: readable when the vector has fired since the last read.
+    ///
+    /// # Errors
+    /// Those of fstat(2).
+    pub fn of(fd: OwnedFd) -> io::Result<Self> {
+        Ok(Self { fd: Kept::new(fd)? })
+    }
+
     /// An eventfd that nothing signals yet.
     pub(super) fn new() -> io::Result<Self> {
         // SAFETY: a new descriptor, nobody else's.
@@ -25,12 +33,12 @@ impl Interrupt {
                 fd => OwnedFd::from_raw_fd(fd),
             }
         };
-        Ok(Self { fd })
+        Self::of(fd)
     }
 
     /// Waits until the vector fires or `timeout` passes (`None`: forever). True if it fired.
     pub fn wait(&self, timeout: Option<Duration>) -> io::Result<bool> {
-        wait(self.fd.as_fd(), timeout)
+        wait(self.as_fd(), timeout)
     }
 
     /// Clears the event. Never blocks, whether or not the descriptor is in non-blocking mode.
@@ -40,7 +48,7 @@ impl Interrupt {
         }
         let mut count = 0u64;
         // SAFETY: eight bytes, the size of an eventfd's counter.
-        let got = unsafe { libc::read(self.fd.as_raw_fd(), (&raw mut count).cast(), 8) };
+        let got = unsafe { libc::read(self.fd.get()?.as_raw_fd(), (&raw mut count).cast(), 8) };
         Ok(got == 8)
     }
 }
@@ -49,7 +57,7 @@ impl Interrupt {
 #[derive(Debug)]
 pub struct Bell {
     own: Interrupt,
-    common: Option<(Arc<Interrupt>, OwnedFd)>,
+    common: Option<(Arc<Interrupt>, Kept)>,
 }
 
 impl Bell {
@@ -64,7 +72,7 @@ impl Bell {
                 fd => OwnedFd::from_raw_fd(fd),
             }
         };
-        for (fd, how) in [(&own.fd, libc::EPOLLIN), (&common.fd, libc::EPOLLIN | libc::EPOLLET)] {
+        for (fd, how) in [(own.as_fd(), libc::EPOLLIN), (common.as_fd(), libc::EPOLLIN | libc::EPOLLET)] {
             let mut wanted = libc::epoll_event { events: how as u32, u64: 0 };
             // SAFETY: two open descriptors, and an event that lives across the call.
             let added = unsafe {
@@ -74,12 +82,12 @@ impl Bell {
                 return Err(io::Error::last_os_error());
             }
         }
-        Ok(Self { own, common: Some((common, both)) })
+        Ok(Self { own, common: Some((common, Kept::new(both)?)) })
     }
 
     /// Readable when either has fired since the last [`clear`](Self::clear).
     pub fn fd(&self) -> BorrowedFd<'_> {
-        self.common.as_ref().map_or(self.own.fd.as_fd(), |(_, both)| both.as_fd())
+        self.common.as_ref().map_or(self.own.as_fd(), |(_, both)| both.unchecked())
     }
 
     /// Waits until either fires or `timeout` passes (`None`: forever). True if one fired.
@@ -114,7 +122,7 @@ impl Bell {
     pub fn ring(&self) -> io::Result<()> {
         let one = 1u64;
         // SAFETY: eight bytes, the size of an eventfd's counter.
-        let put = unsafe { libc::write(self.own.fd.as_raw_fd(), (&raw const one).cast(), 8) };
+        let put = unsafe { libc::write(self.own.fd.get()?.as_raw_fd(), (&raw const one).cast(), 8) };
         match put {
             8 => Ok(()),
             _ => match io::Error::last_os_error() {
@@ -131,7 +139,7 @@ impl Bell {
         if let Some((_, both)) = &self.common {
             let mut fired = [libc::epoll_event { events: 0, u64: 0 }; 2];
             // SAFETY: room for two events, of an open descriptor.
-            let got = unsafe { libc::epoll_wait(both.as_raw_fd(), fired.as_mut_ptr(), 2, 0) };
+            let got = unsafe { libc::epoll_wait(both.get()?.as_raw_fd(), fired.as_mut_ptr(), 2, 0) };
             if got < 0 && io::Error::last_os_error().kind() != io::ErrorKind::Interrupted {
                 return Err(io::Error::last_os_error());
             }
@@ -156,6 +164,6 @@ fn wait(fd: BorrowedFd<'_>, timeout: Option<Duration>) -> io::Result<bool> {
 
 impl AsFd for Interrupt {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.fd.as_fd()
+        self.fd.unchecked()
     }
 }

@@ -224,12 +224,15 @@ impl Board {
     /// # Errors
     /// It is there and cannot be used.
     pub fn find(path: &Path) -> io::Result<Option<Self>> {
-        let file = match OpenOptions::new().read(true).write(true).open(path) {
+        // Others may have put a link or a pipe in its place.
+        let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
+        let file = match OpenOptions::new().read(true).write(true).custom_flags(flags).open(path) {
             Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
             file => file?,
         };
+        let meta = file.metadata()?;
         // One that is shorter is being made.
-        if file.metadata()?.len() < size_of::<Layout>() as u64 {
+        if !meta.is_file() || meta.len() < size_of::<Layout>() as u64 {
             return Ok(None);
         }
         let board = Self::map(&file)?;

@@ -6,7 +6,8 @@
 
 use super::{
     NodeError,
-    file::{ARENA_PAGES, BLOCKS_AT, CLASSES, Mapped, PAGE, arena_at},
+    books::{CLASSES, Word},
+    file::{ARENA_PAGES, BLOCKS_AT, Mapped, PAGE, arena_at},
     locks::NodeLock,
     party_set::PARTIES,
     room, sys,
@@ -35,33 +36,6 @@ impl Owner {
     }
 }
 
-/// A block's word: bit 63 used, 57..=62 class, 32..=47 owner, 0..=31 pages (used) or next free block plus one.
-#[derive(Clone, Copy)]
-struct Word(u64);
-
-const USED: u64 = 1 << 63;
-
-impl Word {
-    fn used(class: usize, owner: Owner, pages: u32) -> Self {
-        Self(USED | (class as u64) << 57 | owner.code() << 32 | u64::from(pages))
-    }
-    fn free(class: usize, next: u32) -> Self {
-        Self((class as u64) << 57 | u64::from(next))
-    }
-    fn is_used(self) -> bool {
-        self.0 & USED != 0
-    }
-    fn class(self) -> usize {
-        (self.0 >> 57) as usize & 0x3f
-    }
-    fn owner(self) -> u64 {
-        self.0 >> 32 & 0xffff
-    }
-    fn low(self) -> u32 {
-        self.0 as u32
-    }
-}
-
 /// Larger blocks of functions get memory only when they are touched: they hold pages for the device's own use, which
 /// the model never reads.
 const LAZY: u32 = 64;
@@ -82,11 +56,11 @@ impl<'a> Arena<'a> {
     }
 
     fn word(&self, page: u32) -> Option<Word> {
-        self.map.blocks().get(page as usize).map(|w| Word(w.load(SeqCst)))
+        self.map.book(page).map(|w| Word(w.load(SeqCst)))
     }
 
     fn set(&self, page: u32, word: Word) {
-        if let Some(w) = self.map.blocks().get(page as usize) {
+        if let Some(w) = self.map.book(page) {
             w.store(word.0, SeqCst);
         }
     }
@@ -109,18 +83,14 @@ impl<'a> Arena<'a> {
                 page
             }
             None => {
-                let fresh = header.arena_fresh.load(SeqCst);
-                let fits = fresh as u64 + (1 << class) <= u64::from(ARENA_PAGES);
-                if !fits || !self.map.back(BLOCKS_AT + fresh as usize * 8, 8) {
+                let Some(fresh) = self.fresh(class) else {
                     header.arena_busy.store(0, SeqCst);
                     return Err(too_much());
-                }
-                self.set(fresh, Word::free(class, 0));
-                header.arena_fresh.store(fresh + (1 << class), SeqCst);
+                };
                 fresh
             }
         };
-        self.set(page, Word::used(class, owner, pages));
+        self.set(page, Word::used(class, owner.code(), pages));
         header.arena_used.fetch_add(pages.into(), SeqCst);
         header.arena_busy.store(0, SeqCst);
         let lazy = matches!(owner, Owner::Function(_)) && pages > LAZY;
@@ -129,6 +99,27 @@ impl<'a> Arena<'a> {
             return Err(too_much());
         }
         Ok(page)
+    }
+
+    /// Takes a block that was never used. It begins at a multiple of its size, so that a process maps it in one piece; what lies before
+    /// becomes smaller blocks that are free.
+    fn fresh(&self, class: usize) -> Option<u32> {
+        let header = self.map.header();
+        loop {
+            let fresh = header.arena_fresh.load(SeqCst);
+            let next = class.min(fresh.trailing_zeros() as usize);
+            let fits = u64::from(fresh) + (1 << next) <= u64::from(ARENA_PAGES);
+            if !fits || !self.map.reaches_book(fresh) || !self.map.back(BLOCKS_AT + fresh as usize * 8, 8) {
+                return None;
+            }
+            let behind = if next == class { 0 } else { header.arena_free[next].load(SeqCst) };
+            self.set(fresh, Word::free(next, behind));
+            header.arena_fresh.store(fresh + (1 << next), SeqCst);
+            if next == class {
+                return Some(fresh);
+            }
+            header.arena_free[next].store(fresh + 1, SeqCst);
+        }
     }
 
     fn at(&self, page: u32) -> u64 {
@@ -152,8 +143,9 @@ impl<'a> Arena<'a> {
         let Some(pages) = self.pages(page) else { return };
         // A hole reads as zeros, as the next owner expects. If the file system cannot make one, the block keeps its
         // memory and is cleared. If that fails too, it stays with its owner, who is asked to free it again.
-        let (file, at, len) = (&self.map.file, self.at(page), u64::from(pages) * PAGE as u64);
-        if sys::punch(file, at, len).or_else(|_| sys::clear(file, at, len)).is_err() {
+        let (at, len) = (self.at(page), u64::from(pages) * PAGE as u64);
+        let punch = |file| sys::punch(file, at, len).or_else(|_| sys::clear(file, at, len));
+        if self.map.file().and_then(punch).is_err() {
             return;
         }
         let header = self.map.header();

@@ -1,6 +1,6 @@
 //! Captures of the frames on a node's wire.
 
-use super::{Node, NodeError, outlets::Held};
+use super::{Node, NodeError, outlets::Held, timed};
 use devmodel::{region::Outlet, wire::Capture};
 use driver::transport::Quiet;
 use std::{
@@ -38,8 +38,13 @@ impl CaptureThread {
         node: &Arc<Node>,
         open: impl FnOnce() -> io::Result<W>,
     ) -> Result<Self, NodeError> {
-        let held = Arc::new(Held::new(node, Outlet::Capture)?);
         let failed = || NodeError::system("start a capture");
+        if timed::is_conducted(node.dir()) {
+            let why = "the node is in virtual time, where its conductor carries the frames: expected \
+                       `run --clock timed --timeline FILE` there, which writes all of them";
+            return Err(failed()(io::Error::other(why)));
+        }
+        let held = Arc::new(Held::new(node, Outlet::Capture)?);
         let to = open().map_err(NodeError::system("open the file of a capture"))?;
         let file = Capture::new(to, node.adapter().config().link_layer).map_err(failed())?;
         let lost_before = held.core().outlet_ring(Outlet::Capture).lost();

@@ -26,6 +26,9 @@ const LONG: u64 = 10_000_000;
 /// Ticks after which the kernel is asked again: half a millisecond at 4 GHz, a millisecond at 2 GHz.
 const FRESH: u64 = 2_000_000;
 
+/// Ticks that both readings take at most, unless the thread lost its processor in between: then they are not of one time.
+const CLOSE: u64 = 4_000;
+
 #[cfg(target_arch = "x86_64")]
 fn ticks() -> u64 {
     // SAFETY: every x86-64 has the instruction; where it may not be used `kept_by_counter` says so.
@@ -34,6 +37,12 @@ fn ticks() -> u64 {
 #[cfg(not(target_arch = "x86_64"))]
 fn ticks() -> u64 {
     0
+}
+
+/// The counter, the kernel's clock right behind it, and the ticks that took.
+fn both() -> (u64, u64, u64) {
+    let (at, nanos) = (ticks(), sys::monotonic_ns());
+    (at, nanos, ticks().wrapping_sub(at))
 }
 
 /// Whether the kernel itself keeps time by the counter, so that it is even and the same on all processors.
@@ -46,9 +55,10 @@ fn kept_by_counter() -> bool {
 impl Clock {
     /// A clock.
     pub fn new() -> Self {
-        let begin = kept_by_counter().then(|| (ticks(), sys::monotonic_ns()));
+        let closest = || (0..8).map(|_| both()).min_by_key(|(.., between)| *between).unwrap_or_default();
+        let begin = kept_by_counter().then(closest);
         Self {
-            begin,
+            begin: begin.map(|(at, nanos, _)| (at, nanos)),
             version: AtomicU64::new(0),
             ticks: AtomicU64::new(0),
             nanos: AtomicU64::new(0),
@@ -76,11 +86,11 @@ impl Clock {
     #[cold]
     fn ask(&self) -> u64 {
         let Some((from, began)) = self.begin else { return sys::monotonic_ns() };
-        let (at, nanos) = (ticks(), sys::monotonic_ns());
+        let (at, nanos, between) = both();
         let (ran, passed) = (at.wrapping_sub(from), nanos.saturating_sub(began));
         // A rate of 2^36 or more means a counter slower than 63 MHz.
         let rate = u64::try_from((u128::from(passed) << 32) / u128::from(ran.max(1))).unwrap_or(u64::MAX);
-        if passed < LONG || rate >= 1 << 36 {
+        if passed < LONG || rate >= 1 << 36 || between > CLOSE {
             return nanos;
         }
         let version = self.version.load(Relaxed);

@@ -4,8 +4,14 @@
 //! holds the block's locks (see `ports`): so what the dead had is not there. Only the owner writes; who reads takes no lock, and
 //! reads again what changed meanwhile.
 
+use super::data;
 use super::ports::{Hold, Matter, PortAt, Ports};
-use std::{fs::File, io, os::unix::fs::FileExt, path::Path};
+use std::{
+    fs::{File, OpenOptions},
+    io,
+    os::unix::fs::FileExt,
+    path::Path,
+};
 
 /// Bytes of a row, and of an address in it (`struct sockaddr_ib`, the longest).
 const ROW: usize = 128;
@@ -121,7 +127,7 @@ impl CmBoard {
 
     fn write(&self, number: u32, row: &[u8; ROW]) {
         // If there is no room left in the file, others don't see the row.
-        let _ = self.ports.file().write_all_at(row, u64::from(number) * ROW as u64);
+        let _ = self.ports.write(row, u64::from(number) * ROW as u64);
     }
 
     fn another_block(&self) -> Option<u16> {
@@ -129,7 +135,7 @@ impl CmBoard {
         let take = |at| self.ports.take(Matter::CmBoard, at, Hold::Alone).unwrap_or(false);
         let block = (0..=u16::MAX).filter(|block| !ours(block)).find(|block| take(taken(*block)))?;
         // Clears what the previous owner left.
-        self.ports.file().write_all_at(&[0; BLOCK], u64::from(block) * BLOCK as u64).ok()?;
+        self.ports.write(&[0; BLOCK], u64::from(block) * BLOCK as u64).ok()?;
         take(readable(block)).then_some(block)
     }
 }
@@ -137,7 +143,7 @@ impl CmBoard {
 /// The connection identifiers of all programs on the node in `dir`: number, process and identifier. The process is 0
 /// if another PID namespace hides it.
 pub fn cm_ids(dir: &Path) -> io::Result<Vec<(u32, u32, CmId)>> {
-    let file = File::open(dir.join("ports"))?;
+    let file = data::open(&dir.join("ports"), OpenOptions::new().read(true))?;
     let blocks = (file.metadata()?.len() / BLOCK as u64).min(u64::from(u16::MAX) + 1);
     let mut all = Vec::new();
     for block in 0..blocks as u32 {
@@ -206,7 +212,7 @@ mod tests {
             let Ok(ports) = Ports::open(&dir) else { return false };
             let there = CmBoard::new(ports).put(&id(3)) == Some(128);
             let mut byte = [0; 1];
-            there && ports.file().read_exact_at(&mut byte, 129 * ROW as u64).is_ok() && byte == [0]
+            there && ports.file().unwrap().read_exact_at(&mut byte, 129 * ROW as u64).is_ok() && byte == [0]
         }));
         std::fs::remove_dir_all(&dir).unwrap();
     }

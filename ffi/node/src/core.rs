@@ -6,19 +6,20 @@ use super::{
     dir,
     doorbells::Doorbells,
     engine::Engines,
-    file::{FUNCTIONS, Mapped, UNREACHED},
+    file::{CLOSED, FUNCTIONS, Mapped, UNREACHED},
     interrupts::Interrupts,
     lent::Lent,
     locks::{LockFile, NodeLock},
     maps::Maps,
     party::{self, Me},
     party_set::PARTIES,
+    pinned::Pinned,
     polling::Polling,
     room, sys,
     waits::LastReport,
 };
 use ::clock::Board;
-use devmodel::{Adapter, host::Party, region::Outlet, serve::Guest};
+use devmodel::{Adapter, host::Party, missing::Mark, region::Outlet, serve::Guest};
 use std::{
     path::PathBuf,
     sync::{
@@ -27,6 +28,8 @@ use std::{
     },
 };
 
+/// No process whose memory can be copied to and from.
+const OUT_OF_REACH: u32 = u32::MAX;
 /// Picoseconds of a millisecond.
 pub const MILLI: u64 = 1_000_000_000;
 
@@ -37,7 +40,7 @@ pub struct Core {
     /// The node's file, mapped.
     pub map: Arc<Mapped>,
     /// See [`Core::is_lost`].
-    lost: &'static AtomicBool,
+    lost: Arc<Mark>,
     /// The model of the adapter.
     pub adapter: Adapter,
     /// Locks by which programs see which others live.
@@ -50,12 +53,15 @@ pub struct Core {
     pub paged: Maps,
     /// Ranges of our memory that are lent to the arena.
     pub lent: Lent,
+    /// How much of our memory is registered.
+    pub pinned: Pinned,
     /// Runners of this process.
     pub engines: Engines,
     /// True if we never copy directly to or from the memory of other programs.
     no_direct: bool,
-    /// For each party its generation and, in the low two bits, whether we can reach its memory: 1 yes, 2 no.
-    reach: Box<[AtomicU32]>,
+    /// For each party its generation and, in the low half, the process whose memory we can copy to and from: 0 not known yet,
+    /// [`OUT_OF_REACH`] none.
+    reach: Box<[AtomicU64]>,
     /// The interrupt vectors we listen to.
     pub interrupts: Interrupts,
     /// How often each function is open in this process.
@@ -96,7 +102,7 @@ impl Core {
             engines: Engines::new(adapter.config().faults, barriers),
             no_direct,
             dir,
-            lost: map.lost(),
+            lost: map.lost().clone(),
             map,
             adapter,
             locks,
@@ -104,7 +110,8 @@ impl Core {
             maps: Maps::default(),
             paged: Maps::default(),
             lent: Lent::new(!no_direct),
-            reach: zeros(PARTIES),
+            pinned: Pinned::new(),
+            reach: (0..PARTIES).map(|_| AtomicU64::new(0)).collect(),
             interrupts: Interrupts::default(),
             opens: zeros(FUNCTIONS),
             polling: Polling::new(),
@@ -126,11 +133,18 @@ impl Core {
         self.forks == sync::fork::generation()
     }
 
-    /// Whether shared memory ran out when this process touched a page of the node. Others may not see what it stored
+    /// True if shared memory or address space ran out when this process touched a page of the node. Others may not see what it stored
     /// there, so all its calls fail from then on.
     #[inline]
     pub fn is_lost(&self) -> bool {
-        self.lost.load(Relaxed)
+        self.lost.is_set()
+    }
+
+    /// Leaves the node if the program has closed our descriptors: our locks went with them, so others take us for dead.
+    pub fn has_its_files(&self) {
+        if !self.locks.is_open() {
+            self.lost.set_for(CLOSED);
+        }
     }
 
     /// The node's time, ps.
@@ -238,27 +252,45 @@ impl Core {
         self.openers(from).all(|slot| self.is_all_in_file(slot))
     }
 
-    /// Whether we can copy to and from the memory of party `slot`. The kernel is asked once for each party.
+    /// True if we can copy to and from the memory of party `slot`.
     #[inline]
     pub fn copies_with(&self, slot: u16) -> bool {
+        self.copied(slot).is_some()
+    }
+
+    /// The process of party `slot`, if we can copy to and from its memory. The kernel is asked once for each party: the node's memory, which
+    /// says it too, others could have changed.
+    #[inline]
+    pub fn copied(&self, slot: u16) -> Option<u32> {
         let generation = self.map.party(slot).generation.load(Acquire);
         let known = self.reach[usize::from(slot) % PARTIES].load(Relaxed);
-        if known >> 2 == generation & 0x3fff_ffff && known & 3 != 0 {
-            return known & 3 == 1;
+        match known as u32 {
+            pid if pid != 0 && known >> 32 == u64::from(generation) => (pid != OUT_OF_REACH).then_some(pid),
+            _ => self.find_out(slot, generation),
         }
-        self.find_out(slot, generation)
     }
 
     #[cold]
-    fn find_out(&self, slot: u16, generation: u32) -> bool {
+    fn find_out(&self, slot: u16, generation: u32) -> Option<u32> {
         // Nothing is noted of a dead party, for the next one in its place may be reachable.
-        let found = if self.no_direct { Some(false) } else { party::probe(&self.map, self.locks, slot) };
-        let Some(yes) = found else { return false };
-        if !yes {
+        let found = if self.no_direct { Some(None) } else { party::probe(&self.map, self.locks, slot) };
+        let pid = found?;
+        self.note_reach(slot, generation, pid);
+        pid
+    }
+
+    fn note_reach(&self, slot: u16, generation: u32, pid: Option<u32>) {
+        if pid.is_none() {
             self.map.header().by_value.fetch_or(UNREACHED, AcqRel);
         }
-        self.reach[usize::from(slot) % PARTIES].store(generation << 2 | if yes { 1 } else { 2 }, Relaxed);
-        yes
+        let known = u64::from(generation) << 32 | u64::from(pid.unwrap_or(OUT_OF_REACH));
+        self.reach[usize::from(slot) % PARTIES].store(known, Relaxed);
+    }
+
+    /// The kernel no longer lets us copy to and from the memory of party `slot`.
+    #[cold]
+    pub fn reaches_no_longer(&self, slot: u16) {
+        self.note_reach(slot, self.map.party(slot).generation.load(Acquire), None);
     }
 
     /// The other parties that have any function open.
@@ -318,6 +350,9 @@ impl Core {
     pub fn make_room_for(&self, fid: u8) -> Result<(), NodeError> {
         let (region, me) = (self.adapter.region(), Party(self.me.slot));
         // Every function exchanges frames with the PF.
+        if !region.reach_all(me) {
+            return Err(NodeError::NoAddresses(self.dir.clone()));
+        }
         match region.back_function(fid, me) && region.back_journal(0, me) {
             true => Ok(()),
             false => Err(room::no_room(&self.dir, room::FUNCTION)),

@@ -2,19 +2,20 @@
 
 use super::{
     NodeError,
-    file::{ARENA_PAGES, Access, CLASSES, MAGIC, Mapped, RegionMemory, file_len},
+    books::CLASSES,
+    data,
+    file::{ARENA_PAGES, Access, MAGIC, Mapped, RegionMemory, file_len, region_len},
     party_set::PARTIES,
     room, sys,
 };
 use crate::devices::MAX_VFS;
 use devmodel::{
-    region::{Geometry, Region},
+    region::{Geometry, NoAddresses, Region},
     strict::Strict,
 };
 use std::{
     fs::OpenOptions,
     io,
-    os::unix::fs::OpenOptionsExt,
     path::Path,
     sync::{Arc, atomic::Ordering::*},
 };
@@ -24,13 +25,13 @@ pub fn map_existing(dir: &Path, access: Access) -> Result<Arc<Mapped>, NodeError
     let path = dir.join("adapter");
     let step = || NodeError::system(format!("open {}", path.display()));
     let changes = access == Access::Change;
-    // Opens neither through a symbolic link nor a pipe that would block: what lies there is a file, or no node.
-    let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
-    let options = OpenOptions::new().read(true).write(changes).custom_flags(flags).open(&path);
-    let file = options.map_err(|error| match error.kind() {
-        io::ErrorKind::NotFound => NodeError::Missing(dir.into()),
-        _ => step()(error),
-    })?;
+    let file =
+        data::open(&path, OpenOptions::new().read(true).write(changes)).map_err(|error| {
+            match error.kind() {
+                io::ErrorKind::NotFound => NodeError::Missing(dir.into()),
+                _ => step()(error),
+            }
+        })?;
     let version = |found: String, expected: String| NodeError::Version { dir: dir.into(), found, expected };
     let len = file.metadata().map_err(step())?.len();
     if len != file_len() as u64 {
@@ -48,11 +49,8 @@ pub fn map_existing(dir: &Path, access: Access) -> Result<Arc<Mapped>, NodeError
 }
 
 /// The adapter in `map`, the file of the node in `dir`.
-#[allow(unsafe_code)]
 pub fn attach_region(dir: &Path, map: &Arc<Mapped>) -> Result<Region, NodeError> {
-    let (base, len) = map.region();
-    // SAFETY: the part of the mapping that the creator made a region of; it lives as long as `map`.
-    let region = unsafe { Region::attach(base, len, Box::new(RegionMemory(map.clone()))) }?;
+    let region = Region::attach(region_len(), Box::new(RegionMemory(map.clone())))?;
     let damaged = |what| Err(NodeError::Damaged { dir: dir.into(), what });
     if *region.geometry() != Geometry::NODE {
         return damaged(format!("geometry: expected {:?}, found {:?}", Geometry::NODE, region.geometry()));
@@ -72,8 +70,10 @@ pub fn found(map: &Mapped, region: &Region) -> Option<String> {
 /// error like any other; unwinding has released what was held.
 pub fn sane<T>(dir: &Path, work: impl FnOnce() -> Result<T, NodeError>) -> Result<T, NodeError> {
     let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(work));
-    let what = || "its tables contradict each other".to_owned();
-    result.unwrap_or_else(|_| Err(NodeError::Damaged { dir: dir.into(), what: what() }))
+    result.unwrap_or_else(|payload| match payload.is::<NoAddresses>() {
+        true => Err(NodeError::NoAddresses(dir.into())),
+        false => Err(NodeError::Damaged { dir: dir.into(), what: "its tables contradict each other".into() }),
+    })
 }
 
 /// Describes damage in the words before the region: what was expected and what was found.

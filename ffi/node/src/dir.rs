@@ -4,10 +4,10 @@ use std::ffi::CString;
 use std::fs;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt, chown};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt, chown, fchown};
 use std::path::{Path, PathBuf};
 
-use super::{NodeError, sys};
+use super::{NodeError, data, sys};
 
 pub use super::sys::Space;
 
@@ -38,6 +38,24 @@ pub fn default_dir() -> PathBuf {
     let shm = Path::new("/dev/shm");
     let base = if in_memory(shm) { shm } else { Path::new("/tmp") };
     base.join(format!("ironverbs-{uid}"))
+}
+
+/// A directory of the calling user alone, for sockets by which its processes find each other: `/run/ironverbs` of root, or one in the runtime
+/// directory of the login or in memory. It is made if it is missing.
+///
+/// # Errors
+/// The last of these cannot be used either: why.
+pub fn own() -> Result<PathBuf, DirError> {
+    let uid = sys::euid();
+    let login = PathBuf::from(format!("/run/user/{uid}"));
+    let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).into_iter().chain([login]);
+    let of_login = runtime
+        .filter(|dir| dir.is_absolute() && owner(dir) == Some(uid))
+        .map(|dir| dir.join("ironverbs-own"));
+    // Nobody but root can make one in /run. In a user namespace of an engine's, root cannot either.
+    let of_root = (uid == 0).then(|| PathBuf::from("/run/ironverbs"));
+    let last = PathBuf::from(format!("/dev/shm/ironverbs-{uid}-own"));
+    of_root.into_iter().chain(of_login).find_map(|dir| claim(&dir).ok()).map_or_else(|| claim(&last), Ok)
 }
 
 /// Mode of a directory that its group shares, with the bit that gives new files the directory's group.
@@ -83,12 +101,12 @@ pub fn share(dir: &Path, group: u32) -> Result<(), DirError> {
     let shared = || -> io::Result<()> {
         // Files that are made later would be their maker's alone for an instant.
         for name in &FILES[1..] {
-            fs::OpenOptions::new().append(true).create(true).mode(0o600).open(full.join(name))?;
+            data::open_or_make(&full.join(name))?;
         }
-        for name in FILES.iter().filter(|name| full.join(name).exists()) {
-            let file = full.join(name);
-            chown(&file, None, Some(group))?;
-            fs::set_permissions(&file, fs::Permissions::from_mode(0o660))?;
+        for name in FILES.iter().filter(|name| data::id(&full.join(name)).is_some()) {
+            let file = data::open(&full.join(name), fs::OpenOptions::new().read(true).write(true))?;
+            fchown(&file, None, Some(group))?;
+            file.set_permissions(fs::Permissions::from_mode(0o660))?;
         }
         chown(&full, None, Some(group))?;
         fs::set_permissions(&full, fs::Permissions::from_mode(SHARED))
@@ -100,7 +118,7 @@ pub fn share(dir: &Path, group: u32) -> Result<(), DirError> {
 }
 
 /// Whether a directory is root's and shared on purpose: its group may write, new files get the group, and others have no right.
-fn is_shared(dir: &fs::Metadata) -> bool {
+pub(crate) fn is_shared(dir: &fs::Metadata) -> bool {
     is_root(dir.uid()) && dir.mode() & 0o2077 == SHARED & 0o2077
 }
 

@@ -32,6 +32,22 @@ pub enum NodeError {
         /// KiB that are.
         free: u64,
     },
+    /// This process can map no more.
+    #[error("no addresses are left to map the node in {}: is there a limit (ulimit -v)?", .0.display())]
+    NoAddresses(PathBuf),
+    /// The caller may not make a file of that size.
+    #[error(
+        "cannot make the node in {}: files of this process may have {limit} bytes (ulimit -f), and the node's, of which only what is used takes memory, has {need}",
+        dir.display()
+    )]
+    FileSize {
+        /// The node's directory.
+        dir: PathBuf,
+        /// Its limit.
+        limit: u64,
+        /// Bytes of the node's file.
+        need: u64,
+    },
     /// Programs are on the node.
     #[error("the node in {} is in use by {}", dir.display(), crate::error::pids(.pids))]
     Busy {
@@ -183,7 +199,8 @@ impl NodeError {
     pub fn errno(&self) -> i32 {
         match self {
             Self::Missing(_) | Self::NoDevice { .. } | Self::NoName { .. } => libc::ENODEV,
-            Self::NoRoom { .. } => libc::ENOMEM,
+            Self::NoRoom { .. } | Self::NoAddresses(_) => libc::ENOMEM,
+            Self::FileSize { .. } => libc::EFBIG,
             Self::Held { .. }
             | Self::Stopped { .. }
             | Self::Busy { .. }

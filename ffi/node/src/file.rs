@@ -7,28 +7,30 @@
 #![allow(unsafe_code)]
 
 use super::{
+    books::{CLASSES, block_of},
     naming::{self, Naming},
     party_set::{PARTIES, PARTY_BITS, PartySet},
     sys::{self, Shared},
 };
 use devmodel::{
-    missing::{Replace, Stripes, Watched},
-    region::{Geometry, Memory},
+    missing::{Mark, Replace, Watched},
+    region::{Geometry, Memory, NoAddresses},
 };
 use std::{
     fs::File,
     io,
+    ops::Range,
     os::unix::fs::MetadataExt,
     ptr::NonNull,
     sync::{
-        Arc,
-        atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed},
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering::*},
     },
 };
-use sync::Bell;
+use sync::{Bell, Kept};
 
 /// First word of the file: name and version of the layout.
-pub const MAGIC: u64 = 0x6e6f_6465_0000_0010;
+pub const MAGIC: u64 = 0x6e6f_6465_0000_0012;
 const _: () = assert!(PARTIES <= 1 << PARTY_BITS);
 /// Most functions of a node.
 pub const FUNCTIONS: usize = 128;
@@ -44,8 +46,6 @@ pub const SERVED: u32 = 2;
 pub const PAGE: usize = 4096;
 /// Pages of the arena: 64 GiB of addresses, of which only allocated blocks have memory.
 pub const ARENA_PAGES: u32 = 16 << 20;
-/// log2 classes of arena blocks, in pages.
-pub const CLASSES: usize = 25;
 
 /// The first page.
 #[repr(C)]
@@ -184,13 +184,18 @@ pub const ARENA_LEN: usize = ARENA_PAGES as usize * PAGE;
 const _: () = assert!(size_of::<Header>() <= PAGE && BLOCKS_AT % PAGE == 0 && REGION_AT % PAGE == 0);
 
 /// Bytes of the region, whole pages.
-fn region_len() -> usize {
+pub fn region_len() -> usize {
     Geometry::NODE.size().next_multiple_of(PAGE)
 }
 
 /// Offset of the arena in the file.
 pub fn arena_at() -> usize {
     REGION_AT + region_len()
+}
+
+/// Where in the file the arena's byte `offset` lies.
+pub fn place_in_file(offset: u64) -> u64 {
+    arena_at() as u64 + offset
 }
 
 /// Bytes of the file.
@@ -207,17 +212,33 @@ pub enum Access {
     Change,
 }
 
-/// The file, mapped. Whoever holds a reference into it holds this.
+/// What a program is told that has closed our descriptors.
+pub const CLOSED: &str =
+    "ironverbs: this program has closed the descriptors of the node: it has lost its devices\n";
+/// Bytes of the arena that are mapped together, as a power of two. Larger blocks are mapped whole.
+const GRANULE: u32 = 21;
+/// Words of the arena's books that are mapped at least.
+const WORDS: usize = 8 << 10;
+
+/// The file, as far as this process has mapped it: the part before the arena's books at once, the rest as it is touched, so that a
+/// process needs no more addresses than it uses memory, and locks no more. Whoever holds a reference into it holds this.
 pub struct Mapped {
-    base: NonNull<u8>,
-    /// Pages that the file system has no room for end no program. Before the mapping: it is watched no longer when it is unmapped.
-    watched: Watched,
-    _map: Shared,
-    /// The file itself.
-    pub file: File,
+    front: NonNull<u8>,
+    /// The arena's books from the first on, and how many words of them.
+    books: AtomicPtr<AtomicU64>,
+    words: AtomicUsize,
+    /// Where each granule of the arena is, once it is mapped.
+    arena: Box<[AtomicPtr<u8>]>,
+    /// All that was mapped; what is watched goes first.
+    parts: Mutex<Vec<(Watched, Shared)>>,
+    access: Access,
+    /// Set when a page had no memory that others would have to see too, or no address space was left.
+    lost: Arc<Mark>,
+    /// That of pages that only this process depends on.
+    own: Arc<Mark>,
+    file: Kept<File>,
     /// Device number of its file system, and its inode.
     pub id: (u64, u64),
-    arena: usize,
 }
 // SAFETY: shared memory; the words are atomics, the region and the arena have their own rules.
 unsafe impl Send for Mapped {}
@@ -234,27 +255,78 @@ impl Mapped {
     /// system has no room.
     pub fn new(file: File, access: Access, notice: String) -> io::Result<Self> {
         let meta = file.metadata()?;
-        let id = (meta.dev(), meta.ino());
-        let map = Shared::new(&file, file_len(), access == Access::Change)?;
-        let base = map.base()?;
-        let journals = Geometry::NODE.journals();
-        let unmarked = Stripes { first: REGION_AT + journals.first, ..journals };
-        // SAFETY: the mapping is ours, and goes behind this; what is read of it may be anything that another program
-        // wrote, zeros among it.
-        let watched = unsafe { Watched::new(base.as_ptr(), file_len(), Replace::Page { unmarked, notice }) };
-        Ok(Self { base, watched: watched?, _map: map, file, id, arena: arena_at() })
+        let mut mapped = Self {
+            front: NonNull::dangling(),
+            books: AtomicPtr::default(),
+            words: AtomicUsize::new(0),
+            arena: (0..ARENA_LEN >> GRANULE).map(|_| AtomicPtr::default()).collect(),
+            parts: Mutex::default(),
+            access,
+            lost: Mark::new(notice),
+            own: Arc::default(),
+            id: (meta.dev(), meta.ino()),
+            file: Kept::new(file)?,
+        };
+        let mut parts = Vec::new();
+        mapped.front = mapped.part(&mut parts, 0, BLOCKS_AT)?;
+        mapped.parts = Mutex::new(parts);
+        Ok(mapped)
     }
 
-    /// True when a page had no memory that others would have to see too: what this process does to the node is no longer what the
-    /// others see.
-    pub fn lost(&self) -> &'static AtomicBool {
-        self.watched.mark()
+    /// The file itself.
+    ///
+    /// # Errors
+    /// EBADF: the program has closed it behind our back.
+    pub fn file(&self) -> io::Result<&File> {
+        self.file.get()
+    }
+
+    fn parts(&self) -> MutexGuard<'_, Vec<(Watched, Shared)>> {
+        self.parts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Maps `len` bytes at `offset` of the file, which begins at a page.
+    fn part(&self, parts: &mut Vec<(Watched, Shared)>, offset: usize, len: usize) -> io::Result<NonNull<u8>> {
+        let len = len.next_multiple_of(PAGE);
+        let map = Shared::new(self.file()?, offset, len, self.access == Access::Change)?;
+        let base = map.base()?;
+        let region = offset.checked_sub(REGION_AT);
+        let mark = match region.is_some_and(|offset| Geometry::NODE.is_journal(offset)) {
+            true => &self.own,
+            false => &self.lost,
+        };
+        // SAFETY: the mapping is ours, and goes behind this; what is read of it may be anything that another program
+        // wrote, zeros among it.
+        let watched = unsafe { Watched::new(base.as_ptr(), len, Replace::Page, mark.clone()) };
+        parts.push((watched, map));
+        Ok(base)
+    }
+
+    /// This process can't map what it must see, and takes no part in the node any more.
+    #[cold]
+    fn lose(&self) {
+        const NOTICE: &str = "ironverbs: no addresses are left to map the node (is there a limit, ulimit -v?): this program has lost its devices\n";
+        let notice = if self.file().is_err() { CLOSED } else { NOTICE };
+        self.lost.set_for(if self.access == Access::Change { notice } else { "" });
+    }
+
+    /// As [`lose`](Self::lose): what was begun is taken back as it unwinds.
+    #[cold]
+    fn leave(&self) -> ! {
+        self.lose();
+        NoAddresses::unwind()
+    }
+
+    /// Set when this process can no longer see what others do to the node, or they what it does.
+    pub fn lost(&self) -> &Arc<Mark> {
+        &self.lost
     }
 
     /// Gives `len` bytes at `offset` of the file memory. False: the file system is full.
     pub fn back(&self, offset: usize, len: usize) -> bool {
+        let Ok(file) = self.file() else { return false };
         loop {
-            match sys::allocate(&self.file, offset as u64, len as u64).map_err(|e| e.raw_os_error()) {
+            match sys::allocate(file, offset as u64, len as u64).map_err(|e| e.raw_os_error()) {
                 Err(Some(libc::ENOSPC | libc::EDQUOT | libc::ENOMEM)) => return false,
                 Err(Some(libc::EINTR)) => {}
                 // Where the call is forbidden pages get their memory when they are touched.
@@ -263,21 +335,21 @@ impl Mapped {
         }
     }
 
-    fn part<T>(&self, offset: usize, count: usize) -> &[T] {
-        // SAFETY: the callers below name parts of the file as it is laid out, made of atomics, aligned.
-        unsafe { std::slice::from_raw_parts(self.base.as_ptr().add(offset).cast(), count) }
+    fn words<T>(&self, offset: usize, count: usize) -> &[T] {
+        // SAFETY: the callers below name parts of the front as it is laid out, made of atomics, aligned.
+        unsafe { std::slice::from_raw_parts(self.front.as_ptr().add(offset).cast(), count) }
     }
 
     /// The first page.
     #[inline]
     pub fn header(&self) -> &Header {
-        &self.part(0, 1)[0]
+        &self.words(0, 1)[0]
     }
 
     /// The place of party `slot`. Only a place that is or was taken has memory already.
     #[inline]
     pub fn party(&self, slot: u16) -> &PartySlot {
-        &self.part(PARTIES_AT, PARTIES)[usize::from(slot) % PARTIES]
+        &self.words(PARTIES_AT, PARTIES)[usize::from(slot) % PARTIES]
     }
 
     /// Gives the place of party `slot` memory, so that touching it cannot fail. False: there is none.
@@ -291,13 +363,13 @@ impl Mapped {
     /// its openers.
     #[inline]
     pub fn life(&self, slot: u16) -> &AtomicU32 {
-        &self.part(LIVES_AT, PARTIES)[usize::from(slot) % PARTIES]
+        &self.words(LIVES_AT, PARTIES)[usize::from(slot) % PARTIES]
     }
 
     /// The parties that listen to an interrupt vector. Has memory if its bit in [`FunctionSlot::vectors`] is set.
     #[inline]
     pub fn listeners(&self, fid: u8, vector: u16) -> &PartySet {
-        let all: &[PartySet] = self.part(LISTENERS_AT, FUNCTIONS * VECTORS);
+        let all: &[PartySet] = self.words(LISTENERS_AT, FUNCTIONS * VECTORS);
         &all[(usize::from(fid) * VECTORS + usize::from(vector) % VECTORS) % all.len()]
     }
 
@@ -310,49 +382,138 @@ impl Mapped {
     /// The functions.
     #[inline]
     pub fn functions(&self) -> &[FunctionSlot] {
-        self.part(FUNCTIONS_AT, FUNCTIONS)
+        self.words(FUNCTIONS_AT, FUNCTIONS)
     }
 
     /// The neighbours.
     pub fn neighbours(&self) -> &[NeighbourSlot] {
-        self.part(NEIGHBOURS_AT, NEIGHBOURS)
+        self.words(NEIGHBOURS_AT, NEIGHBOURS)
     }
 
-    /// The arena's books: a word per page.
-    pub fn blocks(&self) -> &[AtomicU64] {
-        self.part(BLOCKS_AT, ARENA_PAGES as usize)
+    /// The word of a page of the arena in its books, if the arena has the page.
+    pub fn book(&self, page: u32) -> Option<&AtomicU64> {
+        if page < ARENA_PAGES && !self.reaches_book(page) {
+            self.leave();
+        }
+        let page = page as usize;
+        if page >= self.words.load(Acquire) {
+            return None;
+        }
+        // SAFETY: so many words are mapped, by the check or since; a later mapping has more.
+        Some(unsafe { &*self.books.load(Acquire).add(page) })
     }
 
-    /// Where the region lies, and its length.
-    pub fn region(&self) -> (NonNull<u8>, usize) {
-        // SAFETY: within the mapping.
-        (unsafe { self.base.add(REGION_AT) }, region_len())
+    /// Maps the word of a page in the arena's books. False: no addresses are left for it.
+    pub fn reaches_book(&self, page: u32) -> bool {
+        (page as usize) < self.words.load(Acquire) || self.more_books(page as usize).is_some()
     }
 
-    /// Where the file begins in memory.
-    pub fn view(&self) -> usize {
-        self.base.as_ptr() as usize
+    #[cold]
+    fn more_books(&self, page: usize) -> Option<()> {
+        let mut parts = self.parts();
+        let before = self.words.load(Relaxed);
+        if page >= before {
+            let wanted = (2 * before).max(WORDS).max(page + 1).min(ARENA_PAGES as usize);
+            if page >= wanted {
+                return None;
+            }
+            let at = self.part(&mut parts, BLOCKS_AT, wanted * size_of::<u64>()).ok()?;
+            self.books.store(at.as_ptr().cast(), Release);
+            self.words.store(wanted, Release);
+        }
+        Some(())
     }
 
-    /// Where in the file the arena's byte `offset` lies.
-    pub fn place_in_file(&self, offset: u64) -> u64 {
-        self.arena as u64 + offset
-    }
-
-    /// `len` bytes of the arena at `offset`, if it has them.
+    /// `len` bytes of the arena at `offset`, if they lie in one block or granule.
     #[inline]
     pub fn arena(&self, offset: u64, len: usize) -> Option<NonNull<u8>> {
-        let end = offset.checked_add(len as u64)?;
-        // SAFETY: within the mapping by the check.
-        (end <= ARENA_LEN as u64).then(|| unsafe { self.base.add(self.arena + offset as usize) })
+        match self.reach_arena(offset, len) {
+            Ok(found) => found,
+            Err(_) => self.leave(),
+        }
     }
+
+    /// As [`arena`](Self::arena).
+    ///
+    /// # Errors
+    /// They cannot be mapped.
+    #[inline]
+    pub fn reach_arena(&self, offset: u64, len: usize) -> io::Result<Option<NonNull<u8>>> {
+        let Some(granule) = self.arena.get((offset >> GRANULE) as usize) else { return Ok(None) };
+        let granule = granule.load(Acquire);
+        let within = offset as usize & ((1 << GRANULE) - 1);
+        if granule.is_null() || len > (1 << GRANULE) - within {
+            return self.arena_beyond(offset, len);
+        }
+        // SAFETY: within the granule by the check.
+        Ok(NonNull::new(unsafe { granule.add(within) }))
+    }
+
+    /// [`arena`](Self::arena), of what is not mapped yet, or goes beyond a granule.
+    #[cold]
+    #[inline(never)]
+    fn arena_beyond(&self, offset: u64, len: usize) -> io::Result<Option<NonNull<u8>>> {
+        // Nothing is mapped for an address that nobody can have.
+        let used = u64::from(self.header().arena_fresh.load(Relaxed).min(ARENA_PAGES)) * PAGE as u64;
+        let Some(end) = offset.checked_add(len.max(1) as u64).filter(|end| *end <= used) else {
+            return Ok(None);
+        };
+        let (first, last) = ((offset >> GRANULE) as usize, ((end - 1) >> GRANULE) as usize);
+        let word = |page| self.book(page).map(|word| word.load(SeqCst));
+        let block = block_of((offset / PAGE as u64) as u32, (1 << GRANULE) / PAGE as u32, word);
+        let mut parts = self.parts();
+        let lies = |granule: usize| self.arena[granule].load(Relaxed);
+        let base = lies(first);
+        let whole =
+            !base.is_null() && (first..=last).all(|n| lies(n) == base.wrapping_add((n - first) << GRANULE));
+        if !whole {
+            // A block of several granules is mapped as one, for who asks for a part of it may ask for all.
+            let pages = block.filter(|pages| pages.contains(&(((end - 1) / PAGE as u64) as u32)));
+            let granules = match pages {
+                Some(pages) => granules_of(&pages),
+                None if first == last => first..first + 1,
+                None => return Ok(None),
+            };
+            let at = arena_at() + (granules.start << GRANULE);
+            let base = self.part(&mut parts, at, granules.len() << GRANULE)?;
+            for (n, granule) in granules.enumerate() {
+                self.arena[granule].store(base.as_ptr().wrapping_add(n << GRANULE), Release);
+            }
+        }
+        Ok(NonNull::new(lies(first).wrapping_add(offset as usize & ((1 << GRANULE) - 1))))
+    }
+}
+
+/// The granules that a block of so many lies in.
+fn granules_of(pages: &Range<u32>) -> Range<usize> {
+    let granule = |page: u32| (page as usize * PAGE) >> GRANULE;
+    granule(pages.start)..granule(pages.end)
 }
 
 /// The adapter's region as a part of the file.
 pub struct RegionMemory(pub Arc<Mapped>);
 
-impl Memory for RegionMemory {
+// SAFETY: pages of the file, which is new and so zero when a region is created in it; mappings stay as long as `Mapped`, and all show the
+// file. Where a page has no memory this process sees another, and no longer takes part.
+unsafe impl Memory for RegionMemory {
+    fn map(&self, offset: usize, len: usize) -> Option<NonNull<u8>> {
+        self.0.part(&mut self.0.parts(), REGION_AT + offset, len).ok()
+    }
+
+    fn lost(&self) {
+        self.0.lose();
+    }
+
+    fn takes_part(&self) -> bool {
+        self.0.access == Access::Change
+    }
+
     fn back(&self, offset: usize, len: usize) -> bool {
         self.0.back(REGION_AT + offset, len)
+    }
+
+    fn give_back(&self, offset: usize, len: usize) {
+        // Where the file system cannot, the function keeps it.
+        let _ = self.0.file().and_then(|file| sys::punch(file, (REGION_AT + offset) as u64, len as u64));
     }
 }

@@ -5,9 +5,10 @@
 //! every program compares with what it last saw: no listener can take an interrupt away from another.
 
 use super::sys;
+use ::sync::Kept;
 use std::{
     collections::BTreeMap,
-    os::fd::{AsRawFd, OwnedFd},
+    os::fd::AsRawFd,
     sync::{
         PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard,
         atomic::{AtomicU32, AtomicU64, Ordering::*},
@@ -28,7 +29,7 @@ pub struct Line {
     /// How often the vector had fired when its eventfds were last signaled.
     pub seen: AtomicU32,
     /// One for each listener.
-    pub fds: Vec<(Listener, OwnedFd)>,
+    pub fds: Vec<(Listener, Kept)>,
 }
 
 /// One of the openers in this process.
@@ -52,6 +53,6 @@ impl Interrupts {
 
 impl Line {
     pub fn signal(&self) {
-        self.fds.iter().for_each(|(_, fd)| sys::signal(fd.as_raw_fd()));
+        self.fds.iter().filter_map(|(_, fd)| fd.get().ok()).for_each(|fd| sys::signal(fd.as_raw_fd()));
     }
 }

@@ -8,11 +8,12 @@
 use super::{
     arena::{Arena, Owner},
     core::Core,
-    file::PAGE,
+    file::{PAGE, place_in_file},
     lent::{Range, Ranges},
     maps::Maps,
     memory,
 };
+use devmodel::missing::{Replace, Watched};
 use driver::transport::{Access, Iova};
 use migration::{Area, BackingFile, WriteProtection, areas};
 use std::{
@@ -36,10 +37,18 @@ static BY_ADDRESS: Maps = Maps::new();
 
 impl Core {
     /// Registers `len` bytes at `base`, whole pages, for the device, and returns where the device finds them. EFAULT
-    /// if they are not mapped or not writable.
+    /// if they are not mapped or not writable, ENOMEM if the program may not lock so much.
     /// # Safety
     /// As `Transport::dma_map`.
     pub unsafe fn register(&self, base: *mut u8, len: usize, access: Access) -> io::Result<Iova> {
+        self.pinned.add(len as u64)?;
+        // SAFETY: the caller's promise.
+        unsafe { self.map_user(base, len, access) }.inspect_err(|_| self.pinned.remove(len as u64))
+    }
+
+    /// # Safety
+    /// As `Transport::dma_map`.
+    unsafe fn map_user(&self, base: *mut u8, len: usize, access: Access) -> io::Result<Iova> {
         let start = base as u64;
         let own = memory::own_iova(self.me.slot, start, len);
         let own = own.ok_or_else(|| io::Error::from_raw_os_error(libc::EFAULT))?;
@@ -49,7 +58,7 @@ impl Core {
         if let Some(range) = ranges.list.iter_mut().find(|r| r.start <= start && end <= r.end) {
             let offset = range.offset() + (start - range.start);
             // The program may have mapped other memory there in the meantime.
-            if migration::is_in_place(start as usize, &self.room(), self.map.place_in_file(offset), len)? {
+            if migration::is_in_place(start as usize, &self.room(offset, len)?, place_in_file(offset), len)? {
                 range.users += 1;
                 return Ok(memory::arena_iova(offset));
             }
@@ -60,7 +69,11 @@ impl Core {
                 Ok(Some(page)) => {
                     ranges.times += 1;
                     ranges.credit.take(end - start);
-                    ranges.list.push(Range { start, end, page, users: 1 });
+                    let (mark, len) = (self.map.lost().clone(), (end - start) as usize);
+                    // SAFETY: pages of the file, mapped at these addresses until the range is taken out of the list; the program takes zeros
+                    // there for its data once it has lost the node, which it is told.
+                    let watched = unsafe { Watched::new(start as *mut u8, len, Replace::Page, mark) };
+                    ranges.list.push(Range { start, end, page, users: 1, _watched: watched });
                     return Ok(memory::arena_iova(u64::from(page) * PAGE as u64));
                 }
                 Ok(None) => {}
@@ -98,6 +111,7 @@ impl Core {
             }
         };
         self.let_go(&mut ranges, start, end);
+        self.pinned.remove(len as u64);
         Ok(())
     }
 
@@ -156,11 +170,11 @@ impl Core {
     }
 
     fn fetch(&self, range: &Range) -> io::Result<()> {
-        let place = self.map.place_in_file(range.offset());
+        let (offset, len) = (range.offset(), range.len() as usize);
         if migration::others_pin_memory()? {
             return Err(io::Error::other("something else may have the kernel write to it"));
         }
-        migration::restore(range.start as usize, &self.room(), place, range.len() as usize)?;
+        migration::restore(range.start as usize, &self.room(offset, len)?, place_in_file(offset), len)?;
         self.free(range.page);
         Ok(())
     }
@@ -171,8 +185,12 @@ impl Core {
         }
     }
 
-    fn room(&self) -> BackingFile<'_> {
-        BackingFile { file: &self.map.file, id: self.map.id, view: Some(self.map.view()) }
+    /// The node's file, for memory that is lent to `len` bytes of the arena at `offset`: others' requests find it where we have mapped
+    /// that.
+    fn room(&self, offset: u64, len: usize) -> io::Result<BackingFile<'_>> {
+        let view = self.map.reach_arena(offset, len).ok().flatten();
+        let first = view.map(|at| (at.as_ptr() as usize).wrapping_sub(place_in_file(offset) as usize));
+        Ok(BackingFile { file: self.map.file()?, id: self.map.id, view: first })
     }
 
     fn may_lend(&self, ranges: &mut Ranges, start: u64, end: u64) -> bool {
@@ -210,9 +228,14 @@ impl Core {
         let Ok(page) = Arena::new(&self.map, &lock).alloc(len, owner, &self.dir) else { return Ok(None) };
         drop(lock);
         let whole = Area { start: start as usize, end: end as usize, ..parts[0] };
-        let offset = self.map.place_in_file(u64::from(page) * PAGE as u64);
+        let offset = u64::from(page) * PAGE as u64;
+        let Some(room) = self.room(offset, len).ok().filter(|room| room.view.is_some()) else {
+            self.free(page);
+            return Ok(None);
+        };
         // SAFETY: the caller's memory, private as we have just seen.
-        let done = unsafe { migration::migrate(&whole, &self.room(), offset, WriteProtection::Required) };
+        let done =
+            unsafe { migration::migrate(&whole, &room, place_in_file(offset), WriteProtection::Required) };
         done.inspect_err(|_| self.free(page))?;
         Ok(Some(page))
     }

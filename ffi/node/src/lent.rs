@@ -1,6 +1,7 @@
 //! Which memory of the program is lent, and how much more may be.
 
 use super::file::PAGE;
+use devmodel::missing::Watched;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// What it costs to move a range of any length, in bytes that could be moved in the same time.
@@ -20,6 +21,8 @@ pub struct Range {
     pub page: u32,
     /// Registrations that touch it.
     pub users: usize,
+    /// The program outlives the file's being cut short: it finds zeros in what was lost.
+    pub _watched: Watched,
 }
 
 impl Range {
@@ -77,6 +80,11 @@ impl Lent {
     pub fn new(enabled: bool) -> Self {
         let off = std::env::var_os("IRONVERBS_LEND").is_some_and(|v| v == "0");
         Self { enabled: enabled && !off, ranges: Mutex::default() }
+    }
+
+    /// What is lent stays lent until the process ends.
+    pub fn keep(&self) {
+        std::mem::forget(std::mem::take(&mut self.ranges().list));
     }
 
     pub fn ranges(&self) -> MutexGuard<'_, Ranges> {

@@ -8,11 +8,12 @@
 //! can tell. Whoever waits for it gets an error within a second, and whoever only wants to leave goes without: what it
 //! leaves undone is done by whoever cleans up after it.
 
-use super::{NodeError, holder::Holder, party_set::PARTIES, sys};
+use super::{NodeError, data, holder::Holder, party_set::PARTIES, sys};
+use ::sync::Kept;
 use std::{
     collections::BTreeSet,
     fs::{File, OpenOptions},
-    os::unix::fs::{MetadataExt, OpenOptionsExt},
+    os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
     sync::{Condvar, Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
@@ -35,7 +36,7 @@ const LONGEST_NAP: Duration = Duration::from_millis(30);
 
 /// The lock file of one node, as this process sees it.
 pub struct LockFile {
-    file: File,
+    file: Kept<File>,
     id: (u64, u64, u32),
     dir: PathBuf,
     /// Record locks do not exclude threads of one process: true while one of ours has or wants the node's lock.
@@ -68,18 +69,19 @@ impl LockFile {
         let path = dir.join("parties");
         let failed = || NodeError::system(format!("open {}", path.display()));
         let mut open = locked(&OPEN);
-        let id_of = |meta: std::fs::Metadata| (meta.dev(), meta.ino(), std::process::id());
         // Opening and closing the file once more would release our locks, so see whether it is open already.
-        if let Ok(meta) = std::fs::metadata(&path) {
-            let id = id_of(meta);
-            if let Some(known) = open.iter().find(|f| f.id == id) {
-                return Ok(known);
-            }
+        let known = data::id(&path).map(|(device, inode)| (device, inode, std::process::id()));
+        if let Some(known) = open.iter().find(|f| Some(f.id) == known) {
+            return Ok(known);
         }
-        let file =
-            OpenOptions::new().read(true).write(true).create(create).truncate(false).mode(0o600).open(&path);
+        let file = match create {
+            true => data::open_or_make(&path),
+            false => data::open(&path, OpenOptions::new().read(true).write(true)),
+        };
         let file = file.map_err(failed())?;
-        let id = id_of(file.metadata().map_err(failed())?);
+        let meta = file.metadata().map_err(failed())?;
+        let id = (meta.dev(), meta.ino(), std::process::id());
+        let file = Kept::in_place(file).map_err(failed())?;
         let lock: &'static Self = Box::leak(Box::new(Self {
             file,
             id,
@@ -124,7 +126,7 @@ impl LockFile {
         let mut holding: Option<(u32, Instant)> = None;
         loop {
             let step = || NodeError::system("lock the node");
-            if sys::lock_byte(&self.file, 0).map_err(step())? {
+            if self.file.get().and_then(|file| sys::lock_byte(file, 0)).map_err(step())? {
                 return Ok(());
             }
             let now = Instant::now();
@@ -166,7 +168,8 @@ impl LockFile {
         if held.contains(&slot) {
             return Ok(false);
         }
-        let got = sys::lock_byte(&self.file, slot).map_err(NodeError::system("lock a place on the node"))?;
+        let got = self.file.get().and_then(|file| sys::lock_byte(file, slot));
+        let got = got.map_err(NodeError::system("lock a place on the node"))?;
         if got {
             held.insert(slot);
         }
@@ -176,18 +179,33 @@ impl LockFile {
     /// Gives the byte back.
     pub fn end_life(&self, slot: u16) {
         let mut held = locked(&self.held);
-        sys::unlock_byte(&self.file, slot);
+        self.unlock(slot);
         held.remove(&slot);
+    }
+
+    fn unlock(&self, slot: u16) {
+        if let Ok(file) = self.file.get() {
+            sys::unlock_byte(file, slot);
+        }
+    }
+
+    /// Whether the file is still open: a program that closes all its descriptors closes it too, and its locks are gone.
+    pub fn is_open(&self) -> bool {
+        self.file.get().is_ok()
     }
 
     /// The process that holds the byte of `slot`, unless that is us: its pid, 0 if it is hidden from us.
     pub fn holder(&self, slot: u16) -> Option<u32> {
-        sys::byte_holder(&self.file, slot)
+        match self.file.get() {
+            Ok(file) => sys::byte_holder(file, slot),
+            // We can't tell, and take nobody for dead.
+            Err(_) => Some(0),
+        }
     }
 
     /// Whether another process lives on the node: one system call for all places.
     pub fn is_lived_on(&self) -> bool {
-        sys::range_holder(&self.file, (1, PARTIES as i64 - 1)).is_some()
+        self.file.get().is_ok_and(|file| sys::range_holder(file, (1, PARTIES as i64 - 1)).is_some())
     }
 
     /// The other processes that live on the node, as [`holder`](Self::holder).
@@ -218,6 +236,6 @@ pub struct NodeLock {
 
 impl Drop for NodeLock {
     fn drop(&mut self) {
-        sys::unlock_byte(&self.ours.0.file, 0);
+        self.ours.0.unlock(0);
     }
 }

@@ -12,6 +12,7 @@ use super::{
     sys::{self, Piece},
 };
 use devmodel::{
+    guarded,
     host::{Abort, Iova, Move, Rid, Source},
     serve::{store, transfer},
 };
@@ -44,7 +45,10 @@ pub fn own_iova(slot: u16, at: u64, len: usize) -> Option<Iova> {
 /// The memory behind a bus address.
 #[derive(Clone, Copy)]
 enum Place {
+    /// The node's, or ours: it is there.
     Here(*mut u8),
+    /// This program's, which may have unmapped it.
+    Own(*mut u8),
     There(u16, u64),
     Guest(u8, Iova),
 }
@@ -98,6 +102,25 @@ unsafe fn fetch(from: *const u8, buf: &mut [u8]) {
     }
 }
 
+/// Copies so that the last byte becomes visible last, where a side may be a program's that is not there any more.
+/// # Safety
+/// Both are ranges of [`Place::Here`], [`Place::Own`] or a guest's window.
+unsafe fn carry(from: *const u8, to: *mut u8, len: usize) -> Result<(), Abort> {
+    let (source, destination) = (from as usize..from as usize + len, to as usize..to as usize + len);
+    let failed = |at| if destination.contains(&at) { Abort::Destination } else { Abort::Source };
+    if source.contains(&destination.start) && source.start != destination.start {
+        // Copied forwards, the end would be copied from bytes that were copied already.
+        let mut whole = vec![0; len];
+        // SAFETY: the caller's promise.
+        return unsafe {
+            guarded::copy(from, whole.as_mut_ptr(), len).map_err(|_| Abort::Source)?;
+            guarded::copy(whole.as_ptr(), to, len).map_err(|_| Abort::Destination)
+        };
+    }
+    // SAFETY: the caller's promise.
+    unsafe { guarded::copy(from, to, len) }.map_err(failed)
+}
+
 impl Memory<'_> {
     #[inline(always)]
     fn place(&mut self, rid: Rid, at: Iova, len: usize) -> Option<Place> {
@@ -135,7 +158,7 @@ impl Memory<'_> {
             return Some(Place::There(slot, low));
         }
         if self.core.maps.covers(low, end, &mut self.scratch.found) {
-            return Some(Place::Here(low as usize as *mut u8));
+            return Some(Place::Own(low as usize as *mut u8));
         }
         self.paged(slot, low, end)
     }
@@ -166,6 +189,8 @@ impl Memory<'_> {
         match self.place(rid, at, buf.len()).ok_or(Abort::Source)? {
             // SAFETY: `place` checked the range; the other side may change it, as device memory does.
             Place::Here(from) => unsafe { fetch(from, buf) },
+            // SAFETY: as above, if it is there.
+            Place::Own(from) => unsafe { carry(from, buf.as_mut_ptr(), buf.len())? },
             Place::There(slot, from) => {
                 let local = [Piece { iov_base: buf.as_mut_ptr().cast(), iov_len: buf.len() }];
                 let remote = [Piece { iov_base: from as *mut _, iov_len: buf.len() }];
@@ -194,6 +219,8 @@ impl Memory<'_> {
         match self.place(rid, at, data.len()).ok_or(Abort::Destination)? {
             // SAFETY: `place` checked the range; `data` is ours and does not lie in it.
             Place::Here(to) => unsafe { store(data.as_ptr(), to, data.len()) },
+            // SAFETY: as above, if it is there.
+            Place::Own(to) => unsafe { carry(data.as_ptr(), to, data.len())? },
             Place::There(slot, to) => {
                 // The kernel copies in no particular order, so the word with the owner bit is written by a call of
                 // its own.
@@ -251,8 +278,19 @@ impl Memory<'_> {
                     // SAFETY: `place` checked both ranges.
                     unsafe { store(from, to, len) };
                 }
-                (Place::Here(from), Place::There(slot, to)) => self.gather(Way::To(slot), from, to, len)?,
-                (Place::There(slot, from), Place::Here(to)) => self.gather(Way::From(slot), to, from, len)?,
+                (Place::Here(from) | Place::Own(from), Place::Here(to) | Place::Own(to)) => {
+                    if matches!(self.scratch.way, Some(Way::From(_))) {
+                        self.flush()?;
+                    }
+                    // SAFETY: `place` checked both ranges.
+                    unsafe { carry(from, to, len)? };
+                }
+                (Place::Here(from) | Place::Own(from), Place::There(slot, to)) => {
+                    self.gather(Way::To(slot), from, to, len)?;
+                }
+                (Place::There(slot, from), Place::Here(to) | Place::Own(to)) => {
+                    self.gather(Way::From(slot), to, from, len)?;
+                }
                 (Place::There(a, from), Place::There(b, to)) => self.across((a, from), (b, to), len)?,
                 (from, to) => self.copy_guest(from, to, len)?,
             }
@@ -310,15 +348,12 @@ impl Memory<'_> {
 
     /// Makes one system call for a batch. Fewer bytes than asked for are an abort.
     fn call(&mut self, way: Way, local: &[Piece], remote: &[Piece], bytes: usize) -> Result<(), Abort> {
-        let (slot, abort) = match way {
-            Way::From(slot) => (slot, Abort::Source),
-            Way::To(slot) => (slot, Abort::Destination),
+        let (slot, theirs, ours) = match way {
+            Way::From(slot) => (slot, Abort::Source, Abort::Destination),
+            Way::To(slot) => (slot, Abort::Destination, Abort::Source),
         };
-        if !self.core.copies_with(slot) {
-            // A party that cannot be reached here has just died: copies are never asked of others.
-            return Err(Abort::Gone);
-        }
-        let pid = self.core.map.party(slot).pid.load(Relaxed);
+        // A party that cannot be reached here has just died: copies are never asked of others.
+        let Some(pid) = self.core.copied(slot) else { return Err(Abort::Gone) };
         // SAFETY: `place` checked the local ranges, or they are the caller's buffer.
         let done = unsafe {
             match way {
@@ -328,13 +363,19 @@ impl Memory<'_> {
         };
         match done {
             Ok(n) if n == bytes => Ok(()),
-            Ok(_) => Err(abort),
+            Ok(_) => Err(if is_there(local, ours == Abort::Destination) { theirs } else { ours }),
             Err(e) => {
                 if e.raw_os_error() == Some(libc::ESRCH) {
                     self.scratch.suspect = slot;
                     return Err(Abort::Gone);
                 }
-                Err(abort)
+                // A program has other rights than it had (setuid, capset). This copy counts as lost; when it is asked for again its
+                // owner does it.
+                if e.raw_os_error() == Some(libc::EPERM) {
+                    self.core.reaches_no_longer(slot);
+                    return Err(Abort::Gone);
+                }
+                Err(if is_there(local, ours == Abort::Destination) { theirs } else { ours })
             }
         }
     }
@@ -349,18 +390,18 @@ impl Memory<'_> {
             (Place::Guest(a, from), Place::Guest(b, to)) => {
                 transfer((memory(a), from), (memory(b), to), len as u64, b < a)
             }
-            (Place::Guest(a, from), Place::Here(to)) => {
+            (Place::Guest(a, from), Place::Here(to) | Place::Own(to)) => {
                 memory(a).lock().pieces(from, len as u64, false, |piece, n| {
                     // SAFETY: `place` checked the destination, `pieces` gives mapped memory.
-                    unsafe { store(piece, to.add(done), n) };
+                    unsafe { carry(piece, to.add(done), n)? };
                     done += n;
                     Ok(())
                 })
             }
-            (Place::Here(from), Place::Guest(b, to)) => {
+            (Place::Here(from) | Place::Own(from), Place::Guest(b, to)) => {
                 memory(b).lock().pieces(to, len as u64, true, |piece, n| {
                     // SAFETY: `place` checked the source, `pieces` gives mapped memory.
-                    unsafe { store(from.add(done), piece, n) };
+                    unsafe { carry(from.add(done), piece, n)? };
                     done += n;
                     Ok(())
                 })
@@ -405,6 +446,33 @@ impl Memory<'_> {
     }
 }
 
+/// True if memory of ours is there, for writing if `write`.
+#[cold]
+fn is_there(pieces: &[Piece], write: bool) -> bool {
+    pieces.iter().all(|piece| {
+        let (at, page) = (page_start(piece.iov_base.cast()), super::file::PAGE);
+        let len = (piece.iov_len + piece.iov_base as usize % page).next_multiple_of(page);
+        populates(at, len, write) != Some(false)
+    })
+}
+
+/// Says if pages of ours can be faulted in, for writing if `write`. `None`: a kernel before 5.14 does not say.
+fn populates(at: *mut u8, len: usize, write: bool) -> Option<bool> {
+    // SAFETY: faulting pages in changes nothing.
+    match unsafe { sys::populate(at, len, write) } {
+        Ok(()) => Some(true),
+        // Such a kernel, or pages that cannot be written. One of ours, which can, tells.
+        Err(e) if e.raw_os_error() == Some(libc::EINVAL) => {
+            let own = Box::new([0u8; 2 * super::file::PAGE]);
+            let page = page_start(own.as_ptr().wrapping_add(super::file::PAGE));
+            // SAFETY: a whole page within `own`, which lives; faulting it in changes nothing.
+            let knows = unsafe { sys::populate(page, super::file::PAGE, write) }.is_ok();
+            knows.then_some(false)
+        }
+        Err(_) => Some(false),
+    }
+}
+
 /// The address in this process behind a bus address.
 pub fn own_address(slot: u16, iova: Iova) -> Option<u64> {
     (iova >> 48 == u64::from(slot)).then_some(iova & LOW)
@@ -412,24 +480,11 @@ pub fn own_address(slot: u16, iova: Iova) -> Option<u64> {
 
 /// Fails with EFAULT unless our memory from `base` on is mapped, and writable if `write`.
 pub fn check_user_range(base: *mut u8, len: usize, write: bool) -> io::Result<()> {
-    let fault = || io::Error::from_raw_os_error(libc::EFAULT);
-    // SAFETY: faulting pages in changes nothing.
-    match unsafe { sys::populate(base, len, write) } {
-        Ok(()) => return Ok(()),
-        // A kernel before 5.14, or pages that cannot be written.
-        Err(e) if e.raw_os_error() == Some(libc::EINVAL) => {}
-        Err(_) => return Err(fault()),
-    }
-    let page = super::file::PAGE;
-    let own = Box::new([0u8; 4096]);
-    // SAFETY: a page of ours.
-    let knows = unsafe { sys::populate(page_start(own.as_ptr()), page, write) }.is_ok();
     let pid = std::process::id();
     let readable = |at: usize| sys::peek(pid, at as u64).is_ok();
-    if knows || !(base as usize..base as usize + len).step_by(page).all(readable) {
-        return Err(fault());
-    }
-    Ok(())
+    let there = populates(base, len, write)
+        .unwrap_or_else(|| (base as usize..base as usize + len).step_by(super::file::PAGE).all(readable));
+    if there { Ok(()) } else { Err(io::Error::from_raw_os_error(libc::EFAULT)) }
 }
 
 fn page_start(at: *const u8) -> *mut u8 {

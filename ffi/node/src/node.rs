@@ -5,8 +5,8 @@ use super::{
     arena::{Arena, Owner},
     core::Core,
     damage::{attach_region, map_existing, sane},
-    dir,
-    file::{Access, FUNCTIONS, HEAD_LEN, MAGIC, Mapped, PAGE, REGION_AT, RegionMemory, file_len},
+    data, dir,
+    file::{Access, FUNCTIONS, HEAD_LEN, MAGIC, Mapped, PAGE, REGION_AT, RegionMemory, file_len, region_len},
     locks::{LockFile, NodeLock},
     parked::Parked,
     party::Me,
@@ -29,7 +29,7 @@ use std::{
     hash::{BuildHasher, RandomState},
     io,
     net::IpAddr,
-    os::unix::fs::{MetadataExt, OpenOptionsExt},
+    os::unix::fs::OpenOptionsExt,
     path::{Path, PathBuf},
     sync::{Arc, Mutex, PoisonError, Weak, atomic::Ordering::*},
 };
@@ -92,7 +92,7 @@ impl Node {
         }
         let locks = LockFile::open(dir)?;
         let lock = locks.lock()?;
-        let id = std::fs::metadata(&path).ok().map(|m| (m.dev(), m.ino()));
+        let id = data::id(&path);
         let known = nodes.iter().filter_map(Weak::upgrade).find(|n| Some(n.file) == id && n.core.is_ours());
         let node = match (known, id, options) {
             (Some(node), ..) => node,
@@ -167,6 +167,10 @@ impl Node {
         lock: &NodeLock,
     ) -> Result<Arc<Self>, NodeError> {
         room::room(dir, room::ROOM_TO_CREATE)?;
+        let (limit, need) = (sys::file_size_limit(), file_len() as u64);
+        if limit < need {
+            return Err(NodeError::FileSize { dir: dir.into(), limit, need });
+        }
         let (path, half) = (dir.join("adapter"), dir.join("adapter.new"));
         let _ = std::fs::remove_file(&half);
         let made = || -> Result<_, NodeError> {
@@ -207,7 +211,7 @@ impl Node {
             std::fs::rename(&half, &path).map_err(NodeError::system(format!("make {}", path.display())))?;
             Ok(Arc::new(Self { parked: Mutex::new(None), core, file: id }))
         };
-        made().inspect_err(|_| drop(std::fs::remove_file(&half)))
+        sane(dir, made).inspect_err(|_| drop(std::fs::remove_file(&half)))
     }
 
     fn attach(dir: &Path, locks: &'static LockFile, lock: &NodeLock) -> Result<Arc<Self>, NodeError> {
@@ -306,7 +310,7 @@ impl Node {
             other => Some(other?),
         };
         let path = dir.join("adapter");
-        let id = std::fs::metadata(&path).ok().map(|m| (m.dev(), m.ino()));
+        let id = data::id(&path);
         let mut pids = locks.holders();
         if ours.iter().any(|n| Some(n.file) == id && n.core.is_ours()) {
             pids.push(std::process::id());
@@ -331,7 +335,8 @@ impl Drop for Node {
             return;
         }
         // Memory of the program that is still in the arena must be fetched back before our place is freed.
-        if !core.take_all_back() {
+        if !core.take_all_back() || core.is_lost() {
+            core.lent.keep();
             return;
         }
         // Otherwise our place is freed by whoever cleans up after this process.
@@ -395,11 +400,8 @@ pub(super) fn read_behaviour(map: &Mapped) -> Config {
     }
 }
 
-#[allow(unsafe_code)]
 fn power_on(dir: &Path, map: &Arc<Mapped>, config: Config, me: Me) -> Result<Adapter, NodeError> {
-    let (base, len) = map.region();
-    // SAFETY: a part of the mapping that nobody else uses, which lives as long as `map`; new, so zero.
-    let region = unsafe { Region::create(base, len, Geometry::NODE, Box::new(RegionMemory(map.clone()))) }?;
+    let region = Region::create(region_len(), Geometry::NODE, Box::new(RegionMemory(map.clone())))?;
     if !(region.back_words() && region.back_function(0, Party(me.slot))) {
         return Err(room::no_room(dir, room::ROOM_TO_CREATE));
     }

@@ -4,7 +4,7 @@ use super::{
     FunctionAddress, NodeError, address,
     cm_board::{self, CmId},
     damage::{self, attach_region, map_existing},
-    dir,
+    data, dir,
     file::{Access, Mapped},
     locks::LockFile,
     node::read_behaviour,
@@ -18,7 +18,7 @@ use devmodel::{
 use hwspec::wire::mad::MAD_SIZE;
 use std::{
     collections::HashMap,
-    fs::Metadata,
+    fs::{File, Metadata},
     os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
     sync::{Arc, atomic::Ordering::*},
@@ -64,7 +64,11 @@ impl Observer {
     pub fn open(dir: &Path) -> Result<Self, NodeError> {
         let dir = dir::existing(dir)?;
         let map = map_existing(&dir, Access::Look)?;
-        Ok(Self { region: attach_region(&dir, &map)?, locks: LockFile::existing(&dir)?, map, dir })
+        let region = attach_region(&dir, &map)?;
+        if !region.reach_books() {
+            return Err(NodeError::NoAddresses(dir));
+        }
+        Ok(Self { region, locks: LockFile::existing(&dir)?, map, dir })
     }
 
     /// What is on the node. Dead parties that nobody cleaned up after are listed as dead.
@@ -75,12 +79,12 @@ impl Observer {
 
     /// Whether the node in `dir` is still the observed one.
     pub fn is_of(&self, dir: &Path) -> bool {
-        ids(self.map.file.metadata()) == Self::identity(dir)
+        ids(self.map.file().and_then(File::metadata)) == Self::identity(dir)
     }
 
     /// Device and inode number of the node in `dir`, if there is one.
     pub fn identity(dir: &Path) -> Option<(u64, u64)> {
-        ids(std::fs::metadata(dir.join("adapter")))
+        data::id(&dir.join("adapter"))
     }
 
     /// The address that was set for each function, in order. Of [`Self::devices`] only this changes while the node

@@ -9,6 +9,7 @@ use super::{
 use driver::transport::Quiet;
 use std::{
     io,
+    panic::AssertUnwindSafe,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering::*, fence},
@@ -25,6 +26,9 @@ const RETRY: u64 = MILLI;
 const HELD_UP: u64 = 100 * MILLI;
 /// Shortest wait (ps), for a timer that is due on a function that another party has locked.
 const LEAST: u64 = MILLI / 10;
+
+/// Longest sleep (ps): nobody wakes a thread whose bell is no longer the others', for the file was cut short, so it looks by itself.
+const LOOK: u64 = 1_000 * MILLI;
 
 /// The thread, stopped when dropped.
 pub struct Parked {
@@ -80,12 +84,15 @@ fn sleep_and_serve(core: &Core, stop: &AtomicBool, alive: mpsc::Sender<()>) {
         if stop.load(Acquire) {
             return;
         }
+        core.has_its_files();
         let lost = core.is_lost();
         if lost && !signaled {
             core.signal_all();
             signaled = true;
         }
-        let wait = if lost { NEVER } else { serve(core) };
+        // Who can map no more is lost, and this thread tells of it in the next round.
+        let served = || std::panic::catch_unwind(AssertUnwindSafe(|| serve(core))).unwrap_or(0);
+        let wait = if lost { NEVER } else { served() };
         let now = core.now();
         let until = if lost { NEVER } else { next_timer(core, now).min(now.saturating_add(wait)) };
         place.deadline.store(until, SeqCst);
@@ -93,9 +100,14 @@ fn sleep_and_serve(core: &Core, stop: &AtomicBool, alive: mpsc::Sender<()>) {
         if !lost && next_timer(core, now) < until {
             continue;
         }
-        let nanos = (until != NEVER).then(|| until.saturating_sub(now).max(LEAST) / 1000);
+        let rest = until.saturating_sub(now).max(LEAST);
+        let nanos = Some(rest.min(LOOK) / 1000);
         let woken = place.bell.sleep(seen, |word, seen| sys::futex_wait(word, seen, nanos));
-        if woken { &place.wakes } else { &place.ticks }.fetch_add(1, Relaxed);
+        match woken {
+            true => _ = place.wakes.fetch_add(1, Relaxed),
+            false if rest <= LOOK => _ = place.ticks.fetch_add(1, Relaxed),
+            false => {}
+        }
     }
 }
 

@@ -143,14 +143,21 @@ pub fn lives(map: &Mapped, locks: &'static LockFile, slot: u16) -> bool {
     locks.holder(slot).is_some() || Identity::of(map.party(slot)) == Identity::ours()
 }
 
-/// Whether the memory of the process in `slot` can be copied to and from. `None` if the process is dead or dying.
-pub fn probe(map: &Mapped, locks: &'static LockFile, slot: u16) -> Option<bool> {
+/// The process in `slot`, as the kernel says who holds its lock: whatever the node's memory says, nobody can make us reach into a process
+/// that is none of the node. `Some(None)` if its memory cannot be copied to and from, `None` if the process is dead or dying.
+pub fn probe(map: &Mapped, locks: &'static LockFile, slot: u16) -> Option<Option<u32>> {
     let place = map.party(slot);
-    match sys::peek(place.pid.load(Acquire), place.probe.load(Acquire)) {
-        Ok(word) => Some(word == place.token.load(Acquire)),
-        // A process loses its memory before its locks. If its holder has this very pid for us, it is dying; if not,
-        // the process is hidden.
-        Err(e) if e.raw_os_error() == Some(libc::ESRCH) && locks.holder(slot) != Some(0) => None,
-        Err(_) => Some(false),
+    let pid = match locks.holder(slot) {
+        Some(0) => return Some(None),
+        Some(pid) => pid,
+        // Record locks don't report our own, nor those of another copy of this library in our process.
+        None if Identity::of(place) == Identity::ours() => std::process::id(),
+        None => return None,
+    };
+    match sys::peek(pid, place.probe.load(Acquire)) {
+        Ok(word) => Some((word == place.token.load(Acquire)).then_some(pid)),
+        // A process loses its memory before its locks.
+        Err(e) if e.raw_os_error() == Some(libc::ESRCH) => None,
+        Err(_) => Some(None),
     }
 }

@@ -4,11 +4,12 @@
 //! (see `locks`): they go with the process however it ends, and a lock says nothing about other holds of the same
 //! process, which keeps its own list of them.
 
-use super::{NodeError, sys};
+use super::{NodeError, data, sys};
+use ::sync::Kept;
 use std::{
-    fs::{File, OpenOptions},
+    fs::File,
     io,
-    os::unix::fs::{MetadataExt, OpenOptionsExt},
+    os::unix::fs::{FileExt, MetadataExt},
     path::Path,
     sync::{Mutex, PoisonError},
 };
@@ -63,7 +64,7 @@ impl PortAt {
 
 /// The ports of one node, as this process sees them.
 pub struct Ports {
-    file: File,
+    file: Kept<File>,
     id: (u64, u64, u32),
 }
 
@@ -78,18 +79,15 @@ impl Ports {
         let path = dir.join("ports");
         let failed = || NodeError::system(format!("open {}", path.display()));
         let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
-        let id_of = |meta: std::fs::Metadata| (meta.dev(), meta.ino(), std::process::id());
         // Closing any descriptor of the file would release all locks, so it is opened once and never closed.
-        if let Ok(meta) = std::fs::metadata(&path) {
-            let id = id_of(meta);
-            if let Some(known) = open.iter().find(|ports| ports.id == id) {
-                return Ok(known);
-            }
+        let known = data::id(&path).map(|(device, inode)| (device, inode, std::process::id()));
+        if let Some(known) = open.iter().find(|ports| Some(ports.id) == known) {
+            return Ok(known);
         }
-        let file =
-            OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(&path);
-        let file = file.map_err(failed())?;
-        let id = id_of(file.metadata().map_err(failed())?);
+        let file = data::open_or_make(&path).map_err(failed())?;
+        let meta = file.metadata().map_err(failed())?;
+        let id = (meta.dev(), meta.ino(), std::process::id());
+        let file = Kept::in_place(file).map_err(failed())?;
         let ports: &'static Self = Box::leak(Box::new(Self { file, id }));
         open.push(ports);
         Ok(ports)
@@ -109,7 +107,8 @@ impl Ports {
         }
         let file = sys::memory_file(c"ironverbs-ports")?;
         let meta = file.metadata()?;
-        let ports: &'static Self = Box::leak(Box::new(Self { file, id: (meta.dev(), meta.ino(), here) }));
+        let (file, id) = (Kept::new(file)?, (meta.dev(), meta.ino(), here));
+        let ports: &'static Self = Box::leak(Box::new(Self { file, id }));
         known.push(ports);
         Ok(ports)
     }
@@ -120,17 +119,19 @@ impl Ports {
     /// # Errors
     /// Those of fcntl(2).
     pub fn take(&self, matter: Matter, at: PortAt, hold: Hold) -> io::Result<bool> {
-        sys::lock_range(&self.file, at.range(matter), hold == Hold::Alone)
+        sys::lock_range(self.file()?, at.range(matter), hold == Hold::Alone)
     }
 
     /// Gives `at` back, whatever this process held it for.
     pub fn release(&self, matter: Matter, at: PortAt) {
-        sys::unlock_range(&self.file, at.range(matter));
+        if let Ok(file) = self.file() {
+            sys::unlock_range(file, at.range(matter));
+        }
     }
 
     /// Whether another process holds any part of `at`.
     pub fn held_elsewhere(&self, matter: Matter, at: PortAt) -> bool {
-        Self::holder(&self.file, matter, at).is_some()
+        self.file().is_ok_and(|file| Self::holder(file, matter, at).is_some())
     }
 
     /// The other process that holds any part of `at` in a node's file; 0 if its pid is hidden from us.
@@ -138,9 +139,20 @@ impl Ports {
         sys::range_holder(file, at.range(matter))
     }
 
+    /// Writes connection identifiers to the file.
+    ///
+    /// # Errors
+    /// EFBIG: this process may have no file as large, and would be killed by SIGXFSZ. There is no room, or no file any more.
+    pub(super) fn write(&self, bytes: &[u8], at: u64) -> io::Result<()> {
+        if at + bytes.len() as u64 > sys::file_size_limit() {
+            return Err(io::Error::from_raw_os_error(libc::EFBIG));
+        }
+        self.file()?.write_all_at(bytes, at)
+    }
+
     /// The file, in which connection identifiers lie.
-    pub(super) fn file(&self) -> &File {
-        &self.file
+    pub(super) fn file(&self) -> io::Result<&File> {
+        self.file.get()
     }
 }
 

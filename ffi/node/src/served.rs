@@ -98,7 +98,7 @@ impl Core {
 impl Drop for ServedFunction {
     fn drop(&mut self) {
         let core = self.core();
-        if !core.is_ours() {
+        if !core.is_ours() || core.is_lost() {
             return;
         }
         match core.locks.lock() {

@@ -144,7 +144,7 @@ impl View<'_> {
             outlets: [Outlet::Uplink, Outlet::Capture].map(|which| self.outlet(which)),
             parties: parties.filter_map(|slot| self.party(slot)).collect(),
             functions: (0..=vfs).map(|fid| self.function(fid)).collect(),
-            memory: self.map.file.metadata().map_or(0, |m| m.blocks() * 512),
+            memory: self.map.file().and_then(std::fs::File::metadata).map_or(0, |m| m.blocks() * 512),
             driver_memory: header.arena_used.load(Acquire) * PAGE as u64,
             reaped: header.reaped.load(Acquire),
         }

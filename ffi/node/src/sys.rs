@@ -101,14 +101,14 @@ pub enum Shared {
 }
 
 impl Shared {
-    /// Maps `len` bytes of `file`, for writing too if `write`.
-    pub fn new(file: &File, len: usize, write: bool) -> io::Result<Self> {
-        // A core dump has no use for a sparse file of this size.
+    /// Maps `len` bytes at `offset` of `file`, for writing too if `write`.
+    pub fn new(file: &File, offset: usize, len: usize, write: bool) -> io::Result<Self> {
+        // What others do to the node is no business of a core dump.
         let flags = MmapFlags::SHARED | MmapFlags::NO_RESERVE | MmapFlags::NO_CORE_DUMP;
         let options = MmapOptions::new(len).map_err(map_error)?.with_flags(flags);
         // SAFETY: others write to the file, and may cut it short. Nobody makes a slice of the mapping: `file::Mapped`, its one user, takes
         // the address, watches for pages that are missing, and hands out atomics and the region, which has its own rules.
-        let options = unsafe { options.with_file(file, 0) };
+        let options = unsafe { options.with_file(file, offset as u64) };
         let mapped = if write { options.map_mut().map(Self::Change) } else { options.map().map(Self::Read) };
         mapped.map_err(map_error)
     }
@@ -121,6 +121,14 @@ impl Shared {
         };
         NonNull::new(at.cast_mut()).ok_or_else(|| io::Error::from_raw_os_error(libc::ENOMEM))
     }
+}
+
+/// Bytes that this process may make a file of: the kernel kills who tries more (SIGXFSZ).
+pub fn file_size_limit() -> u64 {
+    let mut limit = libc::rlimit { rlim_cur: libc::RLIM_INFINITY, rlim_max: 0 };
+    // SAFETY: one structure of ours is written.
+    unsafe { libc::getrlimit(libc::RLIMIT_FSIZE, &raw mut limit) };
+    limit.rlim_cur
 }
 
 /// Allocates a range of `file`, so that touching it cannot fail.
@@ -409,9 +417,14 @@ const REGISTER_GLOBAL_EXPEDITED: libc::c_int = 1 << 2;
 
 /// Lets [`barrier_everywhere`], called in this or another process, reach the threads of this one. Returns false if
 /// the kernel has no such call.
+///
+/// The kernel lets a program with several threads wait until all processors have been seen, which is long on a busy machine; so this is
+/// called as early as can be.
 pub fn accept_barriers() -> bool {
     // SAFETY: changes how the kernel schedules us; a kernel that does not know it refuses.
-    unsafe { libc::syscall(libc::SYS_membarrier, REGISTER_GLOBAL_EXPEDITED, 0, 0) == 0 }
+    unsafe {
+        libc::syscall(libc::SYS_membarrier, REGISTER_GLOBAL_EXPEDITED, 0, 0) == 0 && sync::barrier::register()
+    }
 }
 
 /// Executes a full memory barrier in every thread of every program that has a node open. Returns false if the kernel

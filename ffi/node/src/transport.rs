@@ -17,7 +17,7 @@ use devmodel::{
     pcie::MsixMessage,
     region::{Sync, WireRing},
 };
-use driver::transport::{Access, Bar, DmaBlock, Interrupt, Iova, Registers, Scope, Transport, Width};
+use driver::transport::{Access, Bar, DmaBlock, Interrupt, Iova, Kept, Registers, Scope, Transport, Width};
 use hwspec::doorbell::{BF_OFFSET, CQ_DOORBELL, UAR_SIZE};
 use std::{
     io,
@@ -127,8 +127,15 @@ impl NodeTransport {
 
     fn block(&self, page: u32, len: usize) -> io::Result<DmaBlock> {
         let offset = u64::from(page) * PAGE as u64;
-        let ptr = self.core().map.arena(offset, len).ok_or_else(|| errno(libc::EINVAL))?;
+        let ptr = self.core().map.reach_arena(offset, len)?.ok_or_else(|| errno(libc::EINVAL))?;
         Ok(DmaBlock { ptr, iova: memory::arena_iova(offset), len })
+    }
+
+    /// Frees the arena block that begins at `page`.
+    fn free(core: &Core, page: u32) {
+        if let Ok(lock) = core.locks.lock() {
+            Arena::new(&core.map, &lock).free(page);
+        }
     }
 
     /// The first page of the arena block at `iova`.
@@ -159,7 +166,7 @@ impl NodeTransport {
     /// Runs our function, which has work.
     #[inline(never)]
     fn work(&self, core: &Core, streak: u32) {
-        if core.is_ours() {
+        if core.is_ours() && !core.is_lost() {
             core.run_busy(core.now(), self.fid());
         }
         if streak % POLLS_PER_LOOK == 0 {
@@ -229,7 +236,7 @@ impl Registers for Function {
 
     fn write32(&self, offset: u32, value: u32) {
         let core = &*self.core;
-        if !core.is_ours() {
+        if !core.is_ours() || core.is_lost() {
             return;
         }
         if let Some(board) = core.board() {
@@ -249,7 +256,7 @@ impl Registers for Function {
     #[inline]
     fn write64(&self, offset: u32, value: u64) {
         let core = &*self.core;
-        if !core.is_ours() {
+        if !core.is_ours() || core.is_lost() {
             return;
         }
         if let Some(board) = core.board() {
@@ -291,7 +298,8 @@ impl Function {
 impl Drop for Function {
     fn drop(&mut self) {
         let core = &*self.core;
-        if !core.is_ours() {
+        // Who has lost the node leaves it when the process ends.
+        if !core.is_ours() || core.is_lost() {
             return;
         }
         match core.locks.lock() {
@@ -379,15 +387,12 @@ impl Transport for NodeTransport {
             let lock = core.locks.lock().map_err(refused)?;
             Arena::new(&core.map, &lock).alloc(len, owner, &core.dir).map_err(refused)?
         };
-        self.block(page, len)
+        self.block(page, len).inspect_err(|_| Self::free(core, page))
     }
 
     fn dma_free(&self, block: DmaBlock) {
         let Ok(core) = self.ours() else { return };
-        let Some(page) = Self::page_of(block.iova) else { return };
-        if let Ok(lock) = core.locks.lock() {
-            Arena::new(&core.map, &lock).free(page);
-        }
+        Self::page_of(block.iova).into_iter().for_each(|page| Self::free(core, page));
     }
 
     fn dma_attach(&self, iova: Iova, len: usize) -> io::Result<DmaBlock> {
@@ -410,12 +415,12 @@ impl Transport for NodeTransport {
         let fd = sys::eventfd()?;
         let theirs = fd.try_clone()?;
         let lock = core.locks.lock().map_err(refused)?;
-        core.listen(self.fid(), vector, self.registers.listener, fd, &lock)?;
+        core.listen(self.fid(), vector, self.registers.listener, Kept::new(fd)?, &lock)?;
         drop(lock);
         let message = MsixMessage { address: MESSAGE_ADDRESS, data: vector.into() };
         let fid = self.fid();
         core.touch(core.now(), fid, |_, host| core.adapter.msix_program(host, fid, vector, Some(message)));
-        Ok(Interrupt { fd: theirs })
+        Interrupt::of(theirs)
     }
 
     fn shares_vectors(&self) -> bool {

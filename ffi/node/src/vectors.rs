@@ -7,23 +7,16 @@ use super::{
     locks::NodeLock,
     scratch::bits,
 };
+use ::sync::Kept;
 use std::{
     io,
-    os::fd::OwnedFd,
     sync::atomic::{AtomicU32, Ordering::*},
 };
 
 impl Core {
     /// Signals `fd` whenever `vector` of `fid` fires. A listener has one descriptor for each vector; the one before
     /// is closed.
-    pub fn listen(
-        &self,
-        fid: u8,
-        vector: u16,
-        who: Listener,
-        fd: OwnedFd,
-        _lock: &NodeLock,
-    ) -> io::Result<()> {
+    pub fn listen(&self, fid: u8, vector: u16, who: Listener, fd: Kept, _lock: &NodeLock) -> io::Result<()> {
         if !self.map.back_listeners(fid, vector) {
             return Err(io::Error::from_raw_os_error(libc::ENOMEM));
         }

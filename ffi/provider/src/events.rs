@@ -3,6 +3,7 @@
 use crate::abi::public as abi;
 use crate::channel::Channel;
 use crate::pipe::EventPipe;
+use driver::transport::Kept;
 use driver::transport::Quiet;
 use driver::{CompletionEvents, DeviceEvent, Event, HealthWatch, PortEvent, QpEvent, SrqEvent};
 use libc::c_int;
@@ -34,13 +35,37 @@ pub struct Targets {
 }
 
 /// Events that an object was sent and that were not withdrawn. The program acknowledges as many before the object is
-/// freed.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+/// freed. `None`: it has closed the file they lay in, and nobody can tell how many it has read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Delivered {
     /// Completion events.
-    pub completions: u32,
+    pub completions: Option<u32>,
     /// Asynchronous events.
-    pub errors: u32,
+    pub errors: Option<u32>,
+}
+
+impl Delivered {
+    const NONE: Self = Self { completions: Some(0), errors: Some(0) };
+}
+
+/// Waits until the program has acknowledged so many events: each counter is what libibverbs counts, under the object's mutex.
+///
+/// # Safety
+/// They are an object's of ours, which libibverbs has set up and nobody frees meanwhile.
+pub unsafe fn acknowledged(
+    mutex: *mut libc::pthread_mutex_t,
+    cond: *mut libc::pthread_cond_t,
+    counters: &[(*const u32, Option<u32>)],
+) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let all = || counters.iter().all(|(done, sent)| sent.is_none_or(|sent| done.read_volatile() == sent));
+        libc::pthread_mutex_lock(mutex);
+        while !all() {
+            libc::pthread_cond_wait(cond, mutex);
+        }
+        libc::pthread_mutex_unlock(mutex);
+    }
 }
 
 impl Targets {
@@ -65,13 +90,13 @@ impl Targets {
 
     /// Removes an object, and withdraws the events that nobody has read.
     pub fn leave(&self, cookie: u64) -> Delivered {
-        let Some(target) = self.lock().remove(&cookie) else { return Delivered::default() };
+        let Some(target) = self.lock().remove(&cookie) else { return Delivered::NONE };
         let is_object = |bytes: &[u8]| bytes.starts_with(&(target.object as u64).to_ne_bytes());
-        let unread = target.channel.map_or(0, |channel| channel.withdraw(|record| is_object(record)));
+        let unread = target.channel.map_or(Some(0), |channel| channel.withdraw(|record| is_object(record)));
         let unseen = self.async_file.withdraw(|record| is_object(record) && is_affiliated(record));
         Delivered {
-            completions: target.completions.wrapping_sub(unread as u32),
-            errors: target.errors.wrapping_sub(unseen as u32),
+            completions: unread.map(|unread| target.completions.wrapping_sub(unread as u32)),
+            errors: unseen.map(|unseen| target.errors.wrapping_sub(unseen as u32)),
         }
     }
 
@@ -170,8 +195,8 @@ pub struct Pump {
     /// By completion vector. Never empty.
     threads: Mutex<Vec<Option<JoinHandle<()>>>>,
     /// Readable when the threads are to end, which is when the other end is closed.
-    stopped: Arc<OwnedFd>,
-    stop: OwnedFd,
+    stopped: Arc<Kept>,
+    stop: Kept,
 }
 
 impl Pump {
@@ -183,8 +208,9 @@ impl Pump {
             if libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC) != 0 {
                 return Err(io::Error::last_os_error());
             }
-            (Arc::new(OwnedFd::from_raw_fd(ends[0])), OwnedFd::from_raw_fd(ends[1]))
+            (OwnedFd::from_raw_fd(ends[0]), OwnedFd::from_raw_fd(ends[1]))
         };
+        let (stopped, stop) = (Arc::new(Kept::new(stopped)?), Kept::new(stop)?);
         let thread = {
             let (device, targets, stopped) = (device.clone(), targets.clone(), stopped.clone());
             spawn(move || run(&device, &targets, &stopped))?
@@ -232,28 +258,35 @@ fn spawn(run: impl FnOnce() + Send + 'static) -> io::Result<JoinHandle<()>> {
 }
 
 /// Carries the events of one completion vector.
-fn carry_completions(events: &CompletionEvents, targets: &Targets, stopped: &OwnedFd) {
+fn carry_completions(events: &CompletionEvents, targets: &Targets, stopped: &Kept) {
     loop {
-        let limit = if events.drain(|event| targets.deliver(event)) { 0 } else { -1 };
-        if !wait(events.fd().as_raw_fd(), stopped.as_raw_fd(), limit) {
+        let limit = if survives(|| events.drain(|event| targets.deliver(event))) { 0 } else { -1 };
+        if !wait(events.fd().as_raw_fd(), stopped.unchecked().as_raw_fd(), limit) {
             return;
         }
     }
 }
 
+/// What `drain` answers; false if it unwound. A process that can map no more of its node has lost it, and the thread is needed to say so.
+fn survives(drain: impl FnOnce() -> bool) -> bool {
+    std::panic::catch_unwind(std::panic::AssertUnwindSafe(drain)).unwrap_or(false)
+}
+
 /// Time between two checks of the device's health.
 const LOOK: Duration = Duration::from_secs(2);
 
-fn run(device: &driver::Device, targets: &Targets, stopped: &OwnedFd) {
+fn run(device: &driver::Device, targets: &Targets, stopped: &Kept) {
     let events = device.events();
     let mut watch = HealthWatch::default();
     // When the device is looked at; never again once it is lost.
     let mut next = Some(Instant::now() + LOOK);
     loop {
         let mut fatal = false;
-        let more = events.drain(|event| match event {
-            Event::Device(DeviceEvent::Fatal) => fatal = true,
-            event => targets.deliver(event),
+        let more = survives(|| {
+            events.drain(|event| match event {
+                Event::Device(DeviceEvent::Fatal) => fatal = true,
+                event => targets.deliver(event),
+            })
         });
         let now = Instant::now();
         if next.is_some_and(|next| now >= next) {
@@ -270,7 +303,7 @@ fn run(device: &driver::Device, targets: &Targets, stopped: &OwnedFd) {
             Some(next) => next.saturating_duration_since(now).as_millis() as c_int + 1,
             None => -1,
         };
-        if !wait(events.fd().as_raw_fd(), stopped.as_raw_fd(), limit) {
+        if !wait(events.fd().as_raw_fd(), stopped.unchecked().as_raw_fd(), limit) {
             return;
         }
     }
@@ -303,7 +336,7 @@ mod tests {
         targets.enter(7, 0x1000, Some(Arc::clone(&channel)));
         targets.leave(7);
         targets.deliver(Event::Cq { cqn: 1, cookie: 7 });
-        assert_eq!(channel.withdraw(|_| true), 0);
+        assert_eq!(channel.withdraw(|_| true), Some(0));
     }
 
     #[test]
@@ -317,8 +350,8 @@ mod tests {
         }
         targets.deliver(Event::Qp { qpn: 2, cookie: 7, kind: QpEvent::Fatal });
         targets.deliver(Event::Port { port: 1, kind: PortEvent::Active });
-        assert_eq!(targets.leave(7), Delivered::default());
-        assert_eq!(channel.withdraw(|_| true), 1, "the other object's event stayed");
-        assert_eq!(targets.async_file.withdraw(|_| true), 1, "the port's event stayed");
+        assert_eq!(targets.leave(7), Delivered::NONE);
+        assert_eq!(channel.withdraw(|_| true), Some(1), "the other object's event stayed");
+        assert_eq!(targets.async_file.withdraw(|_| true), Some(1), "the port's event stayed");
     }
 }

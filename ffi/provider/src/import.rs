@@ -9,9 +9,10 @@ use crate::context::Context;
 use crate::device::IronDevice;
 use crate::dm::IronDm;
 use crate::exports::{At, Exports, find, hold};
-use crate::guard::{guard, guard_ptr};
+use crate::guard::{guard, guard_ptr, set_errno};
 use crate::mr::{IronMr, TYPE_IMPORTED};
 use crate::pd::IronPd;
+use driver::LinkLayer;
 use libc::{c_int, c_ulong, c_void};
 use node::place::Place;
 use std::os::fd::RawFd;
@@ -93,7 +94,70 @@ struct Attribute {
 /// `RDMA_VERBS_IOCTL`.
 const VERBS_IOCTL: c_ulong = 0xc018_1b01;
 /// `UVERBS_OBJECT_ASYNC_EVENT`, whose method 0 makes a file of events.
-const ASYNC_EVENT: u16 = 16;
+const ASYNC_EVENT: (u16, u16) = (16, 0);
+/// `UVERBS_OBJECT_DEVICE`, `UVERBS_METHOD_QUERY_GID_ENTRY`.
+const GID_ENTRY: (u16, u16) = (0, 6);
+/// `UVERBS_ATTR_F_VALID_OUTPUT`.
+const VALID: u16 = 2;
+
+/// `struct ib_uverbs_gid_entry`.
+#[repr(C)]
+struct GidEntry {
+    gid: [u8; 16],
+    index: u32,
+    port: u32,
+    kind: u32,
+    interface: u32,
+}
+
+/// Answers a command of libibverbs for a context of ours. `None`: the kernel may.
+///
+/// # Safety
+/// A whole command with as many attributes as it says, and an open context of ours.
+unsafe fn answer(context: *const ibv_context, command: *mut Command) -> Option<Result<(), c_int>> {
+    // SAFETY: the caller's promise: the attributes follow the command.
+    let (of, attributes) = unsafe {
+        let count = usize::from((*command).attributes);
+        let list = std::slice::from_raw_parts_mut(command.add(1).cast::<Attribute>(), count);
+        (((*command).object, (*command).method), list)
+    };
+    match (of, attributes) {
+        (ASYNC_EVENT, [file]) => {
+            // SAFETY: the caller's promise.
+            file.data = unsafe { (*context).async_fd }.into();
+            Some(Ok(()))
+        }
+        // Other releases have no more of them, in this order. Without this the library reads /sys, which programs that have changed
+        // their root or have no descriptors left cannot.
+        (GID_ENTRY, [port, index, _flags, entry]) if usize::from(entry.len) >= size_of::<GidEntry>() => {
+            // SAFETY: the caller's promise: V4 for the answer's place.
+            let found = unsafe { gid_entry(context, port.data as u32, index.data as u32) };
+            entry.flags |= VALID;
+            // SAFETY: as above; nothing is said of its alignment.
+            Some(found.map(|found| unsafe { (entry.data as *mut GidEntry).write_unaligned(found) }))
+        }
+        _ => None,
+    }
+}
+
+/// Entry `index` of a port's GID table. ENODATA: it is empty; EINVAL: there is no such port or entry.
+///
+/// # Safety
+/// `context` is an open one of ours.
+unsafe fn gid_entry(context: *const ibv_context, port: u32, index: u32) -> Result<GidEntry, c_int> {
+    /// `IB_UVERBS_GID_TYPE_IB`, `IB_UVERBS_GID_TYPE_ROCE_V2`.
+    const KINDS: [u32; 2] = [0, 2];
+    // SAFETY: V1.
+    let ours = unsafe { Context::of(context) };
+    ours.check_birth()?;
+    let number = u16::try_from(index).ok().filter(|_| port == 1).ok_or(libc::EINVAL)?;
+    let gid = ours.device.gid(number).map_err(|e| e.errno())?;
+    let is_ethernet = ours.device.port().map_err(|e| e.errno())?.link_layer == LinkLayer::Ethernet;
+    match gid {
+        [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0] => Err(libc::ENODATA),
+        gid => Ok(GidEntry { gid, index, port, kind: KINDS[usize::from(is_ethernet)], interface: 0 }),
+    }
+}
 
 /// What libibverbs calls instead of ioctl(2). An imported context is one whose file of events the library asks the kernel
 /// for, whether it has one or not: it is given the one it has.
@@ -101,26 +165,22 @@ const ASYNC_EVENT: u16 = 16;
 /// # Safety
 /// As ioctl(2) with one argument; a command for one of our descriptors is one libibverbs built.
 pub unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_void) -> c_int {
-    let answered = guard(false, || {
+    let answered = guard(None, || {
         let context = || hold(&CONTEXTS).iter().find(|(other, _)| *other == fd).map(|(_, at)| *at);
         if request != VERBS_IOCTL || argument.is_null() {
-            return false;
+            return None;
         }
-        let Some(context) = context() else { return false };
         // SAFETY: a whole command with as many attributes as it says, and an open context of ours.
-        unsafe {
-            let command = argument.cast::<Command>();
-            if ((*command).object, (*command).method, (*command).attributes) != (ASYNC_EVENT, 0, 1) {
-                return false;
-            }
-            (*command.add(1).cast::<Attribute>()).data = (*(context as *const ibv_context)).async_fd.into();
-        }
-        true
+        unsafe { answer(context()? as *const ibv_context, argument.cast()) }
     });
     match answered {
-        true => 0,
+        Some(Ok(())) => 0,
+        Some(Err(errno)) => {
+            set_errno(errno);
+            -1
+        }
         // SAFETY: the caller's own arguments.
-        false => unsafe { libc::ioctl(fd, request, argument) },
+        None => unsafe { libc::ioctl(fd, request, argument) },
     }
 }
 

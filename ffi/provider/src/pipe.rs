@@ -3,15 +3,17 @@
 //! A pipe keeps records whole (they are far smaller than PIPE_BUF and all of one length) and behaves under poll and
 //! O_NONBLOCK as the kernel's own event files do.
 
+use driver::transport::{Identity, Kept};
 use libc::{c_int, c_void};
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
 use std::sync::Mutex;
 
 /// An event file of records of `N` bytes. The program owns the reading end, and closes it; we own the writing end.
 pub struct EventPipe<const N: usize> {
     reader: RawFd,
-    writer: OwnedFd,
+    reader_is: Identity,
+    writer: Kept,
     /// Excludes senders from the withdrawal of records.
     sending: Mutex<()>,
 }
@@ -31,7 +33,8 @@ impl<const N: usize> EventPipe<N> {
         if unsafe { libc::fcntl(writer.as_raw_fd(), libc::F_SETFL, libc::O_NONBLOCK) } != 0 {
             return Err(io::Error::last_os_error());
         }
-        Ok(Self { reader: reader.into_raw_fd(), writer, sending: Mutex::new(()) })
+        let (reader_is, writer) = (Identity::of(reader.as_fd())?, Kept::new(writer)?);
+        Ok(Self { reader: reader.into_raw_fd(), reader_is, writer, sending: Mutex::new(()) })
     }
 
     /// The reading end, for the program.
@@ -46,9 +49,13 @@ impl<const N: usize> EventPipe<N> {
         self.write(&record)
     }
 
-    /// Withdraws the unread records that `unwanted` selects, and returns how many. The others keep their order.
-    pub fn withdraw(&self, unwanted: impl Fn(&[u8; N]) -> bool) -> usize {
+    /// Withdraws the unread records that `unwanted` selects, and returns how many. The others keep their order. `None`: the program has
+    /// closed its end, so nobody can tell which were read.
+    pub fn withdraw(&self, unwanted: impl Fn(&[u8; N]) -> bool) -> Option<usize> {
         let _one = self.sending.lock();
+        if !self.has_reader() {
+            return None;
+        }
         let (mut kept, mut taken) = (Vec::new(), 0);
         while let Some(record) = self.read() {
             if unwanted(&record) {
@@ -60,12 +67,19 @@ impl<const N: usize> EventPipe<N> {
         for record in &kept {
             self.write(record);
         }
-        taken
+        Some(taken)
     }
 
-    /// Whether the program has closed its end.
+    /// Whether the program's end is still there, and not another file under its number.
+    fn has_reader(&self) -> bool {
+        // SAFETY: only asked which file it is of, if any.
+        self.reader_is.is(unsafe { BorrowedFd::borrow_raw(self.reader) })
+    }
+
+    /// Whether the program has closed its end, or ours.
     pub fn abandoned(&self) -> bool {
-        let mut poll = libc::pollfd { fd: self.writer.as_raw_fd(), events: 0, revents: 0 };
+        let Ok(writer) = self.writer.get() else { return true };
+        let mut poll = libc::pollfd { fd: writer.as_raw_fd(), events: 0, revents: 0 };
         // SAFETY: one entry; returns at once.
         unsafe { libc::poll(&raw mut poll, 1, 0) == 1 && poll.revents & libc::POLLERR != 0 }
     }
@@ -76,7 +90,7 @@ impl<const N: usize> EventPipe<N> {
             return false;
         }
         // SAFETY: N readable bytes.
-        unsafe { libc::write(self.writer.as_raw_fd(), record.as_ptr().cast(), N) == N as isize }
+        unsafe { libc::write(self.writer.unchecked().as_raw_fd(), record.as_ptr().cast(), N) == N as isize }
     }
 
     /// Reads one record without blocking, however the program has configured its end.
@@ -111,7 +125,7 @@ mod tests {
         for record in [1u64, 2, 1, 3] {
             assert!(pipe.send(record.to_ne_bytes()));
         }
-        assert_eq!(pipe.withdraw(|record| u64::from_ne_bytes(*record) == 1), 2);
+        assert_eq!(pipe.withdraw(|record| u64::from_ne_bytes(*record) == 1), Some(2));
         let left: Vec<u64> = std::iter::from_fn(|| pipe.read()).map(u64::from_ne_bytes).collect();
         assert_eq!(left, [2, 3]);
     }
@@ -123,5 +137,6 @@ mod tests {
         unsafe { libc::close(pipe.reader()) };
         assert!(pipe.abandoned());
         assert!(!pipe.send([0; 8]));
+        assert_eq!(pipe.withdraw(|_| true), None);
     }
 }

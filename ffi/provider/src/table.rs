@@ -79,7 +79,11 @@ pub fn fill(slots: &OpsTable) -> Result<[Op; MAX_OPS], &'static str> {
         ("destroy_rwq_ind_table", wq::destroy_rwq_ind_table as Op),
     ];
     // Operations of newer releases. An older library has no slot for them, and never calls them.
-    let newer = [("query_port_speed", query::query_port_speed as Op)];
+    let newer = [
+        ("query_port_speed", query::query_port_speed as Op),
+        ("query_ece", qp_verbs::query_ece as Op),
+        ("set_ece", qp_verbs::set_ece as Op),
+    ];
     let mut table: [Op; MAX_OPS] = [std::ptr::null(); MAX_OPS];
     for (name, op) in offered {
         table[slots.slot(name).ok_or(name)?] = op;

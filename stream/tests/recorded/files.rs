@@ -4,7 +4,7 @@ use hwspec::{context::ServiceType, decode::wqe::Queue};
 use proptest::prelude::*;
 use std::{
     fs,
-    path::PathBuf,
+    path::{Path, PathBuf},
     sync::atomic::{AtomicU32, Ordering::Relaxed},
 };
 use stream::{
@@ -13,11 +13,11 @@ use stream::{
     text::Detail,
 };
 
-/// A file of this test's own, removed with the value.
-struct Scratch(PathBuf);
+/// A file of a test's own, removed with the value.
+pub struct Scratch(PathBuf);
 
 impl Scratch {
-    fn new(content: &[u8]) -> Self {
+    pub fn new(content: &[u8]) -> Self {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let n = NEXT.fetch_add(1, Relaxed);
         let path = std::env::temp_dir().join(format!("ironverbs-stream-{}-{n}", std::process::id()));
@@ -25,7 +25,11 @@ impl Scratch {
         Self(path)
     }
 
-    fn read(&self) -> Result<(Vec<Record>, bool), String> {
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+
+    pub fn read(&self) -> Result<(Vec<Record>, bool), String> {
         file::read(&self.0)
     }
 }
@@ -106,8 +110,8 @@ fn what_is_wrong_with_a_file_is_said_with_its_line() {
     assert!(line(odd).contains(r#"expected hexadecimal bytes as "input""#));
     let far = r#"{"n":0,"ns":0,"function":256,"event":"reset"}"#;
     assert!(line(far).contains(r#"expected at most 255 as "function", found 256"#));
-    let nowhere = file::read(std::path::Path::new("/nowhere/at/all")).expect_err("no file");
+    let nowhere = file::read(Path::new("/nowhere/at/all")).expect_err("no file");
     assert!(nowhere.starts_with("/nowhere/at/all: "), "{nowhere}");
-    let refused = file::Recorder::create(std::path::Path::new("/nowhere/at/all")).err().expect("no file");
+    let refused = file::Recorder::create(Path::new("/nowhere/at/all")).err().expect("no file");
     assert!(refused.starts_with("cannot record to /nowhere/at/all: "), "{refused}");
 }

@@ -10,7 +10,7 @@ use driver::transport::{Access, Bar, DmaBlock, Interrupt, Iova, Registers, Scope
 use hwspec::wire::ip::gid_of_v4;
 use std::{
     io,
-    os::fd::{AsRawFd, FromRawFd, OwnedFd},
+    os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd},
     ptr::NonNull,
     sync::{
         Arc,
@@ -107,10 +107,11 @@ impl Transport for LabTransport {
         }
         // SAFETY: a descriptor that was just made and that nobody else has.
         let fd = unsafe { OwnedFd::from_raw_fd(fd) };
-        machine().note_fd(self.party, fd.as_raw_fd());
+        let interrupt = Interrupt::of(fd)?;
+        machine().note_fd(self.party, interrupt.as_fd().as_raw_fd());
         let message = MsixMessage { address: 0xfee0_0000, data: vector.into() };
         self.touch(|_, host| machine().adapter.msix_program(host, self.fid, vector, Some(message)));
-        Ok(Interrupt { fd })
+        Ok(interrupt)
     }
 
     fn shares_vectors(&self) -> bool {

@@ -132,7 +132,7 @@ fn row_41_malformed_frames_are_dropped() {
     assert_eq!(acknowledgement(&bed.from_peer(peer, &write(to))), (ACK, expects(), 1));
 }
 
-/// A packet whose payload cannot be fetched from its sender counts as lost, with all it had begun: it is received like
+/// A packet whose payload its receiver cannot copy from its sender counts as lost, with all it had begun: it is received like
 /// new when it comes again.
 #[test]
 fn row_41_packet_without_its_payload_counts_as_lost() {
@@ -147,13 +147,13 @@ fn row_41_packet_without_its_payload_counts_as_lost() {
         bed.post_recv(b, &[to.sge()]);
         bed.fill(to, &[0; 4 * MTU]);
         for range in [0, MTU, 3 * MTU].map(|at| from.at + at as u64..from.at + (at + 300) as u64) {
-            bed.memory.aborting = vec![range];
+            bed.memory.uncopied = vec![range];
             bed.queue(a, &wr);
             bed.publish(a);
             bed.doorbell(a);
             bed.run();
             assert!(!bed.has_completion(a.send_cq) && !bed.has_completion(b.recv_cq));
-            bed.memory.aborting.clear();
+            bed.memory.uncopied.clear();
             assert!(bed.advance_until(S, |b| b.has_completion(a.send_cq)));
             assert!(bed.one(a.send_cq).is_ok());
             assert_eq!(bed.bytes(to), data);

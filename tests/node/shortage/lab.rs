@@ -160,7 +160,7 @@ impl Lab {
         if self.program == Program::Create {
             return Ok(());
         }
-        // The provider's links are made by the first program.
+        // Some files are made by the first program.
         self.succeeds(&["run", "--vfs", "2"], &["true"]).map(drop)
     }
 
@@ -190,7 +190,7 @@ impl Lab {
             if strange.is_empty() { Ok(()) } else { Err(format!("left in {}: {strange:?}", dir.display())) }
         };
         are(&self.dir, &["node"])?;
-        let node = ["adapter", "parties", "lib", "ports", "userns"];
+        let node = ["adapter", "parties", "ports", "userns"];
         are(&self.node(), &node)?;
         match self.program {
             Program::Create => drop(self.succeeds(&["node", "create", "--vfs", "2"], &[])?),

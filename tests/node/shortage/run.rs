@@ -70,9 +70,12 @@ impl Shortage {
         said.contains("ironverbs: ") || words.any(|words| said.contains(&words))
     }
 
-    /// Whether it may have befallen a stock program or library, which keep the cause to themselves; `code` is its exit code.
-    fn is_anybodys(&self, code: i32) -> bool {
-        code != LAUNCHER && ["open", "socket"].contains(&self.kind.name)
+    /// True if it may have befallen a stock program or library, which keep the cause to themselves; `code` is its exit code. A frame that
+    /// finds no memory is lost, as on a network: who waits for it hears that its time is up.
+    fn is_anybodys(&self, code: i32, said: &str) -> bool {
+        let kind = self.kind.name;
+        code != LAUNCHER
+            && (["open", "socket"].contains(&kind) || kind == "fallocate" && said.contains("timed out"))
     }
 
     /// All from one on.
@@ -120,7 +123,9 @@ impl Outcome {
             // What our own programs end with when what may never happen did.
             () if code == 3 => wrong("a broken promise".into()),
             () if code != 0 && said.trim().is_empty() => wrong(format!("{status} without a word")),
-            () if code != 0 && shortage.is_some_and(|s| !(s.is_reported_in(said) || s.is_anybodys(code))) => {
+            () if code != 0
+                && shortage.is_some_and(|s| !(s.is_reported_in(said) || s.is_anybodys(code, said))) =>
+            {
                 wrong(format!("{status} without the cause"))
             }
             () => Ok(code == 0),

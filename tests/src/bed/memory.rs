@@ -44,8 +44,8 @@ pub struct Memory {
     pub woken: Vec<Party>,
     /// Interrupts raised, in order.
     pub interrupts: Vec<Interrupt>,
-    /// Address ranges in which every transfer aborts.
-    pub aborting: Vec<Range<Iova>>,
+    /// Address ranges that cannot be copied from, though their owner reads them.
+    pub uncopied: Vec<Range<Iova>>,
     /// Parties that are stopped: whoever waits for one waits for ever, so a test that does fails.
     pub stopped: BTreeSet<u16>,
     /// Parties that were killed.
@@ -67,7 +67,7 @@ impl Default for Memory {
             unreachable: BTreeSet::new(),
             woken: Vec::new(),
             interrupts: Vec::new(),
-            aborting: Vec::new(),
+            uncopied: Vec::new(),
             stopped: BTreeSet::new(),
             dead: BTreeSet::new(),
             uses: None,
@@ -144,9 +144,7 @@ impl Memory {
     /// Where a transfer of `rid` at `at` goes, if it may.
     fn reach(&mut self, rid: Rid, at: Iova, len: usize) -> Option<(Iova, usize)> {
         *self.transfers.entry(rid.0).or_default() += 1;
-        if at / SPACE != u64::from(rid.0) + 1
-            || self.aborting.iter().any(|r| at < r.end && r.start < at + len as u64)
-        {
+        if at / SPACE != u64::from(rid.0) + 1 {
             return None;
         }
         let found = self.find(at, len)?;
@@ -174,6 +172,11 @@ impl Host for Memory {
             let len = one.len as usize;
             let mut bytes = vec![0; len];
             match one.src {
+                Source::Bus(_, at)
+                    if self.uncopied.iter().any(|r| at < r.end && r.start < at + len as u64) =>
+                {
+                    return Err(Abort::Source);
+                }
                 Source::Bus(rid, at) => self.read(rid, at, &mut bytes)?,
                 Source::Staged(at) => {
                     let at = at as usize;

@@ -11,7 +11,9 @@ mod pair;
 mod running;
 
 pub use bundled::{rename, renamed_libraries};
-pub use compile::{compiled, compiled_alone, compiled_cm, compiled_cpp, compiled_library, compiled_mpi};
+pub use compile::{
+    compiled, compiled_alone, compiled_cm, compiled_cpp, compiled_library, compiled_mpi, sanitized,
+};
 pub use go::GoPrograms;
 pub use node::{Node, ironverbs};
 pub use pair::{LISTENING, Pair, address, is_heard, locks, port};

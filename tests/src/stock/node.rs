@@ -138,6 +138,12 @@ impl Node {
         self
     }
 
+    /// The same for programs that may register more than they may lock.
+    pub fn without_memlock(mut self) -> Self {
+        self.options.push("--no-memlock".into());
+        self
+    }
+
     /// The same for programs that are started by way of the command `prefix`.
     pub fn under(mut self, prefix: &[&str]) -> Self {
         self.prefix = prefix.iter().map(|word| (*word).into()).collect();

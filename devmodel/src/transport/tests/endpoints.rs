@@ -470,6 +470,9 @@ impl Responses for Endpoints {
     fn reaches(&self, rkey: u32, _: u64, _: u32, _: Rights) -> bool {
         rkey == KEY
     }
+    fn is_there(&mut self, _: u32, _: u64, _: u32) -> bool {
+        true
+    }
     fn checks_ahead(&self) -> bool {
         true
     }

@@ -166,6 +166,8 @@ pub(super) struct End {
     /// What the peer may do with memory, by [`KEY`].
     pub granted: Rights,
     pub checks_ahead: bool,
+    /// False once memory that was read has gone.
+    pub is_there: bool,
     pub receives: Vec<Receive>,
     /// Bytes that came into each receive.
     pub received: Vec<u32>,
@@ -197,6 +199,7 @@ impl End {
             memory: vec![0; LEN],
             granted: Rights::all(),
             checks_ahead: true,
+            is_there: true,
             receives: Vec::new(),
             received: Vec::new(),
             events: Vec::new(),
@@ -451,6 +454,9 @@ impl Responses for End {
     }
     fn reaches(&self, rkey: u32, va: u64, len: u32, right: Rights) -> bool {
         self.place(rkey, va, len.into(), right).is_some()
+    }
+    fn is_there(&mut self, _: u32, _: u64, _: u32) -> bool {
+        self.is_there
     }
     fn checks_ahead(&self) -> bool {
         self.checks_ahead

@@ -5,7 +5,7 @@ use crate::transport::Interrupt;
 use std::{
     fs::File,
     io,
-    os::fd::{AsRawFd, RawFd},
+    os::fd::{AsFd, AsRawFd, RawFd},
     sync::{Mutex, PoisonError},
 };
 
@@ -44,7 +44,7 @@ impl Vectors {
             let why = format!("the kernel set up {ready} vectors, which cannot become more");
             return Err(io::Error::new(io::ErrorKind::ResourceBusy, why));
         }
-        sys::set_msix(sys::fd(device), vector, &[interrupt.fd.as_raw_fd()])?;
+        sys::set_msix(sys::fd(device), vector, &[interrupt.as_fd().as_raw_fd()])?;
         *ready = (*ready).max(vector + 1);
         Ok(interrupt)
     }

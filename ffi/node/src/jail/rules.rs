@@ -122,6 +122,8 @@ impl Rules {
                 1,
                 &[libc::F_SETLK, libc::F_GETLK, libc::F_GETFL, libc::F_GETFD].map(|what| what as u64),
             )
+            // Whether a descriptor is still ours.
+            .calls(&STAT)
             // The asker's answers.
             .calls(&[libc::SYS_sendto, libc::SYS_recvfrom]);
         if needs.copies {

@@ -43,6 +43,24 @@ fn bus(fid: u8, at: u64) -> Source {
     Source::Bus(Rid(fid), at)
 }
 
+/// Whoever may write to the node's memory, a container for one, can name any process there. Root's programs must not reach into it.
+#[test]
+fn memory_is_copied_with_the_process_that_holds_the_place_and_with_no_other() {
+    let scratch = Scratch::new();
+    let node = scratch.node();
+    let _ours = NodeTransport::open(&node, 2).unwrap();
+    let mut other = start(&scratch, "memory");
+    let (_, party) = (other.hear_number(), other.hear_number() as u16);
+    let core = node.core();
+    let holder = core.pid(party);
+    let named = &core.map.party(party).pid;
+    assert_eq!(named.load(std::sync::atomic::Ordering::Relaxed), holder);
+    named.store(std::process::id(), std::sync::atomic::Ordering::Relaxed);
+    assert_eq!(crate::party::probe(&core.map, core.locks, party), Some(Some(holder)), "as it is found out");
+    assert_eq!(core.copied(party), Some(holder), "as it is known");
+    named.store(holder, std::sync::atomic::Ordering::Relaxed);
+}
+
 #[test]
 fn bytes_go_between_two_programs_in_one_copy() {
     let scratch = Scratch::new();

@@ -162,11 +162,14 @@ fn an_empty_table_is_not_looked_through_place_by_place() {
     let node = scratch.node();
     let memory = node.status().unwrap().memory;
     drop(node);
-    let begin = Instant::now();
-    (0..200).for_each(|_| drop(Node::open(&scratch.0).unwrap()));
-    // 4096 questions for a lock take some milliseconds.
-    let each = begin.elapsed() / 200;
-    assert!(each < Duration::from_millis(2), "{each:?} to open and close the node");
+    let opening = || {
+        let begin = Instant::now();
+        drop(Node::open(&scratch.0).unwrap());
+        begin.elapsed()
+    };
+    // 4096 questions for a lock take some milliseconds. On a busy machine the quickest of many says it.
+    let quickest = (0..200).map(|_| opening()).min().unwrap();
+    assert!(quickest < Duration::from_millis(2), "{quickest:?} to open and close the node");
     let after = Observer::open(&scratch.0).unwrap().status().memory;
     assert!(after < memory + (64 << 10), "{memory} bytes before, {after} after");
 }

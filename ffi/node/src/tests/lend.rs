@@ -97,6 +97,20 @@ fn lent_memory_is_the_programs_and_the_devices_and_comes_back() {
 }
 
 #[test]
+fn a_program_outlives_the_cutting_short_of_the_file_that_its_memory_is_lent_to() {
+    testkit::alone!();
+    let bed = Bed::new();
+    let mut pages = Pages::new(4);
+    pages.bytes().fill(7);
+    bed.lend(&mut pages);
+    bed.node.core().map.file().unwrap().set_len(4096).unwrap();
+    assert_eq!(pages.bytes()[0x1234], 0, "what was lost reads as zeros");
+    pages.bytes()[0x1234] = 8;
+    assert_eq!(pages.bytes()[0x1234], 8);
+    assert!(bed.node.core().is_lost(), "and the program is told that it has lost its devices");
+}
+
+#[test]
 fn memory_with_anything_else_in_its_pages_stays() {
     testkit::alone!();
     let bed = Bed::new();

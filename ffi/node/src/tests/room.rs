@@ -1,9 +1,13 @@
-//! What a program sees when the node's file has no page where it touches one.
+//! What a node takes of a program's addresses and of the machine's memory, and what a program sees when there is none.
+#![allow(unsafe_code)]
 
 use super::bed::{OnNode, Scratch};
-use crate::{NodeTransport, file::REGION_AT};
-use driver::transport::{Bar, Transport, Width};
-use std::fs::OpenOptions;
+use crate::{Node, NodeError, NodeOptions, NodeTransport, file::REGION_AT, open_device_of};
+use driver::{
+    Cq, Pd, Qp, QpInit, Service,
+    transport::{Bar, Transport, Width},
+};
+use std::{fs::OpenOptions, os::unix::fs::MetadataExt, sync::Arc};
 
 #[test]
 fn a_node_whose_pages_are_gone_ends_in_errors() {
@@ -23,4 +27,70 @@ fn a_node_whose_pages_are_gone_ends_in_errors() {
     assert_eq!(registers.read32(0), u32::MAX, "as of a device that does not answer");
     registers.write64(0x800, 1);
     (0..1000).for_each(|_| transport.idle());
+}
+
+/// Makes objects on a function of its own and lets them go.
+fn use_it(node: &Arc<Node>) {
+    let device = open_device_of(node, 1).unwrap();
+    let pd = Pd::alloc(&device).unwrap();
+    let cq = Cq::create(&device, 256, 0).unwrap();
+    let init = QpInit { max_send_wr: 64, max_recv_wr: 64, ..QpInit::new(Service::Rc, &cq, &cq) };
+    let all: Vec<_> = (0..100).map(|_| Qp::create(&pd, &init).unwrap()).collect();
+    assert_eq!(all.len(), 100);
+}
+
+/// KiB of this process by that name in `/proc/self/status`.
+fn status(name: &str) -> u64 {
+    let all = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = all.lines().find_map(|line| line.strip_prefix(name)).unwrap();
+    line.trim_matches(|c: char| !c.is_ascii_digit()).parse().unwrap()
+}
+
+/// Sets a limit of this process, bytes. A macro, for the limits' type is another in each C library.
+macro_rules! limit {
+    ($which:expr, $bytes:expr) => {{
+        let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+        // SAFETY: a structure of ours.
+        unsafe {
+            assert_eq!(libc::getrlimit($which, &raw mut limit), 0);
+            limit.rlim_cur = $bytes;
+            assert_eq!(libc::setrlimit($which, &raw const limit), 0);
+        }
+    }};
+}
+
+#[test]
+fn a_program_needs_addresses_for_what_it_uses_alone() {
+    testkit::alone!();
+    limit!(libc::RLIMIT_AS, (status("VmSize:") << 10) + (64 << 20));
+    let scratch = Scratch::new();
+    use_it(&scratch.node());
+}
+
+#[test]
+fn a_program_that_locks_its_memory_does_not_fill_the_machine() {
+    testkit::alone!();
+    let scratch = Scratch::new();
+    let node = scratch.node();
+    // SAFETY: changes nothing but where pages are.
+    if unsafe { libc::mlockall(libc::MCL_CURRENT | libc::MCL_FUTURE) } != 0 {
+        println!("skipped: this user may not lock memory: {}", std::io::Error::last_os_error());
+        return;
+    }
+    use_it(&node);
+    // SAFETY: changes nothing but where pages are, and takes no pointer.
+    assert_eq!(unsafe { libc::mlockall(libc::MCL_CURRENT) }, 0);
+    let taken = std::fs::metadata(scratch.0.join("adapter")).unwrap().blocks() >> 1;
+    assert!(taken < 48 << 10, "the node takes {taken} KiB");
+}
+
+#[test]
+fn a_node_that_would_be_too_large_a_file_is_refused_in_words() {
+    testkit::alone!();
+    limit!(libc::RLIMIT_FSIZE, 1 << 20);
+    let scratch = Scratch::new();
+    let refused = Node::open_or_create(&scratch.0, &NodeOptions::default());
+    let Err(NodeError::FileSize { limit, .. }) = refused else { panic!("expected a limit of file sizes") };
+    assert_eq!(limit, 1 << 20);
+    assert!(!scratch.0.join("adapter").exists() && !scratch.0.join("adapter.new").exists());
 }

@@ -440,6 +440,37 @@ fn a_thousand_programs_killed_in_full_flow_leave_nothing() {
 }
 
 #[test]
+fn memory_of_destroyed_objects_comes_back_while_the_device_is_open_and_after() {
+    const OBJECTS: usize = 600;
+    let scratch = Scratch::new();
+    let node = scratch.node();
+    drop(End::new(open_device_of(&node, 1).unwrap()));
+    let fresh = node.status().unwrap().memory;
+    let end = End::new(open_device_of(&node, 1).unwrap());
+    let open = node.status().unwrap().memory;
+    let mut memory = vec![0u8; 1 << 16];
+    for round in 0..3 {
+        let made: Vec<_> = (0..OBJECTS)
+            .map(|_| {
+                let cq = Cq::create(&end.device, 16, 0).unwrap();
+                let (at, access) = (memory.as_mut_ptr(), AccessFlags::LOCAL_WRITE);
+                // SAFETY: the memory outlives the region.
+                let mr = unsafe { Mr::register(&end.pd, at, 1 << 16, at as u64, access) }.unwrap();
+                (new_qp(&end.pd, &cq), cq, mr)
+            })
+            .collect();
+        let most = node.status().unwrap().memory;
+        assert!(most > open + (4 << 20), "{open} bytes before, {most} with {OBJECTS} of each");
+        drop(made);
+        let left = node.status().unwrap().memory;
+        assert!(left < open + (1 << 20), "round {round}: {open} bytes before, {left} after");
+    }
+    drop(end);
+    let left = node.status().unwrap().memory;
+    assert!(left < fresh + (1 << 19), "{fresh} bytes before, {left} after");
+}
+
+#[test]
 fn devices_that_are_closed_leave_nothing() {
     let scratch = Scratch::new();
     let node = scratch.node();

@@ -110,7 +110,17 @@ fn row_7_a_duplicate_read_is_read_again_from_any_of_its_psns() {
     let part = pair.ask(&read(FIRST + 1, MTU.into(), MTU));
     assert_eq!((part.len(), part[0].opcode), (1, BthOpcode::RcReadRespOnly));
     pair.theirs.granted = Rights::empty();
-    assert_eq!(pair.ask_ack(&read(FIRST, 0, 3 * MTU)).1, NAK_ACCESS, "the key is checked again");
+    let refused = pair.ask_ack(&read(FIRST, 0, 3 * MTU));
+    assert_eq!(refused, (FIRST, NAK_ACCESS), "the key is checked again, and the READ itself is refused");
+}
+
+#[test]
+fn row_7_a_duplicate_read_of_memory_that_has_gone_is_refused_at_its_own_psn() {
+    let mut pair = Pair::new();
+    pair.ask(&read(FIRST, 0, 3 * MTU));
+    pair.theirs.is_there = false;
+    assert_eq!(pair.ask_ack(&read(FIRST + 1, MTU.into(), 2 * MTU)), (FIRST + 1, NAK_ACCESS));
+    assert!(pair.theirs.has_ended());
 }
 
 #[test]

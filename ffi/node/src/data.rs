@@ -1,0 +1,89 @@
+//! Files of a node's directory. Whoever may write to the directory, programs of containers and members of a group among them, may have
+//! put anything in a file's place. So no link is followed, and what is no file, or is known by another name too, is refused.
+
+use super::dir;
+use std::{
+    fs::{self, File, OpenOptions},
+    io,
+    os::unix::fs::{MetadataExt, OpenOptionsExt},
+    path::Path,
+};
+
+/// Opens the file at `path` in a node's directory by `options`.
+///
+/// # Errors
+/// It cannot be opened, or is not a file of the directory's owner or group with this one name.
+pub fn open(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
+    let refused =
+        |found: &str| io::Error::new(io::ErrorKind::InvalidInput, format!("expected a file, found {found}"));
+    // Without waiting: opening a pipe would wait for its other end.
+    let opened = options.custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK).open(path);
+    let file = opened.map_err(|e| match e.raw_os_error() {
+        Some(libc::ELOOP) => refused("a symbolic link"),
+        Some(libc::ENXIO) => refused("a pipe or socket"),
+        _ => e,
+    })?;
+    let (meta, dir) = (file.metadata()?, fs::symlink_metadata(path.parent().unwrap_or(Path::new("/")))?);
+    let owned = meta.uid() == dir.uid() || dir::is_shared(&dir) && meta.gid() == dir.gid();
+    match () {
+        () if !meta.is_file() => Err(refused("a pipe, socket, device or directory")),
+        () if meta.nlink() > 1 => Err(refused("one with another name, too")),
+        () if !owned => Err(refused(&format!("one of uid {}, gid {}", meta.uid(), meta.gid()))),
+        () => Ok(file),
+    }
+}
+
+/// Opens a file for reading and writing, which is made if there is none: for the caller alone, or for the group of a shared directory.
+///
+/// # Errors
+/// As [`open`].
+pub fn open_or_make(path: &Path) -> io::Result<File> {
+    open(path, OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600))
+}
+
+/// Device and inode number of what is at `path`, if there is anything.
+pub fn id(path: &Path) -> Option<(u64, u64)> {
+    fs::symlink_metadata(path).ok().map(|meta| (meta.dev(), meta.ino()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sys;
+    use std::os::unix::fs::{chown, symlink};
+
+    #[test]
+    fn nothing_but_a_file_of_the_directory_is_opened() {
+        let dir = std::env::temp_dir().join(format!("ironverbs-data-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&dir);
+        fs::create_dir_all(dir.join("folder")).unwrap();
+        let (elsewhere, gone) = (dir.join("folder/elsewhere"), dir.join("folder/gone"));
+        fs::write(&elsewhere, "as it was").unwrap();
+        let at = |name: &str| dir.join(name);
+        symlink(&elsewhere, at("link")).unwrap();
+        symlink(&gone, at("dangling")).unwrap();
+        fs::hard_link(&elsewhere, at("second")).unwrap();
+        assert!(std::process::Command::new("mkfifo").arg(at("pipe")).status().unwrap().success());
+        let socket = std::os::unix::net::UnixListener::bind(at("socket")).unwrap();
+        for (name, said) in [
+            ("link", "symbolic link"),
+            ("dangling", "symbolic link"),
+            ("second", "another name"),
+            ("pipe", "a pipe"),
+            ("socket", "socket"),
+            ("folder", "directory"),
+        ] {
+            let error = open_or_make(&at(name)).unwrap_err().to_string();
+            assert!(error.contains(said), "{name}: {error}");
+        }
+        if sys::euid() == 0 {
+            fs::write(at("foreign"), "").unwrap();
+            chown(at("foreign"), Some(65534), None).unwrap();
+            assert!(open_or_make(&at("foreign")).unwrap_err().to_string().contains("uid 65534"));
+        }
+        assert!(open_or_make(&at("new")).is_ok() && !gone.exists());
+        assert_eq!(fs::read_to_string(&elsewhere).unwrap(), "as it was");
+        drop(socket);
+        fs::remove_dir_all(dir).unwrap();
+    }
+}

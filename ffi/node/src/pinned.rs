@@ -1,0 +1,54 @@
+//! How much memory a program has registered, held to its limit as the kernel does it with what a driver pins (`ib_umem_get`).
+#![allow(unsafe_code)]
+
+use super::capabilities;
+use std::{
+    env, io,
+    sync::atomic::{AtomicU64, Ordering::Relaxed},
+};
+
+/// `CAP_IPC_LOCK` of `linux/capability.h`.
+const IPC_LOCK: u32 = 14;
+
+/// Bytes that registrations have pinned.
+pub struct Pinned {
+    bytes: AtomicU64,
+    /// `IRONVERBS_MEMLOCK=0`: as much as there is.
+    unlimited: bool,
+}
+
+impl Pinned {
+    /// Nothing is pinned at first.
+    pub fn new() -> Self {
+        let unlimited = env::var_os("IRONVERBS_MEMLOCK").is_some_and(|value| value == "0");
+        Self { bytes: AtomicU64::new(0), unlimited }
+    }
+
+    /// Counts whole pages of `len` bytes in all. ENOMEM if these are more than RLIMIT_MEMLOCK allows a program without CAP_IPC_LOCK.
+    pub fn add(&self, len: u64) -> io::Result<()> {
+        let all = self.bytes.fetch_add(len, Relaxed) + len;
+        if self.unlimited || all <= limit() || may_lock() {
+            return Ok(());
+        }
+        self.remove(len);
+        tracing::warn!(asked = len, registered = all - len, limit = limit(), "more than RLIMIT_MEMLOCK");
+        Err(io::Error::from_raw_os_error(libc::ENOMEM))
+    }
+
+    /// Takes back what [`add`](Self::add) counted.
+    pub fn remove(&self, len: u64) {
+        self.bytes.fetch_sub(len, Relaxed);
+    }
+}
+
+/// RLIMIT_MEMLOCK in bytes.
+fn limit() -> u64 {
+    let mut limit = libc::rlimit { rlim_cur: libc::RLIM_INFINITY, rlim_max: libc::RLIM_INFINITY };
+    // SAFETY: the kernel writes one such structure. On failure, which is not known to happen, nothing is limited.
+    unsafe { libc::getrlimit(libc::RLIMIT_MEMLOCK, &raw mut limit) };
+    limit.rlim_cur
+}
+
+fn may_lock() -> bool {
+    capabilities::get().is_ok_and(|[low, _]| low.effective & 1 << IPC_LOCK != 0)
+}

@@ -1,0 +1,57 @@
+//! A tap on a driver that several processors run at once.
+
+use crate::files::Scratch;
+use devmodel::serve::GuestMemory;
+use hwspec::cmd::{Opcode, queue::CmdQueueEntry};
+use std::{fs::File, os::fd::OwnedFd, sync::Arc};
+use stream::{event::Event, file::Recorder, tap::Tap};
+
+/// The command queue is the guest's memory from here on.
+const QUEUE: u64 = 0x1000;
+const COMMAND_DOORBELL: u64 = 0x18;
+
+/// An entry of the driver's: 16 bytes of input and room for as many of output.
+fn sent(opcode: Opcode) -> CmdQueueEntry {
+    let mut input = [0; 16];
+    input[..2].copy_from_slice(&opcode.raw().to_be_bytes());
+    let mut entry = CmdQueueEntry::default();
+    entry.set().input_length(16).output_length(16).command_input_inline_data(input).ownership(true);
+    entry
+}
+
+#[test]
+fn an_answer_is_recorded_though_the_next_command_is_in_its_place_already() {
+    let scratch = Scratch::new(&[]);
+    let tap = Arc::new(Tap::new(Recorder::create(scratch.path()).expect("a file"), 0));
+    let memory = GuestMemory::default();
+    let ram = tempfile(2 * QUEUE);
+    memory.map(0, 2 * QUEUE, 3, Some((ram, 0))).expect("a window");
+    let told = tap.clone();
+    memory.watch(move |memory, at, data| told.gives(memory, at, data));
+    tap.write(&memory, 0x14, 4, QUEUE);
+
+    for opcode in [Opcode::CreateQp, Opcode::AllocPd] {
+        memory.write(QUEUE, sent(opcode).as_bytes()).expect("memory");
+        tap.write(&memory, COMMAND_DOORBELL, 4, 1);
+        // The function writes what it changed of the entry. Before it returns from the doorbell, another processor of the driver's
+        // has seen that and sends the next.
+        let mut answered = sent(opcode);
+        answered.set().command_output_inline_data([opcode.raw() as u8; 16]).ownership(false);
+        memory.write(QUEUE + 0x20, &answered.as_bytes()[0x20..]).expect("memory");
+    }
+    let commands = scratch.read().expect("a stream").0.into_iter().filter_map(|record| match record.event {
+        Event::Command { input, output, delivery } => Some((input[..2].to_vec(), output, delivery)),
+        _ => None,
+    });
+    let expected = [Opcode::CreateQp, Opcode::AllocPd]
+        .map(|opcode| (opcode.raw().to_be_bytes().to_vec(), vec![opcode.raw() as u8; 16], Some(0)));
+    assert_eq!(commands.collect::<Vec<_>>(), expected);
+}
+
+/// A file of `len` bytes that nobody else has.
+fn tempfile(len: u64) -> OwnedFd {
+    let scratch = Scratch::new(&[]);
+    let file = File::options().read(true).write(true).open(scratch.path()).expect("a scratch file");
+    file.set_len(len).expect("room");
+    file.into()
+}
