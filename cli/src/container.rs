@@ -100,10 +100,7 @@ fn description(
 
 /// What programs in a container have in their environment.
 pub fn variables(node: &Path) -> [String; 2] {
-    [
-        format!("IRONVERBS_NODE={}", node.display()),
-        format!("RDMAV_DRIVERS={}", node.join("lib/libironverbs").display()),
-    ]
+    [format!("IRONVERBS_NODE={}", node.display()), format!("RDMAV_DRIVERS={}", provider::STEM)]
 }
 
 /// What a container has of the host, at the same places, and how it is mounted.

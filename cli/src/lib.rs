@@ -35,9 +35,10 @@ mod timed;
 mod trial;
 mod vf;
 
-use std::process::ExitCode;
+use std::{panic::AssertUnwindSafe, process::ExitCode};
 
 use clap::{CommandFactory, Parser};
+use devmodel::region::NoAddresses;
 use options::{Command, Options};
 
 /// The command line as clap knows it, from which manual pages and shell completion are made (`examples/manual/`).
@@ -51,7 +52,19 @@ pub fn main() -> ExitCode {
         Ok(options) => options,
         Err(e) => return options::refuse(&e),
     };
-    match options.command {
+    let refused = if matches!(options.command, Command::Run(_)) { run::OURS } else { 1 };
+    let done = std::panic::catch_unwind(AssertUnwindSafe(|| carry_out(options.command)));
+    done.unwrap_or_else(|payload| match payload.is::<NoAddresses>() {
+        true => {
+            eprintln!("ironverbs: no addresses are left to map the node: is there a limit (ulimit -v)?");
+            ExitCode::from(refused)
+        }
+        false => std::panic::resume_unwind(payload),
+    })
+}
+
+fn carry_out(command: Command) -> ExitCode {
+    match command {
         Command::Run(run) => run::run(&run),
         Command::Demo(demo) => demo::demo(&demo),
         Command::Doctor(doctor) => doctor::doctor(&doctor),

@@ -18,7 +18,7 @@ use crate::pod::Pod;
 use crate::{nodes, say::fail, timed};
 
 /// Exit status of failures that are the launcher's and not the program's.
-const OURS: u8 = 125;
+pub const OURS: u8 = 125;
 
 pub fn run(run: &Run) -> ExitCode {
     let Some((program, args)) = run.program.split_first() else {
@@ -58,7 +58,8 @@ pub fn run(run: &Run) -> ExitCode {
     if let Some(hint) = hint(args, &devices) {
         eprintln!("ironverbs: {hint}");
     }
-    let launch = Launch { node, devices, provider, program: program.clone(), args: args.to_vec(), clocks };
+    let (program, args, memlock) = (program.clone(), args.to_vec(), !run.no_memlock);
+    let launch = Launch { node, devices, provider, program, args, memlock, clocks };
     match launch.exec() {
         Ok(never) => match never {},
         Err(e) => fail(e.exit_code(), e),
@@ -135,7 +136,7 @@ fn missing_card(arg: &str) -> Option<&str> {
     (is_name && !Path::new("/sys/class/infiniband").join(name).exists()).then_some(name)
 }
 
-/// Functions that are no node's, and the directory where the provider's links stand all the same.
+/// Functions that are no node's, and the directory that lists all the same who shares a user namespace.
 fn elsewhere(run: &Run, places: Vec<Place>) -> Result<(PathBuf, Vec<DeviceInfo>), String> {
     let dir = dir::claim(&run.node.path()).map_err(|e| e.to_string())?;
     let devices = functions(places).map_err(|e| e.to_string())?;

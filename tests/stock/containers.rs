@@ -2,17 +2,15 @@
 //!
 //! Needs `ironverbs` and the provider built (`scripts/test.sh build`), root, podman and runc. What cannot be had here is said, and skipped.
 
+use crate::trust::{GROUP, Treasure};
 use ironverbs_tests::stock::{GoPrograms, LISTENING, Node, Pair, Running, locks};
 use std::{
     fs,
-    os::unix::fs::{PermissionsExt, symlink},
+    os::unix::fs::{MetadataExt, PermissionsExt, symlink},
     path::PathBuf,
     process::Command,
     time::{Duration, Instant},
 };
-
-/// A group that nobody of this machine needs to have.
-const GROUP: &str = "4321";
 
 /// A node with two VFs that podman knows, and two network namespaces with a cable between them for what programs tell
 /// each other over TCP. Gone when the test ends.
@@ -209,6 +207,24 @@ fn a_container_has_the_devices_it_was_given_and_no_others() {
 }
 
 #[test]
+fn what_a_container_puts_in_the_directory_does_nothing_to_the_host() {
+    let Some(place) = Place::new("containers-trust") else { return };
+    let treasure = Treasure::beside(&place.node);
+    let inside = |script: &str| place.start(0, &["iron1"], &["sh", "-ec", script]).finish();
+    inside(&treasure.code(&place.node));
+    treasure.stays_whole(&place.node, "code");
+    for name in ["parties", "clock", "containers"] {
+        for script in treasure.in_place_of(&place.node, name) {
+            inside(&script);
+            treasure.stays_whole(&place.node, &script);
+            let there = place.node.dir().join(name);
+            let _ = fs::remove_file(&there).or_else(|_| fs::remove_dir_all(&there));
+            place.node.ironverbs(&["node", "create"], &["--vfs", "2", "--group", GROUP]).finish();
+        }
+    }
+}
+
+#[test]
 fn two_nodes_of_a_host_are_told_apart() {
     let Some(place) = Place::new("containers-nodes") else { return };
     let class = format!("blue{}", std::process::id());
@@ -365,8 +381,10 @@ fn a_container_of_our_runtime_has_counters_and_rdma_netlink() {
             fs::remove_file(place.root(0).join("tmp").join(file)).expect("what the container left");
         }
         let begin = Instant::now();
-        let doors = || fs::read_dir(place.node.dir().join("containers")).expect("the directory").count();
-        while doors() != 0 {
+        let of_node = fs::metadata(place.node.dir()).expect("the node's directory");
+        let of_node = format!("{:x}-{:x}-", of_node.dev(), of_node.ino());
+        let doors = || fs::read_dir("/run/ironverbs").expect("root's own directory").flatten();
+        while doors().any(|door| door.file_name().to_string_lossy().starts_with(&of_node)) {
             assert!(begin.elapsed() < Duration::from_secs(10), "the supervisor goes with its container");
             std::thread::sleep(Duration::from_millis(20));
         }

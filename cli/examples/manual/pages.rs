@@ -62,9 +62,13 @@ pub const NODE_FILES: &[Entry] = &[(
 )];
 
 /// How a program that the node's devices are used by can be told to work otherwise.
-const PROVIDER_ENVIRONMENT: [Entry; 2] = [
+const PROVIDER_ENVIRONMENT: [Entry; 3] = [
     ("IRONVERBS_LEND", "0: memory that programs register is never lent to the node."),
     ("IRONVERBS_NO_DIRECT_COPY", "1: this program neither copies from nor to the memory of others."),
+    (
+        "IRONVERBS_MEMLOCK",
+        "0: programs register as much memory as there is, whatever their RLIMIT_MEMLOCK is.",
+    ),
 ];
 
 /// One page for each command.
@@ -128,6 +132,7 @@ pub const PAGES: &[Page] = &[
             ("RDMAV_DRIVERS", "Set for PROGRAM: the provider of the devices, and then what was in it."),
             PROVIDER_ENVIRONMENT[0],
             PROVIDER_ENVIRONMENT[1],
+            PROVIDER_ENVIRONMENT[2],
             (
                 "MLX_CQ_ALLOC_TYPE, MLX_QP_ALLOC_TYPE, MLX_SRQ_ALLOC_TYPE, MLX_RWQ_ALLOC_TYPE",
                 "Read in PROGRAM as the mlx5 provider reads them: where its queues lie.",

@@ -18,6 +18,7 @@ use super::supervisor::{Waiting, start_for_container};
 use super::{LaunchError, error, provider, seccomp};
 use node::Observer;
 use node::devices::DeviceInfo;
+use node::dir;
 use node::place::Place;
 
 /// Adds functions of a node to what the container with its root at `root` sees. The calling process is in the container's
@@ -41,7 +42,6 @@ pub fn show(
         return Err(at("take for a container's root")(why));
     }
     let host_dev = fs::metadata("/dev").map_err(at("look at /dev beside"))?;
-    let stem = provider::link(node, provider)?;
     chroot(root).and_then(|()| std::env::set_current_dir("/")).map_err(at("enter"))?;
     // A directory made in a /dev that is the host's would outlive the container.
     if fs::metadata("/dev").is_ok_and(|dev| (dev.dev(), dev.ino()) != (host_dev.dev(), host_dev.ino())) {
@@ -55,7 +55,7 @@ pub fn show(
         let all = Observer::open(other).and_then(|observer| observer.devices()).map_err(LaunchError::Node)?;
         devices.extend(all.into_iter().filter(|device| there.contains(&device.place)));
     }
-    project(devices, &stem).map(drop)
+    project(devices, provider, None).map(drop)
 }
 
 /// Tells the supervisor of this container, if there is one, that its devices are shown: by a call that it answers.
@@ -74,12 +74,7 @@ impl Supervision {
     /// # Errors
     /// A shortage of descriptors, memory or processes, which may pass.
     pub fn start(node: &Path, id: &str, limit: Option<Limit>) -> Result<Self, LaunchError> {
-        let door = door(node, id);
-        let started = match door.parent().map(fs::create_dir) {
-            Some(Err(e)) if e.kind() != io::ErrorKind::AlreadyExists => Err(e),
-            _ => start_for_container(&door, limit),
-        };
-        unless_short(started).map(Self)
+        unless_short(door(node, id).and_then(|door| start_for_container(&door, limit))).map(Self)
     }
 
     /// The soft limit of descriptors that the container's programs are to have.
@@ -101,10 +96,7 @@ impl Supervision {
 /// # Errors
 /// As [`Supervision::start`].
 pub fn join(node: &Path, id: &str) -> Result<bool, LaunchError> {
-    let door = door(node, id);
-    if !door.exists() {
-        return Ok(false);
-    }
+    let Some(door) = door(node, id).ok().filter(|door| door.exists()) else { return Ok(false) };
     unless_short(Waiting::join(&door).and_then(Waiting::take_over)).map(|_| true)
 }
 
@@ -118,9 +110,12 @@ fn unless_short<T>(done: io::Result<T>) -> Result<Option<T>, LaunchError> {
     }
 }
 
-/// Where a container's supervisor hears of programs that are started in it: a socket in the node's directory, whose name has room in a socket's address.
-fn door(node: &Path, id: &str) -> PathBuf {
-    const LONGEST: usize = 40;
+/// Where a container's supervisor hears of programs that are started in it: a socket in a directory of the engine's user alone, for who is
+/// there hears their calls. Its name has room in a socket's address.
+fn door(node: &Path, id: &str) -> io::Result<PathBuf> {
+    const LONGEST: usize = 30;
+    let node = fs::metadata(node)?;
     let plain = |c: char| if c.is_ascii_alphanumeric() || "-_.".contains(c) { c } else { '_' };
-    node.join("containers").join(format!("at-{}", id.chars().take(LONGEST).map(plain).collect::<String>()))
+    let id: String = id.chars().take(LONGEST).map(plain).collect();
+    Ok(dir::own().map_err(io::Error::other)?.join(format!("{:x}-{:x}-{id}", node.dev(), node.ino())))
 }

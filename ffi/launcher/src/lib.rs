@@ -16,6 +16,7 @@
 //!     provider: provider::find(&std::env::current_exe()?)?,
 //!     program: "ibv_devinfo".into(),
 //!     args: vec!["-v".into()],
+//!     memlock: true,
 //!     clocks: None,
 //! };
 //! // From here on this process is the program.
@@ -66,8 +67,8 @@ use projection::Projection;
 /// A program to run on a node.
 #[derive(Clone, Debug)]
 pub struct Launch {
-    /// A node directory, absolute, as [`node::dir::claim`] returns it: where the links to the provider stand, and the node that
-    /// commands in the program's view mean by default.
+    /// A node directory, absolute, as [`node::dir::claim`] returns it: the node that commands in the program's view mean by default, and
+    /// where those are listed who share a user namespace.
     pub node: PathBuf,
     /// The devices to see, those of each node together and in order of function number.
     pub devices: Vec<DeviceInfo>,
@@ -77,6 +78,8 @@ pub struct Launch {
     pub program: OsString,
     /// Its arguments.
     pub args: Vec<OsString>,
+    /// Hold registered memory to the program's RLIMIT_MEMLOCK, as the kernel does.
+    pub memlock: bool,
     /// What is loaded before it in virtual time, see [`provider::clocks`].
     pub clocks: Option<PathBuf>,
 }
@@ -85,13 +88,10 @@ impl Launch {
     /// Turns the calling process, which must have one thread, into the program. Returns only on failure.
     pub fn exec(&self) -> Result<Infallible, LaunchError> {
         let program = find_program(&self.program)?;
-        let stem = provider::link(&self.node, &self.provider)?;
         if !project::comes_to_show(&self.devices)? {
             namespace::enter(&self.node)?;
-            if self.clocks.is_some() {
-                processor::show(&self.node)?;
-            }
-            let (devices, projection) = project::project(self.devices.clone(), &stem)?;
+            let processor = self.clocks.as_ref().map(|_| processor::told()).transpose()?;
+            let (devices, projection) = project::project(self.devices.clone(), &self.provider, processor)?;
             match self.supervise(devices, projection) {
                 // A shortage is an error, since it may pass. What the host does not have, programs do without.
                 Err(e) if error::is_shortage(&e) => {
@@ -110,10 +110,13 @@ impl Launch {
             let list: OsString = before.chain([clocks.into()]).collect();
             command.env("LD_PRELOAD", list).env("IRONVERBS_CLOCK", node::timed::board_of(&self.node));
         }
+        if !self.memlock {
+            command.env("IRONVERBS_MEMLOCK", "0");
+        }
         let source = command
             .arg0(&self.program)
             .args(&self.args)
-            .env("RDMAV_DRIVERS", provider::drivers(&stem, env::var_os("RDMAV_DRIVERS")))
+            .env("RDMAV_DRIVERS", provider::drivers(env::var_os("RDMAV_DRIVERS")))
             .env("IRONVERBS_NODE", &self.node)
             .exec();
         Err(LaunchError::NotExecutable { program: in_words(&self.program), source })

@@ -4,10 +4,10 @@
 //! so all programs an unprivileged user runs on one node must share one. The first makes it; its process number is
 //! written into the node directory, and the next join the namespace of any that is still alive.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File};
 use std::io::{self, Read, Seek, Write};
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use super::LaunchError;
@@ -52,15 +52,8 @@ pub fn enter_fresh() -> io::Result<()> {
 fn unprivileged(node: &Path) -> Result<Way, LaunchError> {
     let path = node.join(MEMBERS);
     let step = |what: &str| LaunchError::step(format!("{what} {}", path.display()));
-    let mut file = OpenOptions::new()
-        .read(true)
-        .write(true)
-        .create(true)
-        .truncate(false)
-        // A user who can open the file could lock it and keep us waiting.
-        .mode(0o600)
-        .open(&path)
-        .map_err(step("open"))?;
+    // A stranger who could open the file could lock it and keep us waiting.
+    let mut file = node::data::open_or_make(&path).map_err(step("open"))?;
     sys::lock(file.as_raw_fd()).map_err(step("lock"))?;
     let mut text = String::new();
     file.read_to_string(&mut text).map_err(step("read"))?;

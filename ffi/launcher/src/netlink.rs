@@ -24,12 +24,10 @@ const ADDRESS_LEN: libc::socklen_t = size_of::<libc::sockaddr_nl>() as libc::soc
 /// A socket of one of netlink's protocols.
 pub struct Netlink(OwnedFd);
 
-/// A datagram that was read: as much of it as there was room for, its length, and the sender's port.
+/// A datagram that was read: as much of it as there was room for, and the sender's port.
 pub struct Received {
     /// The bytes.
     pub bytes: Vec<u8>,
-    /// Length of the whole datagram.
-    pub whole: usize,
     /// The sender's port; 0 is the kernel.
     pub from: u32,
 }
@@ -86,14 +84,13 @@ impl Netlink {
                 self.0.as_raw_fd(),
                 bytes.as_mut_ptr().cast(),
                 most,
-                flags | libc::MSG_TRUNC,
+                flags,
                 (&raw mut from).cast(),
                 &raw mut len,
             )
         };
-        let whole = usize::try_from(got).map_err(|_| io::Error::last_os_error())?;
-        bytes.truncate(whole);
-        Ok(Received { bytes, whole, from: from.nl_pid })
+        bytes.truncate(usize::try_from(got).map_err(|_| io::Error::last_os_error())?);
+        Ok(Received { bytes, from: from.nl_pid })
     }
 
     fn option<T: Copy>(&self, level: libc::c_int, name: libc::c_int, nothing: T) -> T {

@@ -8,6 +8,10 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 /// `SECCOMP_USER_NOTIF_FLAG_CONTINUE`.
 const CONTINUE: u32 = 1;
 
+/// `SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV`, of Linux 5.19: signals that do not kill leave a call alone that was received. Before, a signal
+/// interrupts it at any time, and its answer may come too late.
+const WAIT_KILLABLE: libc::c_ulong = 1 << 5;
+
 /// The descriptor on which the kernel reports calls. It is closed on exec.
 pub struct Listener(OwnedFd);
 
@@ -35,16 +39,20 @@ impl Listener {
     pub fn install(filter: &[libc::sock_filter]) -> io::Result<Self> {
         let len = u16::try_from(filter.len()).map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))?;
         let program = libc::sock_fprog { len, filter: filter.as_ptr().cast_mut() };
-        // SAFETY: the kernel copies `len` instructions from `filter`, which outlives the call, and writes nothing; the
-        // descriptor that comes back is ours alone.
-        unsafe {
-            let fd = libc::syscall(
-                libc::SYS_seccomp,
-                libc::SECCOMP_SET_MODE_FILTER,
-                libc::SECCOMP_FILTER_FLAG_NEW_LISTENER,
-                &raw const program,
-            );
-            if fd < 0 { last() } else { Ok(Self(OwnedFd::from_raw_fd(fd as libc::c_int))) }
+        let install = |flags: libc::c_ulong| {
+            // SAFETY: the kernel copies `len` instructions from `filter`, which outlives the call, and writes nothing; the
+            // descriptor that comes back is ours alone.
+            unsafe {
+                let mode = libc::SECCOMP_SET_MODE_FILTER;
+                let fd = libc::syscall(libc::SYS_seccomp, mode, flags, &raw const program);
+                if fd < 0 { last() } else { Ok(Self(OwnedFd::from_raw_fd(fd as libc::c_int))) }
+            }
+        };
+        match install(libc::SECCOMP_FILTER_FLAG_NEW_LISTENER | WAIT_KILLABLE) {
+            Err(e) if e.raw_os_error() == Some(libc::EINVAL) => {
+                install(libc::SECCOMP_FILTER_FLAG_NEW_LISTENER)
+            }
+            done => done,
         }
     }
 

@@ -1,35 +1,20 @@
 //! What programs in virtual time read of their processor: some take the rate of its counter from there.
 
 use std::fs;
-use std::io;
-use std::path::Path;
 
 use super::LaunchError;
-use super::cover::bind;
 use node::timed::CYCLE;
 
-const FILE: &str = "/proc/cpuinfo";
-/// Its copy, in the node's directory.
-const COPY: &str = "cpuinfo";
+/// The kernel's file.
+pub const FILE: &str = "/proc/cpuinfo";
 
-/// Lets the program read the rate of the counter that it has. The caller is in a mount namespace of its own.
+/// That file with the rate of the counter that the program has.
 ///
 /// # Errors
-/// The file cannot be read, or put in the place of the kernel's.
-pub fn show(node: &Path) -> Result<(), LaunchError> {
-    let step = || -> io::Result<()> {
-        let theirs = fs::read_to_string(FILE)?;
-        let ours = at_rate(&theirs, 1e6 / CYCLE as f64);
-        if ours == theirs {
-            return Ok(());
-        }
-        // Others may be reading the last one.
-        let aside = node.join(format!(".{COPY}.{}", std::process::id()));
-        fs::write(&aside, ours)?;
-        fs::rename(&aside, node.join(COPY))?;
-        bind(&node.join(COPY), Path::new(FILE))
-    };
-    step().map_err(LaunchError::step(format!("put the counter's rate into {FILE}")))
+/// The file cannot be read.
+pub fn told() -> Result<String, LaunchError> {
+    let theirs = fs::read_to_string(FILE).map_err(LaunchError::step(format!("read {FILE}")))?;
+    Ok(at_rate(&theirs, 1e6 / CYCLE as f64))
 }
 
 /// The same text with another rate, in MHz, wherever there is one (proc_cpuinfo(5)).

@@ -3,15 +3,18 @@
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
 use std::fs;
-use std::io;
+use std::io::{self, Read};
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use super::LaunchError;
-use super::cover::{Covered, c_path, cover, cover_or_make, newest_first};
+use super::cover::{Covered, bind, c_path, cover, cover_or_make, newest_first};
 use super::error::is_shortage;
+use super::processor;
 use super::projection::{self, CDEVS, Entries, Projection};
+use super::provider::{self, Provider, STEM};
 use super::sys;
 use super::sysfs::{self, DEVICES_FROM_BUS, DEVICES_FROM_CLASS, FUNCTIONS, HOME, NODE_FILE};
 use node::devices::DeviceInfo;
@@ -25,9 +28,14 @@ const PCI: &str = "/sys/bus/pci/devices";
 const DEVICES: &str = "/sys/devices";
 const DEV: &str = "/dev";
 const DRIVERS: &str = "/etc/libibverbs.d";
+/// The file that says of the processor in virtual time what the kernel's says.
+const PROCESSOR: &str = "/sys/devices/ironverbs/cpuinfo";
 
 /// Classes in which our entries lie among the host's links. The other classes stay as they are.
 const CLASSES: [&str; 4] = ["infiniband", "infiniband_verbs", "infiniband_mad", "misc"];
+
+/// Most bytes of what says where a device is.
+const LONGEST_PLACE: u64 = 1 << 20;
 
 /// How many numbers each adapter has in a view, so that devices keep theirs while another adapter gets VFs.
 const NUMBERS: u32 = 1 << 7;
@@ -89,25 +97,36 @@ pub fn place(uverbs: &Path) -> Option<Place> {
 
 /// The same of a view whose `/sys/class/infiniband_verbs` is at `class`, or a copy of it.
 pub fn place_in(class: &Path, uverbs: &Path) -> Option<Place> {
-    let text = fs::read(class.join(uverbs).join(NODE_FILE)).ok()?;
+    // In a container's image anything may stand here, and a pipe would wait for its other end.
+    let path = class.join(uverbs).join(NODE_FILE);
+    let opened =
+        fs::OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK | libc::O_NOFOLLOW).open(path);
+    let file = opened.ok().filter(|file| file.metadata().is_ok_and(|meta| meta.is_file()))?;
+    let mut text = Vec::new();
+    file.take(LONGEST_PLACE).read_to_end(&mut text).ok()?;
     Place::parse(&text).ok()
 }
 
-/// Covers the directories and fills them. The caller is in a mount namespace of its own, and `provider` is the path
-/// of the provider without its suffix. Returns the devices as they are numbered there, and the projected directories
+/// Covers the directories and fills them, and puts `processor` in the place of what the kernel says of it, if that is given. The caller is in a
+/// mount namespace of its own. Returns the devices as they are numbered there, and the projected directories
 /// for the process that keeps them up to date; `None` if the kernel is too old for that.
 pub fn project(
     mut devices: Vec<DeviceInfo>,
-    provider: &Path,
+    provider: &Provider,
+    processor: Option<String>,
 ) -> Result<(Vec<DeviceInfo>, Option<Projection>), LaunchError> {
     if let Some(taken) = devices.iter().find(|d| is_of_host(d.name.as_ref())) {
         return Err(LaunchError::NameTaken(taken.name.clone()));
     }
     tell_apart(&devices)?;
     number(&mut devices, first_free_uverbs()?);
-    let projection = sysfs(&devices)?;
+    let projection = sysfs(&devices, provider, processor.as_deref())?;
     device_files(&devices)?;
-    driver_list(provider)?;
+    driver_list()?;
+    if processor.is_some() {
+        let step = LaunchError::step(format!("put the counter's rate into {}", processor::FILE));
+        bind(Path::new(PROCESSOR), Path::new(processor::FILE)).map_err(step)?;
+    }
     Ok((devices, projection))
 }
 
@@ -178,7 +197,11 @@ fn names(dir: &Path) -> io::Result<Vec<OsString>> {
     }
 }
 
-fn sysfs(devices: &[DeviceInfo]) -> Result<Option<Projection>, LaunchError> {
+fn sysfs(
+    devices: &[DeviceInfo],
+    provider: &Provider,
+    processor: Option<&str>,
+) -> Result<Option<Projection>, LaunchError> {
     let home = cover_or_make(Path::new(DEVICES))?;
     if let Some(home) = &home {
         // All except devices of another node that this program was launched on. Functions of the host are read below.
@@ -189,6 +212,9 @@ fn sysfs(devices: &[DeviceInfo]) -> Result<Option<Projection>, LaunchError> {
     let newest_first = newest_first(Path::new(CLASS)).map_err(list(CLASS))?;
     let entries = Entries::of(devices, newest_first);
     entries.functions.write(Path::new(FUNCTIONS)).map_err(fill(FUNCTIONS))?;
+    let lib = Path::new(STEM).parent().unwrap_or(Path::new(DEVICES));
+    provider::lay(lib, provider).map_err(fill(DEVICES))?;
+    processor.map_or(Ok(()), |text| fs::write(PROCESSOR, text)).map_err(fill(DEVICES))?;
     let functions = c_path(Path::new(FUNCTIONS)).map_err(fill(FUNCTIONS))?;
     let functions = clone_of(FUNCTIONS, sys::clone_mount(&functions))?;
     if let Some(home) = &home {
@@ -269,16 +295,13 @@ fn device_files(devices: &[DeviceInfo]) -> Result<(), LaunchError> {
 /// Adds our `.driver` file, for programs that are started with a cleared environment. libibverbs tries the drivers
 /// in the reverse of the order in which the directory lists them, and the first that matches a device takes it: ours
 /// must be listed last.
-fn driver_list(provider: &Path) -> Result<(), LaunchError> {
+fn driver_list() -> Result<(), LaunchError> {
     let dir = Path::new(DRIVERS);
     if !dir.is_dir() {
         return Ok(());
     }
     let covered = cover(dir)?;
-    let mut line = b"driver ".to_vec();
-    line.extend_from_slice(provider.as_os_str().as_encoded_bytes());
-    line.push(b'\n');
-    let ours = || fs::write(dir.join("ironverbs.driver"), &line).map_err(fill(DRIVERS));
+    let ours = || fs::write(dir.join("ironverbs.driver"), format!("driver {STEM}\n")).map_err(fill(DRIVERS));
     if newest_first(dir).map_err(list(DRIVERS))? {
         ours()?;
         covered.keep(|_, _| true)?;
@@ -307,5 +330,19 @@ mod tests {
         assert!(names(Path::new("/no/such/directory")).unwrap().is_empty());
         assert!(names(Path::new("/dev/null")).is_err());
         assert!(newest_first(Path::new("/dev/null")).is_err());
+    }
+
+    /// A pipe would keep the hook until the runtime loses patience.
+    #[test]
+    fn what_an_image_has_in_the_place_of_a_device_is_read_without_waiting() {
+        let class = std::env::temp_dir().join(format!("ironverbs-image-{}", std::process::id()));
+        fs::create_dir_all(class.join("uverbs0")).unwrap();
+        let file = class.join("uverbs0").join(NODE_FILE);
+        assert!(std::process::Command::new("mkfifo").arg(&file).status().unwrap().success());
+        assert_eq!(place_in(&class, Path::new("uverbs0")), None);
+        fs::remove_file(&file).unwrap();
+        fs::write(&file, "node=/n\nfid=3\n").unwrap();
+        assert_eq!(place_in(&class, Path::new("uverbs0")), Some(Place::Node { dir: "/n".into(), fid: 3 }));
+        fs::remove_dir_all(class).unwrap();
     }
 }

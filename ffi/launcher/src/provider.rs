@@ -61,33 +61,25 @@ fn object(exe: &Path, name: &str) -> Result<PathBuf, LaunchError> {
     })
 }
 
-/// Makes `<node>/lib/libironverbs-rdmav{34,..}.so` lead to the loader and `libironverbs.so` beside them to the provider, and
-/// returns the path without suffix, which is what `RDMAV_DRIVERS` and `.driver` files name. Others may be loading through
-/// the links meanwhile: each is replaced as a whole, the provider's first.
+/// The provider's path without its suffix, which is what `RDMAV_DRIVERS` and `.driver` files name. It is a path of the view alone, of a
+/// directory that nobody can write to: what lies beside a node could be written by whoever may use the node.
+pub const STEM: &str = "/sys/devices/ironverbs/lib/libironverbs";
+
+/// Makes `libironverbs-rdmav{34,..}.so` in the new directory `lib` lead to the loader, and `libironverbs.so` beside them to the provider.
 ///
 /// # Errors
 /// A link cannot be made.
-pub fn link(node: &Path, provider: &Provider) -> Result<PathBuf, LaunchError> {
-    let lib = node.join("lib");
-    let failed = |e: io::Error| LaunchError::Provider(format!("cannot link it in {}: {e}", lib.display()));
-    fs::create_dir_all(&lib).map_err(failed)?;
+pub fn lay(lib: &Path, provider: &Provider) -> io::Result<()> {
+    fs::create_dir_all(lib)?;
     let loaders = RDMAV.map(|version| (format!("libironverbs-rdmav{version}.so"), &provider.loader));
-    for (name, target) in [(PROVIDER_LINK.to_owned(), &provider.provider)].into_iter().chain(loaders) {
-        let link = lib.join(&name);
-        if fs::read_link(&link).is_ok_and(|old| old == *target) {
-            continue;
-        }
-        let fresh = lib.join(format!(".{name}.{}", std::process::id()));
-        let _ = fs::remove_file(&fresh);
-        symlink(target, &fresh).and_then(|()| fs::rename(&fresh, &link)).map_err(failed)?;
-    }
-    Ok(lib.join("libironverbs"))
+    let provider = (PROVIDER_LINK.to_owned(), &provider.provider);
+    loaders.into_iter().chain([provider]).try_for_each(|(name, target)| symlink(target, lib.join(name)))
 }
 
 /// The value of `RDMAV_DRIVERS`: ours first, since the first driver that matches a device takes it and the stock mlx5
 /// driver matches our ids, then what the user had.
-pub fn drivers(ours: &Path, theirs: Option<OsString>) -> OsString {
-    let mut list = ours.as_os_str().to_os_string();
+pub fn drivers(theirs: Option<OsString>) -> OsString {
+    let mut list = OsString::from(STEM);
     match theirs {
         Some(theirs) if theirs.as_encoded_bytes().starts_with(list.as_encoded_bytes()) => theirs,
         Some(theirs) if !theirs.is_empty() => {
@@ -104,30 +96,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn links_follow_the_provider_when_it_moves() {
-        let node = std::env::temp_dir().join(format!("ironverbs-lib-{}", std::process::id()));
-        let _ = fs::remove_dir_all(&node);
-        fs::create_dir_all(&node).unwrap();
-        let built = |at: &str| Provider {
-            loader: format!("/{at}/loader").into(),
-            provider: format!("/{at}/provider").into(),
-        };
-        link(&node, &built("old")).unwrap();
-        let stem = link(&node, &built("new")).unwrap();
-        for version in RDMAV {
-            let name = PathBuf::from(format!("{}-rdmav{version}.so", stem.display()));
-            assert_eq!(fs::read_link(name).unwrap(), Path::new("/new/loader"));
-        }
-        assert_eq!(fs::read_link(node.join("lib/libironverbs.so")).unwrap(), Path::new("/new/provider"));
-        assert_eq!(fs::read_dir(node.join("lib")).unwrap().count(), RDMAV.len() + 1);
-        fs::remove_dir_all(&node).unwrap();
-    }
-
-    #[test]
     fn drivers_of_the_user_stay_behind_ours() {
-        let ours = Path::new("/n/lib/libironverbs");
-        assert_eq!(drivers(ours, None), "/n/lib/libironverbs");
-        assert_eq!(drivers(ours, Some("rxe".into())), "/n/lib/libironverbs:rxe");
-        assert_eq!(drivers(ours, Some("/n/lib/libironverbs:rxe".into())), "/n/lib/libironverbs:rxe");
+        let both = format!("{STEM}:rxe");
+        assert_eq!(drivers(None), STEM);
+        assert_eq!(drivers(Some("rxe".into())), *both);
+        assert_eq!(drivers(Some(both.clone().into())), *both);
     }
 }

@@ -123,6 +123,13 @@ impl Process {
         Ok(())
     }
 
+    /// True if the thread has a signal that it does not block.
+    pub fn has_signal(self) -> bool {
+        let set =
+            |name: &str| self.status(name).and_then(|set| u64::from_str_radix(&set, 16).ok()).unwrap_or(0);
+        (set("SigPnd:") | set("ShdPnd:")) & !set("SigBlk:") != 0
+    }
+
     /// The pid of the program that the thread belongs to.
     pub fn group(self) -> Option<u32> {
         self.status("Tgid:")?.parse().ok()

@@ -6,17 +6,19 @@
 //! not heard. Their numbers are [`Reserved`], so the calls of a program on sockets of its own never come here.
 
 use super::process::{Message, Piece, Process, room};
-use crate::netlink::Netlink;
+use crate::netlink::{Netlink, Received};
 use crate::nldev::{Asker, Inventory, answer};
 use crate::notify::{Listener, Notice};
 use crate::reserved::Reserved;
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::os::fd::AsFd;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Most bytes of one request.
 const LARGEST: usize = 64 << 10;
+/// How often a reader that waits is looked at.
+const LOOK: Duration = Duration::from_millis(20);
 /// Length of a netlink address.
 const ADDRESS: usize = 12;
 /// Options of a socket that say how errors are reported.
@@ -49,6 +51,9 @@ enum Target {
     /// A buffer, and where the address goes: recvfrom(2).
     Buffer { pieces: [Piece; 1], name: u64, name_len: u64 },
 }
+
+/// The value that a read returns, and the datagram, if it has left its socket.
+type Taken = (Result<i64, i32>, Option<Vec<u8>>);
 
 /// All sockets that programs were given.
 pub struct Sockets {
@@ -93,32 +98,33 @@ impl Sockets {
         if !given.seen.contains(&whose) {
             given.seen.push(whose);
         }
-        let result = match notice.call {
-            libc::SYS_sendto | libc::SYS_sendmsg => sent(&notice, process).and_then(|bytes| {
-                if !listener.waits(&notice) {
-                    return Err(libc::EINTR);
-                }
-                let asker = given.asker(process).map_err(|e| e.raw_os_error().unwrap_or(libc::EIO))?;
-                let replies = answer(inventory, &bytes, &asker);
-                given.answers.extend(replies.datagrams);
+        match notice.call {
+            libc::SYS_sendto | libc::SYS_sendmsg => {
+                let asked = given.asked(listener, inventory, &notice);
+                let (result, replies) = asked.map_or_else(|e| (Err(e), vec![]), |(len, all)| (Ok(len), all));
+                let count = replies.len();
+                // They are there when the call returns.
+                given.answers.extend(replies);
                 given.fill(&self.ours);
-                Ok(bytes.len() as i64)
-            }),
+                if !listener.answer(&notice, result) {
+                    // A program that was interrupted asks again, and must not find two answers.
+                    given
+                        .put_back(&self.ours, self.port, |all| all.truncate(all.len().saturating_sub(count)));
+                }
+            }
             libc::SYS_recvfrom | libc::SYS_recvmsg => match reader(notice, process) {
                 Ok(reader) => {
                     let until = given.socket.patience().map(|patience| Instant::now() + patience);
                     let waits = !given.socket.is_nonblocking() && reader.flags & libc::MSG_DONTWAIT == 0;
-                    match given.read(listener, &self.ours, self.port, &reader) {
-                        Err(libc::EAGAIN) if waits => return given.readers.push(Reader { until, ..reader }),
-                        other => other,
-                    }
+                    let waiting =
+                        given.read(listener, &self.ours, self.port, Reader { until, ..reader }, waits);
+                    given.readers.extend(waiting);
                 }
-                Err(errno) => Err(errno),
+                Err(errno) => drop(listener.answer(&notice, Err(errno))),
             },
             // Connected to the kernel, which it talks to anyway.
-            _ => connected(&notice, process),
-        };
-        listener.answer(&notice, result);
+            _ => drop(listener.answer(&notice, connected(&notice, process))),
+        }
         given.wake(listener, &self.ours, self.port);
     }
 
@@ -178,27 +184,50 @@ impl Sockets {
         self.undelivered.retain(|made| self.given.contains_key(&made.inode));
     }
 
-    /// When the next reader's time runs out.
+    /// When to look at the readers that wait: the time of one may be over, or it may have a signal.
     pub fn next_deadline(&self) -> Option<Instant> {
-        self.given.values().flat_map(|given| given.readers.iter().filter_map(|r| r.until)).min()
+        let look = Instant::now() + LOOK;
+        self.given
+            .values()
+            .flat_map(|given| &given.readers)
+            .map(|r| r.until.map_or(look, |until| until.min(look)))
+            .min()
     }
 
-    /// Answers readers that waited long enough.
+    /// Answers readers that waited long enough, and those that have a signal to handle: the kernel does not interrupt a call that is being
+    /// answered.
     pub fn expire(&mut self, listener: &Listener) {
         let now = Instant::now();
         for given in self.given.values_mut() {
             given.readers.retain(|reader| {
-                let over = reader.until.is_some_and(|until| until <= now);
-                if over {
-                    listener.answer(&reader.notice, Err(libc::EAGAIN));
-                }
-                !over
+                let over = match reader.until {
+                    Some(until) if until <= now => Some(libc::EAGAIN),
+                    _ => Process(reader.notice.thread).has_signal().then_some(libc::EINTR),
+                };
+                over.iter().for_each(|errno| _ = listener.answer(&reader.notice, Err(*errno)));
+                over.is_none()
             });
         }
     }
 }
 
 impl Given {
+    /// Answers a program's request: the value that its call returns, and the datagrams.
+    fn asked(
+        &self,
+        listener: &Listener,
+        inventory: &Inventory,
+        notice: &Notice,
+    ) -> Result<(i64, Vec<Vec<u8>>), i32> {
+        let process = Process(notice.thread);
+        let bytes = sent(notice, process)?;
+        if !listener.waits(notice) {
+            return Err(libc::EINTR);
+        }
+        let asker = self.asker(process).map_err(|e| e.raw_os_error().unwrap_or(libc::EIO))?;
+        Ok((bytes.len() as i64, answer(inventory, &bytes, &asker).datagrams))
+    }
+
     /// The asker behind this socket. If it has no port yet, it gets the pid, as with the kernel.
     fn asker(&self, process: Process) -> io::Result<Asker> {
         if self.socket.port()? == 0 {
@@ -226,47 +255,83 @@ impl Given {
         }
     }
 
-    /// Reads for a program. Returns the value that its call returns.
-    fn read(&mut self, listener: &Listener, ours: &Netlink, port: u32, reader: &Reader) -> Result<i64, i32> {
+    /// Reads for a program, and answers its call. A reader that `waits`, and for which there is nothing yet, is given back.
+    fn read(
+        &mut self,
+        listener: &Listener,
+        ours: &Netlink,
+        port: u32,
+        reader: Reader,
+        waits: bool,
+    ) -> Option<Reader> {
+        let (result, bytes) = match self.take(listener, port, &reader) {
+            Err(libc::EAGAIN) if waits => return Some(reader),
+            Err(errno) => (Err(errno), None),
+            Ok((result, bytes)) => (result, bytes),
+        };
+        if bytes.is_some() {
+            self.fill(ours);
+        }
+        if let (false, Some(bytes)) = (listener.answer(&reader.notice, result), bytes) {
+            // A program that was interrupted reads it again.
+            self.put_back(ours, port, |all| all.push_front(bytes));
+        }
+        None
+    }
+
+    /// Gives a program what comes first in its socket. Returns what its call returns, and the datagram, if it has left the socket.
+    fn take(&self, listener: &Listener, port: u32, reader: &Reader) -> Result<Taken, i32> {
         let process = Process(reader.notice.thread);
         let pieces = reader.into.pieces();
-        let kept = reader.flags & libc::MSG_PEEK;
         let most = room(pieces).min(LARGEST);
-        let got = loop {
+        let kept = reader.flags & libc::MSG_PEEK != 0;
+        loop {
             if !listener.waits(&reader.notice) {
                 return Err(libc::EINTR);
             }
-            let got = self.socket.receive(most, kept | libc::MSG_DONTWAIT);
-            let got = got.map_err(|e| e.raw_os_error().unwrap_or(libc::EIO))?;
+            let got = self.first(if kept { libc::MSG_PEEK } else { 0 })?;
             if got.from == port {
-                break got;
+                let result = given(reader, process, &got.bytes, most);
+                return Ok((result, (!kept).then_some(got.bytes)));
             }
-            if kept != 0 {
-                let _ = self.socket.receive(0, libc::MSG_DONTWAIT);
+            if kept {
+                let _ = self.first(0);
             }
-        };
-        process.scatter(pieces, &got.bytes)?;
-        let cut = got.whole > got.bytes.len();
-        reader.into.finish(process, if cut { libc::MSG_TRUNC as u32 } else { 0 })?;
-        if kept == 0 {
-            self.fill(ours);
         }
-        let all = reader.flags & libc::MSG_TRUNC != 0;
-        Ok(if all { got.whole } else { got.bytes.len() } as i64)
+    }
+
+    fn first(&self, flags: libc::c_int) -> Result<Received, i32> {
+        let got = self.socket.receive(LARGEST, flags | libc::MSG_DONTWAIT);
+        got.map_err(|e| e.raw_os_error().unwrap_or(libc::EIO))
+    }
+
+    /// Changes what waits for the program, in its socket and behind it.
+    fn put_back(&mut self, ours: &Netlink, port: u32, change: impl FnOnce(&mut VecDeque<Vec<u8>>)) {
+        let waiting = std::iter::from_fn(|| self.first(0).ok());
+        let mut all: VecDeque<_> = waiting.filter(|got| got.from == port).map(|got| got.bytes).collect();
+        all.append(&mut self.answers);
+        change(&mut all);
+        self.answers = all;
+        self.fill(ours);
     }
 
     /// Lets waiting threads read what there is.
     fn wake(&mut self, listener: &Listener, ours: &Netlink, port: u32) {
-        let waiting = std::mem::take(&mut self.readers);
-        for reader in waiting {
-            match self.read(listener, ours, port, &reader) {
-                Err(libc::EAGAIN) => self.readers.push(reader),
-                result => {
-                    listener.answer(&reader.notice, result);
-                }
-            }
+        for reader in std::mem::take(&mut self.readers) {
+            let waiting = self.read(listener, ours, port, reader, true);
+            self.readers.extend(waiting);
         }
     }
+}
+
+/// Gives a reader the first `most` bytes of a datagram. Returns what its call returns.
+fn given(reader: &Reader, process: Process, datagram: &[u8], most: usize) -> Result<i64, i32> {
+    let bytes = &datagram[..most.min(datagram.len())];
+    process.scatter(reader.into.pieces(), bytes)?;
+    let cut = datagram.len() > bytes.len();
+    reader.into.finish(process, if cut { libc::MSG_TRUNC as u32 } else { 0 })?;
+    let all = reader.flags & libc::MSG_TRUNC != 0;
+    Ok(if all { datagram.len() } else { bytes.len() } as i64)
 }
 
 /// What a program sends. There is only the kernel to send to.

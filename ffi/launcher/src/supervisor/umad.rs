@@ -83,7 +83,12 @@ impl Umads {
             }
         };
         let Some(file) = self.0.get_mut(&inode) else { return };
-        listener.answer(notice, file.control(process, notice.args[1] as u32, notice.args[2]).map(|()| 0));
+        let before = (file.agents, file.wide, file.used);
+        let done = file.control(process, notice.args[1] as u32, notice.args[2]).map(|()| 0);
+        if !listener.answer(notice, done) {
+            // A program that was interrupted asks again.
+            (file.agents, file.wide, file.used) = before;
+        }
     }
 
     /// Replaces the descriptor by a socket.
