@@ -1,12 +1,12 @@
 // Which errors a call may answer with: what its page of section 3 names; where a page only says "the value of errno", what
 // the interface means by them: EINVAL attributes that are wrong or do not fit together, EOPNOTSUPP what the device has
-// not, ENOMEM no room, EHOSTUNREACH a GID that leads nowhere.
+// not, ENOMEM no room, EHOSTUNREACH a GID that leads nowhere, ENODATA an empty entry of the GID table (docs/codes.md).
 #include "fuzz.h"
 
 #define USUAL EINVAL, ENOMEM, EOPNOTSUPP
 
 static const struct { const char *name; int may[8]; } table[CALLS] = {
-    [QUERY] = { "ibv_query_*", { EINVAL, ENODATA, EOPNOTSUPP } },
+    [QUERY] = { "ibv_query_*", { EINVAL, ENODATA, ENOENT, EOPNOTSUPP } },
     [ALLOC_PD] = { "ibv_alloc_pd", { ENOMEM } },
     [ALLOC_TD] = { "ibv_alloc_td", { USUAL } },
     [ALLOC_PARENT] = { "ibv_alloc_parent_domain", { USUAL } },
@@ -33,12 +33,12 @@ static const struct { const char *name; int may[8]; } table[CALLS] = {
     [OPEN_XRCD] = { "ibv_open_xrcd", { USUAL, EBADF } },
     [CREATE_QP] = { "ibv_create_qp", { USUAL, EPERM } },
     [OPEN_QP] = { "ibv_open_qp", { USUAL, ENOENT } },
-    [MODIFY_QP] = { "ibv_modify_qp", { USUAL, EPERM, EHOSTUNREACH } },
+    [MODIFY_QP] = { "ibv_modify_qp", { USUAL, EPERM, EHOSTUNREACH, ENODATA } },
     [QUERY_QP] = { "ibv_query_qp", { EINVAL, EOPNOTSUPP } },
     [RATE_LIMIT] = { "ibv_modify_qp_rate_limit", { EINVAL, EOPNOTSUPP, ENOSYS } },
     [ATTACH] = { "ibv_attach_mcast", { USUAL } },
     [DETACH] = { "ibv_detach_mcast", { USUAL } },
-    [CREATE_AH] = { "ibv_create_ah", { USUAL, EHOSTUNREACH } },
+    [CREATE_AH] = { "ibv_create_ah", { USUAL, EHOSTUNREACH, ENODATA } },
     [CREATE_FLOW] = { "ibv_create_flow", { USUAL, ENXIO, EPERM } },
     [CREATE_WQ] = { "ibv_create_wq", { USUAL } },
     [MODIFY_WQ] = { "ibv_modify_wq", { USUAL } },

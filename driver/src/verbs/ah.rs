@@ -13,8 +13,8 @@ pub struct Ah {
 }
 
 impl Ah {
-    /// Resolves `attr`. EINVAL: not a port, GID index or path of this device; EHOSTUNREACH: the peer's MAC is not
-    /// known.
+    /// Resolves `attr`. EINVAL: not a port, GID index or path of this device; ENODATA: that entry is empty; EHOSTUNREACH:
+    /// the peer's MAC is not known.
     pub fn create(pd: &Arc<Pd>, attr: &AddressHandle) -> Result<Arc<Ah>, Error> {
         let function = &pd.device.function;
         let ports = pd.device.attr().phys_port_cnt;

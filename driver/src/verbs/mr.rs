@@ -301,6 +301,11 @@ impl Mr {
         Ok(())
     }
 
+    /// True if the owner's device may write to it.
+    pub fn is_writable(&self) -> bool {
+        self.access.contains(AccessFlags::LOCAL_WRITE)
+    }
+
     /// Populates pages before the device faults on them (`ibv_advise_mr`): `len` bytes at `addr`, as its keys address
     /// them, writable if `write`. Without `fault` the request is only checked. EFAULT: not within the region, not
     /// writable, or not mapped; EINVAL: the region is not on demand.
@@ -310,7 +315,7 @@ impl Mr {
         }
         let Some(offset) = addr.checked_sub(self.hca_va) else { return Err(libc::EFAULT) };
         let within = offset.checked_add(len.into()).is_some_and(|end| end <= self.len as u64);
-        if !within || write && !self.access.contains(AccessFlags::LOCAL_WRITE) {
+        if !within || write && !self.is_writable() {
             return Err(libc::EFAULT);
         }
         if !fault || len == 0 {

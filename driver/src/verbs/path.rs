@@ -18,6 +18,12 @@ pub(super) fn check_address(function: &Function, ah: &AddressHandle) -> Result<(
         let table = function.gid_table_len().saturating_sub(1);
         within("sgid_index", ah.sgid_index.into(), table.into())?;
     }
+    if function.is_ethernet() && own_address(function, ah.sgid_index.into())?.is_none() {
+        return Err(Error::Invalid {
+            what: format!("GID {} of this port is empty", ah.sgid_index),
+            errno: libc::ENODATA,
+        });
+    }
     if function.is_ethernet() && !ah.is_global {
         return Err(Error::invalid("a path over Ethernet needs a global address (is_global, dgid)"));
     }

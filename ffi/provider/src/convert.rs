@@ -29,7 +29,7 @@ pub fn mtu_code(bytes: u32) -> c_uint {
     (1..=5).rev().find(|code| 128 << code <= bytes).unwrap_or(1)
 }
 
-/// Converts the type of a QP. EOPNOTSUPP for those that are not offered.
+/// Converts the type of a QP. EOPNOTSUPP for those that are not offered, EINVAL for those that are none.
 pub fn service_from_c(kind: c_uint) -> Result<Service, c_int> {
     Ok(match kind {
         abi::IBV_QPT_RC => Service::Rc,
@@ -38,7 +38,8 @@ pub fn service_from_c(kind: c_uint) -> Result<Service, c_int> {
         abi::IBV_QPT_RAW_PACKET => Service::RawPacket,
         abi::IBV_QPT_XRC_SEND => Service::XrcIni,
         abi::IBV_QPT_XRC_RECV => Service::XrcTgt,
-        _ => return Err(libc::EOPNOTSUPP),
+        abi::IBV_QPT_DRIVER => return Err(libc::EOPNOTSUPP),
+        _ => return Err(libc::EINVAL),
     })
 }
 

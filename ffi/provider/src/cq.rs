@@ -3,6 +3,7 @@
 use crate::abi::public::{self as abi, ibv_comp_channel, ibv_context, ibv_cq, ibv_cq_ex, ibv_pd, ibv_wc};
 use crate::channel::Channel;
 use crate::context::{Context, io_errno};
+use crate::events::acknowledged;
 use crate::guard::{Birth, guard, guard_int, guard_ptr};
 use crate::huge::{self, Queue};
 use crate::pd::IronPd;
@@ -164,13 +165,10 @@ pub unsafe extern "C" fn destroy_cq(cq: *mut ibv_cq) -> c_int {
             let ours = IronCq::of(cq);
             ours.users.none()?;
             let sent = context.targets.leave(ours.cookie);
-            libc::pthread_mutex_lock(&raw mut (*cq).mutex);
-            while (&raw const (*cq).comp_events_completed).read_volatile() != sent.completions
-                || (&raw const (*cq).async_events_completed).read_volatile() != sent.errors
-            {
-                libc::pthread_cond_wait(&raw mut (*cq).cond, &raw mut (*cq).mutex);
-            }
-            libc::pthread_mutex_unlock(&raw mut (*cq).mutex);
+            let (of_cq, of_errors) =
+                (&raw const (*cq).comp_events_completed, &raw const (*cq).async_events_completed);
+            let counters = [(of_cq, sent.completions), (of_errors, sent.errors)];
+            acknowledged(&raw mut (*cq).mutex, &raw mut (*cq).cond, &counters);
             (context, Box::from_raw(cq.cast::<IronCq>()))
         };
         let domain = ours.domain;

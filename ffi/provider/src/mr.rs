@@ -97,10 +97,9 @@ pub unsafe extern "C" fn reg_mr(
     })
 }
 
-/// The driver's flags. Unknown optional bits are dropped, others refused.
+/// The driver's flags. Unknown optional bits are dropped, others refused with EINVAL (`ib_check_mr_access`).
 pub fn access_flags(access: c_uint) -> Result<AccessFlags, c_int> {
-    let mandatory =
-        AccessFlags::from_bits(access & !abi::IBV_ACCESS_OPTIONAL_RANGE).ok_or(libc::EOPNOTSUPP)?;
+    let mandatory = AccessFlags::from_bits(access & !abi::IBV_ACCESS_OPTIONAL_RANGE).ok_or(libc::EINVAL)?;
     Ok(mandatory | AccessFlags::from_bits_truncate(access & abi::IBV_ACCESS_OPTIONAL_RANGE))
 }
 
@@ -203,8 +202,8 @@ pub unsafe extern "C" fn dereg_mr(mr: *mut verbs_mr) -> c_int {
 }
 
 /// `ibv_advise_mr`: pages are brought in at once, whether the program wants to wait for that or not. EOPNOTSUPP: another
-/// advice; EINVAL: flags nobody knows, or a region whose pages do not come on demand; ENOENT: no region of this domain has
-/// that key; EFAULT: not within the region, not writable, or no memory there.
+/// advice; EINVAL: flags nobody knows, or a region whose pages do not come on demand; ENOENT: no region has
+/// that key; EPERM: that region is of another domain, or may not be written; EFAULT: not within the region, or no memory there.
 ///
 /// # Safety
 /// Called by programs with a PD of ours and a list of `count` pieces.
@@ -233,7 +232,10 @@ pub unsafe extern "C" fn advise_mr(
             let found = context.exports.with_key(piece.lkey, |public, ours| {
                 // SAFETY: PDs of ours.
                 let same = unsafe { IronPd::of(public.pd).inner.is_same(&IronPd::of(pd).inner) };
-                let mr = ours.memory().filter(|_| same).ok_or(libc::ENOENT)?;
+                let mr = ours.memory().ok_or(libc::ENOENT)?;
+                if !same || write && !mr.is_writable() {
+                    return Err(libc::EPERM);
+                }
                 mr.prefetch(piece.addr, piece.length, write, fault)
             });
             found.ok_or(libc::ENOENT)??;

@@ -201,7 +201,7 @@ fn send_op(wr: &ibv_send_wr) -> Result<SendOp, c_int> {
             // SAFETY: the opcode tells that the program filled this member, with a window and a region of ours.
             unsafe { mw::binding(wr.extra.bind_mw.mw, wr.extra.bind_mw.rkey, &wr.extra.bind_mw.bind_info)? }
         }
-        _ => return Err(libc::EOPNOTSUPP),
+        _ => return Err(libc::EINVAL),
     })
 }
 
@@ -291,7 +291,7 @@ mod tests {
         assert_eq!((&mut walk).count(), 2);
         let mut bad = null_mut();
         // SAFETY: the list and the place for the bad one live here.
-        assert_eq!(unsafe { walk.finish(first, Ok(()), &raw mut bad) }, libc::EOPNOTSUPP);
+        assert_eq!(unsafe { walk.finish(first, Ok(()), &raw mut bad) }, libc::EINVAL);
         assert_eq!(bad, &raw mut list[2]);
         let walk = Walk { at: null_mut(), refused: None };
         let failed = Err(PostError { index: 1, errno: libc::ENOMEM });

@@ -1,11 +1,12 @@
 //! Creates, modifies, queries and destroys queue pairs.
 
-use crate::abi::public::{self as abi, ibv_context, ibv_pd, ibv_qp, ibv_qp_attr, ibv_qp_cap};
+use crate::abi::public::{self as abi, ibv_context, ibv_ece, ibv_pd, ibv_qp, ibv_qp_attr, ibv_qp_cap};
 use crate::abi::public::{ibv_qp_init_attr, ibv_qp_init_attr_ex, ibv_xrcd};
 use crate::abi::verbs_types::VERBS_QP_EX;
 use crate::context::Context;
 use crate::convert;
 use crate::cq::IronCq;
+use crate::events::acknowledged;
 use crate::guard::{guard_int, guard_ptr};
 use crate::huge::{self, Queue};
 use crate::pd::IronPd;
@@ -15,7 +16,7 @@ use crate::rights;
 use crate::srq::IronSrq;
 use crate::wq::IronRwqTable;
 use crate::xrc::IronXrcd;
-use driver::{QpCap, QpInit, RssInit, RxHash, RxHashFields, Service, XrcDomain};
+use driver::{QpAttrMask, QpCap, QpInit, RssInit, RxHash, RxHashFields, Service, XrcDomain};
 use libc::{c_int, c_uint, c_void};
 use std::sync::Arc;
 
@@ -275,6 +276,10 @@ pub unsafe extern "C" fn modify_qp(qp: *mut ibv_qp, attr: *const ibv_qp_attr, ma
         let (ours, attr) = unsafe { (IronQp::of(qp), &*attr) };
         ours.check_birth()?;
         let (attr, mask) = convert::attr_from_c(attr, mask as c_uint)?;
+        let ports = ours.inner.pd().device().attr().phys_port_cnt;
+        if mask.contains(QpAttrMask::AV) && !(1..=ports).contains(&attr.ah.port_num) {
+            return Err(libc::EINVAL);
+        }
         ours.inner.modify(&attr, mask).map_err(|e| e.errno())
     })
 }
@@ -312,6 +317,33 @@ pub unsafe extern "C" fn query_qp(
     })
 }
 
+/// PCI id of the vendor whose options these would be.
+const VENDOR: u32 = 0x15b3;
+
+/// `ibv_query_ece`: the device has no options, which is no error, as with libmlx5.
+///
+/// # Safety
+/// Called by libibverbs with a QP of ours and room for the answer.
+pub unsafe extern "C" fn query_ece(_qp: *mut ibv_qp, answer: *mut ibv_ece) -> c_int {
+    guard_int(|| {
+        // SAFETY: V4: the answer has room.
+        unsafe { answer.write(ibv_ece { vendor_id: VENDOR, options: 0, comp_mask: 0 }) };
+        Ok(())
+    })
+}
+
+/// `ibv_set_ece`: options of the peer are taken, and none of them is used. EINVAL: those of another vendor.
+///
+/// # Safety
+/// Called by libibverbs with a QP of ours and options.
+pub unsafe extern "C" fn set_ece(_qp: *mut ibv_qp, ece: *mut ibv_ece) -> c_int {
+    guard_int(|| {
+        // SAFETY: V4.
+        let ece = unsafe { *ece };
+        if ece.comp_mask == 0 && ece.vendor_id == VENDOR { Ok(()) } else { Err(libc::EINVAL) }
+    })
+}
+
 /// `ibv_destroy_qp`. Waits until the program has acknowledged every event it was sent.
 ///
 /// # Safety
@@ -330,11 +362,8 @@ pub unsafe extern "C" fn destroy_qp(qp: *mut ibv_qp) -> c_int {
             }
             IronQp::of(qp).flows.none()?;
             let sent = context.targets.leave(IronQp::of(qp).cookie).errors;
-            libc::pthread_mutex_lock(&raw mut (*qp).mutex);
-            while (&raw const (*qp).events_completed).read_volatile() != sent {
-                libc::pthread_cond_wait(&raw mut (*qp).cond, &raw mut (*qp).mutex);
-            }
-            libc::pthread_mutex_unlock(&raw mut (*qp).mutex);
+            let counter = (&raw const (*qp).events_completed, sent);
+            acknowledged(&raw mut (*qp).mutex, &raw mut (*qp).cond, &[counter]);
             let (pd, send_cq, recv_cq, srq) = ((*qp).pd, (*qp).send_cq, (*qp).recv_cq, (*qp).srq);
             let ours = Box::from_raw(qp.cast::<IronQp>());
             let result = ours.inner.destroy().map_err(|e| e.errno());

@@ -35,6 +35,7 @@ static ON_LOAD: extern "C" fn() = on_load;
 
 /// Called by a libibverbs that loads this object itself.
 extern "C" fn on_load() {
+    node::accept_barriers();
     guard::guard((), look);
 }
 

@@ -4,6 +4,7 @@ use crate::abi::public::{self as abi, ibv_context, ibv_pd, ibv_srq};
 use crate::abi::public::{ibv_recv_wr, ibv_srq_attr, ibv_srq_init_attr, ibv_srq_init_attr_ex};
 use crate::context::Context;
 use crate::cq::IronCq;
+use crate::events::acknowledged;
 use crate::guard::{Birth, guard, guard_int, guard_ptr};
 use crate::huge::{self, Queue};
 use crate::pd::IronPd;
@@ -234,11 +235,8 @@ pub unsafe extern "C" fn destroy_srq(srq: *mut ibv_srq) -> c_int {
             }
             IronSrq::of(srq).users.none()?;
             let sent = context.targets.leave(IronSrq::of(srq).cookie).errors;
-            libc::pthread_mutex_lock(&raw mut (*srq).mutex);
-            while (&raw const (*srq).events_completed).read_volatile() != sent {
-                libc::pthread_cond_wait(&raw mut (*srq).cond, &raw mut (*srq).mutex);
-            }
-            libc::pthread_mutex_unlock(&raw mut (*srq).mutex);
+            let counter = (&raw const (*srq).events_completed, sent);
+            acknowledged(&raw mut (*srq).mutex, &raw mut (*srq).cond, &[counter]);
             let pd = IronPd::of((*srq).pd);
             let ours = Box::from_raw(srq.cast::<IronSrq>());
             let result = ours.inner.destroy().map_err(|e| e.errno());

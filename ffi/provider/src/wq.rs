@@ -5,6 +5,7 @@ use crate::abi::public::{ibv_rwq_ind_table_init_attr, ibv_wq, ibv_wq_attr, ibv_w
 use crate::context::Context;
 use crate::convert;
 use crate::cq::IronCq;
+use crate::events::acknowledged;
 use crate::guard::{Birth, guard, guard_int, guard_ptr};
 use crate::huge::{self, Queue};
 use crate::pd::IronPd;
@@ -194,11 +195,8 @@ pub unsafe extern "C" fn destroy_wq(wq: *mut ibv_wq) -> c_int {
             }
             IronWq::of(wq).users.none()?;
             let sent = Context::of((*wq).context).targets.leave(IronWq::of(wq).cookie).errors;
-            libc::pthread_mutex_lock(&raw mut (*wq).mutex);
-            while (&raw const (*wq).events_completed).read_volatile() != sent {
-                libc::pthread_cond_wait(&raw mut (*wq).cond, &raw mut (*wq).mutex);
-            }
-            libc::pthread_mutex_unlock(&raw mut (*wq).mutex);
+            let counter = (&raw const (*wq).events_completed, sent);
+            acknowledged(&raw mut (*wq).mutex, &raw mut (*wq).cond, &[counter]);
             let (pd, cq) = (IronPd::of((*wq).pd), IronCq::of((*wq).cq));
             let ours = Box::from_raw(wq.cast::<IronWq>());
             let result = ours.inner.destroy().map_err(|e| e.errno());

@@ -44,6 +44,7 @@ pub const IBV_QPT_UD: u32 = 4;
 pub const IBV_QPT_RAW_PACKET: u32 = 8;
 pub const IBV_QPT_XRC_SEND: u32 = 9;
 pub const IBV_QPT_XRC_RECV: u32 = 10;
+pub const IBV_QPT_DRIVER: u32 = 0xff;
 pub const IBV_QP_STATE: u32 = 1;
 pub const IBV_QP_PATH_MTU: u32 = 1 << 8;
 pub const IBV_QP_RQ_PSN: u32 = 1 << 12;

@@ -128,6 +128,15 @@ pub struct ibv_moderate_cq {
     pub cq_period: u16,
 }
 
+/// Enhanced connection establishment: what both ends can do beside the standard.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct ibv_ece {
+    pub vendor_id: u32,
+    pub options: u32,
+    pub comp_mask: u32,
+}
+
 #[repr(C)]
 pub struct ibv_modify_cq_attr {
     pub attr_mask: u32,

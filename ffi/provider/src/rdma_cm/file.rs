@@ -4,10 +4,11 @@
 //! readable for poll, epoll and O_NONBLOCK as the kernel's file is.
 
 use super::uapi::EventResp;
+use driver::transport::{Identity, Kept};
 use libc::c_int;
 use std::collections::VecDeque;
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
 /// An event that nobody has fetched yet.
 pub struct Pending {
@@ -25,7 +26,8 @@ pub struct Pending {
 pub struct EventFile {
     /// The program's end; the program closes it.
     reader: RawFd,
-    writer: OwnedFd,
+    reader_is: Identity,
+    writer: Kept,
     events: VecDeque<Pending>,
     /// The thread that last asked for an event, and whether it waits.
     asker: Option<(libc::pid_t, bool)>,
@@ -49,7 +51,15 @@ impl EventFile {
             // SAFETY: a descriptor of ours.
             unsafe { libc::fcntl(ends[0], libc::F_SETFL, libc::O_NONBLOCK) };
         }
-        Ok(Self { reader: ends[0], writer, events: VecDeque::new(), asker: None })
+        // SAFETY: a fresh descriptor of ours.
+        let reader_is = Identity::of(unsafe { BorrowedFd::borrow_raw(ends[0]) })?;
+        Ok(Self {
+            reader: ends[0],
+            reader_is,
+            writer: Kept::new(writer)?,
+            events: VecDeque::new(),
+            asker: None,
+        })
     }
 
     /// The program's end.
@@ -109,9 +119,9 @@ impl EventFile {
         // SAFETY: an int to fill, and one byte to send; without a reader no signal is raised.
         unsafe {
             let asked = libc::ioctl(self.reader, libc::FIONREAD, &raw mut waiting);
-            if !self.events.is_empty() && asked == 0 && waiting == 0 {
+            if let (false, 0, 0, Ok(writer)) = (self.events.is_empty(), asked, waiting, self.writer.get()) {
                 libc::send(
-                    self.writer.as_raw_fd(),
+                    writer.as_raw_fd(),
                     [0u8].as_ptr().cast(),
                     1,
                     libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT,
@@ -123,7 +133,9 @@ impl EventFile {
     /// Makes the descriptor unreadable once no event is left.
     fn hide(&self) {
         let mut byte = 0u8;
-        if self.events.is_empty() {
+        // SAFETY: only asked which file it is of, if any.
+        let is_there = self.reader_is.is(unsafe { BorrowedFd::borrow_raw(self.reader) });
+        if self.events.is_empty() && is_there {
             // SAFETY: one byte to fill; does not wait, whatever the program set its end to.
             unsafe { libc::recv(self.reader, (&raw mut byte).cast(), 1, libc::MSG_DONTWAIT) };
         }

@@ -6,6 +6,7 @@ use super::ip_header::sock_addr;
 use super::manager::{Manager, Shared};
 use super::ports::{self, At};
 use super::sockaddr::SockAddr;
+use super::source::has_interface;
 use super::uapi::event;
 use crate::guard::guard;
 use cm::Path;
@@ -43,11 +44,18 @@ impl Manager {
     /// Gives an id its source address, and a port number.
     ///
     /// # Errors
-    /// EINVAL: it has one; EADDRNOTAVAIL: the address is no port's; those of [`Manager::bind_port`].
+    /// EINVAL: it has one, or a link-local address has no scope; ENODEV: no interface has its scope; EADDRNOTAVAIL: the address is no
+    /// port's; those of [`Manager::bind_port`].
     pub fn bind(&mut self, number: u32, address: SockAddr) -> Result<Step, c_int> {
         let id = self.ids.get(number).ok_or(libc::ENOENT)?;
         if id.state != State::Idle {
             return Err(libc::EINVAL);
+        }
+        // As the kernel does (cma_check_linklocal, rdma_translate_ip), though a function is at no interface.
+        match address.link_scope() {
+            Some(0) => return Err(libc::EINVAL),
+            Some(scope) if !has_interface(scope) => return Err(libc::ENODEV),
+            _ => {}
         }
         let at = match self.names_no_port(&address) {
             true => None,

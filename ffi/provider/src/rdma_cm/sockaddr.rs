@@ -131,6 +131,14 @@ impl SockAddr {
         std::mem::discriminant(self) == std::mem::discriminant(other)
     }
 
+    /// The interface that a link-local address of IPv6 is of, 0 if that is not said; `None` for other addresses.
+    pub fn link_scope(&self) -> Option<u32> {
+        match self {
+            Self::V6 { ip, scope, .. } => ip.is_unicast_link_local().then_some(*scope),
+            _ => None,
+        }
+    }
+
     /// Names no port in particular.
     pub fn is_any(&self) -> bool {
         match self {

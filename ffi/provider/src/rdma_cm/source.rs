@@ -164,6 +164,13 @@ unsafe fn read_ip(address: *const libc::sockaddr) -> Option<IpAddr> {
     }
 }
 
+/// True if the host has an interface of this number.
+pub fn has_interface(index: u32) -> bool {
+    let mut name = [0; libc::IF_NAMESIZE];
+    // SAFETY: the buffer has the length that the call expects.
+    unsafe { !libc::if_indextoname(index, name.as_mut_ptr()).is_null() }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

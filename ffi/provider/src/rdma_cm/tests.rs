@@ -103,6 +103,20 @@ fn commands_on_an_id_that_is_not_there_or_anothers_change_nothing() {
     assert_eq!(other.destroy(id), (Step::Failed(libc::ENOENT), u32::MAX));
 }
 
+/// As Linux has it, though functions are at no interface of the host.
+#[test]
+fn a_link_local_address_is_of_an_interface() {
+    let channel = Channel::open(true);
+    for (scope, errno) in [(0, libc::EINVAL), (u32::MAX, libc::ENODEV), (1, libc::EADDRNOTAVAIL)] {
+        let id = channel.create(port_space::TCP);
+        let ip = "fe80::9".parse().expect("an address");
+        let addr = SockAddr::V6 { ip, port: 0, flow: [0; 4], scope }.storage();
+        let bind = uapi::Bind { id, addr_size: 28, reserved: 0, addr };
+        assert_eq!(channel.write(command::BIND, 0, bind.bytes()), Step::Failed(errno), "scope {scope}");
+        assert_eq!(channel.destroy(id), (Step::Done, 0));
+    }
+}
+
 #[test]
 fn an_id_goes_its_way_in_order_only() {
     let channel = Channel::open(true);

@@ -41,7 +41,7 @@ fn layouts() -> Vec<Layout> {
         ibv_comp_channel ibv_cq ibv_cq_init_attr_ex ibv_cq_ex ibv_qp ibv_srq ibv_srq_attr ibv_srq_init_attr
         ibv_xrcd ibv_xrcd_init_attr ibv_qp_open_attr
         ibv_wq ibv_wq_init_attr ibv_wq_attr ibv_rwq_ind_table ibv_rwq_ind_table_init_attr ibv_rx_hash_conf ibv_rss_caps
-        ibv_moderate_cq ibv_modify_cq_attr ibv_values_ex ibv_td ibv_parent_domain_init_attr);
+        ibv_moderate_cq ibv_ece ibv_modify_cq_attr ibv_values_ex ibv_td ibv_parent_domain_init_attr);
     offsets!(c: ibv_device { node_type, name, dev_name, dev_path, ibdev_path });
     offsets!(c: ibv_context { device, ops, cmd_fd, async_fd, num_comp_vectors, mutex, abi_compat });
     offsets!(c: ibv_device_attr { fw_ver, node_guid, sys_image_guid, max_mr_size, page_size_cap, vendor_id,
@@ -62,6 +62,7 @@ fn layouts() -> Vec<Layout> {
     offsets!(c: ibv_rwq_ind_table { context, ind_tbl_handle, ind_tbl_num, comp_mask });
     offsets!(c: ibv_rwq_ind_table_init_attr { log_ind_tbl_size, ind_tbl, comp_mask });
     offsets!(c: ibv_moderate_cq { cq_count, cq_period });
+    offsets!(c: ibv_ece { vendor_id, options, comp_mask });
     offsets!(c: ibv_modify_cq_attr { attr_mask, moderate });
     offsets!(c: ibv_values_ex { comp_mask, raw_clock });
     offsets!(c: ibv_parent_domain_init_attr { pd, td, comp_mask, alloc, free, pd_context });
@@ -126,7 +127,7 @@ fn layouts() -> Vec<Layout> {
         IBV_PORT_DOWN IBV_PORT_ACTIVE IBV_LINK_LAYER_ETHERNET IBV_LINK_LAYER_INFINIBAND IBV_QPT_RC
         IBV_FLOW_ATTR_NORMAL IBV_FLOW_ATTR_ALL_DEFAULT IBV_FLOW_ATTR_MC_DEFAULT IBV_FLOW_SPEC_ETH IBV_FLOW_SPEC_IPV4
         IBV_FLOW_SPEC_IPV6 IBV_FLOW_SPEC_IPV4_EXT IBV_FLOW_SPEC_TCP IBV_FLOW_SPEC_UDP IBV_FLOW_SPEC_ACTION_DROP
-        IBV_QPT_UC IBV_QPT_UD IBV_QPT_RAW_PACKET IBV_QPT_XRC_SEND IBV_QPT_XRC_RECV IBV_QP_CREATE_BLOCK_SELF_MCAST_LB
+        IBV_QPT_UC IBV_QPT_UD IBV_QPT_RAW_PACKET IBV_QPT_XRC_SEND IBV_QPT_XRC_RECV IBV_QPT_DRIVER IBV_QP_CREATE_BLOCK_SELF_MCAST_LB
         IBV_QP_STATE IBV_QP_PATH_MTU IBV_QP_RQ_PSN IBV_QPS_RESET IBV_MIG_MIGRATED
         IBV_QP_INIT_ATTR_PD IBV_QP_INIT_ATTR_XRCD IBV_QP_INIT_ATTR_CREATE_FLAGS IBV_QP_INIT_ATTR_SEND_OPS_FLAGS
         IBV_QP_INIT_ATTR_IND_TABLE IBV_QP_INIT_ATTR_RX_HASH IBV_WQT_RQ IBV_WQ_INIT_ATTR_FLAGS

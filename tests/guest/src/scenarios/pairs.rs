@@ -12,6 +12,7 @@ const BOTH: [&str; 2] = ["6.12", "6.1"];
 /// One guest, two functions, Ethernet.
 pub fn one_ethernet(images: &Images) -> Outcome {
     let mut pair = Pair::boot(images, "eth", Place::OneGuest, false, NEW)?;
+    verbs::codes(&mut pair.bench)?;
     verbs::data_moves(&mut pair.bench)?;
     verbs::rping(&mut pair.bench, 1000)?;
     congestion::control(&mut pair)?;

@@ -1,6 +1,8 @@
 //! What Debian's verbs programs do between two ends.
 
-use crate::{Outcome, failed};
+use std::process::Command;
+
+use crate::{Outcome, failed, tree};
 
 use super::sides::{Bench, last_row, perftest, pingpong};
 
@@ -108,4 +110,26 @@ pub fn rping(bench: &mut Bench, count: u32) -> Outcome {
         return failed(format!("rping: expected {count} pings, found {pings}"));
     }
     Ok(())
+}
+
+/// The codes of what verbs refuse, by libmlx5 and the kernel, are those that docs/codes.md has of them.
+pub fn codes(bench: &mut Bench) -> Outcome {
+    let (source, program) = (tree().join("tests/programs/codes.c"), bench.guest(0)?.share().join("codes"));
+    let made = Command::new("cc").args(["-O1", "-o"]).arg(&program).arg(&source).arg("-libverbs").output()?;
+    if !made.status.success() {
+        return failed(format!("cc: {}", String::from_utf8_lossy(&made.stderr).trim()));
+    }
+    let device = bench.sides[0].device.clone();
+    let said = bench.at(0, 60, &format!("/share/codes {device}"))?;
+    let page = std::fs::read_to_string(tree().join("docs/codes.md"))?;
+    let expected = page.lines().filter(|line| line.starts_with("| `")).filter_map(|line| {
+        let cells: Vec<_> = line.split('|').collect();
+        let cells = (cells.get(1)?, cells.get(2)?, cells.get(4).filter(|code| **code != " - ")?);
+        Some(format!("|{}|{}|{}|", cells.0, cells.1, cells.2))
+    });
+    let (expected, found): (Vec<_>, Vec<_>) = (expected.collect(), said.lines().map(str::to_owned).collect());
+    match expected == found {
+        true => Ok(()),
+        false => failed(format!("docs/codes.md: expected\n{}\nfound\n{said}", expected.join("\n"))),
+    }
 }
