@@ -117,10 +117,10 @@ torture: deps-test
 	IRONVERBS_TORTURE=$(SECONDS) IRONVERBS_SEED=$(SEED) timeout $$(($(SECONDS) + 900)) $(CARGO) test --profile quick --locked \
 		-p ironverbs-tests --test node -- --nocapture torture::
 
-# Programs interleaved, stopped and killed step by step by seeds; some seconds of them are part of `make test`.
+# Programs interleaved, stopped and killed step by step by seeds; a minute of them is part of `make test-all`.
 laboratory: deps-test
 	IRONVERBS_SEED=$(LAB_SEED) IRONVERBS_LAB_SECONDS=$(LAB_SECONDS) IRONVERBS_LAB_FIRST=$(LAB_FIRST) \
-		timeout $$(($(LAB_SECONDS) + 1200)) $(CARGO) test --profile quick --locked -p ironverbs-laboratory --features laboratory \
+		timeout $$(($(LAB_SECONDS) + 1200)) $(CARGO) test --profile quick --locked --workspace --test laboratory --features ironverbs-laboratory/laboratory \
 		-- --nocapture --test-threads 1 whatever_is_stopped_or_killed_nobody_else_notices
 
 # The static binary brings a function up; the driver on aarch64, under qemu-user. Says `skipped:` where one cannot be had.

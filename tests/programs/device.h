@@ -19,14 +19,12 @@ static struct ibv_context *opened(const char *name)
 	return context;
 }
 
-/* Connects an RC queue pair to itself by GID 1. */
-__attribute__((unused)) static void connect_to_itself(struct ibv_qp *qp, int access, enum ibv_mtu mtu)
+/* Connects an RC queue pair to the one with this number behind that GID. */
+__attribute__((unused)) static void connect_to(struct ibv_qp *qp, union ibv_gid gid, unsigned qpn, int access, enum ibv_mtu mtu)
 {
-	union ibv_gid gid;
-	HOLD(!ibv_query_gid(qp->context, 1, 1, &gid));
 	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_INIT, .port_num = 1, .qp_access_flags = access };
 	HOLD(!ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS));
-	attr = (struct ibv_qp_attr){ .qp_state = IBV_QPS_RTR, .path_mtu = mtu, .dest_qp_num = qp->qp_num,
+	attr = (struct ibv_qp_attr){ .qp_state = IBV_QPS_RTR, .path_mtu = mtu, .dest_qp_num = qpn,
 		.max_dest_rd_atomic = 1, .min_rnr_timer = 12, .ah_attr = { .port_num = 1, .is_global = 1,
 		.grh = { .dgid = gid, .sgid_index = 1, .hop_limit = 1 } } };
 	HOLD(!ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
@@ -35,4 +33,12 @@ __attribute__((unused)) static void connect_to_itself(struct ibv_qp *qp, int acc
 		.max_rd_atomic = 1 };
 	HOLD(!ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_SQ_PSN |
 		IBV_QP_MAX_QP_RD_ATOMIC));
+}
+
+/* Connects an RC queue pair to itself by GID 1. */
+__attribute__((unused)) static void connect_to_itself(struct ibv_qp *qp, int access, enum ibv_mtu mtu)
+{
+	union ibv_gid gid;
+	HOLD(!ibv_query_gid(qp->context, 1, 1, &gid));
+	connect_to(qp, gid, qp->qp_num, access, mtu);
 }

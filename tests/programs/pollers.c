@@ -1,12 +1,14 @@
 /* A caller that posts RDMA READs and spins on a flag, and threads that poll a completion queue each: pollers DEVICE THREADS READS
  *
- * Prints microseconds a READ of 4 KiB: the median, the mean, and the longest. The reads go to one queue pair after the other, as
- * transfer engines share them out among their workers. */
+ * Prints microseconds a READ of 4 KiB: the median, the mean, and the longest; and how often each polling thread slept of its own accord.
+ * The reads go to one queue pair after the other, as transfer engines share them out among their workers. */
+#define _GNU_SOURCE
 #include "device.h"
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <time.h>
 
 enum { MOST = 8, LEN = 4096 };
@@ -16,6 +18,7 @@ static struct ibv_pd *pd;
 static struct ibv_mr *mr;
 static struct ibv_cq *cqs[MOST];
 static struct ibv_qp *qps[MOST];
+static long slept[MOST];
 static _Alignas(4096) char memory[2 * LEN];
 static atomic_int done, over;
 
@@ -36,17 +39,21 @@ static struct ibv_qp *connected_to_itself(struct ibv_cq *cq)
 	return qp;
 }
 
-static void *work(void *cq)
+static void *work(void *number)
 {
+	int me = (intptr_t)number;
 	struct ibv_wc wc;
 	while (!atomic_load(&over)) {
-		int n = ibv_poll_cq(cq, 1, &wc);
+		int n = ibv_poll_cq(cqs[me], 1, &wc);
 		HOLD(n >= 0);
 		if (n) {
 			HOLD(wc.status == IBV_WC_SUCCESS);
 			atomic_fetch_add(&done, 1);
 		}
 	}
+	struct rusage usage;
+	HOLD(!getrusage(RUSAGE_THREAD, &usage));
+	slept[me] = usage.ru_nvcsw;
 	return NULL;
 }
 
@@ -72,7 +79,7 @@ int main(int argc, char **argv)
 	for (int i = 0; i < threads; i++) {
 		HOLD((cqs[i] = ibv_create_cq(ctx, 16, NULL, NULL, 0)));
 		qps[i] = connected_to_itself(cqs[i]);
-		HOLD(!pthread_create(&workers[i], NULL, work, cqs[i]));
+		HOLD(!pthread_create(&workers[i], NULL, work, (void *)(intptr_t)i));
 	}
 	double *took = calloc(reads, sizeof *took), sum = 0;
 	HOLD(took);
@@ -90,6 +97,9 @@ int main(int argc, char **argv)
 	for (int i = 0; i < threads; i++)
 		pthread_join(workers[i], NULL);
 	qsort(took, reads, sizeof *took, by_size);
-	printf("%.1f %.1f %.1f\n", took[reads / 2], sum / reads, took[reads - 1]);
+	printf("%.1f %.1f %.1f", took[reads / 2], sum / reads, took[reads - 1]);
+	for (int i = 0; i < threads; i++)
+		printf(" %ld", slept[i]);
+	printf("\n");
 	return 0;
 }

@@ -59,7 +59,7 @@ static struct ibv_qp *qp_of(enum ibv_qp_type type, struct ibv_srq *srq)
 	return ibv_create_qp(pd, &init);
 }
 
-static void connect_to(struct ibv_qp *qp, unsigned qpn, union ibv_gid to, unsigned lid)
+static void connect_by(struct ibv_qp *qp, unsigned qpn, union ibv_gid to, unsigned lid)
 {
 	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_INIT, .port_num = 1 };
 	HOLD(!ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS));
@@ -149,8 +149,8 @@ static void events(void)
 	struct ibv_srq *srq = srq_of(15, 1);
 	struct ibv_qp *from = qp_of(IBV_QPT_RC, NULL), *to = qp_of(IBV_QPT_RC, srq);
 	HOLD(srq && from && to);
-	connect_to(from, to->qp_num, gid, port.lid);
-	connect_to(to, from->qp_num, gid, port.lid);
+	connect_by(from, to->qp_num, gid, port.lid);
+	connect_by(to, from->qp_num, gid, port.lid);
 	HOLD(!receive(srq, 4));
 	struct ibv_srq_attr attr = { .srq_limit = 3 };
 	HOLD(!ibv_modify_srq(srq, &attr, IBV_SRQ_LIMIT));
@@ -209,7 +209,7 @@ static void first_process(const char *device, int fd, int in, int out)
 	HOLD(target && ibv_close_xrcd(xrcd) == EBUSY);
 	mine.qpn = target->qp_num;
 	HOLD(write(out, &mine, sizeof mine) == sizeof mine && read(in, &peer, sizeof peer) == sizeof peer);
-	connect_to(target, peer.qpn, peer.gid, peer.lid);
+	connect_by(target, peer.qpn, peer.gid, peer.lid);
 	HOLD(write(out, &mine, sizeof mine) == sizeof mine);
 	struct ibv_wc wc = completion();
 	HOLD(wc.status == IBV_WC_SUCCESS && wc.opcode == IBV_WC_RECV && wc.byte_len == 48);
@@ -254,7 +254,7 @@ static void domains(const char *device)
 	mine.lid = port.lid;
 	HOLD(write(there[1], &mine, sizeof mine) == sizeof mine);
 	HOLD(read(back[0], &peer, sizeof peer) == sizeof peer);
-	connect_to(from, target->qp_num, gid, port.lid);
+	connect_by(from, target->qp_num, gid, port.lid);
 	send_one(from, peer.srqn);
 	HOLD(completion().status == IBV_WC_SUCCESS);
 	HOLD(read(back[0], &peer, sizeof peer) == sizeof peer);

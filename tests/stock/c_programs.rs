@@ -2,9 +2,10 @@
 //!
 //! Needs `ironverbs` and the provider built (`scripts/test.sh build`), a C compiler and libibverbs-dev.
 
+use crate::trust::is_root;
 use ironverbs_tests::{
     program::may_send_raw,
-    stock::{Node, compiled, compiled_alone, renamed_libraries},
+    stock::{Node, compiled, compiled_alone, compiled_cm, renamed_libraries},
 };
 
 /// What a program says, which prints a line for each promise that is kept; and how many it kept.
@@ -37,6 +38,42 @@ fn what_a_program_imports_and_what_a_file_names_stays_as_long_as_it_is_used() {
 fn raw_packets_have_checksums_filled_in_tags_beside_them_and_receives_flushed() {
     let promises = if may_send_raw() { 4 } else { 1 };
     keeps("raw", &["iron1", "iron2"], promises);
+}
+
+#[test]
+fn a_program_that_closes_all_descriptors_keeps_the_files_that_get_their_numbers() {
+    let program = compiled_cm("closed");
+    let out = Node::new("c-closed", 2).run(&[program.to_str().expect("a path in UTF-8"), "iron1"]);
+    assert!(out.contains("as they were ok"), "{out}");
+}
+
+#[test]
+fn a_program_registers_no_more_than_it_may_lock_unless_it_is_told_so() {
+    let program = compiled("pinned");
+    let program = program.to_str().expect("a path in UTF-8");
+    let limited = Node::new("c-pinned", 2).with("IRONVERBS_MEMLOCK", "1").run(&[program, "iron1", "limited"]);
+    assert!(limited.contains("limited ok"), "{limited}");
+    let node = Node::new("c-unpinned", 2).with("IRONVERBS_MEMLOCK", "1").without_memlock();
+    let unlimited = node.run(&[program, "iron1", "unlimited"]);
+    assert!(unlimited.contains("unlimited ok"), "{unlimited}");
+}
+
+#[test]
+fn memory_that_goes_while_it_is_registered_is_an_error_for_writes_and_reads_alike() {
+    let program = compiled("gone");
+    let command = [program.to_str().expect("a path in UTF-8"), "iron1", "iron2"];
+    let places = [
+        ("here ", "remote access error"),
+        ("there ", "remote access error"),
+        ("ours ", "local protection error"),
+    ];
+    let functional = Node::new("c-gone", 2).run(&command);
+    let timed = Node::new("c-gone-timed", 2).timed().run(&command);
+    for (out, (place, status)) in [functional, timed].iter().flat_map(|out| places.map(|of| (out, of))) {
+        let lines: Vec<_> = out.lines().filter(|line| line.starts_with(place)).collect();
+        assert_eq!(lines.len(), 14, "{out}");
+        assert!(lines.iter().all(|line| line.ends_with(status)), "expected {status} for {place}:\n{out}");
+    }
 }
 
 #[test]
@@ -79,6 +116,32 @@ fn queues_lie_in_huge_pages_where_the_environment_wants_that_and_nowhere_else() 
     assert!((promises..=3).contains(&kept), "{out}");
 }
 
+/// The same program is judged by libmlx5 and Linux in a guest.
+#[test]
+fn what_verbs_refuse_they_refuse_with_the_codes_that_the_page_has() {
+    let program = compiled("codes");
+    let node = Node::new("c-codes", 2);
+    let said = node.run(&[program.to_str().expect("a path in UTF-8"), "iron1"]);
+    let page =
+        std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/codes.md")).expect("the page");
+    let rows = page.lines().filter(|line| line.starts_with("| `"));
+    let ours = rows.map(|row| row.split('|').take(4).collect::<Vec<_>>().join("|") + "|");
+    assert_eq!(said.lines().collect::<Vec<_>>(), ours.collect::<Vec<_>>());
+}
+
+#[test]
+fn a_program_that_gave_up_its_user_root_and_descriptors_goes_on() {
+    // As root; others have neither to give up.
+    let (kept, out) = kept("cramped", &["iron1", "iron2"]);
+    assert_eq!(kept, if is_root() { 3 } else { 1 }, "{out}");
+}
+
+/// A node of three functions.
+#[test]
+fn calls_that_the_supervisor_answers_are_answered_once_whatever_signals_come() {
+    keeps("storm", &["3"], 2);
+}
+
 #[test]
 fn threads_share_a_queue_pair_and_fork_while_others_register() {
     keeps("threads", &["iron1"], 4);
@@ -101,19 +164,14 @@ fn a_libibverbs_that_a_program_brings_along_sees_the_devices_beside_the_systems(
     }
 }
 
+/// Their time would judge the machine as well: READs take 0.2 ms where pollers make way, 3 ms where they do not, and 0.5 ms where other
+/// programs want the same processors.
 #[test]
-fn two_threads_that_poll_and_a_caller_that_spins_share_two_processors() {
+fn threads_that_poll_make_way_for_a_caller_that_spins_where_processors_are_few() {
     let program = compiled("pollers");
     let program = program.to_str().expect("a path in UTF-8");
-    let node = Node::new("c-pollers", 1);
-    let mut medians: Vec<f64> = (0..5)
-        .map(|_| {
-            let out = node.run(&["taskset", "-c", "0,1", program, "iron1", "2", "2000"]);
-            let median = out.split_whitespace().next().and_then(|first| first.parse().ok());
-            median.unwrap_or_else(|| panic!("no median in {out:?}"))
-        })
-        .collect();
-    medians.sort_by(f64::total_cmp);
-    // Time slices are of a millisecond and more, and a READ takes some 10 us. One run may fall to a machine that is busy.
-    assert!(medians[3] < 500.0, "medians of five runs, us: {medians:?}");
+    let out = Node::new("c-pollers", 1).run(&["taskset", "-c", "0,1", program, "iron1", "2", "2000"]);
+    let slept: Vec<u32> = out.split_whitespace().skip(3).filter_map(|times| times.parse().ok()).collect();
+    // Some 4,000 times each; a thread that only yields never sleeps of its own accord.
+    assert!(slept.len() == 2 && slept.iter().all(|times| *times >= 100), "{out}");
 }

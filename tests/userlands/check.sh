@@ -220,13 +220,5 @@ pyverbs() {
     grep -q "its_context ok" "$node/rows.promises" || return 1
     told=$(cut -f3 "$node/rows" | sort | uniq -c | tr -s ' \n' ' ')
 }
-# Of these some 500 tests a WRITE once had no completion within the ten seconds that they wait, beside a build. Until it is known why, they
-# have a second try, which the last line of the tests counts.
-again() {
-    pyverbs && return
-    sed 's/^/    client: /' "$node/client" >&2
-    echo "second try: $suite pyverbs"
-    pyverbs
-}
-holds pyverbs again
+holds pyverbs pyverbs
 exit $failed

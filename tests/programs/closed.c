@@ -1,0 +1,92 @@
+/* A program that closes all descriptors it does not know, as a daemon does, and opens files of its own: closed DEVICE
+ *
+ * Whatever it does with its device then, its files stay as they are and open, and it ends. */
+#include "device.h"
+#include <fcntl.h>
+#include <rdma/rdma_cma.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#define FILES 40
+#define LAST 1024
+
+static struct ibv_cq *cq;
+
+/* A WRITE to oneself, whatever becomes of it within a second. */
+static int write_once(struct ibv_qp *qp, struct ibv_mr *mr)
+{
+	struct ibv_sge sge = { (uintptr_t)mr->addr, 64, mr->lkey };
+	struct ibv_send_wr wr = { .sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_RDMA_WRITE, .send_flags = IBV_SEND_SIGNALED,
+		.wr.rdma = { (uintptr_t)mr->addr + 512, mr->rkey } }, *bad;
+	struct ibv_wc wc;
+
+	if (ibv_post_send(qp, &wr, &bad))
+		return -1;
+	for (int i = 0; i < 1000; i++, usleep(1000)) {
+		int n = ibv_poll_cq(cq, 1, &wc);
+		if (n)
+			return n < 0 ? -1 : (int)wc.status;
+	}
+	return -2;
+}
+
+int main(int argc, char **argv)
+{
+	HOLD(argc == 2);
+	alarm(60);
+	struct ibv_context *context = opened(argv[1]);
+	struct rdma_event_channel *events = rdma_create_event_channel();
+	struct rdma_cm_id *id;
+	HOLD(events && !rdma_create_id(events, &id, NULL, RDMA_PS_TCP));
+	struct ibv_pd *pd = ibv_alloc_pd(context);
+	struct ibv_comp_channel *channel = ibv_create_comp_channel(context);
+	HOLD(pd && channel && (cq = ibv_create_cq(context, 16, NULL, channel, 0)));
+	static char memory[1024];
+	int access = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE;
+	struct ibv_mr *mr = ibv_reg_mr(pd, memory, sizeof memory, access);
+	struct ibv_qp_init_attr init = { .send_cq = cq, .recv_cq = cq, .qp_type = IBV_QPT_RC,
+		.cap = { .max_send_wr = 4, .max_recv_wr = 4, .max_send_sge = 1, .max_recv_sge = 1 } };
+	struct ibv_qp *qp = ibv_create_qp(pd, &init);
+	HOLD(mr && qp);
+	connect_to_itself(qp, access, IBV_MTU_1024);
+	HOLD(!ibv_req_notify_cq(cq, 0) && write_once(qp, mr) == IBV_WC_SUCCESS);
+
+	for (int fd = 3; fd < LAST; fd++)
+		close(fd);
+	int files[FILES], numbers = 0;
+	char name[] = "/tmp/ironverbs-closed-XXXXXX";
+	for (int i = 0; i < FILES; i++) {
+		strcpy(name + sizeof name - 7, "XXXXXX");
+		HOLD((files[i] = mkstemp(name)) >= 0 && !unlink(name) && write(files[i], "hello", 5) == 5);
+		numbers += files[i] < LAST;
+	}
+	HOLD(numbers == FILES);
+
+	/* Each may fail. */
+	for (int i = 0; i < 3; i++) {
+		ibv_req_notify_cq(cq, 0);
+		write_once(qp, mr);
+		struct ibv_qp *another = ibv_create_qp(pd, &init);
+		if (another)
+			ibv_destroy_qp(another);
+		struct ibv_mr *region = ibv_reg_mr(pd, aligned_alloc(4096, 65536), 65536, access);
+		if (region)
+			ibv_dereg_mr(region);
+		/* The thread that looks whether our files are still there does so once a second. */
+		sleep(1);
+	}
+	ibv_destroy_qp(qp);
+	ibv_dereg_mr(mr);
+	ibv_destroy_cq(cq);
+	/* What libibverbs and librdmacm would close themselves are numbers that they were told: nothing of ours can help there. */
+	ibv_dealloc_pd(pd);
+
+	for (int i = 0; i < FILES; i++) {
+		char bytes[64] = "";
+		HOLD(pread(files[i], bytes, sizeof bytes, 0) == 5 && !strcmp(bytes, "hello"));
+		HOLD(lseek(files[i], 0, SEEK_CUR) == 5 && !close(files[i]));
+	}
+	puts("the program's files are as they were ok");
+	return 0;
+}
