@@ -4,4 +4,5 @@ mod guest;
 mod kubernetes;
 mod linux;
 mod package;
+mod pages;
 mod scripts;

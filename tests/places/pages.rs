@@ -1,0 +1,298 @@
+//! The commands of README and docs, as a reader pastes them: into a shell in a directory that looks like the tree after `make build`, as a
+//! user who has no node yet.
+
+use ironverbs_tests::{
+    program::{Scratch, built},
+    stock::{Running, until_rest},
+};
+use std::{
+    fs,
+    os::unix::fs::symlink,
+    path::{Path, PathBuf},
+    process::Command,
+    thread::sleep,
+    time::{Duration, Instant},
+};
+
+/// Blocks that a test below does not try: the page, how the block begins, and why.
+const UNTRIED: &[(&str, &str, &str)] = &[
+    ("README.md", "git clone", "scripts/fresh.sh does so"),
+    ("docs/bringup.md", "ironverbs bringup", "it needs a card"),
+    ("docs/cni.md", "CNI_PATH=", "make test-cni does so"),
+    ("docs/containers.md", "ironverbs node create", "tests of containers do so, with an image of theirs"),
+    ("docs/containers.md", "printf", "tests of containers do so, with an image of theirs"),
+    ("docs/install.md", "make deb", "make test-deb does so"),
+    ("docs/install.md", "cargo run", "tests of the package do so"),
+    ("docs/install.md", "make image", "the test of the chart does so"),
+    ("docs/kubernetes.md", "scripts/install-deps.sh", "the test of the page in kubernetes/ does so"),
+    ("docs/kubernetes.md", "k=", "the test of the page in kubernetes/ does so"),
+    ("docs/kubernetes.md", "$k apply", "the test of the page in kubernetes/ does so"),
+    ("docs/kubernetes.md", "NODES=0", "the test of the host's node does so"),
+    ("docs/kubernetes.md", "make image", "the test of the chart does so"),
+    ("docs/kubernetes.md", "helm install", "the test of the chart does so"),
+    ("docs/kubernetes.md", "for pod", "the test of the chart does so"),
+    ("docs/node.md", "ironverbs run", "the nodes are the reader's"),
+    ("docs/serve.md", "ironverbs serve", "it goes on for a guest, as tests of guests have it"),
+    ("docs/stream.md", "ironverbs serve", "it goes on for a guest, as tests of guests have it"),
+    ("docs/stream.md", "ironverbs stream", "the recordings are the reader's"),
+    ("docs/testing.md", "make", "make test-all does so"),
+    ("docs/time.md", "ironverbs check", "the capture is the reader's"),
+    ("docs/time.md", "ironverbs sim send_lat", "tests of the command do so, and judge what it prints"),
+    ("docs/time.md", "ironverbs run", "tests of time do so, for one size: all take a minute"),
+    ("docs/time.md", "ironverbs sim network", "the topology is the reader's"),
+    ("docs/time.md", "make driver-costs", "it measures the machine, for minutes"),
+    ("docs/twin.md", "ironverbs node create", "it goes on for a guest, as tests of guests have it"),
+    ("docs/vfio.md", "ironverbs vf list", "it needs a card"),
+    ("docs/wire.md", "ironverbs run --wire-faults", "the program is the reader's"),
+    (
+        "docs/wire.md",
+        "ironverbs node faults",
+        "it goes on until it is interrupted, as tests of links have it",
+    ),
+    (
+        "docs/wire.md",
+        "ironverbs node capture",
+        "it goes on until it is interrupted, as tests of links have it",
+    ),
+    ("docs/with-a-card.md", "./ironverbs", "it needs a card"),
+    ("docs/with-a-card.md", "lspci", "it needs a card"),
+];
+
+/// Words by which commands begin on our pages. What is shown of outputs and files begins with others.
+const COMMANDS: &[&str] = &[
+    "$k",
+    "./ironverbs",
+    "cargo",
+    "cat",
+    "for",
+    "git",
+    "helm",
+    "ironverbs",
+    "lspci",
+    "make",
+    "podman",
+    "printf",
+    "scripts/install-deps.sh",
+    "sudo",
+    "target/release/ironverbs",
+];
+
+fn tree() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
+}
+
+/// The blocks of commands of a page: paragraphs that are indented, with the empty lines between them.
+fn blocks(page: &str) -> Vec<String> {
+    let text = fs::read_to_string(tree().join(page)).unwrap_or_else(|e| panic!("{page}: {e}"));
+    let (mut all, mut block, mut apart) = (vec![], String::new(), true);
+    for line in text.lines().chain([".", "."]) {
+        match line.strip_prefix("    ") {
+            Some(line) if apart || !block.is_empty() => block += &format!("{line}\n"),
+            _ if line.is_empty() && !block.is_empty() => block += "\n",
+            _ => all.extend(Some(std::mem::take(&mut block)).filter(|block| !block.is_empty())),
+        }
+        apart = line.is_empty();
+    }
+    // In a list it is indented further.
+    let indented = |block: String| {
+        let more = block.len() - block.trim_start().len();
+        let line = |line: &str| format!("{}\n", line.get(more..).unwrap_or_default());
+        block.trim_end().lines().map(line).collect::<String>()
+    };
+    let all = all.into_iter().map(indented);
+    all.filter(|block| {
+        let first = block.split_whitespace().next().unwrap_or_default();
+        COMMANDS.contains(&first) || first.contains('=')
+    })
+    .collect()
+}
+
+/// The block of commands of a page that begins so.
+pub fn block_of(page: &str, begins: &str) -> String {
+    let block = blocks(page).into_iter().find(|block| block.starts_with(begins));
+    block.unwrap_or_else(|| panic!("{page} has no block that begins with {begins:?}"))
+}
+
+/// Where a reader types, and the places that a block makes and that are not below it.
+pub struct Desk {
+    scratch: Scratch,
+    others: Vec<PathBuf>,
+}
+
+impl Desk {
+    /// `None`, with a word, where a program or a place that the block takes cannot be had.
+    pub fn new(block: &str, needs: &[&str]) -> Option<Self> {
+        let there = |program: &str| {
+            let path = std::env::var_os("PATH").unwrap_or_default();
+            std::env::split_paths(&path).any(|folder| folder.join(program).exists())
+        };
+        if let Some(program) = needs.iter().find(|program| !there(program)) {
+            println!("skipped: no {program} here");
+            return None;
+        }
+        let others: Vec<_> = block
+            .split_whitespace()
+            .filter(|word| word.starts_with("/dev/shm/"))
+            .map(PathBuf::from)
+            .collect();
+        if let Some(other) = others.iter().find(|other| other.exists()) {
+            println!("skipped: {} is there already", other.display());
+            return None;
+        }
+        let this = Self { scratch: Scratch::new(), others };
+        for folder in ["run", "bin", "tree/target"] {
+            fs::create_dir_all(this.path(folder)).unwrap();
+        }
+        for entry in fs::read_dir(tree()).unwrap().flatten().filter(|entry| entry.file_name() != "target") {
+            symlink(fs::canonicalize(entry.path()).unwrap(), this.path("tree").join(entry.file_name()))
+                .unwrap();
+        }
+        symlink(built(), this.path("tree/target/release")).unwrap();
+        // Root needs none, and may have none.
+        this.program("bin/sudo", "exec \"$@\"");
+        // The reader's own, in commands that run one.
+        this.program("tree/program", "ibv_devices");
+        Some(this)
+    }
+
+    /// A path of the reader's.
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.scratch.dir().join(name)
+    }
+
+    fn program(&self, name: &str, text: &str) {
+        fs::write(self.path(name), format!("#!/bin/sh\n{text}\n")).unwrap();
+        let made = Command::new("chmod").arg("+x").arg(self.path(name)).status().unwrap();
+        assert!(made.success());
+    }
+
+    /// A command of the reader's.
+    pub fn command(&self, program: &str, words: &[&str]) -> Command {
+        let path = std::env::var("PATH").unwrap();
+        let mut command = Command::new(program);
+        command.args(words).current_dir(self.path("tree"));
+        command.env("PATH", format!("{}:{path}:{}", built().display(), self.path("bin").display()));
+        command.env("XDG_RUNTIME_DIR", self.path("run")).env_remove("IRONVERBS_NODE");
+        // Open MPI refuses root otherwise, as it says.
+        command.env("OMPI_ALLOW_RUN_AS_ROOT", "1").env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1");
+        command
+    }
+}
+
+impl Drop for Desk {
+    fn drop(&mut self) {
+        self.others.iter().for_each(|other| drop(fs::remove_dir_all(other)));
+    }
+}
+
+/// Pastes a block into a shell; expects that it succeeds, and prints these.
+fn pasted(page: &str, begins: &str, needs: &[&str], prints: &[&str]) {
+    let block = block_of(page, begins);
+    let Some(desk) = Desk::new(&block, needs) else { return };
+    let whole = format!("{block}\nwait");
+    let said =
+        Running::start(&mut desk.command("timeout", &["-k", "2", "85", "sh", "-ec", &whole]), page).finish();
+    prints
+        .iter()
+        .for_each(|words| assert!(said.contains(words), "{page}: expected {words:?} of\n{block}in\n{said}"));
+}
+
+/// Whether a program of perftest listens.
+fn listens() -> bool {
+    let sockets = |file| fs::read_to_string(file).unwrap_or_default();
+    // 18515 in the state LISTEN: proc_pid_net(5).
+    let all = sockets("/proc/net/tcp") + &sockets("/proc/net/tcp6");
+    all.lines().any(|line| line.contains(":4853 ") && line.split_whitespace().nth(3) == Some("0A"))
+}
+
+/// Types each line of a block into a terminal of its own, once the one before waits for others. The last has to end and print these; then
+/// those that serve are interrupted, and the others have to end too.
+fn in_terminals(page: &str, begins: &str, needs: &[&str], prints: &[&str]) {
+    let block = block_of(page, begins);
+    let Some(desk) = Desk::new(&block, needs) else { return };
+    let lines: Vec<_> = block.lines().collect();
+    let (last, others) = lines.split_last().unwrap();
+    // In the shell's place, so that it ends with this test.
+    let typed = |line: &str| Running::start(&mut desk.command("sh", &["-c", &format!("exec {line}")]), line);
+    let others: Vec<_> = others
+        .iter()
+        .map(|line| {
+            let running = typed(line);
+            let began = Instant::now();
+            match line.contains(" serve ") {
+                true => until_rest(running.pid(), line),
+                false => {
+                    while !listens() {
+                        assert!(began.elapsed() < Duration::from_secs(30), "{line} does not listen");
+                        sleep(Duration::from_millis(20));
+                    }
+                }
+            }
+            (line, running)
+        })
+        .collect();
+    let said = typed(last).finish();
+    prints.iter().for_each(|words| assert!(said.contains(words), "{page}: expected {words:?} in\n{said}"));
+    for (line, running) in others.into_iter().rev() {
+        match line.contains(" serve ") {
+            true => running.signal("TERM"),
+            false => drop(running.finish()),
+        }
+    }
+}
+
+#[test]
+fn every_block_of_commands_is_tried_or_it_is_said_why_not() {
+    let docs = fs::read_dir(tree().join("docs")).unwrap().flatten();
+    let docs = docs.map(|entry| format!("docs/{}", entry.file_name().to_str().unwrap()));
+    let pages: Vec<_> = docs.filter(|page| page.ends_with(".md")).chain(["README.md".into()]).collect();
+    let is_known = |page: &str, block: &str| {
+        let mut known = UNTRIED
+            .iter()
+            .map(|(of, begins, _)| (of, begins))
+            .chain(TRIED.iter().map(|(of, begins)| (of, begins)));
+        known.any(|(of, begins)| *of == page && block.starts_with(begins))
+    };
+    let unknown: Vec<_> = pages
+        .iter()
+        .flat_map(|page| blocks(page).into_iter().map(move |block| (page, block)))
+        .filter(|(page, block)| !is_known(page, block))
+        .collect();
+    assert!(unknown.is_empty(), "{unknown:#?}");
+    for (page, begins, _) in UNTRIED {
+        block_of(page, begins);
+    }
+}
+
+/// Tests, and the blocks that they try.
+macro_rules! tried {
+    ($($name:ident: $how:ident($page:literal, $begins:literal, needs $needs:expr, prints $prints:expr);)*) => {
+        const TRIED: &[(&str, &str)] = &[$(($page, $begins)),*];
+        $(#[test]
+        fn $name() {
+            $how($page, $begins, &$needs, &$prints);
+        })*
+    };
+}
+
+tried! {
+    readme_shows_perftest_in_two_terminals:
+        in_terminals("README.md", "target/release/ironverbs run", needs ["ib_write_bw"], prints ["RDMA_Write BW Test", " 65536 "]);
+    readme_shows_what_can_stand_behind_run:
+        pasted("README.md", "ironverbs run -- ibv_devinfo", needs ["rping", "rdma", "mpirun"],
+            prints ["hca_id:\tiron8", "1000 iters in", "ping data: rdma-ping-9"]);
+    the_page_of_time_shows_a_plan_of_faults:
+        pasted("docs/time.md", "cat >plan.toml", needs [], prints ["drop           RcWriteMiddle"]);
+    the_page_of_nodes_shows_names_of_a_cards_own:
+        pasted("docs/node.md", "ironverbs node create", needs [], prints ["node in "]);
+    the_page_of_vfio_shows_driver_and_model_apart:
+        in_terminals("docs/vfio.md", "ironverbs serve", needs ["ib_send_bw"], prints ["Send BW Test", " 65536 "]);
+    the_page_of_the_wire_shows_an_address:
+        pasted("docs/wire.md", "ironverbs node create", needs [], prints ["10.0.0.5"]);
+    the_page_of_the_wire_shows_two_nodes:
+        in_terminals("docs/wire.md", "ironverbs serve", needs ["ib_write_bw"], prints ["RDMA_Write BW Test", " 65536 "]);
+    the_page_of_linux_nodes_shows_one:
+        pasted("docs/linux.md", "scripts/install-deps.sh", needs ["flex"], prints ["link mlx5_1/1 state ACTIVE"]);
+    the_page_of_plugins_shows_a_pod_with_a_vf:
+        pasted("docs/cni.md", "plugins=", needs ["flex", "go"], prints ["netdev eth0"]);
+}
