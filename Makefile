@@ -56,9 +56,12 @@ deps-linux:
 	timeout 1800 scripts/go-programs.sh build cni || [ $$? = 3 ]
 
 # What tests/places/kubernetes/ runs beside that.
-deps-kubernetes: deps-linux
+deps-kubernetes:
+	scripts/install-deps.sh linux
 	scripts/install-deps.sh kubernetes
-	timeout 5400 scripts/go-programs.sh build kubernetes || [ $$? = 3 ]
+	timeout 3000 scripts/linux-kernel.sh build
+	timeout 1800 scripts/go-programs.sh build cni
+	timeout 5400 scripts/go-programs.sh build kubernetes
 
 build:
 	timeout 3000 $(CARGO) build --release --locked -p ironverbs -p ironverbs-provider -p ironverbs-loader -p ironverbs-time
@@ -152,6 +155,7 @@ image: deb deps-linux
 
 # Clusters of Linux nodes with a control plane, device plugins, multus and an operator; part of `make test-all` every fifth day. Needs root.
 test-kubernetes: deps-kubernetes deb
+	timeout 3000 scripts/go-programs.sh build charts || [ $$? = 3 ]
 	timeout 3000 $(CARGO) test --release --locked -p ironverbs-tests --test places -- kubernetes:: --ignored --nocapture --test-threads 1
 
 # `make demo` and `make test` on a bare Debian 12 and 13, with Debian's own Rust; needs root, and a quarter of an hour for each.

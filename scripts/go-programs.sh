@@ -1,11 +1,11 @@
 #!/bin/sh
 # Programs of Kubernetes and its networking by others, unmodified, which tests/places/linux/ and tests/places/kubernetes/ run: from the Go module proxy.
 #
-#   scripts/go-programs.sh build SET   make those of cni or kubernetes that are missing, print their folder
+#   scripts/go-programs.sh build SET   make those of cni, kubernetes or charts that are missing, print their folder
 #   scripts/go-programs.sh path SET    print their folder, whether made or not
 #
-# They lie in ${XDG_CACHE_HOME:-~/.cache}/ironverbs/go, in a folder named by the set and by all that makes it; a change makes a new one and
-# removes those that are a day old. On two cores cni takes 2 minutes and kubernetes 12, beside what is downloaded. Needs Go 1.24 or
+# What cni and kubernetes have, docs/kubernetes.md uses; charts has the operator, Spiderpool and helm. They lie in ${XDG_CACHE_HOME:-~/.cache}/ironverbs/go, in a folder named by the set and by all that makes it; a change makes a new one and
+# removes those that are a day old. On two cores cni takes 2 minutes, kubernetes 8 and charts 6, beside what is downloaded. Needs Go 1.24 or
 # newer, no root. Where a module cannot be had or built a line says why, the others are made, and the end is 3.
 set -eu
 
@@ -21,6 +21,8 @@ github.com/k8snetworkplumbingwg/sriov-network-device-plugin v0.0.0-2022112717273
 KUBERNETES='
 k8s.io/kubernetes v1.34.2 h1:WQdDvYJazkmkwSncgNwGvVtaCt4TYXIU3wSMRgvp3MI= cmd/kube-apiserver cmd/kube-controller-manager cmd/kube-proxy cmd/kube-scheduler cmd/kubelet cmd/kubectl
 gopkg.in/k8snetworkplumbingwg/multus-cni.v4 v4.2.3 h1:bvYZ4IAOM7JXHZAUuMykB5pAxJZbqhqhecVbmSz8O3Y= cmd/multus cmd/thin_entrypoint cmd/install_multus cmd/passthru-cni +deployments/multus-daemonset.yml
+'
+CHARTS='
 github.com/k8snetworkplumbingwg/sriov-network-operator v1.5.0 h1:xH8g2P+L99qZjAu/rPikxe483vhpUoJ9+j7yU4JhDlw= . cmd/sriov-network-config-daemon +bindata +deployment/sriov-network-operator-chart
 github.com/spidernet-io/spiderpool v1.1.0 h1:Mp6RM3279xcEtv8ZQ14tsob9jStLCWO3vV1p2CQeCyk= cmd/spiderpool cmd/coordinator cmd/ifacer cmd/spiderpool-agent cmd/spiderpool-controller cmd/spiderpool-init +charts
 helm.sh/helm/v3 v3.19.0 h1:krVyCGa8fa/wzTZgqw0DUiXuRT5BPdeqE/sQXujQ22k= cmd/helm
@@ -42,7 +44,8 @@ set_name=${2:-}
 case $set_name in
 cni) modules=$CNI ;;
 kubernetes) modules=$KUBERNETES ;;
-*) say "unknown set '$set_name'; cni or kubernetes"; exit 1 ;;
+charts) modules=$CHARTS ;;
+*) say "unknown set '$set_name'; cni, kubernetes or charts"; exit 1 ;;
 esac
 key=$({ echo "$modules"; [ "$set_name" = cni ] && cat "$CLIENT"/* "$SRIOV"/* || echo "$STAGING_SUM"; sed -n '/^make_program()/,/^}/p; /^staged()/,/^}/p' "$0"; } | sha256sum | cut -c1-12)
 folder=$ROOM/$set_name-$key
@@ -97,6 +100,7 @@ fetch() { # MODULE VERSION SUM
 make_module() { # MODULE VERSION SUM WANTED..
     fetch "$1" "$2" "$3" && modfile=$(staged "$tree") || return 1
     module=$1
+    say "$1"
     shift 3
     for wanted; do
         case $wanted in

@@ -15,6 +15,8 @@ HERE=$(cd "$(dirname "$0")/.." && pwd)
 SET=${1:-demo}
 
 RUST=1.85
+# Of the programs that scripts/go-programs.sh builds.
+GO=1.24
 PATH=$HOME/.cargo/bin:$PATH
 export PATH DEBIAN_FRONTEND=noninteractive
 
@@ -33,24 +35,37 @@ kubernetes) packages="podman debootstrap etcd-server containerd runc nftables ip
 *) die "unknown set '$SET': demo, test, all, clients, kubernetes or linux" ;;
 esac
 
+at_least() { # VERSION FOUND
+    [ -n "$2" ] && [ "$(printf '%s\n' "$1" "$2" | sort -V | head -n 1)" = "$1" ]
+}
+
 rust_is_new_enough() {
     command -v cargo >/dev/null || return 1
-    version=$(rustc --version 2>/dev/null | cut -d' ' -f2) || return 1
-    [ -n "$version" ] && [ "$(printf '%s\n' "$RUST" "$version" | sort -V | head -n 1)" = "$RUST" ]
+    at_least $RUST "$(rustc --version 2>/dev/null | cut -d' ' -f2)"
 }
+
+go_is_new_enough() { at_least $GO "$(go env GOVERSION 2>/dev/null | sed 's/^go//')"; }
 
 installed() { [ "$(dpkg-query -W -f '${db:Status-Status}' "$1" 2>/dev/null)" = installed ]; }
 
-offered() { # PACKAGE
-    version=$(apt-cache policy "$1" 2>/dev/null | sed -n 's/^  Candidate: //p')
-    [ -n "$version" ] && [ "$version" != "(none)" ] && dpkg --compare-versions "$version" ge "$RUST"
+offered() { # VERSION PACKAGE
+    version=$(apt-cache policy "$2" 2>/dev/null | sed -n 's/^  Candidate: //p')
+    [ -n "$version" ] && [ "$version" != "(none)" ] && dpkg --compare-versions "${version#*:}" ge "$1"
 }
 
 # Debian 12 carries a second, newer toolchain for its browsers. cargo fetches the crates over https.
 rust_packages() {
-    if offered rustc; then echo cargo rustc ca-certificates
-    elif offered rustc-web; then echo cargo-web rustc-web ca-certificates
+    if offered $RUST rustc; then echo cargo rustc ca-certificates
+    elif offered $RUST rustc-web; then echo cargo-web rustc-web ca-certificates
     else die "no package of this release brings Rust >= $RUST: install it with rustup"
+    fi
+}
+
+# Kubernetes is built, so it is an error; tests of other Go programs are skipped without.
+go_package() {
+    if offered $GO golang-go; then echo golang-go ca-certificates
+    elif [ "$SET" = kubernetes ]; then die "no package of this release brings Go >= $GO: install it from https://go.dev/dl"
+    else echo "install-deps: no package of this release brings Go >= $GO: what scripts/go-programs.sh builds is not tested" >&2
     fi
 }
 
@@ -75,7 +90,9 @@ for package in $packages; do installed "$package" || missing="$missing $package"
 rust_is_new_enough && rust= || rust=wanted
 headers=
 case $SET in test | all) have_mlx5_ifc || headers=wanted ;; esac
-[ -n "$missing$rust$headers" ] || finish
+go=
+case $SET in linux | kubernetes) go_is_new_enough || go=wanted ;; esac
+[ -n "$missing$rust$headers$go" ] || finish
 
 if [ "$(id -u)" = 0 ]; then
     as_root=
@@ -83,7 +100,9 @@ elif command -v sudo >/dev/null && { [ -t 0 ] || sudo -n true 2>/dev/null; }; th
     as_root=sudo
 else
     [ -z "$rust" ] || missing="$missing $(rust_packages)"
+    [ -z "$go" ] || missing="$missing $(go_package)"
     [ -z "$headers" ] || missing="$missing linux-headers-$(dpkg --print-architecture)"
+    [ -n "${missing# }" ] || finish
     die "not root and no sudo; let root run: apt-get install -y --no-install-recommends$missing"
 fi
 
@@ -93,6 +112,7 @@ apt() { timeout 1800 $as_root env DEBIAN_FRONTEND=noninteractive apt-get -q -o D
 apt update >/dev/null || die "apt-get update failed"
 
 [ -z "$rust" ] || missing="$missing $(rust_packages)"
+[ -z "$go" ] || missing="$missing $(go_package)"
 # Of the kernel headers only the architecture-independent part is read, and not for the running kernel.
 if [ -n "$headers" ]; then
     meta=linux-headers-$(dpkg --print-architecture)
@@ -101,6 +121,7 @@ if [ -n "$headers" ]; then
     missing="$missing $headers"
 fi
 
+[ -n "${missing# }" ] || finish
 # shellcheck disable=SC2086  # a list of package names
 apt install -y --no-install-recommends $missing || die "apt-get install$missing failed"
 rust_is_new_enough || die "Rust >= $RUST still not found on PATH"

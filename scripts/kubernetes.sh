@@ -113,6 +113,9 @@ start_node() { # NODE
         sh "$HERE/scripts/kubernetes/node.sh" "$CLUSTER" "$1" "$NODES" "$PROGRAMS" "$PLUGINS"
 }
 
+# Whether there is nothing more to wait for.
+is_ready_or_gone() { is_ready "$1" || has_ended "$(cat "$CLUSTER/run/$1")"; }
+
 is_ready() { kubectl get node "$1" -o 'jsonpath={.status.conditions[?(@.type=="Ready")].status}' | grep -qx True; }
 
 up() {
@@ -130,7 +133,7 @@ up() {
     [ -z "$HOST" ] || start_host
     await $PATIENCE "a control plane" kubectl get --raw /readyz || die "$(tail -n 3 "$CLUSTER/log/kube-apiserver")"
     for node in $(nodes); do
-        await $PATIENCE "$node to be ready" is_ready "$node" || die "$(tail -n 3 "$CLUSTER/log/$node")"
+        await $PATIENCE "$node to be ready" is_ready_or_gone "$node" && is_ready "$node" || die "$(tail -n 3 "$CLUSTER/log/$node")"
     done
     await 60 "the default service account" kubectl get serviceaccount default || exit 1
     # By kubeadm's name, programs find the networks of a cluster.

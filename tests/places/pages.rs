@@ -7,7 +7,7 @@ use ironverbs_tests::{
 };
 use std::{
     fs,
-    os::unix::fs::symlink,
+    os::unix::fs::{PermissionsExt, symlink},
     path::{Path, PathBuf},
     process::Command,
     thread::sleep,
@@ -24,7 +24,12 @@ const UNTRIED: &[(&str, &str, &str)] = &[
     ("docs/install.md", "make deb", "make test-deb does so"),
     ("docs/install.md", "cargo run", "tests of the package do so"),
     ("docs/install.md", "make image", "the test of the chart does so"),
-    ("docs/kubernetes.md", "scripts/install-deps.sh", "the test of the page in kubernetes/ does so"),
+    (
+        "docs/kubernetes.md",
+        "make build",
+        "make deps-kubernetes is what the test of the page in kubernetes/ needs",
+    ),
+    ("docs/kubernetes.md", "scripts/kubernetes.sh up", "the test of the page in kubernetes/ does so"),
     ("docs/kubernetes.md", "k=", "the test of the page in kubernetes/ does so"),
     ("docs/kubernetes.md", "$k apply", "the test of the page in kubernetes/ does so"),
     ("docs/kubernetes.md", "NODES=0", "the test of the host's node does so"),
@@ -73,7 +78,7 @@ const COMMANDS: &[&str] = &[
     "podman",
     "printf",
     "scripts/install-deps.sh",
-    "sudo",
+    "scripts/kubernetes.sh",
     "target/release/ironverbs",
 ];
 
@@ -115,7 +120,10 @@ pub fn block_of(page: &str, begins: &str) -> String {
 
 /// Where a reader types, and the places that a block makes and that are not below it.
 pub struct Desk {
+    /// In memory.
     scratch: Scratch,
+    /// On a disk, as most trees are: guests have a /dev/shm of their own.
+    tree: PathBuf,
     others: Vec<PathBuf>,
 }
 
@@ -139,19 +147,19 @@ impl Desk {
             println!("skipped: {} is there already", other.display());
             return None;
         }
-        let this = Self { scratch: Scratch::new(), others };
-        for folder in ["run", "bin", "tree/target"] {
-            fs::create_dir_all(this.path(folder)).unwrap();
-        }
+        let scratch = Scratch::new();
+        let tree_here = Path::new(env!("CARGO_TARGET_TMPDIR")).join(scratch.dir().file_name().unwrap());
+        let this = Self { scratch, tree: tree_here, others };
+        fs::create_dir_all(this.path("run")).unwrap();
+        fs::create_dir_all(this.tree.join("target")).unwrap();
         for entry in fs::read_dir(tree()).unwrap().flatten().filter(|entry| entry.file_name() != "target") {
-            symlink(fs::canonicalize(entry.path()).unwrap(), this.path("tree").join(entry.file_name()))
-                .unwrap();
+            symlink(fs::canonicalize(entry.path()).unwrap(), this.tree.join(entry.file_name())).unwrap();
         }
-        symlink(built(), this.path("tree/target/release")).unwrap();
-        // Root needs none, and may have none.
-        this.program("bin/sudo", "exec \"$@\"");
+        symlink(built(), this.tree.join("target/release")).unwrap();
         // The reader's own, in commands that run one.
-        this.program("tree/program", "ibv_devices");
+        let program = this.tree.join("program");
+        fs::write(&program, "#!/bin/sh\nibv_devices\n").unwrap();
+        fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
         Some(this)
     }
 
@@ -160,18 +168,12 @@ impl Desk {
         self.scratch.dir().join(name)
     }
 
-    fn program(&self, name: &str, text: &str) {
-        fs::write(self.path(name), format!("#!/bin/sh\n{text}\n")).unwrap();
-        let made = Command::new("chmod").arg("+x").arg(self.path(name)).status().unwrap();
-        assert!(made.success());
-    }
-
     /// A command of the reader's.
     pub fn command(&self, program: &str, words: &[&str]) -> Command {
         let path = std::env::var("PATH").unwrap();
         let mut command = Command::new(program);
-        command.args(words).current_dir(self.path("tree"));
-        command.env("PATH", format!("{}:{path}:{}", built().display(), self.path("bin").display()));
+        command.args(words).current_dir(&self.tree);
+        command.env("PATH", format!("{}:{path}", built().display()));
         command.env("XDG_RUNTIME_DIR", self.path("run")).env_remove("IRONVERBS_NODE");
         // Open MPI refuses root otherwise, as it says.
         command.env("OMPI_ALLOW_RUN_AS_ROOT", "1").env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1");
@@ -181,7 +183,7 @@ impl Desk {
 
 impl Drop for Desk {
     fn drop(&mut self) {
-        self.others.iter().for_each(|other| drop(fs::remove_dir_all(other)));
+        self.others.iter().chain([&self.tree]).for_each(|place| drop(fs::remove_dir_all(place)));
     }
 }
 

@@ -46,7 +46,7 @@ fn kill_plugin(cluster: &Cluster) {
 #[test]
 #[ignore = "make test-kubernetes"]
 fn a_node_with_our_chart_offers_functions_to_pods_with_a_limit_and_nothing_else() {
-    let Some(cluster) = Cluster::new(&[("NODES", "0"), ("HOST", "plain")]) else { return };
+    let Some(cluster) = Cluster::new(&[("NODES", "0"), ("HOST", "plain")], &["helm"]) else { return };
     if !image(&cluster) {
         return;
     }

@@ -28,9 +28,11 @@ fn run(mut command: Command, input: &str) -> Output {
 }
 
 impl Cluster {
-    /// Starts one of a form that variables of `scripts/kubernetes.sh` say. `None`, with a word, where something that it needs is missing.
-    pub fn new(form: &'static [(&'static str, &'static str)]) -> Option<Self> {
-        let programs = GoPrograms::with(&["kubernetes", "cni"], &["kubelet", "multus", "sriovdp"])?;
+    /// Starts one of a form that variables of `scripts/kubernetes.sh` say. `None`, with a word, where something is missing that it or the
+    /// test `needs`.
+    pub fn new(form: &'static [(&'static str, &'static str)], needs: &[&str]) -> Option<Self> {
+        let needs = [&["kubelet", "multus", "sriovdp"], needs].concat();
+        let programs = GoPrograms::with(&["kubernetes", "cni", "charts"], &needs)?;
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let (process, number) = (std::process::id(), NUMBER.fetch_add(1, Relaxed));
         let folder = PathBuf::from(format!("/dev/shm/ironverbs-kubernetes-{process}-{number}"));

@@ -4,7 +4,7 @@ use super::{cluster::Cluster, programs::pod};
 
 /// A cluster of that node, whose adapter has four VFs.
 fn host() -> Option<Cluster> {
-    let cluster = Cluster::new(&[("NODES", "0"), ("HOST", "1"), ("VFS", "4")])?;
+    let cluster = Cluster::new(&[("NODES", "0"), ("HOST", "1"), ("VFS", "4")], &[])?;
     cluster.tools();
     Some(cluster)
 }

@@ -6,6 +6,7 @@ mod chart;
 mod cluster;
 mod host;
 mod operator;
+mod page;
 mod programs;
 mod shared;
 mod spiderpool;

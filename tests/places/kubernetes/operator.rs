@@ -21,7 +21,11 @@ spec:
 #[test]
 #[ignore = "make test-kubernetes"]
 fn a_policy_of_the_operator_makes_vfs_and_offers_them() {
-    let Some(cluster) = Cluster::new(&[("NODES", "1"), ("VFS", "12"), ("MEMORY", "3G")]) else { return };
+    let Some(cluster) =
+        Cluster::new(&[("NODES", "1"), ("VFS", "12"), ("MEMORY", "3G")], &["helm", "sriov-network-operator"])
+    else {
+        return;
+    };
     cluster.apply(&format!("apiVersion: v1\nkind: Namespace\nmetadata: {{name: {NAMESPACE}}}\n"));
     cluster.kubectl(&["label", "node", "node-1", "node-role.kubernetes.io/worker="], "").unwrap();
     let bindata = ("bindata", "/bindata");

@@ -10,7 +10,7 @@ const RESOURCE: &str = "rdma/hca";
 #[test]
 #[ignore = "make test-kubernetes"]
 fn pods_share_a_pf_of_which_five_hundred_are_offered() {
-    let Some(cluster) = Cluster::new(&[("NODES", "2"), ("VFS", "1")]) else { return };
+    let Some(cluster) = Cluster::new(&[("NODES", "2"), ("VFS", "1")], &[]) else { return };
     cluster.tools();
     cluster.multus();
     for node in [1, 2] {

@@ -34,7 +34,11 @@ fn counted(cluster: &Cluster, node: u8, counter: &str) -> Option<f64> {
 #[test]
 #[ignore = "make test-kubernetes"]
 fn spiderpool_gives_vfs_addresses_of_its_pool_and_counts_what_they_move() {
-    let Some(cluster) = Cluster::new(&[("NODES", "2"), ("VFS", "4"), ("MEMORY", "3G")]) else { return };
+    let Some(cluster) =
+        Cluster::new(&[("NODES", "2"), ("VFS", "4"), ("MEMORY", "3G")], &["helm", "spiderpool-agent"])
+    else {
+        return;
+    };
     cluster.tools();
     cluster.multus();
     cluster.offer_vfs(RESOURCE, 4);

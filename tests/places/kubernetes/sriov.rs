@@ -10,7 +10,7 @@ const RESOURCE: &str = "example.com/vfs";
 
 /// Gives every node its VFs and pods a network of them.
 fn with_vfs() -> Option<Cluster> {
-    let cluster = Cluster::new(&[("NODES", "2"), ("VFS", "12")])?;
+    let cluster = Cluster::new(&[("NODES", "2"), ("VFS", "12")], &[])?;
     cluster.tools();
     cluster.multus();
     cluster.offer_vfs(RESOURCE, VFS);

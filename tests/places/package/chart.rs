@@ -15,7 +15,7 @@ struct Chart {
 
 impl Chart {
     fn new() -> Option<Self> {
-        let helm = GoPrograms::with(&["kubernetes"], &["helm"])?.find("helm")?;
+        let helm = GoPrograms::with(&["charts"], &["helm"])?.find("helm")?;
         Some(Self { helm })
     }
 

@@ -1,0 +1,48 @@
+//! docs/kubernetes.md, as a platform engineer pastes it.
+
+use crate::pages::{Desk, block_of};
+use ironverbs_tests::stock::GoPrograms;
+use std::process::Command;
+
+const PAGE: &str = "docs/kubernetes.md";
+
+/// A cluster's end.
+struct Down(Command);
+
+impl Drop for Down {
+    fn drop(&mut self) {
+        let done = self.0.status().expect("a shell");
+        assert!(done.success() || std::thread::panicking(), "the cluster does not end");
+    }
+}
+
+#[test]
+#[ignore = "make test-kubernetes"]
+fn two_pods_have_a_vf_each_as_the_page_says() {
+    if GoPrograms::with(&["kubernetes", "cni"], &["kubelet", "multus", "sriovdp"]).is_none() {
+        return;
+    }
+    let blocks = ["scripts/kubernetes.sh up", "k=", "$k apply"].map(|begins| block_of(PAGE, begins));
+    let script = blocks.join("\n") + "\nwait\n";
+    let Some(desk) = Desk::new(&script, &[]) else { return };
+    let command = |limit: &str, text: &str| {
+        let mut command = desk.command("timeout", &["-k", "5", limit, "sh", "-ec", text]);
+        command.env("CLUSTER", desk.path("cluster"));
+        command
+    };
+    let _down = Down(command("90", "[ ! -e \"$CLUSTER\" ] || scripts/kubernetes.sh down"));
+    let done = command("500", &script).output().expect("a shell");
+    let said = [done.stdout, done.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).concat();
+    assert!(done.status.success(), "{said}");
+    let has = |words: &str| {
+        said.lines().any(|line| line.split_whitespace().collect::<Vec<_>>().join(" ").contains(words))
+    };
+    for words in [
+        "node-2 Ready",
+        "state ACTIVE physical_state LINK_UP netdev net1",
+        "RDMA_Read Latency Test",
+        "2 1000 ",
+    ] {
+        assert!(has(words), "expected {words:?} in\n{said}");
+    }
+}
