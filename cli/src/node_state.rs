@@ -186,6 +186,9 @@ fn in_words(status: &NodeStatus) -> String {
             let _ = writeln!(text, "{what} by process {pid}");
         }
     }
+    if status.uplink_lost > 0 {
+        let _ = writeln!(text, "frames that found no room in the uplink: {}", status.uplink_lost);
+    }
     let _ = writeln!(text, "programs that died on it and were cleaned up after: {}", status.reaped);
     for party in &status.parties {
         let _ = writeln!(text, "{}", party_line(party, &status.naming.name));
@@ -256,6 +259,7 @@ pub fn json(status: &NodeStatus) -> Value {
         "faults": (!status.faults.is_none()).then(|| status.faults.to_string()),
         "strict": (status.strict != Strict::default()).then(|| status.strict.to_string()),
         "uplink_pid": uplink,
+        "uplink_lost": status.uplink_lost,
         "capture_pid": capture,
         "reaped": status.reaped,
         "programs": programs.collect::<Vec<_>>(),

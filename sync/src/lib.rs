@@ -33,7 +33,7 @@
 //! [`Ring`] is the order of things in a ring whose fillers hold such a lock, so that one who dies leaves no half of a
 //! frame in it.
 //!
-//! [`Bell`] wakes a thread that has nothing to do.
+//! [`Bell`] wakes a thread that has nothing to do, and [`Eager`] says when such a thread had better look than sleep.
 //!
 //! [`BiasedMutex`] is the same for threads of one process, and cheaper for it. Beside the two stands what they and
 //! their users need of the machine: the number of a thread ([`this_thread`]), barriers in other threads ([`barrier`]),
@@ -44,6 +44,7 @@ mod bell;
 mod bias;
 #[cfg(all(test, loom))]
 mod checker;
+mod eager;
 pub mod fork;
 mod kept;
 pub mod laboratory;
@@ -54,6 +55,7 @@ mod ring;
 mod thread;
 
 pub use bell::Bell;
+pub use eager::Eager;
 pub use kept::{Identity, Kept};
 pub use lock::{Dead, Holding, Lock, Patience};
 pub use mutex::{BiasedGuard, BiasedMutex};

@@ -29,7 +29,6 @@
 //! error.
 #![deny(unsafe_code)]
 
-mod eager;
 mod error;
 mod header;
 pub mod message;
@@ -37,7 +36,6 @@ pub mod socket;
 pub mod sys;
 pub mod version;
 
-pub use eager::Eager;
 pub use error::{Error, Result};
 pub use header::{Command, HEADER_SIZE, Header, Kind};
 pub use message::*;

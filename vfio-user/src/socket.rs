@@ -1,7 +1,7 @@
 //! Messages over a stream socket, with their descriptors, and the sockets that a server listens on.
 
 use crate::{
-    Command, Eager, Error, HEADER_SIZE, Header, Kind, MAX_MESSAGE, Result, sys,
+    Command, Error, HEADER_SIZE, Header, Kind, MAX_MESSAGE, Result, sys,
     version::{MAJOR, Version},
 };
 use std::{
@@ -18,6 +18,7 @@ use std::{
     sync::Arc,
     time::{Duration, Instant},
 };
+use sync::Eager;
 use zerocopy::{FromBytes, IntoBytes};
 
 /// How long the other end may take in the middle of a message, or to receive one of ours.

@@ -157,12 +157,12 @@ impl<'r, 'h> Work<'_, 'r, 'h> {
         !is_served && host.has_stopped_user(Rid(fid))
     }
 
-    /// As if the uplink paused us, but for a few: what does not fit any more is lost like anywhere on the way.
+    /// The uplink pauses us as a port with priority flow control does.
     #[inline(never)]
     fn room_of_uplink(&self) -> u32 {
         let uplink = OutletRing::of(self.func.region(), Outlet::Uplink);
-        let frames = uplink.free() / (usize::from(self.q.mtu) + UPLINK_HEADERS);
-        frames.saturating_sub(self.step.sent() + 32).clamp(4, BATCH) as u32
+        let frames = uplink.allowance(self.step.now) / (usize::from(self.q.mtu) + UPLINK_HEADERS);
+        frames.saturating_sub(self.step.sent()).min(BATCH) as u32
     }
 }
 

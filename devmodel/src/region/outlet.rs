@@ -18,14 +18,19 @@ use super::{
 use crate::host::{Host, Party};
 use std::{
     ptr::NonNull,
-    sync::atomic::{AtomicU32, Ordering::*},
+    sync::atomic::{AtomicU32, AtomicU64, Ordering::*},
 };
 use sync::laboratory::{Site, step};
 
 /// Bytes of a record before its frame: length, sender, time.
 const HEAD: usize = 16;
 
-/// Words of a lane. [`Word::Lost`] and [`Word::Open`] are used in the first one only, for all.
+/// Bytes in an outlet from which on senders pause, as a switch port pauses a wire: at most so many, and half of the ring.
+const PAUSE: usize = 512 << 10;
+/// Nobody pauses for a taker that has taken nothing for so long, in ps. What finds no room is lost then.
+const STUCK: u64 = 100_000_000_000;
+
+/// Words of a lane. But for head and tail they are used in the first one only, for all.
 #[derive(Clone, Copy)]
 #[repr(usize)]
 enum Word {
@@ -33,6 +38,8 @@ enum Word {
     Lost = 0,
     /// Bytes taken, free-running.
     Head = 64,
+    /// Since when the oldest frame has been the oldest, ps; 64 bits.
+    Since = 72,
     /// Bytes filled, free-running.
     Tail = 128,
     /// Whether somebody takes from it, and what: [`CLOSED`], [`TAKEN`], [`DIVERTED`]. Mostly read.
@@ -123,10 +130,19 @@ impl<'r> OutletRing<'r> {
         self.lanes().try_for_each(|lane| lane.lock().free_of(host, party, || {}))
     }
 
-    /// Bytes free, about: so many fit whichever lane a frame takes.
+    fn since(&self) -> &'r AtomicU64 {
+        // SAFETY: as for the other words of the lane, between which it lies; eight bytes, aligned.
+        unsafe { &*self.lane(0).words.add(Word::Since as usize).cast::<AtomicU64>() }
+    }
+
+    /// Bytes that a sender may put into it at `now` (ps) before it pauses. All of them where nothing is taken any more, for a sender that
+    /// waited for a stopped program would never get its error.
     #[inline]
-    pub fn free(&self) -> usize {
-        self.lanes().map(|lane| lane.size - lane.used()).min().unwrap_or(0)
+    pub fn allowance(&self, now: u64) -> usize {
+        let (used, size) = self.lanes().fold((0, 0), |(used, _), lane| (lane.used().max(used), lane.size));
+        let left = PAUSE.min(size / 2).saturating_sub(used);
+        let is_stuck = || now.saturating_sub(self.since().load(Relaxed)) > STUCK;
+        if left < MAX_FRAME && is_stuck() { size } else { left }
     }
 
     /// Whether a frame waits.
@@ -156,6 +172,9 @@ impl<'r> OutletRing<'r> {
     fn append(&self, host: &mut dyn Host, left: Left, frame: &[u8]) -> bool {
         // Where the frames before this one may be.
         let last = self.lanes().skip(1).filter(Lane::waits).last().map_or(0, |lane| lane.index);
+        if last == 0 && !self.lane(0).waits() {
+            self.since().store(left.now, Relaxed);
+        }
         let mut lanes = self.lanes().skip(last);
         let pushed = lanes.find_map(|lane| lane.push(host, left, frame)).unwrap_or(false);
         if !pushed {
@@ -167,6 +186,11 @@ impl<'r> OutletRing<'r> {
     /// Takes the oldest frame into `frame`. For the one party that opened it.
     pub fn pop(&self, frame: &mut Vec<u8>) -> Option<Left> {
         self.lanes().find_map(|lane| lane.pop(frame))
+    }
+
+    /// Notes that frames were taken at `now` (ps), for senders that wait for room.
+    pub fn note_taken(&self, now: u64) {
+        self.since().store(now, Relaxed);
     }
 }
 
@@ -350,6 +374,29 @@ mod tests {
         assert!(ring.push(&mut machine(1), left, &[7; 1000]));
         ring.open(true);
         assert_eq!(ring.pop(&mut out), None, "whoever opens it finds it empty");
+    }
+
+    #[test]
+    fn senders_pause_for_a_taker_and_not_for_one_that_takes_nothing() {
+        let region = Region::private(Geometry::SMALL);
+        let ring = OutletRing::of(&region, Outlet::Uplink);
+        ring.open(true);
+        let (all, mut out) = (ring.allowance(0), Vec::new());
+        let fill = |now| {
+            let push = || ring.push(&mut machine(1), Left { from: Some(1), now }, &[7; 1000]);
+            (0..1000).take_while(|_| ring.allowance(now) >= 2000 && push()).count()
+        };
+        // It had been empty for long.
+        let begin = 100 * STUCK;
+        assert_eq!(fill(begin), all / 1016 - 1);
+        assert!(
+            ring.allowance(begin + STUCK) < MAX_FRAME,
+            "it pauses, for room is left to those that do not"
+        );
+        assert!(ring.allowance(begin + STUCK + 1) > all);
+        assert!(ring.pop(&mut out).is_some());
+        ring.note_taken(begin + STUCK);
+        assert!(ring.allowance(begin + 2 * STUCK) < MAX_FRAME);
     }
 
     #[test]

@@ -4,8 +4,11 @@ use std::{io, net::IpAddr, os::fd::RawFd};
 
 /// What carries frames out of the node and in. None of its calls waits.
 pub trait Bearer: Send + Sync {
-    /// Sends a frame, Ethernet to ICRC without check sequence. [`io::ErrorKind::WouldBlock`]: there is no room now.
+    /// Sends a frame, Ethernet to ICRC without check sequence, at the next [`flush`](Self::flush) at the latest.
+    /// [`io::ErrorKind::WouldBlock`]: there is no room now.
     fn send(&self, frame: &[u8]) -> io::Result<()>;
+    /// Sends what is gathered.
+    fn flush(&self) {}
     /// Takes a frame that came. [`io::ErrorKind::WouldBlock`]: none is there.
     fn receive(&self, frame: &mut Vec<u8>) -> io::Result<()>;
     /// Descriptors that become readable when a frame comes.

@@ -7,7 +7,7 @@ use super::{
 use std::{
     io,
     os::fd::RawFd,
-    sync::{OnceLock, Weak},
+    sync::{Mutex, MutexGuard, OnceLock, PoisonError, Weak},
 };
 
 /// One end of the join.
@@ -15,9 +15,15 @@ use std::{
 pub struct Joined {
     /// The port of the other node, and which of its links we are.
     other: OnceLock<(Weak<Port>, usize)>,
+    /// What is on the way there.
+    gathered: Mutex<Vec<Vec<u8>>>,
 }
 
 impl Joined {
+    fn gathered(&self) -> MutexGuard<'_, Vec<Vec<u8>>> {
+        self.gathered.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Ties this end to link `link` of `port`.
     pub fn tie(&self, port: Weak<Port>, link: usize) {
         let _ = self.other.set((port, link));
@@ -26,10 +32,24 @@ impl Joined {
 
 impl Bearer for std::sync::Arc<Joined> {
     fn send(&self, frame: &[u8]) -> io::Result<()> {
-        let (port, link) = self.other.get().ok_or_else(not_now)?;
-        let port = port.upgrade().ok_or(io::ErrorKind::NotConnected)?;
-        port.arrive(*link, vec![frame.to_vec()]);
+        let (port, _) = self.other.get().ok_or_else(not_now)?;
+        if port.strong_count() == 0 {
+            return Err(io::ErrorKind::NotConnected.into());
+        }
+        self.gathered().push(frame.to_vec());
         Ok(())
+    }
+
+    fn flush(&self) {
+        let frames = std::mem::take(&mut *self.gathered());
+        if frames.is_empty() {
+            return;
+        }
+        if let Some((port, link)) = self.other.get() {
+            if let Some(port) = port.upgrade() {
+                port.arrive(*link, frames);
+            }
+        }
     }
 
     fn receive(&self, _: &mut Vec<u8>) -> io::Result<()> {

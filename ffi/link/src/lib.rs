@@ -29,6 +29,7 @@ mod udp;
 
 pub use spec::{LinkSpec, LinkSpecError};
 
+use ::sync::Eager;
 use bearer::Bearer;
 use devmodel::{LinkLayer, region::MAX_FRAME, wire::Faults};
 use driver::transport::Quiet;
@@ -50,7 +51,7 @@ use std::{
     time::Duration,
 };
 
-/// Frames taken from a link in one go.
+/// Frames taken from a link, or from the node, in one go.
 const BATCH: usize = 64;
 /// A link is looked at this often even if nothing comes: a peer may have come, a function may have got an address.
 const LOOK: Duration = Duration::from_millis(100);
@@ -210,7 +211,7 @@ fn bear(node: &Arc<Node>, spec: &LinkSpec) -> io::Result<Box<dyn Bearer>> {
 /// Brings in what comes over a link, until `stop`.
 fn listen(port: &Port, link: usize, stop: &AtomicBool, ended: &UnixStream) {
     let Some(bearer) = port.links().get(link).map(PortLink::bearer) else { return };
-    let mut frame = Vec::new();
+    let (mut frame, mut eager) = (Vec::new(), Eager::default());
     while !stop.load(Acquire) {
         let mut batch = Vec::new();
         while batch.len() < BATCH && bearer.receive(&mut frame).is_ok() {
@@ -224,11 +225,17 @@ fn listen(port: &Port, link: usize, stop: &AtomicBool, ended: &UnixStream) {
             port.arrive(link, batch);
         }
         let next = port.arrive_late(link);
-        if idle {
-            let mut fds = bearer.incoming();
-            fds.push(ended.as_raw_fd());
+        if !idle {
+            eager.end();
+            continue;
+        }
+        let mut fds = bearer.incoming();
+        fds.push(ended.as_raw_fd());
+        let wait = |most| sockets::wait(&fds, None, Some(most));
+        // What is late has its time, which a look could miss.
+        if next.is_some() || eager.look(|| wait(Duration::ZERO).then_some(())).is_none() {
             let late = next.map(|at| Duration::from_nanos(at.saturating_sub(port.hold().now()) / 1000));
-            sockets::wait(&fds, None, Some(late.map_or(LOOK, |late| late.min(LOOK))));
+            wait(late.map_or(LOOK, |late| late.min(LOOK)));
         }
     }
 }

@@ -1,7 +1,8 @@
 //! The port: frames that leave find their links, frames that come find the node, and who asks for an address of ours is
 //! answered.
 
-use super::{bearer::Bearer, sockets};
+use super::{BATCH, bearer::Bearer, sockets};
+use ::sync::Eager;
 use devmodel::{
     LinkLayer,
     engine::Macs,
@@ -205,6 +206,7 @@ impl Port {
                 for_us.push(frame);
             }
         }
+        self.flush();
         self.take_in(for_us);
     }
 
@@ -334,16 +336,30 @@ impl Port {
         again
     }
 
+    fn flush(&self) {
+        self.links.iter().for_each(|link| link.bearer.flush());
+    }
+
     /// Takes from the uplink until `stop`.
     pub fn run(&self, stop: &AtomicBool) {
-        let mut frame = Vec::new();
+        let mut eager = Eager::default();
         while !stop.load(Acquire) {
             let seen = self.hold.wake_count();
-            while self.hold.pop(&mut frame) {
-                self.leave(&frame);
+            loop {
+                let frames = self.hold.pop(BATCH);
+                if frames.is_empty() {
+                    break;
+                }
+                eager.end();
+                frames.iter().for_each(|frame| self.leave(frame));
+                self.flush();
             }
             let until = [self.emit_late(), self.ask()].into_iter().flatten().min();
-            if !stop.load(Acquire) {
+            self.flush();
+            // What is late has its time, which a look could miss.
+            let came =
+                until.is_none() && eager.look(|| (self.hold.wake_count() != seen).then_some(())).is_some();
+            if !came && !stop.load(Acquire) {
                 self.hold.sleep(seen, until);
             }
         }

@@ -42,8 +42,8 @@ pub fn forbid_fragments(fd: RawFd, v6: bool) -> io::Result<()> {
     }
 }
 
-/// Waits until one of `read` is readable or `write` writable, at most so long. An error counts as an answer.
-pub fn wait(read: &[RawFd], write: Option<RawFd>, most: Option<Duration>) {
+/// Waits until one of `read` is readable or `write` writable, at most so long; returns whether one is. An error counts as an answer.
+pub fn wait(read: &[RawFd], write: Option<RawFd>, most: Option<Duration>) -> bool {
     let one = |fd, events| libc::pollfd { fd, events, revents: 0 };
     let mut all: Vec<libc::pollfd> = read.iter().map(|fd| one(*fd, libc::POLLIN)).collect();
     all.extend(write.map(|fd| one(fd, libc::POLLOUT)));
@@ -53,7 +53,7 @@ pub fn wait(read: &[RawFd], write: Option<RawFd>, most: Option<Duration>) {
     });
     let time = time.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
     // SAFETY: the array and the time live across the call.
-    unsafe { libc::ppoll(all.as_mut_ptr(), all.len() as libc::nfds_t, time, std::ptr::null()) };
+    unsafe { libc::ppoll(all.as_mut_ptr(), all.len() as libc::nfds_t, time, std::ptr::null()) > 0 }
 }
 
 /// The place of a socket of ours in the file system, removed when dropped.

@@ -10,7 +10,7 @@ use super::{
 use crate::{devices::MAX_VFS, naming::Naming};
 use devmodel::{
     Config, LinkLayer,
-    region::{Outlet, Region},
+    region::{Outlet, OutletRing, Region},
     state::{COUNTERS, CqRow, EqRow, MkeyRow, PdRow, QpRow, SrqRow, UarRow, UctxRow},
     strict::Strict,
     wire::Faults,
@@ -77,6 +77,8 @@ pub struct NodeStatus {
     pub naming: Naming,
     /// Process that holds its uplink, and the one that captures its wire; 0 if another PID namespace hides it.
     pub outlets: [Option<u32>; 2],
+    /// Frames that were to leave by the uplink and found no room there, ever.
+    pub uplink_lost: u32,
     /// Programs on it, except for the asking one if it has nothing open.
     pub parties: Vec<PartyStatus>,
     /// The PF and the VFs.
@@ -142,6 +144,7 @@ impl View<'_> {
             strict: self.config.strict,
             naming: self.map.naming().unwrap_or_default(),
             outlets: [Outlet::Uplink, Outlet::Capture].map(|which| self.outlet(which)),
+            uplink_lost: OutletRing::of(self.region, Outlet::Uplink).lost(),
             parties: parties.filter_map(|slot| self.party(slot)).collect(),
             functions: (0..=vfs).map(|fid| self.function(fid)).collect(),
             memory: self.map.file().and_then(std::fs::File::metadata).map_or(0, |m| m.blocks() * 512),

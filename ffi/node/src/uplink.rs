@@ -38,9 +38,18 @@ impl UplinkHold {
         self.held.core().now()
     }
 
-    /// Takes the next frame that leaves the node. Returns false if there is none.
-    pub fn pop(&self, frame: &mut Vec<u8>) -> bool {
-        self.held.core().outlet_ring(Outlet::Uplink).pop(frame).is_some()
+    /// Takes the next frames that leave the node, at most `most`.
+    pub fn pop(&self, most: usize) -> Vec<Vec<u8>> {
+        let ring = self.held.core().outlet_ring(Outlet::Uplink);
+        let next = || {
+            let mut frame = Vec::new();
+            ring.pop(&mut frame).map(|_| frame)
+        };
+        let frames: Vec<_> = std::iter::from_fn(next).take(most).collect();
+        if !frames.is_empty() {
+            ring.note_taken(self.now());
+        }
+        frames
     }
 
     /// The count that [`sleep`](Self::sleep) compares. Read it before the last [`pop`](Self::pop), so that no frame

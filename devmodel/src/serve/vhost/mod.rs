@@ -9,6 +9,7 @@ mod wire;
 
 use super::{Function, access, irqs::Messages};
 use crate::identity::BAR0_SIZE;
+use ::sync::Eager;
 use hwspec::pcie::EXTENDED_CONFIG_SIZE;
 use queue::{Chain, Queue};
 pub use sriov::Sriov;
@@ -21,9 +22,7 @@ use std::{
     sync::Arc,
     time::Duration,
 };
-use vfio_user_proto::{
-    DMA_READ_ALLOWED, DMA_WRITE_ALLOWED, Eager, Error, MAX_TRANSFER, PATIENCE, Result, sys,
-};
+use vfio_user_proto::{DMA_READ_ALLOWED, DMA_WRITE_ALLOWED, Error, MAX_TRANSFER, PATIENCE, Result, sys};
 use wire::{Message, request};
 
 /// Features: virtio 1, protocol features.
