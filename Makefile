@@ -1,4 +1,4 @@
-# What a newcomer types:  make demo, make test, make bench
+# A newcomer types:  make demo, make test, make bench
 
 export PATH := $(HOME)/.cargo/bin:$(PATH)
 # Programs that wait for a terminal get the end of file instead.
@@ -45,17 +45,17 @@ deps-demo:
 deps-test:
 	scripts/install-deps.sh test
 
-# What `make test-all` runs beside that.
+# Programs that `make test-all` runs beside that.
 deps-all: deps-linux
 	scripts/install-deps.sh all
 
-# What tests/places/linux/ runs: a kernel that is a program, and programs by others. The tests of what cannot be had here are skipped.
+# Programs of tests/places/linux/: a kernel that is a program, and programs by others. The tests of what cannot be had here are skipped.
 deps-linux:
 	scripts/install-deps.sh linux
 	timeout 3000 scripts/linux-kernel.sh build || [ $$? = 3 ]
 	timeout 1800 scripts/go-programs.sh build cni || [ $$? = 3 ]
 
-# What tests/places/kubernetes/ runs beside that.
+# Programs that tests/places/kubernetes/ runs beside that.
 deps-kubernetes:
 	scripts/install-deps.sh linux
 	scripts/install-deps.sh kubernetes
@@ -82,7 +82,7 @@ demo: deps-demo
 doctor: build
 	$(IRONVERBS) doctor
 
-# What a newcomer runs, and every commit: 12 minutes from nothing on two cores. scripts/test.sh says what its parts are.
+# For newcomers, and for every commit: 12 minutes from nothing on two cores. scripts/test.sh says what its parts are.
 test:
 	@CARGO="$(CARGO)" scripts/test.sh
 
@@ -193,7 +193,7 @@ properties:
 	PROPTEST_CASES=$(CASES) timeout 3600 $(CARGO) test --profile quick --locked -p ironverbs-cm -p ironverbs-hwspec -p ironverbs-devmodel \
 		--test protocol --test formats --test interface
 
-# What of hwspec and region Miri can run; needs a nightly Rust with it.
+# The tests of hwspec and region that Miri can run; needs a nightly Rust with it.
 miri:
 	timeout 3000 scripts/miri.sh
 

@@ -53,14 +53,14 @@ newest() { # PREFIX FILE..
     readelf -VW "$@" | grep -oE "${prefix}_[0-9.]+" | sort -Vu | tail -n 1 | cut -d_ -f2
 }
 
-# What dpkg-shlibdeps would find, without dpkg-dev: libc6, which has libm too, and libgcc_s are all that Rust needs.
+# The dependencies that dpkg-shlibdeps would find, without dpkg-dev: libc6, which has libm too, and libgcc_s are all that Rust needs.
 needed() { # FILE..
     more=$(readelf -dW "$@" | sed -n 's/.*(NEEDED).*\[\(.*\)\]/\1/p' | grep -vE '^(lib[cm]\.so\.6|libgcc_s\.so\.1|ld-linux.*)$' || true)
     [ -z "$more" ] || die "expected to need libc, libm and libgcc_s alone, found $(echo "$more" | sort -u | tr '\n' ' ')"
     echo "libc6 (>= $(newest GLIBC "$@")), libgcc-s1 (>= $(newest GCC "$@"))"
 }
 
-# What is linked into the binaries from crates.io, and the notices that its authors want to be kept.
+# The crates of crates.io that are linked into the binaries, and the notices that its authors want to be kept.
 notices() {
     crates=$($CARGO tree --locked --offline --edges normal,no-proc-macro --prefix none --format '{p}|{l}' \
         -p ironverbs -p ironverbs-provider -p ironverbs-loader -p ironverbs-time)
@@ -153,7 +153,7 @@ pack() { # DIRECTORY
         chmod 644 "$root/usr/lib/ironverbs/$name"
     done
     "$BUILT/examples/manual" "$share" "$(date -u -d "@$date" +%F)"
-    # What a kernel for `ironverbs linux` is made of, in the folders in which the script looks for it.
+    # The parts that a kernel for `ironverbs linux` is made of, in the folders in which the script looks for it.
     mkdir -p "$share/ironverbs/scripts" "$share/ironverbs/linux"
     cp scripts/linux-kernel.sh "$share/ironverbs/scripts"
     cp linux/README.md linux/config linux/uml.patch "$share/ironverbs/linux"

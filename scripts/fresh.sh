@@ -60,11 +60,11 @@ for suite in ${suites:-bookworm trixie}; do
         for dir in proc sys dev; do mount --rbind "/$dir" "$work/root/$dir"; done
         # Nodes of this machine are not those of a new one.
         mount -t tmpfs shm "$work/root/dev/shm"
-        # What is kept in the cache may be the base of an overlay, which an overlay may not.
+        # A tree in the cache may be the base of an overlay, which an overlay may not.
         mkdir "$work/root/root/.cache"
         mount --bind "$work/cache" "$work/root/root/.cache"
         cp /etc/resolv.conf "$work/root/etc/resolv.conf"
-        # What every installer and container runtime writes, and debootstrap does not.
+        # Every installer and container runtime writes this, and debootstrap does not.
         echo "127.0.0.1 localhost" >"$work/root/etc/hosts"
         # Where the host trusts more authorities than Debian does, downloads in the folder need them too.
         cp /etc/ssl/certs/ca-certificates.crt "$work/root/etc/host-authorities.crt" 2>/dev/null || true

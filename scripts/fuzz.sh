@@ -45,7 +45,7 @@ for target in "$@"; do
     mkdir -p "$corpus" "$kept"
     echo "fuzz: $target for $SECONDS_EACH s"
     log=$TARGET/fuzz/$target.log
-    # What a device may still write to the driver keeps for good, so a process with one that lies grows by 40 MB a second.
+    # The driver keeps memory for good that a device may still write to, so a process with one that lies grows by 40 MB a second.
     round=$SECONDS_EACH
     [ "$target" != lies ] || round=20
     left=$SECONDS_EACH

@@ -4,7 +4,7 @@
 #   scripts/go-programs.sh build SET   make those of cni, kubernetes or charts that are missing, print their folder
 #   scripts/go-programs.sh path SET    print their folder, whether made or not
 #
-# What cni and kubernetes have, docs/kubernetes.md uses; charts has the operator, Spiderpool and helm. They lie in ${XDG_CACHE_HOME:-~/.cache}/ironverbs/go, in a folder named by the set and by all that makes it; a change makes a new one and
+# docs/kubernetes.md uses those of cni and kubernetes; charts has the operator, Spiderpool and helm. They lie in ${XDG_CACHE_HOME:-~/.cache}/ironverbs/go, in a folder named by the set and by all that makes it; a change makes a new one and
 # removes those that are a day old. On two cores cni takes 2 minutes, kubernetes 8 and charts 6, beside what is downloaded. Needs Go 1.24 or
 # newer, no root. Where a module cannot be had or built a line says why, the others are made, and the end is 3.
 set -eu
@@ -34,7 +34,7 @@ STAGING_SUM=5e32ec163ddfefcc3b10ceccc564a3ae8e572f365221e45e452db326ff97013b
 
 ROOM=${XDG_CACHE_HOME:-$HOME/.cache}/ironverbs/go
 HERE=$(cd "$(dirname "$0")/.." && pwd)
-# What a kubelet asks of a device plugin; and which libraries sriov-cni is built with, whose version there is older than go.mod.
+# The questions of a kubelet to a device plugin; and the libraries of sriov-cni, whose version there is older than go.mod.
 CLIENT=$HERE/tests/places/linux/plugin-client
 SRIOV=$HERE/tests/places/linux/sriov-cni
 

@@ -22,7 +22,7 @@ export PATH DEBIAN_FRONTEND=noninteractive
 
 die() { echo "install-deps: $*" >&2; exit 1; }
 
-# What `make test` runs or reads.
+# Packages that `make test` runs or reads.
 test_packages="gcc g++ libc6-dev make perftest ibverbs-utils ibverbs-providers rdmacm-utils infiniband-diags iproute2 libibverbs-dev librdmacm-dev procps util-linux python3 python3-pyverbs"
 
 case $SET in
@@ -69,7 +69,7 @@ go_package() {
     fi
 }
 
-# What is not Debian's, once all packages are there.
+# Installs programs that are not Debian's, once all packages are there.
 finish() {
     case $SET in test | all) exec "$HERE/scripts/nextest.sh" install ;; esac
     exit 0

@@ -113,7 +113,7 @@ start_node() { # NODE
         sh "$HERE/scripts/kubernetes/node.sh" "$CLUSTER" "$1" "$NODES" "$PROGRAMS" "$PLUGINS"
 }
 
-# Whether there is nothing more to wait for.
+# Succeeds if there is nothing more to wait for.
 is_ready_or_gone() { is_ready "$1" || has_ended "$(cat "$CLUSTER/run/$1")"; }
 
 is_ready() { kubectl get node "$1" -o 'jsonpath={.status.conditions[?(@.type=="Ready")].status}' | grep -qx True; }
@@ -177,7 +177,7 @@ load() {
     done
 }
 
-# Whether nobody is left of a process group.
+# Succeeds if a process group has no process left.
 has_ended() { ! kill -s 0 -- "-$1" 2>/dev/null; }
 
 end() { # NAME SIGNAL

@@ -1,5 +1,5 @@
 #!/bin/sh
-# What a machine can see of a change's form: formatting, clippy, rustdoc, links between the pages in docs/, and the crates as they are drawn there.
+# Checks the form of a change as far as a machine can: formatting, clippy, rustdoc, links between the pages in docs/, and the crates as they are drawn there.
 #
 # Warnings are errors with the toolchain this tree is written with. Other versions of clippy and rustdoc know other warnings, which are
 # shown and fail nothing. A toolchain without clippy or rustfmt, as Debian's may be, skips those with a word.
@@ -40,7 +40,7 @@ broken=$(grep -noE '\]\([^)#: ]+' README.md CONTRIBUTING.md docs/*.md | while IF
 done)
 [ -z "$broken" ] || { echo "$broken"; echo "lint: expected every linked file to exist"; exit 1; }
 
-# What CONTRIBUTING.md names is there: files, and the functions, types and tests in its recipes.
+# Things that CONTRIBUTING.md names are there: files, and the functions, types and tests in its recipes.
 rooms="cli cm devmodel docs driver ffi fuzz hwspec migration packaging scripts stream sync testkit tests vfio-user"
 # shellcheck disable=SC2086  # directories
 stale=$(grep -oE '`[^` ]+`' CONTRIBUTING.md | tr -d '`' | grep -v '\.\.\.' | sort -u | while read -r name; do

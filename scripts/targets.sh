@@ -72,12 +72,12 @@ barriers() { # ASSEMBLY
     done
     # The last of the eight stores that copy a basic block into the doorbell page, between barriers for memory that combines writes.
     in_order "$1" 9blueflame8Register4ring 'dsb +st' 'str +x[0-9]+, \[x[0-9]+, #56\]' 'dsb +st'
-    # What the device has written after its owner bit, on which the branch depends.
+    # The words that the device has written after its owner bit, on which the branch depends.
     in_order "$1" 2Cq9take_more 'ldu?r +x' '(b\.[a-z]+|[ct]bn?z) ' 'dmb +oshld' 'ld[rp] +x'
     in_order "$1" 12CommandQueue7execute 'dmb +oshst' 'dmb +oshst' 'dmb +oshld'
 }
 
-# Whether a function whose name matches has instructions that match these, in this order.
+# Succeeds if a function whose name matches has instructions that match these, in this order.
 in_order() { # ASSEMBLY FUNCTION INSTRUCTION...
     file=$1 name=$2
     shift 2

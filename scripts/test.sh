@@ -75,10 +75,10 @@ apart() { # NAME COMMAND..
     kept "$name" env -u IRONVERBS_BUILT timeout -k 30 $APART "$@"
 }
 
-# Whether so many seconds are left until IRONVERBS_UNTIL, where that is set.
+# Succeeds if so many seconds are left until IRONVERBS_UNTIL, where that is set.
 time_left() { [ $(($(date +%s) + $1)) -lt "${IRONVERBS_UNTIL:-9999999999}" ]; }
 
-# What today's date chooses of ROTATION: each once in five days.
+# The part of ROTATION that today's date chooses: each once in five days.
 rotating() {
     # shellcheck disable=SC2086  # a list
     set -- $ROTATION

@@ -31,7 +31,7 @@ unmount() { # FOLDER
     for busy in proc sys; do if mountpoint -q "$1/$busy"; then umount -l "$1/$busy"; fi; done
 }
 
-# What is mounted below stays as it is.
+# Mounts below stay as they are.
 remove() { # FOLDER..
     for old; do
         [ ! -e "$old" ] || unmount "$old"

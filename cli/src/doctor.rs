@@ -92,7 +92,7 @@ pub fn doctor(how: &LookOptions) -> ExitCode {
     }
 }
 
-/// Whether programs started from here see a node at all, and all of it.
+/// Finds out if programs started from here see a node at all, and all of it.
 fn view() -> Finding {
     const WHAT: &str = "this shell";
     let Some(node) = env::var_os("IRONVERBS_NODE").map(PathBuf::from) else { return no_view() };
@@ -220,7 +220,7 @@ fn seccomp() -> Finding {
     }
 }
 
-/// Whether RDMA netlink is answered, and counters below `/sys` are true.
+/// Finds out if RDMA netlink is answered, and counters below `/sys` are true.
 fn supervisor() -> Finding {
     const WHAT: &str = "RDMA netlink";
     let without = "programs find the devices in /sys, `rdma` finds none, counters below /sys stay 0";
@@ -241,7 +241,7 @@ fn supervisor() -> Finding {
     }
 }
 
-/// Whether `sudo` works in a run.
+/// Finds out if `sudo` works in a run.
 fn set_uid() -> Finding {
     const WHAT: &str = "set-uid";
     match probe::set_uid() {

@@ -98,7 +98,7 @@ fn in_time(run: &Run, node: &Path, devices: &[DeviceInfo]) -> Result<Option<Path
     timed::begin(node, &run.time.rules, link_layer).map(|()| Some(clocks))
 }
 
-/// Whether a file is a program of 64 bits that names no loader (ELF-64: `e_phoff`, `e_phentsize`, `e_phnum`, PT_INTERP).
+/// True if a file is a program of 64 bits that names no loader (ELF-64: `e_phoff`, `e_phentsize`, `e_phnum`, PT_INTERP).
 fn is_static(program: &Path) -> bool {
     let bytes = std::fs::read(program).unwrap_or_default();
     let number = |at: usize, len: usize| -> Option<usize> {

@@ -108,7 +108,7 @@ fn bind(device: &PciDevice, driver: &str, force: bool) -> Result<String, PciErro
     Ok(text)
 }
 
-/// Whether a list without `--all` shows it: NICs, what has or is a virtual function, what belongs to user space.
+/// True if a list without `--all` shows it: NICs, what has or is a virtual function, what belongs to user space.
 fn is_of_interest(s: &Summary) -> bool {
     s.class >> 16 == NETWORK
         || s.class >> 8 == INFINIBAND

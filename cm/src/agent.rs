@@ -158,12 +158,12 @@ impl Agent {
         self.conns.len()
     }
 
-    /// Whether no id is in use.
+    /// True if no id is in use.
     pub fn is_empty(&self) -> bool {
         self.conns.is_empty()
     }
 
-    /// Whether a communication id is one of this agent's.
+    /// True if a communication id is one of this agent's.
     pub(crate) fn is_own(&self, id: u32) -> bool {
         (id >> 16) as u16 == self.config.tag
     }

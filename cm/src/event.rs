@@ -184,7 +184,7 @@ pub struct SidrQuery {
 /// A SIDR_REP.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SidrAnswer {
-    /// Whether QP number and Q_Key mean something.
+    /// True if QP number and Q_Key mean something.
     pub status: SidrStatus,
     /// The datagram QP of the service.
     pub qpn: u32,

@@ -13,7 +13,7 @@ pub struct Path {
     pub local_lid: u16,
     /// LID of the other port; 0 on Ethernet.
     pub remote_lid: u16,
-    /// Whether packets bear a GRH.
+    /// True if packets bear a GRH.
     pub grh: bool,
     /// Service level, or priority on Ethernet.
     pub sl: u8,

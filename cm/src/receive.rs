@@ -48,7 +48,7 @@ impl Agent {
         self.conns.get(&local).filter(|conn| conn.remote_id == remote).map(|conn| conn.state)
     }
 
-    /// Whether a connection has sent its REQ and does not know its peer's id yet.
+    /// True if a connection has sent its REQ and does not know its peer's id yet.
     fn awaits_reply(&self, id: u32) -> bool {
         self.must_be(id, &[State::ReqSent, State::MraReqReceived]).is_ok()
     }

@@ -33,7 +33,7 @@ impl Adapter {
         self.region.functions_there()
     }
 
-    /// Whether `fid` is a function that is there.
+    /// True if `fid` is a function that is there.
     pub(crate) fn is_there(&self, fid: u8) -> bool {
         fid < self.region.functions() && self.region.is_present(fid)
     }

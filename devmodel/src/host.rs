@@ -66,15 +66,15 @@ pub trait Host {
     /// Carries out a full memory barrier in every thread whose runner is [`steady`](Self::steady), in this party and all
     /// others. Needed only where there may be such.
     fn barrier(&mut self) {}
-    /// Whether this runner can copy to and from the memory of `party`'s program. If not, the party must do it itself.
+    /// True if this runner can copy to and from the memory of `party`'s program. If not, the party must do it itself.
     fn reaches(&mut self, party: Party) -> bool;
-    /// Whether frames of `from` to `to` may refer to the memory of `from`: whoever takes one can read it. If not, payload
+    /// True if frames of `from` to `to` may refer to the memory of `from`: whoever takes one can read it. If not, payload
     /// travels by value.
     fn by_reference(&mut self, from: Rid, to: Rid) -> bool {
         let _ = (from, to);
         true
     }
-    /// Whether somebody else is about to run function `rid` anyway: frames that arrive there are left to them. Asked
+    /// True if somebody else is about to run function `rid` anyway: frames that arrive there are left to them. Asked
     /// behind the frame's store without a fence: who stops tending makes sure that what others stored before is seen,
     /// and then looks for frames once more.
     fn is_tended(&mut self, rid: Rid) -> bool {
@@ -90,14 +90,14 @@ pub trait Host {
         let _ = rid;
         None
     }
-    /// Whether that somebody is ourselves: we come back to `rid` without being woken.
+    /// True if that somebody is ourselves: we come back to `rid` without being woken.
     fn tends(&mut self, rid: Rid) -> bool {
         let _ = rid;
         false
     }
     /// Tells `party` that work waits in its queue.
     fn wake(&mut self, party: Party);
-    /// Whether the party of this runner uses function `rid`. A runner works on functions its party uses and on those that these
+    /// True if the party of this runner uses function `rid`. A runner works on functions its party uses and on those that these
     /// exchange frames with, and leaves all others to their own users: a program that is stopped while it holds a function must
     /// not hold up somebody it has nothing to do with.
     fn uses(&mut self, rid: Rid) -> bool {
@@ -109,17 +109,17 @@ pub trait Host {
         let _ = rid;
         false
     }
-    /// Whether `party` still lives. Asked only when it holds a lock for long.
+    /// True if `party` still lives. Asked only when it holds a lock for long.
     fn alive(&mut self, party: Party) -> bool;
     /// Yields the processor while `holder` has a lock that this runner waits for: the `times`th time since the lock changed
     /// hands. True if the holder is stopped, so that waiting on may take as long as somebody likes.
     fn relax(&mut self, holder: Party, times: u32) -> bool;
-    /// Whether `party` is stopped (by a signal, a debugger or a freezer). Asked when a timer ran out because of it, perhaps.
+    /// True if `party` is stopped (by a signal, a debugger or a freezer). Asked when a timer ran out because of it, perhaps.
     fn is_stopped(&mut self, party: Party) -> bool {
         let _ = party;
         false
     }
-    /// Whether one of the parties that use function `rid` is stopped.
+    /// True if one of the parties that use function `rid` is stopped.
     fn has_stopped_user(&mut self, rid: Rid) -> bool {
         let _ = rid;
         false

@@ -87,12 +87,12 @@ impl Card {
         }
     }
 
-    /// Whether it has memory of its own to give out, and relaxed ordering: ConnectX-5 and after it.
+    /// True if it has memory of its own to give out, and relaxed ordering: ConnectX-5 and after it.
     pub const fn has_later_features(self) -> bool {
         !matches!(self, Self::Cx4Lx)
     }
 
-    /// Whether flow tables of a vport change VLAN tags: ConnectX-6 Dx and after it.
+    /// True if flow tables of a vport change VLAN tags: ConnectX-6 Dx and after it.
     pub const fn steers_tags(self) -> bool {
         matches!(self, Self::Cx6Dx | Self::Cx7 | Self::BlueField2)
     }

@@ -92,7 +92,7 @@ fn offset(row: &MkeyRow, va: u64, len: u64) -> Result<u64, Fault> {
     }
 }
 
-/// Whether `len` bytes at `va` may be accessed with `need`.
+/// Checks that `len` bytes at `va` may be accessed with `need`.
 #[inline]
 pub fn check(func: &Func<'_>, user: User, lkey: u32, va: u64, len: u64, need: u8) -> Result<(), Fault> {
     match key(func, user, lkey, need) {
@@ -253,7 +253,7 @@ pub fn invalidate(func: &mut Func<'_>, user: User, rkey: u32, remote: bool) -> R
     Ok(())
 }
 
-/// Whether [`invalidate`] would succeed. Windows of type 1 and ordinary regions only end by other means (IBTA 10.6.7.2.6,
+/// True if [`invalidate`] would succeed. Windows of type 1 and ordinary regions only end by other means (IBTA 10.6.7.2.6,
 /// 10.6.5): what is not for work requests to change is not for them to end.
 #[inline(never)]
 pub fn may_invalidate(func: &Func<'_>, user: User, rkey: u32, remote: bool) -> Result<(), Fault> {

@@ -32,7 +32,7 @@ pub fn unname(lock: &FunctionLock<'_>, object: XrcObject) {
     }
 }
 
-/// Whether the device refused because other objects refer to this one.
+/// True if the device refused because other objects refer to this one.
 pub fn is_busy(error: &Error) -> bool {
     matches!(error, Error::Command { status: Status::BadResState | Status::ResBusy, .. })
 }

@@ -60,7 +60,7 @@ fn slots(log_size: u8) -> usize {
     (1usize << log_size.min(5)).min(MAX_SLOTS).min(SLOTS)
 }
 
-/// Whether the function no longer answers: reads then return all ones (PCI Express 2.3.2).
+/// True if the function no longer answers: reads then return all ones (PCI Express 2.3.2).
 pub fn is_gone(bar: &Bar) -> bool {
     bar.read32(HEALTH) == u32::MAX
 }
@@ -158,7 +158,7 @@ impl CommandQueue {
         let _ = self.attendant.set(attendant);
     }
 
-    /// Whether no answer can come.
+    /// True if no answer can come.
     fn is_gone(&self) -> bool {
         self.shared.is_lost() || is_gone(&self.bar)
     }
@@ -271,7 +271,7 @@ impl CommandQueue {
         }
     }
 
-    /// Whether the entry that a dead opener left in a slot of ours can be reused, because the device will never come
+    /// True if the entry that a dead opener left in a slot of ours can be reused, because the device will never come
     /// back to it.
     #[cold]
     fn can_reuse(&self, slot: usize) -> bool {

@@ -88,7 +88,7 @@ impl CompletionEvents {
     }
 
     /// Hands what events there are to `to`, up to so many that a device which raises them for ever does not keep the caller.
-    /// Whether there may be more: if not, the queue is armed, and the descriptor becomes readable with the next event, or is
+    /// True if there may be more: if not, the queue is armed, and the descriptor becomes readable with the next event, or is
     /// so already.
     pub fn drain(&self, mut to: impl FnMut(Event)) -> bool {
         for _ in 0..DRAINED {

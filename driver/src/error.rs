@@ -88,7 +88,7 @@ impl Error {
         Self::Device { expected: expected.into(), found: found.into() }
     }
 
-    /// Whether the device may still carry out the failed command, so that memory it was given must stay.
+    /// True if the device may still carry out the failed command, so that memory it was given must stay.
     pub(crate) fn is_uncertain(&self) -> bool {
         matches!(self, Self::Timeout { .. } | Self::Gone)
     }

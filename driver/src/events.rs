@@ -109,7 +109,7 @@ impl Events {
     }
 
     /// Hands what events there are to `take`, up to so many that a device which raises them for ever does not keep the caller.
-    /// Whether there may be more.
+    /// True if there may be more.
     pub fn drain(&self, mut take: impl FnMut(Event)) -> bool {
         for _ in 0..DRAINED {
             let Some(event) = self.next() else { return false };

@@ -30,7 +30,7 @@ pub const LAYER_2: u16 = 14 + 4 + 4;
 pub struct Identity {
     pub vendor: u16,
     pub device: u16,
-    /// Whether it is a virtual function.
+    /// True if it is a virtual function.
     pub is_virtual: bool,
     pub revision: u8,
     pub firmware: (u16, u16, u16),
@@ -154,12 +154,12 @@ impl Function {
         }
     }
 
-    /// Whether this is a virtual function.
+    /// True if this is a virtual function.
     pub fn is_virtual(&self) -> bool {
         self.identity.is_virtual
     }
 
-    /// Whether the port is Ethernet.
+    /// True if the port is Ethernet.
     pub fn is_ethernet(&self) -> bool {
         self.caps.general.port_type() == 1
     }
@@ -205,7 +205,7 @@ impl Function {
         }
     }
 
-    /// Whether the vport is up (`QUERY_VPORT_STATE`).
+    /// True if the vport is up (`QUERY_VPORT_STATE`).
     pub fn link_up(&self) -> Result<bool, Error> {
         let out: QueryVportStateOut = self.call(Opcode::QueryVportState, 0, &QueryVportStateIn::zeroed())?;
         Ok(out.state() == 1)

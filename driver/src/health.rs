@@ -44,7 +44,7 @@ impl Health {
         }
     }
 
-    /// Whether the device is lost: it asks to be reset and says why, or does not answer. A syndrome alone, such as that
+    /// True if the device is lost: it asks to be reset and says why, or does not answer. A syndrome alone, such as that
     /// of a module that got too warm, ends nothing.
     pub fn is_fatal(&self) -> bool {
         self.fatal != 0 || self.fw_version == u32::MAX || self.reset_requested && self.syndrome != 0
@@ -65,7 +65,7 @@ impl HealthWatch {
     /// Looks in a row that find the same counter at a device that is lost.
     const MISSES: u32 = 3;
 
-    /// Whether the device lives, after a look at `now` that found `health`.
+    /// True if the device lives, after a look at `now` that found `health`.
     pub fn look(&mut self, health: &Health, now: Instant) -> bool {
         let (counter, at) = *self.last.get_or_insert((health.counter, now));
         if counter != health.counter {

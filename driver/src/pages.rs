@@ -47,7 +47,7 @@ const BATCH: usize = 512;
 pub struct Owner {
     /// Its number; 0 is the one whose driver we are.
     pub function: u16,
-    /// Whether it is the adapter's own processor's.
+    /// True if it is the adapter's own processor's.
     pub embedded: bool,
 }
 
@@ -119,7 +119,7 @@ impl PageSupply<'_> {
         }
     }
 
-    /// Whether the device has had its time.
+    /// True if the device has had its time.
     pub fn is_over(&self) -> bool {
         self.began.elapsed() > self.cmd.timeout()
     }

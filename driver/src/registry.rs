@@ -45,12 +45,12 @@ struct KnownCq {
 struct KnownQp {
     /// More than one: a target QP of XRC may be open more than once.
     cookies: Vec<u64>,
-    /// Whether the draining of the send queue is to be an event.
+    /// True if the draining of the send queue is to be an event.
     drained: bool,
     since: Since,
 }
 
-/// Whether event `number` came after the object was known.
+/// True if event `number` came after the object was known.
 fn is_of(number: u32, since: Since) -> bool {
     number.wrapping_sub(since) as i32 >= 0
 }
@@ -86,7 +86,7 @@ impl Registry {
         locked(&self.qps).entry(qpn).or_insert_with(new).cookies.push(cookie);
     }
 
-    /// Whether the next draining of the QP's send queue is an event.
+    /// True if the next draining of the QP's send queue is an event.
     pub fn notify_of_drained(&self, qpn: u32, wanted: bool) {
         if let Some(qp) = locked(&self.qps).get_mut(&qpn) {
             qp.drained = wanted;

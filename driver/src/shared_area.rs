@@ -136,7 +136,7 @@ impl Shared {
         self.word(LOST).store(1, Relaxed);
     }
 
-    /// Whether an opener has given the device up.
+    /// True if an opener has given the device up.
     #[inline]
     pub fn is_lost(&self) -> bool {
         self.word(LOST).load(Relaxed) != 0
@@ -147,7 +147,7 @@ impl Shared {
         (self.word(TOKEN).fetch_add(1, Relaxed) % 255) as u8 + 1
     }
 
-    /// Whether the command slot was claimed.
+    /// True if the command slot was claimed.
     pub fn claim_slot(&self, slot: usize) -> bool {
         self.try_claim(SLOT + slot)
     }

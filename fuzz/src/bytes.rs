@@ -4,7 +4,7 @@
 pub struct Bytes<'a>(pub &'a [u8]);
 
 impl<'a> Bytes<'a> {
-    /// Whether nothing is left.
+    /// True if nothing is left.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }

@@ -182,7 +182,7 @@ macro_rules! hw_layout {
             pub fn reserved_set(&self) -> Option<usize> {
                 (0..$size).find(|&i| self.0[i] & !Self::OWNED[i] != 0)
             }
-            /// Whether all reserved bits are 0.
+            /// True if all reserved bits are 0.
             #[inline(always)]
             pub fn is_clean(&self) -> bool {
                 self.0.iter().zip(&Self::OWNED).fold(0, |set, (byte, owned)| set | byte & !owned) == 0
@@ -288,7 +288,7 @@ macro_rules! hw_enum {
             pub const fn from_raw(raw: $raw) -> Self { Self(raw) }
             #[inline(always)]
             pub const fn raw(self) -> $raw { self.0 }
-            /// Whether the value has a name.
+            /// True if the value has a name.
             pub fn is_named(self) -> bool { Self::NAMED.iter().any(|(_, raw)| *raw == self.0) }
         }
 

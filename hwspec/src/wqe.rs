@@ -67,17 +67,17 @@ hw_enum! {
 }
 
 impl WqeOpcode {
-    /// Whether a remote address segment follows the control segment.
+    /// True if a remote address segment follows the control segment.
     #[inline]
     pub fn has_raddr(self) -> bool {
         matches!(self, Self::RdmaWrite | Self::RdmaWriteImm | Self::RdmaRead) || self.is_atomic()
     }
-    /// Whether an atomic segment follows the remote address segment.
+    /// True if an atomic segment follows the remote address segment.
     #[inline]
     pub fn is_atomic(self) -> bool {
         matches!(self, Self::AtomicCs | Self::AtomicFa | Self::AtomicMaskedCs | Self::AtomicMaskedFa)
     }
-    /// Whether `ctrl.imm` holds immediate data for the peer.
+    /// True if `ctrl.imm` holds immediate data for the peer.
     #[inline]
     pub fn has_imm(self) -> bool {
         matches!(self, Self::RdmaWriteImm | Self::SendImm)
@@ -356,7 +356,7 @@ impl EthSeg {
     /// Where the inline headers begin in the segment.
     pub const INLINE_START: usize = 0xe;
 
-    /// Whether the tag to insert is a service tag (IEEE 802.1ad).
+    /// True if the tag to insert is a service tag (IEEE 802.1ad).
     pub fn is_svlan(&self) -> bool {
         self.insert_vlan() && self.inline_hdr_sz() & 1 != 0
     }

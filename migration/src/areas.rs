@@ -36,18 +36,18 @@ pub struct Area {
     pub end: usize,
     /// Protection, as `mmap` takes it.
     pub protection: i32,
-    /// Whether writes go to the file, so that others see them.
+    /// True if writes go to the file, so that others see them.
     pub shared: bool,
     /// Where it begins in the file.
     pub offset: u64,
     /// Device number of the file system and inode of the file; 0 if there is none.
     pub file: (u64, u64),
-    /// Whether it is a stack or one of the kernel's own areas.
+    /// True if it is a stack or one of the kernel's own areas.
     pub special: bool,
 }
 
 impl Area {
-    /// Whether it is ordinary memory of the program: backed by no file and shared with nobody.
+    /// True if it is ordinary memory of the program: backed by no file and shared with nobody.
     pub fn is_private(&self) -> bool {
         !self.shared && !self.special && self.file == (0, 0)
     }

@@ -49,7 +49,7 @@ use write_protect::Hold;
 
 const PAGE: usize = 4096;
 
-/// Whether memory must be write-protected while it migrates, so that other threads that write to it wait.
+/// Says if memory must be write-protected while it migrates, so that other threads that write to it wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WriteProtection {
     /// The memory stays where it is if it cannot be protected.
@@ -118,7 +118,7 @@ pub fn restore(start: usize, backing: &BackingFile<'_>, offset: u64, len: usize)
     Ok(())
 }
 
-/// Whether the `len` bytes at `start` are mapped, whole and in order, from `offset` of `backing`, as [`migrate`] left
+/// True if the `len` bytes at `start` are mapped, whole and in order, from `offset` of `backing`, as [`migrate`] left
 /// them.
 pub fn is_in_place(start: usize, backing: &BackingFile<'_>, offset: u64, len: usize) -> io::Result<bool> {
     let found = areas::within(start, start + len)?.unwrap_or_default();
@@ -240,7 +240,7 @@ fn stack() -> Option<(usize, usize)> {
     }
 }
 
-/// Whether `area` holds this thread's stack or thread-local variables. These cannot migrate: the migration itself
+/// True if `area` holds this thread's stack or thread-local variables. These cannot migrate: the migration itself
 /// writes to them, and in a child of fork the C library does before any handler runs.
 pub fn holds_thread_state(area: &Area) -> bool {
     let local = 0u8;

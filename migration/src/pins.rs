@@ -16,7 +16,7 @@ const VERBS_MAJOR: u32 = 231;
 /// Bytes of a file's name that are read: enough for those searched for.
 const NAME: usize = 64;
 
-/// Whether something else in this process may have the kernel or a device write to memory by its pages rather than its
+/// True if something else in this process may have the kernel or a device write to memory by its pages rather than its
 /// addresses: buffers of io_uring, devices of VFIO, a card with its kernel driver. Those would go on writing to pages
 /// that have migrated away.
 pub fn others_pin_memory() -> io::Result<bool> {

@@ -112,7 +112,7 @@ fn open() -> io::Result<OwnedFd> {
     made.map_err(|_| refused)
 }
 
-/// Whether the program has a single thread, not counting ours.
+/// True if the program has a single thread, not counting ours.
 fn is_alone() -> io::Result<bool> {
     // A thread of ours that has just begun may not have named itself yet.
     for _ in 0..PATIENCE {

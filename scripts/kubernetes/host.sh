@@ -13,7 +13,7 @@ for hierarchy in /sys/fs/cgroup /sys/fs/cgroup/*; do
 done
 mount -t tmpfs tmpfs /run
 if [ -z "${IRONVERBS_NODE:-}" ]; then
-    # What is made there stays here, but for an empty folder.
+    # Files that are made there stay here, but for an empty folder.
     [ -e /dev/infiniband ] || touch "$1/run/.infiniband"
     mkdir -p /dev/infiniband
     mount -t tmpfs tmpfs /dev/infiniband

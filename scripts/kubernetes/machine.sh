@@ -75,7 +75,7 @@ cgroupRoot: $group
 containerRuntimeEndpoint: unix:///run/containerd/containerd.sock
 failSwapOn: false
 resolvConf: ""
-# What is written is in memory, of which evictions go by that line.
+# Files that are written are in memory, of which evictions go by that line.
 evictionHard: {memory.available: 20Mi, nodefs.available: 0%, imagefs.available: 0%}
 imageGCHighThresholdPercent: 100
 END
@@ -84,7 +84,7 @@ END
 "$programs/kube-proxy" --proxy-mode nftables --cluster-cidr 10.244.0.0/16 --kubeconfig /etc/kubernetes/admin.conf --hostname-override "$name" \
     >"$log/$name.kube-proxy" 2>&1 &
 
-# What `kubernetes.sh on NODE` asks.
+# Carries out the commands of `kubernetes.sh on NODE`.
 answer() {
     for asked in "$cluster/asked/$name"/*.sh; do
         [ -e "$asked" ] || continue

@@ -121,7 +121,7 @@ pub fn read(path: &Path) -> Result<(Vec<Record>, bool), String> {
 
 /// Takes the end of a line off.
 trait PopEnd {
-    /// Whether there was one.
+    /// True if there was one.
     fn pop_if_end(&mut self) -> bool;
 }
 

@@ -150,7 +150,7 @@ const CHANCE: &[&str] = &[
     "compare",
 ];
 
-/// Whether it is chance that the field called `name` is not zero.
+/// True if it is chance that the field called `name` is not zero.
 pub fn is_chance(name: &str) -> bool {
     CHANCE.contains(&name)
 }

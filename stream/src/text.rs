@@ -229,7 +229,7 @@ fn command_name(input: &[u8]) -> String {
     name
 }
 
-/// Whether the name of a field says that it is bits which no field owns.
+/// True if the name of a field says that it is bits which no field owns.
 pub fn is_reserved(field: &str) -> bool {
     field.rsplit('.').next().is_some_and(|last| last.starts_with(RESERVED) && last.contains('@'))
 }

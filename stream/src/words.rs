@@ -216,7 +216,7 @@ impl Allowed {
         self.0.len()
     }
 
-    /// Whether there are none.
+    /// True if there are none.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }

@@ -94,7 +94,7 @@ impl Identity {
         Ok(Self(stat.st_dev, stat.st_ino, stat.st_mode & libc::S_IFMT))
     }
 
-    /// Whether a descriptor is of that file.
+    /// True if a descriptor is of that file.
     pub fn is(self, fd: BorrowedFd<'_>) -> bool {
         Self::of(fd).is_ok_and(|other| other == self)
     }

@@ -78,7 +78,7 @@ pub trait Contender {
     /// Carries out a full memory barrier here and in every thread whose runner is [`steady`](Self::steady), in this
     /// party and all others.
     fn barrier(&mut self);
-    /// Whether `party` still lives. Called only when it holds a lock for long, or has a seat that another needs.
+    /// True if `party` still lives. Called only when it holds a lock for long, or has a seat that another needs.
     fn alive(&mut self, party: Party) -> bool;
     /// Yields the processor while `holder` has a lock that this runner waits for, the `times`th time since the lock
     /// changed hands. True if the holder is stopped, so that the wait may be without end.

@@ -68,7 +68,7 @@ const TAKEN: u32 = 1 << 31;
 pub struct Dead(pub [Option<Party>; 2]);
 
 impl Dead {
-    /// Whether there are any.
+    /// True if there are any.
     #[inline(always)]
     pub fn is_any(&self) -> bool {
         self.0 != [None; 2]
@@ -198,14 +198,14 @@ impl Lock {
         self.owner_inside().or_else(held)
     }
 
-    /// Whether it is owned by another runner than `host`'s.
+    /// True if it is owned by another runner than `host`'s.
     #[inline]
     pub fn is_anothers<C: Contender + ?Sized>(&self, host: &C) -> bool {
         let owner = self.owner.load(Relaxed);
         owner != 0 && host.steady().is_none_or(|me| me.0 != owner as u16)
     }
 
-    /// Whether `party` holds or owns it.
+    /// True if `party` holds or owns it.
     pub fn is_of(&self, party: Party) -> bool {
         let is = |word: &AtomicU32| word.load(Acquire) as u16 == party.0;
         is(&self.holder) || is(&self.owner)

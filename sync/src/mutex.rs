@@ -163,7 +163,7 @@ mod budget {
     /// One more than the revocations left; 0: not known yet.
     static LEFT: AtomicU32 = AtomicU32::new(0);
 
-    /// Whether a mutex may be given an owner: where threads can be told apart and the kernel has the barrier.
+    /// True if a mutex may be given an owner: where threads can be told apart and the kernel has the barrier.
     #[cold]
     pub fn is_left() -> bool {
         if LEFT.load(Relaxed) == 0 {

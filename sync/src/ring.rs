@@ -34,7 +34,7 @@ impl<const SLOTS: usize> Ring<'_, SLOTS> {
         ((n / SLOTS as u32) as u16).wrapping_add(1)
     }
 
-    /// Whether frame `n` is there, by the `word` of its slot.
+    /// True if frame `n` is there, by the `word` of its slot.
     #[inline(always)]
     pub fn is_there(word: &AtomicU16, n: u32) -> bool {
         word.load(SeqCst) == Self::lap(n)
@@ -52,7 +52,7 @@ impl<const SLOTS: usize> Ring<'_, SLOTS> {
         }
     }
 
-    /// Whether a frame waits to be taken, by the words of the slots of frames: for whoever has no lock.
+    /// True if a frame waits to be taken, by the words of the slots of frames: for whoever has no lock.
     #[inline(always)]
     pub fn waits<'w>(&self, word: impl FnOnce(u32) -> &'w AtomicU16) -> bool {
         let next = self.head.load(Acquire);

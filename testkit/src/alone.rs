@@ -44,7 +44,7 @@ macro_rules! alone {
     };
 }
 
-/// Whether the test in which the function `here` lies ran in another process just now; if not, this process is its own.
+/// True if the test in which the function `here` lies ran in another process just now; if not, this process is its own.
 ///
 /// # Panics
 ///

@@ -40,7 +40,7 @@ pub fn read(dir: &Path, name: &str) -> String {
     std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
 }
 
-/// Whether these are the headers of Linux 6.1, which hold us in both directions; newer ones add fields we need not know,
+/// True if these are the headers of Linux 6.1, which hold us in both directions; newer ones add fields we need not know,
 /// and drop names.
 pub fn is_reference(dir: &Path) -> bool {
     dir.to_string_lossy().contains("linux-headers-6.1.")

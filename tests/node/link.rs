@@ -18,7 +18,7 @@ struct Joined {
     nodes: [Node; 2],
     links: Vec<Running>,
     sockets: PathBuf,
-    /// Whether frames are lost on the way, on purpose.
+    /// True if frames are lost on the way, on purpose.
     loses: bool,
     /// Keeps the tests apart.
     _turn: Node,

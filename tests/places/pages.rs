@@ -199,7 +199,7 @@ fn pasted(page: &str, begins: &str, needs: &[&str], prints: &[&str]) {
         .for_each(|words| assert!(said.contains(words), "{page}: expected {words:?} of\n{block}in\n{said}"));
 }
 
-/// Whether a program of perftest listens.
+/// True if a program of perftest listens.
 fn listens() -> bool {
     let sockets = |file| fs::read_to_string(file).unwrap_or_default();
     // 18515 in the state LISTEN: proc_pid_net(5).

@@ -57,7 +57,7 @@ impl Mapped {
             }
         }
     }
-    /// Whether nothing is mapped.
+    /// True if nothing is mapped.
     pub fn is_empty(&self) -> bool {
         self.ranges.is_empty()
     }

@@ -66,7 +66,7 @@ impl Words {
     pub fn len(&self) -> usize {
         self.len
     }
-    /// Whether there are none.
+    /// True if there are none.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
@@ -330,7 +330,7 @@ pub fn pair(
     Ok((a, b))
 }
 
-/// Whether a completion is the end of a connection whose peer is gone.
+/// True if a completion is the end of a connection whose peer is gone.
 pub fn is_peer_gone(status: WcStatus) -> bool {
     status == WcStatus::RetryExcErr
 }

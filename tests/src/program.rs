@@ -13,7 +13,7 @@ use std::{
     time::Duration,
 };
 
-/// Whether this process, and programs it starts, have CAP_NET_RAW in effect: raw packet queue pairs and flows need it.
+/// True if this process, and programs it starts, have CAP_NET_RAW in effect: raw packet queue pairs and flows need it.
 pub fn may_send_raw() -> bool {
     const NET_RAW: u32 = 13;
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();

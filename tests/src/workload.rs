@@ -53,7 +53,7 @@ struct Kind {
     /// What the client's command adds to the server's, or the whole of it.
     client: Result<&'static str, &'static str>,
     meets: Meets,
-    /// Whether the client notices that its server was killed, and ends.
+    /// True if the client notices that its server was killed, and ends.
     notices: bool,
     /// Datagrams, which may be lost: the pair need not complete.
     lossy: bool,
@@ -290,7 +290,7 @@ impl Traffic<'_> {
 }
 
 impl Pair {
-    /// Whether it goes on. Fails if it does though it should have ended.
+    /// True if it goes on. Fails if it does though it should have ended.
     fn go_on(&mut self, node: &Node) -> Result<bool, String> {
         let now = Instant::now();
         let ended = self.sides.each_mut().map(|side| side.as_mut().is_none_or(Running::ended));

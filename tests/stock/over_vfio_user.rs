@@ -326,7 +326,7 @@ fn a_connection_to_a_guest_lasts_although_nothing_shows_that_its_manager_lives()
     guest.expect("listening", SOON).unwrap();
     let mut host = served.node.start(&[&program, "127.0.0.2", "127.0.0.1"]);
     guest.expect("connected", SOON).unwrap();
-    // Whether peers live is looked at every half second.
+    // True if peers live is looked at every half second.
     sleep(Duration::from_secs(2));
     host.kill();
     assert_eq!(host.end(), "established\n");

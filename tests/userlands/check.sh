@@ -23,7 +23,7 @@ die() { echo "userlands: $*" >&2; exit 1; }
 [ -x "$built/examples/probe" ] || die "expected $built/examples/probe (cargo build --release --examples), found none"
 
 # --- layout -------------------------------------------------------------------------------------------------------
-# What each release is known to have; sid moves on, so there only an unknown layout is a failure.
+# The layouts that each release is known to have; sid moves on, so there only an unknown layout is a failure.
 case $suite in
 bookworm) expected="operations 76 (since v36), verbs_context 648 bytes, comp_mask of verbs_qp at 352" ;;
 trixie) expected="operations 76 (since v36), verbs_context 648 bytes, comp_mask of verbs_qp at 360" ;;

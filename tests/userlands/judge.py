@@ -92,7 +92,7 @@ def one(device, file, done):
     global OUT
     # Some tests hand what cannot be packed to processes of their own, as only a fork can; newer Python does not by itself.
     multiprocessing.set_start_method('fork', force=True)
-    # What the tests print must not mix with our lines.
+    # Lines of the tests must not mix with ours.
     OUT = os.fdopen(os.dup(1), 'w')
     os.dup2(2, 1)
     sys.path[:0] = [HERE, os.path.join(HERE, 'tests')]

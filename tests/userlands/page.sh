@@ -1,5 +1,5 @@
 #!/bin/sh
-# What rdma-core's tests said, and the page with their counts. Called by scripts/userlands.sh and check.sh.
+# Shows the output of rdma-core's tests, and the page with their counts. Called by scripts/userlands.sh and check.sh.
 #
 #   page.sh show|worse|write SUITE=ROWS..
 #

@@ -120,7 +120,7 @@ impl Header {
         Command(self.command)
     }
 
-    /// Whether the sender wants no reply.
+    /// True if the sender wants no reply.
     pub fn no_reply(&self) -> bool {
         self.flags & NO_REPLY != 0
     }

@@ -232,7 +232,7 @@ impl Sender {
         sys::shutdown(self.socket.as_fd());
     }
 
-    /// Whether the other end is gone.
+    /// True if the other end is gone.
     pub fn is_closed(&self) -> bool {
         sys::hung_up(self.socket.as_fd())
     }

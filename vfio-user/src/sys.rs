@@ -140,7 +140,7 @@ pub fn any_readable<const N: usize>(
     }
 }
 
-/// Whether the other end is gone.
+/// True if the other end is gone.
 pub fn hung_up(socket: BorrowedFd<'_>) -> bool {
     let mut one = libc::pollfd { fd: socket.as_raw_fd(), events: 0, revents: 0 };
     // SAFETY: one structure that lives across the call.

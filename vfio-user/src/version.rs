@@ -21,7 +21,7 @@ pub struct Capabilities {
     pub max_dma_maps: u64,
     /// Page sizes of DMA windows, or'ed together.
     pub pgsizes: u64,
-    /// Whether `REGION_WRITE_MULTI` is supported.
+    /// True if `REGION_WRITE_MULTI` is supported.
     pub write_multiple: bool,
 }
 

@@ -77,7 +77,7 @@ impl Child {
         Pid::from_raw(self.process.id() as i32)
     }
 
-    /// Whether it has ended, and still has its number.
+    /// True if it has ended, and still has its number.
     fn is_over(&self) -> bool {
         let how = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
         !matches!(waitid(Id::Pid(self.pid()), how), Ok(WaitStatus::StillAlive))

@@ -125,7 +125,7 @@ impl Console {
         Ok(Self { arguments, theirs, lines })
     }
 
-    /// Whether the guest has a terminal.
+    /// True if the guest has a terminal.
     pub fn is_terminal(&self) -> bool {
         self.lines.terminal.is_some()
     }

@@ -141,7 +141,7 @@ fn watch(
     Ok(asked.map_or(status, |(signal, _)| (128 + signal) as u8))
 }
 
-/// Whether the kernel's memory has room: a file in shared memory that would end it by SIGBUS later.
+/// Checks that the kernel's memory has room: a file in shared memory that would end it by SIGBUS later.
 fn has_room(bytes: u64) -> Result<(), String> {
     let place = kernel::memory_place();
     match dir::free_bytes(&place) {

@@ -26,7 +26,7 @@ for share in /run/shares/*; do
     mkdir -p "$at"
     mount --move "$share" "$at"
 done
-# What is mounted in one namespace appears in others, as programs that make containers expect.
+# A mount of one namespace appears in others, as programs that make containers expect.
 mount --make-rshared /
 # Without iproute2 in the root there is no loopback.
 ip link set lo up
@@ -69,7 +69,7 @@ else
 fi
 status=$?
 
-# What the command left behind ends, kindly if it can.
+# Processes that the command left behind end, kindly if they can.
 kill -s TERM -- -1
 (trap '' TERM; sleep 2; kill -s KILL -- -1) &
 if [ -e $here/terminal ]; then

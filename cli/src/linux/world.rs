@@ -97,7 +97,7 @@ impl Drop for World {
     }
 }
 
-/// Whether a kernel's command line can name it.
+/// True if a kernel's command line can name it.
 fn is_plain(path: &Path) -> bool {
     path.as_os_str().as_bytes().iter().all(|byte| byte.is_ascii_alphanumeric() || b"._-/".contains(byte))
 }

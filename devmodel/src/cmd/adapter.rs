@@ -16,7 +16,7 @@ const IEEE_VENDOR: u32 = 0x02c9;
 /// Parameter set id (PSID): not one of a real card.
 const BOARD: &[u8; 16] = b"IRONVERBS0000001";
 
-/// Whether the command is about the caller. The PF also enables its VFs, before they are there; a VF brings itself up, so
+/// True if the command is about the caller. The PF also enables its VFs, before they are there; a VF brings itself up, so
 /// there is nothing else to do.
 fn is_self(call: &Call<'_, '_, '_>, function_id: u16) -> Done<bool> {
     let manages = call.func.fid() == 0 && function_id < call.func.region().functions().into();

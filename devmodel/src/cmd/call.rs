@@ -74,12 +74,12 @@ impl Call<'_, '_, '_> {
         self.step.host.party()
     }
 
-    /// Whether the caller may use an object of `uid`.
+    /// True if the caller may use an object of `uid`.
     pub fn may_use(&self, uid: u16) -> bool {
         self.uid == 0 || uid == self.uid
     }
 
-    /// Whether the caller's user context was given the right `cap`.
+    /// True if the caller's user context was given the right `cap`.
     pub fn has_right(&self, cap: u32) -> bool {
         self.func.row::<UctxRow>(self.uid.into()).is_some_and(|row| row.cap & cap == cap)
     }
@@ -103,7 +103,7 @@ impl Call<'_, '_, '_> {
         }
     }
 
-    /// Whether what the function's driver has is everybody's.
+    /// True if what the function's driver has is everybody's.
     fn is_shared(&self, uid: u16) -> bool {
         uid == 0 && !self.step.config.strict.uid
     }

@@ -71,7 +71,7 @@ pub(super) const QUERY: &[u16] = &{
     all
 };
 
-/// Whether operands and results of atomics are in the host's byte order (`atomic_req_8b_endianness_mode` 1).
+/// True if operands and results of atomics are in the host's byte order (`atomic_req_8b_endianness_mode` 1).
 fn atomic_host_endian(func: &Func<'_>) -> bool {
     func.function().caps_set[FunctionRow::SET_ATOMIC_ENDIANNESS] != 0
 }

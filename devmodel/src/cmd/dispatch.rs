@@ -1,4 +1,4 @@
-//! Whether a command is allowed, by its line in the table.
+//! True if a command is allowed, by its line in the table.
 
 use super::{
     call::{Call, SHARED_UID},

@@ -24,7 +24,7 @@ fn members(func: &Func<'_>, gid: [u8; 16]) -> usize {
     func.live::<GroupRow>().iter().filter(|i| is_this(i)).count()
 }
 
-/// Whether a GID names a group: an IPv6 multicast address, or an IPv4 one in mapped form.
+/// True if a GID names a group: an IPv6 multicast address, or an IPv4 one in mapped form.
 fn is_group(gid: [u8; 16]) -> bool {
     gid[0] == MULTICAST || gid[..12] == MAPPED && gid[12] >> 4 == 0xe
 }

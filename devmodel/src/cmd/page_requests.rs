@@ -81,7 +81,7 @@ fn surplus(func: &Func<'_>, config: &Config) -> u32 {
     func.function().pages_held.saturating_sub(wanted as u32)
 }
 
-/// Whether the command of `slot` waits until pages were given. Otherwise pages may be given back beside it.
+/// True if the command of `slot` waits until pages were given. Otherwise pages may be given back beside it.
 pub(super) fn puts_off(func: &mut Func<'_>, config: &Config, opcode: Opcode, slot: u32) -> bool {
     if opcode == Opcode::DestroyEq {
         // Whoever takes everything down is asked for more, and nobody waits for the answer.
@@ -147,7 +147,7 @@ pub(super) fn forget(func: &mut Func<'_>) {
     *func.function_mut(|f| &mut f.empty_takes) = 0;
 }
 
-/// Whether pages that are asked back after the function was taken down are not there yet.
+/// True if pages that are asked back after the function was taken down are not there yet.
 pub(super) fn answers_with_none(func: &mut Func<'_>) -> bool {
     let takes = func.function_mut(|f| &mut f.empty_takes);
     *takes = takes.saturating_add(1);

@@ -269,7 +269,7 @@ pub(super) fn show(row: &QpRow) -> QpContext {
     c
 }
 
-/// Whether the driver chooses UDP source ports (`sw_r_roce_src_udp_port`).
+/// True if the driver chooses UDP source ports (`sw_r_roce_src_udp_port`).
 pub(super) fn source_port(func: &Func<'_>) -> bool {
     func.function().caps_set[FunctionRow::SET_SOURCE_PORT] != 0
 }

@@ -54,7 +54,7 @@ pub(crate) fn delayed(func: &mut Func<'_>, step: &mut Step<'_>) {
     }
 }
 
-/// Whether commands may be put off.
+/// Says if commands may be put off.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Wait {
     /// They may.
@@ -65,7 +65,7 @@ enum Wait {
     InVain,
 }
 
-/// Whether the command `input` in `slot` is carried out another time, on an adapter that is as strict as a card.
+/// True if the command `input` in `slot` is carried out another time, on an adapter that is as strict as a card.
 #[cold]
 fn is_put_off(func: &mut Func<'_>, step: &Step<'_>, slot: u32, input: &[u8]) -> bool {
     let (strict, opcode) = (step.config.strict, CmdIn::read(input).opcode());

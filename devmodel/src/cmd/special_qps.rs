@@ -20,7 +20,7 @@ fn which(service: ServiceType) -> Option<usize> {
     }
 }
 
-/// Whether the caller may have one of this service, if that is a special one.
+/// True if the caller may have one of this service, if that is a special one.
 pub(super) fn may_create(call: &Call<'_, '_, '_>, service: ServiceType) -> bool {
     let Some(number) = which(service) else { return true };
     let there = special_qps(call.func, number);

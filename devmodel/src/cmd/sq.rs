@@ -29,7 +29,7 @@ pub(super) const ERROR: u8 = 3;
 /// Where the contexts of both kinds of queues keep their state, in the first dword.
 pub(super) const STATE: (usize, usize) = (23, 20);
 
-/// Whether a queue may go from one state to the other (PRM: RQ and SQ states).
+/// True if a queue may go from one state to the other (PRM: RQ and SQ states).
 pub(super) fn may_go(from: u8, to: u8) -> bool {
     from == to && to != RESET || matches!((from, to), (RESET, READY) | (_, RESET) | (_, ERROR))
 }

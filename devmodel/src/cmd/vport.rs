@@ -34,7 +34,7 @@ pub(super) const ESWITCH: u16 = 1;
 /// See [`VNIC`].
 pub(super) const UPLINK: u16 = 2;
 
-/// Whether the function manages the e-switch: the PF, where there can be VFs.
+/// True if the function manages the e-switch: the PF, where there can be VFs.
 pub(super) fn manages(func: &Func<'_>) -> bool {
     func.fid() == 0 && func.region().functions() > 1
 }

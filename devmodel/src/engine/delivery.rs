@@ -49,13 +49,13 @@ pub(super) fn payload_of<'p>(frame: &'p Frame, from: u8, staged: &'p [u8]) -> Sl
     }
 }
 
-/// Whether a runner that has a frame of `from` (`None`: from outside) for `to` may run `to`: its party uses one of the two.
+/// True if a runner that has a frame of `from` (`None`: from outside) for `to` may run `to`: its party uses one of the two.
 #[inline]
 fn may_run(host: &mut dyn Host, from: Option<u8>, to: u8) -> bool {
     from.is_none_or(|from| host.uses(Rid(from))) || host.uses(Rid(to))
 }
 
-/// Whether a frame's payload still lies in its sender's memory.
+/// True if a frame's payload still lies in its sender's memory.
 #[inline]
 fn is_by_reference(frame: &Frame) -> bool {
     matches!(frame.payload, Payload::Pieces(..))
@@ -384,7 +384,7 @@ impl Adapter {
         parsed.map_or(64, |h| h.payload_start()).min(whole.len())
     }
 
-    /// Whether somebody wants a copy of every frame.
+    /// True if somebody wants a copy of every frame.
     #[inline]
     pub(super) fn is_captured(&self) -> bool {
         OutletRing::of(self.region(), Outlet::Capture).is_open()

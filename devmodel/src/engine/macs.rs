@@ -52,12 +52,12 @@ impl Macs {
         self.owners.get(&mac).copied()
     }
 
-    /// Whether a function has `mac`: born with it, given it, or listed by its driver.
+    /// True if a function has `mac`: born with it, given it, or listed by its driver.
     pub fn has(&self, mac: [u8; 6]) -> bool {
         self.owners.contains_key(&mac)
     }
 
-    /// Whether a function takes unicast frames for others.
+    /// True if a function takes unicast frames for others.
     pub fn takes_strangers(&self) -> bool {
         self.strangers
     }

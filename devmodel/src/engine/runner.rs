@@ -503,7 +503,7 @@ fn tell(watch: &mut Trace, event: &TraceEvent<'_>) {
     watch(event);
 }
 
-/// Whether frames may be for agents within the chip, which are there without a driver: on InfiniBand.
+/// True if frames may be for agents within the chip, which are there without a driver: on InfiniBand.
 #[cold]
 fn has_agents(config: &Config) -> bool {
     config.link_layer == LinkLayer::Infiniband
@@ -546,7 +546,7 @@ fn next_without_dma(func: &mut Func<'_>, config: &Config) -> Option<Job> {
 }
 
 impl Adapter {
-    /// Whether `fid` has anything to do at `now`, without its lock.
+    /// True if `fid` has anything to do at `now`, without its lock.
     #[inline]
     pub fn has_work(&self, fid: u8, now: u64) -> bool {
         let region = self.region();

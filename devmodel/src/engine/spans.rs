@@ -139,7 +139,7 @@ impl Part {
         }
     }
 
-    /// Whether it is a wait for something else.
+    /// True if it is a wait for something else.
     pub fn is_wait(self) -> bool {
         matches!(
             self,

@@ -43,7 +43,7 @@ impl Tags {
         }
     }
 
-    /// Whether nothing changes.
+    /// True if nothing changes.
     pub(super) fn is_none(&self) -> bool {
         self.off == 0 && self.count == 0
     }
@@ -81,7 +81,7 @@ impl FlowEntryRow {
         (count(Self::POP, Self::POP_2), &self.push[..count(Self::PUSH, Self::PUSH_2)])
     }
 
-    /// Whether `tag` can be put on a frame.
+    /// True if `tag` can be put on a frame.
     pub(crate) fn is_tag(tag: u32) -> bool {
         matches!(tag >> 16, CUSTOMER | SERVICE)
     }

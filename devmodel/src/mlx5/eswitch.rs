@@ -46,7 +46,7 @@ pub(crate) fn take_over(func: &mut Func<'_>, config: &Config) {
     }
 }
 
-/// Whether the manager keeps the link of the function's port down.
+/// True if the manager keeps the link of the function's port down.
 pub(crate) fn is_held_down(func: &Func<'_>) -> bool {
     func.region().vport(func.fid()).admin_state == DOWN + 1
 }

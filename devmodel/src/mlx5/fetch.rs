@@ -195,7 +195,7 @@ fn read(w: &mut Work<'_, '_, '_>, index: u16) -> Result<CtrlSeg, (u8, Failure)> 
     Ok(ctrl)
 }
 
-/// Whether a bit is set in the WQE of `ds` segments at the front of `buffer` that no field owns.
+/// True if a bit is set in the WQE of `ds` segments at the front of `buffer` that no field owns.
 #[cold]
 pub(super) fn has_reserved(buffer: &[u8], ds: u8, service: ServiceType) -> bool {
     let whole = buffer.get(..usize::from(ds) * WQE_DS).unwrap_or_default();

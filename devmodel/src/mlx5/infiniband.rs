@@ -25,7 +25,7 @@ const MANAGEMENT_LANE: u8 = 15;
 const MAX_PAYLOAD: u32 = 128 << MTU_4096;
 
 impl Work<'_, '_, '_> {
-    /// Whether the port is one of an InfiniBand link.
+    /// True if the port is one of an InfiniBand link.
     #[inline]
     pub(crate) fn is_infiniband(&self) -> bool {
         self.step.config.link_layer == LinkLayer::Infiniband
@@ -38,7 +38,7 @@ impl Work<'_, '_, '_> {
         pkeys.get(usize::from(self.q.pkey_index)).copied().unwrap_or(0)
     }
 
-    /// Whether the QP takes packets with `pkey` on InfiniBand: QP1 those of any of the port's partitions (IBTA 9.6.1.4).
+    /// True if the QP takes packets with `pkey` on InfiniBand: QP1 those of any of the port's partitions (IBTA 9.6.1.4).
     #[cold]
     pub(super) fn takes_pkey(&mut self, pkey: u16) -> bool {
         let general = self.q.service == ServiceType::Qp1.raw();
@@ -138,7 +138,7 @@ pub(super) fn open<'p>(
     checked(headers, Icrc::of_route(bytes), data, icrc)
 }
 
-/// Whether a packet that came to the port is for one of its queue pairs; those for the switch or for agents of the port
+/// True if a packet that came to the port is for one of its queue pairs; those for the switch or for agents of the port
 /// are answered here.
 #[cold]
 pub(super) fn accept(func: &mut Func<'_>, step: &mut Step<'_>, packet: &Arrived<'_>) -> bool {

@@ -32,7 +32,7 @@ pub enum Job {
         uar: u32,
         /// Consumer index, 24 bits.
         ci: u32,
-        /// Whether the register also arms.
+        /// True if the register also arms.
         arm: bool,
     },
     /// A frame waits in the receive ring.

@@ -65,7 +65,7 @@ pub(crate) fn capacity(list: &[u8]) -> u64 {
     entries(list).map(|(_, _, len)| u64::from(len)).sum()
 }
 
-/// Whether every entry of a list may be used with `need`, whole.
+/// Checks that every entry of a list may be used with `need`, whole.
 #[inline]
 pub(crate) fn check(func: &Func<'_>, domain: Domain, list: &[u8], need: u8) -> Result<(), ListFault> {
     for (lkey, addr, len) in entries(list) {

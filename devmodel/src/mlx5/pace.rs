@@ -20,7 +20,7 @@ fn limit(func: &Func<'_>) -> u64 {
     func.region().vport(func.fid()).limit.into()
 }
 
-/// Whether a queue may send now. If so, and there is a limit, the step ends behind it, so that what it sent is noted.
+/// True if a queue may send now. If so, and there is a limit, the step ends behind it, so that what it sent is noted.
 #[cold]
 pub(crate) fn may_send(func: &Func<'_>, step: &mut Step<'_>) -> bool {
     let limited = limit(func) != 0;

@@ -14,7 +14,7 @@ use hwspec::{
 
 /// The one P_Key of the port: full member of the default partition.
 pub(crate) const PKEY: u16 = 0xffff;
-/// Whether a packet with P_Key `pkey` is of our partition. Two limited members would not be (IBTA 10.9.3); we are a full one.
+/// True if a packet with P_Key `pkey` is of our partition. Two limited members would not be (IBTA 10.9.3); we are a full one.
 fn is_same_partition(pkey: u16) -> bool {
     pkey & 0x7fff == PKEY & 0x7fff
 }
@@ -46,13 +46,13 @@ impl Work<'_, '_, '_> {
         Bth::from_words(first, u64::from(self.q.remote_qpn & 0xff_ffff) << 32 | u64::from(psn))
     }
 
-    /// Whether the QP takes packets with P_Key `pkey`.
+    /// True if the QP takes packets with P_Key `pkey`.
     #[inline]
     pub(crate) fn takes_partition(&mut self, pkey: u16) -> bool {
         if self.is_infiniband() { self.takes_pkey(pkey) } else { is_same_partition(pkey) }
     }
 
-    /// Whether a packet for this connected QP came over its connection (IBTA 9.6.1.5; annex A17: the IP header is the GRH).
+    /// True if a packet for this connected QP came over its connection (IBTA 9.6.1.5; annex A17: the IP header is the GRH).
     ///
     /// On RoCE its source must be the GID the QP is connected to and its destination the QP's own GID, in that GID's VLAN.
     /// Both are looked up in the QP's path and the table of addresses as they are now, for a program may have several GIDs

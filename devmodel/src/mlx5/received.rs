@@ -15,7 +15,7 @@ pub(crate) struct Packet<'p> {
     pub len: u32,
     /// Packets of a train, whose PSNs begin with that of the headers; 1 of any other.
     pub packets: u32,
-    /// Whether payload and pad together are whole words, as they must be (IBTA 9.2.4).
+    /// True if payload and pad together are whole words, as they must be (IBTA 9.2.4).
     pub padded: bool,
 }
 

@@ -51,13 +51,13 @@ fn order_of(fence: FenceMode) -> Order {
     }
 }
 
-/// Whether there is anything to send.
+/// True if there is anything to send.
 #[inline(always)]
 pub(crate) fn waiting(w: &Work<'_, '_, '_>) -> bool {
     w.q.requester.has_unsent() || w.q.sq_next != w.q.sq_pi
 }
 
-/// Whether requests go out just now.
+/// True if requests go out just now.
 #[inline(always)]
 fn may_send(w: &Work<'_, '_, '_>) -> bool {
     !w.q.requester.waits_rnr() && w.is_sending()

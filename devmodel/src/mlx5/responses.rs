@@ -17,7 +17,7 @@ use hwspec::{
     wire::{Aeth, AtomicAckEth, BthOpcode, Packet, Syndrome},
 };
 
-/// Whether anything is to be sent.
+/// True if anything is to be sent.
 #[inline]
 pub(crate) fn waiting(w: &Work<'_, '_, '_>) -> bool {
     w.q.responder.owes_answers() || w.q.responder.owes_ack()

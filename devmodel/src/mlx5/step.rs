@@ -170,7 +170,7 @@ impl Payload {
             Self::Pieces(n, pieces) => Piece::sum(&pieces[..*n as usize]),
         }
     }
-    /// Whether there are none.
+    /// True if there are none.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -198,7 +198,7 @@ pub(crate) struct CommandCompletion {
     pub slot: u32,
     pub at: Iova,
     pub entry: CmdQueueEntry,
-    /// Whether a command event queue was there when the command began.
+    /// True if a command event queue was there when the command began.
     pub event: bool,
     /// Resets of the function so far.
     pub resets: u32,
@@ -504,7 +504,7 @@ impl Step<'_> {
     }
 }
 
-/// Whether `next` goes on where `last` ends, at both ends, so that one move does for two.
+/// True if `next` goes on where `last` ends, at both ends, so that one move does for two.
 #[inline]
 fn joins(last: &Move, next: &Move) -> bool {
     let end = u64::from(last.len);

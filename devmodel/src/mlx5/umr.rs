@@ -97,7 +97,7 @@ pub(crate) fn carry_out(w: &mut Work<'_, '_, '_>, wqe: &Wqe) -> Result<(), Failu
     Ok(())
 }
 
-/// Whether user context `uid` may use what is `of` another: context 0 may use all.
+/// True if user context `uid` may use what is `of` another: context 0 may use all.
 fn may_use(uid: u16, of: u16) -> bool {
     uid == 0 || uid == of
 }
@@ -110,7 +110,7 @@ fn offset(umr: &UmrCtrlSeg) -> u64 {
     }
 }
 
-/// Whether this queue pair may change this key, and finds it as it expects.
+/// Checks that this queue pair may change this key, and finds it as it expects.
 fn check(w: &Work<'_, '_, '_>, wqe: &Wqe, umr: &UmrCtrlSeg, row: &MkeyRow) -> Result<(), Failure> {
     let mask = umr.mkey_mask();
     let free = row.access & access::FREE != 0;
@@ -192,7 +192,7 @@ fn change(row: &mut MkeyRow, context: &MkeyContextSeg, mask: MkeyMask) -> Result
     if usable { Ok(()) } else { Err(REFUSED) }
 }
 
-/// Whether the key is a memory window: made of one part of a region, by programs, who name no physical memory.
+/// True if the key is a memory window: made of one part of a region, by programs, who name no physical memory.
 fn is_window(w: &Work<'_, '_, '_>, row: &MkeyRow) -> bool {
     row.mode == AccessMode::Klm.raw()
         && w.q.service != ServiceType::RegUmr.raw()

@@ -134,7 +134,7 @@ impl<'r, 'h> Work<'_, 'r, 'h> {
         fid.filter(|fid| *fid < self.func.region().functions())
     }
 
-    /// Whether the peer can't answer because a program is stopped: one that holds the peer's function or its receive ring, or one
+    /// True if the peer can't answer because a program is stopped: one that holds the peer's function or its receive ring, or one
     /// that alone can take what waits there. On a card nobody would notice that: the adapter goes on when its users do not. Asked
     /// when the acknowledgement timer ran out.
     #[cold]

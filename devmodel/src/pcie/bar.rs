@@ -90,7 +90,7 @@ pub fn doorbell_half(offset: u64, value: u32) -> Option<Job> {
     }
 }
 
-/// Whether a write of 4 or, if `wide`, 8 bytes at `offset` of BAR0 rings a send queue.
+/// True if a write of 4 or, if `wide`, 8 bytes at `offset` of BAR0 rings a send queue.
 pub(crate) fn rings(offset: u64, wide: bool) -> bool {
     let acts = if wide { 0 } else { 4 };
     matches!(place(offset), Place::Uar(_, at) if UarRegister::at(at) == UarRegister::BlueFlame(acts))

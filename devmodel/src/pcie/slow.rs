@@ -30,14 +30,14 @@ pub(super) fn is_silent(func: &mut Func<'_>, config: &Config, now: u64) -> bool 
     now < func.function().woken + scaled(config, SILENCE)
 }
 
-/// Whether the firmware is still starting.
+/// True if the firmware is still starting.
 #[cold]
 pub(crate) fn initializes(func: &Func<'_>, config: &Config, now: u64) -> bool {
     let woken = func.function().woken;
     woken == 0 || now < woken + scaled(config, START)
 }
 
-/// Whether the command in `slot` is done later; then there is a timer for it.
+/// True if the command in `slot` is done later; then there is a timer for it.
 pub(crate) fn delays(func: &mut Func<'_>, config: &Config, now: u64, (slot, opcode): (u32, Opcode)) -> bool {
     if opcode != Opcode::EnableHca || func.function().hca_state != HcaState::Reset.raw() {
         return false;

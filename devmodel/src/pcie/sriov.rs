@@ -38,7 +38,7 @@ pub(super) fn writable(vfs_enabled: bool, at: usize) -> u32 {
     }
 }
 
-/// Whether VF enable is set.
+/// True if VF enable is set.
 pub(super) fn enabled(pf: &Func<'_>) -> bool {
     pf.function().config_dword(CONTROL) & VF_ENABLE != 0
 }
@@ -124,7 +124,7 @@ impl Adapter {
         enabled.map(|()| locked | 1)
     }
 
-    /// Whether there are other VFs than the PF's registers say: whoever was changing them has died at it.
+    /// True if there are other VFs than the PF's registers say: whoever was changing them has died at it.
     pub fn has_half_changed_vfs(&self) -> bool {
         let register = |at| self.region().config_dword(0, at);
         let enabled = register(CONTROL) & VF_ENABLE != 0;
@@ -143,7 +143,7 @@ impl Adapter {
         }
     }
 
-    /// Whether the PF's VF memory space enable is off; a VF that is reset keeps that. Looked at without the PF's lock: a program
+    /// Not 0 if the PF's VF memory space enable is off; a VF that is reset keeps that. Looked at without the PF's lock: a program
     /// that uses the PF and is stopped must not hold up the reset of a VF.
     pub(super) fn vf_memory_off(&self) -> u32 {
         if self.region().config_dword(0, CONTROL) & VF_MSE == 0 { FunctionRow::VF_MEMORY_OFF } else { 0 }

@@ -22,7 +22,7 @@ const ALWAYS: u32 = 2;
 const CHANGE: u32 = 4;
 
 impl Region {
-    /// Whether frames go by what the e-switch was told, and not by the addresses functions are born with.
+    /// True if frames go by what the e-switch was told, and not by the addresses functions are born with.
     #[inline(always)]
     pub(crate) fn is_switched(&self) -> bool {
         self.sync(0, Sync::Switch).load(Relaxed) & ACTIVE != 0

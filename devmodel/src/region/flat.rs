@@ -226,7 +226,7 @@ impl Region {
         self.geometry.functions
     }
 
-    /// Whether `fid` is powered and present.
+    /// True if `fid` is powered and present.
     #[inline]
     pub fn is_present(&self, fid: u8) -> bool {
         self.sync(fid, Sync::Present).load(std::sync::atomic::Ordering::Acquire) != 0

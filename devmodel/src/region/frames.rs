@@ -10,7 +10,7 @@ use crate::host::{Host, Rid};
 use sync::laboratory::{Site, step};
 
 impl<'r> Func<'r> {
-    /// Whether a frame is there to be taken.
+    /// True if a frame is there to be taken.
     #[inline]
     pub fn has_frame(&self) -> bool {
         is_there(self.region(), self.block(), self.function().rx_next)

@@ -471,7 +471,7 @@ impl<'r> Func<'r> {
         self.journal.noted_completion(noted)
     }
 
-    /// Whether the journal has room for another job of ordinary size.
+    /// True if the journal has room for another job of ordinary size.
     pub fn has_room(&self) -> bool {
         self.journal.has_room()
     }

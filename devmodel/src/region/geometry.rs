@@ -70,7 +70,7 @@ impl Geometry {
         log_capture: 16,
     };
 
-    /// Whether all sizes are in the range the interface can name (24-bit numbers adapter-wide).
+    /// True if all sizes are in the range the interface can name (24-bit numbers adapter-wide).
     pub fn is_sane(&self) -> bool {
         self.functions >= 1
             && self.functions <= FUNCTIONS

@@ -182,7 +182,7 @@ impl Journal {
         }
     }
 
-    /// Whether a job of ordinary size still fits.
+    /// True if a job of ordinary size still fits.
     #[inline]
     pub(super) fn has_room(&self) -> bool {
         let words = self.words();
@@ -233,7 +233,7 @@ impl Journal {
         }
     }
 
-    /// Whether nothing was noted since the last commit.
+    /// True if nothing was noted since the last commit.
     #[inline]
     pub(super) fn is_empty(&self) -> bool {
         let words = self.words();

@@ -39,7 +39,7 @@ impl Region {
         })
     }
 
-    /// Whether a driver has brought `fid` up: `INIT_HCA` was its last word.
+    /// True if a driver has brought `fid` up: `INIT_HCA` was its last word.
     pub fn is_running(&self, fid: u8) -> bool {
         self.look(fid, offset_of!(FunctionRow, hca_state)) == Some(HcaState::Running.raw())
     }

@@ -15,7 +15,7 @@ pub const WITHIN: Iova = 0xfffe << 48;
 /// First address of nothing: what is written there is gone, what is read there is zeros.
 pub const NOTHING: Iova = 0xffff << 48;
 
-/// Whether a bus address is the adapter's own.
+/// True if a bus address is the adapter's own.
 #[inline(always)]
 pub const fn is_within(at: Iova) -> bool {
     at >= WITHIN

@@ -42,7 +42,7 @@ enum Word {
     Since = 72,
     /// Bytes filled, free-running.
     Tail = 128,
-    /// Whether somebody takes from it, and what: [`CLOSED`], [`TAKEN`], [`DIVERTED`]. Mostly read.
+    /// Says if somebody takes from it, and what: [`CLOSED`], [`TAKEN`], [`DIVERTED`]. Mostly read.
     Open = 192,
 }
 
@@ -101,7 +101,7 @@ impl<'r> OutletRing<'r> {
         (0..OUTLET_LANES).map(move |index| this.lane(index))
     }
 
-    /// Whether somebody takes from it.
+    /// True if somebody takes from it.
     #[inline]
     pub fn is_open(&self) -> bool {
         self.lane(0).word(Word::Open).load(Relaxed) != CLOSED
@@ -145,7 +145,7 @@ impl<'r> OutletRing<'r> {
         if left < MAX_FRAME && is_stuck() { size } else { left }
     }
 
-    /// Whether a frame waits.
+    /// True if a frame waits.
     #[inline]
     pub fn waits(&self) -> bool {
         self.lanes().any(|lane| lane.waits())

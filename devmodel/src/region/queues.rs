@@ -132,7 +132,7 @@ impl Func<'_> {
         self.sync(Sync::Ready).store(1, Relaxed);
     }
 
-    /// Whether queues stay in the ready ring, because the port has sent as much as its rate allows for now.
+    /// True if queues stay in the ready ring, because the port has sent as much as its rate allows for now.
     #[inline]
     pub(crate) fn is_held(&self) -> bool {
         self.function().held != 0
@@ -187,7 +187,7 @@ impl Func<'_> {
         }
     }
 
-    /// Whether an entry of this kind lies in the heap; `None` if there is no such queue.
+    /// True if an entry of this kind lies in the heap; `None` if there is no such queue.
     fn is_timed(&self, index: u32, kind: TimerKind) -> Option<bool> {
         match kind {
             TimerKind::Connection(timer) => Some(self.row::<QpRow>(index)?.has(QpFlags::of_timer(timer))),
@@ -364,14 +364,14 @@ impl Func<'_> {
         self.sync(Sync::Ready).store((head != tail).into(), Relaxed);
     }
 
-    /// Whether index `index` of `R` was ever allocated.
+    /// True if index `index` of `R` was ever allocated.
     pub fn exists<R: Row>(&self, index: u32) -> bool {
         self.row::<R>(index).is_some()
     }
 }
 
 impl Region {
-    /// Whether a timer of `fid` may be due at `now` (ps), without its lock. Sure to say so within about a microsecond.
+    /// True if a timer of `fid` may be due at `now` (ps), without its lock. Sure to say so within about a microsecond.
     #[inline]
     pub fn timer_due(&self, fid: u8, now: u64) -> bool {
         match self.sync(fid, Sync::Timer).load(Acquire) {

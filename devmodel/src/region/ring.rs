@@ -31,7 +31,7 @@ fn word_of<'r>(region: &'r Region, block: &Block, n: u32) -> &'r AtomicU16 {
     unsafe { &(*slot_of(region, block, n)).lap }
 }
 
-/// Whether frame `n` is there.
+/// True if frame `n` is there.
 #[inline(always)]
 pub(super) fn is_there(region: &Region, block: &Block, n: u32) -> bool {
     Ring::is_there(word_of(region, block, n), n)
@@ -68,7 +68,7 @@ impl<'r> WireRing<'r> {
         self.region.block(self.fid).ring().free()
     }
 
-    /// Whether a frame waits.
+    /// True if a frame waits.
     #[inline]
     pub fn waits(&self) -> bool {
         let block = self.region.block(self.fid);

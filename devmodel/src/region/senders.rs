@@ -44,7 +44,7 @@ impl Region {
         }
     }
 
-    /// Whether frames that wait at `to`, or are in its holder's hands, may refer to memory of `from`.
+    /// True if frames that wait at `to`, or are in its holder's hands, may refer to memory of `from`.
     pub(crate) fn may_refer(&self, to: u8, from: u8) -> bool {
         self.senders(to, from / BITS).load(SeqCst) & 1 << (from % BITS) != 0
     }

@@ -64,7 +64,7 @@ pub enum SlotPayload<'a> {
 }
 
 impl Slot {
-    /// Whether pad and ICRC follow the payload, to be checked.
+    /// True if pad and ICRC follow the payload, to be checked.
     pub fn is_sealed(&self) -> bool {
         self.form & SEALED != 0
     }

@@ -54,7 +54,7 @@ pub(super) fn config_write(mut at: usize, mut data: &[u8], mut write: impl FnMut
     }
 }
 
-/// Whether a write to configuration space asks for a reset of the function.
+/// True if a write to configuration space asks for a reset of the function.
 pub(super) fn resets(at: usize, value: u32) -> bool {
     at & !3 == DEVICE_CONTROL && value << (8 * (at % 4)) & INITIATE_FLR != 0
 }

@@ -92,7 +92,7 @@ impl Messages {
     }
 }
 
-/// Whether `fd` is an eventfd. Writing to anything else could wait, or do harm.
+/// True if `fd` is an eventfd. Writing to anything else could wait, or do harm.
 fn is_eventfd(fd: &OwnedFd) -> bool {
     let link = fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd()));
     link.is_ok_and(|l| l == Path::new("anon_inode:[eventfd]"))

@@ -172,7 +172,7 @@ impl<F: Function> Misbehaving<F> {
         (0..32).filter(|slot| slots >> slot & 1 != 0 && !stuck(*slot)).fold(0, |bits, slot| bits | 1 << slot)
     }
 
-    /// Whether the time has come, but for what takes the function down.
+    /// True if the time has come, but for what takes the function down.
     fn is_due(&self, when: When) -> bool {
         match when {
             When::Always => true,

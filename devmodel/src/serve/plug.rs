@@ -92,7 +92,7 @@ impl Plug {
         self.shared.listener.path()
     }
 
-    /// Whether a client is plugged in.
+    /// True if a client is plugged in.
     pub fn in_use(&self) -> bool {
         matches!(*self.shared.client(), Client::Some(_))
     }

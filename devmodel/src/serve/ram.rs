@@ -22,7 +22,7 @@ pub(super) struct Ram {
     region: MmapRegion,
     /// Which file: device and inode.
     pub(super) file: (u64, u64),
-    /// Whether it may be written.
+    /// True if it may be written.
     pub(super) writable: bool,
 }
 /// File systems whose pages come from memory or a local disk. A page of any other may take for ever.
@@ -88,7 +88,7 @@ impl Ram {
         self.region.size() as u64
     }
 
-    /// Whether it was found cut short. What was copied before this answers `false` is as good as the client's memory.
+    /// True if it was found cut short. What was copied before this answers `false` is as good as the client's memory.
     #[inline]
     pub(super) fn is_torn(&self) -> bool {
         self.torn.is_set()

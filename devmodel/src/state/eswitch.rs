@@ -61,7 +61,7 @@ impl VportRow {
     /// In `events`: there was a change since the last that was told.
     pub const MISSED: u32 = 1 << 30;
 
-    /// Whether frames of the function, or for it, are treated otherwise than without these settings.
+    /// True if frames of the function, or for it, are treated otherwise than without these settings.
     pub fn treats_frames(&self) -> bool {
         let down = self.admin_state == 1;
         let tagged = self.insert != 0 || self.strip != 0;

@@ -228,19 +228,19 @@ impl FunctionRow {
     /// See [`SET_UAR_4K`](Self::SET_UAR_4K).
     pub(crate) const SET_SOURCE_PORT: usize = 3;
 
-    /// Whether the function may transfer data and interrupt.
+    /// True if the function may transfer data and interrupt.
     #[inline]
     pub(crate) fn may_dma(&self) -> bool {
         self.pci_command & Self::BUS_MASTER != 0
     }
 
-    /// Whether BAR0 of the function answers.
+    /// True if BAR0 of the function answers.
     #[inline]
     pub(crate) fn bar_answers(&self) -> bool {
         self.pci_command & (Self::MEMORY_SPACE | Self::VF_MEMORY_OFF) == Self::MEMORY_SPACE
     }
 
-    /// Whether registers of BAR0 that make the function transfer data do so.
+    /// True if registers of BAR0 that make the function transfer data do so.
     #[inline]
     pub(crate) fn rings(&self) -> bool {
         self.bar_answers() && self.may_dma()

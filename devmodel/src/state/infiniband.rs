@@ -99,19 +99,19 @@ impl IbPort {
         Some(gid)
     }
 
-    /// Whether `gid` is one of the port's, with its prefix or the link-local one (IBTA 4.1.1).
+    /// True if `gid` is one of the port's, with its prefix or the link-local one (IBTA 4.1.1).
     pub fn has_gid(&self, gid: &[u8; 16]) -> bool {
         (0..self.guids.len()).any(|index| self.is_gid(index, gid))
     }
 
-    /// Whether `gid` is the port's GID of that index, with its prefix or the link-local one (IBTA 4.1.1).
+    /// True if `gid` is the port's GID of that index, with its prefix or the link-local one (IBTA 4.1.1).
     pub fn is_gid(&self, index: usize, gid: &[u8; 16]) -> bool {
         let (prefix, guid) = gid.split_at(8);
         let near = prefix == self.gid_prefix || prefix == DEFAULT_PREFIX;
         near && guid != [0; 8] && self.guids.get(index).is_some_and(|own| own == guid)
     }
 
-    /// Whether a packet with `pkey` is for a member with `own`: the same partition, and not two limited members
+    /// True if a packet with `pkey` is for a member with `own`: the same partition, and not two limited members
     /// (IBTA 10.9.3).
     pub fn is_same_partition(own: u16, pkey: u16) -> bool {
         own & 0x7fff == pkey & 0x7fff && own & 0x7fff != 0 && (own | pkey) & 0x8000 != 0

@@ -192,7 +192,7 @@ impl QpRow {
         }
     }
 
-    /// Whether its service sends whole messages in single packets to whom each of them names.
+    /// True if its service sends whole messages in single packets to whom each of them names.
     pub fn is_datagram(&self) -> bool {
         matches!(ServiceType::from_raw(self.service), ServiceType::Ud | ServiceType::Qp0 | ServiceType::Qp1)
     }
@@ -210,7 +210,7 @@ impl QpRow {
         }
     }
 
-    /// Whether it is the target side of XRC.
+    /// True if it is the target side of XRC.
     #[cold]
     pub fn is_xrc_target(&self) -> bool {
         self.service == ServiceType::Xrc.raw() && self.has(QpFlags::NO_SQ)
@@ -226,7 +226,7 @@ impl QpRow {
         flags.set(flag, on);
         self.flags = flags.bits();
     }
-    /// Whether all of `flag` is set.
+    /// True if all of `flag` is set.
     pub fn has(&self, flag: QpFlags) -> bool {
         self.flags & flag.bits() == flag.bits()
     }

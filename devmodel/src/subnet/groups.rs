@@ -124,7 +124,7 @@ pub(super) fn query(region: &Region, mask: u64, want: &McMemberRecord) -> Vec<Ve
     matching.map(|(index, row)| record(index, &row, [0; 16], 0).bytes().to_vec()).collect()
 }
 
-/// Whether the properties asked for are the group's.
+/// True if the properties asked for are the group's.
 fn fits(row: &SubnetGroupRow, mask: u64, want: &McMemberRecord) -> bool {
     let is = |bit: u64, same: bool| mask & bit == 0 || same;
     is(QKEY, row.qkey == want.qkey())
@@ -286,7 +286,7 @@ fn end_if_empty(func: &mut Func<'_>, index: u32) {
     }
 }
 
-/// Whether the port of `fid` is in a multicast group; looked at without the lock of the PF, whose books these are.
+/// True if the port of `fid` is in a multicast group; looked at without the lock of the PF, whose books these are.
 pub(crate) fn is_in_a_group(region: &Region, fid: u8) -> bool {
     region.objects::<SubnetGroupRow>(0).any(|(_, row)| state_of(&row, fid) != 0)
 }

@@ -64,7 +64,7 @@ pub(super) fn refuse(request: &[u8; MAD_SIZE], status: u16) -> [u8; MAD_SIZE] {
     turned(request, status)
 }
 
-/// Whether the header is one this agent understands (IBTA 13.4.7): which status if not.
+/// Checks that the header is one this agent understands (IBTA 13.4.7), or answers with the status that says why not.
 pub(super) fn check_version(header: &MadHeader, class_version: u8) -> Answer<()> {
     let known = header.base_version() == mad::BASE_VERSION && header.class_version() == class_version;
     if known { Ok(()) } else { Err(mad::status::BAD_VERSION) }

@@ -17,7 +17,7 @@ fn pkeys(region: &Region, end: &End) -> Vec<u16> {
     }
 }
 
-/// Whether a port is in the partition of `pkey`.
+/// True if a port is in the partition of `pkey`.
 pub(super) fn is_member(region: &Region, end: &End, pkey: u16) -> bool {
     pkey & PARTITION != 0 && pkeys(region, end).iter().any(|own| own & PARTITION == pkey & PARTITION)
 }

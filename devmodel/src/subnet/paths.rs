@@ -22,7 +22,7 @@ use hwspec::{
     },
 };
 
-/// Whether a value of `have` is what `selector` and `want` ask for, if the mask has both bits.
+/// True if a value of `have` is what `selector` and `want` ask for, if the mask has both bits.
 pub(super) fn selected(mask: u64, bits: u64, selector: Selector, want: u8, have: u8) -> bool {
     if mask & bits != bits {
         return true;

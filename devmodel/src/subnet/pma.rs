@@ -26,7 +26,7 @@ pub(super) fn answer(func: &mut Func<'_>, request: &[u8; MAD_SIZE]) -> Option<[u
     reply(request, is_port(request), &f.counters, f.ib.link_downed)
 }
 
-/// Whether a request to clear counters is one of a port that is there.
+/// True if a request to clear counters is one of a port that is there.
 fn may_be_done(request: &[u8; MAD_SIZE]) -> bool {
     let header = MadHeader::from_bytes(prefix(request));
     check_version(&header, CLASS_VERSION).is_ok()
@@ -39,7 +39,7 @@ pub(super) fn port_select(request: &[u8; MAD_SIZE]) -> u8 {
     request[DATA + 1]
 }
 
-/// Whether the request selects a port of a function, which has one.
+/// True if the request selects a port of a function, which has one.
 pub(super) fn is_port(request: &[u8; MAD_SIZE]) -> bool {
     matches!(port_select(request), 1 | ALL_PORTS)
 }

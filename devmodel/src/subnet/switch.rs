@@ -86,7 +86,7 @@ fn port_fid(port: u8) -> Option<u8> {
     port.checked_sub(1)
 }
 
-/// Whether function `from` may change the port of `to`: the PF may change any, as the subnet's manager would, and each its
+/// True if function `from` may change the port of `to`: the PF may change any, as the subnet's manager would, and each its
 /// own. Without a management key nothing else keeps guests from one another's ports.
 pub(super) fn may_set(from: u8, to: Option<u8>) -> bool {
     from == 0 || Some(from) == to
@@ -99,7 +99,7 @@ fn out(region: &Region, port: u8, packet: &Smp) -> Way {
     }
 }
 
-/// Whether there is such a function.
+/// True if there is such a function.
 pub(super) fn is_up(region: &Region, fid: u8) -> bool {
     fid < region.functions() && region.is_present(fid)
 }

@@ -228,7 +228,7 @@ impl Congestion {
         (self.rate != 0 && self.next > now).then_some(self.next.min(raise))
     }
 
-    /// Whether the rate is that of the line: nothing is to be kept in mind.
+    /// True if the rate is that of the line: nothing is to be kept in mind.
     pub(crate) fn is_over(&self) -> bool {
         self.rate == 0
     }

@@ -18,14 +18,14 @@ pub(crate) struct Datagram {
     pub qkey: Option<u32>,
     /// Bytes of payload, pad excluded.
     pub len: u32,
-    /// Whether payload and pad together are whole words, as they must be (IBTA 9.2.4).
+    /// True if payload and pad together are whole words, as they must be (IBTA 9.2.4).
     pub padded: bool,
 }
 
 /// Who is to take it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Receiver {
-    /// Whether its state lets it take packets.
+    /// True if its state lets it take packets.
     pub ready: bool,
     /// It manages the subnet (QP0): it is in no partition and has no Q_Key (IBTA 9.6.1.1.1, 9.8.3).
     pub manages: bool,
@@ -47,7 +47,7 @@ pub(crate) enum Dropped {
     Malformed,
 }
 
-/// Whether a datagram is taken (IBTA 9.6.1, 9.8.3.2.1).
+/// True if a datagram is taken (IBTA 9.6.1, 9.8.3.2.1).
 pub(crate) fn check(
     datagram: &Datagram,
     receiver: &Receiver,

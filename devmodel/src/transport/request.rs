@@ -36,13 +36,13 @@ impl Kind {
         Self::FetchAdd,
     ];
 
-    /// Whether an answer with data is waited for, and not only an acknowledgement.
+    /// True if an answer with data is waited for, and not only an acknowledgement.
     #[inline(always)]
     pub(crate) fn is_answered(self) -> bool {
         self as u8 >= Self::Read as u8
     }
 
-    /// Whether it writes to the peer's memory.
+    /// True if it writes to the peer's memory.
     #[inline(always)]
     pub(crate) fn is_write(self) -> bool {
         matches!(self, Self::Write | Self::WriteImm)
@@ -118,7 +118,7 @@ impl Request {
         Kind::ALL[usize::from(self.kind & 7)]
     }
 
-    /// Whether it is a READ or an atomic.
+    /// True if it is a READ or an atomic.
     #[inline(always)]
     pub(crate) fn is_answered(&self) -> bool {
         self.packets != 0 && self.kind().is_answered()
@@ -143,7 +143,7 @@ pub(crate) struct Outgoing {
     /// The bytes of the message that it carries.
     pub from: u32,
     pub len: u32,
-    /// Whether it asks for an acknowledgement.
+    /// True if it asks for an acknowledgement.
     pub ask: bool,
 }
 
@@ -189,7 +189,7 @@ impl ReadResource {
     /// It was answered, and the requester asks again.
     pub const AGAIN: u32 = 2;
 
-    /// Whether `psn` is one of its answer's.
+    /// True if `psn` is one of its answer's.
     pub(crate) fn covers(&self, psn: Psn) -> bool {
         let ahead = psn.ahead_of(Psn::new(self.psn));
         ahead >= 0 && (ahead as u32) < self.packets

@@ -86,7 +86,7 @@ impl Requester {
         self.packet = 0;
     }
 
-    /// Whether an RNR NAK is waited out.
+    /// True if an RNR NAK is waited out.
     #[inline(always)]
     pub(crate) fn waits_rnr(&self) -> bool {
         self.timers.runs(Timer::Rnr)
@@ -98,7 +98,7 @@ impl Requester {
         self.retries_left < self.retry_count
     }
 
-    /// Whether congestion control limits the rate.
+    /// True if congestion control limits the rate.
     #[inline(always)]
     pub(crate) fn is_limited(&self) -> bool {
         self.flags & Self::LIMITED != 0
@@ -109,13 +109,13 @@ impl Requester {
         self.flags = if on { self.flags | Self::LIMITED } else { self.flags & !Self::LIMITED };
     }
 
-    /// Whether a request taken has packets to be sent.
+    /// True if a request taken has packets to be sent.
     #[inline(always)]
     pub(crate) fn has_unsent(&self) -> bool {
         self.send != self.tail
     }
 
-    /// Whether all that was ever sent is acknowledged.
+    /// True if all that was ever sent is acknowledged.
     #[inline(always)]
     pub(crate) fn is_acknowledged(&self) -> bool {
         self.una_psn == self.max_psn
@@ -126,20 +126,20 @@ impl Requester {
         Psn::new(self.una_psn)
     }
 
-    /// Whether an answer with `psn` can be of something under way: not of a PSN never sent, nor long settled (IBTA 9.7.5.1.1:
+    /// True if an answer with `psn` can be of something under way: not of a PSN never sent, nor long settled (IBTA 9.7.5.1.1:
     /// ghost acknowledges).
     #[inline(always)]
     fn is_under_way(&self, psn: Psn) -> bool {
         psn.ahead_of(Psn::new(self.max_psn)) < 0 && psn.ahead_of(self.una()) >= 0
     }
 
-    /// Whether there is a place for another request.
+    /// True if there is a place for another request.
     #[inline(always)]
     pub(crate) fn has_room(&self) -> bool {
         (self.tail.wrapping_sub(self.head) as usize) < Request::PER_QP
     }
 
-    /// Whether a request of `packets` PSNs may begin now; of no kind if it sends nothing.
+    /// True if a request of `packets` PSNs may begin now; of no kind if it sends nothing.
     #[inline(always)]
     pub(crate) fn admits(&self, kind: Option<Kind>, packets: u32, order: Order) -> bool {
         // IBTA 10.8.3.3: a fenced request waits for READs and atomics before it.
@@ -279,9 +279,9 @@ pub(crate) trait Requests {
     fn requester_mut(&mut self) -> &mut Requester;
     /// The request at a free-running index.
     fn request(&self, at: u32) -> Request;
-    /// Whether the state of the connection lets requests be sent again and answers be taken: RTS or SQD.
+    /// True if the state of the connection lets requests be sent again and answers be taken: RTS or SQD.
     fn is_sending(&self) -> bool;
-    /// Whether the connection is in error.
+    /// True if the connection is in error.
     fn has_ended(&self) -> bool;
     /// The time in picoseconds.
     fn now(&self) -> u64;

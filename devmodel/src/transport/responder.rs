@@ -111,7 +111,7 @@ impl Responder {
         self.rights = if on { self.rights | right.bits() } else { self.rights & !right.bits() };
     }
 
-    /// Whether all of `rights` are given.
+    /// True if all of `rights` are given.
     #[inline(always)]
     pub(crate) fn allows(&self, rights: Rights) -> bool {
         self.rights & rights.bits() == rights.bits()
@@ -123,13 +123,13 @@ impl Responder {
         self.send = self.tail;
     }
 
-    /// Whether an acknowledgement is owed.
+    /// True if an acknowledgement is owed.
     #[inline(always)]
     pub(crate) fn owes_ack(&self) -> bool {
         self.flags & Self::ACK_OWED != 0
     }
 
-    /// Whether READs or atomics are to be answered.
+    /// True if READs or atomics are to be answered.
     #[inline(always)]
     pub(crate) fn owes_answers(&self) -> bool {
         self.send != self.tail
@@ -230,7 +230,7 @@ pub(crate) trait Packet {
     fn reth(&self) -> Option<Reth>;
     /// Operands of an atomic.
     fn atomic(&self) -> Option<AtomicEth>;
-    /// Whether immediate data follow the headers.
+    /// True if immediate data follow the headers.
     fn has_imm(&self) -> bool;
     /// Bytes of payload, pad excluded.
     fn len(&self) -> u32;
@@ -238,7 +238,7 @@ pub(crate) trait Packet {
     fn packets(&self) -> u32 {
         1
     }
-    /// Whether payload and pad together are whole words, as they must be (IBTA 9.2.4).
+    /// True if payload and pad together are whole words, as they must be (IBTA 9.2.4).
     fn is_padded(&self) -> bool;
 }
 
@@ -270,11 +270,11 @@ pub(crate) trait Responses: Sized {
     fn abort_receive(&mut self);
     /// Puts a packet of a SEND into the receive in use, and completes the receive with the message's last.
     fn receive(&mut self, packet: &Self::Packet<'_>) -> Result<(), Refusal>;
-    /// Whether the peer may do what `right` says with these bytes of our memory.
+    /// True if the peer may do what `right` says with these bytes of our memory.
     fn reaches(&self, rkey: u32, va: u64, len: u32, right: Rights) -> bool;
     /// True if the bytes of our memory that the first packet of an answer carries are there; asked when the peer did not get them.
     fn is_there(&mut self, rkey: u32, va: u64, len: u32) -> bool;
-    /// Whether the whole range of a WRITE is checked with its first packet, as the specification has it, or each packet's own.
+    /// True if the whole range of a WRITE is checked with its first packet, as the specification has it, or each packet's own.
     fn checks_ahead(&self) -> bool;
     /// Puts a packet of the WRITE `message` into memory.
     fn write(&mut self, packet: &Self::Packet<'_>, message: &Message) -> Result<(), Refusal>;
@@ -521,7 +521,7 @@ pub(crate) fn access<X: Responses>(x: &mut X) -> Refusal {
     Refusal::ACCESS
 }
 
-/// Whether a READ or atomic more is within what there are resources for (IBTA 9.7.4.1.3). Those that are answered and only
+/// True if a READ or atomic more is within what there are resources for (IBTA 9.7.4.1.3). Those that are answered and only
 /// replayed do not count.
 fn has_resource<X: Responses>(x: &X) -> bool {
     let q = x.responder();

@@ -44,13 +44,13 @@ impl Timers {
         }
     }
 
-    /// Whether `timer` runs.
+    /// True if `timer` runs.
     #[inline(always)]
     pub(crate) fn runs(&self, timer: Timer) -> bool {
         self.0[timer as usize] != 0
     }
 
-    /// Whether `timer` runs and has run out at `now`.
+    /// True if `timer` runs and has run out at `now`.
     pub(crate) fn is_due(&self, timer: Timer, now: u64) -> bool {
         self.deadline(timer).is_some_and(|at| now >= at)
     }

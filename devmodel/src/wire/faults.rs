@@ -31,7 +31,7 @@ pub struct FaultsError(String);
 const CERTAIN: u32 = 1_000_000;
 
 impl Faults {
-    /// Whether nothing befalls any frame.
+    /// True if nothing befalls any frame.
     pub fn is_none(&self) -> bool {
         Self { seed: 0, ..*self } == Self::default()
     }

@@ -9,7 +9,7 @@ pub struct StepName {
     pub name: &'static str,
     /// The document and section that it checks.
     pub source: &'static str,
-    /// Whether it changes anything in the function.
+    /// True if it changes anything in the function.
     pub writes: bool,
 }
 

@@ -99,7 +99,7 @@ impl Sysfs {
         Ok(all)
     }
 
-    /// Whether the kernel has a driver of this name loaded.
+    /// True if the kernel has a driver of this name loaded.
     pub fn has_driver(&self, driver: &str) -> bool {
         self.bus().join("drivers").join(driver).is_dir()
     }
@@ -212,7 +212,7 @@ impl PciDevice {
     }
 }
 
-/// Whether functions bound to `driver` can be opened through VFIO.
+/// True if functions bound to `driver` can be opened through VFIO.
 pub fn is_vfio(driver: &str) -> bool {
     driver.starts_with("vfio-") || driver.ends_with("-vfio-pci") || driver.ends_with("_vfio_pci")
 }

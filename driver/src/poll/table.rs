@@ -133,7 +133,7 @@ impl QpTable {
     }
 }
 
-/// Whether a CQE is of a frame that a hash spread over work queues. Such a CQE has a flow tag in place of the QP
+/// True if a CQE is of a frame that a hash spread over work queues. Such a CQE has a flow tag in place of the QP
 /// number, and flows to work queues have tag 0, which is no QP's number.
 pub fn is_spread(cqe: &Cqe64) -> bool {
     cqe.qpn().0 == 0 && cqe.opcode() == CqeOpcode::RespSend

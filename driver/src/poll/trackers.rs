@@ -13,10 +13,10 @@ use std::sync::{
 /// the CQ's lock) after the CQE.
 pub struct QpQueues {
     pub qpn: u32,
-    /// Whether its completions have more than the plain fields: the source of a datagram, or the verified checksums of
+    /// True if its completions have more than the plain fields: the source of a datagram, or the verified checksums of
     /// a raw packet.
     pub extended: bool,
-    /// Whether it is a raw packet QP, which is two queues on the device.
+    /// True if it is a raw packet QP, which is two queues on the device.
     pub raw: bool,
     pub sq: SendTracker,
     pub rq: RecvTracker,

@@ -86,7 +86,7 @@ impl<'a> SendBatch<'a> {
         }
     }
 
-    /// Whether the request is written at once where there is room.
+    /// True if the request is written at once where there is room.
     fn may_be_plain(&self, wr: &SendWr<'_>) -> bool {
         let most = match wr.flags.contains(SendFlags::INLINE) {
             true => self.queue.max_inline.min(INLINE_IN_ONE),

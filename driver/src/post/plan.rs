@@ -52,7 +52,7 @@ impl Plan {
         }
     }
 
-    /// Whether a service has this operation (IBTA table 46).
+    /// True if a service has this operation (IBTA table 46).
     pub fn fits(&self, service: Service) -> bool {
         let sends = matches!(self.opcode, WqeOpcode::Send | WqeOpcode::SendImm);
         let writes = matches!(self.opcode, WqeOpcode::RdmaWrite | WqeOpcode::RdmaWriteImm);
@@ -66,7 +66,7 @@ impl Plan {
         }
     }
 
-    /// Whether data may be given inline.
+    /// True if data may be given inline.
     #[inline(always)]
     pub fn takes_inline(&self) -> bool {
         !matches!(self.opcode, WqeOpcode::RdmaRead | WqeOpcode::Umr) && self.atomic.is_none()

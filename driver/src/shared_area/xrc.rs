@@ -144,7 +144,7 @@ impl FunctionLock<'_> {
         self.hold_as(0, object)
     }
 
-    /// Whether any opener holds it.
+    /// True if any opener holds it.
     pub fn is_held(&self, object: XrcObject) -> bool {
         (0..HOLDS).filter_map(|at| self.hold_at(at)).any(|(_, what)| what == object.raw())
     }

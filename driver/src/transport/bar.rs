@@ -92,7 +92,7 @@ impl Mapping {
         }
     }
 
-    /// Whether `len` bytes at `offset` are within it and can be accessed from now on.
+    /// True if `len` bytes at `offset` are within it and can be accessed from now on.
     fn reach(&self, offset: u64, len: u64) -> bool {
         let within = offset.checked_add(len).is_some_and(|end| end <= self.len as u64);
         within
@@ -143,7 +143,7 @@ pub enum Bar {
 }
 
 impl Bar {
-    /// Whether `len` bytes at `offset` are within it and can be accessed from now on: what lies behind the initialization
+    /// True if `len` bytes at `offset` are within it and can be accessed from now on: what lies behind the initialization
     /// segment and its neighbours is asked for before it is. Of a window that is not mapped, whoever answers the calls
     /// knows.
     pub fn reach(&self, offset: u64, len: u64) -> bool {

@@ -68,7 +68,7 @@ impl IovaSpace {
         !overlaps
     }
 
-    /// Whether all of it is free.
+    /// True if all of it is free.
     #[cfg(test)]
     fn is_free(&self, at: Iova, len: u64) -> bool {
         self.free.range(..=at).next_back().is_some_and(|(_, last)| *last >= at + (len - 1))

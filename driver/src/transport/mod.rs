@@ -109,7 +109,7 @@ pub trait Transport: Send + Sync {
     unsafe fn dma_map(&self, base: *mut u8, len: usize, access: Access) -> io::Result<Iova>;
     /// Undoes one `dma_map`. When it returns, the device no longer reaches the range.
     fn dma_unmap(&self, iova: Iova, len: usize) -> io::Result<()>;
-    /// Whether memory can be mapped page by page as the device touches it ([`Transport::dma_map_paged`]), because the
+    /// True if memory can be mapped page by page as the device touches it ([`Transport::dma_map_paged`]), because the
     /// transport resolves page faults, as address translation services and page requests of PCIe do.
     fn pages_on_demand(&self) -> bool {
         false
@@ -147,7 +147,7 @@ pub trait Transport: Send + Sync {
     }
     /// Connects MSI-X vector `vector` (table entry included) to an eventfd with counter semantics.
     fn interrupt(&self, vector: u16) -> io::Result<Interrupt>;
-    /// Whether openers may share a vector: each connects an eventfd of its own, and all of them are signalled.
+    /// True if openers may share a vector: each connects an eventfd of its own, and all of them are signalled.
     /// Otherwise the last opener to connect it has it alone.
     fn shares_vectors(&self) -> bool {
         false
@@ -164,7 +164,7 @@ pub trait Transport: Send + Sync {
     fn name(&self) -> Option<String> {
         None
     }
-    /// Whether another opener still lives, for locks and claims in `shared`.
+    /// True if another opener still lives, for locks and claims in `shared`.
     fn alive(&self, opener: u32) -> bool;
     /// Called when a poll found nothing. A model in this process runs what is due. Must be cheap.
     fn idle(&self);
@@ -181,12 +181,12 @@ pub trait Transport: Send + Sync {
     fn nap(&self, time: Duration) {
         std::thread::sleep(time);
     }
-    /// Whether the device completes all that a register write asks for before that write returns, as a model in this
+    /// True if the device completes all that a register write asks for before that write returns, as a model in this
     /// process does, so that what it has not done by then it never will.
     fn acts_at_once(&self) -> bool {
         false
     }
-    /// Whether the way to the device is gone for good, as far as is known without asking the device. Must be cheap.
+    /// True if the way to the device is gone for good, as far as is known without asking the device. Must be cheap.
     fn is_gone(&self) -> bool {
         false
     }

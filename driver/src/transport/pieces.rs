@@ -36,7 +36,7 @@ pub struct Pieces {
     /// Dropped before the rest, for the handler of forks must have let go of it first.
     _absences: [Absence; 3],
     files: Files,
-    /// Whether each page is mapped.
+    /// True if each page is mapped.
     mapped: Mutex<Vec<bool>>,
     room: Pages,
 }

@@ -138,7 +138,7 @@ pub struct DeviceAttr {
     pub max_cq: u32,
     pub max_cqe: u32,
     pub max_mr: u32,
-    /// Whether there is on-demand paging, of ranges or of the whole address space.
+    /// True if there is on-demand paging, of ranges or of the whole address space.
     pub on_demand: bool,
     /// Bytes of device memory; 0 is none.
     pub max_dm_size: u64,
@@ -155,11 +155,11 @@ pub struct DeviceAttr {
     /// Multicast groups, and members of one.
     pub max_mcast_grp: u32,
     pub max_mcast_qp_attach: u32,
-    /// Whether there are extended reliable connections.
+    /// True if there are extended reliable connections.
     pub xrc: bool,
-    /// Whether checksums of raw packets are computed on sending and verified on receiving.
+    /// True if checksums of raw packets are computed on sending and verified on receiving.
     pub raw_checksums: bool,
-    /// Whether VLAN tags can be stripped from raw packets.
+    /// True if VLAN tags can be stripped from raw packets.
     pub raw_vlan_stripping: bool,
     /// Work queues of receives, and receives of one; 0 on ports without Ethernet frames.
     pub max_wq: u32,

@@ -34,7 +34,7 @@ pub struct CqInit {
     pub cookie: u64,
     /// The completion vector whose events tell of it, below [`DeviceAttr::num_comp_vectors`](super::DeviceAttr).
     pub vector: u32,
-    /// Whether the device ignores overruns: it overwrites completions that were not polled, and nothing fails.
+    /// True if the device ignores overruns: it overwrites completions that were not polled, and nothing fails.
     pub ignore_overrun: bool,
 }
 
@@ -81,7 +81,7 @@ fn place(seen: u64) -> (u32, u32) {
     ((seen >> 32) as u32, seen as u32)
 }
 
-/// Whether the last byte of an entry has the owner bit of this round of `ring`, so that the device has written it.
+/// True if the last byte of an entry has the owner bit of this round of `ring`, so that the device has written it.
 #[inline(always)]
 pub(super) fn ours(ci: u32, ring: &BlockRing, last: u8) -> bool {
     let owner = u8::from(ci & ring.entries() != 0);
@@ -210,7 +210,7 @@ impl Cq {
         Entry::take(ring, ci, |last| ours(ci, ring, last))
     }
 
-    /// Whether there seems to be a completion. If there is none at once, a device in this process is run first.
+    /// True if there seems to be a completion. If there is none at once, a device in this process is run first.
     #[inline(always)]
     pub fn is_ready(&self) -> bool {
         self.look(self.seen.load(Relaxed)).is_some() || {
@@ -223,7 +223,7 @@ impl Cq {
         }
     }
 
-    /// Whether no completion can come any more, because the device was given up or the way to it is gone.
+    /// True if no completion can come any more, because the device was given up or the way to it is gone.
     #[inline]
     pub fn is_gone(&self) -> bool {
         self.device.function.shared.is_lost() || self.transport.is_gone()
@@ -485,7 +485,7 @@ impl Cq {
     }
 }
 
-/// Whether it completes a receive.
+/// True if it completes a receive.
 fn is_receive(cqe: &Cqe64) -> bool {
     matches!(
         cqe.opcode(),

@@ -231,7 +231,7 @@ impl Device {
         &self.attr
     }
 
-    /// Whether this is a virtual function.
+    /// True if this is a virtual function.
     pub fn is_virtual(&self) -> bool {
         self.function.is_virtual()
     }

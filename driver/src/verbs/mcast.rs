@@ -7,7 +7,7 @@ use hwspec::cmd::{Opcode, mcg::*};
 /// LIDs of groups, without the permissive one (IBTA 4.1.3).
 const GROUP_LIDS: std::ops::Range<u16> = 0xc000..0xffff;
 
-/// Whether a GID names a group: an IPv6 multicast address, or an IPv4 one in mapped form.
+/// True if a GID names a group: an IPv6 multicast address, or an IPv4 one in mapped form.
 fn is_group(gid: &[u8; 16]) -> bool {
     gid[0] == 0xff || gid[..12] == [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff] && gid[12] >> 4 == 0xe
 }
@@ -55,7 +55,7 @@ impl Qp {
         Ok(())
     }
 
-    /// Whether it is a member of any group, in which case programs may not destroy it yet.
+    /// True if it is a member of any group, in which case programs may not destroy it yet.
     pub fn is_member(&self) -> bool {
         !self.groups().is_empty()
     }

@@ -264,7 +264,7 @@ impl Mr {
         self.access
     }
 
-    /// Whether its key is a view of another, to which no window can be bound.
+    /// True if its key is a view of another, to which no window can be bound.
     pub(crate) fn is_indirect(&self) -> bool {
         matches!(self.backing, Some(Backing::Under(_)))
     }

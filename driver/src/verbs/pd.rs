@@ -70,7 +70,7 @@ impl Pd {
         &self.device
     }
 
-    /// Whether objects of both may be used together, because they are aliases of one domain.
+    /// True if objects of both may be used together, because they are aliases of one domain.
     pub fn is_same(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.device, &other.device) && self.pdn == other.pdn
     }

@@ -102,13 +102,13 @@ impl Qp {
         QpState::from_raw(self.state.load(Relaxed)).unwrap_or_default()
     }
 
-    /// Whether send work requests may be posted (IBTA 10.3.1): from RTS on; in ERR they flush.
+    /// True if send work requests may be posted (IBTA 10.3.1): from RTS on; in ERR they flush.
     #[inline(always)]
     pub(crate) fn may_send(&self) -> bool {
         self.state.load(Relaxed) >= QpState::Rts as u32
     }
 
-    /// Whether receive work requests may be posted: in all states but RESET.
+    /// True if receive work requests may be posted: in all states but RESET.
     #[inline(always)]
     pub(crate) fn may_receive(&self) -> bool {
         self.state.load(Relaxed) != QpState::Reset as u32

@@ -41,19 +41,19 @@ impl Service {
         }
     }
 
-    /// Whether each work request names its destination.
+    /// True if each work request names its destination.
     #[inline]
     pub fn is_datagram(self) -> bool {
         matches!(self, Self::Ud | Self::Gsi)
     }
 
-    /// Whether a QP is connected to one peer.
+    /// True if a QP is connected to one peer.
     #[inline]
     pub fn is_connected(self) -> bool {
         !matches!(self, Self::Ud | Self::Gsi | Self::RawPacket | Self::Keys)
     }
 
-    /// Whether it is one of the two sides of XRC.
+    /// True if it is one of the two sides of XRC.
     #[inline]
     pub fn is_xrc(self) -> bool {
         matches!(self, Self::XrcIni | Self::XrcTgt)
@@ -69,25 +69,25 @@ impl Service {
         }
     }
 
-    /// Whether it can send atomics (IBTA table 46).
+    /// True if it can send atomics (IBTA table 46).
     #[inline]
     pub fn has_atomics(self) -> bool {
         matches!(self, Self::Rc | Self::XrcIni)
     }
 
-    /// Whether it can have a send queue.
+    /// True if it can have a send queue.
     #[inline]
     pub fn sends(self) -> bool {
         self != Self::XrcTgt
     }
 
-    /// Whether it can have receives, of its own or shared.
+    /// True if it can have receives, of its own or shared.
     #[inline]
     pub fn receives(self) -> bool {
         !self.is_xrc() && self != Self::Keys
     }
 
-    /// Whether the driver can create it.
+    /// Checks that the driver can create it.
     pub(crate) fn offered(self) -> Result<(), Error> {
         match self {
             Self::Rc | Self::Uc | Self::Ud | Self::XrcIni | Self::RawPacket | Self::Gsi | Self::Keys => {

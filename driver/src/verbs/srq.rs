@@ -167,7 +167,7 @@ impl Srq {
         &self.pd
     }
 
-    /// Whether it is of XRC: requests name it, and no QP is created on it.
+    /// True if it is of XRC: requests name it, and no QP is created on it.
     pub fn is_xrc(&self) -> bool {
         self.xrc.is_some()
     }

@@ -274,7 +274,7 @@ impl Board {
         self.0.magic.store(MAGIC, Release);
     }
 
-    /// Whether its conductor lives.
+    /// True if its conductor lives.
     pub fn is_conducted(&self) -> bool {
         let pid = self.0.conductor.load(SeqCst);
         // One that has ended may be there until somebody asks how.

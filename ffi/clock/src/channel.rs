@@ -66,7 +66,7 @@ impl Board {
         Some(channel.times[slot].load(Relaxed))
     }
 
-    /// Whether something was said by the direction `key` that was not heard yet.
+    /// True if something was said by the direction `key` that was not heard yet.
     pub(crate) fn has_unheard(&self, key: u64) -> bool {
         self.channel(key).is_some_and(|channel| channel.said.load(Acquire) > channel.heard.load(Acquire))
     }

@@ -76,12 +76,12 @@ impl Player {
         Some(Self { board, number })
     }
 
-    /// Whether the thread is one that a provider has for itself.
+    /// True if the thread is one that a provider has for itself.
     pub fn is_apart(&self) -> bool {
         self.place().apart.load(Relaxed) != 0
     }
 
-    /// Whether the thread has posted a request since it last waited.
+    /// True if the thread has posted a request since it last waited.
     pub fn has_posted(&self) -> bool {
         self.place().rested.load(Relaxed) == 0
     }
@@ -286,7 +286,7 @@ impl Drop for Call {
 pub struct Limited(Player);
 
 impl Limited {
-    /// Whether it has waited for as long as it was to.
+    /// True if it has waited for as long as it was to.
     pub fn is_over(&self) -> bool {
         self.0.state() != State::Limited || !self.0.board.is_conducted()
     }
@@ -343,22 +343,22 @@ impl Player {
         self.place().time.load(Acquire)
     }
 
-    /// Whether it knows the time: it has used a function or looked at a clock.
+    /// True if it knows the time: it has used a function or looked at a clock.
     pub fn knows_time(&self) -> bool {
         self.fid().is_some() || self.time() != self.place().began.load(Relaxed)
     }
 
-    /// Whether something was said since it began to wait.
+    /// True if something was said since it began to wait.
     pub fn may_hear(&self) -> bool {
         self.place().said.load(Relaxed) != self.board.0.said.load(SeqCst)
     }
 
-    /// Whether it is in a [`Call`], or its wait in the kernel is over.
+    /// True if it is in a [`Call`], or its wait in the kernel is over.
     pub fn calls(&self) -> bool {
         self.place().calls.load(SeqCst) != 0 || self.place().over.load(SeqCst) != 0
     }
 
-    /// Whether something was said that it is about to hear: it goes on as soon as the kernel lets it.
+    /// True if something was said that it is about to hear: it goes on as soon as the kernel lets it.
     pub fn is_called(&self) -> bool {
         let key = self.place().listens.load(SeqCst);
         key != 0 && self.board.has_unheard(key)

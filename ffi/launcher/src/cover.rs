@@ -118,7 +118,7 @@ pub fn bind(old: &Path, new: &Path) -> io::Result<()> {
     sys::mount(Some(&old), &new, None, libc::MS_BIND | libc::MS_REC, None)
 }
 
-/// Whether this kernel's tmpfs lists the newest entry first, as most do. Finds out by trying in `dir`.
+/// True if this kernel's tmpfs lists the newest entry first, as most do. Finds out by trying in `dir`.
 pub fn newest_first(dir: &Path) -> io::Result<bool> {
     let (one, two) = (dir.join(".first"), dir.join(".second"));
     let tried = || {

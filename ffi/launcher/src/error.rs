@@ -107,7 +107,7 @@ impl LaunchError {
     }
 }
 
-/// Whether something failed for lack of descriptors, memory or processes, which may be available again, and not
+/// True if something failed for lack of descriptors, memory or processes, which may be available again, and not
 /// because the host lacks or forbids it. A process that ended before it was ready had no other reason.
 pub fn is_shortage(error: &io::Error) -> bool {
     const SHORT_OF: [i32; 5] = [libc::EMFILE, libc::ENFILE, libc::ENOMEM, libc::EAGAIN, libc::ENOBUFS];

@@ -101,7 +101,7 @@ impl Netlink {
         if got == 0 { value } else { nothing }
     }
 
-    /// Whether an option of netlink is switched on.
+    /// True if an option of netlink is switched on.
     pub fn has(&self, option: libc::c_int) -> bool {
         self.option::<libc::c_int>(libc::SOL_NETLINK, option, 0) != 0
     }
@@ -126,7 +126,7 @@ impl Netlink {
         })
     }
 
-    /// Whether its descriptors are non-blocking.
+    /// True if its descriptors are non-blocking.
     pub fn is_nonblocking(&self) -> bool {
         // SAFETY: no memory is passed.
         let flags = unsafe { libc::fcntl(self.0.as_raw_fd(), libc::F_GETFL) };

@@ -84,7 +84,7 @@ impl Listener {
         })
     }
 
-    /// Whether the thread still waits. If so, what was read under its id before belongs to it.
+    /// True if the thread still waits. If so, what was read under its id before belongs to it.
     pub fn waits(&self, notice: &Notice) -> bool {
         let id = notice.id;
         // SAFETY: the number is only read.

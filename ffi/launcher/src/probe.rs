@@ -8,7 +8,7 @@ use super::{error, namespace, seccomp};
 
 pub use super::sys::Answer;
 
-/// Whether the host allows a namespace with a tmpfs over `/sys/class`.
+/// Finds out if the host allows a namespace with a tmpfs over `/sys/class`.
 pub fn namespaces() -> Answer {
     sys::in_child(|| {
         namespace::enter_fresh()?;
@@ -22,7 +22,7 @@ pub fn namespaces_remedy() -> String {
     error::remedy()
 }
 
-/// Whether a process may copy from another's memory with its consent, as passive RDMA targets require.
+/// Finds out if a process may copy from another's memory with its consent, as passive RDMA targets require.
 pub fn process_vm() -> Answer {
     // Without Yama in the kernel nothing needs to be allowed, and the call fails.
     let _ = sys::allow_any_tracer();
@@ -30,12 +30,12 @@ pub fn process_vm() -> Answer {
     sys::in_child(|| sys::read_parent(&word))
 }
 
-/// Whether a seccomp filter can be installed.
+/// Finds out if a seccomp filter can be installed.
 pub fn seccomp() -> Answer {
     sys::in_child(seccomp::hide_rdma_netlink)
 }
 
-/// Whether set-uid programs such as `sudo` work in a run. They don't if it needs a user namespace, or has to give up
+/// Finds out if set-uid programs such as `sudo` work in a run. They don't if it needs a user namespace, or has to give up
 /// gaining privileges.
 pub fn set_uid() -> Answer {
     sys::in_child(|| {
@@ -48,7 +48,7 @@ pub fn set_uid() -> Answer {
 /// What [`supervisor`] finds if one listens already: the kernel allows only one.
 pub const ANOTHER_LISTENS: Answer = Answer::No(libc::EBUSY);
 
-/// Whether a supervisor can answer RDMA netlink.
+/// Finds out if a supervisor can answer RDMA netlink.
 pub fn supervisor() -> Answer {
     sys::in_child(|| seccomp::watch_rdma_netlink(Reserved::choose(None)?).map(drop))
 }

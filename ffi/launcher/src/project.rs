@@ -43,7 +43,7 @@ const NUMBERS: u32 = 1 << 7;
 /// How long a view may lag behind a change of the node: a check by its supervisor, and making 128 devices.
 const CATCHES_UP: Duration = Duration::from_secs(1);
 
-/// Whether this program sees these devices, and no others of their nodes. If it sees others of each of the nodes, waits for
+/// True if this program sees these devices, and no others of their nodes. If it sees others of each of the nodes, waits for
 /// its supervisor, which may be about to show these.
 pub fn comes_to_show(devices: &[DeviceInfo]) -> Result<bool, LaunchError> {
     let mut wanted: Vec<_> = devices.iter().map(|d| d.place.clone()).collect();
@@ -162,12 +162,12 @@ fn tell_apart(devices: &[DeviceInfo]) -> Result<(), LaunchError> {
     Ok(())
 }
 
-/// Whether the view shows devices of the host beside ours.
+/// True if the view shows devices of the host beside ours.
 pub fn host_has_devices() -> io::Result<bool> {
     Ok(names(Path::new(DEVICES_OF_VERBS))?.iter().any(|name| is_of_host(name)))
 }
 
-/// Whether the host has a verbs device of its own of this name.
+/// True if the host has a verbs device of its own of this name.
 fn is_of_host(name: &OsStr) -> bool {
     let link = fs::read_link(Path::new(DEVICES_OF_VERBS).join(name));
     link.is_ok_and(|to| !to.starts_with(DEVICES_FROM_CLASS))

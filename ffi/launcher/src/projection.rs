@@ -53,7 +53,7 @@ pub struct Projection {
     pub bus: OwnedFd,
     /// That of classes.
     pub classes: OwnedFd,
-    /// Whether directories list the newest entry first.
+    /// True if directories list the newest entry first.
     pub newest_first: bool,
 }
 

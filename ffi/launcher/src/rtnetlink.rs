@@ -38,7 +38,7 @@ pub struct VfSettings {
 }
 
 impl VfSettings {
-    /// Whether nothing is set.
+    /// True if nothing is set.
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }

@@ -235,7 +235,7 @@ pub fn no_new_privs() -> io::Result<()> {
     done(unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) })
 }
 
-/// Whether that has been given up.
+/// True if that has been given up.
 pub fn has_no_new_privs() -> bool {
     // SAFETY: no memory is passed.
     unsafe { libc::prctl(libc::PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0) == 1 }

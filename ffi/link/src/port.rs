@@ -218,7 +218,7 @@ impl Port {
         self.hold.receive(&frames);
     }
 
-    /// Whether `mac` is that of a function here, and whether frames to it enter the node. A guest or a PF's driver may have
+    /// True if `mac` is that of a function here; true if frames to it enter the node. A guest or a PF's driver may have
     /// given a function another, or have it see frames for others.
     fn look_up(&self, mac: [u8; 6]) -> (bool, bool) {
         if mac[0] & 1 != 0 {
@@ -233,7 +233,7 @@ impl Port {
         (ours, ours || macs.takes_strangers())
     }
 
-    /// Whether a function of the node has `mac` from its birth.
+    /// True if a function of the node has `mac` from its birth.
     fn is_born_here(&self, mac: [u8; 6]) -> bool {
         devmodel::identity::fid_of_mac(self.hold.node().adapter().config().node_id, mac).is_some()
     }

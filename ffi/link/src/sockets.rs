@@ -77,7 +77,7 @@ impl SocketFile {
     }
 }
 
-/// Whether a process has the socket at `path` open. One that is connected to somebody else refuses us otherwise than one
+/// True if a process has the socket at `path` open. One that is connected to somebody else refuses us otherwise than one
 /// that nobody has.
 fn is_listened_on(path: &Path) -> io::Result<bool> {
     let result = match UnixDatagram::unbound()?.connect(path) {

@@ -147,7 +147,7 @@ fn frames_to_a_mac_that_a_function_has_come_in_and_go_no_further() {
     let up = hold(&node, &[("a", "b"), ("c", "d")].map(|(a, b)| format!("dgram:{},{}", at(a), at(b))));
     let beside = UnixDatagram::bind(at("d")).unwrap();
     beside.set_nonblocking(true).unwrap();
-    // Whether a frame that comes by the first link enters the node, and whether it leaves by the second.
+    // True if a frame that comes by the first link enters the node; true if it leaves by the second.
     let goes = |mac: [u8; 6]| {
         let capture = CaptureThread::start(&node, || Ok(Vec::new())).unwrap();
         up.port.arrive(0, vec![[&mac[..], &[0x52, 0x54, 0, 0, 0, 9], &[0x88, 0xb5], &[0; 46]].concat()]);

@@ -133,7 +133,7 @@ impl<'a> Arena<'a> {
         Some(word.low())
     }
 
-    /// Whether the block that begins at `page` belongs to `owner`.
+    /// True if the block that begins at `page` belongs to `owner`.
     pub fn belongs(&self, page: u32, owner: Owner) -> bool {
         self.pages(page).is_some() && self.word(page).is_some_and(|w| w.owner() == owner.code())
     }

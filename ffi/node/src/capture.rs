@@ -57,7 +57,7 @@ impl CaptureThread {
         Ok(Self { stop, held, lost_before, thread: Some(thread.map_err(failed())?) })
     }
 
-    /// Whether the thread has ended by itself because its writer failed.
+    /// True if the thread has ended by itself because its writer failed.
     pub fn has_ended(&self) -> bool {
         self.thread.as_ref().is_none_or(JoinHandle::is_finished)
     }

@@ -45,7 +45,7 @@ fn both() -> (u64, u64, u64) {
     (at, nanos, ticks().wrapping_sub(at))
 }
 
-/// Whether the kernel itself keeps time by the counter, so that it is even and the same on all processors.
+/// True if the kernel itself keeps time by the counter, so that it is even and the same on all processors.
 fn kept_by_counter() -> bool {
     cfg!(target_arch = "x86_64")
         && std::fs::read_to_string("/sys/devices/system/clocksource/clocksource0/current_clocksource")

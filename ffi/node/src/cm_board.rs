@@ -91,7 +91,7 @@ impl CmBoard {
         Self { ports, blocks: Vec::new() }
     }
 
-    /// Whether it is the board of this node.
+    /// True if it is the board of this node.
     pub fn is_of(&self, ports: &Ports) -> bool {
         std::ptr::eq(self.ports, ports)
     }

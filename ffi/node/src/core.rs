@@ -127,7 +127,7 @@ impl Core {
         }
     }
 
-    /// Whether this is the process that opened the node, and not a child of a fork.
+    /// True if this is the process that opened the node, and not a child of a fork.
     #[inline]
     pub fn is_ours(&self) -> bool {
         self.forks == sync::fork::generation()
@@ -203,7 +203,7 @@ impl Core {
         &self.doorbells[usize::from(fid)]
     }
 
-    /// Whether party `slot` has function `fid` open.
+    /// True if party `slot` has function `fid` open.
     #[inline]
     pub fn has_open(&self, slot: u16, fid: u8) -> bool {
         self.map.functions().get(usize::from(fid)).is_some_and(|function| function.openers.has(slot))
@@ -229,24 +229,24 @@ impl Core {
         self.openers(fid).find(|slot| self.map.life(*slot).load(Acquire) & sys::DIED != 0)
     }
 
-    /// Whether this process copies directly to and from the memory of others.
+    /// True if this process copies directly to and from the memory of others.
     pub fn copies_directly(&self) -> bool {
         !self.no_direct
     }
 
-    /// Whether we can do what the functions of party `slot` have to do: all their memory lies in the node's file, or we can copy to
+    /// True if we can do what the functions of party `slot` have to do: all their memory lies in the node's file, or we can copy to
     /// and from the rest. The answer holds as long as the lock of such a function is held, for keys to more memory are made under it.
     #[inline]
     pub fn reaches(&self, slot: u16) -> bool {
         slot == self.me.slot || self.copies_with(slot) || self.is_all_in_file(slot)
     }
 
-    /// Whether the device knows no memory of party `slot` by its address in that program.
+    /// True if the device knows no memory of party `slot` by its address in that program.
     fn is_all_in_file(&self, slot: u16) -> bool {
         self.map.party(slot).by_address.load(Acquire) == 0
     }
 
-    /// Whether whoever takes a frame of `from` can read what it refers to, though some program cannot copy to and from all others.
+    /// True if whoever takes a frame of `from` can read what it refers to, though some program cannot copy to and from all others.
     #[cold]
     pub fn is_read_by_all(&self, from: u8) -> bool {
         self.openers(from).all(|slot| self.is_all_in_file(slot))
@@ -365,7 +365,7 @@ impl Core {
         need.map_err(|len| room::no_room(&self.dir, len as u64))
     }
 
-    /// Whether the file system keeps enough room for the queues of all programs if `len` bytes of our memory move
+    /// True if the file system keeps enough room for the queues of all programs if `len` bytes of our memory move
     /// there.
     pub fn leaves_room(&self, len: u64) -> bool {
         dir::space(&self.dir).is_none_or(|space| room::leaves_enough(space, len))

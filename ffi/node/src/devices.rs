@@ -120,7 +120,7 @@ impl DeviceInfo {
         }
     }
 
-    /// Whether it has a device file for management datagrams, with the number of its `uverbsN`: functions of nodes have.
+    /// True if it has a device file for management datagrams, with the number of its `uverbsN`: functions of nodes have.
     pub fn has_umad(&self) -> bool {
         self.node().is_some()
     }

@@ -117,12 +117,12 @@ pub fn share(dir: &Path, group: u32) -> Result<(), DirError> {
     })
 }
 
-/// Whether a directory is root's and shared on purpose: its group may write, new files get the group, and others have no right.
+/// True if a directory is root's and shared on purpose: its group may write, new files get the group, and others have no right.
 pub(crate) fn is_shared(dir: &fs::Metadata) -> bool {
     is_root(dir.uid()) && dir.mode() & 0o2077 == SHARED & 0o2077
 }
 
-/// Whether `uid` is root's. In a user namespace without root, as `run` makes for other users, root and all strangers have one number;
+/// True if `uid` is root's. In a user namespace without root, as `run` makes for other users, root and all strangers have one number;
 /// there the group's rights, which the kernel checks, have to do.
 fn is_root(uid: u32) -> bool {
     const STRANGER: u32 = 65534;

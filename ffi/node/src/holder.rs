@@ -68,7 +68,7 @@ impl Holder {
     }
 }
 
-/// Whether the process behind `dir` is in a control group (version 2) that is frozen.
+/// True if the process behind `dir` is in a control group (version 2) that is frozen.
 fn is_frozen(dir: &str) -> bool {
     let groups = fs::read_to_string(format!("{dir}/cgroup")).unwrap_or_default();
     let Some(group) = groups.lines().find_map(|line| line.strip_prefix("0::/")) else { return false };

@@ -37,7 +37,7 @@ impl Range {
 
 /// The ranges that are lent.
 pub struct Lent {
-    /// Whether memory is lent at all.
+    /// True if memory is lent at all.
     pub enabled: bool,
     ranges: Mutex<Ranges>,
 }
@@ -59,7 +59,7 @@ pub struct Credit {
 }
 
 impl Credit {
-    /// Whether `len` bytes may be moved there and back.
+    /// True if `len` bytes may be moved there and back.
     pub fn allows(&mut self, len: u64, now: u64) -> bool {
         let income = match self.at {
             0 => CREDIT,

@@ -189,7 +189,7 @@ impl LockFile {
         }
     }
 
-    /// Whether the file is still open: a program that closes all its descriptors closes it too, and its locks are gone.
+    /// True if the file is still open: a program that closes all its descriptors closes it too, and its locks are gone.
     pub fn is_open(&self) -> bool {
         self.file.get().is_ok()
     }
@@ -203,7 +203,7 @@ impl LockFile {
         }
     }
 
-    /// Whether another process lives on the node: one system call for all places.
+    /// True if another process lives on the node: one system call for all places.
     pub fn is_lived_on(&self) -> bool {
         self.file.get().is_ok_and(|file| sys::range_holder(file, (1, PARTIES as i64 - 1)).is_some())
     }

@@ -66,7 +66,7 @@ impl Maps {
         }
     }
 
-    /// Whether all of `start..end` is mapped. `found` caches the result of an earlier call, and is updated.
+    /// True if all of `start..end` is mapped. `found` caches the result of an earlier call, and is updated.
     #[inline]
     pub fn covers(&self, start: u64, end: u64, found: &mut Found) -> bool {
         if start >= found.start && end <= found.end && found.generation == self.generation.load(Acquire) {
@@ -91,7 +91,7 @@ impl Maps {
         true
     }
 
-    /// Whether any of `start..end` is mapped.
+    /// True if any of `start..end` is mapped.
     pub fn touches(&self, start: u64, end: u64) -> bool {
         let segments = self.segments.lock().unwrap_or_else(PoisonError::into_inner);
         let before = segments.range(..=start).next_back().is_some_and(|(_, count)| *count != 0);

@@ -114,7 +114,7 @@ impl Node {
         wanted.map(|()| node)
     }
 
-    /// Whether there is room for this party. The places of dead parties have been freed already.
+    /// Checks that there is room for this party. The places of dead parties have been freed already.
     fn has_room(&self) -> Result<(), NodeError> {
         match self.core.map.header().taken.len() > PROGRAMS {
             true => Err(NodeError::Full),
@@ -122,7 +122,7 @@ impl Node {
         }
     }
 
-    /// Whether an existing node has what `options` require and cannot be changed.
+    /// Checks that an existing node has what `options` require and cannot be changed.
     fn is_as_asked(&self, options: &NodeOptions) -> Result<(), NodeError> {
         let config = self.core.adapter.config();
         let differs = |what, asked: String, found: String| {
@@ -147,7 +147,7 @@ impl Node {
         }
     }
 
-    /// Whether an existing node's functions are called as `options` require, or what differs, what was asked and what is.
+    /// Checks that an existing node's functions are called as `options` require, or what differs, what was asked and what is.
     fn is_called(&self, options: &NodeOptions) -> Result<(), (&'static str, String, String)> {
         let Naming { name, bus, numa } = self.core.map.naming().unwrap_or_default();
         let near = |numa: Option<u16>| numa.map_or("none".into(), |numa| numa.to_string());
@@ -269,12 +269,12 @@ impl Node {
         &self.core.adapter
     }
 
-    /// Whether this process copies to and from the memory of the program of `party` itself.
+    /// True if this process copies to and from the memory of the program of `party` itself.
     pub fn reaches(&self, party: u16) -> bool {
         self.core.reaches(party)
     }
 
-    /// Whether this process copies to and from the memory of programs that let it.
+    /// True if this process copies to and from the memory of programs that let it.
     pub fn copies_directly(&self) -> bool {
         self.core.copies_directly()
     }

@@ -77,7 +77,7 @@ impl Observer {
         View { dir, map, locks, region, config: &read_behaviour(map), me: None }.status()
     }
 
-    /// Whether the node in `dir` is still the observed one.
+    /// True if the node in `dir` is still the observed one.
     pub fn is_of(&self, dir: &Path) -> bool {
         ids(self.map.file().and_then(File::metadata)) == Self::identity(dir)
     }
@@ -130,7 +130,7 @@ impl Observer {
         self.region.port(fid)
     }
 
-    /// Whether programs are on the node. Without any nothing happens there.
+    /// True if programs are on the node. Without any nothing happens there.
     pub fn has_programs(&self) -> bool {
         !self.map.header().taken.is_empty() && self.locks.is_lived_on()
     }

@@ -119,7 +119,7 @@ impl Place {
     }
 }
 
-/// Whether work requests are to be written into doorbell pages whole, by the variable with which libmlx5 is told the opposite. It
+/// True if work requests are to be written into doorbell pages whole, by the variable with which libmlx5 is told the opposite. It
 /// has to be asked for: BAR0 is not reached through VFIO then, and no card has been seen with it.
 fn wants_blueflame() -> bool {
     std::env::var_os("MLX5_SHUT_UP_BF").is_some_and(|value| value == "0")

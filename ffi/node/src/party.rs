@@ -126,7 +126,7 @@ pub fn party_of(opener: u32) -> u16 {
     (opener & !(u32::MAX << PARTY_BITS)) as u16
 }
 
-/// Whether the opener of that id is on the node: its party lives, and nobody has had its place since.
+/// True if the opener of that id is on the node: its party lives, and nobody has had its place since.
 pub fn is_there(map: &Mapped, locks: &'static LockFile, id: u32) -> bool {
     let slot = party_of(id);
     map.header().taken.has(slot)
@@ -134,7 +134,7 @@ pub fn is_there(map: &Mapped, locks: &'static LockFile, id: u32) -> bool {
         && lives(map, locks, slot)
 }
 
-/// Whether the party in `slot` lives. A place that is free does not.
+/// True if the party in `slot` lives. A place that is free does not.
 pub fn lives(map: &Mapped, locks: &'static LockFile, slot: u16) -> bool {
     if slot == 0 || !map.header().taken.has(slot) {
         return false;

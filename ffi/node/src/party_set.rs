@@ -26,7 +26,7 @@ pub struct PartySet {
 }
 
 impl PartySet {
-    /// Whether `slot` is a member.
+    /// True if `slot` is a member.
     #[inline]
     pub fn has(&self, slot: u16) -> bool {
         let word = self.words.get(usize::from(slot) / 64);
@@ -68,7 +68,7 @@ impl PartySet {
         self.words.iter().map(|word| word.load(Acquire).count_ones() as usize).sum()
     }
 
-    /// Whether there are no members.
+    /// True if there are no members.
     pub fn is_empty(&self) -> bool {
         self.iter().next().is_none()
     }

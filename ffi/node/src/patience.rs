@@ -54,7 +54,7 @@ thread_local! {
     static THREAD: Cell<Thread> = const { Cell::new(Thread { last: 0, switches: 0, seen: Seen { fid: 0, taken: 0, rang: 0 }, vain: 0 }) };
 }
 
-/// Whether a process has too few processors for its threads.
+/// Says if a process has too few processors for its threads.
 #[derive(Default)]
 pub struct Patience {
     /// Until when it is short of processors, ps.

@@ -22,7 +22,7 @@ const DISTRUST: u64 = 2;
 const TWICE: u64 = 1;
 
 impl Core {
-    /// Whether this program is the poller of `fid`.
+    /// True if this program is the poller of `fid`.
     #[inline]
     pub fn is_poller(&self, fid: u8) -> bool {
         self.map.functions()[usize::from(fid)].poller.load(Relaxed) == u32::from(self.me.slot)

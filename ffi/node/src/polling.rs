@@ -16,7 +16,7 @@ pub struct Polling {
     entrusted: [AtomicU64; 2],
     /// For each function how far its poller had taken frames when our parked thread last checked.
     pub taken: Box<[AtomicU32]>,
-    /// Whether there are too few processors for the pollers.
+    /// True if there are too few processors for the pollers.
     pub patience: Patience,
 }
 

@@ -129,7 +129,7 @@ impl Ports {
         }
     }
 
-    /// Whether another process holds any part of `at`.
+    /// True if another process holds any part of `at`.
     pub fn held_elsewhere(&self, matter: Matter, at: PortAt) -> bool {
         self.file().is_ok_and(|file| Self::holder(file, matter, at).is_some())
     }

@@ -19,7 +19,7 @@ pub const FUNCTION: u64 = 192 << 10;
 const KEPT_PART: u64 = 4;
 const KEPT: std::ops::RangeInclusive<u64> = (16 << 20)..=(256 << 20);
 
-/// Whether the file system has enough room left for queues after `len` more bytes.
+/// True if the file system has enough room left for queues after `len` more bytes.
 pub fn leaves_enough(space: dir::Space, len: u64) -> bool {
     let kept = (space.total / KEPT_PART).clamp(*KEPT.start(), *KEPT.end());
     space.free.checked_sub(len).is_some_and(|left| left >= kept)

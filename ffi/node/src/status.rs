@@ -29,7 +29,7 @@ pub struct PartyStatus {
     /// Process id as we see it, 0 if another PID namespace hides it. That of a dead program is of its own PID
     /// namespace.
     pub pid: u32,
-    /// Whether it lives. What a dead program had is freed when the next program opens the node or notices the death.
+    /// True if it lives. What a dead program had is freed when the next program opens the node or notices the death.
     pub lives: bool,
     /// Functions it has open.
     pub functions: Vec<u8>,
@@ -46,11 +46,11 @@ pub struct FunctionStatus {
     pub fid: u8,
     /// IP address that was set.
     pub address: Option<FunctionAddress>,
-    /// Whether a driver has brought it up.
+    /// True if a driver has brought it up.
     pub up: bool,
     /// Parties that have it open.
     pub parties: Vec<u16>,
-    /// Whether its party serves it to a client outside the node.
+    /// True if its party serves it to a client outside the node.
     pub served: bool,
     /// How many objects of each kind there are, without kinds that have none.
     pub objects: Vec<(&'static str, u32)>,

@@ -15,7 +15,7 @@ use std::{sync::PoisonError, time::Duration};
 /// How long the same program is not reported again.
 const AGAIN: Duration = Duration::from_secs(30);
 
-/// Whether the kernel reports the program of `party` as stopped.
+/// True if the kernel reports the program of `party` as stopped.
 pub fn is_stopped(core: &Core, party: Party) -> bool {
     party.0 != core.me.slot && Holder::of(core.pid(party.0)).stopped.is_some()
 }
@@ -30,7 +30,7 @@ impl Core {
         waited.stopped
     }
 
-    /// Whether `party`, for which a timer ran out, is stopped. Says so on stderr if it is.
+    /// True if `party`, for which a timer ran out, is stopped. Says so on stderr if it is.
     pub fn is_stopped(&self, waits: &Waits, party: Party) -> bool {
         let stopped = waits.is_known(party, waits::now()) || is_stopped(self, party);
         if stopped {
@@ -39,7 +39,7 @@ impl Core {
         stopped
     }
 
-    /// Whether a party that has `fid` open is stopped.
+    /// True if a party that has `fid` open is stopped.
     pub fn has_stopped_opener(&self, waits: &Waits, fid: u8) -> bool {
         self.openers(fid).any(|slot| self.is_stopped(waits, Party(slot)))
     }

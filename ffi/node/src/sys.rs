@@ -26,7 +26,7 @@ pub fn euid() -> u32 {
     unsafe { libc::geteuid() }
 }
 
-/// Whether the caller has `group`, as its own or beside it.
+/// True if the caller has `group`, as its own or beside it.
 pub fn has_group(group: u32) -> bool {
     // SAFETY: takes nothing and cannot fail.
     if unsafe { libc::getegid() } == group {

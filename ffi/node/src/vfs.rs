@@ -75,7 +75,7 @@ impl Core {
         }
     }
 
-    /// Whether any party has a VF open.
+    /// True if any party has a VF open.
     pub fn vfs_in_use(&self) -> bool {
         (1..=MAX_VFS).any(|fid| self.openers(fid).next().is_some())
     }

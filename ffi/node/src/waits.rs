@@ -91,7 +91,7 @@ impl Waits {
         self.stopped.map(|(party, ..)| party)
     }
 
-    /// Whether `party` was found stuck a moment before `now`.
+    /// True if `party` was found stuck a moment before `now`.
     pub fn is_known(&self, party: Party, now: Moment) -> bool {
         self.stuck.is_some_and(|(who, when)| who == party && now.saturating_sub(when) < KNOWN)
     }

@@ -50,7 +50,7 @@ pub fn leave(channels: &Arc<Channels>) {
     OPEN.lock().unwrap_or_else(PoisonError::into_inner).retain(|(_, other)| !Arc::ptr_eq(channels, other));
 }
 
-/// Whether this is the command descriptor of an open context of ours.
+/// True if this is the command descriptor of an open context of ours.
 pub fn is_ours(fd: RawFd) -> bool {
     OPEN.lock().unwrap_or_else(PoisonError::into_inner).iter().any(|(other, _)| *other == fd)
 }

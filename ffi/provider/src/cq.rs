@@ -39,7 +39,7 @@ pub struct IronCq {
 pub struct Current {
     /// What every completion has.
     pub completion: Completion,
-    /// Whether readers ask for what only the CQE has.
+    /// True if readers ask for what only the CQE has.
     pub reads_raw: bool,
     /// The CQE, if they do.
     pub raw: RawCompletion,
@@ -53,7 +53,7 @@ pub struct Wanted {
     pub channel: *mut ibv_comp_channel,
     /// Completion vector.
     pub vector: i64,
-    /// Whether overruns are ignored.
+    /// True if overruns are ignored.
     pub ignore_overrun: bool,
     /// Null, or a parent domain.
     pub domain: *mut ibv_pd,

@@ -33,7 +33,7 @@ impl Birth {
         Self(FORKS.load(Ordering::Relaxed))
     }
 
-    /// Whether this is still that process.
+    /// True if this is still that process.
     #[inline]
     pub fn is_here(self) -> bool {
         self.0 == FORKS.load(Ordering::Relaxed)

@@ -207,7 +207,7 @@ impl HugePool {
 /// Buffers for queues in the huge pages of a pool.
 struct HugePages {
     pool: Arc<HugePool>,
-    /// Whether other memory will not do.
+    /// True if other memory will not do.
     must: bool,
 }
 

@@ -62,7 +62,7 @@ pub fn context_behind(fd: RawFd) -> Result<*mut ibv_context, c_int> {
     Ok(found.ok_or(libc::EOPNOTSUPP)? as *mut ibv_context)
 }
 
-/// Whether two descriptors of this process refer to one open file.
+/// True if two descriptors of this process refer to one open file.
 fn is_same_file(a: RawFd, b: RawFd) -> bool {
     /// `KCMP_FILE`.
     const FILE: c_int = 0;

@@ -50,7 +50,7 @@ impl IronPd {
         pd
     }
 
-    /// Whether it was made by `ibv_alloc_parent_domain`.
+    /// True if it was made by `ibv_alloc_parent_domain`.
     pub fn is_parent_domain(&self) -> bool {
         self.parents.is_some()
     }

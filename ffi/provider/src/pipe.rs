@@ -70,13 +70,13 @@ impl<const N: usize> EventPipe<N> {
         Some(taken)
     }
 
-    /// Whether the program's end is still there, and not another file under its number.
+    /// True if the program's end is still there, and not another file under its number.
     fn has_reader(&self) -> bool {
         // SAFETY: only asked which file it is of, if any.
         self.reader_is.is(unsafe { BorrowedFd::borrow_raw(self.reader) })
     }
 
-    /// Whether the program has closed its end, or ours.
+    /// True if the program has closed its end, or ours.
     pub fn abandoned(&self) -> bool {
         let Ok(writer) = self.writer.get() else { return true };
         let mut poll = libc::pollfd { fd: writer.as_raw_fd(), events: 0, revents: 0 };

@@ -20,7 +20,7 @@ pub struct Posting {
     batch: Option<SendBatch<'static>>,
     /// [`OPEN`], [`ADDRESSED`], [`FAILED`]: in one word, for nearly always it is one of two values that count.
     state: u8,
-    /// Whether requests are raw packets.
+    /// True if requests are raw packets.
     raw: bool,
     /// The open request, or the last one.
     open: (u64, SendOp, SendFlags),
@@ -61,7 +61,7 @@ impl Posting {
         std::mem::forget(none);
     }
 
-    /// Whether there is something to collect into.
+    /// True if there is something to collect into.
     #[inline(always)]
     pub fn is_started(&self) -> bool {
         self.batch.is_some()

@@ -69,7 +69,7 @@ impl IronRwqTable {
     }
 }
 
-/// Whether VLAN tags are to be stripped. EOPNOTSUPP for other flags.
+/// True if VLAN tags are to be stripped. EOPNOTSUPP for other flags.
 fn strips_tags(flags: u32, mask: u32) -> Result<Option<bool>, c_int> {
     if mask & !abi::IBV_WQ_FLAGS_CVLAN_STRIPPING != 0 {
         return Err(libc::EOPNOTSUPP);

@@ -299,7 +299,7 @@ fn line(opcode: Opcode) -> Option<&'static Line> {
     LINES.get(at)
 }
 
-/// Whether the table has a line for `opcode`.
+/// True if the table has a line for `opcode`.
 pub fn is_known(opcode: Opcode) -> bool {
     line(opcode).is_some()
 }

@@ -43,7 +43,7 @@ pub const ADAPTERS: [Adapter; 16] = [
 pub struct Known {
     /// Its adapter, or what several adapters have in common.
     pub name: &'static str,
-    /// Whether it is a virtual function.
+    /// True if it is a virtual function.
     pub is_virtual: bool,
 }
 

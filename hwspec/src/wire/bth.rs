@@ -228,7 +228,7 @@ macro_rules! facts { ($($(#[$m:meta])* $name:ident = $bits:ident;)*) => {
 } }
 
 facts! {
-    /// Whether the opcode is defined at all (RD, which nobody builds, counts as not).
+    /// True if the opcode is defined at all (RD, which nobody builds, counts as not).
     is_known = KNOWN;
     /// Begins a message: FIRST or ONLY.
     is_first = FIRST;

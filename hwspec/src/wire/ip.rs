@@ -55,7 +55,7 @@ impl Ipv4 {
         let word = |at: usize| u32::from_be_bytes(prefix(&self.as_bytes()[at..]));
         [word(0), word(4), word(8) & 0xffff_0000, word(12), word(16)].into_iter().map(u64::from).sum()
     }
-    /// Whether the checksum is right.
+    /// True if the checksum is right.
     #[inline]
     pub fn checksum_ok(&self) -> bool {
         // Both encodings of zero are the same sum in ones' complement.
@@ -141,7 +141,7 @@ pub fn v4_of_gid(gid: &[u8; 16]) -> Option<[u8; 4]> {
     gid.strip_prefix(&V4_MAPPED)?.first_chunk().copied()
 }
 
-/// Whether `gid` is the IPv4-mapped GID of `addr`.
+/// True if `gid` is the IPv4-mapped GID of `addr`.
 #[inline(always)]
 pub fn is_v4(gid: &[u8; 16], addr: [u8; 4]) -> bool {
     // As little-endian words, for which nothing is swapped.

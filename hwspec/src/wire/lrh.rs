@@ -15,7 +15,7 @@ pub const MULTICAST_QPN: u32 = 0xff_ffff;
 /// Most bytes of a packet from LRH to ICRC: 11 bits of words.
 const MAX_LEN: usize = 0x7ff * 4;
 
-/// Whether `lid` names a multicast group.
+/// True if `lid` names a multicast group.
 #[inline]
 pub const fn is_multicast(lid: u16) -> bool {
     lid >= FIRST_MULTICAST_LID && lid != PERMISSIVE_LID

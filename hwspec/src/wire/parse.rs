@@ -217,7 +217,7 @@ impl<'a> Headers<'a> {
     pub fn lrh(&self) -> Option<Lrh> {
         self.routed.then(|| Lrh::read(self.head))
     }
-    /// Whether a received UD message has a GRH: always on Ethernet.
+    /// True if a received UD message has a GRH: always on Ethernet.
     #[inline]
     pub fn has_grh(&self) -> bool {
         self.v6 || !self.routed
@@ -233,7 +233,7 @@ impl<'a> Headers<'a> {
     pub fn ethernet(&self) -> Ethernet {
         Ethernet::read(self.head)
     }
-    /// Whether there is a VLAN tag.
+    /// True if there is a VLAN tag.
     #[inline]
     pub fn is_tagged(&self) -> bool {
         !self.routed && usize::from(self.ip) > Ethernet::SIZE
@@ -248,7 +248,7 @@ impl<'a> Headers<'a> {
     pub fn vlan_id(&self) -> Option<u16> {
         self.vlan().map(|tag| tag.vid()).filter(|vid| *vid != 0)
     }
-    /// Whether the network header is IPv6, or a GRH, which looks the same.
+    /// True if the network header is IPv6, or a GRH, which looks the same.
     #[inline]
     pub fn is_v6(&self) -> bool {
         self.v6
@@ -410,7 +410,7 @@ impl<'a> Headers<'a> {
     pub fn icrc(&self) -> Option<[u8; ICRC_SIZE]> {
         self.head.get(self.end as usize..)?.first_chunk().copied()
     }
-    /// Whether the ICRC is right; `false` too if the slice does not hold the whole frame.
+    /// True if the ICRC is right; `false` too if the slice does not hold the whole frame.
     #[inline]
     pub fn icrc_ok(&self) -> bool {
         self.head.get(self.icrc_range()).is_some_and(|bytes| {

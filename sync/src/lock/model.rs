@@ -111,7 +111,7 @@ impl Runner {
         is_taken
     }
 
-    /// Whether a dead party left its work half done. The caller holds the lock.
+    /// True if a dead party left its work half done. The caller holds the lock.
     fn is_half_done(&self) -> bool {
         // SAFETY: loom checks that nobody else touches it.
         self.shared.work.with(|work| unsafe { *work } % 2 == 1)

@@ -86,7 +86,7 @@ fn check(preemptions: usize, test: impl Fn(Arc<Shared>) + Sync + Send + 'static)
     crate::checker::up_to(preemptions).check(move || test(Arc::default()));
 }
 
-/// Whether all that was put in has been taken in order, and the ring is empty and of use.
+/// True if all that was put in has been taken in order, and the ring is empty and of use.
 fn settle(shared: &Shared, next: u32) {
     let mut next = shared.take(next, SLOTS as u32);
     for _ in 0..=SLOTS {

@@ -40,6 +40,6 @@ while read -r id seconds dot <&3; do
         echo "$id $status" >&3
     ) &
 done
-# What a kernel would still send on the cable, once virtio's shutdown has broken the device, it complains of.
+# Once virtio's shutdown has broken the device, a kernel complains of every frame that it would still send.
 [ ! -e /sys/class/net/cable ] || ip link set cable down
 exec busybox poweroff -f

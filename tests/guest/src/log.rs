@@ -32,7 +32,7 @@ const TROUBLE: [&str; 10] = [
     "blocked for more than",
 ];
 
-/// Whether a raw line `<LEVEL>[time] text` says that something went wrong.
+/// True if a raw line `<LEVEL>[time] text` says that something went wrong.
 pub(crate) fn bad(line: &str) -> bool {
     let (level, text) = line.strip_prefix('<').and_then(|l| l.split_once('>')).unwrap_or(("6", line));
     if OF_THE_BED.iter().any(|known| text.contains(known)) {
@@ -45,7 +45,7 @@ pub(crate) fn bad(line: &str) -> bool {
         || (TROUBLE.iter().any(|word| text.contains(word)) && ours.iter().any(|word| text.contains(word)))
 }
 
-/// Whether a line of the console, where only warnings and worse are shown, is trouble.
+/// True if a line of the console, where only warnings and worse are shown, is trouble.
 pub(crate) fn trouble(line: &str) -> bool {
     line.starts_with('[') && bad(&format!("<4>{line}"))
 }

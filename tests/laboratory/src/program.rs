@@ -73,7 +73,7 @@ impl Role {
         machine().reports.borrow_mut().insert(self.key(round, self.side), report);
     }
 
-    /// Whether the partner will never do anything again.
+    /// True if the partner will never do anything again.
     fn is_left(&self) -> bool {
         let place = machine().place(self.partner.0);
         place.dead.get() || !place.taken.get() || place.generation.get() != self.partner.1

@@ -312,7 +312,7 @@ impl Run {
         Ok(())
     }
 
-    /// Whether one who is stopped shares something with `program`: a function, a peer, or what either does for the dead, or the
+    /// True if one who is stopped shares something with `program`: a function, a peer, or what either does for the dead, or the
     /// node's lock in a call that takes it.
     fn is_excused(&self, program: &Program) -> bool {
         let stopped = |other: &&Program| other.alive && other.stopped.is_some();

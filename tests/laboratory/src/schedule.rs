@@ -49,11 +49,11 @@ impl Point {
         }
     }
 
-    /// Whether something is different behind it: whoever only looks at a lock, or takes it and finds nothing to do, has waited.
+    /// True if something is different behind it: whoever only looks at a lock, or takes it and finds nothing to do, has waited.
     fn changes(self) -> bool {
         !self.waits() && !matches!(self, Self::Node | Self::Model(Site::Lock))
     }
-    /// Whether the task can do nothing before another has done something.
+    /// True if the task can do nothing before another has done something.
     fn waits(self) -> bool {
         matches!(self, Self::Model(Site::Spin) | Self::Relax | Self::Idle | Self::Nap | Self::Parked)
     }
@@ -236,7 +236,7 @@ impl Tasks {
         goes_on
     }
 
-    /// Whether it is neither through nor killed.
+    /// True if it is neither through nor killed.
     pub fn is_alive(&self, task: usize) -> bool {
         self.tasks[task].coroutine.is_some()
     }
@@ -258,7 +258,7 @@ impl Tasks {
         RUNNING.with(|running| running.records.borrow()[task].vain)
     }
 
-    /// Whether it sleeps until it is woken.
+    /// True if it sleeps until it is woken.
     pub fn is_parked(&self, task: usize) -> bool {
         RUNNING.with(|running| running.records.borrow()[task].last.back() == Some(&Point::Parked))
     }

@@ -275,7 +275,7 @@ pub fn pair_by(bed: &mut Bed, mac: [u8; 6]) -> (Qp, Qp) {
     (a, b)
 }
 
-/// Whether a write from the first to the second QP arrives.
+/// True if a write from the first to the second QP arrives.
 pub fn writes(bed: &mut Bed, (a, b): (Qp, Qp)) -> bool {
     let (from, to) = (bed.mr(a.fid, 3000, Access::LOCAL), bed.mr(b.fid, 3000, Access::ALL));
     let data = bed.pattern(from, 0x21);

@@ -72,7 +72,7 @@ pub fn tcp4(src: ([u8; 4], u16), dst: ([u8; 4], u16), seq: u32, flags: u8, data:
     ipv4(src.0, dst.0, 6, &tcp)
 }
 
-/// Whether IP header and TCP or UDP checksum of an untagged IPv4 frame are right.
+/// True if IP header and TCP or UDP checksum of an untagged IPv4 frame are right.
 pub fn is_right(frame: &[u8]) -> bool {
     let ip = &frame[14..];
     let total = usize::from(u16::from_be_bytes([ip[2], ip[3]]));

@@ -31,7 +31,7 @@ fn opened_on(card: Card) -> (Bed, Pf, [Nic; 3]) {
     (bed, pf, nics)
 }
 
-/// Whether a frame between net devices arrives as it was sent.
+/// True if a frame between net devices arrives as it was sent.
 fn passes(bed: &mut Bed, from: &mut Nic, to: &mut Nic, dst: [u8; 6], src: [u8; 6]) -> bool {
     let sent = send(bed, from, dst, src);
     let came = bed.all_received(to);

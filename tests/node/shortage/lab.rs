@@ -126,7 +126,7 @@ impl Lab {
         counts
     }
 
-    /// Whether the program succeeded when calls failed, or what was wrong with how it ended or with what it left.
+    /// Says if the program succeeded when calls failed, or what was wrong with how it ended or with what it left.
     pub fn attempt(&mut self, shortage: &Shortage) -> Result<bool, String> {
         let outcome = self.run(Some(shortage));
         let gone = self.shim.all_gone();
@@ -148,7 +148,7 @@ impl Lab {
         gone.and(left).map_err(described).and(judged)
     }
 
-    /// Whether it says what of the node it sees, and that alone.
+    /// True if it says what of the node it sees, and that alone.
     fn tells_what_it_sees(&self) -> bool {
         matches!(self.program, Program::Devices | Program::Rdma)
     }
@@ -178,7 +178,7 @@ impl Lab {
         }
     }
 
-    /// Whether a program finds all as it was.
+    /// Checks that a program finds all as it was.
     fn as_before(&self) -> Result<(), String> {
         let files = |dir: &Path| -> BTreeSet<String> {
             let all = fs::read_dir(dir).into_iter().flatten().flatten();

@@ -61,7 +61,7 @@ impl Shortage {
         Self::of(kind, number, number)
     }
 
-    /// Whether a program says what it was short of: in our words, or in the system's.
+    /// True if a program says what it was short of: in our words, or in the system's.
     fn is_reported_in(&self, said: &str) -> bool {
         let causes =
             KINDS.iter().flat_map(|kind| kind.errnos).map(|errno| std::io::Error::from_raw_os_error(*errno));
@@ -105,12 +105,12 @@ pub struct Outcome {
 }
 
 impl Outcome {
-    /// Whether the call that failed was one of `ironverbs` itself or of its supervisor.
+    /// True if the call that failed was one of `ironverbs` itself or of its supervisor.
     pub fn failed_in_ironverbs(&self) -> bool {
         self.failed.starts_with("ironverbs:")
     }
 
-    /// Whether it succeeded when calls failed as `shortage` says, or was an error in words: how it ended otherwise.
+    /// True if it succeeded when calls failed as `shortage` says, or was an error in words: how it ended otherwise.
     pub fn judge(&self, shortage: Option<&Shortage>) -> Result<bool, String> {
         let Self { status, said, failed, .. } = self;
         let wrong = |what: String| Err(format!("{failed}: {what}:\n{said}"));
@@ -234,7 +234,7 @@ fn read(mut from: impl Read + Send + 'static) -> JoinHandle<String> {
 }
 
 impl Running<'_> {
-    /// Whether it ended before `there` was.
+    /// True if it ended before `there` was.
     pub fn ended_before(&mut self, there: &Path) -> bool {
         let begin = Instant::now();
         while begin.elapsed() < LIMIT && !there.exists() {

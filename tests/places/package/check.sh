@@ -1,7 +1,7 @@
 #!/bin/sh
 # Installs the package that lies here on a bare Debian, uses it, removes and purges it (scripts/deb.sh check).
 #
-# What may be found afterwards is what the packages that it depends on brought, to the last file, size and owner.
+# Only files of packages that it depends on may be found afterwards, to the last file, size and owner.
 set -eu
 export DEBIAN_FRONTEND=noninteractive LC_ALL=C
 package=$(ls ./ironverbs_*.deb)
@@ -44,7 +44,7 @@ nothing() { # WHEN
 
 nothing "before"
 apt update
-# What the README says, with all that the package recommends.
+# The commands of the README, with all that the package recommends.
 apt install "$package"
 ironverbs --version | grep -qF "$(dpkg-deb -f "$package" Version | sed 's/.*\.\([0-9a-f]*\).*/\1/')" ||
     die "expected $(ironverbs --version) to name the commit of $package"

@@ -107,7 +107,7 @@ impl Memory {
         self.blocks.values().map(|b| b.bytes.len()).sum()
     }
 
-    /// Whether nothing is allocated.
+    /// True if nothing is allocated.
     pub fn is_empty(&self) -> bool {
         self.blocks.is_empty()
     }

@@ -46,11 +46,11 @@ impl Wc {
         }
     }
 
-    /// Whether it reports success.
+    /// True if it reports success.
     pub fn is_ok(&self) -> bool {
         self.error.is_none()
     }
-    /// Whether it is of the send side.
+    /// True if it is of the send side.
     pub fn is_send(&self) -> bool {
         matches!(self.opcode, CqeOpcode::Req | CqeOpcode::ReqErr)
     }
@@ -100,7 +100,7 @@ impl Bed {
         all[0]
     }
 
-    /// Whether a CQE waits.
+    /// True if a CQE waits.
     pub fn has_completion(&self, cq: Cq) -> bool {
         let ring = self.queues.cqs[&cq];
         let slot = u64::from(ring.ci) & ((1 << ring.log) - 1);

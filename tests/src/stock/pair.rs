@@ -33,7 +33,7 @@ fn listening(port: &str, server: &mut Running) {
     }
 }
 
-/// Whether any process listens on `port`.
+/// True if any process listens on `port`.
 pub fn is_heard(port: &str) -> bool {
     let wanted = format!(":{:04X} ", port.parse::<u16>().expect("a port"));
     let tables = ["/proc/net/tcp", "/proc/net/tcp6"].map(|t| fs::read_to_string(t).unwrap_or_default());

@@ -71,7 +71,7 @@ impl Running {
         &self.what
     }
 
-    /// Whether it has ended.
+    /// True if it has ended.
     pub fn ended(&mut self) -> bool {
         self.child.0.try_wait().expect("wait").is_some()
     }

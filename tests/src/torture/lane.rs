@@ -80,12 +80,12 @@ impl Lane {
         self.arrivals.count
     }
 
-    /// Whether its connection ended.
+    /// True if its connection ended.
     pub fn is_broken(&self) -> bool {
         self.broken
     }
 
-    /// Whether nothing is under way.
+    /// True if nothing is under way.
     pub fn is_idle(&self) -> bool {
         self.broken || self.done == self.sent.posted
     }
@@ -243,7 +243,7 @@ impl Lane {
         Ok(())
     }
 
-    /// Whether as much arrived as the peer `sent`.
+    /// Checks that as much arrived as the peer `sent`.
     pub fn settle(&self, sent: &Sent) -> Result<(), String> {
         let count = self.arrivals.count;
         let reliable = !matches!(LANES[self.index].service(), driver::Service::Uc | driver::Service::Ud);

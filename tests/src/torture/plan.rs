@@ -26,22 +26,22 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// Whether it takes a receive of the peer's.
+    /// True if it takes a receive of the peer's.
     pub fn receives(self) -> bool {
         matches!(self, Self::Send | Self::SendImm | Self::WriteImm)
     }
 
-    /// Whether it carries immediate data.
+    /// True if it carries immediate data.
     pub fn has_immediate(self) -> bool {
         matches!(self, Self::SendImm | Self::WriteImm)
     }
 
-    /// Whether it writes to an address of the peer's.
+    /// True if it writes to an address of the peer's.
     pub fn writes(self) -> bool {
         matches!(self, Self::Write | Self::WriteImm)
     }
 
-    /// Whether it has a result that must be checked.
+    /// True if it has a result that must be checked.
     pub fn answers(self) -> bool {
         matches!(self, Self::Read | Self::FetchAdd | Self::CmpSwap)
     }
@@ -158,7 +158,7 @@ impl Plan {
         }
     }
 
-    /// Whether exactly the data of request `n` are at `at`: of `len` bytes, from word `from` of the whole on.
+    /// Checks that exactly the data of request `n` are at `at`: of `len` bytes, from word `from` of the whole on.
     pub fn check(&self, words: &Words, at: usize, n: u64, from: usize, len: usize) -> Result<(), String> {
         for k in 0..len.div_ceil(8) {
             let (found, expected) = (words.word(at + 8 * k), self.word(n, (from + k) as u64));
@@ -169,7 +169,7 @@ impl Plan {
         Ok(())
     }
 
-    /// Whether the data at `at` are those of WRITE `n`, or of later requests that have the same buffer; where `any`, of
+    /// True if the data at `at` are those of WRITE `n`, or of later requests that have the same buffer; where `any`, of
     /// earlier ones as well.
     pub fn check_written(
         &self,
@@ -199,7 +199,7 @@ impl Plan {
         Ok(())
     }
 
-    /// Whether `found`, word `k` of a buffer, begins with the bytes of one WRITE and ends with those of another a few before
+    /// True if `found`, word `k` of a buffer, begins with the bytes of one WRITE and ends with those of another a few before
     /// or behind it, both from request `first` to some way behind request `n`: one arrives while the word is read, and
     /// RDMA promises no order of the bytes of a message.
     fn is_torn(&self, found: u64, k: usize, first: u64, n: u64) -> bool {
@@ -226,7 +226,7 @@ impl Plan {
             .any(|(i, new)| near(i).iter().any(|old| joins(*new, *old) || joins(*old, *new)))
     }
 
-    /// Whether the first `left` bytes of `found`, word `k` of a buffer, are those of WRITEs from request `first` to some way
+    /// True if the first `left` bytes of `found`, word `k` of a buffer, are those of WRITEs from request `first` to some way
     /// behind request `n`, of which at least one ends within the word: it leaves the rest to those before it. Each gives
     /// all bytes from where the one before ended to its own end, or to the middle of the word, where one is being written.
     fn is_mixed(&self, found: u64, k: usize, first: u64, n: u64, left: usize) -> bool {
@@ -260,7 +260,7 @@ impl Plan {
     }
 }
 
-/// Whether the first `left` bytes of two words of memory differ, or all of them.
+/// True if the first `left` bytes of two words of memory differ, or all of them.
 fn differ(a: u64, b: u64, left: usize) -> bool {
     let count = left.min(8);
     a.to_ne_bytes()[..count] != b.to_ne_bytes()[..count]

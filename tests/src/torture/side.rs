@@ -203,7 +203,7 @@ impl Side {
         Sums(self.lanes.iter().map(Lane::sent).collect())
     }
 
-    /// Whether nothing is under way.
+    /// True if nothing is under way.
     pub fn is_idle(&self) -> bool {
         self.lanes.iter().all(Lane::is_idle)
     }

@@ -84,12 +84,12 @@ impl<T> Trial<T> {
         self.asleep.get(&fid).copied().unwrap_or(0)
     }
 
-    /// Whether the bus refuses what a function wants at `now`.
+    /// True if the bus refuses what a function wants at `now`.
     pub(crate) fn is_refused(&self, fid: u8, now: Ps) -> bool {
         self.refused.get(&fid).is_some_and(|until| *until > now)
     }
 
-    /// Whether the keys of a function name nothing at `now`.
+    /// True if the keys of a function name nothing at `now`.
     pub(crate) fn is_unmapped(&self, fid: u8, now: Ps) -> bool {
         self.unmapped.get(&fid).is_some_and(|until| *until > now)
     }

@@ -153,7 +153,7 @@ struct Node<T> {
     /// Bytes in the buffer, and those that came in by each port.
     used: u64,
     came: Vec<u64>,
-    /// Whether it pauses whoever sends to each port.
+    /// True if it pauses whoever sends to each port.
     pauses: Vec<bool>,
 }
 
@@ -232,7 +232,7 @@ impl<T> Fabric<T> {
         self.nodes.iter().enumerate().flat_map(of)
     }
 
-    /// Whether a host's card has to wait with more packets.
+    /// True if a host's card has to wait with more packets.
     pub(crate) fn is_held(&self, host: usize) -> bool {
         let port = &self.nodes[self.hosts[host]].ports[0];
         port.paused.is_some() || !port.queue.is_empty()

@@ -44,7 +44,7 @@ pub struct Sample {
 pub struct Outcome {
     /// Its flows, in their order.
     pub flows: Vec<FlowOutcome>,
-    /// Whether each node is a switch.
+    /// True if each node is a switch.
     pub switches: Vec<bool>,
     /// The nodes that are hosts.
     pub hosts: Vec<usize>,

@@ -177,7 +177,7 @@ impl<'p> Bench<'p> {
         }
     }
 
-    /// Whether programs look for messages in memory, and not for completions.
+    /// True if programs look for messages in memory, and not for completions.
     fn looks_at_data(&self) -> bool {
         (self.plan.operation, self.plan.measure) == (Operation::Write, Measure::Latency)
     }

@@ -42,7 +42,7 @@ pub enum Operation {
 }
 
 impl Operation {
-    /// Whether its messages have 8 bytes and no others.
+    /// True if its messages have 8 bytes and no others.
     pub fn is_atomic(self) -> bool {
         matches!(self, Self::FetchAdd | Self::CompareSwap)
     }

@@ -34,7 +34,7 @@ impl Row {
         self.model / self.published - 1.0
     }
 
-    /// Whether the model is as near as it should be.
+    /// True if the model is as near as it should be.
     pub fn holds(&self) -> bool {
         self.error().abs() <= self.tolerance
     }

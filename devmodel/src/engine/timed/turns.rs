@@ -158,7 +158,7 @@ impl<T> Timed<'_, T> {
         self.cards[here].port_free().saturating_sub(BACKLOG)
     }
 
-    /// Whether the port of a card is paused, or others than its own packets wait there.
+    /// True if the port of a card is paused, or others than its own packets wait there.
     fn is_held(&self, here: usize) -> bool {
         self.network.as_ref().is_some_and(|network| network.fabric.is_held(here))
     }

@@ -20,7 +20,7 @@ pub(super) fn members(func: &Func<'_>, gid: [u8; 16]) -> Vec<u32> {
         .collect()
 }
 
-/// Whether QP `qp` sent this packet itself and does not want it back. Others on its function get it, as Linux has it of IPoIB's devices,
+/// True if QP `qp` sent this packet itself and does not want it back. Others on its function get it, as Linux has it of IPoIB's devices,
 /// all of which block their own.
 pub(super) fn blocks(func: &Func<'_>, packet: &received::Packet<'_>, qp: u32) -> bool {
     let Some(row) = func.row::<QpRow>(qp).filter(|row| row.has(QpFlags::BLOCK_MULTICAST_LOOPBACK)) else {

@@ -127,7 +127,7 @@ impl Parts {
         Some(())
     }
 
-    /// Whether there is a whole TCP or UDP header in `bytes`.
+    /// True if there is a whole TCP or UDP header in `bytes`.
     pub(super) fn has_ports(&self, bytes: &[u8]) -> bool {
         let size = match self.protocol {
             TCP => TCP_SIZE,

@@ -91,7 +91,7 @@ pub(super) fn come_back(func: &mut Func<'_>, step: &mut Step<'_>, (start, len): 
     step.blocked = None;
 }
 
-/// Whether the queue pairs get the frame: RoCE v2, where the function speaks it.
+/// True if the queue pairs get the frame: RoCE v2, where the function speaks it.
 fn is_rdma(func: &Func<'_>, head: &[u8], parts: &Parts) -> bool {
     let f = func.function();
     let to_roce = parts.whole
@@ -234,7 +234,7 @@ pub(super) fn refresh(func: &Func<'_>, step: &mut Step<'_>, rq: &mut RqRow) {
     }
 }
 
-/// Whether a WQE is there.
+/// True if a WQE is there.
 fn refill(func: &Func<'_>, step: &mut Step<'_>, rq: &mut RqRow) -> bool {
     if rq.pi == rq.ci {
         refresh(func, step, rq);

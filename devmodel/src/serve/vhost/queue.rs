@@ -146,7 +146,7 @@ impl Queue {
         write(memory, self.used, 2, &self.given.to_le_bytes(), "the used ring")
     }
 
-    /// Whether the driver wants to be told of what was given back.
+    /// True if the driver wants to be told of what was given back.
     pub fn wants_call(&self, memory: &GuestMemory) -> Result<bool> {
         // Between the used index and the flag: it may be about to sleep.
         fence(SeqCst);

@@ -50,7 +50,7 @@ impl Sriov {
         self.registers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether function `fid` is there for its client.
+    /// True if function `fid` is there for its client.
     pub fn shows(&self, fid: u8) -> bool {
         fid <= self.present.load(Acquire)
     }

@@ -203,7 +203,7 @@ impl Endpoints {
         key
     }
 
-    /// Whether every message is where it belongs and its sender knows, or the sender has given up.
+    /// True if every message is where it belongs and its sender knows, or the sender has given up.
     pub(super) fn is_over(&self) -> bool {
         self.failed.is_some() || self.completed.len() == self.scenario.messages.len()
     }
@@ -217,7 +217,7 @@ impl Endpoints {
         self.scenario.messages.iter().filter(|(kind, _)| *kind == Kind::Send).count()
     }
 
-    /// Whether the next message may be taken.
+    /// True if the next message may be taken.
     fn admits(&self) -> bool {
         let Some((kind, length)) = self.scenario.messages.get(self.requests.len()) else { return false };
         let packets = kind.packets(*length, MTU);

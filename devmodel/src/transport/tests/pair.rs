@@ -493,7 +493,7 @@ impl Responses for End {
     }
 }
 
-/// Whether a packet is meant.
+/// Says if a packet is meant.
 type Look = fn(&Pkt) -> bool;
 
 /// Two ends: requests go from the first to the second.

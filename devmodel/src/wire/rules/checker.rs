@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 /// EtherType of RoCE v1 (annex A16).
 const ROCE_V1: u16 = 0x8915;
 
-/// Whether the IP and UDP headers of a frame, right or not, say that it is RoCE v2.
+/// True if the IP and UDP headers of a frame, right or not, say that it is RoCE v2.
 fn is_roce(frame: &[u8]) -> bool {
     let ip = ip_offset(frame);
     let (protocol, udp) = match frame.get(ip).map(|first| first >> 4) {

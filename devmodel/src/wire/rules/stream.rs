@@ -56,7 +56,7 @@ pub(super) struct Requests {
 pub(super) type Broken = (Rule, String, String);
 
 impl Requests {
-    /// Whether `psn` is of something that was sent.
+    /// True if `psn` is of something that was sent.
     pub fn has_sent(&self, psn: u32) -> bool {
         // What a READ whose packets cannot be counted yet asked for is ahead of it.
         let most = if self.open_read.is_some() { REMEMBERED } else { 0 };
@@ -106,7 +106,7 @@ impl Requests {
         }
     }
 
-    /// Whether `psn` is what follows.
+    /// True if `psn` is what follows.
     fn is_next(&mut self, next: u32, psn: u32) -> bool {
         let Some(bytes) = self.open_read else { return psn == next };
         // `next` is the PSN behind the READ's first packet.

@@ -234,7 +234,7 @@ impl Bed {
         (reply.status(), reply.output)
     }
 
-    /// Whether the device has given the command in slot 0 back.
+    /// True if the device has given the command in slot 0 back.
     fn is_done(&mut self) -> bool {
         self.memory(0, CMDQ + 0x3f, 1)[0] & 1 == 0
     }

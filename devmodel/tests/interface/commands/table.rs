@@ -64,7 +64,7 @@ fn send(bed: &mut Bed, opcode: Opcode, uid: u16, op_mod: u16) -> (Status, Option
     (reply.status(), GATE.into_iter().find(|one| one.code() == reply.syndrome()))
 }
 
-/// Whether the command takes the function to another state, so that the next needs a new one.
+/// True if the command takes the function to another state, so that the next needs a new one.
 fn moves(opcode: Opcode) -> bool {
     [Opcode::EnableHca, Opcode::DisableHca, Opcode::InitHca, Opcode::TeardownHca].contains(&opcode)
 }

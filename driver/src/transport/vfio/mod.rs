@@ -41,7 +41,7 @@ pub struct VfioTransport {
     config: RegionInfo,
     can_reset: bool,
     vectors: Vectors,
-    /// Whether BAR0 is to have pages that combine writes.
+    /// True if BAR0 is to have pages that combine writes.
     combine: bool,
     bars: Mutex<HashMap<u8, Bar>>,
     pool: Pool,

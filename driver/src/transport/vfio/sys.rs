@@ -81,7 +81,7 @@ pub fn check_container(container: BorrowedFd<'_>) -> io::Result<bool> {
     Ok(version as u32 == VFIO_API_VERSION && type1 != 0)
 }
 
-/// Whether all devices of the group belong to user space (the group is viable).
+/// True if all devices of the group belong to user space (the group is viable).
 pub fn group_is_viable(group: BorrowedFd<'_>) -> io::Result<bool> {
     let mut status = vfio_group_status { argsz: size_of::<vfio_group_status>() as u32, flags: 0 };
     // SAFETY: the structure of this ioctl.
@@ -106,7 +106,7 @@ pub fn group_device(group: BorrowedFd<'_>, name: &CStr) -> io::Result<File> {
     }
 }
 
-/// Whether the device can be reset by itself.
+/// True if the device can be reset by itself.
 pub fn can_reset(device: BorrowedFd<'_>) -> io::Result<bool> {
     let mut info = vfio_device_info { argsz: size_of::<vfio_device_info>() as u32, ..Default::default() };
     // SAFETY: the structure of this ioctl.

@@ -74,17 +74,17 @@ impl Client {
         }
     }
 
-    /// Whether this is the process that connected.
+    /// True if this is the process that connected.
     pub fn is_ours(&self) -> bool {
         self.generation == sync::fork::generation()
     }
 
-    /// Whether the server is gone.
+    /// True if the server is gone.
     pub fn is_gone(&self) -> bool {
         self.talk().is_ok_and(|connection| connection.sender.is_closed())
     }
 
-    /// Whether the device can be reset. It must be a PCI device.
+    /// True if the device can be reset. It must be a PCI device.
     pub fn can_reset(&self) -> io::Result<bool> {
         let info = DeviceInfo { argsz: size_of::<DeviceInfo>() as u32, ..Default::default() };
         let (info, _) =

@@ -76,7 +76,7 @@ impl Watched {
         self.refused = there.filter(|_| self.observer.is_none()).map(|node| Refusal { node, until });
     }
 
-    /// Whether the addresses of its devices, or their number, are others than at the last check.
+    /// True if the addresses of its devices, or their number, are others than at the last check.
     fn has_changed(&mut self) -> bool {
         let Some(observer) = &self.observer else { return false };
         let addresses = Some(observer.addresses());

@@ -128,7 +128,7 @@ impl<'a> Request<'a> {
         Some((code as i32).wrapping_neg())
     }
 
-    /// Whether an attribute is there.
+    /// True if an attribute is there.
     pub fn has(&self, kind: u16) -> bool {
         self.find(kind).is_some()
     }
@@ -211,7 +211,7 @@ pub struct Asker {
 pub struct Replies {
     /// The datagrams.
     pub datagrams: Vec<Vec<u8>>,
-    /// Whether further messages of the current dump go into the last datagram.
+    /// True if further messages of the current dump go into the last datagram.
     open: bool,
 }
 

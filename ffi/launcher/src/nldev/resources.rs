@@ -26,7 +26,7 @@ struct Kind {
     table: u16,
     entry: u16,
     id: u16,
-    /// Whether they belong to a port, which requests for one must name.
+    /// True if they belong to a port, which requests for one must name.
     per_port: bool,
     /// Lists the attributes of each object, with its number.
     list: List,

@@ -41,7 +41,7 @@ const ARRIVAL: Duration = Duration::from_secs(1);
 pub struct Waiting {
     line: UnixStream,
     reserved: Reserved,
-    /// Whether it was ready before the line was made, and will not say so.
+    /// True if it was ready before the line was made, and will not say so.
     is_ready: bool,
 }
 

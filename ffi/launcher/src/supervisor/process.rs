@@ -135,7 +135,7 @@ impl Process {
         self.status("Tgid:")?.parse().ok()
     }
 
-    /// Whether it may administer the network.
+    /// True if it may administer the network.
     pub fn is_admin(self) -> bool {
         let effective = self.status("CapEff:").and_then(|hex| u64::from_str_radix(&hex, 16).ok());
         effective.is_some_and(|caps| caps & 1 << NET_ADMIN != 0)

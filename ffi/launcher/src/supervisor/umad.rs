@@ -43,10 +43,10 @@ struct File {
     /// The node of its function, and the function.
     node: PathBuf,
     fid: u8,
-    /// Whether its port speaks InfiniBand.
+    /// True if its port speaks InfiniBand.
     infiniband: bool,
     agents: [bool; AGENTS],
-    /// Whether its packets have a P_Key index.
+    /// True if its packets have a P_Key index.
     wide: bool,
     used: bool,
 }

@@ -122,7 +122,7 @@ impl Rules {
                 1,
                 &[libc::F_SETLK, libc::F_GETLK, libc::F_GETFL, libc::F_GETFD].map(|what| what as u64),
             )
-            // Whether a descriptor is still ours.
+            // True if a descriptor is still ours.
             .calls(&STAT)
             // The asker's answers.
             .calls(&[libc::SYS_sendto, libc::SYS_recvfrom]);
@@ -264,7 +264,7 @@ pub fn install(role: Role, needs: Needs, ids: (u32, u32)) -> io::Result<()> {
     seccompiler::apply_filter(&inner).map_err(io::Error::other)
 }
 
-/// Whether the kernel has filters that trap.
+/// Checks that the kernel has filters that trap.
 #[allow(unsafe_code)]
 pub fn can_trap() -> io::Result<()> {
     let action: u32 = libc::SECCOMP_RET_TRAP;

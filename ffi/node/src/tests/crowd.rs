@@ -42,7 +42,7 @@ pub fn opens_many(dir: &Path) {
     until_killed()
 }
 
-/// Whether a completion on `device` comes as an event, to it and nobody else.
+/// True if a completion on `device` comes as an event, to it and nobody else.
 fn has_its_event(device: &Arc<Device>) -> bool {
     let (pd, cq) = (Pd::alloc(device).unwrap(), Cq::create(device, 16, 77).unwrap());
     let init = QpInit {

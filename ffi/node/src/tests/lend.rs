@@ -74,7 +74,7 @@ impl Bed {
     }
 }
 
-/// Whether the page at `at` is private memory.
+/// True if the page at `at` is private memory.
 fn is_private(at: *const u8) -> bool {
     let start = at as usize;
     areas::within(start, start + 4096).unwrap().is_some_and(|parts| parts[0].is_private())

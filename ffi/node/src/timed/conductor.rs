@@ -296,7 +296,7 @@ impl Conductor {
         false
     }
 
-    /// Whether a thread does something. If so it was waited for.
+    /// True if a thread does something. If so it was waited for.
     fn wait_for(&mut self, players: &[Player], heard: u32) -> bool {
         let may_run = |state| matches!(state, State::Running | State::Limited);
         let is_busy = |player: &&Player| may_run(player.state()) && runs(player);
@@ -324,7 +324,7 @@ impl Conductor {
         }
     }
 
-    /// Whether a thread is about to hear something: it does nothing before the kernel lets it, but then at the time at which that was said.
+    /// True if a thread is about to hear something: it does nothing before the kernel lets it, but then at the time at which that was said.
     fn calls(&mut self, players: &[Player], heard: u32) -> bool {
         if !players.iter().any(Player::is_called) {
             self.called = None;
@@ -523,7 +523,7 @@ fn look_again(players: &[Player]) -> bool {
     players.iter().filter(waits).map(Player::wake).count() > 0
 }
 
-/// Whether a thread that seemed to look at memory did something else, once it had time enough.
+/// True if a thread that seemed to look at memory did something else, once it had time enough.
 fn thinks(board: &Board, efforts: &mut Efforts, player: &Player) -> bool {
     let mut spent = Spent::begin(efforts, player, THINKS);
     while player.state() == State::Spinning && runs(player) {
@@ -536,7 +536,7 @@ fn thinks(board: &Board, efforts: &mut Efforts, player: &Player) -> bool {
     player.state() == State::Noticed
 }
 
-/// Whether a thread that looks at memory noticed that something is different, once it had time enough for a look.
+/// True if a thread that looks at memory noticed that something is different, once it had time enough for a look.
 fn noticed(board: &Board, efforts: &mut Efforts, player: &Player) -> bool {
     let mut spent = Spent::begin(efforts, player, LOOKS);
     loop {
@@ -550,7 +550,7 @@ fn noticed(board: &Board, efforts: &mut Efforts, player: &Player) -> bool {
     }
 }
 
-/// Whether the node in `dir` has a conductor.
+/// True if the node in `dir` has a conductor.
 pub fn is_conducted(dir: &Path) -> bool {
     Board::find(&board_of(dir)).ok().flatten().is_some()
 }

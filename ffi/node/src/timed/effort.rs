@@ -68,7 +68,7 @@ impl Spent {
         Some(Self { patience, last: efforts.of(player)?, sum: Duration::ZERO })
     }
 
-    /// Whether it has computed for so long. `None` if it is gone.
+    /// True if it has computed for so long. `None` if it is gone.
     pub fn is_all(&mut self, efforts: &mut Efforts, player: &Player) -> Option<bool> {
         Some(self.add(efforts.of(player)?))
     }
@@ -113,19 +113,19 @@ fn process_time(pid: u32) -> Option<Duration> {
     known.then(|| Duration::new(time.tv_sec as u64, time.tv_nsec as u32))
 }
 
-/// Whether a thread is there.
+/// True if a thread is there.
 pub fn is_there(tid: u32, pid: u32) -> bool {
     // SAFETY: signal 0 only asks.
     pid == 0 || unsafe { libc::syscall(libc::SYS_tgkill, pid, tid, 0) } == 0
 }
 
-/// Whether a thread is gone, or does nothing any more and its parent has not asked how it ended.
+/// True if a thread is gone, or does nothing any more and its parent has not asked how it ended.
 pub fn has_ended(player: &Player) -> bool {
     let (tid, pid) = player.thread();
     !is_there(tid, pid) || (pid != 0 && matches!(clock::state(tid, pid), Some('Z' | 'X')))
 }
 
-/// Whether a thread runs or is about to, and waits for nothing, or for what ends by itself: the kernel, as where pages are mapped, or
+/// True if a thread runs or is about to, and waits for nothing, or for what ends by itself: the kernel, as where pages are mapped, or
 /// a call of ours.
 pub fn runs(player: &Player) -> bool {
     let (tid, pid) = player.thread();

@@ -238,7 +238,7 @@ impl Manager {
     }
 }
 
-/// Whether a listener is meant by this request.
+/// True if a listener is meant by this request.
 fn hears(id: &Id, header: Option<&IpHeader>, local_gid: &[u8; 16]) -> bool {
     let (Some(src), State::Listen) = (id.src, id.state) else { return false };
     match (src, header) {

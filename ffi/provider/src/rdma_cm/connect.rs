@@ -49,7 +49,7 @@ pub fn wait_for_listener(number: u32) {
 }
 
 impl Manager {
-    /// Whether `number` connects to a port of this node where nobody listens.
+    /// True if `number` connects to a port of this node where nobody listens.
     fn would_be_refused(&self, number: u32) -> bool {
         let Some(id) = self.ids.get(number) else { return false };
         let (State::RouteResolved, Some(path), Some(dst)) = (id.state, id.path, id.dst) else { return false };
@@ -122,7 +122,7 @@ impl Manager {
         Ok(Step::Done)
     }
 
-    /// Whether the peer is a port of this node at which nobody listens for the service.
+    /// True if the peer is a port of this node at which nobody listens for the service.
     fn nobody_listens(&self, remote: [u8; 16], service_id: u64) -> bool {
         let Some(there) = ports::with_gid(&self.ports, &remote) else { return false };
         if self.is_listened_to(there, service_id) {

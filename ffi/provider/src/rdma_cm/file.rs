@@ -67,7 +67,7 @@ impl EventFile {
         self.reader
     }
 
-    /// Whether the program has made its end non-blocking.
+    /// True if the program has made its end non-blocking.
     pub fn is_nonblocking(&self) -> bool {
         // SAFETY: a descriptor the program holds.
         unsafe { libc::fcntl(self.reader, libc::F_GETFL) & libc::O_NONBLOCK != 0 }
@@ -79,7 +79,7 @@ impl EventFile {
         self.asker = Some((unsafe { libc::gettid() }, waits));
     }
 
-    /// Whether another thread got an event, and has neither asked for the next one nor ended.
+    /// True if another thread got an event, and has neither asked for the next one nor ended.
     pub fn is_to_be_asked(&self) -> bool {
         let Some((asker, false)) = self.asker else { return false };
         // SAFETY: takes no memory, and sends nothing.

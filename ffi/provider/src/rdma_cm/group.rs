@@ -24,7 +24,7 @@ pub struct Membership {
     pub port: usize,
     /// The group.
     pub mgid: [u8; 16],
-    /// Whether it only sends.
+    /// True if it only sends.
     pub send_only: bool,
 }
 

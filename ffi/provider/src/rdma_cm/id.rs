@@ -80,7 +80,7 @@ pub struct Id {
     pub backlog: u32,
     /// Its QP.
     pub qp_num: u32,
-    /// Whether its QP receives from an SRQ.
+    /// True if its QP receives from an SRQ.
     pub srq: bool,
     /// First PSN of what the peer sends.
     pub psn: u32,
@@ -90,9 +90,9 @@ pub struct Id {
     pub tos: u8,
     /// Acknowledge timeout, if the program set one.
     pub timeout: Option<u8>,
-    /// Whether it shares its port number with others that allow it.
+    /// True if it shares its port number with others that allow it.
     pub reuse: bool,
-    /// Whether it is for its address family only. `None` is the family's default.
+    /// True if it is for its address family only. `None` is the family's default.
     pub af_only: Option<bool>,
     /// Its memberships in multicast groups.
     pub groups: Vec<u32>,
@@ -129,7 +129,7 @@ impl Id {
         }
     }
 
-    /// Whether its QP sends datagrams.
+    /// True if its QP sends datagrams.
     pub fn is_datagram(&self) -> bool {
         self.qp_type == qp_type::UD
     }
@@ -139,7 +139,7 @@ impl Id {
         address.service_id(self.ps)
     }
 
-    /// Whether it is for its address family only.
+    /// True if it is for its address family only.
     pub fn is_af_only(&self) -> bool {
         self.af_only.unwrap_or(matches!(self.src, Some(SockAddr::V4 { .. })))
     }
@@ -175,7 +175,7 @@ pub struct PortBinding {
 }
 
 impl PortBinding {
-    /// Whether both name one port number at one place.
+    /// True if both name one port number at one place.
     pub(super) fn overlaps(&self, other: &Self) -> bool {
         let same = (self.space, self.port) == (other.space, other.port);
         same && (self.at.is_none() || other.at.is_none() || self.at == other.at)

@@ -111,7 +111,7 @@ impl Manager {
         }
     }
 
-    /// Whether the process at the other end of a connection within this node still lives. `None` if it is elsewhere.
+    /// True if the process at the other end of a connection within this node still lives. `None` if it is elsewhere.
     pub fn peer_lives(&self, conn: Conn, remote_gid: &[u8; 16]) -> Option<bool> {
         let there = super::ports::with_gid(&self.ports, remote_gid)?;
         let tag = (self.lines.get(&conn.0)?.agent.remote_id(conn.1)? >> 16) as u16;

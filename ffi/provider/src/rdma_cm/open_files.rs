@@ -11,7 +11,7 @@ fn place(fd: c_int) -> Option<(&'static AtomicU64, u64)> {
     Some((OPEN.get(fd / 64)?, 1 << (fd % 64)))
 }
 
-/// Whether there is room to note `fd`.
+/// True if there is room to note `fd`.
 pub fn fits(fd: c_int) -> bool {
     place(fd).is_some()
 }
@@ -28,7 +28,7 @@ pub fn leave(fd: c_int) -> bool {
     place(fd).is_some_and(|(word, bit)| word.fetch_and(!bit, AcqRel) & bit != 0)
 }
 
-/// Whether `fd` is a channel.
+/// True if `fd` is a channel.
 pub fn holds(fd: c_int) -> bool {
     place(fd).is_some_and(|(word, bit)| word.load(Acquire) & bit != 0)
 }

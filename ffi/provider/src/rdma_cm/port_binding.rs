@@ -106,7 +106,7 @@ impl Manager {
         if self.take(Matter::Bound, &binding, hold) { Ok(binding) } else { Err(taken) }
     }
 
-    /// Whether another id of this process stands in the way.
+    /// True if another id of this process stands in the way.
     fn check_port(&self, number: u32, id: &Id, binding: &PortBinding, reuse: bool) -> Result<(), c_int> {
         for (other_number, other) in self.ids.iter() {
             let (Some(other_binding), Some(src)) = (other.binding, other.src) else { continue };
@@ -165,13 +165,13 @@ impl Manager {
         }
     }
 
-    /// Whether any process of the node listens for `service_id` at `at`.
+    /// True if any process of the node listens for `service_id` at `at`.
     pub fn is_listened_to(&self, at: At, service_id: u64) -> bool {
         let here = self.listening.keys().any(|(port, service)| *port == at.port && *service == service_id);
         here || self.is_listened_to_elsewhere(at, service_id)
     }
 
-    /// Whether another process of the node does.
+    /// True if another process of the node does.
     pub fn is_listened_to_elsewhere(&self, at: At, service_id: u64) -> bool {
         let binding = PortBinding { space: (service_id >> 16) as u16, port: service_id as u16, at: Some(at) };
         self.places(&binding).into_iter().any(|(ports, at)| ports.held_elsewhere(Matter::Listening, at))

@@ -36,12 +36,12 @@ pub struct At {
 }
 
 impl Port {
-    /// Whether it is on Ethernet.
+    /// True if it is on Ethernet.
     pub fn is_ethernet(&self) -> bool {
         self.info.link_layer == devmodel::LinkLayer::Ethernet
     }
 
-    /// Whether a guest has the function: its own manager listens there.
+    /// True if a guest has the function: its own manager listens there.
     pub fn is_served(&self) -> bool {
         let of_ours = |function: &node::FunctionStatus| function.fid == self.info.fid && function.served;
         let status = self.node.as_ref().and_then(|node| node.status().ok());

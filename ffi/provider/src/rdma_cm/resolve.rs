@@ -35,7 +35,7 @@ impl Manager {
         })
     }
 
-    /// Whether an address says no more than "here": the wildcard, or one of the host's for itself that no port has, which
+    /// True if an address says no more than "here": the wildcard, or one of the host's for itself that no port has, which
     /// Linux takes for the wildcard too (`cma_any_addr`). libfabric binds an id to localhost to learn what devices there are.
     fn names_no_port(&mut self, address: &SockAddr) -> bool {
         address.is_any() || address.is_loopback() && self.find(address).is_none()

@@ -14,7 +14,7 @@ pub struct MadAddress {
     pub local_lid: u16,
     /// LID of the other port; 0 on Ethernet.
     pub remote_lid: u16,
-    /// Whether the MAD bears a GRH, as on Ethernet it always does.
+    /// True if the MAD bears a GRH, as on Ethernet it always does.
     pub grh: bool,
     /// Service level, or priority on Ethernet.
     pub sl: u8,

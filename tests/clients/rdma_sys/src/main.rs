@@ -52,7 +52,7 @@ fn pattern(seed: usize, len: usize) -> Vec<u8> {
 /// The bytes around a message that arrived, which must stay as they were.
 const MARGIN: usize = 8;
 
-/// Whether `message`, and nothing more, arrived at [`TO`].
+/// True if `message`, and nothing more, arrived at [`TO`].
 fn arrived(at: &Side, message: &[u8]) -> bool {
     let found = at.bytes(TO - MARGIN, message.len() + 2 * MARGIN);
     let (before, rest) = found.split_at(MARGIN);

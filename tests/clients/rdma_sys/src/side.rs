@@ -148,12 +148,12 @@ impl Side {
         Ok(attr.qp_state)
     }
 
-    /// Whether the queue pair may send.
+    /// True if the queue pair may send.
     pub fn is_ready(&self) -> Try<bool> {
         Ok(self.state()? == ibv_qp_state::IBV_QPS_RTS)
     }
 
-    /// Whether the queue pair is in error.
+    /// True if the queue pair is in error.
     pub fn has_failed(&self) -> Try<bool> {
         Ok(self.state()? == ibv_qp_state::IBV_QPS_ERR)
     }

@@ -244,7 +244,7 @@ fn last_frames(images: &Images, capture: &Path) -> String {
     }
 }
 
-/// Whether a capture ends with rxe in the middle of a message that we have acknowledged whole. That happens when our acknowledgement got lost
+/// True if a capture ends with rxe in the middle of a message that we have acknowledged whole. That happens when our acknowledgement got lost
 /// and rxe asks again: the next one, for the first packet of those, acknowledges them all, as IBTA 9.7.5.1.2 has it. rxe completes the
 /// request by it, before the last packets are out, and its queue pair never sends anything again.
 fn rxe_forgot_the_rest(images: &Images, capture: &Path) -> Outcome<bool> {
