@@ -32,7 +32,7 @@ fn commit() -> Option<String> {
     git(&["rev-parse", "--short=12", "HEAD"])
 }
 
-/// What a git command prints, if it succeeds.
+/// The output of a git command, if it succeeds.
 fn git(args: &[&str]) -> Option<String> {
     let out = Command::new("git").args(args).current_dir(env!("CARGO_MANIFEST_DIR")).output().ok()?;
     let text = String::from_utf8(out.stdout).ok().filter(|_| out.status.success())?;

@@ -98,12 +98,12 @@ fn description(
     })
 }
 
-/// What programs in a container have in their environment.
+/// The environment variables of programs in a container.
 pub fn variables(node: &Path) -> [String; 2] {
     [format!("IRONVERBS_NODE={}", node.display()), format!("RDMAV_DRIVERS={}", provider::STEM)]
 }
 
-/// What a container has of the host, at the same places, and how it is mounted.
+/// The host's paths that a container has at the same places, and how each is mounted.
 pub fn mounts<'a>(node: &'a Path, provider: &'a Provider) -> [(&'a Path, [&'static str; 4]); 3] {
     let options = |how| ["bind", how, "nosuid", "nodev"];
     [

@@ -308,7 +308,7 @@ fn lending() -> Finding {
     }
 }
 
-/// What `run --bdf`, `bringup --bdf` and `vf` need.
+/// Finds the kernel VFIO that `run --bdf`, `bringup --bdf` and `vf` need.
 fn vfio() -> Finding {
     const WHAT: &str = "kernel VFIO";
     let groups = fs::read_dir("/sys/kernel/iommu_groups").map_or(0, Iterator::count);
@@ -327,7 +327,7 @@ fn vfio() -> Finding {
 /// The oldest QEMU with a vfio-user client.
 const QEMU: (u32, u32) = (10, 1);
 
-/// What guests on `ironverbs serve` need.
+/// Finds the QEMU that guests on `ironverbs serve` need.
 fn qemu() -> Finding {
     const WHAT: &str = "QEMU";
     const NAME: &str = "qemu-system-x86_64";

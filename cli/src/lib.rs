@@ -6,7 +6,7 @@
 //! ironverbs node status
 //! ```
 //!
-//! `options` is the command line, then one file for each command. What a command does lies in the crates below: `node`, `driver`,
+//! `options` is the command line, then one file for each command. The work of a command lies in the crates below: `node`, `driver`,
 //! `devmodel`. A program's examples cannot be run by rustdoc; `tests/run.rs` runs the commands.
 
 mod bench;

@@ -16,9 +16,9 @@ const START: Duration = Duration::from_secs(15);
 /// How long a server may outlive its client.
 const LINGER: Duration = Duration::from_secs(5);
 
-/// What became of a pair.
+/// The result of a pair.
 pub struct Outcome {
-    /// What the client printed on stdout, where it was captured.
+    /// The client's stdout, where it was captured.
     pub output: String,
     /// Greatest resident size of the client seen, in KiB.
     pub resident_kib: u64,

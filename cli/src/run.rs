@@ -115,7 +115,7 @@ fn is_static(program: &Path) -> bool {
     (0..count).all(|n| kind(n) != Some(3))
 }
 
-/// What to say of a real card's device in the program's arguments, such as `-d mlx5_0`, that will not be there.
+/// The hint about a real card's device in the program's arguments, such as `-d mlx5_0`, that will not be there.
 fn hint(args: &[OsString], devices: &[DeviceInfo]) -> Option<String> {
     let name = args.iter().filter_map(|arg| arg.to_str()).find_map(missing_card)?;
     let first = devices.first()?;

@@ -1,4 +1,4 @@
-//! What a command prints. A reader that has read enough, such as `head`, or a log that is full stops nobody's work.
+//! The output of a command. A reader that has read enough, such as `head`, or a log that is full stops nobody's work.
 
 use std::fmt::Arguments;
 use std::io::{ErrorKind, Write};

@@ -70,7 +70,7 @@ pub fn serve(serve: &Serve) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// What the threads go to jail in, or why they do not.
+/// The jail that the threads enter, or why they do not.
 #[allow(unsafe_code)]
 fn jail(serve: &Serve) -> Result<Jail, String> {
     if serve.no_jail {

@@ -8,7 +8,7 @@ pub enum Input<'a> {
     Mad {
         /// The path it arrived by.
         from: Address,
-        /// Its bytes. What is not a whole MAD of communication management is ignored.
+        /// Its bytes. Bytes that are no whole MAD of communication management are ignored.
         bytes: &'a [u8],
     },
     /// A program's command.

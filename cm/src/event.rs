@@ -25,12 +25,12 @@ pub enum Output {
 pub struct Unclaimed {
     /// Where it came from.
     pub from: Address,
-    /// What it asks for.
+    /// The listener or connection it asks for.
     pub wanted: Wanted,
     pub(crate) mad: Box<Mad>,
 }
 
-/// What an unclaimed MAD asks for.
+/// The listener or connection that an unclaimed MAD asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wanted {
     /// A listener for this service id (REQ, SIDR_REQ).
@@ -57,7 +57,7 @@ pub enum Event {
         reason: RejectReason,
         /// Which message was rejected.
         message: Concerning,
-        /// What `reason` has to add, at most 72 bytes.
+        /// Further information on `reason`, at most 72 bytes.
         info: Vec<u8>,
         /// 148 bytes.
         private_data: Vec<u8>,
@@ -105,7 +105,7 @@ pub enum Failure {
 /// A REQ, from the side of its receiver.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Request {
-    /// Who listened.
+    /// The connection that listened.
     pub listener: ConnId,
     /// How it came.
     pub from: Address,
@@ -169,7 +169,7 @@ pub struct Reply {
 /// A SIDR_REQ.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SidrQuery {
-    /// Who listened.
+    /// The connection that listened.
     pub listener: ConnId,
     /// How it came, and how the answer goes.
     pub from: Address,
@@ -192,7 +192,7 @@ pub struct SidrAnswer {
     pub qkey: u32,
     /// Vendor id and options of enhanced connection establishment; zero if none.
     pub ece: (u32, u32),
-    /// What `status` has to add, at most 72 bytes.
+    /// Further information on `status`, at most 72 bytes.
     pub info: Vec<u8>,
     /// 136 bytes.
     pub private_data: Vec<u8>,

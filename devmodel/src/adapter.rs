@@ -1,4 +1,4 @@
-//! The chip: all its state, and how it behaves. What it does is in the rooms.
+//! The chip: all its state, and how it behaves. Its operations are in the other modules.
 
 use crate::{
     config::Config,

@@ -1,4 +1,4 @@
-//! What a user may choose of an adapter's behaviour.
+//! The choices a user has of an adapter's behaviour.
 
 use serde::Deserialize;
 
@@ -14,7 +14,7 @@ pub enum Profile {
     Cx5,
 }
 
-/// What the ports speak.
+/// The link layer of the ports.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum LinkLayer {
@@ -51,11 +51,11 @@ pub struct Config {
     pub sealed: bool,
     /// Frames a function may process in one go before others get their turn.
     pub budget: u32,
-    /// What the ports speak.
+    /// The link layer of the ports.
     pub link_layer: LinkLayer,
     /// Tells the adapters of several nodes on one wire apart: part of every MAC and GUID, see [`identity`](crate::identity).
     pub node_id: u16,
-    /// What befalls frames on the wire between functions; a delay does not.
+    /// The faults that befall frames on the wire between functions; a delay does not.
     pub faults: Faults,
     /// How much of a card's strictness the adapter has.
     pub strict: Strict,

@@ -1,4 +1,4 @@
-//! What the chip asks of the machine it is plugged into.
+//! The services that the chip asks of the machine it is plugged into.
 //!
 //! A [`Host`] is one runner's view: the memory it can reach, the interrupts it can raise and the other parties of the
 //! node it can wake. The model calls nothing else.
@@ -45,7 +45,7 @@ pub struct Move {
     pub len: u32,
 }
 
-/// What the chip asks of the machine it is plugged into.
+/// The services that the chip asks of the machine it is plugged into.
 pub trait Host {
     /// Reads `buf.len()` bytes at `at`.
     fn read(&mut self, rid: Rid, at: Iova, buf: &mut [u8]) -> Result<(), Abort>;

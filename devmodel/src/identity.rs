@@ -1,4 +1,4 @@
-//! Who the functions are: addresses that follow from the adapter's number and a function's number alone.
+//! The identities of the functions: addresses that follow from the adapter's number and a function's number alone.
 
 /// The first three bytes of every MAC: locally administered.
 const PREFIX: [u8; 3] = [0x02, 0x1b, 0x56];

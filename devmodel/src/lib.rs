@@ -1,4 +1,4 @@
-//! What the chip does: a ConnectX-class SR-IOV adapter as one flat region of state and a pipeline that works on it.
+//! The behaviour of the chip: a ConnectX-class SR-IOV adapter as one flat region of state and a pipeline that works on it.
 //!
 //! [`Adapter`] is the chip: a [`region::Region`] and a [`Config`]. [`engine::Runner`] drives it on behalf of one thread,
 //! through a [`host::Host`] that stands for the machine around it. The model has no clock and no thread of its own: time is an

@@ -19,7 +19,7 @@ use std::{
 const MAPPINGS: usize = 128;
 const PAGE: usize = 4096;
 
-/// What is replaced when a page is missing.
+/// The memory that is replaced when a page is missing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Replace {
     /// The whole mapping: its file is not to be trusted any more.
@@ -289,7 +289,7 @@ mod tests {
     /// Pages that the program's own handler mended.
     static MENDED: AtomicUsize = AtomicUsize::new(0);
 
-    /// What a child of fork says: its exit status, or minus the signal that ended it.
+    /// The result of a child of fork: its exit status, or minus the signal that ended it.
     fn in_child(body: fn()) -> i32 {
         let mut status = 0;
         // SAFETY: the child leaves without running anything else; the parent waits for it alone.

@@ -150,7 +150,7 @@ impl Strict {
         [flags, self.slow, self.card as u32]
     }
 
-    /// What [`Strict::words`] made; `None` of other words.
+    /// The reverse of [`Strict::words`]; `None` for other words.
     pub fn of_words([flags, slow, card]: [u32; 3]) -> Option<Self> {
         let on = |bit: u32| flags >> bit & 1 != 0;
         let known = flags < 1 << Self::default().switches().len() && slow <= TRUE_TIME;

@@ -53,7 +53,7 @@ pub(crate) const ANY_QP: u32 = 0xff_ffff;
 /// `MkeyRow::flags`: a peer may invalidate the key.
 pub(crate) const REMOTE_INVALIDATE: u8 = 1;
 
-/// Who uses a key: a queue pair, in its domain.
+/// The user of a key: a queue pair, in its domain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct User {
     /// Protection domain number.

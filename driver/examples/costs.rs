@@ -1,4 +1,4 @@
-//! What work requests and completions cost the driver: `make driver-costs` counts the instructions of the four functions below under
+//! The driver's cost of work requests and completions: `make driver-costs` counts the instructions of the four functions below under
 //! valgrind, on a function that `ironverbs serve` offers, so that the device is in another process.
 //!
 //! `costs SOCKET ROUNDS`
@@ -11,7 +11,7 @@ use std::{path::Path, thread, time::Duration};
 
 /// Bytes of a message.
 const LEN: u32 = 64;
-/// Until then a message has come. Whoever looked meanwhile would be counted.
+/// Until then a message has come. A look before that would be counted.
 const COMES: Duration = Duration::from_millis(10);
 
 fn main() -> Outcome {

@@ -20,7 +20,7 @@ use vfio_ioctls::{VfioContainer, VfioDevice};
 
 type Try<T = ()> = Result<T, String>;
 
-/// What both can say of a function.
+/// The properties of a function that both can read.
 #[derive(Debug, PartialEq, Eq)]
 struct View {
     /// Type 0 header, without commands and status.

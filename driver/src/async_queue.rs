@@ -190,16 +190,16 @@ pub struct Server {
 }
 
 impl Attendant for Server {
-    /// Takes events into the log, and serves requests for pages. What another opener is about to serve is its.
+    /// Takes events into the log, and serves requests for pages. A request that another opener is about to serve is its.
     fn attend(&self, cmd: &CommandQueue) {
         self.queues.collect();
         let queue = &self.queues.pages;
         let shared = &queue.shared;
         let supply =
             PageSupply { transport: &self.transport, shared, cmd, own: &self.own, began: Instant::now() };
-        // One round at most, as above. What comes while the role is taken is found by its holder when it has given it up.
-        // And no longer than one command may take: each of ours may be answered with another request. Those are for whoever
-        // comes next.
+        // One round at most, as above. Requests that come while the role is taken are found by its holder when it has given
+        // it up. And no longer than one command may take: each of ours may be answered with another request. Those are for
+        // the next opener that comes.
         for _ in 0..queue.place.entries {
             if queue.peek().is_none() || supply.is_over() || !shared.claim_page_manager() {
                 return;

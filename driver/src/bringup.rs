@@ -91,7 +91,7 @@ impl Watch for () {
     fn read(&mut self, _: &'static str, _: String) {}
 }
 
-/// Takes the function's lock. Who brings the function up holds it for as long as its firmware needs.
+/// Takes the function's lock. The opener that brings the function up holds it for as long as its firmware needs.
 fn lock<'a>(shared: &'a Shared, options: &OpenOptions) -> Result<FunctionLock<'a>, Error> {
     let begin = Instant::now();
     loop {

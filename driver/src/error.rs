@@ -1,4 +1,4 @@
-//! What can go wrong, in one line each.
+//! The errors of the driver, in one line each.
 
 use hwspec::cmd::{DeliveryStatus, Opcode, Status};
 use std::{io, time::Duration};
@@ -9,7 +9,7 @@ pub enum Error {
     /// The operating system refused memory, configuration space or an interrupt.
     #[error("{what}: {source}")]
     Io {
-        /// What was tried.
+        /// The operation that was tried.
         what: &'static str,
         /// The operating system's reason.
         source: io::Error,
@@ -35,7 +35,7 @@ pub enum Error {
     /// Something did not happen in time.
     #[error("{what} did not finish within {waited:?}")]
     Timeout {
-        /// What was waited for.
+        /// The event that was waited for.
         what: String,
         /// How long.
         waited: Duration,
@@ -43,15 +43,15 @@ pub enum Error {
     /// A device that acts at once ([`acts_at_once`](crate::transport::Transport::acts_at_once)) left something undone.
     #[error("{what} was never carried out")]
     Unanswered {
-        /// What was asked for.
+        /// The operation that was asked for.
         what: String,
     },
     /// The device or its answer violates the interface.
     #[error("expected {expected}, found {found}")]
     Device {
-        /// What the interface prescribes.
+        /// The value or behaviour that the interface prescribes.
         expected: String,
-        /// What was found.
+        /// The value or behaviour that was found.
         found: String,
     },
     /// The function no longer answers: it is unplugged, or belongs to the parent of this child of fork.
@@ -60,7 +60,7 @@ pub enum Error {
     /// The caller asked for something impossible.
     #[error("{what}")]
     Invalid {
-        /// What was wrong with the request.
+        /// The fault of the request.
         what: String,
         /// The errno a verbs call returns for it.
         errno: i32,

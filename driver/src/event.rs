@@ -1,6 +1,6 @@
-//! What a function reports of its own accord.
+//! Events that a function reports of its own accord.
 
-/// What happened to a QP or its receive queue (IBTA 11.6.3).
+/// An event of a QP or its receive queue (IBTA 11.6.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum QpEvent {
     /// Communication established: a packet came while in RTR.
@@ -21,7 +21,7 @@ pub enum QpEvent {
     PathMigrationFailed,
 }
 
-/// What happened to a shared receive queue (IBTA 11.6.3).
+/// An event of a shared receive queue (IBTA 11.6.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SrqEvent {
     /// Fewer receives are left than it was armed for.
@@ -30,7 +30,7 @@ pub enum SrqEvent {
     Error,
 }
 
-/// What happened to the port.
+/// An event of the port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PortEvent {
     /// Link up.
@@ -49,7 +49,7 @@ pub enum PortEvent {
     Other(u8),
 }
 
-/// What happened to the function.
+/// An event of the function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DeviceEvent {
     /// The device reported a fatal error, or the way to it is gone.
@@ -65,46 +65,46 @@ pub enum Event {
     Cq {
         /// CQ number.
         cqn: u32,
-        /// What the CQ was created with.
+        /// The cookie that the CQ was created with.
         cookie: u64,
     },
     /// A CQ failed: overrun or no access to its memory.
     CqError {
         /// CQ number.
         cqn: u32,
-        /// What the CQ was created with.
+        /// The cookie that the CQ was created with.
         cookie: u64,
     },
     /// A QP's affiliated event.
     Qp {
         /// QP number.
         qpn: u32,
-        /// What the QP was created with.
+        /// The cookie that the QP was created with.
         cookie: u64,
-        /// What happened.
+        /// The kind of event.
         kind: QpEvent,
     },
     /// A shared receive queue's event.
     Srq {
         /// SRQ number.
         srqn: u32,
-        /// What the SRQ was created with.
+        /// The cookie that the SRQ was created with.
         cookie: u64,
-        /// What happened.
+        /// The kind of event.
         kind: SrqEvent,
     },
     /// A work queue of [`Wq`](crate::Wq) failed, and could not say so in a completion.
     WqFatal {
         /// Its number.
         wqn: u32,
-        /// What the work queue was created with.
+        /// The cookie that the work queue was created with.
         cookie: u64,
     },
     /// The port changed.
     Port {
         /// Port number, from 1.
         port: u8,
-        /// What happened.
+        /// The kind of event.
         kind: PortEvent,
     },
     /// The function itself.

@@ -148,7 +148,7 @@ impl Events {
     }
 }
 
-/// What the device has written.
+/// An entry that the device has written.
 enum Taken {
     /// The event of a CQ, unless the CQ is gone.
     Completion(Option<Event>),

@@ -44,9 +44,9 @@ pub struct Speed {
 }
 
 impl Speed {
-    /// What is said of a link whose speed has no name among verbs.
+    /// The speed reported for a link whose speed has no name among verbs.
     const UNKNOWN: Self = Self { lane: QDR, width: X4 };
-    /// What is said of a port whose registers this function may not read.
+    /// The speed reported for a port whose registers this function may not read.
     pub const UNREADABLE: Self = Self { lane: EDR, width: X4 };
 }
 

@@ -135,7 +135,7 @@ impl Registry {
         Some(Event::Cq { cqn, cookie: cq.cookie })
     }
 
-    /// What `notice`, event `number`, says of our objects. If that is of several, the others go to `further`.
+    /// The event of our objects that a notice, event `number`, reports. If it reports several, the others go to `further`.
     pub fn translate(
         &self,
         number: u32,

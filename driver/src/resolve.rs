@@ -1,4 +1,4 @@
-//! What a path needs of whoever finds the MACs of peers.
+//! The interface by which a path finds the MACs of peers.
 
 use std::{fmt, net::IpAddr};
 

@@ -65,7 +65,7 @@ impl Device {
         Ok(Capability { config, at })
     }
 
-    /// What the SR-IOV capability says.
+    /// The virtual functions as the SR-IOV capability describes them.
     pub fn virtual_functions(&self) -> Result<VirtualFunctions, Error> {
         let cap = self.sriov()?.read()?;
         Ok(VirtualFunctions {

@@ -136,7 +136,7 @@ fn tolerate(what: &'static str, result: Result<(), Error>) -> Result<(), Error> 
     }
 }
 
-/// Whatever the port takes may come through the vport, which the firmware begins at 1522 bytes.
+/// Every frame that the port takes may come through the vport, which the firmware begins at 1522 bytes.
 fn raise_mtu(function: &mut Function, watch: &mut dyn Watch) -> Result<(), Error> {
     let wanted = match function.options.mtu {
         Some(mtu) => mtu.saturating_add(LAYER_2),

@@ -15,7 +15,7 @@ fn example(name: &str) -> PathBuf {
     built
 }
 
-/// What the example prints, which ends well.
+/// The output of the example, which ends well.
 fn said(name: &str) -> String {
     let out = Command::new(example(name)).output().expect("it starts");
     let (said, complaint) = (String::from_utf8_lossy(&out.stdout), String::from_utf8_lossy(&out.stderr));

@@ -20,7 +20,7 @@ const STEPS: usize = 24;
 /// The function that input works on.
 const FID: u8 = 1;
 
-/// What a net device meets, made of `data`.
+/// Frames and work requests of a net device, made of `data`.
 pub fn ethernet(data: &[u8]) {
     let mut input = Bytes(data);
     let mut stage = Stage::new();

@@ -173,7 +173,7 @@ fn umads() -> [libc::c_int; FILES] {
     files
 }
 
-/// What the child does.
+/// The program that the child runs.
 struct Program<'a> {
     input: Bytes<'a>,
     files: [libc::c_int; FILES],
@@ -390,7 +390,7 @@ impl Program<'_> {
         self.system(libc::SYS_write, [file, base, len as u64, 0, 0, 0]);
     }
 
-    /// What programs may do to their files and limits in between.
+    /// A change that programs may make to their files and limits in between.
     fn change(&mut self) {
         let (file, how) = (self.file(), self.input.u8());
         // SAFETY: numbers alone, and structures that live across the calls.

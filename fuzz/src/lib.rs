@@ -1,4 +1,4 @@
-//! What hostile input may do: nothing but what the interface defines.
+//! Hostile input may do nothing but what the interface defines.
 //!
 //! Most targets take any bytes, turn them into commands, work requests, packets or vfio-user messages for function 1, let the chip work and
 //! some time pass, and then assert that functions 2 and 3 still serve each other as before. Two are about the node: any bytes in its file, and

@@ -56,7 +56,7 @@ pub struct Reach {
 
 /// Traffic of a program, every step of which may fail.
 fn use_device(device: &Arc<Device>, reach: &mut Reach) -> Result<(), Error> {
-    // What they answer is the device's word; that they return is the driver's.
+    // Their answers are the device's word; that they return is the driver's.
     let _ = (device.port(), device.gid(0), device.set_gid(1, Some(&[0xfd; 16])), device.clock());
     let _ = device.health().is_fatal();
     let end = End::new(device.clone(), MEMORY)?;

@@ -1,6 +1,6 @@
 //! The node's file: bytes in it that no program of this version wrote, and a file of another length.
 //!
-//! Whoever opens it gets an error or a node that works: nobody panics, waits for ever, or touches memory that is not there. The file is
+//! A program that opens it gets an error or a node that works: nobody panics, waits for ever, or touches memory that is not there. The file is
 //! a node's as it is when a program has objects and traffic on it, or a fresh one's; an input says which words of it are others.
 
 use crate::{bytes::Bytes, scratch::Scratch};
@@ -31,7 +31,7 @@ impl Image {
     fn of(file: &File) -> Self {
         let len = file.metadata().expect("its length").len();
         let mut pages = Vec::new();
-        // What lies where nobody wrote, sparse as the file is, is found by its holes.
+        // Pages that nobody wrote are found by the holes of the file, which is sparse.
         for (start, end) in extents::of(file, len) {
             for at in (start..end).step_by(PAGE) {
                 let mut page = vec![0; PAGE];
@@ -130,7 +130,7 @@ fn transfer(end: &End) -> Result<(), Any> {
     Ok(())
 }
 
-/// What programs do on a node: looking at it, opening it, objects, traffic, errors, closing.
+/// The steps of programs on a node: looking at it, opening it, objects, traffic, errors, closing.
 fn visit(scratch: &Scratch) -> Result<(), Any> {
     let looked = Observer::open(scratch.dir()).map(|observer| observer.status());
     let node = Node::open(scratch.dir())?;

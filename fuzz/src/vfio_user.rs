@@ -28,7 +28,7 @@ use vfio_user_proto::{
 const MESSAGES: usize = 32;
 /// Bytes of memory a client shows.
 const MEMORY: u64 = 64 << 10;
-/// What a bystander's memory is full of.
+/// The byte that a bystander's memory is full of.
 const CANARY: u8 = 0xa5;
 
 /// Messages made of `data`.
@@ -45,7 +45,7 @@ pub fn vfio_user(data: &[u8]) {
     let served = std::thread::scope(|scope| {
         let session = scope
             .spawn(|| Connection::new(server).and_then(|connection| session::serve(connection, &function)));
-        // Whoever breaks the protocol finds the socket closed.
+        // A client that breaks the protocol finds the socket closed.
         let _ = speak(Connection::new(client).expect("an end"), raw, &memory, data);
         session.join()
     });
@@ -127,7 +127,7 @@ fn speak(
             }
             4 => (Command(u16::from(input.u8() % 20)), input.take(usize::from(kind >> 2)).to_vec()),
             _ => {
-                // What the device will find in the memory it was shown.
+                // Bytes that the device will find in the memory it was shown.
                 let at = u64::from(input.u16()) % (MEMORY - 256);
                 let _ = memory.write_all_at(input.take(usize::from(kind)), at);
                 continue;

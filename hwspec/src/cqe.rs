@@ -15,7 +15,7 @@ pub const INLINE_32: usize = 32;
 pub const INLINE_64: usize = 64;
 
 hw_enum! {
-    /// What a CQE reports (`cqe.opcode`).
+    /// The event that a CQE reports (`cqe.opcode`).
     pub enum CqeOpcode: u8, 4 bits {
         /// A send WQE is done.
         Req = 0,

@@ -32,7 +32,7 @@ pub const RCV_DBR: usize = 0;
 /// Index of the send counter in a QP's record, in 32-bit words.
 pub const SND_DBR: usize = 1;
 
-/// What a write to a UAR page addresses.
+/// The register that a write to a UAR page addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UarRegister {
     /// [`CQ_DOORBELL`]

@@ -71,7 +71,7 @@ impl EventType {
 }
 
 hw_enum! {
-    /// What happened to a port (`eqe.event_sub_type` of a port change).
+    /// The change of a port (`eqe.event_sub_type` of a port change).
     pub enum PortChange: u8, 8 bits {
         Down = 1, Active = 4, Initialized = 5, Lid = 6, Pkey = 7, Guid = 8, ClientRereg = 9,
     }

@@ -85,7 +85,7 @@ impl WqeOpcode {
 }
 
 hw_enum! {
-    /// What a WQE waits for before it starts (`ctrl.fm`).
+    /// The operations that a WQE waits for before it starts (`ctrl.fm`).
     pub enum FenceMode: u8, 3 bits {
         None = 0,
         /// Earlier local operations (UMR, invalidate) are done.

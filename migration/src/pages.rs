@@ -18,7 +18,7 @@ unsafe impl Send for Pages {}
 // atomics.
 unsafe impl Sync for Pages {}
 
-/// What the kernel said of a mapping that could not be made.
+/// The error that the kernel gave for a mapping that could not be made.
 pub fn map_error(error: mmap_rs::Error) -> io::Error {
     match error {
         mmap_rs::Error::Nix(errno) => errno.into(),

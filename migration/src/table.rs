@@ -7,7 +7,7 @@ use std::sync::atomic::{
     Ordering::{Acquire, Relaxed, Release},
 };
 
-/// Extents at most. What goes beyond does not migrate, or is shared with children.
+/// Extents at most. Pages of further extents do not migrate, or are shared with children.
 const ENTRIES: usize = 1024;
 
 /// A range of a file that pages of the program have migrated to.

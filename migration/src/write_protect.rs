@@ -1,5 +1,5 @@
-//! What keeps the other threads of the program from writing to memory for the moment of a copy: write protection by userfaultfd(2), or
-//! that there are none.
+//! Keeps the other threads of the program from writing to memory for the moment of a copy: by write protection of userfaultfd(2), or
+//! because there are none.
 //!
 //! A thread that writes to protected memory waits, in the middle of its store or of its system call, and then writes to
 //! what is mapped there by then. The calls take three structures of a few words, so they are made here
@@ -166,7 +166,7 @@ mod tests {
         check_that_writes_wait(Hold::new().unwrap());
     }
 
-    /// What `body` returns in a child of fork, which has a single thread, as a user whom the kernel gives no userfaultfd.
+    /// The result of `body` in a child of fork, which has a single thread, as a user whom the kernel gives no userfaultfd.
     fn as_nobody(body: impl FnOnce() -> bool) -> bool {
         const NOBODY: libc::uid_t = 65534;
         let mut status = -1;

@@ -3,7 +3,7 @@
 use hwspec::{context::ServiceType, decode::wqe::Queue};
 use serde_json::{Value, json};
 
-/// What happened.
+/// An event of the stream.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
     /// A register of BAR0 was written.
@@ -12,7 +12,7 @@ pub enum Event {
         offset: u64,
         /// Bytes: 4 or 8.
         width: u8,
-        /// What, in the register's own order.
+        /// The value, in the register's own order.
         value: u64,
     },
     /// A command was sent, and perhaps answered.
@@ -50,7 +50,7 @@ pub struct Record {
     pub nanoseconds: u64,
     /// The function: 0 is the PF.
     pub function: u8,
-    /// What happened.
+    /// The event.
     pub event: Event,
 }
 
@@ -99,7 +99,7 @@ impl Record {
     /// Reads a line.
     ///
     /// # Errors
-    /// What was expected in it.
+    /// The part that was expected in it.
     pub fn parse(line: &str) -> Result<Self, String> {
         let value: Value =
             serde_json::from_str(line).map_err(|e| format!("expected an object of JSON ({e})"))?;

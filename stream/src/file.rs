@@ -9,7 +9,7 @@ use std::{
     time::Instant,
 };
 
-/// Bytes of a file at most. What comes after is not recorded, and the file says so.
+/// Bytes of a file at most. Lines beyond it are not recorded, and the file says so.
 pub const LIMIT: u64 = 256 << 20;
 /// Bytes of a line at most: the longest input and output of a command in hexadecimal, and names.
 const LONGEST: u64 = 80 << 20;

@@ -65,7 +65,7 @@ pub fn collapsed(lines: &[String]) -> Vec<String> {
 /// # Errors
 /// The file cannot be read or is neither.
 pub fn read(path: &Path, function: Option<u8>) -> Result<Vec<String>, String> {
-    // What a machine recorded may be large, what is kept as text is not.
+    // A stream that a machine recorded may be large, a file that is kept as text is not.
     let begin = fs::File::open(path).and_then(|file| {
         let mut begin = Vec::new();
         std::io::Read::read_to_end(&mut std::io::Read::take(file, HEAD.len() as u64), &mut begin)?;

@@ -1,4 +1,4 @@
-//! What differs from run to run though the driver does the same: numbers of objects, addresses, sequence numbers, identities.
+//! Values that differ from run to run though the driver does the same: numbers of objects, addresses, sequence numbers, identities.
 
 use std::collections::BTreeMap;
 

@@ -64,7 +64,7 @@ struct Ring {
     head: Option<u16>,
 }
 
-/// What tells rings apart: objects of different kinds may have one number.
+/// The kind that tells rings apart: objects of different kinds may have one number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Kind {
     Send,
@@ -272,7 +272,7 @@ fn fresh(ring: &mut Ring, memory: &dyn Memory) -> Option<u16> {
     Some(count)
 }
 
-/// What was posted to receive queues since the last look.
+/// The requests that were posted to receive queues since the last look.
 pub fn posted(rings: &mut Rings, memory: &dyn Memory) -> Vec<Event> {
     let mut found = Vec::new();
     for ((kind, number), ring) in &mut rings.rings {
@@ -297,7 +297,7 @@ pub fn posted(rings: &mut Rings, memory: &dyn Memory) -> Vec<Event> {
     found
 }
 
-/// What was posted to the send queue `number`, whose doorbell rings.
+/// The requests that were posted to the send queue `number`, whose doorbell rings.
 pub fn sent(rings: &mut Rings, memory: &dyn Memory, number: u32) -> Vec<Event> {
     let Some(ring) = rings.rings.get_mut(&(Kind::Send, number)) else { return Vec::new() };
     let Some(mut left) = fresh(ring, memory) else { return Vec::new() };

@@ -1,4 +1,4 @@
-//! What is told of every register write, and finds out the rest from memory.
+//! A tap, which is told of every register write, and finds out the rest from memory.
 
 use crate::{
     event::{Event, Record},

@@ -20,7 +20,7 @@ use hwspec::{
 };
 use std::fmt::Write;
 
-/// What stands for the answer of a command whose answer is not in the file.
+/// The word that stands for the answer of a command whose answer is not in the file.
 pub const UNANSWERED: &str = "unanswered";
 
 /// How much is shown.
@@ -30,7 +30,7 @@ pub enum Detail {
     Raw,
     /// Everything; what differs from run to run is named by its order or shown as `*`.
     Named,
-    /// What a driver of the same kind sends at every run: no doorbells, of lists the first entry, of answers the new
+    /// The events that a driver of the same kind sends at every run: no doorbells, of lists the first entry, of answers the new
     /// objects and refusals.
     Compact,
 }
@@ -157,7 +157,7 @@ impl Printer {
             }
             _ => {
                 let mut found = String::new();
-                // What a query finds is the device's to say.
+                // The values that a query finds are the device's to say.
                 let asks = self.compact() && is_query(header.opcode());
                 command::output(input, output).walk(output, &mut |path, value| {
                     let object = matches!(treat(path.name), Treat::Object(_));

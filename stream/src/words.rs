@@ -1,4 +1,4 @@
-//! What two streams say, compared: which commands and requests, which fields of them, and in which order they first
+//! The words of two streams, compared: which commands and requests, which fields of them, and in which order they first
 //! come; and a list of the differences that have been reviewed.
 
 use crate::{
@@ -37,13 +37,13 @@ impl fmt::Display for Difference {
     }
 }
 
-/// What a stream says: its words in the order in which they first come, and the fields of each.
+/// The words of a stream in the order in which they first come, and the fields of each.
 #[derive(Default)]
 pub struct Words {
     order: Vec<String>,
     fields: BTreeMap<String, BTreeSet<String>>,
-    /// What commands say whose answers are not in the file. If they were refused they say nothing, so these words and fields
-    /// count only for what is not missing.
+    /// The words and fields of commands whose answers are not in the file. They may have been refused, and then say nothing,
+    /// so these only keep words and fields from being reported as missing.
     perhaps: BTreeMap<String, BTreeSet<String>>,
 }
 

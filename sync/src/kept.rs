@@ -1,7 +1,7 @@
 //! Descriptors of ours in a program that may close them behind our back.
 //!
-//! Daemons and shells close all descriptors that they don't know, and what is opened next gets their numbers. Who goes on writing to such a
-//! number writes into a file of the program's. So our descriptors lie where programs seldom get any, and are looked at before they are used.
+//! Daemons and shells close all descriptors that they don't know, and what is opened next gets their numbers. Code that goes on writing to such
+//! a number writes into a file of the program's. So our descriptors lie where programs seldom get any, and are looked at before they are used.
 #![allow(unsafe_code)]
 
 use std::{
@@ -62,7 +62,7 @@ impl<F: AsFd> Kept<F> {
         }
     }
 
-    /// What has its number, to wait on alone.
+    /// The descriptor that has its number, to wait on alone.
     pub fn unchecked(&self) -> BorrowedFd<'_> {
         self.file.as_fd()
     }

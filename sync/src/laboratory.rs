@@ -4,7 +4,7 @@
 //! does nothing between two of them that another could see half done. Without the feature `laboratory` they are no
 //! code; with it each calls the hook of its thread.
 
-/// What a runner is about to do.
+/// The next action of a runner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Site {
     /// Touch a word of a lock.

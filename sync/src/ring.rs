@@ -26,7 +26,7 @@ pub struct Ring<'a, const SLOTS: usize> {
 }
 
 impl<const SLOTS: usize> Ring<'_, SLOTS> {
-    /// What the word of a slot says when frame `n` is in it. No other frame of that slot for 2^16 times around the ring
+    /// The value of the word of a slot when frame `n` is in it. No other frame of that slot for 2^16 times around the ring
     /// says the same, and memory nobody wrote says none.
     #[inline(always)]
     fn lap(n: u32) -> u16 {

@@ -1,7 +1,7 @@
 //! Which thread this is, by one load.
 #![allow(unsafe_code)]
 
-/// What [`this_thread`] returns for all threads where they cannot be told apart.
+/// The value that [`this_thread`] returns for all threads where they cannot be told apart.
 pub const ANY_THREAD: usize = 2;
 
 /// A number that no other thread has while this one lives, above [`ANY_THREAD`]. The one thread of a child of fork has

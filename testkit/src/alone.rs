@@ -68,7 +68,7 @@ fn test_name(here: &str) -> &str {
     path.strip_suffix("::here").expect("the macro's function")
 }
 
-/// What a process says that runs the test: a name that no test has would end well, with no test run.
+/// The line of a process that runs the test: a name that no test has would end well, with no test run.
 fn runs(name: &str) -> String {
     format!("{name} has a process of its own")
 }

@@ -1,4 +1,4 @@
-//! What tests of several crates share: a process of a test's own ([`alone!`]), others beside it ([`Other`]), a directory
+//! Helpers that tests of several crates share: a process of a test's own ([`alone!`]), others beside it ([`Other`]), a directory
 //! ([`Scratch`]), an end to threads that spin ([`Stop`]), and the kernel's headers as a judge ([`linux`]).
 //!
 //! `std::thread::scope` waits for its threads even if its body panics. A thread that runs until a flag is set would keep

@@ -17,7 +17,7 @@ pub struct Other {
 }
 
 impl Other {
-    /// What starts this binary in `role`: its test `plays` asks for [`role`] and plays it, in `dir`.
+    /// The command that starts this binary in `role`: its test `plays` asks for [`role`] and plays it, in `dir`.
     pub fn command(plays: &str, role: &str, dir: &Path) -> Command {
         let mut command = Command::new(std::env::current_exe().expect("the name of this binary"));
         command

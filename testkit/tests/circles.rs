@@ -18,7 +18,7 @@ const ARGUED: &str = "## Files that need each other";
 
 type Name = Vec<String>;
 
-/// What a module has.
+/// The names in a module.
 #[derive(Default)]
 struct Module {
     file: PathBuf,
@@ -113,7 +113,7 @@ impl Crate {
         let (at, rest) = self.descend(module, name)?;
         let anchored = rest.len() < name.len();
         let here = self.0.get(&at)?;
-        // What leads to a module needs nothing yet: what is named in it does.
+        // A path to a module needs nothing yet: a name in it does.
         let [first, more @ ..] = rest else { return None };
         if here.defines.contains(first) {
             return Some(&here.file);
@@ -224,7 +224,7 @@ impl<'ast> Visit<'ast> for Module {
         self.take(&item.tree, &mut Name::new(), false);
     }
 
-    /// Who may see something is not what it needs.
+    /// The visibility of an item is not a need of it.
     fn visit_visibility(&mut self, _: &'ast Visibility) {}
 
     fn visit_path(&mut self, path: &'ast syn::Path) {
@@ -232,7 +232,7 @@ impl<'ast> Visit<'ast> for Module {
         syn::visit::visit_path(self, path);
     }
 
-    /// What a macro is given is not parsed: paths in it are found by their shape.
+    /// The arguments of a macro are not parsed: paths in them are found by their shape.
     fn visit_macro(&mut self, call: &'ast syn::Macro) {
         self.visit_path(&call.path);
         let text = call.tokens.to_string().replace(" :: ", "::").replace(":: ", "::");

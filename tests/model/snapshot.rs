@@ -36,7 +36,7 @@ fn work(bed: &mut Bed, qps: &[Qp], mrs: &[Mr], round: u64) {
     }
 }
 
-/// What an observer sees of a bed that runs on: frames, completions, memory, and all there is at the end.
+/// The trace that an observer sees of a bed that runs on: frames, completions, memory, and all there is at the end.
 type Trace = (Vec<Captured>, Vec<Vec<Wc>>, Vec<Vec<u8>>, Saved);
 
 fn run_on(mut bed: Bed, qps: &[Qp], mrs: &[Mr]) -> Trace {

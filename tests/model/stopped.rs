@@ -54,7 +54,7 @@ fn memory_is_not_taken_away_while_a_peer_may_still_read_it() {
     let _ = bed.destroy_mr(from);
 }
 
-/// What a function sent binds it to nobody any more once it was reset.
+/// Frames that a function sent bind it to nobody any more once it was reset.
 #[test]
 fn a_reset_function_does_not_wait_for_those_it_once_sent_to() {
     let (mut bed, _) = after_a_write();
@@ -85,7 +85,7 @@ fn a_connection_outlives_a_peer_that_is_stopped_in_the_middle_of_work() {
     }
 }
 
-/// Whoever holds a function without being stopped and never answers is a peer like any that does not answer.
+/// A program that holds a function without being stopped and never answers is a peer like any that does not answer.
 #[test]
 fn a_connection_ends_when_the_holder_of_its_peer_runs_and_does_not_answer() {
     let mut bed = Bed::cx5();
@@ -114,7 +114,7 @@ fn functions_of_strangers_are_left_to_their_users() {
     bed.post(a, &Wr::write(from.sge(), to));
     assert!(bed.one(a.send_cq).is_ok());
     assert!(bed.memory.left.is_empty());
-    // What functions 2 and 3 send to each other is no business of the program that uses function 1.
+    // Frames that functions 2 and 3 send to each other are no business of the program that uses function 1.
     bed.post(c, &Wr::write(on.sge(), there));
     assert_eq!(bed.memory.left, [3, 2]);
 }

@@ -106,7 +106,7 @@ fn adapters_of_one_machine_reach_each_other_over_the_wire() {
     assert!(sent >= 200 * 16, "expected each WRITE's packets on the link, found {link}");
 }
 
-/// What a view could not tell apart, or a program could not address, is a line.
+/// Nodes that a view could not tell apart, or a program could not address, are refused in a line.
 #[test]
 fn nodes_that_would_be_taken_for_each_other_are_refused() {
     let first = Node::new("adapters-refused", 1);

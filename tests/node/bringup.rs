@@ -19,7 +19,7 @@ use std::{
 const DOORBELL: u32 = 0x18;
 const HEALTH: u32 = 0x1010;
 
-/// What a device between the driver and the real one gets wrong.
+/// A fault of a device between the driver and the real one.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Lie {
     /// The health counter stands still.
@@ -208,8 +208,8 @@ fn they_pass_on_an_adapter_that_is_as_strict_as_a_card() {
     }
 }
 
-/// What stands in `cli/src/model.txt` beside what is read of a function: the model's VF, page by page. To be renewed when the model is to
-/// answer otherwise, by running this with IRONVERBS_RENEW set.
+/// The text of `cli/src/model.txt` that stands beside what is read of a function: the model's VF, page by page. To be renewed when the
+/// model is to answer otherwise, by running this with IRONVERBS_RENEW set.
 #[test]
 fn the_models_pages_are_those_that_reports_compare_with() {
     let place = place();
@@ -273,7 +273,7 @@ fn each_misbehaviour_is_found_at_its_step() {
         let report = place.run(lie);
         failed_at(&report, step, saying);
     }
-    // Whatever they left: the next one finds a function it can bring up.
+    // The next driver finds a function it can bring up, whatever they left.
     open_device_of(&place.node, 1).expect("bring-up").close().expect("close");
 }
 

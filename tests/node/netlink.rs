@@ -100,11 +100,11 @@ fn rdma_shows_the_objects_of_programs_and_whose_they_are() {
     let client = out.lines().find_map(|l| l.strip_prefix("client ")).expect("the client's number");
     assert!(out.contains("iron1: pd 1 cq 1 qp 1 cm_id 0 mr 1 ctx 1 srq 0"), "{out}");
     let rows = |with: &str| out.lines().filter(|l| l.contains(with)).count();
-    // Who asks unprivileged sees the same; only keys are hidden.
+    // A user who asks unprivileged sees the same; only keys are hidden.
     let owned = format!("pid {client} comm ib_write_bw");
     assert_eq!(rows(&owned), 4, "{owned}: {out}");
     assert!(out.contains("type RC state RTS") && out.contains("mrlen 131072"), "{out}");
-    // What programs had goes with them.
+    // The objects that programs had go with them.
     assert!(out.trim_end().ends_with("pd 0 cq 0 qp 0 cm_id 0 mr 0 ctx 0 srq 0"), "{out}");
 }
 
@@ -129,7 +129,7 @@ fn rdma_shows_connection_identifiers_how_far_they_have_come_and_whose_they_are()
         let wanted = |l: &&str| l.contains(&format!("state {state} ")) && l.contains(&format!(" pid {pid} "));
         out.lines().filter(wanted).collect()
     };
-    // Who listens at every address does so at every device.
+    // A program that listens at every address does so at every device.
     let everywhere = rows("LISTEN", datagrams);
     let devices: Vec<&str> = everywhere.iter().map(|l| l.split_whitespace().nth(1).unwrap()).collect();
     assert_eq!(devices, ["iron0/1", "iron1/1", "iron2/1"], "{out}");
@@ -151,7 +151,7 @@ fn rdma_shows_connection_identifiers_how_far_they_have_come_and_whose_they_are()
     }
     let summary = out.lines().find(|l| l.contains("iron1: pd")).expect("a summary");
     assert!(summary.contains("cm_id 4 "), "{out}");
-    // What programs had goes with them, however they end.
+    // The objects that programs had go with them, however they end.
     let after = out.split(programs).last().unwrap();
     assert!(!after.contains("cm-idn") && after.contains("cm_id 0"), "{out}");
 }

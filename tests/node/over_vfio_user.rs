@@ -49,7 +49,7 @@ impl Served {
         std::fs::create_dir_all(scratch.dir()).expect("a directory");
         let standalone = serve::Standalone::new(Geometry::SMALL, config);
         let over = Arc::new(AtomicBool::new(false));
-        // Whoever serves an adapter lets its timers fire.
+        // A process that serves an adapter lets its timers fire.
         let (ticks, stop) = (standalone.clone(), over.clone());
         std::thread::spawn(move || {
             while !stop.load(Relaxed) {
@@ -199,7 +199,7 @@ fn peers_are_found_by_asking_and_who_is_not_there_is_named() {
     for word in ["10.0.0.77", "12 ARP requests", "10.0.0.1 ", "3s"] {
         assert!(said.contains(word), "{word}: {said}");
     }
-    // Who goes answers no more.
+    // A device that goes answers no more.
     drop(b);
     let c = served.device(1);
     assert_eq!(c.resolve(2, &gid_v6(99)).unwrap_err().errno(), libc::EHOSTUNREACH);

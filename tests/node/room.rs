@@ -5,12 +5,12 @@
 use ironverbs_tests::program::{built, free_port};
 use std::{path::Path, process::Command};
 
-/// What a pair of programs did.
+/// The outcome of a pair of programs.
 #[derive(Debug)]
 struct Outcome {
     /// Exit codes of server, client, and of `ibv_devinfo` afterwards; 124 is that of `timeout`.
     codes: Vec<i32>,
-    /// What they said.
+    /// Their output.
     said: String,
 }
 

@@ -512,7 +512,7 @@ fn raw_packets_posted_in_error_are_flushed_in_order() {
         assert_eq!(b.good(WcOpcode::Recv).wr_id, 30);
         drop(flow);
         a.good(WcOpcode::Send);
-        // What was flushed and nobody polled goes with the reset.
+        // Completions that were flushed and nobody polled go with the reset.
         (40..43).for_each(|wr_id| b.receive(wr_id, 1000));
         b.qp.modify(&state(QpState::Err), Mask::STATE).expect("ERR");
         b.qp.modify(&state(QpState::Reset), Mask::STATE).expect("RESET");

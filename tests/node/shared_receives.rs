@@ -16,7 +16,7 @@ use std::{os::unix::fs::MetadataExt, path::Path, sync::Arc, time::Duration};
 const SOON: Duration = Duration::from_secs(10);
 const ROOM: usize = 256;
 
-/// A side with memory and an SRQ of seven receives. What refers comes before what is referred to.
+/// A side with memory and an SRQ of seven receives. Objects that refer to others come before those.
 struct Side {
     srq: Arc<Srq>,
     cq: Arc<Cq>,
@@ -333,7 +333,7 @@ fn shared_by_processes(no_direct_copies: bool) {
         assert_eq!(found, (WcStatus::Success, round - 1, 8 * round, qpn));
     }
 
-    // Whoever made the target is killed: we hold it.
+    // The program that made the target is killed: we hold it.
     other.kill();
     node.status().expect("cleaned up");
     assert_eq!(send_to(&a, &initiator, ours.srq.srqn(), 64), WcStatus::Success);
@@ -382,7 +382,7 @@ fn nothing_left_behind(switches: &str) {
             let how = XrcOpen { create: false, ..named(file) };
             assert_eq!(errno(XrcDomain::open(&device, how)), libc::EAGAIN, "the domain went with its holder");
         } else {
-            // Who only waits for events is woken, and cleans up.
+            // A program that only waits for events is woken, and cleans up.
             assert!(device.events().wait(Some(SOON)).expect("the interrupt's descriptor"));
             assert_eq!(device.events().next(), None);
         }

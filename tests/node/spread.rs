@@ -60,7 +60,7 @@ fn node() -> (Scratch, Arc<Node>) {
     (scratch, node)
 }
 
-/// Who sends frames.
+/// The sender of frames.
 struct Sender {
     qp: Arc<Qp>,
     cq: Arc<Cq>,
@@ -301,7 +301,7 @@ fn a_work_queue_takes_receives_when_ready_and_flushes_them_in_error() {
     assert_eq!(next(cq, SOON).map(|wc| (wc.wr_id, wc.status)), Some((15, WcStatus::Success)));
     assert_eq!(next(cq, Duration::from_millis(30)), None, "what came in RESET is lost");
 
-    // What nobody took goes with the move.
+    // A frame that nobody took goes with the move.
     b.post(q, 16).expect("a receive");
     a.send(&frame);
     let end = Instant::now() + SOON;
@@ -399,7 +399,7 @@ fn what_cannot_be_is_refused_and_what_is_in_use_stays() {
     refused(create(&|init| init.max_wr = most_wr + 1), libc::EINVAL);
     refused(create(&|init| init.max_sge = most_sge + 1), libc::EINVAL);
     refused(create(&|init| init.cq = other.cqs[0].clone()), libc::EINVAL);
-    // What was refused left no trace on the CQ: the next one works.
+    // A WQ that was refused left no trace on the CQ: the next one works.
     let spare = create(&|init| (init.max_wr, init.max_sge) = (3, 0)).expect("a WQ");
     assert_eq!(spare.size(), (4, 1));
     spare.destroy().expect("nothing holds it");

@@ -74,7 +74,7 @@ fn stopped_at_random(fids: [u8; 2], stops: usize, no_direct_copies: bool) {
     assert!(took[1][stops - 1] < UNDISTURBED, "{:?}", took[1][stops - 1]);
 }
 
-/// Whoever cleans up after the dead has the node's lock: it must not wait for a stopped program that holds what the dead used.
+/// A program that cleans up after the dead has the node's lock: it must not wait for a stopped program that holds what the dead used.
 #[test]
 fn a_program_killed_beside_a_stopped_peer_is_cleaned_up_after_without_holding_up_anybody() {
     let scratch = Scratch::new();

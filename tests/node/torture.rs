@@ -14,7 +14,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// What befalls frames: each thing by itself, and together, up to 30 %.
+/// The faults that befall frames: each by itself, and together, up to 30 %.
 const MIXES: [&str; 9] = [
     "drop=5%",
     "duplicate=10%",

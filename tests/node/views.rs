@@ -67,7 +67,7 @@ impl Shell {
         fs::write(self.file(&format!("{number}.go")), "").expect("a file in the temporary directory");
     }
 
-    /// What it printed: the values behind a word, one for each time.
+    /// Its output: the values behind a word, one for each time.
     fn finish(mut self) -> Printed {
         Printed(self.running.take().expect("it is under way").finish())
     }
@@ -116,7 +116,7 @@ fn want(node: &Node, vfs: &str, more: &[&str]) {
 }
 
 /// VFs that another run brings are there in a view that runs already, with all that is to be seen of them: its programs use and
-/// count them. What is under way there goes on.
+/// count them. Work that is under way there goes on.
 #[test]
 fn vfs_that_another_run_brings_are_seen_and_used_in_views_that_run_already() {
     let node = Node::new("views-more", 2);
@@ -247,7 +247,7 @@ fn users_of_a_group_share_roots_node() {
     }
 }
 
-/// Whoever kills a supervisor is left with the view there was: nothing waits, and `ironverbs doctor` says what is not seen. A new
+/// A supervisor that is killed leaves the view there was: nothing waits, and `ironverbs doctor` says what is not seen. A new
 /// run sees all.
 #[test]
 fn a_view_without_its_supervisor_stays_as_it_was_and_nothing_waits() {

@@ -63,7 +63,7 @@ const UNTRIED: &[(&str, &str, &str)] = &[
     ("docs/with-a-card.md", "lspci", "it needs a card"),
 ];
 
-/// Words by which commands begin on our pages. What is shown of outputs and files begins with others.
+/// Words by which commands begin on our pages. Lines of outputs and files that are shown begin with others.
 const COMMANDS: &[&str] = &[
     "$k",
     "./ironverbs",

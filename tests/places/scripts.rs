@@ -1,4 +1,4 @@
-//! What scripts do on a machine that has nothing yet, with programs in place of those that take minutes.
+//! The work of scripts on a machine that has nothing yet, with programs in place of those that take minutes.
 
 use ironverbs_tests::program::Scratch;
 use std::{
@@ -126,7 +126,7 @@ nextest) echo "another nextest: $*" ;;
 *) echo "cargo $*" ;;
 esac"#;
 
-/// What `scripts/nextest.sh` and those who call it say in a scratch directory with a cargo of this text.
+/// The output of `scripts/nextest.sh` and of those who call it in a scratch directory with a cargo of this text.
 struct Nextest {
     scratch: Scratch,
     bin: PathBuf,
@@ -234,7 +234,7 @@ fn where_crates_io_is_out_of_reach_it_is_said_what_is_missing() {
     assert!(!nextest.path().exists());
     let tools = entries(&nextest.scratch.dir().join("cache/ironverbs/tools"));
     assert!(tools.iter().all(|name| !name.contains("part")), "{tools:?}");
-    // What is there needs nobody's answer.
+    // A nextest that is there needs nobody's answer.
     let there = Nextest::with(CARGO);
     there.installs();
     fs::write(there.bin.join("cargo"), "#!/bin/sh\nexit 101\n").unwrap();
@@ -301,7 +301,7 @@ echo "in ${2##*/}"; [ -z "$5" ] || echo "with $(ls "$5")"; shift 5; "$@""#;
     let with_it = ["in bookworm", "with debootstrap", "id", "make", "unshare", "make other"];
     assert_eq!(code, Some(0), "{said}");
     assert_eq!(lines(&said), with_it, "{said}");
-    // What fails ends it, with the suite's name, and leaves nothing behind.
+    // A command that fails ends it, with the suite's name, and leaves nothing behind.
     programs(&scratch, &[("make", &make.replace("$FAILS", "demo"))]);
     let (code, said) = fresh(&["bookworm"]);
     assert_eq!((code, lines(&said)), (Some(1), vec!["in bookworm".into(), "make demo".into()]), "{said}");

@@ -1,6 +1,6 @@
 /* A program that closes all descriptors it does not know, as a daemon does, and opens files of its own: closed DEVICE
  *
- * Whatever it does with its device then, its files stay as they are and open, and it ends. */
+ * Its files stay as they are and open, whatever it does with its device then, and it ends. */
 #include "device.h"
 #include <fcntl.h>
 #include <rdma/rdma_cma.h>
@@ -79,7 +79,7 @@ int main(int argc, char **argv)
 	ibv_destroy_qp(qp);
 	ibv_dereg_mr(mr);
 	ibv_destroy_cq(cq);
-	/* What libibverbs and librdmacm would close themselves are numbers that they were told: nothing of ours can help there. */
+	/* Descriptors that libibverbs and librdmacm would close themselves are numbers that they were told: nothing of ours can help there. */
 	ibv_dealloc_pd(pd);
 
 	for (int i = 0; i < FILES; i++) {

@@ -1,5 +1,5 @@
-/* What verbs refuse, and with which code: a row for each, of the verb, what is wrong, and the code's name. Runs on any device; the argument is
- * its name. Where a call gives a pointer the code is errno. */
+/* The calls that verbs refuse, and with which code: a row for each, of the verb, what is wrong, and the code's name. Runs on any device;
+ * the argument is its name. Where a call gives a pointer the code is errno. */
 #define _GNU_SOURCE
 #include <infiniband/verbs.h>
 #include <rdma/rdma_cma.h>

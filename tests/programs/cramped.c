@@ -1,4 +1,4 @@
-/* A program that gave something up after it had opened its devices: its user, its root, its descriptors. What a device does it goes on doing.
+/* A program that gave something up after it had opened its devices: its user, its root, its descriptors. A device goes on doing what it does.
  * The first two arguments are the devices of two processes. */
 #define _GNU_SOURCE
 #include <fcntl.h>
@@ -12,7 +12,7 @@
 
 #include "device.h"
 
-/* What the two processes tell each other. */
+/* The values that the two processes tell each other. */
 static struct shared {
 	volatile int step;
 	char empty[64];

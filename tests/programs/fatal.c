@@ -60,7 +60,7 @@ static void send_until_it_is_heard(void)
 		;
 	HOLD(got < 0);
 	printf("no poll after that\n");
-	/* Whatever they answer, they return. */
+	/* The calls return, whatever they answer. */
 	ibv_destroy_qp(qp);
 	ibv_dereg_mr(mr);
 	ibv_destroy_cq(cq);

@@ -25,7 +25,7 @@ struct end {
 	int file;
 };
 
-/* What the other end is told. */
+/* The place that the other end is told. */
 struct place {
 	union ibv_gid gid;
 	unsigned qpn, rkey;

@@ -143,7 +143,7 @@ int main(int argc, char **argv)
 	send(&first, &second, "from the first library's queue pair");
 	send(&second, &first, "and back");
 	puts("traffic ok");
-	/* What is still in use by its program stays open, and is no harm to the other library's. */
+	/* A device that is still in use by its program stays open, and is no harm to the other library's. */
 	HOLD(!first.close_device(first.context));
 	send(&second, &first, "still there");
 	puts("closing ok");

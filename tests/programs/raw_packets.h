@@ -1,4 +1,4 @@
-/* What programs share that send and receive whole frames. */
+/* The code that programs share that send and receive whole frames. */
 #include "device.h"
 #include <linux/capability.h>
 #include <string.h>

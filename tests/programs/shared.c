@@ -173,7 +173,7 @@ static void events(void)
 	HOLD(!ibv_destroy_qp(to) && !ibv_destroy_qp(from) && !ibv_destroy_srq(srq));
 }
 
-/* What the processes tell each other. */
+/* The values that the processes tell each other. */
 struct card { unsigned qpn, srqn, lid; union ibv_gid gid; };
 
 static struct ibv_xrcd *domain_of(int fd, int flags)

@@ -1,6 +1,6 @@
 /* Frames spread over work queues, through the stock libibverbs: spread DEVICE DEVICE
  *
- * What the device says it can, work queues and tables that answer as their manual pages say, frames in the queue the
+ * The abilities that the device reports, work queues and tables that answer as their manual pages say, frames in the queue the
  * published hash names, tags of VLANs beside them, the event of a work queue that cannot say what came, and who is
  * refused. Without CAP_NET_RAW what needs it is left out.
  * Prints a line for each promise that is kept; ends with 1 at the first that is not. */

@@ -1,4 +1,4 @@
-//! What a piece of work costs the processor, whatever else the machine does meanwhile.
+//! The processor time that a piece of work costs, whatever else the machine does meanwhile.
 
 use std::time::Instant;
 

@@ -14,7 +14,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// What the other end must know.
+/// The values that the other end must know.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Card {
     /// GID.
@@ -115,7 +115,7 @@ impl Default for Patience {
     }
 }
 
-/// One end of a connection. What refers comes before what is referred to, so that it is dropped first.
+/// One end of a connection. Objects that refer to others come before those, so that they are dropped first.
 pub struct End {
     /// Queue pair.
     pub qp: Arc<Qp>,
@@ -252,7 +252,7 @@ impl End {
         Ok(Self { qp, cq, mr, pd, device, words })
     }
 
-    /// What the other end must know.
+    /// The values that the other end must know.
     pub fn card(&self) -> Result<Card, Error> {
         Ok(Card {
             gid: own_gid(&self.device)?,

@@ -50,7 +50,7 @@ enum Meets {
 /// addresses, `{gid}` for perftest's choice of one, `{port}` for a port.
 struct Kind {
     server: &'static str,
-    /// What the client's command adds to the server's, or the whole of it.
+    /// The words that the client's command adds to the server's, or the whole of it.
     client: Result<&'static str, &'static str>,
     meets: Meets,
     /// True if the client notices that its server was killed, and ends.
@@ -107,7 +107,7 @@ const KINDS: &[Kind] = &[
     },
 ];
 
-/// What happens to a program at a random instant.
+/// The fate of a program at a random instant.
 #[derive(Clone, Copy, PartialEq)]
 pub enum Fate {
     /// SIGKILL.
@@ -339,7 +339,7 @@ impl Pair {
     }
 }
 
-/// What lies in the directory of a node.
+/// The names of the files in the directory of a node.
 fn files(node: &Node) -> Vec<String> {
     let entries = fs::read_dir(node.dir()).expect("the node's directory").flatten();
     entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()

@@ -8,7 +8,7 @@ use ironverbs_tests::{
     stock::{Node, compiled, compiled_alone, compiled_cm, renamed_libraries},
 };
 
-/// What a program says, which prints a line for each promise that is kept; and how many it kept.
+/// The output of a program, which prints a line for each promise that is kept; and how many it kept.
 fn kept(name: &str, devices: &[&str]) -> (usize, String) {
     let program = compiled(name);
     let node = Node::new(&format!("c-{name}"), 2);

@@ -1,6 +1,7 @@
 //! Devices of a node in containers that podman makes, as `ironverbs cdi generate` describes them to it.
 //!
-//! Needs `ironverbs` and the provider built (`scripts/test.sh build`), root, podman and runc. What cannot be had here is said, and skipped.
+//! Needs `ironverbs` and the provider built (`scripts/test.sh build`), root, podman and runc. Tests whose needs
+//! cannot be met here say so, and are skipped.
 
 use crate::trust::{GROUP, Treasure};
 use ironverbs_tests::stock::{GoPrograms, LISTENING, Node, Pair, Running, locks};
@@ -102,7 +103,7 @@ impl Place {
         command
     }
 
-    /// What makes a container with a network and process numbers of its own, and `devices`, by `more` options; the
+    /// The command that makes a container with a network and process numbers of its own, and `devices`, by `more` options; the
     /// program follows.
     fn container(&self, side: usize, devices: &[&str], more: &[&str]) -> Command {
         let mut command = self.podman();
@@ -253,7 +254,7 @@ fn two_nodes_of_a_host_are_told_apart() {
     assert!(second.contains("iron1") && second.contains(&other.dir().display().to_string()), "{second}");
 }
 
-/// What the last row of perftest's table has in `column`.
+/// The figure that the last row of perftest's table has in `column`.
 fn figure(said: &str, column: usize) -> f64 {
     let row = said.lines().rev().find(|line| line.trim().starts_with(|c: char| c.is_ascii_digit()));
     let figure = row.and_then(|row| row.split_whitespace().nth(column)).and_then(|word| word.parse().ok());

@@ -1,4 +1,4 @@
-//! What other people build on verbs, as Debian ships it: UCX, libfabric and Open MPI; and a watcher of events.
+//! The programs that other people build on verbs, as Debian ships them: UCX, libfabric and Open MPI; and a watcher of events.
 //!
 //! Needs `ironverbs` and the provider built (`scripts/test.sh build`), and the packages ucx-utils, libfabric-bin, openmpi-bin,
 //! libopenmpi-dev and ibverbs-utils.

@@ -253,14 +253,14 @@ fn a_program_hears_that_its_device_is_gone() {
     waiting.finish();
 }
 
-/// What happens to functions in traffic that is so long that it never ends by itself.
+/// The faults that happen to functions in traffic that is so long that it never ends by itself.
 const LOST: [&str; 3] = [
     "power-loss@doorbell=500",
     "wrong-health=fatal@doorbell=500",
     "wrong-health=fatal@doorbell=500,stuck-command@doorbell=500",
 ];
 
-/// Who polls is told by a failing poll, who sleeps is woken to find the same: such a program never looks at events.
+/// A program that polls is told by a failing poll, one that sleeps is woken to find the same: such a program never looks at events.
 #[test]
 fn a_program_in_traffic_ends_when_its_function_is_lost() {
     for how in LOST {
@@ -294,7 +294,7 @@ fn a_program_in_traffic_ends_when_its_function_is_lost() {
     }
 }
 
-/// Who looks at events is told by one, and takes all apart that it had.
+/// A program that looks at events is told by one, and takes all apart that it had.
 #[test]
 fn a_program_in_traffic_hears_that_its_device_is_gone() {
     let program = compiled("fatal").display().to_string();

@@ -86,11 +86,11 @@ fn on_infiniband_they_are_the_same() {
     }
 }
 
-/// What `ironverbs node status` says of the objects on `iron1`.
+/// The text that `ironverbs node status` prints of the objects on `iron1`.
 fn objects(node: &Node) -> String {
     let said = node.ironverbs(&["node", "status"], &[]).finish();
     let line = said.lines().find(|line| line.starts_with("iron1:")).unwrap_or("nobody has it");
-    // What follows are counters.
+    // The words that follow are counters.
     line.split("; tx_").next().unwrap_or(line).to_owned()
 }
 
@@ -111,9 +111,9 @@ fn killed_programs_leave_nothing_to_one_that_only_watches() {
         }
     };
     within(20, "nobody watches", &|now| now.contains("uctx 1"));
-    // What XRC needs is made once.
+    // Objects that XRC needs are made once.
     Pair::perftest(&node, "ib_send_bw", "iron1", "iron1", &["-c", "XRC", "-n", "100"]).has_figures("XRC");
-    // Whoever comes next cleans up after programs that ended without closing what they had; the one that watches sleeps.
+    // The next program cleans up after programs that ended without closing what they had; the one that watches sleeps.
     node.run(&["true"]);
     let before = objects(&node);
     for options in [&["--use-srq"][..], &["-c", "XRC"], &["-c", "XRC", "-b"]] {

@@ -20,7 +20,7 @@ fn sim(words: &[&str]) -> Vec<Vec<f64>> {
     text.lines().filter_map(numbers).collect()
 }
 
-/// What a perftest program prints in virtual time.
+/// The rows that a perftest program prints in virtual time.
 fn rows(node: &Node, tool: &str, options: &[&str]) -> Vec<Vec<f64>> {
     let pair = Pair::perftest(node, tool, "iron1", "iron2", options);
     assert!(!pair.rows().is_empty(), "{tool} {options:?}: {}", pair.client);
@@ -133,8 +133,8 @@ fn all_sizes_are_as_in_the_simulation() {
     }
 }
 
-/// What is compared of UCX: its test, its messages' size, the column of its last row, and the same by the simulation. A tagged message has
-/// eight bytes of UCX's before it.
+/// The figures that are compared of UCX: its test, its messages' size, the column of its last row, and the same by the simulation. A tagged
+/// message has eight bytes of UCX's before it.
 const UCX: [(&str, &str, usize, &[&str], usize); 3] = [
     ("tag_lat", "8", 2, &["send_lat", "-s", "16"], 5),
     ("ucp_put_lat", "8", 2, &["write_lat", "-s", "8"], 5),

@@ -1,7 +1,8 @@
 //! Members of a node's group and programs in containers may put anything into its directory, which they share with root. It is data, and does
 //! nothing to the host ([security](../../docs/security.md)).
 //!
-//! Needs `ironverbs` and the provider built (`scripts/test.sh build`), root, setpriv and a C compiler. What cannot be had here is said, and skipped.
+//! Needs `ironverbs` and the provider built (`scripts/test.sh build`), root, setpriv and a C compiler. Tests whose needs
+//! cannot be met here say so, and are skipped.
 
 use ironverbs_tests::stock::Node;
 use std::{

@@ -6,7 +6,7 @@ use std::io;
 /// Result of this crate.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// What can go wrong between two ends.
+/// The errors between two ends.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The other end closed the connection between two messages.

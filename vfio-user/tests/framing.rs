@@ -121,7 +121,7 @@ fn a_stale_socket_is_replaced_and_a_live_one_is_not() {
     assert!(Listener::bind(&path).is_err(), "somebody listens there");
     assert!(path.exists());
     std::mem::forget(listener);
-    // What a server that was killed leaves: a socket nobody listens on.
+    // The remains of a server that was killed: a socket nobody listens on.
     let gone = self::path("gone");
     drop(std::os::unix::net::UnixListener::bind(&gone).expect("a socket"));
     let again = Listener::bind(&gone).expect("the name is free");

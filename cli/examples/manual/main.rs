@@ -5,7 +5,7 @@
 //! ```
 //!
 //! fills `man/man1`, and the places below a share directory in which bash, zsh and fish look for completion. The pages
-//! bear the date. What a definition does not know, such as exit statuses, is in `pages.rs`.
+//! bear the date. Facts that a definition does not hold, such as exit statuses, are in `pages.rs`.
 
 mod pages;
 
@@ -67,7 +67,7 @@ fn create(path: PathBuf) -> io::Result<fs::File> {
     fs::File::create(path)
 }
 
-/// What all pages have in common.
+/// The fields that all pages have in common.
 struct Manual {
     date: String,
     source: String,

@@ -1,4 +1,4 @@
-//! What the manual says beyond the definition of the command line.
+//! Text of the manual beyond the definition of the command line.
 
 /// A term, and what is said of it.
 pub type Entry = (&'static str, &'static str);
@@ -45,7 +45,7 @@ pub const EXIT: &[Entry] = &[
     ("2", "The command line cannot be understood."),
 ];
 
-/// What every command with `--node` looks at.
+/// The environment variables that every command with `--node` looks at.
 pub const NODE_ENVIRONMENT: &[Entry] = &[
     (
         "IRONVERBS_NODE",

@@ -46,7 +46,7 @@ impl FromStr for Memory {
     }
 }
 
-/// What makes kernels: the package's script, if this command is installed, else that of the sources.
+/// The script that makes kernels: the package's, if this command is installed, else that of the sources.
 fn maker() -> PathBuf {
     const SCRIPT: &str = "scripts/linux-kernel.sh";
     let command = env::current_exe().and_then(fs::canonicalize).unwrap_or_default();

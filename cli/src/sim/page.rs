@@ -11,7 +11,7 @@ pub const CHART: (u32, u32) = (620, 380);
 /// Of what is in pictures.
 pub const FONT: (&str, u32) = ("sans-serif", 13);
 
-/// What a page begins with.
+/// The beginning of a page.
 pub const HEAD: &str = "<!doctype html>\n<html lang=en>\n<head>\n<meta charset=utf-8>\n<title>ironverbs sim</title>\n<style>\n\
     body { font: 15px/1.45 sans-serif; color: #222; max-width: 1280px; margin: 2em auto; padding: 0 1em }\n\
     h1 { font-size: 1.5em } h2 { font-size: 1.2em; margin-top: 1.6em }\n\
@@ -26,7 +26,7 @@ pub fn text(raw: &str) -> String {
     raw.replace('&', "&amp;").replace('<', "&lt;")
 }
 
-/// What a line is of, if that is to be said, its color, and its points.
+/// The label of a line, empty if it has none, its color, and its points.
 pub type Curve<'n> = (&'n str, RGBColor, Vec<(f64, f64)>);
 
 /// Draws lines. `along` says what a number is along the bottom, `names` where it is said which line is what's.

@@ -12,7 +12,7 @@ use std::{fs, time::Instant};
 
 /// Runs of which the middle one counts.
 const RUNS: usize = 3;
-/// What a link takes from end to end, in picoseconds.
+/// The delay of a link from end to end, in picoseconds.
 const DELAY: u64 = 500_000;
 
 /// Prints how many packets a second of one processor the simulation makes, and what memory it takes.

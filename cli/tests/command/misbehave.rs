@@ -72,7 +72,7 @@ impl Drop for Served {
     }
 }
 
-/// What `ironverbs bringup` says of each, in the same order.
+/// The verdict of `ironverbs bringup` on each, in the same order.
 fn verdicts(all: &[String]) -> Vec<String> {
     let next = AtomicUsize::new(0);
     let mut found: Vec<(usize, String)> = scope(|threads| {

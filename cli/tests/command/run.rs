@@ -50,7 +50,7 @@ impl Bench {
         Command::new(self.root.join("ironverbs")).args(words).arg("--node").arg(&self.node).output().unwrap()
     }
 
-    /// What `sh -c script` prints on the node; it must succeed.
+    /// The output of `sh -c script` on the node; it must succeed.
     fn sh(&self, script: &str) -> String {
         text(&self.run(&["--vfs", "3"], &["sh", "-c", script]))
     }

@@ -236,7 +236,7 @@ fn a_server_that_was_killed_is_followed_by_the_next() {
     served.process.kill().unwrap();
     served.process.wait().unwrap();
     assert!(served.socket().exists(), "nobody could remove it");
-    // Who was connected to the guest finds out, and does not hang.
+    // A program that was connected to the guest finds out, and does not hang.
     program
         .post(1, SendOp::Write { raddr: guest.words.addr(), rkey: guest.mr.rkey() }, &[program.sge(0, 8)])
         .unwrap();

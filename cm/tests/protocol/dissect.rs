@@ -1,4 +1,4 @@
-//! What the agents say to each other, to tshark, which knows these messages from elsewhere.
+//! The agents' messages, read by tshark, which knows them from elsewhere.
 
 use super::link::{Link, Side};
 use cm::*;
@@ -92,7 +92,7 @@ fn capture(link: &Link, to: &File) {
     std::fs::write(to, bytes).expect("a capture");
 }
 
-/// What tshark finds of these fields: a line for each frame. `None` if there is no tshark.
+/// The values that tshark finds of these fields: a line for each frame. `None` if there is no tshark.
 fn dissect(file: &File, fields: &[&str]) -> Option<Vec<Vec<String>>> {
     let mut tshark = Program::new("tshark");
     tshark.arg("-r").arg(file).args(["-T", "fields", "-E", "separator=;"]);

@@ -10,7 +10,7 @@ const SERVICE: u64 = service_id(PortSpace::Tcp, 1);
 /// Longer than all retries of a message, its MRA, and timewait together.
 const LONG: Duration = Duration::from_secs(2000);
 
-/// What programs do next.
+/// The next step of the programs.
 #[derive(Clone, Debug)]
 enum Deed {
     /// The left side asks for a connection.
@@ -40,7 +40,7 @@ fn service() -> impl Strategy<Value = Service> {
     prop_oneof![Just(Service::Rc), Just(Service::Uc), Just(Service::Xrc)]
 }
 
-/// What programs do that mean it well: they do not leave a connection before it stands.
+/// The steps of programs that mean well: they do not leave a connection before it stands.
 fn kind() -> impl Strategy<Value = Deed> {
     prop_oneof![
         4 => service().prop_map(Deed::Connect),
@@ -54,7 +54,7 @@ fn kind() -> impl Strategy<Value = Deed> {
     ]
 }
 
-/// What programs do that refuse and leave as they like.
+/// The steps of programs that refuse and leave as they like.
 fn rude() -> impl Strategy<Value = Deed> {
     prop_oneof![
         30 => kind(),
@@ -63,7 +63,7 @@ fn rude() -> impl Strategy<Value = Deed> {
     ]
 }
 
-/// What programs do that may be killed, too.
+/// The steps of programs that may be killed, too.
 fn mortal() -> impl Strategy<Value = Deed> {
     prop_oneof![
         30 => rude(),

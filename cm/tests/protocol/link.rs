@@ -37,7 +37,7 @@ pub struct Link {
     pub log: Vec<(Side, Box<Mad>)>,
     flying: Vec<Flying>,
     events: [VecDeque<(ConnId, Event)>; 2],
-    /// What becomes of the next MADs: see [`Link::faults`].
+    /// The fates of the next MADs: see [`Link::faults`].
     faults: VecDeque<u8>,
     tags: u16,
 }
@@ -69,7 +69,7 @@ impl Link {
         }
     }
 
-    /// What becomes of the MADs to come, one number for each: 0 is lost, 1 doubled, 2 overtaken by those behind it. The rest,
+    /// Sets the fates of the MADs to come, one number for each: 0 is lost, 1 doubled, 2 overtaken by those behind it. The rest,
     /// and all after the list, arrive.
     pub fn faults(&mut self, faults: impl IntoIterator<Item = u8>) {
         self.faults = faults.into_iter().collect();

@@ -258,7 +258,7 @@ pub(super) fn set(call: &mut Call<'_, '_, '_>) -> Done {
     let given = input.capability();
     let config = call.step.config;
     let mut chosen = call.func.function().caps_set;
-    // What the page would read if nothing but that which can be chosen were given.
+    // The page as it would read if only the values that can be chosen were given.
     let mut allowed = page(call.func, config, kind, true);
     match kind {
         CapType::General => {

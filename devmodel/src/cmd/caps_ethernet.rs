@@ -28,7 +28,7 @@ fn log2(n: usize) -> u8 {
     n.ilog2() as u8
 }
 
-/// What the general page says of it.
+/// The Ethernet fields of the general page.
 pub(super) fn general(c: &mut HcaCap, func: &Func<'_>, link: LinkLayer) {
     c.set().device_frequency_khz(FREQUENCY);
     if link != LinkLayer::Ethernet {

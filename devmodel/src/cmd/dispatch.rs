@@ -9,7 +9,7 @@ use super::{
 use crate::{mlx5::event, region::Func, state::UctxRow};
 use hwspec::eqe::{CmdEvent, Eqe, EventType};
 
-/// Carries out the command in `call`. What has no line is refused, and so is what its line does not grant.
+/// Carries out the command in `call`. A command without a line is refused, and so is one that its line does not grant.
 pub(super) fn run(call: &mut Call<'_, '_, '_>) -> Done {
     let command = table::find(call.opcode).ok_or(Refused(Syndrome::UnknownOpcode))?;
     let state = call.func.function().hca_state;
@@ -18,7 +18,7 @@ pub(super) fn run(call: &mut Call<'_, '_, '_>) -> Done {
     if call.step.config.strict.reserved {
         strict::reserved(call)?;
     }
-    // What the driver lets all user contexts use is its own.
+    // Objects that the driver lets all user contexts use are its own.
     if call.uid == SHARED_UID {
         (call.uid, call.for_all) = (0, true);
     }

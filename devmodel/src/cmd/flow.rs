@@ -59,7 +59,7 @@ impl Place {
         table.kind == self.kind && self.vport.is_none_or(|vport| vport == table.vport)
     }
 
-    /// What entries of its tables may do to VLAN tags, as the capabilities say.
+    /// The actions on VLAN tags that entries of its tables may take, as the capabilities say.
     pub(super) fn tag_actions(self, config: &Config) -> u32 {
         match self.kind as u8 {
             FDB => FlowEntryRow::TAGS,
@@ -125,7 +125,7 @@ pub(super) fn changed(call: &Call<'_, '_, '_>, place: Place) {
     }
 }
 
-/// What happens to packets that no entry matches, as a row keeps it.
+/// The action on packets that no entry matches, as a row keeps it.
 fn miss(call: &Call<'_, '_, '_>, place: Place, level: u32, c: &FlowTableContext) -> Done<(u32, u32)> {
     match c.table_miss_action() {
         MISS_DROP => Ok((0, 0)),
@@ -382,7 +382,7 @@ pub(super) fn query_counter(call: &mut Call<'_, '_, '_>) -> Done {
     call.answer_bytes(&bytes)
 }
 
-/// What the e-switch counted by counter `index`: the manager's tables are used by everybody who sends.
+/// The e-switch's counts in counter `index`: the manager's tables are used by everybody who sends.
 fn switched(call: &Call<'_, '_, '_>, index: u32) -> [u64; 2] {
     let counts = call.func.region().flow_count(index).filter(|_| manages(call.func));
     counts.map_or([0; 2], |counts| counts.map(|count| count.load(Relaxed)))

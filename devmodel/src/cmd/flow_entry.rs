@@ -29,7 +29,7 @@ const TAG: u8 = 1 << 1;
 const LIST: u8 = 1 << 2;
 const COUNTERS: u8 = 1 << 3;
 
-/// What an entry does, taken from its context and lists.
+/// The actions of an entry, taken from its context and lists.
 struct Act {
     action: u32,
     tag: u32,

@@ -21,7 +21,7 @@ pub(super) fn run(call: &mut Call<'_, '_, '_>) -> Done {
     Syndrome::Port.unless(input.port() <= 1)?;
     let mad = input.mad();
     let mut out = MadIfcOut::zeroed();
-    // What asks for no answer, as a repressed trap, gets none.
+    // A MAD that asks for no answer, as a repressed trap, gets none.
     if MadHeader::from_bytes(prefix(&mad)).method().answer().is_some() {
         let config = *call.step.config;
         let answer = subnet::local(call.func, &config, &mad, call.op_mod & IGNORE_MKEY != 0);

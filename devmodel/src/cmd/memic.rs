@@ -18,7 +18,7 @@ const LOG_UNIT: u8 = 12;
 /// The largest alignment, as commands say it.
 const ALIGNMENT: u8 = LOG_UNIT - LOG_ALIGNMENT_UNIT as u8;
 
-/// What is advertised.
+/// The capabilities advertised.
 pub(super) fn caps() -> DeviceMemCap {
     let mut c = DeviceMemCap::zeroed();
     c.set()

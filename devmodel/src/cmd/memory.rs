@@ -113,7 +113,7 @@ pub(super) fn create(call: &mut Call<'_, '_, '_>) -> Done {
     Syndrome::PageAddress.unless(list.iter().all(|page| page & 0xfff == 0 || page & 0xfff <= 3))?;
     let range = call.alloc_mtt(pages as u32)?;
     for (entry, page) in (range.first..).zip(&list) {
-        // What may be done is said by the entry's low bits, and the device only gets what queues are made of.
+        // The entry's low bits say what may be done, and the device only gets what queues are made of.
         call.func.set_mtt(entry, page | 3);
     }
     let index = call.alloc::<UmemRow>(0)?;

@@ -27,7 +27,7 @@ const PLENTY: u32 = 20_000;
 /// How often pages are asked back in vain before they are given back.
 const EMPTY_TAKES: u32 = 2;
 
-/// What a table of translations has room for: the list of pages lies there.
+/// The pages that a table of translations has room for: their list lies there.
 fn scaled(func: &Func<'_>, pages: u32) -> i32 {
     pages.min(func.rows(Table::Mtt) / 32) as i32
 }
@@ -84,7 +84,7 @@ fn surplus(func: &Func<'_>, config: &Config) -> u32 {
 /// True if the command of `slot` waits until pages were given. Otherwise pages may be given back beside it.
 pub(super) fn puts_off(func: &mut Func<'_>, config: &Config, opcode: Opcode, slot: u32) -> bool {
     if opcode == Opcode::DestroyEq {
-        // Whoever takes everything down is asked for more, and nobody waits for the answer.
+        // A driver that takes everything down is asked for more, and nobody waits for the answer.
         if func.function().pages_owed == 0 {
             request(func, 0, 16);
         }

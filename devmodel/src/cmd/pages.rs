@@ -1,7 +1,7 @@
 //! Page supply: memory the driver gives to the device and gets back (PRM: pages management).
 //!
 //! The model keeps its state elsewhere and only holds the pages, but it asks for them, refuses to start without them and
-//! gives back exactly what it was given. What it asks for as a card does is in `page_requests`.
+//! gives back exactly what it was given. Its requests in the manner of a card are in `page_requests`.
 
 use super::{
     call::Call,

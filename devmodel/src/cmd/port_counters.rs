@@ -1,4 +1,4 @@
-//! What vport and port have counted: `QUERY_VPORT_COUNTER` and the groups of the register PPCNT.
+//! The counts of vport and port: `QUERY_VPORT_COUNTER` and the groups of the register PPCNT.
 //!
 //! RDMA and other Ethernet frames are counted apart; the port's counters are their sum. A group this device counts nothing
 //! of reads zero.
@@ -62,7 +62,7 @@ pub(super) fn query_vport(call: &mut Call<'_, '_, '_>) -> Done {
     let input: QueryVportCounterIn = call.input()?;
     let fid = vport(call, input.other_vport(), input.vport_number())?;
     Syndrome::Port.unless(input.port_num() <= 1)?;
-    // Whose they are clears them.
+    // Their owner alone clears them.
     Syndrome::FunctionId.unless(!input.clear() || fid == call.func.fid())?;
     let counters = books(call, fid).counters;
     let pair = |packets: Counters, octets: Counters| {

@@ -161,7 +161,7 @@ pub(super) fn reset(row: &mut QpRow) {
         | QpFlags::BLOCK_MULTICAST_LOOPBACK
         | QpFlags::NO_SQ
         | QpFlags::NO_RQ
-        // What lies in the ready ring and the timer heap stays there and finds nothing to do.
+        // Entries in the ready ring and the timer heap stay there and find nothing to do.
         | QpFlags::READY;
     let kept = Timer::ALL.into_iter().fold(kept, |kept, timer| kept | QpFlags::of_timer(timer));
     *row = QpRow {

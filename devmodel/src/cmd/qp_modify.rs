@@ -18,7 +18,7 @@ use hwspec::{
 /// Access rights of the responder.
 const ACCESS: OptParam = OptParam::RRE.union(OptParam::RWE).union(OptParam::RAE);
 
-/// What may be changed while nothing is under way.
+/// The parameters that may be changed while nothing is under way.
 const DRAINED: OptParam = ACCESS
     .union(OptParam::PKEY_INDEX)
     .union(OptParam::Q_KEY)
@@ -32,7 +32,7 @@ const DRAINED: OptParam = ACCESS
     .union(OptParam::ACK_TIMEOUT)
     .union(OptParam::PRIMARY_PORT);
 
-/// What a transition is: where from, where to, and the optional fields it takes.
+/// A transition: where from, where to, and the optional fields it takes.
 struct Transition {
     from: QpState,
     to: QpState,

@@ -15,7 +15,7 @@ macro_rules! syndromes { ($( $(#[$m:meta])* $name:ident = $code:literal, $status
         pub const fn status(self) -> Status {
             match self { $( Self::$name => Status::$status, )* }
         }
-        /// What was expected.
+        /// The expected condition, in words.
         pub const fn text(self) -> &'static str {
             match self { $( Self::$name => $text, )* }
         }
@@ -143,7 +143,7 @@ syndromes! {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Refused(pub Syndrome);
 
-/// What a command's file returns.
+/// The result that a command's file returns.
 pub(super) type Done<T = ()> = Result<T, Refused>;
 
 impl Syndrome {

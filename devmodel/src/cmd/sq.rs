@@ -103,7 +103,7 @@ pub(super) fn modify(call: &mut Call<'_, '_, '_>) -> Done {
             (row.pi, row.ci) = (0, 0);
         }
     }
-    // What was posted before is found at the next doorbell; what is left in error is flushed now.
+    // WQEs posted before are found at the next doorbell; those left in error are flushed now.
     if to != RESET {
         call.func.make_sq_ready(index);
     }

@@ -15,7 +15,7 @@ const LINKED_LIST: u8 = 0;
 /// `rmpc.state`: ready.
 const RMP_READY: u8 = 1;
 
-/// What the contexts say in common.
+/// The fields that the contexts have in common.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Shape {
     pub log_size: u8,

@@ -8,7 +8,7 @@ use super::{
 use crate::state::HcaState;
 use hwspec::cmd::Opcode;
 
-/// Who may send a command.
+/// The parties that may send a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sender {
     /// The function's own driver only: uid 0.
@@ -28,7 +28,7 @@ pub struct Command {
     pub states: &'static [HcaState],
     /// The `op_mod`s that have a meaning.
     pub op_mods: &'static [u16],
-    /// Who may send it.
+    /// The parties that may send it.
     pub sender: Sender,
     /// Carries it out.
     pub(super) run: fn(&mut Call<'_, '_, '_>) -> Done,

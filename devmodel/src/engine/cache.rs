@@ -32,7 +32,7 @@ impl Cache {
     }
 
     /// Function `fid` asks at `now` for its thing of this number; a read of it takes `trip`. Returns from when on it is at hand, and whether
-    /// it was read. What comes while it is read waits as well, or packets would pass one another.
+    /// it was read. Packets that ask for it meanwhile wait as well, or they would pass one another.
     #[inline]
     pub(crate) fn get(&mut self, fid: u8, number: u32, now: Ps, trip: Ps) -> (Ps, bool) {
         match self.places.get(usize::from(fid)).and_then(|places| places.get(number as usize)) {

@@ -182,8 +182,8 @@ impl Units {
         spans.then(cause, here, Part::Context, from)
     }
 
-    /// Keys and translations were asked for: says when they are at hand. What is missed of one kind is asked for at once, for reads of host
-    /// memory may be under way together; but no page is known before its key is.
+    /// Keys and translations were asked for: says when they are at hand. Missing entries of one kind are asked for at once, for reads
+    /// of host memory may be under way together; but no page is known before its key is.
     #[inline]
     pub(crate) fn look_up(
         &mut self,
@@ -220,7 +220,7 @@ impl Units {
         }
     }
 
-    /// What each has done, in the order of [`Station::ALL`].
+    /// The load of each unit, in the order of [`Station::ALL`].
     pub(crate) fn loads(&self) -> &[Load; Station::ALL.len()] {
         &self.loads
     }

@@ -247,7 +247,7 @@ impl Runner {
         staged: &[u8],
     ) {
         self.sealed.clear();
-        // What can't be read is lost on the way; the sender's retries find out.
+        // A frame whose data can't be read is lost on the way; the sender's retries find out.
         if fetch(host, from, &frame.payload, staged, &mut self.sealed).is_err() {
             return;
         }
@@ -337,7 +337,7 @@ impl Runner {
         }
     }
 
-    /// Brings a whole frame to whoever is to get it. What comes from outside does not go there again.
+    /// Brings a whole frame to whoever is to get it. A frame from outside does not go there again.
     pub(super) fn carry(&mut self, adapter: &Adapter, host: &mut dyn Host, left: Left, whole: &[u8]) {
         for (to, tags) in self.switch.ways(adapter, left.from, whole) {
             let changed = (!tags.is_none()).then(|| tags.changed(whole));

@@ -161,7 +161,7 @@ impl Switch {
         }
     }
 
-    /// What a port makes of a frame by the tables that begin with `table`, index plus one; `None` if they drop it, or the link is down.
+    /// The form that a port gives a frame by the tables that begin with `table`, index plus one; `None` if they drop it, or the link is down.
     fn pass(&self, adapter: &Adapter, set: &VportRow, table: u32, form: Form) -> Option<Form> {
         if set.admin_state == 1 {
             return None;
@@ -190,7 +190,7 @@ impl Switch {
             return found;
         };
         let mut found = self.walk(adapter.region(), (root, from.map_or(UPLINK, u16::from)), form);
-        // What no entry is for leaves the adapter, if it comes from within.
+        // A frame that no entry is for leaves the adapter, if it comes from within.
         if !found.matched {
             found.to.push((0, true, 0));
         }

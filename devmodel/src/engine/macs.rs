@@ -32,7 +32,7 @@ impl Macs {
     }
 
     pub(super) fn read(region: &Region) -> Self {
-        // What changes meanwhile is seen next time.
+        // An address that changes meanwhile is seen next time.
         let mut macs = Self { generation: region.switch_generation(), ..Self::default() };
         for fid in region.functions_there() {
             let f: FunctionRow = region.look(fid, 0).unwrap_or_else(FunctionRow::new_zeroed);

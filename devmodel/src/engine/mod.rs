@@ -1,4 +1,4 @@
-//! What makes the pipeline run: the functional runner, and the timed one.
+//! The runners of the pipeline: the functional one, and the timed one.
 
 mod cache;
 mod card;

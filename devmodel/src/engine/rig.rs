@@ -33,7 +33,7 @@ pub(crate) struct Sizes {
 }
 
 impl Sizes {
-    /// What pairs of programs have that measure.
+    /// The sizes of pairs of programs that measure.
     pub(crate) const MEASURE: Self =
         Self { geometry: Geometry::SMALL, log_sq: 10, log_rq: 8, log_cq: 9, data: 16 << 20 };
     /// Blocks of 64 bytes of a send queue.
@@ -384,7 +384,7 @@ fn cq_bytes(sizes: Sizes) -> u64 {
     64 << sizes.log_cq
 }
 
-/// What a function has once for all of its queue pairs.
+/// The objects that a function has once for all of its queue pairs.
 #[derive(Clone, Copy)]
 struct Own {
     pd: u32,

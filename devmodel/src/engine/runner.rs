@@ -46,7 +46,7 @@ pub struct TraceEvent<'a> {
     pub now: u64,
     /// The function.
     pub fid: u8,
-    /// What.
+    /// The event.
     pub what: Traced<'a>,
 }
 
@@ -59,7 +59,7 @@ pub enum Traced<'a> {
     Frame(&'a [u8], usize),
 }
 
-/// Who watches a runner.
+/// The observer of a runner.
 pub type Trace = Box<dyn FnMut(&TraceEvent<'_>) + Send>;
 
 /// Functions in a row that frames are handed to.
@@ -266,7 +266,7 @@ impl Runner {
         }
     }
 
-    /// What follows from the first turn of [`work_on`](Self::work_on).
+    /// The work that follows from the first turn of [`work_on`](Self::work_on).
     #[inline(never)]
     fn go_on<'r>(
         &mut self,
@@ -343,7 +343,7 @@ impl Runner {
             keep_pace(host, now, &mut func, bytes);
         }
         if host.tends(Rid(fid)) {
-            // What we overlook now we come back to.
+            // We come back to frames that we overlook now.
             func.unlock();
             (WireRing::of(adapter.region(), fid).waits(), outcome)
         } else {
@@ -481,7 +481,7 @@ fn take_back(func: &mut Func<'_>, step: &mut Step<'_>, hand: &mut Hand) {
     hand.next = hand.committed;
 }
 
-/// What came of working on a function.
+/// The outcome of work on a function.
 enum Outcome {
     /// Nothing is left to do.
     Idle,
@@ -509,7 +509,7 @@ fn has_agents(config: &Config) -> bool {
     config.link_layer == LinkLayer::Infiniband
 }
 
-/// What the function does next: frames before timers before new requests, so that acknowledgements free their QPs.
+/// The next job of the function: frames before timers before new requests, so that acknowledgements free their QPs.
 #[inline]
 fn next(func: &mut Func<'_>, now: u64, config: &Config) -> Option<Job> {
     if !func.function().may_dma() {

@@ -5,11 +5,11 @@ use std::{cmp::Reverse, collections::BinaryHeap};
 /// Picoseconds of virtual time.
 pub type Ps = u64;
 
-/// What orders an event: its time and its number; then the place where what is to happen lies. Keys are small, for they are what a heap
+/// The key that orders an event: its time and its number; then the place where the event lies. Keys are small, for they are what a heap
 /// moves.
 type Key = (Ps, u64, u32);
 
-/// What is to happen, by time.
+/// The events to come, by time.
 pub struct Schedule<T> {
     now: Ps,
     made: u64,

@@ -1,4 +1,4 @@
-//! What took time, one thing behind the other: how everything that happened in virtual time came about.
+//! The spans that took time, one behind the other: how everything that happened in virtual time came about.
 
 use super::sched::Ps;
 use std::fmt;
@@ -64,7 +64,7 @@ pub enum Part {
     Post,
     /// It writes to a doorbell page.
     Doorbell,
-    /// What it wrote goes to the card.
+    /// Its write goes to the card.
     Down,
     /// Blocks of a work request behind the first are taken up.
     Blocks,
@@ -92,7 +92,7 @@ pub enum Part {
     Acknowledge,
     /// Other packets are on the port, or are to go first.
     WaitPort,
-    /// What is left of the bits of a packet when its data is there goes out.
+    /// The bits of a packet that are left when its data is there go out.
     Bits,
     /// Bits go over cables.
     Cable,
@@ -106,7 +106,7 @@ pub enum Part {
     WaitWriter,
     /// Data, or a completion, is written.
     Write,
-    /// What the card wrote goes to memory.
+    /// The card's write goes to memory.
     Up,
     /// A completion is made.
     Complete,
@@ -192,7 +192,7 @@ impl fmt::Display for Part {
 /// A stretch of time, and what took it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Span {
-    /// What.
+    /// The part that took it.
     pub part: Part,
     /// On which card or its host: 0 is the client's.
     pub card: u8,
@@ -229,7 +229,7 @@ pub struct Timeline {
 }
 
 impl Timeline {
-    /// All spans. What a span followed has a lower number.
+    /// All spans. The span that a span followed has a lower number.
     pub fn spans(&self) -> &[Span] {
         &self.spans
     }
@@ -270,7 +270,7 @@ impl Spans {
         self.0 = Some(Timeline::default());
     }
 
-    /// After `cause`, `part` takes until `until` on `card`. What is over by then already takes nothing.
+    /// After `cause`, `part` takes until `until` on `card`. A part that is over by then already takes nothing.
     pub(crate) fn then(&mut self, cause: Cause, card: usize, part: Part, until: Ps) -> Cause {
         if until <= cause.at {
             return cause;

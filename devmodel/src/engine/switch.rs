@@ -1,4 +1,4 @@
-//! Who gets a frame.
+//! The receivers of a frame.
 //!
 //! A unicast frame for a function of this adapter goes to its receive ring; one for a group goes to every function that
 //! takes such frames, but its sender, and to the uplink; all else goes to the uplink. There is nothing to learn: a
@@ -12,7 +12,7 @@ use crate::{
 use hwspec::wire::lrh::{PERMISSIVE_LID, dlid, is_multicast};
 use std::sync::atomic::Ordering::Relaxed;
 
-/// Who gets a frame.
+/// The receivers of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Destination {
     /// A function of this adapter.

@@ -1,9 +1,9 @@
-//! What files say, by lines: TOML, and files of words and numbers.
+//! The text of files, by lines: TOML, and files of words and numbers.
 
 use serde::de::DeserializeOwned;
 use std::str::FromStr;
 
-/// What is wrong with a line of a file.
+/// The error in a line of a file.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{file}:{line}: {what}")]
 pub struct TextError {
@@ -11,7 +11,7 @@ pub struct TextError {
     pub file: String,
     /// Its line, from 1.
     pub line: usize,
-    /// What was expected there, and what was found.
+    /// The text expected there, and the text found.
     pub what: String,
 }
 

@@ -43,7 +43,7 @@ pub(crate) fn arrive_in_hand(
     accept(func, step, headers, payload, false);
 }
 
-/// A [train](Frame::packets) that did not come through the ring. What of it is not plainly what its QP expects is
+/// A [train](Frame::packets) that did not come through the ring. One that is not plainly what its QP expects is
 /// taken packet by packet.
 #[inline(never)]
 pub(crate) fn arrive_in_train(func: &mut Func<'_>, step: &mut Step<'_>, from: u8, train: &Frame) {

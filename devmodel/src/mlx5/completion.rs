@@ -29,7 +29,7 @@ pub(crate) fn timestamp(now: u64) -> u64 {
     now / 1000
 }
 
-/// What a CQE carries beside the QP number: the user index, or the SRQ of a receive.
+/// The number that a CQE carries beside the QP number: the user index, or the SRQ of a receive.
 pub(crate) fn user_index(w: &Work<'_, '_, '_>, receive: bool) -> u32 {
     match w.q.user_index & NO_USER_INDEX {
         NO_USER_INDEX if receive && w.q.has(QpFlags::HAS_SRQ) => w.q.srqn & 0xff_ffff,

@@ -58,7 +58,7 @@ impl Wqe {
         xrc_srqn: 0,
     };
 
-    /// What the control segment says.
+    /// The WQE as its control segment describes it.
     #[inline(always)]
     fn of(ctrl: &CtrlSeg) -> Self {
         Self {
@@ -173,7 +173,7 @@ fn read(w: &mut Work<'_, '_, '_>, index: u16) -> Result<CtrlSeg, (u8, Failure)> 
     let ctrl = CtrlSeg::read(&w.step.buffers.wqe);
     let ds = ctrl.ds();
     let bad = (ds.max(1), refuse(CqeSyndrome::LocalQpOpErr));
-    // What was posted must be all there, and be the WQE that belongs here.
+    // The posted WQE must be all there, and be the one that belongs here.
     let posted = w.q.sq_pi.wrapping_sub(index);
     if ds == 0
         || usize::from(ds) > MAX_DS

@@ -82,11 +82,11 @@ pub(crate) fn stop(w: &mut Work<'_, '_, '_>) {
         return enter_error(w);
     }
     w.q.state = QpState::SqErr.raw();
-    // What was sent counts as done; the command that starts sending again finds nothing in its way.
+    // A request that was sent counts as done; the command that starts sending again finds nothing in its way.
     w.q.requester.forget();
     w.q.requester.una_psn = w.q.requester.max_psn;
     w.q.set(QpFlags::SQ_FAILED, false);
-    // What was to be waited for has ended.
+    // The requests that were to be waited for have ended.
     w.q.set(QpFlags::DRAINING, false);
     sends_of_stopped(w);
 }

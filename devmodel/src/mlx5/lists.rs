@@ -18,7 +18,7 @@ use hwspec::{
 /// Payload up to this length travels by value: cheaper than a reference, and free of the sender's memory.
 pub(crate) const BY_VALUE: usize = 256;
 
-/// Whose keys a list names.
+/// The user whose keys a list names.
 #[derive(Clone, Copy)]
 pub(crate) struct Domain {
     pub user: User,
@@ -36,7 +36,7 @@ pub(crate) enum ListFault {
 }
 
 impl ListFault {
-    /// What the completion of the work request says (IBTA 10.10.3; vendor codes as measured).
+    /// The error in the completion of the work request (IBTA 10.10.3; vendor codes as measured).
     pub(crate) fn failure(self) -> Failure {
         match self {
             Self::Short => Failure::new(CqeSyndrome::LocalLengthErr, vendor_err::SGE_LENGTH),

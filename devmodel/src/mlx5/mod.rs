@@ -1,4 +1,4 @@
-//! What makes the chip a ConnectX to its drivers: the pipeline from a doorbell to a completion, and events.
+//! The parts that make the chip a ConnectX to its drivers: the pipeline from a doorbell to a completion, and events.
 //!
 //! [`job::Job`] is the drawing; the files below follow it.
 

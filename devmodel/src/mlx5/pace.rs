@@ -8,7 +8,7 @@
 use super::{responses, step::Step, work::Work};
 use crate::region::{Func, TimerKind};
 
-/// What a port that was idle for so long may send at once, ps: wakes come late, and what was missed is made up for.
+/// The idle time, ps, for which a port may make up at once: wakes come late, and what was missed is made up for.
 const BURST: u64 = 4_000_000_000;
 /// The longest wait, ps.
 const LONGEST: u64 = 4_000_000_000_000;

@@ -36,7 +36,7 @@ pub(super) fn checked<'p>(
     Ok(Packet { headers, data: SlotPayload::Bytes(data), len: data.len() as u32, packets: 1, padded: whole })
 }
 
-/// What is dropped in silence: see [`refusal`].
+/// False if the packet is dropped in silence: see [`refusal`].
 #[inline(always)]
 pub(crate) fn check(w: &mut Work<'_, '_, '_>, packet: &Packet<'_>) -> bool {
     match refusal(w, packet) {
@@ -45,7 +45,7 @@ pub(crate) fn check(w: &mut Work<'_, '_, '_>, packet: &Packet<'_>) -> bool {
     }
 }
 
-/// What counts a packet that is dropped: one for a QP of another transport or state, from an address the QP is not connected
+/// The counter of a packet that is dropped: one for a QP of another transport or state, from an address the QP is not connected
 /// to, or of a foreign partition (IBTA 9.6.1).
 #[inline(always)]
 pub(crate) fn refusal(w: &mut Work<'_, '_, '_>, packet: &Packet<'_>) -> Option<Counters> {

@@ -1,6 +1,6 @@
 //! The requester: work requests become packets (IBTA 9.7.3, 9.7.7).
 //!
-//! Requests under way are kept as send records. Whatever goes wrong on the way, the requester goes back to the oldest
+//! Requests under way are kept as send records. If anything goes wrong on the way, the requester goes back to the oldest
 //! PSN not acknowledged and sends the same packets again; payload and operands are taken from the WQE again.
 
 use super::{
@@ -24,7 +24,7 @@ use hwspec::{
     wqe::{FenceMode, WqeOpcode},
 };
 
-/// What a WQE asks the peer to do; `None` if it sends nothing. Other opcodes were refused when it was fetched.
+/// The operation that a WQE asks of the peer; `None` if it sends nothing. Other opcodes were refused when it was fetched.
 #[inline(always)]
 fn kind_of(opcode: WqeOpcode) -> Option<Kind> {
     match opcode {
@@ -40,13 +40,13 @@ fn kind_of(opcode: WqeOpcode) -> Option<Kind> {
     }
 }
 
-/// What a WQE waits for.
+/// The requests that a WQE waits for.
 #[inline(always)]
 fn order_of(fence: FenceMode) -> Order {
     match fence {
         FenceMode::Fence | FenceMode::SmallAndFence => Order::Answers,
         FenceMode::StrongOrdering => Order::All,
-        // What is local is done when its turn comes.
+        // A local operation is done when its turn comes.
         _ => Order::None,
     }
 }
@@ -208,7 +208,7 @@ fn admit(w: &mut Work<'_, '_, '_>, wqe: &mut Wqe) -> Option<SendRecord> {
     Some(record)
 }
 
-/// What is wrong with the list of a WQE whose data are sent.
+/// The fault in the list of a WQE whose data are sent.
 #[inline(never)]
 fn check_list(w: &Work<'_, '_, '_>, wqe: &Wqe) -> Option<Failure> {
     let list = &w.step.buffers.wqe[usize::from(wqe.data[0])..usize::from(wqe.data[1])];

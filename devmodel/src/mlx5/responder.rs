@@ -1,4 +1,4 @@
-//! What the transport's responder needs of the adapter: receive WQEs, memory behind keys, completions.
+//! The parts of the adapter that the transport's responder needs: receive WQEs, memory behind keys, completions.
 
 use super::{
     completion, lists, receive,
@@ -227,7 +227,7 @@ fn send(w: &mut Work<'_, '_, '_>, packet: &Packet<'_>, opcode: BthOpcode) -> Res
     complete(w, kind, index, len, imm, packet.headers.bth().se(), inline)
 }
 
-/// What a SEND completes with, and the immediate data or the key to invalidate that come with its last packet.
+/// The opcode that a SEND completes with, and the immediate data or the key to invalidate that come with its last packet.
 #[inline(always)]
 fn meaning(packet: &Packet<'_>, opcode: BthOpcode) -> (CqeOpcode, u32) {
     match opcode.ext_len() {

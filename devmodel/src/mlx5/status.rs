@@ -1,4 +1,4 @@
-//! What completions with an error say (PRM: error completion; vendor errors as measured on ConnectX-5).
+//! The codes in completions with an error (PRM: error completion; vendor errors as measured on ConnectX-5).
 
 use crate::{
     state::Counters,
@@ -27,7 +27,7 @@ impl Failure {
         Self { syndrome, vendor }
     }
 
-    /// What completions say of the transport's reasons.
+    /// The codes in completions for the transport's reasons.
     pub(crate) const fn of(status: Status) -> Self {
         use CqeSyndrome as Cqe;
         match status {

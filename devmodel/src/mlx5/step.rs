@@ -1,4 +1,4 @@
-//! What a stage has in its hands: the host, the time, and where to put what comes out.
+//! The surroundings of a stage: the host, the time, and the places for its output.
 
 use super::{
     Job,
@@ -27,7 +27,7 @@ pub struct Frame {
     pub packets: u16,
     /// Headers.
     pub headers: [u8; 128],
-    /// What follows them.
+    /// The payload behind them.
     pub payload: Payload,
 }
 
@@ -111,7 +111,7 @@ impl Outbox {
         self.len == 0
     }
 
-    /// What was put in [`room`](Self::room) is a frame.
+    /// Adds the frame that was put in [`room`](Self::room).
     #[inline]
     pub(crate) fn add(&mut self) {
         self.len = (self.len + 1).min(self.places.len());
@@ -192,7 +192,7 @@ impl Payload {
     }
 }
 
-/// What is left to do for a command that was carried out: its entry goes back to the driver.
+/// The work left to do for a command that was carried out: its entry goes back to the driver.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CommandCompletion {
     pub slot: u32,
@@ -245,7 +245,7 @@ impl Default for Buffers {
 }
 
 impl Buffers {
-    /// What the jobs so far produced stays, whatever becomes of the next.
+    /// The output of the jobs so far stays, whatever becomes of the next.
     pub(crate) fn committed(&mut self) {
         self.committed = (self.out.len(), self.staged.len(), self.raw.len());
     }
@@ -274,7 +274,7 @@ impl Buffers {
     }
 }
 
-/// What a stage has in its hands.
+/// The surroundings of a stage.
 pub struct Step<'a> {
     /// The machine around the chip.
     pub host: &'a mut dyn Host,
@@ -297,7 +297,7 @@ pub struct Step<'a> {
     pub blocked: Option<Party>,
     /// More frames wait in the runner's hand for this function.
     pub(crate) more_in_hand: bool,
-    /// What the send counter of a doorbell record was when the doorbell was rung, if that is known. In virtual time a program may have written
+    /// The send counter of a doorbell record when the doorbell was rung, if that is known. In virtual time a program may have written
     /// another since, which the device is not to see yet.
     pub(crate) posted: Option<u16>,
     /// Packets that a queue pair may send at its turn.
@@ -437,7 +437,7 @@ impl Step<'_> {
         let at = match one.src {
             Source::Staged(at) => at,
             Source::Bus(rid, at) => {
-                // What was gathered for there comes first.
+                // The writes gathered for there come first.
                 if !self.flush() {
                     return Err(Abort::Source);
                 }

@@ -1,4 +1,4 @@
-//! What happens when a timer of a QP runs out.
+//! The actions when a timer of a QP runs out.
 
 use super::work::Work;
 use crate::transport::{self, Timer};

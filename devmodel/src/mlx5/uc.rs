@@ -12,7 +12,7 @@ use crate::{
 };
 use hwspec::{context::QpState, wire::BthOpcode};
 
-/// Sends up to `budget` packets. What is sent is done.
+/// Sends up to `budget` packets. A packet that is sent is done.
 pub(crate) fn run(w: &mut Work<'_, '_, '_>, budget: &mut u32) {
     loop {
         if w.state() == QpState::SqErr {

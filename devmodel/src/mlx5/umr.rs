@@ -1,6 +1,6 @@
 //! UMR: memory keys changed by work requests (PRM: user-mode memory registration).
 //!
-//! What a key translates to, its range, rights, domain and low byte change at once, between two requests of the queue.
+//! A key's translation, range, rights, domain and low byte change at once, between two requests of the queue.
 //! A driver's own queue pair for it may do so to any key of its driver; others to keys of their domain.
 
 use super::{
@@ -92,7 +92,7 @@ pub(crate) fn carry_out(w: &mut Work<'_, '_, '_>, wqe: &Wqe) -> Result<(), Failu
     }
     row.head = w.func.row::<MkeyRow>(index).ok_or(REFUSED)?.head;
     *w.func.row_mut::<MkeyRow>(index).ok_or(REFUSED)? = row;
-    // What comes next must find the key changed.
+    // The next request must find the key changed.
     w.step.settle = true;
     Ok(())
 }

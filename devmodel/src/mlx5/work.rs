@@ -76,7 +76,7 @@ impl<'r, 'h> Work<'_, 'r, 'h> {
         User { pd: self.q.pd, qpn: self.qpn() }
     }
 
-    /// Whose keys the lists of its work requests name.
+    /// The user whose keys the lists of its work requests name.
     #[inline(always)]
     pub(crate) fn domain(&self) -> Domain {
         Domain { user: self.user(), rlky: self.q.has(QpFlags::RESERVED_LKEY) }

@@ -16,7 +16,7 @@ use hwspec::{
     pcie::{FIRST_UAR, MEMIC_BAR, MSIX_PBA, MSIX_TABLE, MSIX_VECTORS},
 };
 
-/// What lies at an offset of BAR0.
+/// The register or memory at an offset of BAR0.
 enum Place {
     InitSegment(usize),
     MsixTable(usize),
@@ -68,7 +68,7 @@ fn bell(offset: u64, value: u64) -> Bell {
     }
 }
 
-/// What the device has to do when `value` of 8 bytes is written to the doorbell register at `offset` of BAR0. `None` if it is another
+/// The job of the device when `value` of 8 bytes is written to the doorbell register at `offset` of BAR0. `None` if it is another
 /// register.
 pub fn doorbell(offset: u64, value: u64) -> Option<Job> {
     match bell(offset, value) {
@@ -146,7 +146,7 @@ impl Adapter {
             None => {}
         }
         match place(offset) {
-            // What the first half of a CQ doorbell says lies in the record as well.
+            // The contents of the first half of a CQ doorbell lie in the record as well.
             Place::Uar(_, at) if matches!(UarRegister::at(at.wrapping_sub(4)), UarRegister::CqArm) => {
                 self.arm_from_record(runner, host, now, fid, value & 0xff_ffff);
             }

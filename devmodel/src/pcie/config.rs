@@ -128,7 +128,7 @@ impl Adapter {
                 if has_sriov && fid == 0 { self.sriov_written(host, at, before, after) } else { 0 }
             }
         };
-        // What waited for the function to be allowed to go on, or found one locked by the access.
+        // Runs jobs that waited for the function to be allowed to go on, or found one locked by the access.
         runner.run_waiting(self, host, now, locked | 1 << fid);
     }
 

@@ -1,6 +1,6 @@
 //! The PCI Express side: configuration space, BAR0, interrupts, resets.
 //!
-//! What a bus does to the adapter is here as methods of [`Adapter`](crate::Adapter): configuration reads and writes, BAR reads and
+//! The actions of a bus on the adapter are here as methods of [`Adapter`](crate::Adapter): configuration reads and writes, BAR reads and
 //! writes, resets. Registers of BAR0 are big-endian; a 32-bit or 64-bit value here is the number such a register holds.
 
 pub(crate) mod bar;

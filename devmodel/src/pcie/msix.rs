@@ -8,12 +8,12 @@ use crate::{
     state::MSIX_VECTORS,
 };
 
-/// What a vector sends.
+/// The message that a vector sends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MsixMessage {
     /// Where.
     pub address: u64,
-    /// What.
+    /// The value.
     pub data: u32,
 }
 

@@ -26,7 +26,7 @@ pub(super) fn defaults(func: &mut Func<'_>, settings: &Config) {
     let fid = func.fid();
     let total_vfs = u16::from(func.region().functions()) - 1;
     let (resets, rx_next) = (func.function().resets, func.behind_frames());
-    // What the manager of the e-switch set of the port outlives its resets.
+    // The settings that the manager of the e-switch made for the port outlive its resets.
     let set = func.region().vport(fid);
     let [_, port_guid] = func.region().guids(settings, fid);
     let born = match settings.strict.owner && fid != 0 {

@@ -84,7 +84,7 @@ impl Func<'_> {
     }
 
     /// One of the bits of `unused`, rows of `table` before `fresh`, by the region's key: who sees what was chosen before can't predict
-    /// what is chosen next. What was chosen before is hashed too, so there is no state but the rows'; a block that is
+    /// what is chosen next. The earlier choices are hashed too, so there is no state but the rows'; a block that is
     /// handed out again after a reset is mixed anew.
     fn any_of(&self, unused: u64, table: Table, fresh: u32) -> u64 {
         let resets = u64::from(self.function().resets);

@@ -1,4 +1,4 @@
-//! What all parties see of the e-switch without a lock: whether frames go by it, and what it counts.
+//! The e-switch as all parties see it without a lock: whether frames go by it, and what it counts.
 
 use super::{Func, GROUP_ADDRESSES, Region, Row, Shortage, Sync, Table, geometry::FLOW_COUNT};
 use crate::{
@@ -45,7 +45,7 @@ impl Region {
             let before = word.load(Acquire);
             let active = before & ALWAYS != 0 || self.has_switch_settings();
             let after = (before & !ACTIVE).wrapping_add(CHANGE) | u32::from(active);
-            // Whoever changes something meanwhile changes the word as well.
+            // A party that changes a setting meanwhile changes the word as well.
             if word.compare_exchange(before, after, AcqRel, Acquire).is_ok() {
                 return;
             }
@@ -66,7 +66,7 @@ impl Region {
         self.forwarding_root().is_some() || self.functions_there().any(special)
     }
 
-    /// What the e-switch's manager set of the port of `fid`.
+    /// The settings that the e-switch's manager made for the port of `fid`.
     pub(crate) fn vport(&self, fid: u8) -> VportRow {
         self.peek(0, fid.into()).unwrap_or_else(VportRow::new_zeroed)
     }

@@ -15,7 +15,7 @@ use std::{
 /// The memory that a region lies in.
 ///
 /// # Safety
-/// The memory is page-aligned, zero when a region is created in it, and changed by nothing but regions. What [`map`](Self::map) returns
+/// The memory is page-aligned, zero when a region is created in it, and changed by nothing but regions. A pointer from [`map`](Self::map)
 /// stays valid as long as this lives, and two mappings of a place show the same memory.
 pub unsafe trait Memory: Send + std::marker::Sync {
     /// Where whole pages at `offset` of the region, which has them, can be reached. `None`: this process has no address space left.
@@ -204,7 +204,7 @@ impl Region {
         unsafe { (&raw mut (*header).key).write_volatile(key) }
     }
 
-    /// What a key that stays in the region makes of these words: SipHash-2-4, so that no number of answers tells the next.
+    /// The hash of these words under a key that stays in the region: SipHash-2-4, so that no number of answers tells the next.
     #[allow(deprecated)] // For maps, which is not what it is for here; std has no other name for it.
     pub(super) fn choice(&self, words: [u64; 3]) -> u64 {
         use std::hash::{Hasher, SipHasher};

@@ -50,7 +50,7 @@ impl<'r> Func<'r> {
         *self.function_mut(|f| &mut f.rx_next) = next.wrapping_add(1);
     }
 
-    /// What [`take_front`](Self::take_front) counts when all frames that are there now have been taken.
+    /// The count of [`take_front`](Self::take_front) when all frames that are there now have been taken.
     pub fn behind_frames(&self) -> u32 {
         let mut next = self.function().rx_next;
         while is_there(self.region(), self.block(), next) {

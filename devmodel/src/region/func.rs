@@ -506,7 +506,7 @@ impl<'r> Func<'r> {
         self.publish();
     }
 
-    /// Unlocks. What was not committed is taken back.
+    /// Unlocks. Changes that were not committed are taken back.
     #[inline]
     pub fn unlock(self) {
         let mut this = ManuallyDrop::new(self);

@@ -1,4 +1,4 @@
-//! What lies where in the region.
+//! The layout of the region.
 
 use super::{
     journal_layout,

@@ -30,7 +30,7 @@ pub enum Effect<'a> {
     Write {
         /// Where.
         at: Iova,
-        /// What.
+        /// The bytes.
         data: &'a [u8],
     },
     /// Raises an interrupt.
@@ -44,7 +44,7 @@ pub enum Effect<'a> {
     },
 }
 
-/// What a journal holds.
+/// The numbers of rows in a journal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct JournalStats {
     /// Rows whose changes could not be noted, ever. 0 in a correct model.

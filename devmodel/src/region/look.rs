@@ -22,7 +22,7 @@ pub struct PortGlimpse {
 }
 
 impl Region {
-    /// What the port of `fid` has counted since power-on, by [`Counters`](crate::state::Counters), whatever resets of the
+    /// The counts of the port of `fid` since power-on, by [`Counters`](crate::state::Counters), whatever resets of the
     /// function there were; zeros if there is no such function.
     pub fn counters(&self, fid: u8) -> [u64; COUNTERS] {
         let of = |offset| self.look(fid, offset).unwrap_or([0u64; COUNTERS]);
@@ -100,7 +100,7 @@ impl Region {
         (row.head().live != 0).then_some(row)
     }
 
-    /// What no adapter writes into the books of `fid`, expected and found, if there is such a thing: for whoever is about to
+    /// A value in the books of `fid` that no adapter writes, expected and found, if there is one: for whoever is about to
     /// work on a region that may be damaged.
     pub fn damage(&self, fid: u8) -> Option<String> {
         let row: FunctionRow = self.look(fid, 0)?;

@@ -1,7 +1,7 @@
 //! Memory within the adapter: device memory, and the place where nothing is.
 //!
 //! Bus addresses from [`WITHIN`] on are no host's: no bus has that many bits. A key of device memory translates to them, and
-//! so does the null key. What they name is the function's own, and payload that lies there travels by value.
+//! so does the null key. The memory they name is the function's own, and payload that lies there travels by value.
 
 use super::{Region, Table, layout::MEMIC_PAGES};
 use crate::host::{Abort, Iova};

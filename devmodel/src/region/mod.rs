@@ -3,7 +3,7 @@
 //! Fixed tables of plain-data rows, found by index, so that a copy of the bytes is a snapshot and several processes may
 //! map the same adapter. Which bytes lie where follows from the [`Geometry`] alone.
 //!
-//! Unsafe code of the model lives in this folder. What it relies on: a row is only touched through a [`Func`], which
+//! Unsafe code of the model lives in this folder. It relies on these rules: a row is only touched through a [`Func`], which
 //! holds its function's lock; words that several parties touch without a lock are atomics; parties of one region trust
 //! each other (hostile guests come in through a server that maps nothing of it).
 #![allow(unsafe_code)]

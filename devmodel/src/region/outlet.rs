@@ -1,7 +1,7 @@
 //! Rings of whole frames that belong to no function: the uplink, for frames that leave the adapter, and the capture, for
 //! copies of all that go over the wire.
 //!
-//! Whoever runs the pipeline fills them, under a small lock of their own; one party takes from each. As in a receive ring
+//! The parties that run the pipeline fill them, under a small lock of their own; one party takes from each. As in a receive ring
 //! the tail is all a filler publishes, so one that dies leaves nothing behind but frames that are lost. Closed, which
 //! they are while nobody takes from them, they hold nothing.
 //!
@@ -27,7 +27,7 @@ const HEAD: usize = 16;
 
 /// Bytes in an outlet from which on senders pause, as a switch port pauses a wire: at most so many, and half of the ring.
 const PAUSE: usize = 512 << 10;
-/// Nobody pauses for a taker that has taken nothing for so long, in ps. What finds no room is lost then.
+/// Nobody pauses for a taker that has taken nothing for so long, in ps. Frames that find no room are lost then.
 const STUCK: u64 = 100_000_000_000;
 
 /// Words of a lane. But for head and tail they are used in the first one only, for all.
@@ -50,7 +50,7 @@ enum Word {
 const CLOSED: u32 = 0;
 /// Somebody takes what is put into it.
 const TAKEN: u32 = 1;
-/// Of the capture: what is put into it are no copies. Whoever takes a frame brings it on.
+/// Of the capture: what is put into it are no copies. The party that takes a frame brings it on.
 const DIVERTED: u32 = 2;
 
 /// Where the lock of its fillers lies, behind [`Word::Lost`].
@@ -126,7 +126,7 @@ impl<'r> OutletRing<'r> {
 
     /// Frees the locks of a filler that died. `None` if somebody has one who is stopped.
     pub(super) fn free_lock_of(&self, host: &mut dyn Host, party: Party) -> Option<()> {
-        // What it had not published nobody sees.
+        // Nobody sees the frames it had not published.
         self.lanes().try_for_each(|lane| lane.lock().free_of(host, party, || {}))
     }
 
@@ -237,7 +237,7 @@ impl<'r> Lane<'r> {
         let need = HEAD + frame.len().next_multiple_of(8);
         let (lock, dead) = self.lock().acquire_with(host, Patience::UntilStopped)?;
         if dead.is_any() {
-            // What it had not published nobody sees.
+            // Nobody sees the frames it had not published.
             lock.repaired();
         }
         let tail = self.word(Word::Tail).load(Relaxed);
@@ -260,7 +260,7 @@ impl<'r> Lane<'r> {
         Some(ring.is_some())
     }
 
-    /// The oldest frame's company and length. What makes no sense is thrown away, with all behind it.
+    /// The oldest frame's company and length. A frame that makes no sense is thrown away, with all behind it.
     fn front(&self, ring: NonNull<u8>) -> Option<(Left, usize)> {
         let used = self.used();
         if used < HEAD {

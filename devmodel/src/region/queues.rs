@@ -1,4 +1,4 @@
-//! What waits in a function: its ready ring (QPs with something to send) and its timers.
+//! The queues of a function: its ready ring (QPs with something to send) and its timers.
 
 use super::{Func, Region, Sync, Table, func::Row};
 use crate::{
@@ -8,7 +8,7 @@ use crate::{
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use sync::laboratory::{Site, step};
 
-/// What a timer is for.
+/// The purpose of a timer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TimerKind {
     /// A timer of a QP's connection.

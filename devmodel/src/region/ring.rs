@@ -1,6 +1,6 @@
 //! The receive ring of a function: frames that crossed the wire and wait for the responder or the requester.
 //!
-//! Any party may fill it, under the ring's own small lock; the holder of the function takes from it. What is written and read when is
+//! Any party may fill it, under the ring's own small lock; the holder of the function takes from it. The order of writes and reads is
 //! [`sync::Ring`]'s; a frame that fits one cache line crosses from processor to processor once. Nothing here is journaled but the index
 //! taken: a frame lost or doubled by a death is one more thing the transport repairs.
 
@@ -121,7 +121,7 @@ impl<'r> WireRing<'r> {
     }
 }
 
-/// Who fills a ring, alone.
+/// The party that fills a ring, alone.
 pub struct Filler<'r> {
     region: &'r Region,
     block: &'r Block,

@@ -54,7 +54,7 @@ pub(super) const SEALED: u8 = 1;
 /// The payload is so short that it lies in `headers`, behind the headers.
 pub(super) const SHORT: u8 = 2;
 
-/// What a frame carries behind its headers.
+/// The payload that a frame carries behind its headers.
 #[derive(Clone, Copy, Debug)]
 pub enum SlotPayload<'a> {
     /// The bytes themselves; pad and ICRC behind them if the frame is sealed.

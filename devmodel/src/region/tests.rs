@@ -1,4 +1,4 @@
-//! What the region promises: jobs are whole, locks outlive their holders, rings and timers keep order.
+//! The promises of the region: jobs are whole, locks outlive their holders, rings and timers keep order.
 
 use super::{flat::Header, *};
 use crate::{
@@ -512,7 +512,7 @@ fn queue_pairs_are_served_in_order_from_as_few_pages_as_hold_them() {
     let beyond =
         |func: &Func<'_>| (1024..8192).filter(|at| *func.plain::<u32>(Table::Ready, *at) != 0).count();
     assert_eq!(beyond(&func), 0, "ten fit a page");
-    // What made it larger is taken back: the next that is whole does so again.
+    // The job that made it larger is taken back: the next that is whole does so again.
     for qp in &qps[10..] {
         func.make_ready(*qp);
         func.rollback();

@@ -2,7 +2,7 @@
 //!
 //! A region is large and mostly empty. Mapped whole it would count against limits of address space, a program that locks its memory would
 //! fill it, and tools that keep books of addresses would refuse it. So of each table a process maps the rows up to the last it has
-//! touched, and twice as many when that is not enough. What was mapped before stays, for somebody may hold a row there: both show the
+//! touched, and twice as many when that is not enough. Earlier mappings stay, for somebody may hold a row there: both show the
 //! same memory.
 
 use super::{

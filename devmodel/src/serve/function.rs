@@ -1,8 +1,8 @@
-//! What lies between a server and a function.
+//! The interface between a server and a function.
 
 use super::{GuestMemory, Irqs};
 
-/// What the client of a function gave.
+/// The memory and interrupts that the client of a function gave.
 #[derive(Default)]
 pub struct Guest {
     /// Its memory.
@@ -23,7 +23,7 @@ impl Guest {
 
 /// A function, as a server reaches it. Accesses are of registers' own size and aligned; each is over when it returns.
 pub trait Function: Send + Sync {
-    /// What its client gave.
+    /// The memory and interrupts that its client gave.
     fn guest(&self) -> &Guest;
     /// Reads `width` (1, 2 or 4) bytes of configuration space.
     fn config_read(&self, offset: usize, width: usize) -> u32;

@@ -31,7 +31,7 @@ struct Window {
 }
 
 impl Window {
-    /// What is left of it from `skip` on, `len` bytes.
+    /// The part of it from `skip` on, `len` bytes.
     fn part(&self, skip: u64, len: u64) -> Self {
         let ram = self.ram.as_ref().map(|(ram, at)| (ram.clone(), at + skip));
         Self { len, flags: self.flags, ram }

@@ -22,7 +22,7 @@ const SYNDROME: u64 = 0x23c;
 /// Syndrome of a device whose firmware gave up (PRM: health syndrome).
 const FATAL: u32 = 1;
 
-/// What is broken.
+/// The broken part or behaviour.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Misbehaviour {
     /// The health counter stands still.
@@ -182,8 +182,8 @@ impl<F: Function> Misbehaving<F> {
         }
     }
 
-    /// Counts the commands of `slots` or a doorbell, which the driver has given and the device has not seen. What is due
-    /// then happens.
+    /// Counts the commands of `slots` or a doorbell, which the driver has given and the device has not seen. A fault that
+    /// is due then happens.
     fn count(&self, slots: u32, doorbells: u32) {
         self.commands.fetch_add(slots.count_ones(), Relaxed);
         self.doorbells.fetch_add(doorbells, Relaxed);

@@ -3,7 +3,7 @@
 //!
 //! A [`Plug`] is one function on one socket. Its thread takes one client after the other and does what the client asks
 //! ([`session`], [`vhost`]) through a [`Function`]: the way to the adapter, which may lie in a node's shared memory or be our own
-//! ([`Standalone`]). What the client gave is in a [`Guest`]: its memory, by bus address, and the eventfds of its interrupts. The
+//! ([`Standalone`]). A [`Guest`] holds what the client gave: its memory, by bus address, and the eventfds of its interrupts. The
 //! adapter's host looks a served function's addresses up there, and only there.
 //!
 //! The client is not trusted, nor is the guest behind it: whatever they send ends in an error reply, an error status of

@@ -26,7 +26,7 @@ struct Shared {
     client: Mutex<Client>,
 }
 
-/// Who is plugged in.
+/// The client that is plugged in.
 enum Client {
     None,
     Some(UnixStream),

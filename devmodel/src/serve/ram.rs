@@ -88,7 +88,7 @@ impl Ram {
         self.region.size() as u64
     }
 
-    /// True if it was found cut short. What was copied before this answers `false` is as good as the client's memory.
+    /// True if it was found cut short. A copy made before this answers `false` is as good as the client's memory.
     #[inline]
     pub(super) fn is_torn(&self) -> bool {
         self.torn.is_set()

@@ -1,4 +1,4 @@
-//! What a client may ask of a function, message by message.
+//! The requests that a client may make of a function, message by message.
 
 use super::{Function, access, irqs::VECTORS};
 use crate::identity::BAR0_SIZE;
@@ -212,7 +212,7 @@ impl Session<'_> {
                     }
                     irqs.set(vector, fd)?;
                     if sends {
-                        // What became due meanwhile is sent now.
+                        // An interrupt that became due meanwhile is sent now.
                         self.function.vector(vector, true);
                     }
                 }

@@ -1,9 +1,9 @@
-//! What a port counts.
+//! The counters of a port.
 
 /// Number of per-function counters.
 pub const COUNTERS: usize = 64;
 
-/// What the port counts. Names follow the Linux `hw_counters` directory of a RoCE device.
+/// The counters of the port. Names follow the Linux `hw_counters` directory of a RoCE device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 #[allow(missing_docs)]

@@ -39,7 +39,7 @@ rows! {
         pi: u32,
         /// WQE that will be looked at next.
         ci: u32,
-        /// What `sqc` carries beyond this, returned by a query: its first dword.
+        /// The part of `sqc` beyond this, returned by a query: its first dword.
         context: u32,
         /// Padding.
         reserved: u32,
@@ -70,7 +70,7 @@ rows! {
         pi: u32,
         /// WQE that will be taken next.
         ci: u32,
-        /// What `rqc` carries beyond this, returned by a query: its first dword.
+        /// The part of `rqc` beyond this, returned by a query: its first dword.
         context: u32,
         /// In error: the wait behind the last look for receives to flush, us.
         flush_wait: u32,
@@ -125,7 +125,7 @@ rows! {
         level: u32,
         /// log2 of the entries.
         log_size: u32,
-        /// What happens to packets no entry matches: 0 drop, 1 on to `miss`.
+        /// The action on packets no entry matches: 0 drop, 1 on to `miss`.
         miss_action: u32,
         /// Table index.
         miss: u32,
@@ -175,9 +175,9 @@ rows! {
         counters: [u32; ENTRY_COUNTERS],
         /// Destinations, counters.
         count: [u32; 2],
-        /// What the bits of the group's mask must be.
+        /// The value that the bits of the group's mask must have.
         value: [u8; MATCH],
-        /// What the bits of the source vport's number must be.
+        /// The value that the bits of the source vport's number must have.
         port: u32,
         /// Vports packets go to, by bit, and behind those the uplink.
         vports: [u32; 5],

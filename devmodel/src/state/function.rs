@@ -128,7 +128,7 @@ pub struct FunctionRow {
     pub roce_enabled: u32,
     /// Capability bits changed by `SET_HCA_CAP`: general page, first 64 bytes of difference kept by the command's file.
     pub caps_set: [u32; 16],
-    /// What the vport takes beside its own address: bit 0 all unicast, bit 1 all multicast, bit 2 everything.
+    /// The frames that the vport takes beside those to its own address: bit 0 all unicast, bit 1 all multicast, bit 2 everything.
     pub promiscuous: u32,
     /// Own frames that do not come back: bit 0 unicast, bit 1 multicast.
     pub local_block: u32,
@@ -161,7 +161,7 @@ pub struct FunctionRow {
     /// Translation entries in use.
     pub mtt_used: u32,
 
-    /// What `counters` had before the resets there were: the port's own books, which no reset ends.
+    /// The counts of `counters` before the resets there were: the port's own books, which no reset ends.
     pub before: [u64; COUNTERS],
     /// QP0 and QP1: index plus one of the queue pair that is it, 0 if none. Of several, the one that came last.
     pub special_qp: [u32; 2],

@@ -15,7 +15,7 @@ pub const SUBNET_GROUPS: usize = 1024;
 /// Link-local GID prefix, which every subnet has (IBTA 4.1.1).
 pub(crate) const DEFAULT_PREFIX: [u8; 8] = [0xfe, 0x80, 0, 0, 0, 0, 0, 0];
 
-/// What subnet management knows of a port and may change (IBTA 14.2.5).
+/// The values of a port that subnet management knows and may change (IBTA 14.2.5).
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable)]
 #[repr(C)]
 pub struct IbPort {

@@ -1,4 +1,4 @@
-//! What the adapter keeps of every object: one plain-data row each, found by index.
+//! The state that the adapter keeps of every object: one plain-data row each, found by index.
 //!
 //! Rows hold numbers only. A row whose [`Head::live`] is 0 is free. Numbers of QPs, CQs, SRQs, PDs and mkeys are unique
 //! in the whole adapter: function `f` owns those from `f << log`; the rows know only the index behind it.

@@ -217,7 +217,7 @@ impl CqRow {
     pub const TIMED: u32 = 1 << 2;
 }
 
-/// What an [`SrqRow`] is, as its `kind` says.
+/// The kind of an [`SrqRow`], as its `kind` says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum SrqKind {

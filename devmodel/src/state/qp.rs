@@ -38,7 +38,7 @@ bitflags::bitflags! {
         const SQ_FAILED = 1 << 20;
         /// First packet seen in RTR (communication established was signalled).
         const COMM_EST = 1 << 21;
-        /// What it sent itself to a group does not come back to it (`block_lb_mc`).
+        /// Packets that it sent itself to a group do not come back to it (`block_lb_mc`).
         const BLOCK_MULTICAST_LOOPBACK = 1 << 23;
         /// In SQD with requests under way: when the last is done the driver gets an event.
         const DRAINING = 1 << 24;
@@ -172,7 +172,7 @@ pub struct QpRow {
 // The context fills two lines, what requests change one, what responses change another and part of the last.
 const _: () = assert!(size_of::<QpRow>() == 320 && offset_of!(QpRow, flags) == 128);
 const _: () = assert!(offset_of!(QpRow, requester) + offset_of!(Requester, timers) + size_of::<u64>() == 192);
-// What the packets of a queue pair begin with lies in one piece.
+// The fields that the packets of a queue pair begin with lie in one piece.
 const _: () = assert!(QpRow::PATH == 32);
 
 impl QpRow {

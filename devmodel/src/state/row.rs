@@ -1,4 +1,4 @@
-//! What rows of object tables have in common.
+//! The common parts of the rows of object tables.
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 

@@ -31,20 +31,20 @@ pub enum Table {
     FlowCounter,
     /// Multicast groups of the subnet; the PF's are used.
     SubnetGroup,
-    /// What the e-switch's manager set of each function's port; this and the next two are the PF's.
+    /// The settings that the e-switch's manager made for each function's port; this and the next two are the PF's.
     Vport,
     /// Addresses the port takes from the wire.
     L2,
     /// Elements that share out the bandwidth.
     Scheduling,
-    /// What flow tables of the e-switch count: see `region::Region::flow_count`.
+    /// The counts of the e-switch's flow tables: see `region::Region::flow_count`.
     FlowCount,
     Srq,
     Cq,
     Qp,
-    /// What the requester remembers of requests under way: `SendRecord::PER_QP` rows for each QP.
+    /// The requester's records of requests under way: `SendRecord::PER_QP` rows for each QP.
     SendRecord,
-    /// What the responder remembers of READs and atomics: `ReadResource::PER_QP` rows for each QP.
+    /// The responder's records of READs and atomics: `ReadResource::PER_QP` rows for each QP.
     ReadResource,
     /// How fast QPs may send that were notified of congestion.
     Congestion,

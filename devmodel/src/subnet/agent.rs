@@ -72,7 +72,7 @@ pub(crate) fn arrive(func: &mut Func<'_>, step: &mut Step<'_>, packet: &Packet<'
             }
         }
         0 => {
-            // What the switch sent on along a directed route it has looked at.
+            // The switch has looked at packets that it sent on along a directed route.
             let from = identity::fid_of_lid(lrh.slid());
             let may_set = lrh.slid() == PERMISSIVE_LID
                 || from.is_some_and(|from| switch::may_set(from, Some(func.fid())));

@@ -1,4 +1,4 @@
-//! What all agents have in common: a port as it comes up, and how a MAD is answered.
+//! The parts that all agents have in common: a port as it comes up, and how a MAD is answered.
 
 use crate::state::{DEFAULT_PREFIX, IbPort, PKEYS};
 use hwspec::wire::mad::{self, MAD_SIZE, MadHeader, Method, MgmtClass};

@@ -1,9 +1,9 @@
 //! The InfiniBand subnet of an adapter: every function's port hangs on one switch, whose administrator knows them all.
 //!
-//! There is no subnet manager: ports come up active, with the LIDs of [`identity`](crate::identity). What a manager could
-//! change of a port (`smp`) and read of it (`pma`) is there all the same, through `MAD_IFC` and by packets. The
-//! administrator (`sa`, `paths`, `groups`) answers queries that come as packets to the switch's LID; the PF's state holds
-//! what it knows, and whoever runs the PF runs it (`agent`).
+//! There is no subnet manager: ports come up active, with the LIDs of [`identity`](crate::identity). The attributes that a
+//! manager could change of a port (`smp`) and read of it (`pma`) are there all the same, through `MAD_IFC` and by packets.
+//! The administrator (`sa`, `paths`, `groups`) answers queries that come as packets to the switch's LID; the PF's state
+//! holds what it knows, and whoever runs the PF runs it (`agent`).
 
 mod agent;
 mod groups;

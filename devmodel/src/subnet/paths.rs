@@ -98,7 +98,7 @@ fn between(
     mask: u64,
     want: &PathRecord,
 ) -> PathRecord {
-    // What the fabric does not care about is as the requester wants it.
+    // Components that the fabric does not care about are as the requester wants them.
     let given = |bit: u64, value: u32| if mask & bit != 0 { value } else { 0 };
     let mut record = PathRecord::zeroed();
     record

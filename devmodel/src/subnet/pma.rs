@@ -44,8 +44,8 @@ pub(super) fn is_port(request: &[u8; MAD_SIZE]) -> bool {
     matches!(port_select(request), 1 | ALL_PORTS)
 }
 
-/// What these counters of the port selected make of a performance management MAD, once what was to be cleared is; `known`
-/// says whether there is such a port.
+/// The reply of these counters of the port selected to a performance management MAD, once those to be cleared are;
+/// `known` says whether there is such a port.
 pub(super) fn reply(
     request: &[u8; MAD_SIZE],
     known: bool,

@@ -1,4 +1,4 @@
-//! Who is on the subnet, and the records that say so (IBTA 15.2.5.2, 15.2.5.3).
+//! The ports on the subnet, and the records that describe them (IBTA 15.2.5.2, 15.2.5.3).
 
 use super::{smp, switch};
 use crate::{Config, identity, region::Region};

@@ -84,7 +84,7 @@ pub(super) struct Seen<'a> {
     pub fid: u8,
     /// GUID of the function as a node.
     pub node_guid: [u8; 8],
-    /// What managers set of it.
+    /// The state of it that managers set.
     pub ib: &'a IbPort,
     /// The link is up.
     pub up: bool,
@@ -278,7 +278,7 @@ pub(super) fn described(fid: u8, port: &IbPort, up: bool) -> PortInfo {
     info
 }
 
-/// What all ports of the subnet have in common: a 4x EDR link.
+/// The properties that all ports of the subnet have in common: a 4x EDR link.
 pub(super) fn link_of(up: bool) -> PortInfo {
     let mut info = PortInfo::zeroed();
     info.set()

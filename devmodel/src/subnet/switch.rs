@@ -26,7 +26,7 @@ const MAX_HOPS: u8 = 63;
 /// Device id of the switch: not one of a real device.
 const DEVICE_ID: u16 = 0x1b56;
 
-/// What becomes of a subnet management packet that comes to the switch.
+/// The way of a subnet management packet that comes to the switch.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Way {
     /// Back to where it came from, answered.
@@ -104,14 +104,14 @@ pub(super) fn is_up(region: &Region, fid: u8) -> bool {
     fid < region.functions() && region.is_present(fid)
 }
 
-/// What the switch says itself to a packet from function `from`.
+/// The switch's own answer to a packet from function `from`.
 pub(super) fn answer(
     region: &Region,
     config: &Config,
     from: u8,
     request: &[u8; MAD_SIZE],
 ) -> Option<[u8; MAD_SIZE]> {
-    // What the switch is like follows from the adapter: nothing can be set.
+    // The attributes of the switch follow from the adapter: nothing can be set.
     smp::answer_get(request, |_, id, modifier| Some(get(region, config, from, id, modifier)))
 }
 

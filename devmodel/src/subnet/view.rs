@@ -19,7 +19,7 @@ use std::mem::offset_of;
 const VENDOR_WITH_OUI: std::ops::RangeInclusive<u8> = 0x30..=0x4f;
 
 impl Region {
-    /// What comes back to function `from` when a general management packet leaves its port for `dlid` (IBTA 13.4): of
+    /// The answer that comes back to function `from` when a general management packet leaves its port for `dlid` (IBTA 13.4): of
     /// performance management, counted since power-on, and of the subnet's administrator. A request to change something is
     /// refused. `None`: no answer, or it is no request.
     pub fn general(
@@ -36,8 +36,8 @@ impl Region {
         general(self, config, from, dlid, request, counters)
     }
 
-    /// What comes back to function `from` when a subnet management packet that asks leaves its port for `dlid` (IBTA 14.2),
-    /// of a region that behaves as `config` says. A request to change something is refused. `None`: no
+    /// The answer that comes back to function `from` when a subnet management packet that asks leaves its port for `dlid`
+    /// (IBTA 14.2), of a region that behaves as `config` says. A request to change something is refused. `None`: no
     /// answer, or it is no such packet.
     pub fn management(
         &self,
@@ -55,8 +55,8 @@ impl Region {
     }
 }
 
-/// What comes back to function `from` when a subnet management packet leaves its port for `dlid`; `port` tells of the port
-/// of a function, and whether its link is up. `None`: nothing, or it is no such packet.
+/// The answer that comes back to function `from` when a subnet management packet leaves its port for `dlid`; `port` tells of
+/// the port of a function, and whether its link is up. `None`: nothing, or it is no such packet.
 fn management(
     region: &Region,
     config: &Config,
@@ -115,10 +115,10 @@ fn at_the_end(mad: &[u8; MAD_SIZE]) -> Option<[u8; MAD_SIZE]> {
     Some(*packet.as_bytes())
 }
 
-/// What comes back to function `from` when a general management packet (QP1) leaves its port for `dlid`; `counters` tells what
-/// the port of a function counted, and how often its link went down. Where no agent is, the answer is that of Linux: method
-/// and attribute are not supported together (IBTA 13.4.7). `None`: there is no such port, the packet is no request, or it is of
-/// a vendor's class with an OUI, whose tools (ibsysstat) take any answer for a success.
+/// The answer that comes back to function `from` when a general management packet (QP1) leaves its port for `dlid`;
+/// `counters` tells what the port of a function counted, and how often its link went down. Where no agent is, the answer is
+/// that of Linux: method and attribute are not supported together (IBTA 13.4.7). `None`: there is no such port, the packet
+/// is no request, or it is of a vendor's class with an OUI, whose tools (ibsysstat) take any answer for a success.
 fn general(
     region: &Region,
     config: &Config,

@@ -66,7 +66,7 @@ pub struct Dcqcn {
 }
 
 impl Dcqcn {
-    /// What the paper proposes (section 5.2); the hyper increase, which it leaves open, is ten times the additive one.
+    /// The values that the paper proposes (section 5.2); the hyper increase, which it leaves open, is ten times the additive one.
     pub const PAPER: Self = Self {
         line_rate: 100_000,
         min_time_between_cnps: 50,
@@ -94,7 +94,7 @@ impl Dcqcn {
         burst: 100,
     };
 
-    /// What the vendor's drivers begin with. They react within microseconds, and come back to half of what they had after 300.
+    /// The values that the vendor's drivers begin with. Senders react within microseconds, and come back to half of what they had after 300.
     pub const DRIVER: Self = Self {
         min_time_between_cnps: 4,
         dce_tcp_g: 1019,
@@ -275,7 +275,7 @@ impl Congestion {
         self.target = self.target.saturating_add(by.saturating_mul(STEPS)).min(line);
         let before = u64::from(self.rate);
         self.rate = (before + u64::from(self.target)).div_ceil(2) as u32;
-        // What is left of a wait is shorter by as much.
+        // The rest of a wait is shorter by as much.
         let left = self.next.saturating_sub(now);
         self.next -= left - (u128::from(left) * u128::from(before) / u128::from(self.rate.max(1))) as u64;
         // Within a thousandth it is the line's.

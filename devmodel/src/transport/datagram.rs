@@ -22,7 +22,7 @@ pub(crate) struct Datagram {
     pub padded: bool,
 }
 
-/// Who is to take it.
+/// The queue pair that is to take a datagram.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Receiver {
     /// True if its state lets it take packets.

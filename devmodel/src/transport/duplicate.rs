@@ -42,7 +42,7 @@ fn find<X: Responses>(x: &X, kind: u32, psn: Psn) -> Option<(u32, ReadResource)>
     })
 }
 
-/// A READ again, or a part of it: the memory is read again, the key checked again. Whoever copies an answer may find that its memory has
+/// A READ again, or a part of it: the memory is read again, the key checked again. The party that copies an answer may find that its memory has
 /// gone since it was registered, and then has no answer; we see that when we are asked again.
 fn read<X: Responses>(x: &mut X, packet: &X::Packet<'_>, psn: Psn) {
     let Some(reth) = packet.reth() else { return };

@@ -1,7 +1,7 @@
 //! The InfiniBand transport (IBTA Vol. 1 chapter 9) without an adapter around it.
 //!
 //! [`Requester`] and [`Responder`] are the two halves of a connection, plain rows with the rules of the protocol as
-//! methods. What the rules need of their surroundings, `Requests` and `Responses` say: an adapter provides payload,
+//! methods. `Requests` and `Responses` say what the rules need of their surroundings: an adapter provides payload,
 //! completions and counters, a test provides two endpoints and a number for the time. Nothing here knows how an adapter is
 //! programmed or how it keeps its state; [`Status`] is the transport's own word for what became of a request.
 

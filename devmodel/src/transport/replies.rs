@@ -1,4 +1,4 @@
-//! What a responder owes for READs and atomics: responses in the order of the requests (IBTA 9.7.5.1, 9.7.7).
+//! The answers that a responder owes for READs and atomics: responses in the order of the requests (IBTA 9.7.5.1, 9.7.7).
 
 use super::{ReadResource, responder::Responses};
 use hwspec::{

@@ -9,7 +9,7 @@ pub const LOG_MAX_MESSAGE: u8 = 30;
 /// The longest message a responder takes (IBTA 9.7.4.1.6).
 pub(crate) const MAX_MESSAGE: u32 = 1 << 31;
 
-/// What a request asks the peer to do.
+/// The operation that a request asks of the peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 #[allow(missing_docs)]
@@ -79,7 +79,7 @@ impl Kind {
     }
 }
 
-/// What a request waits for before it may begin (IBTA 10.8.3.3).
+/// The earlier requests that a request waits for before it may begin (IBTA 10.8.3.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Order {
     /// Nothing.
@@ -112,7 +112,7 @@ impl Request {
     /// Requests under way at most, per connection.
     pub const PER_QP: usize = 64;
 
-    /// What it asks for.
+    /// The operation it asks for.
     #[inline(always)]
     pub(crate) fn kind(&self) -> Kind {
         Kind::ALL[usize::from(self.kind & 7)]

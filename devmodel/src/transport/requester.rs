@@ -79,7 +79,7 @@ impl Requester {
         self.forget();
     }
 
-    /// What was sent counts as done, and what was to be sent is not.
+    /// A request that was sent counts as done, and one that was to be sent is not sent.
     pub(crate) fn forget(&mut self) {
         self.head = self.tail;
         self.send = self.tail;
@@ -271,7 +271,7 @@ pub(crate) struct AckTimer {
     pub hundredths: [u16; 3],
 }
 
-/// What a requester needs of its surroundings.
+/// The surroundings that a requester needs.
 pub(crate) trait Requests {
     /// Its row.
     fn requester(&self) -> &Requester;
@@ -362,7 +362,7 @@ pub(crate) fn acknowledge<R: Requests>(r: &mut R, psn: Psn, syndrome: Syndrome) 
 fn refused<R: Requests>(r: &mut R, syndrome: Syndrome) {
     match syndrome {
         Syndrome::Ack(_) | Syndrome::Reserved(_) => {}
-        // Everything will be sent again when the wait is over. What asks for it earlier was sent before the RNR NAK, or
+        // Everything will be sent again when the wait is over. A NAK that asks for it earlier was sent before the RNR NAK, or
         // is a copy of it (row 65 of the conformance table).
         Syndrome::RnrNak(_) | Syndrome::Nak(NakCode::PsnSequence) if r.requester().waits_rnr() => {}
         Syndrome::RnrNak(code) => not_ready(r, code),
@@ -379,7 +379,7 @@ fn refused<R: Requests>(r: &mut R, syndrome: Syndrome) {
 
 /// Acknowledges all before `upto`, as far as READs and atomics without an answer allow. False if one stands in the way.
 ///
-/// An outstanding request that is acknowledged restores both retry counters. What else the answer says is charged to the
+/// An outstanding request that is acknowledged restores both retry counters. The rest of the answer is charged to the
 /// counters after that. An RNR NAK acknowledges nothing but what was sent before its PSN, so by itself it does not restore the
 /// transport's counter (row 64 of the conformance table).
 #[inline(always)]
@@ -438,7 +438,7 @@ fn go_back<R: Requests>(r: &mut R) {
     start_timer(r);
 }
 
-/// What is sent next is the oldest PSN not acknowledged.
+/// The next PSN to send is the oldest one not acknowledged.
 fn rewind<R: Requests>(r: &mut R) {
     let packet = oldest(r).unwrap_or(0);
     let q = r.requester_mut();
@@ -605,7 +605,7 @@ pub(crate) fn settle<R: Requests>(r: &mut R, answer: Option<&Answer>) {
             return;
         }
     }
-    // What is acknowledged need not be sent again.
+    // Packets that are acknowledged need not be sent again.
     let q = r.requester_mut();
     if (q.send.wrapping_sub(q.head) as i32) < 0 {
         q.send = q.head;

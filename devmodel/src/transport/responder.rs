@@ -1,7 +1,7 @@
 //! The responder: requests in the order of their PSNs (IBTA 9.7.4).
 //!
 //! Checks come in the order of the specification: PSN, opcode sequence, rights of the connection, lengths, resources, keys.
-//! What is found wrong is answered with a NAK behind all answers still owed; the connection ends when it is sent.
+//! A request found wrong is answered with a NAK behind all answers still owed; the connection ends when it is sent.
 
 use super::{Event, MAX_MESSAGE, Notifier, ReadResource, Status, duplicate};
 use hwspec::{
@@ -16,7 +16,7 @@ const NAK: u8 = 0x60;
 const RNR: u8 = 0x20;
 
 bitflags::bitflags! {
-    /// What the peer may do with our memory.
+    /// The peer's rights to our memory.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct Rights: u8 {
         /// READs.
@@ -67,7 +67,7 @@ pub struct Responder {
     pub msn: u32,
     /// PSN the next acknowledgement will carry.
     pub ack_psn: u32,
-    /// What is owed to the requester at `ack_psn`: an AETH syndrome.
+    /// The answer owed to the requester at `ack_psn`: an AETH syndrome.
     pub ack_syndrome: u8,
     /// A sequence NAK was sent (1), an RNR NAK was sent (2), an acknowledgement is owed (4).
     pub flags: u8,
@@ -242,7 +242,7 @@ pub(crate) trait Packet {
     fn is_padded(&self) -> bool;
 }
 
-/// What a responder needs of its surroundings.
+/// The surroundings that a responder needs.
 pub(crate) trait Responses: Sized {
     /// A packet.
     type Packet<'p>: Packet;

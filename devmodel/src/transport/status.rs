@@ -1,4 +1,4 @@
-//! What becomes of a request, and what there is to count.
+//! The outcomes of a request, and the events to count.
 
 /// Why a work request fails, or a receive (IBTA 10.10.3, 11.6.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,18 +27,18 @@ pub enum Status {
 }
 
 impl Status {
-    /// What a responder keeps until its NAK is sent: 0 is none.
+    /// The value that a responder keeps until its NAK is sent: 0 is none.
     pub(super) fn stored(status: Option<Self>) -> u8 {
         status.map_or(0, |status| status as u8)
     }
 
-    /// What [`stored`](Self::stored) kept, which is about the receive in use.
+    /// The status that [`stored`](Self::stored) kept, which is about the receive in use.
     pub(super) fn of_receive(stored: u8) -> Option<Self> {
         [Self::LocalLength, Self::LocalProtection].into_iter().find(|status| *status as u8 == stored)
     }
 }
 
-/// What happened on a connection that an adapter may count.
+/// The events on a connection that an adapter may count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
     /// Requester: a NAK said that a PSN is missing.

@@ -7,7 +7,7 @@ use super::{
 };
 use hwspec::handle::Psn;
 
-/// What was sent is done: nobody acknowledges it (IBTA 9.8.2.1).
+/// Requests that were sent are done: nobody acknowledges them (IBTA 9.8.2.1).
 pub(crate) fn complete_sent<R: Requests>(r: &mut R) {
     let q = r.requester_mut();
     q.una_psn = q.max_psn;
@@ -15,7 +15,7 @@ pub(crate) fn complete_sent<R: Requests>(r: &mut R) {
     r.requester_mut().timers.stop(Timer::Ack);
 }
 
-/// A request with a known opcode. What is out of sequence ends the message under reception (IBTA 9.8.2.2.1).
+/// A request with a known opcode. One out of sequence ends the message under reception (IBTA 9.8.2.2.1).
 pub(crate) fn unreliable_request<X: Responses>(x: &mut X, packet: &X::Packet<'_>) {
     let (psn, first) = (packet.bth().psn(), packet.bth().opcode().is_first());
     let in_order = psn == Psn::new(x.responder().psn);

@@ -3,7 +3,7 @@
 use super::{Link, Verdict};
 use std::{collections::VecDeque, fmt, str::FromStr};
 
-/// What befalls frames, and how often: each chance in millionths.
+/// The faults that befall frames, and how often: each chance in millionths.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Faults {
     /// Lost.
@@ -140,7 +140,7 @@ impl FaultyWire {
         happens
     }
 
-    /// What befalls `frame`; held frames that it releases go to `more`.
+    /// The verdict on `frame`; held frames that it releases go to `more`.
     fn befall(&mut self, frame: &mut Vec<u8>, more: &mut Vec<Vec<u8>>) -> Verdict {
         let mut i = 0;
         while i < self.behind.len() {

@@ -1,6 +1,6 @@
 //! A wire that is watched.
 
-/// What becomes of a frame on the wire.
+/// The verdict on a frame on the wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// It arrives.

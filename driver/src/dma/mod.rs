@@ -1,7 +1,8 @@
 //! Memory shared with the device.
 //!
-//! Such memory is never a `&[u8]`: it is only copied in and out, through atomics. What the device must see in order is
-//! stored with `Release`. What it hands over (an owner bit) is loaded with `Acquire` before the data behind it.
+//! Such memory is never a `&[u8]`: it is only copied in and out, through atomics. Words that the device must see in
+//! order are stored with `Release`. A word by which it hands data over (an owner bit) is loaded with `Acquire` before the
+//! data behind it.
 #![allow(unsafe_code)]
 
 pub mod order;

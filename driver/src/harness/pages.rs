@@ -1,5 +1,5 @@
 //! Structures that describe a function, read whole: every capability page as it can be at most and as it is, and the vport
-//! context. What a bug report needs.
+//! context. A bug report needs them.
 
 use super::report::Recorder;
 use crate::{

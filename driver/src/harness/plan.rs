@@ -54,7 +54,7 @@ pub const STEPS: &[StepName] = &[
     writes("reset and up again", "PCI Express 6.6.2"),
 ];
 
-/// What the harness may do.
+/// The permissions and limits of the harness.
 #[derive(Clone, Debug)]
 pub struct Plan {
     /// Steps that change the function may run. Others that use the function lose it.
@@ -65,7 +65,7 @@ pub struct Plan {
     pub command_timeout: Duration,
     /// How long to wait for the firmware to be initialized.
     pub ready_timeout: Duration,
-    /// Who is to answer from outside.
+    /// The host that is to answer from outside.
     pub outside: Option<Outside>,
 }
 

@@ -29,7 +29,7 @@ pub struct Reading {
 pub enum Outcome {
     /// Passed.
     Passed,
-    /// What was expected and what was found.
+    /// The expected and the actual result.
     Failed(String),
     /// Skipped, and why.
     Skipped(String),
@@ -40,7 +40,7 @@ pub enum Outcome {
 pub struct StepReport {
     /// Which one.
     pub name: StepName,
-    /// What was read, in order.
+    /// The values that were read, in order.
     pub readings: Vec<Reading>,
     /// Structures that were read whole.
     pub pages: Vec<Page>,

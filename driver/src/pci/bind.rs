@@ -112,5 +112,5 @@ impl PciDevice {
     }
 }
 
-/// What the kernel answers when the function is not bound to the driver any more.
+/// The kernel's error when the function is not bound to the driver any more.
 const ENODEV: i32 = 19;

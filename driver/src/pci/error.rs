@@ -101,7 +101,7 @@ pub enum PciError {
     InUse {
         /// The function.
         address: Address,
-        /// What uses it.
+        /// The uses of it.
         uses: Vec<Usage>,
     },
     /// The function is not bound to a VFIO driver.

@@ -55,7 +55,7 @@ impl Fake {
         fs::read_to_string(self.root.join("bus/pci").join(path)).unwrap()
     }
 
-    /// What the kernel does when a function is written to `drivers_probe`.
+    /// Does the kernel's work when a function is written to `drivers_probe`.
     fn probing<T>(&self, driver: &str, body: impl FnOnce() -> T) -> T {
         std::thread::scope(|scope| {
             scope.spawn(|| {

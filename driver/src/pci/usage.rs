@@ -1,4 +1,4 @@
-//! What the machine would lose if a function were taken from its driver.
+//! The uses that the machine would lose if a function were taken from its driver.
 
 use super::{PciDevice, PciError};
 use std::{fmt, fs};
@@ -47,7 +47,7 @@ impl PciDevice {
         names
     }
 
-    /// What uses it.
+    /// The uses of it.
     pub fn uses(&self) -> Result<Vec<Usage>, PciError> {
         /// `IFF_UP` (netdevice(7)).
         const UP: u32 = 1;

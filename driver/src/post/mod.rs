@@ -270,7 +270,7 @@ impl<'a> SendBatch<'a> {
             return Err(libc::ENOMEM);
         }
 
-        // Build. What was room for so many plain requests is room for that many less its blocks.
+        // Build. The room for plain requests shrinks by its blocks.
         queue.plain = if invalidate { 0 } else { queue.plain.saturating_sub(blocks) };
         let start = self.block;
         let signaled = queue.signal_all || wr.flags.contains(SendFlags::SIGNALED);

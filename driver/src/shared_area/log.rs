@@ -1,6 +1,6 @@
 //! The log in which all openers find the function's asynchronous events.
 //!
-//! The device has one event queue for them, and one for requests for pages. Whichever opener looks at the first copies an
+//! The device has one event queue for them, and one for requests for pages. An opener that looks at the first copies an
 //! entry into the log before it frees the entry for the device, and each opener reads the log at a position of its own,
 //! so that an event reaches all of them. Requests for pages are served where they are found, and do not go there.
 //! No step holds anything that others wait for: an opener that dies or stops between two of them leaves the rest to the

@@ -291,7 +291,7 @@ fn plain_requests_and_others_share_the_queues_room() {
     let read = |id| SendWr { op: SendOp::Read { raddr: 0, rkey: 1 }, ..write(id, &sge, SendFlags::SIGNALED) };
     let post = |wr| bed.qp.post_send([wr]).map_err(|error| error.errno);
     let plain = |id| write(id, &sge, SendFlags::SIGNALED);
-    // What is discarded takes no room.
+    // A discarded request takes no room.
     let mut batch = bed.qp.begin();
     (0..cap).for_each(|id| batch.push(&plain(id.into())).unwrap());
     assert_eq!(batch.push(&plain(99)), Err(libc::ENOMEM));

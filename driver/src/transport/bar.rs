@@ -45,7 +45,7 @@ pub struct Mapping {
     owned: Owned,
 }
 
-/// What is unmapped with the last user of the registers.
+/// The pages that are unmapped with the last user of the registers.
 #[derive(Debug)]
 enum Owned {
     /// Nothing: the maker sees to it.

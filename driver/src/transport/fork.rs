@@ -1,6 +1,6 @@
-//! What children of fork do not inherit. A device belongs to the process that opened it, but a child of fork shares the
-//! files and the registers, and would keep the device busy and confuse it. So in a child the files are closed, and the
-//! registers read as all ones, like those of a device that was unplugged.
+//! Files and registers that children of fork do not inherit. A device belongs to the process that opened it, but a child of
+//! fork shares the files and the registers, and would keep the device busy and confuse it. So in a child the files are
+//! closed, and the registers read as all ones, like those of a device that was unplugged.
 
 use std::{
     ops::Deref,
@@ -15,7 +15,7 @@ use std::{
     },
 };
 
-/// Files and BARs of all devices, at most. What goes beyond is shared with children.
+/// Files and BARs of all devices, at most. Those beyond are shared with children.
 const ENTRIES: usize = 512;
 /// Registers by which a driver sees whether its device is there lie below this.
 const PROBED: usize = 0x2000;

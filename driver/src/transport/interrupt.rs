@@ -95,7 +95,7 @@ impl Bell {
         wait(self.fd(), timeout)
     }
 
-    /// What `look` finds. If that is nothing, a device in this process is run, and then `arm` asks for an interrupt: what
+    /// The result of `look`. If there is none, a device in this process is run, and then `arm` asks for an interrupt: what
     /// comes after the last look makes the descriptor readable.
     pub fn take<T>(
         &self,

@@ -118,7 +118,7 @@ mod tests {
 
     const PAGE: u64 = 4096;
 
-    /// What intel-iommu allows with 39 bits: all but the window of interrupt messages.
+    /// The ranges that intel-iommu allows with 39 bits: all but the window of interrupt messages.
     const VT_D: [(Iova, Iova); 2] = [(0, 0xfedf_ffff), (0xfef0_0000, (1 << 39) - 1)];
 
     #[test]

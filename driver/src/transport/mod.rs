@@ -22,7 +22,7 @@ use std::{io, ptr::NonNull, sync::Arc, time::Duration};
 /// An address as the device sees it.
 pub type Iova = u64;
 
-/// What the device may do to a range of memory.
+/// The device's access to a range of memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Access {
     /// The device may read.
@@ -159,8 +159,8 @@ pub trait Transport: Send + Sync {
     fn shared(&self) -> io::Result<DmaBlock>;
     /// Our id among the openers: never 0, and never used again.
     fn opener(&self) -> u32;
-    /// What tells this function from all others of the machine, the same whenever it is opened; `None` where there is
-    /// no such thing.
+    /// A name that tells this function from all others of the machine, the same whenever it is opened; `None` where
+    /// there is none.
     fn name(&self) -> Option<String> {
         None
     }

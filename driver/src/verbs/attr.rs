@@ -95,7 +95,7 @@ impl QpState {
     }
 }
 
-/// What the device can do with atomics.
+/// The device's support of atomics.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(u32)]
 pub enum AtomicCap {
@@ -108,7 +108,7 @@ pub enum AtomicCap {
     Glob = 2,
 }
 
-/// What a function can do (`ibv_device_attr`, `ibv_device_attr_ex`).
+/// The capabilities of a function (`ibv_device_attr`, `ibv_device_attr_ex`).
 #[derive(Clone, Debug, Default)]
 #[allow(missing_docs)]
 pub struct DeviceAttr {
@@ -184,7 +184,7 @@ pub struct DeviceAttr {
     pub max_cq_period: u16,
 }
 
-/// What the port carries.
+/// The link layer of the port.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LinkLayer {
     /// RoCE.
@@ -283,7 +283,7 @@ impl AddressHandle {
     /// Routers that a packet may pass on IP. The kernel takes the route's number in place of the program's; so a program
     /// that leaves it at its least, which on InfiniBand means the same subnet, does not lose its packets at a router.
     pub(crate) fn hops_over_ip(&self) -> u8 {
-        /// What Linux begins with (`ip_default_ttl`).
+        /// The hop limit that Linux begins with (`ip_default_ttl`).
         const USUAL: u8 = 64;
         if self.hop_limit <= 1 { USUAL } else { self.hop_limit }
     }

@@ -25,7 +25,7 @@ use sync::{BiasedGuard, BiasedMutex};
 const CONSUMER: usize = 0;
 const ARM: usize = 1;
 
-/// What a CQ is created with.
+/// The attributes that a CQ is created with.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct CqInit {
     /// Completions that fit at least.
@@ -252,8 +252,8 @@ impl Cq {
         }
     }
 
-    /// Takes the completions that are there, of which `first` is the next if the queue still is as `seen`. Whoever asks
-    /// for one has it without a loop.
+    /// Takes the completions that are there, of which `first` is the next if the queue still is as `seen`. A caller that
+    /// asks for one has it without a loop.
     #[inline(always)]
     fn take(&self, seen: u64, first: Entry<'_>, out: &mut [impl CompletionSlot]) -> usize {
         let [slot, more @ ..] = &mut *out else { return 0 };

@@ -76,7 +76,7 @@ pub struct Device {
     vectors: CompletionVectors,
 }
 
-/// What one opener holds of the function. A field is `None` when there is nothing to give back.
+/// The objects of the function that one opener holds. A field is `None` when there is nothing to give back.
 pub(crate) struct Opener {
     function: Arc<Function>,
     uid: Option<u16>,
@@ -226,7 +226,7 @@ impl Device {
         self.variants.next()
     }
 
-    /// What the function can do.
+    /// The capabilities of the function.
     pub fn attr(&self) -> &DeviceAttr {
         &self.attr
     }
@@ -236,7 +236,7 @@ impl Device {
         self.function.is_virtual()
     }
 
-    /// What its port carries.
+    /// The link layer of its port.
     pub fn link_layer(&self) -> LinkLayer {
         if self.function.is_ethernet() { LinkLayer::Ethernet } else { LinkLayer::InfiniBand }
     }

@@ -147,7 +147,7 @@ impl Discoverer {
             inner.neighbours.poll(now);
             let found = inner.neighbours.lookup(ip, from, now);
             if inner.flush() {
-                // What was asked for may have to be asked for again.
+                // Addresses that were asked for may have to be asked for again.
                 shared.wake();
             }
             match found {
@@ -345,7 +345,7 @@ impl RawPort {
     fn receive(&mut self, mut take: impl FnMut(&[u8])) -> Result<(), Error> {
         let mut frame = [0; STRIDE];
         for _ in 0..RESTARTS {
-            // What comes after the look makes the descriptor readable.
+            // A completion after the look makes the descriptor readable.
             self.cq.arm(false);
             let mut failed = None;
             let mut wc = [Completion::default()];

@@ -31,10 +31,10 @@ const ALL: u16 = 0xffff;
 /// Word of the shared area that holds the table.
 const WORD: usize = 5;
 
-/// What kind of flow.
+/// The kind of flow.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum FlowKind {
-    /// What its parts describe.
+    /// The frames that its parts describe.
     #[default]
     Normal,
     /// All frames that no other flow matches.

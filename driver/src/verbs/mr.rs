@@ -171,7 +171,7 @@ impl Mr {
         len: usize,
         access: AccessFlags,
     ) -> Result<Mr, Error> {
-        /// What device memory can be used for.
+        /// The rights that device memory can give.
         const RIGHTS: AccessFlags = AccessFlags::LOCAL_WRITE
             .union(AccessFlags::REMOTE_WRITE)
             .union(AccessFlags::REMOTE_READ)
@@ -259,7 +259,7 @@ impl Mr {
         self.key.0
     }
 
-    /// What may be done with it.
+    /// The accesses it allows.
     pub fn access(&self) -> AccessFlags {
         self.access
     }

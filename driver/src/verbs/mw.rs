@@ -42,7 +42,7 @@ pub struct Mw {
     live: bool,
 }
 
-/// What a window is bound to.
+/// The memory that a window is bound to.
 #[derive(Clone, Copy)]
 pub struct MwBind<'a> {
     /// The region; `None` with no length ends the window.
@@ -51,7 +51,7 @@ pub struct MwBind<'a> {
     pub addr: u64,
     /// Bytes.
     pub len: u64,
-    /// What peers may do.
+    /// The accesses that peers have.
     pub access: AccessFlags,
 }
 

@@ -78,7 +78,7 @@ impl Neighbours {
         self.out.pop_front()
     }
 
-    /// What is known of `ip`, asked for from our address `from` and in its VLAN.
+    /// Looks up the MAC of `ip`, asked for from our address `from` and in its VLAN.
     pub fn lookup(&mut self, ip: IpAddr, from: OwnAddress, now: Instant) -> Lookup {
         let key = (ip, from.vlan);
         if !self.entries.contains_key(&key) {
@@ -120,7 +120,8 @@ impl Neighbours {
         oldest.and_then(|key| self.entries.remove(&key));
     }
 
-    /// Repeats requests that are due. Who has not answered the last is forgotten, or silent if its MAC was never known.
+    /// Repeats requests that are due. A peer that has not answered the last is forgotten, or silent if its MAC was
+    /// never known.
     pub fn poll(&mut self, now: Instant) {
         let mut again = Vec::new();
         self.entries.retain(|key, entry| {
@@ -227,7 +228,7 @@ mod tests {
         std::iter::from_fn(|| neighbours.frame()).collect()
     }
 
-    /// What a peer answers to our request.
+    /// A peer's answer to our request.
     fn answer(peer: &str, mac: [u8; 6], us: &str) -> DiscoveryFrame {
         Discovery::answer(mac, ip(peer), (ip(us), US)).unwrap()
     }

@@ -32,7 +32,7 @@ const ARM: u16 = 1;
 /// Largest message (IBTA 9.7.6.1.4.1).
 const MAX_MESSAGE: u32 = 1 << 31;
 
-/// What a shared receive queue is created with.
+/// The attributes that a shared receive queue is created with.
 #[derive(Clone)]
 pub struct SrqInit {
     /// Receives that fit at once.

@@ -51,7 +51,7 @@ pub struct Sge {
     pub lkey: u32,
 }
 
-/// What a send work request does.
+/// The operation of a send work request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum SendOp {
@@ -101,7 +101,7 @@ pub enum SendOp {
         addr: u64,
         /// Length in bytes; 0 unbinds the window.
         len: u64,
-        /// What peers may do.
+        /// The accesses that peers have.
         access: super::AccessFlags,
     },
 }
@@ -208,7 +208,7 @@ pub struct Completion {
     pub wr_id: u64,
     /// Success, or why not.
     pub status: WcStatus,
-    /// What completed; only meaningful on success.
+    /// The operation that completed; only meaningful on success.
     pub opcode: WcOpcode,
     /// The device's own error code.
     pub vendor_err: u32,

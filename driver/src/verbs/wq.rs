@@ -27,7 +27,7 @@ use sync::BiasedMutex;
 /// `modify_rq_in.modify_bitmask`: VLAN stripping.
 const VSD: u64 = 1 << 1;
 
-/// What a work queue is created with.
+/// The attributes that a work queue is created with.
 #[derive(Clone)]
 pub struct WqInit {
     /// Where its receives complete.

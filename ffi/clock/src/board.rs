@@ -1,4 +1,4 @@
-//! What is on the board.
+//! The contents of the board.
 
 use super::{
     channel::{CHANNELS, Channel},
@@ -30,7 +30,7 @@ const EVEN: u64 = 1_000_000;
 /// Name and version of the layout.
 const MAGIC: u64 = 0x636c_6f63_6b00_0005;
 
-/// What a thread does.
+/// The state of a thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum State {
@@ -61,7 +61,7 @@ impl State {
     }
 }
 
-/// What the calls of programs cost, in picoseconds.
+/// The costs of the calls of programs, in picoseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Costs {
     /// A request that is posted after a wait.
@@ -83,7 +83,7 @@ pub struct Costs {
 pub struct Bell {
     /// When the thread had written it, ps.
     pub at: u64,
-    /// What was written.
+    /// The value that was written.
     pub value: u64,
     /// To which register of BAR0.
     pub offset: u32,
@@ -95,7 +95,7 @@ pub struct Bell {
     pub half: bool,
 }
 
-/// What is written to a doorbell page.
+/// A write to a doorbell page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Written {
     /// 8 bytes, of a request that was posted.
@@ -147,9 +147,9 @@ pub(crate) struct Place {
     /// Of a process's first thread: when its process is sent SIGALRM, 0 is never; and how long after that again, 0 is not.
     pub alarm: AtomicU64,
     pub interval: AtomicU64,
-    /// What the conductor woke it for became visible at this time; 0 is nothing.
+    /// The event that the conductor woke it for became visible at this time; 0 is none.
     pub woken: AtomicU64,
-    /// What it takes to notice that.
+    /// The time that it takes to notice that event.
     pub notice: AtomicU64,
     /// When it last began to look for entries of queues: of which function, above, and how many that had written.
     pub known: AtomicU64,
@@ -174,7 +174,7 @@ pub(crate) struct Place {
 #[repr(C)]
 pub(crate) struct Layout {
     pub magic: AtomicU64,
-    /// What the conductor goes by: see [`Board::mark`].
+    /// The rules that the conductor goes by: see [`Board::mark`].
     pub mark: AtomicU64,
     /// The conductor's process.
     pub conductor: AtomicU32,
@@ -284,7 +284,7 @@ impl Board {
     /// Ends the conducting, unless somebody is on the board. Returns whether it did.
     pub fn close(&self) -> bool {
         let pid = self.0.conductor.swap(0, SeqCst);
-        // Whoever sits down asks for the conductor afterwards.
+        // A thread that sits down asks for the conductor afterwards.
         let deserted = self.players().next().is_none();
         if !deserted {
             self.0.conductor.store(pid, SeqCst);
@@ -312,14 +312,14 @@ impl Board {
         self.0.now.store(now, Release);
     }
 
-    /// What calls cost.
+    /// The costs of calls.
     pub fn costs(&self) -> Costs {
         let costs = self.0.costs.each_ref().map(|cost| cost.load(Relaxed));
         let [post, post_rate, pio, pio_block, clock, counter] = costs;
         Costs { post, post_rate, pio, pio_block, clock, counter }
     }
 
-    /// What the kernel's clock would be at `time` of the node, in nanoseconds: the real one, or the monotonic one.
+    /// The value that the kernel's clock would have at `time` of the node, in nanoseconds: the real one, or the monotonic one.
     pub fn wall(&self, time: u64, real: bool) -> u64 {
         self.0.origin[usize::from(real)].load(Relaxed) + time / 1000
     }
@@ -360,7 +360,7 @@ impl Board {
         low | high << 64
     }
 
-    /// What threads have said so far; see [`Board::listen`].
+    /// How often threads have said something so far; see [`Board::listen`].
     pub fn heard(&self) -> u32 {
         self.0.bell.load(SeqCst)
     }

@@ -12,7 +12,7 @@ const CALLS: usize = 64;
 /// One direction of a connection. Bytes are counted from its begin.
 #[repr(C)]
 pub(crate) struct Channel {
-    /// What it is known by; 0 is free.
+    /// The key that it is known by; 0 is free.
     key: AtomicU64,
     /// Bytes said, and heard.
     said: AtomicU64,

@@ -34,7 +34,7 @@ thread_local! {
 /// reads the processor's counter as it is, for it takes no signals, by which players are told another.
 pub fn stay_apart() {
     APART.set(true);
-    // Whoever interrupts it sees that it does something.
+    // Code that interrupts it sees that it does something.
     if let Some(player) = FOUND.get().and_then(Board::player) {
         // Other libraries of the process have other thread-locals.
         player.place().apart.store(1, Relaxed);
@@ -106,7 +106,7 @@ impl Player {
         let woken = place.woken.load(Relaxed);
         if woken != 0 {
             place.woken.store(0, Relaxed);
-            // What was there while it still posted it notices between two posts, which is in their price.
+            // An event that was there while it still posted is noticed between two posts, which is in their price.
             time = time.max(woken + place.notice.swap(0, Relaxed));
         }
         // Time went on while it waited for something else.
@@ -182,7 +182,7 @@ impl Player {
             return;
         }
         let place = self.place();
-        // What it was woken for was not what it looks for, so there is nothing to notice yet.
+        // The event that it was woken for was not the one it looks for, so there is nothing to notice yet.
         let woken = place.woken.swap(0, Relaxed);
         if woken != 0 {
             place.time.store(place.time.load(Relaxed).max(woken), Relaxed);
@@ -259,7 +259,7 @@ impl Player {
     }
 }
 
-/// What the calling thread does until this is dropped is a call that ends by itself: it does something, though the kernel may have it wait.
+/// The calling thread is in a call that ends by itself until this is dropped: it does something, though the kernel may have it wait.
 pub struct Call(Option<Player>);
 
 impl Call {
@@ -321,14 +321,14 @@ impl Place {
     }
 }
 
-/// What the conductor sees of a player, and does to it.
+/// The conductor's view of a player, and its actions on it.
 impl Player {
     /// The thread and its process. The process is 0 while the thread sits down.
     pub fn thread(&self) -> (u32, u32) {
         (self.place().tid.load(Acquire), self.place().pid.load(Acquire))
     }
 
-    /// What the thread does.
+    /// The state of the thread.
     pub fn state(&self) -> State {
         State::of(self.place().state.load(SeqCst))
     }
@@ -487,7 +487,7 @@ mod tests {
             let player = board.player().unwrap();
             // The first look finds something new, the second waits.
             (0..2).for_each(|_| player.wait(1));
-            // What was said meanwhile makes it look once more.
+            // A message said meanwhile makes it look once more.
             player.wait(1);
         });
         let begin = Instant::now();

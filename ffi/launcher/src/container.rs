@@ -100,7 +100,7 @@ pub fn join(node: &Path, id: &str) -> Result<bool, LaunchError> {
     unless_short(Waiting::join(&door).and_then(Waiting::take_over)).map(|_| true)
 }
 
-/// A shortage is an error, since it may pass. What the host does not have, containers do without.
+/// A shortage is an error, since it may pass. Containers do without features that the host does not have.
 fn unless_short<T>(done: io::Result<T>) -> Result<Option<T>, LaunchError> {
     match done {
         Err(e) if error::is_shortage(&e) => {

@@ -31,7 +31,7 @@ pub fn cover(at: &Path) -> Result<Covered, LaunchError> {
     let mut entries = Vec::new();
     for entry in fs::read_dir(at).map_err(step("list"))? {
         let entry = entry.map_err(step("list"))?;
-        // What vanishes in between is missing for the program, too.
+        // An entry that vanishes in between is missing for the program, too.
         let Ok(kind) = entry.file_type() else { continue };
         let kind = match () {
             () if kind.is_symlink() => Kind::Link,
@@ -104,7 +104,7 @@ impl Covered {
         PathBuf::from(format!("/proc/self/fd/{}", self.old.as_raw_fd()))
     }
 
-    /// Makes the cover read-only. What was kept by bind mounts keeps its own setting.
+    /// Makes the cover read-only. Entries kept by bind mounts keep their own setting.
     pub fn seal(&self) -> Result<(), LaunchError> {
         let flags = libc::MS_REMOUNT | libc::MS_BIND | libc::MS_RDONLY | libc::MS_NOSUID;
         sys::mount(None, &cstring(&self.at)?, None, flags, None)

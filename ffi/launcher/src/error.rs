@@ -23,7 +23,7 @@ pub enum LaunchError {
     NotExecutable {
         /// As the user named it.
         program: String,
-        /// What exec said.
+        /// The error of exec.
         source: io::Error,
     },
     /// The host forbids what the launcher needs.
@@ -31,7 +31,7 @@ pub enum LaunchError {
     Forbidden {
         /// The call that was refused.
         tried: String,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
         /// The setting that would allow it.
         remedy: String,
@@ -56,7 +56,7 @@ pub enum LaunchError {
     Step {
         /// The step.
         what: String,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
 }

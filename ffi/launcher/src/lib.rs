@@ -80,7 +80,7 @@ pub struct Launch {
     pub args: Vec<OsString>,
     /// Hold registered memory to the program's RLIMIT_MEMLOCK, as the kernel does.
     pub memlock: bool,
-    /// What is loaded before it in virtual time, see [`provider::clocks`].
+    /// The library that is loaded before it in virtual time, see [`provider::clocks`].
     pub clocks: Option<PathBuf>,
 }
 
@@ -93,7 +93,7 @@ impl Launch {
             let processor = self.clocks.as_ref().map(|_| processor::told()).transpose()?;
             let (devices, projection) = project::project(self.devices.clone(), &self.provider, processor)?;
             match self.supervise(devices, projection) {
-                // A shortage is an error, since it may pass. What the host does not have, programs do without.
+                // A shortage is an error, since it may pass. Programs do without features that the host does not have.
                 Err(e) if error::is_shortage(&e) => {
                     return Err(LaunchError::step("start the supervisor".into())(e));
                 }

@@ -45,7 +45,7 @@ pub fn set_uid() -> Answer {
     })
 }
 
-/// What [`supervisor`] finds if one listens already: the kernel allows only one.
+/// The answer of [`supervisor`] if one listens already: the kernel allows only one.
 pub const ANOTHER_LISTENS: Answer = Answer::No(libc::EBUSY);
 
 /// Finds out if a supervisor can answer RDMA netlink.

@@ -1,4 +1,4 @@
-//! What programs in virtual time read of their processor: some take the rate of its counter from there.
+//! The description of their processor that programs in virtual time read: some take the rate of its counter from there.
 
 use std::fs;
 

@@ -15,7 +15,7 @@ use node::devices::DeviceInfo;
 /// Where device files are.
 pub const CDEVS: &str = "/dev/infiniband";
 
-/// What a view shows of its devices.
+/// The entries by which a view shows its devices.
 pub struct Entries {
     /// Below the directory of the functions.
     pub functions: Tree,
@@ -63,11 +63,11 @@ impl Projection {
         path_of(&self.functions)
     }
 
-    /// Shows the devices `new` in place of `old`. Whatever names a device exists only while the device
-    /// does. The caller is in the mount namespace of the view.
+    /// Shows the devices `new` in place of `old`. An entry that names a device exists only while the
+    /// device does. The caller is in the mount namespace of the view.
     ///
     /// # Errors
-    /// What could not be made or removed. The view then shows the old devices, as far as possible.
+    /// An entry could not be made or removed. The view then shows the old devices, as far as possible.
     pub fn change(&self, old: &[DeviceInfo], new: &[DeviceInfo]) -> io::Result<()> {
         let [old, new] = [old, new].map(|devices| Entries::of(devices, self.newest_first));
         self.turn(&old, &new, |steps| steps.iter().try_for_each(|step| step())).inspect_err(|_| {
@@ -79,8 +79,8 @@ impl Projection {
         })
     }
 
-    /// Passes to `run` the steps that show `new` in place of `old`. What leads to devices that go is removed first,
-    /// what leads to those that come is made last.
+    /// Passes to `run` the steps that show `new` in place of `old`. Entries that lead to devices that go are removed
+    /// first, those that lead to devices that come are made last.
     fn turn(
         &self,
         old: &Entries,

@@ -24,7 +24,7 @@ const RDMAV: [u32; 5] = [34, 57, 59, 64, 65];
 /// The shared objects by which programs reach the devices, absolute.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Provider {
-    /// What libibverbs loads (`ffi/loader`).
+    /// The shared object that libibverbs loads (`ffi/loader`).
     pub loader: PathBuf,
     /// The provider itself (`ffi/provider`).
     pub provider: PathBuf,

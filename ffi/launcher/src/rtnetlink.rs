@@ -1,4 +1,4 @@
-//! What an administrator sets of a virtual function by its physical one's net device: `RTM_SETLINK` with
+//! The settings of a virtual function that an administrator makes by its physical one's net device: `RTM_SETLINK` with
 //! `IFLA_VFINFO_LIST`, as `ip link set PF vf N` sends it (rtnetlink(7)).
 
 use super::netlink::Netlink;
@@ -26,7 +26,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// The sequence number of our only message.
 const SEQUENCE: u32 = 1;
 
-/// What is set; `None` and false leave a thing as it is.
+/// The settings to make; `None` and false leave a setting as it is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct VfSettings {
     /// Its MAC address.

@@ -1,4 +1,4 @@
-//! What sysfs shows of a ConnectX-5 and its verbs devices, as a list of files; nothing here touches the system.
+//! The entries of sysfs for a ConnectX-5 and its verbs devices, as a list of files; nothing here touches the system.
 //!
 //! As in real sysfs, a device's directory stands under `/sys/devices`, below a host bridge, and `class` and `bus` link to it.
 //! hwloc takes the PCI address of a verbs device out of the text of such a link: it wants `/pciDDDD:BB/` and then addresses.

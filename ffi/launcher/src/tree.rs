@@ -54,7 +54,7 @@ impl Tree {
     }
 
     /// Removes, below a `root` that holds this tree, what is not in `next`: entry by entry, and atomically for
-    /// directories of `root` that go altogether. What is gone already does no harm.
+    /// directories of `root` that go altogether. An entry that is gone already does no harm.
     ///
     /// # Errors
     /// Something could not be removed; other entries may remain as well.
@@ -200,8 +200,8 @@ pub fn overwrite(at: &Path, bytes: &[u8]) -> io::Result<()> {
     if before > bytes.len() { file.set_len(bytes.len() as u64) } else { Ok(()) }
 }
 
-/// Replaces a file's contents atomically: writes them to `twin`, on the same mount, and exchanges the two. Whoever
-/// opens the file reads all of them; whoever has it open now has the twin, and reads the old ones.
+/// Replaces a file's contents atomically: writes them to `twin`, on the same mount, and exchanges the two. A process
+/// that opens the file reads all of them; one that has it open now has the twin, and reads the old ones.
 pub fn swap(at: &Path, twin: &Path, bytes: &[u8]) -> io::Result<()> {
     match overwrite(twin, bytes) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => {
@@ -294,7 +294,7 @@ mod tests {
             tree.write(&made.0).unwrap();
             assert_eq!(found(&turned.0), found(&made.0));
         }
-        // What somebody else took away, or left from another time, is no matter.
+        // Entries that somebody else took away, or left from another time, do no harm.
         fs::remove_dir_all(turned.0.join("3")).unwrap();
         fs::create_dir(turned.0.join("4")).unwrap();
         turn(&turned.0, before, &numbered(2));

@@ -1,8 +1,8 @@
-//! What carries frames out of the node and in.
+//! Carriers of frames out of the node and in.
 
 use std::{io, net::IpAddr, os::fd::RawFd};
 
-/// What carries frames out of the node and in. None of its calls waits.
+/// A carrier of frames out of the node and in. None of its calls waits.
 pub trait Bearer: Send + Sync {
     /// Sends a frame, Ethernet to ICRC without check sequence, at the next [`flush`](Self::flush) at the latest.
     /// [`io::ErrorKind::WouldBlock`]: there is no room now.

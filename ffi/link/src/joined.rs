@@ -15,7 +15,7 @@ use std::{
 pub struct Joined {
     /// The port of the other node, and which of its links we are.
     other: OnceLock<(Weak<Port>, usize)>,
-    /// What is on the way there.
+    /// The frames on the way there.
     gathered: Mutex<Vec<Vec<u8>>>,
 }
 

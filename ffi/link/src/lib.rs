@@ -3,7 +3,7 @@
 //! ```
 //! use link::LinkSpec;
 //!
-//! // What `ironverbs serve --link` is given; `Uplink::hold` joins a node to it.
+//! // A value that `ironverbs serve --link` is given; `Uplink::hold` joins a node to it.
 //! let spec: LinkSpec = "udp:10.0.0.5,peer=10.0.0.6".parse()?;
 //! assert!(matches!(&spec, LinkSpec::Udp { local, peers } if local.len() == 1 && peers.len() == 1));
 //! assert_eq!(spec.to_string(), "udp:10.0.0.5,peer=10.0.0.6");
@@ -56,7 +56,7 @@ const BATCH: usize = 64;
 /// A link is looked at this often even if nothing comes: a peer may have come, a function may have got an address.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// What a server of `node` with `links` needs of its [jail].
+/// The rights that a server of `node` with `links` needs of its [jail].
 pub fn needs(node: &Node, links: &[LinkSpec]) -> Needs {
     let unix_stream = links.iter().any(|link| matches!(link, LinkSpec::Stream { listen: false, .. }));
     Needs {
@@ -67,7 +67,7 @@ pub fn needs(node: &Node, links: &[LinkSpec]) -> Needs {
     }
 }
 
-/// What went over a link.
+/// The traffic of a link.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LinkStatus {
     /// The link, as it was asked for.
@@ -93,7 +93,7 @@ impl fmt::Display for LinkStatus {
 pub struct Uplink {
     port: Arc<Port>,
     stop: Arc<AtomicBool>,
-    /// What is written here ends the threads' waiting.
+    /// Bytes that are written here end the threads' waiting.
     bell: UnixStream,
     ended: Arc<UnixStream>,
     threads: Vec<JoinHandle<()>>,
@@ -173,7 +173,7 @@ impl Uplink {
         Ok(())
     }
 
-    /// What went over the links so far.
+    /// The traffic of the links so far.
     pub fn status(&self) -> Vec<LinkStatus> {
         let of = |link: &PortLink| LinkStatus {
             link: link.spec.clone(),
@@ -232,7 +232,7 @@ fn listen(port: &Port, link: usize, stop: &AtomicBool, ended: &UnixStream) {
         let mut fds = bearer.incoming();
         fds.push(ended.as_raw_fd());
         let wait = |most| sockets::wait(&fds, None, Some(most));
-        // What is late has its time, which a look could miss.
+        // Late frames have their time, which a look could miss.
         if next.is_some() || eager.look(|| wait(Duration::ZERO).then_some(())).is_none() {
             let late = next.map(|at| Duration::from_nanos(at.saturating_sub(port.hold().now()) / 1000));
             wait(late.map_or(LOOK, |late| late.min(LOOK)));

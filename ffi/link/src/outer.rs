@@ -2,7 +2,7 @@
 //!
 //! The ICRC covers the headers as they are on the wire (annex A17.3.1), so it is made anew for those the kernel writes: the same
 //! addresses, another source port, and of IPv4 what Linux gives an unconnected socket that forbids fragments:
-//! identification 0 and DF. What was wrong with it stays wrong: its difference from the right one is carried over.
+//! identification 0 and DF. An ICRC that was wrong stays wrong: its difference from the right one is carried over.
 
 use hwspec::{
     layout::Layout,
@@ -183,7 +183,7 @@ fn xor(a: [u8; ICRC_SIZE], b: [u8; ICRC_SIZE]) -> [u8; ICRC_SIZE] {
     (u32::from_le_bytes(a) ^ u32::from_le_bytes(b)).to_le_bytes()
 }
 
-/// What is left of `value` when all of `basis` that fit are taken away; `basis` has distinct highest bits, highest first.
+/// The rest of `value` when all of `basis` that fit are taken away; `basis` has distinct highest bits, highest first.
 fn reduce(value: u32, basis: &[u32]) -> u32 {
     basis.iter().fold(value, |rest, b| rest.min(rest ^ b))
 }

@@ -64,7 +64,7 @@ impl PortLink {
         lock(&self.out).befallen() + lock(&self.inward).befallen()
     }
 
-    /// What carries its frames.
+    /// The bearer of its frames.
     pub fn bearer(&self) -> &dyn Bearer {
         &*self.bearer
     }
@@ -356,7 +356,7 @@ impl Port {
             }
             let until = [self.emit_late(), self.ask()].into_iter().flatten().min();
             self.flush();
-            // What is late has its time, which a look could miss.
+            // Late frames and requests have their time, which a look could miss.
             let came =
                 until.is_none() && eager.look(|| (self.hold.wake_count() != seen).then_some(())).is_some();
             if !came && !stop.load(Acquire) {

@@ -1,4 +1,4 @@
-//! What sockets need beyond the standard library.
+//! The calls and options of sockets that the standard library lacks.
 #![allow(unsafe_code)]
 
 use std::{

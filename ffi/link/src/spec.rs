@@ -5,15 +5,15 @@ use std::{fmt, net::IpAddr, path::PathBuf, str::FromStr};
 /// Where an uplink leads.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LinkSpec {
-    /// Raw frames on a unix datagram socket: `dgram:LOCAL,PEER`. What QEMU's `-netdev dgram` speaks.
+    /// Raw frames on a unix datagram socket: `dgram:LOCAL,PEER`. QEMU's `-netdev dgram` speaks this format.
     Dgram {
         /// Our socket; made, and removed at the end.
         local: PathBuf,
         /// The peer's.
         peer: PathBuf,
     },
-    /// Frames on a stream, each behind its length (32 bits, big-endian): `stream:listen:PATH` or `stream:connect:PATH`. What
-    /// QEMU's `-netdev stream` speaks.
+    /// Frames on a stream, each behind its length (32 bits, big-endian): `stream:listen:PATH` or `stream:connect:PATH`. QEMU's
+    /// `-netdev stream` speaks this format.
     Stream {
         /// Wait for the peer; else go to it.
         listen: bool,
@@ -24,7 +24,7 @@ pub enum LinkSpec {
     Udp {
         /// Addresses of the host that functions have; none: all that functions have and the host too.
         local: Vec<IpAddr>,
-        /// Who is spoken to; none: anybody.
+        /// The peers that it speaks to; none: anybody.
         peers: Vec<IpAddr>,
     },
     /// A TAP device of this host: `tap:NAME`.

@@ -33,9 +33,9 @@ pub struct Stream {
 struct State {
     stream: Option<UnixStream>,
     tried: Option<Instant>,
-    /// What of a frame could not be sent yet.
+    /// The part of a frame that could not be sent yet.
     unsent: Vec<u8>,
-    /// What came and is no whole frame yet.
+    /// The bytes that came and are no whole frame yet.
     partial: Vec<u8>,
 }
 

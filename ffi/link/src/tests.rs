@@ -166,7 +166,7 @@ fn frames_to_a_mac_that_a_function_has_come_in_and_go_no_further() {
     assert_eq!(goes(chosen), (false, true));
 }
 
-/// What a guest's kernel asks is answered for functions that programs drive, even without any link.
+/// Requests of a guest's kernel are answered for functions that programs drive, even without any link.
 #[test]
 fn requests_for_our_addresses_are_answered() {
     let scratch = Scratch::new();

@@ -1,4 +1,4 @@
-//! What every libibverbs loads as the driver of our devices: it loads the provider, and tells it that a libibverbs came.
+//! The object that every libibverbs loads as the driver of our devices: it loads the provider, and tells it that a libibverbs came.
 //!
 //! A process may hold several libibverbs: its system's, and those that Python wheels bring along under names of their own.
 //! All of them load drivers by the same path, and the dynamic linker runs the constructor of an object only when it loads
@@ -15,7 +15,7 @@ use std::ffi::CStr;
 
 /// The provider's file beside this one; the launcher makes both links.
 const PROVIDER: &[u8] = b"libironverbs.so\0";
-/// What the provider exports; its argument is the path of this object.
+/// The function that the provider exports; its argument is the path of this object.
 const JOIN: &CStr = c"ironverbs_join";
 
 type Join = unsafe extern "C" fn(*const c_char);

@@ -18,11 +18,11 @@ struct Header {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sets {
-    /// What the kernel asks for.
+    /// The capabilities that the kernel asks for.
     pub effective: u32,
-    /// What can be put in effect.
+    /// The capabilities that can be put in effect.
     pub permitted: u32,
-    /// What stays over exec.
+    /// The capabilities that stay over exec.
     pub inheritable: u32,
 }
 

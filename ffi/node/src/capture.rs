@@ -22,7 +22,7 @@ pub struct CaptureThread {
     thread: Option<JoinHandle<io::Result<u64>>>,
 }
 
-/// What a capture recorded.
+/// The numbers of frames of a capture.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Captured {
     /// Frames written.

@@ -1,4 +1,4 @@
-//! What one process has of a node, shared by all its threads.
+//! The state that one process has of a node, shared by all its threads.
 
 use super::{
     NodeError,

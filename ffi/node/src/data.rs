@@ -1,5 +1,5 @@
-//! Files of a node's directory. Whoever may write to the directory, programs of containers and members of a group among them, may have
-//! put anything in a file's place. So no link is followed, and what is no file, or is known by another name too, is refused.
+//! Files of a node's directory. Users and programs that may write to the directory, programs of containers and members of a group among
+//! them, may have put anything in a file's place. So no link is followed, and what is no file, or is known by another name too, is refused.
 
 use super::dir;
 use std::{

@@ -35,7 +35,7 @@ pub struct DeviceInfo {
     pub mac: [u8; 6],
     /// Node and port GUID: the modified EUI-64 of the MAC, or the one that a VF makes which was given none.
     pub guid: [u8; 8],
-    /// What its port speaks.
+    /// The link layer of its port.
     pub link_layer: LinkLayer,
     /// System image GUID: that of the PF.
     pub system_guid: [u8; 8],

@@ -20,7 +20,7 @@ const RAMFS_MAGIC: i64 = 0x8584_58f6;
 pub struct DirError {
     /// As the user named it.
     pub dir: String,
-    /// What is wrong with it.
+    /// The reason why it cannot.
     pub why: String,
 }
 

@@ -21,7 +21,7 @@ const STEADY: u32 = 64;
 pub struct Engine {
     /// The runner.
     pub runner: Runner,
-    /// What its host keeps from one call to the next.
+    /// The state that its host keeps from one call to the next.
     pub scratch: Scratch,
 }
 
@@ -55,7 +55,7 @@ unsafe impl Sync for Place {}
 /// A place that we hold until this is dropped, also when a stage panics.
 struct Taken<'a>(&'a Place, Kind);
 
-/// What a new runner is created with.
+/// The properties that a new runner is created with.
 #[derive(Clone, Copy)]
 struct Kind {
     faults: Faults,

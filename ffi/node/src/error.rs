@@ -17,9 +17,9 @@ pub enum NodeError {
     Version {
         /// The node's directory.
         dir: PathBuf,
-        /// What it says.
+        /// The version that it states.
         found: String,
-        /// What this version writes.
+        /// The version that this program writes.
         expected: String,
     },
     /// No room in shared memory.
@@ -61,7 +61,7 @@ pub enum NodeError {
     Damaged {
         /// The node's directory.
         dir: PathBuf,
-        /// What was expected, and what was found.
+        /// The value that was expected, and the one that was found.
         what: String,
     },
     /// A process holds the node's lock, and may hold it for ever.
@@ -69,15 +69,15 @@ pub enum NodeError {
     Held {
         /// The node's directory.
         dir: PathBuf,
-        /// Who it is.
+        /// The process that holds it.
         holder: Holder,
     },
     /// A program that is stopped holds a function that something needs.
     #[error("{what} has to wait for {holder}")]
     Stopped {
-        /// What needs it.
+        /// The operation that needs it.
         what: String,
-        /// Who it is.
+        /// The program that is stopped.
         holder: Holder,
     },
     /// All places for programs are taken.
@@ -90,7 +90,7 @@ pub enum NodeError {
         have: u8,
         /// VFs asked for.
         asked: u8,
-        /// What would help.
+        /// The step that would help.
         remedy: &'static str,
     },
     /// A property of the node that only its making decides is another.
@@ -100,9 +100,9 @@ pub enum NodeError {
         dir: PathBuf,
         /// The property.
         what: &'static str,
-        /// What was asked for.
+        /// The value that was asked for.
         asked: String,
-        /// What the node has.
+        /// The value that the node has.
         found: String,
     },
     /// An address is another function's.
@@ -110,7 +110,7 @@ pub enum NodeError {
     AddressTaken {
         /// The address.
         ip: std::net::IpAddr,
-        /// Whose it is.
+        /// The function that has it.
         fid: u8,
     },
     /// A node of InfiniBand is to be joined to something.
@@ -129,7 +129,7 @@ pub enum NodeError {
         dir: PathBuf,
         /// Its id.
         id: u16,
-        /// What its ports speak.
+        /// The link layer of its ports.
         layer: devmodel::LinkLayer,
     },
     /// Somebody else takes from an outlet.
@@ -139,7 +139,7 @@ pub enum NodeError {
         what: &'static str,
         /// The node's directory.
         dir: PathBuf,
-        /// Who holds it; 0 where another PID namespace hides it.
+        /// The process that holds it; 0 where another PID namespace hides it.
         pid: u32,
     },
     /// No such device.
@@ -150,10 +150,10 @@ pub enum NodeError {
         /// VFs enabled.
         vfs: u8,
     },
-    /// What is no device's name.
+    /// The name is no device's.
     #[error("no device '{found}': expected {} to {}", .names[0], .names[1])]
     NoName {
-        /// What was given.
+        /// The name that was given.
         found: String,
         /// The first device of the node, and its last.
         names: [String; 2],
@@ -184,7 +184,7 @@ pub enum NodeError {
     System {
         /// The step, to be read after "cannot".
         what: String,
-        /// What the kernel said.
+        /// The error that the kernel gave.
         source: io::Error,
     },
 }

@@ -212,7 +212,7 @@ pub enum Access {
     Change,
 }
 
-/// What a program is told that has closed our descriptors.
+/// The notice to a program that has closed our descriptors.
 pub const CLOSED: &str =
     "ironverbs: this program has closed the descriptors of the node: it has lost its devices\n";
 /// Bytes of the arena that are mapped together, as a power of two. Larger blocks are mapped whole.
@@ -221,7 +221,7 @@ const GRANULE: u32 = 21;
 const WORDS: usize = 8 << 10;
 
 /// The file, as far as this process has mapped it: the part before the arena's books at once, the rest as it is touched, so that a
-/// process needs no more addresses than it uses memory, and locks no more. Whoever holds a reference into it holds this.
+/// process needs no more addresses than it uses memory, and locks no more. The holder of a reference into it holds this.
 pub struct Mapped {
     front: NonNull<u8>,
     /// The arena's books from the first on, and how many words of them.

@@ -1,5 +1,5 @@
-//! Functions that are no node's: of a real card bound to vfio-pci, or behind a vfio-user socket. What programs are to see
-//! of them is asked of the functions themselves.
+//! Functions that are no node's: of a real card bound to vfio-pci, or behind a vfio-user socket. The functions
+//! themselves are asked for the attributes that programs are to see.
 
 use crate::devices::DeviceInfo;
 use crate::gid::ip_of_gid;
@@ -35,7 +35,7 @@ fn peer(gid: &[u8; 16], mac: [u8; 6]) -> Neighbour {
     Neighbour { ip: ip_of_gid(gid), mac }
 }
 
-/// What one function says of itself, which is shown as `iron<number>`. It is opened for that, unless this process has it open.
+/// The description that one function, which is shown as `iron<number>`, gives of itself. It is opened for that, unless this process has it open.
 pub fn describe(number: u8, place: &Place) -> Result<DeviceInfo, PlaceError> {
     let device = place.open_silently()?;
     let failed = |source| PlaceError::Device { place: place.to_string(), source };

@@ -23,7 +23,7 @@ impl Holder {
         jail::ask(pid).unwrap_or_else(|| Self::look(pid))
     }
 
-    /// What `/proc` says of process `pid`.
+    /// Process `pid` as `/proc` shows it.
     pub(super) fn look(pid: u32) -> Self {
         let nobody = Self { pid, program: String::new(), stopped: None };
         if pid == 0 {

@@ -1,5 +1,5 @@
-//! What the model sees of this process: memory that it can reach, interrupts that it raises, parties that it can
-//! wake.
+//! The parts of this process that the model sees: memory that it can reach, interrupts that it raises, parties that
+//! it can wake.
 
 use super::{
     file::{SERVED, UNREACHED},

@@ -1,8 +1,8 @@
 //! Memory of the program that is lent to the node: what a registration of whole pages holds moves to the arena, and the arena's
 //! pages take their place at the same addresses. Every runner then reaches it by loads and stores, without a system call.
 //!
-//! It comes back when the last registration that touches it ends. What others may be writing to by its addresses is not moved: pages
-//! that registrations of the other kind touch.
+//! It comes back when the last registration that touches it ends. Pages that others may be writing to by their addresses are not
+//! moved: those that registrations of the other kind touch.
 #![allow(unsafe_code)]
 
 use super::{

@@ -4,7 +4,7 @@ use super::file::PAGE;
 use devmodel::missing::Watched;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// What it costs to move a range of any length, in bytes that could be moved in the same time.
+/// The cost of moving a range of any length, in bytes that could be moved in the same time.
 const EACH: u64 = 128 << 10;
 /// Bytes that may be moved at once, and each second. A program that registers memory for every transfer thus loses
 /// only a few hundredths of its time to it.
@@ -82,7 +82,7 @@ impl Lent {
         Self { enabled: enabled && !off, ranges: Mutex::default() }
     }
 
-    /// What is lent stays lent until the process ends.
+    /// Ranges that are lent stay lent until the process ends.
     pub fn keep(&self) {
         std::mem::forget(std::mem::take(&mut self.ranges().list));
     }

@@ -1,8 +1,8 @@
 //! The simulated node: its shared memory, the programs on it, and the driver joined to the model.
 //!
 //! A node is one file in memory that every program maps: the adapter's region, the programs (parties) on it, and an
-//! arena for what drivers allocate. Whoever rings a doorbell or polls runs the model in its own thread; one parked thread
-//! per program does what nobody else can: timers while all wait, interrupts, work on memory that others may not reach.
+//! arena for what drivers allocate. A program that rings a doorbell or polls runs the model in its own thread; one parked
+//! thread per program does what nobody else can: timers while all wait, interrupts, work on memory that others may not reach.
 //!
 //! ```
 //! use node::{Node, NodeOptions, open_device_of};

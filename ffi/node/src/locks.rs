@@ -5,8 +5,8 @@
 //! when the process closes any descriptor of the file, so it is opened once and never closed.
 //!
 //! A process may be stopped while it holds the node's lock (SIGSTOP, a debugger, a frozen cgroup), for ever as far as we
-//! can tell. Whoever waits for it gets an error within a second, and whoever only wants to leave goes without: what it
-//! leaves undone is done by whoever cleans up after it.
+//! can tell. A process that waits for it gets an error within a second, and one that only wants to leave goes without: the work
+//! that it leaves undone is done by the process that cleans up after it.
 
 use super::{NodeError, data, holder::Holder, party_set::PARTIES, sys};
 use ::sync::Kept;

@@ -1,5 +1,5 @@
-//! What programs call a node's functions, and where they find them. The adapter itself knows nothing of it, as a card does not know the
-//! slot it is in.
+//! The names by which programs call a node's functions, and where they find them. The adapter itself knows nothing of it, as a card does
+//! not know the slot it is in.
 
 use crate::devices::MAX_VFS;
 use std::{fmt, str::FromStr};

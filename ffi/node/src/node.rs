@@ -44,7 +44,7 @@ pub struct NodeOptions {
     pub no_direct_copies: bool,
     /// Behaviour of the adapter. Only a new node takes it.
     pub config: Config,
-    /// What the ports speak, and the node's number: [`Config::link_layer`] and [`Config::node_id`]. `None`: as the node
+    /// The link layer of the ports, and the node's number: [`Config::link_layer`] and [`Config::node_id`]. `None`: as the node
     /// has it, or as `config` says if it is new. An error if the node is there with others.
     pub link_layer: Option<LinkLayer>,
     /// See `link_layer`.
@@ -279,7 +279,7 @@ impl Node {
         self.core.copies_directly()
     }
 
-    /// What is on the node. Cleans up after dead parties first.
+    /// The status of the node. Cleans up after dead parties first.
     pub fn status(&self) -> Result<NodeStatus, NodeError> {
         self.core.status()
     }

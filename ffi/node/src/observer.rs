@@ -46,7 +46,7 @@ pub struct Owner {
 pub struct Seen<R> {
     /// Its number.
     pub number: u32,
-    /// Whose it is.
+    /// Its owner.
     pub owner: Owner,
     /// The adapter's state of it.
     pub row: R,
@@ -71,7 +71,7 @@ impl Observer {
         Ok(Self { region, locks: LockFile::existing(&dir)?, map, dir })
     }
 
-    /// What is on the node. Dead parties that nobody cleaned up after are listed as dead.
+    /// The status of the node. Dead parties that nobody cleaned up after are listed as dead.
     pub fn status(&self) -> NodeStatus {
         let (dir, map, locks, region) = (&*self.dir, &*self.map, self.locks, &self.region);
         View { dir, map, locks, region, config: &read_behaviour(map), me: None }.status()

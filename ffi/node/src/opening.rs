@@ -39,7 +39,7 @@ pub enum PlaceError {
     Socket {
         /// The server's socket.
         socket: PathBuf,
-        /// What went wrong.
+        /// The error that it ended with.
         source: io::Error,
     },
     /// It is there and cannot be brought up.
@@ -47,7 +47,7 @@ pub enum PlaceError {
     Device {
         /// Where it is.
         place: String,
-        /// What the driver found.
+        /// The error that the driver found.
         source: driver::Error,
     },
 }

@@ -90,7 +90,7 @@ fn sleep_and_serve(core: &Core, stop: &AtomicBool, alive: mpsc::Sender<()>) {
             core.signal_all();
             signaled = true;
         }
-        // Who can map no more is lost, and this thread tells of it in the next round.
+        // A program that can map no more is lost, and this thread tells of it in the next round.
         let served = || std::panic::catch_unwind(AssertUnwindSafe(|| serve(core))).unwrap_or(0);
         let wait = if lost { NEVER } else { served() };
         let now = core.now();

@@ -19,7 +19,7 @@ use std::{
 /// A random number that others read from our memory to find out whether they can reach it.
 static PROBE: AtomicU64 = AtomicU64::new(0);
 
-/// What identifies this process on the machine.
+/// The identity of this process on the machine.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Identity {
     pid: u32,

@@ -44,7 +44,7 @@ struct Thread {
     last: u64,
     /// How often it had been made to wait by then, as far as it asked.
     switches: u64,
-    /// What it saw then.
+    /// The state that it saw then.
     seen: Seen,
     /// Checks since `seen` last changed.
     vain: u32,

@@ -142,7 +142,7 @@ impl Place {
     /// From the text of the file.
     ///
     /// # Errors
-    /// What is missing or wrong.
+    /// A line is missing or wrong.
     pub fn parse(text: &[u8]) -> Result<Self, String> {
         let lines = || text.split(|byte| *byte == b'\n');
         let values = |key: &'static str| {

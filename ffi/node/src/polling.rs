@@ -1,4 +1,4 @@
-//! Who runs what while programs poll.
+//! The parties that run functions while programs poll.
 //!
 //! A program that does nothing but poll runs its own functions fastest: their state stays in its cache, and what arrives is
 //! copied within its own memory. It says so in the function's slot, and others leave what they send there to it. The
@@ -8,7 +8,7 @@
 use super::{file::FUNCTIONS, patience::Patience};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
 
-/// What a process knows about polling, its own and that of others.
+/// The knowledge of a process about polling, its own and that of others.
 pub struct Polling {
     /// For each function the empty polls when the parked thread last checked.
     pub seen: Box<[AtomicU32]>,

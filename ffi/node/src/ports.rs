@@ -14,7 +14,7 @@ use std::{
     sync::{Mutex, PoisonError},
 };
 
-/// What a lock stands for.
+/// The matter that a lock stands for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Matter {
     /// A process has bound the port.
@@ -160,7 +160,7 @@ impl Ports {
 mod tests {
     use super::*;
 
-    /// What another process sees: a forked child, which has none of our record locks.
+    /// The view of another process: a forked child, which has none of our record locks.
     fn elsewhere(see: impl FnOnce() -> bool) -> bool {
         sys::in_child(see)
     }
@@ -188,7 +188,7 @@ mod tests {
         }
         assert!(elsewhere(|| ports.held_elsewhere(Matter::Bound, at(7000, None))));
         assert!(!elsewhere(|| ports.held_elsewhere(Matter::Listening, at(7000, None))));
-        // What is of one process alone excludes nobody.
+        // Ports of one process alone exclude nobody.
         let private = Ports::private().unwrap();
         assert!(std::ptr::eq(private, Ports::private().unwrap()));
         assert!(private.take(Matter::Bound, at(7000, Some(3)), Hold::Alone).unwrap());

@@ -1,4 +1,4 @@
-//! Cleans up after dead parties. Whoever notices a death does it.
+//! Cleans up after dead parties. The party that notices a death does it.
 
 use super::{
     NodeError,

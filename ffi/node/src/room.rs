@@ -13,7 +13,7 @@ pub const ROOM_TO_CREATE: u64 = 16 << 20;
 /// later, and for the tables of those who have a function open already.
 pub const RESERVE: u64 = 4 << 20;
 
-/// What a function with one program takes, approximately: registers, receive ring, a journal.
+/// The room that a function with one program takes, approximately: registers, receive ring, a journal.
 pub const FUNCTION: u64 = 192 << 10;
 /// Lending leaves this part of the file system free, within the bounds below.
 const KEPT_PART: u64 = 4;
@@ -39,7 +39,7 @@ pub fn no_room(at: &Path, need: u64) -> NodeError {
     NodeError::NoRoom { dir: at.into(), need: need >> 10, free: free >> 10 }
 }
 
-/// What a program reports when it lost a page of the node in `at`.
+/// The report of a program that lost a page of the node in `at`.
 pub fn lost_notice(at: &Path) -> String {
     format!(
         "ironverbs: no room left in shared memory for the node in {}: this program has lost its devices\n",

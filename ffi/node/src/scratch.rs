@@ -1,4 +1,4 @@
-//! What a runner's host keeps from one call to the next.
+//! The state that a runner's host keeps from one call to the next.
 #![allow(unsafe_code)]
 
 use super::{maps::Found, sys::Piece, waits::Waits};

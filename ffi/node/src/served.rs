@@ -104,7 +104,7 @@ impl Drop for ServedFunction {
         match core.locks.lock() {
             Ok(lock) => {
                 core.opens(self.fid).fetch_sub(1, AcqRel);
-                // What a stopped program holds up is finished when this process has ended.
+                // A removal that a stopped program holds up is finished when this process has ended.
                 let _ = core.strike(core.me.slot, self.fid, &lock);
                 self.guest.forget();
             }

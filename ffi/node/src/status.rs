@@ -29,7 +29,7 @@ pub struct PartyStatus {
     /// Process id as we see it, 0 if another PID namespace hides it. That of a dead program is of its own PID
     /// namespace.
     pub pid: u32,
-    /// True if it lives. What a dead program had is freed when the next program opens the node or notices the death.
+    /// True if it lives. Resources of a dead program are freed when the next program opens the node or notices the death.
     pub lives: bool,
     /// Functions it has open.
     pub functions: Vec<u8>,
@@ -65,7 +65,7 @@ pub struct NodeStatus {
     pub dir: PathBuf,
     /// VFs enabled.
     pub vfs: u8,
-    /// What the ports speak.
+    /// The link layer of the ports.
     pub link_layer: LinkLayer,
     /// Its number among nodes on one wire.
     pub node_id: u16,
@@ -73,7 +73,7 @@ pub struct NodeStatus {
     pub faults: Faults,
     /// How much of a card's strictness its adapter has.
     pub strict: Strict,
-    /// What programs call its functions, and where they find them.
+    /// The names by which programs call its functions, and where they find them.
     pub naming: Naming,
     /// Process that holds its uplink, and the one that captures its wire; 0 if another PID namespace hides it.
     pub outlets: [Option<u32>; 2],
@@ -130,7 +130,7 @@ pub struct View<'a> {
 }
 
 impl View<'_> {
-    /// What is there.
+    /// The status of the node.
     pub fn status(&self) -> NodeStatus {
         let header = self.map.header();
         let vfs = (header.vfs.load(Acquire) as u8).min(MAX_VFS);

@@ -1,7 +1,7 @@
 //! Stopped programs that hold what others need.
 //!
 //! A program that is stopped (SIGSTOP, a debugger, a frozen cgroup) is alive, so nobody may take over its work.
-//! Whoever needs what it holds waits until it continues or is killed, and reports on stderr which program that is.
+//! A program that needs what it holds waits until it continues or is killed, and reports on stderr which program that is.
 //! docs/node.md says who can be affected.
 
 use super::{

@@ -103,7 +103,7 @@ pub enum Shared {
 impl Shared {
     /// Maps `len` bytes at `offset` of `file`, for writing too if `write`.
     pub fn new(file: &File, offset: usize, len: usize, write: bool) -> io::Result<Self> {
-        // What others do to the node is no business of a core dump.
+        // The work of others on the node is no business of a core dump.
         let flags = MmapFlags::SHARED | MmapFlags::NO_RESERVE | MmapFlags::NO_CORE_DUMP;
         let options = MmapOptions::new(len).map_err(map_error)?.with_flags(flags);
         // SAFETY: others write to the file, and may cut it short. Nobody makes a slice of the mapping: `file::Mapped`, its one user, takes
@@ -444,8 +444,8 @@ pub fn yield_now() {
 /// Sleeps for `nanos`, without the 50 us of slack that the kernel's timers usually add.
 pub fn nap(nanos: u32) {
     let time = libc::timespec { tv_sec: 0, tv_nsec: nanos.into() };
-    // SAFETY: the structure lives across the call; the slack is an attribute of the thread, and as it was behind this. Who is
-    // interrupted has slept.
+    // SAFETY: the structure lives across the call; the slack is an attribute of the thread, and as it was behind this. A
+    // thread that is interrupted has slept.
     unsafe {
         let slack = libc::prctl(libc::PR_GET_TIMERSLACK, 0, 0, 0, 0);
         libc::prctl(libc::PR_SET_TIMERSLACK, 1, 0, 0, 0);

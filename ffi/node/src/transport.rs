@@ -298,7 +298,7 @@ impl Function {
 impl Drop for Function {
     fn drop(&mut self) {
         let core = &*self.core;
-        // Who has lost the node leaves it when the process ends.
+        // A program that has lost the node leaves it when the process ends.
         if !core.is_ours() || core.is_lost() {
             return;
         }
@@ -306,7 +306,7 @@ impl Drop for Function {
             Ok(lock) => {
                 core.stop_listening(self.fid, self.listener, Some(&lock));
                 if core.opens(self.fid).fetch_sub(1, AcqRel) == 1 {
-                    // What a stopped program holds up is finished when this process has ended.
+                    // A removal that a stopped program holds up is finished when this process has ended.
                     let _ = core.strike(core.me.slot, self.fid, &lock);
                 }
             }

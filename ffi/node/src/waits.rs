@@ -28,21 +28,21 @@ pub fn now() -> Moment {
     Duration::from_nanos(clock::monotonic_ns())
 }
 
-/// What a runner knows of the parties it waited for.
+/// The knowledge of a runner about the parties it waited for.
 #[derive(Default)]
 pub struct Waits {
     /// The party it waits for, and since when.
     since: Option<(Party, Moment)>,
     /// A party without progress for [`STUCK`], and when that was found.
     stuck: Option<(Party, Moment)>,
-    /// A party found stopped, with the first and the last time. Whoever comes back to it later still waits.
+    /// A party found stopped, with the first and the last time. A runner that comes back to it later still waits.
     stopped: Option<(Party, Moment, Moment)>,
 }
 
 /// The last party that this program reported to be stopped, and when.
 pub type LastReport = Mutex<Option<(Party, Moment)>>;
 
-/// What a wait found out.
+/// The findings of a wait.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Waited {
     /// The party is stopped.

@@ -55,7 +55,7 @@ pub fn is_ours(fd: RawFd) -> bool {
     OPEN.lock().unwrap_or_else(PoisonError::into_inner).iter().any(|(other, _)| *other == fd)
 }
 
-/// What libibverbs calls instead of write(2).
+/// The function that libibverbs calls instead of write(2).
 ///
 /// # Safety
 /// As write(2); a command for one of our descriptors is one libibverbs built.

@@ -8,8 +8,8 @@ use libc::c_int;
 use std::sync::{Mutex, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// `ibv_query_rt_values_ex`: the clock's counts lie in `tv_nsec`, as other providers have it. What is not known is left
-/// out of the mask.
+/// `ibv_query_rt_values_ex`: the clock's counts lie in `tv_nsec`, as other providers have it. Values that are not known
+/// are left out of the mask.
 ///
 /// # Safety
 /// Called by programs with an open context of ours and room for the answer.

@@ -30,7 +30,7 @@ pub struct Context {
     pub wall: WallClock,
     /// The libibverbs that the context belongs to.
     pub registration: &'static Registration,
-    /// What can be imported from the contexts that share the device.
+    /// The objects that can be imported from the contexts that share the device.
     pub exports: Arc<Exports>,
     /// The thread that waits for the events of the device.
     pub pump: Arc<Pump>,

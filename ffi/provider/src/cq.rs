@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 /// Our CQ; the program knows its first member, as `ibv_cq` or as `ibv_cq_ex`.
 #[repr(C)]
 pub struct IronCq {
-    /// What the program reads and calls.
+    /// The fields and functions that the program reads and calls.
     pub public: ibv_cq_ex,
     /// The driver's.
     pub inner: Arc<driver::Cq>,
@@ -37,7 +37,7 @@ pub struct IronCq {
 /// A completion, in the driver's form and as the device wrote it.
 #[derive(Default)]
 pub struct Current {
-    /// What every completion has.
+    /// The fields that every completion has.
     pub completion: Completion,
     /// True if readers ask for what only the CQE has.
     pub reads_raw: bool,

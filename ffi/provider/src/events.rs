@@ -267,7 +267,7 @@ fn carry_completions(events: &CompletionEvents, targets: &Targets, stopped: &Kep
     }
 }
 
-/// What `drain` answers; false if it unwound. A process that can map no more of its node has lost it, and the thread is needed to say so.
+/// The answer of `drain`; false if it unwound. A process that can map no more of its node has lost it, and the thread is needed to say so.
 fn survives(drain: impl FnOnce() -> bool) -> bool {
     std::panic::catch_unwind(std::panic::AssertUnwindSafe(drain)).unwrap_or(false)
 }

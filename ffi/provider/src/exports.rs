@@ -1,4 +1,4 @@
-//! What contexts of this process let each other import, by handle.
+//! The objects that contexts of this process let each other import, by handle.
 
 use crate::abi::memory::ibv_dm;
 use crate::abi::public::{ibv_mr, ibv_pd};
@@ -11,7 +11,7 @@ pub type At = usize;
 /// Objects, and the handle of each. Thousands come and go, and lookups are rare.
 pub type List = Mutex<BTreeMap<At, u32>>;
 
-/// What can be imported from the contexts that share a device.
+/// The objects that can be imported from the contexts that share a device.
 #[derive(Default)]
 pub struct Exports {
     pub pds: List,

@@ -159,8 +159,8 @@ unsafe fn gid_entry(context: *const ibv_context, port: u32, index: u32) -> Resul
     }
 }
 
-/// What libibverbs calls instead of ioctl(2). An imported context is one whose file of events the library asks the kernel
-/// for, whether it has one or not: it is given the one it has.
+/// The function that libibverbs calls instead of ioctl(2). An imported context is one whose file of events the library asks
+/// the kernel for, whether it has one or not: it is given the one it has.
 ///
 /// # Safety
 /// As ioctl(2) with one argument; a command for one of our descriptors is one libibverbs built.

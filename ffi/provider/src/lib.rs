@@ -21,7 +21,7 @@
 //! Read in this order: `register` (loading), `matching`, `open`, `table` (what is offered), then one file per object;
 //! `post` and `poll` are the hot ones.
 //!
-//! # What callers of verbs uphold
+//! # Duties of callers of verbs
 //!
 //! Verbs take raw pointers from programs. Their `SAFETY` comments name these clauses:
 //!

@@ -1,4 +1,4 @@
-//! What a program hears that asks mlx5's own interface about our devices.
+//! The answer to a program that asks mlx5's own interface about our devices.
 //!
 //! perftest from 25.01 on calls `mlx5dv_query_device` for every RC device that reports this vendor, and gives up when it
 //! fails, as it must for a device libmlx5 does not drive. So the program's own import of that one function is answered for

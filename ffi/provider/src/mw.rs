@@ -70,7 +70,7 @@ pub unsafe extern "C" fn dealloc_mw(mw: *mut ibv_mw) -> c_int {
     })
 }
 
-/// What the program wants a window bound to.
+/// The memory that the program wants a window bound to.
 ///
 /// # Safety
 /// The region of `info` is null or one of ours.

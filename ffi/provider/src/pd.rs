@@ -21,7 +21,7 @@ pub struct IronPd {
     pub origin: *mut ibv_pd,
 }
 
-/// What a parent domain consists of.
+/// The parts of a parent domain.
 #[derive(Clone, Copy)]
 pub struct Parents {
     /// The domain whose objects it shares.

@@ -12,8 +12,8 @@ use crate::guard::guard_int;
 use driver::{DeviceAttr, LinkLayer, RxHashFields};
 use libc::{c_int, c_void, size_t};
 
-/// `ibv_query_device`, `ibv_query_device_ex`: `size` bytes of the answer are filled, as far as they go. What a device is was
-/// found out when it was opened; a forked child may know it too.
+/// `ibv_query_device`, `ibv_query_device_ex`: `size` bytes of the answer are filled, as far as they go. The attributes were
+/// read when the device was opened; a forked child may know them too.
 ///
 /// # Safety
 /// Called by libibverbs with an open context of ours and `size` writable bytes.
@@ -48,7 +48,7 @@ fn int(value: u32) -> c_int {
     value.min(c_int::MAX as u32) as c_int
 }
 
-/// What each service can do with on-demand paging: RC, UC and UD, and XRC. They can do all operations, since page
+/// The operations of each service with on-demand paging: RC, UC and UD, and XRC. They can do all operations, since page
 /// faults are handled on the way to memory and not by the device.
 fn odp() -> [[u32; 3]; 2] {
     const UD: u32 = IBV_ODP_SUPPORT_SEND | IBV_ODP_SUPPORT_RECV | IBV_ODP_SUPPORT_SRQ_RECV;

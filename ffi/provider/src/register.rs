@@ -39,7 +39,7 @@ extern "C" fn on_load() {
     guard::guard((), look);
 }
 
-/// What the loader calls when a libibverbs has loaded it.
+/// The function that the loader calls when a libibverbs has loaded it.
 ///
 /// # Safety
 /// Called by the constructor of the loader at `path`, a terminated string.

@@ -41,7 +41,7 @@ pub struct Process {
 static PROCESS: Mutex<Process> =
     Mutex::new(Process { seen: Vec::new(), registrations: Vec::new(), loaders: Vec::new() });
 
-/// What was loaded into this process, locked.
+/// The libraries and loaders that were loaded into this process, locked.
 pub fn process() -> MutexGuard<'static, Process> {
     PROCESS.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,4 +1,4 @@
-//! What the provider offers, on one screen. Operations that are not named here keep the library's own refusal
+//! The operations that the provider offers, on one screen. Operations that are not named here keep the library's own refusal
 //! (EOPNOTSUPP), for example counters and flow actions.
 
 use crate::abi::ops::{MAX_OPS, OpsTable};

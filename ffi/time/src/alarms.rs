@@ -10,7 +10,7 @@ fn ps_of(at: timeval) -> Option<u64> {
     (us < 1_000_000).then_some(seconds.saturating_mul(1_000_000).saturating_add(us).saturating_mul(1000 * PS))
 }
 
-/// The other way round. What is not over is not nothing.
+/// The other way round. A time that is not over is not zero.
 fn time_of(ps: u64) -> timeval {
     let us = ps.div_ceil(1000 * PS);
     timeval { tv_sec: (us / 1_000_000) as libc::time_t, tv_usec: (us % 1_000_000) as libc::suseconds_t }

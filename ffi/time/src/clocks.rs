@@ -6,7 +6,7 @@ use libc::{c_int, c_uint, c_void, clockid_t, time_t, timespec, timeval, useconds
 /// How long a thread is off its processor that yields it, in nanoseconds.
 const YIELD: u64 = 1000;
 
-/// What a clock says, in nanoseconds; looking costs time, and lasts until it is a multiple of `whole` nanoseconds. `None` if it is the kernel's.
+/// The value of a clock, in nanoseconds; looking costs time, and lasts until it is a multiple of `whole` nanoseconds. `None` if it is the kernel's.
 fn now(clock: clockid_t, whole: u64) -> Option<u64> {
     let real = match clock {
         libc::CLOCK_REALTIME | libc::CLOCK_REALTIME_COARSE | libc::CLOCK_TAI => true,

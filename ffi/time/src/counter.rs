@@ -10,7 +10,7 @@ use std::{
     sync::atomic::{AtomicBool, Ordering::*},
 };
 
-/// What the program wants to be called for SIGSEGV, which it never knows to be ours.
+/// The handler that the program wants to be called for SIGSEGV, which it never knows to be ours.
 struct Theirs {
     busy: AtomicBool,
     action: UnsafeCell<Option<Action>>,

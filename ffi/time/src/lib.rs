@@ -32,7 +32,7 @@ fn player() -> Option<(Board, Player)> {
     Some((board, board.player()?))
 }
 
-/// What the environment says that a program begins with: libc has not taken it yet.
+/// The value of our variable in the environment that a program begins with: libc has not taken it yet.
 ///
 /// # Safety
 /// `environment` is null, or the beginning of a list of strings that ends with null.

@@ -1,4 +1,4 @@
-//! What threads say to each other by files and sockets: whoever hears something is no earlier than who said it.
+//! The messages of threads to each other by files and sockets: a thread that hears something is no earlier than the one that said it.
 
 use super::{Errno, player};
 use clock::{Board, Player};
@@ -15,7 +15,7 @@ fn end(fd: c_int, ask: Ask) -> Option<[u8; 128]> {
     (unsafe { ask(fd, bytes.as_mut_ptr().cast(), &raw mut len) } == 0 && len > 2).then_some(bytes)
 }
 
-/// What the board knows a connection's direction by: from this end, or to it. Only connections of IP have ends that differ.
+/// The key by which the board knows a connection's direction: from this end, or to it. Only connections of IP have ends that differ.
 fn direction(fd: c_int, from_here: bool) -> Option<u64> {
     let (here, there) = (end(fd, libc::getsockname)?, end(fd, libc::getpeername)?);
     let mut hash = DefaultHasher::new();

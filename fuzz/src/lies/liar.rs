@@ -58,7 +58,7 @@ enum Position {
     Reported { number: u32, uar: u32, taken: u32 },
 }
 
-/// What the device knows of the driver's memory.
+/// The device's knowledge of the driver's memory.
 pub struct State {
     told: Told,
     memory: Memory,

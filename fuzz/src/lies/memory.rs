@@ -1,4 +1,4 @@
-//! Memory of the driver's own. Who touches what lies before a block or behind it, or a block that was freed, ends by SIGSEGV.
+//! Memory of the driver's own. A thread that touches bytes before a block or behind it, or a freed block, ends by SIGSEGV.
 #![allow(unsafe_code)]
 
 use std::{

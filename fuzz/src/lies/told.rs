@@ -3,12 +3,12 @@
 use crate::bytes::Bytes;
 use std::collections::VecDeque;
 
-/// What a lie is about.
+/// The subject of a lie.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// What configuration space reads as.
+    /// The value that configuration space reads as.
     Config,
-    /// What a register reads as.
+    /// The value that a register reads as.
     Register,
     /// A write to a register, which gets lost.
     Lost,
@@ -36,7 +36,7 @@ pub struct Lie {
     pub shape: u8,
     /// How often, beyond once.
     pub count: u8,
-    /// What is said.
+    /// The value that is told.
     pub value: u64,
 }
 

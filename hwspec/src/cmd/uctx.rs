@@ -8,7 +8,7 @@ pub const RAW_TX: u32 = 1 << 0;
 pub const INTERNAL_DEV_RES: u32 = 1 << 1;
 
 hw_layout! {
-    /// What a user context may do.
+    /// The rights of a user context.
     pub struct UserContext: 0x30 {
         0x000 [31: 0] cap: u32,
     }

@@ -299,7 +299,7 @@ hw_layout! {
 }
 
 hw_layout! {
-    /// What on-demand paging covers for one transport.
+    /// The operations that on-demand paging covers for one transport.
     pub struct OdpTransportCap: 0x4 {
         0x000 [31:31] send: bool,
         0x000 [30:30] receive: bool,

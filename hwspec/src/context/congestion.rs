@@ -2,7 +2,7 @@
 use crate::{hw_enum, hw_layout};
 
 hw_enum! {
-    /// Whose congestion control is meant (`cong_protocol`).
+    /// The protocol and party whose congestion control is meant (`cong_protocol`).
     pub enum CongProtocol: u8, 4 bits {
         Ieee8021Qau = 0,
         /// The reaction point of RoCE: the sender that slows down.

@@ -51,7 +51,7 @@ hw_layout! {
 }
 
 hw_layout! {
-    /// What the e-switch does to the frames of a vport.
+    /// The changes that the e-switch makes to the frames of a vport.
     pub struct EswVportContext: 0x100 {
         0x000 [31:31] fdb_to_vport_reg_c: bool,
         0x000 [28:28] vport_svlan_strip: bool,
@@ -93,7 +93,7 @@ hw_layout! {
 }
 
 hw_layout! {
-    /// What the e-switch manager is told of the host's PF.
+    /// The properties of the host's PF that the e-switch manager is told.
     pub struct HostParams: 0x40 {
         0x000 [31:24] host_number: u8,
         0x000 [18:18] host_pf_not_exist: bool,

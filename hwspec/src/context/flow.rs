@@ -32,7 +32,7 @@ hw_layout! {
 }
 
 hw_layout! {
-    /// What else a flow table matches: where a packet came from, and second tags and tunnels.
+    /// Further fields that a flow table matches: where a packet came from, and second tags and tunnels.
     pub struct MatchMisc: 0x40 {
         0x000 [31:31] gre_c_present: bool,
         0x000 [29:29] gre_k_present: bool,

@@ -20,7 +20,7 @@ use crate::{
 };
 use Tail::{Capability, Destinations, Register, Translations};
 
-/// What follows the fixed part of an input or output.
+/// The bytes that follow the fixed part of an input or output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Tail {
     /// Nothing.
@@ -227,7 +227,7 @@ const _: () = {
 /// The byte order of the driver's machine (Linux: `mlx5_reg_host_endianness`).
 const HOST_ENDIANNESS: &[Field] = &[row("he", 0, 31, 24, 8)];
 
-/// What a register is called, and its table, by its id (PRM: register access). No rows: bytes without structure, as a
+/// The name of a register, and its table, by its id (PRM: register access). No rows: bytes without structure, as a
 /// node description is.
 pub fn register(id: u16) -> Option<(&'static str, &'static [Field])> {
     Some(match id {

@@ -12,7 +12,7 @@ use core::fmt;
 /// One structure, or a list of equal ones, within a string of bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Structure {
-    /// What it is called within the whole; empty for the head.
+    /// Its name within the whole; empty for the head.
     pub name: &'static str,
     /// Its first byte.
     pub at: usize,
@@ -45,7 +45,7 @@ impl fmt::Display for Path<'_> {
     }
 }
 
-/// What a field holds. Never zero.
+/// The value of a field. Never zero.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Value<'a> {
     /// A field of at most 64 bits.
@@ -82,7 +82,7 @@ impl Structure {
     }
 
     /// Tells `found` of every field of `whole` that is not zero, in the order of the table, and of every reserved bit that is
-    /// set. What lies behind the end of `whole` is not there.
+    /// set. Fields behind the end of `whole` are not there.
     pub fn walk(&self, whole: &[u8], found: &mut dyn FnMut(&Path<'_>, Value<'_>)) {
         let rest = whole.get(self.at..).unwrap_or_default();
         for (i, bytes) in rest.chunks(self.size.max(1)).take(self.count.unwrap_or(1)).enumerate() {

@@ -26,7 +26,7 @@ pub fn walk(queue: Queue, whole: &[u8], found: &mut dyn FnMut(&Path<'_>, Value<'
         at += size;
         at
     };
-    // What stands for inline data in a send asks for padding in a receive.
+    // The bit that stands for inline data in a send asks for padding in a receive.
     let scatter = |at| Structure::list("data", at, DataSeg::SIZE, usize::MAX, DataSeg::FIELDS);
     let at = match queue {
         Queue::Receive => return scatter(0).walk(whole, found),

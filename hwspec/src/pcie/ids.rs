@@ -3,7 +3,7 @@
 /// An adapter, and the device IDs of its functions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Adapter {
-    /// What its maker calls it.
+    /// Its maker's name for it.
     pub name: &'static str,
     /// Device ID of its physical functions.
     pub physical: u16,
@@ -47,7 +47,7 @@ pub struct Known {
     pub is_virtual: bool,
 }
 
-/// What has this device ID, if it is one of these adapters.
+/// The kind of function with this device ID, if it is one of these adapters.
 pub fn known(device: u16) -> Option<Known> {
     let physical = ADAPTERS.iter().find(|adapter| adapter.physical == device);
     let kind = physical.or_else(|| ADAPTERS.iter().find(|adapter| adapter.virtual_function == device))?;

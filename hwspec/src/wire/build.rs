@@ -259,7 +259,7 @@ impl<'a> Writer<'a> {
         if opcode.has_ieth() {
             self.put(&packet.ieth.to_be_bytes());
         }
-        // What is left is reserved (CNP).
+        // The bytes that are left are reserved (CNP).
         if self.at < self.out.len() {
             self.out[self.at..].fill(0);
         }

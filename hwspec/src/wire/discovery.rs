@@ -1,4 +1,4 @@
-//! Who has which IP address: ARP (RFC 826) and IPv6 neighbour discovery (RFC 4861), read and written.
+//! The owners of IP addresses: ARP (RFC 826) and IPv6 neighbour discovery (RFC 4861), read and written.
 
 use super::eth::{EtherType, Ethernet, Vlan};
 use crate::layout::{Layout, prefix};
@@ -70,14 +70,14 @@ impl DiscoveryFrame {
     }
 }
 
-/// What a frame says or asks about addresses.
+/// A statement or question of a frame about addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Discovery {
-    /// Somebody wants the MAC of `target`. Who asks tells its own, unless its address is unspecified.
+    /// Somebody wants the MAC of `target`. The asker tells its own, unless its address is unspecified.
     Request {
-        /// Who asks: IP and MAC.
+        /// The asker: IP and MAC.
         from: (IpAddr, [u8; 6]),
-        /// Whose MAC is wanted.
+        /// The address whose MAC is wanted.
         target: IpAddr,
     },
     /// An IP address is at a MAC.

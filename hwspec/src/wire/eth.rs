@@ -51,7 +51,7 @@ hw_layout! {
 }
 
 hw_layout! {
-    /// What follows EtherType [`EtherType::VLAN`]: the tag, then the inner type.
+    /// The bytes after EtherType [`EtherType::VLAN`]: the tag, then the inner type.
     pub struct Vlan: 4 {
         0x00 [31:29] pcp: u8,
         0x00 [28:28] dei: bool,

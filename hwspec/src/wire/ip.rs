@@ -64,7 +64,7 @@ impl Ipv4 {
     }
 }
 
-/// Marks a frame, or its headers, as a switch does that is congested: ECN 0b11 (RFC 3168). What is too short for that stays as it is.
+/// Marks a frame, or its headers, as a switch does that is congested: ECN 0b11 (RFC 3168). A frame too short for that stays as it is.
 pub fn mark_congested(frame: &mut [u8]) {
     let at = ip_offset(frame);
     let is_v6 = frame.get(at).is_some_and(|byte| byte >> 4 == 6);

@@ -1,7 +1,7 @@
 //! The lock under a model checker: every order in which its loads and stores can happen, up to a number of preemptions.
 //!
 //! [`Contender::barrier`] is a fence of the thread that calls it; [`bias`] says why that stands for the kernel's
-//! barrier. A death is a thread that ends without another word. Whoever finds it dead sees what it stored, as the
+//! barrier. A death is a thread that ends without another word. A thread that finds it dead sees what it stored, as the
 //! kernel has it.
 #![allow(unsafe_code)]
 

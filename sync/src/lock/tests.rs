@@ -1,4 +1,4 @@
-//! What the lock promises, step by step. `model.rs` has every order of these steps.
+//! The promises of the lock, step by step. `model.rs` has every order of these steps.
 #![allow(unsafe_code)]
 
 use super::{

@@ -86,7 +86,7 @@ fn in_a_child_of_fork_only_the_thread_that_forked_owns_what_it_owned() {
     check(3, |mutex| {
         add(&mutex, true);
         let owner = spawn(2, &mutex, true, 1);
-        // What a fork by this thread copies. It can come between any two steps of the other thread.
+        // The mutex as a fork by this thread copies it. The fork can come between any two steps of the other thread.
         let copied = BiasedMutex {
             locked: AtomicBool::new(mutex.locked.load(Relaxed)),
             inside: AtomicBool::new(mutex.inside.load(Relaxed)),

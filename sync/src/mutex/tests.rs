@@ -1,4 +1,4 @@
-//! What the mutex promises to threads of the machine, and to a child of fork. `model.rs` has every order of their
+//! The promises of the mutex to threads of the machine, and to a child of fork. `model.rs` has every order of their
 //! steps.
 use super::*;
 

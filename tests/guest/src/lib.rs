@@ -38,7 +38,7 @@ pub enum Trouble {
     Failed(String),
 }
 
-/// What a step of a scenario ends with.
+/// The result of a step of a scenario.
 pub type Outcome<T = ()> = Result<T, Trouble>;
 
 /// A failure with its words.

@@ -3,7 +3,7 @@
 use crate::machine::Guest;
 use crate::{Outcome, failed};
 
-/// What a slow processor or QEMU makes the kernel say, whatever devices there are.
+/// The lines that a slow processor or QEMU makes the kernel say, whatever devices there are.
 const OF_THE_BED: [&str; 11] = [
     "clocksource:",
     "TSC found unstable",

@@ -15,14 +15,14 @@ use crate::{Outcome, bound_to_us, built, failed, portrait};
 
 /// From QEMU's start to the guest's first command, at most.
 const BOOT: Duration = Duration::from_secs(120);
-/// What a guest gets beyond a script's own time before it counts as hanging.
+/// The time that a guest gets beyond a script's own before it counts as hanging.
 const GRACE: Duration = Duration::from_secs(20);
 /// A guest that has taken a command says so within this time, or is sent it again: QEMU's serial port was seen to lose bytes.
 const TAKEN: Duration = Duration::from_secs(2);
 /// The PCI slot of the first plugged function.
 const FIRST_SLOT: usize = 0x10;
 
-/// What a guest is made of.
+/// The parts of a guest.
 #[derive(Clone, Debug)]
 pub struct Plan {
     /// Its host name, and the name in messages.
@@ -142,12 +142,12 @@ impl Plan {
     }
 }
 
-/// What a script in a guest ended with.
+/// The result of a script in a guest.
 #[derive(Clone, Debug)]
 pub struct Output {
     /// Exit status; 124 if its time was over.
     pub status: i32,
-    /// What it printed, both streams.
+    /// Its output, both streams.
     pub text: String,
 }
 
@@ -247,7 +247,7 @@ impl Guest {
         match self.answers.recv_timeout(BOOT) {
             Ok(line) if line.starts_with("ready ") => {
                 self.release = line["ready ".len()..].trim().into();
-                // What the kernel says of QEMU's machine is not our matter.
+                // The kernel's messages about QEMU's machine are not our matter.
                 self.dmesg().map(drop)
             }
             other => failed(self.last_words(&format!("expected the guest to be ready, found {other:?}"))),
@@ -305,7 +305,7 @@ impl Guest {
         Ok(())
     }
 
-    /// What a started script ended with, if it has.
+    /// The exit status of a started script, if it has ended.
     pub fn poll(&mut self, running: &Running) -> Outcome<Option<i32>> {
         while let Ok(line) = self.answers.try_recv() {
             self.note(&line);

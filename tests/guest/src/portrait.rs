@@ -1,4 +1,4 @@
-//! What a guest that no longer answers is doing, before it is ended: where its processors are, and what QEMU waits for.
+//! The state of a guest that no longer answers, before it is ended: where its processors are, and what QEMU waits for.
 
 use std::fmt::Write as _;
 use std::io::{Read, Write};
@@ -35,7 +35,7 @@ fn threads(pid: u32) -> String {
     text
 }
 
-/// What the monitor at `socket` answers to `commands`.
+/// The answers of the monitor at `socket` to `commands`.
 fn monitor(socket: &Path, commands: &[&str]) -> std::io::Result<String> {
     let mut stream = UnixStream::connect(socket)?;
     stream.set_read_timeout(Some(Duration::from_millis(300)))?;
@@ -58,7 +58,7 @@ fn monitor(socket: &Path, commands: &[&str]) -> std::io::Result<String> {
     Ok(String::from_utf8_lossy(&said).into_owned())
 }
 
-/// What the guest of QEMU process `pid`, whose monitor is at `socket`, is doing. Its kernel is asked over the keyboard which
+/// The state of the guest of QEMU process `pid`, whose monitor is at `socket`. Its kernel is asked over the keyboard which
 /// tasks are blocked, and given an NMI, at which it tells on the console where the processor was and ends.
 pub fn of(pid: u32, socket: &Path) -> String {
     let (first, start) = (threads(pid), Instant::now());

@@ -10,7 +10,7 @@ use crate::{Outcome, bound_to_us, built, failed};
 /// Until all sockets are there, at most.
 const START: Duration = Duration::from_secs(30);
 
-/// How strict an adapter is, unless the environment variable [`STRICT`] says otherwise. What a stock driver is refused in a guest is
+/// How strict an adapter is, unless the environment variable [`STRICT`] says otherwise. A refusal to a stock driver in a guest is
 /// a mistake of the adapter's.
 #[derive(Clone, Copy, Debug, Default)]
 pub enum Strict {
@@ -39,7 +39,7 @@ impl Strict {
 /// See [`Strict`].
 const STRICT: &str = "IRONVERBS_GUEST_STRICT";
 
-/// What is served.
+/// The functions that are served, and how.
 #[derive(Clone, Debug, Default)]
 pub struct Plan {
     /// Function numbers: 0 is the PF.
@@ -110,7 +110,7 @@ impl Server {
         self.dir.join("node")
     }
 
-    /// What the process printed.
+    /// The output of the process.
     pub fn log(&self) -> String {
         std::fs::read_to_string(self.dir.join("log")).unwrap_or_default().trim().into()
     }

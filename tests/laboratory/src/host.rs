@@ -1,4 +1,4 @@
-//! What the model asks of the machine.
+//! The services that the model asks of the machine.
 
 use crate::{
     machine::{Fault, functions, machine},

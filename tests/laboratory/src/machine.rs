@@ -1,5 +1,5 @@
-//! A node in ordinary memory: one adapter, the programs that live on it, and the books they keep in common. What the node's
-//! file and the kernel are to programs (`ffi/node`) this is to tasks, in the same order of steps.
+//! A node in ordinary memory: one adapter, the programs that live on it, and the books they keep in common. It is to tasks
+//! what the node's file and the kernel are to programs (`ffi/node`), in the same order of steps.
 #![allow(unsafe_code)] // blocks of memory that the chip reaches by address; the machine outlives all who refer to it
 
 use crate::schedule::{Point, visit};
@@ -59,7 +59,7 @@ pub struct Place {
     fds: RefCell<Vec<(RawFd, OwnedFd)>>,
 }
 
-/// What a program tells its partner.
+/// The report of a program to its partner.
 #[derive(Clone)]
 pub struct Report {
     pub card: Card,
@@ -69,7 +69,7 @@ pub struct Report {
     pub sent: Option<usize>,
 }
 
-/// What the kernel says of descriptor `fd` of this process.
+/// The kernel's text about descriptor `fd` of this process.
 fn fdinfo(fd: RawFd) -> String {
     std::fs::read_to_string(format!("/proc/self/fdinfo/{fd}")).unwrap_or_default()
 }
@@ -99,7 +99,7 @@ fn left_open(given: &[(RawFd, OwnedFd)]) -> Vec<RawFd> {
     open
 }
 
-/// Who a block belongs to.
+/// The owner of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Owner {
     Function(u8),
@@ -111,7 +111,7 @@ pub struct Memory {
     pub mapped: Mapped,
     /// Blocks of ring memory by address.
     blocks: BTreeMap<u64, (Owner, u8, Layout)>,
-    /// What programs registered of their own memory: function, address, bytes, program.
+    /// The memory of their own that programs registered: function, address, bytes, program.
     registered: Vec<(u8, u64, usize, u16)>,
     /// The same of programs that are dead.
     gone: Vec<(u8, u64, usize)>,
@@ -137,7 +137,7 @@ pub struct Machine {
     /// The holder of the node's lock; 0 is none.
     pub lock: Cell<u16>,
     shared: [Cell<u64>; VFS as usize + 1],
-    /// What programs tell each other without the adapter.
+    /// The reports that programs give each other without the adapter.
     pub reports: RefCell<BTreeMap<(usize, u32, usize), Report>>,
 }
 
@@ -251,7 +251,7 @@ impl Machine {
     /// Drives the model as thread `thread` of `party`.
     pub fn drive<R>(&self, party: Party, thread: usize, f: impl FnOnce(&mut Runner, &mut LabHost) -> R) -> R {
         let place = self.place(party);
-        // Whoever is killed takes it along.
+        // A program that is killed takes the runner along.
         let mut runner = place.runners[thread].take().unwrap_or_default();
         let mut host = LabHost { party, steady: thread == 0 };
         let result = f(&mut runner, &mut host);
@@ -302,13 +302,13 @@ impl Machine {
         place.open.set(place.open.get() | 1 << fid);
     }
 
-    /// Takes it out again. What somebody who is stopped holds up is done when the program has ended.
+    /// Takes it out again. Work that a stopped program holds up is done when the program has ended.
     pub fn close(&self, party: Party, fid: u8) {
         let lock = self.lock(party);
         let _ = self.strike(party, 0, party.0, fid, &lock);
     }
 
-    /// The program ends by itself; its place comes free with its last step. What it could not close is left to those who clean up.
+    /// The program ends by itself; its place comes free with its last step. Functions that it could not close are left to those who clean up.
     pub fn leave(&self, party: Party) {
         let lock = self.lock(party);
         let place = self.place(party);
@@ -378,7 +378,7 @@ impl Machine {
                 let (_, reaped) = adapter.reap(host, Party(slot), opened)?;
                 Some(repaired | reaped)
             });
-            // What the dead's functions have to do is their users' from here on.
+            // The work that the dead's functions have to do is their users' from here on.
             let me = self.place(party);
             let cleans = me.cleans.replace(0);
             runner.run_waiting(adapter, host, now, locked.unwrap_or(FunctionSet::MAX));
@@ -480,7 +480,7 @@ impl Machine {
         memory.mapped.unmap(fid, at, len);
     }
 
-    /// What a copy says that found no memory at `at`.
+    /// The error of a copy that found no memory at `at`.
     pub fn abort(&self, rid: Rid, at: u64, or: Abort) -> Abort {
         let gone = &self.memory.borrow().gone;
         let within = |(fid, begin, len): &(u8, u64, usize)| {

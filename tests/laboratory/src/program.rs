@@ -1,4 +1,4 @@
-//! What a program does: it opens a function, connects to its partner, sends, writes, reads and adds, checks all that comes, and
+//! The work of a program: it opens a function, connects to its partner, sends, writes, reads and adds, checks all that comes, and
 //! closes; several times.
 
 use crate::{
@@ -288,7 +288,7 @@ struct Asked {
     check: Check,
 }
 
-/// What holds when a request is through.
+/// The condition that holds when a request is through.
 enum Check {
     Nothing,
     /// These bytes lie there.

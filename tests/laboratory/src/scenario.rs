@@ -31,7 +31,7 @@ const TURN: u64 = 100_000;
 const FIRST: [u8; 3] = [1, 2, 3];
 const SECOND: [u8; 2] = [4, 5];
 
-/// What came of a run.
+/// The outcome of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Outcome {
     /// Steps, and what stands for each of them in order.
@@ -225,7 +225,7 @@ impl Run {
         }
     }
 
-    /// Who goes on. `None`: all wait.
+    /// The program and its task that go on. `None`: all wait.
     fn choose(&self) -> Option<(usize, usize)> {
         let (mut busy, mut waiting) = (Vec::new(), Vec::new());
         let mut stalled = true;
@@ -267,7 +267,7 @@ impl Run {
         if let Some(at) = next {
             machine().now.set(at + (1 << 20));
         }
-        // Whoever is in a call, and shares nothing with the stopped, goes on without them or is found out.
+        // A program that is in a call, and shares nothing with the stopped, goes on without them or is found out.
         let awaits = |program: &Program| {
             let (call, _) = self.tasks.call(program.tasks[0]);
             call.is_empty() || program.stopped.is_some() || self.is_excused(program)
@@ -372,7 +372,7 @@ impl Run {
         Ok(())
     }
 
-    /// What everybody was at.
+    /// The state of every program and function.
     fn report(&self) -> String {
         let mut text = String::new();
         for program in &self.programs {

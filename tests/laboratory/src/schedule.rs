@@ -91,7 +91,7 @@ impl Random {
     }
 }
 
-/// What is known of a task while it runs and after.
+/// The facts known of a task while it runs and after.
 #[derive(Default)]
 struct Record {
     steps: u64,
@@ -246,7 +246,7 @@ impl Tasks {
         if let Some(mut coroutine) = self.tasks[task].coroutine.take() {
             if coroutine.started() {
                 // SAFETY: nothing borrows from the stack but what lies on it: tasks reach each other through the machine,
-                // by number. What is not dropped is lost, as a killed program's memory is.
+                // by number. A value that is not dropped is lost, as a killed program's memory is.
                 unsafe { coroutine.force_reset() };
                 self.stacks.push(coroutine.into_stack());
             }
@@ -271,7 +271,7 @@ impl Tasks {
         })
     }
 
-    /// What keeps it waiting is no fault: its call is counted anew.
+    /// The cause of its wait is no fault: its call is counted anew.
     pub fn excuse(&self, task: usize) {
         RUNNING.with(|running| running.records.borrow_mut()[task].in_call = 0);
     }

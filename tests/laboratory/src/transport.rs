@@ -1,4 +1,4 @@
-//! What the driver sees: one function of the machine's adapter, as `ffi/node/src/transport.rs` has it.
+//! The driver's view: one function of the machine's adapter, as `ffi/node/src/transport.rs` has it.
 #![allow(unsafe_code)] // the driver's buffers are the chip's host memory
 
 use crate::{

@@ -1,4 +1,4 @@
-//! What the tests share.
+//! The code that the tests share.
 
 use hwspec::wire::{NakCode, Syndrome};
 pub use hwspec::{

@@ -1,4 +1,4 @@
-//! What counter sets count.
+//! The events that counter sets count.
 
 use super::common::*;
 use devmodel::state::Counters;

@@ -188,7 +188,7 @@ fn parameters_are_those_of_the_port() {
     modify(&mut bed, 0, CongProtocol::RoceRp, 1 << rp::RPG_AI_RATE, given.bytes()).unwrap();
     let after = reaction(&mut bed, 1);
     assert_eq!((after.rpg_ai_rate(), after.rpg_time_reset()), (7, p.rpg_time_reset));
-    // What cannot be is refused whole.
+    // A command with a parameter that cannot be is refused whole.
     given.set().rpg_hai_rate(9).rpg_min_dec_fac(101);
     let select = 1 << rp::RPG_HAI_RATE | 1 << rp::RPG_MIN_DEC_FAC;
     assert!(modify(&mut bed, 0, CongProtocol::RoceRp, select, given.bytes()).is_err());

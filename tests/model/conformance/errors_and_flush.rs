@@ -1,4 +1,4 @@
-//! What becomes of work that is queued when a QP fails.
+//! The fate of work that is queued when a QP fails.
 
 use super::common::*;
 use hwspec::eqe::{CqErrorEvent, CqErrorSyndrome};

@@ -1,4 +1,4 @@
-//! What is seen before what.
+//! The order in which effects are seen.
 
 use super::common::*;
 

@@ -15,7 +15,7 @@ const PRESENT: u64 = 3;
 /// Where keys under test begin.
 const VA: u64 = 0x1234_5000;
 
-/// What the stock driver changes when it puts a cached key to use.
+/// The fields that the stock driver changes when it puts a cached key to use.
 fn everything() -> MkeyMask {
     rights() | MkeyMask::LEN | MkeyMask::PAGE_SIZE | MkeyMask::START_ADDR | MkeyMask::KEY | MkeyMask::FREE
 }
@@ -109,7 +109,7 @@ fn row_61_key_is_put_to_use_and_revoked() {
     assert!(s.write(VA + 2 * PAGE - 10, key).is_ok());
     let across = s.buffer.at + 2 * PAGE - 10;
     assert_eq!(s.bed.memory.get(across, 64), [0x5a; 64]);
-    // What it was put to use for already, it is not again.
+    // A key that is in use already is not put to use again.
     let wc = s.post(&enable);
     assert_eq!(wc.error, Some(CqeSyndrome::MwBindErr));
     assert_eq!(s.bed.qp_state(s.umr), QpState::Err);

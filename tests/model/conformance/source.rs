@@ -138,7 +138,7 @@ fn row_63_forged_answers_are_dropped() {
 fn assert_third_is_kept_out(mut bed: Bed, path: Path, watched: bool) {
     let (a, b) = bed.pair(path);
     let third = bed.qp(3);
-    // What the responder expects of the first.
+    // The path that the responder expects of the first.
     let forged = bed.path_to(b, Path { sq_psn: path.sq_psn, retry_count: 2, ..path });
     bed.ready(third, &forged);
     if !watched {

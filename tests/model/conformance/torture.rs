@@ -3,7 +3,7 @@
 use super::common::*;
 use devmodel::state::Counters;
 
-/// What a run is made of.
+/// The parameters of a run.
 #[derive(Clone, Copy, Debug)]
 struct Run {
     seed: u64,

@@ -22,7 +22,7 @@ struct Stage {
     from: Mr,
 }
 
-/// What a window is bound to.
+/// The part of a region that a window is bound to.
 #[derive(Clone, Copy)]
 struct Part {
     region: Mr,

@@ -31,7 +31,7 @@ const MOST_SHARE: u32 = 100;
 /// `mlx5_vport_state`: follow the link.
 pub const AUTO: u8 = 2;
 
-/// What the driver knows of a vport.
+/// The state of a vport that the driver knows.
 #[derive(Default)]
 struct Vport {
     mac: Mac,
@@ -49,7 +49,7 @@ struct Vport {
     share: u32,
 }
 
-/// What a vport may send, or get: its table with groups, and entries by group.
+/// The frames that a vport may send, or get: its table with groups, and entries by group.
 #[derive(Default)]
 struct Acl {
     counter: Option<u32>,
@@ -294,7 +294,7 @@ impl Pf {
 }
 
 impl Acl {
-    /// Ends the entries there are, then makes these, and the table if there is none; without any the table ends. What is dropped is
+    /// Ends the entries there are, then makes these, and the table if there is none; without any the table ends. Dropped frames are
     /// counted.
     fn set(
         &mut self,

@@ -1,4 +1,4 @@
-//! What the stock driver of a PF sends to set up the e-switch in legacy mode (mlx5/core/eswitch.c, esw/legacy.c, esw/acl/*_lgcy.c).
+//! The commands that the stock driver of a PF sends to set up the e-switch in legacy mode (mlx5/core/eswitch.c, esw/legacy.c, esw/acl/*_lgcy.c).
 
 use super::packets::*;
 use hwspec::{
@@ -139,7 +139,7 @@ pub struct Rule<'a> {
     pub action: u16,
     pub to: &'a [u16],
     pub counter: Option<u32>,
-    /// What of an entry that is there changes; 0 makes one.
+    /// The fields that change of an entry that is there; 0 makes one.
     pub changes: u8,
     /// Tags that are pushed, from the innermost: EtherType and what follows it.
     pub push: [(u16, u16); 2],

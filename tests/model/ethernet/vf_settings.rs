@@ -1,4 +1,4 @@
-//! What `ip link set PF vf N` does to frames, where the stock driver's commands say so.
+//! The effect of `ip link set PF vf N` on frames, where the stock driver's commands say so.
 
 use super::{
     legacy::{AUTO, Pf},
@@ -90,7 +90,7 @@ fn vlan_is_pushed_and_stripped_unknown_to_the_vfs() {
         bed.send_frame(&mut c, &sent, Send { vlan: Some(vlan), ..Send::default() });
         assert_eq!(bed.received(&mut b, 0).is_some(), arrives, "{vlan}");
     }
-    // What has a tag already is not let in.
+    // A frame that has a tag already is not let in.
     bed.send_frame(&mut a, &sent, Send { vlan: Some(7), ..Send::default() });
     assert!(bed.received(&mut b, 0).is_none());
     pf.vlan(&mut bed, 1, 0, 0);
@@ -249,7 +249,7 @@ fn frames_rate(bed: &mut Bed, from: &mut Nic, to: &mut Nic) -> f64 {
         bytes += came.iter().map(Vec::len).sum::<usize>();
         bed.advance(MS / 4);
     }
-    // What is under way is not for whoever measures next.
+    // Frames that are under way are not for whoever measures next.
     bed.advance(S);
     assert_eq!(bed.all_received(to).len(), under_way);
     bed.completions(from.send_cq);
@@ -286,7 +286,7 @@ fn rate_is_what_a_vf_may_send() {
         let found = requests_rate(&mut bed, two, &Wr::read(far.sge(), near));
         assert!(near_enough(found, limit), "what others read of it: {found} of {limit} Mb/s");
     }
-    // What the others send is not held up, nor by acknowledgements of the one that is.
+    // Data that the others send are not held up, nor by acknowledgements of the one that is.
     assert!(requests_rate(&mut bed, two, &Wr::write(far.sge(), near)) > 1000.0);
     assert!(requests_rate(&mut bed, one, &Wr::read(near.sge(), far)) > 1000.0);
     pf.rate(&mut bed, 1, 0, 0);

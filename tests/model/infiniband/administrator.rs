@@ -48,7 +48,7 @@ fn a_path_is_found_by_gid_and_by_lid() {
     lids.set().slid(2).dlid(3);
     let answer = a.query(&mut bed, Method::Get, SaAttribute::PathRecord, path::SLID | path::DLID, &lids);
     check(&PathRecord::read(&answer.data()));
-    // What the path need not be is as it was asked for.
+    // Fields that the path leaves open are as they were asked for.
     let mut wanted = paths(gid(2), gid(1));
     wanted.set().sl(3).service_id(0x0106).mtu_selector(Selector::Greater).mtu(3).traffic_class(9);
     let mask = mask | path::SL | path::SERVICE_ID | path::MTU_SELECTOR | path::MTU | path::TRAFFIC_CLASS;

@@ -1,4 +1,4 @@
-//! What the tests share: management datagrams and how they get there.
+//! The code that the tests share: management datagrams and how they get there.
 
 pub use hwspec::{
     cmd::{Opcode, vport::*},

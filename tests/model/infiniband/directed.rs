@@ -71,7 +71,7 @@ fn two_hops_away_are_the_functions() {
     assert!(ask(&mut bed, &[1, 3, 1], attribute::NODE_INFO, 0).is_none(), "a function is no switch");
 }
 
-/// What a packet from function 1 along `path` would bring back, for who only looks.
+/// The answer that a packet from function 1 along `path` would bring back, for who only looks.
 fn look(bed: &Bed, path: &[u8], method: Method, attribute: u16, modifier: u32) -> Option<Smp> {
     let mut h = header(MgmtClass::SubnDirected, 1, method, attribute, modifier);
     h.set().hop_count(path.len() as u8);
@@ -109,7 +109,7 @@ fn an_observer_gets_the_agents_answers_and_changes_nothing() {
     }
     let refused = look(&bed, &[], Method::Set, attribute::PORT_INFO, 1).expect("an answer");
     assert_eq!(refused.header().status(), status::DIRECTION | status::BAD_METHOD);
-    // Who protects its port from being read protects it from lookers, too.
+    // A key that protects a port from being read protects it from lookers, too.
     let own = look(&bed, &[], Method::Get, attribute::PORT_INFO, 1).expect("an answer");
     let mut info = PortInfo::read(&own.data());
     info.set().m_key(0x5ec2e7).m_key_protect_bits(2).port_state(0).port_physical_state(0);

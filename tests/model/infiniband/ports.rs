@@ -103,7 +103,7 @@ fn capabilities_and_registers_are_those_of_the_link() {
     assert_eq!(mad.data(), name[..], "one description, however asked for");
 }
 
-/// What software sets of the capability mask is seen by whoever asks; the rest can't be set.
+/// The bits that software sets of the capability mask are seen by whoever asks; the rest can't be set.
 #[test]
 fn the_driver_sets_the_capabilities_of_its_agents() {
     const COMMUNICATION_MANAGEMENT: u32 = 1 << 16;

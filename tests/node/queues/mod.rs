@@ -17,7 +17,7 @@ use std::{
 /// More than anything here takes.
 const SOON: Duration = Duration::from_secs(10);
 
-/// One end of a connection of any service, with a CQ for sends and one for receives. What refers comes first.
+/// One end of a connection of any service, with a CQ for sends and one for receives. Objects that refer to others come first.
 struct Side {
     qp: Arc<Qp>,
     sends: Arc<Cq>,

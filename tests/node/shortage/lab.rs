@@ -12,7 +12,7 @@ use std::{
     process::Command,
 };
 
-/// What is run.
+/// The program that is run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Program {
     /// `ironverbs node create`, where there is none.
@@ -42,7 +42,7 @@ pub struct Lab {
     ironverbs: PathBuf,
     /// How the program is launched on the node.
     words: Vec<String>,
-    /// What it says when nothing fails.
+    /// Its output when nothing fails.
     says: String,
 }
 
@@ -131,7 +131,7 @@ impl Lab {
         let outcome = self.run(Some(shortage));
         let gone = self.shim.all_gone();
         let judged = outcome.judge(Some(shortage)).and_then(|succeeded| match succeeded {
-            // What it sees is whole, or it is not launched.
+            // The state that it sees is whole, or it is not launched.
             true if outcome.failed_in_ironverbs()
                 && self.tells_what_it_sees()
                 && outcome.out != self.says =>
@@ -164,7 +164,7 @@ impl Lab {
         self.succeeds(&["run", "--vfs", "2"], &["true"]).map(drop)
     }
 
-    /// What a command says in which nothing fails.
+    /// The output of a command in which nothing fails.
     fn succeeds(&self, words: &[&str], program: &[&str]) -> Result<String, String> {
         let mut command = self.command(words);
         if !program.is_empty() {

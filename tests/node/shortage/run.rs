@@ -16,10 +16,10 @@ pub const LIMIT: Duration = Duration::from_secs(20);
 /// Bytes of the file in which calls are counted: see `tests/programs/shortage.c`.
 const COUNTS: usize = 512;
 
-/// What a Rust program that panicked ends with.
+/// The exit status of a Rust program that panicked.
 const PANIC: i32 = 101;
 
-/// What `ironverbs run` ends with when it cannot launch the program.
+/// The exit status of `ironverbs run` when it cannot launch the program.
 const LAUNCHER: i32 = 125;
 
 /// A kind of calls, and why they fail.
@@ -92,13 +92,13 @@ impl fmt::Display for Shortage {
     }
 }
 
-/// What became of a run.
+/// The outcome of a run.
 pub struct Outcome {
     /// `None`: it did not end in time.
     pub status: Option<ExitStatus>,
-    /// What it said, on stdout and on stderr.
+    /// Its output, on stdout and on stderr.
     pub said: String,
-    /// What of that is on stdout.
+    /// The part of that on stdout.
     pub out: String,
     /// The call that failed, if it came to that.
     pub failed: String,
@@ -120,7 +120,7 @@ impl Outcome {
             () if status.signal().is_some() || code == PANIC || said.contains("panicked") => {
                 wrong(status.to_string())
             }
-            // What our own programs end with when what may never happen did.
+            // The status that our own programs end with when what may never happen did.
             () if code == 3 => wrong("a broken promise".into()),
             () if code != 0 && said.trim().is_empty() => wrong(format!("{status} without a word")),
             () if code != 0
@@ -133,7 +133,7 @@ impl Outcome {
     }
 }
 
-/// What lets calls fail, and where they are counted.
+/// The library that lets calls fail, and where they are counted.
 pub struct Shim {
     library: PathBuf,
     counts: PathBuf,
@@ -265,7 +265,7 @@ impl Running<'_> {
                 None => sleep(Duration::from_millis(1)),
             }
         };
-        // Whoever has their ends open still is found later.
+        // A process that has their ends open still is found later.
         let texts = status.map(|_| self.texts.map(|text| text.join().expect("reader")));
         let [out, errors] = texts.unwrap_or_default();
         Outcome { status, said: format!("{out}{errors}"), out, failed: self.shim.failed() }

@@ -22,7 +22,7 @@ fn image(cluster: &Cluster) -> bool {
     true
 }
 
-/// What a pod sees of verbs devices.
+/// The verbs devices that a pod sees.
 fn devices(cluster: &Cluster, pod: &str) -> Vec<String> {
     let names = cluster.exec(pod, &["ls", "/sys/class/infiniband"]);
     names.lines().map(String::from).collect()

@@ -17,8 +17,8 @@ pub fn pods_read_each_other(cluster: &Cluster, resource: &str) {
         cluster.apply(&pods);
     };
     begin();
-    // What is allocatable is not what it was a moment ago, where a plugin comes and goes. Whoever asks for pods in other ways has them made
-    // anew when a kubelet refuses them.
+    // The count of allocatable resources is not that of a moment ago, where a plugin comes and goes. A user who asks for pods in other ways has
+    // them made anew when a kubelet refuses them.
     cluster.until("pods to run", 120, || {
         let phases = cluster.get(&["pod", "one", "two"], "{.items[*].status.phase}");
         match phases.as_str() {

@@ -70,7 +70,7 @@ impl Cluster {
             ("spiderpool-init", "/usr/bin/spiderpool-init"),
         ];
         self.image(&image("controller"), &controller, &["spiderpool-controller"]);
-        // What is installed by itself is not wanted of the chart.
+        // Programs that are installed by themselves are not wanted of the chart.
         self.helm(
             "spiderpool",
             "kube-system",

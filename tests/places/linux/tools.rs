@@ -1,4 +1,4 @@
-//! What tools of Linux that ask about a card say of a PF and its VFs: pciutils, devlink, ethtool, iproute2's rdma, infiniband-diags.
+//! The output of Linux tools that ask about a card, for a PF and its VFs: pciutils, devlink, ethtool, iproute2's rdma, infiniband-diags.
 
 use ironverbs_tests::linux::{CHECKS, COMPLAINTS, Place, VFS, complaints, part};
 

@@ -1,4 +1,4 @@
-//! What `ip link set PF vf N` does to frames, on the kernel's own driver of the PF: each setting is made, and frames and RDMA between
+//! The effect of `ip link set PF vf N` on frames, on the kernel's own driver of the PF: each setting is made, and frames and RDMA between
 //! VFs in namespaces, or to and from the wire, go or do not go.
 
 use ironverbs_tests::linux::{CHECKS, COMPLAINTS, Place, VFS, complaints};
@@ -11,7 +11,7 @@ use std::{
 };
 use testkit::Stop;
 
-/// Sends frames in a guest and looks for them. What `arrives`, `lost` and `rate` do is said there; the VF of namespace nN is nN here.
+/// Sends frames in a guest and looks for them. The script says what `arrives`, `lost` and `rate` do; the VF of namespace nN is nN here.
 const FRAMES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/places/linux/frames.py");
 
 /// More shell functions. `path N M` has RDMA programs of two namespaces find each other by other ways than the VFs under test: a
@@ -51,7 +51,7 @@ has_carrier() { ip -n n$1 link show up | grep -q "$(eval echo \$D$1): .*LOWER_UP
 has_no_carrier() { ! has_carrier $1; }
 "#;
 
-/// Runs `script` where a PF is up and has `vfs` VFs, which `vf` gives namespaces of their own. What it printed; the kernel has nothing to
+/// Runs `script` where a PF is up and has `vfs` VFs, which `vf` gives namespaces of their own. Returns its output; the kernel has nothing to
 /// complain of.
 fn settings(place: &Place, vfs: u8, script: &str) -> String {
     let said = place.script(
@@ -157,7 +157,7 @@ fn a_vlan_separates_vfs_and_a_state_takes_their_link_away() {
     );
 }
 
-/// What is at the other side of a node's uplink: frames that come wrapped go back as they were, others go back in a wrapping.
+/// The other side of a node's uplink: frames that come wrapped go back as they were, others go back in a wrapping.
 fn echo(wire: &UnixDatagram, node: &Path, over: &AtomicBool) {
     const WRAPPED: [u8; 2] = [0x88, 0xb6];
     let mut frame = [0; 65_536];

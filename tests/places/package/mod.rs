@@ -23,7 +23,7 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// What a program prints, which has to succeed.
+/// The output of a program, which has to succeed.
 fn said(command: &mut Command) -> String {
     let Output { status, stdout, stderr } = command.output().unwrap_or_else(|e| panic!("{command:?}: {e}"));
     assert!(status.success(), "{command:?}: {status}: {}{}", text(&stdout), text(&stderr));

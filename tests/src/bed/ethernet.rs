@@ -78,7 +78,7 @@ pub struct Nic {
     pi: u16,
 }
 
-/// What is done to a frame that is sent.
+/// The options of a frame that is sent.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Send {
     /// Bytes of headers that go inline into the WQE.

@@ -38,7 +38,7 @@ pub const GID_LINK_LOCAL: u8 = 0;
 /// GID index of the IPv4-mapped GID.
 pub const GID_IPV4: u8 = 1;
 
-/// What the bed keeps of a function that is up.
+/// The state that the bed keeps of a function that is up.
 #[derive(Clone, Debug, Default)]
 pub struct FunctionState {
     pub(super) command: CommandMemory,
@@ -103,7 +103,7 @@ impl Bed {
         }
     }
 
-    /// What the bed keeps of a function that is up.
+    /// The state that the bed keeps of a function that is up.
     pub fn state(&self, fid: u8) -> &FunctionState {
         self.functions.get(&fid).unwrap_or_else(|| panic!("function {fid} is up"))
     }

@@ -97,7 +97,7 @@ impl Memory {
         self.blocks.remove(&at);
     }
 
-    /// Whose eyes the runner looks through from now on.
+    /// Sets the party through whose eyes the runner looks from now on.
     pub fn set_party(&mut self, party: Party) {
         self.party = party;
     }

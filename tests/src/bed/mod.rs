@@ -62,7 +62,7 @@ const ROUNDS: usize = 200_000;
 pub struct Bed {
     /// The chip.
     pub adapter: Adapter,
-    /// Who drives it.
+    /// The runner that drives it.
     pub runner: Runner,
     /// The machine around it.
     pub memory: Memory,

@@ -132,7 +132,7 @@ pub(super) struct SrqRing {
     pub record: u64,
 }
 
-/// What the owner of the queues keeps.
+/// The rings that the owner of the queues keeps.
 #[derive(Clone, Default)]
 pub(super) struct Queues {
     pub cqs: BTreeMap<Cq, Ring>,
@@ -196,7 +196,7 @@ impl Bed {
         out.counter_set_id()
     }
 
-    /// What a counter set has counted; it begins anew if `clear`.
+    /// The counts of a counter set; it begins anew if `clear`.
     pub fn query_counters(&mut self, fid: u8, set: u8, clear: bool) -> QueryQCounterOut {
         let mut input = QueryQCounterIn::zeroed();
         input.set().counter_set_id(set).clear(clear);

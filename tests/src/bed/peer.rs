@@ -124,7 +124,7 @@ impl Peer {
         self.frame_in(pkt, &self.envelope())
     }
 
-    /// What the peer's packets begin with.
+    /// The headers that the peer's packets begin with.
     pub fn envelope(&self) -> Envelope {
         let addresses = IpPair::V4 { src: ADDRESS, dst: [127, 0, 0, self.qp.fid + 1] };
         Envelope::new(MAC, identity::mac(0, self.qp.fid), addresses)

@@ -9,7 +9,7 @@ use hwspec::{
     layout::Layout,
 };
 
-/// What a CQE says.
+/// The content of a CQE.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Wc {
     /// Kind.

@@ -29,7 +29,7 @@ impl Mr {
     }
 }
 
-/// What a send work request does.
+/// The operation of a send work request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum Op {
@@ -68,7 +68,7 @@ pub enum Op {
 /// A send work request.
 #[derive(Clone, Debug)]
 pub struct Wr {
-    /// What it does.
+    /// Its operation.
     pub op: Op,
     /// Local memory.
     pub sges: Vec<Sge>,

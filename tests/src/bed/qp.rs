@@ -29,7 +29,7 @@ pub struct Qp {
     pub recv_cq: Cq,
 }
 
-/// What a QP is created with.
+/// The parameters that a QP is created with.
 #[derive(Clone, Copy, Debug)]
 pub struct QpSpec {
     /// Service.

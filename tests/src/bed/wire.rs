@@ -10,7 +10,7 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-/// What happens to a frame.
+/// A fault that happens to a frame.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Fault {
     /// It is lost.
@@ -134,7 +134,7 @@ pub struct Captured {
     pub at: u64,
     /// The function that sent it.
     pub from: u8,
-    /// What the plan did to it.
+    /// The fault that the plan gave it.
     pub fault: Option<Fault>,
     /// Ethernet to ICRC.
     pub bytes: Vec<u8>,

@@ -91,7 +91,7 @@ fn flow(end: &End, peer: &Card) -> Result<WcStatus, Box<dyn Error>> {
     }
 }
 
-/// Request `number`: of every kind and many sizes in turn. What a SEND carries is one word, repeated.
+/// Request `number`: of every kind and many sizes in turn. A SEND carries one word, repeated.
 fn post(end: &End, peer: &Card, number: u64) -> Result<(), Box<dyn Error>> {
     let slot = number % DEPTH;
     let at = slot as usize * 4096;

@@ -6,7 +6,7 @@ use std::process::Command;
 /// UCX's names for its transports that are made of verbs alone; RC connects with the help of UD.
 pub const TRANSPORTS: [&str; 2] = ["rc_v", "ud_v"];
 
-/// What makes ucx_perftest talk to its peer by itself: built with MPI, as in Debian 13, it expects to be started by that.
+/// The options that make ucx_perftest talk to its peer by itself: built with MPI, as in Debian 13, it expects to be started by that.
 fn without_mpi() -> &'static [&'static str] {
     let help = Command::new("ucx_perftest").arg("-h").output().map(|out| out.stdout).unwrap_or_default();
     let knows = String::from_utf8_lossy(&help).lines().any(|line| line.trim_start().starts_with("-P <0|1>"));
@@ -48,7 +48,7 @@ pub fn ranks(node: &Node, transport: &str, ports: &[&str], what: &str) -> String
     node.run(&words.iter().map(String::as_str).collect::<Vec<_>>())
 }
 
-/// What fi_pingpong sends.
+/// The message sizes that fi_pingpong sends.
 pub const SIZES: [&str; 6] = ["64", "256", "1k", "4k", "64k", "1m"];
 
 /// fi_pingpong with its data checked; `more` says which side it is.

@@ -11,11 +11,11 @@ use std::{
 
 static PORTS: AtomicU16 = AtomicU16::new(0);
 
-/// What both sides printed.
+/// The output of both sides.
 pub struct Pair {
-    /// What the server printed.
+    /// The server's output.
     pub server: String,
-    /// What the client printed.
+    /// The client's output.
     pub client: String,
 }
 

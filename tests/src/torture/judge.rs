@@ -1,10 +1,10 @@
-//! What may happen to a message, by its service and the faults of the wire.
+//! The fates that a message may meet, by its service and the faults of the wire.
 
 use super::plan::{Plan, Request};
 use devmodel::wire::Faults;
 use driver::{Completion, Service, WcFlags, WcOpcode};
 
-/// What a wire may do to messages.
+/// The faults that a wire may inflict on messages.
 #[derive(Clone, Copy, Debug)]
 pub struct Rules {
     /// An unreliable message may come as often: 2 where frames are doubled.
@@ -29,7 +29,7 @@ impl Rules {
     }
 }
 
-/// What arrived on one lane so far.
+/// The messages that arrived on one lane so far.
 pub struct Arrivals {
     plan: Plan,
     rules: Rules,

@@ -9,7 +9,7 @@ use crate::end::Words;
 use driver::{Completion, Qp, SendOp, WcOpcode, WcStatus};
 use std::sync::Arc;
 
-/// What a lane sent so far, as its peer must know to count what arrived.
+/// The requests that a lane sent so far, as its peer must know to count what arrived.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sent {
     /// Requests posted.
@@ -18,15 +18,15 @@ pub struct Sent {
     pub receives: u64,
     /// Of those, the ones that are known to be done.
     pub received: u64,
-    /// What it added to the peer's sum, and what of that is known to be done.
+    /// The amount that it added to the peer's sum, and the part of that known to be done.
     pub added: [u64; 2],
 }
 
 /// A queue pair, and its peer.
 pub struct Lane {
-    /// What sends.
+    /// The queue pair that sends.
     pub qp: Arc<Qp>,
-    /// What receives, where that is another: XRC's target.
+    /// The queue pair that receives, where that is another: XRC's target.
     pub target: Option<Arc<Qp>>,
     index: usize,
     plan: Plan,
@@ -37,7 +37,7 @@ pub struct Lane {
     done: u64,
     /// The connection ended.
     broken: bool,
-    /// What the answers to atomics must be, by buffer.
+    /// The values that the answers to atomics must be, by buffer.
     expected: [Option<u64>; SLOTS as usize],
     /// FetchAdds to the lane's word, and CmpSwaps, posted so far.
     atomics: [u64; 2],
@@ -70,7 +70,7 @@ impl Lane {
         }
     }
 
-    /// What was sent.
+    /// The requests that were sent.
     pub fn sent(&self) -> Sent {
         self.sent
     }
@@ -226,7 +226,7 @@ impl Lane {
     ) -> Result<(), String> {
         let mut passed = Vec::new();
         let n = self.arrivals.take(wc, words.word(inbox), &mut passed).map_err(|what| self.wrong(what))?;
-        // What a reliable peer wrote before it is there as well.
+        // Data that a reliable peer wrote before it are there as well.
         for n in passed.into_iter().chain([n]) {
             let request = self.peer.request(n);
             let right = match request.kind {
@@ -267,7 +267,7 @@ impl Lane {
 /// The number of the pattern that READs read.
 pub const READABLE: u64 = 0xffff_ffff;
 
-/// What a FetchAdd adds to the sum of all lanes; `None`: it counts in the lane's own word.
+/// The amount that a FetchAdd adds to the sum of all lanes; `None`: it counts in the lane's own word.
 fn added(request: &Request) -> Option<u64> {
     (request.draw % 2 == 0).then_some(request.draw >> 48)
 }

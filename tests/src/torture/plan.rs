@@ -1,4 +1,4 @@
-//! What is sent, drawn from a seed: both sides know every request of the other and every byte of it.
+//! The requests that are sent, drawn from a seed: both sides know every request of the other and every byte of it.
 
 use crate::end::Words;
 use driver::Service;
@@ -50,7 +50,7 @@ impl Kind {
 /// A request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Request {
-    /// What it does.
+    /// The operation that it does.
     pub kind: Kind,
     /// Bytes that it moves; 8 for atomics.
     pub len: usize,
@@ -296,7 +296,7 @@ mod tests {
             missed += usize::from(plan.check_written(&words, 0, n, len, false).is_ok());
             words.set_word(at, words.word(at) ^ one);
         }
-        // What was written may be being written over: a number may become that of another request of the buffer, and
+        // Data that were written may be being written over: a number may become that of another request of the buffer, and
         // a byte that of a request which ended there.
         println!("{missed} of {} damaged bits of {len} bytes written are not seen", 8 * len);
         assert!(missed < 8 * len / 50, "{missed}");

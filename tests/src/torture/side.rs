@@ -19,7 +19,7 @@ const QKEY: u32 = 0x1111_1111;
 /// Some 8 times 34 ms: longer than a busy machine keeps a program that holds a lock from running (180 ms were seen).
 const PATIENCE: Patience = Patience { timeout: 13, retry_cnt: 7 };
 
-/// What a side must know of the other.
+/// The values that a side must know of the other.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Peer {
     gid: [u8; 16],
@@ -56,7 +56,7 @@ impl FromStr for Peer {
     }
 }
 
-/// What a side sent on all lanes.
+/// The requests that a side sent on all lanes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sums(Vec<Sent>);
 
@@ -80,7 +80,7 @@ impl FromStr for Sums {
     }
 }
 
-/// One side. What refers comes before what is referred to, so that it is dropped first.
+/// One side. Objects that refer to others come before those, so that they are dropped first.
 pub struct Side {
     lanes: Vec<Lane>,
     /// Lanes by the numbers of what sends and of what receives.
@@ -98,7 +98,7 @@ pub struct Side {
     /// Unreliable requests that may be posted. Nothing holds their senders back, so they keep step with what completes on
     /// the others and with what arrives.
     credit: usize,
-    /// What this side lets read, and what it reads.
+    /// The data that this side lets read, and those that it reads.
     readable: [Plan; 2],
 }
 
@@ -162,7 +162,7 @@ impl Side {
         })
     }
 
-    /// What the other side must know.
+    /// The values that the other side must know.
     pub fn card(&self) -> Done<Peer> {
         let receiving = |lane: &Lane| lane.target.as_ref().unwrap_or(&lane.qp).qpn();
         let qpns = [
@@ -198,7 +198,7 @@ impl Side {
         Ok(())
     }
 
-    /// What this side sent.
+    /// The requests that this side sent.
     pub fn sums(&self) -> Sums {
         Sums(self.lanes.iter().map(Lane::sent).collect())
     }
@@ -250,7 +250,7 @@ impl Side {
         }
     }
 
-    /// What was done, in a line: requests posted and messages received on the lanes of each kind, connections that ended.
+    /// A summary in a line: requests posted and messages received on the lanes of each kind, connections that ended.
     pub fn summary(&self) -> String {
         let mut kinds: Vec<(Way, u64, u64)> = Vec::new();
         for (way, lane) in LANES.into_iter().zip(&self.lanes) {
@@ -305,7 +305,7 @@ impl Side {
         let Self { lanes, words, layout, rules, peer, .. } = &mut *self;
         let lane = &mut lanes[index];
         if wc.status != WcStatus::Success {
-            // What a connection that ended has left of receives; others are still there for those that share them.
+            // The receives that a connection that ended has left; others are still there for those that share them.
             if !(rules.wears_out && wc.status == WcStatus::WrFlushErr) {
                 return Err(format!("lane {index}, {:?}: a receive failed: {wc:?}", LANES[index]).into());
             }

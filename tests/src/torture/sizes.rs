@@ -1,4 +1,4 @@
-//! What lies where in the memory of a side; it is the same on both.
+//! The layout of the memory of a side; it is the same on both.
 
 use super::plan::{DATAGRAM, LARGEST, Request, SLOTS};
 use driver::Service;
@@ -10,7 +10,7 @@ pub const GRH: usize = 40;
 /// Bytes of a buffer for a datagram behind its GRH.
 pub const DATAGRAM_ROOM: usize = GRH + DATAGRAM;
 
-/// What a lane is.
+/// The kind of a lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
     /// A service with receives of each queue pair's own.
@@ -73,7 +73,7 @@ pub struct Layout {
     pub start: usize,
     /// Words of each lane that atomics work on, two of each, and one that those of all lanes add to.
     pub words: usize,
-    /// What READs read: [`LARGEST`] bytes that never change.
+    /// The source of READs: [`LARGEST`] bytes that never change.
     pub readable: usize,
     /// For each lane, where what it sends or reads lies: [`SLOTS`] buffers.
     pub sources: usize,

@@ -1,8 +1,8 @@
 //! The fault laboratory: a plan says what befalls which frame, and a timeline what came of it. In virtual time it is part of the timed
 //! runner, in this machine's time a [`TrialWire`] that frames are diverted to.
 //!
-//! A plan is a file of `[[fault]]`s, see [`Fault`]. What a fault does not name may be anything; each befalls the frames that are as it says, from
-//! the `nth` of them on and so many `times`.
+//! A plan is a file of `[[fault]]`s, see [`Fault`]. A field that a fault does not name may be anything; each fault befalls the frames that are as
+//! it says, from the `nth` of them on and so many `times`.
 
 use crate::LinkLayer;
 use hwspec::wire::lrh::VCRC_SIZE;
@@ -29,7 +29,7 @@ pub(crate) fn damage(link_layer: LinkLayer, frame: &mut [u8]) {
     }
 }
 
-/// What came of a plan.
+/// The outcome of a plan.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Found {
     /// How many frames each fault befell, in the order of the plan.

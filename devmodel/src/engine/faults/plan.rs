@@ -5,7 +5,7 @@ use hwspec::wire::BthOpcode;
 use serde::Deserialize;
 use std::fmt;
 
-/// What befalls a frame, or begins with it.
+/// The effect that befalls a frame, or begins with it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Deed {
@@ -55,7 +55,7 @@ impl fmt::Display for Deed {
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Fault {
-    /// What it does.
+    /// Its effect.
     #[serde(rename = "do")]
     pub deed: Deed,
     /// The function that sends.

@@ -1,4 +1,4 @@
-//! What comes of faults in perftest's patterns.
+//! The effects of faults in perftest's patterns.
 
 use super::*;
 use crate::{
@@ -41,7 +41,7 @@ fn a_lost_packet_is_asked_for_within_a_microsecond_and_comes_again() {
     let (nak, syndrome) = followed.nak.unwrap();
     assert_eq!(syndrome, Syndrome::Nak(NakCode::PsnSequence));
     assert!(after(nak) < 1.0, "{}", after(nak));
-    // What the card has made already goes out before it.
+    // Packets that the card has made already go out before it.
     assert!((1.0..20.0).contains(&after(followed.again.unwrap())), "{}", after(followed.again.unwrap()));
     assert!(followed.covered.unwrap() > followed.again.unwrap());
 }

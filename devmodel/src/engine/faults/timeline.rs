@@ -1,4 +1,4 @@
-//! What happened on the wire, and what followed from each fault.
+//! The frames on the wire, and the consequences of each fault.
 
 use super::super::sched::Ps;
 use hwspec::wire::{BthOpcode, Syndrome};
@@ -21,7 +21,7 @@ pub struct FrameLine {
     pub qp: u32,
     /// Its packet sequence number.
     pub psn: u32,
-    /// What an acknowledgement says.
+    /// The syndrome of an acknowledgement.
     pub syndrome: Option<Syndrome>,
     /// Bytes of payload.
     pub bytes: u32,
@@ -29,7 +29,7 @@ pub struct FrameLine {
     pub faults: Vec<usize>,
 }
 
-/// What followed when a fault befell a frame, or from a NAK that none of these explains.
+/// The consequences of a fault that befell a frame, or of a NAK that no such fault explains.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Followed {
     /// The frame, by its place among the frames.
@@ -57,8 +57,8 @@ fn ahead(a: u32, b: u32) -> i32 {
 }
 
 impl Timeline {
-    /// What followed from each fault and each NAK, in the order of their frames. Of faults of answers, and of NAKs, that is what the requester
-    /// sent again.
+    /// The consequences of each fault and each NAK, in the order of their frames. Of faults of answers, and of NAKs, they are the packets that
+    /// the requester sent again.
     pub fn followed(&self) -> Vec<Followed> {
         let (mut all, mut explained) = (Vec::new(), HashSet::new());
         for (number, frame) in self.frames.iter().enumerate() {

@@ -13,7 +13,7 @@ const MOST_FRAMES: usize = 1 << 22;
 /// An end of a frame's way: a function; none is outside the adapter, or several.
 pub(super) type Port = Option<u8>;
 
-/// What befalls a frame: the numbers of the faults, and what they do together.
+/// The fate of a frame: the numbers of the faults, and what they do together.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Fate {
     pub faults: Vec<usize>,
@@ -147,7 +147,7 @@ impl<T> Trial<T> {
         due.into_iter().map(|(.., what)| what).collect()
     }
 
-    /// What befalls a frame that `from` sends to `to` at `now`.
+    /// The fate of a frame that `from` sends to `to` at `now`.
     fn fate(&mut self, now: Ps, from: Port, to: Port, headers: &Headers<'_>) -> Fate {
         let bth = headers.bth();
         let (opcode, qp, psn) = (bth.opcode(), bth.dest_qp().0, bth.psn().get());

@@ -34,12 +34,12 @@ pub struct Pfc {
     pub resume: u64,
 }
 
-/// What switches are like.
+/// The settings of switches.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Settings {
     /// Bytes of a switch's buffer.
     pub buffer: u64,
-    /// What a switch takes to look at a packet, in picoseconds.
+    /// The time that a switch takes to look at a packet, in picoseconds.
     pub latency: Ps,
     /// A switch has a packet whole before it sends it on.
     pub store_and_forward: bool,
@@ -84,7 +84,7 @@ pub(crate) enum Move<T> {
     Arrived(usize, Packet<T>),
     /// A port has sent a packet.
     Sent(usize, usize),
-    /// Whoever a port sends to pauses it, or lets it go on.
+    /// The peer of a port pauses it, or lets it go on.
     Pause(usize, usize, bool),
 }
 
@@ -101,7 +101,7 @@ pub struct Pause {
     pub on: bool,
 }
 
-/// What a port has done.
+/// The load of a port.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PortLoad {
     /// Bytes that wait.
@@ -128,7 +128,7 @@ struct Port<T> {
     loss: f64,
     queue: VecDeque<Packet<T>>,
     urgent: VecDeque<Packet<T>>,
-    /// What is on its way out: its bytes, and where it came in.
+    /// The packet on its way out: its bytes, and where it came in.
     sending: Option<(u64, usize)>,
     /// Since when it is paused.
     paused: Option<Ps>,
@@ -219,7 +219,7 @@ impl<T> Fabric<T> {
         Self { nodes, hosts, settings, dice: Dice::new(seed), pauses: Vec::new(), released: Vec::new() }
     }
 
-    /// What the ports of all nodes have done.
+    /// The loads of the ports of all nodes.
     pub(crate) fn loads(&self) -> impl Iterator<Item = (usize, usize, PortLoad)> + '_ {
         let of = |(number, node): (usize, &'_ Node<T>)| {
             node.ports
@@ -417,7 +417,7 @@ mod tests {
         Settings { buffer: 1 << 20, latency: 0, store_and_forward: true, ecn: None, pfc: None };
     /// With what is around it 1000.
     const BYTES: u64 = 976;
-    /// What a packet takes at 100 Gb/s.
+    /// The time that a packet takes at 100 Gb/s.
     const TIME: Ps = 80_000;
 
     /// Packets that leave hosts at times; says when which are there, and whether they are marked.

@@ -1,4 +1,4 @@
-//! What joins the cards of many hosts: links and switches that queue, mark, pause and drop.
+//! The network that joins the cards of many hosts: links and switches that queue, mark, pause and drop.
 //!
 //! [`Topology`] says who is joined to whom; it can be read from the files of HPCC's simulator. [`Fabric`] moves packets through it in
 //! virtual time and knows nothing of what is in them.

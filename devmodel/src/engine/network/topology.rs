@@ -1,4 +1,4 @@
-//! Who is joined to whom.
+//! The nodes of a network, and the links that join them.
 
 use crate::engine::{
     sched::Ps,
@@ -14,7 +14,7 @@ pub struct Link {
     pub ends: [usize; 2],
     /// Its rate.
     pub gbps: Rate,
-    /// What a bit takes from end to end, in picoseconds.
+    /// The time that a bit takes from end to end, in picoseconds.
     pub delay: Ps,
     /// The share of frames that get lost, 0 to 1.
     pub loss: f64,
@@ -181,8 +181,8 @@ impl Topology {
         (0..self.links.len()).filter(move |link| self.links[*link].ends.contains(&node))
     }
 
-    /// What `bytes` take from one host to another and their acknowledgement back if nobody else is on the way, and switches take `latency`: in
-    /// picoseconds, 0 if there is no way.
+    /// The time that `bytes` take from one host to another and their acknowledgement back if nobody else is on the way, and switches take
+    /// `latency`: in picoseconds, 0 if there is no way.
     pub(crate) fn alone(&self, from: usize, to: usize, bytes: u64, latency: Ps) -> Ps {
         let distance = self.distances(to);
         let (mut at, mut delay, mut slowest) = (from, 0, f64::MAX);

@@ -36,7 +36,7 @@ pub fn permutation(hosts: &[usize], bytes: u64, seed: u64) -> Vec<Flow> {
 }
 
 /// Reads a flow file of HPCC's simulator: how many flows; and of each the two hosts, its priority, its port, its bytes, and when it begins
-/// in seconds. What follows is a remark. `file` is its name, for errors.
+/// in seconds. Text that follows is a remark. `file` is its name, for errors.
 ///
 /// # Errors
 ///

@@ -58,15 +58,15 @@ impl Flow {
 /// Hosts, switches and flows.
 #[derive(Clone, Debug)]
 pub struct Scenario {
-    /// What cards, slots and programs cost. The port's rate is that of the hosts' links.
+    /// The costs of cards, slots and programs. The port's rate is that of the hosts' links.
     pub profile: Profile,
-    /// Who is joined to whom.
+    /// The nodes, and the links that join them.
     pub topology: Topology,
-    /// What switches are like.
+    /// The settings of switches.
     pub switches: Settings,
     /// How senders react to congestion.
     pub dcqcn: Dcqcn,
-    /// What is moved.
+    /// The flows that are moved.
     pub flows: Vec<Flow>,
     /// Bytes of a packet's payload at most.
     pub mtu: u16,

@@ -1,4 +1,4 @@
-//! What came of a scenario, and its outputs in the form of HPCC's simulator.
+//! The outcome of a scenario, and its outputs in the form of HPCC's simulator.
 
 use super::Flow;
 use crate::engine::{
@@ -7,7 +7,7 @@ use crate::engine::{
 };
 use std::fmt::Write as _;
 
-/// What came of a flow.
+/// The outcome of a flow.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct FlowOutcome {
     /// It.
@@ -16,8 +16,8 @@ pub struct FlowOutcome {
     pub end: Option<Ps>,
     /// It failed: its queue pair is in error.
     pub failed: bool,
-    /// What it would have taken on links that nobody else used, in picoseconds: there and back, and its bytes with their headers at the
-    /// slowest link.
+    /// The time that it would have taken on links that nobody else used, in picoseconds: there and back, and its bytes with their headers
+    /// at the slowest link.
     pub alone: Ps,
 }
 
@@ -39,7 +39,7 @@ pub struct Sample {
     pub came: Vec<u64>,
 }
 
-/// What came of a scenario.
+/// The outcome of a scenario.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Outcome {
     /// Its flows, in their order.
@@ -48,7 +48,7 @@ pub struct Outcome {
     pub switches: Vec<bool>,
     /// The nodes that are hosts.
     pub hosts: Vec<usize>,
-    /// What each port did: node, port, and what.
+    /// The load of each port: node, port, and load.
     pub ports: Vec<(usize, usize, PortLoad)>,
     /// Pauses, and their ends.
     pub pauses: Vec<Pause>,

@@ -22,7 +22,7 @@ const UNDER_WAY: u64 = Scenario::UNDER_WAY;
 /// ECT(0): switches may mark packets.
 const MAY_BE_MARKED: u8 = 2;
 
-/// What is to happen.
+/// An event that is to happen.
 enum Next {
     /// A flow's program begins, or goes on.
     Post(usize),

@@ -1,4 +1,4 @@
-//! What came of scenarios, against what links and switches allow.
+//! The outcomes of scenarios, against what links and switches allow.
 
 use super::*;
 use crate::engine::{network::Link, timing::Rate};
@@ -64,7 +64,7 @@ fn a_card_makes_no_more_packets_while_its_port_is_paused_however_often_that_was(
     let outcome = scenario.run().unwrap();
     let hosts = outcome.ports.iter().filter(|(node, ..)| *node < 8);
     let most = hosts.map(|(.., load)| load.most).max().unwrap();
-    // What its port has to do for 2 us, and a turn of 16 packets.
+    // Bytes that keep its port busy for 2 us, and a turn of 16 packets.
     assert!(
         outcome.pauses.len() > 500 && most < 25_000 + 17 * 4200,
         "{most} bytes, {} pauses",

@@ -17,7 +17,7 @@ use crate::{Config, host::Iova};
 use hwspec::{cqe::CqeOpcode, wqe::WqeOpcode};
 use std::collections::VecDeque;
 
-/// What a program is told of.
+/// An event that a program is told of.
 enum Seen {
     /// So much was written here, and can be seen.
     Memory(Iova, u32, Cause),
@@ -38,7 +38,7 @@ struct Program {
     /// Messages posted, by queue pair.
     posted: Vec<u32>,
     completed: u32,
-    /// Whose turn it is to post.
+    /// The queue pair whose turn it is to post.
     next: usize,
     /// Until when it is busy.
     busy: Ps,

@@ -180,22 +180,22 @@ pub struct Report {
     pub frames: [u64; 2],
     /// Virtual time that the run took, in picoseconds.
     pub duration: Ps,
-    /// What the units of the client's card and of the server's have done, in the order of [`Station::ALL`].
+    /// The loads of the units of the client's card and of the server's, in the order of [`Station::ALL`].
     pub loads: Vec<[Load; Station::ALL.len()]>,
     /// Counters of each function, by [`Counters`](crate::state::Counters): the client's, then the server's.
     pub counters: Vec<[u64; COUNTERS]>,
-    /// What took time, if it was wanted.
+    /// The spans that took time, if they were wanted.
     pub timeline: Timeline,
 }
 
 /// Names what somebody wants to have of a run beside its figures. It costs memory, and time of this machine.
 #[derive(Default)]
 pub struct Watch<'w> {
-    /// What took time.
+    /// The spans that took time.
     pub timeline: bool,
     /// Copies of the frames, as on the wire of a card.
     pub frames: Option<TakeFrame<'w>>,
-    /// What befalls frames, and where to note what came of it, also if the run fails.
+    /// The faults that befall frames, and where to note their outcome, also if the run fails.
     pub faults: Option<(FaultPlan, &'w mut Found)>,
 }
 

@@ -18,9 +18,9 @@ pub struct Row {
     pub what: String,
     /// The unit of both figures.
     pub unit: &'static str,
-    /// What a card has.
+    /// The figure of a card.
     pub published: f64,
-    /// What the model has.
+    /// The figure of the model.
     pub model: f64,
     /// By how much the model may be off, as a share.
     pub tolerance: f64,

@@ -73,11 +73,11 @@ enum What<T> {
     Net(Move<(u8, Box<Flight>)>),
     /// A card may have room again for who sends to it.
     Room(usize),
-    /// What whoever runs this has in mind.
+    /// An event of the party that runs this.
     Other(T),
 }
 
-/// What a packet is the last of.
+/// The message or answer that a packet is the last of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ends {
     /// A message of the peer's.
@@ -86,7 +86,7 @@ pub enum Ends {
     Answer,
 }
 
-/// What happened.
+/// An event that happened.
 pub enum Happened<T> {
     /// A function did something.
     Function {
@@ -97,7 +97,7 @@ pub enum Happened<T> {
         /// It took up the last packet of this.
         ends: Option<Ends>,
     },
-    /// What was to happen by [`Timed::at`].
+    /// An event that was to happen by [`Timed::at`].
     Other(T),
 }
 
@@ -120,15 +120,15 @@ pub struct Timed<'w, T> {
     /// Frames that were sent, and how many of them were acknowledgements.
     pub(crate) frames: [u64; 2],
     pub(crate) trace: Option<Trace>,
-    /// What took time.
+    /// The spans that took time.
     pub(crate) spans: Spans,
-    /// Who wants copies of the frames.
+    /// The party that wants copies of the frames.
     pub(crate) mirror: Option<Mirror<'w>>,
     /// The copy of the e-switch that frames go by where its manager set something.
     switch: Switch,
-    /// What joins the cards, if it is more than the profile's wire.
+    /// The network that joins the cards, if it is more than the profile's wire.
     network: Option<Network>,
-    /// What befalls frames.
+    /// The faults that befall frames.
     trial: Option<Box<Trial<Bound>>>,
 }
 
@@ -158,18 +158,18 @@ impl<T> Timed<'_, T> {
         }
     }
 
-    /// What happens from now on goes by `plan`.
+    /// From now on `plan` says what befalls frames.
     pub fn try_out(&mut self, plan: FaultPlan) {
         self.trial = Some(Box::new(Trial::new(plan, self.schedule.now())));
     }
 
-    /// What came of the plan, if there is one.
+    /// The outcome of the plan, if there is one.
     pub fn found(&mut self) -> Option<Found> {
         let trial = self.trial.take()?;
         Some(Found { befell: trial.befell, timeline: trial.timeline })
     }
 
-    /// What the units of each card have done.
+    /// The loads of the units of each card.
     pub(crate) fn loads(&self) -> Vec<[Load; Station::ALL.len()]> {
         self.cards.iter().map(|card| *card.loads()).collect()
     }
@@ -327,7 +327,7 @@ impl<T> Timed<'_, T> {
         self.lookups = lookups.take();
         let Self { cards, profile, spans, lookups, .. } = self;
         let cause = cards[here].look_up(profile, spans, here, (fid, lookups), cause);
-        // What a QP has more to send it sends when it is its turn again.
+        // A QP that has more to send sends it when it is its turn again.
         while let Some(job) = func.take_ready().map(ready_job) {
             self.submit(cause, fid, job);
         }
@@ -359,7 +359,7 @@ impl<T> Timed<'_, T> {
     }
 }
 
-/// What tells a function's queue pairs apart in their numbers.
+/// The bits that tell a function's queue pairs apart in their numbers.
 fn qp_mask(adapter: &Adapter) -> u32 {
     (1 << adapter.region().geometry().log_qp) - 1
 }

@@ -1,4 +1,4 @@
-//! Whose turn it is to send: the queue pairs of a card go one after the other, and no faster than its port.
+//! The turns to send: the queue pairs of a card go one after the other, and no faster than its port.
 
 use super::{Happened, Task, Timed, What, qp_mask, wire::Flight};
 use crate::{

@@ -92,7 +92,7 @@ impl<T> Timed<'_, T> {
         self.network = Some(Network { fabric, came: vec![0; cards], inboxes: vec![Inbox::default(); cards] });
     }
 
-    /// What the ports of hosts and switches have done, by node and port.
+    /// The loads of the ports of hosts and switches, by node and port.
     pub(crate) fn ports(&self) -> Vec<(usize, usize, PortLoad)> {
         self.network.iter().flat_map(|network| network.fabric.loads()).collect()
     }
@@ -211,7 +211,7 @@ impl<T> Timed<'_, T> {
         }
         if fate.corrupt && flight.whole.is_none() {
             let mut whole = Vec::new();
-            // What it refers to was read a moment ago.
+            // The data that it refers to was read a moment ago.
             let mut frame = flight.frame;
             if let Payload::Staged(_, len) = frame.payload {
                 frame.payload = Payload::Staged(0, len);
@@ -383,7 +383,7 @@ fn headers_of(link_layer: LinkLayer, head: &[u8], payload: usize) -> Option<Head
     }
 }
 
-/// What a frame is made of; nothing if it cannot be read, which no stage makes. `reads`: its data was copied from host memory.
+/// The packet to send for a frame; nothing if it cannot be read, which no stage makes. `reads`: its data was copied from host memory.
 fn outgoing(link_layer: LinkLayer, frame: &Frame, reads: bool) -> Option<Outgoing> {
     let head = &frame.headers[..frame.header_len as usize];
     let data = frame.payload.len();

@@ -35,7 +35,7 @@ pub enum ProfileError {
     /// A file is not to be read.
     #[error("{0}: {1}")]
     File(String, std::io::Error),
-    /// What a file says at a line.
+    /// A line of a file is wrong.
     #[error(transparent)]
     Line(#[from] TextError),
 }

@@ -1,4 +1,4 @@
-//! What everything costs: profiles of a card, the slot it is in, the wire between two of them, and the host's programs.
+//! The costs of everything: profiles of a card, the slot it is in, the wire between two of them, and the host's programs.
 //!
 //! All numbers are in files, `devmodel/profiles/`, each with its source. docs/time.md says what the units do with them, and how well
 //! they meet what was measured on cards.
@@ -21,7 +21,7 @@ const AROUND: u64 = 4;
 pub struct Profile {
     /// Its file's name.
     pub name: String,
-    /// What is the card's own, whatever it is plugged into.
+    /// The numbers that are the card's own, whatever it is plugged into.
     pub card: Card,
     /// The slot it is in.
     pub slot: Slot,
@@ -71,7 +71,7 @@ pub struct Card {
     pub complete: Ns,
     /// Data goes through the units in pieces of so many bytes: the next unit begins when it has one.
     pub chunk: u32,
-    /// What the reader of host memory takes for a byte when it rested (PXDP).
+    /// The time that the reader of host memory takes for a byte when it rested (PXDP).
     pub read_pace: Ns,
     /// Behind so many bytes it takes half of that, behind twice as many a third, and so on.
     pub read_pace_bytes: u32,
@@ -114,13 +114,13 @@ pub struct Wire {
     pub mtu: u16,
     /// All cables from port to port, and the ports' own encoding.
     pub propagation: Ns,
-    /// What a switch takes to look at a packet; 0 is none.
+    /// The time that a switch takes to look at a packet; 0 is none.
     pub switch: Ns,
     /// The switch has a packet whole before it sends it on.
     pub store_and_forward: bool,
 }
 
-/// What programs and memory take.
+/// The time that programs and memory take.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct HostCosts {
@@ -130,7 +130,7 @@ pub struct HostCosts {
     pub pio: Ns,
     /// Each further 64 bytes.
     pub pio_block: Ns,
-    /// What else a program does for a request that it posts.
+    /// All else that a program does for a request that it posts.
     pub post: Ns,
     /// The same where it only posts and polls, as programs that measure rates.
     pub post_rate: Ns,
@@ -170,19 +170,19 @@ pub struct Factor(pub f64);
 pub struct Rate(pub f64);
 
 impl Rate {
-    /// What `bytes` take, in picoseconds.
+    /// The time that `bytes` take, in picoseconds.
     pub fn time(self, bytes: u64) -> Ps {
         (bytes as f64 * 8e3 / self.0 + 0.5) as Ps
     }
 
-    /// What a frame of `bytes` from its first header to its ICRC takes on a link: preamble, check sequence and gap are 24 more.
+    /// The time that a frame of `bytes` from its first header to its ICRC takes on a link: preamble, check sequence and gap are 24 more.
     pub fn frame(self, bytes: u64) -> Ps {
         self.time(bytes + 24)
     }
 }
 
 impl Slot {
-    /// What `bytes` take on the lanes, in packets of the largest payload.
+    /// The time that `bytes` take on the lanes, in packets of the largest payload.
     pub fn time(&self, bytes: u64) -> Ps {
         let payload = f64::from(self.max_payload);
         let share = payload / (payload + f64::from(self.overhead));
@@ -191,7 +191,7 @@ impl Slot {
 }
 
 impl Wire {
-    /// What a frame of `bytes` from its first header to its ICRC takes.
+    /// The time that a frame of `bytes` from its first header to its ICRC takes.
     pub fn time(&self, bytes: u64) -> Ps {
         match self.link_layer {
             LinkLayer::Ethernet => self.gbps.frame(bytes),

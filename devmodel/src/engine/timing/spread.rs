@@ -1,4 +1,4 @@
-//! What a program's time varies by: drawn from a seed, so that a run can be repeated.
+//! The variation of a program's time: drawn from a seed, so that a run can be repeated.
 
 use super::super::sched::Ps;
 use serde::Deserialize;

@@ -14,7 +14,7 @@ pub(super) fn source_qpn(q: &QpRow, number: u32) -> u32 {
     }
 }
 
-/// What a packet is for instead of one QP: the QPs of a multicast group.
+/// The destination of a packet that is not for one QP: the QPs of a multicast group.
 pub(crate) const GROUP: u32 = u32::MAX;
 /// All QP1s of a function that has several.
 pub(crate) const GENERAL: u32 = u32::MAX - 1;

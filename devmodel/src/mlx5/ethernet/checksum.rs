@@ -36,7 +36,7 @@ fn place(parts: &Parts) -> usize {
     parts.l4 + if parts.protocol == TCP { 16 } else { 6 }
 }
 
-/// Fills in the checksum of TCP or UDP. What has neither, or is a fragment, stays as it is.
+/// Fills in the checksum of TCP or UDP. A frame that has neither, or is a fragment, stays as it is.
 pub(super) fn fill_transport(frame: &mut [u8], parts: &Parts) {
     let at = place(parts);
     if !parts.has_ports(frame) || at + 2 > frame.len() {
@@ -63,7 +63,7 @@ pub(super) fn fill_ip(frame: &mut [u8], parts: &Parts) {
     header[10..12].copy_from_slice(&value.to_be_bytes());
 }
 
-/// What a receive CQE says of checksums.
+/// The checksum results in a receive CQE.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Verified {
     /// The IP header is good.

@@ -1,4 +1,4 @@
-//! What lies where in an Ethernet frame: VLAN tags, IP and TCP or UDP.
+//! The layout of an Ethernet frame: VLAN tags, IP and TCP or UDP.
 
 use hwspec::{
     context::flow::MatchHeaders,
@@ -50,7 +50,7 @@ pub(super) struct Parts {
     pub l4: usize,
     /// Behind the IP packet, as its header says, or the end of a frame that is shorter; there may be padding there.
     pub end: usize,
-    /// The IP packet is as long as its header says. What is not can be steered all the same, but is not good.
+    /// The IP packet is as long as its header says. One that is not can be steered all the same, but is not good.
     pub whole: bool,
 }
 
@@ -72,7 +72,7 @@ impl Parts {
             parts.ethertype = word(bytes, parts.l3 + 2)?;
             parts.l3 += TAG;
         }
-        // What makes no sense as IP is a frame all the same.
+        // Bytes that make no sense as IP are a frame all the same.
         let _ = match EtherType::new(parts.ethertype) {
             EtherType::IPV4 => parts.ipv4(bytes, len),
             EtherType::IPV6 => parts.ipv6(bytes, len),

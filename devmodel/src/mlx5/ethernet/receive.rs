@@ -87,7 +87,7 @@ pub(super) fn come_back(func: &mut Func<'_>, step: &mut Step<'_>, (start, len): 
         return;
     };
     take(func, step, (start, len as usize), head, &parts, Some(td));
-    // Who is stopped misses it, as if its queue was full: the sender does not wait for that.
+    // A party that is stopped misses it, as if its queue was full: the sender does not wait for that.
     step.blocked = None;
 }
 

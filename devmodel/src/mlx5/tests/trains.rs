@@ -178,7 +178,7 @@ fn a_message_that_does_not_fit_ends_at_its_packet() {
     }
 }
 
-/// What was sent before and is sent again: the peer has some of the packets already.
+/// Trains that were sent before and are sent again: the peer has some of the packets already.
 #[test]
 fn trains_that_come_again_are_duplicates_packet_by_packet() {
     for had in [0u32, 1, 2, 5, 30, 31, 39] {

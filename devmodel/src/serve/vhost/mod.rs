@@ -117,7 +117,7 @@ impl Device {
         }
     }
 
-    /// Does a command and leaves the answer in `out`. What asks for nothing that is there reads as ones.
+    /// Does a command and leaves the answer in `out`. A read where nothing is there gives ones.
     fn command(&self, input: &[u8], out: &mut Vec<u8>) -> Result<()> {
         let Some((header, data)) = input.split_first_chunk::<HEADER>() else {
             return Err(Error::Malformed(format!(

@@ -87,7 +87,7 @@ impl Back {
     }
 }
 
-/// What the exploration begins with.
+/// The settings that the exploration begins with.
 #[derive(Clone, Debug)]
 pub(super) struct Scenario {
     /// Each message: what it asks for, and its bytes.
@@ -189,7 +189,7 @@ impl Endpoints {
         ]);
         for one in &self.data {
             key.extend_from_slice(&one.psn.to_le_bytes());
-            // What a PSN stands for is always the same, but for whether it asks.
+            // A PSN always stands for the same packet, but for whether it asks.
             key.push(u8::from(one.ask));
         }
         key.push(0xff);
@@ -224,7 +224,7 @@ impl Endpoints {
         self.requester.has_room() && self.requester.admits(Some(*kind), packets, Order::None)
     }
 
-    /// What can happen next.
+    /// The steps that can happen next.
     pub(super) fn steps(&self) -> Vec<Step> {
         if self.is_over() {
             return Vec::new();

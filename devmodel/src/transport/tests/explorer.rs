@@ -5,7 +5,7 @@ use super::endpoints::{Endpoints, MTU, Scenario, Step};
 use crate::transport::{Kind, Status};
 use std::collections::HashMap;
 
-/// What an exploration met.
+/// The numbers of states, steps and ends that an exploration met.
 #[derive(Debug, Default)]
 struct Found {
     states: usize,
@@ -26,7 +26,7 @@ impl Found {
     }
 }
 
-/// What holds in every state.
+/// The conditions that hold in every state.
 fn check(state: &Endpoints, gives_up: &[Status]) {
     let rises = |list: &[u8]| list.windows(2).all(|pair| pair[0] < pair[1]);
     assert!(rises(&state.delivered) && rises(&state.fetched), "each message once, in order: {state:?}");

@@ -101,7 +101,7 @@ impl Packet for Pkt {
     }
 }
 
-/// What an end is asked to send.
+/// The request that an end is asked to send.
 #[derive(Clone, Debug)]
 pub(super) struct Post {
     pub kind: Kind,
@@ -110,7 +110,7 @@ pub(super) struct Post {
     pub len: u32,
     /// SEND and WRITE.
     pub data: Vec<u8>,
-    /// What is swapped in or added, and compared.
+    /// The values that are swapped in or added, and compared.
     pub operands: [u64; 2],
     pub order: Order,
 }
@@ -156,14 +156,14 @@ pub(super) struct End {
     requests: Vec<Request>,
     /// Requests that are done, by number.
     pub completed: Vec<(u32, Option<Status>)>,
-    /// What READs and atomics brought, by number.
+    /// The data that READs and atomics brought, by number.
     pub brought: Vec<(u32, Vec<u8>)>,
     pub congestion: Congestion,
     dcqcn: Dcqcn,
     pub responder: Responder,
     resources: [ReadResource; ReadResource::PER_QP],
     pub memory: Vec<u8>,
-    /// What the peer may do with memory, by [`KEY`].
+    /// The peer's rights to memory, by [`KEY`].
     pub granted: Rights,
     pub checks_ahead: bool,
     /// False once memory that was read has gone.
@@ -262,7 +262,7 @@ impl End {
         }
     }
 
-    /// What goes out now.
+    /// The packets that go out now.
     pub fn transmit(&mut self) -> Vec<Pkt> {
         let mut out = Vec::new();
         self.send_answers(&mut out);

@@ -79,7 +79,7 @@ impl Checker {
         Count { queue_pairs: (self.requests.len() + self.answers.len()) as u64, ..self.count }
     }
 
-    /// What was broken so far.
+    /// The breaches of rules so far.
     pub fn breaches(&self) -> &[Breach] {
         &self.breaches
     }
@@ -89,7 +89,7 @@ impl Checker {
         self.beginning(at, frame, frame.len());
     }
 
-    /// The same, of one of `whole` bytes of which `frame` is the beginning. What lies behind that is not asked about.
+    /// The same, of one of `whole` bytes of which `frame` is the beginning. The bytes behind that are not checked.
     pub fn beginning(&mut self, at: u64, frame: &[u8], whole: usize) {
         self.count.frames += 1;
         let headers = match Headers::parse_head(frame, whole) {
@@ -111,7 +111,7 @@ impl Checker {
         let mut broken: Vec<Broken> = Vec::new();
         if frame.len() >= whole && !headers.icrc_ok() {
             broken.push((Rule::Icrc, "the ICRC of what the frame says".into(), "another".into()));
-            // What it says is not what was sent.
+            // The bytes of the frame are not those that were sent.
             return self.note(at, qp, broken);
         }
         if bth.tver() != 0 {
@@ -180,7 +180,7 @@ impl Checker {
             answers.of = found.next().map(|(key, _)| *key).filter(|_| found.next().is_none());
         }
         let aeth = headers.aeth();
-        // What a READ is answered with once more has the MSN of then.
+        // A READ's answer that is sent once more has the MSN of then.
         if let Some(aeth) = aeth.as_ref().filter(|_| opcode.operation() == Some(Operation::Ack)) {
             let msn = aeth.msn().get();
             if let Some(before) = answers.msn.filter(|before| ahead(msn, *before) < 0) {

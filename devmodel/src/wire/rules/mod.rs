@@ -76,9 +76,9 @@ pub struct Breach {
     pub rule: Rule,
     /// The queue pair that the frame is for.
     pub qp: u32,
-    /// What was expected.
+    /// The value that was expected.
     pub expected: String,
-    /// What was found.
+    /// The value that was found.
     pub found: String,
 }
 

@@ -1,4 +1,4 @@
-//! What is known of the packets that one end sends to a queue pair of the other.
+//! The record of the packets that one end sends to a queue pair of the other.
 
 use super::Rule;
 use hwspec::wire::{BthOpcode, Headers, Operation};
@@ -58,7 +58,7 @@ pub(super) type Broken = (Rule, String, String);
 impl Requests {
     /// True if `psn` is of something that was sent.
     pub fn has_sent(&self, psn: u32) -> bool {
-        // What a READ whose packets cannot be counted yet asked for is ahead of it.
+        // The packets of a READ that cannot be counted yet are ahead of `next`.
         let most = if self.open_read.is_some() { REMEMBERED } else { 0 };
         self.next.is_some_and(|next| ahead(psn, next) < most)
     }
@@ -220,7 +220,7 @@ impl Requests {
     pub fn acknowledged(&mut self, psn: u32) {
         if self.una.is_none_or(|una| ahead(psn, una) >= 0) {
             self.una = Some(behind(psn, 1));
-            // What was sent before is remembered for a while, for it may come once more.
+            // READs that were sent before are remembered for a while, for they may come once more.
             self.sent.retain(|sent, _| ahead(*sent, psn) > 0);
             self.reads.retain(|at, _| ahead(psn, *at) < REMEMBERED);
         }

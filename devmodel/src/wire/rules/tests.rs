@@ -1,4 +1,4 @@
-//! What the model sends keeps the rules, and what is changed does not.
+//! Frames that the model sends keep the rules, and changed ones do not.
 
 use super::*;
 use crate::engine::{

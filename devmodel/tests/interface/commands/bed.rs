@@ -92,7 +92,7 @@ impl Host for Machine {
     }
 }
 
-/// What came back for a command.
+/// The reply to a command.
 #[derive(Clone, Debug)]
 pub struct Reply {
     pub delivery: DeliveryStatus,

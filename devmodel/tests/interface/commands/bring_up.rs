@@ -236,7 +236,7 @@ fn registers_read_at_load_are_there() {
     assert_eq!(bed.status(0, Opcode::AccessReg, &input, 32), Status::BadParam);
 }
 
-/// What `devlink dev info` says of a PF comes from these: MCAM, MCQS, MCQI.
+/// The facts that `devlink dev info` gives of a PF come from these: MCAM, MCQS, MCQI.
 #[test]
 fn the_pf_tells_which_firmware_runs() {
     let mut bed = Bed::power_on();

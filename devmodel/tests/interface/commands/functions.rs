@@ -187,7 +187,7 @@ fn virtual_functions_stay_when_a_stopped_program_holds_one_up() {
         }
         kill(&mut bed);
         assert_eq!(bed.config_read(0, SRIOV_CAP + 0x10, 2), 2, "{held}");
-        // What failed is made good by doing it again.
+        // The change that failed is made good by doing it again.
         assert!(bed.adapter.replace_vfs(&mut bed.host, 3, Patience::UntilStopped).is_some());
         assert_eq!((there(&bed), bed.config_read(0, SRIOV_CAP + 0x10, 2)), (3, 3), "{held}");
         assert_eq!(bed.config_read(0, SRIOV_CAP + 8, 2) & 0b1001, 0b1001, "{held}");

@@ -15,7 +15,7 @@ use hwspec::{
     layout::Layout,
 };
 
-/// What most objects need.
+/// The objects that most others need.
 #[derive(Clone, Copy, Debug)]
 pub struct Base {
     pub pd: u32,

@@ -1,4 +1,4 @@
-//! Who may use what: limits of the tables, functions, user contexts, parties that are gone.
+//! The rights to use objects: limits of the tables, functions, user contexts, parties that are gone.
 
 use super::{
     bed::{Bed, with_list},
@@ -100,7 +100,7 @@ fn a_user_context_reaches_its_own_objects_only_and_takes_them_with_it() {
     });
     assert_eq!(reply.status(), Status::Ok);
     let key = CreateMkeyOut::read(&reply.output).mkey_index();
-    // What only the function's driver may do, and a uid that is not there.
+    // A command that only the function's driver may send, and a uid that is not there.
     assert_eq!(
         bed.run(0, Opcode::CreateUctx, a, CreateUctxIn::zeroed().as_bytes(), 16).status(),
         Status::BadResource

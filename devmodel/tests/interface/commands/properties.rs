@@ -1,4 +1,4 @@
-//! Whatever is written: no panic, an answer, and a function that goes on.
+//! For all bytes that are written: no panic, an answer, and a function that goes on.
 
 use super::bed::{Bed, CMDQ, MEMORY, with_list};
 use hwspec::{

@@ -1,4 +1,4 @@
-//! What only an adapter refuses that is as strict as a card: each refusal beside the same command on one that is not.
+//! The commands that only an adapter as strict as a card refuses: each refusal beside the same command on one that is not.
 
 use super::{
     bed::{Bed, CMDQ, Reply, with_list},
@@ -281,7 +281,7 @@ fn a_command_waits_until_the_pages_it_calls_for_are_given() {
     assert!(request(&mut bed, events, 1).is_some_and(|(_, pages)| pages > 64) && !bed.is_done());
     assert_eq!(bed.manage(CANT_GIVE, 0, 0, &[]).0, Status::Ok);
     refused(&bed.reply(0, 0, 16), Syndrome::PagesDenied);
-    // What is too much is given back when objects go.
+    // Surplus pages are given back when objects go.
     for cqn in cqs.drain(..8) {
         assert_eq!(name(&mut bed, 0, Opcode::DestroyCq, 0, cqn).status(), Status::Ok);
     }

@@ -10,7 +10,7 @@ use hwspec::cmd::{Opcode, Status, adapter::EnableHcaIn};
 use std::collections::BTreeSet;
 use testkit::linux::{Header, Ifc, dirs, read};
 
-/// What the table grants or refuses, before a command's own file looks at its input.
+/// The refusals of the table, before a command's own file looks at its input.
 const GATE: [Syndrome; 5] =
     [Syndrome::UnknownOpcode, Syndrome::HcaState, Syndrome::OpMod, Syndrome::Privileged, Syndrome::Uid];
 /// The uid of what all user contexts share; the driver's own.
@@ -112,7 +112,7 @@ fn the_device_has_every_command_the_interface_names() {
     assert_eq!(COMMANDS.iter().map(|command| command.opcode.raw()).collect::<Vec<_>>(), named);
 }
 
-/// What Linux lets programs send through `DEVX_OTHER`, of the commands there are here (drivers/infiniband/hw/mlx5/devx.c:
+/// The commands here that Linux lets programs send through `DEVX_OTHER` (drivers/infiniband/hw/mlx5/devx.c:
 /// `devx_is_general_cmd`).
 const GENERAL: &[Opcode] = &[
     Opcode::QueryHcaCap,
@@ -131,7 +131,7 @@ const GENERAL: &[Opcode] = &[
     Opcode::QueryCongStatistics,
 ];
 
-/// What Linux lets programs make, change and query as DEVX objects, and sends to end them (the same file:
+/// The commands by which Linux lets programs make, change and query DEVX objects, and those that end them (the same file:
 /// `devx_is_obj_create_cmd`, `_modify_cmd`, `_query_cmd`, `devx_obj_build_destroy_cmd`).
 const OBJECTS: &[Opcode] = &[
     Opcode::CreateMkey,
@@ -218,7 +218,7 @@ const OBJECTS: &[Opcode] = &[
     Opcode::DeleteL2TableEntry,
 ];
 
-/// What user contexts may send here beyond Linux, whose kernel keeps these to itself: the driver of a function in user space
+/// The commands that user contexts may send here beyond Linux, whose kernel keeps these to itself: the driver of a function in user space
 /// makes them in the name of its program, with which they end.
 const OURS: &[Opcode] = &[
     Opcode::QueryEq,
@@ -354,14 +354,14 @@ fn variants_are_those_the_headers_name() {
                 (_, Some(op_mods)) => op_mods.iter().copied().collect(),
                 _ => variants(&header, opcode),
             };
-            // What has no variants is sent with zero.
+            // A command without variants is sent with zero.
             let expected = if expected.is_empty() { [0].into() } else { expected };
             assert_eq!(found, expected, "{opcode:?}");
         }
     }
 }
 
-/// What Linux sends before INIT_HCA (mlx5/core/main.c, `mlx5_function_enable` and what it calls), and what it sends to
+/// The commands that Linux sends before INIT_HCA (mlx5/core/main.c, `mlx5_function_enable` and what it calls), and those it sends to
 /// undo that.
 const BEFORE_INIT: &[Opcode] = &[
     Opcode::EnableHca,
@@ -376,7 +376,7 @@ const BEFORE_INIT: &[Opcode] = &[
     Opcode::DisableHca,
 ];
 
-/// What this device answers as early, beyond that.
+/// The commands that this device answers as early, beyond those.
 const EARLY: &[Opcode] = &[Opcode::Nop, Opcode::QueryAdapter, Opcode::SetDriverVersion];
 
 #[test]

@@ -374,7 +374,7 @@ impl<L: Link> Client<L> {
     }
 }
 
-/// What a command gave.
+/// The output of a command.
 pub struct Output(pub Vec<u8>);
 
 impl Output {

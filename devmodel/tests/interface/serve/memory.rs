@@ -123,7 +123,7 @@ fn memory_cut_short_ends_in_an_abort() {
     other.works();
     c.memory.set_len(MEMORY).expect("a length");
     c.poke(at, &before);
-    // What was found torn is not touched again until it is mapped anew.
+    // Memory that was found torn is not touched again until it is mapped anew.
     c.ring();
     assert_eq!(c.peek(at, 64), before);
     assert_eq!(c.unmap(BASE, MEMORY), 0);

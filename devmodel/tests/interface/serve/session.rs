@@ -1,4 +1,4 @@
-//! What a client that keeps to the protocol finds.
+//! The server's behaviour to a client that keeps to the protocol.
 
 use super::client::{SOON, Served, eventfd, eventually, signals};
 use hwspec::{

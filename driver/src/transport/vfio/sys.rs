@@ -243,7 +243,7 @@ pub fn set_msix(device: BorrowedFd<'_>, start: u32, fds: &[RawFd]) -> io::Result
     )
 }
 
-/// What the IOMMU of a container can do: the page sizes as a mask, the ranges of addresses.
+/// The abilities of the IOMMU of a container: the page sizes as a mask, the ranges of addresses.
 pub fn iommu(container: BorrowedFd<'_>) -> io::Result<(u64, Vec<(u64, u64)>)> {
     let info = vfio_iommu_type1_info { argsz: 0, flags: 0, iova_pgsizes: 0, cap_offset: 0, pad: 0 };
     // SAFETY: the structure of this ioctl.

@@ -193,7 +193,7 @@ impl Attributes {
     }
 }
 
-/// Whoever sent a request, and how it wants errors reported.
+/// The sender of a request, and how it wants errors reported.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Asker {
     /// Its socket's port.

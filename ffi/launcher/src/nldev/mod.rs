@@ -1,4 +1,4 @@
-//! What the kernel's RDMA netlink (client NLDEV) would say of the devices a program sees.
+//! The answers that the kernel's RDMA netlink (client NLDEV) would give about the devices a program sees.
 //!
 //! [`answer`] takes a datagram a program sent and gives the datagrams it is to read: no socket is touched here. Commands that
 //! change something are refused as the kernel refuses them for devices of the mlx5 driver.

@@ -51,7 +51,7 @@ pub struct Supervisor {
     reserved: Reserved,
 }
 
-/// What a supervisor knows of the program's view.
+/// A supervisor's knowledge of the program's view.
 pub struct View {
     /// The devices, numbered as in the view.
     pub devices: Vec<DeviceInfo>,

@@ -1,4 +1,4 @@
-//! A supervised program: its memory, its descriptors, its rights. Whatever is read of it may be a lie, and it may
+//! A supervised program: its memory, its descriptors, its rights. Values read from it may be lies, and it may
 //! have ended.
 #![allow(unsafe_code)]
 

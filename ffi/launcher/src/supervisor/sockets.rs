@@ -2,7 +2,7 @@
 //!
 //! Each is a netlink socket all the same, of the protocol that is free for users, so that its port, its options, waiting on
 //! it and what waits in it are the kernel's work. Sending is answered here: what is sent goes nowhere, and the answers are sent
-//! into the socket. Reading is, too, so that what is read comes from the kernel, port 0. Whoever else sends into the socket is
+//! into the socket. Reading is, too, so that what is read comes from the kernel, port 0. Other senders into the socket are
 //! not heard. Their numbers are [`Reserved`], so the calls of a program on sockets of its own never come here.
 
 use super::process::{Message, Piece, Process, room};
@@ -248,7 +248,7 @@ impl Given {
             let to = self.socket.port().unwrap_or(0);
             match ours.send(to, next) {
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => return,
-                // Closed for reading, or larger than the kernel's buffers. What follows is of no use either.
+                // Closed for reading, or larger than the kernel's buffers. The answers that follow are of no use either.
                 Err(_) => return self.answers.clear(),
                 Ok(()) => drop(self.answers.pop_front()),
             }
@@ -334,7 +334,7 @@ fn given(reader: &Reader, process: Process, datagram: &[u8], most: usize) -> Res
     Ok(if all { datagram.len() } else { bytes.len() } as i64)
 }
 
-/// What a program sends. There is only the kernel to send to.
+/// The bytes that a program sends. There is only the kernel to send to.
 fn sent(notice: &Notice, process: Process) -> Result<Vec<u8>, i32> {
     let (name, bytes) = if notice.call == libc::SYS_sendmsg {
         let message = process.message(notice.args[1])?;

@@ -214,8 +214,8 @@ impl Ready {
     }
 }
 
-/// Waits until there is something at any of `files`, or until a time. What there is at each, in order: nothing, if the
-/// time is over or a signal came.
+/// Waits until any of `files` is ready, or until a time. Returns the readiness of each, in order: none, if the time is
+/// over or a signal came.
 pub fn wait(files: &[BorrowedFd<'_>], until: Option<Instant>) -> io::Result<Vec<Ready>> {
     let at = |fd: &BorrowedFd<'_>| libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
     let mut all: Vec<_> = files.iter().map(at).collect();

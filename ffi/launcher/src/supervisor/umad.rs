@@ -2,7 +2,7 @@
 //! and nobody answers at queue pair 1 by a LID.
 //!
 //! The file is `/dev/null` until a program asks it something; then its descriptor becomes a socket of ours, under the same
-//! number. What a program writes are packets to the subnet, what it reads are those that come back. Subnet management, performance
+//! number. A program writes packets to the subnet, and reads those that come back. Subnet management, performance
 //! management and the subnet's administrator are answered here, other classes are said not to be supported, and packets to ports
 //! that are not there time out at once: nobody else could answer later.
 

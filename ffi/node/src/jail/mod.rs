@@ -29,7 +29,7 @@ pub use role::{Needs, Role};
 /// How long threads that were started may take to enter the jail.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// What [`enter`] leaves a thread; empty without a jail.
+/// The needs that [`enter`] leaves a thread; empty without a jail.
 static BUILT: OnceLock<Needs> = OnceLock::new();
 
 /// A jail that threads enter. Dropping it ends the asker; threads inside stay inside.

@@ -1,4 +1,4 @@
-//! What else a server gives up: inherited descriptors, and the capabilities of root.
+//! The other rights that a server gives up: inherited descriptors, and the capabilities of root.
 #![allow(unsafe_code)]
 
 use super::role::Needs;

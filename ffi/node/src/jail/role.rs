@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// What a thread is for.
+/// The purpose of a thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
     /// Starts the others, waits for a signal, and removes the sockets at the end.
@@ -36,7 +36,7 @@ impl fmt::Display for Role {
     }
 }
 
-/// What a server needs beyond what every server does. Crate `link` knows what its links need.
+/// The needs of a server beyond those of every server. Crate `link` knows what its links need.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Needs {
     /// It copies to and from the memory of programs.

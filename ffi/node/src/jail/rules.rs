@@ -109,7 +109,7 @@ impl Rules {
             .calls(&[libc::SYS_exit, libc::SYS_exit_group, libc::SYS_set_robust_list])
     }
 
-    /// What any party does: every thread may run the model, clean up after dead parties and wait for others.
+    /// The calls of any party: every thread may run the model, clean up after dead parties and wait for others.
     fn party(&mut self, needs: Needs) -> &mut Self {
         // Allocates and frees memory of the node's file.
         self.calls(&[libc::SYS_fallocate])

@@ -16,7 +16,7 @@ use std::{
 const ROLES: [Role; 4] = [Role::Main, Role::Client, Role::Parked, Role::Link];
 const ALL: Needs = Needs { copies: true, unix_peer: true, unix_stream: true, udp: true };
 
-/// What became of a child of fork that did `body`, and what it said on stderr. Status 0: `body` said yes.
+/// The exit status of a child of fork that did `body`, and what it said on stderr. Status 0: `body` said yes.
 fn in_child(body: impl FnOnce() -> bool) -> (ExitStatus, String) {
     let mut ends = [0; 2];
     let mut status = 0;

@@ -19,7 +19,7 @@ thread_local! {
     static ROLE: Cell<&'static str> = const { Cell::new("") };
 }
 
-/// What `siginfo_t` holds for SIGSYS, from its start.
+/// The fields that `siginfo_t` holds for SIGSYS, from its start.
 #[repr(C)]
 struct Info {
     signal: libc::c_int,

@@ -26,7 +26,7 @@ impl OnNode for Scratch {
     }
 }
 
-/// What starts this binary in `role`, as [`other_process`] has it.
+/// The command that starts this binary in `role`, as [`other_process`] has it.
 pub fn command(scratch: &Scratch, role: &str) -> Command {
     Other::command("tests::bed::other_process", role, &scratch.0)
 }

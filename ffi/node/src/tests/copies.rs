@@ -43,7 +43,7 @@ fn bus(fid: u8, at: u64) -> Source {
     Source::Bus(Rid(fid), at)
 }
 
-/// Whoever may write to the node's memory, a container for one, can name any process there. Root's programs must not reach into it.
+/// A program that may write to the node's memory, one of a container for example, can name any process there. Root's programs must not reach into it.
 #[test]
 fn memory_is_copied_with_the_process_that_holds_the_place_and_with_no_other() {
     let scratch = Scratch::new();
@@ -230,7 +230,7 @@ fn interrupts_reach_all_listeners_of_the_vector() {
     let own = ours.interrupt(6).unwrap();
     core.drive(core.now(), |_, host| host.msix(Rid(1), 6, 0, 0));
     assert!(own.wait(Some(Duration::ZERO)).unwrap());
-    // Who listens to one vector is woken with all others who do: other openers of ours, and other programs.
+    // A listener to one vector is woken with all its other listeners: other openers of ours, and other programs.
     let more = NodeTransport::open(&node, 1).unwrap();
     let shared = [ours.interrupt(5).unwrap(), more.interrupt(5).unwrap()];
     core.drive(core.now(), |_, host| host.msix(Rid(1), 5, 0, 0));

@@ -63,7 +63,7 @@ fn has_its_event(device: &Arc<Device>) -> bool {
     qp.post_recv([RecvWr { wr_id: 1, sge: &[] }]).unwrap();
     while device.events().next().is_some() {}
     cq.arm(false);
-    // What was posted is flushed: a completion.
+    // The posted request is flushed: a completion.
     to(QpState::Err, QpAttrMask::STATE);
     let begin = Instant::now();
     while begin.elapsed() < Duration::from_secs(20) {

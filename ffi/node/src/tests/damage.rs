@@ -44,7 +44,7 @@ fn stopped_with(scratch: &Scratch, fid: u8) -> Other {
     other
 }
 
-/// What every program has: a queue pair, and what it needs.
+/// The objects of every program: a queue pair, and what it needs.
 struct Objects {
     _qp: Arc<Qp>,
     _cq: Arc<Cq>,
@@ -256,7 +256,7 @@ impl Copy {
             // Tables that are used a lot are as likely as those that are not.
             let (at, bytes) = &self.0[random.below(self.0.len() as u64) as usize];
             let at = at + random.below(bytes.len() as u64 - 3) / 4 * 4;
-            // What is little, what is large, and anything.
+            // Small words, large words, and any words.
             let word = match random.below(4) {
                 0 => random.below(20) as u32,
                 1 => u32::MAX - random.below(20) as u32,

@@ -1,6 +1,6 @@
 //! Memory of programs that is lent to the node and comes back.
 //!
-//! What may be lent depends on the whole process: its credit, its mappings, its threads and its handlers of fork. So each of
+//! The memory that may be lent depends on the whole process: its credit, its mappings, its threads and its handlers of fork. So each of
 //! these tests has a process of its own.
 #![allow(unsafe_code)]
 
@@ -313,7 +313,7 @@ fn a_child_of_fork_has_its_own_copy() {
         child
     };
     assert!(child > 0);
-    // What happens after the fork, here or on the wire, is not the child's.
+    // Writes after the fork, here or on the wire, are not the child's.
     bed.write(iova + 100, &[2]);
     let mut status = -1;
     // SAFETY: our own child and descriptors.

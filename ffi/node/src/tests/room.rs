@@ -1,4 +1,4 @@
-//! What a node takes of a program's addresses and of the machine's memory, and what a program sees when there is none.
+//! The addresses of a program and the memory of the machine that a node takes, and the errors that a program sees when there is none.
 #![allow(unsafe_code)]
 
 use super::bed::{OnNode, Scratch};
@@ -19,7 +19,7 @@ fn a_node_whose_pages_are_gone_ends_in_errors() {
     assert_ne!(transport.config_read(0, Width::B4).unwrap(), 0);
     let file = OpenOptions::new().write(true).open(scratch.0.join("adapter")).unwrap();
     file.set_len(REGION_AT as u64).unwrap();
-    // Whatever it says, it comes back.
+    // The read comes back, with any value.
     let _ = transport.config_read(0, Width::B4);
     assert!(transport.is_gone());
     let refused = transport.config_read(0, Width::B4).unwrap_err();

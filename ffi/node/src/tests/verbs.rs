@@ -23,7 +23,7 @@ struct End {
     device: Arc<Device>,
 }
 
-/// What the other end must know: GID, QP number, address, rkey.
+/// The values that the other end must know: GID, QP number, address, rkey.
 struct Card([u8; 16], u32, u64, u32);
 
 impl Card {
@@ -348,7 +348,7 @@ fn a_passive_target_sleeps_through_writes_and_reads() {
         let status = node.status().unwrap();
         status.parties.iter().find(|p| p.pid == pid).map(|p| (p.wakes, p.ticks)).unwrap()
     };
-    // What it did to get ready is over when its parked thread has gone to sleep.
+    // The work that it did to get ready is over when its parked thread has gone to sleep.
     let begin = Instant::now();
     let before = loop {
         let now = ran();
@@ -395,7 +395,7 @@ fn kill_in_full_flow(times: u64) {
     let scratch = Scratch::new();
     let node = scratch.node();
     let device = open_device_of(&node, 1).unwrap();
-    // What a driver keeps for the next object is there from the first one on.
+    // The memory that a driver keeps for the next object is there from the first one on.
     drop(End::new(device.clone()));
     let base = node.status().unwrap();
     for round in 0..times {

@@ -59,12 +59,12 @@ const HEARS: Duration = Duration::from_millis(200);
 const WAKES: Duration = Duration::from_millis(2);
 /// Picoseconds of which the time is a multiple when a conductor begins.
 const EVEN: Ps = 1_000_000_000;
-/// What asking a clock costs, ps: what it takes the kernel's own page in a program.
+/// The cost of asking a clock, ps: that of the kernel's own page in a program.
 const CLOCK: Ps = 50_000;
-/// What reading the processor's counter costs: hardly anything, but programs that wait for it have to see it go on.
+/// The cost of reading the processor's counter, ps: hardly anything, but programs that wait for it have to see it go on.
 const COUNTER: Ps = 100;
 
-/// What is to happen beside the device's own work.
+/// An event beside the device's own work.
 enum Soon {
     /// An entry of a queue is in memory.
     Entry(Rid, Iova, Vec<u8>),
@@ -84,14 +84,14 @@ struct Data {
     told: bool,
 }
 
-/// What time goes by.
+/// The rules that time goes by.
 #[derive(Clone, Debug)]
 pub struct Rules {
-    /// What everything costs.
+    /// The costs of all steps.
     pub profile: Profile,
     /// Programs' times vary as this number decides.
     pub seed: u64,
-    /// What befalls frames.
+    /// The faults that befall frames.
     pub faults: Option<FaultPlan>,
 }
 
@@ -155,7 +155,7 @@ impl Conductor {
         };
         let board = made().map_err(NodeError::system(format!("make {}", path.display())))?;
         let mut engine = Timed::new(profile.clone(), (0..FUNCTIONS).collect());
-        // What programs round is the same at every run.
+        // Times that programs round are the same at every run.
         let now = node.core().now().next_multiple_of(EVEN);
         engine.begin(now);
         if let Some(plan) = &rules.faults {
@@ -203,7 +203,7 @@ impl Conductor {
             if called.elapsed() > ROLL_CALL || threads != self.present {
                 called = Instant::now();
                 self.call_the_roll(&players);
-                // Who waits may wait for what another thread does that heard something from elsewhere.
+                // A thread that waits may wait for what another thread does that heard something from elsewhere.
                 self.board.speak();
                 // One that has looked at a clock may be measuring.
                 let knows =
@@ -230,7 +230,7 @@ impl Conductor {
             if self.release(&players) || self.wait_for(&players, heard) || self.calls(&players, heard) {
                 continue;
             }
-            // What threads wrote before they began to wait is there now.
+            // Doorbells that threads wrote before they began to wait are there now.
             players.iter().for_each(|player| self.collect(player));
             self.take_left();
             if look_again(&players) {
@@ -259,13 +259,13 @@ impl Conductor {
                 (_, Some(sleeper)) => {
                     self.begin(sleeper.until());
                     sleeper.rise(sleeper.until());
-                    // What it does before it rests again may be what others wait for.
+                    // Others may wait for what it does before it rests again.
                     self.board.speak();
                 }
                 _ => {
                     self.board.listen(heard, IDLE);
                     if self.board.heard() == heard {
-                        // Who is not on the board may have said something.
+                        // A thread that is not on the board may have said something.
                         self.board.speak();
                     }
                 }
@@ -430,7 +430,7 @@ impl Conductor {
         }
     }
 
-    /// What a function wrote can be seen later.
+    /// Data, entries and interrupts that a function wrote can be seen later.
     fn function(&mut self, fid: u8, cause: Cause, ends: Option<Ends>) {
         let all = std::mem::take(&mut self.written);
         let told = all.iter().any(|written| matches!(written, Written::Entry(..)));
@@ -505,7 +505,7 @@ impl Conductor {
             }
             Soon::Interrupt(rid, vector) => {
                 core.drive(now, |_, host| host.msix(rid, vector, 0, 0));
-                // Whoever sleeps on it is awake in no time, and then time stands still.
+                // A thread that sleeps on it is awake in no time, and then time stands still.
                 let asleep = |player: &Player| player.state() != State::Running || !runs(player);
                 let begin = Instant::now();
                 while players.iter().all(asleep) && begin.elapsed() < WAKES {
@@ -543,7 +543,7 @@ fn noticed(board: &Board, efforts: &mut Efforts, player: &Player) -> bool {
         let heard = board.heard();
         match (player.state(), spent.as_mut().and_then(|spent| spent.is_all(efforts, player))) {
             (State::Noticed, _) => return true,
-            // Whoever yields gets the processor back late.
+            // A thread that yields gets the processor back late.
             (State::Spinning, Some(false)) => board.listen(heard, LOOK),
             _ => return false,
         }

@@ -54,7 +54,7 @@ impl Efforts {
     }
 }
 
-/// What a thread has computed since somebody began to wait for it. Between two looks it counts for a tenth of the patience at most: where this
+/// The computing time of a thread since somebody began to wait for it. Between two looks it counts for a tenth of the patience at most: where this
 /// machine is one of several on a processor, the kernel takes the time of the others for the thread's.
 pub struct Spent {
     patience: Duration,

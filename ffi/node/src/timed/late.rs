@@ -6,7 +6,7 @@ use devmodel::host::{Abort, Host, Iova, Move, Party, Rid};
 /// Bytes of a completion or an event at least; results of atomics are shorter.
 const ENTRY: usize = 64;
 
-/// What a step wrote, in its order.
+/// The writes of a step, in their order.
 pub enum Written {
     /// So many bytes of data, which are in memory.
     Data(u32),

@@ -16,7 +16,7 @@ use hwspec::{
     pcie::FIRST_UAR,
 };
 
-/// What a card takes at least to come to a command, ps. Chosen: its firmware reads it from host memory first.
+/// The time that a card takes at least to come to a command, ps. Chosen: its firmware reads it from host memory first.
 const COMMAND: Ps = 10_000_000;
 
 impl Core {

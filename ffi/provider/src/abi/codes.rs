@@ -104,7 +104,7 @@ pub const IBV_VALUES_MASK_RAW_CLOCK: u32 = 1;
 
 pub const IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS: u32 = 1;
 pub const IBV_PARENT_DOMAIN_INIT_ATTR_PD_CONTEXT: u32 = 1 << 1;
-/// What an allocator of a parent domain answers that leaves it to the provider.
+/// The answer of an allocator of a parent domain that leaves it to the provider.
 pub const IBV_ALLOCATOR_USE_DEFAULT: usize = usize::MAX;
 
 pub const IBV_EVENT_CQ_ERR: u32 = 0;

@@ -138,7 +138,7 @@ impl OpsTable {
     }
 }
 
-/// What each slot of `ibv_context.ops` holds; `""` where the library puts something of its own or nothing.
+/// The operation in each slot of `ibv_context.ops`; `""` where the library puts something of its own or nothing.
 pub const CONTEXT_SLOTS: [&str; 32] = [
     "",
     "",
@@ -174,7 +174,7 @@ pub const CONTEXT_SLOTS: [&str; 32] = [
     "async_event",
 ];
 
-/// What `struct verbs_context` holds, counted in words downwards from `ibv_context`: it grows at its low end.
+/// The members of `struct verbs_context`, counted in words downwards from `ibv_context`: it grows at its low end.
 pub const EXTENDED_SLOTS: [&str; 46] = [
     "", // sz
     "", // placeholder 3

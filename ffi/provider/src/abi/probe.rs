@@ -49,7 +49,7 @@ pub struct Library {
     object: Object,
 }
 
-/// What was found out.
+/// The layout that was found out.
 pub struct Layout {
     /// The library's functions.
     pub library: Library,
@@ -158,7 +158,7 @@ impl Layout {
     /// Watches the library at work on throw-away objects.
     ///
     /// # Errors
-    /// What was found that no known release does.
+    /// Behaviour of the library that no known release has.
     pub fn probe(library: Library) -> Result<Self, String> {
         let (context_size, ops) = probe_context(&library)?;
         let qp_comp_mask = probe_qp(&library)?;

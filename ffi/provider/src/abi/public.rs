@@ -431,7 +431,7 @@ pub struct ibv_send_wr {
     pub extra: ibv_wr_extra,
 }
 
-/// What only some operations have.
+/// The fields that only some operations have.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub union ibv_wr_extra {

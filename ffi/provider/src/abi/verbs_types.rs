@@ -1,7 +1,7 @@
 //! The private structures between libibverbs and its providers, unchanged from rdma-core 35 to 65.
 //!
-//! What did change (the operations table, `struct verbs_context`, `struct verbs_qp`) is not written down here: it is
-//! found out at load time, see [`super::probe`].
+//! The structures that did change (the operations table, `struct verbs_context`, `struct verbs_qp`) are not written down
+//! here: they are found out at load time, see [`super::probe`].
 
 #![allow(missing_docs, non_camel_case_types)]
 
@@ -25,7 +25,7 @@ pub struct verbs_match_ent {
     pub kind: u8,
 }
 
-/// What libibverbs found in sysfs. Only the head is used.
+/// The device that libibverbs found in sysfs. Only the head is used.
 #[repr(C)]
 pub struct verbs_sysfs_dev {
     pub entry: list_node,
@@ -35,7 +35,7 @@ pub struct verbs_sysfs_dev {
     pub sysfs_name: [c_char; 64],
 }
 
-/// What a provider registers.
+/// The operations that a provider registers.
 #[repr(C)]
 pub struct verbs_device_ops {
     pub name: *const c_char,

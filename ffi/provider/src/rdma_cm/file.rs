@@ -18,7 +18,7 @@ pub struct Pending {
     pub child: Option<u32>,
     /// The membership it is about.
     pub group: Option<u32>,
-    /// What the program reads.
+    /// The response that the program reads.
     pub response: EventResp,
 }
 

@@ -232,7 +232,7 @@ pub unsafe fn command(fd: c_int, buffer: *const c_void, length: size_t) -> Step 
     guard(Step::Failed(libc::EIO), || unsafe { commands::run(fd, buffer.cast(), length) })
 }
 
-/// What librdmacm calls instead of write(2).
+/// The function that librdmacm calls instead of write(2).
 ///
 /// Nothing in this frame needs to be dropped: a thread that waits for an event may be cancelled there, as in write(2).
 ///

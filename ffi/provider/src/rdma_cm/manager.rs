@@ -277,7 +277,7 @@ impl Manager {
     }
 }
 
-/// What the program is told.
+/// The event that the program is told.
 pub fn response(uid: u64, id: u32, event: u32, status: i32, param: &[u8], ece: (u32, u32)) -> EventResp {
     let mut response = EventResp::zero();
     response.uid = uid.to_ne_bytes();

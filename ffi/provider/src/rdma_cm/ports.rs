@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 /// One function, which has one port.
 pub struct Port {
-    /// What it is.
+    /// The description of its device.
     pub info: DeviceInfo,
     /// Where it is.
     pub place: Place,
@@ -91,8 +91,8 @@ impl Port {
     }
 }
 
-/// All of them, in the order in which the program sees its devices. What `known` has of functions that are no node's is
-/// taken from there.
+/// All of them, in the order in which the program sees its devices. Ports of functions that are no node's are taken
+/// from `known`, if it has them.
 pub fn visible(known: &[Port]) -> Vec<Port> {
     let Some(sysfs) = registration::sysfs() else { return Vec::new() };
     let class = Path::new(&sysfs).join("class/infiniband_verbs");

@@ -309,7 +309,7 @@ impl Manager {
     }
 }
 
-/// What is known of a destination.
+/// The port of a destination, as far as it is known.
 enum Found {
     /// A port of this node: from where, and its GID.
     Here(At, [u8; 16]),

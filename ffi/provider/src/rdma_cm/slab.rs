@@ -20,7 +20,7 @@ impl<T> Slab<T> {
         free as u32
     }
 
-    /// What has that number.
+    /// The value with that number.
     pub fn get(&self, number: u32) -> Option<&T> {
         self.0.get(number as usize)?.as_ref()
     }

@@ -18,7 +18,7 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 /// Every host has it on its loopback interface, where it says nothing of functions.
 const LOOPBACK: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
-/// What the network namespace of this thread says about a destination.
+/// The addresses of this thread's network namespace, and its route to a destination.
 #[derive(Debug, Default)]
 pub struct Namespace {
     /// Addresses of its interfaces.
@@ -234,7 +234,7 @@ mod tests {
         // No route leads there, as with an address alone on the loopback interface.
         let alone = namespace(&["127.0.0.1", "10.9.0.2"], None);
         assert_eq!(chosen(&functions, "10.9.0.1", Some(1), &alone), Some(2));
-        // What the program has open of others is not in this namespace.
+        // The other function that the program has open is not in this namespace.
         let functions = ports(&["127.0.0.1", "10.9.0.1", "10.9.0.2"], &[1]);
         assert_eq!(chosen(&functions, "10.9.0.1", Some(1), &pod), Some(2));
     }

@@ -80,7 +80,7 @@ impl Membership {
 }
 
 impl Manager {
-    /// Asks the administrator to take a port into a group. What it says is an event of `group`.
+    /// Asks the administrator to take a port into a group. Its answer is an event of `group`.
     ///
     /// # Errors
     /// Those of opening the function; EBUSY: it is being left all the time.

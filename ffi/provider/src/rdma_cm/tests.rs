@@ -226,7 +226,7 @@ fn a_channel_without_events_says_so_or_waits_and_the_thread_that_waits_can_be_ca
     assert_eq!(cancelled(wait, slow.0), -1, "PTHREAD_CANCELED");
 }
 
-/// What a thread of the C library ends with that is cancelled after a while. Nothing in its frames may need to be dropped.
+/// The exit value of a thread of the C library that is cancelled after a while. Nothing in its frames may need to be dropped.
 fn cancelled(body: extern "C-unwind" fn(*mut c_void) -> *mut c_void, channel: RawFd) -> isize {
     // SAFETY: the C library's own threads; unwinding ends in its frames.
     unsafe {

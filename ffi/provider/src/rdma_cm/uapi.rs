@@ -263,7 +263,7 @@ plain! {
         pub addr: Storage,
     } 152
     pub struct GetEvent { pub response: u64, } 8
-    /// What an event bears: a `ConnParam`, or a `UdParam` on ids of datagram QPs.
+    /// An event and its parameters: a `ConnParam`, or a `UdParam` on ids of datagram QPs.
     pub struct EventResp {
         pub uid: [u8; 8],
         pub id: u32,

@@ -20,7 +20,7 @@ struct Library {
     /// Words of `struct verbs_context` before `ibv_context`.
     words: usize,
     qp_comp_mask: usize,
-    /// What `sz` says differs from the truth by this.
+    /// The value of `sz` differs from the truth by this.
     sz_error: usize,
     refcount: usize,
     /// The call by which it sends a command.

@@ -29,7 +29,7 @@ hw_enum! {
 }
 
 hw_enum! {
-    /// What a MAD asks for (IBTA 13.4.5, 15.2.2).
+    /// The method that a MAD asks for (IBTA 13.4.5, 15.2.2).
     pub enum Method: u8, 8 bits {
         Get = 0x01,
         Set = 0x02,

@@ -1,4 +1,4 @@
-//! What every layout must be able to do, with or without a header to judge it.
+//! The properties that every layout must have, with or without a header to judge it.
 
 use super::cases::{Case, all};
 use proptest::prelude::*;

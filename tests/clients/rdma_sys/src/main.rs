@@ -142,7 +142,7 @@ fn atomics(a: &Side, b: &Side) -> Try<()> {
     kept("CMP_SWAP swaps what is equal and nothing else", kept_once)
 }
 
-/// What ends a connection.
+/// The errors that end a connection.
 fn errors(a: &Side, b: &Side) -> Try<()> {
     b.clear();
     let (address, key) = b.place(TO);

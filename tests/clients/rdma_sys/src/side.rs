@@ -9,7 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// What went wrong, in words.
+/// An error, in words.
 pub type Try<T> = Result<T, String>;
 
 /// Bytes of memory of a side.
@@ -23,7 +23,7 @@ const GID_INDEX: u8 = 1;
 const ETHERNET: u8 = 2;
 const PSN: u32 = 0xff_fff0;
 
-/// What libibverbs made, or why not.
+/// The object that libibverbs made, or why not.
 fn made<T>(what: &str, object: *mut T) -> Try<*mut T> {
     if object.is_null() { Err(format!("{what}: {}", io::Error::last_os_error())) } else { Ok(object) }
 }
@@ -188,7 +188,7 @@ impl Side {
         self.put(0, &vec![0; LEN]);
     }
 
-    /// What the memory holds.
+    /// The bytes that the memory holds.
     pub fn bytes(&self, at: usize, len: usize) -> Vec<u8> {
         assert!(at + len <= LEN);
         let mut bytes = vec![0; len];

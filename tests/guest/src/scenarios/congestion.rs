@@ -70,7 +70,7 @@ pub fn control(pair: &mut Pair) -> Outcome {
     let script: String =
         set.iter().map(|(name, value)| format!("echo {value} > {files}/{name} || exit 1\n")).collect();
     guest.run(10, &script)?;
-    // Whoever sets a priority wants it to be that, so the mode is the one before.
+    // A user who sets a priority wants it to be that, so the mode is the one before.
     expect(guest, &set.map(|(name, value)| (name, if name == "np_cnp_prio_mode" { 0 } else { value })))?;
     let back: String =
         FILES.iter().map(|(name, value)| format!("echo {value} > {files}/{name} || exit 1\n")).collect();

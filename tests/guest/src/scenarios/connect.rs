@@ -11,7 +11,7 @@ use crate::images::{Images, KERNELS};
 use crate::machine::{Guest, Plan};
 use crate::{Outcome, bound_to_us, built, failed, log};
 
-/// What a program may take, seconds: longer than a kernel repeats its DREQ when the DREP is lost of a program that has ended.
+/// The time that a program may take, seconds: longer than a kernel repeats its DREQ when the DREP is lost of a program that has ended.
 const LIMIT: u64 = 110;
 /// How often a client asks, half a second apart, whether its server listens: until then it is rejected at once.
 const TRIES: usize = 30;

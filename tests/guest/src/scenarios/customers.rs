@@ -48,7 +48,7 @@ pub fn on_vfio(images: &Images) -> Outcome {
     server.check()
 }
 
-/// What starts a program on a VF of its own.
+/// The command that starts a program on a VF of its own.
 fn launcher(n: usize) -> String {
     format!("/built/ironverbs run --bdf 0000:00:1{n}.0 --address {}/8 --", ADDRESSES[n])
 }

@@ -5,7 +5,7 @@ use crate::{Outcome, failed};
 
 use super::sides::Bench;
 
-/// What each program asks of the subnet of functions 1 and 2, and what its answer must hold. `$D` is the device.
+/// The questions that programs ask of the subnet of functions 1 and 2, and the words that each answer must hold. `$D` is the device.
 const ASKED: [(&str, &[&str]); 7] = [
     ("ibstat $D", &["State: Active", "Physical state: LinkUp", "Rate: 100", "SM lid: 512"]),
     ("sminfo -C $D", &["sm lid 512", "SMINFO_MASTER"]),

@@ -8,8 +8,8 @@ use super::mlx5::{Pair, Place};
 use super::sides::{Bench, Side, find_gid};
 use super::verbs;
 
-/// Sends commands one after the other, by files of debugfs each read of which is a QUERY_EQ, on an idle guest. What the driver itself
-/// sends says less: while it loads the guest is busy, and memory keys are asked for by dozens at once.
+/// Sends commands one after the other, by files of debugfs each read of which is a QUERY_EQ, on an idle guest. The commands
+/// that the driver itself sends say less: while it loads the guest is busy, and memory keys are asked for by dozens at once.
 const COMMANDS: &str = "cd /sys/kernel/debug/mlx5/0000:00:10.0 && \
     for i in $(seq 300); do cat EQs/*/num_eqes >/dev/null; done && \
     echo $(cat commands/QUERY_EQ/n) commands, $(($(cat commands/QUERY_EQ/average) / 1000)) us each";

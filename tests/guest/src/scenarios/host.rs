@@ -10,7 +10,7 @@ use super::scratch::{Scratch, scratch};
 use crate::machine::Guest;
 use crate::{Outcome, bound_to_us, built, failed};
 
-/// What each tool may take, seconds.
+/// The time that each tool may take, seconds.
 const LIMIT: u64 = 90;
 /// The guest's address, and the device's on the host.
 pub const GUEST: &str = "10.7.0.2";

@@ -65,7 +65,7 @@ pub fn device(guest: &mut Guest, slot: u32) -> Outcome<String> {
 pub struct Pair {
     /// The ends.
     pub bench: Bench,
-    /// Who serves the functions.
+    /// The server of the functions.
     pub server: Server,
     /// Where the guests' cable lies.
     _scratch: Scratch,

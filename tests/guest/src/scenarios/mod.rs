@@ -1,4 +1,4 @@
-//! What guests must show, each scenario from boot to power-off.
+//! The behaviour that guests must show, each scenario from boot to power-off.
 
 mod blueflame;
 mod boot;
@@ -32,7 +32,7 @@ use crate::images::Images;
 pub struct Scenario {
     /// Name to call it by.
     pub name: &'static str,
-    /// What it shows.
+    /// The behaviour that it shows.
     pub about: &'static str,
     /// Shows it.
     pub run: fn(&Images) -> Outcome,

@@ -1,4 +1,4 @@
-//! What the net device of a function does.
+//! The behaviour of the net device of a function.
 
 use std::collections::BTreeMap;
 

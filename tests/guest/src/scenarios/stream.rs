@@ -24,7 +24,7 @@ pub fn arguments(file: &Path) -> Vec<String> {
     vec!["--record".into(), file.display().to_string()]
 }
 
-/// What `ironverbs stream` says, and whether it ended with 0. It ends with 1 where streams differ, too.
+/// The output of `ironverbs stream`, and whether it ended with 0. It ends with 1 where streams differ, too.
 pub fn words(arguments: &[&str]) -> Outcome<(bool, String)> {
     let done = Command::new(built().join("ironverbs")).arg("stream").args(arguments).output()?;
     if !done.stderr.is_empty() {
@@ -46,7 +46,7 @@ pub fn judge(server: Server, file: &Path, name: &str, function: &str, aside: &[&
         println!("    {golden}: {} lines written", text.lines().count());
         return Ok(());
     }
-    // What a driver sends of its own accord, at intervals or after events, has no place of its own.
+    // Commands that a driver sends of its own accord, at intervals or after events, have no place of their own.
     let differences = |a: &str, b: &str| -> Outcome<String> {
         let (_, found) = words(&["diff", "--words", "--function", function, a, b])?;
         let counts = |line: &&str| {

@@ -1,4 +1,4 @@
-//! What Debian's verbs programs do between two ends.
+//! The traffic of Debian's verbs programs between two ends.
 
 use std::process::Command;
 

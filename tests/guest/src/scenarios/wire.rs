@@ -57,7 +57,7 @@ impl Wire {
         }
         let server =
             Server::start(&server::Plan { arguments, more: vec![near.clone()], ..Default::default() })?;
-        // What tools exchange by TCP goes through QEMU's own network.
+        // Data that tools exchange by TCP go through QEMU's own network.
         let ports = free_ports(2 * TOOLS.len())?;
         let mut user = String::from("user,id=out,ipv6=off");
         for port in &ports[..TOOLS.len()] {
@@ -267,7 +267,7 @@ fn rxe_forgot_the_rest(images: &Images, capture: &Path) -> Outcome<bool> {
     Ok(is_acknowledgement(*ours) && is_first_or_middle(*theirs) && (1..0x80_0000).contains(&ahead))
 }
 
-/// Who sent a frame, its opcode and its sequence number, from a line of `tshark`'s.
+/// The sender of a frame, its opcode and its sequence number, from a line of `tshark`'s.
 fn frame_of(line: &str) -> Option<(&str, u8, u32)> {
     let mut words = line.split('\t');
     let (from, opcode, psn) = (words.next()?, words.next()?, words.next()?);

@@ -1,4 +1,4 @@
-//! What a requester sends, takes for an answer, and sends again.
+//! The packets that a requester sends, takes for an answer, and sends again.
 
 use crate::transport::{
     Dcqcn, Event, Notifier, Order, Status, Timer, congestion_notified,
@@ -285,7 +285,7 @@ fn row_64_an_rnr_nak_neither_costs_nor_restores_a_retry() {
     assert_eq!(pair.ours.failure(), None, "the RNR NAK cost nothing");
     pair.wait();
     assert_eq!(pair.ours.failure(), Some(Status::RetryExceeded), "nor did it restore anything");
-    // What it acknowledges does.
+    // A request that it acknowledges does.
     let mut pair = with_retries(1);
     pair.post([Post::send(1), Post::send(1)]);
     pair.ours.transmit();

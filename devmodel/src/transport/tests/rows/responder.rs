@@ -1,4 +1,4 @@
-//! What a responder does with requests, in sequence and out of it.
+//! The actions of a responder on requests, in sequence and out of it.
 
 use crate::transport::{
     Event, ReadResource, Rights, Status,
