@@ -2,7 +2,7 @@
 
 use ironverbs_tests::{
     program::may_send_raw,
-    stock::{Node, Pair, Running, customers, ironverbs},
+    stock::{Node, Pair, Running, compiled, customers, ironverbs},
 };
 use std::{
     fs,
@@ -52,6 +52,23 @@ fn perftest_prints_what_the_simulation_says() {
         // Two digits behind the point are what perftest prints.
         let most = 0.01 * expected + 0.01;
         assert!((found - expected).abs() <= most, "{tool} {options:?}: {found}, not {expected}");
+    }
+}
+
+/// The retransmissions of the request take seconds; time goes on to a deadline before them within a microsecond, or a sixty-fourth.
+#[test]
+fn a_program_that_polls_until_a_deadline_comes_back_then() {
+    let program = compiled("deadline");
+    let out =
+        Node::new("timed-deadline", 2).timed().run(&[program.to_str().expect("a path in UTF-8"), "iron1"]);
+    let found: Vec<(f64, f64)> = out
+        .lines()
+        .map(|line| line.split_whitespace().skip(1).map(|word| word.parse().expect("a number")).collect())
+        .map(|pair: Vec<f64>| (pair[0], pair[1]))
+        .collect();
+    assert_eq!(found.len(), 4, "{out}");
+    for (limit, passed) in found {
+        assert!(passed >= limit && passed <= (limit + 1.1).max(limit * 65.0 / 64.0), "{out}");
     }
 }
 

@@ -45,11 +45,16 @@ const ROLL_CALL: Duration = Duration::from_millis(100);
 const LOOK: Duration = Duration::from_micros(20);
 /// Before so much time passes at once everybody who waits has another look, ps.
 const LONG: Ps = 10_000_000;
+/// Programs that look at clocks between their polls find that this much has passed, or a part of the time for which they have done so, ps: they may
+/// poll until a deadline.
+const STEP: Ps = 1_000_000;
+/// See [`STEP`].
+const PART: Ps = 64;
 /// Before so much does, who computes is left for [`THINKS`] of a processor, for it may not be looking at memory.
 const LONGER: Ps = 1_000_000_000;
 /// See [`LONGER`].
 const THINKS: Duration = Duration::from_millis(100);
-/// How often the conductor looks around while nothing happens.
+/// How often the conductor looks around while nothing happens and no program looks at a clock.
 const IDLE: Duration = Duration::from_millis(2);
 /// It ends when nobody came for so long.
 const LINGER: Duration = Duration::from_millis(300);
@@ -136,9 +141,15 @@ pub struct Conductor {
     shown: bool,
     /// When everybody had another look before much time passed, and was left to compute.
     looked: [Ps; 2],
+    /// Programs measure the time: since when, and until when they were found to.
+    measured: [Ps; 2],
+    /// See [`looks`], when everybody had another look.
+    looks: u64,
     /// Since when threads have been called that do not hear it.
     called: Option<Instant>,
     limits: Limits,
+    /// See [`looks`], when nothing happened the last time, and how long to look around the next.
+    quiet: (u64, Duration),
 }
 
 impl Conductor {
@@ -188,8 +199,11 @@ impl Conductor {
             efforts,
             shown: false,
             looked: [0; 2],
+            measured: [0; 2],
+            looks: 0,
             called: None,
             limits: Limits::default(),
+            quiet: (0, LOOK),
         })
     }
 
@@ -263,7 +277,11 @@ impl Conductor {
                     self.board.speak();
                 }
                 _ => {
-                    self.board.listen(heard, IDLE);
+                    // Time goes on by looks at clocks alone, so who polls until a deadline is not kept waiting.
+                    let (looks, (before, wait)) = (looks(&players), self.quiet);
+                    let wait = if looks == before { (2 * wait).min(IDLE) } else { LOOK };
+                    self.quiet = (looks, wait);
+                    self.board.listen(heard, wait);
                     if self.board.heard() == heard {
                         // A thread that is not on the board may have said something.
                         self.board.speak();
@@ -286,8 +304,19 @@ impl Conductor {
         if soonest > now + LONG && *looked != now {
             // A thread that heard something, or was interrupted, may have done what another one waits for.
             *looked = now;
+            self.looks = looks(players);
             self.board.speak();
             return true;
+        }
+        if soonest > now + LONG && looks(players) != self.looks {
+            let [since, until] = self.measured;
+            let since = if until == now { since } else { now };
+            let next = now + STEP.max((now - since) / PART);
+            if next < soonest {
+                self.measured = [since, next];
+                self.begin(next);
+                return true;
+            }
         }
         if soonest > now + LONGER && *thought != now {
             *thought = now;
@@ -412,9 +441,10 @@ impl Conductor {
         self.shown = false;
         let sleepers = players.iter().filter(|player| player.state() == State::Sleeping);
         let until = sleepers.map(Player::until).chain(Limit::first(players).map(|limit| limit.at)).min();
-        for _ in 0..STEPS {
+        for step in 0..STEPS {
             let next = self.engine.next(&self.node.core().adapter);
-            if self.shown || next.zip(until).is_some_and(|(next, until)| next > until) {
+            let is_far = step > 0 && next.is_some_and(|next| next > self.engine.now() + LONG);
+            if self.shown || is_far || next.zip(until).is_some_and(|(next, until)| next > until) {
                 return;
             }
             let Self { engine, node, written, .. } = self;
@@ -521,6 +551,12 @@ impl Conductor {
 fn look_again(players: &[Player]) -> bool {
     let waits = |player: &&Player| player.state() == State::Waiting && player.may_hear();
     players.iter().filter(waits).map(Player::wake).count() > 0
+}
+
+/// A number that changes when a thread that polls looks at a clock.
+fn looks(players: &[Player]) -> u64 {
+    let polls = players.iter().filter(|player| player.state() == State::Waiting);
+    polls.map(Player::time).fold(0, u64::wrapping_add)
 }
 
 /// True if a thread that seemed to look at memory did something else, once it had time enough.
