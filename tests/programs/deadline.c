@@ -44,5 +44,6 @@ int main(int argc, char **argv)
 	HOLD(!ibv_post_send(qp, &wr, &bad));
 	poll_for(cq, "unanswered", 100);
 	poll_for(cq, "unanswered", 5000);
+	poll_for(cq, "unanswered", 100);
 	return 0;
 }

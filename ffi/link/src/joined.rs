@@ -5,9 +5,11 @@ use super::{
     port::Port,
 };
 use std::{
+    collections::HashMap,
     io,
     os::fd::RawFd,
     sync::{Mutex, MutexGuard, OnceLock, PoisonError, Weak},
+    thread::{self, ThreadId},
 };
 
 /// One end of the join.
@@ -15,12 +17,12 @@ use std::{
 pub struct Joined {
     /// The port of the other node, and which of its links we are.
     other: OnceLock<(Weak<Port>, usize)>,
-    /// The frames on the way there.
-    gathered: Mutex<Vec<Vec<u8>>>,
+    /// The frames that each thread has on the way there. Carried by another thread, they could overtake those behind them.
+    gathered: Mutex<HashMap<ThreadId, Vec<Vec<u8>>>>,
 }
 
 impl Joined {
-    fn gathered(&self) -> MutexGuard<'_, Vec<Vec<u8>>> {
+    fn gathered(&self) -> MutexGuard<'_, HashMap<ThreadId, Vec<Vec<u8>>>> {
         self.gathered.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -36,16 +38,14 @@ impl Bearer for std::sync::Arc<Joined> {
         if port.strong_count() == 0 {
             return Err(io::ErrorKind::NotConnected.into());
         }
-        self.gathered().push(frame.to_vec());
+        self.gathered().entry(thread::current().id()).or_default().push(frame.to_vec());
         Ok(())
     }
 
     fn flush(&self) {
-        let frames = std::mem::take(&mut *self.gathered());
-        if frames.is_empty() {
-            return;
-        }
-        if let Some((port, link)) = self.other.get() {
+        // The lock is free again when they arrive: the other port may have something to send back.
+        let frames = self.gathered().remove(&thread::current().id());
+        if let (Some(frames), Some((port, link))) = (frames, self.other.get()) {
             if let Some(port) = port.upgrade() {
                 port.arrive(*link, frames);
             }

@@ -222,11 +222,11 @@ fn listen(port: &Port, link: usize, stop: &AtomicBool, ended: &UnixStream) {
         }
         let idle = batch.is_empty();
         if !idle {
+            eager.end();
             port.arrive(link, batch);
         }
         let next = port.arrive_late(link);
         if !idle {
-            eager.end();
             continue;
         }
         let mut fds = bearer.incoming();

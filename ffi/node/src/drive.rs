@@ -69,10 +69,16 @@ impl Core {
         self.drive(now, |runner, host| runner.run_busy(&self.adapter, host, now, fid));
     }
 
+    /// True if work was left because of a bound.
+    #[inline]
+    pub fn has_left(&self) -> bool {
+        self.left[0].load(Relaxed) | self.left[1].load(Relaxed) != 0
+    }
+
     /// Takes the functions whose work was left because of a bound.
     #[inline]
     pub fn take_left(&self) -> u128 {
-        if self.left[0].load(Relaxed) | self.left[1].load(Relaxed) == 0 {
+        if !self.has_left() {
             return 0;
         }
         u128::from(self.left[0].swap(0, Relaxed)) | u128::from(self.left[1].swap(0, Relaxed)) << 64
@@ -128,7 +134,9 @@ impl Core {
         if left != 0 {
             self.left[0].fetch_or(left as u64, Relaxed);
             self.left[1].fetch_or((left >> 64) as u64, Relaxed);
-            self.wake(self.me.slot);
+            if !self.engines.is_parked() {
+                self.wake(self.me.slot);
+            }
         }
     }
 

@@ -131,6 +131,11 @@ impl Engines {
         self.parked.store(this_thread(), Relaxed);
     }
 
+    /// True if the calling thread is the parked one.
+    pub fn is_parked(&self) -> bool {
+        self.parked.load(Relaxed) == this_thread()
+    }
+
     #[inline(never)]
     fn another(&self) -> Option<Taken<'_>> {
         if self.owner.load(Relaxed) == 0 {

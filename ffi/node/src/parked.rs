@@ -24,7 +24,7 @@ const NEVER: u64 = u64::MAX;
 const RETRY: u64 = MILLI;
 /// Wait (ps) before another try to clean up after a dead program, if a stopped program holds that up.
 const HELD_UP: u64 = 100 * MILLI;
-/// Shortest wait (ps), for a timer that is due on a function that another party has locked.
+/// Shortest wait (ps), for a timer that is due on a function that another party has locked, and for work that a bound ended.
 const LEAST: u64 = MILLI / 10;
 
 /// Longest sleep (ps): nobody wakes a thread whose bell is no longer the others', for the file was cut short, so it looks by itself.
@@ -172,6 +172,8 @@ fn serve(core: &Core) -> u64 {
     }
     core.deliver_interrupts();
     match (unfinished, held_up) {
+        // It may wait for others to take what was sent.
+        _ if core.has_left() => LEAST,
         (true, _) => RETRY,
         (false, true) => HELD_UP,
         (false, false) => NEVER,

@@ -45,10 +45,10 @@ const ROLL_CALL: Duration = Duration::from_millis(100);
 const LOOK: Duration = Duration::from_micros(20);
 /// Before so much time passes at once everybody who waits has another look, ps.
 const LONG: Ps = 10_000_000;
-/// Programs that look at clocks between their polls find that this much has passed, or a part of the time for which they have done so, ps: they may
-/// poll until a deadline.
-const STEP: Ps = 1_000_000;
-/// See [`STEP`].
+/// Programs that look at clocks between their polls may poll until a deadline: they find that a part of the time has passed for which they have done so,
+/// and no less and no more than this, ps.
+const LEAPS: (Ps, Ps) = (1_000_000, 50_000_000);
+/// See [`LEAPS`].
 const PART: Ps = 64;
 /// Before so much does, who computes is left for [`THINKS`] of a processor, for it may not be looking at memory.
 const LONGER: Ps = 1_000_000_000;
@@ -141,8 +141,8 @@ pub struct Conductor {
     shown: bool,
     /// When everybody had another look before much time passed, and was left to compute.
     looked: [Ps; 2],
-    /// Programs measure the time: since when, and until when they were found to.
-    measured: [Ps; 2],
+    /// Since when a program has looked at clocks between polls.
+    measuring: Option<Ps>,
     /// See [`looks`], when everybody had another look.
     looks: u64,
     /// Since when threads have been called that do not hear it.
@@ -199,7 +199,7 @@ impl Conductor {
             efforts,
             shown: false,
             looked: [0; 2],
-            measured: [0; 2],
+            measuring: None,
             looks: 0,
             called: None,
             limits: Limits::default(),
@@ -308,12 +308,12 @@ impl Conductor {
             self.board.speak();
             return true;
         }
-        if soonest > now + LONG && looks(players) != self.looks {
-            let [since, until] = self.measured;
-            let since = if until == now { since } else { now };
-            let next = now + STEP.max((now - since) / PART);
+        if soonest > now + LONG && looks(players) == self.looks {
+            self.measuring = None;
+        } else if soonest > now + LONG {
+            let since = *self.measuring.get_or_insert(now);
+            let next = now + ((now - since) / PART).clamp(LEAPS.0, LEAPS.1);
             if next < soonest {
-                self.measured = [since, next];
                 self.begin(next);
                 return true;
             }
