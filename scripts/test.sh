@@ -115,8 +115,12 @@ part() {
     fresh) apart fresh scripts/fresh.sh "$([ $((DAY / 5 % 2)) = 0 ] && echo trixie || echo bookworm)" ;;
     cni) apart cni make --no-print-directory test-cni CNI_ROUNDS=100 ;;
     kubernetes)
-        if timeout 900 make --no-print-directory deps-kubernetes; then apart kubernetes make --no-print-directory test-kubernetes
-        else kept kubernetes echo "skipped: its programs were not built within 15 minutes"
+        if ! timeout 900 sh -c "make --no-print-directory deps-kubernetes && scripts/go-programs.sh build charts"; then
+            kept kubernetes echo "skipped: its programs were not built within 15 minutes"
+        elif ! time_left $APART; then
+            kept kubernetes echo "skipped: too little time is left"
+        else
+            apart kubernetes make --no-print-directory test-kubernetes
         fi
         ;;
     *)
