@@ -7,14 +7,14 @@ use crate::{
         Runner, Traced,
         rig::{Link, Rig},
     },
-    region::{Effect, Func, SlotPayload, WireRing},
+    region::{Effect, Func, Outlet, OutletRing, SlotPayload, WireRing},
     state::{Counters, CqRow, EqRow, FunctionRow, QpFlags, QpRow},
     transport::Timer,
 };
 use hwspec::{
     context::{QpState, ServiceType},
     cqe::{Cqe64, CqeOpcode, CqeSyndrome},
-    wire::{Headers, IpPair, ip::gid_of_v4},
+    wire::{Headers, ICRC_SIZE, IpPair, ip::gid_of_v4},
     wqe::WqeOpcode,
 };
 use std::sync::{Arc, Mutex};
@@ -47,6 +47,33 @@ fn a_write_lands_and_completes() {
         assert_eq!(rig.data(1, 0, len), bytes);
         assert!(rig.poll(0).is_none() && rig.poll(1).is_none());
     }
+}
+
+fn uplink(rig: &Rig) -> OutletRing<'_> {
+    OutletRing::of(rig.adapter.region(), Outlet::Uplink)
+}
+
+/// As a port pauses a wire (IEEE 802.1Qbb): packets that do not fit are not sent yet.
+#[test]
+fn a_connection_to_somebody_outside_pauses_while_the_uplink_is_full_and_loses_nothing() {
+    let (mut rig, mut runner) = rig();
+    let (near, qpn) = (rig.sides[0].fid, rig.sides[0].qpn);
+    rig.with(0, |func| func.get_mut::<QpRow>(qpn).expect("the QP").dmac = [6, 0, 0, 0, 0, 1]);
+    uplink(&rig).open(true);
+    rig.post_send(0, WqeOpcode::RdmaWrite, 1 << 20, 0, true);
+    go(&mut rig, &mut runner, 1);
+    let (mut frame, mut payload, mut rounds) = (Vec::new(), 0, 0);
+    while uplink(&rig).waits() {
+        while uplink(&rig).pop(&mut frame).is_some() {
+            let headers = Headers::parse(&frame).expect("a frame of ours");
+            payload += frame.len() - headers.payload_start() - ICRC_SIZE;
+        }
+        uplink(&rig).note_taken(1);
+        runner.run(&rig.adapter, &mut rig.machine, 1, near);
+        rounds += 1;
+    }
+    assert_eq!((payload, uplink(&rig).lost()), (1 << 20, 0));
+    assert!(rounds > 10, "half of a ring of 64 KiB at a time: {rounds} rounds");
 }
 
 #[test]

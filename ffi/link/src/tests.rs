@@ -7,7 +7,8 @@ use node::{CaptureThread, Node, NodeError, NodeOptions, NodeTransport};
 use std::{
     net::IpAddr,
     os::unix::net::UnixDatagram,
-    sync::Arc,
+    sync::{Arc, atomic::Ordering::Relaxed},
+    thread,
     time::{Duration, Instant},
 };
 use testkit::{Other, Scratch, say, until_killed};
@@ -52,6 +53,21 @@ fn neighbours_on_another_node_are_found_and_nobody_else_is() {
     assert_eq!(there.resolve(&gid("10.0.0.3")), None);
     let waited = start.elapsed();
     assert!(waited > Duration::from_secs(1) && waited < Duration::from_secs(5), "{waited:?}");
+}
+
+/// Otherwise those that it gathers next could overtake them.
+#[test]
+fn frames_to_a_joined_node_are_carried_by_the_thread_that_sent_them() {
+    let [a, b] = [Scratch::new(), Scratch::new()];
+    let (here, _there) = (node_with_id(&a, 1), node_with_id(&b, 2));
+    let up = hold(&here, &[format!("node:{}", b.0.display())]);
+    let bearer = up.port.links()[0].bearer();
+    let came = || up.joined[0].port.links()[0].received.load(Relaxed);
+    bearer.send(&[0xff; 64]).unwrap();
+    thread::scope(|scope| scope.spawn(|| bearer.flush()).join().unwrap());
+    assert_eq!(came(), 0);
+    bearer.flush();
+    assert_eq!(came(), 1);
 }
 
 /// Not a test of its own: what the other process runs.
