@@ -54,3 +54,42 @@ fn programs_in_two_namespaces_meet_on_two_vfs() {
     let received = said.lines().find(|line| line.ends_with("receiver")).unwrap_or_else(|| panic!("{said}"));
     assert!(received.contains("MBytes"), "{received}");
 }
+
+/// The command of a VF that is idle otherwise is told of by one interrupt, which none other makes good for if it is lost: Linux waits a minute
+/// then, and complains.
+#[test]
+fn idle_vfs_are_told_of_each_command_beside_traffic_of_others() {
+    let Some(place) = Place::new() else { return };
+    let script = format!(
+        "{VFS}{COMPLAINTS}
+        rdma system set netns exclusive
+        numvfs 12
+        for n in 1 2 3 4; do vf $n; done
+        sleep 1
+        for pair in '1 2' '3 4' '2 3' '4 1'; do
+            set -- $pair
+            ip netns exec n$1 timeout 15 ping -q -f -s 1400 10.9.0.$2 >/dev/null &
+        done
+        up() {{ read up idle </proc/uptime; up=${{up%.*}}; }}
+        up
+        end=$((up + 15))
+        counters() {{
+            device=/sys/class/infiniband/$(ls $pci/0000:00:0$1.0/infiniband)/ports/1
+            commands=0
+            while up; [ $up -lt $end ]; do
+                read count <$device/hw_counters/out_of_buffer
+                read count <$device/counters/port_xmit_data
+                commands=$((commands + 2))
+            done
+            echo commands $commands
+        }}
+        for n in 5 6 7 8 9 a b c; do counters $n & done
+        wait
+        complaints"
+    );
+    let said = place.script(&["--vfs", "12"], &script);
+    assert_eq!(complaints(&said), Vec::<&str>::new());
+    let commands = said.lines().filter_map(|line| line.strip_prefix("commands ")?.parse::<u32>().ok());
+    let commands: Vec<u32> = commands.collect();
+    assert!(commands.len() == 8 && commands.iter().all(|count| *count > 100), "{said}");
+}
