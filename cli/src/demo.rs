@@ -20,7 +20,14 @@ pub fn demo(demo: &Demo) -> ExitCode {
 
 fn try_demo(demo: &Demo) -> Result<(), String> {
     let node = place::open(&demo.node.path(), &demo.identity.over(NodeOptions::default()));
-    let node = node.map_err(|e| e.to_string())?.dir().to_path_buf();
+    let node = node.map_err(|e| e.to_string())?;
+    let (vfs, node) = (node.vfs(), node.dir().to_path_buf());
+    if vfs < 2 {
+        let node = node.display();
+        return Err(format!(
+            "expected a node of 2 VFs or more, found {vfs} in {node}; --node takes another's directory"
+        ));
+    }
     let port = pair::free_port()?;
     let common = |device: &str| -> Vec<String> {
         let mut args: Vec<String> = ["-d", device, "-x", "1", "-p"].map(String::from).to_vec();

@@ -327,3 +327,14 @@ fn a_node_is_watched_as_often_as_is_asked_for() {
     }
     assert!(complaint(&bench.about(&["node", "status", "--times", "2"])).contains("--watch"));
 }
+
+#[test]
+fn a_demo_on_a_node_of_one_vf_says_that_it_takes_two() {
+    let bench = Bench::new("demo");
+    text(&bench.about(&["node", "create", "--vfs", "1"]));
+    let output = bench.about(&["demo"]);
+    assert_eq!(output.status.code(), Some(1));
+    let said = String::from_utf8_lossy(&output.stderr);
+    let node = bench.node.display();
+    assert!(said.contains(&format!("demo: expected a node of 2 VFs or more, found 1 in {node}")), "{said}");
+}
