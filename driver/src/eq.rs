@@ -72,11 +72,7 @@ pub fn create(function: &Function, wanted: &Wanted) -> Result<(Arc<DmaMem>, u32,
     let mut input = CreateEqIn::zeroed();
     input.set().eq_context_entry(context).event_bitmask(bitmask);
     let created = function.call_with(Opcode::CreateEq, wanted.uid, &input, &pages);
-    let out: CreateEqOut = created.inspect_err(|error| {
-        if error.is_uncertain() {
-            std::mem::forget(ring); // keeps the memory: the device may still make the queue
-        }
-    })?;
+    let (out, mem): (CreateEqOut, _) = Error::or_keep(created, mem)?;
     Ok((mem, entries, out.eq_number()))
 }
 

@@ -72,16 +72,24 @@ impl Error {
         move |source| Self::Io { what, source }
     }
 
+    pub(crate) fn refused(errno: i32, what: impl Into<String>) -> Self {
+        Self::Invalid { what: what.into(), errno }
+    }
+
     pub(crate) fn invalid(what: impl Into<String>) -> Self {
-        Self::Invalid { what: what.into(), errno: libc::EINVAL }
+        Self::refused(libc::EINVAL, what)
     }
 
     pub(crate) fn unsupported(what: impl Into<String>) -> Self {
-        Self::Invalid { what: what.into(), errno: libc::EOPNOTSUPP }
+        Self::refused(libc::EOPNOTSUPP, what)
     }
 
     pub(crate) fn no_memory(what: impl Into<String>) -> Self {
-        Self::Invalid { what: what.into(), errno: libc::ENOMEM }
+        Self::refused(libc::ENOMEM, what)
+    }
+
+    pub(crate) fn busy(what: impl Into<String>) -> Self {
+        Self::refused(libc::EBUSY, what)
     }
 
     pub(crate) fn device(expected: impl Into<String>, found: impl Into<String>) -> Self {
@@ -91,6 +99,20 @@ impl Error {
     /// True if the device may still carry out the failed command, so that memory it was given must stay.
     pub(crate) fn is_uncertain(&self) -> bool {
         matches!(self, Self::Timeout { .. } | Self::Gone)
+    }
+
+    /// The outcome of a command that creates an object, with the `memory` that the object is to have. If the device may
+    /// still create it, the memory is kept forever.
+    pub(crate) fn or_keep<T, M>(created: Result<T, Self>, memory: M) -> Result<(T, M), Self> {
+        match created {
+            Ok(made) => Ok((made, memory)),
+            Err(error) => {
+                if error.is_uncertain() {
+                    std::mem::forget(memory);
+                }
+                Err(error)
+            }
+        }
     }
 
     /// The errno a verbs call returns, as the Linux driver maps command status.

@@ -119,9 +119,7 @@ impl Function {
     }
 
     fn cmd(&self) -> Result<&CommandQueue, Error> {
-        self.cmd
-            .as_ref()
-            .ok_or_else(|| Error::Invalid { what: "the function is down".into(), errno: libc::ENODEV })
+        self.cmd.as_ref().ok_or_else(|| Error::refused(libc::ENODEV, "the function is down"))
     }
 
     /// The supply of pages.

@@ -270,10 +270,9 @@ impl FunctionLock<'_> {
     pub fn add_opener(&self) -> Result<(), Error> {
         match (0..OPENERS).any(|at| self.0.try_claim(OPENER + at)) {
             true => Ok(()),
-            false => Err(Error::Invalid {
-                what: format!("{OPENERS} openers of one function at most, and all are there"),
-                errno: libc::EBUSY,
-            }),
+            false => {
+                Err(Error::busy(format!("{OPENERS} openers of one function at most, and all are there")))
+            }
         }
     }
 

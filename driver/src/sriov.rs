@@ -57,10 +57,10 @@ impl Capability<'_> {
 impl Device {
     fn sriov(&self) -> Result<Capability<'_>, Error> {
         let config = Config(&**self.transport());
-        let at = config.extended_capability(EXT_CAP_ID_SRIOV)?.ok_or_else(|| Error::Invalid {
-            what: "this function has no SR-IOV capability: only a physical function makes virtual ones"
-                .into(),
-            errno: libc::EOPNOTSUPP,
+        let at = config.extended_capability(EXT_CAP_ID_SRIOV)?.ok_or_else(|| {
+            Error::unsupported(
+                "this function has no SR-IOV capability: only a physical function makes virtual ones",
+            )
         })?;
         Ok(Capability { config, at })
     }
@@ -83,10 +83,7 @@ impl Device {
         let capability = self.sriov()?;
         let cap = capability.read()?;
         if cap.vf_enable() {
-            return Err(Error::Invalid {
-                what: format!("{} virtual functions are enabled already", cap.num_vfs()),
-                errno: libc::EBUSY,
-            });
+            return Err(Error::busy(format!("{} virtual functions are enabled already", cap.num_vfs())));
         }
         if count == 0 || count > cap.total_vfs() {
             let total = cap.total_vfs();

@@ -64,13 +64,10 @@ impl Claim {
                     let interrupt = interrupt.map_err(Error::io("cannot get the interrupt vector"));
                     break interrupt.map(|interrupt| (claim(vector, false), interrupt));
                 }
-                break Err(Error::Invalid {
-                    what: format!(
-                        "all {} interrupt vectors of the function are taken by other openers",
-                        function.identity.msix_vectors
-                    ),
-                    errno: libc::EBUSY,
-                });
+                break Err(Error::busy(format!(
+                    "all {} interrupt vectors of the function are taken by other openers",
+                    function.identity.msix_vectors
+                )));
             };
             let claim = claim(vector, true);
             match function.transport.interrupt(vector) {

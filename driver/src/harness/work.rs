@@ -55,10 +55,9 @@ fn options(plan: &Plan) -> OpenOptions {
 /// Resets the function, unless another opener has it up.
 fn reset(transport: &Arc<dyn Transport>, r: &mut Recorder<'_>) -> Result<(), Error> {
     if Shared::open(transport)?.state() == FunctionState::Up {
-        return Err(Error::Invalid {
-            what: "expected a function that nobody uses, found one that other programs have open".into(),
-            errno: libc::EBUSY,
-        });
+        return Err(Error::busy(
+            "expected a function that nobody uses, found one that other programs have open",
+        ));
     }
     transport.reset().map_err(Error::io("cannot reset the function"))?;
     let command = Config(&**transport).read(STATUS_COMMAND)?;

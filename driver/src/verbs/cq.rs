@@ -1,11 +1,12 @@
 //! Completion queues.
 
-use super::{CompletionSlot, Device, pd::queue_memory, resize::entries_for};
+use super::{CompletionSlot, Device, ends::ends, pd::queue_memory, resize::entries_for};
 use crate::{
     dma::{BlockRing, Buffers, DmaMem, page_list},
     error::Error,
     poll::{Entry, QpQueues, QpTable, convert, is_spread},
     records::Record,
+    registry::KnownCq,
     shared_receive::SharedReceives,
     transport::{Bar, Transport},
 };
@@ -135,19 +136,11 @@ impl Cq {
             .dbr_addr(record.iova());
         let mut input = CreateCqIn::zeroed();
         input.set().cq_context(context);
-        let created: Result<CreateCqOut, Error> =
-            function.call_with(Opcode::CreateCq, device.opener.uid(), &input, &pages);
-        let cqn = match created {
-            Ok(out) => out.cqn(),
-            Err(error) => {
-                if error.is_uncertain() {
-                    std::mem::forget((mem, record)); // the queue may still be created
-                }
-                return Err(error);
-            }
-        };
+        let created = function.call_with(Opcode::CreateCq, device.opener.uid(), &input, &pages);
+        let (out, (mem, record)): (CreateCqOut, _) = Error::or_keep(created, (mem, record))?;
+        let cqn = out.cqn();
         let arm_sn = Arc::new(AtomicU32::new(0));
-        device.registry.add_cq(cqn, init.cookie, arm_sn.clone());
+        device.registry.cqs.add(cqn, KnownCq(init.cookie, arm_sn.clone()));
         let log = count.trailing_zeros();
         Ok(Arc::new(Cq {
             first: ring,
@@ -460,29 +453,20 @@ impl Cq {
         }
     }
 
-    /// Destroys it; EBUSY while QPs use it (they keep it until the last of them is gone). Dropping the last reference
-    /// does the same without reporting errors.
-    pub fn destroy(self: Arc<Self>) -> Result<(), Error> {
-        match Arc::into_inner(self) {
-            None => Err(Error::Invalid { what: "the CQ is in use".into(), errno: libc::EBUSY }),
-            Some(mut cq) => cq.release(),
-        }
-    }
-
     fn release(&mut self) -> Result<(), Error> {
-        if !std::mem::take(&mut self.live) {
-            return Ok(());
-        }
         let mut input = DestroyCqIn::zeroed();
         input.set().cqn(self.cqn);
         let result = self.device.function.order(Opcode::DestroyCq, self.device.opener.uid(), &input);
-        self.device.registry.remove_cq(self.cqn);
-        if result.is_err() {
-            // The device may still write to the memory, so it is kept forever.
-            std::mem::forget((self.mem.clone(), self.record.take(), self.others.take()));
-        }
-        result
+        self.device.registry.cqs.remove(self.cqn);
+        // The device may still write to the memory, so it is kept forever.
+        result.inspect_err(|_| std::mem::forget((self.mem.clone(), self.record.take(), self.others.take())))
     }
+}
+
+ends! {
+    /// Destroys it; EBUSY while QPs use it (they keep it until the last of them is gone). Dropping the last reference
+    /// does the same without reporting errors.
+    Cq.destroy: "the CQ is in use", "a CQ could not be destroyed", cqn = cqn
 }
 
 /// True if it completes a receive.
@@ -495,12 +479,4 @@ fn is_receive(cqe: &Cqe64) -> bool {
             | CqeOpcode::RespWrImm
             | CqeOpcode::RespErr
     )
-}
-
-impl Drop for Cq {
-    fn drop(&mut self) {
-        if let Err(error) = self.release() {
-            tracing::warn!(cqn = self.cqn, %error, "a CQ could not be destroyed");
-        }
-    }
 }

@@ -7,6 +7,7 @@ use super::{
     raw::RawQueues,
 };
 use crate::{
+    blueflame::Register,
     dma::{BlockRing, DmaMem, DmaRing, page_list},
     error::Error,
     inline::Inbox,
@@ -53,16 +54,12 @@ impl Qp {
         }
         let frames = init.service == Service::RawPacket;
         if frames && (init.srq.is_some() || !device.function.is_ethernet()) {
-            return Err(Error::Invalid {
-                what: "raw packets have receives of their own, and a port that is Ethernet".into(),
-                errno: libc::EOPNOTSUPP,
-            });
+            return Err(Error::unsupported(
+                "raw packets have receives of their own, and a port that is Ethernet",
+            ));
         }
         if init.strip_vlan && !(frames && device.attr().raw_vlan_stripping) {
-            return Err(Error::Invalid {
-                what: "VLAN tags are taken out of raw packets, where the device can".into(),
-                errno: libc::EOPNOTSUPP,
-            });
+            return Err(Error::unsupported("VLAN tags are taken out of raw packets, where the device can"));
         }
         if let Some(srq) = &init.srq {
             if srq.is_xrc() || !init.service.receives() || !Arc::ptr_eq(srq.pd().device(), device) {
@@ -120,36 +117,18 @@ impl Qp {
         };
         let mut input = CreateQpIn::zeroed();
         input.set().qpc(qpc);
-        let created: Result<CreateQpOut, Error> =
+        let created =
             function.call_with(Opcode::CreateQp, user_context(device, init.service), &input, &pages);
-        let qpn = match created {
-            Ok(out) => out.qpn(),
-            Err(error) => {
-                if error.is_uncertain() {
-                    std::mem::forget((mem, record)); // the QP may still be created
-                }
-                return Err(error);
-            }
-        };
+        let (out, (mem, record)): (CreateQpOut, _) = Error::or_keep(created, (mem, record))?;
         let links = Links {
             send_cq: Some(init.send_cq.clone()),
             recv_cq: (!init.service.is_xrc()).then(|| init.recv_cq.clone()),
             srq: init.srq.clone(),
             ..Links::default()
         };
-        let made = Self::assemble(
-            pd,
-            qpn,
-            init.service,
-            geometry,
-            mem,
-            Some(record),
-            links,
-            init.sq_sig_all,
-            init.cookie,
-        );
-        made.sq.lock().blueflame = blueflame;
-        Ok(made)
+        let parts =
+            Parts { geometry, record: Some(record), blueflame, ..Parts::new(init.service, mem, links) };
+        Ok(parts.assemble(pd, out.qpn(), init.sq_sig_all, init.cookie))
     }
 
     /// Creates a raw packet QP, which is two queues on the device. Its number is that of the send queue, which always
@@ -161,39 +140,17 @@ impl Qp {
         mem: Arc<DmaMem>,
         record: Record,
     ) -> Result<Arc<Qp>, Error> {
-        let raw = match RawQueues::create(pd, init, &geometry, &mem, record.iova()) {
-            Ok(raw) => raw,
-            Err(error) => {
-                if error.is_uncertain() {
-                    std::mem::forget((mem, record)); // a queue may still be created
-                }
-                return Err(error);
-            }
-        };
+        let created = RawQueues::create(pd, init, &geometry, &mem, record.iova());
+        let (raw, (mem, record)) = Error::or_keep(created, (mem, record))?;
         let links = Links {
             send_cq: Some(init.send_cq.clone()),
             recv_cq: Some(init.recv_cq.clone()),
             ..Links::default()
         };
         let (qpn, service) = (raw.sqn, init.service);
-        let made = Self::assemble(
-            pd,
-            qpn,
-            service,
-            geometry,
-            mem,
-            Some(record),
-            links,
-            init.sq_sig_all,
-            init.cookie,
-        );
-        Self::with_raw(made, raw)
-    }
-
-    fn with_raw(made: Arc<Qp>, raw: RawQueues) -> Result<Arc<Qp>, Error> {
-        let mut made = Arc::into_inner(made).ok_or_else(|| Error::invalid("the QP is in use"))?;
-        made.raw = Some(raw);
-        Ok(Arc::new(made))
+        let parts =
+            Parts { geometry, record: Some(record), raw: Some(raw), ..Parts::new(service, mem, links) };
+        Ok(parts.assemble(pd, qpn, init.sq_sig_all, init.cookie))
     }
 
     /// Creates a raw packet QP that only receives, and spreads frames over the work queues of a table. It has flows,
@@ -215,9 +172,8 @@ impl Qp {
         let mem = Arc::new(DmaMem::alloc(&pd.device.function.transport, 0, Scope::Opener)?);
         let raw = RawQueues::spread(pd, &init.table, &init.hash, init.block_multicast_loopback)?;
         let links = Links { table: Some(init.table.clone()), ..Links::default() };
-        let geometry = Geometry { rq_stride: WQE_DS, ..Geometry::default() };
-        let made = Self::assemble(pd, 0, Service::RawPacket, geometry, mem, None, links, false, 0);
-        Self::with_raw(made, raw)
+        let parts = Parts { raw: Some(raw), ..Parts::new(Service::RawPacket, mem, links) };
+        Ok(parts.assemble(pd, 0, false, 0))
     }
 
     /// Creates the receiving side of XRC in RESET; `cookie` comes back in its events.
@@ -243,23 +199,31 @@ impl Qp {
             }
         };
         let links = Links { domain: Some(domain.clone()), ..Links::default() };
-        let (pd, service) = (domain.pd(), Service::XrcTgt);
+        Ok(Parts::new(Service::XrcTgt, mem, links).assemble(&domain.pd(), qpn, false, cookie))
+    }
+}
+
+/// The memory and the objects that a queue pair consists of.
+struct Parts {
+    service: Service,
+    geometry: Geometry,
+    mem: Arc<DmaMem>,
+    record: Option<Record>,
+    links: Links,
+    raw: Option<RawQueues>,
+    blueflame: Option<Box<Register>>,
+}
+
+impl Parts {
+    /// Those of a queue pair without queues, to which the caller adds.
+    fn new(service: Service, mem: Arc<DmaMem>, links: Links) -> Self {
         let geometry = Geometry { rq_stride: WQE_DS, ..Geometry::default() };
-        Ok(Self::assemble(&pd, qpn, service, geometry, mem, None, links, false, cookie))
+        Self { service, geometry, mem, record: None, links, raw: None, blueflame: None }
     }
 
-    #[allow(clippy::too_many_arguments)]
-    fn assemble(
-        pd: &Arc<Pd>,
-        qpn: u32,
-        service: Service,
-        geometry: Geometry,
-        mem: Arc<DmaMem>,
-        record: Option<Record>,
-        links: Links,
-        signal_all: bool,
-        cookie: u64,
-    ) -> Arc<Qp> {
+    /// The queue pair in RESET, whose CQs and events know it.
+    fn assemble(self, pd: &Arc<Pd>, qpn: u32, signal_all: bool, cookie: u64) -> Arc<Qp> {
+        let Self { service, geometry, mem, record, links, raw, blueflame } = self;
         let device = &pd.device;
         let queues = Arc::new(QpQueues {
             qpn,
@@ -283,7 +247,7 @@ impl Qp {
         Arc::new(Qp {
             sq: BiasedMutex::new(SendQueue {
                 ring: BlockRing::new(mem.clone(), geometry.sq_offset, geometry.sq_blocks.max(1)),
-                blueflame: None,
+                blueflame,
                 qpn,
                 service,
                 block: 0,
@@ -319,7 +283,7 @@ impl Qp {
             uid: user_context(device, service),
             cookie,
             links,
-            raw: None,
+            raw,
             mem,
             live: true,
         })

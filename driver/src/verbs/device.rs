@@ -195,7 +195,7 @@ impl Device {
         let function = Arc::new(bringup::open(transport, options, watch)?);
         watch.step(Step::EventQueue);
         let (opener, interrupt) = Opener::enter(function.clone())?;
-        let registry = Arc::new(Registry::new(function.shared.clone()));
+        let registry = Arc::new(Registry::new(&function.shared));
         let queue =
             CompletionQueue::create(&function, (opener.uid(), opener.uar()), opener.vector(), &registry)?;
         // A function with a single vector signals everything with that.
@@ -328,10 +328,7 @@ impl Device {
             return Ok(*key);
         }
         if !self.function.caps.general.null_mkey() {
-            return Err(Error::Invalid {
-                what: "the device has no null key".into(),
-                errno: libc::EOPNOTSUPP,
-            });
+            return Err(Error::unsupported("the device has no null key"));
         }
         let input = QuerySpecialContextsIn::zeroed();
         let out: QuerySpecialContextsOut = self.function.call(Opcode::QuerySpecialContexts, 0, &input)?;
@@ -355,7 +352,7 @@ impl Device {
     /// open until the last of them is gone.
     pub fn close(self: Arc<Self>) -> Result<(), Error> {
         match Arc::into_inner(self) {
-            None => Err(Error::Invalid { what: "the device is in use".into(), errno: libc::EBUSY }),
+            None => Err(Error::busy("the device is in use")),
             Some(mut device) => {
                 let eq = device.destroy_eq();
                 eq.and(device.opener.give_back())

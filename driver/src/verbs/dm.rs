@@ -1,6 +1,6 @@
 //! Device memory: memory within the adapter, which programs see through BAR0 (`ibv_alloc_dm`).
 
-use super::{Device, OF_FUNCTION};
+use super::{Device, OF_FUNCTION, ends::ends};
 use crate::{error::Error, inline::put_in_device};
 use hwspec::cmd::{Opcode, memic::*};
 use std::sync::Arc;
@@ -25,7 +25,7 @@ impl Dm {
     pub fn alloc(device: &Arc<Device>, len: u64, log_align: u32) -> Result<Arc<Dm>, Error> {
         let caps = &device.function.caps.device_mem;
         if !caps.memic() {
-            return Err(Error::Invalid { what: "no device memory".into(), errno: libc::EOPNOTSUPP });
+            return Err(Error::unsupported("no device memory"));
         }
         if len == 0 || len > caps.max_memic_size().into() {
             return Err(Error::invalid(format!(
@@ -109,34 +109,20 @@ impl Dm {
         Ok(())
     }
 
-    /// Gives it back; EBUSY while regions lie on it. Dropping the last reference does the same without reporting
-    /// errors.
-    pub fn free(self: Arc<Self>) -> Result<(), Error> {
-        match Arc::into_inner(self) {
-            None => Err(Error::Invalid { what: "the device memory is in use".into(), errno: libc::EBUSY }),
-            Some(mut dm) => dm.release(),
-        }
-    }
-
     fn release(&mut self) -> Result<(), Error> {
-        if !std::mem::take(&mut self.live) {
-            return Ok(());
-        }
         let mut input = DeallocMemicIn::zeroed();
         input.set().memic_start_addr(self.at).memic_size(whole(self.len));
         self.device.function.order(Opcode::DeallocMemic, OF_FUNCTION, &input)
     }
 }
 
+ends! {
+    /// Gives it back; EBUSY while regions lie on it. Dropping the last reference does the same without reporting
+    /// errors.
+    Dm.free: "the device memory is in use", "device memory could not be given back"
+}
+
 /// Bytes asked of the device for `len` bytes: whole pages, so that no two allocations share one.
 fn whole(len: u64) -> u32 {
     u32::try_from(len).unwrap_or(u32::MAX - PAGE).next_multiple_of(PAGE)
-}
-
-impl Drop for Dm {
-    fn drop(&mut self) {
-        if let Err(error) = self.release() {
-            tracing::warn!(%error, "device memory could not be given back");
-        }
-    }
 }

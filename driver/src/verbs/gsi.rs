@@ -118,7 +118,7 @@ impl Gsi {
         let mut inner = self.lock();
         self.pump(&mut inner)?;
         if inner.under_way >= DEPTH {
-            return Err(Error::Invalid { what: "too many MADs are under way".into(), errno: libc::EAGAIN });
+            return Err(Error::refused(libc::EAGAIN, "too many MADs are under way"));
         }
         let ah = self.handle(&mut inner, to)?;
         let sge = [Sge { addr: mad.as_ptr() as u64, length: MAD_SIZE as u32, lkey: 0 }];
@@ -189,10 +189,7 @@ impl Gsi {
                     self.receive(slot)?;
                 }
                 (_, status) => {
-                    return Err(Error::Invalid {
-                        what: format!("QP1 has failed: {status:?}"),
-                        errno: libc::EIO,
-                    });
+                    return Err(Error::refused(libc::EIO, format!("QP1 has failed: {status:?}")));
                 }
             }
         }

@@ -38,9 +38,6 @@ pub(super) fn change_key(device: &Arc<Device>, key: u32, change: &Change) -> Res
     }
     match wc[0].status {
         WcStatus::Success => Ok(()),
-        status => Err(Error::Invalid {
-            what: format!("the change of memory key {key:#x} was refused: {status:?}"),
-            errno: libc::EBUSY,
-        }),
+        status => Err(Error::busy(format!("the change of memory key {key:#x} was refused: {status:?}"))),
     }
 }

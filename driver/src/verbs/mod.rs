@@ -8,6 +8,7 @@ mod create_qp;
 mod device;
 mod discoverer;
 mod dm;
+mod ends;
 mod flow;
 mod geometry;
 mod gsi;

@@ -51,10 +51,7 @@ pub(crate) fn apply(qp: &Qp, now: &Control, attr: &QpAttr, mask: Mask) -> Result
     }
     let to = if mask.contains(Mask::STATE) { attr.qp_state } else { from };
     if qp.service() == Service::RawPacket && mask.contains(Mask::RATE_LIMIT) {
-        return Err(Error::Invalid {
-            what: "rates of raw packets are not limited here".into(),
-            errno: libc::EOPNOTSUPP,
-        });
+        return Err(Error::unsupported("rates of raw packets are not limited here"));
     }
     let row = transition(qp.service(), from, to)
         .ok_or_else(|| Error::invalid(format!("a QP cannot be moved from {from:?} to {to:?}")))?;

@@ -102,10 +102,7 @@ impl Mr {
     ) -> Result<Mr, Error> {
         let paged = access.contains(AccessFlags::ON_DEMAND);
         if paged && !pd.device.attr().on_demand {
-            return Err(Error::Invalid {
-                what: "the way to the device takes no page faults".into(),
-                errno: libc::EOPNOTSUPP,
-            });
+            return Err(Error::unsupported("the way to the device takes no page faults"));
         }
         let zero_based = access.contains(AccessFlags::ZERO_BASED);
         // The whole address space of the program, including what is mapped later.
@@ -180,10 +177,7 @@ impl Mr {
             .union(AccessFlags::RELAXED_ORDERING);
         check(1, 0, access)?;
         if !RIGHTS.contains(access) {
-            return Err(Error::Invalid {
-                what: format!("device memory cannot have {access:?}"),
-                errno: libc::EOPNOTSUPP,
-            });
+            return Err(Error::unsupported(format!("device memory cannot have {access:?}")));
         }
         let fits = offset.checked_add(len as u64).is_some_and(|end| end <= dm.len());
         if !fits || !access.contains(AccessFlags::ZERO_BASED) || !Arc::ptr_eq(dm.device(), &pd.device) {
@@ -286,10 +280,7 @@ impl Mr {
         let grows =
             access.contains(AccessFlags::LOCAL_WRITE) && !self.access.contains(AccessFlags::LOCAL_WRITE);
         if grows || self.is_indirect() || access & kept != self.access & kept {
-            return Err(Error::Invalid {
-                what: "the region must be registered anew".into(),
-                errno: libc::EAGAIN,
-            });
+            return Err(Error::refused(libc::EAGAIN, "the region must be registered anew"));
         }
         let rights_mask = MkeyMask::LR | MkeyMask::LW | MkeyMask::RR | MkeyMask::RW | MkeyMask::A;
         let context = rights(&pd.device, &pd, access);
@@ -352,7 +343,7 @@ impl Mr {
             }
             Err(Error::Command { status: Status::BadResState | Status::ResBusy, .. }) => {
                 self.backing = Some(backing);
-                Err(Error::Invalid { what: "windows are bound to the region".into(), errno: libc::EBUSY })
+                Err(Error::busy("windows are bound to the region"))
             }
             Err(error) => {
                 backing.leak(); // the key is still valid, and would reach what is mapped there next

@@ -1,6 +1,6 @@
 //! Memory windows: parts of memory regions that peers may reach for a while (IBTA 10.6.7).
 
-use super::{AccessFlags, Mr, Pd, Qp, SendFlags, SendOp, SendWr};
+use super::{AccessFlags, Mr, Pd, Qp, SendFlags, SendOp, SendWr, ends::ends};
 use crate::error::{Error, PostError};
 use hwspec::{
     cmd::{Opcode, mkey::*},
@@ -144,15 +144,7 @@ impl Mw {
         Ok(())
     }
 
-    /// Deallocates it, bound or not. Dropping it does the same without reporting errors.
-    pub fn dealloc(mut self) -> Result<(), Error> {
-        self.release()
-    }
-
     fn release(&mut self) -> Result<(), Error> {
-        if !std::mem::take(&mut self.live) {
-            return Ok(());
-        }
         let mut input = DestroyMkeyIn::zeroed();
         input.set().mkey_index(self.rkey() >> 8);
         let device = &self.pd.device;
@@ -160,15 +152,12 @@ impl Mw {
     }
 }
 
+ends! {
+    /// Deallocates it, bound or not. Dropping it does the same without reporting errors.
+    Mw.dealloc(self): "a memory window could not be deallocated", key = rkey
+}
+
 /// The same key with the next low byte (`ibv_inc_rkey`).
 pub fn next_variant(rkey: u32) -> u32 {
     rkey & !0xff | (rkey.wrapping_add(1) & 0xff)
-}
-
-impl Drop for Mw {
-    fn drop(&mut self) {
-        if let Err(error) = self.release() {
-            tracing::warn!(%error, key = self.rkey(), "a memory window could not be deallocated");
-        }
-    }
 }

@@ -19,10 +19,7 @@ pub(super) fn check_address(function: &Function, ah: &AddressHandle) -> Result<(
         within("sgid_index", ah.sgid_index.into(), table.into())?;
     }
     if function.is_ethernet() && own_address(function, ah.sgid_index.into())?.is_none() {
-        return Err(Error::Invalid {
-            what: format!("GID {} of this port is empty", ah.sgid_index),
-            errno: libc::ENODATA,
-        });
+        return Err(Error::refused(libc::ENODATA, format!("GID {} of this port is empty", ah.sgid_index)));
     }
     if function.is_ethernet() && !ah.is_global {
         return Err(Error::invalid("a path over Ethernet needs a global address (is_global, dgid)"));
@@ -78,10 +75,8 @@ pub(super) fn destination_mac(function: &Function, ah: &AddressHandle) -> Result
 /// Asks for the MAC of a destination on the wire, if the function can.
 fn ask(function: &Function, ah: &AddressHandle) -> Result<[u8; 6], Error> {
     let ip = ip_of(&ah.dgid);
-    let unreachable = |why: String| Error::Invalid {
-        what: format!("no MAC address is known for {ip}{why}"),
-        errno: libc::EHOSTUNREACH,
-    };
+    let unreachable =
+        |why: String| Error::refused(libc::EHOSTUNREACH, format!("no MAC address is known for {ip}{why}"));
     let resolver = function.options.resolver.as_ref().ok_or_else(|| unreachable(String::new()))?;
     let from = own_address(function, ah.sgid_index.into())?;
     let from = from.ok_or_else(|| unreachable(format!(": GID {} is empty", ah.sgid_index)))?;

@@ -1,6 +1,6 @@
 //! Protection domains.
 
-use super::Device;
+use super::{Device, ends::ends};
 use crate::{
     dma::{Buffers, DmaMem},
     error::Error,
@@ -80,21 +80,7 @@ impl Pd {
         self.pdn
     }
 
-    /// Deallocates it; EBUSY while objects of it live, which keep it until the last of them is gone. Dropping the last
-    /// reference does the same without reporting errors.
-    pub fn dealloc(self: Arc<Self>) -> Result<(), Error> {
-        match Arc::into_inner(self) {
-            None => {
-                Err(Error::Invalid { what: "the protection domain is in use".into(), errno: libc::EBUSY })
-            }
-            Some(mut pd) => pd.release(),
-        }
-    }
-
     fn release(&mut self) -> Result<(), Error> {
-        if !std::mem::take(&mut self.live) {
-            return Ok(());
-        }
         if self.parent.is_some() {
             return Ok(());
         }
@@ -104,10 +90,8 @@ impl Pd {
     }
 }
 
-impl Drop for Pd {
-    fn drop(&mut self) {
-        if let Err(error) = self.release() {
-            tracing::warn!(%error, "a protection domain could not be deallocated");
-        }
-    }
+ends! {
+    /// Deallocates it; EBUSY while objects of it live, which keep it until the last of them is gone. Dropping the last
+    /// reference does the same without reporting errors.
+    Pd.dealloc: "the protection domain is in use", "a protection domain could not be deallocated"
 }

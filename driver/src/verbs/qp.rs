@@ -1,8 +1,8 @@
 //! Queue pairs.
 
 use super::{
-    AccessFlags, Cq, Pd, QpAttr, QpAttrMask, QpCap, QpState, RwqTable, Service, Srq, XrcDomain, modify,
-    raw::RawQueues,
+    AccessFlags, Cq, Pd, QpAttr, QpAttrMask, QpCap, QpState, RwqTable, Service, Srq, XrcDomain, ends::ends,
+    modify, raw::RawQueues,
 };
 use crate::{
     dma::DmaMem,
@@ -248,19 +248,7 @@ impl Qp {
         })
     }
 
-    /// Destroys it and removes its completions from its CQs. Dropping the last reference does the same without
-    /// reporting errors. EBUSY: this is not the last reference.
-    pub fn destroy(self: Arc<Self>) -> Result<(), Error> {
-        match Arc::into_inner(self) {
-            None => Err(Error::Invalid { what: "the QP is in use".into(), errno: libc::EBUSY }),
-            Some(mut qp) => qp.release(),
-        }
-    }
-
     fn release(&mut self) -> Result<(), Error> {
-        if !std::mem::take(&mut self.live) {
-            return Ok(());
-        }
         let device = &self.pd.device;
         let result = match (&self.links.domain, &mut self.raw) {
             (Some(domain), _) => domain.drop_target(self.queues.qpn),
@@ -275,18 +263,13 @@ impl Qp {
         if self.links.table.is_none() {
             device.registry.remove_qp(self.qpn(), self.cookie);
         }
-        if result.is_err() {
-            // The device may still access its memory, which is therefore kept forever.
-            std::mem::forget((self.mem.clone(), self.record.take()));
-        }
-        result
+        // The device may still access its memory, which is therefore kept forever.
+        result.inspect_err(|_| std::mem::forget((self.mem.clone(), self.record.take())))
     }
 }
 
-impl Drop for Qp {
-    fn drop(&mut self) {
-        if let Err(error) = self.release() {
-            tracing::warn!(qpn = self.qpn(), %error, "a QP could not be destroyed");
-        }
-    }
+ends! {
+    /// Destroys it and removes its completions from its CQs. Dropping the last reference does the same without
+    /// reporting errors. EBUSY: this is not the last reference.
+    Qp.destroy: "the QP is in use", "a QP could not be destroyed", qpn = qpn
 }

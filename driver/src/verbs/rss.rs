@@ -1,7 +1,7 @@
 //! Receive side scaling: frames are spread over work queues by a hash of their addresses and ports. The low bits of the
 //! hash select the entry of an indirection table that names the queue.
 
-use super::{Device, Wq};
+use super::{Device, Wq, ends::ends};
 use crate::error::Error;
 use hwspec::{
     cmd::{Opcode, tir::*},
@@ -120,29 +120,15 @@ impl RwqTable {
         &self.wqs
     }
 
-    /// Destroys it; EBUSY while QPs use it, which keep it until the last of them is gone. Dropping the last reference
-    /// does the same without reporting errors.
-    pub fn destroy(self: Arc<Self>) -> Result<(), Error> {
-        match Arc::into_inner(self) {
-            None => Err(Error::Invalid { what: "the table is in use".into(), errno: libc::EBUSY }),
-            Some(mut table) => table.release(),
-        }
-    }
-
     fn release(&mut self) -> Result<(), Error> {
-        if !std::mem::take(&mut self.live) {
-            return Ok(());
-        }
         self.device.function.destroy_object(Opcode::DestroyRqt, self.device.opener.uid(), self.rqtn)
     }
 }
 
-impl Drop for RwqTable {
-    fn drop(&mut self) {
-        if let Err(error) = self.release() {
-            tracing::warn!(rqtn = self.rqtn, %error, "a table of work queues could not be destroyed");
-        }
-    }
+ends! {
+    /// Destroys it; EBUSY while QPs use it, which keep it until the last of them is gone. Dropping the last reference
+    /// does the same without reporting errors.
+    RwqTable.destroy: "the table is in use", "a table of work queues could not be destroyed", rqtn = number
 }
 
 /// Attributes that a QP that spreads frames is created with.

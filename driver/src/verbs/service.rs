@@ -93,10 +93,7 @@ impl Service {
             Self::Rc | Self::Uc | Self::Ud | Self::XrcIni | Self::RawPacket | Self::Gsi | Self::Keys => {
                 Ok(())
             }
-            _ => Err(Error::Invalid {
-                what: format!("{self:?} queue pairs are not offered"),
-                errno: libc::EOPNOTSUPP,
-            }),
+            _ => Err(Error::unsupported(format!("{self:?} queue pairs are not offered"))),
         }
     }
 }

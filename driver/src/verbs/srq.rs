@@ -1,7 +1,7 @@
 //! Shared receive queues: receives that several QPs take from one queue (IBTA 10.2.9), and those of XRC, which requests
 //! name by number (annex A14).
 
-use super::{Cq, OF_FUNCTION, Pd, RecvWr, Sge, XrcDomain};
+use super::{Cq, OF_FUNCTION, Pd, RecvWr, Sge, XrcDomain, ends::ends};
 use crate::{
     dma::{DmaMem, DmaRing, page_list},
     error::{Error, PostError},
@@ -125,20 +125,12 @@ impl Srq {
         let inbox = Inbox { ring, first: 1, segments, shifted: device.shifted.clone() };
         let pending = SharedReceives::new(inbox, entries);
         let created = make(pd, init, &place, &pages);
-        let (kind, srqn) = match created {
-            Ok(created) => created,
-            Err(error) => {
-                if error.is_uncertain() {
-                    std::mem::forget((mem, record)); // the queue may still be created
-                }
-                return Err(error);
-            }
-        };
+        let ((kind, srqn), (mem, record)) = Error::or_keep(created, (mem, record))?;
         let receives = Arc::new(pending.numbered(srqn));
         if let Some((_, cq)) = &init.xrc {
             cq.attach_srq(receives.clone());
         }
-        device.registry.add_srq(srqn, init.cookie);
+        device.registry.srqs.add(srqn, init.cookie);
         Ok(Arc::new(Srq {
             receives,
             record: Some(record),
@@ -286,19 +278,7 @@ impl Srq {
         }
     }
 
-    /// Destroys it; EBUSY while QPs use it (they keep it until the last of them is gone). Dropping the last reference
-    /// does the same without reporting errors.
-    pub fn destroy(self: Arc<Self>) -> Result<(), Error> {
-        match Arc::into_inner(self) {
-            None => Err(Error::Invalid { what: "the SRQ is in use".into(), errno: libc::EBUSY }),
-            Some(mut srq) => srq.release(),
-        }
-    }
-
     fn release(&mut self) -> Result<(), Error> {
-        if !std::mem::take(&mut self.live) {
-            return Ok(());
-        }
         let op = match self.kind {
             Kind::Srq => Opcode::DestroySrq,
             Kind::Rmp => Opcode::DestroyRmp,
@@ -311,21 +291,16 @@ impl Srq {
         if let Some((_, cq)) = &self.xrc {
             cq.detach_srq(self.srqn());
         }
-        device.registry.remove_srq(self.srqn());
-        if result.is_err() {
-            // The device may still read its memory, which is therefore kept forever.
-            std::mem::forget((self.mem.clone(), self.record.take()));
-        }
-        result
+        device.registry.srqs.remove(self.srqn());
+        // The device may still read its memory, which is therefore kept forever.
+        result.inspect_err(|_| std::mem::forget((self.mem.clone(), self.record.take())))
     }
 }
 
-impl Drop for Srq {
-    fn drop(&mut self) {
-        if let Err(error) = self.release() {
-            tracing::warn!(srqn = self.srqn(), %error, "an SRQ could not be destroyed");
-        }
-    }
+ends! {
+    /// Destroys it; EBUSY while QPs use it (they keep it until the last of them is gone). Dropping the last reference
+    /// does the same without reporting errors.
+    Srq.destroy: "the SRQ is in use", "an SRQ could not be destroyed", srqn = srqn
 }
 
 /// Creates the object on the device. Returns its kind and number.

@@ -2,6 +2,7 @@
 
 use super::{
     Cq, Pd, RecvWr,
+    ends::ends,
     geometry::receive_ring,
     raw::{self, ERROR, READY, RESET, Receives},
 };
@@ -130,16 +131,9 @@ impl Wq {
         let record = device.records.alloc(&device.function.transport)?;
         let index = init.cq.claim_wq();
         let receives = Receives { cqn: init.cq.cqn(), strip_vlan: init.strip_vlan, user_index: index };
-        let rqn = match raw::create_rq(pd, (mem.iova(), record.iova()), entries, stride, &receives) {
-            Ok(rqn) => rqn,
-            Err(error) => {
-                init.cq.detach_wq(index);
-                if error.is_uncertain() {
-                    std::mem::forget((mem, record)); // the queue may still be created
-                }
-                return Err(error);
-            }
-        };
+        let created = raw::create_rq(pd, (mem.iova(), record.iova()), entries, stride, &receives)
+            .inspect_err(|_| init.cq.detach_wq(index));
+        let (rqn, (mem, record)) = Error::or_keep(created, (mem, record))?;
         let queues = Arc::new(QpQueues {
             qpn: rqn,
             extended: true,
@@ -150,7 +144,7 @@ impl Wq {
             srq: None,
         });
         init.cq.attach_wq(index, queues.clone());
-        device.registry.add_wq(rqn, init.cookie);
+        device.registry.wqs.add(rqn, init.cookie);
         let size = (entries, ((stride / WQE_DS) as u32).min(attr.max_sge));
         Ok(Arc::new(Wq {
             queue: BiasedMutex::new(RecvQueue {
@@ -274,36 +268,19 @@ impl Wq {
         result
     }
 
-    /// Destroys it and removes its completions from its CQ; EBUSY while tables have it, which keep it until the last of
-    /// them is gone. Dropping the last reference does the same without reporting errors.
-    pub fn destroy(self: Arc<Self>) -> Result<(), Error> {
-        match Arc::into_inner(self) {
-            None => Err(Error::Invalid { what: "the WQ is in use".into(), errno: libc::EBUSY }),
-            Some(mut wq) => wq.release(),
-        }
-    }
-
     fn release(&mut self) -> Result<(), Error> {
-        if !std::mem::take(&mut self.live) {
-            return Ok(());
-        }
         let device = &self.pd.device;
-        device.registry.remove_wq(self.wqn());
+        device.registry.wqs.remove(self.wqn());
         let result = device.function.destroy_object(Opcode::DestroyRq, device.opener.uid(), self.wqn());
         self.cq.remove_wq_completions(self.index, self.wqn());
         self.cq.detach_wq(self.index);
-        if result.is_err() {
-            // The device may still read its memory, which is therefore kept forever.
-            std::mem::forget((self.mem.clone(), self.record.take()));
-        }
-        result
+        // The device may still read its memory, which is therefore kept forever.
+        result.inspect_err(|_| std::mem::forget((self.mem.clone(), self.record.take())))
     }
 }
 
-impl Drop for Wq {
-    fn drop(&mut self) {
-        if let Err(error) = self.release() {
-            tracing::warn!(wqn = self.wqn(), %error, "a WQ could not be destroyed");
-        }
-    }
+ends! {
+    /// Destroys it and removes its completions from its CQ; EBUSY while tables have it, which keep it until the last of
+    /// them is gone. Dropping the last reference does the same without reporting errors.
+    Wq.destroy: "the WQ is in use", "a WQ could not be destroyed", wqn = wqn
 }

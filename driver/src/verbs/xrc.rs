@@ -4,7 +4,7 @@
 //! All openers that have the same file open get the same domain, and may open the target QPs in it by number. So both
 //! belong to the function (user context 0), and are destroyed with the last opener that holds them.
 
-use super::{Device, OF_FUNCTION, Pd};
+use super::{Device, OF_FUNCTION, Pd, ends::ends};
 use crate::{
     abandoned::{destroy, destroy_unheld, is_busy, sweep, unname},
     error::Error,
@@ -49,7 +49,7 @@ impl XrcDomain {
     pub fn open(device: &Arc<Device>, how: XrcOpen) -> Result<Arc<XrcDomain>, Error> {
         let function = &device.function;
         if !function.caps.general.xrc() {
-            return Err(Error::Invalid { what: "the device has no XRC".into(), errno: libc::EOPNOTSUPP });
+            return Err(Error::unsupported("the device has no XRC"));
         }
         let lock = function.shared.lock(function.options.lock_timeout)?;
         sweep(function, &lock);
@@ -64,10 +64,7 @@ impl XrcDomain {
                 xrcdn
             }
             None if how.file.is_some() && !how.create => {
-                return Err(Error::Invalid {
-                    what: "the file has no XRC domain".into(),
-                    errno: libc::EAGAIN,
-                });
+                return Err(Error::refused(libc::EAGAIN, "the file has no XRC domain"));
             }
             None => Self::allocate(function, &lock, how.file)?,
         };
@@ -157,29 +154,15 @@ impl XrcDomain {
         Placeholders::of(function, &lock)
     }
 
-    /// Closes it; EBUSY while SRQs and target QPs of this opener are in it, which keep it until the last of them is
-    /// gone. Dropping the last reference does the same without reporting errors. Other openers keep theirs.
-    pub fn close(self: Arc<Self>) -> Result<(), Error> {
-        match Arc::into_inner(self) {
-            None => Err(Error::Invalid { what: "the XRC domain is in use".into(), errno: libc::EBUSY }),
-            Some(mut domain) => domain.release(),
-        }
-    }
-
     fn release(&mut self) -> Result<(), Error> {
-        if !std::mem::take(&mut self.live) {
-            return Ok(());
-        }
         drop_hold(&self.device.function, XrcObject::Domain(self.xrcdn))
     }
 }
 
-impl Drop for XrcDomain {
-    fn drop(&mut self) {
-        if let Err(error) = self.release() {
-            tracing::warn!(xrcdn = self.xrcdn, %error, "an XRC domain could not be closed");
-        }
-    }
+ends! {
+    /// Closes it; EBUSY while SRQs and target QPs of this opener are in it, which keep it until the last of them is
+    /// gone. Dropping the last reference does the same without reporting errors. Other openers keep theirs.
+    XrcDomain.close: "the XRC domain is in use", "an XRC domain could not be closed", xrcdn = xrcdn
 }
 
 fn drop_hold(function: &Function, object: XrcObject) -> Result<(), Error> {
