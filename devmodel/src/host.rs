@@ -3,7 +3,7 @@
 //! A [`Host`] is one runner's view: the memory it can reach, the interrupts it can raise and the other parties of the
 //! node it can wake. The model calls nothing else.
 
-pub use sync::Party;
+pub use sync::{Party, forward};
 
 /// Requester id: the function (0 is the PF, `i` is VF `i`) that a transfer or an interrupt comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -4,7 +4,10 @@ use crate::{
     file::Recorder,
     tap::{Memory, Tap},
 };
-use devmodel::serve::{Function, Guest, GuestMemory};
+use devmodel::{
+    host::forward,
+    serve::{Function, Guest, GuestMemory},
+};
 use std::sync::Arc;
 
 impl Memory for GuestMemory {
@@ -29,16 +32,8 @@ impl Recording {
     }
 }
 
+#[deny(clippy::missing_trait_methods)]
 impl Function for Recording {
-    fn guest(&self) -> &Guest {
-        self.function.guest()
-    }
-    fn config_read(&self, offset: usize, width: usize) -> u32 {
-        self.function.config_read(offset, width)
-    }
-    fn config_write(&self, offset: usize, width: usize, value: u32) {
-        self.function.config_write(offset, width, value);
-    }
     fn bar_read32(&self, offset: u64) -> u32 {
         let value = self.function.bar_read32(offset);
         self.tap.read(&self.guest().memory, offset, value);
@@ -54,15 +49,16 @@ impl Function for Recording {
         self.function.bar_write64(offset, value);
         self.tap.after(&self.guest().memory);
     }
-    fn vector(&self, vector: u16, sends: bool) {
-        self.function.vector(vector, sends);
-    }
     fn reset(&self) {
         self.tap.after(&self.guest().memory);
         self.tap.reset();
         self.function.reset();
     }
-    fn ask_pages(&self, pages: i32) -> bool {
-        self.function.ask_pages(pages)
+    forward! { self.function:
+        fn guest(&self) -> &Guest;
+        fn config_read(&self, offset: usize, width: usize) -> u32;
+        fn config_write(&self, offset: usize, width: usize, value: u32);
+        fn vector(&self, vector: u16, sends: bool);
+        fn ask_pages(&self, pages: i32) -> bool;
     }
 }

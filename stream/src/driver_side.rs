@@ -5,7 +5,9 @@ use crate::{
     file::Recorder,
     tap::{Memory, Tap},
 };
-use driver::transport::{Access, Bar, DmaBlock, Interrupt, Iova, Registers, Scope, Transport, Width};
+use driver::transport::{
+    Access, Bar, Combining, DmaBlock, Interrupt, Iova, Registers, Scope, Transport, Width, forward,
+};
 use std::{
     collections::BTreeMap,
     io,
@@ -117,13 +119,8 @@ impl RecordingTransport {
     }
 }
 
+#[deny(clippy::missing_trait_methods)]
 impl Transport for RecordingTransport {
-    fn config_read(&self, offset: u16, width: Width) -> io::Result<u32> {
-        self.transport.config_read(offset, width)
-    }
-    fn config_write(&self, offset: u16, width: Width, value: u32) -> io::Result<()> {
-        self.transport.config_write(offset, width, value)
-    }
     fn bar(&self, index: u8) -> io::Result<Bar> {
         let bar = self.transport.bar(index)?;
         Ok(match index {
@@ -131,24 +128,13 @@ impl Transport for RecordingTransport {
             _ => bar,
         })
     }
+    /// None: requests that go to the device in such a page would not pass the registers that are recorded.
+    fn combining(&self) -> Option<Arc<dyn Combining>> {
+        None
+    }
     unsafe fn dma_map(&self, base: *mut u8, len: usize, access: Access) -> io::Result<Iova> {
         // SAFETY: the caller's promise is handed on as it is.
         unsafe { self.transport.dma_map(base, len, access) }
-    }
-    fn dma_unmap(&self, iova: Iova, len: usize) -> io::Result<()> {
-        self.transport.dma_unmap(iova, len)
-    }
-    fn pages_on_demand(&self) -> bool {
-        self.transport.pages_on_demand()
-    }
-    fn dma_map_paged(&self, base: *mut u8, len: usize) -> io::Result<Iova> {
-        self.transport.dma_map_paged(base, len)
-    }
-    fn dma_unmap_paged(&self, iova: Iova, len: usize) -> io::Result<()> {
-        self.transport.dma_unmap_paged(iova, len)
-    }
-    fn populate(&self, base: *mut u8, len: usize, write: bool) -> io::Result<()> {
-        self.transport.populate(base, len, write)
     }
     fn dma_alloc(&self, len: usize, scope: Scope) -> io::Result<DmaBlock> {
         self.seen(self.transport.dma_alloc(len, scope))
@@ -166,39 +152,124 @@ impl Transport for RecordingTransport {
         self.blocks.detach(&block);
         self.transport.dma_detach(block);
     }
-    fn interrupt(&self, vector: u16) -> io::Result<Interrupt> {
-        self.transport.interrupt(vector)
-    }
-    fn shares_vectors(&self) -> bool {
-        self.transport.shares_vectors()
-    }
     fn reset(&self) -> io::Result<()> {
         self.tap.after(&*self.blocks);
         self.tap.reset();
         self.transport.reset()
     }
-    fn shared(&self) -> io::Result<DmaBlock> {
-        self.transport.shared()
+    forward! { self.transport:
+        fn config_read(&self, offset: u16, width: Width) -> io::Result<u32>;
+        fn config_write(&self, offset: u16, width: Width, value: u32) -> io::Result<()>;
+        fn page_size(&self) -> usize;
+        fn dma_unmap(&self, iova: Iova, len: usize) -> io::Result<()>;
+        fn pages_on_demand(&self) -> bool;
+        fn dma_map_paged(&self, base: *mut u8, len: usize) -> io::Result<Iova>;
+        fn dma_unmap_paged(&self, iova: Iova, len: usize) -> io::Result<()>;
+        fn populate(&self, base: *mut u8, len: usize, write: bool) -> io::Result<()>;
+        fn interrupt(&self, vector: u16) -> io::Result<Interrupt>;
+        fn shares_vectors(&self) -> bool;
+        fn shared(&self) -> io::Result<DmaBlock>;
+        fn opener(&self) -> u32;
+        fn name(&self) -> Option<String>;
+        fn alive(&self, opener: u32) -> bool;
+        fn idle(&self);
+        fn empty_poll(&self);
+        fn nap(&self, time: Duration);
+        fn acts_at_once(&self) -> bool;
+        fn noticed(&self);
+        fn is_gone(&self) -> bool;
+        fn resolve(&self, dgid: &[u8; 16]) -> Option<[u8; 6]>;
     }
-    fn opener(&self) -> u32 {
-        self.transport.opener()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::AtomicU32;
+
+    /// A transport whose every answer that has a default is another than that. It counts the polls that found nothing and
+    /// then something.
+    #[derive(Default)]
+    struct Contrary(AtomicU32);
+
+    impl Combining for Contrary {
+        fn page(&self, _: u32) -> io::Result<Bar> {
+            Err(io::ErrorKind::Unsupported.into())
+        }
     }
-    fn alive(&self, opener: u32) -> bool {
-        self.transport.alive(opener)
+
+    fn none<T>() -> io::Result<T> {
+        Err(io::ErrorKind::AddrInUse.into())
     }
-    fn idle(&self) {
-        self.transport.idle();
+
+    impl Transport for Contrary {
+        fn config_read(&self, _: u16, _: Width) -> io::Result<u32> {
+            none()
+        }
+        fn config_write(&self, _: u16, _: Width, _: u32) -> io::Result<()> {
+            none()
+        }
+        fn bar(&self, _: u8) -> io::Result<Bar> {
+            none()
+        }
+        fn combining(&self) -> Option<Arc<dyn Combining>> {
+            Some(Arc::new(Self::default()))
+        }
+        fn page_size(&self) -> usize {
+            65536
+        }
+        unsafe fn dma_map(&self, _: *mut u8, _: usize, _: Access) -> io::Result<Iova> {
+            none()
+        }
+        fn dma_unmap(&self, _: Iova, _: usize) -> io::Result<()> {
+            none()
+        }
+        fn dma_alloc(&self, _: usize, _: Scope) -> io::Result<DmaBlock> {
+            none()
+        }
+        fn dma_free(&self, _: DmaBlock) {}
+        fn interrupt(&self, _: u16) -> io::Result<Interrupt> {
+            none()
+        }
+        fn reset(&self) -> io::Result<()> {
+            none()
+        }
+        fn shared(&self) -> io::Result<DmaBlock> {
+            none()
+        }
+        fn opener(&self) -> u32 {
+            1
+        }
+        fn name(&self) -> Option<String> {
+            Some("contrary".into())
+        }
+        fn alive(&self, _: u32) -> bool {
+            false
+        }
+        fn idle(&self) {}
+        fn empty_poll(&self) {
+            self.0.fetch_add(1, Relaxed);
+        }
+        fn noticed(&self) {
+            self.0.fetch_add(16, Relaxed);
+        }
+        fn acts_at_once(&self) -> bool {
+            true
+        }
     }
-    fn nap(&self, time: Duration) {
-        self.transport.nap(time);
-    }
-    fn acts_at_once(&self) -> bool {
-        self.transport.acts_at_once()
-    }
-    fn is_gone(&self) -> bool {
-        self.transport.is_gone()
-    }
-    fn resolve(&self, dgid: &[u8; 16]) -> Option<[u8; 6]> {
-        self.transport.resolve(dgid)
+
+    #[test]
+    fn a_recorded_function_has_its_name_its_pages_and_its_polls() {
+        let file = std::env::temp_dir().join(format!("ironverbs-recorded-{}", std::process::id()));
+        let recorder = Recorder::create(&file).unwrap();
+        std::fs::remove_file(&file).unwrap();
+        let inner = Arc::new(Contrary::default());
+        let recording = RecordingTransport::new(inner.clone(), 1, recorder);
+        let transport: &dyn Transport = &recording;
+        transport.empty_poll();
+        transport.noticed();
+        assert_eq!(inner.0.load(Relaxed), 17);
+        assert_eq!((transport.name().as_deref(), transport.page_size()), (Some("contrary"), 65536));
+        assert!(transport.acts_at_once() && transport.combining().is_none());
     }
 }

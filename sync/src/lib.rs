@@ -46,6 +46,7 @@ mod bias;
 mod checker;
 mod eager;
 pub mod fork;
+mod forward;
 mod kept;
 pub mod laboratory;
 mod lock;

@@ -2,7 +2,9 @@
 
 use driver::{
     harness::{self, Outcome, Plan, Report, STEPS},
-    transport::{Access, Bar, DmaBlock, Interrupt, Iova, Registers, Scope, Transport, Width},
+    transport::{
+        Access, Bar, Combining, DmaBlock, Interrupt, Iova, Registers, Scope, Transport, Width, forward,
+    },
 };
 use ironverbs_tests::program::Scratch;
 use node::{Node, NodeOptions, NodeTransport, open_device_of};
@@ -70,35 +72,19 @@ impl Registers for LyingBar {
 }
 
 #[allow(unsafe_code)] // hands the caller's promise on
+#[deny(clippy::missing_trait_methods)]
 impl Transport for Liar {
-    fn config_read(&self, offset: u16, width: Width) -> io::Result<u32> {
-        self.inner.config_read(offset, width)
-    }
-    fn config_write(&self, offset: u16, width: Width, value: u32) -> io::Result<()> {
-        self.inner.config_write(offset, width, value)
-    }
     fn bar(&self, index: u8) -> io::Result<Bar> {
         let commands = AtomicU32::new(0);
         Ok(Bar::Trapped(Arc::new(LyingBar { inner: self.inner.bar(index)?, lie: self.lie, commands })))
     }
+    /// None: doorbells in such pages would not meet the lies about registers.
+    fn combining(&self) -> Option<Arc<dyn Combining>> {
+        None
+    }
     unsafe fn dma_map(&self, base: *mut u8, len: usize, access: Access) -> io::Result<Iova> {
         // SAFETY: the caller's promise.
         unsafe { self.inner.dma_map(base, len, access) }
-    }
-    fn dma_unmap(&self, iova: Iova, len: usize) -> io::Result<()> {
-        self.inner.dma_unmap(iova, len)
-    }
-    fn dma_alloc(&self, len: usize, scope: Scope) -> io::Result<DmaBlock> {
-        self.inner.dma_alloc(len, scope)
-    }
-    fn dma_free(&self, block: DmaBlock) {
-        self.inner.dma_free(block);
-    }
-    fn dma_attach(&self, iova: Iova, len: usize) -> io::Result<DmaBlock> {
-        self.inner.dma_attach(iova, len)
-    }
-    fn dma_detach(&self, block: DmaBlock) {
-        self.inner.dma_detach(block);
     }
     fn interrupt(&self, vector: u16) -> io::Result<Interrupt> {
         match self.lie {
@@ -113,20 +99,34 @@ impl Transport for Liar {
             _ => self.inner.reset(),
         }
     }
-    fn shared(&self) -> io::Result<DmaBlock> {
-        self.inner.shared()
+    /// False: what a lie holds up is waited for as with a card.
+    fn acts_at_once(&self) -> bool {
+        false
     }
-    fn opener(&self) -> u32 {
-        self.inner.opener()
-    }
-    fn alive(&self, opener: u32) -> bool {
-        self.inner.alive(opener)
-    }
-    fn idle(&self) {
-        self.inner.idle();
-    }
-    fn resolve(&self, dgid: &[u8; 16]) -> Option<[u8; 6]> {
-        self.inner.resolve(dgid)
+    forward! { self.inner:
+        fn config_read(&self, offset: u16, width: Width) -> io::Result<u32>;
+        fn config_write(&self, offset: u16, width: Width, value: u32) -> io::Result<()>;
+        fn page_size(&self) -> usize;
+        fn dma_unmap(&self, iova: Iova, len: usize) -> io::Result<()>;
+        fn pages_on_demand(&self) -> bool;
+        fn dma_map_paged(&self, base: *mut u8, len: usize) -> io::Result<Iova>;
+        fn dma_unmap_paged(&self, iova: Iova, len: usize) -> io::Result<()>;
+        fn populate(&self, base: *mut u8, len: usize, write: bool) -> io::Result<()>;
+        fn dma_alloc(&self, len: usize, scope: Scope) -> io::Result<DmaBlock>;
+        fn dma_free(&self, block: DmaBlock);
+        fn dma_attach(&self, iova: Iova, len: usize) -> io::Result<DmaBlock>;
+        fn dma_detach(&self, block: DmaBlock);
+        fn shares_vectors(&self) -> bool;
+        fn shared(&self) -> io::Result<DmaBlock>;
+        fn opener(&self) -> u32;
+        fn name(&self) -> Option<String>;
+        fn alive(&self, opener: u32) -> bool;
+        fn idle(&self);
+        fn empty_poll(&self);
+        fn nap(&self, time: Duration);
+        fn noticed(&self);
+        fn is_gone(&self) -> bool;
+        fn resolve(&self, dgid: &[u8; 16]) -> Option<[u8; 6]>;
     }
 }
 

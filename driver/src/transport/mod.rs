@@ -14,7 +14,7 @@ mod vfio_user;
 
 pub use bar::{Bar, Combining, Mapping, Registers};
 pub use interrupt::{Bell, Interrupt};
-pub use sync::{Identity, Kept, Quiet};
+pub use sync::{Identity, Kept, Quiet, forward};
 pub use vfio_user::VfioUserTransport;
 
 use std::{io, ptr::NonNull, sync::Arc, time::Duration};

@@ -9,7 +9,7 @@ use super::{
     sys,
 };
 use devmodel::{
-    host::{Abort, Host, Iova, Move, Party, Rid},
+    host::{Abort, Host, Iova, Move, Party, Rid, forward},
     region::Outlet,
 };
 use std::sync::atomic::Ordering::*;
@@ -18,19 +18,10 @@ use std::sync::atomic::Ordering::*;
 pub struct NodeHost<'a>(pub(super) Memory<'a>);
 
 impl Host for NodeHost<'_> {
-    #[inline]
-    fn read(&mut self, rid: Rid, at: Iova, buf: &mut [u8]) -> Result<(), Abort> {
-        self.0.read(rid, at, buf)
-    }
-
-    #[inline]
-    fn write(&mut self, rid: Rid, at: Iova, data: &[u8]) -> Result<(), Abort> {
-        self.0.write(rid, at, data)
-    }
-
-    #[inline]
-    fn copy(&mut self, staged: &[u8], moves: &[Move]) -> Result<(), Abort> {
-        self.0.copy(staged, moves)
+    forward! { self.0:
+        fn read(&mut self, rid: Rid, at: Iova, buf: &mut [u8]) -> Result<(), Abort>;
+        fn write(&mut self, rid: Rid, at: Iova, data: &[u8]) -> Result<(), Abort>;
+        fn copy(&mut self, staged: &[u8], moves: &[Move]) -> Result<(), Abort>;
     }
 
     fn msix(&mut self, rid: Rid, vector: u16, _address: u64, data: u32) {

@@ -4,7 +4,9 @@ use super::{
     memory::Memory,
     told::{Kind, Lie, Told},
 };
-use driver::transport::{Access, Bar, DmaBlock, Interrupt, Iova, Registers, Scope, Transport, Width};
+use driver::transport::{
+    Access, Bar, Combining, DmaBlock, Interrupt, Iova, Registers, Scope, Transport, Width, forward,
+};
 use hwspec::{
     cmd::Opcode,
     cqe::{Cqe64, CqeFormat, CqeOpcode, CqeSyndrome},
@@ -16,6 +18,7 @@ use std::{
     io,
     ptr::NonNull,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
 };
 use tests::bed::Chaos;
 
@@ -384,6 +387,7 @@ impl Registers for LyingBar {
 }
 
 #[allow(unsafe_code)] // hands the caller's promise on
+#[deny(clippy::missing_trait_methods)]
 impl Transport for Liar {
     fn config_read(&self, offset: u16, width: Width) -> io::Result<u32> {
         let lie = locked(&self.state).told.due(Kind::Config, true);
@@ -392,18 +396,16 @@ impl Transport for Liar {
             None => self.inner.config_read(offset, width),
         }
     }
-    fn config_write(&self, offset: u16, width: Width, value: u32) -> io::Result<()> {
-        self.inner.config_write(offset, width, value)
-    }
     fn bar(&self, index: u8) -> io::Result<Bar> {
         Ok(Bar::Trapped(Arc::new(LyingBar { inner: self.inner.bar(index)?, state: self.state.clone() })))
+    }
+    /// None: doorbells in such pages would not meet the lies about registers.
+    fn combining(&self) -> Option<Arc<dyn Combining>> {
+        None
     }
     unsafe fn dma_map(&self, base: *mut u8, len: usize, access: Access) -> io::Result<Iova> {
         // SAFETY: the caller's promise.
         unsafe { self.inner.dma_map(base, len, access) }
-    }
-    fn dma_unmap(&self, iova: Iova, len: usize) -> io::Result<()> {
-        self.inner.dma_unmap(iova, len)
     }
     fn dma_alloc(&self, len: usize, _: Scope) -> io::Result<DmaBlock> {
         let mut state = locked(&self.state);
@@ -427,32 +429,37 @@ impl Transport for Liar {
         let ptr = there.and_then(|_| NonNull::new(iova as *mut u8)).ok_or(io::ErrorKind::NotFound)?;
         Ok(DmaBlock { ptr, iova, len })
     }
-    fn interrupt(&self, vector: u16) -> io::Result<Interrupt> {
-        self.inner.interrupt(vector)
-    }
-    fn shares_vectors(&self) -> bool {
-        self.inner.shares_vectors()
-    }
-    fn reset(&self) -> io::Result<()> {
-        self.inner.reset()
-    }
-    fn shared(&self) -> io::Result<DmaBlock> {
-        self.inner.shared()
-    }
-    fn opener(&self) -> u32 {
-        self.inner.opener()
-    }
-    fn alive(&self, opener: u32) -> bool {
-        self.inner.alive(opener)
-    }
+    fn dma_detach(&self, _: DmaBlock) {}
     fn idle(&self) {
         self.inner.idle();
         locked(&self.state).speak();
     }
-    fn nap(&self, _: std::time::Duration) {
+    fn empty_poll(&self) {
+        self.idle();
+    }
+    fn nap(&self, _: Duration) {
         self.idle();
     }
     fn acts_at_once(&self) -> bool {
         self.at_once
+    }
+    forward! { self.inner:
+        fn config_write(&self, offset: u16, width: Width, value: u32) -> io::Result<()>;
+        fn page_size(&self) -> usize;
+        fn dma_unmap(&self, iova: Iova, len: usize) -> io::Result<()>;
+        fn pages_on_demand(&self) -> bool;
+        fn dma_map_paged(&self, base: *mut u8, len: usize) -> io::Result<Iova>;
+        fn dma_unmap_paged(&self, iova: Iova, len: usize) -> io::Result<()>;
+        fn populate(&self, base: *mut u8, len: usize, write: bool) -> io::Result<()>;
+        fn interrupt(&self, vector: u16) -> io::Result<Interrupt>;
+        fn shares_vectors(&self) -> bool;
+        fn reset(&self) -> io::Result<()>;
+        fn shared(&self) -> io::Result<DmaBlock>;
+        fn opener(&self) -> u32;
+        fn name(&self) -> Option<String>;
+        fn alive(&self, opener: u32) -> bool;
+        fn noticed(&self);
+        fn is_gone(&self) -> bool;
+        fn resolve(&self, dgid: &[u8; 16]) -> Option<[u8; 6]>;
     }
 }

@@ -1,10 +1,11 @@
 //! A bus that refuses what a function wants.
 
-use crate::host::{Abort, Host, Iova, Move, Party, Rid};
+use crate::host::{Abort, Host, Iova, Move, Party, Rid, forward};
 
 /// A host whose bus refuses all transfers.
 pub(crate) struct Refusing<'h>(pub &'h mut dyn Host);
 
+#[deny(clippy::missing_trait_methods)]
 impl Host for Refusing<'_> {
     fn read(&mut self, _: Rid, _: Iova, _: &mut [u8]) -> Result<(), Abort> {
         Err(Abort::Source)
@@ -17,28 +18,24 @@ impl Host for Refusing<'_> {
     }
     // Interrupts are writes.
     fn msix(&mut self, _: Rid, _: u16, _: u64, _: u32) {}
-    fn party(&self) -> Party {
-        self.0.party()
-    }
-    fn reaches(&mut self, party: Party) -> bool {
-        self.0.reaches(party)
-    }
-    fn wake(&mut self, party: Party) {
-        self.0.wake(party);
-    }
-    fn uses(&mut self, rid: Rid) -> bool {
-        self.0.uses(rid)
-    }
-    fn alive(&mut self, party: Party) -> bool {
-        self.0.alive(party)
-    }
-    fn relax(&mut self, holder: Party, times: u32) -> bool {
-        self.0.relax(holder, times)
-    }
-    fn is_stopped(&mut self, party: Party) -> bool {
-        self.0.is_stopped(party)
-    }
-    fn has_stopped_user(&mut self, rid: Rid) -> bool {
-        self.0.has_stopped_user(rid)
+    forward! { self.0:
+        fn party(&self) -> Party;
+        fn steady(&self) -> Option<Party>;
+        fn barrier(&mut self);
+        fn reaches(&mut self, party: Party) -> bool;
+        fn by_reference(&mut self, from: Rid, to: Rid) -> bool;
+        fn is_tended(&mut self, rid: Rid) -> bool;
+        fn uplink_waits(&mut self);
+        fn capture_waits(&mut self);
+        fn keeper(&mut self, rid: Rid) -> Option<Party>;
+        fn tends(&mut self, rid: Rid) -> bool;
+        fn wake(&mut self, party: Party);
+        fn uses(&mut self, rid: Rid) -> bool;
+        fn leave_to_users(&mut self, rid: Rid) -> bool;
+        fn alive(&mut self, party: Party) -> bool;
+        fn relax(&mut self, holder: Party, times: u32) -> bool;
+        fn is_stopped(&mut self, party: Party) -> bool;
+        fn has_stopped_user(&mut self, rid: Rid) -> bool;
+        fn entropy(&mut self) -> [u64; 2];
     }
 }

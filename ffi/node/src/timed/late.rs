@@ -1,7 +1,7 @@
 //! The conductor's view of memory: completions and interrupts are kept until programs can see them.
 
 use crate::host::NodeHost;
-use devmodel::host::{Abort, Host, Iova, Move, Party, Rid};
+use devmodel::host::{Abort, Host, Iova, Move, Party, Rid, forward};
 
 /// Bytes of a completion or an event at least; results of atomics are shorter.
 const ENTRY: usize = 64;
@@ -22,10 +22,8 @@ pub struct Late<'h, 'm> {
     pub written: &'h mut Vec<Written>,
 }
 
+#[deny(clippy::missing_trait_methods)]
 impl Host for Late<'_, '_> {
-    fn read(&mut self, rid: Rid, at: Iova, buf: &mut [u8]) -> Result<(), Abort> {
-        self.host.read(rid, at, buf)
-    }
     fn write(&mut self, rid: Rid, at: Iova, data: &[u8]) -> Result<(), Abort> {
         if data.len() >= ENTRY {
             self.written.push(Written::Entry(rid, at, data.to_vec()));
@@ -42,44 +40,36 @@ impl Host for Late<'_, '_> {
     fn msix(&mut self, rid: Rid, vector: u16, _: u64, _: u32) {
         self.written.push(Written::Interrupt(rid, vector));
     }
-    fn party(&self) -> Party {
-        self.host.party()
-    }
-    fn steady(&self) -> Option<Party> {
-        self.host.steady()
-    }
-    fn barrier(&mut self) {
-        self.host.barrier();
-    }
-    fn reaches(&mut self, party: Party) -> bool {
-        self.host.reaches(party)
-    }
-    fn by_reference(&mut self, from: Rid, to: Rid) -> bool {
-        self.host.by_reference(from, to)
-    }
-    fn uplink_waits(&mut self) {
-        self.host.uplink_waits();
-    }
-    fn capture_waits(&mut self) {
-        self.host.capture_waits();
-    }
-    fn wake(&mut self, party: Party) {
-        self.host.wake(party);
-    }
+    // The conductor runs all functions, and nobody else does.
     fn uses(&mut self, _: Rid) -> bool {
-        // The conductor runs all functions.
         true
     }
-    fn alive(&mut self, party: Party) -> bool {
-        self.host.alive(party)
+    fn is_tended(&mut self, _: Rid) -> bool {
+        false
     }
-    fn relax(&mut self, holder: Party, times: u32) -> bool {
-        self.host.relax(holder, times)
+    fn tends(&mut self, _: Rid) -> bool {
+        false
     }
-    fn is_stopped(&mut self, party: Party) -> bool {
-        self.host.is_stopped(party)
+    fn keeper(&mut self, _: Rid) -> Option<Party> {
+        None
     }
-    fn has_stopped_user(&mut self, rid: Rid) -> bool {
-        self.host.has_stopped_user(rid)
+    fn leave_to_users(&mut self, _: Rid) -> bool {
+        false
+    }
+    forward! { self.host:
+        fn read(&mut self, rid: Rid, at: Iova, buf: &mut [u8]) -> Result<(), Abort>;
+        fn party(&self) -> Party;
+        fn steady(&self) -> Option<Party>;
+        fn barrier(&mut self);
+        fn reaches(&mut self, party: Party) -> bool;
+        fn by_reference(&mut self, from: Rid, to: Rid) -> bool;
+        fn uplink_waits(&mut self);
+        fn capture_waits(&mut self);
+        fn wake(&mut self, party: Party);
+        fn alive(&mut self, party: Party) -> bool;
+        fn relax(&mut self, holder: Party, times: u32) -> bool;
+        fn is_stopped(&mut self, party: Party) -> bool;
+        fn has_stopped_user(&mut self, rid: Rid) -> bool;
+        fn entropy(&mut self) -> [u64; 2];
     }
 }
