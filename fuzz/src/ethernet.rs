@@ -28,14 +28,13 @@ pub fn ethernet(data: &[u8]) {
     let rqt = stage.bed.rqt(&nic);
     let mut fields = HashFields::zeroed();
     fields.set().selected_fields(u32::from(input.u8() & 0x1f)).l3_prot_type(input.u8() & 1 != 0);
-    let mut spread = TirContext::zeroed();
-    spread
-        .set()
-        .disp_type(1)
-        .indirect_table(rqt)
-        .rx_hash_fn(input.u8() % 3)
-        .rx_hash_toeplitz_key([0x5a; 40])
-        .rx_hash_field_selector_outer(fields);
+    let spread = TirContext::with(|s| {
+        s.disp_type(1)
+            .indirect_table(rqt)
+            .rx_hash_fn(input.u8() % 3)
+            .rx_hash_toeplitz_key([0x5a; 40])
+            .rx_hash_field_selector_outer(fields)
+    });
     let spread = stage.bed.tir(&nic, spread).unwrap_or_else(|e| panic!("CREATE_TIR: {e:?}"));
     let (table, _) = stage.bed.steer_all(&nic, spread);
     for _ in 0..STEPS {

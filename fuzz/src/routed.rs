@@ -67,8 +67,7 @@ pub fn routed(data: &[u8]) {
             break;
         }
         if input.u8() % 4 == 0 {
-            let mut command = MadIfcIn::zeroed();
-            command.set().port(1).mad(mad(&mut input));
+            let command = MadIfcIn::with(|s| s.port(1).mad(mad(&mut input)));
             let checked = u16::from(input.u8() % 4);
             // Refused or answered: both will do.
             let _ = bed.command_with(1, Opcode::MadIfc, checked, &command, &[], MadIfcOut::SIZE);

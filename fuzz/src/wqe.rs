@@ -110,19 +110,18 @@ fn umr(stage: &Stage, input: &mut Bytes<'_>) -> Umr {
         2 => stage.mr.key,
         _ => input.u32(),
     };
-    let mut context = MkeyContext::zeroed();
-    context
-        .set()
-        .free(kind & 4 != 0)
-        .lr(true)
-        .lw(true)
-        .rr(true)
-        .rw(true)
-        .pd(stage.bed.state(1).pd)
-        .mkey_7_0(key as u8)
-        .start_addr(stage.mr.va)
-        .len(u64::from(input.u16()))
-        .log_page_size(12 + input.u8() % 4 / 3);
+    let context = MkeyContext::with(|s| {
+        s.free(kind & 4 != 0)
+            .lr(true)
+            .lw(true)
+            .rr(true)
+            .rw(true)
+            .pd(stage.bed.state(1).pd)
+            .mkey_7_0(key as u8)
+            .start_addr(stage.mr.va)
+            .len(u64::from(input.u16()))
+            .log_page_size(12 + input.u8() % 4 / 3)
+    });
     let entry = |input: &mut Bytes<'_>| match input.u8() % 4 {
         0 => input.u64(),
         1 => u64::from(input.u16()) << 32 | u64::from(stage.mr.key),

@@ -2,8 +2,9 @@
 //!
 //! One line per field: byte offset of its dword, bit range in that dword, name, type. Memory is big-endian.
 //! The macro yields a newtype over `[u8; SIZE]` with readers (`x.state()`), a chained writer
-//! (`x.set().state(..).pd(..)`), `Debug`, and `FIELDS`: the table itself, as data. A field that overlaps another,
-//! runs past the end, or is wider than its type does not compile.
+//! (`x.set().state(..).pd(..)`), a constructor that takes such a chain (`X::with(|s| s.state(..).pd(..))`), `Debug`, and
+//! `FIELDS`: the table itself, as data. A field that overlaps another, runs past the end, or is wider than its type does
+//! not compile.
 
 /// One row of a layout table, in bits from the start of the structure, most significant first
 /// (the numbering of `mlx5_ifc.h`).
@@ -173,6 +174,17 @@ macro_rules! hw_layout {
             /// The writer: `x.set().a(1).b(2);`
             #[inline(always)]
             pub const fn set(&mut self) -> $crate::layout::Set<'_, Self> { $crate::layout::Set(self) }
+            /// A structure that is zero but for the fields that `fill` writes: `X::with(|s| s.a(1).b(2))`.
+            #[inline(always)]
+            pub fn with(
+                fill: impl for<'s, 'x> FnOnce(
+                    &'s mut $crate::layout::Set<'x, Self>,
+                ) -> &'s mut $crate::layout::Set<'x, Self>,
+            ) -> Self {
+                let mut x = Self::zeroed();
+                fill(&mut x.set());
+                x
+            }
             /// For tests: one function per row of `FIELDS`, which writes ones to it through its writer.
             #[doc(hidden)]
             pub const FILL: &'static [fn(&mut Self)] =

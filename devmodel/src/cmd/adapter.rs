@@ -90,9 +90,7 @@ pub(super) fn set_issi(call: &mut Call<'_, '_, '_>) -> Done {
 pub(super) fn query(call: &mut Call<'_, '_, '_>) -> Done {
     let mut params = AdapterParams::zeroed();
     params.set().ieee_vendor_id(IEEE_VENDOR).vsd_vendor_id(hwspec::pcie::VENDOR_ID).vsd_contd_psid(*BOARD);
-    let mut out = QueryAdapterOut::zeroed();
-    out.set().query_adapter_struct(params);
-    call.answer(&out)
+    call.answer(&QueryAdapterOut::with(|s| s.query_adapter_struct(params)))
 }
 
 pub(super) fn driver_version(call: &mut Call<'_, '_, '_>) -> Done {
@@ -108,7 +106,5 @@ pub(super) fn nop(call: &mut Call<'_, '_, '_>) -> Done {
 }
 
 pub(super) fn special_contexts(call: &mut Call<'_, '_, '_>) -> Done {
-    let mut out = QuerySpecialContextsOut::zeroed();
-    out.set().resd_lkey(RESERVED_LKEY).null_mkey(NULL_KEY);
-    call.answer(&out)
+    call.answer(&QuerySpecialContextsOut::with(|s| s.resd_lkey(RESERVED_LKEY).null_mkey(NULL_KEY)))
 }

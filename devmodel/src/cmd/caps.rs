@@ -169,26 +169,24 @@ pub(super) fn general(func: &Func<'_>, config: &Config, current: bool) -> HcaCap
 }
 
 fn atomic(func: &Func<'_>, current: bool) -> AtomicCaps {
-    let mut c = AtomicCaps::zeroed();
-    c.set()
-        .atomic_req_8b_endianness_mode((!current || atomic_host_endian(func)).into())
-        .supported_atomic_req_8b_endianness_mode_1(true)
-        .atomic_operations(ATOMICS)
-        .atomic_size_qp(ATOMIC_SIZE);
-    c
+    AtomicCaps::with(|s| {
+        s.atomic_req_8b_endianness_mode((!current || atomic_host_endian(func)).into())
+            .supported_atomic_req_8b_endianness_mode_1(true)
+            .atomic_operations(ATOMICS)
+            .atomic_size_qp(ATOMIC_SIZE)
+    })
 }
 
 fn roce(func: &Func<'_>, current: bool) -> RoceCap {
-    let mut c = RoceCap::zeroed();
-    c.set()
-        .sw_r_roce_src_udp_port(!current || qp_context::source_port(func))
-        .l3_type(L3_TYPES)
-        .roce_version(ROCE_V2)
-        .r_roce_dest_udp_port(ROCE_PORT)
-        .r_roce_max_src_udp_port(u16::MAX)
-        .r_roce_min_src_udp_port(qp_context::MIN_SOURCE_PORT)
-        .roce_address_table_size(ROCE_ADDRESSES as u16);
-    c
+    RoceCap::with(|s| {
+        s.sw_r_roce_src_udp_port(!current || qp_context::source_port(func))
+            .l3_type(L3_TYPES)
+            .roce_version(ROCE_V2)
+            .r_roce_dest_udp_port(ROCE_PORT)
+            .r_roce_max_src_udp_port(u16::MAX)
+            .r_roce_min_src_udp_port(qp_context::MIN_SOURCE_PORT)
+            .roce_address_table_size(ROCE_ADDRESSES as u16)
+    })
 }
 
 /// A page that begins with `bytes`.
@@ -244,8 +242,7 @@ pub(super) fn query(call: &mut Call<'_, '_, '_>) -> Done {
         true => page(call.func, config, kind, current),
         false => page_of_vf(call.func, config, fid, kind),
     };
-    let mut out = QueryHcaCapOut::zeroed();
-    out.set().capability(page);
+    let out = QueryHcaCapOut::with(|s| s.capability(page));
     // A driver that knows a shorter page asks for that much of it.
     let room = call.output.len().clamp(CmdOut::SIZE, QueryHcaCapOut::SIZE);
     call.answer_bytes(&out.as_bytes()[..room])

@@ -103,56 +103,52 @@ pub(super) fn eswitch_tables(func: &Func<'_>, config: &Config) -> EswitchFlowTab
     let mut acl = tables(func);
     acl.set().log_max_destination(0);
     acl.set().pop_vlan(steers).push_vlan(steers).pop_vlan_2(steers).push_vlan_2(steers);
-    let mut c = EswitchFlowTableCaps::zeroed();
-    c.set()
-        .fdb_multi_path_to_table(true)
-        .flow_table_properties_nic_esw_fdb(fdb)
-        .flow_table_properties_esw_acl_ingress(acl)
-        .flow_table_properties_esw_acl_egress(acl);
-    c
+    EswitchFlowTableCaps::with(|s| {
+        s.fdb_multi_path_to_table(true)
+            .flow_table_properties_nic_esw_fdb(fdb)
+            .flow_table_properties_esw_acl_ingress(acl)
+            .flow_table_properties_esw_acl_egress(acl)
+    })
 }
 
 /// The capabilities of flow tables of each type.
 fn tables(func: &Func<'_>) -> FlowTableProps {
-    let mut fields = MatchFields::zeroed();
-    fields
-        .set()
-        .outer_dmac(true)
-        .outer_smac(true)
-        .outer_ether_type(true)
-        .outer_ip_version(true)
-        .outer_first_prio(true)
-        .outer_first_cfi(true)
-        .outer_first_vid(true)
-        .outer_ipv4_ttl(true)
-        .outer_sip(true)
-        .outer_dip(true)
-        .outer_frag(true)
-        .outer_ip_protocol(true)
-        .outer_ip_ecn(true)
-        .outer_ip_dscp(true)
-        .outer_udp_sport(true)
-        .outer_udp_dport(true)
-        .outer_tcp_sport(true)
-        .outer_tcp_dport(true)
-        .outer_tcp_flags(true);
-    let mut props = FlowTableProps::zeroed();
-    props
-        .set()
-        .ft_support(true)
-        .flow_counter(true)
-        .flow_modify_en(true)
-        .modify_root(true)
-        .identified_miss_table_mode(true)
-        .flow_table_modify(true)
-        .ignore_flow_level(true)
-        .log_max_ft_size(flow::LOG_MAX_SIZE)
-        .max_ft_level(flow::MAX_LEVEL)
-        .log_max_ft_num(log2(func.rows(Table::FlowTable) as usize))
-        .log_max_flow_counter(log2(ENTRY_COUNTERS))
-        .log_max_destination(log2(DESTINATIONS))
-        .log_max_flow(log2(func.rows(Table::FlowEntry) as usize))
-        .ft_field_support(fields)
-        .ft_field_bitmask_support(fields);
-    props
+    let fields = MatchFields::with(|s| {
+        s.outer_dmac(true)
+            .outer_smac(true)
+            .outer_ether_type(true)
+            .outer_ip_version(true)
+            .outer_first_prio(true)
+            .outer_first_cfi(true)
+            .outer_first_vid(true)
+            .outer_ipv4_ttl(true)
+            .outer_sip(true)
+            .outer_dip(true)
+            .outer_frag(true)
+            .outer_ip_protocol(true)
+            .outer_ip_ecn(true)
+            .outer_ip_dscp(true)
+            .outer_udp_sport(true)
+            .outer_udp_dport(true)
+            .outer_tcp_sport(true)
+            .outer_tcp_dport(true)
+            .outer_tcp_flags(true)
+    });
+    FlowTableProps::with(|s| {
+        s.ft_support(true)
+            .flow_counter(true)
+            .flow_modify_en(true)
+            .modify_root(true)
+            .identified_miss_table_mode(true)
+            .flow_table_modify(true)
+            .ignore_flow_level(true)
+            .log_max_ft_size(flow::LOG_MAX_SIZE)
+            .max_ft_level(flow::MAX_LEVEL)
+            .log_max_ft_num(log2(func.rows(Table::FlowTable) as usize))
+            .log_max_flow_counter(log2(ENTRY_COUNTERS))
+            .log_max_destination(log2(DESTINATIONS))
+            .log_max_flow(log2(func.rows(Table::FlowEntry) as usize))
+            .ft_field_support(fields)
+            .ft_field_bitmask_support(fields)
+    })
 }

@@ -36,9 +36,7 @@ pub(super) fn query_status(call: &mut Call<'_, '_, '_>) -> Done {
     Syndrome::CongPriority.unless(input.priority() < PRIORITIES)?;
     let p = call.step.dcqcn();
     let off = [p.rp_off, p.np_off][place];
-    let mut out = QueryCongStatusOut::zeroed();
-    out.set().enable(off >> input.priority() & 1 == 0);
-    call.answer(&out)
+    call.answer(&QueryCongStatusOut::with(|s| s.enable(off >> input.priority() & 1 == 0)))
 }
 
 pub(super) fn modify_status(call: &mut Call<'_, '_, '_>) -> Done {

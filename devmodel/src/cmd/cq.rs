@@ -76,9 +76,7 @@ pub(super) fn create(call: &mut Call<'_, '_, '_>) -> Done {
         row.flags = context_flags(&context);
         row.moderation = [context.cq_period(), context.cq_max_count()];
     }
-    let mut out = CreateCqOut::zeroed();
-    out.set().cqn(call.func.number::<CqRow>(index));
-    call.answer(&out)
+    call.answer(&CreateCqOut::with(|s| s.cqn(call.func.number::<CqRow>(index))))
 }
 
 pub(super) fn query(call: &mut Call<'_, '_, '_>) -> Done {
@@ -86,26 +84,23 @@ pub(super) fn query(call: &mut Call<'_, '_, '_>) -> Done {
     let index = call.own::<CqRow>(input.cqn(), Syndrome::NoSuchCq)?;
     let Some(row) = call.func.row::<CqRow>(index) else { return Syndrome::NoSuchCq.refuse() };
     let (page_offset, log_page_size) = memory::page_layout(&row.memory);
-    let mut context = CqContext::zeroed();
-    context
-        .set()
-        .status(row.status as u8)
-        .cqe_sz(row.cqe_size as u8)
-        .oi(row.flags & CqRow::OVERRUN_IGNORED != 0)
-        .st(row.arm as u8)
-        .page_offset(page_offset)
-        .log_cq_size(row.log_size as u8)
-        .uar_page(row.uar)
-        .cq_period(row.moderation[0])
-        .cq_max_count(row.moderation[1])
-        .c_eqn_or_apu_element(event::number(row.eqn))
-        .log_page_size(log_page_size)
-        .consumer_counter(row.ci & 0xff_ffff)
-        .producer_counter(row.pi & 0xff_ffff)
-        .dbr_addr(row.dbr);
-    let mut out = QueryCqOut::zeroed();
-    out.set().cq_context(context);
-    call.answer(&out)
+    let context = CqContext::with(|s| {
+        s.status(row.status as u8)
+            .cqe_sz(row.cqe_size as u8)
+            .oi(row.flags & CqRow::OVERRUN_IGNORED != 0)
+            .st(row.arm as u8)
+            .page_offset(page_offset)
+            .log_cq_size(row.log_size as u8)
+            .uar_page(row.uar)
+            .cq_period(row.moderation[0])
+            .cq_max_count(row.moderation[1])
+            .c_eqn_or_apu_element(event::number(row.eqn))
+            .log_page_size(log_page_size)
+            .consumer_counter(row.ci & 0xff_ffff)
+            .producer_counter(row.pi & 0xff_ffff)
+            .dbr_addr(row.dbr)
+    });
+    call.answer(&QueryCqOut::with(|s| s.cq_context(context)))
 }
 
 pub(super) fn modify(call: &mut Call<'_, '_, '_>) -> Done {
@@ -158,8 +153,7 @@ fn resize(call: &mut Call<'_, '_, '_>, input: &ModifyCqIn, index: u32) -> Done {
     let log_cqe = if row.cqe_size == 1 { 7 } else { 6 };
     let slot = (row.pi & ((1 << row.log_size) - 1)) << log_cqe;
     let last = translate::queue(call.func, &row.memory, slot + (1 << log_cqe) - Cqe64::SIZE as u32);
-    let mut cqe = Cqe64::zeroed();
-    cqe.set().opcode(CqeOpcode::ResizeCq).owner(row.pi >> row.log_size & 1 != 0);
+    let cqe = Cqe64::with(|s| s.opcode(CqeOpcode::ResizeCq).owner(row.pi >> row.log_size & 1 != 0));
     if let Some(at) = last {
         call.func.effect(Effect::Write { at, data: cqe.as_bytes() });
     }

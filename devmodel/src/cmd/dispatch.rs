@@ -33,7 +33,6 @@ pub(super) fn run(call: &mut Call<'_, '_, '_>) -> Done {
 /// Tells that the command of `slot` is complete.
 pub(super) fn command_event(func: &mut Func<'_>, slot: u32) {
     let Some(eqn) = event::listener(func, EventType::Cmd) else { return };
-    let mut event = CmdEvent::zeroed();
-    event.set().command_completion_vector(1 << slot);
+    let event = CmdEvent::with(|s| s.command_completion_vector(1 << slot));
     event::push(func, eqn, Eqe::new(EventType::Cmd, event));
 }

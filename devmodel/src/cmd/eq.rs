@@ -107,9 +107,7 @@ pub(super) fn create(call: &mut Call<'_, '_, '_>) -> Done {
         row.vector = context.intr().into();
         row.uar = uar;
     }
-    let mut out = CreateEqOut::zeroed();
-    out.set().eq_number(event::number(index) as u8);
-    call.answer(&out)
+    call.answer(&CreateEqOut::with(|s| s.eq_number(event::number(index) as u8)))
 }
 
 pub(super) fn query(call: &mut Call<'_, '_, '_>) -> Done {
@@ -118,20 +116,17 @@ pub(super) fn query(call: &mut Call<'_, '_, '_>) -> Done {
     let Some(row) = call.func.row::<EqRow>(index) else { return Syndrome::NoSuchEq.refuse() };
     let (page_offset, log_page_size) = memory::page_layout(&row.memory);
     let state = if row.armed != 0 { ArmState::Armed } else { ArmState::Fired };
-    let mut context = EqContext::zeroed();
-    context
-        .set()
-        .st(hwspec::layout::Bits::into_bits(state) as u8)
-        .page_offset(page_offset)
-        .log_eq_size(row.log_size as u8)
-        .uar_page(row.uar)
-        .intr(row.vector as u16)
-        .log_page_size(log_page_size)
-        .consumer_counter(row.ci & 0xff_ffff)
-        .producer_counter(row.pi & 0xff_ffff);
-    let mut out = QueryEqOut::zeroed();
-    out.set().eq_context_entry(context).event_bitmask(row.mask[0]);
-    call.answer(&out)
+    let context = EqContext::with(|s| {
+        s.st(hwspec::layout::Bits::into_bits(state) as u8)
+            .page_offset(page_offset)
+            .log_eq_size(row.log_size as u8)
+            .uar_page(row.uar)
+            .intr(row.vector as u16)
+            .log_page_size(log_page_size)
+            .consumer_counter(row.ci & 0xff_ffff)
+            .producer_counter(row.pi & 0xff_ffff)
+    });
+    call.answer(&QueryEqOut::with(|s| s.eq_context_entry(context).event_bitmask(row.mask[0])))
 }
 
 pub(super) fn destroy(call: &mut Call<'_, '_, '_>) -> Done {

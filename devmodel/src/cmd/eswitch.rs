@@ -62,27 +62,25 @@ pub(super) fn settings<'f>(func: &'f mut Func<'_>, fid: u8) -> Done<&'f mut Vpor
 
 /// The capability page of the e-switch.
 pub(super) fn caps() -> EswitchCap {
-    let mut c = EswitchCap::zeroed();
-    c.set()
-        .vport_cvlan_strip(true)
-        .vport_cvlan_insert_if_not_exist(true)
-        .nic_vport_node_guid_modify(true)
-        .nic_vport_port_guid_modify(true);
-    c
+    EswitchCap::with(|s| {
+        s.vport_cvlan_strip(true)
+            .vport_cvlan_insert_if_not_exist(true)
+            .nic_vport_node_guid_modify(true)
+            .nic_vport_port_guid_modify(true)
+    })
 }
 
 /// The capability page of bandwidth.
 pub(super) fn qos() -> QosCap {
-    let mut c = QosCap::zeroed();
-    c.set()
-        .esw_scheduling(true)
-        .esw_bw_share(true)
-        .esw_rate_limit(true)
-        .log_esw_max_sched_depth(LOG_DEPTH)
-        .esw_element_type(1 << TSAR | 1 << VPORT)
-        .esw_tsar_type(1 << DWRR)
-        .max_tsar_bw_share(MOST_SHARE);
-    c
+    QosCap::with(|s| {
+        s.esw_scheduling(true)
+            .esw_bw_share(true)
+            .esw_rate_limit(true)
+            .log_esw_max_sched_depth(LOG_DEPTH)
+            .esw_element_type(1 << TSAR | 1 << VPORT)
+            .esw_tsar_type(1 << DWRR)
+            .max_tsar_bw_share(MOST_SHARE)
+    })
 }
 
 pub(super) fn functions(call: &mut Call<'_, '_, '_>) -> Done {
@@ -92,26 +90,21 @@ pub(super) fn functions(call: &mut Call<'_, '_, '_>) -> Done {
     host.set()
         .host_num_of_vfs(region.config_dword(0, NUM_VFS) as u16)
         .host_total_vfs(u16::from(region.functions()) - 1);
-    let mut out = QueryEswFunctionsOut::zeroed();
-    out.set().host_params_context(host);
-    call.answer(&out)
+    call.answer(&QueryEswFunctionsOut::with(|s| s.host_params_context(host)))
 }
 
 pub(super) fn query_context(call: &mut Call<'_, '_, '_>) -> Done {
     let input: QueryEswVportContextIn = call.input()?;
     manager(call)?;
     let row = call.func.region().vport(vport(call, input.other_vport(), input.vport_number())?);
-    let mut context = EswVportContext::zeroed();
-    context
-        .set()
-        .vport_cvlan_strip(row.strip != 0)
-        .vport_cvlan_insert(row.insert as u8)
-        .cvlan_pcp((row.tci >> 13) as u8)
-        .cvlan_cfi(row.tci & 1 << 12 != 0)
-        .cvlan_id(row.tci & 0xfff);
-    let mut out = QueryEswVportContextOut::zeroed();
-    out.set().esw_vport_context(context);
-    call.answer(&out)
+    let context = EswVportContext::with(|s| {
+        s.vport_cvlan_strip(row.strip != 0)
+            .vport_cvlan_insert(row.insert as u8)
+            .cvlan_pcp((row.tci >> 13) as u8)
+            .cvlan_cfi(row.tci & 1 << 12 != 0)
+            .cvlan_id(row.tci & 0xfff)
+    });
+    call.answer(&QueryEswVportContextOut::with(|s| s.esw_vport_context(context)))
 }
 
 pub(super) fn modify_context(call: &mut Call<'_, '_, '_>) -> Done {
@@ -217,9 +210,7 @@ pub(super) fn create_element(call: &mut Call<'_, '_, '_>) -> Done {
         (row.parent, row.share, row.limit) = (c.parent_element_id(), c.bw_share(), c.max_average_bw());
     }
     set_limits(call)?;
-    let mut out = CreateSchedulingElementOut::zeroed();
-    out.set().scheduling_element_id(index);
-    call.answer(&out)
+    call.answer(&CreateSchedulingElementOut::with(|s| s.scheduling_element_id(index)))
 }
 
 pub(super) fn modify_element(call: &mut Call<'_, '_, '_>) -> Done {

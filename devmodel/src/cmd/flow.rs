@@ -157,9 +157,7 @@ pub(super) fn create_table(call: &mut Call<'_, '_, '_>) -> Done {
         (row.miss_action, row.miss) = (miss_action, miss);
         (row.kind, row.vport) = (place.kind, place.vport.unwrap_or(0));
     }
-    let mut out = CreateFlowTableOut::zeroed();
-    out.set().table_id(index);
-    call.answer(&out)
+    call.answer(&CreateFlowTableOut::with(|s| s.table_id(index)))
 }
 
 pub(super) fn modify_table(call: &mut Call<'_, '_, '_>) -> Done {
@@ -187,9 +185,7 @@ pub(super) fn query_table(call: &mut Call<'_, '_, '_>) -> Done {
         .log_size(row.log_size as u8)
         .table_miss_action(row.miss_action as u8)
         .table_miss_id(row.miss);
-    let mut out = QueryFlowTableOut::zeroed();
-    out.set().flow_table_context(c);
-    call.answer(&out)
+    call.answer(&QueryFlowTableOut::with(|s| s.flow_table_context(c)))
 }
 
 pub(super) fn destroy_table(call: &mut Call<'_, '_, '_>) -> Done {
@@ -275,9 +271,7 @@ pub(super) fn create_group(call: &mut Call<'_, '_, '_>) -> Done {
             row.port = mask.misc_parameters().source_port().into();
         }
     }
-    let mut out = CreateFlowGroupOut::zeroed();
-    out.set().group_id(group);
-    call.answer(&out)
+    call.answer(&CreateFlowGroupOut::with(|s| s.group_id(group)))
 }
 
 /// The fields that can be matched: those of the outer headers, and of those none this device does not see; and in the forwarding database
@@ -297,8 +291,7 @@ pub(super) fn query_group(call: &mut Call<'_, '_, '_>) -> Done {
     let index = group(call, place, input.table_id(), input.group_id())?;
     let Some(row) = call.func.row::<FlowGroupRow>(index) else { return Syndrome::NoSuchFlowGroup.refuse() };
     let mut mask = MatchParam::zeroed();
-    let mut misc = MatchMisc::zeroed();
-    misc.set().source_port(row.port as u16);
+    let misc = MatchMisc::with(|s| s.source_port(row.port as u16));
     mask.set().outer_headers(Layout::read(&row.mask)).misc_parameters(misc);
     let mut out = QueryFlowGroupOut::zeroed();
     out.set()
@@ -344,9 +337,7 @@ pub(super) fn alloc_counter(call: &mut Call<'_, '_, '_>) -> Done {
         call.func.back_flow_counts().map_err(short)?;
         forget_count(call, index);
     }
-    let mut out = AllocFlowCounterOut::zeroed();
-    out.set().flow_counter_id(index);
-    call.answer(&out)
+    call.answer(&AllocFlowCounterOut::with(|s| s.flow_counter_id(index)))
 }
 
 pub(super) fn dealloc_counter(call: &mut Call<'_, '_, '_>) -> Done {

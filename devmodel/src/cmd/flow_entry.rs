@@ -277,8 +277,7 @@ pub(super) fn query(call: &mut Call<'_, '_, '_>) -> Done {
         return Syndrome::NoSuchFlowEntry.refuse();
     };
     let mut value = MatchParam::zeroed();
-    let mut misc = MatchMisc::zeroed();
-    misc.set().source_port(row.port as u16);
+    let misc = MatchMisc::with(|s| s.source_port(row.port as u16));
     value.set().outer_headers(MatchHeaders::read(&row.value)).misc_parameters(misc);
     let mut c = FlowContext::zeroed();
     c.set()
@@ -290,19 +289,14 @@ pub(super) fn query(call: &mut Call<'_, '_, '_>) -> Done {
         .destination_list_size(row.count[0] + vports(row).count() as u32)
         .flow_counter_list_size(row.count[1])
         .match_value(value);
-    let mut out = QueryFteOut::zeroed();
-    out.set().flow_context(c);
-    let mut bytes = out.as_bytes().to_vec();
+    let mut bytes = QueryFteOut::with(|s| s.flow_context(c)).as_bytes().to_vec();
     let to = row.to.iter().take(row.count[0] as usize).map(|to| (to >> 24, to & 0xff_ffff));
     for (kind, id) in to.chain(vports(row).map(|vport| (FlowEntryRow::TO_VPORT, vport))) {
-        let mut d = FlowDestination::zeroed();
-        d.set().destination_type(kind as u8).destination_id(id);
+        let d = FlowDestination::with(|s| s.destination_type(kind as u8).destination_id(id));
         bytes.extend_from_slice(d.as_bytes());
     }
     for counter in row.counters.iter().take(row.count[1] as usize) {
-        let mut id = FlowCounterId::zeroed();
-        id.set().flow_counter_id(*counter);
-        bytes.extend_from_slice(id.as_bytes());
+        bytes.extend_from_slice(FlowCounterId::with(|s| s.flow_counter_id(*counter)).as_bytes());
     }
     call.answer_bytes(&bytes)
 }

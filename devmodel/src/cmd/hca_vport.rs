@@ -43,27 +43,24 @@ pub(super) fn query_context(call: &mut Call<'_, '_, '_>) -> Done {
     let [node_guid, port_guid] = region.guids(call.step.config, fid).map(u64::from_be_bytes);
     let up = f.vport_state != 0;
     let state = if up { port_state::ACTIVE } else { port_state::DOWN };
-    let mut context = HcaVportContext::zeroed();
-    context
-        .set()
-        .has_smi(true)
-        .port_physical_state(if up { PHYS_LINK_UP } else { PHYS_DISABLED })
-        .vport_state_policy(set.unwrap_or(f.vport_admin_state) as u8)
-        .port_state(state)
-        .vport_state(state)
-        .system_image_guid(u64::from_be_bytes(identity::guid(call.step.config.node_id, 0)))
-        .port_guid(port_guid)
-        .node_guid(node_guid)
-        .cap_mask1(f.ib.capability_mask)
-        .cap_mask1_field_select(subnet::SOFT_CAPABILITIES)
-        .lid(identity::lid(fid))
-        .subnet_timeout(f.ib.subnet_timeout)
-        .sm_lid(identity::SWITCH_LID)
-        .qkey_violation_counter(f.ib.qkey_violations)
-        .pkey_violation_counter(f.ib.pkey_violations);
-    let mut out = QueryHcaVportContextOut::zeroed();
-    out.set().hca_vport_context(context);
-    call.answer(&out)
+    let context = HcaVportContext::with(|s| {
+        s.has_smi(true)
+            .port_physical_state(if up { PHYS_LINK_UP } else { PHYS_DISABLED })
+            .vport_state_policy(set.unwrap_or(f.vport_admin_state) as u8)
+            .port_state(state)
+            .vport_state(state)
+            .system_image_guid(u64::from_be_bytes(identity::guid(call.step.config.node_id, 0)))
+            .port_guid(port_guid)
+            .node_guid(node_guid)
+            .cap_mask1(f.ib.capability_mask)
+            .cap_mask1_field_select(subnet::SOFT_CAPABILITIES)
+            .lid(identity::lid(fid))
+            .subnet_timeout(f.ib.subnet_timeout)
+            .sm_lid(identity::SWITCH_LID)
+            .qkey_violation_counter(f.ib.qkey_violations)
+            .pkey_violation_counter(f.ib.pkey_violations)
+    });
+    call.answer(&QueryHcaVportContextOut::with(|s| s.hca_vport_context(context)))
 }
 
 pub(super) fn modify_context(call: &mut Call<'_, '_, '_>) -> Done {
@@ -126,9 +123,7 @@ pub(super) fn query_gid(call: &mut Call<'_, '_, '_>) -> Done {
     let input: QueryHcaVportGidIn = call.input()?;
     let fid = subject(call, input.other_vport(), input.vport_number(), input.port_num())?;
     let (range, port) = (entries(input.gid_index(), PORT_GUIDS)?, books(call, fid).ib);
-    let mut out = QueryHcaVportGidOut::zeroed();
-    out.set().gids_num(range.len() as u16);
-    let mut bytes = out.bytes().to_vec();
+    let mut bytes = QueryHcaVportGidOut::with(|s| s.gids_num(range.len() as u16)).bytes().to_vec();
     for index in range {
         // An entry without a GUID has the prefix all the same. Linux takes the subnet's prefix from the last one.
         let mut empty = [0; 16];
@@ -146,9 +141,7 @@ pub(super) fn query_pkey(call: &mut Call<'_, '_, '_>) -> Done {
     let range = entries(input.pkey_index(), pkeys.len())?;
     let mut bytes = QueryHcaVportPkeyOut::zeroed().bytes().to_vec();
     for pkey in &pkeys[range] {
-        let mut entry = Pkey::zeroed();
-        entry.set().pkey(*pkey);
-        bytes.extend_from_slice(entry.bytes());
+        bytes.extend_from_slice(Pkey::with(|s| s.pkey(*pkey)).bytes());
     }
     call.answer_bytes(&bytes)
 }

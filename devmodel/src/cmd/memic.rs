@@ -20,15 +20,14 @@ const ALIGNMENT: u8 = LOG_UNIT - LOG_ALIGNMENT_UNIT as u8;
 
 /// The capabilities advertised.
 pub(super) fn caps() -> DeviceMemCap {
-    let mut c = DeviceMemCap::zeroed();
-    c.set()
-        .memic(true)
-        .log_min_memic_alloc_size(LOG_UNIT)
-        .log_max_memic_addr_alignment(ALIGNMENT)
-        .memic_bar_start_addr(MEMIC_BAR)
-        .memic_bar_size(SIZE)
-        .max_memic_size(SIZE);
-    c
+    DeviceMemCap::with(|s| {
+        s.memic(true)
+            .log_min_memic_alloc_size(LOG_UNIT)
+            .log_max_memic_addr_alignment(ALIGNMENT)
+            .memic_bar_start_addr(MEMIC_BAR)
+            .memic_bar_size(SIZE)
+            .max_memic_size(SIZE)
+    })
 }
 
 /// Offset in the function's device memory of an address in BAR0.
@@ -70,9 +69,7 @@ pub(super) fn alloc(call: &mut Call<'_, '_, '_>) -> Done {
     for page in (first..first + len).step_by(PAGE) {
         memic.write(WITHIN + u64::from(page), &[0; PAGE]).or(Err(Refused(Syndrome::Memic)))?;
     }
-    let mut out = AllocMemicOut::zeroed();
-    out.set().memic_start_addr(MEMIC_BAR + u64::from(first));
-    call.answer(&out)
+    call.answer(&AllocMemicOut::with(|s| s.memic_start_addr(MEMIC_BAR + u64::from(first))))
 }
 
 /// `DEALLOC_MEMIC`, of what one `ALLOC_MEMIC` gave.

@@ -120,9 +120,7 @@ pub(super) fn create(call: &mut Call<'_, '_, '_>) -> Done {
     if let Some(row) = call.func.row_mut::<UmemRow>(index) {
         row.memory = WqMemory { mtt: range.first, pages: range.len, log_page, offset };
     }
-    let mut out = CreateUmemOut::zeroed();
-    out.set().umem_id(call.func.number::<UmemRow>(index));
-    call.answer(&out)
+    call.answer(&CreateUmemOut::with(|s| s.umem_id(call.func.number::<UmemRow>(index))))
 }
 
 /// `DESTROY_UMEM`. As every other object it is refused with BAD_RES_STATE while something lies in it (PRM: command

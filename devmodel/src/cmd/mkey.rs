@@ -115,9 +115,7 @@ pub(super) fn create(call: &mut Call<'_, '_, '_>) -> Done {
         row.flags = flags(&context);
         row.qpn = context.qpn();
     }
-    let mut out = CreateMkeyOut::zeroed();
-    out.set().mkey_index(call.func.number::<MkeyRow>(index));
-    call.answer(&out)
+    call.answer(&CreateMkeyOut::with(|s| s.mkey_index(call.func.number::<MkeyRow>(index))))
 }
 
 /// Takes the translation entries behind the input. A key in the free state may have room and no entries.
@@ -179,29 +177,28 @@ pub(super) fn query(call: &mut Call<'_, '_, '_>) -> Done {
     let Some(row) = call.func.row::<MkeyRow>(index) else { return Syndrome::NoSuchMkey.refuse() };
     let has = |bit| row.access & bit != 0;
     let in_device = row.mode == AccessMode::Memic.raw();
-    let mut context = MkeyContext::zeroed();
-    context
-        .set()
-        .free(has(FREE))
-        .access_mode_1_0(row.mode & 3)
-        .access_mode_4_2(row.mode >> 2)
-        .umr_en(has(UMR))
-        .a(has(ATOMIC))
-        .rw(has(REMOTE_WRITE))
-        .rr(has(REMOTE_READ))
-        .lw(has(LOCAL_WRITE))
-        .lr(has(LOCAL_READ))
-        .qpn(row.qpn & ANY_QP)
-        .mkey_7_0(row.variant)
-        .length64(has(LENGTH64))
-        .en_rinval(row.flags & REMOTE_INVALIDATE != 0)
-        .relaxed_ordering_write(row.flags & RELAXED_WRITE != 0)
-        .relaxed_ordering_read(row.flags & RELAXED_READ != 0)
-        .pd(row.pd)
-        .start_addr(if in_device { MEMIC_BAR + u64::from(row.log_page) } else { row.start })
-        .len(row.len)
-        .translations_octword_size(if in_device { 0 } else { row.pages.div_ceil(2) })
-        .log_page_size(if in_device { 0 } else { row.log_page as u8 });
+    let context = MkeyContext::with(|s| {
+        s.free(has(FREE))
+            .access_mode_1_0(row.mode & 3)
+            .access_mode_4_2(row.mode >> 2)
+            .umr_en(has(UMR))
+            .a(has(ATOMIC))
+            .rw(has(REMOTE_WRITE))
+            .rr(has(REMOTE_READ))
+            .lw(has(LOCAL_WRITE))
+            .lr(has(LOCAL_READ))
+            .qpn(row.qpn & ANY_QP)
+            .mkey_7_0(row.variant)
+            .length64(has(LENGTH64))
+            .en_rinval(row.flags & REMOTE_INVALIDATE != 0)
+            .relaxed_ordering_write(row.flags & RELAXED_WRITE != 0)
+            .relaxed_ordering_read(row.flags & RELAXED_READ != 0)
+            .pd(row.pd)
+            .start_addr(if in_device { MEMIC_BAR + u64::from(row.log_page) } else { row.start })
+            .len(row.len)
+            .translations_octword_size(if in_device { 0 } else { row.pages.div_ceil(2) })
+            .log_page_size(if in_device { 0 } else { row.log_page as u8 })
+    });
     let (mtt, pages) = (row.mtt, if row.mtt == 0 { 0 } else { row.pages });
     let mut out = QueryMkeyOut::zeroed();
     out.set().memory_key_mkey_entry(context);

@@ -43,11 +43,10 @@ const MULTICAST: u8 = 1;
 const VLANS: u8 = 2;
 
 fn address(mac: [u8; 6]) -> MacAddressLayout {
-    let mut a = MacAddressLayout::zeroed();
-    a.set()
-        .mac_addr_47_32(u16::from_be_bytes(prefix(&mac)))
-        .mac_addr_31_0(u32::from_be_bytes(prefix(&mac[2..])));
-    a
+    MacAddressLayout::with(|s| {
+        s.mac_addr_47_32(u16::from_be_bytes(prefix(&mac)))
+            .mac_addr_31_0(u32::from_be_bytes(prefix(&mac[2..])))
+    })
 }
 
 /// The list of a kind, an 8-byte element each.
@@ -71,26 +70,23 @@ pub(super) fn query(call: &mut Call<'_, '_, '_>) -> Done {
     let kind = input.allowed_list_type();
     let f = books(call, fid);
     let list = list(&f, kind);
-    let mut context = NicVportContext::zeroed();
-    context
-        .set()
-        .roce_en(f.roce_enabled != 0)
-        .disable_uc_local_lb(f.local_block & FunctionRow::BLOCK_UNICAST != 0)
-        .disable_mc_local_lb(f.local_block & FunctionRow::BLOCK_MULTICAST != 0)
-        .mtu(f.mtu)
-        .system_image_guid(u64::from_be_bytes(identity::guid(node_id, 0)))
-        .port_guid(port_guid)
-        .node_guid(node_guid)
-        .promisc_uc(f.promiscuous & FunctionRow::ALL_UNICAST != 0)
-        .promisc_mc(f.promiscuous & FunctionRow::ALL_MULTICAST != 0)
-        .promisc_all(f.promiscuous & FunctionRow::ALL != 0)
-        .allowed_list_type(kind)
-        .allowed_list_size(list.len() as u16)
-        .permanent_address(address(if set.mac == [0; 6] { f.mac } else { set.mac }))
-        .arm_change_event(set.events & VportRow::ARMED != 0);
-    let mut out = QueryNicVportContextOut::zeroed();
-    out.set().nic_vport_context(context);
-    let mut bytes = out.as_bytes().to_vec();
+    let context = NicVportContext::with(|s| {
+        s.roce_en(f.roce_enabled != 0)
+            .disable_uc_local_lb(f.local_block & FunctionRow::BLOCK_UNICAST != 0)
+            .disable_mc_local_lb(f.local_block & FunctionRow::BLOCK_MULTICAST != 0)
+            .mtu(f.mtu)
+            .system_image_guid(u64::from_be_bytes(identity::guid(node_id, 0)))
+            .port_guid(port_guid)
+            .node_guid(node_guid)
+            .promisc_uc(f.promiscuous & FunctionRow::ALL_UNICAST != 0)
+            .promisc_mc(f.promiscuous & FunctionRow::ALL_MULTICAST != 0)
+            .promisc_all(f.promiscuous & FunctionRow::ALL != 0)
+            .allowed_list_type(kind)
+            .allowed_list_size(list.len() as u16)
+            .permanent_address(address(if set.mac == [0; 6] { f.mac } else { set.mac }))
+            .arm_change_event(set.events & VportRow::ARMED != 0)
+    });
+    let mut bytes = QueryNicVportContextOut::with(|s| s.nic_vport_context(context)).as_bytes().to_vec();
     // As much of the list as there is room for.
     let room = call.output.len().saturating_sub(bytes.len()) / 8;
     list.iter().take(room).for_each(|entry| bytes.extend_from_slice(&entry.to_be_bytes()));

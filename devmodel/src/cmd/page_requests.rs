@@ -69,8 +69,7 @@ fn ends(opcode: Opcode) -> bool {
 /// that.
 pub(super) fn request(func: &mut Func<'_>, function: u16, count: i32) -> bool {
     let Some(eqn) = event::listener(func, EventType::PageRequest) else { return false };
-    let mut event = PagesEvent::zeroed();
-    event.set().function_id(function).num_pages(count as u32);
+    let event = PagesEvent::with(|s| s.function_id(function).num_pages(count as u32));
     event::push(func, eqn, Eqe::new(EventType::PageRequest, event));
     true
 }

@@ -72,9 +72,7 @@ pub(super) fn query(call: &mut Call<'_, '_, '_>) -> Done {
         REGULAR => 0,
         _ => return Syndrome::OpMod.refuse(),
     };
-    let mut out = QueryPagesOut::zeroed();
-    out.set().num_pages(num_pages as u32);
-    call.answer(&out)
+    call.answer(&QueryPagesOut::with(|s| s.num_pages(num_pages as u32)))
 }
 
 pub(super) fn manage(call: &mut Call<'_, '_, '_>) -> Done {
@@ -156,9 +154,7 @@ fn take(call: &mut Call<'_, '_, '_>, id: u16, count: u32) -> Done {
         *call.func.function_mut(|f| &mut f.page_list) = [another.first, another.len];
     }
     *call.func.function_mut(|f| &mut f.pages_held) = left.len() as u32;
-    let mut out = ManagePagesOut::zeroed();
-    out.set().output_num_entries(n as u32);
-    let mut bytes = out.as_bytes().to_vec();
+    let mut bytes = ManagePagesOut::with(|s| s.output_num_entries(n as u32)).as_bytes().to_vec();
     given.iter().for_each(|page| bytes.extend_from_slice(&page.to_be_bytes()));
     call.answer_bytes(&bytes)
 }

@@ -66,19 +66,16 @@ pub(super) fn query_vport(call: &mut Call<'_, '_, '_>) -> Done {
     Syndrome::FunctionId.unless(!input.clear() || fid == call.func.fid())?;
     let counters = books(call, fid).counters;
     let pair = |packets: Counters, octets: Counters| {
-        let mut c = TrafficCounter::zeroed();
-        c.set().packets(counters[packets as usize]).octets(counters[octets as usize]);
-        c
+        TrafficCounter::with(|s| s.packets(counters[packets as usize]).octets(counters[octets as usize]))
     };
     // RDMA packets to groups, which the counters of all RDMA packets count as well.
     let received = pair(IbRxMulticastPackets, IbRxMulticastBytes);
     let sent = pair(IbTxMulticastPackets, IbTxMulticastBytes);
     let but = |all: TrafficCounter, some: TrafficCounter| {
-        let mut rest = TrafficCounter::zeroed();
-        rest.set()
-            .packets(all.packets().saturating_sub(some.packets()))
-            .octets(all.octets().saturating_sub(some.octets()));
-        rest
+        TrafficCounter::with(|s| {
+            s.packets(all.packets().saturating_sub(some.packets()))
+                .octets(all.octets().saturating_sub(some.octets()))
+        })
     };
     let mut errors = TrafficCounter::zeroed();
     errors.set().packets(counters[EthRxTooLong as usize] + counters[RxMalformed as usize]);

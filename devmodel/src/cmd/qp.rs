@@ -147,9 +147,7 @@ pub(super) fn create(call: &mut Call<'_, '_, '_>) -> Done {
         reset(row);
     }
     special_qps::enter(call.func, service, index);
-    let mut out = CreateQpOut::zeroed();
-    out.set().qpn(call.func.number::<QpRow>(index));
-    call.answer(&out)
+    call.answer(&CreateQpOut::with(|s| s.qpn(call.func.number::<QpRow>(index))))
 }
 
 /// Forgets all that was under way: the QP as it was created.
@@ -195,8 +193,7 @@ pub(super) fn query(call: &mut Call<'_, '_, '_>) -> Done {
     let index = call.own::<QpRow>(input.qpn(), Syndrome::NoSuchQp)?;
     let Some(row) = call.func.row::<QpRow>(index) else { return Syndrome::NoSuchQp.refuse() };
     let context = qp_context::show(row);
-    let mut out = QueryQpOut::zeroed();
-    out.set().qpc(context);
+    let out = QueryQpOut::with(|s| s.qpc(context));
     let pages = row.memory;
     let mut bytes = out.as_bytes().to_vec();
     // The page list follows, as far as there is room for it.

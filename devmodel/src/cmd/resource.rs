@@ -9,9 +9,7 @@ use hwspec::{cmd::resource::*, pcie::FIRST_UAR};
 
 pub(super) fn alloc_pd(call: &mut Call<'_, '_, '_>) -> Done {
     let index = call.alloc::<PdRow>(0)?;
-    let mut out = AllocPdOut::zeroed();
-    out.set().pd(call.func.number::<PdRow>(index));
-    call.answer(&out)
+    call.answer(&AllocPdOut::with(|s| s.pd(call.func.number::<PdRow>(index))))
 }
 
 pub(super) fn dealloc_pd(call: &mut Call<'_, '_, '_>) -> Done {
@@ -23,9 +21,7 @@ pub(super) fn dealloc_pd(call: &mut Call<'_, '_, '_>) -> Done {
 /// The number is the page's in BAR0, so the first ones are not given out.
 pub(super) fn alloc_uar(call: &mut Call<'_, '_, '_>) -> Done {
     let index = call.alloc::<UarRow>(FIRST_UAR)?;
-    let mut out = AllocUarOut::zeroed();
-    out.set().uar(index);
-    call.answer(&out)
+    call.answer(&AllocUarOut::with(|s| s.uar(index)))
 }
 
 pub(super) fn dealloc_uar(call: &mut Call<'_, '_, '_>) -> Done {
@@ -36,8 +32,7 @@ pub(super) fn dealloc_uar(call: &mut Call<'_, '_, '_>) -> Done {
 
 pub(super) fn alloc_td(call: &mut Call<'_, '_, '_>) -> Done {
     let index = call.alloc::<TdRow>(0)?;
-    let mut out = AllocTransportDomainOut::zeroed();
-    out.set().transport_domain(call.func.number::<TdRow>(index));
+    let out = AllocTransportDomainOut::with(|s| s.transport_domain(call.func.number::<TdRow>(index)));
     call.answer(&out)
 }
 
@@ -49,9 +44,7 @@ pub(super) fn dealloc_td(call: &mut Call<'_, '_, '_>) -> Done {
 
 pub(super) fn alloc_xrcd(call: &mut Call<'_, '_, '_>) -> Done {
     let index = call.alloc::<XrcdRow>(0)?;
-    let mut out = AllocXrcdOut::zeroed();
-    out.set().xrcd(call.func.number::<XrcdRow>(index));
-    call.answer(&out)
+    call.answer(&AllocXrcdOut::with(|s| s.xrcd(call.func.number::<XrcdRow>(index))))
 }
 
 pub(super) fn dealloc_xrcd(call: &mut Call<'_, '_, '_>) -> Done {
@@ -63,9 +56,7 @@ pub(super) fn dealloc_xrcd(call: &mut Call<'_, '_, '_>) -> Done {
 pub(super) fn alloc_counter(call: &mut Call<'_, '_, '_>) -> Done {
     // Set 0 is what QPs name that chose none.
     let index = call.alloc::<CounterRow>(1)?;
-    let mut out = AllocQCounterOut::zeroed();
-    out.set().counter_set_id(index as u8);
-    call.answer(&out)
+    call.answer(&AllocQCounterOut::with(|s| s.counter_set_id(index as u8)))
 }
 
 pub(super) fn dealloc_counter(call: &mut Call<'_, '_, '_>) -> Done {

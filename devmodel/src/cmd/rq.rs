@@ -68,9 +68,7 @@ pub(super) fn create(call: &mut Call<'_, '_, '_>) -> Done {
         row.counter_set = c.counter_set_id().into();
         row.context = load(c.as_bytes(), 0, 31, 0) as u32;
     }
-    let mut out = CreateRqOut::zeroed();
-    out.set().rqn(call.func.number::<RqRow>(index));
-    call.answer(&out)
+    call.answer(&CreateRqOut::with(|s| s.rqn(call.func.number::<RqRow>(index))))
 }
 
 /// Set 0 is what queues name that chose none.
@@ -131,9 +129,7 @@ pub(super) fn query(call: &mut Call<'_, '_, '_>) -> Done {
     store(&mut bytes, 0, STATE.0, STATE.1, row.state.into());
     let mut context = RqContext::from_bytes(bytes);
     context.set().vsd(row.flags & RqRow::KEEP_VLAN != 0);
-    let mut out = QueryRqOut::zeroed();
-    out.set().rq_context(context);
-    call.answer(&out)
+    call.answer(&QueryRqOut::with(|s| s.rq_context(context)))
 }
 
 pub(super) fn destroy(call: &mut Call<'_, '_, '_>) -> Done {

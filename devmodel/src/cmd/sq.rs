@@ -84,9 +84,7 @@ pub(super) fn create(call: &mut Call<'_, '_, '_>) -> Done {
         row.flags |= if c.flush_in_error_en() { SqRow::FLUSH } else { 0 };
         row.context = load(c.as_bytes(), 0, 31, 0) as u32;
     }
-    let mut out = CreateSqOut::zeroed();
-    out.set().sqn(call.func.number::<SqRow>(index));
-    call.answer(&out)
+    call.answer(&CreateSqOut::with(|s| s.sqn(call.func.number::<SqRow>(index))))
 }
 
 pub(super) fn modify(call: &mut Call<'_, '_, '_>) -> Done {
@@ -137,9 +135,7 @@ pub(super) fn query(call: &mut Call<'_, '_, '_>) -> Done {
     let mut bytes = *c.as_bytes();
     store(&mut bytes, 0, 31, 0, row.context.into());
     store(&mut bytes, 0, STATE.0, STATE.1, row.state.into());
-    let mut out = QuerySqOut::zeroed();
-    out.set().sq_context(SqContext::from_bytes(bytes));
-    call.answer(&out)
+    call.answer(&QuerySqOut::with(|s| s.sq_context(SqContext::from_bytes(bytes))))
 }
 
 pub(super) fn destroy(call: &mut Call<'_, '_, '_>) -> Done {

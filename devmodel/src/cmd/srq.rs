@@ -72,9 +72,7 @@ pub(super) fn create(call: &mut Call<'_, '_, '_>) -> Done {
         row.lwm = shape.lwm.into();
         row.user_index = if shape.user_index_is_number { number } else { shape.user_index };
     }
-    let mut out = CreateSrqOut::zeroed();
-    out.set().srqn(number);
-    call.answer(&out)
+    call.answer(&CreateSrqOut::with(|s| s.srqn(number)))
 }
 
 /// The index behind `number`, of this kind.

@@ -110,9 +110,7 @@ pub(super) fn show(shape: &Shape, kind: SrqKind) -> Vec<u8> {
                 .lwm(shape.lwm)
                 .wqe_cnt(shape.filled)
                 .dbr_addr(shape.dbr);
-            let mut out = QuerySrqOut::zeroed();
-            out.set().srq_context_entry(c);
-            out.as_bytes().to_vec()
+            QuerySrqOut::with(|s| s.srq_context_entry(c)).as_bytes().to_vec()
         }
         SrqKind::Xrc => {
             let mut c = XrcSrqContext::zeroed();
@@ -129,9 +127,7 @@ pub(super) fn show(shape: &Shape, kind: SrqKind) -> Vec<u8> {
                 .wqe_cnt(shape.filled)
                 .db_record_addr_h((shape.dbr >> 32) as u32)
                 .db_record_addr_l(shape.dbr as u32 >> 2);
-            let mut out = QueryXrcSrqOut::zeroed();
-            out.set().xrc_srq_context_entry(c);
-            out.as_bytes().to_vec()
+            QueryXrcSrqOut::with(|s| s.xrc_srq_context_entry(c)).as_bytes().to_vec()
         }
         SrqKind::Rmp => {
             let mut wq = WorkQueue::zeroed();
@@ -143,11 +139,8 @@ pub(super) fn show(shape: &Shape, kind: SrqKind) -> Vec<u8> {
                 .log_wq_stride(shape.log_stride)
                 .log_wq_pg_sz(shape.log_page_size)
                 .log_wq_sz(shape.log_size);
-            let mut c = RmpContext::zeroed();
-            c.set().state(RMP_READY).wq(wq);
-            let mut out = QueryRmpOut::zeroed();
-            out.set().rmp_context(c);
-            out.as_bytes().to_vec()
+            let c = RmpContext::with(|s| s.state(RMP_READY).wq(wq));
+            QueryRmpOut::with(|s| s.rmp_context(c)).as_bytes().to_vec()
         }
     }
 }

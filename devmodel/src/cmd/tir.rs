@@ -46,9 +46,7 @@ pub(super) fn create_tis(call: &mut Call<'_, '_, '_>) -> Done {
     if let Some(row) = call.func.row_mut::<TisRow>(index) {
         (row.td, row.pd, row.prio) = (c.transport_domain(), c.pd(), c.prio().into());
     }
-    let mut out = CreateTisOut::zeroed();
-    out.set().tisn(index);
-    call.answer(&out)
+    call.answer(&CreateTisOut::with(|s| s.tisn(index)))
 }
 
 pub(super) fn modify_tis(call: &mut Call<'_, '_, '_>) -> Done {
@@ -68,11 +66,8 @@ pub(super) fn query_tis(call: &mut Call<'_, '_, '_>) -> Done {
     let input: QueryTisIn = call.input()?;
     let index = call.own::<TisRow>(input.tisn(), Syndrome::NoSuchTis)?;
     let Some(row) = call.func.row::<TisRow>(index) else { return Syndrome::NoSuchTis.refuse() };
-    let mut c = TisContext::zeroed();
-    c.set().transport_domain(row.td).pd(row.pd).prio(row.prio as u8);
-    let mut out = QueryTisOut::zeroed();
-    out.set().tis_context(c);
-    call.answer(&out)
+    let c = TisContext::with(|s| s.transport_domain(row.td).pd(row.pd).prio(row.prio as u8));
+    call.answer(&QueryTisOut::with(|s| s.tis_context(c)))
 }
 
 pub(super) fn destroy_tis(call: &mut Call<'_, '_, '_>) -> Done {
@@ -130,9 +125,7 @@ pub(super) fn create_tir(call: &mut Call<'_, '_, '_>) -> Done {
         row.self_loopback = c.self_lb_block().into();
         hash(row, &c)?;
     }
-    let mut out = CreateTirOut::zeroed();
-    out.set().tirn(index);
-    call.answer(&out)
+    call.answer(&CreateTirOut::with(|s| s.tirn(index)))
 }
 
 pub(super) fn modify_tir(call: &mut Call<'_, '_, '_>) -> Done {
@@ -155,12 +148,11 @@ pub(super) fn query_tir(call: &mut Call<'_, '_, '_>) -> Done {
     let input: QueryTirIn = call.input()?;
     let index = call.own::<TirRow>(input.tirn(), Syndrome::NoSuchTir)?;
     let Some(row) = call.func.row::<TirRow>(index) else { return Syndrome::NoSuchTir.refuse() };
-    let mut outer = HashFields::zeroed();
-    outer
-        .set()
-        .l3_prot_type(row.fields >> 31 != 0)
-        .l4_prot_type(row.fields >> 30 & 1 != 0)
-        .selected_fields(row.fields & FIELDS);
+    let outer = HashFields::with(|s| {
+        s.l3_prot_type(row.fields >> 31 != 0)
+            .l4_prot_type(row.fields >> 30 & 1 != 0)
+            .selected_fields(row.fields & FIELDS)
+    });
     let mut c = TirContext::zeroed();
     c.set()
         .disp_type(row.disp as u8)
@@ -172,9 +164,7 @@ pub(super) fn query_tir(call: &mut Call<'_, '_, '_>) -> Done {
         .transport_domain(row.td)
         .rx_hash_toeplitz_key(row.key)
         .rx_hash_field_selector_outer(outer);
-    let mut out = QueryTirOut::zeroed();
-    out.set().tir_context(c);
-    call.answer(&out)
+    call.answer(&QueryTirOut::with(|s| s.tir_context(c)))
 }
 
 pub(super) fn destroy_tir(call: &mut Call<'_, '_, '_>) -> Done {
@@ -232,9 +222,7 @@ pub(super) fn create_rqt(call: &mut Call<'_, '_, '_>) -> Done {
     if let Some(row) = call.func.row_mut::<RqtRow>(index) {
         (row.mtt, row.max, row.actual) = (mtt, max.into(), actual.into());
     }
-    let mut out = CreateRqtOut::zeroed();
-    out.set().rqtn(index);
-    call.answer(&out)
+    call.answer(&CreateRqtOut::with(|s| s.rqtn(index)))
 }
 
 pub(super) fn modify_rqt(call: &mut Call<'_, '_, '_>) -> Done {
@@ -262,11 +250,8 @@ pub(super) fn query_rqt(call: &mut Call<'_, '_, '_>) -> Done {
     let index = call.own::<RqtRow>(input.rqtn(), Syndrome::NoSuchRqt)?;
     let Some(row) = call.func.row::<RqtRow>(index) else { return Syndrome::NoSuchRqt.refuse() };
     let row = *row;
-    let mut c = RqtContext::zeroed();
-    c.set().rqt_max_size(row.max as u16).rqt_actual_size(row.actual as u16);
-    let mut out = QueryRqtOut::zeroed();
-    out.set().rqt_context(c);
-    let mut bytes = out.as_bytes().to_vec();
+    let c = RqtContext::with(|s| s.rqt_max_size(row.max as u16).rqt_actual_size(row.actual as u16));
+    let mut bytes = QueryRqtOut::with(|s| s.rqt_context(c)).as_bytes().to_vec();
     for i in 0..row.actual {
         bytes.extend_from_slice(&(call.func.mtt(row.mtt + i) as u32).to_be_bytes());
     }

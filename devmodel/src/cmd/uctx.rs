@@ -31,9 +31,7 @@ pub(super) fn create(call: &mut Call<'_, '_, '_>) -> Done {
     if let Some(row) = call.func.row_mut::<UctxRow>(index) {
         row.cap = input.uctx().cap();
     }
-    let mut out = CreateUctxOut::zeroed();
-    out.set().uid(index as u16);
-    call.answer(&out)
+    call.answer(&CreateUctxOut::with(|s| s.uid(index as u16)))
 }
 
 pub(super) fn destroy(call: &mut Call<'_, '_, '_>) -> Done {

@@ -64,9 +64,7 @@ pub(super) fn query_state(call: &mut Call<'_, '_, '_>) -> Done {
     let (f, set) = (books(call, fid), call.func.region().vport(fid).admin_state.checked_sub(1));
     let state = if set == Some(DOWN) { 0 } else { f.vport_state };
     let admin = set.filter(|_| input.other_vport()).unwrap_or(f.vport_admin_state);
-    let mut out = QueryVportStateOut::zeroed();
-    out.set().admin_state(admin as u8).state(state as u8);
-    call.answer(&out)
+    call.answer(&QueryVportStateOut::with(|s| s.admin_state(admin as u8).state(state as u8)))
 }
 
 pub(super) fn modify_state(call: &mut Call<'_, '_, '_>) -> Done {
@@ -124,17 +122,14 @@ pub(super) fn query_roce_address(call: &mut Call<'_, '_, '_>) -> Done {
     Syndrome::AddressIndex.unless(index < ROCE_ADDRESSES)?;
     Syndrome::Port.unless(input.vhca_port_num() <= 1)?;
     let address = call.func.function().roce[index];
-    let mut entry = RoceAddr::zeroed();
-    entry
-        .set()
-        .source_l3_address(address.gid)
-        .source_mac_47_32(u16::from_be_bytes(prefix(&address.mac)))
-        .source_mac_31_0(u32::from_be_bytes(prefix(&address.mac[2..])))
-        .vlan_valid(address.vlan().is_some())
-        .vlan_id(address.vlan().unwrap_or(0))
-        .roce_l3_type(address.l3_type)
-        .roce_version(address.version);
-    let mut out = QueryRoceAddressOut::zeroed();
-    out.set().roce_address(entry);
-    call.answer(&out)
+    let entry = RoceAddr::with(|s| {
+        s.source_l3_address(address.gid)
+            .source_mac_47_32(u16::from_be_bytes(prefix(&address.mac)))
+            .source_mac_31_0(u32::from_be_bytes(prefix(&address.mac[2..])))
+            .vlan_valid(address.vlan().is_some())
+            .vlan_id(address.vlan().unwrap_or(0))
+            .roce_l3_type(address.l3_type)
+            .roce_version(address.version)
+    });
+    call.answer(&QueryRoceAddressOut::with(|s| s.roce_address(entry)))
 }

@@ -273,8 +273,7 @@ impl Rig {
     ) -> usize {
         let segments = |request: &mut Vec<u8>, _: &[u8]| {
             for (lkey, addr, len) in list {
-                let mut seg = DataSeg::zeroed();
-                seg.set().byte_count(*len).lkey(*lkey).addr(*addr);
+                let seg = DataSeg::with(|s| s.byte_count(*len).lkey(*lkey).addr(*addr));
                 request.extend_from_slice(seg.as_bytes());
             }
         };
@@ -336,10 +335,8 @@ impl Rig {
         let side = &mut self.sides[i];
         let slot = u64::from(side.rq_pi) & ((1 << self.sizes.log_rq) - 1);
         let to = (side.rq + (slot << LOG_RQ_STRIDE)) as usize;
-        let mut seg = DataSeg::zeroed();
-        seg.set().byte_count(len).lkey(side.key).addr(at);
-        let mut end = DataSeg::zeroed();
-        end.set().lkey(hwspec::wqe::INVALID_LKEY);
+        let seg = DataSeg::with(|s| s.byte_count(len).lkey(side.key).addr(at));
+        let end = DataSeg::with(|s| s.lkey(hwspec::wqe::INVALID_LKEY));
         self.machine.memory[to..to + 16].copy_from_slice(seg.as_bytes());
         self.machine.memory[to + 16..to + 32].copy_from_slice(end.as_bytes());
         side.rq_pi = side.rq_pi.wrapping_add(1);

@@ -67,8 +67,7 @@ pub(crate) fn context_changed(func: &mut Func<'_>, vport: u8) {
     let bit = 1u64 << EventType::NicVportChange.raw();
     for eqn in func.live::<EqRow>() {
         if func.row::<EqRow>(eqn).is_some_and(|eq| eq.mask[0] & bit != 0) {
-            let mut data = VportEvent::zeroed();
-            data.set().vport_num(vport.into());
+            let data = VportEvent::with(|s| s.vport_num(vport.into()));
             event::push(func, eqn, Eqe::new(EventType::NicVportChange, data));
         }
     }

@@ -73,9 +73,7 @@ pub(crate) fn update(func: &mut Func<'_>, (uar, number): (u32, u32), ci: u32, ar
 
 /// Completion event of CQ `cqn`.
 pub(crate) fn completion(func: &mut Func<'_>, eqn: u32, cqn: u32) {
-    let mut data = CompEvent::zeroed();
-    data.set().cq_number(Cqn(cqn));
-    push(func, eqn, Eqe::new(EventType::Comp, data));
+    push(func, eqn, Eqe::new(EventType::Comp, CompEvent::with(|s| s.cq_number(Cqn(cqn)))));
 }
 
 /// The event queue that events of `kind` go to.
@@ -117,14 +115,11 @@ pub(crate) fn receive_queue(func: &mut Func<'_>, uid: u16, number: u32) {
 }
 
 fn of_kind(func: &mut Func<'_>, uid: u16, kind: EventType, queue: QueueKind, number: u32) {
-    let mut data = QpEvent::zeroed();
-    data.set().kind(queue).qpn_rqn_sqn(Qpn(number));
-    affiliated(func, uid, kind, data);
+    affiliated(func, uid, kind, QpEvent::with(|s| s.kind(queue).qpn_rqn_sqn(Qpn(number))));
 }
 
 /// A CQ overflowed.
 pub(crate) fn cq_error(func: &mut Func<'_>, uid: u16, cqn: u32) {
-    let mut data = CqErrorEvent::zeroed();
-    data.set().cqn(Cqn(cqn)).syndrome(CqErrorSyndrome::Overrun);
+    let data = CqErrorEvent::with(|s| s.cqn(Cqn(cqn)).syndrome(CqErrorSyndrome::Overrun));
     affiliated(func, uid, EventType::CqError, data);
 }

@@ -293,8 +293,7 @@ mod tests {
     #[test]
     fn bits_of_a_request_that_no_field_owns_are_found() {
         let mut wqe = [0; WQE_BB];
-        let mut ctrl = CtrlSeg::zeroed();
-        ctrl.set().opcode(WqeOpcode::Send).qpn(Qpn(5)).ds(4);
+        let ctrl = CtrlSeg::with(|s| s.opcode(WqeOpcode::Send).qpn(Qpn(5)).ds(4));
         wqe[..WQE_DS].copy_from_slice(ctrl.as_bytes());
         assert!(!has_reserved(&wqe, 4, ServiceType::Ud));
         // Behind the Q_Key of the address vector, of which a connected queue pair has none.

@@ -18,9 +18,7 @@ pub(crate) fn port_event(func: &mut Func<'_>, change: PortChange) {
     let bit = 1u64 << EventType::PortChange.raw();
     for eqn in func.live::<EqRow>() {
         if func.row::<EqRow>(eqn).is_some_and(|eq| eq.mask[0] & bit != 0) {
-            let mut data = PortEvent::zeroed();
-            data.set().port_num(1);
-            let mut eqe = Eqe::new(EventType::PortChange, data);
+            let mut eqe = Eqe::new(EventType::PortChange, PortEvent::with(|s| s.port_num(1)));
             eqe.set().event_sub_type(change.raw());
             event::push(func, eqn, eqe);
         }

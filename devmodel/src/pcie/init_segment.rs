@@ -39,21 +39,20 @@ pub(super) fn read(func: &Func<'_>, config: &Config, now: u64, offset: usize) ->
     let mut health = HealthBuffer::zeroed();
     health.set().assert_existptr(u32::MAX).assert_callra(u32::MAX).hw_id(card.hardware()).irisc_index(0xff);
     health.set().fw_version(firmware_version(card));
-    let mut segment = InitSegment::zeroed();
-    segment
-        .set()
-        .fw_rev_major(card.firmware())
-        .fw_rev_minor(FIRMWARE.0)
-        .fw_rev_subminor(FIRMWARE.1)
-        .cmd_interface_rev(COMMAND_INTERFACE)
-        .cmdq_phy_addr_63_32((f.cmdq >> 32) as u32)
-        .cmdq_phy_addr_31_12((f.cmdq as u32) >> 12)
-        .log_cmdq_size(LOG_CMDQ_SIZE)
-        .log_cmdq_stride(LOG_CMDQ_STRIDE)
-        .initializing(config.strict.slow != 0 && slow::initializes(func, config, now))
-        .health_buffer(health)
-        .health_syndrome(f.health_syndrome as u8)
-        .health_counter((now / HEALTH_PERIOD + 1) as u32 & 0xff_ffff);
+    let segment = InitSegment::with(|s| {
+        s.fw_rev_major(card.firmware())
+            .fw_rev_minor(FIRMWARE.0)
+            .fw_rev_subminor(FIRMWARE.1)
+            .cmd_interface_rev(COMMAND_INTERFACE)
+            .cmdq_phy_addr_63_32((f.cmdq >> 32) as u32)
+            .cmdq_phy_addr_31_12((f.cmdq as u32) >> 12)
+            .log_cmdq_size(LOG_CMDQ_SIZE)
+            .log_cmdq_stride(LOG_CMDQ_STRIDE)
+            .initializing(config.strict.slow != 0 && slow::initializes(func, config, now))
+            .health_buffer(health)
+            .health_syndrome(f.health_syndrome as u8)
+            .health_counter((now / HEALTH_PERIOD + 1) as u32 & 0xff_ffff)
+    });
     layout::load(segment.as_bytes(), offset, 31, 0) as u32
 }
 

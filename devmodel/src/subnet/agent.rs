@@ -140,8 +140,7 @@ impl Back {
         let asked = request.headers.bth();
         let mut bth = wire::Bth::zeroed();
         bth.set().opcode(BthOpcode::UdSendOnly).mig_req(true).pkey(asked.pkey()).dest_qp(Qpn(self.peer));
-        let mut deth = Deth::zeroed();
-        deth.set().qkey(if self.qpn == 0 { 0 } else { QP1_QKEY }).src_qp(Qpn(self.qpn));
+        let deth = Deth::with(|s| s.qkey(if self.qpn == 0 { 0 } else { QP1_QKEY }).src_qp(Qpn(self.qpn)));
         let packet = wire::Packet { bth, deth, ..wire::Packet::default() };
         let payload = Payload::Staged(step.stage(mad), MAD_SIZE as u32);
         let mut frame = Frame::new(payload);

@@ -91,27 +91,25 @@ fn put(row: &mut SubnetGroupRow, fid: u8, state: u8) {
 
 /// A group as a record.
 fn record(index: u32, row: &SubnetGroupRow, port_gid: [u8; 16], join_state: u8) -> McMemberRecord {
-    let mut record = McMemberRecord::zeroed();
-    record
-        .set()
-        .mgid(row.mgid)
-        .port_gid(port_gid)
-        .qkey(row.qkey)
-        .mlid(mlid(index))
-        .mtu_selector(Selector::Exactly)
-        .mtu(row.mtu)
-        .traffic_class(row.traffic_class)
-        .pkey(row.pkey)
-        .rate_selector(Selector::Exactly)
-        .rate(row.rate)
-        .life_time_selector(Selector::Exactly)
-        .life_time(row.life_time)
-        .sl(row.sl)
-        .flow_label(row.flow_label)
-        .hop_limit(row.hop_limit)
-        .scope(row.mgid[1] & 15)
-        .join_state(join_state);
-    record
+    McMemberRecord::with(|s| {
+        s.mgid(row.mgid)
+            .port_gid(port_gid)
+            .qkey(row.qkey)
+            .mlid(mlid(index))
+            .mtu_selector(Selector::Exactly)
+            .mtu(row.mtu)
+            .traffic_class(row.traffic_class)
+            .pkey(row.pkey)
+            .rate_selector(Selector::Exactly)
+            .rate(row.rate)
+            .life_time_selector(Selector::Exactly)
+            .life_time(row.life_time)
+            .sl(row.sl)
+            .flow_label(row.flow_label)
+            .hop_limit(row.hop_limit)
+            .scope(row.mgid[1] & 15)
+            .join_state(join_state)
+    })
 }
 
 /// Groups that match: without members, whom only the administrator's own may see (IBTA 15.4.1.2).

@@ -100,26 +100,24 @@ fn between(
 ) -> PathRecord {
     // Components that the fabric does not care about are as the requester wants them.
     let given = |bit: u64, value: u32| if mask & bit != 0 { value } else { 0 };
-    let mut record = PathRecord::zeroed();
-    record
-        .set()
-        .service_id(if mask & SERVICE_ID != 0 { want.service_id() } else { 0 })
-        .dgid(dgid)
-        .sgid(source.gid())
-        .dlid(dlid)
-        .slid(source.lid)
-        .flow_label(given(FLOW_LABEL, want.flow_label()))
-        .hop_limit(given(HOP_LIMIT, want.hop_limit().into()) as u8)
-        .traffic_class(given(TRAFFIC_CLASS, want.traffic_class().into()) as u8)
-        .reversible(true)
-        .pkey(pkey)
-        .qos_class(given(QOS_CLASS, want.qos_class().into()) as u16)
-        .sl(given(SL, want.sl().into()) as u8)
-        .mtu_selector(Selector::Exactly)
-        .mtu(MTU_4096)
-        .rate_selector(Selector::Exactly)
-        .rate(RATE_100G)
-        .life_time_selector(Selector::Exactly)
-        .life_time(LIFE_TIME);
-    record
+    PathRecord::with(|s| {
+        s.service_id(if mask & SERVICE_ID != 0 { want.service_id() } else { 0 })
+            .dgid(dgid)
+            .sgid(source.gid())
+            .dlid(dlid)
+            .slid(source.lid)
+            .flow_label(given(FLOW_LABEL, want.flow_label()))
+            .hop_limit(given(HOP_LIMIT, want.hop_limit().into()) as u8)
+            .traffic_class(given(TRAFFIC_CLASS, want.traffic_class().into()) as u8)
+            .reversible(true)
+            .pkey(pkey)
+            .qos_class(given(QOS_CLASS, want.qos_class().into()) as u16)
+            .sl(given(SL, want.sl().into()) as u8)
+            .mtu_selector(Selector::Exactly)
+            .mtu(MTU_4096)
+            .rate_selector(Selector::Exactly)
+            .rate(RATE_100G)
+            .life_time_selector(Selector::Exactly)
+            .life_time(LIFE_TIME)
+    })
 }

@@ -90,13 +90,12 @@ fn put<T: Layout>(mad: &mut [u8; MAD_SIZE], attribute: &T) {
 }
 
 fn class_port_info() -> ClassPortInfo {
-    let mut info = ClassPortInfo::zeroed();
-    info.set()
-        .base_version(hwspec::wire::mad::BASE_VERSION)
-        .class_version(CLASS_VERSION)
-        .capability_mask(EXTENDED_WIDTH)
-        .resp_time_value(super::mad::RESPONSE_TIME);
-    info
+    ClassPortInfo::with(|s| {
+        s.base_version(hwspec::wire::mad::BASE_VERSION)
+            .class_version(CLASS_VERSION)
+            .capability_mask(EXTENDED_WIDTH)
+            .resp_time_value(super::mad::RESPONSE_TIME)
+    })
 }
 
 /// The counters of the switch's end of a link whose other end counts `of`: what one sends the other receives.
@@ -149,32 +148,28 @@ pub(crate) fn port_counters(func: &Func<'_>) -> PortCounters {
 fn basic(of: &[u64; COUNTERS], link_downed: u8) -> PortCounters {
     let t = traffic(of);
     let most = |n: u64| u32::try_from(n).unwrap_or(u32::MAX);
-    let mut counters = PortCounters::zeroed();
-    counters
-        .set()
-        .rcv_errors(u16::try_from(receive_errors(of)).unwrap_or(u16::MAX))
-        .link_downed(link_downed)
-        .xmit_data(most(t.xmit_bytes / 4))
-        .rcv_data(most(t.rcv_bytes / 4))
-        .xmit_pkts(most(t.xmit))
-        .rcv_pkts(most(t.rcv));
-    counters
+    PortCounters::with(|s| {
+        s.rcv_errors(u16::try_from(receive_errors(of)).unwrap_or(u16::MAX))
+            .link_downed(link_downed)
+            .xmit_data(most(t.xmit_bytes / 4))
+            .rcv_data(most(t.rcv_bytes / 4))
+            .xmit_pkts(most(t.xmit))
+            .rcv_pkts(most(t.rcv))
+    })
 }
 
 fn extended(of: &[u64; COUNTERS]) -> PortCountersExtended {
     let t = traffic(of);
-    let mut counters = PortCountersExtended::zeroed();
-    counters
-        .set()
-        .xmit_data(t.xmit_bytes / 4)
-        .rcv_data(t.rcv_bytes / 4)
-        .xmit_pkts(t.xmit)
-        .rcv_pkts(t.rcv)
-        .unicast_xmit_pkts(t.xmit.saturating_sub(t.multicast_xmit))
-        .unicast_rcv_pkts(t.rcv.saturating_sub(t.multicast_rcv))
-        .multicast_xmit_pkts(t.multicast_xmit)
-        .multicast_rcv_pkts(t.multicast_rcv);
-    counters
+    PortCountersExtended::with(|s| {
+        s.xmit_data(t.xmit_bytes / 4)
+            .rcv_data(t.rcv_bytes / 4)
+            .xmit_pkts(t.xmit)
+            .rcv_pkts(t.rcv)
+            .unicast_xmit_pkts(t.xmit.saturating_sub(t.multicast_xmit))
+            .unicast_rcv_pkts(t.rcv.saturating_sub(t.multicast_rcv))
+            .multicast_xmit_pkts(t.multicast_xmit)
+            .multicast_rcv_pkts(t.multicast_rcv)
+    })
 }
 
 /// Clears what `select` of `PortCounters` names.

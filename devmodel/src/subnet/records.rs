@@ -88,8 +88,7 @@ pub(super) fn ports(region: &Region, config: &Config, mask: u64, wanted: &PortIn
                 Some(fid) => smp::described(fid, &super::mad::port(fid, end.guid), true),
                 None => switch::port_info(region, number),
             };
-            let mut record = PortInfoRecord::zeroed();
-            record.set().endport_lid(end.lid).port_num(number).port_info(info);
+            let record = PortInfoRecord::with(|s| s.endport_lid(end.lid).port_num(number).port_info(info));
             records.push(record.bytes().to_vec());
         }
     }

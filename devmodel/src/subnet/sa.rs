@@ -108,14 +108,13 @@ fn change(func: &mut Func<'_>, config: &Config, from: u16, query: &SaMad) -> Ans
 }
 
 fn class_port_info() -> ClassPortInfo {
-    let mut info = ClassPortInfo::zeroed();
-    info.set()
-        .base_version(mad::BASE_VERSION)
-        .class_version(CLASS_VERSION)
-        .capability_mask(UD_MULTICAST)
-        .capability_mask2(SEND_ONLY_FULL_MEMBER)
-        .resp_time_value(super::mad::RESPONSE_TIME);
-    info
+    ClassPortInfo::with(|s| {
+        s.base_version(mad::BASE_VERSION)
+            .class_version(CLASS_VERSION)
+            .capability_mask(UD_MULTICAST)
+            .capability_mask2(SEND_ONLY_FULL_MEMBER)
+            .resp_time_value(super::mad::RESPONSE_TIME)
+    })
 }
 
 fn single(request: &[u8; MAD_SIZE], record: &[u8]) -> [u8; MAD_SIZE] {

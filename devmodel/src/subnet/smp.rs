@@ -235,20 +235,19 @@ fn arbitration_table(modifier: u32) -> Answer<usize> {
 
 /// `NodeInfo` of function `fid`, with its two GUIDs.
 pub(super) fn node_info(config: &Config, fid: u8, [node_guid, port_guid]: [[u8; 8]; 2]) -> NodeInfo {
-    let mut info = NodeInfo::zeroed();
-    info.set()
-        .base_version(mad::BASE_VERSION)
-        .class_version(CLASS_VERSION)
-        .node_type(CHANNEL_ADAPTER)
-        .num_ports(1)
-        .system_image_guid(identity::guid(config.node_id, 0))
-        .node_guid(node_guid)
-        .port_guid(port_guid)
-        .partition_cap(PKEYS as u16)
-        .device_id(config.strict.card.device_id(fid))
-        .local_port_num(1)
-        .vendor_id(VENDOR);
-    info
+    NodeInfo::with(|s| {
+        s.base_version(mad::BASE_VERSION)
+            .class_version(CLASS_VERSION)
+            .node_type(CHANNEL_ADAPTER)
+            .num_ports(1)
+            .system_image_guid(identity::guid(config.node_id, 0))
+            .node_guid(node_guid)
+            .port_guid(port_guid)
+            .partition_cap(PKEYS as u16)
+            .device_id(config.strict.card.device_id(fid))
+            .local_port_num(1)
+            .vendor_id(VENDOR)
+    })
 }
 
 /// IEEE vendor id (OUI).
@@ -280,25 +279,24 @@ pub(super) fn described(fid: u8, port: &IbPort, up: bool) -> PortInfo {
 
 /// The properties that all ports of the subnet have in common: a 4x EDR link.
 pub(super) fn link_of(up: bool) -> PortInfo {
-    let mut info = PortInfo::zeroed();
-    info.set()
-        .link_width_enabled(WIDTHS)
-        .link_width_supported(WIDTHS)
-        .link_width_active(WIDTH_4X)
-        .link_speed_supported(SPEEDS)
-        .port_state(if up { port_state::ACTIVE } else { port_state::DOWN })
-        .port_physical_state(if up { PHYS_LINK_UP } else { PHYS_DISABLED })
-        .link_down_default_state(POLLING)
-        .link_speed_active(SPEED_QDR)
-        .link_speed_enabled(SPEEDS)
-        .neighbor_mtu(MTU_4096)
-        .vl_cap(1)
-        .mtu_cap(MTU_4096)
-        .operational_vls(1)
-        .link_speed_ext_active(SPEED_EDR)
-        .link_speed_ext_supported(SPEEDS_EXT)
-        .link_speed_ext_enabled(SPEEDS_EXT);
-    info
+    PortInfo::with(|s| {
+        s.link_width_enabled(WIDTHS)
+            .link_width_supported(WIDTHS)
+            .link_width_active(WIDTH_4X)
+            .link_speed_supported(SPEEDS)
+            .port_state(if up { port_state::ACTIVE } else { port_state::DOWN })
+            .port_physical_state(if up { PHYS_LINK_UP } else { PHYS_DISABLED })
+            .link_down_default_state(POLLING)
+            .link_speed_active(SPEED_QDR)
+            .link_speed_enabled(SPEEDS)
+            .neighbor_mtu(MTU_4096)
+            .vl_cap(1)
+            .mtu_cap(MTU_4096)
+            .operational_vls(1)
+            .link_speed_ext_active(SPEED_EDR)
+            .link_speed_ext_supported(SPEEDS_EXT)
+            .link_speed_ext_enabled(SPEEDS_EXT)
+    })
 }
 
 fn set_port_info(func: &mut Func<'_>, info: &PortInfo) -> Answer<()> {

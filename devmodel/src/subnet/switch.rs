@@ -137,8 +137,7 @@ fn get(region: &Region, config: &Config, from: u8, id: u16, modifier: u32) -> An
         attribute::PKEY_TABLE if modifier & 0xffff == 0 => prefix(&super::mad::DEFAULT_PKEY.to_be_bytes()),
         attribute::SL_TO_VL => [0; 64],
         attribute::SM_INFO => {
-            let mut info = SmInfo::zeroed();
-            info.set().guid(identity::switch_guid(config.node_id)).sm_state(MASTER);
+            let info = SmInfo::with(|s| s.guid(identity::switch_guid(config.node_id)).sm_state(MASTER));
             prefix(info.bytes())
         }
         LINEAR_FORWARDING => {
@@ -166,29 +165,27 @@ pub(super) fn description() -> [u8; 64] {
 /// `NodeInfo` of the switch.
 pub(super) fn node_info(region: &Region, config: &Config) -> NodeInfo {
     let guid = identity::switch_guid(config.node_id);
-    let mut info = NodeInfo::zeroed();
-    info.set()
-        .base_version(mad::BASE_VERSION)
-        .class_version(CLASS_VERSION)
-        .node_type(SWITCH)
-        .num_ports(region.functions())
-        .system_image_guid(guid)
-        .node_guid(guid)
-        .port_guid(guid)
-        .partition_cap(1)
-        .device_id(DEVICE_ID)
-        .vendor_id(smp::VENDOR);
-    info
+    NodeInfo::with(|s| {
+        s.base_version(mad::BASE_VERSION)
+            .class_version(CLASS_VERSION)
+            .node_type(SWITCH)
+            .num_ports(region.functions())
+            .system_image_guid(guid)
+            .node_guid(guid)
+            .port_guid(guid)
+            .partition_cap(1)
+            .device_id(DEVICE_ID)
+            .vendor_id(smp::VENDOR)
+    })
 }
 
 fn switch_info() -> SwitchInfo {
-    let mut info = SwitchInfo::zeroed();
-    info.set()
-        .linear_fdb_cap(identity::SWITCH_LID + 1)
-        .multicast_fdb_cap(SUBNET_GROUPS as u16)
-        .linear_fdb_top(identity::SWITCH_LID)
-        .life_time_value(super::mad::LIFE_TIME);
-    info
+    SwitchInfo::with(|s| {
+        s.linear_fdb_cap(identity::SWITCH_LID + 1)
+            .multicast_fdb_cap(SUBNET_GROUPS as u16)
+            .linear_fdb_top(identity::SWITCH_LID)
+            .life_time_value(super::mad::LIFE_TIME)
+    })
 }
 
 /// `PortInfo` of a port of the switch: 0 is its own.

@@ -12,8 +12,7 @@ fn events(bed: &mut Bed, fid: u8) -> usize {
 }
 
 fn moderate(bed: &mut Bed, cq: Cq, count: u16, period: u16) {
-    let mut context = CqContext::zeroed();
-    context.set().cq_max_count(count).cq_period(period);
+    let context = CqContext::with(|s| s.cq_max_count(count).cq_period(period));
     let mut input = ModifyCqIn::zeroed();
     input.set().cqn(cq.cqn).cq_context(context).modify_field_select_resize_field_select(3u32.to_be_bytes());
     bed.command::<_, ModifyCqOut>(cq.fid, Opcode::ModifyCq, &input).expect("MODIFY_CQ");
@@ -26,14 +25,10 @@ fn row_55_an_overrun_that_is_ignored_harms_nobody() {
     let mut bed = Bed::cx5();
     bed.function(1);
     let cq = bed.cq_of(1, 2);
-    let mut context = CqContext::zeroed();
-    context.set().oi(true);
-    let mut input = ModifyCqIn::zeroed();
-    input
-        .set()
-        .cqn(cq.cqn)
-        .cq_context(context)
-        .modify_field_select_resize_field_select(OVERRUN.to_be_bytes());
+    let context = CqContext::with(|s| s.oi(true));
+    let input = ModifyCqIn::with(|s| {
+        s.cqn(cq.cqn).cq_context(context).modify_field_select_resize_field_select(OVERRUN.to_be_bytes())
+    });
     bed.command::<_, ModifyCqOut>(1, Opcode::ModifyCq, &input).expect("MODIFY_CQ");
     let a = bed.qp_with(1, QpSpec { send_cq: Some(cq), ..QpSpec::default() }).expect("CREATE_QP");
     let b = bed.qp(2);

@@ -123,15 +123,13 @@ fn notifications(bed: &mut Bed) -> Vec<Captured> {
 }
 
 fn reaction(bed: &mut Bed, fid: u8) -> RoceReactionPoint {
-    let mut input = QueryCongParamsIn::zeroed();
-    input.set().cong_protocol(CongProtocol::RoceRp);
+    let input = QueryCongParamsIn::with(|s| s.cong_protocol(CongProtocol::RoceRp));
     let out: QueryCongParamsOut = bed.command(fid, Opcode::QueryCongParams, &input).unwrap();
     RoceReactionPoint::read(&out.congestion_parameters())
 }
 
 fn notification(bed: &mut Bed, fid: u8) -> RoceNotificationPoint {
-    let mut input = QueryCongParamsIn::zeroed();
-    input.set().cong_protocol(CongProtocol::RoceNp);
+    let input = QueryCongParamsIn::with(|s| s.cong_protocol(CongProtocol::RoceNp));
     let out: QueryCongParamsOut = bed.command(fid, Opcode::QueryCongParams, &input).unwrap();
     RoceNotificationPoint::read(&out.congestion_parameters())
 }
@@ -150,18 +148,15 @@ fn modify(
 }
 
 fn switch(bed: &mut Bed, protocol: CongProtocol, priority: u8, on: bool) {
-    let mut input = ModifyCongStatusIn::zeroed();
-    input.set().cong_protocol(protocol).priority(priority).enable(on);
+    let input = ModifyCongStatusIn::with(|s| s.cong_protocol(protocol).priority(priority).enable(on));
     bed.command::<_, ModifyCongStatusOut>(0, Opcode::ModifyCongStatus, &input).unwrap();
-    let mut input = QueryCongStatusIn::zeroed();
-    input.set().cong_protocol(protocol).priority(priority);
+    let input = QueryCongStatusIn::with(|s| s.cong_protocol(protocol).priority(priority));
     let out: QueryCongStatusOut = bed.command(0, Opcode::QueryCongStatus, &input).unwrap();
     assert_eq!(out.enable(), on);
 }
 
 fn statistics(bed: &mut Bed, fid: u8, clear: bool) -> [u32; 5] {
-    let mut input = QueryCongStatisticsIn::zeroed();
-    input.set().clear(clear);
+    let input = QueryCongStatisticsIn::with(|s| s.clear(clear));
     let out: QueryCongStatisticsOut = bed.command(fid, Opcode::QueryCongStatistics, &input).unwrap();
     [
         out.np_ecn_marked_roce_packets_low(),
@@ -209,8 +204,7 @@ fn row_57_notifications_are_as_they_were_set() {
     let mut psn = expects();
     let mut told = |bed: &mut Bed| {
         let pkt = Pkt::new(BthOpcode::RcWriteOnly, psn).reth(to.va, to.key, 8).payload(&[1; 8]);
-        let mut tag = hwspec::wire::Vlan::zeroed();
-        tag.set().vid(5);
+        let tag = hwspec::wire::Vlan::with(|s| s.vid(5));
         let envelope = hwspec::wire::Envelope { vlan: Some(tag), ..peer.envelope() };
         let mut frame = peer.frame_in(&pkt, &envelope);
         hwspec::wire::ip::mark_congested(&mut frame);
@@ -262,8 +256,7 @@ fn row_57_a_sender_slows_down_as_it_was_told() {
     assert_eq!(statistics(&mut bed, 1, true), [0, 0, 0, 1, 0]);
     switch(&mut bed, CongProtocol::RoceRp, 0, true);
     // The first makes it 250 Mb/s, and takes nothing of that.
-    let mut given = RoceReactionPoint::zeroed();
-    given.set().rate_to_set_on_first_cnp(250).rpg_min_dec_fac(100);
+    let given = RoceReactionPoint::with(|s| s.rate_to_set_on_first_cnp(250).rpg_min_dec_fac(100));
     let select = 1 << rp::RATE_TO_SET_ON_FIRST_CNP | 1 << rp::RPG_MIN_DEC_FAC;
     modify(&mut bed, 0, CongProtocol::RoceRp, select, given.bytes()).unwrap();
     bed.from_peer(peer, &cnp);

@@ -116,8 +116,7 @@ fn row_61_key_is_put_to_use_and_revoked() {
     let umr = s.umr;
     s.bed.to_reset(umr).expect("2RST_QP");
     s.bed.ready(umr, &Path { mtu: 4096, ..Path::default() });
-    let mut free = MkeyContext::zeroed();
-    free.set().free(true).mkey_7_0(key as u8);
+    let free = MkeyContext::with(|s| s.free(true).mkey_7_0(key as u8));
     let revoke = Umr { key, mask: MkeyMask::FREE, context: free, ..Umr::default() };
     assert!(s.post(&revoke).is_ok());
     let wc = s.write(VA, key);

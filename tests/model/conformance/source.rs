@@ -27,9 +27,7 @@ fn write(service: ServiceType, to: Mr) -> Pkt {
 }
 
 fn tagged(vid: u16) -> Option<Vlan> {
-    let mut tag = Vlan::zeroed();
-    tag.set().vid(vid);
-    Some(tag)
+    Some(Vlan::with(|s| s.vid(vid)))
 }
 
 impl Stage {

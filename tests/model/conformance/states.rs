@@ -83,8 +83,7 @@ fn row_49_bad_values_change_nothing() {
         bed.to_init(qp, &p).expect("RST2INIT_QP");
         let mut context = bed.context(qp, &p);
         spoil(&mut context);
-        let mut input = Init2rtrQpIn::zeroed();
-        input.set().qpn(qp.qpn).qpc(context);
+        let input = Init2rtrQpIn::with(|s| s.qpn(qp.qpn).qpc(context));
         let result = bed.command::<_, Init2rtrQpOut>(1, Opcode::Init2rtrQp, &input);
         assert!(matches!(result, Err(CommandError::Refused(..))), "{what}: {result:?}");
         assert_eq!(bed.qp_state(qp), QpState::Init, "{what}");
@@ -96,9 +95,7 @@ fn row_49_bad_values_change_nothing() {
 fn row_49_qp_of_another_function_is_out_of_reach() {
     let mut bed = Bed::cx5();
     let (a, b) = bed.pair(path());
-    let mut input = Qp2errIn::zeroed();
-    input.set().qpn(b.qpn);
-    let result = bed.command::<_, Qp2errOut>(a.fid, Opcode::Qp2Err, &input);
+    let result = bed.command::<_, Qp2errOut>(a.fid, Opcode::Qp2Err, &Qp2errIn::with(|s| s.qpn(b.qpn)));
     assert!(matches!(result, Err(CommandError::Refused(..))), "{result:?}");
     assert_eq!(bed.qp_state(b), QpState::Rts);
 }

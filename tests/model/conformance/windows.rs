@@ -81,8 +81,7 @@ impl Stage {
     }
 
     fn end_wr(&self, key: u32, tied: bool) -> Umr {
-        let mut context = MkeyContext::zeroed();
-        context.set().free(true).qpn(ANY_QP).mkey_7_0(key as u8);
+        let context = MkeyContext::with(|s| s.free(true).qpn(ANY_QP).mkey_7_0(key as u8));
         Umr { key, mask: MkeyMask::FREE | MkeyMask::QPN, context, tied, ..Umr::default() }
     }
 

@@ -22,12 +22,10 @@ fn the_pf_manages_the_switch_and_vfs_do_not() {
         assert_eq!((vf.vhca_id(), vf.log_max_l2_table()), (1, 0));
     }
     assert!(general(&mut bed, 1, Some(2)).is_err() && general(&mut bed, 0, Some(9)).is_err());
-    let mut c = NicVportContext::zeroed();
-    c.set().permanent_address(word(GIVEN));
+    let c = NicVportContext::with(|s| s.permanent_address(word(GIVEN)));
     assert!(modify(&mut bed, 1, Some(2), PERMANENT, c, &[]).is_err());
     assert!(modify(&mut bed, 1, None, NODE_GUID, c, &[]).is_err());
-    let mut input = QueryNicVportContextIn::zeroed();
-    input.set().other_vport(true).vport_number(2);
+    let input = QueryNicVportContextIn::with(|s| s.other_vport(true).vport_number(2));
     assert!(bed.command_with(1, Opcode::QueryNicVportContext, 0, &input, &[], 0x110).is_err());
     let l2 = bed.command::<_, SetL2TableEntryOut>(1, Opcode::SetL2TableEntry, &SetL2TableEntryIn::zeroed());
     let esw = bed.command::<_, QueryEswVportContextOut>(
@@ -41,8 +39,7 @@ fn the_pf_manages_the_switch_and_vfs_do_not() {
         &CreateSchedulingElementIn::zeroed(),
     );
     assert!(l2.is_err() && esw.is_err() && element.is_err());
-    let mut input = CreateFlowTableIn::zeroed();
-    input.set().table_type(FDB);
+    let input = CreateFlowTableIn::with(|s| s.table_type(FDB));
     assert!(bed.command::<_, CreateFlowTableOut>(1, Opcode::CreateFlowTable, &input).is_err());
 }
 
@@ -106,9 +103,7 @@ fn the_forwarding_database_says_who_gets_a_frame() {
     assert!(bed.received(&mut c, 0).is_none());
     assert!(bed.received(&mut b, 0).is_none(), "it does not come back to its sender");
     // Promiscuity is the manager's to grant.
-    let mut context = NicVportContext::zeroed();
-    context.set().promisc_all(true);
-    modify(&mut bed, 3, None, PROMISC, context, &[]).unwrap();
+    modify(&mut bed, 3, None, PROMISC, NicVportContext::with(|s| s.promisc_all(true)), &[]).unwrap();
     let stray = frame(GIVEN, mac(9), 0x88b5, &[1; 46]);
     bed.inject(&stray);
     assert!(bed.received(&mut c, 0).is_none(), "not trusted");
@@ -147,8 +142,7 @@ fn entries_of_the_database_push_and_pop_tags() {
     bed.send_frame(&mut b, &sent, Send::default());
     assert_eq!(bed.all_received(&mut a), [sent.clone(), sent], "where there is no tag none comes off");
     // It is read back, and ends with a change of the action.
-    let mut input = QueryFteIn::zeroed();
-    input.set().table_type(FDB).table_id(fdb.table).flow_index(1);
+    let input = QueryFteIn::with(|s| s.table_type(FDB).table_id(fdb.table).flow_index(1));
     let out = bed.command_with(0, Opcode::QueryFlowTableEntry, 0, &input, &[], 0x348).unwrap();
     let kept = QueryFteOut::read(&out).flow_context();
     assert_eq!((kept.action(), kept.push_vlan().vid(), kept.push_vlan_2().ethtype()), (0x904, 5, 0x88a8));
@@ -176,12 +170,10 @@ fn the_database_ends_with_its_table() {
     send(&mut bed, &mut a, mac(2), mac(1));
     assert!(bed.received(&mut b, 0).is_none());
     for group in &fdb.groups {
-        let mut input = DestroyFlowGroupIn::zeroed();
-        input.set().table_type(FDB).table_id(fdb.table).group_id(*group);
+        let input = DestroyFlowGroupIn::with(|s| s.table_type(FDB).table_id(fdb.table).group_id(*group));
         let _: DestroyFlowGroupOut = bed.command(0, Opcode::DestroyFlowGroup, &input).unwrap();
     }
-    let mut input = DestroyFlowTableIn::zeroed();
-    input.set().table_type(FDB).table_id(fdb.table);
+    let input = DestroyFlowTableIn::with(|s| s.table_type(FDB).table_id(fdb.table));
     let _: DestroyFlowTableOut = bed.command(0, Opcode::DestroyFlowTable, &input).unwrap();
     let sent = send(&mut bed, &mut a, mac(2), mac(1));
     assert_eq!(bed.all_received(&mut b), [sent]);
@@ -192,8 +184,7 @@ fn an_entry_leads_to_more_vports_than_one_has_destinations() {
     let mut bed = Bed::cx5();
     let mut fdb = Fdb::new(&mut bed);
     fdb.add(&mut bed, BROADCAST, &[UPLINK, 0, 1, 2, 3]);
-    let mut input = QueryFteIn::zeroed();
-    input.set().table_type(FDB).table_id(fdb.table).flow_index(0);
+    let input = QueryFteIn::with(|s| s.table_type(FDB).table_id(fdb.table).flow_index(0));
     let out = bed.command_with(0, Opcode::QueryFlowTableEntry, 0, &input, &[], 0x340 + 5 * 8).unwrap();
     assert_eq!(QueryFteOut::read(&out).flow_context().destination_list_size(), 5);
     let vports: Vec<u32> =
@@ -241,14 +232,12 @@ fn the_manager_hears_of_a_context_that_changed_once_for_each_time_it_asks() {
 fn scheduling_elements_and_addresses_are_kept() {
     let mut bed = Bed::cx5();
     bed.function(0);
-    let mut input = QueryHcaCapIn::zeroed();
-    input.set().function_id(0);
+    let input = QueryHcaCapIn::with(|s| s.function_id(0));
     let out = bed.command_with(0, Opcode::QueryHcaCap, 0xc << 1 | 1, &input, &[], 0x1010).unwrap();
     let qos = QosCap::read(&out[0x10..]);
     assert!(qos.esw_scheduling() && qos.esw_rate_limit() && qos.esw_bw_share());
     let create = |bed: &mut Bed, c: SchedulingContext| {
-        let mut input = CreateSchedulingElementIn::zeroed();
-        input.set().scheduling_hierarchy(2).scheduling_context(c);
+        let input = CreateSchedulingElementIn::with(|s| s.scheduling_hierarchy(2).scheduling_context(c));
         bed.command::<_, CreateSchedulingElementOut>(0, Opcode::CreateSchedulingElement, &input)
             .map(|out| out.scheduling_element_id())
     };
@@ -260,27 +249,22 @@ fn scheduling_elements_and_addresses_are_kept() {
     c.set().max_average_bw(250);
     modify.set().scheduling_hierarchy(2).scheduling_element_id(vport).modify_bitmask(2).scheduling_context(c);
     let _: ModifySchedulingElementOut = bed.command(0, Opcode::ModifySchedulingElement, &modify).unwrap();
-    let mut query = QuerySchedulingElementIn::zeroed();
-    query.set().scheduling_hierarchy(2).scheduling_element_id(vport);
+    let query = QuerySchedulingElementIn::with(|s| s.scheduling_hierarchy(2).scheduling_element_id(vport));
     let out: QuerySchedulingElementOut = bed.command(0, Opcode::QuerySchedulingElement, &query).unwrap();
     assert_eq!(out.scheduling_context(), c);
     let destroy = |bed: &mut Bed, id| {
-        let mut input = DestroySchedulingElementIn::zeroed();
-        input.set().scheduling_hierarchy(2).scheduling_element_id(id);
+        let input = DestroySchedulingElementIn::with(|s| s.scheduling_hierarchy(2).scheduling_element_id(id));
         bed.command::<_, DestroySchedulingElementOut>(0, Opcode::DestroySchedulingElement, &input)
     };
     assert!(destroy(&mut bed, root).is_err(), "the vport's is below it");
     destroy(&mut bed, vport).unwrap();
     destroy(&mut bed, root).unwrap();
-    let mut set = SetL2TableEntryIn::zeroed();
-    set.set().table_index(5).mac_address(word(GIVEN));
+    let set = SetL2TableEntryIn::with(|s| s.table_index(5).mac_address(word(GIVEN)));
     let _: SetL2TableEntryOut = bed.command(0, Opcode::SetL2TableEntry, &set).unwrap();
-    let mut query = QueryL2TableEntryIn::zeroed();
-    query.set().table_index(5);
+    let query = QueryL2TableEntryIn::with(|s| s.table_index(5));
     let out: QueryL2TableEntryOut = bed.command(0, Opcode::QueryL2TableEntry, &query).unwrap();
     assert_eq!(out.mac_address(), word(GIVEN));
-    let mut delete = DeleteL2TableEntryIn::zeroed();
-    delete.set().table_index(5);
+    let delete = DeleteL2TableEntryIn::with(|s| s.table_index(5));
     let _: DeleteL2TableEntryOut = bed.command(0, Opcode::DeleteL2TableEntry, &delete).unwrap();
     let out: QueryL2TableEntryOut = bed.command(0, Opcode::QueryL2TableEntry, &query).unwrap();
     assert_eq!(out.mac_address(), MacAddressLayout::zeroed());
@@ -316,8 +300,7 @@ fn a_strict_adapter_takes_from_the_wire_what_its_table_names() {
     let sent = frame(mac(0), mac(9), 0x88b5, &[1; 46]);
     bed.inject(&sent);
     assert!(bed.received(&mut pf, 0).is_none(), "no entry yet");
-    let mut set = SetL2TableEntryIn::zeroed();
-    set.set().mac_address(word(mac(0)));
+    let set = SetL2TableEntryIn::with(|s| s.mac_address(word(mac(0))));
     let _: SetL2TableEntryOut = bed.command(0, Opcode::SetL2TableEntry, &set).unwrap();
     bed.inject(&sent);
     assert_eq!(bed.all_received(&mut pf), [sent]);

@@ -87,8 +87,7 @@ impl Pf {
             (MISC, source(UPLINK), 1),
         ];
         let fdb = tables(bed, FDB, None, (2, LOG_FDB), &groups);
-        let mut c = FlowTableContext::zeroed();
-        c.set().table_miss_action(1).table_miss_id(fdb.0);
+        let c = FlowTableContext::with(|s| s.table_miss_action(1).table_miss_id(fdb.0));
         let mut input = ModifyFlowTableIn::zeroed();
         input.set().table_type(FDB).table_id(vepa).modify_field_select(1).flow_table_context(c);
         let _: ModifyFlowTableOut = bed.command(0, Opcode::ModifyFlowTable, &input).unwrap();
@@ -144,9 +143,7 @@ impl Pf {
     pub fn rate(&mut self, bed: &mut Bed, vf: u8, max: u32, min: u32) {
         let group = *self.group.get_or_insert_with(|| {
             let root = create_element(bed, SchedulingContext::zeroed());
-            let mut c = SchedulingContext::zeroed();
-            c.set().parent_element_id(root);
-            create_element(bed, c)
+            create_element(bed, SchedulingContext::with(|s| s.parent_element_id(root)))
         });
         let vport = &mut self.vports[usize::from(vf)];
         vport.element.get_or_insert_with(|| {
@@ -280,11 +277,7 @@ impl Pf {
     /// `esw_acl_egress_lgcy_setup`: frames with the VLAN's tag, and no others.
     fn egress(&mut self, bed: &mut Bed, vf: u8) {
         let vport = &mut self.vports[usize::from(vf)];
-        let tag = |vid| {
-            let mut m = MatchHeaders::zeroed();
-            m.set().cvlan_tag(true).first_vid(vid);
-            outer(m)
-        };
+        let tag = |vid| outer(MatchHeaders::with(|s| s.cvlan_tag(true).first_vid(vid)));
         let groups = [(OUTER, tag(0xfff), 1), (0, MatchParam::zeroed(), 1)];
         let action = if self.steering { ALLOW | POP } else { ALLOW };
         let entries = [(0, tag(vport.vlan.0), action, (0, 0)), (1, MatchParam::zeroed(), DROP, (0, 0))];
@@ -343,8 +336,7 @@ impl Acl {
             let _: DestroyFlowTableOut = bed.command(0, Opcode::DestroyFlowTable, &input).unwrap();
         }
         if let Some(counter) = self.counter.take() {
-            let mut input = DeallocFlowCounterIn::zeroed();
-            input.set().flow_counter_id(counter);
+            let input = DeallocFlowCounterIn::with(|s| s.flow_counter_id(counter));
             let _: DeallocFlowCounterOut = bed.command(0, Opcode::DeallocFlowCounter, &input).unwrap();
         }
     }
@@ -378,16 +370,14 @@ fn has_tag_actions(bed: &mut Bed) -> bool {
 }
 
 fn create_element(bed: &mut Bed, c: SchedulingContext) -> u32 {
-    let mut input = CreateSchedulingElementIn::zeroed();
-    input.set().scheduling_hierarchy(E_SWITCH).scheduling_context(c);
+    let input = CreateSchedulingElementIn::with(|s| s.scheduling_hierarchy(E_SWITCH).scheduling_context(c));
     let out: CreateSchedulingElementOut =
         bed.command(0, Opcode::CreateSchedulingElement, &input).expect("an element");
     out.scheduling_element_id()
 }
 
 fn modify_element(bed: &mut Bed, element: u32, limit: u32, share: u32) {
-    let mut c = SchedulingContext::zeroed();
-    c.set().max_average_bw(limit).bw_share(share);
+    let c = SchedulingContext::with(|s| s.max_average_bw(limit).bw_share(share));
     let mut input = ModifySchedulingElementIn::zeroed();
     input.set().scheduling_hierarchy(E_SWITCH).scheduling_element_id(element);
     input.set().modify_bitmask(SHARE_AND_LIMIT).scheduling_context(c);

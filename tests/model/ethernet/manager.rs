@@ -29,11 +29,10 @@ pub const PROMISC: u32 = 1 << 4;
 pub const GIVEN: [u8; 6] = [0xa0, 0x36, 0x9f, 1, 2, 3];
 
 pub fn word(mac: [u8; 6]) -> MacAddressLayout {
-    let mut a = MacAddressLayout::zeroed();
-    a.set()
-        .mac_addr_47_32(u16::from_be_bytes(prefix(&mac)))
-        .mac_addr_31_0(u32::from_be_bytes(prefix(&mac[2..])));
-    a
+    MacAddressLayout::with(|s| {
+        s.mac_addr_47_32(u16::from_be_bytes(prefix(&mac)))
+            .mac_addr_31_0(u32::from_be_bytes(prefix(&mac[2..])))
+    })
 }
 
 pub fn modify(
@@ -72,23 +71,20 @@ pub fn set_mac(bed: &mut Bed, vf: u8, mac: [u8; 6]) {
 
 /// `mlx5_modify_nic_vport_mac_address` and `mlx5_modify_nic_vport_node_guid`.
 pub fn set_mac_and_guid(bed: &mut Bed, vf: u8, mac: [u8; 6], guid: u64) {
-    let mut c = NicVportContext::zeroed();
-    c.set().permanent_address(word(mac)).node_guid(guid);
+    let c = NicVportContext::with(|s| s.permanent_address(word(mac)).node_guid(guid));
     modify(bed, 0, Some(vf), PERMANENT, c, &[]).unwrap();
     modify(bed, 0, Some(vf), NODE_GUID, c, &[]).unwrap();
 }
 
 /// A driver writes its list of unicast addresses.
 pub fn listen(bed: &mut Bed, fid: u8, macs: &[[u8; 6]]) {
-    let mut c = NicVportContext::zeroed();
-    c.set().allowed_list_size(macs.len() as u16);
+    let c = NicVportContext::with(|s| s.allowed_list_size(macs.len() as u16));
     modify(bed, fid, None, LIST, c, macs).unwrap();
 }
 
 /// `ip link set PF vf N state`.
 pub fn set_state(bed: &mut Bed, vf: u8, state: u8) {
-    let mut input = ModifyVportStateIn::zeroed();
-    input.set().other_vport(true).vport_number(vf.into()).admin_state(state);
+    let input = ModifyVportStateIn::with(|s| s.other_vport(true).vport_number(vf.into()).admin_state(state));
     bed.command_with(0, Opcode::ModifyVportState, 1, &input, &[], 0x10).unwrap();
 }
 
@@ -108,8 +104,7 @@ pub fn tables(
     (level, log_size): (u8, u8),
     groups: &[(u8, MatchParam, u32)],
 ) -> (u32, Vec<u32>) {
-    let mut c = FlowTableContext::zeroed();
-    c.set().level(level).log_size(log_size);
+    let c = FlowTableContext::with(|s| s.level(level).log_size(log_size));
     let mut input = CreateFlowTableIn::zeroed();
     input.set().table_type(kind).flow_table_context(c);
     input.set().other_vport(vport.is_some()).vport_number(vport.unwrap_or(0).into());
@@ -150,9 +145,7 @@ pub fn rule(bed: &mut Bed, rule: &Rule<'_>) -> Result<(), CommandError> {
     c.set().group_id(rule.group).action(rule.action).match_value(rule.value);
     c.set().destination_list_size(rule.to.len() as u32).flow_counter_list_size(rule.counter.is_some().into());
     let [one, two] = rule.push.map(|(kind, tci)| {
-        let mut vlan = FlowVlan::zeroed();
-        vlan.set().ethtype(kind).prio((tci >> 13) as u8).cfi(tci & 1 << 12 != 0).vid(tci & 0xfff);
-        vlan
+        FlowVlan::with(|s| s.ethtype(kind).prio((tci >> 13) as u8).cfi(tci & 1 << 12 != 0).vid(tci & 0xfff))
     });
     c.set().push_vlan(one).push_vlan_2(two);
     let mut input = SetFteIn::zeroed();
@@ -166,14 +159,11 @@ pub fn rule(bed: &mut Bed, rule: &Rule<'_>) -> Result<(), CommandError> {
     input.set().other_vport(rule.vport.is_some()).vport_number(rule.vport.unwrap_or(0).into());
     let mut list = Vec::new();
     for vport in rule.to {
-        let mut d = FlowDestination::zeroed();
-        d.set().destination_type(0).destination_id((*vport).into());
+        let d = FlowDestination::with(|s| s.destination_type(0).destination_id((*vport).into()));
         list.extend_from_slice(d.as_bytes());
     }
     if let Some(counter) = rule.counter {
-        let mut id = FlowCounterId::zeroed();
-        id.set().flow_counter_id(counter);
-        list.extend_from_slice(id.as_bytes());
+        list.extend_from_slice(FlowCounterId::with(|s| s.flow_counter_id(counter)).as_bytes());
     }
     let op_mod = u16::from(rule.changes != 0);
     bed.command_with(0, Opcode::SetFlowTableEntry, op_mod, &input, &list, SetFteOut::SIZE).map(drop)
@@ -186,26 +176,19 @@ pub fn forward((table, group): (u32, u32), index: u32, value: MatchParam, to: &[
 }
 
 pub fn dmac(mac: [u8; 6]) -> MatchParam {
-    let mut headers = MatchHeaders::zeroed();
-    headers
-        .set()
-        .dmac_47_16(u32::from_be_bytes(prefix(&mac)))
-        .dmac_15_0(u16::from_be_bytes([mac[4], mac[5]]));
+    let headers = MatchHeaders::with(|s| {
+        s.dmac_47_16(u32::from_be_bytes(prefix(&mac))).dmac_15_0(u16::from_be_bytes([mac[4], mac[5]]))
+    });
     outer(headers)
 }
 
 pub fn outer(headers: MatchHeaders) -> MatchParam {
-    let mut m = MatchParam::zeroed();
-    m.set().outer_headers(headers);
-    m
+    MatchParam::with(|s| s.outer_headers(headers))
 }
 
 pub fn source(port: u16) -> MatchParam {
-    let mut misc = MatchMisc::zeroed();
-    misc.set().source_port(port);
-    let mut m = MatchParam::zeroed();
-    m.set().misc_parameters(misc);
-    m
+    let misc = MatchMisc::with(|s| s.source_port(port));
+    MatchParam::with(|s| s.misc_parameters(misc))
 }
 
 /// The forwarding database of legacy mode: addresses, all multicast, everything from the uplink.
@@ -250,16 +233,14 @@ pub fn set_vlan(bed: &mut Bed, vf: u8, vlan: u16, qos: u8) {
     let on = vlan != 0 || qos != 0;
     let mut c = EswVportContext::zeroed();
     c.set().vport_cvlan_strip(on).vport_cvlan_insert(on.into()).cvlan_id(vlan).cvlan_pcp(qos);
-    let mut fields = EswVportFields::zeroed();
-    fields.set().vport_cvlan_strip(true).vport_cvlan_insert(true);
+    let fields = EswVportFields::with(|s| s.vport_cvlan_strip(true).vport_cvlan_insert(true));
     let mut input = ModifyEswVportContextIn::zeroed();
     input.set().other_vport(true).vport_number(vf.into()).field_select(fields).esw_vport_context(c);
     let _: ModifyEswVportContextOut = bed.command(0, Opcode::ModifyEswVportContext, &input).unwrap();
 }
 
 pub fn counted(bed: &mut Bed, id: u32) -> u64 {
-    let mut input = QueryFlowCounterIn::zeroed();
-    input.set().flow_counter_id(id);
+    let input = QueryFlowCounterIn::with(|s| s.flow_counter_id(id));
     let out = bed.command_with(0, Opcode::QueryFlowCounter, 0, &input, &[], 0x20).unwrap();
     TrafficCounter::read(&out[0x10..]).packets()
 }
@@ -287,8 +268,7 @@ pub fn writes(bed: &mut Bed, (a, b): (Qp, Qp)) -> bool {
 }
 
 pub fn general(bed: &mut Bed, by: u8, other: Option<u16>) -> Result<HcaCap, CommandError> {
-    let mut input = QueryHcaCapIn::zeroed();
-    input.set().other_function(other.is_some()).function_id(other.unwrap_or(0));
+    let input = QueryHcaCapIn::with(|s| s.other_function(other.is_some()).function_id(other.unwrap_or(0)));
     let op_mod = CapType::General.raw() as u16;
     let out = bed.command_with(by, Opcode::QueryHcaCap, op_mod << 1, &input, &[], 0x1010)?;
     Ok(HcaCap::read(&out[0x10..]))

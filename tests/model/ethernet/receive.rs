@@ -147,8 +147,7 @@ fn frames_to_groups_come_back_to_other_transport_domains_where_the_vport_lets_th
 fn frames_to_groups_come_back_to_the_sender_s_domain_where_an_interface_asks_for_them() {
     let mut bed = Bed::cx5();
     let mut nic = bed.nic(1, 1);
-    let mut c = TirContext::zeroed();
-    c.set().inline_rqn(nic.rx[0].rqn).self_lb_block(2);
+    let c = TirContext::with(|s| s.inline_rqn(nic.rx[0].rqn).self_lb_block(2));
     let tir = bed.tir(&nic, c).expect("a TIR");
     bed.steer_all(&nic, tir);
     let sent = frame(BROADCAST, mac(1), 0x88b5, &[7; 100]);
@@ -237,8 +236,7 @@ fn spread() -> (Bed, Nic) {
     let mut bed = Bed::cx5();
     let nic = bed.nic(2, 4);
     let rqt = bed.rqt(&nic);
-    let mut fields = HashFields::zeroed();
-    fields.set().selected_fields(0xf);
+    let fields = HashFields::with(|s| s.selected_fields(0xf));
     let mut c = TirContext::zeroed();
     c.set()
         .disp_type(1)
@@ -313,8 +311,7 @@ fn ipv6_is_hashed_and_judged_too() {
     let mut bed = Bed::cx5();
     let mut nic = bed.nic(2, 4);
     let rqt = bed.rqt(&nic);
-    let mut fields = HashFields::zeroed();
-    fields.set().selected_fields(0xf).l3_prot_type(true);
+    let fields = HashFields::with(|s| s.selected_fields(0xf).l3_prot_type(true));
     let mut c = TirContext::zeroed();
     c.set().disp_type(1).indirect_table(rqt).rx_hash_fn(2).rx_hash_toeplitz_key(KEY);
     c.set().rx_hash_field_selector_outer(fields);

@@ -20,9 +20,7 @@ fn dmac(mac: [u8; 6]) -> MatchHeaders {
 }
 
 fn ethertype(value: u16) -> MatchHeaders {
-    let mut m = MatchHeaders::zeroed();
-    m.set().ethertype(value);
-    m
+    MatchHeaders::with(|s| s.ethertype(value))
 }
 
 /// Two queues, and a TIR for each.
@@ -172,16 +170,14 @@ fn what_is_in_use_is_not_destroyed() {
     let mut bed = Bed::cx5();
     let (nic, tir, _) = two(&mut bed);
     let (table, group) = bed.steer_all(&nic, tir);
-    let mut destroy = DestroyFlowTableIn::zeroed();
-    destroy.set().table_id(table);
+    let destroy = DestroyFlowTableIn::with(|s| s.table_id(table));
     let busy = |r: Result<DestroyFlowTableOut, CommandError>| {
         assert!(matches!(r, Err(CommandError::Refused(Status::BadResState, _))), "{r:?}");
     };
     busy(bed.command(1, Opcode::DestroyFlowTable, &destroy));
     bed.delete_flow_entry(1, table, 0).unwrap();
     busy(bed.command(1, Opcode::DestroyFlowTable, &destroy));
-    let mut input = DestroyFlowGroupIn::zeroed();
-    input.set().table_id(table).group_id(group);
+    let input = DestroyFlowGroupIn::with(|s| s.table_id(table).group_id(group));
     let _: DestroyFlowGroupOut = bed.command(1, Opcode::DestroyFlowGroup, &input).unwrap();
     let _: DestroyFlowTableOut = bed.command(1, Opcode::DestroyFlowTable, &destroy).unwrap();
 }
@@ -204,8 +200,7 @@ fn overlapping_groups_foreign_types_and_other_fields_are_refused() {
     let mut misc = CreateFlowGroupIn::zeroed();
     misc.set().table_id(table).start_flow_index(8).end_flow_index(8).match_criteria_enable(2);
     assert!(bed.command::<_, CreateFlowGroupOut>(1, Opcode::CreateFlowGroup, &misc).is_err());
-    let mut egress = CreateFlowTableIn::zeroed();
-    egress.set().table_type(1);
+    let egress = CreateFlowTableIn::with(|s| s.table_type(1));
     assert!(bed.command::<_, CreateFlowTableOut>(1, Opcode::CreateFlowTable, &egress).is_err());
 }
 
@@ -220,12 +215,9 @@ fn tables_that_lead_in_circles_drop_their_packets() {
     let g2 = bed.flow_group(1, second, 0..=0, all).unwrap();
     bed.flow_entry(1, (first, g1), 0, all, &[(TO_TABLE, second)], &[]).unwrap();
     bed.flow_root(1, Some(first)).unwrap();
-    let mut c = FlowContext::zeroed();
-    c.set().group_id(g2).action(4).destination_list_size(1);
-    let mut back = SetFteIn::zeroed();
-    back.set().table_id(second).ignore_flow_level(true).flow_context(c);
-    let mut to = FlowDestination::zeroed();
-    to.set().destination_type(TO_TABLE).destination_id(first);
+    let c = FlowContext::with(|s| s.group_id(g2).action(4).destination_list_size(1));
+    let back = SetFteIn::with(|s| s.table_id(second).ignore_flow_level(true).flow_context(c));
+    let to = FlowDestination::with(|s| s.destination_type(TO_TABLE).destination_id(first));
     bed.command_with(1, Opcode::SetFlowTableEntry, 0, &back, to.as_bytes(), SetFteOut::SIZE).unwrap();
     let f = frame(mac(1), mac(2), 0x0800, &[0; 50]);
     assert!(where_to(&mut bed, &mut nic, &f).is_empty());
@@ -256,17 +248,14 @@ fn user_contexts_have_entries_in_tables_their_driver_shares_and_in_no_other() {
         bytes
     };
     let mut table = CreateFlowTableIn::zeroed();
-    let mut context = FlowTableContext::zeroed();
-    context.set().log_size(4);
-    table.set().flow_table_context(context);
+    table.set().flow_table_context(FlowTableContext::with(|s| s.log_size(4)));
     for (owner, good) in [(0, false), (ALL, true)] {
         let mut input = of(table.as_bytes(), owner);
         input[..2].copy_from_slice(&Opcode::CreateFlowTable.raw().to_be_bytes());
         let out = bed.raw_command(1, &input, CreateFlowTableOut::SIZE).unwrap();
         assert_eq!(out[0], 0, "a table of {owner:#x}");
         let id = CreateFlowTableOut::read(&out).table_id();
-        let mut group = CreateFlowGroupIn::zeroed();
-        group.set().table_id(id);
+        let group = CreateFlowGroupIn::with(|s| s.table_id(id));
         let mut input = of(group.as_bytes(), uid);
         input[..2].copy_from_slice(&Opcode::CreateFlowGroup.raw().to_be_bytes());
         let made = bed.raw_command(1, &input, CreateFlowGroupOut::SIZE);
@@ -288,11 +277,7 @@ fn user_contexts_have_entries_in_tables_their_driver_shares_and_in_no_other() {
 fn a_packet_that_claims_more_than_there_is_is_steered_and_not_good() {
     let mut bed = Bed::cx5();
     let (mut nic, tir, _) = two(&mut bed);
-    let version = |value: u8| {
-        let mut m = MatchHeaders::zeroed();
-        m.set().ip_version(value);
-        m
-    };
+    let version = |value: u8| MatchHeaders::with(|s| s.ip_version(value));
     let table = bed.flow_table(1, 1, None).unwrap();
     let group = bed.flow_group(1, table, 0..=1, version(15)).unwrap();
     bed.flow_entry(1, (table, group), 0, version(4), &[(TO_TIR, tir)], &[]).unwrap();

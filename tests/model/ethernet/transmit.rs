@@ -136,8 +136,7 @@ fn memory_that_is_not_there_fails_the_send() {
     let mut bed = Bed::cx5();
     let mut nic = bed.nic(1, 0);
     let mut body = EthSeg::zeroed().as_bytes().to_vec();
-    let mut seg = hwspec::wqe::DataSeg::zeroed();
-    seg.set().byte_count(100).lkey(0x1234_5678).addr(0);
+    let seg = hwspec::wqe::DataSeg::with(|s| s.byte_count(100).lkey(0x1234_5678).addr(0));
     body.extend_from_slice(seg.as_bytes());
     bed.post_raw(&mut nic, WqeOpcode::Send, &body);
     bed.run();

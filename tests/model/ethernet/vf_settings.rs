@@ -45,8 +45,7 @@ fn ask(bed: &mut Bed, vf: u8, groups: &[[u8; 6]], all_groups: bool, all: bool) {
     let list = [&[BROADCAST], groups].concat();
     c.set().allowed_list_type(1).allowed_list_size(list.len() as u16);
     modify(bed, vf, None, LIST, c, &list).unwrap();
-    let mut c = NicVportContext::zeroed();
-    c.set().promisc_mc(all_groups).promisc_all(all).promisc_uc(all);
+    let c = NicVportContext::with(|s| s.promisc_mc(all_groups).promisc_all(all).promisc_uc(all));
     modify(bed, vf, None, PROMISC, c, &[]).unwrap();
 }
 
@@ -74,8 +73,7 @@ fn vlan_is_pushed_and_stripped_unknown_to_the_vfs() {
     let came: Vec<_> = std::iter::from_fn(|| bed.received(&mut b, 0)).collect();
     let [(cqe, bytes)] = &came[..] else { panic!("{came:?}") };
     assert!(*bytes == sent && !cqe.cv(), "inserted, and stripped");
-    let mut query = QueryEswVportContextIn::zeroed();
-    query.set().other_vport(true).vport_number(1);
+    let query = QueryEswVportContextIn::with(|s| s.other_vport(true).vport_number(1));
     let out: QueryEswVportContextOut = bed.command(0, Opcode::QueryEswVportContext, &query).unwrap();
     let kept = out.esw_vport_context();
     assert_eq!((kept.cvlan_id(), kept.cvlan_pcp(), kept.vport_cvlan_strip()), (7, 3, true));
@@ -196,8 +194,7 @@ fn state_takes_the_link_of_a_vf_down_for_good() {
     let (mut bed, _pf, [mut a, mut b, _]) = opened();
     bed.events(2);
     let state = |bed: &mut Bed, fid, other: bool| {
-        let mut input = QueryVportStateIn::zeroed();
-        input.set().other_vport(other).vport_number(if other { 2 } else { 0 });
+        let input = QueryVportStateIn::with(|s| s.other_vport(other).vport_number(if other { 2 } else { 0 }));
         let out: QueryVportStateOut = bed.command(fid, Opcode::QueryVportState, &input).unwrap();
         (out.admin_state(), out.state())
     };

@@ -16,15 +16,13 @@ const ADDRESSES: u32 = 1 << 2;
 const PROMISC: u32 = 1 << 4;
 
 fn modify(bed: &mut Bed, fid: u8, fields: u32, c: NicVportContext, list: &[u64]) -> Result<(), CommandError> {
-    let mut input = ModifyNicVportContextIn::zeroed();
-    input.set().field_select(fields.to_be_bytes()).nic_vport_context(c);
+    let input = ModifyNicVportContextIn::with(|s| s.field_select(fields.to_be_bytes()).nic_vport_context(c));
     let list: Vec<u8> = list.iter().flat_map(|e| e.to_be_bytes()).collect();
     bed.command_with(fid, Opcode::ModifyNicVportContext, 0, &input, &list, 0x10).map(drop)
 }
 
 fn query(bed: &mut Bed, fid: u8, kind: u8, entries: usize) -> (NicVportContext, Vec<u64>) {
-    let mut input = QueryNicVportContextIn::zeroed();
-    input.set().allowed_list_type(kind);
+    let input = QueryNicVportContextIn::with(|s| s.allowed_list_type(kind));
     let len = QueryNicVportContextOut::SIZE + 8 * entries;
     let out = bed.command_with(fid, Opcode::QueryNicVportContext, 0, &input, &[], len).expect("an answer");
     let context = QueryNicVportContextOut::read(&out).nic_vport_context();
@@ -34,8 +32,7 @@ fn query(bed: &mut Bed, fid: u8, kind: u8, entries: usize) -> (NicVportContext, 
 }
 
 fn register(bed: &mut Bed, fid: u8, id: u16, write: bool, bytes: &[u8]) -> Result<Vec<u8>, CommandError> {
-    let mut input = AccessRegisterIn::zeroed();
-    input.set().register_id(id);
+    let input = AccessRegisterIn::with(|s| s.register_id(id));
     let out = bed.command_with(
         fid,
         Opcode::AccessReg,
@@ -57,15 +54,13 @@ fn lists_are_kept_each_for_itself() {
         (2, vec![5 << 32, 9 << 32]),
     ];
     for (kind, list) in &lists {
-        let mut c = NicVportContext::zeroed();
-        c.set().allowed_list_type(*kind).allowed_list_size(list.len() as u16);
+        let c = NicVportContext::with(|s| s.allowed_list_type(*kind).allowed_list_size(list.len() as u16));
         modify(&mut bed, 1, ADDRESSES, c, list).unwrap();
     }
     for (kind, list) in &lists {
         assert_eq!(&query(&mut bed, 1, *kind, 8).1, list);
     }
-    let mut c = NicVportContext::zeroed();
-    c.set().allowed_list_size(65);
+    let c = NicVportContext::with(|s| s.allowed_list_size(65));
     assert!(modify(&mut bed, 1, ADDRESSES, c, &[0; 65]).is_err(), "more than the advertised 64");
 }
 
@@ -77,17 +72,14 @@ fn a_second_address_and_promiscuity_bring_frames_for_others() {
     let sent = frame(other, mac(1), 0x88b5, &[1; 46]);
     bed.send_frame(&mut a, &sent, Send::default());
     assert!(bed.received(&mut b, 0).is_none());
-    let mut c = NicVportContext::zeroed();
-    c.set().allowed_list_size(1);
+    let c = NicVportContext::with(|s| s.allowed_list_size(1));
     modify(&mut bed, 2, ADDRESSES, c, &[0x0202_0202_0202]).unwrap();
     bed.send_frame(&mut a, &sent, Send::default());
     assert_eq!(bed.all_received(&mut b), std::slice::from_ref(&sent));
     modify(&mut bed, 2, ADDRESSES, NicVportContext::zeroed(), &[]).unwrap();
     bed.send_frame(&mut a, &sent, Send::default());
     assert!(bed.received(&mut b, 0).is_none());
-    let mut c = NicVportContext::zeroed();
-    c.set().promisc_all(true);
-    modify(&mut bed, 2, PROMISC, c, &[]).unwrap();
+    modify(&mut bed, 2, PROMISC, NicVportContext::with(|s| s.promisc_all(true)), &[]).unwrap();
     bed.send_frame(&mut a, &sent, Send::default());
     assert_eq!(bed.all_received(&mut b), [sent]);
     assert!(query(&mut bed, 2, 0, 0).0.promisc_all());
@@ -105,13 +97,10 @@ fn whoever_brings_frames_from_outside_sees_who_wants_them() {
     };
     bed.open_nic(1);
     assert_eq!(wanted(&bed), (false, false));
-    let mut c = NicVportContext::zeroed();
-    c.set().allowed_list_size(1);
+    let c = NicVportContext::with(|s| s.allowed_list_size(1));
     modify(&mut bed, 1, ADDRESSES, c, &[0x0202_0202_0202]).unwrap();
     assert_eq!(wanted(&bed), (true, false));
-    let mut c = NicVportContext::zeroed();
-    c.set().promisc_all(true);
-    modify(&mut bed, 1, PROMISC, c, &[]).unwrap();
+    modify(&mut bed, 1, PROMISC, NicVportContext::with(|s| s.promisc_all(true)), &[]).unwrap();
     assert_eq!(wanted(&bed), (true, true));
     bed.reset(1);
     assert_eq!(wanted(&bed), (false, false));
@@ -178,8 +167,7 @@ fn vport_and_port_count_what_went_by() {
         assert_eq!((tx.packets(), tx.octets()), want);
         assert_eq!((rx.packets(), rx.octets()), want);
     }
-    let mut ppcnt = Ppcnt::zeroed();
-    ppcnt.set().local_port(1);
+    let ppcnt = Ppcnt::with(|s| s.local_port(1));
     let out = register(&mut bed, 2, 0x5008, false, ppcnt.as_bytes()).unwrap();
     let port = Ieee8023Counters::read(&out[8..]);
     assert_eq!((port.a_frames_received_ok_low(), port.a_octets_received_ok_low()), (4, 1220));
@@ -219,11 +207,9 @@ fn packets_of_an_address_with_a_vlan_bear_its_tag() {
             .vlan_id(7)
             .roce_version(2);
         for index in [GID_LINK_LOCAL, GID_IPV4] {
-            let mut input = SetRoceAddressIn::zeroed();
-            input.set().roce_address_index(index.into()).roce_address(address);
+            let input = SetRoceAddressIn::with(|s| s.roce_address_index(index.into()).roce_address(address));
             let _: SetRoceAddressOut = bed.command(fid, Opcode::SetRoceAddress, &input).unwrap();
-            let mut input = QueryRoceAddressIn::zeroed();
-            input.set().roce_address_index(index.into());
+            let input = QueryRoceAddressIn::with(|s| s.roce_address_index(index.into()));
             let out: QueryRoceAddressOut = bed.command(fid, Opcode::QueryRoceAddress, &input).unwrap();
             assert_eq!(out.roce_address(), address);
         }

@@ -8,9 +8,7 @@ use hwspec::wire::mad::{
 };
 
 fn paths(dgid: [u8; 16], sgid: [u8; 16]) -> PathRecord {
-    let mut record = PathRecord::zeroed();
-    record.set().dgid(dgid).sgid(sgid).numb_path(1).reversible(true);
-    record
+    PathRecord::with(|s| s.dgid(dgid).sgid(sgid).numb_path(1).reversible(true))
 }
 
 fn gid(fid: u8) -> [u8; 16] {
@@ -44,8 +42,7 @@ fn a_path_is_found_by_gid_and_by_lid() {
     let answer = a.query(&mut bed, Method::Get, SaAttribute::PathRecord, mask, &paths(gid(2), gid(1)));
     assert_eq!(answer.header().status(), 0);
     check(&PathRecord::read(&answer.data()));
-    let mut lids = PathRecord::zeroed();
-    lids.set().slid(2).dlid(3);
+    let lids = PathRecord::with(|s| s.slid(2).dlid(3));
     let answer = a.query(&mut bed, Method::Get, SaAttribute::PathRecord, path::SLID | path::DLID, &lids);
     check(&PathRecord::read(&answer.data()));
     // Fields that the path leaves open are as they were asked for.
@@ -139,8 +136,7 @@ fn nodes_and_ports_are_on_record() {
     for (lid, kind, guid) in
         [(3, 1, identity::guid(0, 2)), (identity::SWITCH_LID, 2, identity::switch_guid(0))]
     {
-        let mut node = NodeRecord::zeroed();
-        node.set().lid(lid);
+        let node = NodeRecord::with(|s| s.lid(lid));
         let answer = a.query(&mut bed, Method::Get, SaAttribute::NodeRecord, 1, &node);
         let found = NodeRecord::read(&answer.data());
         assert_eq!(
@@ -149,8 +145,7 @@ fn nodes_and_ports_are_on_record() {
         );
         assert_eq!(found.node_description()[..9], *b"ironverbs");
     }
-    let mut port = PortInfoRecord::zeroed();
-    port.set().endport_lid(3);
+    let port = PortInfoRecord::with(|s| s.endport_lid(3));
     let answer = a.query(&mut bed, Method::Get, SaAttribute::PortInfoRecord, 1, &port);
     let found = PortInfoRecord::read(&answer.data());
     assert_eq!((found.port_num(), found.port_info().lid(), found.port_info().port_state()), (1, 3, 4));

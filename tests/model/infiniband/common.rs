@@ -13,24 +13,20 @@ use devmodel::identity;
 
 /// A MAD with nothing but its header.
 pub fn header(class: MgmtClass, version: u8, method: Method, attribute: u16, modifier: u32) -> MadHeader {
-    let mut header = MadHeader::zeroed();
-    header
-        .set()
-        .base_version(1)
-        .mgmt_class(class)
-        .class_version(version)
-        .method(method)
-        .transaction_id(0x1122_3344_5566_7788)
-        .attribute_id(attribute)
-        .attribute_modifier(modifier);
-    header
+    MadHeader::with(|s| {
+        s.base_version(1)
+            .mgmt_class(class)
+            .class_version(version)
+            .method(method)
+            .transaction_id(0x1122_3344_5566_7788)
+            .attribute_id(attribute)
+            .attribute_modifier(modifier)
+    })
 }
 
 /// A LID-routed SMP.
 pub fn smp(method: Method, attribute: u16, modifier: u32, data: &[u8]) -> Smp {
-    let mut smp = Smp::zeroed();
-    smp.set().header(header(MgmtClass::SubnLid, 1, method, attribute, modifier)).data(prefix(data));
-    smp
+    Smp::with(|s| s.header(header(MgmtClass::SubnLid, 1, method, attribute, modifier)).data(prefix(data)))
 }
 
 /// `MAD_IFC` on function `fid`, with the management key to be checked or not.
@@ -41,8 +37,7 @@ pub fn mad_ifc(
     ignore: u16,
 ) -> Result<[u8; MAD_SIZE], CommandError> {
     bed.function(fid);
-    let mut input = MadIfcIn::zeroed();
-    input.set().port(1).mad(*mad);
+    let input = MadIfcIn::with(|s| s.port(1).mad(*mad));
     let out = bed.command_with(fid, Opcode::MadIfc, ignore, &input, &[], MadIfcOut::SIZE)?;
     Ok(MadIfcOut::read(&out).response_mad_packet())
 }
@@ -92,12 +87,11 @@ impl General {
         mask: u64,
         record: &R,
     ) -> sa::SaMad {
-        let mut query = sa::SaMad::zeroed();
-        query
-            .set()
-            .header(header(MgmtClass::SubnAdm, 2, method, attribute.raw(), 0))
-            .component_mask(mask)
-            .data(prefix(record.bytes()));
+        let query = sa::SaMad::with(|s| {
+            s.header(header(MgmtClass::SubnAdm, 2, method, attribute.raw(), 0))
+                .component_mask(mask)
+                .data(prefix(record.bytes()))
+        });
         let answer = self.ask(bed, identity::SWITCH_LID, query.as_bytes()).expect("an answer");
         let answer = sa::SaMad::read(&answer);
         assert_eq!(answer.header().transaction_id(), query.header().transaction_id());

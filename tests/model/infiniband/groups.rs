@@ -11,9 +11,7 @@ const JOIN: u64 = member::MGID | member::PORT_GID | member::PKEY | member::JOIN_
 const CREATE: u64 = JOIN | member::QKEY | member::SL | member::FLOW_LABEL | member::TRAFFIC_CLASS;
 
 fn record(fid: u8, mgid: [u8; 16], state: u8) -> McMemberRecord {
-    let mut record = McMemberRecord::zeroed();
-    record.set().mgid(mgid).port_gid(identity::port_gid(0, fid)).pkey(0xffff).join_state(state);
-    record
+    McMemberRecord::with(|s| s.mgid(mgid).port_gid(identity::port_gid(0, fid)).pkey(0xffff).join_state(state))
 }
 
 fn query(
@@ -59,8 +57,7 @@ fn a_group_is_created_by_a_join_with_all_its_attributes() {
     other.set().qkey(78);
     assert_eq!(query(&mut bed, &b, Method::Set, JOIN | member::QKEY, &other).0, status::REQ_INVALID);
     // Seen by all, but not who is in it.
-    let mut which = McMemberRecord::zeroed();
-    which.set().mlid(made.mlid());
+    let which = McMemberRecord::with(|s| s.mlid(made.mlid()));
     let (ok, seen) = query(&mut bed, &b, Method::Get, member::MLID, &which);
     assert_eq!((ok, seen.mgid(), seen.port_gid(), seen.join_state()), (0, GROUP, [0; 16], 0));
 }

@@ -88,8 +88,7 @@ fn capabilities_and_registers_are_those_of_the_link() {
         (0, true, false, false)
     );
     let read = |bed: &mut Bed, id: u16, size: usize| {
-        let mut input = AccessRegisterIn::zeroed();
-        input.set().register_id(id);
+        let input = AccessRegisterIn::with(|s| s.register_id(id));
         let out =
             bed.command_with(1, Opcode::AccessReg, 1, &input, &vec![0; size], AccessRegisterOut::SIZE + size);
         out.expect("a register").split_off(AccessRegisterOut::SIZE)
@@ -111,10 +110,8 @@ fn the_driver_sets_the_capabilities_of_its_agents() {
     let before = context(&mut bed, 1);
     assert_ne!(before.cap_mask1_field_select() & COMMUNICATION_MANAGEMENT, 0);
     let modify = |bed: &mut Bed, mask: u32, value: u32| {
-        let mut context = HcaVportContext::zeroed();
-        context.set().cap_mask1(value).cap_mask1_field_select(mask);
-        let mut input = ModifyHcaVportContextIn::zeroed();
-        input.set().hca_vport_context(context);
+        let context = HcaVportContext::with(|s| s.cap_mask1(value).cap_mask1_field_select(mask));
+        let input = ModifyHcaVportContextIn::with(|s| s.hca_vport_context(context));
         bed.command::<_, ModifyHcaVportContextOut>(1, Opcode::ModifyHcaVportContext, &input)
     };
     modify(&mut bed, COMMUNICATION_MANAGEMENT, COMMUNICATION_MANAGEMENT).expect("set");
@@ -215,9 +212,7 @@ fn what_an_agent_does_not_know_is_refused() {
     assert_eq!(refused(&mut bed, get(attribute::VL_ARBITRATION, 0)), status::BAD_FIELD);
     assert_eq!(refused(&mut bed, get(attribute::NODE_INFO, 1)), status::BAD_FIELD);
     assert_eq!(refused(&mut bed, smp(Method::GetTable, attribute::NODE_INFO, 0, &[])), status::BAD_METHOD);
-    let mut lid = PortInfo::zeroed();
-    lid.set().lid(77);
-    let moved = smp(Method::Set, attribute::PORT_INFO, 1, lid.as_bytes());
+    let moved = smp(Method::Set, attribute::PORT_INFO, 1, PortInfo::with(|s| s.lid(77)).as_bytes());
     assert_eq!(refused(&mut bed, moved), status::BAD_FIELD, "LIDs are the switch's business");
     let mut old = get(attribute::NODE_INFO, 0);
     let mut h = old.header();

@@ -67,8 +67,7 @@ fn guids_of_a_vf_are_those_its_manager_gives_it_behind_its_reset_too() {
         }
         let info = NodeInfo::read(&ask(&mut bed, 1, &smp(Method::Get, attribute::NODE_INFO, 0, &[])).data());
         assert_eq!([info.node_guid(), info.port_guid()], given.map(u64::to_be_bytes));
-        let mut record = PathRecord::zeroed();
-        record.set().sgid(identity::port_gid(0, 2)).dgid(gid);
+        let record = PathRecord::with(|s| s.sgid(identity::port_gid(0, 2)).dgid(gid));
         let answer =
             querier.query(&mut bed, Method::Get, SaAttribute::PathRecord, path::SGID | path::DGID, &record);
         assert_eq!(answer.header().status(), 0, "the subnet knows it by its GID");
@@ -95,8 +94,7 @@ fn the_pf_says_whether_the_link_of_a_vf_is_up() {
         (up, 4, None),
         (down, 1, Some(PortChange::Down)),
     ] {
-        let mut c = HcaVportContext::zeroed();
-        c.set().field_select(STATE_POLICY).vport_state_policy(policy);
+        let c = HcaVportContext::with(|s| s.field_select(STATE_POLICY).vport_state_policy(policy));
         modify(&mut bed, 0, 1, c).unwrap();
         bed.run();
         let seen = context(&mut bed, 0, Some(1)).unwrap();
@@ -110,10 +108,8 @@ fn the_pf_says_whether_the_link_of_a_vf_is_up() {
     // Neither its reset nor its own driver brings it up.
     bed.reset(1);
     bed.function(1);
-    let mut c = HcaVportContext::zeroed();
-    c.set().field_select(STATE_POLICY).vport_state_policy(up);
-    let mut input = ModifyHcaVportContextIn::zeroed();
-    input.set().hca_vport_context(c);
+    let c = HcaVportContext::with(|s| s.field_select(STATE_POLICY).vport_state_policy(up));
+    let input = ModifyHcaVportContextIn::with(|s| s.hca_vport_context(c));
     let _: ModifyHcaVportContextOut = bed.command(1, Opcode::ModifyHcaVportContext, &input).unwrap();
     assert_eq!(context(&mut bed, 1, None).unwrap().vport_state(), 1);
 }
@@ -125,8 +121,7 @@ fn the_pf_sees_the_partitions_of_a_vf() {
     let mut pkeys = [0; 64];
     pkeys[..4].copy_from_slice(&[0xff, 0xff, 0x80, 0x01]);
     ask(&mut bed, 1, &smp(Method::Set, attribute::PKEY_TABLE, 0, &pkeys));
-    let mut input = QueryHcaVportPkeyIn::zeroed();
-    input.set().other_vport(true).vport_number(1).port_num(1).pkey_index(1);
+    let input = QueryHcaVportPkeyIn::with(|s| s.other_vport(true).vport_number(1).port_num(1).pkey_index(1));
     let out = bed.command_with(0, Opcode::QueryHcaVportPkey, 0, &input, &[], 20).unwrap();
     assert_eq!(out[16..], [0, 0, 0x80, 0x01]);
 }

@@ -123,8 +123,7 @@ impl Umr {
         let mut body = [&umr.as_bytes()[..], &self.context.as_bytes()[..]].concat();
         match self.list {
             Some((sge, _)) => {
-                let mut seg = DataSeg::zeroed();
-                seg.set().byte_count(sge.len & 0x7fff_ffff).lkey(sge.lkey).addr(sge.va);
+                let seg = DataSeg::with(|s| s.byte_count(sge.len & 0x7fff_ffff).lkey(sge.lkey).addr(sge.va));
                 body.extend_from_slice(seg.as_bytes());
             }
             None => {
@@ -186,15 +185,13 @@ impl Bed {
 
     /// Makes `qp` a member of the group with this GID.
     pub fn attach(&mut self, qp: Qp, gid: [u8; 16]) -> Result<(), CommandError> {
-        let mut input = AttachToMcgIn::zeroed();
-        input.set().qpn(qp.qpn).multicast_gid(gid);
+        let input = AttachToMcgIn::with(|s| s.qpn(qp.qpn).multicast_gid(gid));
         self.command::<_, AttachToMcgOut>(qp.fid, Opcode::AttachToMcg, &input).map(drop)
     }
 
     /// Ends the membership of `qp`.
     pub fn detach(&mut self, qp: Qp, gid: [u8; 16]) -> Result<(), CommandError> {
-        let mut input = DetachFromMcgIn::zeroed();
-        input.set().qpn(qp.qpn).multicast_gid(gid);
+        let input = DetachFromMcgIn::with(|s| s.qpn(qp.qpn).multicast_gid(gid));
         self.command::<_, DetachFromMcgOut>(qp.fid, Opcode::DetachFromMcg, &input).map(drop)
     }
 
@@ -213,19 +210,17 @@ impl Bed {
     /// A free key for UMR, with room for `octowords` of translations.
     pub fn free_key(&mut self, fid: u8, mode: AccessMode, octowords: u32, pd: u32) -> u32 {
         const VARIANT: u8 = 0x31;
-        let mut context = MkeyContext::zeroed();
-        context
-            .set()
-            .free(true)
-            .umr_en(true)
-            .access_mode_1_0(mode.raw())
-            .pd(pd)
-            .qpn(0xff_ffff)
-            .mkey_7_0(VARIANT)
-            .translations_octword_size(octowords)
-            .log_page_size(12);
-        let mut input = CreateMkeyIn::zeroed();
-        input.set().memory_key_mkey_entry(context);
+        let context = MkeyContext::with(|s| {
+            s.free(true)
+                .umr_en(true)
+                .access_mode_1_0(mode.raw())
+                .pd(pd)
+                .qpn(0xff_ffff)
+                .mkey_7_0(VARIANT)
+                .translations_octword_size(octowords)
+                .log_page_size(12)
+        });
+        let input = CreateMkeyIn::with(|s| s.memory_key_mkey_entry(context));
         let out: CreateMkeyOut =
             self.command(fid, Opcode::CreateMkey, &input).unwrap_or_else(|e| panic!("CREATE_MKEY: {e:?}"));
         out.mkey_index() << 8 | u32::from(VARIANT)
@@ -233,15 +228,13 @@ impl Bed {
 
     /// Destroys a key.
     pub fn destroy_mkey(&mut self, fid: u8, key: u32) -> Result<(), CommandError> {
-        let mut input = DestroyMkeyIn::zeroed();
-        input.set().mkey_index(key >> 8);
+        let input = DestroyMkeyIn::with(|s| s.mkey_index(key >> 8));
         self.command::<_, DestroyMkeyOut>(fid, Opcode::DestroyMkey, &input).map(drop)
     }
 
     /// The chip's context of a key.
     pub fn query_mkey(&mut self, fid: u8, key: u32) -> MkeyContext {
-        let mut input = QueryMkeyIn::zeroed();
-        input.set().mkey_index(key >> 8);
+        let input = QueryMkeyIn::with(|s| s.mkey_index(key >> 8));
         let out: QueryMkeyOut =
             self.command(fid, Opcode::QueryMkey, &input).unwrap_or_else(|e| panic!("QUERY_MKEY: {e:?}"));
         out.memory_key_mkey_entry()
@@ -257,8 +250,7 @@ impl Bed {
 
     /// Ends a protection domain.
     pub fn dealloc_pd(&mut self, fid: u8, pd: u32) -> Result<(), CommandError> {
-        let mut input = DeallocPdIn::zeroed();
-        input.set().pd(pd);
+        let input = DeallocPdIn::with(|s| s.pd(pd));
         self.command::<_, DeallocPdOut>(fid, Opcode::DeallocPd, &input).map(drop)
     }
 

@@ -99,10 +99,8 @@ impl Bed {
             .command(fid, Opcode::AllocTransportDomain, &AllocTransportDomainIn::zeroed())
             .expect("a transport domain");
         let td = td.transport_domain();
-        let mut tis = TisContext::zeroed();
-        tis.set().transport_domain(td);
-        let mut input = CreateTisIn::zeroed();
-        input.set().ctx(tis);
+        let tis = TisContext::with(|s| s.transport_domain(td));
+        let input = CreateTisIn::with(|s| s.ctx(tis));
         let tis: CreateTisOut = self.command(fid, Opcode::CreateTis, &input).expect("a TIS");
         let send_cq = self.cq(fid);
         let (ring, record) = (self.memory.alloc(fid, WQE_BB << LOG_SIZE), self.memory.alloc(fid, 8));
@@ -127,19 +125,13 @@ impl Bed {
     /// CREATE_SQ over the device's ring.
     pub fn create_sq(&mut self, nic: &Nic, change: impl FnOnce(&mut SqContext)) -> Result<u32, CommandError> {
         let (pd, uar) = (self.state(nic.fid).pd, self.state(nic.fid).uar);
-        let mut wq = WorkQueue::zeroed();
-        wq.set()
-            .wq_type(CYCLIC)
-            .pd(pd)
-            .uar_page(uar)
-            .dbr_addr(nic.record)
-            .log_wq_stride(6)
-            .log_wq_sz(LOG_SIZE);
+        let wq = WorkQueue::with(|s| {
+            s.wq_type(CYCLIC).pd(pd).uar_page(uar).dbr_addr(nic.record).log_wq_stride(6).log_wq_sz(LOG_SIZE)
+        });
         let mut c = SqContext::zeroed();
         c.set().cqn(nic.send_cq.cqn).tis_lst_sz(1).tis_num_0(nic.tisn).flush_in_error_en(true).wq(wq);
         change(&mut c);
-        let mut input = CreateSqIn::zeroed();
-        input.set().ctx(c);
+        let input = CreateSqIn::with(|s| s.ctx(c));
         let pages = page_list(nic.ring, WQE_BB << LOG_SIZE);
         self.command_with(nic.fid, Opcode::CreateSq, 0, &input, &pages, CreateSqOut::SIZE)
             .map(|out| CreateSqOut::read(&out).sqn())
@@ -147,19 +139,15 @@ impl Bed {
 
     /// MODIFY_SQ from one state to another.
     pub fn modify_sq(&mut self, nic: &Nic, from: u8, to: u8) -> Result<(), CommandError> {
-        let mut c = SqContext::zeroed();
-        c.set().state(to);
-        let mut input = ModifySqIn::zeroed();
-        input.set().sqn(nic.sqn).sq_state(from).ctx(c);
+        let c = SqContext::with(|s| s.state(to));
+        let input = ModifySqIn::with(|s| s.sqn(nic.sqn).sq_state(from).ctx(c));
         self.command::<_, ModifySqOut>(nic.fid, Opcode::ModifySq, &input).map(drop)
     }
 
     /// MODIFY_RQ from one state to another.
     pub fn modify_rq(&mut self, fid: u8, rqn: u32, from: u8, to: u8) -> Result<(), CommandError> {
-        let mut c = RqContext::zeroed();
-        c.set().state(to);
-        let mut input = ModifyRqIn::zeroed();
-        input.set().rqn(rqn).rq_state(from).ctx(c);
+        let c = RqContext::with(|s| s.state(to));
+        let input = ModifyRqIn::with(|s| s.rqn(rqn).rq_state(from).ctx(c));
         self.command::<_, ModifyRqOut>(fid, Opcode::ModifyRq, &input).map(drop)
     }
 
@@ -173,8 +161,7 @@ impl Bed {
             let va = buffers.va + i * (FIRST + SECOND) as u64;
             let mut wqe = Vec::new();
             for (at, len) in [(va, FIRST), (va + FIRST as u64, SECOND)] {
-                let mut seg = DataSeg::zeroed();
-                seg.set().byte_count(len as u32).lkey(buffers.key).addr(at);
+                let seg = DataSeg::with(|s| s.byte_count(len as u32).lkey(buffers.key).addr(at));
                 wqe.extend_from_slice(seg.as_bytes());
             }
             self.memory.put(ring + (i << LOG_STRIDE), &wqe);
@@ -184,8 +171,7 @@ impl Bed {
         let mut c = RqContext::zeroed();
         c.set().flush_in_error_en(true).cqn(cq.cqn).user_index(USER_INDEX).wq(wq);
         change(&mut c);
-        let mut input = CreateRqIn::zeroed();
-        input.set().ctx(c);
+        let input = CreateRqIn::with(|s| s.ctx(c));
         let out = self
             .command_with(fid, Opcode::CreateRq, 0, &input, &page_list(ring, len), CreateRqOut::SIZE)
             .expect("an RQ");
@@ -205,8 +191,7 @@ impl Bed {
 
     /// The oldest receive WQE of the first queue names a key that is not there.
     pub fn spoil(&mut self, nic: &Nic) {
-        let mut seg = DataSeg::zeroed();
-        seg.set().byte_count(FIRST as u32).lkey(!0).addr(nic.rx[0].buffers.va);
+        let seg = DataSeg::with(|s| s.byte_count(FIRST as u32).lkey(!0).addr(nic.rx[0].buffers.va));
         self.memory.put(nic.rx[0].ring, seg.as_bytes());
     }
 
@@ -214,25 +199,20 @@ impl Bed {
     pub fn tir(&mut self, nic: &Nic, context: TirContext) -> Result<u32, CommandError> {
         let mut context = context;
         context.set().transport_domain(nic.td);
-        let mut input = CreateTirIn::zeroed();
-        input.set().ctx(context);
+        let input = CreateTirIn::with(|s| s.ctx(context));
         self.command::<_, CreateTirOut>(nic.fid, Opcode::CreateTir, &input).map(|out| out.tirn())
     }
 
     /// A TIR that leads to receive queue `q` alone.
     pub fn direct_tir(&mut self, nic: &Nic, q: usize) -> u32 {
-        let mut c = TirContext::zeroed();
-        c.set().inline_rqn(nic.rx[q].rqn);
-        self.tir(nic, c).expect("a TIR")
+        self.tir(nic, TirContext::with(|s| s.inline_rqn(nic.rx[q].rqn))).expect("a TIR")
     }
 
     /// A table of all the device's receive queues, in order.
     pub fn rqt(&mut self, nic: &Nic) -> u32 {
         let n = nic.rx.len() as u16;
-        let mut c = RqtContext::zeroed();
-        c.set().rqt_max_size(n).rqt_actual_size(n);
-        let mut input = CreateRqtIn::zeroed();
-        input.set().rqt_context(c);
+        let c = RqtContext::with(|s| s.rqt_max_size(n).rqt_actual_size(n));
+        let input = CreateRqtIn::with(|s| s.rqt_context(c));
         let list: Vec<u8> = nic.rx.iter().flat_map(|rq| rq.rqn.to_be_bytes()).collect();
         let out = self
             .command_with(nic.fid, Opcode::CreateRqt, 0, &input, &list, CreateRqtOut::SIZE)
@@ -248,15 +228,13 @@ impl Bed {
             .log_size(4)
             .table_miss_action(miss.is_some().into())
             .table_miss_id(miss.unwrap_or(0));
-        let mut input = CreateFlowTableIn::zeroed();
-        input.set().flow_table_context(c);
+        let input = CreateFlowTableIn::with(|s| s.flow_table_context(c));
         self.command::<_, CreateFlowTableOut>(fid, Opcode::CreateFlowTable, &input).map(|out| out.table_id())
     }
 
     /// Makes `table` the first one; `None`: no table.
     pub fn flow_root(&mut self, fid: u8, table: Option<u32>) -> Result<(), CommandError> {
-        let mut input = SetFlowTableRootIn::zeroed();
-        input.set().table_id(table.unwrap_or(0));
+        let input = SetFlowTableRootIn::with(|s| s.table_id(table.unwrap_or(0)));
         let op_mod = u16::from(table.is_none());
         self.command_with(fid, Opcode::SetFlowTableRoot, op_mod, &input, &[], SetFlowTableRootOut::SIZE)
             .map(drop)
@@ -270,16 +248,14 @@ impl Bed {
         range: std::ops::RangeInclusive<u32>,
         mask: MatchHeaders,
     ) -> Result<u32, CommandError> {
-        let mut criteria = MatchParam::zeroed();
-        criteria.set().outer_headers(mask);
-        let mut input = CreateFlowGroupIn::zeroed();
-        input
-            .set()
-            .table_id(table)
-            .start_flow_index(*range.start())
-            .end_flow_index(*range.end())
-            .match_criteria_enable(1)
-            .match_criteria(criteria);
+        let criteria = MatchParam::with(|s| s.outer_headers(mask));
+        let input = CreateFlowGroupIn::with(|s| {
+            s.table_id(table)
+                .start_flow_index(*range.start())
+                .end_flow_index(*range.end())
+                .match_criteria_enable(1)
+                .match_criteria(criteria)
+        });
         self.command::<_, CreateFlowGroupOut>(fid, Opcode::CreateFlowGroup, &input).map(|out| out.group_id())
     }
 
@@ -294,8 +270,7 @@ impl Bed {
         to: &[(u8, u32)],
         counters: &[u32],
     ) -> Result<(), CommandError> {
-        let mut param = MatchParam::zeroed();
-        param.set().outer_headers(value);
+        let param = MatchParam::with(|s| s.outer_headers(value));
         let action = if to.is_empty() { DROP } else { FORWARD } | if counters.is_empty() { 0 } else { COUNT };
         let mut c = FlowContext::zeroed();
         c.set()
@@ -305,26 +280,21 @@ impl Bed {
             .destination_list_size(to.len() as u32)
             .flow_counter_list_size(counters.len() as u32)
             .match_value(param);
-        let mut input = SetFteIn::zeroed();
-        input.set().table_id(table).flow_index(index).flow_context(c);
+        let input = SetFteIn::with(|s| s.table_id(table).flow_index(index).flow_context(c));
         let mut list = Vec::new();
         for (kind, id) in to {
-            let mut d = FlowDestination::zeroed();
-            d.set().destination_type(*kind).destination_id(*id);
+            let d = FlowDestination::with(|s| s.destination_type(*kind).destination_id(*id));
             list.extend_from_slice(d.as_bytes());
         }
         for counter in counters {
-            let mut id = FlowCounterId::zeroed();
-            id.set().flow_counter_id(*counter);
-            list.extend_from_slice(id.as_bytes());
+            list.extend_from_slice(FlowCounterId::with(|s| s.flow_counter_id(*counter)).as_bytes());
         }
         self.command_with(fid, Opcode::SetFlowTableEntry, 0, &input, &list, SetFteOut::SIZE).map(drop)
     }
 
     /// Deletes an entry.
     pub fn delete_flow_entry(&mut self, fid: u8, table: u32, index: u32) -> Result<(), CommandError> {
-        let mut input = DeleteFteIn::zeroed();
-        input.set().table_id(table).flow_index(index);
+        let input = DeleteFteIn::with(|s| s.table_id(table).flow_index(index));
         self.command::<_, DeleteFteOut>(fid, Opcode::DeleteFlowTableEntry, &input).map(drop)
     }
 

@@ -139,9 +139,7 @@ impl Bed {
         self.set_command_queue(fid);
 
         self.command::<_, EnableHcaOut>(fid, Opcode::EnableHca, &EnableHcaIn::zeroed())?;
-        let mut issi = SetIssiIn::zeroed();
-        issi.set().current_issi(1);
-        self.command::<_, SetIssiOut>(fid, Opcode::SetIssi, &issi)?;
+        self.command::<_, SetIssiOut>(fid, Opcode::SetIssi, &SetIssiIn::with(|s| s.current_issi(1)))?;
         self.give_pages(fid, 1)?;
         self.give_pages(fid, 2)?;
         self.command::<_, InitHcaOut>(fid, Opcode::InitHca, &InitHcaIn::zeroed())?;
@@ -197,8 +195,7 @@ impl Bed {
 
     /// Answers QUERY_PAGES of `stage` (1 boot, 2 init) with MANAGE_PAGES.
     fn give_pages(&mut self, fid: u8, stage: u16) -> Result<(), CommandError> {
-        let mut query = QueryPagesIn::zeroed();
-        query.set().op_mod(stage);
+        let query = QueryPagesIn::with(|s| s.op_mod(stage));
         let out: QueryPagesOut = self.command(fid, Opcode::QueryPages, &query)?;
         let mut missing = out.num_pages();
         assert!(missing as i32 >= 0, "a chip that boots asks for pages, this one returns {}", missing as i32);
@@ -206,8 +203,7 @@ impl Bed {
             let n = missing.min(PAGES_PER_COMMAND);
             let base = self.memory.alloc(fid, n as usize * 4096);
             let list: Vec<u8> = (0..u64::from(n)).flat_map(|i| (base + i * 4096).to_be_bytes()).collect();
-            let mut give = ManagePagesIn::zeroed();
-            give.set().function_id(out.function_id()).input_num_entries(n);
+            let give = ManagePagesIn::with(|s| s.function_id(out.function_id()).input_num_entries(n));
             self.command_with(fid, Opcode::ManagePages, 1, &give, &list, ManagePagesOut::SIZE)?;
             missing -= n;
             self.functions.entry(fid).or_default().pages += n;
@@ -229,18 +225,16 @@ impl Bed {
         vlan: Option<u16>,
     ) -> Result<(), CommandError> {
         let mac = identity::mac(0, fid);
-        let mut address = RoceAddr::zeroed();
-        address
-            .set()
-            .source_l3_address(gid)
-            .source_mac_47_32(u16::from_be_bytes([mac[0], mac[1]]))
-            .source_mac_31_0(u32::from_be_bytes([mac[2], mac[3], mac[4], mac[5]]))
-            .vlan_valid(vlan.is_some())
-            .vlan_id(vlan.unwrap_or(0))
-            .roce_version(2)
-            .roce_l3_type(u8::from(hwspec::wire::ip::v4_of_gid(&gid).is_none()));
-        let mut input = SetRoceAddressIn::zeroed();
-        input.set().roce_address_index(index.into()).roce_address(address);
+        let address = RoceAddr::with(|s| {
+            s.source_l3_address(gid)
+                .source_mac_47_32(u16::from_be_bytes([mac[0], mac[1]]))
+                .source_mac_31_0(u32::from_be_bytes([mac[2], mac[3], mac[4], mac[5]]))
+                .vlan_valid(vlan.is_some())
+                .vlan_id(vlan.unwrap_or(0))
+                .roce_version(2)
+                .roce_l3_type(u8::from(hwspec::wire::ip::v4_of_gid(&gid).is_none()))
+        });
+        let input = SetRoceAddressIn::with(|s| s.roce_address_index(index.into()).roce_address(address));
         self.command::<_, SetRoceAddressOut>(fid, Opcode::SetRoceAddress, &input).map(drop)
     }
 }

@@ -173,13 +173,11 @@ impl Bed {
         for i in 0..1u64 << LOG_EQ {
             self.memory.put(at + i * ENTRY as u64 + eqe::OWNER as u64, &[1]);
         }
-        let mut context = EqContext::zeroed();
-        context.set().log_eq_size(LOG_EQ).uar_page(uar).intr(vector).log_page_size(0);
+        let context = EqContext::with(|s| s.log_eq_size(LOG_EQ).uar_page(uar).intr(vector).log_page_size(0));
         // Four words of 64 events each.
         let mut bits = [0; 32];
         bits[..8].copy_from_slice(&mask.to_be_bytes());
-        let mut input = CreateEqIn::zeroed();
-        input.set().eq_context_entry(context).event_bitmask(bits);
+        let input = CreateEqIn::with(|s| s.eq_context_entry(context).event_bitmask(bits));
         let out =
             self.command_with(fid, Opcode::CreateEq, 0, &input, &page_list(at, len), CreateEqOut::SIZE)?;
         let eq = Eq { fid, eqn: CreateEqOut::read(&out).eq_number() };
@@ -198,8 +196,7 @@ impl Bed {
 
     /// The counts of a counter set; it begins anew if `clear`.
     pub fn query_counters(&mut self, fid: u8, set: u8, clear: bool) -> QueryQCounterOut {
-        let mut input = QueryQCounterIn::zeroed();
-        input.set().counter_set_id(set).clear(clear);
+        let input = QueryQCounterIn::with(|s| s.counter_set_id(set).clear(clear));
         self.command(fid, Opcode::QueryQCounter, &input).unwrap_or_else(|e| panic!("QUERY_Q_COUNTER: {e:?}"))
     }
 
@@ -227,8 +224,7 @@ impl Bed {
         let uar = self.state(fid).uar;
         let mut context = CqContext::zeroed();
         context.set().log_cq_size(log).uar_page(uar).c_eqn_or_apu_element(eq.eqn.into()).dbr_addr(record);
-        let mut input = CreateCqIn::zeroed();
-        input.set().cq_context(context);
+        let input = CreateCqIn::with(|s| s.cq_context(context));
         let out = self
             .command_with(fid, Opcode::CreateCq, 0, &input, &page_list(at, len), CreateCqOut::SIZE)
             .unwrap_or_else(|e| panic!("CREATE_CQ: {e:?}"));
@@ -239,8 +235,7 @@ impl Bed {
 
     /// Destroys a CQ.
     pub fn destroy_cq(&mut self, cq: Cq) -> Result<(), CommandError> {
-        let mut input = DestroyCqIn::zeroed();
-        input.set().cqn(cq.cqn);
+        let input = DestroyCqIn::with(|s| s.cqn(cq.cqn));
         self.command::<_, DestroyCqOut>(cq.fid, Opcode::DestroyCq, &input)?;
         if let Some(ring) = self.queues.cqs.remove(&cq) {
             self.memory.free(ring.at);
@@ -274,23 +269,22 @@ impl Bed {
         let entries = (pages.len() / 8) as u32;
         let mut list = pages;
         list.resize(list.len().next_multiple_of(16), 0);
-        let mut context = MkeyContext::zeroed();
-        context
-            .set()
-            .access_mode_1_0(AccessMode::Mtt.raw())
-            .a(access.remote_atomic)
-            .rw(access.remote_write)
-            .rr(access.remote_read)
-            .lw(access.local_write)
-            .lr(true)
-            .en_rinval(access.remote_invalidate)
-            .qpn(0xff_ffff)
-            .mkey_7_0(VARIANT)
-            .pd(pd)
-            .start_addr(va)
-            .len(buffer.len as u64)
-            .translations_octword_size(entries.div_ceil(2))
-            .log_page_size(12);
+        let context = MkeyContext::with(|s| {
+            s.access_mode_1_0(AccessMode::Mtt.raw())
+                .a(access.remote_atomic)
+                .rw(access.remote_write)
+                .rr(access.remote_read)
+                .lw(access.local_write)
+                .lr(true)
+                .en_rinval(access.remote_invalidate)
+                .qpn(0xff_ffff)
+                .mkey_7_0(VARIANT)
+                .pd(pd)
+                .start_addr(va)
+                .len(buffer.len as u64)
+                .translations_octword_size(entries.div_ceil(2))
+                .log_page_size(12)
+        });
         let mut input = CreateMkeyIn::zeroed();
         input.set().memory_key_mkey_entry(context).translations_octword_actual_size(entries.div_ceil(2));
         let out = self.command_with(fid, Opcode::CreateMkey, 0, &input, &list, CreateMkeyOut::SIZE)?;
@@ -300,8 +294,7 @@ impl Bed {
 
     /// Destroys the key of a memory region; its memory stays mapped.
     pub fn destroy_mr(&mut self, mr: Mr) -> Result<(), CommandError> {
-        let mut input = DestroyMkeyIn::zeroed();
-        input.set().mkey_index(mr.key >> 8);
+        let input = DestroyMkeyIn::with(|s| s.mkey_index(mr.key >> 8));
         self.command::<_, DestroyMkeyOut>(mr.fid, Opcode::DestroyMkey, &input).map(drop)
     }
 
@@ -327,10 +320,8 @@ impl Bed {
         let (at, record, ring) = self.srq_ring(fid, log);
         let len = Self::SRQ_STRIDE << log;
         let pd = self.state(fid).pd;
-        let mut context = SrqContext::zeroed();
-        context.set().log_srq_size(log).log_rq_stride(2).pd(pd).dbr_addr(record);
-        let mut input = CreateSrqIn::zeroed();
-        input.set().srq_context_entry(context);
+        let context = SrqContext::with(|s| s.log_srq_size(log).log_rq_stride(2).pd(pd).dbr_addr(record));
+        let input = CreateSrqIn::with(|s| s.srq_context_entry(context));
         let out = self
             .command_with(fid, Opcode::CreateSrq, 0, &input, &page_list(at, len), CreateSrqOut::SIZE)
             .unwrap_or_else(|e| panic!("CREATE_SRQ: {e:?}"));
@@ -357,19 +348,17 @@ impl Bed {
     /// As [`xrc_srq`](Self::xrc_srq), in protection domain `pd`.
     pub fn xrc_srq_in(&mut self, fid: u8, log: u8, xrcd: u32, cq: Cq, pd: u32) -> Srq {
         let (at, record, ring) = self.srq_ring(fid, log);
-        let mut context = XrcSrqContext::zeroed();
-        context
-            .set()
-            .log_xrc_srq_size(log)
-            .log_rq_stride(2)
-            .xrcd(xrcd)
-            .cqn(cq.cqn)
-            .user_index(0xff_ffff)
-            .pd(pd)
-            .db_record_addr_h((record >> 32) as u32)
-            .db_record_addr_l(record as u32 >> 2);
-        let mut input = CreateXrcSrqIn::zeroed();
-        input.set().xrc_srq_context_entry(context);
+        let context = XrcSrqContext::with(|s| {
+            s.log_xrc_srq_size(log)
+                .log_rq_stride(2)
+                .xrcd(xrcd)
+                .cqn(cq.cqn)
+                .user_index(0xff_ffff)
+                .pd(pd)
+                .db_record_addr_h((record >> 32) as u32)
+                .db_record_addr_l(record as u32 >> 2)
+        });
+        let input = CreateXrcSrqIn::with(|s| s.xrc_srq_context_entry(context));
         let pages = page_list(at, Self::SRQ_STRIDE << log);
         let out = self
             .command_with(fid, Opcode::CreateXrcSrq, 0, &input, &pages, CreateXrcSrqOut::SIZE)
@@ -381,8 +370,7 @@ impl Bed {
 
     /// Destroys an XRC SRQ.
     pub fn destroy_xrc_srq(&mut self, srq: Srq) -> Result<(), CommandError> {
-        let mut input = DestroyXrcSrqIn::zeroed();
-        input.set().xrc_srqn(srq.srqn);
+        let input = DestroyXrcSrqIn::with(|s| s.xrc_srqn(srq.srqn));
         self.command::<_, DestroyXrcSrqOut>(srq.fid, Opcode::DestroyXrcSrq, &input).map(drop)
     }
 
@@ -392,8 +380,7 @@ impl Bed {
         let at = self.memory.alloc(fid, Self::SRQ_STRIDE << log);
         let count = 1u16 << log;
         for i in 0..count {
-            let mut next = NextSeg::zeroed();
-            next.set().next_wqe_index((i + 1) % count);
+            let next = NextSeg::with(|s| s.next_wqe_index((i + 1) % count));
             self.memory.put(at + u64::from(i) * stride, next.as_bytes());
         }
         let record = self.memory.alloc(fid, 8);
@@ -404,8 +391,7 @@ impl Bed {
     /// Asks for one event when fewer than `limit` WQEs are left in the SRQ.
     pub fn arm_srq(&mut self, srq: Srq, limit: u16) -> Result<(), CommandError> {
         const ARM_SRQ: u16 = 1;
-        let mut input = ArmRqIn::zeroed();
-        input.set().srq_number(srq.srqn).lwm(limit);
+        let input = ArmRqIn::with(|s| s.srq_number(srq.srqn).lwm(limit));
         self.command_with(srq.fid, Opcode::ArmRq, ARM_SRQ, &input, &[], ArmRqOut::SIZE).map(drop)
     }
 

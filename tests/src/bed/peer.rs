@@ -55,41 +55,32 @@ impl Pkt {
     /// With a RETH.
     #[must_use]
     pub fn reth(mut self, va: u64, rkey: u32, len: u32) -> Self {
-        let mut reth = Reth::zeroed();
-        reth.set().va(va).rkey(rkey).dma_len(len);
-        self.packet.reth = reth;
+        self.packet.reth = Reth::with(|s| s.va(va).rkey(rkey).dma_len(len));
         self
     }
     /// With an AtomicETH.
     #[must_use]
     pub fn atomic(mut self, va: u64, rkey: u32, swap_add: u64, compare: u64) -> Self {
-        let mut atomic = AtomicEth::zeroed();
-        atomic.set().va(va).rkey(rkey).swap_add(swap_add).compare(compare);
+        let atomic = AtomicEth::with(|s| s.va(va).rkey(rkey).swap_add(swap_add).compare(compare));
         self.packet.atomic = atomic;
         self
     }
     /// With an AETH.
     #[must_use]
     pub fn aeth(mut self, syndrome: Syndrome, msn: u32) -> Self {
-        let mut aeth = Aeth::zeroed();
-        aeth.set().syndrome(syndrome).msn(Psn::new(msn));
-        self.packet.aeth = aeth;
+        self.packet.aeth = Aeth::with(|s| s.syndrome(syndrome).msn(Psn::new(msn)));
         self
     }
     /// With an AtomicAckETH.
     #[must_use]
     pub fn atomic_ack(mut self, original: u64) -> Self {
-        let mut ack = AtomicAckEth::zeroed();
-        ack.set().original(original);
-        self.packet.atomic_ack = ack;
+        self.packet.atomic_ack = AtomicAckEth::with(|s| s.original(original));
         self
     }
     /// With a DETH.
     #[must_use]
     pub fn deth(mut self, qkey: u32, src_qp: u32) -> Self {
-        let mut deth = Deth::zeroed();
-        deth.set().qkey(qkey).src_qp(Qpn(src_qp));
-        self.packet.deth = deth;
+        self.packet.deth = Deth::with(|s| s.qkey(qkey).src_qp(Qpn(src_qp)));
         self
     }
     /// With an XRCETH.

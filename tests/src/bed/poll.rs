@@ -156,8 +156,7 @@ impl Bed {
     /// Tells the chip how far an EQ was read and asks for the next interrupt.
     pub fn arm_eq(&mut self, eq: Eq) {
         let ring = self.queues.eqs[&eq];
-        let mut arm = EqDoorbell::zeroed();
-        arm.set().eqn(Eqn(eq.eqn.into())).ci(ring.ci & 0xff_ffff);
+        let arm = EqDoorbell::with(|s| s.eqn(Eqn(eq.eqn.into())).ci(ring.ci & 0xff_ffff));
         let uar = self.state(eq.fid).uar;
         self.write32(eq.fid, (uar << UAR_SHIFT) + EQ_ARM as u32, u32::from_be_bytes(*arm.as_bytes()));
     }

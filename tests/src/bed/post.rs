@@ -165,15 +165,11 @@ impl Wr {
             body.extend_from_slice(&av.segment());
         }
         if let Some(srqn) = self.xrc_srqn {
-            let mut xrc = XrcSeg::zeroed();
-            xrc.set().xrc_srqn(hwspec::handle::Srqn(srqn));
-            body.extend_from_slice(xrc.as_bytes());
+            body.extend_from_slice(XrcSeg::with(|s| s.xrc_srqn(hwspec::handle::Srqn(srqn))).as_bytes());
         }
         let mut ctrl = CtrlSeg::zeroed();
         let raddr = |body: &mut Vec<u8>, va, rkey| {
-            let mut seg = RaddrSeg::zeroed();
-            seg.set().raddr(va).rkey(rkey);
-            body.extend_from_slice(seg.as_bytes());
+            body.extend_from_slice(RaddrSeg::with(|s| s.raddr(va).rkey(rkey)).as_bytes());
         };
         let opcode = match self.op {
             Op::Nop => WqeOpcode::Nop,
@@ -201,16 +197,13 @@ impl Wr {
             }
             Op::CompareSwap { va, rkey, compare, swap } => {
                 raddr(&mut body, va, rkey);
-                let mut seg = AtomicSeg::zeroed();
-                seg.set().swap_add(swap).compare(compare);
+                let seg = AtomicSeg::with(|s| s.swap_add(swap).compare(compare));
                 body.extend_from_slice(seg.as_bytes());
                 WqeOpcode::AtomicCs
             }
             Op::FetchAdd { va, rkey, add } => {
                 raddr(&mut body, va, rkey);
-                let mut seg = AtomicSeg::zeroed();
-                seg.set().swap_add(add);
-                body.extend_from_slice(seg.as_bytes());
+                body.extend_from_slice(AtomicSeg::with(|s| s.swap_add(add)).as_bytes());
                 WqeOpcode::AtomicFa
             }
             Op::LocalInval(_) => WqeOpcode::Umr,
@@ -225,10 +218,8 @@ impl Wr {
         }
         if let Op::LocalInval(key) = self.op {
             ctrl.set().imm(key);
-            let mut umr = UmrCtrlSeg::zeroed();
-            umr.set().inline_data(true).mkey_mask(MkeyMask::FREE);
-            let mut mkey = MkeyContextSeg::zeroed();
-            mkey.set().free(true);
+            let umr = UmrCtrlSeg::with(|s| s.inline_data(true).mkey_mask(MkeyMask::FREE));
+            let mkey = MkeyContextSeg::with(|s| s.free(true));
             body.extend_from_slice(umr.as_bytes());
             body.extend_from_slice(mkey.as_bytes());
         }
@@ -248,9 +239,7 @@ impl Wr {
 }
 
 fn data_seg(sge: &Sge) -> DataSeg {
-    let mut seg = DataSeg::zeroed();
-    seg.set().byte_count(sge.len & 0x7fff_ffff).lkey(sge.lkey).addr(sge.va);
-    seg
+    DataSeg::with(|s| s.byte_count(sge.len & 0x7fff_ffff).lkey(sge.lkey).addr(sge.va))
 }
 
 /// Data segments and the terminator that a list shorter than its WQE needs.
@@ -258,9 +247,7 @@ fn scatter_list(sges: &[Sge], room: usize) -> Vec<u8> {
     let mut bytes: Vec<u8> = sges.iter().flat_map(|s| *data_seg(s).as_bytes()).collect();
     assert!(bytes.len() <= room, "{} scatter entries do not fit {room} bytes", sges.len());
     if bytes.len() < room {
-        let mut end = DataSeg::zeroed();
-        end.set().lkey(INVALID_LKEY);
-        bytes.extend_from_slice(end.as_bytes());
+        bytes.extend_from_slice(DataSeg::with(|s| s.lkey(INVALID_LKEY)).as_bytes());
     }
     bytes
 }
@@ -364,8 +351,7 @@ impl Bed {
     /// Gives a WQE of an SRQ back after its completion.
     pub(super) fn recycle(&mut self, srq: Srq, index: u16) {
         if let Some(ring) = self.queues.srqs.get_mut(&srq) {
-            let mut next = NextSeg::zeroed();
-            next.set().next_wqe_index(index);
+            let next = NextSeg::with(|s| s.next_wqe_index(index));
             let tail = ring.at + u64::from(ring.tail) * ring.stride;
             // The former tail is linked now and may be used; one WQE always stays behind as the tail.
             ring.free.push_back(ring.tail);

@@ -250,8 +250,7 @@ impl Bed {
         } else if spec.no_rq {
             context.set().rq_type(3);
         }
-        let mut input = CreateQpIn::zeroed();
-        input.set().qpc(context);
+        let input = CreateQpIn::with(|s| s.qpc(context));
         let out =
             self.command_with(fid, Opcode::CreateQp, 0, &input, &page_list(at, len), CreateQpOut::SIZE)?;
         let qp = Qp { fid, qpn: CreateQpOut::read(&out).qpn(), send_cq, recv_cq };
@@ -292,36 +291,34 @@ impl Bed {
             .vhca_port_num(1)
             .rmac_47_32(u16::from_be_bytes([path.dmac[0], path.dmac[1]]))
             .rmac_31_0(u32::from_be_bytes([path.dmac[2], path.dmac[3], path.dmac[4], path.dmac[5]]));
-        let mut c = QpContext::zeroed();
-        c.set()
-            .pm_state(PathMigState::Migrated)
-            .pd(self.state(qp.fid).pd)
-            .cqn_snd(qp.send_cq.cqn)
-            .cqn_rcv(qp.recv_cq.cqn)
-            .mtu((path.mtu.trailing_zeros() - 7) as u8)
-            .log_msg_max(30)
-            .remote_qpn(path.remote_qpn)
-            .primary_address_path(av)
-            .log_sra_max(path.log_rd_atomic)
-            .log_rra_max(path.log_dest_rd_atomic)
-            .retry_count(path.retry_count)
-            .rnr_retry(path.rnr_retry)
-            .next_send_psn(path.sq_psn)
-            .next_rcv_psn(path.rq_psn)
-            .min_rnr_nak(path.min_rnr_nak)
-            .atomic_mode(1)
-            .q_key(path.qkey)
-            .counter_set_id(path.counter_set)
-            .rre(path.remote_read)
-            .rwe(path.remote_write)
-            .rae(path.remote_atomic);
-        c
+        QpContext::with(|s| {
+            s.pm_state(PathMigState::Migrated)
+                .pd(self.state(qp.fid).pd)
+                .cqn_snd(qp.send_cq.cqn)
+                .cqn_rcv(qp.recv_cq.cqn)
+                .mtu((path.mtu.trailing_zeros() - 7) as u8)
+                .log_msg_max(30)
+                .remote_qpn(path.remote_qpn)
+                .primary_address_path(av)
+                .log_sra_max(path.log_rd_atomic)
+                .log_rra_max(path.log_dest_rd_atomic)
+                .retry_count(path.retry_count)
+                .rnr_retry(path.rnr_retry)
+                .next_send_psn(path.sq_psn)
+                .next_rcv_psn(path.rq_psn)
+                .min_rnr_nak(path.min_rnr_nak)
+                .atomic_mode(1)
+                .q_key(path.qkey)
+                .counter_set_id(path.counter_set)
+                .rre(path.remote_read)
+                .rwe(path.remote_write)
+                .rae(path.remote_atomic)
+        })
     }
 
     /// RESET to INIT.
     pub fn to_init(&mut self, qp: Qp, path: &Path) -> Result<(), CommandError> {
-        let mut input = Rst2initQpIn::zeroed();
-        input.set().qpn(qp.qpn).qpc(self.context(qp, path));
+        let input = Rst2initQpIn::with(|s| s.qpn(qp.qpn).qpc(self.context(qp, path)));
         self.command::<_, Rst2initQpOut>(qp.fid, Opcode::Rst2initQp, &input).map(drop)
     }
 
@@ -332,65 +329,55 @@ impl Bed {
 
     /// INIT to RTR with an optional-field mask.
     pub fn to_rtr_with(&mut self, qp: Qp, path: &Path, mask: u32) -> Result<(), CommandError> {
-        let mut input = Init2rtrQpIn::zeroed();
-        input.set().qpn(qp.qpn).qpc(self.context(qp, path)).opt_param_mask(mask);
+        let input = Init2rtrQpIn::with(|s| s.qpn(qp.qpn).qpc(self.context(qp, path)).opt_param_mask(mask));
         self.command::<_, Init2rtrQpOut>(qp.fid, Opcode::Init2rtrQp, &input).map(drop)
     }
 
     /// RTR to RTS.
     pub fn to_rts(&mut self, qp: Qp, path: &Path) -> Result<(), CommandError> {
-        let mut input = Rtr2rtsQpIn::zeroed();
-        input.set().qpn(qp.qpn).qpc(self.context(qp, path));
+        let input = Rtr2rtsQpIn::with(|s| s.qpn(qp.qpn).qpc(self.context(qp, path)));
         self.command::<_, Rtr2rtsQpOut>(qp.fid, Opcode::Rtr2rtsQp, &input).map(drop)
     }
 
     /// SQE to RTS.
     pub fn sqerr_to_rts(&mut self, qp: Qp) -> Result<(), CommandError> {
-        let mut input = Sqerr2rtsQpIn::zeroed();
-        input.set().qpn(qp.qpn);
+        let input = Sqerr2rtsQpIn::with(|s| s.qpn(qp.qpn));
         self.command::<_, Sqerr2rtsQpOut>(qp.fid, Opcode::Sqerr2rtsQp, &input).map(drop)
     }
 
     /// RTS to SQD.
     pub fn to_sqd(&mut self, qp: Qp) -> Result<(), CommandError> {
-        let mut input = Rts2rtsQpIn::zeroed();
-        input.set().qpn(qp.qpn);
+        let input = Rts2rtsQpIn::with(|s| s.qpn(qp.qpn));
         self.command::<_, Rts2rtsQpOut>(qp.fid, Opcode::Rts2sqdQp, &input).map(drop)
     }
 
     /// SQD to RTS.
     pub fn sqd_to_rts(&mut self, qp: Qp) -> Result<(), CommandError> {
-        let mut input = Sqd2rtsQpIn::zeroed();
-        input.set().qpn(qp.qpn);
+        let input = Sqd2rtsQpIn::with(|s| s.qpn(qp.qpn));
         self.command::<_, Sqd2rtsQpOut>(qp.fid, Opcode::SqdRtsQp, &input).map(drop)
     }
 
     /// SQD to SQD, changing the fields in `mask`.
     pub fn sqd_to_sqd(&mut self, qp: Qp, path: &Path, mask: u32) -> Result<(), CommandError> {
-        let mut input = Rts2rtsQpIn::zeroed();
-        input.set().qpn(qp.qpn).qpc(self.context(qp, path)).opt_param_mask(mask);
+        let input = Rts2rtsQpIn::with(|s| s.qpn(qp.qpn).qpc(self.context(qp, path)).opt_param_mask(mask));
         self.command::<_, Rts2rtsQpOut>(qp.fid, Opcode::Sqd2sqdQp, &input).map(drop)
     }
 
     /// RTS to RTS, changing the fields in `mask`.
     pub fn rts_to_rts(&mut self, qp: Qp, path: &Path, mask: u32) -> Result<(), CommandError> {
-        let mut input = Rts2rtsQpIn::zeroed();
-        input.set().qpn(qp.qpn).qpc(self.context(qp, path)).opt_param_mask(mask);
+        let input = Rts2rtsQpIn::with(|s| s.qpn(qp.qpn).qpc(self.context(qp, path)).opt_param_mask(mask));
         self.command::<_, Rts2rtsQpOut>(qp.fid, Opcode::Rts2rtsQp, &input).map(drop)
     }
 
     /// Any state to ERR.
     pub fn to_err(&mut self, qp: Qp) -> Result<(), CommandError> {
-        let mut input = Qp2errIn::zeroed();
-        input.set().qpn(qp.qpn);
+        let input = Qp2errIn::with(|s| s.qpn(qp.qpn));
         self.command::<_, Qp2errOut>(qp.fid, Opcode::Qp2Err, &input).map(drop)
     }
 
     /// Any state to RESET.
     pub fn to_reset(&mut self, qp: Qp) -> Result<(), CommandError> {
-        let mut input = Qp2rstIn::zeroed();
-        input.set().qpn(qp.qpn);
-        self.command::<_, Qp2rstOut>(qp.fid, Opcode::Qp2Rst, &input)?;
+        self.command::<_, Qp2rstOut>(qp.fid, Opcode::Qp2Rst, &Qp2rstIn::with(|s| s.qpn(qp.qpn)))?;
         // The owner starts its rings anew, as after creation.
         if let Some(q) = self.queues.qps.get_mut(&qp) {
             (q.sq_pi, q.rq_pi) = (0, 0);
@@ -401,8 +388,7 @@ impl Bed {
 
     /// Destroys a QP and frees its rings.
     pub fn destroy_qp(&mut self, qp: Qp) -> Result<(), CommandError> {
-        let mut input = DestroyQpIn::zeroed();
-        input.set().qpn(qp.qpn);
+        let input = DestroyQpIn::with(|s| s.qpn(qp.qpn));
         self.command::<_, DestroyQpOut>(qp.fid, Opcode::DestroyQp, &input)?;
         if let Some(q) = self.queues.qps.remove(&qp) {
             self.memory.free(q.at);
@@ -413,8 +399,7 @@ impl Bed {
 
     /// The chip's context of a QP.
     pub fn query(&mut self, qp: Qp) -> QpContext {
-        let mut input = QueryQpIn::zeroed();
-        input.set().qpn(qp.qpn);
+        let input = QueryQpIn::with(|s| s.qpn(qp.qpn));
         let out: QueryQpOut = self
             .command(qp.fid, Opcode::QueryQp, &input)
             .unwrap_or_else(|e| panic!("QUERY_QP {:#x}: {e:?}", qp.qpn));

@@ -26,8 +26,7 @@ impl Bed {
             let own = CqeOpcode::Invalid.raw() << 4 | 1;
             self.memory.put(at + i * ENTRY as u64 + cqe::OP_OWN as u64, &[own]);
         }
-        let mut context = CqContext::zeroed();
-        context.set().log_cq_size(log);
+        let context = CqContext::with(|s| s.log_cq_size(log));
         let mut input = ModifyCqIn::zeroed();
         input.set().cqn(cq.cqn).cq_context(context);
         input.set().modify_field_select_resize_field_select(FIELDS.to_be_bytes());

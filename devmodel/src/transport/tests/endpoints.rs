@@ -45,16 +45,10 @@ pub(super) struct Data {
 
 impl Packet for Data {
     fn bth(&self) -> Bth {
-        let mut bth = Bth::zeroed();
-        bth.set().opcode(BthOpcode::from_raw(self.opcode)).psn(Psn::new(self.psn)).ack_req(self.ask);
-        bth
+        Bth::with(|s| s.opcode(BthOpcode::from_raw(self.opcode)).psn(Psn::new(self.psn)).ack_req(self.ask))
     }
     fn reth(&self) -> Option<Reth> {
-        self.reth.map(|(va, len)| {
-            let mut reth = Reth::zeroed();
-            reth.set().va(va).rkey(KEY).dma_len(len);
-            reth
-        })
+        self.reth.map(|(va, len)| Reth::with(|s| s.va(va).rkey(KEY).dma_len(len)))
     }
     fn atomic(&self) -> Option<AtomicEth> {
         None

@@ -72,22 +72,14 @@ impl Pkt {
 
 impl Packet for Pkt {
     fn bth(&self) -> Bth {
-        let mut bth = Bth::zeroed();
-        bth.set().opcode(self.opcode).psn(Psn::new(self.psn)).ack_req(self.ask);
-        bth
+        Bth::with(|s| s.opcode(self.opcode).psn(Psn::new(self.psn)).ack_req(self.ask))
     }
     fn reth(&self) -> Option<Reth> {
-        self.reth.map(|(va, rkey, len)| {
-            let mut reth = Reth::zeroed();
-            reth.set().va(va).rkey(rkey).dma_len(len);
-            reth
-        })
+        self.reth.map(|(va, rkey, len)| Reth::with(|s| s.va(va).rkey(rkey).dma_len(len)))
     }
     fn atomic(&self) -> Option<AtomicEth> {
         self.atomic.map(|(va, rkey, swap_add, compare)| {
-            let mut eth = AtomicEth::zeroed();
-            eth.set().va(va).rkey(rkey).swap_add(swap_add).compare(compare);
-            eth
+            AtomicEth::with(|s| s.va(va).rkey(rkey).swap_add(swap_add).compare(compare))
         })
     }
     fn has_imm(&self) -> bool {

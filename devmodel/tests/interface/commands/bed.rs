@@ -199,9 +199,7 @@ impl Bed {
     pub fn bring_up(&mut self, fid: u8) {
         self.enable_pci(fid);
         self.ok(fid, Opcode::EnableHca, &EnableHcaIn::zeroed(), 16);
-        let mut issi = SetIssiIn::zeroed();
-        issi.set().current_issi(1);
-        self.ok(fid, Opcode::SetIssi, &issi, 16);
+        self.ok(fid, Opcode::SetIssi, &SetIssiIn::with(|s| s.current_issi(1)), 16);
         for stage in [1, 2] {
             self.supply(fid, stage);
         }
@@ -210,13 +208,11 @@ impl Bed {
 
     /// Gives the pages the function asks for at `stage`. Returns how many they were.
     pub fn supply(&mut self, fid: u8, stage: u16) -> u32 {
-        let mut query = QueryPagesIn::zeroed();
-        query.set().op_mod(stage);
+        let query = QueryPagesIn::with(|s| s.op_mod(stage));
         let out = QueryPagesOut::read(&self.ok(fid, Opcode::QueryPages, &query, 16));
         let count = out.num_pages();
         let first = self.pages(fid, count.into());
-        let mut give = ManagePagesIn::zeroed();
-        give.set().op_mod(1).input_num_entries(count);
+        let give = ManagePagesIn::with(|s| s.op_mod(1).input_num_entries(count));
         let list: Vec<u64> = (0..u64::from(count)).map(|i| first + i * 4096).collect();
         let input = with_list(&give, &list);
         let reply = self.run(fid, Opcode::ManagePages, 0, &input, 16);
@@ -256,17 +252,16 @@ impl Bed {
         let count = |len: usize| len.saturating_sub(16).div_ceil(512);
         self.chain(fid, boxes_in, token, count(input.len()), &rest);
         self.chain(fid, boxes_out, token, count(out), &[]);
-        let mut entry = CmdQueueEntry::zeroed();
-        entry
-            .set()
-            .kind(7)
-            .input_length(input.len() as u32)
-            .input_mailbox_pointer_31_9(boxes_in as u32 >> 9)
-            .command_input_inline_data(prefix(input))
-            .output_mailbox_pointer_31_9(boxes_out as u32 >> 9)
-            .output_length(out as u32)
-            .token(token)
-            .ownership(true);
+        let entry = CmdQueueEntry::with(|s| {
+            s.kind(7)
+                .input_length(input.len() as u32)
+                .input_mailbox_pointer_31_9(boxes_in as u32 >> 9)
+                .command_input_inline_data(prefix(input))
+                .output_mailbox_pointer_31_9(boxes_out as u32 >> 9)
+                .output_length(out as u32)
+                .token(token)
+                .ownership(true)
+        });
         self.memory(fid, CMDQ + 64 * slot, 64).copy_from_slice(entry.as_bytes());
     }
 

@@ -13,8 +13,7 @@ use hwspec::{
 };
 
 fn caps(bed: &mut Bed, kind: CapType, current: bool) -> Vec<u8> {
-    let mut input = QueryHcaCapIn::zeroed();
-    input.set().op_mod(u16::from(kind.raw()) << 1 | u16::from(current));
+    let input = QueryHcaCapIn::with(|s| s.op_mod(u16::from(kind.raw()) << 1 | u16::from(current)));
     bed.ok(0, Opcode::QueryHcaCap, &input, QueryHcaCapOut::SIZE)[16..].to_vec()
 }
 
@@ -45,13 +44,10 @@ fn a_stock_bring_up_succeeds_and_can_be_undone() {
     bed.ok(0, Opcode::EnableHca, &EnableHcaIn::zeroed(), 12);
     let issi = QueryIssiOut::read(&bed.ok(0, Opcode::QueryIssi, &QueryIssiIn::zeroed(), QueryIssiOut::SIZE));
     assert_eq!(issi.supported_issi_dw0() & 0b10, 0b10);
-    let mut input = SetIssiIn::zeroed();
-    input.set().current_issi(1);
-    bed.ok(0, Opcode::SetIssi, &input, 16);
+    bed.ok(0, Opcode::SetIssi, &SetIssiIn::with(|s| s.current_issi(1)), 16);
     let boot = bed.supply(0, 1);
     let register = {
-        let mut input = AccessRegisterIn::zeroed();
-        input.set().op_mod(0).register_id(0x7004);
+        let input = AccessRegisterIn::with(|s| s.op_mod(0).register_id(0x7004));
         [input.as_bytes().as_slice(), &[0; 16]].concat()
     };
     assert_eq!(bed.run(0, Opcode::AccessReg, 0, &register, 32).status(), Status::Ok);
@@ -63,8 +59,7 @@ fn a_stock_bring_up_succeeds_and_can_be_undone() {
     assert_eq!(adapter.query_adapter_struct().vsd_vendor_id(), 0x15b3);
 
     bed.ok(0, Opcode::TeardownHca, &TeardownHcaIn::zeroed(), 16);
-    let mut take = ManagePagesIn::zeroed();
-    take.set().op_mod(2).input_num_entries(1000);
+    let take = ManagePagesIn::with(|s| s.op_mod(2).input_num_entries(1000));
     let out = bed.ok(0, Opcode::ManagePages, &take, 16 + 8 * 1000);
     assert_eq!(ManagePagesOut::read(&out).output_num_entries(), boot + init, "every page comes back");
     let mut pages: Vec<&[u8]> = out[16..][..8 * (boot + init) as usize].chunks(8).collect();
@@ -101,16 +96,14 @@ fn commands_before_their_turn_are_refused_and_change_nothing() {
 fn pages_must_be_aligned_and_the_running_device_keeps_what_it_needs() {
     let mut bed = Bed::power_on();
     bed.bring_up(0);
-    let mut give = ManagePagesIn::zeroed();
-    give.set().op_mod(1).input_num_entries(2);
+    let give = ManagePagesIn::with(|s| s.op_mod(1).input_num_entries(2));
     let odd = with_list(&give, &[0x20_0000, 0x20_1004]);
     assert_eq!(bed.run(0, Opcode::ManagePages, 0, &odd, 16).status(), Status::BadParam);
     let short = with_list(&give, &[0x20_0000]);
     assert_eq!(bed.run(0, Opcode::ManagePages, 0, &short, 16).status(), Status::BadInputLen);
     let good = with_list(&give, &[0x20_0000, 0x20_1000]);
     assert_eq!(bed.run(0, Opcode::ManagePages, 0, &good, 16).status(), Status::Ok);
-    let mut take = ManagePagesIn::zeroed();
-    take.set().op_mod(2).input_num_entries(50);
+    let take = ManagePagesIn::with(|s| s.op_mod(2).input_num_entries(50));
     let out = bed.ok(0, Opcode::ManagePages, &take, 16 + 400);
     assert_eq!(ManagePagesOut::read(&out).output_num_entries(), 2);
     assert_eq!(out[16..32], [0x20_1000u64.to_be_bytes(), 0x20_0000u64.to_be_bytes()].concat());
@@ -129,8 +122,7 @@ fn capabilities_follow_the_tables_and_what_is_not_there_reads_zero() {
     let roce = RoceCap::read(&caps(&mut bed, CapType::Roce, true));
     assert_eq!((roce.roce_version(), roce.l3_type(), roce.roce_address_table_size()), (4, 6, 32));
     assert!(caps(&mut bed, CapType::Odp, true).iter().all(|b| *b == 0));
-    let mut input = QueryHcaCapIn::zeroed();
-    input.set().op_mod(0x7e << 1);
+    let input = QueryHcaCapIn::with(|s| s.op_mod(0x7e << 1));
     assert_eq!(bed.status(0, Opcode::QueryHcaCap, &input, 0x1010), Status::BadParam);
 }
 
@@ -161,8 +153,7 @@ fn capabilities_are_chosen_before_init_and_within_the_maximum() {
     page[..AtomicCaps::SIZE].copy_from_slice(atomic.as_bytes());
     assert_eq!(set_caps(&mut bed, CapType::Atomic, &page), Status::Ok);
     // As Linux does: the field it chooses, and zeros.
-    let mut alone = AtomicCaps::zeroed();
-    alone.set().atomic_req_8b_endianness_mode(1);
+    let alone = AtomicCaps::with(|s| s.atomic_req_8b_endianness_mode(1));
     let mut zeros = vec![0; page.len()];
     zeros[..AtomicCaps::SIZE].copy_from_slice(alone.as_bytes());
     assert_eq!(set_caps(&mut bed, CapType::Atomic, &zeros), Status::Ok);
@@ -189,8 +180,7 @@ fn the_vport_has_the_functions_addresses_and_keeps_roce_addresses() {
     address.set().source_l3_address(l3).roce_version(2).roce_l3_type(0).source_mac_31_0(7);
     input.set().roce_address_index(1).roce_address(address);
     bed.ok(1, Opcode::SetRoceAddress, &input, 16);
-    let mut query = QueryRoceAddressIn::zeroed();
-    query.set().roce_address_index(1);
+    let query = QueryRoceAddressIn::with(|s| s.roce_address_index(1));
     let out = bed.ok(1, Opcode::QueryRoceAddress, &query, QueryRoceAddressOut::SIZE);
     assert_eq!(QueryRoceAddressOut::read(&out).roce_address(), address);
     input.set().roce_address_index(32);
@@ -220,9 +210,7 @@ fn registers_read_at_load_are_there() {
     let mut bed = Bed::power_on();
     bed.bring_up(0);
     for (id, size) in [(0x5003u16, 0x10), (0x5004, 0x40), (0x5006, 0x10), (0x500f, 0x10), (0x6001, 0x40)] {
-        let mut input = AccessRegisterIn::zeroed();
-        input.set().op_mod(1).register_id(id);
-        let mut bytes = input.as_bytes().to_vec();
+        let mut bytes = AccessRegisterIn::with(|s| s.op_mod(1).register_id(id)).as_bytes().to_vec();
         bytes.resize(16 + size, 0);
         if id >> 8 == 0x50 {
             bytes[17] = 1; // local_port
@@ -231,8 +219,7 @@ fn registers_read_at_load_are_there() {
         assert_eq!(reply.status(), Status::Ok, "{id:#x}");
         assert!(reply.output[20..].iter().any(|b| *b != 0) || id == 0x5006, "{id:#x} says something");
     }
-    let mut input = AccessRegisterIn::zeroed();
-    input.set().op_mod(1).register_id(0x9020);
+    let input = AccessRegisterIn::with(|s| s.op_mod(1).register_id(0x9020));
     assert_eq!(bed.status(0, Opcode::AccessReg, &input, 32), Status::BadParam);
 }
 
@@ -244,8 +231,7 @@ fn the_pf_tells_which_firmware_runs() {
     bed.enable_vfs(1);
     bed.bring_up(1);
     let mut read = |fid: u8, op_mod: u16, id: u16, register: &[u8], size: usize| {
-        let mut input = AccessRegisterIn::zeroed();
-        input.set().op_mod(op_mod).register_id(id);
+        let input = AccessRegisterIn::with(|s| s.op_mod(op_mod).register_id(id));
         let reply = bed.run(fid, Opcode::AccessReg, 0, &[input.as_bytes(), register].concat(), 16 + size);
         (reply.status(), reply.output[16..].to_vec())
     };

@@ -33,10 +33,8 @@ impl Bed {
     fn post_write(&mut self, from: &Qp, to: &Qp, index: u16, len: u32) {
         let mut ctrl = CtrlSeg::zeroed();
         ctrl.set().wqe_idx(index).opcode(WqeOpcode::RdmaWrite).qpn(Qpn(from.qpn)).ds(3).ce(CqeMode::Always);
-        let mut raddr = RaddrSeg::zeroed();
-        raddr.set().raddr(to.data).rkey(to.key);
-        let mut data = DataSeg::zeroed();
-        data.set().byte_count(len).lkey(from.key).addr(from.data);
+        let raddr = RaddrSeg::with(|s| s.raddr(to.data).rkey(to.key));
+        let data = DataSeg::with(|s| s.byte_count(len).lkey(from.key).addr(from.data));
         let at = from.sq + 64 * u64::from(index % 16);
         let wqe = [ctrl.as_bytes().as_slice(), raddr.as_bytes(), data.as_bytes()].concat();
         self.memory(from.fid, at, 48).copy_from_slice(&wqe);

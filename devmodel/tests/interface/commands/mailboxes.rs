@@ -14,8 +14,7 @@ use hwspec::{
 
 /// A `QUERY_HCA_CAP`, whose output has nine mailboxes, with the entry changed.
 fn deliver(bed: &mut Bed, change: impl FnOnce(&mut Bed, &mut CmdQueueEntry)) -> DeliveryStatus {
-    let mut input = QueryHcaCapIn::zeroed();
-    input.set().opcode(Opcode::QueryHcaCap);
+    let input = QueryHcaCapIn::with(|s| s.opcode(Opcode::QueryHcaCap));
     bed.place(0, 0, input.as_bytes(), QueryHcaCapOut::SIZE);
     let mut entry = bed.entry(0, 0);
     change(bed, &mut entry);
@@ -126,9 +125,7 @@ fn a_wrong_entry_or_chain_is_told_in_the_delivery_status() {
 fn a_command_that_can_not_be_answered_is_not_carried_out() {
     let mut bed = Bed::power_on();
     bed.bring_up(0);
-    let mut issi = SetIssiIn::zeroed();
-    issi.set().opcode(Opcode::SetIssi).current_issi(0);
-    bed.place(0, 0, issi.as_bytes(), 16);
+    bed.place(0, 0, SetIssiIn::with(|s| s.opcode(Opcode::SetIssi).current_issi(0)).as_bytes(), 16);
     let mut entry = bed.entry(0, 0);
     // Room for more than the answer, in mailboxes that are not there.
     entry.set().output_length(4096).output_mailbox_pointer_31_9(0);
@@ -153,17 +150,14 @@ fn opcode_length_and_op_mod_are_checked() {
     assert_eq!(bed.status(0, Opcode::Other(0x0), &NopIn::zeroed(), 16), Status::BadOp);
     let reply = bed.run(0, Opcode::SetIssi, 0, &[0; 8], 16);
     assert_eq!((reply.status(), reply.syndrome()), (Status::BadInputLen, Syndrome::InputLength.code()));
-    let mut input = AllocPdIn::zeroed();
-    input.set().op_mod(3);
-    assert_eq!(bed.status(0, Opcode::AllocPd, &input, 16), Status::BadParam);
+    assert_eq!(bed.status(0, Opcode::AllocPd, &AllocPdIn::with(|s| s.op_mod(3)), 16), Status::BadParam);
 }
 
 #[test]
 fn several_slots_of_one_doorbell_are_done_in_order() {
     let mut bed = Bed::power_on();
     bed.bring_up(0);
-    let mut input = AllocPdIn::zeroed();
-    input.set().opcode(Opcode::AllocPd);
+    let input = AllocPdIn::with(|s| s.opcode(Opcode::AllocPd));
     for slot in [9, 2, 5] {
         bed.place(0, slot, input.as_bytes(), 16);
     }
@@ -188,13 +182,11 @@ fn a_long_input_comes_through_its_chain() {
     bed.enable_pci(0);
     bed.ok(0, Opcode::EnableHca, &EnableHcaIn::zeroed(), 12);
     // 1,000 pages are 16 mailboxes.
-    let mut give = ManagePagesIn::zeroed();
-    give.set().op_mod(1).input_num_entries(1000);
+    let give = ManagePagesIn::with(|s| s.op_mod(1).input_num_entries(1000));
     let list: Vec<u64> = (0..1000u64).map(|i| i * 4096).collect();
     let input = super::bed::with_list(&give, &list);
     assert_eq!(bed.run(0, Opcode::ManagePages, 0, &input, 16).status(), Status::Ok);
-    let mut take = ManagePagesIn::zeroed();
-    take.set().op_mod(2).input_num_entries(1000);
+    let take = ManagePagesIn::with(|s| s.op_mod(2).input_num_entries(1000));
     let out = bed.ok(0, Opcode::ManagePages, &take, 16 + 8000);
     let mut pages: Vec<u64> =
         out[16..].chunks(8).map(|b| u64::from_be_bytes(hwspec::layout::prefix(b))).collect();

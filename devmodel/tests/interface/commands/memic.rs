@@ -35,8 +35,7 @@ fn place(reply: &Reply) -> u64 {
 }
 
 fn dealloc(bed: &mut Bed, at: u64, len: u32) -> Reply {
-    let mut input = DeallocMemicIn::zeroed();
-    input.set().memic_start_addr(at).memic_size(len);
+    let input = DeallocMemicIn::with(|s| s.memic_start_addr(at).memic_size(len));
     bed.run(0, Opcode::DeallocMemic, 0, input.as_bytes(), DeallocMemicOut::SIZE)
 }
 
@@ -45,16 +44,14 @@ fn key(bed: &mut Bed, base: &Base, at: u64, len: u64) -> Reply {
     let mode = AccessMode::Memic.raw();
     context.set().access_mode_1_0(mode & 3).access_mode_4_2(mode >> 2).lr(true).lw(true).pd(base.pd);
     context.set().qpn(0xff_ffff).start_addr(at).len(len);
-    let mut input = CreateMkeyIn::zeroed();
-    input.set().memory_key_mkey_entry(context);
+    let input = CreateMkeyIn::with(|s| s.memory_key_mkey_entry(context));
     bed.run(0, Opcode::CreateMkey, 0, input.as_bytes(), CreateMkeyOut::SIZE)
 }
 
 #[test]
 fn what_is_advertised_can_be_had_and_no_more() {
     let (mut bed, _) = ready();
-    let mut input = QueryHcaCapIn::zeroed();
-    input.set().op_mod(u16::from(CapType::DeviceMem.raw()) << 1 | 1);
+    let input = QueryHcaCapIn::with(|s| s.op_mod(u16::from(CapType::DeviceMem.raw()) << 1 | 1));
     let out = QueryHcaCapOut::read(&bed.ok(0, Opcode::QueryHcaCap, &input, QueryHcaCapOut::SIZE));
     let caps = DeviceMemCap::read(&out.capability());
     assert!(caps.memic());
@@ -117,8 +114,7 @@ fn a_key_is_of_what_was_given_out_and_holds_it() {
     let reply = key(&mut bed, &base, at + 4096, 4096);
     assert_eq!(reply.status(), Status::Ok, "{:#x}", reply.syndrome());
     let index = CreateMkeyOut::read(&reply.output).mkey_index();
-    let mut query = QueryMkeyIn::zeroed();
-    query.set().mkey_index(index);
+    let query = QueryMkeyIn::with(|s| s.mkey_index(index));
     let queried = QueryMkeyOut::read(&bed.ok(0, Opcode::QueryMkey, &query, QueryMkeyOut::SIZE));
     let queried = queried.memory_key_mkey_entry();
     assert_eq!((queried.start_addr(), queried.len()), (at + 4096, 4096));

@@ -48,8 +48,7 @@ impl Bed {
     /// As [`eq`](Self::eq), of user context `uid`.
     pub fn eq_of(&mut self, fid: u8, uid: u16, uar: u32, mask: u64, vector: u16) -> (u32, u64) {
         let at = self.pages(fid, 1);
-        let mut context = EqContext::zeroed();
-        context.set().log_eq_size(4).uar_page(uar).intr(vector);
+        let context = EqContext::with(|s| s.log_eq_size(4).uar_page(uar).intr(vector));
         let mut input = CreateEqIn::zeroed();
         let mut bits = [0; 32];
         bits[..8].copy_from_slice(&mask.to_be_bytes());
@@ -70,8 +69,7 @@ impl Bed {
         let mut context = CqContext::zeroed();
         context.set().log_cq_size(6).uar_page(base.uar).c_eqn_or_apu_element(base.eqn).dbr_addr(at + 4096);
         change(&mut context);
-        let mut input = CreateCqIn::zeroed();
-        input.set().cq_context(context);
+        let input = CreateCqIn::with(|s| s.cq_context(context));
         self.run(fid, Opcode::CreateCq, uid, &with_list(&input, &[at]), 16)
     }
 
@@ -100,11 +98,9 @@ impl Bed {
             .log_page_size(12)
             .translations_octword_size(pages.len().div_ceil(2) as u32);
         change(&mut context);
-        let mut input = CreateMkeyIn::zeroed();
-        input
-            .set()
-            .memory_key_mkey_entry(context)
-            .translations_octword_actual_size(pages.len().div_ceil(2) as u32);
+        let input = CreateMkeyIn::with(|s| {
+            s.memory_key_mkey_entry(context).translations_octword_actual_size(pages.len().div_ceil(2) as u32)
+        });
         let mut list = pages.to_vec();
         list.resize(pages.len().next_multiple_of(2), 0);
         self.run(fid, Opcode::CreateMkey, uid, &with_list(&input, &list), 16)
@@ -162,8 +158,7 @@ fn an_event_queue_shows_what_it_was_created_with_and_goes_when_nothing_refers_to
     let mut bed = Bed::power_on();
     bed.bring_up(0);
     let base = bed.base(0);
-    let mut query = QueryEqIn::zeroed();
-    query.set().eq_number(base.eqn as u8);
+    let query = QueryEqIn::with(|s| s.eq_number(base.eqn as u8));
     let out = QueryEqOut::read(&bed.ok(0, Opcode::QueryEq, &query, QueryEqOut::SIZE)).eq_context_entry();
     assert_eq!((out.log_eq_size(), out.uar_page(), out.intr()), (4, base.uar, 1));
     let cqn = bed.cq(0, 0, &base);
@@ -232,12 +227,10 @@ fn a_completion_queue_is_checked_shown_and_modified() {
     );
     let cqn = b.cq(0, 0, &base);
     let mut modify = ModifyCqIn::zeroed();
-    let mut context = CqContext::zeroed();
-    context.set().cq_period(12).cq_max_count(34);
+    let context = CqContext::with(|s| s.cq_period(12).cq_max_count(34));
     modify.set().cqn(cqn).modify_field_select_resize_field_select([0, 0, 0, 3]).cq_context(context);
     b.ok(0, Opcode::ModifyCq, &modify, 16);
-    let mut query = QueryCqIn::zeroed();
-    query.set().cqn(cqn);
+    let query = QueryCqIn::with(|s| s.cqn(cqn));
     let queried = QueryCqOut::read(&b.ok(0, Opcode::QueryCq, &query, QueryCqOut::SIZE)).cq_context();
     assert_eq!((queried.cq_period(), queried.cq_max_count(), queried.log_cq_size()), (12, 34, 6));
     modify.set().modify_field_select_resize_field_select([1, 0, 0, 0]);
@@ -257,8 +250,7 @@ fn a_key_holds_the_whole_region_or_is_refused() {
     });
     assert_eq!(reply.status(), Status::Ok);
     let index = CreateMkeyOut::read(&reply.output).mkey_index();
-    let mut query = QueryMkeyIn::zeroed();
-    query.set().mkey_index(index).pg_access(true);
+    let query = QueryMkeyIn::with(|s| s.mkey_index(index).pg_access(true));
     let out = QueryMkeyOut::read(&bed.ok(0, Opcode::QueryMkey, &query, QueryMkeyOut::SIZE));
     let queried = out.memory_key_mkey_entry();
     assert_eq!((queried.start_addr(), queried.len(), queried.mkey_7_0()), (0x7000_0123, 0x1e00, 0x5a));
@@ -333,8 +325,7 @@ fn counter_sets_count_from_their_allocation() {
     bed.bring_up(0);
     let out = bed.ok(0, Opcode::AllocQCounter, &AllocQCounterIn::zeroed(), 16);
     let set = AllocQCounterOut::read(&out).counter_set_id();
-    let mut query = QueryQCounterIn::zeroed();
-    query.set().counter_set_id(set).clear(true);
+    let query = QueryQCounterIn::with(|s| s.counter_set_id(set).clear(true));
     let out = bed.ok(0, Opcode::QueryQCounter, &query, QueryQCounterOut::SIZE);
     assert_eq!(QueryQCounterOut::read(&out), QueryQCounterOut::zeroed());
     assert_eq!(name(&mut bed, 0, Opcode::DeallocQCounter, 0, set.into()).status(), Status::Ok);
@@ -348,10 +339,8 @@ fn shared_receive_queues_keep_their_state_and_are_told_apart() {
     let base = bed.base(0);
     let cqn = bed.cq(0, 0, &base);
     let at = bed.pages(0, 4);
-    let mut srq = SrqContext::zeroed();
-    srq.set().log_srq_size(6).log_rq_stride(2).pd(base.pd).dbr_addr(at + 0x3000);
-    let mut input = CreateSrqIn::zeroed();
-    input.set().srq_context_entry(srq);
+    let srq = SrqContext::with(|s| s.log_srq_size(6).log_rq_stride(2).pd(base.pd).dbr_addr(at + 0x3000));
+    let input = CreateSrqIn::with(|s| s.srq_context_entry(srq));
     let reply = bed.run(0, Opcode::CreateSrq, 0, &with_list(&input, &[at]), 16);
     assert_eq!(reply.status(), Status::Ok);
     let srqn = CreateSrqOut::read(&reply.output).srqn();
@@ -360,18 +349,14 @@ fn shared_receive_queues_keep_their_state_and_are_told_apart() {
     let xrcd = AllocXrcdOut::read(&out).xrcd();
     let mut xrc = XrcSrqContext::zeroed();
     xrc.set().log_xrc_srq_size(6).log_rq_stride(2).pd(base.pd).cqn(cqn).xrcd(xrcd).user_index(5);
-    let mut input = CreateXrcSrqIn::zeroed();
-    input.set().xrc_srq_context_entry(xrc);
+    let input = CreateXrcSrqIn::with(|s| s.xrc_srq_context_entry(xrc));
     let reply = bed.run(0, Opcode::CreateXrcSrq, 0, &with_list(&input, &[at + 4096]), 16);
     assert_eq!(reply.status(), Status::Ok);
     let xrc_srqn = CreateXrcSrqOut::read(&reply.output).xrc_srqn();
 
-    let mut wq = WorkQueue::zeroed();
-    wq.set().pd(base.pd).log_wq_sz(6).log_wq_stride(6);
-    let mut rmp = RmpContext::zeroed();
-    rmp.set().wq(wq);
-    let mut input = CreateRmpIn::zeroed();
-    input.set().ctx(rmp);
+    let wq = WorkQueue::with(|s| s.pd(base.pd).log_wq_sz(6).log_wq_stride(6));
+    let rmp = RmpContext::with(|s| s.wq(wq));
+    let input = CreateRmpIn::with(|s| s.ctx(rmp));
     let reply = bed.run(0, Opcode::CreateRmp, 0, &with_list(&input, &[at + 8192]), 16);
     assert_eq!(reply.status(), Status::Ok);
     let rmpn = CreateRmpOut::read(&reply.output).rmpn();
@@ -381,13 +366,11 @@ fn shared_receive_queues_keep_their_state_and_are_told_apart() {
     bed.ok(0, Opcode::ArmRq, &arm, 16);
     arm.set().lwm(64);
     assert_eq!(bed.status(0, Opcode::ArmRq, &arm, 16), Status::BadParam);
-    let mut query = QuerySrqIn::zeroed();
-    query.set().srqn(srqn);
+    let query = QuerySrqIn::with(|s| s.srqn(srqn));
     let queried =
         QuerySrqOut::read(&bed.ok(0, Opcode::QuerySrq, &query, QuerySrqOut::SIZE)).srq_context_entry();
     assert_eq!((queried.lwm(), queried.log_srq_size(), queried.log_rq_stride()), (7, 6, 2));
-    let mut query = QueryRmpIn::zeroed();
-    query.set().rmpn(rmpn);
+    let query = QueryRmpIn::with(|s| s.rmpn(rmpn));
     let queried = QueryRmpOut::read(&bed.ok(0, Opcode::QueryRmp, &query, QueryRmpOut::SIZE)).rmp_context();
     assert_eq!((queried.wq().log_wq_sz(), queried.wq().log_wq_stride()), (6, 6));
 

@@ -140,8 +140,7 @@ fn more_user_contexts_than_event_queues_have_numbers_each_have_their_own() {
     assert!(all[1..].iter().all(|one| one.2 != own), "the driver's own are nobody else's");
     assert_eq!(name(&mut bed, 0, Opcode::DestroyEq, 0, own).status(), Status::Ok);
     let query = |bed: &mut Bed, uid: u16, eqn: u32| {
-        let mut input = QueryEqIn::zeroed();
-        input.set().eq_number(eqn as u8);
+        let input = QueryEqIn::with(|s| s.eq_number(eqn as u8));
         let reply = bed.run(0, Opcode::QueryEq, uid, input.as_bytes(), QueryEqOut::SIZE);
         assert_eq!(reply.status(), Status::Ok);
         QueryEqOut::read(&reply.output).eq_context_entry()
@@ -201,10 +200,8 @@ fn what_a_dead_party_owned_is_reaped() {
 /// SRQ of XRC of a CQ and a domain, in the XRC domain `xrcd`, made by the function's driver.
 fn srq_of_xrc(bed: &mut Bed, (pd, cqn, xrcd): (u32, u32, u32)) -> u32 {
     let at = bed.pages(0, 1);
-    let mut context = XrcSrqContext::zeroed();
-    context.set().log_xrc_srq_size(6).log_rq_stride(2).pd(pd).cqn(cqn).xrcd(xrcd);
-    let mut input = CreateXrcSrqIn::zeroed();
-    input.set().xrc_srq_context_entry(context);
+    let context = XrcSrqContext::with(|s| s.log_xrc_srq_size(6).log_rq_stride(2).pd(pd).cqn(cqn).xrcd(xrcd));
+    let input = CreateXrcSrqIn::with(|s| s.xrc_srq_context_entry(context));
     let reply = bed.run(0, Opcode::CreateXrcSrq, 0, &with_list(&input, &[at]), 16);
     assert_eq!(reply.status(), Status::Ok, "{:#x}", reply.syndrome());
     CreateXrcSrqOut::read(&reply.output).xrc_srqn()
@@ -242,8 +239,7 @@ fn what_is_made_at_uid_0_out_of_a_contexts_objects_ends_with_it() {
         let reply = sender(&mut bed, 0);
         assert_eq!(reply.status(), Status::Ok, "{:#x}", reply.syndrome());
         let qpn = CreateQpOut::read(&reply.output).qpn();
-        let mut alloc = AllocMemicIn::zeroed();
-        alloc.set().range_start_addr(MEMIC_BAR).range_size(4096).memic_size(4096);
+        let alloc = AllocMemicIn::with(|s| s.range_start_addr(MEMIC_BAR).range_size(4096).memic_size(4096));
         let with_uid = bed.run(0, Opcode::AllocMemic, uid, alloc.as_bytes(), AllocMemicOut::SIZE);
         assert_eq!(with_uid.syndrome(), Syndrome::Reserved.code(), "it has no field for that");
         bed.ok(0, Opcode::AllocMemic, &alloc, AllocMemicOut::SIZE);
@@ -262,9 +258,7 @@ fn what_is_made_at_uid_0_out_of_a_contexts_objects_ends_with_it() {
         if reaped {
             assert!(bed.adapter.reap(&mut bed.host, devmodel::host::Party(1), 1).is_some());
         } else {
-            let mut input = DestroyUctxIn::zeroed();
-            input.set().uid(uid);
-            bed.ok(0, Opcode::DestroyUctx, &input, DestroyUctxOut::SIZE);
+            bed.ok(0, Opcode::DestroyUctx, &DestroyUctxIn::with(|s| s.uid(uid)), DestroyUctxOut::SIZE);
         }
         for (op, number) in
             [(Opcode::DestroyXrcSrq, srqn), (Opcode::DestroyQp, qpn), (Opcode::DestroyMkey, key)]

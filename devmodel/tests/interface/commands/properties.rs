@@ -39,14 +39,11 @@ fn creations(bed: &mut Bed) -> Vec<(Opcode, Vec<u8>, Opcode, Opcode)> {
     let cqn = bed.cq(0, 0, &base);
     let at = bed.pages(0, 4);
     let pages = [at, at + 4096];
-    let mut eq = EqContext::zeroed();
-    eq.set().log_eq_size(4).uar_page(base.uar).intr(3);
-    let mut create_eq = CreateEqIn::zeroed();
-    create_eq.set().eq_context_entry(eq);
+    let eq = EqContext::with(|s| s.log_eq_size(4).uar_page(base.uar).intr(3));
+    let create_eq = CreateEqIn::with(|s| s.eq_context_entry(eq));
     let mut cq = CqContext::zeroed();
     cq.set().log_cq_size(6).uar_page(base.uar).c_eqn_or_apu_element(base.eqn).dbr_addr(at);
-    let mut create_cq = CreateCqIn::zeroed();
-    create_cq.set().cq_context(cq);
+    let create_cq = CreateCqIn::with(|s| s.cq_context(cq));
     let mut key = MkeyContext::zeroed();
     key.set().access_mode_1_0(1).pd(base.pd).len(8192).log_page_size(12).translations_octword_size(1);
     let mut create_mkey = CreateMkeyIn::zeroed();
@@ -54,18 +51,12 @@ fn creations(bed: &mut Bed) -> Vec<(Opcode, Vec<u8>, Opcode, Opcode)> {
     let mut qp = QpContext::zeroed();
     qp.set().pd(base.pd).uar_page(base.uar).cqn_snd(cqn).cqn_rcv(cqn).log_rq_size(5).log_rq_stride(1);
     qp.set().log_sq_size(4).dbr_addr(at);
-    let mut create_qp = CreateQpIn::zeroed();
-    create_qp.set().qpc(qp);
-    let mut srq = SrqContext::zeroed();
-    srq.set().log_srq_size(5).log_rq_stride(1).pd(base.pd);
-    let mut create_srq = CreateSrqIn::zeroed();
-    create_srq.set().srq_context_entry(srq);
-    let mut wq = WorkQueue::zeroed();
-    wq.set().pd(base.pd).log_wq_sz(5).log_wq_stride(5);
-    let mut rmp = RmpContext::zeroed();
-    rmp.set().wq(wq);
-    let mut create_rmp = CreateRmpIn::zeroed();
-    create_rmp.set().ctx(rmp);
+    let create_qp = CreateQpIn::with(|s| s.qpc(qp));
+    let srq = SrqContext::with(|s| s.log_srq_size(5).log_rq_stride(1).pd(base.pd));
+    let create_srq = CreateSrqIn::with(|s| s.srq_context_entry(srq));
+    let wq = WorkQueue::with(|s| s.pd(base.pd).log_wq_sz(5).log_wq_stride(5));
+    let rmp = RmpContext::with(|s| s.wq(wq));
+    let create_rmp = CreateRmpIn::with(|s| s.ctx(rmp));
     vec![
         (Opcode::CreateEq, with_list(&create_eq, &pages), Opcode::QueryEq, Opcode::DestroyEq),
         (Opcode::CreateCq, with_list(&create_cq, &pages), Opcode::QueryCq, Opcode::DestroyCq),

@@ -56,8 +56,7 @@ impl Bed {
             .log_sq_size(4)
             .dbr_addr(at + 0x2000);
         change(&mut context);
-        let mut input = CreateQpIn::zeroed();
-        input.set().qpc(context);
+        let input = CreateQpIn::with(|s| s.qpc(context));
         (self.run(fid, Opcode::CreateQp, uid, &with_list(&input, &[at, at + 4096]), 16), at)
     }
 
@@ -89,9 +88,7 @@ impl Bed {
             .roce_version(2)
             .source_mac_47_32(u16::from_be_bytes(prefix(&mac)))
             .source_mac_31_0(u32::from_be_bytes(prefix(&mac[2..])));
-        let mut input = SetRoceAddressIn::zeroed();
-        input.set().roce_address(address);
-        self.ok(fid, Opcode::SetRoceAddress, &input, 16);
+        self.ok(fid, Opcode::SetRoceAddress, &SetRoceAddressIn::with(|s| s.roce_address(address)), 16);
     }
 
     pub fn modify(
@@ -112,8 +109,7 @@ impl Bed {
     }
 
     pub fn show(&mut self, fid: u8, qpn: u32) -> QpContext {
-        let mut query = QueryQpIn::zeroed();
-        query.set().qpn(qpn);
+        let query = QueryQpIn::with(|s| s.qpn(qpn));
         QueryQpOut::read(&self.ok(fid, Opcode::QueryQp, &query, QueryQpOut::SIZE)).qpc()
     }
 
@@ -143,8 +139,7 @@ pub fn to_rtr(c: &mut QpContext, peer: u8, qpn: u32) {
 }
 
 pub fn to_rts(c: &mut QpContext) {
-    let mut path = AddressPath::zeroed();
-    path.set().ack_timeout(14);
+    let path = AddressPath::with(|s| s.ack_timeout(14));
     c.set().next_send_psn(100).log_sra_max(4).retry_count(7).rnr_retry(7).primary_address_path(path);
 }
 
@@ -375,10 +370,8 @@ fn what_a_queue_pair_refers_to_stays_until_it_is_destroyed() {
     let base = bed.base(1);
     let cqn = bed.cq(1, 0, &base);
     let at = bed.pages(1, 2);
-    let mut srq = SrqContext::zeroed();
-    srq.set().log_srq_size(6).log_rq_stride(2).pd(base.pd).dbr_addr(at + 4096);
-    let mut input = CreateSrqIn::zeroed();
-    input.set().srq_context_entry(srq);
+    let srq = SrqContext::with(|s| s.log_srq_size(6).log_rq_stride(2).pd(base.pd).dbr_addr(at + 4096));
+    let input = CreateSrqIn::with(|s| s.srq_context_entry(srq));
     let reply = bed.run(1, Opcode::CreateSrq, 0, &with_list(&input, &[at]), 16);
     let srqn = CreateSrqOut::read(&reply.output).srqn();
     let (reply, _) = bed.qp_reply(1, 0, &base, cqn, |c| {
@@ -407,9 +400,7 @@ fn user_contexts_with_the_right_share_queue_pair_1() {
     let mut bed = Bed::ready();
     let of = |bed: &mut Bed, cap: u32| {
         let mut input = CreateUctxIn::zeroed();
-        let mut context = UserContext::zeroed();
-        context.set().cap(cap);
-        input.set().uctx(context);
+        input.set().uctx(UserContext::with(|s| s.cap(cap)));
         let uid = CreateUctxOut::read(&bed.ok(1, Opcode::CreateUctx, &input, 16)).uid();
         let base = Base { pd: bed.pd(1, uid), ..bed.base(1) };
         (uid, base, bed.cq(1, uid, &base))

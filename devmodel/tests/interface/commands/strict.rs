@@ -27,8 +27,7 @@ impl Bed {
     fn eq_reply(&mut self, uid: u16, mask: [u64; 2]) -> Reply {
         let uar = self.uar(0, uid);
         let at = self.pages(0, 1);
-        let mut context = EqContext::zeroed();
-        context.set().log_eq_size(4).uar_page(uar).intr(1);
+        let context = EqContext::with(|s| s.log_eq_size(4).uar_page(uar).intr(1));
         let mut input = CreateEqIn::zeroed();
         let mut bits = [0; 32];
         bits[..8].copy_from_slice(&mask[0].to_be_bytes());
@@ -38,11 +37,8 @@ impl Bed {
     }
 
     fn uctx_reply(&mut self, cap: u32) -> Reply {
-        let mut context = UserContext::zeroed();
-        context.set().cap(cap);
-        let mut input = CreateUctxIn::zeroed();
-        input.set().uctx(context);
-        self.run(0, Opcode::CreateUctx, 0, input.as_bytes(), 16)
+        let context = UserContext::with(|s| s.cap(cap));
+        self.run(0, Opcode::CreateUctx, 0, CreateUctxIn::with(|s| s.uctx(context)).as_bytes(), 16)
     }
 }
 
@@ -135,10 +131,8 @@ fn raw_packets_are_sent_by_who_has_the_right() {
         let (pd, cqn, at) = (bed.pd(0, uid), bed.cq(0, uid, &base), bed.pages(0, 2));
         let mut wq = WorkQueue::zeroed();
         wq.set().wq_type(1).pd(pd).uar_page(base.uar).dbr_addr(at + 4096).log_wq_sz(4).log_wq_stride(6);
-        let mut context = SqContext::zeroed();
-        context.set().cqn(cqn).wq(wq);
-        let mut input = CreateSqIn::zeroed();
-        input.set().ctx(context);
+        let context = SqContext::with(|s| s.cqn(cqn).wq(wq));
+        let input = CreateSqIn::with(|s| s.ctx(context));
         let reply = bed.run(0, Opcode::CreateSq, uid, &with_list(&input, &[at]), 16);
         assert_eq!(
             Syndrome::from_code(reply.syndrome()).map_or(Ok(()), Err),
@@ -204,8 +198,7 @@ fn a_user_context_is_named_in_the_header_of_what_devx_sends() {
     let base = Base { uar: bed.uar(0, uid), ..bed.base(0) };
     let base = Base { eqn: bed.eq_of(0, uid, base.uar, 0, 3).0, ..base };
     let cqn = bed.cq(0, uid, &base);
-    let mut query = QueryCqIn::zeroed();
-    query.set().cqn(cqn);
+    let query = QueryCqIn::with(|s| s.cqn(cqn));
     assert_eq!(bed.run(0, Opcode::QueryCq, uid, query.as_bytes(), QueryCqOut::SIZE).status(), Status::Ok);
     // Linux alone sends this one, with zeros there.
     refused(&bed.run(0, Opcode::QueryEq, uid, QueryEqIn::zeroed().as_bytes(), 0x300), Syndrome::Reserved);
@@ -223,8 +216,7 @@ fn request(bed: &mut Bed, memory: u64, index: u64) -> Option<(u16, i32)> {
 impl Bed {
     /// `MANAGE_PAGES` in slot 31, as Linux has one of its own for it.
     fn manage(&mut self, op_mod: u16, id: u16, count: u32, pages: &[u64]) -> (Status, Vec<u8>) {
-        let mut input = ManagePagesIn::zeroed();
-        input.set().op_mod(op_mod).function_id(id).input_num_entries(count);
+        let input = ManagePagesIn::with(|s| s.op_mod(op_mod).function_id(id).input_num_entries(count));
         let mut bytes = with_list(&input, pages);
         bytes[..2].copy_from_slice(&Opcode::ManagePages.raw().to_be_bytes());
         let out = ManagePagesOut::SIZE + 8 * count as usize;
@@ -244,9 +236,7 @@ impl Bed {
         let at = self.pages(0, 2);
         let mut context = CqContext::zeroed();
         context.set().log_cq_size(6).uar_page(base.uar).c_eqn_or_apu_element(base.eqn).dbr_addr(at + 4096);
-        let mut input = CreateCqIn::zeroed();
-        input.set().cq_context(context);
-        let mut bytes = with_list(&input, &[at]);
+        let mut bytes = with_list(&CreateCqIn::with(|s| s.cq_context(context)), &[at]);
         bytes[..2].copy_from_slice(&Opcode::CreateCq.raw().to_be_bytes());
         self.place(0, 0, &bytes, 16);
         self.write32(0, 0x18, 1);
@@ -322,17 +312,13 @@ fn a_pf_gives_the_pages_of_its_vfs() {
     let mut bed = up("pages=real");
     let base = bed.base(0);
     let (_, events) = bed.eq(0, base.uar, bits(&[EventType::PageRequest]), 3);
-    let mut enable = EnableHcaIn::zeroed();
-    enable.set().function_id(2);
-    bed.ok(0, Opcode::EnableHca, &enable, 16);
+    bed.ok(0, Opcode::EnableHca, &EnableHcaIn::with(|s| s.function_id(2)), 16);
     assert_eq!(request(&mut bed, events, 0), Some((2, 64)));
     let pages: Vec<u64> = (0..64).map(|i| 0x20_0000 + 4096 * i).collect();
     assert_eq!(bed.manage(GIVE, 2, 64, &pages).0, Status::Ok);
     let more = [0x28_0000, 0x28_1000];
     assert_eq!(bed.manage(GIVE, 0, 2, &more).0, Status::Ok);
-    let mut disable = DisableHcaIn::zeroed();
-    disable.set().function_id(2);
-    bed.ok(0, Opcode::DisableHca, &disable, 16);
+    bed.ok(0, Opcode::DisableHca, &DisableHcaIn::with(|s| s.function_id(2)), 16);
     assert_eq!(request(&mut bed, events, 1), Some((2, -64)));
     let (_, output) = bed.manage(TAKE, 2, 100, &[]);
     assert_eq!(ManagePagesOut::read(&output).output_num_entries(), 64, "its own and no other's");
@@ -391,8 +377,7 @@ fn a_card_has_its_own_identifiers_and_capabilities() {
         bed.bring_up(0);
         assert_eq!([0, 1].map(|fid| bed.config_read(fid, 2, 2)), ids);
         assert_eq!(bed.read32(0, 0) as u16, firmware);
-        let mut query = QueryHcaCapIn::zeroed();
-        query.set().op_mod(1);
+        let query = QueryHcaCapIn::with(|s| s.op_mod(1));
         let out = QueryHcaCapOut::read(&bed.ok(0, Opcode::QueryHcaCap, &query, QueryHcaCapOut::SIZE));
         let caps = HcaCap::read(&out.capability());
         assert_eq!((caps.device_memory(), caps.relaxed_ordering_write()), (memory, memory), "{switches}");

@@ -15,9 +15,7 @@ fn umem_reply(bed: &mut Bed, uid: u16, list: &[u64], change: impl FnOnce(&mut Us
     let mut umem = UserMemory::zeroed();
     umem.set().num_of_mtt(list.len() as u64);
     change(&mut umem);
-    let mut input = CreateUmemIn::zeroed();
-    input.set().umem(umem);
-    bed.run(0, Opcode::CreateUmem, uid, &with_list(&input, list), 16)
+    bed.run(0, Opcode::CreateUmem, uid, &with_list(&CreateUmemIn::with(|s| s.umem(umem)), list), 16)
 }
 
 fn umem(bed: &mut Bed, uid: u16, list: &[u64], offset: u32) -> u32 {
@@ -53,8 +51,7 @@ fn a_cq_lies_where_the_object_says() {
     let reply = cq_over(&mut bed, 0, &base, (object, 0x1000 - 0x40), (object, 0x2000));
     assert_eq!(reply.status(), Status::Ok, "{:#x}", reply.syndrome());
     let cqn = CreateCqOut::read(&reply.output).cqn();
-    let mut query = QueryCqIn::zeroed();
-    query.set().cqn(cqn);
+    let query = QueryCqIn::with(|s| s.cqn(cqn));
     let queried = QueryCqOut::read(&bed.ok(0, Opcode::QueryCq, &query, QueryCqOut::SIZE)).cq_context();
     assert_eq!(queried.dbr_addr(), pages[2] + 0x40, "the record is in the third page, behind the offset");
     assert_eq!((queried.page_offset(), queried.log_page_size()), (0, 0), "the ring fills the second page");
@@ -77,8 +74,7 @@ fn a_qp_lists_the_pages_of_its_object() {
     input.set().qpc(context).wq_umem_valid(true).wq_umem_id(object).wq_umem_offset(0x1000);
     let reply = bed.run(0, Opcode::CreateQp, 0, input.as_bytes(), 16);
     assert_eq!(reply.status(), Status::Ok, "{:#x}", reply.syndrome());
-    let mut query = QueryQpIn::zeroed();
-    query.set().qpn(CreateQpOut::read(&reply.output).qpn());
+    let query = QueryQpIn::with(|s| s.qpn(CreateQpOut::read(&reply.output).qpn()));
     let out = bed.ok(0, Opcode::QueryQp, &query, QueryQpOut::SIZE + 16);
     let list: Vec<u64> = out[QueryQpOut::SIZE..]
         .chunks_exact(8)
@@ -99,8 +95,7 @@ fn an_object_that_something_lies_in_cannot_be_destroyed() {
     let mut context = QpContext::zeroed();
     context.set().st(ServiceType::Rc).pd(base.pd).uar_page(base.uar).cqn_snd(cqs[0]).cqn_rcv(cqs[0]);
     context.set().log_rq_size(4).log_rq_stride(2).log_sq_size(4).dbr_umem_valid(true).dbr_umem_id(records);
-    let mut input = CreateQpIn::zeroed();
-    input.set().qpc(context).wq_umem_valid(true).wq_umem_id(ring);
+    let input = CreateQpIn::with(|s| s.qpc(context).wq_umem_valid(true).wq_umem_id(ring));
     let reply = bed.run(0, Opcode::CreateQp, 0, input.as_bytes(), 16);
     assert_eq!(reply.status(), Status::Ok, "{:#x}", reply.syndrome());
     let qpn = CreateQpOut::read(&reply.output).qpn();
@@ -126,8 +121,7 @@ fn a_move_of_a_qp_to_reset_does_not_let_go_of_its_objects() {
     context.set().st(ServiceType::Rc).pd(base.pd).uar_page(base.uar).cqn_snd(cqn).cqn_rcv(cqn);
     context.set().log_rq_size(4).log_rq_stride(2).log_sq_size(4).dbr_umem_valid(true).dbr_umem_id(object);
     context.set().dbr_addr(0x1000);
-    let mut input = CreateQpIn::zeroed();
-    input.set().qpc(context).wq_umem_valid(true).wq_umem_id(object);
+    let input = CreateQpIn::with(|s| s.qpc(context).wq_umem_valid(true).wq_umem_id(object));
     let reply = bed.run(0, Opcode::CreateQp, 0, input.as_bytes(), 16);
     assert_eq!(reply.status(), Status::Ok, "{:#x}", reply.syndrome());
     let qpn = CreateQpOut::read(&reply.output).qpn();
@@ -220,9 +214,7 @@ fn an_object_is_its_user_contexts_own_and_ends_with_it() {
         }
         assert_eq!(name(&mut bed, 0, Opcode::DestroyUmem, other, object).status(), Status::BadResource);
         for uid in [uid, other] {
-            let mut input = DestroyUctxIn::zeroed();
-            input.set().uid(uid);
-            bed.ok(0, Opcode::DestroyUctx, &input, 16);
+            bed.ok(0, Opcode::DestroyUctx, &DestroyUctxIn::with(|s| s.uid(uid)), 16);
         }
         assert_eq!(name(&mut bed, 0, Opcode::DestroyUmem, 0, object).status(), Status::BadResource);
     }

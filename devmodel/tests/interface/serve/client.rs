@@ -278,9 +278,7 @@ impl<L: Link> Client<L> {
         for stage in [1, 2] {
             let out = self.run(Opcode::QueryPages, stage, QueryPagesIn::zeroed().as_bytes(), 16);
             let wanted = QueryPagesOut::read(&out.0).num_pages();
-            let mut input = ManagePagesIn::zeroed();
-            input.set().input_num_entries(wanted);
-            let mut bytes = input.as_bytes().to_vec();
+            let mut bytes = ManagePagesIn::with(|s| s.input_num_entries(wanted)).as_bytes().to_vec();
             let page = |i: u32| BASE + PAGES + u64::from(i) * 4096 + u64::from(stage) * (64 << 12);
             (0..wanted).for_each(|i| bytes.extend(page(i).to_be_bytes()));
             assert_eq!(self.run(Opcode::ManagePages, 1, &bytes, 16).status(), Status::Ok);
@@ -293,8 +291,7 @@ impl<L: Link> Client<L> {
 
     /// An event queue of 64 entries for command completions, with MSI-X vector `vector`.
     pub fn create_eq(&mut self, uar: u32, vector: u16) -> u8 {
-        let mut context = EqContext::zeroed();
-        context.set().log_eq_size(6).uar_page(uar).intr(vector);
+        let context = EqContext::with(|s| s.log_eq_size(6).uar_page(uar).intr(vector));
         let mut input = CreateEqIn::zeroed();
         let mut mask = [0; 0x20];
         mask[6] = 1 << (EventType::Cmd.raw() % 8);
