@@ -2,6 +2,7 @@
 
 use devmodel::{
     Adapter, Config,
+    cmd::Syndrome,
     engine::Runner,
     host::{Abort, Host, Iova, Move, Party, Rid, Source},
     region::{Geometry, Region},
@@ -12,7 +13,7 @@ use hwspec::{
         adapter::*,
         queue::{CmdMailbox, CmdQueueEntry},
     },
-    layout::{Layout, prefix},
+    layout::{Layout, Set, prefix},
 };
 use std::collections::HashMap;
 
@@ -27,6 +28,11 @@ pub const BOXES_OUT: u64 = 0x80_000;
 pub const BOX: u64 = 0x400;
 /// Memory for queues begins here.
 pub const QUEUES: u64 = 0x10_0000;
+
+/// Writes fields over those of a command that the device would take, so that it is wrong in one respect.
+pub type Change<'f, T> = &'f dyn for<'s, 'x> Fn(&'s mut Set<'x, T>) -> &'s mut Set<'x, T>;
+/// Such changes, each with the syndrome that refuses it, or `None` if the command is taken all the same.
+pub type Refusals<'f, T> = &'f [(Change<'f, T>, Option<Syndrome>)];
 
 /// Memory of each function, interrupts, and a note of every transfer.
 #[derive(Default)]
@@ -106,6 +112,10 @@ impl Reply {
     }
     pub fn syndrome(&self) -> u32 {
         CmdOut::read(&self.output).syndrome()
+    }
+    /// Why the command was refused; `None` if it was not.
+    pub fn refused(&self) -> Option<Syndrome> {
+        Syndrome::from_code(self.syndrome())
     }
 }
 

@@ -420,7 +420,7 @@ fn the_end_of_many_objects_fits_the_journal() {
     let base = Base { pd: bed.pd(1, uid), uar, eqn, eq_memory };
     for _ in 0..60 {
         let cqn = bed.cq(1, uid, &base);
-        let (reply, _) = bed.qp_reply(1, uid, &base, cqn, |_| ());
+        let (reply, _) = bed.qp_reply(1, uid, &base, cqn, &|c| c);
         assert_eq!(reply.status(), Status::Ok);
     }
     let used = |bed: &mut Bed| {

@@ -1,6 +1,6 @@
 //! Delivery: entries and mailboxes that are wrong, and several commands at once.
 
-use super::bed::{BOX, BOXES_OUT, Bed, CMDQ};
+use super::bed::{BOX, BOXES_OUT, Bed, CMDQ, Change};
 use devmodel::cmd::Syndrome;
 use hwspec::{
     cmd::{
@@ -12,23 +12,25 @@ use hwspec::{
     layout::Layout,
 };
 
-/// A `QUERY_HCA_CAP`, whose output has nine mailboxes, with the entry changed.
-fn deliver(bed: &mut Bed, change: impl FnOnce(&mut Bed, &mut CmdQueueEntry)) -> DeliveryStatus {
+/// A `QUERY_HCA_CAP`, whose output has nine mailboxes, with the entry and the third of these changed.
+fn deliver(
+    bed: &mut Bed,
+    change: Change<'_, CmdQueueEntry>,
+    of_box: Change<'_, CmdMailbox>,
+) -> DeliveryStatus {
     let input = QueryHcaCapIn::with(|s| s.opcode(Opcode::QueryHcaCap));
     bed.place(0, 0, input.as_bytes(), QueryHcaCapOut::SIZE);
     let mut entry = bed.entry(0, 0);
-    change(bed, &mut entry);
+    change(&mut entry.set());
     bed.memory(0, CMDQ, 64).copy_from_slice(entry.as_bytes());
+    let place = bed.memory(0, BOXES_OUT + 2 * BOX, CmdMailbox::SIZE);
+    let mut mailbox = CmdMailbox::read(place);
+    of_box(&mut mailbox.set());
+    place.copy_from_slice(mailbox.as_bytes());
     bed.write32(0, 0x18, 1);
     let entry = bed.entry(0, 0);
     assert!(!entry.ownership());
     DeliveryStatus::from_raw(entry.status())
-}
-
-fn change_box(bed: &mut Bed, at: u64, change: impl FnOnce(&mut CmdMailbox)) {
-    let mut mailbox = CmdMailbox::read(bed.memory(0, at, CmdMailbox::SIZE));
-    change(&mut mailbox);
-    bed.memory(0, at, CmdMailbox::SIZE).copy_from_slice(mailbox.as_bytes());
 }
 
 #[test]
@@ -36,89 +38,34 @@ fn a_wrong_entry_or_chain_is_told_in_the_delivery_status() {
     let mut bed = Bed::power_on();
     bed.bring_up(0);
     let b = &mut bed;
-    assert_eq!(deliver(b, |_, _| ()), DeliveryStatus::Ok);
-    assert_eq!(
-        deliver(b, |_, e| {
-            e.set().kind(0);
-        }),
-        DeliveryStatus::BadCommandType
-    );
-    assert_eq!(
-        deliver(b, |_, e| {
-            e.set().input_length(3);
-        }),
-        DeliveryStatus::InputLenErr
-    );
-    assert_eq!(
-        deliver(b, |_, e| {
-            e.set().input_length(u32::MAX);
-        }),
-        DeliveryStatus::InputLenErr
-    );
-    assert_eq!(
-        deliver(b, |_, e| {
-            e.set().output_length(0);
-        }),
-        DeliveryStatus::OutputLenErr
-    );
-    assert_eq!(
-        deliver(b, |_, e| {
-            e.set().output_length(1 << 30);
-        }),
-        DeliveryStatus::OutputLenErr
-    );
-    assert_eq!(
-        deliver(b, |_, e| {
-            e.set().token(1);
-        }),
-        DeliveryStatus::TokenErr
-    );
-    assert_eq!(
-        deliver(b, |_, e| {
-            e.set().output_mailbox_pointer_31_9(0);
-        }),
-        DeliveryStatus::BadOutputPointer
-    );
-    assert_eq!(
-        deliver(b, |_, e| {
-            e.set().output_mailbox_pointer_63_32(7);
-        }),
-        DeliveryStatus::BadOutputPointer
-    );
-    // An input that claims to be longer than its chain.
-    assert_eq!(
-        deliver(b, |_, e| {
-            e.set().input_length(600).input_mailbox_pointer_31_9(0);
-        }),
-        DeliveryStatus::BadInputPointer
-    );
-    let third = BOXES_OUT + 2 * BOX;
-    assert_eq!(
-        deliver(b, |b, _| change_box(b, third, |m| {
-            m.set().block_number(7);
-        })),
-        DeliveryStatus::BadBlockNumber
-    );
-    assert_eq!(
-        deliver(b, |b, _| change_box(b, third, |m| {
-            m.set().token(7);
-        })),
-        DeliveryStatus::TokenErr
-    );
-    // A chain that ends early, and one that goes round.
-    assert_eq!(
-        deliver(b, |b, _| change_box(b, third, |m| {
-            m.set().next_pointer_31_10(0);
-        })),
-        DeliveryStatus::BadOutputPointer
-    );
-    assert_eq!(
-        deliver(b, |b, _| change_box(b, third, |m| {
-            m.set().next_pointer_31_10(BOXES_OUT as u32 >> 10);
-        })),
-        DeliveryStatus::BadBlockNumber
-    );
-    assert_eq!(deliver(b, |_, _| ()), DeliveryStatus::Ok, "and the queue goes on");
+    let entries: [(Change<'_, CmdQueueEntry>, DeliveryStatus); 10] = [
+        (&|e| e, DeliveryStatus::Ok),
+        (&|e| e.kind(0), DeliveryStatus::BadCommandType),
+        (&|e| e.input_length(3), DeliveryStatus::InputLenErr),
+        (&|e| e.input_length(u32::MAX), DeliveryStatus::InputLenErr),
+        (&|e| e.output_length(0), DeliveryStatus::OutputLenErr),
+        (&|e| e.output_length(1 << 30), DeliveryStatus::OutputLenErr),
+        (&|e| e.token(1), DeliveryStatus::TokenErr),
+        (&|e| e.output_mailbox_pointer_31_9(0), DeliveryStatus::BadOutputPointer),
+        (&|e| e.output_mailbox_pointer_63_32(7), DeliveryStatus::BadOutputPointer),
+        // An input that claims to be longer than its chain.
+        (&|e| e.input_length(600).input_mailbox_pointer_31_9(0), DeliveryStatus::BadInputPointer),
+    ];
+    for (change, by) in entries {
+        assert_eq!(deliver(b, change, &|m| m), by, "{:?}", CmdQueueEntry::with(change));
+    }
+    let boxes: [(Change<'_, CmdMailbox>, DeliveryStatus); 5] = [
+        (&|m| m.block_number(7), DeliveryStatus::BadBlockNumber),
+        (&|m| m.token(7), DeliveryStatus::TokenErr),
+        // A chain that ends early, and one that goes round.
+        (&|m| m.next_pointer_31_10(0), DeliveryStatus::BadOutputPointer),
+        (&|m| m.next_pointer_31_10(BOXES_OUT as u32 >> 10), DeliveryStatus::BadBlockNumber),
+        // And the queue goes on.
+        (&|m| m, DeliveryStatus::Ok),
+    ];
+    for (change, by) in boxes {
+        assert_eq!(deliver(b, &|e| e, change), by, "{:?}", CmdMailbox::with(change));
+    }
 }
 
 #[test]

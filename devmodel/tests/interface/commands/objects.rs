@@ -1,6 +1,6 @@
 //! Event queues, completion queues, keys, domains: creation, use of each by another, ownership, limits, end.
 
-use super::bed::{Bed, Reply, with_list};
+use super::bed::{Bed, Change, Refusals, Reply, with_list};
 use devmodel::cmd::Syndrome;
 use hwspec::{
     cmd::{Opcode, Status, adapter::NopIn, cq::*, eq::*, mkey::*, resource::*, srq::*, uctx::*},
@@ -64,40 +64,27 @@ impl Bed {
         Base { pd: self.pd(fid, 0), uar, eqn, eq_memory }
     }
 
-    pub fn cq_reply(&mut self, fid: u8, uid: u16, base: &Base, change: impl FnOnce(&mut CqContext)) -> Reply {
+    pub fn cq_reply(&mut self, fid: u8, uid: u16, base: &Base, change: Change<'_, CqContext>) -> Reply {
         let at = self.pages(fid, 2);
-        let mut context = CqContext::zeroed();
-        context.set().log_cq_size(6).uar_page(base.uar).c_eqn_or_apu_element(base.eqn).dbr_addr(at + 4096);
-        change(&mut context);
+        let context = CqContext::with(|c| {
+            change(c.log_cq_size(6).uar_page(base.uar).c_eqn_or_apu_element(base.eqn).dbr_addr(at + 4096))
+        });
         let input = CreateCqIn::with(|s| s.cq_context(context));
         self.run(fid, Opcode::CreateCq, uid, &with_list(&input, &[at]), 16)
     }
 
     pub fn cq(&mut self, fid: u8, uid: u16, base: &Base) -> u32 {
-        let reply = self.cq_reply(fid, uid, base, |_| ());
+        let reply = self.cq_reply(fid, uid, base, &|c| c);
         assert_eq!(reply.status(), Status::Ok, "{:#x}", reply.syndrome());
         CreateCqOut::read(&reply.output).cqn()
     }
 
-    pub fn mkey_reply(
-        &mut self,
-        fid: u8,
-        uid: u16,
-        pages: &[u64],
-        change: impl FnOnce(&mut MkeyContext),
-    ) -> Reply {
-        let mut context = MkeyContext::zeroed();
-        context
-            .set()
-            .access_mode_1_0(1)
-            .lr(true)
-            .lw(true)
-            .qpn(0xff_ffff)
-            .mkey_7_0(0x5a)
-            .len(4096 * pages.len() as u64)
-            .log_page_size(12)
-            .translations_octword_size(pages.len().div_ceil(2) as u32);
-        change(&mut context);
+    pub fn mkey_reply(&mut self, fid: u8, uid: u16, pages: &[u64], change: Change<'_, MkeyContext>) -> Reply {
+        let octowords = pages.len().div_ceil(2) as u32;
+        let context = MkeyContext::with(|c| {
+            c.access_mode_1_0(1).lr(true).lw(true).qpn(0xff_ffff).mkey_7_0(0x5a).log_page_size(12);
+            change(c.len(4096 * pages.len() as u64).translations_octword_size(octowords))
+        });
         let input = CreateMkeyIn::with(|s| {
             s.memory_key_mkey_entry(context).translations_octword_actual_size(pages.len().div_ceil(2) as u32)
         });
@@ -177,54 +164,18 @@ fn a_completion_queue_is_checked_shown_and_modified() {
     bed.bring_up(0);
     let base = bed.base(0);
     let b = &mut bed;
-    let refused = |b: &mut Bed, change: &dyn Fn(&mut CqContext)| {
-        let reply = b.cq_reply(0, 0, &base, change);
-        Syndrome::from_code(reply.syndrome())
-    };
-    assert_eq!(
-        refused(b, &|c| {
-            c.set().log_cq_size(23);
-        }),
-        Some(Syndrome::QueueSize)
-    );
-    assert_eq!(
-        refused(b, &|c| {
-            c.set().log_cq_size(7);
-        }),
-        Some(Syndrome::PageList),
-        "two pages for one"
-    );
-    assert_eq!(
-        refused(b, &|c| {
-            c.set().page_offset(1);
-        }),
-        Some(Syndrome::PageList),
-        "it no longer fits"
-    );
-    assert_eq!(
-        refused(b, &|c| {
-            c.set().c_eqn_or_apu_element(99);
-        }),
-        Some(Syndrome::NoSuchEq)
-    );
-    assert_eq!(
-        refused(b, &|c| {
-            c.set().uar_page(999);
-        }),
-        Some(Syndrome::NoSuchUar)
-    );
-    assert_eq!(
-        refused(b, &|c| {
-            c.set().dbr_addr(3);
-        }),
-        Some(Syndrome::DoorbellRecord)
-    );
-    assert_eq!(
-        refused(b, &|c| {
-            c.set().log_page_size(31);
-        }),
-        Some(Syndrome::PageSize)
-    );
+    let rows: Refusals<'_, CqContext> = &[
+        (&|c| c.log_cq_size(23), Some(Syndrome::QueueSize)),
+        (&|c| c.log_cq_size(7), Some(Syndrome::PageList)), // two pages for one
+        (&|c| c.page_offset(1), Some(Syndrome::PageList)), // it no longer fits
+        (&|c| c.c_eqn_or_apu_element(99), Some(Syndrome::NoSuchEq)),
+        (&|c| c.uar_page(999), Some(Syndrome::NoSuchUar)),
+        (&|c| c.dbr_addr(3), Some(Syndrome::DoorbellRecord)),
+        (&|c| c.log_page_size(31), Some(Syndrome::PageSize)),
+    ];
+    for &(change, by) in rows {
+        assert_eq!(b.cq_reply(0, 0, &base, change).refused(), by, "{:?}", CqContext::with(change));
+    }
     let cqn = b.cq(0, 0, &base);
     let mut modify = ModifyCqIn::zeroed();
     let context = CqContext::with(|s| s.cq_period(12).cq_max_count(34));
@@ -245,9 +196,7 @@ fn a_key_holds_the_whole_region_or_is_refused() {
     bed.bring_up(0);
     let pd = bed.pd(0, 0);
     let two = [0x20_0000, 0x30_0000];
-    let reply = bed.mkey_reply(0, 0, &two, |c| {
-        c.set().pd(pd).start_addr(0x7000_0123).len(0x1e00);
-    });
+    let reply = bed.mkey_reply(0, 0, &two, &|c| c.pd(pd).start_addr(0x7000_0123).len(0x1e00));
     assert_eq!(reply.status(), Status::Ok);
     let index = CreateMkeyOut::read(&reply.output).mkey_index();
     let query = QueryMkeyIn::with(|s| s.mkey_index(index).pg_access(true));
@@ -257,63 +206,23 @@ fn a_key_holds_the_whole_region_or_is_refused() {
     assert_eq!(out.bsf0_klm0_pas_mtt0_1()[..8], (0x20_0000u64 | 3).to_be_bytes());
     assert_eq!(name(&mut bed, 0, Opcode::DeallocPd, 0, pd).status(), Status::BadResState);
 
-    let mut refused = |pages: &[u64], change: &dyn Fn(&mut MkeyContext)| {
-        let reply = bed.mkey_reply(0, 0, pages, |c| {
-            c.set().pd(pd);
-            change(c);
-        });
-        Syndrome::from_code(reply.syndrome())
-    };
-    // From the middle of a page, two pages' length touches three.
-    assert_eq!(
-        refused(&two, &|c| {
-            c.set().start_addr(0x800);
-        }),
-        Some(Syndrome::PageList)
-    );
-    assert_eq!(
-        refused(&two, &|c| {
-            c.set().len(1 << 48);
-        }),
-        Some(Syndrome::MkeyLength)
-    );
-    assert_eq!(
-        refused(&two, &|c| {
-            c.set().start_addr(u64::MAX - 1);
-        }),
-        Some(Syndrome::MkeyLength)
-    );
-    assert_eq!(
-        refused(&two, &|c| {
-            c.set().length64(true);
-        }),
-        Some(Syndrome::MkeyLength)
-    );
-    assert_eq!(
-        refused(&two, &|c| {
-            c.set().log_page_size(11);
-        }),
-        Some(Syndrome::PageSize)
-    );
-    assert_eq!(
-        refused(&two, &|c| {
-            c.set().access_mode_1_0(3);
-        }),
-        Some(Syndrome::AccessMode)
-    );
-    assert_eq!(
-        refused(&two, &|c| {
-            c.set().pd(pd + 1);
-        }),
-        Some(Syndrome::NoSuchPd)
-    );
-    assert_eq!(refused(&[0x20_0008, 0], &|_| ()), Some(Syndrome::PageAddress));
-    assert_eq!(
-        refused(&two, &|c| {
-            c.set().translations_octword_size(1 << 30);
-        }),
-        Some(Syndrome::NoTranslation)
-    );
+    let rows: Refusals<'_, MkeyContext> = &[
+        // From the middle of a page, two pages' length touches three.
+        (&|c| c.start_addr(0x800), Some(Syndrome::PageList)),
+        (&|c| c.len(1 << 48), Some(Syndrome::MkeyLength)),
+        (&|c| c.start_addr(u64::MAX - 1), Some(Syndrome::MkeyLength)),
+        (&|c| c.length64(true), Some(Syndrome::MkeyLength)),
+        (&|c| c.log_page_size(11), Some(Syndrome::PageSize)),
+        (&|c| c.access_mode_1_0(3), Some(Syndrome::AccessMode)),
+        (&|c| c.pd(pd + 1), Some(Syndrome::NoSuchPd)),
+        (&|c| c.translations_octword_size(1 << 30), Some(Syndrome::NoTranslation)),
+    ];
+    for &(change, by) in rows {
+        let reply = bed.mkey_reply(0, 0, &two, &|c| change(c.pd(pd)));
+        assert_eq!(reply.refused(), by, "{:?}", MkeyContext::with(change));
+    }
+    let reply = bed.mkey_reply(0, 0, &[0x20_0008, 0], &|c| c.pd(pd));
+    assert_eq!(reply.refused(), Some(Syndrome::PageAddress));
     assert_eq!(name(&mut bed, 0, Opcode::DestroyMkey, 0, index).status(), Status::Ok);
     assert_eq!(name(&mut bed, 0, Opcode::DestroyMkey, 0, index).status(), Status::BadResource);
     assert_eq!(name(&mut bed, 0, Opcode::DeallocPd, 0, pd).status(), Status::Ok);

@@ -1,7 +1,7 @@
 //! The rights to use objects: limits of the tables, functions, user contexts, parties that are gone.
 
 use super::{
-    bed::{Bed, with_list},
+    bed::{Bed, Change, with_list},
     objects::{Base, name},
 };
 use devmodel::cmd::Syndrome;
@@ -40,14 +40,12 @@ fn translation_entries_run_out_with_no_resources_and_come_back() {
     bed.bring_up(0);
     let pd = bed.pd(0, 0);
     // The table has 4,096 entries. A key in the free state takes none until it is given some.
-    let free = bed.mkey_reply(0, 0, &[], |c| {
-        c.set().pd(pd).free(true).translations_octword_size(1 << 20);
-    });
+    let free = bed.mkey_reply(0, 0, &[], &|c| c.pd(pd).free(true).translations_octword_size(1 << 20));
     assert_eq!(free.status(), Status::Ok);
     let mut keys = Vec::new();
     let full = loop {
-        let reply = bed.mkey_reply(0, 0, &[0x20_0000, 0x20_1000], |c| {
-            c.set().pd(pd).len(8192).log_page_size(12).translations_octword_size(256);
+        let reply = bed.mkey_reply(0, 0, &[0x20_0000, 0x20_1000], &|c| {
+            c.pd(pd).len(8192).log_page_size(12).translations_octword_size(256)
         });
         if reply.status() != Status::Ok {
             break reply;
@@ -57,8 +55,8 @@ fn translation_entries_run_out_with_no_resources_and_come_back() {
     assert_eq!(full.status(), Status::NoResources);
     assert_eq!(keys.len(), 7, "beside the queue of pages");
     assert_eq!(name(&mut bed, 0, Opcode::DestroyMkey, 0, keys[3]).status(), Status::Ok);
-    let again = bed.mkey_reply(0, 0, &[0x20_0000, 0x20_1000], |c| {
-        c.set().pd(pd).len(8192).log_page_size(12).translations_octword_size(256);
+    let again = bed.mkey_reply(0, 0, &[0x20_0000, 0x20_1000], &|c| {
+        c.pd(pd).len(8192).log_page_size(12).translations_octword_size(256)
     });
     assert_eq!(again.status(), Status::Ok);
 }
@@ -70,9 +68,7 @@ fn no_function_reaches_objects_of_another() {
     let cqn = bed.cq(1, 0, &base[1]);
     assert_eq!(name(&mut bed, 0, Opcode::DestroyCq, 0, cqn).status(), Status::BadResource);
     assert_eq!(name(&mut bed, 2, Opcode::DeallocPd, 0, base[1].pd).status(), Status::BadResource);
-    let reply = bed.mkey_reply(0, 0, &[0x20_0000], |c| {
-        c.set().pd(base[1].pd);
-    });
+    let reply = bed.mkey_reply(0, 0, &[0x20_0000], &|c| c.pd(base[1].pd));
     assert_eq!(reply.syndrome(), Syndrome::NoSuchPd.code());
     assert_eq!(name(&mut bed, 1, Opcode::DestroyCq, 0, cqn).status(), Status::Ok);
 }
@@ -87,17 +83,11 @@ fn a_user_context_reaches_its_own_objects_only_and_takes_them_with_it() {
     let cqn = bed.cq(0, a, &base);
     assert_eq!(name(&mut bed, 0, Opcode::DeallocPd, b, pd).status(), Status::BadResource);
     assert_eq!(name(&mut bed, 0, Opcode::DestroyCq, b, cqn).status(), Status::BadResource);
-    let reply = bed.mkey_reply(0, b, &[0x20_0000], |c| {
-        c.set().pd(pd);
-    });
+    let reply = bed.mkey_reply(0, b, &[0x20_0000], &|c| c.pd(pd));
     assert_eq!(reply.syndrome(), Syndrome::NoSuchPd.code());
-    let reply = bed.mkey_reply(0, b, &[0x20_0000], |c| {
-        c.set().pd(base.pd);
-    });
+    let reply = bed.mkey_reply(0, b, &[0x20_0000], &|c| c.pd(base.pd));
     assert_eq!(reply.syndrome(), Syndrome::NoSuchPd.code(), "nor those of the function's driver");
-    let reply = bed.mkey_reply(0, a, &[0x20_0000], |c| {
-        c.set().pd(pd);
-    });
+    let reply = bed.mkey_reply(0, a, &[0x20_0000], &|c| c.pd(pd));
     assert_eq!(reply.status(), Status::Ok);
     let key = CreateMkeyOut::read(&reply.output).mkey_index();
     // A command that only the function's driver may send, and a uid that is not there.
@@ -225,14 +215,8 @@ fn what_is_made_at_uid_0_out_of_a_contexts_objects_ends_with_it() {
         let cqn = bed.cq(0, uid, &base);
         let srqn = srq_of_xrc(&mut bed, (base.pd, cqn, xrcd));
         let sender = |bed: &mut Bed, uid: u16| {
-            let of = |c: &mut QpContext| {
-                c.set()
-                    .st(ServiceType::Xrc)
-                    .rq_type(1)
-                    .srqn_rmpn_xrqn(placeholder)
-                    .cqn_rcv(own_cq)
-                    .xrcd(xrcd);
-            };
+            let of: Change<'_, QpContext> =
+                &|c| c.st(ServiceType::Xrc).rq_type(1).srqn_rmpn_xrqn(placeholder).cqn_rcv(own_cq).xrcd(xrcd);
             bed.qp_reply(0, uid, &base, cqn, of).0
         };
         assert_eq!(sender(&mut bed, uid).status(), Status::BadResource, "the XRC domain is at uid 0");
@@ -245,9 +229,9 @@ fn what_is_made_at_uid_0_out_of_a_contexts_objects_ends_with_it() {
         bed.ok(0, Opcode::AllocMemic, &alloc, AllocMemicOut::SIZE);
         let memic = |bed: &mut Bed, uid: u16| {
             let mode = AccessMode::Memic.raw();
-            bed.mkey_reply(0, uid, &[], |c| {
-                c.set().pd(base.pd).access_mode_1_0(mode & 3).access_mode_4_2(mode >> 2);
-                c.set().start_addr(MEMIC_BAR).len(64).log_page_size(0);
+            bed.mkey_reply(0, uid, &[], &|c| {
+                c.pd(base.pd).access_mode_1_0(mode & 3).access_mode_4_2(mode >> 2);
+                c.start_addr(MEMIC_BAR).len(64).log_page_size(0)
             })
         };
         assert_ne!(memic(&mut bed, uid).status(), Status::Ok, "the memory is at uid 0");

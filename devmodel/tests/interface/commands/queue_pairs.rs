@@ -1,7 +1,7 @@
 //! Queue pairs: creation, the states and what each transition takes (IBTA 10.3.1; conformance row 49), end.
 
 use super::{
-    bed::{Bed, Reply, with_list},
+    bed::{Bed, Change, Refusals, Reply, with_list},
     objects::{Base, name},
 };
 use devmodel::cmd::Syndrome;
@@ -13,7 +13,7 @@ use hwspec::{
         srq::SrqContext,
         vport::RoceAddr,
     },
-    layout::{Layout, prefix},
+    layout::{Layout, Set, prefix},
 };
 
 /// A queue pair, its rings and its key to all of them.
@@ -41,21 +41,13 @@ impl Bed {
         uid: u16,
         base: &Base,
         cqn: u32,
-        change: impl FnOnce(&mut QpContext),
+        change: Change<'_, QpContext>,
     ) -> (Reply, u64) {
         let at = self.pages(fid, 3);
-        let mut context = QpContext::zeroed();
-        context
-            .set()
-            .pd(base.pd)
-            .uar_page(base.uar)
-            .cqn_snd(cqn)
-            .cqn_rcv(cqn)
-            .log_rq_size(6)
-            .log_rq_stride(2)
-            .log_sq_size(4)
-            .dbr_addr(at + 0x2000);
-        change(&mut context);
+        let context = QpContext::with(|c| {
+            c.pd(base.pd).uar_page(base.uar).cqn_snd(cqn).cqn_rcv(cqn).dbr_addr(at + 0x2000);
+            change(c.log_rq_size(6).log_rq_stride(2).log_sq_size(4))
+        });
         let input = CreateQpIn::with(|s| s.qpc(context));
         (self.run(fid, Opcode::CreateQp, uid, &with_list(&input, &[at, at + 4096]), 16), at)
     }
@@ -67,13 +59,12 @@ impl Bed {
         let cqn = self.cq(fid, 0, &base);
         // Software gives all entries to the device: an odd owner bit and no opcode.
         self.memory(fid, cq, 4096).chunks_mut(64).for_each(|cqe| cqe[63] = 0xf1);
-        let (reply, at) = self.qp_reply(fid, 0, &base, cqn, |_| ());
+        let (reply, at) = self.qp_reply(fid, 0, &base, cqn, &|c| c);
         assert_eq!(reply.status(), Status::Ok, "{:#x}", reply.syndrome());
         let qpn = CreateQpOut::read(&reply.output).qpn();
         let data = self.pages(fid, 1);
-        let reply = self.mkey_reply(fid, 0, &[data], |c| {
-            c.set().pd(base.pd).start_addr(data).rr(true).rw(true).a(true);
-        });
+        let reply =
+            self.mkey_reply(fid, 0, &[data], &|c| c.pd(base.pd).start_addr(data).rr(true).rw(true).a(true));
         let key = CreateMkeyOut::read(&reply.output).mkey_index() << 8 | 0x5a;
         Qp { fid, qpn, cqn, base, sq: at + RQ, dbr: at + 0x2000, cq, data, key }
     }
@@ -97,15 +88,13 @@ impl Bed {
         op: Opcode,
         qpn: u32,
         mask: u32,
-        change: impl FnOnce(&mut QpContext),
+        change: Change<'_, QpContext>,
     ) -> Option<Syndrome> {
-        let mut input = Rst2initQpIn::zeroed();
-        let mut context = QpContext::zeroed();
-        change(&mut context);
-        input.set().qpn(qpn).opt_param_mask(mask).qpc(context);
+        let context = QpContext::with(change);
+        let input = Rst2initQpIn::with(|s| s.qpn(qpn).opt_param_mask(mask).qpc(context));
         let reply = self.run(fid, op, 0, input.as_bytes(), 16);
         assert_eq!(reply.status() == Status::Ok, reply.syndrome() == 0);
-        Syndrome::from_code(reply.syndrome())
+        reply.refused()
     }
 
     pub fn show(&mut self, fid: u8, qpn: u32) -> QpContext {
@@ -117,16 +106,18 @@ impl Bed {
     pub fn connect(&mut self, qp: &Qp, peer: &Qp) {
         self.address(qp.fid);
         let (fid, qpn) = (qp.fid, qp.qpn);
-        let init = |c: &mut QpContext| {
-            c.set().rre(true).rwe(true).rae(true);
-        };
-        assert_eq!(self.modify(fid, Opcode::Rst2initQp, qpn, 0, init), None);
-        assert_eq!(self.modify(fid, Opcode::Init2rtrQp, qpn, 0, |c| to_rtr(c, peer.fid, peer.qpn)), None);
-        assert_eq!(self.modify(fid, Opcode::Rtr2rtsQp, qpn, 0, to_rts), None);
+        let steps: [(Opcode, Change<'_, QpContext>); 3] = [
+            (Opcode::Rst2initQp, &|c| c.rre(true).rwe(true).rae(true)),
+            (Opcode::Init2rtrQp, &|c| to_rtr(c, peer.fid, peer.qpn)),
+            (Opcode::Rtr2rtsQp, &|c| to_rts(c)),
+        ];
+        for (op, change) in steps {
+            assert_eq!(self.modify(fid, op, qpn, 0, change), None, "{op:?}");
+        }
     }
 }
 
-pub fn to_rtr(c: &mut QpContext, peer: u8, qpn: u32) {
+pub fn to_rtr<'s, 'x>(c: &'s mut Set<'x, QpContext>, peer: u8, qpn: u32) -> &'s mut Set<'x, QpContext> {
     let mac = devmodel::identity::mac(0, peer);
     let mut path = AddressPath::zeroed();
     path.set()
@@ -134,13 +125,13 @@ pub fn to_rtr(c: &mut QpContext, peer: u8, qpn: u32) {
         .hop_limit(64)
         .rmac_47_32(u16::from_be_bytes(prefix(&mac)))
         .rmac_31_0(u32::from_be_bytes(prefix(&mac[2..])));
-    c.set().mtu(3).log_msg_max(30).remote_qpn(qpn).next_rcv_psn(100).log_rra_max(4).min_rnr_nak(12);
-    c.set().primary_address_path(path);
+    c.mtu(3).log_msg_max(30).remote_qpn(qpn).next_rcv_psn(100).log_rra_max(4).min_rnr_nak(12);
+    c.primary_address_path(path)
 }
 
-pub fn to_rts(c: &mut QpContext) {
+pub fn to_rts<'s, 'x>(c: &'s mut Set<'x, QpContext>) -> &'s mut Set<'x, QpContext> {
     let path = AddressPath::with(|s| s.ack_timeout(14));
-    c.set().next_send_psn(100).log_sra_max(4).retry_count(7).rnr_retry(7).primary_address_path(path);
+    c.next_send_psn(100).log_sra_max(4).retry_count(7).rnr_retry(7).primary_address_path(path)
 }
 
 #[test]
@@ -150,83 +141,26 @@ fn a_queue_pair_is_checked_at_creation() {
     let other = bed.base(1);
     let cqn = bed.cq(0, 0, &base);
     let other_cqn = bed.cq(1, 0, &other);
-    let mut refused = |change: &dyn Fn(&mut QpContext)| {
-        Syndrome::from_code(bed.qp_reply(0, 0, &base, cqn, change).0.syndrome())
-    };
-    assert_eq!(refused(&|_| ()), None);
-    assert_eq!(
-        refused(&|c| {
-            c.set().st(ServiceType::Dci);
-        }),
-        Some(Syndrome::ServiceType)
-    );
-    assert_eq!(
-        refused(&|c| {
-            c.set().pd(other.pd);
-        }),
-        Some(Syndrome::NoSuchPd)
-    );
-    assert_eq!(
-        refused(&|c| {
-            c.set().cqn_snd(other_cqn);
-        }),
-        Some(Syndrome::NoSuchCq)
-    );
-    assert_eq!(
-        refused(&|c| {
-            c.set().cqn_rcv(cqn + 1);
-        }),
-        Some(Syndrome::NoSuchCq)
-    );
-    assert_eq!(
-        refused(&|c| {
-            c.set().uar_page(1);
-        }),
-        Some(Syndrome::NoSuchUar)
-    );
-    assert_eq!(
-        refused(&|c| {
-            c.set().log_sq_size(7);
-        }),
-        Some(Syndrome::PageList)
-    );
-    assert_eq!(
-        refused(&|c| {
-            c.set().log_rq_stride(6);
-        }),
-        Some(Syndrome::Stride)
-    );
-    assert_eq!(
-        refused(&|c| {
-            c.set().rq_type(2);
-        }),
-        Some(Syndrome::RqType)
-    );
-    assert_eq!(
-        refused(&|c| {
-            c.set().rq_type(1).srqn_rmpn_xrqn(3);
-        }),
-        Some(Syndrome::NoSuchSrq)
-    );
-    assert_eq!(
-        refused(&|c| {
-            c.set().dbr_addr(4);
-        }),
-        Some(Syndrome::DoorbellRecord)
-    );
-    assert_eq!(
-        refused(&|c| {
-            c.set().wq_signature(true);
-        }),
-        Some(Syndrome::Signature)
-    );
-    // Neither queue needs no pages.
-    assert_eq!(
-        refused(&|c| {
-            c.set().rq_type(3).no_sq(true);
-        }),
-        None
-    );
+    let rows: Refusals<'_, QpContext> = &[
+        (&|c| c, None),
+        (&|c| c.st(ServiceType::Dci), Some(Syndrome::ServiceType)),
+        (&|c| c.pd(other.pd), Some(Syndrome::NoSuchPd)),
+        (&|c| c.cqn_snd(other_cqn), Some(Syndrome::NoSuchCq)),
+        (&|c| c.cqn_rcv(cqn + 1), Some(Syndrome::NoSuchCq)),
+        (&|c| c.uar_page(1), Some(Syndrome::NoSuchUar)),
+        (&|c| c.log_sq_size(7), Some(Syndrome::PageList)),
+        (&|c| c.log_rq_stride(6), Some(Syndrome::Stride)),
+        (&|c| c.rq_type(2), Some(Syndrome::RqType)),
+        (&|c| c.rq_type(1).srqn_rmpn_xrqn(3), Some(Syndrome::NoSuchSrq)),
+        (&|c| c.dbr_addr(4), Some(Syndrome::DoorbellRecord)),
+        (&|c| c.wq_signature(true), Some(Syndrome::Signature)),
+        // Neither queue needs no pages.
+        (&|c| c.rq_type(3).no_sq(true), None),
+    ];
+    for &(change, by) in rows {
+        let (reply, _) = bed.qp_reply(0, 0, &base, cqn, change);
+        assert_eq!(reply.refused(), by, "{:?}", QpContext::with(change));
+    }
 }
 
 #[test]
@@ -249,7 +183,7 @@ fn the_way_to_rts_keeps_what_each_step_takes() {
     assert_eq!(queried.primary_address_path().rgid_rip()[12..], [127, 0, 0, 3]);
     assert!(queried.primary_address_path().udp_sport() >= 0xc000);
     // RTS to RTS: an access right, and nothing else.
-    assert_eq!(bed.modify(1, Opcode::Rts2rtsQp, a.qpn, 1 << 3, |_| ()), None);
+    assert_eq!(bed.modify(1, Opcode::Rts2rtsQp, a.qpn, 1 << 3, &|c| c), None);
     let queried = bed.show(1, a.qpn);
     assert_eq!((queried.state(), queried.rwe(), queried.rre()), (QpState::Rts, false, true));
 }
@@ -268,10 +202,7 @@ fn row_49_an_illegal_transition_or_mask_is_refused_and_changes_nothing() {
         Opcode::Sqerr2rtsQp,
         Opcode::SqdRtsQp,
     ];
-    let fill = |c: &mut QpContext| {
-        to_rtr(c, 2, b.qpn);
-        c.set().next_send_psn(100).retry_count(7).rnr_retry(7);
-    };
+    let fill: Change<'_, QpContext> = &|c| to_rtr(c, 2, b.qpn).next_send_psn(100).retry_count(7).rnr_retry(7);
     let steps: [(QpState, &[Opcode], Opcode); 3] = [
         (QpState::Reset, &[Opcode::Rst2initQp], Opcode::Rst2initQp),
         (QpState::Init, &[Opcode::Init2initQp, Opcode::Init2rtrQp], Opcode::Init2rtrQp),
@@ -301,50 +232,31 @@ fn row_49_an_illegal_transition_or_mask_is_refused_and_changes_nothing() {
 fn attributes_out_of_range_are_refused_and_change_nothing() {
     let mut bed = Bed::ready();
     let (a, b) = (bed.qp(1), bed.qp(2));
-    let mut path = AddressPath::zeroed();
-    path.set().pkey_index(1);
-    let bad = bed.modify(1, Opcode::Rst2initQp, a.qpn, 0, |c| {
-        c.set().primary_address_path(path);
-    });
-    assert_eq!(bad, Some(Syndrome::PkeyIndex));
-    path.set().pkey_index(0).vhca_port_num(2);
-    let bad = bed.modify(1, Opcode::Rst2initQp, a.qpn, 0, |c| {
-        c.set().primary_address_path(path);
-    });
-    assert_eq!(bad, Some(Syndrome::Port));
-    assert_eq!(bed.modify(1, Opcode::Rst2initQp, a.qpn, 0, |_| ()), None);
+    let (index, port) = (AddressPath::with(|s| s.pkey_index(1)), AddressPath::with(|s| s.vhca_port_num(2)));
+    let rows: Refusals<'_, QpContext> = &[
+        (&|c| c.primary_address_path(index), Some(Syndrome::PkeyIndex)),
+        (&|c| c.primary_address_path(port), Some(Syndrome::Port)),
+        (&|c| c, None),
+    ];
+    for &(change, by) in rows {
+        let found = bed.modify(1, Opcode::Rst2initQp, a.qpn, 0, change);
+        assert_eq!(found, by, "{:?}", QpContext::with(change));
+    }
     let before = bed.show(1, a.qpn);
-    let mut rtr = |change: &dyn Fn(&mut QpContext)| {
-        bed.modify(1, Opcode::Init2rtrQp, a.qpn, 0, |c| {
-            to_rtr(c, 2, b.qpn);
-            change(c);
-        })
+    let rtr = |bed: &mut Bed, change: Change<'_, QpContext>| {
+        bed.modify(1, Opcode::Init2rtrQp, a.qpn, 0, &|c| change(to_rtr(c, 2, b.qpn)))
     };
-    assert_eq!(rtr(&|_| ()), Some(Syndrome::SourceAddress), "no RoCE address yet");
-    assert_eq!(
-        rtr(&|c| {
-            c.set().mtu(0);
-        }),
-        Some(Syndrome::PathMtu)
-    );
-    assert_eq!(
-        rtr(&|c| {
-            c.set().mtu(6);
-        }),
-        Some(Syndrome::PathMtu)
-    );
-    assert_eq!(
-        rtr(&|c| {
-            c.set().log_msg_max(31);
-        }),
-        Some(Syndrome::MessageSize)
-    );
+    assert_eq!(rtr(&mut bed, &|c| c), Some(Syndrome::SourceAddress), "no RoCE address yet");
+    let rows: Refusals<'_, QpContext> = &[
+        (&|c| c.mtu(0), Some(Syndrome::PathMtu)),
+        (&|c| c.mtu(6), Some(Syndrome::PathMtu)),
+        (&|c| c.log_msg_max(31), Some(Syndrome::MessageSize)),
+    ];
+    for &(change, by) in rows {
+        assert_eq!(rtr(&mut bed, change), by, "{:?}", QpContext::with(change));
+    }
     bed.address(1);
-    let deep = bed.modify(1, Opcode::Init2rtrQp, a.qpn, 0, |c| {
-        to_rtr(c, 2, b.qpn);
-        c.set().log_rra_max(5);
-    });
-    assert_eq!(deep, Some(Syndrome::ReadDepth));
+    assert_eq!(rtr(&mut bed, &|c| c.log_rra_max(5)), Some(Syndrome::ReadDepth));
     assert_eq!(bed.show(1, a.qpn), before);
 }
 
@@ -374,9 +286,7 @@ fn what_a_queue_pair_refers_to_stays_until_it_is_destroyed() {
     let input = CreateSrqIn::with(|s| s.srq_context_entry(srq));
     let reply = bed.run(1, Opcode::CreateSrq, 0, &with_list(&input, &[at]), 16);
     let srqn = CreateSrqOut::read(&reply.output).srqn();
-    let (reply, _) = bed.qp_reply(1, 0, &base, cqn, |c| {
-        c.set().rq_type(1).srqn_rmpn_xrqn(srqn);
-    });
+    let (reply, _) = bed.qp_reply(1, 0, &base, cqn, &|c| c.rq_type(1).srqn_rmpn_xrqn(srqn));
     assert_eq!(reply.status(), Status::Ok);
     let qpn = CreateQpOut::read(&reply.output).qpn();
     assert_eq!((bed.show(1, qpn).rq_type(), bed.show(1, qpn).srqn_rmpn_xrqn()), (1, srqn));
@@ -406,11 +316,8 @@ fn user_contexts_with_the_right_share_queue_pair_1() {
         (uid, base, bed.cq(1, uid, &base))
     };
     let general = |bed: &mut Bed, (uid, base, cqn): (u16, Base, u32), service: ServiceType| {
-        let (reply, _) = bed.qp_reply(1, uid, &base, cqn, |c| {
-            c.set().st(service);
-        });
-        let qpn = CreateQpOut::read(&reply.output).qpn();
-        Syndrome::from_code(reply.syndrome()).map_or(Ok(qpn), Err)
+        let (reply, _) = bed.qp_reply(1, uid, &base, cqn, &|c| c.st(service));
+        reply.refused().map_or(Ok(CreateQpOut::read(&reply.output).qpn()), Err)
     };
     let may =
         [of(&mut bed, INTERNAL_DEV_RES), of(&mut bed, INTERNAL_DEV_RES), of(&mut bed, INTERNAL_DEV_RES)];

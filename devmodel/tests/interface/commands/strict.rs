@@ -44,7 +44,7 @@ impl Bed {
 
 #[track_caller]
 fn refused(reply: &Reply, by: Syndrome) {
-    assert_eq!(Syndrome::from_code(reply.syndrome()), Some(by), "{reply:?}");
+    assert_eq!(reply.refused(), Some(by), "{reply:?}");
 }
 
 /// The events Linux asks of a device with no more than this one has.
@@ -100,17 +100,17 @@ fn a_user_context_has_its_rights_and_its_own_objects() {
     assert_eq!(bed.eq_reply(uid, [0, 0]).status(), Status::Ok);
     // A doorbell page and an event queue of the driver's own.
     let drivers = bed.base(0);
-    refused(&bed.cq_reply(0, uid, &drivers, |_| ()), Syndrome::NoSuchUar);
+    refused(&bed.cq_reply(0, uid, &drivers, &|c| c), Syndrome::NoSuchUar);
     let own = Base { uar: bed.uar(0, uid), ..drivers };
-    refused(&bed.cq_reply(0, uid, &own, |_| ()), Syndrome::NoSuchEq);
+    refused(&bed.cq_reply(0, uid, &own, &|c| c), Syndrome::NoSuchEq);
     // One that it made for all.
     let (eqn, _) = bed.eq_of(0, SHARED, drivers.uar, 0, 2);
-    assert_eq!(bed.cq_reply(0, uid, &Base { eqn, ..own }, |_| ()).status(), Status::Ok);
+    assert_eq!(bed.cq_reply(0, uid, &Base { eqn, ..own }, &|c| c).status(), Status::Ok);
     // All of that is granted by an adapter that is not strict.
     let mut kind = up("none");
     let uid = CreateUctxOut::read(&kind.uctx_reply(1 << 5).output).uid();
     let drivers = kind.base(0);
-    assert_eq!(kind.cq_reply(0, uid, &drivers, |_| ()).status(), Status::Ok);
+    assert_eq!(kind.cq_reply(0, uid, &drivers, &|c| c).status(), Status::Ok);
 }
 
 /// The uid of what is for all user contexts.
@@ -134,11 +134,7 @@ fn raw_packets_are_sent_by_who_has_the_right() {
         let context = SqContext::with(|s| s.cqn(cqn).wq(wq));
         let input = CreateSqIn::with(|s| s.ctx(context));
         let reply = bed.run(0, Opcode::CreateSq, uid, &with_list(&input, &[at]), 16);
-        assert_eq!(
-            Syndrome::from_code(reply.syndrome()).map_or(Ok(()), Err),
-            expected,
-            "{switches} {cap:#x}"
-        );
+        assert_eq!(reply.refused().map_or(Ok(()), Err), expected, "{switches} {cap:#x}");
     }
 }
 

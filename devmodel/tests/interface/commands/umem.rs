@@ -1,7 +1,7 @@
 //! User memory objects: page lists by themselves, and queues over them.
 
 use super::{
-    bed::{Bed, Reply, with_list},
+    bed::{Bed, Change, Reply, with_list},
     objects::{Base, name},
 };
 use devmodel::cmd::Syndrome;
@@ -11,17 +11,13 @@ use hwspec::{
     layout::Layout,
 };
 
-fn umem_reply(bed: &mut Bed, uid: u16, list: &[u64], change: impl FnOnce(&mut UserMemory)) -> Reply {
-    let mut umem = UserMemory::zeroed();
-    umem.set().num_of_mtt(list.len() as u64);
-    change(&mut umem);
+fn umem_reply(bed: &mut Bed, uid: u16, list: &[u64], change: Change<'_, UserMemory>) -> Reply {
+    let umem = UserMemory::with(|umem| change(umem.num_of_mtt(list.len() as u64)));
     bed.run(0, Opcode::CreateUmem, uid, &with_list(&CreateUmemIn::with(|s| s.umem(umem)), list), 16)
 }
 
 fn umem(bed: &mut Bed, uid: u16, list: &[u64], offset: u32) -> u32 {
-    let reply = umem_reply(bed, uid, list, |umem| {
-        umem.set().page_offset(offset);
-    });
+    let reply = umem_reply(bed, uid, list, &|umem| umem.page_offset(offset));
     assert_eq!(reply.status(), Status::Ok, "{:#x}", reply.syndrome());
     CreateUmemOut::read(&reply.output).umem_id()
 }
@@ -157,47 +153,19 @@ fn what_is_not_in_the_object_is_refused() {
 fn objects_that_cannot_be_are_refused() {
     let (mut bed, _) = ready();
     let list = [0x30_0000, 0x50_0000];
-    let mut refused = |list: &[u64], change: fn(&mut UserMemory), syndrome: Syndrome| {
+    let rows: [(&[u64], Change<'_, UserMemory>, Syndrome); 7] = [
+        (&list, &|umem| umem.page_offset(0x1000), Syndrome::PageList),
+        (&list, &|umem| umem.num_of_mtt(3), Syndrome::PageList),
+        (&list, &|umem| umem.num_of_mtt(u64::MAX), Syndrome::PageList),
+        (&list, &|umem| umem.log_page_size(31), Syndrome::PageSize),
+        (&list, &|umem| umem.ats(true), Syndrome::PageSize),
+        (&[], &|umem| umem, Syndrome::PageList),
+        (&[0x30_0800], &|umem| umem, Syndrome::PageAddress),
+    ];
+    for (list, change, by) in rows {
         let reply = umem_reply(&mut bed, 0, list, change);
-        assert_eq!(reply.syndrome(), syndrome.code(), "{syndrome:?}");
-    };
-    refused(
-        &list,
-        |umem| {
-            umem.set().page_offset(0x1000);
-        },
-        Syndrome::PageList,
-    );
-    refused(
-        &list,
-        |umem| {
-            umem.set().num_of_mtt(3);
-        },
-        Syndrome::PageList,
-    );
-    refused(
-        &list,
-        |umem| {
-            umem.set().num_of_mtt(u64::MAX);
-        },
-        Syndrome::PageList,
-    );
-    refused(
-        &list,
-        |umem| {
-            umem.set().log_page_size(31);
-        },
-        Syndrome::PageSize,
-    );
-    refused(
-        &list,
-        |umem| {
-            umem.set().ats(true);
-        },
-        Syndrome::PageSize,
-    );
-    refused(&[], |_| (), Syndrome::PageList);
-    refused(&[0x30_0800], |_| (), Syndrome::PageAddress);
+        assert_eq!(reply.refused(), Some(by), "{list:x?} {:?}", UserMemory::with(change));
+    }
 }
 
 #[test]
