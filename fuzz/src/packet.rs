@@ -78,10 +78,8 @@ fn frame(stage: &Stage, input: &mut Bytes<'_>) -> (Vec<u8>, u64) {
         _ => (peer.qp.qpn, None, 0),
     };
     let srqn = if input.u8() % 8 == 0 { input.u32() & 0xff_ffff } else { others.srq.srqn };
-    pkt = pkt.deth(qkey, 7).xrceth(srqn).bth(|bth| {
-        let opcode = transport.map_or(opcode, |transport| opcode.on(transport));
-        bth.set().dest_qp(Qpn(to)).opcode(opcode);
-    });
+    let opcode = transport.map_or(opcode, |transport| opcode.on(transport));
+    pkt = pkt.deth(qkey, 7).xrceth(srqn).bth(|bth| bth.dest_qp(Qpn(to)).opcode(opcode));
     let mut frame = peer.frame(&pkt);
     if kind & 16 != 0 {
         for _ in 0..input.u8() % 4 {

@@ -1,7 +1,7 @@
 //! Keys, bounds and permissions, on both sides.
 
 use super::common::*;
-use devmodel::{Config, Profile};
+use devmodel::Profile;
 use hwspec::cmd::{Opcode, resource::*};
 
 #[track_caller]
@@ -15,18 +15,10 @@ fn assert_access_nak(bed: &mut Bed, peer: Peer, pkt: &Pkt, what: &str) {
 fn requests(va: u64, key: u32, len: u32) -> Vec<(&'static str, Pkt)> {
     let data = vec![1; len as usize];
     vec![
-        ("WRITE", Pkt::new(BthOpcode::RcWriteOnly, expects()).reth(va, key, len).payload(&data).ack_req()),
-        ("READ", Pkt::new(BthOpcode::RcReadRequest, expects()).reth(va, key, len)),
-        ("FETCH_ADD", Pkt::new(BthOpcode::RcFetchAdd, expects()).atomic(va, key, 1, 0).ack_req()),
+        ("WRITE", Pkt::new(BthOpcode::RcWriteOnly, EXPECTS).reth(va, key, len).payload(&data).ack_req()),
+        ("READ", Pkt::new(BthOpcode::RcReadRequest, EXPECTS).reth(va, key, len)),
+        ("FETCH_ADD", Pkt::new(BthOpcode::RcFetchAdd, EXPECTS).atomic(va, key, 1, 0).ack_req()),
     ]
-}
-
-fn judged(access: Access) -> (Bed, Peer, Mr) {
-    let mut bed = Bed::cx5();
-    let peer = bed.foreign(1, path());
-    let mr = bed.mr(1, 64, access);
-    bed.events(1);
-    (bed, peer, mr)
 }
 
 /// Row 25: a key that does not exist, or whose variant differs.
@@ -34,7 +26,7 @@ fn judged(access: Access) -> (Bed, Peer, Mr) {
 fn row_25_bad_rkey_is_an_access_error() {
     for i in 0..3 {
         for change in [0x0000_0001, 0x0000_4000] {
-            let (mut bed, peer, mr) = judged(Access::ALL);
+            let (mut bed, peer, mr) = foreign(64, Access::ALL);
             let (what, pkt) = requests(mr.va, mr.key ^ change, 8).remove(i);
             assert_access_nak(&mut bed, peer, &pkt, what);
             assert_eq!(bed.bytes(mr), [0; 64]);
@@ -47,7 +39,7 @@ fn row_25_bad_rkey_is_an_access_error() {
 fn row_25_out_of_bounds_is_an_access_error() {
     for i in 0..2 {
         for offset in [-8i64, -1, 57, 64, i64::MAX] {
-            let (mut bed, peer, mr) = judged(Access::ALL);
+            let (mut bed, peer, mr) = foreign(64, Access::ALL);
             let (what, pkt) = requests(mr.va.wrapping_add_signed(offset), mr.key, 8).remove(i);
             assert_access_nak(&mut bed, peer, &pkt, &format!("{what} at {offset}"));
             assert_eq!(bed.bytes(mr), [0; 64]);
@@ -59,7 +51,7 @@ fn row_25_out_of_bounds_is_an_access_error() {
 #[test]
 fn row_25_other_protection_domain_is_an_access_error() {
     for i in 0..3 {
-        let (mut bed, peer, _) = judged(Access::ALL);
+        let (mut bed, peer, _) = foreign(64, Access::ALL);
         let pd: AllocPdOut = bed.command(1, Opcode::AllocPd, &AllocPdIn::zeroed()).expect("ALLOC_PD");
         let other = bed.mr_with(1, 64, Access::ALL, pd.pd(), None);
         let (what, pkt) = requests(other.va, other.key, 8).remove(i);
@@ -72,7 +64,7 @@ fn row_25_other_protection_domain_is_an_access_error() {
 #[test]
 fn row_25_key_of_another_function_is_an_access_error() {
     for i in 0..3 {
-        let (mut bed, peer, _) = judged(Access::ALL);
+        let (mut bed, peer, _) = foreign(64, Access::ALL);
         bed.function(2);
         let other = bed.mr(2, 64, Access::ALL);
         let (what, pkt) = requests(other.va, other.key, 8).remove(i);
@@ -90,7 +82,7 @@ fn row_25_region_without_permission_is_an_access_error() {
         Access { remote_atomic: false, ..Access::ALL },
     ];
     for (i, access) in none.into_iter().enumerate() {
-        let (mut bed, peer, mr) = judged(access);
+        let (mut bed, peer, mr) = foreign(64, access);
         let (what, pkt) = requests(mr.va, mr.key, 8).remove(i);
         assert_access_nak(&mut bed, peer, &pkt, what);
         assert_eq!(bed.bytes(mr), [0; 64]);
@@ -100,9 +92,7 @@ fn row_25_region_without_permission_is_an_access_error() {
 /// Row 25: the requester ends with REM_ACCESS_ERR, vendor_err 0x88.
 #[test]
 fn row_25_access_error_fails_the_requester() {
-    let mut bed = Bed::cx5();
-    let (a, b) = bed.pair(path());
-    let (from, to) = (bed.mr(1, 64, Access::LOCAL), bed.mr(2, 64, Access::ALL));
+    let (mut bed, [a, b], [from, to]) = ends(64);
     bed.events(2);
     bed.post(a, &Wr::new(Op::Write { va: to.va + 8, rkey: to.key }, &[from.sge()]));
     let wc = assert_requester_failed(&mut bed, a, CqeSyndrome::RemoteAccessErr);
@@ -114,7 +104,7 @@ fn write_that_ends_outside(profile: Profile) -> Vec<u8> {
     let mut bed = Bed::new(Config { profile, ..Config::default() });
     let peer = bed.foreign(1, path());
     let to = bed.mr(1, 3 * MTU, Access::ALL);
-    let mut packets = message(WRITE, expects(), &[7; 4 * MTU]);
+    let mut packets = message(WRITE, EXPECTS, &[7; 4 * MTU]);
     packets[0] = packets[0].clone().reth(to.va, to.key, 4 * MTU as u32);
     let answers: Vec<Captured> = packets.iter().flat_map(|pkt| bed.from_peer(peer, pkt)).collect();
     assert_eq!(acknowledgement(&answers).0, NAK_ACCESS);
@@ -166,13 +156,14 @@ fn row_27_qp_without_the_right_is_an_invalid_request() {
 fn row_28_zero_bytes_need_no_key() {
     let mut bed = Bed::cx5();
     let peer = bed.foreign(1, path());
-    let p = expects();
-    let answers =
-        bed.from_peer(peer, &Pkt::new(BthOpcode::RcWriteOnly, p).reth(0xdead_0000, 0xbad0_0bad, 0).ack_req());
-    assert_eq!(acknowledgement(&answers), (ACK, p, 1));
-    let answers =
-        bed.from_peer(peer, &Pkt::new(BthOpcode::RcReadRequest, p + 1).reth(0xdead_0000, 0xbad0_0bad, 0));
-    assert_eq!(brief(&answers), [(BthOpcode::RcReadRespOnly, p + 1)]);
+    let answers = bed.from_peer(
+        peer,
+        &Pkt::new(BthOpcode::RcWriteOnly, EXPECTS).reth(0xdead_0000, 0xbad0_0bad, 0).ack_req(),
+    );
+    assert_eq!(acknowledgement(&answers), (ACK, EXPECTS, 1));
+    let answers = bed
+        .from_peer(peer, &Pkt::new(BthOpcode::RcReadRequest, EXPECTS + 1).reth(0xdead_0000, 0xbad0_0bad, 0));
+    assert_eq!(brief(&answers), [(BthOpcode::RcReadRespOnly, EXPECTS + 1)]);
     assert!(answers[0].payload().is_empty());
     assert_eq!(bed.qp_state(peer.qp), QpState::Rts);
 }
@@ -218,11 +209,9 @@ fn row_33_bad_lkey_in_the_receive_is_an_operation_error() {
 /// Row 33: a receive into a region without local write is one, too.
 #[test]
 fn row_33_receive_into_read_only_memory_is_an_operation_error() {
-    let mut bed = Bed::cx5();
-    let peer = bed.foreign(1, path());
-    let to = bed.mr(1, 64, Access::LOCAL_READ);
+    let (mut bed, peer, to) = foreign(64, Access::LOCAL_READ);
     bed.post_recv(peer.qp, &[to.sge()]);
-    let answers = bed.from_peer(peer, &Pkt::new(BthOpcode::RcSendOnly, expects()).payload(&[1; 8]).ack_req());
+    let answers = bed.from_peer(peer, &Pkt::new(BthOpcode::RcSendOnly, EXPECTS).payload(&[1; 8]).ack_req());
     assert_eq!(acknowledgement(&answers).0, NAK_OPERATION);
     assert_eq!(bed.one(peer.qp.recv_cq).error, Some(CqeSyndrome::LocalProtErr));
     assert_eq!(bed.bytes(to), [0; 64]);
@@ -231,9 +220,7 @@ fn row_33_receive_into_read_only_memory_is_an_operation_error() {
 /// Row 34: the requester's own bad lkey: LOC_PROT_ERR, vendor_err 0x52, QP in ERR, nothing sent.
 #[test]
 fn row_34_bad_lkey_of_the_requester_is_a_protection_error() {
-    let mut bed = Bed::cx5();
-    let peer = bed.foreign(1, path());
-    let from = bed.mr(1, 64, Access::LOCAL);
+    let (mut bed, peer, from) = foreign(64, Access::LOCAL);
     bed.post(peer.qp, &Wr::send(Sge { lkey: from.key ^ 0x100_0000, ..from.sge() }));
     let wc = assert_requester_failed(&mut bed, peer.qp, CqeSyndrome::LocalProtErr);
     assert_eq!(wc.vendor_err, 0x52);
@@ -243,9 +230,7 @@ fn row_34_bad_lkey_of_the_requester_is_a_protection_error() {
 /// Row 34: an entry longer than its region: LOC_PROT_ERR, vendor_err 0x53.
 #[test]
 fn row_34_entry_longer_than_its_region_is_a_protection_error() {
-    let mut bed = Bed::cx5();
-    let peer = bed.foreign(1, path());
-    let from = bed.mr(1, 64, Access::LOCAL);
+    let (mut bed, peer, from) = foreign(64, Access::LOCAL);
     bed.post(peer.qp, &Wr::send(from.part(0, 65)));
     let wc = assert_requester_failed(&mut bed, peer.qp, CqeSyndrome::LocalProtErr);
     assert_eq!(wc.vendor_err, 0x53);
@@ -269,10 +254,8 @@ fn row_35_read_into_read_only_memory_fails_after_the_request() {
 /// Row 61: a region deregistered in the middle of a WRITE to it: NAK 0x62, and no access afterwards.
 #[test]
 fn row_61_dereg_in_the_middle_of_a_write_ends_access() {
-    let mut bed = Bed::cx5();
-    let peer = bed.foreign(1, path());
-    let to = bed.mr(1, 4 * MTU, Access::ALL);
-    let mut packets = message(WRITE, expects(), &[7; 4 * MTU]);
+    let (mut bed, peer, to) = foreign(4 * MTU, Access::ALL);
+    let mut packets = message(WRITE, EXPECTS, &[7; 4 * MTU]);
     packets[0] = packets[0].clone().reth(to.va, to.key, 4 * MTU as u32);
     bed.from_peer(peer, &packets[0]);
     bed.from_peer(peer, &packets[1]);
@@ -288,9 +271,7 @@ fn row_61_dereg_in_the_middle_of_a_write_ends_access() {
 /// Row 61: a region deregistered while its own side sends from it: LOC_PROT_ERR, and nothing more is sent from it.
 #[test]
 fn row_61_dereg_of_the_source_ends_in_a_protection_error() {
-    let mut bed = Bed::cx5();
-    let peer = bed.foreign(1, path());
-    let from = bed.mr(1, 64, Access::LOCAL);
+    let (mut bed, peer, from) = foreign(64, Access::LOCAL);
     bed.post(peer.qp, &write_to_peer(from.sge()));
     assert_eq!(bed.answers().len(), 1);
     bed.destroy_mr(from).expect("DESTROY_MKEY");
@@ -303,14 +284,11 @@ fn row_61_dereg_of_the_source_ends_in_a_protection_error() {
 /// Row 61: a region deregistered while a READ fills it: LOC_PROT_ERR, and no write after dereg returned.
 #[test]
 fn row_61_dereg_of_a_read_destination_ends_in_a_protection_error() {
-    let mut bed = Bed::cx5();
-    let peer = bed.foreign(1, path());
-    let into = bed.mr(1, 2 * MTU, Access::LOCAL);
-    let p = sends_from();
+    let (mut bed, peer, into) = foreign(2 * MTU, Access::LOCAL);
     bed.post(peer.qp, &read_from_peer(into.sge()));
-    bed.from_peer(peer, &Pkt::new(BthOpcode::RcReadRespFirst, p).aeth(ACK, 1).payload(&[1; MTU]));
+    bed.from_peer(peer, &Pkt::new(BthOpcode::RcReadRespFirst, SENDS).aeth(ACK, 1).payload(&[1; MTU]));
     bed.destroy_mr(into).expect("DESTROY_MKEY");
-    bed.from_peer(peer, &Pkt::new(BthOpcode::RcReadRespLast, p + 1).aeth(ACK, 1).payload(&[1; MTU]));
+    bed.from_peer(peer, &Pkt::new(BthOpcode::RcReadRespLast, SENDS + 1).aeth(ACK, 1).payload(&[1; MTU]));
     assert_requester_failed(&mut bed, peer.qp, CqeSyndrome::LocalProtErr);
     assert_eq!(bed.bytes(into)[MTU..], [0; MTU]);
 }

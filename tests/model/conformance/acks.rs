@@ -5,41 +5,34 @@ use super::common::*;
 /// Row 11: a request with AckReq gets an ACK of a PSN not before it.
 #[test]
 fn row_11_ack_req_is_answered() {
-    let mut bed = Bed::cx5();
-    let peer = bed.foreign(1, path());
-    let to = bed.mr(1, 4 * MTU, Access::ALL);
-    let p = expects();
-    let mut packets = message(WRITE, p, &[7; 4 * MTU]);
+    let (mut bed, peer, to) = foreign(4 * MTU, Access::ALL);
+    let mut packets = message(WRITE, EXPECTS, &[7; 4 * MTU]);
     packets[0] = packets[0].clone().reth(to.va, to.key, 4 * MTU as u32);
     // In the middle of a message, too.
     packets[1] = packets[1].clone().ack_req();
     let answers: Vec<_> = packets.iter().map(|pkt| bed.from_peer(peer, pkt)).collect();
-    assert_eq!(acknowledgement(&answers[1]), (ACK, p + 1, 0), "the message is not complete: MSN 0");
-    assert_eq!(acknowledgement(&answers[3]), (ACK, p + 3, 1));
+    assert_eq!(acknowledgement(&answers[1]), (ACK, EXPECTS + 1, 0), "the message is not complete: MSN 0");
+    assert_eq!(acknowledgement(&answers[3]), (ACK, EXPECTS + 3, 1));
 }
 
 /// Row 11: ACKs may coalesce, but the last AckReq is covered.
 #[test]
 fn row_11_coalesced_acks_cover_the_last_request() {
-    let mut bed = Bed::cx5();
-    let (a, _) = bed.pair(path());
-    let (from, to) = (bed.mr(1, 64, Access::LOCAL), bed.mr(2, 64, Access::ALL));
+    let (mut bed, [a, _], [from, to]) = ends(64);
     let wrs: Vec<Wr> = (0..20).map(|_| Wr::write(from.sge(), to)).collect();
     bed.post_all(a, &wrs);
     assert_eq!(bed.completions(a.send_cq).len(), 20);
     let frames = bed.take_frames();
     let asked = frames.iter().filter(|f| f.headers().bth().ack_req()).map(|f| f.psn()).max();
     let acked = frames.iter().filter(|f| f.opcode() == BthOpcode::RcAck).map(|f| f.psn()).max();
-    assert_eq!(asked, Some(sends_from() + 19));
+    assert_eq!(asked, Some(SENDS + 19));
     assert_eq!(acked, asked);
 }
 
 /// Row 12: the ACK of a PSN completes every WRITE and SEND up to it, in order.
 #[test]
 fn row_12_ack_completes_all_up_to_its_psn_in_order() {
-    let mut bed = Bed::cx5();
-    let peer = bed.foreign(1, path());
-    let from = bed.mr(1, 3 * MTU, Access::LOCAL);
+    let (mut bed, peer, from) = foreign(3 * MTU, Access::LOCAL);
     let wrs = [
         write_to_peer(from.part(0, 8)),
         Wr::send(from.sge()),
@@ -48,15 +41,14 @@ fn row_12_ack_completes_all_up_to_its_psn_in_order() {
     ];
     let posted = bed.post_all(peer.qp, &wrs);
     // PSNs: 1, 3, 2 and 1 packets.
-    let p = sends_from();
-    assert_eq!(bed.answers().last().map(|f| f.psn()), Some(p + 6));
-    bed.from_peer(peer, &ack(p + 3, 2));
+    assert_eq!(bed.answers().last().map(|f| f.psn()), Some(SENDS + 6));
+    bed.from_peer(peer, &ack(SENDS + 3, 2));
     let done: Vec<u16> = bed.completions(peer.qp.send_cq).iter().map(|wc| wc.wqe).collect();
     assert_eq!(done, posted[..2]);
     // In the middle of the third: it does not complete.
-    bed.from_peer(peer, &ack(p + 4, 2));
+    bed.from_peer(peer, &ack(SENDS + 4, 2));
     assert_eq!(bed.completions(peer.qp.send_cq), []);
-    bed.from_peer(peer, &ack(p + 6, 4));
+    bed.from_peer(peer, &ack(SENDS + 6, 4));
     let done: Vec<u16> = bed.completions(peer.qp.send_cq).iter().map(|wc| wc.wqe).collect();
     assert_eq!(done, posted[2..]);
 }
@@ -64,43 +56,38 @@ fn row_12_ack_completes_all_up_to_its_psn_in_order() {
 /// Row 13: an ACK past an unanswered READ is an implied NAK: the READ is asked for again and nothing completes.
 #[test]
 fn row_13_ack_past_an_unanswered_read_is_an_implied_nak() {
-    let mut bed = Bed::cx5();
-    let peer = bed.foreign(1, path());
-    let mr = bed.mr(1, 2 * MTU, Access::LOCAL);
-    let p = sends_from();
+    let (mut bed, peer, mr) = foreign(2 * MTU, Access::LOCAL);
     bed.post_all(peer.qp, &[read_from_peer(mr.sge()), write_to_peer(mr.part(0, 8))]);
-    assert_eq!(brief(&bed.answers()), [(BthOpcode::RcReadRequest, p), (BthOpcode::RcWriteOnly, p + 2)]);
-    let again = bed.from_peer(peer, &ack(p + 2, 2));
+    assert_eq!(
+        brief(&bed.answers()),
+        [(BthOpcode::RcReadRequest, SENDS), (BthOpcode::RcWriteOnly, SENDS + 2)]
+    );
+    let again = bed.from_peer(peer, &ack(SENDS + 2, 2));
     assert_eq!(bed.completions(peer.qp.send_cq), []);
-    assert_eq!(again.first().map(|f| (f.opcode(), f.psn())), Some((BthOpcode::RcReadRequest, p)));
+    assert_eq!(again.first().map(|f| (f.opcode(), f.psn())), Some((BthOpcode::RcReadRequest, SENDS)));
 }
 
 /// Row 13: the same with an atomic.
 #[test]
 fn row_13_ack_past_an_unanswered_atomic_is_an_implied_nak() {
-    let mut bed = Bed::cx5();
-    let peer = bed.foreign(1, path());
-    let mr = bed.mr(1, 64, Access::LOCAL);
-    let p = sends_from();
+    let (mut bed, peer, mr) = foreign(64, Access::LOCAL);
     bed.post_all(peer.qp, &[fetch_add_at_peer(mr.part(0, 8), 1), write_to_peer(mr.part(0, 8))]);
-    assert_eq!(brief(&bed.answers()), [(BthOpcode::RcFetchAdd, p), (BthOpcode::RcWriteOnly, p + 1)]);
-    let again = bed.from_peer(peer, &ack(p + 1, 2));
+    assert_eq!(brief(&bed.answers()), [(BthOpcode::RcFetchAdd, SENDS), (BthOpcode::RcWriteOnly, SENDS + 1)]);
+    let again = bed.from_peer(peer, &ack(SENDS + 1, 2));
     assert_eq!(bed.completions(peer.qp.send_cq), []);
-    assert_eq!(again.first().map(|f| (f.opcode(), f.psn())), Some((BthOpcode::RcFetchAdd, p)));
+    assert_eq!(again.first().map(|f| (f.opcode(), f.psn())), Some((BthOpcode::RcFetchAdd, SENDS)));
     // The answer, when it comes, completes it; and the acknowledgement then completes the WRITE.
-    bed.from_peer(peer, &Pkt::new(BthOpcode::RcAtomicAck, p).aeth(ACK, 1).atomic_ack(5));
-    bed.from_peer(peer, &ack(p + 1, 2));
+    bed.from_peer(peer, &Pkt::new(BthOpcode::RcAtomicAck, SENDS).aeth(ACK, 1).atomic_ack(5));
+    bed.from_peer(peer, &ack(SENDS + 1, 2));
     assert_eq!(bed.completions(peer.qp.send_cq).len(), 2);
 }
 
 /// Row 14: the MSN counts messages, not packets, of every kind.
 #[test]
 fn row_14_msn_counts_messages() {
-    let mut bed = Bed::cx5();
-    let peer = bed.foreign(1, path());
-    let mr = bed.mr(1, 4 * MTU, Access::ALL);
+    let (mut bed, peer, mr) = foreign(4 * MTU, Access::ALL);
     bed.post_recv(peer.qp, &[mr.sge()]);
-    let mut psn = expects();
+    let mut psn = EXPECTS;
     let mut msns = Vec::new();
     let mut write = message(WRITE, psn, &[1; 3 * MTU]);
     write[0] = write[0].clone().reth(mr.va, mr.key, 3 * MTU as u32);
@@ -137,16 +124,9 @@ fn row_58_mig_req_is_set_in_every_packet() {
 /// Row 58: a peer that sends MigReq 0 is served all the same.
 #[test]
 fn row_58_mig_req_clear_is_accepted() {
-    let mut bed = Bed::cx5();
-    let peer = bed.foreign(1, path());
-    let to = bed.mr(1, 64, Access::ALL);
-    let pkt = Pkt::new(BthOpcode::RcWriteOnly, expects()).reth(to.va, to.key, 8).payload(&[3; 8]).ack_req();
-    let answers = bed.from_peer(
-        peer,
-        &pkt.bth(|b| {
-            b.set().mig_req(false);
-        }),
-    );
-    assert_eq!(acknowledgement(&answers), (ACK, expects(), 1));
+    let (mut bed, peer, to) = foreign(64, Access::ALL);
+    let pkt = Pkt::new(BthOpcode::RcWriteOnly, EXPECTS).reth(to.va, to.key, 8).payload(&[3; 8]).ack_req();
+    let answers = bed.from_peer(peer, &pkt.bth(|b| b.mig_req(false)));
+    assert_eq!(acknowledgement(&answers), (ACK, EXPECTS, 1));
     assert_eq!(bed.bytes(to)[..8], [3; 8]);
 }

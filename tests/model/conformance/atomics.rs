@@ -7,10 +7,8 @@ use super::common::*;
 fn row_36_misaligned_atomic_is_invalid() {
     for opcode in [BthOpcode::RcFetchAdd, BthOpcode::RcCompareSwap] {
         for offset in [1, 4, 7] {
-            let mut bed = Bed::cx5();
-            let peer = bed.foreign(1, path());
-            let on = bed.mr(1, 64, Access::ALL);
-            let pkt = Pkt::new(opcode, expects()).atomic(on.va + offset, on.key, 1, 0).ack_req();
+            let (mut bed, peer, on) = foreign(64, Access::ALL);
+            let pkt = Pkt::new(opcode, EXPECTS).atomic(on.va + offset, on.key, 1, 0).ack_req();
             assert_eq!(acknowledgement(&bed.from_peer(peer, &pkt)).0, NAK_INVALID, "{opcode:?} at {offset}");
             assert_eq!(bed.bytes(on), [0; 64]);
             assert_eq!(bed.qp_state(peer.qp), QpState::Err);
@@ -22,10 +20,8 @@ fn row_36_misaligned_atomic_is_invalid() {
 #[test]
 fn row_37_atomic_without_permission_is_an_access_error() {
     for opcode in [BthOpcode::RcFetchAdd, BthOpcode::RcCompareSwap] {
-        let mut bed = Bed::cx5();
-        let peer = bed.foreign(1, path());
-        let on = bed.mr(1, 64, Access { remote_atomic: false, ..Access::ALL });
-        let pkt = Pkt::new(opcode, expects()).atomic(on.va, on.key, 1, 0).ack_req();
+        let (mut bed, peer, on) = foreign(64, Access { remote_atomic: false, ..Access::ALL });
+        let pkt = Pkt::new(opcode, EXPECTS).atomic(on.va, on.key, 1, 0).ack_req();
         assert_eq!(acknowledgement(&bed.from_peer(peer, &pkt)).0, NAK_ACCESS, "{opcode:?}");
         assert_eq!(bed.bytes(on), [0; 64]);
     }

@@ -1,5 +1,6 @@
 //! The code that the tests share.
 
+pub use devmodel::Config;
 use hwspec::wire::{NakCode, Syndrome};
 pub use hwspec::{
     context::QpState,
@@ -28,14 +29,37 @@ pub fn path() -> Path {
     Path { mtu: MTU as u32, ..Path::default() }
 }
 
-/// First PSN the adapter's QP sends.
-pub fn sends_from() -> u32 {
-    path().sq_psn
+/// A QP of function 1 with a foreign peer on that path, `len` bytes of its memory, and no event unread.
+pub fn foreign(len: usize, access: Access) -> (Bed, Peer, Mr) {
+    foreign_on(Config::default(), len, access)
 }
 
-/// First PSN the adapter's QP expects.
-pub fn expects() -> u32 {
-    path().rq_psn
+/// As [`foreign`], on an adapter of that configuration.
+fn foreign_on(config: Config, len: usize, access: Access) -> (Bed, Peer, Mr) {
+    let mut bed = Bed::new(config);
+    let peer = bed.foreign(1, path());
+    let mr = bed.mr(1, len, access);
+    bed.events(1);
+    (bed, peer, mr)
+}
+
+/// As [`foreign`], on an adapter of that configuration and with four receives posted, so that a request that is to be
+/// refused finds all that a good one needs.
+pub fn judged(config: Config, len: usize) -> (Bed, Peer, Mr) {
+    let (mut bed, peer, mr) = foreign_on(config, len, Access::ALL);
+    for _ in 0..4 {
+        bed.post_recv(peer.qp, &[mr.sge()]);
+    }
+    (bed, peer, mr)
+}
+
+/// QPs of functions 1 and 2 that are each other's peer, and `len` bytes of memory of each: the first has the local rights
+/// alone, as a requester needs, the second has all.
+pub fn ends(len: usize) -> (Bed, [Qp; 2], [Mr; 2]) {
+    let mut bed = Bed::cx5();
+    let (a, b) = bed.pair(path());
+    let mrs = [bed.mr(1, len, Access::LOCAL), bed.mr(2, len, Access::ALL)];
+    (bed, [a, b], mrs)
 }
 
 /// A message as a foreign requester sends it: the opcodes by position, `payload` cut by the path MTU.

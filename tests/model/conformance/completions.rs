@@ -46,9 +46,7 @@ fn row_55_an_overrun_that_is_ignored_harms_nobody() {
 fn row_56_moderated_events_wait_for_company_or_time() {
     const PERIOD: u16 = 100;
     let us = MS / 1000;
-    let mut bed = Bed::cx5();
-    let (a, _) = bed.pair(path());
-    let (from, to) = (bed.mr(1, 64, Access::LOCAL), bed.mr(2, 64, Access::ALL));
+    let (mut bed, [a, _], [from, to]) = ends(64);
     moderate(&mut bed, a.send_cq, 4, PERIOD);
     bed.arm_cq(a.send_cq, false);
     events(&mut bed, 1);
@@ -72,9 +70,7 @@ fn row_56_moderated_events_wait_for_company_or_time() {
 /// Row 56: completions that came before a moderated CQ was armed are waited with, too; a CQ that goes takes its timer along.
 #[test]
 fn row_56_arming_late_is_moderated_as_well() {
-    let mut bed = Bed::cx5();
-    let (a, _) = bed.pair(path());
-    let (from, to) = (bed.mr(1, 64, Access::LOCAL), bed.mr(2, 64, Access::ALL));
+    let (mut bed, [a, _], [from, to]) = ends(64);
     moderate(&mut bed, a.send_cq, 2, 1000);
     events(&mut bed, 1);
     bed.post(a, &Wr::write(from.sge(), to));
@@ -96,9 +92,7 @@ fn row_56_arming_late_is_moderated_as_well() {
 #[test]
 fn completions_bear_the_time_of_the_internal_timer() {
     const TIMER: [u32; 2] = [0x1000, 0x1004];
-    let mut bed = Bed::cx5();
-    let (a, b) = bed.pair(path());
-    let (from, to) = (bed.mr(1, 64, Access::LOCAL), bed.mr(2, 64, Access::ALL));
+    let (mut bed, [a, b], [from, to]) = ends(64);
     let clock = |bed: &mut Bed| {
         let [high, low] = TIMER.map(|at| bed.read32(1, at));
         u64::from(high) << 32 | u64::from(low)
@@ -120,10 +114,7 @@ fn completions_bear_the_time_of_the_internal_timer() {
 #[test]
 fn row_55_completions_survive_a_resize() {
     for (log, waiting, used) in [(9, 5, 0), (3, 5, 3), (7, 0, 130), (7, 126, 200), (5, 31, 700)] {
-        let mut bed = Bed::cx5();
-        let (a, b) = bed.pair(path());
-        let from = bed.mr(1, 64, Access::LOCAL);
-        let to = bed.mr(2, 64, Access::ALL);
+        let (mut bed, [a, b], [from, to]) = ends(64);
         for _ in 0..used {
             bed.post(a, &Wr::write(from.sge(), to));
             assert!(bed.one(a.send_cq).is_ok());
@@ -141,10 +132,7 @@ fn row_55_completions_survive_a_resize() {
 /// Row 55: a CQ that does not fit its new memory, or has no room for the mark, stays as it is.
 #[test]
 fn row_55_a_resize_that_does_not_fit_is_refused() {
-    let mut bed = Bed::cx5();
-    let (a, _) = bed.pair(path());
-    let from = bed.mr(1, 64, Access::LOCAL);
-    let to = bed.mr(2, 64, Access::ALL);
+    let (mut bed, [a, _], [from, to]) = ends(64);
     for _ in 0..8 {
         bed.post(a, &Wr::write(from.sge(), to));
     }

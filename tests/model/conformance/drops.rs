@@ -4,15 +4,8 @@ use super::common::*;
 use devmodel::state::Counters;
 use hwspec::handle::Qpn;
 
-fn judged() -> (Bed, Peer, Mr) {
-    let mut bed = Bed::cx5();
-    let peer = bed.foreign(1, path());
-    let to = bed.mr(1, 64, Access::ALL);
-    (bed, peer, to)
-}
-
 fn write(to: Mr) -> Pkt {
-    Pkt::new(BthOpcode::RcWriteOnly, expects()).reth(to.va, to.key, 8).payload(&[1; 8]).ack_req()
+    Pkt::new(BthOpcode::RcWriteOnly, EXPECTS).reth(to.va, to.key, 8).payload(&[1; 8]).ack_req()
 }
 
 /// The frame is dropped without an answer or an effect, `counter` goes up, and the QP still works.
@@ -24,25 +17,21 @@ fn assert_dropped(bed: &mut Bed, peer: Peer, to: Mr, frame: &[u8], counter: Coun
     assert_eq!(bed.bytes(to), [0; 64]);
     assert_eq!(bed.counter(1, counter), before + 1, "{counter:?}");
     assert_eq!(bed.qp_state(peer.qp), QpState::Rts);
-    assert_eq!(acknowledgement(&bed.from_peer(peer, &write(to))), (ACK, expects(), 1));
+    assert_eq!(acknowledgement(&bed.from_peer(peer, &write(to))), (ACK, EXPECTS, 1));
 }
 
 /// Row 39: a P_Key that does not match is dropped and counted.
 #[test]
 fn row_39_pkey_mismatch_is_dropped() {
-    let (mut bed, peer, to) = judged();
-    let frame = peer.frame(&write(to).bth(|b| {
-        b.set().pkey(0x8001);
-    }));
+    let (mut bed, peer, to) = foreign(64, Access::ALL);
+    let frame = peer.frame(&write(to).bth(|b| b.pkey(0x8001)));
     assert_dropped(&mut bed, peer, to, &frame, Counters::RxDroppedPkey);
 }
 
 /// Row 39: its sender ends with RETRY_EXC.
 #[test]
 fn row_39_sender_with_another_pkey_runs_out_of_retries() {
-    let mut bed = Bed::cx5();
-    let (a, _) = bed.pair(path());
-    let (from, to) = (bed.mr(1, 64, Access::LOCAL), bed.mr(2, 64, Access::ALL));
+    let (mut bed, [a, _], [from, to]) = ends(64);
     bed.wire().plan(Filter::from(1), 0, u32::MAX, Fault::Pkey(0x8001));
     bed.post(a, &Wr::write(from.sge(), to));
     assert!(bed.advance_until(100 * S, |b| b.has_completion(a.send_cq)));
@@ -53,13 +42,13 @@ fn row_39_sender_with_another_pkey_runs_out_of_retries() {
 /// Row 41: a bad ICRC.
 #[test]
 fn row_41_bad_icrc_is_dropped() {
-    let (mut bed, peer, to) = judged();
+    let (mut bed, peer, to) = foreign(64, Access::ALL);
     let mut frame = peer.frame(&write(to));
     let last = frame.len() - 1;
     frame[last] ^= 1;
     assert_dropped(&mut bed, peer, to, &frame, Counters::RxIcrcErrors);
     // A damaged payload.
-    let (mut bed, peer, to) = judged();
+    let (mut bed, peer, to) = foreign(64, Access::ALL);
     let mut frame = peer.frame(&write(to));
     let at = frame.len() - 8;
     frame[at] ^= 1;
@@ -69,26 +58,20 @@ fn row_41_bad_icrc_is_dropped() {
 /// Row 41: a transport version that is not 0.
 #[test]
 fn row_41_transport_version_is_dropped() {
-    let (mut bed, peer, to) = judged();
-    let frame = peer.frame(&write(to).bth(|b| {
-        b.set().tver(1);
-    }));
+    let (mut bed, peer, to) = foreign(64, Access::ALL);
+    let frame = peer.frame(&write(to).bth(|b| b.tver(1)));
     assert_dropped(&mut bed, peer, to, &frame, Counters::RxDroppedQp);
 }
 
 /// Row 41: a QP number that is nobody's, or another function's.
 #[test]
 fn row_41_unknown_qp_is_dropped() {
-    let (mut bed, peer, to) = judged();
-    let frame = peer.frame(&write(to).bth(|b| {
-        b.set().dest_qp(Qpn(0x12_3456));
-    }));
+    let (mut bed, peer, to) = foreign(64, Access::ALL);
+    let frame = peer.frame(&write(to).bth(|b| b.dest_qp(Qpn(0x12_3456))));
     assert_dropped(&mut bed, peer, to, &frame, Counters::RxDroppedQp);
-    let (mut bed, peer, to) = judged();
+    let (mut bed, peer, to) = foreign(64, Access::ALL);
     let other = bed.qp(2);
-    let frame = peer.frame(&write(to).bth(|b| {
-        b.set().dest_qp(Qpn(other.qpn));
-    }));
+    let frame = peer.frame(&write(to).bth(|b| b.dest_qp(Qpn(other.qpn))));
     assert_dropped(&mut bed, peer, to, &frame, Counters::RxDroppedQp);
 }
 
@@ -96,8 +79,8 @@ fn row_41_unknown_qp_is_dropped() {
 #[test]
 fn row_41_wrong_transport_is_dropped() {
     for opcode in [BthOpcode::UcWriteOnly, BthOpcode::UdSendOnly, BthOpcode::XrcWriteOnly] {
-        let (mut bed, peer, to) = judged();
-        let pkt = Pkt::new(opcode, expects()).reth(to.va, to.key, 8).payload(&[1; 8]);
+        let (mut bed, peer, to) = foreign(64, Access::ALL);
+        let pkt = Pkt::new(opcode, EXPECTS).reth(to.va, to.key, 8).payload(&[1; 8]);
         assert_dropped(&mut bed, peer, to, &peer.frame(&pkt), Counters::RxDroppedQp);
     }
 }
@@ -105,7 +88,7 @@ fn row_41_wrong_transport_is_dropped() {
 /// Row 41: a QP that is not in RTR or RTS.
 #[test]
 fn row_41_qp_that_does_not_receive_drops() {
-    let (mut bed, peer, to) = judged();
+    let (mut bed, peer, to) = foreign(64, Access::ALL);
     for step in 0..3 {
         match step {
             0 => bed.to_err(peer.qp).expect("2ERR_QP"),
@@ -122,14 +105,14 @@ fn row_41_qp_that_does_not_receive_drops() {
 /// Row 41: frames that are no RoCEv2 packets at all.
 #[test]
 fn row_41_malformed_frames_are_dropped() {
-    let (mut bed, peer, to) = judged();
+    let (mut bed, peer, to) = foreign(64, Access::ALL);
     let good = peer.frame(&write(to));
     for cut in 6..good.len() {
         bed.inject(&good[..cut]);
         assert_eq!(brief(&bed.answers()), [], "cut at {cut}");
     }
     assert_eq!(bed.bytes(to), [0; 64]);
-    assert_eq!(acknowledgement(&bed.from_peer(peer, &write(to))), (ACK, expects(), 1));
+    assert_eq!(acknowledgement(&bed.from_peer(peer, &write(to))), (ACK, EXPECTS, 1));
 }
 
 /// A packet whose payload its receiver cannot copy from its sender counts as lost, with all it had begun: it is received like

@@ -5,36 +5,30 @@ use super::common::*;
 /// Row 6: a duplicate SEND is not executed again: no receive WQE, ACK of the last completed PSN, MSN unchanged.
 #[test]
 fn row_06_duplicate_send_uses_no_receive() {
-    let mut bed = Bed::cx5();
-    let peer = bed.foreign(1, path());
-    let buffer = bed.mr(1, 64, Access::LOCAL);
-    let p = expects();
+    let (mut bed, peer, buffer) = foreign(64, Access::LOCAL);
     let send = |psn: u32| Pkt::new(BthOpcode::RcSendOnly, psn).payload(&[psn as u8; 4]).ack_req();
-    for psn in p..p + 3 {
+    for psn in EXPECTS..EXPECTS + 3 {
         bed.post_recv(peer.qp, &[buffer.sge()]);
         bed.from_peer(peer, &send(psn));
     }
     bed.post_recv(peer.qp, &[buffer.sge()]);
     assert_eq!(bed.completions(peer.qp.recv_cq).len(), 3);
     bed.fill(buffer, &[0; 64]);
-    for psn in [p, p + 1, p + 2, p] {
-        assert_eq!(acknowledgement(&bed.from_peer(peer, &send(psn))), (ACK, p + 2, 3));
+    for psn in [EXPECTS, EXPECTS + 1, EXPECTS + 2, EXPECTS] {
+        assert_eq!(acknowledgement(&bed.from_peer(peer, &send(psn))), (ACK, EXPECTS + 2, 3));
     }
     assert_eq!(bed.completions(peer.qp.recv_cq), []);
     assert_eq!(bed.bytes(buffer), [0; 64]);
     // The receive that was posted is still there for the next message.
-    assert_eq!(acknowledgement(&bed.from_peer(peer, &send(p + 3))), (ACK, p + 3, 4));
+    assert_eq!(acknowledgement(&bed.from_peer(peer, &send(EXPECTS + 3))), (ACK, EXPECTS + 3, 4));
     assert_eq!(bed.one(peer.qp.recv_cq).wqe, 3);
 }
 
 /// Row 6: a duplicate WRITE does not write again.
 #[test]
 fn row_06_duplicate_write_is_not_written_again() {
-    let mut bed = Bed::cx5();
-    let peer = bed.foreign(1, path());
-    let to = bed.mr(1, 3 * MTU, Access::ALL);
-    let p = expects();
-    let mut packets = message(WRITE, p, &[7; 3 * MTU]);
+    let (mut bed, peer, to) = foreign(3 * MTU, Access::ALL);
+    let mut packets = message(WRITE, EXPECTS, &[7; 3 * MTU]);
     packets[0] = packets[0].clone().reth(to.va, to.key, 3 * MTU as u32);
     for pkt in &packets {
         bed.from_peer(peer, pkt);
@@ -43,7 +37,7 @@ fn row_06_duplicate_write_is_not_written_again() {
     bed.fill(to, &[0; 3 * MTU]);
     for pkt in &packets {
         for answer in bed.from_peer(peer, &pkt.clone().ack_req()) {
-            assert_eq!(acknowledgement(&[answer]), (ACK, p + 2, 1));
+            assert_eq!(acknowledgement(&[answer]), (ACK, EXPECTS + 2, 1));
         }
     }
     assert_eq!(bed.bytes(to), [0; 3 * MTU]);
@@ -52,63 +46,57 @@ fn row_06_duplicate_write_is_not_written_again() {
 /// Row 7: a duplicate READ reads memory again and is replayed from its PSN.
 #[test]
 fn row_07_duplicate_read_is_replayed() {
-    let mut bed = Bed::cx5();
-    let peer = bed.foreign(1, path());
-    let from = bed.mr(1, 3 * MTU, Access::ALL);
-    let p = expects();
-    let read = Pkt::new(BthOpcode::RcReadRequest, p).reth(from.va, from.key, 3 * MTU as u32);
+    let (mut bed, peer, from) = foreign(3 * MTU, Access::ALL);
+    let read = Pkt::new(BthOpcode::RcReadRequest, EXPECTS).reth(from.va, from.key, 3 * MTU as u32);
     for seed in [1, 2] {
         let data = bed.pattern(from, seed);
         let answers = bed.from_peer(peer, &read);
         assert_eq!(
             brief(&answers),
             [
-                (BthOpcode::RcReadRespFirst, p),
-                (BthOpcode::RcReadRespMiddle, p + 1),
-                (BthOpcode::RcReadRespLast, p + 2)
+                (BthOpcode::RcReadRespFirst, EXPECTS),
+                (BthOpcode::RcReadRespMiddle, EXPECTS + 1),
+                (BthOpcode::RcReadRespLast, EXPECTS + 2)
             ]
         );
         let payload: Vec<u8> = answers.iter().flat_map(|a| a.payload().to_vec()).collect();
         assert_eq!(payload, data, "memory as it is now");
     }
-    assert_eq!(bed.query(peer.qp).next_rcv_psn(), p + 3);
+    assert_eq!(bed.query(peer.qp).next_rcv_psn(), EXPECTS + 3);
 }
 
 /// Row 7: a duplicate READ may ask for a part of the original.
 #[test]
 fn row_07_duplicate_read_of_a_part_is_replayed() {
-    let mut bed = Bed::cx5();
-    let peer = bed.foreign(1, path());
-    let from = bed.mr(1, 4 * MTU, Access::ALL);
+    let (mut bed, peer, from) = foreign(4 * MTU, Access::ALL);
     let data = bed.pattern(from, 3);
-    let p = expects();
-    bed.from_peer(peer, &Pkt::new(BthOpcode::RcReadRequest, p).reth(from.va, from.key, 4 * MTU as u32));
-    let part = Pkt::new(BthOpcode::RcReadRequest, p + 1).reth(from.va + MTU as u64, from.key, 3 * MTU as u32);
+    bed.from_peer(peer, &Pkt::new(BthOpcode::RcReadRequest, EXPECTS).reth(from.va, from.key, 4 * MTU as u32));
+    let part =
+        Pkt::new(BthOpcode::RcReadRequest, EXPECTS + 1).reth(from.va + MTU as u64, from.key, 3 * MTU as u32);
     let answers = bed.from_peer(peer, &part);
     assert_eq!(
         brief(&answers),
         [
-            (BthOpcode::RcReadRespFirst, p + 1),
-            (BthOpcode::RcReadRespMiddle, p + 2),
-            (BthOpcode::RcReadRespLast, p + 3)
+            (BthOpcode::RcReadRespFirst, EXPECTS + 1),
+            (BthOpcode::RcReadRespMiddle, EXPECTS + 2),
+            (BthOpcode::RcReadRespLast, EXPECTS + 3)
         ]
     );
     let payload: Vec<u8> = answers.iter().flat_map(|a| a.payload().to_vec()).collect();
     assert_eq!(payload, data[MTU..]);
-    let last = Pkt::new(BthOpcode::RcReadRequest, p + 3).reth(from.va + 3 * MTU as u64, from.key, MTU as u32);
+    let last =
+        Pkt::new(BthOpcode::RcReadRequest, EXPECTS + 3).reth(from.va + 3 * MTU as u64, from.key, MTU as u32);
     let answers = bed.from_peer(peer, &last);
-    assert_eq!(brief(&answers), [(BthOpcode::RcReadRespOnly, p + 3)]);
+    assert_eq!(brief(&answers), [(BthOpcode::RcReadRespOnly, EXPECTS + 3)]);
     assert_eq!(answers[0].payload(), &data[3 * MTU..]);
 }
 
 /// Row 7: the rkey of a duplicate READ is checked again: no data after the key is gone.
 #[test]
 fn row_07_duplicate_read_checks_the_key_again() {
-    let mut bed = Bed::cx5();
-    let peer = bed.foreign(1, path());
-    let from = bed.mr(1, MTU, Access::ALL);
-    let read = Pkt::new(BthOpcode::RcReadRequest, expects()).reth(from.va, from.key, MTU as u32);
-    assert_eq!(brief(&bed.from_peer(peer, &read)), [(BthOpcode::RcReadRespOnly, expects())]);
+    let (mut bed, peer, from) = foreign(MTU, Access::ALL);
+    let read = Pkt::new(BthOpcode::RcReadRequest, EXPECTS).reth(from.va, from.key, MTU as u32);
+    assert_eq!(brief(&bed.from_peer(peer, &read)), [(BthOpcode::RcReadRespOnly, EXPECTS)]);
     bed.destroy_mr(from).expect("DESTROY_MKEY");
     for answer in bed.from_peer(peer, &read) {
         assert_eq!((answer.opcode(), answer.syndrome()), (BthOpcode::RcAck, Some(NAK_ACCESS)));
@@ -118,16 +106,16 @@ fn row_07_duplicate_read_checks_the_key_again() {
 /// Row 8: a duplicate READ outside the original is dropped in silence.
 #[test]
 fn row_08_duplicate_read_outside_the_original_is_dropped() {
-    let mut bed = Bed::cx5();
-    let peer = bed.foreign(1, path());
-    let from = bed.mr(1, 8 * MTU, Access::ALL);
-    let p = expects();
-    bed.from_peer(peer, &Pkt::new(BthOpcode::RcReadRequest, p).reth(from.va, from.key, 2 * MTU as u32));
-    bed.from_peer(peer, &Pkt::new(BthOpcode::RcReadRequest, p + 2).reth(from.va, from.key, 2 * MTU as u32));
-    let longer = Pkt::new(BthOpcode::RcReadRequest, p).reth(from.va, from.key, 3 * MTU as u32);
+    let (mut bed, peer, from) = foreign(8 * MTU, Access::ALL);
+    bed.from_peer(peer, &Pkt::new(BthOpcode::RcReadRequest, EXPECTS).reth(from.va, from.key, 2 * MTU as u32));
+    bed.from_peer(
+        peer,
+        &Pkt::new(BthOpcode::RcReadRequest, EXPECTS + 2).reth(from.va, from.key, 2 * MTU as u32),
+    );
+    let longer = Pkt::new(BthOpcode::RcReadRequest, EXPECTS).reth(from.va, from.key, 3 * MTU as u32);
     let elsewhere =
-        Pkt::new(BthOpcode::RcReadRequest, p).reth(from.va + 4 * MTU as u64, from.key, 2 * MTU as u32);
-    let before = Pkt::new(BthOpcode::RcReadRequest, p - 1).reth(from.va, from.key, MTU as u32);
+        Pkt::new(BthOpcode::RcReadRequest, EXPECTS).reth(from.va + 4 * MTU as u64, from.key, 2 * MTU as u32);
+    let before = Pkt::new(BthOpcode::RcReadRequest, EXPECTS - 1).reth(from.va, from.key, MTU as u32);
     for pkt in [longer, elsewhere, before] {
         assert_eq!(brief(&bed.from_peer(peer, &pkt)), []);
     }
@@ -137,18 +125,15 @@ fn row_08_duplicate_read_outside_the_original_is_dropped() {
 /// Row 8: a duplicate READ whose resource was used for later requests is dropped in silence.
 #[test]
 fn row_08_duplicate_read_without_its_resource_is_dropped() {
-    let mut bed = Bed::cx5();
-    let peer = bed.foreign(1, path());
-    let from = bed.mr(1, MTU, Access::ALL);
-    let p = expects();
+    let (mut bed, peer, from) = foreign(MTU, Access::ALL);
     let read = |psn| Pkt::new(BthOpcode::RcReadRequest, psn).reth(from.va, from.key, MTU as u32);
-    for psn in p..p + 40 {
+    for psn in EXPECTS..EXPECTS + 40 {
         assert_eq!(brief(&bed.from_peer(peer, &read(psn))), [(BthOpcode::RcReadRespOnly, psn)]);
     }
-    assert_eq!(brief(&bed.from_peer(peer, &read(p))), []);
+    assert_eq!(brief(&bed.from_peer(peer, &read(EXPECTS))), []);
     assert_eq!(
-        brief(&bed.from_peer(peer, &read(p + 39))),
-        [(BthOpcode::RcReadRespOnly, p + 39)],
+        brief(&bed.from_peer(peer, &read(EXPECTS + 39))),
+        [(BthOpcode::RcReadRespOnly, EXPECTS + 39)],
         "the last one is still kept"
     );
 }
@@ -156,14 +141,12 @@ fn row_08_duplicate_read_without_its_resource_is_dropped() {
 /// Row 9: a duplicate FETCH_ADD gets the saved original value; memory changes once.
 #[test]
 fn row_09_duplicate_fetch_add_is_done_once() {
-    let mut bed = Bed::cx5();
-    let peer = bed.foreign(1, path());
-    let on = bed.mr(1, 8, Access::ALL);
+    let (mut bed, peer, on) = foreign(8, Access::ALL);
     bed.fill(on, &100u64.to_ne_bytes());
-    let pkt = Pkt::new(BthOpcode::RcFetchAdd, expects()).atomic(on.va, on.key, 5, 0).ack_req();
+    let pkt = Pkt::new(BthOpcode::RcFetchAdd, EXPECTS).atomic(on.va, on.key, 5, 0).ack_req();
     for _ in 0..3 {
         let answers = bed.from_peer(peer, &pkt);
-        assert_eq!(brief(&answers), [(BthOpcode::RcAtomicAck, expects())]);
+        assert_eq!(brief(&answers), [(BthOpcode::RcAtomicAck, EXPECTS)]);
         let ack = answers[0].headers().atomic_ack().expect("an AtomicAckETH");
         assert_eq!((ack.original(), answers[0].msn()), (100, Some(1)));
     }
@@ -173,11 +156,9 @@ fn row_09_duplicate_fetch_add_is_done_once() {
 /// Row 9: a duplicate compare-and-swap gets the saved original value, also if the swap would succeed now.
 #[test]
 fn row_09_duplicate_compare_swap_is_done_once() {
-    let mut bed = Bed::cx5();
-    let peer = bed.foreign(1, path());
-    let on = bed.mr(1, 8, Access::ALL);
+    let (mut bed, peer, on) = foreign(8, Access::ALL);
     bed.fill(on, &7u64.to_ne_bytes());
-    let pkt = Pkt::new(BthOpcode::RcCompareSwap, expects()).atomic(on.va, on.key, 9, 7).ack_req();
+    let pkt = Pkt::new(BthOpcode::RcCompareSwap, EXPECTS).atomic(on.va, on.key, 9, 7).ack_req();
     bed.from_peer(peer, &pkt);
     assert_eq!(bed.bytes(on), 9u64.to_ne_bytes());
     bed.fill(on, &7u64.to_ne_bytes());
@@ -189,14 +170,11 @@ fn row_09_duplicate_compare_swap_is_done_once() {
 /// Row 10: a duplicate atomic whose resource is gone is dropped in silence.
 #[test]
 fn row_10_duplicate_atomic_without_its_resource_is_dropped() {
-    let mut bed = Bed::cx5();
-    let peer = bed.foreign(1, path());
-    let on = bed.mr(1, 8, Access::ALL);
-    let p = expects();
+    let (mut bed, peer, on) = foreign(8, Access::ALL);
     let add = |psn| Pkt::new(BthOpcode::RcFetchAdd, psn).atomic(on.va, on.key, 1, 0).ack_req();
-    for psn in p..p + 40 {
+    for psn in EXPECTS..EXPECTS + 40 {
         bed.from_peer(peer, &add(psn));
     }
-    assert_eq!(brief(&bed.from_peer(peer, &add(p))), []);
+    assert_eq!(brief(&bed.from_peer(peer, &add(EXPECTS))), []);
     assert_eq!(bed.bytes(on), 40u64.to_ne_bytes());
 }

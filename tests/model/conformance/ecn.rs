@@ -25,10 +25,8 @@ fn marked(peer: Peer, psn: u32, to: Mr) -> Vec<u8> {
 /// Row 57: a CE-marked packet is executed and answered with a CNP to the QP it came from, BECN set.
 #[test]
 fn row_57_ce_mark_is_answered_with_a_cnp() {
-    let mut bed = Bed::cx5();
-    let peer = bed.foreign(1, path());
-    let to = bed.mr(1, 64, Access::ALL);
-    bed.inject(&marked(peer, expects(), to));
+    let (mut bed, peer, to) = foreign(64, Access::ALL);
+    bed.inject(&marked(peer, EXPECTS, to));
     let answers = bed.answers();
     let cnps: Vec<_> = answers.iter().filter(|f| f.opcode() == BthOpcode::Cnp).collect();
     assert_eq!(cnps.len(), 1, "{:?}", brief(&answers));
@@ -36,41 +34,34 @@ fn row_57_ce_mark_is_answered_with_a_cnp() {
     assert!(bth.becn());
     assert_eq!(bth.dest_qp().0, peer.path.remote_qpn);
     let rest: Vec<_> = answers.iter().filter(|f| f.opcode() != BthOpcode::Cnp).cloned().collect();
-    assert_eq!(acknowledgement(&rest), (ACK, expects(), 1));
+    assert_eq!(acknowledgement(&rest), (ACK, EXPECTS, 1));
     assert_eq!(bed.bytes(to)[..8], [1; 8]);
 }
 
 /// Row 57: CNPs are paced: not one for every packet, and one again after a while.
 #[test]
 fn row_57_cnps_are_paced() {
-    let mut bed = Bed::cx5();
-    let peer = bed.foreign(1, path());
-    let to = bed.mr(1, 64, Access::ALL);
-    let p = expects();
+    let (mut bed, peer, to) = foreign(64, Access::ALL);
     for i in 0..20 {
-        bed.inject(&marked(peer, p + i, to));
+        bed.inject(&marked(peer, EXPECTS + i, to));
     }
     let cnps = bed.answers().iter().filter(|f| f.opcode() == BthOpcode::Cnp).count();
     assert_eq!(cnps, 1, "twenty marked packets at one instant");
     bed.advance(10 * MS);
-    bed.inject(&marked(peer, p + 20, to));
+    bed.inject(&marked(peer, EXPECTS + 20, to));
     assert_eq!(bed.answers().iter().filter(|f| f.opcode() == BthOpcode::Cnp).count(), 1, "later");
 }
 
 /// Row 57: packets that are not marked get no CNP, and a CNP that arrives changes nothing of the transport.
 #[test]
 fn row_57_cnp_that_arrives_is_taken_in_silence() {
-    let mut bed = Bed::cx5();
-    let peer = bed.foreign(1, path());
-    let from = bed.mr(1, 64, Access::ALL);
+    let (mut bed, peer, from) = foreign(64, Access::ALL);
     bed.post(peer.qp, &write_to_peer(from.sge()));
     bed.answers();
-    let cnp = Pkt::new(BthOpcode::Cnp, 0).bth(|b| {
-        b.set().becn(true);
-    });
+    let cnp = Pkt::new(BthOpcode::Cnp, 0).bth(|b| b.becn(true));
     assert_eq!(brief(&bed.from_peer(peer, &cnp)), []);
     assert_eq!(bed.qp_state(peer.qp), QpState::Rts);
-    bed.from_peer(peer, &ack(sends_from(), 1));
+    bed.from_peer(peer, &ack(SENDS, 1));
     assert!(bed.one(peer.qp.send_cq).is_ok());
 }
 
@@ -82,21 +73,17 @@ fn row_57_cnp_inside_an_unreliable_message_does_not_break_it() {
     let peer = bed.foreign_with(1, spec, path());
     let to = bed.mr(1, 8192, Access::ALL);
     bed.post_recv(peer.qp, &[to.sge()]);
-    bed.from_peer(peer, &Pkt::new(BthOpcode::UcSendFirst, expects()).payload(&[3; MTU]));
+    bed.from_peer(peer, &Pkt::new(BthOpcode::UcSendFirst, EXPECTS).payload(&[3; MTU]));
     bed.from_peer(peer, &Pkt::new(BthOpcode::Cnp, 0));
-    bed.from_peer(peer, &Pkt::new(BthOpcode::UcSendLast, expects() + 1).payload(&[3; 8]));
+    bed.from_peer(peer, &Pkt::new(BthOpcode::UcSendLast, EXPECTS + 1).payload(&[3; 8]));
     assert_eq!(bed.one(peer.qp.recv_cq).byte_len as usize, MTU + 8);
 }
 
 /// Row 57: a sender that was notified keeps to a rate, and what it may not send now it sends later.
 #[test]
 fn row_57_a_sender_that_was_notified_keeps_to_a_rate() {
-    let mut bed = Bed::cx5();
-    let peer = bed.foreign(1, path());
-    let from = bed.mr(1, 64 * MTU, Access::ALL);
-    let cnp = Pkt::new(BthOpcode::Cnp, 0).bth(|b| {
-        b.set().becn(true);
-    });
+    let (mut bed, peer, from) = foreign(64 * MTU, Access::ALL);
+    let cnp = Pkt::new(BthOpcode::Cnp, 0).bth(|b| b.becn(true));
     // Each halves the rate: 100 Mb/s or so are left.
     for _ in 0..10 {
         bed.from_peer(peer, &cnp);
@@ -113,7 +100,7 @@ fn row_57_a_sender_that_was_notified_keeps_to_a_rate() {
     }
     assert_eq!(all, 64);
     assert!(most < 32, "{most} packets in a tenth of a millisecond");
-    bed.from_peer(peer, &ack(sends_from() + 63, 1));
+    bed.from_peer(peer, &ack(SENDS + 63, 1));
     assert!(bed.one(peer.qp.send_cq).is_ok());
 }
 
@@ -201,7 +188,7 @@ fn row_57_notifications_are_as_they_were_set() {
     let peer = bed.foreign(1, Path { sl: 3, ..path() });
     bed.set_gid_in(1, GID_IPV4, gid_v4(1), Some(5)).unwrap();
     let to = bed.mr(1, 64, Access::ALL);
-    let mut psn = expects();
+    let mut psn = EXPECTS;
     let mut told = |bed: &mut Bed| {
         let pkt = Pkt::new(BthOpcode::RcWriteOnly, psn).reth(to.va, to.key, 8).payload(&[1; 8]);
         let tag = hwspec::wire::Vlan::with(|s| s.vid(5));

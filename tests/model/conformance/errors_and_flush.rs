@@ -6,9 +6,7 @@ use hwspec::eqe::{CqErrorEvent, CqErrorSyndrome};
 /// Row 45: the first failure has its real status; all behind it flush in order, unsignaled ones included.
 #[test]
 fn row_45_work_behind_a_failure_is_flushed_in_order() {
-    let mut bed = Bed::cx5();
-    let (a, _) = bed.pair(path());
-    let (from, to) = (bed.mr(1, 64, Access::LOCAL), bed.mr(2, 64, Access::ALL));
+    let (mut bed, [a, _], [from, to]) = ends(64);
     let wrs = [
         Wr::write(from.sge(), to),
         Wr::write(from.sge(), to).unsignaled(),
@@ -40,12 +38,9 @@ fn row_45_work_behind_a_failure_is_flushed_in_order() {
 /// Row 45: what was sent before the failure completes before it, even if its acknowledgement was still to come.
 #[test]
 fn row_45_earlier_work_completes_before_the_failure() {
-    let mut bed = Bed::cx5();
-    let peer = bed.foreign(1, path());
-    let from = bed.mr(1, 64, Access::LOCAL);
-    let p = sends_from();
+    let (mut bed, peer, from) = foreign(64, Access::LOCAL);
     let posted = bed.post_all(peer.qp, &(0..3).map(|_| write_to_peer(from.sge())).collect::<Vec<_>>());
-    bed.from_peer(peer, &nak(NAK_ACCESS, p + 1, 1));
+    bed.from_peer(peer, &nak(NAK_ACCESS, SENDS + 1, 1));
     let got: Vec<_> = bed.completions(peer.qp.send_cq).iter().map(|wc| (wc.wqe, wc.error)).collect();
     assert_eq!(
         got,
@@ -79,9 +74,7 @@ fn row_46_posts_in_err_are_flushed() {
 /// Row 46: work that is queued when the QP is moved to ERR flushes, too.
 #[test]
 fn row_46_move_to_err_flushes_what_is_queued() {
-    let mut bed = Bed::cx5();
-    let peer = bed.foreign(1, path());
-    let mr = bed.mr(1, 64, Access::LOCAL);
+    let (mut bed, peer, mr) = foreign(64, Access::LOCAL);
     bed.post_recv(peer.qp, &[mr.sge()]);
     bed.post_all(peer.qp, &[write_to_peer(mr.sge()), write_to_peer(mr.sge()).unsignaled()]);
     assert_eq!(bed.completions(peer.qp.send_cq), []);
@@ -95,9 +88,7 @@ fn row_46_move_to_err_flushes_what_is_queued() {
 /// Row 46: a move to RESET drops the work without completions, and the QP can be used again.
 #[test]
 fn row_46_move_to_reset_drops_work_in_silence() {
-    let mut bed = Bed::cx5();
-    let peer = bed.foreign(1, path());
-    let mr = bed.mr(1, 64, Access::LOCAL);
+    let (mut bed, peer, mr) = foreign(64, Access::LOCAL);
     bed.post_recv(peer.qp, &[mr.sge()]);
     bed.post_all(peer.qp, &[write_to_peer(mr.sge()), write_to_peer(mr.sge())]);
     bed.answers();
@@ -107,8 +98,8 @@ fn row_46_move_to_reset_drops_work_in_silence() {
     assert_eq!(brief(&bed.answers()), []);
     let peer = bed.foreign_of(peer.qp, path());
     bed.post(peer.qp, &write_to_peer(mr.sge()));
-    assert_eq!(brief(&bed.answers()), [(BthOpcode::RcWriteOnly, sends_from())]);
-    bed.from_peer(peer, &ack(sends_from(), 1));
+    assert_eq!(brief(&bed.answers()), [(BthOpcode::RcWriteOnly, SENDS)]);
+    bed.from_peer(peer, &ack(SENDS, 1));
     assert!(bed.one(peer.qp.send_cq).is_ok());
 }
 

@@ -5,10 +5,7 @@ use super::common::*;
 /// Row 52: a fenced request waits until earlier READs and atomics are answered.
 #[test]
 fn row_52_fence_waits_for_reads_and_atomics() {
-    let mut bed = Bed::cx5();
-    let peer = bed.foreign(1, path());
-    let mr = bed.mr(1, 64, Access::LOCAL);
-    let p = sends_from();
+    let (mut bed, peer, mr) = foreign(64, Access::LOCAL);
     bed.post_all(
         peer.qp,
         &[
@@ -18,20 +15,21 @@ fn row_52_fence_waits_for_reads_and_atomics() {
             Wr::send(mr.part(0, 8)),
         ],
     );
-    assert_eq!(brief(&bed.answers()), [(BthOpcode::RcReadRequest, p), (BthOpcode::RcFetchAdd, p + 1)]);
-    let none = bed.from_peer(peer, &Pkt::new(BthOpcode::RcReadRespOnly, p).aeth(ACK, 1).payload(&[5; 8]));
+    assert_eq!(
+        brief(&bed.answers()),
+        [(BthOpcode::RcReadRequest, SENDS), (BthOpcode::RcFetchAdd, SENDS + 1)]
+    );
+    let none = bed.from_peer(peer, &Pkt::new(BthOpcode::RcReadRespOnly, SENDS).aeth(ACK, 1).payload(&[5; 8]));
     assert_eq!(brief(&none), [], "the atomic is still open");
-    let rest = bed.from_peer(peer, &Pkt::new(BthOpcode::RcAtomicAck, p + 1).aeth(ACK, 2).atomic_ack(9));
-    assert_eq!(brief(&rest), [(BthOpcode::RcSendOnly, p + 2), (BthOpcode::RcSendOnly, p + 3)]);
+    let rest = bed.from_peer(peer, &Pkt::new(BthOpcode::RcAtomicAck, SENDS + 1).aeth(ACK, 2).atomic_ack(9));
+    assert_eq!(brief(&rest), [(BthOpcode::RcSendOnly, SENDS + 2), (BthOpcode::RcSendOnly, SENDS + 3)]);
     assert_eq!(rest[0].payload(), [5; 8], "the fenced SEND carries what the READ brought");
 }
 
 /// Row 52: without a fence nothing waits.
 #[test]
 fn row_52_without_a_fence_nothing_waits() {
-    let mut bed = Bed::cx5();
-    let peer = bed.foreign(1, path());
-    let mr = bed.mr(1, 64, Access::LOCAL);
+    let (mut bed, peer, mr) = foreign(64, Access::LOCAL);
     bed.post_all(peer.qp, &[read_from_peer(mr.part(0, 8)), Wr::send(mr.part(0, 8))]);
     assert_eq!(
         bed.answers().iter().map(|f| f.opcode()).collect::<Vec<_>>(),
@@ -42,9 +40,7 @@ fn row_52_without_a_fence_nothing_waits() {
 /// Row 52: a fence does not wait for earlier WRITEs and SENDs.
 #[test]
 fn row_52_fence_does_not_wait_for_writes() {
-    let mut bed = Bed::cx5();
-    let peer = bed.foreign(1, path());
-    let mr = bed.mr(1, 64, Access::LOCAL);
+    let (mut bed, peer, mr) = foreign(64, Access::LOCAL);
     bed.post_all(peer.qp, &[write_to_peer(mr.sge()), Wr::send(mr.sge()).fenced()]);
     assert_eq!(
         bed.answers().iter().map(|f| f.opcode()).collect::<Vec<_>>(),
@@ -55,9 +51,7 @@ fn row_52_fence_does_not_wait_for_writes() {
 /// Row 59: the data of a WRITE are visible when the receive completion of a later SEND is.
 #[test]
 fn row_59_write_is_visible_before_the_send_behind_it() {
-    let mut bed = Bed::cx5();
-    let peer = bed.foreign(1, path());
-    let to = bed.mr(1, 4 * MTU, Access::ALL);
+    let (mut bed, peer, to) = foreign(4 * MTU, Access::ALL);
     for round in 1..20u8 {
         bed.post_recv(peer.qp, &[]);
         let mut psn = bed.query(peer.qp).next_rcv_psn();

@@ -5,9 +5,7 @@ use super::common::*;
 /// Row 51: a WRITE with immediate takes its receive WQE at the last packet; byte_len is that of the RETH.
 #[test]
 fn row_51_write_imm_takes_a_receive_at_its_last_packet() {
-    let mut bed = Bed::cx5();
-    let peer = bed.foreign(1, path());
-    let to = bed.mr(1, 3 * MTU, Access::ALL);
+    let (mut bed, peer, to) = foreign(3 * MTU, Access::ALL);
     let mut packets = message(
         [
             BthOpcode::RcWriteFirst,
@@ -15,7 +13,7 @@ fn row_51_write_imm_takes_a_receive_at_its_last_packet() {
             BthOpcode::RcWriteLastImm,
             BthOpcode::RcWriteOnlyImm,
         ],
-        expects(),
+        EXPECTS,
         &[4; 2 * MTU + 1],
     );
     packets[0] = packets[0].clone().reth(to.va, to.key, 2 * MTU as u32 + 1);
@@ -34,9 +32,7 @@ fn row_51_write_imm_takes_a_receive_at_its_last_packet() {
 /// Row 51: end to end, with the immediate data of SEND, too.
 #[test]
 fn row_51_immediate_data_arrive_as_they_were_sent() {
-    let mut bed = Bed::cx5();
-    let (a, b) = bed.pair(path());
-    let (x, y) = (bed.mr(1, 2 * MTU, Access::LOCAL), bed.mr(2, 2 * MTU, Access::ALL));
+    let (mut bed, [a, b], [x, y]) = ends(2 * MTU);
     for (op, opcode) in [
         (Op::SendImm(0xa1b2_c3d4), CqeOpcode::RespSendImm),
         (Op::WriteImm { va: y.va, rkey: y.key, imm: 0xa1b2_c3d4 }, CqeOpcode::RespWrImm),

@@ -2,18 +2,10 @@
 
 use super::common::*;
 
-fn judged() -> (Bed, Peer, Mr) {
-    let mut bed = Bed::cx5();
-    let peer = bed.foreign(1, path());
-    let mr = bed.mr(1, 8 * MTU, Access::ALL);
-    bed.post_recv(peer.qp, &[mr.sge()]);
-    (bed, peer, mr)
-}
-
 /// Sends the packets one by one and expects that the last one, and no other, is refused as invalid.
 #[track_caller]
 fn assert_last_invalid(packets: &[Pkt], reth_len: u32, what: &str) {
-    let (mut bed, peer, mr) = judged();
+    let (mut bed, peer, mr) = judged(Config::default(), 8 * MTU);
     for (i, pkt) in packets.iter().enumerate() {
         let answers = bed.from_peer(peer, &pkt.clone().reth(mr.va, mr.key, reth_len));
         if i + 1 == packets.len() {
@@ -28,31 +20,30 @@ fn assert_last_invalid(packets: &[Pkt], reth_len: u32, what: &str) {
 /// Row 31: FIRST and MIDDLE carry exactly one path MTU.
 #[test]
 fn row_31_first_and_middle_must_be_full() {
-    let p = expects();
     for len in [0, MTU - 4, MTU + 4] {
         let data = vec![1; len];
         assert_last_invalid(
-            &[Pkt::new(BthOpcode::RcSendFirst, p).payload(&data)],
+            &[Pkt::new(BthOpcode::RcSendFirst, EXPECTS).payload(&data)],
             0,
             &format!("SEND FIRST of {len}"),
         );
         assert_last_invalid(
-            &[Pkt::new(BthOpcode::RcWriteFirst, p).payload(&data)],
+            &[Pkt::new(BthOpcode::RcWriteFirst, EXPECTS).payload(&data)],
             3 * MTU as u32,
             &format!("WRITE FIRST of {len}"),
         );
         assert_last_invalid(
             &[
-                Pkt::new(BthOpcode::RcSendFirst, p).payload(&[1; MTU]),
-                Pkt::new(BthOpcode::RcSendMiddle, p + 1).payload(&data),
+                Pkt::new(BthOpcode::RcSendFirst, EXPECTS).payload(&[1; MTU]),
+                Pkt::new(BthOpcode::RcSendMiddle, EXPECTS + 1).payload(&data),
             ],
             0,
             &format!("SEND MIDDLE of {len}"),
         );
         assert_last_invalid(
             &[
-                Pkt::new(BthOpcode::RcWriteFirst, p).payload(&[1; MTU]),
-                Pkt::new(BthOpcode::RcWriteMiddle, p + 1).payload(&data),
+                Pkt::new(BthOpcode::RcWriteFirst, EXPECTS).payload(&[1; MTU]),
+                Pkt::new(BthOpcode::RcWriteMiddle, EXPECTS + 1).payload(&data),
             ],
             3 * MTU as u32,
             &format!("WRITE MIDDLE of {len}"),
@@ -63,21 +54,20 @@ fn row_31_first_and_middle_must_be_full() {
 /// Row 31: LAST carries at least one byte and at most one path MTU.
 #[test]
 fn row_31_last_is_neither_empty_nor_longer_than_the_mtu() {
-    let p = expects();
     for len in [0, MTU + 4] {
         let data = vec![1; len];
         assert_last_invalid(
             &[
-                Pkt::new(BthOpcode::RcSendFirst, p).payload(&[1; MTU]),
-                Pkt::new(BthOpcode::RcSendLast, p + 1).payload(&data).ack_req(),
+                Pkt::new(BthOpcode::RcSendFirst, EXPECTS).payload(&[1; MTU]),
+                Pkt::new(BthOpcode::RcSendLast, EXPECTS + 1).payload(&data).ack_req(),
             ],
             0,
             &format!("SEND LAST of {len}"),
         );
         assert_last_invalid(
             &[
-                Pkt::new(BthOpcode::RcWriteFirst, p).payload(&[1; MTU]),
-                Pkt::new(BthOpcode::RcWriteLast, p + 1).payload(&data).ack_req(),
+                Pkt::new(BthOpcode::RcWriteFirst, EXPECTS).payload(&[1; MTU]),
+                Pkt::new(BthOpcode::RcWriteLast, EXPECTS + 1).payload(&data).ack_req(),
             ],
             (MTU + len.max(4)) as u32,
             &format!("WRITE LAST of {len}"),
@@ -85,7 +75,7 @@ fn row_31_last_is_neither_empty_nor_longer_than_the_mtu() {
     }
     let long = vec![1; MTU + 4];
     assert_last_invalid(
-        &[Pkt::new(BthOpcode::RcSendOnly, p).payload(&long).ack_req()],
+        &[Pkt::new(BthOpcode::RcSendOnly, EXPECTS).payload(&long).ack_req()],
         0,
         "SEND ONLY longer than the MTU",
     );
@@ -94,10 +84,9 @@ fn row_31_last_is_neither_empty_nor_longer_than_the_mtu() {
 /// Row 31: the packets of a WRITE carry together what its RETH says.
 #[test]
 fn row_31_write_carries_what_its_reth_says() {
-    let p = expects();
     for says in [4, 12, 4096] {
         assert_last_invalid(
-            &[Pkt::new(BthOpcode::RcWriteOnly, p).payload(&[1; 8]).ack_req()],
+            &[Pkt::new(BthOpcode::RcWriteOnly, EXPECTS).payload(&[1; 8]).ack_req()],
             says,
             "WRITE ONLY of 8",
         );
@@ -105,8 +94,8 @@ fn row_31_write_carries_what_its_reth_says() {
     for says in [MTU + 4, MTU + 12] {
         assert_last_invalid(
             &[
-                Pkt::new(BthOpcode::RcWriteFirst, p).payload(&[1; MTU]),
-                Pkt::new(BthOpcode::RcWriteLast, p + 1).payload(&[1; 8]).ack_req(),
+                Pkt::new(BthOpcode::RcWriteFirst, EXPECTS).payload(&[1; MTU]),
+                Pkt::new(BthOpcode::RcWriteLast, EXPECTS + 1).payload(&[1; 8]).ack_req(),
             ],
             says as u32,
             "WRITE of MTU + 8",
@@ -117,24 +106,26 @@ fn row_31_write_carries_what_its_reth_says() {
 /// Row 31: no message is longer than 2^31.
 #[test]
 fn row_31_message_longer_than_two_gigabytes_is_invalid() {
-    let p = expects();
-    assert_last_invalid(&[Pkt::new(BthOpcode::RcReadRequest, p)], 0x8000_0001, "READ");
-    assert_last_invalid(&[Pkt::new(BthOpcode::RcWriteFirst, p).payload(&[1; MTU])], 0x8000_0001, "WRITE");
+    assert_last_invalid(&[Pkt::new(BthOpcode::RcReadRequest, EXPECTS)], 0x8000_0001, "READ");
+    assert_last_invalid(
+        &[Pkt::new(BthOpcode::RcWriteFirst, EXPECTS).payload(&[1; MTU])],
+        0x8000_0001,
+        "WRITE",
+    );
 }
 
 /// Row 32: a pad count on a full packet, or one that makes the length differ from the RETH, is invalid.
 #[test]
 fn row_32_wrong_pad_count_is_invalid() {
-    let p = expects();
     let cases = [
-        (Pkt::new(BthOpcode::RcSendFirst, p).payload(&[1; MTU]), 0, 1),
-        (Pkt::new(BthOpcode::RcWriteFirst, p).payload(&[1; MTU]), 2 * MTU as u32, 3),
-        (Pkt::new(BthOpcode::RcWriteOnly, p).payload(&[1; 8]), 8, 1),
-        (Pkt::new(BthOpcode::RcWriteOnly, p).payload(&[1; 7]), 7, 0),
-        (Pkt::new(BthOpcode::RcSendOnly, p), 0, 2),
+        (Pkt::new(BthOpcode::RcSendFirst, EXPECTS).payload(&[1; MTU]), 0, 1),
+        (Pkt::new(BthOpcode::RcWriteFirst, EXPECTS).payload(&[1; MTU]), 2 * MTU as u32, 3),
+        (Pkt::new(BthOpcode::RcWriteOnly, EXPECTS).payload(&[1; 8]), 8, 1),
+        (Pkt::new(BthOpcode::RcWriteOnly, EXPECTS).payload(&[1; 7]), 7, 0),
+        (Pkt::new(BthOpcode::RcSendOnly, EXPECTS), 0, 2),
     ];
     for (i, (pkt, len, pad)) in cases.into_iter().enumerate() {
-        let (mut bed, peer, mr) = judged();
+        let (mut bed, peer, mr) = judged(Config::default(), 8 * MTU);
         let mut frame = peer.frame(&pkt.ack_req().reth(mr.va, mr.key, len));
         rewrite(&mut frame, |bth| {
             bth.set().pad_count(pad);
@@ -148,9 +139,7 @@ fn row_32_wrong_pad_count_is_invalid() {
 /// Row 32: pad bytes that are sent are zero, and their number is right.
 #[test]
 fn row_32_sent_pad_is_zero() {
-    let mut bed = Bed::cx5();
-    let peer = bed.foreign(1, path());
-    let from = bed.mr(1, 64, Access::LOCAL);
+    let (mut bed, peer, from) = foreign(64, Access::LOCAL);
     bed.fill(from, &[0xff; 64]);
     for len in 1..=8 {
         bed.post(peer.qp, &write_to_peer(from.part(0, len)));
@@ -193,7 +182,7 @@ fn row_44_messages_are_cut_by_the_path_mtu() {
                     i if i + 1 == n => BthOpcode::RcWriteLast,
                     _ => BthOpcode::RcWriteMiddle,
                 };
-                assert_eq!((frame.opcode(), frame.psn()), (want, sends_from() + i as u32));
+                assert_eq!((frame.opcode(), frame.psn()), (want, SENDS + i as u32));
                 assert_eq!(frame.headers().reth().is_some(), i == 0);
             }
             let payload: Vec<u8> = frames.iter().flat_map(|f| f.payload().to_vec()).collect();
@@ -208,19 +197,18 @@ fn row_44_read_consumes_a_psn_per_response() {
     let mut bed = Bed::cx5();
     let (a, _) = bed.pair(path());
     let (x, y) = (bed.mr(1, 8 * MTU, Access::ALL), bed.mr(2, 8 * MTU, Access::ALL));
-    let p = sends_from();
     bed.post(a, &Wr::read(x.part(0, 3 * MTU as u32 + 1), y));
     bed.post(a, &Wr::write(x.part(0, 8), y));
     let frames = bed.take_frames();
     assert_eq!(
         brief(&frames[..6]),
         [
-            (BthOpcode::RcReadRequest, p),
-            (BthOpcode::RcReadRespFirst, p),
-            (BthOpcode::RcReadRespMiddle, p + 1),
-            (BthOpcode::RcReadRespMiddle, p + 2),
-            (BthOpcode::RcReadRespLast, p + 3),
-            (BthOpcode::RcWriteOnly, p + 4)
+            (BthOpcode::RcReadRequest, SENDS),
+            (BthOpcode::RcReadRespFirst, SENDS),
+            (BthOpcode::RcReadRespMiddle, SENDS + 1),
+            (BthOpcode::RcReadRespMiddle, SENDS + 2),
+            (BthOpcode::RcReadRespLast, SENDS + 3),
+            (BthOpcode::RcWriteOnly, SENDS + 4)
         ]
     );
     for frame in frames.iter().filter(|f| f.from == 2) {

@@ -1,19 +1,7 @@
 //! Requests a responder can't make sense of.
 
 use super::common::*;
-use devmodel::{Config, Profile};
-
-/// A bed, a foreign peer of function 1, and memory it may use.
-fn judged(config: Config) -> (Bed, Peer, Mr) {
-    let mut bed = Bed::new(config);
-    let peer = bed.foreign(1, path());
-    let mr = bed.mr(1, 4 * MTU, Access::ALL);
-    bed.events(1);
-    for _ in 0..4 {
-        bed.post_recv(peer.qp, &[mr.sge()]);
-    }
-    (bed, peer, mr)
-}
+use devmodel::Profile;
 
 #[track_caller]
 fn assert_invalid(bed: &mut Bed, peer: Peer, pkt: &Pkt, what: &str) {
@@ -35,8 +23,8 @@ fn row_23_middle_or_last_without_first_is_invalid() {
         BthOpcode::RcWriteLast,
         BthOpcode::RcWriteLastImm,
     ] {
-        let (mut bed, peer, _) = judged(Config::default());
-        let pkt = Pkt::new(opcode, expects()).payload(&[1; MTU]).ack_req();
+        let (mut bed, peer, _) = judged(Config::default(), 4 * MTU);
+        let pkt = Pkt::new(opcode, EXPECTS).payload(&[1; MTU]).ack_req();
         assert_invalid(&mut bed, peer, &pkt, &format!("{opcode:?}"));
     }
 }
@@ -54,12 +42,12 @@ fn row_23_another_request_inside_a_message_is_invalid() {
         BthOpcode::RcReadRequest,
         BthOpcode::RcFetchAdd,
     ] {
-        let (mut bed, peer, mr) = judged(Config::default());
+        let (mut bed, peer, mr) = judged(Config::default(), 4 * MTU);
         assert_eq!(
-            brief(&bed.from_peer(peer, &Pkt::new(BthOpcode::RcSendFirst, expects()).payload(&[1; MTU]))),
+            brief(&bed.from_peer(peer, &Pkt::new(BthOpcode::RcSendFirst, EXPECTS).payload(&[1; MTU]))),
             []
         );
-        let mut pkt = Pkt::new(opcode, expects() + 1).ack_req();
+        let mut pkt = Pkt::new(opcode, EXPECTS + 1).ack_req();
         pkt = pkt.reth(mr.va, mr.key, MTU as u32).atomic(mr.va, mr.key, 1, 0);
         if opcode.has_payload() {
             pkt = pkt.payload(&[1; MTU]);
@@ -71,12 +59,10 @@ fn row_23_another_request_inside_a_message_is_invalid() {
 /// Row 23: the requester of such a request ends with REM_INV_REQ.
 #[test]
 fn row_23_invalid_request_nak_fails_the_requester() {
-    let mut bed = Bed::cx5();
-    let peer = bed.foreign(1, path());
-    let from = bed.mr(1, 64, Access::LOCAL);
+    let (mut bed, peer, from) = foreign(64, Access::LOCAL);
     bed.post(peer.qp, &write_to_peer(from.sge()));
     bed.answers();
-    bed.from_peer(peer, &nak(NAK_INVALID, sends_from(), 0));
+    bed.from_peer(peer, &nak(NAK_INVALID, SENDS, 0));
     assert_requester_failed(&mut bed, peer.qp, CqeSyndrome::RemoteInvalReqErr);
 }
 
@@ -84,11 +70,11 @@ fn row_23_invalid_request_nak_fails_the_requester() {
 #[test]
 fn row_24_reserved_opcode_is_invalid_on_cx5() {
     for raw in [0x15, 0x18, 0x1f] {
-        let (mut bed, peer, _) = judged(Config::default());
-        let pkt = Pkt::new(BthOpcode::from_raw(raw), expects()).payload(&[1; 8]).ack_req();
+        let (mut bed, peer, _) = judged(Config::default(), 4 * MTU);
+        let pkt = Pkt::new(BthOpcode::from_raw(raw), EXPECTS).payload(&[1; 8]).ack_req();
         let answers = bed.from_peer(peer, &pkt);
         let (syndrome, psn, _) = acknowledgement(&answers);
-        assert_eq!((syndrome, psn), (NAK_INVALID, expects()), "opcode {raw:#x}");
+        assert_eq!((syndrome, psn), (NAK_INVALID, EXPECTS), "opcode {raw:#x}");
         assert_eq!(bed.completions(peer.qp.recv_cq).iter().filter(|wc| wc.is_ok()).count(), 0);
     }
 }
@@ -97,11 +83,11 @@ fn row_24_reserved_opcode_is_invalid_on_cx5() {
 #[test]
 fn row_24_reserved_opcode_is_never_executed_on_ibta() {
     for raw in [0x15, 0x18, 0x1f] {
-        let (mut bed, peer, mr) = judged(Config { profile: Profile::Ibta, ..Config::default() });
-        let pkt = Pkt::new(BthOpcode::from_raw(raw), expects()).payload(&[1; 8]).ack_req();
+        let (mut bed, peer, mr) = judged(Config { profile: Profile::Ibta, ..Config::default() }, 4 * MTU);
+        let pkt = Pkt::new(BthOpcode::from_raw(raw), EXPECTS).payload(&[1; 8]).ack_req();
         assert_eq!(brief(&bed.from_peer(peer, &pkt)), [], "opcode {raw:#x}");
         assert_eq!(bed.qp_state(peer.qp), QpState::Rts);
-        assert_eq!(bed.query(peer.qp).next_rcv_psn(), expects());
+        assert_eq!(bed.query(peer.qp).next_rcv_psn(), EXPECTS);
         assert_eq!(bed.bytes(mr), vec![0; mr.len]);
     }
 }
@@ -110,12 +96,10 @@ fn row_24_reserved_opcode_is_never_executed_on_ibta() {
 #[test]
 fn row_30_send_longer_than_the_receive_fails_the_responder() {
     for (len, room) in [(16, 8), (2 * MTU, MTU), (3 * MTU, MTU + 8)] {
-        let mut bed = Bed::cx5();
-        let peer = bed.foreign(1, path());
-        let to = bed.mr(1, 4 * MTU, Access::LOCAL);
+        let (mut bed, peer, to) = foreign(4 * MTU, Access::LOCAL);
         bed.post_recv(peer.qp, &[to.part(0, room as u32)]);
         let answers: Vec<Captured> =
-            message(SEND, expects(), &vec![1; len]).iter().flat_map(|pkt| bed.from_peer(peer, pkt)).collect();
+            message(SEND, EXPECTS, &vec![1; len]).iter().flat_map(|pkt| bed.from_peer(peer, pkt)).collect();
         assert_eq!(acknowledgement(&answers).0, NAK_INVALID);
         let wc = bed.one(peer.qp.recv_cq);
         assert_eq!((wc.opcode, wc.error), (CqeOpcode::RespErr, Some(CqeSyndrome::LocalLengthErr)));

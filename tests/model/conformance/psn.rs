@@ -5,19 +5,17 @@ use super::common::*;
 /// Row 1: a request with the expected PSN is executed, and the next is expected.
 #[test]
 fn row_01_expected_psn_is_executed() {
-    let mut bed = Bed::cx5();
-    let peer = bed.foreign(1, path());
-    let buffer = bed.mr(1, 64, Access::LOCAL);
+    let (mut bed, peer, buffer) = foreign(64, Access::LOCAL);
     for i in 0..3u8 {
         bed.post_recv(peer.qp, &[buffer.sge()]);
-        let pkt = Pkt::new(BthOpcode::RcSendOnly, expects() + u32::from(i)).payload(&[i; 8]).ack_req();
+        let pkt = Pkt::new(BthOpcode::RcSendOnly, EXPECTS + u32::from(i)).payload(&[i; 8]).ack_req();
         let answers = bed.from_peer(peer, &pkt);
-        assert_eq!(acknowledgement(&answers), (ACK, expects() + u32::from(i), u32::from(i) + 1));
+        assert_eq!(acknowledgement(&answers), (ACK, EXPECTS + u32::from(i), u32::from(i) + 1));
         let wc = bed.one(peer.qp.recv_cq);
         assert_eq!((wc.opcode, wc.byte_len), (CqeOpcode::RespSend, 8));
         assert_eq!(bed.bytes(buffer)[..8], [i; 8]);
     }
-    assert_eq!(bed.query(peer.qp).next_rcv_psn(), expects() + 3);
+    assert_eq!(bed.query(peer.qp).next_rcv_psn(), EXPECTS + 3);
 }
 
 fn wrapping() -> Path {
@@ -83,7 +81,7 @@ fn row_02_psn_is_compared_in_a_window_of_half_the_numbers() {
     for (distance, is_nak) in [(0x7f_ffff, true), (0x80_0000, false), (0xff_ffff, false)] {
         let mut bed = Bed::cx5();
         let peer = bed.foreign(1, path());
-        let psn = (expects() + distance) & 0xff_ffff;
+        let psn = (EXPECTS + distance) & 0xff_ffff;
         let answers = bed.from_peer(peer, &Pkt::new(BthOpcode::RcSendOnly, psn).payload(&[1; 8]).ack_req());
         let (syndrome, ..) = acknowledgement(&answers);
         assert_eq!(syndrome == NAK_SEQUENCE, is_nak, "{distance:#x} ahead");
@@ -93,58 +91,49 @@ fn row_02_psn_is_compared_in_a_window_of_half_the_numbers() {
 /// Row 3: a PSN ahead of the expected one gets one NAK with the expected PSN, is not executed, and the QP stays in RTS.
 #[test]
 fn row_03_psn_ahead_gets_one_sequence_nak() {
-    let mut bed = Bed::cx5();
-    let peer = bed.foreign(1, path());
-    let to = bed.mr(1, 64, Access::ALL);
-    let pkt =
-        Pkt::new(BthOpcode::RcWriteOnly, expects() + 2).reth(to.va, to.key, 8).payload(&[9; 8]).ack_req();
+    let (mut bed, peer, to) = foreign(64, Access::ALL);
+    let pkt = Pkt::new(BthOpcode::RcWriteOnly, EXPECTS + 2).reth(to.va, to.key, 8).payload(&[9; 8]).ack_req();
     let answers = bed.from_peer(peer, &pkt);
-    assert_eq!(acknowledgement(&answers), (NAK_SEQUENCE, expects(), 0));
+    assert_eq!(acknowledgement(&answers), (NAK_SEQUENCE, EXPECTS, 0));
     assert_eq!(bed.bytes(to)[..8], [0; 8]);
     assert_eq!(bed.qp_state(peer.qp), QpState::Rts);
-    assert_eq!(bed.query(peer.qp).next_rcv_psn(), expects());
+    assert_eq!(bed.query(peer.qp).next_rcv_psn(), EXPECTS);
 }
 
 /// Row 4: after a sequence NAK further packets ahead are silent until the expected PSN comes; duplicates are still
 /// answered; afterwards a new gap is answered again.
 #[test]
 fn row_04_out_of_sequence_is_silent_until_the_expected_psn() {
-    let mut bed = Bed::cx5();
-    let peer = bed.foreign(1, path());
-    let to = bed.mr(1, 64, Access::ALL);
+    let (mut bed, peer, to) = foreign(64, Access::ALL);
     let write = |psn: u32| {
         Pkt::new(BthOpcode::RcWriteOnly, psn).reth(to.va, to.key, 8).payload(&[psn as u8; 8]).ack_req()
     };
-    let p = expects();
-    assert_eq!(acknowledgement(&bed.from_peer(peer, &write(p))), (ACK, p, 1));
-    assert_eq!(acknowledgement(&bed.from_peer(peer, &write(p + 2))), (NAK_SEQUENCE, p + 1, 1));
-    for psn in [p + 2, p + 3, p + 4] {
+    assert_eq!(acknowledgement(&bed.from_peer(peer, &write(EXPECTS))), (ACK, EXPECTS, 1));
+    assert_eq!(acknowledgement(&bed.from_peer(peer, &write(EXPECTS + 2))), (NAK_SEQUENCE, EXPECTS + 1, 1));
+    for psn in [EXPECTS + 2, EXPECTS + 3, EXPECTS + 4] {
         assert_eq!(brief(&bed.from_peer(peer, &write(psn))), []);
     }
-    assert_eq!(acknowledgement(&bed.from_peer(peer, &write(p))), (ACK, p, 1), "a duplicate");
-    assert_eq!(brief(&bed.from_peer(peer, &write(p + 5))), [], "a duplicate does not end the silence");
-    assert_eq!(acknowledgement(&bed.from_peer(peer, &write(p + 1))), (ACK, p + 1, 2));
-    assert_eq!(acknowledgement(&bed.from_peer(peer, &write(p + 3))), (NAK_SEQUENCE, p + 2, 2));
+    assert_eq!(acknowledgement(&bed.from_peer(peer, &write(EXPECTS))), (ACK, EXPECTS, 1), "a duplicate");
+    assert_eq!(brief(&bed.from_peer(peer, &write(EXPECTS + 5))), [], "a duplicate does not end the silence");
+    assert_eq!(acknowledgement(&bed.from_peer(peer, &write(EXPECTS + 1))), (ACK, EXPECTS + 1, 2));
+    assert_eq!(acknowledgement(&bed.from_peer(peer, &write(EXPECTS + 3))), (NAK_SEQUENCE, EXPECTS + 2, 2));
 }
 
 /// Row 5: a PSN behind the expected one is a duplicate, whatever it is, and never gets a NAK.
 #[test]
 fn row_05_psn_behind_never_gets_a_nak() {
-    let mut bed = Bed::cx5();
-    let peer = bed.foreign(1, path());
-    let to = bed.mr(1, 64, Access::ALL);
-    let p = expects();
-    for psn in p..p + 4 {
+    let (mut bed, peer, to) = foreign(64, Access::ALL);
+    for psn in EXPECTS..EXPECTS + 4 {
         let pkt = Pkt::new(BthOpcode::RcWriteOnly, psn).reth(to.va, to.key, 8).payload(&[1; 8]).ack_req();
         acknowledgement(&bed.from_peer(peer, &pkt));
     }
     let odd = [
-        Pkt::new(BthOpcode::RcWriteOnly, p).reth(to.va, to.key, 8).payload(&[2; 8]).ack_req(),
-        Pkt::new(BthOpcode::RcSendOnly, p + 1).payload(&[2; 8]).ack_req(),
-        Pkt::new(BthOpcode::RcSendMiddle, p + 2).payload(&[2; MTU]).ack_req(),
-        Pkt::new(BthOpcode::RcReadRequest, p + 3).reth(to.va, to.key, 8),
-        Pkt::new(BthOpcode::RcSendOnly, p - 1).payload(&[2; 8]).ack_req(),
-        Pkt::new(BthOpcode::RcFetchAdd, p).atomic(to.va, to.key, 1, 0),
+        Pkt::new(BthOpcode::RcWriteOnly, EXPECTS).reth(to.va, to.key, 8).payload(&[2; 8]).ack_req(),
+        Pkt::new(BthOpcode::RcSendOnly, EXPECTS + 1).payload(&[2; 8]).ack_req(),
+        Pkt::new(BthOpcode::RcSendMiddle, EXPECTS + 2).payload(&[2; MTU]).ack_req(),
+        Pkt::new(BthOpcode::RcReadRequest, EXPECTS + 3).reth(to.va, to.key, 8),
+        Pkt::new(BthOpcode::RcSendOnly, EXPECTS - 1).payload(&[2; 8]).ack_req(),
+        Pkt::new(BthOpcode::RcFetchAdd, EXPECTS).atomic(to.va, to.key, 1, 0),
     ];
     for pkt in &odd {
         let answers = bed.from_peer(peer, pkt);

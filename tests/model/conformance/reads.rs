@@ -9,7 +9,6 @@ fn row_38_requester_keeps_to_max_rd_atomic() {
         let mut bed = Bed::cx5();
         let peer = bed.foreign(1, Path { log_rd_atomic: log, ..path() });
         let into = bed.mr(1, 64, Access::LOCAL);
-        let p = sends_from();
         let wrs: Vec<Wr> = (0..10)
             .map(|i| match i % 2 {
                 0 => read_from_peer(into.part(0, 8)),
@@ -23,8 +22,8 @@ fn row_38_requester_keeps_to_max_rd_atomic() {
         // Every answer lets one more go.
         for i in 0..10 {
             let pkt = match i % 2 {
-                0 => Pkt::new(BthOpcode::RcReadRespOnly, p + i).aeth(ACK, i + 1).payload(&[1; 8]),
-                _ => Pkt::new(BthOpcode::RcAtomicAck, p + i).aeth(ACK, i + 1).atomic_ack(0),
+                0 => Pkt::new(BthOpcode::RcReadRespOnly, SENDS + i).aeth(ACK, i + 1).payload(&[1; 8]),
+                _ => Pkt::new(BthOpcode::RcAtomicAck, SENDS + i).aeth(ACK, i + 1).atomic_ack(0),
             };
             open = open - 1 + bed.from_peer(peer, &pkt).len() as u32;
             assert_eq!(open, allowed.min(9 - i));
@@ -40,7 +39,7 @@ fn row_38_responder_survives_more_reads_than_agreed() {
     let peer = bed.foreign(1, Path { log_dest_rd_atomic: 0, ..path() });
     let from = bed.mr(1, 4 * MTU, Access::ALL);
     let data = bed.pattern(from, 6);
-    let mut psn = expects();
+    let mut psn = EXPECTS;
     let mut answers = Vec::new();
     for _ in 0..4 {
         let pkt = Pkt::new(BthOpcode::RcReadRequest, psn).reth(from.va, from.key, 4 * MTU as u32);
@@ -57,16 +56,13 @@ fn row_38_responder_survives_more_reads_than_agreed() {
 /// Row 42: a gap in the responses: the READ is asked for again from the missing PSN, with address and length moved.
 #[test]
 fn row_42_gap_in_read_responses_is_asked_for_again() {
-    let mut bed = Bed::cx5();
-    let peer = bed.foreign(1, path());
-    let into = bed.mr(1, 4 * MTU, Access::LOCAL);
-    let p = sends_from();
+    let (mut bed, peer, into) = foreign(4 * MTU, Access::LOCAL);
     bed.post(peer.qp, &read_from_peer(into.sge()));
     let request = bed.answers().remove(0).headers().reth().expect("a RETH");
-    bed.from_peer(peer, &Pkt::new(BthOpcode::RcReadRespFirst, p).aeth(ACK, 1).payload(&[1; MTU]));
-    // The one for p + 1 is lost.
-    let again = bed.from_peer(peer, &Pkt::new(BthOpcode::RcReadRespMiddle, p + 2).payload(&[3; MTU]));
-    assert_eq!(brief(&again), [(BthOpcode::RcReadRequest, p + 1)]);
+    bed.from_peer(peer, &Pkt::new(BthOpcode::RcReadRespFirst, SENDS).aeth(ACK, 1).payload(&[1; MTU]));
+    // The one for SENDS + 1 is lost.
+    let again = bed.from_peer(peer, &Pkt::new(BthOpcode::RcReadRespMiddle, SENDS + 2).payload(&[3; MTU]));
+    assert_eq!(brief(&again), [(BthOpcode::RcReadRequest, SENDS + 1)]);
     let reth = again[0].headers().reth().expect("a RETH");
     assert_eq!(reth.va(), request.va() + MTU as u64);
     assert_eq!(reth.dma_len(), 3 * MTU as u32);
@@ -74,7 +70,7 @@ fn row_42_gap_in_read_responses_is_asked_for_again() {
     for (opcode, i) in
         [(BthOpcode::RcReadRespFirst, 1), (BthOpcode::RcReadRespMiddle, 2), (BthOpcode::RcReadRespLast, 3)]
     {
-        bed.from_peer(peer, &Pkt::new(opcode, p + i).aeth(ACK, 1).payload(&[i as u8 + 1; MTU]));
+        bed.from_peer(peer, &Pkt::new(opcode, SENDS + i).aeth(ACK, 1).payload(&[i as u8 + 1; MTU]));
     }
     assert!(bed.one(peer.qp.send_cq).is_ok());
     let want: Vec<u8> = (1..=4).flat_map(|i| [i; MTU]).collect();
@@ -85,9 +81,7 @@ fn row_42_gap_in_read_responses_is_asked_for_again() {
 #[test]
 fn row_42_lost_read_packets_are_repaired() {
     for lost in 0..5 {
-        let mut bed = Bed::cx5();
-        let (a, _) = bed.pair(path());
-        let (into, from) = (bed.mr(1, 4 * MTU, Access::LOCAL), bed.mr(2, 4 * MTU, Access::ALL));
+        let (mut bed, [a, _], [into, from]) = ends(4 * MTU);
         let data = bed.pattern(from, 7);
         bed.wire().plan(Filter::default(), lost, 1, Fault::Drop);
         bed.post(a, &Wr::read(into.sge(), from));
@@ -100,22 +94,24 @@ fn row_42_lost_read_packets_are_repaired() {
 /// Row 43: a response that was seen before is ignored: data that were read stay as the program left them.
 #[test]
 fn row_43_stale_response_is_ignored() {
-    let mut bed = Bed::cx5();
-    let peer = bed.foreign(1, path());
-    let into = bed.mr(1, 2 * MTU, Access::LOCAL);
-    let p = sends_from();
+    let (mut bed, peer, into) = foreign(2 * MTU, Access::LOCAL);
     bed.post(peer.qp, &read_from_peer(into.sge()));
     bed.answers();
-    bed.from_peer(peer, &Pkt::new(BthOpcode::RcReadRespFirst, p).aeth(ACK, 1).payload(&[1; MTU]));
+    bed.from_peer(peer, &Pkt::new(BthOpcode::RcReadRespFirst, SENDS).aeth(ACK, 1).payload(&[1; MTU]));
     assert_eq!(
-        brief(&bed.from_peer(peer, &Pkt::new(BthOpcode::RcReadRespFirst, p).aeth(ACK, 1).payload(&[9; MTU]))),
+        brief(
+            &bed.from_peer(
+                peer,
+                &Pkt::new(BthOpcode::RcReadRespFirst, SENDS).aeth(ACK, 1).payload(&[9; MTU])
+            )
+        ),
         []
     );
     assert_eq!(bed.bytes(into)[..MTU], [1; MTU]);
-    bed.from_peer(peer, &Pkt::new(BthOpcode::RcReadRespLast, p + 1).aeth(ACK, 1).payload(&[2; MTU]));
+    bed.from_peer(peer, &Pkt::new(BthOpcode::RcReadRespLast, SENDS + 1).aeth(ACK, 1).payload(&[2; MTU]));
     assert!(bed.one(peer.qp.send_cq).is_ok());
     bed.fill(into, &[0; 2 * MTU]);
-    for psn in [p, p + 1] {
+    for psn in [SENDS, SENDS + 1] {
         let stale = Pkt::new(BthOpcode::RcReadRespOnly, psn).aeth(ACK, 1).payload(&[9; MTU]);
         assert_eq!(brief(&bed.from_peer(peer, &stale)), []);
     }
@@ -126,27 +122,24 @@ fn row_43_stale_response_is_ignored() {
 /// Row 43: an ACK, NAK or response for a PSN that was never sent is ignored.
 #[test]
 fn row_43_acknowledgement_of_what_was_never_sent_is_ignored() {
-    let mut bed = Bed::cx5();
-    let peer = bed.foreign(1, path());
-    let from = bed.mr(1, 64, Access::LOCAL);
-    let p = sends_from();
+    let (mut bed, peer, from) = foreign(64, Access::LOCAL);
     bed.post(peer.qp, &write_to_peer(from.sge()));
     bed.answers();
     let ghosts = [
-        ack(p + 1, 1),
-        ack(p + 1000, 1),
-        ack(p - 1, 0),
-        nak(NAK_SEQUENCE, p + 5, 0),
-        nak(NAK_ACCESS, p + 5, 0),
-        Pkt::new(BthOpcode::RcReadRespOnly, p + 5).aeth(ACK, 1).payload(&[1; 8]),
-        Pkt::new(BthOpcode::RcAtomicAck, p + 5).aeth(ACK, 1).atomic_ack(1),
+        ack(SENDS + 1, 1),
+        ack(SENDS + 1000, 1),
+        ack(SENDS - 1, 0),
+        nak(NAK_SEQUENCE, SENDS + 5, 0),
+        nak(NAK_ACCESS, SENDS + 5, 0),
+        Pkt::new(BthOpcode::RcReadRespOnly, SENDS + 5).aeth(ACK, 1).payload(&[1; 8]),
+        Pkt::new(BthOpcode::RcAtomicAck, SENDS + 5).aeth(ACK, 1).atomic_ack(1),
     ];
     for pkt in &ghosts {
         assert_eq!(brief(&bed.from_peer(peer, pkt)), [], "{pkt:?}");
         assert_eq!(bed.completions(peer.qp.send_cq), [], "{pkt:?}");
         assert_eq!(bed.qp_state(peer.qp), QpState::Rts, "{pkt:?}");
     }
-    bed.from_peer(peer, &ack(p, 1));
+    bed.from_peer(peer, &ack(SENDS, 1));
     assert!(bed.one(peer.qp.send_cq).is_ok());
 }
 
@@ -156,15 +149,14 @@ fn row_42_a_gap_behind_progress_is_asked_for_once() {
     let mut bed = Bed::cx5();
     let peer = bed.foreign(1, Path { retry_count: 1, ..path() });
     let mr = bed.mr(1, 4 * MTU, Access::LOCAL);
-    let p = sends_from();
     bed.post_all(peer.qp, &[write_to_peer(mr.part(0, 8)), read_from_peer(mr.sge())]);
     bed.answers();
     let middle = |psn| Pkt::new(BthOpcode::RcReadRespMiddle, psn).payload(&[1; MTU]);
-    let again = bed.from_peer(peer, &middle(p + 2));
-    assert_eq!(brief(&again), [(BthOpcode::RcReadRequest, p + 1)]);
+    let again = bed.from_peer(peer, &middle(SENDS + 2));
+    assert_eq!(brief(&again), [(BthOpcode::RcReadRequest, SENDS + 1)]);
     assert!(bed.one(peer.qp.send_cq).is_ok(), "the WRITE is acknowledged");
-    let last = Pkt::new(BthOpcode::RcReadRespLast, p + 4).aeth(ACK, 2).payload(&[1; MTU]);
-    for late in [middle(p + 3), last] {
+    let last = Pkt::new(BthOpcode::RcReadRespLast, SENDS + 4).aeth(ACK, 2).payload(&[1; MTU]);
+    for late in [middle(SENDS + 3), last] {
         assert_eq!(brief(&bed.from_peer(peer, &late)), []);
     }
     assert_eq!(bed.qp_state(peer.qp), QpState::Rts);

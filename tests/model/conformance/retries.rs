@@ -5,9 +5,7 @@ use super::common::*;
 /// Row 15: a lost ACK: the requester sends again with the same PSN, the responder does not execute again.
 #[test]
 fn row_15_lost_ack_is_repaired_with_the_same_psn() {
-    let mut bed = Bed::cx5();
-    let (a, b) = bed.pair(path());
-    let (from, to) = (bed.mr(1, 64, Access::LOCAL), bed.mr(2, 64, Access::ALL));
+    let (mut bed, [a, b], [from, to]) = ends(64);
     bed.post_recv(b, &[to.sge()]);
     bed.post_recv(b, &[to.sge()]);
     bed.wire().plan(Filter::opcode(BthOpcode::RcAck), 0, 1, Fault::Drop);
@@ -19,39 +17,33 @@ fn row_15_lost_ack_is_repaired_with_the_same_psn() {
     assert!(bed.one(a.send_cq).is_ok());
     assert_eq!(bed.completions(b.recv_cq).len(), 1, "executed once");
     let sent: Vec<u32> = bed.take_frames().iter().filter(|f| f.from == 1).map(|f| f.psn()).collect();
-    assert_eq!(sent, [sends_from(), sends_from()]);
+    assert_eq!(sent, [SENDS, SENDS]);
 }
 
 /// Row 15: retransmission begins at the oldest request that is not acknowledged.
 #[test]
 fn row_15_retransmission_begins_at_the_oldest_unacknowledged() {
-    let mut bed = Bed::cx5();
-    let peer = bed.foreign(1, path());
-    let from = bed.mr(1, 64, Access::LOCAL);
-    let p = sends_from();
+    let (mut bed, peer, from) = foreign(64, Access::LOCAL);
     bed.post_all(peer.qp, &(0..4).map(|_| write_to_peer(from.sge())).collect::<Vec<_>>());
     bed.answers();
-    assert_eq!(brief(&bed.from_peer(peer, &ack(p + 1, 2))), []);
+    assert_eq!(brief(&bed.from_peer(peer, &ack(SENDS + 1, 2))), []);
     assert!(bed.advance_until(4 * timeout(14), |b| !b.wire().left.is_empty()));
     let again: Vec<u32> = bed.answers().iter().map(|f| f.psn()).collect();
-    assert_eq!(again, [p + 2, p + 3]);
+    assert_eq!(again, [SENDS + 2, SENDS + 3]);
 }
 
 /// Row 15: the timer starts anew when an acknowledgement makes progress.
 #[test]
 fn row_15_timer_restarts_on_progress() {
-    let mut bed = Bed::cx5();
-    let peer = bed.foreign(1, path());
-    let from = bed.mr(1, 64, Access::LOCAL);
-    let p = sends_from();
+    let (mut bed, peer, from) = foreign(64, Access::LOCAL);
     bed.post_all(peer.qp, &[write_to_peer(from.sge()), write_to_peer(from.sge())]);
     bed.answers();
     bed.advance(timeout(14) * 9 / 10);
-    assert_eq!(brief(&bed.from_peer(peer, &ack(p, 1))), []);
+    assert_eq!(brief(&bed.from_peer(peer, &ack(SENDS, 1))), []);
     bed.advance(timeout(14) * 9 / 10);
     assert_eq!(brief(&bed.answers()), [], "a whole timeout has not passed since the acknowledgement");
     bed.advance(4 * timeout(14));
-    assert_eq!(bed.answers().first().map(|f| f.psn()), Some(p + 1));
+    assert_eq!(bed.answers().first().map(|f| f.psn()), Some(SENDS + 1));
 }
 
 /// Row 16: with T = 0 there is no timeout.
@@ -89,8 +81,8 @@ fn row_17_retries_exhausted_end_in_retry_exc() {
 /// Row 17: the time to detect a dead peer grows with T as the specification bounds it, and on `cx5` T has a floor of 16.
 #[test]
 fn row_17_detection_time_lies_in_the_bounds_of_t() {
-    let floor = devmodel::Config { min_ack_timeout: 16, ..devmodel::Config::default() };
-    let none = devmodel::Config { profile: devmodel::Profile::Ibta, ..devmodel::Config::default() };
+    let floor = Config { min_ack_timeout: 16, ..Config::default() };
+    let none = Config { profile: devmodel::Profile::Ibta, ..Config::default() };
     for (config, t, effective) in
         [(none, 8, 8), (none, 14, 14), (none, 18, 18), (floor, 1, 16), (floor, 14, 16), (floor, 18, 18)]
     {
@@ -108,35 +100,29 @@ fn row_17_detection_time_lies_in_the_bounds_of_t() {
 /// Row 18: a sequence NAK acknowledges what lies before its PSN and restarts from it.
 #[test]
 fn row_18_sequence_nak_restarts_from_its_psn() {
-    let mut bed = Bed::cx5();
-    let peer = bed.foreign(1, path());
-    let from = bed.mr(1, 64, Access::LOCAL);
-    let p = sends_from();
+    let (mut bed, peer, from) = foreign(64, Access::LOCAL);
     let posted = bed.post_all(peer.qp, &(0..4).map(|_| write_to_peer(from.sge())).collect::<Vec<_>>());
     bed.answers();
-    let again = bed.from_peer(peer, &nak(NAK_SEQUENCE, p + 2, 2));
+    let again = bed.from_peer(peer, &nak(NAK_SEQUENCE, SENDS + 2, 2));
     let done: Vec<u16> = bed.completions(peer.qp.send_cq).iter().map(|wc| wc.wqe).collect();
     assert_eq!(done, posted[..2], "implicitly acknowledged");
-    assert_eq!(brief(&again), [(BthOpcode::RcWriteOnly, p + 2), (BthOpcode::RcWriteOnly, p + 3)]);
+    assert_eq!(brief(&again), [(BthOpcode::RcWriteOnly, SENDS + 2), (BthOpcode::RcWriteOnly, SENDS + 3)]);
 }
 
 /// Row 18: a restart in the middle of a message continues it.
 #[test]
 fn row_18_sequence_nak_restarts_inside_a_message() {
-    let mut bed = Bed::cx5();
-    let peer = bed.foreign(1, path());
-    let from = bed.mr(1, 4 * MTU, Access::LOCAL);
+    let (mut bed, peer, from) = foreign(4 * MTU, Access::LOCAL);
     let data = bed.pattern(from, 4);
-    let p = sends_from();
     bed.post(peer.qp, &write_to_peer(from.sge()));
     bed.answers();
-    let again = bed.from_peer(peer, &nak(NAK_SEQUENCE, p + 1, 0));
+    let again = bed.from_peer(peer, &nak(NAK_SEQUENCE, SENDS + 1, 0));
     assert_eq!(
         brief(&again),
         [
-            (BthOpcode::RcWriteMiddle, p + 1),
-            (BthOpcode::RcWriteMiddle, p + 2),
-            (BthOpcode::RcWriteLast, p + 3)
+            (BthOpcode::RcWriteMiddle, SENDS + 1),
+            (BthOpcode::RcWriteMiddle, SENDS + 2),
+            (BthOpcode::RcWriteLast, SENDS + 3)
         ]
     );
     let payload: Vec<u8> = again.iter().flat_map(|f| f.payload().to_vec()).collect();
@@ -149,13 +135,15 @@ fn row_18_sequence_nak_costs_a_retry() {
     let mut bed = Bed::cx5();
     let peer = bed.foreign(1, Path { retry_count: 2, ..path() });
     let from = bed.mr(1, 64, Access::LOCAL);
-    let p = sends_from();
     bed.post(peer.qp, &write_to_peer(from.sge()));
     bed.answers();
     for _ in 0..2 {
-        assert_eq!(brief(&bed.from_peer(peer, &nak(NAK_SEQUENCE, p, 0))), [(BthOpcode::RcWriteOnly, p)]);
+        assert_eq!(
+            brief(&bed.from_peer(peer, &nak(NAK_SEQUENCE, SENDS, 0))),
+            [(BthOpcode::RcWriteOnly, SENDS)]
+        );
     }
-    assert_eq!(brief(&bed.from_peer(peer, &nak(NAK_SEQUENCE, p, 0))), []);
+    assert_eq!(brief(&bed.from_peer(peer, &nak(NAK_SEQUENCE, SENDS, 0))), []);
     let wc = assert_requester_failed(&mut bed, peer.qp, CqeSyndrome::TransportRetryExcErr);
     assert_eq!(wc.vendor_err, 0x81);
 }
@@ -166,15 +154,14 @@ fn row_18_progress_reloads_the_retry_counter() {
     let mut bed = Bed::cx5();
     let peer = bed.foreign(1, Path { retry_count: 1, ..path() });
     let from = bed.mr(1, 64, Access::LOCAL);
-    let p = sends_from();
     let n = 6;
     bed.post_all(peer.qp, &(0..n).map(|_| write_to_peer(from.sge())).collect::<Vec<_>>());
     bed.answers();
     for i in 1..n {
-        let again = bed.from_peer(peer, &nak(NAK_SEQUENCE, p + i, i));
+        let again = bed.from_peer(peer, &nak(NAK_SEQUENCE, SENDS + i, i));
         assert_eq!(again.len() as u32, n - i, "NAK {i}");
     }
-    bed.from_peer(peer, &ack(p + n - 1, n));
+    bed.from_peer(peer, &ack(SENDS + n - 1, n));
     let done = bed.completions(peer.qp.send_cq);
     assert_eq!(done.iter().filter(|wc| wc.is_ok()).count() as u32, n);
 }

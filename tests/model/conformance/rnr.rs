@@ -9,13 +9,13 @@ fn row_19_send_without_a_receive_gets_rnr_nak() {
     let mut bed = Bed::cx5();
     let peer = bed.foreign(1, Path { min_rnr_nak: 14, ..path() });
     let buffer = bed.mr(1, 64, Access::LOCAL);
-    let pkt = Pkt::new(BthOpcode::RcSendOnly, expects()).payload(&[1; 8]).ack_req();
+    let pkt = Pkt::new(BthOpcode::RcSendOnly, EXPECTS).payload(&[1; 8]).ack_req();
     let answers = bed.from_peer(peer, &pkt);
-    assert_eq!(acknowledgement(&answers), (Syndrome::RnrNak(14), expects(), 0));
+    assert_eq!(acknowledgement(&answers), (Syndrome::RnrNak(14), EXPECTS, 0));
     assert_eq!(bed.qp_state(peer.qp), QpState::Rts);
     // The same request finds a receive later.
     bed.post_recv(peer.qp, &[buffer.sge()]);
-    assert_eq!(acknowledgement(&bed.from_peer(peer, &pkt)), (ACK, expects(), 1));
+    assert_eq!(acknowledgement(&bed.from_peer(peer, &pkt)), (ACK, EXPECTS, 1));
     assert_eq!(bed.one(peer.qp.recv_cq).opcode, CqeOpcode::RespSend);
 }
 
@@ -24,10 +24,10 @@ fn row_19_send_without_a_receive_gets_rnr_nak() {
 fn row_19_send_meets_rnr_on_its_first_packet() {
     let mut bed = Bed::cx5();
     let peer = bed.foreign(1, path());
-    let packets = message(SEND, expects(), &[1; 3 * MTU]);
+    let packets = message(SEND, EXPECTS, &[1; 3 * MTU]);
     let answers = bed.from_peer(peer, &packets[0]);
     let (syndrome, psn, _) = acknowledgement(&answers);
-    assert_eq!((syndrome, psn), (Syndrome::RnrNak(path().min_rnr_nak), expects()));
+    assert_eq!((syndrome, psn), (Syndrome::RnrNak(path().min_rnr_nak), EXPECTS));
     for pkt in &packets[1..] {
         assert_eq!(brief(&bed.from_peer(peer, pkt)), []);
     }
@@ -37,10 +37,7 @@ fn row_19_send_meets_rnr_on_its_first_packet() {
 /// Row 19: a WRITE with immediate meets it on its last packet; the data before are written.
 #[test]
 fn row_19_write_imm_meets_rnr_on_its_last_packet() {
-    let mut bed = Bed::cx5();
-    let peer = bed.foreign(1, path());
-    let to = bed.mr(1, 3 * MTU, Access::ALL);
-    let p = expects();
+    let (mut bed, peer, to) = foreign(3 * MTU, Access::ALL);
     let mut packets = message(
         [
             BthOpcode::RcWriteFirst,
@@ -48,18 +45,18 @@ fn row_19_write_imm_meets_rnr_on_its_last_packet() {
             BthOpcode::RcWriteLastImm,
             BthOpcode::RcWriteOnlyImm,
         ],
-        p,
+        EXPECTS,
         &[5; 3 * MTU],
     );
     packets[0] = packets[0].clone().reth(to.va, to.key, 3 * MTU as u32);
     assert_eq!(brief(&bed.from_peer(peer, &packets[0])), []);
     assert_eq!(brief(&bed.from_peer(peer, &packets[1])), []);
     let (syndrome, psn, _) = acknowledgement(&bed.from_peer(peer, &packets[2]));
-    assert_eq!((syndrome, psn), (Syndrome::RnrNak(path().min_rnr_nak), p + 2));
+    assert_eq!((syndrome, psn), (Syndrome::RnrNak(path().min_rnr_nak), EXPECTS + 2));
     assert_eq!(bed.bytes(to)[..2 * MTU], [5; 2 * MTU]);
     bed.post_recv(peer.qp, &[]);
     let (syndrome, psn, _) = acknowledgement(&bed.from_peer(peer, &packets[2]));
-    assert_eq!((syndrome, psn), (ACK, p + 2));
+    assert_eq!((syndrome, psn), (ACK, EXPECTS + 2));
     assert_eq!(bed.one(peer.qp.recv_cq).byte_len, 3 * MTU as u32);
 }
 
@@ -76,15 +73,11 @@ fn row_20_rnr_wait_is_at_least_that_of_the_table() {
         let from = bed.mr(1, 64, Access::LOCAL);
         bed.post(peer.qp, &Wr::send(from.sge()));
         bed.answers();
-        assert_eq!(brief(&bed.from_peer(peer, &nak(Syndrome::RnrNak(code), sends_from(), 0))), []);
+        assert_eq!(brief(&bed.from_peer(peer, &nak(Syndrome::RnrNak(code), SENDS, 0))), []);
         bed.advance(wait - 1);
         assert_eq!(brief(&bed.answers()), [], "code {code}: before its time");
         bed.advance(wait + 10 * US);
-        assert_eq!(
-            brief(&bed.answers()),
-            [(BthOpcode::RcSendOnly, sends_from())],
-            "code {code}: after its time"
-        );
+        assert_eq!(brief(&bed.answers()), [(BthOpcode::RcSendOnly, SENDS)], "code {code}: after its time");
     }
 }
 
@@ -128,7 +121,7 @@ fn row_64_rnr_nak_does_not_restore_retry_cnt() {
     let mut bed = Bed::cx5();
     let peer = bed.foreign(1, Path { retry_count: 2, rnr_retry: 7, ..path() });
     let from = bed.mr(1, 64, Access::LOCAL);
-    let rnr = nak(Syndrome::RnrNak(1), sends_from(), 0);
+    let rnr = nak(Syndrome::RnrNak(1), SENDS, 0);
     bed.post(peer.qp, &Wr::send(from.sge()));
     assert_eq!(bed.answers().len(), 1);
     for _ in 0..2 {
@@ -153,19 +146,18 @@ fn row_64_what_an_rnr_nak_acknowledges_restores_both_counters() {
     let mut bed = Bed::cx5();
     let peer = bed.foreign(1, Path { retry_count: 1, rnr_retry: 1, ..path() });
     let from = bed.mr(1, 64, Access::LOCAL);
-    let p = sends_from();
     let n = 6;
     bed.post_all(peer.qp, &(0..n).map(|_| Wr::send(from.sge())).collect::<Vec<_>>());
     bed.answers();
     for i in 1..n {
         assert!(bed.advance_until(4 * timeout(14), |b| !b.wire().left.is_empty()), "timeout {i}");
         bed.answers();
-        bed.from_peer(peer, &nak(Syndrome::RnrNak(1), p + i, i));
+        bed.from_peer(peer, &nak(Syndrome::RnrNak(1), SENDS + i, i));
         bed.advance(MS);
         assert_eq!(bed.answers().len() as u32, n - i, "RNR NAK {i}");
     }
     // The last one was the one retry there is for its PSN.
-    bed.from_peer(peer, &nak(Syndrome::RnrNak(1), p + n - 1, n - 1));
+    bed.from_peer(peer, &nak(Syndrome::RnrNak(1), SENDS + n - 1, n - 1));
     let failed = bed.completions(peer.qp.send_cq).last().and_then(|wc| wc.error);
     assert_eq!(failed, Some(CqeSyndrome::RnrRetryExcErr));
 }
@@ -177,21 +169,29 @@ fn row_65_late_naks_do_not_disturb_an_rnr_wait() {
     let mut bed = Bed::cx5();
     let peer = bed.foreign(1, Path { timeout: 10, retry_count: 1, rnr_retry: 1, ..path() });
     let from = bed.mr(1, 64, Access::LOCAL);
-    let p = sends_from();
     bed.post_all(peer.qp, &[Wr::send(from.sge()), Wr::read(from.sge(), from)]);
     bed.answers();
     let start = bed.now();
-    let rnr = nak(Syndrome::RnrNak(25), p, 0);
-    for late in
-        [&rnr, &nak(NAK_SEQUENCE, p, 0), &rnr, &rnr, &nak(NAK_SEQUENCE, p, 0), &nak(NAK_SEQUENCE, p, 0)]
-    {
+    let rnr = nak(Syndrome::RnrNak(25), SENDS, 0);
+    for late in [
+        &rnr,
+        &nak(NAK_SEQUENCE, SENDS, 0),
+        &rnr,
+        &rnr,
+        &nak(NAK_SEQUENCE, SENDS, 0),
+        &nak(NAK_SEQUENCE, SENDS, 0),
+    ] {
         assert_eq!(brief(&bed.from_peer(peer, late)), []);
         bed.advance(2 * MS);
     }
     assert!(bed.advance_until(S, |b| !b.wire().left.is_empty()));
     let waited = bed.now() - start;
     assert!((61_440 * US..63_000 * US).contains(&waited), "{waited} ps");
-    assert_eq!(bed.answers().iter().map(Captured::psn).collect::<Vec<_>>(), [p, p + 1], "sent again, once");
+    assert_eq!(
+        bed.answers().iter().map(Captured::psn).collect::<Vec<_>>(),
+        [SENDS, SENDS + 1],
+        "sent again, once"
+    );
     assert_eq!(bed.completions(peer.qp.send_cq), []);
     assert_eq!(bed.qp_state(peer.qp), QpState::Rts);
     // Of both counters, one retry is left but for the one RNR NAK.

@@ -23,7 +23,7 @@ fn stage(service: ServiceType) -> Stage {
 
 fn write(service: ServiceType, to: Mr) -> Pkt {
     let opcode = if service == ServiceType::Uc { BthOpcode::UcWriteOnly } else { BthOpcode::RcWriteOnly };
-    Pkt::new(opcode, expects()).reth(to.va, to.key, 8).payload(&[1; 8]).ack_req()
+    Pkt::new(opcode, EXPECTS).reth(to.va, to.key, 8).payload(&[1; 8]).ack_req()
 }
 
 fn tagged(vid: u16) -> Option<Vlan> {
@@ -114,9 +114,7 @@ fn row_63_other_vlans_are_dropped() {
 /// Row 63: answers are held to it too: nobody else acknowledges a request, or ends it with a NAK.
 #[test]
 fn row_63_forged_answers_are_dropped() {
-    for answer in
-        [ack(sends_from(), 1), nak(NAK_ACCESS, sends_from(), 0), nak(Syndrome::RnrNak(31), sends_from(), 0)]
-    {
+    for answer in [ack(SENDS, 1), nak(NAK_ACCESS, SENDS, 0), nak(Syndrome::RnrNak(31), SENDS, 0)] {
         let mut s = stage(ServiceType::Rc);
         let from = s.bed.mr(1, 64, Access::LOCAL);
         s.bed.post(s.peer.qp, &write_to_peer(from.sge()));
@@ -125,7 +123,7 @@ fn row_63_forged_answers_are_dropped() {
         s.bed.inject(&s.peer.frame_in(&answer, &Envelope { addresses, ..s.peer.envelope() }));
         assert_eq!(s.bed.completions(s.peer.qp.send_cq), []);
         assert_eq!(s.bed.qp_state(s.peer.qp), QpState::Rts);
-        s.bed.from_peer(s.peer, &ack(sends_from(), 1));
+        s.bed.from_peer(s.peer, &ack(SENDS, 1));
         assert!(s.bed.one(s.peer.qp.send_cq).is_ok());
     }
 }
@@ -174,9 +172,7 @@ fn row_63_another_function_is_kept_out() {
 /// Row 63: nor does a raw frame of another function that bears its own address.
 #[test]
 fn row_63_a_raw_frame_from_another_address_is_kept_out() {
-    let mut bed = Bed::cx5();
-    let (a, b) = bed.pair(path());
-    let (from, to) = (bed.mr(1, 64, Access::LOCAL), bed.mr(2, 64, Access::ALL));
+    let (mut bed, [a, b], [from, to]) = ends(64);
     let mut nic = bed.open_nic(3);
     let seen = Peer { qp: b, path: path() };
     let pkt = Pkt::new(BthOpcode::RcWriteOnly, path().sq_psn).reth(to.va, to.key, 8).payload(&[0xee; 8]);
@@ -254,7 +250,7 @@ fn row_63_xrc_targets_are_connected_too() {
     bed.post_srq(srq, &[to.sge()]);
     let addresses = IpPair::V4 { src: [10, 1, 2, 4], dst: [127, 0, 0, 2] };
     let other = Envelope { addresses, ..peer.envelope() };
-    let send = |srqn| Pkt::new(BthOpcode::XrcSendOnly, expects()).xrceth(srqn).payload(&[7; 16]).ack_req();
+    let send = |srqn| Pkt::new(BthOpcode::XrcSendOnly, EXPECTS).xrceth(srqn).payload(&[7; 16]).ack_req();
     // One that would be executed, and one that would end in a NAK.
     for srqn in [srq.srqn, srq.srqn + 1] {
         bed.inject(&peer.frame_in(&send(srqn), &other));

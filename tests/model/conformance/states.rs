@@ -146,9 +146,9 @@ fn row_48_sqd_drains_tells_and_accepts_posts() {
     let p = bed.path_to(qp, path());
     assert!(refused(bed.sqd_to_sqd(qp, &p, opt::RNR_TIMEOUT)).is_some(), "not while it drains");
     bed.post(qp, &write_to_peer(from.sge()));
-    bed.from_peer(peer, &ack(sends_from(), 1));
+    bed.from_peer(peer, &ack(SENDS, 1));
     assert_eq!(drained(&mut bed), 0, "one of two");
-    bed.from_peer(peer, &ack(sends_from() + 1, 2));
+    bed.from_peer(peer, &ack(SENDS + 1, 2));
     assert_eq!(drained(&mut bed), 1);
     assert_eq!(bed.completions(qp.send_cq).len(), 2);
     assert_eq!(bed.qp_state(qp), QpState::SqDrained);
@@ -159,8 +159,8 @@ fn row_48_sqd_drains_tells_and_accepts_posts() {
     assert_eq!((brief(&bed.answers()), drained(&mut bed)), (vec![], 0), "nothing more goes out");
     bed.sqd_to_rts(qp).expect("SQD2RTS_QP");
     bed.run();
-    assert_eq!(brief(&bed.answers()), [(BthOpcode::RcWriteOnly, sends_from() + 2)]);
-    bed.from_peer(peer, &ack(sends_from() + 2, 3));
+    assert_eq!(brief(&bed.answers()), [(BthOpcode::RcWriteOnly, SENDS + 2)]);
+    bed.from_peer(peer, &ack(SENDS + 2, 3));
     assert!(bed.one(qp.send_cq).is_ok());
 }
 

@@ -30,7 +30,7 @@ pub use objects::{Access, Buffer, Cq, Eq, Mr, Srq};
 pub use peer::{Peer, Pkt};
 pub use poll::Wc;
 pub use post::{Op, Sge, Wr};
-pub use qp::{Path, Qp, QpSpec, opt};
+pub use qp::{EXPECTS, Path, Qp, QpSpec, SENDS, opt};
 pub use snapshot::Saved;
 pub use wire::{Captured, Chaos, Fault, Filter, SharedWire, Wire, parse, reseal, rewrite};
 

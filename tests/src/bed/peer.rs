@@ -4,6 +4,7 @@ use super::{Bed, Captured, Path, Qp, QpSpec};
 use devmodel::identity;
 use hwspec::{
     handle::{Psn, Qpn, Srqn},
+    layout::Set,
     wire::{
         Aeth, AtomicAckEth, AtomicEth, Bth, BthOpcode, Deth, Envelope, IpPair, Packet, Reth, Syndrome, build,
         ip::gid_of_v4, write_frame,
@@ -103,8 +104,11 @@ impl Pkt {
     }
     /// With other fields of the BTH changed.
     #[must_use]
-    pub fn bth(mut self, change: impl FnOnce(&mut Bth)) -> Self {
-        change(&mut self.packet.bth);
+    pub fn bth(
+        mut self,
+        change: impl for<'s, 'x> FnOnce(&'s mut Set<'x, Bth>) -> &'s mut Set<'x, Bth>,
+    ) -> Self {
+        change(&mut self.packet.bth.set());
         self
     }
 }

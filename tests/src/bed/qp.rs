@@ -139,6 +139,11 @@ pub struct Path {
     pub grh: bool,
 }
 
+/// First PSN that a QP of the default path sends.
+pub const SENDS: u32 = 0x100;
+/// First PSN that a QP of the default path expects.
+pub const EXPECTS: u32 = 0x200;
+
 impl Default for Path {
     fn default() -> Self {
         Self {
@@ -147,8 +152,8 @@ impl Default for Path {
             dgid: [0; 16],
             sgid_index: GID_IPV4,
             mtu: 1024,
-            sq_psn: 0x100,
-            rq_psn: 0x200,
+            sq_psn: SENDS,
+            rq_psn: EXPECTS,
             timeout: 14,
             retry_count: 7,
             rnr_retry: 7,
