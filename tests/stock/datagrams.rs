@@ -4,59 +4,48 @@
 //! Needs `ironverbs` and the provider built (`scripts/test.sh build`), the packages perftest and ibverbs-utils, and a C compiler with
 //! libibverbs-dev.
 
+use super::tools::{PEERS, all_run, each};
 use ironverbs_tests::{
     program::may_send_raw,
     stock::{Node, Pair, compiled},
 };
 
-/// Where the client finds the server: two VFs, or a VF and itself.
-const PEERS: [(&str, &str); 2] = [("iron1", "iron2"), ("iron1", "iron1")];
-
 #[test]
 fn unreliable_pingpongs_check_their_data() {
-    let node = Node::new("unreliable", 2);
-    for (server, client) in PEERS {
-        for tool in ["ibv_uc_pingpong", "ibv_ud_pingpong"] {
-            for options in [&["-c"][..], &["-c", "-e"], &["-c", "-s", "1024", "-n", "300"]] {
-                Pair::pingpong(&node, tool, server, client, options).is_whole();
-            }
-        }
-        Pair::pingpong(&node, "ibv_uc_pingpong", server, client, &["-c", "-s", "1048576", "-n", "50"])
-            .is_whole();
-    }
+    let rows = [
+        ("ibv_uc_pingpong", "-c"),
+        ("ibv_uc_pingpong", "-c -e"),
+        ("ibv_uc_pingpong", "-c -s 1024 -n 300"),
+        ("ibv_uc_pingpong", "-c -s 1048576 -n 50"),
+        ("ibv_ud_pingpong", "-c"),
+        ("ibv_ud_pingpong", "-c -e"),
+        ("ibv_ud_pingpong", "-c -s 1024 -n 300"),
+    ];
+    all_run(&Node::new("unreliable", 2), &PEERS, &rows);
 }
 
 #[test]
 fn perftest_runs_on_unreliable_services() {
-    let node = Node::new("unreliable-perf", 2);
-    let set: [(&str, &[&str]); 9] = [
-        ("ib_send_lat", &["-c", "UC", "-n", "500"]),
-        ("ib_send_bw", &["-c", "UC", "-n", "500"]),
-        ("ib_write_lat", &["-c", "UC", "-n", "500"]),
-        ("ib_write_bw", &["-c", "UC", "-n", "500"]),
-        ("ib_send_lat", &["-c", "UD", "-n", "500"]),
-        ("ib_send_bw", &["-c", "UD", "-a", "-n", "200"]),
-        ("ib_send_bw", &["-c", "UD", "-b", "-n", "500"]),
-        ("ib_send_bw", &["-c", "UD", "-q", "8", "-n", "500"]),
-        ("ib_send_bw", &["-c", "UD", "-n", "500", "--use_old_post_send"]),
+    let rows = [
+        ("ib_send_lat", "-c UC -n 500"),
+        ("ib_send_bw", "-c UC -n 500"),
+        ("ib_write_lat", "-c UC -n 500"),
+        ("ib_write_bw", "-c UC -n 500"),
+        ("ib_send_lat", "-c UD -n 500"),
+        ("ib_send_bw", "-c UD -a -n 200"),
+        ("ib_send_bw", "-c UD -b -n 500"),
+        ("ib_send_bw", "-c UD -q 8 -n 500"),
+        ("ib_send_bw", "-c UD -n 500 --use_old_post_send"),
     ];
-    for (server, client) in PEERS {
-        for (tool, options) in set {
-            Pair::perftest(&node, tool, server, client, options).has_figures(&format!("{tool} {options:?}"));
-        }
-    }
+    all_run(&Node::new("unreliable-perf", 2), &PEERS, &rows);
 }
 
 #[test]
 fn multicast_groups_carry_perftest() {
     let node = Node::new("multicast", 2);
-    for (server, client) in PEERS {
-        // perftest's group is an IPv6 one: the source has to be one too.
-        for tool in ["ib_send_lat", "ib_send_bw"] {
-            let options = ["-c", "UD", "-g", "-x", "0", "-F", "-n", "500"];
-            Pair::plain(&node, tool, server, client, &options).has_figures(tool);
-        }
-    }
+    // perftest's group is an IPv6 one: the source has to be one too.
+    let rows = ["ib_send_lat", "ib_send_bw"].map(|tool| (tool, "-c UD -g -x 0 -F -n 500"));
+    each(&PEERS, &rows, |tool, server, client, options| Pair::plain(&node, tool, server, client, options));
 }
 
 #[test]
@@ -93,15 +82,13 @@ fn raw_packets_are_counted_by_perftest() {
 #[test]
 fn on_infiniband_lids_are_enough() {
     let node = Node::new("unreliable-ib", 2).on_infiniband();
-    for (server, client) in PEERS {
-        for tool in ["ibv_uc_pingpong", "ibv_ud_pingpong"] {
-            Pair::plain(&node, tool, server, client, &["-c"]).is_whole();
-        }
-        for service in ["UC", "UD"] {
-            let options = ["-c", service, "-F", "-n", "500"];
-            Pair::plain(&node, "ib_send_bw", server, client, &options).has_figures(service);
-        }
-    }
+    let rows = [
+        ("ibv_uc_pingpong", "-c"),
+        ("ibv_ud_pingpong", "-c"),
+        ("ib_send_bw", "-c UC -F -n 500"),
+        ("ib_send_bw", "-c UD -F -n 500"),
+    ];
+    each(&PEERS, &rows, |tool, server, client, options| Pair::plain(&node, tool, server, client, options));
 }
 
 /// The 40 bytes before the payload, as the first receiver printed them.

@@ -4,86 +4,68 @@
 //! Needs `ironverbs` and the provider built (`scripts/test.sh build`), the packages perftest and ibverbs-utils, and a C compiler with
 //! libibverbs-dev.
 
+use super::tools::{PEERS, all_run, each};
 use ironverbs_tests::stock::{Node, Pair, compiled};
 use std::{
     thread::sleep,
     time::{Duration, Instant},
 };
 
-/// Where the client finds the server: two VFs, or a VF and itself.
-const PEERS: [(&str, &str); 2] = [("iron1", "iron2"), ("iron1", "iron1")];
-
 #[test]
 fn pingpongs_on_shared_queues_check_their_data() {
-    let node = Node::new("shared", 2);
-    for (server, client) in PEERS {
-        for options in [
-            &["-c"][..],
-            &["-c", "-e"],
-            &["-c", "-q", "4", "-n", "100"],
-            &["-c", "-s", "262144", "-n", "100"],
-        ] {
-            Pair::pingpong(&node, "ibv_srq_pingpong", server, client, options).is_whole();
-        }
-        for options in [&[][..], &["-e"], &["-n", "200", "-s", "65536"]] {
-            Pair::pingpong(&node, "ibv_xsrq_pingpong", server, client, options).is_whole();
-        }
-    }
+    let rows = [
+        ("ibv_srq_pingpong", "-c"),
+        ("ibv_srq_pingpong", "-c -e"),
+        ("ibv_srq_pingpong", "-c -q 4 -n 100"),
+        ("ibv_srq_pingpong", "-c -s 262144 -n 100"),
+        ("ibv_xsrq_pingpong", ""),
+        ("ibv_xsrq_pingpong", "-e"),
+        ("ibv_xsrq_pingpong", "-n 200 -s 65536"),
+    ];
+    all_run(&Node::new("shared", 2), &PEERS, &rows);
 }
 
 #[test]
 fn perftest_runs_on_shared_queues() {
-    let node = Node::new("shared-perf", 2);
-    let set: [(&str, &[&str]); 6] = [
-        ("ib_send_lat", &["--use-srq", "-n", "500"]),
-        ("ib_send_bw", &["--use-srq", "-a", "-n", "50"]),
-        ("ib_send_bw", &["--use-srq", "-q", "8", "-n", "300"]),
-        ("ib_send_bw", &["--use-srq", "-e", "-n", "300"]),
-        ("ib_send_bw", &["--use-srq", "-c", "UD", "-n", "300"]),
-        ("ib_send_bw", &["--use-srq", "-b", "-n", "300"]),
+    let rows = [
+        ("ib_send_lat", "--use-srq -n 500"),
+        ("ib_send_bw", "--use-srq -a -n 50"),
+        ("ib_send_bw", "--use-srq -q 8 -n 300"),
+        ("ib_send_bw", "--use-srq -e -n 300"),
+        ("ib_send_bw", "--use-srq -c UD -n 300"),
+        ("ib_send_bw", "--use-srq -b -n 300"),
     ];
-    for (server, client) in PEERS {
-        for (tool, options) in set {
-            Pair::perftest(&node, tool, server, client, options).has_figures(&format!("{tool} {options:?}"));
-        }
-    }
+    all_run(&Node::new("shared-perf", 2), &PEERS, &rows);
 }
 
 #[test]
 fn perftest_runs_on_extended_reliable_connections() {
-    let node = Node::new("xrc-perf", 2);
-    let set: [(&str, &[&str]); 11] = [
-        ("ib_send_lat", &[]),
-        ("ib_send_bw", &["-a"]),
-        ("ib_send_bw", &["-b", "-q", "4"]),
-        ("ib_send_bw", &["-e"]),
-        ("ib_send_bw", &["--use_old_post_send"]),
-        ("ib_write_lat", &[]),
-        ("ib_write_bw", &[]),
-        ("ib_read_lat", &[]),
-        ("ib_read_bw", &[]),
-        ("ib_atomic_lat", &[]),
-        ("ib_atomic_bw", &[]),
+    let rows = [
+        ("ib_send_lat", "-c XRC -n 200"),
+        ("ib_send_bw", "-c XRC -n 200 -a"),
+        ("ib_send_bw", "-c XRC -n 200 -b -q 4"),
+        ("ib_send_bw", "-c XRC -n 200 -e"),
+        ("ib_send_bw", "-c XRC -n 200 --use_old_post_send"),
+        ("ib_write_lat", "-c XRC -n 200"),
+        ("ib_write_bw", "-c XRC -n 200"),
+        ("ib_read_lat", "-c XRC -n 200"),
+        ("ib_read_bw", "-c XRC -n 200"),
+        ("ib_atomic_lat", "-c XRC -n 200"),
+        ("ib_atomic_bw", "-c XRC -n 200"),
     ];
-    for (server, client) in PEERS {
-        for (tool, options) in set {
-            let options = [&["-c", "XRC", "-n", "200"], options].concat();
-            Pair::perftest(&node, tool, server, client, &options).has_figures(&format!("{tool} {options:?}"));
-        }
-    }
+    all_run(&Node::new("xrc-perf", 2), &PEERS, &rows);
 }
 
 #[test]
 fn on_infiniband_they_are_the_same() {
     let node = Node::new("shared-ib", 2).on_infiniband();
-    for (server, client) in PEERS {
-        Pair::plain(&node, "ibv_srq_pingpong", server, client, &["-c"]).is_whole();
-        Pair::plain(&node, "ibv_xsrq_pingpong", server, client, &[]).is_whole();
-        for options in [&["--use-srq"][..], &["-c", "XRC"]] {
-            let options = [options, &["-F", "-n", "300"]].concat();
-            Pair::plain(&node, "ib_send_bw", server, client, &options).has_figures(&format!("{options:?}"));
-        }
-    }
+    let rows = [
+        ("ibv_srq_pingpong", "-c"),
+        ("ibv_xsrq_pingpong", ""),
+        ("ib_send_bw", "--use-srq -F -n 300"),
+        ("ib_send_bw", "-c XRC -F -n 300"),
+    ];
+    each(&PEERS, &rows, |tool, server, client, options| Pair::plain(&node, tool, server, client, options));
 }
 
 /// The text that `ironverbs node status` prints of the objects on `iron1`.
