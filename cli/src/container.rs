@@ -183,8 +183,7 @@ mod tests {
 
     #[test]
     fn a_state_that_names_no_bundle_and_a_bundle_without_a_root_are_said() {
-        let dir = env::temp_dir().join(format!("ironverbs-bundle-{}", std::process::id()));
-        fs::create_dir_all(&dir).unwrap();
+        let dir = &testkit::Scratch::made().0;
         let root = |config: &str| {
             fs::write(dir.join("config.json"), config).unwrap();
             root_of(&json!({ "bundle": dir }))
@@ -199,6 +198,5 @@ mod tests {
         }
         assert!(root_of(&json!({ "id": "x" })).unwrap_err().contains("/bundle"));
         assert!(root_of(&json!({ "bundle": "/not/there" })).unwrap_err().contains("/not/there/config.json"));
-        fs::remove_dir_all(dir).unwrap();
     }
 }

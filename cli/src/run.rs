@@ -173,7 +173,7 @@ mod tests {
             }
             bytes
         };
-        let path = env::temp_dir().join(format!("ironverbs-static-{}", std::process::id()));
+        let path = &testkit::Scratch::new().0;
         for (bytes, expected) in [
             (program(&[1, 2]), true),
             (program(&[6, 3, 1]), false),
@@ -181,10 +181,9 @@ mod tests {
             (program(&[1, 3])[..70].to_vec(), true),
             (Vec::new(), false),
         ] {
-            std::fs::write(&path, &bytes).unwrap();
-            assert_eq!(is_static(&path), expected, "{} bytes", bytes.len());
+            std::fs::write(path, &bytes).unwrap();
+            assert_eq!(is_static(path), expected, "{} bytes", bytes.len());
         }
-        std::fs::remove_file(&path).unwrap();
         assert!(!is_static(Path::new("/bin/sh")));
     }
 }

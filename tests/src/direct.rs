@@ -311,11 +311,11 @@ impl Slot {
 impl Transport for Slot {
     fn config_read(&self, offset: u16, width: Width) -> io::Result<u32> {
         let Inner { adapter, process, .. } = &mut *self.machine.inner();
-        Ok(adapter.config_read(process, self.fid, offset.into(), bytes(width)))
+        Ok(adapter.config_read(process, self.fid, offset.into(), width.bytes()))
     }
     fn config_write(&self, offset: u16, width: Width, value: u32) -> io::Result<()> {
         let Inner { adapter, runner, process, now, .. } = &mut *self.machine.inner();
-        adapter.config_write(runner, process, *now, self.fid, offset.into(), bytes(width), value);
+        adapter.config_write(runner, process, *now, self.fid, offset.into(), width.bytes(), value);
         Ok(())
     }
     fn bar(&self, index: u8) -> io::Result<Bar> {
@@ -413,13 +413,5 @@ impl Registers for Slot {
     fn write64(&self, offset: u32, value: u64) {
         let Inner { adapter, runner, process, now, .. } = &mut *self.machine.inner();
         adapter.bar_write64(runner, process, *now, self.fid, offset.into(), value);
-    }
-}
-
-fn bytes(width: Width) -> usize {
-    match width {
-        Width::B1 => 1,
-        Width::B2 => 2,
-        Width::B4 => 4,
     }
 }

@@ -316,15 +316,13 @@ mod tests {
 
     #[test]
     fn input_goes_in_pieces_and_its_end_closes_nothing() {
-        let dir = std::env::temp_dir().join(format!("ironverbs-pieces-{}", std::process::id()));
-        fs::create_dir(&dir).unwrap();
+        let dir = &testkit::Scratch::made().0;
         let (mut ours, theirs) = UnixStream::pair().unwrap();
         let (take, taken) = mpsc::channel();
         (0..2).for_each(|_| take.send(()).unwrap());
         let input: Vec<u8> = (0..PIECE + 7).map(|i| i as u8).collect();
-        copy_in_pieces(&input[..], theirs, &dir, &taken);
+        copy_in_pieces(&input[..], theirs, dir, &taken);
         let pieces = ["0", "1"].map(|name| fs::read(dir.join(name)).unwrap());
-        fs::remove_dir_all(&dir).unwrap();
         assert!(pieces.concat() == input);
         ours.set_nonblocking(true).unwrap();
         let mut got = [0; 64];

@@ -162,8 +162,8 @@ mod tests {
 
     #[test]
     fn the_kernel_made_last_is_taken() {
-        let room = env::temp_dir().join(format!("ironverbs-kernels-{}", std::process::id()));
-        assert_eq!(newest(&room), None);
+        let room = &testkit::Scratch::new().0;
+        assert_eq!(newest(room), None);
         for name in ["7.3-b", "7.3-a", "work-1"] {
             fs::create_dir_all(room.join(name)).unwrap();
         }
@@ -171,9 +171,7 @@ mod tests {
             let file = fs::File::create(room.join(name).join("vmlinux")).unwrap();
             file.set_modified(std::time::SystemTime::now() - std::time::Duration::from_secs(age)).unwrap();
         }
-        let found = newest(&room);
-        fs::remove_dir_all(&room).unwrap();
-        assert_eq!(found, Some(room.join("7.3-a/vmlinux")));
+        assert_eq!(newest(room), Some(room.join("7.3-a/vmlinux")));
     }
 
     #[test]

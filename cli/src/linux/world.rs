@@ -173,7 +173,7 @@ mod tests {
 
     #[test]
     fn folders_of_the_dead_are_removed_and_those_of_the_living_stay() {
-        let place = std::env::temp_dir().join(format!("ironverbs-worlds-{}", std::process::id()));
+        let place = &testkit::Scratch::new().0;
         let folder = |name: &str| place.join(format!("{PREFIX}{name}"));
         for name in ["dead", "living", "new"] {
             fs::create_dir_all(folder(name)).unwrap();
@@ -181,9 +181,8 @@ mod tests {
         drop(lock(&folder("dead")).unwrap());
         let held = lock(&folder("living")).unwrap();
         assert!(held.is_some() && lock(&folder("living")).unwrap().is_none());
-        sweep(&place);
+        sweep(place);
         let there = ["dead", "living", "new"].map(|name| folder(name).exists());
-        fs::remove_dir_all(&place).unwrap();
         assert_eq!(there, [false, true, true]);
     }
 

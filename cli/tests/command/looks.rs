@@ -56,8 +56,8 @@ fn the_doctor_tells_programs_what_it_tells_people() {
 
 #[test]
 fn the_state_of_a_node_can_be_had_as_json() {
-    let dir = format!("/dev/shm/ironverbs-looks-{}", std::process::id());
-    let _ = std::fs::remove_dir_all(&dir);
+    let room = testkit::Scratch::new();
+    let dir = room.0.display().to_string();
     let create = ironverbs(&[
         "node",
         "create",
@@ -73,7 +73,6 @@ fn the_state_of_a_node_can_be_had_as_json() {
     assert!(create.status.success(), "{}", text(&create.stderr));
     assert!(ironverbs(&["node", "address", "--node", &dir, "iron2", "10.0.0.5/24"]).status.success());
     let out = ironverbs(&["node", "status", "--node", &dir, "--json"]);
-    std::fs::remove_dir_all(&dir).unwrap();
     let status: Value = serde_json::from_slice(&out.stdout).unwrap();
     assert_eq!(status["directory"], dir.as_str());
     assert_eq!((&status["vfs"], &status["node_id"]), (&Value::from(3), &Value::from(7)));

@@ -2,9 +2,9 @@
 
 use std::{
     fs,
-    path::PathBuf,
     process::{Command, Output},
 };
+use testkit::Scratch;
 
 fn sim(words: &str) -> Output {
     Command::new(env!("CARGO_BIN_EXE_ironverbs")).arg("sim").args(words.split_whitespace()).output().unwrap()
@@ -21,21 +21,6 @@ fn refused(words: &str) -> String {
     let said = String::from_utf8_lossy(&out.stderr).into_owned();
     assert!(!out.status.success() && said.lines().count() == 1, "{words}: {said}");
     said
-}
-
-/// A file that goes with the test.
-struct Scratch(PathBuf);
-
-impl Scratch {
-    fn new(name: &str) -> Self {
-        Self(std::env::temp_dir().join(format!("ironverbs-sim-{}-{name}", std::process::id())))
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        let _ = fs::remove_file(&self.0);
-    }
 }
 
 #[test]
@@ -102,7 +87,7 @@ fn counters_are_those_of_what_was_sent() {
 #[test]
 fn the_same_files_are_written_at_every_run() {
     for option in ["--trace", "--pcap"] {
-        let files = [1, 2].map(|n| Scratch::new(&format!("{n}{option}")));
+        let files = [1, 2].map(|n| Scratch::named(&format!("{n}{option}")));
         let bytes = files.each_ref().map(|file| {
             said(&format!("send_bw -s 20000 -n 50 {option} {}", file.0.display()));
             fs::read(&file.0).unwrap()
@@ -113,7 +98,7 @@ fn the_same_files_are_written_at_every_run() {
 
 #[test]
 fn wireshark_reads_the_frames_with_their_check_sums() {
-    let file = Scratch::new("frames.pcap");
+    let file = Scratch::named("frames.pcap");
     said(&format!("write_bw -s 10000 -n 20 --pcap {}", file.0.display()));
     let mut tshark = Command::new("tshark");
     tshark.arg("-r").arg(&file.0).args(["-T", "fields", "-e", "infiniband.bth.opcode", "-e", "frame.len"]);
@@ -130,7 +115,7 @@ fn wireshark_reads_the_frames_with_their_check_sums() {
 
 #[test]
 fn a_plan_of_faults_says_what_followed() {
-    let (plan, timeline) = (Scratch::new("plan.toml"), Scratch::new("timeline.json"));
+    let (plan, timeline) = (Scratch::named("plan.toml"), Scratch::named("timeline.json"));
     fs::write(&plan.0, "[[fault]]\ndo = \"drop\"\nopcode = \"RcWriteMiddle\"\nnth = 20\n").unwrap();
     let words = format!("write_bw -n 50 --faults {}", plan.0.display());
     let text = said(&format!("{words} --timeline {}", timeline.0.display()));
@@ -207,13 +192,13 @@ fn a_network_says_what_pauses_and_marks_do() {
 #[test]
 fn files_of_other_simulators_go_in_and_come_out() {
     let (topology, flows, matrix) =
-        (Scratch::new("topology.txt"), Scratch::new("flow.txt"), Scratch::new("a.cm"));
+        (Scratch::named("topology.txt"), Scratch::named("flow.txt"), Scratch::named("a.cm"));
     let (fct, pauses, qlen, json, csv) = (
-        Scratch::new("fct.txt"),
-        Scratch::new("pfc.txt"),
-        Scratch::new("qlen.txt"),
-        Scratch::new("out.json"),
-        Scratch::new("out.csv"),
+        Scratch::named("fct.txt"),
+        Scratch::named("pfc.txt"),
+        Scratch::named("qlen.txt"),
+        Scratch::named("out.json"),
+        Scratch::named("out.csv"),
     );
     fs::write(&topology.0, "4 1 3\n3\n0 3 100Gbps 1us 0\n1 3 100Gbps 1us 0\n2 3 100Gbps 1us 0\n").unwrap();
     fs::write(&flows.0, "2\n0 2 3 100 2000000 2\n1 2 3 100 2000000 2\n").unwrap();
@@ -280,7 +265,7 @@ fn what_a_network_cannot_be_is_said_in_a_line() {
 
 #[test]
 fn the_page_of_a_network_has_three_pictures_for_each_of_four_ways() {
-    let file = Scratch::new("network.html");
+    let file = Scratch::named("network.html");
     said(&format!("network --time 2 --report {}", file.0.display()));
     let page = fs::read_to_string(&file.0).unwrap();
     assert_eq!(page.matches("<svg").count(), 12);
@@ -291,7 +276,7 @@ fn the_page_of_a_network_has_three_pictures_for_each_of_four_ways() {
 /// By Perfetto's own names of fields, which protoc reads the trace by.
 #[test]
 fn protoc_reads_a_trace_whose_slices_end_and_do_not_overlap() {
-    let (file, proto) = (Scratch::new("trace"), Scratch::new("trace.proto"));
+    let (file, proto) = (Scratch::named("trace"), Scratch::named("trace.proto"));
     said(&format!("write_bw -s 20000 -n 40 --trace {}", file.0.display()));
     fs::write(&proto.0, PROTO).unwrap();
     let mut protoc = Command::new("protoc");
@@ -338,7 +323,7 @@ message Trace { repeated TracePacket packet = 1; }
 
 #[test]
 fn the_page_has_its_pictures_and_needs_no_network() {
-    let file = Scratch::new("page.html");
+    let file = Scratch::named("page.html");
     said(&format!("report {} --profile direct-x8", file.0.display()));
     let page = fs::read_to_string(&file.0).unwrap();
     assert_eq!(page.matches("<svg").count(), 7, "two curves and five bars");

@@ -335,14 +335,13 @@ mod tests {
     /// A pipe would keep the hook until the runtime loses patience.
     #[test]
     fn what_an_image_has_in_the_place_of_a_device_is_read_without_waiting() {
-        let class = std::env::temp_dir().join(format!("ironverbs-image-{}", std::process::id()));
+        let class = &testkit::Scratch::new().0;
         fs::create_dir_all(class.join("uverbs0")).unwrap();
         let file = class.join("uverbs0").join(NODE_FILE);
         assert!(std::process::Command::new("mkfifo").arg(&file).status().unwrap().success());
-        assert_eq!(place_in(&class, Path::new("uverbs0")), None);
+        assert_eq!(place_in(class, Path::new("uverbs0")), None);
         fs::remove_file(&file).unwrap();
         fs::write(&file, "node=/n\nfid=3\n").unwrap();
-        assert_eq!(place_in(&class, Path::new("uverbs0")), Some(Place::Node { dir: "/n".into(), fid: 3 }));
-        fs::remove_dir_all(class).unwrap();
+        assert_eq!(place_in(class, Path::new("uverbs0")), Some(Place::Node { dir: "/n".into(), fid: 3 }));
     }
 }

@@ -244,8 +244,7 @@ mod tests {
 
     #[test]
     fn written_links_resolve_to_written_files() {
-        let root = std::env::temp_dir().join(format!("ironverbs-sysfs-{}", std::process::id()));
-        let _ = fs::remove_dir_all(&root);
+        let root = &testkit::Scratch::new().0;
         let all = devices(Path::new("/n"), 3, &Config::default());
         classes(&all).write(&root.join("class")).unwrap();
         let home = root.join(Path::new(FUNCTIONS).strip_prefix("/sys").unwrap());
@@ -264,6 +263,5 @@ mod tests {
             let real = fs::canonicalize(ib).unwrap();
             assert!(real.ends_with(format!("{}/infiniband/{}", d.bdf, d.name)));
         }
-        fs::remove_dir_all(&root).unwrap();
     }
 }

@@ -219,24 +219,7 @@ mod tests {
     use std::os::unix::fs::MetadataExt;
     use std::path::PathBuf;
     use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-
-    /// A directory that goes with the test.
-    struct Scratch(PathBuf);
-
-    impl Scratch {
-        fn new(name: &str) -> Self {
-            let dir = std::env::temp_dir().join(format!("ironverbs-tree-{name}-{}", std::process::id()));
-            let _ = fs::remove_dir_all(&dir);
-            fs::create_dir(&dir).unwrap();
-            Self(dir)
-        }
-    }
-
-    impl Drop for Scratch {
-        fn drop(&mut self) {
-            let _ = fs::remove_dir_all(&self.0);
-        }
-    }
+    use testkit::Scratch;
 
     /// Directories `0` to `last`, each with a file inside that says so, and the first with links to all others.
     fn numbered(last: usize) -> Tree {
@@ -280,7 +263,7 @@ mod tests {
 
     #[test]
     fn a_tree_that_was_turned_into_another_is_as_if_it_had_been_made() {
-        let (turned, made) = (Scratch::new("turned"), Scratch::new("made"));
+        let (turned, made) = (Scratch::made(), Scratch::made());
         let mut other = numbered(5);
         other.link("1/port/1/extra/link", "../number");
         other.line("2/port/1/extra/file", "x");
@@ -307,7 +290,7 @@ mod tests {
 
     #[test]
     fn a_file_that_is_held_open_reads_the_new_bytes_and_others_are_not_touched() {
-        let scratch = Scratch::new("held");
+        let scratch = Scratch::made();
         let at = |path: &str| scratch.0.join(path);
         numbered(10).write(&scratch.0).unwrap();
         let held = File::open(at("0/last")).unwrap();
@@ -323,8 +306,7 @@ mod tests {
     /// Opens the file anew each time, as most do.
     #[test]
     fn readers_of_a_file_that_is_swapped_find_one_whole_value_each_time() {
-        let scratch = Scratch(Path::new("/dev/shm").join(format!("ironverbs-swap-{}", std::process::id())));
-        fs::create_dir_all(&scratch.0).unwrap();
+        let scratch = Scratch::made();
         let (at, twin) = (scratch.0.join("counter"), scratch.0.join(".twins/counter"));
         fs::write(&at, "0\n").unwrap();
         let over = AtomicBool::new(false);
@@ -361,8 +343,7 @@ mod tests {
     /// A file that is held open is written in place, and may be read while its length changes.
     #[test]
     fn a_longer_or_shorter_value_is_not_cut_off_for_those_who_hold_the_file_open() {
-        let scratch = Scratch(Path::new("/dev/shm").join(format!("ironverbs-length-{}", std::process::id())));
-        fs::create_dir_all(&scratch.0).unwrap();
+        let scratch = Scratch::made();
         let at = scratch.0.join("counter");
         fs::write(&at, "1111\n").unwrap();
         let over = AtomicBool::new(false);
@@ -394,7 +375,7 @@ mod tests {
     /// A reader that looks at all times: no link leads nowhere, and a directory that is there is whole.
     #[test]
     fn readers_meanwhile_see_whole_directories_and_links_that_lead_somewhere() {
-        let scratch = Scratch::new("readers");
+        let scratch = Scratch::made();
         let root = &scratch.0;
         numbered(1).write(root).unwrap();
         let over = AtomicBool::new(false);
@@ -448,7 +429,7 @@ mod tests {
             tree
         };
         // In memory, as the directories are in which it matters.
-        let scratch = Scratch(Path::new("/dev/shm").join(format!("ironverbs-order-{}", std::process::id())));
+        let scratch = Scratch::made();
         let (turned, made) = (scratch.0.join("turned"), scratch.0.join("made"));
         fs::create_dir_all(&turned).unwrap();
         for rising in [true, false] {

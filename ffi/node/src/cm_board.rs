@@ -180,10 +180,9 @@ mod tests {
 
     #[test]
     fn others_see_what_a_process_shows_as_long_as_it_lives() {
-        let dir = std::env::temp_dir().join(format!("ironverbs-cm-board-{}", std::process::id()));
-        std::fs::create_dir_all(&dir).unwrap();
-        let seen = || cm_ids(&dir).map(|all| all.len()).unwrap_or(0);
-        let ports = Ports::open(&dir).unwrap();
+        let dir = &testkit::Scratch::made().0;
+        let seen = || cm_ids(dir).map(|all| all.len()).unwrap_or(0);
+        let ports = Ports::open(dir).unwrap();
         assert_eq!(seen(), 0);
         let mut board = CmBoard::new(ports);
         let numbers: Vec<u32> = (0..70).map(|qpn| board.put(&id(qpn)).unwrap()).collect();
@@ -193,7 +192,7 @@ mod tests {
         assert_eq!(board.put(&id(2000)), Some(5));
         let me = std::process::id();
         assert!(sys::in_child(|| {
-            let all = cm_ids(&dir).unwrap_or_default();
+            let all = cm_ids(dir).unwrap_or_default();
             let row =
                 |number| all.iter().find(|(n, pid, _)| *n == number && *pid == me).map(|(_, _, id)| *id);
             all.len() == 70
@@ -203,17 +202,17 @@ mod tests {
         }));
         // A child takes a block of its own. The next owner of that block finds nothing of what the first left.
         assert!(sys::in_child(|| {
-            let Ok(ports) = Ports::open(&dir) else { return false };
+            let Ok(ports) = Ports::open(dir) else { return false };
             let mut board = CmBoard::new(ports);
             board.put(&id(1)) == Some(128) && board.put(&id(2)) == Some(129)
         }));
-        assert!(sys::in_child(|| cm_ids(&dir).is_ok_and(|all| all.len() == 70)));
+        assert!(sys::in_child(|| cm_ids(dir).is_ok_and(|all| all.len() == 70)));
         assert!(sys::in_child(|| {
-            let Ok(ports) = Ports::open(&dir) else { return false };
+            let Ok(ports) = Ports::open(dir) else { return false };
             let there = CmBoard::new(ports).put(&id(3)) == Some(128);
             let mut byte = [0; 1];
             there && ports.file().unwrap().read_exact_at(&mut byte, 129 * ROW as u64).is_ok() && byte == [0]
         }));
-        std::fs::remove_dir_all(&dir).unwrap();
+        std::fs::remove_dir_all(dir).unwrap();
     }
 }

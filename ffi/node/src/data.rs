@@ -54,9 +54,8 @@ mod tests {
 
     #[test]
     fn nothing_but_a_file_of_the_directory_is_opened() {
-        let dir = std::env::temp_dir().join(format!("ironverbs-data-{}", std::process::id()));
-        let _ = fs::remove_dir_all(&dir);
-        fs::create_dir_all(dir.join("folder")).unwrap();
+        let dir = &testkit::Scratch::made().0;
+        fs::create_dir(dir.join("folder")).unwrap();
         let (elsewhere, gone) = (dir.join("folder/elsewhere"), dir.join("folder/gone"));
         fs::write(&elsewhere, "as it was").unwrap();
         let at = |name: &str| dir.join(name);

@@ -167,10 +167,9 @@ mod tests {
 
     #[test]
     fn a_port_excludes_the_same_port_of_another_process_and_no_other() {
-        let dir = std::env::temp_dir().join(format!("ironverbs-ports-{}", std::process::id()));
-        std::fs::create_dir_all(&dir).unwrap();
-        let ports = Ports::open(&dir).unwrap();
-        assert!(std::ptr::eq(ports, Ports::open(&dir).unwrap()));
+        let dir = &testkit::Scratch::made().0;
+        let ports = Ports::open(dir).unwrap();
+        assert!(std::ptr::eq(ports, Ports::open(dir).unwrap()));
         let at = |port, address| PortAt { space: 1, port, address };
         assert!(ports.take(Matter::Bound, at(7000, Some(3)), Hold::Alone).unwrap());
         assert!(ports.take(Matter::Bound, at(7001, None), Hold::Shared).unwrap());
@@ -199,6 +198,6 @@ mod tests {
         }));
         ports.release(Matter::Bound, at(7000, Some(3)));
         assert!(!elsewhere(|| ports.held_elsewhere(Matter::Bound, at(7000, None))));
-        std::fs::remove_dir_all(&dir).unwrap();
+        std::fs::remove_dir_all(dir).unwrap();
     }
 }

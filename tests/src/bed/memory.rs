@@ -136,11 +136,6 @@ impl Memory {
         self.get_mut(at, bytes.len()).copy_from_slice(bytes);
     }
 
-    /// The big-endian word at `at`.
-    pub fn be32(&self, at: Iova) -> u32 {
-        u32::from_be_bytes(self.get(at, 4).try_into().expect("four bytes"))
-    }
-
     /// Where a transfer of `rid` at `at` goes, if it may.
     fn reach(&mut self, rid: Rid, at: Iova, len: usize) -> Option<(Iova, usize)> {
         *self.transfers.entry(rid.0).or_default() += 1;

@@ -151,24 +151,19 @@ fn any_bytes_are_answered_or_passed_over() {
 
 #[test]
 fn an_inventory_turns_to_the_node_that_came_into_the_place_of_another() {
-    let dir = std::env::temp_dir().join(format!("ironverbs-nldev-{}", std::process::id()));
-    let dir = match node::dir::in_memory(&std::env::temp_dir()) {
-        true => dir,
-        false => Path::new("/dev/shm").join(dir.file_name().unwrap()),
-    };
-    let make = || drop(Node::open_or_create(&dir, &NodeOptions::default()).unwrap());
-    let mut inventory = inventory_of(&dir);
+    let dir = &Scratch::new().0;
+    let make = || drop(Node::open_or_create(dir, &NodeOptions::default()).unwrap());
+    let mut inventory = inventory_of(dir);
     inventory.look();
     assert!(inventory.observers().next().is_none());
     make();
     inventory.look();
-    assert!(inventory.observers().next().is_some_and(|o| o.is_of(&dir) && !o.has_programs()));
-    Node::reset(&dir, true).unwrap();
+    assert!(inventory.observers().next().is_some_and(|o| o.is_of(dir) && !o.has_programs()));
+    Node::reset(dir, true).unwrap();
     make();
-    assert!(inventory.observers().next().is_some_and(|o| !o.is_of(&dir)));
+    assert!(inventory.observers().next().is_some_and(|o| !o.is_of(dir)));
     inventory.look();
-    assert!(inventory.observers().next().is_some_and(|o| o.is_of(&dir)));
-    std::fs::remove_dir_all(&dir).unwrap();
+    assert!(inventory.observers().next().is_some_and(|o| o.is_of(dir)));
 }
 
 /// A refused node is looked at once: opening it at every question would be a visit each time. Here it becomes one that
