@@ -16,7 +16,7 @@ use crate::{
     transport::{Bar, Scope, Transport},
 };
 use hwspec::{
-    cmd::{Opcode, eq::DestroyEqIn, resource::*},
+    cmd::{CmdIn, Opcode, eq::DestroyEqIn, resource::*},
     doorbell::{EQ_ARM, EQ_CI},
     eqe::{CqErrorEvent, Eqe, EventType, PagesEvent, PortEvent, QpEvent},
 };
@@ -156,7 +156,7 @@ pub struct AsyncQueues {
 impl AsyncQueues {
     /// Creates the queues, by the function's first opener.
     pub fn create(function: &Function, lock: &FunctionLock<'_>) -> Result<(), Error> {
-        let page: AllocUarOut = function.call(Opcode::AllocUar, 0, &AllocUarIn::zeroed())?;
+        let page: AllocUarOut = function.call(Opcode::AllocUar, 0, &CmdIn::zeroed())?;
         function.bar.reach_page(page.uar())?;
         let mask = |events: &[EventType]| events.iter().fold(0, |mask, event| mask | 1 << event.raw());
         // Those that every device has, and so none that the capabilities would have to offer. None of fatal errors (type

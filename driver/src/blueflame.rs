@@ -14,7 +14,7 @@ use crate::{
     transport::Bar,
 };
 use hwspec::{
-    cmd::{Opcode, resource::*},
+    cmd::{CmdIn, Opcode, resource::*},
     doorbell::{BF_BUF_SIZE, BF_OFFSET, BF_REG_SIZE, SqDoorbell},
     wqe::{DS_PER_BB, WQE_BB, WQE_DS},
 };
@@ -82,7 +82,7 @@ impl Registers {
 /// A page more; `None`: the transport has none that combine writes.
 fn page(function: &Function, uid: u16) -> Result<Option<Arc<Page>>, Error> {
     let Some(combining) = function.transport.combining() else { return Ok(None) };
-    let out: AllocUarOut = function.call(Opcode::AllocUar, uid, &AllocUarIn::zeroed())?;
+    let out: AllocUarOut = function.call(Opcode::AllocUar, uid, &CmdIn::zeroed())?;
     let uar = out.uar();
     match combining.page(uar) {
         Ok(bar) => Ok(Some(Arc::new(Page { uar, bar, used: AtomicU32::new(0) }))),

@@ -16,7 +16,7 @@ use crate::{
     vport,
 };
 use hwspec::{
-    cmd::{Opcode, adapter::*, adapter_id::*, vport::*},
+    cmd::{CmdIn, Opcode, adapter::*, adapter_id::*, vport::*},
     context::{
         CapType,
         caps::{AtomicCaps, DeviceMemCap, EthernetOffloadCaps, HcaCap, RoceCap},
@@ -238,12 +238,12 @@ fn start(function: &mut Function, cmdq: u64, watch: &mut dyn Watch) -> Result<()
 
     // Interface step sequence 1.
     watch.step(Step::Issi);
-    let issi: QueryIssiOut = function.call(Opcode::QueryIssi, 0, &QueryIssiIn::zeroed())?;
+    let issi: QueryIssiOut = function.call(Opcode::QueryIssi, 0, &CmdIn::zeroed())?;
     watch.read("supported", format!("{:#x}", issi.supported_issi_dw0()));
     if issi.supported_issi_dw0() & ISSI_1 != 0 {
         let mut input = SetIssiIn::zeroed();
         input.set().current_issi(1);
-        function.call::<_, SetIssiOut>(Opcode::SetIssi, 0, &input)?;
+        function.order(Opcode::SetIssi, 0, &input)?;
     }
 
     watch.step(Step::BootPages);
@@ -256,7 +256,7 @@ fn start(function: &mut Function, cmdq: u64, watch: &mut dyn Watch) -> Result<()
     watch.read("pages", function.pages()?.satisfy(Stage::Init)?.to_string());
 
     watch.step(Step::InitHca);
-    function.call::<_, InitHcaOut>(Opcode::InitHca, 0, &InitHcaIn::zeroed())?;
+    function.order(Opcode::InitHca, 0, &InitHcaIn::zeroed())?;
     Ok(())
 }
 
@@ -284,7 +284,7 @@ fn change_caps<C: Layout>(
     page[..C::SIZE].copy_from_slice(now.bytes());
     let mut input = SetHcaCapIn::zeroed();
     input.set().op_mod(u16::from(kind.raw()) << 1).capability(page);
-    function.call::<_, SetHcaCapOut>(Opcode::SetHcaCap, 0, &input).map(drop)
+    function.order(Opcode::SetHcaCap, 0, &input)
 }
 
 fn set_caps(function: &Function) -> Result<(), Error> {
@@ -332,7 +332,7 @@ fn describe(function: &mut Function, lock: &FunctionLock<'_>, watch: &mut dyn Wa
     }
 
     // QUERY_ADAPTER
-    let adapter: QueryAdapterOut = function.call(Opcode::QueryAdapter, 0, &QueryAdapterIn::zeroed())?;
+    let adapter: QueryAdapterOut = function.call(Opcode::QueryAdapter, 0, &CmdIn::zeroed())?;
     let adapter = adapter.query_adapter_struct();
     let psid = adapter.vsd_contd_psid();
     let end = psid.iter().position(|b| *b == 0).unwrap_or(psid.len());
@@ -410,7 +410,7 @@ pub fn set_gid(function: &Function, index: u16, gid: Option<&[u8; 16]>) -> Resul
     }
     let mut input = SetRoceAddressIn::zeroed();
     input.set().roce_address_index(index).roce_address(address);
-    function.call::<_, SetRoceAddressOut>(Opcode::SetRoceAddress, 0, &input).map(drop)
+    function.order(Opcode::SetRoceAddress, 0, &input)
 }
 
 /// The GID of an entry of the RoCE address table; all zeros for an empty one. The device may return an IPv4 address

@@ -10,7 +10,7 @@ use crate::{
     transport::{Bar, Transport},
 };
 use hwspec::{
-    cmd::{Opcode, vport::*},
+    cmd::{CmdOut, Opcode, vport::*},
     context::{
         caps::{AtomicCaps, DeviceMemCap, EthernetOffloadCaps, HcaCap, RoceCap},
         vport::HcaVportContext,
@@ -96,7 +96,7 @@ impl Function {
 
     /// Sends a command whose output has nothing but its status.
     pub fn order<I: Layout>(&self, op: Opcode, uid: u16, input: &I) -> Result<(), Error> {
-        self.call::<I, [u8; 0x10]>(op, uid, input).map(drop)
+        self.call::<I, CmdOut>(op, uid, input).map(drop)
     }
 
     /// Sends a command whose whole input is given.

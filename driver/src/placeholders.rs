@@ -10,7 +10,7 @@ use crate::{
     transport::Scope,
 };
 use hwspec::{
-    cmd::{Opcode, cq::*, eq::*, resource::*, srq::*},
+    cmd::{CmdIn, Opcode, cq::*, eq::*, resource::*, srq::*},
     context::{cq::CqContext, eq::EqContext, srq::XrcSrqContext},
     layout::Layout,
 };
@@ -91,7 +91,7 @@ impl Placeholders {
         let list = |index: usize| page_list(page(index), PAGE_SIZE).1;
         let uar = making.make(
             Opcode::AllocUar,
-            &AllocUarIn::zeroed(),
+            &CmdIn::zeroed(),
             &[],
             |o: &AllocUarOut| o.uar(),
             Opcode::DeallocUar,
@@ -110,10 +110,9 @@ impl Placeholders {
         let number = |o: &CreateCqOut| o.cqn();
         let cqn = making.make(Opcode::CreateCq, &input, &list(1), number, Opcode::DestroyCq)?;
         let number = |o: &AllocPdOut| o.pd();
-        let pdn = making.make(Opcode::AllocPd, &AllocPdIn::zeroed(), &[], number, Opcode::DeallocPd)?;
+        let pdn = making.make(Opcode::AllocPd, &CmdIn::zeroed(), &[], number, Opcode::DeallocPd)?;
         let number = |o: &AllocXrcdOut| o.xrcd();
-        let xrcdn =
-            making.make(Opcode::AllocXrcd, &AllocXrcdIn::zeroed(), &[], number, Opcode::DeallocXrcd)?;
+        let xrcdn = making.make(Opcode::AllocXrcd, &CmdIn::zeroed(), &[], number, Opcode::DeallocXrcd)?;
         let record = page(3) + 64;
         let mut srq = XrcSrqContext::zeroed();
         srq.set()

@@ -2,10 +2,7 @@
 
 use crate::{error::Error, function::Function};
 use hwspec::{
-    cmd::{
-        Opcode,
-        adapter::{AccessRegisterIn, AccessRegisterOut},
-    },
+    cmd::{CmdOut, Opcode, adapter::AccessRegisterIn},
     context::port::{Pmtu, Ptys},
     layout::Layout,
 };
@@ -56,9 +53,9 @@ fn read<R: Layout>(function: &Function, id: u16, register: R) -> Result<R, Error
     let mut bytes = input.as_bytes().to_vec();
     bytes[..2].copy_from_slice(&Opcode::AccessReg.raw().to_be_bytes());
     bytes.extend_from_slice(register.bytes());
-    let mut output = vec![0; AccessRegisterOut::SIZE + R::SIZE];
+    let mut output = vec![0; CmdOut::SIZE + R::SIZE];
     function.execute(Opcode::AccessReg, &bytes, &mut output)?;
-    Ok(R::read(&output[AccessRegisterOut::SIZE..]))
+    Ok(R::read(&output[CmdOut::SIZE..]))
 }
 
 /// The port's MTU in operation, which counts layer 2.

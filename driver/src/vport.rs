@@ -13,7 +13,7 @@ use crate::{
     transport::Transport,
 };
 use hwspec::{
-    cmd::{Opcode, eswitch::*, vport::*},
+    cmd::{CmdOut, Opcode, eswitch::*, vport::*},
     context::vport::{MacAddressLayout, NicVportContext},
     layout::{Layout, prefix},
 };
@@ -164,9 +164,7 @@ fn raise_mtu(function: &mut Function, watch: &mut dyn Watch) -> Result<(), Error
 fn modify(function: &Function, fields: u32, context: NicVportContext, list: &[u64]) -> Result<(), Error> {
     let mut input = ModifyNicVportContextIn::zeroed();
     input.set().field_select(fields.to_be_bytes()).nic_vport_context(context);
-    function
-        .call_with::<_, ModifyNicVportContextOut>(Opcode::ModifyNicVportContext, 0, &input, list)
-        .map(drop)
+    function.call_with::<_, CmdOut>(Opcode::ModifyNicVportContext, 0, &input, list).map(drop)
 }
 
 fn layout(mac: &[u8; 6]) -> MacAddressLayout {

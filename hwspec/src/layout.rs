@@ -31,11 +31,18 @@ pub trait Bits: Copy {
 }
 
 /// A type that any string of `SIZE` bytes can be read as.
-pub trait Layout: Copy {
+pub trait Layout: Copy + 'static {
     /// Number of bytes.
     const SIZE: usize;
     /// The rows of its table; none if it is bytes without structure.
     const FIELDS: &'static [Field] = &[];
+    /// For tests: one function per row of `FIELDS`, which writes ones to it through its writer.
+    #[doc(hidden)]
+    const FILL: &'static [fn(&mut Self)] = &[];
+    /// Offset of the first byte in which a reserved bit is set; bytes without structure have none.
+    fn reserved_set(&self) -> Option<usize> {
+        None
+    }
     /// The bytes, in memory order.
     fn bytes(&self) -> &[u8];
     /// Reads the first `SIZE` bytes of `bytes`; a short slice reads as zero-filled.
@@ -147,7 +154,7 @@ pub fn store(b: &mut [u8], off: usize, hi: usize, lo: usize, v: u64) {
 #[macro_export]
 macro_rules! hw_layout {
     ($(#[$m:meta])* $v:vis struct $S:ident: $size:literal {
-        $( $(#[$fm:meta])* $off:literal $([$hi:literal : $lo:literal])? $name:ident: $ty:ty, )*
+        $( $(#[$fm:meta])* $off:literal $([$hi:literal : $lo:literal])? $name:ident: $ty:ty ),* $(,)?
     }) => {
         $(#[$m])*
         #[derive(Clone, Copy, PartialEq, Eq)]
@@ -215,6 +222,11 @@ macro_rules! hw_layout {
         impl $crate::layout::Layout for $S {
             const SIZE: usize = $size;
             const FIELDS: &'static [$crate::layout::Field] = Self::FIELDS;
+            const FILL: &'static [fn(&mut Self)] =
+                &[ $( |x| { x.set().$name($crate::hw_layout!(@ones $([$hi $lo])? $ty)); } ),* ];
+            fn reserved_set(&self) -> Option<usize> {
+                (0..$size).find(|&i| self.0[i] & !Self::OWNED[i] != 0)
+            }
             #[inline(always)]
             fn bytes(&self) -> &[u8] { &self.0 }
             #[inline(always)]
@@ -273,6 +285,19 @@ macro_rules! hw_enum {
     ($(#[$m:meta])* $v:vis enum $E:ident: $raw:ty, $width:literal bits {
         $( $(#[$vm:meta])* $name:ident = $val:literal, )*
     }) => {
+        $crate::hw_enum! {
+            $(#[$m])*
+            $v enum $E: $raw, $width bits, named by &[ $( (stringify!($name), $val) ),* ]
+        }
+
+        #[allow(missing_docs, non_upper_case_globals)]
+        impl $E {
+            $( $(#[$vm])* pub const $name: Self = Self($val); )*
+        }
+    };
+
+    // The constants are declared elsewhere.
+    ($(#[$m:meta])* $v:vis enum $E:ident: $raw:ty, $width:literal bits, named by $names:expr) => {
         $(#[$m])*
         #[derive(Clone, Copy, PartialEq, Eq, Hash)]
         #[repr(transparent)]
@@ -285,13 +310,20 @@ macro_rules! hw_enum {
             #[inline(always)]
             fn into_bits(self) -> u64 { self.0.into() }
         }
-        #[allow(missing_docs, non_upper_case_globals, non_snake_case)]
+        #[allow(missing_docs, non_snake_case)]
         impl $E {
-            $( $(#[$vm])* pub const $name: Self = Self($val); )*
             /// The named values, in declaration order.
-            pub const NAMED: &'static [(&'static str, $raw)] = &[ $( (stringify!($name), $val) ),* ];
+            pub const NAMED: &'static [(&'static str, $raw)] = $names;
             /// The values of [`NAMED`](Self::NAMED).
-            pub const ALL: &'static [Self] = &[ $( Self::$name ),* ];
+            pub const ALL: &'static [Self] = &{
+                let mut all = [Self(0); Self::NAMED.len()];
+                let mut i = 0;
+                while i < all.len() {
+                    all[i] = Self(Self::NAMED[i].1);
+                    i += 1;
+                }
+                all
+            };
 
             /// A value, named or not.
             #[inline(always)]
@@ -306,9 +338,9 @@ macro_rules! hw_enum {
 
         impl ::core::fmt::Debug for $E {
             fn fmt(&self, f: &mut ::core::fmt::Formatter<'_>) -> ::core::fmt::Result {
-                match self.0 {
-                    $( $val => f.write_str(stringify!($name)), )*
-                    other => f.debug_tuple("Other").field(&other).finish(),
+                match Self::NAMED.iter().find(|(_, raw)| *raw == self.0) {
+                    Some((name, _)) => f.write_str(name),
+                    None => f.debug_tuple("Other").field(&self.0).finish(),
                 }
             }
         }

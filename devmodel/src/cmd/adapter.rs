@@ -7,7 +7,7 @@ use super::{
 };
 use crate::translate::{NULL_KEY, RESERVED_LKEY};
 use crate::{mlx5::eswitch, state::HcaState};
-use hwspec::cmd::{adapter::*, adapter_id::*};
+use hwspec::cmd::{CmdOut, adapter::*, adapter_id::*};
 
 /// Interface step sequences supported: 0 and 1.
 const ISSI_SUPPORTED: u32 = 0b11;
@@ -56,7 +56,7 @@ pub(super) fn init(call: &mut Call<'_, '_, '_>) -> Done {
     // The owner's identity behind the header is for cards that share; older drivers leave it out.
     Syndrome::PagesMissing.unless(call.func.function().pages_wanted.iter().all(|n| *n <= 0))?;
     *call.func.function_mut(|f| &mut f.hca_state) = HcaState::Running.raw();
-    call.answer(&InitHcaOut::zeroed())
+    call.answer(&CmdOut::zeroed())
 }
 
 pub(super) fn teardown(call: &mut Call<'_, '_, '_>) -> Done {
@@ -84,7 +84,7 @@ pub(super) fn set_issi(call: &mut Call<'_, '_, '_>) -> Done {
     let issi = u32::from(input.current_issi());
     Syndrome::Issi.unless(issi < 32 && ISSI_SUPPORTED & 1 << issi != 0)?;
     *call.func.function_mut(|f| &mut f.issi) = issi;
-    call.answer(&SetIssiOut::zeroed())
+    call.answer(&CmdOut::zeroed())
 }
 
 pub(super) fn query(call: &mut Call<'_, '_, '_>) -> Done {
@@ -98,7 +98,7 @@ pub(super) fn driver_version(call: &mut Call<'_, '_, '_>) -> Done {
     let version = input.driver_version();
     let end = version.iter().position(|b| *b == 0).unwrap_or(version.len());
     tracing::debug!(fid = call.func.fid(), driver = %String::from_utf8_lossy(&version[..end]), "driver version");
-    call.answer(&SetDriverVersionOut::zeroed())
+    call.answer(&CmdOut::zeroed())
 }
 
 pub(super) fn nop(call: &mut Call<'_, '_, '_>) -> Done {

@@ -292,5 +292,5 @@ pub(super) fn set(call: &mut Call<'_, '_, '_>) -> Done {
     }
     Syndrome::CapValue.unless(given == allowed)?;
     *call.func.function_mut(|f| &mut f.caps_set) = chosen;
-    call.answer(&SetHcaCapOut::zeroed())
+    call.answer(&CmdOut::zeroed())
 }

@@ -13,7 +13,7 @@ use crate::{
     translate,
 };
 use hwspec::{
-    cmd::cq::*,
+    cmd::{CmdOut, cq::*},
     context::{ArmState, CqStatus, cq::CqContext},
     cqe::{Cqe64, CqeOpcode},
     layout::Bits,
@@ -123,7 +123,7 @@ pub(super) fn modify(call: &mut Call<'_, '_, '_>) -> Done {
             row.flags = row.flags & !CqRow::OVERRUN_IGNORED | context_flags(&context);
         }
     }
-    call.answer(&ModifyCqOut::zeroed())
+    call.answer(&CmdOut::zeroed())
 }
 
 /// Gives the queue other memory. A last entry in the old one says from where on the new one counts; the driver copies
@@ -166,7 +166,7 @@ fn resize(call: &mut Call<'_, '_, '_>, input: &ModifyCqIn, index: u32) -> Done {
         row.pi = row.pi.wrapping_add(1);
         row.ci = ci;
     }
-    call.answer(&ModifyCqOut::zeroed())
+    call.answer(&CmdOut::zeroed())
 }
 
 pub(super) fn destroy(call: &mut Call<'_, '_, '_>) -> Done {
@@ -175,7 +175,7 @@ pub(super) fn destroy(call: &mut Call<'_, '_, '_>) -> Done {
     let refs = call.func.row::<CqRow>(index).map_or(0, |row| row.head.refs);
     Syndrome::InUse.unless(refs == 0)?;
     end(call.func, index);
-    call.answer(&DestroyCqOut::zeroed())
+    call.answer(&CmdOut::zeroed())
 }
 
 /// Ends the completion queue, whoever refers to it.

@@ -18,7 +18,7 @@ use crate::{
     state::{EqRow, MSIX_VECTORS, UarRow},
 };
 use hwspec::{
-    cmd::eq::*,
+    cmd::{CmdOut, eq::*},
     context::{ArmState, eq::EqContext},
     eqe::Eqe,
     layout::prefix,
@@ -137,7 +137,7 @@ pub(super) fn destroy(call: &mut Call<'_, '_, '_>) -> Done {
     let refs = call.func.row::<EqRow>(index).map_or(0, |row| row.head.refs);
     Syndrome::InUse.unless(refs == 0)?;
     end(call.func, index);
-    call.answer(&DestroyEqOut::zeroed())
+    call.answer(&CmdOut::zeroed())
 }
 
 /// Ends the event queue, whoever refers to it.

@@ -10,7 +10,7 @@ use crate::{
     state::{L2Row, SchedulingRow, VportRow},
 };
 use hwspec::{
-    cmd::eswitch::*,
+    cmd::{CmdOut, eswitch::*},
     context::{
         caps::QosCap,
         eswitch::{EswVportContext, EswitchCap, HostParams, SchedulingContext},
@@ -126,7 +126,7 @@ pub(super) fn modify_context(call: &mut Call<'_, '_, '_>) -> Done {
         row.tci = u16::from(c.cvlan_pcp()) << 13 | u16::from(c.cvlan_cfi()) << 12 | c.cvlan_id();
     }
     call.switch_changed();
-    call.answer(&ModifyEswVportContextOut::zeroed())
+    call.answer(&CmdOut::zeroed())
 }
 
 pub(super) fn set_address(call: &mut Call<'_, '_, '_>) -> Done {
@@ -140,7 +140,7 @@ pub(super) fn set_address(call: &mut Call<'_, '_, '_>) -> Done {
     row.mac = prefix(&input.mac_address().as_bytes()[2..]);
     row.vlan = if input.vlan_valid() { VLAN_VALID | input.vlan() } else { 0 };
     call.switch_changed();
-    call.answer(&SetL2TableEntryOut::zeroed())
+    call.answer(&CmdOut::zeroed())
 }
 
 /// The entry is nobody's, or the caller's.
@@ -176,7 +176,7 @@ pub(super) fn delete_address(call: &mut Call<'_, '_, '_>) -> Done {
     l2_owner(call, index)?;
     call.func.clear_at::<L2Row>(index);
     call.switch_changed();
-    call.answer(&DeleteL2TableEntryOut::zeroed())
+    call.answer(&CmdOut::zeroed())
 }
 
 /// The element of the e-switch's hierarchy called `number`.

@@ -12,7 +12,7 @@ use crate::{
     state::{FlowCounterRow, FlowEntryRow, FlowGroupRow, FlowTableRow, VportRow},
 };
 use hwspec::{
-    cmd::{CmdIn, flow::*},
+    cmd::{CmdIn, CmdOut, flow::*},
     context::{
         flow::{FlowTableContext, MatchMisc, MatchParam},
         vport::TrafficCounter,
@@ -171,7 +171,7 @@ pub(super) fn modify_table(call: &mut Call<'_, '_, '_>) -> Done {
         (row.miss_action, row.miss) = (action, next);
     }
     changed(call, place);
-    call.answer(&ModifyFlowTableOut::zeroed())
+    call.answer(&CmdOut::zeroed())
 }
 
 pub(super) fn query_table(call: &mut Call<'_, '_, '_>) -> Done {
@@ -195,7 +195,7 @@ pub(super) fn destroy_table(call: &mut Call<'_, '_, '_>) -> Done {
     let refs = call.func.row::<FlowTableRow>(index).map_or(0, |row| row.head.refs);
     Syndrome::InUse.unless(refs == 0)?;
     end_table(call.func, index);
-    call.answer(&DestroyFlowTableOut::zeroed())
+    call.answer(&CmdOut::zeroed())
 }
 
 /// Ends the table. Packets sent there by a miss or as the first table are dropped from now on.
@@ -240,7 +240,7 @@ pub(super) fn set_root(call: &mut Call<'_, '_, '_>) -> Done {
         }
     }
     changed(call, place);
-    call.answer(&SetFlowTableRootOut::zeroed())
+    call.answer(&CmdOut::zeroed())
 }
 
 pub(super) fn create_group(call: &mut Call<'_, '_, '_>) -> Done {
@@ -279,7 +279,7 @@ pub(super) fn create_group(call: &mut Call<'_, '_, '_>) -> Done {
 fn criteria(place: Place, mask: &MatchParam, enable: u8) -> Done {
     let known = OUTER | if place.kind == u32::from(FDB) { MISC } else { 0 };
     Syndrome::FlowMatch.unless(enable & !known == 0)?;
-    Syndrome::FlowMatch.unless(enable & OUTER == 0 || mask.outer_headers().reserved_set().is_none())?;
+    Syndrome::FlowMatch.unless(enable & OUTER == 0 || mask.outer_headers().is_clean())?;
     let mut misc = mask.misc_parameters();
     misc.set().source_port(0);
     Syndrome::FlowMatch.unless(enable & MISC == 0 || misc.as_bytes().iter().all(|byte| *byte == 0))
@@ -318,7 +318,7 @@ pub(super) fn destroy_group(call: &mut Call<'_, '_, '_>) -> Done {
     let refs = call.func.row::<FlowGroupRow>(index).map_or(0, |row| row.head.refs);
     Syndrome::InUse.unless(refs == 0)?;
     end_group(call.func, index);
-    call.answer(&DestroyFlowGroupOut::zeroed())
+    call.answer(&CmdOut::zeroed())
 }
 
 /// Ends the group, whoever refers to it.
@@ -343,7 +343,7 @@ pub(super) fn alloc_counter(call: &mut Call<'_, '_, '_>) -> Done {
 pub(super) fn dealloc_counter(call: &mut Call<'_, '_, '_>) -> Done {
     let input: DeallocFlowCounterIn = call.input()?;
     call.release::<FlowCounterRow>(input.flow_counter_id(), Syndrome::NoSuchFlowCounter)?;
-    call.answer(&DeallocFlowCounterOut::zeroed())
+    call.answer(&CmdOut::zeroed())
 }
 
 /// One counter, or all of a range: numbers in it that are nobody's read zero.
@@ -353,7 +353,7 @@ pub(super) fn query_counter(call: &mut Call<'_, '_, '_>) -> Done {
     if count == 0 {
         call.own::<FlowCounterRow>(first, Syndrome::NoSuchFlowCounter)?;
     }
-    let mut bytes = QueryFlowCounterOut::zeroed().as_bytes().to_vec();
+    let mut bytes = CmdOut::zeroed().as_bytes().to_vec();
     for id in first..first.saturating_add(count.max(1)) {
         let own = call.own::<FlowCounterRow>(id, Syndrome::NoSuchFlowCounter).ok();
         let mut counter = TrafficCounter::zeroed();

@@ -10,7 +10,7 @@ use crate::{
     state::{DESTINATIONS, ENTRY_COUNTERS, FlowCounterRow, FlowEntryRow, FlowGroupRow, FlowTableRow, TirRow},
 };
 use hwspec::{
-    cmd::flow::*,
+    cmd::{CmdOut, flow::*},
     context::flow::{
         FlowContext, FlowCounterId, FlowDestination, FlowVlan, MatchHeaders, MatchMisc, MatchParam,
     },
@@ -194,7 +194,7 @@ pub(super) fn set(call: &mut Call<'_, '_, '_>) -> Done {
         _ => return Syndrome::OpMod.refuse(),
     }
     changed(call, place);
-    call.answer(&SetFteOut::zeroed())
+    call.answer(&CmdOut::zeroed())
 }
 
 fn insert(
@@ -310,7 +310,7 @@ pub(super) fn delete(call: &mut Call<'_, '_, '_>) -> Done {
     call.own::<FlowEntryRow>(index, Syndrome::NoSuchFlowEntry)?;
     end(call.func, index);
     changed(call, place);
-    call.answer(&DeleteFteOut::zeroed())
+    call.answer(&CmdOut::zeroed())
 }
 
 /// Ends the entries that lead to interface `tir`, which ends although they refer to it.

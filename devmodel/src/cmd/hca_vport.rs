@@ -8,7 +8,7 @@ use super::{
 };
 use crate::{LinkLayer, identity, mlx5::eswitch, state::PORT_GUIDS, subnet};
 use hwspec::{
-    cmd::vport::*,
+    cmd::{CmdOut, vport::*},
     context::vport::{HcaVportContext, Pkey},
     layout::Layout,
     wire::mad::smp::{PHYS_DISABLED, PHYS_LINK_UP, port_state},
@@ -69,7 +69,7 @@ pub(super) fn modify_context(call: &mut Call<'_, '_, '_>) -> Done {
     let context = input.hca_vport_context();
     if input.other_vport() {
         manage(call, fid, &context)?;
-        return call.answer(&ModifyHcaVportContextOut::zeroed());
+        return call.answer(&CmdOut::zeroed());
     }
     // A port's GUIDs are its manager's to set.
     Syndrome::ModifyField.unless(context.field_select() & !STATE_POLICY == 0)?;
@@ -83,7 +83,7 @@ pub(super) fn modify_context(call: &mut Call<'_, '_, '_>) -> Done {
         *call.func.function_mut(|f| &mut f.vport_admin_state) = policy.into();
         subnet::set_link(call.func, policy != DOWN && !eswitch::is_held_down(call.func));
     }
-    call.answer(&ModifyHcaVportContextOut::zeroed())
+    call.answer(&CmdOut::zeroed())
 }
 
 /// The manager sets what is its business of vport `fid`. Zeros take a GUID away.
@@ -139,7 +139,7 @@ pub(super) fn query_pkey(call: &mut Call<'_, '_, '_>) -> Done {
     let fid = subject_on_any_link(call, input.other_vport(), input.vport_number(), input.port_num())?;
     let pkeys = books(call, fid).ib.pkeys;
     let range = entries(input.pkey_index(), pkeys.len())?;
-    let mut bytes = QueryHcaVportPkeyOut::zeroed().bytes().to_vec();
+    let mut bytes = CmdOut::zeroed().bytes().to_vec();
     for pkey in &pkeys[range] {
         bytes.extend_from_slice(Pkey::with(|s| s.pkey(*pkey)).bytes());
     }

@@ -8,7 +8,10 @@ use crate::{
     region::{Func, GROUP_QP},
     state::{GroupRow, QpRow},
 };
-use hwspec::{cmd::mcg::*, context::ServiceType};
+use hwspec::{
+    cmd::{CmdOut, mcg::*},
+    context::ServiceType,
+};
 
 /// First byte of every multicast GID (IBTA 4.1.1).
 const MULTICAST: u8 = 0xff;
@@ -54,7 +57,7 @@ pub(super) fn attach(call: &mut Call<'_, '_, '_>) -> Done {
         }
     }
     tell_switch(call.func);
-    call.answer(&AttachToMcgOut::zeroed())
+    call.answer(&CmdOut::zeroed())
 }
 
 pub(super) fn detach(call: &mut Call<'_, '_, '_>) -> Done {
@@ -65,7 +68,7 @@ pub(super) fn detach(call: &mut Call<'_, '_, '_>) -> Done {
     Syndrome::NotInGroup.unless(!rows.is_empty())?;
     rows.iter().for_each(|index| call.func.free::<GroupRow>(*index));
     tell_switch(call.func);
-    call.answer(&DetachFromMcgOut::zeroed())
+    call.answer(&CmdOut::zeroed())
 }
 
 /// Ends all memberships of a QP.

@@ -11,7 +11,11 @@ use crate::{
     },
     state::MemicRow,
 };
-use hwspec::{cmd::memic::*, context::caps::DeviceMemCap, pcie::MEMIC_BAR};
+use hwspec::{
+    cmd::{CmdOut, memic::*},
+    context::caps::DeviceMemCap,
+    pcie::MEMIC_BAR,
+};
 
 /// log2 of the least that is given out.
 const LOG_UNIT: u8 = 12;
@@ -80,7 +84,7 @@ pub(super) fn dealloc(call: &mut Call<'_, '_, '_>) -> Done {
     let len = input.memic_size().checked_next_multiple_of(PAGE as u32);
     Syndrome::Memic.unless(row.first == first && len == Some(row.len))?;
     call.release::<MemicRow>(number, Syndrome::Memic)?;
-    call.answer(&DeallocMemicOut::zeroed())
+    call.answer(&CmdOut::zeroed())
 }
 
 /// The caller's allocation that holds `len` bytes from `first` on.

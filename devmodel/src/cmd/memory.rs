@@ -9,7 +9,7 @@ use crate::{
     state::{UmemRow, WqMemory},
     translate,
 };
-use hwspec::cmd::umem::*;
+use hwspec::cmd::{CmdOut, umem::*};
 
 /// log2 of the smallest page.
 pub(super) const LOG_PAGE: u32 = 12;
@@ -131,7 +131,7 @@ pub(super) fn destroy(call: &mut Call<'_, '_, '_>) -> Done {
     let refs = call.func.row::<UmemRow>(index).map_or(0, |row| row.head.refs);
     Syndrome::InUse.unless(refs == 0)?;
     end(call.func, index);
-    call.answer(&DestroyUmemOut::zeroed())
+    call.answer(&CmdOut::zeroed())
 }
 
 /// Ends a user memory object.

@@ -12,7 +12,7 @@ use crate::{
     translate::{self, NULL_KEY, PRESENT, RESERVED_LKEY},
 };
 use hwspec::{
-    cmd::mkey::*,
+    cmd::{CmdOut, mkey::*},
     context::{AccessMode, mkey::MkeyContext},
     layout::Bits,
     pcie::MEMIC_BAR,
@@ -224,7 +224,7 @@ pub(super) fn destroy(call: &mut Call<'_, '_, '_>) -> Done {
     let used = call.func.row::<MkeyRow>(index).is_some_and(|row| row.access & FREE == 0 || row.mtt != 0);
     end(call.func, index);
     call.quiesce = used;
-    call.answer(&DestroyMkeyOut::zeroed())
+    call.answer(&CmdOut::zeroed())
 }
 
 /// The device memory that a key is of.

@@ -12,7 +12,7 @@ use crate::{
     state::{FunctionRow, MULTICAST_LIST, UNICAST_LIST, VLAN_LIST, VportRow},
 };
 use hwspec::{
-    cmd::vport::*,
+    cmd::{CmdOut, vport::*},
     context::vport::{MacAddressLayout, NicVportContext},
     layout::prefix,
 };
@@ -103,7 +103,7 @@ pub(super) fn modify(call: &mut Call<'_, '_, '_>) -> Done {
     if managed {
         Syndrome::ModifyField.unless(fields & !MANAGED == 0)?;
         manage(call, fid, fields, &context)?;
-        return call.answer(&ModifyNicVportContextOut::zeroed());
+        return call.answer(&CmdOut::zeroed());
     }
     Syndrome::ModifyField.unless(fields & !KNOWN == 0)?;
     let mut changed = 0;
@@ -145,7 +145,7 @@ pub(super) fn modify(call: &mut Call<'_, '_, '_>) -> Done {
     }
     eswitch::takes(call.func, call.step.config);
     tell_manager(call, changed);
-    call.answer(&ModifyNicVportContextOut::zeroed())
+    call.answer(&CmdOut::zeroed())
 }
 
 fn mac_of(context: &NicVportContext) -> [u8; 6] {

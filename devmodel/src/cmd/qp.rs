@@ -13,7 +13,7 @@ use crate::{
     transport::Timer,
 };
 use hwspec::{
-    cmd::{qp::*, uctx::INTERNAL_DEV_RES},
+    cmd::{CmdOut, qp::*, uctx::INTERNAL_DEV_RES},
     context::{QpState, ServiceType},
     wqe::WQE_BB,
 };
@@ -210,7 +210,7 @@ pub(super) fn destroy(call: &mut Call<'_, '_, '_>) -> Done {
     let refs = call.func.row::<QpRow>(index).map_or(0, |row| row.head.refs);
     Syndrome::InUse.unless(refs == 0)?;
     end(call.func, index);
-    call.answer(&DestroyQpOut::zeroed())
+    call.answer(&CmdOut::zeroed())
 }
 
 /// Ends the QP without completions: requests of its peer are not answered any more.

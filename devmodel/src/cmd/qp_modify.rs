@@ -11,7 +11,7 @@ use crate::{
     state::{PdRow, QpFlags, QpRow},
 };
 use hwspec::{
-    cmd::{Opcode, qp::*},
+    cmd::{CmdOut, Opcode, qp::*},
     context::{QpState, ServiceType},
 };
 
@@ -81,7 +81,7 @@ pub(super) fn transition(call: &mut Call<'_, '_, '_>) -> Done {
     let op = call.opcode;
     let Some(transition) = table(op) else { return Syndrome::UnknownOpcode.refuse() };
     // All these inputs are alike up to the end of the context.
-    let input: Rst2initQpIn = call.input()?;
+    let input: ModifyQpIn = call.input()?;
     let index = call.own::<QpRow>(input.qpn(), Syndrome::NoSuchQp)?;
     let Some(mut row) = call.func.row::<QpRow>(index).copied() else { return Syndrome::NoSuchQp.refuse() };
     Syndrome::QpState.unless(qp_context::state_of(&row) == transition.from)?;
@@ -127,7 +127,7 @@ pub(super) fn transition(call: &mut Call<'_, '_, '_>) -> Done {
         // Requests may have been posted before.
         call.func.make_ready(index);
     }
-    call.answer(&Rst2initQpOut::zeroed())
+    call.answer(&ModifyQpOut::zeroed())
 }
 
 /// To ERR, which every state allows. Everything posted completes with a flush error.
@@ -136,7 +136,7 @@ pub(super) fn to_error(call: &mut Call<'_, '_, '_>) -> Done {
     if Work::on(call.func, call.step, index, flush::enter_error).is_none() {
         return Syndrome::NoSuchQp.refuse();
     }
-    call.answer(&Qp2errOut::zeroed())
+    call.answer(&CmdOut::zeroed())
 }
 
 /// To RESET, which every state allows.
@@ -146,7 +146,7 @@ pub(super) fn to_reset(call: &mut Call<'_, '_, '_>) -> Done {
     if let Some(row) = call.func.row_mut::<QpRow>(index) {
         qp::reset(row);
     }
-    call.answer(&Qp2rstOut::zeroed())
+    call.answer(&CmdOut::zeroed())
 }
 
 /// The queue pair that the input of a transition to an end names; both inputs are alike.

@@ -13,7 +13,7 @@ use crate::{
     mlx5::{eswitch, port},
 };
 use hwspec::{
-    cmd::adapter::{AccessRegisterIn, AccessRegisterOut},
+    cmd::{CmdOut, adapter::AccessRegisterIn},
     context::port::Pfcc,
     eqe::PortChange,
     layout::{Layout, load, prefix, store},
@@ -111,7 +111,7 @@ pub(super) fn access(call: &mut Call<'_, '_, '_>) -> Done {
         (_, READ) => read(call, id, &mut register),
         _ => return Syndrome::Register.refuse(),
     }
-    let mut out = AccessRegisterOut::zeroed().as_bytes().to_vec();
+    let mut out = CmdOut::zeroed().as_bytes().to_vec();
     out.extend_from_slice(&register);
     call.answer_bytes(&out)
 }

@@ -10,7 +10,7 @@ use super::{
 };
 use crate::pcie;
 use hwspec::{
-    cmd::adapter::{AccessRegisterIn, AccessRegisterOut},
+    cmd::{CmdOut, adapter::AccessRegisterIn},
     layout::{load, store},
 };
 
@@ -75,7 +75,7 @@ fn read(call: &mut Call<'_, '_, '_>, id: u16, size: usize) -> Done {
             register.extend_from_slice(part);
         }
     }
-    let mut out = AccessRegisterOut::zeroed().as_bytes().to_vec();
+    let mut out = CmdOut::zeroed().as_bytes().to_vec();
     out.extend_from_slice(&register);
     call.answer_bytes(&out)
 }

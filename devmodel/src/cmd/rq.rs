@@ -13,7 +13,7 @@ use crate::{
     state::{CounterRow, CqRow, PdRow, RqRow},
 };
 use hwspec::{
-    cmd::rq_sq::*,
+    cmd::{CmdOut, rq_sq::*},
     context::{rq_sq::RqContext, wq::WorkQueue},
     layout::{load, store},
 };
@@ -103,7 +103,7 @@ pub(super) fn modify(call: &mut Call<'_, '_, '_>) -> Done {
         ERROR => ethernet::flush_receives(call.func, call.step.now, index),
         _ => call.func.forget_timer(index, TimerKind::Rq),
     }
-    call.answer(&ModifyRqOut::zeroed())
+    call.answer(&CmdOut::zeroed())
 }
 
 pub(super) fn query(call: &mut Call<'_, '_, '_>) -> Done {
@@ -138,7 +138,7 @@ pub(super) fn destroy(call: &mut Call<'_, '_, '_>) -> Done {
     let refs = call.func.row::<RqRow>(index).map_or(0, |row| row.head.refs);
     Syndrome::InUse.unless(refs == 0)?;
     end(call.func, index);
-    call.answer(&DestroyRqOut::zeroed())
+    call.answer(&CmdOut::zeroed())
 }
 
 /// Ends the queue, whoever refers to it.

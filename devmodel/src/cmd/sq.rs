@@ -10,7 +10,7 @@ use crate::{
     state::{CqRow, PdRow, SqRow, TisRow, UarRow},
 };
 use hwspec::{
-    cmd::{rq_sq::*, uctx::RAW_TX},
+    cmd::{CmdOut, rq_sq::*, uctx::RAW_TX},
     context::{rq_sq::SqContext, wq::WorkQueue},
     layout::{load, store},
     wqe::WQE_BB,
@@ -105,7 +105,7 @@ pub(super) fn modify(call: &mut Call<'_, '_, '_>) -> Done {
     if to != RESET {
         call.func.make_sq_ready(index);
     }
-    call.answer(&ModifySqOut::zeroed())
+    call.answer(&CmdOut::zeroed())
 }
 
 pub(super) fn query(call: &mut Call<'_, '_, '_>) -> Done {
@@ -142,7 +142,7 @@ pub(super) fn destroy(call: &mut Call<'_, '_, '_>) -> Done {
     let input: DestroySqIn = call.input()?;
     let index = call.own::<SqRow>(input.sqn(), Syndrome::NoSuchSq)?;
     end(call.func, index);
-    call.answer(&DestroySqOut::zeroed())
+    call.answer(&CmdOut::zeroed())
 }
 
 /// Ends the queue without completions.

@@ -10,7 +10,7 @@ use crate::{
     region::Func,
     state::{CqRow, PdRow, SrqKind, SrqRow, XrcdRow},
 };
-use hwspec::cmd::{Opcode, srq::*};
+use hwspec::cmd::{CmdOut, Opcode, srq::*};
 
 /// log2 of the most WQEs.
 pub(super) const LOG_MAX_SIZE: u8 = 15;
@@ -111,7 +111,7 @@ pub(super) fn arm(call: &mut Call<'_, '_, '_>) -> Done {
     let input: ArmRqIn = call.input()?;
     let index = find(call, input.srq_number(), kind_of(call.opcode))?;
     set_limit(call, index, input.lwm())?;
-    call.answer(&ArmRqOut::zeroed())
+    call.answer(&CmdOut::zeroed())
 }
 
 fn set_limit(call: &mut Call<'_, '_, '_>, index: u32, lwm: u16) -> Done {
@@ -129,7 +129,7 @@ pub(super) fn modify_rmp(call: &mut Call<'_, '_, '_>) -> Done {
     if fields & LWM != 0 {
         set_limit(call, index, input.ctx().wq().lwm())?;
     }
-    call.answer(&ModifyRmpOut::zeroed())
+    call.answer(&CmdOut::zeroed())
 }
 
 pub(super) fn destroy(call: &mut Call<'_, '_, '_>) -> Done {
@@ -138,7 +138,7 @@ pub(super) fn destroy(call: &mut Call<'_, '_, '_>) -> Done {
     let refs = call.func.row::<SrqRow>(index).map_or(0, |row| row.head.refs);
     Syndrome::InUse.unless(refs == 0)?;
     end(call.func, index);
-    call.answer(&DestroySrqOut::zeroed())
+    call.answer(&CmdOut::zeroed())
 }
 
 /// Ends the queue, whoever refers to it.

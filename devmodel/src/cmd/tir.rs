@@ -10,7 +10,7 @@ use crate::{
     state::{RqRow, RqtRow, TdRow, TirRow, TisRow},
 };
 use hwspec::{
-    cmd::tir::*,
+    cmd::{CmdOut, tir::*},
     context::tir::{HashFields, RqtContext, TirContext, TisContext},
     layout::prefix,
 };
@@ -59,7 +59,7 @@ pub(super) fn modify_tis(call: &mut Call<'_, '_, '_>) -> Done {
             row.prio = input.ctx().prio().into();
         }
     }
-    call.answer(&ModifyTisOut::zeroed())
+    call.answer(&CmdOut::zeroed())
 }
 
 pub(super) fn query_tis(call: &mut Call<'_, '_, '_>) -> Done {
@@ -76,7 +76,7 @@ pub(super) fn destroy_tis(call: &mut Call<'_, '_, '_>) -> Done {
     let td = call.func.row::<TisRow>(index).map_or(0, |row| row.td);
     call.release::<TisRow>(index, Syndrome::NoSuchTis)?;
     let_go::<TdRow>(call.func, td);
-    call.answer(&DestroyTisOut::zeroed())
+    call.answer(&CmdOut::zeroed())
 }
 
 /// Ends the interface, whoever refers to it.
@@ -141,7 +141,7 @@ pub(super) fn modify_tir(call: &mut Call<'_, '_, '_>) -> Done {
     if fields & SELF_LB != 0 {
         row.self_loopback = c.self_lb_block().into();
     }
-    call.answer(&ModifyTirOut::zeroed())
+    call.answer(&CmdOut::zeroed())
 }
 
 pub(super) fn query_tir(call: &mut Call<'_, '_, '_>) -> Done {
@@ -173,7 +173,7 @@ pub(super) fn destroy_tir(call: &mut Call<'_, '_, '_>) -> Done {
     let refs = call.func.row::<TirRow>(index).map_or(0, |row| row.head.refs);
     Syndrome::InUse.unless(refs == 0)?;
     end_tir(call.func, index);
-    call.answer(&DestroyTirOut::zeroed())
+    call.answer(&CmdOut::zeroed())
 }
 
 /// Ends the interface, whoever refers to it.
@@ -242,7 +242,7 @@ pub(super) fn modify_rqt(call: &mut Call<'_, '_, '_>) -> Done {
             (row.mtt, row.actual) = (mtt, actual.into());
         }
     }
-    call.answer(&ModifyRqtOut::zeroed())
+    call.answer(&CmdOut::zeroed())
 }
 
 pub(super) fn query_rqt(call: &mut Call<'_, '_, '_>) -> Done {
@@ -264,7 +264,7 @@ pub(super) fn destroy_rqt(call: &mut Call<'_, '_, '_>) -> Done {
     let refs = call.func.row::<RqtRow>(index).map_or(0, |row| row.head.refs);
     Syndrome::InUse.unless(refs == 0)?;
     end_rqt(call.func, index);
-    call.answer(&DestroyRqtOut::zeroed())
+    call.answer(&CmdOut::zeroed())
 }
 
 /// Ends the table, whoever refers to it.

@@ -9,7 +9,11 @@ use crate::{
     region::Func,
     state::{FunctionRow, ROCE_ADDRESSES, RoceAddress},
 };
-use hwspec::{cmd::vport::*, context::vport::RoceAddr, layout::prefix};
+use hwspec::{
+    cmd::{CmdOut, vport::*},
+    context::vport::RoceAddr,
+    layout::prefix,
+};
 use zerocopy::FromZeros;
 
 /// Largest MTU of the port: bytes of a frame, its check sequence included.
@@ -82,7 +86,7 @@ pub(super) fn modify_state(call: &mut Call<'_, '_, '_>) -> Done {
         *call.func.function_mut(|f| &mut f.vport_admin_state) = admin;
         eswitch::set_link(call.func, admin != DOWN);
     }
-    call.answer(&ModifyVportStateOut::zeroed())
+    call.answer(&CmdOut::zeroed())
 }
 
 pub(super) fn set_roce_address(call: &mut Call<'_, '_, '_>) -> Done {
@@ -113,7 +117,7 @@ pub(super) fn set_roce_address(call: &mut Call<'_, '_, '_>) -> Done {
         }
     }
     call.func.function_mut(|f| &mut f.roce)[index] = address;
-    call.answer(&SetRoceAddressOut::zeroed())
+    call.answer(&CmdOut::zeroed())
 }
 
 pub(super) fn query_roce_address(call: &mut Call<'_, '_, '_>) -> Done {

@@ -15,7 +15,7 @@ use crate::{
     verbs::{Device, LinkLayer, OpenOptions, open_resolving},
 };
 use hwspec::{
-    cmd::{Opcode, adapter_id::*},
+    cmd::{CmdIn, Opcode, adapter_id::*},
     pcie::StatusCommand,
 };
 use std::{net::IpAddr, sync::Arc, time::Instant};
@@ -97,8 +97,7 @@ fn commands(device: &Arc<Device>, r: &mut Recorder<'_>) -> Result<(), Error> {
     let mut took = Vec::with_capacity(COMMANDS);
     for _ in 0..COMMANDS {
         let began = Instant::now();
-        let out: QueryAdapterOut =
-            device.function.call(Opcode::QueryAdapter, 0, &QueryAdapterIn::zeroed())?;
+        let out: QueryAdapterOut = device.function.call(Opcode::QueryAdapter, 0, &CmdIn::zeroed())?;
         took.push(began.elapsed());
         let vendor = out.query_adapter_struct().ieee_vendor_id();
         if vendor != device.attr().ieee_vendor_id {

@@ -413,13 +413,13 @@ fn illegal_modify_is_einval_and_changes_nothing() {
 #[test]
 fn path_of_a_qp_reaches_its_context() {
     let bed = bed();
-    let qpc = bed.chip.last::<Init2rtrQpIn>(Opcode::Init2rtrQp).qpc();
+    let qpc = bed.chip.last::<ModifyQpIn>(Opcode::Init2rtrQp).qpc();
     let path = qpc.primary_address_path();
     assert_eq!((path.rmac_47_32(), path.rmac_31_0()), (0x021b, 0x5600_0009));
     assert_eq!((qpc.mtu(), qpc.remote_qpn(), qpc.next_rcv_psn()), (3, 0x1234, 5));
     assert_eq!((path.hop_limit(), path.udp_sport() >> 14), (64, 3));
     assert!(qpc.rwe() && !qpc.rre());
-    let rts = bed.chip.last::<Rtr2rtsQpIn>(Opcode::Rtr2rtsQp).qpc();
+    let rts = bed.chip.last::<ModifyQpIn>(Opcode::Rtr2rtsQp).qpc();
     assert_eq!(
         (rts.next_send_psn(), rts.retry_count(), rts.primary_address_path().ack_timeout()),
         (6, 7, 14)

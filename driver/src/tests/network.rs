@@ -5,7 +5,7 @@ use crate::{
     AddressHandle, Cq, Device, OpenOptions, Pd, Qp, QpAttr, QpAttrMask as Mask, QpInit, QpState, Service,
     transport::fake::{Chip, Lie},
 };
-use hwspec::cmd::{Opcode, Status, qp::Init2rtrQpIn, uctx::CreateUctxIn, vport::SetRoceAddressIn};
+use hwspec::cmd::{Opcode, Status, qp::ModifyQpIn, uctx::CreateUctxIn, vport::SetRoceAddressIn};
 
 const OWN: u64 = 0x021b_5600_0003;
 
@@ -165,7 +165,7 @@ fn a_program_that_leaves_the_hop_limit_at_its_least_gets_through_routers() {
             | Mask::MAX_DEST_RD_ATOMIC
             | Mask::MIN_RNR_TIMER;
         qp.modify(&QpAttr { qp_state: QpState::Rtr, ..attr }, rtr).unwrap();
-        chip.last::<Init2rtrQpIn>(Opcode::Init2rtrQp).qpc().primary_address_path().hop_limit()
+        chip.last::<ModifyQpIn>(Opcode::Init2rtrQp).qpc().primary_address_path().hop_limit()
     };
     assert_eq!([0, 1, 2, 64, 255].map(hops), [64, 64, 2, 64, 255]);
 }

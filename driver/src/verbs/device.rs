@@ -20,7 +20,7 @@ use crate::{
 };
 use hwspec::{
     cmd::{
-        Opcode,
+        CmdIn, Opcode,
         adapter::{QuerySpecialContextsIn, QuerySpecialContextsOut},
         resource::*,
         uctx::*,
@@ -106,13 +106,13 @@ impl Opener {
             this.uid = Some(out.uid());
         }
         let uid = this.uid();
-        let out: AllocUarOut = this.function.call(Opcode::AllocUar, uid, &AllocUarIn::zeroed())?;
+        let out: AllocUarOut = this.function.call(Opcode::AllocUar, uid, &CmdIn::zeroed())?;
         this.uar = Some(out.uar());
         this.function.bar.reach_page(out.uar())?;
         let (vector, interrupt) = Claim::new(&this.function)?;
         this.vector = Some(vector);
         let out: AllocTransportDomainOut =
-            this.function.call(Opcode::AllocTransportDomain, uid, &AllocTransportDomainIn::zeroed())?;
+            this.function.call(Opcode::AllocTransportDomain, uid, &CmdIn::zeroed())?;
         this.transport_domain = Some(out.transport_domain());
         Ok((this, interrupt))
     }

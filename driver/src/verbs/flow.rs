@@ -6,7 +6,7 @@
 use super::{Qp, Service};
 use crate::{error::Error, function::Function};
 use hwspec::{
-    cmd::{Opcode, flow::*},
+    cmd::{CmdOut, Opcode, flow::*},
     context::flow::{FlowContext, FlowDestination, FlowTableContext, MatchHeaders, MatchParam},
     layout::prefix,
 };
@@ -247,7 +247,7 @@ impl Flow {
         }
         let mut input = SetFteIn::zeroed();
         input.set().table_id(table).flow_index(index).flow_context(context);
-        let _: SetFteOut = flow.function.call_with(Opcode::SetFlowTableEntry, uid, &input, &list)?;
+        let _: CmdOut = flow.function.call_with(Opcode::SetFlowTableEntry, uid, &input, &list)?;
         flow.entry = Some(index);
         Ok(flow)
     }

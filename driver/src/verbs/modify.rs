@@ -100,7 +100,7 @@ pub(crate) fn apply(qp: &Qp, now: &Control, attr: &QpAttr, mask: Mask) -> Result
         }
         _ => {
             // All transitions with a context have the same layout.
-            let mut input = Rst2initQpIn::zeroed();
+            let mut input = ModifyQpIn::zeroed();
             let optional = optional_parameters(row.op, mask);
             input.set().qpn(qp.qpn()).opt_param_mask(optional.bits()).qpc(context(qp, function, &merged));
             send(input.as_bytes())?;

@@ -6,7 +6,7 @@ use crate::{
     error::Error,
     transport::Scope,
 };
-use hwspec::cmd::{Opcode, resource::*};
+use hwspec::cmd::{CmdIn, Opcode, resource::*};
 use std::sync::Arc;
 
 /// A protection domain: objects that may be used together.
@@ -38,8 +38,7 @@ pub(super) fn queue_memory(
 impl Pd {
     /// Allocates one.
     pub fn alloc(device: &Arc<Device>) -> Result<Arc<Pd>, Error> {
-        let out: AllocPdOut =
-            device.function.call(Opcode::AllocPd, device.opener.uid(), &AllocPdIn::zeroed())?;
+        let out: AllocPdOut = device.function.call(Opcode::AllocPd, device.opener.uid(), &CmdIn::zeroed())?;
         Ok(Arc::new(Pd { device: device.clone(), pdn: out.pd(), parent: None, buffers: None, live: true }))
     }
 

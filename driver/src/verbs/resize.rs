@@ -10,7 +10,7 @@ use crate::{
     error::Error,
 };
 use hwspec::{
-    cmd::{Opcode, cq::*},
+    cmd::{CmdOut, Opcode, cq::*},
     context::cq::CqContext,
     cqe::{Cqe64, CqeOpcode, OP_OWN},
 };
@@ -91,8 +91,7 @@ impl Cq {
             .modify_field_select_resize_field_select(fields.to_be_bytes())
             .cq_context(context);
         let device = &self.device;
-        let _: ModifyCqOut =
-            device.function.call_with(Opcode::ModifyCq, device.opener.uid(), &input, pages)?;
+        let _: CmdOut = device.function.call_with(Opcode::ModifyCq, device.opener.uid(), &input, pages)?;
         Ok(())
     }
 

@@ -11,7 +11,7 @@ use crate::{
     shared_receive::SharedReceives,
 };
 use hwspec::{
-    cmd::{Opcode, adapter::*, srq::*},
+    cmd::{CmdIn, Opcode, adapter::*, srq::*},
     context::{
         srq::{RmpContext, SrqContext, XrcSrqContext},
         wq::WorkQueue,
@@ -325,7 +325,7 @@ fn make(pd: &Arc<Pd>, init: &SrqInit, place: &Place, pages: &[u64]) -> Result<(K
         let out: CreateXrcSrqOut = function.call_with(Opcode::CreateXrcSrq, OF_FUNCTION, &input, pages)?;
         return Ok((Kind::Xrc, out.xrc_srqn()));
     }
-    let issi: QueryIssiOut = function.call(Opcode::QueryIssi, 0, &QueryIssiIn::zeroed())?;
+    let issi: QueryIssiOut = function.call(Opcode::QueryIssi, 0, &CmdIn::zeroed())?;
     if issi.current_issi() == 0 {
         let mut context = SrqContext::zeroed();
         context

@@ -13,7 +13,7 @@ use crate::{
     shared_area::{FileId, FunctionLock, XrcObject},
 };
 use hwspec::{
-    cmd::{Opcode, qp::*, resource::*},
+    cmd::{CmdIn, Opcode, qp::*, resource::*},
     context::{PathMigState, ServiceType, qp::QpContext},
 };
 use std::sync::Arc;
@@ -73,7 +73,7 @@ impl XrcDomain {
     }
 
     fn allocate(function: &Function, lock: &FunctionLock<'_>, file: Option<FileId>) -> Result<u32, Error> {
-        let out: AllocXrcdOut = function.call(Opcode::AllocXrcd, OF_FUNCTION, &AllocXrcdIn::zeroed())?;
+        let out: AllocXrcdOut = function.call(Opcode::AllocXrcd, OF_FUNCTION, &CmdIn::zeroed())?;
         let xrcdn = out.xrcd();
         let named = file.map_or(Ok(()), |file| lock.name_domain(file, xrcdn));
         let held = named.and_then(|()| lock.hold(XrcObject::Domain(xrcdn)));

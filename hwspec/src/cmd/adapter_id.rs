@@ -1,4 +1,5 @@
 //! `QUERY_ADAPTER`.
+use super::CmdIn;
 use crate::hw_layout;
 
 hw_layout! {
@@ -11,14 +12,6 @@ hw_layout! {
     }
 }
 
-cmd_in! {
-    /// `QUERY_ADAPTER` input.
-    pub struct QueryAdapterIn: 0x10, uid {}
-}
-
-cmd_out! {
-    /// `QUERY_ADAPTER` output.
-    pub struct QueryAdapterOut: 0x110 {
-        0x010         query_adapter_struct: AdapterParams,
-    }
+commands! {
+    0x101 QueryAdapter in CmdIn out QueryAdapterOut: 0x110 { 0x010 query_adapter_struct: AdapterParams }
 }

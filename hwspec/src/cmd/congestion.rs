@@ -1,92 +1,61 @@
 //! Commands of congestion control.
+use super::CmdOut;
 use crate::context::congestion::CongProtocol;
 
-cmd_in! {
-    /// `QUERY_CONG_STATUS` input.
-    pub struct QueryCongStatusIn: 0x10 {
-        0x008 [ 7: 4] priority: u8,
-        0x008 [ 3: 0] cong_protocol: CongProtocol,
-    }
-}
+commands! {
+    0x822 QueryCongStatus
+        in QueryCongStatusIn: 0x10 {
+            0x008 [ 7: 4] priority: u8,
+            0x008 [ 3: 0] cong_protocol: CongProtocol,
+        }
+        out QueryCongStatusOut: 0x10 {
+            0x00c [31:31] enable: bool,
+            0x00c [30:30] tag_enable: bool,
+        }
 
-cmd_out! {
-    /// `QUERY_CONG_STATUS` output.
-    pub struct QueryCongStatusOut: 0x10 {
-        0x00c [31:31] enable: bool,
-        0x00c [30:30] tag_enable: bool,
-    }
-}
+    0x823 ModifyCongStatus
+        in ModifyCongStatusIn: 0x10 {
+            0x008 [ 7: 4] priority: u8,
+            0x008 [ 3: 0] cong_protocol: CongProtocol,
+            0x00c [31:31] enable: bool,
+            0x00c [30:30] tag_enable: bool,
+        }
+        out CmdOut
 
-cmd_in! {
-    /// `MODIFY_CONG_STATUS` input.
-    pub struct ModifyCongStatusIn: 0x10 {
-        0x008 [ 7: 4] priority: u8,
-        0x008 [ 3: 0] cong_protocol: CongProtocol,
-        0x00c [31:31] enable: bool,
-        0x00c [30:30] tag_enable: bool,
-    }
-}
+    0x824 QueryCongParams
+        in QueryCongParamsIn: 0x10 { 0x008 [ 3: 0] cong_protocol: CongProtocol }
+        out QueryCongParamsOut: 0x110 {
+            /// [`RoceReactionPoint`](crate::context::congestion::RoceReactionPoint) or
+            /// [`RoceNotificationPoint`](crate::context::congestion::RoceNotificationPoint).
+            0x010         congestion_parameters: [u8; 0x100],
+        }
 
-cmd_out! {
-    /// `MODIFY_CONG_STATUS` output.
-    pub struct ModifyCongStatusOut: 0x10 {}
-}
+    0x825 ModifyCongParams
+        in ModifyCongParamsIn: 0x120 {
+            0x008 [ 3: 0] cong_protocol: CongProtocol,
+            /// Which parameters are meant, big endian: bits of [`reaction_field`] or [`notification_field`].
+            0x00c         field_select: [u8; 0x4],
+            0x020         congestion_parameters: [u8; 0x100],
+        }
+        out CmdOut
 
-cmd_in! {
-    /// `QUERY_CONG_PARAMS` input.
-    pub struct QueryCongParamsIn: 0x10 {
-        0x008 [ 3: 0] cong_protocol: CongProtocol,
-    }
-}
-
-cmd_out! {
-    /// `QUERY_CONG_PARAMS` output.
-    pub struct QueryCongParamsOut: 0x110 {
-        /// [`RoceReactionPoint`](crate::context::congestion::RoceReactionPoint) or
-        /// [`RoceNotificationPoint`](crate::context::congestion::RoceNotificationPoint).
-        0x010         congestion_parameters: [u8; 0x100],
-    }
-}
-
-cmd_in! {
-    /// `MODIFY_CONG_PARAMS` input.
-    pub struct ModifyCongParamsIn: 0x120 {
-        0x008 [ 3: 0] cong_protocol: CongProtocol,
-        /// Which parameters are meant, big endian: bits of [`reaction_field`] or [`notification_field`].
-        0x00c         field_select: [u8; 0x4],
-        0x020         congestion_parameters: [u8; 0x100],
-    }
-}
-
-cmd_out! {
-    /// `MODIFY_CONG_PARAMS` output.
-    pub struct ModifyCongParamsOut: 0x10 {}
-}
-
-cmd_in! {
-    /// `QUERY_CONG_STATISTICS` input.
-    pub struct QueryCongStatisticsIn: 0x10 {
-        0x008 [31:31] clear: bool,
-    }
-}
-
-cmd_out! {
-    /// `QUERY_CONG_STATISTICS` output.
-    pub struct QueryCongStatisticsOut: 0x110 {
-        0x010 [31: 0] rp_cur_flows: u32,
-        0x014 [31: 0] sum_flows: u32,
-        0x018 [31: 0] rp_cnp_ignored_high: u32,
-        0x01c [31: 0] rp_cnp_ignored_low: u32,
-        0x020 [31: 0] rp_cnp_handled_high: u32,
-        0x024 [31: 0] rp_cnp_handled_low: u32,
-        0x048 [31: 0] time_stamp_high: u32,
-        0x04c [31: 0] time_stamp_low: u32,
-        0x050 [31: 0] accumulators_period: u32,
-        0x054 [31: 0] np_ecn_marked_roce_packets_high: u32,
-        0x058 [31: 0] np_ecn_marked_roce_packets_low: u32,
-        0x05c [31: 0] np_cnp_sent_high: u32,
-        0x060 [31: 0] np_cnp_sent_low: u32,
-    }
+    0x826 QueryCongStatistics
+        in QueryCongStatisticsIn: 0x10 { 0x008 [31:31] clear: bool }
+        out QueryCongStatisticsOut: 0x110 {
+            0x010 [31: 0] rp_cur_flows: u32,
+            0x014 [31: 0] sum_flows: u32,
+            0x018 [31: 0] rp_cnp_ignored_high: u32,
+            0x01c [31: 0] rp_cnp_ignored_low: u32,
+            0x020 [31: 0] rp_cnp_handled_high: u32,
+            0x024 [31: 0] rp_cnp_handled_low: u32,
+            0x048 [31: 0] time_stamp_high: u32,
+            0x04c [31: 0] time_stamp_low: u32,
+            0x050 [31: 0] accumulators_period: u32,
+            0x054 [31: 0] np_ecn_marked_roce_packets_high: u32,
+            0x058 [31: 0] np_ecn_marked_roce_packets_low: u32,
+            0x05c [31: 0] np_cnp_sent_high: u32,
+            0x060 [31: 0] np_cnp_sent_low: u32,
+        }
 }
 
 /// Bits of `field_select` for a reaction point. The header has none; the driver's `cong.c` does.

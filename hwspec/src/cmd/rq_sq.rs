@@ -1,112 +1,43 @@
 //! Commands of send and receive queues that belong to no queue pair.
+use super::{CmdOut, Page};
 use crate::context::rq_sq::{RqContext, SqContext};
 
-cmd_in! {
-    /// `CREATE_SQ` input.
-    pub struct CreateSqIn: 0x110, uid {
-        0x020         ctx: SqContext,
-    }
-}
+commands! {
+    0x904 CreateSq
+        in CreateSqIn: 0x110, uid { 0x020 ctx: SqContext } then pas: [Page]
+        out CreateSqOut: 0x10 { 0x008 [23: 0] sqn: u32 }
 
-cmd_out! {
-    /// `CREATE_SQ` output.
-    pub struct CreateSqOut: 0x10 {
-        0x008 [23: 0] sqn: u32,
-    }
-}
+    0x905 ModifySq
+        in ModifySqIn: 0x110, uid {
+            0x008 [31:28] sq_state: u8,
+            0x008 [23: 0] sqn: u32,
+            0x010 [63: 0] modify_bitmask: u64,
+            0x020         ctx: SqContext,
+        }
+        out CmdOut
 
-cmd_in! {
-    /// `MODIFY_SQ` input.
-    pub struct ModifySqIn: 0x110, uid {
-        0x008 [31:28] sq_state: u8,
-        0x008 [23: 0] sqn: u32,
-        0x010 [63: 0] modify_bitmask: u64,
-        0x020         ctx: SqContext,
-    }
-}
+    0x907 QuerySq
+        in QuerySqIn: 0x10, uid { 0x008 [23: 0] sqn: u32 }
+        out QuerySqOut: 0x110 { 0x020 sq_context: SqContext } then pas: [Page]
 
-cmd_out! {
-    /// `MODIFY_SQ` output.
-    pub struct ModifySqOut: 0x10 {}
-}
+    0x906 DestroySq in DestroySqIn: 0x10, uid { 0x008 [23: 0] sqn: u32 } out CmdOut
 
-cmd_in! {
-    /// `QUERY_SQ` input.
-    pub struct QuerySqIn: 0x10, uid {
-        0x008 [23: 0] sqn: u32,
-    }
-}
+    0x908 CreateRq
+        in CreateRqIn: 0x110, uid { 0x020 ctx: RqContext } then pas: [Page]
+        out CreateRqOut: 0x10 { 0x008 [23: 0] rqn: u32 }
 
-cmd_out! {
-    /// `QUERY_SQ` output.
-    pub struct QuerySqOut: 0x110 {
-        0x020         sq_context: SqContext,
-    }
-}
+    0x909 ModifyRq
+        in ModifyRqIn: 0x110, uid {
+            0x008 [31:28] rq_state: u8,
+            0x008 [23: 0] rqn: u32,
+            0x010 [63: 0] modify_bitmask: u64,
+            0x020         ctx: RqContext,
+        }
+        out CmdOut
 
-cmd_in! {
-    /// `DESTROY_SQ` input.
-    pub struct DestroySqIn: 0x10, uid {
-        0x008 [23: 0] sqn: u32,
-    }
-}
+    0x90b QueryRq
+        in QueryRqIn: 0x10, uid { 0x008 [23: 0] rqn: u32 }
+        out QueryRqOut: 0x110 { 0x020 rq_context: RqContext } then pas: [Page]
 
-cmd_out! {
-    /// `DESTROY_SQ` output.
-    pub struct DestroySqOut: 0x10 {}
-}
-
-cmd_in! {
-    /// `CREATE_RQ` input.
-    pub struct CreateRqIn: 0x110, uid {
-        0x020         ctx: RqContext,
-    }
-}
-
-cmd_out! {
-    /// `CREATE_RQ` output.
-    pub struct CreateRqOut: 0x10 {
-        0x008 [23: 0] rqn: u32,
-    }
-}
-
-cmd_in! {
-    /// `MODIFY_RQ` input.
-    pub struct ModifyRqIn: 0x110, uid {
-        0x008 [31:28] rq_state: u8,
-        0x008 [23: 0] rqn: u32,
-        0x010 [63: 0] modify_bitmask: u64,
-        0x020         ctx: RqContext,
-    }
-}
-
-cmd_out! {
-    /// `MODIFY_RQ` output.
-    pub struct ModifyRqOut: 0x10 {}
-}
-
-cmd_in! {
-    /// `QUERY_RQ` input.
-    pub struct QueryRqIn: 0x10, uid {
-        0x008 [23: 0] rqn: u32,
-    }
-}
-
-cmd_out! {
-    /// `QUERY_RQ` output.
-    pub struct QueryRqOut: 0x110 {
-        0x020         rq_context: RqContext,
-    }
-}
-
-cmd_in! {
-    /// `DESTROY_RQ` input.
-    pub struct DestroyRqIn: 0x10, uid {
-        0x008 [23: 0] rqn: u32,
-    }
-}
-
-cmd_out! {
-    /// `DESTROY_RQ` output.
-    pub struct DestroyRqOut: 0x10 {}
+    0x90a DestroyRq in DestroyRqIn: 0x10, uid { 0x008 [23: 0] rqn: u32 } out CmdOut
 }

@@ -1,4 +1,5 @@
 //! User contexts: the owners of objects.
+use super::CmdOut;
 use crate::hw_layout;
 
 /// `cap`: may have send queues of raw packets.
@@ -14,28 +15,10 @@ hw_layout! {
     }
 }
 
-cmd_in! {
-    /// `CREATE_UCTX` input.
-    pub struct CreateUctxIn: 0x40 {
-        0x010         uctx: UserContext,
-    }
-}
+commands! {
+    0xa04 CreateUctx
+        in CreateUctxIn: 0x40 { 0x010 uctx: UserContext }
+        out CreateUctxOut: 0x10 { 0x008 [15: 0] uid: u16 }
 
-cmd_out! {
-    /// `CREATE_UCTX` output.
-    pub struct CreateUctxOut: 0x10 {
-        0x008 [15: 0] uid: u16,
-    }
-}
-
-cmd_in! {
-    /// `DESTROY_UCTX` input.
-    pub struct DestroyUctxIn: 0x10 {
-        0x008 [15: 0] uid: u16,
-    }
-}
-
-cmd_out! {
-    /// `DESTROY_UCTX` output.
-    pub struct DestroyUctxOut: 0x10 {}
+    0xa06 DestroyUctx in DestroyUctxIn: 0x10 { 0x008 [15: 0] uid: u16 } out CmdOut
 }

@@ -1,5 +1,6 @@
 //! User memory objects: a page list by itself, to which queues refer instead of bringing their own.
-use crate::hw_layout;
+use super::CmdOut;
+use crate::{context::mkey::Mtt, hw_layout};
 
 hw_layout! {
     /// User memory object, before its page list.
@@ -11,28 +12,10 @@ hw_layout! {
     }
 }
 
-cmd_in! {
-    /// `CREATE_UMEM` input; the page list follows.
-    pub struct CreateUmemIn: 0x30, uid {
-        0x010         umem: UserMemory,
-    }
-}
+commands! {
+    0xa08 CreateUmem
+        in CreateUmemIn: 0x30, uid { 0x010 umem: UserMemory } then mtt: [Mtt]
+        out CreateUmemOut: 0x10 { 0x008 [23: 0] umem_id: u32 }
 
-cmd_out! {
-    /// `CREATE_UMEM` output.
-    pub struct CreateUmemOut: 0x10 {
-        0x008 [23: 0] umem_id: u32,
-    }
-}
-
-cmd_in! {
-    /// `DESTROY_UMEM` input.
-    pub struct DestroyUmemIn: 0x10, uid {
-        0x008 [23: 0] umem_id: u32,
-    }
-}
-
-cmd_out! {
-    /// `DESTROY_UMEM` output.
-    pub struct DestroyUmemOut: 0x10 {}
+    0xa0a DestroyUmem in DestroyUmemIn: 0x10, uid { 0x008 [23: 0] umem_id: u32 } out CmdOut
 }

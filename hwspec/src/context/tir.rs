@@ -53,3 +53,10 @@ hw_layout! {
         0x018 [15: 0] rqt_actual_size: u16,
     }
 }
+
+hw_layout! {
+    /// An entry of a receive queue table.
+    pub struct RqNum: 0x4 {
+        0x000 [23: 0] rq_num: u32,
+    }
+}

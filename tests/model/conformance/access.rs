@@ -2,7 +2,7 @@
 
 use super::common::*;
 use devmodel::Profile;
-use hwspec::cmd::{Opcode, resource::*};
+use hwspec::cmd::{CmdIn, Opcode, resource::*};
 
 #[track_caller]
 fn assert_access_nak(bed: &mut Bed, peer: Peer, pkt: &Pkt, what: &str) {
@@ -52,7 +52,7 @@ fn row_25_out_of_bounds_is_an_access_error() {
 fn row_25_other_protection_domain_is_an_access_error() {
     for i in 0..3 {
         let (mut bed, peer, _) = foreign(64, Access::ALL);
-        let pd: AllocPdOut = bed.command(1, Opcode::AllocPd, &AllocPdIn::zeroed()).expect("ALLOC_PD");
+        let pd: AllocPdOut = bed.command(1, Opcode::AllocPd, &CmdIn::zeroed()).expect("ALLOC_PD");
         let other = bed.mr_with(1, 64, Access::ALL, pd.pd(), None);
         let (what, pkt) = requests(other.va, other.key, 8).remove(i);
         assert_access_nak(&mut bed, peer, &pkt, what);

@@ -2,7 +2,7 @@
 
 use super::common::*;
 use hwspec::{
-    cmd::{Opcode, cq::*},
+    cmd::{CmdOut, Opcode, cq::*},
     context::cq::CqContext,
 };
 
@@ -15,7 +15,7 @@ fn moderate(bed: &mut Bed, cq: Cq, count: u16, period: u16) {
     let context = CqContext::with(|s| s.cq_max_count(count).cq_period(period));
     let mut input = ModifyCqIn::zeroed();
     input.set().cqn(cq.cqn).cq_context(context).modify_field_select_resize_field_select(3u32.to_be_bytes());
-    bed.command::<_, ModifyCqOut>(cq.fid, Opcode::ModifyCq, &input).expect("MODIFY_CQ");
+    bed.command::<_, CmdOut>(cq.fid, Opcode::ModifyCq, &input).expect("MODIFY_CQ");
 }
 
 /// Row 55: entries that nobody took are written over if overruns are ignored; nothing fails.
@@ -29,7 +29,7 @@ fn row_55_an_overrun_that_is_ignored_harms_nobody() {
     let input = ModifyCqIn::with(|s| {
         s.cqn(cq.cqn).cq_context(context).modify_field_select_resize_field_select(OVERRUN.to_be_bytes())
     });
-    bed.command::<_, ModifyCqOut>(1, Opcode::ModifyCq, &input).expect("MODIFY_CQ");
+    bed.command::<_, CmdOut>(1, Opcode::ModifyCq, &input).expect("MODIFY_CQ");
     let a = bed.qp_with(1, QpSpec { send_cq: Some(cq), ..QpSpec::default() }).expect("CREATE_QP");
     let b = bed.qp(2);
     bed.connect_with(a, b, path());

@@ -4,7 +4,7 @@ use super::common::*;
 use devmodel::transport::Dcqcn;
 use hwspec::{
     cmd::{
-        Opcode,
+        CmdOut, Opcode,
         congestion::{notification_field as np, reaction_field as rp, *},
     },
     context::{
@@ -127,7 +127,7 @@ fn modify(
     protocol: CongProtocol,
     select: u32,
     parameters: &[u8],
-) -> Result<ModifyCongParamsOut, CommandError> {
+) -> Result<CmdOut, CommandError> {
     let mut input = ModifyCongParamsIn::zeroed();
     let parameters = parameters.try_into().unwrap();
     input.set().cong_protocol(protocol).field_select(select.to_be_bytes()).congestion_parameters(parameters);
@@ -136,7 +136,7 @@ fn modify(
 
 fn switch(bed: &mut Bed, protocol: CongProtocol, priority: u8, on: bool) {
     let input = ModifyCongStatusIn::with(|s| s.cong_protocol(protocol).priority(priority).enable(on));
-    bed.command::<_, ModifyCongStatusOut>(0, Opcode::ModifyCongStatus, &input).unwrap();
+    bed.command::<_, CmdOut>(0, Opcode::ModifyCongStatus, &input).unwrap();
     let input = QueryCongStatusIn::with(|s| s.cong_protocol(protocol).priority(priority));
     let out: QueryCongStatusOut = bed.command(0, Opcode::QueryCongStatus, &input).unwrap();
     assert_eq!(out.enable(), on);

@@ -2,7 +2,7 @@
 
 use super::common::*;
 use hwspec::{
-    cmd::{Opcode, Status, qp::*},
+    cmd::{CmdOut, Opcode, Status, qp::*},
     context::qp::QpContext,
 };
 
@@ -83,8 +83,8 @@ fn row_49_bad_values_change_nothing() {
         bed.to_init(qp, &p).expect("RST2INIT_QP");
         let mut context = bed.context(qp, &p);
         spoil(&mut context);
-        let input = Init2rtrQpIn::with(|s| s.qpn(qp.qpn).qpc(context));
-        let result = bed.command::<_, Init2rtrQpOut>(1, Opcode::Init2rtrQp, &input);
+        let input = ModifyQpIn::with(|s| s.qpn(qp.qpn).qpc(context));
+        let result = bed.command::<_, ModifyQpOut>(1, Opcode::Init2rtrQp, &input);
         assert!(matches!(result, Err(CommandError::Refused(..))), "{what}: {result:?}");
         assert_eq!(bed.qp_state(qp), QpState::Init, "{what}");
     }
@@ -95,7 +95,7 @@ fn row_49_bad_values_change_nothing() {
 fn row_49_qp_of_another_function_is_out_of_reach() {
     let mut bed = Bed::cx5();
     let (a, b) = bed.pair(path());
-    let result = bed.command::<_, Qp2errOut>(a.fid, Opcode::Qp2Err, &Qp2errIn::with(|s| s.qpn(b.qpn)));
+    let result = bed.command::<_, CmdOut>(a.fid, Opcode::Qp2Err, &Qp2errIn::with(|s| s.qpn(b.qpn)));
     assert!(matches!(result, Err(CommandError::Refused(..))), "{result:?}");
     assert_eq!(bed.qp_state(b), QpState::Rts);
 }

@@ -3,7 +3,7 @@
 use super::{manager::*, packets::*};
 use devmodel::{Config, strict::Strict};
 use hwspec::{
-    cmd::{Opcode, adapter::*, eswitch::*, flow::*, vport::*},
+    cmd::{CmdOut, Opcode, adapter::*, eswitch::*, flow::*, vport::*},
     context::{caps::QosCap, eswitch::*, flow::*, vport::*},
     eqe::{EventType, VportEvent},
     layout::Layout,
@@ -27,7 +27,7 @@ fn the_pf_manages_the_switch_and_vfs_do_not() {
     assert!(modify(&mut bed, 1, None, NODE_GUID, c, &[]).is_err());
     let input = QueryNicVportContextIn::with(|s| s.other_vport(true).vport_number(2));
     assert!(bed.command_with(1, Opcode::QueryNicVportContext, 0, &input, &[], 0x110).is_err());
-    let l2 = bed.command::<_, SetL2TableEntryOut>(1, Opcode::SetL2TableEntry, &SetL2TableEntryIn::zeroed());
+    let l2 = bed.command::<_, CmdOut>(1, Opcode::SetL2TableEntry, &SetL2TableEntryIn::zeroed());
     let esw = bed.command::<_, QueryEswVportContextOut>(
         1,
         Opcode::QueryEswVportContext,
@@ -171,10 +171,10 @@ fn the_database_ends_with_its_table() {
     assert!(bed.received(&mut b, 0).is_none());
     for group in &fdb.groups {
         let input = DestroyFlowGroupIn::with(|s| s.table_type(FDB).table_id(fdb.table).group_id(*group));
-        let _: DestroyFlowGroupOut = bed.command(0, Opcode::DestroyFlowGroup, &input).unwrap();
+        let _: CmdOut = bed.command(0, Opcode::DestroyFlowGroup, &input).unwrap();
     }
     let input = DestroyFlowTableIn::with(|s| s.table_type(FDB).table_id(fdb.table));
-    let _: DestroyFlowTableOut = bed.command(0, Opcode::DestroyFlowTable, &input).unwrap();
+    let _: CmdOut = bed.command(0, Opcode::DestroyFlowTable, &input).unwrap();
     let sent = send(&mut bed, &mut a, mac(2), mac(1));
     assert_eq!(bed.all_received(&mut b), [sent]);
 }
@@ -260,12 +260,12 @@ fn scheduling_elements_and_addresses_are_kept() {
     destroy(&mut bed, vport).unwrap();
     destroy(&mut bed, root).unwrap();
     let set = SetL2TableEntryIn::with(|s| s.table_index(5).mac_address(word(GIVEN)));
-    let _: SetL2TableEntryOut = bed.command(0, Opcode::SetL2TableEntry, &set).unwrap();
+    let _: CmdOut = bed.command(0, Opcode::SetL2TableEntry, &set).unwrap();
     let query = QueryL2TableEntryIn::with(|s| s.table_index(5));
     let out: QueryL2TableEntryOut = bed.command(0, Opcode::QueryL2TableEntry, &query).unwrap();
     assert_eq!(out.mac_address(), word(GIVEN));
     let delete = DeleteL2TableEntryIn::with(|s| s.table_index(5));
-    let _: DeleteL2TableEntryOut = bed.command(0, Opcode::DeleteL2TableEntry, &delete).unwrap();
+    let _: CmdOut = bed.command(0, Opcode::DeleteL2TableEntry, &delete).unwrap();
     let out: QueryL2TableEntryOut = bed.command(0, Opcode::QueryL2TableEntry, &query).unwrap();
     assert_eq!(out.mac_address(), MacAddressLayout::zeroed());
 }
@@ -301,7 +301,7 @@ fn a_strict_adapter_takes_from_the_wire_what_its_table_names() {
     bed.inject(&sent);
     assert!(bed.received(&mut pf, 0).is_none(), "no entry yet");
     let set = SetL2TableEntryIn::with(|s| s.mac_address(word(mac(0))));
-    let _: SetL2TableEntryOut = bed.command(0, Opcode::SetL2TableEntry, &set).unwrap();
+    let _: CmdOut = bed.command(0, Opcode::SetL2TableEntry, &set).unwrap();
     bed.inject(&sent);
     assert_eq!(bed.all_received(&mut pf), [sent]);
 }

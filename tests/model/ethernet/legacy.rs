@@ -3,7 +3,7 @@
 
 use super::manager::*;
 use hwspec::{
-    cmd::{Opcode, adapter::QueryHcaCapIn, eswitch::*, flow::*, vport::*},
+    cmd::{CmdOut, Opcode, adapter::QueryHcaCapIn, eswitch::*, flow::*, vport::*},
     context::{
         CapType,
         eswitch::{EswitchFlowTableCaps, SchedulingContext},
@@ -90,7 +90,7 @@ impl Pf {
         let c = FlowTableContext::with(|s| s.table_miss_action(1).table_miss_id(fdb.0));
         let mut input = ModifyFlowTableIn::zeroed();
         input.set().table_type(FDB).table_id(vepa).modify_field_select(1).flow_table_context(c);
-        let _: ModifyFlowTableOut = bed.command(0, Opcode::ModifyFlowTable, &input).unwrap();
+        let _: CmdOut = bed.command(0, Opcode::ModifyFlowTable, &input).unwrap();
         let vports = (0..=vfs).map(|_| Vport::default()).collect();
         let steering = has_tag_actions(bed);
         let mut pf = Self { fdb, rules: BTreeMap::new(), next: 0, vports, group: None, steering };
@@ -329,15 +329,15 @@ impl Acl {
                 let mut input = DestroyFlowGroupIn::zeroed();
                 input.set().table_type(kind).table_id(table).group_id(group);
                 input.set().other_vport(true).vport_number(vf.into());
-                let _: DestroyFlowGroupOut = bed.command(0, Opcode::DestroyFlowGroup, &input).unwrap();
+                let _: CmdOut = bed.command(0, Opcode::DestroyFlowGroup, &input).unwrap();
             }
             let mut input = DestroyFlowTableIn::zeroed();
             input.set().table_type(kind).table_id(table).other_vport(true).vport_number(vf.into());
-            let _: DestroyFlowTableOut = bed.command(0, Opcode::DestroyFlowTable, &input).unwrap();
+            let _: CmdOut = bed.command(0, Opcode::DestroyFlowTable, &input).unwrap();
         }
         if let Some(counter) = self.counter.take() {
             let input = DeallocFlowCounterIn::with(|s| s.flow_counter_id(counter));
-            let _: DeallocFlowCounterOut = bed.command(0, Opcode::DeallocFlowCounter, &input).unwrap();
+            let _: CmdOut = bed.command(0, Opcode::DeallocFlowCounter, &input).unwrap();
         }
     }
 }
@@ -346,7 +346,7 @@ fn delete(bed: &mut Bed, (kind, vport): (u8, Option<u8>), table: u32, index: u32
     let mut input = DeleteFteIn::zeroed();
     input.set().table_type(kind).table_id(table).flow_index(index);
     input.set().other_vport(vport.is_some()).vport_number(vport.unwrap_or(0).into());
-    let _: DeleteFteOut = bed.command(0, Opcode::DeleteFlowTableEntry, &input).unwrap();
+    let _: CmdOut = bed.command(0, Opcode::DeleteFlowTableEntry, &input).unwrap();
 }
 
 /// A list of a vport, by `allowed_list_type`, and its context.

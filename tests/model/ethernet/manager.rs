@@ -2,7 +2,7 @@
 
 use super::packets::*;
 use hwspec::{
-    cmd::{Opcode, adapter::*, eswitch::*, flow::*, vport::*},
+    cmd::{CmdOut, Opcode, adapter::*, eswitch::*, flow::*, vport::*},
     context::{CapType, caps::HcaCap, eswitch::*, flow::*, vport::*},
     layout::{Layout, prefix},
 };
@@ -93,7 +93,7 @@ pub fn set_root(bed: &mut Bed, kind: u8, vport: Option<u8>, table: u32) {
     let mut input = SetFlowTableRootIn::zeroed();
     input.set().table_type(kind).table_id(table);
     input.set().other_vport(vport.is_some()).vport_number(vport.unwrap_or(0).into());
-    let _: SetFlowTableRootOut = bed.command(0, Opcode::SetFlowTableRoot, &input).expect("a root");
+    let _: CmdOut = bed.command(0, Opcode::SetFlowTableRoot, &input).expect("a root");
 }
 
 /// A table of the e-switch with one group for each mask, in order, and its number and theirs.
@@ -166,7 +166,7 @@ pub fn rule(bed: &mut Bed, rule: &Rule<'_>) -> Result<(), CommandError> {
         list.extend_from_slice(FlowCounterId::with(|s| s.flow_counter_id(counter)).as_bytes());
     }
     let op_mod = u16::from(rule.changes != 0);
-    bed.command_with(0, Opcode::SetFlowTableEntry, op_mod, &input, &list, SetFteOut::SIZE).map(drop)
+    bed.command_with(0, Opcode::SetFlowTableEntry, op_mod, &input, &list, CmdOut::SIZE).map(drop)
 }
 
 /// An entry of the forwarding database.
@@ -236,7 +236,7 @@ pub fn set_vlan(bed: &mut Bed, vf: u8, vlan: u16, qos: u8) {
     let fields = EswVportFields::with(|s| s.vport_cvlan_strip(true).vport_cvlan_insert(true));
     let mut input = ModifyEswVportContextIn::zeroed();
     input.set().other_vport(true).vport_number(vf.into()).field_select(fields).esw_vport_context(c);
-    let _: ModifyEswVportContextOut = bed.command(0, Opcode::ModifyEswVportContext, &input).unwrap();
+    let _: CmdOut = bed.command(0, Opcode::ModifyEswVportContext, &input).unwrap();
 }
 
 pub fn counted(bed: &mut Bed, id: u32) -> u64 {

@@ -3,7 +3,7 @@
 use super::packets::*;
 use devmodel::state::Counters;
 use hwspec::{
-    cmd::{Opcode, Status, flow::*, uctx::*},
+    cmd::{CmdOut, Opcode, Status, flow::*, uctx::*},
     context::{
         flow::{FlowContext, FlowDestination, FlowTableContext, MatchHeaders},
         vport::TrafficCounter,
@@ -171,15 +171,15 @@ fn what_is_in_use_is_not_destroyed() {
     let (nic, tir, _) = two(&mut bed);
     let (table, group) = bed.steer_all(&nic, tir);
     let destroy = DestroyFlowTableIn::with(|s| s.table_id(table));
-    let busy = |r: Result<DestroyFlowTableOut, CommandError>| {
+    let busy = |r: Result<CmdOut, CommandError>| {
         assert!(matches!(r, Err(CommandError::Refused(Status::BadResState, _))), "{r:?}");
     };
     busy(bed.command(1, Opcode::DestroyFlowTable, &destroy));
     bed.delete_flow_entry(1, table, 0).unwrap();
     busy(bed.command(1, Opcode::DestroyFlowTable, &destroy));
     let input = DestroyFlowGroupIn::with(|s| s.table_id(table).group_id(group));
-    let _: DestroyFlowGroupOut = bed.command(1, Opcode::DestroyFlowGroup, &input).unwrap();
-    let _: DestroyFlowTableOut = bed.command(1, Opcode::DestroyFlowTable, &destroy).unwrap();
+    let _: CmdOut = bed.command(1, Opcode::DestroyFlowGroup, &input).unwrap();
+    let _: CmdOut = bed.command(1, Opcode::DestroyFlowTable, &destroy).unwrap();
 }
 
 #[test]
@@ -218,7 +218,7 @@ fn tables_that_lead_in_circles_drop_their_packets() {
     let c = FlowContext::with(|s| s.group_id(g2).action(4).destination_list_size(1));
     let back = SetFteIn::with(|s| s.table_id(second).ignore_flow_level(true).flow_context(c));
     let to = FlowDestination::with(|s| s.destination_type(TO_TABLE).destination_id(first));
-    bed.command_with(1, Opcode::SetFlowTableEntry, 0, &back, to.as_bytes(), SetFteOut::SIZE).unwrap();
+    bed.command_with(1, Opcode::SetFlowTableEntry, 0, &back, to.as_bytes(), CmdOut::SIZE).unwrap();
     let f = frame(mac(1), mac(2), 0x0800, &[0; 50]);
     assert!(where_to(&mut bed, &mut nic, &f).is_empty());
     bed.delete_flow_entry(1, second, 0).unwrap();
@@ -265,11 +265,11 @@ fn user_contexts_have_entries_in_tables_their_driver_shares_and_in_no_other() {
         context.set().group_id(CreateFlowGroupOut::read(&made).group_id()).action(DROP);
         let mut entry = SetFteIn::zeroed();
         entry.set().opcode(Opcode::SetFlowTableEntry).table_id(id).flow_context(context);
-        bed.raw_command(1, &of(entry.as_bytes(), uid), SetFteOut::SIZE).expect("an entry");
+        bed.raw_command(1, &of(entry.as_bytes(), uid), CmdOut::SIZE).expect("an entry");
         entry.set().op_mod(MODIFY).modify_enable_mask(ACTION);
-        let theirs = bed.raw_command(1, &of(entry.as_bytes(), other), SetFteOut::SIZE);
+        let theirs = bed.raw_command(1, &of(entry.as_bytes(), other), CmdOut::SIZE);
         assert!(theirs.is_err(), "another's entry was changed");
-        bed.raw_command(1, &of(entry.as_bytes(), uid), SetFteOut::SIZE).expect("one's own entry");
+        bed.raw_command(1, &of(entry.as_bytes(), uid), CmdOut::SIZE).expect("one's own entry");
     }
 }
 

@@ -3,7 +3,7 @@
 use super::packets::*;
 use devmodel::{engine::Macs, state::Counters};
 use hwspec::{
-    cmd::{Opcode, adapter::*, vport::*},
+    cmd::{CmdOut, Opcode, adapter::*, vport::*},
     context::{
         port::{Ieee8023Counters, Paos, Pmtu, Ppcnt},
         vport::{NicVportContext, RoceAddr},
@@ -39,9 +39,9 @@ fn register(bed: &mut Bed, fid: u8, id: u16, write: bool, bytes: &[u8]) -> Resul
         u16::from(!write),
         &input,
         bytes,
-        AccessRegisterOut::SIZE + bytes.len(),
+        CmdOut::SIZE + bytes.len(),
     )?;
-    Ok(out[AccessRegisterOut::SIZE..].to_vec())
+    Ok(out[CmdOut::SIZE..].to_vec())
 }
 
 #[test]
@@ -208,7 +208,7 @@ fn packets_of_an_address_with_a_vlan_bear_its_tag() {
             .roce_version(2);
         for index in [GID_LINK_LOCAL, GID_IPV4] {
             let input = SetRoceAddressIn::with(|s| s.roce_address_index(index.into()).roce_address(address));
-            let _: SetRoceAddressOut = bed.command(fid, Opcode::SetRoceAddress, &input).unwrap();
+            let _: CmdOut = bed.command(fid, Opcode::SetRoceAddress, &input).unwrap();
             let input = QueryRoceAddressIn::with(|s| s.roce_address_index(index.into()));
             let out: QueryRoceAddressOut = bed.command(fid, Opcode::QueryRoceAddress, &input).unwrap();
             assert_eq!(out.roce_address(), address);

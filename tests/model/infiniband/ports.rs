@@ -3,7 +3,10 @@
 use super::common::*;
 use devmodel::{identity, state::Counters};
 use hwspec::{
-    cmd::adapter::{AccessRegisterIn, AccessRegisterOut, QueryHcaCapIn, QueryHcaCapOut},
+    cmd::{
+        CmdOut,
+        adapter::{AccessRegisterIn, QueryHcaCapIn, QueryHcaCapOut},
+    },
     context::{
         caps::HcaCap,
         port::{Pmtu, Ptys},
@@ -89,9 +92,8 @@ fn capabilities_and_registers_are_those_of_the_link() {
     );
     let read = |bed: &mut Bed, id: u16, size: usize| {
         let input = AccessRegisterIn::with(|s| s.register_id(id));
-        let out =
-            bed.command_with(1, Opcode::AccessReg, 1, &input, &vec![0; size], AccessRegisterOut::SIZE + size);
-        out.expect("a register").split_off(AccessRegisterOut::SIZE)
+        let out = bed.command_with(1, Opcode::AccessReg, 1, &input, &vec![0; size], CmdOut::SIZE + size);
+        out.expect("a register").split_off(CmdOut::SIZE)
     };
     let ptys = Ptys::read(&read(&mut bed, 0x5004, 0x40));
     assert_eq!((ptys.proto_mask(), ptys.ib_link_width_oper(), ptys.ib_proto_oper()), (1, 4, 32), "4x EDR");
@@ -112,7 +114,7 @@ fn the_driver_sets_the_capabilities_of_its_agents() {
     let modify = |bed: &mut Bed, mask: u32, value: u32| {
         let context = HcaVportContext::with(|s| s.cap_mask1(value).cap_mask1_field_select(mask));
         let input = ModifyHcaVportContextIn::with(|s| s.hca_vport_context(context));
-        bed.command::<_, ModifyHcaVportContextOut>(1, Opcode::ModifyHcaVportContext, &input)
+        bed.command::<_, CmdOut>(1, Opcode::ModifyHcaVportContext, &input)
     };
     modify(&mut bed, COMMUNICATION_MANAGEMENT, COMMUNICATION_MANAGEMENT).expect("set");
     let after = context(&mut bed, 1).cap_mask1();

@@ -3,7 +3,10 @@
 use super::common::*;
 use devmodel::identity;
 use hwspec::{
-    cmd::adapter::{QueryHcaCapIn, QueryHcaCapOut},
+    cmd::{
+        CmdOut,
+        adapter::{QueryHcaCapIn, QueryHcaCapOut},
+    },
     context::{caps::HcaCap, vport::HcaVportContext},
     eqe::{EventType, PortChange},
     wire::mad::{
@@ -22,7 +25,7 @@ const POLICIES: [u8; 3] = [0, 1, 2];
 fn modify(bed: &mut Bed, by: u8, vport: u16, context: HcaVportContext) -> Result<(), CommandError> {
     let mut input = ModifyHcaVportContextIn::zeroed();
     input.set().other_vport(true).port_num(1).vport_number(vport).hca_vport_context(context);
-    bed.command::<_, ModifyHcaVportContextOut>(by, Opcode::ModifyHcaVportContext, &input).map(drop)
+    bed.command::<_, CmdOut>(by, Opcode::ModifyHcaVportContext, &input).map(drop)
 }
 
 fn context(bed: &mut Bed, by: u8, vport: Option<u16>) -> Result<HcaVportContext, CommandError> {
@@ -110,7 +113,7 @@ fn the_pf_says_whether_the_link_of_a_vf_is_up() {
     bed.function(1);
     let c = HcaVportContext::with(|s| s.field_select(STATE_POLICY).vport_state_policy(up));
     let input = ModifyHcaVportContextIn::with(|s| s.hca_vport_context(c));
-    let _: ModifyHcaVportContextOut = bed.command(1, Opcode::ModifyHcaVportContext, &input).unwrap();
+    let _: CmdOut = bed.command(1, Opcode::ModifyHcaVportContext, &input).unwrap();
     assert_eq!(context(&mut bed, 1, None).unwrap().vport_state(), 1);
 }
 

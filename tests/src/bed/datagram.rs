@@ -8,10 +8,10 @@ use super::{
 use devmodel::{LinkLayer, identity};
 use hwspec::{
     cmd::{
-        Opcode,
-        mcg::{AttachToMcgIn, AttachToMcgOut, DetachFromMcgIn, DetachFromMcgOut},
-        mkey::{CreateMkeyIn, CreateMkeyOut, DestroyMkeyIn, DestroyMkeyOut, QueryMkeyIn, QueryMkeyOut},
-        resource::{AllocPdIn, AllocPdOut, DeallocPdIn, DeallocPdOut},
+        CmdIn, CmdOut, Opcode,
+        mcg::{AttachToMcgIn, DetachFromMcgIn},
+        mkey::{CreateMkeyIn, CreateMkeyOut, DestroyMkeyIn, QueryMkeyIn, QueryMkeyOut},
+        resource::{AllocPdOut, DeallocPdIn},
     },
     context::{AccessMode, ServiceType, mkey::MkeyContext},
     handle::Qpn,
@@ -186,13 +186,13 @@ impl Bed {
     /// Makes `qp` a member of the group with this GID.
     pub fn attach(&mut self, qp: Qp, gid: [u8; 16]) -> Result<(), CommandError> {
         let input = AttachToMcgIn::with(|s| s.qpn(qp.qpn).multicast_gid(gid));
-        self.command::<_, AttachToMcgOut>(qp.fid, Opcode::AttachToMcg, &input).map(drop)
+        self.command::<_, CmdOut>(qp.fid, Opcode::AttachToMcg, &input).map(drop)
     }
 
     /// Ends the membership of `qp`.
     pub fn detach(&mut self, qp: Qp, gid: [u8; 16]) -> Result<(), CommandError> {
         let input = DetachFromMcgIn::with(|s| s.qpn(qp.qpn).multicast_gid(gid));
-        self.command::<_, DetachFromMcgOut>(qp.fid, Opcode::DetachFromMcg, &input).map(drop)
+        self.command::<_, CmdOut>(qp.fid, Opcode::DetachFromMcg, &input).map(drop)
     }
 
     /// A QP for UMR on any key, in RTS.
@@ -229,7 +229,7 @@ impl Bed {
     /// Destroys a key.
     pub fn destroy_mkey(&mut self, fid: u8, key: u32) -> Result<(), CommandError> {
         let input = DestroyMkeyIn::with(|s| s.mkey_index(key >> 8));
-        self.command::<_, DestroyMkeyOut>(fid, Opcode::DestroyMkey, &input).map(drop)
+        self.command::<_, CmdOut>(fid, Opcode::DestroyMkey, &input).map(drop)
     }
 
     /// The chip's context of a key.
@@ -243,7 +243,7 @@ impl Bed {
     /// Another protection domain.
     pub fn pd(&mut self, fid: u8) -> u32 {
         let out: AllocPdOut = self
-            .command(fid, Opcode::AllocPd, &AllocPdIn::zeroed())
+            .command(fid, Opcode::AllocPd, &CmdIn::zeroed())
             .unwrap_or_else(|e| panic!("ALLOC_PD: {e:?}"));
         out.pd()
     }
@@ -251,7 +251,7 @@ impl Bed {
     /// Ends a protection domain.
     pub fn dealloc_pd(&mut self, fid: u8, pd: u32) -> Result<(), CommandError> {
         let input = DeallocPdIn::with(|s| s.pd(pd));
-        self.command::<_, DeallocPdOut>(fid, Opcode::DeallocPd, &input).map(drop)
+        self.command::<_, CmdOut>(fid, Opcode::DeallocPd, &input).map(drop)
     }
 
     /// Posts a UMR and lets the chip work.

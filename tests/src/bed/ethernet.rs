@@ -2,7 +2,7 @@
 
 use super::{Access, Bed, CommandError, Cq, Mr, objects::page_list};
 use hwspec::{
-    cmd::{Opcode, flow::*, resource::*, rq_sq::*, tir::*},
+    cmd::{CmdIn, CmdOut, Opcode, flow::*, resource::*, rq_sq::*, tir::*},
     context::{
         flow::{FlowContext, FlowCounterId, FlowDestination, FlowTableContext, MatchHeaders, MatchParam},
         rq_sq::{RqContext, SqContext},
@@ -95,9 +95,8 @@ impl Bed {
     /// A net device with `queues` receive queues of 64 WQEs, all filled. Nothing is steered to it yet.
     pub fn nic(&mut self, fid: u8, queues: usize) -> Nic {
         self.function(fid);
-        let td: AllocTransportDomainOut = self
-            .command(fid, Opcode::AllocTransportDomain, &AllocTransportDomainIn::zeroed())
-            .expect("a transport domain");
+        let td: AllocTransportDomainOut =
+            self.command(fid, Opcode::AllocTransportDomain, &CmdIn::zeroed()).expect("a transport domain");
         let td = td.transport_domain();
         let tis = TisContext::with(|s| s.transport_domain(td));
         let input = CreateTisIn::with(|s| s.ctx(tis));
@@ -141,14 +140,14 @@ impl Bed {
     pub fn modify_sq(&mut self, nic: &Nic, from: u8, to: u8) -> Result<(), CommandError> {
         let c = SqContext::with(|s| s.state(to));
         let input = ModifySqIn::with(|s| s.sqn(nic.sqn).sq_state(from).ctx(c));
-        self.command::<_, ModifySqOut>(nic.fid, Opcode::ModifySq, &input).map(drop)
+        self.command::<_, CmdOut>(nic.fid, Opcode::ModifySq, &input).map(drop)
     }
 
     /// MODIFY_RQ from one state to another.
     pub fn modify_rq(&mut self, fid: u8, rqn: u32, from: u8, to: u8) -> Result<(), CommandError> {
         let c = RqContext::with(|s| s.state(to));
         let input = ModifyRqIn::with(|s| s.rqn(rqn).rq_state(from).ctx(c));
-        self.command::<_, ModifyRqOut>(fid, Opcode::ModifyRq, &input).map(drop)
+        self.command::<_, CmdOut>(fid, Opcode::ModifyRq, &input).map(drop)
     }
 
     fn receive_queue(&mut self, fid: u8, change: impl FnOnce(&mut RqContext)) -> RxQueue {
@@ -236,8 +235,7 @@ impl Bed {
     pub fn flow_root(&mut self, fid: u8, table: Option<u32>) -> Result<(), CommandError> {
         let input = SetFlowTableRootIn::with(|s| s.table_id(table.unwrap_or(0)));
         let op_mod = u16::from(table.is_none());
-        self.command_with(fid, Opcode::SetFlowTableRoot, op_mod, &input, &[], SetFlowTableRootOut::SIZE)
-            .map(drop)
+        self.command_with(fid, Opcode::SetFlowTableRoot, op_mod, &input, &[], CmdOut::SIZE).map(drop)
     }
 
     /// A group of `table` for flow indices `range`, whose entries match the bits of `mask`.
@@ -289,13 +287,13 @@ impl Bed {
         for counter in counters {
             list.extend_from_slice(FlowCounterId::with(|s| s.flow_counter_id(*counter)).as_bytes());
         }
-        self.command_with(fid, Opcode::SetFlowTableEntry, 0, &input, &list, SetFteOut::SIZE).map(drop)
+        self.command_with(fid, Opcode::SetFlowTableEntry, 0, &input, &list, CmdOut::SIZE).map(drop)
     }
 
     /// Deletes an entry.
     pub fn delete_flow_entry(&mut self, fid: u8, table: u32, index: u32) -> Result<(), CommandError> {
         let input = DeleteFteIn::with(|s| s.table_id(table).flow_index(index));
-        self.command::<_, DeleteFteOut>(fid, Opcode::DeleteFlowTableEntry, &input).map(drop)
+        self.command::<_, CmdOut>(fid, Opcode::DeleteFlowTableEntry, &input).map(drop)
     }
 
     /// A device that takes every frame that comes, into its one receive queue.

@@ -6,7 +6,7 @@ use super::{
 };
 use devmodel::{LinkLayer, identity};
 use hwspec::{
-    cmd::{Opcode, adapter::*, resource::*, vport::*},
+    cmd::{CmdIn, CmdOut, Opcode, adapter::*, resource::*, vport::*},
     context::vport::RoceAddr,
     pcie::{MSIX_CAP, MSIX_TABLE, SRIOV_CAP},
     wire::ip::gid_of_v4,
@@ -139,16 +139,16 @@ impl Bed {
         self.set_command_queue(fid);
 
         self.command::<_, EnableHcaOut>(fid, Opcode::EnableHca, &EnableHcaIn::zeroed())?;
-        self.command::<_, SetIssiOut>(fid, Opcode::SetIssi, &SetIssiIn::with(|s| s.current_issi(1)))?;
+        self.command::<_, CmdOut>(fid, Opcode::SetIssi, &SetIssiIn::with(|s| s.current_issi(1)))?;
         self.give_pages(fid, 1)?;
         self.give_pages(fid, 2)?;
-        self.command::<_, InitHcaOut>(fid, Opcode::InitHca, &InitHcaIn::zeroed())?;
+        self.command::<_, CmdOut>(fid, Opcode::InitHca, &InitHcaIn::zeroed())?;
 
         if self.adapter.config().link_layer == LinkLayer::Ethernet {
             self.set_roce(fid)?;
         }
-        let pd: AllocPdOut = self.command(fid, Opcode::AllocPd, &AllocPdIn::zeroed())?;
-        let uar: AllocUarOut = self.command(fid, Opcode::AllocUar, &AllocUarIn::zeroed())?;
+        let pd: AllocPdOut = self.command(fid, Opcode::AllocPd, &CmdIn::zeroed())?;
+        let uar: AllocUarOut = self.command(fid, Opcode::AllocUar, &CmdIn::zeroed())?;
         let state = self.functions.entry(fid).or_default();
         state.pd = pd.pd();
         state.uar = uar.uar();
@@ -163,7 +163,7 @@ impl Bed {
         let mut context = input.nic_vport_context();
         context.set().disable_mc_local_lb(!on).disable_uc_local_lb(!on);
         input.set().field_select(SELECT.to_be_bytes()).nic_vport_context(context);
-        self.command::<_, ModifyNicVportContextOut>(fid, Opcode::ModifyNicVportContext, &input).map(drop)
+        self.command::<_, CmdOut>(fid, Opcode::ModifyNicVportContext, &input).map(drop)
     }
 
     fn set_roce(&mut self, fid: u8) -> Result<(), CommandError> {
@@ -171,7 +171,7 @@ impl Bed {
         let mut context = roce.nic_vport_context();
         context.set().roce_en(true);
         roce.set().field_select(SELECT_ROCE_EN.to_be_bytes()).nic_vport_context(context);
-        self.command::<_, ModifyNicVportContextOut>(fid, Opcode::ModifyNicVportContext, &roce)?;
+        self.command::<_, CmdOut>(fid, Opcode::ModifyNicVportContext, &roce)?;
         // As Linux does.
         self.local_loopback(fid, false)?;
         self.set_gid(fid, GID_LINK_LOCAL, identity::link_local_gid(0, fid))?;
@@ -235,6 +235,6 @@ impl Bed {
                 .roce_l3_type(u8::from(hwspec::wire::ip::v4_of_gid(&gid).is_none()))
         });
         let input = SetRoceAddressIn::with(|s| s.roce_address_index(index.into()).roce_address(address));
-        self.command::<_, SetRoceAddressOut>(fid, Opcode::SetRoceAddress, &input).map(drop)
+        self.command::<_, CmdOut>(fid, Opcode::SetRoceAddress, &input).map(drop)
     }
 }

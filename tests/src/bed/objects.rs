@@ -3,7 +3,7 @@
 use super::{Bed, Qp, command::CommandError, qp::QpQueues};
 use devmodel::host::Party;
 use hwspec::{
-    cmd::{Opcode, cq::*, eq::*, mkey::*, resource::*, srq::*},
+    cmd::{CmdIn, CmdOut, Opcode, cq::*, eq::*, mkey::*, resource::*, srq::*},
     context::{
         AccessMode,
         cq::CqContext,
@@ -189,7 +189,7 @@ impl Bed {
     /// A counter set.
     pub fn counter_set(&mut self, fid: u8) -> u8 {
         let out: AllocQCounterOut = self
-            .command(fid, Opcode::AllocQCounter, &AllocQCounterIn::zeroed())
+            .command(fid, Opcode::AllocQCounter, &CmdIn::zeroed())
             .unwrap_or_else(|e| panic!("ALLOC_Q_COUNTER: {e:?}"));
         out.counter_set_id()
     }
@@ -236,7 +236,7 @@ impl Bed {
     /// Destroys a CQ.
     pub fn destroy_cq(&mut self, cq: Cq) -> Result<(), CommandError> {
         let input = DestroyCqIn::with(|s| s.cqn(cq.cqn));
-        self.command::<_, DestroyCqOut>(cq.fid, Opcode::DestroyCq, &input)?;
+        self.command::<_, CmdOut>(cq.fid, Opcode::DestroyCq, &input)?;
         if let Some(ring) = self.queues.cqs.remove(&cq) {
             self.memory.free(ring.at);
             self.memory.free(ring.record);
@@ -295,7 +295,7 @@ impl Bed {
     /// Destroys the key of a memory region; its memory stays mapped.
     pub fn destroy_mr(&mut self, mr: Mr) -> Result<(), CommandError> {
         let input = DestroyMkeyIn::with(|s| s.mkey_index(mr.key >> 8));
-        self.command::<_, DestroyMkeyOut>(mr.fid, Opcode::DestroyMkey, &input).map(drop)
+        self.command::<_, CmdOut>(mr.fid, Opcode::DestroyMkey, &input).map(drop)
     }
 
     /// Writes `bytes` to the start of a memory region.
@@ -334,7 +334,7 @@ impl Bed {
     pub fn xrcd(&mut self, fid: u8) -> u32 {
         self.function(fid);
         let out: AllocXrcdOut = self
-            .command(fid, Opcode::AllocXrcd, &AllocXrcdIn::zeroed())
+            .command(fid, Opcode::AllocXrcd, &CmdIn::zeroed())
             .unwrap_or_else(|e| panic!("ALLOC_XRCD: {e:?}"));
         out.xrcd()
     }
@@ -371,7 +371,7 @@ impl Bed {
     /// Destroys an XRC SRQ.
     pub fn destroy_xrc_srq(&mut self, srq: Srq) -> Result<(), CommandError> {
         let input = DestroyXrcSrqIn::with(|s| s.xrc_srqn(srq.srqn));
-        self.command::<_, DestroyXrcSrqOut>(srq.fid, Opcode::DestroyXrcSrq, &input).map(drop)
+        self.command::<_, CmdOut>(srq.fid, Opcode::DestroyXrcSrq, &input).map(drop)
     }
 
     /// A ring of `1 << log` SRQ WQEs: where it is, and its doorbell record.
@@ -392,7 +392,7 @@ impl Bed {
     pub fn arm_srq(&mut self, srq: Srq, limit: u16) -> Result<(), CommandError> {
         const ARM_SRQ: u16 = 1;
         let input = ArmRqIn::with(|s| s.srq_number(srq.srqn).lwm(limit));
-        self.command_with(srq.fid, Opcode::ArmRq, ARM_SRQ, &input, &[], ArmRqOut::SIZE).map(drop)
+        self.command_with(srq.fid, Opcode::ArmRq, ARM_SRQ, &input, &[], CmdOut::SIZE).map(drop)
     }
 
     /// Bytes of the scatter list in an SRQ WQE.

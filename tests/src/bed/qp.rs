@@ -8,7 +8,7 @@ use super::{
 };
 use devmodel::{LinkLayer, identity};
 use hwspec::{
-    cmd::{Opcode, qp::*},
+    cmd::{CmdOut, Opcode, qp::*},
     context::{
         PathMigState, QpState, ServiceType,
         qp::{AddressPath, QpContext},
@@ -323,8 +323,8 @@ impl Bed {
 
     /// RESET to INIT.
     pub fn to_init(&mut self, qp: Qp, path: &Path) -> Result<(), CommandError> {
-        let input = Rst2initQpIn::with(|s| s.qpn(qp.qpn).qpc(self.context(qp, path)));
-        self.command::<_, Rst2initQpOut>(qp.fid, Opcode::Rst2initQp, &input).map(drop)
+        let input = ModifyQpIn::with(|s| s.qpn(qp.qpn).qpc(self.context(qp, path)));
+        self.command::<_, ModifyQpOut>(qp.fid, Opcode::Rst2initQp, &input).map(drop)
     }
 
     /// INIT to RTR.
@@ -334,55 +334,55 @@ impl Bed {
 
     /// INIT to RTR with an optional-field mask.
     pub fn to_rtr_with(&mut self, qp: Qp, path: &Path, mask: u32) -> Result<(), CommandError> {
-        let input = Init2rtrQpIn::with(|s| s.qpn(qp.qpn).qpc(self.context(qp, path)).opt_param_mask(mask));
-        self.command::<_, Init2rtrQpOut>(qp.fid, Opcode::Init2rtrQp, &input).map(drop)
+        let input = ModifyQpIn::with(|s| s.qpn(qp.qpn).qpc(self.context(qp, path)).opt_param_mask(mask));
+        self.command::<_, ModifyQpOut>(qp.fid, Opcode::Init2rtrQp, &input).map(drop)
     }
 
     /// RTR to RTS.
     pub fn to_rts(&mut self, qp: Qp, path: &Path) -> Result<(), CommandError> {
-        let input = Rtr2rtsQpIn::with(|s| s.qpn(qp.qpn).qpc(self.context(qp, path)));
-        self.command::<_, Rtr2rtsQpOut>(qp.fid, Opcode::Rtr2rtsQp, &input).map(drop)
+        let input = ModifyQpIn::with(|s| s.qpn(qp.qpn).qpc(self.context(qp, path)));
+        self.command::<_, ModifyQpOut>(qp.fid, Opcode::Rtr2rtsQp, &input).map(drop)
     }
 
     /// SQE to RTS.
     pub fn sqerr_to_rts(&mut self, qp: Qp) -> Result<(), CommandError> {
-        let input = Sqerr2rtsQpIn::with(|s| s.qpn(qp.qpn));
-        self.command::<_, Sqerr2rtsQpOut>(qp.fid, Opcode::Sqerr2rtsQp, &input).map(drop)
+        let input = ModifyQpIn::with(|s| s.qpn(qp.qpn));
+        self.command::<_, ModifyQpOut>(qp.fid, Opcode::Sqerr2rtsQp, &input).map(drop)
     }
 
     /// RTS to SQD.
     pub fn to_sqd(&mut self, qp: Qp) -> Result<(), CommandError> {
-        let input = Rts2rtsQpIn::with(|s| s.qpn(qp.qpn));
-        self.command::<_, Rts2rtsQpOut>(qp.fid, Opcode::Rts2sqdQp, &input).map(drop)
+        let input = ModifyQpIn::with(|s| s.qpn(qp.qpn));
+        self.command::<_, ModifyQpOut>(qp.fid, Opcode::Rts2sqdQp, &input).map(drop)
     }
 
     /// SQD to RTS.
     pub fn sqd_to_rts(&mut self, qp: Qp) -> Result<(), CommandError> {
         let input = Sqd2rtsQpIn::with(|s| s.qpn(qp.qpn));
-        self.command::<_, Sqd2rtsQpOut>(qp.fid, Opcode::SqdRtsQp, &input).map(drop)
+        self.command::<_, CmdOut>(qp.fid, Opcode::SqdRtsQp, &input).map(drop)
     }
 
     /// SQD to SQD, changing the fields in `mask`.
     pub fn sqd_to_sqd(&mut self, qp: Qp, path: &Path, mask: u32) -> Result<(), CommandError> {
-        let input = Rts2rtsQpIn::with(|s| s.qpn(qp.qpn).qpc(self.context(qp, path)).opt_param_mask(mask));
-        self.command::<_, Rts2rtsQpOut>(qp.fid, Opcode::Sqd2sqdQp, &input).map(drop)
+        let input = ModifyQpIn::with(|s| s.qpn(qp.qpn).qpc(self.context(qp, path)).opt_param_mask(mask));
+        self.command::<_, ModifyQpOut>(qp.fid, Opcode::Sqd2sqdQp, &input).map(drop)
     }
 
     /// RTS to RTS, changing the fields in `mask`.
     pub fn rts_to_rts(&mut self, qp: Qp, path: &Path, mask: u32) -> Result<(), CommandError> {
-        let input = Rts2rtsQpIn::with(|s| s.qpn(qp.qpn).qpc(self.context(qp, path)).opt_param_mask(mask));
-        self.command::<_, Rts2rtsQpOut>(qp.fid, Opcode::Rts2rtsQp, &input).map(drop)
+        let input = ModifyQpIn::with(|s| s.qpn(qp.qpn).qpc(self.context(qp, path)).opt_param_mask(mask));
+        self.command::<_, ModifyQpOut>(qp.fid, Opcode::Rts2rtsQp, &input).map(drop)
     }
 
     /// Any state to ERR.
     pub fn to_err(&mut self, qp: Qp) -> Result<(), CommandError> {
         let input = Qp2errIn::with(|s| s.qpn(qp.qpn));
-        self.command::<_, Qp2errOut>(qp.fid, Opcode::Qp2Err, &input).map(drop)
+        self.command::<_, CmdOut>(qp.fid, Opcode::Qp2Err, &input).map(drop)
     }
 
     /// Any state to RESET.
     pub fn to_reset(&mut self, qp: Qp) -> Result<(), CommandError> {
-        self.command::<_, Qp2rstOut>(qp.fid, Opcode::Qp2Rst, &Qp2rstIn::with(|s| s.qpn(qp.qpn)))?;
+        self.command::<_, CmdOut>(qp.fid, Opcode::Qp2Rst, &Qp2rstIn::with(|s| s.qpn(qp.qpn)))?;
         // The owner starts its rings anew, as after creation.
         if let Some(q) = self.queues.qps.get_mut(&qp) {
             (q.sq_pi, q.rq_pi) = (0, 0);
@@ -394,7 +394,7 @@ impl Bed {
     /// Destroys a QP and frees its rings.
     pub fn destroy_qp(&mut self, qp: Qp) -> Result<(), CommandError> {
         let input = DestroyQpIn::with(|s| s.qpn(qp.qpn));
-        self.command::<_, DestroyQpOut>(qp.fid, Opcode::DestroyQp, &input)?;
+        self.command::<_, CmdOut>(qp.fid, Opcode::DestroyQp, &input)?;
         if let Some(q) = self.queues.qps.remove(&qp) {
             self.memory.free(q.at);
             self.memory.free(q.record);

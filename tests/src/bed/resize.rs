@@ -6,7 +6,7 @@ use super::{
     objects::{ENTRY, page_list},
 };
 use hwspec::{
-    cmd::{Opcode, cq::*},
+    cmd::{CmdOut, Opcode, cq::*},
     context::cq::CqContext,
     cqe::{self, Cqe64, CqeOpcode},
     layout::Layout,
@@ -31,8 +31,7 @@ impl Bed {
         input.set().cqn(cq.cqn).cq_context(context);
         input.set().modify_field_select_resize_field_select(FIELDS.to_be_bytes());
         let pages = page_list(at, len);
-        if let Err(e) = self.command_with(cq.fid, Opcode::ModifyCq, RESIZE, &input, &pages, ModifyCqOut::SIZE)
-        {
+        if let Err(e) = self.command_with(cq.fid, Opcode::ModifyCq, RESIZE, &input, &pages, CmdOut::SIZE) {
             self.memory.free(at);
             return Err(e);
         }

@@ -3,7 +3,7 @@
 use super::bed::{Bed, with_list};
 use devmodel::cmd::Syndrome;
 use hwspec::{
-    cmd::{Opcode, Status, adapter::*, adapter_id::*, resource::AllocPdIn, vport::*},
+    cmd::{CmdIn, Opcode, Status, adapter::*, adapter_id::*, vport::*},
     context::{
         CapType,
         caps::{AtomicCaps, HcaCap, RoceCap},
@@ -42,7 +42,7 @@ fn a_stock_bring_up_succeeds_and_can_be_undone() {
     let mut bed = Bed::power_on();
     bed.enable_pci(0);
     bed.ok(0, Opcode::EnableHca, &EnableHcaIn::zeroed(), 12);
-    let issi = QueryIssiOut::read(&bed.ok(0, Opcode::QueryIssi, &QueryIssiIn::zeroed(), QueryIssiOut::SIZE));
+    let issi = QueryIssiOut::read(&bed.ok(0, Opcode::QueryIssi, &CmdIn::zeroed(), QueryIssiOut::SIZE));
     assert_eq!(issi.supported_issi_dw0() & 0b10, 0b10);
     bed.ok(0, Opcode::SetIssi, &SetIssiIn::with(|s| s.current_issi(1)), 16);
     let boot = bed.supply(0, 1);
@@ -55,7 +55,7 @@ fn a_stock_bring_up_succeeds_and_can_be_undone() {
     assert_eq!(set_caps(&mut bed, CapType::General, &page), Status::Ok);
     let init = bed.supply(0, 2);
     bed.ok(0, Opcode::InitHca, &InitHcaIn::zeroed(), 16);
-    let adapter = QueryAdapterOut::read(&bed.ok(0, Opcode::QueryAdapter, &QueryAdapterIn::zeroed(), 0x110));
+    let adapter = QueryAdapterOut::read(&bed.ok(0, Opcode::QueryAdapter, &CmdIn::zeroed(), 0x110));
     assert_eq!(adapter.query_adapter_struct().vsd_vendor_id(), 0x15b3);
 
     bed.ok(0, Opcode::TeardownHca, &TeardownHcaIn::zeroed(), 16);
@@ -74,11 +74,11 @@ fn a_stock_bring_up_succeeds_and_can_be_undone() {
 fn commands_before_their_turn_are_refused_and_change_nothing() {
     let mut bed = Bed::power_on();
     bed.enable_pci(0);
-    assert_eq!(bed.status(0, Opcode::QueryIssi, &QueryIssiIn::zeroed(), 0x70), Status::BadSysState);
-    assert_eq!(bed.status(0, Opcode::Nop, &NopIn::zeroed(), 16), Status::Ok);
+    assert_eq!(bed.status(0, Opcode::QueryIssi, &CmdIn::zeroed(), 0x70), Status::BadSysState);
+    assert_eq!(bed.status(0, Opcode::Nop, &CmdIn::zeroed(), 16), Status::Ok);
     bed.ok(0, Opcode::EnableHca, &EnableHcaIn::zeroed(), 12);
     assert_eq!(bed.status(0, Opcode::EnableHca, &EnableHcaIn::zeroed(), 12), Status::BadSysState);
-    assert_eq!(bed.status(0, Opcode::AllocPd, &AllocPdIn::zeroed(), 16), Status::BadSysState);
+    assert_eq!(bed.status(0, Opcode::AllocPd, &CmdIn::zeroed(), 16), Status::BadSysState);
     // INIT_HCA without the pages.
     let reply = bed.run(0, Opcode::InitHca, 0, InitHcaIn::zeroed().as_bytes(), 16);
     assert_eq!((reply.status(), reply.syndrome()), (Status::Lim, Syndrome::PagesMissing.code()));

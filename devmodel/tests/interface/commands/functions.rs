@@ -11,7 +11,7 @@ use devmodel::{
     state::{CqRow, PdRow, QpRow},
 };
 use hwspec::{
-    cmd::{Opcode, Status, adapter::*, vport::*},
+    cmd::{CmdIn, Opcode, Status, adapter::*, vport::*},
     context::QpState,
     cqe::{Cqe64, CqeOpcode},
     eqe::{CompEvent, Eqe, EventType, PortChange},
@@ -218,7 +218,7 @@ fn a_reset_leaves_a_function_as_after_power_on_and_its_peers_alone() {
     assert_eq!(bed.show(2, b.qpn).state(), QpState::Rts);
     bed.enable_pci(1);
     assert_eq!(bed.read32(1, 0x10), 0);
-    assert_eq!(bed.status(1, Opcode::QueryIssi, &QueryIssiIn::zeroed(), 0x70), Status::BadSysState);
+    assert_eq!(bed.status(1, Opcode::QueryIssi, &CmdIn::zeroed(), 0x70), Status::BadSysState);
     bed.bring_up(1);
     assert_eq!(name(&mut bed, 1, Opcode::DestroyQp, 0, a.qpn).status(), Status::BadResource);
     // Nothing leaked: the tables start over, but for what peers know.

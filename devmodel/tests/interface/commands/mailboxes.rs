@@ -4,7 +4,7 @@ use super::bed::{BOX, BOXES_OUT, Bed, CMDQ, Change};
 use devmodel::cmd::Syndrome;
 use hwspec::{
     cmd::{
-        DeliveryStatus, Opcode, Status,
+        CmdIn, DeliveryStatus, Opcode, Status,
         adapter::*,
         queue::{CmdMailbox, CmdQueueEntry},
         resource::*,
@@ -79,13 +79,13 @@ fn a_command_that_can_not_be_answered_is_not_carried_out() {
     bed.memory(0, CMDQ, 64).copy_from_slice(entry.as_bytes());
     bed.write32(0, 0x18, 1);
     assert_eq!(bed.entry(0, 0).status(), DeliveryStatus::BadOutputPointer.raw());
-    let out = bed.ok(0, Opcode::QueryIssi, &QueryIssiIn::zeroed(), QueryIssiOut::SIZE);
+    let out = bed.ok(0, Opcode::QueryIssi, &CmdIn::zeroed(), QueryIssiOut::SIZE);
     assert_eq!(QueryIssiOut::read(&out).current_issi(), 1, "unchanged");
     // No room for the answer: the object is not created either.
-    let before = bed.ok(0, Opcode::AllocPd, &AllocPdIn::zeroed(), 16);
-    let reply = bed.run(0, Opcode::AllocPd, 0, AllocPdIn::zeroed().as_bytes(), 8);
+    let before = bed.ok(0, Opcode::AllocPd, &CmdIn::zeroed(), 16);
+    let reply = bed.run(0, Opcode::AllocPd, 0, CmdIn::zeroed().as_bytes(), 8);
     assert_eq!((reply.status(), reply.syndrome()), (Status::BadOutputLen, Syndrome::OutputLength.code()));
-    let after = bed.ok(0, Opcode::AllocPd, &AllocPdIn::zeroed(), 16);
+    let after = bed.ok(0, Opcode::AllocPd, &CmdIn::zeroed(), 16);
     assert_eq!(AllocPdOut::read(&after).pd(), AllocPdOut::read(&before).pd() + 1);
 }
 
@@ -93,18 +93,18 @@ fn a_command_that_can_not_be_answered_is_not_carried_out() {
 fn opcode_length_and_op_mod_are_checked() {
     let mut bed = Bed::power_on();
     bed.bring_up(0);
-    assert_eq!(bed.status(0, Opcode::Other(0xfff), &NopIn::zeroed(), 16), Status::BadOp);
-    assert_eq!(bed.status(0, Opcode::Other(0x0), &NopIn::zeroed(), 16), Status::BadOp);
+    assert_eq!(bed.status(0, Opcode::Other(0xfff), &CmdIn::zeroed(), 16), Status::BadOp);
+    assert_eq!(bed.status(0, Opcode::Other(0x0), &CmdIn::zeroed(), 16), Status::BadOp);
     let reply = bed.run(0, Opcode::SetIssi, 0, &[0; 8], 16);
     assert_eq!((reply.status(), reply.syndrome()), (Status::BadInputLen, Syndrome::InputLength.code()));
-    assert_eq!(bed.status(0, Opcode::AllocPd, &AllocPdIn::with(|s| s.op_mod(3)), 16), Status::BadParam);
+    assert_eq!(bed.status(0, Opcode::AllocPd, &CmdIn::with(|s| s.op_mod(3)), 16), Status::BadParam);
 }
 
 #[test]
 fn several_slots_of_one_doorbell_are_done_in_order() {
     let mut bed = Bed::power_on();
     bed.bring_up(0);
-    let input = AllocPdIn::with(|s| s.opcode(Opcode::AllocPd));
+    let input = CmdIn::with(|s| s.opcode(Opcode::AllocPd));
     for slot in [9, 2, 5] {
         bed.place(0, slot, input.as_bytes(), 16);
     }

@@ -6,7 +6,7 @@ use super::{
 };
 use devmodel::cmd::Syndrome;
 use hwspec::{
-    cmd::{Opcode, Status, adapter::*, memic::*, mkey::*},
+    cmd::{CmdOut, Opcode, Status, adapter::*, memic::*, mkey::*},
     context::{AccessMode, CapType, caps::DeviceMemCap, mkey::MkeyContext},
     layout::Layout,
     pcie::MEMIC_BAR,
@@ -36,7 +36,7 @@ fn place(reply: &Reply) -> u64 {
 
 fn dealloc(bed: &mut Bed, at: u64, len: u32) -> Reply {
     let input = DeallocMemicIn::with(|s| s.memic_start_addr(at).memic_size(len));
-    bed.run(0, Opcode::DeallocMemic, 0, input.as_bytes(), DeallocMemicOut::SIZE)
+    bed.run(0, Opcode::DeallocMemic, 0, input.as_bytes(), CmdOut::SIZE)
 }
 
 fn key(bed: &mut Bed, base: &Base, at: u64, len: u64) -> Reply {

@@ -3,7 +3,7 @@
 use super::bed::{Bed, Change, Refusals, Reply, with_list};
 use devmodel::cmd::Syndrome;
 use hwspec::{
-    cmd::{Opcode, Status, adapter::NopIn, cq::*, eq::*, mkey::*, resource::*, srq::*, uctx::*},
+    cmd::{CmdIn, Opcode, Status, cq::*, eq::*, mkey::*, resource::*, srq::*, uctx::*},
     context::{
         cq::CqContext,
         eq::EqContext,
@@ -30,12 +30,12 @@ impl Bed {
         CreateUctxOut::read(&out).uid()
     }
     pub fn pd(&mut self, fid: u8, uid: u16) -> u32 {
-        let reply = self.run(fid, Opcode::AllocPd, uid, AllocPdIn::zeroed().as_bytes(), 16);
+        let reply = self.run(fid, Opcode::AllocPd, uid, CmdIn::zeroed().as_bytes(), 16);
         assert_eq!(reply.status(), Status::Ok);
         AllocPdOut::read(&reply.output).pd()
     }
     pub fn uar(&mut self, fid: u8, uid: u16) -> u32 {
-        let reply = self.run(fid, Opcode::AllocUar, uid, AllocUarIn::zeroed().as_bytes(), 16);
+        let reply = self.run(fid, Opcode::AllocUar, uid, CmdIn::zeroed().as_bytes(), 16);
         assert_eq!(reply.status(), Status::Ok);
         AllocUarOut::read(&reply.output).uar()
     }
@@ -109,13 +109,13 @@ fn command_completions_go_to_their_event_queue_but_not_the_one_that_creates_it()
     let (eqn, at) = bed.eq(0, uar, 1 << EventType::Cmd.raw(), 3);
     assert_eq!(bed.memory(0, at, 64), [0; 64], "no event for the CREATE_EQ itself");
     bed.write32(0, u64::from(uar) << 12 | 0x40, eqn << 24);
-    bed.ok(0, Opcode::Nop, &NopIn::zeroed(), 16);
+    bed.ok(0, Opcode::Nop, &CmdIn::zeroed(), 16);
     let eqe = Eqe::read(bed.memory(0, at, 64));
     assert_eq!(eqe.event_type(), EventType::Cmd);
     assert_eq!(eqe.data::<CmdEvent>().command_completion_vector(), 1);
     let raised: Vec<_> = bed.host.interrupts.drain(..).collect();
     assert_eq!(raised, [(devmodel::host::Rid(0), 3, 0xfee0_0000, 3)]);
-    bed.ok(0, Opcode::Nop, &NopIn::zeroed(), 16);
+    bed.ok(0, Opcode::Nop, &CmdIn::zeroed(), 16);
     assert!(bed.host.interrupts.is_empty(), "not armed again");
     bed.write32(0, u64::from(uar) << 12 | 0x48, eqn << 24 | 1);
     assert!(bed.host.interrupts.is_empty(), "the consumer index alone does not arm");
@@ -132,7 +132,7 @@ fn a_masked_vector_is_pending_until_it_is_unmasked() {
     let control = hwspec::pcie::MSIX_TABLE as u64 + 16 * 5 + 12;
     bed.write32(0, control, 1u32.swap_bytes());
     bed.write32(0, u64::from(uar) << 12 | 0x40, eqn << 24);
-    bed.ok(0, Opcode::Nop, &NopIn::zeroed(), 16);
+    bed.ok(0, Opcode::Nop, &CmdIn::zeroed(), 16);
     assert!(bed.host.interrupts.is_empty());
     assert_eq!(bed.read32(0, hwspec::pcie::MSIX_PBA as u64).swap_bytes(), 1 << 5);
     bed.write32(0, control, 0);
@@ -232,7 +232,7 @@ fn a_key_holds_the_whole_region_or_is_refused() {
 fn counter_sets_count_from_their_allocation() {
     let mut bed = Bed::power_on();
     bed.bring_up(0);
-    let out = bed.ok(0, Opcode::AllocQCounter, &AllocQCounterIn::zeroed(), 16);
+    let out = bed.ok(0, Opcode::AllocQCounter, &CmdIn::zeroed(), 16);
     let set = AllocQCounterOut::read(&out).counter_set_id();
     let query = QueryQCounterIn::with(|s| s.counter_set_id(set).clear(true));
     let out = bed.ok(0, Opcode::QueryQCounter, &query, QueryQCounterOut::SIZE);
@@ -254,7 +254,7 @@ fn shared_receive_queues_keep_their_state_and_are_told_apart() {
     assert_eq!(reply.status(), Status::Ok);
     let srqn = CreateSrqOut::read(&reply.output).srqn();
 
-    let out = bed.ok(0, Opcode::AllocXrcd, &AllocXrcdIn::zeroed(), 16);
+    let out = bed.ok(0, Opcode::AllocXrcd, &CmdIn::zeroed(), 16);
     let xrcd = AllocXrcdOut::read(&out).xrcd();
     let mut xrc = XrcSrqContext::zeroed();
     xrc.set().log_xrc_srq_size(6).log_rq_stride(2).pd(base.pd).cqn(cqn).xrcd(xrcd).user_index(5);

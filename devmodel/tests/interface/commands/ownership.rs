@@ -7,7 +7,8 @@ use super::{
 use devmodel::cmd::Syndrome;
 use hwspec::{
     cmd::{
-        Opcode, Status, eq::*, memic::*, mkey::CreateMkeyOut, qp::CreateQpOut, resource::*, srq::*, uctx::*,
+        CmdIn, CmdOut, Opcode, Status, eq::*, memic::*, mkey::CreateMkeyOut, qp::CreateQpOut, resource::*,
+        srq::*, uctx::*,
     },
     context::{AccessMode, ArmState, ServiceType, qp::QpContext, srq::XrcSrqContext},
     layout::{Bits, Layout},
@@ -20,7 +21,7 @@ fn every_table_ends_at_its_advertised_limit_and_is_reusable() {
     bed.bring_up(0);
     let mut pds = Vec::new();
     let full = loop {
-        let reply = bed.run(0, Opcode::AllocPd, 0, AllocPdIn::zeroed().as_bytes(), 16);
+        let reply = bed.run(0, Opcode::AllocPd, 0, CmdIn::zeroed().as_bytes(), 16);
         if reply.status() != Status::Ok {
             break reply;
         }
@@ -95,10 +96,7 @@ fn a_user_context_reaches_its_own_objects_only_and_takes_them_with_it() {
         bed.run(0, Opcode::CreateUctx, a, CreateUctxIn::zeroed().as_bytes(), 16).status(),
         Status::BadResource
     );
-    assert_eq!(
-        bed.run(0, Opcode::AllocPd, 77, AllocPdIn::zeroed().as_bytes(), 16).status(),
-        Status::BadResource
-    );
+    assert_eq!(bed.run(0, Opcode::AllocPd, 77, CmdIn::zeroed().as_bytes(), 16).status(), Status::BadResource);
 
     assert_eq!(name(&mut bed, 0, Opcode::DestroyUctx, 0, a.into()).status(), Status::Ok);
     for (op, number) in [(Opcode::DestroyCq, cqn), (Opcode::DeallocPd, pd), (Opcode::DestroyMkey, key)] {
@@ -205,7 +203,7 @@ fn what_is_made_at_uid_0_out_of_a_contexts_objects_ends_with_it() {
         bed.bring_up(0);
         let own = bed.base(0);
         let own_cq = bed.cq(0, 0, &own);
-        let out = bed.ok(0, Opcode::AllocXrcd, &AllocXrcdIn::zeroed(), 16);
+        let out = bed.ok(0, Opcode::AllocXrcd, &CmdIn::zeroed(), 16);
         let xrcd = AllocXrcdOut::read(&out).xrcd();
         let placeholder = srq_of_xrc(&mut bed, (own.pd, own_cq, xrcd));
         let uid = bed.uid(0);
@@ -242,7 +240,7 @@ fn what_is_made_at_uid_0_out_of_a_contexts_objects_ends_with_it() {
         if reaped {
             assert!(bed.adapter.reap(&mut bed.host, devmodel::host::Party(1), 1).is_some());
         } else {
-            bed.ok(0, Opcode::DestroyUctx, &DestroyUctxIn::with(|s| s.uid(uid)), DestroyUctxOut::SIZE);
+            bed.ok(0, Opcode::DestroyUctx, &DestroyUctxIn::with(|s| s.uid(uid)), CmdOut::SIZE);
         }
         for (op, number) in
             [(Opcode::DestroyXrcSrq, srqn), (Opcode::DestroyQp, qpn), (Opcode::DestroyMkey, key)]

@@ -3,8 +3,7 @@
 use super::bed::{Bed, CMDQ, MEMORY, with_list};
 use hwspec::{
     cmd::{
-        Opcode, Status, adapter::NopIn, cq::CreateCqIn, eq::CreateEqIn, mkey::CreateMkeyIn, qp::CreateQpIn,
-        resource::AllocPdIn, srq::*,
+        CmdIn, Opcode, Status, cq::CreateCqIn, eq::CreateEqIn, mkey::CreateMkeyIn, qp::CreateQpIn, srq::*,
     },
     context::{
         cq::CqContext, eq::EqContext, mkey::MkeyContext, qp::QpContext, srq::RmpContext, srq::SrqContext,
@@ -26,11 +25,11 @@ fn bytes() -> impl Strategy<Value = Vec<u8>> {
 
 /// The function still works: after a reset if it was taken down.
 fn goes_on(bed: &mut Bed, fid: u8) {
-    bed.ok(fid, Opcode::Nop, &NopIn::zeroed(), 16);
+    bed.ok(fid, Opcode::Nop, &CmdIn::zeroed(), 16);
     bed.adapter.reset(&mut bed.host, fid);
     bed.next.clear();
     bed.bring_up(fid);
-    bed.ok(fid, Opcode::AllocPd, &AllocPdIn::zeroed(), 16);
+    bed.ok(fid, Opcode::AllocPd, &CmdIn::zeroed(), 16);
 }
 
 /// Inputs that create one object of each kind, with their page lists, and the commands that show and end it.

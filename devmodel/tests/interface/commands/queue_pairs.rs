@@ -91,7 +91,7 @@ impl Bed {
         change: Change<'_, QpContext>,
     ) -> Option<Syndrome> {
         let context = QpContext::with(change);
-        let input = Rst2initQpIn::with(|s| s.qpn(qpn).opt_param_mask(mask).qpc(context));
+        let input = ModifyQpIn::with(|s| s.qpn(qpn).opt_param_mask(mask).qpc(context));
         let reply = self.run(fid, op, 0, input.as_bytes(), 16);
         assert_eq!(reply.status() == Status::Ok, reply.syndrome() == 0);
         reply.refused()

@@ -6,7 +6,7 @@ use super::{
 };
 use devmodel::{cmd::Syndrome, region::Func};
 use hwspec::{
-    cmd::{Opcode, Status, adapter::*, cq::*, eq::*, rq_sq::*, uctx::*},
+    cmd::{CmdIn, Opcode, Status, adapter::*, cq::*, eq::*, rq_sq::*, uctx::*},
     context::{caps::HcaCap, cq::CqContext, eq::EqContext, rq_sq::SqContext, wq::WorkQueue},
     eqe::{Eqe, EventType, PagesEvent},
     layout::Layout,
@@ -147,7 +147,7 @@ fn bits_of_a_command_that_no_field_owns_must_be_zero() {
     };
     // Behind the header of NOP; beside function_id of ENABLE_HCA; in a nested context.
     let uctx = bit(CreateUctxIn::SIZE, 0x20 * 8);
-    let inputs = [(Opcode::Nop, bit(NopIn::SIZE, 0x20 + 3)), (Opcode::CreateUctx, uctx)];
+    let inputs = [(Opcode::Nop, bit(CmdIn::SIZE, 0x20 + 3)), (Opcode::CreateUctx, uctx)];
     let (mut strict, mut kind) = (up("reserved=zero"), up("none"));
     for (opcode, input) in inputs {
         refused(&strict.run(0, opcode, 0, &input, 16), Syndrome::Reserved);
@@ -155,7 +155,7 @@ fn bits_of_a_command_that_no_field_owns_must_be_zero() {
         assert_eq!(strict.run(0, opcode, 0, &vec![0; input.len()], 16).status(), Status::Ok, "{opcode:?}");
     }
     // Behind the input's end, too.
-    let long = bit(NopIn::SIZE + 8, (NopIn::SIZE + 4) * 8);
+    let long = bit(CmdIn::SIZE + 8, (CmdIn::SIZE + 4) * 8);
     refused(&strict.run(0, Opcode::Nop, 0, &long, 16), Syndrome::Reserved);
     let mut fresh = Bed::strict("reserved=zero");
     fresh.enable_pci(0);

@@ -8,11 +8,11 @@ use devmodel::{
 };
 use hwspec::{
     cmd::{
-        CmdOut, DeliveryStatus, Opcode, Status,
+        CmdIn, CmdOut, DeliveryStatus, Opcode, Status,
         adapter::{EnableHcaIn, InitHcaIn, ManagePagesIn, QueryPagesIn, QueryPagesOut},
         eq::{CreateEqIn, CreateEqOut},
         queue::{CmdMailbox, CmdQueueEntry},
-        resource::{AllocUarIn, AllocUarOut},
+        resource::AllocUarOut,
     },
     context::eq::EqContext,
     eqe::EventType,
@@ -284,7 +284,7 @@ impl<L: Link> Client<L> {
             assert_eq!(self.run(Opcode::ManagePages, 1, &bytes, 16).status(), Status::Ok);
         }
         assert_eq!(self.run(Opcode::InitHca, 0, InitHcaIn::zeroed().as_bytes(), 16).status(), Status::Ok);
-        let out = self.run(Opcode::AllocUar, 0, AllocUarIn::zeroed().as_bytes(), 16);
+        let out = self.run(Opcode::AllocUar, 0, CmdIn::zeroed().as_bytes(), 16);
         assert_eq!(out.status(), Status::Ok);
         AllocUarOut::read(&out.0).uar()
     }

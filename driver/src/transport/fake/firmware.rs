@@ -3,7 +3,9 @@
 use super::State;
 use crate::dma::PAGE_SIZE;
 use hwspec::{
-    cmd::{Opcode, adapter::*, adapter_id::QueryAdapterOut, eswitch::*, memic::AllocMemicOut, vport::*},
+    cmd::{
+        CmdOut, Opcode, adapter::*, adapter_id::QueryAdapterOut, eswitch::*, memic::AllocMemicOut, vport::*,
+    },
     context::{
         caps::{AtomicCaps, DeviceMemCap, HcaCap, RoceCap},
         port::{Pmtu, Ptys},
@@ -158,8 +160,8 @@ impl State {
             }
             Opcode::AccessReg => {
                 let header = AccessRegisterIn::read(input);
-                put(output, &AccessRegisterOut::zeroed());
-                let register = &mut output[AccessRegisterOut::SIZE..];
+                put(output, &CmdOut::zeroed());
+                let register = &mut output[CmdOut::SIZE..];
                 match header.register_id() {
                     0x5003 => {
                         let mut pmtu = Pmtu::zeroed();

@@ -53,7 +53,7 @@ const NAMES: &[(&str, &str)] = &[
 const GONE: &[&str] = &["MLX5_CAP_VECTOR_CALC", "MLX5_INVALID_LKEY"];
 
 /// `CamelCase` to `CAMEL_CASE`; a digit stays with what is before it.
-fn capitals(name: &str) -> String {
+pub fn capitals(name: &str) -> String {
     let mut out = String::new();
     for (i, c) in name.chars().enumerate() {
         if i > 0 && c.is_uppercase() {
