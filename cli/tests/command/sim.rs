@@ -280,7 +280,7 @@ fn protoc_reads_a_trace_whose_slices_end_and_do_not_overlap() {
     said(&format!("write_bw -s 20000 -n 40 --trace {}", file.0.display()));
     fs::write(&proto.0, PROTO).unwrap();
     let mut protoc = Command::new("protoc");
-    protoc.arg("-I").arg(std::env::temp_dir()).arg("--decode=Trace").arg(&proto.0);
+    protoc.arg("-I").arg(proto.0.parent().unwrap()).arg("--decode=Trace").arg(&proto.0);
     let Ok(out) = protoc.stdin(fs::File::open(&file.0).unwrap()).output() else {
         return println!("skipped: there is no protoc");
     };
