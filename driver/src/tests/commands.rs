@@ -1,6 +1,6 @@
 use super::{device, open};
 use crate::{
-    AccessFlags, Dm, Mr, Pd,
+    AccessFlags, Dm, InPlace, Mr, Pd,
     transport::fake::{Chip, Lie},
 };
 use hwspec::cmd::{Opcode, Status, memic::DeallocMemicIn};
@@ -24,6 +24,18 @@ fn status_becomes_the_errno_the_linux_driver_gives() {
         assert_eq!(error.errno(), errno);
         assert!(error.to_string().contains("0xabcd"), "{error}");
     }
+}
+
+#[test]
+fn an_object_that_cannot_be_destroyed_stays_with_its_owner() {
+    let (chip, device) = device();
+    let mut pd = Pd::alloc(&device).unwrap();
+    let other = pd.clone();
+    assert_eq!(pd.destroy_in_place().unwrap_err().errno(), libc::EBUSY);
+    drop(other);
+    chip.state().lie = Some(Lie::Refuse(Opcode::DeallocPd, Status::BadResource, 0));
+    assert_eq!(pd.destroy_in_place().unwrap_err().errno(), libc::EINVAL);
+    pd.destroy_in_place().expect("nothing is left to do");
 }
 
 #[test]

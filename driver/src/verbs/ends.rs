@@ -1,9 +1,9 @@
 //! The ends of objects: each is destroyed once, by a call that reports errors or with its last reference.
 
-/// Implements both ends of an object that has a method `release` and a flag `live`, which is true until that was called.
+/// Implements the ends of an object that has a method `release` and a flag `live`, which is true until that was called.
 /// The one end is a method with the name, the documentation and the EBUSY (while there are other references) that are given
-/// here; an object that is held by value (`self`) cannot be busy. The other is `Drop`, which logs an error with the object's
-/// number, if it has one.
+/// here; an object that is held by value (`self`) cannot be busy. Another is [`InPlace`](super::InPlace), the last is `Drop`,
+/// which logs an error with the object's number, if it has one.
 macro_rules! ends {
     ($(#[$doc:meta])* $object:ident.$end:ident: $in_use:literal, $failed:literal $(, $key:ident = $number:ident)?) => {
         impl $object {
@@ -28,6 +28,11 @@ macro_rules! ends {
         impl $object {
             fn release_once(&mut self) -> Result<(), $crate::error::Error> {
                 if std::mem::take(&mut self.live) { self.release() } else { Ok(()) }
+            }
+        }
+        impl $crate::verbs::InPlace for $object {
+            fn destroy_in_place(&mut self) -> Result<(), $crate::error::Error> {
+                self.release_once()
             }
         }
         impl Drop for $object {

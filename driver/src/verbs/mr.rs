@@ -1,6 +1,6 @@
 //! Memory regions.
 
-use super::{AccessFlags, Device, Dm, OF_FUNCTION, Pd, key_change::change_key};
+use super::{AccessFlags, Device, Dm, InPlace, OF_FUNCTION, Pd, key_change::change_key};
 use crate::{
     dma::{DmaMem, PAGE_SIZE, UserMapping},
     error::Error,
@@ -350,6 +350,12 @@ impl Mr {
                 Err(error)
             }
         }
+    }
+}
+
+impl InPlace for Mr {
+    fn destroy_in_place(&mut self) -> Result<(), Error> {
+        self.release()
     }
 }
 

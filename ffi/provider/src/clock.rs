@@ -17,7 +17,7 @@ pub unsafe extern "C" fn query_rt_values(context: *mut ibv_context, values: *mut
     guard_int(|| {
         // SAFETY: V1 for the context, V4 for `values`.
         let (ours, values) = unsafe { (Context::of(context), &mut *values) };
-        ours.check_birth()?;
+        ours.birth.check()?;
         let wanted = values.comp_mask & abi::IBV_VALUES_MASK_RAW_CLOCK;
         if wanted != 0 {
             if ours.device.attr().clock_khz == 0 {

@@ -48,11 +48,6 @@ impl Context {
         // SAFETY: our pointer follows the library's part.
         unsafe { &*context.add(1).cast::<*const Self>().read() }
     }
-
-    /// Refuses work in a forked child.
-    pub fn check_birth(&self) -> Result<(), c_int> {
-        if self.birth.is_here() { Ok(()) } else { Err(libc::EIO) }
-    }
 }
 
 /// The errno of a failed system call.

@@ -6,10 +6,11 @@ use crate::context::{Context, io_errno};
 use crate::events::acknowledged;
 use crate::guard::{Birth, guard, guard_int, guard_ptr};
 use crate::huge::{self, Queue};
+use crate::ours::{Ours, destroy, ours};
 use crate::pd::IronPd;
 use crate::poll;
-use crate::users::Users;
-use driver::{Completion, CqInit, RawCompletion};
+use crate::users::{Use, Users};
+use driver::{Completion, CqInit, InPlace, RawCompletion};
 use libc::c_int;
 use std::cell::UnsafeCell;
 use std::sync::Arc;
@@ -31,8 +32,11 @@ pub struct IronCq {
     /// The completion that the readers of `ibv_cq_ex` read. It belongs to the thread that holds `polling`.
     pub current: UnsafeCell<Current>,
     /// The parent domain it was made in, if any.
-    domain: *mut ibv_pd,
+    _domain: Option<Use>,
+    _context: Use,
 }
+
+ours!(IronCq: ibv_cq);
 
 /// A completion, in the driver's form and as the device wrote it.
 #[derive(Default)]
@@ -60,16 +64,6 @@ pub struct Wanted {
 }
 
 impl IronCq {
-    /// The CQ behind what the program holds.
-    ///
-    /// # Safety
-    /// `cq` is one of ours, not yet destroyed.
-    #[inline]
-    pub unsafe fn of<'a>(cq: *const ibv_cq) -> &'a Self {
-        // SAFETY: V1, V2.
-        unsafe { &*cq.cast::<Self>() }
-    }
-
     /// Makes one. The library fills in channel and context afterwards, the rest is here.
     ///
     /// # Safety
@@ -78,7 +72,7 @@ impl IronCq {
         let &Wanted { entries, channel, vector, ignore_overrun, domain } = wanted;
         // SAFETY: the caller's promise: V1 for the context.
         let (ours, vectors) = unsafe { (Context::of(context), (*context).num_comp_vectors) };
-        ours.check_birth()?;
+        ours.birth.check()?;
         let vector = u32::try_from(vector).ok().filter(|vector| i64::from(*vector) < i64::from(vectors));
         let vector = vector.ok_or(libc::EINVAL)?;
         let channel: Option<Arc<Channel>> = if channel.is_null() {
@@ -97,9 +91,6 @@ impl IronCq {
         let own = parent.and_then(|parent| parent.inner.buffers()).cloned();
         let buffers = huge::buffers(&ours.huge, own, Queue::Cq)?;
         let inner = driver::Cq::create_with(&ours.device, &init, buffers.as_ref()).map_err(|e| e.errno())?;
-        if let Some(parent) = parent {
-            parent.users.add();
-        }
         // SAFETY: all-zero is a valid CQ: null pointers, no functions; the library initialises the locks.
         let mut public: ibv_cq_ex = unsafe { std::mem::zeroed() };
         public.base.context = context;
@@ -113,11 +104,11 @@ impl IronCq {
             users: Users::default(),
             polling: AtomicBool::new(false),
             current: UnsafeCell::default(),
-            domain,
+            _domain: parent.map(|parent| parent.users.hold()),
+            _context: ours.users.hold(),
         };
-        let cq = Box::into_raw(Box::new(cq));
+        let cq = cq.into_public().cast::<Self>();
         ours.targets.enter(cookie, cq as usize, channel);
-        ours.users.add();
         Ok(cq)
     }
 }
@@ -155,31 +146,19 @@ pub unsafe extern "C" fn create_cq(
 /// # Safety
 /// Called by libibverbs with a CQ of ours.
 pub unsafe extern "C" fn destroy_cq(cq: *mut ibv_cq) -> c_int {
-    guard_int(|| {
-        // SAFETY: V1 and V2 for the CQ, V3 for its context, V5: after the wait for its events nobody else uses it.
-        let (context, ours) = unsafe {
-            let context = Context::of((*cq).context);
-            if !context.birth.is_here() {
-                return Ok(());
-            }
-            let ours = IronCq::of(cq);
-            ours.users.none()?;
-            let sent = context.targets.leave(ours.cookie);
+    // SAFETY: V1 and V2 for the CQ, V3 for its context, V5: after the wait for its events nobody else uses it.
+    unsafe {
+        let leave = |context: &Context| {
+            IronCq::of(cq).users.none()?;
+            let sent = context.targets.leave(IronCq::of(cq).cookie);
             let (of_cq, of_errors) =
                 (&raw const (*cq).comp_events_completed, &raw const (*cq).async_events_completed);
             let counters = [(of_cq, sent.completions), (of_errors, sent.errors)];
             acknowledged(&raw mut (*cq).mutex, &raw mut (*cq).cond, &counters);
-            (context, Box::from_raw(cq.cast::<IronCq>()))
+            Ok(())
         };
-        let domain = ours.domain;
-        let result = ours.inner.destroy().map_err(|e| e.errno());
-        if !domain.is_null() {
-            // SAFETY: it could not go before its CQ.
-            unsafe { IronPd::of(domain) }.users.remove();
-        }
-        context.users.remove();
-        result
-    })
+        destroy(cq, leave, |ours: &mut IronCq| ours.inner.destroy_in_place())
+    }
 }
 
 /// `ibv_poll_cq`: how many completions were taken, negative on failure.
@@ -212,9 +191,7 @@ pub unsafe extern "C" fn req_notify_cq(cq: *mut ibv_cq, solicited_only: c_int) -
     guard_int(|| {
         // SAFETY: V1, V2.
         let ours = unsafe { IronCq::of(cq) };
-        if !ours.birth.is_here() {
-            return Err(libc::EIO);
-        }
+        ours.birth.check()?;
         ours.inner.arm(solicited_only != 0);
         Ok(())
     })
@@ -228,9 +205,7 @@ pub unsafe extern "C" fn resize_cq(cq: *mut ibv_cq, cqe: c_int) -> c_int {
     guard_int(|| {
         // SAFETY: V1, V2.
         let ours = unsafe { IronCq::of(cq) };
-        if !ours.birth.is_here() {
-            return Err(libc::EIO);
-        }
+        ours.birth.check()?;
         let entries = u32::try_from(cqe).map_err(|_| libc::EINVAL)?;
         ours.inner.resize(entries).map_err(|e| e.errno())?;
         let entries = ours.inner.entries().min(i32::MAX as u32) as c_int;
@@ -248,9 +223,7 @@ pub unsafe extern "C" fn modify_cq(cq: *mut ibv_cq, attr: *const abi::ibv_modify
     guard_int(|| {
         // SAFETY: V1 and V2 for the CQ, V4 for `attr`.
         let (ours, attr) = unsafe { (IronCq::of(cq), &*attr) };
-        if !ours.birth.is_here() {
-            return Err(libc::EIO);
-        }
+        ours.birth.check()?;
         if attr.attr_mask & !abi::IBV_CQ_ATTR_MODERATE != 0 {
             return Err(libc::EINVAL);
         }

@@ -5,6 +5,7 @@ use crate::abi::public::{self as abi, ibv_context, ibv_cq_ex, ibv_cq_init_attr_e
 use crate::context::Context;
 use crate::cq::{Current, IronCq, Wanted};
 use crate::guard::{guard, guard_ptr};
+use crate::ours::Ours;
 use crate::pd::IronPd;
 use crate::poll::imm_or_key;
 use driver::{Completion, CompletionSlot, WcStatus};

@@ -7,7 +7,10 @@ use crate::convert;
 use crate::device::IronDevice;
 use crate::guard::{Birth, guard_int, guard_ptr};
 use crate::mr::{IronMr, TYPE_NONE, access_flags};
+use crate::ours::{Ours, destroy};
 use crate::pd::IronPd;
+use crate::users::Use;
+use driver::InPlace;
 use libc::{c_int, c_uint, c_void, size_t};
 use node::place::Place;
 use std::ptr::null_mut;
@@ -41,20 +44,29 @@ pub struct IronDm {
     pub inner: Arc<driver::Dm>,
     /// The process that allocated it, which may be a forked child.
     birth: Birth,
+    _context: Use,
+}
+
+const _: () = assert!(std::mem::offset_of!(IronDm, public) == 0);
+
+// SAFETY: asserted above; the member is a context's.
+unsafe impl Ours for IronDm {
+    type Public = ibv_dm;
+    const CONTEXT: usize = std::mem::offset_of!(ibv_dm, context);
+
+    /// Forked children allocate some for themselves ([`in_child`]).
+    unsafe fn birth(dm: *const ibv_dm) -> Birth {
+        // SAFETY: the caller's promise.
+        unsafe { Self::of(dm) }.birth
+    }
 }
 
 impl IronDm {
-    /// The device memory behind what the program holds.
+    /// Makes the object that the program knows.
     ///
     /// # Safety
-    /// `dm` is one of ours, not yet freed.
-    pub unsafe fn of<'a>(dm: *const ibv_dm) -> &'a Self {
-        // SAFETY: V1, V2.
-        unsafe { &*dm.cast::<Self>() }
-    }
-
-    /// Makes the object that the program knows.
-    pub fn hand_out(context: *mut ibv_context, inner: Arc<driver::Dm>) -> *mut ibv_dm {
+    /// `context` is an open one of ours.
+    pub unsafe fn hand_out(context: *mut ibv_context, inner: Arc<driver::Dm>) -> *mut ibv_dm {
         let public = ibv_dm {
             context,
             memcpy_to_dm: Some(to_dm),
@@ -62,12 +74,9 @@ impl IronDm {
             comp_mask: HANDLE,
             handle: inner.handle(),
         };
-        Box::into_raw(Box::new(Self { public, inner, birth: Birth::here() })).cast()
-    }
-
-    /// Refuses work in a forked child, except on what it allocated itself.
-    fn check_birth(&self) -> Result<(), c_int> {
-        if self.birth.is_here() { Ok(()) } else { Err(libc::EIO) }
+        // SAFETY: the caller's promise: V1.
+        let context = unsafe { Context::of(context) }.users.hold();
+        Self { public, inner, birth: Birth::here(), _context: context }.into_public()
     }
 }
 
@@ -89,8 +98,9 @@ pub unsafe extern "C" fn alloc_dm(context: *mut ibv_context, attr: *mut ibv_allo
         };
         let inner = driver::Dm::alloc(&device, attr.length as u64, attr.log_align_req);
         let inner = inner.map_err(convert::not_made)?;
-        ours.users.add();
-        let (dm, handle) = (IronDm::hand_out(context, inner.clone()), inner.handle());
+        let handle = inner.handle();
+        // SAFETY: V1 for the context.
+        let dm = unsafe { IronDm::hand_out(context, inner) };
         ours.exports.enter_dm(dm, handle);
         Ok(dm)
     })
@@ -101,25 +111,16 @@ pub unsafe extern "C" fn alloc_dm(context: *mut ibv_context, attr: *mut ibv_allo
 /// # Safety
 /// Called by programs with device memory of ours; unless refused, for the last time.
 pub unsafe extern "C" fn free_dm(dm: *mut ibv_dm) -> c_int {
-    guard_int(|| {
-        // SAFETY: V1, V2 and V5 for the device memory, V3 for its context.
-        let context = unsafe {
-            let context = Context::of((*dm).context);
-            if IronDm::of(dm).check_birth().is_err() {
-                return Ok(());
-            }
-            if Arc::strong_count(&IronDm::of(dm).inner) > 1 {
-                return Err(libc::EBUSY);
-            }
-            context
-        };
+    let leave = |context: &Context| {
+        // SAFETY: V1, V2.
+        if Arc::strong_count(&unsafe { IronDm::of(dm) }.inner) > 1 {
+            return Err(libc::EBUSY);
+        }
         context.exports.leave_dm(dm);
-        // SAFETY: the last use of it.
-        let ours = unsafe { Box::from_raw(dm.cast::<IronDm>()) };
-        let result = ours.inner.free().map_err(|e| e.errno());
-        context.users.remove();
-        result
-    })
+        Ok(())
+    };
+    // SAFETY: V1, V2 and V5 for the device memory, V3 for its context.
+    unsafe { destroy(dm, leave, |ours: &mut IronDm| ours.inner.destroy_in_place()) }
 }
 
 /// `ibv_memcpy_to_dm`.
@@ -127,7 +128,7 @@ unsafe extern "C" fn to_dm(dm: *mut ibv_dm, offset: u64, from: *const c_void, le
     guard_int(|| {
         // SAFETY: called by programs with device memory of ours and `length` bytes to read.
         unsafe {
-            IronDm::of(dm).check_birth()?;
+            IronDm::of(dm).birth.check()?;
             let bytes: &[u8] =
                 if length == 0 { &[] } else { std::slice::from_raw_parts(from.cast(), length) };
             IronDm::of(dm).inner.write(offset, bytes)
@@ -140,7 +141,7 @@ unsafe extern "C" fn from_dm(to: *mut c_void, dm: *mut ibv_dm, offset: u64, leng
     guard_int(|| {
         // SAFETY: called by programs with device memory of ours and room for `length` bytes.
         unsafe {
-            IronDm::of(dm).check_birth()?;
+            IronDm::of(dm).birth.check()?;
             let inner = &IronDm::of(dm).inner;
             let bytes: &mut [u8] =
                 if length == 0 { &mut [] } else { std::slice::from_raw_parts_mut(to.cast(), length) };
@@ -163,14 +164,16 @@ pub unsafe extern "C" fn reg_dm_mr(
     guard_ptr(|| {
         // SAFETY: V1 and V2 for PD and device memory, V3 for the PD's context.
         let (ours, memory) = unsafe {
-            Context::of((*pd).context).check_birth()?;
+            IronPd::context(pd).birth.check()?;
             (IronPd::of(pd), IronDm::of(dm))
         };
         let rights = access_flags(access)?;
         let inner = driver::Mr::of_device(&ours.inner, &memory.inner, offset, length, rights);
         let inner = inner.map_err(convert::not_made)?;
         let keys = (inner.lkey(), inner.rkey());
-        Ok(IronMr::hand_out(pd, (null_mut(), length), keys, TYPE_NONE, access as c_int, Some(inner)))
+        let bytes = (null_mut(), length);
+        // SAFETY: V1 and V2 for the PD.
+        Ok(unsafe { IronMr::hand_out(pd, bytes, keys, TYPE_NONE, access as c_int, Some(inner)) })
     })
 }
 
@@ -181,9 +184,10 @@ pub unsafe extern "C" fn reg_dm_mr(
 pub unsafe extern "C" fn alloc_null_mr(pd: *mut ibv_pd) -> *mut ibv_mr {
     guard_ptr(|| {
         // SAFETY: V1 for the PD, V3 for its context.
-        let context = unsafe { Context::of((*pd).context) };
-        context.check_birth()?;
+        let context = unsafe { IronPd::context(pd) };
+        context.birth.check()?;
         let key = context.device.null_key().map_err(|e| e.errno())?;
-        Ok(IronMr::hand_out(pd, (null_mut(), 0), (key, 0), TYPE_NONE, 0, None))
+        // SAFETY: V1 and V2 for the PD.
+        Ok(unsafe { IronMr::hand_out(pd, (null_mut(), 0), (key, 0), TYPE_NONE, 0, None) })
     })
 }

@@ -35,17 +35,14 @@ pub struct Targets {
 }
 
 /// Events that an object was sent and that were not withdrawn. The program acknowledges as many before the object is
-/// freed. `None`: it has closed the file they lay in, and nobody can tell how many it has read.
+/// freed. `None`: it has closed the file they lay in, and nobody can tell how many it has read; or the object has left
+/// before, since the device then refused to destroy it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Delivered {
     /// Completion events.
     pub completions: Option<u32>,
     /// Asynchronous events.
     pub errors: Option<u32>,
-}
-
-impl Delivered {
-    const NONE: Self = Self { completions: Some(0), errors: Some(0) };
 }
 
 /// Waits until the program has acknowledged so many events: each counter is what libibverbs counts, under the object's mutex.
@@ -90,7 +87,9 @@ impl Targets {
 
     /// Removes an object, and withdraws the events that nobody has read.
     pub fn leave(&self, cookie: u64) -> Delivered {
-        let Some(target) = self.lock().remove(&cookie) else { return Delivered::NONE };
+        let Some(target) = self.lock().remove(&cookie) else {
+            return Delivered { completions: None, errors: None };
+        };
         let is_object = |bytes: &[u8]| bytes.starts_with(&(target.object as u64).to_ne_bytes());
         let unread = target.channel.map_or(Some(0), |channel| channel.withdraw(|record| is_object(record)));
         let unseen = self.async_file.withdraw(|record| is_object(record) && is_affiliated(record));
@@ -339,6 +338,15 @@ mod tests {
         assert_eq!(channel.withdraw(|_| true), Some(0));
     }
 
+    /// Its counters say how many events it was sent before it left, which a second wait must not ask of it again.
+    #[test]
+    fn an_object_that_leaves_again_waits_for_nothing() {
+        let targets = targets();
+        targets.enter(7, 0x1000, None);
+        targets.leave(7);
+        assert_eq!(targets.leave(7), Delivered { completions: None, errors: None });
+    }
+
     #[test]
     fn unread_events_need_no_acknowledgement() {
         let targets = targets();
@@ -350,7 +358,7 @@ mod tests {
         }
         targets.deliver(Event::Qp { qpn: 2, cookie: 7, kind: QpEvent::Fatal });
         targets.deliver(Event::Port { port: 1, kind: PortEvent::Active });
-        assert_eq!(targets.leave(7), Delivered::NONE);
+        assert_eq!(targets.leave(7), Delivered { completions: Some(0), errors: Some(0) });
         assert_eq!(channel.withdraw(|_| true), Some(1), "the other object's event stayed");
         assert_eq!(targets.async_file.withdraw(|_| true), Some(1), "the port's event stayed");
     }

@@ -1,10 +1,11 @@
 //! Flows: rules that steer frames to a raw packet QP.
 
 use crate::abi::public::{self as abi, ibv_flow, ibv_flow_attr, ibv_qp};
-use crate::context::Context;
-use crate::guard::{guard_int, guard_ptr};
+use crate::guard::guard_ptr;
+use crate::ours::{Ours, destroy, ours};
 use crate::qp::IronQp;
 use crate::rights;
+use crate::users::Use;
 use driver::{FlowAttr, FlowKind, FlowSpec};
 use libc::c_int;
 
@@ -18,9 +19,11 @@ const HEAD: usize = 6;
 #[repr(C)]
 struct IronFlow {
     public: ibv_flow,
-    qp: *mut ibv_qp,
-    inner: driver::Flow,
+    _inner: driver::Flow,
+    _qp: Use,
 }
+
+ours!(IronFlow: ibv_flow);
 
 /// `ibv_create_flow`.
 ///
@@ -30,14 +33,13 @@ pub unsafe extern "C" fn create_flow(qp: *mut ibv_qp, attr: *mut ibv_flow_attr) 
     guard_ptr(|| {
         // SAFETY: V1 and V2 for the QP, V3 for its context.
         let (ours, context) = unsafe { (IronQp::of(qp), (*qp).context) };
-        ours.check_birth()?;
+        ours.birth.check()?;
         rights::raw_packets()?;
         // SAFETY: V4: the parts follow the structure.
         let attr = unsafe { read(attr) }?;
         let inner = driver::Flow::create(&ours.inner, &attr).map_err(|e| e.errno())?;
-        ours.flows.add();
         let public = ibv_flow { comp_mask: 0, context, handle: 0 };
-        Ok(Box::into_raw(Box::new(IronFlow { public, qp, inner })).cast())
+        Ok(IronFlow { public, _inner: inner, _qp: ours.flows.hold() }.into_public())
     })
 }
 
@@ -46,20 +48,8 @@ pub unsafe extern "C" fn create_flow(qp: *mut ibv_qp, attr: *mut ibv_flow_attr) 
 /// # Safety
 /// Called by programs with a flow of ours, for the last time.
 pub unsafe extern "C" fn destroy_flow(flow: *mut ibv_flow) -> c_int {
-    guard_int(|| {
-        // SAFETY: V1, V2 and V5 for the flow, V3 for its QP and context.
-        unsafe {
-            if !Context::of((*flow).context).birth.is_here() {
-                return Ok(());
-            }
-            let ours = Box::from_raw(flow.cast::<IronFlow>());
-            debug_assert_eq!(ours.public.handle, 0);
-            let qp = ours.qp;
-            drop(ours.inner);
-            IronQp::of(qp).flows.remove();
-        }
-        Ok(())
-    })
+    // SAFETY: V1, V2 and V5 for the flow, V3 for its QP and context.
+    unsafe { destroy(flow, |_| Ok(()), |_: &mut IronFlow| Ok(())) }
 }
 
 /// The flow a program describes. EINVAL: sizes that cannot be; EOPNOTSUPP: kinds, flags and parts there are none of.

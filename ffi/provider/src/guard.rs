@@ -38,6 +38,12 @@ impl Birth {
     pub fn is_here(self) -> bool {
         self.0 == FORKS.load(Ordering::Relaxed)
     }
+
+    /// Refuses work in a forked child.
+    #[inline]
+    pub fn check(self) -> Result<(), c_int> {
+        if self.is_here() { Ok(()) } else { Err(libc::EIO) }
+    }
 }
 
 /// Runs the body of a C entry point. A panic in it becomes `on_panic`.

@@ -11,7 +11,8 @@ use crate::dm::IronDm;
 use crate::exports::{At, Exports, find, hold};
 use crate::guard::{guard, guard_ptr, set_errno};
 use crate::mr::{IronMr, TYPE_IMPORTED};
-use crate::pd::IronPd;
+use crate::ours::{Ours, destroy};
+use crate::pd::{IronPd, PdKind};
 use driver::LinkLayer;
 use libc::{c_int, c_ulong, c_void};
 use node::place::Place;
@@ -149,7 +150,7 @@ unsafe fn gid_entry(context: *const ibv_context, port: u32, index: u32) -> Resul
     const KINDS: [u32; 2] = [0, 2];
     // SAFETY: V1.
     let ours = unsafe { Context::of(context) };
-    ours.check_birth()?;
+    ours.birth.check()?;
     let number = u16::try_from(index).ok().filter(|_| port == 1).ok_or(libc::EINVAL)?;
     let gid = ours.device.gid(number).map_err(|e| e.errno())?;
     let is_ethernet = ours.device.port().map_err(|e| e.errno())?.link_layer == LinkLayer::Ethernet;
@@ -192,15 +193,14 @@ pub unsafe extern "C" fn import_pd(context: *mut ibv_context, handle: u32) -> *m
     guard_ptr(|| {
         // SAFETY: V1.
         let ours = unsafe { Context::of(context) };
-        ours.check_birth()?;
+        ours.birth.check()?;
         let pds = hold(&ours.exports.pds);
         let at = find(&pds, handle).ok_or(libc::ENOENT)?;
-        let origin = at as *mut ibv_pd;
         // SAFETY: on the list, so not deallocated; it cannot go while it is in use.
-        let theirs = unsafe { IronPd::of(origin) };
-        theirs.users.add();
-        ours.users.add();
-        Ok(IronPd::imported(context, theirs.inner.clone(), origin))
+        let theirs = unsafe { IronPd::of(at as *const ibv_pd) };
+        let kind = PdKind::Imported { _origin: theirs.users.hold() };
+        // SAFETY: V1.
+        Ok(unsafe { IronPd::publish(context, theirs.inner.clone(), kind) })
     })
 }
 
@@ -212,18 +212,18 @@ pub unsafe extern "C" fn unimport_pd(pd: *mut ibv_pd) {
     guard((), || {
         // SAFETY: V1, V2 and V5 for the domain, V3 for its context and for what it was imported from, which counts it.
         unsafe {
-            let (context, ours) = (Context::of((*pd).context), IronPd::of(pd));
-            if !context.birth.is_here() {
+            if !IronPd::context(pd).birth.is_here() {
                 return;
             }
-            if !ours.origin.is_null() {
-                IronPd::of(ours.origin).users.remove();
-            }
-            context.users.remove();
-            match ours.users.none() {
-                Ok(()) => drop(Box::from_raw(pd.cast::<IronPd>())),
-                // Objects in it still count on its public part, which therefore stays.
-                Err(_) => drop(std::ptr::read(&raw const ours.inner)),
+            let ours = pd.cast::<IronPd>();
+            match (*ours).users.none() {
+                Ok(()) => drop(Box::from_raw(ours)),
+                // Objects in it still count on its public part and its count, which therefore stay.
+                Err(_) => {
+                    (&raw mut (*ours).inner).drop_in_place();
+                    (&raw mut (*ours).kind).drop_in_place();
+                    (&raw mut (*ours).context).drop_in_place();
+                }
             }
         }
     });
@@ -236,8 +236,8 @@ pub unsafe extern "C" fn unimport_pd(pd: *mut ibv_pd) {
 pub unsafe extern "C" fn import_mr(pd: *mut ibv_pd, handle: u32) -> *mut ibv_mr {
     guard_ptr(|| {
         // SAFETY: V1 for the PD, V3 for its context.
-        let ours = unsafe { Context::of((*pd).context) };
-        ours.check_birth()?;
+        let ours = unsafe { IronPd::context(pd) };
+        ours.birth.check()?;
         let mrs = hold(&ours.exports.mrs);
         let at = find(&mrs, handle).ok_or(libc::ENOENT)?;
         // SAFETY: on the list, so not deregistered.
@@ -246,7 +246,8 @@ pub unsafe extern "C" fn import_mr(pd: *mut ibv_pd, handle: u32) -> *mut ibv_mr 
             ((*theirs).length, ((*theirs).lkey, (*theirs).rkey))
         };
         drop(mrs);
-        Ok(IronMr::hand_out(pd, (null_mut(), length), keys, TYPE_IMPORTED, 0, None))
+        // SAFETY: V1 and V2 for the PD.
+        Ok(unsafe { IronMr::hand_out(pd, (null_mut(), length), keys, TYPE_IMPORTED, 0, None) })
     })
 }
 
@@ -255,16 +256,8 @@ pub unsafe extern "C" fn import_mr(pd: *mut ibv_pd, handle: u32) -> *mut ibv_mr 
 /// # Safety
 /// Called by programs with a region [`import_mr`] made, for the last time.
 pub unsafe extern "C" fn unimport_mr(mr: *mut ibv_mr) {
-    guard((), || {
-        // SAFETY: V1, V2 and V5 for the region, V3 for its PD and context.
-        unsafe {
-            if Context::of((*mr).context).birth.is_here() {
-                let pd = IronPd::of((*mr).pd);
-                drop(Box::from_raw(mr.cast::<IronMr>()));
-                pd.users.remove();
-            }
-        }
-    });
+    // SAFETY: V1, V2 and V5 for the region, V3 for its PD and context. The device is told when the original goes.
+    unsafe { destroy(mr, |_| Ok(()), |_: &mut IronMr| Ok(())) };
 }
 
 /// `ibv_import_dm`; ENOENT if no context of the device has device memory of this handle.
@@ -275,13 +268,13 @@ pub unsafe extern "C" fn import_dm(context: *mut ibv_context, handle: u32) -> *m
     guard_ptr(|| {
         // SAFETY: V1.
         let ours = unsafe { Context::of(context) };
-        ours.check_birth()?;
+        ours.birth.check()?;
         let dms = hold(&ours.exports.dms);
         let at = find(&dms, handle).ok_or(libc::ENOENT)?;
         // SAFETY: on the list, so not freed.
         let inner = unsafe { IronDm::of(at as *const ibv_dm) }.inner.clone();
-        ours.users.add();
-        Ok(IronDm::hand_out(context, inner))
+        // SAFETY: V1.
+        Ok(unsafe { IronDm::hand_out(context, inner) })
     })
 }
 
@@ -290,16 +283,8 @@ pub unsafe extern "C" fn import_dm(context: *mut ibv_context, handle: u32) -> *m
 /// # Safety
 /// Called by programs with device memory [`import_dm`] made, for the last time.
 pub unsafe extern "C" fn unimport_dm(dm: *mut ibv_dm) {
-    guard((), || {
-        // SAFETY: V1, V2 and V5 for the device memory, V3 for its context.
-        unsafe {
-            let context = Context::of((*dm).context);
-            if context.birth.is_here() {
-                drop(Box::from_raw(dm.cast::<IronDm>()));
-                context.users.remove();
-            }
-        }
-    });
+    // SAFETY: V1, V2 and V5 for the device memory, V3 for its context. The device is told when the original goes.
+    unsafe { destroy(dm, |_| Ok(()), |_: &mut IronDm| Ok(())) };
 }
 
 #[cfg(test)]

@@ -31,7 +31,7 @@
 //! - **V2, ours**: what the program has is the first member of our structure, which is `repr(C)`, and the pointer is that of the whole
 //!   structure, from `Box::into_raw`. Our context follows the library's instead ([`context`]). The verb that makes the object upholds it.
 //! - **V3, kept**: the objects that an object names in its public structure (its context, PD, CQs and so on) live as long as it does. We
-//!   uphold it: each counts who uses it ([`users`]), and is not ended while there is anybody.
+//!   uphold it: each holds a count of them ([`users`]), and none is ended while it is counted.
 //! - **V4, arguments**: structures, lists and strings among the arguments are whole, aligned and as long as they say, and nobody else
 //!   changes them during the call; room for answers is writable. Members that a `comp_mask` does not name are not read. Programs
 //!   uphold it, by the manual page of the verb.
@@ -63,6 +63,7 @@ mod mlx5dv;
 mod mr;
 mod mw;
 mod open;
+mod ours;
 mod parent_domain;
 mod pd;
 mod pipe;

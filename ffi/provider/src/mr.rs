@@ -6,11 +6,12 @@ use crate::abi::memory::{
 };
 use crate::abi::public::{self as abi, ibv_mr, ibv_pd, ibv_sge};
 use crate::abi::verbs_types::verbs_mr;
-use crate::context::Context;
 use crate::convert;
 use crate::guard::{guard_int, guard_ptr};
+use crate::ours::{Ours, destroy, ours};
 use crate::pd::IronPd;
-use driver::AccessFlags;
+use crate::users::Use;
+use driver::{AccessFlags, InPlace};
 use libc::{c_int, c_uint, c_void, size_t};
 
 /// Our MR; libibverbs knows its first member.
@@ -21,25 +22,30 @@ pub struct IronMr {
     inner: Option<driver::Mr>,
     /// The address by which its keys address the first byte.
     hca_va: u64,
+    pd: Use,
+}
+
+ours!(IronMr: ibv_mr);
+
+impl Drop for IronMr {
+    fn drop(&mut self) {
+        let mr = &raw mut self.public.mr;
+        // SAFETY: V3: the MR keeps its PD, and that its context.
+        unsafe { Self::context(mr) }.exports.leave_mr(mr);
+    }
 }
 
 impl IronMr {
-    /// The MR behind what the program holds.
-    ///
-    /// # Safety
-    /// `mr` is one of ours, not yet deregistered.
-    pub unsafe fn of<'a>(mr: *const ibv_mr) -> &'a Self {
-        // SAFETY: V1 and V2: it is the first member of our first.
-        unsafe { &*mr.cast::<Self>() }
-    }
-
     /// The driver's region.
     pub fn memory(&self) -> Option<&driver::Mr> {
         self.inner.as_ref()
     }
 
     /// Makes the object that the program knows.
-    pub fn hand_out(
+    ///
+    /// # Safety
+    /// `pd` is one of ours.
+    pub unsafe fn hand_out(
         pd: *mut ibv_pd,
         (addr, length): (*mut c_void, size_t),
         keys: (u32, u32),
@@ -47,16 +53,14 @@ impl IronMr {
         access: c_int,
         inner: Option<driver::Mr>,
     ) -> *mut ibv_mr {
-        // SAFETY: the callers' promise: V1 and V2 for the PD, V3 for its context.
-        let (context, ours) = unsafe { ((*pd).context, IronPd::of(pd)) };
-        ours.users.add();
+        // SAFETY: the caller's promise: V1 and V2 for the PD, V3 for its context.
+        let (context, ours, owner) = unsafe { ((*pd).context, IronPd::context(pd), IronPd::of(pd)) };
         let (lkey, rkey) = keys;
         let mr = ibv_mr { context, pd, addr, length, handle: lkey >> 8, lkey, rkey };
         let public = verbs_mr { mr, mr_type: kind, access };
-        let made = Box::into_raw(Box::new(Self { public, inner, hca_va: addr as u64 })).cast();
+        let made = Self { public, inner, hca_va: addr as u64, pd: owner.users.hold() }.into_public();
         if kind != TYPE_IMPORTED {
-            // SAFETY: V2 and V3 for the context of the PD.
-            unsafe { Context::of(context) }.exports.enter_mr(made, lkey >> 8);
+            ours.exports.enter_mr(made, lkey >> 8);
         }
         made
     }
@@ -81,16 +85,16 @@ pub unsafe extern "C" fn reg_mr(
 ) -> *mut ibv_mr {
     guard_ptr(|| {
         // SAFETY: V1 and V2 for the PD, V3 for its context.
-        let (context, ours) = unsafe { ((*pd).context, IronPd::of(pd)) };
-        // SAFETY: a PD's context is an open one of ours.
-        unsafe { Context::of(context) }.check_birth()?;
+        let (context, ours) = unsafe { (IronPd::context(pd), IronPd::of(pd)) };
+        context.birth.check()?;
         // SAFETY: the program's promise to keep the memory.
         let inner = unsafe {
             driver::Mr::register(&ours.inner, addr.cast(), length, hca_va, access_flags(access as c_uint)?)
         };
         let inner = inner.map_err(convert::not_made)?;
         let keys = (inner.lkey(), inner.rkey());
-        let mr = IronMr::hand_out(pd, (addr, length), keys, TYPE_MR, access, Some(inner));
+        // SAFETY: V1 and V2 for the PD.
+        let mr = unsafe { IronMr::hand_out(pd, (addr, length), keys, TYPE_MR, access, Some(inner)) };
         // SAFETY: just made, known to nobody else.
         unsafe { (*mr.cast::<IronMr>()).hca_va = hca_va };
         Ok(mr)
@@ -124,8 +128,9 @@ pub unsafe extern "C" fn rereg_mr(
         // SAFETY: V1, V2. A program that changes an MR uses it from no other thread meanwhile: this is the only reference.
         let ours = unsafe { &mut *mr.cast::<IronMr>() };
         let (old_pd, old_addr, old_length) = (ours.public.mr.pd, ours.public.mr.addr, ours.public.mr.length);
-        // SAFETY: V3: the MR keeps its PD, and that its context.
-        unsafe { Context::of(ours.public.mr.context) }.check_birth()?;
+        // SAFETY: V1 and V2 for the MR, V3 for its context.
+        let context = unsafe { IronMr::context(mr.cast()) };
+        context.birth.check()?;
         let new_pd = if has(abi::IBV_REREG_MR_CHANGE_PD) { pd } else { old_pd };
         let access = if has(abi::IBV_REREG_MR_CHANGE_ACCESS) { access } else { ours.public.access };
         let moves = has(abi::IBV_REREG_MR_CHANGE_TRANSLATION);
@@ -134,8 +139,8 @@ pub unsafe extern "C" fn rereg_mr(
         }
         let rights = access_flags(access as c_uint)?;
         let Some(inner) = ours.inner.as_mut() else { return Err(libc::EINVAL) };
-        // SAFETY: PDs of ours.
-        let (old, new) = unsafe { (IronPd::of(old_pd), IronPd::of(new_pd)) };
+        // SAFETY: V1, V2 and V6 for the PD, or V3 for the one that it has.
+        let new = unsafe { IronPd::of(new_pd) };
         let changed = match moves {
             true => Err(libc::EAGAIN),
             false => inner.change(Some(&new.inner), Some(rights)).map_err(|e| e.errno()),
@@ -143,9 +148,7 @@ pub unsafe extern "C" fn rereg_mr(
         match changed {
             Err(libc::EAGAIN) => {}
             Ok(()) => {
-                ours.public.access = access;
-                new.users.add();
-                old.users.remove();
+                (ours.public.access, ours.pd) = (access, new.users.hold());
                 return Ok(());
             }
             Err(errno) => return Err(errno),
@@ -159,15 +162,12 @@ pub unsafe extern "C" fn rereg_mr(
         inner.try_deregister().map_err(|e| e.errno())?;
         let keys = (fresh.lkey(), fresh.rkey());
         ours.inner = Some(fresh);
-        new.users.add();
-        old.users.remove();
+        ours.pd = new.users.hold();
         (ours.hca_va, ours.public.access) = (hca_va, access);
         let public = &mut ours.public.mr;
         (public.lkey, public.rkey, public.handle) = (keys.0, keys.1, keys.0 >> 8);
-        // SAFETY: V2 and V3 for the context of the region.
-        let exports = unsafe { &Context::of(public.context).exports };
-        exports.leave_mr(&raw mut *public);
-        exports.enter_mr(&raw mut *public, keys.0 >> 8);
+        context.exports.leave_mr(&raw mut *public);
+        context.exports.enter_mr(&raw mut *public, keys.0 >> 8);
         Ok(())
     })
 }
@@ -177,28 +177,9 @@ pub unsafe extern "C" fn rereg_mr(
 /// # Safety
 /// Called by libibverbs with an MR of ours; unless refused, for the last time.
 pub unsafe extern "C" fn dereg_mr(mr: *mut verbs_mr) -> c_int {
-    guard_int(|| {
-        // SAFETY: V1 and V2 for the MR, V3 for its PD and context.
-        let pd = unsafe {
-            if !Context::of((*mr).mr.context).birth.is_here() {
-                return Ok(());
-            }
-            IronPd::of((*mr).mr.pd)
-        };
-        // SAFETY: as above; the program uses it from one thread.
-        let inner = unsafe { &mut (*mr.cast::<IronMr>()).inner };
-        let result = inner.as_mut().map_or(Ok(()), |inner| inner.try_deregister().map_err(|e| e.errno()));
-        if result == Err(libc::EBUSY) {
-            return result;
-        }
-        // SAFETY: the last use of it.
-        unsafe {
-            Context::of((*mr).mr.context).exports.leave_mr(mr.cast());
-            drop(Box::from_raw(mr.cast::<IronMr>()));
-        }
-        pd.users.remove();
-        result
-    })
+    let end = |ours: &mut IronMr| ours.inner.as_mut().map_or(Ok(()), InPlace::destroy_in_place);
+    // SAFETY: V1, V2 and V5 for the MR, V3 for its PD and context.
+    unsafe { destroy(mr.cast(), |_| Ok(()), end) }
 }
 
 /// `ibv_advise_mr`: pages are brought in at once, whether the program wants to wait for that or not. EOPNOTSUPP: another
@@ -216,8 +197,8 @@ pub unsafe extern "C" fn advise_mr(
 ) -> c_int {
     guard_int(|| {
         // SAFETY: V1 for the PD, V3 for its context.
-        let context = unsafe { Context::of((*pd).context) };
-        context.check_birth()?;
+        let context = unsafe { IronPd::context(pd) };
+        context.birth.check()?;
         let (write, fault) = match advice {
             IBV_ADVISE_MR_ADVICE_PREFETCH => (false, true),
             IBV_ADVISE_MR_ADVICE_PREFETCH_WRITE => (true, true),

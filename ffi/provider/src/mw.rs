@@ -2,12 +2,13 @@
 
 use crate::abi::memory::{IBV_MW_TYPE_1, IBV_MW_TYPE_2, ibv_mw, ibv_mw_bind, ibv_mw_bind_info};
 use crate::abi::public::{ibv_pd, ibv_qp};
-use crate::context::Context;
 use crate::guard::{guard_int, guard_ptr};
 use crate::mr::IronMr;
+use crate::ours::{Ours, destroy, ours};
 use crate::pd::IronPd;
 use crate::qp::IronQp;
-use driver::{AccessFlags, MwBind, MwType, SendFlags, SendOp};
+use crate::users::Use;
+use driver::{AccessFlags, InPlace, MwBind, MwType, SendFlags, SendOp};
 use libc::{c_int, c_uint};
 
 /// Our window; the program knows its first member.
@@ -15,18 +16,10 @@ use libc::{c_int, c_uint};
 pub struct IronMw {
     public: ibv_mw,
     inner: driver::Mw,
+    _pd: Use,
 }
 
-impl IronMw {
-    /// The window behind what the program holds.
-    ///
-    /// # Safety
-    /// `mw` is one [`alloc_mw`] made, not yet deallocated.
-    unsafe fn of<'a>(mw: *const ibv_mw) -> &'a Self {
-        // SAFETY: V1, V2.
-        unsafe { &*mw.cast::<Self>() }
-    }
-}
+ours!(IronMw: ibv_mw);
 
 /// `ibv_alloc_mw`.
 ///
@@ -36,18 +29,17 @@ pub unsafe extern "C" fn alloc_mw(pd: *mut ibv_pd, kind: c_uint) -> *mut ibv_mw 
     guard_ptr(|| {
         // SAFETY: V1 and V2 for the PD, V3 for its context.
         let (context, ours) = unsafe { ((*pd).context, IronPd::of(pd)) };
-        // SAFETY: V2 and V3 for the context of the PD.
-        unsafe { Context::of(context) }.check_birth()?;
+        // SAFETY: V1, V2.
+        unsafe { IronPd::context(pd) }.birth.check()?;
         let of = match kind {
             IBV_MW_TYPE_1 => MwType::One,
             IBV_MW_TYPE_2 => MwType::Two,
             _ => return Err(libc::EINVAL),
         };
         let inner = driver::Mw::alloc(&ours.inner, of).map_err(|e| e.errno())?;
-        ours.users.add();
         let rkey = inner.rkey();
         let public = ibv_mw { context, pd, rkey, handle: rkey >> 8, kind };
-        Ok(Box::into_raw(Box::new(IronMw { public, inner })).cast())
+        Ok(IronMw { public, inner, _pd: ours.users.hold() }.into_public())
     })
 }
 
@@ -56,18 +48,8 @@ pub unsafe extern "C" fn alloc_mw(pd: *mut ibv_pd, kind: c_uint) -> *mut ibv_mw 
 /// # Safety
 /// Called by programs with a window of ours, for the last time.
 pub unsafe extern "C" fn dealloc_mw(mw: *mut ibv_mw) -> c_int {
-    guard_int(|| {
-        // SAFETY: V1, V2 and V5 for the window, V3 for its PD and context.
-        let (ours, pd) = unsafe {
-            if !Context::of((*mw).context).birth.is_here() {
-                return Ok(());
-            }
-            (Box::from_raw(mw.cast::<IronMw>()), IronPd::of((*mw).pd))
-        };
-        let result = ours.inner.dealloc().map_err(|e| e.errno());
-        pd.users.remove();
-        result
-    })
+    // SAFETY: V1, V2 and V5 for the window, V3 for its PD and context.
+    unsafe { destroy(mw, |_| Ok(()), |ours: &mut IronMw| ours.inner.destroy_in_place()) }
 }
 
 /// The memory that the program wants a window bound to.
@@ -93,7 +75,7 @@ pub unsafe extern "C" fn bind_mw(qp: *mut ibv_qp, mw: *mut ibv_mw, bind: *mut ib
         // SAFETY: V1 and V2 for QP and window, V4 for `bind`, V1 for the region that it names.
         unsafe {
             let (queue, window) = (IronQp::of(qp), IronMw::of(mw));
-            queue.check_birth()?;
+            queue.birth.check()?;
             let flags = SendFlags::from_bits((*bind).send_flags).ok_or(libc::EINVAL)?;
             window.inner.bind(&queue.inner, (*bind).wr_id, flags, &part(&(*bind).bind_info)?)?;
             (*mw).rkey = window.inner.rkey();

@@ -50,7 +50,7 @@ impl Context {
 
     /// Opens a second context on the device of this one, with which it shares events.
     fn again(&self, silent: AsyncFile) -> Result<Box<Self>, c_int> {
-        self.check_birth()?;
+        self.birth.check()?;
         Ok(Box::new(Self {
             device: Arc::clone(&self.device),
             birth: Birth::here(),

@@ -3,9 +3,10 @@
 use crate::abi::public::ibv_parent_domain_init_attr;
 use crate::abi::public::{self as abi, AllocBuffer, FreeBuffer, ibv_context, ibv_pd, ibv_td};
 use crate::context::Context;
-use crate::guard::{guard_int, guard_ptr};
-use crate::pd::{IronPd, Parents};
-use crate::users::Users;
+use crate::guard::guard_ptr;
+use crate::ours::{Ours, destroy, ours};
+use crate::pd::{IronPd, PdKind};
+use crate::users::{Use, Users};
 use driver::dma::Buffers;
 use libc::{c_int, c_void};
 use std::ptr::NonNull;
@@ -22,16 +23,10 @@ pub struct IronTd {
     public: ibv_td,
     /// Parent domains that refer to it.
     pub users: Users,
+    _context: Use,
 }
 
-impl IronTd {
-    /// # Safety
-    /// `td` is one [`alloc_td`] made, not yet deallocated.
-    pub unsafe fn of<'a>(td: *const ibv_td) -> &'a Self {
-        // SAFETY: V1, V2.
-        unsafe { &*td.cast::<Self>() }
-    }
-}
+ours!(IronTd: ibv_td);
 
 /// `ibv_alloc_td`. `attr` is a mask of extensions, of which there are none.
 ///
@@ -41,12 +36,12 @@ pub unsafe extern "C" fn alloc_td(context: *mut ibv_context, attr: *const u32) -
     guard_ptr(|| {
         // SAFETY: V1 for the context, V4 for `attr`, which begins with its mask.
         let (ours, mask) = unsafe { (Context::of(context), if attr.is_null() { 0 } else { *attr }) };
-        ours.check_birth()?;
+        ours.birth.check()?;
         if mask != 0 {
             return Err(libc::EOPNOTSUPP);
         }
-        ours.users.add();
-        Ok(Box::into_raw(Box::new(IronTd { public: ibv_td { context }, users: Users::default() })).cast())
+        let (public, users) = (ibv_td { context }, Users::default());
+        Ok(IronTd { public, users, _context: ours.users.hold() }.into_public())
     })
 }
 
@@ -55,19 +50,8 @@ pub unsafe extern "C" fn alloc_td(context: *mut ibv_context, attr: *const u32) -
 /// # Safety
 /// Called by programs with a thread domain of ours.
 pub unsafe extern "C" fn dealloc_td(td: *mut ibv_td) -> c_int {
-    guard_int(|| {
-        // SAFETY: V1, V2 and V5 for the thread domain, V3 for its context; the check finds nobody who uses it.
-        unsafe {
-            let context = Context::of((*td).context);
-            if !context.birth.is_here() {
-                return Ok(());
-            }
-            IronTd::of(td).users.none()?;
-            drop(Box::from_raw(td.cast::<IronTd>()));
-            context.users.remove();
-        }
-        Ok(())
-    })
+    // SAFETY: V1, V2 and V5 for the thread domain, V3 for its context; the check finds nobody who uses it.
+    unsafe { destroy(td, |_| IronTd::of(td).users.none(), |_: &mut IronTd| Ok(())) }
 }
 
 /// The program's allocators.
@@ -112,7 +96,7 @@ pub unsafe extern "C" fn alloc_parent_domain(
     guard_ptr(|| {
         // SAFETY: V1 for the context, V4 for `attr`.
         let (ours, attr) = unsafe { (Context::of(context), &*attr) };
-        ours.check_birth()?;
+        ours.birth.check()?;
         let has = |bit| attr.comp_mask & bit != 0;
         if attr.pd.is_null() || attr.comp_mask & !MASK != 0 {
             return Err(libc::EINVAL);
@@ -137,13 +121,11 @@ pub unsafe extern "C" fn alloc_parent_domain(
         };
         let buffers = allocators.clone().map(|allocators| allocators as Arc<dyn Buffers>);
         let inner = driver::Pd::face(&pd.inner, buffers);
-        pd.users.add();
-        if !attr.td.is_null() {
-            // SAFETY: V1, V2 and V6 for the thread domain.
-            unsafe { IronTd::of(attr.td) }.users.add();
-        }
-        ours.users.add();
-        let made = IronPd::publish(context, inner, Some(Parents { pd: attr.pd, td: attr.td }));
+        // SAFETY: V1, V2 and V6 for the thread domain.
+        let td = (!attr.td.is_null()).then(|| unsafe { IronTd::of(attr.td) });
+        let kind = PdKind::Parent { _pd: pd.users.hold(), _td: td.map(|td| td.users.hold()) };
+        // SAFETY: V1 for the context.
+        let made = unsafe { IronPd::publish(context, inner, kind) };
         if let Some(allocators) = allocators {
             allocators.domain.store(made, Ordering::Release);
         }

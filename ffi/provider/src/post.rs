@@ -6,6 +6,7 @@ use crate::ah::IronAh;
 use crate::convert;
 use crate::guard::guard;
 use crate::mw;
+use crate::ours::Ours;
 use crate::qp::IronQp;
 use driver::{PostError, RecvWr, SendFlags, SendOp, SendWr, Service, Sge, Target};
 use libc::c_int;
@@ -219,7 +220,7 @@ pub unsafe extern "C" fn post_send(
         // SAFETY: V1 and V2 for the QP, V4 for the list and for `bad`.
         unsafe {
             let ours = IronQp::of(qp);
-            let posted = match ours.check_birth() {
+            let posted = match ours.birth.check() {
                 Ok(()) if ours.service == Service::Rc => ours.inner.post_send(&mut walk),
                 Ok(()) => ours.inner.post_send_to(Addressed { walk: &mut walk, service: ours.service }),
                 Err(errno) => Err(PostError { index: 0, errno }),
@@ -242,7 +243,7 @@ pub unsafe extern "C" fn post_recv(
         // SAFETY: V1 and V2 for the QP, V4 for the list and for `bad`.
         unsafe {
             let ours = IronQp::of(qp);
-            receives(wr, bad, |walk| match ours.check_birth() {
+            receives(wr, bad, |walk| match ours.birth.check() {
                 Ok(()) => ours.inner.post_recv(walk),
                 Err(errno) => Err(PostError { index: 0, errno }),
             })

@@ -1,13 +1,13 @@
 //! Queue pairs.
 
 use crate::abi::probe::QP_ROOM;
-use crate::abi::public::{self as abi, ibv_qp, ibv_qp_ex, ibv_rwq_ind_table, ibv_xrcd};
+use crate::abi::public::{self as abi, ibv_context, ibv_qp, ibv_qp_ex};
 use crate::context::Context;
 use crate::guard::Birth;
+use crate::ours::ours;
 use crate::posting::Posting;
-use crate::users::Users;
+use crate::users::{Use, Users};
 use driver::Service;
-use libc::c_int;
 use std::cell::UnsafeCell;
 use std::sync::Arc;
 
@@ -29,57 +29,61 @@ pub struct IronQp {
     pub birth: Birth,
     pub cookie: u64,
     pub sq_sig_all: bool,
-    /// The domain of an XRC target, else null.
-    pub xrcd: *mut ibv_xrcd,
-    /// The table of work queues over which it spreads frames, else null.
-    pub table: *mut ibv_rwq_ind_table,
     /// Flows that steer frames to it.
     pub flows: Users,
     /// The work requests between `ibv_wr_start` and `ibv_wr_complete`; belongs to the thread between them.
     pub posting: UnsafeCell<Posting>,
+    /// Its PD, CQs and SRQ; the domain of an XRC target; PD and table of work queues where it spreads frames over one.
+    _uses: Vec<Use>,
 }
 
+ours!(IronQp: ibv_qp);
+
 impl IronQp {
-    /// The QP behind what the program holds.
+    /// Makes the object that the program knows. `fill` adds what not all types share; it uses `uses`.
     ///
     /// # Safety
-    /// `qp` is one of ours, not yet destroyed.
-    #[inline]
-    pub unsafe fn of<'a>(qp: *const ibv_qp) -> &'a Self {
-        // SAFETY: V1, V2.
-        unsafe { &*qp.cast::<Self>() }
-    }
-
-    /// Makes the object that the program knows, as far as all types share it.
-    pub fn boxed(context: &Context, inner: Arc<driver::Qp>, cookie: u64) -> Box<Self> {
+    /// `context` is an open one of ours.
+    pub unsafe fn publish(
+        context: *mut ibv_context,
+        inner: Arc<driver::Qp>,
+        cookie: u64,
+        uses: Vec<Use>,
+        fill: impl FnOnce(&mut Self),
+    ) -> *mut ibv_qp {
+        // SAFETY: the caller's promise: V1.
+        let ours = unsafe { Context::of(context) };
         let mut made = Box::new(Self {
             public: Public { words: [0; QP_ROOM / 4] },
             service: inner.service(),
             posting: UnsafeCell::new(Posting::of(inner.service())),
             inner,
-            birth: context.birth,
+            birth: ours.birth,
             cookie,
             sq_sig_all: false,
-            xrcd: std::ptr::null_mut(),
-            table: std::ptr::null_mut(),
             flows: Users::default(),
+            _uses: uses,
         });
         // SAFETY: zeroed memory is a valid ibv_qp_ex.
         unsafe {
             let public = &mut made.public.qp;
             let qp = &mut public.base;
+            qp.context = context;
             qp.qp_num = made.inner.qpn();
             qp.handle = qp.qp_num;
             qp.state = abi::IBV_QPS_RESET;
             libc::pthread_mutex_init(&raw mut qp.mutex, std::ptr::null());
             libc::pthread_cond_init(&raw mut qp.cond, std::ptr::null());
         }
-        made
+        fill(&mut made);
+        let qp = Box::into_raw(made).cast();
+        ours.targets.enter(cookie, qp as usize, None);
+        qp
     }
 
-    /// Refuses work in a forked child.
-    #[inline]
-    pub fn check_birth(&self) -> Result<(), c_int> {
-        if self.birth.is_here() { Ok(()) } else { Err(libc::EIO) }
+    /// The members that programs read.
+    pub fn base(&mut self) -> &mut ibv_qp {
+        // SAFETY: zeroed memory is a valid ibv_qp_ex, and only members of it are set.
+        unsafe { &mut (*self.public.qp).base }
     }
 }

@@ -8,6 +8,7 @@ use crate::abi::public::{self as abi, ibv_ah, ibv_data_buf, ibv_qp_ex, ibv_sge};
 use crate::ah::IronAh;
 use crate::guard::guard;
 use crate::mw;
+use crate::ours::Ours;
 use crate::posting::{MAX_INLINE_PIECES, Posting};
 use crate::qp::IronQp;
 use driver::{SendBatch, SendFlags, SendOp, Service, Sge, Target};
@@ -84,7 +85,7 @@ unsafe extern "C" fn start(qp: *mut ibv_qp_ex) {
         // or abort, before the program may destroy the QP.
         unsafe {
             let ours = IronQp::of(qp.cast());
-            if ours.check_birth().is_err() {
+            if ours.birth.check().is_err() {
                 return;
             }
             let batch = std::mem::transmute::<SendBatch<'_>, SendBatch<'static>>(ours.inner.begin());

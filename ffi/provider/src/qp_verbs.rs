@@ -9,14 +9,16 @@ use crate::cq::IronCq;
 use crate::events::acknowledged;
 use crate::guard::{guard_int, guard_ptr};
 use crate::huge::{self, Queue};
+use crate::ours::{Ours, destroy};
 use crate::pd::IronPd;
 use crate::qp::IronQp;
 use crate::qp_ex;
 use crate::rights;
 use crate::srq::IronSrq;
+use crate::users::Users;
 use crate::wq::IronRwqTable;
 use crate::xrc::IronXrcd;
-use driver::{QpAttrMask, QpCap, QpInit, RssInit, RxHash, RxHashFields, Service, XrcDomain};
+use driver::{InPlace, QpAttrMask, QpCap, QpInit, RssInit, RxHash, RxHashFields, Service, XrcDomain};
 use libc::{c_int, c_uint, c_void};
 use std::sync::Arc;
 
@@ -103,7 +105,7 @@ unsafe fn create(
 ) -> Result<*mut ibv_qp, c_int> {
     // SAFETY: the caller's promise: V1 for the context, V1 and V2 for the PD.
     let (ours, owner) = unsafe { (Context::of(context), IronPd::of(pd)) };
-    ours.check_birth()?;
+    ours.birth.check()?;
     let layout = &ours.registration.layout;
     let service = convert::service_from_c(attr.qp_type)?;
     if service == Service::RawPacket {
@@ -142,13 +144,10 @@ unsafe fn create(
     let domain = huge::domain(&ours.huge, &owner.inner, Queue::Qp(service))?;
     let inner = driver::Qp::create(&domain, &init).map_err(|e| e.errno())?;
     attr.cap = convert::caps_to_c(inner.cap());
-    let mut made = IronQp::boxed(ours, inner, cookie);
-    made.sq_sig_all = attr.sq_sig_all != 0;
-    // SAFETY: zeroed memory is a valid ibv_qp_ex; the word of comp_mask lies behind the functions we set.
-    unsafe {
-        let public = &mut made.public.qp;
-        let qp = &mut public.base;
-        qp.context = context;
+    let used = [&owner.users, &send_cq.users, &recv_cq.users].into_iter().chain(srq.map(|srq| &srq.users));
+    let fill = |made: &mut IronQp| {
+        made.sq_sig_all = attr.sq_sig_all != 0;
+        let qp = made.base();
         qp.qp_context = attr.qp_context;
         qp.pd = pd;
         qp.send_cq = attr.send_cq;
@@ -156,17 +155,15 @@ unsafe fn create(
         qp.srq = attr.srq;
         qp.qp_type = attr.qp_type;
         if extras.ops.is_some() {
-            qp_ex::install(public);
-            made.public.words[layout.qp_comp_mask / 4] = VERBS_QP_EX;
+            // SAFETY: zeroed memory is a valid ibv_qp_ex; the word of comp_mask lies behind the functions we set.
+            unsafe {
+                qp_ex::install(&mut made.public.qp);
+                made.public.words[layout.qp_comp_mask / 4] = VERBS_QP_EX;
+            }
         }
-    }
-    owner.users.add();
-    send_cq.users.add();
-    recv_cq.users.add();
-    srq.iter().for_each(|srq| srq.users.add());
-    let qp = Box::into_raw(made);
-    ours.targets.enter(cookie, qp as usize, None);
-    Ok(qp.cast())
+    };
+    // SAFETY: the caller's promise: V1 for the context.
+    Ok(unsafe { IronQp::publish(context, inner, cookie, used.map(Users::hold).collect(), fill) })
 }
 
 /// Makes a raw packet QP that spreads frames over the work queues of a table. It has neither queues nor sizes of its own.
@@ -181,7 +178,7 @@ unsafe fn spread(
     const BOTH: u32 = abi::IBV_QP_INIT_ATTR_IND_TABLE | abi::IBV_QP_INIT_ATTR_RX_HASH;
     // SAFETY: the caller's promise: V1 for the context, V1 and V2 for the PD.
     let (ours, owner) = unsafe { (Context::of(context), IronPd::of(attr.pd)) };
-    ours.check_birth()?;
+    ours.birth.check()?;
     if attr.qp_type != abi::IBV_QPT_RAW_PACKET {
         return Err(libc::EOPNOTSUPP);
     }
@@ -217,22 +214,15 @@ unsafe fn spread(
     let inner = driver::Qp::create_rss(&owner.inner, &init).map_err(convert::not_made)?;
     attr.cap = convert::caps_to_c(inner.cap());
     let cookie = ours.targets.new_cookie();
-    let mut made = IronQp::boxed(ours, inner, cookie);
-    made.table = attr.rwq_ind_tbl;
-    // SAFETY: zeroed memory is a valid ibv_qp_ex.
-    unsafe {
-        let public = &mut made.public.qp;
-        let qp = &mut public.base;
-        qp.context = context;
+    let fill = |made: &mut IronQp| {
+        let qp = made.base();
         qp.qp_context = attr.qp_context;
         qp.pd = attr.pd;
         qp.qp_type = attr.qp_type;
-    }
-    owner.users.add();
-    table.users.add();
-    let qp = Box::into_raw(made);
-    ours.targets.enter(cookie, qp as usize, None);
-    Ok(qp.cast())
+    };
+    let uses = vec![owner.users.hold(), table.users.hold()];
+    // SAFETY: the caller's promise: V1 for the context.
+    Ok(unsafe { IronQp::publish(context, inner, cookie, uses, fill) })
 }
 
 /// Makes a handle of a target QP of XRC, which `make` creates or opens. It belongs to its domain only.
@@ -247,23 +237,16 @@ pub unsafe fn target(
 ) -> Result<*mut ibv_qp, c_int> {
     // SAFETY: the caller's promise: V1 for the context, V1 and V2 for the domain.
     let (ours, domain) = unsafe { (Context::of(context), IronXrcd::of(xrcd)) };
-    ours.check_birth()?;
+    ours.birth.check()?;
     let cookie = ours.targets.new_cookie();
     let inner = make(&domain.inner, cookie).map_err(|e| e.errno())?;
-    let mut made = IronQp::boxed(ours, inner, cookie);
-    made.xrcd = xrcd;
-    // SAFETY: zeroed memory is a valid ibv_qp_ex.
-    unsafe {
-        let public = &mut made.public.qp;
-        let qp = &mut public.base;
-        qp.context = context;
+    let fill = |made: &mut IronQp| {
+        let qp = made.base();
         qp.qp_context = qp_context;
         qp.qp_type = abi::IBV_QPT_XRC_RECV;
-    }
-    domain.users.add();
-    let qp = Box::into_raw(made);
-    ours.targets.enter(cookie, qp as usize, None);
-    Ok(qp.cast())
+    };
+    // SAFETY: the caller's promise: V1 for the context.
+    Ok(unsafe { IronQp::publish(context, inner, cookie, vec![domain.users.hold()], fill) })
 }
 
 /// `ibv_modify_qp`; the library notes the new state.
@@ -274,7 +257,7 @@ pub unsafe extern "C" fn modify_qp(qp: *mut ibv_qp, attr: *const ibv_qp_attr, ma
     guard_int(|| {
         // SAFETY: V1 and V2 for the QP, V4 for `attr`.
         let (ours, attr) = unsafe { (IronQp::of(qp), &*attr) };
-        ours.check_birth()?;
+        ours.birth.check()?;
         let (attr, mask) = convert::attr_from_c(attr, mask as c_uint)?;
         let ports = ours.inner.pd().device().attr().phys_port_cnt;
         if mask.contains(QpAttrMask::AV) && !(1..=ports).contains(&attr.ah.port_num) {
@@ -297,7 +280,7 @@ pub unsafe extern "C" fn query_qp(
     guard_int(|| {
         // SAFETY: V1, V2.
         let ours = unsafe { IronQp::of(qp) };
-        ours.check_birth()?;
+        ours.birth.check()?;
         let found = ours.inner.query().map_err(|e| e.errno())?;
         let cap: ibv_qp_cap = convert::caps_to_c(ours.inner.cap());
         // SAFETY: V4: both answers have room; V1 for the QP.
@@ -349,14 +332,9 @@ pub unsafe extern "C" fn set_ece(_qp: *mut ibv_qp, ece: *mut ibv_ece) -> c_int {
 /// # Safety
 /// Called by libibverbs with a QP of ours, for the last time.
 pub unsafe extern "C" fn destroy_qp(qp: *mut ibv_qp) -> c_int {
-    guard_int(|| {
-        // SAFETY: V1, V2 and V5 for the QP, V3 for its PD, CQs, SRQ, table and context; after the wait for its events
-        // nobody else uses it.
-        unsafe {
-            let context = Context::of((*qp).context);
-            if !context.birth.is_here() {
-                return Ok(());
-            }
+    // SAFETY: V1, V2 and V5 for the QP, V3 for its context; after the wait for its events nobody else uses it.
+    unsafe {
+        let leave = |context: &Context| {
             if IronQp::of(qp).inner.is_member() {
                 return Err(libc::EBUSY);
             }
@@ -364,24 +342,8 @@ pub unsafe extern "C" fn destroy_qp(qp: *mut ibv_qp) -> c_int {
             let sent = context.targets.leave(IronQp::of(qp).cookie).errors;
             let counter = (&raw const (*qp).events_completed, sent);
             acknowledged(&raw mut (*qp).mutex, &raw mut (*qp).cond, &[counter]);
-            let (pd, send_cq, recv_cq, srq) = ((*qp).pd, (*qp).send_cq, (*qp).recv_cq, (*qp).srq);
-            let ours = Box::from_raw(qp.cast::<IronQp>());
-            let result = ours.inner.destroy().map_err(|e| e.errno());
-            if !ours.xrcd.is_null() {
-                IronXrcd::of(ours.xrcd).users.remove();
-                return result;
-            }
-            IronPd::of(pd).users.remove();
-            if !ours.table.is_null() {
-                IronRwqTable::of(ours.table).users.remove();
-                return result;
-            }
-            IronCq::of(send_cq).users.remove();
-            IronCq::of(recv_cq).users.remove();
-            if !srq.is_null() {
-                IronSrq::of(srq).users.remove();
-            }
-            result
-        }
-    })
+            Ok(())
+        };
+        destroy(qp, leave, |ours: &mut IronQp| ours.inner.destroy_in_place())
+    }
 }

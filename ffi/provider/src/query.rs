@@ -156,7 +156,7 @@ pub unsafe extern "C" fn query_port(
     guard_int(|| {
         // SAFETY: V1.
         let ours = unsafe { Context::of(context) };
-        ours.check_birth()?;
+        ours.birth.check()?;
         if port != 1 {
             return Err(libc::EINVAL);
         }
@@ -208,7 +208,7 @@ pub unsafe extern "C" fn query_port_speed(context: *mut ibv_context, port: u32, 
     guard_int(|| {
         // SAFETY: V1.
         let ours = unsafe { Context::of(context) };
-        ours.check_birth()?;
+        ours.birth.check()?;
         if port != 1 {
             return Err(libc::EINVAL);
         }

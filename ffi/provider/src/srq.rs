@@ -7,11 +7,12 @@ use crate::cq::IronCq;
 use crate::events::acknowledged;
 use crate::guard::{Birth, guard, guard_int, guard_ptr};
 use crate::huge::{self, Queue};
+use crate::ours::{Ours, destroy, ours};
 use crate::pd::IronPd;
 use crate::post;
-use crate::users::Users;
+use crate::users::{Use, Users};
 use crate::xrc::IronXrcd;
-use driver::{PostError, SrqInit};
+use driver::{InPlace, PostError, SrqInit};
 use libc::{c_int, c_uint};
 use std::sync::Arc;
 
@@ -25,25 +26,11 @@ pub struct IronSrq {
     pub users: Users,
     birth: Birth,
     cookie: u64,
-    /// For XRC: the domain, and the CQ for its receives.
-    xrc: Option<(&'static IronXrcd, &'static IronCq)>,
+    /// Its PD; for XRC, the domain and the CQ for its receives.
+    _uses: Vec<Use>,
 }
 
-impl IronSrq {
-    /// The SRQ behind what the program holds.
-    ///
-    /// # Safety
-    /// `srq` is one of ours, not yet destroyed.
-    #[inline]
-    pub unsafe fn of<'a>(srq: *const ibv_srq) -> &'a Self {
-        // SAFETY: V1, V2.
-        unsafe { &*srq.cast::<Self>() }
-    }
-
-    fn check_birth(&self) -> Result<(), c_int> {
-        if self.birth.is_here() { Ok(()) } else { Err(libc::EIO) }
-    }
-}
+ours!(IronSrq: ibv_srq);
 
 /// `ibv_create_srq`. The sizes given are written back.
 ///
@@ -104,10 +91,8 @@ unsafe fn create(
     xrc: Option<(&'static IronXrcd, &'static IronCq)>,
 ) -> Result<*mut ibv_srq, c_int> {
     // SAFETY: the caller's promise: V1 and V2 for the PD, V3 for its context.
-    let (context, owner) = unsafe { ((*pd).context, IronPd::of(pd)) };
-    // SAFETY: V3: the PD keeps its context.
-    let ours = unsafe { Context::of(context) };
-    ours.check_birth()?;
+    let (context, ours, owner) = unsafe { ((*pd).context, IronPd::context(pd), IronPd::of(pd)) };
+    ours.birth.check()?;
     let cookie = ours.targets.new_cookie();
     let init = SrqInit {
         max_wr: attr.max_wr,
@@ -124,21 +109,17 @@ unsafe fn create(
     public.srq_context = srq_context;
     public.pd = pd;
     public.handle = inner.srqn();
+    let mut uses = vec![owner.users.hold()];
+    uses.extend(xrc.into_iter().flat_map(|(domain, cq)| [domain.users.hold(), cq.users.hold()]));
     let users = Users::default();
-    let mut made = Box::new(IronSrq { public, inner, users, birth: ours.birth, cookie, xrc });
+    let srq = IronSrq { public, inner, users, birth: ours.birth, cookie, _uses: uses }.into_public();
     // SAFETY: ours alone still.
     unsafe {
-        libc::pthread_mutex_init(&raw mut made.public.mutex, std::ptr::null());
-        libc::pthread_cond_init(&raw mut made.public.cond, std::ptr::null());
+        libc::pthread_mutex_init(&raw mut (*srq).mutex, std::ptr::null());
+        libc::pthread_cond_init(&raw mut (*srq).cond, std::ptr::null());
     }
-    owner.users.add();
-    if let Some((domain, cq)) = xrc {
-        domain.users.add();
-        cq.users.add();
-    }
-    let srq = Box::into_raw(made);
     ours.targets.enter(cookie, srq as usize, None);
-    Ok(srq.cast())
+    Ok(srq)
 }
 
 /// `ibv_modify_srq`: the limit; the size is given once.
@@ -149,7 +130,7 @@ pub unsafe extern "C" fn modify_srq(srq: *mut ibv_srq, attr: *mut ibv_srq_attr, 
     guard_int(|| {
         // SAFETY: V1 and V2 for the SRQ, V4 for `attr`.
         let (ours, attr) = unsafe { (IronSrq::of(srq), &*attr) };
-        ours.check_birth()?;
+        ours.birth.check()?;
         let mask = mask as c_uint;
         if mask & !(abi::IBV_SRQ_MAX_WR | abi::IBV_SRQ_LIMIT) != 0 {
             return Err(libc::EINVAL);
@@ -172,7 +153,7 @@ pub unsafe extern "C" fn query_srq(srq: *mut ibv_srq, attr: *mut ibv_srq_attr) -
     guard_int(|| {
         // SAFETY: V1, V2.
         let ours = unsafe { IronSrq::of(srq) };
-        ours.check_birth()?;
+        ours.birth.check()?;
         let found = ours.inner.query().map_err(|e| e.errno())?;
         // SAFETY: V4: `attr` has room.
         unsafe {
@@ -212,7 +193,7 @@ pub unsafe extern "C" fn post_srq_recv(
         // SAFETY: V1 and V2 for the SRQ, V4 for the list and for `bad`.
         unsafe {
             let ours = IronSrq::of(srq);
-            post::receives(wr, bad, |walk| match ours.check_birth() {
+            post::receives(wr, bad, |walk| match ours.birth.check() {
                 Ok(()) => ours.inner.post_recv(walk),
                 Err(errno) => Err(PostError { index: 0, errno }),
             })
@@ -225,27 +206,15 @@ pub unsafe extern "C" fn post_srq_recv(
 /// # Safety
 /// Called by libibverbs with an SRQ of ours.
 pub unsafe extern "C" fn destroy_srq(srq: *mut ibv_srq) -> c_int {
-    guard_int(|| {
-        // SAFETY: V1, V2 and V5 for the SRQ, V3 for its PD, CQ, XRC domain and context; after the wait for its events
-        // nobody else uses it.
-        unsafe {
-            let context = Context::of((*srq).context);
-            if !context.birth.is_here() {
-                return Ok(());
-            }
+    // SAFETY: V1, V2 and V5 for the SRQ, V3 for its context; after the wait for its events nobody else uses it.
+    unsafe {
+        let leave = |context: &Context| {
             IronSrq::of(srq).users.none()?;
             let sent = context.targets.leave(IronSrq::of(srq).cookie).errors;
             let counter = (&raw const (*srq).events_completed, sent);
             acknowledged(&raw mut (*srq).mutex, &raw mut (*srq).cond, &[counter]);
-            let pd = IronPd::of((*srq).pd);
-            let ours = Box::from_raw(srq.cast::<IronSrq>());
-            let result = ours.inner.destroy().map_err(|e| e.errno());
-            pd.users.remove();
-            if let Some((domain, cq)) = ours.xrc {
-                domain.users.remove();
-                cq.users.remove();
-            }
-            result
-        }
-    })
+            Ok(())
+        };
+        destroy(srq, leave, |ours: &mut IronSrq| ours.inner.destroy_in_place())
+    }
 }

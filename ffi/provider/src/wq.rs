@@ -8,10 +8,11 @@ use crate::cq::IronCq;
 use crate::events::acknowledged;
 use crate::guard::{Birth, guard, guard_int, guard_ptr};
 use crate::huge::{self, Queue};
+use crate::ours::{Ours, destroy, ours};
 use crate::pd::IronPd;
 use crate::post;
-use crate::users::Users;
-use driver::{PostError, RwqTable, Wq, WqAttr, WqInit, WqState};
+use crate::users::{Use, Users};
+use driver::{InPlace, PostError, RwqTable, Wq, WqAttr, WqInit, WqState};
 use libc::c_int;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -29,22 +30,10 @@ pub struct IronWq {
     birth: Birth,
     /// By which its events name it.
     cookie: u64,
+    _uses: [Use; 2],
 }
 
-impl IronWq {
-    /// The work queue behind what the program holds.
-    ///
-    /// # Safety
-    /// `wq` is one [`create_wq`] made, not yet destroyed.
-    unsafe fn of<'a>(wq: *const ibv_wq) -> &'a Self {
-        // SAFETY: V1, V2.
-        unsafe { &*wq.cast::<Self>() }
-    }
-
-    fn check_birth(&self) -> Result<(), c_int> {
-        if self.birth.is_here() { Ok(()) } else { Err(libc::EIO) }
-    }
-}
+ours!(IronWq: ibv_wq);
 
 /// Our indirection table; the program knows its first member.
 #[repr(C)]
@@ -52,22 +41,13 @@ pub struct IronRwqTable {
     public: ibv_rwq_ind_table,
     /// The driver's.
     pub inner: Arc<RwqTable>,
-    /// The work queues in it, once for each entry.
-    wqs: Vec<*mut ibv_wq>,
     /// QPs over it.
     pub users: Users,
+    /// The work queues in it, once for each entry, and its context.
+    _uses: Vec<Use>,
 }
 
-impl IronRwqTable {
-    /// The table behind what the program holds.
-    ///
-    /// # Safety
-    /// `table` is one [`create_rwq_ind_table`] made, not yet destroyed.
-    pub unsafe fn of<'a>(table: *const ibv_rwq_ind_table) -> &'a Self {
-        // SAFETY: V1, V2.
-        unsafe { &*table.cast::<Self>() }
-    }
-}
+ours!(IronRwqTable: ibv_rwq_ind_table);
 
 /// True if VLAN tags are to be stripped. EOPNOTSUPP for other flags.
 fn strips_tags(flags: u32, mask: u32) -> Result<Option<bool>, c_int> {
@@ -85,7 +65,7 @@ pub unsafe extern "C" fn create_wq(context: *mut ibv_context, init: *mut ibv_wq_
     guard_ptr(|| {
         // SAFETY: V1 for the context, V4 for `init`.
         let (ours, init) = unsafe { (Context::of(context), &mut *init) };
-        ours.check_birth()?;
+        ours.birth.check()?;
         if init.comp_mask & !abi::IBV_WQ_INIT_ATTR_FLAGS != 0 || init.pd.is_null() || init.cq.is_null() {
             return Err(libc::EINVAL);
         }
@@ -117,10 +97,8 @@ pub unsafe extern "C" fn create_wq(context: *mut ibv_context, init: *mut ibv_wq_
         public.state = WqState::Reset as u32;
         public.wq_type = init.wq_type;
         public.post_recv = Some(post_wq_recv);
-        owner.users.add();
-        cq.users.add();
-        let made = IronWq { public, inner, users: Users::default(), birth: ours.birth, cookie };
-        let wq: *mut ibv_wq = Box::into_raw(Box::new(made)).cast();
+        let (users, uses) = (Users::default(), [owner.users.hold(), cq.users.hold()]);
+        let wq = IronWq { public, inner, users, birth: ours.birth, cookie, _uses: uses }.into_public();
         ours.targets.enter(cookie, wq as usize, None);
         Ok(wq)
     })
@@ -135,7 +113,7 @@ pub unsafe extern "C" fn modify_wq(wq: *mut ibv_wq, attr: *mut ibv_wq_attr) -> c
     guard_int(|| {
         // SAFETY: V1 and V2 for the work queue, V4 for `attr`.
         let (ours, attr) = unsafe { (IronWq::of(wq), &*attr) };
-        ours.check_birth()?;
+        ours.birth.check()?;
         if attr.attr_mask == 0 || attr.attr_mask & !KNOWN != 0 {
             return Err(libc::EINVAL);
         }
@@ -173,7 +151,7 @@ unsafe extern "C" fn post_wq_recv(
         // SAFETY: V1 and V2 for the work queue, V4 for the list and for `bad`.
         unsafe {
             let ours = IronWq::of(wq);
-            post::receives(wr, bad, |walk| match ours.check_birth() {
+            post::receives(wr, bad, |walk| match ours.birth.check() {
                 Ok(()) => ours.inner.post_recv(walk),
                 Err(errno) => Err(PostError { index: 0, errno }),
             })
@@ -186,25 +164,18 @@ unsafe extern "C" fn post_wq_recv(
 /// # Safety
 /// Called by programs with a work queue of ours, for the last time unless it is in use.
 pub unsafe extern "C" fn destroy_wq(wq: *mut ibv_wq) -> c_int {
-    guard_int(|| {
-        // SAFETY: V1, V2 and V5 for the work queue, V3 for its PD, CQ and context; the check finds nobody who uses it, and
-        // after the wait for its events nobody else does.
-        unsafe {
-            if !Context::of((*wq).context).birth.is_here() {
-                return Ok(());
-            }
+    // SAFETY: V1, V2 and V5 for the work queue, V3 for its context; the check finds nobody who uses it, and after the wait
+    // for its events nobody else does.
+    unsafe {
+        let leave = |context: &Context| {
             IronWq::of(wq).users.none()?;
-            let sent = Context::of((*wq).context).targets.leave(IronWq::of(wq).cookie).errors;
+            let sent = context.targets.leave(IronWq::of(wq).cookie).errors;
             let counter = (&raw const (*wq).events_completed, sent);
             acknowledged(&raw mut (*wq).mutex, &raw mut (*wq).cond, &[counter]);
-            let (pd, cq) = (IronPd::of((*wq).pd), IronCq::of((*wq).cq));
-            let ours = Box::from_raw(wq.cast::<IronWq>());
-            let result = ours.inner.destroy().map_err(|e| e.errno());
-            pd.users.remove();
-            cq.users.remove();
-            result
-        }
-    })
+            Ok(())
+        };
+        destroy(wq, leave, |ours: &mut IronWq| ours.inner.destroy_in_place())
+    }
 }
 
 /// `ibv_create_rwq_ind_table`.
@@ -218,7 +189,7 @@ pub unsafe extern "C" fn create_rwq_ind_table(
     guard_ptr(|| {
         // SAFETY: V1 for the context, V4 for `init`.
         let (ours, init) = unsafe { (Context::of(context), &*init) };
-        ours.check_birth()?;
+        ours.birth.check()?;
         let most = ours.device.attr().max_rwq_table_size;
         if most == 0 {
             return Err(libc::EOPNOTSUPP);
@@ -233,15 +204,13 @@ pub unsafe extern "C" fn create_rwq_ind_table(
             return Err(libc::EINVAL);
         }
         // SAFETY: V1, V2 and V6 for the work queues, which the table will keep (V3).
-        let queues: Vec<&IronWq> = wqs.iter().map(|wq| unsafe { IronWq::of(*wq) }).collect();
+        let queues: Vec<&'static IronWq> = wqs.iter().map(|wq| unsafe { IronWq::of(*wq) }).collect();
         let entries: Vec<Arc<Wq>> = queues.iter().map(|wq| Arc::clone(&wq.inner)).collect();
         let inner = RwqTable::create(&ours.device, &entries).map_err(convert::not_made)?;
-        queues.iter().for_each(|wq| wq.users.add());
-        ours.users.add();
+        let uses = queues.iter().map(|wq| &wq.users).chain([&ours.users]).map(Users::hold).collect();
         let number = inner.number() as c_int;
         let public = ibv_rwq_ind_table { context, ind_tbl_handle: number, ind_tbl_num: number, comp_mask: 0 };
-        let made = IronRwqTable { public, inner, wqs: wqs.to_vec(), users: Users::default() };
-        Ok(Box::into_raw(Box::new(made)).cast())
+        Ok(IronRwqTable { public, inner, users: Users::default(), _uses: uses }.into_public())
     })
 }
 
@@ -250,20 +219,9 @@ pub unsafe extern "C" fn create_rwq_ind_table(
 /// # Safety
 /// Called by programs with a table of ours, for the last time unless it is in use.
 pub unsafe extern "C" fn destroy_rwq_ind_table(table: *mut ibv_rwq_ind_table) -> c_int {
-    guard_int(|| {
-        // SAFETY: V1, V2 and V5 for the table, V3 for its work queues and context; the check finds nobody who uses it.
-        unsafe {
-            let context = Context::of((*table).context);
-            if !context.birth.is_here() {
-                return Ok(());
-            }
-            IronRwqTable::of(table).users.none()?;
-            let ours = Box::from_raw(table.cast::<IronRwqTable>());
-            debug_assert_eq!(ours.public.comp_mask, 0);
-            let result = ours.inner.destroy().map_err(|e| e.errno());
-            ours.wqs.iter().for_each(|wq| IronWq::of(*wq).users.remove());
-            context.users.remove();
-            result
-        }
-    })
+    // SAFETY: V1, V2 and V5 for the table, V3 for its context; the check finds nobody who uses it.
+    unsafe {
+        let leave = |_: &Context| IronRwqTable::of(table).users.none();
+        destroy(table, leave, |ours: &mut IronRwqTable| ours.inner.destroy_in_place())
+    }
 }

@@ -2,10 +2,11 @@
 
 use crate::abi::public::{self as abi, ibv_context, ibv_qp, ibv_qp_open_attr, ibv_xrcd, ibv_xrcd_init_attr};
 use crate::context::{Context, io_errno};
-use crate::guard::{guard_int, guard_ptr};
+use crate::guard::guard_ptr;
+use crate::ours::{Ours, destroy, ours};
 use crate::qp_verbs;
-use crate::users::Users;
-use driver::{FileId, XrcOpen};
+use crate::users::{Use, Users};
+use driver::{FileId, InPlace, XrcOpen};
 use libc::c_int;
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::sync::Arc;
@@ -20,18 +21,10 @@ pub struct IronXrcd {
     pub users: Users,
     /// The file that identifies it. While it is open, no other file has its number.
     _file: Option<OwnedFd>,
+    _context: Use,
 }
 
-impl IronXrcd {
-    /// The domain behind what the program holds.
-    ///
-    /// # Safety
-    /// `xrcd` is one [`open_xrcd`] made, not yet closed.
-    pub unsafe fn of<'a>(xrcd: *const ibv_xrcd) -> &'a Self {
-        // SAFETY: V1, V2.
-        unsafe { &*xrcd.cast::<Self>() }
-    }
-}
+ours!(IronXrcd: ibv_xrcd);
 
 /// Identifies the file behind a descriptor, and keeps it open.
 fn file_of(fd: c_int) -> Result<(FileId, OwnedFd), c_int> {
@@ -65,7 +58,7 @@ pub unsafe extern "C" fn open_xrcd(
     guard_ptr(|| {
         // SAFETY: V1 for the context, V4 for `init`.
         let (ours, init) = unsafe { (Context::of(context), &*init) };
-        ours.check_birth()?;
+        ours.birth.check()?;
         if init.comp_mask & !KNOWN != 0 {
             return Err(libc::EOPNOTSUPP);
         }
@@ -79,9 +72,9 @@ pub unsafe extern "C" fn open_xrcd(
             exclusive: init.oflags & libc::O_EXCL != 0,
         };
         let inner = driver::XrcDomain::open(&ours.device, how).map_err(|e| e.errno())?;
-        ours.users.add();
         let public = ibv_xrcd { context };
-        Ok(Box::into_raw(Box::new(IronXrcd { public, inner, users: Users::default(), _file: kept })).cast())
+        let (users, of_context) = (Users::default(), ours.users.hold());
+        Ok(IronXrcd { public, inner, users, _file: kept, _context: of_context }.into_public())
     })
 }
 
@@ -90,20 +83,11 @@ pub unsafe extern "C" fn open_xrcd(
 /// # Safety
 /// Called by programs with an XRC domain of ours.
 pub unsafe extern "C" fn close_xrcd(xrcd: *mut ibv_xrcd) -> c_int {
-    guard_int(|| {
-        // SAFETY: V1, V2 and V5 for the domain, V3 for its context; the check finds nobody who uses it.
-        let (context, ours) = unsafe {
-            let context = Context::of((*xrcd).context);
-            if !context.birth.is_here() {
-                return Ok(());
-            }
-            IronXrcd::of(xrcd).users.none()?;
-            (context, Box::from_raw(xrcd.cast::<IronXrcd>()))
-        };
-        let result = ours.inner.close().map_err(|e| e.errno());
-        context.users.remove();
-        result
-    })
+    // SAFETY: V1, V2 and V5 for the domain, V3 for its context; the check finds nobody who uses it.
+    unsafe {
+        let leave = |_: &Context| IronXrcd::of(xrcd).users.none();
+        destroy(xrcd, leave, |ours: &mut IronXrcd| ours.inner.destroy_in_place())
+    }
 }
 
 /// `ibv_open_qp`: a target QP that this or another program made in the domain.
