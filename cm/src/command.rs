@@ -174,10 +174,10 @@ pub struct SidrRequest {
     pub private_data: Vec<u8>,
 }
 
-/// Parameters of a SIDR_REP.
+/// Parameters of a SIDR_REP, to be sent or received.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SidrReply {
-    /// `Valid`, or why not.
+    /// `Valid`: QP number and Q_Key mean something; or why not.
     pub status: SidrStatus,
     /// The datagram QP: 24 bits.
     pub qpn: u32,
@@ -185,9 +185,9 @@ pub struct SidrReply {
     pub qkey: u32,
     /// Vendor id and options of enhanced connection establishment; zero if none.
     pub ece: (u32, u32),
-    /// At most 72 bytes.
+    /// Further information on `status`, at most 72 bytes.
     pub info: Vec<u8>,
-    /// At most 136 bytes.
+    /// At most 136 bytes; all of them in one received.
     pub private_data: Vec<u8>,
 }
 

@@ -1,5 +1,5 @@
 //! Outputs of an agent.
-use crate::{Address, ConnId, Mad, Path, RejectReason, Service, SidrStatus};
+use crate::{Address, ConnId, Mad, Path, RejectReason, Service, SidrReply};
 use hwspec::wire::mad::cm::Concerning;
 
 /// An output, for the caller to act on.
@@ -86,7 +86,7 @@ pub enum Event {
     /// SIDR_REQ: the id of the event is a new one, to be answered by `SidrReply` or destroyed.
     SidrRequest(Box<SidrQuery>),
     /// SIDR_REP.
-    SidrReply(Box<SidrAnswer>),
+    SidrReply(Box<SidrReply>),
 }
 
 /// The message that got no answer.
@@ -178,22 +178,5 @@ pub struct SidrQuery {
     /// Partition asked for.
     pub pkey: u16,
     /// 216 bytes.
-    pub private_data: Vec<u8>,
-}
-
-/// A SIDR_REP.
-#[derive(Clone, Debug, PartialEq)]
-pub struct SidrAnswer {
-    /// True if QP number and Q_Key mean something.
-    pub status: SidrStatus,
-    /// The datagram QP of the service.
-    pub qpn: u32,
-    /// Its Q_Key.
-    pub qkey: u32,
-    /// Vendor id and options of enhanced connection establishment; zero if none.
-    pub ece: (u32, u32),
-    /// Further information on `status`, at most 72 bytes.
-    pub info: Vec<u8>,
-    /// 136 bytes.
     pub private_data: Vec<u8>,
 }

@@ -41,7 +41,7 @@ mod time;
 pub use agent::{Agent, Config};
 pub use command::{Accept, Command, Connect, Input, Refused, SidrReply, SidrRequest};
 pub use conn::{QpParameters, State};
-pub use event::{Event, Failure, Output, Reply, Request, SidrAnswer, SidrQuery, Unclaimed, Wanted};
+pub use event::{Event, Failure, Output, Reply, Request, SidrQuery, Unclaimed, Wanted};
 pub use hwspec::wire::mad::cm::{RejectReason, SidrStatus};
 pub use path::{Address, Gid, Path};
 pub use time::{Time, ack_timeout, duration};

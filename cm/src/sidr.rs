@@ -1,7 +1,7 @@
 //! Service id resolution: finds the datagram QP of a service (IBTA 12.11).
 use crate::{
-    Address, Agent, ConnId, Event, Mad, Refused, SidrAnswer, SidrQuery, SidrReply, SidrRequest, State, Time,
-    Wanted, conn::Conn, format,
+    Address, Agent, ConnId, Event, Mad, Refused, SidrQuery, SidrReply, SidrRequest, State, Time, Wanted,
+    conn::Conn, format,
 };
 use hwspec::wire::mad::cm::{SidrRep, SidrReq};
 
@@ -70,7 +70,7 @@ impl Agent {
             return;
         }
         let length = usize::from(rep.info_length()).min(rep.info().len());
-        let answer = SidrAnswer {
+        let answer = SidrReply {
             status: rep.status(),
             qpn: rep.qpn(),
             qkey: rep.qkey(),

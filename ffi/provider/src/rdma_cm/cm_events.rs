@@ -7,7 +7,7 @@ use super::manager::{Manager, response};
 use super::ports::{self, At};
 use super::sockaddr::SockAddr;
 use super::uapi::{AhAttr, ConnParam, Plain, UdParam, event, qp_type};
-use cm::{Command, Event, Failure, Path, Reply, Request, Service, SidrAnswer, SidrQuery, SidrStatus};
+use cm::{Command, Event, Failure, Path, Reply, Request, Service, SidrQuery, SidrReply, SidrStatus};
 
 /// Private data of a SIDR_REP.
 pub const SIDR_REP_DATA: u8 = 136;
@@ -94,7 +94,7 @@ impl Manager {
         self.report(number, event::CONNECT_RESPONSE, 0, param.bytes(), reply.ece);
     }
 
-    fn answered(&mut self, number: u32, answer: &SidrAnswer) {
+    fn answered(&mut self, number: u32, answer: &SidrReply) {
         let mut param = UdParam::zero();
         fill(&mut param.private_data, &mut param.private_data_len, &answer.private_data);
         let Some(id) = self.ids.get_mut(number) else { return };

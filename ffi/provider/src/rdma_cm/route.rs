@@ -6,12 +6,12 @@ use super::ports::PORT;
 use super::sockaddr::SockAddr;
 use super::uapi::{PathData, Plain, QueryAddrResp, QueryRouteResp, UserPath};
 use cm::Path;
+use hwspec::layout::Layout as _;
+use hwspec::wire::mad::sa::{PathRecord, Selector};
 use libc::c_int;
 
 /// `IB_PATH_GMP | IB_PATH_PRIMARY | IB_PATH_BIDIRECTIONAL`.
 const PRIMARY: u32 = 1 << 0 | 1 << 1 | 1 << 5;
-/// `IB_SA_EQ`: this value and no other.
-const EXACTLY: u8 = 2;
 /// The default partition.
 const DEFAULT_PKEY: u16 = 0xffff;
 
@@ -125,31 +125,38 @@ fn user_path(path: &Path) -> UserPath {
         traffic_class: path.traffic_class,
         numb_path: 1,
         sl: path.sl,
-        mtu_selector: EXACTLY,
-        rate_selector: EXACTLY,
+        mtu_selector: Selector::Exactly.raw(),
+        rate_selector: Selector::Exactly.raw(),
         rate: path.rate,
-        packet_life_time_selector: EXACTLY,
+        packet_life_time_selector: Selector::Exactly.raw(),
         packet_life_time: path.packet_life_time,
         preference: 0,
     }
 }
 
-/// A path as a PathRecord of the subnet administrator (IBTA 15.2.5.16).
+/// A path as a PathRecord of the subnet administrator (IBTA 15.2.5.16): reversible, and one of it.
 fn record(path: &Path) -> [u8; 64] {
-    let mut out = [0; 64];
-    let mut put = |at: usize, bytes: &[u8]| out[at..at + bytes.len()].copy_from_slice(bytes);
-    put(8, &path.remote_gid);
-    put(24, &path.local_gid);
-    put(40, &path.remote_lid.to_be_bytes());
-    put(42, &path.local_lid.to_be_bytes());
-    put(44, &((path.flow_label & 0xf_ffff) << 8 | u32::from(path.hop_limit)).to_be_bytes());
-    // Reversible, and one of it.
-    put(48, &[path.traffic_class, 1 << 7 | 1]);
-    put(50, &path.pkey.to_be_bytes());
-    put(52, &u16::from(path.sl & 0xf).to_be_bytes());
-    let exactly = |value: u8| EXACTLY << 6 | value & 0x3f;
-    put(54, &[exactly(path.mtu), exactly(path.rate), exactly(path.packet_life_time)]);
-    out
+    let mut record = PathRecord::zeroed();
+    record
+        .set()
+        .dgid(path.remote_gid)
+        .sgid(path.local_gid)
+        .dlid(path.remote_lid)
+        .slid(path.local_lid)
+        .flow_label(path.flow_label & 0xf_ffff)
+        .hop_limit(path.hop_limit)
+        .traffic_class(path.traffic_class)
+        .reversible(true)
+        .numb_path(1)
+        .pkey(path.pkey)
+        .sl(path.sl & 0xf)
+        .mtu_selector(Selector::Exactly)
+        .mtu(path.mtu & 0x3f)
+        .rate_selector(Selector::Exactly)
+        .rate(path.rate & 0x3f)
+        .life_time_selector(Selector::Exactly)
+        .life_time(path.packet_life_time & 0x3f);
+    *record.as_bytes()
 }
 
 /// The primary path among those a program gives.
@@ -162,30 +169,22 @@ pub fn read_path_data(value: &[u8]) -> Result<Path, c_int> {
     }
     let mut given = value.chunks(size_of::<PathData>()).map(PathData::read);
     let data = given.find(|data| data.flags == PRIMARY).ok_or(libc::EINVAL)?;
-    let record = &data.record;
-    let word = |at: usize| u16::from_be_bytes([record[at], record[at + 1]]);
-    let gid = |at: usize| {
-        let mut gid = [0; 16];
-        gid.copy_from_slice(&record[at..at + 16]);
-        gid
-    };
-    let flow_hop = u32::from_be_bytes([record[44], record[45], record[46], record[47]]);
-    let hop_limit = flow_hop as u8;
+    let record = PathRecord::read(&data.record);
     Ok(Path {
-        remote_gid: gid(8),
-        local_gid: gid(24),
-        remote_lid: word(40),
-        local_lid: word(42),
+        remote_gid: record.dgid(),
+        local_gid: record.sgid(),
+        remote_lid: record.dlid(),
+        local_lid: record.slid(),
         // Within a subnet InfiniBand's packets need none; Ethernet's have no LIDs.
-        grh: word(40) == 0 || hop_limit > 1,
-        flow_label: flow_hop >> 8 & 0xf_ffff,
-        hop_limit,
-        traffic_class: record[48],
-        pkey: word(50),
-        sl: (word(52) & 0xf) as u8,
-        mtu: record[54] & 0x3f,
-        rate: record[55] & 0x3f,
-        packet_life_time: record[56] & 0x3f,
+        grh: record.dlid() == 0 || record.hop_limit() > 1,
+        flow_label: record.flow_label(),
+        hop_limit: record.hop_limit(),
+        traffic_class: record.traffic_class(),
+        pkey: record.pkey(),
+        sl: record.sl(),
+        mtu: record.mtu(),
+        rate: record.rate(),
+        packet_life_time: record.life_time(),
     })
 }
 

@@ -3,6 +3,8 @@
 
 #![allow(missing_docs)]
 
+use zerocopy::{FromBytes, Immutable, IntoBytes};
+
 /// `RDMA_USER_CM_CMD_*`.
 pub mod command {
     pub const CREATE_ID: u32 = 0;
@@ -68,28 +70,22 @@ pub mod qp_type {
 }
 
 /// Plain integers and arrays of them: any bytes are a value, and all its bytes are initialised.
-///
-/// # Safety
-/// `repr(C)`, no padding, nothing but integers inside.
-pub unsafe trait Plain: Copy {
+pub trait Plain: Sized + FromBytes + IntoBytes + Immutable {
     /// All zero.
     fn zero() -> Self {
-        // SAFETY: [`Plain`] promises that all zeros are a value.
-        unsafe { std::mem::zeroed() }
+        Self::new_zeroed()
     }
 
     /// Its bytes.
     fn bytes(&self) -> &[u8] {
-        // SAFETY: [`Plain`] promises that every byte is initialised.
-        unsafe { std::slice::from_raw_parts(std::ptr::from_ref(self).cast(), size_of::<Self>()) }
+        self.as_bytes()
     }
 
     /// From the start of `bytes`; what is missing is zero.
     fn read(bytes: &[u8]) -> Self {
-        let mut value = Self::zero();
+        let mut value = Self::new_zeroed();
         let len = bytes.len().min(size_of::<Self>());
-        // SAFETY: both ranges are `len` bytes long, and any bytes are a value.
-        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), (&raw mut value).cast(), len) };
+        value.as_mut_bytes()[..len].copy_from_slice(&bytes[..len]);
         value
     }
 }
@@ -97,12 +93,11 @@ pub unsafe trait Plain: Copy {
 macro_rules! plain {
     ($($(#[$meta:meta])* pub struct $name:ident { $(pub $field:ident: $kind:ty,)* } $size:literal)*) => {$(
         $(#[$meta])*
-        #[derive(Clone, Copy, Debug)]
+        #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable)]
         #[repr(C)]
         pub struct $name { $(pub $field: $kind,)* }
-        // SAFETY: integers without padding: the sizes of the fields add up to the size of the whole.
-        unsafe impl Plain for $name {}
-        const _: () = assert!(size_of::<$name>() == $size && 0 $(+ size_of::<$kind>())* == $size);
+        impl Plain for $name {}
+        const _: () = assert!(size_of::<$name>() == $size);
     )*};
 }
 
