@@ -42,14 +42,12 @@ pub use agent::{Agent, Config};
 pub use command::{Accept, Command, Connect, Input, Refused, SidrReply, SidrRequest};
 pub use conn::{QpParameters, State};
 pub use event::{Event, Failure, Output, Reply, Request, SidrQuery, Unclaimed, Wanted};
-pub use hwspec::wire::mad::cm::{RejectReason, SidrStatus};
+pub use hwspec::wire::mad::{
+    Mad,
+    cm::{RejectReason, SidrStatus},
+};
 pub use path::{Address, Gid, Path};
 pub use time::{Time, ack_timeout, duration};
-
-use hwspec::wire::mad::MAD_SIZE;
-
-/// A whole management datagram.
-pub type Mad = [u8; MAD_SIZE];
 
 /// A connection or listener of one [`Agent`]: its local communication id. Upper half: the agent's tag.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

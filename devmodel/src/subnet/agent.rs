@@ -1,6 +1,6 @@
 //! Management packets that no queue pair takes: those to the switch, and those to QP0 of a port without one.
 
-use super::{sa, switch};
+use super::{Subnet, sa, switch};
 use crate::{
     Config, identity,
     mlx5::{Frame, Packet, Payload, Step, bytes_of},
@@ -12,8 +12,8 @@ use hwspec::{
     layout::prefix,
     wire::{
         self, BthOpcode, Deth, Grh, IpPair, Route,
-        lrh::PERMISSIVE_LID,
-        mad::{MAD_SIZE, MadHeader, Method, MgmtClass, QP1_QKEY, Smp, status},
+        lrh::{Lrh, PERMISSIVE_LID},
+        mad::{MAD_SIZE, Mad, MadHeader, Method, MgmtClass, QP1_QKEY, Smp, status},
         write_route,
     },
 };
@@ -53,13 +53,12 @@ pub(crate) fn arrive(func: &mut Func<'_>, step: &mut Step<'_>, packet: &Packet<'
         func.count(Counters::RxDroppedQkey, 1);
         return true;
     }
-    let back =
-        Back { route: back(packet, lrh.dlid(), lrh.slid(), lrh.sl(), lrh.vl()), qpn, peer: deth.src_qp().0 };
+    let back = Back { route: back(packet, &lrh), qpn, peer: deth.src_qp().0 };
     let config = *step.config;
     match qpn {
         0 if to_switch => {
             let Some(from) = identity::fid_of_lid(lrh.slid()) else { return true };
-            match switch::handle(func.region(), &config, from, &mad) {
+            match (Subnet { region: func.region(), config: &config }).switch(from, &mad) {
                 switch::Way::Back(answer) => back.send(func, step, &answer, packet),
                 switch::Way::Out(fid, mad) => {
                     let mut on = back;
@@ -99,7 +98,7 @@ pub(crate) fn arrive(func: &mut Func<'_>, step: &mut Step<'_>, packet: &Packet<'
 }
 
 /// A subnet management packet to a port whose program has no QP0: the port answers itself (IBTA 14.2.2.2).
-fn own_smp(func: &mut Func<'_>, config: &Config, request: &[u8; MAD_SIZE]) -> Option<[u8; MAD_SIZE]> {
+fn own_smp(func: &mut Func<'_>, config: &Config, request: &Mad) -> Option<Mad> {
     let mut packet = Smp::from_bytes(*request);
     let header = packet.header();
     if header.mgmt_class() == MgmtClass::SubnDirected {
@@ -124,7 +123,7 @@ struct Back {
     peer: u32,
 }
 
-fn back(packet: &Packet<'_>, dlid: u16, slid: u16, sl: u8, vl: u8) -> Route {
+fn back(packet: &Packet<'_>, lrh: &Lrh) -> Route {
     let grh = packet.headers.ipv6().map(|_| {
         let (sgid, dgid) = match packet.headers.addresses() {
             IpPair::V6 { src, dst } => (dst, src),
@@ -132,11 +131,12 @@ fn back(packet: &Packet<'_>, dlid: u16, slid: u16, sl: u8, vl: u8) -> Route {
         };
         Grh { sgid, dgid, hop_limit: HOP_LIMIT, ..Grh::default() }
     });
-    Route { vl: if vl == MANAGEMENT_LANE { vl } else { 0 }, sl, dlid: slid, slid: dlid, grh }
+    let vl = if lrh.vl() == MANAGEMENT_LANE { MANAGEMENT_LANE } else { 0 };
+    Route { vl, sl: lrh.sl(), dlid: lrh.slid(), slid: lrh.dlid(), grh }
 }
 
 impl Back {
-    fn send(&self, func: &mut Func<'_>, step: &mut Step<'_>, mad: &[u8; MAD_SIZE], request: &Packet<'_>) {
+    fn send(&self, func: &mut Func<'_>, step: &mut Step<'_>, mad: &Mad, request: &Packet<'_>) {
         let asked = request.headers.bth();
         let mut bth = wire::Bth::zeroed();
         bth.set().opcode(BthOpcode::UdSendOnly).mig_req(true).pkey(asked.pkey()).dest_qp(Qpn(self.peer));
@@ -152,10 +152,4 @@ impl Back {
             func.count(Counters::TxBytes, (len + MAD_SIZE + wire::ICRC_SIZE) as u64);
         }
     }
-}
-
-/// The port of `fid` is gone from the subnet: the groups forget it, some at a time. True if there are more. `func` is the
-/// PF.
-pub(crate) fn group_port_gone(func: &mut Func<'_>, fid: u8) -> bool {
-    super::groups::gone(func, fid)
 }

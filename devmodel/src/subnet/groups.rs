@@ -1,13 +1,11 @@
 //! Multicast groups of the subnet: who is in them, and what they are like (IBTA 15.2.5.17, o15-0.2.2).
 
 use super::{
-    mad::{Answer, DEFAULT_PKEY, LIFE_TIME, RATE_100G},
-    partitions,
-    paths::selected,
-    records::{self, End},
+    Asked, Subnet,
+    mad::{Answer, DEFAULT_PKEY, PACKET_LIFE, RATE_100G},
+    records::End,
 };
 use crate::{
-    Config,
     host::Party,
     region::{Func, Region},
     state::{SUBNET_GROUPS, SubnetGroupRow},
@@ -20,8 +18,8 @@ use hwspec::{
             sa::{
                 McMemberRecord, Selector, join_state,
                 member::{
-                    FLOW_LABEL, HOP_LIMIT, JOIN_STATE, LIFE_TIME_SELECTOR, MGID, MLID, MTU, MTU_SELECTOR,
-                    PKEY, PORT_GID, QKEY, RATE, RATE_SELECTOR, SL, TRAFFIC_CLASS,
+                    FLOW_LABEL, HOP_LIMIT, JOIN_STATE, LIFE_TIME, LIFE_TIME_SELECTOR, MGID, MLID, MTU,
+                    MTU_SELECTOR, PKEY, PORT_GID, QKEY, RATE, RATE_SELECTOR, SL, TRAFFIC_CLASS,
                 },
                 status,
             },
@@ -32,14 +30,16 @@ use hwspec::{
 
 /// Q_Key of the IPoIB broadcast group where nobody chose one, as OpenSM has it.
 const IPOIB_QKEY: u32 = 0x0b1b;
+/// Components of the packet lifetime.
+const LIFE: u64 = LIFE_TIME_SELECTOR | LIFE_TIME;
 /// The bit of full members in a P_Key, which a group's has.
 const FULL_MEMBER: u16 = 0x8000;
 /// Signature of IPoIB over IPv4 in an MGID (RFC 4391, 4).
 const IPOIB_IPV4: [u8; 2] = [0x40, 0x1b];
 
-/// The group with this GID, and its MLID.
-pub(super) fn by_gid(region: &Region, mgid: &[u8; 16]) -> Option<(u16, SubnetGroupRow)> {
-    all(region).find(|(_, row)| row.mgid == *mgid).map(|(index, row)| (mlid(index), row))
+/// The group with this GID, and its index.
+pub(super) fn by_gid(region: &Region, mgid: &[u8; 16]) -> Option<(u32, SubnetGroupRow)> {
+    all(region).find(|(_, row)| row.mgid == *mgid)
 }
 
 /// All groups, which the PF keeps.
@@ -47,8 +47,10 @@ fn all(region: &Region) -> impl Iterator<Item = (u32, SubnetGroupRow)> + '_ {
     region.objects::<SubnetGroupRow>(0)
 }
 
-fn find(func: &Func<'_>, mgid: &[u8; 16]) -> Option<u32> {
-    all(func.region()).find(|(_, row)| row.mgid == *mgid).map(|(index, _)| index)
+/// The index of the group that a request names.
+fn named(region: &Region, asked: &Asked<McMemberRecord>) -> Option<u32> {
+    let (index, _) = by_gid(region, &asked.want.mgid()).filter(|_| asked.has(MGID))?;
+    Some(index)
 }
 
 const _: () = assert!(SUBNET_GROUPS < 0x3fff);
@@ -58,7 +60,7 @@ const CHUNK: usize = 16;
 /// Groups a port may keep alive: one that asks for more than its share leaves some to others.
 const SHARE: usize = SUBNET_GROUPS / 4;
 
-fn mlid(index: u32) -> u16 {
+pub(super) fn mlid(index: u32) -> u16 {
     FIRST_MULTICAST_LID + index as u16
 }
 
@@ -113,50 +115,36 @@ fn record(index: u32, row: &SubnetGroupRow, port_gid: [u8; 16], join_state: u8) 
 }
 
 /// Groups that match: without members, whom only the administrator's own may see (IBTA 15.4.1.2).
-pub(super) fn query(region: &Region, mask: u64, want: &McMemberRecord) -> Vec<Vec<u8>> {
+pub(super) fn query(region: &Region, asked: &Asked<McMemberRecord>) -> Vec<Vec<u8>> {
     let matching = all(region).filter(|(index, row)| {
-        (mask & MGID == 0 || row.mgid == want.mgid())
-            && (mask & MLID == 0 || mlid(*index) == want.mlid())
-            && fits(row, mask, want)
+        (!asked.has(MGID) || row.mgid == asked.want.mgid())
+            && (!asked.has(MLID) || mlid(*index) == asked.want.mlid())
+            && fits(row, asked)
     });
     matching.map(|(index, row)| record(index, &row, [0; 16], 0).bytes().to_vec()).collect()
 }
 
 /// True if the properties asked for are the group's.
-fn fits(row: &SubnetGroupRow, mask: u64, want: &McMemberRecord) -> bool {
-    let is = |bit: u64, same: bool| mask & bit == 0 || same;
+fn fits(row: &SubnetGroupRow, asked: &Asked<McMemberRecord>) -> bool {
+    let want = &asked.want;
+    let is = |bit: u64, same: bool| !asked.has(bit) || same;
     is(QKEY, row.qkey == want.qkey())
         && is(PKEY, row.pkey & 0x7fff == want.pkey() & 0x7fff)
         && is(TRAFFIC_CLASS, row.traffic_class == want.traffic_class())
         && is(SL, row.sl == want.sl())
         && is(FLOW_LABEL, row.flow_label == want.flow_label())
         && is(HOP_LIMIT, row.hop_limit == want.hop_limit())
-        && selected(mask, MTU_SELECTOR | MTU, want.mtu_selector(), want.mtu(), row.mtu)
-        && selected(mask, RATE_SELECTOR | RATE, want.rate_selector(), want.rate(), row.rate)
-        && selected(
-            mask,
-            LIFE_TIME_SELECTOR | LIFE,
-            want.life_time_selector(),
-            want.life_time(),
-            row.life_time,
-        )
+        && asked.selects(MTU_SELECTOR | MTU, (want.mtu_selector(), want.mtu()), row.mtu)
+        && asked.selects(RATE_SELECTOR | RATE, (want.rate_selector(), want.rate()), row.rate)
+        && asked.selects(LIFE, (want.life_time_selector(), want.life_time()), row.life_time)
 }
 
-/// Component of the packet lifetime.
-const LIFE: u64 = hwspec::wire::mad::sa::member::LIFE_TIME;
-
 /// The function that asks for itself: its GID is in the request, and the request came from its LID.
-fn member(
-    func: &Func<'_>,
-    config: &Config,
-    from: u16,
-    mask: u64,
-    want: &McMemberRecord,
-) -> Answer<(u8, End)> {
-    if mask & PORT_GID == 0 || mask & JOIN_STATE == 0 {
+fn member(subnet: Subnet<'_>, asked: &Asked<McMemberRecord>) -> Answer<(u8, End)> {
+    if !asked.has(PORT_GID) || !asked.has(JOIN_STATE) {
         return Err(status::INSUFFICIENT_COMPONENTS);
     }
-    let end = records::by_gid(func.region(), config, &want.port_gid()).filter(|end| end.lid == from);
+    let end = subnet.by_gid(&asked.want.port_gid()).filter(|end| end.lid == asked.from);
     let end = end.ok_or(status::INVALID_GID)?;
     Ok((end.fid.ok_or(status::INVALID_GID)?, end))
 }
@@ -164,21 +152,18 @@ fn member(
 /// A port joins a group, which comes to be if the request says what it is to be like.
 pub(super) fn join(
     func: &mut Func<'_>,
-    config: &Config,
-    from: u16,
-    mask: u64,
-    want: &McMemberRecord,
+    subnet: Subnet<'_>,
+    asked: &Asked<McMemberRecord>,
 ) -> Answer<McMemberRecord> {
-    let (fid, end) = member(func, config, from, mask, want)?;
-    let wanted = want.join_state() & 15;
+    let (fid, end) = member(subnet, asked)?;
+    let wanted = asked.want.join_state() & 15;
     if wanted == 0 {
         return Err(status::REQ_INVALID);
     }
-    let known = (mask & MGID != 0).then(|| find(func, &want.mgid())).flatten();
-    let index = match known {
+    let index = match named(subnet.region, asked) {
         Some(index) => {
             let row = func.row::<SubnetGroupRow>(index).ok_or(status::NO_RESOURCES)?;
-            if !fits(row, mask, want) || !partitions::is_member(func.region(), &end, row.pkey) {
+            if !fits(row, asked) || !subnet.is_member(&end, row.pkey) {
                 return Err(status::REQ_INVALID);
             }
             index
@@ -189,7 +174,7 @@ pub(super) fn join(
             if kept.filter(|row| state_of(row, fid) != 0).count() >= SHARE {
                 return Err(status::NO_RESOURCES);
             }
-            create(func, &end, mask, want, wanted)?
+            create(func, subnet, &end, asked, wanted)?
         }
     };
     let row = func.row_mut::<SubnetGroupRow>(index).ok_or(status::NO_RESOURCES)?;
@@ -201,37 +186,43 @@ pub(super) fn join(
 
 /// Makes a group: by a member that keeps it alive (IBTA o15-0.2.4), who says all that a group needs; only IPoIB's broadcast
 /// group is there for whoever asks, as if it had been made by the administrator.
-fn create(func: &mut Func<'_>, by: &End, mask: u64, want: &McMemberRecord, state: u8) -> Answer<u32> {
+fn create(
+    func: &mut Func<'_>,
+    subnet: Subnet<'_>,
+    by: &End,
+    asked: &Asked<McMemberRecord>,
+    state: u8,
+) -> Answer<u32> {
+    let want = &asked.want;
     let needed = QKEY | PKEY | SL | FLOW_LABEL | TRAFFIC_CLASS;
     let mgid = want.mgid();
     let broadcast = is_ipoib_broadcast(&mgid);
-    if mask & needed != needed && !broadcast {
+    if asked.mask & needed != needed && !broadcast {
         return Err(status::INSUFFICIENT_COMPONENTS);
     }
-    if mask & MGID == 0 || mgid == [0; 16] || mgid[0] != 0xff {
+    if !asked.has(MGID) || mgid == [0; 16] || mgid[0] != 0xff {
         return Err(status::REQ_INVALID);
     }
-    let pkey = if mask & PKEY != 0 { want.pkey() | FULL_MEMBER } else { DEFAULT_PKEY };
-    let foreign = !partitions::is_member(func.region(), by, pkey);
+    let pkey = if asked.has(PKEY) { want.pkey() | FULL_MEMBER } else { DEFAULT_PKEY };
+    let foreign = !subnet.is_member(by, pkey);
     if state & (join_state::FULL | join_state::SEND_ONLY_FULL) == 0 || foreign {
         return Err(status::REQ_INVALID);
     }
-    let mtu = choose(mask, MTU_SELECTOR | MTU, (want.mtu_selector(), want.mtu()), 1..=MTU_4096, MTU_2048)?;
-    let rate =
-        choose(mask, RATE_SELECTOR | RATE, (want.rate_selector(), want.rate()), 2..=RATE_100G, RATE_100G)?;
+    let (mtu, rate) = ((want.mtu_selector(), want.mtu()), (want.rate_selector(), want.rate()));
+    let mtu = choose(asked, MTU_SELECTOR | MTU, mtu, 1..=MTU_4096, MTU_2048)?;
+    let rate = choose(asked, RATE_SELECTOR | RATE, rate, 2..=RATE_100G, RATE_100G)?;
     let time = (want.life_time_selector(), want.life_time());
-    let life_time = choose(mask, LIFE_TIME_SELECTOR | LIFE, time, 0..=31, LIFE_TIME)?;
-    let given = |bit: u64| mask & bit != 0;
+    let life_time = choose(asked, LIFE, time, 0..=31, PACKET_LIFE)?;
     let index = func.alloc::<SubnetGroupRow>(0, Party(0)).map_err(|_| status::NO_RESOURCES)?;
     if let Some(row) = func.row_mut::<SubnetGroupRow>(index) {
         row.mgid = mgid;
-        row.qkey = if given(QKEY) { want.qkey() } else { IPOIB_QKEY };
+        row.qkey = if asked.has(QKEY) { want.qkey() } else { IPOIB_QKEY };
         row.pkey = pkey;
         (row.mtu, row.rate, row.life_time) = (mtu, rate, life_time);
-        row.sl = if given(SL) { want.sl() } else { 0 };
-        row.flow_label = if given(FLOW_LABEL) { want.flow_label() } else { 0 };
-        row.traffic_class = if given(TRAFFIC_CLASS) { want.traffic_class() } else { 0 };
-        row.hop_limit = if given(HOP_LIMIT) { want.hop_limit() } else { 0 };
+        row.sl = if asked.has(SL) { want.sl() } else { 0 };
+        row.flow_label = if asked.has(FLOW_LABEL) { want.flow_label() } else { 0 };
+        row.traffic_class = if asked.has(TRAFFIC_CLASS) { want.traffic_class() } else { 0 };
+        row.hop_limit = if asked.has(HOP_LIMIT) { want.hop_limit() } else { 0 };
     }
     Ok(index)
 }
@@ -243,13 +234,13 @@ fn is_ipoib_broadcast(mgid: &[u8; 16]) -> bool {
 
 /// A value that the request allows: the usual one, or the nearest to it.
 fn choose(
-    mask: u64,
+    asked: &Asked<McMemberRecord>,
     bits: u64,
-    (selector, want): (Selector, u8),
+    want: (Selector, u8),
     range: std::ops::RangeInclusive<u8>,
     usual: u8,
 ) -> Answer<u8> {
-    let mut allowed: Vec<u8> = range.filter(|v| selected(mask, bits, selector, want, *v)).collect();
+    let mut allowed: Vec<u8> = range.filter(|v| asked.selects(bits, want, *v)).collect();
     allowed.sort_by_key(|v| v.abs_diff(usual));
     allowed.first().copied().ok_or(status::REQ_INVALID)
 }
@@ -257,15 +248,13 @@ fn choose(
 /// A port leaves a group, in the roles it names; a group without members that keep it alive ends.
 pub(super) fn leave(
     func: &mut Func<'_>,
-    config: &Config,
-    from: u16,
-    mask: u64,
-    want: &McMemberRecord,
+    subnet: Subnet<'_>,
+    asked: &Asked<McMemberRecord>,
 ) -> Answer<McMemberRecord> {
-    let (fid, end) = member(func, config, from, mask, want)?;
-    let index = (mask & MGID != 0).then(|| find(func, &want.mgid())).flatten().ok_or(status::REQ_INVALID)?;
+    let (fid, end) = member(subnet, asked)?;
+    let index = named(subnet.region, asked).ok_or(status::REQ_INVALID)?;
     let row = func.row_mut::<SubnetGroupRow>(index).ok_or(status::REQ_INVALID)?;
-    let left = want.join_state() & state_of(row, fid);
+    let left = asked.want.join_state() & state_of(row, fid);
     if left == 0 {
         return Err(status::REQ_INVALID);
     }
@@ -289,8 +278,8 @@ pub(crate) fn is_in_a_group(region: &Region, fid: u8) -> bool {
     region.objects::<SubnetGroupRow>(0).any(|(_, row)| state_of(&row, fid) != 0)
 }
 
-/// The port of `fid` is gone: it leaves up to `CHUNK` groups. True if there are more.
-pub(super) fn gone(func: &mut Func<'_>, fid: u8) -> bool {
+/// The port of `fid` is gone from the subnet: it leaves up to `CHUNK` groups. True if there are more. `func` is the PF.
+pub(crate) fn group_port_gone(func: &mut Func<'_>, fid: u8) -> bool {
     let mut all = func.live::<SubnetGroupRow>();
     all.retain(|i| func.row::<SubnetGroupRow>(*i).is_some_and(|row| state_of(row, fid) != 0));
     for index in all.iter().take(CHUNK) {

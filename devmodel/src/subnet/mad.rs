@@ -1,7 +1,10 @@
 //! The parts that all agents have in common: a port as it comes up, and how a MAD is answered.
 
 use crate::state::{DEFAULT_PREFIX, IbPort, PKEYS};
-use hwspec::wire::mad::{self, MAD_SIZE, MadHeader, Method, MgmtClass};
+use hwspec::{
+    layout::prefix,
+    wire::mad::{self, Mad, MadHeader, Method, MgmtClass, status},
+};
 use zerocopy::FromZeros;
 
 /// P_Key of the default partition, full member (IBTA 10.9.1.2).
@@ -9,7 +12,7 @@ pub(super) const DEFAULT_PKEY: u16 = 0xffff;
 /// Rate of a 4x EDR link: 100 Gb/s (IBTA 15.2.5.16).
 pub(super) const RATE_100G: u8 = 16;
 /// Time a packet may take, as an exponent: 67 ms.
-pub(super) const LIFE_TIME: u8 = 14;
+pub(super) const PACKET_LIFE: u8 = 14;
 /// Time an agent may take to answer, as an exponent: 67 ms.
 pub(super) const RESPONSE_TIME: u8 = 14;
 /// Capability mask of a port: an extended speed, system image GUID, more capability bits.
@@ -48,24 +51,28 @@ pub(super) fn description(fid: u8) -> [u8; 64] {
 /// Why a MAD is answered with a bad status.
 pub(super) type Answer<T> = Result<T, u16>;
 
-/// `request` turned into an answer: method and status.
-pub(super) fn turned(request: &[u8; MAD_SIZE], status: u16) -> [u8; MAD_SIZE] {
+/// Answers a request for an agent of this class version (IBTA 13.4.7): with what `make` makes of it, or with the status that
+/// says why there is none. `None` is no answer, as to a MAD that is no request.
+pub(super) fn answer(
+    request: &Mad,
+    class_version: u8,
+    make: impl FnOnce(&MadHeader) -> Answer<Option<Mad>>,
+) -> Option<Mad> {
+    let header = MadHeader::from_bytes(prefix(request));
+    header.method().answer()?;
+    if header.base_version() != mad::BASE_VERSION || header.class_version() != class_version {
+        return Some(turned(request, status::BAD_VERSION));
+    }
+    make(&header).unwrap_or_else(|status| Some(turned(request, status)))
+}
+
+/// `request` turned into an answer: method and status. A bad status says why there is no other answer.
+pub(super) fn turned(request: &Mad, status: u16) -> Mad {
     let mut out = *request;
-    let mut header = MadHeader::from_bytes(hwspec::layout::prefix(request));
+    let mut header = MadHeader::from_bytes(prefix(request));
     let method = header.method().answer().unwrap_or(Method::GetResp);
     let directed = header.mgmt_class() == MgmtClass::SubnDirected;
-    header.set().method(method).status(if directed { status | mad::status::DIRECTION } else { status });
+    header.set().method(method).status(if directed { status | status::DIRECTION } else { status });
     out[..MadHeader::SIZE].copy_from_slice(header.as_bytes());
     out
-}
-
-/// An answer that says why there is none.
-pub(super) fn refuse(request: &[u8; MAD_SIZE], status: u16) -> [u8; MAD_SIZE] {
-    turned(request, status)
-}
-
-/// Checks that the header is one this agent understands (IBTA 13.4.7), or answers with the status that says why not.
-pub(super) fn check_version(header: &MadHeader, class_version: u8) -> Answer<()> {
-    let known = header.base_version() == mad::BASE_VERSION && header.class_version() == class_version;
-    if known { Ok(()) } else { Err(mad::status::BAD_VERSION) }
 }

@@ -5,6 +5,9 @@
 //! The administrator (`sa`, `paths`, `groups`) answers queries that come as packets to the switch's LID; the PF's state
 //! holds what it knows, and whoever runs the PF runs it (`agent`).
 
+use crate::{Config, region::Region};
+use hwspec::{layout::Layout, wire::mad::sa::SaMad};
+
 mod agent;
 mod groups;
 mod local;
@@ -18,10 +21,36 @@ mod smp;
 mod switch;
 mod view;
 
-pub(crate) use agent::{arrive, group_port_gone};
-pub(crate) use groups::is_in_a_group;
+pub(crate) use agent::arrive;
+pub(crate) use groups::{group_port_gone, is_in_a_group};
 pub(crate) use local::local;
 pub use mad::PORT_CAPABILITIES;
 pub(crate) use mad::{SOFT_CAPABILITIES, port};
 pub(crate) use pma::port_counters;
 pub(crate) use smp::set_link;
+
+/// The subnet of an adapter that behaves as `config` says.
+#[derive(Clone, Copy)]
+struct Subnet<'a> {
+    region: &'a Region,
+    config: &'a Config,
+}
+
+/// A query of the administrator for records like `want`, in the components that `mask` names.
+struct Asked<T> {
+    /// LID of the port that asks.
+    from: u16,
+    mask: u64,
+    want: T,
+}
+
+impl<T: Layout> Asked<T> {
+    fn read(from: u16, query: &SaMad) -> Self {
+        Self { from, mask: query.component_mask(), want: T::read(&query.data()) }
+    }
+
+    /// True if the query names one of the components `bits`.
+    fn has(&self, bits: u64) -> bool {
+        self.mask & bits != 0
+    }
+}

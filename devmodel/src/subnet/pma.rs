@@ -1,100 +1,87 @@
 //! The performance management agent of a function's port (IBTA 16.1).
 
-use super::mad::{check_version, refuse, turned};
+use super::mad::{self, turned};
 use crate::{
     region::Func,
     state::{COUNTERS, Counters},
 };
 use hwspec::{
-    layout::{Layout, prefix},
-    wire::mad::{ClassPortInfo, MAD_SIZE, MadHeader, Method, pma::*, status},
+    layout::Layout,
+    wire::mad::{BASE_VERSION, ClassPortInfo, Mad, MadHeader, Method, pma::*, status},
 };
 
 /// `port_select` of all ports.
 const ALL_PORTS: u8 = 0xff;
 
-/// Answers a performance management MAD.
-pub(super) fn answer(func: &mut Func<'_>, request: &[u8; MAD_SIZE]) -> Option<[u8; MAD_SIZE]> {
-    let header = MadHeader::from_bytes(prefix(request));
-    if header.method() == Method::Set && may_be_done(request) {
-        match header.attribute_id() {
-            PORT_COUNTERS => clear(func, u32::from(PortCounters::read(&request[DATA..]).counter_select())),
-            _ => clear_traffic(func, PortCountersExtended::read(&request[DATA..]).counter_select()),
-        }
-    }
-    let f = func.function();
-    reply(request, is_port(request), &f.counters, f.ib.link_downed)
-}
+/// Counters of a port, and how often its link went down.
+pub(super) type Counted = ([u64; COUNTERS], u8);
 
-/// True if a request to clear counters is one of a port that is there.
-fn may_be_done(request: &[u8; MAD_SIZE]) -> bool {
-    let header = MadHeader::from_bytes(prefix(request));
-    check_version(&header, CLASS_VERSION).is_ok()
-        && matches!(header.attribute_id(), PORT_COUNTERS | PORT_COUNTERS_EXTENDED)
-        && is_port(request)
+/// Answers a performance management MAD.
+pub(super) fn answer(func: &mut Func<'_>, request: &Mad) -> Option<Mad> {
+    reply(request, is_port(request), |header| {
+        match (header.method(), header.attribute_id()) {
+            (Method::Set, PORT_COUNTERS) => {
+                clear(func, u32::from(PortCounters::read(&request[DATA..]).counter_select()));
+            }
+            (Method::Set, _) => {
+                clear_traffic(func, PortCountersExtended::read(&request[DATA..]).counter_select());
+            }
+            _ => {}
+        }
+        let f = func.function();
+        (f.counters, f.ib.link_downed)
+    })
 }
 
 /// The port selected, which lies in the same place in both attributes.
-pub(super) fn port_select(request: &[u8; MAD_SIZE]) -> u8 {
+pub(super) fn port_select(request: &Mad) -> u8 {
     request[DATA + 1]
 }
 
 /// True if the request selects a port of a function, which has one.
-pub(super) fn is_port(request: &[u8; MAD_SIZE]) -> bool {
+pub(super) fn is_port(request: &Mad) -> bool {
     matches!(port_select(request), 1 | ALL_PORTS)
 }
 
-/// The reply of these counters of the port selected to a performance management MAD, once those to be cleared are;
-/// `known` says whether there is such a port.
-pub(super) fn reply(
-    request: &[u8; MAD_SIZE],
-    known: bool,
-    counters: &[u64; COUNTERS],
-    link_downed: u8,
-) -> Option<[u8; MAD_SIZE]> {
-    let header = MadHeader::from_bytes(prefix(request));
-    header.method().answer()?;
-    let status = match (check_version(&header, CLASS_VERSION), header.method()) {
-        (Err(status), _) => Some(status),
-        (_, Method::Get | Method::Set) => None,
-        _ => Some(status::BAD_METHOD),
-    };
-    if let Some(status) = status {
-        return Some(refuse(request, status));
-    }
-    let port = port_select(request);
-    let mut out = turned(request, 0);
-    match header.attribute_id() {
-        CLASS_PORT_INFO if header.method() == Method::Get => put(&mut out, &class_port_info()),
-        PORT_COUNTERS | PORT_COUNTERS_EXTENDED if !known => {
-            return Some(refuse(request, status::BAD_FIELD));
+/// The reply to a performance management MAD; `known` says whether there is the port selected. `counted` clears the counters
+/// that a request for them says, and yields them.
+pub(super) fn reply(request: &Mad, known: bool, counted: impl FnOnce(&MadHeader) -> Counted) -> Option<Mad> {
+    mad::answer(request, CLASS_VERSION, |header| {
+        if !matches!(header.method(), Method::Get | Method::Set) {
+            return Err(status::BAD_METHOD);
         }
-        PORT_COUNTERS => {
-            let mut counters = basic(counters, link_downed);
-            counters.set().port_select(port);
-            put(&mut out, &counters);
+        let port = port_select(request);
+        let mut out = turned(request, 0);
+        match header.attribute_id() {
+            CLASS_PORT_INFO if header.method() == Method::Get => put(&mut out, &class_port_info()),
+            PORT_COUNTERS | PORT_COUNTERS_EXTENDED if !known => return Err(status::BAD_FIELD),
+            PORT_COUNTERS => {
+                let mut counters = basic(&counted(header));
+                counters.set().port_select(port);
+                put(&mut out, &counters);
+            }
+            PORT_COUNTERS_EXTENDED => {
+                let mut counters = extended(&counted(header).0);
+                counters.set().port_select(port);
+                put(&mut out, &counters);
+            }
+            _ => return Err(status::BAD_ATTRIBUTE),
         }
-        PORT_COUNTERS_EXTENDED => {
-            let mut counters = extended(counters);
-            counters.set().port_select(port);
-            put(&mut out, &counters);
-        }
-        _ => return Some(refuse(request, status::BAD_ATTRIBUTE)),
-    }
-    Some(out)
+        Ok(Some(out))
+    })
 }
 
-fn put<T: Layout>(mad: &mut [u8; MAD_SIZE], attribute: &T) {
+fn put<T: Layout>(mad: &mut Mad, attribute: &T) {
     mad[DATA..].fill(0);
     mad[DATA..DATA + T::SIZE].copy_from_slice(attribute.bytes());
 }
 
 fn class_port_info() -> ClassPortInfo {
     ClassPortInfo::with(|s| {
-        s.base_version(hwspec::wire::mad::BASE_VERSION)
+        s.base_version(BASE_VERSION)
             .class_version(CLASS_VERSION)
             .capability_mask(EXTENDED_WIDTH)
-            .resp_time_value(super::mad::RESPONSE_TIME)
+            .resp_time_value(mad::RESPONSE_TIME)
     })
 }
 
@@ -112,63 +99,40 @@ pub(super) fn other_end(of: &[u64; COUNTERS]) -> [u64; COUNTERS] {
     out
 }
 
-/// Packets and bytes, as the port counts them.
-struct Traffic {
-    xmit: u64,
-    rcv: u64,
-    xmit_bytes: u64,
-    rcv_bytes: u64,
-    multicast_xmit: u64,
-    multicast_rcv: u64,
-}
-
-fn traffic(counters: &[u64; COUNTERS]) -> Traffic {
-    let count = |c: Counters| counters[c as usize];
-    Traffic {
-        xmit: count(Counters::TxPackets),
-        rcv: count(Counters::RxPackets),
-        xmit_bytes: count(Counters::TxBytes),
-        rcv_bytes: count(Counters::RxBytes),
-        multicast_xmit: count(Counters::IbTxMulticastPackets),
-        multicast_rcv: count(Counters::IbRxMulticastPackets),
-    }
-}
-
-/// Errors of the link's packets: those that could not be understood, or whose CRC was wrong.
-fn receive_errors(counters: &[u64; COUNTERS]) -> u64 {
-    counters[Counters::RxIcrcErrors as usize].saturating_add(counters[Counters::RxMalformed as usize])
-}
-
 /// `PortCounters` of a function's port. Data are counted in words.
 pub(crate) fn port_counters(func: &Func<'_>) -> PortCounters {
     let f = func.function();
-    basic(&f.counters, f.ib.link_downed)
+    basic(&(f.counters, f.ib.link_downed))
 }
 
-fn basic(of: &[u64; COUNTERS], link_downed: u8) -> PortCounters {
-    let t = traffic(of);
+fn basic((counters, link_downed): &Counted) -> PortCounters {
+    let of = |counter: Counters| counters[counter as usize];
     let most = |n: u64| u32::try_from(n).unwrap_or(u32::MAX);
+    // Errors of the link's packets: those that could not be understood, or whose CRC was wrong.
+    let errors = of(Counters::RxIcrcErrors).saturating_add(of(Counters::RxMalformed));
     PortCounters::with(|s| {
-        s.rcv_errors(u16::try_from(receive_errors(of)).unwrap_or(u16::MAX))
-            .link_downed(link_downed)
-            .xmit_data(most(t.xmit_bytes / 4))
-            .rcv_data(most(t.rcv_bytes / 4))
-            .xmit_pkts(most(t.xmit))
-            .rcv_pkts(most(t.rcv))
+        s.rcv_errors(u16::try_from(errors).unwrap_or(u16::MAX))
+            .link_downed(*link_downed)
+            .xmit_data(most(of(Counters::TxBytes) / 4))
+            .rcv_data(most(of(Counters::RxBytes) / 4))
+            .xmit_pkts(most(of(Counters::TxPackets)))
+            .rcv_pkts(most(of(Counters::RxPackets)))
     })
 }
 
-fn extended(of: &[u64; COUNTERS]) -> PortCountersExtended {
-    let t = traffic(of);
+fn extended(counters: &[u64; COUNTERS]) -> PortCountersExtended {
+    let of = |counter: Counters| counters[counter as usize];
+    let (xmit, multicast_xmit) = (of(Counters::TxPackets), of(Counters::IbTxMulticastPackets));
+    let (rcv, multicast_rcv) = (of(Counters::RxPackets), of(Counters::IbRxMulticastPackets));
     PortCountersExtended::with(|s| {
-        s.xmit_data(t.xmit_bytes / 4)
-            .rcv_data(t.rcv_bytes / 4)
-            .xmit_pkts(t.xmit)
-            .rcv_pkts(t.rcv)
-            .unicast_xmit_pkts(t.xmit.saturating_sub(t.multicast_xmit))
-            .unicast_rcv_pkts(t.rcv.saturating_sub(t.multicast_rcv))
-            .multicast_xmit_pkts(t.multicast_xmit)
-            .multicast_rcv_pkts(t.multicast_rcv)
+        s.xmit_data(of(Counters::TxBytes) / 4)
+            .rcv_data(of(Counters::RxBytes) / 4)
+            .xmit_pkts(xmit)
+            .rcv_pkts(rcv)
+            .unicast_xmit_pkts(xmit.saturating_sub(multicast_xmit))
+            .unicast_rcv_pkts(rcv.saturating_sub(multicast_rcv))
+            .multicast_xmit_pkts(multicast_xmit)
+            .multicast_rcv_pkts(multicast_rcv)
     })
 }
 

@@ -1,22 +1,16 @@
 //! The subnet administrator (IBTA 15.4): queries that come to QP1 of the switch.
 
 use super::{
-    groups,
-    mad::{Answer, check_version, refuse},
-    paths, records,
+    Asked, Subnet, groups,
+    mad::{self, Answer, turned},
 };
-use crate::{
-    Config,
-    region::{Func, Region},
-};
+use crate::{Config, region::Func};
 use hwspec::{
-    layout::Layout,
+    layout::{Layout, prefix},
     wire::mad::{
-        self, ClassPortInfo, MAD_SIZE, Method,
-        sa::{
-            CLASS_VERSION, DATA_SIZE, McMemberRecord, NodeRecord, PathRecord, PortInfoRecord,
-            SEND_ONLY_FULL_MEMBER, SaAttribute, SaMad, rmpp, status,
-        },
+        BASE_VERSION, ClassPortInfo, Mad, Method,
+        sa::{self, CLASS_VERSION, DATA_SIZE, SEND_ONLY_FULL_MEMBER, SaAttribute, SaMad, rmpp},
+        status,
     },
 };
 
@@ -26,100 +20,81 @@ const SA_HEADER: u32 = 20;
 const UD_MULTICAST: u16 = 1 << 9;
 
 /// Answers a query of the port with LID `from`. `None` is no answer.
-pub(super) fn answer(
-    func: &mut Func<'_>,
-    config: &Config,
-    from: u16,
-    request: &[u8; MAD_SIZE],
-) -> Option<[u8; MAD_SIZE]> {
-    respond(request, |query| match query.header().method() {
-        Method::Set | Method::Delete => change(func, config, from, query),
-        _ => find(func.region(), config, from, query),
-    })
-}
-
-/// As [`answer`], to those who only look: requests that change something are refused.
-pub(super) fn look(
-    region: &Region,
-    config: &Config,
-    from: u16,
-    request: &[u8; MAD_SIZE],
-) -> Option<[u8; MAD_SIZE]> {
-    respond(request, |query| match query.header().method() {
-        Method::Set | Method::Delete => Err(mad::status::BAD_METHOD),
-        _ => find(region, config, from, query),
-    })
-}
-
-/// The answer to `request`, with the records that `find` has for it.
-fn respond(
-    request: &[u8; MAD_SIZE],
-    find: impl FnOnce(&SaMad) -> Answer<Vec<Vec<u8>>>,
-) -> Option<[u8; MAD_SIZE]> {
-    let query = SaMad::read(request);
-    let header = query.header();
-    let method = header.method();
-    method.answer()?;
-    // Nothing we send needs an acknowledgement, and a query fits in one segment.
-    if query.rmpp_flags() & rmpp::ACTIVE != 0 && query.rmpp_type() != rmpp::DATA {
-        return None;
-    }
-    let records = match check_version(&header, CLASS_VERSION).and_then(|()| find(&query)) {
-        Ok(records) => records,
-        Err(status) => return Some(refuse(request, status)),
-    };
-    if method == Method::GetTable {
-        return Some(table(request, &records));
-    }
-    Some(match &records[..] {
-        [record] => single(request, record),
-        [] => refuse(request, status::NO_RECORDS),
-        // IBTA 15.4.4: a Get that matches several is an error, but for paths, of which one will do.
-        [record, ..] if SaAttribute::from_raw(header.attribute_id()) == SaAttribute::PathRecord => {
-            single(request, record)
+pub(super) fn answer(func: &mut Func<'_>, config: &Config, from: u16, request: &Mad) -> Option<Mad> {
+    let subnet = Subnet { region: func.region(), config };
+    subnet.administer(from, request, |query| {
+        if attribute(query) != SaAttribute::McMemberRecord {
+            return Err(status::BAD_ATTRIBUTE);
         }
-        _ => refuse(request, status::TOO_MANY_RECORDS),
+        let asked = Asked::read(from, query);
+        let record = match query.header().method() {
+            Method::Set => groups::join(func, subnet, &asked)?,
+            _ => groups::leave(func, subnet, &asked)?,
+        };
+        Ok(vec![record.bytes().to_vec()])
     })
 }
 
-fn find(region: &Region, config: &Config, from: u16, query: &SaMad) -> Answer<Vec<Vec<u8>>> {
-    let (mask, data) = (query.component_mask(), query.data());
-    match SaAttribute::from_raw(query.header().attribute_id()) {
-        SaAttribute::ClassPortInfo => Ok(vec![class_port_info().bytes().to_vec()]),
-        SaAttribute::PathRecord => paths::find(region, config, from, mask, &PathRecord::read(&data)),
-        SaAttribute::McMemberRecord => Ok(groups::query(region, mask, &McMemberRecord::read(&data))),
-        SaAttribute::NodeRecord => Ok(records::nodes(region, config, mask, &NodeRecord::read(&data))),
-        SaAttribute::PortInfoRecord => Ok(records::ports(region, config, mask, &PortInfoRecord::read(&data))),
-        _ => Err(mad::status::BAD_ATTRIBUTE),
-    }
+fn attribute(query: &SaMad) -> SaAttribute {
+    SaAttribute::from_raw(query.header().attribute_id())
 }
 
-fn change(func: &mut Func<'_>, config: &Config, from: u16, query: &SaMad) -> Answer<Vec<Vec<u8>>> {
-    let header = query.header();
-    if SaAttribute::from_raw(header.attribute_id()) != SaAttribute::McMemberRecord {
-        return Err(mad::status::BAD_ATTRIBUTE);
+impl Subnet<'_> {
+    /// Answers a query of the port with LID `from`; `change` carries out requests to change something.
+    pub fn administer(
+        &self,
+        from: u16,
+        request: &Mad,
+        change: impl FnOnce(&SaMad) -> Answer<Vec<Vec<u8>>>,
+    ) -> Option<Mad> {
+        let query = SaMad::read(request);
+        // Nothing we send needs an acknowledgement, and a query fits in one segment.
+        if query.rmpp_flags() & rmpp::ACTIVE != 0 && query.rmpp_type() != rmpp::DATA {
+            return None;
+        }
+        mad::answer(request, CLASS_VERSION, |header| {
+            let records = match header.method() {
+                Method::Set | Method::Delete => change(&query)?,
+                _ => self.find(from, &query)?,
+            };
+            match &records[..] {
+                _ if header.method() == Method::GetTable => table(request, &records).map(Some),
+                [record] => Ok(Some(single(request, record))),
+                [] => Err(sa::status::NO_RECORDS),
+                // IBTA 15.4.4: a Get that matches several is an error, but for paths, of which one will do.
+                [record, ..] if attribute(&query) == SaAttribute::PathRecord => {
+                    Ok(Some(single(request, record)))
+                }
+                _ => Err(sa::status::TOO_MANY_RECORDS),
+            }
+        })
     }
-    let (mask, want) = (query.component_mask(), McMemberRecord::read(&query.data()));
-    let record = match header.method() {
-        Method::Set => groups::join(func, config, from, mask, &want)?,
-        _ => groups::leave(func, config, from, mask, &want)?,
-    };
-    Ok(vec![record.bytes().to_vec()])
+
+    fn find(&self, from: u16, query: &SaMad) -> Answer<Vec<Vec<u8>>> {
+        match attribute(query) {
+            SaAttribute::ClassPortInfo => Ok(vec![class_port_info().bytes().to_vec()]),
+            SaAttribute::PathRecord => self.paths(&Asked::read(from, query)),
+            SaAttribute::McMemberRecord => Ok(groups::query(self.region, &Asked::read(from, query))),
+            SaAttribute::NodeRecord => Ok(self.nodes(&Asked::read(from, query))),
+            SaAttribute::PortInfoRecord => Ok(self.ports(&Asked::read(from, query))),
+            _ => Err(status::BAD_ATTRIBUTE),
+        }
+    }
 }
 
 fn class_port_info() -> ClassPortInfo {
     ClassPortInfo::with(|s| {
-        s.base_version(mad::BASE_VERSION)
+        s.base_version(BASE_VERSION)
             .class_version(CLASS_VERSION)
             .capability_mask(UD_MULTICAST)
             .capability_mask2(SEND_ONLY_FULL_MEMBER)
-            .resp_time_value(super::mad::RESPONSE_TIME)
+            .resp_time_value(mad::RESPONSE_TIME)
     })
 }
 
-fn single(request: &[u8; MAD_SIZE], record: &[u8]) -> [u8; MAD_SIZE] {
-    let mut answer = SaMad::from_bytes(super::mad::turned(request, 0));
-    answer.set().data(hwspec::layout::prefix(record)).attribute_offset(offset(record.len()));
+fn single(request: &Mad, record: &[u8]) -> Mad {
+    let mut answer = SaMad::from_bytes(turned(request, 0));
+    answer.set().data(prefix(record)).attribute_offset(offset(record.len()));
     *answer.as_bytes()
 }
 
@@ -130,17 +105,17 @@ fn offset(record: usize) -> u16 {
 
 /// A table: as many records as one segment holds; none at all if there are more (IBTA 13.6: later segments would have to
 /// wait for acknowledgements of the first).
-fn table(request: &[u8; MAD_SIZE], records: &[Vec<u8>]) -> [u8; MAD_SIZE] {
+fn table(request: &Mad, records: &[Vec<u8>]) -> Answer<Mad> {
     let distance = records.first().map_or(0, |r| usize::from(offset(r.len())) * 8);
     let len = distance * records.len();
     if len > DATA_SIZE {
-        return refuse(request, status::NO_RESOURCES);
+        return Err(sa::status::NO_RESOURCES);
     }
     let mut data = [0; DATA_SIZE];
     for (at, record) in data.chunks_exact_mut(distance.max(1)).zip(records) {
         at[..record.len()].copy_from_slice(record);
     }
-    let mut answer = SaMad::from_bytes(super::mad::turned(request, 0));
+    let mut answer = SaMad::from_bytes(turned(request, 0));
     answer
         .set()
         .rmpp_version(rmpp::VERSION)
@@ -151,5 +126,5 @@ fn table(request: &[u8; MAD_SIZE], records: &[Vec<u8>]) -> [u8; MAD_SIZE] {
         .rmpp_payload_len(SA_HEADER + len as u32)
         .attribute_offset((distance / 8) as u16)
         .data(data);
-    *answer.as_bytes()
+    Ok(*answer.as_bytes())
 }

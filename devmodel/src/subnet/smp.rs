@@ -1,6 +1,6 @@
 //! The subnet management agent of a function's port (IBTA 14.2.5, 14.4).
 
-use super::mad::{Answer, refuse, turned};
+use super::mad::{self, Answer, turned};
 use crate::{
     Config, identity,
     mlx5::port,
@@ -11,7 +11,7 @@ use hwspec::{
     eqe::PortChange,
     layout::{Layout, prefix},
     wire::mad::{
-        self, MAD_SIZE, Method, Smp,
+        BASE_VERSION, Mad, Method, Smp,
         smp::{attribute, port_state, *},
         status,
     },
@@ -31,46 +31,43 @@ const SPEED_EDR: u8 = 2;
 const WIDTHS: u8 = 3;
 
 /// Answers a subnet management packet. `None`: no answer, as for one whose management key does not fit.
-pub(super) fn answer(
-    func: &mut Func<'_>,
-    config: &Config,
-    request: &[u8; MAD_SIZE],
-    keys_checked: bool,
-) -> Option<[u8; MAD_SIZE]> {
-    let packet = Smp::read(request);
-    let header = packet.header();
-    let method = header.method();
-    method.answer()?;
-    if let Err(status) = super::mad::check_version(&header, CLASS_VERSION) {
-        return Some(refuse(request, status));
-    }
-    if !matches!(method, Method::Get | Method::Set) {
-        return Some(refuse(request, status::BAD_METHOD));
-    }
-    // IBTA 14.2.4.1: what the key protects, and from whom.
-    let port = func.function().ib;
-    let protected = method == Method::Set || port.m_key_protect >= 2;
-    if !keys_checked && port.m_key != 0 && packet.m_key() != port.m_key && protected {
-        let violations = func.function_mut(|f| &mut f.ib.m_key_violations);
-        *violations = violations.saturating_add(1);
-        return None;
-    }
-    let modifier = header.attribute_modifier();
-    let mut status = 0;
-    if method == Method::Set {
-        status = set(func, header.attribute_id(), modifier, &packet.data()).err().unwrap_or(0);
-    }
-    let f = func.function();
-    let [node_guid, _] = func.region().guids(config, func.fid());
-    let seen = Seen { fid: func.fid(), node_guid, ib: &f.ib, up: f.vport_state != 0 };
-    match seen.get(config, header.attribute_id(), modifier) {
-        Ok(data) => {
+pub(super) fn answer(func: &mut Func<'_>, config: &Config, request: &Mad, keys_checked: bool) -> Option<Mad> {
+    respond(request, &[Method::Get, Method::Set], |packet, id, modifier| {
+        let is_set = packet.header().method() == Method::Set;
+        // IBTA 14.2.4.1: what the key protects, and from whom.
+        let port = func.function().ib;
+        let protected = is_set || port.m_key_protect >= 2;
+        if !keys_checked && port.m_key != 0 && packet.m_key() != port.m_key && protected {
+            let violations = func.function_mut(|f| &mut f.ib.m_key_violations);
+            *violations = violations.saturating_add(1);
+            return Ok(None);
+        }
+        let done = if is_set { set(func, id, modifier, &packet.data()) } else { Ok(()) };
+        let f = func.function();
+        let [node_guid, _] = func.region().guids(config, func.fid());
+        let seen = Seen { fid: func.fid(), node_guid, ib: &f.ib, up: f.vport_state != 0 };
+        let data = seen.get(config, id, modifier).map_err(|other| done.err().unwrap_or(other))?;
+        Ok(Some((done.err().unwrap_or(0), data)))
+    })
+}
+
+/// Answers a packet with one of `methods`: `get` yields the status and the value of an attribute, by number and modifier.
+pub(super) fn respond(
+    request: &Mad,
+    methods: &[Method],
+    get: impl FnOnce(&Smp, u16, u32) -> Answer<Option<(u16, [u8; 64])>>,
+) -> Option<Mad> {
+    mad::answer(request, CLASS_VERSION, |header| {
+        if !methods.contains(&header.method()) {
+            return Err(status::BAD_METHOD);
+        }
+        let got = get(&Smp::read(request), header.attribute_id(), header.attribute_modifier())?;
+        Ok(got.map(|(status, data)| {
             let mut answer = Smp::from_bytes(turned(request, status));
             answer.set().data(data);
-            Some(*answer.as_bytes())
-        }
-        Err(other) => Some(refuse(request, if status != 0 { status } else { other })),
-    }
+            *answer.as_bytes()
+        }))
+    })
 }
 
 /// `data` of an SMP that begins with `attribute`.
@@ -90,36 +87,15 @@ pub(super) struct Seen<'a> {
     pub up: bool,
 }
 
-/// Answers a packet where nothing can be set: `get` says what an attribute, by number and modifier, is; `None`: nothing at all.
-pub(super) fn answer_get(
-    request: &[u8; MAD_SIZE],
-    get: impl FnOnce(&Smp, u16, u32) -> Option<Answer<[u8; 64]>>,
-) -> Option<[u8; MAD_SIZE]> {
-    let packet = Smp::read(request);
-    let header = packet.header();
-    header.method().answer()?;
-    if let Err(status) = super::mad::check_version(&header, CLASS_VERSION) {
-        return Some(refuse(request, status));
-    }
-    if header.method() != Method::Get {
-        return Some(refuse(request, status::BAD_METHOD));
-    }
-    match get(&packet, header.attribute_id(), header.attribute_modifier())? {
-        Ok(data) => {
-            let mut answer = Smp::from_bytes(turned(request, 0));
-            answer.set().data(data);
-            Some(*answer.as_bytes())
-        }
-        Err(status) => Some(refuse(request, status)),
-    }
-}
-
 impl Seen<'_> {
     /// Answers a packet of somebody who only looks; a request to change something is refused.
-    pub fn answer(&self, config: &Config, request: &[u8; MAD_SIZE]) -> Option<[u8; MAD_SIZE]> {
-        answer_get(request, |packet, id, modifier| {
+    pub fn answer(&self, config: &Config, request: &Mad) -> Option<Mad> {
+        respond(request, &[Method::Get], |packet, id, modifier| {
             let locked = self.ib.m_key != 0 && self.ib.m_key_protect >= 2;
-            (!locked || packet.m_key() == self.ib.m_key).then(|| self.get(config, id, modifier))
+            if locked && packet.m_key() != self.ib.m_key {
+                return Ok(None);
+            }
+            Ok(Some((0, self.get(config, id, modifier)?)))
         })
     }
 
@@ -236,7 +212,7 @@ fn arbitration_table(modifier: u32) -> Answer<usize> {
 /// `NodeInfo` of function `fid`, with its two GUIDs.
 pub(super) fn node_info(config: &Config, fid: u8, [node_guid, port_guid]: [[u8; 8]; 2]) -> NodeInfo {
     NodeInfo::with(|s| {
-        s.base_version(mad::BASE_VERSION)
+        s.base_version(BASE_VERSION)
             .class_version(CLASS_VERSION)
             .node_type(CHANNEL_ADAPTER)
             .num_ports(1)
@@ -273,7 +249,7 @@ pub(super) fn described(fid: u8, port: &IbPort, up: bool) -> PortInfo {
         .q_key_violations(port.qkey_violations)
         .guid_cap(PORT_GUIDS as u8)
         .subnet_timeout(port.subnet_timeout)
-        .resp_time_value(super::mad::RESPONSE_TIME);
+        .resp_time_value(mad::RESPONSE_TIME);
     info
 }
 

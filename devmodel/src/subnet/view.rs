@@ -1,16 +1,22 @@
 //! The subnet's management for those who only look: what its ports and its switch would answer.
 
-use super::{mad::refuse, pma, sa, smp::Seen, switch};
+use super::{
+    Subnet,
+    mad::turned,
+    pma::{self, Counted},
+    smp::Seen,
+    switch::Way,
+};
 use crate::{
     Config, identity,
     region::Region,
     state::{COUNTERS, FunctionRow, IbPort},
 };
 use hwspec::{
-    layout::{Layout, prefix},
+    layout::prefix,
     wire::{
         lrh::PERMISSIVE_LID,
-        mad::{MAD_SIZE, MadHeader, Method, MgmtClass, Smp, status},
+        mad::{Mad, MadHeader, Method, MgmtClass, Smp, status},
     },
 };
 use std::mem::offset_of;
@@ -19,135 +25,101 @@ use std::mem::offset_of;
 const VENDOR_WITH_OUI: std::ops::RangeInclusive<u8> = 0x30..=0x4f;
 
 impl Region {
-    /// The answer that comes back to function `from` when a general management packet leaves its port for `dlid` (IBTA 13.4): of
-    /// performance management, counted since power-on, and of the subnet's administrator. A request to change something is
-    /// refused. `None`: no answer, or it is no request.
-    pub fn general(
-        &self,
-        config: &Config,
-        from: u8,
-        dlid: u16,
-        request: &[u8; MAD_SIZE],
-    ) -> Option<[u8; MAD_SIZE]> {
-        let counters = |fid| {
+    /// The answer that comes back to function `from` when a general management packet (QP1) leaves its port for `dlid` (IBTA
+    /// 13.4): of performance management, counted since power-on, and of the subnet's administrator. A request to change
+    /// something is refused. Where no agent is, the answer is that of Linux: method and attribute are not supported together
+    /// (IBTA 13.4.7). `None`: there is no such port, the packet is no request, or it is of a vendor's class with an OUI, whose
+    /// tools (ibsysstat) take any answer for a success.
+    pub fn general(&self, config: &Config, from: u8, dlid: u16, request: &Mad) -> Option<Mad> {
+        let subnet = Subnet { region: self, config };
+        let counted = |fid| -> Option<Counted> {
             let downs = offset_of!(FunctionRow, ib) + offset_of!(IbPort, link_downed);
             Some((self.counters(fid), self.look(fid, downs)?))
         };
-        general(self, config, from, dlid, request, counters)
+        let header = MadHeader::from_bytes(prefix(request));
+        header.method().answer()?;
+        let fid = match dlid {
+            identity::SWITCH_LID => None,
+            _ => Some(identity::fid_of_lid(dlid).filter(|fid| subnet.is_up(*fid))?),
+        };
+        match (header.mgmt_class(), fid) {
+            (MgmtClass::SubnAdm, None) => {
+                subnet.administer(identity::lid(from), request, |_| Err(status::BAD_METHOD))
+            }
+            (MgmtClass::Perf, _) if header.method() == Method::Set => {
+                Some(turned(request, status::BAD_METHOD))
+            }
+            (MgmtClass::Perf, Some(fid)) => {
+                let counted = counted(fid)?;
+                pma::reply(request, pma::is_port(request), |_| counted)
+            }
+            (MgmtClass::Perf, None) => {
+                let port = pma::port_select(request);
+                pma::reply(request, port <= self.functions(), |_| {
+                    // The switch's own port 0 counts nothing.
+                    let of_link = port.checked_sub(1).filter(|fid| subnet.is_up(*fid)).and_then(counted);
+                    of_link.map_or(([0; COUNTERS], 0), |(counters, downs)| (pma::other_end(&counters), downs))
+                })
+            }
+            (class, _) if VENDOR_WITH_OUI.contains(&class.raw()) => None,
+            _ => Some(turned(request, status::BAD_ATTRIBUTE)),
+        }
     }
 
     /// The answer that comes back to function `from` when a subnet management packet that asks leaves its port for `dlid`
     /// (IBTA 14.2), of a region that behaves as `config` says. A request to change something is refused. `None`: no
     /// answer, or it is no such packet.
-    pub fn management(
-        &self,
-        config: &Config,
-        from: u8,
-        dlid: u16,
-        request: &[u8; MAD_SIZE],
-    ) -> Option<[u8; MAD_SIZE]> {
-        let port = |fid| {
+    pub fn management(&self, config: &Config, from: u8, dlid: u16, request: &Mad) -> Option<Mad> {
+        let subnet = Subnet { region: self, config };
+        let of_port = |fid: u8, request: &Mad| {
             let ib =
                 self.look::<IbPort>(fid, offset_of!(FunctionRow, ib)).filter(|_| self.is_present(fid))?;
-            Some((ib, self.look::<u32>(fid, offset_of!(FunctionRow, vport_state))? != 0))
+            let up = self.look::<u32>(fid, offset_of!(FunctionRow, vport_state))? != 0;
+            let [node_guid, _] = self.guids(config, fid);
+            Seen { fid, node_guid, ib: &ib, up }.answer(config, request)
         };
-        management(self, config, from, dlid, request, port)
-    }
-}
-
-/// The answer that comes back to function `from` when a subnet management packet leaves its port for `dlid`; `port` tells of
-/// the port of a function, and whether its link is up. `None`: nothing, or it is no such packet.
-fn management(
-    region: &Region,
-    config: &Config,
-    from: u8,
-    dlid: u16,
-    request: &[u8; MAD_SIZE],
-    port: impl Fn(u8) -> Option<(IbPort, bool)>,
-) -> Option<[u8; MAD_SIZE]> {
-    let of_port = |fid: u8, request: &[u8; MAD_SIZE]| {
-        let (ib, up) = port(fid)?;
-        let [node_guid, _] = region.guids(config, fid);
-        Seen { fid, node_guid, ib: &ib, up }.answer(config, request)
-    };
-    let mut packet = Smp::read(request);
-    let mut header = packet.header();
-    match header.mgmt_class() {
-        MgmtClass::SubnLid if dlid == identity::SWITCH_LID => switch::answer(region, config, from, request),
-        MgmtClass::SubnLid => of_port(identity::fid_of_lid(dlid)?, request),
-        MgmtClass::SubnDirected => {
-            let whole = packet.dr_slid() == PERMISSIVE_LID && packet.dr_dlid() == PERMISSIVE_LID;
-            if !whole || header.status() & status::DIRECTION != 0 || header.hop_pointer() != 0 {
-                return None;
-            }
-            // Without hops the own port is meant (IBTA 14.2.2.2).
-            let answer = if header.hop_count() == 0 {
-                of_port(from, request)
-            } else {
-                // The only way out of a channel adapter here is its port 1.
-                (packet.initial_path()[1] == 1).then_some(())?;
-                header.set().hop_pointer(1);
-                packet.set().header(header);
-                match switch::handle(region, config, from, packet.as_bytes()) {
-                    switch::Way::Back(answer) => Some(answer),
-                    switch::Way::Out(fid, mad) => at_the_end(&mad).and_then(|mad| of_port(fid, &mad)),
-                    switch::Way::Lost => None,
+        let mut packet = Smp::from_bytes(*request);
+        let mut header = packet.header();
+        match header.mgmt_class() {
+            MgmtClass::SubnLid if dlid == identity::SWITCH_LID => subnet.switch_answer(from, request),
+            MgmtClass::SubnLid => of_port(identity::fid_of_lid(dlid)?, request),
+            MgmtClass::SubnDirected => {
+                let whole = packet.dr_slid() == PERMISSIVE_LID && packet.dr_dlid() == PERMISSIVE_LID;
+                if !whole || header.status() & status::DIRECTION != 0 || header.hop_pointer() != 0 {
+                    return None;
                 }
-            };
-            // It comes back along the return path.
-            let mut answer = Smp::from_bytes(answer?);
-            let mut header = answer.header();
-            header.set().hop_pointer(0);
-            answer.set().header(header);
-            Some(*answer.as_bytes())
+                // Without hops the own port is meant (IBTA 14.2.2.2).
+                let answer = if header.hop_count() == 0 {
+                    of_port(from, request)
+                } else {
+                    // The only way out of a channel adapter here is its port 1.
+                    (packet.initial_path()[1] == 1).then_some(())?;
+                    header.set().hop_pointer(1);
+                    packet.set().header(header);
+                    match subnet.switch(from, packet.as_bytes()) {
+                        Way::Back(answer) => Some(answer),
+                        Way::Out(fid, mad) => at_the_end(&mad).and_then(|mad| of_port(fid, &mad)),
+                        Way::Lost => None,
+                    }
+                };
+                // It comes back along the return path.
+                let mut answer = Smp::from_bytes(answer?);
+                let mut header = answer.header();
+                header.set().hop_pointer(0);
+                answer.set().header(header);
+                Some(*answer.as_bytes())
+            }
+            _ => None,
         }
-        _ => None,
     }
 }
 
 /// A directed packet that has come to a port where its path ends: channel adapters send none on.
-fn at_the_end(mad: &[u8; MAD_SIZE]) -> Option<[u8; MAD_SIZE]> {
-    let mut packet = Smp::read(mad);
+fn at_the_end(mad: &Mad) -> Option<Mad> {
+    let mut packet = Smp::from_bytes(*mad);
     let (pointer, count) = (packet.header().hop_pointer(), packet.header().hop_count());
     let mut path = packet.return_path();
     *path.get_mut(usize::from(pointer)).filter(|_| pointer == count)? = 1;
     packet.set().return_path(path);
     Some(*packet.as_bytes())
-}
-
-/// The answer that comes back to function `from` when a general management packet (QP1) leaves its port for `dlid`;
-/// `counters` tells what the port of a function counted, and how often its link went down. Where no agent is, the answer is
-/// that of Linux: method and attribute are not supported together (IBTA 13.4.7). `None`: there is no such port, the packet
-/// is no request, or it is of a vendor's class with an OUI, whose tools (ibsysstat) take any answer for a success.
-fn general(
-    region: &Region,
-    config: &Config,
-    from: u8,
-    dlid: u16,
-    request: &[u8; MAD_SIZE],
-    counters: impl Fn(u8) -> Option<([u64; COUNTERS], u8)>,
-) -> Option<[u8; MAD_SIZE]> {
-    let header = MadHeader::from_bytes(prefix(request));
-    header.method().answer()?;
-    let fid = match dlid {
-        identity::SWITCH_LID => None,
-        _ => Some(identity::fid_of_lid(dlid).filter(|fid| switch::is_up(region, *fid))?),
-    };
-    match (header.mgmt_class(), fid) {
-        (MgmtClass::SubnAdm, None) => sa::look(region, config, identity::lid(from), request),
-        (MgmtClass::Perf, _) if header.method() == Method::Set => Some(refuse(request, status::BAD_METHOD)),
-        (MgmtClass::Perf, Some(fid)) => {
-            let (counters, downs) = counters(fid)?;
-            pma::reply(request, pma::is_port(request), &counters, downs)
-        }
-        (MgmtClass::Perf, None) => {
-            let port = pma::port_select(request);
-            // The switch's own port 0 counts nothing.
-            let of_link = port.checked_sub(1).filter(|fid| switch::is_up(region, *fid)).and_then(&counters);
-            let (counters, downs) = of_link.map_or(([0; COUNTERS], 0), |(c, d)| (pma::other_end(&c), d));
-            pma::reply(request, port <= region.functions(), &counters, downs)
-        }
-        (class, _) if VENDOR_WITH_OUI.contains(&class.raw()) => None,
-        _ => Some(refuse(request, status::BAD_ATTRIBUTE)),
-    }
 }

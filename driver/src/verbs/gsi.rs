@@ -13,7 +13,7 @@ use hwspec::{
     wire::{
         GRH_SIZE, Ipv4, Ipv6,
         ip::gid_of_v4,
-        mad::{Gid, MAD_SIZE, MadAddress, QP1_QKEY},
+        mad::{Gid, MAD_SIZE, Mad, MadAddress, QP1_QKEY},
     },
 };
 use std::{
@@ -34,9 +34,6 @@ const HOP_LIMIT: u8 = 64;
 /// A Q_Key with this bit set means the queue pair's own (IBTA 10.2.5).
 const OWN_QKEY: u32 = 1 << 31;
 const PORT: u8 = 1;
-
-/// A whole management datagram.
-pub type Mad = [u8; MAD_SIZE];
 
 /// Queue pair 1 of a function's port, for one opener.
 ///

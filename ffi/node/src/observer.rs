@@ -15,7 +15,7 @@ use devmodel::{
     region::{PortGlimpse, Region},
     state::{COUNTERS, CqRow, MkeyRow, PdRow, QpRow, SrqRow, UctxRow},
 };
-use hwspec::wire::mad::MAD_SIZE;
+use hwspec::wire::mad::Mad;
 use std::{
     collections::HashMap,
     fs::{File, Metadata},
@@ -115,13 +115,13 @@ impl Observer {
 
     /// The answer that function `from` gets if its port sends the general management MAD `request` to `dlid`; `None`
     /// if there is none.
-    pub fn general(&self, from: u8, dlid: u16, request: &[u8; MAD_SIZE]) -> Option<[u8; MAD_SIZE]> {
+    pub fn general(&self, from: u8, dlid: u16, request: &Mad) -> Option<Mad> {
         self.region.general(&read_behaviour(&self.map), from, dlid, request)
     }
 
     /// The answer that function `from` gets if its port sends the subnet management MAD `request`, a query, to
     /// `dlid`; `None` if there is none.
-    pub fn management(&self, from: u8, dlid: u16, request: &[u8; MAD_SIZE]) -> Option<[u8; MAD_SIZE]> {
+    pub fn management(&self, from: u8, dlid: u16, request: &Mad) -> Option<Mad> {
         self.region.management(&read_behaviour(&self.map), from, dlid, request)
     }
 

@@ -12,6 +12,8 @@ pub use address::{Gid, MadAddress};
 
 /// Bytes of a MAD (IBTA 13.4.2).
 pub const MAD_SIZE: usize = 256;
+/// A whole management datagram.
+pub type Mad = [u8; MAD_SIZE];
 /// Well-known Q_Key of QP1 (IBTA 10.2.5).
 pub const QP1_QKEY: u32 = 0x8001_0000;
 /// Base version of every MAD.
