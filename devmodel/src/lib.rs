@@ -43,6 +43,7 @@ pub mod host;
 pub mod identity;
 pub mod missing;
 pub mod mlx5;
+mod named;
 pub mod pcie;
 pub mod region;
 pub mod serve;

@@ -1,5 +1,6 @@
 //! The twin: how much of a card's strictness the adapter has. Without a switch it grants what it can carry out.
 
+use crate::named::named;
 use hwspec::pcie::{ADAPTERS, Adapter, PF_DEVICE_ID};
 use std::{fmt, str::FromStr};
 
@@ -22,40 +23,33 @@ pub struct Strict {
     pub card: Card,
 }
 
-/// A card of the family.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Card {
+named! {
+    /// A card of the family. Files have it by its number.
+    #[derive(Default)]
+    pub enum Card, ALL;
+    /// Device ID of its PF, first number of its firmware's versions, number of its silicon, and its name among the switches.
+    fn facts -> (u16, u16, u32, &'static str);
+
     /// ConnectX-5.
     #[default]
-    Cx5,
+    Cx5 = (PF_DEVICE_ID, 16, 0x20d, "cx5"),
     /// ConnectX-4 Lx.
-    Cx4Lx,
+    Cx4Lx = (0x1015, 14, 0x20b, "cx4lx"),
     /// ConnectX-6.
-    Cx6,
+    Cx6 = (0x101b, 20, 0x20f, "cx6"),
     /// ConnectX-6 Dx.
-    Cx6Dx,
+    Cx6Dx = (0x101d, 22, 0x212, "cx6dx"),
     /// ConnectX-7.
-    Cx7,
+    Cx7 = (0x1021, 28, 0x218, "cx7"),
     /// BlueField-2, as its host sees it.
-    BlueField2,
+    BlueField2 = (0xa2d6, 24, 0x214, "bf2"),
 }
 
 impl Card {
-    /// All of them, by the numbers under which files have them.
-    pub const ALL: [Self; 6] = [Self::Cx5, Self::Cx4Lx, Self::Cx6, Self::Cx6Dx, Self::Cx7, Self::BlueField2];
-
     /// Its entry among the adapters of the family.
     fn adapter(self) -> &'static Adapter {
-        let physical = match self {
-            Self::Cx5 => PF_DEVICE_ID,
-            Self::Cx4Lx => 0x1015,
-            Self::Cx6 => 0x101b,
-            Self::Cx6Dx => 0x101d,
-            Self::Cx7 => 0x1021,
-            Self::BlueField2 => 0xa2d6,
-        };
         // The test below finds each.
-        ADAPTERS.iter().find(|adapter| adapter.physical == physical).unwrap_or(&ADAPTERS[0])
+        ADAPTERS.iter().find(|adapter| adapter.physical == self.facts().0).unwrap_or(&ADAPTERS[0])
     }
 
     /// Device ID of its function `fid`; 0 is the PF.
@@ -65,26 +59,12 @@ impl Card {
 
     /// First number of its firmware's versions.
     pub const fn firmware(self) -> u16 {
-        match self {
-            Self::Cx5 => 16,
-            Self::Cx4Lx => 14,
-            Self::Cx6 => 20,
-            Self::Cx6Dx => 22,
-            Self::Cx7 => 28,
-            Self::BlueField2 => 24,
-        }
+        self.facts().1
     }
 
     /// Number of its silicon, as the health buffer has it (mstflint: `HW_DEV_ID`).
     pub const fn hardware(self) -> u32 {
-        match self {
-            Self::Cx5 => 0x20d,
-            Self::Cx4Lx => 0x20b,
-            Self::Cx6 => 0x20f,
-            Self::Cx6Dx => 0x212,
-            Self::Cx7 => 0x218,
-            Self::BlueField2 => 0x214,
-        }
+        self.facts().2
     }
 
     /// True if it has memory of its own to give out, and relaxed ordering: ConnectX-5 and after it.
@@ -99,14 +79,7 @@ impl Card {
 
     /// Its name among the switches.
     pub const fn name(self) -> &'static str {
-        match self {
-            Self::Cx5 => "cx5",
-            Self::Cx4Lx => "cx4lx",
-            Self::Cx6 => "cx6",
-            Self::Cx6Dx => "cx6dx",
-            Self::Cx7 => "cx7",
-            Self::BlueField2 => "bf2",
-        }
+        self.facts().3
     }
 }
 

@@ -6,7 +6,7 @@ use super::{
     spans::{Cause, Part, Spans, Unit},
     timing::Profile,
 };
-use crate::region::Lookup;
+use crate::{named::named, region::Lookup};
 
 /// Translations in a line of memory, which is what a read of one brings.
 const PER_LINE: u32 = 8;
@@ -35,61 +35,32 @@ pub(crate) struct Units {
     loads: [Load; Station::ALL.len()],
 }
 
-/// A unit that does one thing at a time.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Station {
-    /// Makes packets.
-    Sender,
-    /// Makes READs' answers.
-    Responder,
-    /// Has the address of atomics.
-    Atomics,
-    /// Reads host memory.
-    Reader,
-    /// Sends bits.
-    Port,
-    /// Looks at packets.
-    Receiver,
-    /// Writes to host memory.
-    Writer,
-    /// Reads contexts of queue pairs.
-    Contexts,
-    /// Reads keys.
-    Keys,
-    /// Reads translations.
-    Translations,
-}
-
-impl Station {
-    /// All of them, in the order of a packet's way.
-    pub const ALL: [Self; 10] = [
-        Self::Sender,
-        Self::Responder,
-        Self::Atomics,
-        Self::Reader,
-        Self::Port,
-        Self::Receiver,
-        Self::Writer,
-        Self::Contexts,
-        Self::Keys,
-        Self::Translations,
-    ];
-
+named! {
+    /// A unit that does one thing at a time, in the order of a packet's way.
+    pub enum Station, ALL;
     /// Its unit of the card, and what it does there.
-    pub fn name(self) -> (Unit, &'static str) {
-        match self {
-            Self::Sender => (Unit::Sxp, "packets"),
-            Self::Responder => (Unit::Rxs, "answers"),
-            Self::Atomics => (Unit::Rxs, "atomics"),
-            Self::Reader => (Unit::Pxdp, "reads"),
-            Self::Port => (Unit::Port, "frames"),
-            Self::Receiver => (Unit::Rxb, "packets"),
-            Self::Writer => (Unit::Pxdp, "writes"),
-            Self::Contexts => (Unit::Icm, "misses"),
-            Self::Keys => (Unit::Tpt, "keys missed"),
-            Self::Translations => (Unit::Tpt, "translations missed"),
-        }
-    }
+    pub fn name -> (Unit, &'static str);
+
+    /// Makes packets.
+    Sender = (Unit::Sxp, "packets"),
+    /// Makes READs' answers.
+    Responder = (Unit::Rxs, "answers"),
+    /// Has the address of atomics.
+    Atomics = (Unit::Rxs, "atomics"),
+    /// Reads host memory.
+    Reader = (Unit::Pxdp, "reads"),
+    /// Sends bits.
+    Port = (Unit::Port, "frames"),
+    /// Looks at packets.
+    Receiver = (Unit::Rxb, "packets"),
+    /// Writes to host memory.
+    Writer = (Unit::Pxdp, "writes"),
+    /// Reads contexts of queue pairs.
+    Contexts = (Unit::Icm, "misses"),
+    /// Reads keys.
+    Keys = (Unit::Tpt, "keys missed"),
+    /// Reads translations.
+    Translations = (Unit::Tpt, "translations missed"),
 }
 
 /// Counts what a unit has done.

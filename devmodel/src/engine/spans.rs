@@ -1,191 +1,124 @@
 //! The spans that took time, one behind the other: how everything that happened in virtual time came about.
 
 use super::sched::Ps;
+use crate::named::named;
 use std::fmt;
 
-/// The letters that the vendor's counters use for the units, and for what is none of the card's.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Unit {
+named! {
+    /// The letters that the vendor's counters use for the units, and for what is none of the card's.
+    #[derive(PartialOrd, Ord)]
+    pub enum Unit;
+    fn letters -> &'static str;
+
     /// The program.
-    Host,
+    Host = "host",
     /// The slot: from the processor to the card, or back.
-    Slot,
+    Slot = "PCIe",
     /// Contexts of queue pairs.
-    Icm,
+    Icm = "ICM",
     /// Keys and translations.
-    Tpt,
+    Tpt = "TPT",
     /// Send queues in turn.
-    Sxd,
+    Sxd = "SXD",
     /// Work requests.
-    Sxw,
+    Sxw = "SXW",
     /// Packets that are made.
-    Sxp,
+    Sxp = "SXP",
     /// Host memory is read and written.
-    Pxdp,
+    Pxdp = "PXDP",
     /// The port.
-    Port,
+    Port = "port",
     /// The wire to the other port, and a switch on it.
-    Wire,
+    Wire = "wire",
     /// The receiver's buffer.
-    Rxb,
+    Rxb = "RXB",
     /// Packets that are looked at.
-    Rxt,
+    Rxt = "RXT",
     /// The responder.
-    Rxs,
+    Rxs = "RXS",
     /// Completions.
-    Rxc,
+    Rxc = "RXC",
 }
 
 impl fmt::Display for Unit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
-            Self::Host => "host",
-            Self::Slot => "PCIe",
-            Self::Icm => "ICM",
-            Self::Tpt => "TPT",
-            Self::Sxd => "SXD",
-            Self::Sxw => "SXW",
-            Self::Sxp => "SXP",
-            Self::Pxdp => "PXDP",
-            Self::Port => "port",
-            Self::Wire => "wire",
-            Self::Rxb => "RXB",
-            Self::Rxt => "RXT",
-            Self::Rxs => "RXS",
-            Self::Rxc => "RXC",
-        })
+        f.pad(self.letters())
     }
 }
 
-/// A thing that takes time.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Part {
+named! {
+    /// A thing that takes time.
+    pub enum Part;
+    fn facts -> (Unit, &'static str);
+
     /// A program makes a work request.
-    Post,
+    Post = (Unit::Host, "makes a work request"),
     /// It writes to a doorbell page.
-    Doorbell,
+    Doorbell = (Unit::Host, "writes to the doorbell page"),
     /// Its write goes to the card.
-    Down,
+    Down = (Unit::Slot, "from the processor to the card"),
     /// Blocks of a work request behind the first are taken up.
-    Blocks,
+    Blocks = (Unit::Sxw, "further blocks of the work request"),
     /// The context of a queue pair is read.
-    Context,
+    Context = (Unit::Icm, "reads the context"),
     /// Keys are read.
-    Key,
+    Key = (Unit::Tpt, "reads the key"),
     /// Translations are read.
-    Translation,
+    Translation = (Unit::Tpt, "reads translations"),
     /// A queue pair waits for its turn.
-    Turn,
+    Turn = (Unit::Sxd, "waits for its turn"),
     /// The maker of packets is busy.
-    WaitSender,
+    WaitSender = (Unit::Sxp, "waits for packets before it"),
     /// Data is read.
-    Fetch,
+    Fetch = (Unit::Pxdp, "reads data"),
     /// A packet is made.
-    Send,
+    Send = (Unit::Sxp, "makes the packet"),
     /// The maker of READs' answers is busy.
-    WaitResponder,
+    WaitResponder = (Unit::Rxs, "waits for answers before it"),
     /// The address of an atomic is busy, is read, and changes.
-    Atomic,
+    Atomic = (Unit::Rxs, "reads and changes the address"),
     /// An answer is made.
-    Answer,
+    Answer = (Unit::Rxs, "makes the answer"),
     /// An acknowledgement is made.
-    Acknowledge,
+    Acknowledge = (Unit::Rxs, "makes the acknowledgement"),
     /// Other packets are on the port, or are to go first.
-    WaitPort,
+    WaitPort = (Unit::Port, "waits for the port"),
     /// The bits of a packet that are left when its data is there go out.
-    Bits,
+    Bits = (Unit::Port, "bits that were not out before"),
     /// Bits go over cables.
-    Cable,
+    Cable = (Unit::Wire, "cables"),
     /// A switch has the packet.
-    Switch,
+    Switch = (Unit::Wire, "switch"),
     /// The receiver is busy, or has no room.
-    WaitReceiver,
+    WaitReceiver = (Unit::Rxb, "waits for the receiver"),
     /// A packet is looked at.
-    Receive,
+    Receive = (Unit::Rxt, "looks at the packet"),
     /// The writer to host memory is busy.
-    WaitWriter,
+    WaitWriter = (Unit::Pxdp, "waits for the writer"),
     /// Data, or a completion, is written.
-    Write,
+    Write = (Unit::Pxdp, "writes"),
     /// The card's write goes to memory.
-    Up,
+    Up = (Unit::Slot, "from the card to memory"),
     /// A completion is made.
-    Complete,
+    Complete = (Unit::Rxc, "makes the completion"),
     /// The program is on no processor.
-    Asleep,
+    Asleep = (Unit::Host, "the program is on no processor"),
     /// The program takes note.
-    Notice,
+    Notice = (Unit::Host, "takes note"),
     /// By how much longer that takes than usual.
-    Spread,
+    Spread = (Unit::Host, "takes longer than at best"),
 }
 
 impl Part {
     /// The unit that takes it.
     pub fn unit(self) -> Unit {
-        match self {
-            Self::Post | Self::Doorbell | Self::Asleep | Self::Notice | Self::Spread => Unit::Host,
-            Self::Down | Self::Up => Unit::Slot,
-            Self::Turn => Unit::Sxd,
-            Self::Blocks => Unit::Sxw,
-            Self::WaitSender | Self::Send => Unit::Sxp,
-            Self::Fetch | Self::WaitWriter | Self::Write => Unit::Pxdp,
-            Self::WaitResponder | Self::Atomic | Self::Answer | Self::Acknowledge => Unit::Rxs,
-            Self::WaitPort | Self::Bits => Unit::Port,
-            Self::Cable | Self::Switch => Unit::Wire,
-            Self::WaitReceiver => Unit::Rxb,
-            Self::Receive => Unit::Rxt,
-            Self::Complete => Unit::Rxc,
-            Self::Context => Unit::Icm,
-            Self::Key | Self::Translation => Unit::Tpt,
-        }
-    }
-
-    /// True if it is a wait for something else.
-    pub fn is_wait(self) -> bool {
-        matches!(
-            self,
-            Self::Turn
-                | Self::WaitSender
-                | Self::WaitResponder
-                | Self::WaitPort
-                | Self::WaitReceiver
-                | Self::WaitWriter
-                | Self::Asleep
-        )
+        self.facts().0
     }
 }
 
 impl fmt::Display for Part {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
-            Self::Post => "makes a work request",
-            Self::Doorbell => "writes to the doorbell page",
-            Self::Down => "from the processor to the card",
-            Self::Blocks => "further blocks of the work request",
-            Self::Turn => "waits for its turn",
-            Self::WaitSender => "waits for packets before it",
-            Self::Fetch => "reads data",
-            Self::Context => "reads the context",
-            Self::Key => "reads the key",
-            Self::Translation => "reads translations",
-            Self::Send => "makes the packet",
-            Self::WaitResponder => "waits for answers before it",
-            Self::Atomic => "reads and changes the address",
-            Self::Answer => "makes the answer",
-            Self::Acknowledge => "makes the acknowledgement",
-            Self::WaitPort => "waits for the port",
-            Self::Bits => "bits that were not out before",
-            Self::Cable => "cables",
-            Self::Switch => "switch",
-            Self::WaitReceiver => "waits for the receiver",
-            Self::Receive => "looks at the packet",
-            Self::WaitWriter => "waits for the writer",
-            Self::Write => "writes",
-            Self::Up => "from the card to memory",
-            Self::Complete => "makes the completion",
-            Self::Asleep => "the program is on no processor",
-            Self::Notice => "takes note",
-            Self::Spread => "takes longer than at best",
-        })
+        f.pad(self.facts().1)
     }
 }
 

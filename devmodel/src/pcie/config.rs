@@ -10,7 +10,7 @@ use crate::{
     region::Func,
     state::FunctionRow,
 };
-use hwspec::pcie::{BAR_MEM64_PREFETCH, EXPRESS_CAP, EXTENDED_CONFIG_SIZE, VENDOR_CAP};
+use hwspec::pcie::{EXPRESS_CAP, EXTENDED_CONFIG_SIZE, VENDOR_CAP};
 
 /// Command register: memory space, bus master, parity, SERR, INTx disable.
 const COMMAND_MASK: u32 = 0x0546;
@@ -130,12 +130,5 @@ impl Adapter {
         };
         // Runs jobs that waited for the function to be allowed to go on, or found one locked by the access.
         runner.run_waiting(self, host, now, locked | 1 << fid);
-    }
-
-    /// Base address of BAR0 as programmed.
-    pub fn bar0_address(&self, host: &mut dyn Host, fid: u8) -> u64 {
-        let func = Func::lock(self.region(), fid, host);
-        u64::from(func.function().config_dword(BAR0 + 4)) << 32
-            | u64::from(func.function().config_dword(BAR0) & !BAR_MEM64_PREFETCH)
     }
 }

@@ -25,44 +25,27 @@ pub enum TimerKind {
     Rate,
 }
 
-impl TimerKind {
-    const ALL: [Self; 7] = [
-        Self::Connection(Timer::Ack),
-        Self::Connection(Timer::Rnr),
-        Self::Cq,
-        Self::Rq,
-        Self::Command,
-        Self::Pace,
-        Self::Rate,
-    ];
+/// Numbers the kinds of timers, as entries of the heap hold them.
+macro_rules! numbered { ($( $kind:ident $(($timer:path))? = $raw:literal, )*) => {
+    impl TimerKind {
+        const fn raw(self) -> u32 {
+            match self { $( Self::$kind $(($timer))? => $raw, )* }
+        }
 
-    /// As an entry of the heap holds it.
-    const fn raw(self) -> u32 {
-        match self {
-            Self::Connection(Timer::Ack) => 0,
-            Self::Connection(Timer::Rnr) => 1,
-            Self::Cq => 2,
-            Self::Rq => 3,
-            Self::Command => 4,
-            Self::Pace => 5,
-            Self::Rate => 6,
+        fn from_raw(raw: u32) -> Option<Self> {
+            match raw { $( $raw => Some(Self::$kind $(($timer))?), )* _ => None }
         }
     }
-
-    fn from_raw(raw: u32) -> Option<Self> {
-        Self::ALL.into_iter().find(|kind| kind.raw() == raw)
-    }
+} }
+numbered! {
+    Connection(Timer::Ack) = 0,
+    Connection(Timer::Rnr) = 1,
+    Cq = 2,
+    Rq = 3,
+    Command = 4,
+    Pace = 5,
+    Rate = 6,
 }
-
-// No kind is left out.
-const _: () = {
-    assert!(TimerKind::ALL.len() == Timer::ALL.len() + 5);
-    let mut i = 0;
-    while i < TimerKind::ALL.len() {
-        assert!(TimerKind::ALL[i].raw() as usize == i);
-        i += 1;
-    }
-};
 
 /// Marks a send queue without a QP in the ready ring.
 pub const READY_SQ: u32 = 1 << 31;

@@ -34,20 +34,9 @@ pub enum Deed {
 }
 
 impl fmt::Display for Deed {
+    /// As a plan has it.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
-            Self::Drop => "drop",
-            Self::Corrupt => "corrupt",
-            Self::Duplicate => "duplicate",
-            Self::Delay => "delay",
-            Self::Reorder => "reorder",
-            Self::Mark => "mark",
-            Self::Pause => "pause",
-            Self::Stop => "stop",
-            Self::Abort => "abort",
-            Self::Unmap => "unmap",
-            Self::Sleep => "sleep",
-        })
+        f.pad(&format!("{self:?}").to_lowercase())
     }
 }
 
