@@ -1,6 +1,7 @@
 //! A wire that loses, doubles, damages, delays and reorders frames: by chance, but the same chance at every run.
 
 use super::{Link, Verdict};
+use crate::engine::timing::Dice;
 use std::{collections::VecDeque, fmt, str::FromStr};
 
 /// The faults that befall frames, and how often: each chance in millionths.
@@ -105,7 +106,7 @@ fn nanoseconds(text: &str) -> Option<u32> {
 #[derive(Debug)]
 pub struct FaultyWire {
     plan: Faults,
-    chance: u64,
+    dice: Dice,
     /// Held back: frames that have to pass first, and the frame.
     behind: Vec<(u32, Vec<u8>)>,
     /// Under way: when they arrive (ps), in order.
@@ -116,8 +117,8 @@ pub struct FaultyWire {
 impl FaultyWire {
     /// A wire with the faults of `plan`; `which` tells several with the same plan apart.
     pub fn new(plan: Faults, which: u32) -> Self {
-        let chance = u64::from(plan.seed) << 32 | u64::from(which);
-        Self { plan, chance, behind: Vec::new(), delayed: VecDeque::new(), befallen: 0 }
+        let dice = Dice::new(u64::from(plan.seed) << 32 | u64::from(which));
+        Self { plan, dice, behind: Vec::new(), delayed: VecDeque::new(), befallen: 0 }
     }
 
     /// How often something befell a frame, delays apart.
@@ -125,17 +126,8 @@ impl FaultyWire {
         self.befallen
     }
 
-    /// The next random number: SplitMix64.
-    fn random(&mut self) -> u64 {
-        self.chance = self.chance.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.chance;
-        z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ z >> 31
-    }
-
     fn happens(&mut self, chance: u32) -> bool {
-        let happens = chance != 0 && self.random() % u64::from(CERTAIN) < u64::from(chance);
+        let happens = chance != 0 && self.dice.bits() % u64::from(CERTAIN) < u64::from(chance);
         self.befallen += u64::from(happens);
         happens
     }
@@ -154,11 +146,11 @@ impl FaultyWire {
             return Verdict::Drop;
         }
         if self.happens(self.plan.corrupt) && frame.len() > LINK_HEADER {
-            let bit = self.random() as usize % ((frame.len() - LINK_HEADER) * 8);
+            let bit = self.dice.bits() as usize % ((frame.len() - LINK_HEADER) * 8);
             frame[LINK_HEADER + bit / 8] ^= 1 << (bit % 8);
         }
         if self.happens(self.plan.reorder) {
-            let behind = self.random() as u32 % 4 + 1;
+            let behind = self.dice.bits() as u32 % 4 + 1;
             self.behind.push((behind, std::mem::take(frame)));
             return Verdict::Drop;
         }

@@ -6,7 +6,7 @@ use serde::Deserialize;
 use std::fmt;
 
 /// The effect that befalls a frame, or begins with it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Deed {
     /// It gets lost.

@@ -24,10 +24,8 @@ pub(crate) struct Fate {
     pub delay: Ps,
     pub behind: u32,
     pub pause: Ps,
-    pub stop: Ps,
-    pub abort: Ps,
-    pub unmap: Ps,
-    pub sleep: Ps,
+    /// How long its function is stopped, its bus refuses, its keys are unmapped, or its program sleeps.
+    lasting: BTreeMap<Deed, Ps>,
 }
 
 /// A plan under way.
@@ -41,14 +39,8 @@ pub(crate) struct Trial<T> {
     pub befell: Vec<u64>,
     /// The frames so far.
     pub timeline: Timeline,
-    /// Until when functions do nothing.
-    stopped: BTreeMap<u8, Ps>,
-    /// Until when the bus refuses what functions want of it.
-    refused: BTreeMap<u8, Ps>,
-    /// Until when keys of functions name nothing.
-    unmapped: BTreeMap<u8, Ps>,
-    /// Until when programs on functions see nothing.
-    asleep: BTreeMap<u8, Ps>,
+    /// Until when a deed lasts on a function.
+    until: BTreeMap<(Deed, u8), Ps>,
     /// Frames that others are to pass: their sender, how many, and what is held.
     pub held: Vec<(Port, u32, T)>,
     /// For each sender and queue pair that it sends to: the highest request seen and one, and how many messages began.
@@ -65,33 +57,15 @@ impl<T> Trial<T> {
             matched: none.clone(),
             befell: none,
             timeline: Timeline::default(),
-            stopped: BTreeMap::new(),
-            refused: BTreeMap::new(),
-            unmapped: BTreeMap::new(),
-            asleep: BTreeMap::new(),
+            until: BTreeMap::new(),
             held: Vec::new(),
             messages: BTreeMap::new(),
         }
     }
 
-    /// Until when a function does nothing, if it does not at `now`.
-    pub(crate) fn stopped(&self, fid: u8, now: Ps) -> Option<Ps> {
-        self.stopped.get(&fid).copied().filter(|until| *until > now)
-    }
-
-    /// Until when the program on a function sees nothing.
-    pub(crate) fn asleep(&self, fid: u8) -> Ps {
-        self.asleep.get(&fid).copied().unwrap_or(0)
-    }
-
-    /// True if the bus refuses what a function wants at `now`.
-    pub(crate) fn is_refused(&self, fid: u8, now: Ps) -> bool {
-        self.refused.get(&fid).is_some_and(|until| *until > now)
-    }
-
-    /// True if the keys of a function name nothing at `now`.
-    pub(crate) fn is_unmapped(&self, fid: u8, now: Ps) -> bool {
-        self.unmapped.get(&fid).is_some_and(|until| *until > now)
+    /// Until when `deed` lasts on a function, if it does at `now`.
+    pub(crate) fn until(&self, deed: Deed, fid: u8, now: Ps) -> Option<Ps> {
+        self.until.get(&(deed, fid)).copied().filter(|until| *until > now)
     }
 
     /// A frame of `bytes` of payload, which leaves at `left`, is sent: what befalls it. Notes it.
@@ -118,13 +92,8 @@ impl<T> Trial<T> {
         };
         let number = (self.timeline.frames.len() < MOST_FRAMES).then_some(self.timeline.frames.len());
         self.timeline.frames.extend(number.map(|_| line));
-        for (of, lasts) in [
-            (&mut self.stopped, fate.stop),
-            (&mut self.refused, fate.abort),
-            (&mut self.unmapped, fate.unmap),
-            (&mut self.asleep, fate.sleep),
-        ] {
-            of.extend(from.filter(|_| lasts > 0).map(|fid| (fid, now + lasts)));
+        if let Some(fid) = from {
+            self.until.extend(fate.lasting.iter().map(|(deed, lasts)| ((*deed, fid), now + lasts)));
         }
         (number, fate)
     }
@@ -136,8 +105,26 @@ impl<T> Trial<T> {
         }
     }
 
+    /// Carries out the fate of `frame`, which `from` sent, as far as that is the same on each wire. Returns the frames that go on:
+    /// it and its copy, none if it is lost or held back, and those that were held until it passed.
+    pub(crate) fn go_on(&mut self, fate: &Fate, from: Port, frame: T) -> (Vec<T>, Vec<T>)
+    where
+        T: Clone,
+    {
+        if fate.lost {
+            return (Vec::new(), Vec::new());
+        }
+        let passed = self.passed(from);
+        if fate.behind > 0 {
+            self.held.push((from, fate.behind, frame));
+            return (Vec::new(), passed);
+        }
+        let copy = fate.twice.then(|| frame.clone());
+        (copy.into_iter().chain([frame]).collect(), passed)
+    }
+
     /// A frame of `from` was sent: those that were to be passed by it and by no more are due.
-    pub(crate) fn passed(&mut self, from: Port) -> Vec<T> {
+    fn passed(&mut self, from: Port) -> Vec<T> {
         for (of, left, _) in &mut self.held {
             *left -= u32::from(*of == from && *left > 0);
         }
@@ -185,10 +172,10 @@ impl<T> Trial<T> {
                 Deed::Reorder => fate.behind = fate.behind.max(fault.behind),
                 Deed::Mark => fate.mark = true,
                 Deed::Pause => fate.pause = fate.pause.max(lasts),
-                Deed::Stop => fate.stop = fate.stop.max(lasts),
-                Deed::Abort => fate.abort = fate.abort.max(lasts),
-                Deed::Unmap => fate.unmap = fate.unmap.max(lasts),
-                Deed::Sleep => fate.sleep = fate.sleep.max(lasts),
+                Deed::Stop | Deed::Abort | Deed::Unmap | Deed::Sleep => {
+                    let longest = fate.lasting.entry(fault.deed).or_default();
+                    *longest = lasts.max(*longest);
+                }
             }
         }
         fate

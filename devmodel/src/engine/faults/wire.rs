@@ -5,7 +5,7 @@ use super::{
         sched::{Ps, Schedule},
         text::TextError,
     },
-    FaultPlan, Found, Trial, damage,
+    Deed, FaultPlan, Found, Trial, damage,
     trial::Port,
 };
 use crate::{Adapter, LinkLayer, engine::switch::Destination, region::Left};
@@ -56,13 +56,13 @@ impl TrialWire {
             false => Headers::parse_route(&frame, frame.len()),
         };
         // A fault that this frame meets stops or pauses those behind it, so we look before it is tried.
-        let stopped = [from, to].into_iter().flatten().filter_map(|fid| self.trial.stopped(fid, now));
+        let stopped =
+            [from, to].into_iter().flatten().filter_map(|fid| self.trial.until(Deed::Stop, fid, now));
         let at = stopped.chain(self.paused.get(&from).copied()).fold(now, Ps::max);
         // A plan names packets of the transport, so other frames pass.
         let Ok(headers) = parsed else { return self.schedule.at(at, (from, frame, None)) };
         let bytes = frame.len().saturating_sub(headers.payload_start() + ICRC_SIZE) as u32;
         let (number, fate) = self.trial.sent((now, now), (from, to), &headers, bytes);
-        let passed = if fate.lost { Vec::new() } else { self.trial.passed(from) };
         if fate.mark && ethernet {
             mark_congested(&mut frame);
         }
@@ -72,14 +72,9 @@ impl TrialWire {
         if fate.pause > 0 {
             self.paused.insert(from, now + fate.pause);
         }
-        if !fate.lost && fate.behind > 0 {
-            self.trial.held.push((from, fate.behind, (from, frame, number)));
-        } else if !fate.lost {
-            let at = at.max(now + fate.delay);
-            if fate.twice {
-                self.schedule.at(at, (from, frame.clone(), number));
-            }
-            self.schedule.at(at, (from, frame, number));
+        let (frames, passed) = self.trial.go_on(&fate, from, (from, frame, number));
+        for frame in frames {
+            self.schedule.at(at.max(now + fate.delay), frame);
         }
         for late in passed {
             self.schedule.at(at, late);

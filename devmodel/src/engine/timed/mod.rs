@@ -12,7 +12,7 @@ use super::{
     card::{For, Load, Station, Units},
     dispatch::dispatch,
     eswitch::Switch,
-    faults::{FaultPlan, Found, Refusing, Trial},
+    faults::{Deed, FaultPlan, Found, Refusing, Trial},
     mirror::Mirror,
     network::Move,
     runner::{self, Trace, Traced, ready_job},
@@ -295,13 +295,13 @@ impl<T> Timed<'_, T> {
         let now = self.schedule.now();
         let mut refusing;
         let host: &mut dyn Host = match &self.trial {
-            Some(trial) if trial.is_refused(fid, now) => {
+            Some(trial) if trial.until(Deed::Abort, fid, now).is_some() => {
                 refusing = Refusing(host);
                 &mut refusing
             }
             _ => host,
         };
-        let unmapped = self.trial.as_ref().is_some_and(|trial| trial.is_unmapped(fid, now));
+        let unmapped = self.trial.as_ref().is_some_and(|trial| trial.until(Deed::Unmap, fid, now).is_some());
         let here = self.place(fid);
         let quantum = self.turns[here].quantum();
         let lookups = Lookups::new(std::mem::take(&mut self.lookups), unmapped);
@@ -354,7 +354,7 @@ impl<T> Timed<'_, T> {
             true => cards[here].complete(profile, spans, here, cause, len.into()),
             false => cards[here].write(profile, spans, here, cause, len.into()),
         };
-        let awake = trial.as_ref().map_or(0, |trial| trial.asleep(fid));
+        let awake = trial.as_ref().and_then(|trial| trial.until(Deed::Sleep, fid, 0)).unwrap_or(0);
         spans.then(there, here, Part::Asleep, awake)
     }
 }

@@ -4,6 +4,7 @@ use super::{Happened, Task, Timed, What, qp_mask, wire::Flight};
 use crate::{
     Adapter,
     engine::{
+        faults::Deed,
         sched::Ps,
         spans::{Cause, Part},
     },
@@ -80,7 +81,7 @@ impl Turns {
 impl<T> Timed<'_, T> {
     /// Until when a trial has stopped a function, if it has.
     pub(super) fn stopped(&self, fid: u8) -> Option<Ps> {
-        self.trial.as_ref()?.stopped(fid, self.schedule.now())
+        self.trial.as_ref()?.until(Deed::Stop, fid, self.schedule.now())
     }
 
     /// A frame that is there is taken up `until` which its function is stopped.

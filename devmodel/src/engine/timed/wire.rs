@@ -199,7 +199,6 @@ impl<T> Timed<'_, T> {
             return self.set_out((to, bytes, flight));
         };
         let (number, fate) = trial.sent((now, left), (Some(fid), Some(to)), &headers, data);
-        let passed = if fate.lost { Vec::new() } else { trial.passed(Some(fid)) };
         flight.number = number;
         if fate.pause > 0 {
             self.cards[here].pause(now + fate.pause);
@@ -223,22 +222,14 @@ impl<T> Timed<'_, T> {
         if let Some(whole) = flight.whole.as_mut().filter(|_| fate.corrupt) {
             damage(link_layer, whole);
         }
-        if fate.lost {
-            return;
-        }
-        if fate.behind > 0 {
-            if let Some(trial) = &mut self.trial {
-                trial.held.push((Some(fid), fate.behind, (to, bytes, flight)));
-            }
-        } else {
-            let copy = fate.twice.then(|| (to, bytes, flight.clone()));
-            for mut one in copy.into_iter().chain([(to, bytes, flight)]) {
-                if fate.delay > 0 {
-                    one.2.cause = self.spans.then(one.2.cause, here, Part::Cable, left + fate.delay);
-                    self.schedule.at(left + fate.delay, What::Late(one));
-                } else {
-                    self.set_out(one);
-                }
+        let Some(trial) = &mut self.trial else { return };
+        let (frames, passed) = trial.go_on(&fate, Some(fid), (to, bytes, flight));
+        for mut one in frames {
+            if fate.delay > 0 {
+                one.2.cause = self.spans.then(one.2.cause, here, Part::Cable, left + fate.delay);
+                self.schedule.at(left + fate.delay, What::Late(one));
+            } else {
+                self.set_out(one);
             }
         }
         for (to, bytes, mut late) in passed {

@@ -13,14 +13,18 @@ impl Dice {
         Self(seed)
     }
 
-    /// The next of them, from 0 up to 1.
+    /// The next of them, from 0 up to 1: the upper 53 bits, as many as such a number has.
     pub fn throw(&mut self) -> f64 {
+        (self.bits() >> 11) as f64 / (1u64 << 53) as f64
+    }
+
+    /// The next of them, all 64 bits.
+    pub fn bits(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
         z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        // The upper 53 bits, as many as a number has.
-        ((z ^ z >> 31) >> 11) as f64 / (1u64 << 53) as f64
+        z ^ z >> 31
     }
 }
 
