@@ -16,7 +16,7 @@ impl Cluster {
         self.load("localhost/tools:1", &programs, &["sleep", "100000"]);
     }
 
-    /// Starts multus on every node.
+    /// Starts multus on nodes 1 and 2, which give pods its networks from then on: those that come before it has written its file have none.
     pub fn multus(&self) {
         let programs = [
             ("multus", "/usr/src/multus-cni/bin/multus"),
@@ -26,6 +26,12 @@ impl Cluster {
         ];
         self.image("ghcr.io/k8snetworkplumbingwg/multus-cni:snapshot", &programs, &["/thin_entrypoint"]);
         self.apply(&self.manifest("multus-daemonset.yml"));
+        for node in [1, 2] {
+            self.until(&format!("multus on node {node}"), 90, || {
+                let (written, said) = self.tried_on(node, &["ls", "/etc/cni/net.d/00-multus.conflist"]);
+                if written { Ok(()) } else { Err(said) }
+            });
+        }
     }
 
     /// Starts sriov-network-device-plugin on every node, with `pools` of its configuration.
