@@ -95,7 +95,7 @@ copyright() {
     echo "License: Apache-2.0"
     echo " The text is in /usr/share/common-licenses/Apache-2.0 on Debian systems."
     echo
-    echo "Files: usr/share/ironverbs/linux/*"
+    echo "Files: usr/share/ironverbs/packaging/linux/*"
     echo "Copyright: the authors of ironverbs and of Linux"
     echo "License: GPL-2.0"
     echo " The text is in /usr/share/common-licenses/GPL-2 on Debian systems."
@@ -154,9 +154,9 @@ pack() { # DIRECTORY
     done
     "$BUILT/examples/manual" "$share" "$(date -u -d "@$date" +%F)"
     # The parts that a kernel for `ironverbs linux` is made of, in the folders in which the script looks for it.
-    mkdir -p "$share/ironverbs/scripts" "$share/ironverbs/linux"
+    mkdir -p "$share/ironverbs/scripts" "$share/ironverbs/packaging/linux"
     cp scripts/linux-kernel.sh "$share/ironverbs/scripts"
-    cp linux/README.md linux/config linux/uml.patch "$share/ironverbs/linux"
+    cp packaging/linux/README.md packaging/linux/config packaging/linux/uml.patch "$share/ironverbs/packaging/linux"
     cp README.md "$doc"
     cp docs/*.md "$doc/docs"
     copyright >"$doc/copyright"

@@ -41,7 +41,7 @@ done)
 [ -z "$broken" ] || { echo "$broken"; echo "lint: expected every linked file to exist"; exit 1; }
 
 # Things that CONTRIBUTING.md names are there: files, and the functions, types and tests in its recipes.
-rooms="cli cm devmodel docs driver ffi fuzz hwspec migration packaging scripts stream sync testkit tests vfio-user"
+rooms="cli devmodel docs driver ffi fuzz hwspec lib packaging scripts tests"
 # shellcheck disable=SC2086  # directories
 stale=$(grep -oE '`[^` ]+`' CONTRIBUTING.md | tr -d '`' | grep -v '\.\.\.' | sort -u | while read -r name; do
     word=${name##*::}

@@ -1,5 +1,5 @@
 #!/bin/sh
-# The user-mode Linux kernel of linux/, from Debian's source package, without installing anything on this machine.
+# The user-mode Linux kernel of packaging/linux/, from Debian's source package, without installing anything on this machine.
 #
 #   scripts/linux-kernel.sh build   make it if it is missing, print its path
 #   scripts/linux-kernel.sh path    print its path, whether made or not
@@ -18,7 +18,7 @@ VERSION=7.3.4-1~bpo13+1
 SHA256=703e369ddd4cce971452f5a593ee55df3a5c10c83caf0fa0df039633ed181ee3
 ROOM=${XDG_CACHE_HOME:-$HOME/.cache}/ironverbs/linux
 HERE=$(cd "$(dirname "$0")/.." && pwd)
-SOURCE=$HERE/linux
+SOURCE=$HERE/packaging/linux
 
 say() { echo "linux-kernel: $*" >&2; }
 die() { say "$*"; exit 1; }

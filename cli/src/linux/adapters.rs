@@ -15,7 +15,7 @@ use super::child::Child;
 use crate::nodes;
 use crate::options::Linux;
 
-/// Slots of the guest's bus (linux/uml.patch), of which each function takes one.
+/// Slots of the guest's bus (packaging/linux/uml.patch), of which each function takes one.
 const SLOTS: u8 = 32;
 /// VFs that can be beside a PF.
 pub const MOST_VFS: u8 = SLOTS - 1;

@@ -8,7 +8,7 @@ use std::str::FromStr;
 
 use node::dir;
 
-/// The device number on the virtual bus that linux/config names.
+/// The device number on the virtual bus that packaging/linux/config names.
 const BUS_DEVICE: u32 = 1234;
 
 /// Bytes of memory of a guest.

@@ -3,7 +3,7 @@
 cd /
 PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 HOME=/root
-# A doorbell is one trapped store instead of eight (linux/README.md).
+# A doorbell is one trapped store instead of eight (packaging/linux/README.md).
 MLX5_SHUT_UP_BF=1
 export PATH HOME MLX5_SHUT_UP_BF
 here=/run/ironverbs

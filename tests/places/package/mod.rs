@@ -91,9 +91,9 @@ fn the_package_has_its_files_in_their_places_and_is_the_same_whenever_it_is_made
         "./usr/share/doc/ironverbs/README.md",
         "./usr/share/doc/ironverbs/changelog.gz",
         "./usr/share/doc/ironverbs/copyright",
-        "./usr/share/ironverbs/linux/README.md",
-        "./usr/share/ironverbs/linux/config",
-        "./usr/share/ironverbs/linux/uml.patch",
+        "./usr/share/ironverbs/packaging/linux/README.md",
+        "./usr/share/ironverbs/packaging/linux/config",
+        "./usr/share/ironverbs/packaging/linux/uml.patch",
         "./usr/share/ironverbs/scripts/linux-kernel.sh",
     ];
     let many = ["./usr/share/doc/ironverbs/docs/", "./usr/share/man/man1/ironverbs"];

@@ -260,7 +260,7 @@ fn circles<'a>(needs: &BTreeMap<&'a Path, BTreeSet<&'a Path>>) -> Vec<BTreeSet<&
 }
 
 fn tree() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("testkit is in the tree").to_owned()
+    Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../..")).canonicalize().expect("the tree")
 }
 
 /// The roots of the tree's crates.
