@@ -158,7 +158,7 @@ pack() { # DIRECTORY
     cp scripts/linux-kernel.sh "$share/ironverbs/scripts"
     cp packaging/linux/README.md packaging/linux/config packaging/linux/uml.patch "$share/ironverbs/packaging/linux"
     cp README.md "$doc"
-    cp docs/*.md "$doc/docs"
+    cp -r docs/*.md docs/drawings "$doc/docs"
     copyright >"$doc/copyright"
     changelog >"$doc/changelog"
     notices >"$doc/NOTICES"

@@ -1,4 +1,4 @@
-//! The action of `action.yml` for GitHub's workflows: its steps as a runner runs them, but for apt, and the workflow in docs/install.md
+//! The action of `action.yml` for GitHub's workflows: its steps as a runner runs them, but for apt, and the workflow in README.md
 //! behind them.
 
 use super::{is_debian, pack, said, scratch, text, tree, yaml::Values};
@@ -99,9 +99,9 @@ fn action() -> Option<Values> {
     Values::of(&fs::read_to_string(tree().join("action.yml")).unwrap())
 }
 
-/// The example of docs/install.md.
+/// The example of README.md.
 fn workflow() -> Option<Values> {
-    let page = fs::read_to_string(tree().join("docs/install.md")).unwrap();
+    let page = fs::read_to_string(tree().join("README.md")).unwrap();
     let block = page.lines().skip_while(|line| !line.starts_with("    on: "));
     let block = block.take_while(|line| line.is_empty() || line.starts_with("    "));
     Values::of(&block.map(|line| format!("{}\n", line.get(4..).unwrap_or_default())).collect::<String>())
