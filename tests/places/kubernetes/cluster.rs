@@ -222,14 +222,27 @@ impl Cluster {
     }
 
     fn perftest_once(&self, server: &str, client: &str, address: &str, words: &[&str]) -> String {
-        let client = [&["exec", client, "--"], words, &[address]].concat();
+        let said = self.served(server, words, client, &[words, &[address]].concat());
+        assert!(said.contains("#bytes"), "expected perftest's table, found {said}");
+        said
+    }
+
+    /// Connects a client in one pod to a server in another by rdma_cm, and lets them exchange messages.
+    ///
+    /// By rping: perftest of Debian 12 listens for its second connection (`-R`) after it has told its client to connect, and a client that
+    /// was too early for that uses freed memory.
+    pub fn rping(&self, server: &str, client: &str, address: &str) {
+        let words = |end| ["rping", end, "-a", address, "-C", "10"];
+        self.served(server, &words("-s"), client, &words("-c"));
+    }
+
+    /// Runs a server in one pod and a client in another, and returns what the client printed.
+    fn served(&self, server: &str, serves: &[&str], client: &str, asks: &[&str]) -> String {
         thread::scope(|scope| {
-            let serving = scope.spawn(|| self.exec(server, words));
-            let said = self.until("perftest to connect", 60, || {
-                let done = self.kubectl(&client, "");
-                // The server may not listen yet.
-                done.and_then(|said| if said.contains("#bytes") { Ok(said) } else { Err(said) })
-            });
+            let serving = scope.spawn(|| self.exec(server, serves));
+            // The server may not listen yet.
+            let asks = [&["exec", client, "--"], asks].concat();
+            let said = self.until(&format!("{} to connect", serves[0]), 60, || self.kubectl(&asks, ""));
             serving.join().expect("the server's end");
             said
         })

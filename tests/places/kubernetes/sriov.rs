@@ -42,9 +42,10 @@ fn pods_have_a_vf_each_by_a_resource_limit_and_reach_each_other() {
         let kinds = files.lines().map(|file| file.trim_end_matches(char::is_numeric)).collect::<Vec<_>>();
         assert_eq!(kinds, ["rdma_cm", "umad", "uverbs"], "{files}");
     }
-    let row = cluster.perftest("one", "two", "10.20.0.1", &["ib_read_lat", "-R", "-F", "-n", "200"]);
+    cluster.rping("one", "two", "10.20.0.1");
+    let row = cluster.perftest("one", "two", "10.20.0.1", &["ib_read_lat", "-F", "-n", "200"]);
     println!("ib_read_lat between nodes, typical: {} us", row[4]);
-    let row = cluster.perftest("two", "one", "10.20.0.2", &["ib_send_bw", "-R", "-F", "-n", "100"]);
+    let row = cluster.perftest("two", "one", "10.20.0.2", &["ib_send_bw", "-F", "-n", "100"]);
     println!("ib_send_bw between nodes: {} MB/s", row[3]);
 
     // Fewer VFs are no VFs first, as the kernel says, and pods keep theirs.
@@ -53,7 +54,7 @@ fn pods_have_a_vf_each_by_a_resource_limit_and_reach_each_other() {
     assert!(!done && why.contains("Device or resource busy"), "{why}");
     // Another node goes with its pods, and those of this one go on.
     cluster.kill(2);
-    cluster.perftest("one", "three", "10.20.0.1", &["ib_read_lat", "-R", "-F", "-n", "200"]);
+    cluster.perftest("one", "three", "10.20.0.1", &["ib_read_lat", "-F", "-n", "200"]);
     cluster.until("the node to be missed", 90, || {
         let ready = cluster.get(&["node", "node-2"], "{.status.conditions[?(@.type==\"Ready\")].status}");
         if ready == "Unknown" { Ok(()) } else { Err(ready) }
