@@ -9,18 +9,18 @@ use crate::{
 /// A range of translation entries.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MttRange {
-    /// First entry; 0 is none.
+    /// First entry; 0 means no range.
     pub first: u32,
-    /// Entries asked for; the range has the next power of two.
+    /// Entries requested; the range holds the next power of two.
     pub len: u32,
 }
 
-/// Why there is nothing to be had.
+/// Why an allocation failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shortage {
-    /// All are in use.
+    /// All rows are in use.
     Full,
-    /// Those that are not have no memory, and the machine has none to give: see [`Memory`](super::Memory).
+    /// The free rows have no backing memory and the machine has none left; [`Memory`](super::Memory) provides it.
     NoMemory,
 }
 
@@ -30,7 +30,7 @@ impl Func<'_> {
         self.alloc_from::<R>(uid, party, 0)
     }
 
-    /// Allocates a row with an index of at least `first`: some numbers are taken from the start (QP0, QP1, key 0).
+    /// Allocates a row with an index of at least `first`; the first numbers of some tables are reserved (QP0, QP1, key 0).
     pub fn alloc_from<R: Row + zerocopy::FromZeros>(
         &mut self,
         uid: u16,
@@ -39,7 +39,7 @@ impl Func<'_> {
     ) -> Result<u32, Shortage> {
         let rows = self.rows(R::TABLE);
         let mut free = self.function().free[R::TABLE as usize];
-        // Unused numbers first: a number comes back as late as it can.
+        // Prefer numbers that were never used, so that a freed number is reused as late as possible.
         if free.unused_in_block() == 0 && free.fresh.max(first) < rows {
             let start = free.fresh.max(first);
             let mixed = if Table::KNOWN_TO_PEERS.contains(&R::TABLE) { FreeList::BLOCK } else { 1 };
@@ -55,7 +55,7 @@ impl Func<'_> {
                 false => self.any_of(unused, R::TABLE, free.fresh),
             };
             free.set_unused_in_block(unused & !bit);
-            // A number before the first or behind the last is damage.
+            // A number before the first row or past the table means that the region is corrupted.
             let index = free.fresh.checked_sub(1 + bit.trailing_zeros()).filter(|index| *index < rows);
             let index = index.ok_or(Shortage::Full)?;
             self.reach_row(R::TABLE, index)?;
@@ -63,7 +63,7 @@ impl Func<'_> {
             self.forget_link(R::TABLE, index);
             index
         } else {
-            // A list that leads out of the table is damage: nothing behind it can be found.
+            // A free list that leads out of the table is corrupted; the rest of it is lost.
             let index = free.head.checked_sub(1).filter(|index| *index < rows).ok_or(Shortage::Full)?;
             self.reach_row(R::TABLE, index)?;
             if !self.clothe(R::TABLE, index) {
@@ -83,9 +83,9 @@ impl Func<'_> {
         Ok(index)
     }
 
-    /// One of the bits of `unused`, rows of `table` before `fresh`, by the region's key: who sees what was chosen before can't predict
-    /// what is chosen next. The earlier choices are hashed too, so there is no state but the rows'; a block that is
-    /// handed out again after a reset is mixed anew.
+    /// Picks one bit of `unused` (rows of `table` before `fresh`) by a keyed hash, so that earlier choices do not reveal the
+    /// next one. The earlier choices are part of the hash, so there is no state beyond the rows; a block that is handed out
+    /// again after a reset is shuffled differently.
     fn any_of(&self, unused: u64, table: Table, fresh: u32) -> u64 {
         let resets = u64::from(self.function().resets);
         let place = u64::from(fresh) << 32 | u64::from(table as u8) << 8 | u64::from(self.fid());
@@ -119,14 +119,14 @@ impl Func<'_> {
         self.function().free[R::TABLE as usize].used
     }
 
-    /// Indices of all rows of `R` in use, in order, found from the rows ever used.
+    /// Indices of all rows of `R` in use, in ascending order. Scans all rows ever used.
     pub fn live<R: Row>(&self) -> Vec<u32> {
         let used = self.function().free[R::TABLE as usize].fresh.min(self.rows(R::TABLE));
         let has_memory = |index: &u32| !self.region().is_bare(self.block(), R::TABLE, *index as usize);
         (0..used).filter(has_memory).filter(|i| self.row::<R>(*i).is_some()).collect()
     }
 
-    /// Allocates `len` translation entries. They are not cleared.
+    /// Allocates `len` translation entries, not cleared.
     pub fn alloc_mtt(&mut self, len: u32) -> Result<MttRange, Shortage> {
         if len == 0 {
             return Ok(MttRange::default());
@@ -135,7 +135,7 @@ impl Func<'_> {
             return Err(Shortage::Full);
         }
         let class = len.next_power_of_two().trailing_zeros();
-        // It may get the very translations that this job freed.
+        // The allocation may reuse translations that this job freed.
         self.freed.retain(|freed| !matches!(freed, Freed::Translations(..)));
         let first = self.take_mtt(class)?;
         *self.function_mut(|f| &mut f.mtt_used) += 1 << class;
@@ -144,7 +144,7 @@ impl Func<'_> {
 
     fn take_mtt(&mut self, class: u32) -> Result<u32, Shortage> {
         let head = *self.function().mtt_free.get(class as usize).ok_or(Shortage::Full)?;
-        // A list that was damaged may lead behind the table.
+        // A corrupted list may lead past the table.
         if u64::from(head) + (1 << class) > self.rows(Table::Mtt).into() {
             return Err(Shortage::Full);
         }
@@ -153,19 +153,19 @@ impl Func<'_> {
             if !self.clothe_translations(head, class) {
                 return Err(Shortage::NoMemory);
             }
-            // Journaled, for the entry will be written over: the list must be whole again if the job is taken back.
+            // Journaled, because the entry will be overwritten: after a rollback the list must be intact.
             let next = *self.plain_mut::<u64>(Table::Mtt, head) as u32;
             self.function_mut(|f| &mut f.mtt_free)[class as usize] = next;
             return Ok(head);
         }
-        // Entry 0 is "none", so fresh entries start behind it, aligned to nothing.
+        // Entry 0 means "none", so fresh entries start after it; they are not aligned.
         let fresh = self.function().mtt_fresh.max(1);
         if u64::from(fresh) + (1 << class) <= self.rows(Table::Mtt).into() {
             self.back_rows(Table::Mtt, self.function().mtt_fresh, fresh + (1 << class))?;
             *self.function_mut(|f| &mut f.mtt_fresh) = fresh + (1 << class);
             return Ok(fresh);
         }
-        // Split a larger one: its upper half becomes free.
+        // Split a larger range; its upper half becomes free.
         if class >= 30 {
             return Err(Shortage::Full);
         }
@@ -180,9 +180,9 @@ impl Func<'_> {
         self.function_mut(|f| &mut f.mtt_free)[class as usize] = first;
     }
 
-    /// Gives a range back.
+    /// Frees a range.
     pub fn free_mtt(&mut self, range: MttRange) {
-        // Ranges beyond the table are damage.
+        // A range past the table means that the region is corrupted.
         let rows = self.rows(Table::Mtt);
         if range.first == 0 || range.len == 0 || range.first >= rows || range.len > rows {
             return;

@@ -1,9 +1,9 @@
-//! Memory behind the region: which parts of it are given some, and when.
+//! Backing memory of the region: which parts are backed, and when.
 //!
-//! A region is sparse. Where its pages come from a file system that may be full, a page that is touched first and found to be missing
-//! ends the program. So what is about to be used is asked for first, and a refusal is an error of the call that wanted it: a
-//! function's registers, journals and ring when it is opened, rows when their numbers are first handed out, payloads when the first
-//! frame comes that brings one. All of this happens once for each page.
+//! A region is sparse. If its pages come from a file system that may be full, the first touch of a missing page kills the
+//! program. So memory is requested before it is used, and a refusal is an error of the call that needs it: a function's
+//! registers, journals and ring when it is opened, rows when their numbers are first handed out, payloads when the first frame
+//! with one arrives. Each page is requested once.
 
 use super::{
     Func, Geometry, Region, Shortage, Sync, Table, journal_layout,
@@ -15,10 +15,10 @@ use crate::host::Party;
 use crate::state::{FunctionRow, ReadResource, SendRecord};
 use std::sync::atomic::Ordering::{AcqRel, Acquire};
 
-/// Payloads of the receive ring that are given memory together.
+/// Payload slots of the receive ring that are backed together.
 const TOGETHER: usize = SLOTS / 64;
 
-/// Rows of other tables that belong to rows of one: the table, and how many for each.
+/// Rows in other tables that belong to one row of `table`: the table, and how many per row.
 pub(super) const fn along(table: Table) -> &'static [(Table, u32)] {
     match table {
         Table::Qp => &[
@@ -30,8 +30,8 @@ pub(super) const fn along(table: Table) -> &'static [(Table, u32)] {
     }
 }
 
-/// Timers and places of those that are ready, as many as can be in use at once where so many rows of a table were ever used: two timers
-/// of each QP, one of each CQ and RQ; a ring whose length is a power of two.
+/// The most timers and ready-ring entries that can be in use at once, given how many rows of each table were ever used: two
+/// timers per QP, one per CQ and RQ; the ready ring has a power of two of entries.
 pub(super) fn at_once(used: impl Fn(Table) -> u32) -> [u32; 2] {
     let timers = 2 * used(Table::Qp) + used(Table::Cq) + used(Table::Rq);
     let ready = match used(Table::Qp) + used(Table::Sq) {
@@ -42,48 +42,48 @@ pub(super) fn at_once(used: impl Fn(Table) -> u32) -> [u32; 2] {
 }
 
 impl Region {
-    /// Sees to it that `len` bytes at `from` of a function's table have memory, and that this process has mapped them.
+    /// Backs `len` bytes at `from` of a function's table with memory and maps them in this process.
     pub(super) fn back_part(&self, block: &Block, table: Table, from: usize, len: usize) -> bool {
         let last = (from + len.max(1) - 1) / self.sizes[table as usize];
         self.reach(block, table, last.min(self.counts[table as usize] - 1))
             && self.memory.back(block.offset + self.offsets[table as usize] + from, len)
     }
 
-    /// Sees to it that what belongs to no use of any function has memory: the words that parties touch without a lock. The cleaner
-    /// of a dead party looks at all of them.
+    /// Backs the memory that is needed before any function is used: the words that parties access without a lock. The cleanup
+    /// of a dead party reads all of them.
     pub fn back_words(&self) -> bool {
         self.memory.back(0, Geometry::FRONT)
     }
 
-    /// Sees to it that what every use of function `fid` by `party` touches has memory beyond [`back_words`](Self::back_words): its registers, the slots of its receive
-    /// ring, and as much of the party's journal as jobs of ordinary size fill. False: there is none.
+    /// Backs the memory that every use of function `fid` by `party` touches beyond [`back_words`](Self::back_words): its registers, the
+    /// slots of its receive ring, and as much of the party's journal as jobs of ordinary size fill. Returns false if there is none.
     pub fn back_function(&self, fid: u8, party: Party) -> bool {
         let block = self.block(fid);
         let slots = SLOTS * self.sizes[Table::RxSlot as usize];
         self.reach_function(block, party)
-            // A function is taken apart by asking of every row if it has memory.
+            // Tearing a function down asks for each row if it is backed.
             && self.reach(block, Table::Link, self.rows(Table::Link) - 1)
             && self.back_part(block, Table::Function, 0, size_of::<FunctionRow>())
             && self.back_part(block, Table::RxSlot, 0, slots)
             && self.back_journal(fid, party)
     }
 
-    /// The part of [`back_function`](Self::back_function) that a party needs which runs the function without having it open.
+    /// The part of [`back_function`](Self::back_function) needed by a party that runs the function without having it open.
     pub fn back_journal(&self, fid: u8, party: Party) -> bool {
         let first = self.offsets[Table::Journal as usize] + self.journal_of(party) * journal_layout::SIZE;
         let at = self.block(fid).offset + first;
         journal_layout::OFTEN_USED.iter().all(|(from, len)| self.memory.back(at + from, *len))
     }
 
-    /// Sees to it that the first lane of an outlet has memory; else says how many bytes it needs. The other lanes, which are used
-    /// while a filler of the first is stopped, ask for each frame.
+    /// Backs the first lane of an outlet with memory; on failure returns the number of bytes it needs. The other lanes, which
+    /// are used only while a filler of the first is stopped, request memory for each frame.
     pub fn back_outlet(&self, which: Outlet) -> Result<(), usize> {
         let len = self.geometry.outlet_size(which);
         let mapped = (0..OUTLET_LANES).all(|lane| self.lane_pointer(which, lane).is_some());
         if mapped && self.memory.back(self.geometry.lane_at(which, 0), len) { Ok(()) } else { Err(len) }
     }
 
-    /// True if the payload of slot `index` of a function's receive ring has memory; if not, it is asked for.
+    /// True if the payload of slot `index` of a function's receive ring is backed; requests memory if it is not.
     #[inline(always)]
     pub(super) fn has_payload(&self, block: &Block, index: usize) -> bool {
         let group = index / TOGETHER;
@@ -110,7 +110,7 @@ impl Func<'_> {
         if self.region().reach(self.block(), table, index) { Ok(()) } else { Err(Shortage::NoMemory) }
     }
 
-    /// Maps what the use of row `index` of a table of objects touches: another process may have given it memory.
+    /// Maps all memory that using row `index` of an object table touches; another process may have backed it.
     pub(super) fn reach_row(&self, table: Table, index: u32) -> Result<(), Shortage> {
         self.reach(table, index)?;
         self.reach(Table::Link, self.link(table, index))?;
@@ -120,18 +120,18 @@ impl Func<'_> {
         self.reach(Table::Ready, ready.max(READY))
     }
 
-    /// Sees to it that rows `from..to` of `table` have memory. Those before `from` have.
+    /// Backs rows `from..to` of `table` with memory. Rows before `from` are backed already.
     pub(crate) fn back_rows(&self, table: Table, from: u32, to: u32) -> Result<(), Shortage> {
         self.reach(table, to.saturating_sub(1))?;
         let size = self.region().sizes[table as usize];
-        // Tables begin at pages.
+        // Tables begin at page boundaries.
         let had = (from as usize * size).next_multiple_of(PAGE);
         let end = (to.min(self.rows(table)) as usize * size).next_multiple_of(PAGE);
         let there = end <= had || self.region().back_part(self.block(), table, had, end - had);
         if there { Ok(()) } else { Err(Shortage::NoMemory) }
     }
 
-    /// Sees to it that what belongs to row `index` of `table`, which was never used, has memory in other tables.
+    /// Backs the rows of other tables that belong to row `index` of `table`, which was never used.
     pub(super) fn back_along(&self, table: Table, index: u32) -> Result<(), Shortage> {
         let there = along(table).iter().all(|(other, each)| {
             let size = self.region().sizes[*other as usize] * *each as usize;
@@ -140,7 +140,7 @@ impl Func<'_> {
         if there { Ok(()) } else { Err(Shortage::NoMemory) }
     }
 
-    /// Sees to it that rows `fresh..end` of `table`, which were never used, have memory, and what timers and turns they may take.
+    /// Backs rows `fresh..end` of `table`, which were never used, and the timers and ready-ring entries that they may need.
     pub(super) fn back_fresh(&self, table: Table, fresh: u32, end: u32) -> Result<(), Shortage> {
         self.back_rows(table, fresh, end)?;
         if !self.back_links(table, fresh, end) {
@@ -171,7 +171,7 @@ mod tests {
         },
     };
 
-    /// In the place of the memory that is taken out of a region.
+    /// Placeholder for the memory that is taken out of a region.
     struct Taken;
 
     // SAFETY: maps nothing.
@@ -184,7 +184,7 @@ mod tests {
         }
     }
 
-    /// Gives so many pages and no more, and notes which.
+    /// Grants a limited number of pages and records which.
     struct Scarce {
         inner: Box<dyn Memory>,
         books: Arc<Books>,
@@ -197,7 +197,7 @@ mod tests {
         asked: AtomicUsize,
     }
 
-    // SAFETY: as the memory within.
+    // SAFETY: delegates to the inner memory, which keeps the contract.
     unsafe impl Memory for Scarce {
         fn map(&self, offset: usize, len: usize) -> Option<NonNull<u8>> {
             self.inner.map(offset, len)
@@ -226,7 +226,7 @@ mod tests {
         (region, books)
     }
 
-    /// Pages of function 1's block that something was written to and that were not given memory before.
+    /// Pages of function 1's block that were written to without having been backed before.
     fn untold(region: &Region, books: &Books) -> Vec<usize> {
         let block = region.block(1).offset..region.block(2).offset;
         let given = books.given.lock().unwrap();
@@ -252,7 +252,7 @@ mod tests {
             func.make_ready(*qp);
             func.commit(&mut host);
         }
-        // Round and round, without running empty.
+        // Cycle through the ring without letting it become empty.
         for _ in 0..5000 {
             let qp = func.take_ready().unwrap();
             func.make_ready(qp);
@@ -282,11 +282,11 @@ mod tests {
         assert_eq!(func.alloc_from::<QpRow>(0, Party(1), 2), Err(Shortage::NoMemory));
         let free = func.function().free[Table::Qp as usize];
         assert_eq!((free.fresh, free.unused_in_block(), free.used), (0, 0, 0), "no block was begun");
-        // The rows of a block, and a page of timers and one of turns.
+        // The rows of a block, one page of timers and one of ready-ring entries.
         let block = ((2 + FreeList::BLOCK as usize) * size_of::<QpRow>()).div_ceil(PAGE) + 2;
         books.left.store(block + 8, Relaxed);
         let made = (0..200).take_while(|_| func.alloc_from::<QpRow>(0, Party(1), 2).is_ok()).count();
-        // Two and a half KiB of send records are most of what one takes further.
+        // Two and a half KiB of send records are most of what each further QP takes.
         assert!((1..20).contains(&made), "{made} queue pairs in 32 KiB");
         let unused = func.function().free[Table::Qp as usize].unused_in_block().count_ones();
         assert_eq!(unused as usize, FreeList::BLOCK as usize - made);
@@ -331,7 +331,7 @@ mod tests {
         let mut func = Func::lock(&region, 1, &mut host);
         for blocks in 1..=2 {
             (0..FreeList::BLOCK).for_each(|_| _ = func.alloc::<MkeyRow>(0, Party(1)).unwrap());
-            // And once for the links of a thousand rows.
+            // One more request for the links of a thousand rows.
             assert_eq!(books.asked.load(Relaxed), blocks + 1);
         }
     }

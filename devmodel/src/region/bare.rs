@@ -1,8 +1,8 @@
-//! Memory that goes back: pages on which no row is in use any more, and translations that nobody has.
+//! Returning memory: pages without a row in use, and free translations.
 //!
-//! The links of a table's free rows lie in a table of their own ([`Table::Link`]), so that nothing is left on such a page that counts. A row
-//! whose page went back is bare: it is given memory again before it is used. A page goes back when the job that freed its last row has been
-//! committed; whoever is killed before leaves it to the next row that is freed there, or to the function's reset.
+//! The links of a table's free rows are in a separate table ([`Table::Link`]), so that nothing of value is left on such a page. After its
+//! page is returned a row is bare: it is backed again before it is used. A page is returned after the commit of the job that freed its
+//! last row; if the process is killed before that, the page waits for the next row that is freed there, or for the function's reset.
 
 use super::{
     Func, Region, Table,
@@ -13,45 +13,46 @@ use super::{
 };
 use crate::state::{FreeList, Head};
 
-/// In a row's link: its memory went back.
+/// In a row's link: its memory was returned.
 const BARE: u32 = 1 << 31;
-/// Translations of which at least a page lies between the first and the last, as a power of two.
+/// log2 of the smallest range of translations that contains at least one page between its first and last entry.
 const LARGE: u32 = 10;
 
 impl Region {
-    /// True if row `index` of `table` of a function has no memory: it is free.
+    /// True if row `index` of `table` of a function has no memory; such a row is free.
     pub(super) fn is_bare(&self, block: &Block, table: Table, index: usize) -> bool {
         let Some(first) = self.links[table as usize] else { return false };
         let at = self.row_pointer(block, Table::Link, first + index, size_of::<u32>());
-        // SAFETY: in bounds by `row_pointer`, aligned, for tables begin at pages; the word may change while it is read.
+        // SAFETY: in bounds by `row_pointer`; aligned because tables begin at page boundaries; read volatile because the word
+        // may change during the read.
         unsafe { at.cast::<u32>().read_volatile() & BARE != 0 }
     }
 
-    /// Gives `len` bytes at `from` of a table back.
+    /// Returns the memory of `len` bytes at `from` of a table.
     fn give_part_back(&self, block: &Block, table: Table, from: usize, len: usize) {
         self.memory.give_back(block.offset + self.offsets[table as usize] + from, len);
     }
 }
 
 impl Func<'_> {
-    /// Where the link of row `index` of `table` lies among all.
+    /// Index in [`Table::Link`] of the link of row `index` of `table`.
     pub(super) fn link(&self, table: Table, index: u32) -> u32 {
         self.region().links[table as usize].map_or(0, |first| first as u32) + index
     }
 
-    /// The row that was freed next after `index` of `table`, plus one; 0 is none.
+    /// The row of `table` that follows `index` in the free list, plus one; 0 is none.
     pub(super) fn next_free(&self, table: Table, index: u32) -> u32 {
         *self.plain::<u32>(Table::Link, self.link(table, index)) & !BARE
     }
 
-    /// See [`next_free`](Self::next_free).
+    /// Sets the successor that [`next_free`](Self::next_free) returns.
     pub(super) fn set_next_free(&mut self, table: Table, index: u32, next: u32) {
         let link = self.link(table, index);
         let bare = *self.plain::<u32>(Table::Link, link) & BARE;
         *self.plain_mut(Table::Link, link) = bare | next;
     }
 
-    /// Row `index` has not been used since the function was reset, and has memory: what its link said before counts no more.
+    /// Clears the stale link of row `index`, which is backed but has not been used since the function's reset.
     pub(super) fn forget_link(&mut self, table: Table, index: u32) {
         let link = self.link(table, index);
         if *self.plain::<u32>(Table::Link, link) != 0 {
@@ -59,18 +60,18 @@ impl Func<'_> {
         }
     }
 
-    /// Sees to it that the links of rows `from..to`, which were never used, have memory. False: there is none.
+    /// Backs the links of rows `from..to`, which were never used. Returns false if there is no memory.
     pub(super) fn back_links(&self, table: Table, from: u32, to: u32) -> bool {
         if self.reach(Table::Link, self.link(table, to)).is_err() {
             return false;
         }
         let [begin, end] = [from, to].map(|row| self.link(table, row) as usize * size_of::<u32>());
-        // Rows before have backed their part of the page.
+        // Earlier rows have backed their part of the page.
         let had = if from == 0 { begin / PAGE * PAGE } else { begin.next_multiple_of(PAGE) };
         end <= had || self.region().back_part(self.block(), Table::Link, had, end - had)
     }
 
-    /// Row `index` of `table` is about to be used: gives it memory if that went back, and what belongs to it in other tables.
+    /// Prepares row `index` of `table` for use: backs it again if its memory was returned, together with its rows in other tables.
     pub(super) fn clothe(&mut self, table: Table, index: u32) -> bool {
         if !self.region().is_bare(self.block(), table, index as usize) {
             return true;
@@ -85,14 +86,14 @@ impl Func<'_> {
         there
     }
 
-    /// Translations are about to be used that were freed before.
+    /// Backs translations that were freed before and are about to be reused.
     pub(super) fn clothe_translations(&self, first: u32, class: u32) -> bool {
         let size = size_of::<u64>();
         class < LARGE
             || self.region().back_part(self.block(), Table::Mtt, first as usize * size, size << class)
     }
 
-    /// Gives back the pages of what the last job freed.
+    /// Returns the pages of the rows and translations that the last job freed.
     #[cold]
     pub(super) fn give_back(&mut self) {
         for freed in std::mem::take(&mut self.freed) {
@@ -103,7 +104,7 @@ impl Func<'_> {
                 }
                 Freed::Translations(first, len) => {
                     let (size, class) = (size_of::<u64>(), len.next_power_of_two());
-                    // The first has the link to the next that are free.
+                    // The first entry holds the link to the next free range.
                     let from = ((first as usize + 1) * size).next_multiple_of(PAGE);
                     let to = (first + class) as usize * size / PAGE * PAGE;
                     if from < to {
@@ -114,8 +115,8 @@ impl Func<'_> {
         }
     }
 
-    /// Gives back the pages around what belongs to row `index` of `owner` in a table, of which each row of `owner` has so many, if none
-    /// of the rows there is in use.
+    /// Returns the pages that hold the entries of row `index` of `owner` in `table` (`each` entries per row of `owner`), unless
+    /// another row on the page is in use.
     fn give_pages_back(&mut self, owner: Table, (table, each): (Table, u32), index: u32) {
         let size = self.region().sizes[table as usize] * each as usize;
         let (first, last) = (index as usize * size / PAGE, ((index as usize + 1) * size - 1) / PAGE);
@@ -127,15 +128,15 @@ impl Func<'_> {
             for row in rows.filter(|row| *row < self.rows(owner)) {
                 let link = self.link(owner, row) as usize;
                 let at = self.region().row_pointer(self.block(), Table::Link, link, size_of::<u32>());
-                // SAFETY: in bounds by `row_pointer`; a word of ours by the lock. Not journaled, for it stays: a row that is bare and
-                // has memory after all is given it once more.
+                // SAFETY: in bounds by `row_pointer`; the word is ours by the lock. It is not journaled, because it remains
+                // valid after a rollback: a bare row that has memory after all is just backed once more.
                 unsafe { *at.cast::<u32>() |= BARE };
             }
             self.region().give_part_back(self.block(), table, page * PAGE, PAGE);
         }
     }
 
-    /// True if row `index` of `table` is in use, or was counted on to have memory: those never used, and the block that numbers are taken of.
+    /// True if row `index` of `table` is in use or must stay backed: rows never used, and the block that numbers are currently taken from.
     fn is_kept(&self, table: Table, index: u32) -> bool {
         let fresh = self.function().free[table as usize].fresh;
         let block = if Table::KNOWN_TO_PEERS.contains(&table) { FreeList::BLOCK } else { 1 };
@@ -148,14 +149,14 @@ impl Func<'_> {
         let size = self.region().sizes[table as usize];
         let is_live = || {
             let row = self.region().row_pointer(self.block(), table, index as usize, size);
-            // SAFETY: in bounds by `row_pointer`; every row of such a table begins with a head, of plain data; we hold the lock.
+            // SAFETY: in bounds by `row_pointer`; every row of such a table begins with a head, which is plain data; we hold the lock.
             unsafe { (*row.cast::<Head>()).live != 0 }
         };
         !self.region().is_bare(self.block(), table, index as usize) && is_live()
     }
 
-    /// Gives back what a function had that has just been reset, whose books were `before`: all rows of tables that begin anew, all
-    /// translations, and the timers and turns that no row is counted on to take.
+    /// Returns the memory of a function that was just reset and had the free lists `before`: all rows of tables that start
+    /// afresh, all translations, and the timers and ready-ring entries that no row needs to have backed.
     pub(crate) fn give_all_back(&self, before: &[FreeList]) {
         let fresh = |table: Table| self.function().free[table as usize].fresh.min(self.rows(table));
         let anew = Table::of_objects().filter(|t| fresh(*t) == 0 && before[*t as usize].fresh != 0);
@@ -188,10 +189,10 @@ mod tests {
         sync::{Arc, Mutex},
     };
 
-    /// Memory that notes which pages it has given, and makes them unreadable when they come back.
+    /// Memory that records which pages it has backed and overwrites them when they are returned.
     struct Pages(Region, Arc<Mutex<BTreeSet<usize>>>);
 
-    // SAFETY: the memory of another region, which nobody uses as one.
+    // SAFETY: the memory of another region that is not otherwise in use.
     unsafe impl Memory for Pages {
         fn map(&self, offset: usize, len: usize) -> Option<NonNull<u8>> {
             self.0.memory.map(offset, len)
@@ -242,7 +243,7 @@ mod tests {
                 made.push((qp, cq, key, range));
             }
             most = most.max(had(&given));
-            // Half of them first, so that pages are shared by those that are and those that are not.
+            // Free half of them first, so that pages hold both freed and live rows.
             let (one, two): (Vec<_>, Vec<_>) = made.into_iter().partition(|(qp, ..)| qp % 3 == 0);
             for (qp, cq, key, range) in one.into_iter().chain(two) {
                 func.free::<QpRow>(qp);
@@ -272,7 +273,7 @@ mod tests {
             assert!(func.row::<CqRow>(*cq).is_some());
         }
         assert_eq!(given.lock().unwrap().len(), full);
-        // A job that is taken back has freed nothing.
+        // A job that is rolled back has freed nothing.
         func.free::<CqRow>(all[0]);
         func.rollback();
         func.commit(&mut host);

@@ -1,4 +1,4 @@
-//! All parties ask here, without a lock, how the port reacts to congestion.
+//! The port's congestion control parameters, read by all parties without a lock.
 
 use super::Region;
 use crate::{
@@ -9,7 +9,7 @@ use crate::{
 use std::mem::offset_of;
 
 impl Region {
-    /// Parameters of congestion control: those of `config`, and what a driver has set of the port.
+    /// Congestion control parameters: those of `config`, overridden by the driver's settings for the port.
     pub(crate) fn dcqcn(&self, config: &Config) -> Dcqcn {
         let mut p = config.dcqcn;
         if let Some(row) = self.look::<CongestionRow>(0, offset_of!(FunctionRow, congestion)) {

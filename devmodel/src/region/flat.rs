@@ -1,4 +1,4 @@
-//! The memory of an adapter, and what lies where in it.
+//! The memory of an adapter and its layout.
 
 use super::{
     Geometry, Table,
@@ -12,28 +12,28 @@ use std::{
     sync::{Mutex, atomic::AtomicPtr},
 };
 
-/// The memory that a region lies in.
+/// The backing memory of a region.
 ///
 /// # Safety
-/// The memory is page-aligned, zero when a region is created in it, and changed by nothing but regions. A pointer from [`map`](Self::map)
-/// stays valid as long as this lives, and two mappings of a place show the same memory.
+/// The memory is page-aligned, zero when a region is created in it, and modified only by regions. A pointer from [`map`](Self::map)
+/// stays valid as long as the `Memory` lives, and two mappings of the same place show the same memory.
 pub unsafe trait Memory: Send + std::marker::Sync {
-    /// Where whole pages at `offset` of the region, which has them, can be reached. `None`: this process has no address space left.
+    /// Maps whole pages at `offset`, which are within the region. `None` if this process has no address space left.
     fn map(&self, offset: usize, len: usize) -> Option<NonNull<u8>>;
 
-    /// This process can't see what it must, and takes no part in the adapter any more.
+    /// Called when this process cannot map memory that it needs and leaves the adapter.
     fn lost(&self) {}
 
-    /// True if this process takes part in the adapter, and does not only look.
+    /// True if this process takes part in the adapter; false for an observer.
     fn takes_part(&self) -> bool {
         true
     }
 
-    /// Sees to it that `len` bytes at `offset` of the region have memory, so that touching them can't fail. False: there is none.
+    /// Backs `len` bytes at `offset` of the region with memory, so that accesses cannot fail. Returns false if there is none.
     fn back(&self, offset: usize, len: usize) -> bool;
 
-    /// Whole pages at `offset` are not used until they are asked for again: their memory may be taken. They read as zeros then, or as
-    /// before.
+    /// Returns whole pages at `offset`, which are not used until they are backed again. Their memory may be reclaimed; they
+    /// then read as zeros or keep their contents.
     fn give_back(&self, _offset: usize, _len: usize) {}
 }
 
@@ -42,38 +42,38 @@ const MAGIC: u64 = 0x6972_6f6e_7665_7218;
 
 /// Memory that holds an adapter.
 pub struct Region {
-    /// Where the header lies, and the words that parties touch without a lock.
+    /// The header, followed by the words that parties access without a lock.
     front: NonNull<u8>,
     pub(super) len: usize,
     pub(super) geometry: Geometry,
     pub(super) offsets: [usize; Table::ALL.len()],
     pub(super) counts: [usize; Table::ALL.len()],
     pub(super) sizes: [usize; Table::ALL.len()],
-    /// For each table of objects the first of its rows in [`Table::Link`].
+    /// For each object table, the index of its first row in [`Table::Link`].
     pub(super) links: [Option<usize>; Table::ALL.len()],
-    /// Of each function what is mapped.
+    /// For each function, the parts that are mapped.
     pub(super) blocks: Box<[Block]>,
-    /// Of each lane of an outlet its ring, once it is mapped.
+    /// For each lane of an outlet, its ring once it is mapped.
     pub(super) lanes: [[AtomicPtr<u8>; OUTLET_LANES]; 2],
-    /// Held while more is mapped.
+    /// Held while mapping more memory.
     pub(super) mapping: Mutex<()>,
     pub(super) memory: Box<dyn Memory>,
 }
 
-// SAFETY: the region is shared memory by design; every access goes through atomics or under a function's lock.
+// SAFETY: the region is shared memory by design; every access goes through atomics or is made under a function's lock.
 unsafe impl Send for Region {}
-// SAFETY: shared references give atomics, and rows only to a `Func`, which has its function's lock.
+// SAFETY: shared references give access to atomics; rows are reached only through a `Func`, which holds its function's lock.
 unsafe impl std::marker::Sync for Region {}
 
 #[repr(C)]
 pub(super) struct Header {
     magic: u64,
     pub(super) geometry: Geometry,
-    /// Of the numbers that are not to be foreseen.
+    /// Key of the hash that picks unpredictable numbers.
     key: [u64; 2],
 }
 
-/// A region could not be formatted or attached.
+/// Formatting or attaching a region failed.
 #[derive(Debug, thiserror::Error)]
 pub enum RegionError {
     /// Too small for its geometry.
@@ -84,7 +84,7 @@ pub enum RegionError {
         /// Bytes there are.
         found: usize,
     },
-    /// Nothing of it can be mapped.
+    /// No part of it can be mapped.
     #[error("no address space is left to map the adapter's region (ulimit -v)")]
     AddressSpace,
     /// Not a region of this version.
@@ -95,7 +95,7 @@ pub enum RegionError {
         /// First eight bytes.
         found: u64,
     },
-    /// Its tables have sizes that the interface cannot name.
+    /// Its tables have sizes that the interface cannot express.
     #[error(
         "the adapter's region says its tables are {found:?}, expected what an adapter can have; reset the node"
     )]
@@ -105,13 +105,13 @@ pub enum RegionError {
     },
 }
 
-/// Zeroed private memory, page-aligned; untouched pages cost nothing.
+/// Zeroed, page-aligned private memory; untouched pages cost nothing.
 struct Private(NonNull<u8>, std::alloc::Layout);
 // SAFETY: owned memory without thread affinity.
 unsafe impl Send for Private {}
 // SAFETY: only `Region` touches the bytes.
 unsafe impl std::marker::Sync for Private {}
-// SAFETY: allocated, aligned and zeroed by `Region::private`, which tells nobody else of it; all of it is one mapping.
+// SAFETY: allocated, aligned and zeroed by `Region::private`, which gives the pointer to no other code; all of it is one mapping.
 unsafe impl Memory for Private {
     fn map(&self, offset: usize, len: usize) -> Option<NonNull<u8>> {
         let base = self.0.align_offset(PAGE);
@@ -132,11 +132,11 @@ impl Drop for Private {
 }
 
 impl Region {
-    /// A fresh adapter in private memory.
+    /// Creates an adapter in private memory.
     pub fn private(geometry: Geometry) -> Self {
         let size = geometry.size();
-        // Aligned by hand: the allocator writes zeros to what it aligns to more than a word itself, instead of taking
-        // pages that are zero and cost nothing until they are touched.
+        // Aligned by hand: for an alignment of more than a word the allocator zeroes the memory itself, instead of using pages
+        // that are zero already and cost nothing until they are touched.
         let layout = std::alloc::Layout::from_size_align(size.saturating_add(PAGE), align_of::<u64>())
             .unwrap_or_else(|_| std::alloc::Layout::new::<[Header; 2]>());
         // SAFETY: the size is not zero.
@@ -151,7 +151,7 @@ impl Region {
         region
     }
 
-    /// A fresh adapter in `len` bytes of memory that is all zero.
+    /// Creates an adapter in `len` bytes of zeroed memory.
     pub fn create(len: usize, geometry: Geometry, memory: Box<dyn Memory>) -> Result<Self, RegionError> {
         if len < geometry.size() {
             return Err(RegionError::Size { expected: geometry.size(), found: len });
@@ -161,7 +161,7 @@ impl Region {
         Ok(region)
     }
 
-    /// The adapter that another party created in these `len` bytes of memory.
+    /// Attaches to the adapter that another party created in these `len` bytes of memory.
     pub fn attach(len: usize, memory: Box<dyn Memory>) -> Result<Self, RegionError> {
         let front = Self::front_of(len, &*memory)?;
         // SAFETY: in bounds, aligned; a header is plain data.
@@ -170,7 +170,7 @@ impl Region {
             return Err(RegionError::Magic { found: header.magic });
         }
         let geometry = header.geometry;
-        // Sizes are computed only of tables that can be.
+        // Check before sizes are computed from it.
         if !geometry.is_sane() {
             return Err(RegionError::Geometry { found: geometry });
         }
@@ -197,15 +197,15 @@ impl Region {
         }
     }
 
-    /// Gives the adapter the key of its choices, before anything is chosen or anybody attaches.
+    /// Sets the key of [`choice`](Self::choice), before any number is chosen and before another party attaches.
     pub(crate) fn set_key(&self, key: [u64; 2]) {
         let header = self.front.as_ptr().cast::<Header>();
-        // SAFETY: in bounds and aligned, at the start of a page; nobody else uses the region yet.
+        // SAFETY: in bounds and aligned, at the start of a page; the region has no other user yet.
         unsafe { (&raw mut (*header).key).write_volatile(key) }
     }
 
-    /// The hash of these words under a key that stays in the region: SipHash-2-4, so that no number of answers tells the next.
-    #[allow(deprecated)] // For maps, which is not what it is for here; std has no other name for it.
+    /// Hash of `words` under a key that stays in the region: SipHash-2-4, so that known results do not reveal the next one.
+    #[allow(deprecated)] // Deprecated for hash maps, which is not its use here; std has no other name for it.
     pub(super) fn choice(&self, words: [u64; 3]) -> u64 {
         use std::hash::{Hasher, SipHasher};
         let header = self.front.as_ptr().cast::<Header>();
@@ -232,14 +232,14 @@ impl Region {
         self.sync(fid, Sync::Present).load(std::sync::atomic::Ordering::Acquire) != 0
     }
 
-    /// The functions that are there: the PF and the VFs from 1 on. VFs come in this order and go in reverse, so those
-    /// behind the first that is missing need not be looked at, and cost no memory.
+    /// The functions that are present: the PF and the VFs from 1 on. VFs are added in this order and removed in reverse, so the
+    /// scan stops at the first missing one and touches no memory of the others.
     pub(crate) fn functions_there(&self) -> Range<u8> {
         let all = self.functions();
         0..(1..all).find(|vf| !self.is_present(*vf)).unwrap_or(all)
     }
 
-    /// A copy of all that is not zero: (offset, 4 KiB page) pairs. The caller sees to it that nobody runs.
+    /// Copies all nonzero memory as (offset, 4 KiB page) pairs. The caller ensures that no runner is active.
     pub fn snapshot(&self) -> Snapshot {
         let pages = (0..self.len).step_by(PAGE).filter_map(|offset| {
             let page = self.page(offset)?;
@@ -250,12 +250,12 @@ impl Region {
         Snapshot { geometry: self.geometry, pages: pages.collect() }
     }
 
-    /// A private adapter in the state of `snapshot`.
+    /// Creates a private adapter in the state of `snapshot`.
     pub fn restore(snapshot: &Snapshot) -> Self {
         let region = Self::private(snapshot.geometry);
         for (offset, page) in &snapshot.pages {
             let Some(to) = region.page(*offset) else { continue };
-            // SAFETY: a page of the new region, which nobody uses yet; pages of a snapshot are whole.
+            // SAFETY: a page of the new region, which has no other user yet; pages of a snapshot are whole.
             unsafe { std::ptr::copy_nonoverlapping(page.as_ptr(), to.as_ptr(), page.len()) }
         }
         region
@@ -276,11 +276,11 @@ impl Region {
         self.counts[table as usize].trailing_zeros()
     }
 
-    /// Words of a lane of an outlet, as they lie.
+    /// Pointer to the words of a lane of an outlet.
     #[inline(always)]
     pub(super) fn lane_words(&self, which: Outlet, lane: usize) -> *mut u8 {
         debug_assert!(lane < OUTLET_LANES);
-        // SAFETY: the front holds them.
+        // SAFETY: the front contains the words of all lanes.
         unsafe { self.front.as_ptr().add(Geometry::lane_words_at(which, lane)) }
     }
 
@@ -302,7 +302,7 @@ impl Region {
     }
 }
 
-/// All of an adapter's state, in our own memory.
+/// All state of an adapter, copied to private memory.
 #[derive(Clone)]
 pub struct Snapshot {
     geometry: Geometry,

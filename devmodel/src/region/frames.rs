@@ -1,4 +1,4 @@
-//! Frames that wait in a function's receive ring, for the holder of the function.
+//! Frames in a function's receive ring, as seen by the holder of the function.
 
 use super::{
     Func, Table,
@@ -10,21 +10,20 @@ use crate::host::{Host, Rid};
 use sync::laboratory::{Site, step};
 
 impl<'r> Func<'r> {
-    /// True if a frame is there to be taken.
+    /// True if a frame is waiting.
     #[inline]
     pub fn has_frame(&self) -> bool {
         is_there(self.region(), self.block(), self.function().rx_next)
     }
 
-    /// The oldest frame not taken: its slot and the bytes or pieces behind it. It stays valid until this function
-    /// commits.
+    /// The oldest frame not yet taken: its slot, and its payload as bytes or pieces. Valid until this function commits.
     #[inline]
     pub fn front(&self) -> Option<(&'r Slot, SlotPayload<'r>)> {
         let (region, block, next) = (self.region(), self.block(), self.function().rx_next);
         if !is_there(region, block, next) {
             return None;
         }
-        // SAFETY: in bounds; a slot whose frame is there is not written until the head passes it, which only we move.
+        // SAFETY: in bounds; a slot with a published frame is not written until the head passes it, and only we move the head.
         let slot: &'r Slot = unsafe { &*slot_of(region, block, next) };
         let payload = match slot.pieces {
             0 if slot.form & SHORT != 0 => {
@@ -43,14 +42,14 @@ impl<'r> Func<'r> {
         Some((slot, payload))
     }
 
-    /// Takes the frame that [`front`](Self::front) shows. Its slot goes back to the senders at the commit.
+    /// Consumes the frame that [`front`](Self::front) returns. The commit returns its slot to the senders.
     #[inline]
     pub fn take_front(&mut self) {
         let next = self.function().rx_next;
         *self.function_mut(|f| &mut f.rx_next) = next.wrapping_add(1);
     }
 
-    /// The count of [`take_front`](Self::take_front) when all frames that are there now have been taken.
+    /// The value of the count of [`take_front`](Self::take_front) once all frames that are waiting now are consumed.
     pub fn behind_frames(&self) -> u32 {
         let mut next = self.function().rx_next;
         while is_there(self.region(), self.block(), next) {
@@ -59,8 +58,8 @@ impl<'r> Func<'r> {
         next
     }
 
-    /// Fetches the payload of all frames that wait here and lie in memory of `from`: they refer to it no longer. A frame
-    /// whose payload can't be read loses its headers too, and is dropped as malformed.
+    /// Copies in the payload of all waiting frames that refer to memory of `from`, so that they no longer refer to it. If a
+    /// payload cannot be read, the frame's headers are cleared as well and it is dropped as malformed.
     pub fn fetch_pieces(&mut self, host: &mut dyn Host, from: Rid) {
         let (region, block) = (self.region(), self.block());
         let mut next = self.function().rx_next;
@@ -69,8 +68,8 @@ impl<'r> Func<'r> {
             let index = next as usize % SLOTS;
             next = next.wrapping_add(1);
             step(Site::Ring);
-            // SAFETY: in bounds; but for its lap, which is left alone, a slot whose frame is there belongs to the holder of the
-            // function's lock, which we are, until the head passes it; `&mut self` rules out a reference from `front`.
+            // SAFETY: in bounds; except for its lap, which is not touched, a slot with a published frame belongs to the holder
+            // of the function's lock (us) until the head passes it; `&mut self` excludes a live reference from `front`.
             unsafe {
                 let count = ((*slot).pieces as usize).min(PIECES);
                 if count == 0 || (*slot).from != from.0 {

@@ -1,12 +1,12 @@
-//! Rows and translations that a job frees, noted until it is committed: see `bare`.
+//! Rows and translations freed by a job, recorded until it commits; `bare` then returns their pages.
 
 use super::Table;
 
-/// Something that may leave pages without use.
+/// A freed object that may leave unused pages behind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Freed {
     /// A row.
     Row(Table, u32),
-    /// Translations: the first, and how many were asked for.
+    /// Translations: the first entry, and the number requested.
     Translations(u32, u32),
 }

@@ -1,4 +1,4 @@
-//! A function, locked: the only way to its rows.
+//! A locked function: the only way to access its rows.
 
 use super::{
     Effect, JournalStats, Lookup, Lookups, Patience, Region, Sync, Table, WireRing, freed::Freed,
@@ -24,11 +24,11 @@ use sync::{Dead, Holding};
 
 /// A row of an object table.
 pub trait Row: Copy {
-    /// Which table.
+    /// The table that holds it.
     const TABLE: Table;
     /// Allocation and ownership.
     fn head(&self) -> &Head;
-    /// See [`head`](Self::head).
+    /// Mutable access to the [`head`](Self::head).
     fn head_mut(&mut self) -> &mut Head;
 }
 
@@ -45,10 +45,10 @@ impl_row!(PdRow => Pd, TdRow => Td, XrcdRow => Xrcd, UarRow => Uar, UctxRow => U
     FlowEntryRow => FlowEntry, FlowCounterRow => FlowCounter, SubnetGroupRow => SubnetGroup,
     VportRow => Vport, L2Row => L2, SchedulingRow => Scheduling);
 
-/// A row noted in the journal, held by reference, so that a job does not look it up again for each access.
+/// A journaled row held by reference, so that a job does not look it up for each access.
 ///
-/// Its user takes no other reference to the same row from the function while a part of this one is borrowed, and keeps
-/// the function locked.
+/// The user keeps the function locked, and takes no other reference to the same row from the function while a part of this one
+/// is borrowed.
 pub struct Held<'r, R> {
     row: *mut R,
     _region: PhantomData<&'r Region>,
@@ -59,8 +59,8 @@ impl<R> std::ops::Deref for Held<'_, R> {
 
     #[inline(always)]
     fn deref(&self) -> &R {
-        // SAFETY: `hold` checked that the row is there, rows are plain data, and the region outlives us; by the promise above
-        // the function is locked, and nobody changes the row under this reference.
+        // SAFETY: `hold` checked that the row is allocated; rows are plain data; the region outlives us; by the contract above
+        // the function is locked, and no other code changes the row while this reference lives.
         unsafe { &*self.row }
     }
 }
@@ -75,25 +75,25 @@ impl<R> std::ops::DerefMut for Held<'_, R> {
 
 /// A locked function.
 ///
-/// Every change goes through a `*_mut` method, which notes the old bytes in a journal: a job's changes
-/// become final as a whole in [`commit`](Self::commit) or are taken back as a whole by [`rollback`](Self::rollback),
-/// also when the runner is killed in between.
+/// Every change goes through a `*_mut` method, which saves the old bytes in a journal: [`commit`](Self::commit) makes all changes of a job
+/// final and [`rollback`](Self::rollback) undoes all of them. This also holds if the runner is killed in between.
 pub struct Func<'r> {
     region: &'r Region,
     block: &'r Block,
     lock: Holding<'r>,
     journal: Journal,
-    /// Registers and books: looked at all the time.
+    /// Registers and bookkeeping, accessed all the time.
     row: *mut FunctionRow,
-    /// Rows and translations that this job has freed.
+    /// Rows and translations freed by this job.
     pub(super) freed: Vec<Freed>,
-    /// Where it is noted what is looked up, if anybody wants to know.
+    /// Records the lookups of this job, if requested.
     lookups: Option<&'r Lookups>,
-    // One thread holds the lock.
+    // Not `Send`: the lock belongs to one thread.
     _not_send: PhantomData<*mut ()>,
 }
 
-/// The parts of a function that its holder touches at once. They are mapped before the lock is taken: who can't map them has locked nothing.
+/// The parts of a function that its holder accesses at once. They are mapped before the lock is taken, so that a failure to map
+/// them leaves nothing locked.
 struct Reached<'r> {
     block: &'r Block,
     row: *mut FunctionRow,
@@ -110,7 +110,7 @@ impl<'r> Reached<'r> {
 }
 
 impl<'r> Func<'r> {
-    /// Locks `fid`, waiting for whoever holds it; what a dead holder left half-done is finished or taken back first.
+    /// Locks `fid`, waiting for the current holder. A job that a dead holder left half done is completed or rolled back first.
     #[inline(never)]
     pub fn lock(region: &'r Region, fid: u8, host: &mut dyn Host) -> Self {
         let at = Reached::of(region, fid, host);
@@ -118,7 +118,7 @@ impl<'r> Func<'r> {
         Self::repaired(region, at, host, lock, dead)
     }
 
-    /// As [`lock`](Self::lock). `None` when patience ran out.
+    /// Like [`lock`](Self::lock), but returns `None` when `patience` runs out.
     #[inline(never)]
     pub fn lock_with(region: &'r Region, fid: u8, host: &mut dyn Host, patience: Patience) -> Option<Self> {
         let at = Reached::of(region, fid, host);
@@ -126,14 +126,14 @@ impl<'r> Func<'r> {
         Some(Self::repaired(region, at, host, lock, dead))
     }
 
-    /// The same, where somebody dead is to let go of the lock. `None` if somebody stopped has it.
+    /// Takes the lock from a dead holder. Returns `None` if a stopped process holds it.
     pub fn lock_from_dead(region: &'r Region, fid: u8, host: &mut dyn Host) -> Option<Self> {
         let at = Reached::of(region, fid, host);
         let (lock, dead) = at.block.function_lock().acquire_from_dead(host, Patience::UntilStopped)?;
         Some(Self::repaired(region, at, host, lock, dead))
     }
 
-    /// A function whose lock was taken from `dead`.
+    /// Builds the function of a lock that was taken from `dead`.
     #[inline(always)]
     fn repaired(
         region: &'r Region,
@@ -144,7 +144,8 @@ impl<'r> Func<'r> {
     ) -> Self {
         let func = Self::locked(region, at, lock);
         if dead.is_any() {
-            // A process that unwinds here, for it can map no more, keeps the lock until it ends: the next finds both dead, and repairs.
+            // If this process unwinds here because it can map no more, it keeps the lock until it exits: the next process finds
+            // both dead and repairs.
             let held = ManuallyDrop::new(func);
             held.repair(host, dead);
             return ManuallyDrop::into_inner(held);
@@ -152,7 +153,7 @@ impl<'r> Func<'r> {
         func
     }
 
-    /// Finishes or takes back what dead holders left.
+    /// Completes or rolls back the jobs that dead holders left.
     #[cold]
     fn repair(&self, host: &mut dyn Host, dead: Dead) {
         for party in dead.0.into_iter().flatten() {
@@ -162,7 +163,7 @@ impl<'r> Func<'r> {
         self.publish();
     }
 
-    /// Locks `fid` without a locked instruction: if this runner owns the lock, and it is free.
+    /// Locks `fid` without an atomic read-modify-write. Succeeds if this runner owns the lock and it is free.
     #[inline(always)]
     pub(crate) fn lock_own(region: &'r Region, fid: u8, host: &mut dyn Host) -> Option<Self> {
         let at = Reached::of(region, fid, host);
@@ -170,8 +171,8 @@ impl<'r> Func<'r> {
         Some(Self::locked(region, at, lock))
     }
 
-    /// Locks `fid` if it is free. Whether a holder is dead is only found out by [`lock`](Self::lock).
-    // Put together where it stays: one that is copied right behind waits until its parts have been stored.
+    /// Locks `fid` if it is free. Does not check if the holder is dead; [`lock`](Self::lock) does.
+    // Built in place: copying it immediately would stall until its fields have been stored.
     #[inline(always)]
     pub fn try_lock(region: &'r Region, fid: u8, host: &mut dyn Host) -> Option<Self> {
         let at = Reached::of(region, fid, host);
@@ -185,12 +186,12 @@ impl<'r> Func<'r> {
         Self { region, block, lock, journal, row, freed: Vec::new(), lookups: None, _not_send: PhantomData }
     }
 
-    /// Notes from now on in `lookups` which keys and translations are looked up.
+    /// Records key and translation lookups in `lookups` from now on.
     pub(crate) fn note_lookups(&mut self, lookups: &'r Lookups) {
         self.lookups = Some(lookups);
     }
 
-    /// Something is looked up. False if it is not to be found, whatever the tables say.
+    /// Records a lookup. Returns false if it is to fail regardless of the tables.
     #[inline(always)]
     pub(crate) fn looks_up(&self, lookup: Lookup) -> bool {
         self.lookups.is_none_or(|lookups| lookups.note(lookup))
@@ -201,24 +202,24 @@ impl<'r> Func<'r> {
     pub fn fid(&self) -> u8 {
         self.block.fid
     }
-    /// Its requester id.
+    /// Its requester ID.
     #[inline(always)]
     pub fn rid(&self) -> Rid {
         Rid(self.block.fid)
     }
-    /// The region it lies in.
+    /// The region it belongs to.
     #[inline(always)]
     pub fn region(&self) -> &'r Region {
         self.region
     }
 
-    /// Its part of the region.
+    /// Its block in the region.
     #[inline(always)]
     pub(super) fn block(&self) -> &'r Block {
         self.block
     }
 
-    /// True if row `index` of a table of objects can be in use: a packet or a request that names another maps nothing.
+    /// True if row `index` of an object table can be in use, so that a packet or request with any other number maps nothing.
     #[inline(always)]
     fn is_known(&self, table: Table, index: u32) -> bool {
         self.region.is_mapped(self.block, table, index as usize) || self.was_used(table, index)
@@ -235,13 +236,13 @@ impl<'r> Func<'r> {
         self.region.row_pointer(self.block, table, index, size_of::<R>()).cast()
     }
 
-    /// Notes row `index` of `table`, which lies at `at`, in the journal.
+    /// Saves row `index` of `table`, located at `at`, in the journal.
     #[inline(always)]
     fn save<R>(&self, table: Table, index: usize, at: *mut R) {
         self.journal.save(table, index * size_of::<R>(), at.cast(), size_of::<R>());
     }
 
-    /// Row `index` of `table`, noted in the journal.
+    /// Row `index` of `table`, saved in the journal.
     #[inline(always)]
     fn saved<R>(&self, table: Table, index: usize) -> *mut R {
         let at = self.row_of::<R>(table, index);
@@ -249,13 +250,13 @@ impl<'r> Func<'r> {
         at
     }
 
-    /// A word of ours that parties touch without the lock.
+    /// A word of this function that parties access without the lock.
     #[inline(always)]
     pub(super) fn sync(&self, word: Sync) -> &'r AtomicU32 {
         self.block.sync(word)
     }
 
-    /// Tells the switch whether frames of a kind, a bit of [`Sync::Group`], are taken here.
+    /// Tells the switch if this function accepts frames of `kind`, a bit of [`Sync::Group`].
     pub fn takes_frames(&self, kind: u32, on: bool) {
         let word = self.sync(Sync::Group);
         match on {
@@ -264,14 +265,14 @@ impl<'r> Func<'r> {
         };
     }
 
-    /// Registers and books.
+    /// Registers and bookkeeping.
     #[inline]
     pub fn function(&self) -> &FunctionRow {
         // SAFETY: in bounds; we hold the lock.
         unsafe { &*self.row }
     }
 
-    /// The part of the registers and books that `field` picks, to change.
+    /// Mutable access to the part of the registers and bookkeeping that `field` selects.
     #[inline]
     pub fn function_mut<T: Copy>(&mut self, field: fn(&mut FunctionRow) -> &mut T) -> &mut T {
         // SAFETY: as in `function`; `&mut self` makes us the only user.
@@ -282,7 +283,7 @@ impl<'r> Func<'r> {
         field
     }
 
-    /// Adds to a counter of the port. Not journaled: a job taken back has been counted all the same.
+    /// Adds to a counter of the port. Not journaled: a job that is rolled back has still been counted.
     #[inline]
     pub fn count(&mut self, counter: Counters, n: u64) {
         // SAFETY: in bounds; plain data; we hold the lock and `&mut self`.
@@ -290,7 +291,7 @@ impl<'r> Func<'r> {
         row.counters[counter as usize] = row.counters[counter as usize].wrapping_add(n);
     }
 
-    /// Adds to a counter of counter set `set`, if there is such a set. Not journaled either.
+    /// Adds to a counter of counter set `set`, if it exists. Not journaled either.
     #[cold]
     pub fn count_in_set(&mut self, set: u32, counter: Counters, n: u64) {
         if self.row::<CounterRow>(set).is_none() {
@@ -312,7 +313,7 @@ impl<'r> Func<'r> {
         (row.head().live != 0).then_some(row)
     }
 
-    /// Row `index`, to change, if it is allocated.
+    /// Mutable row `index`, if it is allocated.
     #[inline]
     pub fn row_mut<R: Row>(&mut self, index: u32) -> Option<&mut R> {
         if !self.is_known(R::TABLE, index) {
@@ -324,19 +325,19 @@ impl<'r> Func<'r> {
             return None;
         }
         self.save::<R>(R::TABLE, index as usize, at);
-        // SAFETY: in bounds by the check, plain data, ours by the lock, and by `&mut self` no other reference of ours lives. Only now,
-        // for the journal has read the row by its address.
+        // SAFETY: in bounds by the check; plain data; ours by the lock; `&mut self` excludes another reference of ours. The
+        // reference is made only now, because the journal has read the row by its address.
         Some(unsafe { &mut *at })
     }
 
-    /// Takes row `index` in hand, if it is allocated: to look at and change for as long as a job needs it, but not over a commit, a
+    /// Holds row `index`, if it is allocated, to read and change it for as long as a job needs it, but not across a commit, a
     /// rollback or the release of the lock.
     #[inline(always)]
     pub(crate) fn hold<R: Row>(&mut self, index: u32) -> Option<Held<'r, R>> {
         self.row_mut::<R>(index).map(|row| Held { row: std::ptr::from_mut(row), _region: PhantomData })
     }
 
-    /// Row `index` whether allocated or not, noted in the journal.
+    /// Row `index`, allocated or not, saved in the journal.
     pub(super) fn any_row_mut<R: Row>(&mut self, index: u32) -> &mut R {
         // SAFETY: in bounds by `row_of`; plain data; we hold the lock and `&mut self`.
         unsafe { &mut *self.saved::<R>(R::TABLE, index as usize) }
@@ -352,7 +353,7 @@ impl<'r> Func<'r> {
         }
     }
 
-    /// The index behind `number`, if it is one of this function's.
+    /// The index of `number`, if it is one of this function's.
     #[inline]
     pub fn index<R: Row>(&self, number: u32) -> Option<u32> {
         if !R::TABLE.is_global() {
@@ -363,13 +364,13 @@ impl<'r> Func<'r> {
         (number >> log == u32::from(self.block.fid)).then_some(number & ((1 << log) - 1))
     }
 
-    /// The row that `number` names, if it is this function's and allocated.
+    /// The row with `number`, if it is this function's and allocated.
     #[inline]
     pub fn get<R: Row>(&self, number: u32) -> Option<&R> {
         self.row(self.index::<R>(number)?)
     }
 
-    /// The row that `number` names, to change.
+    /// The row with `number`, mutable.
     #[inline]
     pub fn get_mut<R: Row>(&mut self, number: u32) -> Option<&mut R> {
         self.row_mut(self.index::<R>(number)?)
@@ -383,8 +384,7 @@ impl<'r> Func<'r> {
         unsafe { &*self.row_of::<SendRecord>(Table::SendRecord, i) }
     }
 
-    /// Send record `at` of QP `qp`, to fill or change; journaled, for an old one is overwritten that counts again if the
-    /// job is taken back.
+    /// Mutable send record `at` of QP `qp`. Journaled, because it may overwrite an old record that becomes valid again after a rollback.
     #[inline]
     pub fn send_record_mut(&mut self, qp: u32, at: u32) -> &mut SendRecord {
         let i = qp as usize * SendRecord::PER_QP + at as usize % SendRecord::PER_QP;
@@ -400,7 +400,7 @@ impl<'r> Func<'r> {
         unsafe { &*self.row_of::<ReadResource>(Table::ReadResource, i) }
     }
 
-    /// READ resource `at` of QP `qp`, to fill or change; journaled, for an old one is overwritten.
+    /// Mutable READ resource `at` of QP `qp`. Journaled, because it may overwrite an old one.
     #[inline]
     pub fn read_resource_mut(&mut self, qp: u32, at: u32) -> &mut ReadResource {
         let i = qp as usize * ReadResource::PER_QP + at as usize % ReadResource::PER_QP;
@@ -408,12 +408,12 @@ impl<'r> Func<'r> {
         unsafe { &mut *self.saved::<ReadResource>(Table::ReadResource, i) }
     }
 
-    /// How fast QP `qp` may send while its rate is limited, to change; journaled.
+    /// Mutable rate limiter state of QP `qp`; journaled.
     pub fn congestion_mut(&mut self, qp: u32) -> &mut Congestion {
         self.plain_mut(Table::Congestion, qp)
     }
 
-    /// Translation entry `index`: the bus address of a page; low bits are access bits.
+    /// Translation entry `index`: the bus address of a page, with access bits in the low bits.
     #[inline]
     pub fn mtt(&self, index: u32) -> u64 {
         if index as usize >= self.region.rows(Table::Mtt) {
@@ -423,25 +423,25 @@ impl<'r> Func<'r> {
         unsafe { self.row_of::<u64>(Table::Mtt, index as usize).read() }
     }
 
-    /// Writes translation entry `index` of a range that no row names yet (not journaled).
+    /// Writes translation entry `index` of a range that no row refers to yet (not journaled).
     pub fn set_mtt(&mut self, index: u32, value: u64) {
         // SAFETY: in bounds by `row_of`; plain data; we hold the lock and `&mut self`.
         unsafe { self.row_of::<u64>(Table::Mtt, index as usize).write(value) }
     }
 
-    /// Writes entry `index` of the ready ring, which is no part of it yet (not journaled).
+    /// Writes entry `index` of the ready ring, which is not part of the ring yet (not journaled).
     pub(super) fn set_ready(&mut self, index: u32, entry: u32) {
         // SAFETY: in bounds by `row_of`; plain data; we hold the lock and `&mut self`.
         unsafe { self.row_of::<u32>(Table::Ready, index as usize).write(entry) }
     }
 
-    /// A plain row of `table` that is no object: timers, ready entries, free translation entries.
+    /// A plain row of `table` that is not an object: timers, ready-ring entries, free translation entries.
     pub(super) fn plain<T: Copy>(&self, table: Table, index: u32) -> &T {
         // SAFETY: in bounds by `row_of`; plain data of this size; we hold the lock.
         unsafe { &*self.row_of::<T>(table, index as usize) }
     }
 
-    /// See [`plain`](Self::plain); journaled.
+    /// Mutable [`plain`](Self::plain) row; journaled.
     pub(super) fn plain_mut<T: Copy>(&mut self, table: Table, index: u32) -> &mut T {
         // SAFETY: in bounds by `row_of`; plain data of this size; we hold the lock and `&mut self`.
         unsafe { &mut *self.saved::<T>(table, index as usize) }
@@ -452,20 +452,20 @@ impl<'r> Func<'r> {
         self.region.rows(table) as u32
     }
 
-    /// Notes something to be done to the outside when the job commits. False if the journal is full: commit first.
+    /// Records an effect to carry out when the job commits. Returns false if the journal is full: commit first.
     #[inline]
     pub fn effect(&mut self, effect: Effect<'_>) -> bool {
         self.journal.effect(effect)
     }
 
-    /// Notes a completion, all zero so far, to be written to `at` when the job commits. Its place in the list of effects; `None`
-    /// if the journal is full: commit first.
+    /// Records a completion, zeroed, to be written to `at` when the job commits. Returns its index in the list of effects, or
+    /// `None` if the journal is full: commit first.
     #[inline(always)]
     pub(crate) fn note_completion(&mut self, at: Iova) -> Option<usize> {
         self.journal.note_completion(at)
     }
 
-    /// The completion that was noted as effect `noted` of the job under way, to be filled in.
+    /// The completion that was recorded as effect `noted` of the current job, to be filled in.
     #[inline(always)]
     pub(crate) fn noted_completion(&mut self, noted: usize) -> &mut Cqe64 {
         self.journal.noted_completion(noted)
@@ -476,7 +476,7 @@ impl<'r> Func<'r> {
         self.journal.has_room()
     }
 
-    /// Makes the job's changes final and carries out its effects, in order. Bulk copies must have been made before.
+    /// Makes the job's changes final and carries out its effects, in order. Bulk copies must have been done before.
     #[inline]
     pub fn commit(&mut self, host: &mut dyn Host) {
         self.journal.commit(self.region, host, self.block.fid);
@@ -486,12 +486,12 @@ impl<'r> Func<'r> {
         self.block.ring().give_back(self.function().rx_next);
     }
 
-    /// How full the journal is.
+    /// Fill level of the journal.
     pub fn journal_stats(&self) -> JournalStats {
         self.journal.stats()
     }
 
-    /// Takes the job's changes back and forgets its effects.
+    /// Undoes the job's changes and discards its effects.
     #[inline]
     pub fn rollback(&mut self) {
         if !self.journal.is_empty() {
@@ -506,7 +506,7 @@ impl<'r> Func<'r> {
         self.publish();
     }
 
-    /// Unlocks. Changes that were not committed are taken back.
+    /// Unlocks. Uncommitted changes are rolled back.
     #[inline]
     pub fn unlock(self) {
         let mut this = ManuallyDrop::new(self);
@@ -514,7 +514,7 @@ impl<'r> Func<'r> {
         this.lock.release();
     }
 
-    /// Unlocks, and then looks whether a frame waits: one that was pushed while we held the lock was left to us.
+    /// Unlocks, then returns true if a frame waits: a frame pushed while we held the lock was left to us.
     #[inline(never)]
     pub fn unlock_and_look(self) -> bool {
         let (region, fid) = (self.region, self.block.fid);
@@ -524,7 +524,7 @@ impl<'r> Func<'r> {
         WireRing::of(region, fid).waits()
     }
 
-    /// Tells those without the lock anew what waits here.
+    /// Republishes the words by which parties without the lock see pending work.
     fn publish(&self) {
         self.publish_timer();
         self.publish_ready();

@@ -16,7 +16,7 @@ use crate::transport::Congestion;
 /// Bytes of a row of [`Table::FlowCount`].
 pub(super) const FLOW_COUNT: usize = 16;
 
-/// Sizes of the tables of every function, as powers of two, and the number of functions.
+/// Number of functions, and the table sizes of each as powers of two.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub struct Geometry {
@@ -34,16 +34,16 @@ pub struct Geometry {
     pub log_srq: u8,
     /// PDs, transport domains, XRC domains per function.
     pub log_pd: u8,
-    /// Journals per function; parties beyond share.
+    /// Journals per function; further parties share them.
     pub log_parties: u8,
-    /// Bytes of the uplink's ring.
+    /// Bytes of the uplink ring.
     pub log_uplink: u8,
-    /// Bytes of the capture's ring.
+    /// Bytes of the capture ring.
     pub log_capture: u8,
 }
 
 impl Geometry {
-    /// The adapter of a node: 128 functions; untouched rows cost nothing.
+    /// The adapter of a node, with 128 functions; untouched rows cost nothing.
     pub const NODE: Self = Self {
         functions: 128,
         log_qp: 16,
@@ -70,7 +70,7 @@ impl Geometry {
         log_capture: 16,
     };
 
-    /// True if all sizes are in the range the interface can name (24-bit numbers adapter-wide).
+    /// True if all sizes are within what the interface can express (24-bit numbers, adapter-wide).
     pub fn is_sane(&self) -> bool {
         self.functions >= 1
             && self.functions <= FUNCTIONS
@@ -87,12 +87,12 @@ impl Geometry {
         self.block_at(self.functions)
     }
 
-    /// First byte of the words of function `fid` that parties touch without its lock: behind the header.
+    /// Offset of the words of function `fid` that parties access without its lock; they follow the header.
     pub(super) const fn words_at(fid: u8) -> usize {
         PAGE + fid as usize * SYNC
     }
 
-    /// First byte of the words of a lane of an outlet: behind those of functions.
+    /// Offset of the words of a lane of an outlet; they follow those of the functions.
     pub(super) const fn lane_words_at(which: Outlet, lane: usize) -> usize {
         Self::words_at(FUNCTIONS) + (which as usize * OUTLET_LANES + lane) * OUTLET_WORDS
     }
@@ -100,7 +100,7 @@ impl Geometry {
     /// Bytes of the header and all these words.
     pub(super) const FRONT: usize = Self::lane_words_at(Outlet::Capture, OUTLET_LANES);
 
-    /// First byte of the ring of a lane of an outlet.
+    /// Offset of the ring of a lane of an outlet.
     pub(super) fn lane_at(&self, which: Outlet, lane: usize) -> usize {
         let before = match which {
             Outlet::Uplink => 0,
@@ -109,13 +109,13 @@ impl Geometry {
         Self::FRONT + before + lane * self.outlet_size(which)
     }
 
-    /// First byte of function `fid`'s block.
+    /// Offset of function `fid`'s block.
     pub(super) fn block_at(&self, fid: u8) -> usize {
         self.lane_at(Outlet::Capture, OUTLET_LANES) + fid as usize * self.block()
     }
 
-    /// True if `offset` lies in a journal. A party that loses pages of its own there goes on; it only can't be taken back what it was at
-    /// when it is killed.
+    /// True if `offset` is within a journal. A party that loses its own pages there carries on; its job just cannot be rolled
+    /// back if it is killed.
     pub fn is_journal(&self, offset: usize) -> bool {
         let blocks = usize::from(self.functions) * self.block();
         let Some(past) = offset.checked_sub(self.block_at(0)).filter(|past| *past < blocks) else {
@@ -134,7 +134,7 @@ impl Geometry {
         }
     }
 
-    /// Links of the tables before `table`; `None` if it has none.
+    /// Number of links of the tables before `table`; `None` if it has no links.
     pub(super) fn links_before(&self, table: Table) -> Option<usize> {
         let before = Table::of_objects().take_while(|t| *t as usize != table as usize);
         table.is_of_objects().then(|| before.map(|t| t.rows(self)).sum())
@@ -162,12 +162,12 @@ fn pages(bytes: usize) -> usize {
 }
 
 impl Table {
-    /// Number of rows of each function.
+    /// Number of rows per function.
     pub fn rows(self, g: &Geometry) -> usize {
         match self {
             Self::Function => 1,
             Self::Journal => 1 << g.log_parties,
-            // As many as user contexts: each has one at least. Their numbers: see `cmd::eq`.
+            // As many as user contexts, each of which has at least one. `cmd::eq` assigns their numbers.
             Self::Eq => 1024,
             Self::Pd | Self::Td | Self::Xrcd => 1 << g.log_pd,
             Self::Uar => 1024,
@@ -192,11 +192,11 @@ impl Table {
             Self::Congestion => 1 << g.log_qp,
             Self::Mkey => 1 << g.log_mkey,
             Self::Mtt => 1 << g.log_mtt,
-            // A QP waits for at most one acknowledgement, one RNR timer and its rate, a CQ for one event, an RQ to be flushed, commands for
-            // their time, and the port for its rate.
+            // Per QP at most an ACK timer, an RNR timer and a rate timer; per CQ one event timer; per RQ one flush timer; one
+            // timer for commands and one for the port's rate.
             Self::Timer => (3 << g.log_qp) + (1 << g.log_cq) + Self::Rq.rows(g) + 2,
             Self::Link => Self::of_objects().map(|t| t.rows(g)).sum(),
-            // QPs, and send queues without one.
+            // QPs, and send queues without a QP.
             Self::Ready => 2 << g.log_qp,
             Self::RxSlot | Self::RxPayload => SLOTS,
         }

@@ -1,16 +1,15 @@
-//! The journal of a function: how a job's changes become final as a whole.
+//! The journal of a function, which makes a job's changes atomic.
 //!
-//! While a job runs, the old bytes of every row it changes lie here (undo) beside the list of what it wants done to the
-//! outside when it is through (effects: completions, events, interrupts). `commit` declares the changes final and then
-//! carries the effects out. A party that dies before that point leaves changes that the next holder of the lock takes
-//! back; one that dies behind it leaves effects that the next holder carries out again: each is a write of given bytes
-//! to a given place, so twice is as good as once.
+//! During a job it holds the old bytes of every row that the job changes (undo) and the list of external effects of the job
+//! (completions, events, interrupts). `commit` declares the changes final and then carries the effects out. If a party dies
+//! before that point, the next holder of the lock undoes its changes; if it dies later, the next holder carries the effects out
+//! again. That is harmless, since each effect writes given bytes to a given place.
 //!
-//! Each party has a journal of its own for each function it locks: the lock names the party, so the journal is found
-//! when it dies, and the lines it writes all the time stay in its own cache.
+//! Each party has its own journal for each function it locks. The lock names the party, so its journal is found when it dies,
+//! and the lines it writes all the time stay in its own cache.
 //!
-//! Only the order of stores of one thread matters here (a killed thread's stores are all visible), so ordinary stores
-//! do, between compiler fences: what a count tells of comes before it, and what it allows after.
+//! Only the order of stores within one thread matters here (the stores of a killed thread are all visible), so plain stores
+//! with compiler fences suffice: data is written before the count that covers it, and after the count that permits it.
 
 use super::{
     Memic, Region, Table,
@@ -23,12 +22,12 @@ use hwspec::cqe::Cqe64;
 use std::sync::atomic::{Ordering::*, compiler_fence};
 use sync::laboratory::{Site, step};
 
-/// Something done to the outside when a job commits.
+/// An external effect of a job, carried out when it commits.
 #[derive(Clone, Copy, Debug)]
 pub enum Effect<'a> {
-    /// Writes at most 128 bytes, the last one last: a completion, an event, an atomic's result.
+    /// Writes at most 128 bytes, the last byte last: a completion, an event, an atomic's result.
     Write {
-        /// Where.
+        /// Bus address.
         at: Iova,
         /// The bytes.
         data: &'a [u8],
@@ -44,23 +43,23 @@ pub enum Effect<'a> {
     },
 }
 
-/// The numbers of rows in a journal.
+/// Fill level of a journal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct JournalStats {
-    /// Rows whose changes could not be noted, ever. 0 in a correct model.
+    /// Total rows that could not be saved. 0 in a correct model.
     pub overflows: u32,
-    /// Rows noted by the job under way.
+    /// Rows saved by the current job.
     pub entries: u32,
 }
 
-/// Where the number of the table lies in [`Entry::offset`].
+/// Bit position of the table number in [`Entry::offset`].
 const TABLE: u32 = 48;
 
 #[derive(Clone, Copy)]
 pub(super) struct Journal(*mut Layout);
 
 impl Journal {
-    /// The journal of `party` for a function.
+    /// The journal of `party` for the function of `block`.
     #[inline(always)]
     pub(super) fn at(region: &Region, block: &Block, party: Party) -> Self {
         Self(region.journal_pointer(block, region.journal_of(party)).cast())
@@ -68,8 +67,8 @@ impl Journal {
 
     #[inline(always)]
     fn words(&self) -> &Layout {
-        // SAFETY: in bounds and aligned by `at`; the caller holds the function's lock; counters are atomics and the
-        // arrays are only touched through raw pointers.
+        // SAFETY: in bounds and aligned by `at`; the caller holds the function's lock; the counts are atomics and the arrays
+        // are only accessed through raw pointers.
         unsafe { &*self.0 }
     }
 
@@ -80,7 +79,7 @@ impl Journal {
         }
     }
 
-    /// Notes the bytes at `at` before they change, once per job: `len` at `offset` of a table.
+    /// Saves the `len` bytes at `at` (`offset` of `table`) before they change, once per job.
     #[inline(always)]
     pub(super) fn save(&self, table: Table, offset: usize, at: *mut u8, len: usize) {
         let words = self.words();
@@ -95,7 +94,7 @@ impl Journal {
         if noted.iter().rev().any(|e| e.offset == offset && e.len as usize >= len) {
             return;
         }
-        // SAFETY: source in the region by the caller; destination bounded above.
+        // SAFETY: the caller guarantees that the source is in the region; the destination is bounded above.
         unsafe {
             std::ptr::copy_nonoverlapping(at, (&raw mut (*self.0).undo).cast::<u8>().add(used), len);
             (&raw mut (*self.0).index).cast::<Entry>().add(n).write(Entry {
@@ -109,11 +108,11 @@ impl Journal {
         step(Site::Journal);
         words.entries.store(n as u32 + 1, Release);
         step(Site::Journal);
-        // The row is not changed before.
+        // The row must not change before this point.
         compiler_fence(SeqCst);
     }
 
-    /// There is no room for a row: unless it is noted already, its change will not be taken back.
+    /// The journal has no room for a row: unless it is saved already, its change cannot be undone.
     #[cold]
     fn save_no_more(&self, offset: u64, len: usize) {
         let n = (self.words().entries.load(Relaxed) as usize).min(ENTRIES);
@@ -124,7 +123,7 @@ impl Journal {
         }
     }
 
-    /// Notes an effect. False if there is no room.
+    /// Records an effect. Returns false if there is no room.
     #[inline(always)]
     pub(super) fn effect(&self, effect: Effect<'_>) -> bool {
         let words = self.words();
@@ -132,7 +131,7 @@ impl Journal {
         if n >= NOTED {
             return false;
         }
-        // SAFETY: bounded above; the caller holds the lock; whatever the bytes are they are a `Noted`.
+        // SAFETY: bounded above; the caller holds the lock; any bytes are a valid `Noted`.
         let noted = unsafe { &mut *(&raw mut (*self.0).effect).cast::<Noted>().add(n) };
         match effect {
             Effect::Write { at, data } => {
@@ -150,32 +149,31 @@ impl Journal {
         true
     }
 
-    /// Notes a completion that goes to `at`, all zero so far: which effect it is. `None` if there is no room.
+    /// Records a zeroed completion to be written to `at` and returns its index in the list of effects. `None` if there is no room.
     #[inline(always)]
     pub(super) fn note_completion(&mut self, at: Iova) -> Option<usize> {
         let n = self.words().effects.load(Relaxed) as usize;
         if n >= NOTED {
             return None;
         }
-        // SAFETY: bounded above; the caller holds the lock; whatever the bytes are they are a `Noted`.
+        // SAFETY: bounded above; the caller holds the lock; any bytes are a valid `Noted`.
         unsafe {
             let noted = (&raw mut (*self.0).effect).cast::<Noted>().add(n);
             ((*noted).kind, (*noted).len, (*noted).at) = (WRITE, Cqe64::SIZE as u32, at);
         }
         *self.noted_completion(n) = Cqe64::zeroed();
         step(Site::Journal);
-        // One that is not filled in yet is carried out no more than the others: not before the commit.
+        // Like the others, a completion that is not filled in yet is not written before the commit.
         self.words().effects.store(n as u32 + 1, Release);
         Some(n)
     }
 
     /// The completion that effect `n` writes.
-    // Filled in where it stays: one that is copied right behind waits until its parts have been stored.
+    // Filled in place: copying it immediately would stall until its fields have been stored.
     #[inline(always)]
     pub(super) fn noted_completion(&mut self, n: usize) -> &mut Cqe64 {
-        // SAFETY: bounded; the caller holds the lock and, as the only journal in use is private in a `&mut Func`, no other
-        // reference; whatever the bytes are they are a `Noted`, and whatever its data are they are a CQE, which is a string of
-        // bytes.
+        // SAFETY: bounded; the caller holds the lock and has no other reference, since the only journal in use is private in a
+        // `&mut Func`; any bytes are a valid `Noted`, and any data bytes are a valid CQE, which is a byte array.
         unsafe {
             let noted = (&raw mut (*self.0).effect).cast::<Noted>().add(n.min(NOTED - 1));
             &mut *(&raw mut (*noted).data).cast::<Cqe64>()
@@ -198,11 +196,11 @@ impl Journal {
         let effects = words.effects.load(Relaxed) as usize;
         step(Site::Journal);
         if effects == 0 {
-            // The undo list goes: from here on a death takes nothing back.
+            // Drop the undo list: from here on a death undoes nothing.
             words.entries.store(0, Release);
             step(Site::Journal);
             words.undo_bytes.store(0, Relaxed);
-            // The next job begins behind it.
+            // The next job starts after this point.
             compiler_fence(SeqCst);
             return;
         }
@@ -217,14 +215,14 @@ impl Journal {
     fn carry_out(&self, region: &Region, host: &mut dyn Host, fid: u8, effects: usize) {
         for i in 0..effects.min(NOTED) {
             step(Site::Effect);
-            // SAFETY: bounded; the caller holds the lock; whatever the bytes are they are a `Noted`.
+            // SAFETY: bounded; the caller holds the lock; any bytes are a valid `Noted`.
             let noted = unsafe { &*(&raw const (*self.0).effect).cast::<Noted>().add(i) };
             if noted.kind != WRITE {
                 host.msix(Rid(fid), noted.len as u16, noted.at, noted.message);
                 continue;
             }
             let data = &noted.data[..(noted.len as usize).min(EFFECT_DATA)];
-            // A queue whose memory is gone loses its entry, as on a bus.
+            // If a queue's memory is gone, its entry is lost, as on a bus.
             match memic::is_within(noted.at) {
                 true => Memic::of(region, fid).write(noted.at, data),
                 false => host.write(Rid(fid), noted.at, data),
@@ -233,19 +231,19 @@ impl Journal {
         }
     }
 
-    /// True if nothing was noted since the last commit.
+    /// True if nothing was recorded since the last commit.
     #[inline]
     pub(super) fn is_empty(&self) -> bool {
         let words = self.words();
         words.entries.load(Relaxed) == 0 && words.effects.load(Relaxed) == 0
     }
 
-    /// Takes the changes back and forgets the effects.
+    /// Undoes the changes and discards the effects.
     pub(super) fn take_back(&self, region: &Region, block: &Block) {
         let n = (self.words().entries.load(Acquire) as usize).min(ENTRIES);
         for i in (0..n).rev() {
             step(Site::Undo);
-            // SAFETY: `i` is bounded; entries were written by `save`, and are checked again for a damaged region.
+            // SAFETY: `i` is bounded; entries were written by `save` and are checked again in case the region is corrupted.
             unsafe {
                 let e = (&raw const (*self.0).index).cast::<Entry>().add(i).read();
                 let table = Table::ALL.get((e.offset >> TABLE) as usize);
@@ -263,7 +261,7 @@ impl Journal {
         self.clear();
     }
 
-    /// Finishes or takes back what a dead holder left.
+    /// Completes or rolls back the job of a dead holder.
     pub(super) fn recover(&self, region: &Region, block: &Block, host: &mut dyn Host) {
         if self.words().committed.load(Acquire) == 1 {
             self.carry_out(region, host, block.fid, self.words().effects.load(Acquire) as usize);
@@ -277,7 +275,7 @@ impl Journal {
     fn clear(&self) {
         let words = self.words();
         step(Site::Journal);
-        // The undo list goes first: from here on a death takes nothing back.
+        // Drop the undo list first: from here on a death undoes nothing.
         words.entries.store(0, Release);
         step(Site::Journal);
         words.undo_bytes.store(0, Relaxed);

@@ -1,4 +1,4 @@
-//! A journal, as it lies in the region.
+//! Layout of a journal in the region.
 
 use std::{mem::offset_of, sync::atomic::AtomicU32};
 
@@ -6,20 +6,20 @@ pub(super) const ENTRIES: usize = 512;
 pub(super) const UNDO: usize = 192 << 10;
 pub(super) const EFFECTS: usize = 64 << 10;
 
-/// Largest write a single effect can hold.
+/// Largest write that a single effect can hold.
 pub(super) const EFFECT_DATA: usize = 128;
 
-/// An effect as it is noted.
+/// A recorded effect.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub(super) struct Noted {
     /// [`WRITE`] or [`MSIX`].
     pub(super) kind: u32,
-    /// Bytes, or the vector.
+    /// Bytes to write, or the interrupt vector.
     pub(super) len: u32,
-    /// Where, or the message's address.
+    /// Bus address of the write, or the message address.
     pub(super) at: u64,
-    /// The message's data.
+    /// The message data.
     pub(super) message: u32,
     pub(super) reserved: u32,
     pub(super) data: [u8; EFFECT_DATA],
@@ -27,17 +27,17 @@ pub(super) struct Noted {
 
 pub(super) const WRITE: u32 = 0;
 pub(super) const MSIX: u32 = 1;
-/// Effects of a job at most.
+/// Most effects of one job.
 pub(super) const NOTED: usize = EFFECTS / size_of::<Noted>();
 
 #[repr(C)]
 pub(super) struct Layout {
-    /// 1: effects are to be carried out. 0: undo entries are to be taken back.
+    /// 1: the effects must be carried out. 0: the undo entries must be undone.
     pub(super) committed: AtomicU32,
     pub(super) entries: AtomicU32,
     pub(super) undo_bytes: AtomicU32,
     pub(super) effects: AtomicU32,
-    /// Rows that did not fit: their changes are not undone if a holder dies.
+    /// Rows that did not fit; their changes are not undone if a holder dies.
     pub(super) overflows: AtomicU32,
     pub(super) reserved: [u32; 3],
     pub(super) index: [Entry; ENTRIES],
@@ -48,7 +48,7 @@ pub(super) struct Layout {
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub(super) struct Entry {
-    /// Table and offset in it.
+    /// Table and offset within it.
     pub(super) offset: u64,
     pub(super) len: u32,
     pub(super) data: u32,
@@ -57,6 +57,6 @@ pub(super) struct Entry {
 /// Bytes of a journal.
 pub(super) const SIZE: usize = size_of::<Layout>();
 
-/// Offsets and lengths of the parts that jobs of ordinary size fill: counts and index, and the first rows and effects.
+/// Offsets and lengths of the parts that jobs of ordinary size fill: counts, index, and the first rows and effects.
 pub(super) const OFTEN_USED: [(usize, usize); 2] =
     [(0, offset_of!(Layout, undo) + (8 << 10)), (offset_of!(Layout, effect), 8 << 10)];
