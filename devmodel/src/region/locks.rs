@@ -1,13 +1,12 @@
-//! Locks of parties that are dead.
+//! Recovery of locks held by dead parties.
 
 use super::{Func, FunctionSet, Outlet, OutletRing, Region, WireRing};
 use crate::host::{Host, Party};
 use std::ops::Range;
 
 impl Region {
-    /// Takes all locks from `party`, which is dead; what it was at is finished or taken back. Returns the functions that were
-    /// locked for that: others may have left work there meanwhile. `None` if somebody has one of them who is stopped: to be done
-    /// again.
+    /// Takes all locks from `party`, which is dead, and completes or rolls back its jobs. Returns the functions that it locked to do so:
+    /// other parties may have left work there in the meantime. `None` if a stopped process holds one of the locks; call again later.
     pub fn free_locks_of(&self, host: &mut dyn Host, party: Party) -> Option<FunctionSet> {
         let held = self.free_locks_among(0..self.functions(), host, party)?;
         for which in [Outlet::Uplink, Outlet::Capture] {
@@ -16,7 +15,7 @@ impl Region {
         Some(held)
     }
 
-    /// As [`free_locks_of`](Self::free_locks_of), of some functions alone.
+    /// Like [`free_locks_of`](Self::free_locks_of), for some functions only.
     pub fn free_locks_among(
         &self,
         fids: Range<u8>,

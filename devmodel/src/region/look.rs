@@ -1,7 +1,7 @@
-//! Looks at a function without its lock, for those who only show what is there.
+//! Reads a function without its lock, for observers that only display its state.
 //!
-//! Every word is one that was there, perhaps in the middle of a job; words of one row may be of two moments. Nothing is changed, nobody
-//! is held up, and no page is touched that nobody used.
+//! Every word read is a value that was stored, possibly in the middle of a job; words of one row may be from different moments.
+//! Reading changes nothing, blocks no other process, and touches no page that was never used.
 
 use super::{Region, Row, Table, queues::READY};
 use crate::state::{
@@ -12,18 +12,18 @@ use std::mem::{MaybeUninit, offset_of};
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use zerocopy::FromBytes;
 
-/// A port, as it shows itself.
+/// State of a port, as read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PortGlimpse {
     /// The link is up.
     pub up: bool,
-    /// InfiniBand: prefix of its GIDs.
+    /// InfiniBand: GID prefix.
     pub gid_prefix: [u8; 8],
 }
 
 impl Region {
-    /// The counts of the port of `fid` since power-on, by [`Counters`](crate::state::Counters), whatever resets of the
-    /// function there were; zeros if there is no such function.
+    /// Port counters of `fid` since power-on, indexed by [`Counters`](crate::state::Counters) and kept across resets of the
+    /// function; zeros if there is no such function.
     pub fn counters(&self, fid: u8) -> [u64; COUNTERS] {
         let of = |offset| self.look(fid, offset).unwrap_or([0u64; COUNTERS]);
         let (before, now) = (of(offset_of!(FunctionRow, before)), of(offset_of!(FunctionRow, counters)));
@@ -39,28 +39,28 @@ impl Region {
         })
     }
 
-    /// True if a driver has brought `fid` up: `INIT_HCA` was its last word.
+    /// True if a driver has initialized `fid`: the last such command was `INIT_HCA`.
     pub fn is_running(&self, fid: u8) -> bool {
         self.look(fid, offset_of!(FunctionRow, hca_state)) == Some(HcaState::Running.raw())
     }
 
-    /// As [`counters`](Self::counters), since the function's last reset.
+    /// Like [`counters`](Self::counters), but since the function's last reset.
     pub fn counters_since_reset(&self, fid: u8) -> [u64; COUNTERS] {
         self.look(fid, offset_of!(FunctionRow, counters)).unwrap_or([0; COUNTERS])
     }
 
-    /// The dword at `at` of the configuration space of `fid`; zero if there is none.
+    /// The dword at `at` in the configuration space of `fid`; zero if there is none.
     pub(crate) fn config_dword(&self, fid: u8, at: usize) -> u32 {
         self.look(fid, offset_of!(FunctionRow, config) + at).map_or(0, u32::from_le_bytes)
     }
 
-    /// The MAC of `fid` if `gid` is one of the RoCE addresses in its table.
+    /// The MAC of `fid`, if `gid` is in its RoCE address table.
     pub fn mac_with_gid(&self, fid: u8, gid: &[u8; 16]) -> Option<[u8; 6]> {
         let table: [RoceAddress; ROCE_ADDRESSES] = self.look(fid, offset_of!(FunctionRow, roce))?;
         table.iter().find(|row| row.valid != 0 && row.gid == *gid).map(|row| row.mac)
     }
 
-    /// How many objects of one kind `fid` has.
+    /// Number of objects of one kind that `fid` has.
     pub fn used<R: Row>(&self, fid: u8) -> u32 {
         self.free_list::<R>(fid).map_or(0, |free| free.used)
     }
@@ -69,7 +69,7 @@ impl Region {
         self.look(fid, offset_of!(FunctionRow, free) + R::TABLE as usize * size_of::<FreeList>())
     }
 
-    /// The live objects of one kind that `fid` has: the number the driver knows each by, and a copy of its row.
+    /// The live objects of one kind that `fid` has: the number by which the driver knows each, and a copy of its row.
     pub fn objects<R: Row + FromBytes>(&self, fid: u8) -> impl Iterator<Item = (u32, R)> + '_ {
         let rows = self.free_list::<R>(fid).map_or(0, |free| free.fresh as usize);
         let first = match R::TABLE.is_global() {
@@ -100,8 +100,8 @@ impl Region {
         (row.head().live != 0).then_some(row)
     }
 
-    /// A value in the books of `fid` that no adapter writes, expected and found, if there is one: for whoever is about to
-    /// work on a region that may be damaged.
+    /// Describes a value (expected and found) in the bookkeeping of `fid` that no adapter writes, if there is one. For callers
+    /// that are about to work on a region that may be corrupted.
     pub fn damage(&self, fid: u8) -> Option<String> {
         let row: FunctionRow = self.look(fid, 0)?;
         let rows = |table: Table| self.rows(table) as u32;
@@ -139,7 +139,7 @@ impl Region {
         })
     }
 
-    /// A copy of what lies at `offset` of the function's registers and books.
+    /// A copy of the value at `offset` of the function's registers and bookkeeping.
     pub(crate) fn look<T: FromBytes>(&self, fid: u8, offset: usize) -> Option<T> {
         if fid >= self.functions() || offset + size_of::<T>() > size_of::<FunctionRow>() {
             return None;
@@ -153,12 +153,12 @@ impl Region {
         Some(copy(unsafe { row.add(offset) }))
     }
 
-    /// Maps the registers and books of every function there is, to look at. False: no address space is left for them.
+    /// Maps the registers and bookkeeping of every present function for reading. Returns false if no address space is left.
     pub fn reach_books(&self) -> bool {
         self.functions_there().all(|fid| self.reach(self.block(fid), Table::Function, 0))
     }
 
-    /// Maps the first `rows` of a table, and their links.
+    /// Maps the first `rows` rows of a table and their links. Returns false if that fails.
     fn reaches_rows<R: Row>(&self, fid: u8, rows: usize) -> bool {
         let (block, rows) = (self.block(fid), rows.min(self.rows(R::TABLE)));
         let Some(last) = rows.checked_sub(1) else { return true };
@@ -172,7 +172,7 @@ impl Region {
     }
 }
 
-/// A copy of the `T` at `from`, which points to plain data of the region: whole words of it, in any order.
+/// Copies the `T` at `from`, which points to plain data of the region, as whole words in any order.
 fn copy<T: FromBytes>(from: *mut u8) -> T {
     let mut to = MaybeUninit::<T>::zeroed();
     if size_of::<T>() % 8 == 0 && from.align_offset(8) == 0 {
@@ -186,7 +186,7 @@ fn copy<T: FromBytes>(from: *mut u8) -> T {
     unsafe { to.assume_init() }
 }
 
-/// Words that may be changed by others while they are read.
+/// A word that other processes may change during the read.
 trait Word {
     type Value;
     fn value(&self) -> Self::Value;

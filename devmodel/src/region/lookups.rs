@@ -1,26 +1,26 @@
-//! A job looks up keys and translations on its way to bus addresses. A runner that charges for them has them noted.
+//! Records the key and translation lookups that a job makes to form bus addresses, for runners that charge time for them.
 
 use std::cell::RefCell;
 
-/// A thing of a function that is looked up.
+/// A lookup within a function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Lookup {
-    /// The key of this index.
+    /// The key with this index.
     Key(u32),
-    /// Translations: the index of the first, and how many.
+    /// Translations: the index of the first, and their number.
     Translations(u32, u32),
 }
 
-/// Lookups of a job, in their order; the same one twice in a row is once.
+/// Lookups of a job in order; immediate repetitions are recorded once.
 #[derive(Debug, Default)]
 pub(crate) struct Lookups {
     noted: RefCell<Vec<Lookup>>,
-    /// No key is found.
+    /// Every key lookup fails.
     unmapped: bool,
 }
 
 impl Lookups {
-    /// None yet; `unmapped` says that keys are not to be found.
+    /// An empty list; `unmapped` makes all key lookups fail.
     pub(crate) fn new(mut room: Vec<Lookup>, unmapped: bool) -> Self {
         room.clear();
         Self { noted: RefCell::new(room), unmapped }
@@ -36,7 +36,7 @@ impl Lookups {
         !self.unmapped
     }
 
-    /// Hands over what was noted.
+    /// Takes the recorded lookups.
     pub(crate) fn take(&self) -> Vec<Lookup> {
         self.noted.take()
     }

@@ -1,18 +1,18 @@
-//! Memory within the adapter: device memory, and the place where nothing is.
+//! Memory within the adapter: device memory, and the null address range.
 //!
-//! Bus addresses from [`WITHIN`] on are no host's: no bus has that many bits. A key of device memory translates to them, and
-//! so does the null key. The memory they name is the function's own, and payload that lies there travels by value.
+//! Bus addresses from [`WITHIN`] on belong to no host: no bus has that many bits. Keys of device memory translate to them, and
+//! so does the null key. The memory is the function's own, and payload in it is sent by value.
 
 use super::{Region, Table, layout::MEMIC_PAGES};
 use crate::host::{Abort, Iova};
 
 pub use super::layout::PAGE;
 
-/// Bytes of it all.
+/// Bytes of a function's device memory.
 pub const SIZE: u32 = (MEMIC_PAGES * PAGE) as u32;
 /// First address of device memory.
 pub const WITHIN: Iova = 0xfffe << 48;
-/// First address of nothing: what is written there is gone, what is read there is zeros.
+/// First address of the null range: writes are discarded, reads return zeros.
 pub const NOTHING: Iova = 0xffff << 48;
 
 /// True if a bus address is the adapter's own.
@@ -21,7 +21,7 @@ pub const fn is_within(at: Iova) -> bool {
     at >= WITHIN
 }
 
-/// Device memory of a function. Like memory on a bus it is touched without the function's lock.
+/// Device memory of a function. Like host memory on a bus, it is accessed without the function's lock.
 #[derive(Clone, Copy)]
 pub struct Memic<'r> {
     region: &'r Region,
@@ -29,13 +29,13 @@ pub struct Memic<'r> {
 }
 
 impl<'r> Memic<'r> {
-    /// That of function `fid`.
+    /// Device memory of function `fid`.
     pub fn of(region: &'r Region, fid: u8) -> Self {
         Self { region, fid }
     }
 
-    /// Calls `each` with the parts of pages that `len` bytes at `at` lie in, and where they start among them. False if
-    /// they are not all there.
+    /// Calls `each` with the parts of pages that make up `len` bytes at `at`, each with its offset in the whole. Returns false
+    /// if they are not all within device memory.
     fn parts(self, at: Iova, len: usize, mut each: impl FnMut(*mut u8, usize, usize)) -> bool {
         let Some(first) = at.checked_sub(WITHIN).filter(|first| *first < u64::from(SIZE)) else {
             return false;
@@ -64,7 +64,7 @@ impl<'r> Memic<'r> {
             return Ok(());
         }
         let there = self.parts(at, into.len(), |from, done, len| {
-            // SAFETY: `parts` checked the source; the destination is the caller's. Others may write meanwhile, as to any
+            // SAFETY: `parts` checked the source; the destination is the caller's. Concurrent writes are allowed, as to any
             // memory of a device.
             unsafe { std::ptr::copy_nonoverlapping(from, into.as_mut_ptr().add(done), len) }
         });

@@ -1,11 +1,11 @@
 //! The flat region: all state of the adapter, in one pointer-free piece of memory.
 //!
-//! Fixed tables of plain-data rows, found by index, so that a copy of the bytes is a snapshot and several processes may
-//! map the same adapter. Which bytes lie where follows from the [`Geometry`] alone.
+//! It consists of fixed tables of plain-data rows addressed by index, so a copy of the bytes is a snapshot, and several
+//! processes can map the same adapter. The layout follows from the [`Geometry`] alone.
 //!
-//! Unsafe code of the model lives in this folder. It relies on these rules: a row is only touched through a [`Func`], which
-//! holds its function's lock; words that several parties touch without a lock are atomics; parties of one region trust
-//! each other (hostile guests come in through a server that maps nothing of it).
+//! The model's unsafe code is in this folder. It relies on these rules: a row is only accessed through a [`Func`], which holds
+//! its function's lock; words that several parties access without a lock are atomics; parties of one region trust each other
+//! (hostile guests are behind a server that lets them map no part of it).
 #![allow(unsafe_code)]
 
 mod alloc;

@@ -1,15 +1,15 @@
-//! Rings of whole frames that belong to no function: the uplink, for frames that leave the adapter, and the capture, for
-//! copies of all that go over the wire.
+//! Rings of whole frames that belong to no function: the uplink, for frames that leave the adapter, and the capture, for copies
+//! of all frames on the wire.
 //!
-//! The parties that run the pipeline fill them, under a small lock of their own; one party takes from each. As in a receive ring
-//! the tail is all a filler publishes, so one that dies leaves nothing behind but frames that are lost. Closed, which
-//! they are while nobody takes from them, they hold nothing.
+//! The parties that run the pipeline fill them, under a small lock of their own; one party consumes each. As in a receive ring,
+//! a filler publishes only the tail, so a filler that dies leaves nothing behind and merely loses frames. An outlet is closed
+//! while it has no consumer, and then holds nothing.
 //!
-//! A filler may be stopped while it holds the lock, for as long as somebody likes. So each outlet has several rings, its lanes:
-//! whoever finds the filler of one stopped takes the next. Nearly always all frames go through the first.
+//! A filler may be stopped indefinitely while it holds the lock. Therefore each outlet has several rings, its lanes: if the
+//! filler of one is stopped, the next filler takes another lane. Nearly always all frames go through the first.
 //!
-//! Frames of one flow, which one party at a time sends, come out in the order they went in, though the lane changes between them: no
-//! frame goes into a lane while a later lane holds one, and the first lane that holds one is taken from.
+//! The frames of one flow, which one party at a time sends, come out in order even if the lane changes in between: no frame
+//! goes into a lane while a later lane holds one, and the consumer takes from the first lane that holds one.
 
 use super::{
     Lock, Patience, Region,
@@ -25,43 +25,43 @@ use sync::laboratory::{Site, step};
 /// Bytes of a record before its frame: length, sender, time.
 const HEAD: usize = 16;
 
-/// Bytes in an outlet from which on senders pause, as a switch port pauses a wire: at most so many, and half of the ring.
+/// Fill level of an outlet, in bytes, from which on senders pause as on a paused switch port; limited to half of the ring.
 const PAUSE: usize = 512 << 10;
-/// Nobody pauses for a taker that has taken nothing for so long, in ps. Frames that find no room are lost then.
+/// Senders stop pausing when the consumer has taken nothing for this long, in ps. Frames that find no room are then lost.
 const STUCK: u64 = 100_000_000_000;
 
-/// Words of a lane. But for head and tail they are used in the first one only, for all.
+/// Words of a lane. Except for head and tail, only those of the first lane are used, for the whole outlet.
 #[derive(Clone, Copy)]
 #[repr(usize)]
 enum Word {
-    /// Frames that found no room, ever.
+    /// Total frames dropped for lack of room.
     Lost = 0,
     /// Bytes taken, free-running.
     Head = 64,
-    /// Since when the oldest frame has been the oldest, ps; 64 bits.
+    /// Time since which the oldest frame has been the oldest, in ps; 64 bits.
     Since = 72,
     /// Bytes filled, free-running.
     Tail = 128,
-    /// Says if somebody takes from it, and what: [`CLOSED`], [`TAKEN`], [`DIVERTED`]. Mostly read.
+    /// State of the outlet: [`CLOSED`], [`TAKEN`] or [`DIVERTED`]. Mostly read.
     Open = 192,
 }
 
-/// Nobody takes from it.
+/// No consumer.
 const CLOSED: u32 = 0;
-/// Somebody takes what is put into it.
+/// A consumer takes the frames.
 const TAKEN: u32 = 1;
-/// Of the capture: what is put into it are no copies. The party that takes a frame brings it on.
+/// Capture only: its frames are not copies; the consumer forwards each one.
 const DIVERTED: u32 = 2;
 
-/// Where the lock of its fillers lies, behind [`Word::Lost`].
+/// Offset of the fillers' lock, after [`Word::Lost`].
 const LOCK: usize = 8;
 
-/// A frame's company in an outlet.
+/// Sender and time of a frame in an outlet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Left {
     /// Function that sent it; `None` if it came from outside.
     pub from: Option<u8>,
-    /// When it entered the wire, ps.
+    /// Time at which it entered the wire, in ps.
     pub now: u64,
 }
 
@@ -101,42 +101,42 @@ impl<'r> OutletRing<'r> {
         (0..OUTLET_LANES).map(move |index| this.lane(index))
     }
 
-    /// True if somebody takes from it.
+    /// True if the outlet has a consumer.
     #[inline]
     pub fn is_open(&self) -> bool {
         self.lane(0).word(Word::Open).load(Relaxed) != CLOSED
     }
 
-    /// Opens it, empty, or closes it. For the party that takes from it, or that follows one that died.
+    /// Empties the outlet and opens or closes it. For its consumer, or the successor of one that died.
     pub fn open(&self, open: bool) {
         self.lanes().for_each(|lane| lane.empty());
         self.lane(0).word(Word::Open).store(if open { TAKEN } else { CLOSED }, Release);
     }
 
-    /// Opens it, empty, for a party that brings on what goes over the wire.
+    /// Empties the outlet and opens it for a consumer that forwards the frames on the wire.
     pub fn divert(&self) {
         self.lanes().for_each(|lane| lane.empty());
         self.lane(0).word(Word::Open).store(DIVERTED, Release);
     }
 
-    /// Closes it for all that fill it; what is in it stays for the party that takes from it.
+    /// Closes it for all fillers; frames already in it stay for the consumer.
     pub fn stop(&self) {
         self.lane(0).word(Word::Open).store(CLOSED, Release);
     }
 
-    /// Frees the locks of a filler that died. `None` if somebody has one who is stopped.
+    /// Frees the locks of a filler that died. `None` if a stopped process holds one.
     pub(super) fn free_lock_of(&self, host: &mut dyn Host, party: Party) -> Option<()> {
-        // Nobody sees the frames it had not published.
+        // Frames that it had not published stay invisible.
         self.lanes().try_for_each(|lane| lane.lock().free_of(host, party, || {}))
     }
 
     fn since(&self) -> &'r AtomicU64 {
-        // SAFETY: as for the other words of the lane, between which it lies; eight bytes, aligned.
+        // SAFETY: within the words of the lane, as the others; eight bytes, aligned.
         unsafe { &*self.lane(0).words.add(Word::Since as usize).cast::<AtomicU64>() }
     }
 
-    /// Bytes that a sender may put into it at `now` (ps) before it pauses. All of them where nothing is taken any more, for a sender that
-    /// waited for a stopped program would never get its error.
+    /// Bytes that a sender may append at `now` (ps) before it pauses. Unlimited once the consumer has stopped taking frames,
+    /// since a sender that waited for a stopped program would never get its error.
     #[inline]
     pub fn allowance(&self, now: u64) -> usize {
         let (used, size) = self.lanes().fold((0, 0), |(used, _), lane| (lane.used().max(used), lane.size));
@@ -151,26 +151,26 @@ impl<'r> OutletRing<'r> {
         self.lanes().any(|lane| lane.waits())
     }
 
-    /// Frames that found no room, ever.
+    /// Total frames dropped for lack of room.
     pub fn lost(&self) -> u32 {
         self.lane(0).word(Word::Lost).load(Relaxed)
     }
 
-    /// Appends a frame. False if nobody takes from the outlet, or there is no room or a stopped program in every lane (which is
-    /// counted).
+    /// Appends a frame. Returns false if the outlet has no consumer, or if every lane is full or held by a stopped program
+    /// (which is counted).
     pub fn push(&self, host: &mut dyn Host, left: Left, frame: &[u8]) -> bool {
         self.offer(host, left, frame).0
     }
 
-    /// As [`push`](Self::push), and whether the frame is for the party that takes from the outlet to bring on, with room or without.
+    /// Like [`push`](Self::push); the second value is true if the consumer forwards the frame, even if there was no room for it.
     pub(crate) fn offer(&self, host: &mut dyn Host, left: Left, frame: &[u8]) -> (bool, bool) {
-        // Once: whether it is a copy must not change on the way.
+        // Read once: the mode must not change between the two uses.
         let open = self.lane(0).word(Word::Open).load(Relaxed);
         (open != CLOSED && self.append(host, left, frame), open == DIVERTED)
     }
 
     fn append(&self, host: &mut dyn Host, left: Left, frame: &[u8]) -> bool {
-        // Where the frames before this one may be.
+        // The last lane that may hold earlier frames.
         let last = self.lanes().skip(1).filter(Lane::waits).last().map_or(0, |lane| lane.index);
         if last == 0 && !self.lane(0).waits() {
             self.since().store(left.now, Relaxed);
@@ -183,12 +183,12 @@ impl<'r> OutletRing<'r> {
         pushed
     }
 
-    /// Takes the oldest frame into `frame`. For the one party that opened it.
+    /// Takes the oldest frame into `frame`. For the consumer only.
     pub fn pop(&self, frame: &mut Vec<u8>) -> Option<Left> {
         self.lanes().find_map(|lane| lane.pop(frame))
     }
 
-    /// Notes that frames were taken at `now` (ps), for senders that wait for room.
+    /// Records that frames were taken at `now` (ps), for senders that wait for room.
     pub fn note_taken(&self, now: u64) {
         self.since().store(now, Relaxed);
     }
@@ -201,19 +201,20 @@ struct Lane<'r> {
     which: Outlet,
     /// Bytes of the ring, a power of two.
     size: usize,
-    /// But for the first its ring has no memory before it is used.
+    /// Position in the outlet. Lanes other than the first have no backing memory until they are used.
     index: usize,
 }
 
 impl<'r> Lane<'r> {
     #[inline]
     fn word(&self, word: Word) -> &'r AtomicU32 {
-        // SAFETY: the region's front holds the words of all lanes; aligned, as they start at pages; only ever used as an atomic.
+        // SAFETY: the region's front contains the words of all lanes; they are aligned, since they start at page boundaries;
+        // only ever accessed as an atomic.
         unsafe { &*self.words.add(word as usize).cast::<AtomicU32>() }
     }
 
     fn lock(&self) -> &'r Lock {
-        // SAFETY: as for the words, between which it lies.
+        // SAFETY: as for `word`; the lock is among these words.
         unsafe { &*self.words.add(LOCK).cast::<Lock>() }
     }
 
@@ -221,7 +222,7 @@ impl<'r> Lane<'r> {
         self.word(Word::Head).store(self.word(Word::Tail).load(Acquire), Release);
     }
 
-    /// Bytes filled and not taken.
+    /// Bytes filled and not yet taken.
     fn used(&self) -> usize {
         let head = self.word(Word::Head).load(Acquire);
         (self.word(Word::Tail).load(Acquire).wrapping_sub(head) as usize).min(self.size)
@@ -232,12 +233,12 @@ impl<'r> Lane<'r> {
         self.word(Word::Head).load(Relaxed) != self.word(Word::Tail).load(Acquire)
     }
 
-    /// Appends a frame, and whether there was room for it. `None` if a stopped program holds the lane.
+    /// Appends a frame; returns true if there was room for it. `None` if a stopped program holds the lane.
     fn push(&self, host: &mut dyn Host, left: Left, frame: &[u8]) -> Option<bool> {
         let need = HEAD + frame.len().next_multiple_of(8);
         let (lock, dead) = self.lock().acquire_with(host, Patience::UntilStopped)?;
         if dead.is_any() {
-            // Nobody sees the frames it had not published.
+            // Frames that the dead filler had not published stay invisible.
             lock.repaired();
         }
         let tail = self.word(Word::Tail).load(Relaxed);
@@ -260,7 +261,7 @@ impl<'r> Lane<'r> {
         Some(ring.is_some())
     }
 
-    /// The oldest frame's company and length. A frame that makes no sense is thrown away, with all behind it.
+    /// Origin and length of the oldest frame. A malformed record is discarded together with everything after it.
     fn front(&self, ring: NonNull<u8>) -> Option<(Left, usize)> {
         let used = self.used();
         if used < HEAD {
@@ -271,7 +272,7 @@ impl<'r> Lane<'r> {
         let [a, b, c, d, from_low, from_high, _, _, ref time @ ..] = head;
         let len = u32::from_le_bytes([a, b, c, d]) as usize;
         if len > MAX_FRAME || HEAD + len.next_multiple_of(8) > used {
-            // Not what any of us writes: nothing behind it can be told apart.
+            // No party writes such a record: later ones cannot be delimited.
             self.empty();
             return None;
         }
@@ -295,18 +296,18 @@ impl<'r> Lane<'r> {
         Some(left)
     }
 
-    /// Calls `each` with the parts of the ring that `len` bytes from `at` on lie in, and where they start among them.
+    /// Calls `each` with the parts of the ring that make up `len` bytes from `at` on, each with its offset in the whole.
     fn parts(&self, ring: NonNull<u8>, at: u32, len: usize, mut each: impl FnMut(*mut u8, usize, usize)) {
         let start = at as usize & (self.size - 1);
         let first = len.min(self.size - start);
-        // SAFETY: `start` lies within the ring, all `size` bytes of which are mapped.
+        // SAFETY: `start` is within the ring, all `size` bytes of which are mapped.
         each(unsafe { ring.as_ptr().add(start) }, 0, first);
         if first < len {
             each(ring.as_ptr(), first, len - first);
         }
     }
 
-    /// Sees to it that `len` bytes of the ring from `at` on have memory. False: there is none.
+    /// Backs `len` bytes of the ring from `at` on with memory. Returns false if there is none.
     #[cold]
     fn back(&self, at: u32, len: usize) -> bool {
         let start = at as usize & (self.size - 1);
@@ -318,15 +319,15 @@ impl<'r> Lane<'r> {
 
     fn write(&self, ring: NonNull<u8>, at: u32, bytes: &[u8]) {
         self.parts(ring, at, bytes.len(), |to, from, len| {
-            // SAFETY: both ends are in bounds: no record is longer than the ring. Bytes between tail and head are the
-            // filler's, who holds the lock.
+            // SAFETY: both ends are in bounds, since no record is longer than the ring. Bytes between tail and head belong to
+            // the filler, which holds the lock.
             unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr().add(from), to, len) }
         });
     }
 
     fn read(&self, ring: NonNull<u8>, at: u32, bytes: &mut [u8]) {
         self.parts(ring, at, bytes.len(), |from, to, len| {
-            // SAFETY: as in `write`; bytes between head and tail are the taker's.
+            // SAFETY: as in `write`; bytes between head and tail belong to the consumer.
             unsafe { std::ptr::copy_nonoverlapping(from, bytes.as_mut_ptr().add(to), len) }
         });
     }
@@ -386,7 +387,7 @@ mod tests {
             let push = || ring.push(&mut machine(1), Left { from: Some(1), now }, &[7; 1000]);
             (0..1000).take_while(|_| ring.allowance(now) >= 2000 && push()).count()
         };
-        // It had been empty for long.
+        // The outlet had been empty for a long time.
         let begin = 100 * STUCK;
         assert_eq!(fill(begin), all / 1016 - 1);
         assert!(
@@ -413,7 +414,7 @@ mod tests {
                 assert!(ring.push(&mut sender, left, &frame(i)));
             }
         };
-        // The fillers of the first two lanes are thought stopped, one after the other, and go on.
+        // The fillers of the first two lanes are taken for stopped, one after the other, and then continue.
         send(2);
         let (first, _) = ring.lane(0).lock().acquire::<dyn Host>(&mut machine(1));
         send(2);
@@ -433,7 +434,7 @@ mod tests {
         take(7);
         send(3);
         take(6);
-        // All lanes are empty: the first is used again.
+        // All lanes are empty, so the first is used again.
         send(1);
         assert!(ring.lane(0).waits());
         take(1);
@@ -447,7 +448,7 @@ mod tests {
         let left = |now| Left { from: Some(1), now };
         let mut others = machine(9);
         assert!(ring.push(&mut others, left(1), &frame(1)));
-        // One after the other is stopped with the lock of the first lane that is free.
+        // One filler after the other is stopped while it holds the lock of the first free lane.
         for stopped in 1..OUTLET_LANES as u16 {
             let lane = ring.lane(usize::from(stopped) - 1);
             let _ = lane.lock().acquire::<dyn Host>(&mut machine(stopped));

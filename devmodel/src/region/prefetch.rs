@@ -1,10 +1,10 @@
-//! Hints to the processor.
+//! Prefetch hints.
 
-/// Asks the processor to bring the cache line at `at` near, if it can be asked.
+/// Prefetches the cache line at `at`, on targets that can.
 #[inline(always)]
 pub(super) fn prefetch(at: *const u8) {
     #[cfg(target_arch = "x86_64")]
-    // SAFETY: a hint that touches nothing, whatever the address.
+    // SAFETY: a hint, without memory access at any address.
     unsafe {
         std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(at.cast());
     }
@@ -12,13 +12,13 @@ pub(super) fn prefetch(at: *const u8) {
     let _ = at;
 }
 
-/// [`prefetch`], of a line that is about to be written.
+/// [`prefetch`] for a line that is about to be written.
 #[inline(always)]
 pub(super) fn prefetch_to_write(at: *const u8) {
-    // The intrinsic for it asks for the line to read where the target is not said to know better. A processor that does not know
-    // it does nothing. Miri runs no assembly.
+    // The intrinsic falls back to a read prefetch unless the target features include PREFETCHW, hence the assembly; processors
+    // without the instruction ignore it. Miri runs no assembly.
     #[cfg(all(target_arch = "x86_64", not(miri)))]
-    // SAFETY: a hint that touches nothing, whatever the address.
+    // SAFETY: a hint, without memory access at any address.
     unsafe {
         std::arch::asm!("prefetchw [{}]", in(reg) at, options(readonly, nostack, preserves_flags));
     }

@@ -1,4 +1,4 @@
-//! The queues of a function: its ready ring (QPs with something to send) and its timers.
+//! A function's scheduling queues: the ready ring (QPs with something to send) and the timers.
 
 use super::{Func, Region, Sync, Table, func::Row};
 use crate::{
@@ -13,19 +13,19 @@ use sync::laboratory::{Site, step};
 pub enum TimerKind {
     /// A timer of a QP's connection.
     Connection(Timer),
-    /// The event of a CQ was held back long enough (`cq_period`).
+    /// The event of a CQ has been held back for its period (`cq_period`).
     Cq,
-    /// A receive queue in error, which belongs to no QP, is looked at for receives to flush.
+    /// Flush the receives of a receive queue in error that belongs to no QP.
     Rq,
-    /// Commands that take time (`slow`).
+    /// Complete commands that take time (`slow`).
     Command,
-    /// The port may send again, whose rate is limited.
+    /// The rate-limited port may send again.
     Pace,
-    /// A QP may send again whose rate congestion control limits.
+    /// A QP limited by congestion control may send again.
     Rate,
 }
 
-/// Numbers the kinds of timers, as entries of the heap hold them.
+/// Numbers the timer kinds, as stored in heap entries.
 macro_rules! numbered { ($( $kind:ident $(($timer:path))? = $raw:literal, )*) => {
     impl TimerKind {
         const fn raw(self) -> u32 {
@@ -50,14 +50,14 @@ numbered! {
 /// Marks a send queue without a QP in the ready ring.
 pub const READY_SQ: u32 = 1 << 31;
 
-/// Entries of the ready ring while it was not doubled: a page.
+/// Entries of the ready ring before it is first doubled: one page.
 pub(super) const READY: u32 = 1024;
 
-/// Picoseconds per unit of [`Sync::Timer`].
+/// log2 of the picoseconds per unit of [`Sync::Timer`].
 const COARSE: u32 = 20;
 
 impl Func<'_> {
-    /// Puts QP `index` into the ready ring, once.
+    /// Appends QP `index` to the ready ring unless it is there already.
     pub fn make_ready(&mut self, index: u32) {
         let Some(qp) = self.row_mut::<QpRow>(index) else { return };
         if qp.has(QpFlags::READY) {
@@ -67,7 +67,7 @@ impl Func<'_> {
         self.push_ready(index);
     }
 
-    /// Puts send queue `index` into the ready ring, once.
+    /// Appends send queue `index` to the ready ring unless it is there already.
     pub fn make_sq_ready(&mut self, index: u32) {
         let Some(sq) = self.row_mut::<SqRow>(index) else { return };
         if sq.flags & SqRow::READY != 0 {
@@ -77,21 +77,22 @@ impl Func<'_> {
         self.push_ready(READY_SQ | index);
     }
 
-    /// Entries of the ready ring: a power of two. It goes round in as few pages as hold what waits at once, for pages once touched cost
-    /// memory.
+    /// Entries of the ready ring, a power of two. The ring spans no more pages than its entries at a time need, since every
+    /// page touched costs memory.
     fn ready_rows(&self) -> u32 {
         let rows = u64::from(READY) << self.function().ready_doubled.min(u32::BITS);
         rows.min(self.rows(Table::Ready).into()) as u32
     }
 
-    /// Doubles the ready ring, which is full. Entries are copied to where none was, so the old ring is whole until the job commits.
+    /// Doubles the ready ring when it is full. Entries are only copied to unused places, so the old ring stays intact until the
+    /// job commits.
     #[cold]
     fn double_ready(&mut self, head: u32, tail: u32) {
         let rows = self.ready_rows();
         if rows >= self.rows(Table::Ready) {
             return;
         }
-        // As a rule it was asked for with the queue pairs that wait here.
+        // This memory was normally requested with the queue pairs that wait here.
         let _ = self.back_rows(Table::Ready, rows, 2 * rows);
         for n in 0..tail.wrapping_sub(head) {
             let at = head.wrapping_add(n) % (2 * rows);
@@ -105,7 +106,7 @@ impl Func<'_> {
 
     fn push_ready(&mut self, entry: u32) {
         let [head, tail] = self.function().ready;
-        // More than that is damage, which whoever takes from it throws away.
+        // A longer ring is corrupted and is discarded by `take_first_ready`.
         if tail.wrapping_sub(head) == self.ready_rows() {
             self.double_ready(head, tail);
         }
@@ -115,13 +116,13 @@ impl Func<'_> {
         self.sync(Sync::Ready).store(1, Relaxed);
     }
 
-    /// True if queues stay in the ready ring, because the port has sent as much as its rate allows for now.
+    /// True if the port has used up its rate for now, so that queues stay in the ready ring.
     #[inline]
     pub(crate) fn is_held(&self) -> bool {
         self.function().held != 0
     }
 
-    /// Takes the QP that waits longest, or send queue: then with [`READY_SQ`].
+    /// Takes the QP or send queue that has waited longest; a send queue is marked by [`READY_SQ`].
     #[inline]
     pub fn take_ready(&mut self) -> Option<u32> {
         let [head, tail] = self.function().ready;
@@ -139,7 +140,7 @@ impl Func<'_> {
     #[inline(never)]
     fn take_first_ready(&mut self) -> Option<u32> {
         if self.is_held() {
-            // The timer says when to look again.
+            // The timer triggers the next attempt.
             self.sync(Sync::Ready).store(0, Relaxed);
             return None;
         }
@@ -151,13 +152,13 @@ impl Func<'_> {
             }
             let rows = self.ready_rows();
             if tail.wrapping_sub(head) > rows {
-                // Damage: no more than that ever waits.
+                // Corrupted: the ring never holds more entries.
                 self.function_mut(|f| &mut f.ready)[0] = tail;
                 continue;
             }
             let index = *self.plain::<u32>(Table::Ready, head % rows);
             self.function_mut(|f| &mut f.ready)[0] = head.wrapping_add(1);
-            // A QP destroyed meanwhile leaves its entry behind.
+            // A QP that was destroyed in the meantime leaves its entry behind.
             if let Some(qp) = self.row_mut::<QpRow>(index) {
                 if qp.has(QpFlags::READY) {
                     qp.set(QpFlags::READY, false);
@@ -170,7 +171,7 @@ impl Func<'_> {
         }
     }
 
-    /// True if an entry of this kind lies in the heap; `None` if there is no such queue.
+    /// True if the heap holds a timer of this kind for the queue; `None` if there is no such queue.
     fn is_timed(&self, index: u32, kind: TimerKind) -> Option<bool> {
         match kind {
             TimerKind::Connection(timer) => Some(self.row::<QpRow>(index)?.has(QpFlags::of_timer(timer))),
@@ -209,8 +210,8 @@ impl Func<'_> {
         }
     }
 
-    /// Sees to it that queue `index` is looked at by `at` (ps). It has one entry of each kind; an earlier one is kept
-    /// and finds the later deadline when it fires. False: there is no room for it.
+    /// Schedules a look at queue `index` by `at` (ps). A queue has one entry per kind; an earlier one is kept and finds the
+    /// later deadline when it fires. Returns false if there is no room.
     pub fn arm_timer(&mut self, index: u32, kind: TimerKind, at: u64) -> bool {
         match self.is_timed(index, kind) {
             Some(false) => {}
@@ -228,7 +229,7 @@ impl Func<'_> {
         true
     }
 
-    /// Drops the timers of QP `index`.
+    /// Cancels the timers of QP `index`.
     pub fn forget_timers(&mut self, index: u32) {
         for timer in Timer::ALL {
             self.forget_timer(index, TimerKind::Connection(timer));
@@ -236,7 +237,7 @@ impl Func<'_> {
         self.forget_timer(index, TimerKind::Rate);
     }
 
-    /// Drops a timer of queue `index`.
+    /// Cancels a timer of queue `index`.
     pub fn forget_timer(&mut self, index: u32, kind: TimerKind) {
         if self.is_timed(index, kind) == Some(true) {
             self.drop_timers(|timer| timer.qp == index && timer.kind == kind.raw());
@@ -256,8 +257,8 @@ impl Func<'_> {
         self.publish_timer();
     }
 
-    /// Takes entry `i` out of the heap: the last one takes its place and finds its own. Entries before `i` that move
-    /// were looked at already; one that moves to `i` or behind is looked at next.
+    /// Removes heap entry `i`: the last entry takes its place and is sifted. Entries moved to before `i` have been visited by
+    /// the caller already; one moved to `i` or after is visited next.
     fn remove_timer(&mut self, i: u32) {
         let n = self.function().timers - 1;
         *self.function_mut(|f| &mut f.timers) = n;
@@ -272,7 +273,7 @@ impl Func<'_> {
         }
     }
 
-    /// Puts `entry` at `i` or further up.
+    /// Sifts `entry` up from `i`.
     fn rise(&mut self, mut i: u32, entry: TimerRow) {
         while i > 0 {
             let up = (i - 1) / 2;
@@ -286,7 +287,7 @@ impl Func<'_> {
         *self.plain_mut(Table::Timer, i) = entry;
     }
 
-    /// Puts `entry` at `i` or further down in a heap of `n`.
+    /// Sifts `entry` down from `i` in a heap of `n`.
     fn sink(&mut self, mut i: u32, n: u32, entry: TimerRow) {
         loop {
             let mut child = 2 * i + 1;
@@ -315,7 +316,7 @@ impl Func<'_> {
         (self.function().timers > 0).then(|| self.plain::<TimerRow>(Table::Timer, 0).at)
     }
 
-    /// Takes a timer that is due at `now` (ps): the index of the queue and what for. It may want to be armed again.
+    /// Takes a timer that is due at `now` (ps): index of the queue, and kind. The caller may have to rearm it.
     #[inline]
     pub fn take_timer(&mut self, now: u64) -> Option<(u32, TimerKind)> {
         if self.next_timer()? > now {
@@ -329,7 +330,7 @@ impl Func<'_> {
         let top = *self.plain::<TimerRow>(Table::Timer, 0);
         self.remove_timer(0);
         self.publish_timer();
-        // Damage is thrown away.
+        // A corrupted entry is discarded.
         let kind = TimerKind::from_raw(top.kind)?;
         self.set_timed(top.qp, kind, false);
         Some((top.qp, kind))
@@ -347,14 +348,14 @@ impl Func<'_> {
         self.sync(Sync::Ready).store((head != tail).into(), Relaxed);
     }
 
-    /// True if index `index` of `R` was ever allocated.
+    /// True if row `index` of `R` is allocated.
     pub fn exists<R: Row>(&self, index: u32) -> bool {
         self.row::<R>(index).is_some()
     }
 }
 
 impl Region {
-    /// True if a timer of `fid` may be due at `now` (ps), without its lock. Sure to say so within about a microsecond.
+    /// True if a timer of `fid` may be due at `now` (ps), checked without the lock. Reports a due timer within about a microsecond.
     #[inline]
     pub fn timer_due(&self, fid: u8, now: u64) -> bool {
         match self.sync(fid, Sync::Timer).load(Acquire) {
@@ -363,7 +364,7 @@ impl Region {
         }
     }
 
-    /// About when the earliest timer of `fid` is due (ps), without its lock.
+    /// Approximate deadline (ps) of the earliest timer of `fid`, read without the lock.
     pub fn timer_hint(&self, fid: u8, now: u64) -> Option<u64> {
         match self.sync(fid, Sync::Timer).load(Acquire) {
             0 => None,

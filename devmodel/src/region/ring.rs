@@ -1,8 +1,8 @@
 //! The receive ring of a function: frames that crossed the wire and wait for the responder or the requester.
 //!
-//! Any party may fill it, under the ring's own small lock; the holder of the function takes from it. The order of writes and reads is
-//! [`sync::Ring`]'s; a frame that fits one cache line crosses from processor to processor once. Nothing here is journaled but the index
-//! taken: a frame lost or doubled by a death is one more thing the transport repairs.
+//! Any party may fill it, under the ring's own small lock; the holder of the function consumes it. The order of writes and
+//! reads is that of [`sync::Ring`]; a frame that fits one cache line crosses from processor to processor once. Only the
+//! consumer index is journaled: the transport repairs a frame lost or duplicated by a death like any other.
 
 use super::{
     Patience, Region, Sync, Table,
@@ -24,24 +24,24 @@ pub(super) fn slot_of(region: &Region, block: &Block, n: u32) -> *mut Slot {
     region.row_pointer(block, Table::RxSlot, n as usize % SLOTS, size_of::<Slot>()).cast()
 }
 
-/// The word by which frame `n` is there.
+/// The word that tells if frame `n` has been published.
 #[inline(always)]
 fn word_of<'r>(region: &'r Region, block: &Block, n: u32) -> &'r AtomicU16 {
-    // SAFETY: in bounds; of a slot that may be being written only this word is looked at, and it is an atomic.
+    // SAFETY: in bounds; only this word of the slot is accessed while the slot may be written, and it is an atomic.
     unsafe { &(*slot_of(region, block, n)).lap }
 }
 
-/// True if frame `n` is there.
+/// True if frame `n` has been published.
 #[inline(always)]
 pub(super) fn is_there(region: &Region, block: &Block, n: u32) -> bool {
     Ring::is_there(word_of(region, block, n), n)
 }
 
-/// The order of things in the ring of a function.
+/// The ordering protocol of a function's ring.
 type Ring<'r> = sync::Ring<'r, SLOTS>;
 
 impl Block {
-    /// See [`Ring`].
+    /// The ring's indices, as a [`Ring`].
     #[inline(always)]
     pub(super) fn ring(&self) -> Ring<'_> {
         let word = |word| self.sync(word);
@@ -49,7 +49,7 @@ impl Block {
     }
 }
 
-/// The filling side of a function's ring.
+/// The producer side of a function's ring.
 pub struct WireRing<'r> {
     region: &'r Region,
     fid: u8,
@@ -62,7 +62,7 @@ impl<'r> WireRing<'r> {
         Self { region, fid }
     }
 
-    /// Free slots, about: at least so many.
+    /// Free slots; a lower bound.
     #[inline]
     pub fn free(&self) -> usize {
         self.region.block(self.fid).ring().free()
@@ -75,33 +75,33 @@ impl<'r> WireRing<'r> {
         block.ring().waits(|n| word_of(self.region, block, n))
     }
 
-    /// [`waits`](Self::waits), of a frame that may come any moment: looks up to `looks` times. Has the processor bring near what
-    /// of it lies behind its first line, and the slot behind: asked for with the looks, they come along with the first line, and not
-    /// behind it.
+    /// Like [`waits`](Self::waits), for a frame that may arrive any moment: polls up to `looks` times. Prefetches the rest of
+    /// the frame after its first line, and the next slot; requested while polling, these lines arrive together with the first
+    /// line rather than after it.
     #[inline]
     pub fn awaits(&self, looks: u32) -> bool {
         let block = self.region.block(self.fid);
         let next = block.sync(Sync::RxHead).load(Relaxed);
         prefetch(slot_of(self.region, block, next).cast::<u8>().wrapping_add(LINE));
-        // And the next one, which whoever has taken this one asks for.
+        // And the next slot, which the consumer polls after this frame.
         prefetch(slot_of(self.region, block, next.wrapping_add(1)).cast());
         let word = word_of(self.region, block, next);
         (0..looks).any(|_| Ring::is_there(word, next))
     }
 
-    /// Appends a frame. False if the ring is full or has no memory for the payload, if the frame does not fit a slot, or if a
-    /// stopped program holds the ring.
+    /// Appends a frame. Returns false if the ring is full or has no memory for the payload, if the frame does not fit a slot,
+    /// or if a stopped program holds the ring.
     #[inline]
     pub fn push(&self, host: &mut dyn Host, headers: &[u8], payload: SlotPayload<'_>, sealed: bool) -> bool {
         self.fill(host).is_some_and(|mut filler| filler.push(headers, payload, sealed))
     }
 
-    /// Takes the ring to put frames into it, as long as the filler lives. `None` if somebody has it who is stopped: frames for it
-    /// are lost then, as on a wire, and their sender holds up nobody who waits for itself.
+    /// Locks the ring for filling, for as long as the filler lives. `None` if a stopped process holds it: frames to this
+    /// function are then lost, as on a wire, and their sender does not delay processes that wait for the sender itself.
     #[inline(always)]
     pub fn fill(&self, host: &mut dyn Host) -> Option<Filler<'r>> {
         let block = self.region.block(self.fid);
-        // The poller's cache has the line that is written next; it arrives while we take the lock.
+        // The next line to be written is in the poller's cache; it is fetched while we take the lock.
         let tail = block.sync(Sync::RxTail).load(Relaxed);
         prefetch_to_write(slot_of(self.region, block, tail).cast());
         let (lock, dead) = block.ring_lock().acquire_with(host, Patience::UntilStopped)?;
@@ -113,7 +113,7 @@ impl<'r> WireRing<'r> {
         Some(filler)
     }
 
-    /// Counts the frame of one who died when it was there and not counted yet. The caller has the ring's lock.
+    /// Counts a frame that a dead filler had published but not yet counted. The caller holds the ring's lock.
     #[cold]
     pub(super) fn recount(&self) {
         let block = self.region.block(self.fid);
@@ -121,7 +121,7 @@ impl<'r> WireRing<'r> {
     }
 }
 
-/// The party that fills a ring, alone.
+/// The party that currently fills a ring, exclusively.
 pub struct Filler<'r> {
     region: &'r Region,
     block: &'r Block,
@@ -136,7 +136,7 @@ impl Drop for Filler<'_> {
 }
 
 impl Filler<'_> {
-    /// Appends a frame. False if the ring is full, or has no memory for the payload, or the frame does not fit a slot.
+    /// Appends a frame. Returns false if the ring is full or has no memory for the payload, or if the frame does not fit a slot.
     #[inline(always)]
     pub fn push(&mut self, headers: &[u8], payload: SlotPayload<'_>, sealed: bool) -> bool {
         let fits = headers.len() <= HEADERS
@@ -148,12 +148,11 @@ impl Filler<'_> {
         let Some(tail) = ring.room().filter(|_| fits) else { return false };
         step(Site::Ring);
         let slot = slot_of(self.region, self.block, tail);
-        // SAFETY: in bounds; the slot lies between tail and head, so it is ours while we hold the ring's lock; lengths were
-        // checked above.
+        // SAFETY: in bounds; the slot is between tail and head, so it is ours while we hold the ring's lock; lengths were checked above.
         unsafe {
             let to = (&raw mut (*slot).headers).cast::<u8>();
             match headers.len() {
-                // As nearly all are; both ends meet or overlap.
+                // The usual case: two copies from both ends, which meet or overlap.
                 33..=64 => {
                     to.cast::<Half>().write(headers.as_ptr().cast::<Half>().read());
                     let rest = headers.len() - size_of::<Half>();
@@ -196,5 +195,5 @@ impl Filler<'_> {
     }
 }
 
-/// Half of a cache line, anywhere.
+/// Half of a cache line, unaligned.
 type Half = [u8; 32];

@@ -1,9 +1,9 @@
-//! Which functions have sent frames to a function.
+//! The set of functions that have sent frames to a function.
 //!
-//! A frame may refer to its sender's memory as long as it waits in a receive ring or is in the hands of whoever holds the
-//! receiving function. A command that takes memory away has to wait for such frames, and for nobody else: a program that is
-//! stopped while it holds a function must not hold up those it never exchanged a frame with. So each function keeps a set of
-//! the functions whose memory its frames may refer to, beside the other words that are looked at without its lock.
+//! A frame may refer to its sender's memory while it waits in a receive ring or is being processed by the holder of the
+//! receiving function. A command that takes memory away has to wait for such frames and for nothing else: a program that is
+//! stopped while it holds a function must not delay functions with which it never exchanged a frame. Therefore each function
+//! keeps the set of functions that its frames may refer to, next to the other words that are read without its lock.
 
 use super::{Func, FunctionSet, Patience, Region, Sync, WireRing};
 use crate::{
@@ -16,12 +16,12 @@ use std::{
 };
 use sync::laboratory::{Site, step};
 
-/// Where the set lies among the words of a function: on the line of [`Sync::Present`], which every sender
-/// looks at and hardly anybody writes.
+/// Offset of the set among the words of a function: on the line of [`Sync::Present`], which every sender reads and which is
+/// rarely written.
 const SENDERS: usize = 1544;
-/// Functions in a word.
+/// Functions per word.
 const BITS: u8 = u32::BITS as u8;
-// The set of all functions lies between its neighbours on the line.
+// The set of all functions fits between its neighbours on the line.
 const _: () = {
     let end = SENDERS + 128 / BITS as usize * size_of::<AtomicU32>();
     assert!(Sync::Group as usize + size_of::<AtomicU32>() <= SENDERS && end <= Sync::Switch as usize);
@@ -32,8 +32,8 @@ impl Region {
         self.block(fid).word(SENDERS + usize::from(word) * size_of::<AtomicU32>())
     }
 
-    /// Notes that a frame of `from`, which may refer to its memory, is about to wait at `to` or to be in its holder's hands.
-    /// The caller holds `from`.
+    /// Records that a frame of `from`, which may refer to the memory of `from`, is about to wait at `to` or to be processed by
+    /// the holder of `to`. The caller holds `from`.
     #[inline]
     pub(crate) fn note_sender(&self, to: u8, from: u8) {
         let (word, bit) = (self.senders(to, from / BITS), 1 << (from % BITS));
@@ -44,16 +44,15 @@ impl Region {
         }
     }
 
-    /// True if frames that wait at `to`, or are in its holder's hands, may refer to memory of `from`.
+    /// True if frames that wait at `to`, or are being processed by its holder, may refer to memory of `from`.
     pub(crate) fn may_refer(&self, to: u8, from: u8) -> bool {
         self.senders(to, from / BITS).load(SeqCst) & 1 << (from % BITS) != 0
     }
 }
 
-/// Lets no frame that waits anywhere refer to memory of `fid` any more: its bytes are fetched now. When this returns,
-/// transfers to and from that memory that began before are over. It waits for those who hold a function that `fid` has sent to,
-/// and for nobody else. Returns the functions it locked: others may have left work there meanwhile. `None` when patience ran out:
-/// to be done again.
+/// Removes all references of waiting frames to memory of `fid` by copying the payload in now. On return, transfers to and from
+/// that memory that began earlier are over. Waits only for holders of functions that `fid` has sent to. Returns the functions
+/// that it locked: other parties may have left work there in the meantime. `None` when patience ran out; call again later.
 #[must_use]
 pub(crate) fn purge_frames(
     region: &Region,
@@ -63,12 +62,12 @@ pub(crate) fn purge_frames(
 ) -> Option<FunctionSet> {
     let hearers = || region.functions_there().filter(|other| region.may_refer(*other, fid));
     if hearers().any(|other| region.function_lock(other).is_anothers(host)) {
-        // Owners that entered before are seen inside from here on; one that enters later finds no such frame.
+        // After the barrier, owners that entered earlier are seen as holders; an owner that enters later finds no such frame.
         host.barrier();
     }
     let mut locked = 0;
     for other in hearers() {
-        // Frames that a runner has in hand are those of a function it holds.
+        // Frames that a runner is processing belong to a function that it holds.
         let held = region.function_lock(other).holder().is_some();
         if held || WireRing::of(region, other).waits() {
             let mut func = Func::lock_with(region, other, host, patience)?;
@@ -80,8 +79,8 @@ pub(crate) fn purge_frames(
 }
 
 impl Func<'_> {
-    /// After a reset, when no frame of `others` refers to this function's memory any more: what it was sent and what it sent
-    /// binds it to nobody from here on, unless it has queues again that send.
+    /// Clears the sender sets after a reset, when no frame of `others` refers to this function's memory any more, so that
+    /// frames it received or sent earlier delay nothing from now on. Does nothing if the function has send queues again.
     pub(crate) fn forget_peers(&self, host: &mut dyn Host, others: Range<u8>) {
         if self.used::<QpRow>() != 0 || self.used::<SqRow>() != 0 {
             return;
@@ -91,7 +90,7 @@ impl Func<'_> {
             step(Site::Senders);
             region.senders(to, from / BITS).fetch_and(!(1 << (from % BITS)), SeqCst);
         }
-        // Nobody puts a frame in meanwhile, so none can be on its way whose sender would be forgotten.
+        // With the ring locked no frame can be added, so no sender of a frame in flight is removed from the set.
         let Some(filler) = WireRing::of(region, self.fid()).fill(host) else { return };
         if !self.has_frame() {
             step(Site::Senders);

@@ -1,18 +1,18 @@
-//! A place of a receive ring, and the frame in it.
+//! A slot of a receive ring, and the frame in it.
 
 use crate::host::{Iova, Rid};
 use std::sync::atomic::AtomicU16;
 
-/// Bytes of headers a slot holds.
+/// Bytes of headers that a slot holds.
 pub(super) const HEADERS: usize = 128;
-/// Pieces of payload a slot may refer to.
+/// Pieces of payload that a slot may refer to.
 pub(super) const PIECES: usize = 4;
 
-/// Payload that still lies in the sender's memory.
+/// Payload that is still in the sender's memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct Piece {
-    /// Where, in the sending function's address space.
+    /// Address, in the sending function's address space.
     pub at: Iova,
     /// Bytes.
     pub len: u32,
@@ -21,23 +21,23 @@ pub struct Piece {
 }
 
 impl Piece {
-    /// Bytes of all.
+    /// Total bytes of all pieces.
     #[inline(never)]
     pub(crate) fn sum(pieces: &[Self]) -> usize {
         pieces.iter().map(|piece| piece.len as usize).sum()
     }
 }
 
-/// One frame in a ring: headers as bytes; payload (and ICRC) behind them or by reference. The first line holds an
-/// acknowledgement, or a message of a few bytes.
+/// One frame in a ring: the headers as bytes; the payload (and ICRC) after them or by reference. An acknowledgement, or a
+/// message of a few bytes, fits the first cache line.
 #[repr(C, align(64))]
 pub struct Slot {
-    /// Which frame is in it, see [`sync::Ring`].
+    /// Tells which frame the slot holds, as defined by [`sync::Ring`].
     pub(super) lap: AtomicU16,
     pub(super) header_len: u8,
-    /// Pieces; 0 is by value.
+    /// Number of pieces; 0 means payload by value.
     pub(super) pieces: u8,
-    /// [`SEALED`], [`SHORT`].
+    /// Bits [`SEALED`] and [`SHORT`].
     pub(super) form: u8,
     /// Bytes of a short payload.
     pub(super) short_len: u8,
@@ -51,24 +51,24 @@ pub struct Slot {
 
 /// The payload is by value and followed by pad and ICRC.
 pub(super) const SEALED: u8 = 1;
-/// The payload is so short that it lies in `headers`, behind the headers.
+/// The payload is short enough to be stored in `headers`, after the headers.
 pub(super) const SHORT: u8 = 2;
 
-/// The payload that a frame carries behind its headers.
+/// The payload of a frame, which follows its headers.
 #[derive(Clone, Copy, Debug)]
 pub enum SlotPayload<'a> {
-    /// The bytes themselves; pad and ICRC behind them if the frame is sealed.
+    /// The bytes themselves, followed by pad and ICRC if the frame is sealed.
     Bytes(&'a [u8]),
-    /// Where they lie in the memory of function `0`, and how many they are.
+    /// References to the memory of the given function.
     Pieces(Rid, &'a [Piece]),
 }
 
 impl Slot {
-    /// True if pad and ICRC follow the payload, to be checked.
+    /// True if pad and ICRC follow the payload and must be checked.
     pub fn is_sealed(&self) -> bool {
         self.form & SEALED != 0
     }
-    /// Ethernet to the last extension header.
+    /// The headers, from Ethernet to the last extension header.
     pub fn headers(&self) -> &[u8] {
         &self.headers[..(self.header_len as usize).min(HEADERS)]
     }

@@ -1,4 +1,4 @@
-//! The promises of the region: jobs are whole, locks outlive their holders, rings and timers keep order.
+//! Guarantees of the region: jobs are atomic, locks survive their holders, rings and timers keep their order.
 
 use super::{flat::Header, *};
 use crate::{
@@ -10,11 +10,11 @@ use std::{collections::HashSet, ptr::NonNull, sync::Arc};
 #[derive(Default)]
 pub(super) struct Machine {
     me: u16,
-    /// Says that its runner is one thread's alone.
+    /// Claims that its runner belongs to a single thread.
     pub(super) steady: bool,
     pub(super) dead: HashSet<u16>,
     pub(super) stopped: HashSet<u16>,
-    /// Barriers asked for.
+    /// Barriers requested.
     pub(super) barriers: usize,
     written: Vec<(Iova, Vec<u8>)>,
     interrupts: Vec<u16>,
@@ -44,14 +44,14 @@ impl Host for Machine {
     fn barrier(&mut self) {
         self.barriers += 1;
         if cfg!(miri) {
-            // It knows no such call. Tests whose threads need it are not run there.
+            // Miri does not support this call. Tests with threads that need it do not run there.
             return;
         }
-        // SAFETY: takes no memory.
+        // SAFETY: passes no memory.
         let done = |command: libc::c_int| unsafe { libc::syscall(libc::SYS_membarrier, command, 0, 0) } == 0;
-        // `linux/membarrier.h`: register, and a barrier in every thread of this process.
+        // `linux/membarrier.h`: register, then a barrier in every thread of this process.
         if !(done(1 << 4) && done(1 << 3)) {
-            // As the node does: what was stored has long been seen by then.
+            // As on a node: earlier stores have become visible by then.
             std::thread::sleep(std::time::Duration::from_millis(10));
         }
     }
@@ -71,12 +71,12 @@ pub(super) fn machine(me: u16) -> Machine {
     Machine { me, ..Machine::default() }
 }
 
-/// Takes a lock and keeps it, as one who dies with it.
+/// Takes a lock and keeps it, as a process that dies with it.
 fn seize(lock: &Lock, host: &mut Machine) {
     let _ = lock.acquire::<dyn Host>(host);
 }
 
-/// The same, of one who has become its owner.
+/// Like [`seize`], for a process that has become the lock's owner.
 fn seize_as_owner(lock: &Lock, host: &mut Machine) {
     host.steady = true;
     while !lock.is_of(Party(host.me)) {
@@ -137,7 +137,7 @@ fn a_death_while_repairing_is_repaired_too() {
     func.commit(&mut first);
     func.row_mut::<QpRow>(qp).unwrap().requester.psn = 7;
     die(func);
-    // Party 2 took the lock over, and died before it did anything.
+    // Party 2 took the lock over, and died before doing anything.
     second.dead.insert(1);
     seize(region.function_lock(0), &mut second);
     third.dead.extend([1, 2]);
@@ -150,9 +150,9 @@ fn a_death_while_repairing_is_repaired_too() {
 #[test]
 fn a_filler_that_dies_leaves_its_frame_whole_or_not_at_all() {
     use std::sync::atomic::Ordering::{Acquire, Release};
-    // Killed when its last frame was there and not counted, or when the next was not there yet; its lock is taken from it by the
-    // next who comes, or by who cleans up after it.
-    // It had the lock as any other or as its owner, or had taken it over from a dead one, that had it as either.
+    // The filler is killed after publishing its last frame but before counting it, or before publishing the next; the lock is
+    // taken from it by the next filler or by the cleanup. It had acquired the lock normally or as its owner, or had taken it
+    // over from a dead filler of either kind.
     let locks: [fn(&Lock, &mut Machine); 4] = [
         seize,
         seize_as_owner,
@@ -223,7 +223,7 @@ fn a_ring_has_room_when_all_is_taken_though_the_last_frame_was_not_counted() {
     assert!(ring.free() > 0);
 }
 
-/// A host whose party is killed in the middle of carrying effects out.
+/// A host that is killed in the middle of carrying out effects.
 struct Killed<'a>(&'a mut Machine, usize);
 impl Host for Killed<'_> {
     fn read(&mut self, rid: Rid, at: Iova, buf: &mut [u8]) -> Result<(), Abort> {
@@ -300,7 +300,7 @@ fn a_number_comes_back_as_late_as_it_can() {
     assert_eq!(func.journal_stats(), JournalStats { overflows: 0, entries: 0 });
 }
 
-/// The first 150 numbers of QPs that an adapter with `key` gives out on function 1.
+/// The first 150 QP numbers that an adapter with `key` hands out on function 1.
 fn numbers(key: [u64; 2]) -> Vec<u32> {
     let region = Region::private(Geometry::SMALL);
     region.set_key(key);
@@ -315,7 +315,7 @@ fn numbers(key: [u64; 2]) -> Vec<u32> {
 fn numbers_that_peers_know_do_not_tell_the_next() {
     let all = [[1, 2], [1, 3], [9, 2]].map(numbers);
     for rows in &all {
-        // No two are the same, none is one of the first two, and all rows of a block are used before the next is begun.
+        // All are distinct, none is one of the first two, and all rows of a block are used before the next block is begun.
         let distinct: HashSet<u32> = rows.iter().copied().collect();
         assert_eq!(distinct.len(), rows.len());
         for (n, block) in rows.chunks(64).enumerate() {
@@ -326,7 +326,7 @@ fn numbers_that_peers_know_do_not_tell_the_next() {
         assert!(successors < 20, "{rows:?}");
     }
     assert!(all[0] != all[1] && all[0] != all[2] && all[1] != all[2]);
-    // Each block is mixed in its own way.
+    // Each block is shuffled differently.
     let way = |rows: &[u32]| rows.iter().map(|row| (row - 2) % 64).collect::<Vec<_>>();
     assert_ne!(way(&all[0][..64]), way(&all[0][64..128]));
     assert_eq!(numbers([1, 2]), all[0], "the same at every run");
@@ -512,7 +512,7 @@ fn queue_pairs_are_served_in_order_from_as_few_pages_as_hold_them() {
     let beyond =
         |func: &Func<'_>| (1024..8192).filter(|at| *func.plain::<u32>(Table::Ready, *at) != 0).count();
     assert_eq!(beyond(&func), 0, "ten fit a page");
-    // The job that made it larger is taken back: the next that is whole does so again.
+    // The job that doubled the ring is rolled back; the next job that commits doubles it again.
     for qp in &qps[10..] {
         func.make_ready(*qp);
         func.rollback();
@@ -528,12 +528,12 @@ fn queue_pairs_are_served_in_order_from_as_few_pages_as_hold_them() {
     })));
 }
 
-/// Sizes are computed of nothing that no adapter has: 1 << 77 would be a small number.
+/// No size is computed from impossible values: 1 << 77 would wrap to a small number.
 #[test]
 fn a_region_of_impossible_tables_is_refused() {
     /// The memory of another region.
     struct There(Arc<Region>);
-    // SAFETY: that region's memory keeps the promise, and lives as long as it.
+    // SAFETY: that region's memory keeps the contract and lives as long as it.
     unsafe impl Memory for There {
         fn map(&self, offset: usize, len: usize) -> Option<NonNull<u8>> {
             self.0.memory.map(offset, len)
@@ -545,7 +545,7 @@ fn a_region_of_impossible_tables_is_refused() {
     let region = Arc::new(Region::private(Geometry::SMALL));
     let attach = |geometry: Geometry| {
         let header = region.memory.map(0, size_of::<Header>()).unwrap().cast::<Header>().as_ptr();
-        // SAFETY: in bounds and aligned, memory of ours that nobody else uses.
+        // SAFETY: in bounds and aligned; our memory, without another user.
         unsafe { (&raw mut (*header).geometry).write_volatile(geometry) };
         Region::attach(region.len, Box::new(There(region.clone()))).map(|region| *region.geometry())
     };

@@ -1,9 +1,8 @@
-//! How a process reaches a region: parts of its tables, mapped when their rows are first touched.
+//! How a process accesses a region: parts of its tables are mapped when their rows are first used.
 //!
-//! A region is large and mostly empty. Mapped whole it would count against limits of address space, a program that locks its memory would
-//! fill it, and tools that keep books of addresses would refuse it. So of each table a process maps the rows up to the last it has
-//! touched, and twice as many when that is not enough. Earlier mappings stay, for somebody may hold a row there: both show the
-//! same memory.
+//! A region is large and mostly empty. Mapped whole it would count against address space limits, a program that locks its memory would
+//! fill it, and tools that track addresses would refuse it. So for each table a process maps the rows up to the last one it has used, and
+//! doubles that when it is not enough. Earlier mappings stay, because references into them may exist; both show the same memory.
 
 use super::{
     Geometry, Region, Table,
@@ -20,12 +19,12 @@ use std::{
 };
 use sync::Lock;
 
-/// Bytes that are mapped of a table at least.
+/// Minimum mapping of a table, in bytes.
 const LEAST: usize = 64 << 10;
 /// Bytes of a journal.
 const JOURNAL: usize = super::journal_layout::SIZE;
 
-/// The rows of a table that are mapped: from the first on, or one.
+/// The mapped rows of a table, starting at the first.
 struct Window {
     at: AtomicPtr<u8>,
     rows: AtomicUsize,
@@ -37,7 +36,7 @@ impl Window {
     }
 }
 
-/// Why a thread unwinds that was at work on an adapter: its process can map no more of it.
+/// Panic payload of a thread that unwinds because its process can map no more of the adapter.
 #[derive(Clone, Copy, Debug)]
 pub struct NoAddresses;
 
@@ -48,43 +47,43 @@ impl NoAddresses {
     }
 }
 
-/// A function's part of the region, as this process has mapped it.
+/// A function's part of the region, as mapped by this process.
 pub(super) struct Block {
     /// The function.
     pub(super) fid: u8,
-    /// Where it begins in the region.
+    /// Its offset in the region.
     pub(super) offset: usize,
-    /// Words that parties touch without the function's lock.
+    /// Words that parties access without the function's lock.
     words: *mut u8,
     windows: [Window; Table::ALL.len()],
-    /// Of the journals those of the parties that this process works for or finishes the work of.
+    /// Journals of the parties that this process works for or recovers.
     journals: Box<[AtomicPtr<u8>]>,
 }
 
-// SAFETY: the pointers are into memory that is shared by design; every access goes through atomics or under a function's lock.
+// SAFETY: the pointers are into memory that is shared by design; every access goes through atomics or is made under a function's lock.
 unsafe impl Send for Block {}
 // SAFETY: as for `Send`.
 unsafe impl std::marker::Sync for Block {}
 
 impl Block {
-    /// A word that parties touch without the function's lock.
+    /// A word that parties access without the function's lock.
     #[inline(always)]
     pub(super) fn sync(&self, word: Sync) -> &AtomicU32 {
         self.word(word as usize)
     }
 
-    /// The word at `at` among those.
+    /// The word at offset `at` of those words.
     #[inline(always)]
     pub(super) fn word(&self, at: usize) -> &AtomicU32 {
         debug_assert!(at % 4 == 0 && at < super::layout::SYNC);
-        // SAFETY: the region's front holds these words of all functions, which are only ever used as atomics.
+        // SAFETY: the region's front contains these words for all functions; they are only ever accessed as atomics.
         unsafe { &*self.words.add(at).cast::<AtomicU32>() }
     }
 
     /// The function's lock.
     #[inline(always)]
     pub(super) fn function_lock(&self) -> &Lock {
-        // SAFETY: as in `word`; a lock is words that are only ever used as atomics.
+        // SAFETY: as in `word`; a lock consists of words that are only ever accessed as atomics.
         unsafe { &*self.words.add(FUNCTION_LOCK).cast::<Lock>() }
     }
 
@@ -97,7 +96,7 @@ impl Block {
 }
 
 impl Region {
-    /// The functions' blocks, of which nothing is mapped yet but the words at `front`.
+    /// The functions' blocks; nothing is mapped yet except the words at `front`.
     pub(super) fn blocks(geometry: &Geometry, front: *mut u8) -> Box<[Block]> {
         let block = |fid| Block {
             fid,
@@ -126,7 +125,7 @@ impl Region {
         if index >= window.rows.load(Acquire) {
             return self.row_beyond(block, table, index);
         }
-        // SAFETY: the window has so many rows, and a later one, whose address may be found already, has more.
+        // SAFETY: the window has at least this many rows; the address may already be that of a later mapping, which has more.
         unsafe { window.at.load(Acquire).add(index * size) }
     }
 
@@ -140,11 +139,11 @@ impl Region {
         if !self.reach(block, table, index) {
             self.leave();
         }
-        // SAFETY: the window has the row now.
+        // SAFETY: the window contains the row now.
         unsafe { block.windows[table as usize].at.load(Relaxed).add(index * self.sizes[table as usize]) }
     }
 
-    /// Maps row `index` of `table`, which has it. False: no address space is left for it.
+    /// Maps row `index`, which is within `table`. Returns false if no address space is left.
     pub(super) fn reach(&self, block: &Block, table: Table, index: usize) -> bool {
         let window = &block.windows[table as usize];
         if index < window.rows.load(Acquire) {
@@ -165,22 +164,22 @@ impl Region {
         true
     }
 
-    /// Maps what `party` touches of every function there is when frames come and go, so that it can't fail there. False: no address space
-    /// is left for it.
+    /// Maps the parts of every present function that `party` touches when it sends or receives frames, so that this cannot fail
+    /// there. Returns false if no address space is left.
     pub fn reach_all(&self, party: Party) -> bool {
         self.functions_there().all(|fid| self.reach_function(self.block(fid), party))
     }
 
-    /// The part of [`reach_all`](Self::reach_all) that is one function's.
+    /// [`reach_all`](Self::reach_all) for one function.
     pub(super) fn reach_function(&self, block: &Block, party: Party) -> bool {
         self.reach(block, Table::Function, 0)
             && self.reach(block, Table::RxSlot, SLOTS - 1)
-            // A job that is taken back tells anew when the first timer is due.
+            // A rollback republishes the first timer's deadline.
             && self.reach(block, Table::Timer, 0)
             && self.reach_journal(block, self.journal_of(party))
     }
 
-    /// A look can't be had: an observer sees nothing, and who takes part doesn't go on with what is not true.
+    /// Called when state cannot be read: an observer then sees nothing; a participant unwinds rather than continue with wrong values.
     #[cold]
     pub(super) fn unseen(&self) {
         if self.memory.takes_part() {
@@ -188,7 +187,7 @@ impl Region {
         }
     }
 
-    /// This process can't go on with what it is at, for it can't see a part of the adapter: what it has begun is taken back as it unwinds,
+    /// Leaves the adapter, because this process cannot map a part of it: the job it has begun is rolled back during unwinding,
     /// and it takes part no longer.
     #[cold]
     fn leave(&self) -> ! {
@@ -196,7 +195,7 @@ impl Region {
         NoAddresses::unwind()
     }
 
-    /// Pointer to journal `index` of a function. Parties have one each, so those between are left out.
+    /// Pointer to journal `index` of a function. Each party has its own, so only those in use are mapped.
     #[inline(always)]
     pub(super) fn journal_pointer(&self, block: &Block, index: usize) -> *mut u8 {
         match block.journals.get(index).map(|journal| journal.load(Acquire)) {
@@ -227,13 +226,13 @@ impl Region {
         true
     }
 
-    /// Which journal is `party`'s. A power of two of them: parties that share one never hold the function at the same time.
+    /// Index of `party`'s journal, modulo a power of two: parties that share a journal never hold the function at the same time.
     #[inline(always)]
     pub(super) fn journal_of(&self, party: Party) -> usize {
         usize::from(party.0) & (self.rows(Table::Journal) - 1)
     }
 
-    /// Pointer to `len` bytes at `offset` of `table`, if it has them.
+    /// Pointer to `len` bytes at `offset` of `table`, if they are within it.
     pub(super) fn bytes_pointer(
         &self,
         block: &Block,
@@ -252,14 +251,14 @@ impl Region {
         Some(unsafe { self.row_pointer(block, table, first, size).add(offset % size) })
     }
 
-    /// True if row `index` of `table` is mapped. Others may not be, unless they were used: a packet or a request that names one maps
-    /// nothing.
+    /// True if row `index` of `table` is mapped. A row that is not mapped may still be in use; `Func::is_known` checks that, so
+    /// that a packet or request with an unused number maps nothing.
     #[inline(always)]
     pub(super) fn is_mapped(&self, block: &Block, table: Table, index: usize) -> bool {
         index < block.windows[table as usize].rows.load(Acquire)
     }
 
-    /// The ring of a lane of an outlet. `None`: no address space is left for it.
+    /// The ring of a lane of an outlet. `None` if no address space is left.
     pub(super) fn lane_pointer(&self, which: Outlet, lane: usize) -> Option<NonNull<u8>> {
         let place = &self.lanes[which as usize][lane];
         if place.load(Acquire).is_null() {
@@ -276,26 +275,26 @@ impl Region {
         self.memory.map(offset, len).map(|at| at.as_ptr())
     }
 
-    /// A word of `fid` that parties touch without its lock.
+    /// A word of `fid` that parties access without its lock.
     #[inline(always)]
     pub fn sync(&self, fid: u8, word: Sync) -> &AtomicU32 {
         self.block(fid).sync(word)
     }
 
-    /// The lock of `fid`, to look at.
+    /// The lock of `fid`, for inspection.
     #[inline]
     pub fn function_lock(&self, fid: u8) -> &Lock {
         self.block(fid).function_lock()
     }
 
-    /// The lock of the fillers of `fid`'s receive ring, to look at.
+    /// The lock of the fillers of `fid`'s receive ring, for inspection.
     #[inline]
     pub fn ring_lock(&self, fid: u8) -> &Lock {
         self.block(fid).ring_lock()
     }
 }
 
-// Out of line, so that where rows are looked up nothing is kept for these messages.
+// Out of line, so that row lookups need not keep values for these messages.
 #[cold]
 #[inline(never)]
 fn no_row(index: usize, table: Table) -> ! {
@@ -324,14 +323,14 @@ mod tests {
         },
     };
 
-    /// The memory of a region that maps no more once `full`, and notes what it mapped.
+    /// A region's memory that refuses to map once `full`, and records its mappings.
     struct Counted {
         of: Arc<Region>,
         full: Arc<AtomicBool>,
         mapped: Arc<Mutex<Vec<(usize, usize)>>>,
     }
 
-    // SAFETY: that region's memory keeps the promise, and lives as long as it.
+    // SAFETY: that region's memory keeps the contract and lives as long as it.
     unsafe impl Memory for Counted {
         fn map(&self, offset: usize, len: usize) -> Option<NonNull<u8>> {
             self.mapped.lock().unwrap().push((offset, len));
@@ -344,7 +343,7 @@ mod tests {
 
     type Maps = (Region, Arc<AtomicBool>, Arc<Mutex<Vec<(usize, usize)>>>);
 
-    /// A region and another process's view of it.
+    /// A region, and another process's view of it.
     fn twice(geometry: Geometry) -> (Arc<Region>, Maps) {
         let of = Arc::new(Region::private(geometry));
         let (full, mapped) = (Arc::default(), Arc::default());
@@ -362,7 +361,7 @@ mod tests {
             let found = [at - 1, at, at + len - 1, at + len].map(|offset| geometry.is_journal(offset));
             assert_eq!(found, [false, true, true, false], "function {fid}");
         }
-        // Behind the region lies the arena.
+        // The arena follows the region.
         assert!((0..len).step_by(4096).all(|past| !geometry.is_journal(geometry.size() + first + past)));
     }
 
