@@ -1,13 +1,13 @@
-//! Accesses of any width and place, cut into those that a function knows.
+//! Splits accesses of any width and alignment into those that a function supports.
 
 use super::Function;
 use hwspec::pcie::EXPRESS_CAP;
 
-/// Device control of the PCI Express capability, and its bit that resets the function.
+/// Device Control register of the PCI Express capability, and its Initiate Function Level Reset bit.
 const DEVICE_CONTROL: usize = EXPRESS_CAP + 0x08;
 const INITIATE_FLR: u32 = 1 << 15;
 
-/// Appends `len` bytes at `at` to `out`, of registers of 4 bytes.
+/// Appends `len` bytes from `at` to `out`, read from 4-byte registers.
 pub(super) fn read(at: u64, len: usize, out: &mut Vec<u8>, mut register: impl FnMut(u64) -> [u8; 4]) {
     let end = at + len as u64;
     let mut at = at;
@@ -19,7 +19,7 @@ pub(super) fn read(at: u64, len: usize, out: &mut Vec<u8>, mut register: impl Fn
     }
 }
 
-/// Writes registers of BAR0, of 8 bytes where it can. Writes of less than a register have no effect.
+/// Writes registers of BAR0, 8 bytes at a time where possible. Writes narrower than a register have no effect.
 pub(super) fn bar_write(function: &dyn Function, mut at: u64, mut data: &[u8]) {
     while !data.is_empty() {
         let n = match (data.first_chunk::<8>(), data.first_chunk::<4>()) {
@@ -38,7 +38,7 @@ pub(super) fn bar_write(function: &dyn Function, mut at: u64, mut data: &[u8]) {
     }
 }
 
-/// Calls `write` with offset, width and value of each part of a write to configuration space; no part crosses a dword.
+/// Calls `write` with offset, width and value for each part of a configuration write; no part crosses a dword.
 pub(super) fn config_write(mut at: usize, mut data: &[u8], mut write: impl FnMut(usize, usize, u32)) {
     while !data.is_empty() {
         let width = match (at % 4, data.len()) {
@@ -54,7 +54,7 @@ pub(super) fn config_write(mut at: usize, mut data: &[u8], mut write: impl FnMut
     }
 }
 
-/// True if a write to configuration space asks for a reset of the function.
+/// True if a configuration write requests a reset of the function.
 pub(super) fn resets(at: usize, value: u32) -> bool {
     at & !3 == DEVICE_CONTROL && value << (8 * (at % 4)) & INITIATE_FLR != 0
 }

@@ -1,5 +1,5 @@
-//! Interrupts of a served function: the client's eventfds, for the vectors of MSI-X and for the device's own failure; or, for
-//! a client that has no eventfds, messages that wait for the function's thread.
+//! Interrupts of a served function: the client's eventfds for the MSI-X vectors and for a device failure, or, for a client
+//! without eventfds, messages that the function's thread sends.
 #![allow(unsafe_code)]
 
 use std::{
@@ -19,21 +19,21 @@ use std::{
 /// Vectors of a function.
 pub const VECTORS: usize = crate::state::MSIX_VECTORS;
 
-/// How a function's vectors reach its client.
+/// Delivery of a function's vectors to its client.
 enum Way {
-    /// By its eventfds.
+    /// Through its eventfds.
     Eventfds(Vec<Option<OwnedFd>>),
-    /// As messages of the function's thread.
+    /// As messages sent by the function's thread.
     Messages(Arc<Messages>),
 }
 
 /// The interrupts of a function.
 pub struct Irqs {
-    /// Locked while an eventfd is signalled: once closed, its number may be somebody else's.
+    /// Locked while an eventfd is signalled, because once closed its number may be reused for another file.
     way: RwLock<Way>,
-    /// Tells that the device failed.
+    /// Signals a device failure.
     failure: RwLock<Option<OwnedFd>>,
-    /// Vectors, a bit each, whose interrupts are lost on purpose.
+    /// Bitmap of vectors with interrupts that are dropped on purpose.
     lost: AtomicU64,
 }
 
@@ -44,19 +44,19 @@ impl Default for Irqs {
     }
 }
 
-/// Interrupts that wait for the thread of a function, which sends them on. Any thread raises them, without waiting.
+/// Interrupts waiting for the function's thread to send them. Any thread can raise one without blocking.
 pub struct Messages {
-    /// Vectors that are due, a bit each.
+    /// Bitmap of pending vectors.
     due: AtomicU64,
-    /// The data of each vector's message, as the MSI-X table has them.
+    /// Message data of each vector, from the MSI-X table.
     data: [AtomicU32; VECTORS],
-    /// Has a byte to read once something is due.
+    /// Becomes readable once a vector is pending.
     woken: UnixStream,
     wake: UnixStream,
 }
 
 impl Messages {
-    /// None are due.
+    /// Creates it with no vector pending.
     pub fn new() -> io::Result<Arc<Self>> {
         let (wake, woken) = UnixStream::pair()?;
         wake.set_nonblocking(true)?;
@@ -69,30 +69,30 @@ impl Messages {
         let Some(place) = self.data.get(usize::from(vector)) else { return };
         place.store(data, Relaxed);
         if self.due.fetch_or(1 << vector, AcqRel) == 0 {
-            // A socket that is full wakes as well.
+            // A full socket wakes the reader as well.
             let _ = (&self.wake).write(&[0]);
         }
     }
 
-    /// Is readable once vectors are due.
+    /// A descriptor that is readable while vectors are pending.
     pub fn woken(&self) -> BorrowedFd<'_> {
         self.woken.as_fd()
     }
 
-    /// Takes the vectors that are due, a bit each.
+    /// Takes the bitmap of pending vectors.
     pub fn take(&self) -> u64 {
-        // First, or what is raised behind the look at the bits would wake nobody.
+        // Drain first: a vector raised after the swap must find an empty bitmap and wake the reader.
         while matches!((&self.woken).read(&mut [0; 64]), Ok(1..)) {}
         self.due.swap(0, AcqRel)
     }
 
-    /// The data of the message of `vector`, which is below [`VECTORS`].
+    /// Message data of `vector`, which is below [`VECTORS`].
     pub fn data(&self, vector: usize) -> u32 {
         self.data[vector].load(Relaxed)
     }
 }
 
-/// True if `fd` is an eventfd. Writing to anything else could wait, or do harm.
+/// True if `fd` is an eventfd. A write to any other file could block or do harm.
 fn is_eventfd(fd: &OwnedFd) -> bool {
     let link = fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd()));
     link.is_ok_and(|l| l == Path::new("anon_inode:[eventfd]"))
@@ -103,7 +103,7 @@ fn is_nonblocking(fd: RawFd) -> bool {
     unsafe { libc::fcntl(fd, libc::F_GETFL) & libc::O_NONBLOCK != 0 }
 }
 
-/// Refuses what is no eventfd; a counter that is full must not hold us up.
+/// Rejects files other than eventfds, and makes the eventfd nonblocking so that a full counter cannot block us.
 fn admit(fd: &OwnedFd) -> io::Result<()> {
     if !is_eventfd(fd) {
         return Err(io::Error::from_raw_os_error(libc::EINVAL));
@@ -118,16 +118,16 @@ fn admit(fd: &OwnedFd) -> io::Result<()> {
 
 fn signal(fd: &OwnedFd) {
     let fd = fd.as_raw_fd();
-    // Its client may have changed it back.
+    // The client may have cleared O_NONBLOCK since.
     if is_nonblocking(fd) {
         let one = 1u64;
-        // SAFETY: eight bytes, as an eventfd wants them. A full counter is as readable as can be.
+        // SAFETY: writes the eight bytes that an eventfd expects. If the counter is full, the eventfd is readable already.
         unsafe { libc::write(fd, (&raw const one).cast(), 8) };
     }
 }
 
 impl Irqs {
-    /// Gives a vector an eventfd, or takes it away. The vector is below [`VECTORS`].
+    /// Sets or removes the eventfd of a vector, which is below [`VECTORS`].
     pub fn set(&self, vector: u16, fd: Option<OwnedFd>) -> io::Result<()> {
         fd.as_ref().map_or(Ok(()), admit)?;
         let mut way = self.way.write().unwrap_or_else(PoisonError::into_inner);
@@ -140,12 +140,12 @@ impl Irqs {
         Ok(())
     }
 
-    /// Leaves interrupts to `messages` until [`clear`](Self::clear).
+    /// Delivers interrupts through `messages` until [`clear`](Self::clear).
     pub fn leave_to(&self, messages: Arc<Messages>) {
         *self.way.write().unwrap_or_else(PoisonError::into_inner) = Way::Messages(messages);
     }
 
-    /// Vectors that have an eventfd, a bit each.
+    /// Bitmap of the vectors that have an eventfd.
     pub fn connected(&self) -> u64 {
         match &*self.way.read().unwrap_or_else(PoisonError::into_inner) {
             Way::Eventfds(fds) => {
@@ -155,31 +155,31 @@ impl Irqs {
         }
     }
 
-    /// Closes the vectors' eventfds, and sends no messages any more.
+    /// Closes the vectors' eventfds and stops sending messages.
     pub fn clear(&self) {
         *self.way.write().unwrap_or_else(PoisonError::into_inner) = Way::Eventfds(Vec::new());
     }
 
-    /// Takes the eventfd that tells of the device's failure, in place of the one before.
+    /// Replaces the eventfd that signals a device failure.
     pub fn set_failure(&self, fd: Option<OwnedFd>) -> io::Result<()> {
         fd.as_ref().map_or(Ok(()), admit)?;
         *self.failure.write().unwrap_or_else(PoisonError::into_inner) = fd;
         Ok(())
     }
 
-    /// Tells the client that the device failed.
+    /// Signals a device failure to the client.
     pub fn fail(&self) {
         if let Some(fd) = &*self.failure.read().unwrap_or_else(PoisonError::into_inner) {
             signal(fd);
         }
     }
 
-    /// Loses the interrupts of these vectors, a bit each, from now on.
+    /// Drops the interrupts of these vectors (a bitmap) from now on.
     pub fn lose(&self, vectors: u64) {
         self.lost.store(vectors, Relaxed);
     }
 
-    /// Raises the interrupt of `vector`, if it is connected. `data` is what its message says, for a client that takes messages.
+    /// Raises the interrupt of `vector`, if it is connected. `data` is the message data, for clients that receive messages.
     pub fn raise(&self, vector: u16, data: u32) {
         if self.lost.load(Relaxed) >> (vector % 64) & 1 != 0 {
             return;

@@ -1,7 +1,7 @@
-//! A client's memory by bus address: windows that it opens and closes.
+//! A client's memory by bus address: windows that the client opens and closes.
 //!
-//! Windows are looked up and copied to and from under a lock that closing one takes for itself: when a window is closed
-//! nobody is still at it, and nobody comes. Each file is mapped once, however many windows show parts of it.
+//! Lookups and copies hold a lock that closing a window takes exclusively: once a window is closed, no access to it is in
+//! progress or can start. Each file is mapped once, even if several windows show parts of it.
 #![allow(unsafe_code)]
 
 use super::ram::Ram;
@@ -18,20 +18,20 @@ use std::{
 };
 use vfio_user_proto::{DMA_READ_ALLOWED, DMA_WRITE_ALLOWED, MAX_DMA_MAPS};
 
-/// Files a client may show at a time.
+/// Maximum number of files that a client may show at a time.
 const FILES: usize = 64;
 
 #[derive(Clone)]
 struct Window {
     len: u64,
-    /// `DMA_READ_ALLOWED`, `DMA_WRITE_ALLOWED`.
+    /// Flags `DMA_READ_ALLOWED` and `DMA_WRITE_ALLOWED`.
     flags: u32,
-    /// Where its bytes are; none: the client gave no descriptor, and nobody reaches them.
+    /// Mapping and offset of its bytes. `None`: the client gave no descriptor, and accesses abort.
     ram: Option<(Arc<Ram>, u64)>,
 }
 
 impl Window {
-    /// The part of it from `skip` on, `len` bytes.
+    /// The part of the window that starts at `skip`, `len` bytes long.
     fn part(&self, skip: u64, len: u64) -> Self {
         let ram = self.ram.as_ref().map(|(ram, at)| (ram.clone(), at + skip));
         Self { len, flags: self.flags, ram }
@@ -40,12 +40,12 @@ impl Window {
 
 #[derive(Default)]
 struct Windows {
-    /// By first address; they do not overlap.
+    /// Keyed by first address; windows do not overlap.
     all: BTreeMap<u64, Window>,
     files: Vec<Arc<Ram>>,
 }
 
-/// Called with what is about to be written, and where.
+/// Called with the bytes about to be written and their address.
 type Watch = Box<dyn Fn(&GuestMemory, Iova, &[u8]) + Send + Sync>;
 
 /// A client's memory.
@@ -55,7 +55,7 @@ pub struct GuestMemory {
     watch: OnceLock<Watch>,
 }
 
-/// A client's memory, held open: no window closes while this lives. A caller that needs two takes that of the lower function first.
+/// A client's memory, locked: no window closes while this lives. A caller that needs two locks that of the lower function first.
 pub struct Reader<'a>(RwLockReadGuard<'a, Windows>);
 
 fn errno(code: i32) -> io::Error {
@@ -63,7 +63,7 @@ fn errno(code: i32) -> io::Error {
 }
 
 impl GuestMemory {
-    /// Opens a window of `len` bytes at `at`. With a descriptor it shows its file from `offset` on; without, accesses abort.
+    /// Opens a window of `len` bytes at `at`. It shows the file of the descriptor from `offset` on; without a descriptor, accesses abort.
     pub fn map(&self, at: u64, len: u64, flags: u32, fd: Option<(OwnedFd, u64)>) -> io::Result<()> {
         let last = len.checked_sub(1).and_then(|n| at.checked_add(n)).ok_or_else(|| errno(libc::EINVAL))?;
         let mut w = self.windows.write().unwrap_or_else(PoisonError::into_inner);
@@ -90,8 +90,8 @@ impl GuestMemory {
         Ok(())
     }
 
-    /// Closes all windows within `at..at + len`, and the parts of others that lie there. Nobody accesses them after this
-    /// returns. Nothing may be open there.
+    /// Closes all windows within `at..at + len`, and the parts of others in that range. No access is in progress after this
+    /// returns. It is no error if nothing is open there.
     pub fn unmap(&self, at: u64, len: u64) -> io::Result<()> {
         let last = len.checked_sub(1).and_then(|n| at.checked_add(n)).ok_or_else(|| errno(libc::EINVAL))?;
         let mut w = self.windows.write().unwrap_or_else(PoisonError::into_inner);
@@ -102,7 +102,7 @@ impl GuestMemory {
             .filter(|(start, window)| **start + (window.len - 1) >= at)
             .map(|(start, _)| *start)
             .collect();
-        // A hole in the middle of a window makes two of it.
+        // A hole in the middle of a window splits it in two.
         let holed = touched.first().and_then(|start| Some((start, w.all.get(start)?)));
         if holed.is_some_and(|(start, window)| *start < at && start + (window.len - 1) > last)
             && w.all.len() >= MAX_DMA_MAPS
@@ -128,12 +128,12 @@ impl GuestMemory {
         *self.windows.write().unwrap_or_else(PoisonError::into_inner) = Windows::default();
     }
 
-    /// Windows open.
+    /// Number of open windows.
     pub fn windows(&self) -> usize {
         self.windows.read().unwrap_or_else(PoisonError::into_inner).all.len()
     }
 
-    /// Holds all windows open.
+    /// Keeps all windows open while the result lives.
     #[inline]
     pub fn lock(&self) -> Reader<'_> {
         Reader(self.windows.read().unwrap_or_else(PoisonError::into_inner))
@@ -144,7 +144,7 @@ impl GuestMemory {
     pub fn read(&self, at: Iova, buf: &mut [u8]) -> Result<(), Abort> {
         let mut to = buf.as_mut_ptr();
         self.lock().pieces(at, buf.len() as u64, false, |from, len| {
-            // SAFETY: `pieces` gives memory that is mapped; as many bytes in all as `buf` has.
+            // SAFETY: `pieces` returns mapped memory, in total as many bytes as `buf` has.
             unsafe {
                 std::ptr::copy_nonoverlapping(from, to, len);
                 to = to.add(len);
@@ -155,9 +155,9 @@ impl GuestMemory {
         Ok(())
     }
 
-    /// From now on `watch` is called before each [`write`](Self::write), from whichever thread writes. The first one stays.
+    /// Calls `watch` before each [`write`](Self::write) from now on, on the writing thread. Only the first `watch` is kept.
     pub fn watch(&self, watch: impl Fn(&Self, Iova, &[u8]) + Send + Sync + 'static) {
-        // A second one would be of a second recording of one function, which nobody can ask for.
+        // A second one would mean a second recording of a function, which cannot be requested.
         drop(self.watch.set(Box::new(watch)));
     }
 
@@ -169,7 +169,7 @@ impl GuestMemory {
         }
         let mut from = data.as_ptr();
         self.lock().pieces(at, data.len() as u64, true, |to, len| {
-            // SAFETY: `pieces` gives memory that is mapped; as many bytes in all as `data` has.
+            // SAFETY: `pieces` returns mapped memory, in total as many bytes as `data` has.
             unsafe {
                 store(from, to, len);
                 from = from.add(len);
@@ -180,14 +180,14 @@ impl GuestMemory {
 }
 
 impl Windows {
-    /// The mapping of `file`, of which the client shows bytes up to `end`.
+    /// The mapping of `file`, of which the client shows the bytes up to `end`.
     fn ram(&mut self, file: File, end: u64) -> io::Result<Arc<Ram>> {
         let meta = file.metadata()?;
         if end > meta.len() {
             return Err(errno(libc::EINVAL));
         }
         let id = (meta.dev(), meta.ino());
-        // One that was mapped read-only may come through a better descriptor, or have grown.
+        // A file that was mapped read-only may arrive again with a writable descriptor, or may have grown.
         let known = self.files.iter().find(|ram| ram.file == id && end <= ram.len() && ram.writable);
         if let Some(ram) = known.filter(|ram| !ram.is_torn()) {
             return Ok(ram.clone());
@@ -205,8 +205,8 @@ impl Windows {
 }
 
 impl Reader<'_> {
-    /// Calls `f` with the pieces of our address space that `len` bytes at `at` lie in, in order: each a pointer and
-    /// a length, good while this reader lives. An abort of the source unless they will be written. Nothing was
+    /// Calls `f` with the pieces of our address space that make up `len` bytes at `at`, in order: each a pointer and a length,
+    /// valid while this reader lives. Aborts with a source error, or a destination error if `write` is set. Nothing was
     /// transferred if the first piece is refused.
     #[inline]
     pub fn pieces(
@@ -229,7 +229,7 @@ impl Reader<'_> {
             }
             let Some((ram, offset)) = &window.ram else { return Err(abort) };
             let here = left.min(window.len - skip);
-            // SAFETY: the window lies within the mapping: that was checked when it was opened.
+            // SAFETY: the window is within the mapping, which was checked when it was opened.
             let pointer = unsafe { ram.base().add((offset + skip) as usize) };
             f(pointer, here as usize)?;
             if ram.is_torn() {
@@ -244,8 +244,8 @@ impl Reader<'_> {
     }
 }
 
-/// Copies `len` bytes from one client's memory to another's, or within one. `swapped`: `to` is locked first. All who copy
-/// between the same two must lock them in the same order.
+/// Copies `len` bytes from one client's memory to another's, or within one. If `swapped`, `to` is locked first. All callers
+/// that copy between the same two memories must lock them in the same order.
 pub fn transfer(
     from: (&GuestMemory, Iova),
     to: (&GuestMemory, Iova),
@@ -273,12 +273,12 @@ pub fn transfer(
     })
 }
 
-/// Copies so that the last byte becomes visible last; aligned words at once.
+/// Copies such that the last byte becomes visible last; aligned words are stored in one access.
 /// # Safety
-/// `len` bytes at `from` can be read and at `to` be written. They may overlap.
+/// `len` bytes must be readable at `from` and writable at `to`. They may overlap.
 #[inline]
 pub unsafe fn store(from: *const u8, to: *mut u8, len: usize) {
-    // SAFETY: the caller's promise; alignment is checked for each size.
+    // SAFETY: guaranteed by the caller; alignment is checked for each size.
     unsafe {
         match len {
             0 => {}

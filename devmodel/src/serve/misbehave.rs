@@ -1,4 +1,4 @@
-//! A device that is broken in one known way, to see whether drivers and harnesses notice.
+//! A device that is broken in one known way, to check that drivers and harnesses notice.
 
 use super::{Function, Guest, irqs::VECTORS};
 use crate::pcie::bar::rings;
@@ -11,42 +11,42 @@ use std::{
     sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::*},
 };
 
-/// Address of the command queue, high and low half, and the doorbell, in the initialization segment.
+/// Registers in the initialization segment: command queue address (high and low half), and command doorbell.
 const CMDQ_HIGH: u64 = 0x10;
 const CMDQ_LOW: u64 = 0x14;
 const COMMAND_DOORBELL: u64 = 0x18;
-/// Health counter, bits 23:0, with a syndrome above it.
+/// Health counter in bits 23:0, with a syndrome above it.
 const HEALTH: u64 = 0x1010;
 /// Last dword of the health buffer: syndrome in bits 23:16.
 const SYNDROME: u64 = 0x23c;
-/// Syndrome of a device whose firmware gave up (PRM: health syndrome).
+/// Syndrome of a device with failed firmware (PRM: health syndrome).
 const FATAL: u32 = 1;
 
 /// The broken part or behaviour.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Misbehaviour {
-    /// The health counter stands still.
+    /// The health counter stops.
     StoppedHealth(When),
-    /// The health buffer has the syndrome of a fatal error.
+    /// The health buffer shows the syndrome of a fatal error.
     FatalHealth(When),
-    /// Commands of this opcode are never completed; none: no command is.
+    /// Commands with this opcode are never completed; `None`: no command is.
     StuckCommand(Option<u16>, When),
-    /// Interrupts of this vector are lost; none: of all.
+    /// Interrupts of this vector are lost; `None`: of all vectors.
     LostInterrupt(Option<u16>),
-    /// Nobody answers any more, and nothing is done.
+    /// The device stops answering and stops all work.
     PowerLoss(When),
-    /// So many pages are asked for, or back if negative, once there is an event queue for it.
+    /// Requests this many pages (or their return, if negative) once there is an event queue for it.
     AskPages(i32, When),
 }
 
-/// When it breaks.
+/// The time at which it breaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum When {
-    /// It is from the start.
+    /// From the start.
     Always,
-    /// Behind so many commands.
+    /// After this many commands.
     Commands(u32),
-    /// Behind so many doorbells of send queues.
+    /// After this many doorbells of send queues.
     Doorbells(u32),
     /// When the function is taken down.
     Teardown,
@@ -118,14 +118,14 @@ impl FromStr for Misbehaviour {
 pub struct Misbehaving<F> {
     function: F,
     how: Vec<Misbehaviour>,
-    /// Where the command queue is.
+    /// Address of the command queue.
     queue: AtomicU64,
-    /// Commands given so far, and doorbells of send queues.
+    /// Commands issued so far, and doorbells of send queues.
     commands: AtomicU32,
     doorbells: AtomicU32,
-    /// By their places in `how`: requests for pages that were made.
+    /// Bitmap, by index in `how`, of page requests already made.
     asked: AtomicU64,
-    /// Nobody answers.
+    /// The device no longer answers.
     dead: AtomicBool,
 }
 
@@ -150,7 +150,7 @@ impl<F: Function> Misbehaving<F> {
         }
     }
 
-    /// The opcode of the command in `slot`, if it can be read.
+    /// Opcode of the command in `slot`, if it can be read.
     fn opcode(&self, slot: u32) -> Option<u16> {
         let at = self.queue.load(Relaxed).checked_add(u64::from(slot) * CmdQueueEntry::SIZE as u64)?;
         let mut raw = [0; CmdQueueEntry::SIZE];
@@ -159,7 +159,7 @@ impl<F: Function> Misbehaving<F> {
         Some(CmdIn::read(&entry.command_input_inline_data()).opcode().raw())
     }
 
-    /// The slots of `slots` whose command is carried out.
+    /// The subset of `slots` with commands that are executed.
     fn admitted(&self, slots: u32) -> u32 {
         let stuck = |slot: u32| {
             self.how.iter().any(|how| match how {
@@ -172,7 +172,7 @@ impl<F: Function> Misbehaving<F> {
         (0..32).filter(|slot| slots >> slot & 1 != 0 && !stuck(*slot)).fold(0, |bits, slot| bits | 1 << slot)
     }
 
-    /// True if the time has come, but for what takes the function down.
+    /// True if the fault is due; teardown is checked by [`count`](Self::count).
     fn is_due(&self, when: When) -> bool {
         match when {
             When::Always => true,
@@ -182,8 +182,8 @@ impl<F: Function> Misbehaving<F> {
         }
     }
 
-    /// Counts the commands of `slots` or a doorbell, which the driver has given and the device has not seen. A fault that
-    /// is due then happens.
+    /// Counts the commands of `slots`, or a doorbell, which the driver has issued but the device has not seen yet. Triggers
+    /// faults that become due.
     fn count(&self, slots: u32, doorbells: u32) {
         self.commands.fetch_add(slots.count_ones(), Relaxed);
         self.doorbells.fetch_add(doorbells, Relaxed);
@@ -234,7 +234,7 @@ impl<F: Function> Function for Misbehaving<F> {
     }
     fn bar_read32(&self, offset: u64) -> u32 {
         let value = if self.is_dead() { u32::MAX } else { self.function.bar_read32(offset) };
-        // All ones is a device that does not answer at all.
+        // All ones means that the device does not answer at all.
         if value == u32::MAX {
             return value;
         }

@@ -1,13 +1,13 @@
-//! A function as a device that another process uses: over vfio-user, where QEMU plugs it into its guest, or over vhost-user,
-//! where user-mode Linux has it on its PCI bus.
+//! Serves a function as a device to another process: over vfio-user, by which QEMU passes it to its guest, or over vhost-user,
+//! by which user-mode Linux has it on its PCI bus.
 //!
-//! A [`Plug`] is one function on one socket. Its thread takes one client after the other and does what the client asks
-//! ([`session`], [`vhost`]) through a [`Function`]: the way to the adapter, which may lie in a node's shared memory or be our own
-//! ([`Standalone`]). A [`Guest`] holds what the client gave: its memory, by bus address, and the eventfds of its interrupts. The
-//! adapter's host looks a served function's addresses up there, and only there.
+//! A [`Plug`] is one function on one socket. Its thread serves one client after another: it handles the client's requests
+//! ([`session`], [`vhost`]) through a [`Function`], the path to the adapter, which may be in a node's shared memory or private
+//! ([`Standalone`]). A [`Guest`] holds the resources of the client: its memory, by bus address, and the eventfds of its
+//! interrupts. The adapter's host resolves a served function's addresses only there.
 //!
-//! The client is not trusted, nor is the guest behind it: whatever they send ends in an error reply, an error status of
-//! the device, or the end of their own session.
+//! Neither the client nor the guest behind it is trusted: any input ends in an error reply, an error status of the device, or
+//! the end of the client's own session.
 
 mod access;
 mod function;

@@ -1,4 +1,4 @@
-//! A function on its socket: one client after the other.
+//! A function on its socket, serving one client after another.
 
 use super::{
     Function, session,
@@ -15,22 +15,22 @@ use std::{
 };
 use vfio_user_proto::{Connection, Error, Listener};
 
-/// Wait after a client could not be accepted: this process has no descriptors left.
+/// Delay after a client could not be accepted because this process has no descriptors left.
 const RETRY: Duration = Duration::from_millis(100);
 
 struct Shared {
     listener: Listener,
     function: Arc<dyn Function>,
-    /// The function at a vhost-user socket; none: at a vfio-user socket.
+    /// The function at a vhost-user socket; `None` at a vfio-user socket.
     device: Option<Device>,
     client: Mutex<Client>,
 }
 
-/// The client that is plugged in.
+/// The connected client.
 enum Client {
     None,
     Some(UnixStream),
-    /// Nobody is let in any more.
+    /// No more clients are accepted.
     Closed,
 }
 
@@ -41,12 +41,12 @@ pub struct Plug {
 }
 
 impl Plug {
-    /// Makes a vfio-user socket at `path` and serves `function` there, on a thread of its own.
+    /// Creates a vfio-user socket at `path` and serves `function` there, on a thread of its own.
     pub fn new(path: &Path, function: Arc<dyn Function>) -> Result<Self, Error> {
         Self::after(path, function, || {})
     }
 
-    /// As [`new`](Self::new). The thread calls `first` before it looks for clients.
+    /// Like [`new`](Self::new), but the thread calls `first` before it accepts clients.
     pub fn after(
         path: &Path,
         function: Arc<dyn Function>,
@@ -55,8 +55,8 @@ impl Plug {
         Self::start(path, function, None, first)
     }
 
-    /// Makes a vhost-user socket at `path` and serves function `fid` of `sriov` there, or a single device without, on a thread
-    /// of its own, which calls `first` before it looks for clients.
+    /// Creates a vhost-user socket at `path` and serves function `fid` of `sriov` there (or a single device without SR-IOV), on
+    /// a thread of its own that calls `first` before it accepts clients.
     pub fn virtio(
         path: &Path,
         function: Arc<dyn Function>,
@@ -87,12 +87,12 @@ impl Plug {
         Ok(Self { shared, thread: Some(thread) })
     }
 
-    /// Where it listens.
+    /// Path of the socket.
     pub fn path(&self) -> &Path {
         self.shared.listener.path()
     }
 
-    /// True if a client is plugged in.
+    /// True if a client is connected.
     pub fn in_use(&self) -> bool {
         matches!(*self.shared.client(), Client::Some(_))
     }
@@ -139,7 +139,7 @@ impl Shared {
             }
             let path = self.listener.path().display().to_string();
             tracing::info!(path, "client");
-            // A function that panics must not take the others with it.
+            // A function that panics must not take down the others.
             let ended = catch_unwind(AssertUnwindSafe(|| match &self.device {
                 Some(device) => device.serve(&client),
                 None => session::serve(Connection::new(client)?, &*self.function),

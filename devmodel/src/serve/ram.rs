@@ -1,7 +1,7 @@
-//! Memory of a client, mapped through its descriptor, that may go away under us.
+//! A client's memory, mapped through its descriptor; it may disappear at any time.
 //!
-//! A client can cut its file short at any time; touching what is no longer there ends as [`missing`](crate::missing) has it: the
-//! whole mapping is given up, and what was read or written counts as an abort.
+//! A client can truncate its file at any time. An access to a missing page is handled by [`missing`](crate::missing): the whole
+//! mapping is given up, and the read or write counts as an abort.
 #![allow(unsafe_code)]
 
 use crate::missing::{Mark, Replace, Watched};
@@ -16,16 +16,16 @@ use vm_memory::{FileOffset, mmap::MmapRegion};
 
 /// A client's file, mapped whole.
 pub(super) struct Ram {
-    // Before the region: it is watched no longer when it is unmapped.
+    // Declared before the region, so that watching ends before the region is unmapped.
     _watched: Watched,
     torn: Arc<Mark>,
     region: MmapRegion,
-    /// Which file: device and inode.
+    /// Identity of the file: device and inode.
     pub(super) file: (u64, u64),
     /// True if it may be written.
     pub(super) writable: bool,
 }
-/// File systems whose pages come from memory or a local disk. A page of any other may take for ever.
+/// True for file systems with pages from memory or a local disk. On any other a page may take forever.
 fn is_local(file: &File) -> io::Result<bool> {
     const TMPFS: i64 = 0x0102_1994;
     const RAMFS: i64 = 0x8584_58f6;
@@ -34,7 +34,7 @@ fn is_local(file: &File) -> io::Result<bool> {
     const XFS: i64 = 0x5846_5342;
     const BTRFS: i64 = 0x9123_683e;
     let mut stat = MaybeUninit::<libc::statfs>::uninit();
-    // SAFETY: the structure is written by a call that succeeds.
+    // SAFETY: a successful call has written the structure.
     let kind = unsafe {
         if libc::fstatfs(file.as_raw_fd(), stat.as_mut_ptr()) == -1 {
             return Err(io::Error::last_os_error());
@@ -49,7 +49,7 @@ fn errno(code: i32) -> io::Error {
 }
 
 impl Ram {
-    /// Maps all of `file`, for writing too if it lets us.
+    /// Maps all of `file`, writable if permitted.
     pub(super) fn new(file: File) -> io::Result<Self> {
         let meta = file.metadata()?;
         if !meta.is_file() || !is_local(&file)? {
@@ -73,22 +73,22 @@ impl Ram {
             Err(e) => return Err(e),
         };
         let torn = Arc::<Mark>::default();
-        // SAFETY: a mapping of ours, as long as the region lives; a client's memory may hold anything.
+        // SAFETY: our own mapping, which lives as long as the region; a client's memory may hold any bytes.
         let watched = unsafe { Watched::new(region.as_ptr(), region.size(), Replace::All, torn.clone()) };
         Ok(Self { _watched: watched, torn, region, file: id, writable })
     }
 
-    /// Its first byte.
+    /// Pointer to its first byte.
     pub(super) fn base(&self) -> *mut u8 {
         self.region.as_ptr()
     }
 
-    /// Bytes.
+    /// Length in bytes.
     pub(super) fn len(&self) -> u64 {
         self.region.size() as u64
     }
 
-    /// True if it was found cut short. A copy made before this answers `false` is as good as the client's memory.
+    /// True if the file was found truncated. A copy made before this returns false is as good as the client's memory.
     #[inline]
     pub(super) fn is_torn(&self) -> bool {
         self.torn.is_set()

@@ -1,4 +1,4 @@
-//! The requests that a client may make of a function, message by message.
+//! Handles a client's vfio-user requests, message by message.
 
 use super::{Function, access, irqs::VECTORS};
 use crate::identity::BAR0_SIZE;
@@ -13,7 +13,7 @@ use vfio_user_proto::{
     RegionAccess, RegionInfo, SmallWrite, Version, read, zerocopy::IntoBytes,
 };
 
-/// Why a request is refused.
+/// Error code of a refused request.
 struct Errno(i32);
 
 impl From<std::io::Error> for Errno {
@@ -28,12 +28,12 @@ impl From<Error> for Errno {
     }
 }
 
-/// Serves a client until it goes, or breaks the protocol.
+/// Serves a client until it disconnects or violates the protocol.
 pub fn serve(connection: Connection, function: &dyn Function) -> Result<(), Error> {
     let Connection { mut receiver, sender, .. } = connection;
     let mut session = Session { function, agreed: false, out: Vec::new() };
     loop {
-        // A client that holds the function without negotiating keeps it from others.
+        // A client that connects without negotiating would keep the function from others.
         let within = (!session.agreed).then_some(PATIENCE);
         let message = match receiver.receive(within) {
             Ok(message) => message,
@@ -43,7 +43,7 @@ pub fn serve(connection: Connection, function: &dyn Function) -> Result<(), Erro
         let header = message.header;
         match header.kind() {
             Some(Kind::Request) => {}
-            // We ask nothing of a client.
+            // We send no requests, so a reply is ignored.
             Some(Kind::Reply) => continue,
             None => return Err(Error::Malformed(format!("a message has flags {:#x}", header.flags))),
         }
@@ -63,14 +63,14 @@ pub fn serve(connection: Connection, function: &dyn Function) -> Result<(), Erro
 
 struct Session<'a> {
     function: &'a dyn Function,
-    /// A version was agreed on.
+    /// A version has been negotiated.
     agreed: bool,
     /// Payload of the reply.
     out: Vec<u8>,
 }
 
 impl Session<'_> {
-    /// Does what is asked and leaves the answer in `out`.
+    /// Handles a request and leaves the reply's payload in `out`.
     fn answer(&mut self, header: &Header, payload: &[u8], fds: Vec<OwnedFd>) -> Result<(), Errno> {
         let command = header.command();
         if !self.agreed && command != Command::VERSION {
@@ -122,7 +122,7 @@ impl Session<'_> {
                 enough(asked.argsz, size_of::<RegionInfo>())?;
                 let size = region_size(asked.index).ok_or(Errno(libc::EINVAL))?;
                 let flags = if size == 0 { 0 } else { REGION_FLAG_READ | REGION_FLAG_WRITE };
-                // All of BAR0 is trapped: a doorbell acts when it is written, and nobody has to watch for it.
+                // All of BAR0 is trapped: a doorbell takes effect when it is written, without polling.
                 self.out =
                     RegionInfo { index: asked.index, flags, size, ..RegionInfo::default() }.encode(&[]);
             }
@@ -191,7 +191,7 @@ impl Session<'_> {
             if (with, action, start) != (IRQ_SET_DATA_NONE, IRQ_SET_TRIGGER, 0) {
                 return Err(Errno(libc::EINVAL));
             }
-            // The whole kind is switched off.
+            // The client disables all vectors.
             for vector in 0..vectors as u16 {
                 self.function.vector(vector, false);
             }
@@ -212,7 +212,7 @@ impl Session<'_> {
                     }
                     irqs.set(vector, fd)?;
                     if sends {
-                        // An interrupt that became due meanwhile is sent now.
+                        // An interrupt that became pending in the meantime is sent now.
                         self.function.vector(vector, true);
                     }
                 }
@@ -265,7 +265,7 @@ impl Session<'_> {
         }
         access::config_write(at as usize, data, |at, width, value| match at {
             CONFIG_SIZE.. => {}
-            // It would act on the adapter as a whole if the function is the PF; a client has only the one.
+            // On the PF an FLR would reset the adapter as a whole; a client owns only this function.
             _ if access::resets(at, value) => self.reset(),
             _ => self.function.config_write(at, width, value),
         });
@@ -277,7 +277,7 @@ fn enough(argsz: u32, needed: usize) -> Result<(), Errno> {
     if (argsz as usize) < needed { Err(Errno(libc::EINVAL)) } else { Ok(()) }
 }
 
-/// Bytes of a region; 0: not there. `None`: no such index.
+/// Bytes of a region; 0 if it is absent, `None` for an invalid index.
 fn region_size(index: u32) -> Option<u64> {
     match index {
         REGION_BAR0 => Some(BAR0_SIZE),
@@ -287,7 +287,7 @@ fn region_size(index: u32) -> Option<u64> {
     }
 }
 
-/// Offset and length of an access that lies within its region.
+/// Offset and length of an access, checked to be within its region.
 fn within(access: &RegionAccess) -> Result<(u64, usize), Errno> {
     let size = region_size(access.region).ok_or(Errno(libc::EINVAL))?;
     let len = access.count as usize;

@@ -1,6 +1,6 @@
-//! An adapter in private memory whose functions are served: for tests and tools that need no node.
+//! An adapter in private memory that serves its functions, for tests and tools that need no node.
 //!
-//! One thread at a time drives it. Time is the wall's; who waits for timers calls [`Standalone::run`].
+//! One thread at a time drives it. Time is wall-clock time; a caller that waits for timers calls [`Standalone::run`].
 
 use super::{Function, Guest, transfer};
 use crate::{
@@ -16,7 +16,7 @@ use std::{
     time::Instant,
 };
 
-/// Where messages of interrupts would go on a bus; vectors are connected by number.
+/// Message address that the interrupts would use on a bus; vectors are connected by number.
 const MESSAGE_ADDRESS: u64 = 0xfee0_0000;
 
 /// An adapter in private memory.
@@ -36,7 +36,7 @@ struct Slot {
 struct StandaloneHost<'a>(&'a [Guest]);
 
 impl Standalone {
-    /// An adapter with its PF and as many VFs as its geometry has, enabled.
+    /// Creates an adapter with its PF and all VFs of its geometry enabled.
     pub fn new(geometry: Geometry, config: Config) -> Arc<Self> {
         let guests: Box<[Guest]> = (0..geometry.functions).map(|_| Guest::default()).collect();
         let mut host = StandaloneHost(&guests);
@@ -53,12 +53,12 @@ impl Standalone {
         Slot { standalone: self.clone(), fid }
     }
 
-    /// The chip.
+    /// The adapter.
     pub fn adapter(&self) -> &Adapter {
         &self.adapter
     }
 
-    /// Runs what waits, and timers that are due.
+    /// Runs pending work and due timers.
     pub fn run(&self) {
         self.drive(|adapter, runner, host, now| runner.run_waiting(adapter, host, now, FunctionSet::MAX));
     }

@@ -1,38 +1,38 @@
-//! A wire that loses, doubles, damages, delays and reorders frames: by chance, but the same chance at every run.
+//! A wire that drops, duplicates, corrupts, delays and reorders frames, at random but reproducibly.
 
 use super::{Link, Verdict};
 use crate::engine::timing::Dice;
 use std::{collections::VecDeque, fmt, str::FromStr};
 
-/// The faults that befall frames, and how often: each chance in millionths.
+/// Kinds of faults and their probabilities, each in millionths.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Faults {
-    /// Lost.
+    /// The frame is dropped.
     pub drop: u32,
-    /// Arrives twice.
+    /// It is delivered twice.
     pub duplicate: u32,
-    /// Arrives behind one to four frames that come after it.
+    /// It is delivered after one to four of the frames that follow it.
     pub reorder: u32,
-    /// A bit behind its link header is inverted.
+    /// One bit after its link header is inverted.
     pub corrupt: u32,
-    /// Every frame arrives so much later, ns. Only where somebody waits for it: on an uplink.
+    /// Delay of every frame, in ns. Effective only on an uplink, which waits for delayed frames.
     pub delay: u32,
-    /// Where chance starts.
+    /// Seed of the random numbers.
     pub seed: u32,
 }
 
-/// A description of faults that says nothing.
+/// A fault description could not be parsed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "expected faults like drop=1%,duplicate=0.5%,reorder=1%,corrupt=0.1%,delay=20us,seed=7, found '{0}' in them"
 )]
 pub struct FaultsError(String);
 
-/// One is certain.
+/// Probability 1.
 const CERTAIN: u32 = 1_000_000;
 
 impl Faults {
-    /// True if nothing befalls any frame.
+    /// True if no fault is configured.
     pub fn is_none(&self) -> bool {
         Self { seed: 0, ..*self } == Self::default()
     }
@@ -78,7 +78,7 @@ impl fmt::Display for Faults {
     }
 }
 
-/// `1%` or `0.01`, in millionths.
+/// Parses `1%` or `0.01` into millionths.
 fn chance(text: &str) -> Option<u32> {
     let (number, scale) = match text.strip_suffix('%') {
         Some(percent) => (percent, 1e4),
@@ -88,7 +88,7 @@ fn chance(text: &str) -> Option<u32> {
     (0.0..=f64::from(CERTAIN)).contains(&millionths).then_some(millionths.round() as u32)
 }
 
-/// `20us`, `1ms`, `500ns`; up to four seconds.
+/// Parses `20us`, `1ms` or `500ns`; at most four seconds.
 fn nanoseconds(text: &str) -> Option<u32> {
     let at = text.find(|c: char| c.is_ascii_alphabetic())?;
     let (number, unit) = text.split_at(at);
@@ -102,26 +102,26 @@ fn nanoseconds(text: &str) -> Option<u32> {
     number.parse::<u32>().ok()?.checked_mul(unit)
 }
 
-/// A wire with faults; see the [module](self).
+/// A wire with faults, as described in the [module](self).
 #[derive(Debug)]
 pub struct FaultyWire {
     plan: Faults,
     dice: Dice,
-    /// Held back: frames that have to pass first, and the frame.
+    /// Reordered frames: number of frames that must pass first, and the frame.
     behind: Vec<(u32, Vec<u8>)>,
-    /// Under way: when they arrive (ps), in order.
+    /// Delayed frames by arrival time (ps), in order.
     delayed: VecDeque<(u64, Vec<u8>)>,
     befallen: u64,
 }
 
 impl FaultyWire {
-    /// A wire with the faults of `plan`; `which` tells several with the same plan apart.
+    /// A wire with the faults of `plan`; `which` distinguishes several wires with the same plan.
     pub fn new(plan: Faults, which: u32) -> Self {
         let dice = Dice::new(u64::from(plan.seed) << 32 | u64::from(which));
         Self { plan, dice, behind: Vec::new(), delayed: VecDeque::new(), befallen: 0 }
     }
 
-    /// How often something befell a frame, delays apart.
+    /// Number of faults applied, not counting delays.
     pub fn befallen(&self) -> u64 {
         self.befallen
     }
@@ -132,7 +132,7 @@ impl FaultyWire {
         happens
     }
 
-    /// The verdict on `frame`; held frames that it releases go to `more`.
+    /// Applies the fault plan to `frame`; held frames that become due are appended to `more`.
     fn befall(&mut self, frame: &mut Vec<u8>, more: &mut Vec<Vec<u8>>) -> Verdict {
         let mut i = 0;
         while i < self.behind.len() {
@@ -157,7 +157,7 @@ impl FaultyWire {
         if self.happens(self.plan.duplicate) { Verdict::Duplicate } else { Verdict::Deliver }
     }
 
-    /// A frame enters at `now` (ps); those that leave it now go to `out`.
+    /// Sends `frame` into the wire at `now` (ps); frames that leave it now are appended to `out`.
     pub fn enter(&mut self, now: u64, mut frame: Vec<u8>, out: &mut Vec<Vec<u8>>) {
         let mut more = Vec::new();
         let verdict = self.befall(&mut frame, &mut more);
@@ -176,7 +176,7 @@ impl FaultyWire {
         self.leave(now, out);
     }
 
-    /// Frames that are through at `now` (ps) go to `out`. Returns when the next will be.
+    /// Appends frames that have arrived by `now` (ps) to `out`. Returns the time of the next arrival.
     pub fn leave(&mut self, now: u64, out: &mut Vec<Vec<u8>>) -> Option<u64> {
         while self.delayed.front().is_some_and(|(at, _)| *at <= now) {
             out.extend(self.delayed.pop_front().map(|(_, frame)| frame));
@@ -185,7 +185,7 @@ impl FaultyWire {
     }
 }
 
-/// Bytes of an Ethernet header: damaged there, a frame would go to somebody else.
+/// Bytes of an Ethernet header: a frame corrupted there would go to another destination.
 const LINK_HEADER: usize = 14;
 
 impl Link for FaultyWire {

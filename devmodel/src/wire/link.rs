@@ -1,23 +1,22 @@
-//! A wire that is watched.
+//! Hook into the wire.
 
 /// The verdict on a frame on the wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// It arrives.
+    /// Deliver it.
     Deliver,
-    /// It is lost.
+    /// Drop it.
     Drop,
-    /// It arrives twice.
+    /// Deliver it twice.
     Duplicate,
 }
 
-/// A wire that is watched, or leads out of the region. Frames are whole: Ethernet to ICRC.
+/// A wire with an observer, or one that leads out of the region. Frames are whole, from Ethernet header to ICRC.
 pub trait Link: Send {
-    /// Asked for every frame that enters the wire; may alter it, keep a copy, or release others kept back by pushing
-    /// them to `more`.
+    /// Called for every frame that enters the wire; may alter it, copy it, or release held frames by appending them to `more`.
     fn transmit(&mut self, from: u8, frame: &mut Vec<u8>, more: &mut Vec<Vec<u8>>) -> Verdict;
-    /// A frame whose destination is no function of this adapter, or not only. True: it is taken care of; else it goes to
-    /// the uplink.
+    /// Handles a frame for destinations outside this adapter (or inside and outside). Returns true if it was handled; otherwise
+    /// the frame goes to the uplink.
     fn leave(&mut self, frame: &[u8]) -> bool {
         let _ = frame;
         false

@@ -1,4 +1,4 @@
-//! The wire between the functions and to the world: what befalls frames on it, and who else sees them.
+//! The wire between the functions and to the outside: faults on it, and its observers.
 
 mod faults;
 mod link;

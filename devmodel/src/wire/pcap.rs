@@ -1,4 +1,4 @@
-//! Captures: frames written to a file that packet dissectors read.
+//! Captures: frames written to a file that packet dissectors can read.
 
 use crate::LinkLayer;
 use pcap_file::{
@@ -11,25 +11,24 @@ use std::{
     time::Duration,
 };
 
-/// Bytes of a frame that are kept at most; none of ours is longer.
+/// Maximum bytes kept of a frame; our frames are never longer.
 const SNAPLEN: u32 = 65_535;
 
-/// A capture that is being written: pcap with nanoseconds, whole frames. Those of InfiniBand are records of the extensible
-/// record format (ERF): Wireshark knows no other way for them.
+/// A capture file being written: pcap with nanosecond timestamps and whole frames. InfiniBand frames are written as records of
+/// the extensible record format (ERF), the only form of them that Wireshark supports.
 pub struct Capture<W: Write> {
     writer: PcapWriter<W>,
     link_layer: LinkLayer,
 }
 
-/// ERF record: type InfiniBand; flags: of variable length.
+/// ERF record type InfiniBand.
 const ERF_INFINIBAND: u8 = 21;
-/// See [`ERF_INFINIBAND`].
+/// ERF flag: varying record length.
 const ERF_VARIABLE: u8 = 1 << 2;
 /// Bytes of an ERF header.
 const ERF_HEADER: usize = 16;
 
-/// The ERF record of a frame: time in units of 2^-32 s (little-endian), type, flags, length of the record, losses, length
-/// of the frame.
+/// The ERF record of a frame: time in units of 2^-32 s (little-endian), type, flags, record length, loss counter, frame length.
 fn erf(at: Duration, frame: &[u8]) -> Vec<u8> {
     let fraction = (u64::from(at.subsec_nanos()) << 32) / 1_000_000_000;
     let time = at.as_secs() << 32 | fraction;
@@ -70,7 +69,7 @@ impl<W: Write> Capture<W> {
         self.writer.write_packet(&PcapPacket::new(at, len, &record)).map(drop).map_err(io_error)
     }
 
-    /// The writer.
+    /// Returns the underlying writer.
     pub fn into_inner(self) -> W {
         self.writer.into_writer()
     }

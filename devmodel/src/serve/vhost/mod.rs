@@ -1,7 +1,7 @@
-//! A function as a device on the PCI bus of user-mode Linux: "PCI over virtio", whose device is at a vhost-user socket.
+//! A function as a device on the PCI bus of user-mode Linux: "PCI over virtio", with the device at a vhost-user socket.
 //!
-//! One queue carries commands of the client, accesses to configuration space and BAR0; the other carries messages of interrupts
-//! back. DMA goes to the memory that the client shows. The client is not trusted: see docs/serve.md.
+//! One queue carries the client's commands, which access configuration space and BAR0; the other carries interrupt messages
+//! back. DMA goes to the memory that the client shares. The client is not trusted (docs/serve.md).
 
 mod queue;
 mod sriov;
@@ -25,25 +25,25 @@ use std::{
 use vfio_user_proto::{DMA_READ_ALLOWED, DMA_WRITE_ALLOWED, Error, MAX_TRANSFER, PATIENCE, Result, sys};
 use wire::{Message, request};
 
-/// Features: virtio 1, protocol features.
+/// Feature bits: virtio 1, protocol features.
 const FEATURES: u64 = 1 << 32 | 1 << 30;
-/// Protocol features: a number of queues, requests of ours, in-band notifications.
+/// Protocol features: number of queues, requests by the back-end, in-band notifications.
 const QUEUES: u64 = 1 << 0;
 const OUR_REQUESTS: u64 = 1 << 5;
 const IN_BAND: u64 = 1 << 14;
 
-/// The queues, by number.
+/// Queue numbers.
 const COMMANDS: u32 = 0;
 const INTERRUPTS: u32 = 1;
 
-/// A command begins with operation, BAR, size and address, in the client's byte order (linux/virtio_pcidev.h); data follow.
+/// A command begins with operation, BAR, size and address, in the client's byte order (linux/virtio_pcidev.h), followed by its data.
 const HEADER: usize = 16;
 const CONFIG_READ: u8 = 1;
 const CONFIG_WRITE: u8 = 2;
 const MEMORY_READ: u8 = 3;
 const MEMORY_WRITE: u8 = 4;
 const MEMORY_SET: u8 = 5;
-/// The message of an interrupt begins with this operation.
+/// Operation of an interrupt message.
 const MSI: u8 = 7;
 
 /// A function at a vhost-user socket.
@@ -55,16 +55,16 @@ pub struct Device {
 }
 
 impl Device {
-    /// Function `fid`. With `sriov` it is the PF or a VF of those; without, it is there like any single device.
+    /// Function `fid`. With `sriov` it is the PF or one of those VFs; without, it is a single device.
     pub fn new(function: Arc<dyn Function>, fid: u8, sriov: Option<Arc<Sriov>>) -> io::Result<Self> {
         Ok(Self { function, fid, sriov, messages: Messages::new()? })
     }
 
-    /// Serves a client until it goes, or breaks the protocol.
+    /// Serves a client until it disconnects or violates the protocol.
     pub(super) fn serve(&self, socket: &UnixStream) -> Result<()> {
         let irqs = &self.function.guest().irqs;
         irqs.leave_to(self.messages.clone());
-        // Of the client before.
+        // Discard interrupts of the previous client.
         self.messages.take();
         let mut session = Session {
             device: self,
@@ -81,7 +81,7 @@ impl Device {
         }
     }
 
-    /// The client is gone, whose memory and interrupts the caller has forgotten.
+    /// Called when the client has disconnected, after the caller has dropped its memory and interrupts.
     pub(super) fn leave(&self) {
         if let (0, Some(sriov)) = (self.fid, &self.sriov) {
             sriov.reset();
@@ -97,7 +97,7 @@ impl Device {
     }
 
     fn config_dword(&self, at: usize) -> [u8; 4] {
-        // Vendor and device of a VF are its PF's to tell (PCI Express Base 5.0, 9.3.4.1.1).
+        // The PF provides vendor and device ID of a VF (PCI Express Base 5.0, 9.3.4.1.1).
         if at == 0 && self.is_vf() || !self.is_there() {
             return [0xff; 4];
         }
@@ -117,7 +117,7 @@ impl Device {
         }
     }
 
-    /// Does a command and leaves the answer in `out`. A read where nothing is there gives ones.
+    /// Executes a command and leaves the answer in `out`. A read where there is no device returns all ones.
     fn command(&self, input: &[u8], out: &mut Vec<u8>) -> Result<()> {
         let Some((header, data)) = input.split_first_chunk::<HEADER>() else {
             return Err(Error::Malformed(format!(
@@ -169,9 +169,9 @@ impl Device {
 
 /// A region of the client's memory.
 struct Region {
-    /// In the client's own address space, where the addresses of queues are meant.
+    /// Address in the client's own address space, which queue addresses refer to.
     own: u64,
-    /// On its bus.
+    /// Address on its bus.
     bus: u64,
     len: u64,
 }
@@ -179,13 +179,13 @@ struct Region {
 struct Session<'a> {
     device: &'a Device,
     socket: &'a UnixStream,
-    /// The client has said what it speaks.
+    /// The client has negotiated features.
     agreed: bool,
-    /// Where it hears of used buffers.
+    /// Socket on which the client is notified of used buffers.
     calls: Option<OwnedFd>,
     regions: Vec<Region>,
     queues: [Queue; 2],
-    /// Vectors whose messages wait for buffers, a bit each.
+    /// Bitmap of vectors with messages that wait for buffers.
     due: u64,
 }
 
@@ -193,7 +193,7 @@ impl Session<'_> {
     fn run(&mut self) -> Result<()> {
         let mut eager = Eager::default();
         loop {
-            // A client that holds the function without negotiating keeps it from others.
+            // A client that connects without negotiating would keep the function from others.
             let within = (!self.agreed).then_some(PATIENCE);
             let sockets = [self.socket.as_fd(), self.device.messages.woken()];
             let ready = |within| sys::any_readable(sockets, within);
@@ -280,7 +280,7 @@ impl Session<'_> {
         queue.ok_or_else(|| Error::Malformed(format!("queue {index}, expected 0 or 1")))
     }
 
-    /// The bus address of what the client has at `own`.
+    /// Bus address of the client's address `own`.
     fn on_bus(&self, own: u64) -> Result<u64> {
         let at = |region: &Region| {
             own.checked_sub(region.own).filter(|skip| *skip < region.len).map(|skip| region.bus + skip)
@@ -291,7 +291,7 @@ impl Session<'_> {
             .ok_or_else(|| Error::Malformed(format!("a queue at {own:#x}, which is not in the memory table")))
     }
 
-    /// Takes the client's memory in place of what it showed before.
+    /// Replaces the client's memory regions.
     fn memory_table(&mut self, message: &mut Message) -> Result<()> {
         let count = message.u32(0)? as usize;
         if count != message.fds.len() {
@@ -322,16 +322,16 @@ impl Session<'_> {
         }
     }
 
-    /// Does the commands that wait.
+    /// Executes the pending commands.
     ///
-    /// Nobody is called for them: Linux looks for the end of those that it waits for, and for others when it is short of
-    /// buffers. A call would be an interrupt of the client for every doorbell.
+    /// Sends no notification: Linux polls for the commands that it waits for, and reclaims the others when it runs short of
+    /// buffers. A notification would be an interrupt of the client for every doorbell.
     fn commands(&mut self) -> Result<()> {
         let device = self.device;
         let memory = &device.function.guest().memory;
         let queue = &mut self.queues[COMMANDS as usize];
         let (mut input, mut out) = (Vec::new(), Vec::new());
-        // As many as a kick can be for. A client that never stops to add some gives us a kick for each.
+        // At most as many as one kick can announce. A client that keeps adding commands sends a kick for each.
         for _ in 0..queue.size() {
             let Some(chain) = queue.take(memory)? else { break };
             input.clear();
@@ -352,7 +352,7 @@ impl Session<'_> {
         Ok(())
     }
 
-    /// Sends the messages of interrupts that are due, as long as there are buffers.
+    /// Sends the pending interrupt messages while there are buffers.
     fn deliver(&mut self) -> Result<()> {
         let device = self.device;
         let memory = &device.function.guest().memory;
@@ -389,7 +389,7 @@ fn subset(what: &str, asked: u64, offered: u64) -> Result<()> {
     }
 }
 
-/// Writes `bytes` into the buffers of `chain` that take some; how many they took.
+/// Writes `bytes` into the writable buffers of `chain`; returns the number of bytes written.
 fn answer(device: &Device, chain: &Chain, bytes: &[u8]) -> Result<usize> {
     let mut written = 0;
     for buffer in chain.buffers.iter().filter(|buffer| buffer.write) {

@@ -1,29 +1,29 @@
-//! A split virtqueue (Virtual I/O Device 1.2, 2.7) in a client's memory. Nothing in it is trusted.
+//! A split virtqueue (Virtual I/O Device 1.2, 2.7) in a client's memory. None of its contents is trusted.
 
 use crate::serve::GuestMemory;
 use std::sync::atomic::{Ordering::SeqCst, fence};
 use vfio_user_proto::{Error, Result};
 
-/// Most entries.
+/// Maximum number of entries.
 const MAX_SIZE: u16 = 1024;
-/// Most buffers of a chain: a command, its data, its answer, and room for others to cut them.
+/// Maximum buffers of a chain: a command, its data, its answer, and some more in case they are split.
 const MAX_CHAIN: usize = 8;
-/// Flags of a descriptor: another follows; the device writes; a table of others.
+/// Descriptor flags: another one follows; written by the device; table of descriptors.
 const NEXT: u16 = 1;
 const WRITE: u16 = 2;
 const INDIRECT: u16 = 4;
-/// Flag of the available ring: the driver wants no notice of used buffers.
+/// Flag of the available ring: the driver wants no notification of used buffers.
 const NO_INTERRUPT: u16 = 1;
 
-/// A queue.
+/// A virtqueue.
 #[derive(Default)]
 pub struct Queue {
-    /// Entries; 0: not set up.
+    /// Number of entries; 0 if not set up.
     size: u16,
     desc: u64,
     available: u64,
     used: u64,
-    /// Chains taken, and given back.
+    /// Chains taken and returned so far.
     taken: u16,
     given: u16,
     enabled: bool,
@@ -33,11 +33,11 @@ pub struct Queue {
 pub struct Buffer {
     pub at: u64,
     pub len: u32,
-    /// The device writes it, or reads it.
+    /// True if the device writes it, false if it reads it.
     pub write: bool,
 }
 
-/// Buffers that belong together.
+/// Buffers of one request.
 pub struct Chain {
     head: u16,
     pub buffers: Vec<Buffer>,
@@ -60,7 +60,7 @@ fn write(memory: &GuestMemory, at: u64, skip: u64, bytes: &[u8], what: &str) -> 
 }
 
 impl Queue {
-    /// Takes its number of entries.
+    /// Sets the number of entries.
     pub fn set_size(&mut self, size: u32) -> Result<()> {
         match u16::try_from(size) {
             Ok(size) if size.is_power_of_two() && size <= MAX_SIZE => self.size = size,
@@ -73,32 +73,32 @@ impl Queue {
         Ok(())
     }
 
-    /// Its number of entries; 0: not set up.
+    /// Number of entries; 0 if not set up.
     pub fn size(&self) -> u16 {
         self.size
     }
 
-    /// Takes the bus addresses of descriptors, available ring and used ring.
+    /// Sets the bus addresses of descriptor table, available ring and used ring.
     pub fn set_addresses(&mut self, desc: u64, available: u64, used: u64) {
         (self.desc, self.available, self.used) = (desc, available, used);
     }
 
-    /// Takes how many chains were taken and given back before.
+    /// Sets the number of chains taken and returned so far.
     pub fn set_base(&mut self, base: u16) {
         (self.taken, self.given) = (base, base);
     }
 
-    /// How many chains were taken.
+    /// Number of chains taken.
     pub fn base(&self) -> u16 {
         self.taken
     }
 
-    /// Lets it be used, or not.
+    /// Enables or disables the queue.
     pub fn enable(&mut self, enabled: bool) {
         self.enabled = enabled;
     }
 
-    /// The next chain, if the driver has made one available.
+    /// Takes the next chain, if the driver has made one available.
     pub fn take(&mut self, memory: &GuestMemory) -> Result<Option<Chain>> {
         if !self.enabled || self.size == 0 {
             return Ok(None);
@@ -137,7 +137,7 @@ impl Queue {
         }
     }
 
-    /// Gives a chain back, `written` bytes of which were written.
+    /// Returns a chain, with `written` bytes written.
     pub fn give(&mut self, memory: &GuestMemory, chain: &Chain, written: usize) -> Result<()> {
         let slot = u64::from(self.given % self.size.max(1));
         let entry = u64::from(chain.head) | (written as u64) << 32;
@@ -146,9 +146,9 @@ impl Queue {
         write(memory, self.used, 2, &self.given.to_le_bytes(), "the used ring")
     }
 
-    /// True if the driver wants to be told of what was given back.
+    /// True if the driver wants to be notified of used buffers.
     pub fn wants_call(&self, memory: &GuestMemory) -> Result<bool> {
-        // Between the used index and the flag: it may be about to sleep.
+        // Orders the used index before the flag: the driver may be about to sleep.
         fence(SeqCst);
         let flags = u16::from_le_bytes(read(memory, self.available, 0, "the available ring")?);
         Ok(flags & NO_INTERRUPT == 0)

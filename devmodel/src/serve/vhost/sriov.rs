@@ -1,7 +1,7 @@
-//! SR-IOV as the client of a node's functions sees it: the PF's capability is a view of its own, for the node's VFs stay there.
+//! SR-IOV as the client of a node's functions sees it: a virtual view of the PF's capability, since the node's own VFs stay enabled.
 //!
-//! VF enable shows VFs to the client and takes them away; each is reset when it goes. User-mode Linux has a slot for each device
-//! and functions of no device but 0, so the first VF is 8 routing ids behind the PF, and each 8 behind the one before.
+//! VF Enable shows VFs to the client and removes them; each is reset when it is removed. User-mode Linux has one slot per device and only
+//! function 0 of each, so the first VF is 8 routing IDs after the PF, and each further VF 8 after the one before.
 
 use crate::{identity::BAR0_SIZE, serve::Function};
 use hwspec::pcie::{SRIOV_CAP, SriovCap, bus_order};
@@ -13,9 +13,9 @@ use std::{
     },
 };
 
-/// Routing ids from one device to the next.
+/// Routing IDs from one device to the next.
 const SLOT: u16 = 8;
-/// Where the capability lies in configuration space.
+/// Location of the capability in configuration space.
 const CAPABILITY: Range<usize> = SRIOV_CAP..SRIOV_CAP + SriovCap::SIZE;
 /// Registers of the capability: control, NumVFs, system page size, VF BAR0.
 const CONTROL: usize = 0x08;
@@ -23,19 +23,19 @@ const NUM_VFS: usize = 0x10;
 const PAGE_SIZE: usize = 0x20;
 const VF_BAR0: usize = 0x24;
 const VF_ENABLE: u32 = 1;
-/// Control: VF memory space, ARI.
+/// Writable bits of the control register: VF MSE, ARI, VF Enable.
 const CONTROL_MASK: u32 = 1 << 4 | 1 << 3 | VF_ENABLE;
 
-/// The VFs that a client may have by its PF.
+/// The VFs that a client can enable through its PF.
 pub struct Sriov {
     vfs: Vec<Arc<dyn Function>>,
     registers: Mutex<[u8; SriovCap::SIZE]>,
-    /// VFs that are enabled.
+    /// Number of enabled VFs.
     present: AtomicU8,
 }
 
 impl Sriov {
-    /// For a PF whose first VFs are `vfs`, in order; none are enabled.
+    /// For a PF with `vfs` as its first VFs, in order; none are enabled.
     pub fn new(pf: &dyn Function, vfs: Vec<Arc<dyn Function>>) -> Arc<Self> {
         let total = u8::try_from(vfs.len()).unwrap_or(u8::MAX);
         let mut capability = SriovCap::new(total.into());
@@ -50,18 +50,18 @@ impl Sriov {
         self.registers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// True if function `fid` is there for its client.
+    /// True if function `fid` is visible to its client.
     pub fn shows(&self, fid: u8) -> bool {
         fid <= self.present.load(Acquire)
     }
 
-    /// The dword at `at` of the PF's configuration space, if it is the capability's.
+    /// The dword at `at` of the PF's configuration space, if it is within the capability.
     pub fn read(&self, at: usize) -> Option<[u8; 4]> {
         let at = CAPABILITY.contains(&at).then(|| at - CAPABILITY.start)?;
         self.registers().get(at..).and_then(|rest| rest.first_chunk()).copied()
     }
 
-    /// Takes a write to the PF's configuration space. False: it was none to the capability.
+    /// Handles a write to the PF's configuration space. Returns false if it is outside the capability.
     pub fn write(&self, offset: usize, width: usize, value: u32) -> bool {
         if !CAPABILITY.contains(&offset) {
             return false;
@@ -94,14 +94,14 @@ impl Sriov {
         true
     }
 
-    /// Shows the first `count` VFs, as they are after a reset, and no others.
+    /// Makes the first `count` VFs visible, freshly reset, and no others.
     fn show(&self, count: usize) {
         let before = self.present.load(Acquire);
         self.present.store(count as u8, Release);
         self.vfs.iter().take(before.into()).for_each(|vf| vf.reset());
     }
 
-    /// Takes all VFs away and sets the registers as they are after a reset of the PF.
+    /// Removes all VFs and sets the registers to their values after a reset of the PF.
     pub fn reset(&self) {
         let mut registers = self.registers();
         for at in [CONTROL, NUM_VFS, VF_BAR0, VF_BAR0 + 4] {

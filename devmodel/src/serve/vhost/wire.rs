@@ -1,7 +1,7 @@
-//! Messages of the vhost-user protocol (QEMU, docs/interop/vhost-user.rst), as far as a PCI device over virtio needs them.
+//! Messages of the vhost-user protocol (QEMU, docs/interop/vhost-user.rst), the subset needed for a PCI device over virtio.
 //!
-//! Numbers are in the host's byte order. Notifications are messages too, both ways ("in-band"): there is one thing to wait for,
-//! what a client sends stays in its order, and it has no eventfd of ours or we of its to play tricks with.
+//! Numbers are in host byte order. Notifications are messages too, in both directions ("in-band"): there is a single descriptor
+//! to wait for, a client's messages stay in order, and neither side holds eventfds of the other that it could abuse.
 
 use std::{
     io::ErrorKind,
@@ -13,7 +13,7 @@ use std::{
 };
 use vfio_user_proto::{Error, PATIENCE, Result, sys};
 
-/// Requests of a client.
+/// Requests of the client.
 pub mod request {
     pub const GET_FEATURES: u32 = 1;
     pub const SET_FEATURES: u32 = 2;
@@ -37,32 +37,32 @@ const VRING_CALL: u32 = 4;
 /// Version 1, in the flags of every message.
 const VERSION: u32 = 1;
 const VERSION_MASK: u32 = 3;
-/// Flag: a reply.
+/// Flag of a reply.
 const REPLY: u32 = 1 << 2;
 
 const HEADER: usize = 12;
-/// Regions of a memory table.
+/// Maximum regions of a memory table.
 pub const MAX_REGIONS: usize = 8;
-/// The longest payload: a full memory table.
+/// Longest payload: a full memory table.
 const MAX_BODY: usize = 8 + 32 * MAX_REGIONS;
 
-/// A request that arrived.
+/// A received request.
 pub struct Message {
-    /// Its number, one of [`request`].
+    /// Its number, from [`request`].
     pub request: u32,
     body: [u8; MAX_BODY],
     len: usize,
-    /// The descriptors that came with it.
+    /// Descriptors that came with it.
     pub fds: Vec<OwnedFd>,
 }
 
 impl Message {
-    /// The number of 4 bytes at `at` of the payload.
+    /// The 4-byte number at offset `at` of the payload.
     pub fn u32(&self, at: usize) -> Result<u32> {
         self.part(at).map(u32::from_ne_bytes)
     }
 
-    /// The number of 8 bytes at `at` of the payload.
+    /// The 8-byte number at offset `at` of the payload.
     pub fn u64(&self, at: usize) -> Result<u64> {
         self.part(at).map(u64::from_ne_bytes)
     }
@@ -75,7 +75,7 @@ impl Message {
     }
 }
 
-/// Fills `buf` from the socket. False: nothing came before the other end closed the connection.
+/// Fills `buf` from the socket. Returns false if the peer closed the connection before the first byte.
 fn fill(socket: &UnixStream, buf: &mut [u8], fds: &mut Vec<OwnedFd>) -> Result<bool> {
     let begun = Instant::now();
     let mut have = 0;
@@ -108,7 +108,7 @@ fn torn() -> Error {
     Error::Malformed("the connection was closed in the middle of a message".into())
 }
 
-/// The request that has begun to arrive.
+/// Receives the request that has begun to arrive.
 pub fn receive(socket: &UnixStream) -> Result<Message> {
     let mut header = [0; HEADER];
     let mut fds = Vec::new();
@@ -141,7 +141,7 @@ fn message(request: u32, flags: u32, body: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// Sends `bytes` at once. A client leaves room for the few bytes that answer its own requests.
+/// Sends `bytes` without blocking. A client leaves room for the few bytes that answer its own requests.
 fn send(socket: BorrowedFd<'_>, bytes: &[u8]) -> Result<()> {
     match sys::send(socket, &[bytes], &[], true) {
         Ok(sent) if sent == bytes.len() => Ok(()),
@@ -159,11 +159,11 @@ pub fn reply(socket: &UnixStream, request: u32, body: &[u8]) -> Result<()> {
     send(socket.as_fd(), &message(request, REPLY, body))
 }
 
-/// Says on the client's other socket that buffers of queue `index` were used.
+/// Notifies the client, on its back-end request socket, that buffers of queue `index` were used.
 pub fn call(socket: &OwnedFd, index: u32) -> Result<()> {
     let body = u64::from(index).to_le_bytes();
     match send(socket.as_fd(), &message(VRING_CALL, 0, &body)) {
-        // It has not yet looked at what was said before, which says the same.
+        // The client has not read earlier notifications yet, which say the same.
         Err(Error::Silent(..)) => Ok(()),
         other => other,
     }

@@ -1,4 +1,4 @@
-//! Frames, sorted by connections and asked about each rule.
+//! Sorts frames by connection and checks each rule.
 
 use super::{
     Breach, Rule,
@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 /// EtherType of RoCE v1 (annex A16).
 const ROCE_V1: u16 = 0x8915;
 
-/// True if the IP and UDP headers of a frame, right or not, say that it is RoCE v2.
+/// True if a frame's IP and UDP headers, correct or not, identify it as RoCE v2.
 fn is_roce(frame: &[u8]) -> bool {
     let ip = ip_offset(frame);
     let (protocol, udp) = match frame.get(ip).map(|first| first >> 4) {
@@ -25,33 +25,33 @@ fn is_roce(frame: &[u8]) -> bool {
     protocol == Some(&PROTO_UDP) && port == Some(ROCE_PORT)
 }
 
-/// Packets from an address to a queue pair of another.
+/// Source address, destination address and destination queue pair.
 type Key = ([u8; 16], [u8; 16], u32);
 
-/// How many frames there were.
+/// Frame counts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Count {
-    /// All.
+    /// All frames.
     pub frames: u64,
-    /// Those of reliable connections.
+    /// Frames of reliable connections.
     pub checked: u64,
-    /// Queue pairs that packets were for.
+    /// Queue pairs that received packets.
     pub queue_pairs: u64,
-    /// Those of which only the beginning was captured, and too little of it to be asked, or that are RoCE v1.
+    /// Frames not checked, because too little of them was captured or because they are RoCE v1.
     pub left_out: u64,
 }
 
-/// Answers from an address to a queue pair.
+/// Responses from an address to a queue pair.
 #[derive(Default)]
 struct Answers {
-    /// The requests that they answer, once that is known.
+    /// The request stream that they answer, once known.
     of: Option<Key>,
     msn: Option<u32>,
-    /// A READ that is being answered: the PSN that follows, and how many bytes are left.
+    /// The READ being answered: next PSN and remaining bytes.
     read: Option<(u32, u64)>,
 }
 
-/// Asks frames whether they keep the rules; see the [module](super).
+/// Checks frames against the rules, as described in the [module](super).
 #[derive(Default)]
 pub struct Checker {
     requests: BTreeMap<Key, Requests>,
@@ -62,39 +62,40 @@ pub struct Checker {
 }
 
 impl Checker {
-    /// Nothing was seen yet.
+    /// Creates a checker that has seen no frame.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Frames that were sent may be missing: what a gap would break is not asked.
+    /// Declares that the capture may lack frames: rules that a gap would break are not checked.
     #[must_use]
     pub fn lossy(mut self) -> Self {
         self.lossy = true;
         self
     }
 
-    /// How many frames there were.
+    /// Frame counts so far.
     pub fn count(&self) -> Count {
         Count { queue_pairs: (self.requests.len() + self.answers.len()) as u64, ..self.count }
     }
 
-    /// The breaches of rules so far.
+    /// Breaches of rules so far.
     pub fn breaches(&self) -> &[Breach] {
         &self.breaches
     }
 
-    /// The next frame, with Ethernet's header and without its check sequence, at `at` nanoseconds. One that is not RoCE v2 is counted alone.
+    /// Checks the next frame, with its Ethernet header and without its FCS, captured at `at` nanoseconds. A frame other than
+    /// RoCE v2 is only counted.
     pub fn frame(&mut self, at: u64, frame: &[u8]) {
         self.beginning(at, frame, frame.len());
     }
 
-    /// The same, of one of `whole` bytes of which `frame` is the beginning. The bytes behind that are not checked.
+    /// Like [`frame`](Self::frame), for a frame of `whole` bytes that begins with `frame`. The missing bytes are not checked.
     pub fn beginning(&mut self, at: u64, frame: &[u8], whole: usize) {
         self.count.frames += 1;
         let headers = match Headers::parse_head(frame, whole) {
             Ok(headers) => headers,
-            // Frames of others are none of ours: who leaves checksums to a card captures them without.
+            // Other traffic is ignored: hosts with checksum offload capture it without valid checksums.
             Err(ParseError::BadIpChecksum | ParseError::BadUdpLength) if is_roce(frame) => {
                 return self.note(
                     at,
@@ -111,7 +112,7 @@ impl Checker {
         let mut broken: Vec<Broken> = Vec::new();
         if frame.len() >= whole && !headers.icrc_ok() {
             broken.push((Rule::Icrc, "the ICRC of what the frame says".into(), "another".into()));
-            // The bytes of the frame are not those that were sent.
+            // The frame's bytes are not those that were sent.
             return self.note(at, qp, broken);
         }
         if bth.tver() != 0 {
@@ -165,14 +166,14 @@ impl Checker {
         }));
     }
 
-    /// An answer is sent.
+    /// Checks a response.
     fn answer(&mut self, at: u64, key: Key, headers: &Headers<'_>, broken: &mut Vec<Broken>) {
         let bth = headers.bth();
         let (opcode, psn) = (bth.opcode(), bth.psn().get());
         let (from, to, _) = key;
         let answers = self.answers.entry(key).or_default();
         if answers.of.is_none() {
-            // Which queue pair it comes from is in no header: the one whose requests it can be of.
+            // No header names the sending queue pair: take the only one with a matching outstanding request.
             let first: Key = (to, from, 0);
             let last: Key = (to, from, u32::MAX);
             let mut found =
@@ -180,7 +181,7 @@ impl Checker {
             answers.of = found.next().map(|(key, _)| *key).filter(|_| found.next().is_none());
         }
         let aeth = headers.aeth();
-        // A READ's answer that is sent once more has the MSN of then.
+        // Acknowledge packets only: a retransmitted READ response carries its original MSN.
         if let Some(aeth) = aeth.as_ref().filter(|_| opcode.operation() == Some(Operation::Ack)) {
             let msn = aeth.msn().get();
             if let Some(before) = answers.msn.filter(|before| ahead(msn, *before) < 0) {
@@ -218,7 +219,7 @@ impl Checker {
     }
 }
 
-/// A packet of a READ's answer.
+/// Checks a packet of a READ response.
 fn read_answer(
     answers: &mut Answers,
     requests: &mut Requests,
@@ -232,7 +233,7 @@ fn read_answer(
         }
     };
     if opcode.is_first() {
-        // A READ may have been asked for again from the middle on, which is a READ of its own.
+        // A READ may have been retried from the middle on, which is a READ of its own.
         let Some(read) = requests.reads.get(&psn) else {
             answers.read = None;
             return wrong("the PSN of a READ".into(), format!("{opcode:?} with PSN {psn}"));

@@ -1,8 +1,8 @@
-//! The rules of the reliable connection, asked of frames that somebody captured: of the model, of rxe, of a card.
+//! Rules of the reliable connection, checked on captured frames: of the model, of rxe, or of a real adapter.
 //!
-//! [`Checker`] takes frames in the order of their times and says which break a rule. It shares nothing with the transport of the model but the
-//! layouts of the headers, so that it may judge that too. A capture is of the place where frames are sent or before they can get lost: a frame
-//! that the capture lacks looks like one that was never sent ([`Checker::lossy`] leaves out what such a gap would break).
+//! [`Checker`] takes frames in order of time and reports those that break a rule. It shares only the header layouts with the model's
+//! transport, so that it can judge the model too. Capture frames where they are sent, or before they can get lost: a frame missing from
+//! the capture looks like one that was never sent ([`Checker::lossy`] skips the checks that such a gap would break).
 
 mod checker;
 mod stream;
@@ -13,39 +13,39 @@ pub use checker::{Checker, Count};
 
 use std::fmt;
 
-/// A rule that packets of a reliable connection keep.
+/// A rule for packets of a reliable connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Rule {
-    /// The invariant CRC is right (annex A17.3.3; IBTA 7.8.1).
+    /// The invariant CRC is correct (annex A17.3.3; IBTA 7.8.1).
     Icrc,
-    /// The header can be one: version 0, a known opcode, padding that makes the payload a multiple of four (IBTA 9.2).
+    /// The header is valid: version 0, a known opcode, padding that makes the payload a multiple of four (IBTA 9.2).
     Header,
-    /// A request's PSN is the one behind the last, or one that was sent before (IBTA 9.7.2).
+    /// A request's PSN is the successor of the last one, or was sent before (IBTA 9.7.2).
     Sequence,
-    /// FIRST, MIDDLE and LAST follow one another, or it is an ONLY (IBTA 9.7.4.1.1 and 9.7.4.1.3).
+    /// FIRST, MIDDLE and LAST follow one another, or the packet is an ONLY (IBTA 9.7.4.1.1 and 9.7.4.1.3).
     Order,
-    /// FIRST and MIDDLE are as long as the path MTU, LAST has at least a byte, ONLY no more than the MTU (IBTA 9.7.4.1.5).
+    /// FIRST and MIDDLE have the length of the path MTU, LAST has at least one byte, ONLY at most the MTU (IBTA 9.7.4.1.5).
     Length,
-    /// The packets of a WRITE have as many bytes as its RETH says (IBTA 9.7.4.1.5).
+    /// The packets of a WRITE have as many bytes in total as its RETH says (IBTA 9.7.4.1.5).
     WriteLength,
-    /// An acknowledgement is of something that was sent (IBTA 9.7.5.1.1).
+    /// An acknowledgement refers to a request that was sent (IBTA 9.7.5.1.1).
     Acknowledge,
-    /// The MSN of acknowledge packets never goes back (IBTA 9.7.7.1).
+    /// The MSN of acknowledge packets never decreases (IBTA 9.7.7.1).
     Msn,
-    /// After a NAK for a PSN none follows for the same until that was sent again (IBTA 9.7.5.2.1).
+    /// After a NAK no other NAK for the same PSN is sent until that PSN was retransmitted (IBTA 9.7.5.2.1).
     NakOnce,
-    /// After an RNR NAK the request is not sent again before its time (IBTA 9.7.5.2.8).
+    /// After an RNR NAK the request is not retransmitted before the RNR timer expires (IBTA 9.7.5.2.8).
     RnrWait,
-    /// Answers of a READ follow one another and have as many bytes as was asked for (IBTA 9.7.5.1.7 to 9.7.5.1.9).
+    /// READ responses follow one another and have as many bytes as were requested (IBTA 9.7.5.1.7 to 9.7.5.1.9).
     ReadAnswer,
-    /// A request is sent at most eight times without any progress (IBTA 9.9.2.1: a retry counter has three bits).
+    /// A request is sent at most eight times without progress (IBTA 9.9.2.1: the retry counter has three bits).
     Retries,
-    /// A notification of congestion has BECN set (annex A17.9.3).
+    /// A congestion notification packet has BECN set (annex A17.9.3).
     Notification,
 }
 
 impl Rule {
-    /// Its name, and where it is written.
+    /// Its name, and the section that defines it.
     pub fn name(self) -> (&'static str, &'static str) {
         match self {
             Self::Icrc => ("icrc", "annex A17.3.3"),
@@ -68,17 +68,17 @@ impl Rule {
 /// A frame that breaks a rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Breach {
-    /// Which frame, counted from 1 as packet analysers do.
+    /// Frame number, counted from 1 as in packet analysers.
     pub frame: u64,
-    /// When, in nanoseconds.
+    /// Time, in nanoseconds.
     pub at: u64,
     /// The rule.
     pub rule: Rule,
-    /// The queue pair that the frame is for.
+    /// The frame's destination queue pair.
     pub qp: u32,
-    /// The value that was expected.
+    /// The expected value.
     pub expected: String,
-    /// The value that was found.
+    /// The value found.
     pub found: String,
 }
 

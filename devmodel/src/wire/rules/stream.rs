@@ -1,10 +1,10 @@
-//! The record of the packets that one end sends to a queue pair of the other.
+//! State of the packets that one end sends to a queue pair of the other.
 
 use super::Rule;
 use hwspec::wire::{BthOpcode, Headers, Operation};
 use std::collections::BTreeMap;
 
-/// How far `a` is ahead of `b`, as sequence numbers of 24 bits are.
+/// Distance from `b` to `a` in 24-bit sequence number arithmetic.
 pub(super) fn ahead(a: u32, b: u32) -> i32 {
     (a.wrapping_sub(b) << 8) as i32 >> 8
 }
@@ -15,17 +15,17 @@ fn behind(psn: u32, by: u32) -> u32 {
 
 /// Path MTUs.
 const MTUS: [u32; 5] = [256, 512, 1024, 2048, 4096];
-/// Requests whose sending is remembered.
+/// PSN distance for which requests are remembered.
 const REMEMBERED: i32 = 1 << 16;
 
-/// A message under way: what is left of a WRITE, if that is known.
+/// A message in progress, with the remaining bytes of a WRITE if known.
 #[derive(Clone, Copy)]
 struct Message {
     operation: Operation,
     left: Option<u64>,
 }
 
-/// A READ that was asked for.
+/// A READ request.
 #[derive(Clone, Copy)]
 pub(super) struct Read {
     pub bytes: u32,
@@ -34,41 +34,41 @@ pub(super) struct Read {
 /// Requests from one end to a queue pair.
 #[derive(Default)]
 pub(super) struct Requests {
-    /// The PSN behind the last request, or the first behind a READ whose length in packets is not known yet.
+    /// The PSN after the last request, or after the first packet of a READ with a still unknown number of packets.
     next: Option<u32>,
-    /// Bytes of a READ that was asked for last: its packets are as many as the MTU makes them.
+    /// Bytes of the last READ while its number of packets, which depends on the MTU, is unknown.
     open_read: Option<u32>,
     message: Option<Message>,
     pub mtu: Option<u32>,
-    /// READs by their PSNs.
+    /// READs by PSN.
     pub reads: BTreeMap<u32, Read>,
-    /// How often each was sent since there was progress.
+    /// Transmissions of each PSN since the last progress.
     sent: BTreeMap<u32, u32>,
-    /// The oldest that was not acknowledged.
+    /// The oldest unacknowledged PSN.
     una: Option<u32>,
-    /// Not before this time is this PSN sent again.
+    /// This PSN must not be retransmitted before this time.
     rnr: Option<(u32, u64)>,
-    /// A NAK was sent for this PSN, which was not sent again since.
+    /// PSN of a NAK that has not been followed by a retransmission yet.
     pub asked: Option<u32>,
 }
 
-/// A rule that is broken: what was expected, and what was found.
+/// A broken rule: expected and found.
 pub(super) type Broken = (Rule, String, String);
 
 impl Requests {
-    /// True if `psn` is of something that was sent.
+    /// True if `psn` belongs to a request that was sent.
     pub fn has_sent(&self, psn: u32) -> bool {
         // The packets of a READ that cannot be counted yet are ahead of `next`.
         let most = if self.open_read.is_some() { REMEMBERED } else { 0 };
         self.next.is_some_and(|next| ahead(psn, next) < most)
     }
 
-    /// The PSNs from the oldest not acknowledged to the last.
+    /// True for PSNs from the oldest unacknowledged to the last one.
     pub fn is_under_way(&self, psn: u32) -> bool {
         self.una.is_some_and(|una| ahead(psn, una) >= 0) && self.has_sent(psn)
     }
 
-    /// A request is sent.
+    /// Checks a request.
     pub fn request(&mut self, at: u64, headers: &Headers<'_>, lossy: bool, out: &mut Vec<Broken>) {
         let bth = headers.bth();
         let (opcode, psn) = (bth.opcode(), bth.psn().get());
@@ -81,7 +81,7 @@ impl Requests {
         let gap = self.next.filter(|next| ahead(psn, *next) > 0 && !self.is_next(*next, psn) && !lossy);
         if let Some(next) = gap {
             out.push((Rule::Sequence, format!("PSN {next} or one before"), psn.to_string()));
-            // The frames that are missing may have ended the message, and begun another.
+            // The missing frames may have ended the message and begun another.
             self.message = None;
         }
         self.again(at, psn, out);
@@ -106,10 +106,10 @@ impl Requests {
         }
     }
 
-    /// True if `psn` is what follows.
+    /// True if `psn` is the expected next one.
     fn is_next(&mut self, next: u32, psn: u32) -> bool {
         let Some(bytes) = self.open_read else { return psn == next };
-        // `next` is the PSN behind the READ's first packet.
+        // `next` is the PSN after the READ's first packet.
         let fits = |mtu: &u32| behind(next, bytes.div_ceil(*mtu).max(1) - 1) == psn;
         let known = MTUS.into_iter().filter(fits).collect::<Vec<_>>();
         if let [mtu] = known[..] {
@@ -118,7 +118,7 @@ impl Requests {
         !known.is_empty()
     }
 
-    /// It was sent before: not too early, and not too often.
+    /// Checks that a retransmission is neither too early nor one too many.
     fn again(&mut self, at: u64, psn: u32, out: &mut Vec<Broken>) {
         if let Some((waits, until)) = self.rnr.filter(|(waits, _)| ahead(psn, *waits) >= 0) {
             if at < until {
@@ -159,7 +159,7 @@ impl Requests {
         }
     }
 
-    /// FIRST, MIDDLE, LAST.
+    /// Checks the order of FIRST, MIDDLE and LAST.
     fn follow(
         &mut self,
         headers: &Headers<'_>,
@@ -216,18 +216,18 @@ impl Requests {
         self.message = (!opcode.is_last() && !single).then_some(Message { operation, left });
     }
 
-    /// All up to `psn` is done.
+    /// Marks everything up to `psn` as acknowledged.
     pub fn acknowledged(&mut self, psn: u32) {
         if self.una.is_none_or(|una| ahead(psn, una) >= 0) {
             self.una = Some(behind(psn, 1));
-            // READs that were sent before are remembered for a while, for they may come once more.
+            // READs are remembered for a while, because they may be retransmitted.
             self.sent.retain(|sent, _| ahead(*sent, psn) > 0);
             self.reads.retain(|at, _| ahead(psn, *at) < REMEMBERED);
         }
         self.sent.values_mut().for_each(|times| *times = 1.min(*times));
     }
 
-    /// The receiver was not ready for `psn`, and said at `at` how long to wait, in nanoseconds.
+    /// Records an RNR NAK for `psn`, received at `at` with a delay of `wait`, in nanoseconds.
     pub fn not_ready(&mut self, psn: u32, at: u64, wait: u64) {
         self.rnr = Some((psn, at + wait));
         self.sent.values_mut().for_each(|times| *times = 0);

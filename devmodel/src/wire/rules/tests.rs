@@ -1,4 +1,4 @@
-//! Frames that the model sends keep the rules, and changed ones do not.
+//! The model's frames keep the rules, and altered ones break them.
 
 use super::*;
 use crate::engine::{
@@ -14,7 +14,7 @@ use hwspec::{
 
 type Frames = Vec<(u64, Vec<u8>)>;
 
-/// The frames of a run of one of perftest's patterns, under `faults` if there are any.
+/// The frames of a run of a perftest pattern, under `faults` if not empty.
 fn frames(operation: Operation, measure: Measure, bytes: u32, faults: &str) -> Frames {
     let mut plan = Plan::new(operation, measure, Profile::load("direct-x16").unwrap());
     (plan.bytes, plan.iters) = (bytes, 60);
@@ -32,7 +32,7 @@ fn checked(frames: &[(u64, Vec<u8>)]) -> Checker {
     checker
 }
 
-/// The rules that are broken, each once.
+/// The broken rules, without duplicates.
 fn broken(frames: &[(u64, Vec<u8>)]) -> Vec<Rule> {
     let mut rules: Vec<Rule> = checked(frames).breaches().iter().map(|breach| breach.rule).collect();
     rules.sort_unstable();
@@ -40,7 +40,7 @@ fn broken(frames: &[(u64, Vec<u8>)]) -> Vec<Rule> {
     rules
 }
 
-/// Changes the bytes of a frame behind its IP header, and makes its ICRC right.
+/// Changes the bytes of a frame after its IP header and corrects its ICRC.
 fn change(frame: &mut [u8], change: impl FnOnce(&mut [u8])) {
     let bth = Headers::parse(frame).unwrap().bth_start();
     change(&mut frame[bth..]);
@@ -57,7 +57,7 @@ fn change_bth(frame: &mut [u8], with: impl FnOnce(&mut Bth)) {
     });
 }
 
-/// The place of the `nth` frame of which `is` says so, from 0.
+/// Index of the `nth` frame, from 0, for which `is` holds.
 fn place(frames: &Frames, nth: usize, is: impl Fn(&Headers<'_>) -> bool) -> usize {
     let places = frames.iter().enumerate().filter(|(_, (_, frame))| is(&Headers::parse(frame).unwrap()));
     places.map(|(at, _)| at).nth(nth).unwrap()
@@ -111,38 +111,38 @@ fn each_rule_that_is_broken_is_found() {
     );
     let mut gap = writes.clone();
     gap.remove(middle);
-    // One breach: what was missed may have been all that the next frames lack.
+    // Only one breach: the missing frame may account for everything that later frames seem to lack.
     let found: Vec<_> = checked(&gap).breaches().iter().map(|breach| breach.rule).collect();
     assert_eq!(found, [Rule::Sequence]);
-    // A capture that may lack frames has no opinion of gaps.
+    // A checker of a lossy capture does not report gaps.
     let mut lossy = Checker::new().lossy();
     gap.iter().for_each(|(at, frame)| lossy.frame(*at, frame));
     assert_eq!(lossy.breaches(), []);
-    // A LAST that is a MIDDLE: the message does not end.
+    // A LAST turned into a MIDDLE: the message does not end.
     let last = place(&writes, 3, |h| h.bth().opcode().is_last() && !h.bth().opcode().is_response());
     let found = with(&writes, last, &|frame| {
         change_bth(frame, |bth| _ = bth.set().opcode(hwspec::wire::BthOpcode::RcWriteMiddle))
     });
     assert!(found.contains(&Rule::Order) && found.contains(&Rule::Length), "{found:?}");
-    // A RETH of another length.
+    // A RETH with another length.
     let first = place(&writes, 3, |h| h.reth().is_some());
     let found = with(&writes, first, &|frame| change(frame, |bytes| bytes[Bth::SIZE + 15] ^= 1));
     assert_eq!(found, [Rule::WriteLength]);
-    // An acknowledgement of what was not sent, and an MSN that goes back.
+    // An acknowledgement of a request that was not sent, and a decreasing MSN.
     let ack = place(&writes, 5, |h| h.bth().opcode().is_response());
     let found = with(&writes, ack, &|frame| change_bth(frame, |bth| _ = bth.set().psn(Psn::new(0x40_0000))));
     assert_eq!(found, [Rule::Acknowledge]);
     let found =
         with(&writes, ack, &|frame| change(frame, |bytes| bytes[Bth::SIZE + 1..Bth::SIZE + 4].fill(0)));
     assert_eq!(found, [Rule::Msn]);
-    // An answer of a READ that is out of order.
+    // A READ response out of order.
     let answers = |h: &Headers<'_>| h.bth().opcode() == hwspec::wire::BthOpcode::RcReadRespMiddle;
     let mut swapped = reads.clone();
     let (one, other) = (place(&reads, 3, answers), place(&reads, 3, answers) + 1);
     let frame = swapped[one].1.clone();
     swapped[one].1 = std::mem::replace(&mut swapped[other].1, frame);
     assert_eq!(broken(&swapped), [Rule::ReadAnswer]);
-    // A notification that is none.
+    // A congestion notification without BECN.
     let marked = frames(Operation::Write, Measure::Bandwidth, 9000, "[[fault]]\ndo = \"mark\"\n");
     let cnp = place(&marked, 0, |h| h.bth().opcode() == hwspec::wire::BthOpcode::Cnp);
     assert_eq!(broken(&marked), []);
@@ -167,11 +167,11 @@ fn naks_and_retries_have_their_measure() {
     let mut twice = lost.clone();
     twice.insert(nak + 1, lost[nak].clone());
     assert_eq!(broken(&twice), [Rule::NakOnce]);
-    // An RNR NAK of 655 ms in its place: the request comes too early.
+    // An RNR NAK of 655 ms instead: the retransmission comes too early.
     let mut early = lost.clone();
     change(&mut early[nak].1, |bytes| bytes[Bth::SIZE] = 0x20);
     assert_eq!(broken(&early), [Rule::RnrWait]);
-    // A packet that nobody acknowledges, nine times.
+    // A packet that is never acknowledged, sent nine times.
     let mut often = lost[..=place(&lost, 0, |h| h.bth().opcode().is_middle())].to_vec();
     let last = often.last().unwrap().clone();
     often.extend(vec![last; 8]);
@@ -227,7 +227,8 @@ fn frames_that_are_none_of_ours_break_no_rules_and_older_ones_are_told_of() {
         change(&mut one.1);
         checked(&[one])
     };
-    // A host that leaves checksums to its card captures frames without them. The checker minds that of RoCE alone, whose card writes them.
+    // A host with checksum offload captures frames without valid checksums. The checker checks only RoCE's, which the adapter
+    // itself writes.
     let [tcp, udp] = [6, 17].map(|protocol| {
         with(&|frame| {
             frame[14 + 9] = protocol;
