@@ -1,38 +1,39 @@
-//! A card has some contexts of queue pairs, keys and translations at hand; the others lie in host memory, where it reads them.
+//! The adapter's caches of QP contexts, keys and translations. Entries that are not cached are in host memory and are read from there.
 
 use super::{sched::Ps, timing::Dice};
 
-/// Where a thing is: it was never asked for, is in host memory, or at hand in the slot of the number behind these.
+/// State of an entry: never used, in host memory, or cached in the slot with this number minus `SLOTS`.
 type Place = u32;
 const NEW: Place = 0;
 const AWAY: Place = 1;
 const SLOTS: Place = 2;
 
-/// A thing at hand: whose it is, its number, and from when on it is there.
+/// A cached entry: owner, number, and the time from which it is available.
 struct Slot {
     fid: u8,
     number: u32,
     from: Ps,
 }
 
-/// Things at hand, each a function's and of a number. Which of them makes room for another is left to chance, so that the share of misses
-/// rises steadily with the number of things.
+/// A cache of entries, each identified by function and number. Eviction is random, so that the miss rate rises steadily with
+/// the number of entries.
 pub(crate) struct Cache {
     slots: Vec<Slot>,
-    /// All that were ever used, by function and number: what is new was just set up, and is at hand.
+    /// State of all entries ever used, by function and number. A new entry was just set up, and is therefore cached.
     places: Vec<Vec<Place>>,
     most: usize,
     dice: Dice,
 }
 
 impl Cache {
-    /// Room for `most` things.
+    /// A cache of `most` entries.
     pub(crate) fn new(most: u32) -> Self {
         Self { slots: Vec::new(), places: Vec::new(), most: most.max(1) as usize, dice: Dice::new(1) }
     }
 
-    /// Function `fid` asks at `now` for its thing of this number; a read of it takes `trip`. Returns from when on it is at hand, and whether
-    /// it was read. Packets that ask for it meanwhile wait as well, or they would pass one another.
+    /// Looks up entry `number` of function `fid` at `now`; reading it from host memory takes `trip`. Returns the time at which
+    /// it is available, and true on a miss. Packets that need the entry in the meantime wait as well, since otherwise they
+    /// would overtake one another.
     #[inline]
     pub(crate) fn get(&mut self, fid: u8, number: u32, now: Ps, trip: Ps) -> (Ps, bool) {
         match self.places.get(usize::from(fid)).and_then(|places| places.get(number as usize)) {
@@ -42,7 +43,7 @@ impl Cache {
         }
     }
 
-    /// From `from` on this one is at hand, in the place of another if there is no room.
+    /// Caches an entry that is available from `from` on, evicting another if there is no room.
     #[cold]
     fn place(&mut self, fid: u8, number: u32, from: Ps) -> Ps {
         let slot = match self.slots.len() < self.most {
@@ -78,7 +79,7 @@ impl Cache {
 mod tests {
     use super::*;
 
-    /// The share of misses of things in turn.
+    /// Miss rate of cyclic accesses to `things` entries.
     fn missed(most: u32, things: u32) -> f64 {
         let mut all = Cache::new(most);
         (0..things).for_each(|n| assert_eq!(all.get(1, n, 0, 5), (0, false), "a new one is at hand"));

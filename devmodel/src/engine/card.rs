@@ -1,4 +1,4 @@
-//! The units of a card, and when each is free: docs/time.md.
+//! The units of an adapter, and the time at which each is free (docs/time.md).
 
 use super::{
     cache::Cache,
@@ -8,54 +8,54 @@ use super::{
 };
 use crate::{named::named, region::Lookup};
 
-/// Translations in a line of memory, which is what a read of one brings.
+/// Translations per line of memory, which one read fetches.
 const PER_LINE: u32 = 8;
 
-/// The units of a card, which all of its functions share.
+/// The units of an adapter, shared by all of its functions.
 pub(crate) struct Units {
     reader: Reader,
-    /// Contexts of queue pairs.
+    /// QP contexts.
     contexts: Cache,
     keys: Cache,
-    /// Translations, by the line of memory that they are in.
+    /// Translations, by line of memory.
     translations: Cache,
-    /// When the maker of packets is free.
+    /// Time at which the packet generator is free.
     sender: Ps,
-    /// When the maker of READs' answers is free.
+    /// Time at which the READ response generator is free.
     responder: Ps,
-    /// When the address of atomics is free.
+    /// Time at which the address of atomics is free.
     atomics: Ps,
-    /// When the port is.
+    /// Time at which the port is free.
     port: Ps,
-    /// When the receiver is.
+    /// Time at which the receiver is free.
     receiver: Ps,
-    /// When the writer to host memory is.
+    /// Time at which the writer to host memory is free.
     writer: Ps,
-    /// Counts what each has done.
+    /// Work done by each station.
     loads: [Load; Station::ALL.len()],
 }
 
 named! {
-    /// A unit that does one thing at a time, in the order of a packet's way.
+    /// A unit that does one thing at a time, in the order in which a packet passes them.
     pub enum Station, ALL;
-    /// Its unit of the card, and what it does there.
+    /// The adapter unit that it belongs to, and its work there.
     pub fn name -> (Unit, &'static str);
 
-    /// Makes packets.
+    /// Generates packets.
     Sender = (Unit::Sxp, "packets"),
-    /// Makes READs' answers.
+    /// Generates READ responses.
     Responder = (Unit::Rxs, "answers"),
-    /// Has the address of atomics.
+    /// Executes atomics on their address.
     Atomics = (Unit::Rxs, "atomics"),
     /// Reads host memory.
     Reader = (Unit::Pxdp, "reads"),
-    /// Sends bits.
+    /// Transmits bits.
     Port = (Unit::Port, "frames"),
-    /// Looks at packets.
+    /// Processes received packets.
     Receiver = (Unit::Rxb, "packets"),
     /// Writes to host memory.
     Writer = (Unit::Pxdp, "writes"),
-    /// Reads contexts of queue pairs.
+    /// Reads QP contexts.
     Contexts = (Unit::Icm, "misses"),
     /// Reads keys.
     Keys = (Unit::Tpt, "keys missed"),
@@ -63,45 +63,45 @@ named! {
     Translations = (Unit::Tpt, "translations missed"),
 }
 
-/// Counts what a unit has done.
+/// Work done by a unit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Load {
-    /// How often.
+    /// Number of operations.
     pub count: u64,
-    /// How long it was busy, in picoseconds.
+    /// Busy time, in picoseconds.
     pub busy: Ps,
-    /// How long what it did had waited for it, in picoseconds, all together.
+    /// Total time that operations waited for it, in picoseconds.
     pub waited: Ps,
 }
 
-/// For what the context of a queue pair is asked for.
+/// Purpose of a QP context lookup.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum For {
-    /// It has something to send.
+    /// The QP has something to send.
     Sending,
-    /// A packet came for it.
+    /// A packet arrived for it.
     Receiving,
 }
 
-/// Tells packets apart by what they have to wait for.
+/// Kinds of packets, by the data that they wait for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Made {
-    /// The work request alone, which has the data.
+    /// No data beyond the work request, which contains it.
     Inline,
-    /// Data that is read from host memory.
+    /// Data read from host memory.
     Read,
     /// An acknowledgement.
     Acknowledgement,
-    /// Part of a READ's answer, data of host memory.
+    /// Part of a READ response, with data from host memory.
     ReadAnswer,
-    /// An atomic's answer.
+    /// An atomic response.
     AtomicAnswer,
 }
 
 /// A packet to send.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Outgoing {
-    /// Of what.
+    /// Its kind.
     pub made: Made,
     /// Bytes from the first header to the ICRC.
     pub frame: u64,
@@ -110,7 +110,7 @@ pub(crate) struct Outgoing {
 }
 
 impl Units {
-    /// The units of a card of `p`, which have done nothing yet.
+    /// The idle units of an adapter with profile `p`.
     pub(crate) fn new(p: &Profile) -> Self {
         Self {
             contexts: Cache::new(p.card.contexts),
@@ -127,8 +127,8 @@ impl Units {
         }
     }
 
-    /// A queue pair has something to send, or a packet came for it: says when its context is at hand. A miss holds up those units that pass
-    /// nothing by.
+    /// Looks up the context of a QP that has something to send or receives a packet; returns the time at which it is available.
+    /// A miss blocks units that process packets in order.
     #[inline]
     pub(crate) fn context(
         &mut self,
@@ -153,8 +153,8 @@ impl Units {
         spans.then(cause, here, Part::Context, from)
     }
 
-    /// Keys and translations were asked for: says when they are at hand. Missing entries of one kind are asked for at once, for reads
-    /// of host memory may be under way together; but no page is known before its key is.
+    /// Looks up keys and translations; returns the time at which they are available. Misses of one kind are read concurrently,
+    /// because several reads of host memory can be in flight; but a translation can only be looked up after its key.
     #[inline]
     pub(crate) fn look_up(
         &mut self,
@@ -203,7 +203,7 @@ impl Units {
         load.waited += waited;
     }
 
-    /// Sends a packet that is asked for at `cause`; says when its last bit has left the port. The card is the one of number `here`.
+    /// Sends a packet requested at `cause`; returns the time at which its last bit has left the port. `here` is the number of the adapter.
     pub(crate) fn send(
         &mut self,
         p: &Profile,
@@ -214,7 +214,7 @@ impl Units {
     ) -> Cause {
         let (now, card, on_wire) = (cause.at, &p.card, p.wire.time(out.frame));
         if out.made == Made::Acknowledgement {
-            // It passes those that wait for data.
+            // It overtakes packets that wait for data.
             self.port += on_wire;
             self.load(Station::Port, on_wire, 0);
             let made = spans.then(cause, here, Part::Acknowledge, now + card.acknowledge.ps());
@@ -229,13 +229,13 @@ impl Units {
             }
             false => (&mut self.sender, card.send_packet.ps(), 1),
         };
-        // A unit that rested makes some at once, and then waits for each.
+        // An idle unit generates several at once, and then one per `busy`.
         let made = now.max((*unit).saturating_sub((at_once - 1) * busy));
         *unit = made.max(*unit) + busy;
         self.load(if answers { Station::Responder } else { Station::Sender }, busy, made - now);
         let cause =
             spans.then(cause, here, if answers { Part::WaitResponder } else { Part::WaitSender }, made);
-        // When the last piece of its data is there.
+        // Time at which the last piece of its data arrives.
         let cause = match out.made {
             Made::Read | Made::ReadAnswer => {
                 let read = self.reader.read(p, made, out.data);
@@ -250,7 +250,7 @@ impl Units {
             }
             Made::Inline | Made::Acknowledgement => cause,
         };
-        // The port begins when it will not have to wait for data in the middle of a packet.
+        // The port starts when it will not run out of data in the middle of the packet.
         let piece = on_wire.min(p.wire.gbps.time(out.data.min(u64::from(card.chunk))));
         let ready = cause.at + turn;
         let alone = (ready + piece).max(made + turn + on_wire);
@@ -262,23 +262,23 @@ impl Units {
         spans.then(cause, here, Part::Bits, self.port)
     }
 
-    /// The port sends nothing until `until`.
+    /// Blocks the port until `until`.
     pub(crate) fn pause(&mut self, until: Ps) {
         self.port = self.port.max(until);
     }
 
-    /// When the port is free of what was given to it.
+    /// Time at which the port has sent everything given to it.
     pub(crate) fn port_free(&self) -> Ps {
         self.port
     }
 
-    /// Picoseconds of lanes that what has come takes until all of it is in host memory.
+    /// Time, in picoseconds of PCIe transfer, until all data received so far is in host memory.
     pub(crate) fn behind(&self, now: Ps) -> Ps {
         self.writer.saturating_sub(now)
     }
 
-    /// The last bit of a packet arrives; says when it is looked at. Packets wait in front of the receiver while what came before fills the
-    /// buffer in front of the writer.
+    /// Receives a packet with its last bit arriving at `cause`; returns the time at which it is processed. Packets wait for the
+    /// receiver while earlier ones fill the buffer in front of the writer.
     pub(crate) fn receive(&mut self, p: &Profile, spans: &mut Spans, here: usize, cause: Cause) -> Cause {
         let full = self.writer.saturating_sub(p.slot.time(p.card.receive_buffer.into()));
         let busy = p.card.receive_packet.ps();
@@ -287,7 +287,7 @@ impl Units {
         spans.then(cause, here, Part::WaitReceiver, self.receiver)
     }
 
-    /// Data of a packet that is looked at goes to host memory; says when a program can see it.
+    /// Writes data of a received packet to host memory; returns the time at which a program can see it.
     pub(crate) fn write(
         &mut self,
         p: &Profile,
@@ -298,7 +298,7 @@ impl Units {
     ) -> Cause {
         let piece = len.min(u64::from(p.card.chunk));
         let received = cause.at + p.card.receive.ps();
-        // All but the last piece may have gone while the packet came in.
+        // All but the last piece may have been written while the packet came in.
         let first = received.saturating_sub(p.wire.gbps.time(len - piece));
         let (last, whole) = (received + p.slot.time(piece), p.slot.time(len));
         let alone = (first + whole).max(last);
@@ -310,7 +310,7 @@ impl Units {
         self.in_memory(p, spans, here, cause, waited)
     }
 
-    /// A completion goes to host memory; says when a program can see it. It is never seen before the data.
+    /// Writes a completion to host memory; returns the time at which a program can see it, which is never before the data.
     pub(crate) fn complete(
         &mut self,
         p: &Profile,
@@ -327,7 +327,7 @@ impl Units {
         self.in_memory(p, spans, here, cause, start - made)
     }
 
-    /// The writer has written the last after `cause` and a wait; says when a program can see it.
+    /// Time at which a program can see the writer's last write, which followed `cause` and a wait.
     fn in_memory(&self, p: &Profile, spans: &mut Spans, here: usize, cause: Cause, waited: Ps) -> Cause {
         let cause = spans.then(cause, here, Part::WaitWriter, cause.at + waited);
         let cause = spans.then(cause, here, Part::Write, self.writer);
@@ -335,17 +335,17 @@ impl Units {
     }
 }
 
-/// Reads host memory. After a rest it is slow, and the more it has read since, the faster it is, until the lanes bound it: so the first
-/// bytes of a message take longer than the rest, whatever packets they go out in.
+/// The reader of host memory. It is slow after an idle period and speeds up with the bytes read since, up to the PCIe
+/// bandwidth. So the first bytes of a message take longer than the rest, regardless of their division into packets.
 #[derive(Default)]
 struct Reader {
-    /// Bytes it has read since it rested.
+    /// Bytes read since the last idle period.
     read: u64,
-    /// When it has the last of them.
+    /// Time at which the last of them arrives.
     until: Ps,
 }
 
-/// A read of host memory: when its last byte is there, how long it kept the reader busy, and how long others did before.
+/// A read of host memory: arrival of its last byte, time it occupied the reader, and time it waited for earlier reads.
 struct Read {
     until: Ps,
     busy: Ps,
@@ -364,7 +364,7 @@ impl Reader {
         while left > 0 {
             let piece = left.min(chunk);
             let pace = p.card.read_pace.time(piece, self.read, p.card.read_pace_bytes);
-            // The pace only gets better: once the lanes bound it, they bound all that follows.
+            // The pace only improves: once the PCIe bandwidth is the limit, it remains the limit.
             let pieces = if piece == chunk && pace <= bound { left / chunk } else { 1 };
             busy += pieces * if piece == chunk { bound } else { p.slot.time(piece) }.max(pace);
             self.read += pieces * piece;
@@ -383,7 +383,7 @@ mod tests {
         Profile::load("direct-x16").unwrap()
     }
 
-    /// Sends a packet at time 0; says when its last bit has left.
+    /// Sends a packet at time 0; returns the time at which its last bit has left.
     fn sent(card: &mut Units, packet: Outgoing) -> Ps {
         card.send(&profile(), &mut Spans::default(), 0, Cause::new(0), packet).at
     }
@@ -393,16 +393,16 @@ mod tests {
         let p = profile();
         let alone = |len| Reader::default().read(&p, 0, len).until - p.read_trip();
         let slope = |from: u64, to: u64| (alone(to) - alone(from)) as f64 / (to - from) as f64 / 1e3;
-        // As cards are (ns a byte), if the wire does not bound them before.
+        // As measured on adapters (ns per byte), unless the wire is slower.
         assert!((0.2..0.25).contains(&slope(256, 4096)), "{}", slope(256, 4096));
         assert!((0.14..0.2).contains(&slope(4096, 8192)), "{}", slope(4096, 8192));
         assert!((0.1..0.15).contains(&slope(8192, 16384)), "{}", slope(8192, 16384));
-        // Later it is as fast as the lanes.
+        // In the end it is limited by the PCIe bandwidth.
         let mut reader = Reader::default();
         let begin = reader.read(&p, 0, 1 << 20).until;
         let end = reader.read(&p, 0, 2 << 20).until;
         assert_eq!((end - begin) / 1000, 8192 * p.slot.time(256) / 1000);
-        // After a rest it is slow again; before that it is not.
+        // After an idle period it is slow again, but not before.
         assert_eq!(reader.read(&p, end, 512).until - end, alone(512) + p.read_trip());
     }
 

@@ -1,5 +1,5 @@
-//! From the outbox of a step to the functions its frames go to: from hand to hand, through receive rings, or over a wire
-//! that is watched.
+//! Delivers frames from a step's outbox to their destination functions: directly to the next function, through receive rings,
+//! or over a wire with an observer.
 
 use super::runner::{Runner, Traced, trace};
 use crate::{
@@ -16,20 +16,20 @@ use hwspec::wire::{Headers, eth::ip_offset, icrc::Icrc, lrh::vcrc};
 use std::sync::atomic::{Ordering::SeqCst, fence};
 use sync::laboratory::{Site, step};
 
-/// Frames that go from one function to the next without the ring, because one runner works on both: the receiver was
-/// locked before the sender was let go, so nobody can come in between.
+/// Frames passed directly from one function to the next without using the ring, because one runner works on both. The receiver
+/// was locked before the sender was unlocked, so no other party can come in between.
 #[derive(Default)]
 pub(super) struct Hand {
     pub(super) frames: Outbox,
     pub(super) staged: Vec<u8>,
     pub(super) from: u8,
-    /// Taken, and taken by jobs that committed.
+    /// Frames taken so far, and frames taken by committed jobs.
     pub(super) next: usize,
     pub(super) committed: usize,
 }
 
 impl Hand {
-    /// Nothing is in hand.
+    /// Drops all frames.
     #[inline]
     pub(super) fn forget(&mut self) {
         self.frames.clear();
@@ -49,20 +49,20 @@ pub(super) fn payload_of<'p>(frame: &'p Frame, from: u8, staged: &'p [u8]) -> Sl
     }
 }
 
-/// True if a runner that has a frame of `from` (`None`: from outside) for `to` may run `to`: its party uses one of the two.
+/// True if a runner with a frame from `from` (`None`: from outside) for `to` may run `to`, because its party uses either of the two.
 #[inline]
 fn may_run(host: &mut dyn Host, from: Option<u8>, to: u8) -> bool {
     from.is_none_or(|from| host.uses(Rid(from))) || host.uses(Rid(to))
 }
 
-/// True if a frame's payload still lies in its sender's memory.
+/// True if a frame's payload is still in its sender's memory.
 #[inline]
 fn is_by_reference(frame: &Frame) -> bool {
     matches!(frame.payload, Payload::Pieces(..))
 }
 
 impl Runner {
-    /// The function that all frames of a step go to, without leaving the region and with nobody who watches the wire.
+    /// The single destination of all frames of a step, if they stay in the region and nothing observes the wire.
     #[inline]
     pub(super) fn addressee(&self, adapter: &Adapter) -> Option<u8> {
         let (first, rest) = self.buffers.out.split_first()?;
@@ -73,8 +73,9 @@ impl Runner {
         (!others && !watched).then_some(to)
     }
 
-    /// Takes the frames of `from`, still locked, in hand for `to`, another function that nobody tends and to which they all go,
-    /// and locks it. `None`: they must take the ring, for frames wait there or somebody keeps or holds that function.
+    /// Passes the frames of `from`, which is still locked, directly to `to`, their only destination, and locks it. The caller
+    /// has checked that `to` is a different function without a poller. Returns `None` if the frames must go through the ring,
+    /// because other frames wait there or another party keeps or holds `to`.
     #[inline(never)]
     pub(super) fn hand_over<'r>(
         &mut self,
@@ -105,7 +106,7 @@ impl Runner {
         Some(func)
     }
 
-    /// Puts the frames in hand for `fid`, still locked, into its ring: another party must take them.
+    /// Puts the remaining inline frames for `fid`, which is still locked, into its ring: another party must take them.
     #[cold]
     pub(super) fn lay_down(&mut self, adapter: &Adapter, host: &mut dyn Host, fid: u8) {
         let hand = std::mem::take(&mut self.hand);
@@ -114,7 +115,7 @@ impl Runner {
         });
     }
 
-    /// Brings the frames of a step to `to`, to which they all go (see [`addressee`](Self::addressee)).
+    /// Delivers the frames of a step to `to`, their only destination as found by [`addressee`](Self::addressee).
     #[inline(always)]
     pub(super) fn deliver(&mut self, adapter: &Adapter, host: &mut dyn Host, now: u64, from: u8, to: u8) {
         let by_reference = self.buffers.out.iter().any(is_by_reference);
@@ -141,7 +142,7 @@ impl Runner {
         }
     }
 
-    /// Brings the frames of a step to their destinations, each to its own. Returns their bytes.
+    /// Delivers each frame of a step to its own destination. Returns the number of bytes.
     #[inline(never)]
     pub(super) fn scatter(&mut self, adapter: &Adapter, host: &mut dyn Host, now: u64, from: u8) -> u64 {
         let mut bytes = 0;
@@ -190,7 +191,7 @@ impl Runner {
         }
     }
 
-    /// Brings the raw frames of a step to their destinations. Returns their bytes.
+    /// Delivers the raw frames of a step. Returns the number of bytes.
     #[cold]
     pub(super) fn deliver_raw(&mut self, adapter: &Adapter, host: &mut dyn Host, now: u64, from: u8) -> u64 {
         let mut bytes = 0;
@@ -200,7 +201,7 @@ impl Runner {
             let (at, len) = (*at as usize, *len as usize);
             whole.clear();
             whole.extend_from_slice(self.buffers.staged.get(at..at + len).unwrap_or_default());
-            // Two bytes are a note: a frame has an Ethernet header at least, for the transmitter drops shorter ones.
+            // Two bytes are a note: a frame has at least an Ethernet header, because the transmitter drops shorter ones.
             if let [to, vport] = whole[..] {
                 self.note(adapter, host, from, to, vport);
                 continue;
@@ -235,7 +236,7 @@ impl Runner {
         self.entered(adapter, host, Some(from), to, room);
     }
 
-    /// [`enter`](Self::enter), where memory is not read from afar.
+    /// [`enter`](Self::enter) for a receiver that cannot read the sender's memory.
     #[inline(never)]
     fn enter_by_value(
         &mut self,
@@ -247,7 +248,7 @@ impl Runner {
         staged: &[u8],
     ) {
         self.sealed.clear();
-        // A frame whose data can't be read is lost on the way; the sender's retries find out.
+        // A frame with unreadable data is lost; the sender's retries recover from that.
         if fetch(host, from, &frame.payload, staged, &mut self.sealed).is_err() {
             return;
         }
@@ -257,7 +258,8 @@ impl Runner {
         self.entered(adapter, host, Some(from), to, room);
     }
 
-    /// A frame of `from` (`None`: from outside) went into the ring of `to`, if there was room.
+    /// Handles the outcome of pushing a frame of `from` (`None`: from outside) into the ring of `to`; `room` is false if the
+    /// ring was full.
     #[inline]
     pub(super) fn entered(
         &mut self,
@@ -274,12 +276,12 @@ impl Runner {
         }
     }
 
-    /// A frame of `from` (`None`: from outside) waits at `to`: it runs next, unless somebody is about to run it anyway.
+    /// Schedules `to`, where a frame of `from` (`None`: from outside) waits, unless another party is about to run it anyway.
     #[inline(always)]
     fn arrived(&mut self, host: &mut dyn Host, from: Option<u8>, to: u8) {
         step(Site::Arrived);
-        // The frame before `is_tended`: who stops tending waits until all stores of others before theirs are seen, and
-        // looks once more.
+        // The frame is stored before `is_tended` is read: a poller that stops first waits until all earlier stores of other
+        // parties are visible, and then looks once more.
         if host.is_tended(Rid(to)) {
             self.tended = Some(to);
         } else {
@@ -287,12 +289,12 @@ impl Runner {
         }
     }
 
-    /// [`arrived`](Self::arrived), where nobody polls `to` all the time.
+    /// [`arrived`](Self::arrived) for a function without a poller.
     #[inline(never)]
     fn arrived_untended(&mut self, host: &mut dyn Host, from: Option<u8>, to: u8) {
         self.tended = None;
         step(Site::Arrived);
-        // And before we look whether `to` is locked.
+        // The frame must also be stored before the lock of `to` is read.
         fence(SeqCst);
         if may_run(host, from, to) || !host.leave_to_users(Rid(to)) {
             self.due |= 1 << to;
@@ -329,7 +331,7 @@ impl Runner {
         }
     }
 
-    /// A whole frame arrives from outside.
+    /// Receives a whole frame from outside.
     pub(super) fn come_in(&mut self, adapter: &Adapter, host: &mut dyn Host, now: u64, whole: &[u8]) {
         let left = Left { from: None, now };
         if !adapter.capture(host, left, whole) {
@@ -337,7 +339,7 @@ impl Runner {
         }
     }
 
-    /// Brings a whole frame to whoever is to get it. A frame from outside does not go there again.
+    /// Delivers a whole frame to its destinations. A frame from outside is not sent back there.
     pub(super) fn carry(&mut self, adapter: &Adapter, host: &mut dyn Host, left: Left, whole: &[u8]) {
         for (to, tags) in self.switch.ways(adapter, left.from, whole) {
             let changed = (!tags.is_none()).then(|| tags.changed(whole));
@@ -349,7 +351,7 @@ impl Runner {
         }
     }
 
-    /// Brings a whole frame out of the adapter.
+    /// Sends a whole frame out of the adapter.
     pub(super) fn leave(&mut self, adapter: &Adapter, host: &mut dyn Host, left: Left, whole: &[u8]) {
         if self.link.as_mut().is_some_and(|link| link.leave(whole)) {
             return;
@@ -375,7 +377,7 @@ impl Runner {
 }
 
 impl Adapter {
-    /// Bytes of headers of a whole frame. One that makes no sense is cut anywhere; the receiver counts it.
+    /// Length of the headers of a whole frame. A malformed frame is split at an arbitrary place; the receiver counts it.
     pub(super) fn headers_in(&self, whole: &[u8]) -> usize {
         let parsed = match self.config().link_layer {
             LinkLayer::Ethernet => Headers::parse(whole),
@@ -384,13 +386,13 @@ impl Adapter {
         parsed.map_or(64, |h| h.payload_start()).min(whole.len())
     }
 
-    /// True if somebody wants a copy of every frame.
+    /// True if a party captures the wire.
     #[inline]
     pub(super) fn is_captured(&self) -> bool {
         OutletRing::of(self.region(), Outlet::Capture).is_open()
     }
 
-    /// Gives a copy of a frame on the wire to whoever wants one. True: that one brings it on.
+    /// Copies a frame on the wire to the capture. Returns true if it was diverted, so that the capture's consumer forwards it.
     fn capture(&self, host: &mut dyn Host, left: Left, whole: &[u8]) -> bool {
         let (pushed, diverted) = OutletRing::of(self.region(), Outlet::Capture).offer(host, left, whole);
         if pushed {
@@ -424,7 +426,7 @@ fn fetch(
     Ok(())
 }
 
-/// Writes the frame as it goes over a real wire: payload, pad and ICRC behind the headers.
+/// Writes the frame as it would be on a real wire: headers, payload, pad and ICRC.
 pub(super) fn seal(
     host: &mut dyn Host,
     link_layer: LinkLayer,

@@ -1,4 +1,4 @@
-//! Which stage carries out a job: commands and the data path meet here and nowhere below.
+//! Dispatches a job to its stage: commands and the data path meet here and nowhere below.
 
 use crate::{
     cmd,
@@ -30,7 +30,7 @@ fn dispatch_control(job: Job, func: &mut Func<'_>, step: &mut Step<'_>) {
         Job::Timeout { qp: cq, kind: TimerKind::Cq } => completion::expire(func, step.now, cq),
         Job::Timeout { qp: rq, kind: TimerKind::Rq } => ethernet::flush(func, step, rq),
         Job::Timeout { kind: TimerKind::Command, .. } => cmd::delayed(func, step),
-        // Queues that waited for it lie in the ready ring.
+        // Queues that waited for the port's rate are in the ready ring.
         Job::Timeout { kind: TimerKind::Pace, .. } => func.publish_ready(),
         Job::Timeout { qp, kind: TimerKind::Rate } => mlx5::take_turn(func, step, qp),
         Job::Timeout { qp, kind: TimerKind::Connection(timer) } => mlx5::expire(func, step, qp, timer),

@@ -1,7 +1,7 @@
-//! Frames by what the e-switch was told: addresses of ports, and the tables and settings of its manager.
+//! Forwarding by the e-switch's settings: addresses of ports, and the tables and settings of its manager.
 //!
-//! A runner keeps a copy of its own, made anew when the region says that something changed, so nobody waits for the manager's lock. All
-//! of it is used only where [`Region::is_switched`](crate::region::Region) says so.
+//! Each runner has its own copy, rebuilt when the region's switch generation changes, so that no runner waits for the manager's
+//! lock. The copy is only used if [`Region::is_switched`](crate::region::Region).
 
 use super::{
     macs::Macs,
@@ -19,24 +19,24 @@ use std::{
     sync::atomic::Ordering::Relaxed,
 };
 
-/// The uplink's number, where frames come from.
+/// The uplink's vport number, as the source of frames.
 const UPLINK: u16 = 0xffff;
-/// Tables a frame passes at most.
+/// Maximum number of tables that a frame passes.
 const STEPS: usize = 64;
-/// Bytes of headers that are looked at, of a frame with a tag more.
+/// Bytes of headers examined, including one additional tag.
 const HEAD: usize = 256;
-/// `VportRow::insert`: where there is no tag yet, always.
+/// `VportRow::insert`: only if there is no tag yet, or always.
 const IF_NONE: u32 = 1;
 const ALWAYS: u32 = 3;
 
-/// A runner's copy.
+/// A runner's copy of the e-switch's settings.
 #[derive(Default)]
 pub(super) struct Switch {
     macs: Macs,
     ports: Vec<VportRow>,
     tables: HashMap<u32, Table>,
     root: Option<u32>,
-    /// Addresses the port takes from the wire, where it does not take all.
+    /// Addresses that the port accepts from the wire; `None` accepts all.
     from_wire: Option<HashSet<[u8; 6]>>,
 }
 
@@ -51,10 +51,10 @@ struct Entry {
     row: FlowEntryRow,
 }
 
-/// Copies of a frame: to a function, or by the uplink (`None`), and how their tags change.
+/// Copies of a frame: destination function or uplink (`None`), and the changes to its tags.
 pub(super) type Route = Vec<(Option<u8>, Tags)>;
 
-/// A frame as it is at some point of its way.
+/// A frame at some point on its way.
 #[derive(Clone)]
 struct Form {
     head: Vec<u8>,
@@ -63,20 +63,20 @@ struct Form {
     tags: Tags,
 }
 
-/// Where tables lead.
+/// Result of walking the tables.
 struct Found {
-    /// The frame as it came, and behind that as each change of its tags left it.
+    /// The frame as received, followed by its form after each change of its tags.
     forms: Vec<Form>,
-    /// Functions, whether the uplink too, and which of the forms goes there.
+    /// Functions, true for the uplink as well, and the index of the form that goes there.
     to: Vec<(FunctionSet, bool, usize)>,
-    /// The form at the last entry.
+    /// The form at the last matching entry.
     last: usize,
     matched: bool,
     dropped: bool,
 }
 
 impl Switch {
-    /// Makes the copy anew if something changed.
+    /// Rebuilds the copy if the settings have changed.
     pub(super) fn refresh(&mut self, adapter: &Adapter) {
         if self.macs.is_old(adapter.region()) {
             *self = Self::read(adapter.region(), adapter.config());
@@ -84,11 +84,12 @@ impl Switch {
     }
 
     fn read(region: &Region, config: &Config) -> Self {
-        // First, for it says which state this is a copy of; what changes meanwhile is seen next time.
+        // Read first, because it records the generation of the copy; later changes are seen at the next refresh.
         let macs = Macs::read(region);
         let ports = region.functions_there().map(|fid| region.vport(fid)).collect();
         let mut switch = Self { macs, ports, root: region.forwarding_root(), ..Self::default() };
-        // A driver that manages the switch says which addresses the port takes; without one it takes those of its functions.
+        // If the PF's driver manages the switch, it sets the addresses that the port accepts; without a driver the port accepts
+        // those of its functions.
         if config.strict.owner && region.is_running(0) && !switch.macs.takes_strangers() {
             switch.from_wire = Some(region.objects::<L2Row>(0).map(|(_, row)| row.mac).collect());
         }
@@ -108,7 +109,7 @@ impl Switch {
         switch
     }
 
-    /// Finds who takes a whole frame of `from` (`None`: from outside, and it does not go there again).
+    /// Finds the destinations of a whole frame of `from`. A frame from outside (`None`) is not sent back there.
     pub(super) fn ways(&mut self, adapter: &Adapter, from: Option<u8>, whole: &[u8]) -> Route {
         if adapter.config().link_layer == LinkLayer::Ethernet && adapter.region().is_switched() {
             self.refresh(adapter);
@@ -118,13 +119,13 @@ impl Switch {
         let to: Vec<Option<u8>> = match adapter.destination(whole) {
             Destination::Function(to) => vec![Some(to)],
             Destination::Group => adapter.group(from).map(Some).chain(outside).collect(),
-            // Functions that were given other addresses than their own see whether it is for them.
+            // Functions with other addresses than their initial ones check for themselves if the frame is for them.
             Destination::Uplink => adapter.strangers(from).map(Some).chain(outside).collect(),
         };
         to.into_iter().map(|to| (to, Tags::default())).collect()
     }
 
-    /// Finds the way of a frame of `from` (`None`: the uplink) that begins with `head` and has `len` bytes.
+    /// Finds the route of a frame of `from` (`None`: the uplink) with the first bytes `head` and a total of `len` bytes.
     pub(super) fn route(&self, adapter: &Adapter, from: Option<u8>, head: &[u8], len: usize) -> Route {
         let mut route = Route::new();
         let Some(form) = self.admit(adapter, from, &head[..head.len().min(HEAD)], len) else { return route };
@@ -149,7 +150,7 @@ impl Switch {
         route
     }
 
-    /// A frame on its way into the switch, if the port it comes from lets it in.
+    /// Admits a frame into the switch, if its source port permits it.
     fn admit(&self, adapter: &Adapter, from: Option<u8>, head: &[u8], len: usize) -> Option<Form> {
         let form = Form::of(head.to_vec(), len, Tags::default())?;
         let Some(port) = from.and_then(|from| self.ports.get(usize::from(from))) else { return Some(form) };
@@ -161,7 +162,7 @@ impl Switch {
         }
     }
 
-    /// The form that a port gives a frame by the tables that begin with `table`, index plus one; `None` if they drop it, or the link is down.
+    /// Applies the tables starting at `table` (index plus one) of a port to a frame. Returns `None` if they drop it or the link is down.
     fn pass(&self, adapter: &Adapter, set: &VportRow, table: u32, form: Form) -> Option<Form> {
         if set.admin_state == 1 {
             return None;
@@ -190,14 +191,14 @@ impl Switch {
             return found;
         };
         let mut found = self.walk(adapter.region(), (root, from.map_or(UPLINK, u16::from)), form);
-        // A frame that no entry is for leaves the adapter, if it comes from within.
+        // A frame from within the adapter that no entry matches goes to the uplink.
         if !found.matched {
             found.to.push((0, true, 0));
         }
         found
     }
 
-    /// Leads a frame from vport `port` through the tables that begin with `table`.
+    /// Passes a frame from vport `port` through the tables, starting at `table`.
     fn walk(&self, region: &Region, (table, port): (u32, u16), form: Form) -> Found {
         let mut found = Found::new(form);
         let mut waiting = vec![(table, 0)];
@@ -250,7 +251,7 @@ impl Form {
         Some(Self { head, len, key, tags })
     }
 
-    /// With so many tags off, and these on instead.
+    /// The form after removing `pops` tags and adding `pushed`.
     fn changed(mut self, pops: usize, pushed: &[u32]) -> Option<Self> {
         let mut step = Tags::default();
         (0..pops).for_each(|_| step.pop());
@@ -263,7 +264,7 @@ impl Form {
         Self::of(self.head, len, self.tags)
     }
 
-    /// IEEE 802.3, 3.2.3: the first bit on the wire, lowest of the first byte.
+    /// IEEE 802.3, 3.2.3: the first bit on the wire, which is the lowest bit of the first byte.
     fn is_for_group(&self) -> bool {
         self.head[0] & 1 != 0
     }

@@ -1,4 +1,5 @@
-//! The MACs that an adapter's functions have, and whether one of them takes frames for others: by this a link tells which frames to bring.
+//! The MACs of an adapter's functions, and if one of them accepts frames for others. A link uses this to decide about the
+//! frames to deliver.
 
 use crate::{
     Adapter,
@@ -8,9 +9,9 @@ use crate::{
 use std::{collections::HashMap, sync::atomic::Ordering::Relaxed};
 use zerocopy::FromZeros;
 
-/// A copy of what the functions' lists and settings say. Empty until the first refresh.
+/// A copy of the functions' address lists and settings. Empty until the first refresh.
 ///
-/// On an adapter where nothing was set yet no copy is made: functions have the MACs they are born with
+/// On an adapter without any such settings no copy is made: functions have their initial MACs
 /// ([`fid_of_mac`](crate::identity::fid_of_mac)).
 #[derive(Default)]
 pub struct Macs {
@@ -20,7 +21,7 @@ pub struct Macs {
 }
 
 impl Macs {
-    /// Makes the copy anew if something changed.
+    /// Rebuilds the copy if the settings have changed.
     pub fn refresh(&mut self, adapter: &Adapter) {
         if self.is_old(adapter.region()) {
             *self = Self::read(adapter.region());
@@ -32,7 +33,7 @@ impl Macs {
     }
 
     pub(super) fn read(region: &Region) -> Self {
-        // An address that changes meanwhile is seen next time.
+        // An address that changes during the copy is seen at the next refresh.
         let mut macs = Self { generation: region.switch_generation(), ..Self::default() };
         for fid in region.functions_there() {
             let f: FunctionRow = region.look(fid, 0).unwrap_or_else(FunctionRow::new_zeroed);
@@ -52,12 +53,12 @@ impl Macs {
         self.owners.get(&mac).copied()
     }
 
-    /// True if a function has `mac`: born with it, given it, or listed by its driver.
+    /// True if a function has `mac`: initially, by assignment, or in its driver's list.
     pub fn has(&self, mac: [u8; 6]) -> bool {
         self.owners.contains_key(&mac)
     }
 
-    /// True if a function takes unicast frames for others.
+    /// True if a function accepts unicast frames for others.
     pub fn takes_strangers(&self) -> bool {
         self.strangers
     }

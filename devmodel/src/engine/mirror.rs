@@ -3,10 +3,10 @@
 use super::sched::Ps;
 use std::collections::BTreeMap;
 
-/// Takes frames: when the last bit left the port, and all bytes up to the ICRC.
+/// Receives frames: the time at which the last bit left the port, and all bytes up to the ICRC.
 pub type TakeFrame<'w> = &'w mut dyn FnMut(Ps, &[u8]);
 
-/// Holds frames back that others may pass.
+/// Delays frames that others may overtake.
 pub(crate) struct Mirror<'w> {
     take: TakeFrame<'w>,
     held: BTreeMap<(Ps, u64), Vec<u8>>,
@@ -14,18 +14,18 @@ pub(crate) struct Mirror<'w> {
 }
 
 impl<'w> Mirror<'w> {
-    /// Gives them to `take`.
+    /// Passes frames to `take`.
     pub(crate) fn new(take: TakeFrame<'w>) -> Self {
         Self { take, held: BTreeMap::new(), number: 0 }
     }
 
-    /// A frame leaves, completely at `at`.
+    /// A frame that leaves completely at `at`.
     pub(crate) fn frame(&mut self, at: Ps, whole: Vec<u8>) {
         self.number += 1;
         self.held.insert((at, self.number), whole);
     }
 
-    /// No frame leaves any more before `now`.
+    /// Passes on the frames up to `now`: no more frames leave before it.
     pub(crate) fn pass(&mut self, now: Ps) {
         while let Some(first) = self.held.first_entry().filter(|first| first.key().0 <= now) {
             let ((at, _), whole) = first.remove_entry();

@@ -1,40 +1,40 @@
-//! Plans of faults, and which of them befalls a frame.
+//! Fault plans: parsing and validation.
 
 use super::super::text::{self, TextError};
 use hwspec::wire::BthOpcode;
 use serde::Deserialize;
 use std::fmt;
 
-/// The effect that befalls a frame, or begins with it.
+/// The effect of a fault on a frame, or from that frame on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Deed {
-    /// It gets lost.
+    /// The frame is dropped.
     Drop,
-    /// One of its bits is another: the receiver finds its ICRC wrong.
+    /// One of its bits is inverted: the receiver finds a wrong ICRC.
     Corrupt,
-    /// It arrives twice.
+    /// It is delivered twice.
     Duplicate,
-    /// It arrives later by `for_us`.
+    /// It is delayed by `for_us`.
     Delay,
-    /// It arrives behind the next `behind` frames of its function.
+    /// It is delivered after the next `behind` frames of its function.
     Reorder,
-    /// It is marked: it met congestion (ECN).
+    /// It is marked as having met congestion (ECN).
     Mark,
     /// Its port sends nothing for `for_us`.
     Pause,
-    /// Its function does nothing for `for_us`, as if its host stood still.
+    /// Its function does nothing for `for_us`, as if its host were stopped.
     Stop,
-    /// The bus refuses what its function reads and writes for `for_us`.
+    /// The bus refuses its function's reads and writes for `for_us`.
     Abort,
-    /// The keys of its function name nothing for `for_us`: what its queue pairs send from and receive into is not found.
+    /// All keys of its function are invalid for `for_us`: the memory that its queue pairs send from and receive into is not found.
     Unmap,
-    /// The program on its function sees nothing that was written for `for_us`, as if it was on no processor.
+    /// The program on its function sees no writes for `for_us`, as if it were descheduled.
     Sleep,
 }
 
 impl fmt::Display for Deed {
-    /// As a plan has it.
+    /// As written in a plan.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(&format!("{self:?}").to_lowercase())
     }
@@ -47,41 +47,41 @@ pub struct Fault {
     /// Its effect.
     #[serde(rename = "do")]
     pub deed: Deed,
-    /// The function that sends.
+    /// Sending function.
     pub from: Option<u8>,
-    /// The function that the frame is for.
+    /// Destination function.
     pub to: Option<u8>,
-    /// The queue pair that the frame is for.
+    /// Destination queue pair.
     pub qp: Option<u32>,
-    /// Its packet sequence number.
+    /// Packet sequence number.
     pub psn: Option<u32>,
-    /// Its opcode, as `RcWriteMiddle`.
+    /// Opcode, such as `RcWriteMiddle`.
     pub opcode: Option<String>,
-    /// The message that it is of, counted from 1 for each queue pair that it is for.
+    /// Message that the frame belongs to, counted from 1 per destination queue pair.
     pub message: Option<u64>,
-    /// It is sent at this time or later, in microseconds from the beginning of the run.
+    /// Sent at this time or later, in microseconds from the start of the run.
     pub after_us: Option<f64>,
-    /// It is sent before this time.
+    /// Sent before this time.
     pub before_us: Option<f64>,
-    /// The first of the frames as described that something befalls, from 1.
+    /// The first matching frame that the fault applies to, from 1.
     pub nth: Option<u64>,
-    /// How many of them; one if `nth` is given, else all.
+    /// Number of frames it applies to; one if `nth` is given, else all.
     pub times: Option<u64>,
-    /// Each of those has this chance, 0 to 1.
+    /// Probability for each of those, 0 to 1.
     pub chance: Option<f64>,
-    /// How long it takes.
+    /// Duration of the effect.
     #[serde(default)]
     pub for_us: f64,
-    /// How many frames pass it.
+    /// Number of frames that overtake it.
     #[serde(default)]
     pub behind: u32,
 }
 
-/// Faults, and how often each found a frame.
+/// A list of faults, and the seed for their probabilities.
 #[derive(Clone, Debug, PartialEq)]
 pub struct FaultPlan {
     file: String,
-    /// Each with its line and its opcode.
+    /// Each fault with its line and parsed opcode.
     pub(super) faults: Vec<(Fault, usize, Option<BthOpcode>)>,
     pub(super) seed: u64,
 }
@@ -94,19 +94,19 @@ struct Text {
 }
 
 impl FaultPlan {
-    /// No faults: frames are only watched.
+    /// A plan without faults: frames are only recorded.
     pub fn none(seed: u64) -> Self {
         Self { file: String::new(), faults: Vec::new(), seed }
     }
 
-    /// Reads a plan; `file` is its name, for errors. Chances go by `seed`.
+    /// Parses a plan. `file` is its name, for errors; `seed` determines the random numbers.
     ///
     /// # Errors
     ///
-    /// A line is not as expected: a key that is unknown, a number out of its range, an opcode that is none.
+    /// A line is invalid: an unknown key, a number out of range, an unknown opcode.
     pub fn parse(file: &str, text: &str, seed: u64) -> Result<Self, TextError> {
         let Text { fault } = text::toml(file, text)?;
-        // Where each begins.
+        // Line of each fault.
         let begins = text.lines().enumerate().filter(|(_, line)| line.trim_start().starts_with("[[fault]]"));
         let lines: Vec<usize> = begins.map(|(at, _)| at + 1).collect();
         let mut faults = Vec::new();
@@ -140,7 +140,7 @@ impl FaultPlan {
         self.faults.iter().map(|(fault, line, _)| (fault, *line))
     }
 
-    /// Refuses faults of memory and of programs, which a wire cannot make.
+    /// Rejects faults of memory and programs, which cannot be injected on a wire.
     pub(super) fn only_of_the_wire(&self) -> Result<(), TextError> {
         let other =
             |(fault, ..): &&(Fault, usize, _)| matches!(fault.deed, Deed::Abort | Deed::Unmap | Deed::Sleep);
@@ -154,7 +154,7 @@ impl FaultPlan {
         }
     }
 
-    /// A line that says which fault found no frame; `found` says how many each did.
+    /// An error for the first fault that matched no frame, if any; `found` is the number of frames per fault.
     pub fn without_frame(&self, found: &[u64]) -> Option<TextError> {
         let number = found.iter().position(|found| *found == 0)?;
         let (_, line, _) = self.faults.get(number)?;
@@ -163,7 +163,7 @@ impl FaultPlan {
     }
 }
 
-/// A number with which a fault makes no sense: its key, what it may be, and what it is.
+/// A parameter of a fault that is out of range: its key, minimum, maximum, and value.
 fn out_of_range(fault: &Fault) -> Option<(&'static str, f64, f64, f64)> {
     let times = |at: Option<f64>| at.unwrap_or(0.0);
     let lasts = matches!(

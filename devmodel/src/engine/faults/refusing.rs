@@ -1,8 +1,8 @@
-//! A bus that refuses what a function wants.
+//! A bus that refuses a function's transfers.
 
 use crate::host::{Abort, Host, Iova, Move, Party, Rid, forward};
 
-/// A host whose bus refuses all transfers.
+/// A host with a bus that refuses all transfers.
 pub(crate) struct Refusing<'h>(pub &'h mut dyn Host);
 
 #[deny(clippy::missing_trait_methods)]
@@ -16,7 +16,7 @@ impl Host for Refusing<'_> {
     fn copy(&mut self, _: &[u8], _: &[Move]) -> Result<(), Abort> {
         Err(Abort::Destination)
     }
-    // Interrupts are writes.
+    // Interrupts are writes, and are refused as well.
     fn msix(&mut self, _: Rid, _: u16, _: u64, _: u32) {}
     forward! { self.0:
         fn party(&self) -> Party;

@@ -25,7 +25,7 @@ fn run(plan: &Plan, faults: &str) -> (Result<Report, SimError>, Found, FaultPlan
     (report, found, faults)
 }
 
-/// How often the functions counted `counter`.
+/// Total of `counter` over all functions.
 fn counted(report: &Report, counter: Counters) -> u64 {
     report.counters.iter().map(|counters| counters[counter as usize]).sum()
 }
@@ -42,7 +42,7 @@ fn a_lost_packet_is_asked_for_within_a_microsecond_and_comes_again() {
     let (nak, syndrome) = followed.nak.unwrap();
     assert_eq!(syndrome, Syndrome::Nak(NakCode::PsnSequence));
     assert!(after(nak) < 1.0, "{}", after(nak));
-    // Packets that the card has made already go out before it.
+    // Packets that the adapter has generated already go out first.
     assert!((1.0..20.0).contains(&after(followed.again.unwrap())), "{}", after(followed.again.unwrap()));
     assert!(followed.covered.unwrap() > followed.again.unwrap());
 }
@@ -131,7 +131,7 @@ fn a_function_that_stops_takes_up_later_what_came_meanwhile() {
     );
 }
 
-/// Its 255 receives are soon used up.
+/// The 255 receives of the descheduled program are soon used up.
 #[test]
 fn a_program_on_no_processor_has_its_peer_wait_for_receives() {
     let mut plan = Plan::new(Operation::Send, Measure::Bandwidth, Profile::load("direct-x16").unwrap());
@@ -146,17 +146,17 @@ fn a_program_on_no_processor_has_its_peer_wait_for_receives() {
         .map(|line| line.at)
         .collect();
     let (first, last) = (naks[0] - begin, naks[naks.len() - 1] - begin);
-    // 255 messages at 7.8 million a second, and none once the program has looked.
+    // 255 messages at 7.8 million per second; none once the program polls again.
     assert!((20_000_000..60_000_000).contains(&first) && last < 205_000_000, "{first} {last}");
     assert!(counted(&report, Counters::OutOfBuffer) >= naks.len() as u64);
-    // The sender sends what is under way, and then nothing for as long as the NAK's timer code, 12, says: 0.64 ms.
+    // The sender sends its outstanding requests, and then nothing for the RNR timer of the NAK, code 12: 0.64 ms.
     let mut times: Vec<_> = frames.iter().map(|line| line.at).collect();
     times.sort_unstable();
     let gap = times.windows(2).map(|two| two[1] - two[0]).max().expect("frames");
     assert!((600_000_000..1_400_000_000).contains(&gap), "{gap}");
 }
 
-/// A host without memory, none of whose answers is the default of [`Host`], and what it was told.
+/// A host without memory that answers everything contrary to the defaults of [`Host`], and records its calls.
 #[derive(Default)]
 struct Contrary(Vec<&'static str>);
 
@@ -236,7 +236,7 @@ fn a_bus_that_refuses_leaves_locks_and_parties_to_its_host() {
     assert_eq!(bus.read(Rid(0), 0, &mut [0]), Err(Abort::Source));
     bus.msix(Rid(0), 0, 0, 0);
     let (one, other) = (Rid(0), Rid(1));
-    // A lock whose bias is another's is taken behind a barrier in that one's thread.
+    // Taking a lock that is biased to another thread requires a barrier in that thread.
     bus.barrier();
     bus.uplink_waits();
     bus.capture_waits();
@@ -266,7 +266,7 @@ fn memory_that_is_not_mapped_is_refused_at_either_end_as_a_key_that_is_none() {
         assert!(matches!(report, Err(SimError::Broken(_))), "{report:?}");
         found.timeline.frames.iter().filter(|line| refused(line)).map(|line| line.from).collect::<Vec<_>>()
     };
-    // A sender who cannot read its own memory sends nothing to be refused.
+    // A sender that cannot read its own memory sends nothing that could be refused.
     assert_eq!((naks(1), naks(0)), (vec![Some(1)], vec![]));
 }
 
@@ -276,7 +276,7 @@ fn faults_are_the_same_at_every_run_and_messages_are_counted() {
     let (report, found, _) = tried(plan);
     let (again, same, _) = tried(plan);
     assert_eq!((report.unwrap(), &found), (again.unwrap(), &same));
-    // The fortieth message begins behind 39 of 16 packets, and is sent again without its fault naming another.
+    // The fortieth message starts after 39 messages of 16 packets. Its retransmission is not counted as another message.
     let of_message = found.timeline.frames.iter().filter(|line| line.faults.contains(&1));
     let psns: Vec<u32> = of_message.map(|line| line.psn).collect();
     assert!(!psns.is_empty() && psns.iter().all(|psn| *psn == 39 * 16), "{psns:?}");

@@ -4,61 +4,61 @@ use super::super::sched::Ps;
 use hwspec::wire::{BthOpcode, Syndrome};
 use std::collections::HashSet;
 
-/// A frame that was sent.
+/// A sent frame.
 #[derive(Clone, Debug, PartialEq)]
 pub struct FrameLine {
-    /// When its last bit left, in picoseconds.
+    /// Time at which its last bit left, in picoseconds.
     pub at: Ps,
-    /// When its receiver took it up; not if it never did.
+    /// Time at which its receiver processed it; `None` if it never did.
     pub arrived: Option<Ps>,
-    /// The function that sent it; none if it came from outside the adapter.
+    /// Sending function; `None` if it came from outside the adapter.
     pub from: Option<u8>,
-    /// The function it is for; none if it is for outside.
+    /// Destination function; `None` for outside.
     pub to: Option<u8>,
     /// Its opcode.
     pub opcode: BthOpcode,
-    /// The queue pair it is for.
+    /// Destination queue pair.
     pub qp: u32,
     /// Its packet sequence number.
     pub psn: u32,
-    /// The syndrome of an acknowledgement.
+    /// Syndrome of an acknowledgement.
     pub syndrome: Option<Syndrome>,
     /// Bytes of payload.
     pub bytes: u32,
-    /// The faults that befell it, by their place in the plan.
+    /// The faults applied to it, by index in the plan.
     pub faults: Vec<usize>,
 }
 
-/// The consequences of a fault that befell a frame, or of a NAK that no such fault explains.
+/// The consequences of a fault applied to a frame, or of a NAK that no such fault explains.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Followed {
-    /// The frame, by its place among the frames.
+    /// Index of the frame.
     pub frame: usize,
-    /// The fault, by its place in the plan.
+    /// Index of the fault in the plan.
     pub fault: Option<usize>,
-    /// The first NAK that came back from the receiver for its number or one before, and what it says: when it was sent.
+    /// The first NAK from the receiver for this PSN or an earlier one: send time and syndrome.
     pub nak: Option<(Ps, Syndrome)>,
-    /// When the sender sent the same number again.
+    /// Time at which the sender sent the same PSN again.
     pub again: Option<Ps>,
-    /// When an acknowledgement or answer was sent that covers it.
+    /// Time at which an acknowledgement or response that covers it was sent.
     pub covered: Option<Ps>,
 }
 
-/// The frames of a run in the order in which they were made, the first four million of them.
+/// The frames of a run in the order in which they were generated, the first four million of them.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Timeline {
     /// The frames.
     pub frames: Vec<FrameLine>,
 }
 
-/// How far `a` is ahead of `b`, as sequence numbers of 24 bits are.
+/// Distance from `b` to `a` in 24-bit sequence number arithmetic.
 fn ahead(a: u32, b: u32) -> i32 {
     (a.wrapping_sub(b) << 8) as i32 >> 8
 }
 
 impl Timeline {
-    /// The consequences of each fault and each NAK, in the order of their frames. Of faults of answers, and of NAKs, they are the packets that
-    /// the requester sent again.
+    /// The consequences of each fault and each NAK, in the order of their frames. For faults of responses, and for NAKs, these
+    /// are the requester's retransmissions.
     pub fn followed(&self) -> Vec<Followed> {
         let (mut all, mut explained) = (Vec::new(), HashSet::new());
         for (number, frame) in self.frames.iter().enumerate() {
@@ -81,7 +81,7 @@ impl Timeline {
         let mut followed = Followed { frame: number, fault, nak: None, again: None, covered: None };
         let answered = frame.opcode.is_response();
         for later in &self.frames[number + 1..] {
-            // Connections are told apart by their functions: the queue pairs of both ends are not in one frame.
+            // Connections are distinguished by their functions: a frame does not contain the queue pairs of both ends.
             let back = (later.from, later.to) == (frame.to, frame.from);
             let forth = (later.from, later.to) == (frame.from, frame.to);
             let same = forth && later.qp == frame.qp;

@@ -1,4 +1,4 @@
-//! A plan under way: what befalls each frame, and what is noted of it.
+//! A plan in progress: selects the faults of each frame and records them.
 
 use super::{
     super::{sched::Ps, timing::Dice},
@@ -7,13 +7,13 @@ use super::{
 use hwspec::wire::{BthOpcode, Headers};
 use std::collections::BTreeMap;
 
-/// A timeline has no more frames.
+/// Maximum number of frames in a timeline.
 const MOST_FRAMES: usize = 1 << 22;
 
-/// An end of a frame's way: a function; none is outside the adapter, or several.
+/// One end of a frame's path: a function, or `None` for outside the adapter or for several functions.
 pub(super) type Port = Option<u8>;
 
-/// The fate of a frame: the numbers of the faults, and what they do together.
+/// The faults applied to a frame, by number, and their combined effect.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Fate {
     pub faults: Vec<usize>,
@@ -24,26 +24,26 @@ pub(crate) struct Fate {
     pub delay: Ps,
     pub behind: u32,
     pub pause: Ps,
-    /// How long its function is stopped, its bus refuses, its keys are unmapped, or its program sleeps.
+    /// Duration of effects on its function: stopped, bus refusing, keys unmapped, or program descheduled.
     lasting: BTreeMap<Deed, Ps>,
 }
 
-/// A plan under way.
+/// A plan in progress.
 pub(crate) struct Trial<T> {
     plan: FaultPlan,
-    /// When the run began.
+    /// Start time of the run.
     begin: Ps,
     dice: Dice,
-    /// How many frames were as each fault says, and how many of them it befell.
+    /// For each fault, the number of frames that matched, and the number it was applied to.
     matched: Vec<u64>,
     pub befell: Vec<u64>,
     /// The frames so far.
     pub timeline: Timeline,
-    /// Until when a deed lasts on a function.
+    /// End time of each lasting effect on a function.
     until: BTreeMap<(Deed, u8), Ps>,
-    /// Frames that others are to pass: their sender, how many, and what is held.
+    /// Reordered frames: sender, number of frames still to overtake it, and the frame.
     pub held: Vec<(Port, u32, T)>,
-    /// For each sender and queue pair that it sends to: the highest request seen and one, and how many messages began.
+    /// For each sender and destination queue pair: the PSN after the highest request seen, and the number of messages started.
     messages: BTreeMap<(Port, u32), (u32, u64)>,
 }
 
@@ -63,12 +63,12 @@ impl<T> Trial<T> {
         }
     }
 
-    /// Until when `deed` lasts on a function, if it does at `now`.
+    /// End time of effect `deed` on a function, if it is active at `now`.
     pub(crate) fn until(&self, deed: Deed, fid: u8, now: Ps) -> Option<Ps> {
         self.until.get(&(deed, fid)).copied().filter(|until| *until > now)
     }
 
-    /// A frame of `bytes` of payload, which leaves at `left`, is sent: what befalls it. Notes it.
+    /// Determines and records the faults of a frame with `bytes` of payload that is sent at `now` and leaves at `left`.
     pub(crate) fn sent(
         &mut self,
         (now, left): (Ps, Ps),
@@ -98,15 +98,15 @@ impl<T> Trial<T> {
         (number, fate)
     }
 
-    /// A frame was taken up.
+    /// Records that a frame was processed by its receiver.
     pub(crate) fn arrived(&mut self, number: usize, at: Ps) {
         if let Some(line) = self.timeline.frames.get_mut(number) {
             line.arrived = line.arrived.or(Some(at));
         }
     }
 
-    /// Carries out the fate of `frame`, which `from` sent, as far as that is the same on each wire. Returns the frames that go on:
-    /// it and its copy, none if it is lost or held back, and those that were held until it passed.
+    /// Applies the part of `fate` that is the same on every wire to `frame`, sent by `from`. Returns the frames to send:
+    /// `frame` and its copy (none if it is dropped or held back), and the held frames that it was the last to overtake.
     pub(crate) fn go_on(&mut self, fate: &Fate, from: Port, frame: T) -> (Vec<T>, Vec<T>)
     where
         T: Clone,
@@ -123,7 +123,7 @@ impl<T> Trial<T> {
         (copy.into_iter().chain([frame]).collect(), passed)
     }
 
-    /// A frame of `from` was sent: those that were to be passed by it and by no more are due.
+    /// Counts a frame sent by `from`; returns the held frames that no further frame has to overtake.
     fn passed(&mut self, from: Port) -> Vec<T> {
         for (of, left, _) in &mut self.held {
             *left -= u32::from(*of == from && *left > 0);
@@ -134,7 +134,7 @@ impl<T> Trial<T> {
         due.into_iter().map(|(.., what)| what).collect()
     }
 
-    /// The fate of a frame that `from` sends to `to` at `now`.
+    /// The faults of a frame that `from` sends to `to` at `now`.
     fn fate(&mut self, now: Ps, from: Port, to: Port, headers: &Headers<'_>) -> Fate {
         let bth = headers.bth();
         let (opcode, qp, psn) = (bth.opcode(), bth.dest_qp().0, bth.psn().get());
@@ -181,13 +181,13 @@ impl<T> Trial<T> {
         fate
     }
 
-    /// The message of a request, counted from 1; what is sent again is of the last that began.
+    /// Number of the message that a request belongs to, from 1. A retransmission counts as part of the message started last.
     fn message(&mut self, from: Port, qp: u32, opcode: BthOpcode, psn: u32) -> Option<u64> {
         if opcode.is_response() {
             return None;
         }
         let (next, count) = self.messages.entry((from, qp)).or_insert((psn, 0));
-        // Serial numbers of 24 bits.
+        // 24-bit serial numbers.
         let ahead = psn.wrapping_sub(*next) & 0xff_ffff;
         if ahead < 1 << 23 {
             *next = psn.wrapping_add(1) & 0xff_ffff;

@@ -1,4 +1,5 @@
-//! A plan under way on the wire of an adapter in this machine's time: frames are diverted to whoever tries the plan, and brought on from here.
+//! A plan in progress on the wire of an adapter in real time: frames are diverted to the consumer that runs the plan, and
+//! forwarded from here.
 
 use super::{
     super::{
@@ -12,27 +13,27 @@ use crate::{Adapter, LinkLayer, engine::switch::Destination, region::Left};
 use hwspec::wire::{Headers, ICRC_SIZE, ip::mark_congested};
 use std::collections::BTreeMap;
 
-/// A frame that leaves the wire, behind who sent it.
+/// A frame that leaves the wire, preceded by its sender.
 pub type Leaving = (Option<u8>, Vec<u8>);
 
-/// A frame on its way: who sent it, its bytes, its number in the timeline.
+/// A frame in flight: sender, bytes, and number in the timeline.
 type Way = (Port, Vec<u8>, Option<usize>);
 
-/// A wire on which a plan is tried. Frames that nothing befalls leave it at once, in the order in which they came.
+/// A wire that applies a plan. Frames without faults leave it at once and in order.
 pub struct TrialWire {
-    /// When it began: all other times count from then.
+    /// Start time; all other times are relative to it.
     begin: Ps,
     trial: Trial<Way>,
     schedule: Schedule<Way>,
-    /// Until when functions send nothing.
+    /// Times until which functions send nothing.
     paused: BTreeMap<Port, Ps>,
 }
 
 impl TrialWire {
-    /// Begins to try `plan` at `now`.
+    /// Starts applying `plan` at `now`.
     ///
     /// # Errors
-    /// The plan has a fault that is no frame's, of memory or programs: those are of virtual time.
+    /// The plan has a fault of memory or programs rather than of frames; those exist only in virtual time.
     pub fn new(plan: FaultPlan, now: Ps) -> Result<Self, TextError> {
         plan.only_of_the_wire()?;
         Ok(Self {
@@ -43,7 +44,7 @@ impl TrialWire {
         })
     }
 
-    /// A frame was sent, whole.
+    /// A whole frame was sent.
     pub fn enter(&mut self, adapter: &Adapter, left: Left, mut frame: Vec<u8>) {
         let (from, now) = (left.from, left.now.saturating_sub(self.begin));
         let to = match adapter.destination(&frame) {
@@ -55,11 +56,11 @@ impl TrialWire {
             true => Headers::parse(&frame),
             false => Headers::parse_route(&frame, frame.len()),
         };
-        // A fault that this frame meets stops or pauses those behind it, so we look before it is tried.
+        // A fault of this frame stops or pauses only the frames after it, so check before it is applied.
         let stopped =
             [from, to].into_iter().flatten().filter_map(|fid| self.trial.until(Deed::Stop, fid, now));
         let at = stopped.chain(self.paused.get(&from).copied()).fold(now, Ps::max);
-        // A plan names packets of the transport, so other frames pass.
+        // A plan only matches packets of the transport, so other frames pass.
         let Ok(headers) = parsed else { return self.schedule.at(at, (from, frame, None)) };
         let bytes = frame.len().saturating_sub(headers.payload_start() + ICRC_SIZE) as u32;
         let (number, fate) = self.trial.sent((now, now), (from, to), &headers, bytes);
@@ -81,7 +82,7 @@ impl TrialWire {
         }
     }
 
-    /// Frames that leave at `now` or have left before, in order, each with its sender.
+    /// Frames that have left by `now`, in order, each with its sender.
     pub fn leave(&mut self, now: Ps) -> Vec<Leaving> {
         let (mut out, now) = (Vec::new(), now.saturating_sub(self.begin));
         while self.schedule.peek().is_some_and(|(at, _)| at <= now) {
@@ -94,12 +95,12 @@ impl TrialWire {
         out
     }
 
-    /// When the next frame leaves.
+    /// Time at which the next frame leaves.
     pub fn next(&self) -> Option<Ps> {
         self.schedule.peek().map(|(at, _)| self.begin + at)
     }
 
-    /// The end: what came of the plan, and the frames that are still under way.
+    /// Ends the plan: returns its outcome and the frames still in flight.
     pub fn end(mut self) -> (Found, Vec<Leaving>) {
         let mut rest = self.leave(Ps::MAX);
         rest.extend(self.trial.held.into_iter().map(|(.., (from, frame, _))| (from, frame)));
@@ -119,7 +120,7 @@ mod tests {
         },
     };
 
-    /// Frames of WRITEs from function 0 to function 1, as they were sent.
+    /// Frames of WRITEs from function 0 to function 1, as sent.
     fn frames() -> Vec<Vec<u8>> {
         let mut plan = Plan::new(Operation::Write, Measure::Bandwidth, Profile::load("direct-x16").unwrap());
         (plan.bytes, plan.iters, plan.mtu) = (1024, 8, Some(1024));
@@ -131,7 +132,7 @@ mod tests {
         frames
     }
 
-    /// When each of them leaves and which it is, if one enters in each microsecond from 100 us on.
+    /// Leave time and number of each frame, if one enters every microsecond from 100 us on.
     fn left(faults: &str) -> Vec<(Ps, Option<usize>)> {
         let (rig, frames) = (Rig::new(Config::default(), Link::default()), frames());
         let (begin, us) = (5_000_000_000, 1_000_000);
@@ -157,7 +158,7 @@ mod tests {
         out
     }
 
-    /// The frames that leave when they enter, but for those of `other`.
+    /// The frames that leave when they enter, except for those in `other`.
     fn all_but(other: &[(usize, Ps)]) -> Vec<(Ps, Option<usize>)> {
         let usual = (0..8).filter(|which| other.iter().all(|(one, _)| one != which));
         let mut all: Vec<_> = usual.map(|which| (100 + which as Ps, Some(which))).collect();
@@ -169,12 +170,12 @@ mod tests {
     #[test]
     fn frames_leave_as_the_plan_says() {
         let of = |deed: &str| format!("[[fault]]\ndo = {deed}\n");
-        // Nothing befalls frames of another function.
+        // Frames of another function are unaffected.
         assert_eq!(left(&of("\"drop\"\nfrom = 3")), all_but(&[]));
         assert_eq!(left(&of("\"drop\"\nfrom = 0\nto = 1\nnth = 3")), all_but(&[(2, 0)]));
         assert_eq!(left(&of("\"delay\"\nmessage = 4\nfor_us = 10")), all_but(&[(3, 113)]));
         assert_eq!(left(&of("\"drop\"\nafter_us = 103\nbefore_us = 105")), all_but(&[(3, 0), (4, 0)]));
-        // Frames behind it wait, and keep their order.
+        // Later frames wait and keep their order.
         for deed in ["pause", "stop"] {
             let expected = [(3, 112), (4, 112), (5, 112), (6, 112), (7, 112)];
             assert_eq!(left(&of(&format!("\"{deed}\"\nnth = 3\nfor_us = 10"))), all_but(&expected), "{deed}");
