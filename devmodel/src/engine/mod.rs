@@ -1,4 +1,4 @@
-//! The runners of the pipeline: the functional one, and the timed one.
+//! The pipeline's runners: the functional one and the timed one.
 
 mod cache;
 mod card;

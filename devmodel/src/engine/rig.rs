@@ -1,5 +1,5 @@
-//! Functions back to back, without a driver: queues laid out in flat memory, rows filled by hand. The simulations and
-//! the pipeline's own tests stand on it.
+//! Connected functions without a driver: queues in flat memory, rows filled directly. Basis of the simulations and of the
+//! pipeline's own tests.
 
 use crate::{
     Adapter, Config,
@@ -18,25 +18,25 @@ use hwspec::{
 };
 use std::{collections::BTreeMap, sync::atomic::Ordering::Release};
 
-/// How much of everything there is.
+/// Sizes of a rig.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Sizes {
     pub geometry: Geometry,
-    /// log2 of the blocks of 64 bytes of a send queue.
+    /// log2 of the 64-byte blocks of a send queue.
     pub log_sq: u8,
     /// log2 of the entries of a receive queue.
     pub log_rq: u8,
-    /// log2 of the entries of a completion queue, 6 at least.
+    /// log2 of the entries of a completion queue, at least 6.
     pub log_cq: u8,
-    /// Bytes for data, of near sides, and again of far ones.
+    /// Bytes of data memory for the near sides, and the same again for the far sides.
     pub data: u64,
 }
 
 impl Sizes {
-    /// The sizes of pairs of programs that measure.
+    /// The sizes for pairs of benchmark programs.
     pub(crate) const MEASURE: Self =
         Self { geometry: Geometry::SMALL, log_sq: 10, log_rq: 8, log_cq: 9, data: 16 << 20 };
-    /// Blocks of 64 bytes of a send queue.
+    /// 64-byte blocks of a send queue.
     pub(crate) const fn sq_blocks(self) -> u32 {
         1 << self.log_sq
     }
@@ -49,11 +49,11 @@ const ME: Party = Party(1);
 pub(crate) struct Machine {
     pub memory: Vec<u8>,
     pub interrupts: Vec<(u8, u16)>,
-    /// Address and length of everything written.
+    /// Address and length of every write.
     pub written: Vec<(Iova, u32)>,
-    /// Addresses from here up to here are refused.
+    /// Start and end of a range of addresses that are refused.
     pub hole: (Iova, Iova),
-    /// One of the programs that use a function is stopped.
+    /// A program that uses a function is stopped.
     pub has_stopped_user: bool,
 }
 
@@ -115,7 +115,7 @@ impl Host for Machine {
     }
 }
 
-/// One side: a QP with its queues, a CQ, an EQ and a key for all memory.
+/// One side of a connection: a QP with its queues, a CQ, an EQ and a key for all memory.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Side {
     pub fid: u8,
@@ -127,14 +127,14 @@ pub(crate) struct Side {
     cq: Iova,
     dbr: Iova,
     cq_dbr: Iova,
-    /// Memory for data.
+    /// Data memory.
     pub data: Iova,
     sq_pi: u16,
     rq_pi: u16,
     ci: u32,
 }
 
-/// Where the first queue lies.
+/// Address of the first queue.
 const FIRST: Iova = 0x10_0000;
 
 /// Attributes of the connection.
@@ -146,9 +146,9 @@ pub(crate) struct Link {
     pub rnr_retry: u8,
     pub ack_timeout: u8,
     pub log_rd_atomic: u8,
-    /// Of the packets' IP headers.
+    /// Traffic class in the packets' IP headers.
     pub traffic_class: u8,
-    /// Small messages arrive in their completions, as rdma-core asks for.
+    /// Small messages arrive in their completions (scatter to CQE), as rdma-core requests.
     pub scatter_to_cqe: bool,
 }
 
@@ -173,7 +173,7 @@ pub(crate) struct Rig {
     pub machine: Machine,
     pub sides: Vec<Side>,
     sizes: Sizes,
-    /// Room for a request, kept from one to the next.
+    /// Buffer for a request, reused.
     request: Vec<u8>,
 }
 
@@ -184,7 +184,7 @@ impl Rig {
         Self::of_pairs(config, link, &[[1, 2]], Sizes::MEASURE)
     }
 
-    /// A connected pair of queue pairs for each pair of functions. Near ones have their data in one place, far ones in another.
+    /// A connected pair of queue pairs for each pair of functions. The near sides share one data area, the far sides another.
     pub(crate) fn of_pairs(config: Config, link: Link, pairs: &[[u8; 2]], sizes: Sizes) -> Self {
         let mut machine = Machine {
             memory: vec![0; FIRST as usize],
@@ -194,7 +194,7 @@ impl Rig {
             has_stopped_user: false,
         };
         let adapter = Adapter::power_on(Region::private(sizes.geometry), config, &mut machine);
-        // Completion queues lie one behind the other, so that it is seen by an address whose it is.
+        // Completion queues are contiguous, so that an address identifies the owner of its queue.
         let mut free = FIRST + 2 * pairs.len() as u64 * cq_bytes(sizes);
         let mut own = BTreeMap::new();
         let mut sides = Vec::new();
@@ -213,7 +213,7 @@ impl Rig {
         Self { adapter, machine, sides, sizes, request: Vec::new() }
     }
 
-    /// The side in whose completion queue `at` lies.
+    /// The side with `at` in its completion queue.
     pub(crate) fn side_of_cq(&self, at: Iova) -> Option<usize> {
         let i = (at.checked_sub(FIRST)? / cq_bytes(self.sizes)) as usize;
         (i < self.sides.len()).then_some(i)
@@ -235,7 +235,7 @@ impl Rig {
         self.with(i, |func| *func.get::<QpRow>(qpn).expect("the rig's QP"))
     }
 
-    /// Writes a send WQE and raises the doorbell record; the doorbell itself is the caller's. Says how many blocks it has.
+    /// Writes a send WQE and updates the doorbell record; the caller rings the doorbell. Returns the number of blocks of the WQE.
     pub(crate) fn post_send(
         &mut self,
         i: usize,
@@ -249,7 +249,7 @@ impl Rig {
         self.post_list(i, opcode, &list[..usize::from(len > 0)], (peer.data, peer.key), imm, signaled)
     }
 
-    /// As [`post_send`](Self::post_send), with the data in the WQE itself.
+    /// Like [`post_send`](Self::post_send), with the data inline in the WQE.
     pub(crate) fn post_inline(&mut self, i: usize, opcode: WqeOpcode, len: u32, signaled: bool) -> usize {
         let (at, peer) = (self.sides[i].data as usize, self.sides[i ^ 1]);
         let segment = |request: &mut Vec<u8>, memory: &[u8]| {
@@ -261,7 +261,7 @@ impl Rig {
         self.post(i, opcode, segment, (peer.data, peer.key), 0, signaled)
     }
 
-    /// As [`post_send`](Self::post_send), with a gather list and a remote address of its own.
+    /// Like [`post_send`](Self::post_send), with an explicit gather list and remote address.
     pub(crate) fn post_list(
         &mut self,
         i: usize,
@@ -280,7 +280,7 @@ impl Rig {
         self.post(i, opcode, segments, remote, imm, signaled)
     }
 
-    /// Posts a request whose data segments are appended by `segments`, which is given the machine's memory.
+    /// Posts a request. `segments` appends its data segments and is passed the machine's memory.
     fn post(
         &mut self,
         i: usize,
@@ -344,7 +344,7 @@ impl Rig {
         self.machine.memory[at..at + 4].copy_from_slice(&u32::from(side.rq_pi).to_be_bytes());
     }
 
-    /// The next completion of side `i`, if it is there.
+    /// Polls the next completion of side `i`.
     pub(crate) fn poll(&mut self, i: usize) -> Option<Cqe64> {
         let side = &mut self.sides[i];
         let at = (side.cq + u64::from(side.ci & ((1 << self.sizes.log_cq) - 1)) * 64) as usize;
@@ -358,7 +358,7 @@ impl Rig {
         Some(cqe)
     }
 
-    /// Bytes of side `i`'s data from `from` on.
+    /// `len` bytes of side `i`'s data from `from` on.
     #[cfg(test)]
     pub(crate) fn data(&mut self, i: usize, from: u64, len: usize) -> &mut [u8] {
         let at = (self.sides[i].data + from) as usize;
@@ -394,7 +394,7 @@ impl Own {
         adapter.region().sync(fid, Sync::Present).store(1, Release);
         let mut func = Func::lock(adapter.region(), fid, machine);
         let f = &mut func;
-        // Memory space and bus master enabled.
+        // Memory Space Enable and Bus Master Enable.
         *f.function_mut(|x| &mut x.pci_command) = 6;
         *f.function_mut(|x| &mut x.mac) = identity::mac(NODE, fid);
         f.function_mut(|x| &mut x.roce)[0] = RoceAddress {
@@ -472,7 +472,7 @@ fn create(
     }
 }
 
-/// The node is number 0.
+/// Node number.
 const NODE: u16 = 0;
 
 fn gid(fid: u8) -> [u8; 16] {
@@ -483,7 +483,7 @@ fn connect(adapter: &Adapter, machine: &mut Machine, side: Side, peer: Side, lin
     let mut func = Func::lock(adapter.region(), side.fid, machine);
     let q = func.get_mut::<QpRow>(side.qpn).expect("the QP");
     (q.state, q.mtu, q.remote_qpn) = (QpState::Rts.raw(), link.mtu, peer.qpn);
-    // On InfiniBand the way is a LID.
+    // On InfiniBand the destination is a LID.
     q.rlid = identity::lid(peer.fid);
     (q.dmac, q.dgid, q.tclass) = (identity::mac(NODE, peer.fid), gid(peer.fid), link.traffic_class);
     q.set(QpFlags::SCATTER_RES, link.scatter_to_cqe);

@@ -1,8 +1,8 @@
-//! The functional runner: costs are zero, and whoever needs the chip drives it.
+//! The functional runner: operations take no time, and any caller that needs the adapter drives it.
 //!
-//! A runner belongs to one thread. [`Runner::run`] works on a function until nothing is left to do or its bound is
-//! reached, then on the functions its frames went to, as far as its party uses one of the two ([`Host::uses`]). It never
-//! waits for one function's lock while it holds another's.
+//! A runner belongs to one thread. [`Runner::run`] works on a function until it has nothing left to do or its budget is used
+//! up, then on the functions that received its frames, if its party uses either of the two ([`Host::uses`]). It never waits for
+//! one function's lock while it holds another's.
 
 use super::{
     delivery::{Hand, payload_of},
@@ -19,30 +19,30 @@ use crate::{
 };
 use std::sync::atomic::{Ordering::SeqCst, fence};
 
-/// Runs the pipeline; see the [module](self).
+/// Runs the pipeline, as described in the [module](self).
 #[derive(Default)]
 pub struct Runner {
     pub(super) buffers: Buffers,
-    /// Functions with something to do, by bit.
+    /// Bitmap of functions with something to do.
     pub(super) due: FunctionSet,
-    /// See [`defer`](Self::defer).
+    /// Set by [`defer`](Self::defer).
     defers: bool,
-    /// The function that was worked on last.
+    /// The function that was run last.
     last: u8,
     pub(super) link: Option<Box<dyn Link>>,
     pub(super) trace: Option<Trace>,
     pub(super) sealed: Vec<u8>,
     pub(super) hand: Hand,
-    /// The copy of the e-switch that frames go by where its manager set something.
+    /// A copy of the e-switch's settings, used if its manager has made any.
     pub(super) switch: Switch,
-    /// The function whose frames were last left to who polls it: the next ones go into its ring without asking the host first.
+    /// The polled function that frames were last left to: further frames go into its ring without asking the host first.
     pub(super) tended: Option<u8>,
 }
 
-/// Something that happened, for those who watch: all there is to a run, so equal traces are equal runs.
+/// An event of a run, for observers. Events describe a run completely: equal traces are equal runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TraceEvent<'a> {
-    /// When, ps.
+    /// Time, in ps.
     pub now: u64,
     /// The function.
     pub fid: u8,
@@ -50,37 +50,37 @@ pub struct TraceEvent<'a> {
     pub what: Traced<'a>,
 }
 
-/// See [`TraceEvent`].
+/// The kind of a [`TraceEvent`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Traced<'a> {
-    /// A job starts. A job whose copies are refused starts again.
+    /// A job starts. A job with refused copies starts again.
     Job(Job),
-    /// A frame goes out: its headers, and the bytes of payload behind them.
+    /// A frame is sent: its headers, and the number of payload bytes after them.
     Frame(&'a [u8], usize),
 }
 
 /// The observer of a runner.
 pub type Trace = Box<dyn FnMut(&TraceEvent<'_>) + Send>;
 
-/// Functions in a row that frames are handed to.
+/// Maximum number of functions in a chain of direct deliveries.
 const HANDS: usize = 16;
-/// Rounds over functions in one call, so that a call ends even if others keep making work.
+/// Maximum rounds over functions per call, so that a call ends even if other parties keep adding work.
 const ROUNDS: usize = 64;
 /// Packets in the outbox that end a step.
 const OUT: usize = 128;
 
 impl Runner {
-    /// A runner with its buffers in place.
+    /// A runner with empty buffers.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Watches every job this runner starts and every frame it sends.
+    /// Sets an observer of every job this runner starts and every frame it sends.
     pub fn set_trace(&mut self, trace: Option<Trace>) {
         self.trace = trace;
     }
 
-    /// Watches every frame this runner sends.
+    /// Sets an observer of every frame this runner sends.
     pub fn set_link(&mut self, link: Option<Box<dyn Link>>) {
         self.link = link;
     }
@@ -90,14 +90,14 @@ impl Runner {
         self.link.as_deref_mut()
     }
 
-    /// Lets others run the functions, in a time of their own. A job that is submitted is carried out alone; what else its function has
-    /// to do is [due](Self::take_due) afterwards.
+    /// Leaves running the functions to the caller, in its own time. A submitted job is executed alone; the other work of its
+    /// function is [due](Self::take_due) afterwards.
     #[inline]
     pub fn defer(&mut self, defers: bool) {
         self.defers = defers;
     }
 
-    /// Hands `job` to function `fid` and runs.
+    /// Executes `job` on function `fid` and the work that follows.
     pub fn submit(&mut self, adapter: &Adapter, host: &mut dyn Host, now: u64, fid: u8, job: Job) {
         match Func::lock_own(adapter.region(), fid, host) {
             Some(func) => self.work_on(adapter, host, now, func, Some(&job)),
@@ -118,8 +118,8 @@ impl Runner {
         self.work_on(adapter, host, now, func, Some(job));
     }
 
-    /// Completes commands that took memory away, when nothing under way refers to it any more. Returns the functions that were
-    /// locked for that.
+    /// Completes commands that took memory away, once no transfer in progress refers to it any more. Returns the functions that
+    /// were locked for that.
     #[cold]
     fn complete_held(&mut self, adapter: &Adapter, host: &mut dyn Host, fid: u8) -> FunctionSet {
         // Endless patience does not run out.
@@ -130,14 +130,14 @@ impl Runner {
         locked | 1 << fid
     }
 
-    /// Runs function `fid` and whatever follows, if it has anything to do.
+    /// Runs function `fid` and the work that follows, if it has anything to do.
     pub fn run(&mut self, adapter: &Adapter, host: &mut dyn Host, now: u64, fid: u8) {
         if adapter.has_work(fid, now) {
             self.run_busy(adapter, host, now, fid);
         }
     }
 
-    /// [`run`](Self::run), of a function that seems to have something to do.
+    /// [`run`](Self::run) for a function that appears to have something to do.
     #[inline]
     pub fn run_busy(&mut self, adapter: &Adapter, host: &mut dyn Host, now: u64, fid: u8) {
         if self.due != 0 || self.defers {
@@ -151,16 +151,15 @@ impl Runner {
         }
     }
 
-    /// Runs `fid` after it was locked for something else, such as the reading of a register: what came meanwhile was left
-    /// to whoever held it.
+    /// Runs `fid` after it was locked for another purpose, such as a register read: work that arrived in the meantime was left
+    /// to the holder of the lock.
     pub fn look_again(&mut self, adapter: &Adapter, host: &mut dyn Host, now: u64, fid: u8) {
-        // The lock is let go of before we look; whoever leaves a frame puts it there before looking at the lock.
+        // The lock is released before the check; a party that leaves a frame stores it before it reads the lock.
         fence(SeqCst);
         self.run(adapter, host, now, fid);
     }
 
-    /// Sees to it that those of `functions` that have something to do are run. They are functions that this runner has held, so
-    /// that others left to it what came meanwhile.
+    /// Runs those of `functions` that have something to do. This runner has held them, so other parties left work to it.
     #[cold]
     pub fn run_waiting(&mut self, adapter: &Adapter, host: &mut dyn Host, now: u64, functions: FunctionSet) {
         fence(SeqCst);
@@ -173,12 +172,12 @@ impl Runner {
         self.run_due(adapter, host, now);
     }
 
-    /// A whole frame (Ethernet to ICRC) arrives from outside.
+    /// Receives a whole frame (Ethernet to ICRC) from outside.
     pub fn receive(&mut self, adapter: &Adapter, host: &mut dyn Host, now: u64, frame: &[u8]) {
         self.receive_all(adapter, host, now, std::iter::once(frame));
     }
 
-    /// Several frames arrive from outside, in this order, before anything is done about them.
+    /// Receives several frames from outside, in this order, before processing any of them.
     pub fn receive_all<'f>(
         &mut self,
         adapter: &Adapter,
@@ -190,7 +189,8 @@ impl Runner {
         self.run_due(adapter, host, now);
     }
 
-    /// Brings frames on that were diverted on their way over the wire (see [`OutletRing::divert`](crate::region::OutletRing::divert)), and lets their receivers run.
+    /// Forwards frames that were diverted from the wire by [`OutletRing::divert`](crate::region::OutletRing::divert), and runs
+    /// their receivers.
     pub fn bring_on<'f>(
         &mut self,
         adapter: &Adapter,
@@ -208,7 +208,7 @@ impl Runner {
             if self.due == 0 || self.defers {
                 break;
             }
-            // In turn, so that one that always has more does not keep the others from taking what it sends.
+            // Round robin, so that a function that always has work does not keep the others from receiving its frames.
             let fid =
                 (self.last + 1 + self.due.rotate_right(u32::from(self.last) + 1).trailing_zeros() as u8)
                     & 127;
@@ -218,14 +218,15 @@ impl Runner {
         }
     }
 
-    /// Takes note of the functions, by bit, that the bound of the last call left with work, to be run again. They may be
-    /// functions that nobody else looks after.
+    /// Takes the bitmap of functions that still have work after the last call's budget, to be run again. No other party may be
+    /// looking after them.
     #[inline]
     pub fn take_due(&mut self) -> FunctionSet {
         std::mem::take(&mut self.due)
     }
 
-    /// Works on `fid` for one bound, and then on those its frames are handed to; a busy holder will see the work.
+    /// Works on `fid` for one budget, then on the functions that its frames are passed to. If the function is locked, its
+    /// holder will see the work.
     #[inline]
     fn work(&mut self, adapter: &Adapter, host: &mut dyn Host, now: u64, fid: u8) {
         if let Some(keeper) = host.keeper(Rid(fid)) {
@@ -244,9 +245,9 @@ impl Runner {
         }
     }
 
-    /// Works on `func` for one bound, and then on those its frames are handed to. With a job in hand its lock is waited for when
-    /// it has to be taken once more.
-    // A function stays where it was locked: one that is copied right behind waits until its parts have been stored.
+    /// Works on `func` for one budget, then on the functions that its frames are passed to. With a job to execute, it waits for
+    /// the lock if it must take it again.
+    // The function stays where it was locked: copying it immediately would stall until its fields have been stored.
     #[inline(always)]
     fn work_on(
         &mut self,
@@ -256,7 +257,7 @@ impl Runner {
         func: Func<'_>,
         first: Option<&Job>,
     ) {
-        // A stage that panicked may have left some.
+        // A stage that panicked may have left frames.
         self.hand.forget();
         let (fid, mut handed) = (func.fid(), None);
         let hands = if self.defers { 0 } else { HANDS };
@@ -306,9 +307,9 @@ impl Runner {
         }
     }
 
-    /// One function's turn: whether a frame was left to us while we held it, and what came of it. The function that frames
-    /// were handed to, which may be done so often, goes into `handed`.
-    // Not part of the loop: what a compiler takes out of a loop is done at every call, and nearly every call is one turn.
+    /// One turn of a function: returns true if a frame was left to us while we held it, and the outcome. If the frames were
+    /// passed directly to another function, which may happen `hands` times, that function is stored in `handed`.
+    // Not part of the loop: code that the compiler hoists out of a loop is executed by every call, and nearly every call is one turn.
     #[inline(never)]
     fn turn<'r>(
         &mut self,
@@ -324,7 +325,7 @@ impl Runner {
         if matches!(outcome, Outcome::Blocked(_)) {
             self.lay_down(adapter, host, fid);
         }
-        // Frames of a function enter the wire in the order it made them, so before another can run it.
+        // Frames of a function enter the wire in the order in which it made them, so before another party can run it.
         if !self.buffers.raw.is_empty() {
             let bytes = self.deliver_raw(adapter, host, now, fid);
             keep_pace(host, now, &mut func, bytes);
@@ -343,7 +344,7 @@ impl Runner {
             keep_pace(host, now, &mut func, bytes);
         }
         if host.tends(Rid(fid)) {
-            // We come back to frames that we overlook now.
+            // We poll this function, and find frames missed now later.
             func.unlock();
             (WireRing::of(adapter.region(), fid).waits(), outcome)
         } else {
@@ -367,13 +368,13 @@ impl Runner {
         let Self { buffers, hand, trace: watch, .. } = self;
         let mut step = Step::new(host, now, (adapter.region(), config), buffers);
         step.trains = watch.is_none() && !link && !config.sealed && config.link_layer == LinkLayer::Ethernet;
-        // Where it begins, and begins again when jobs were taken back: with `first`, unless that was committed.
+        // Starting point, also after a rollback: with `first`, unless that was committed.
         let (mut first, mut kept, mut budget) = (first, first, bound);
         loop {
             let in_hand = hand.next < hand.frames.len();
-            // A job stays where it was put together: one that is copied right behind waits until its parts have been stored.
+            // The job stays where it was built: copying it immediately would stall until its fields have been stored.
             let found = if in_hand || kept.is_some() { None } else { next(func, now, config) };
-            // A job and all that follows from it within the function is the least that commits.
+            // A job and everything that follows from it within the function is the smallest unit of a commit.
             if in_hand {
                 take_in_hand(func, &mut step, hand, watch);
             } else if let Some(job) = kept.take().or(found.as_ref()) {
@@ -392,7 +393,7 @@ impl Runner {
             if step.refused || step.blocked.is_some() {
                 take_back(func, &mut step, hand);
                 match step.blocked {
-                    // Only the one job was taken back: it waits for the party that can do it.
+                    // Only this job was rolled back: it waits for the party that can execute it.
                     Some(party) if step.careful => return Outcome::Blocked(party),
                     _ => {
                         (step.careful, kept, budget) = (true, first, bound);
@@ -416,7 +417,7 @@ impl Runner {
     }
 }
 
-/// The next of the frames in hand.
+/// Processes the next inline frame.
 #[inline(never)]
 fn take_in_hand(func: &mut Func<'_>, step: &mut Step<'_>, hand: &mut Hand, watch: &mut Option<Trace>) {
     let Some(frame) = hand.frames.get(hand.next) else { return };
@@ -435,7 +436,7 @@ fn take_in_hand(func: &mut Func<'_>, step: &mut Step<'_>, hand: &mut Hand, watch
     }
 }
 
-/// The jobs that follow from one.
+/// Executes the jobs that follow from one.
 #[inline(never)]
 fn follow(func: &mut Func<'_>, step: &mut Step<'_>, watch: &mut Option<Trace>) {
     while let Some(job) = step.buffers.jobs.pop_front() {
@@ -444,7 +445,7 @@ fn follow(func: &mut Func<'_>, step: &mut Step<'_>, watch: &mut Option<Trace>) {
     }
 }
 
-/// Makes what the jobs since the last commit did final. False if a copy was aborted: then they are taken back.
+/// Commits the jobs since the last commit. Returns false if a copy was aborted; the jobs are then rolled back.
 #[inline(always)]
 fn commit(func: &mut Func<'_>, step: &mut Step<'_>, hand: &mut Hand) -> bool {
     if !step.buffers.moves.is_empty() && !copy(func, step, hand) {
@@ -456,13 +457,13 @@ fn commit(func: &mut Func<'_>, step: &mut Step<'_>, hand: &mut Hand) -> bool {
     true
 }
 
-/// [`commit`], with more to come.
+/// [`commit`] with more jobs to come.
 #[inline(never)]
 fn commit_so_far(func: &mut Func<'_>, step: &mut Step<'_>, hand: &mut Hand) -> bool {
     commit(func, step, hand)
 }
 
-/// Makes the copies that jobs gathered. False if one was aborted: then the jobs are taken back.
+/// Makes the copies that the jobs gathered. Returns false if one was aborted; the jobs are then rolled back.
 #[inline(never)]
 fn copy(func: &mut Func<'_>, step: &mut Step<'_>, hand: &mut Hand) -> bool {
     let done = step.host.copy(&step.buffers.staged, &step.buffers.moves);
@@ -473,7 +474,7 @@ fn copy(func: &mut Func<'_>, step: &mut Step<'_>, hand: &mut Hand) -> bool {
     done.is_ok()
 }
 
-/// Takes the jobs since the last commit back.
+/// Rolls back the jobs since the last commit.
 #[cold]
 fn take_back(func: &mut Func<'_>, step: &mut Step<'_>, hand: &mut Hand) {
     func.rollback();
@@ -481,13 +482,13 @@ fn take_back(func: &mut Func<'_>, step: &mut Step<'_>, hand: &mut Hand) {
     hand.next = hand.committed;
 }
 
-/// The outcome of work on a function.
+/// The outcome of working on a function.
 enum Outcome {
     /// Nothing is left to do.
     Idle,
-    /// There is more than fits one bound.
+    /// More work than fits one budget.
     More,
-    /// The next job is for this party, whose memory the runner can't reach.
+    /// The next job must be executed by this party, whose memory the runner cannot access.
     Blocked(Party),
 }
 
@@ -503,13 +504,13 @@ fn tell(watch: &mut Trace, event: &TraceEvent<'_>) {
     watch(event);
 }
 
-/// True if frames may be for agents within the chip, which are there without a driver: on InfiniBand.
+/// True if frames may be for agents within the adapter, which exist without a driver: on InfiniBand.
 #[cold]
 fn has_agents(config: &Config) -> bool {
     config.link_layer == LinkLayer::Infiniband
 }
 
-/// The next job of the function: frames before timers before new requests, so that acknowledgements free their QPs.
+/// The next job of the function. Frames come before timers and timers before new requests, so that acknowledgements free their QPs.
 #[inline]
 fn next(func: &mut Func<'_>, now: u64, config: &Config) -> Option<Job> {
     if !func.function().may_dma() {
@@ -524,7 +525,7 @@ fn next(func: &mut Func<'_>, now: u64, config: &Config) -> Option<Job> {
     func.take_ready().map(ready_job)
 }
 
-/// Returns the job that an entry of the ready ring asks for.
+/// The job for an entry of the ready ring.
 #[inline]
 pub(super) fn ready_job(entry: u32) -> Job {
     match entry & READY_SQ {
@@ -533,7 +534,7 @@ pub(super) fn ready_job(entry: u32) -> Job {
     }
 }
 
-/// Without bus mastering nothing can be received, and nothing goes out.
+/// Without bus mastering nothing is received or sent.
 #[cold]
 fn next_without_dma(func: &mut Func<'_>, config: &Config) -> Option<Job> {
     while func.has_frame() {
@@ -546,7 +547,7 @@ fn next_without_dma(func: &mut Func<'_>, config: &Config) -> Option<Job> {
 }
 
 impl Adapter {
-    /// True if `fid` has anything to do at `now`, without its lock.
+    /// True if `fid` has anything to do at `now`; does not take its lock.
     #[inline]
     pub fn has_work(&self, fid: u8, now: u64) -> bool {
         let region = self.region();

@@ -1,8 +1,8 @@
 //! Packets on their way through links and switches.
 //!
-//! A switch has a queue for each of its ports, and one buffer for all. It takes the shortest way; of several, the one that the packet's
-//! connection falls on. Where a queue is long it marks packets (ECN), where much came in by a port it pauses whoever sends there (PFC), and
-//! where the buffer is full it drops. Notifications of congestion go first and are never paused.
+//! A switch has a queue per port and one shared buffer. It uses the shortest path, and hashes the connection to choose among
+//! several. It marks packets when a queue is long (ECN), pauses the sender to a port through which much has arrived (PFC), and
+//! drops when the buffer is full. Congestion notifications have priority and are never paused.
 
 use super::Topology;
 use crate::engine::{
@@ -12,10 +12,10 @@ use crate::engine::{
 use serde::Deserialize;
 use std::collections::VecDeque;
 
-/// Bytes of a pause frame, without the check sequence.
+/// Bytes of a pause frame without its FCS.
 const PAUSE_FRAME: u64 = 60;
 
-/// When switches mark packets: never below `kmin` bytes in a queue, more and more often up to the share `pmax` at `kmax`, and always above.
+/// Marking by switches: never below `kmin` queued bytes, with a probability that rises to `pmax` at `kmax`, and always above.
 #[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[allow(missing_docs)]
@@ -25,7 +25,8 @@ pub struct Ecn {
     pub pmax: f64,
 }
 
-/// When a switch pauses whoever sends to a port: once `pause` bytes that came in there wait; it goes on when less than `resume` do.
+/// Pausing by switches: the sender to a port is paused once `pause` bytes that arrived through the port are buffered, and
+/// resumed when fewer than `resume` are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[allow(missing_docs)]
@@ -34,38 +35,38 @@ pub struct Pfc {
     pub resume: u64,
 }
 
-/// The settings of switches.
+/// Settings of the switches.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Settings {
-    /// Bytes of a switch's buffer.
+    /// Size of a switch's buffer in bytes.
     pub buffer: u64,
-    /// The time that a switch takes to look at a packet, in picoseconds.
+    /// Forwarding latency of a switch, in picoseconds.
     pub latency: Ps,
-    /// A switch has a packet whole before it sends it on.
+    /// A switch receives a packet completely before it forwards it.
     pub store_and_forward: bool,
-    /// When packets are marked, if they are.
+    /// ECN marking, if enabled.
     pub ecn: Option<Ecn>,
-    /// When ports are paused, if they are.
+    /// PFC, if enabled.
     pub pfc: Option<Pfc>,
 }
 
-/// A packet; `T` is what it carries.
+/// A packet that carries a `T`.
 pub(crate) struct Packet<T> {
-    /// The host it is for, by its place among the hosts.
+    /// Index of the destination host.
     pub to: usize,
-    /// Tells connections apart.
+    /// Hash of its connection.
     pub hash: u32,
-    /// From the first header to the ICRC.
+    /// Bytes from the first header to the ICRC.
     pub bytes: u64,
-    /// It goes first, and is never paused.
+    /// It has priority and is never paused.
     pub urgent: bool,
-    /// Its sender understands marks.
+    /// Its sender is ECN-capable.
     pub may_mark: bool,
-    /// It met congestion.
+    /// It has met congestion.
     pub marked: bool,
-    /// Where it came into the node it is in.
+    /// Port through which it entered its current node.
     by: usize,
-    /// When its last bit is there.
+    /// Time at which its last bit arrives.
     whole: Ps,
     pub item: T,
 }
@@ -76,61 +77,61 @@ impl<T> Packet<T> {
     }
 }
 
-/// Something that happens in the fabric.
+/// An event in the fabric.
 pub(crate) enum Move<T> {
-    /// The last bit of a packet has left the card of a host.
+    /// The last bit of a packet has left a host's adapter.
     Left(usize, Packet<T>),
-    /// A packet is in a node, and may go on if that is a switch.
+    /// A packet has arrived at a node; a switch may forward it now.
     Arrived(usize, Packet<T>),
     /// A port has sent a packet.
     Sent(usize, usize),
-    /// The peer of a port pauses it, or lets it go on.
+    /// The peer of a port pauses or resumes it.
     Pause(usize, usize, bool),
 }
 
-/// A port was paused, or may go on.
+/// A port was paused or resumed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pause {
-    /// When, in picoseconds.
+    /// Time, in picoseconds.
     pub at: Ps,
-    /// The node whose port it is.
+    /// The node of the port.
     pub node: usize,
-    /// Its port, in the order of its links.
+    /// The port, in the order of the node's links.
     pub port: usize,
-    /// It is paused.
+    /// True for a pause, false for its end.
     pub on: bool,
 }
 
 /// The load of a port.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PortLoad {
-    /// Bytes that wait.
+    /// Bytes queued.
     pub queued: u64,
-    /// Most bytes that waited at once.
+    /// Maximum of bytes queued.
     pub most: u64,
-    /// Packets that went out.
+    /// Packets sent.
     pub packets: u64,
-    /// Packets that were marked.
+    /// Packets marked.
     pub marked: u64,
-    /// Packets for which there was no room.
+    /// Packets dropped for lack of buffer space.
     pub dropped: u64,
-    /// Packets that the link lost.
+    /// Packets lost on the link.
     pub lost: u64,
-    /// For how long it was paused, in picoseconds.
+    /// Total pause time, in picoseconds.
     pub paused: Ps,
 }
 
 struct Port<T> {
-    /// The node at the other end, and the port there.
+    /// The node at the other end, and its port.
     peer: (usize, usize),
     rate: Rate,
     delay: Ps,
     loss: f64,
     queue: VecDeque<Packet<T>>,
     urgent: VecDeque<Packet<T>>,
-    /// The packet on its way out: its bytes, and where it came in.
+    /// The packet being sent: its bytes, and the port through which it arrived.
     sending: Option<(u64, usize)>,
-    /// Since when it is paused.
+    /// Start of the current pause.
     paused: Option<Ps>,
     load: PortLoad,
 }
@@ -148,29 +149,29 @@ impl<T> Port<T> {
 struct Node<T> {
     is_switch: bool,
     ports: Vec<Port<T>>,
-    /// Of each host, the ports on the shortest ways to it.
+    /// For each host, the ports on the shortest paths to it.
     ways: Vec<Vec<u16>>,
-    /// Bytes in the buffer, and those that came in by each port.
+    /// Bytes in the buffer: total, and by arrival port.
     used: u64,
     came: Vec<u64>,
-    /// True if it pauses whoever sends to each port.
+    /// For each port, true if the sender to it is paused.
     pauses: Vec<bool>,
 }
 
-/// All links and switches, and what is in them.
+/// All links and switches, and the packets in them.
 pub(crate) struct Fabric<T> {
     nodes: Vec<Node<T>>,
     /// The nodes that are hosts.
     hosts: Vec<usize>,
     settings: Settings,
     dice: Dice,
-    /// Each pause and its end.
+    /// Starts and ends of pauses.
     pub pauses: Vec<Pause>,
-    /// Hosts whose port may send again.
+    /// Hosts with a port that may send again.
     pub released: Vec<usize>,
 }
 
-/// Where what is to happen is put.
+/// Schedules an event.
 type Then<'a, T> = &'a mut dyn FnMut(Ps, Move<T>);
 
 impl<T> Fabric<T> {
@@ -232,18 +233,18 @@ impl<T> Fabric<T> {
         self.nodes.iter().enumerate().flat_map(of)
     }
 
-    /// True if a host's card has to wait with more packets.
+    /// True if a host's adapter must not generate more packets now.
     pub(crate) fn is_held(&self, host: usize) -> bool {
         let port = &self.nodes[self.hosts[host]].ports[0];
         port.paused.is_some() || !port.queue.is_empty()
     }
 
-    /// The card of a host pauses whoever sends to it, or lets it go on.
+    /// Pauses or resumes the sender to a host, on behalf of its adapter.
     pub(crate) fn hold(&mut self, now: Ps, host: usize, on: bool, then: Then<'_, T>) {
         self.tell(now, (self.hosts[host], 0), on, then);
     }
 
-    /// Lets something happen. Returns a packet that is at its host.
+    /// Handles an event. Returns a packet that has arrived at its host.
     pub(crate) fn happen(&mut self, now: Ps, what: Move<T>, then: Then<'_, T>) -> Option<Packet<T>> {
         match what {
             Move::Left(host, packet) => self.leave(now, self.hosts[host], packet, then),
@@ -257,7 +258,7 @@ impl<T> Fabric<T> {
         None
     }
 
-    /// A card has sent a packet whole: it is on the link, unless that is paused or others wait.
+    /// Puts a packet that an adapter has sent completely on the link, or queues it if the link is paused or busy.
     fn leave(&mut self, now: Ps, node: usize, packet: Packet<T>, then: Then<'_, T>) {
         if self.nodes[node].ports[0].is_free() || packet.urgent && self.nodes[node].ports[0].sending.is_none()
         {
@@ -268,7 +269,7 @@ impl<T> Fabric<T> {
         }
     }
 
-    /// The last bit of a packet goes on the link of a port.
+    /// Puts a packet with its last bit leaving at `left` on the link of a port.
     fn cross(&mut self, left: Ps, (node, port): (usize, usize), mut packet: Packet<T>, then: Then<'_, T>) {
         let from = &mut self.nodes[node].ports[port];
         if from.loss > 0.0 && self.dice.throw() < from.loss {
@@ -279,7 +280,7 @@ impl<T> Fabric<T> {
         let (whole, took) = (left + from.delay, from.time(packet.bytes));
         (packet.by, packet.whole) = (there, whole);
         let at = match self.nodes[peer].is_switch {
-            // It goes on when its first bits are there, or when all are.
+            // A switch forwards it when its first bits have arrived, or only when all have.
             true if self.settings.store_and_forward => whole + self.settings.latency,
             true => whole.saturating_sub(took) + self.settings.latency,
             false => whole,
@@ -287,7 +288,7 @@ impl<T> Fabric<T> {
         then(at, Move::Arrived(peer, packet));
     }
 
-    /// A switch sends a packet on.
+    /// Forwards a packet in a switch.
     fn forward(&mut self, now: Ps, node: usize, mut packet: Packet<T>, then: Then<'_, T>) {
         let Settings { buffer, ecn, pfc, .. } = self.settings;
         let here = &mut self.nodes[node];
@@ -324,7 +325,7 @@ impl<T> Fabric<T> {
         self.enqueue(now, (node, out), packet, then);
     }
 
-    /// Tells whoever sends to a port to pause, or to go on.
+    /// Tells the sender to a port to pause or to resume.
     fn tell(&mut self, now: Ps, (node, port): (usize, usize), on: bool, then: Then<'_, T>) {
         let from = &self.nodes[node].ports[port];
         let at = now + from.rate.frame(PAUSE_FRAME) + from.delay;
@@ -342,7 +343,7 @@ impl<T> Fabric<T> {
         self.begin(now, (node, port), then);
     }
 
-    /// A port begins with its next packet, if it has one and may.
+    /// Starts sending the next packet of a port, if there is one and the port is not paused.
     fn begin(&mut self, now: Ps, (node, port): (usize, usize), then: Then<'_, T>) {
         let latency = self.settings.latency;
         let here = &mut self.nodes[node];
@@ -357,13 +358,13 @@ impl<T> Fabric<T> {
         out.load.packets += 1;
         out.sending = Some((packet.bytes, packet.by));
         let alone = now + out.time(packet.bytes);
-        // The last bit can't leave before it is there.
+        // The last bit cannot leave before it has arrived.
         let end = if is_switch { alone.max(packet.whole + latency) } else { alone };
         then(end, Move::Sent(node, port));
         self.cross(end, (node, port), packet, then);
     }
 
-    /// A port has sent a packet: its place in the buffer is free.
+    /// Frees the buffer space of a packet that a port has sent.
     fn sent(&mut self, now: Ps, node: usize, port: usize, then: Then<'_, T>) {
         let here = &mut self.nodes[node];
         let Some((bytes, by)) = here.ports[port].sending.take() else { return };
@@ -397,7 +398,7 @@ impl<T> Fabric<T> {
         }
     }
 
-    /// The card of a host may go on once nothing waits at its port any more.
+    /// Releases a host's adapter once its port is not paused and its queue is empty.
     fn release(&mut self, node: usize) {
         let here = &self.nodes[node];
         if !here.is_switch && here.ports[0].paused.is_none() && here.ports[0].queue.is_empty() {
@@ -415,12 +416,12 @@ mod tests {
 
     const SETTINGS: Settings =
         Settings { buffer: 1 << 20, latency: 0, store_and_forward: true, ecn: None, pfc: None };
-    /// With what is around it 1000.
+    /// 1000 with the framing overhead.
     const BYTES: u64 = 976;
-    /// The time that a packet takes at 100 Gb/s.
+    /// Time of a packet at 100 Gb/s.
     const TIME: Ps = 80_000;
 
-    /// Packets that leave hosts at times; says when which are there, and whether they are marked.
+    /// A run of packets that leave hosts at given times; records arrival times and marks.
     struct Run {
         fabric: Fabric<u32>,
         schedule: Schedule<Move<u32>>,

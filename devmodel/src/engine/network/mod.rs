@@ -1,7 +1,7 @@
-//! The network that joins the cards of many hosts: links and switches that queue, mark, pause and drop.
+//! The network between the adapters of many hosts: links, and switches that queue, mark, pause and drop.
 //!
-//! [`Topology`] says who is joined to whom; it can be read from the files of HPCC's simulator. [`Fabric`] moves packets through it in
-//! virtual time and knows nothing of what is in them.
+//! [`Topology`] describes nodes and links; it can be read from the files of HPCC's simulator. [`Fabric`] moves packets through
+//! it in virtual time, independently of their contents.
 
 mod fabric;
 mod topology;

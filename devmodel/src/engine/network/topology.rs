@@ -1,4 +1,4 @@
-//! The nodes of a network, and the links that join them.
+//! The nodes of a network, and the links between them.
 
 use crate::engine::{
     sched::Ps,
@@ -10,25 +10,25 @@ use std::collections::VecDeque;
 /// A cable between two nodes, the same in both directions.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Link {
-    /// The nodes it joins.
+    /// The nodes it connects.
     pub ends: [usize; 2],
     /// Its rate.
     pub gbps: Rate,
-    /// The time that a bit takes from end to end, in picoseconds.
+    /// Propagation delay, in picoseconds.
     pub delay: Ps,
-    /// The share of frames that get lost, 0 to 1.
+    /// Share of frames that are lost, 0 to 1.
     pub loss: f64,
 }
 
 /// Hosts, switches, and the links between them. Each host has one link.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Topology {
-    /// Of each node, whether it is a switch.
+    /// For each node, true if it is a switch.
     switches: Vec<bool>,
     links: Vec<Link>,
 }
 
-/// A topology that can't be.
+/// Error in a topology.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[allow(missing_docs)]
 pub enum TopologyError {
@@ -45,14 +45,14 @@ pub enum TopologyError {
 }
 
 impl Topology {
-    /// Each host is a function of the model's adapter.
+    /// The maximum number of hosts; each is a function of the model's adapter.
     pub const MOST_HOSTS: usize = 128;
 
-    /// Nodes from 0 on, of which `switches` says by number whether they are switches, joined by `links`.
+    /// Nodes numbered from 0, of which those with `true` in `switches` are switches, connected by `links`.
     ///
     /// # Errors
     ///
-    /// A link joins what is not there, a host has no link or several, there are too many hosts or not all are joined.
+    /// A link ends at a nonexistent node, a host has no link or several, there are too many hosts, or the network is not connected.
     pub fn new(switches: Vec<bool>, links: Vec<Link>) -> Result<Self, TopologyError> {
         let mut count = vec![0; switches.len()];
         for (number, link) in links.iter().enumerate() {
@@ -82,7 +82,7 @@ impl Topology {
         }
     }
 
-    /// `hosts` at one switch, each by a link of `gbps` with `delay`. Hosts are the nodes from 0 on.
+    /// `hosts` at one switch, each with a link of `gbps` and `delay`. Hosts are the nodes from 0 on.
     ///
     /// # Errors
     ///
@@ -93,12 +93,12 @@ impl Topology {
         Self::new(switches, links)
     }
 
-    /// `leaves` switches with `hosts` each, joined by `spines` others, all by links of `gbps` with `delay`. Hosts are the nodes from 0 on,
-    /// then come the leaves.
+    /// `leaves` switches with `hosts` each, connected by `spines` others; all links have `gbps` and `delay`. Hosts are the
+    /// nodes from 0 on, followed by the leaves.
     ///
     /// # Errors
     ///
-    /// There are too few hosts, or too many, or no spine for several leaves.
+    /// There are too few hosts or too many, or there is no spine for several leaves.
     pub fn leaf_spine(
         leaves: usize,
         hosts: usize,
@@ -119,12 +119,12 @@ impl Topology {
         Self::new(switches, links)
     }
 
-    /// Reads a topology file of HPCC's simulator: how many nodes, switches and links; the switches' numbers; and for each link its nodes, its
-    /// rate (`100Gbps`), its delay (`1000ns`) and its loss. `file` is its name, for errors.
+    /// Parses a topology file of HPCC's simulator: the numbers of nodes, switches and links; the switches' node numbers; and
+    /// for each link its nodes, rate (`100Gbps`), delay (`1000ns`) and loss. `file` is its name, for errors.
     ///
     /// # Errors
     ///
-    /// A word is not what it is to be, or there can be no such topology.
+    /// A word is invalid, or the topology is.
     pub fn parse(file: &str, text: &str) -> Result<Self, TextError> {
         let mut words = Words::of(file, text);
         let nodes: usize = words.next("the number of nodes")?;
@@ -161,7 +161,7 @@ impl Topology {
         Self::new(switches, all).map_err(|e| words.refused(e))
     }
 
-    /// Of each node, whether it is a switch.
+    /// For each node, true if it is a switch.
     pub fn switches(&self) -> &[bool] {
         &self.switches
     }
@@ -176,13 +176,13 @@ impl Topology {
         (0..self.switches.len()).filter(|node| !self.switches[*node]).collect()
     }
 
-    /// The links of a node, by their numbers.
+    /// The links of a node, by number.
     pub(super) fn links_of(&self, node: usize) -> impl Iterator<Item = usize> + '_ {
         (0..self.links.len()).filter(move |link| self.links[*link].ends.contains(&node))
     }
 
-    /// The time that `bytes` take from one host to another and their acknowledgement back if nobody else is on the way, and switches take
-    /// `latency`: in picoseconds, 0 if there is no way.
+    /// Time, in picoseconds, for `bytes` from one host to another and their acknowledgement back on an otherwise idle path with
+    /// a switch latency of `latency`; 0 if there is no path.
     pub(crate) fn alone(&self, from: usize, to: usize, bytes: u64, latency: Ps) -> Ps {
         let distance = self.distances(to);
         let (mut at, mut delay, mut slowest) = (from, 0, f64::MAX);
@@ -199,7 +199,7 @@ impl Topology {
         2 * delay + Rate(slowest).time(bytes)
     }
 
-    /// How many links it is from each node to `host`, by ways that pass no other host.
+    /// Number of links from each node to `host`, on paths that pass no other host.
     pub(super) fn distances(&self, host: usize) -> Vec<usize> {
         let mut joined = vec![Vec::new(); self.switches.len()];
         for link in &self.links {
@@ -223,20 +223,20 @@ impl Topology {
     }
 }
 
-/// A number with a unit behind it, by which it is multiplied.
+/// Parses a number with a unit and multiplies it by the unit's value.
 fn with_unit(word: &str, units: &[(&str, f64)]) -> Option<f64> {
     let (unit, by) = units.iter().find(|(unit, _)| word.ends_with(unit))?;
     let number: f64 = word[..word.len() - unit.len()].parse().ok()?;
     Some(number * by).filter(|number| number.is_finite() && *number >= 0.0)
 }
 
-/// A rate as ns-3 writes it.
+/// Parses a rate in ns-3's notation.
 fn rate(word: &str) -> Option<Rate> {
     let gbps = with_unit(word, &[("Gbps", 1.0), ("Gb/s", 1.0), ("Mbps", 1e-3), ("Mb/s", 1e-3)])?;
     (1e-3..1e6).contains(&gbps).then_some(Rate(gbps))
 }
 
-/// A time as ns-3 writes it.
+/// Parses a time in ns-3's notation.
 fn time(word: &str) -> Option<Ps> {
     let ps = with_unit(word, &[("ns", 1e3), ("us", 1e6), ("ms", 1e9), ("s", 1e12)])?;
     (ps < 1e15).then_some(ps as Ps)

@@ -1,4 +1,4 @@
-//! Patterns of flows, and files of them.
+//! Patterns of flows, and parsers of flow files.
 
 use super::Flow;
 use crate::engine::{
@@ -8,20 +8,20 @@ use crate::engine::{
     timing::Dice,
 };
 
-/// All `from` write `bytes` to `to`.
+/// Each host in `from` writes `bytes` to `to`.
 pub fn incast(from: &[usize], to: usize, bytes: u64) -> Vec<Flow> {
     from.iter().filter(|host| **host != to).map(|host| Flow::write(*host, to, bytes)).collect()
 }
 
-/// Each of `hosts` writes `bytes` to each other.
+/// Each of `hosts` writes `bytes` to every other.
 pub fn all_to_all(hosts: &[usize], bytes: u64) -> Vec<Flow> {
     hosts.iter().flat_map(|to| incast(hosts, *to, bytes)).collect()
 }
 
-/// Each of `hosts` writes `bytes` to one other, and each is written to by one; `seed` decides who.
+/// Each of `hosts` writes `bytes` to one other and is written to by one; `seed` determines the pairs.
 pub fn permutation(hosts: &[usize], bytes: u64, seed: u64) -> Vec<Flow> {
     let mut dice = Dice::new(seed);
-    // A cycle through all of them in a random order (Sattolo's shuffle): nobody writes to itself.
+    // A random cycle through all of them (Sattolo's shuffle), so that no host writes to itself.
     let mut order: Vec<usize> = hosts.to_vec();
     for i in (1..order.len()).rev() {
         order.swap(i, (dice.throw() * (i + 1) as f64) as usize);
@@ -35,12 +35,12 @@ pub fn permutation(hosts: &[usize], bytes: u64, seed: u64) -> Vec<Flow> {
         .collect()
 }
 
-/// Reads a flow file of HPCC's simulator: how many flows; and of each the two hosts, its priority, its port, its bytes, and when it begins
-/// in seconds. Text that follows is a remark. `file` is its name, for errors.
+/// Parses a flow file of HPCC's simulator: the number of flows; then for each the two hosts, priority, port, bytes, and start
+/// time in seconds. Text after that is ignored. `file` is its name, for errors.
 ///
 /// # Errors
 ///
-/// A word is not what it is to be.
+/// A word is invalid.
 pub fn hpcc(file: &str, text: &str) -> Result<Vec<Flow>, TextError> {
     let mut words = Words::of(file, text);
     let count: usize = words.next("the number of flows")?;
@@ -56,17 +56,17 @@ pub fn hpcc(file: &str, text: &str) -> Result<Vec<Flow>, TextError> {
     Ok(flows)
 }
 
-/// A day at most.
+/// Converts seconds, at most a day.
 fn seconds(seconds: f64) -> Option<Ps> {
     (0.0..86400.0).contains(&seconds).then_some((seconds * 1e12) as Ps)
 }
 
-/// Reads a connection matrix of htsim: `Nodes`, `Connections`, and for each of them a line such as `1->0 id 1 start 0 size 2000000`, where the
-/// start is in picoseconds. `file` is its name, for errors.
+/// Parses a connection matrix of htsim: `Nodes`, `Connections`, and for each connection a line such as `1->0 id 1 start 0 size
+/// 2000000`, with the start in picoseconds. `file` is its name, for errors.
 ///
 /// # Errors
 ///
-/// A word is not what it is to be: connections that wait for others (`trigger`) are not read.
+/// A word is invalid; connections that wait for others (`trigger`) are not supported.
 pub fn htsim(file: &str, text: &str) -> Result<Vec<Flow>, TextError> {
     let mut words = Words::of(file, text);
     let mut number = |name: &str| -> Result<usize, TextError> {

@@ -1,4 +1,4 @@
-//! Many hosts with a card each, switches between them, and traffic: how long flows take, how long queues get, who is paused.
+//! Many hosts with an adapter each, switches between them, and traffic: reports flow completion times, queue lengths and pauses.
 //!
 //! ```
 //! use devmodel::engine::{network::Topology, scenario::{Flow, Scenario}, timing::{Profile, Rate}};
@@ -31,25 +31,25 @@ use super::{
 };
 use crate::{LinkLayer, transport::Dcqcn};
 
-/// Bytes that one host moves to another, on a queue pair of their own.
+/// A transfer from one host to another, on a queue pair of its own.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Flow {
-    /// The node that asks for it.
+    /// The requesting node.
     pub from: usize,
     /// The node at the other end.
     pub to: usize,
-    /// Bytes, 1 at least.
+    /// Bytes, at least 1.
     pub bytes: u64,
-    /// When it begins, in picoseconds.
+    /// Start time, in picoseconds.
     pub start: Ps,
-    /// WRITEs, SENDs, or READs, whose bytes come from the other end.
+    /// WRITEs, SENDs, or READs; the data of READs comes from the other end.
     pub operation: Operation,
-    /// The port that an output names.
+    /// Port number for the outputs.
     pub port: u16,
 }
 
 impl Flow {
-    /// WRITEs of `bytes` in all, from the beginning on.
+    /// WRITEs of `bytes` in total, from the start on.
     pub fn write(from: usize, to: usize, bytes: u64) -> Self {
         Self { from, to, bytes, start: 0, operation: Operation::Write, port: 100 }
     }
@@ -58,31 +58,31 @@ impl Flow {
 /// Hosts, switches and flows.
 #[derive(Clone, Debug)]
 pub struct Scenario {
-    /// The costs of cards, slots and programs. The port's rate is that of the hosts' links.
+    /// Costs of adapters, slots and programs. The port rate is that of the hosts' links.
     pub profile: Profile,
-    /// The nodes, and the links that join them.
+    /// The nodes, and the links between them.
     pub topology: Topology,
-    /// The settings of switches.
+    /// Settings of the switches.
     pub switches: Settings,
-    /// How senders react to congestion.
+    /// The senders' reaction to congestion.
     pub dcqcn: Dcqcn,
-    /// The flows that are moved.
+    /// The flows.
     pub flows: Vec<Flow>,
-    /// Bytes of a packet's payload at most.
+    /// Maximum payload of a packet, in bytes.
     pub mtu: u16,
-    /// Bytes of a message: a longer flow has several, of which [`Scenario::UNDER_WAY`] are under way.
+    /// Bytes of a message: a longer flow has several, of which [`Scenario::UNDER_WAY`] are outstanding.
     pub message: u64,
-    /// Messages from one that asks for a completion to the next, no more than are under way; the last does.
+    /// Every so many messages one requests a completion; at most the number of outstanding messages. The last message does in any case.
     pub moderation: u64,
-    /// Nothing happens any more at this time, in picoseconds, if the flows are not done before.
+    /// Time limit of the run, in picoseconds.
     pub until: Option<Ps>,
-    /// Time between two looks at queues and rates, in picoseconds; 0 is never.
+    /// Interval between samples of queues and rates, in picoseconds; 0 disables them.
     pub sample: Ps,
-    /// Chance goes by this number: the same one gives the same outcome.
+    /// Seed of the random numbers: the same seed gives the same outcome.
     pub seed: u64,
 }
 
-/// A scenario that can't be.
+/// Error in a scenario.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[allow(missing_docs)]
 pub enum ScenarioError {
@@ -117,17 +117,17 @@ pub enum ScenarioError {
 }
 
 impl Scenario {
-    /// Of a scenario.
+    /// Maximum number of flows.
     pub const MOST_FLOWS: usize = 16384;
-    /// Bytes of a message.
+    /// Maximum bytes of a message.
     pub const MOST_MESSAGE: u64 = 1 << 20;
-    /// Messages of a flow under way.
+    /// Outstanding messages per flow.
     pub const UNDER_WAY: u64 = 4;
-    /// Looks at queues and rates.
+    /// Maximum number of samples.
     pub const MOST_SAMPLES: usize = 1 << 20;
 
-    /// Nothing is moved yet. Switches are those of the profile's wire, with a buffer of 16 MB; they mark and pause nobody. The MTU is the
-    /// profile's.
+    /// A scenario without flows. The switches are those of the profile's wire, with a buffer of 16 MB, and neither mark nor
+    /// pause. The MTU is the profile's.
     pub fn new(profile: Profile, topology: Topology) -> Self {
         let wire = &profile.wire;
         let latency = wire.switch.ps();
@@ -155,7 +155,7 @@ impl Scenario {
         }
     }
 
-    /// Switches mark packets, as DCQCN's paper has it for 40 Gb/s and in proportion (section 5.2 there).
+    /// Enables ECN marking with the parameters of the DCQCN paper for 40 Gb/s (section 5.2 there), scaled to the link rate.
     #[must_use]
     pub fn with_ecn(mut self) -> Self {
         let share = self.link_rate().map_or(1.0, |rate| rate.0 / 40.0);
@@ -164,20 +164,20 @@ impl Scenario {
         self
     }
 
-    /// Switches pause who sends, before the ports' shares of the buffer are full.
+    /// Enables PFC: switches pause senders before the ports' shares of the buffer are full.
     #[must_use]
     pub fn with_pfc(mut self) -> Self {
         let switches = self.topology.switches();
         let ports =
             |node: usize| self.topology.links().iter().filter(|link| link.ends.contains(&node)).count();
         let most = (0..switches.len()).filter(|node| switches[*node]).map(ports).max().unwrap_or(1);
-        // Half of each port's share is for what is on its way when the pause is told.
+        // Half of each port's share is reserved for data in flight when the pause is sent.
         let pause = (self.switches.buffer / (2 * most.max(1) as u64)).min(256 << 10);
         self.switches.pfc = Some(Pfc { pause, resume: pause - pause / 4 });
         self
     }
 
-    /// The rate of the hosts' links, if they have one.
+    /// The common rate of the hosts' links.
     fn link_rate(&self) -> Result<Rate, ScenarioError> {
         let is_host = |node: &usize| !self.topology.switches()[*node];
         let mut rates =
@@ -189,11 +189,11 @@ impl Scenario {
         }
     }
 
-    /// Runs it.
+    /// Runs the scenario.
     ///
     /// # Errors
     ///
-    /// Something of it is not as it can be.
+    /// A parameter is invalid.
     pub fn run(&self) -> Result<Outcome, ScenarioError> {
         let rate = self.check()?;
         Ok(run::Run::new(self, rate).run())

@@ -1,4 +1,4 @@
-//! The outcome of a scenario, and its outputs in the form of HPCC's simulator.
+//! The outcome of a scenario, and its outputs in the formats of HPCC's simulator.
 
 use super::Flow;
 use crate::engine::{
@@ -10,69 +10,68 @@ use std::fmt::Write as _;
 /// The outcome of a flow.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct FlowOutcome {
-    /// It.
+    /// The flow.
     pub flow: Flow,
-    /// When its program saw that all was done; not if it was not.
+    /// Time at which its program saw the last completion; `None` if it was not completed.
     pub end: Option<Ps>,
     /// It failed: its queue pair is in error.
     pub failed: bool,
-    /// The time that it would have taken on links that nobody else used, in picoseconds: there and back, and its bytes with their headers
-    /// at the slowest link.
+    /// Time that it would take on otherwise unused links, in picoseconds: the round trip, and its bytes with headers at the slowest link.
     pub alone: Ps,
 }
 
 impl FlowOutcome {
-    /// How long it took, in picoseconds, if it was done.
+    /// Completion time in picoseconds, if it was completed.
     pub fn took(&self) -> Option<Ps> {
         self.end.map(|end| end - self.flow.start)
     }
 }
 
-/// A look at queues and rates.
+/// A sample of queues and rates.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Sample {
-    /// When, in picoseconds.
+    /// Time, in picoseconds.
     pub at: Ps,
-    /// Bytes that wait at each port of each node, in the order of [`Outcome::ports`].
+    /// Bytes queued at each port of each node, in the order of [`Outcome::ports`].
     pub queued: Vec<u64>,
-    /// Bytes of payload that arrived from each host until then.
+    /// Bytes of payload that have arrived from each host.
     pub came: Vec<u64>,
 }
 
 /// The outcome of a scenario.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Outcome {
-    /// Its flows, in their order.
+    /// The flows, in order.
     pub flows: Vec<FlowOutcome>,
-    /// True if each node is a switch.
+    /// For each node, true if it is a switch.
     pub switches: Vec<bool>,
     /// The nodes that are hosts.
     pub hosts: Vec<usize>,
     /// The load of each port: node, port, and load.
     pub ports: Vec<(usize, usize, PortLoad)>,
-    /// Pauses, and their ends.
+    /// Starts and ends of pauses.
     pub pauses: Vec<Pause>,
-    /// Looks at queues and rates.
+    /// Samples of queues and rates.
     pub samples: Vec<Sample>,
     /// Bytes of payload that arrived from each host.
     pub came: Vec<u64>,
-    /// Frames that the cards sent, and how many of them were acknowledgements.
+    /// Frames that the adapters sent, and the number of acknowledgements among them.
     pub frames: [u64; 2],
-    /// Notifications of congestion that cards sent.
+    /// Congestion notification packets that adapters sent.
     pub notifications: u64,
-    /// Packets that were asked for again, and timeouts.
+    /// Packets requested again after a sequence error.
     pub sequence_errors: u64,
-    /// See [`sequence_errors`](Self::sequence_errors).
+    /// ACK timeouts.
     pub timeouts: u64,
-    /// When it ended, in picoseconds.
+    /// Duration of the run, in picoseconds.
     pub duration: Ps,
 }
 
-/// Picoseconds in a nanosecond.
+/// Picoseconds per nanosecond.
 const NS: u64 = 1000;
 
 impl Outcome {
-    /// Packets for which a switch had no room.
+    /// Packets dropped by switches for lack of buffer space.
     pub fn dropped(&self) -> u64 {
         self.ports.iter().map(|(.., load)| load.dropped).sum()
     }
@@ -82,8 +81,8 @@ impl Outcome {
         self.ports.iter().map(|(.., load)| load.marked).sum()
     }
 
-    /// A line for each flow that was done, in the order of their ends: the hosts' addresses, ports, bytes, when it began, how long it took and
-    /// would have taken alone, in nanoseconds.
+    /// One line per completed flow, in order of completion: the hosts' addresses, ports, bytes, start, duration, and duration
+    /// on otherwise unused links, in nanoseconds.
     pub fn fct(&self) -> String {
         let mut done: Vec<_> = self.flows.iter().enumerate().filter(|(_, flow)| flow.end.is_some()).collect();
         done.sort_by_key(|(_, flow)| flow.end);
@@ -106,7 +105,7 @@ impl Outcome {
         text
     }
 
-    /// A line for each pause and its end: nanoseconds, node, 1 if that is a switch, its port from 1, 1 for a pause.
+    /// One line per start and end of a pause: nanoseconds, node, 1 for a switch, port from 1, 1 for a pause.
     pub fn pfc(&self) -> String {
         let line = |pause: &Pause| {
             let is_switch = u8::from(self.switches[pause.node]);
@@ -121,7 +120,7 @@ impl Outcome {
         self.pauses.iter().map(line).collect()
     }
 
-    /// Of each port of a switch a line: node, port from 1, and in how many samples 0, 1, 2 and so on kilobytes waited.
+    /// One line per switch port: node, port from 1, and the number of samples with 0, 1, 2, ... kilobytes queued.
     pub fn qlen(&self) -> String {
         let Some(last) = self.samples.last() else { return String::new() };
         let mut text = format!("time: {}\n", last.at / NS);
@@ -141,7 +140,7 @@ impl Outcome {
     }
 }
 
-/// The address of a node, as HPCC's simulator gives it.
+/// The address of a node in HPCC's simulator.
 fn address(node: usize) -> u32 {
     0x0b00_0001 + ((node as u32 / 256) << 16) + ((node as u32 % 256) << 8)
 }

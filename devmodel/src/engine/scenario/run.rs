@@ -1,4 +1,4 @@
-//! A scenario under way: a program for each flow, and what wakes it.
+//! A scenario in progress: a program for each flow, and the events that wake it.
 
 use super::{FlowOutcome, Outcome, Sample, Scenario};
 use crate::{
@@ -22,13 +22,13 @@ const UNDER_WAY: u64 = Scenario::UNDER_WAY;
 /// ECT(0): switches may mark packets.
 const MAY_BE_MARKED: u8 = 2;
 
-/// An event that is to happen.
+/// A scheduled event.
 enum Next {
-    /// A flow's program begins, or goes on.
+    /// A flow's program starts or continues.
     Post(usize),
-    /// The completion queue of a side has something that its program can see.
+    /// The completion queue of a side has an entry that its program can see.
     Seen(usize, Cause),
-    /// Queues are looked at.
+    /// Queues are sampled.
     Sample,
 }
 
@@ -37,10 +37,10 @@ enum Next {
 struct Program {
     /// Bytes posted.
     posted: u64,
-    /// Messages posted and not completed, and of those the ones behind the last that asks for a completion.
+    /// Messages posted and not completed, and the number of those after the last one that requests a completion.
     under_way: u64,
     silent: u64,
-    /// Until when it is busy.
+    /// Time until which it is busy.
     busy: Ps,
     end: Option<Ps>,
     failed: bool,
@@ -52,20 +52,20 @@ pub(super) struct Run<'s> {
     rig: Rig,
     timed: Timed<'s, Next>,
     programs: Vec<Program>,
-    /// Of each node, which host it is.
+    /// Host index of each host node.
     place: BTreeMap<usize, usize>,
-    /// Programs that are not done.
+    /// Programs that are not finished.
     left: usize,
     samples: Vec<Sample>,
 }
 
-/// The least power of two that is not below `n`, as its exponent.
+/// Exponent of the smallest power of two that is at least `n`.
 fn log2(n: usize) -> u8 {
     n.next_power_of_two().trailing_zeros() as u8
 }
 
 impl<'s> Run<'s> {
-    /// A run of what was checked, whose hosts have ports of `rate`.
+    /// A run of a checked scenario with host ports of `rate`.
     pub(super) fn new(scenario: &'s Scenario, rate: Rate) -> Self {
         let mut profile = scenario.profile.clone();
         (profile.wire.gbps, profile.wire.mtu) = (rate, scenario.mtu);
@@ -75,7 +75,7 @@ impl<'s> Run<'s> {
             scenario.flows.iter().map(|flow| [flow.from, flow.to].map(|node| place[&node] as u8)).collect();
         let mut each = vec![0; hosts.len()];
         pairs.iter().flatten().for_each(|fid| each[usize::from(*fid)] += 1);
-        // Two queue pairs of each function are not for programs.
+        // Two queue pairs of each function are reserved.
         let most = each.into_iter().max().unwrap_or(0) + 4;
         let geometry = Geometry {
             functions: hosts.len() as u8,
@@ -130,7 +130,7 @@ impl<'s> Run<'s> {
         self.outcome()
     }
 
-    /// Function `fid` did something, and wrote to memory.
+    /// Handles the writes of function `fid` to memory.
     fn written(&mut self, fid: u8, cause: Cause) {
         let mut written = std::mem::take(&mut self.rig.machine.written);
         for (at, len) in written.drain(..) {
@@ -148,7 +148,7 @@ impl<'s> Run<'s> {
         self.rig.post_recv(side, at, MESSAGE as u32);
     }
 
-    /// The program of a flow posts what it may.
+    /// A flow's program posts as many messages as it may.
     fn post(&mut self, number: usize) {
         let (now, flow) = (self.timed.now(), &self.scenario.flows[number]);
         let program = &mut self.programs[number];
@@ -186,7 +186,7 @@ impl<'s> Run<'s> {
         match cqe.opcode() {
             CqeOpcode::Req => {
                 let program = &mut self.programs[number];
-                // It stands for those before it that did not ask.
+                // It also completes the preceding messages that requested no completion.
                 program.under_way -= self.scenario.moderation.min(program.under_way - program.silent);
                 let noted = cause.at + self.profile.host.poll_cq.ps();
                 if program.under_way == 0 && program.posted == self.scenario.flows[number].bytes {
@@ -221,7 +221,7 @@ impl<'s> Run<'s> {
         let hosts = topology.hosts();
         let flows = self.scenario.flows.iter().zip(&self.programs).map(|(flow, program)| {
             let frames = flow.bytes.div_ceil(self.scenario.mtu.into());
-            // Ethernet to BTH, ICRC and what is around a frame.
+            // Headers from Ethernet to BTH, ICRC, and framing overhead.
             let bytes = flow.bytes + frames * (14 + 20 + 8 + 12 + 4 + 24);
             let alone = topology.alone(flow.from, flow.to, bytes, self.scenario.switches.latency);
             FlowOutcome { flow: *flow, end: program.end, failed: program.failed, alone }

@@ -1,4 +1,4 @@
-//! The outcomes of scenarios, against what links and switches allow.
+//! The outcomes of scenarios, compared with the limits of links and switches.
 
 use super::*;
 use crate::engine::{network::Link, timing::Rate};
@@ -11,7 +11,7 @@ fn star(hosts: usize, gbps: f64) -> Scenario {
     Scenario::new(profile(), Topology::star(hosts, Rate(gbps), 500_000).unwrap())
 }
 
-/// Gb/s of a flow.
+/// Rate of a flow in Gb/s.
 fn gbps(flow: &FlowOutcome) -> f64 {
     flow.flow.bytes as f64 * 8e3 / flow.took().unwrap() as f64
 }
@@ -47,7 +47,7 @@ fn pauses_keep_an_incast_from_losing_anything() {
     let outcome = scenario.run().unwrap();
     assert_eq!((outcome.dropped(), outcome.sequence_errors, outcome.timeouts), (0, 0, 0));
     assert!(outcome.pauses.len() > 16, "{}", outcome.pauses.len());
-    // The link of the ninth is never idle, and all have their share of it.
+    // The link of the ninth host is never idle, and all flows have their share of it.
     let whole = outcome.flows.iter().map(|flow| flow.end.unwrap()).max().unwrap();
     let rate = 8e6 * 8e3 / whole as f64;
     assert!((94.0..98.5).contains(&rate), "{rate} Gb/s");
@@ -80,25 +80,25 @@ fn a_card_whose_slot_is_slower_than_its_port_pauses_its_switch() {
     scenario.sample = 10_000_000;
     let outcome = scenario.run().unwrap();
     assert_eq!((outcome.dropped(), outcome.sequence_errors, outcome.timeouts), (0, 0, 0));
-    // Both have their share of what the slot takes.
+    // Both share the bandwidth of the slot.
     let rates: Vec<f64> = outcome.flows.iter().map(gbps).collect();
     assert!((54.0..56.0).contains(&rates.iter().sum::<f64>()), "{rates:?}");
-    // The switch is paused by the third, and so pauses the others.
+    // The third host pauses the switch, which therefore pauses the other hosts.
     let paused: Vec<usize> = outcome.pauses.iter().filter(|pause| pause.on).map(|pause| pause.node).collect();
     let of = |node| paused.iter().filter(|paused| **paused == node).count();
     assert!(of(3) > 100 && of(0) > 2 && of(1) > 2 && of(2) == 0, "{} {} {}", of(0), of(1), of(3));
-    // So what waits waits in the switch.
+    // So the data waits in the switch.
     let (_, _, to_third) = outcome.ports[outcome.ports.len() - 1];
     assert!(to_third.most > 256 << 10 && to_third.paused > 1_000_000_000, "{to_third:?}");
 }
 
-/// An incast of 8 to 1 by programs that never end: what the queue was like in the second half of it.
+/// An 8-to-1 incast by programs that never finish; returns the samples of the queue.
 fn long_incast(scenario: Scenario) -> (Outcome, Vec<u64>) {
     let mut scenario = scenario;
     scenario.flows = incast(&(0..8).collect::<Vec<_>>(), 8, 1 << 40);
     (scenario.until, scenario.sample) = (Some(60_000_000_000), 10_000_000);
     let outcome = scenario.run().unwrap();
-    // The last of all ports is the switch's to the ninth host.
+    // The last port is the switch's port to the ninth host.
     let queue = outcome.samples.iter().map(|sample| sample.queued[outcome.ports.len() - 1]).collect();
     (outcome, queue)
 }
@@ -118,7 +118,7 @@ fn notified_senders_keep_the_queue_short_and_the_link_busy() {
         late_pauses(&outcome),
         late_pauses(&paused)
     );
-    // Bytes that came in the second half: the link is nearly full, and no sender starves.
+    // Bytes received in the second half: the link is nearly full, and no sender starves.
     let half = outcome.samples.len() / 2;
     let (first, last) = (&outcome.samples[half], outcome.samples.last().unwrap());
     let rates: Vec<f64> = (0..8)
