@@ -1,15 +1,15 @@
-//! Events in the order of their times; of equal times, in the order they were made.
+//! Events in order of time; events at the same time are in order of creation.
 
 use std::{cmp::Reverse, collections::BinaryHeap};
 
 /// Picoseconds of virtual time.
 pub type Ps = u64;
 
-/// The key that orders an event: its time and its number; then the place where the event lies. Keys are small, for they are what a heap
-/// moves.
+/// Ordering key of an event: its time and number, followed by the place where the event is stored. Keys are small because the
+/// heap moves them.
 type Key = (Ps, u64, u32);
 
-/// The events to come, by time.
+/// Future events, ordered by time.
 pub struct Schedule<T> {
     now: Ps,
     made: u64,
@@ -25,12 +25,12 @@ impl<T> Default for Schedule<T> {
 }
 
 impl<T> Schedule<T> {
-    /// The time: that of the event taken last.
+    /// Current time: that of the event taken last.
     pub fn now(&self) -> Ps {
         self.now
     }
 
-    /// Something happens at `at`, or now if that is past.
+    /// Schedules `what` at `at`, or now if that is past.
     pub fn at(&mut self, at: Ps, what: T) {
         let place = self.free.pop().unwrap_or_else(|| {
             self.places.push(None);
@@ -41,25 +41,25 @@ impl<T> Schedule<T> {
         self.heap.push(Reverse((at.max(self.now), self.made, place)));
     }
 
-    /// The next event, and when it is.
+    /// The next event and its time.
     pub fn peek(&self) -> Option<(Ps, &T)> {
         let Reverse((at, _, place)) = self.heap.peek()?;
         Some((*at, self.places[*place as usize].as_ref()?))
     }
 
-    /// Takes the next event without any time going on.
+    /// Takes the next event without advancing the time.
     pub fn drop_next(&mut self) -> Option<T> {
         let Reverse((_, _, place)) = self.heap.pop()?;
         self.free.push(place);
         self.places[place as usize].take()
     }
 
-    /// Makes `at` the time, unless it is past.
+    /// Advances the time to `at`, unless that is past.
     pub fn begin(&mut self, at: Ps) {
         self.now = self.now.max(at);
     }
 
-    /// Takes the next event; the time is then its time.
+    /// Takes the next event and advances the time to it.
     #[inline]
     pub fn take(&mut self) -> Option<T> {
         let Reverse((at, _, place)) = self.heap.pop()?;

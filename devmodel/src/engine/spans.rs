@@ -1,38 +1,38 @@
-//! The spans that took time, one behind the other: how everything that happened in virtual time came about.
+//! Consecutive spans of time: the causal chain behind every event in virtual time.
 
 use super::sched::Ps;
 use crate::named::named;
 use std::fmt;
 
 named! {
-    /// The letters that the vendor's counters use for the units, and for what is none of the card's.
+    /// The vendor's abbreviations for the units in its counters, and names for parts outside the adapter.
     #[derive(PartialOrd, Ord)]
     pub enum Unit;
     fn letters -> &'static str;
 
     /// The program.
     Host = "host",
-    /// The slot: from the processor to the card, or back.
+    /// The slot: from the processor to the adapter, or back.
     Slot = "PCIe",
-    /// Contexts of queue pairs.
+    /// QP contexts.
     Icm = "ICM",
     /// Keys and translations.
     Tpt = "TPT",
-    /// Send queues in turn.
+    /// Scheduling of send queues.
     Sxd = "SXD",
     /// Work requests.
     Sxw = "SXW",
-    /// Packets that are made.
+    /// Packet generation.
     Sxp = "SXP",
-    /// Host memory is read and written.
+    /// Reads and writes of host memory.
     Pxdp = "PXDP",
     /// The port.
     Port = "port",
-    /// The wire to the other port, and a switch on it.
+    /// The wire to the other port, including a switch.
     Wire = "wire",
     /// The receiver's buffer.
     Rxb = "RXB",
-    /// Packets that are looked at.
+    /// Processing of received packets.
     Rxt = "RXT",
     /// The responder.
     Rxs = "RXS",
@@ -47,17 +47,17 @@ impl fmt::Display for Unit {
 }
 
 named! {
-    /// A thing that takes time.
+    /// An activity that takes time.
     pub enum Part;
     fn facts -> (Unit, &'static str);
 
-    /// A program makes a work request.
+    /// A program builds a work request.
     Post = (Unit::Host, "makes a work request"),
     /// It writes to a doorbell page.
     Doorbell = (Unit::Host, "writes to the doorbell page"),
-    /// Its write goes to the card.
+    /// Its write travels to the adapter.
     Down = (Unit::Slot, "from the processor to the card"),
-    /// Blocks of a work request behind the first are taken up.
+    /// Further blocks of a work request are processed.
     Blocks = (Unit::Sxw, "further blocks of the work request"),
     /// The context of a queue pair is read.
     Context = (Unit::Icm, "reads the context"),
@@ -67,50 +67,50 @@ named! {
     Translation = (Unit::Tpt, "reads translations"),
     /// A queue pair waits for its turn.
     Turn = (Unit::Sxd, "waits for its turn"),
-    /// The maker of packets is busy.
+    /// The packet generator is busy.
     WaitSender = (Unit::Sxp, "waits for packets before it"),
     /// Data is read.
     Fetch = (Unit::Pxdp, "reads data"),
-    /// A packet is made.
+    /// A packet is generated.
     Send = (Unit::Sxp, "makes the packet"),
-    /// The maker of READs' answers is busy.
+    /// The READ response generator is busy.
     WaitResponder = (Unit::Rxs, "waits for answers before it"),
-    /// The address of an atomic is busy, is read, and changes.
+    /// The address of an atomic is busy, then read and modified.
     Atomic = (Unit::Rxs, "reads and changes the address"),
-    /// An answer is made.
+    /// A response is generated.
     Answer = (Unit::Rxs, "makes the answer"),
-    /// An acknowledgement is made.
+    /// An acknowledgement is generated.
     Acknowledge = (Unit::Rxs, "makes the acknowledgement"),
-    /// Other packets are on the port, or are to go first.
+    /// Other packets occupy the port or have priority.
     WaitPort = (Unit::Port, "waits for the port"),
-    /// The bits of a packet that are left when its data is there go out.
+    /// Transmission of the bits that remain when the packet's data is there.
     Bits = (Unit::Port, "bits that were not out before"),
-    /// Bits go over cables.
+    /// Propagation over cables.
     Cable = (Unit::Wire, "cables"),
-    /// A switch has the packet.
+    /// A switch forwards the packet.
     Switch = (Unit::Wire, "switch"),
-    /// The receiver is busy, or has no room.
+    /// The receiver is busy or has no room.
     WaitReceiver = (Unit::Rxb, "waits for the receiver"),
-    /// A packet is looked at.
+    /// A packet is processed.
     Receive = (Unit::Rxt, "looks at the packet"),
     /// The writer to host memory is busy.
     WaitWriter = (Unit::Pxdp, "waits for the writer"),
-    /// Data, or a completion, is written.
+    /// Data or a completion is written.
     Write = (Unit::Pxdp, "writes"),
-    /// The card's write goes to memory.
+    /// The adapter's write travels to memory.
     Up = (Unit::Slot, "from the card to memory"),
-    /// A completion is made.
+    /// A completion is generated.
     Complete = (Unit::Rxc, "makes the completion"),
-    /// The program is on no processor.
+    /// The program is descheduled.
     Asleep = (Unit::Host, "the program is on no processor"),
-    /// The program takes note.
+    /// The program notices the completion or data.
     Notice = (Unit::Host, "takes note"),
-    /// By how much longer that takes than usual.
+    /// Additional time for that, beyond the minimum.
     Spread = (Unit::Host, "takes longer than at best"),
 }
 
 impl Part {
-    /// The unit that takes it.
+    /// The unit that spends this time.
     pub fn unit(self) -> Unit {
         self.facts().0
     }
@@ -122,38 +122,38 @@ impl fmt::Display for Part {
     }
 }
 
-/// A stretch of time, and what took it.
+/// A span of time and its part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Span {
-    /// The part that took it.
+    /// The part.
     pub part: Part,
-    /// On which card or its host: 0 is the client's.
+    /// The adapter or its host: 0 is the client's.
     pub card: u8,
-    /// Its begin.
+    /// Start time.
     pub from: Ps,
-    /// Its end.
+    /// End time.
     pub until: Ps,
-    /// The number of the span that it followed.
+    /// Number of the preceding span.
     pub before: Option<u32>,
 }
 
-/// A moment, and what it came about by.
+/// A point in time, with the chain of spans that led to it.
 #[derive(Clone, Copy, Debug)]
 pub struct Cause {
-    /// When it is.
+    /// The time.
     pub at: Ps,
-    /// The last span before, if spans are kept.
+    /// The last span before it, if spans are kept.
     last: Option<u32>,
 }
 
 impl Cause {
-    /// The beginning of something at `at`.
+    /// The start of a chain at `at`.
     pub fn new(at: Ps) -> Self {
         Self { at, last: None }
     }
 }
 
-/// All that took time in a run, and what each message came about by.
+/// All spans of a run, and the chain of each message.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Timeline {
     spans: Vec<Span>,
@@ -162,13 +162,13 @@ pub struct Timeline {
 }
 
 impl Timeline {
-    /// All spans. The span that a span followed has a lower number.
+    /// All spans. The predecessor of a span has a lower number.
     pub fn spans(&self) -> &[Span] {
         &self.spans
     }
 
-    /// How message `number` came about, 0 is the first: each span begins where the one before it ends, so together they take the time from
-    /// the begin of the first to the end of the last. Empty if there was no such message.
+    /// The spans of message `number`, from 0: each starts where the previous one ends, so that together they cover the time
+    /// from the start of the first to the end of the last. Empty if there is no such message.
     pub fn of(&self, number: usize) -> Vec<Span> {
         self.way(self.ends.get(number).copied().flatten())
             .into_iter()
@@ -176,7 +176,7 @@ impl Timeline {
             .collect()
     }
 
-    /// For each message the numbers of its spans, in their order.
+    /// For each message the numbers of its spans, in order.
     pub fn ways(&self) -> impl Iterator<Item = Vec<usize>> + '_ {
         self.ends.iter().map(|end| self.way(*end))
     }
@@ -193,17 +193,17 @@ impl Timeline {
     }
 }
 
-/// Keeps spans, if anybody wants them.
+/// Records spans, if enabled.
 #[derive(Default)]
 pub(crate) struct Spans(Option<Timeline>);
 
 impl Spans {
-    /// Keeps those that follow.
+    /// Enables recording.
     pub(crate) fn keep(&mut self) {
         self.0 = Some(Timeline::default());
     }
 
-    /// After `cause`, `part` takes until `until` on `card`. A part that is over by then already takes nothing.
+    /// Appends a span of `part` on `card` from `cause` to `until`. Adds nothing if `until` has passed already.
     pub(crate) fn then(&mut self, cause: Cause, card: usize, part: Part, until: Ps) -> Cause {
         if until <= cause.at {
             return cause;
@@ -214,14 +214,14 @@ impl Spans {
         Cause { at: until, last: number }
     }
 
-    /// A message has come about by `end`.
+    /// Records `end` as the end of a message.
     pub(crate) fn message(&mut self, end: Cause) {
         if let Some(Timeline { ends, .. }) = &mut self.0 {
             ends.push(end.last);
         }
     }
 
-    /// All that was kept.
+    /// The recorded timeline.
     pub(crate) fn into_timeline(self) -> Timeline {
         self.0.unwrap_or_default()
     }

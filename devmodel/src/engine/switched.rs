@@ -1,4 +1,4 @@
-//! Delivery where the e-switch says who gets a frame, and notes between functions.
+//! Delivery by the e-switch's decision, and notes between functions.
 
 use super::{delivery::seal, runner::Runner};
 use crate::{
@@ -9,7 +9,7 @@ use crate::{
 };
 
 impl Runner {
-    /// [`put`](Self::put), where the e-switch says who gets the frame.
+    /// [`put`](Self::put) for frames that the e-switch forwards.
     #[cold]
     pub(super) fn put_switched(
         &mut self,
@@ -35,7 +35,7 @@ impl Runner {
         let route = self.switch.route(adapter, Some(from), head, head.len() + frame.payload.len());
         for (to, tags) in route {
             let mut one = *frame;
-            // A frame whose headers fill their place as they are has no room for more.
+            // A frame with headers that fill their space already has no room for another tag.
             if !tags.is_none() && !change_headers(&mut one, |head| tags.apply(head)) {
                 continue;
             }
@@ -50,7 +50,7 @@ impl Runner {
         self.sealed = whole;
     }
 
-    /// Puts a note of `from` into the ring of `to`: no headers, which no frame lacks that has a byte.
+    /// Puts a note of `from` into the ring of `to`. It is recognized by its lack of headers, which every frame has.
     pub(super) fn note(&mut self, adapter: &Adapter, host: &mut dyn Host, from: u8, to: u8, vport: u8) {
         if adapter.is_there(to) {
             let room = WireRing::of(adapter.region(), to).push(host, &[], SlotPayload::Bytes(&[vport]), true);
@@ -59,7 +59,7 @@ impl Runner {
     }
 }
 
-/// Frames of `bytes` in all went out of `func`: its port keeps to its rate.
+/// Charges `bytes` sent by `func` against the rate limit of its port.
 #[cold]
 pub(super) fn keep_pace(host: &mut dyn Host, now: u64, func: &mut Func<'_>, bytes: u64) {
     if func.region().is_switched() {
@@ -68,7 +68,7 @@ pub(super) fn keep_pace(host: &mut dyn Host, now: u64, func: &mut Func<'_>, byte
     }
 }
 
-/// Changes the headers of a frame. False, and nothing is changed, if they then have no room.
+/// Changes the headers of a frame. Returns false without changing anything if the result does not fit.
 fn change_headers(frame: &mut Frame, change: impl FnOnce(&mut Vec<u8>)) -> bool {
     let mut headers = frame.headers[..frame.header_len as usize].to_vec();
     change(&mut headers);

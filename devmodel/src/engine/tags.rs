@@ -1,33 +1,33 @@
-//! VLAN tags that come off a frame and go on it on its way through the e-switch.
+//! VLAN tags removed from and added to a frame on its way through the e-switch.
 
 use crate::state::FlowEntryRow;
 
-/// Where the outermost tag lies, and how long it is.
+/// Offset and length of the outermost tag.
 const AT: usize = 12;
 const TAG: usize = 4;
-/// EtherTypes of a tag: IEEE 802.1Q, and 802.1ad for the service tag around one.
+/// EtherTypes of tags: IEEE 802.1Q, and 802.1ad for the outer service tag.
 const CUSTOMER: u32 = 0x8100;
 const SERVICE: u32 = 0x88a8;
-/// Tags a frame gets at most; what is pushed beside them is left out.
+/// Maximum number of tags added to a frame; further pushes are ignored.
 const MOST: usize = 4;
 
-/// How the tags of a frame change.
+/// Changes to the tags of a frame.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Tags {
-    /// Tags of the frame as it came that come off.
+    /// Number of original tags to remove.
     off: usize,
-    /// Tags that go on, from the innermost: EtherType and what follows it.
+    /// Tags to add, from the innermost: EtherType and the two bytes after it.
     on: [u32; MOST],
     count: usize,
 }
 
-/// The tag of a customer's VLAN.
+/// A customer VLAN tag.
 pub(super) fn customer(tci: u16) -> u32 {
     CUSTOMER << 16 | u32::from(tci)
 }
 
 impl Tags {
-    /// The outermost tag comes off.
+    /// Removes the outermost tag.
     pub(super) fn pop(&mut self) {
         match self.count.checked_sub(1) {
             Some(left) => self.count = left,
@@ -35,7 +35,7 @@ impl Tags {
         }
     }
 
-    /// One more tag goes on, outside of the others.
+    /// Adds a tag outside the others.
     pub(super) fn push(&mut self, tag: u32) {
         if let Some(place) = self.on.get_mut(self.count) {
             *place = tag;
@@ -43,19 +43,19 @@ impl Tags {
         }
     }
 
-    /// True if nothing changes.
+    /// True if the tags do not change.
     pub(super) fn is_none(&self) -> bool {
         self.off == 0 && self.count == 0
     }
 
-    /// A frame with its tags changed.
+    /// A copy of `frame` with its tags changed.
     pub(super) fn changed(&self, frame: &[u8]) -> Vec<u8> {
         let mut frame = frame.to_vec();
         self.apply(&mut frame);
         frame
     }
 
-    /// Changes a frame, or as much of it as has all its tags. Where there is no tag none comes off.
+    /// Changes the tags of a frame, or of a part of it that contains all its tags. Does not remove more tags than there are.
     pub(super) fn apply(&self, frame: &mut Vec<u8>) {
         for _ in 0..self.off {
             let kind = frame.get(AT..AT + 2).map(|kind| u32::from(kind[0]) << 8 | u32::from(kind[1]));
@@ -72,7 +72,7 @@ impl Tags {
 }
 
 impl FlowEntryRow {
-    /// Tags that the entry takes off, and those it puts on then, from the innermost.
+    /// Number of tags that the entry removes, and the tags that it then adds, from the innermost.
     pub(super) fn tags(&self) -> (usize, &[u32]) {
         let count = |one, two| match self.action {
             action if action & two != 0 => 2,
@@ -81,7 +81,7 @@ impl FlowEntryRow {
         (count(Self::POP, Self::POP_2), &self.push[..count(Self::PUSH, Self::PUSH_2)])
     }
 
-    /// True if `tag` can be put on a frame.
+    /// True if `tag` can be added to a frame.
     pub(crate) fn is_tag(tag: u32) -> bool {
         matches!(tag >> 16, CUSTOMER | SERVICE)
     }

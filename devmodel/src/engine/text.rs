@@ -1,32 +1,32 @@
-//! The text of files, by lines: TOML, and files of words and numbers.
+//! Parsing of text files with line numbers: TOML, and files of words and numbers.
 
 use serde::de::DeserializeOwned;
 use std::str::FromStr;
 
-/// The error in a line of a file.
+/// An error in a line of a file.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{file}:{line}: {what}")]
 pub struct TextError {
     /// The file.
     pub file: String,
-    /// Its line, from 1.
+    /// Line number, from 1.
     pub line: usize,
-    /// The text expected there, and the text found.
+    /// The expected text and the text found.
     pub what: String,
 }
 
 impl TextError {
-    /// Something else was expected at a line.
+    /// An error for unexpected text in a line.
     pub(crate) fn expected(file: &str, line: usize, expected: &str, found: impl std::fmt::Display) -> Self {
         Self { file: file.into(), line, what: format!("expected {expected}, found {found}") }
     }
 }
 
-/// Reads `text`, a file of TOML; `file` is its name, for errors.
+/// Parses the TOML `text`; `file` is its name, for errors.
 ///
 /// # Errors
 ///
-/// A line is not as `T` wants it.
+/// A line does not match `T`.
 pub(crate) fn toml<T: DeserializeOwned>(file: &str, text: &str) -> Result<T, TextError> {
     toml::from_str(text).map_err(|e: toml::de::Error| {
         let before = text.get(..e.span().unwrap_or_default().start).unwrap_or(text);
@@ -35,11 +35,11 @@ pub(crate) fn toml<T: DeserializeOwned>(file: &str, text: &str) -> Result<T, Tex
     })
 }
 
-/// The words of a file, one after the other.
+/// The words of a file, in order.
 pub(crate) struct Words<'t> {
     file: &'t str,
     words: Box<dyn Iterator<Item = (usize, &'t str)> + 't>,
-    /// Where the last word was.
+    /// Line of the last word.
     line: usize,
 }
 
@@ -52,7 +52,7 @@ impl<'t> Words<'t> {
         Self { file, words: Box::new(words), line: 1 }
     }
 
-    /// The next word, which is to be `what`.
+    /// The next word; `what` describes the expected one.
     pub(crate) fn word(&mut self, what: &str) -> Result<&'t str, TextError> {
         match self.words.next() {
             Some((line, word)) => {
@@ -63,18 +63,18 @@ impl<'t> Words<'t> {
         }
     }
 
-    /// The next word as a number, or as something else that is written in a word.
+    /// Parses the next word.
     pub(crate) fn next<T: FromStr>(&mut self, what: &str) -> Result<T, TextError> {
         let word = self.word(what)?;
         word.parse().map_err(|_| self.wrong(what, word))
     }
 
-    /// All words were what they are to be, and make nothing that can be.
+    /// An error for valid words with an invalid combined meaning.
     pub(crate) fn refused(&self, why: impl ToString) -> TextError {
         TextError { file: self.file.into(), line: self.line, what: why.to_string() }
     }
 
-    /// The last word was not what it is to be.
+    /// An error for the last word, which is invalid.
     pub(crate) fn wrong(&self, expected: &str, found: impl ToString) -> TextError {
         TextError::expected(self.file, self.line, expected, found.to_string())
     }

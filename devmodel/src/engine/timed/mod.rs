@@ -1,4 +1,4 @@
-//! The timed runner: the same stages, their packets and writes on the units of a card, in virtual picoseconds.
+//! The timed runner: executes the same stages, and models their packets and writes on an adapter's units in virtual picoseconds.
 
 mod share;
 mod turns;
@@ -29,7 +29,7 @@ use crate::{
 };
 use std::collections::BTreeMap;
 
-/// A function's job.
+/// A job of a function.
 #[derive(Clone, Copy)]
 struct Task {
     cause: Cause,
@@ -44,7 +44,7 @@ impl Task {
         Self { cause, job, posted: None, fid }
     }
 
-    /// The queue pair that sends by it, if one does.
+    /// The queue pair that the task sends on, if it does.
     fn queue(&self) -> Option<u32> {
         match self.job {
             Job::Doorbell { qpn, .. } => Some(qpn),
@@ -58,82 +58,81 @@ impl Task {
     }
 }
 
-/// Something that happens at a time. Tasks are copied as a whole: what is taken apart and put together again right behind costs waits for its
-/// stores.
+/// A scheduled event. Tasks are copied as a whole: splitting and reassembling them would stall on their pending stores.
 enum What<T> {
-    /// A function has a job.
+    /// A job of a function.
     Job(Task),
-    /// A frame is there.
+    /// A frame has arrived.
     Frame(u8, Box<Flight>),
-    /// A card may make more packets.
+    /// An adapter may generate more packets.
     Turn(usize),
-    /// A frame that was held back sets out.
+    /// A delayed frame continues.
     Late(Bound),
-    /// A frame is on its way, or whoever sends one is paused.
+    /// A packet moves through the network, or a sender is paused.
     Net(Move<(u8, Box<Flight>)>),
-    /// A card may have room again for who sends to it.
+    /// An adapter may have receive buffer space again.
     Room(usize),
-    /// An event of the party that runs this.
+    /// An event of the caller.
     Other(T),
 }
 
-/// The message or answer that a packet is the last of.
+/// Classifies a packet that is the last of a message or response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ends {
-    /// A message of the peer's.
+    /// A message of the peer.
     Message,
-    /// The answer to one of the function's own.
+    /// The response to a request of the function.
     Answer,
 }
 
-/// An event that happened.
+/// An event that has occurred.
 pub enum Happened<T> {
-    /// A function did something.
+    /// A function has executed a job.
     Function {
-        /// Which.
+        /// The function.
         fid: u8,
-        /// It came about by this.
+        /// The time and chain of spans of its writes.
         cause: Cause,
-        /// It took up the last packet of this.
+        /// Set if it processed the last packet of a message or response.
         ends: Option<Ends>,
     },
-    /// An event that was to happen by [`Timed::at`].
+    /// An event scheduled by [`Timed::at`].
     Other(T),
 }
 
-/// Runs the pipeline in virtual time; see the [module](self).
+/// Runs the pipeline in virtual time, as described in the [module](self).
 pub struct Timed<'w, T> {
     schedule: Schedule<What<T>>,
     profile: Profile,
-    /// How the adapter behaves as a card of the profile, once it has done anything.
+    /// The adapter's configuration as modified by the profile, once anything has run.
     behaviour: Option<Config>,
     cards: Vec<Units>,
-    /// Which card a function is on.
+    /// The adapter of each function.
     card_of: Vec<usize>,
-    /// Of each card, the queue pairs that wait for their turn to send.
+    /// For each adapter, the queue pairs that wait for their turn to send.
     turns: Vec<Turns>,
     buffers: Buffers,
-    /// Room for what a job looks up.
+    /// Buffer for the lookups of a job.
     lookups: Vec<Lookup>,
-    /// The earliest timer of each function for which there is an event.
+    /// For each function, the earliest timer that has an event scheduled.
     timer: BTreeMap<u8, Option<Ps>>,
-    /// Frames that were sent, and how many of them were acknowledgements.
+    /// Frames sent, and the number of acknowledgements among them.
     pub(crate) frames: [u64; 2],
     pub(crate) trace: Option<Trace>,
-    /// The spans that took time.
+    /// The recorded spans.
     pub(crate) spans: Spans,
-    /// The party that wants copies of the frames.
+    /// Receives copies of the frames.
     pub(crate) mirror: Option<Mirror<'w>>,
-    /// The copy of the e-switch that frames go by where its manager set something.
+    /// A copy of the e-switch's settings, used if its manager has made any.
     switch: Switch,
-    /// The network that joins the cards, if it is more than the profile's wire.
+    /// The network between the adapters, if it is more than the profile's wire.
     network: Option<Network>,
-    /// The faults that befall frames.
+    /// The fault plan in progress.
     trial: Option<Box<Trial<Bound>>>,
 }
 
 impl<T> Timed<'_, T> {
-    /// Cards of `profile`: `card_of` says by function which it is on.
+    /// Adapters of `profile`; `card_of` gives the adapter of each function.
     pub fn new(profile: Profile, card_of: Vec<usize>) -> Self {
         let count = card_of.iter().copied().max().unwrap_or(0) + 1;
         let cards = (0..count).map(|_| Units::new(&profile)).collect();
@@ -158,7 +157,7 @@ impl<T> Timed<'_, T> {
         }
     }
 
-    /// From now on `plan` says what befalls frames.
+    /// Applies `plan` to frames from now on.
     pub fn try_out(&mut self, plan: FaultPlan) {
         self.trial = Some(Box::new(Trial::new(plan, self.schedule.now())));
     }
@@ -169,7 +168,7 @@ impl<T> Timed<'_, T> {
         Some(Found { befell: trial.befell, timeline: trial.timeline })
     }
 
-    /// The loads of the units of each card.
+    /// The loads of the units of each adapter.
     pub(crate) fn loads(&self) -> Vec<[Load; Station::ALL.len()]> {
         self.cards.iter().map(|card| *card.loads()).collect()
     }
@@ -178,28 +177,28 @@ impl<T> Timed<'_, T> {
         self.card_of.get(usize::from(fid)).copied().unwrap_or(0)
     }
 
-    /// The time: that of what happened last.
+    /// Current time: that of the last event.
     pub fn now(&self) -> Ps {
         self.schedule.now()
     }
 
-    /// When the next thing happens, if any does.
+    /// Time of the next event, if there is one.
     pub fn next(&mut self, adapter: &Adapter) -> Option<Ps> {
         self.forget_timers(adapter);
         self.schedule.peek().map(|(at, _)| at)
     }
 
-    /// Nothing happens before `at`, which becomes the time.
+    /// Advances the time to `at`, before any event.
     pub fn begin(&mut self, at: Ps) {
         self.schedule.begin(at);
     }
 
-    /// Lets something happen at `at`.
+    /// Schedules an event of the caller at `at`.
     pub fn at(&mut self, at: Ps, what: T) {
         self.schedule.at(at, What::Other(what));
     }
 
-    /// Lets the next thing happen. `None` if nothing is to happen any more.
+    /// Handles the next event. Returns `None` if there is none.
     pub fn step(&mut self, adapter: &Adapter, host: &mut dyn Host) -> Option<Happened<T>> {
         loop {
             self.forget_timers(adapter);
@@ -237,7 +236,7 @@ impl<T> Timed<'_, T> {
         }
     }
 
-    /// When the context of the queue pair that a task is of is at hand.
+    /// Looks up the context of the queue pair of a task; returns the time at which it is available.
     fn with_context(&mut self, adapter: &Adapter, task: &Task) -> Cause {
         let Some(qp) = task.queue() else { return task.cause };
         let here = self.place(task.fid);
@@ -245,7 +244,7 @@ impl<T> Timed<'_, T> {
         cards[here].context(profile, spans, here, (task.fid, qp & qp_mask(adapter), For::Sending), task.cause)
     }
 
-    /// Drops timers that are next and were stopped meanwhile: time need not go on for them.
+    /// Drops the next events that are timers stopped in the meantime, so that the time does not advance for them.
     fn forget_timers(&mut self, adapter: &Adapter) {
         let is_stopped = |at, what: &What<T>| match what {
             What::Job(Task { fid, job: Job::Timeout { .. }, .. }) => !adapter.region().timer_due(*fid, at),
@@ -253,7 +252,7 @@ impl<T> Timed<'_, T> {
         };
         while self.schedule.peek().is_some_and(|(at, what)| is_stopped(at, what)) {
             if let Some(What::Job(Task { fid, .. })) = self.schedule.drop_next() {
-                // One that was begun since is to have an event of its own.
+                // A timer started since then needs an event of its own.
                 let next = adapter.region().timer_hint(fid, self.schedule.now());
                 self.timer.insert(fid, next);
                 if let Some(at) = next {
@@ -264,12 +263,12 @@ impl<T> Timed<'_, T> {
     }
 
     fn begin_timer(&mut self, fid: u8, at: Ps) {
-        // Which timers are due is asked when it is time.
+        // `carry_out` determines the timers that are due.
         let kind = TimerKind::Connection(Timer::Ack);
         self.submit(Cause::new(at), fid, Job::Timeout { qp: 0, kind });
     }
 
-    /// As [`Timed::step`], where all frames get lost.
+    /// Like [`Timed::step`], but drops all frames.
     pub(crate) fn step_alone(&mut self, adapter: &Adapter, host: &mut dyn Host) -> Option<Happened<T>> {
         while self.schedule.peek().is_some_and(|(_, what)| matches!(what, What::Frame(..))) {
             self.schedule.take();
@@ -277,19 +276,19 @@ impl<T> Timed<'_, T> {
         self.step(adapter, host)
     }
 
-    /// Gives `job` to `fid` when `cause` says.
+    /// Schedules `job` of `fid` at the time of `cause`.
     pub fn submit(&mut self, cause: Cause, fid: u8, job: Job) {
         self.schedule.at(cause.at, What::Job(Task::new(fid, job, cause)));
     }
 
-    /// As [`Timed::submit`], for a doorbell: `posted` was the send counter of the doorbell record then.
+    /// Like [`Timed::submit`], for a doorbell; `posted` is the send counter in the doorbell record at that time.
     pub fn ring(&mut self, cause: Cause, fid: u8, job: Job, posted: u16) {
         let task = Task { posted: Some(posted), ..Task::new(fid, job, cause) };
         self.schedule.at(cause.at, What::Job(task));
     }
 
-    /// Carries out a job whose time has come. Returns by what what it writes came about: it may have waited for keys and translations, and
-    /// requests that nobody acknowledges are done when they have left the port.
+    /// Executes a job. Returns the time and chain of spans of its writes: it may have waited for keys and translations, and
+    /// requests without acknowledgement complete when they have left the port.
     fn carry_out(&mut self, adapter: &Adapter, host: &mut dyn Host, task: &Task) -> Cause {
         let Task { cause, ref job, posted, fid } = *task;
         let now = self.schedule.now();
@@ -327,7 +326,7 @@ impl<T> Timed<'_, T> {
         self.lookups = lookups.take();
         let Self { cards, profile, spans, lookups, .. } = self;
         let cause = cards[here].look_up(profile, spans, here, (fid, lookups), cause);
-        // A QP that has more to send sends it when it is its turn again.
+        // A QP with more to send continues in its next turn.
         while let Some(job) = func.take_ready().map(ready_job) {
             self.submit(cause, fid, job);
         }
@@ -345,8 +344,8 @@ impl<T> Timed<'_, T> {
         left.filter(|_| task.sends()).unwrap_or(cause)
     }
 
-    /// `fid` wrote `len` bytes, of a completion or of data: when a program can see them, for then they are in memory and nothing keeps it from
-    /// looking.
+    /// `fid` wrote `len` bytes of a completion or of data. Returns the time at which a program can see them: they are in memory
+    /// and the program is not descheduled.
     pub fn written(&mut self, fid: u8, len: u32, completion: bool, cause: Cause) -> Cause {
         let here = self.place(fid);
         let Self { cards, profile, spans, trial, .. } = self;
@@ -359,7 +358,7 @@ impl<T> Timed<'_, T> {
     }
 }
 
-/// The bits that tell a function's queue pairs apart in their numbers.
+/// Mask of the bits of a QP number that distinguish the QPs of a function.
 fn qp_mask(adapter: &Adapter) -> u32 {
     (1 << adapter.region().geometry().log_qp) - 1
 }
@@ -417,14 +416,14 @@ mod tests {
             assert_eq!(completed, 16);
             timed.now() as f64 / 1e9
         };
-        // 16 MiB at 1 Gb/s take 134 ms, less what a port that rested sends at once.
+        // 16 MiB at 1 Gb/s take 134 ms, less the burst of a rested port.
         let (free, limited) = (took(0), took(1000));
         assert!(free < 2.0 && (125.0..140.0).contains(&limited), "{free} ms, {limited} ms with a limit");
     }
 
     #[test]
     fn a_queue_pair_waits_for_one_turn_of_another_however_often_that_ones_doorbell_rang() {
-        // Two queue pairs of one function, and of two functions of one card.
+        // Two queue pairs of one function, or of two functions of one adapter.
         for pairs in [[[1, 2], [1, 2]], [[1, 2], [0, 2]]] {
             let waits = |doorbells: u16, at: Ps| {
                 let mut rig = Rig::of_pairs(Config::default(), Link::default(), &pairs, Sizes::MEASURE);
@@ -448,7 +447,7 @@ mod tests {
             };
             // 16 packets of 4096 bytes and their headers at 100 Gb/s.
             let turn = u64::from(QUANTUM) * (4096 + 86) * 80;
-            // At any moment of the other's turn.
+            // At various moments of the other's turn.
             let moments = |doorbells| (0..8).map(move |n| (doorbells, 1 + n * 1_700_000));
             for (doorbells, at) in [1, 8, 32, 100].into_iter().flat_map(moments) {
                 let waited = waits(doorbells, at);
@@ -467,7 +466,7 @@ mod tests {
         let mut timed: Timed<'_, ()> = Timed::new(Profile::load("direct-x16").unwrap(), vec![0, 0, 1]);
         (0..2).for_each(|_| _ = rig.post_send(0, WqeOpcode::RdmaWrite, 64, 0, true));
         let (fid, job) = (rig.sides[0].fid, rig.doorbell(0));
-        // The second request was rung for first.
+        // The doorbell of the second request comes first.
         timed.ring(Cause::new(10), fid, job, 2);
         timed.ring(Cause::new(20), fid, job, 1);
         while timed.step(&rig.adapter, &mut rig.machine).is_some() {}

@@ -1,4 +1,4 @@
-//! Frames from card to card: over the profile's wire or through links and switches, and what befalls them on the way.
+//! Frames between adapters: over the profile's wire or through links and switches, with faults applied on the way.
 
 use super::{Ends, Happened, Task, Timed, What, qp_mask};
 use crate::{
@@ -26,14 +26,14 @@ pub(super) struct Flight {
     bytes: Vec<u8>,
     from: u8,
     pub(super) cause: Cause,
-    /// All of it, if its receiver gets it as bytes: it was damaged on the way, or its address does not say whose it is.
+    /// The whole frame, if its receiver gets it as bytes: it was corrupted on the way, or its address does not identify its receiver.
     pub(super) whole: Option<Vec<u8>>,
-    /// Its number in the timeline of a trial.
+    /// Its number in the timeline of a fault plan.
     number: Option<usize>,
 }
 
 impl Flight {
-    /// Of `from`, which has left its port by `cause`.
+    /// A frame of `from`, which has left its port at `cause`.
     pub(super) fn new(frame: Frame, bytes: Vec<u8>, from: u8, cause: Cause) -> Self {
         Self { frame, bytes, from, cause, whole: None, number: None }
     }
@@ -46,31 +46,31 @@ impl Flight {
         &self.frame.headers[..self.frame.header_len as usize]
     }
 
-    /// Its headers, if it is one of the transport's.
+    /// Its headers, if it belongs to the transport.
     fn transport(&self, link_layer: LinkLayer) -> Option<Headers<'_>> {
         headers_of(link_layer, self.headers(), self.frame.payload.len())
     }
 }
 
-/// A frame for a function, and how many bytes it has on the wire.
+/// A frame for a function, with its bytes on the wire.
 pub(super) type Bound = (u8, u64, Box<Flight>);
 
-/// Links and switches between the cards, each of which is a host's.
+/// Links and switches between the adapters; each adapter is in its own host.
 pub(super) struct Network {
     pub(super) fabric: Fabric<(u8, Box<Flight>)>,
-    /// Bytes of payload that came from each card.
+    /// Bytes of payload received from each adapter.
     came: Vec<u64>,
-    /// Of each card, what has arrived and was not looked at.
+    /// For each adapter, packets that have arrived and are not processed yet.
     inboxes: Vec<Inbox>,
 }
 
-/// Holds what has arrived at a card until that looks at it.
+/// Packets that have arrived at an adapter and are not processed yet.
 #[derive(Clone, Default)]
 struct Inbox {
-    /// Bytes of each packet, and when it is looked at.
+    /// Processing time and bytes of each packet.
     waiting: VecDeque<(Ps, u64)>,
     bytes: u64,
-    /// The card has paused whoever sends to it.
+    /// The adapter has paused its sender.
     pauses: bool,
 }
 
@@ -86,7 +86,7 @@ impl Inbox {
 }
 
 impl<T> Timed<'_, T> {
-    /// The cards are those of the hosts of `topology`, in order.
+    /// Connects the adapters, in order, to the hosts of `topology`.
     pub(crate) fn join(&mut self, topology: &Topology, settings: Settings, seed: u64) {
         let (fabric, cards) = (Fabric::new(topology, settings, seed), self.cards.len());
         self.network = Some(Network { fabric, came: vec![0; cards], inboxes: vec![Inbox::default(); cards] });
@@ -97,17 +97,18 @@ impl<T> Timed<'_, T> {
         self.network.iter().flat_map(|network| network.fabric.loads()).collect()
     }
 
-    /// Pauses of ports since this was asked last.
+    /// Pauses of ports since the last call.
     pub(crate) fn pauses(&mut self) -> Vec<Pause> {
         self.network.as_mut().map(|network| std::mem::take(&mut network.fabric.pauses)).unwrap_or_default()
     }
 
-    /// Bytes of payload that arrived from each card.
+    /// Bytes of payload received from each adapter.
     pub(crate) fn came(&self) -> &[u64] {
         self.network.as_ref().map_or(&[], |network| &network.came)
     }
 
-    /// Sends what a step has made: payload from memory, then over the wire. Returns when the last of it has left the port.
+    /// Sends the frames of a step: fetches payload from memory, then uses the wire. Returns the time at which the last of them
+    /// has left the port.
     pub(super) fn transmit(
         &mut self,
         adapter: &Adapter,
@@ -164,7 +165,7 @@ impl<T> Timed<'_, T> {
         last
     }
 
-    /// A frame that has left its card goes to its function, unless something befalls it.
+    /// Sends a frame that has left its adapter to its function, subject to the fault plan.
     pub(super) fn send_off(&mut self, adapter: &Adapter, host: &mut dyn Host, bound: Bound) {
         match self.trial.is_some() {
             true => self.try_frame(adapter, host, bound),
@@ -172,7 +173,7 @@ impl<T> Timed<'_, T> {
         }
     }
 
-    /// A frame that has left its card goes over the wire.
+    /// Puts a frame that has left its adapter on the wire.
     pub(super) fn set_out(&mut self, (to, bytes, mut flight): Bound) {
         let (here, there) = (self.place(flight.from), self.place(to));
         let sent = flight.cause;
@@ -188,7 +189,8 @@ impl<T> Timed<'_, T> {
         self.schedule.at(flight.cause.at, What::Frame(to, flight));
     }
 
-    /// The same for one that something may befall. That is of the transport, so a frame without its headers passes.
+    /// [`send_off`](Self::send_off) with a fault plan. Faults apply to the transport's frames, so a frame without transport
+    /// headers passes.
     #[cold]
     fn try_frame(&mut self, adapter: &Adapter, host: &mut dyn Host, (to, bytes, mut flight): Bound) {
         let (now, fid) = (self.schedule.now(), flight.from);
@@ -210,7 +212,7 @@ impl<T> Timed<'_, T> {
         }
         if fate.corrupt && flight.whole.is_none() {
             let mut whole = Vec::new();
-            // The data that it refers to was read a moment ago.
+            // The data that it refers to was copied a moment ago.
             let mut frame = flight.frame;
             if let Payload::Staged(_, len) = frame.payload {
                 frame.payload = Payload::Staged(0, len);
@@ -238,7 +240,7 @@ impl<T> Timed<'_, T> {
         }
     }
 
-    /// Something happens between the cards. Returns a frame that its receiver takes up at once, and whose it is.
+    /// Handles an event between the adapters. Returns a frame that its receiver processes at once, with the receiver's number.
     pub(super) fn move_on(&mut self, what: Move<(u8, Box<Flight>)>) -> Option<(u8, Box<Flight>)> {
         let now = self.schedule.now();
         let Self { network, schedule, .. } = self;
@@ -274,8 +276,8 @@ impl<T> Timed<'_, T> {
         None
     }
 
-    /// A card whose receive buffer is full pauses whoever sends to it, as cards do unless they are told not to. It lets them go on when three
-    /// quarters are left.
+    /// Pauses the sender to an adapter with a full receive buffer, as adapters do by default, and resumes it when the buffer is
+    /// three quarters full.
     pub(super) fn watch_inbox(&mut self, card: usize) {
         let Self { network, schedule, cards, profile, .. } = self;
         let Some(Network { fabric, inboxes, .. }) = network else { return };
@@ -285,7 +287,7 @@ impl<T> Timed<'_, T> {
         let left = waits.saturating_sub(full - full / 4);
         let on = if inbox.pauses { left > 0 } else { waits >= full };
         if on {
-            // If nothing comes any more, so much is gone by then.
+            // If nothing else arrives, this much is drained by then.
             schedule.at(now + left, What::Room(card));
         }
         if on != inbox.pauses {
@@ -294,7 +296,7 @@ impl<T> Timed<'_, T> {
         }
     }
 
-    /// A function takes up a frame that is there.
+    /// Processes a received frame on its function.
     pub(super) fn take_up(
         &mut self,
         adapter: &Adapter,
@@ -316,7 +318,7 @@ impl<T> Timed<'_, T> {
         Happened::Function { fid, cause, ends }
     }
 
-    /// A frame is there: the receiver takes it up. Returns by what what it writes came about.
+    /// Pushes a received frame into its receiver's ring and processes it. Returns the time and chain of spans of the resulting writes.
     fn arrive(&mut self, adapter: &Adapter, host: &mut dyn Host, to: u8, flight: &Flight) -> Cause {
         if let Some((trial, number)) = self.trial.as_mut().zip(flight.number) {
             trial.arrived(number, self.schedule.now());
@@ -345,8 +347,7 @@ impl<T> Timed<'_, T> {
     }
 }
 
-/// A frame for a card on its way through links and switches. Connections are told apart by their queue pairs, for a switch would by the UDP
-/// port that follows from them.
+/// A packet for the fabric. Connections are distinguished by their queue pairs; a real switch would use the UDP port derived from them.
 fn packet_of(
     link_layer: LinkLayer,
     to: usize,
@@ -358,14 +359,14 @@ fn packet_of(
         let bth = headers.bth();
         let (urgent, may_mark) =
             (bth.opcode() == BthOpcode::Cnp, matches!(headers.traffic_class() & 3, 1 | 2));
-        // Neighbouring numbers fall on different ways (Knuth's multiplicative hash).
+        // Spreads neighbouring numbers over different paths (Knuth's multiplicative hash).
         let hash = (bth.dest_qp().0 ^ u32::from(packet.item.1.from) << 16).wrapping_mul(0x9e37_79b1) >> 8;
         (packet.urgent, packet.may_mark, packet.hash) = (urgent, may_mark, hash);
     }
     packet
 }
 
-/// The headers of a frame of the model's own with so much payload.
+/// The headers of a frame built by the model, with `payload` bytes of payload.
 fn headers_of(link_layer: LinkLayer, head: &[u8], payload: usize) -> Option<Headers<'_>> {
     let size = head.len() + payload + pad(payload) + ICRC_SIZE;
     match link_layer {
@@ -374,7 +375,8 @@ fn headers_of(link_layer: LinkLayer, head: &[u8], payload: usize) -> Option<Head
     }
 }
 
-/// The packet to send for a frame; nothing if it cannot be read, which no stage makes. `reads`: its data was copied from host memory.
+/// The packet to send for a frame; `None` if its headers cannot be parsed, which no stage produces. `reads`: its data was
+/// copied from host memory.
 fn outgoing(link_layer: LinkLayer, frame: &Frame, reads: bool) -> Option<Outgoing> {
     let head = &frame.headers[..frame.header_len as usize];
     let data = frame.payload.len();

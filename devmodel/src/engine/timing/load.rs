@@ -1,4 +1,4 @@
-//! Profiles from files.
+//! Loads profiles from files.
 
 use super::{
     super::text::{self, TextError},
@@ -8,11 +8,11 @@ use crate::LinkLayer;
 use serde::{Deserialize, Deserializer, de::Error};
 use std::{fs, ops::Range, path::Path};
 
-/// Profiles that come with the model, by their names.
+/// Names of the built-in profiles.
 pub const BUILT_IN: [&str; 6] =
     ["direct-x16", "direct-x8", "pods-switch", "switch-25g", "pods-slow-host", "edr-x16"];
 
-/// The files they are in, and the card's.
+/// Their files, and the adapter's.
 const FILES: [(&str, &str); 7] = [
     ("direct-x16.toml", include_str!("../../../profiles/direct-x16.toml")),
     ("direct-x8.toml", include_str!("../../../profiles/direct-x8.toml")),
@@ -23,19 +23,19 @@ const FILES: [(&str, &str); 7] = [
     ("connectx5.toml", include_str!("../../../profiles/connectx5.toml")),
 ];
 
-/// A profile that cannot be had.
+/// Loading a profile failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ProfileError {
-    /// There is none of this name.
+    /// There is no profile of this name.
     #[error("expected a profile's file or one of {all}, found {name}", all = BUILT_IN.join(", "))]
     Unknown {
-        /// It.
+        /// The name.
         name: String,
     },
-    /// A file is not to be read.
+    /// A file cannot be read.
     #[error("{0}: {1}")]
     File(String, std::io::Error),
-    /// A line of a file is wrong.
+    /// A line of a file is invalid.
     #[error(transparent)]
     Line(#[from] TextError),
 }
@@ -43,7 +43,7 @@ pub enum ProfileError {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Text {
-    /// The card's file, beside this one or built in.
+    /// The adapter's file, in the same directory or built in.
     card: String,
     slot: Slot,
     wire: Wire,
@@ -51,7 +51,7 @@ struct Text {
 }
 
 impl Profile {
-    /// The name of the built-in profile that a run is by if nobody says one.
+    /// Name of the default built-in profile.
     pub fn usual(link_layer: LinkLayer) -> &'static str {
         match link_layer {
             LinkLayer::Ethernet => "direct-x16",
@@ -59,11 +59,11 @@ impl Profile {
         }
     }
 
-    /// The profile of this name, or in this file.
+    /// Loads the profile with this name, or from this file.
     ///
     /// # Errors
     ///
-    /// There is none, or a line of it is not as expected: a key unknown, a number negative or missing.
+    /// It does not exist, or a line is invalid: an unknown key, a negative or missing number.
     pub fn load(name: &str) -> Result<Self, ProfileError> {
         let file = if BUILT_IN.contains(&name) { format!("{name}.toml") } else { name.to_owned() };
         let beside = Path::new(&file).parent().unwrap_or(Path::new(""));
@@ -92,7 +92,7 @@ impl Profile {
         }
     }
 
-    /// A number with which a run would not end, or not begin.
+    /// The first parameter with which a run would never end or could not start.
     fn out_of_range(&self) -> Option<Bound> {
         let (card, slot) = (&self.card, &self.slot);
         let bound = |of_card, key, found: f64, least, most| Bound { of_card, key, found, least, most };
@@ -113,7 +113,7 @@ impl Profile {
     }
 }
 
-/// A number of a profile, whether it is the card's, and what it has to be.
+/// A parameter of a profile, `of_card` if it is the adapter's, and its valid range.
 struct Bound {
     of_card: bool,
     key: &'static str,
@@ -149,7 +149,7 @@ fn number<'de, D: Deserializer<'de>>(
 
 impl<'de> Deserialize<'de> for Ns {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        // A millisecond is more than any unit takes.
+        // No unit takes more than a millisecond.
         number(from, "ns", 0.0..1e6, "0 to 1000000").map(Self)
     }
 }

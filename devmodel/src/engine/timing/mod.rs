@@ -1,7 +1,7 @@
-//! The costs of everything: profiles of a card, the slot it is in, the wire between two of them, and the host's programs.
+//! Costs: profiles of an adapter, its slot, the wire between two adapters, and the hosts' programs.
 //!
-//! All numbers are in files, `devmodel/profiles/`, each with its source. docs/time.md says what the units do with them, and how well
-//! they meet what was measured on cards.
+//! All numbers are in files in `devmodel/profiles/`, each with its source. docs/time.md explains how the units use them, and
+//! how well they match measurements on adapters.
 
 mod load;
 mod spread;
@@ -13,73 +13,73 @@ use super::sched::Ps;
 use crate::{Config, LinkLayer, transport::Dcqcn};
 use serde::Deserialize;
 
-/// Bytes around a packet of InfiniBand from its LRH to its ICRC: the VCRC, and where it begins and ends (IBTA volume 2, 5.6).
+/// Framing overhead of an InfiniBand packet beyond LRH to ICRC: the VCRC and the delimiters (IBTA volume 2, 5.6).
 const AROUND: u64 = 4;
 
-/// A card in a slot of a host, and the wire to another one like it.
+/// An adapter in a slot of a host, and the wire to another one like it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Profile {
-    /// Its file's name.
+    /// File name.
     pub name: String,
-    /// The numbers that are the card's own, whatever it is plugged into.
+    /// Parameters of the adapter itself, independent of its slot.
     pub card: Card,
     /// The slot it is in.
     pub slot: Slot,
-    /// From port to port.
+    /// The wire between the ports.
     pub wire: Wire,
-    /// Memory, and programs.
+    /// Memory and programs.
     pub host: HostCosts,
 }
 
-/// The card's units. Latencies let the next packet in before they are over; what a unit is busy with does not.
+/// The adapter's units. Latencies are pipelined; the time that a packet occupies a unit is not.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Card {
-    /// Contexts of queue pairs that it has at hand; others it reads from host memory (ICM).
+    /// Number of cached QP contexts; others are read from host memory (ICM).
     pub contexts: u32,
-    /// Keys that it has at hand (TPT).
+    /// Number of cached keys (TPT).
     pub keys: u32,
-    /// Lines of eight translations that it has at hand, a page each (TPT).
+    /// Number of cached lines of eight translations, one page each (TPT).
     pub translations: u32,
-    /// From the doorbell's arrival to the first bit on the port, of a message whose data is in the work request (SXD, SXW, SXP).
+    /// From the doorbell's arrival to the first bit on the port, for a message with inline data (SXD, SXW, SXP).
     pub send: Ns,
-    /// For each block of 64 bytes of a work request behind the first (SXW).
+    /// For each 64-byte block of a work request after the first (SXW).
     pub send_block: Ns,
-    /// How long a packet keeps the sender busy (SXP).
+    /// Time that a packet occupies the sender (SXP).
     pub send_packet: Ns,
     /// From the last bit of a packet to its first write to the host (RXB, RXT, RXW, RXC).
     pub receive: Ns,
-    /// How long a packet keeps the receiver busy (RXT).
+    /// Time that a packet occupies the receiver (RXT).
     pub receive_packet: Ns,
-    /// Bytes that may wait for the writer to host memory before the port pauses the wire (RXB).
+    /// Bytes that can wait for the writer to host memory before the port pauses the wire (RXB).
     pub receive_buffer: u32,
     /// From the arrival of a request's last bit to the first bit of its acknowledgement (RXS).
     pub acknowledge: Ns,
-    /// From there to the first bit of an answer with data, beside the read of it (RXS).
+    /// From the arrival of a request's last bit to the first bit of a response with data, not including the read of the data (RXS).
     pub answer: Ns,
-    /// How long a context that is not at hand holds up the unit that needs it, beside the read (SXP, RXT, RXS).
+    /// Time that a context miss blocks the unit that needs it, in addition to the read (SXP, RXT, RXS).
     pub miss: Ns,
-    /// How long a packet of a READ's answer keeps the responder busy (RXS),
+    /// Time that a packet of a READ response occupies the responder (RXS),
     pub read_answer: Ns,
     /// and each byte of its data.
     pub read_answer_byte: Ns,
-    /// How many of them it makes at once when it rested.
+    /// Number of READ response packets that the responder generates at once after an idle period.
     pub answers_at_once: u32,
-    /// How long an atomic keeps its address, beside the read of it (RXS).
+    /// Time that an atomic occupies its address, in addition to the read (RXS).
     pub atomic: Ns,
-    /// From the arrival of what completes a request, or is a message's last, to the write of the completion (RXC).
+    /// From the arrival of the packet that completes a request, or ends a message, to the write of the completion (RXC).
     pub complete: Ns,
-    /// Data goes through the units in pieces of so many bytes: the next unit begins when it has one.
+    /// Data passes through the units in pieces of this many bytes: the next unit starts when it has one.
     pub chunk: u32,
-    /// The time that the reader of host memory takes for a byte when it rested (PXDP).
+    /// Time per byte of the reader of host memory after an idle period (PXDP).
     pub read_pace: Ns,
-    /// Behind so many bytes it takes half of that, behind twice as many a third, and so on.
+    /// After this many bytes the time per byte has halved, after twice as many it is a third, and so on.
     pub read_pace_bytes: u32,
-    /// Packets of a message from one that asks for an acknowledgement to the next.
+    /// Interval in packets between those of a message that request an acknowledgement.
     pub ack_every: u32,
-    /// Least exponent of the acknowledgement timeout.
+    /// Minimum exponent of the ACK timeout.
     pub min_ack_timeout: u8,
-    /// Acknowledgement timeouts after which a request is sent again, or given up: the first, the second, and each later one.
+    /// Multiples of the ACK timeout after which a request is retransmitted or given up: the first, the second, and each later one.
     pub ack_timeouts: [Factor; 3],
 }
 
@@ -87,17 +87,17 @@ pub struct Card {
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Slot {
-    /// Lanes.
+    /// Number of lanes.
     pub lanes: u32,
-    /// Gb/s of a lane behind its encoding.
+    /// Gb/s per lane after encoding.
     pub lane_gbps: Rate,
-    /// Bytes of a packet's payload at most.
+    /// Maximum payload of a packet, in bytes.
     pub max_payload: u32,
-    /// Bytes around each payload: headers, check sums, and what flow control takes.
+    /// Overhead per payload in bytes: headers, checksums and flow control.
     pub overhead: u32,
-    /// From the root complex to the card, or back.
+    /// From the root complex to the adapter, or back.
     pub one_way: Ns,
-    /// How long a write keeps the card's writer busy beside its bytes.
+    /// Time that a write occupies the adapter's writer in addition to its bytes.
     pub write: Ns,
 }
 
@@ -105,46 +105,46 @@ pub struct Slot {
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Wire {
-    /// The ports speak this, which decides what is around a packet.
+    /// Link layer of the ports, which determines the framing overhead.
     #[serde(default)]
     pub link_layer: LinkLayer,
     /// The port's rate.
     pub gbps: Rate,
-    /// Bytes of payload of a packet at most, unless a run says otherwise.
+    /// Maximum payload of a packet in bytes, unless a run overrides it.
     pub mtu: u16,
     /// All cables from port to port, and the ports' own encoding.
     pub propagation: Ns,
-    /// The time that a switch takes to look at a packet; 0 is none.
+    /// Forwarding latency of the switch; 0 means no switch.
     pub switch: Ns,
-    /// The switch has a packet whole before it sends it on.
+    /// The switch receives a packet completely before it forwards it.
     pub store_and_forward: bool,
 }
 
-/// The time that programs and memory take.
+/// Times of programs and memory.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct HostCosts {
     /// From the root complex to memory.
     pub memory: Ns,
-    /// A program writes 64 bytes to a doorbell page.
+    /// A program's write of 64 bytes to a doorbell page.
     pub pio: Ns,
     /// Each further 64 bytes.
     pub pio_block: Ns,
-    /// All else that a program does for a request that it posts.
+    /// All other work of a program to post a request.
     pub post: Ns,
-    /// The same where it only posts and polls, as programs that measure rates.
+    /// The same for a program that only posts and polls, such as a throughput benchmark.
     pub post_rate: Ns,
-    /// It takes note of a completion.
+    /// Noticing a completion.
     pub poll_cq: Ns,
-    /// It takes note of a byte in memory.
+    /// Noticing a byte in memory.
     pub poll_memory: Ns,
-    /// How much longer taking note of a completion may take.
+    /// Distribution of the additional time to notice a completion.
     pub spread_cq: Spread,
-    /// The same of a byte in memory.
+    /// The same for a byte in memory.
     pub spread_memory: Spread,
 }
 
-/// Nanoseconds, none below zero.
+/// Nanoseconds, not negative.
 #[derive(Clone, Copy, Debug, Default, PartialEq, PartialOrd)]
 pub struct Ns(pub f64);
 
@@ -154,14 +154,14 @@ impl Ns {
         (self.0 * 1e3 + 0.5) as Ps
     }
 
-    /// In picoseconds, what `bytes` take at this pace, which is halved behind `half` bytes, where `behind` went before.
+    /// Time in picoseconds for `bytes` at this time per byte, which halves after `half` bytes, with `behind` bytes before them.
     pub fn time(self, bytes: u64, behind: u64, half: u32) -> Ps {
         let half = f64::from(half);
         (self.0 * 1e3 * bytes as f64 * half / (half + behind as f64) + 0.5) as Ps
     }
 }
 
-/// So many times something else, in hundredths.
+/// A multiple, in hundredths.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Factor(pub f64);
 
@@ -170,19 +170,19 @@ pub struct Factor(pub f64);
 pub struct Rate(pub f64);
 
 impl Rate {
-    /// The time that `bytes` take, in picoseconds.
+    /// Time for `bytes`, in picoseconds.
     pub fn time(self, bytes: u64) -> Ps {
         (bytes as f64 * 8e3 / self.0 + 0.5) as Ps
     }
 
-    /// The time that a frame of `bytes` from its first header to its ICRC takes on a link: preamble, check sequence and gap are 24 more.
+    /// Time on a link for a frame of `bytes` from its first header to its ICRC; preamble, FCS and gap add 24.
     pub fn frame(self, bytes: u64) -> Ps {
         self.time(bytes + 24)
     }
 }
 
 impl Slot {
-    /// The time that `bytes` take on the lanes, in packets of the largest payload.
+    /// Time for `bytes` on the lanes, in packets with the maximum payload.
     pub fn time(&self, bytes: u64) -> Ps {
         let payload = f64::from(self.max_payload);
         let share = payload / (payload + f64::from(self.overhead));
@@ -191,7 +191,7 @@ impl Slot {
 }
 
 impl Wire {
-    /// The time that a frame of `bytes` from its first header to its ICRC takes.
+    /// Time for a frame of `bytes` from its first header to its ICRC.
     pub fn time(&self, bytes: u64) -> Ps {
         match self.link_layer {
             LinkLayer::Ethernet => self.gbps.frame(bytes),
@@ -199,7 +199,7 @@ impl Wire {
         }
     }
 
-    /// From the last bit that leaves a port to the last one that arrives at the other.
+    /// From the last bit leaving one port to its arrival at the other.
     pub fn across(&self, bytes: u64) -> Ps {
         let whole = self.switch.0 > 0.0 && self.store_and_forward;
         let again = if whole { self.time(bytes) } else { 0 };
@@ -208,7 +208,7 @@ impl Wire {
 }
 
 impl Profile {
-    /// Returns how an adapter that behaves by `config` behaves as this card at this wire.
+    /// The configuration of an adapter with base `config` that behaves like this adapter on this wire.
     pub(crate) fn behaviour(&self, config: &Config) -> Config {
         let line_rate = (self.wire.gbps.0 * 1e3) as u32;
         Config {
@@ -220,7 +220,7 @@ impl Profile {
         }
     }
 
-    /// A read of host memory: there, memory, back.
+    /// A read of host memory: request, memory, response.
     pub fn read_trip(&self) -> Ps {
         2 * self.slot.one_way.ps() + self.host.memory.ps()
     }

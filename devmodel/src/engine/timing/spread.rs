@@ -1,24 +1,24 @@
-//! The variation of a program's time: drawn from a seed, so that a run can be repeated.
+//! Variation of program times: drawn from a seed, so that a run is reproducible.
 
 use super::super::sched::Ps;
 use serde::Deserialize;
 
-/// Numbers that follow from a seed: SplitMix64.
+/// Pseudorandom numbers from a seed: SplitMix64.
 #[derive(Clone, Debug)]
 pub struct Dice(u64);
 
 impl Dice {
-    /// A seed's numbers.
+    /// The generator with this seed.
     pub fn new(seed: u64) -> Self {
         Self(seed)
     }
 
-    /// The next of them, from 0 up to 1: the upper 53 bits, as many as such a number has.
+    /// The next number in [0, 1): uses the upper 53 bits, the precision of an `f64`.
     pub fn throw(&mut self) -> f64 {
         (self.bits() >> 11) as f64 / (1u64 << 53) as f64
     }
 
-    /// The next of them, all 64 bits.
+    /// The next number, all 64 bits.
     pub fn bits(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
@@ -28,8 +28,8 @@ impl Dice {
     }
 }
 
-/// A distribution by its quantiles: nanoseconds of the half, of 99 % and of 99.9 % of all draws at most. It begins at 0 and is straight up to
-/// 99 %; the rest falls off nearly as the power that the last two tell, until one in 2,000, the most there is.
+/// A distribution given by its quantiles in nanoseconds: 50 %, 99 % and 99.9 %. It starts at 0 and is piecewise linear up to 99
+/// %; beyond that it approximates the power law defined by the last two quantiles, up to a maximum at 99.95 %.
 #[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
 #[serde(try_from = "[f64; 3]")]
 pub struct Spread([f64; 3]);
@@ -47,11 +47,12 @@ impl TryFrom<[f64; 3]> for Spread {
 }
 
 impl Spread {
-    /// A draw.
+    /// Draws a value.
     pub fn draw(&self, dice: &mut Dice) -> Ps {
         let [half, most, nearly_all] = self.0;
         let quarter = if most > 0.0 { (nearly_all / most).sqrt().sqrt() } else { 1.0 };
-        // Half of what is left is a third of a tenth: the ratio to the power of 5/16, of roots, which are the same on all machines.
+        // Halving the tail probability covers about a third of a decade: the ratio to the power of 5/16, from square roots,
+        // which are identical on all machines.
         let third = quarter * quarter.sqrt().sqrt();
         let points = [
             (0.0, 0.0),
@@ -90,7 +91,7 @@ mod tests {
         sorted.sort_unstable();
         let near = |rank: usize, ns: f64| (sorted[rank] as f64 / (ns * 1e3) - 1.0).abs() < 0.1;
         assert!(near(50_000, 30.0) && near(99_000, 200.0) && near(99_900, 1000.0));
-        // The last is a third of a tenth further, by 5 to the power of 5/16.
+        // The maximum lies a third of a decade further: 5 to the power of 5/16.
         assert!(sorted[99_999] < 1_660_000);
     }
 }
