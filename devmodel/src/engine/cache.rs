@@ -1,4 +1,4 @@
-//! The adapter's caches of QP contexts, keys and translations. Entries that are not cached are in host memory and are read from there.
+//! The card's caches of QP contexts, keys and translations. Entries that are not cached are in host memory and are read from there.
 
 use super::{sched::Ps, timing::Dice};
 

@@ -1,4 +1,4 @@
-//! The units of an adapter, and the time at which each is free (docs/time.md).
+//! The units of a card, and the time at which each is free (docs/time.md).
 
 use super::{
     cache::Cache,
@@ -11,7 +11,7 @@ use crate::{named::named, region::Lookup};
 /// Translations per line of memory, which one read fetches.
 const PER_LINE: u32 = 8;
 
-/// The units of an adapter, shared by all of its functions.
+/// The units of a card, shared by all of its functions.
 pub(crate) struct Units {
     reader: Reader,
     /// QP contexts.
@@ -38,7 +38,7 @@ pub(crate) struct Units {
 named! {
     /// A unit that does one thing at a time, in the order in which a packet passes them.
     pub enum Station, ALL;
-    /// The adapter unit that it belongs to, and its work there.
+    /// The unit of the card that it belongs to, and its work there.
     pub fn name -> (Unit, &'static str);
 
     /// Generates packets.
@@ -110,7 +110,7 @@ pub(crate) struct Outgoing {
 }
 
 impl Units {
-    /// The idle units of an adapter with profile `p`.
+    /// The idle units of a card with profile `p`.
     pub(crate) fn new(p: &Profile) -> Self {
         Self {
             contexts: Cache::new(p.card.contexts),
@@ -203,7 +203,7 @@ impl Units {
         load.waited += waited;
     }
 
-    /// Sends a packet requested at `cause`; returns the time at which its last bit has left the port. `here` is the number of the adapter.
+    /// Sends a packet requested at `cause`; returns the time at which its last bit has left the port. `here` is the number of the card.
     pub(crate) fn send(
         &mut self,
         p: &Profile,
@@ -393,7 +393,7 @@ mod tests {
         let p = profile();
         let alone = |len| Reader::default().read(&p, 0, len).until - p.read_trip();
         let slope = |from: u64, to: u64| (alone(to) - alone(from)) as f64 / (to - from) as f64 / 1e3;
-        // As measured on adapters (ns per byte), unless the wire is slower.
+        // As measured on cards (ns per byte), unless the wire is slower.
         assert!((0.2..0.25).contains(&slope(256, 4096)), "{}", slope(256, 4096));
         assert!((0.14..0.2).contains(&slope(4096, 8192)), "{}", slope(4096, 8192));
         assert!((0.1..0.15).contains(&slope(8192, 16384)), "{}", slope(8192, 16384));

@@ -5,14 +5,14 @@ use crate::named::named;
 use std::fmt;
 
 named! {
-    /// The vendor's abbreviations for the units in its counters, and names for parts outside the adapter.
+    /// The vendor's abbreviations for the units in its counters, and names for parts outside the card.
     #[derive(PartialOrd, Ord)]
     pub enum Unit;
     fn letters -> &'static str;
 
     /// The program.
     Host = "host",
-    /// The slot: from the processor to the adapter, or back.
+    /// The slot: from the processor to the card, or back.
     Slot = "PCIe",
     /// QP contexts.
     Icm = "ICM",
@@ -55,7 +55,7 @@ named! {
     Post = (Unit::Host, "makes a work request"),
     /// It writes to a doorbell page.
     Doorbell = (Unit::Host, "writes to the doorbell page"),
-    /// Its write travels to the adapter.
+    /// Its write travels to the card.
     Down = (Unit::Slot, "from the processor to the card"),
     /// Further blocks of a work request are processed.
     Blocks = (Unit::Sxw, "further blocks of the work request"),
@@ -97,7 +97,7 @@ named! {
     WaitWriter = (Unit::Pxdp, "waits for the writer"),
     /// Data or a completion is written.
     Write = (Unit::Pxdp, "writes"),
-    /// The adapter's write travels to memory.
+    /// The card's write travels to memory.
     Up = (Unit::Slot, "from the card to memory"),
     /// A completion is generated.
     Complete = (Unit::Rxc, "makes the completion"),
@@ -127,7 +127,7 @@ impl fmt::Display for Part {
 pub struct Span {
     /// The part.
     pub part: Part,
-    /// The adapter or its host: 0 is the client's.
+    /// The card or its host: 0 is the client's.
     pub card: u8,
     /// Start time.
     pub from: Ps,

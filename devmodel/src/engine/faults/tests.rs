@@ -42,7 +42,7 @@ fn a_lost_packet_is_asked_for_within_a_microsecond_and_comes_again() {
     let (nak, syndrome) = followed.nak.unwrap();
     assert_eq!(syndrome, Syndrome::Nak(NakCode::PsnSequence));
     assert!(after(nak) < 1.0, "{}", after(nak));
-    // Packets that the adapter has generated already go out first.
+    // Packets that the card has generated already go out first.
     assert!((1.0..20.0).contains(&after(followed.again.unwrap())), "{}", after(followed.again.unwrap()));
     assert!(followed.covered.unwrap() > followed.again.unwrap());
 }

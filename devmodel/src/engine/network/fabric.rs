@@ -79,7 +79,7 @@ impl<T> Packet<T> {
 
 /// An event in the fabric.
 pub(crate) enum Move<T> {
-    /// The last bit of a packet has left a host's adapter.
+    /// The last bit of a packet has left a host's card.
     Left(usize, Packet<T>),
     /// A packet has arrived at a node; a switch may forward it now.
     Arrived(usize, Packet<T>),
@@ -233,13 +233,13 @@ impl<T> Fabric<T> {
         self.nodes.iter().enumerate().flat_map(of)
     }
 
-    /// True if a host's adapter must not generate more packets now.
+    /// True if a host's card must not generate more packets now.
     pub(crate) fn is_held(&self, host: usize) -> bool {
         let port = &self.nodes[self.hosts[host]].ports[0];
         port.paused.is_some() || !port.queue.is_empty()
     }
 
-    /// Pauses or resumes the sender to a host, on behalf of its adapter.
+    /// Pauses or resumes the sender to a host, on behalf of its card.
     pub(crate) fn hold(&mut self, now: Ps, host: usize, on: bool, then: Then<'_, T>) {
         self.tell(now, (self.hosts[host], 0), on, then);
     }
@@ -258,7 +258,7 @@ impl<T> Fabric<T> {
         None
     }
 
-    /// Puts a packet that an adapter has sent completely on the link, or queues it if the link is paused or busy.
+    /// Puts a packet that a card has sent completely on the link, or queues it if the link is paused or busy.
     fn leave(&mut self, now: Ps, node: usize, packet: Packet<T>, then: Then<'_, T>) {
         if self.nodes[node].ports[0].is_free() || packet.urgent && self.nodes[node].ports[0].sending.is_none()
         {
@@ -398,7 +398,7 @@ impl<T> Fabric<T> {
         }
     }
 
-    /// Releases a host's adapter once its port is not paused and its queue is empty.
+    /// Releases a host's card once its port is not paused and its queue is empty.
     fn release(&mut self, node: usize) {
         let here = &self.nodes[node];
         if !here.is_switch && here.ports[0].paused.is_none() && here.ports[0].queue.is_empty() {

@@ -1,4 +1,4 @@
-//! The network between the adapters of many hosts: links, and switches that queue, mark, pause and drop.
+//! The network between the cards of many hosts: links, and switches that queue, mark, pause and drop.
 //!
 //! [`Topology`] describes nodes and links; it can be read from the files of HPCC's simulator. [`Fabric`] moves packets through
 //! it in virtual time, independently of their contents.

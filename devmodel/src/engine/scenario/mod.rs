@@ -1,4 +1,4 @@
-//! Many hosts with an adapter each, switches between them, and traffic: reports flow completion times, queue lengths and pauses.
+//! Many hosts with a card each, switches between them, and traffic: reports flow completion times, queue lengths and pauses.
 //!
 //! ```
 //! use devmodel::engine::{network::Topology, scenario::{Flow, Scenario}, timing::{Profile, Rate}};
@@ -58,7 +58,7 @@ impl Flow {
 /// Hosts, switches and flows.
 #[derive(Clone, Debug)]
 pub struct Scenario {
-    /// Costs of adapters, slots and programs. The port rate is that of the hosts' links.
+    /// Costs of cards, slots and programs. The port rate is that of the hosts' links.
     pub profile: Profile,
     /// The nodes, and the links between them.
     pub topology: Topology,

@@ -55,9 +55,9 @@ pub struct Outcome {
     pub samples: Vec<Sample>,
     /// Bytes of payload that arrived from each host.
     pub came: Vec<u64>,
-    /// Frames that the adapters sent, and the number of acknowledgements among them.
+    /// Frames that the cards sent, and the number of acknowledgements among them.
     pub frames: [u64; 2],
-    /// Congestion notification packets that adapters sent.
+    /// Congestion notification packets that cards sent.
     pub notifications: u64,
     /// Packets requested again after a sequence error.
     pub sequence_errors: u64,

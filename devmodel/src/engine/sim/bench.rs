@@ -1,4 +1,4 @@
-//! The programs of a run, and what wakes them.
+//! The programs of a run, and the events that wake them.
 
 use super::{
     super::{
@@ -19,7 +19,7 @@ use std::collections::VecDeque;
 
 /// An event that a program is told of.
 enum Seen {
-    /// So much was written here, and can be seen.
+    /// This many bytes were written here and have become visible.
     Memory(Iova, u32, Cause),
     /// It was busy, and goes on.
     Free(usize),
@@ -38,7 +38,7 @@ struct Program {
     /// Messages posted, by queue pair.
     posted: Vec<u32>,
     completed: u32,
-    /// The queue pair whose turn it is to post.
+    /// The next queue pair to post on.
     next: usize,
     /// Until when it is busy.
     busy: Ps,
@@ -62,7 +62,7 @@ pub(super) struct Bench<'p> {
     start: Ps,
     samples: Vec<Ps>,
     broken: bool,
-    /// Where to note what came of faults.
+    /// Receives the outcome of faults.
     found: Option<&'p mut Found>,
 }
 
@@ -71,7 +71,7 @@ impl<'p> Bench<'p> {
         Self::with_retries(plan, Link::default().retry_count)
     }
 
-    /// A bench whose queue pairs send again so often.
+    /// A bench with this retry count for its queue pairs.
     pub(super) fn with_retries(plan: &'p Plan, retry_count: u8) -> Self {
         let link = Link { psn: 0, mtu: plan.mtu(), scatter_to_cqe: true, retry_count, ..Link::default() };
         // Programs of the near card talk to those of the far one, function by function.
@@ -114,7 +114,7 @@ impl<'p> Bench<'p> {
         self.timed.trace = Some(trace);
     }
 
-    /// Lets `watch` have what it wants of the run that follows.
+    /// Records the data requested by `watch` in the following run.
     pub(super) fn watched(mut self, watch: Watch<'p>) -> Self {
         if watch.timeline {
             self.timed.spans.keep();
@@ -151,7 +151,7 @@ impl<'p> Bench<'p> {
         Ok(self.report())
     }
 
-    /// A message to a card that hears nothing: when the program sees that it failed.
+    /// Sends a message to a card that receives nothing; returns the time at which the program sees the failure.
     pub(super) fn until_the_peer_is_dead(mut self) -> Ps {
         self.post(0, 0, Cause::new(0));
         while !self.broken {
@@ -177,7 +177,7 @@ impl<'p> Bench<'p> {
         }
     }
 
-    /// True if programs look for messages in memory, and not for completions.
+    /// True if programs poll memory rather than completions.
     fn looks_at_data(&self) -> bool {
         (self.plan.operation, self.plan.measure) == (Operation::Write, Measure::Latency)
     }
@@ -280,7 +280,7 @@ impl<'p> Bench<'p> {
         self.timed.submit(whole, self.rig.sides[side].fid, self.rig.doorbell(side));
     }
 
-    /// A program that measures bandwidth takes note of what completed, and posts while fewer than its depth are under way.
+    /// A throughput program processes completions, and posts while fewer messages than its depth are outstanding.
     fn fill(&mut self, p: usize) {
         let now = self.timed.now();
         let Plan { iters, depth, .. } = *self.plan;
@@ -354,7 +354,7 @@ impl<'p> Bench<'p> {
         }
     }
 
-    /// Program `p` takes note of what `cause` made visible.
+    /// Program `p` notices the data or completion that `cause` made visible.
     fn take_note(&mut self, p: usize, poll: Ps, spread: &Spread, cause: Cause) -> Cause {
         let noted = self.timed.spans.then(cause, p % 2, Part::Notice, cause.at + poll);
         let later = noted.at + spread.draw(&mut self.dice);

@@ -1,5 +1,5 @@
-//! perftest's patterns in virtual time: what its tools would print on a card, in a slot, a wire and hosts that a
-//! [profile](super::timing) describes.
+//! perftest's patterns in virtual time: prints the figures that its tools would print for the card, slot, wire and hosts of a
+//! [profile](super::timing).
 //!
 //! Programs with queue pairs on functions of two cards do what `ib_send_lat`, `ib_write_bw` and the others do, without a driver. The
 //! figures are the same at every run with the same seed.
@@ -48,7 +48,7 @@ impl Operation {
     }
 }
 
-/// Names what a run measures.
+/// The measured quantity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Measure {
     /// One message at a time. Of READs and atomics the whole round trip; WRITEs and SENDs go to and fro, and it is half the round trip.
@@ -82,18 +82,18 @@ pub struct Plan {
     pub inline: u32,
     /// Programs' times vary as this number decides: the same one gives the same figures.
     pub seed: u64,
-    /// Says what everything costs.
+    /// All costs.
     pub profile: Profile,
 }
 
 impl Plan {
-    /// Of a message.
+    /// Maximum bytes of a message.
     pub const MOST_BYTES: u32 = (Sizes::MEASURE.data / 2) as u32;
-    /// Of a message in its work request.
+    /// Maximum bytes of a message in its work request.
     pub const MOST_INLINE: u32 = 828;
-    /// Of messages under way.
+    /// Maximum outstanding messages.
     pub const MOST_DEPTH: u32 = 256;
-    /// Of a program's queue pairs.
+    /// Maximum queue pairs of a program.
     pub const MOST_QPS: u32 = 64;
 
     /// perftest's defaults.
@@ -188,18 +188,18 @@ pub struct Report {
     pub timeline: Timeline,
 }
 
-/// Names what somebody wants to have of a run beside its figures. It costs memory, and time of this machine.
+/// Data to record during a run in addition to its figures. It costs memory and real time.
 #[derive(Default)]
 pub struct Watch<'w> {
     /// The spans that took time.
     pub timeline: bool,
     /// Copies of the frames, as on the wire of a card.
     pub frames: Option<TakeFrame<'w>>,
-    /// The faults that befall frames, and where to note their outcome, also if the run fails.
+    /// The fault plan to apply, and the place for its outcome, which is filled even if the run fails.
     pub faults: Option<(FaultPlan, &'w mut Found)>,
 }
 
-/// A run that can't be.
+/// An invalid or failed run.
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs)]
 pub enum SimError {
@@ -226,7 +226,7 @@ pub fn run(plan: &Plan) -> Result<Report, SimError> {
     watch(plan, Watch::default())
 }
 
-/// The same for somebody who looks on.
+/// Like [`run`], and records the data requested by `watch`.
 ///
 /// # Errors
 ///

@@ -1,4 +1,4 @@
-//! Compares the model with what was measured on cards: the table of docs/time.md.
+//! Compares the model with measurements of cards: the table of docs/time.md.
 
 use super::{Figures, Latency, Measure, Operation, Plan, Report, SimError, bench, run};
 use crate::engine::{
@@ -29,7 +29,7 @@ pub struct Row {
 }
 
 impl Row {
-    /// How far the model is off, as a share of what was published.
+    /// Relative deviation of the model from the published figure.
     pub fn error(&self) -> f64 {
         self.model / self.published - 1.0
     }
@@ -40,7 +40,7 @@ impl Row {
     }
 }
 
-/// A row that cannot be had.
+/// Computing a row failed.
 #[derive(Debug, thiserror::Error)]
 pub enum RowError {
     /// Of its profile.
@@ -65,13 +65,13 @@ const RATE: f64 = 0.03;
 /// Figures of an older card, of which only the shape counts, may be off by this share.
 const SHAPE: f64 = 0.1;
 
-/// Messages of a latency whose 99.9 % are looked at.
+/// Messages of a latency run with a 99.9 % quantile to compare.
 const MANY: u32 = 200_000;
 
-/// A figure of a run: its name, unit, what was published, how far the model may be off, what it decides, and where it is in a report.
+/// A figure of a run: its name, unit, published value, tolerance, the profile parameters that it decides, and its location in a report.
 type Figure = (&'static str, &'static str, f64, f64, &'static str, fn(&Report) -> f64);
 
-/// A run, and the figures that were published of it. `change` sets what is not as perftest has it by default.
+/// A run, and the published figures for it. `change` sets options that differ from perftest's defaults.
 struct Run {
     number: u32,
     profile: &'static str,

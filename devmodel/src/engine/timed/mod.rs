@@ -1,4 +1,4 @@
-//! The timed runner: executes the same stages, and models their packets and writes on an adapter's units in virtual picoseconds.
+//! The timed runner: executes the same stages, and models their packets and writes on a card's units in virtual picoseconds.
 
 mod share;
 mod turns;
@@ -64,13 +64,13 @@ enum What<T> {
     Job(Task),
     /// A frame has arrived.
     Frame(u8, Box<Flight>),
-    /// An adapter may generate more packets.
+    /// A card may generate more packets.
     Turn(usize),
     /// A delayed frame continues.
     Late(Bound),
     /// A packet moves through the network, or a sender is paused.
     Net(Move<(u8, Box<Flight>)>),
-    /// An adapter may have receive buffer space again.
+    /// A card may have receive buffer space again.
     Room(usize),
     /// An event of the caller.
     Other(T),
@@ -107,9 +107,9 @@ pub struct Timed<'w, T> {
     /// The adapter's configuration as modified by the profile, once anything has run.
     behaviour: Option<Config>,
     cards: Vec<Units>,
-    /// The adapter of each function.
+    /// The card of each function.
     card_of: Vec<usize>,
-    /// For each adapter, the queue pairs that wait for their turn to send.
+    /// For each card, the queue pairs that wait for their turn to send.
     turns: Vec<Turns>,
     buffers: Buffers,
     /// Buffer for the lookups of a job.
@@ -125,14 +125,14 @@ pub struct Timed<'w, T> {
     pub(crate) mirror: Option<Mirror<'w>>,
     /// A copy of the e-switch's settings, used if its manager has made any.
     switch: Switch,
-    /// The network between the adapters, if it is more than the profile's wire.
+    /// The network between the cards, if it is more than the profile's wire.
     network: Option<Network>,
     /// The fault plan in progress.
     trial: Option<Box<Trial<Bound>>>,
 }
 
 impl<T> Timed<'_, T> {
-    /// Adapters of `profile`; `card_of` gives the adapter of each function.
+    /// Cards of `profile`; `card_of` gives the card of each function.
     pub fn new(profile: Profile, card_of: Vec<usize>) -> Self {
         let count = card_of.iter().copied().max().unwrap_or(0) + 1;
         let cards = (0..count).map(|_| Units::new(&profile)).collect();
@@ -168,7 +168,7 @@ impl<T> Timed<'_, T> {
         Some(Found { befell: trial.befell, timeline: trial.timeline })
     }
 
-    /// The loads of the units of each adapter.
+    /// The loads of the units of each card.
     pub(crate) fn loads(&self) -> Vec<[Load; Station::ALL.len()]> {
         self.cards.iter().map(|card| *card.loads()).collect()
     }
@@ -423,7 +423,7 @@ mod tests {
 
     #[test]
     fn a_queue_pair_waits_for_one_turn_of_another_however_often_that_ones_doorbell_rang() {
-        // Two queue pairs of one function, or of two functions of one adapter.
+        // Two queue pairs of one function, or of two functions of one card.
         for pairs in [[[1, 2], [1, 2]], [[1, 2], [0, 2]]] {
             let waits = |doorbells: u16, at: Ps| {
                 let mut rig = Rig::of_pairs(Config::default(), Link::default(), &pairs, Sizes::MEASURE);

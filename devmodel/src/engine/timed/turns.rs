@@ -40,7 +40,7 @@ impl Turns {
         self.order.is_empty()
     }
 
-    /// Lets a queue pair wait with `task`. Of doorbells by one page it goes on by the latest.
+    /// Queues `task` of a queue pair. For doorbells on the same page only the latest send counter is kept.
     fn wait(&mut self, queue: Queue, task: Task) {
         let tasks = self.waiting.entry(queue).or_default();
         if tasks.is_empty() {
@@ -59,7 +59,7 @@ impl Turns {
         }
     }
 
-    /// The next task of whoever has waited longest.
+    /// The next task of the queue pair that has waited longest.
     fn next(&mut self) -> Option<Task> {
         let queue = self.order.pop_front()?;
         let tasks = self.waiting.get_mut(&queue)?;
@@ -79,19 +79,19 @@ impl Turns {
 }
 
 impl<T> Timed<'_, T> {
-    /// Until when a trial has stopped a function, if it has.
+    /// Time until which a fault plan stops a function, if it does now.
     pub(super) fn stopped(&self, fid: u8) -> Option<Ps> {
         self.trial.as_ref()?.until(Deed::Stop, fid, self.schedule.now())
     }
 
-    /// A frame that is there is taken up `until` which its function is stopped.
+    /// Delays an arrived frame until its function is no longer stopped.
     pub(super) fn later(&mut self, until: Ps, fid: u8, mut flight: Box<Flight>) {
         flight.cause = self.spans.then(flight.cause, self.place(fid), Part::WaitReceiver, until);
         self.schedule.at(until, What::Frame(fid, flight));
     }
 
-    /// A task's time has come. Nothing is returned if its function is stopped, or if its queue pair has to wait for its turn, which comes behind
-    /// those before it, and when the port has little left to do.
+    /// Starts a task that is due. Returns `None` if its function is stopped, or if its queue pair has to wait for its turn:
+    /// after those before it, and until the port has little left to send.
     pub(super) fn begin_task(
         &mut self,
         adapter: &Adapter,
@@ -118,7 +118,7 @@ impl<T> Timed<'_, T> {
         Some(self.carry_out(adapter, host, &task))
     }
 
-    /// Sees to it that the next turn of a card comes, if anybody waits for one and its port is not held: who lets that go on calls again.
+    /// Schedules the next turn of a card, if a queue pair waits for one and the port is not held; releasing the port calls this again.
     pub(super) fn call(&mut self, here: usize) {
         if self.turns[here].is_called || self.turns[here].is_empty() || self.is_held(here) {
             return;
@@ -127,7 +127,7 @@ impl<T> Timed<'_, T> {
         self.schedule.at(self.pace(here), What::Turn(here));
     }
 
-    /// The turn of whoever has waited longest at a card.
+    /// The turn of the queue pair that has waited longest at a card.
     pub(super) fn next_turn(
         &mut self,
         adapter: &Adapter,
@@ -159,7 +159,7 @@ impl<T> Timed<'_, T> {
         self.cards[here].port_free().saturating_sub(BACKLOG)
     }
 
-    /// True if the port of a card is paused, or others than its own packets wait there.
+    /// True if the port of a card is paused or has packets queued.
     fn is_held(&self, here: usize) -> bool {
         self.network.as_ref().is_some_and(|network| network.fabric.is_held(here))
     }

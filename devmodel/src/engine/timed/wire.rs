@@ -1,4 +1,4 @@
-//! Frames between adapters: over the profile's wire or through links and switches, with faults applied on the way.
+//! Frames between cards: over the profile's wire or through links and switches, with faults applied on the way.
 
 use super::{Ends, Happened, Task, Timed, What, qp_mask};
 use crate::{
@@ -55,22 +55,22 @@ impl Flight {
 /// A frame for a function, with its bytes on the wire.
 pub(super) type Bound = (u8, u64, Box<Flight>);
 
-/// Links and switches between the adapters; each adapter is in its own host.
+/// Links and switches between the cards; each card is in its own host.
 pub(super) struct Network {
     pub(super) fabric: Fabric<(u8, Box<Flight>)>,
-    /// Bytes of payload received from each adapter.
+    /// Bytes of payload received from each card.
     came: Vec<u64>,
-    /// For each adapter, packets that have arrived and are not processed yet.
+    /// For each card, packets that have arrived and are not processed yet.
     inboxes: Vec<Inbox>,
 }
 
-/// Packets that have arrived at an adapter and are not processed yet.
+/// Packets that have arrived at a card and are not processed yet.
 #[derive(Clone, Default)]
 struct Inbox {
     /// Processing time and bytes of each packet.
     waiting: VecDeque<(Ps, u64)>,
     bytes: u64,
-    /// The adapter has paused its sender.
+    /// The card has paused its sender.
     pauses: bool,
 }
 
@@ -86,7 +86,7 @@ impl Inbox {
 }
 
 impl<T> Timed<'_, T> {
-    /// Connects the adapters, in order, to the hosts of `topology`.
+    /// Connects the cards, in order, to the hosts of `topology`.
     pub(crate) fn join(&mut self, topology: &Topology, settings: Settings, seed: u64) {
         let (fabric, cards) = (Fabric::new(topology, settings, seed), self.cards.len());
         self.network = Some(Network { fabric, came: vec![0; cards], inboxes: vec![Inbox::default(); cards] });
@@ -102,7 +102,7 @@ impl<T> Timed<'_, T> {
         self.network.as_mut().map(|network| std::mem::take(&mut network.fabric.pauses)).unwrap_or_default()
     }
 
-    /// Bytes of payload received from each adapter.
+    /// Bytes of payload received from each card.
     pub(crate) fn came(&self) -> &[u64] {
         self.network.as_ref().map_or(&[], |network| &network.came)
     }
@@ -165,7 +165,7 @@ impl<T> Timed<'_, T> {
         last
     }
 
-    /// Sends a frame that has left its adapter to its function, subject to the fault plan.
+    /// Sends a frame that has left its card to its function, subject to the fault plan.
     pub(super) fn send_off(&mut self, adapter: &Adapter, host: &mut dyn Host, bound: Bound) {
         match self.trial.is_some() {
             true => self.try_frame(adapter, host, bound),
@@ -173,7 +173,7 @@ impl<T> Timed<'_, T> {
         }
     }
 
-    /// Puts a frame that has left its adapter on the wire.
+    /// Puts a frame that has left its card on the wire.
     pub(super) fn set_out(&mut self, (to, bytes, mut flight): Bound) {
         let (here, there) = (self.place(flight.from), self.place(to));
         let sent = flight.cause;
@@ -240,7 +240,7 @@ impl<T> Timed<'_, T> {
         }
     }
 
-    /// Handles an event between the adapters. Returns a frame that its receiver processes at once, with the receiver's number.
+    /// Handles an event between the cards. Returns a frame that its receiver processes at once, with the receiver's number.
     pub(super) fn move_on(&mut self, what: Move<(u8, Box<Flight>)>) -> Option<(u8, Box<Flight>)> {
         let now = self.schedule.now();
         let Self { network, schedule, .. } = self;
@@ -276,7 +276,7 @@ impl<T> Timed<'_, T> {
         None
     }
 
-    /// Pauses the sender to an adapter with a full receive buffer, as adapters do by default, and resumes it when the buffer is
+    /// Pauses the sender to a card with a full receive buffer, as cards do by default, and resumes it when the buffer is
     /// three quarters full.
     pub(super) fn watch_inbox(&mut self, card: usize) {
         let Self { network, schedule, cards, profile, .. } = self;

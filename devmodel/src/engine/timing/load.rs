@@ -12,7 +12,7 @@ use std::{fs, ops::Range, path::Path};
 pub const BUILT_IN: [&str; 6] =
     ["direct-x16", "direct-x8", "pods-switch", "switch-25g", "pods-slow-host", "edr-x16"];
 
-/// Their files, and the adapter's.
+/// Their files, and the card's.
 const FILES: [(&str, &str); 7] = [
     ("direct-x16.toml", include_str!("../../../profiles/direct-x16.toml")),
     ("direct-x8.toml", include_str!("../../../profiles/direct-x8.toml")),
@@ -43,7 +43,7 @@ pub enum ProfileError {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Text {
-    /// The adapter's file, in the same directory or built in.
+    /// The card's file, in the same directory or built in.
     card: String,
     slot: Slot,
     wire: Wire,
@@ -113,7 +113,7 @@ impl Profile {
     }
 }
 
-/// A parameter of a profile, `of_card` if it is the adapter's, and its valid range.
+/// A parameter of a profile, `of_card` if it is the card's, and its valid range.
 struct Bound {
     of_card: bool,
     key: &'static str,

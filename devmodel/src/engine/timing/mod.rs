@@ -1,7 +1,7 @@
-//! Costs: profiles of an adapter, its slot, the wire between two adapters, and the hosts' programs.
+//! Costs: profiles of a card, its slot, the wire between two cards, and the hosts' programs.
 //!
 //! All numbers are in files in `devmodel/profiles/`, each with its source. docs/time.md explains how the units use them, and
-//! how well they match measurements on adapters.
+//! how well they match measurements on cards.
 
 mod load;
 mod spread;
@@ -16,12 +16,12 @@ use serde::Deserialize;
 /// Framing overhead of an InfiniBand packet beyond LRH to ICRC: the VCRC and the delimiters (IBTA volume 2, 5.6).
 const AROUND: u64 = 4;
 
-/// An adapter in a slot of a host, and the wire to another one like it.
+/// A card in a slot of a host, and the wire to another one like it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Profile {
     /// File name.
     pub name: String,
-    /// Parameters of the adapter itself, independent of its slot.
+    /// Parameters of the card itself, independent of its slot.
     pub card: Card,
     /// The slot it is in.
     pub slot: Slot,
@@ -31,7 +31,7 @@ pub struct Profile {
     pub host: HostCosts,
 }
 
-/// The adapter's units. Latencies are pipelined; the time that a packet occupies a unit is not.
+/// The card's units. Latencies are pipelined; the time that a packet occupies a unit is not.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Card {
@@ -95,9 +95,9 @@ pub struct Slot {
     pub max_payload: u32,
     /// Overhead per payload in bytes: headers, checksums and flow control.
     pub overhead: u32,
-    /// From the root complex to the adapter, or back.
+    /// From the root complex to the card, or back.
     pub one_way: Ns,
-    /// Time that a write occupies the adapter's writer in addition to its bytes.
+    /// Time that a write occupies the card's writer in addition to its bytes.
     pub write: Ns,
 }
 
@@ -208,7 +208,7 @@ impl Wire {
 }
 
 impl Profile {
-    /// The configuration of an adapter with base `config` that behaves like this adapter on this wire.
+    /// The configuration of an adapter with base `config` that behaves like this card on this wire.
     pub(crate) fn behaviour(&self, config: &Config) -> Config {
         let line_rate = (self.wire.gbps.0 * 1e3) as u32;
         Config {
