@@ -31,24 +31,24 @@ struct Program {
     sides: Vec<usize>,
     /// Messages posted and not completed, by queue pair.
     under_way: Vec<u32>,
-    /// Of those that ask for a completion, how many messages it is of; by queue pair.
+    /// For each outstanding completion, the number of messages that it covers; by queue pair.
     asked: Vec<VecDeque<u32>>,
-    /// Messages behind the last of those, by queue pair.
+    /// Messages after the last one that requests a completion, by queue pair.
     behind: Vec<u32>,
     /// Messages posted, by queue pair.
     posted: Vec<u32>,
     completed: u32,
     /// The next queue pair to post on.
     next: usize,
-    /// Until when it is busy.
+    /// Time until which it is busy.
     busy: Ps,
-    /// An event is under way that lets it go on.
+    /// An event that resumes it is scheduled.
     waking: bool,
-    /// Completions that it will have taken note of: when, of which queue pair, of how many messages.
+    /// Completions that it is processing: time at which it is done, queue pair, number of messages.
     noted: VecDeque<(Ps, usize, u32)>,
-    /// When it began to post each message that is to measure bandwidth.
+    /// Time at which it began to post each message, for throughput.
     began: Vec<Ps>,
-    /// When completions were seen, and of how many messages.
+    /// Time at which each completion was seen, and the number of messages that it covers.
     done: Vec<(Ps, u32)>,
 }
 
@@ -58,7 +58,7 @@ pub(super) struct Bench<'p> {
     timed: Timed<'p, Seen>,
     dice: Dice,
     programs: Vec<Program>,
-    /// Latencies: when the client began its iteration.
+    /// For latencies, the time at which the client began its iteration.
     start: Ps,
     samples: Vec<Ps>,
     broken: bool,
@@ -129,7 +129,7 @@ impl<'p> Bench<'p> {
 
     pub(super) fn run(mut self) -> Result<Report, SimError> {
         if self.plan.operation == Operation::Send {
-            // As many as a receive queue has.
+            // As many as a receive queue holds.
             for side in 0..self.rig.sides.len() {
                 (0..255).for_each(|_| self.receive(side));
             }
@@ -305,10 +305,10 @@ impl<'p> Bench<'p> {
         self.timed.at(program.busy, Seen::Free(p));
     }
 
-    /// Something that was written can be seen.
+    /// Handles a write that has become visible.
     fn seen(&mut self, at: Iova, len: u32, cause: Cause) {
         if let Some(side) = self.rig.side_of_cq(at) {
-            // Pairs of a function lie together; the programs of one are neighbours.
+            // Pairs of a function are adjacent, and so are the two programs of a pair.
             let (pair, end, qps) = (side / 2, side % 2, self.plan.qps as usize);
             return self.completion(2 * (pair / qps) + end, pair % qps, cause);
         }
@@ -366,7 +366,7 @@ impl<'p> Bench<'p> {
         self.timed.spans.message(end);
     }
 
-    /// The peer's message is there: the server answers, the client takes the time and goes on.
+    /// Handles the arrival of the peer's message: the server answers; the client records the time and continues.
     fn message(&mut self, p: usize, poll: Ps, spread: &Spread, cause: Cause) {
         let taken = self.take_note(p, poll, spread, cause);
         if p == 0 {
@@ -375,7 +375,7 @@ impl<'p> Bench<'p> {
         self.go_on(p, taken);
     }
 
-    /// Program `p` posts its next message. The client's begins something, the server's goes on with it.
+    /// Program `p` posts its next message. The client's starts a chain of spans, the server's continues one.
     fn go_on(&mut self, p: usize, cause: Cause) {
         if p == 0 && self.samples.len() >= self.plan.iters as usize {
             return;

@@ -1,8 +1,8 @@
-//! perftest's figures of times.
+//! perftest's latency and throughput figures.
 
 use super::super::sched::Ps;
 
-/// Latencies, in microseconds, as perftest's columns.
+/// Latencies in microseconds, with perftest's columns.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[allow(missing_docs)]
 pub struct Latency {
@@ -15,7 +15,7 @@ pub struct Latency {
     pub p99_9: f64,
 }
 
-/// Throughput as perftest's columns: MB/s are 2^20 bytes, messages in millions per second.
+/// Throughput with perftest's columns: MB/s of 2^20 bytes, and millions of messages per second.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[allow(missing_docs)]
 pub struct Bandwidth {
@@ -54,12 +54,12 @@ pub(super) fn latency(samples: &[Ps]) -> Latency {
     }
 }
 
-/// Computes the bandwidth of messages of `bytes`, from when they were posted, and when completions were seen and of how many messages each
-/// was. Both are in the order of time, and there is one of each.
+/// Computes the bandwidth of messages of `bytes` from their post times and from the completions: time at which each was seen,
+/// and the number of messages that it covers. Both lists are in order of time and not empty.
 pub(super) fn bandwidth(bytes: u32, posted: &[Ps], done: &[(Ps, u32)]) -> Bandwidth {
     const PS: f64 = 1e12;
     let average = posted.len() as f64 / done.last().map_or(1.0, |(at, _)| (*at).max(1) as f64);
-    // It is the least rate that no stretch beats.
+    // The peak is the smallest rate that no stretch exceeds.
     let mut peak = average;
     while let Some(better) = faster_stretch(posted, done, peak) {
         peak = better;
@@ -71,10 +71,10 @@ pub(super) fn bandwidth(bytes: u32, posted: &[Ps], done: &[(Ps, u32)]) -> Bandwi
     }
 }
 
-/// A stretch is perftest's: from when a message is posted until as many are completed as were posted by then. Returns the rate, in messages
-/// per picosecond, of one that is faster than `rate`.
+/// Finds one of perftest's stretches that is faster than `rate`, and returns its rate in messages per picosecond. A stretch is
+/// the time from the post of a message to the completion of as many messages as were posted by then.
 fn faster_stretch(posted: &[Ps], done: &[(Ps, u32)], rate: f64) -> Option<f64> {
-    // How many messages a time is ahead of the rate.
+    // Messages in excess of `rate` at a time.
     let ahead = |messages: usize, at: Ps| messages as f64 - rate * at as f64;
     let (mut from, mut tried, mut completed) = (0, 0, 0);
     let mut best = (1e-6, None);

@@ -23,7 +23,7 @@ use super::{
 };
 use crate::state::COUNTERS;
 
-/// Bytes of a work request beside its inline data at most: control, remote address, and the length of the data.
+/// Maximum bytes of a work request besides its inline data: control, remote address, and the length of the data.
 const LARGEST_HEADERS: u32 = 36;
 
 /// The operation that carries a message.
@@ -51,36 +51,36 @@ impl Operation {
 /// The measured quantity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Measure {
-    /// One message at a time. Of READs and atomics the whole round trip; WRITEs and SENDs go to and fro, and it is half the round trip.
+    /// One message at a time. For READs and atomics the round trip; WRITEs and SENDs are answered, and the figure is half the round trip.
     Latency,
-    /// As many under way as the plan's depth says.
+    /// As many outstanding as the plan's depth.
     Bandwidth,
 }
 
 /// A run: perftest's options.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Plan {
-    /// Carries each message.
+    /// Operation of each message.
     pub operation: Operation,
-    /// Decides between perftest's `_lat` and `_bw` programs.
+    /// Selects perftest's `_lat` or `_bw` program.
     pub measure: Measure,
     /// Bytes of a message, 1 to [`Plan::MOST_BYTES`].
     pub bytes: u32,
     /// Messages.
     pub iters: u32,
-    /// Messages of a queue pair under way (`-t`).
+    /// Outstanding messages per queue pair (`-t`).
     pub depth: u32,
-    /// Messages from one that asks for a completion to the next (`-Q`); none further apart than the depth.
+    /// Every so many messages one requests a completion (`-Q`); at most the depth.
     pub moderation: u32,
     /// Queue pairs of each program (`-q`).
     pub qps: u32,
     /// Functions of each card that have a program, 1 or 2.
     pub functions: u32,
-    /// Bytes of a packet's payload at most (`-m`); none is the profile's.
+    /// Maximum payload of a packet in bytes (`-m`); `None` uses the profile's.
     pub mtu: Option<u16>,
-    /// Bytes of the longest message that is in its work request (`-I`), at most [`Plan::MOST_INLINE`].
+    /// Size of the longest message that is sent inline (`-I`), at most [`Plan::MOST_INLINE`].
     pub inline: u32,
-    /// Programs' times vary as this number decides: the same one gives the same figures.
+    /// Seed of the variation of program times: the same seed gives the same figures.
     pub seed: u64,
     /// All costs.
     pub profile: Profile,
@@ -121,7 +121,7 @@ impl Plan {
         }
     }
 
-    /// Refuses numbers that no run can have.
+    /// Rejects parameters out of range.
     fn check(&self) -> Result<(), SimError> {
         let within = |what, found: u32, least: u32, most: u32| match (least..=most).contains(&found) {
             true => Ok(()),
@@ -136,7 +136,7 @@ impl Plan {
         within("queue pairs", self.qps, 1, Self::MOST_QPS)?;
         within("functions", self.functions, 1, 2)?;
         within("inline bytes", self.inline, 0, Self::MOST_INLINE)?;
-        // A long work request takes the room of several.
+        // A long work request occupies several blocks.
         let inline = if self.bytes <= self.inline { self.bytes } else { 0 };
         let blocks = (LARGEST_HEADERS + inline).div_ceil(64);
         within("depth", self.depth, 1, Self::MOST_DEPTH.min(Sizes::MEASURE.sq_blocks() / blocks))?;
@@ -154,12 +154,12 @@ impl Plan {
     }
 }
 
-/// The result of a run, by what it measured.
+/// The result of a run.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Figures {
-    /// Of [`Measure::Latency`].
+    /// Result of [`Measure::Latency`].
     Latency(Latency),
-    /// Of [`Measure::Bandwidth`].
+    /// Result of [`Measure::Bandwidth`].
     Bandwidth(Bandwidth),
 }
 
@@ -172,7 +172,7 @@ pub struct Report {
     pub iters: u32,
     /// The figures.
     pub figures: Figures,
-    /// Of each program of [`Measure::Bandwidth`], its own.
+    /// For [`Measure::Bandwidth`], the figures of each program.
     pub programs: Vec<Bandwidth>,
     /// Each latency, or each time of a completion, in picoseconds, in order.
     pub samples: Vec<Ps>,
@@ -184,14 +184,14 @@ pub struct Report {
     pub loads: Vec<[Load; Station::ALL.len()]>,
     /// Counters of each function, by [`Counters`](crate::state::Counters): the client's, then the server's.
     pub counters: Vec<[u64; COUNTERS]>,
-    /// The spans that took time, if they were wanted.
+    /// The recorded spans, if requested.
     pub timeline: Timeline,
 }
 
 /// Data to record during a run in addition to its figures. It costs memory and real time.
 #[derive(Default)]
 pub struct Watch<'w> {
-    /// The spans that took time.
+    /// Record the spans.
     pub timeline: bool,
     /// Copies of the frames, as on the wire of a card.
     pub frames: Option<TakeFrame<'w>>,

@@ -7,24 +7,24 @@ use crate::engine::{
     timing::{Profile, ProfileError, Rate},
 };
 
-/// A figure that was published.
+/// A published figure.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Row {
-    /// Its number in the table; several may be of one measurement.
+    /// Its number in the table; several figures of one measurement share it.
     pub number: u32,
-    /// The profile it is of.
+    /// Name of its profile.
     pub profile: &'static str,
     /// Names the measurement.
     pub what: String,
     /// The unit of both figures.
     pub unit: &'static str,
-    /// The figure of a card.
+    /// The published figure, measured on a card.
     pub published: f64,
     /// The figure of the model.
     pub model: f64,
-    /// By how much the model may be off, as a share.
+    /// Tolerated relative deviation of the model.
     pub tolerance: f64,
-    /// Which numbers of the profile it decides.
+    /// The profile parameters that it decides.
     pub fitted: &'static str,
 }
 
@@ -34,7 +34,7 @@ impl Row {
         self.model / self.published - 1.0
     }
 
-    /// True if the model is as near as it should be.
+    /// True if the model is within the tolerance.
     pub fn holds(&self) -> bool {
         self.error().abs() <= self.tolerance
     }
@@ -43,16 +43,16 @@ impl Row {
 /// Computing a row failed.
 #[derive(Debug, thiserror::Error)]
 pub enum RowError {
-    /// Of its profile.
+    /// Loading its profile failed.
     #[error(transparent)]
     Profile(#[from] ProfileError),
-    /// Of its run.
+    /// Its run failed.
     #[error(transparent)]
     Sim(#[from] SimError),
-    /// Of its hosts and links.
+    /// Its hosts and links are invalid.
     #[error(transparent)]
     Topology(#[from] TopologyError),
-    /// Of its flows.
+    /// Its flows are invalid.
     #[error(transparent)]
     Scenario(#[from] ScenarioError),
 }
@@ -62,7 +62,7 @@ const LATENCY: f64 = 0.05;
 /// Rates and bandwidths may be off by this share.
 const RATE: f64 = 0.03;
 
-/// Figures of an older card, of which only the shape counts, may be off by this share.
+/// Tolerance for figures of an older card, of which only the shape counts.
 const SHAPE: f64 = 0.1;
 
 /// Messages of a latency run with a 99.9 % quantile to compare.
@@ -319,11 +319,11 @@ const RUNS: &[Run] = &[
     ),
 ];
 
-/// Runs all rows. `load` has the profiles, as [`Profile::load`] does.
+/// Runs all rows. `load` loads profiles like [`Profile::load`].
 ///
 /// # Errors
 ///
-/// A profile cannot be had, or a run is refused.
+/// A profile cannot be loaded, or a run is refused.
 pub fn all(load: impl Fn(&str) -> Result<Profile, ProfileError>) -> Result<Vec<Row>, RowError> {
     let mut rows = Vec::new();
     for one in RUNS {
@@ -375,7 +375,7 @@ pub fn all(load: impl Fn(&str) -> Result<Profile, ProfileError>) -> Result<Vec<R
     Ok(rows)
 }
 
-/// The rate of READs of 32 bytes by so many queue pairs of one card, a program each, in millions a second.
+/// Rate of 32-byte READs by `qps` queue pairs of one card, with one program each, in millions per second.
 fn reads(load: impl Fn(&str) -> Result<Profile, ProfileError>, qps: usize) -> Result<f64, RowError> {
     const EACH: u64 = 40;
     let topology = Topology::star(2, Rate(100.0), 10_000)?;
@@ -386,7 +386,7 @@ fn reads(load: impl Fn(&str) -> Result<Profile, ProfileError>, qps: usize) -> Re
     Ok(qps as f64 * EACH as f64 * 1e6 / outcome.duration as f64)
 }
 
-/// The rows as a table in Markdown: docs/time.md has it.
+/// The rows as a Markdown table, as in docs/time.md.
 pub fn table(rows: &[Row]) -> String {
     let mut table = String::from(
         "| Row | Profile | | Published | Model | Error | Decides |\n|---|---|---|---|---|---|---|\n",

@@ -130,7 +130,7 @@ fn a_bandwidth_never_falls_while_messages_get_longer() {
 fn latency_rises_by_less_and_less_a_byte() {
     for operation in [Operation::Send, Operation::Write, Operation::Read] {
         let mut plan = plan(operation, Measure::Latency);
-        // Behind the sizes that are in the work request.
+        // Larger sizes than those sent inline.
         let latencies: Vec<(f64, f64)> = (8..=20)
             .map(|log| {
                 (plan.bytes, plan.iters) = (1 << log, 100);
@@ -262,7 +262,7 @@ fn what_a_latency_is_made_of_adds_up_to_it() {
                     *latency,
                     "{operation:?} {bytes} B: {spans:?}"
                 );
-                // It begins with a post, and ends when the program takes note.
+                // It begins with a post, and ends when the program notices it.
                 assert_eq!(spans.first().map(|span| span.part), Some(Part::Post));
                 assert!(spans.last().is_some_and(|span| matches!(span.part, Part::Notice | Part::Spread)));
             }

@@ -1,4 +1,4 @@
-//! The turns to send: the queue pairs of a card go one after the other, and no faster than its port.
+//! Turns to send: the queue pairs of a card take turns, and send no faster than its port.
 
 use super::{Happened, Task, Timed, What, qp_mask, wire::Flight};
 use crate::{
@@ -12,11 +12,11 @@ use crate::{
 };
 use std::collections::{BTreeMap, VecDeque};
 
-/// Packets that a queue pair sends at most before others have their turn.
+/// Maximum number of packets that a queue pair sends in a turn.
 pub(super) const QUANTUM: u32 = 16;
-/// The same while others wait: less, for the port has something to do when a turn begins.
+/// The same while other queue pairs wait: fewer, because the port still has packets to send when a turn begins.
 const CONTESTED: u32 = 12;
-/// A card makes more packets when its port has no longer than this to do.
+/// A card generates more packets when its port has at most this much left to send.
 const BACKLOG: Ps = 2_000_000;
 
 /// A queue pair: its function and its number there.
@@ -25,13 +25,13 @@ type Queue = (u8, u32);
 /// The queue pairs of a card that wait for their turn.
 #[derive(Clone, Default)]
 pub(super) struct Turns {
-    /// Each once, however often its doorbell rang.
+    /// Waiting queue pairs in order, each once regardless of its number of doorbells.
     order: VecDeque<Queue>,
-    /// The tasks of each, one for a turn. There are no two that do the same.
+    /// The tasks of each queue pair, one per turn, without duplicates.
     waiting: BTreeMap<Queue, VecDeque<Task>>,
-    /// The queue pair that had the last turn, and is behind all others.
+    /// The queue pair that had the last turn; others that start to wait go before it.
     last: Option<Queue>,
-    /// There is an event for the next.
+    /// An event for the next turn is scheduled.
     is_called: bool,
 }
 
@@ -72,7 +72,7 @@ impl Turns {
         task
     }
 
-    /// How many packets the next turn may have.
+    /// Maximum number of packets in the next turn.
     pub(super) fn quantum(&self) -> u32 {
         if self.is_empty() { QUANTUM } else { CONTESTED }
     }
@@ -154,7 +154,7 @@ impl<T> Timed<'_, T> {
         stopped.is_none().then_some(Happened::Function { fid: task.fid, cause: task.cause, ends: None })
     }
 
-    /// When a card may make more packets.
+    /// Time at which a card may generate more packets.
     fn pace(&self, here: usize) -> Ps {
         self.cards[here].port_free().saturating_sub(BACKLOG)
     }
