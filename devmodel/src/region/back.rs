@@ -30,8 +30,8 @@ pub(super) const fn along(table: Table) -> &'static [(Table, u32)] {
     }
 }
 
-/// The most timers and ready-ring entries that can be in use at once, given how many rows of each table were ever used: two
-/// timers per QP, one per CQ and RQ; the ready ring has a power of two of entries.
+/// Numbers of timers and ready-ring entries to back where so many rows of each table were ever used: two timers per QP, one per
+/// CQ and RQ; a power of two of ready-ring entries.
 pub(super) fn at_once(used: impl Fn(Table) -> u32) -> [u32; 2] {
     let timers = 2 * used(Table::Qp) + used(Table::Cq) + used(Table::Rq);
     let ready = match used(Table::Qp) + used(Table::Sq) {

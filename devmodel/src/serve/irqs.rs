@@ -81,7 +81,7 @@ impl Messages {
 
     /// Takes the bitmap of pending vectors.
     pub fn take(&self) -> u64 {
-        // Drain first: a vector raised after the swap must find an empty bitmap and wake the reader.
+        // Drain before the swap, so that the wake-up of a vector raised after it is not lost.
         while matches!((&self.woken).read(&mut [0; 64]), Ok(1..)) {}
         self.due.swap(0, AcqRel)
     }

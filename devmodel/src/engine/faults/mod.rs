@@ -2,7 +2,7 @@
 //! the timed runner; in real time it is a [`TrialWire`] to which frames are diverted.
 //!
 //! A plan is a file of `[[fault]]`s, each described by [`Fault`]. A field that a fault does not specify matches anything; a
-//! fault applies to matching frames from the `nth` on, for so many `times`.
+//! fault applies to matching frames from the `nth` on, at most `times` times.
 
 use crate::LinkLayer;
 use hwspec::wire::lrh::VCRC_SIZE;

@@ -17,11 +17,11 @@ use crate::{Config, host::Iova};
 use hwspec::{cqe::CqeOpcode, wqe::WqeOpcode};
 use std::collections::VecDeque;
 
-/// An event that a program is told of.
+/// An event for a program.
 enum Seen {
     /// This many bytes were written here and have become visible.
     Memory(Iova, u32, Cause),
-    /// It was busy, and goes on.
+    /// It is no longer busy and continues.
     Free(usize),
 }
 

@@ -91,7 +91,7 @@ mod tests {
         sorted.sort_unstable();
         let near = |rank: usize, ns: f64| (sorted[rank] as f64 / (ns * 1e3) - 1.0).abs() < 0.1;
         assert!(near(50_000, 30.0) && near(99_000, 200.0) && near(99_900, 1000.0));
-        // The maximum lies a third of a decade further: 5 to the power of 5/16.
+        // The maximum is a third of a decade further: 5 to the power of 5/16.
         assert!(sorted[99_999] < 1_660_000);
     }
 }
