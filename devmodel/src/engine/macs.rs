@@ -1,4 +1,4 @@
-//! The MACs of an adapter's functions, and if one of them accepts frames for others. A link uses this to decide about the
+//! The MACs of an adapter's functions, and a flag that is set if a function accepts frames for others. A link uses them to select the
 //! frames to deliver.
 
 use crate::{

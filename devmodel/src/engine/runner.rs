@@ -218,8 +218,8 @@ impl Runner {
         }
     }
 
-    /// Takes the bitmap of functions that still have work after the last call's budget, to be run again. No other party may be
-    /// looking after them.
+    /// Takes the bitmap of functions that still have work after the last call's budget, to be run again. They may be
+    /// functions that no other party looks after.
     #[inline]
     pub fn take_due(&mut self) -> FunctionSet {
         std::mem::take(&mut self.due)

@@ -1,4 +1,4 @@
-//! The e-switch as all parties see it without a lock: if it decides about frames, and its counters.
+//! The e-switch as all parties see it without a lock: its state, its settings and its counters.
 
 use super::{Func, GROUP_ADDRESSES, Region, Row, Shortage, Sync, Table, geometry::FLOW_COUNT};
 use crate::{

@@ -171,7 +171,7 @@ impl<'r> Func<'r> {
         Some(Self::locked(region, at, lock))
     }
 
-    /// Locks `fid` if it is free. Does not check if the holder is dead; [`lock`](Self::lock) does.
+    /// Locks `fid` if it is free. Does not check whether the holder is dead; [`lock`](Self::lock) does.
     // Built in place: copying it immediately would stall until its fields have been stored.
     #[inline(always)]
     pub fn try_lock(region: &'r Region, fid: u8, host: &mut dyn Host) -> Option<Self> {

@@ -24,7 +24,7 @@ pub(super) fn slot_of(region: &Region, block: &Block, n: u32) -> *mut Slot {
     region.row_pointer(block, Table::RxSlot, n as usize % SLOTS, size_of::<Slot>()).cast()
 }
 
-/// The word that tells if frame `n` has been published.
+/// The word that tells whether frame `n` has been published.
 #[inline(always)]
 fn word_of<'r>(region: &'r Region, block: &Block, n: u32) -> &'r AtomicU16 {
     // SAFETY: in bounds; only this word of the slot is accessed while the slot may be written, and it is an atomic.
