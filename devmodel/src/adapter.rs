@@ -1,4 +1,4 @@
-//! The chip: all its state, and how it behaves. Its operations are in the other modules.
+//! The chip: all its state and its behaviour. Its operations are in the other modules.
 
 use crate::{
     config::Config,
@@ -13,7 +13,7 @@ pub struct Adapter {
 }
 
 impl Adapter {
-    /// An adapter that another party powered on, or that was restored.
+    /// Attaches to an adapter that another party powered on, or that was restored.
     pub fn attach(region: Region, config: Config) -> Self {
         Self { region, config }
     }
@@ -28,17 +28,17 @@ impl Adapter {
         &self.config
     }
 
-    /// See [`Region::functions_there`].
+    /// The functions of [`Region::functions_there`].
     pub(crate) fn functions(&self) -> Range<u8> {
         self.region.functions_there()
     }
 
-    /// True if `fid` is a function that is there.
+    /// True if `fid` is a present function.
     pub(crate) fn is_there(&self, fid: u8) -> bool {
         fid < self.region.functions() && self.region.is_present(fid)
     }
 
-    /// Counts a frame that found no room.
+    /// Counts a frame that was dropped because the ring was full.
     pub(crate) fn count_ring_full(&self, fid: u8) {
         self.region.sync(fid, Sync::RxFull).fetch_add(1, Relaxed);
     }

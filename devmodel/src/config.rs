@@ -1,10 +1,10 @@
-//! The choices a user has of an adapter's behaviour.
+//! The user's choices about an adapter's behaviour.
 
 use serde::Deserialize;
 
 use crate::{strict::Strict, transport::Dcqcn, wire::Faults};
 
-/// Where the specification leaves room, or the hardware differs from it.
+/// The behaviour where the specification leaves room, or where the hardware differs from it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Profile {
     /// The letter of the InfiniBand architecture specification.
@@ -37,29 +37,29 @@ impl std::fmt::Display for LinkLayer {
 /// Behaviour of an adapter; the same for all parties of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// See [`Profile`].
+    /// Conformance to the specification or to the hardware.
     pub profile: Profile,
     /// Least exponent of the acknowledgement timeout (4.096 us x 2^T); ConnectX-5 uses 16 by default.
     pub min_ack_timeout: u8,
-    /// Hundredths of the acknowledgement timeout after which nothing is waited for any more: the first time, the second, and from then on, if
-    /// there was no progress. Of [`Profile::Cx5`].
+    /// Time without progress after which the requester stops waiting, in hundredths of the acknowledgement timeout: for the first timeout,
+    /// the second, and all later ones. Used by [`Profile::Cx5`].
     pub ack_timeouts: [u16; 3],
-    /// Requests between two that ask for an acknowledgement, within a message of several packets.
+    /// Number of requests between two with the AckReq bit, within a message of several packets.
     pub ack_every: u32,
-    /// Frames travel as bytes with pad and ICRC, which the receiver checks; else the payload of a frame that stays
-    /// within the region is passed by reference and the ICRC, which nothing could have damaged, is left out.
+    /// Frames travel as bytes with pad and ICRC, which the receiver checks. Otherwise the payload of a frame that stays within the region
+    /// is passed by reference and the ICRC, which nothing could corrupt, is left out.
     pub sealed: bool,
-    /// Frames a function may process in one go before others get their turn.
+    /// Number of frames that a function may process in one go before other functions get their turn.
     pub budget: u32,
     /// The link layer of the ports.
     pub link_layer: LinkLayer,
-    /// Tells the adapters of several nodes on one wire apart: part of every MAC and GUID, see [`identity`](crate::identity).
+    /// Tells apart the adapters of several nodes on one wire: part of every MAC and GUID of [`identity`](crate::identity).
     pub node_id: u16,
-    /// The faults that befall frames on the wire between functions; a delay does not.
+    /// The faults injected into frames on the wire between functions, except for delays.
     pub faults: Faults,
-    /// How much of a card's strictness the adapter has.
+    /// The adapter's strictness, compared with a card.
     pub strict: Strict,
-    /// How senders slow down when they are notified of congestion.
+    /// How senders slow down after a congestion notification.
     pub dcqcn: Dcqcn,
 }
 
@@ -68,7 +68,8 @@ impl Default for Config {
         Self {
             profile: Profile::Cx5,
             min_ack_timeout: 0,
-            // Together what a ConnectX-5 takes for seven retries (docs/time.md, row 16), and each at least what IBTA 9.7.6.1.3 asks for.
+            // Together, the time that a ConnectX-5 takes for seven retries (docs/time.md, row 16); each is at least the minimum of IBTA
+            // 9.7.6.1.3.
             ack_timeouts: [172; 3],
             ack_every: 32,
             sealed: false,

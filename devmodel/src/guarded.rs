@@ -1,20 +1,20 @@
-//! Copies that say so when memory is not there, where others end the program by a signal.
+//! Copies that return an error when memory is missing, where an ordinary copy ends the program with a signal.
 //!
-//! A program may unmap, protect or cut short what it has registered. Only the instructions below touch such memory: the handler of
-//! SIGSEGV and SIGBUS (`missing.rs`) knows their addresses, and lets the thread go on behind them.
+//! A program may unmap, protect or truncate the memory that it has registered. Only the instructions below touch such memory: the handler
+//! of SIGSEGV and SIGBUS (`missing.rs`) knows their addresses and resumes the thread behind them.
 #![allow(unsafe_code)]
 
-/// The result of the instructions, in two registers.
+/// The result of the assembly routine, in two registers.
 #[repr(C)]
 struct Done {
-    /// 0: all was copied.
+    /// 0: all bytes were copied.
     failed: usize,
-    /// The address that was not there, if `failed`.
+    /// The address that was missing, if `failed`.
     at: usize,
 }
 
-// Copies so that the last byte becomes visible last, and aligned words of 2, 4 and 8 bytes at once. Before `last` nothing is
-// on the stack and only registers are used that a call may change; `missing` says that it failed, and leaves the second register as it is.
+// Copies so that the last byte becomes visible last, and each aligned word of 2, 4 or 8 bytes at once. Before `last`, nothing is on the
+// stack and only caller-saved registers are used. `missing` reports failure and leaves the second register unchanged.
 #[cfg(target_arch = "x86_64")]
 core::arch::global_asm!(
     ".pushsection .text.ironverbs_guarded,\"ax\",@progbits",
@@ -133,27 +133,27 @@ unsafe extern "C" {
     safe static ironverbs_guarded_missing: u8;
 }
 
-/// Copies `len` bytes so that the last one becomes visible last, and aligned words at once. The error is the address that is not there;
-/// some bytes may have been copied then.
+/// Copies `len` bytes so that the last one becomes visible last, and each aligned word at once. The error is the address that is missing;
+/// some bytes may have been copied by then.
 ///
 /// # Safety
-/// Memory that is there may be read and written: nothing of the language's own lies in it. The ranges do not overlap unless what
-/// comes out where they do is of no concern.
+/// Mapped memory in both ranges may be read and written: it holds no Rust objects. The ranges do not overlap, unless the caller does not
+/// care about the result in the overlap.
 #[inline]
 pub unsafe fn copy(from: *const u8, to: *mut u8, len: usize) -> Result<(), usize> {
-    // SAFETY: the caller's promise; what is not there is found by the handler.
+    // SAFETY: the caller upholds the contract above; the signal handler deals with missing memory.
     let done = unsafe { ironverbs_guarded_copy(to, from, len) };
     if done.failed == 0 { Ok(()) } else { Err(done.at) }
 }
 
-/// Lets a thread that touched `at` in [`copy`] go on behind it. False if it was elsewhere.
+/// Resumes a thread that touched `at` in [`copy`] behind the copy. False if the thread was elsewhere.
 ///
 /// # Safety
-/// `context` is what the kernel gave a handler of this thread.
+/// `context` is the context that the kernel passed to a signal handler of this thread.
 pub(crate) unsafe fn leave(context: *mut libc::c_void, at: usize) -> bool {
     let guarded = ironverbs_guarded_copy as *const () as usize..(&raw const ironverbs_guarded_last) as usize;
     let missing = (&raw const ironverbs_guarded_missing) as usize;
-    // SAFETY: the caller's promise.
+    // SAFETY: by the contract of this function, `context` is a valid `ucontext_t`.
     let machine = unsafe { &mut (*context.cast::<libc::ucontext_t>()).uc_mcontext };
     #[cfg(target_arch = "x86_64")]
     {
@@ -181,10 +181,10 @@ mod tests {
 
     const PAGE: usize = 4096;
 
-    /// Two pages, of which the second is as `prot` says.
+    /// Maps two pages and sets the protection of the second to `prot`.
     fn pages(prot: libc::c_int) -> *mut u8 {
         let (all, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
-        // SAFETY: a new mapping that stays, of which nothing else knows.
+        // SAFETY: a new mapping that is never unmapped and that no other code refers to.
         unsafe {
             let at = libc::mmap(std::ptr::null_mut(), 2 * PAGE, all, flags, -1, 0);
             assert_ne!(at, libc::MAP_FAILED);
@@ -198,7 +198,7 @@ mod tests {
         let from: Vec<u8> = (1..=80).collect();
         for (len, skip) in (0..=40).flat_map(|len| (0..8).map(move |skip| (len, skip))) {
             let mut to = [0_u8; 64];
-            // SAFETY: within both.
+            // SAFETY: both ranges lie within their buffers.
             unsafe { copy(from.as_ptr().add(skip), to.as_mut_ptr().add(8 - skip), len) }.expect("memory");
             assert_eq!(to[8 - skip..8 - skip + len], from[skip..skip + len], "{len} bytes");
             assert!(to[..8 - skip].iter().chain(&to[8 - skip + len..]).all(|byte| *byte == 0), "{len} bytes");
@@ -211,7 +211,7 @@ mod tests {
         let (gone, fixed) = (pages(libc::PROT_NONE), pages(libc::PROT_READ));
         let mut here = [7_u8; 64];
         for len in [1, 2, 4, 8, 40, 64] {
-            // SAFETY: memory of the test's own, and what is not there.
+            // SAFETY: the test's own memory, and a page that is missing.
             unsafe {
                 for back in 0..len {
                     let edge = gone.add(PAGE - back);
@@ -231,7 +231,7 @@ mod tests {
     fn a_file_that_was_cut_short_is_not_there() {
         use std::os::fd::{AsRawFd, FromRawFd};
         watch();
-        // SAFETY: a new descriptor, and a new mapping of it that stays.
+        // SAFETY: a new descriptor, and a new mapping of it that is never unmapped.
         unsafe {
             let file = std::fs::File::from_raw_fd(libc::memfd_create(c"guarded".as_ptr(), 0));
             file.set_len(PAGE as u64).unwrap();

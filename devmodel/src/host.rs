@@ -1,120 +1,123 @@
-//! The services that the chip asks of the machine it is plugged into.
+//! The services that the chip needs from the machine it is plugged into.
 //!
-//! A [`Host`] is one runner's view: the memory it can reach, the interrupts it can raise and the other parties of the
-//! node it can wake. The model calls nothing else.
+//! A [`Host`] is one runner's view of that machine: the memory it can reach, the interrupts it can raise and the other parties
+//! of the node it can wake. The model calls nothing else.
 
 pub use sync::{Party, forward};
 
-/// Requester id: the function (0 is the PF, `i` is VF `i`) that a transfer or an interrupt comes from.
+/// Requester ID: the function (0 is the PF, `i` is VF `i`) that issues a transfer or an interrupt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Rid(pub u8);
 
-/// A bus address. The host decides what its bits mean; the model only adds offsets to it.
+/// A bus address. The host defines its meaning; the model only adds offsets to it.
 pub type Iova = u64;
 
-/// The host refused a transfer: nothing is mapped there, or not for this function, or its owner is gone.
+/// The host refused a transfer: the address is not mapped, not mapped for this function, or its owner is gone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Abort {
-    /// Reading failed: a read, or the source of a copy.
+    /// The read failed: a plain read, or the source of a copy.
     Source,
-    /// Writing failed: a write, or the destination of a copy.
+    /// The write failed: a plain write, or the destination of a copy.
     Destination,
-    /// The program whose memory it is has ended: nobody answers for it any more, and nobody is to be informed.
+    /// The program that owns the memory has exited: there is no owner left to respond or to be notified.
     Gone,
 }
 
-/// Where a copy comes from.
+/// The source of a copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Source {
     /// A bus address in the mapping of a function.
     Bus(Rid, Iova),
-    /// An offset into the bytes handed over with the moves.
+    /// An offset into the bytes passed with the moves.
     Staged(u32),
 }
 
 /// One copy to a bus address, possibly between the memories of two parties.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Move {
-    /// Where from.
+    /// The source.
     pub src: Source,
     /// The function whose mapping `dst` belongs to.
     pub dst_rid: Rid,
-    /// Where to.
+    /// The destination.
     pub dst: Iova,
     /// Bytes.
     pub len: u32,
 }
 
-/// The services that the chip asks of the machine it is plugged into.
+/// The services that the chip needs from the machine it is plugged into.
 pub trait Host {
     /// Reads `buf.len()` bytes at `at`.
     fn read(&mut self, rid: Rid, at: Iova, buf: &mut [u8]) -> Result<(), Abort>;
-    /// Writes `data` at `at`, in ascending order: the last byte becomes visible last, after all writes before.
+    /// Writes `data` at `at` in ascending order: the last byte becomes visible last, after all earlier writes.
     fn write(&mut self, rid: Rid, at: Iova, data: &[u8]) -> Result<(), Abort>;
-    /// Carries out all `moves`; those into the memory of one party in the order given. `staged` holds the bytes of
-    /// [`Source::Staged`] moves. On an abort some may have been done.
+    /// Carries out all `moves`, those into the memory of one party in the given order. `staged` holds the bytes of
+    /// [`Source::Staged`] moves. After an abort, some of the moves may have been carried out.
     fn copy(&mut self, staged: &[u8], moves: &[Move]) -> Result<(), Abort>;
-    /// Raises the MSI-X interrupt of table entry `vector`, whose message is `address` and `data`.
+    /// Raises the MSI-X interrupt of table entry `vector` with the message `address` and `data`.
     fn msix(&mut self, rid: Rid, vector: u16, address: u64, data: u32);
-    /// The party this runner works for.
+    /// The party that this runner works for.
     fn party(&self) -> Party;
-    /// The same, if this runner is the one of that party that is always the same thread's, and [`barrier`](Self::barrier) of
-    /// others reaches that thread. At most one runner of a party says so.
+    /// Like [`party`](Self::party), but only for a runner that always runs on the same thread and whose thread is reached by
+    /// the [`barrier`](Self::barrier) of other runners; else `None`. At most one runner of a party returns its party here.
     fn steady(&self) -> Option<Party> {
         None
     }
-    /// Carries out a full memory barrier in every thread whose runner is [`steady`](Self::steady), in this party and all
-    /// others. Needed only where there may be such.
+    /// Executes a full memory barrier on every thread with a [`steady`](Self::steady) runner, in this party and all others.
+    /// Needed only where such runners may exist.
     fn barrier(&mut self) {}
-    /// True if this runner can copy to and from the memory of `party`'s program. If not, the party must do it itself.
+    /// True if this runner can copy to and from the memory of `party`'s program. Otherwise the party must copy itself.
     fn reaches(&mut self, party: Party) -> bool;
-    /// True if frames of `from` to `to` may refer to the memory of `from`: whoever takes one can read it. If not, payload
-    /// travels by value.
+    /// True if frames from `from` to `to` may refer to the memory of `from`, that is, if every possible receiver can read it.
+    /// If not, the payload travels by value.
     fn by_reference(&mut self, from: Rid, to: Rid) -> bool {
         let _ = (from, to);
         true
     }
-    /// True if somebody else is about to run function `rid` anyway: frames that arrive there are left to them. Asked
-    /// behind the frame's store without a fence: who stops tending makes sure that what others stored before is seen,
-    /// and then looks for frames once more.
+    /// True if another runner is about to run function `rid` anyway, so that frames that arrive there can be left to it. Called
+    /// after the frame is stored, without a fence: a runner that stops polling must make sure that it sees earlier stores of
+    /// other threads, and then check for frames once more.
     fn is_tended(&mut self, rid: Rid) -> bool {
         let _ = rid;
         false
     }
-    /// A frame waits in the uplink, for the party that takes from it.
+    /// A frame waits in the uplink for the party that drains it.
     fn uplink_waits(&mut self) {}
     /// A frame waits in the capture.
     fn capture_waits(&mut self) {}
-    /// The party that alone runs function `rid`, if that is another one: only it reaches what the function works on.
+    /// The party that exclusively runs function `rid`, if that is another party: only it can reach the memory that the function
+    /// works on.
     fn keeper(&mut self, rid: Rid) -> Option<Party> {
         let _ = rid;
         None
     }
-    /// True if that somebody is ourselves: we come back to `rid` without being woken.
+    /// True if this party is the one that polls `rid`, the counterpart of [`is_tended`](Self::is_tended): it comes back to
+    /// `rid` without a wakeup.
     fn tends(&mut self, rid: Rid) -> bool {
         let _ = rid;
         false
     }
     /// Tells `party` that work waits in its queue.
     fn wake(&mut self, party: Party);
-    /// True if the party of this runner uses function `rid`. A runner works on functions its party uses and on those that these
-    /// exchange frames with, and leaves all others to their own users: a program that is stopped while it holds a function must
-    /// not hold up somebody it has nothing to do with.
+    /// True if the party of this runner uses function `rid`. A runner works on the functions that its party uses and on those
+    /// they exchange frames with, and leaves all others to their own users: a program that is stopped while it holds a function
+    /// must not block a program that has nothing to do with it.
     fn uses(&mut self, rid: Rid) -> bool {
         let _ = rid;
         true
     }
-    /// Tells the parties that use function `rid` that it has work. False if there are none.
+    /// Tells the parties that use function `rid` that it has work. False if there are no such parties.
     fn leave_to_users(&mut self, rid: Rid) -> bool {
         let _ = rid;
         false
     }
-    /// True if `party` still lives. Asked only when it holds a lock for long.
+    /// True if `party` is still alive. Called only when it has held a lock for a long time.
     fn alive(&mut self, party: Party) -> bool;
-    /// Yields the processor while `holder` has a lock that this runner waits for: the `times`th time since the lock changed
-    /// hands. True if the holder is stopped, so that waiting on may take as long as somebody likes.
+    /// Yields the processor while `holder` has a lock that this runner waits for; `times` counts the calls since the lock
+    /// changed hands. True if the holder is stopped, so that the wait has no bound.
     fn relax(&mut self, holder: Party, times: u32) -> bool;
-    /// True if `party` is stopped (by a signal, a debugger or a freezer). Asked when a timer ran out because of it, perhaps.
+    /// True if `party` is stopped (by a signal, a debugger or a freezer). Called when this may be the reason why a timer
+    /// expired.
     fn is_stopped(&mut self, party: Party) -> bool {
         let _ = party;
         false
@@ -124,14 +127,14 @@ pub trait Host {
         let _ = rid;
         false
     }
-    /// Randomness for the adapter, asked for once, when it is powered on. The default makes equal adapters, for worlds in which
-    /// everything happens the same at every run.
+    /// Randomness for the adapter, requested once at power-on. The default yields identical adapters, for simulations that must
+    /// be the same at every run.
     fn entropy(&mut self) -> [u64; 2] {
         [0; 2]
     }
 }
 
-/// A host is the contender for the locks of the model it drives.
+/// The host contends for the locks of the model it drives.
 impl sync::Contender for dyn Host + '_ {
     #[inline]
     fn party(&self) -> Party {

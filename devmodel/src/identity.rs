@@ -1,4 +1,4 @@
-//! The identities of the functions: addresses that follow from the adapter's number and a function's number alone.
+//! The identities of the functions: addresses derived only from the adapter's number and the function's number.
 
 /// The first three bytes of every MAC: locally administered.
 const PREFIX: [u8; 3] = [0x02, 0x1b, 0x56];
@@ -18,14 +18,15 @@ pub const fn fid_of_mac(node_id: u16, mac: [u8; 6]) -> Option<u8> {
     }
 }
 
-/// Node and port GUID of function `fid`: its MAC, split by 0xfffe. Cards and Linux leave the bit of local administration as it is in
-/// the MAC, and programs find a GUID's net device by that.
+/// Node and port GUID of function `fid`: its MAC, split by 0xfffe. Cards and Linux keep the MAC's locally administered bit as it is,
+/// and programs rely on that to find the net device of a GUID.
 pub const fn guid(node_id: u16, fid: u8) -> [u8; 8] {
     let [a, b, c, d, e, f] = mac(node_id, fid);
     [a, b, c, 0xff, 0xfe, d, e, f]
 }
 
-/// GID of function `fid` on Ethernet that is the link-local IPv6 address of its MAC, with that bit inverted (RFC 4291, appendix A).
+/// GID of function `fid` on Ethernet that is the link-local IPv6 address of its MAC, with the locally administered bit inverted (RFC
+/// 4291, appendix A).
 pub const fn link_local_gid(node_id: u16, fid: u8) -> [u8; 16] {
     let [a, b, c, d, e, f] = mac(node_id, fid);
     in_default_subnet([a ^ 2, b, c, 0xff, 0xfe, d, e, f])
@@ -40,7 +41,7 @@ const fn in_default_subnet(g: [u8; 8]) -> [u8; 16] {
     [0xfe, 0x80, 0, 0, 0, 0, 0, 0, g[0], g[1], g[2], g[3], g[4], g[5], g[6], g[7]]
 }
 
-/// IPv4 address of function `fid` until somebody sets one: 127.0.0.(fid+1) on node 0.
+/// IPv4 address of function `fid` until one is configured: 127.0.0.(fid+1) on node 0.
 pub const fn loopback(node_id: u16, fid: u8) -> [u8; 4] {
     let [hi, lo] = node_id.to_be_bytes();
     [127, hi, lo, fid.wrapping_add(1)]
@@ -60,7 +61,7 @@ pub const fn fid_of_lid(lid: u16) -> Option<u8> {
     }
 }
 
-/// LID of the switch the functions hang on, and of the administrator in it.
+/// LID of the switch that the functions are attached to, and of the administrator in it.
 pub const SWITCH_LID: u16 = 0x200;
 
 /// GUID of the switch of node `node_id`.

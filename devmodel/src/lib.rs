@@ -1,8 +1,8 @@
-//! The behaviour of the chip: a ConnectX-class SR-IOV adapter as one flat region of state and a pipeline that works on it.
+//! The behaviour of the chip: a ConnectX-class SR-IOV adapter, as one flat region of state and a pipeline that works on it.
 //!
 //! [`Adapter`] is the chip: a [`region::Region`] and a [`Config`]. [`engine::Runner`] drives it on behalf of one thread,
-//! through a [`host::Host`] that stands for the machine around it. The model has no clock and no thread of its own: time is an
-//! argument.
+//! through a [`host::Host`] that represents the machine it is plugged into. The model has no clock and no thread of its own:
+//! time is an argument.
 //!
 //! ```
 //! use devmodel::engine::{sim::{self, Measure, Operation, Plan}, timing::Profile};

@@ -1,8 +1,9 @@
-//! Mapped pages that are missing when they are touched: their file was cut short, or its file system is full.
+//! Handling of mapped pages that turn out to be missing: their file was truncated, or its file system is full.
 //!
-//! The kernel raises SIGBUS in the thread that touched one. The handler puts zero pages in the place of what is missing, so that the
-//! access under way ends, and marks the mapping: its user looks at the mark and answers with an error. Where the access was a copy that
-//! expects it (`guarded.rs`), by SIGBUS or by SIGSEGV, the copy fails. Any other signal goes to the handler that the program had before.
+//! The kernel raises SIGBUS in the thread that touched such a page. The handler replaces the missing memory with zero pages, so that the
+//! access completes, and marks the mapping: the user of the mapping checks the mark and returns an error. If the access was a copy that
+//! expects this (`guarded.rs`), by SIGBUS or by SIGSEGV, the copy fails. Any other signal goes to the handler that the program had
+//! installed before.
 #![allow(unsafe_code)]
 
 use crate::guarded;
@@ -22,13 +23,13 @@ const PAGE: usize = 4096;
 /// The memory that is replaced when a page is missing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Replace {
-    /// The whole mapping: its file is not to be trusted any more.
+    /// The whole mapping: its file can no longer be trusted.
     All,
-    /// The page alone; the others stay shared.
+    /// Only the missing page; the others stay shared.
     Page,
 }
 
-/// Set for good when a page of any mapping that has this mark was missing.
+/// Set permanently once a page of any mapping with this mark was missing.
 #[derive(Debug, Default)]
 pub struct Mark {
     set: AtomicBool,
@@ -36,12 +37,12 @@ pub struct Mark {
 }
 
 impl Mark {
-    /// One that is not set. `notice` is what is written to stderr when it is.
+    /// Creates a clear mark. `notice` is written to stderr when it is set.
     pub fn new(notice: String) -> Arc<Self> {
         Arc::new(Self { set: AtomicBool::new(false), notice })
     }
 
-    /// True if a page was missing. As long as it is false, all that was copied before is what the file has.
+    /// True if a page was missing. While it is false, everything copied so far came from the file.
     #[inline]
     pub fn is_set(&self) -> bool {
         // The handler runs in the thread that touched the page.
@@ -49,27 +50,26 @@ impl Mark {
         self.set.load(Relaxed)
     }
 
-    /// Sets it for another reason than a missing page, which `notice` tells of in the place of its own. Does only what a signal handler may
-    /// do.
+    /// Sets the mark for another reason than a missing page and writes `notice` instead of its own. Async-signal-safe.
     pub fn set_for(&self, notice: &str) {
         if !self.set.swap(true, Relaxed) {
-            // SAFETY: so many bytes are there.
+            // SAFETY: the pointer and length are those of a slice.
             unsafe { libc::write(libc::STDERR_FILENO, notice.as_ptr().cast(), notice.len()) };
         }
     }
 }
 
-/// A mapping as the signal handler sees it: no lock, no allocation.
+/// A mapping as the signal handler sees it: without locks or allocation.
 struct Place {
     /// 0: free; 1: being set up.
     base: AtomicUsize,
     len: AtomicUsize,
-    /// [`Replace::All`].
+    /// True for [`Replace::All`].
     whole: AtomicBool,
     mark: AtomicPtr<Mark>,
 }
 
-/// As many mappings as there are: blocks of them, which stay.
+/// All mappings, in a list of blocks that are never freed.
 struct Places {
     block: [Place; MAPPINGS],
     next: AtomicPtr<Places>,
@@ -92,11 +92,11 @@ impl Places {
 
     /// All blocks.
     fn all() -> impl Iterator<Item = &'static Self> {
-        // SAFETY: blocks are leaked before they are made known.
+        // SAFETY: blocks are leaked before they are published.
         std::iter::successors(Some(&PLACES), |places| unsafe { places.next.load(Acquire).as_ref() })
     }
 
-    /// A place that was free.
+    /// Claims a free place.
     fn claim() -> &'static Place {
         let free = |p: &&Place| p.base.compare_exchange(0, 1, AcqRel, Relaxed).is_ok();
         loop {
@@ -115,24 +115,24 @@ impl Places {
 
 static PLACES: Places = Places::new();
 
-/// The signals of an access that fails.
+/// The signals raised by a failed access.
 const SIGNALS: [libc::c_int; 2] = [libc::SIGBUS, libc::SIGSEGV];
 
-/// The program's own action for each of them before.
+/// The program's own action for each of them.
 static BEFORE: OnceLock<[libc::sigaction; 2]> = OnceLock::new();
 
-/// A mapping that may be touched whether its pages are there or not, as long as this lives.
+/// A mapping that may be touched, whether its pages are present or not, for the lifetime of this value.
 pub struct Watched {
     place: &'static Place,
     _mark: Arc<Mark>,
 }
 
 impl Watched {
-    /// Watches `len` bytes at `base`, and sets `mark` when a page of them is missing.
+    /// Watches `len` bytes at `base` and sets `mark` when one of their pages is missing.
     ///
     /// # Safety
-    /// They are a private or shared mapping of the caller's own that stays until the result is dropped, and that nothing is
-    /// assumed of beyond what zero pages in its place provide.
+    /// The range is the caller's own private or shared mapping, which stays mapped until the result is dropped. The caller's assumptions
+    /// about its contents must also hold for zero pages in its place.
     pub unsafe fn new(base: *mut u8, len: usize, replace: Replace, mark: Arc<Mark>) -> Self {
         watch();
         let place = Places::claim();
@@ -151,32 +151,32 @@ impl Drop for Watched {
 }
 
 impl Place {
-    /// Puts zero pages in the place of what is missing at `at`. False: it is not ours, or the kernel refuses.
+    /// Replaces the missing memory at `at` with zero pages. False if the address is not in this mapping or the kernel refuses.
     fn mend(&self, at: usize) -> bool {
         let (base, len) = (self.base.load(Acquire), self.len.load(Relaxed));
         if base <= 1 || !(base..base.saturating_add(len)).contains(&at) {
             return false;
         }
-        // SAFETY: the `Watched`, which outlives accesses to the mapping, holds the mark.
+        // SAFETY: the `Watched`, which outlives accesses to the mapping, keeps the mark alive.
         if let Some(mark) = unsafe { self.mark.load(Relaxed).as_ref() } {
             mark.set_for(&mark.notice);
         }
         let (from, bytes) = if self.whole.load(Relaxed) { (base, len) } else { (at & !(PAGE - 1), PAGE) };
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED | libc::MAP_NORESERVE;
         let prot = libc::PROT_READ | libc::PROT_WRITE;
-        // SAFETY: within a mapping whose owner agreed to zero pages (`Watched::new`): pointers into it stay good. It is still
-        // mapped, for an access to it is under way: the one that faulted.
+        // SAFETY: within a mapping whose owner agreed to zero pages (`Watched::new`), so pointers into it stay valid. It is still mapped,
+        // because the access that faulted is in progress.
         let put = unsafe { libc::mmap(from as *mut _, bytes, prot, flags, -1, 0) };
         put != libc::MAP_FAILED
     }
 }
 
-/// Sets the handler up, once.
+/// Installs the handler, once.
 pub(crate) fn watch() {
     BEFORE.get_or_init(|| {
         SIGNALS.map(|signal| {
             let mut before = MaybeUninit::<libc::sigaction>::zeroed();
-            // SAFETY: plain structures; the handler keeps to what signal handlers may do.
+            // SAFETY: plain structures; the handler does only what is allowed in a signal handler.
             unsafe {
                 let mut action = MaybeUninit::<libc::sigaction>::zeroed().assume_init();
                 action.sa_sigaction = on_fault as *const () as usize;
@@ -190,22 +190,22 @@ pub(crate) fn watch() {
 }
 
 extern "C" fn on_fault(signal: libc::c_int, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
-    // SAFETY: the kernel's own structure; the address means something where an access raised the signal and no process sent it.
+    // SAFETY: the kernel's own structure; the address is meaningful if an access raised the signal and no process sent it.
     let (at, is_access) = unsafe { ((*info).si_addr() as usize, (*info).si_code > 0) };
-    // SAFETY: a thread's own variable, which the calls below may change under code that is about to look at it.
+    // SAFETY: a thread-local variable, which the calls below may change under code that is about to read it.
     let errno = unsafe { *libc::__errno_location() };
     let mend = || Places::all().flat_map(|places| &places.block).any(|place| place.mend(at));
-    // SAFETY: the kernel's own context of this handler.
+    // SAFETY: the context that the kernel passed to this handler.
     let leave = || unsafe { guarded::leave(context, at) };
     let done = is_access && (signal == libc::SIGBUS && mend() || leave());
-    // SAFETY: the thread's own variable again, which nobody else can look at while its handler runs.
+    // SAFETY: the same thread-local variable, which no other code can read while its thread runs the handler.
     unsafe { *libc::__errno_location() = errno };
     if !done {
         pass_on(signal, info, context, is_access);
     }
 }
 
-/// Lets the handler that the program had before deal with a signal that is not ours.
+/// Passes a signal that is not ours to the handler that the program had installed before.
 fn pass_on(signal: libc::c_int, info: *mut libc::siginfo_t, context: *mut libc::c_void, is_access: bool) {
     // SAFETY: plain structures of integers.
     let none: libc::sigaction = unsafe { MaybeUninit::zeroed().assume_init() };
@@ -214,9 +214,9 @@ fn pass_on(signal: libc::c_int, info: *mut libc::siginfo_t, context: *mut libc::
     match before.sa_sigaction {
         libc::SIG_IGN if !is_access => {}
         libc::SIG_DFL | libc::SIG_IGN => {
-            // The program ends by this signal, as it would without us: no access that raised it can be ignored. It is done again when
-            // this handler returns, so that a core shows where it was.
-            // SAFETY: the default action needs nothing; a signal that was sent is delivered when this handler returns.
+            // The signal ends the program, as it would without this handler: a failed access cannot be ignored. The access is repeated when
+            // the handler returns, so that a core dump shows its location.
+            // SAFETY: the default action has no preconditions; a signal that was sent is delivered when this handler returns.
             unsafe {
                 libc::sigaction(signal, &raw const none, ptr::null_mut());
                 if !is_access {
@@ -226,8 +226,8 @@ fn pass_on(signal: libc::c_int, info: *mut libc::siginfo_t, context: *mut libc::
         }
         handler => {
             let mut mask = MaybeUninit::<libc::sigset_t>::uninit();
-            // SAFETY: the program's own handler, called as the kernel would: with the signals blocked that it asked for, and with
-            // the arguments of its kind, which `SA_SIGINFO` tells.
+            // SAFETY: the program's own handler, called as the kernel would call it: with the signals blocked that it asked for, and with
+            // the arguments of its kind, as given by `SA_SIGINFO`.
             unsafe {
                 libc::pthread_sigmask(libc::SIG_BLOCK, &raw const before.sa_mask, mask.as_mut_ptr());
                 if before.sa_flags & libc::SA_SIGINFO != 0 {
@@ -255,9 +255,9 @@ mod tests {
         },
     };
 
-    /// A file of `pages` pages, mapped, that is then cut short to one.
+    /// Maps a file of `pages` pages and then truncates it to one.
     fn cut(pages: usize) -> (File, *mut u8) {
-        // SAFETY: a new descriptor, and a new mapping at a place that the kernel chooses.
+        // SAFETY: a new descriptor, and a new mapping at an address chosen by the kernel.
         unsafe {
             let file = File::from_raw_fd(libc::memfd_create(c"missing".as_ptr(), 0));
             file.set_len((pages * PAGE) as u64).unwrap();
@@ -273,7 +273,7 @@ mod tests {
     fn a_missing_page_reads_as_zeros_and_is_marked_and_the_others_stay_shared() {
         let (file, at) = cut(8);
         let mark = Mark::new(String::new());
-        // SAFETY: the mapping is the test's own and stays.
+        // SAFETY: the mapping belongs to the test and is never unmapped.
         let _watched = unsafe { Watched::new(at, 8 * PAGE, Replace::Page, mark.clone()) };
         // SAFETY: within the mapping.
         let touch = |page: usize| unsafe { at.add(page * PAGE).write_volatile(1) };
@@ -286,13 +286,13 @@ mod tests {
         assert_eq!(byte, [1], "the first page was there, and is the file's");
     }
 
-    /// Pages that the program's own handler mended.
+    /// Pages replaced by the program's own handler.
     static MENDED: AtomicUsize = AtomicUsize::new(0);
 
-    /// The result of a child of fork: its exit status, or minus the signal that ended it.
+    /// The result of a forked child: its exit status, or the negated number of the signal that ended it.
     fn in_child(body: fn()) -> i32 {
         let mut status = 0;
-        // SAFETY: the child leaves without running anything else; the parent waits for it alone.
+        // SAFETY: the child exits without running anything else; only the parent waits for it.
         unsafe {
             let child = libc::fork();
             if child == 0 {
@@ -304,17 +304,16 @@ mod tests {
         if libc::WIFSIGNALED(status) { -libc::WTERMSIG(status) } else { libc::WEXITSTATUS(status) }
     }
 
-    /// Touches a page that nobody watches between two that are. Leaves with 6 and the number of pages that the program's own handler
-    /// mended.
+    /// Touches an unwatched page between two watched ones. Exits with 6 plus the number of pages replaced by the program's own handler.
     fn touch_all() {
         let ([_one, _two], [first, last]) = {
             let [a, b] = [cut(2), cut(2)];
             ([a.0, b.0], [a.1, b.1])
         };
         let (_another, theirs) = cut(2);
-        // SAFETY: mappings of the test's own that stay.
+        // SAFETY: the test's own mappings, which are never unmapped.
         unsafe {
-            // More mappings than a block of places has lie between the two.
+            // The list has more mappings between the two than fit in one block of places.
             let watch = |at| Watched::new(at, 2 * PAGE, Replace::All, Arc::default());
             let _first = watch(first);
             let _more: Vec<_> = (0..2 * MAPPINGS).map(|_| watch(first)).collect();
@@ -330,7 +329,7 @@ mod tests {
     fn the_programs_own_handler_is_called_for_what_is_not_ours() {
         extern "C" fn with_address(_: libc::c_int, info: *mut libc::siginfo_t, _: *mut libc::c_void) {
             MENDED.fetch_add(1, Relaxed);
-            // SAFETY: the kernel's structure, and a page of the test's own mapping that is missing.
+            // SAFETY: the kernel's structure, and a missing page of the test's own mapping.
             unsafe {
                 let at = (*info).si_addr().map_addr(|at| at & !(PAGE - 1));
                 let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED;
@@ -338,11 +337,11 @@ mod tests {
             }
         }
         extern "C" fn plain(_: libc::c_int) {
-            // SAFETY: leaving is all that is done.
+            // SAFETY: the handler only exits.
             unsafe { libc::_exit(9) };
         }
         fn install(handler: usize, flags: libc::c_int) {
-            // SAFETY: plain structures; the handlers only leave.
+            // SAFETY: plain structures; the handlers only exit.
             unsafe {
                 let mut action: libc::sigaction = MaybeUninit::zeroed().assume_init();
                 (action.sa_sigaction, action.sa_flags) = (handler, flags);
@@ -350,7 +349,7 @@ mod tests {
             }
             watch();
         }
-        // In processes of their own, each a fresh run of this test alone: the handler is set up once.
+        // Each case is a fresh run of this test alone in its own process, because the handler is installed only once.
         match std::env::var("IRONVERBS_TEST_HANDLER").as_deref() {
             Ok("address") => install(with_address as *const () as usize, libc::SA_SIGINFO),
             Ok("plain") => install(plain as *const () as usize, 0),

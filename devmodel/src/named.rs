@@ -1,7 +1,6 @@
-//! Enums whose variants have a row each: a name, or other facts.
+//! Enums with a row of facts for each variant, such as a name.
 
-/// Declares an enum with the row of each variant behind it, and the function that yields the row. With `, ALL` there is a list
-/// of the variants too.
+/// Declares an enum with a row per variant, and the function that returns the row. `, ALL` adds a list of all variants.
 macro_rules! named {
     (
         $(#[$m:meta])* $vis:vis enum $E:ident, ALL;
@@ -15,7 +14,7 @@ macro_rules! named {
         }
 
         impl $E {
-            /// All of them, in order.
+            /// All variants, in order.
             pub const ALL: [Self; [$( stringify!($V) ),*].len()] = [$( Self::$V ),*];
         }
     };

@@ -1,33 +1,34 @@
-//! The twin: how much of a card's strictness the adapter has. Without a switch it grants what it can carry out.
+//! The digital twin's strictness: how closely the adapter enforces a card's rules. Without a switch it grants everything it
+//! can carry out.
 
 use crate::named::named;
 use hwspec::pcie::{ADAPTERS, Adapter, PF_DEVICE_ID};
 use std::{fmt, str::FromStr};
 
-/// Switches of the adapter's strictness, each by itself; without any it is as kind as it can be.
+/// Independent switches of the adapter's strictness; by default it is as permissive as it can be.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Strict {
-    /// `owner=pf`: the PF owns what VFs have: their addresses, what they may see of the port, and what reaches them.
+    /// `owner=pf`: the PF controls its VFs' addresses, the frames that reach them, and their view of the port.
     pub owner: bool,
-    /// `pages=real`: pages are asked for in thousands, while commands wait, in both directions.
+    /// `pages=real`: pages are requested in thousands, while commands wait, in both directions.
     pub pages: bool,
-    /// `events=strict`: each class of events that the capabilities offer is mapped once, at no user context.
+    /// `events=strict`: each class of events that the capabilities offer is mapped once, and not to a user context.
     pub events: bool,
-    /// `uid=strict`: a user context has what is its own and what its rights say, and no more.
+    /// `uid=strict`: a user context can use only its own objects and what its rights allow.
     pub uid: bool,
-    /// `reserved=zero`: a bit of a command that no field owns must be zero.
+    /// `reserved=zero`: bits of a command that belong to no field must be zero.
     pub reserved: bool,
-    /// `slow`: what takes a card seconds takes so many millionths of these; 0 takes no time.
+    /// `slow`: operations that take seconds on a card take this many millionths of that time; 0 takes no time.
     pub slow: u32,
-    /// `ids`: the card whose identifiers and capabilities the adapter has.
+    /// `ids`: the card with the identifiers and capabilities that the adapter presents.
     pub card: Card,
 }
 
 named! {
-    /// A card of the family. Files have it by its number.
+    /// A card of the family. Files store it by its number.
     #[derive(Default)]
     pub enum Card, ALL;
-    /// Device ID of its PF, first number of its firmware's versions, number of its silicon, and its name among the switches.
+    /// Device ID of its PF, major version of its firmware, number of its silicon, and its name among the switches.
     fn facts -> (u16, u16, u32, &'static str);
 
     /// ConnectX-5.
@@ -46,9 +47,9 @@ named! {
 }
 
 impl Card {
-    /// Its entry among the adapters of the family.
+    /// Its entry in the list of adapters of the family.
     fn adapter(self) -> &'static Adapter {
-        // The test below finds each.
+        // A test below checks that each card has an entry.
         ADAPTERS.iter().find(|adapter| adapter.physical == self.facts().0).unwrap_or(&ADAPTERS[0])
     }
 
@@ -57,22 +58,22 @@ impl Card {
         if fid == 0 { self.adapter().physical } else { self.adapter().virtual_function }
     }
 
-    /// First number of its firmware's versions.
+    /// Major version of its firmware.
     pub const fn firmware(self) -> u16 {
         self.facts().1
     }
 
-    /// Number of its silicon, as the health buffer has it (mstflint: `HW_DEV_ID`).
+    /// Number of its silicon, as reported in the health buffer (mstflint: `HW_DEV_ID`).
     pub const fn hardware(self) -> u32 {
         self.facts().2
     }
 
-    /// True if it has memory of its own to give out, and relaxed ordering: ConnectX-5 and after it.
+    /// True if it has device memory to allocate, and relaxed ordering: ConnectX-5 and later.
     pub const fn has_later_features(self) -> bool {
         !matches!(self, Self::Cx4Lx)
     }
 
-    /// True if flow tables of a vport change VLAN tags: ConnectX-6 Dx and after it.
+    /// True if flow tables of a vport can change VLAN tags: ConnectX-6 Dx and later.
     pub const fn steers_tags(self) -> bool {
         matches!(self, Self::Cx6Dx | Self::Cx7 | Self::BlueField2)
     }
@@ -83,7 +84,7 @@ impl Card {
     }
 }
 
-/// A description of strictness that says nothing.
+/// The description of strictness is malformed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "expected all, none, or some of owner=pf,pages=real,events=strict,uid=strict,reserved=zero,slow=0.01,\
@@ -91,11 +92,11 @@ impl Card {
 )]
 pub struct StrictError(String);
 
-/// One second takes a second.
+/// The factor at which one second takes one second.
 const TRUE_TIME: u32 = 1_000_000;
 
 impl Strict {
-    /// Everything, on a ConnectX-5, at a hundredth of a card's times.
+    /// All switches, on a ConnectX-5, at a hundredth of a card's times.
     pub const ALL: Self = Self {
         owner: true,
         pages: true,
@@ -106,7 +107,7 @@ impl Strict {
         card: Card::Cx5,
     };
 
-    /// The switches that are on or off.
+    /// The boolean switches, with their names.
     fn switches(&self) -> [(&'static str, bool); 5] {
         [
             ("owner=pf", self.owner),
@@ -117,13 +118,13 @@ impl Strict {
         ]
     }
 
-    /// As words of a file.
+    /// Encoded as words of a file.
     pub fn words(&self) -> [u32; 3] {
         let flags = self.switches().iter().rev().fold(0, |bits, (_, on)| bits << 1 | u32::from(*on));
         [flags, self.slow, self.card as u32]
     }
 
-    /// The reverse of [`Strict::words`]; `None` for other words.
+    /// The inverse of [`Strict::words`]; `None` for invalid words.
     pub fn of_words([flags, slow, card]: [u32; 3]) -> Option<Self> {
         let on = |bit: u32| flags >> bit & 1 != 0;
         let known = flags < 1 << Self::default().switches().len() && slow <= TRUE_TIME;
@@ -184,7 +185,7 @@ impl fmt::Display for Strict {
     }
 }
 
-/// `0.01`, `1`: a factor up to one, in millionths and not none.
+/// Parses a factor such as `0.01` or `1` into millionths; it must not round to zero or exceed one.
 fn millionths(text: &str) -> Option<u32> {
     let factor = text.parse::<f64>().ok()? * f64::from(TRUE_TIME);
     (1.0..=f64::from(TRUE_TIME)).contains(&factor).then_some(factor.round() as u32)

@@ -1,4 +1,4 @@
-//! Keys and queues to bus addresses (IBTA 10.6; PRM: memory key context, translation table).
+//! Translation of keys and queues to bus addresses (IBTA 10.6; PRM: memory key context, translation table).
 
 use crate::{
     host::Iova,
@@ -7,7 +7,7 @@ use crate::{
 };
 use hwspec::context::AccessMode;
 
-/// Access bits of an mkey row, and of what an operation needs.
+/// Access bits of an mkey row, and those that an operation requires.
 pub mod access {
     /// Gather from here.
     pub const LOCAL_READ: u8 = 1;
@@ -19,26 +19,26 @@ pub mod access {
     pub const REMOTE_WRITE: u8 = 8;
     /// Atomics here.
     pub const ATOMIC: u8 = 16;
-    /// The key is free: it names nothing until it is set up again.
+    /// The key is free: it is invalid until it is set up again.
     pub const FREE: u8 = 32;
     /// The key covers all addresses.
     pub const LENGTH64: u8 = 64;
-    /// Work requests may change the key.
+    /// Work requests may modify the key.
     pub const UMR: u8 = 128;
 }
 
-/// The key that stands for physical memory on queue pairs that may use it (`rlky`).
+/// The key for physical memory, on queue pairs that may use it (`rlky`).
 pub const RESERVED_LKEY: u32 = 0x200;
-/// The null key: any of its addresses may be read, as zeros, and written, for nothing (`null_mkey`).
+/// The null key: reads at any of its addresses return zeros and writes are discarded (`null_mkey`).
 pub const NULL_KEY: u32 = 0x300;
 
-/// Bits of a translation entry that says where a page is: readable, writable.
+/// Bits of a translation entry with a page: readable, writable.
 pub(crate) const PRESENT: u64 = 3;
 
-/// Why an access is refused.
+/// The reason why an access is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// No such key, or a key that is free.
+    /// No such key, or the key is free.
     Key,
     /// The key belongs to another protection domain.
     Domain,
@@ -53,23 +53,23 @@ pub(crate) const ANY_QP: u32 = 0xff_ffff;
 /// `MkeyRow::flags`: a peer may invalidate the key.
 pub(crate) const REMOTE_INVALIDATE: u8 = 1;
 
-/// The user of a key: a queue pair, in its domain.
+/// The user of a key: a queue pair in its protection domain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct User {
     /// Protection domain number.
     pub pd: u32,
-    /// Queue pair number; 0 is none, and may use what any may.
+    /// Queue pair number; 0 is none, and may use any key that is bound to no queue pair.
     pub qpn: u32,
 }
 
-/// The mkey behind `key`, if `user` may use it with `need`.
+/// The mkey of `key`, if `user` may use it with the access rights `need`.
 #[inline]
 pub fn key<'f>(func: &'f Func<'_>, user: User, key: u32, need: u8) -> Result<&'f MkeyRow, Fault> {
     let row = func.get::<MkeyRow>(key >> 8).filter(|row| row.variant == key as u8).ok_or(Fault::Key)?;
     if row.access & access::FREE != 0 || !func.looks_up(Lookup::Key(key >> 8)) {
         return Err(Fault::Key);
     }
-    // IBTA 10.6.7.2.2: a window of type 2B is of one queue pair of its domain.
+    // IBTA 10.6.7.2.2: a type 2B window belongs to one queue pair of its domain.
     if row.pd != user.pd || row.qpn != ANY_QP && row.qpn != user.qpn {
         return Err(Fault::Domain);
     }
@@ -79,7 +79,7 @@ pub fn key<'f>(func: &'f Func<'_>, user: User, key: u32, need: u8) -> Result<&'f
     Ok(row)
 }
 
-/// Offset of `va` in the key's range, if `len` bytes from there lie in it.
+/// Offset of `va` in the key's range, if the range contains the `len` bytes from there.
 #[inline]
 fn offset(row: &MkeyRow, va: u64, len: u64) -> Result<u64, Fault> {
     if row.access & access::LENGTH64 != 0 {
@@ -101,7 +101,7 @@ pub fn check(func: &Func<'_>, user: User, lkey: u32, va: u64, len: u64, need: u8
     }
 }
 
-/// The pieces of a key that no row stands for: the null key, for local use.
+/// The pieces of a key without a row: the null key, for local use.
 #[cold]
 fn special(key: u32, va: u64, len: u32, need: u8, out: &mut Vec<Piece>) -> Option<()> {
     let local = need & !(access::LOCAL_READ | access::LOCAL_WRITE) == 0;
@@ -140,7 +140,7 @@ pub fn pieces(
     }
     let log = row.log_page.clamp(12, 63);
     let page = 1u64 << log;
-    // The first entry is the page that holds the start address.
+    // The first entry is the page of the start address.
     let mut at = offset + (row.start & (page - 1));
     let mut left = len;
     let first = at >> log;
@@ -159,14 +159,14 @@ pub fn pieces(
         at += u64::from(here);
         left -= here;
     }
-    // All of them exist, or there was none for one of them.
+    // Either all entries exist, or the loop found one missing.
     let pages = ((at - 1) >> log) - first + 1;
     func.looks_up(Lookup::Translations(row.mtt + first as u32, pages as u32));
     Ok(())
 }
 
-/// The pieces behind an indirect key: each of its entries names a part of another key (PRM: KLM). The keys behind it need
-/// local rights only; what peers may do the indirect one says.
+/// The pieces of an indirect key: each of its entries refers to a part of another key (PRM: KLM). Those keys need local
+/// rights only; the indirect key defines the peer's rights.
 #[cold]
 fn indirect(
     func: &Func<'_>,
@@ -202,7 +202,7 @@ fn indirect(
         if lkey == RESERVED_LKEY {
             push(out, va, here as u32);
         } else {
-            // One level only.
+            // Indirection has one level only.
             let of_pages = |row: &MkeyRow| row.mode != AccessMode::Klm.raw();
             let user = User { pd: row.pd, qpn: 0 };
             key(func, user, lkey, need)
@@ -214,7 +214,7 @@ fn indirect(
     if left == 0 { Ok(()) } else { Err(Fault::Bounds) }
 }
 
-/// Appends a piece, or lengthens the last one if it goes on there.
+/// Appends a piece, or extends the last one if it continues there.
 #[inline]
 pub(crate) fn push(out: &mut Vec<Piece>, at: Iova, len: u32) {
     if let Some(last) = out.last_mut() {
@@ -228,7 +228,7 @@ pub(crate) fn push(out: &mut Vec<Piece>, at: Iova, len: u32) {
     out.push(Piece { at, len, reserved: 0 });
 }
 
-/// The bus address of byte `at` of a queue's ring.
+/// The bus address at byte offset `at` of a queue's ring.
 #[inline(always)]
 pub fn queue(func: &Func<'_>, memory: &WqMemory, at: u32) -> Option<Iova> {
     let at = u64::from(memory.offset) + u64::from(at);
@@ -241,8 +241,8 @@ pub fn queue(func: &Func<'_>, memory: &WqMemory, at: u32) -> Option<Iova> {
     })
 }
 
-/// Frees `rkey` so that it names nothing (IBTA 10.6.5: SEND with invalidate, local invalidate). `remote` asks whether
-/// the key allows a peer to do so.
+/// Frees `rkey`, so that it becomes invalid (IBTA 10.6.5: SEND with invalidate, local invalidate). With `remote`, the key
+/// must allow its invalidation by a peer.
 #[inline(never)]
 pub fn invalidate(func: &mut Func<'_>, user: User, rkey: u32, remote: bool) -> Result<(), Fault> {
     may_invalidate(func, user, rkey, remote)?;
@@ -253,8 +253,8 @@ pub fn invalidate(func: &mut Func<'_>, user: User, rkey: u32, remote: bool) -> R
     Ok(())
 }
 
-/// True if [`invalidate`] would succeed. Windows of type 1 and ordinary regions only end by other means (IBTA 10.6.7.2.6,
-/// 10.6.5): what is not for work requests to change is not for them to end.
+/// True if [`invalidate`] would succeed. Type 1 windows and ordinary regions end only by other means (IBTA 10.6.7.2.6,
+/// 10.6.5): work requests cannot invalidate a key that they cannot modify.
 #[inline(never)]
 pub fn may_invalidate(func: &Func<'_>, user: User, rkey: u32, remote: bool) -> Result<(), Fault> {
     let row = key(func, user, rkey, 0)?;
@@ -265,7 +265,7 @@ pub fn may_invalidate(func: &Func<'_>, user: User, rkey: u32, remote: bool) -> R
     if allowed { Ok(()) } else { Err(Fault::Permission) }
 }
 
-/// Ends what ties the window of key index `number` to its region, which then may go.
+/// Unbinds the window of key index `number` from its region, which may then be destroyed.
 pub(crate) fn unbind(func: &mut Func<'_>, number: u32) {
     let Some(row) = func.get::<MkeyRow>(number).filter(|row| row.bound != 0) else { return };
     let region = row.bound - 1;
@@ -288,7 +288,7 @@ mod tests {
 
     const USER: User = User { pd: 9, qpn: 77 };
 
-    /// A key of four 4 KiB pages, the second and third of them adjacent, that starts `within` its first page.
+    /// Creates a key of four 4 KiB pages, the second and third of them adjacent, that starts `within` its first page.
     fn with_key(within: u64, len: u64, test: impl FnOnce(&mut Func<'_>, u32)) {
         let mut rig = Rig::new(Config::default(), Link::default());
         rig.with(0, |func| {

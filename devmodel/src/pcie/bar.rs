@@ -46,13 +46,13 @@ fn place(offset: u64) -> Place {
     }
 }
 
-/// A write of 8 bytes to a register.
+/// The meaning of an 8-byte write to a register.
 enum Bell {
-    /// It gives the device this to do.
+    /// A doorbell that gives the device this job.
     Job(Job),
-    /// The rest of a WQE that was written into the register: it is fetched from its ring.
+    /// The rest of a WQE written into the register; the device fetches the WQE from its ring instead.
     Rest,
-    /// It is none of these.
+    /// Neither of these.
     Other,
 }
 
@@ -68,8 +68,8 @@ fn bell(offset: u64, value: u64) -> Bell {
     }
 }
 
-/// The job of the device when `value` of 8 bytes is written to the doorbell register at `offset` of BAR0. `None` if it is another
-/// register.
+/// The job that writing the 8-byte `value` to the doorbell register at `offset` of BAR0 gives the device. `None` if the register is not a
+/// doorbell.
 pub fn doorbell(offset: u64, value: u64) -> Option<Job> {
     match bell(offset, value) {
         Bell::Job(job) => Some(job),
@@ -77,8 +77,8 @@ pub fn doorbell(offset: u64, value: u64) -> Option<Job> {
     }
 }
 
-/// The same of a `value` of 4 bytes. Registers of 8 bytes may be written in two halves: the second one acts, and the first half of a send
-/// doorbell says nothing that the doorbell record does not.
+/// Like [`doorbell`] for a 4-byte `value`. Registers of 8 bytes may be written in two halves: the second half acts; the first half of a
+/// send doorbell repeats the contents of the doorbell record.
 pub fn doorbell_half(offset: u64, value: u32) -> Option<Job> {
     let Place::Uar(uar, at) = place(offset) else { return None };
     let (eqn, ci) = (value >> 24, value & 0xff_ffff);
@@ -90,7 +90,7 @@ pub fn doorbell_half(offset: u64, value: u32) -> Option<Job> {
     }
 }
 
-/// True if a write of 4 or, if `wide`, 8 bytes at `offset` of BAR0 rings a send queue.
+/// True if a write of 4 bytes (8 if `wide`) at `offset` of BAR0 rings a send queue.
 pub(crate) fn rings(offset: u64, wide: bool) -> bool {
     let acts = if wide { 0 } else { 4 };
     matches!(place(offset), Place::Uar(_, at) if UarRegister::at(at) == UarRegister::BlueFlame(acts))
@@ -115,7 +115,7 @@ impl Adapter {
         }
         match place(offset) {
             Place::InitSegment(at) => init_segment::read(&func, self.config(), now, at),
-            // PCI's structures are little-endian.
+            // PCI structures are little-endian.
             Place::MsixTable(at) => interrupt::read_table(&func, at).swap_bytes(),
             Place::MsixPending(at) => interrupt::read_pending(&func, at).swap_bytes(),
             Place::Memic(at) => {
@@ -127,7 +127,7 @@ impl Adapter {
         }
     }
 
-    /// Writes the 32-bit register at `offset` (a multiple of 4) of BAR0 and runs what follows.
+    /// Writes the 32-bit register at `offset` (a multiple of 4) of BAR0 and runs the resulting work.
     pub fn bar_write32(
         &self,
         runner: &mut Runner,
@@ -146,7 +146,7 @@ impl Adapter {
             None => {}
         }
         match place(offset) {
-            // The contents of the first half of a CQ doorbell lie in the record as well.
+            // The doorbell record also holds the contents of a CQ doorbell's first half.
             Place::Uar(_, at) if matches!(UarRegister::at(at.wrapping_sub(4)), UarRegister::CqArm) => {
                 self.arm_from_record(runner, host, now, fid, value & 0xff_ffff);
             }
@@ -171,7 +171,7 @@ impl Adapter {
         }
     }
 
-    /// Writes the 64-bit register at `offset` (a multiple of 8) of BAR0 and runs what follows.
+    /// Writes the 64-bit register at `offset` (a multiple of 8) of BAR0 and runs the resulting work.
     #[inline(always)]
     pub fn bar_write64(
         &self,
@@ -195,7 +195,7 @@ impl Adapter {
         self.bar_write_halves(runner, host, now, (fid, offset), [high, low]);
     }
 
-    /// Writes two 32-bit registers, one behind the other.
+    /// Writes two consecutive 32-bit registers.
     #[inline(never)]
     fn bar_write_halves(
         &self,
@@ -224,7 +224,7 @@ impl Adapter {
         }
     }
 
-    /// The second half of a CQ doorbell: what the first half said is in the doorbell record too.
+    /// Acts on the second half of a CQ doorbell; the doorbell record also holds the contents of the first half.
     fn arm_from_record(&self, runner: &mut Runner, host: &mut dyn Host, now: u64, fid: u8, cqn: u32) {
         let func = Func::lock(self.region(), fid, host);
         let Some(dbr) = func.get::<crate::state::CqRow>(cqn).map(|cq| cq.dbr) else { return };

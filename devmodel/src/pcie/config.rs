@@ -1,4 +1,4 @@
-//! Configuration space: what is read, and which bits can be written.
+//! Configuration space: reads, and the bits that can be written.
 
 use super::{config_space::set_dword, sriov};
 use crate::{
@@ -22,11 +22,11 @@ const BAR0: usize = 0x10;
 const DEVICE_CONTROL: usize = EXPRESS_CAP + 0x08;
 /// Device control bit: initiate function level reset.
 const INITIATE_FLR: u32 = 1 << 15;
-/// Vendor-specific capability: the space looked into, a counter that is never the same, who has the gateway.
+/// Vendor-specific capability: the selected space, a counter that never repeats, the owner of the gateway.
 const VENDOR_SPACE: usize = VENDOR_CAP + 0x04;
 const VENDOR_COUNTER: usize = VENDOR_CAP + 0x08;
 const VENDOR_SEMAPHORE: usize = VENDOR_CAP + 0x0c;
-/// The value of a configuration read that nobody answers, `width` bytes.
+/// The result of a configuration read of `width` bytes without a completer.
 fn no_answer(width: usize) -> u32 {
     u32::MAX >> (8 * (4 - width.clamp(1, 4)))
 }
@@ -40,7 +40,7 @@ fn writable(fid: u8, has_sriov: bool, vfs_enabled: bool, at: usize) -> u32 {
         BAR0 => bar_low,
         0x14 => u32::MAX,
         0x3c => 0x0000_00ff, // interrupt line
-        // All of device control but the reset, which acts and reads as 0.
+        // All bits of device control except for the reset, which acts and reads as 0.
         DEVICE_CONTROL => 0x0000_7fff,
         x if x == EXPRESS_CAP + 0x10 => 0x0000_0fff, // link control
         x if x == EXPRESS_CAP + 0x28 => 0x0000_001f, // device control 2: completion timeout
@@ -54,7 +54,7 @@ fn writable(fid: u8, has_sriov: bool, vfs_enabled: bool, at: usize) -> u32 {
 
 impl Adapter {
     /// Reads `width` (1, 2 or 4) bytes of configuration space at `offset`, little-endian as on the bus. A function
-    /// that is not there answers with ones; an access across a dword is cut off at it.
+    /// that is not present reads as ones; an access across a dword boundary is cut off there.
     pub fn config_read(&self, host: &mut dyn Host, fid: u8, offset: usize, width: usize) -> u32 {
         if !self.is_there(fid) || offset >= EXTENDED_CONFIG_SIZE {
             return no_answer(width);
@@ -69,7 +69,7 @@ impl Adapter {
     }
 
     /// Writes `width` (1, 2 or 4) bytes of configuration space at `offset`. Read-only bits keep their value. May reset
-    /// the function, or bring VFs and let them go.
+    /// the function, or create and remove VFs.
     #[allow(clippy::too_many_arguments)]
     pub fn config_write(
         &self,
@@ -95,7 +95,7 @@ impl Adapter {
         let mask = writable(fid, has_sriov, enabled, at) & lanes;
         let mut after = before & !mask | value & mask;
         if fid == 0 && at == VENDOR_SEMAPHORE && before != 0 && after != 0 {
-            // Somebody has it.
+            // The semaphore is taken.
             after = before;
         }
         if after != before {
@@ -128,7 +128,7 @@ impl Adapter {
                 if has_sriov && fid == 0 { self.sriov_written(host, at, before, after) } else { 0 }
             }
         };
-        // Runs jobs that waited for the function to be allowed to go on, or found one locked by the access.
+        // Runs jobs that waited for bus mastering or memory space, or that found a function locked by this access.
         runner.run_waiting(self, host, now, locked | 1 << fid);
     }
 }

@@ -8,7 +8,7 @@ use hwspec::{
     layout,
 };
 
-/// Firmware version reported, minor and sub-minor. One digit above any real one of this family.
+/// Reported firmware version, minor and sub-minor: one digit longer than any real version of this family.
 const FIRMWARE: (u16, u16) = (99, 1000);
 /// Revision of the command interface.
 const COMMAND_INTERFACE: u16 = 5;
@@ -56,12 +56,12 @@ pub(super) fn read(func: &Func<'_>, config: &Config, now: u64, offset: usize) ->
     layout::load(segment.as_bytes(), offset, 31, 0) as u32
 }
 
-/// The firmware's version: major and minor in a byte each, then the rest.
+/// The firmware version: major and minor in one byte each, then the sub-minor.
 pub(crate) fn firmware_version(card: Card) -> u32 {
     u32::from(card.firmware()) << 24 | u32::from(FIRMWARE.0) << 16 | u32::from(FIRMWARE.1)
 }
 
-/// Writes the register at `offset`; those that act are seen to by the caller.
+/// Writes the register at `offset`; the caller handles registers with side effects.
 pub(super) fn write(func: &mut Func<'_>, offset: usize, value: u32) {
     match offset {
         CMDQ_HIGH => {

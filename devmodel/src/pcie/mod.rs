@@ -1,7 +1,7 @@
 //! The PCI Express side: configuration space, BAR0, interrupts, resets.
 //!
-//! The actions of a bus on the adapter are here as methods of [`Adapter`](crate::Adapter): configuration reads and writes, BAR reads and
-//! writes, resets. Registers of BAR0 are big-endian; a 32-bit or 64-bit value here is the number such a register holds.
+//! The actions of a bus on the adapter are methods of [`Adapter`](crate::Adapter): configuration reads and writes, BAR reads and writes,
+//! resets. Registers of BAR0 are big-endian; a 32-bit or 64-bit value here is the number that such a register holds.
 
 pub(crate) mod bar;
 mod config;

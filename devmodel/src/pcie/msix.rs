@@ -1,4 +1,4 @@
-//! Vectors of hosts that keep the MSI-X table to themselves.
+//! MSI-X vectors of hosts that keep the MSI-X table to themselves.
 
 use crate::{
     Adapter,
@@ -11,15 +11,15 @@ use crate::{
 /// The message that a vector sends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MsixMessage {
-    /// Where.
+    /// The address it writes to.
     pub address: u64,
-    /// The value.
+    /// The value it writes.
     pub data: u32,
 }
 
 impl Adapter {
-    /// Programs a vector as the table does, for hosts that keep the table to themselves: its message, or `None` to
-    /// mask it. Unmasking sends what is pending.
+    /// Programs a vector as a write to the table does, for hosts that keep the table to themselves: sets its
+    /// message, or masks it if `None`. Unmasking sends a pending message.
     pub fn msix_program(&self, host: &mut dyn Host, fid: u8, vector: u16, message: Option<MsixMessage>) {
         if !self.is_there(fid) || usize::from(vector) >= MSIX_VECTORS {
             return;

@@ -1,4 +1,4 @@
-//! Resets: a function without objects, pages and programmed registers (PCI Express Base 5.0, 6.6.2).
+//! Resets: they leave a function without objects, pages and programmed registers (PCI Express Base 5.0, 6.6.2).
 
 use super::config_space;
 use crate::{
@@ -14,26 +14,26 @@ use hwspec::pcie::{SRIOV_CAP, SriovCap};
 use std::sync::atomic::Ordering::Release;
 use zerocopy::FromZeros;
 
-/// Bytes of the Ethernet payload of a frame.
+/// Largest Ethernet payload of a frame, in bytes.
 const ETHERNET_MTU: u16 = 9000;
-/// Bytes of the largest frame of a vport whose driver did not say otherwise: 1500 behind its header, a tag and the check sequence.
+/// Size of a vport's largest frame, in bytes, unless its driver sets another: 1500 plus header, tag and check sequence.
 const VPORT_MTU: u16 = 1522;
 /// `vport_state`: up; `admin_state`: up.
 const VPORT_UP: u32 = 1;
 
-/// Registers and books after reset, with no objects. Counts the reset.
+/// Initializes registers and bookkeeping for a function without objects. Counts the reset.
 pub(super) fn defaults(func: &mut Func<'_>, settings: &Config) {
     let fid = func.fid();
     let total_vfs = u16::from(func.region().functions()) - 1;
     let (resets, rx_next) = (func.function().resets, func.behind_frames());
-    // The settings that the manager of the e-switch made for the port outlive its resets.
+    // The e-switch manager's settings of the port survive resets of the function.
     let set = func.region().vport(fid);
     let [_, port_guid] = func.region().guids(settings, fid);
     let born = match settings.strict.owner && fid != 0 {
         true => [0; 6],
         false => identity::mac(settings.node_id, fid),
     };
-    // The subnet's groups are not the function's alone.
+    // The subnet's groups do not belong to the function alone.
     let before_reset = func.function().free;
     let (before, last) = (func.function().before, func.function().counters);
     *func.function_mut(|f| f) = FunctionRow {
@@ -44,10 +44,10 @@ pub(super) fn defaults(func: &mut Func<'_>, settings: &Config) {
         mac: if set.mac == [0; 6] { born } else { set.mac },
         mtu: if settings.strict.owner { VPORT_MTU } else { ETHERNET_MTU },
         ib: subnet::port(fid, port_guid),
-        // Unless the e-switch's manager keeps it down.
+        // Up, unless the e-switch manager keeps it down.
         vport_state: if set.admin_state == 1 { 0 } else { VPORT_UP },
         vport_admin_state: VPORT_UP,
-        // The frames that wait are not for whoever comes now.
+        // Skips the waiting frames: they are not for the next user.
         rx_next,
         ..FunctionRow::new_zeroed()
     };
@@ -64,7 +64,7 @@ pub(super) fn defaults(func: &mut Func<'_>, settings: &Config) {
 }
 
 impl Adapter {
-    /// An adapter in its power-on state: only the PF is there.
+    /// Creates an adapter in its power-on state: only the PF is present.
     pub fn power_on(region: Region, config: Config, host: &mut dyn Host) -> Self {
         let adapter = Self::attach(region, config);
         adapter.region().set_key(host.entropy());
@@ -80,15 +80,15 @@ impl Adapter {
         adapter
     }
 
-    /// Resets function `fid` (FLR): its objects are gone, its registers as after power-on, frames that wait for it
-    /// dropped, and no transfer to or from its memory happens after this returns. Resetting the PF ends its VFs. Returns the
-    /// functions that were locked for it: others may have left work there meanwhile.
+    /// Resets function `fid` (FLR): destroys its objects, sets its registers to their power-on values and drops the frames that wait
+    /// for it. No transfer to or from its memory happens after this returns. Resetting the PF removes its VFs. Returns the functions
+    /// that were locked meanwhile: other parties may have left work there.
     pub fn reset(&self, host: &mut dyn Host, fid: u8) -> FunctionSet {
         // Endless patience does not run out.
         self.reset_with(host, fid, Patience::Endless).unwrap_or_default()
     }
 
-    /// As [`reset`](Self::reset). `None` when patience ran out: to be done again.
+    /// Like [`reset`](Self::reset), with limited patience. `None` when it ran out: the caller must retry.
     pub fn reset_with(&self, host: &mut dyn Host, fid: u8, patience: Patience) -> Option<FunctionSet> {
         if fid >= self.region().functions() {
             return Some(0);
@@ -104,10 +104,11 @@ impl Adapter {
         Some(vfs | locked)
     }
 
-    /// The port of `fid` is in no multicast group any more. The subnet's books are the PF's. Returns the functions that were locked.
+    /// Removes the port of `fid` from all multicast groups; the PF keeps the subnet's records. Returns the functions that were
+    /// locked.
     #[cold]
     fn leave_subnet(&self, host: &mut dyn Host, fid: u8, patience: Patience) -> Option<FunctionSet> {
-        // A port in no group needs nothing of the PF, which a stopped program may hold.
+        // A port in no group does not need the PF, which a stopped program may hold.
         if !subnet::is_in_a_group(self.region(), fid) {
             return Some(0);
         }
@@ -121,8 +122,8 @@ impl Adapter {
         }
     }
 
-    /// As [`reset`](Self::reset), but other functions stay as they are: the PF keeps its SR-IOV capability, and its VFs.
-    /// For a PF whose user has only that one function, while others have the VFs. `None` when patience ran out: to be done again.
+    /// Like [`reset`](Self::reset), but leaves other functions unchanged: the PF keeps its SR-IOV capability and its VFs. For a PF
+    /// whose user has only that one function, while other users have the VFs. `None` when patience ran out: the caller must retry.
     pub fn reset_alone(&self, host: &mut dyn Host, fid: u8, patience: Patience) -> Option<FunctionSet> {
         if fid != 0 {
             return self.reset_with(host, fid, patience);

@@ -1,4 +1,4 @@
-//! Steps that take a card time (`slow`): to come back from a reset, to start its firmware, to be enabled.
+//! Steps that take time on a card (`slow`): recovery from a reset, firmware start, enabling.
 
 use crate::{
     config::Config,
@@ -9,19 +9,19 @@ use hwspec::cmd::Opcode;
 
 /// Picoseconds.
 const SECOND: u64 = 1_000_000_000_000;
-/// After a reset nobody answers for so long (PCI Express Base 5.0, 6.6.2: 100 ms).
+/// Time after a reset without any response (PCI Express Base 5.0, 6.6.2: 100 ms).
 const SILENCE: u64 = SECOND / 10;
-/// After a reset the firmware starts for so long (Linux waits for 120 s).
+/// Time that the firmware takes to start after a reset (Linux waits for 120 s).
 const START: u64 = 60 * SECOND;
-/// `ENABLE_HCA` takes so long (Linux waits for 60 s).
+/// Time that `ENABLE_HCA` takes (Linux waits for 60 s).
 const ENABLE: u64 = 30 * SECOND;
 
-/// A card's `time` on this adapter.
+/// Scales a card's `time` to this adapter.
 fn scaled(config: &Config, time: u64) -> u64 {
     time / 1_000_000 * u64::from(config.strict.slow)
 }
 
-/// Takes note of the first look since the reset. True: nobody answers yet.
+/// Records the first access since the reset. True if the function does not respond yet.
 #[cold]
 pub(super) fn is_silent(func: &mut Func<'_>, config: &Config, now: u64) -> bool {
     if func.function().woken == 0 {
@@ -37,7 +37,7 @@ pub(crate) fn initializes(func: &Func<'_>, config: &Config, now: u64) -> bool {
     woken == 0 || now < woken + scaled(config, START)
 }
 
-/// True if the command in `slot` is done later; then there is a timer for it.
+/// True if the command in `slot` completes later; a timer is then armed for it.
 pub(crate) fn delays(func: &mut Func<'_>, config: &Config, now: u64, (slot, opcode): (u32, Opcode)) -> bool {
     if opcode != Opcode::EnableHca || func.function().hca_state != HcaState::Reset.raw() {
         return false;

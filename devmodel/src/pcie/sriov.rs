@@ -1,4 +1,4 @@
-//! Single-root I/O virtualization: the PF's capability, and VFs that come and go (PCI Express Base 5.0, 9.3.3).
+//! Single-root I/O virtualization: the PF's capability, and creation and removal of VFs (PCI Express Base 5.0, 9.3.3).
 
 use super::{config_space::set_dword, reset};
 use crate::{
@@ -26,7 +26,7 @@ const VF_MSE: u32 = 1 << 3;
 /// Control: ARI capable hierarchy.
 const ARI: u32 = 1 << 4;
 
-/// Bits of the dword at `at` of the capability that software can write. NumVFs is fixed while VFs are enabled.
+/// Bits that software can write in the capability's dword at `at`. NumVFs is fixed while VFs are enabled.
 pub(super) fn writable(vfs_enabled: bool, at: usize) -> u32 {
     match at {
         CONTROL => VF_ENABLE | VF_MSE | ARI,
@@ -44,7 +44,7 @@ pub(super) fn enabled(pf: &Func<'_>) -> bool {
 }
 
 impl Adapter {
-    /// Acts on a write to the capability that changed the dword at `at`. Returns the functions that were locked for it.
+    /// Acts on a write that changed the capability's dword at `at`. Returns the functions that were locked meanwhile.
     pub(super) fn sriov_written(
         &self,
         host: &mut dyn Host,
@@ -82,12 +82,12 @@ impl Adapter {
         all
     }
 
-    /// Resets all VFs and takes them away. Returns the functions that were locked for it. `None` when patience ran out: all of
-    /// them are still there, some reset.
+    /// Resets and removes all VFs. Returns the functions that were locked meanwhile. `None` when patience ran out: all VFs are
+    /// still present, some of them reset.
     pub(super) fn remove_vfs(&self, host: &mut dyn Host, patience: Patience) -> Option<FunctionSet> {
         let vfs = self.vfs_there();
         let removed = vfs.clone().rev().try_fold(0, |locked, vf| {
-            // First no new frames, then the end of what is there.
+            // Stops new frames first, then removes the objects.
             self.region().sync(vf, Sync::Present).store(0, Release);
             Some(locked | self.reset_with(host, vf, patience)?)
         });
@@ -97,9 +97,9 @@ impl Adapter {
         removed
     }
 
-    /// Enables `vfs` VFs with their memory space in place of those there are: what software does by the capability's registers,
-    /// as one step. Returns the functions that were locked for it: others may have left work there meanwhile. `None` when patience
-    /// ran out: the VFs and registers are as before, but for objects of VFs, which may be gone.
+    /// Enables `vfs` VFs with their memory space in place of the present ones. Does in one step what software does through the
+    /// capability's registers. Returns the functions that were locked meanwhile: other parties may have left work there. `None`
+    /// when patience ran out: VFs and registers are as before, except that objects of VFs may be gone.
     pub fn replace_vfs(&self, host: &mut dyn Host, vfs: u8, patience: Patience) -> Option<FunctionSet> {
         let before = self.vfs_there();
         let mut locked = self.remove_vfs(host, patience)?;
@@ -124,7 +124,7 @@ impl Adapter {
         enabled.map(|()| locked | 1)
     }
 
-    /// True if there are other VFs than the PF's registers say: whoever was changing them has died at it.
+    /// True if the present VFs do not match the PF's registers: the party that was changing them died in the middle.
     pub fn has_half_changed_vfs(&self) -> bool {
         let register = |at| self.region().config_dword(0, at);
         let enabled = register(CONTROL) & VF_ENABLE != 0;
@@ -143,8 +143,8 @@ impl Adapter {
         }
     }
 
-    /// Not 0 if the PF's VF memory space enable is off; a VF that is reset keeps that. Looked at without the PF's lock: a program
-    /// that uses the PF and is stopped must not hold up the reset of a VF.
+    /// Nonzero if the PF's VF memory space enable is off; a VF that is reset keeps that bit. Read without the PF's lock: a stopped
+    /// program that uses the PF must not block the reset of a VF.
     pub(super) fn vf_memory_off(&self) -> u32 {
         if self.region().config_dword(0, CONTROL) & VF_MSE == 0 { FunctionRow::VF_MEMORY_OFF } else { 0 }
     }

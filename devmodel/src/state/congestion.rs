@@ -1,4 +1,4 @@
-//! The port keeps here what a driver has set of its congestion control.
+//! The settings that a driver made for the port's congestion control.
 
 use crate::transport::Dcqcn;
 use hwspec::{
@@ -7,28 +7,28 @@ use hwspec::{
 };
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-/// Bits of `field_select` that mean something, and one more.
+/// Bits of `field_select` that have a meaning, and one more.
 const FIELDS: usize = 17;
-/// Where a notification point's value of `cnp_802p_prio` is, which is set together with `cnp_prio_mode`.
+/// Index of a notification point's `cnp_802p_prio` value, which is set together with `cnp_prio_mode`.
 const PRIORITY: u32 = np::CNP_PRIO_MODE + 1;
 
-/// Parameters that were set by `MODIFY_CONG_PARAMS`, and what `MODIFY_CONG_STATUS` switched off: of reaction points, then of notification
-/// points. Zeros are what the adapter was made with.
+/// Parameters set by `MODIFY_CONG_PARAMS`, and priorities switched off by `MODIFY_CONG_STATUS`: of reaction points, then of notification
+/// points. Zeros are the adapter's initial settings.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable)]
 #[repr(C)]
 pub struct CongestionRow {
-    /// Which parameters were set: bits of the command's `field_select`.
+    /// The parameters that were set: bits of the command's `field_select`.
     pub set: [u32; 2],
-    /// Priorities that are switched off, a bit each.
+    /// Priorities that are switched off, one bit each.
     pub off: [u32; 2],
-    /// Values, by the bits of `set`.
+    /// Values, indexed by the bits of `set`.
     pub values: [[u32; FIELDS]; 2],
     /// Padding to whole cache lines.
     pub reserved: [u32; 10],
 }
 
 impl CongestionRow {
-    /// The place of what belongs to a protocol, if the port has that.
+    /// The index of `protocol` in the arrays above, if the port supports it.
     pub(crate) fn place(protocol: CongProtocol) -> Option<usize> {
         match protocol {
             CongProtocol::RoceRp => Some(0),
@@ -37,8 +37,8 @@ impl CongestionRow {
         }
     }
 
-    /// Takes the parameters of a reaction point that `select` names. False if it names others, or one is out of its range: then nothing is
-    /// taken.
+    /// Sets the parameters of a reaction point that `select` names. False if it names unknown ones or a value is out of range; then no
+    /// parameter changes.
     pub(crate) fn set_reaction(&mut self, select: u32, p: &RoceReactionPoint) -> bool {
         let any = 0..=u32::MAX;
         let given = [
@@ -62,7 +62,7 @@ impl CongestionRow {
         self.take(0, select, &given)
     }
 
-    /// The same of a notification point.
+    /// Like [`set_reaction`](Self::set_reaction) for a notification point.
     pub(crate) fn set_notification(&mut self, select: u32, p: &RoceNotificationPoint) -> bool {
         let any = 0..=u32::MAX;
         let given = [
@@ -93,7 +93,7 @@ impl CongestionRow {
         true
     }
 
-    /// Puts what was set in the place of what `p` says.
+    /// Overrides the values of `p` that were set.
     pub(crate) fn apply(&self, p: &mut Dcqcn) {
         let of = |place: usize, bit: u32| {
             (self.set[place] >> bit & 1 != 0).then_some(self.values[place][bit as usize])

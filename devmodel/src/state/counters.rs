@@ -17,7 +17,7 @@ pub enum Counters {
     RxDroppedQp,
     RxDroppedPkey,
     RxDroppedQkey,
-    /// Malformed before the transport headers made sense.
+    /// Malformed before the transport headers could be parsed.
     RxMalformed,
     /// No room in the receive ring.
     RxRingFull,
@@ -43,7 +43,7 @@ pub enum Counters {
     CommandsDone,
     RespCqeFlushError,
     ReqCqeFlushError,
-    /// Ethernet frames that are not RDMA: sent and received, by destination.
+    /// Ethernet frames other than RDMA: sent and received, by destination.
     EthTxUnicastPackets,
     EthTxUnicastBytes,
     EthTxMulticastPackets,
@@ -56,7 +56,7 @@ pub enum Counters {
     EthRxMulticastBytes,
     EthRxBroadcastPackets,
     EthRxBroadcastBytes,
-    /// Ethernet frames no flow table entry leads to a queue.
+    /// Ethernet frames that no flow table entry directs to a queue.
     EthRxUnmatched,
     /// Ethernet frames longer than the MTU.
     EthRxTooLong,
@@ -71,8 +71,8 @@ pub enum Counters {
     ReqRnrRetriesExceeded,
     /// Timeouts and sequence NAKs beyond `retry_count`.
     ReqTransportRetriesExceeded,
-    /// Packets of connections that met congestion on their way.
+    /// Packets received on connections with a congestion mark.
     NpEcnMarkedRocePackets,
-    /// Notifications of congestion that their queue pair takes no notice of.
+    /// Congestion notifications that their queue pair ignores.
     RpCnpIgnored,
 }

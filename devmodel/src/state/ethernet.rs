@@ -3,17 +3,17 @@
 use super::{Head, WqMemory, objects::rows};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-/// Bytes of the headers an entry matches: `MatchHeaders`.
+/// Bytes of the headers that an entry matches: `MatchHeaders`.
 pub const MATCH: usize = 64;
 /// Destinations an entry may have.
 pub const DESTINATIONS: usize = 4;
 /// Counters an entry may have.
 pub const ENTRY_COUNTERS: usize = 2;
-/// Flow tables that are the first of their type: NIC receive, and the forwarding database of the e-switch.
+/// Root flow tables: NIC receive, and the forwarding database of the e-switch.
 pub const FLOW_ROOTS: usize = 2;
 
 rows! {
-    /// Send queue that belongs to no queue pair. Indices are free-running 16-bit counters of basic blocks.
+    /// Send queue without a queue pair. Indices are free-running 16-bit counters of basic blocks.
     SqRow {
         /// Ring.
         memory: WqMemory,
@@ -37,14 +37,14 @@ rows! {
         flags: u32,
         /// Producer index as last read.
         pi: u32,
-        /// WQE that will be looked at next.
+        /// Next WQE to process.
         ci: u32,
-        /// The part of `sqc` beyond this, returned by a query: its first dword.
+        /// First dword of the part of `sqc` beyond these fields, returned by a query.
         context: u32,
         /// Padding.
         reserved: u32,
     }
-    /// Receive queue that belongs to no queue pair. Indices are free-running 16-bit counters of WQEs.
+    /// Receive queue without a queue pair. Indices are free-running 16-bit counters of WQEs.
     RqRow {
         /// Ring.
         memory: WqMemory,
@@ -62,17 +62,17 @@ rows! {
         log_stride: u32,
         /// State of the context: 0 reset, 1 ready, 3 error.
         state: u32,
-        /// See the constants.
+        /// [`RLKY`](RqRow::RLKY) and the other flags below.
         flags: u32,
         /// Counter set.
         counter_set: u32,
         /// Producer index as last read.
         pi: u32,
-        /// WQE that will be taken next.
+        /// Next WQE to consume.
         ci: u32,
-        /// The part of `rqc` beyond this, returned by a query: its first dword.
+        /// First dword of the part of `rqc` beyond these fields, returned by a query.
         context: u32,
-        /// In error: the wait behind the last look for receives to flush, us.
+        /// In error: interval after the last check for receives to flush, us.
         flush_wait: u32,
     }
     /// Transport interface send.
@@ -90,7 +90,7 @@ rows! {
     TirRow {
         /// Transport domain.
         td: u32,
-        /// 0: all packets to `rqn`; 1: to what the hash finds in the table.
+        /// 0: all packets go to `rqn`; 1: to the entry of the table that the hash selects.
         disp: u32,
         /// Receive queue number.
         rqn: u32,
@@ -98,10 +98,11 @@ rows! {
         rqt: u32,
         /// Hash function: 0 none, 1 inverted XOR, 2 Toeplitz.
         hash: u32,
-        /// Bits 3:0 the fields that are hashed, bit 30 UDP instead of TCP, bit 31 IPv6 instead of IPv4.
+        /// Bits 3:0 are the hashed fields, bit 30 selects UDP instead of TCP, bit 31 IPv6 instead of IPv4.
         fields: u32,
-        /// `self_lb_block`: frames of its own transport domain that it takes, see [`TirRow::MULTICAST`]. Linux's names are at odds: it
-        /// sets a bit to allow the loopback (`mlx5_ib`'s MLX5_QP_FLAG_TIR_ALLOW_SELF_LB_MC), and writes 0 to be spared it.
+        /// `self_lb_block`: frames from its own transport domain that it accepts, such as [`TirRow::MULTICAST`]. Linux's names
+        /// contradict each other: it sets a bit to allow the loopback (`mlx5_ib`'s MLX5_QP_FLAG_TIR_ALLOW_SELF_LB_MC), and writes 0 to
+        /// block it.
         self_loopback: u32,
         /// 1: both directions of a flow have the same hash.
         symmetric: u32,
@@ -110,32 +111,32 @@ rows! {
     }
     /// Receive queue table.
     RqtRow {
-        /// Its queue numbers: translation entries.
+        /// First translation entry with its queue numbers.
         mtt: u32,
-        /// Queues it may have.
+        /// Largest number of queues.
         max: u32,
-        /// Queues it has.
+        /// Number of queues.
         actual: u32,
         /// Padding.
         reserved: u32,
     }
     /// Flow table.
     FlowTableRow {
-        /// Level: an entry leads to tables of higher levels only.
+        /// Level: an entry can forward only to tables of higher levels.
         level: u32,
         /// log2 of the entries.
         log_size: u32,
-        /// The action on packets no entry matches: 0 drop, 1 on to `miss`.
+        /// The action on packets that match no entry: 0 drop, 1 continue at `miss`.
         miss_action: u32,
         /// Table index.
         miss: u32,
         /// Entry with the lowest flow index, plus one; 0 is none.
         first: u32,
-        /// Not 0: all user contexts may have groups and entries in it.
+        /// Nonzero: all user contexts may create groups and entries in it.
         shared: u32,
         /// `table_type`.
         kind: u32,
-        /// Vport it is for, where each has its own.
+        /// Vport it applies to, for types with a table per vport.
         vport: u32,
     }
     /// Flow group: entries of a table that match the same fields.
@@ -169,26 +170,26 @@ rows! {
         action: u32,
         /// Tag a receive CQE carries.
         tag: u32,
-        /// Where packets go: destination type in the high byte, number.
+        /// Destinations of packets: destination type in the high byte, then the number.
         to: [u32; DESTINATIONS],
         /// Counter indices.
         counters: [u32; ENTRY_COUNTERS],
-        /// Destinations, counters.
+        /// Number of destinations, number of counters.
         count: [u32; 2],
         /// The value that the bits of the group's mask must have.
         value: [u8; MATCH],
         /// The value that the bits of the source vport's number must have.
         port: u32,
-        /// Vports packets go to, by bit, and behind those the uplink.
+        /// Destination vports, one bit each, followed by the uplink.
         vports: [u32; 5],
-        /// Tags that are pushed, from the innermost: EtherType in the upper half, and what follows it.
+        /// VLAN tags to push, from the innermost: EtherType in the upper half, then the tag control information.
         push: [u32; 2],
     }
     /// Counter of packets that match.
     FlowCounterRow {
-        /// Packets.
+        /// Packet count.
         packets: u64,
-        /// Their bytes.
+        /// Byte count.
         octets: u64,
     }
 }
@@ -198,55 +199,55 @@ impl SqRow {
     pub const RLKY: u32 = 1;
     /// In `flags`: WQEs are completed with an error while the queue is in error.
     pub const FLUSH: u32 = 2;
-    /// In `flags`: has a transport interface, without which it sends no frames.
+    /// In `flags`: has a transport interface, which it needs to send frames.
     pub const HAS_TIS: u32 = 8;
-    /// In `flags`: waits in the ready ring.
+    /// In `flags`: is in the ready ring.
     pub const READY: u32 = 4;
 }
 
 impl TirRow {
-    /// In `self_loopback`: frames to groups.
+    /// In `self_loopback`: multicast frames.
     pub const MULTICAST: u32 = 2;
 }
 
 impl RqRow {
     /// In `flags`: the reserved lkey is usable.
     pub const RLKY: u32 = 1;
-    /// In `flags`: holds its protection domain.
+    /// In `flags`: holds a reference to its protection domain.
     pub const HAS_PD: u32 = 4;
     /// In `flags`: VLAN tags are not stripped.
     pub const KEEP_VLAN: u32 = 2;
     /// In `flags`: WQEs are completed with an error while the queue is in error.
     pub const FLUSH: u32 = 8;
-    /// In `flags`: an entry of the queue lies in the timer heap.
+    /// In `flags`: the timer heap has an entry of the queue.
     pub const TIMED: u32 = 16;
 }
 
 impl FlowEntryRow {
-    /// In `action`: let pass, drop, forward, count.
+    /// In `action`: let the packet pass.
     pub const ALLOW: u32 = 1;
-    /// See [`ALLOW`](Self::ALLOW).
+    /// In `action`: drop the packet.
     pub const DROP: u32 = 2;
-    /// See [`ALLOW`](Self::ALLOW).
+    /// In `action`: forward the packet to the destinations in `to`.
     pub const FORWARD: u32 = 4;
-    /// See [`ALLOW`](Self::ALLOW).
+    /// In `action`: count the packet.
     pub const COUNT: u32 = 8;
-    /// In `action`, of VLAN tags: the outermost comes off, one goes on; one more comes off, goes on.
+    /// In `action`: pop the outermost VLAN tag.
     pub const POP: u32 = 0x80;
-    /// See [`POP`](Self::POP).
+    /// In `action`: push a VLAN tag.
     pub const PUSH: u32 = 0x100;
-    /// See [`POP`](Self::POP).
+    /// In `action`: pop one more VLAN tag.
     pub const POP_2: u32 = 0x400;
-    /// See [`POP`](Self::POP).
+    /// In `action`: push one more VLAN tag.
     pub const PUSH_2: u32 = 0x800;
-    /// See [`POP`](Self::POP).
+    /// In `action`: all VLAN tag actions.
     pub const TAGS: u32 = Self::POP | Self::PUSH | Self::POP_2 | Self::PUSH_2;
-    /// In `to`, destination type: a vport, which lies in `vports` instead.
+    /// In `to`, destination type: a vport, which is kept in `vports` instead.
     pub const TO_VPORT: u32 = 0;
-    /// In `vports`, the last word: the uplink.
+    /// In the last word of `vports`: the uplink.
     pub const UPLINK: u32 = 1;
-    /// In `to`, destination type: a flow table, a TIR.
+    /// In `to`, destination type: a flow table.
     pub const TO_TABLE: u32 = 1;
-    /// See [`TO_TABLE`](Self::TO_TABLE).
+    /// In `to`, destination type: a TIR.
     pub const TO_TIR: u32 = 2;
 }

@@ -15,7 +15,7 @@ pub const SUBNET_GROUPS: usize = 1024;
 /// Link-local GID prefix, which every subnet has (IBTA 4.1.1).
 pub(crate) const DEFAULT_PREFIX: [u8; 8] = [0xfe, 0x80, 0, 0, 0, 0, 0, 0];
 
-/// The values of a port that subnet management knows and may change (IBTA 14.2.5).
+/// The values of a port that subnet management reads and may change (IBTA 14.2.5).
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable)]
 #[repr(C)]
 pub struct IbPort {
@@ -37,11 +37,11 @@ pub struct IbPort {
     pub capability_mask: u32,
     /// Management key lease period, s.
     pub m_key_lease: u16,
-    /// Packets of foreign partitions.
+    /// Packets with a P_Key that does not match.
     pub pkey_violations: u16,
-    /// Datagrams with another Q_Key.
+    /// Datagrams with a Q_Key that does not match.
     pub qkey_violations: u16,
-    /// Management packets with another management key.
+    /// Management packets with an M_Key that does not match.
     pub m_key_violations: u16,
     /// Management key protection level.
     pub m_key_protect: u8,
@@ -49,7 +49,7 @@ pub struct IbPort {
     pub subnet_timeout: u8,
     /// Limit of high priority packets in arbitration.
     pub vl_high_limit: u8,
-    /// Times the link went down.
+    /// Number of times the link went down.
     pub link_downed: u8,
     /// Padding to whole cache lines.
     pub reserved: [u8; 56],
@@ -58,15 +58,15 @@ pub struct IbPort {
 const _: () = assert!(size_of::<IbPort>() % 64 == 0);
 
 rows! {
-    /// A multicast group of the subnet; its MLID follows from its index. The PF keeps them.
+    /// A multicast group of the subnet, kept by the PF; its MLID follows from its index.
     SubnetGroupRow {
         /// The group's GID.
         mgid: [u8; 16],
-        /// Full members, by bit of the function.
+        /// Full members, one bit per function.
         full: [u64; 2],
-        /// Members that only send, as full members.
+        /// Send-only full members.
         send_only: [u64; 2],
-        /// Non-members: they hear, and do not keep the group alive.
+        /// Non-members: they receive, but do not keep the group alive.
         non: [u64; 2],
         /// Q_Key.
         qkey: u32,
@@ -90,7 +90,7 @@ rows! {
 }
 
 impl IbPort {
-    /// GID `index` of the port: its prefix and the GUID there; `None` for an empty entry (IBTA 4.1.1).
+    /// GID `index` of the port: its prefix and the GUID at that index; `None` for an empty entry (IBTA 4.1.1).
     pub fn gid(&self, index: usize) -> Option<[u8; 16]> {
         let guid = self.guids.get(index).filter(|guid| **guid != [0; 8])?;
         let mut gid = [0; 16];
@@ -99,20 +99,20 @@ impl IbPort {
         Some(gid)
     }
 
-    /// True if `gid` is one of the port's, with its prefix or the link-local one (IBTA 4.1.1).
+    /// True if `gid` is a GID of the port, with its own prefix or the link-local one (IBTA 4.1.1).
     pub fn has_gid(&self, gid: &[u8; 16]) -> bool {
         (0..self.guids.len()).any(|index| self.is_gid(index, gid))
     }
 
-    /// True if `gid` is the port's GID of that index, with its prefix or the link-local one (IBTA 4.1.1).
+    /// True if `gid` is the port's GID at `index`, with its own prefix or the link-local one (IBTA 4.1.1).
     pub fn is_gid(&self, index: usize, gid: &[u8; 16]) -> bool {
         let (prefix, guid) = gid.split_at(8);
         let near = prefix == self.gid_prefix || prefix == DEFAULT_PREFIX;
         near && guid != [0; 8] && self.guids.get(index).is_some_and(|own| own == guid)
     }
 
-    /// True if a packet with `pkey` is for a member with `own`: the same partition, and not two limited members
-    /// (IBTA 10.9.3).
+    /// True if a member with P_Key `own` accepts a packet with `pkey`: both are in the same partition and not
+    /// both limited members (IBTA 10.9.3).
     pub fn is_same_partition(own: u16, pkey: u16) -> bool {
         own & 0x7fff == pkey & 0x7fff && own & 0x7fff != 0 && (own | pkey) & 0x8000 != 0
     }

@@ -1,7 +1,7 @@
-//! The state that the adapter keeps of every object: one plain-data row each, found by index.
+//! The adapter's state of every object: one plain-data row each, found by index.
 //!
-//! Rows hold numbers only. A row whose [`Head::live`] is 0 is free. Numbers of QPs, CQs, SRQs, PDs and mkeys are unique
-//! in the whole adapter: function `f` owns those from `f << log`; the rows know only the index behind it.
+//! Rows hold numbers only. A row is free if its [`Head::live`] is 0. Numbers of QPs, CQs, SRQs, PDs and mkeys are
+//! unique in the whole adapter: function `f` owns those from `f << log`; rows hold only the index within the function.
 
 mod congestion;
 mod counters;

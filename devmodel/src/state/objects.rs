@@ -3,13 +3,13 @@
 use super::{COUNTERS, Head};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-/// Where a queue's entries lie: a page list in the translation table.
+/// The memory of a queue's entries: a page list in the translation table.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable)]
 #[repr(C)]
 pub struct WqMemory {
     /// First translation entry; 0 is none.
     pub mtt: u32,
-    /// Entries.
+    /// Number of translation entries.
     pub pages: u32,
     /// log2 of a page in bytes.
     pub log_page: u32,
@@ -41,7 +41,7 @@ rows! {
         /// Its page list.
         memory: WqMemory,
     }
-    /// Device memory that was given out: whole pages of the function's.
+    /// Allocated device memory: whole pages of the function's share.
     MemicRow {
         /// First byte.
         first: u32,
@@ -52,14 +52,14 @@ rows! {
     UarRow {}
     /// User context.
     UctxRow {
-        /// Capabilities granted.
+        /// Granted capabilities.
         cap: u32,
         /// Padding.
         reserved: u32,
     }
     /// Set of queue counters.
     CounterRow {
-        /// Values, by [`Counters`](super::Counters).
+        /// Values, indexed by [`Counters`](super::Counters).
         values: [u64; COUNTERS],
     }
     /// A QP's membership in a multicast group.
@@ -75,11 +75,11 @@ rows! {
     EqRow {
         /// Ring.
         memory: WqMemory,
-        /// Which events come here, by type (4 x 64 bits).
+        /// The events that this queue receives, by type (4 x 64 bits).
         mask: [u64; 4],
         /// Entries produced, free-running.
         pi: u32,
-        /// Entries consumed, as the driver last said.
+        /// Entries consumed, as last reported by the driver.
         ci: u32,
         /// log2 of the number of entries.
         log_size: u32,
@@ -87,11 +87,11 @@ rows! {
         vector: u32,
         /// 1: raise the interrupt with the next entry.
         armed: u32,
-        /// 1: an entry was lost for want of room.
+        /// 1: an entry was lost because the queue was full.
         overflowed: u32,
         /// UAR it was created with.
         uar: u32,
-        /// 1: CQs of all user contexts may name it, however strict the adapter is.
+        /// 1: CQs of all user contexts may use it, whatever the adapter's strictness.
         shared: u32,
     }
     /// Completion queue.
@@ -100,7 +100,7 @@ rows! {
         memory: WqMemory,
         /// Doorbell record: consumer index, then arming.
         dbr: u64,
-        /// A completion event that is held back comes at this time, ps; 0 is none.
+        /// Time at which a delayed completion event is due, ps; 0 is none.
         event_at: u64,
         /// Entries produced, free-running.
         pi: u32,
@@ -120,15 +120,15 @@ rows! {
         uar: u32,
         /// `cqe_sz`: 0 is 64 bytes, 1 is 128.
         cqe_size: u32,
-        /// Bit 0: overrun ignored (`oi`); bit 1: collapsed (`cc`); bit 2: an entry of it lies in the timer heap.
+        /// Bit 0: overrun ignored (`oi`); bit 1: collapsed (`cc`); bit 2: the timer heap has an entry of the CQ.
         flags: u32,
-        /// Moderation: period in us, count.
+        /// Moderation: period in us, and count.
         moderation: [u16; 2],
         /// Completions since the last event.
         since_event: u32,
-        /// `pi` behind the last completion that was solicited or an error.
+        /// `pi` after the last completion that was solicited or an error.
         solicited: u32,
-        /// User memory objects of ring and doorbell record, index plus one; 0 is none.
+        /// User memory objects of the ring and the doorbell record, index plus one; 0 is none.
         umems: [u16; 2],
     }
     /// Shared receive queue, RMP or XRC SRQ.
@@ -151,7 +151,7 @@ rows! {
         log_stride: u32,
         /// Producer counter as last read.
         counter: u32,
-        /// Index of the WQE to take next.
+        /// Index of the next WQE to consume.
         next: u32,
         /// Limit; 0 is not armed.
         lwm: u32,
@@ -166,7 +166,7 @@ rows! {
     MkeyRow {
         /// Start of the region in the key's address space.
         start: u64,
-        /// Bytes. Ignored if `length64`.
+        /// Length in bytes. Ignored if `length64`.
         len: u64,
         /// First translation entry; 0 is none (physical access).
         mtt: u32,
@@ -182,11 +182,12 @@ rows! {
         mode: u8,
         /// Bits: local read 1, local write 2, remote read 4, remote write 8, atomic 16, free 32, length64 64, umr 128.
         access: u8,
-        /// Bits: remote invalidation allowed 1, relaxed ordering of writes 2, of reads 4 (kept, the model needs none).
+        /// Bits: remote invalidation allowed 1, relaxed ordering of writes 2, of reads 4 (stored only, the model does
+        /// not need it).
         flags: u8,
-        /// QPN the key is bound to; 0xffffff is any.
+        /// QPN that the key is bound to; 0xffffff is any.
         qpn: u32,
-        /// A memory window's region: its key's index and 1; 0 is none. The region counts its windows.
+        /// Region of a memory window: the index of its key plus one; 0 is none. The region counts its windows.
         bound: u32,
         /// Padding.
         reserved: u32,
@@ -197,34 +198,34 @@ rows! {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable)]
 #[repr(C)]
 pub struct TimerRow {
-    /// When, in picoseconds of the runner's clock.
+    /// Expiry, in picoseconds of the runner's clock.
     pub at: u64,
-    /// Index of the QP, or of the CQ.
+    /// Index of the QP or the CQ.
     pub qp: u32,
     /// 0 acknowledgement timeout, 1 RNR wait, 2 event of a CQ, 3 receives to flush, 4 commands.
     pub kind: u32,
 }
 
 impl GroupRow {
-    /// QPs of a function that one packet may reach, in one job: members of a group, or QP1s.
+    /// Most QPs of a function that one packet may reach in one job: members of a group, or QP1s.
     pub const MAX_MEMBERS: usize = 64;
 }
 
 impl CqRow {
-    /// In `flags`: an overrun is ignored.
+    /// In `flags`: overruns are ignored.
     pub const OVERRUN_IGNORED: u32 = 1 << 0;
-    /// In `flags`: an entry of the CQ lies in the timer heap.
+    /// In `flags`: the timer heap has an entry of the CQ.
     pub const TIMED: u32 = 1 << 2;
 }
 
-/// The kind of an [`SrqRow`], as its `kind` says.
+/// The `kind` of an [`SrqRow`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum SrqKind {
     /// A shared receive queue.
     Srq = 0,
-    /// One of an XRC domain.
+    /// A shared receive queue of an XRC domain.
     Xrc = 1,
-    /// A receive memory pool, which is a shared receive queue by another command.
+    /// A receive memory pool, that is, a shared receive queue created by another command.
     Rmp = 2,
 }

@@ -7,7 +7,7 @@ use std::mem::offset_of;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 bitflags::bitflags! {
-    /// Facts of a QP that are one bit.
+    /// Single-bit state of a QP.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct QpFlags: u32 {
         /// Small payloads of received messages go into the CQE (`cs_res`).
@@ -18,15 +18,15 @@ bitflags::bitflags! {
         const RESERVED_LKEY = 1 << 5;
         /// In the ready ring.
         const READY = 1 << 6;
-        /// An acknowledgement timer lies in the heap.
+        /// The timer heap has an acknowledgement timer of the QP.
         const TIMER_ACK = 1 << 7;
-        /// An RNR timer lies in the heap.
+        /// The timer heap has an RNR timer of the QP.
         const TIMER_RNR = 1 << 8;
-        /// A timer of its rate lies in the heap.
+        /// The timer heap has a rate timer of the QP.
         const TIMER_RATE = 1 << 9;
-        /// Flush completions are owed to the send queue.
+        /// The send queue is owed flush completions.
         const FLUSH_SQ = 1 << 12;
-        /// Flush completions are owed to the receive queue.
+        /// The receive queue is owed flush completions.
         const FLUSH_RQ = 1 << 13;
         /// Receives come from an SRQ.
         const HAS_SRQ = 1 << 14;
@@ -34,21 +34,21 @@ bitflags::bitflags! {
         const NO_SQ = 1 << 18;
         /// No receive queue.
         const NO_RQ = 1 << 19;
-        /// A bad WQE was met: nothing behind it runs.
+        /// The send queue stopped at a bad WQE.
         const SQ_FAILED = 1 << 20;
-        /// First packet seen in RTR (communication established was signalled).
+        /// The first packet in RTR was received (the communication established event was raised).
         const COMM_EST = 1 << 21;
-        /// Packets that it sent itself to a group do not come back to it (`block_lb_mc`).
+        /// Its own packets to a multicast group are not looped back to it (`block_lb_mc`).
         const BLOCK_MULTICAST_LOOPBACK = 1 << 23;
-        /// In SQD with requests under way: when the last is done the driver gets an event.
+        /// In SQD with outstanding requests: the driver gets an event when the last one completes.
         const DRAINING = 1 << 24;
-        /// The event that nothing more comes from the SRQ is still to be sent.
+        /// The last WQE reached event of the SRQ is still to be sent.
         const LAST_WQE_OWED = 1 << 25;
     }
 }
 
 impl QpFlags {
-    /// An entry of `timer` lies in the heap.
+    /// The flag for an entry of `timer` in the heap.
     #[inline(always)]
     pub const fn of_timer(timer: Timer) -> Self {
         match timer {
@@ -76,9 +76,9 @@ pub struct QpRow {
     pub remote_qpn: u32,
     /// Protection domain number.
     pub pd: u32,
-    /// CQ numbers of the two sides.
+    /// CQ number of the send queue.
     pub cqn_snd: u32,
-    /// See `cqn_snd`.
+    /// CQ number of the receive queue.
     pub cqn_rcv: u32,
     /// `user_index`, returned in CQEs where the CQE version asks for it.
     pub user_index: u32,
@@ -88,19 +88,19 @@ pub struct QpRow {
     pub xrcd: u32,
     /// Doorbell record: receive counter, then send counter, 32 bits each.
     pub dbr: u64,
-    /// Ring memory: RQ first, SQ behind it.
+    /// Ring memory: the RQ, followed by the SQ.
     pub memory: WqMemory,
     /// Byte offset of the SQ in `memory`.
     pub sq_offset: u32,
-    /// log2 of WQEBBs.
+    /// log2 of the SQ's size in WQEBBs.
     pub log_sq: u8,
-    /// log2 of RQ WQEs.
+    /// log2 of the RQ's size in WQEs.
     pub log_rq: u8,
     /// log2 of an RQ WQE in bytes.
     pub log_rq_stride: u8,
-    /// Largest message as log2.
+    /// log2 of the largest message.
     pub log_msg_max: u8,
-    /// RoCE address table index of ours.
+    /// Own RoCE address table index.
     pub sgid_index: u8,
     /// Hop limit (TTL).
     pub hop_limit: u8,
@@ -131,57 +131,57 @@ pub struct QpRow {
     /// InfiniBand: low bits of the source LID.
     pub path_bits: u8,
 
-    /// See [`QpFlags`].
+    /// The flags of [`QpFlags`].
     pub flags: u32,
-    /// In ERR: microseconds until the receive counter is looked at again; 0 is not begun.
+    /// In ERR: microseconds until the next check of the receive counter; 0 is not started.
     pub flush_wait: u32,
     /// Requester: producer index as last read from the doorbell record.
     pub sq_pi: u16,
-    /// WQE that will be looked at next.
+    /// Next WQE to process.
     pub sq_next: u16,
-    /// Oldest WQE without a completion decided.
+    /// Oldest WQE without a final completion status.
     pub sq_ci: u16,
     /// Padding.
     pub reserved_sq: u16,
-    /// The requester. Its last word, the deadline of the RNR timer, is in ERR when the receive counter is looked at again.
+    /// The requester. In ERR, its last word, the deadline of the RNR timer, is the time of the next check of the receive counter.
     pub requester: Requester,
 
-    /// RQ: producer as last read, next WQE to take (16 bits each).
+    /// RQ: producer index as last read (16 bits).
     pub rq_pi: u16,
-    /// See `rq_pi`.
+    /// RQ: next WQE to consume (16 bits).
     pub rq_ci: u16,
-    /// XRC target: the SRQ that the request at hand names.
+    /// XRC target: the SRQ named by the current request.
     pub xrc_srqn: u32,
     /// The responder.
     pub responder: Responder,
-    /// Source QP number in a DETH, if not the QP's own; 0 is the QP's own (`deth_sqpn`).
+    /// Source QP number in a DETH; 0 is the QP's own number (`deth_sqpn`).
     pub deth_sqpn: u32,
-    /// QP1 of several user contexts: the next of them, index plus one; 0 is the last.
+    /// For QP1 with several user contexts: the next QP1, index plus one; 0 is the last.
     pub special_next: u32,
-    /// User memory objects of ring and doorbell record, index plus one; 0 is none.
+    /// User memory objects of the ring and the doorbell record, index plus one; 0 is none.
     pub umems: [u16; 2],
-    /// Acknowledgement timers that ran out while frames waited at the peer: the PSN that was waited for, with [`STALL`](Self::STALL);
-    /// 0 is none.
+    /// Expired acknowledgement timers while frames waited at the peer: the oldest unacknowledged PSN, with [`STALL`](Self::STALL); 0
+    /// is none.
     pub stall_psn: u32,
-    /// How many frames the peer had taken then, see [`Sync::RxHead`](crate::region::Sync::RxHead).
+    /// Number of frames that the peer had consumed at that time, as counted by [`Sync::RxHead`](crate::region::Sync::RxHead).
     pub stall_head: u32,
     /// Padding to whole cache lines.
     pub reserved: [u8; 20],
 }
 
-// The context fills two lines, what requests change one, what responses change another and part of the last.
+// The context fills two cache lines. Requests change one, responses change another and part of the last.
 const _: () = assert!(size_of::<QpRow>() == 320 && offset_of!(QpRow, flags) == 128);
 const _: () = assert!(offset_of!(QpRow, requester) + offset_of!(Requester, timers) + size_of::<u64>() == 192);
-// The fields that the packets of a queue pair begin with lie in one piece.
+// The fields at the start of a queue pair's packets are contiguous.
 const _: () = assert!(QpRow::PATH == 32);
 
 impl QpRow {
-    /// Bit of `stall_psn` that says that there is one.
+    /// Bit of `stall_psn` that marks it as valid.
     pub const STALL: u32 = 1 << 31;
     /// Bytes of [`path`](Self::path).
     pub const PATH: usize = offset_of!(Self, flow_label) + 4 - offset_of!(Self, sgid_index);
 
-    /// The way to the peer: what its packets say before the BTH, from `sgid_index` to `flow_label`.
+    /// The path to the peer: the fields of its packets before the BTH, from `sgid_index` to `flow_label`.
     #[inline(always)]
     pub fn path(&self) -> &[u8; Self::PATH] {
         const AT: usize = offset_of!(QpRow, sgid_index);
@@ -192,12 +192,12 @@ impl QpRow {
         }
     }
 
-    /// True if its service sends whole messages in single packets to whom each of them names.
+    /// True for a datagram service: messages are single packets, and each names its destination.
     pub fn is_datagram(&self) -> bool {
         matches!(ServiceType::from_raw(self.service), ServiceType::Ud | ServiceType::Qp0 | ServiceType::Qp1)
     }
 
-    /// The transport of its service's packets, as the upper three bits of their opcodes say (IBTA 9.2.1).
+    /// The transport of the service's packets: the upper three bits of their opcodes (IBTA 9.2.1).
     #[inline]
     pub fn transport(&self) -> Transport {
         if self.service == ServiceType::Rc.raw() {
@@ -216,7 +216,7 @@ impl QpRow {
         self.service == ServiceType::Xrc.raw() && self.has(QpFlags::NO_SQ)
     }
 
-    /// The flags as such.
+    /// The flags as a [`QpFlags`].
     pub fn flags(&self) -> QpFlags {
         QpFlags::from_bits_retain(self.flags)
     }
@@ -232,13 +232,13 @@ impl QpRow {
     }
 }
 
-/// A request under way: from its WQE to its completion.
+/// An outstanding request, from its WQE to its completion.
 #[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, KnownLayout, Immutable)]
 #[repr(C)]
 pub struct SendRecord {
-    /// WQE index (its first WQEBB) and WQEBBs.
+    /// WQE index (its first WQEBB).
     pub wqe_index: u16,
-    /// See `wqe_index`.
+    /// Size of the WQE in WQEBBs.
     pub wqebbs: u8,
     /// `WqeOpcode`.
     pub opcode: u8,
@@ -246,11 +246,11 @@ pub struct SendRecord {
     pub flags: u8,
     /// 16-byte units of the WQE.
     pub ds: u8,
-    /// CQE syndrome if the request failed here before it was sent whole; 0 is none.
+    /// CQE syndrome if the request failed locally before it was sent completely; 0 is none.
     pub status: u8,
-    /// Vendor error that goes with it.
+    /// Vendor error syndrome for `status`.
     pub vendor: u8,
-    /// The request as the transport knows it.
+    /// The transport's view of the request.
     pub request: Request,
     /// Remote address.
     pub raddr: u64,
@@ -263,14 +263,14 @@ pub struct SendRecord {
 const _: () = assert!(size_of::<SendRecord>() == 40);
 
 impl SendRecord {
-    /// Requests under way at most, per QP.
+    /// Maximum number of outstanding requests per QP.
     pub const PER_QP: usize = Request::PER_QP;
-    /// In `flags`: it reports its completion.
+    /// In `flags`: the request reports its completion.
     pub const SIGNALED: u8 = 1 << 0;
     /// In `flags`: its last packet solicits an event at the peer.
     pub const SOLICITED: u8 = 1 << 1;
 
-    /// `flags` of a request.
+    /// Builds the `flags` of a request.
     #[inline(always)]
     pub fn flags(signaled: bool, solicited: bool) -> u8 {
         u8::from(signaled) * Self::SIGNALED + u8::from(solicited) * Self::SOLICITED

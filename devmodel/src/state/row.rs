@@ -1,4 +1,4 @@
-//! The common parts of the rows of object tables.
+//! The common parts of rows in object tables.
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
@@ -10,57 +10,56 @@ pub struct Head {
     pub live: u32,
     /// Padding.
     pub reserved: u32,
-    /// User context the object belongs to; 0 is the function's own driver.
+    /// User context that owns the object; 0 is the function's own driver.
     pub uid: u16,
-    /// Party whose program created it and whose memory its queues and keys name.
+    /// Party of the program that created it, which owns the memory of its queues and keys.
     pub party: u16,
-    /// Objects that refer to this one; it can't be destroyed while there are any.
+    /// Number of objects that refer to this one; it can't be destroyed while this is nonzero.
     pub refs: u32,
 }
 
-/// Free list of one table: numbers never used, and behind them those freed, first in, first out, so that a number is not used
-/// again at once.
+/// Free list of one table: unused numbers first, then freed ones in FIFO order, so that a number is not reused soon.
 #[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, KnownLayout, Immutable)]
 #[repr(C)]
 pub struct FreeList {
-    /// Index plus one of the row freed longest ago.
+    /// Index plus one of the least recently freed row.
     pub head: u32,
-    /// Index plus one of the row freed last.
+    /// Index plus one of the most recently freed row.
     pub tail: u32,
-    /// Rows from here on were never used, nor looked at.
+    /// Rows from here on were never used or examined.
     pub fresh: u32,
     /// Rows in use.
     pub used: u32,
-    /// Rows before those never used after the last reset of the function.
+    /// Rows before the first unused one at the last reset of the function.
     pub base: u32,
-    /// Of the last rows before `fresh`, those that were never used either: bit *i* is row `fresh` - 1 - *i*. They come next,
-    /// in an order that nobody outside can foresee.
+    /// Unused rows among the last rows before `fresh`: bit *i* is row `fresh` - 1 - *i*. They are allocated next, in an
+    /// unpredictable order.
     pub block: [u32; 2],
     /// Padding.
     pub reserved: u32,
 }
 
 impl FreeList {
-    /// Rows that are mixed: bits of `block`.
+    /// Number of rows that are shuffled: bits of `block`.
     pub const BLOCK: u32 = 64;
 
-    /// See `block`.
+    /// Reads `block`.
     pub fn unused_in_block(&self) -> u64 {
         u64::from(self.block[1]) << 32 | u64::from(self.block[0])
     }
 
-    /// See `block`.
+    /// Sets `block`.
     pub fn set_unused_in_block(&mut self, rows: u64) {
         self.block = [rows as u32, (rows >> 32) as u32];
     }
 
-    /// Numbers that are used before a function that is reset again and again begins anew: rows once touched cost memory.
+    /// The fraction of a table after which a function that is reset repeatedly reuses numbers: rows once touched cost memory.
     const WINDOW: u32 = 64;
 
-    /// The list of a table of `rows` behind a reset, when all rows are free: numbers go on where they were. When the time
-    /// that ends now left a part of the table before it, they begin anew there.
+    /// The list of a table of `rows` after a reset, when all rows are free: allocation continues at the same number. It
+    /// restarts at 0 if the period that ends now began beyond the first 1/`WINDOW` of the table and left unused rows.
     pub fn over_reset(&self, rows: u32) -> Self {
-        // Two blocks at least: numbers of the one that is mixed anew were not among the last.
+        // At least two blocks, so that a freshly shuffled block does not repeat the latest numbers.
         let window = (rows / Self::WINDOW).max(2 * Self::BLOCK);
         let given = self.fresh - self.unused_in_block().count_ones();
         match self.base >= window && given < rows {

@@ -1,6 +1,6 @@
 //! The tables that a function's rows are kept in.
 
-/// The tables of a function's block, in the order they lie in it.
+/// The tables of a function's block, in memory order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 #[allow(missing_docs)]
@@ -16,7 +16,7 @@ pub enum Table {
     Uctx,
     Umem,
     Memic,
-    /// Device memory itself.
+    /// The bytes of device memory.
     MemicPage,
     /// Memberships of QPs in multicast groups.
     Group,
@@ -29,39 +29,39 @@ pub enum Table {
     FlowGroup,
     FlowEntry,
     FlowCounter,
-    /// Multicast groups of the subnet; the PF's are used.
+    /// Multicast groups of the subnet; only the PF's are used.
     SubnetGroup,
-    /// The settings that the e-switch's manager made for each function's port; this and the next two are the PF's.
+    /// The e-switch manager's settings for each function's port; only the PF's rows of this and the next two tables are used.
     Vport,
-    /// Addresses the port takes from the wire.
+    /// MAC addresses that the port accepts from the wire.
     L2,
-    /// Elements that share out the bandwidth.
+    /// Scheduling elements that divide the bandwidth.
     Scheduling,
-    /// The counts of the e-switch's flow tables: see `region::Region::flow_count`.
+    /// The counts of the e-switch's flow tables, updated by `region::Region::flow_count`.
     FlowCount,
     Srq,
     Cq,
     Qp,
-    /// The requester's records of requests under way: `SendRecord::PER_QP` rows for each QP.
+    /// The requester's records of outstanding requests: `SendRecord::PER_QP` rows for each QP.
     SendRecord,
     /// The responder's records of READs and atomics: `ReadResource::PER_QP` rows for each QP.
     ReadResource,
-    /// How fast QPs may send that were notified of congestion.
+    /// Rates of QPs that received congestion notifications.
     Congestion,
     Mkey,
     Mtt,
     Timer,
     Ready,
-    /// Of each row of the tables of objects: which was freed after it, and whether its memory went back.
+    /// For each row of the object tables: the row that was freed next, and whether its memory was released.
     Link,
     RxSlot,
     RxPayload,
 }
 
 impl Table {
-    /// Tables whose numbers peers know. They come back late also over resets: a queue pair with a number that a peer still
-    /// thinks connected is refused as a stale connection (IBTA 12.9.8.3.1), and what is written to a key of before must not
-    /// hit memory of now. Nor can a peer tell the next number from those it has seen.
+    /// Tables with numbers that peers know. Their numbers are reused late, even across resets: a queue pair with a number that a peer still
+    /// considers connected would be refused as a stale connection (IBTA 12.9.8.3.1), and a write to an old key must not hit new memory. A
+    /// peer also cannot predict the next number from those it has seen.
     pub const KNOWN_TO_PEERS: [Self; 3] = [Self::Qp, Self::Srq, Self::Mkey];
 
     /// All tables, in order.
@@ -108,12 +108,13 @@ impl Table {
         Self::RxPayload,
     ];
 
-    /// Tables of objects, whose rows are allocated and freed, in order.
+    /// The object tables, with rows that are allocated and freed, in order.
     pub fn of_objects() -> impl Iterator<Item = Self> {
         Self::ALL.into_iter().filter(|table| table.is_of_objects())
     }
 
-    /// True for these. Rows of the others are there for all time, belong to rows of one of these, or have their numbers from whoever sets them.
+    /// True for object tables. Rows of other tables are permanent, belong to rows of object tables, or are numbered by the command that
+    /// sets them.
     pub fn is_of_objects(self) -> bool {
         !matches!(
             self,
@@ -136,7 +137,7 @@ impl Table {
         )
     }
 
-    /// Numbers of a table's rows are unique adapter-wide if this is set; else they are the function's own.
+    /// True if the table's numbers are unique in the whole adapter, false if they are local to the function.
     pub fn is_global(self) -> bool {
         matches!(
             self,
