@@ -1,72 +1,72 @@
 //! Congestion control of a connection: DCQCN (Zhu et al., "Congestion Control for Large-Scale RDMA Deployments", SIGCOMM 2015, section 3;
-//! annex A17.9.3 has the notifications). The notification point tells the sender of marked packets; the sender's reaction point then
-//! keeps a rate, which it cuts by how often that happens and raises when nothing is heard.
+//! annex A17.9.3 specifies the notifications). The notification point reports marked packets to the sender. The sender's reaction point
+//! then keeps a rate, which it cuts according to the frequency of notifications and raises in their absence.
 //!
-//! A connection that was never notified has no reaction point and pays nothing for it. Nothing here runs by itself: what time has done is
-//! made up for when the next packet is to go.
+//! A connection that was never notified has no reaction point and pays nothing for it. Nothing here runs by itself: the effects of elapsed
+//! time are applied when the next packet is to be sent.
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-/// Picoseconds of a microsecond.
+/// Picoseconds per microsecond.
 const US: u64 = 1_000_000;
-/// Steps of a rate in a Mb/s.
+/// Rate steps per Mb/s.
 const STEPS: u32 = 1 << 8;
 
-/// Parameters of DCQCN, by the names of the vendor's drivers.
+/// Parameters of DCQCN, named as in the vendor's drivers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Dcqcn {
     /// The port's rate, Mb/s.
     pub line_rate: u32,
-    /// Least time between two notifications of a connection, us.
+    /// Minimum time between two notifications of a connection, us.
     pub min_time_between_cnps: u32,
     /// DSCP of notifications.
     pub cnp_dscp: u8,
-    /// Notifications have the priority of their queue pair; else the next.
+    /// True: notifications have the priority of their queue pair; false: that of the next field.
     pub cnp_prio_mode: bool,
     /// Priority of notifications in a VLAN.
     pub cnp_802p_prio: u8,
-    /// Priorities whose queue pairs notify nobody, a bit each.
+    /// Priorities with notification switched off at the receiver, one bit each.
     pub np_off: u8,
-    /// Priorities whose queue pairs take no notice of notifications, a bit each.
+    /// Priorities with reaction to notifications switched off at the sender, one bit each.
     pub rp_off: u8,
-    /// Of 1024 parts, how many of `alpha` are kept at each update.
+    /// Share of `alpha` that is kept at each update, in 1024ths.
     pub dce_tcp_g: u16,
     /// Time between updates of `alpha`, us.
     pub dce_tcp_rtt: u32,
-    /// `alpha` when the first notification comes, of 1024 parts.
+    /// Initial `alpha` at the first notification, in 1024ths.
     pub initial_alpha_value: u16,
-    /// The rate that the first notification finds, Mb/s; 0 is the most.
+    /// Rate assumed at the first notification, Mb/s; 0 is the maximum.
     pub rate_to_set_on_first_cnp: u32,
-    /// A cut takes the share `alpha` of 2 to the power of this.
+    /// A cut reduces the rate by the fraction `alpha` / 2^`rpg_gd`.
     pub rpg_gd: u8,
-    /// Least time between two cuts, us.
+    /// Minimum time between two cuts, us.
     pub rate_reduce_monitor_period: u32,
-    /// A cut leaves so many hundredths of the rate at least.
+    /// Minimum share of the rate that a cut leaves, in hundredths.
     pub rpg_min_dec_fac: u8,
-    /// No cut goes below this rate, Mb/s.
+    /// Minimum rate after a cut, Mb/s.
     pub rpg_min_rate: u32,
-    /// A rate of which nothing is left to limit, Mb/s; 0 is the port's.
+    /// Rate at which the limit is lifted, Mb/s; 0 is the port's rate.
     pub rpg_max_rate: u32,
-    /// Each cut makes the rate of before the target; else only one behind a raise by bytes.
+    /// Every cut sets the target to the rate before it; otherwise only a cut after an increase by bytes does.
     pub clamp_tgt_rate: bool,
-    /// And one behind a raise by time.
+    /// A cut after an increase by time sets the target, too.
     pub clamp_tgt_rate_after_time_inc: bool,
-    /// Time from one raise to the next, us.
+    /// Time between two increases, us.
     pub rpg_time_reset: u32,
-    /// Bytes sent from one raise to the next.
+    /// Bytes sent between two increases.
     pub rpg_byte_reset: u32,
-    /// Raises until the target is raised too.
+    /// Number of increases before the target is raised, too.
     pub rpg_threshold: u8,
-    /// By how much the target is raised, Mb/s.
+    /// Additive increase of the target, Mb/s.
     pub rpg_ai_rate: u32,
-    /// The same once bytes and time both had more raises than the threshold.
+    /// Hyper increase of the target, once increases by bytes and by time have both exceeded the threshold, Mb/s.
     pub rpg_hai_rate: u32,
-    /// How far in the past the rate may have been left unused to be made up for, us: wakes of a busy host come late.
+    /// Unused rate of this period, us, may be made up for: a busy host wakes up late.
     pub burst: u32,
 }
 
 impl Dcqcn {
-    /// The values that the paper proposes (section 5.2); the hyper increase, which it leaves open, is ten times the additive one.
+    /// The values proposed by the paper (section 5.2), which leaves the hyper increase open; here it is ten times the additive one.
     pub const PAPER: Self = Self {
         line_rate: 100_000,
         min_time_between_cnps: 50,
@@ -94,7 +94,8 @@ impl Dcqcn {
         burst: 100,
     };
 
-    /// The values that the vendor's drivers begin with. Senders react within microseconds, and come back to half of what they had after 300.
+    /// The default values of the vendor's drivers. Senders react within microseconds, and are back at half of their previous rate after
+    /// 300.
     pub const DRIVER: Self = Self {
         min_time_between_cnps: 4,
         dce_tcp_g: 1019,
@@ -112,7 +113,7 @@ impl Dcqcn {
 }
 
 impl Dcqcn {
-    /// The most that a limited connection sends, in steps: at this it is limited no more.
+    /// The maximum rate of a limited connection, in steps: at this rate the limit is lifted.
     fn most(&self) -> u32 {
         let most =
             if self.rpg_max_rate == 0 { self.line_rate } else { self.rpg_max_rate.min(self.line_rate) };
@@ -126,7 +127,7 @@ impl Default for Dcqcn {
     }
 }
 
-/// The notification point of a connection: it tells the peer of marked packets, but not of each.
+/// The notification point of a connection: it reports marked packets to the peer, but not each of them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable)]
 #[repr(C)]
 pub struct Notifier {
@@ -135,7 +136,7 @@ pub struct Notifier {
 }
 
 impl Notifier {
-    /// A packet came that met congestion. True if the peer is to be notified now.
+    /// Handles the arrival of a packet with a congestion mark. True if the peer is to be notified now.
     pub(crate) fn on_mark(&mut self, now: u64, p: &Dcqcn) -> bool {
         let due = now >= self.after;
         if due {
@@ -145,37 +146,37 @@ impl Notifier {
     }
 }
 
-/// The reaction point of a connection: how fast it may send. Rates are in 256ths of a Mb/s.
+/// The reaction point of a connection: its send rate. Rates are in 256ths of a Mb/s.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable)]
 #[repr(C)]
 pub struct Congestion {
-    /// When the next packet may go, ps.
+    /// Time at which the next packet may be sent, ps.
     pub next: u64,
-    /// When the rate was cut last, ps.
+    /// Time of the latest cut, ps.
     pub cut_at: u64,
-    /// Until when `alpha` takes time into account, ps.
+    /// Time up to which `alpha` was updated, ps.
     pub alpha_at: u64,
-    /// When time raised the rate last, or began to count for that, ps.
+    /// Time of the latest increase by time, or start of the period for the next, ps.
     pub raised_at: u64,
-    /// The rate; 0 is no reaction point.
+    /// The current rate; 0 is no reaction point.
     pub rate: u32,
-    /// The rate that it goes back to.
+    /// The rate to return to.
     pub target: u32,
-    /// Bytes sent since they raised the rate.
+    /// Bytes sent since the latest increase by bytes.
     pub bytes: u32,
-    /// How much congestion there was of late, of 1024 parts.
+    /// Estimate of recent congestion, in 1024ths.
     pub alpha: u16,
-    /// Raises by time since the last cut.
+    /// Increases by time since the latest cut.
     pub times: u8,
-    /// Raises by bytes since the last cut.
+    /// Increases by bytes since the latest cut.
     pub fills: u8,
 }
 
 impl Congestion {
-    /// Raises by time that are made up for at once. After so many of the fastest kind every rate is the line's.
+    /// Maximum number of increases by time that are made up for at once. That many of the fastest kind bring any rate to the line rate.
     const MOST_RAISES: u64 = 2048;
 
-    /// The peer notified of congestion at `now`.
+    /// Handles a congestion notification from the peer at `now`.
     pub(crate) fn on_cnp(&mut self, now: u64, p: &Dcqcn) {
         let line = p.most();
         self.pass(now, p);
@@ -205,7 +206,7 @@ impl Congestion {
         (self.cut_at, self.alpha_at, self.raised_at) = (now, now, now);
     }
 
-    /// `bytes` went out at `now`.
+    /// Accounts for `bytes` sent at `now`.
     pub(crate) fn on_send(&mut self, now: u64, bytes: u64, p: &Dcqcn) {
         if self.rate == 0 {
             return;
@@ -221,19 +222,20 @@ impl Congestion {
         }
     }
 
-    /// When the next packet may go, if not at `now`, or it is to be asked again because time has raised the rate.
+    /// If the next packet has to wait at `now`: the time to check again, which is its send time or the next increase by time, whichever
+    /// comes first.
     pub(crate) fn waits(&mut self, now: u64, p: &Dcqcn) -> Option<u64> {
         self.pass(now, p);
         let raise = self.raised_at + u64::from(p.rpg_time_reset.max(1)) * US;
         (self.rate != 0 && self.next > now).then_some(self.next.min(raise))
     }
 
-    /// True if the rate is that of the line: nothing is to be kept in mind.
+    /// True if the rate is back at the line rate, so that no state has to be kept.
     pub(crate) fn is_over(&self) -> bool {
         self.rate == 0
     }
 
-    /// Does what time has done until `now`.
+    /// Applies the effects of the time elapsed until `now`.
     fn pass(&mut self, now: u64, p: &Dcqcn) {
         if self.rate == 0 {
             return;
@@ -242,7 +244,7 @@ impl Congestion {
         let mut updates = now.saturating_sub(self.alpha_at) / period;
         self.alpha_at += updates * period;
         while updates > 0 && self.alpha > 0 {
-            // Rounded down, so that it ends.
+            // Rounded down, so that the loop ends.
             self.alpha = (u32::from(self.alpha) * u32::from(p.dce_tcp_g.min(1023)) / 1024) as u16;
             updates -= 1;
         }
@@ -261,7 +263,7 @@ impl Congestion {
         }
     }
 
-    /// Time or bytes raise the rate at `now`.
+    /// Raises the rate at `now`, by time or bytes.
     fn raise(&mut self, now: u64, p: &Dcqcn) {
         let line = p.most();
         let (least, most) = (self.times.min(self.fills), self.times.max(self.fills));
@@ -275,10 +277,10 @@ impl Congestion {
         self.target = self.target.saturating_add(by.saturating_mul(STEPS)).min(line);
         let before = u64::from(self.rate);
         self.rate = (before + u64::from(self.target)).div_ceil(2) as u32;
-        // The rest of a wait is shorter by as much.
+        // The remaining wait shrinks in proportion.
         let left = self.next.saturating_sub(now);
         self.next -= left - (u128::from(left) * u128::from(before) / u128::from(self.rate.max(1))) as u64;
-        // Within a thousandth it is the line's.
+        // Within a thousandth of the line rate, the limit is lifted.
         if self.rate >= line - line / 1000 {
             *self = Self::default();
         }
@@ -307,11 +309,11 @@ mod tests {
         let (mut c, p) = (Congestion::default(), Dcqcn::DRIVER);
         assert_eq!(c.waits(0, &p), None);
         c.on_cnp(0, &p);
-        // Alpha is 1023 of 1024.
+        // Alpha is 1023/1024.
         assert_eq!(mbps(&c), 50_048);
         c.on_cnp(3 * US, &p);
         assert_eq!(mbps(&c), 50_048, "within the period of a cut");
-        // While none comes alpha dies away, so the same notification takes less.
+        // In the absence of notifications alpha decays, so the same notification cuts less.
         c.on_cnp(200 * US, &p);
         assert!((40_000..45_000).contains(&mbps(&c)), "{}", mbps(&c));
     }
@@ -327,7 +329,7 @@ mod tests {
         assert_eq!(cut(Dcqcn { rpg_gd: 10, ..Dcqcn::DRIVER }), 50_000, "not below rpg_min_dec_fac");
         assert_eq!(cut(Dcqcn { rpg_max_rate: 40_000, ..Dcqcn::DRIVER }), 20_019);
         assert_eq!(cut(Dcqcn { rate_to_set_on_first_cnp: 1000, ..Dcqcn::DRIVER }), 500);
-        // At its most it is not limited any more.
+        // At its maximum, the rate is no longer limited.
         let p = Dcqcn { rpg_max_rate: 40_000, ..Dcqcn::DRIVER };
         let mut c = Congestion::default();
         c.on_cnp(0, &p);

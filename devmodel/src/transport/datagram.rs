@@ -1,20 +1,20 @@
-//! Datagrams (IBTA 9.8.3): a packet is a message, and is taken by whom it has the Q_Key of.
+//! Datagrams (IBTA 9.8.3): each packet is a message, accepted by the queue pair if the Q_Key matches.
 
 use hwspec::wire::BthOpcode;
 
-/// A Q_Key with this bit set in a work request means the sender's own (IBTA 10.2.5).
+/// A Q_Key with this bit set in a work request selects the sender's own (IBTA 10.2.5).
 const OWN_QKEY: u32 = 1 << 31;
 
-/// The Q_Key that a datagram bears, whose work request names `named`.
+/// The Q_Key of an outgoing datagram with `named` in its work request.
 pub(crate) fn qkey_of(named: u32, own: u32) -> u32 {
     if named & OWN_QKEY != 0 { own } else { named }
 }
 
-/// A datagram that arrived.
+/// A received datagram.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Datagram {
     pub opcode: BthOpcode,
-    /// Of its DETH, if it has one.
+    /// Q_Key of its DETH, if it has one.
     pub qkey: Option<u32>,
     /// Bytes of payload, pad excluded.
     pub len: u32,
@@ -22,32 +22,33 @@ pub(crate) struct Datagram {
     pub padded: bool,
 }
 
-/// The queue pair that is to take a datagram.
+/// The destination queue pair of a datagram.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Receiver {
-    /// True if its state lets it take packets.
+    /// True if its state allows it to receive packets.
     pub ready: bool,
-    /// It manages the subnet (QP0): it is in no partition and has no Q_Key (IBTA 9.6.1.1.1, 9.8.3).
+    /// True for QP0, which manages the subnet: it is in no partition and has no Q_Key (IBTA 9.6.1.1.1,
+    /// 9.8.3).
     pub manages: bool,
     pub qkey: u32,
     /// Path MTU in bytes.
     pub mtu: u32,
 }
 
-/// Why a datagram is dropped in silence.
+/// The reason why a datagram is silently dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Dropped {
-    /// Its receiver takes no packets, or none of this transport.
+    /// The receiver accepts no packets, or none of this transport.
     NotReady,
-    /// It is of another partition.
+    /// The P_Key does not match.
     Partition,
-    /// It has another Q_Key.
+    /// The Q_Key does not match.
     QKey,
-    /// It is longer than a packet may be, or not padded to whole words.
+    /// Longer than the MTU, or not padded to whole words.
     Malformed,
 }
 
-/// True if a datagram is taken (IBTA 9.6.1, 9.8.3.2.1).
+/// Succeeds if the receiver accepts the datagram (IBTA 9.6.1, 9.8.3.2.1).
 pub(crate) fn check(
     datagram: &Datagram,
     receiver: &Receiver,

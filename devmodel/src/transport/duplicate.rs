@@ -1,4 +1,4 @@
-//! Requests seen before: answered again, never executed again (IBTA 9.7.5.1.4, 9.7.4.4).
+//! Duplicate requests: answered again, never executed again (IBTA 9.7.5.1.4, 9.7.4.4).
 
 use super::{
     Event, ReadResource, Rights,
@@ -9,14 +9,14 @@ use hwspec::{
     wire::{NakCode, Operation},
 };
 
-/// A request whose PSN lies behind the one expected.
+/// Answers a request with a PSN before the expected one.
 #[cold]
 pub(super) fn answer<X: Responses>(x: &mut X, packet: &X::Packet<'_>) {
     x.note(Event::Duplicate);
     let psn = packet.bth().psn();
     match packet.bth().opcode().operation() {
         Some(Operation::Send | Operation::Write) => {
-            // A NAK or RNR NAK that is still owed says as much and more.
+            // A pending NAK or RNR NAK implies the acknowledgement.
             if !x.responder().owes_ack() {
                 x.responder_mut().owe_ack();
             }
@@ -31,10 +31,10 @@ pub(super) fn answer<X: Responses>(x: &mut X, packet: &X::Packet<'_>) {
     }
 }
 
-/// The resource that remembers `psn`, if it was not taken for another since.
+/// The resource that remembers `psn`, unless it has been reused since.
 fn find<X: Responses>(x: &X, kind: u32, psn: Psn) -> Option<(u32, ReadResource)> {
     let q = x.responder();
-    // Places not used since the connection began hold what an earlier one left.
+    // Places not used since the connection began hold stale resources of an earlier connection.
     (1..=q.resources().min(q.tail)).find_map(|back| {
         let at = q.tail.wrapping_sub(back);
         let one = x.resource(at);
@@ -42,8 +42,8 @@ fn find<X: Responses>(x: &X, kind: u32, psn: Psn) -> Option<(u32, ReadResource)>
     })
 }
 
-/// A READ again, or a part of it: the memory is read again, the key checked again. The party that copies an answer may find that its memory has
-/// gone since it was registered, and then has no answer; we see that when we are asked again.
+/// Repeats a READ or a part of it: checks the key and reads the memory again. The party that copies a response may find that its memory is
+/// gone since it was registered, and then sends no response; this is detected when the request is repeated.
 fn read<X: Responses>(x: &mut X, packet: &X::Packet<'_>, psn: Psn) {
     let Some(reth) = packet.reth() else { return };
     let Some((at, one)) = find(x, ReadResource::READ, psn) else { return };
@@ -59,13 +59,13 @@ fn read<X: Responses>(x: &mut X, packet: &X::Packet<'_>, psn: Psn) {
             && x.is_there(reth.rkey(), reth.va(), len.min(x.mtu().max(256)))
     };
     if len > 0 && !may(x) {
-        // At its own PSN: behind it the peer would miss an answer, and ask once more.
+        // At this request's own PSN: with a later one the requester would see a missing response and retry once more.
         return x.responder_mut().refuse_at(psn.get(), NakCode::RemoteAccess, None);
     }
     again(x, at, start, end as u32);
 }
 
-/// Sends the answer kept at `at` again.
+/// Repeats the response kept at `at`.
 fn again<X: Responses>(x: &mut X, at: u32, start: u32, end: u32) {
     let one = x.resource_mut(at);
     if one.answered == ReadResource::ANSWERED {

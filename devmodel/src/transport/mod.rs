@@ -1,9 +1,10 @@
 //! The InfiniBand transport (IBTA Vol. 1 chapter 9) without an adapter around it.
 //!
-//! [`Requester`] and [`Responder`] are the two halves of a connection, plain rows with the rules of the protocol as
-//! methods. `Requests` and `Responses` say what the rules need of their surroundings: an adapter provides payload,
-//! completions and counters, a test provides two endpoints and a number for the time. Nothing here knows how an adapter is
-//! programmed or how it keeps its state; [`Status`] is the transport's own word for what became of a request.
+//! [`Requester`] and [`Responder`] are the two halves of a connection: plain rows with the protocol rules as methods.
+//! `Requests` and `Responses` declare the services that the rules need from their environment. An adapter provides
+//! payload, completions and counters; a test provides two endpoints and a number for the time. This module does not know
+//! how an adapter is programmed or how it keeps its state; [`Status`] is the transport's own type for the outcome of a
+//! request.
 
 mod congestion;
 mod datagram;

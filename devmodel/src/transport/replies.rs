@@ -1,4 +1,4 @@
-//! The answers that a responder owes for READs and atomics: responses in the order of the requests (IBTA 9.7.5.1, 9.7.7).
+//! The responses that a responder owes for READs and atomics, in the order of the requests (IBTA 9.7.5.1, 9.7.7).
 
 use super::{ReadResource, responder::Responses};
 use hwspec::{
@@ -6,28 +6,28 @@ use hwspec::{
     wire::{BthOpcode, NakCode},
 };
 
-/// A packet that answers a READ or an atomic, and is to be sent.
+/// An outgoing response packet to a READ or an atomic.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Reply {
     pub opcode: BthOpcode,
     pub psn: Psn,
-    /// The bytes of a READ that it carries.
+    /// The range of a READ's bytes that it carries.
     pub from: u32,
     pub len: u32,
-    /// Of what it answers.
+    /// The READ or atomic that it answers.
     pub resource: ReadResource,
-    /// Packets behind it that answer the same.
+    /// Number of later packets of the same response.
     behind: u32,
 }
 
 impl Reply {
-    /// How many of the packets from this one on are MIDDLEs.
+    /// Number of MIDDLE packets from this one on.
     pub(crate) fn middles(&self) -> u32 {
         if self.opcode == BthOpcode::RcReadRespMiddle { self.behind } else { 0 }
     }
 }
 
-/// The reply that is next, if one is owed.
+/// The next pending response packet, if any.
 #[inline(always)]
 pub(crate) fn next_reply<X: Responses>(x: &mut X) -> Option<Reply> {
     let mtu = x.mtu().max(256);
@@ -47,7 +47,7 @@ pub(crate) fn next_reply<X: Responses>(x: &mut X) -> Option<Reply> {
     None
 }
 
-/// Response `i` of `packets` to a READ.
+/// Packet `i` of the `packets` in a READ response.
 #[inline(always)]
 fn response(one: &ReadResource, i: u32, packets: u32, mtu: u32) -> Reply {
     let from = one.start + i * mtu;
@@ -62,7 +62,7 @@ fn response(one: &ReadResource, i: u32, packets: u32, mtu: u32) -> Reply {
     Reply { opcode, psn, from, len: mtu.min(one.end - from), resource: *one, behind: packets - 1 - i }
 }
 
-/// `reply` went out, or a train of so many packets that begins with it.
+/// Records that `reply` was sent, or a train of `packets` that begins with it.
 #[inline(always)]
 pub(crate) fn replied<X: Responses>(x: &mut X, reply: &Reply, packets: u32) {
     match reply.behind {
@@ -71,7 +71,7 @@ pub(crate) fn replied<X: Responses>(x: &mut X, reply: &Reply, packets: u32) {
     }
 }
 
-/// The request that is answered now gets no more.
+/// Ends the current response.
 pub(crate) fn finish<X: Responses>(x: &mut X) {
     let at = x.responder().send;
     x.resource_mut(at).answered = ReadResource::ANSWERED;
@@ -80,7 +80,7 @@ pub(crate) fn finish<X: Responses>(x: &mut X) {
     q.packet = 0;
 }
 
-/// The memory that a READ names does not allow `reply` any more: it is refused, and everything behind it.
+/// Refuses a READ and all later requests, because the memory no longer allows `reply`.
 #[cold]
 pub(crate) fn refuse_reply<X: Responses>(x: &mut X, reply: &Reply) {
     let q = x.responder_mut();

@@ -1,15 +1,15 @@
-//! Requests under way, at both ends of a connection.
+//! Outstanding requests, at both ends of a connection.
 
 use hwspec::{handle::Psn, wire::BthOpcode};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-/// log2 of the longest message a requester sends. At the least MTU it takes a quarter of all PSNs, so what is under way
-/// compares by half of them (IBTA 9.3.3.1 would let it be twice as long).
+/// log2 of the longest message that a requester sends. At the minimum MTU it takes a quarter of all PSNs, so
+/// outstanding PSNs can be compared within half of the PSN space (IBTA 9.3.3.1 would allow twice this length).
 pub const LOG_MAX_MESSAGE: u8 = 30;
-/// The longest message a responder takes (IBTA 9.7.4.1.6).
+/// The longest message that a responder accepts (IBTA 9.7.4.1.6).
 pub(crate) const MAX_MESSAGE: u32 = 1 << 31;
 
-/// The operation that a request asks of the peer.
+/// The operation of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 #[allow(missing_docs)]
@@ -36,7 +36,7 @@ impl Kind {
         Self::FetchAdd,
     ];
 
-    /// True if an answer with data is waited for, and not only an acknowledgement.
+    /// True if the response carries data, rather than being an acknowledgement only.
     #[inline(always)]
     pub(crate) fn is_answered(self) -> bool {
         self as u8 >= Self::Read as u8
@@ -48,7 +48,7 @@ impl Kind {
         matches!(self, Self::Write | Self::WriteImm)
     }
 
-    /// PSNs that a message of `length` takes (IBTA 9.7.2, row 44 of the conformance table).
+    /// Number of PSNs in a message of `length` bytes (IBTA 9.7.2, row 44 of the conformance table).
     #[inline(always)]
     pub(crate) fn packets(self, length: u32, mtu: u32) -> u32 {
         match self {
@@ -64,7 +64,7 @@ impl Kind {
     #[inline(always)]
     pub(crate) fn opcode(self, first: bool, last: bool) -> BthOpcode {
         use BthOpcode as Bth;
-        // In the middle, the last, the first, the only one.
+        // In order: middle, last, first, only.
         const OPCODES: [[Bth; 4]; 8] = [
             [Bth::RcSendMiddle, Bth::RcSendLast, Bth::RcSendFirst, Bth::RcSendOnly],
             [Bth::RcSendMiddle, Bth::RcSendLastImm, Bth::RcSendFirst, Bth::RcSendOnlyImm],
@@ -79,40 +79,40 @@ impl Kind {
     }
 }
 
-/// The earlier requests that a request waits for before it may begin (IBTA 10.8.3.3).
+/// The earlier requests that must complete before a request may start (IBTA 10.8.3.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Order {
-    /// Nothing.
+    /// None.
     None,
-    /// READs and atomics before it.
+    /// Earlier READs and atomics.
     Answers,
-    /// All before it.
+    /// All earlier requests.
     All,
 }
 
-/// A request under way, from its work request to its completion.
+/// An outstanding request, from its work request to its completion.
 #[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, KnownLayout, Immutable)]
 #[repr(C)]
 pub struct Request {
     /// First PSN.
     pub psn: u32,
-    /// PSNs it takes; 0 is a request that sends nothing.
+    /// Number of PSNs; 0 for a request that sends nothing.
     pub packets: u32,
     /// Bytes of the message.
     pub length: u32,
-    /// [`Kind`], if it sends anything.
+    /// The [`Kind`] of a request that sends packets.
     pub kind: u8,
-    /// 1: it failed before all of it was sent, and completes with that when those before it have completed.
+    /// 1: it failed before it was sent completely, and completes in error when the requests before it have completed.
     pub failed: u8,
     /// Padding.
     pub reserved: u16,
 }
 
 impl Request {
-    /// Requests under way at most, per connection.
+    /// Maximum number of outstanding requests per connection.
     pub const PER_QP: usize = 64;
 
-    /// The operation it asks for.
+    /// The operation of the request.
     #[inline(always)]
     pub(crate) fn kind(&self) -> Kind {
         Kind::ALL[usize::from(self.kind & 7)]
@@ -124,72 +124,72 @@ impl Request {
         self.packets != 0 && self.kind().is_answered()
     }
 
-    /// The PSN behind its last.
+    /// The PSN after its last.
     #[inline(always)]
     pub(crate) fn end(&self) -> Psn {
         Psn::new(self.psn).add(self.packets)
     }
 }
 
-/// A packet of a SEND or WRITE that is to be sent, or a train of MIDDLEs.
+/// An outgoing packet of a SEND or WRITE, or a train of MIDDLEs.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Outgoing {
-    /// The first one's PSN.
+    /// PSN of the first packet.
     pub psn: Psn,
     pub packets: u16,
-    /// Its place in the message.
+    /// Position in the message.
     pub first: bool,
     pub last: bool,
-    /// The bytes of the message that it carries.
+    /// The range of the message's bytes that it carries.
     pub from: u32,
     pub len: u32,
-    /// True if it asks for an acknowledgement.
+    /// True if AckReq is set.
     pub ask: bool,
 }
 
-/// A READ or atomic the responder has accepted: kept to answer duplicates (IBTA 9.7.5.1.4).
+/// A READ or atomic that the responder has accepted, kept to answer duplicates (IBTA 9.7.5.1.4).
 #[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, KnownLayout, Immutable)]
 #[repr(C)]
 pub struct ReadResource {
     /// 0 none, [`READ`](Self::READ), [`ATOMIC`](Self::ATOMIC).
     pub kind: u32,
-    /// 0: not yet answered. [`ANSWERED`](Self::ANSWERED), or answered and asked for [`AGAIN`](Self::AGAIN).
+    /// 0: not yet answered. [`ANSWERED`](Self::ANSWERED), or answered and requested [`AGAIN`](Self::AGAIN).
     pub answered: u32,
-    /// READ: the bytes to be sent, from and up to.
+    /// READ: start of the range of bytes to send.
     pub start: u32,
-    /// See `start`.
+    /// READ: end of that range.
     pub end: u32,
-    /// XRC: the SRQ the request named.
+    /// XRC: the SRQ that the request named.
     pub xrc_srqn: u32,
-    /// First PSN of the answer.
+    /// First PSN of the response.
     pub psn: u32,
-    /// PSNs of the answer.
+    /// Number of PSNs of the response.
     pub packets: u32,
-    /// READ: bytes.
+    /// READ: length in bytes.
     pub length: u32,
     /// READ: address.
     pub va: u64,
     /// READ: key.
     pub rkey: u32,
-    /// MSN the answer carries.
+    /// MSN of the response.
     pub msn: u32,
     /// Atomic: the original value.
     pub original: u64,
 }
 
 impl ReadResource {
-    /// READs and atomics remembered, per connection.
+    /// READs and atomics that are remembered per connection.
     pub const PER_QP: usize = 16;
     /// A READ.
     pub const READ: u32 = 1;
     /// An atomic.
     pub const ATOMIC: u32 = 2;
-    /// It was answered.
+    /// The request was answered.
     pub const ANSWERED: u32 = 1;
-    /// It was answered, and the requester asks again.
+    /// The request was answered, and the requester repeats it.
     pub const AGAIN: u32 = 2;
 
-    /// True if `psn` is one of its answer's.
+    /// True if `psn` belongs to the response.
     pub(crate) fn covers(&self, psn: Psn) -> bool {
         let ahead = psn.ahead_of(Psn::new(self.psn));
         ahead >= 0 && (ahead as u32) < self.packets

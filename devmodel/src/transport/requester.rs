@@ -1,4 +1,4 @@
-//! The requester (IBTA 9.7.3, 9.7.6, 9.7.7): what is under way, what answers acknowledge of it, what is sent again.
+//! The requester (IBTA 9.7.3, 9.7.6, 9.7.7): outstanding requests, their acknowledgement and retransmission.
 
 use super::{Congestion, Dcqcn, Event, Kind, Order, Outgoing, Request, Status, Timer, Timers};
 use hwspec::{
@@ -7,9 +7,9 @@ use hwspec::{
 };
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-/// PSNs that may be under way: less than half the window in which they compare.
+/// Maximum number of outstanding PSNs: less than half of the space within which they can be compared.
 const WINDOW: u32 = 1 << 22;
-/// RNR retries that never run out.
+/// RNR retry count that means infinite retries.
 const INFINITE: u8 = 7;
 const PS_PER_NS: u64 = 1000;
 
@@ -17,54 +17,54 @@ const PS_PER_NS: u64 = 1000;
 #[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, KnownLayout, Immutable)]
 #[repr(C)]
 pub struct Requester {
-    /// Attributes: retry count, RNR retry (7 is infinite), ACK timeout exponent, log2 of READs and atomics allowed under way.
+    /// Attribute: retry count.
     pub retry_count: u8,
-    /// See `retry_count`.
+    /// Attribute: RNR retry count (7 is infinite).
     pub rnr_retry: u8,
-    /// See `retry_count`.
+    /// Attribute: ACK timeout exponent.
     pub ack_timeout: u8,
-    /// See `retry_count`.
+    /// Attribute: log2 of the number of outstanding READs and atomics allowed.
     pub log_reads: u8,
-    /// Retries and RNR retries left.
+    /// Retries left.
     pub retries_left: u8,
-    /// See `retries_left`.
+    /// RNR retries left.
     pub rnr_left: u8,
-    /// A gap in the answers was noted (2), the rate is limited (4).
+    /// [`GAP`](Self::GAP), [`LIMITED`](Self::LIMITED).
     pub flags: u8,
-    /// READs and atomics under way.
+    /// Outstanding READs and atomics.
     pub reads: u8,
-    /// Requests under way: oldest and next to fill, free-running; places are the index modulo [`Request::PER_QP`].
+    /// Oldest outstanding request, free-running; its place is the index modulo [`Request::PER_QP`].
     pub head: u32,
-    /// See `head`.
+    /// Next place to fill, free-running like `head`.
     pub tail: u32,
-    /// Request that is being transmitted (`head..=tail`), and how many of its packets went out.
+    /// Request that is being transmitted (`head..=tail`).
     pub send: u32,
-    /// See `send`.
+    /// Number of packets of that request that were sent.
     pub packet: u32,
     /// PSN of the next new request.
     pub psn: u32,
-    /// Oldest PSN not acknowledged.
+    /// Oldest unacknowledged PSN.
     pub una_psn: u32,
-    /// Highest PSN ever sent plus one, to tell an ACK of something never sent.
+    /// Highest PSN ever sent plus one, to detect an ACK of a PSN that was never sent.
     pub max_psn: u32,
-    /// Packets sent since the last one that asked for an acknowledgement.
+    /// Packets sent since the last one with AckReq.
     pub unasked: u32,
     /// Its timers.
     pub timers: Timers,
 }
 
 impl Requester {
-    /// A gap in the answers was noted and the requester went back; no further gap counts until there is progress.
+    /// In `flags`: a gap in the responses was noticed and the requester went back; further gaps are ignored until there is progress.
     const GAP: u8 = 2;
-    /// The peer notified of congestion, and the rate of before was not reached again since.
+    /// In `flags`: the peer notified of congestion, and the previous rate has not been reached again.
     const LIMITED: u8 = 4;
 
-    /// Sends from `psn` on.
+    /// Starts sending at `psn`.
     pub(crate) fn begin(&mut self, psn: u32) {
         (self.psn, self.una_psn, self.max_psn) = (psn, psn, psn);
     }
 
-    /// Both retry counters start anew (IBTA 9.9.2).
+    /// Reloads both retry counters (IBTA 9.9.2).
     #[inline(always)]
     pub(crate) fn reload(&mut self) {
         self.retries_left = self.retry_count;
@@ -72,27 +72,27 @@ impl Requester {
         self.flags &= !Self::GAP;
     }
 
-    /// Nothing is under way any more: the connection has ended.
+    /// Ends the connection: no request is outstanding any more.
     pub(crate) fn stop(&mut self) {
         self.timers = Timers::default();
         self.reads = 0;
         self.forget();
     }
 
-    /// A request that was sent counts as done, and one that was to be sent is not sent.
+    /// Treats all sent requests as done, and sends none of the others.
     pub(crate) fn forget(&mut self) {
         self.head = self.tail;
         self.send = self.tail;
         self.packet = 0;
     }
 
-    /// True if an RNR NAK is waited out.
+    /// True if the requester waits after an RNR NAK.
     #[inline(always)]
     pub(crate) fn waits_rnr(&self) -> bool {
         self.timers.runs(Timer::Rnr)
     }
 
-    /// True if the oldest request was sent before and had no answer.
+    /// True if the oldest request was retransmitted without a response so far.
     #[inline(always)]
     pub(crate) fn is_repeating(&self) -> bool {
         self.retries_left < self.retry_count
@@ -104,18 +104,18 @@ impl Requester {
         self.flags & Self::LIMITED != 0
     }
 
-    /// Congestion control begins or ends to limit the rate.
+    /// Turns the rate limit of congestion control on or off.
     pub(crate) fn limit(&mut self, on: bool) {
         self.flags = if on { self.flags | Self::LIMITED } else { self.flags & !Self::LIMITED };
     }
 
-    /// True if a request taken has packets to be sent.
+    /// True if an accepted request has unsent packets.
     #[inline(always)]
     pub(crate) fn has_unsent(&self) -> bool {
         self.send != self.tail
     }
 
-    /// True if all that was ever sent is acknowledged.
+    /// True if every packet ever sent is acknowledged.
     #[inline(always)]
     pub(crate) fn is_acknowledged(&self) -> bool {
         self.una_psn == self.max_psn
@@ -126,29 +126,29 @@ impl Requester {
         Psn::new(self.una_psn)
     }
 
-    /// True if an answer with `psn` can be of something under way: not of a PSN never sent, nor long settled (IBTA 9.7.5.1.1:
-    /// ghost acknowledges).
+    /// True if a response with `psn` can belong to an outstanding request: its PSN was sent and is not acknowledged yet (IBTA
+    /// 9.7.5.1.1: ghost acknowledges).
     #[inline(always)]
     fn is_under_way(&self, psn: Psn) -> bool {
         psn.ahead_of(Psn::new(self.max_psn)) < 0 && psn.ahead_of(self.una()) >= 0
     }
 
-    /// True if there is a place for another request.
+    /// True if there is room for another request.
     #[inline(always)]
     pub(crate) fn has_room(&self) -> bool {
         (self.tail.wrapping_sub(self.head) as usize) < Request::PER_QP
     }
 
-    /// True if a request of `packets` PSNs may begin now; of no kind if it sends nothing.
+    /// True if a request of `packets` PSNs may start now; its kind is `None` if it sends nothing.
     #[inline(always)]
     pub(crate) fn admits(&self, kind: Option<Kind>, packets: u32, order: Order) -> bool {
-        // IBTA 10.8.3.3: a fenced request waits for READs and atomics before it.
+        // IBTA 10.8.3.3: a fenced request waits for earlier READs and atomics.
         let waits = match order {
             Order::None => false,
             Order::Answers => self.reads > 0,
             Order::All => self.head != self.tail,
         };
-        // IBTA 9.7.3.3.1: no more READs and atomics under way than the peer has resources for.
+        // IBTA 9.7.3.3.1: outstanding READs and atomics are limited to the peer's resources.
         let reads =
             kind.is_some_and(Kind::is_answered) && u32::from(self.reads) >= 1u32 << (self.log_reads & 7);
         if waits || reads {
@@ -158,21 +158,21 @@ impl Requester {
         under_way == 0 || under_way + packets <= WINDOW
     }
 
-    /// The request at the tail is taken.
+    /// Accepts the request at the tail.
     #[inline(always)]
     pub(crate) fn take(&mut self) {
         self.tail = self.tail.wrapping_add(1);
     }
 
-    /// The request taken last is to be sent: PSNs are its own from here on.
+    /// Assigns PSNs to the latest accepted request, which is to be sent.
     #[inline(always)]
     pub(crate) fn number(&mut self, request: &Request) {
         self.reads += u8::from(request.is_answered());
         self.psn = request.end().get();
     }
 
-    /// The next packet of `request`, a SEND or WRITE. `ask_every`: how many packets at most go out between two that ask for
-    /// an acknowledgement, if the service has any.
+    /// The next packet of `request`, a SEND or WRITE. AckReq is set at least on every `ask_every`th packet, if the service has
+    /// acknowledgements.
     #[inline(always)]
     pub(crate) fn next_packet(&mut self, request: &Request, mtu: u32, ask_every: Option<u32>) -> Outgoing {
         let i = self.packet;
@@ -194,14 +194,14 @@ impl Requester {
         }
     }
 
-    /// How many of the next packets of `request` are neither its first nor its last nor ask for an acknowledgement.
+    /// Number of the next packets of `request` that are neither its first nor its last and do not have AckReq set.
     #[inline]
     pub(crate) fn alike_ahead(&self, request: &Request, ask_every: u32) -> u32 {
         let middle = if self.packet == 0 { 0 } else { request.packets.saturating_sub(self.packet + 1) };
         middle.min(ask_every.saturating_sub(self.unasked + 1))
     }
 
-    /// The next `packets` of `request`, of those that are [`alike_ahead`](Self::alike_ahead), as a train.
+    /// The next `packets` of `request` as a train; they must be within [`alike_ahead`](Self::alike_ahead).
     #[inline]
     pub(crate) fn next_train(&mut self, request: &Request, mtu: u32, packets: u16) -> Outgoing {
         let (i, count) = (self.packet, u32::from(packets));
@@ -217,7 +217,7 @@ impl Requester {
         }
     }
 
-    /// `packet` went out. True if the acknowledgement timer is to be started.
+    /// Records that `packet` was sent. True if the caller must start the acknowledgement timer.
     #[inline(always)]
     pub(crate) fn sent(&mut self, packet: &Outgoing) -> bool {
         let packets = u32::from(packet.packets);
@@ -230,12 +230,12 @@ impl Requester {
         !self.timers.runs(Timer::Ack)
     }
 
-    /// Where `request`, a READ or atomic, is asked for: its PSN, and how many bytes of a READ are there already.
+    /// PSN and byte offset at which `request`, a READ or atomic, starts or resumes.
     pub(crate) fn next_request_packet(&self, request: &Request, mtu: u32) -> (Psn, u32) {
         (Psn::new(request.psn).add(self.packet), self.packet * mtu)
     }
 
-    /// `request`, a READ or atomic, went out. True if the acknowledgement timer is to be started.
+    /// Records that `request`, a READ or atomic, was sent. True if the caller must start the acknowledgement timer.
     pub(crate) fn asked(&mut self, request: &Request) -> bool {
         self.reached(request.end());
         self.next_request();
@@ -249,62 +249,62 @@ impl Requester {
         }
     }
 
-    /// Goes on to the next request.
+    /// Moves on to the next request.
     #[inline(always)]
     pub(crate) fn next_request(&mut self) {
         self.send = self.send.wrapping_add(1);
         self.packet = 0;
     }
 
-    /// The RNR wait is over.
+    /// Ends the wait after an RNR NAK.
     pub(crate) fn rnr_timeout(&mut self) {
         self.timers.stop(Timer::Rnr);
     }
 }
 
-/// How an acknowledgement timeout becomes a time.
+/// The conversion of an acknowledgement timeout to a time.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct AckTimer {
-    /// The least exponent that counts.
+    /// Minimum exponent.
     pub least: u8,
-    /// Hundredths of the time that is named after which it has run out: the first time, the second, and all others without progress.
+    /// Factors of the nominal timeout, in hundredths: for the first timeout, the second, and all later ones without progress.
     pub hundredths: [u16; 3],
 }
 
-/// The surroundings that a requester needs.
+/// The services that a requester needs from its environment.
 pub(crate) trait Requests {
-    /// Its row.
+    /// The requester's row.
     fn requester(&self) -> &Requester;
-    /// Its row, to change.
+    /// The requester's row, mutable.
     fn requester_mut(&mut self) -> &mut Requester;
     /// The request at a free-running index.
     fn request(&self, at: u32) -> Request;
-    /// True if the state of the connection lets requests be sent again and answers be taken: RTS or SQD.
+    /// True if the state of the connection allows retransmission and responses: RTS or SQD.
     fn is_sending(&self) -> bool;
     /// True if the connection is in error.
     fn has_ended(&self) -> bool;
     /// The time in picoseconds.
     fn now(&self) -> u64;
-    /// How timeouts become times.
+    /// The conversion of timeouts to times.
     fn ack_timer(&self) -> AckTimer;
-    /// Its reaction point, which counts only while the rate is limited, and what that goes by.
+    /// The reaction point, which is valid only while the rate is limited, and its parameters.
     fn congestion(&mut self) -> (&mut Congestion, &Dcqcn);
-    /// The request at `at`, the oldest, is done; `answer` are the bytes of its answer if its completion takes them along.
-    /// False if its completion could not be reported and the connection is in error.
+    /// Completes the oldest request, at `at`; `answer` are the bytes of its response if its completion carries them. False if the
+    /// completion could not be reported and the connection is in error.
     fn complete(&mut self, at: u32, answer: Option<&Answer>) -> bool;
-    /// The request at `at`, the oldest, has failed and with it the connection; without a status if it failed before it was
-    /// sent, for a reason kept with it.
+    /// Fails the oldest request, at `at`, and with it the connection. Without a status, it failed before it was sent, for a reason
+    /// recorded with it.
     fn fail(&mut self, at: u32, status: Option<Status>);
-    /// All that was sent is acknowledged.
+    /// Called when every packet sent is acknowledged.
     fn acknowledged(&mut self);
-    /// Something happened.
+    /// Reports an event.
     fn note(&mut self, event: Event);
 }
 
-/// A short answer that a completion takes along.
+/// A short response that is carried in a completion.
 pub(crate) type Answer = [u8; 32];
 
-/// Starts the acknowledgement timer anew (IBTA 9.7.6.1.3): 4.096 us x 2^T; T = 0 never runs out.
+/// Restarts the acknowledgement timer (IBTA 9.7.6.1.3): 4.096 us x 2^T; T = 0 never expires.
 #[inline]
 pub(crate) fn start_timer<R: Requests>(r: &mut R) {
     let t = r.requester().ack_timeout & 0x1f;
@@ -317,7 +317,7 @@ pub(crate) fn start_timer<R: Requests>(r: &mut R) {
     r.requester_mut().timers.set(Timer::Ack, deadline);
 }
 
-/// An answer with `psn` came; `take` sees to what it brings. True if requests may go out behind it.
+/// Handles a response with `psn`; `take` processes its contents. True if requests may be sent after it.
 #[inline(always)]
 pub(crate) fn answer<R: Requests>(r: &mut R, psn: Psn, take: impl FnOnce(&mut R)) -> bool {
     if !r.is_sending() || !r.requester().is_under_way(psn) {
@@ -334,10 +334,10 @@ pub(crate) fn answer<R: Requests>(r: &mut R, psn: Psn, take: impl FnOnce(&mut R)
     !ended && !r.requester().waits_rnr()
 }
 
-/// An acknowledge packet (IBTA 9.7.5.1).
+/// Handles an acknowledge packet (IBTA 9.7.5.1).
 #[inline(always)]
 pub(crate) fn acknowledge<R: Requests>(r: &mut R, psn: Psn, syndrome: Syndrome) {
-    // A NAK acknowledges all before it (IBTA 9.7.5.1.2).
+    // A NAK acknowledges all earlier PSNs (IBTA 9.7.5.1.2).
     let upto = match syndrome {
         Syndrome::Ack(_) => psn.add(1),
         Syndrome::RnrNak(_) | Syndrome::Nak(_) => psn,
@@ -349,7 +349,7 @@ pub(crate) fn acknowledge<R: Requests>(r: &mut R, psn: Psn, syndrome: Syndrome) 
         return;
     }
     if !reached {
-        // An acknowledgement past a READ or atomic without its answer: implied NAK (IBTA 9.7.5.1.1).
+        // Acknowledges a PSN after a READ or atomic without a response: implied NAK (IBTA 9.7.5.1.1).
         return gap(r);
     }
     if !matches!(syndrome, Syndrome::Ack(_)) {
@@ -357,13 +357,13 @@ pub(crate) fn acknowledge<R: Requests>(r: &mut R, psn: Psn, syndrome: Syndrome) 
     }
 }
 
-/// The responder did not execute what is now the oldest request.
+/// Handles a NAK of the request that is now the oldest.
 #[cold]
 fn refused<R: Requests>(r: &mut R, syndrome: Syndrome) {
     match syndrome {
         Syndrome::Ack(_) | Syndrome::Reserved(_) => {}
-        // Everything will be sent again when the wait is over. A NAK that asks for it earlier was sent before the RNR NAK, or
-        // is a copy of it (row 65 of the conformance table).
+        // All packets will be retransmitted after the wait. A NAK that requests this earlier was sent before the RNR NAK, or is a
+        // copy of it (row 65 of the conformance table).
         Syndrome::RnrNak(_) | Syndrome::Nak(NakCode::PsnSequence) if r.requester().waits_rnr() => {}
         Syndrome::RnrNak(code) => not_ready(r, code),
         Syndrome::Nak(NakCode::PsnSequence) => {
@@ -372,16 +372,16 @@ fn refused<R: Requests>(r: &mut R, syndrome: Syndrome) {
         }
         Syndrome::Nak(NakCode::InvalidRequest) => fail(r, Some(Status::RemoteInvalidRequest)),
         Syndrome::Nak(NakCode::RemoteAccess) => fail(r, Some(Status::RemoteAccess)),
-        // Of the codes that IBTA reserves it is known only that the responder ended the connection.
+        // The codes that IBTA reserves tell only that the responder ended the connection.
         Syndrome::Nak(_) => fail(r, Some(Status::RemoteOperation)),
     }
 }
 
-/// Acknowledges all before `upto`, as far as READs and atomics without an answer allow. False if one stands in the way.
+/// Acknowledges all PSNs before `upto`, up to the first READ or atomic without a response. False if one was found.
 ///
-/// An outstanding request that is acknowledged restores both retry counters. The rest of the answer is charged to the
-/// counters after that. An RNR NAK acknowledges nothing but what was sent before its PSN, so by itself it does not restore the
-/// transport's counter (row 64 of the conformance table).
+/// Acknowledging an outstanding request restores both retry counters; the rest of the response is charged to the restored counters.
+/// An RNR NAK acknowledges only PSNs before its own, so by itself it does not restore the transport retry counter (row 64 of the
+/// conformance table).
 #[inline(always)]
 fn advance<R: Requests>(r: &mut R, upto: Psn) -> bool {
     let before = r.requester().una_psn;
@@ -392,7 +392,7 @@ fn advance<R: Requests>(r: &mut R, upto: Psn) -> bool {
     reached
 }
 
-/// [`advance`], but for the counters.
+/// [`advance`] without the retry counters.
 #[inline(always)]
 fn acknowledge_until<R: Requests>(r: &mut R, upto: Psn) -> bool {
     let mut at = r.requester().head;
@@ -416,8 +416,8 @@ fn acknowledge_until<R: Requests>(r: &mut R, upto: Psn) -> bool {
     true
 }
 
-/// Something is missing among the answers: goes back once, until there is progress. While an RNR NAK is waited out
-/// everything is to be sent again anyway.
+/// Implied NAK: retransmits from the oldest unacknowledged PSN, once until progress is made. During an RNR wait everything will be
+/// retransmitted anyway.
 #[cold]
 fn gap<R: Requests>(r: &mut R) {
     if r.requester().flags & Requester::GAP != 0 || r.requester().waits_rnr() {
@@ -428,7 +428,7 @@ fn gap<R: Requests>(r: &mut R) {
     go_back(r);
 }
 
-/// Goes back to the oldest PSN not acknowledged; costs a retry (IBTA 9.7.6.1.1).
+/// Retransmits from the oldest unacknowledged PSN; costs a retry (IBTA 9.7.6.1.1).
 fn go_back<R: Requests>(r: &mut R) {
     if r.requester().retries_left == 0 {
         return fail(r, Some(Status::RetryExceeded));
@@ -438,7 +438,7 @@ fn go_back<R: Requests>(r: &mut R) {
     start_timer(r);
 }
 
-/// The next PSN to send is the oldest one not acknowledged.
+/// Sets the next PSN to send to the oldest unacknowledged one.
 fn rewind<R: Requests>(r: &mut R) {
     let packet = oldest(r).unwrap_or(0);
     let q = r.requester_mut();
@@ -447,14 +447,14 @@ fn rewind<R: Requests>(r: &mut R) {
     q.unasked = 0;
 }
 
-/// How many packets of the oldest request are acknowledged, if there is one under way.
+/// Number of acknowledged packets of the oldest request, if one is outstanding.
 #[inline(always)]
 fn oldest<R: Requests>(r: &R) -> Option<u32> {
     let q = r.requester();
     (q.head != q.tail).then(|| q.una().ahead_of(Psn::new(r.request(q.head).psn)).max(0) as u32)
 }
 
-/// RNR NAK: waits at least the time it names, then sends from there again (IBTA 9.7.5.2.8).
+/// RNR NAK: waits at least the time it names, then retransmits from its PSN (IBTA 9.7.5.2.8).
 fn not_ready<R: Requests>(r: &mut R, code: u8) {
     let q = r.requester_mut();
     if q.rnr_retry != INFINITE {
@@ -471,7 +471,7 @@ fn not_ready<R: Requests>(r: &mut R, code: u8) {
     q.timers.set(Timer::Rnr, deadline);
 }
 
-/// The peer notified of congestion.
+/// Handles a congestion notification from the peer.
 pub(crate) fn congestion_notified<R: Requests>(r: &mut R) {
     let (now, is_new) = (r.now(), !r.requester().is_limited());
     let (congestion, parameters) = r.congestion();
@@ -483,8 +483,8 @@ pub(crate) fn congestion_notified<R: Requests>(r: &mut R) {
     r.note(Event::Notified);
 }
 
-/// The acknowledgement timer ran out (IBTA 9.7.6.1.3). `is_held_up` says whether the peer cannot answer for a reason that is no
-/// loss: then neither a retry nor room at the peer is spent. True if requests may go out behind it.
+/// Handles an expired acknowledgement timer (IBTA 9.7.6.1.3). `is_held_up` tells if the peer cannot respond for another reason than
+/// loss; then neither a retry nor room at the peer is spent. True if requests may be sent afterwards.
 pub(crate) fn acknowledgement_timeout<R: Requests>(
     r: &mut R,
     is_held_up: impl FnOnce(&mut R) -> bool,
@@ -503,8 +503,8 @@ pub(crate) fn acknowledgement_timeout<R: Requests>(
     true
 }
 
-/// The READ or atomic that an answer with `psn` belongs to, by its index: it is the oldest request once what it acknowledges is
-/// done. `None` if it answers nothing, or an earlier answer is missing.
+/// The READ or atomic, with its index, that a response with `psn` belongs to; it is the oldest request once the requests that it
+/// acknowledges are done. `None` if it matches no request, or an earlier response is missing.
 pub(crate) fn answered<R: Requests>(r: &mut R, psn: Psn, read: bool) -> Option<(u32, Request)> {
     let mut at = r.requester().head;
     let request = loop {
@@ -538,8 +538,8 @@ pub(crate) fn answered<R: Requests>(r: &mut R, psn: Psn, read: bool) -> Option<(
     (!r.has_ended() && psn == r.requester().una()).then_some((at, request))
 }
 
-/// A READ response with `psn` that brings `len` bytes; `whole` says whether pad and payload are whole words, `last` whether it
-/// calls itself the last one. Returns the index of the READ and where in it the bytes belong, if they do.
+/// Handles a READ response packet with `psn` and `len` bytes. `last` tells if its opcode is that of a last packet, `whole` if
+/// payload and pad are whole words. Returns the index of the READ and the offset of the bytes in it if the packet is accepted.
 pub(crate) fn read_response<R: Requests>(
     r: &mut R,
     psn: Psn,
@@ -557,8 +557,8 @@ pub(crate) fn read_response<R: Requests>(
     Some((at, from))
 }
 
-/// Where a train of `packets` MIDDLE responses with `psn` belongs: the READ's index, and where in it. `None` unless they are just
-/// what comes next.
+/// The READ's index, and the offset in it, of a train of `packets` MIDDLE responses with `psn`. `None` unless the train is exactly
+/// what is expected next.
 pub(crate) fn read_responses<R: Requests>(r: &R, psn: Psn, mtu: u32, packets: u32) -> Option<(u32, u32)> {
     let q = r.requester();
     let request = (q.head != q.tail).then(|| r.request(q.head))?;
@@ -567,13 +567,13 @@ pub(crate) fn read_responses<R: Requests>(r: &R, psn: Psn, mtu: u32, packets: u3
     (next && i + packets < request.packets).then_some((q.head, i * mtu))
 }
 
-/// Acknowledges all before `request`.
+/// Acknowledges all PSNs before `request`.
 #[inline(never)]
 fn advance_to<R: Requests>(r: &mut R, request: &Request) -> bool {
     advance(r, Psn::new(request.psn))
 }
 
-/// The answer with `psn` is where its request wants it.
+/// Records that the response with `psn` was delivered to its request.
 pub(crate) fn deliver<R: Requests>(r: &mut R, psn: Psn, answer: Option<&Answer>) {
     let q = r.requester_mut();
     q.una_psn = psn.add(1).get();
@@ -581,8 +581,8 @@ pub(crate) fn deliver<R: Requests>(r: &mut R, psn: Psn, answer: Option<&Answer>)
     settle(r, answer);
 }
 
-/// Completes the requests at the head that are done, in order (IBTA 10.8.5.1). `answer` is that of the one just answered, if its
-/// completion takes it along.
+/// Completes finished requests at the head in order (IBTA 10.8.5.1). `answer` is the response of the one just answered, if its
+/// completion carries it.
 pub(crate) fn settle<R: Requests>(r: &mut R, answer: Option<&Answer>) {
     loop {
         let q = r.requester();
@@ -605,7 +605,7 @@ pub(crate) fn settle<R: Requests>(r: &mut R, answer: Option<&Answer>) {
             return;
         }
     }
-    // Packets that are acknowledged need not be sent again.
+    // Acknowledged packets need not be retransmitted.
     let q = r.requester_mut();
     if (q.send.wrapping_sub(q.head) as i32) < 0 {
         q.send = q.head;
@@ -623,7 +623,7 @@ pub(crate) fn settle<R: Requests>(r: &mut R, answer: Option<&Answer>) {
     }
 }
 
-/// The oldest request fails, and with it the connection (IBTA 10.3.1.5).
+/// Fails the oldest request, and with it the connection (IBTA 10.3.1.5).
 fn fail<R: Requests>(r: &mut R, status: Option<Status>) {
     let q = r.requester_mut();
     let at = q.head;

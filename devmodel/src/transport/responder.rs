@@ -1,7 +1,7 @@
-//! The responder: requests in the order of their PSNs (IBTA 9.7.4).
+//! The responder: executes requests in the order of their PSNs (IBTA 9.7.4).
 //!
-//! Checks come in the order of the specification: PSN, opcode sequence, rights of the connection, lengths, resources, keys.
-//! A request found wrong is answered with a NAK behind all answers still owed; the connection ends when it is sent.
+//! Checks follow the order of the specification: PSN, opcode sequence, rights of the connection, lengths, resources, keys. An invalid
+//! request is answered with a NAK after all pending responses; the connection ends when the NAK is sent.
 
 use super::{Event, MAX_MESSAGE, Notifier, ReadResource, Status, duplicate};
 use hwspec::{
@@ -16,7 +16,7 @@ const NAK: u8 = 0x60;
 const RNR: u8 = 0x20;
 
 bitflags::bitflags! {
-    /// The peer's rights to our memory.
+    /// The peer's access rights to local memory.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct Rights: u8 {
         /// READs.
@@ -34,9 +34,9 @@ bitflags::bitflags! {
 pub struct Message {
     /// [`NONE`](Self::NONE), [`SEND`](Self::SEND), [`WRITE`](Self::WRITE).
     pub kind: u32,
-    /// The receive in use (SEND), as whoever gave it numbers it.
+    /// The receive in use (SEND), by the number that [`Responses::take_receive`] returned.
     pub receive: u32,
-    /// Bytes taken so far.
+    /// Bytes received so far.
     pub done: u32,
     /// Bytes announced by the RETH (WRITE).
     pub length: u32,
@@ -61,87 +61,87 @@ impl Message {
 #[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, KnownLayout, Immutable)]
 #[repr(C)]
 pub struct Responder {
-    /// PSN expected next.
+    /// Next expected PSN.
     pub psn: u32,
     /// Messages completed, 24 bits.
     pub msn: u32,
-    /// PSN the next acknowledgement will carry.
+    /// PSN of the next acknowledgement.
     pub ack_psn: u32,
-    /// The answer owed to the requester at `ack_psn`: an AETH syndrome.
+    /// The pending acknowledgement for `ack_psn`: an AETH syndrome.
     pub ack_syndrome: u8,
-    /// A sequence NAK was sent (1), an RNR NAK was sent (2), an acknowledgement is owed (4).
+    /// [`NAK_SENT`](Self::NAK_SENT), [`RNR_SENT`](Self::RNR_SENT), [`ACK_OWED`](Self::ACK_OWED).
     pub flags: u8,
     /// [`Rights`].
     pub rights: u8,
-    /// With a fatal NAK owed: what the receive in use completes with, a [`Status`]; 0 none.
+    /// With a pending fatal NAK: completion status of the receive in use, a [`Status`]; 0 is none.
     pub status: u8,
-    /// Attributes: RNR NAK timer code, log2 of READs and atomics accepted.
+    /// Attribute: RNR NAK timer code.
     pub min_rnr_nak: u8,
-    /// See `min_rnr_nak`.
+    /// Attribute: log2 of the READs and atomics accepted.
     pub log_resources: u8,
     /// Padding.
     pub reserved: u16,
-    /// READ and atomic resources: next to fill, free-running; places are the index modulo [`ReadResource::PER_QP`].
+    /// READ and atomic resources: next place to fill, free-running; the place is the index modulo [`ReadResource::PER_QP`].
     pub tail: u32,
-    /// Oldest resource with responses still to be sent, and how many went out.
+    /// Oldest resource with unsent responses, free-running.
     pub send: u32,
-    /// See `send`.
+    /// Number of response packets of that resource that were sent.
     pub packet: u32,
-    /// When the peer is notified of congestion.
+    /// Limits the congestion notifications to the peer.
     pub notifier: Notifier,
-    /// Message under reception.
+    /// The message that is being received.
     pub rx: Message,
 }
 
 impl Responder {
-    /// A sequence NAK was sent and the expected PSN has not come yet (IBTA 9.7.5.1.2).
+    /// A sequence NAK was sent and the expected PSN has not arrived yet (IBTA 9.7.5.1.2).
     const NAK_SENT: u8 = 1;
-    /// An RNR NAK was sent and the PSN has not come again yet.
+    /// An RNR NAK was sent and its PSN has not arrived again yet.
     const RNR_SENT: u8 = 2;
     /// The acknowledgement for `ack_psn` is still to be sent.
     const ACK_OWED: u8 = 4;
 
-    /// Expects `psn`.
+    /// Starts with `psn` as the expected PSN.
     pub(crate) fn begin(&mut self, psn: u32) {
         (self.psn, self.ack_psn) = (psn, psn);
     }
 
-    /// Allows or forbids something.
+    /// Grants or revokes a right.
     pub(crate) fn allow(&mut self, right: Rights, on: bool) {
         self.rights = if on { self.rights | right.bits() } else { self.rights & !right.bits() };
     }
 
-    /// True if all of `rights` are given.
+    /// True if all of `rights` are granted.
     #[inline(always)]
     pub(crate) fn allows(&self, rights: Rights) -> bool {
         self.rights & rights.bits() == rights.bits()
     }
 
-    /// The connection has ended: nothing is owed any more.
+    /// Ends the connection: drops all pending responses.
     pub(crate) fn stop(&mut self) {
         self.flags &= !Self::ACK_OWED;
         self.send = self.tail;
     }
 
-    /// True if an acknowledgement is owed.
+    /// True if an acknowledgement is pending.
     #[inline(always)]
     pub(crate) fn owes_ack(&self) -> bool {
         self.flags & Self::ACK_OWED != 0
     }
 
-    /// True if READs or atomics are to be answered.
+    /// True if responses to READs or atomics are pending.
     #[inline(always)]
     pub(crate) fn owes_answers(&self) -> bool {
         self.send != self.tail
     }
 
-    /// A NAK that ends the connection waits to be sent; nothing behind it counts.
+    /// True if a NAK that ends the connection is pending; later requests are ignored.
     #[inline(always)]
     pub(crate) fn is_refusing(&self) -> bool {
         self.owes_ack() && self.ack_syndrome > NAK
     }
 
-    /// Owes the requester an answer at `psn`.
+    /// Schedules an acknowledgement with `syndrome` for `psn`.
     #[inline(always)]
     fn owe(&mut self, syndrome: u8, psn: u32) {
         self.flags |= Self::ACK_OWED;
@@ -149,64 +149,64 @@ impl Responder {
         self.ack_psn = psn;
     }
 
-    /// An acknowledgement of all before the PSN expected.
+    /// Schedules an acknowledgement of all PSNs before the expected one.
     #[inline(always)]
     pub(super) fn owe_ack(&mut self) {
         self.owe(Syndrome::ACK.into_bits() as u8, Psn::new(self.psn).add(0xff_ffff).get());
     }
 
-    /// The acknowledgement owed is no more.
+    /// Cancels the pending acknowledgement.
     #[inline(always)]
     fn owe_nothing(&mut self) {
         self.flags &= !Self::ACK_OWED;
     }
 
-    /// The acknowledgement that is to be sent: its PSN and what it says. True if the connection ends with it.
+    /// Takes the pending acknowledgement: its PSN and syndrome. True if the connection ends with it.
     #[inline(always)]
     pub(crate) fn take_ack(&mut self) -> (u32, Syndrome, bool) {
         self.owe_nothing();
         (self.ack_psn, Syndrome::from_bits(self.ack_syndrome.into()), self.ack_syndrome > NAK)
     }
 
-    /// The request expected is refused for good; the receive in use completes with `status`.
+    /// Refuses the expected request with a fatal NAK; the receive in use completes with `status`.
     #[cold]
     pub(crate) fn refuse(&mut self, code: NakCode, status: Option<Status>) {
         self.refuse_at(self.psn, code, status);
     }
 
-    /// [`refuse`](Self::refuse), at a PSN whose request was accepted already.
+    /// Like [`refuse`](Self::refuse), at the PSN of a request that was already accepted.
     #[cold]
     pub(crate) fn refuse_at(&mut self, psn: u32, code: NakCode, status: Option<Status>) {
         self.status = Status::stored(status);
         self.owe(NAK | code.raw(), psn);
     }
 
-    /// Why the connection ends: the code of the NAK and what the receive in use completes with.
+    /// The reason why the connection ends: the NAK code and the completion status of the receive in use.
     pub(crate) fn refusal(&self) -> (NakCode, Option<Status>) {
         (NakCode::from_raw(self.ack_syndrome & 0x1f), Status::of_receive(self.status))
     }
 
-    /// A message is whole.
+    /// Finishes a message that was received completely.
     #[inline(always)]
     pub(crate) fn finish_message(&mut self) {
         self.rx = Message::default();
         self.msn = self.msn.wrapping_add(1) & 0xff_ffff;
     }
 
-    /// Resources for READs and atomics.
+    /// Number of resources for READs and atomics.
     pub(super) fn resources(&self) -> u32 {
         (1u32 << (self.log_resources & 7)).min(ReadResource::PER_QP as u32)
     }
 }
 
-/// Why a request is not executed.
+/// The reason why a request is not executed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Refusal {
-    /// Receiver not ready: try again later.
+    /// Receiver not ready: the requester retries later.
     NotReady,
-    /// A NAK that ends the connection, and what the receive in use completes with.
+    /// A NAK that ends the connection, and the completion status of the receive in use.
     Fatal(NakCode, Option<Status>),
-    /// The packet counts as lost.
+    /// The packet is treated as lost.
     Lost,
 }
 use Refusal::{Fatal, Lost, NotReady};
@@ -214,27 +214,27 @@ use Refusal::{Fatal, Lost, NotReady};
 impl Refusal {
     /// The request is invalid.
     pub(crate) const INVALID: Self = Fatal(NakCode::InvalidRequest, None);
-    /// The memory that a request names does not allow it.
+    /// The memory named by the request does not allow the access.
     pub(crate) const ACCESS: Self = Fatal(NakCode::RemoteAccess, None);
-    /// The receive in use names memory that is not its program's.
+    /// The receive in use names memory that does not belong to its program.
     pub(crate) const PROTECTION: Self = Fatal(NakCode::RemoteOperational, Some(Status::LocalProtection));
     /// The message is longer than the receive (IBTA 9.7.4.1.6).
     pub(crate) const LENGTH: Self = Fatal(NakCode::InvalidRequest, Some(Status::LocalLength));
 }
 
-/// A packet that arrived, as the transport sees it.
+/// The transport's view of a received packet.
 pub(crate) trait Packet {
     /// Its BTH.
     fn bth(&self) -> Bth;
-    /// Where a WRITE goes or a READ comes from.
+    /// Target range of a WRITE, or source range of a READ.
     fn reth(&self) -> Option<Reth>;
     /// Operands of an atomic.
     fn atomic(&self) -> Option<AtomicEth>;
-    /// True if immediate data follow the headers.
+    /// True if immediate data follows the headers.
     fn has_imm(&self) -> bool;
     /// Bytes of payload, pad excluded.
     fn len(&self) -> u32;
-    /// Packets of a [train]; 1 of any other.
+    /// Number of packets in a [train]; otherwise 1.
     fn packets(&self) -> u32 {
         1
     }
@@ -242,60 +242,60 @@ pub(crate) trait Packet {
     fn is_padded(&self) -> bool;
 }
 
-/// The surroundings that a responder needs.
+/// The services that a responder needs from its environment.
 pub(crate) trait Responses: Sized {
-    /// A packet.
+    /// A received packet.
     type Packet<'p>: Packet;
-    /// The memory that an atomic is for.
+    /// The memory word of an atomic.
     type Word;
 
-    /// Its row.
+    /// The responder's row.
     fn responder(&self) -> &Responder;
-    /// Its row, to change.
+    /// The responder's row, mutable.
     fn responder_mut(&mut self) -> &mut Responder;
     /// The resource at a free-running index.
     fn resource(&self, at: u32) -> ReadResource;
-    /// The resource at a free-running index, to change.
+    /// The resource at a free-running index, mutable.
     fn resource_mut(&mut self, at: u32) -> &mut ReadResource;
     /// Path MTU in bytes.
     fn mtu(&self) -> u32;
-    /// XRC: the SRQ that the request at hand names; else 0.
+    /// XRC: the SRQ named by the current request; otherwise 0.
     fn target(&self) -> u32;
-    /// Runs `execute`; a shared receive that was taken for a packet which does not count goes back.
+    /// Runs `execute`. If the packet is refused, a shared receive taken for it is returned.
     fn guarded(&mut self, execute: impl FnOnce(&mut Self) -> Result<(), Refusal>) -> Result<(), Refusal>;
-    /// Takes a receive for a message that begins, or ends with immediate data. It counts as used when the message is whole.
+    /// Takes a receive, for a message that begins or that ends with immediate data. It counts as consumed when the message is complete.
     fn take_receive(&mut self) -> Option<u32>;
-    /// The receive in use is not filled, for its message was broken off. One that others share completes with an error, for others
-    /// may have been taken since; any other is taken by the next message.
+    /// Gives up the receive in use, because its message was aborted. A shared receive completes with an error, since later ones may
+    /// already have been taken; any other is reused by the next message.
     fn abort_receive(&mut self);
-    /// Puts a packet of a SEND into the receive in use, and completes the receive with the message's last.
+    /// Places a packet of a SEND in the receive in use; the message's last packet completes the receive.
     fn receive(&mut self, packet: &Self::Packet<'_>) -> Result<(), Refusal>;
-    /// True if the peer may do what `right` says with these bytes of our memory.
+    /// True if `right` allows the peer to access these bytes of local memory.
     fn reaches(&self, rkey: u32, va: u64, len: u32, right: Rights) -> bool;
-    /// True if the bytes of our memory that the first packet of an answer carries are there; asked when the peer did not get them.
+    /// True if the memory for the first packet of a response is present; called when the peer did not receive it.
     fn is_there(&mut self, rkey: u32, va: u64, len: u32) -> bool;
-    /// True if the whole range of a WRITE is checked with its first packet, as the specification has it, or each packet's own.
+    /// True if the whole range of a WRITE is checked with its first packet, as specified; false if each packet's own range is.
     fn checks_ahead(&self) -> bool;
-    /// Puts a packet of the WRITE `message` into memory.
+    /// Writes a packet of the WRITE `message` to memory.
     fn write(&mut self, packet: &Self::Packet<'_>, message: &Message) -> Result<(), Refusal>;
-    /// A WRITE with immediate data is whole: completes `receive`.
+    /// Completes `receive` when a WRITE with immediate data is complete.
     fn complete_write(
         &mut self,
         packet: &Self::Packet<'_>,
         receive: u32,
         message: &Message,
     ) -> Result<(), Refusal>;
-    /// Finds the memory of an atomic, if the peer may have it.
+    /// Looks up the memory of an atomic, if the peer may access it.
     fn locate(&mut self, eth: &AtomicEth) -> Option<Self::Word>;
-    /// Reads a word and replaces it by what `change` makes of it, if anything.
+    /// Reads a word and replaces it with the result of `change`, if any.
     fn modify(&mut self, word: Self::Word, change: impl FnOnce(u64) -> Option<u64>) -> Result<u64, Refusal>;
-    /// The connection ends because of a request: see [`Responder::refusal`].
+    /// Ends the connection because of a request, with the reason in [`Responder::refusal`].
     fn end(&mut self);
-    /// Something happened.
+    /// Reports an event.
     fn note(&mut self, event: Event);
 }
 
-/// A request packet.
+/// Handles a request packet.
 #[inline(always)]
 pub(crate) fn request<X: Responses>(x: &mut X, packet: &X::Packet<'_>) {
     if x.responder().is_refusing() {
@@ -316,8 +316,8 @@ pub(crate) fn request<X: Responses>(x: &mut X, packet: &X::Packet<'_>) {
     }
 }
 
-/// A train of full MIDDLEs, taken as one. False if they are to be looked at one by one, for they are not what is expected or the last of
-/// them will not be executed; nothing has come of them then.
+/// Executes a train of full MIDDLEs at once. False, without any effect, if the packets must be handled one by one, because they are not
+/// the expected ones or the last of them would not be executed.
 #[inline]
 pub(crate) fn train<X: Responses>(x: &mut X, packets: &X::Packet<'_>) -> bool {
     if x.responder().is_refusing() || packets.bth().psn() != Psn::new(x.responder().psn) {
@@ -334,12 +334,12 @@ pub(crate) fn train<X: Responses>(x: &mut X, packets: &X::Packet<'_>) -> bool {
     done
 }
 
-/// A request was not executed; `before` is what it found: the message under way and the flags.
+/// Handles a request that was not executed; `before` is the message in progress and the flags before the request.
 #[cold]
 fn refused<X: Responses>(x: &mut X, refusal: Refusal, before: &(Message, u8)) {
     let q = x.responder_mut();
     match refusal {
-        // As if it had never come; what else the row holds of it nothing depends on.
+        // As if the packet had never arrived; nothing depends on other changes to the row.
         Lost => (q.rx, q.flags) = *before,
         NotReady => {
             q.flags |= Responder::RNR_SENT;
@@ -350,7 +350,7 @@ fn refused<X: Responses>(x: &mut X, refusal: Refusal, before: &(Message, u8)) {
     }
 }
 
-/// A request of an unreliable connection, in sequence. False if it is dropped.
+/// Handles an in-sequence request of an unreliable connection. False if it is dropped.
 #[cold]
 pub(super) fn unanswered<X: Responses>(x: &mut X, packet: &X::Packet<'_>) -> bool {
     let result = execute(x, packet);
@@ -371,7 +371,7 @@ pub(super) fn unanswered<X: Responses>(x: &mut X, packet: &X::Packet<'_>) -> boo
     }
 }
 
-/// IBTA 9.7.5.1.2: one NAK for a gap, then silence until the PSN expected arrives. Behind an RNR NAK all is dropped.
+/// IBTA 9.7.5.1.2: sends one NAK for a gap, and no more until the expected PSN arrives. After an RNR NAK all packets are dropped.
 #[cold]
 fn out_of_sequence<X: Responses>(x: &mut X) {
     x.note(Event::OutOfSequence);
@@ -382,7 +382,7 @@ fn out_of_sequence<X: Responses>(x: &mut X) {
     }
 }
 
-/// The packet with the PSN expected.
+/// Executes the packet with the expected PSN.
 #[inline(always)]
 fn execute<X: Responses>(x: &mut X, packet: &X::Packet<'_>) -> Result<(), Refusal> {
     let bth = packet.bth();
@@ -419,7 +419,7 @@ fn execute<X: Responses>(x: &mut X, packet: &X::Packet<'_>) -> Result<(), Refusa
     Ok(())
 }
 
-/// An operation on our memory that the connection must allow. False if it is answered later, with what it asks for.
+/// Executes an operation on local memory, which the connection must allow. False if its data response acknowledges it later.
 #[inline(never)]
 fn remote<X: Responses>(x: &mut X, packet: &X::Packet<'_>, operation: Operation) -> Result<bool, Refusal> {
     let allowed = |right| if x.responder().allows(right) { Ok(()) } else { Err(Refusal::INVALID) };
@@ -449,7 +449,7 @@ fn remote<X: Responses>(x: &mut X, packet: &X::Packet<'_>, operation: Operation)
     }
 }
 
-/// IBTA 9.7.4.1.6: all packets but the last carry exactly the path MTU.
+/// IBTA 9.7.4.1.6: all packets except the last carry exactly the path MTU.
 #[inline(always)]
 fn check_length(mtu: u32, len: u32, opcode: BthOpcode) -> Result<(), Refusal> {
     let good = match (opcode.is_only(), opcode.is_last()) {
@@ -492,7 +492,7 @@ fn write<X: Responses>(x: &mut X, packet: &X::Packet<'_>, opcode: BthOpcode) -> 
     if opcode.is_last() != (done == rx.length) {
         return Err(Refusal::INVALID);
     }
-    // A WRITE with immediate meets an empty receive queue on its last packet only, before it is executed.
+    // A WRITE with immediate data takes a receive only for its last packet, before that is executed.
     let receive = match packet.has_imm() {
         true => Some(x.take_receive().ok_or(NotReady)?),
         false => None,
@@ -514,15 +514,14 @@ fn write<X: Responses>(x: &mut X, packet: &X::Packet<'_>, opcode: BthOpcode) -> 
     }
 }
 
-/// The memory that a request names does not allow it.
+/// The refusal for memory that does not allow the request.
 #[cold]
 pub(crate) fn access<X: Responses>(x: &mut X) -> Refusal {
     x.note(Event::AccessRefused);
     Refusal::ACCESS
 }
 
-/// True if a READ or atomic more is within what there are resources for (IBTA 9.7.4.1.3). Those that are answered and only
-/// replayed do not count.
+/// True if the resources allow another READ or atomic (IBTA 9.7.4.1.3). Requests that were answered and are only replayed do not count.
 fn has_resource<X: Responses>(x: &X) -> bool {
     let q = x.responder();
     let (under_way, resources) = (q.tail.wrapping_sub(q.send), q.resources());
@@ -530,11 +529,11 @@ fn has_resource<X: Responses>(x: &X) -> bool {
     under_way < resources || (0..under_way).filter(open).count() < resources as usize
 }
 
-/// Remembers a READ or atomic until it is answered, and behind that for duplicates.
+/// Remembers a READ or atomic until it is answered, and then for duplicates.
 fn remember<X: Responses>(x: &mut X, one: ReadResource) {
     let q = x.responder_mut();
     if q.tail.wrapping_sub(q.send) as usize >= ReadResource::PER_QP {
-        // The place of the oldest is needed; a replay of it is dropped.
+        // Reuses the oldest place; its replay is dropped.
         q.send = q.send.wrapping_add(1);
         q.packet = 0;
     }
@@ -542,7 +541,7 @@ fn remember<X: Responses>(x: &mut X, one: ReadResource) {
     q.tail = at.wrapping_add(1);
     q.psn = Psn::new(q.psn).add(one.packets).get();
     q.msn = one.msn;
-    // The answer acknowledges all before it.
+    // The response acknowledges all earlier PSNs.
     q.owe_nothing();
     *x.resource_mut(at) = one;
 }
@@ -577,7 +576,7 @@ fn read<X: Responses>(x: &mut X, packet: &X::Packet<'_>) -> Result<(), Refusal> 
     Ok(())
 }
 
-/// IBTA 9.4.5: an 8-byte compare-and-swap or fetch-and-add, done once; its answer is kept for duplicates.
+/// IBTA 9.4.5: executes an 8-byte compare-and-swap or fetch-and-add once; its result is kept for duplicates.
 fn atomic<X: Responses>(
     x: &mut X,
     packet: &X::Packet<'_>,

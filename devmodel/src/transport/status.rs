@@ -1,61 +1,61 @@
-//! The outcomes of a request, and the events to count.
+//! The outcomes of a request, and the events that can be counted.
 
-/// Why a work request fails, or a receive (IBTA 10.10.3, 11.6.2).
+/// The reason why a work request or a receive fails (IBTA 10.10.3, 11.6.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Status {
-    /// A message longer than the receive.
+    /// The message is longer than the receive.
     LocalLength = 1,
-    /// A receive names memory that is not its program's.
+    /// The receive names memory that does not belong to its program.
     LocalProtection,
-    /// The connection was in error before the request had its turn.
+    /// The connection was in error before the request was processed.
     Flushed,
-    /// An answer that does not fit its request.
+    /// A response does not match its request.
     BadResponse,
-    /// The responder says that the request is invalid.
+    /// The responder reported an invalid request.
     RemoteInvalidRequest,
     /// The responder's memory does not allow the request.
     RemoteAccess,
-    /// The responder could not carry out the request.
+    /// The responder could not execute the request.
     RemoteOperation,
-    /// No answer, however often it was asked.
+    /// The retries were exhausted without a response.
     RetryExceeded,
-    /// The responder was not ready, however often it was asked.
+    /// The RNR retries were exhausted.
     RnrRetryExceeded,
-    /// The requester broke off a message.
+    /// The requester aborted a message.
     RemoteAborted,
 }
 
 impl Status {
-    /// The value that a responder keeps until its NAK is sent: 0 is none.
+    /// The value that a responder keeps until its NAK is sent; 0 is none.
     pub(super) fn stored(status: Option<Self>) -> u8 {
         status.map_or(0, |status| status as u8)
     }
 
-    /// The status that [`stored`](Self::stored) kept, which is about the receive in use.
+    /// The status of the receive in use, as kept by [`stored`](Self::stored).
     pub(super) fn of_receive(stored: u8) -> Option<Self> {
         [Self::LocalLength, Self::LocalProtection].into_iter().find(|status| *status as u8 == stored)
     }
 }
 
-/// The events on a connection that an adapter may count.
+/// The events of a connection that an adapter may count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// Requester: a NAK said that a PSN is missing.
+    /// Requester: a NAK reported a missing PSN.
     SequenceNak,
-    /// Requester: an answer went past a READ or atomic that is not answered.
+    /// Requester: a response skipped an unanswered READ or atomic.
     ImpliedNak,
-    /// Requester: a NAK said that the receiver is not ready.
+    /// Requester: an RNR NAK arrived.
     RnrNak,
-    /// Requester: no answer in time.
+    /// Requester: no response in time.
     AckTimeout,
-    /// Responder: a PSN ahead of the one expected.
+    /// Responder: a PSN after the expected one.
     OutOfSequence,
-    /// Responder: a PSN behind the one expected.
+    /// Responder: a PSN before the expected one.
     Duplicate,
-    /// Responder: a message and no receive for it.
+    /// Responder: a message without a receive for it.
     NoReceive,
-    /// Responder: a request for memory that it may not have.
+    /// Responder: a request for memory that it may not access.
     AccessRefused,
     /// Responder: a READ request.
     ReadRequest,
@@ -63,6 +63,6 @@ pub enum Event {
     WriteRequest,
     /// Responder: an atomic request.
     AtomicRequest,
-    /// Requester: the peer notified of congestion.
+    /// Requester: a congestion notification from the peer.
     Notified,
 }

@@ -8,34 +8,35 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 pub enum Timer {
     /// The oldest request is not acknowledged (IBTA 9.7.6.1.3).
     Ack,
-    /// The wait after an RNR NAK is over (IBTA 9.7.5.2.8). Of no meaning to the transport once the connection is in error.
+    /// The wait after an RNR NAK is over (IBTA 9.7.5.2.8). Without a meaning to the transport once the connection is in
+    /// error.
     Rnr,
 }
 
 impl Timer {
-    /// All of them, in order.
+    /// All timers, in order.
     pub const ALL: [Self; 2] = [Self::Ack, Self::Rnr];
 }
 
-/// When the timers of a connection run out, ps; 0 is stopped.
+/// Deadlines of a connection's timers, ps; 0 is stopped.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable)]
 #[repr(C)]
 pub struct Timers([u64; Timer::ALL.len()]);
 
 impl Timers {
-    /// `timer` runs out at `at`.
+    /// Starts `timer`, to expire at `at`.
     #[inline(always)]
     pub(crate) fn set(&mut self, timer: Timer, at: u64) {
         self.0[timer as usize] = at;
     }
 
-    /// `timer` does not run any more.
+    /// Stops `timer`.
     #[inline(always)]
     pub(crate) fn stop(&mut self, timer: Timer) {
         self.0[timer as usize] = 0;
     }
 
-    /// When `timer` runs out, if it runs.
+    /// The deadline of `timer`, if it runs.
     #[inline(always)]
     pub(crate) fn deadline(&self, timer: Timer) -> Option<u64> {
         match self.0[timer as usize] {
@@ -50,12 +51,12 @@ impl Timers {
         self.0[timer as usize] != 0
     }
 
-    /// True if `timer` runs and has run out at `now`.
+    /// True if `timer` runs and has expired at `now`.
     pub(crate) fn is_due(&self, timer: Timer, now: u64) -> bool {
         self.deadline(timer).is_some_and(|at| now >= at)
     }
 
-    /// The timers that run, and when they run out.
+    /// The running timers with their deadlines.
     #[inline(always)]
     pub(crate) fn pending(self) -> impl Iterator<Item = (Timer, u64)> {
         Timer::ALL.into_iter().filter_map(move |timer| self.deadline(timer).map(|at| (timer, at)))

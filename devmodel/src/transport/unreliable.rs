@@ -1,4 +1,4 @@
-//! Unreliable connection: the requests of a reliable one without answers (IBTA 9.8.2).
+//! Unreliable connection: the requests of a reliable one, without responses (IBTA 9.8.2).
 
 use super::{
     Event, Message, Timer,
@@ -7,7 +7,7 @@ use super::{
 };
 use hwspec::handle::Psn;
 
-/// Requests that were sent are done: nobody acknowledges them (IBTA 9.8.2.1).
+/// Treats all sent requests as done: there are no acknowledgements (IBTA 9.8.2.1).
 pub(crate) fn complete_sent<R: Requests>(r: &mut R) {
     let q = r.requester_mut();
     q.una_psn = q.max_psn;
@@ -15,7 +15,8 @@ pub(crate) fn complete_sent<R: Requests>(r: &mut R) {
     r.requester_mut().timers.stop(Timer::Ack);
 }
 
-/// A request with a known opcode. One out of sequence ends the message under reception (IBTA 9.8.2.2.1).
+/// Handles a request with a known opcode. One out of sequence aborts the message being received (IBTA
+/// 9.8.2.2.1).
 pub(crate) fn unreliable_request<X: Responses>(x: &mut X, packet: &X::Packet<'_>) {
     let (psn, first) = (packet.bth().psn(), packet.bth().opcode().is_first());
     let in_order = psn == Psn::new(x.responder().psn);
@@ -30,12 +31,12 @@ pub(crate) fn unreliable_request<X: Responses>(x: &mut X, packet: &X::Packet<'_>
     if (begun || first) && unanswered(x, packet) {
         return;
     }
-    // Dropped: with what else comes of its message.
+    // Drops it, with the rest of its message.
     abandon(x);
     x.responder_mut().psn = psn.add(1).get();
 }
 
-/// Forgets the message under reception. The next one takes its receive (IBTA 9.9.3.1, class E).
+/// Aborts the message being received. The next message takes its receive (IBTA 9.9.3.1, class E).
 fn abandon<X: Responses>(x: &mut X) {
     if x.responder().rx.kind == Message::SEND {
         x.abort_receive();

@@ -1,8 +1,8 @@
 //! Two endpoints of a reliable connection and the packets between them.
 //!
-//! The requester sends messages to the responder, whose program posts receives. A state of the two is small and says all;
-//! [`Step`]s are what can happen next. Time is logical: a timer runs or does not, and one that runs may run out at any
-//! moment. A packet that is delayed is one that other steps go past.
+//! The requester sends messages to the responder, and the responder's program posts receives. The joint state is small
+//! and complete; a [`Step`] is a possible next event. Time is logical: a running timer may expire at any moment. A
+//! delayed packet is one that is overtaken by other steps.
 
 use crate::transport::{
     AckTimer, Congestion, Dcqcn, Event, Kind, Message, Order, Packet, ReadResource, Refusal, Request,
@@ -18,7 +18,7 @@ use zerocopy::IntoBytes;
 
 /// Path MTU.
 pub(super) const MTU: u32 = 256;
-/// Packets on their way in one direction at most: what does not fit is sent later.
+/// Maximum number of packets in flight in one direction: further packets are sent later.
 const IN_FLIGHT: usize = 3;
 
 /// Bytes between the addresses of two messages at the responder.
@@ -30,7 +30,7 @@ fn address(message: u8) -> u64 {
     u64::from(message) * APART
 }
 
-/// A request packet; the message and the place in it stand for the payload.
+/// A request packet; the message and the position in it represent the payload.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct Data {
     opcode: u8,
@@ -64,12 +64,12 @@ impl Packet for Data {
     }
 }
 
-/// A packet of the responder's.
+/// A packet from the responder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Back {
     /// PSN and AETH syndrome.
     Ack(u32, u8),
-    /// PSN, opcode, and the bytes it brings: address and length.
+    /// PSN, opcode, and the address and length of its bytes.
     Response(u32, u8, u64, u32),
 }
 
@@ -81,22 +81,22 @@ impl Back {
     }
 }
 
-/// The settings that the exploration begins with.
+/// The initial settings of an exploration.
 #[derive(Clone, Debug)]
 pub(super) struct Scenario {
-    /// Each message: what it asks for, and its bytes.
+    /// Operation and length in bytes of each message.
     pub messages: &'static [(Kind, u32)],
     pub first_psn: u32,
     pub retry_count: u8,
     pub rnr_retry: u8,
     /// Receives posted before the first packet; the others are posted at any time.
     pub receives: u8,
-    /// Packets that may be lost, and copied, altogether.
+    /// Total number of packets that may be lost, and copied.
     pub losses: u8,
     pub copies: u8,
 }
 
-/// Something that can happen.
+/// A possible event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Step {
     SendPacket,
@@ -124,10 +124,10 @@ pub(super) struct Endpoints {
     receives: u8,
     losses: u8,
     copies: u8,
-    /// Next place of the message under reception, and of the READ whose responses come.
+    /// Next position of the message being received, and of the READ being answered.
     place: u8,
     read: u8,
-    /// SENDs and WRITEs that are whole at the responder, READs that are whole at the requester.
+    /// SENDs and WRITEs completed at the responder, READs completed at the requester.
     pub delivered: Vec<u8>,
     pub fetched: Vec<u8>,
     pub completed: Vec<u8>,
@@ -170,7 +170,7 @@ impl Endpoints {
         }
     }
 
-    /// All that two states can differ in.
+    /// All the parts in which two states can differ.
     pub(super) fn key(&self) -> Vec<u8> {
         let mut key = self.requester.as_bytes().to_vec();
         key.extend_from_slice(self.responder.as_bytes());
@@ -183,7 +183,7 @@ impl Endpoints {
         ]);
         for one in &self.data {
             key.extend_from_slice(&one.psn.to_le_bytes());
-            // A PSN always stands for the same packet, but for whether it asks.
+            // A PSN always identifies the same packet, except for AckReq.
             key.push(u8::from(one.ask));
         }
         key.push(0xff);
@@ -197,7 +197,7 @@ impl Endpoints {
         key
     }
 
-    /// True if every message is where it belongs and its sender knows, or the sender has given up.
+    /// True if every message was delivered and its sender knows, or the sender has given up.
     pub(super) fn is_over(&self) -> bool {
         self.failed.is_some() || self.completed.len() == self.scenario.messages.len()
     }
@@ -206,19 +206,19 @@ impl Endpoints {
         self.responder.owes_answers() || self.responder.owes_ack()
     }
 
-    /// SENDs among the messages: each takes a receive.
+    /// Number of SENDs among the messages: each takes a receive.
     fn sends(&self) -> usize {
         self.scenario.messages.iter().filter(|(kind, _)| *kind == Kind::Send).count()
     }
 
-    /// True if the next message may be taken.
+    /// True if the next message may start.
     fn admits(&self) -> bool {
         let Some((kind, length)) = self.scenario.messages.get(self.requests.len()) else { return false };
         let packets = kind.packets(*length, MTU);
         self.requester.has_room() && self.requester.admits(Some(*kind), packets, Order::None)
     }
 
-    /// The steps that can happen next.
+    /// The possible next steps.
     pub(super) fn steps(&self) -> Vec<Step> {
         if self.is_over() {
             return Vec::new();
@@ -312,7 +312,7 @@ impl Endpoints {
         }
     }
 
-    /// A packet of a SEND or WRITE.
+    /// Sends a packet of a SEND or WRITE.
     fn send_data(&mut self, one: &Request, kind: Kind, message: u8) -> bool {
         let packet = self.requester.next_packet(one, MTU, Some(2));
         self.data.push(Data {
@@ -327,7 +327,7 @@ impl Endpoints {
         self.requester.sent(&packet)
     }
 
-    /// A READ request, from where its responses stand.
+    /// Sends a READ request, from the current position of its responses.
     fn send_read(&mut self, one: &Request, message: u8) -> bool {
         let (psn, skip) = self.requester.next_request_packet(one, MTU);
         self.data.push(Data {
@@ -342,7 +342,7 @@ impl Endpoints {
         self.requester.asked(one)
     }
 
-    /// Replies come before the acknowledgement.
+    /// Responses are sent before the acknowledgement.
     fn send_answer(&mut self) {
         if let Some(reply) = next_reply(self) {
             let at = reply.resource.va + u64::from(reply.from);
@@ -355,7 +355,7 @@ impl Endpoints {
         }
     }
 
-    /// A READ response: its bytes are those that the READ wants there.
+    /// Takes a READ response and checks that it carries the expected bytes.
     fn take_response(&mut self, psn: Psn, opcode: u8, at: u64, len: u32) {
         let last = BthOpcode::from_raw(opcode).is_last();
         let Some((message, from)) = read_response(self, psn, MTU, (len, last, true)) else { return };
@@ -369,7 +369,7 @@ impl Endpoints {
         deliver(self, psn, None);
     }
 
-    /// A packet of a SEND or WRITE comes to rest.
+    /// Places a packet of a SEND or WRITE.
     fn place(&mut self, packet: &Data) {
         assert_eq!(packet.place, self.place, "packets of a message in order");
         self.place += 1;

@@ -1,22 +1,22 @@
-//! Two endpoints explored whole: every order in which packets can be sent, delayed, lost and copied, timers run out and
-//! receives be posted.
+//! Exhaustive exploration of two endpoints: every order in which packets can be sent, delayed, lost and copied, timers
+//! can expire and receives can be posted.
 
 use super::endpoints::{Endpoints, MTU, Scenario, Step};
 use crate::transport::{Kind, Status};
 use std::collections::HashMap;
 
-/// The numbers of states, steps and ends that an exploration met.
+/// Numbers of states, steps and ends found by an exploration.
 #[derive(Debug, Default)]
 struct Found {
     states: usize,
     steps: usize,
-    /// Ends in which all completed, and in which the requester gave up.
+    /// Ends in which all requests completed, and in which the requester gave up.
     whole: usize,
     gave_up: usize,
 }
 
 impl Found {
-    /// Prints what was met: some orders end well and some do not.
+    /// Prints the numbers: some orders end well and some do not.
     fn report(&self) {
         let Self { states, steps, whole, gave_up } = self;
         println!(
@@ -26,7 +26,7 @@ impl Found {
     }
 }
 
-/// The conditions that hold in every state.
+/// Checks the invariants of every state.
 fn check(state: &Endpoints, gives_up: &[Status]) {
     let rises = |list: &[u8]| list.windows(2).all(|pair| pair[0] < pair[1]);
     assert!(rises(&state.delivered) && rises(&state.fetched), "each message once, in order: {state:?}");
@@ -45,12 +45,12 @@ fn check(state: &Endpoints, gives_up: &[Status]) {
     assert!(state.failed.is_none_or(|status| gives_up.contains(&status)), "{state:?}");
 }
 
-/// Explores all states from the first on; from each of them an end can be reached.
+/// Explores all states reachable from the first; an end can be reached from each of them.
 fn explore(scenario: Scenario, gives_up: &[Status]) -> Found {
     let mut found = Found::default();
     let first = Endpoints::new(scenario);
     let mut known = HashMap::from([(first.key(), 0u32)]);
-    // Which states lead to a state.
+    // The predecessors of each state.
     let mut before: Vec<Vec<u32>> = vec![Vec::new()];
     let mut ends = Vec::new();
     let mut open = vec![(0u32, first)];
@@ -88,7 +88,7 @@ fn explore(scenario: Scenario, gives_up: &[Status]) -> Found {
 
 const LAST_PSN: u32 = 0xff_ffff;
 
-/// Across the wrap of PSNs, with a retry and as many RNR retries as it takes; nothing is lost or copied.
+/// Across the wrap of PSNs, with one retry and unlimited RNR retries; no packet is lost or copied.
 const PLAIN: Scenario = Scenario {
     messages: &[],
     first_psn: LAST_PSN,

@@ -1,15 +1,15 @@
-//! The transport knows nothing of the adapter that carries it out.
+//! The transport must not depend on the adapter that carries it out.
 
 use std::{
     fs,
     path::{Path, PathBuf},
 };
 
-/// Words of the mlx5 interface, as parts of names.
+/// Words of the mlx5 interface that must not occur in names.
 const PARTS: [&str; 4] = ["wqe", "cqe", "eqe", "mkey"];
-/// Names of the mlx5 interface and of what keeps the adapter's state.
+/// Names of the mlx5 interface and of the code that keeps the adapter's state.
 const NAMES: [&str; 5] = ["Func", "Region", "Journal", "Effect", "Work"];
-/// Modules of this crate and of the description of the chip that lie above the transport or beside it.
+/// Modules of this crate and of the chip's description that are above the transport or beside it.
 const MODULES: [&str; 14] = [
     "cmd",
     "context",
@@ -32,14 +32,14 @@ fn sources(below: &Path, into: &mut Vec<PathBuf>) {
         let path = entry.expect("an entry").path();
         match path.is_dir() {
             true => sources(&path, into),
-            // This file has to name what it looks for.
+            // This file has to contain the names that it searches for.
             false if path.file_name().is_some_and(|name| name != "names.rs") => into.push(path),
             false => {}
         }
     }
 }
 
-/// Names in a line of source, each with what follows it.
+/// The names in a line of source, each with the text after it.
 fn names(line: &str) -> impl Iterator<Item = (&str, &str)> {
     let is_name = |c: char| c.is_alphanumeric() || c == '_';
     let mut rest = line;

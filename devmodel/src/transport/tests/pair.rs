@@ -1,5 +1,5 @@
-//! Two ends of a connection with payload, memory and a clock, and no adapter: what the rows of the conformance table are
-//! shown on.
+//! Two ends of a connection with payload, memory and a clock, but no adapter, for tests of the rows of the conformance
+//! table.
 
 use crate::transport::{
     AckTimer, Congestion, Dcqcn, Event, Kind, Message, Order, Packet, ReadResource, Refusal, Request,
@@ -16,15 +16,15 @@ use std::collections::VecDeque;
 
 /// Path MTU.
 pub(super) const MTU: u32 = 256;
-/// Where the memory of an end begins for its peer, how long it is, and its key.
+/// Start, length and key of the memory of an end, for its peer.
 pub(super) const VA: u64 = 0x1_0000;
 pub(super) const LEN: usize = 4096;
 pub(super) const KEY: u32 = 0x77;
-/// The first PSN, where a test names none.
+/// The first PSN, unless a test sets another.
 pub(super) const FIRST: u32 = 100;
 pub(super) const MS: u64 = 1_000_000_000;
 
-/// A packet, whole.
+/// A complete packet.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Pkt {
     pub opcode: BthOpcode,
@@ -32,7 +32,7 @@ pub(super) struct Pkt {
     pub ask: bool,
     /// Address, key and length.
     pub reth: Option<(u64, u32, u32)>,
-    /// Address, key, what is swapped in or added, what is compared.
+    /// Address, key, swap or add operand, compare operand.
     pub atomic: Option<(u64, u32, u64, u64)>,
     pub imm: bool,
     pub payload: Vec<u8>,
@@ -93,16 +93,16 @@ impl Packet for Pkt {
     }
 }
 
-/// The request that an end is asked to send.
+/// A request posted at an end.
 #[derive(Clone, Debug)]
 pub(super) struct Post {
     pub kind: Kind,
     pub va: u64,
     pub key: u32,
     pub len: u32,
-    /// SEND and WRITE.
+    /// Payload of a SEND or WRITE.
     pub data: Vec<u8>,
-    /// The values that are swapped in or added, and compared.
+    /// The swap or add operand, and the compare operand.
     pub operands: [u64; 2],
     pub order: Order,
 }
@@ -132,23 +132,23 @@ impl Post {
     }
 }
 
-/// A receive that is posted.
+/// A posted receive.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Receive {
     pub len: u32,
-    /// Its key is not good.
+    /// True if its key is invalid.
     pub broken: bool,
 }
 
-/// One end.
+/// One end of the connection.
 pub(super) struct End {
     pub now: u64,
     pub requester: Requester,
     pub posted: Vec<Post>,
     requests: Vec<Request>,
-    /// Requests that are done, by number.
+    /// Completed requests, by number.
     pub completed: Vec<(u32, Option<Status>)>,
-    /// The data that READs and atomics brought, by number.
+    /// The data returned by READs and atomics, by number.
     pub brought: Vec<(u32, Vec<u8>)>,
     pub congestion: Congestion,
     dcqcn: Dcqcn,
@@ -158,13 +158,13 @@ pub(super) struct End {
     /// The peer's rights to memory, by [`KEY`].
     pub granted: Rights,
     pub checks_ahead: bool,
-    /// False once memory that was read has gone.
+    /// False once memory that was read is gone.
     pub is_there: bool,
     pub receives: Vec<Receive>,
-    /// Bytes that came into each receive.
+    /// Bytes received in each receive.
     pub received: Vec<u32>,
     pub events: Vec<Event>,
-    /// The connection ended because of a request.
+    /// Set when the connection ended because of a request.
     pub refused: Option<(NakCode, Option<Status>)>,
 }
 
@@ -203,12 +203,12 @@ impl End {
         self.refused.is_some() || self.failure().is_some()
     }
 
-    /// Why the connection failed.
+    /// The reason why the connection failed.
     pub fn failure(&self) -> Option<Status> {
         self.completed.iter().find_map(|(_, status)| *status)
     }
 
-    /// Requests that succeeded.
+    /// Number of requests that succeeded.
     pub fn succeeded(&self) -> usize {
         self.completed.iter().filter(|(_, status)| status.is_none()).count()
     }
@@ -222,7 +222,7 @@ impl End {
         (key == KEY && self.granted.contains(rights) && at + len <= LEN as u64).then_some(at as usize)
     }
 
-    /// A packet comes in.
+    /// Receives a packet.
     pub fn take(&mut self, packet: &Pkt) {
         if self.has_ended() {
             return;
@@ -254,7 +254,7 @@ impl End {
         }
     }
 
-    /// The packets that go out now.
+    /// The packets that are sent now.
     pub fn transmit(&mut self) -> Vec<Pkt> {
         let mut out = Vec::new();
         self.send_answers(&mut out);
@@ -277,7 +277,7 @@ impl End {
         out
     }
 
-    /// Takes the next request that is posted, if it may begin.
+    /// Starts the next posted request, if it is admitted.
     fn admit(&mut self) -> bool {
         let Some(work) = self.posted.get(self.requester.tail as usize) else { return false };
         let packets = work.kind.packets(work.len, MTU);
@@ -322,7 +322,7 @@ impl End {
         packet
     }
 
-    /// Sends what READs and atomics are owed.
+    /// Sends the pending responses to READs and atomics.
     fn send_answers(&mut self, out: &mut Vec<Pkt>) {
         while let Some(reply) = (!self.has_ended()).then(|| next_reply(self)).flatten() {
             let one = reply.resource;
@@ -342,7 +342,7 @@ impl End {
         }
     }
 
-    /// The next time at which a timer runs out.
+    /// The next time at which a timer expires.
     pub fn deadline(&self) -> Option<u64> {
         self.requester.timers.pending().map(|(_, at)| at).min()
     }
@@ -400,7 +400,7 @@ impl Requests for End {
 
 impl Responses for End {
     type Packet<'p> = Pkt;
-    /// Where in memory it is.
+    /// An offset in memory.
     type Word = usize;
 
     fn responder(&self) -> &Responder {
@@ -485,16 +485,16 @@ impl Responses for End {
     }
 }
 
-/// Says if a packet is meant.
+/// A predicate that selects packets.
 type Look = fn(&Pkt) -> bool;
 
 /// Two ends: requests go from the first to the second.
 pub(super) struct Pair {
     pub ours: End,
     pub theirs: End,
-    /// All that was sent, by us and by them, lost or not.
+    /// All packets sent by us and by them, lost or not.
     pub sent: [Vec<Pkt>; 2],
-    /// How many packets that look so are still to be lost.
+    /// Number of packets still to be lost that match the predicate.
     lost: Vec<(usize, Look)>,
 }
 
@@ -503,12 +503,12 @@ impl Pair {
         Self::from(FIRST)
     }
 
-    /// With a first PSN.
+    /// Creates a pair with the given first PSN.
     pub fn from(psn: u32) -> Self {
         Self { ours: End::new(psn), theirs: End::new(psn), sent: Default::default(), lost: Vec::new() }
     }
 
-    /// They post receives of `len` bytes.
+    /// The peer posts receives of `len` bytes.
     pub fn receives(mut self, count: usize, len: u32) -> Self {
         self.theirs.receives.extend(std::iter::repeat_n(Receive { len, broken: false }, count));
         self
@@ -518,13 +518,13 @@ impl Pair {
         self.ours.posted.extend(work);
     }
 
-    /// Posts and goes on until all is quiet.
+    /// Posts requests and runs until nothing more happens.
     pub fn run(&mut self, work: impl IntoIterator<Item = Post>) {
         self.post(work);
         self.settle();
     }
 
-    /// The next `count` packets that `look` so are lost.
+    /// Loses the next `count` packets that match `look`.
     pub fn lose(&mut self, count: usize, look: Look) {
         self.lost.push((count, look));
     }
@@ -534,7 +534,7 @@ impl Pair {
         due.map(|(left, _)| *left -= 1).is_some()
     }
 
-    /// Until nobody has anything to say without a timer.
+    /// Exchanges packets until neither end sends any without a timer.
     pub fn settle(&mut self) {
         let mut wire: VecDeque<(bool, Pkt)> = VecDeque::new();
         for _ in 0..100_000 {
@@ -552,7 +552,7 @@ impl Pair {
         panic!("no end to what is sent");
     }
 
-    /// Lets time pass to the next timer of ours, and all that follows; how long that took.
+    /// Advances time to our next timer and runs everything that follows; returns the time that passed.
     pub fn wait(&mut self) -> u64 {
         let at = self.ours.deadline().expect("a timer runs");
         let passed = at - self.ours.now;
@@ -562,13 +562,13 @@ impl Pair {
         passed
     }
 
-    /// A packet that nobody of us sent reaches them; what they say to it.
+    /// Delivers a forged packet to the peer and returns its response.
     pub fn ask(&mut self, packet: &Pkt) -> Vec<Pkt> {
         self.theirs.take(packet);
         self.theirs.transmit()
     }
 
-    /// The same, and the PSN and syndrome of the one acknowledge packet they say.
+    /// Like [`ask`](Self::ask); returns PSN and syndrome of the single acknowledge packet in the response.
     pub fn ask_ack(&mut self, packet: &Pkt) -> (u32, u8) {
         match &self.ask(packet)[..] {
             [one] => one.ack(),
@@ -576,13 +576,13 @@ impl Pair {
         }
     }
 
-    /// A packet that nobody of them sent reaches us; what we say to it.
+    /// Delivers a forged packet to us and returns our response.
     pub fn tell(&mut self, packet: &Pkt) -> Vec<Pkt> {
         self.ours.take(packet);
         self.ours.transmit()
     }
 
-    /// The same for an acknowledge packet.
+    /// Like [`tell`](Self::tell) for an acknowledge packet.
     pub fn tell_ack(&mut self, psn: u32, syndrome: u8) -> Vec<Pkt> {
         self.tell(&Pkt { aeth: Some((syndrome, 0)), ..Pkt::new(BthOpcode::RcAck, psn) })
     }

@@ -1,5 +1,5 @@
-//! The rows of the conformance table (`docs/conformance.md`) that hold for any adapter, on two ends without one. Tests are
-//! named after their rows, and expected values are the table's.
+//! The rows of the conformance table (`docs/conformance.md`) that hold for any adapter, tested on two ends without one.
+//! Tests are named after their rows, and expected values are those of the table.
 
 mod requester;
 mod responder;
@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 const TABLE: &str = include_str!("../../../../../docs/conformance.md");
 const SOURCES: [&str; 2] = [include_str!("requester.rs"), include_str!("responder.rs")];
 
-/// Rows that speak of what an adapter has, and why: `tests/model/conformance/` shows them.
+/// Rows about features of an adapter, and the reason; `tests/model/conformance/` tests them.
 const OF_ADAPTERS: &[(u32, &str)] = &[
     (34, "keys of work requests"),
     (35, "keys of work requests"),

@@ -1,4 +1,4 @@
-//! The packets that a requester sends, takes for an answer, and sends again.
+//! Transmission, acceptance of responses, and retransmission by a requester.
 
 use crate::transport::{
     Dcqcn, Event, Notifier, Order, Status, Timer, congestion_notified,
@@ -14,7 +14,7 @@ const RNR_WAIT: u64 = 640 * MS / 1000;
 /// 4.096 us x 2^14.
 const TIMEOUT: u64 = 4_096_000 << 14;
 
-/// Two ends, of which ours has so many retries.
+/// A pair with the given number of retries at our end.
 fn with_retries(count: u8) -> Pair {
     let mut pair = Pair::new();
     pair.ours.requester.retry_count = count;
@@ -82,7 +82,7 @@ fn row_15_a_lost_acknowledgement_costs_a_timeout() {
     assert_eq!(pair.sent[0][2..], first, "the same packets again");
     pair.wait();
     assert_eq!((pair.ours.succeeded(), pair.theirs.received.len()), (1, 1));
-    // Progress starts the timer anew.
+    // Progress restarts the timer.
     let mut pair = Pair::new();
     pair.post([Post::send(1), Post::send(1)]);
     pair.ours.transmit();
@@ -125,7 +125,7 @@ fn row_18_a_sequence_nak_acknowledges_what_is_before_it_and_costs_a_retry() {
     let again = pair.tell_ack(FIRST + 2, NAK_SEQUENCE);
     assert_eq!(pair.ours.succeeded(), 2);
     assert_eq!(psns(&again), [FIRST + 2, FIRST + 3]);
-    // There was progress, so the retry is back; without progress there is none left.
+    // Progress restored the retry; without progress none is left.
     let again = pair.tell_ack(FIRST + 3, NAK_SEQUENCE);
     assert_eq!(psns(&again), [FIRST + 3]);
     pair.tell_ack(FIRST + 3, NAK_SEQUENCE);
@@ -170,7 +170,7 @@ fn row_22_rnr_retries_run_out() {
     assert_eq!(pair.sent[0].len(), 3);
 }
 
-/// The other halves of rows 23 to 37: what a refusal does to whoever asked.
+/// The other halves of rows 23 to 37: the effect of a refusal on the requester.
 #[test]
 fn refusals_end_the_connection_of_whoever_asked() {
     let cases = [
@@ -276,7 +276,7 @@ fn row_64_an_rnr_nak_neither_costs_nor_restores_a_retry() {
     let mut pair = with_retries(1);
     pair.post([Post::send(1), Post::send(1)]);
     pair.ours.transmit();
-    // One retry is spent by a timeout.
+    // A timeout costs one retry.
     pair.lose(2, |_| true);
     pair.wait();
     pair.tell_ack(FIRST, RNR);
@@ -285,7 +285,7 @@ fn row_64_an_rnr_nak_neither_costs_nor_restores_a_retry() {
     assert_eq!(pair.ours.failure(), None, "the RNR NAK cost nothing");
     pair.wait();
     assert_eq!(pair.ours.failure(), Some(Status::RetryExceeded), "nor did it restore anything");
-    // A request that it acknowledges does.
+    // An acknowledged request does restore them.
     let mut pair = with_retries(1);
     pair.post([Post::send(1), Post::send(1)]);
     pair.ours.transmit();

@@ -1,4 +1,4 @@
-//! The actions of a responder on requests, in sequence and out of it.
+//! A responder's handling of requests, in sequence and out of sequence.
 
 use crate::transport::{
     Event, ReadResource, Rights, Status,
@@ -12,7 +12,7 @@ const NAK_SEQUENCE: u8 = 0x60;
 const NAK_INVALID: u8 = 0x61;
 const NAK_ACCESS: u8 = 0x62;
 const NAK_OPERATION: u8 = 0x63;
-/// RNR NAK with the timer code of the ends.
+/// RNR NAK with the timer code used by the ends.
 const RNR: u8 = 0x20 | 12;
 
 fn send_only(psn: u32) -> Pkt {
@@ -35,7 +35,7 @@ fn swap(psn: u32, at: u64, from: u64, to: u64) -> Pkt {
     Pkt { atomic: Some((VA + at, KEY, to, from)), ..Pkt::new(BthOpcode::RcCompareSwap, psn) }
 }
 
-/// `packet`, at the PSN expected, is refused with `nak`, and their end is over for it.
+/// Checks that `packet`, at the expected PSN, is refused with `nak` and ends the connection at the peer.
 fn is_refused(mut pair: Pair, packet: &Pkt, nak: u8) -> Pair {
     let psn = pair.theirs.responder.psn;
     assert_eq!(pair.ask_ack(packet), (psn, nak), "{packet:?}");
@@ -70,7 +70,7 @@ fn row_4_behind_a_gap_there_is_silence_but_for_duplicates() {
     assert_eq!(pair.ask_ack(&send_only(FIRST)), (FIRST, ACK));
     assert!(pair.ask(&send_only(FIRST + 2)).is_empty());
     assert_eq!(pair.ask_ack(&send_only(FIRST + 1)), (FIRST + 1, ACK));
-    // The next gap is told again.
+    // The next gap is reported again.
     assert_eq!(pair.ask_ack(&send_only(FIRST + 3)), (FIRST + 2, NAK_SEQUENCE));
 }
 
@@ -134,7 +134,7 @@ fn row_8_a_duplicate_read_outside_the_original_is_dropped() {
     }
     let other_key = Pkt { reth: Some((VA, KEY + 1, 2 * MTU)), ..read(FIRST, 0, 2 * MTU) };
     assert!(pair.ask(&other_key).is_empty());
-    // Its resource goes to others.
+    // Its resource is reused.
     for i in 0..4 {
         pair.ask(&read(FIRST + 2 + i, 0, 8));
     }
@@ -194,7 +194,7 @@ fn row_19_a_message_without_a_receive_waits() {
     assert!(pair.ask(&send_only(FIRST + 1)).is_empty(), "what comes behind it is dropped");
     pair = pair.receives(1, 1024);
     assert_eq!(pair.ask_ack(&send_only(FIRST)), (FIRST, ACK));
-    // A WRITE with immediate data meets it with its last packet, which is not executed.
+    // A WRITE with immediate data runs out of receives at its last packet, which is not executed.
     let first = Pkt::new(BthOpcode::RcWriteFirst, FIRST + 1).with(256).to(VA, KEY, MTU + 8);
     assert_eq!(pair.ask_ack(&first), (FIRST + 1, ACK));
     let last = Pkt { imm: true, ..Pkt::new(BthOpcode::RcWriteLastImm, FIRST + 2).with(8) };
@@ -378,7 +378,7 @@ fn row_53_what_is_lost_of_an_unreliable_message_loses_all_of_it() {
     let end = &mut pair.theirs;
     let packet = |opcode, psn, len| Pkt { ask: false, ..Pkt::new(opcode, psn).with(len) };
     unreliable_request(end, &packet(BthOpcode::RcSendFirst, FIRST, 256));
-    // The middle is lost; the last is dropped, and so is what follows up to the next message.
+    // The middle is lost; the last is dropped, and so are all packets up to the next message.
     unreliable_request(end, &packet(BthOpcode::RcSendLast, FIRST + 2, 8));
     unreliable_request(end, &packet(BthOpcode::RcSendLast, FIRST + 3, 8));
     unreliable_request(end, &packet(BthOpcode::RcSendOnly, FIRST + 7, 16));
@@ -406,7 +406,7 @@ fn row_61_a_key_that_dies_under_a_message_ends_it() {
     pair.theirs.granted = Rights::empty();
     let pair = is_refused(pair, &Pkt::new(BthOpcode::RcWriteLast, FIRST + 1).with(256), NAK_ACCESS);
     assert_eq!(pair.theirs.memory[MTU as usize], 0);
-    // Under a READ that was accepted, whose data were still to be sent.
+    // During an accepted READ with data still to be sent.
     let mut pair = Pair::new();
     pair.theirs.take(&read(FIRST, 0, 2 * MTU));
     pair.theirs.granted = Rights::empty();
