@@ -9,15 +9,15 @@ use crate::translate::{NULL_KEY, RESERVED_LKEY};
 use crate::{mlx5::eswitch, state::HcaState};
 use hwspec::cmd::{CmdOut, adapter::*, adapter_id::*};
 
-/// Interface step sequences supported: 0 and 1.
+/// Supported interface step sequences: 0 and 1.
 const ISSI_SUPPORTED: u32 = 0b11;
-/// IEEE vendor id (OUI) that `QUERY_ADAPTER` returns.
+/// IEEE vendor ID (OUI) returned by `QUERY_ADAPTER`.
 const IEEE_VENDOR: u32 = 0x02c9;
-/// Parameter set id (PSID): not one of a real card.
+/// Parameter set ID (PSID), unlike that of any real card.
 const BOARD: &[u8; 16] = b"IRONVERBS0000001";
 
-/// True if the command is about the caller. The PF also enables its VFs, before they are there; a VF brings itself up, so
-/// there is nothing else to do.
+/// True if the command is about the caller. The PF also enables its VFs before they are present; nothing else is to be
+/// done then, since a VF brings itself up.
 fn is_self(call: &Call<'_, '_, '_>, function_id: u16) -> Done<bool> {
     let manages = call.func.fid() == 0 && function_id < call.func.region().functions().into();
     Syndrome::FunctionId.unless(function_id == 0 || manages)?;
@@ -53,7 +53,7 @@ pub(super) fn disable(call: &mut Call<'_, '_, '_>) -> Done {
 }
 
 pub(super) fn init(call: &mut Call<'_, '_, '_>) -> Done {
-    // The owner's identity behind the header is for cards that share; older drivers leave it out.
+    // The owner's identity after the header is meant for shared cards; older drivers omit it.
     Syndrome::PagesMissing.unless(call.func.function().pages_wanted.iter().all(|n| *n <= 0))?;
     *call.func.function_mut(|f| &mut f.hca_state) = HcaState::Running.raw();
     call.answer(&CmdOut::zeroed())
@@ -61,7 +61,7 @@ pub(super) fn init(call: &mut Call<'_, '_, '_>) -> Done {
 
 pub(super) fn teardown(call: &mut Call<'_, '_, '_>) -> Done {
     let input: TeardownHcaIn = call.input()?;
-    // 0 graceful, 1 forced; fast teardown (2) is not offered.
+    // 0 graceful, 1 forced; fast teardown (2) is not supported.
     Syndrome::Teardown.unless(input.profile() <= 1)?;
     call.answer(&TeardownHcaOut::zeroed())?;
     super::end_objects(call.func, call.step.host, |_| true);

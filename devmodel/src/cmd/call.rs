@@ -1,4 +1,4 @@
-//! A command under way: its input, what it may touch, and its answer.
+//! A command in execution: its input, its access rights and its output.
 
 use super::refusal::{Done, Refused, Syndrome};
 use crate::{
@@ -18,24 +18,24 @@ pub(super) const SHARED_UID: u16 = 0xffff;
 pub(super) struct Call<'a, 'r, 'h> {
     pub func: &'a mut Func<'r>,
     pub step: &'a mut Step<'h>,
-    /// Whole input.
+    /// Complete input.
     pub input: &'a [u8],
-    /// Whole output; its length is the room the driver has.
+    /// Complete output; its length is the space provided by the driver.
     pub output: &'a mut Vec<u8>,
-    /// User context the command speaks for.
+    /// User context that the command was sent for.
     pub uid: u16,
-    /// The objects that the command makes are for all user contexts ([`SHARED_UID`]).
+    /// Objects created by the command are usable by all user contexts ([`SHARED_UID`]).
     pub for_all: bool,
     /// The command.
     pub opcode: Opcode,
     /// `op_mod`.
     pub op_mod: u16,
-    /// Set when the answer must wait until nothing refers to the function's memory through what is gone.
+    /// Set when the completion must wait until nothing refers to the function's memory through the destroyed object.
     pub quiesce: bool,
 }
 
 impl Call<'_, '_, '_> {
-    /// The input as `T`.
+    /// The input as a `T`.
     pub fn input<T: Layout>(&self) -> Done<T> {
         Syndrome::InputLength.unless(self.input.len() >= T::SIZE)?;
         Ok(T::read(self.input))
@@ -50,12 +50,12 @@ impl Call<'_, '_, '_> {
         Ok(bytes.chunks_exact(8).map(|b| u64::from_be_bytes(prefix(b))))
     }
 
-    /// Answers with `out`; status and syndrome are its zeros.
+    /// Sets the output to `out`; status and syndrome are its zeros.
     pub fn answer<T: Layout>(&mut self, out: &T) -> Done {
         self.answer_bytes(out.bytes())
     }
 
-    /// See [`answer`](Self::answer).
+    /// Like [`answer`](Self::answer), with raw bytes.
     pub fn answer_bytes(&mut self, bytes: &[u8]) -> Done {
         match self.output.get_mut(..bytes.len()) {
             Some(room) => room.copy_from_slice(bytes),
@@ -64,12 +64,12 @@ impl Call<'_, '_, '_> {
         Ok(())
     }
 
-    /// Answers with a header alone.
+    /// Sets the output to a header alone.
     pub fn done(&mut self) -> Done {
         self.answer_bytes(&[0; 8])
     }
 
-    /// Party the command comes from.
+    /// Party that sent the command.
     pub fn party(&self) -> Party {
         self.step.host.party()
     }
@@ -79,12 +79,12 @@ impl Call<'_, '_, '_> {
         self.uid == 0 || uid == self.uid
     }
 
-    /// True if the caller's user context was given the right `cap`.
+    /// True if the caller's user context has the right `cap`.
     pub fn has_right(&self, cap: u32) -> bool {
         self.func.row::<UctxRow>(self.uid.into()).is_some_and(|row| row.cap & cap == cap)
     }
 
-    /// The index behind `number`, if it is an object of the caller.
+    /// The index of object `number`, if the caller may use it.
     pub fn own<R: Row>(&self, number: u32, otherwise: Syndrome) -> Done<u32> {
         match self.func.index::<R>(number).and_then(|i| self.func.row::<R>(i).map(|row| (i, row.head().uid)))
         {
@@ -93,8 +93,8 @@ impl Call<'_, '_, '_> {
         }
     }
 
-    /// As [`own`](Self::own), for objects that the function's driver shares with all (UAR pages, XRC domains), unless the
-    /// adapter is strict: Linux makes each with the uid that uses it.
+    /// Like [`own`](Self::own), for objects that the function's driver shares with all contexts (UAR pages, XRC domains).
+    /// A strict adapter does not share them: Linux creates each with the uid that uses it.
     pub fn shared<R: Row>(&self, number: u32, otherwise: Syndrome) -> Done<u32> {
         match self.func.index::<R>(number).and_then(|i| self.func.row::<R>(i).map(|row| (i, row.head().uid)))
         {
@@ -103,7 +103,7 @@ impl Call<'_, '_, '_> {
         }
     }
 
-    /// True if what the function's driver has is everybody's.
+    /// True if objects of the function's driver are shared with all contexts.
     fn is_shared(&self, uid: u16) -> bool {
         uid == 0 && !self.step.config.strict.uid
     }
@@ -125,19 +125,19 @@ impl Call<'_, '_, '_> {
         })
     }
 
-    /// Tells runners that their copies of the e-switch are out of date.
+    /// Tells runners that their copies of the e-switch are stale.
     pub fn switch_changed(&self) {
         self.func.region().switch_changed();
     }
 
-    /// One more object refers to row `index` of `R`.
+    /// Adds a reference to row `index` of `R`.
     pub fn hold<R: Row>(&mut self, index: u32) {
         if let Some(row) = self.func.row_mut::<R>(index) {
             row.head_mut().refs += 1;
         }
     }
 
-    /// Frees row `number` of the caller if nothing refers to it.
+    /// Frees the caller's row `number` if nothing refers to it.
     pub fn release<R: Row>(&mut self, number: u32, otherwise: Syndrome) -> Done {
         let index = self.own::<R>(number, otherwise)?;
         let refs = self.func.row::<R>(index).map_or(0, |row| row.head().refs);
@@ -147,7 +147,7 @@ impl Call<'_, '_, '_> {
     }
 }
 
-/// One object less refers to the row that `number` names.
+/// Drops a reference to the row of `number`.
 pub(super) fn let_go<R: Row>(func: &mut Func<'_>, number: u32) {
     if let Some(row) = func.get_mut::<R>(number) {
         let head = row.head_mut();

@@ -1,4 +1,4 @@
-//! HCA capabilities: what is advertised is what is enforced; what is not there reads 0.
+//! HCA capabilities: the advertised values are the enforced ones; unsupported features read 0.
 
 use super::{
     call::Call,
@@ -23,7 +23,7 @@ use hwspec::{
 
 /// Bytes of a capability page.
 const PAGE: usize = 0x1000;
-/// Rights that a user context may be given.
+/// Rights that can be granted to a user context.
 pub(super) const USER_RIGHTS: u32 = RAW_TX | INTERNAL_DEV_RES;
 /// RoCE v2 in `roce_version`.
 const ROCE_V2: u8 = 1 << 2;
@@ -36,7 +36,7 @@ const ATOMIC_SIZE: u16 = 8;
 /// UDP port of RoCE v2 (A17.3.2.4).
 const ROCE_PORT: u16 = 4791;
 
-/// The capability pages this device knows.
+/// The capability pages that this device supports.
 const PAGES: [CapType; 11] = [
     CapType::General,
     CapType::EthernetOffloads,
@@ -60,7 +60,7 @@ pub(super) const SET: &[u16] = &{
     }
     all
 };
-/// `op_mod` of `QUERY_HCA_CAP`: the page, and in bit 0 whether its current values are meant or the largest.
+/// `op_mod` of `QUERY_HCA_CAP`: the page, with current values if bit 0 is set, otherwise the maximum.
 pub(super) const QUERY: &[u16] = &{
     let mut all = [0; 2 * PAGES.len()];
     let mut i = 0;
@@ -90,7 +90,7 @@ pub(super) fn general(func: &Func<'_>, config: &Config, current: bool) -> HcaCap
     let mut c = HcaCap::zeroed();
     c.set()
         .vhca_id(func.fid().into())
-        // Firmware is the PF's business.
+        // Only the PF manages firmware.
         .mcam_reg(func.fid() == 0)
         .log_max_qp(if current && chosen_qp != 0 { chosen_qp } else { log_qp })
         .log_max_qp_sz(qp::LOG_MAX_SIZE)
@@ -189,7 +189,7 @@ fn roce(func: &Func<'_>, current: bool) -> RoceCap {
     })
 }
 
-/// A page that begins with `bytes`.
+/// A page that starts with `bytes`.
 fn whole(bytes: &[u8]) -> [u8; PAGE] {
     prefix(bytes)
 }
@@ -209,12 +209,12 @@ fn page(func: &Func<'_>, config: &Config, kind: CapType, current: bool) -> [u8; 
         }
         CapType::Eswitch if switches => whole(eswitch::caps().as_bytes()),
         CapType::Qos if switches => whole(eswitch::qos().as_bytes()),
-        // Known, and nothing of it is there.
+        // Known pages without any supported feature.
         _ => [0; PAGE],
     }
 }
 
-/// The largest values of a VF's page, as its manager sees them. All functions have tables of the same size.
+/// A VF's page of maximum values, as seen by its manager. All functions have tables of the same size.
 fn page_of_vf(func: &Func<'_>, config: &Config, fid: u8, kind: CapType) -> [u8; PAGE] {
     match kind {
         CapType::General => {
@@ -228,7 +228,7 @@ fn page_of_vf(func: &Func<'_>, config: &Config, fid: u8, kind: CapType) -> [u8; 
     }
 }
 
-/// The page and whether its current values are meant, from `op_mod`.
+/// The page from `op_mod`; true if it asks for current values.
 fn which(op_mod: u16) -> (CapType, bool) {
     (CapType::from_bits((op_mod >> 1).into()), op_mod & 1 != 0)
 }
@@ -243,7 +243,7 @@ pub(super) fn query(call: &mut Call<'_, '_, '_>) -> Done {
         false => page_of_vf(call.func, config, fid, kind),
     };
     let out = QueryHcaCapOut::with(|s| s.capability(page));
-    // A driver that knows a shorter page asks for that much of it.
+    // A driver with a shorter definition of the page reads only that part.
     let room = call.output.len().clamp(CmdOut::SIZE, QueryHcaCapOut::SIZE);
     call.answer_bytes(&out.as_bytes()[..room])
 }
@@ -255,7 +255,7 @@ pub(super) fn set(call: &mut Call<'_, '_, '_>) -> Done {
     let given = input.capability();
     let config = call.step.config;
     let mut chosen = call.func.function().caps_set;
-    // The page as it would read if only the values that can be chosen were given.
+    // The page as it would read with only the changeable values taken from the input.
     let mut allowed = page(call.func, config, kind, true);
     match kind {
         CapType::General => {
@@ -274,7 +274,7 @@ pub(super) fn set(call: &mut Call<'_, '_, '_>) -> Done {
             let mut c = AtomicCaps::read(&allowed);
             c.set().atomic_req_8b_endianness_mode(want.atomic_req_8b_endianness_mode());
             allowed = whole(c.as_bytes());
-            // The rest of this page may be left out; Linux does.
+            // The rest of this page may be omitted, as Linux does.
             let mut alone = AtomicCaps::zeroed();
             alone.set().atomic_req_8b_endianness_mode(want.atomic_req_8b_endianness_mode());
             if given == whole(alone.as_bytes()) {

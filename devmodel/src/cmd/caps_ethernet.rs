@@ -15,13 +15,13 @@ use hwspec::{
     wqe::WQE_BB_SHIFT,
 };
 
-/// log2 of the data of the largest send that is cut into frames.
+/// log2 of the largest payload of a send that is segmented into frames.
 const LOG_MAX_LSO: u8 = 18;
 /// `wqe_inline_mode`: no headers need to be inline.
 const INLINE_NOT_REQUIRED: u8 = 2;
 /// `port_type`.
 const PORT_ETHERNET: u8 = 1;
-/// Counts of the internal timer, and of timestamps in CQEs, in a second, in kHz: they are nanoseconds.
+/// Frequency of the internal timer and of CQE timestamps, in kHz: they count nanoseconds.
 const FREQUENCY: u32 = 1_000_000;
 
 fn log2(n: usize) -> u8 {
@@ -38,7 +38,7 @@ pub(super) fn general(c: &mut HcaCap, func: &Func<'_>, link: LinkLayer) {
     c.set()
         .port_type(PORT_ETHERNET)
         .cc_query_allowed(true)
-        // The port is the PF's.
+        // The PF owns the port.
         .cc_modify_allowed(func.fid() == 0)
         .eth_net_offloads(true)
         .nic_flow_table(true)
@@ -94,11 +94,11 @@ pub(super) fn eswitch_tables(func: &Func<'_>, config: &Config) -> EswitchFlowTab
     let mut fdb = tables(func);
     let mut fields = fdb.ft_field_support();
     fields.set().source_eswitch_port(true);
-    // A frame to a group goes to all functions and to the uplink.
+    // A multicast frame goes to all functions and to the uplink.
     let most = log2(usize::from(func.region().functions())) + 1;
     fdb.set().log_max_destination(most).ft_field_support(fields).ft_field_bitmask_support(fields);
     fdb.set().pop_vlan(true).push_vlan(true).pop_vlan_2(true).push_vlan_2(true);
-    // Where tables of single vports do that, drivers have them do it instead of the vport's context.
+    // If the tables of single vports can change tags, drivers use them instead of the vport context.
     let steers = config.strict.card.steers_tags();
     let mut acl = tables(func);
     acl.set().log_max_destination(0);

@@ -5,12 +5,12 @@ use hwspec::context::caps::HcaCap;
 
 /// `port_type`.
 const INFINIBAND: u8 = 0;
-/// `gid_table_size`: 8 entries; `pkey_table_size`: 128 entries. Each step doubles them.
+/// `gid_table_size` of 8 entries; each step doubles them.
 const GIDS_8: u16 = 0;
-/// See [`GIDS_8`].
+/// `pkey_table_size` of 128 entries; each step doubles them.
 const PKEYS_128: u16 = 0;
 
-/// Turns the general page into that of an InfiniBand port, if it is one.
+/// Adapts the general page to an InfiniBand port, if the link is InfiniBand.
 pub(super) fn general(c: &mut HcaCap, link: LinkLayer) {
     if link == LinkLayer::Infiniband {
         c.set()

@@ -1,5 +1,5 @@
-//! Congestion control of the port: its parameters, whether it is on, and what it counted. They are the PF's to change, and hold for all
-//! functions, whose port it is.
+//! Congestion control of the port: its parameters, status and statistics. Only the PF, which owns the port, may change them; they apply
+//! to all functions.
 
 use super::{
     call::Call,
@@ -18,13 +18,13 @@ use hwspec::{
 /// Priorities of a port.
 const PRIORITIES: u8 = 8;
 
-/// Where what belongs to `protocol` is.
+/// The row's index for `protocol`.
 fn place(call: &Call<'_, '_, '_>, protocol: CongProtocol) -> Done<usize> {
     Syndrome::NotOnThisLink.unless(call.step.config.link_layer == LinkLayer::Ethernet)?;
     CongestionRow::place(protocol).ok_or(super::refusal::Refused(Syndrome::CongProtocol))
 }
 
-/// The row, for those who may change it.
+/// The row, mutable, if the caller may change it.
 fn change<'a>(call: &'a mut Call<'_, '_, '_>) -> Done<&'a mut CongestionRow> {
     Syndrome::FunctionId.unless(call.func.fid() == 0)?;
     Ok(call.func.function_mut(|f| &mut f.congestion))
@@ -42,7 +42,7 @@ pub(super) fn query_status(call: &mut Call<'_, '_, '_>) -> Done {
 pub(super) fn modify_status(call: &mut Call<'_, '_, '_>) -> Done {
     let input: ModifyCongStatusIn = call.input()?;
     let place = place(call, input.cong_protocol())?;
-    // Tags are of 802.1Qau.
+    // Tags belong to 802.1Qau.
     Syndrome::CongPriority.unless(input.priority() < PRIORITIES && !input.tag_enable())?;
     let off = &mut change(call)?.off[place];
     *off = *off & !(1 << input.priority()) | u32::from(!input.enable()) << input.priority();

@@ -19,16 +19,16 @@ use hwspec::{
     layout::Bits,
 };
 
-/// log2 of the most entries of a completion queue.
+/// log2 of the maximum size of a completion queue.
 pub(super) const LOG_MAX_SIZE: u8 = 22;
 
 /// `modify_field_select` of `MODIFY_CQ`.
 const PERIOD: u32 = 1 << 0;
 const COUNT: u32 = 1 << 1;
 const OVERRUN: u32 = 1 << 2;
-/// `op_mod` of `MODIFY_CQ`: single fields, or other memory, and then `resize_field_select`.
+/// `op_mod` of `MODIFY_CQ`: changes single fields.
 pub(super) const FIELDS: u16 = 0;
-/// See [`FIELDS`].
+/// `op_mod` of `MODIFY_CQ`: changes the memory, as selected by `resize_field_select`.
 pub(super) const RESIZE: u16 = 1;
 const RESIZE_SIZE: u32 = 1 << 0;
 /// Size, page offset and page size.
@@ -43,7 +43,7 @@ pub(super) fn create(call: &mut Call<'_, '_, '_>) -> Done {
     let context = input.cq_context();
     let log_size = context.log_cq_size();
     Syndrome::QueueSize.unless(log_size <= LOG_MAX_SIZE)?;
-    // Not offered: compressed entries, collapsed queues, queues of the accelerator.
+    // Unsupported: compressed entries, collapsed queues, queues of the accelerator.
     let plain = context.cqe_sz() <= 1 && !context.cqe_comp_en() && !context.cc() && !context.apu_cq();
     Syndrome::CqFlags.unless(plain)?;
     let uar = call.shared::<UarRow>(context.uar_page(), Syndrome::NoSuchUar)?;
@@ -126,12 +126,12 @@ pub(super) fn modify(call: &mut Call<'_, '_, '_>) -> Done {
     call.answer(&CmdOut::zeroed())
 }
 
-/// Gives the queue other memory. A last entry in the old one says from where on the new one counts; the driver copies
-/// what it has not taken yet, so all of that and the last entry must fit both.
+/// Moves the queue to new memory. A last entry in the old memory marks the position from which the new memory is
+/// used. The driver copies the entries it has not polled yet, so these and the last entry must fit in both.
 fn resize(call: &mut Call<'_, '_, '_>, input: &ModifyCqIn, index: u32) -> Done {
     let fields = u32::from_be_bytes(input.modify_field_select_resize_field_select());
     Syndrome::ModifyField.unless(fields & !RESIZE_FIELDS == 0 && fields & RESIZE_SIZE != 0)?;
-    // New memory is a list of pages: who may only use user memory objects may not name any.
+    // New memory is a page list, which is not open to callers that may only use user memory objects.
     Syndrome::Umem.unless(!input.cq_umem_valid())?;
     let context = input.cq_context();
     let log_size = context.log_cq_size();
@@ -178,7 +178,7 @@ pub(super) fn destroy(call: &mut Call<'_, '_, '_>) -> Done {
     call.answer(&CmdOut::zeroed())
 }
 
-/// Ends the completion queue, whoever refers to it.
+/// Destroys the completion queue, even if other objects refer to it.
 pub(super) fn end(func: &mut Func<'_>, index: u32) {
     let Some(row) = func.row::<CqRow>(index) else { return };
     let (memory, umems, uar, eqn) = (row.memory, row.umems, row.uar, row.eqn);

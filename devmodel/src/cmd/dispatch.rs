@@ -1,4 +1,4 @@
-//! True if a command is allowed, by its line in the table.
+//! Dispatch of commands, as permitted by their line in the table.
 
 use super::{
     call::{Call, SHARED_UID},
@@ -9,7 +9,7 @@ use super::{
 use crate::{mlx5::event, region::Func, state::UctxRow};
 use hwspec::eqe::{CmdEvent, Eqe, EventType};
 
-/// Carries out the command in `call`. A command without a line is refused, and so is one that its line does not grant.
+/// Executes the command in `call`. A command is refused if it has no line in the table or its line does not permit it.
 pub(super) fn run(call: &mut Call<'_, '_, '_>) -> Done {
     let command = table::find(call.opcode).ok_or(Refused(Syndrome::UnknownOpcode))?;
     let state = call.func.function().hca_state;
@@ -18,7 +18,7 @@ pub(super) fn run(call: &mut Call<'_, '_, '_>) -> Done {
     if call.step.config.strict.reserved {
         strict::reserved(call)?;
     }
-    // Objects that the driver lets all user contexts use are its own.
+    // Objects that the driver shares with all user contexts are its own.
     if call.uid == SHARED_UID {
         (call.uid, call.for_all) = (0, true);
     }
@@ -30,7 +30,7 @@ pub(super) fn run(call: &mut Call<'_, '_, '_>) -> Done {
     (command.run)(call)
 }
 
-/// Tells that the command of `slot` is complete.
+/// Raises the completion event of the command in `slot`.
 pub(super) fn command_event(func: &mut Func<'_>, slot: u32) {
     let Some(eqn) = event::listener(func, EventType::Cmd) else { return };
     let event = CmdEvent::with(|s| s.command_completion_vector(1 << slot));

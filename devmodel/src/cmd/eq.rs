@@ -1,9 +1,9 @@
 //! Event queues.
 //!
-//! Their numbers have eight bits, in commands as in the doorbell, and a function has more openers than that. So numbers
-//! are those of a user context: two queues have the same number only if they belong to different contexts, neither of them
-//! uid 0, and get their consumer index through different doorbell pages (see `mlx5::event::number`). `DESTROY_EQ` has no uid
-//! on a card. Here it may have one, which says whose queue is meant, and is refused without where that is not clear.
+//! EQ numbers have eight bits, in commands as in the doorbell, and a function can be opened more often than that. So numbers
+//! are local to a user context: two queues share a number only if they belong to different contexts, neither of them uid 0,
+//! and their consumer indices are updated through different doorbell pages (`mlx5::event::number`). On a card, `DESTROY_EQ`
+//! has no uid. Here it may have one, which identifies the owner of the queue; without one an ambiguous number is refused.
 
 use super::{
     call::{Call, let_go},
@@ -24,11 +24,11 @@ use hwspec::{
     layout::prefix,
 };
 
-/// log2 of the most entries of an event queue.
+/// log2 of the maximum size of an event queue.
 pub(super) const LOG_MAX_SIZE: u8 = 16;
-/// log2 of the most event queues of a user context.
+/// log2 of the maximum number of event queues of a user context.
 pub(super) const LOG_NUMBERS: u8 = 7;
-/// The event queue that the caller's CQs name by `number`: one of its own, else one that the function's driver shares.
+/// The event queue `number` for the caller's CQs: one of its own, otherwise one shared by the function's driver.
 pub(super) fn shared(call: &Call<'_, '_, '_>, number: u32) -> Done<u32> {
     let strict = call.step.config.strict.uid;
     let of = |uid: u16| {
@@ -42,7 +42,7 @@ pub(super) fn shared(call: &Call<'_, '_, '_>, number: u32) -> Done<u32> {
     }
 }
 
-/// As [`shared`], of the caller's own. The function's driver may name anybody's.
+/// Like [`shared`], restricted to the caller's own. The function's driver may name those of all contexts.
 fn own(call: &Call<'_, '_, '_>, number: u32) -> Done<u32> {
     let index = shared(call, number)?;
     let uid = call.func.row::<EqRow>(index).map_or(0, |row| row.head.uid);
@@ -50,13 +50,13 @@ fn own(call: &Call<'_, '_, '_>, number: u32) -> Done<u32> {
     Ok(index)
 }
 
-/// A row whose number neither the caller, nor doorbell page `uar`, nor the function's driver has for another queue. A strict
-/// adapter's numbers are one queue's each, as a card's.
+/// Allocates a row with a number that no other queue of the caller, of doorbell page `uar` or of the function's driver has.
+/// On a strict adapter, as on a card, no two queues share a number.
 fn alloc(call: &mut Call<'_, '_, '_>, uar: u32) -> Done<u32> {
     let strict = call.step.config.strict.reserved;
     let mut taken = Vec::new();
     let found = loop {
-        // Number 0 is left out: in a CQ's row it is no event queue.
+        // Number 0 is not used: in a CQ's row it means no event queue.
         let index = match call.alloc::<EqRow>(1) {
             Ok(index) => index,
             refused => break refused,
@@ -140,7 +140,7 @@ pub(super) fn destroy(call: &mut Call<'_, '_, '_>) -> Done {
     call.answer(&CmdOut::zeroed())
 }
 
-/// Ends the event queue, whoever refers to it.
+/// Destroys the event queue, even if other objects refer to it.
 pub(super) fn end(func: &mut Func<'_>, index: u32) {
     let Some(row) = func.row::<EqRow>(index) else { return };
     let (memory, uar) = (row.memory, row.uar);

@@ -1,4 +1,4 @@
-//! Commands by which the PF manages the e-switch: settings of ports, the table of addresses, bandwidth.
+//! Commands with which the PF manages the e-switch: settings of ports, the MAC address table, bandwidth.
 
 use super::{
     call::Call,
@@ -20,30 +20,30 @@ use hwspec::{
     pcie::SRIOV_CAP,
 };
 
-/// `vport_cvlan_insert`: not, where there is no tag yet, always.
+/// `vport_cvlan_insert`: never, only without a tag, always.
 const INSERT_NEVER: u8 = 0;
 const INSERT_IF_NONE: u8 = 1;
 const INSERT_ALWAYS: u8 = 3;
-/// `scheduling_hierarchy`: that of the e-switch.
+/// `scheduling_hierarchy`: the e-switch's.
 const E_SWITCH: u8 = 2;
 /// `element_type`: a node of the hierarchy, a vport.
 const TSAR: u8 = 0;
 const VPORT: u8 = 1;
-/// `element_attributes` of a node: it shares by weight.
+/// `element_attributes` of a node: weighted sharing.
 const DWRR: u32 = 0;
 /// `modify_bitmask`.
 const SHARE: u32 = 1;
 const LIMIT: u32 = 2;
-/// In `L2Row::vlan`: the address counts in one VLAN.
+/// In `L2Row::vlan`: the address applies to one VLAN.
 const VLAN_VALID: u16 = 1 << 12;
 /// NumVFs of the SR-IOV capability.
 const NUM_VFS: usize = SRIOV_CAP + 0x10;
-/// Levels of bandwidth: the whole, groups, vports.
+/// Levels of the hierarchy: the whole, groups, vports.
 const LOG_DEPTH: u8 = 1;
-/// The largest share.
+/// The maximum share.
 const MOST_SHARE: u32 = 100;
 
-/// Only the manager sends these.
+/// Allows only the e-switch manager.
 fn manager(call: &Call<'_, '_, '_>) -> Done {
     Syndrome::FunctionId.unless(manages(call.func))
 }
@@ -55,7 +55,7 @@ pub(super) fn short(short: Shortage) -> Refused {
     })
 }
 
-/// The settings of the port of `fid`, to change.
+/// The mutable settings of the port of `fid`.
 pub(super) fn settings<'f>(func: &'f mut Func<'_>, fid: u8) -> Done<&'f mut VportRow> {
     func.row_at::<VportRow>(fid.into()).map_err(short)
 }
@@ -70,7 +70,7 @@ pub(super) fn caps() -> EswitchCap {
     })
 }
 
-/// The capability page of bandwidth.
+/// The QoS capability page.
 pub(super) fn qos() -> QosCap {
     QosCap::with(|s| {
         s.esw_scheduling(true)
@@ -143,7 +143,7 @@ pub(super) fn set_address(call: &mut Call<'_, '_, '_>) -> Done {
     call.answer(&CmdOut::zeroed())
 }
 
-/// The entry is nobody's, or the caller's.
+/// Checks that the entry is free or belongs to the caller.
 fn l2_owner(call: &Call<'_, '_, '_>, index: u32) -> Done {
     let owner = call.func.row::<L2Row>(index).map(|row| row.head.uid);
     Syndrome::TableIndex.unless(owner.is_none_or(|uid| call.may_use(uid)))
@@ -179,7 +179,7 @@ pub(super) fn delete_address(call: &mut Call<'_, '_, '_>) -> Done {
     call.answer(&CmdOut::zeroed())
 }
 
-/// The element of the e-switch's hierarchy called `number`.
+/// Element `number` of the e-switch's hierarchy.
 fn element(call: &Call<'_, '_, '_>, hierarchy: u8, number: u32) -> Done<u32> {
     manager(call)?;
     Syndrome::Scheduling.unless(hierarchy == E_SWITCH)?;
@@ -193,13 +193,13 @@ pub(super) fn create_element(call: &mut Call<'_, '_, '_>) -> Done {
     let c = input.scheduling_context();
     let attributes = c.element_attributes();
     let known = match c.element_type() {
-        // The kind of sharing stands in the third byte.
+        // The third byte holds the sharing scheme.
         TSAR => attributes >> 16 & 0xff == DWRR,
         VPORT => attributes & 0xffff < call.func.region().functions().into(),
         _ => false,
     };
     Syndrome::Scheduling.unless(known && c.bw_share() <= MOST_SHARE)?;
-    // The root has none above it.
+    // The root has no parent.
     if c.parent_element_id() != 0 {
         element(call, E_SWITCH, c.parent_element_id())?;
         call.hold::<SchedulingRow>(c.parent_element_id());
@@ -257,7 +257,7 @@ pub(super) fn destroy_element(call: &mut Call<'_, '_, '_>) -> Done {
     call.answer(&DestroySchedulingElementOut::zeroed())
 }
 
-/// Has ports keep to the least limit of their element and those above it.
+/// Sets each port's limit to the minimum of its element and all parents.
 fn set_limits(call: &mut Call<'_, '_, '_>) -> Done {
     let func = &mut *call.func;
     let mut limits = std::collections::BTreeMap::new();
@@ -284,7 +284,7 @@ fn set_limits(call: &mut Call<'_, '_, '_>) -> Done {
     Ok(())
 }
 
-/// Ends the element, whoever refers to it.
+/// Destroys the element, even if other objects refer to it.
 pub(super) fn end_element(func: &mut Func<'_>, index: u32) {
     let Some(row) = func.row::<SchedulingRow>(index).copied() else { return };
     if row.kind == u32::from(VPORT) {

@@ -21,36 +21,36 @@ use hwspec::{
 };
 use std::sync::atomic::Ordering::Relaxed;
 
-/// `table_type`: frames that are received.
+/// `table_type`: received frames.
 const NIC_RECEIVE: u8 = 0;
-/// `table_type`: frames a vport is to get, frames it sent, and frames between vports: the forwarding database.
+/// `table_type`: frames to a vport, frames from a vport, and frames between vports (the forwarding database).
 const EGRESS: u8 = 2;
 const INGRESS: u8 = 3;
 const FDB: u8 = 4;
-/// log2 of the most entries a table may have.
+/// log2 of the maximum number of entries in a table.
 pub(super) const LOG_MAX_SIZE: u8 = 22;
 /// The highest level.
 pub(super) const MAX_LEVEL: u8 = 128;
-/// `table_miss_action`: what the table's type does by default, which is to drop; or on to another table.
+/// `table_miss_action`: the default of the table's type, which is to drop; or forward to another table.
 const MISS_DROP: u8 = 0;
 const MISS_FORWARD: u8 = 1;
-/// `modify_field_select`: where packets go that no entry matches.
+/// `modify_field_select`: destination of packets that match no entry.
 const MISS_TABLE: u16 = 1;
-/// `op_mod` of `SET_FLOW_TABLE_ROOT`: this table, or no table any more.
+/// `op_mod` of `SET_FLOW_TABLE_ROOT`: sets this table.
 pub(super) const CONNECT: u16 = 0;
-/// See [`CONNECT`].
+/// `op_mod` of `SET_FLOW_TABLE_ROOT`: removes the root table.
 pub(super) const DISCONNECT: u16 = 1;
 /// `match_criteria_enable`: outer headers.
 pub(super) const OUTER: u8 = 1;
-/// `match_criteria_enable`: where a frame came from, in the forwarding database.
+/// `match_criteria_enable`: source vport of a frame, in the forwarding database.
 pub(super) const MISC: u8 = 2;
 
-/// Where tables are: those of one type and vport know nothing of others.
+/// A namespace of tables: tables of one type and vport cannot refer to those of another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Place {
     /// `table_type`.
     pub kind: u32,
-    /// The vport, where each has tables of its own; `None` where a command does not say which.
+    /// The vport, for types with tables per vport; `None` if the command does not specify it.
     pub vport: Option<u32>,
 }
 
@@ -59,7 +59,7 @@ impl Place {
         table.kind == self.kind && self.vport.is_none_or(|vport| vport == table.vport)
     }
 
-    /// The actions on VLAN tags that entries of its tables may take, as the capabilities say.
+    /// The VLAN tag actions allowed in entries of its tables, as advertised in the capabilities.
     pub(super) fn tag_actions(self, config: &Config) -> u32 {
         match self.kind as u8 {
             FDB => FlowEntryRow::TAGS,
@@ -68,14 +68,14 @@ impl Place {
         }
     }
 
-    /// Its tables are the e-switch's.
+    /// True if its tables belong to the e-switch.
     pub(super) fn switches(self) -> bool {
         self.kind != u32::from(NIC_RECEIVE)
     }
 }
 
-/// Where a command's tables are. A function has tables for frames it receives, the driver of the e-switch's manager those that frames
-/// between functions go by.
+/// The namespace of a command's tables. Every function has tables for received frames; the driver of the e-switch manager has those for
+/// frames between functions.
 pub(super) fn place(call: &Call<'_, '_, '_>, other: bool, number: u16, table_type: u8) -> Done<Place> {
     let vport = match table_type {
         NIC_RECEIVE | FDB => {
@@ -87,7 +87,7 @@ pub(super) fn place(call: &Call<'_, '_, '_>, other: bool, number: u16, table_typ
     Ok(Place { vport: Some(vport.into()), ..place_of_type(call, table_type)? })
 }
 
-/// [`place`], where the command does not say whose tables they are.
+/// Like [`place`], for commands that do not specify the vport.
 pub(super) fn place_of_type(call: &Call<'_, '_, '_>, table_type: u8) -> Done<Place> {
     let known = match table_type {
         NIC_RECEIVE => true,
@@ -100,7 +100,7 @@ pub(super) fn place_of_type(call: &Call<'_, '_, '_>, table_type: u8) -> Done<Pla
     Ok(Place { kind: table_type.into(), vport: None })
 }
 
-/// A table of the caller.
+/// A table owned by the caller.
 pub(super) fn table(call: &Call<'_, '_, '_>, place: Place, number: u32) -> Done<u32> {
     let index = call.own::<FlowTableRow>(number, Syndrome::NoSuchFlowTable)?;
     let there = call.func.row::<FlowTableRow>(index).is_some_and(|row| place.holds(row));
@@ -108,7 +108,7 @@ pub(super) fn table(call: &Call<'_, '_, '_>, place: Place, number: u32) -> Done<
     Ok(index)
 }
 
-/// A table the caller may have groups and entries in: its own, or one the function's driver lets all use.
+/// A table in which the caller may create groups and entries: its own, or one that the function's driver shares.
 pub(super) fn open_table(call: &Call<'_, '_, '_>, place: Place, number: u32) -> Done<u32> {
     let is_shared =
         |i: &u32| call.func.row::<FlowTableRow>(*i).is_some_and(|row| row.shared != 0 && place.holds(row));
@@ -118,14 +118,14 @@ pub(super) fn open_table(call: &Call<'_, '_, '_>, place: Place, number: u32) -> 
     }
 }
 
-/// Frames go by tables of the e-switch that changed.
+/// Propagates a change to the tables of the e-switch.
 pub(super) fn changed(call: &Call<'_, '_, '_>, place: Place) {
     if place.switches() {
         call.switch_changed();
     }
 }
 
-/// The action on packets that no entry matches, as a row keeps it.
+/// The action on packets that match no entry, encoded as in a row.
 fn miss(call: &Call<'_, '_, '_>, place: Place, level: u32, c: &FlowTableContext) -> Done<(u32, u32)> {
     match c.table_miss_action() {
         MISS_DROP => Ok((0, 0)),
@@ -198,7 +198,7 @@ pub(super) fn destroy_table(call: &mut Call<'_, '_, '_>) -> Done {
     call.answer(&CmdOut::zeroed())
 }
 
-/// Ends the table. Packets sent there by a miss or as the first table are dropped from now on.
+/// Destroys the table. Packets that a miss or the root setting sends to it are dropped from now on.
 pub(super) fn end_table(func: &mut Func<'_>, index: u32) {
     let Some(table) = func.row::<FlowTableRow>(index).copied() else { return };
     let root = func.function_mut(|f| &mut f.flow_root);
@@ -234,7 +234,7 @@ pub(super) fn set_root(call: &mut Call<'_, '_, '_>) -> Done {
         }
         FDB => call.func.function_mut(|f| &mut f.flow_root)[1] = root,
         kind => {
-            // A place of these types has a vport, which is a function.
+            // A place of these types has a vport, and its number is a function's.
             let set = settings(call.func, place.vport.unwrap_or(0) as u8)?;
             *if kind == INGRESS { &mut set.ingress } else { &mut set.egress } = root;
         }
@@ -274,8 +274,8 @@ pub(super) fn create_group(call: &mut Call<'_, '_, '_>) -> Done {
     call.answer(&CreateFlowGroupOut::with(|s| s.group_id(group)))
 }
 
-/// The fields that can be matched: those of the outer headers, and of those none this device does not see; and in the forwarding database
-/// the vport a frame came from.
+/// Checks the match criteria: the outer headers, except for fields that this device does not parse, and in the forwarding database the
+/// source vport.
 fn criteria(place: Place, mask: &MatchParam, enable: u8) -> Done {
     let known = OUTER | if place.kind == u32::from(FDB) { MISC } else { 0 };
     Syndrome::FlowMatch.unless(enable & !known == 0)?;
@@ -302,7 +302,7 @@ pub(super) fn query_group(call: &mut Call<'_, '_, '_>) -> Done {
     call.answer(&out)
 }
 
-/// A group of a table of the caller.
+/// A group in a table of the caller.
 pub(super) fn group(call: &Call<'_, '_, '_>, place: Place, table_id: u32, group_id: u32) -> Done<u32> {
     let table = open_table(call, place, table_id)?;
     let group = call.own::<FlowGroupRow>(group_id, Syndrome::NoSuchFlowGroup)?;
@@ -321,7 +321,7 @@ pub(super) fn destroy_group(call: &mut Call<'_, '_, '_>) -> Done {
     call.answer(&CmdOut::zeroed())
 }
 
-/// Ends the group, whoever refers to it.
+/// Destroys the group, even if other objects refer to it.
 pub(super) fn end_group(func: &mut Func<'_>, index: u32) {
     let Some(table) = func.row::<FlowGroupRow>(index).map(|row| row.table) else { return };
     let_go::<FlowTableRow>(func, table);
@@ -330,7 +330,7 @@ pub(super) fn end_group(func: &mut Func<'_>, index: u32) {
 
 pub(super) fn alloc_counter(call: &mut Call<'_, '_, '_>) -> Done {
     let input: AllocFlowCounterIn = call.input()?;
-    // Counters come one by one.
+    // Bulk allocation of counters is not supported.
     Syndrome::QueueFlags.unless(input.flow_counter_bulk() == 0)?;
     let index = call.alloc::<FlowCounterRow>(1)?;
     if manages(call.func) {
@@ -346,7 +346,7 @@ pub(super) fn dealloc_counter(call: &mut Call<'_, '_, '_>) -> Done {
     call.answer(&CmdOut::zeroed())
 }
 
-/// One counter, or all of a range: numbers in it that are nobody's read zero.
+/// Queries one counter or a range. Numbers in the range that the caller may not use read as zero.
 pub(super) fn query_counter(call: &mut Call<'_, '_, '_>) -> Done {
     let input: QueryFlowCounterIn = call.input()?;
     let (first, count) = (input.flow_counter_id(), u32::from(input.num_of_counters()));
@@ -373,7 +373,7 @@ pub(super) fn query_counter(call: &mut Call<'_, '_, '_>) -> Done {
     call.answer_bytes(&bytes)
 }
 
-/// The e-switch's counts in counter `index`: the manager's tables are used by everybody who sends.
+/// The e-switch's part of counter `index`: all senders use the manager's tables.
 fn switched(call: &Call<'_, '_, '_>, index: u32) -> [u64; 2] {
     let counts = call.func.region().flow_count(index).filter(|_| manages(call.func));
     counts.map_or([0; 2], |counts| counts.map(|count| count.load(Relaxed)))

@@ -1,4 +1,4 @@
-//! Entries of flow tables: what they match and where they lead.
+//! Entries of flow tables: their match values and destinations.
 
 use super::{
     call::{Call, let_go},
@@ -17,11 +17,11 @@ use hwspec::{
     layout::Layout,
 };
 
-/// `op_mod` of `SET_FLOW_TABLE_ENTRY`: make one, or change one that is there.
+/// `op_mod` of `SET_FLOW_TABLE_ENTRY`: creates an entry.
 pub(super) const ADD: u16 = 0;
-/// See [`ADD`].
+/// `op_mod` of `SET_FLOW_TABLE_ENTRY`: modifies an existing entry.
 pub(super) const MODIFY: u16 = 1;
-/// The uplink's number among vports.
+/// The uplink's vport number.
 const UPLINK: u32 = 0xffff;
 /// `modify_enable_mask`: action, tag, destinations, counters.
 const ACTION: u8 = 1 << 0;
@@ -29,7 +29,7 @@ const TAG: u8 = 1 << 1;
 const LIST: u8 = 1 << 2;
 const COUNTERS: u8 = 1 << 3;
 
-/// The actions of an entry, taken from its context and lists.
+/// The actions of an entry, from its context and lists.
 struct Act {
     action: u32,
     tag: u32,
@@ -40,12 +40,12 @@ struct Act {
     push: [u32; 2],
 }
 
-/// A tag that is pushed, as an entry keeps it.
+/// A tag to push, encoded as in an entry.
 fn tag(vlan: FlowVlan) -> u32 {
     u32::from_be_bytes(*vlan.as_bytes())
 }
 
-/// `level`: tables must be above it.
+/// Checks the actions. Destination tables must be above `level`.
 fn act(call: &Call<'_, '_, '_>, place: Place, level: Option<u32>, c: &FlowContext) -> Done<Act> {
     let mut act = Act {
         action: c.action().into(),
@@ -58,7 +58,7 @@ fn act(call: &Call<'_, '_, '_>, place: Place, level: Option<u32>, c: &FlowContex
     };
     let known = FlowEntryRow::ALLOW | FlowEntryRow::DROP | FlowEntryRow::FORWARD | FlowEntryRow::COUNT;
     Syndrome::FlowAction.unless(act.action & !(known | place.tag_actions(call.step.config)) == 0)?;
-    // The second of a kind comes with the first.
+    // The second action of a kind requires the first.
     let pairs = [(FlowEntryRow::POP, FlowEntryRow::POP_2), (FlowEntryRow::PUSH, FlowEntryRow::PUSH_2)];
     let whole = |(one, two)| act.action & two == 0 || act.action & one != 0;
     Syndrome::FlowAction.unless(pairs.into_iter().all(whole))?;
@@ -88,7 +88,8 @@ fn act(call: &Call<'_, '_, '_>, place: Place, level: Option<u32>, c: &FlowContex
             }
             (FlowEntryRow::TO_TABLE, _) => {
                 let next = table(call, place, id)?;
-                // Levels rise along every path, so no packet goes in circles; unless the driver answers for that itself.
+                // Levels increase along every path, so that packets cannot loop; unless the driver takes responsibility
+                // for that.
                 let higher = |level| call.func.row::<FlowTableRow>(next).is_some_and(|t| t.level > level);
                 Syndrome::FlowLevel.unless(level.is_none_or(higher))?;
             }
@@ -108,7 +109,7 @@ fn act(call: &Call<'_, '_, '_>, place: Place, level: Option<u32>, c: &FlowContex
     Ok(act)
 }
 
-/// Vport `number` gets packets, too.
+/// Adds vport `number` to the destinations.
 fn to_vport(call: &Call<'_, '_, '_>, vports: &mut [u32; 5], number: u32) -> Done {
     if number == UPLINK {
         vports[4] |= FlowEntryRow::UPLINK;
@@ -119,14 +120,14 @@ fn to_vport(call: &Call<'_, '_, '_>, vports: &mut [u32; 5], number: u32) -> Done
     Ok(())
 }
 
-/// The vports of an entry, by number.
+/// The destination vports of an entry, by number.
 fn vports(row: &FlowEntryRow) -> impl Iterator<Item = u32> {
     let [functions @ .., uplink] = row.vports;
     let bit = move |n: &u32| functions[*n as usize / 32] & 1 << (n % 32) != 0;
     (0..128).filter(bit).chain((uplink & FlowEntryRow::UPLINK != 0).then_some(UPLINK))
 }
 
-/// The objects an entry leads to: one reference each.
+/// Takes a reference to each object that the entry forwards to.
 fn hold(call: &mut Call<'_, '_, '_>, act: &Act) {
     for to in &act.to[..act.count[0] as usize] {
         match to >> 24 {
@@ -147,7 +148,7 @@ fn release(func: &mut Func<'_>, row: &FlowEntryRow) {
     row.counters.iter().take(row.count[1] as usize).for_each(|c| let_go::<FlowCounterRow>(func, *c));
 }
 
-/// The entry of `table` at flow index `flow`, and the one before it.
+/// The entry of `table` at flow index `flow`, and its predecessor.
 fn find(func: &Func<'_>, table: u32, flow: u32) -> (Option<u32>, Option<u32>) {
     let (mut before, mut at) = (None, func.row::<FlowTableRow>(table).map_or(0, |t| t.first));
     while let Some(row) = at.checked_sub(1).and_then(|i| func.row::<FlowEntryRow>(i)) {
@@ -161,7 +162,7 @@ fn find(func: &Func<'_>, table: u32, flow: u32) -> (Option<u32>, Option<u32>) {
     (before, None)
 }
 
-/// Makes `index` what follows `before`, or the first of the table.
+/// Links `index` after `before`, or as the first entry of the table.
 fn link(func: &mut Func<'_>, table: u32, before: Option<u32>, index: u32) {
     let place = match before {
         Some(before) => func.row_mut::<FlowEntryRow>(before).map(|row| &mut row.next),
@@ -187,7 +188,7 @@ pub(super) fn set(call: &mut Call<'_, '_, '_>) -> Done {
         }
         MODIFY => {
             let index = here.ok_or(Refused(Syndrome::NoSuchFlowEntry))?;
-            // A table may be all user contexts'; an entry is its maker's.
+            // A table may be shared by all user contexts, but an entry belongs to its creator.
             call.own::<FlowEntryRow>(index, Syndrome::NoSuchFlowEntry)?;
             modify(call, index, input.modify_enable_mask(), act)?;
         }
@@ -249,7 +250,7 @@ fn modify(call: &mut Call<'_, '_, '_>, index: u32, mask: u8, act: Act) -> Done {
     if mask & COUNTERS != 0 {
         (new.counters, new.count[1]) = (act.counters, act.count[1]);
     }
-    // New references before the old ones go.
+    // Takes the new references before dropping the old ones.
     let whole = Act {
         action: new.action,
         tag: new.tag,
@@ -313,7 +314,7 @@ pub(super) fn delete(call: &mut Call<'_, '_, '_>) -> Done {
     call.answer(&CmdOut::zeroed())
 }
 
-/// Ends the entries that lead to interface `tir`, which ends although they refer to it.
+/// Destroys the entries that forward to TIR `tir`, which is destroyed although they refer to it.
 pub(super) fn end_with(func: &mut Func<'_>, tir: u32) {
     if func.row::<TirRow>(tir).is_none_or(|row| row.head.refs == 0) {
         return;
@@ -328,7 +329,7 @@ pub(super) fn end_with(func: &mut Func<'_>, tir: u32) {
     }
 }
 
-/// Ends the entry: it matches no more.
+/// Destroys the entry.
 pub(super) fn end(func: &mut Func<'_>, index: u32) {
     let Some(row) = func.row::<FlowEntryRow>(index).copied() else { return };
     let (before, _) = find(func, row.table, row.flow);

@@ -21,10 +21,10 @@ const STATE_POLICY: u32 = 1 << 2;
 /// `vport_state_policy`: down, up, follow.
 const DOWN: u8 = 0;
 const FOLLOW: u8 = 2;
-/// Index that means the whole table.
+/// Index that selects the whole table.
 const ALL: u16 = 0xffff;
 
-/// The function whose vport a command is about. These commands belong to InfiniBand.
+/// The function with the vport that a command is about. These commands exist on InfiniBand only.
 fn subject(call: &Call<'_, '_, '_>, other: bool, number: u16, port: u8) -> Done<u8> {
     Syndrome::NotOnThisLink.unless(call.step.config.link_layer == LinkLayer::Infiniband)?;
     subject_on_any_link(call, other, number, port)
@@ -71,7 +71,7 @@ pub(super) fn modify_context(call: &mut Call<'_, '_, '_>) -> Done {
         manage(call, fid, &context)?;
         return call.answer(&CmdOut::zeroed());
     }
-    // A port's GUIDs are its manager's to set.
+    // Only the manager sets a port's GUIDs.
     Syndrome::ModifyField.unless(context.field_select() & !STATE_POLICY == 0)?;
     let chosen = context.cap_mask1_field_select();
     Syndrome::ModifyField.unless(chosen & !subnet::SOFT_CAPABILITIES == 0)?;
@@ -86,7 +86,7 @@ pub(super) fn modify_context(call: &mut Call<'_, '_, '_>) -> Done {
     call.answer(&CmdOut::zeroed())
 }
 
-/// The manager sets what is its business of vport `fid`. Zeros take a GUID away.
+/// Changes the fields of vport `fid` that the manager controls. Zeros remove a GUID.
 fn manage(call: &mut Call<'_, '_, '_>, fid: u8, context: &HcaVportContext) -> Done {
     let (fields, policy) = (context.field_select(), context.vport_state_policy());
     let known = fields & !(PORT_GUID | NODE_GUID | STATE_POLICY) == 0;
@@ -109,7 +109,7 @@ fn manage(call: &mut Call<'_, '_, '_>, fid: u8, context: &HcaVportContext) -> Do
     Ok(())
 }
 
-/// Entries of a table of `len` that `index` means.
+/// The entries of a table of `len` selected by `index`.
 fn entries(index: u16, len: usize) -> Done<std::ops::Range<usize>> {
     if index == ALL {
         return Ok(0..len);
@@ -125,7 +125,7 @@ pub(super) fn query_gid(call: &mut Call<'_, '_, '_>) -> Done {
     let (range, port) = (entries(input.gid_index(), PORT_GUIDS)?, books(call, fid).ib);
     let mut bytes = QueryHcaVportGidOut::with(|s| s.gids_num(range.len() as u16)).bytes().to_vec();
     for index in range {
-        // An entry without a GUID has the prefix all the same. Linux takes the subnet's prefix from the last one.
+        // An entry without a GUID still has the prefix. Linux reads the subnet prefix from the last entry.
         let mut empty = [0; 16];
         empty[..8].copy_from_slice(&port.gid_prefix);
         bytes.extend_from_slice(&port.gid(index).unwrap_or(empty));
@@ -135,7 +135,7 @@ pub(super) fn query_gid(call: &mut Call<'_, '_, '_>) -> Done {
 
 pub(super) fn query_pkey(call: &mut Call<'_, '_, '_>) -> Done {
     let input: QueryHcaVportPkeyIn = call.input()?;
-    // RoCE has P_Keys too, if only the default one (A17.7.1).
+    // RoCE has P_Keys too, although only the default one (A17.7.1).
     let fid = subject_on_any_link(call, input.other_vport(), input.vport_number(), input.port_num())?;
     let pkeys = books(call, fid).ib.pkeys;
     let range = entries(input.pkey_index(), pkeys.len())?;

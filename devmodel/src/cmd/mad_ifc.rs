@@ -1,4 +1,4 @@
-//! `MAD_IFC`: the port's own management agents, asked by its driver (PRM: MAD_IFC).
+//! `MAD_IFC`: access of the driver to the port's own management agents (PRM: MAD_IFC).
 
 use super::{
     call::Call,
@@ -11,7 +11,7 @@ use hwspec::{
     wire::mad::MadHeader,
 };
 
-/// `op_mod`: the management key counts as checked; the other bit says so of the baseboard key.
+/// `op_mod`: the management key is considered valid; the other bit is for the baseboard key.
 pub(super) const IGNORE_MKEY: u16 = 1 << 0;
 pub(super) const IGNORE_BKEY: u16 = 1 << 1;
 
@@ -21,7 +21,7 @@ pub(super) fn run(call: &mut Call<'_, '_, '_>) -> Done {
     Syndrome::Port.unless(input.port() <= 1)?;
     let mad = input.mad();
     let mut out = MadIfcOut::zeroed();
-    // A MAD that asks for no answer, as a repressed trap, gets none.
+    // A MAD that requires no response, such as a trap repress, gets none.
     if MadHeader::from_bytes(prefix(&mad)).method().answer().is_some() {
         let config = *call.step.config;
         let answer = subnet::local(call.func, &config, &mad, call.op_mod & IGNORE_MKEY != 0);

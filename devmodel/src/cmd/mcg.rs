@@ -1,4 +1,4 @@
-//! Multicast groups: which datagram QPs take what is sent to a group's GID (IBTA 10.5).
+//! Multicast groups: attachment of datagram QPs to a group's GID (IBTA 10.5).
 
 use super::{
     call::Call,
@@ -15,24 +15,24 @@ use hwspec::{
 
 /// First byte of every multicast GID (IBTA 4.1.1).
 const MULTICAST: u8 = 0xff;
-/// `::ffff:0:0/96` in front of an IPv4 address.
+/// Prefix `::ffff:0:0/96` of an IPv4 address.
 const MAPPED: [u8; 12] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff];
 
-/// Groups a QP may be in: they end together with it.
+/// Maximum number of groups of a QP: its memberships end together with it.
 const MAX_PER_QP: usize = 64;
 
-/// QPs of the function in group `gid`.
+/// Number of the function's QPs in group `gid`.
 fn members(func: &Func<'_>, gid: [u8; 16]) -> usize {
     let is_this = |i: &u32| func.row::<GroupRow>(*i).is_some_and(|row| row.gid == gid);
     func.live::<GroupRow>().iter().filter(|i| is_this(i)).count()
 }
 
-/// True if a GID names a group: an IPv6 multicast address, or an IPv4 one in mapped form.
+/// True if the GID is a multicast address: IPv6, or IPv4 in mapped form.
 fn is_group(gid: [u8; 16]) -> bool {
     gid[0] == MULTICAST || gid[..12] == MAPPED && gid[12] >> 4 == 0xe
 }
 
-/// Rows of QP index `qp`'s memberships that `pick` wants.
+/// Rows of the memberships of QP index `qp` that match `pick`.
 fn memberships(func: &Func<'_>, qp: u32, pick: impl Fn(&GroupRow) -> bool) -> Vec<u32> {
     let mut rows = func.live::<GroupRow>();
     rows.retain(|i| func.row::<GroupRow>(*i).is_some_and(|row| row.qp == qp && pick(row)));
@@ -80,7 +80,7 @@ pub(super) fn leave_all(func: &mut Func<'_>, qp: u32) {
     tell_switch(func);
 }
 
-/// Frames to groups come here while there are members.
+/// Has the switch deliver multicast frames to this function as long as it has members.
 fn tell_switch(func: &mut Func<'_>) {
     let any = func.used::<GroupRow>() != 0;
     func.takes_frames(GROUP_QP, any);

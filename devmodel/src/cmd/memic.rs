@@ -1,4 +1,4 @@
-//! Device memory: pages within the adapter, given out by address in BAR0.
+//! Device memory: pages within the adapter, allocated by address in BAR0.
 
 use super::{
     call::Call,
@@ -17,12 +17,12 @@ use hwspec::{
     pcie::MEMIC_BAR,
 };
 
-/// log2 of the least that is given out.
+/// log2 of the smallest allocation.
 const LOG_UNIT: u8 = 12;
-/// The largest alignment, as commands say it.
+/// The largest alignment, as encoded in commands.
 const ALIGNMENT: u8 = LOG_UNIT - LOG_ALIGNMENT_UNIT as u8;
 
-/// The capabilities advertised.
+/// The advertised capabilities.
 pub(super) fn caps() -> DeviceMemCap {
     DeviceMemCap::with(|s| {
         s.memic(true)
@@ -34,12 +34,12 @@ pub(super) fn caps() -> DeviceMemCap {
     })
 }
 
-/// Offset in the function's device memory of an address in BAR0.
+/// Offset in the function's device memory of address `at` in BAR0.
 fn offset(at: u64) -> Option<u32> {
     at.checked_sub(MEMIC_BAR).filter(|at| *at <= SIZE.into()).map(|at| at as u32)
 }
 
-/// `ALLOC_MEMIC`: the first place within the range asked for that is free.
+/// `ALLOC_MEMIC`: allocates the first free place within the requested range.
 pub(super) fn alloc(call: &mut Call<'_, '_, '_>) -> Done {
     let input: AllocMemicIn = call.input()?;
     Syndrome::NoMemic.unless(call.step.config.strict.card.has_later_features())?;
@@ -68,7 +68,7 @@ pub(super) fn alloc(call: &mut Call<'_, '_, '_>) -> Done {
     if let Some(row) = call.func.row_mut::<MemicRow>(index) {
         (row.first, row.len) = (first, len);
     }
-    // Nobody finds what another left there.
+    // Clears the contents left by an earlier owner.
     let memic = Memic::of(call.func.region(), call.func.fid());
     for page in (first..first + len).step_by(PAGE) {
         memic.write(WITHIN + u64::from(page), &[0; PAGE]).or(Err(Refused(Syndrome::Memic)))?;
@@ -76,7 +76,7 @@ pub(super) fn alloc(call: &mut Call<'_, '_, '_>) -> Done {
     call.answer(&AllocMemicOut::with(|s| s.memic_start_addr(MEMIC_BAR + u64::from(first))))
 }
 
-/// `DEALLOC_MEMIC`, of what one `ALLOC_MEMIC` gave.
+/// `DEALLOC_MEMIC`: frees one allocation of `ALLOC_MEMIC`.
 pub(super) fn dealloc(call: &mut Call<'_, '_, '_>) -> Done {
     let input: DeallocMemicIn = call.input()?;
     let first = offset(input.memic_start_addr()).ok_or(Refused(Syndrome::Memic))?;
@@ -87,7 +87,7 @@ pub(super) fn dealloc(call: &mut Call<'_, '_, '_>) -> Done {
     call.answer(&CmdOut::zeroed())
 }
 
-/// The caller's allocation that holds `len` bytes from `first` on.
+/// The caller's allocation that contains `len` bytes from `first`.
 fn holding(call: &Call<'_, '_, '_>, first: u32, len: u64) -> Option<(u32, MemicRow)> {
     call.func.live::<MemicRow>().into_iter().find_map(|index| {
         let row = *call.func.row::<MemicRow>(index)?;
@@ -97,14 +97,14 @@ fn holding(call: &Call<'_, '_, '_>, first: u32, len: u64) -> Option<(u32, MemicR
     })
 }
 
-/// The allocation that a key over `len` bytes at `at` of BAR0 is of, and the offset in the function's device memory.
+/// The allocation for a key over `len` bytes at `at` of BAR0, and the offset in the function's device memory.
 pub(super) fn place(call: &mut Call<'_, '_, '_>, at: u64, len: u64) -> Done<(u32, u32)> {
     let first = offset(at).ok_or(Refused(Syndrome::Memic))?;
     let (number, _) = holding(call, first, len).ok_or(Refused(Syndrome::Memic))?;
     Ok((number, first))
 }
 
-/// Ends an allocation.
+/// Frees an allocation.
 pub(super) fn end(func: &mut Func<'_>, index: u32) {
     func.free::<MemicRow>(index);
 }

@@ -1,4 +1,4 @@
-//! Page lists of queues, and user memory objects, which are page lists by themselves.
+//! Page lists of queues, and user memory objects, which are page lists of their own.
 
 use super::{
     call::{Call, let_go},
@@ -13,22 +13,22 @@ use hwspec::cmd::{CmdOut, umem::*};
 
 /// log2 of the smallest page.
 pub(super) const LOG_PAGE: u32 = 12;
-/// Entries per page of the unit of `page_offset`.
+/// Number of `page_offset` units per page.
 const OFFSETS: u32 = 64;
-/// Pages of a user memory object at most.
+/// Maximum number of pages of a user memory object.
 const MOST_PAGES: u64 = 1 << 20;
 
-/// The geometry of a queue's memory as a context gives it.
+/// The geometry of a queue's memory, from its context.
 pub(super) struct Layout {
     /// `log_page_size`: log2 of a page in units of 4096 bytes.
     pub log_page_size: u8,
-    /// `page_offset`: where the queue begins in its first page, in 64ths of a page.
+    /// `page_offset`: start of the queue in its first page, in 64ths of a page.
     pub page_offset: u8,
-    /// Bytes of the queue.
+    /// Size of the queue in bytes.
     pub bytes: u64,
 }
 
-/// Takes the page list at `offset` of the input.
+/// Maps the page list at `offset` of the input.
 pub(super) fn map(call: &mut Call<'_, '_, '_>, offset: usize, layout: Layout) -> Done<WqMemory> {
     let log_page = u32::from(layout.log_page_size) + LOG_PAGE;
     Syndrome::PageSize.unless(log_page <= 31)?;
@@ -39,14 +39,14 @@ pub(super) fn map(call: &mut Call<'_, '_, '_>, offset: usize, layout: Layout) ->
     Syndrome::PageAddress.unless(list.iter().all(|p| p & 0xfff == 0))?;
     let range = call.alloc_mtt(pages as u32)?;
     for (i, page) in list.iter().enumerate() {
-        // Readable and writable, as the entries of a key that allows both.
+        // Readable and writable, like the entries of a key with both rights.
         call.func.set_mtt(range.first + i as u32, page | 3);
     }
     Ok(WqMemory { mtt: range.first, pages: range.len, log_page, offset: first as u32 })
 }
 
-/// The index of a user memory object that queues of the caller may lie in. Not even the function's driver uses those of
-/// other contexts: they end with their context, whoever uses them.
+/// The index of a user memory object for the caller's queues. Even the function's driver cannot use those of other
+/// contexts: they are destroyed with their context, whether in use or not.
 fn find(call: &Call<'_, '_, '_>, umem: u32) -> Done<u32> {
     let index = call.own::<UmemRow>(umem, Syndrome::NoSuchUmem)?;
     let own = call.func.row::<UmemRow>(index).is_some_and(|row| row.head.uid == call.uid);
@@ -54,7 +54,7 @@ fn find(call: &Call<'_, '_, '_>, umem: u32) -> Done<u32> {
     Ok(index)
 }
 
-/// A queue whose ring and doorbell record lie in these objects holds them: what its row keeps of them.
+/// Takes references to the objects of a queue's ring and doorbell record. Returns them as stored in the queue's row.
 pub(super) fn hold(call: &mut Call<'_, '_, '_>, umems: [Option<u32>; 2]) -> [u16; 2] {
     umems.map(|umem| {
         let Some(index) = umem.and_then(|umem| call.func.index::<UmemRow>(umem)) else { return 0 };
@@ -63,7 +63,7 @@ pub(super) fn hold(call: &mut Call<'_, '_, '_>, umems: [Option<u32>; 2]) -> [u16
     })
 }
 
-/// A queue is gone, and holds its objects no more.
+/// Drops the references of a destroyed queue to its objects.
 pub(super) fn release(func: &mut Func<'_>, umems: [u16; 2]) {
     for index in umems.iter().filter_map(|umem| umem.checked_sub(1)) {
         let number = func.number::<UmemRow>(index.into());
@@ -71,7 +71,7 @@ pub(super) fn release(func: &mut Func<'_>, umems: [u16; 2]) {
     }
 }
 
-/// Takes the pages from byte `at` of a user memory object on. The queue has its own list of them from now on.
+/// Maps the pages of a user memory object from byte `at` on. The queue gets its own copy of the page list.
 pub(super) fn within(call: &mut Call<'_, '_, '_>, umem: u32, at: u64, bytes: u64) -> Done<WqMemory> {
     let index = find(call, umem)?;
     let Some(whole) = call.func.row::<UmemRow>(index).map(|row| row.memory) else {
@@ -90,7 +90,7 @@ pub(super) fn within(call: &mut Call<'_, '_, '_>, umem: u32, at: u64, bytes: u64
     Ok(WqMemory { mtt: range.first, pages: range.len, log_page: whole.log_page, offset: offset as u32 })
 }
 
-/// A doorbell record's address: `at` itself, or that byte of a user memory object.
+/// The address of a doorbell record: `at` itself, or byte `at` of a user memory object.
 pub(super) fn record_in(call: &Call<'_, '_, '_>, umem: Option<u32>, at: u64) -> Done<u64> {
     let Some(umem) = umem else { return record(at) };
     let index = find(call, umem)?;
@@ -113,7 +113,7 @@ pub(super) fn create(call: &mut Call<'_, '_, '_>) -> Done {
     Syndrome::PageAddress.unless(list.iter().all(|page| page & 0xfff == 0 || page & 0xfff <= 3))?;
     let range = call.alloc_mtt(pages as u32)?;
     for (entry, page) in (range.first..).zip(&list) {
-        // The entry's low bits say what may be done, and the device only gets what queues are made of.
+        // The low bits of the entry are the permissions; the object is only used for queues.
         call.func.set_mtt(entry, page | 3);
     }
     let index = call.alloc::<UmemRow>(0)?;
@@ -123,7 +123,7 @@ pub(super) fn create(call: &mut Call<'_, '_, '_>) -> Done {
     call.answer(&CreateUmemOut::with(|s| s.umem_id(call.func.number::<UmemRow>(index))))
 }
 
-/// `DESTROY_UMEM`. As every other object it is refused with BAD_RES_STATE while something lies in it (PRM: command
+/// `DESTROY_UMEM`. As for every object, it is refused with BAD_RES_STATE while another object uses it (PRM: command
 /// status 0x9, "object is referenced by another").
 pub(super) fn destroy(call: &mut Call<'_, '_, '_>) -> Done {
     let input: DestroyUmemIn = call.input()?;
@@ -134,25 +134,25 @@ pub(super) fn destroy(call: &mut Call<'_, '_, '_>) -> Done {
     call.answer(&CmdOut::zeroed())
 }
 
-/// Ends a user memory object.
+/// Destroys a user memory object.
 pub(super) fn end(func: &mut Func<'_>, index: u32) {
     let Some(memory) = func.row::<UmemRow>(index).map(|row| row.memory) else { return };
     unmap(func, memory);
     func.free::<UmemRow>(index);
 }
 
-/// Gives the entries of a queue's page list back.
+/// Frees the translation entries of a queue's page list.
 pub(super) fn unmap(func: &mut Func<'_>, memory: WqMemory) {
     func.free_mtt(MttRange { first: memory.mtt, len: memory.pages });
 }
 
-/// `page_offset` and `log_page_size` as a context shows them.
+/// `page_offset` and `log_page_size` as shown in a context.
 pub(super) fn page_layout(memory: &WqMemory) -> (u8, u8) {
     let offset = u64::from(memory.offset) << OFFSETS.trailing_zeros() >> memory.log_page;
     (offset as u8, memory.log_page.saturating_sub(LOG_PAGE) as u8)
 }
 
-/// A doorbell record's address.
+/// The address of a doorbell record, if it is aligned.
 pub(super) fn record(at: u64) -> Done<u64> {
     Syndrome::DoorbellRecord.unless(at % 8 == 0)?;
     Ok(at)

@@ -18,11 +18,11 @@ use hwspec::{
     pcie::MEMIC_BAR,
 };
 
-/// log2 of the largest region with a length.
+/// log2 of the largest region with a finite length.
 pub(super) const LOG_MAX_LEN: u8 = 47;
-/// log2 of the most entries that a work request gives a key.
+/// log2 of the maximum number of key entries in a work request.
 pub(super) const LOG_MAX_LIST: u8 = 16;
-/// The first index given out: those before are the reserved lkey's and the null key's.
+/// The first allocated index: those before it are reserved for the reserved lkey and the null key.
 const FIRST: u32 = (NULL_KEY >> 8) + 1;
 /// Bits of `MkeyRow::access`.
 const LOCAL_READ: u8 = 1;
@@ -65,7 +65,7 @@ fn flags(context: &MkeyContext) -> u8 {
     .fold(0, |all, (on, bit)| if *on { all | bit } else { all })
 }
 
-/// Pages of `1 << log_page` bytes that the region touches.
+/// Number of pages of `1 << log_page` bytes that the region covers.
 fn pages(context: &MkeyContext, log_page: u32) -> u64 {
     let first = context.start_addr() & ((1 << log_page) - 1);
     (first + context.len()).div_ceil(1 << log_page)
@@ -79,7 +79,7 @@ pub(super) fn create(call: &mut Call<'_, '_, '_>) -> Done {
         u64::from(context.access_mode_4_2()) << 2 | u64::from(context.access_mode_1_0()),
     );
     let pd = call.own::<PdRow>(context.pd(), Syndrome::NoSuchPd)?;
-    // The whole address space is only to be had without translation.
+    // The whole address space is available only without translation.
     let whole = context.length64() && mode == AccessMode::Pa;
     let end = context.start_addr().checked_add(context.len());
     let bounded = !context.length64() && context.len() <= 1 << LOG_MAX_LEN && end.is_some();
@@ -118,7 +118,7 @@ pub(super) fn create(call: &mut Call<'_, '_, '_>) -> Done {
     call.answer(&CreateMkeyOut::with(|s| s.mkey_index(call.func.number::<MkeyRow>(index))))
 }
 
-/// Takes the translation entries behind the input. A key in the free state may have room and no entries.
+/// Takes the translation entries after the input. A key in the free state may have room without entries.
 fn translations(
     call: &mut Call<'_, '_, '_>,
     input: &CreateMkeyIn,
@@ -131,7 +131,7 @@ fn translations(
     let needed = if context.free() { 0 } else { pages(context, log_page) };
     Syndrome::PageList.unless(given <= room && (context.free() || (needed <= given)))?;
     if context.free() && given == 0 {
-        // They come when the key is set up.
+        // They are supplied when the key is set up.
         return Ok((MttRange { first: 0, len: room as u32 }, log_page));
     }
     let always = if input.pg_access() { 0 } else { PRESENT };
@@ -145,7 +145,7 @@ fn translations(
     Ok((range, log_page))
 }
 
-/// Translation entries of 8 bytes the key has room for. The device handles 64 bytes at a time.
+/// Room of the key in translation entries of 8 bytes. The device handles 64 bytes at a time.
 fn room(context: &MkeyContext) -> Done<u64> {
     // An octword, 16 bytes, holds two entries.
     let room = (u64::from(context.translations_octword_size()) * 2).next_multiple_of(8);
@@ -153,7 +153,7 @@ fn room(context: &MkeyContext) -> Done<u64> {
     Ok(room)
 }
 
-/// Entries of an indirect key: two words each, kept as they are.
+/// Entries of an indirect key: two words each, stored unchanged.
 fn klms(call: &mut Call<'_, '_, '_>, input: &CreateMkeyIn, context: &MkeyContext) -> Done<MttRange> {
     let room = room(context)?;
     let given = u64::from(input.translations_octword_actual_size()) * 2;
@@ -220,19 +220,19 @@ pub(super) fn destroy(call: &mut Call<'_, '_, '_>) -> Done {
     let index = call.own::<MkeyRow>(input.mkey_index(), Syndrome::NoSuchMkey)?;
     let refs = call.func.row::<MkeyRow>(index).map_or(0, |row| row.head.refs);
     Syndrome::InUse.unless(refs == 0)?;
-    // Frames under way may still name its memory, if it ever named any.
+    // Frames in flight may still refer to its memory, if it ever had any.
     let used = call.func.row::<MkeyRow>(index).is_some_and(|row| row.access & FREE == 0 || row.mtt != 0);
     end(call.func, index);
     call.quiesce = used;
     call.answer(&CmdOut::zeroed())
 }
 
-/// The device memory that a key is of.
+/// The device memory allocation of a key.
 pub(super) fn memic(row: &MkeyRow) -> Option<u32> {
     (row.mode == AccessMode::Memic.raw()).then_some(row.pages)
 }
 
-/// Ends the key.
+/// Destroys the key.
 pub(super) fn end(func: &mut Func<'_>, index: u32) {
     let number = func.number::<MkeyRow>(index);
     translate::unbind(func, number);

@@ -1,7 +1,8 @@
-//! Commands: what the driver asks of the device through the command queue (PRM: command interface).
+//! Commands: the driver's requests to the device through the command queue (PRM: command interface).
 //!
-//! `queue` brings a command in and its answer out, `table` says which commands there are, when and to whom, `dispatch` holds
-//! them to it, and one file per kind of object carries them out. A command that is refused changes nothing: its changes are taken back as a whole.
+//! `queue` fetches a command and writes its output, `table` lists the commands with the states and senders they are allowed for, `dispatch`
+//! enforces the table, and one file per kind of object executes the commands. A refused command changes nothing: all its changes are rolled
+//! back.
 
 mod adapter;
 mod call;

@@ -1,4 +1,4 @@
-//! The context of an Ethernet vport: its addresses, what else it takes, RoCE, MTU.
+//! The context of an Ethernet vport: its addresses, additional receive filters, RoCE, MTU.
 
 use super::{
     call::Call,
@@ -29,9 +29,9 @@ const NODE_GUID: u32 = 1 << 9;
 const MULTICAST_LB: u32 = 1 << 10;
 const UNICAST_LB: u32 = 1 << 11;
 const KNOWN: u32 = ROCE_EN | ADDRESSES | PERMANENT | PROMISC | CHANGE_EVENT | MTU | MULTICAST_LB | UNICAST_LB;
-/// Changes the fields of a vport that only the e-switch's manager may change.
+/// Vport fields that only the e-switch manager may change.
 const MANAGED: u32 = PERMANENT | CHANGE_EVENT | PORT_GUID | NODE_GUID;
-/// Changes an event tells of: by bit of the context's dword that asks for them.
+/// Changes reported by an event: the bits of the context's dword that subscribe to them.
 const UNICAST_CHANGED: u32 = 1 << 0;
 const MULTICAST_CHANGED: u32 = 1 << 1;
 const VLANS_CHANGED: u32 = 1 << 2;
@@ -49,7 +49,7 @@ fn address(mac: [u8; 6]) -> MacAddressLayout {
     })
 }
 
-/// The list of a kind, an 8-byte element each.
+/// The list of a kind, one 8-byte element per entry.
 fn list(f: &FunctionRow, kind: u8) -> Vec<u64> {
     let n = f.list_len.get(usize::from(kind)).map_or(0, |n| *n as usize);
     match kind {
@@ -87,7 +87,7 @@ pub(super) fn query(call: &mut Call<'_, '_, '_>) -> Done {
             .arm_change_event(set.events & VportRow::ARMED != 0)
     });
     let mut bytes = QueryNicVportContextOut::with(|s| s.nic_vport_context(context)).as_bytes().to_vec();
-    // As much of the list as there is room for.
+    // As many entries as there is room for.
     let room = call.output.len().saturating_sub(bytes.len()) / 8;
     list.iter().take(room).for_each(|entry| bytes.extend_from_slice(&entry.to_be_bytes()));
     call.answer_bytes(&bytes)
@@ -152,13 +152,13 @@ fn mac_of(context: &NicVportContext) -> [u8; 6] {
     prefix(&context.permanent_address().as_bytes()[2..])
 }
 
-/// The manager sets what is its business of vport `fid`.
+/// Changes the fields of vport `fid` that the manager controls.
 fn manage(call: &mut Call<'_, '_, '_>, fid: u8, fields: u32, context: &NicVportContext) -> Done {
     let row = settings(call.func, fid)?;
     if fields & PERMANENT != 0 {
         let mac = mac_of(context);
         Syndrome::VportAddress.unless(mac[0] & 1 == 0)?;
-        // Zeros take the setting away.
+        // Zeros remove the setting.
         row.mac = mac;
     }
     if fields & NODE_GUID != 0 {
@@ -193,7 +193,7 @@ fn manage(call: &mut Call<'_, '_, '_>, fid: u8, fields: u32, context: &NicVportC
     Ok(())
 }
 
-/// The manager hears of these changes of the caller's context, if it wants to.
+/// Notifies the manager of these changes of the caller's context, if it has subscribed to them.
 pub(super) fn tell_manager(call: &mut Call<'_, '_, '_>, changed: u32) {
     let fid = call.func.fid();
     match call.func.region().vport(fid).events & changed {
@@ -203,7 +203,7 @@ pub(super) fn tell_manager(call: &mut Call<'_, '_, '_>, changed: u32) {
     }
 }
 
-/// The lists are empty and nothing else is taken: the driver is done with the port.
+/// Clears the lists and all filters when the driver releases the port.
 pub(super) fn forget_lists(call: &mut Call<'_, '_, '_>) {
     *call.func.function_mut(|f| &mut f.list_len) = [0; 3];
     *call.func.function_mut(|f| &mut f.promiscuous) = 0;
@@ -211,7 +211,7 @@ pub(super) fn forget_lists(call: &mut Call<'_, '_, '_>) {
     tell_manager(call, UNICAST_CHANGED | MULTICAST_CHANGED | VLANS_CHANGED | PROMISC_CHANGED);
 }
 
-/// Takes the list behind the context.
+/// Takes the list after the context.
 fn addresses(call: &mut Call<'_, '_, '_>, kind: u8, count: usize) -> Done {
     let max = match kind {
         UNICAST => UNICAST_LIST,
@@ -233,7 +233,7 @@ fn addresses(call: &mut Call<'_, '_, '_>, kind: u8, count: usize) -> Done {
         }
         _ => {
             let list = call.func.function_mut(|f| &mut f.vlan_list);
-            // The number is in the low 12 bits of the first dword.
+            // The low 12 bits of the first dword are the number.
             list.iter_mut().zip(&given).for_each(|(to, entry)| *to = (entry >> 32) as u16 & 0xfff);
         }
     }

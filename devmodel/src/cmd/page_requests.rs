@@ -1,5 +1,5 @@
-//! Requests for pages as a card makes them (`pages=real`): by thousands before it runs, and by events while it does, in both
-//! directions, at moments that follow from the number of commands alone.
+//! Page requests as a card makes them (`pages=real`): thousands of pages during bring-up, and events in both directions later,
+//! at times that depend only on the number of commands.
 
 use super::pages;
 use crate::{
@@ -14,25 +14,26 @@ use hwspec::{
     eqe::{Eqe, EventType, PagesEvent},
 };
 
-/// Pages asked for before the capabilities are read and before `INIT_HCA`: of a PF, and of a VF.
+/// Pages requested before the capabilities are read and before `INIT_HCA`: by a PF, and by a VF.
 const WANTED: [[u32; 2]; 2] = [[1024, 6000], [128, 2500]];
-/// Every so many commands that make objects one waits for pages; every so many that end some, pages are given back.
+/// One of this many commands that create objects waits for pages; on one of this many that destroy objects, pages are given
+/// back.
 const EVERY: u32 = 8;
-/// How many it waits for, in turn.
+/// Numbers of pages that such commands wait for, in turn.
 const REQUESTS: [u32; 4] = [1, 64, 10_000, 512];
-/// Pages for a VF, asked of its PF when that enables it.
+/// Pages that the PF's driver is asked for when it enables a VF.
 const FOR_A_VF: i32 = 64;
-/// Pages beyond those wanted with which a function asks for no more.
+/// Surplus of pages beyond which a function requests no more.
 const PLENTY: u32 = 20_000;
-/// How often pages are asked back in vain before they are given back.
+/// Number of unsuccessful reclaims before pages are given back.
 const EMPTY_TAKES: u32 = 2;
 
-/// The pages that a table of translations has room for: their list lies there.
+/// Limits `pages` to the room in the translation table, which holds the list of pages.
 fn scaled(func: &Func<'_>, pages: u32) -> i32 {
     pages.min(func.rows(Table::Mtt) / 32) as i32
 }
 
-/// See [`pages::wanted`].
+/// The pages of [`pages::wanted`].
 pub(super) fn wanted(func: &Func<'_>) -> [i32; 2] {
     WANTED[usize::from(func.fid() != 0)].map(|pages| scaled(func, pages))
 }
@@ -65,8 +66,8 @@ fn ends(opcode: Opcode) -> bool {
     )
 }
 
-/// Asks the driver by an event for `count` pages for `function`, or to take so many back. False: it has no event queue for
-/// that.
+/// Sends the driver an event that requests `count` pages for `function`, or offers pages back if negative. False if no event
+/// queue listens for it.
 pub(super) fn request(func: &mut Func<'_>, function: u16, count: i32) -> bool {
     let Some(eqn) = event::listener(func, EventType::PageRequest) else { return false };
     let event = PagesEvent::with(|s| s.function_id(function).num_pages(count as u32));
@@ -74,16 +75,16 @@ pub(super) fn request(func: &mut Func<'_>, function: u16, count: i32) -> bool {
     true
 }
 
-/// Pages held for this function beyond those it does not do without, or for another by its number.
+/// Pages held beyond the minimum of this function, or for another function by number.
 fn surplus(func: &Func<'_>, config: &Config) -> u32 {
     let wanted: i32 = pages::wanted(func, config).iter().sum();
     func.function().pages_held.saturating_sub(wanted as u32)
 }
 
-/// True if the command of `slot` waits until pages were given. Otherwise pages may be given back beside it.
+/// True if the command of `slot` must wait for pages. Otherwise pages may be given back at the same time.
 pub(super) fn puts_off(func: &mut Func<'_>, config: &Config, opcode: Opcode, slot: u32) -> bool {
     if opcode == Opcode::DestroyEq {
-        // A driver that takes everything down is asked for more, and nobody waits for the answer.
+        // A driver in teardown is asked for more pages, and no command waits for them.
         if func.function().pages_owed == 0 {
             request(func, 0, 16);
         }
@@ -113,7 +114,7 @@ pub(super) fn puts_off(func: &mut Func<'_>, config: &Config, opcode: Opcode, slo
     true
 }
 
-/// `count` pages were given for function `id`.
+/// Records that the driver gave `count` pages for function `id`.
 pub(super) fn given(func: &mut Func<'_>, id: u16, count: u32) {
     let owed = func.function().pages_owed;
     if id == 0 && owed > 0 {
@@ -121,14 +122,14 @@ pub(super) fn given(func: &mut Func<'_>, id: u16, count: u32) {
     }
 }
 
-/// The driver has no pages.
+/// Records that the driver has no pages.
 pub(super) fn denied(func: &mut Func<'_>, id: u16) {
     if id == 0 && func.function().pages_owed > 0 {
         *func.function_mut(|f| &mut f.pages_owed) = -1;
     }
 }
 
-/// The slots whose command need not wait for pages any more, and whether there are pages for them.
+/// The slots with a command that no longer waits for pages; true if the pages were given.
 pub(super) fn answered(func: &mut Func<'_>) -> Option<(u32, bool)> {
     let (slots, owed) = (func.function().cmd_pending, func.function().pages_owed);
     if slots == 0 || owed > 0 {
@@ -139,28 +140,28 @@ pub(super) fn answered(func: &mut Func<'_>) -> Option<(u32, bool)> {
     Some((slots, owed == 0))
 }
 
-/// Nobody waits for pages any more.
+/// Cancels all waits for pages.
 pub(super) fn forget(func: &mut Func<'_>) {
     *func.function_mut(|f| &mut f.pages_owed) = 0;
     *func.function_mut(|f| &mut f.cmd_pending) = 0;
     *func.function_mut(|f| &mut f.empty_takes) = 0;
 }
 
-/// True if pages that are asked back after the function was taken down are not there yet.
+/// True if a reclaim of pages after teardown yields none yet.
 pub(super) fn answers_with_none(func: &mut Func<'_>) -> bool {
     let takes = func.function_mut(|f| &mut f.empty_takes);
     *takes = takes.saturating_add(1);
     *takes <= EMPTY_TAKES
 }
 
-/// The PF enabled or disabled VF `id`: its pages are the PF's to give.
+/// Requests pages from the PF or gives them back when it enables or disables VF `id`.
 pub(super) fn vf_changed(func: &mut Func<'_>, id: u16, enabled: bool) {
     request(func, id, if enabled { FOR_A_VF } else { -FOR_A_VF });
 }
 
 impl Adapter {
-    /// Asks the driver of `fid` for `count` pages, or to take so many back, as firmware may at any time. False: it listens to no
-    /// such request.
+    /// Asks the driver of `fid` for `count` pages, or offers pages back if negative, as firmware may at any time. False if no
+    /// event queue listens for such requests.
     pub fn ask_pages(&self, host: &mut dyn Host, fid: u8, count: i32) -> bool {
         if !self.is_there(fid) {
             return false;

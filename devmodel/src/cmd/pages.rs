@@ -1,7 +1,7 @@
-//! Page supply: memory the driver gives to the device and gets back (PRM: pages management).
+//! Page supply: memory that the driver gives to the device and takes back (PRM: pages management).
 //!
-//! The model keeps its state elsewhere and only holds the pages, but it asks for them, refuses to start without them and
-//! gives back exactly what it was given. Its requests in the manner of a card are in `page_requests`.
+//! The model does not store anything in these pages, but it requests them, refuses to start without them and returns
+//! exactly those it was given. `page_requests` has the requests in the manner of a card.
 
 use super::{
     call::Call,
@@ -15,11 +15,11 @@ use crate::{
 };
 use hwspec::cmd::adapter::{ManagePagesIn, ManagePagesOut, QueryPagesIn, QueryPagesOut};
 
-/// Pages asked for before the capabilities are read, and before `INIT_HCA`.
+/// Pages requested before the capabilities are read, and before `INIT_HCA`.
 const WANTED: [i32; 2] = [16, 48];
-/// Entries of the first list of pages.
+/// Size of the first page list.
 const LIST: u32 = 128;
-/// Pages a function holds at most.
+/// Maximum number of pages that a function holds.
 const MOST: u32 = 1 << 20;
 
 /// `op_mod` of `QUERY_PAGES`.
@@ -32,15 +32,15 @@ pub(super) const CANT_GIVE: u16 = 0;
 pub(super) const GIVE: u16 = 1;
 pub(super) const TAKE: u16 = 2;
 
-/// Low bits of an entry of the list: the function that the page is for, as the driver calls it.
+/// Low bits of a list entry: the function that the page is for, as numbered by the driver.
 const FOR: u64 = 0xfff;
 
-/// Pages that the function does not do without.
+/// Minimum number of pages of a running function.
 pub(super) fn wanted(func: &Func<'_>, config: &Config) -> [i32; 2] {
     if config.strict.pages { page_requests::wanted(func) } else { WANTED }
 }
 
-/// Begins to ask.
+/// Starts requesting pages.
 pub(super) fn ask(func: &mut Func<'_>, config: &Config) {
     let (held, wanted) = (func.function().pages_held as i32, wanted(func, config));
     let boot = (wanted[0] - held).max(0);
@@ -53,7 +53,7 @@ fn list(func: &Func<'_>) -> MttRange {
     MttRange { first, len }
 }
 
-/// Forgets all pages.
+/// Forgets all held pages.
 pub(super) fn forget(func: &mut Func<'_>) {
     func.free_mtt(list(func));
     *func.function_mut(|f| &mut f.page_list) = [0; 2];
@@ -126,7 +126,7 @@ fn take(call: &mut Call<'_, '_, '_>, id: u16, count: u32) -> Done {
     let range = list(call.func);
     let entries: Vec<u64> = (0..held).map(|i| call.func.mtt(range.first + i)).collect();
     let is_its = |entry: &u64| entry & FOR == u64::from(id);
-    // While it runs the device keeps what it asked for.
+    // A running device keeps the pages that it requested.
     let running = call.func.function().hca_state == HcaState::Running.raw();
     let kept = match id {
         0 if running => wanted(call.func, call.step.config).iter().sum::<i32>() as usize,
@@ -147,7 +147,7 @@ fn take(call: &mut Call<'_, '_, '_>, id: u16, count: u32) -> Done {
     }
     left.reverse();
     if entries.get(..left.len()) != Some(&left[..]) {
-        // The list is read by who takes this back, so it stays as it is.
+        // A rollback reads the old list, so it is left unchanged.
         let another = call.alloc_mtt(range.len)?;
         left.iter().zip(another.first..).for_each(|(entry, at)| call.func.set_mtt(at, *entry));
         call.func.free_mtt(range);

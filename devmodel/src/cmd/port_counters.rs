@@ -1,7 +1,7 @@
-//! The counts of vport and port: `QUERY_VPORT_COUNTER` and the groups of the register PPCNT.
+//! Vport and port statistics: `QUERY_VPORT_COUNTER` and the groups of the PPCNT register.
 //!
-//! RDMA and other Ethernet frames are counted apart; the port's counters are their sum. A group this device counts nothing
-//! of reads zero.
+//! RDMA and other Ethernet frames are counted separately; the port's counters are their sum. Groups without any count in
+//! this device read zero.
 
 use super::{
     call::Call,
@@ -34,7 +34,7 @@ const PER_TRAFFIC_CLASS: u8 = 0x11;
 const PHYSICAL: u8 = 0x12;
 const PHYSICAL_STATISTICS: u8 = 0x16;
 
-/// All that a vport counts.
+/// All counters of a vport.
 const VPORT: [Counters; 20] = [
     TxPackets,
     TxBytes,
@@ -62,13 +62,13 @@ pub(super) fn query_vport(call: &mut Call<'_, '_, '_>) -> Done {
     let input: QueryVportCounterIn = call.input()?;
     let fid = vport(call, input.other_vport(), input.vport_number())?;
     Syndrome::Port.unless(input.port_num() <= 1)?;
-    // Their owner alone clears them.
+    // Only the owner may clear them.
     Syndrome::FunctionId.unless(!input.clear() || fid == call.func.fid())?;
     let counters = books(call, fid).counters;
     let pair = |packets: Counters, octets: Counters| {
         TrafficCounter::with(|s| s.packets(counters[packets as usize]).octets(counters[octets as usize]))
     };
-    // RDMA packets to groups, which the counters of all RDMA packets count as well.
+    // RDMA multicast packets, which the counters of all RDMA packets include.
     let received = pair(IbRxMulticastPackets, IbRxMulticastBytes);
     let sent = pair(IbTxMulticastPackets, IbTxMulticastBytes);
     let but = |all: TrafficCounter, some: TrafficCounter| {
@@ -103,7 +103,7 @@ fn clear(func: &mut Func<'_>) {
     VPORT.iter().for_each(|c| counters[*c as usize] = 0);
 }
 
-/// Sums of the port.
+/// Sums over the port.
 struct Sums<'a>(&'a [u64; COUNTERS]);
 
 impl Sums<'_> {
@@ -127,14 +127,14 @@ impl Sums<'_> {
     }
 }
 
-/// Writes the 64-bit counter whose upper half is the field `name`.
+/// Writes the 64-bit counter; `name` is the field of its upper half.
 fn put(set: &mut [u8], fields: &[Field], name: &str, value: u64) {
     if let Some(field) = fields.iter().find(|f| f.name == name) {
         store(set, field.offset / 8, 63, 0, value);
     }
 }
 
-/// The register PPCNT as it is read.
+/// The PPCNT register, read.
 pub(super) fn ppcnt(func: &mut Func<'_>, register: &mut [u8]) -> Done {
     let asked = Ppcnt::read(register);
     let counters = func.function().counters;

@@ -1,4 +1,4 @@
-//! Queue pairs: creation and end.
+//! Creation and destruction of queue pairs.
 
 use super::{
     call::{Call, let_go},
@@ -18,11 +18,11 @@ use hwspec::{
     wqe::WQE_BB,
 };
 
-/// log2 of the most send basic blocks, and of the most receive WQEs.
+/// log2 of the maximum number of send basic blocks, and of receive WQEs.
 pub(super) const LOG_MAX_SIZE: u8 = 15;
 /// log2 of the largest receive WQE in bytes.
 pub(super) const LOG_MAX_RQ_STRIDE: u8 = 9;
-/// Service types the pipeline carries out.
+/// Service types that the pipeline implements.
 const SERVICES: &[ServiceType] = &[
     ServiceType::Rc,
     ServiceType::Uc,
@@ -32,7 +32,7 @@ const SERVICES: &[ServiceType] = &[
     ServiceType::Qp1,
     ServiceType::RegUmr,
 ];
-/// `QpRow::pd` of a QP that belongs to no domain.
+/// `QpRow::pd` of a QP without a protection domain.
 const NO_PD: u32 = u32::MAX;
 /// `QpRow::uar` of a QP without doorbells.
 const NO_UAR: u32 = u32::MAX;
@@ -55,7 +55,7 @@ pub(super) fn create(call: &mut Call<'_, '_, '_>) -> Done {
     Syndrome::Privileged.unless(privileged)?;
     Syndrome::InUse.unless(special_qps::may_create(call, service))?;
     Syndrome::Signature.unless(!context.wq_signature())?;
-    // The QP that registers memory does so for all domains.
+    // The QP for memory registration works on all domains.
     let pd = match service {
         ServiceType::RegUmr => None,
         _ => Some(call.own::<PdRow>(context.pd(), Syndrome::NoSuchPd)?),
@@ -70,7 +70,7 @@ pub(super) fn create(call: &mut Call<'_, '_, '_>) -> Done {
         _ => None,
     };
     let send_cq = call.own::<CqRow>(context.cqn_snd(), Syndrome::NoSuchCq)?;
-    // An XRC QP receives by other means, and names what the function's driver has for that.
+    // An XRC QP receives by other means, and may name the driver's shared CQ for that.
     let receive_cq = match xrcd {
         Some(_) => call.shared::<CqRow>(context.cqn_rcv(), Syndrome::NoSuchCq)?,
         None => call.own::<CqRow>(context.cqn_rcv(), Syndrome::NoSuchCq)?,
@@ -81,7 +81,7 @@ pub(super) fn create(call: &mut Call<'_, '_, '_>) -> Done {
         (RQ_SHARED, None) => Some(call.own::<SrqRow>(context.srqn_rmpn_xrqn(), Syndrome::NoSuchSrq)?),
         _ => return Syndrome::RqType.refuse(),
     };
-    // XRC SRQs serve XRC QPs only, and those no others.
+    // XRC SRQs serve XRC QPs only, and XRC QPs use no other SRQs.
     let xrc = |row: &SrqRow| row.kind == SrqKind::Xrc as u32;
     let fits = srq.and_then(|i| call.func.row::<SrqRow>(i)).is_none_or(|row| xrc(row) == xrcd.is_some());
     Syndrome::NoSuchSrq.unless(fits && (srq.is_some() || xrcd.is_none()))?;
@@ -107,7 +107,7 @@ pub(super) fn create(call: &mut Call<'_, '_, '_>) -> Done {
     };
 
     Syndrome::TableFull.unless(call.func.used::<QpRow>() < max_qps(call.func))?;
-    // QP0 and QP1 are not given out.
+    // The numbers 0 and 1 of QP0 and QP1 are not allocated.
     let index = call.alloc::<QpRow>(2)?;
     pd.iter().for_each(|pd| call.hold::<PdRow>(*pd));
     uar.iter().for_each(|uar| call.hold::<UarRow>(*uar));
@@ -150,7 +150,7 @@ pub(super) fn create(call: &mut Call<'_, '_, '_>) -> Done {
     call.answer(&CreateQpOut::with(|s| s.qpn(call.func.number::<QpRow>(index))))
 }
 
-/// Forgets all that was under way: the QP as it was created.
+/// Returns the QP to its state after creation and drops all outstanding work.
 pub(super) fn reset(row: &mut QpRow) {
     let kept = QpFlags::SCATTER_RES
         | QpFlags::SCATTER_REQ
@@ -159,7 +159,7 @@ pub(super) fn reset(row: &mut QpRow) {
         | QpFlags::BLOCK_MULTICAST_LOOPBACK
         | QpFlags::NO_SQ
         | QpFlags::NO_RQ
-        // Entries in the ready ring and the timer heap stay there and find nothing to do.
+        // Entries in the ready ring and the timer heap stay there and are ignored later.
         | QpFlags::READY;
     let kept = Timer::ALL.into_iter().fold(kept, |kept, timer| kept | QpFlags::of_timer(timer));
     *row = QpRow {
@@ -196,7 +196,7 @@ pub(super) fn query(call: &mut Call<'_, '_, '_>) -> Done {
     let out = QueryQpOut::with(|s| s.qpc(context));
     let pages = row.memory;
     let mut bytes = out.as_bytes().to_vec();
-    // The page list follows, as far as there is room for it.
+    // The page list follows, as far as it fits.
     let room = call.output.len().saturating_sub(bytes.len()) / 8;
     for i in 0..pages.pages.min(room as u32) {
         bytes.extend_from_slice(&(call.func.mtt(pages.mtt + i) & !0xfff).to_be_bytes());
@@ -213,7 +213,7 @@ pub(super) fn destroy(call: &mut Call<'_, '_, '_>) -> Done {
     call.answer(&CmdOut::zeroed())
 }
 
-/// Ends the QP without completions: requests of its peer are not answered any more.
+/// Destroys the QP without completions; its peer's requests are no longer answered.
 pub(super) fn end(func: &mut Func<'_>, index: u32) {
     let Some(row) = func.row::<QpRow>(index) else { return };
     let (memory, pd, uar, send_cq, receive_cq) = (row.memory, row.pd, row.uar, row.cqn_snd, row.cqn_rcv);
@@ -234,7 +234,7 @@ pub(super) fn end(func: &mut Func<'_>, index: u32) {
     func.free::<QpRow>(index);
 }
 
-/// QPs the driver may have.
+/// Maximum number of QPs of the driver.
 fn max_qps(func: &Func<'_>) -> u32 {
     match func.function().caps_set[FunctionRow::SET_LOG_MAX_QP] {
         0 => func.rows(Table::Qp),

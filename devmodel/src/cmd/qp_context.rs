@@ -1,4 +1,4 @@
-//! The QP context: which of its fields a transition takes, and how a QP's row is queried as one.
+//! The QP context: the fields that each transition takes, and the context shown for a QP's row.
 
 use super::{
     call::Call,
@@ -19,19 +19,19 @@ use hwspec::{
     layout::{Bits, prefix},
 };
 
-/// log2 of the most READs and atomics under way, in either role.
+/// log2 of the maximum number of outstanding READs and atomics, in either role.
 pub(super) const LOG_MAX_READS: u8 = 4;
 /// First UDP source port of RoCE v2 (A17.9.2).
 pub(super) const MIN_SOURCE_PORT: u16 = 0xc000;
 /// `qpc.mtu` of the largest path MTU, 4096 bytes.
 const MAX_MTU: u8 = 5;
-/// `qpc.rq_type` of a QP that receives from an SRQ or RMP, and of one without receives.
+/// `qpc.rq_type` of a QP that receives from an SRQ or RMP.
 const SHARED_RQ: u8 = 1;
-/// See [`SHARED_RQ`].
+/// `qpc.rq_type` of a QP without receives.
 const NO_RQ: u8 = 3;
 
 bitflags::bitflags! {
-    /// `opt_param_mask`: fields of the context that a transition may take beside those it must.
+    /// `opt_param_mask`: optional fields of the context, in addition to a transition's required ones.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub(super) struct OptParam: u32 {
         const RRE = 1 << 1;
@@ -52,7 +52,7 @@ bitflags::bitflags! {
     }
 }
 
-/// Takes the fields that `which` names.
+/// Takes the fields selected by `which`.
 pub(super) fn take(call: &Call<'_, '_, '_>, row: &mut QpRow, context: &QpContext, which: OptParam) -> Done {
     let path = context.primary_address_path();
     let has = |bit| which.contains(bit);
@@ -64,7 +64,7 @@ pub(super) fn take(call: &Call<'_, '_, '_>, row: &mut QpRow, context: &QpContext
         Syndrome::Port.unless(path.vhca_port_num() <= 1)?;
     }
     if has(OptParam::PM_STATE) {
-        // There is no alternate path: a QP is where a migration would leave it.
+        // There is no alternate path: the QP counts as already migrated.
         Syndrome::OptParam.unless(context.pm_state() != PathMigState::Rearm)?;
     }
     if has(OptParam::RRE) {
@@ -113,13 +113,13 @@ pub(super) fn take(call: &Call<'_, '_, '_>, row: &mut QpRow, context: &QpContext
     Ok(())
 }
 
-/// The way to the peer, as RoCE v2 needs it.
+/// Takes the path to the peer for RoCE v2.
 fn take_path(func: &Func<'_>, row: &mut QpRow, path: &AddressPath) -> Done {
     let source = func.function().roce.get(usize::from(path.src_addr_index()));
     Syndrome::SourceAddress.unless(source.is_some_and(|address| address.valid != 0))?;
     row.sgid_index = path.src_addr_index();
     row.hop_limit = path.hop_limit();
-    // DSCP may come in a field of its own; ECN is the network's.
+    // DSCP may be in a field of its own; ECN is set by the network.
     row.tclass = if path.tclass() != 0 { path.tclass() } else { path.dscp() << 2 | path.ecn() };
     row.flow_label = path.flow_label();
     row.sl = path.eth_prio();
@@ -131,12 +131,12 @@ fn take_path(func: &Func<'_>, row: &mut QpRow, path: &AddressPath) -> Done {
     Ok(())
 }
 
-/// Entries of the P_Key table: on Ethernet there is one partition.
+/// Size of the P_Key table: Ethernet has only one partition.
 fn pkeys(link: LinkLayer) -> usize {
     if link == LinkLayer::Infiniband { PKEYS } else { 1 }
 }
 
-/// The way to the peer on InfiniBand: a LID, and a global route if it is asked for.
+/// Takes the path to the peer on InfiniBand: a LID, and optionally a global route.
 fn take_route(func: &Func<'_>, row: &mut QpRow, path: &AddressPath) -> Done {
     let source = func.function().ib.gid(path.src_addr_index().into());
     Syndrome::SourceAddress.unless(!path.grh() || source.is_some())?;
@@ -152,10 +152,10 @@ fn take_route(func: &Func<'_>, row: &mut QpRow, path: &AddressPath) -> Done {
     Ok(())
 }
 
-/// Takes what `INIT2RTR` must.
+/// Takes the required fields of `INIT2RTR`.
 pub(super) fn take_receive(call: &Call<'_, '_, '_>, row: &mut QpRow, context: &QpContext, qpn: u32) -> Done {
     if row.service == ServiceType::RegUmr.raw() {
-        // It reaches nobody.
+        // It has no peer.
         return Ok(());
     }
     Syndrome::PathMtu.unless((1..=MAX_MTU).contains(&context.mtu()))?;
@@ -172,14 +172,14 @@ pub(super) fn take_receive(call: &Call<'_, '_, '_>, row: &mut QpRow, context: &Q
     }
     take(call, row, context, must)?;
     if row.udp_sport == 0 {
-        // One port per flow, in the dynamic range, so that switches can spread flows (A17.9.2).
+        // One port per flow, in the dynamic range, so that switches can distribute flows (A17.9.2).
         row.udp_sport = MIN_SOURCE_PORT | ((qpn ^ row.remote_qpn) & 0x3fff) as u16;
     }
     row.responder.begin(context.next_rcv_psn());
     Ok(())
 }
 
-/// Takes what `RTR2RTS` must.
+/// Takes the required fields of `RTR2RTS`.
 pub(super) fn take_send(call: &Call<'_, '_, '_>, row: &mut QpRow, context: &QpContext) -> Done {
     let reliable = matches!(ServiceType::from_raw(row.service), ServiceType::Rc | ServiceType::Xrc);
     if reliable {
@@ -190,7 +190,7 @@ pub(super) fn take_send(call: &Call<'_, '_, '_>, row: &mut QpRow, context: &QpCo
     Ok(())
 }
 
-/// The row as a context.
+/// Builds the context of a row.
 pub(super) fn show(row: &QpRow) -> QpContext {
     let has = |flag| row.has(flag);
     let mut path = AddressPath::zeroed();
@@ -267,12 +267,12 @@ pub(super) fn show(row: &QpRow) -> QpContext {
     })
 }
 
-/// True if the driver chooses UDP source ports (`sw_r_roce_src_udp_port`).
+/// True if the driver selects UDP source ports (`sw_r_roce_src_udp_port`).
 pub(super) fn source_port(func: &Func<'_>) -> bool {
     func.function().caps_set[FunctionRow::SET_SOURCE_PORT] != 0
 }
 
-/// The raw state of a context, as a row keeps it.
+/// The QP state of a row.
 pub(super) fn state_of(row: &QpRow) -> QpState {
     QpState::from_bits(row.state.into())
 }

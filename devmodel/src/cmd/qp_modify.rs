@@ -1,4 +1,4 @@
-//! The states of a queue pair (IBTA 10.3.1): which transition is legal, and what it takes from the context.
+//! State transitions of a queue pair (IBTA 10.3.1): the legal ones, and the context fields that each takes.
 
 use super::{
     call::{Call, let_go},
@@ -18,7 +18,7 @@ use hwspec::{
 /// Access rights of the responder.
 const ACCESS: OptParam = OptParam::RRE.union(OptParam::RWE).union(OptParam::RAE);
 
-/// The parameters that may be changed while nothing is under way.
+/// The parameters that may be changed when no request is outstanding.
 const DRAINED: OptParam = ACCESS
     .union(OptParam::PKEY_INDEX)
     .union(OptParam::Q_KEY)
@@ -32,7 +32,7 @@ const DRAINED: OptParam = ACCESS
     .union(OptParam::ACK_TIMEOUT)
     .union(OptParam::PRIMARY_PORT);
 
-/// A transition: where from, where to, and the optional fields it takes.
+/// A transition: source state, target state, and the optional fields that it accepts.
 struct Transition {
     from: QpState,
     to: QpState,
@@ -80,13 +80,13 @@ fn table(op: Opcode) -> Option<Transition> {
 pub(super) fn transition(call: &mut Call<'_, '_, '_>) -> Done {
     let op = call.opcode;
     let Some(transition) = table(op) else { return Syndrome::UnknownOpcode.refuse() };
-    // All these inputs are alike up to the end of the context.
+    // All these inputs have the same layout up to the end of the context.
     let input: ModifyQpIn = call.input()?;
     let index = call.own::<QpRow>(input.qpn(), Syndrome::NoSuchQp)?;
     let Some(mut row) = call.func.row::<QpRow>(index).copied() else { return Syndrome::NoSuchQp.refuse() };
     Syndrome::QpState.unless(qp_context::state_of(&row) == transition.from)?;
     if op == Opcode::Sqd2sqdQp {
-        // IBTA 10.3.1.6: not before the queue has drained.
+        // IBTA 10.3.1.6: only after the queue has drained.
         Syndrome::QpState.unless(!row.has(QpFlags::DRAINING))?;
     }
     let optional = OptParam::from_bits(input.opt_param_mask())
@@ -103,7 +103,7 @@ pub(super) fn transition(call: &mut Call<'_, '_, '_>) -> Done {
                 | OptParam::Q_KEY;
             qp_context::take(call, &mut row, &context, must)?;
             if row.service == ServiceType::RegUmr.raw() {
-                // It is created in none; lists of translations come from the memory of this one.
+                // It is created without a domain; translation lists come from the memory of this one.
                 let pd = call.own::<PdRow>(context.pd(), Syndrome::NoSuchPd)?;
                 let_go::<PdRow>(call.func, row.pd);
                 call.hold::<PdRow>(pd);
@@ -124,13 +124,13 @@ pub(super) fn transition(call: &mut Call<'_, '_, '_>) -> Done {
         Work::on(call.func, call.step, index, settle::drained);
     }
     if transition.to == QpState::Rts {
-        // Requests may have been posted before.
+        // Requests may have been posted earlier.
         call.func.make_ready(index);
     }
     call.answer(&ModifyQpOut::zeroed())
 }
 
-/// To ERR, which every state allows. Everything posted completes with a flush error.
+/// Moves the QP to ERR, from any state. All posted work requests complete with a flush error.
 pub(super) fn to_error(call: &mut Call<'_, '_, '_>) -> Done {
     let index = named(call)?;
     if Work::on(call.func, call.step, index, flush::enter_error).is_none() {
@@ -139,7 +139,7 @@ pub(super) fn to_error(call: &mut Call<'_, '_, '_>) -> Done {
     call.answer(&CmdOut::zeroed())
 }
 
-/// To RESET, which every state allows.
+/// Moves the QP to RESET, from any state.
 pub(super) fn to_reset(call: &mut Call<'_, '_, '_>) -> Done {
     let index = named(call)?;
     call.func.forget_timers(index);
@@ -149,7 +149,7 @@ pub(super) fn to_reset(call: &mut Call<'_, '_, '_>) -> Done {
     call.answer(&CmdOut::zeroed())
 }
 
-/// The queue pair that the input of a transition to an end names; both inputs are alike.
+/// The queue pair named by the input of `to_error` or `to_reset`; both inputs have the same layout.
 fn named(call: &Call<'_, '_, '_>) -> Done<u32> {
     let input: Qp2errIn = call.input()?;
     call.own::<QpRow>(input.qpn(), Syndrome::NoSuchQp)

@@ -1,4 +1,4 @@
-//! The command queue: entries and mailboxes brought in by DMA, answers brought out (PRM: command interface).
+//! The command queue: entries and mailboxes are read and written by DMA (PRM: command interface).
 
 use super::{
     call::Call,
@@ -23,16 +23,17 @@ use hwspec::{
 
 /// Transport type of an entry: PCIe command interface.
 const KIND_PCIE: u8 = 7;
-/// Bytes of input or output in the entry.
+/// Bytes of input or output held in the entry itself.
 const INLINE: usize = 0x10;
 /// Bytes of data in a mailbox.
 const BOX_DATA: usize = 0x200;
 /// Longest input or output: the page list of the largest region.
 const MAX_LEN: u32 = 16 << 20;
-/// Part of an entry the device writes: output, lengths and pointers as they were, status and ownership.
+/// Start of the part of an entry that the device writes: output, unchanged lengths and pointers, status and
+/// ownership.
 const WRITTEN: usize = 0x20;
 
-/// Works on the command queue slots whose doorbell bits are set.
+/// Processes the command queue slots with their doorbell bits set.
 pub(crate) fn doorbell(func: &mut Func<'_>, step: &mut Step<'_>, slots: u32) {
     if !func.function().may_dma() || func.function().cmdq == 0 {
         return;
@@ -46,7 +47,7 @@ pub(crate) fn doorbell(func: &mut Func<'_>, step: &mut Step<'_>, slots: u32) {
     }
 }
 
-/// The time of commands that take some has come.
+/// Executes commands with an elapsed delay.
 pub(crate) fn delayed(func: &mut Func<'_>, step: &mut Step<'_>) {
     let slots = std::mem::take(func.function_mut(|f| &mut f.cmd_delayed));
     if func.function().may_dma() && func.function().cmdq != 0 {
@@ -54,18 +55,18 @@ pub(crate) fn delayed(func: &mut Func<'_>, step: &mut Step<'_>) {
     }
 }
 
-/// Says if commands may be put off.
+/// Delay of commands.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Wait {
-    /// They may.
+    /// Commands may be delayed.
     IfNeeded,
-    /// They were.
+    /// The commands were delayed and can be executed now.
     Over,
-    /// They were, and did not get what they waited for.
+    /// The commands were delayed, and the pages they waited for were denied.
     InVain,
 }
 
-/// True if the command `input` in `slot` is carried out another time, on an adapter that is as strict as a card.
+/// True if the command `input` in `slot` is executed later, on a strict adapter.
 #[cold]
 fn is_put_off(func: &mut Func<'_>, step: &Step<'_>, slot: u32, input: &[u8]) -> bool {
     let (strict, opcode) = (step.config.strict, CmdIn::read(input).opcode());
@@ -77,7 +78,7 @@ fn carry_out(func: &mut Func<'_>, step: &mut Step<'_>, slots: u32, wait: Wait) {
     let (mut input, mut output) = (Vec::new(), Vec::new());
     let may_wait = wait == Wait::IfNeeded && (step.config.strict.pages || step.config.strict.slow != 0);
     for slot in (0..32).filter(|s| slots & 1 << s != 0) {
-        // A command may have reset the queue's address by resetting the function.
+        // A command may have cleared the queue's address by resetting the function.
         let at = func.function().cmdq + u64::from(slot) * CmdQueueEntry::SIZE as u64;
         let mut raw = [0; CmdQueueEntry::SIZE];
         if step.host.read(func.rid(), at, &mut raw).is_err() {
@@ -122,9 +123,9 @@ fn carry_out(func: &mut Func<'_>, step: &mut Step<'_>, slots: u32, wait: Wait) {
     }
 }
 
-/// Gives an entry back to the driver when the job commits.
+/// Returns an entry to the driver when the job commits.
 pub(crate) fn complete(func: &mut Func<'_>, completion: &CommandCompletion) {
-    // The byte with the ownership bit is the last one, and is written last.
+    // The last byte contains the ownership bit, and is written last.
     let data = &completion.entry.as_bytes()[WRITTEN..];
     func.effect(Effect::Write { at: completion.at + WRITTEN as u64, data });
     if completion.event {
@@ -132,14 +133,14 @@ pub(crate) fn complete(func: &mut Func<'_>, completion: &CommandCompletion) {
     }
 }
 
-/// [`complete`], unless the function was reset meanwhile or may not reach memory any more: nothing is written then.
+/// Like [`complete`], but writes nothing if the function was reset meanwhile or may no longer access memory.
 pub(crate) fn complete_held(func: &mut Func<'_>, completion: &CommandCompletion) {
     if func.function().resets == completion.resets && func.function().may_dma() {
         complete(func, completion);
     }
 }
 
-/// Carries a command out and fills `output`. True if its completion has to wait for the end of transfers under way.
+/// Executes a command and fills `output`. True if its completion must wait until transfers in flight have ended.
 fn execute(func: &mut Func<'_>, step: &mut Step<'_>, input: &[u8], output: &mut Vec<u8>) -> bool {
     let header = CmdIn::read(input);
     let (opcode, uid, op_mod) = (header.opcode(), header.uid(), header.op_mod());
@@ -159,7 +160,7 @@ fn execute(func: &mut Func<'_>, step: &mut Step<'_>, input: &[u8], output: &mut 
     }
 }
 
-/// Takes back what a command did, and answers why.
+/// Rolls back the changes of a command and writes the reason to `output`.
 fn refuse(func: &mut Func<'_>, output: &mut [u8], syndrome: Syndrome) {
     func.rollback();
     output.fill(0);
@@ -171,7 +172,7 @@ fn join(high: u32, low: u32, shift: u32) -> Iova {
     u64::from(high) << 32 | u64::from(low) << shift
 }
 
-/// Reads the input and finds the output's mailboxes; nothing is carried out before both are known to be sound.
+/// Reads the input and locates the output's mailboxes; no command is executed before both were found valid.
 fn bring_in(
     rid: Rid,
     host: &mut dyn Host,
@@ -181,7 +182,7 @@ fn bring_in(
     if entry.kind() != KIND_PCIE {
         return Err(DeliveryStatus::BadCommandType);
     }
-    // The header must be there, and room for status and syndrome.
+    // The lengths must include the header of the input, and status and syndrome of the output.
     if !(8..=MAX_LEN).contains(&entry.input_length()) {
         return Err(DeliveryStatus::InputLenErr);
     }
@@ -203,7 +204,7 @@ fn bring_in(
     Ok(boxes)
 }
 
-/// Follows the chain that holds what of `len` bytes does not lie in the entry.
+/// Follows the mailbox chain with the part of `len` bytes that is not in the entry.
 fn walk(
     rid: Rid,
     host: &mut dyn Host,
@@ -232,7 +233,7 @@ fn walk(
     Ok(())
 }
 
-/// Writes the output into the mailboxes and the entry's image.
+/// Writes the output to the mailboxes and to the copy of the entry.
 fn bring_out(
     rid: Rid,
     host: &mut dyn Host,

@@ -1,25 +1,27 @@
-//! Why a command was refused: the status the interface defines, and a syndrome that says which check it was.
+//! The reason why a command was refused: the status defined by the interface, and a syndrome that identifies
+//! the failed check.
 
 use hwspec::cmd::Status;
 
 macro_rules! syndromes { ($( $(#[$m:meta])* $name:ident = $code:literal, $status:ident, $text:literal; )*) => {
-    /// Which check refused a command. Syndromes are the device's own; these are ours: the high half says that.
+    /// The check that refused a command. Syndromes are specific to a device; the high half marks these as
+    /// ours.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     #[repr(u32)]
     pub enum Syndrome { $( #[doc = $text] $name = 0x1b56_0000 | $code, )* }
 
     impl Syndrome {
-        /// All of them.
+        /// All syndromes.
         pub const ALL: &'static [Self] = &[ $( Self::$name ),* ];
-        /// The status a command refused by this check gets.
+        /// The status of a command refused by this check.
         pub const fn status(self) -> Status {
             match self { $( Self::$name => Status::$status, )* }
         }
-        /// The expected condition, in words.
+        /// The expected condition, as text.
         pub const fn text(self) -> &'static str {
             match self { $( Self::$name => $text, )* }
         }
-        /// The code as the command's output carries it.
+        /// The code in the command's output.
         pub const fn code(self) -> u32 {
             self as u32
         }
@@ -143,7 +145,7 @@ syndromes! {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Refused(pub Syndrome);
 
-/// The result that a command's file returns.
+/// The result of a command handler.
 pub(super) type Done<T = ()> = Result<T, Refused>;
 
 impl Syndrome {

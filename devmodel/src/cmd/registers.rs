@@ -1,6 +1,6 @@
-//! Port and device registers, through `ACCESS_REG`: those a driver reads when it loads.
+//! Port and device registers read by a driver when it loads, through `ACCESS_REG`.
 //!
-//! All fields here lie in the first dword unless said otherwise; dwords are big-endian.
+//! All fields here are in the first dword unless noted otherwise; dwords are big-endian.
 
 use super::{
     call::Call,
@@ -23,7 +23,7 @@ use hwspec::{
 pub(super) const WRITE: u16 = 0;
 pub(super) const READ: u16 = 1;
 
-/// Register ids.
+/// Register IDs.
 const PCAP: u16 = 0x5001;
 const PMLP: u16 = 0x5002;
 pub(super) const PMTU: u16 = 0x5003;
@@ -42,10 +42,10 @@ const BASE_100G_CR4: u64 = 1 << 20;
 /// `admin_status` and `oper_status` of `PAOS`.
 const UP: u64 = 1;
 const DOWN: u64 = 2;
-/// Lanes of the port.
+/// Number of lanes of the port.
 const LANES: u8 = 4;
 
-/// Bytes of a register.
+/// Size of a register in bytes.
 fn size(id: u16) -> Option<usize> {
     Some(match id {
         PMTU | PVLC | PAOS | HOST_ENDIANNESS => 0x10,
@@ -68,7 +68,7 @@ pub(super) fn access(call: &mut Call<'_, '_, '_>) -> Done {
         return Syndrome::InputLength.refuse();
     };
     let mut register = given.to_vec();
-    // Registers of a port say which: 0 and 1 are ours.
+    // Port registers contain a port number: 0 and 1 are this port.
     if id >> 8 == 0x50 {
         Syndrome::Port.unless(load(&register, 0, 23, 16) <= 1)?;
     }
@@ -76,20 +76,20 @@ pub(super) fn access(call: &mut Call<'_, '_, '_>) -> Done {
     match (id, call.op_mod) {
         (_, READ) if infiniband && registers_infiniband::read(call, id, &mut register) => {}
         (PMTU | PTYS | PPCNT, WRITE) if infiniband => registers_infiniband::write(id, &register)?,
-        // The port is the PF's: what a VF's driver writes changes nothing, and it does not look.
+        // The PF owns the port: a write by a VF's driver is ignored without an error.
         (PAOS | PMTU, WRITE) if call.step.config.strict.owner && call.func.fid() != 0 => {
             read(call, id, &mut register);
         }
         (NODE_DESC, WRITE) => *call.func.function_mut(|f| &mut f.ib.node_description) = prefix(&register),
-        // This driver's byte order; the interface is big-endian whatever it is.
+        // The driver's byte order; the interface is big-endian regardless.
         (HOST_ENDIANNESS, WRITE | READ) => {}
         (PAOS, WRITE) => {
-            // Without `ase` the state stays and only the event is raised.
+            // Without `ase` the state does not change and only the event is raised.
             if load(&register, 4, 31, 31) != 0 {
                 let state = load(&register, 0, 11, 8);
                 Syndrome::VportState.unless(state == UP || state == DOWN)?;
                 match state == UP && call.func.function().vport_state != 0 {
-                    // A port that is asked to come up raises the event even if it was up.
+                    // Raising a port that is already up still raises the event.
                     true => port::port_event(call.func, PortChange::Active),
                     false => eswitch::set_link(call.func, state == UP),
                 }
@@ -101,7 +101,7 @@ pub(super) fn access(call: &mut Call<'_, '_, '_>) -> Done {
             Syndrome::Mtu.unless((68..=vport::MAX_MTU).contains(&mtu))?;
             *call.func.function_mut(|f| &mut f.mtu) = mtu;
         }
-        // There is no flow control to be had.
+        // Flow control is not supported.
         (PFCC, WRITE) => {
             let asked = Pfcc::read(&register);
             let none = !asked.pptx() && !asked.pprx() && asked.pfctx() == 0 && asked.pfcrx() == 0;
@@ -122,7 +122,7 @@ fn read(call: &Call<'_, '_, '_>, id: u16, register: &mut [u8]) {
         PTYS => {
             register[4..].fill(0);
             store(register, 0, 2, 0, PROTO_ETHERNET);
-            // Capability, administrative and operational.
+            // Capability, administrative, operational.
             [0xc, 0x18, 0x24].iter().for_each(|at| store(register, *at, 31, 0, BASE_100G_CR4));
         }
         PMTU => {
@@ -141,7 +141,7 @@ fn read(call: &Call<'_, '_, '_>, id: u16, register: &mut [u8]) {
         PMLP => {
             register[1..].fill(0);
             store(register, 0, 7, 0, LANES.into());
-            // Module 0; lane i is lane i of it.
+            // Module 0; lane i of the port is lane i of the module.
             for lane in 0..LANES {
                 store(register, 4 + 4 * usize::from(lane), 19, 16, lane.into());
             }

@@ -1,4 +1,4 @@
-//! Port registers whose content is another on InfiniBand.
+//! Port registers with different contents on InfiniBand.
 
 use super::{
     call::Call,
@@ -25,7 +25,7 @@ const MTU: u16 = 4096;
 /// `grp` of `PPCNT`: `PortCounters` without their first word.
 const PORT_COUNTERS: u8 = 0x20;
 
-/// Reads register `id` into `register`. `false`: it is the same on every link.
+/// Reads register `id` into `register`. False if the register is the same on all links.
 pub(super) fn read(call: &Call<'_, '_, '_>, id: u16, register: &mut [u8]) -> bool {
     match id {
         PTYS => {
@@ -56,7 +56,7 @@ pub(super) fn read(call: &Call<'_, '_, '_>, id: u16, register: &mut [u8]) -> boo
     true
 }
 
-/// Writes register `id`: those above follow from the link.
+/// Writes register `id`; the other registers above follow from the link.
 pub(super) fn write(id: u16, register: &[u8]) -> Done {
     match id {
         PMTU => Syndrome::Mtu.unless(Pmtu::read(register).admin_mtu() == MTU),

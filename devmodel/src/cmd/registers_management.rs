@@ -1,5 +1,5 @@
-//! Registers that manage the adapter and not a port, for the PF's driver: which of them there are, and what firmware runs. Linux
-//! reads them for `devlink dev info`.
+//! Adapter (not port) management registers for the PF's driver: the supported registers and the running firmware. Linux reads
+//! them for `devlink dev info`.
 //!
 //! Dwords are big-endian.
 
@@ -14,22 +14,22 @@ use hwspec::{
     layout::{load, store},
 };
 
-/// Register ids: components of the firmware, one of them, and which registers there are.
+/// Register IDs: list of firmware components, information about one of them, list of supported registers.
 const MCQS: u16 = 0x9060;
 const MCQI: u16 = 0x9061;
 const MCAM: u16 = 0x907f;
 
-/// `mng_access_reg_cap_mask` of `MCAM`, where the last registers of the first group stand: MCQI and MCQS.
+/// The bits of MCQI and MCQS in `mng_access_reg_cap_mask` of `MCAM`, at the end of the first group.
 const ACCESS_REGS: u64 = 1 << 1 | 1 << 0;
-/// `identifier` of `MCQS`: the image that boots.
+/// `identifier` of `MCQS`: the boot image.
 const BOOT_IMAGE: u64 = 1;
-/// `info_type` of `MCQI`: the version, and how many bytes that is.
+/// `info_type` of `MCQI`: the version, and its size in bytes.
 const VERSION: u64 = 1;
 const VERSION_SIZE: usize = 0x7c;
-/// Where the string of the version lies in it.
+/// Offset of the version string.
 const VERSION_STRING: usize = 0x20;
 
-/// Bytes of a register as it is asked for; `None` if it is none of these.
+/// Size of a register in bytes as requested; `None` if it is not a management register.
 fn size(id: u16) -> Option<usize> {
     match id {
         MCQS => Some(0x10),
@@ -39,7 +39,7 @@ fn size(id: u16) -> Option<usize> {
     }
 }
 
-/// Answers for register `id`, if it is one of these.
+/// Handles register `id`, if it is a management register.
 pub(super) fn access(call: &mut Call<'_, '_, '_>, id: u16) -> Option<Done> {
     size(id).map(|size| read(call, id, size))
 }
@@ -59,7 +59,7 @@ fn read(call: &mut Call<'_, '_, '_>, id: u16, size: usize) -> Done {
         MCQS => {
             only_component(&register)?;
             register[4..].fill(0);
-            // The last one, for there is no other.
+            // The last component, because it is the only one.
             store(&mut register, 0, 31, 31, 1);
             store(&mut register, 4, 15, 0, BOOT_IMAGE);
         }
@@ -80,7 +80,7 @@ fn read(call: &mut Call<'_, '_, '_>, id: u16, size: usize) -> Done {
     call.answer_bytes(&out)
 }
 
-/// The component that is asked for is the only one there is.
+/// Checks that the requested component is the only existing one.
 fn only_component(register: &[u8]) -> Done {
     Syndrome::Register.unless(load(register, 0, 15, 0) == 0)
 }

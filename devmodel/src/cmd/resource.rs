@@ -18,7 +18,7 @@ pub(super) fn dealloc_pd(call: &mut Call<'_, '_, '_>) -> Done {
     call.done()
 }
 
-/// The number is the page's in BAR0, so the first ones are not given out.
+/// The number is that of the page in BAR0, so the first ones are not allocated.
 pub(super) fn alloc_uar(call: &mut Call<'_, '_, '_>) -> Done {
     let index = call.alloc::<UarRow>(FIRST_UAR)?;
     call.answer(&AllocUarOut::with(|s| s.uar(index)))
@@ -54,7 +54,7 @@ pub(super) fn dealloc_xrcd(call: &mut Call<'_, '_, '_>) -> Done {
 }
 
 pub(super) fn alloc_counter(call: &mut Call<'_, '_, '_>) -> Done {
-    // Set 0 is what QPs name that chose none.
+    // Set 0 is the default of QPs.
     let index = call.alloc::<CounterRow>(1)?;
     call.answer(&AllocQCounterOut::with(|s| s.counter_set_id(index as u8)))
 }

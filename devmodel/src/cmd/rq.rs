@@ -1,4 +1,4 @@
-//! Receive queues that belong to no queue pair.
+//! Receive queues without a queue pair.
 
 use super::{
     call::{Call, let_go},
@@ -38,7 +38,7 @@ pub(super) fn create(call: &mut Call<'_, '_, '_>) -> Done {
     Syndrome::QueueState.unless(c.state() == RESET)?;
     Syndrome::QueueSize.unless(wq.log_wq_sz() <= LOG_MAX_SIZE)?;
     Syndrome::Stride.unless((LOG_MIN_STRIDE..=LOG_MAX_RQ_STRIDE).contains(&wq.log_wq_stride()))?;
-    // A queue that is never filled, such as one to drop packets, may do without a domain: Linux leaves the field 0.
+    // A queue that is never filled, for example one to drop packets, needs no domain: Linux leaves the field 0.
     let pd = call.own::<PdRow>(wq.pd(), Syndrome::NoSuchPd).ok();
     Syndrome::NoSuchPd.unless(pd.is_some() || wq.pd() == 0)?;
     let cq = call.own::<CqRow>(c.cqn(), Syndrome::NoSuchCq)?;
@@ -71,7 +71,7 @@ pub(super) fn create(call: &mut Call<'_, '_, '_>) -> Done {
     call.answer(&CreateRqOut::with(|s| s.rqn(call.func.number::<RqRow>(index))))
 }
 
-/// Set 0 is what queues name that chose none.
+/// Checks a counter set; set 0 is the default.
 fn counter_set(call: &Call<'_, '_, '_>, id: u8) -> Done {
     let known = id == 0 || call.own::<CounterRow>(id.into(), Syndrome::NoSuchCounter).is_ok();
     Syndrome::NoSuchCounter.unless(known)
@@ -141,7 +141,7 @@ pub(super) fn destroy(call: &mut Call<'_, '_, '_>) -> Done {
     call.answer(&CmdOut::zeroed())
 }
 
-/// Ends the queue, whoever refers to it.
+/// Destroys the queue, even if other objects refer to it.
 pub(super) fn end(func: &mut Func<'_>, index: u32) {
     let Some(row) = func.row::<RqRow>(index) else { return };
     let (memory, cqn) = (row.memory, row.cqn);

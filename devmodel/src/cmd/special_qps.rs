@@ -1,7 +1,7 @@
 //! The port's special queue pairs: QP0 for subnet management, QP1 for general services (IBTA 13.5.1).
 //!
-//! There is one QP0. QP1 may be one for each user context, and all of them are given what comes to it: who shares a function
-//! tells by a MAD's content whom it is for, as the kernel's agents do behind their one QP1.
+//! There is one QP0, but each user context may have a QP1. All of them receive every packet sent to QP1: the users of a
+//! shared function tell by the content of a MAD which of them it is for, as the kernel's agents do behind their one QP1.
 
 use super::call::Call;
 use crate::{
@@ -11,7 +11,7 @@ use crate::{
 };
 use hwspec::context::ServiceType;
 
-/// Which of the two a service is.
+/// The QP number of a special service.
 fn which(service: ServiceType) -> Option<usize> {
     match service {
         ServiceType::Qp0 => Some(0),
@@ -20,7 +20,7 @@ fn which(service: ServiceType) -> Option<usize> {
     }
 }
 
-/// True if the caller may have one of this service, if that is a special one.
+/// True if the caller may create a QP of this service; always true for other services.
 pub(super) fn may_create(call: &Call<'_, '_, '_>, service: ServiceType) -> bool {
     let Some(number) = which(service) else { return true };
     let there = special_qps(call.func, number);
@@ -31,7 +31,7 @@ pub(super) fn may_create(call: &Call<'_, '_, '_>, service: ServiceType) -> bool 
     }
 }
 
-/// A queue pair has been created.
+/// Registers a queue pair that was created.
 pub(super) fn enter(func: &mut Func<'_>, service: ServiceType, index: u32) {
     let Some(number) = which(service) else { return };
     let first = func.function().special_qp[number];
@@ -41,7 +41,7 @@ pub(super) fn enter(func: &mut Func<'_>, service: ServiceType, index: u32) {
     func.function_mut(|f| &mut f.special_qp)[number] = index + 1;
 }
 
-/// A queue pair ends.
+/// Unregisters a queue pair that is being destroyed.
 pub(super) fn leave(func: &mut Func<'_>, index: u32) {
     let Some(row) = func.row::<QpRow>(index) else { return };
     let (next, service) = (row.special_next, ServiceType::from_raw(row.service));

@@ -1,4 +1,4 @@
-//! Send queues that belong to no queue pair.
+//! Send queues without a queue pair.
 
 use super::{
     call::{Call, let_go},
@@ -16,20 +16,20 @@ use hwspec::{
     wqe::WQE_BB,
 };
 
-/// log2 of the most basic blocks of a send queue, and of the most WQEs of a receive queue.
+/// log2 of the maximum number of basic blocks of a send queue, and of WQEs of a receive queue.
 pub(super) const LOG_MAX_SIZE: u8 = 15;
 /// `wq.wq_type`: a ring.
 pub(super) const CYCLIC: u8 = 1;
-/// States of send and receive queues.
+/// State of a send or receive queue: reset.
 pub(super) const RESET: u8 = 0;
-/// See [`RESET`].
+/// State of a send or receive queue: ready.
 pub(super) const READY: u8 = 1;
-/// See [`RESET`].
+/// State of a send or receive queue: error.
 pub(super) const ERROR: u8 = 3;
-/// Where the contexts of both kinds of queues keep their state, in the first dword.
+/// Bits of the state in the first dword of both kinds of contexts.
 pub(super) const STATE: (usize, usize) = (23, 20);
 
-/// True if a queue may go from one state to the other (PRM: RQ and SQ states).
+/// True if the transition between the two states is legal (PRM: RQ and SQ states).
 pub(super) fn may_go(from: u8, to: u8) -> bool {
     from == to && to != RESET || matches!((from, to), (RESET, READY) | (_, RESET) | (_, ERROR))
 }
@@ -52,7 +52,7 @@ pub(super) fn create(call: &mut Call<'_, '_, '_>) -> Done {
     let pd = call.own::<PdRow>(wq.pd(), Syndrome::NoSuchPd)?;
     let uar = call.shared::<UarRow>(wq.uar_page(), Syndrome::NoSuchUar)?;
     let cq = call.own::<CqRow>(c.cqn(), Syndrome::NoSuchCq)?;
-    // A queue for control WQEs alone has no TIS.
+    // A queue for control WQEs only has no TIS.
     let tis = match c.tis_lst_sz() {
         0 => None,
         1 => Some(call.own::<TisRow>(c.tis_num_0(), Syndrome::NoSuchTis)?),
@@ -90,7 +90,7 @@ pub(super) fn create(call: &mut Call<'_, '_, '_>) -> Done {
 pub(super) fn modify(call: &mut Call<'_, '_, '_>) -> Done {
     let input: ModifySqIn = call.input()?;
     let index = call.own::<SqRow>(input.sqn(), Syndrome::NoSuchSq)?;
-    // Rate limits and queue groups are not there to be chosen.
+    // Rate limits and queue groups are not supported.
     Syndrome::ModifyField.unless(input.modify_bitmask() == 0)?;
     let to = input.ctx().state();
     let Some(row) = call.func.row_mut::<SqRow>(index) else { return Syndrome::NoSuchSq.refuse() };
@@ -101,7 +101,7 @@ pub(super) fn modify(call: &mut Call<'_, '_, '_>) -> Done {
             (row.pi, row.ci) = (0, 0);
         }
     }
-    // WQEs posted before are found at the next doorbell; those left in error are flushed now.
+    // The next doorbell finds the WQEs posted earlier; those left in an error state are flushed now.
     if to != RESET {
         call.func.make_sq_ready(index);
     }
@@ -145,7 +145,7 @@ pub(super) fn destroy(call: &mut Call<'_, '_, '_>) -> Done {
     call.answer(&CmdOut::zeroed())
 }
 
-/// Ends the queue without completions.
+/// Destroys the queue without completions.
 pub(super) fn end(func: &mut Func<'_>, index: u32) {
     let Some(row) = func.row::<SqRow>(index) else { return };
     let (memory, pd, uar, cqn) = (row.memory, row.pd, row.uar, row.cqn);

@@ -1,4 +1,4 @@
-//! Shared receive queues: SRQ, XRC SRQ and RMP, which differ in their contexts only.
+//! Shared receive queues: SRQ, XRC SRQ and RMP, which differ only in their contexts.
 
 use super::{
     call::{Call, let_go},
@@ -12,9 +12,9 @@ use crate::{
 };
 use hwspec::cmd::{CmdOut, Opcode, srq::*};
 
-/// log2 of the most WQEs.
+/// log2 of the maximum number of WQEs.
 pub(super) const LOG_MAX_SIZE: u8 = 15;
-/// log2 of a WQE in bytes: a next segment and one data segment at least.
+/// log2 of a WQE in bytes: at least a next segment and one data segment.
 const LOG_STRIDES: std::ops::RangeInclusive<u8> = 5..=9;
 /// `modify_rmp` bitmask: the limit.
 const LWM: u64 = 1;
@@ -75,7 +75,7 @@ pub(super) fn create(call: &mut Call<'_, '_, '_>) -> Done {
     call.answer(&CreateSrqOut::with(|s| s.srqn(number)))
 }
 
-/// The index behind `number`, of this kind.
+/// The index of `number`, if it is of this kind.
 fn find(call: &Call<'_, '_, '_>, number: u32, kind: SrqKind) -> Done<u32> {
     let index = call.own::<SrqRow>(number, Syndrome::NoSuchSrq)?;
     let is = call.func.row::<SrqRow>(index).is_some_and(|row| row.kind == kind as u32);
@@ -141,7 +141,7 @@ pub(super) fn destroy(call: &mut Call<'_, '_, '_>) -> Done {
     call.answer(&CmdOut::zeroed())
 }
 
-/// Ends the queue, whoever refers to it.
+/// Destroys the queue, even if other objects refer to it.
 pub(super) fn end(func: &mut Func<'_>, index: u32) {
     let Some(row) = func.row::<SrqRow>(index) else { return };
     let (memory, kind, pd, cqn, xrcd) = (row.memory, row.kind, row.pd, row.cqn, row.xrcd);

@@ -1,4 +1,4 @@
-//! The three contexts of shared receive queues, brought to one form.
+//! The three contexts of shared receive queues, in a common form.
 
 use crate::state::SrqKind;
 use hwspec::{
@@ -10,7 +10,7 @@ use hwspec::{
     layout::Layout,
 };
 
-/// `wq.wq_type`: WQEs that name their successor.
+/// `wq.wq_type`: each WQE links to the next.
 const LINKED_LIST: u8 = 0;
 /// `rmpc.state`: ready.
 const RMP_READY: u8 = 1;
@@ -30,15 +30,15 @@ pub(super) struct Shape {
     pub lwm: u16,
     pub user_index: u32,
     pub user_index_is_number: bool,
-    /// WQEs posted and not taken.
+    /// WQEs posted and not consumed.
     pub filled: u16,
     pub umem: bool,
     pub signature: bool,
-    /// A ring instead of a list of WQEs.
+    /// True for a ring instead of a list of WQEs.
     pub cyclic: bool,
 }
 
-/// Reads the context of a creation.
+/// Reads the context of a create command.
 pub(super) fn read(input: &[u8], kind: SrqKind) -> Shape {
     match kind {
         SrqKind::Srq => {

@@ -1,4 +1,4 @@
-//! Checks that only an adapter makes which is as strict as a card ([`Strict`](crate::strict::Strict)).
+//! Checks made only by an adapter that is as strict as a card ([`Strict`](crate::strict::Strict)).
 
 use super::{
     call::Call,
@@ -7,10 +7,10 @@ use super::{
 use crate::{region::Func, state::EqRow};
 use hwspec::{context::caps::HcaCap, decode::command, eqe::EventType};
 
-/// Says whether a capability page offers something.
+/// Tells if a capability page offers a feature.
 type Offers = fn(&HcaCap) -> bool;
 
-/// Events that the general page offers (Linux: gather_async_events_mask).
+/// Events offered by the general page (Linux: gather_async_events_mask).
 const OFFERED: &[(EventType, Offers)] = &[
     (EventType::NicVportChange, |c| c.vport_group_manager()),
     (EventType::VhcaStateChange, |c| c.vhca_state()),
@@ -28,7 +28,7 @@ const fn bit(event: EventType) -> u64 {
     1 << event.raw()
 }
 
-/// Holds the input to the tables: what no field owns is zero.
+/// Checks the input against the tables: bits outside of all fields must be zero.
 pub(super) fn reserved(call: &Call<'_, '_, '_>) -> Done {
     let found = command::input(call.input).reserved(call.input);
     if let Some((at, bits)) = found {
@@ -37,14 +37,14 @@ pub(super) fn reserved(call: &Call<'_, '_, '_>) -> Done {
     Syndrome::Reserved.unless(found.is_none())
 }
 
-/// Holds the events of a new event queue to what the general page of the capabilities offers, and to those of other queues.
+/// Checks the events of a new event queue against the general capability page and against other queues.
 pub(super) fn events(call: &Call<'_, '_, '_>, caps: &HcaCap, mask: [u64; 4]) -> Done {
     let of_all = EventType::OF_ALL.iter().chain(&[EventType::Cmd, EventType::PageRequest]);
     let always = of_all.fold(0, |bits, event| bits | bit(*event));
     let offered =
         OFFERED.iter().filter(|(_, offers)| offers(caps)).fold(always, |bits, (e, _)| bits | bit(*e));
     Syndrome::EventMask.unless(mask[0] & !offered == 0 && mask[1..] == [0; 3])?;
-    // rdma-core's VFIO driver has commands and pages on one queue, Linux each on its own.
+    // rdma-core's VFIO driver maps commands and pages to one queue, Linux maps each to its own.
     let (pages, alone) = (bit(EventType::PageRequest), bit(EventType::PageRequest) | bit(EventType::Cmd));
     Syndrome::EventOfPages.unless(mask[0] & pages == 0 || mask[0] & !alone == 0)?;
     let mapped = |func: &Func<'_>, index: u32| func.row::<EqRow>(index).map_or(0, |row| row.mask[0]);

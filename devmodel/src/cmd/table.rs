@@ -1,4 +1,4 @@
-//! The table of commands: one line for each opcode, and nothing a line does not grant.
+//! The table of commands: one line for each opcode; everything else is refused.
 
 use super::{
     adapter, call::Call, caps, congestion, cq, eq, eswitch, flow, flow_entry, hca_vport, mad_ifc, mcg, memic,
@@ -13,9 +13,9 @@ use hwspec::cmd::Opcode;
 pub enum Sender {
     /// The function's own driver only: uid 0.
     Owner,
-    /// Any user context as well: the command reads what is nobody's own.
+    /// Any user context as well: the command reads data without an owner.
     General,
-    /// Any user context as well, for objects of its own; the handler looks whose they are.
+    /// Any user context as well, for its own objects; the handler checks their owner.
     Object,
 }
 
@@ -26,11 +26,11 @@ pub struct Command {
     pub opcode: Opcode,
     /// States of the bring-up in which it is allowed.
     pub states: &'static [HcaState],
-    /// The `op_mod`s that have a meaning.
+    /// The valid `op_mod`s.
     pub op_mods: &'static [u16],
     /// The parties that may send it.
     pub sender: Sender,
-    /// Carries it out.
+    /// The handler.
     pub(super) run: fn(&mut Call<'_, '_, '_>) -> Done,
 }
 
@@ -39,7 +39,7 @@ const ENABLED: &[HcaState] = &[HcaState::Enabled, HcaState::Running];
 const SETUP: &[HcaState] = &[HcaState::Enabled];
 const RUNNING: &[HcaState] = &[HcaState::Running];
 
-/// The only `op_mod` of a command that has no variants.
+/// The only `op_mod` of a command without variants.
 const ONE: &[u16] = &[0];
 const PAGES_OF: &[u16] = &[pages::BOOT, pages::INIT, pages::REGULAR];
 const PAGES_ARE: &[u16] = &[pages::CANT_GIVE, pages::GIVE, pages::TAKE];
@@ -53,7 +53,7 @@ const ROOT: &[u16] = &[flow::CONNECT, flow::DISCONNECT];
 const ENTRY: &[u16] = &[flow_entry::ADD, flow_entry::MODIFY];
 
 macro_rules! commands { ($( $opcode:ident, $states:ident, $op_mods:path, $sender:ident, $run:path; )*) => {
-    /// Every command this device has, by rising opcode.
+    /// All commands of this device, in ascending order of opcodes.
     pub const COMMANDS: &[Command] = &[ $( Command {
         opcode: Opcode::$opcode,
         states: $states,
@@ -208,7 +208,7 @@ commands! {
     DestroyUmem,            RUNNING, ONE,          Object,  memory::destroy;
 }
 
-// An opcode with two lines, or one out of its place, does not compile.
+// A duplicate or misplaced opcode does not compile.
 const _: () = {
     let mut i = 1;
     while i < COMMANDS.len() {

@@ -1,4 +1,4 @@
-//! Transport interfaces and tables of receive queues.
+//! Transport interfaces and receive queue tables.
 
 use super::{
     call::{Call, let_go},
@@ -15,7 +15,7 @@ use hwspec::{
     layout::prefix,
 };
 
-/// log2 of the most queues of a receive queue table.
+/// log2 of the maximum size of a receive queue table.
 pub(super) const LOG_MAX_RQT: u8 = 8;
 /// `tirc.disp_type`.
 const DIRECT: u8 = 0;
@@ -40,7 +40,7 @@ pub(super) fn create_tis(call: &mut Call<'_, '_, '_>) -> Done {
     let c = input.ctx();
     Syndrome::QueueFlags.unless(!c.tls_en() && c.underlay_qpn() == 0)?;
     let td = call.own::<TdRow>(c.transport_domain(), Syndrome::NoSuchTd)?;
-    // Only a TIS with TLS names a protection domain.
+    // Only a TIS with TLS has a protection domain.
     let index = call.alloc::<TisRow>(0)?;
     call.hold::<TdRow>(td);
     if let Some(row) = call.func.row_mut::<TisRow>(index) {
@@ -79,7 +79,7 @@ pub(super) fn destroy_tis(call: &mut Call<'_, '_, '_>) -> Done {
     call.answer(&CmdOut::zeroed())
 }
 
-/// Ends the interface, whoever refers to it.
+/// Destroys the interface, even if other objects refer to it.
 pub(super) fn end_tis(func: &mut Func<'_>, index: u32) {
     if let Some(td) = func.row::<TisRow>(index).map(|row| row.td) {
         let_go::<TdRow>(func, td);
@@ -87,7 +87,7 @@ pub(super) fn end_tis(func: &mut Func<'_>, index: u32) {
     }
 }
 
-/// How packets are hashed, as a row keeps it.
+/// Takes the hash settings into a row.
 fn hash(row: &mut TirRow, c: &TirContext) -> Done {
     let outer = c.rx_hash_field_selector_outer();
     let known = matches!(c.rx_hash_fn(), NONE | XOR | TOEPLITZ) && outer.selected_fields() & !FIELDS == 0;
@@ -176,7 +176,7 @@ pub(super) fn destroy_tir(call: &mut Call<'_, '_, '_>) -> Done {
     call.answer(&CmdOut::zeroed())
 }
 
-/// Ends the interface, whoever refers to it.
+/// Destroys the interface, even if other objects refer to it.
 pub(super) fn end_tir(func: &mut Func<'_>, index: u32) {
     flow_entry::end_with(func, index);
     let Some(row) = func.row::<TirRow>(index) else { return };
@@ -189,7 +189,7 @@ pub(super) fn end_tir(func: &mut Func<'_>, index: u32) {
     func.free::<TirRow>(index);
 }
 
-/// The queue numbers behind a table's context, checked.
+/// The checked queue numbers after a table's context.
 fn queues(call: &Call<'_, '_, '_>, offset: usize, count: u16) -> Done<Vec<u32>> {
     let bytes = call.input.get(offset..).and_then(|b| b.get(..usize::from(count) * 4));
     let Some(bytes) = bytes else { return Syndrome::InputLength.refuse() };
@@ -202,7 +202,7 @@ fn queues(call: &Call<'_, '_, '_>, offset: usize, count: u16) -> Done<Vec<u32>> 
     Ok(list)
 }
 
-/// Notes a list in translation entries of its own.
+/// Stores a list in translation entries of its own.
 fn note(call: &mut Call<'_, '_, '_>, list: &[u32]) -> Done<u32> {
     let range = call.alloc_mtt(list.len() as u32)?;
     for (i, rqn) in list.iter().enumerate() {
@@ -267,7 +267,7 @@ pub(super) fn destroy_rqt(call: &mut Call<'_, '_, '_>) -> Done {
     call.answer(&CmdOut::zeroed())
 }
 
-/// Ends the table, whoever refers to it.
+/// Destroys the table, even if other objects refer to it.
 pub(super) fn end_rqt(func: &mut Func<'_>, index: u32) {
     let Some(row) = func.row::<RqtRow>(index) else { return };
     let range = MttRange { first: row.mtt, len: row.actual };

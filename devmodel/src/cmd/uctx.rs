@@ -1,4 +1,4 @@
-//! User contexts, and the end of everything that belongs to one.
+//! User contexts, and the destruction of all objects that belong to one.
 
 use super::{
     call::Call,
@@ -18,7 +18,7 @@ use crate::{
 };
 use hwspec::cmd::uctx::*;
 
-/// Objects ended between two commits: what the journal holds for sure.
+/// Number of objects destroyed between two commits: as many as the journal surely holds.
 const CHUNK: usize = 16;
 
 pub(super) fn create(call: &mut Call<'_, '_, '_>) -> Done {
@@ -26,7 +26,7 @@ pub(super) fn create(call: &mut Call<'_, '_, '_>) -> Done {
     if call.step.config.strict.uid {
         Syndrome::UctxRights.unless(input.uctx().cap() & !caps::USER_RIGHTS == 0)?;
     }
-    // The index is the uid, and uid 0 is the function's own driver.
+    // The index is the uid; uid 0 is the function's own driver.
     let index = call.alloc::<UctxRow>(1)?;
     if let Some(row) = call.func.row_mut::<UctxRow>(index) {
         row.cap = input.uctx().cap();
@@ -44,8 +44,8 @@ pub(super) fn destroy(call: &mut Call<'_, '_, '_>) -> Done {
     Ok(())
 }
 
-/// Ends a user context and all that belongs to it, without a word to anybody. Commits on the way; the context itself goes
-/// last, so that whoever finds this half done can do it again.
+/// Destroys a user context and all its objects without any notification. Commits on the way; the context itself is
+/// destroyed last, so that an interrupted call can be repeated.
 fn end_uctx(func: &mut Func<'_>, host: &mut dyn Host, uid: u16) {
     end_users(func, host, uid);
     end_objects(func, host, |head| head.uid == uid);
@@ -53,8 +53,8 @@ fn end_uctx(func: &mut Func<'_>, host: &mut dyn Host, uid: u16) {
     func.commit(host);
 }
 
-/// Ends what the function's driver made at uid 0 out of a context's domains and CQs: Linux has a program's SRQs of XRC and
-/// their senders there, and its keys. They work on that program's memory.
+/// Destroys the objects that the function's driver created at uid 0 with a context's domains and CQs, because they work on
+/// the memory of the context's program. Linux creates a program's XRC SRQs and their senders there, and its keys.
 fn end_users(func: &mut Func<'_>, host: &mut dyn Host, uid: u16) {
     let others = |head: &Head| head.uid != uid;
     let pd = |f: &Func<'_>, pd: u32| f.get::<PdRow>(pd).is_some_and(|row| row.head.uid == uid);
@@ -65,9 +65,9 @@ fn end_users(func: &mut Func<'_>, host: &mut dyn Host, uid: u16) {
     some::<SrqRow>(func, host, |f, row| others(&row.head) && pd(f, row.pd), srq::end);
 }
 
-/// Ends all objects that `pick` wants; user contexts only if it wants all. Commits on the way.
+/// Destroys all objects that match `pick`; user contexts only if it matches all. Commits on the way.
 pub(crate) fn end_objects(func: &mut Func<'_>, host: &mut dyn Host, pick: impl Fn(&Head) -> bool) {
-    // Referrers end before the objects they refer to.
+    // Destroys referrers before the objects they refer to.
     each::<FlowEntryRow>(func, host, &pick, flow_entry::end);
     each::<FlowGroupRow>(func, host, &pick, flow::end_group);
     each::<FlowTableRow>(func, host, &pick, flow::end_table);
@@ -116,7 +116,7 @@ fn some<R: Row>(
     for some in all.chunks(CHUNK) {
         for index in some {
             end(func, *index);
-            // One with much that belongs to it may fill the journal alone.
+            // An object with many dependents may fill the journal alone.
             if !func.has_room() {
                 func.commit(host);
             }
@@ -126,10 +126,10 @@ fn some<R: Row>(
 }
 
 impl Adapter {
-    /// Ends all user contexts of a party that is gone on `functions`, those that it used, and what it had of their device
-    /// memory, which is at uid 0 as `ALLOC_MEMIC` names none: peers see requests that are not answered, nobody else sees
-    /// anything. When this returns nothing refers to its memory. Returns the number of contexts, and the functions that
-    /// were locked. `None` if somebody has one of them who is stopped: to be done again.
+    /// Destroys all user contexts of an exited party on `functions`, those that it used, and its allocations of their
+    /// device memory, which are at uid 0 because `ALLOC_MEMIC` has no uid. Peers see unanswered requests; there is no
+    /// other visible effect. On return nothing refers to the party's memory. Returns the number of contexts, and the
+    /// functions that were locked. `None` if a stopped party holds one of them: the caller must retry.
     pub fn reap(
         &self,
         host: &mut dyn Host,
@@ -149,7 +149,7 @@ impl Adapter {
             some::<MkeyRow>(&mut func, host, key, mkey::end);
             each::<MemicRow>(&mut func, host, &of_party, memic::end);
             drop(func);
-            // Also if they ended before, when this was not finished.
+            // Needed even if the contexts were destroyed in an earlier, interrupted call.
             locked |= purge_frames(self.region(), host, fid, Patience::UntilStopped)? | 1 << fid;
             ended += uids.len();
         }

@@ -16,34 +16,35 @@ use hwspec::{
 };
 use zerocopy::FromZeros;
 
-/// Largest MTU of the port: bytes of a frame, its check sequence included.
+/// Largest MTU of the port: bytes of a frame including its check sequence.
 pub(super) const MAX_MTU: u16 = 9216;
-/// Smallest MTU an IPv4 link may have.
+/// Smallest MTU of an IPv4 link.
 pub(super) const MIN_MTU: u16 = 68;
 /// `roce_version`: RoCE v2.
 const ROCE_V2: u8 = 2;
 /// `roce_l3_type`.
 const IPV4: u8 = 0;
 const IPV6: u8 = 1;
-/// First 12 bytes of a GID that is an IPv4 address.
+/// First 12 bytes of a GID with an IPv4 address.
 const MAPPED: [u8; 12] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff];
 /// `admin_state`: follow the link.
 const FOLLOW: u32 = 2;
-/// `admin_state`: down, whatever the link does.
+/// `admin_state`: down, regardless of the link.
 const DOWN: u32 = 0;
-/// `op_mod` of the state commands: which port of the vport is meant. All have the same state.
+/// `op_mod` of the state commands: the vport's own port. All ports have the same state.
 pub(super) const VNIC: u16 = 0;
-/// See [`VNIC`].
+/// `op_mod` of the state commands: the port at the e-switch.
 pub(super) const ESWITCH: u16 = 1;
-/// See [`VNIC`].
+/// `op_mod` of the state commands: the uplink.
 pub(super) const UPLINK: u16 = 2;
 
-/// True if the function manages the e-switch: the PF, where there can be VFs.
+/// True if the function manages the e-switch: the PF, if VFs are possible.
 pub(super) fn manages(func: &Func<'_>) -> bool {
     func.fid() == 0 && func.region().functions() > 1
 }
 
-/// The function whose vport a command is about: the caller's own, or any for the driver of the e-switch's manager.
+/// The function with the vport that a command is about: the caller's own, or any for the driver of the e-switch
+/// manager.
 pub(super) fn vport(call: &Call<'_, '_, '_>, other: bool, number: u16) -> Done<u8> {
     if !other {
         Syndrome::FunctionId.unless(number == 0)?;
@@ -54,7 +55,7 @@ pub(super) fn vport(call: &Call<'_, '_, '_>, other: bool, number: u16) -> Done<u
     Ok(number as u8)
 }
 
-/// Registers and books of `fid`: the caller's as they are, others' as they were a moment ago.
+/// The registers and bookkeeping of `fid`: current for the caller, slightly stale for other functions.
 pub(super) fn books(call: &Call<'_, '_, '_>, fid: u8) -> FunctionRow {
     match fid == call.func.fid() {
         true => *call.func.function(),
@@ -97,7 +98,7 @@ pub(super) fn set_roce_address(call: &mut Call<'_, '_, '_>) -> Done {
     let given = input.roce_address();
     let l3 = given.source_l3_address();
     let mut address = RoceAddress::default();
-    // An address of zeros clears the entry.
+    // An all-zero address clears the entry.
     if l3 != [0; 16] {
         let known = given.roce_version() == ROCE_V2 && matches!(given.roce_l3_type(), IPV4 | IPV6);
         Syndrome::RoceAddress.unless(known)?;
