@@ -1,4 +1,5 @@
-//! Answers from the responder: what they acknowledge is the transport's to say, what they carry goes where its WQE wants it.
+//! Responses from the peer's responder: the transport evaluates what they acknowledge; their data is placed as the WQE
+//! requires.
 
 use super::{
     lists,
@@ -19,7 +20,7 @@ use hwspec::{
     wqe::MAX_DS,
 };
 
-/// An answer.
+/// Handles a response.
 pub(crate) fn answer(w: &mut Work<'_, '_, '_>, packet: &Packet<'_>) {
     let psn = packet.headers.bth().psn();
     let goes_on = transport::answer(w, psn, |w| match packet.headers.bth().opcode().operation() {
@@ -53,7 +54,7 @@ fn read_response(w: &mut Work<'_, '_, '_>, packet: &Packet<'_>, psn: Psn) {
     }
 }
 
-/// A train of READ responses. False if they are to be looked at one by one; nothing has come of them then.
+/// Handles a train of READ responses. False, without any effect, if they must be handled one by one.
 pub(crate) fn answer_train(w: &mut Work<'_, '_, '_>, packets: &Packet<'_>) -> bool {
     let (psn, mtu) = (packets.headers.bth().psn(), u32::from(w.q.mtu.max(256)));
     if packets.headers.bth().opcode() != BthOpcode::RcReadRespMiddle || packets.len != packets.packets * mtu {
@@ -78,12 +79,12 @@ pub(crate) fn answer_train(w: &mut Work<'_, '_, '_>, packets: &Packet<'_>) -> bo
 fn atomic_answer(w: &mut Work<'_, '_, '_>, packet: &Packet<'_>, psn: Psn) {
     let Some((at, _)) = transport::answered(w, psn, false) else { return };
     let Some(eth) = packet.headers.atomic_ack() else { return };
-    // In memory the value has the order of the host's words.
+    // The value is stored in the byte order of the host's words.
     let bytes = eth.original().to_le_bytes();
     deliver(w, at, &SlotPayload::Bytes(&bytes), 0, 8, psn);
 }
 
-/// Puts an answer where the work request at `at`, the oldest, wants it, and completes what is done.
+/// Places a response as required by the oldest work request, at `at`, and completes finished requests.
 fn deliver(w: &mut Work<'_, '_, '_>, at: u32, data: &SlotPayload<'_>, from: u32, len: u32, psn: Psn) {
     let record = *w.func.send_record(w.qp, at);
     let small = record.request.length <= INLINE_32 as u32;
@@ -103,7 +104,7 @@ fn deliver(w: &mut Work<'_, '_, '_>, at: u32, data: &SlotPayload<'_>, from: u32,
     transport::deliver(w, psn, in_cqe.then_some(&inline));
 }
 
-/// Scatters an answer into the list of its WQE. `Err(None)`: the answer counts as lost.
+/// Scatters a response into the list of its WQE. `Err(None)`: the response is treated as lost.
 fn scatter(
     w: &mut Work<'_, '_, '_>,
     record: &SendRecord,

@@ -1,4 +1,4 @@
-//! A frame is there: it is opened, and goes to the QP that it is for.
+//! Arrival of a frame: it is parsed and delivered to its QP.
 
 use super::{
     datagram::{self, GENERAL, GROUP, MULTICAST_QPN},
@@ -20,11 +20,11 @@ use hwspec::{
     wire::{Headers, ICRC_SIZE, Icrc, eth::ip_offset, pad},
 };
 
-/// Takes the oldest frame of the ring, and gives it to the QP it is for.
+/// Takes the oldest frame of the ring and delivers it to its QP.
 #[inline(never)]
 pub(crate) fn arrive(func: &mut Func<'_>, step: &mut Step<'_>) {
     let Some((slot, payload)) = func.front() else { return };
-    // Whole frames may be the net device's.
+    // Complete frames may be for the net device.
     if slot.is_sealed() && ethernet::arrive(func, step) {
         return;
     }
@@ -32,7 +32,7 @@ pub(crate) fn arrive(func: &mut Func<'_>, step: &mut Step<'_>) {
     accept(func, step, slot.headers(), payload, slot.is_sealed());
 }
 
-/// A frame that did not come through the ring: headers and the payload behind them.
+/// Handles a frame that did not come through the ring: headers, followed by the payload.
 #[inline(never)]
 pub(crate) fn arrive_in_hand(
     func: &mut Func<'_>,
@@ -43,8 +43,8 @@ pub(crate) fn arrive_in_hand(
     accept(func, step, headers, payload, false);
 }
 
-/// A [train](Frame::packets) that did not come through the ring. One that is not plainly what its QP expects is
-/// taken packet by packet.
+/// Handles a [train](Frame::packets) that did not come through the ring. Unless it is exactly what its QP expects, its
+/// packets are handled one by one.
 #[inline(never)]
 pub(crate) fn arrive_in_train(func: &mut Func<'_>, step: &mut Step<'_>, from: u8, train: &Frame) {
     let Payload::Pieces(n, pieces) = &train.payload else { return };
@@ -64,7 +64,7 @@ pub(crate) fn arrive_in_train(func: &mut Func<'_>, step: &mut Step<'_>, from: u8
     }
 }
 
-/// Gives a train to the QP it is for. False if nothing came of that.
+/// Delivers a train to its QP. False, without any effect, if its packets must be handled one by one.
 fn accept_train(func: &mut Func<'_>, step: &mut Step<'_>, train: &Frame, payload: SlotPayload<'_>) -> bool {
     let (headers, packets) = (&train.headers[..usize::from(train.header_len)], u32::from(train.packets));
     let len = train.payload.len();
@@ -85,8 +85,8 @@ fn accept_train(func: &mut Func<'_>, step: &mut Step<'_>, train: &Frame, payload
     taken
 }
 
-/// Opens a frame, and gives it to the QP it is for.
-// The packet is not returned: one that is copied right after it was put together waits until its parts have been stored.
+/// Parses a frame and delivers it to its QP.
+// The packet is not returned: a copy right after it was assembled would stall until its parts have been stored.
 #[inline(always)]
 fn accept(func: &mut Func<'_>, step: &mut Step<'_>, headers: &[u8], payload: SlotPayload<'_>, sealed: bool) {
     func.count(Counters::RxPackets, 1);
@@ -109,7 +109,7 @@ fn accept(func: &mut Func<'_>, step: &mut Step<'_>, headers: &[u8], payload: Slo
     }
 }
 
-/// The QP a packet is for. IBTA 9.6.1.2: it exists, is of this transport and in a state that takes packets.
+/// The destination QP of a packet. IBTA 9.6.1.2: it exists, has this transport and is in a state that accepts packets.
 #[inline(always)]
 fn destination(func: &mut Func<'_>, packet: &Packet<'_>) -> Option<u32> {
     let bth = packet.headers.bth();
@@ -117,7 +117,7 @@ fn destination(func: &mut Func<'_>, packet: &Packet<'_>) -> Option<u32> {
     qp.or_else(|| special_destination(func, packet))
 }
 
-/// Gives a packet to what [`destination`] says it is for.
+/// Delivers a packet to its [`destination`].
 #[inline(never)]
 fn deliver(func: &mut Func<'_>, step: &mut Step<'_>, qp: u32, packet: &Packet<'_>) {
     if qp >= GENERAL {
@@ -126,7 +126,7 @@ fn deliver(func: &mut Func<'_>, step: &mut Step<'_>, qp: u32, packet: &Packet<'_
     turn::with(func, step, qp, |w| route(w, packet));
 }
 
-/// [`accept`], of a frame that came whole, or on InfiniBand.
+/// [`accept`] for a complete frame, or on InfiniBand.
 #[inline(never)]
 fn accept_sealed(
     func: &mut Func<'_>,
@@ -139,7 +139,7 @@ fn accept_sealed(
     }
 }
 
-/// Opens a frame that came whole, or on InfiniBand, and says what it is for.
+/// Parses a complete frame, or one on InfiniBand, and finds its destination.
 fn open_sealed<'p>(
     func: &mut Func<'_>,
     step: &mut Step<'_>,
@@ -160,7 +160,7 @@ fn open_sealed<'p>(
     Ok((qp, packet))
 }
 
-/// Destinations that are no number of a QP: the special QPs and multicast (IBTA 9.6.1.1).
+/// Destinations other than a QP's number: the special QPs and multicast (IBTA 9.6.1.1).
 #[cold]
 fn special_destination(func: &mut Func<'_>, packet: &Packet<'_>) -> Option<u32> {
     let bth = packet.headers.bth();
@@ -181,7 +181,7 @@ fn special_destination(func: &mut Func<'_>, packet: &Packet<'_>) -> Option<u32> 
     qp
 }
 
-/// A whole frame: its headers make sense and its ICRC is right (IBTA 7.8.1).
+/// Parses a complete frame; fails unless its headers are valid and its ICRC is correct (IBTA 7.8.1).
 fn open_ethernet<'p>(bytes: &'p [u8], body: &'p [u8]) -> Result<Packet<'p>, Counters> {
     let headers = Headers::parse_head(bytes, bytes.len() + body.len()).map_err(|_| Counters::RxMalformed)?;
     let padded = headers.padded_range().len();
@@ -191,7 +191,7 @@ fn open_ethernet<'p>(bytes: &'p [u8], body: &'p [u8]) -> Result<Packet<'p>, Coun
     checked(headers, sum, data, icrc)
 }
 
-/// Gives the packet to the rules of its QP's service.
+/// Dispatches the packet by the service of its QP.
 #[inline(always)]
 fn route(w: &mut Work<'_, '_, '_>, packet: &Packet<'_>) {
     if w.q.service != ServiceType::Rc.raw() {

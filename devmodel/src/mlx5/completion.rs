@@ -17,19 +17,19 @@ use hwspec::{
     handle::{Qpn, Srqn},
 };
 
-/// `user_index` that stands for none: the CQ's user takes QP numbers (CQE version 0).
+/// `user_index` that means none: the CQ's user works with QP numbers (CQE version 0).
 const NO_USER_INDEX: u32 = 0xff_ffff;
 
 /// Picoseconds per unit of `cq_period`.
 const PERIOD_PS: u64 = 1_000_000;
 
-/// The time as CQEs and the internal timer tell it: nanoseconds (`device_frequency_khz`).
+/// The time as reported in CQEs and by the internal timer: nanoseconds (`device_frequency_khz`).
 #[inline(always)]
 pub(crate) fn timestamp(now: u64) -> u64 {
     now / 1000
 }
 
-/// The number that a CQE carries beside the QP number: the user index, or the SRQ of a receive.
+/// The number that a CQE carries in addition to the QP number: the user index, or the SRQ of a receive.
 pub(crate) fn user_index(w: &Work<'_, '_, '_>, receive: bool) -> u32 {
     match w.q.user_index & NO_USER_INDEX {
         NO_USER_INDEX if receive && w.q.has(QpFlags::HAS_SRQ) => w.q.srqn & 0xff_ffff,
@@ -38,7 +38,7 @@ pub(crate) fn user_index(w: &Work<'_, '_, '_>, receive: bool) -> u32 {
     }
 }
 
-/// An error CQE, counted.
+/// Builds an error CQE and counts it.
 #[cold]
 pub(crate) fn error(
     w: &mut Work<'_, '_, '_>,
@@ -64,13 +64,13 @@ pub(crate) fn error(
     Cqe64::from_bytes(*cqe.as_bytes())
 }
 
-/// Appends `cqe` to CQ `cqn`. False if the CQ is full, broken or gone, or the job has no room for more effects: the QP must go to
-/// error. The event of a CQ that has become full was raised.
+/// Appends `cqe` to CQ `cqn`. False if the CQ is full, broken or destroyed, or the job has no room for more effects: the QP must
+/// go to ERR. If the CQ became full, its error event was raised.
 pub(crate) fn push(w: &mut Work<'_, '_, '_>, cqn: u32, cqe: Cqe64, solicited: bool) -> bool {
     append(w.func, w.step, cqn, cqe, solicited)
 }
 
-/// [`push`], for queues that are no QP's.
+/// Like [`push`], for queues without a QP.
 pub(crate) fn append(
     func: &mut Func<'_>,
     step: &mut Step<'_>,
@@ -113,7 +113,7 @@ pub(crate) fn place<'f>(
         overrun(func, &mut row, cqn);
         return None;
     };
-    // Before anything says that it is there.
+    // Before any other state refers to the entry.
     let noted = func.note_completion(at)?;
     let owner = pi >> row.log_size & 1 != 0;
     row.pi = pi.wrapping_add(1);
@@ -134,7 +134,7 @@ pub(crate) fn place<'f>(
     Some(cqe)
 }
 
-/// Reads how far the driver has come.
+/// Reads the driver's consumer index.
 #[inline(never)]
 fn look_for_room(func: &Func<'_>, step: &mut Step<'_>, row: &mut CqRow) {
     let mut word = [0; 4];
@@ -143,15 +143,15 @@ fn look_for_room(func: &Func<'_>, step: &mut Step<'_>, row: &mut CqRow) {
     }
 }
 
-/// There is no room: the CQ is broken.
+/// Breaks the CQ: it has no room.
 #[cold]
 fn overrun(func: &mut Func<'_>, row: &mut CqRow, cqn: u32) {
     row.status = CqStatus::Overflow.raw().into();
     event::cq_error(func, row.head.uid, cqn);
 }
 
-/// An armed CQ has a new completion: raises its event or, if it is moderated, waits for more or for its period to end
-/// (`cq_max_count`, `cq_period`; either is 0: not moderated).
+/// Handles a new completion of an armed CQ: raises its event or, if it is moderated, waits for more completions or the end of its
+/// period (`cq_max_count`, `cq_period`; not moderated if either is 0).
 #[inline(never)]
 fn raise_or_moderate(func: &mut Func<'_>, now: u64, index: u32) {
     let Some(row) = func.row_mut::<CqRow>(index) else { return };
@@ -168,7 +168,7 @@ fn raise_or_moderate(func: &mut Func<'_>, now: u64, index: u32) {
     fire(func, index);
 }
 
-/// The event, and the CQ is armed no more.
+/// Raises the event and disarms the CQ.
 fn fire(func: &mut Func<'_>, index: u32) {
     let cqn = func.number::<CqRow>(index);
     let Some(row) = func.row_mut::<CqRow>(index) else { return };
@@ -179,8 +179,8 @@ fn fire(func: &mut Func<'_>, index: u32) {
     event::completion(func, eqn, cqn);
 }
 
-/// The timer of CQ `index` came up. The time in its row is what counts: the event may have been raised, or others may
-/// be waited for since.
+/// Handles a timer of CQ `index`. The time in its row is authoritative: the event may have been raised meanwhile, or be awaited
+/// for later completions.
 pub(crate) fn expire(func: &mut Func<'_>, now: u64, index: u32) {
     let Some(row) = func.row::<CqRow>(index) else { return };
     match row.event_at {
@@ -194,9 +194,9 @@ pub(crate) fn expire(func: &mut Func<'_>, now: u64, index: u32) {
     }
 }
 
-/// CQ arm register: raises the event at once if there are completions that the driver has not seen and no event has
-/// reported (for a solicited request: one that was solicited or an error). The device remembers what it reported
-/// (`last_notified_index` of the context): a driver that arms before it polls gets no second event for one completion.
+/// CQ arm register: raises the event at once if there are completions that the driver has not seen and that no event has reported
+/// (for a solicited request, one that was solicited or an error). The device remembers the last reported completion
+/// (`last_notified_index` of the context), so a driver that arms before it polls gets no second event for one completion.
 pub(crate) fn arm(func: &mut Func<'_>, now: u64, cqn: u32, value: u32) {
     let mut bytes = [0; CqArm::SIZE];
     bytes[..4].copy_from_slice(&value.to_be_bytes());
@@ -210,7 +210,7 @@ pub(crate) fn arm(func: &mut Func<'_>, now: u64, cqn: u32, value: u32) {
     let behind_solicited = row.pi.wrapping_sub(row.solicited) & 0xff_ffff;
     let unreported = behind.min(row.since_event);
     let fires = if request.solicited() {
-        // The last solicited completion is one of the unreported.
+        // The latest solicited completion is among the unreported ones.
         row.solicited != 0 && behind_solicited < unreported
     } else {
         unreported != 0

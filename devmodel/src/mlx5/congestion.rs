@@ -1,4 +1,4 @@
-//! Congestion notification packets (annex A17.9.3), and turns of queue pairs that were notified.
+//! Congestion notification packets (annex A17.9.3), and turns of rate-limited queue pairs.
 
 use super::{flow::Class, responses, step::Payload, work::Work};
 use crate::{
@@ -8,7 +8,7 @@ use crate::{
 };
 use hwspec::wire::{BthOpcode, Packet};
 
-/// A packet of a QP met congestion: tells its peer.
+/// Notifies the peer after a packet of a QP arrived with a congestion mark.
 #[cold]
 pub(crate) fn notify(w: &mut Work<'_, '_, '_>) {
     w.count(Counters::NpEcnMarkedRocePackets);
@@ -23,7 +23,7 @@ pub(crate) fn notify(w: &mut Work<'_, '_, '_>) {
     w.count(Counters::NpCnpSent);
 }
 
-/// The peer of a QP was told of congestion, and tells of it.
+/// Handles a congestion notification from the peer of a QP.
 #[cold]
 pub(crate) fn notified(w: &mut Work<'_, '_, '_>) {
     let off = w.step.dcqcn().rp_off;
@@ -33,7 +33,7 @@ pub(crate) fn notified(w: &mut Work<'_, '_, '_>) {
     }
 }
 
-/// The turn of a QP whose rate is limited: `run` may send a packet if it is time for one. Until then a timer waits.
+/// The turn of a rate-limited QP: `run` may send a packet if one is due. Otherwise a timer is armed.
 #[cold]
 pub(crate) fn take_turn(
     w: &mut Work<'_, '_, '_>,

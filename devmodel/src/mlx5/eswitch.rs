@@ -1,7 +1,7 @@
-//! Ports take over what the manager of the e-switch set, and the manager hears of changes in ports.
+//! Propagation of the e-switch manager's settings to ports, and of port changes to the manager.
 //!
-//! Nobody waits for another function's lock: the manager's settings lie in its own rows, which all may look at, and a note in the
-//! receive ring of a function tells it that something is new.
+//! No function waits for another's lock: the manager's settings are in its own rows, which all functions may read, and a note in
+//! a function's receive ring tells it of a change.
 
 use super::{event, port};
 use crate::{
@@ -17,7 +17,7 @@ use hwspec::eqe::{Eqe, EventType, VportEvent};
 /// `FunctionRow::vport_admin_state`, and `VportRow::admin_state` less one: down.
 const DOWN: u32 = 0;
 
-/// A note came that vport `vport` is concerned: to its function, or to the manager.
+/// Handles a note about vport `vport`, received by its function or by the manager.
 pub(crate) fn noted(func: &mut Func<'_>, config: &Config, vport: u8) {
     if vport == func.fid() {
         take_over(func, config);
@@ -26,7 +26,7 @@ pub(crate) fn noted(func: &mut Func<'_>, config: &Config, vport: u8) {
     }
 }
 
-/// Has the function go by what the manager set of its port.
+/// Applies the manager's settings of the function's port.
 pub(crate) fn take_over(func: &mut Func<'_>, config: &Config) {
     let set = func.region().vport(func.fid());
     if set.mac != [0; 6] && func.function().mac != set.mac {
@@ -51,12 +51,12 @@ pub(crate) fn is_held_down(func: &Func<'_>) -> bool {
     func.region().vport(func.fid()).admin_state == DOWN + 1
 }
 
-/// The link goes up, if the manager does not keep it down, or down.
+/// Raises the link, unless the manager holds it down, or takes it down.
 pub(crate) fn set_link(func: &mut Func<'_>, up: bool) {
     port::set_link(func, up && !is_held_down(func));
 }
 
-/// The context of `vport` changed: the manager hears of it, or will when it asks next.
+/// Reports a change of the context of `vport` to the manager, or remembers it until the manager asks again.
 pub(crate) fn context_changed(func: &mut Func<'_>, vport: u8) {
     let Ok(row) = func.row_at::<VportRow>(vport.into()) else { return };
     if row.events & VportRow::ARMED == 0 {
@@ -73,7 +73,7 @@ pub(crate) fn context_changed(func: &mut Func<'_>, vport: u8) {
     }
 }
 
-/// Tells the switch whether frames to other addresses than the function was born with are wanted.
+/// Tells the switch if the function accepts frames to addresses other than its initial one.
 pub(crate) fn takes(func: &Func<'_>, config: &Config) {
     let f = func.function();
     let born = identity::mac(config.node_id, func.fid());

@@ -1,4 +1,4 @@
-//! Events: entries of event queues and the interrupts behind them (PRM: event queues).
+//! Events: entries of event queues and their interrupts (PRM: event queues).
 
 use super::interrupt;
 use crate::{
@@ -12,7 +12,7 @@ use hwspec::{
     handle::{Cqn, Qpn},
 };
 
-/// Numbers of event queues: what eight bits hold.
+/// Number of distinct event queue numbers: eight bits.
 const NUMBERS: u32 = 256;
 
 /// The number of the event queue in row `index`.
@@ -20,14 +20,14 @@ pub(crate) fn number(index: u32) -> u32 {
     index % NUMBERS
 }
 
-/// The event queues called `number`, whoever they belong to, with their rows' indices.
+/// The event queues with number `number` of all contexts, with their rows' indices.
 pub(crate) fn called<'a>(func: &'a Func<'_>, number: u32) -> impl Iterator<Item = (u32, &'a EqRow)> {
     let rows = if number < NUMBERS { func.rows(Table::Eq) } else { 0 };
     let all = (number..rows).step_by(NUMBERS as usize);
     all.filter_map(|index| Some((index, func.row::<EqRow>(index)?)))
 }
 
-/// The event queue that doorbell page `uar` knows by `number`.
+/// The event queue with number `number` on doorbell page `uar`.
 fn behind(func: &Func<'_>, uar: u32, number: u32) -> Option<u32> {
     called(func, number).find(|(_, row)| row.uar == uar).map(|(index, _)| index)
 }
@@ -40,7 +40,7 @@ pub(crate) fn push(func: &mut Func<'_>, eqn: u32, mut eqe: Eqe) {
     let at: Option<Iova> = translate::queue(func, &row.memory, (row.pi & (size - 1)) * Eqe::SIZE as u32);
     let (pi, armed, vector) = (row.pi, row.armed, row.vector);
     eqe.set().owner(pi >> row.log_size & 1 != 0);
-    // Dropped as well when the job has no room for it: a gap in the queue would stall its consumer forever.
+    // Also dropped if the job has no room for it: a gap in the queue would stall its consumer forever.
     let fits = at.filter(|_| !full).is_some_and(|at| func.effect(Effect::Write { at, data: eqe.as_bytes() }));
     let Some(row) = func.row_mut::<EqRow>(eqn) else { return };
     if !fits {
@@ -54,11 +54,12 @@ pub(crate) fn push(func: &mut Func<'_>, eqn: u32, mut eqe: Eqe) {
     }
 }
 
-/// EQ register of a doorbell page: consumer index, and arming. An EQ armed behind its producer raises its interrupt at once.
+/// EQ register of a doorbell page: sets the consumer index, and arms. Arming an EQ with unconsumed entries raises its
+/// interrupt at once.
 pub(crate) fn update(func: &mut Func<'_>, (uar, number): (u32, u32), ci: u32, arm: bool) {
     let Some(eqn) = behind(func, uar, number) else { return };
     let Some(row) = func.row_mut::<EqRow>(eqn) else { return };
-    // The register has 24 bits; the producer supplies the others.
+    // The register has 24 bits; the remaining ones are taken from the producer index.
     let behind = row.pi.wrapping_sub(ci) & 0xff_ffff;
     row.ci = row.pi.wrapping_sub(behind);
     if !arm {
@@ -71,19 +72,20 @@ pub(crate) fn update(func: &mut Func<'_>, (uar, number): (u32, u32), ci: u32, ar
     }
 }
 
-/// Completion event of CQ `cqn`.
+/// Raises the completion event of CQ `cqn`.
 pub(crate) fn completion(func: &mut Func<'_>, eqn: u32, cqn: u32) {
     push(func, eqn, Eqe::new(EventType::Comp, CompEvent::with(|s| s.cq_number(Cqn(cqn)))));
 }
 
-/// The event queue that events of `kind` go to.
+/// The event queue that receives events of `kind`.
 pub(crate) fn listener(func: &Func<'_>, kind: EventType) -> Option<u32> {
     let bit = 1u64 << kind.raw();
     func.live::<EqRow>().into_iter().find(|i| func.row::<EqRow>(*i).is_some_and(|eq| eq.mask[0] & bit != 0))
 }
 
-/// Event of a QP, SRQ or CQ that belongs to user context `uid`: goes to an EQ of that context that wants it, else to one
-/// of the function's own driver. Where that has none, events of its objects go to every context that wants them.
+/// Raises an event of a QP, SRQ or CQ of user context `uid`. It goes to an EQ of that context that subscribes to it,
+/// otherwise to one of the function's own driver. If the driver has none, events of its objects go to all contexts that
+/// subscribe to them.
 pub(crate) fn affiliated(func: &mut Func<'_>, uid: u16, kind: EventType, data: impl EventData) {
     let bit = kind.raw();
     let mut wanting: Vec<(u32, u16)> = func
@@ -104,12 +106,12 @@ pub(crate) fn affiliated(func: &mut Func<'_>, uid: u16, kind: EventType, data: i
     }
 }
 
-/// Event of QP or SRQ `number`.
+/// Raises an event of QP or SRQ `number`.
 pub(crate) fn queue(func: &mut Func<'_>, uid: u16, kind: EventType, number: u32) {
     of_kind(func, uid, kind, QueueKind::Qp, number);
 }
 
-/// Receive queue `number`, which is not a queue pair's, failed and could not say so in a completion.
+/// Reports that receive queue `number`, which has no queue pair, failed and could not report it in a completion.
 pub(crate) fn receive_queue(func: &mut Func<'_>, uid: u16, number: u32) {
     of_kind(func, uid, EventType::WqCatasError, QueueKind::Rq, number);
 }
@@ -118,7 +120,7 @@ fn of_kind(func: &mut Func<'_>, uid: u16, kind: EventType, queue: QueueKind, num
     affiliated(func, uid, kind, QpEvent::with(|s| s.kind(queue).qpn_rqn_sqn(Qpn(number))));
 }
 
-/// A CQ overflowed.
+/// Reports the overflow of a CQ.
 pub(crate) fn cq_error(func: &mut Func<'_>, uid: u16, cqn: u32) {
     let data = CqErrorEvent::with(|s| s.cqn(Cqn(cqn)).syndrome(CqErrorSyndrome::Overrun));
     affiliated(func, uid, EventType::CqError, data);

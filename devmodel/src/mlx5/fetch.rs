@@ -1,4 +1,4 @@
-//! Send WQEs: read by DMA, checked, taken apart (PRM: send WQE construction).
+//! Send WQEs: read by DMA, checked and decoded (PRM: send WQE construction).
 
 use super::{
     lists,
@@ -17,9 +17,9 @@ use hwspec::{
     },
 };
 
-/// Vendor error of a WQE that makes no sense.
+/// Vendor error of a malformed WQE.
 const BAD_WQE: u8 = 0x68;
-/// A send WQE taken apart. Its bytes stay in the step's buffer.
+/// A decoded send WQE. Its bytes stay in the step's buffer.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Wqe {
     pub opcode: WqeOpcode,
@@ -32,7 +32,7 @@ pub(crate) struct Wqe {
     pub rkey: u32,
     /// Operands: swap or add, compare.
     pub operands: [u64; 2],
-    /// Data segments or inline data in the step's buffer: first byte and behind the last.
+    /// Range of the data segments or inline data in the step's buffer: first byte and end.
     pub data: [u16; 2],
     pub inline: bool,
     pub length: u32,
@@ -41,7 +41,7 @@ pub(crate) struct Wqe {
 }
 
 impl Wqe {
-    /// One that asks for nothing.
+    /// A WQE without an operation.
     pub(crate) const NONE: Self = Self {
         opcode: WqeOpcode::Nop,
         ds: 0,
@@ -58,7 +58,7 @@ impl Wqe {
         xrc_srqn: 0,
     };
 
-    /// The WQE as its control segment describes it.
+    /// The WQE described by its control segment.
     #[inline(always)]
     fn of(ctrl: &CtrlSeg) -> Self {
         Self {
@@ -73,12 +73,12 @@ impl Wqe {
     }
 }
 
-/// Basic blocks a WQE of `ds` segments takes.
+/// Number of basic blocks of a WQE with `ds` segments.
 pub(crate) const fn blocks(ds: u8) -> u16 {
     (ds as u16).div_ceil((WQE_BB / WQE_DS) as u16)
 }
 
-/// A WQE that cannot be carried out.
+/// The failure of a WQE that cannot be executed.
 pub(crate) fn refuse(syndrome: CqeSyndrome) -> Failure {
     Failure::new(syndrome, BAD_WQE)
 }
@@ -88,7 +88,7 @@ pub(crate) fn refresh(w: &mut Work<'_, '_, '_>) -> Option<()> {
     let mut word = [0; RECORD_SIZE / 2];
     w.step.host.read(w.func.rid(), w.q.dbr + 4 * SND_DBR as u64, &mut word).ok()?;
     w.q.sq_pi = match w.step.posted.take() {
-        // Threads ring in times of their own: what another posted later may have been taken up before.
+        // Threads ring independently: a later post of another thread may have been processed before.
         Some(posted) if (posted.wrapping_sub(w.q.sq_pi) as i16) < 0 => w.q.sq_pi,
         Some(posted) => posted,
         None => u32::from_be_bytes(word) as u16,
@@ -96,7 +96,7 @@ pub(crate) fn refresh(w: &mut Work<'_, '_, '_>) -> Option<()> {
     Some(())
 }
 
-/// Reads basic block `index` into the front of the step's WQE buffer, `at` blocks from its start.
+/// Reads basic block `index` into the step's WQE buffer, `at` blocks from its start.
 #[inline(always)]
 fn block(w: &mut Work<'_, '_, '_>, index: u16, at: usize) -> Option<()> {
     let slot = u32::from(index) & ((1u32 << w.q.log_sq) - 1);
@@ -106,7 +106,7 @@ fn block(w: &mut Work<'_, '_, '_>, index: u16, at: usize) -> Option<()> {
     w.step.host.read(rid, from, into).ok()
 }
 
-/// Segments of the WQE at `index`, as its control segment says; at least 1 so that a walk gets on.
+/// Number of segments of the WQE at `index`, from its control segment; at least 1, so that a walk advances.
 pub(crate) fn segments(w: &mut Work<'_, '_, '_>, index: u16) -> u8 {
     match block(w, index, 0) {
         Some(()) => CtrlSeg::read(&w.step.buffers.wqe).ds().max(1),
@@ -114,7 +114,7 @@ pub(crate) fn segments(w: &mut Work<'_, '_, '_>, index: u16) -> u8 {
     }
 }
 
-/// Fetches and checks the WQE at `index`, and puts what it means into `out`. On a refusal also says how many segments it
+/// Fetches and checks the WQE at `index` and decodes it into `out`. A refusal includes the number of segments that it
 /// seems to have.
 #[inline(always)]
 pub(crate) fn wqe(w: &mut Work<'_, '_, '_>, index: u16, out: &mut Wqe) -> Result<(), (u8, Failure)> {
@@ -128,7 +128,7 @@ pub(crate) fn wqe(w: &mut Work<'_, '_, '_>, index: u16, out: &mut Wqe) -> Result
     done.map_err(|failure| (ds, failure))
 }
 
-/// A WQE of another connected service: XRC has a segment more, UC fewer operations.
+/// Decodes a WQE of another connected service: XRC has an additional segment, UC fewer operations.
 #[cold]
 fn unlike_rc(bytes: &[u8], ctrl: &CtrlSeg, service: ServiceType, out: &mut Wqe) -> Result<(), Failure> {
     if service == ServiceType::Xrc && !matches!(ctrl.opcode(), WqeOpcode::Nop | WqeOpcode::Umr) {
@@ -145,7 +145,7 @@ fn unlike_rc(bytes: &[u8], ctrl: &CtrlSeg, service: ServiceType, out: &mut Wqe) 
     }
 }
 
-/// As [`wqe`], of a datagram QP: an address vector comes before the data.
+/// Like [`wqe`] for a datagram QP: an address vector precedes the data.
 pub(crate) fn datagram(w: &mut Work<'_, '_, '_>, index: u16) -> Result<(Wqe, AvSeg), (u8, Failure)> {
     let ctrl = read(w, index)?;
     let ds = ctrl.ds();
@@ -166,14 +166,14 @@ pub(crate) fn datagram(w: &mut Work<'_, '_, '_>, index: u16) -> Result<(Wqe, AvS
     Ok((wqe, av))
 }
 
-/// Reads the WQE at `index` into the step's buffer and checks what holds for all.
+/// Reads the WQE at `index` into the step's buffer and makes the checks common to all services.
 #[inline(always)]
 fn read(w: &mut Work<'_, '_, '_>, index: u16) -> Result<CtrlSeg, (u8, Failure)> {
     block(w, index, 0).ok_or((1, refuse(CqeSyndrome::LocalQpOpErr)))?;
     let ctrl = CtrlSeg::read(&w.step.buffers.wqe);
     let ds = ctrl.ds();
     let bad = (ds.max(1), refuse(CqeSyndrome::LocalQpOpErr));
-    // The posted WQE must be all there, and be the one that belongs here.
+    // The posted WQE must be complete and belong to this index.
     let posted = w.q.sq_pi.wrapping_sub(index);
     if ds == 0
         || usize::from(ds) > MAX_DS
@@ -195,7 +195,7 @@ fn read(w: &mut Work<'_, '_, '_>, index: u16) -> Result<CtrlSeg, (u8, Failure)> 
     Ok(ctrl)
 }
 
-/// True if a bit is set in the WQE of `ds` segments at the front of `buffer` that no field owns.
+/// True if a bit outside of all fields is set in the WQE of `ds` segments at the start of `buffer`.
 #[cold]
 pub(super) fn has_reserved(buffer: &[u8], ds: u8, service: ServiceType) -> bool {
     let whole = buffer.get(..usize::from(ds) * WQE_DS).unwrap_or_default();
@@ -209,13 +209,13 @@ pub(super) fn has_reserved(buffer: &[u8], ds: u8, service: ServiceType) -> bool 
     found
 }
 
-/// Reads the blocks of a WQE behind the first.
+/// Reads the blocks of a WQE after the first.
 #[inline(never)]
 fn rest(w: &mut Work<'_, '_, '_>, index: u16, blocks: u16) -> Option<()> {
     (1..blocks).try_for_each(|at| block(w, index.wrapping_add(at), at.into()))
 }
 
-/// The meaning of a WQE's bytes; what its opcode calls for begins at `at`.
+/// Decodes the bytes of a WQE; the segments specific to its opcode begin at `at`.
 #[inline(always)]
 fn take_apart(bytes: &[u8], ctrl: &CtrlSeg, mut at: usize, wqe: &mut Wqe) -> Result<(), Failure> {
     let bad = refuse(CqeSyndrome::LocalQpOpErr);
@@ -251,7 +251,7 @@ fn take_apart(bytes: &[u8], ctrl: &CtrlSeg, mut at: usize, wqe: &mut Wqe) -> Res
     data(wqe, list, at)
 }
 
-/// Inline data or data segments, from byte `at` of the WQE to its end.
+/// Decodes inline data or data segments, from byte `at` of the WQE to its end.
 #[inline]
 fn data(wqe: &mut Wqe, list: &[u8], at: usize) -> Result<(), Failure> {
     let bad = refuse(CqeSyndrome::LocalQpOpErr);
@@ -269,7 +269,7 @@ fn data(wqe: &mut Wqe, list: &[u8], at: usize) -> Result<(), Failure> {
         wqe.length = len as u32;
         return Ok(());
     }
-    // Inline data only come first and alone.
+    // Inline data is allowed only as the first and only entry.
     if list.chunks_exact(WQE_DS).any(|seg| seg[0] & 0x80 != 0) {
         return Err(bad);
     }
@@ -296,7 +296,7 @@ mod tests {
         let ctrl = CtrlSeg::with(|s| s.opcode(WqeOpcode::Send).qpn(Qpn(5)).ds(4));
         wqe[..WQE_DS].copy_from_slice(ctrl.as_bytes());
         assert!(!has_reserved(&wqe, 4, ServiceType::Ud));
-        // Behind the Q_Key of the address vector, of which a connected queue pair has none.
+        // After the Q_Key of the address vector, which WQEs of connected queue pairs do not have.
         wqe[WQE_DS + 5] = 1;
         assert!(has_reserved(&wqe, 4, ServiceType::Ud));
         assert!(!has_reserved(&wqe, 4, ServiceType::Rc));

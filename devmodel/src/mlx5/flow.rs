@@ -1,12 +1,14 @@
-//! How the packets of a queue pair begin: what lies before the BTH is the same for all but lengths and checksum.
+//! Cached packet headers of queue pairs: the headers before the BTH are constant except for lengths and
+//! checksum.
 
 use crate::state::{QpRow, RoceAddress};
 use hwspec::wire::{Envelope, Head, IpPair, eth::Vlan};
 
-/// Flows of a runner whose heads are kept.
+/// Number of cached headers per runner.
 pub(crate) const FLOWS: usize = 16;
 
-/// Networks sort packets by this: the traffic class of the IP header, and the priority of a VLAN's tag.
+/// The fields by which networks classify packets: the traffic class of the IP header, and the priority of the
+/// VLAN tag.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Class(u16);
 
@@ -23,10 +25,10 @@ impl Class {
     }
 }
 
-/// The bytes of our own address.
+/// The bytes of the source address.
 type Source = [u8; size_of::<RoceAddress>()];
 
-/// How the packets of a queue pair begin, kept as long as all it was made of is the same.
+/// The header template of a queue pair, valid as long as its inputs are unchanged.
 pub(crate) struct Flow {
     path: [u8; QpRow::PATH],
     source: Source,

@@ -1,4 +1,4 @@
-//! The error state: everything posted completes, in order, with a flush error (IBTA 10.3.1.5).
+//! The error state: all posted WQEs complete in order with a flush error (IBTA 10.3.1.5).
 
 use super::{
     completion, event, fetch, receive,
@@ -17,15 +17,15 @@ use hwspec::{
 };
 
 const FLUSHED: Failure = Failure::of(Status::Flushed);
-/// Completions in one go.
+/// Maximum number of completions at once.
 pub(crate) const BATCH: usize = 64;
-/// The first look at the receive counter of a QP in error, and the wait behind which there is no further one.
-/// Receives are posted without a doorbell; each look doubles the wait.
+/// First and last interval between checks of the receive counter of a QP in error. Receives are posted without a doorbell;
+/// the interval doubles with each check.
 pub(crate) const FIRST_LOOK_US: u32 = 32;
 pub(crate) const LAST_LOOK_US: u32 = 4 << 20;
 pub(crate) const PS_PER_US: u64 = 1_000_000;
 
-/// The QP goes to ERR, or is there by command and begins to flush.
+/// Moves the QP to ERR, or begins the flush if a command has already moved it there.
 pub(crate) fn enter_error(w: &mut Work<'_, '_, '_>) {
     let begun = w.q.has(QpFlags::FLUSH_SQ | QpFlags::FLUSH_RQ) && w.state() == QpState::Err;
     if begun {
@@ -44,7 +44,8 @@ pub(crate) fn enter_error(w: &mut Work<'_, '_, '_>) {
     w.q.set(QpFlags::LAST_WQE_OWED, shared);
 }
 
-/// IBTA 10.2.9.2 (affiliated event "last WQE reached"): the QP takes no more from its SRQ, and what it took has completed.
+/// IBTA 10.2.9.2 (affiliated event "last WQE reached"): the QP takes no more WQEs from its SRQ, and those it took have
+/// completed.
 fn last_wqe(w: &mut Work<'_, '_, '_>) {
     if w.q.has(QpFlags::LAST_WQE_OWED) {
         w.q.set(QpFlags::LAST_WQE_OWED, false);
@@ -53,7 +54,7 @@ fn last_wqe(w: &mut Work<'_, '_, '_>) {
     }
 }
 
-/// Completes up to `left` of the send requests posted.
+/// Completes up to `left` of the posted send requests.
 pub(crate) fn sends(w: &mut Work<'_, '_, '_>, left: &mut usize) {
     if w.q.has(QpFlags::NO_SQ) || fetch::refresh(w).is_none() {
         return;
@@ -67,7 +68,7 @@ pub(crate) fn sends(w: &mut Work<'_, '_, '_>, left: &mut usize) {
             w.q.sq_ci = w.q.sq_pi;
             break;
         }
-        // A length that leads behind what was posted ends the walk.
+        // A length beyond the posted WQEs ends the walk.
         let step = fetch::blocks(ds).min(w.q.sq_pi.wrapping_sub(index));
         w.q.sq_ci = index.wrapping_add(step);
         *left -= 1;
@@ -75,18 +76,18 @@ pub(crate) fn sends(w: &mut Work<'_, '_, '_>, left: &mut usize) {
     w.q.sq_next = w.q.sq_ci;
 }
 
-/// A send request failed. The unreliable services stop sending only (IBTA 10.3.1.6), the others go to ERR.
+/// Handles a failed send request. The unreliable services only stop sending (IBTA 10.3.1.6), the others go to ERR.
 pub(crate) fn stop(w: &mut Work<'_, '_, '_>) {
     let unreliable = w.q.service == ServiceType::Uc.raw() || w.q.is_datagram();
     if !unreliable {
         return enter_error(w);
     }
     w.q.state = QpState::SqErr.raw();
-    // A request that was sent counts as done; the command that starts sending again finds nothing in its way.
+    // Sent requests count as done, so that they do not block the command that resumes sending.
     w.q.requester.forget();
     w.q.requester.una_psn = w.q.requester.max_psn;
     w.q.set(QpFlags::SQ_FAILED, false);
-    // The requests that were to be waited for have ended.
+    // The outstanding requests have ended.
     w.q.set(QpFlags::DRAINING, false);
     sends_of_stopped(w);
 }
@@ -97,12 +98,12 @@ pub(crate) fn sends_of_stopped(w: &mut Work<'_, '_, '_>) {
     w.ready |= left == 0;
 }
 
-/// Completes what is posted, a batch at a time.
+/// Completes the posted WQEs, a batch at a time.
 pub(crate) fn run(w: &mut Work<'_, '_, '_>) {
     let mut left = BATCH;
     sends(w, &mut left);
     if w.q.has(QpFlags::HAS_SRQ) {
-        // The WQE in use was taken out of the SRQ and must come back.
+        // The WQE in use was taken from the SRQ and must be returned to the program.
         if w.q.responder.rx.kind == Message::SEND {
             let cqe = completion::error(w, CqeOpcode::RespErr, FLUSHED, w.q.responder.rx.receive as u16, 0);
             completion::push(w, w.q.cqn_rcv, cqe, true);

@@ -25,7 +25,7 @@ const MANAGEMENT_LANE: u8 = 15;
 const MAX_PAYLOAD: u32 = 128 << MTU_4096;
 
 impl Work<'_, '_, '_> {
-    /// True if the port is one of an InfiniBand link.
+    /// True if the link is InfiniBand.
     #[inline]
     pub(crate) fn is_infiniband(&self) -> bool {
         self.step.config.link_layer == LinkLayer::Infiniband
@@ -38,7 +38,8 @@ impl Work<'_, '_, '_> {
         pkeys.get(usize::from(self.q.pkey_index)).copied().unwrap_or(0)
     }
 
-    /// True if the QP takes packets with `pkey` on InfiniBand: QP1 those of any of the port's partitions (IBTA 9.6.1.4).
+    /// True if the QP accepts packets with `pkey` on InfiniBand. QP1 accepts those of all partitions of the port (IBTA
+    /// 9.6.1.4).
     #[cold]
     pub(super) fn takes_pkey(&mut self, pkey: u16) -> bool {
         let general = self.q.service == ServiceType::Qp1.raw();
@@ -54,7 +55,7 @@ impl Work<'_, '_, '_> {
         takes
     }
 
-    /// Sends a packet by the QP's path. False if the QP has no address to send from.
+    /// Sends a packet on the QP's path. False if the QP has no source address.
     #[cold]
     pub(super) fn send_routed(&mut self, packet: &Packet, payload: Payload, traffic_class: u8) -> bool {
         let q = &self.q;
@@ -76,7 +77,7 @@ impl Work<'_, '_, '_> {
             grh,
         };
         if f.vport_state == 0 {
-            // The link is down: what is sent is lost, as from a queue whose lane is closed.
+            // The link is down: packets are lost, as in a queue with a closed lane.
             return true;
         }
         let mut frame = Frame::new(payload);
@@ -93,15 +94,15 @@ impl Work<'_, '_, '_> {
         true
     }
 
-    /// The function the QP is connected to, by its LID; `None` if that is none of this subnet's.
+    /// The function that the QP is connected to, by its LID; `None` if the LID is not in this subnet.
     #[cold]
     pub(super) fn routed_peer(&self) -> Option<u8> {
         identity::fid_of_lid(self.q.rlid)
     }
 
-    /// As [`is_from_peer`](Self::is_from_peer), on InfiniBand (IBTA 9.6.1.5): the packet comes from the peer's LID, and has a
-    /// GRH if and only if the connection does, between the GIDs of the connection. That it is for this port was seen when
-    /// it [arrived](accept). There is no alternate path, so a packet has no other way to be right (IBTA 17.2.8).
+    /// [`is_from_peer`](Self::is_from_peer) on InfiniBand (IBTA 9.6.1.5): the packet comes from the peer's LID, and has a GRH
+    /// if and only if the connection does, with the GIDs of the connection. The destination port was checked on
+    /// [arrival](accept). There is no alternate path, so no other addresses are valid (IBTA 17.2.8).
     #[cold]
     pub(super) fn is_from_port(&self, packet: &Arrived<'_>) -> bool {
         let near = packet.headers.lrh().is_some_and(|lrh| lrh.slid() == self.q.rlid);
@@ -115,8 +116,8 @@ impl Work<'_, '_, '_> {
     }
 }
 
-/// As `arrive::open`, of a frame that begins with an LRH. Link-level damage is the switch's to notice: a VCRC is not
-/// checked again.
+/// `arrive::open` for a frame that begins with an LRH. Detecting link-level corruption is the task of the switch: the VCRC is
+/// not checked again.
 #[cold]
 pub(super) fn open<'p>(
     bytes: &'p [u8],
@@ -138,8 +139,8 @@ pub(super) fn open<'p>(
     checked(headers, Icrc::of_route(bytes), data, icrc)
 }
 
-/// True if a packet that came to the port is for one of its queue pairs; those for the switch or for agents of the port
-/// are answered here.
+/// True if a packet received by the port is for one of its queue pairs. Packets for the switch or for agents of the port are
+/// handled here.
 #[cold]
 pub(super) fn accept(func: &mut Func<'_>, step: &mut Step<'_>, packet: &Arrived<'_>) -> bool {
     let Some(lrh) = packet.headers.lrh() else { return false };
@@ -155,7 +156,7 @@ pub(super) fn accept(func: &mut Func<'_>, step: &mut Step<'_>, packet: &Arrived<
         func.count(Counters::IbRxMulticastBytes, packet.headers.frame_len() as u64);
         return true;
     }
-    // IBTA 9.6.1.1: a global route that ends here.
+    // IBTA 9.6.1.1: a global route that ends at this port.
     let dgid = match packet.headers.addresses() {
         IpPair::V6 { dst, .. } if packet.headers.has_grh() => Some(dst),
         _ => None,

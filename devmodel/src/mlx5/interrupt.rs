@@ -15,7 +15,7 @@ const FUNCTION_MASK: u32 = 1 << 30;
 /// Vector control: masked.
 pub(crate) const MASKED: u32 = 1;
 
-/// Raises `vector` when the job under way commits; notes it as pending while it is masked.
+/// Raises `vector` when the current job commits; records it as pending while it is masked.
 pub(crate) fn raise(func: &mut Func<'_>, vector: u32) {
     let vector = vector as usize;
     if vector >= MSIX_VECTORS {
@@ -33,7 +33,7 @@ pub(crate) fn raise(func: &mut Func<'_>, vector: u32) {
     func.effect(Effect::Msix { vector: vector as u16, address: entry.address, data: entry.data });
 }
 
-/// Sends what became due by an unmasking.
+/// Sends the pending messages that have been unmasked.
 pub(crate) fn control_changed(func: &mut Func<'_>) {
     let pending = func.function().msix_pending;
     if pending == 0 {
@@ -43,7 +43,7 @@ pub(crate) fn control_changed(func: &mut Func<'_>) {
     (0..MSIX_VECTORS as u32).filter(|v| pending & 1 << v != 0).for_each(|v| raise(func, v));
 }
 
-/// The dword at `offset` of the table, in PCI's byte order.
+/// The dword at `offset` of the table, in PCI byte order.
 pub(crate) fn read_table(func: &Func<'_>, offset: usize) -> u32 {
     let Some(entry) = func.function().msix.get(offset / 16) else { return 0 };
     match offset % 16 {

@@ -1,20 +1,20 @@
-//! The drawing of the data flow: one variant per arrow.
+//! The jobs of the data flow, one variant for each.
 
 use crate::region::TimerKind;
 
-/// A job of one function. Numbers are indices of the function's own tables unless named otherwise.
+/// A job of one function. Numbers are indices of the function's own tables unless noted otherwise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Job {
-    /// Command queue doorbell: a bit per slot.
+    /// Command queue doorbell: one bit per slot.
     Command {
         /// Slots rung.
         slots: u32,
     },
-    /// Send doorbell: the QP's number as the driver wrote it.
+    /// Send doorbell: the QP number as written by the driver.
     Doorbell {
         /// QP number.
         qpn: u32,
-        /// UAR page the write came through; the QP must be bound to it.
+        /// UAR page of the write; the QP must be bound to it.
         uar: u32,
     },
     /// CQ arm register.
@@ -28,7 +28,7 @@ pub enum Job {
     EqUpdate {
         /// Number of the EQ, for doorbell page `uar`.
         eqn: u32,
-        /// The page.
+        /// The doorbell page.
         uar: u32,
         /// Consumer index, 24 bits.
         ci: u32,
@@ -42,19 +42,19 @@ pub enum Job {
         /// QP index.
         qp: u32,
     },
-    /// The send queue has more to send.
+    /// The send queue has more data to send.
     Transmit {
-        /// Index of the queue, which belongs to no QP.
+        /// Index of the queue, which has no QP.
         sq: u32,
     },
-    /// A timer of the QP, of a CQ whose events are moderated, or of a receive queue in error ran out.
+    /// A timer of a QP, of a CQ with moderated events, or of a receive queue in error expired.
     Timeout {
         /// Index of the QP, CQ or RQ.
         qp: u32,
-        /// Which.
+        /// The kind of timer.
         kind: TimerKind,
     },
-    /// A queue pair went to ERR, or more was posted to one that is there: completions are owed.
+    /// A queue pair went to ERR, or WQEs were posted to one in ERR: completions are owed.
     Flush {
         /// QP index.
         qp: u32,

@@ -1,4 +1,4 @@
-//! Scatter and gather lists, and the payload that goes through them.
+//! Scatter and gather lists, and the payload transferred with them.
 
 use super::{
     Failure,
@@ -15,23 +15,23 @@ use hwspec::{
     wqe::{DataSeg, INVALID_LKEY, WQE_DS, ZERO_BYTE_COUNT},
 };
 
-/// Payload up to this length travels by value: cheaper than a reference, and free of the sender's memory.
+/// Payload up to this length travels by value: this is cheaper than a reference, and independent of the sender's memory.
 pub(crate) const BY_VALUE: usize = 256;
 
-/// The user whose keys a list names.
+/// The protection domain and user for the keys of a list.
 #[derive(Clone, Copy)]
 pub(crate) struct Domain {
     pub user: User,
-    /// The reserved lkey is usable.
+    /// True if the reserved lkey is usable.
     pub rlky: bool,
 }
 
-/// Why a list can't take or give what is asked.
+/// The reason why a list cannot hold or provide the requested data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ListFault {
-    /// The list ends before the data.
+    /// The list is shorter than the data.
     Short,
-    /// An entry is refused.
+    /// An entry was refused.
     Entry(Fault),
 }
 
@@ -60,12 +60,12 @@ pub(crate) fn entries(list: &[u8]) -> impl Iterator<Item = (u32, u64, u32)> + '_
         })
 }
 
-/// Bytes a list holds.
+/// Number of bytes that a list can hold.
 pub(crate) fn capacity(list: &[u8]) -> u64 {
     entries(list).map(|(_, _, len)| u64::from(len)).sum()
 }
 
-/// Checks that every entry of a list may be used with `need`, whole.
+/// Checks that every entry of a list is accessible with `need` as a whole.
 #[inline]
 pub(crate) fn check(func: &Func<'_>, domain: Domain, list: &[u8], need: u8) -> Result<(), ListFault> {
     for (lkey, addr, len) in entries(list) {
@@ -77,7 +77,7 @@ pub(crate) fn check(func: &Func<'_>, domain: Domain, list: &[u8], need: u8) -> R
     Ok(())
 }
 
-/// The pieces behind bytes `from..from + len` of a list, put into `out`.
+/// Resolves bytes `from..from + len` of a list to pieces in `out`.
 #[inline(always)]
 pub(crate) fn resolve(
     func: &Func<'_>,
@@ -110,7 +110,7 @@ pub(crate) fn resolve(
     if left == 0 { Ok(()) } else { Err(ListFault::Short) }
 }
 
-/// Makes `pieces` of our own memory the payload of a packet.
+/// Turns `pieces` of local memory into the payload of a packet.
 #[inline]
 pub(crate) fn payload(
     step: &mut Step<'_>,
@@ -131,11 +131,11 @@ pub(crate) fn payload(
     Ok(Payload::Pieces(pieces.len() as u8, four))
 }
 
-/// Packets of a train at most. The journal has room for what a job notes that must take them one by one.
+/// Maximum number of packets in a train. The journal has room for the notes of a job that handles them one by one.
 pub(crate) const LONGEST_TRAIN: u32 = 32;
 
-/// As many packets of `mtu` bytes as a payload by reference has room for, from the first of `pieces` on, and that payload. `None` if
-/// they are fewer than two or cannot be referred to.
+/// The largest number of packets of `mtu` bytes that fit in a payload by reference, starting with the first of `pieces`, and that payload.
+/// `None` for fewer than two packets or memory that cannot be referenced.
 #[inline]
 pub(crate) fn of_whole(pieces: &[Piece], mtu: u32) -> Option<(u16, Payload)> {
     let mut four = [Piece::default(); 4];
@@ -148,7 +148,7 @@ pub(crate) fn of_whole(pieces: &[Piece], mtu: u32) -> Option<(u16, Payload)> {
     Some((packets, Payload::Pieces(used as u8, four).part(0, u32::from(packets) * mtu)))
 }
 
-/// Makes a copy of `pieces` of our own memory the payload of a packet.
+/// Copies `pieces` of local memory into the payload of a packet.
 pub(crate) fn by_value(step: &mut Step<'_>, rid: Rid, pieces: &[Piece]) -> Result<Payload, Abort> {
     let (mut start, mut len) = (None, 0);
     for piece in pieces {
@@ -159,7 +159,7 @@ pub(crate) fn by_value(step: &mut Step<'_>, rid: Rid, pieces: &[Piece]) -> Resul
     Ok(start.map_or(Payload::Empty, |start| Payload::Staged(start, len)))
 }
 
-/// Copies what a frame carries to `to`, which is as long.
+/// Copies the payload of a frame to `to`, which has the same length.
 #[inline]
 pub(crate) fn place(
     step: &mut Step<'_>,
@@ -198,8 +198,8 @@ pub(crate) fn place(
     Ok(())
 }
 
-/// True if the memory behind the pieces of a packet is there: a program may have unmapped what it registered. Each lies in a page or two, so
-/// its ends tell.
+/// True if the memory of a packet's pieces is present: a program may have unmapped memory after registering it. A piece spans at most two
+/// pages, so checking its ends is sufficient.
 #[cold]
 pub(crate) fn are_there(step: &mut Step<'_>, rid: Rid, pieces: &[Piece]) -> bool {
     let mut there = |at| !matches!(step.read(rid, at, &mut [0]), Err(Abort::Source | Abort::Destination));
@@ -207,7 +207,7 @@ pub(crate) fn are_there(step: &mut Step<'_>, rid: Rid, pieces: &[Piece]) -> bool
     pieces.iter().filter(|piece| piece.len > 0).flat_map(ends).all(&mut there)
 }
 
-/// Bytes of a payload, read into the front of `into`.
+/// Reads the bytes of a payload into the start of `into`.
 pub(crate) fn bytes(step: &mut Step<'_>, data: &SlotPayload<'_>, into: &mut [u8]) -> Result<(), Abort> {
     match *data {
         SlotPayload::Bytes(bytes) => {
@@ -226,7 +226,7 @@ pub(crate) fn bytes(step: &mut Step<'_>, data: &SlotPayload<'_>, into: &mut [u8]
     Ok(())
 }
 
-/// Access a gather list needs.
+/// Access required for a gather list.
 pub(crate) const GATHER: u8 = access::LOCAL_READ;
-/// Access a scatter list needs.
+/// Access required for a scatter list.
 pub(crate) const SCATTER: u8 = access::LOCAL_WRITE;

@@ -1,6 +1,6 @@
-//! The parts that make the chip a ConnectX to its drivers: the pipeline from a doorbell to a completion, and events.
+//! The parts that make the chip a ConnectX for its drivers: the pipeline from doorbell to completion, and events.
 //!
-//! [`job::Job`] is the drawing; the files below follow it.
+//! [`job::Job`] is the overview; the files below follow its structure.
 
 pub mod job;
 pub(crate) mod step;

@@ -1,14 +1,14 @@
-//! The rate of a port: what its function sends waits once more has gone out than the limit allows (`VportRow::limit`).
+//! The rate limit of a port: its function's queues wait once more has been sent than the limit allows (`VportRow::limit`).
 //!
-//! The frames of a turn leave at once; then it is noted when a port of that rate would be done with them. While that lies ahead, the
-//! function's queues stay in the ready ring, until a timer lets them go on. Acknowledgements do not wait: behind a long turn at a low rate
-//! their peers would lose patience. All of this is asked only where the e-switch was told something
+//! The frames of a turn are sent at once; then the time at which a port of that rate would have sent them is recorded. Until then, the
+//! function's queues stay in the ready ring and a timer resumes them. Acknowledgements do not wait, so that the peers' ACK timers do not
+//! expire during a long turn at a low rate. All of this applies only when the e-switch has been configured
 //! ([`Region::is_switched`](crate::region::Region)).
 
 use super::{responses, step::Step, work::Work};
 use crate::region::{Func, TimerKind};
 
-/// The idle time, ps, for which a port may make up at once: wakes come late, and what was missed is made up for.
+/// Idle time, ps, that a port may make up for at once, because runners wake up late.
 const BURST: u64 = 4_000_000_000;
 /// The longest wait, ps.
 const LONGEST: u64 = 4_000_000_000_000;
@@ -20,7 +20,7 @@ fn limit(func: &Func<'_>) -> u64 {
     func.region().vport(func.fid()).limit.into()
 }
 
-/// True if a queue may send now. If so, and there is a limit, the step ends behind it, so that what it sent is noted.
+/// True if a queue may send now. If there is a limit, the step ends after it, so that the sent bytes are accounted for.
 #[cold]
 pub(crate) fn may_send(func: &Func<'_>, step: &mut Step<'_>) -> bool {
     let limited = limit(func) != 0;
@@ -28,7 +28,7 @@ pub(crate) fn may_send(func: &Func<'_>, step: &mut Step<'_>) -> bool {
     !limited || !func.is_held()
 }
 
-/// Packets of `budget` that the QP may send now.
+/// Number of packets out of `budget` that the QP may send now.
 #[cold]
 pub(crate) fn budget(w: &mut Work<'_, '_, '_>, budget: u32) -> u32 {
     if may_send(w.func, w.step) {
@@ -41,7 +41,7 @@ pub(crate) fn budget(w: &mut Work<'_, '_, '_>, budget: u32) -> u32 {
     0
 }
 
-/// Frames of `bytes` in all went out at `now`.
+/// Accounts for frames of `bytes` in total sent at `now`.
 #[cold]
 pub(crate) fn sent(func: &mut Func<'_>, now: u64, bytes: u64) {
     let limit = limit(func);

@@ -1,4 +1,4 @@
-//! From a QP's path to the headers of a packet (IBTA 9.2, annex A17).
+//! Construction of packet headers from a QP's path (IBTA 9.2, annex A17).
 
 use super::{
     flow::{Class, FLOWS, Flow},
@@ -12,9 +12,10 @@ use hwspec::{
     wire::{Aeth, Bth, BthOpcode, ICRC_SIZE, Packet, Syndrome, bth::Transport, ip::is_v4, pad},
 };
 
-/// The one P_Key of the port: full member of the default partition.
+/// The port's only P_Key: full member of the default partition.
 pub(crate) const PKEY: u16 = 0xffff;
-/// True if a packet with P_Key `pkey` is of our partition. Two limited members would not be (IBTA 10.9.3); we are a full one.
+/// True if P_Key `pkey` belongs to the same partition. Two limited members could not communicate (IBTA 10.9.3), but this port is
+/// a full member.
 fn is_same_partition(pkey: u16) -> bool {
     pkey & 0x7fff == PKEY & 0x7fff
 }
@@ -22,17 +23,17 @@ fn is_same_partition(pkey: u16) -> bool {
 /// `mig_req` in the first word of a BTH.
 const MIG_REQ: u32 = 1 << 22;
 
-/// ECN-capable transport, codepoint 0 (RFC 3168): routers may mark instead of drop.
+/// ECN-capable transport, codepoint 0 (RFC 3168): routers may mark packets instead of dropping them.
 const ECT0: u8 = 2;
 
 impl Work<'_, '_, '_> {
-    /// A BTH to the peer. MigReq is 1: no path migration (IBTA 17.2.8).
+    /// Builds a BTH to the peer. MigReq is 1: no path migration (IBTA 17.2.8).
     #[inline]
     pub(crate) fn bth(&self, opcode: BthOpcode, psn: u32) -> Bth {
         self.bth_with(opcode, psn, false, false)
     }
 
-    /// As [`bth`](Self::bth), with the solicited event and the acknowledgement asked for.
+    /// Like [`bth`](Self::bth), with the solicited event and AckReq bits.
     #[inline(always)]
     pub(crate) fn bth_with(&self, opcode: BthOpcode, psn: u32, ack_req: bool, se: bool) -> Bth {
         let transport = match opcode.raw() >> 5 == Transport::Rc.raw() {
@@ -46,7 +47,7 @@ impl Work<'_, '_, '_> {
         Bth::from_words(first, u64::from(self.q.remote_qpn & 0xff_ffff) << 32 | u64::from(psn))
     }
 
-    /// True if the QP takes packets with P_Key `pkey`.
+    /// True if the QP accepts packets with P_Key `pkey`.
     #[inline]
     pub(crate) fn takes_partition(&mut self, pkey: u16) -> bool {
         if self.is_infiniband() { self.takes_pkey(pkey) } else { is_same_partition(pkey) }
@@ -54,10 +55,10 @@ impl Work<'_, '_, '_> {
 
     /// True if a packet for this connected QP came over its connection (IBTA 9.6.1.5; annex A17: the IP header is the GRH).
     ///
-    /// On RoCE its source must be the GID the QP is connected to and its destination the QP's own GID, in that GID's VLAN.
-    /// Both are looked up in the QP's path and the table of addresses as they are now, for a program may have several GIDs
-    /// and a function that sent the packet is known by its number alone. MAC and UDP source port are not asked for: routers
-    /// change the one, and senders choose the other (Linux rxe and mlx5 ignore them as well).
+    /// On RoCE its source must be the GID that the QP is connected to, and its destination the QP's own GID, in the VLAN of that
+    /// GID. Both are compared with the current path and address table, because a program may have several GIDs and the sending
+    /// function is known by its number only. MAC and UDP source port are not checked: routers change the former, and senders
+    /// choose the latter (Linux rxe and mlx5 ignore them as well).
     #[inline(always)]
     pub(crate) fn is_from_peer(&self, packet: &Arrived<'_>) -> bool {
         let own = self.func.function().roce.get(usize::from(self.q.sgid_index));
@@ -69,7 +70,7 @@ impl Work<'_, '_, '_> {
         }
     }
 
-    /// [`is_from_peer`](Self::is_from_peer) of packets other than plain IPv4.
+    /// [`is_from_peer`](Self::is_from_peer) for packets other than plain IPv4.
     #[cold]
     fn is_from_peer_otherwise(&self, packet: &Arrived<'_>, own: Option<&RoceAddress>) -> bool {
         if self.is_infiniband() {
@@ -77,20 +78,20 @@ impl Work<'_, '_, '_> {
         }
         let (source, destination) = packet.headers.addresses().gids();
         own.is_some_and(|own| {
-            // An address in VLAN 0 is in none: its packets have a tag for the sake of their priority.
+            // An address in VLAN 0 is in no VLAN: its packets are tagged only for their priority.
             let vlan = own.vlan().filter(|vlan| *vlan != 0);
             source == self.q.dgid && destination == own.gid && packet.headers.vlan_id() == vlan
         })
     }
 
-    /// Sends a packet to the peer. False if the QP has no address to send from.
+    /// Sends a packet to the peer. False if the QP has no source address.
     #[inline]
     pub(crate) fn send(&mut self, packet: &Packet, payload: &Payload) -> bool {
         let class = Class::new(self.q.tclass & !3 | ECT0, self.q.sl);
         self.send_as(packet, payload, class)
     }
 
-    /// Sends a packet with a class of its own.
+    /// Sends a packet with the given traffic class.
     pub(crate) fn send_as(&mut self, packet: &Packet, payload: &Payload, class: Class) -> bool {
         if self.is_infiniband() {
             return self.send_routed(packet, *payload, class.traffic_class());
@@ -98,7 +99,7 @@ impl Work<'_, '_, '_> {
         let q = &self.q;
         let f = self.func.function();
         let Some(source) = f.roce.get(q.sgid_index as usize) else { return false };
-        // Annex A17: any port from 0xc000 up; the same for all packets of a flow.
+        // Annex A17: any port from 0xc000 up, constant for all packets of a flow.
         let src_port = if q.udp_sport == 0 { 0xc000 | self.qp as u16 & 0x3fff } else { q.udp_sport };
         let bytes = &mut self.step.buffers;
         let place = &mut bytes.flows[(self.qp as usize + usize::from(self.func.fid())) % FLOWS];
@@ -106,12 +107,12 @@ impl Work<'_, '_, '_> {
             Some(flow) if flow.is(q, source, f.mac, src_port, class) => flow,
             _ => place.insert(Flow::new(q, source, f.mac, src_port, class)),
         };
-        // Written where it will stay: a frame is large.
+        // Built in place, because a frame is large.
         let frame = bytes.out.room();
         let len = payload.len();
         let Some(written) = flow.head.write(&mut frame.headers, packet, len) else { return false };
         (frame.header_len, frame.packets) = (written as u16, 1);
-        // Only what is there: a copy of the whole would wait until its parts have been stored.
+        // Copies only the parts in use: a copy of the whole would stall until all its parts have been stored.
         match *payload {
             Payload::Empty => frame.payload = Payload::Empty,
             Payload::Staged(at, len) => frame.payload = Payload::Staged(at, len),
@@ -124,14 +125,14 @@ impl Work<'_, '_, '_> {
         true
     }
 
-    /// Sends packets that differ from the one sent last, a full MIDDLE of the same message, in PSN, AckReq and payload only: one,
-    /// or a train of them.
+    /// Sends a packet or a train that differs from the packet sent last, a full MIDDLE of the same message, only in PSN, AckReq
+    /// and payload.
     #[inline]
     pub(crate) fn send_alike(&mut self, psn: Psn, ask: bool, packets: u16, payload: Payload) {
         let Some(mut frame) = self.step.buffers.out.last().copied() else { return };
         let end = usize::from(frame.header_len);
         let word = u32::from(ask) << 31 | psn.get();
-        // The BTH ends the headers of a MIDDLE, and the PSN the BTH.
+        // The BTH is the last header of a MIDDLE, and ends with the PSN.
         frame.headers[end - 4..end].copy_from_slice(&word.to_be_bytes());
         (frame.packets, frame.payload) = (packets, payload);
         let packets = u64::from(packets);

@@ -1,10 +1,10 @@
-//! The port: its link, and what event queues hear of it.
+//! The port: its link state, and the events about it.
 
 use super::event;
 use crate::{region::Func, state::EqRow};
 use hwspec::eqe::{Eqe, EventType, PortChange, PortEvent};
 
-/// The link goes up or down; every event queue that wants port events hears of a change.
+/// Changes the link state; event queues that subscribe to port events are notified of a change.
 pub(crate) fn set_link(func: &mut Func<'_>, up: bool) {
     if func.function().vport_state == u32::from(up) {
         return;
@@ -13,7 +13,7 @@ pub(crate) fn set_link(func: &mut Func<'_>, up: bool) {
     port_event(func, if up { PortChange::Active } else { PortChange::Down });
 }
 
-/// Tells every event queue that wants port events of a change.
+/// Sends a port event to every event queue that subscribes to it.
 pub(crate) fn port_event(func: &mut Func<'_>, change: PortChange) {
     let bit = 1u64 << EventType::PortChange.raw();
     for eqn in func.live::<EqRow>() {

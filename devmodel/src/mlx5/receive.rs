@@ -16,8 +16,8 @@ pub(crate) fn refresh(w: &mut Work<'_, '_, '_>) -> Option<()> {
     Some(())
 }
 
-/// Takes the next receive WQE: its index. `None` if there is none (IBTA 9.7.5.2.8: receiver not ready). A WQE of the QP's own
-/// queue counts as used only when [`done`] says so.
+/// Takes the next receive WQE and returns its index. `None` if there is none (IBTA 9.7.5.2.8: receiver not ready). A WQE of
+/// the QP's own queue is consumed only by [`done`].
 #[inline(always)]
 pub(crate) fn take(w: &mut Work<'_, '_, '_>) -> Option<u16> {
     if w.q.has(QpFlags::HAS_SRQ) {
@@ -32,20 +32,20 @@ pub(crate) fn take(w: &mut Work<'_, '_, '_>) -> Option<u16> {
     (w.q.rq_ci != w.q.rq_pi).then_some(w.q.rq_ci)
 }
 
-/// The message in the WQE taken is complete.
+/// Consumes the WQE taken, because its message is complete.
 pub(crate) fn done(w: &mut Work<'_, '_, '_>) {
     if !w.q.has(QpFlags::HAS_SRQ) {
         w.q.rq_ci = w.q.rq_ci.wrapping_add(1);
     }
 }
 
-/// Makes room for WQEs of `len` bytes.
+/// Resizes the buffer for WQEs of `len` bytes.
 #[inline(never)]
 fn fit(room: &mut Vec<u8>, len: usize) {
     room.resize(len, 0);
 }
 
-/// Reads the scatter list of WQE `index` into the step's buffer and says whose keys it names.
+/// Reads the scatter list of WQE `index` into the step's buffer and returns the domain of its keys.
 #[inline(always)]
 pub(crate) fn load(w: &mut Work<'_, '_, '_>, index: u16) -> Option<Domain> {
     let (at, len, pd) = if w.q.has(QpFlags::HAS_SRQ) {

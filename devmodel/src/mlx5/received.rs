@@ -1,4 +1,4 @@
-//! A packet that arrived, and what holds for every packet of a connected QP, in the order of IBTA 9.6.
+//! A received packet, and the checks common to all packets of connected QPs, in the order of IBTA 9.6.
 
 use super::work::Work;
 use crate::{region::SlotPayload, state::Counters};
@@ -7,19 +7,19 @@ use hwspec::{
     wire::{BthOpcode, Headers, Icrc},
 };
 
-/// A packet that arrived.
+/// A received packet.
 pub(crate) struct Packet<'p> {
     pub headers: Headers<'p>,
     /// Payload, pad excluded.
     pub data: SlotPayload<'p>,
     pub len: u32,
-    /// Packets of a train, whose PSNs begin with that of the headers; 1 of any other.
+    /// Number of packets of a train, with consecutive PSNs from that of the headers; otherwise 1.
     pub packets: u32,
     /// True if payload and pad together are whole words, as they must be (IBTA 9.2.4).
     pub padded: bool,
 }
 
-/// A packet that came with pad and ICRC.
+/// Builds a packet received with pad and ICRC, after checking the ICRC.
 pub(super) fn checked<'p>(
     headers: Headers<'p>,
     mut sum: Icrc,
@@ -36,7 +36,7 @@ pub(super) fn checked<'p>(
     Ok(Packet { headers, data: SlotPayload::Bytes(data), len: data.len() as u32, packets: 1, padded: whole })
 }
 
-/// False if the packet is dropped in silence: see [`refusal`].
+/// False if [`refusal`] finds a reason to drop the packet silently.
 #[inline(always)]
 pub(crate) fn check(w: &mut Work<'_, '_, '_>, packet: &Packet<'_>) -> bool {
     match refusal(w, packet) {
@@ -45,14 +45,14 @@ pub(crate) fn check(w: &mut Work<'_, '_, '_>, packet: &Packet<'_>) -> bool {
     }
 }
 
-/// The counter of a packet that is dropped: one for a QP of another transport or state, from an address the QP is not connected
-/// to, or of a foreign partition (IBTA 9.6.1).
+/// The counter of a packet to drop: its QP has another transport or is in the wrong state, it is not from the address the QP is
+/// connected to, or its partition does not match (IBTA 9.6.1).
 #[inline(always)]
 pub(crate) fn refusal(w: &mut Work<'_, '_, '_>, packet: &Packet<'_>) -> Option<Counters> {
     let bth = packet.headers.bth();
     let opcode = bth.opcode();
     let state = matches!(w.state(), QpState::Rtr | QpState::Rts | QpState::SqDrained | QpState::SqErr);
-    // The upper three bits name the transport also of opcodes that mean nothing.
+    // The upper three bits give the transport even for undefined opcodes.
     let transport = bth.opcode().transport() == w.q.transport();
     if !state || !transport && opcode != BthOpcode::Cnp {
         return Some(Counters::RxDroppedQp);
@@ -63,7 +63,7 @@ pub(crate) fn refusal(w: &mut Work<'_, '_, '_>, packet: &Packet<'_>) -> Option<C
     (!w.takes_partition(bth.pkey())).then_some(Counters::RxDroppedPkey)
 }
 
-/// The packet is not looked at any further.
+/// Counts a dropped packet.
 #[cold]
 fn dropped(w: &mut Work<'_, '_, '_>, counter: Counters) -> bool {
     w.count(counter);

@@ -1,4 +1,5 @@
-//! Packets of a reliable connection: requests go to the responder and answers to the requester, and what they owe on its way.
+//! Packets of a reliable connection: requests go to the responder, responses to the requester; the resulting responses are
+//! scheduled.
 
 use super::{
     acks, congestion, event,
@@ -13,7 +14,7 @@ use crate::{
 };
 use hwspec::{context::QpState, eqe::EventType, wire::BthOpcode};
 
-/// A packet for the QP.
+/// Handles a packet for the QP.
 #[inline(always)]
 pub(crate) fn arrive(w: &mut Work<'_, '_, '_>, packet: &Packet<'_>) {
     if check(w, packet) {
@@ -22,7 +23,7 @@ pub(crate) fn arrive(w: &mut Work<'_, '_, '_>, packet: &Packet<'_>) {
     schedule_responses(w);
 }
 
-/// A train of MIDDLEs for the QP, taken as one. False if they are to be looked at one by one.
+/// Handles a train of MIDDLEs for the QP at once. False if its packets must be handled one by one.
 pub(crate) fn arrive_in_train(w: &mut Work<'_, '_, '_>, packets: &Packet<'_>) -> bool {
     let plain = w.q.has(QpFlags::COMM_EST) || w.state() != QpState::Rtr;
     if !plain || packets.headers.is_ce_marked() || refusal(w, packets).is_some() {
@@ -38,11 +39,11 @@ pub(crate) fn arrive_in_train(w: &mut Work<'_, '_, '_>, packets: &Packet<'_>) ->
     done
 }
 
-/// Sees to it that responses the QP owes are sent.
+/// Schedules the QP's pending responses.
 #[inline(always)]
 fn schedule_responses(w: &mut Work<'_, '_, '_>) {
     if responses::waiting(w) {
-        // Behind more frames an acknowledgement may cover those as well (IBTA 9.7.5.1.1: coalescing).
+        // With more frames waiting, one acknowledgement may cover those as well (IBTA 9.7.5.1.1: coalescing).
         if w.step.more_in_hand || w.func.has_frame() {
             w.ready = true;
         } else {
@@ -51,13 +52,13 @@ fn schedule_responses(w: &mut Work<'_, '_, '_>) {
     }
 }
 
-/// A packet of a reliable connection that passed [`check`].
+/// Handles a packet of a reliable connection that passed [`check`].
 pub(crate) fn accept_checked(w: &mut Work<'_, '_, '_>, packet: &Packet<'_>) {
     execute(w, packet);
     schedule_responses(w);
 }
 
-/// IBTA 11.6.3.1: communication established, before the program has made the QP ready to send.
+/// IBTA 11.6.3.1: communication established, before the program has moved the QP to RTS.
 #[cold]
 fn note_established(w: &mut Work<'_, '_, '_>) {
     w.q.set(QpFlags::COMM_EST, true);
@@ -65,7 +66,7 @@ fn note_established(w: &mut Work<'_, '_, '_>) {
     event::queue(w.func, uid, EventType::CommEst, qpn);
 }
 
-/// Gives the packet to the requester if it is an answer, else to the responder.
+/// Passes a response to the requester, and any other packet to the responder.
 #[inline]
 fn execute(w: &mut Work<'_, '_, '_>, packet: &Packet<'_>) {
     let opcode = packet.headers.bth().opcode();

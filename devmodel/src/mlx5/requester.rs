@@ -1,7 +1,7 @@
-//! The requester: work requests become packets (IBTA 9.7.3, 9.7.7).
+//! The requester: turns work requests into packets (IBTA 9.7.3, 9.7.7).
 //!
-//! Requests under way are kept as send records. If anything goes wrong on the way, the requester goes back to the oldest
-//! PSN not acknowledged and sends the same packets again; payload and operands are taken from the WQE again.
+//! Outstanding requests are kept as send records. After an error on the path, the requester goes back to the oldest
+//! unacknowledged PSN and retransmits the same packets; payload and operands are read from the WQE again.
 
 use super::{
     fetch::{self, Wqe},
@@ -24,7 +24,7 @@ use hwspec::{
     wqe::{FenceMode, WqeOpcode},
 };
 
-/// The operation that a WQE asks of the peer; `None` if it sends nothing. Other opcodes were refused when it was fetched.
+/// The operation that a WQE requests from the peer; `None` if it sends nothing. Other opcodes were refused when it was fetched.
 #[inline(always)]
 fn kind_of(opcode: WqeOpcode) -> Option<Kind> {
     match opcode {
@@ -40,30 +40,30 @@ fn kind_of(opcode: WqeOpcode) -> Option<Kind> {
     }
 }
 
-/// The requests that a WQE waits for.
+/// The earlier requests that a WQE must wait for.
 #[inline(always)]
 fn order_of(fence: FenceMode) -> Order {
     match fence {
         FenceMode::Fence | FenceMode::SmallAndFence => Order::Answers,
         FenceMode::StrongOrdering => Order::All,
-        // A local operation is done when its turn comes.
+        // Earlier local operations are already complete.
         _ => Order::None,
     }
 }
 
-/// True if there is anything to send.
+/// True if there are packets to send.
 #[inline(always)]
 pub(crate) fn waiting(w: &Work<'_, '_, '_>) -> bool {
     w.q.requester.has_unsent() || w.q.sq_next != w.q.sq_pi
 }
 
-/// True if requests go out just now.
+/// True if requests may be sent now.
 #[inline(always)]
 fn may_send(w: &Work<'_, '_, '_>) -> bool {
     !w.q.requester.waits_rnr() && w.is_sending()
 }
 
-/// Sends up to `budget` packets: first what must be sent again, then new requests.
+/// Sends up to `budget` packets: retransmissions first, then new requests.
 pub(crate) fn run(w: &mut Work<'_, '_, '_>, budget: &mut u32) {
     if w.q.requester.has_unsent() {
         resume(w, budget);
@@ -85,18 +85,18 @@ pub(crate) fn run(w: &mut Work<'_, '_, '_>, budget: &mut u32) {
     }
 }
 
-/// A request that sends nothing is done, and completes when those before it have. False if the job can note no more.
+/// Finishes a request that sends nothing; it completes when all earlier requests have. False if the job has no room for more.
 #[inline(never)]
 fn settled(w: &mut Work<'_, '_, '_>) -> bool {
     w.q.requester.next_request();
     transport::settle(w, None);
-    // Any number of them follow one another: no acknowledgement and no budget ends the row.
+    // There may be any number of them in a row, which neither acknowledgements nor the budget limit.
     let room = w.func.has_room();
     w.ready |= !room;
     room
 }
 
-/// Sends requests that were taken before, from the one that is next; nothing goes past one that failed here.
+/// Sends accepted requests from the next one on, up to one that failed locally.
 #[inline(never)]
 fn resume(w: &mut Work<'_, '_, '_>, budget: &mut u32) {
     while w.q.requester.has_unsent() && may_send(w) {
@@ -127,7 +127,8 @@ fn resume(w: &mut Work<'_, '_, '_>, budget: &mut u32) {
     }
 }
 
-/// A packet is sent again: perhaps the peer could not copy its payload, because the program has unmapped that since.
+/// Before a retransmission: checks that the payload's memory is still present, since the peer may have been unable to copy
+/// memory that the program unmapped.
 #[cold]
 fn is_there(w: &mut Work<'_, '_, '_>, record: &SendRecord, wqe: &Wqe) -> Result<(), Failure> {
     if wqe.inline || kind_of(wqe.opcode).is_none_or(Kind::is_answered) {
@@ -139,13 +140,13 @@ fn is_there(w: &mut Work<'_, '_, '_>, record: &SendRecord, wqe: &Wqe) -> Result<
     let mut pieces = std::mem::take(&mut w.step.buffers.pieces);
     let list = &w.step.buffers.wqe[usize::from(wqe.data[0])..usize::from(wqe.data[1])];
     let found = lists::resolve(w.func, w.domain(), list, from, len, lists::GATHER, &mut pieces);
-    // A fault of the list itself is seen when it is sent.
+    // A fault of the list itself is detected when the packet is sent.
     let there = found.is_err() || lists::are_there(w.step, w.func.rid(), &pieces);
     w.step.buffers.pieces = pieces;
     if there { Ok(()) } else { Err(Failure::new(CqeSyndrome::LocalProtErr, vendor_err::LKEY)) }
 }
 
-/// Fetches the WQE of a request under way once more. A program that wrote over it meanwhile has broken its word.
+/// Rereads the WQE of an outstanding request; fails if the program has overwritten it.
 pub(crate) fn again(w: &mut Work<'_, '_, '_>, record: &SendRecord) -> Result<Wqe, Failure> {
     let mut wqe = Wqe::NONE;
     fetch::wqe(w, record.wqe_index, &mut wqe).map_err(|(_, failure)| failure)?;
@@ -154,8 +155,8 @@ pub(crate) fn again(w: &mut Work<'_, '_, '_>, record: &SendRecord) -> Result<Wqe
     if same { Ok(wqe) } else { Err(fetch::refuse(CqeSyndrome::LocalQpOpErr)) }
 }
 
-/// Takes the next WQE into a send record, and its meaning into `wqe`. `None` if it has to wait, or has
-/// failed. The caller has seen that one was posted.
+/// Accepts the next WQE into a send record and decodes it into `wqe`. `None` if it has to wait, or failed. The caller has
+/// checked that one was posted.
 #[inline(always)]
 fn admit(w: &mut Work<'_, '_, '_>, wqe: &mut Wqe) -> Option<SendRecord> {
     let q = &*w.q;
@@ -174,7 +175,7 @@ fn admit(w: &mut Work<'_, '_, '_>, wqe: &mut Wqe) -> Option<SendRecord> {
     }
     let failure = match kind {
         None => local(w, wqe).err(),
-        // A READ's list is looked at when its data come (row 35 of the conformance table).
+        // A READ's list is checked when its data arrives (row 35 of the conformance table).
         Some(kind) if kind.is_answered() || wqe.inline => None,
         Some(_) => check_list(w, wqe),
     };
@@ -208,14 +209,14 @@ fn admit(w: &mut Work<'_, '_, '_>, wqe: &mut Wqe) -> Option<SendRecord> {
     Some(record)
 }
 
-/// The fault in the list of a WQE whose data are sent.
+/// The fault in the gather list of a WQE, if any.
 #[inline(never)]
 fn check_list(w: &Work<'_, '_, '_>, wqe: &Wqe) -> Option<Failure> {
     let list = &w.step.buffers.wqe[usize::from(wqe.data[0])..usize::from(wqe.data[1])];
     lists::check(w.func, w.domain(), list, lists::GATHER).err().map(ListFault::failure)
 }
 
-/// A WQE that makes no sense becomes a request that has failed.
+/// Records a malformed WQE as a failed request.
 #[cold]
 fn fail_malformed(w: &mut Work<'_, '_, '_>, index: u16, ds: u8, failure: Failure) {
     let (at, psn) = (w.q.requester.tail, w.q.requester.psn);
@@ -228,7 +229,7 @@ fn fail_malformed(w: &mut Work<'_, '_, '_>, index: u16, ds: u8, failure: Failure
     settle::mark_failed(w, at, failure);
 }
 
-/// A request that sends nothing: what it does is done here.
+/// Executes a request that sends nothing.
 #[cold]
 fn local(w: &mut Work<'_, '_, '_>, wqe: &Wqe) -> Result<(), Failure> {
     match wqe.opcode {
@@ -240,7 +241,7 @@ fn local(w: &mut Work<'_, '_, '_>, wqe: &Wqe) -> Result<(), Failure> {
     }
 }
 
-/// Sends the packets of one request from where it stands.
+/// Sends the packets of one request from its current position.
 #[inline(always)]
 fn transmit(
     w: &mut Work<'_, '_, '_>,
@@ -262,7 +263,7 @@ fn transmit(
             if let Some((train, payload)) = gather_train(w, request, wqe, mtu, *budget) {
                 w.send_alike(train.psn, train.ask, train.packets, payload);
                 *budget -= u32::from(train.packets);
-                // The timer runs since the packet before it.
+                // The timer has been running since the previous packet.
                 w.q.requester.sent(&train);
                 continue;
             }
@@ -273,7 +274,7 @@ fn transmit(
             len => gather(w, wqe, one.from, len)?,
         };
         let psn = one.psn.get();
-        // Over XRC the BTH does not end the headers.
+        // With XRC, another header follows the BTH.
         let middle = !one.first && !one.last && w.q.service != ServiceType::Xrc.raw();
         if middle && alike {
             w.send_alike(one.psn, one.ask, one.packets, payload);
@@ -301,7 +302,7 @@ fn transmit(
     Ok(())
 }
 
-/// Sends a READ or atomic request; a READ from where its answers stand.
+/// Sends a READ or atomic request; a READ resumes at its current position.
 #[inline(never)]
 fn ask(w: &mut Work<'_, '_, '_>, record: &SendRecord, kind: Kind, wqe: &Wqe, mtu: u32) {
     let (psn, skip) = w.q.requester.next_request_packet(&record.request, mtu);
@@ -312,7 +313,7 @@ fn ask(w: &mut Work<'_, '_, '_>, record: &SendRecord, kind: Kind, wqe: &Wqe, mtu
     }
 }
 
-/// A READ or atomic request (IBTA 9.4.3, 9.4.5); a READ from byte `skip` on.
+/// Builds a READ or atomic request (IBTA 9.4.3, 9.4.5); a READ starts at byte `skip`.
 fn request_packet(
     w: &Work<'_, '_, '_>,
     record: &SendRecord,
@@ -331,7 +332,7 @@ fn request_packet(
     packet
 }
 
-/// Payload of one packet: inline bytes, or what a list names.
+/// Payload of one packet: inline bytes, or the memory of a list.
 #[inline]
 fn gather(w: &mut Work<'_, '_, '_>, wqe: &Wqe, from: u32, len: u32) -> Result<Payload, Failure> {
     if !wqe.inline {
@@ -345,8 +346,8 @@ fn gather(w: &mut Work<'_, '_, '_>, wqe: &Wqe, from: u32, len: u32) -> Result<Pa
     Ok(Payload::Staged(at, len))
 }
 
-/// The next packets of `request`, as many as one frame can stand for: all of one gather list, and by reference. `None` if there
-/// are not two of them; what is wrong with their list is seen when they are taken one by one.
+/// The next packets of `request` as one train: as many as fit in one payload by reference from one gather list. `None` if there
+/// are fewer than two; list errors are detected when they are sent one by one.
 #[inline(never)]
 fn gather_train(
     w: &mut Work<'_, '_, '_>,
@@ -370,7 +371,7 @@ fn gather_train(
     Some((w.q.requester.next_train(request, mtu, packets), payload))
 }
 
-/// Payload of one packet from memory: small data by value, larger by reference.
+/// Payload of one packet from memory: small data by value, larger data by reference.
 #[inline(never)]
 fn gather_list(w: &mut Work<'_, '_, '_>, wqe: &Wqe, from: u32, len: u32) -> Result<Payload, Failure> {
     let [start, end] = wqe.data.map(usize::from);
@@ -379,7 +380,7 @@ fn gather_list(w: &mut Work<'_, '_, '_>, wqe: &Wqe, from: u32, len: u32) -> Resu
     let found = lists::resolve(w.func, w.domain(), list, from, len, lists::GATHER, &mut pieces);
     let rid = w.func.rid();
     let payload = match found {
-        // Nobody says when an unreliable packet has been taken; its buffer is the program's again at once.
+        // Unreliable packets are not acknowledged; their buffer belongs to the program again at once.
         Ok(()) if w.q.service == ServiceType::Uc.raw() => lists::by_value(w.step, rid, &pieces)
             .map_err(|_| Failure::new(CqeSyndrome::LocalProtErr, vendor_err::LKEY)),
         Ok(()) => lists::payload(w.step, rid, &pieces, true)

@@ -1,4 +1,4 @@
-//! The parts of the adapter that the transport's responder needs: receive WQEs, memory behind keys, completions.
+//! The adapter's implementation of the services for the transport's responder: receive WQEs, memory of keys, completions.
 
 use super::{
     completion, lists, receive,
@@ -139,7 +139,7 @@ impl Responses for Work<'_, '_, '_> {
     fn modify(&mut self, at: Iova, change: impl FnOnce(u64) -> Option<u64>) -> Result<u64, Refusal> {
         let mut word = [0; 8];
         let rid = self.func.rid();
-        // Copies of earlier packets come first.
+        // Copies of earlier packets must be made first.
         if !self.step.flush() {
             return Err(Refusal::Lost);
         }
@@ -164,7 +164,7 @@ impl Responses for Work<'_, '_, '_> {
     }
 }
 
-/// Executes a request of a QP whose receive WQEs are of a shared queue.
+/// Executes a request of a QP with receives from a shared queue.
 #[inline(never)]
 fn of_shared<'a, 'r, 'h>(
     w: &mut Work<'a, 'r, 'h>,
@@ -172,7 +172,7 @@ fn of_shared<'a, 'r, 'h>(
 ) -> Result<(), Refusal> {
     let shared = w.func.get::<SrqRow>(w.q.srqn).copied();
     let result = execute(w);
-    // A WQE taken for a packet that does not count, or for an immediate that is not delivered, was not used.
+    // A WQE taken for a packet that does not count, or for an immediate that is not delivered, was not consumed.
     let unused =
         result.is_err_and(|refusal| refusal == Refusal::Lost || w.q.responder.rx.kind != Message::SEND);
     if let Some(before) = shared.filter(|_| unused) {
@@ -183,7 +183,7 @@ fn of_shared<'a, 'r, 'h>(
     result
 }
 
-/// Puts a packet of a SEND into the receive WQE in use; with the last packet that completes.
+/// Places a packet of a SEND in the receive WQE in use; the last packet completes it.
 #[inline(always)]
 fn send(w: &mut Work<'_, '_, '_>, packet: &Packet<'_>, opcode: BthOpcode) -> Result<(), Refusal> {
     let index = w.q.responder.rx.receive as u16;
@@ -199,7 +199,7 @@ fn send(w: &mut Work<'_, '_, '_>, packet: &Packet<'_>, opcode: BthOpcode) -> Res
             return Err(Refusal::LENGTH);
         }
         if opcode.is_only() && packet.len <= INLINE_32 as u32 && w.q.has(QpFlags::SCATTER_RES) {
-            // The keys are checked all the same; the driver copies where they point.
+            // The keys are checked nevertheless, because the driver copies the data to the list.
             let done = w.q.responder.rx.done;
             let Buffers { receive, pieces, .. } = &mut *w.step.buffers;
             lists::resolve(w.func, domain, receive, done, packet.len, lists::SCATTER, pieces)
@@ -221,13 +221,13 @@ fn send(w: &mut Work<'_, '_, '_>, packet: &Packet<'_>, opcode: BthOpcode) -> Res
     }
     let len = w.q.responder.rx.done;
     if kind == CqeOpcode::RespSendInv {
-        // IBTA 10.6.5.1: dead before the completion can be seen.
+        // IBTA 10.6.5.1: the key is invalid before the completion becomes visible.
         translate::invalidate(w.func, w.user(), imm, true).map_err(|_| Refusal::ACCESS)?;
     }
     complete(w, kind, index, len, imm, packet.headers.bth().se(), inline)
 }
 
-/// The opcode that a SEND completes with, and the immediate data or the key to invalidate that come with its last packet.
+/// The completion opcode of a SEND, and the immediate data or the key to invalidate from its last packet.
 #[inline(always)]
 fn meaning(packet: &Packet<'_>, opcode: BthOpcode) -> (CqeOpcode, u32) {
     match opcode.ext_len() {
@@ -236,7 +236,7 @@ fn meaning(packet: &Packet<'_>, opcode: BthOpcode) -> (CqeOpcode, u32) {
     }
 }
 
-/// [`meaning`] of a packet with an extended header.
+/// [`meaning`] for a packet with an extended header.
 #[inline(never)]
 fn extended(packet: &Packet<'_>) -> (CqeOpcode, u32) {
     match (packet.headers.imm(), packet.headers.ieth()) {
@@ -246,7 +246,7 @@ fn extended(packet: &Packet<'_>) -> (CqeOpcode, u32) {
     }
 }
 
-/// Puts a packet of a SEND where the receive WQE wants it.
+/// Scatters a packet of a SEND into the list of the receive WQE.
 #[inline(never)]
 fn scatter(w: &mut Work<'_, '_, '_>, packet: &Packet<'_>, domain: lists::Domain) -> Result<(), Refusal> {
     let mut pieces = std::mem::take(&mut w.step.buffers.pieces);
@@ -265,7 +265,7 @@ fn scatter(w: &mut Work<'_, '_, '_>, packet: &Packet<'_>, domain: lists::Domain)
     result
 }
 
-/// A message is whole: MSN, receive WQE, completion.
+/// Finishes a message: MSN, receive WQE, completion.
 #[inline(always)]
 fn complete(
     w: &mut Work<'_, '_, '_>,
@@ -312,7 +312,7 @@ fn place_write(w: &mut Work<'_, '_, '_>, packet: &Packet<'_>, rx: &Message) -> R
             crate::host::Abort::Source | crate::host::Abort::Gone => Refusal::Lost,
             crate::host::Abort::Destination => Refusal::ACCESS,
         }),
-        // Which packet of a train it is, and counts, is seen when they are looked at one by one.
+        // The packet of the train that is refused and counted is determined when they are handled one by one.
         Err(_) if packet.packets > 1 => Err(Refusal::ACCESS),
         Err(_) => Err(transport::access(w)),
     };

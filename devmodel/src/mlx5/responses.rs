@@ -1,4 +1,4 @@
-//! Answers of the responder: replies to READs and atomics, then the acknowledgement owed (IBTA 9.7.5.1, 9.7.7).
+//! The responder's output: responses to READs and atomics, then the pending acknowledgement (IBTA 9.7.5.1, 9.7.7).
 
 use super::{
     completion, counter_of, event, event_of, flush, lists, receive, srq,
@@ -17,7 +17,7 @@ use hwspec::{
     wire::{Aeth, AtomicAckEth, BthOpcode, Packet, Syndrome},
 };
 
-/// True if anything is to be sent.
+/// True if there are packets to send.
 #[inline]
 pub(crate) fn waiting(w: &Work<'_, '_, '_>) -> bool {
     w.q.responder.owes_answers() || w.q.responder.owes_ack()
@@ -41,8 +41,8 @@ pub(crate) fn run(w: &mut Work<'_, '_, '_>, budget: &mut u32) {
     }
 }
 
-/// Sends the acknowledgement owed by a QP that may not send more just now: its peer would lose patience. Answers before it go first, so then
-/// it waits with them.
+/// Sends the pending acknowledgement of a QP that may not send more now, so that the peer's ACK timer does not expire. Earlier responses go
+/// first, so the acknowledgement waits with them.
 #[cold]
 pub(crate) fn acknowledge(w: &mut Work<'_, '_, '_>, budget: u32) {
     let answers = matches!(w.state(), QpState::Rtr | QpState::Rts | QpState::SqDrained | QpState::SqErr);
@@ -51,7 +51,7 @@ pub(crate) fn acknowledge(w: &mut Work<'_, '_, '_>, budget: u32) {
     }
 }
 
-/// Sends what READs and atomics are owed. False if there is more than may be sent now.
+/// Sends the pending responses to READs and atomics. False if there are more than may be sent now.
 #[inline(never)]
 fn answers(w: &mut Work<'_, '_, '_>, budget: &mut u32) -> bool {
     let mut alike = false;
@@ -71,7 +71,7 @@ fn answers(w: &mut Work<'_, '_, '_>, budget: &mut u32) -> bool {
         }
         let payload = match gather(w, &reply) {
             Ok(payload) => payload,
-            // Nobody answers for it any more.
+            // The program that owns the memory has exited.
             Err(Abort::Gone) => {
                 transport::finish(w);
                 continue;
@@ -92,7 +92,7 @@ fn answers(w: &mut Work<'_, '_, '_>, budget: &mut u32) -> bool {
     true
 }
 
-/// The headers of a reply.
+/// The headers of a response.
 fn packet(w: &Work<'_, '_, '_>, reply: &Reply) -> Packet {
     let (mut aeth, mut atomic_ack) = (Aeth::zeroed(), AtomicAckEth::zeroed());
     aeth.set().syndrome(Syndrome::ACK).msn(Psn::new(reply.resource.msn));
@@ -100,7 +100,7 @@ fn packet(w: &Work<'_, '_, '_>, reply: &Reply) -> Packet {
     Packet { bth: w.bth(reply.opcode, reply.psn.get()), aeth, atomic_ack, ..Packet::default() }
 }
 
-/// The QP refused a request for good: receive completion, event, ERR (IBTA 9.9.3).
+/// Ends the connection after a refused request: receive completion, event, ERR (IBTA 9.9.3).
 #[cold]
 pub(crate) fn fail(w: &mut Work<'_, '_, '_>) {
     let (uid, qpn) = (w.q.head.uid, w.qpn());
@@ -122,8 +122,8 @@ pub(crate) fn fail(w: &mut Work<'_, '_, '_>) {
     flush::enter_error(w);
 }
 
-/// Payload of the MIDDLEs from `reply` on, as many as one frame can stand for. `None` if there are not two of them; what is wrong with
-/// their memory is seen when they are taken one by one.
+/// Payload of as many MIDDLEs from `reply` on as fit in one frame. `None` if there are fewer than two; memory errors are detected when they
+/// are sent one by one.
 #[inline(never)]
 fn gather_train(w: &mut Work<'_, '_, '_>, reply: &Reply, budget: u32) -> Option<(u16, Payload)> {
     let most = reply.middles().min(budget).min(lists::LONGEST_TRAIN);
@@ -140,7 +140,7 @@ fn gather_train(w: &mut Work<'_, '_, '_>, reply: &Reply, budget: u32) -> Option<
     train
 }
 
-/// Payload of a reply.
+/// Payload of a response.
 fn gather(w: &mut Work<'_, '_, '_>, reply: &Reply) -> Result<Payload, Abort> {
     let (one, from, len) = (&reply.resource, reply.from, reply.len);
     if len == 0 {
@@ -154,7 +154,7 @@ fn gather(w: &mut Work<'_, '_, '_>, reply: &Reply) -> Result<Payload, Abort> {
     let found = translate::pieces(w.func, user, one.rkey, at, len, access::REMOTE_READ, &mut pieces);
     let rid = w.func.rid();
     let payload = match found {
-        // Taken by value only when there are too many pieces; then earlier copies must have been made.
+        // With too many pieces the payload is copied; then earlier copies must be made first.
         Ok(()) if pieces.len() > 4 && !w.step.flush() => Err(Abort::Source),
         Ok(()) => lists::payload(w.step, rid, &pieces, false),
         Err(_) => Err(Abort::Source),

@@ -1,4 +1,4 @@
-//! Services other than RC: where their work goes. RC, the busiest, does not come here.
+//! Dispatch for services other than RC. RC, the most frequent, bypasses this module.
 
 use super::{
     completion, datagram,
@@ -15,7 +15,7 @@ use hwspec::{
     cqe::CqeOpcode,
 };
 
-/// The QP's turn to send.
+/// Runs the QP's turn to send.
 #[cold]
 pub(crate) fn run(w: &mut Work<'_, '_, '_>, budget: &mut u32) {
     match ServiceType::from_raw(w.q.service) {
@@ -31,7 +31,7 @@ pub(crate) fn run(w: &mut Work<'_, '_, '_>, budget: &mut u32) {
     }
 }
 
-/// A packet for the QP.
+/// Handles a packet for the QP.
 #[cold]
 pub(crate) fn arrive(w: &mut Work<'_, '_, '_>, packet: &Packet<'_>) {
     match ServiceType::from_raw(w.q.service) {
@@ -42,10 +42,10 @@ pub(crate) fn arrive(w: &mut Work<'_, '_, '_>, packet: &Packet<'_>) {
     }
 }
 
-/// Takes the WQE at an index, and says how many segments that has and what became of it.
+/// Executes the WQE at an index; returns its number of segments and its result.
 type Next = fn(&mut Work<'_, '_, '_>, u16) -> (u8, Result<Wqe, Failure>);
 
-/// Carries out up to `budget` work requests of which each is done when `next` returns.
+/// Executes up to `budget` work requests, each of which is complete when `next` returns.
 fn at_once(w: &mut Work<'_, '_, '_>, budget: &mut u32, next: Next) {
     while w.q.sq_next != w.q.sq_pi {
         match w.state() {

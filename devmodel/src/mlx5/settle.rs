@@ -1,4 +1,4 @@
-//! Completions of the send queue, and what else the transport's requester needs of the adapter.
+//! Completions of the send queue, and the adapter's other services for the transport's requester.
 
 use super::{
     completion, counter_of, event, flush,
@@ -61,7 +61,7 @@ impl Requests for Work<'_, '_, '_> {
         self.q.sq_ci = record.wqe_index.wrapping_add(record.wqebbs.into());
         record.flags & SendRecord::SIGNALED == 0 || complete(self, &record, answer)
     }
-    /// Its completion says why, everything behind it is flushed (IBTA 10.3.1.5).
+    /// Its completion reports the reason; all later requests are flushed (IBTA 10.3.1.5).
     #[cold]
     fn fail(&mut self, at: u32, status: Option<Status>) {
         let record = *self.func.send_record(self.qp, at);
@@ -89,7 +89,8 @@ impl Requests for Work<'_, '_, '_> {
     }
 }
 
-/// Marks record `at` as failed here; it completes with that when all before it have completed.
+/// Marks record `at` as failed locally; it completes with that error when all earlier requests have
+/// completed.
 #[cold]
 pub(crate) fn mark_failed(w: &mut Work<'_, '_, '_>, at: u32, failure: Failure) {
     let record = w.func.send_record_mut(w.qp, at);
@@ -100,7 +101,7 @@ pub(crate) fn mark_failed(w: &mut Work<'_, '_, '_>, at: u32, failure: Failure) {
     transport::settle(w, None);
 }
 
-/// In SQD: says that the send queue has drained, when it has (IBTA 10.3.1.6).
+/// In SQD: reports the send queue as drained once it is (IBTA 10.3.1.6).
 #[cold]
 pub(crate) fn drained(w: &mut Work<'_, '_, '_>) {
     let done = w.q.requester.head == w.q.requester.tail;
@@ -111,7 +112,7 @@ pub(crate) fn drained(w: &mut Work<'_, '_, '_>) {
     }
 }
 
-/// A completion without error. False if the CQ took it no more and the QP is in error.
+/// Reports a successful completion. False if the CQ could not take it and the QP is in error.
 pub(crate) fn complete(
     w: &mut Work<'_, '_, '_>,
     record: &SendRecord,
@@ -139,7 +140,7 @@ pub(crate) fn complete(
     true
 }
 
-/// A completion could not be reported: a catastrophic error of the queue pair (IBTA 11.6.3.2).
+/// Handles a completion that could not be reported: a catastrophic error of the queue pair (IBTA 11.6.3.2).
 #[cold]
 pub(crate) fn unreported(w: &mut Work<'_, '_, '_>) {
     let (uid, qpn) = (w.q.head.uid, w.qpn());

@@ -1,4 +1,4 @@
-//! Shared receive queues: their WQEs, and which of them a request over XRC may name (IBTA 10.8.3.2, annex A14).
+//! Shared receive queues: their WQEs, and the SRQs that a request over XRC may name (IBTA 10.8.3.2, annex A14).
 
 use super::{event, work::Work};
 use crate::{
@@ -11,7 +11,7 @@ use hwspec::{
     wqe::{NextSeg, WQE_DS},
 };
 
-/// The SRQ `srqn`, if requests of the QP may name it: it is of the QP's domain.
+/// The SRQ `srqn`, if requests of the QP may name it: it must be in the QP's XRC domain.
 pub(crate) fn named(w: &Work<'_, '_, '_>, srqn: u32) -> Option<SrqRow> {
     let srq = w.func.get::<SrqRow>(srqn)?;
     (srq.kind == SrqKind::Xrc as u32 && srq.xrcd == w.q.xrcd).then_some(*srq)
@@ -23,7 +23,7 @@ pub(crate) fn domain(w: &Work<'_, '_, '_>, srqn: u32) -> u32 {
     named(w, srqn).map_or(w.q.pd, |srq| srq.pd)
 }
 
-/// Takes the next receive WQE: its index. `None` if there is none.
+/// Takes the next receive WQE and returns its index. `None` if there is none.
 #[inline(never)]
 pub(super) fn take(w: &mut Work<'_, '_, '_>) -> Option<u16> {
     let srqn = w.q.srqn;
@@ -44,7 +44,7 @@ pub(super) fn take(w: &mut Work<'_, '_, '_>) -> Option<u16> {
     w.step.host.read(rid, at, &mut next).ok()?;
     srq.next = NextSeg::from_bytes(next).next_wqe_index().into();
     srq.consumed = u32::from((srq.consumed as u16).wrapping_add(1));
-    // The limit event comes once per arming (IBTA 10.2.9.1).
+    // The limit event is raised once per arming (IBTA 10.2.9.1).
     let reached = srq.lwm != 0 && u32::from(posted(srq.counter, srq.consumed)) < srq.lwm;
     if reached {
         srq.lwm = 0;
@@ -57,7 +57,7 @@ pub(super) fn take(w: &mut Work<'_, '_, '_>) -> Option<u16> {
     Some(index as u16)
 }
 
-/// Where the scatter list of WQE `index` of a shared queue is, its bytes, and the protection domain.
+/// Address and size of the scatter list of WQE `index` in a shared queue, and its protection domain.
 #[inline(never)]
 pub(super) fn place(w: &Work<'_, '_, '_>, index: u16) -> Option<(Iova, usize, u32)> {
     let srq = *w.func.get::<SrqRow>(w.q.srqn)?;

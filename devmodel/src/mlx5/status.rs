@@ -12,10 +12,10 @@ use hwspec::{
 
 /// Vendor error of a remote operational error.
 const REMOTE_OPERATION: u8 = 0x89;
-/// Vendor error of an answer that makes no sense.
+/// Vendor error of an invalid response.
 const BAD_RESPONSE: u8 = 0x34;
 
-/// Why a work request fails: what its completion says.
+/// The failure of a work request, as reported in its completion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Failure {
     pub syndrome: CqeSyndrome,
@@ -27,7 +27,7 @@ impl Failure {
         Self { syndrome, vendor }
     }
 
-    /// The codes in completions for the transport's reasons.
+    /// The completion codes of a transport status.
     pub(crate) const fn of(status: Status) -> Self {
         use CqeSyndrome as Cqe;
         match status {
@@ -45,7 +45,7 @@ impl Failure {
     }
 }
 
-/// The counter of a status beside that of all error completions, if it has one.
+/// The counter of a status in addition to that of all error completions, if any.
 pub(crate) fn counter_of(status: Status) -> Option<Counters> {
     match status {
         Status::RemoteInvalidRequest => Some(Counters::ReqRemoteInvalidRequest),
@@ -61,7 +61,7 @@ pub(crate) fn counter_of(status: Status) -> Option<Counters> {
     }
 }
 
-/// The counter of something that happened on a connection.
+/// The counter of a connection event.
 #[inline(always)]
 pub(crate) fn counter_of_event(event: Event) -> Counters {
     match event {
@@ -80,7 +80,7 @@ pub(crate) fn counter_of_event(event: Event) -> Counters {
     }
 }
 
-/// The counter of datagrams that are dropped.
+/// The counter of a dropped datagram.
 pub(crate) fn counter_of_dropped(dropped: Dropped) -> Counters {
     match dropped {
         Dropped::NotReady => Counters::RxDroppedQp,

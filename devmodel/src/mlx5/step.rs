@@ -1,4 +1,4 @@
-//! The surroundings of a stage: the host, the time, and the places for its output.
+//! Execution context of a stage: host, time, outputs.
 
 use super::{
     Job,
@@ -17,40 +17,40 @@ use hwspec::{
 };
 use std::collections::VecDeque;
 
-/// A frame on its way to the wire.
+/// A frame to be sent on the wire.
 #[derive(Clone, Copy, Debug)]
 pub struct Frame {
-    /// Bytes of `headers` in use: Ethernet to the last extension header.
+    /// Bytes of `headers` in use: from Ethernet to the last extension header.
     pub header_len: u16,
-    /// Packets that it stands for. More than one are a train: full MIDDLEs of one message in the order of their PSNs, none of which
-    /// asks for an acknowledgement. Their headers are the first one's but for the PSN, and the payload, by reference, is of all.
+    /// Number of packets that it represents. More than one form a train: full MIDDLEs of one message with consecutive PSNs, none of
+    /// them with AckReq set. Their headers are those of the first except for the PSN, and the payload, by reference, is that of all.
     pub packets: u16,
     /// Headers.
     pub headers: [u8; 128],
-    /// The payload behind them.
+    /// The payload after the headers.
     pub payload: Payload,
 }
 
 impl Frame {
-    /// A frame without headers, of one packet.
+    /// Creates a frame of one packet without headers.
     pub(crate) fn new(payload: Payload) -> Self {
         Self { header_len: 0, packets: 1, headers: [0; 128], payload }
     }
 
-    /// The payload lies elsewhere.
+    /// Sets a payload by reference.
     #[inline(never)]
     pub(crate) fn refer(&mut self, payload: &Payload) {
         self.payload = *payload;
     }
 
-    /// Each of the packets of a train as a frame of its own.
+    /// The packets of a train, each as a frame of its own.
     pub(crate) fn of_train(&self) -> impl Iterator<Item = Self> + '_ {
         let len = (self.payload.len() / usize::from(self.packets.max(1))) as u32;
         (0..u32::from(self.packets)).map(move |i| {
             let mut one = *self;
             one.packets = 1;
             one.payload = self.payload.part(i * len, len);
-            // The BTH ends the headers of a MIDDLE, and the PSN the BTH.
+            // The BTH is the last header of a MIDDLE, and ends with the PSN.
             let end = usize::from(self.header_len);
             if let Some(psn) = one.headers.get_mut(..end).and_then(|headers| headers.last_chunk_mut()) {
                 *psn = Psn::new(u32::from_be_bytes(*psn)).add(i).get().to_be_bytes();
@@ -60,7 +60,7 @@ impl Frame {
     }
 }
 
-/// Calls `each` with the frames of single packets that `frames` stand for.
+/// Calls `each` with a single-packet frame for every packet in `frames`.
 #[inline(always)]
 pub(crate) fn singly(frames: &[Frame], mut each: impl FnMut(&Frame)) {
     for frame in frames {
@@ -71,12 +71,12 @@ pub(crate) fn singly(frames: &[Frame], mut each: impl FnMut(&Frame)) {
     }
 }
 
-/// Frames of a step. Their places are kept from one to the next, for a frame is large.
+/// Output frames of a step. Their memory is reused by the next step, because a frame is large.
 #[derive(Default)]
 pub(crate) struct Outbox {
     places: Vec<Frame>,
     len: usize,
-    /// Packets that trains have beyond one for each frame.
+    /// Packets of trains in addition to one per frame.
     behind: usize,
 }
 
@@ -85,7 +85,7 @@ impl Outbox {
         Self { places: Vec::with_capacity(frames), len: 0, behind: 0 }
     }
 
-    /// Room for one more; what it holds is of a frame before.
+    /// Space for one more frame; it contains an old frame.
     #[inline]
     pub(crate) fn room(&mut self) -> &mut Frame {
         if self.len == self.places.len() {
@@ -99,8 +99,8 @@ impl Outbox {
         self.places.push(Frame::new(Payload::Empty));
     }
 
-    /// Frames.
-    // Not by way of the slice, which is asked for its bounds.
+    /// Number of frames.
+    // Does not use the slice, to avoid its bounds check.
     #[inline(always)]
     pub(crate) fn len(&self) -> usize {
         self.len
@@ -111,7 +111,7 @@ impl Outbox {
         self.len == 0
     }
 
-    /// Adds the frame that was put in [`room`](Self::room).
+    /// Adds the frame that was built in [`room`](Self::room).
     #[inline]
     pub(crate) fn add(&mut self) {
         self.len = (self.len + 1).min(self.places.len());
@@ -123,7 +123,7 @@ impl Outbox {
         self.add();
     }
 
-    /// Packets that the frames stand for.
+    /// Number of packets that the frames represent.
     #[inline(always)]
     pub(crate) fn packets(&self) -> usize {
         self.len + self.behind
@@ -150,19 +150,19 @@ impl std::ops::Deref for Outbox {
     }
 }
 
-/// Payload of a frame that is being sent.
+/// Payload of an outgoing frame.
 #[derive(Clone, Copy, Debug)]
 pub enum Payload {
     /// None.
     Empty,
-    /// In the step's staging bytes: offset and length.
+    /// In the step's staging buffer: offset and length.
     Staged(u32, u32),
-    /// In the sender's memory: pieces in use and the pieces.
+    /// In the sender's memory: number of pieces, and the pieces.
     Pieces(u8, [Piece; 4]),
 }
 
 impl Payload {
-    /// Bytes.
+    /// Length in bytes.
     pub fn len(&self) -> usize {
         match self {
             Self::Empty => 0,
@@ -170,12 +170,12 @@ impl Payload {
             Self::Pieces(n, pieces) => Piece::sum(&pieces[..*n as usize]),
         }
     }
-    /// True if there are none.
+    /// True if the length is 0.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The `len` bytes from `skip` on, of pieces.
+    /// The `len` bytes from `skip` on, of a payload by reference.
     pub(crate) fn part(&self, skip: u32, len: u32) -> Self {
         let Self::Pieces(n, pieces) = self else { return *self };
         let (mut skip, mut left, mut count, mut part) = (skip, len, 0, [Piece::default(); 4]);
@@ -192,37 +192,37 @@ impl Payload {
     }
 }
 
-/// The work left to do for a command that was carried out: its entry goes back to the driver.
+/// The pending completion of an executed command: its entry is still to be returned to the driver.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CommandCompletion {
     pub slot: u32,
     pub at: Iova,
     pub entry: CmdQueueEntry,
-    /// True if a command event queue was there when the command began.
+    /// True if a command event queue existed when the command started.
     pub event: bool,
-    /// Resets of the function so far.
+    /// Number of resets of the function at that time.
     pub resets: u32,
 }
 
-/// Buffers of a step, kept from one to the next so that the data path allocates nothing.
+/// Buffers of a step, reused by the next step so that the data path allocates no memory.
 pub(crate) struct Buffers {
     pub(crate) jobs: VecDeque<Job>,
     pub(crate) out: Outbox,
-    /// How the packets of the queue pairs at hand begin.
+    /// Cached headers of recently used queue pairs.
     pub(crate) flows: [Option<Flow>; FLOWS],
     pub(crate) moves: Vec<Move>,
     pub(crate) staged: Vec<u8>,
-    /// The send WQE at hand.
+    /// The current send WQE.
     pub(crate) wqe: [u8; MAX_WQE_BBS * WQE_BB],
-    /// The receive WQE at hand.
+    /// The current receive WQE.
     pub(crate) receive: Vec<u8>,
-    /// The pieces at hand.
+    /// The current pieces.
     pub(crate) pieces: Vec<Piece>,
-    /// Commands carried out whose completion waits until transfers under way are over.
+    /// Completions of executed commands that wait until transfers in flight have ended.
     pub(crate) held: Vec<CommandCompletion>,
-    /// Frames that are bytes from the first to the last, in `staged`: offset and length.
+    /// Raw frames, stored as bytes in `staged`: offset and length.
     pub(crate) raw: Vec<(u32, u32)>,
-    /// Frames, staged bytes and raw frames of jobs that have committed.
+    /// Numbers of frames, staged bytes and raw frames of committed jobs.
     committed: (usize, usize, usize),
 }
 
@@ -245,12 +245,12 @@ impl Default for Buffers {
 }
 
 impl Buffers {
-    /// The output of the jobs so far stays, whatever becomes of the next.
+    /// Keeps the output of the jobs so far, even if the next job is rolled back.
     pub(crate) fn committed(&mut self) {
         self.committed = (self.out.len(), self.staged.len(), self.raw.len());
     }
 
-    /// Forgets what the jobs since the last commit produced.
+    /// Discards the output of the jobs since the last commit.
     pub(crate) fn rollback(&mut self) {
         self.jobs.clear();
         self.moves.clear();
@@ -259,13 +259,13 @@ impl Buffers {
         self.raw.truncate(self.committed.2);
     }
 
-    /// Bytes of the frames that wait to be delivered.
+    /// Total size in bytes of the frames waiting for delivery.
     pub(crate) fn bytes(&self) -> u64 {
         let frames = self.out.iter().map(|frame| frame.header_len as u64 + frame.payload.len() as u64);
         frames.sum::<u64>() + self.raw.iter().map(|(_, len)| u64::from(*len)).sum::<u64>()
     }
 
-    /// Ready for the next step: all frames were delivered.
+    /// Prepares for the next step after all frames were delivered.
     pub(crate) fn delivered(&mut self) {
         self.out.clear();
         self.staged.clear();
@@ -274,7 +274,7 @@ impl Buffers {
     }
 }
 
-/// The surroundings of a stage.
+/// Execution context of a stage: host, time, outputs.
 pub struct Step<'a> {
     /// The machine around the chip.
     pub host: &'a mut dyn Host,
@@ -284,37 +284,37 @@ pub struct Step<'a> {
     pub(crate) region: &'a Region,
     /// The adapter's behaviour.
     pub config: &'a Config,
-    /// Carry out each copy at once, so that a refusal is known where it happens. Else copies are gathered and made
-    /// before the step commits; if one is refused the step is taken back and run again this way.
+    /// Makes each copy at once, so that a refusal is known where it happens. Otherwise copies are gathered and made before the step
+    /// commits; if one is refused, the step is rolled back and repeated this way.
     pub(crate) careful: bool,
-    /// A gathered copy was refused: the step will be taken back.
+    /// A gathered copy was refused: the step will be rolled back.
     pub(crate) refused: bool,
-    /// Set by a stage that must not go on before the frames sent so far have been delivered.
+    /// Set by a stage that must not continue before the frames sent so far have been delivered.
     pub yielded: bool,
-    /// Set by a stage whose effects the next job must see: commit behind this one.
+    /// Set by a stage with effects that the next job must see: commit after this job.
     pub settle: bool,
-    /// Set by a stage that met memory only this party can reach: nothing of the job counts, and the party is woken.
+    /// Set by a stage that needs memory only this party can reach: the job is discarded and the party is woken.
     pub blocked: Option<Party>,
-    /// More frames wait in the runner's hand for this function.
+    /// The runner has more frames for this function.
     pub(crate) more_in_hand: bool,
-    /// The send counter of a doorbell record when the doorbell was rung, if that is known. In virtual time a program may have written
-    /// another since, which the device is not to see yet.
+    /// The send counter of the doorbell record at the time of the doorbell, if known. In virtual time a program may have written a
+    /// later value, which the device must not see yet.
     pub(crate) posted: Option<u16>,
-    /// Packets that a queue pair may send at its turn.
+    /// Number of packets that a queue pair may send in its turn.
     pub(crate) quantum: u32,
-    /// Requests wait for their queue pair's turn, whatever else the job does.
+    /// Requests wait for their queue pair's turn, regardless of the job.
     pub(crate) takes_turns: bool,
-    /// Set when payload was read from memory in this step.
+    /// Set when this step read payload from memory.
     pub(crate) reads: bool,
-    /// A frame may stand for a train of packets: nobody watches the wire, and each is as good as the others.
+    /// A frame may represent a train of packets: the wire is not observed, and all packets are treated alike.
     pub(crate) trains: bool,
     pub(crate) buffers: &'a mut Buffers,
-    /// Parameters of congestion control, once a job has asked for them.
+    /// Parameters of congestion control, once a job has requested them.
     dcqcn: Option<Dcqcn>,
 }
 
 impl<'a> Step<'a> {
-    /// A step whose copies are gathered.
+    /// Creates a step with gathered copies.
     #[inline(always)]
     pub(crate) fn new(
         host: &'a mut dyn Host,
@@ -345,7 +345,7 @@ impl<'a> Step<'a> {
 }
 
 impl Step<'_> {
-    /// Another job begins: what stages say of one does not hold for the next.
+    /// Starts another job: resets the flags that a stage sets for one job.
     #[inline(always)]
     pub(crate) fn begin(&mut self) {
         (self.refused, self.yielded, self.settle) = (false, false, false);
@@ -353,7 +353,7 @@ impl Step<'_> {
         self.dcqcn = None;
     }
 
-    /// Parameters of congestion control, as they are now.
+    /// The current parameters of congestion control.
     #[cold]
     pub(crate) fn dcqcn(&mut self) -> &Dcqcn {
         let (region, config) = (self.region, self.config);
@@ -366,24 +366,24 @@ impl Step<'_> {
         self.buffers.jobs.push_back(job);
     }
 
-    /// Puts a frame on the wire when the step commits.
+    /// Sends a frame on the wire when the step commits.
     #[inline]
     pub fn send(&mut self, frame: Frame) {
         self.buffers.out.push(frame);
     }
 
-    /// Completes a committed command only when no transfer that began before can still touch the function's memory.
+    /// Completes a committed command only when no earlier transfer can still access the function's memory.
     pub(crate) fn hold(&mut self, completion: CommandCompletion) {
         self.buffers.held.push(completion);
     }
 
-    /// Packets sent in this step so far.
+    /// Number of packets sent in this step so far.
     #[inline]
     pub fn sent(&self) -> usize {
         self.buffers.out.packets()
     }
 
-    /// Keeps `bytes` until the step commits; the offset names them in a [`Payload`] or a move.
+    /// Keeps `bytes` until the step commits; returns their offset for a [`Payload`] or a move.
     #[inline]
     pub fn stage(&mut self, bytes: &[u8]) -> u32 {
         let at = self.buffers.staged.len() as u32;
@@ -391,14 +391,14 @@ impl Step<'_> {
         at
     }
 
-    /// Puts the frame that begins at `at` of the staging bytes and is the last there on the wire when the step commits.
+    /// Sends the last frame in the staging buffer, which begins at `at`, when the step commits.
     pub(crate) fn send_raw(&mut self, at: u32) {
         let len = self.buffers.staged.len() as u32 - at;
         self.buffers.raw.push((at, len));
     }
 
-    /// Tells function `to` of something that concerns `vport`: see [`noted`](super::eswitch::noted). A raw frame of two bytes, which no
-    /// queue sends.
+    /// Notifies function `to` of a change that concerns `vport`; [`noted`](super::eswitch::noted) handles it. The note is a raw frame
+    /// of two bytes, which no queue sends.
     pub(crate) fn tell(&mut self, to: u8, vport: u8) {
         let at = self.stage(&[to, vport]);
         self.send_raw(at);
@@ -409,7 +409,7 @@ impl Step<'_> {
         self.moving(Move { src: Source::Staged(at), dst_rid: dst.0, dst: dst.1, len })
     }
 
-    /// Reads `len` bytes at `at` into the staging bytes and says where they are.
+    /// Reads `len` bytes at `at` into the staging buffer and returns their offset.
     pub fn stage_from(&mut self, rid: Rid, at: Iova, len: usize) -> Result<u32, Abort> {
         let start = self.buffers.staged.len();
         self.buffers.staged.resize(start + len, 0);
@@ -422,7 +422,7 @@ impl Step<'_> {
         Ok(start as u32)
     }
 
-    /// Reads `into.len()` bytes at `at`, of the host's memory or the adapter's.
+    /// Reads `into.len()` bytes at `at` from the host's memory or the adapter's.
     pub(crate) fn read(&mut self, rid: Rid, at: Iova, into: &mut [u8]) -> Result<(), Abort> {
         match memic::is_within(at) {
             true => Memic::of(self.region, rid.0).read(at, into),
@@ -430,14 +430,14 @@ impl Step<'_> {
         }
     }
 
-    /// A copy to or from the adapter's own memory: made at once.
+    /// Makes a copy to or from the adapter's own memory, at once.
     #[cold]
     fn move_within(&mut self, one: Move) -> Result<(), Abort> {
         let len = one.len as usize;
         let at = match one.src {
             Source::Staged(at) => at,
             Source::Bus(rid, at) => {
-                // The writes gathered for there come first.
+                // Gathered writes to that address must be made first.
                 if !self.flush() {
                     return Err(Abort::Source);
                 }
@@ -451,7 +451,7 @@ impl Step<'_> {
         Memic::of(self.region, one.dst_rid.0).write(one.dst, bytes.ok_or(Abort::Source)?)
     }
 
-    /// Bytes staged at `at`.
+    /// The `len` bytes staged at `at`.
     pub fn staged(&self, at: u32, len: u32) -> &[u8] {
         self.buffers.staged.get(at as usize..(at + len) as usize).unwrap_or(&[])
     }
@@ -490,8 +490,8 @@ impl Step<'_> {
         Ok(())
     }
 
-    /// Makes the copies gathered so far, so that what is read next sees them. If one is refused the whole step is
-    /// taken back and run again carefully: a stage that gets `false` returns at once, whatever state it leaves.
+    /// Makes the copies gathered so far, so that later reads see them. If one is refused, the whole step is rolled back and repeated
+    /// carefully: a stage that gets `false` returns at once, in whatever state.
     #[must_use]
     pub fn flush(&mut self) -> bool {
         if self.buffers.moves.is_empty() {
@@ -504,7 +504,7 @@ impl Step<'_> {
     }
 }
 
-/// True if `next` goes on where `last` ends, at both ends, so that one move does for two.
+/// True if `next` continues where `last` ends, in source and destination, so that one move is sufficient.
 #[inline]
 fn joins(last: &Move, next: &Move) -> bool {
     let end = u64::from(last.len);

@@ -53,7 +53,7 @@ fn uplink(rig: &Rig) -> OutletRing<'_> {
     OutletRing::of(rig.adapter.region(), Outlet::Uplink)
 }
 
-/// As a port pauses a wire (IEEE 802.1Qbb): packets that do not fit are not sent yet.
+/// Like a port that pauses a wire (IEEE 802.1Qbb): packets that do not fit are not sent yet.
 #[test]
 fn a_connection_to_somebody_outside_pauses_while_the_uplink_is_full_and_loses_nothing() {
     let (mut rig, mut runner) = rig();
@@ -116,7 +116,7 @@ fn a_runner_that_defers_carries_out_what_it_is_given_and_nothing_else() {
     assert!(rig.poll(0).is_some() && !rig.adapter.has_work(near, 1));
 }
 
-/// The head of the first packet of a small WRITE.
+/// The headers of the first packet of a small WRITE.
 fn head_of_a_packet(rig: &mut Rig, runner: &mut Runner) -> Vec<u8> {
     let seen = Arc::new(Mutex::new(Vec::new()));
     let keep = seen.clone();
@@ -253,7 +253,7 @@ fn a_large_write_is_one_copy_and_one_acknowledgement() {
     assert_eq!(sent, 1);
 }
 
-/// A request of side 0 whose packet waits at side 1.
+/// Sends a request of side 0 and leaves its packet waiting at side 1.
 fn waiting_at_the_peer(rig: &mut Rig, runner: &mut Runner) {
     rig.post_send(0, WqeOpcode::RdmaWrite, 64, 0, true);
     let job = rig.doorbell(0);
@@ -263,7 +263,7 @@ fn waiting_at_the_peer(rig: &mut Rig, runner: &mut Runner) {
     drop(held);
 }
 
-/// The acknowledgement timer of side 0 runs out.
+/// Expires the acknowledgement timer of side 0.
 fn time_out(rig: &mut Rig, runner: &mut Runner) {
     let at = rig.qp(0).requester.timers.deadline(Timer::Ack).expect("a timer that runs");
     assert_ne!(at, 0, "no timer runs");
@@ -277,7 +277,7 @@ fn a_lost_packet_is_sent_again_though_a_bystander_at_the_peer_is_stopped() {
     rig.with(1, |func| func.take_front());
     rig.machine.has_stopped_user = true;
     for timeout in 0.. {
-        // Others go on sending to that function, and it takes what they send.
+        // Others continue to send to that function, and it consumes their frames.
         rig.with(1, |func| func.has_frame().then(|| func.take_front()));
         let ring = WireRing::of(rig.adapter.region(), rig.sides[1].fid);
         assert!(ring.push(&mut rig.machine, &[7; 60], SlotPayload::Bytes(&[]), false));
@@ -358,7 +358,7 @@ fn cost_of_the_pipeline() {
     ] {
         for depth in [1u32, 32] {
             let (mut rig, mut runner) = rig();
-            // The best of many stretches: other programs on the machine only ever add.
+            // The minimum of many runs, because other programs on the machine can only add time.
             let (stretches, each) = if len > 4096 { (50, 256) } else { (200, 1024) };
             let mut best = u128::MAX;
             for stretch in 0..stretches {

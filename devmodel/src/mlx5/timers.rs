@@ -1,9 +1,10 @@
-//! The actions when a timer of a QP runs out.
+//! Handling of expired QP timers.
 
 use super::work::Work;
 use crate::transport::{self, Timer};
 
-/// A timer entry came up. The deadline in the QP's row is what counts: it may have moved on or be gone.
+/// Handles a timer entry. The deadline in the QP's row is authoritative: the timer may have been restarted or
+/// stopped.
 pub(crate) fn expire(w: &mut Work<'_, '_, '_>, timer: Timer) {
     if !w.q.requester.timers.is_due(timer, w.step.now) {
         return;

@@ -1,4 +1,4 @@
-//! A queue pair has something to do: a doorbell, a timer, its turn to send.
+//! Triggers of work on a queue pair: a doorbell, a timer, its turn to send.
 
 use super::{
     congestion, doorbell, ethernet, flush, pace, requester, responses, service, step::Step, timers,
@@ -7,7 +7,7 @@ use super::{
 use crate::{host::Party, region::Func, state::QpRow, transport::Timer};
 use hwspec::context::{QpState, ServiceType};
 
-/// A send doorbell, of a QP or of a send queue without one.
+/// Handles a send doorbell, of a QP or of a send queue without one.
 #[inline(never)]
 pub(crate) fn ring(func: &mut Func<'_>, step: &mut Step<'_>, qpn: u32, uar: u32) {
     let qp = func.index::<QpRow>(qpn);
@@ -16,19 +16,19 @@ pub(crate) fn ring(func: &mut Func<'_>, step: &mut Step<'_>, qpn: u32, uar: u32)
     }
 }
 
-/// The QP's turn to send.
+/// Runs the QP's turn to send.
 #[inline(always)]
 pub(crate) fn take_turn(func: &mut Func<'_>, step: &mut Step<'_>, qp: u32) {
     with(func, step, qp, |w| w.execute = true);
 }
 
-/// A timer of the QP ran out.
+/// Handles an expired timer of the QP.
 #[inline(always)]
 pub(crate) fn expire(func: &mut Func<'_>, step: &mut Step<'_>, qp: u32, timer: Timer) {
     with(func, step, qp, |w| timers::expire(w, timer));
 }
 
-/// The QP is in error: completions are owed.
+/// Flushes a QP in error, which owes completions.
 #[inline(always)]
 pub(crate) fn flush_qp(func: &mut Func<'_>, step: &mut Step<'_>, qp: u32) {
     with(func, step, qp, |w| {
@@ -38,7 +38,8 @@ pub(crate) fn flush_qp(func: &mut Func<'_>, step: &mut Step<'_>, qp: u32) {
     });
 }
 
-/// Runs `stage` on QP `qp`, and the QP's turn to send if it asks for that. `None` if there is no such QP.
+/// Runs `stage` on QP `qp`, followed by the QP's turn to send if the stage requests it. `None` if there is no
+/// such QP.
 #[inline(always)]
 pub(crate) fn with(
     func: &mut Func<'_>,
@@ -48,7 +49,7 @@ pub(crate) fn with(
 ) -> Option<()> {
     Work::on(func, step, qp, |w| {
         let party = Party(w.q.head.party);
-        // A target of XRC has no memory of its own, and may outlive whoever created it.
+        // An XRC target has no memory of its own, and may outlive its creator.
         if !w.step.host.reaches(party) && !w.q.is_xrc_target() {
             w.step.blocked = Some(party);
             return;
@@ -60,17 +61,17 @@ pub(crate) fn with(
     })
 }
 
-/// The turn of a QP in error.
+/// Runs the turn of a QP in error.
 #[cold]
 fn execute_in_error(w: &mut Work<'_, '_, '_>) {
     match w.q.service == ServiceType::Xrc.raw() {
-        // The buffer under way is of the SRQ that was named, and goes back to its CQ.
+        // The receive in use belongs to the SRQ that was named, and its completion goes to that SRQ's CQ.
         true => xrc::run(w, flush::run),
         false => flush::run(w),
     }
 }
 
-/// The QP's turn to send: answers before requests.
+/// Runs the QP's turn to send: responses before requests.
 #[inline]
 fn execute(w: &mut Work<'_, '_, '_>) {
     if w.state() == QpState::Err {
@@ -84,7 +85,7 @@ fn execute(w: &mut Work<'_, '_, '_>) {
         budget = pace::budget(w, budget);
     }
     if budget == 0 {
-        // The peer must take what waits before more is sent.
+        // The peer must consume the waiting frames before more are sent.
         w.ready = true;
         w.step.yielded = true;
         return;
@@ -95,7 +96,7 @@ fn execute(w: &mut Work<'_, '_, '_>) {
     }
 }
 
-/// Sends what the peer waits for; requests are sent at the next turn.
+/// Sends the responses that the peer waits for; requests are sent in the next turn.
 #[cold]
 fn answer(w: &mut Work<'_, '_, '_>) {
     let answers = matches!(w.state(), QpState::Rtr | QpState::Rts | QpState::SqDrained | QpState::SqErr);

@@ -1,4 +1,4 @@
-//! Unreliable connection: RC's requests without answers (IBTA 9.8.2).
+//! Unreliable connection: the requests of RC, without responses (IBTA 9.8.2).
 
 use super::{
     congestion, flush,
@@ -12,7 +12,7 @@ use crate::{
 };
 use hwspec::{context::QpState, wire::BthOpcode};
 
-/// Sends up to `budget` packets. A packet that is sent is done.
+/// Sends up to `budget` packets. A sent packet is done.
 pub(crate) fn run(w: &mut Work<'_, '_, '_>, budget: &mut u32) {
     loop {
         if w.state() == QpState::SqErr {
@@ -27,13 +27,13 @@ pub(crate) fn run(w: &mut Work<'_, '_, '_>, budget: &mut u32) {
     }
 }
 
-/// A packet for the QP.
+/// Handles a packet for the QP.
 pub(crate) fn arrive(w: &mut Work<'_, '_, '_>, packet: &Packet<'_>) {
     if !check(w, packet) {
         return;
     }
     match packet.headers.bth().opcode() {
-        // It has no place in the sequence of PSNs.
+        // It is outside the PSN sequence.
         BthOpcode::Cnp => congestion::notified(w),
         opcode if opcode.is_known() => transport::unreliable_request(w, packet),
         _ => w.count(Counters::RxDroppedQp),

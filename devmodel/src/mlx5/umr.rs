@@ -1,7 +1,7 @@
-//! UMR: memory keys changed by work requests (PRM: user-mode memory registration).
+//! UMR: changes of memory keys by work requests (PRM: user-mode memory registration).
 //!
-//! A key's translation, range, rights, domain and low byte change at once, between two requests of the queue.
-//! A driver's own queue pair for it may do so to any key of its driver; others to keys of their domain.
+//! A key's translation, range, rights, domain and low byte change atomically between two requests of the queue. A
+//! driver's own UMR queue pair may change any key of its driver; other queue pairs only keys of their domain.
 
 use super::{
     fetch::{self, Wqe},
@@ -20,19 +20,19 @@ use hwspec::{
     wqe::{DataSeg, KlmSeg, MkeyContextSeg, MkeyMask, UmrCtrlSeg, WQE_DS, WqeOpcode},
 };
 
-/// `umr.check_free`: refuse unless the key is free; unless it is in use.
+/// `umr.check_free`: refuse unless the key is free; refuse if it is free.
 const FAIL_IF_NOT_FREE: u8 = 1;
 const FAIL_IF_FREE: u8 = 2;
-/// Where the mkey context and the translations begin behind the control segment.
+/// Offsets of the mkey context and the translations after the control segment.
 const CONTEXT: usize = UmrCtrlSeg::SIZE;
 const ENTRIES: usize = CONTEXT + MkeyContextSeg::SIZE;
-/// Bytes of an octoword: two pages or one KLM.
+/// Size of an octoword: two pages or one KLM.
 const OCTOWORD: usize = 16;
 
-/// A key that can't be changed like that (IBTA 11.6.2: memory management operation error).
+/// The failure of an illegal change to a key (IBTA 11.6.2: memory management operation error).
 pub(crate) const REFUSED: Failure = Failure::new(CqeSyndrome::MwBindErr, vendor_err::LKEY);
 
-/// The next work request of the driver's own queue pair for UMR.
+/// Executes the next work request of the driver's own UMR queue pair.
 pub(crate) fn next(w: &mut Work<'_, '_, '_>, index: u16) -> (u8, Result<Wqe, Failure>) {
     let mut wqe = Wqe::NONE;
     match fetch::wqe(w, index, &mut wqe) {
@@ -48,7 +48,7 @@ pub(crate) fn next(w: &mut Work<'_, '_, '_>, index: u16) -> (u8, Result<Wqe, Fai
     }
 }
 
-/// Carries out the UMR WQE in the step's buffer.
+/// Executes the UMR WQE in the step's buffer.
 #[cold]
 pub(crate) fn carry_out(w: &mut Work<'_, '_, '_>, wqe: &Wqe) -> Result<(), Failure> {
     let [start, end] = wqe.data.map(usize::from);
@@ -65,7 +65,7 @@ pub(crate) fn carry_out(w: &mut Work<'_, '_, '_>, wqe: &Wqe) -> Result<(), Failu
     let words = words(w, &umr, &before, start + ENTRIES..end)?;
     change(&mut row, &context, umr.mkey_mask())?;
     let domain = w.func.get::<PdRow>(row.pd).ok_or(REFUSED)?;
-    // A region stays in its domain while windows of that are bound to it (IBTA 10.6.7.2.5).
+    // A region stays in its domain while windows of that domain are bound to it (IBTA 10.6.7.2.5).
     let moves = row.pd != before.pd;
     if moves && (before.head.refs != 0 || !may_use(w.q.head.uid, domain.head.uid)) {
         return Err(REFUSED);
@@ -73,7 +73,8 @@ pub(crate) fn carry_out(w: &mut Work<'_, '_, '_>, wqe: &Wqe) -> Result<(), Failu
     let window = is_window(w, &row);
     let region = if window { region(w, &row, &words)? } else { None };
     if !words.is_empty() {
-        // Entries are changed for good: requests in front of this one must have been carried out by the old ones.
+        // Changes of entries cannot be rolled back: the copies of earlier requests must be made with the old entries
+        // first.
         if !w.step.flush() {
             return Err(REFUSED);
         }
@@ -92,17 +93,17 @@ pub(crate) fn carry_out(w: &mut Work<'_, '_, '_>, wqe: &Wqe) -> Result<(), Failu
     }
     row.head = w.func.row::<MkeyRow>(index).ok_or(REFUSED)?.head;
     *w.func.row_mut::<MkeyRow>(index).ok_or(REFUSED)? = row;
-    // The next request must find the key changed.
+    // The next request must see the changed key.
     w.step.settle = true;
     Ok(())
 }
 
-/// True if user context `uid` may use what is `of` another: context 0 may use all.
+/// True if user context `uid` may use objects of context `of`: context 0 may use all.
 fn may_use(uid: u16, of: u16) -> bool {
     uid == 0 || uid == of
 }
 
-/// First octoword that is changed.
+/// First octoword to change.
 fn offset(umr: &UmrCtrlSeg) -> u64 {
     match umr.translation_offset_en() {
         true => u64::from(umr.xlt_offset_47_16()) << 16 | u64::from(umr.xlt_offset()),
@@ -110,17 +111,17 @@ fn offset(umr: &UmrCtrlSeg) -> u64 {
     }
 }
 
-/// Checks that this queue pair may change this key, and finds it as it expects.
+/// Checks that this queue pair may change this key, and that the key is in the expected state.
 fn check(w: &Work<'_, '_, '_>, wqe: &Wqe, umr: &UmrCtrlSeg, row: &MkeyRow) -> Result<(), Failure> {
     let mask = umr.mkey_mask();
     let free = row.access & access::FREE != 0;
-    // Entries that are pages, and a key of pages with other rights or bounds, reach any memory of the function.
+    // Page entries, and a key of pages with changed rights or bounds, can reach any memory of the function.
     let indirect = row.mode == AccessMode::Klm.raw() || w.q.has(QpFlags::RESERVED_LKEY);
     let of_domain = row.pd == w.q.pd && !mask.contains(MkeyMask::PD) && indirect;
     // The creator of the queue may change any key that it could have created itself.
     let by_owner = w.q.service == ServiceType::RegUmr.raw() && may_use(w.q.head.uid, row.head.uid);
     let own = by_owner || of_domain;
-    // IBTA 10.6.7.2.2: a program ties a window to the queue pair it binds it on, and to no other.
+    // IBTA 10.6.7.2.2: a program binds a window to the queue pair of the request, and to no other.
     let tied = row.qpn == w.qpn() || !umr.check_qpn();
     let named = mask.contains(MkeyMask::KEY) || row.variant == wqe.imm as u8;
     let expected = match umr.check_free().raw() {
@@ -128,7 +129,7 @@ fn check(w: &Work<'_, '_, '_>, wqe: &Wqe, umr: &UmrCtrlSeg, row: &MkeyRow) -> Re
         FAIL_IF_FREE => !free,
         _ => true,
     };
-    // Without an offset its place would say how much signature data follows: there is none.
+    // Without an offset this field would be the size of signature data, which is not supported.
     let plain = umr.translation_offset_en() || umr.xlt_offset() == 0;
     if row.access & access::UMR != 0 && own && tied && named && expected && plain {
         Ok(())
@@ -137,10 +138,10 @@ fn check(w: &Work<'_, '_, '_>, wqe: &Wqe, umr: &UmrCtrlSeg, row: &MkeyRow) -> Re
     }
 }
 
-/// The fields of the context that `mask` names.
+/// Changes the fields of the context selected by `mask`.
 fn change(row: &mut MkeyRow, context: &MkeyContextSeg, mask: MkeyMask) -> Result<(), Failure> {
     let has = |bit| mask.contains(bit);
-    // Where device memory begins and ends is for its owner's commands to say.
+    // Only commands of the owner set the bounds of device memory.
     let bounds = MkeyMask::LEN | MkeyMask::START_ADDR;
     if row.mode == AccessMode::Memic.raw() && mask.intersects(bounds) {
         return Err(REFUSED);
@@ -183,7 +184,7 @@ fn change(row: &mut MkeyRow, context: &MkeyContextSeg, mask: MkeyMask) -> Result
     if has(MkeyMask::QPN) {
         row.qpn = context.qpn();
     }
-    // A key without an end is one of physical memory.
+    // Only a key of physical memory has no end.
     let unbounded = row.access & access::LENGTH64 != 0 && row.mode != AccessMode::Pa.raw();
     let usable = row.access & access::FREE != 0
         || !unbounded
@@ -192,15 +193,17 @@ fn change(row: &mut MkeyRow, context: &MkeyContextSeg, mask: MkeyMask) -> Result
     if usable { Ok(()) } else { Err(REFUSED) }
 }
 
-/// True if the key is a memory window: made of one part of a region, by programs, who name no physical memory.
+/// True if the key is a memory window: created by a program, which cannot name physical memory, from one part of a
+/// region.
 fn is_window(w: &Work<'_, '_, '_>, row: &MkeyRow) -> bool {
     row.mode == AccessMode::Klm.raw()
         && w.q.service != ServiceType::RegUmr.raw()
         && !w.q.has(QpFlags::RESERVED_LKEY)
 }
 
-/// The region that `words` bind a window to, its key's number; `None` if they bind it to nothing. IBTA 10.6.7.2.4: the
-/// region is of the window's domain and holds all of it, and what peers may change the region lets its owner change.
+/// The key index of the region that `words` bind a window to; `None` if they unbind it. IBTA 10.6.7.2.4: the region
+/// has the window's domain and contains all of it, and rights that let peers modify the memory require local write
+/// access to the region.
 fn region(w: &Work<'_, '_, '_>, window: &MkeyRow, words: &[u64]) -> Result<Option<u32>, Failure> {
     if window.qpn != ANY_QP && window.qpn != w.qpn() {
         return Err(REFUSED);
@@ -226,7 +229,7 @@ fn move_domain(func: &mut Func<'_>, from: u32, to: u32) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The translation entries the request brings, from the WQE itself or from where it points.
+/// The translation entries of the request, from the WQE itself or from the memory that it points to.
 fn words(
     w: &mut Work<'_, '_, '_>,
     umr: &UmrCtrlSeg,
@@ -241,7 +244,7 @@ fn words(
     let mut bytes = vec![0; len];
     let given = w.step.buffers.wqe.get(rest).unwrap_or_default();
     if umr.inline_data() {
-        // Padded with zeros to the end of the WQE, and perhaps not to the end of the last octoword.
+        // Zero-padded to the end of the WQE, which may be before the end of the last octoword.
         let n = given.len().min(len);
         bytes[..n].copy_from_slice(&given[..n]);
     } else {
@@ -251,7 +254,7 @@ fn words(
     let words: Vec<u64> = bytes.chunks_exact(8).map(|b| u64::from_be_bytes(prefix(b))).collect();
     let sound = match AccessMode::from_raw(row.mode) {
         AccessMode::Mtt => words.iter().all(|entry| entry & 0xffc == 0),
-        // A key that stands for physical memory is for those who may use that.
+        // Keys of physical memory are allowed only for queue pairs that may use it.
         AccessMode::Klm => {
             let physical = |klm: &[u8]| KlmSeg::read(klm).mkey() == RESERVED_LKEY;
             w.q.has(QpFlags::RESERVED_LKEY) || !bytes.chunks_exact(KlmSeg::SIZE).any(physical)
@@ -261,7 +264,7 @@ fn words(
     if sound { Ok(words) } else { Err(REFUSED) }
 }
 
-/// Reads the list of entries that a data segment points to.
+/// Reads the list of entries from the memory of a data segment.
 fn fetch_list(w: &mut Work<'_, '_, '_>, seg: &DataSeg, bytes: &mut [u8]) -> Result<(), Failure> {
     let bad = Failure::new(CqeSyndrome::LocalProtErr, vendor_err::LKEY);
     let mut pieces = std::mem::take(&mut w.step.buffers.pieces);
@@ -285,7 +288,7 @@ fn fetch_list(w: &mut Work<'_, '_, '_>, seg: &DataSeg, bytes: &mut [u8]) -> Resu
     result
 }
 
-/// Writes translation entries into the key's range, which it gets now if it has none yet.
+/// Writes translation entries into the key's range, which is allocated now if it has none yet.
 fn load(func: &mut Func<'_>, row: &mut MkeyRow, offset: u64, words: &[u64]) -> Result<(), Failure> {
     let first = offset * 2;
     if first + words.len() as u64 > u64::from(row.pages) {

@@ -1,4 +1,4 @@
-//! A queue pair in the hands of a stage.
+//! The queue pair that a stage works on.
 
 use super::{counter_of_event, lists::Domain, step::Step};
 use crate::{
@@ -15,22 +15,22 @@ use std::sync::atomic::Ordering::Acquire;
 
 pub(crate) use super::Failure;
 
-/// A queue pair in the hands of a stage: its row where it lies, noted in the journal before the stage began.
+/// The queue pair that a stage works on: its row in place, recorded in the journal before the stage began.
 pub(crate) struct Work<'a, 'r, 'h> {
     pub func: &'a mut Func<'r>,
     pub step: &'a mut Step<'h>,
-    /// Index.
+    /// QP index.
     pub qp: u32,
     pub q: Held<'r, QpRow>,
-    /// Put the QP into the ready ring when done.
+    /// Put the QP in the ready ring afterwards.
     pub ready: bool,
-    /// Give the QP its turn to send when done.
+    /// Give the QP its turn to send afterwards.
     pub execute: bool,
 }
 
 impl<'r, 'h> Work<'_, 'r, 'h> {
-    /// Runs `stage` on QP `qp`, starts the timers its deadlines call for, and queues the QP if it has more to do. `None` if
-    /// there is no such QP.
+    /// Runs `stage` on QP `qp`, starts the timers for its deadlines, and queues the QP if it has more to do. `None` if there is
+    /// no such QP.
     #[inline(always)]
     pub(crate) fn on<T>(
         func: &mut Func<'r>,
@@ -59,7 +59,7 @@ impl<'r, 'h> Work<'_, 'r, 'h> {
 
     #[inline(never)]
     fn arm(&mut self, timer: Timer, at: u64) {
-        // Not further than the hint for those without the lock reaches; who wakes too early is armed again.
+        // Limited to the range of the hint for readers without the lock; a timer that expires too early is armed again.
         let far = self.step.now + (1 << 50);
         self.func.arm_timer(self.qp, TimerKind::Connection(timer), at.min(far));
     }
@@ -70,13 +70,13 @@ impl<'r, 'h> Work<'_, 'r, 'h> {
         self.func.number::<QpRow>(self.qp)
     }
 
-    /// As whom the QP uses keys.
+    /// The user of keys for this QP.
     #[inline]
     pub(crate) fn user(&self) -> User {
         User { pd: self.q.pd, qpn: self.qpn() }
     }
 
-    /// The user whose keys the lists of its work requests name.
+    /// The domain of the keys in its work requests' lists.
     #[inline(always)]
     pub(crate) fn domain(&self) -> Domain {
         Domain { user: self.user(), rlky: self.q.has(QpFlags::RESERVED_LKEY) }
@@ -95,9 +95,9 @@ impl<'r, 'h> Work<'_, 'r, 'h> {
         }
     }
 
-    /// Counts what happened on the connection.
+    /// Counts an event of the connection.
     pub(crate) fn count_event(&mut self, event: Event) {
-        // A ConnectX-5 counts a refused access where it was asked for only (row 60 of the conformance table).
+        // A ConnectX-5 counts a refused access only at the requester (row 60 of the conformance table).
         if event != Event::AccessRefused || self.profile() == Profile::Ibta {
             self.count(counter_of_event(event));
         }
@@ -107,13 +107,13 @@ impl<'r, 'h> Work<'_, 'r, 'h> {
         self.step.config.profile
     }
 
-    /// Packets that may be put into a ring with `free` slots: acknowledgements and other senders get a share.
+    /// Number of packets to put in a ring with `free` slots, leaving a share for acknowledgements and other senders.
     #[inline]
     fn share_of(&self, free: usize) -> usize {
         free.saturating_sub(self.step.sent() + 32).min(BATCH)
     }
 
-    /// Packets that may be sent now: the peer's receive ring must have room for them, as on a link with priority flow
+    /// Number of packets that may be sent now: the peer's receive ring must have room for them, as on a link with priority flow
     /// control.
     #[inline]
     pub(crate) fn room(&self) -> u32 {
@@ -134,9 +134,9 @@ impl<'r, 'h> Work<'_, 'r, 'h> {
         fid.filter(|fid| *fid < self.func.region().functions())
     }
 
-    /// True if the peer can't answer because a program is stopped: one that holds the peer's function or its receive ring, or one
-    /// that alone can take what waits there. On a card nobody would notice that: the adapter goes on when its users do not. Asked
-    /// when the acknowledgement timer ran out.
+    /// True if the peer can't respond because a program is stopped: one that holds the peer's function or its receive ring, or
+    /// the only one that can consume the waiting frames. With a card this would go unnoticed, because the adapter runs on when
+    /// its users are stopped. Called when the acknowledgement timer expired.
     #[cold]
     pub(crate) fn is_peer_held_up(&mut self) -> bool {
         let (Some(fid), region) = (self.peer(), self.func.region()) else { return false };
@@ -148,7 +148,7 @@ impl<'r, 'h> Work<'_, 'r, 'h> {
         if !WireRing::of(region, fid).waits() {
             return false;
         }
-        // A user of that function who is stopped is a bystander if others take what comes there: then our packet is lost.
+        // If others consume the frames of that function, a stopped user of it is a bystander and our packet is lost.
         let stall =
             (self.q.requester.una_psn | QpRow::STALL, region.sync(fid, region::Sync::RxHead).load(Acquire));
         let (psn, head) = (self.q.stall_psn, self.q.stall_head);
@@ -157,7 +157,7 @@ impl<'r, 'h> Work<'_, 'r, 'h> {
         !is_served && host.has_stopped_user(Rid(fid))
     }
 
-    /// The uplink pauses us as a port with priority flow control does.
+    /// The uplink pauses senders like a port with priority flow control.
     #[inline(never)]
     fn room_of_uplink(&self) -> u32 {
         let uplink = OutletRing::of(self.func.region(), Outlet::Uplink);
@@ -166,7 +166,7 @@ impl<'r, 'h> Work<'_, 'r, 'h> {
     }
 }
 
-/// Bytes of a frame besides its payload, and of what keeps it in the uplink, at most.
+/// Maximum size of a frame in the uplink without its payload, including the ring's own header.
 const UPLINK_HEADERS: usize = 160;
-/// Packets a QP sends in one go.
+/// Number of packets that a QP sends at once.
 const BATCH: usize = 64;

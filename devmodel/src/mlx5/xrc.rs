@@ -1,4 +1,4 @@
-//! Extended reliable connection: RC whose requests name the SRQ they are for (IBTA annex A14).
+//! Extended reliable connection: RC with requests that name their target SRQ (IBTA annex A14).
 
 use super::{
     received::{Packet, check},
@@ -12,7 +12,7 @@ use crate::{
 };
 use hwspec::{handle::Psn, wire::NakCode};
 
-/// Lets `then` see the QP with what requests for `srqn` use: SRQ, CQ and protection domain of the SRQ.
+/// Runs `then` on the QP with the SRQ, CQ and protection domain for requests to `srqn`.
 fn lend(w: &mut Work<'_, '_, '_>, srqn: u32, then: impl FnOnce(&mut Work<'_, '_, '_>)) {
     let q = &w.q;
     let own = (q.pd, q.srqn, q.cqn_rcv, q.user_index);
@@ -29,14 +29,14 @@ fn lend(w: &mut Work<'_, '_, '_>, srqn: u32, then: impl FnOnce(&mut Work<'_, '_,
     (w.q.pd, w.q.srqn, w.q.cqn_rcv, w.q.user_index) = own;
 }
 
-/// The QP's turn to send, for the request that came last.
+/// Runs the QP's turn to send, for the latest request.
 pub(crate) fn run(w: &mut Work<'_, '_, '_>, then: impl FnOnce(&mut Work<'_, '_, '_>)) {
     lend(w, w.q.xrc_srqn, then);
 }
 
-/// A packet for the QP: a target takes requests, an initiator answers.
+/// Handles a packet for the QP: a target accepts requests, an initiator responses.
 pub(crate) fn arrive(w: &mut Work<'_, '_, '_>, packet: &Packet<'_>) {
-    // First of all: a packet that is to be dropped must not choose the SRQ.
+    // Checked first, because a packet that is dropped must not select the SRQ.
     if !check(w, packet) {
         return;
     }
@@ -46,7 +46,7 @@ pub(crate) fn arrive(w: &mut Work<'_, '_, '_>, packet: &Packet<'_>) {
     }
     let srqn = packet.headers.xrceth().map_or(0, |eth| eth.srqn().0);
     if target_qp && packet.headers.bth().psn() == Psn::new(w.q.responder.psn) {
-        // The packets of a message name one SRQ, whose buffer was taken with the first of them.
+        // All packets of a message name one SRQ; its receive was taken with the first packet.
         let astray = w.q.responder.rx.kind != Message::NONE && srqn != w.q.xrc_srqn;
         if !astray {
             w.q.xrc_srqn = srqn;

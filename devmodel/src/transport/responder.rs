@@ -261,7 +261,7 @@ pub(crate) trait Responses: Sized {
     fn mtu(&self) -> u32;
     /// XRC: the SRQ named by the current request; otherwise 0.
     fn target(&self) -> u32;
-    /// Runs `execute`. If the packet is refused, a shared receive taken for it is returned.
+    /// Runs `execute`. A shared receive taken for a packet that does not count is returned.
     fn guarded(&mut self, execute: impl FnOnce(&mut Self) -> Result<(), Refusal>) -> Result<(), Refusal>;
     /// Takes a receive, for a message that begins or that ends with immediate data. It counts as consumed when the message is complete.
     fn take_receive(&mut self) -> Option<u32>;

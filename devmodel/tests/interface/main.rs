@@ -1,4 +1,4 @@
-//! The model from outside: as a driver's commands meet it, and as a client of its sockets does.
+//! The model from outside: through a driver's commands, and through a client of its sockets.
 
 mod commands;
 mod serve;

@@ -1,10 +1,10 @@
-//! Whom a datagram is from, and whom it is for.
+//! Source and destination of a datagram.
 
 use crate::state::QpRow;
 pub(crate) use hwspec::wire::lrh::MULTICAST_QPN;
 use hwspec::{context::ServiceType, cqe::CqeSyndrome};
 
-/// The QP number a peer sees of `q`, which has `number`: those of the special QPs are 0 and 1 whatever their rows.
+/// The QP number of `q` as seen by a peer; its own is `number`. Special QPs have the numbers 0 and 1 in any row.
 pub(super) fn source_qpn(q: &QpRow, number: u32) -> u32 {
     match ServiceType::from_raw(q.service) {
         ServiceType::Qp0 => 0,
@@ -14,10 +14,10 @@ pub(super) fn source_qpn(q: &QpRow, number: u32) -> u32 {
     }
 }
 
-/// The destination of a packet that is not for one QP: the QPs of a multicast group.
+/// The destination of a multicast packet: the QPs of a group.
 pub(crate) const GROUP: u32 = u32::MAX;
-/// All QP1s of a function that has several.
+/// The destination of a packet to QP1: all QP1s of a function with several.
 pub(crate) const GENERAL: u32 = u32::MAX - 1;
 
-/// A message longer than a packet or a receive buffer.
+/// The error of a message that exceeds a packet or a receive buffer.
 pub(super) const TOO_LONG: CqeSyndrome = CqeSyndrome::LocalLengthErr;

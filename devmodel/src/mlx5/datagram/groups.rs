@@ -9,7 +9,7 @@ use crate::{
 };
 use hwspec::wire::Packet;
 
-/// QPs of the group with this GID, in the order they joined.
+/// QPs of the group with this GID, in the order of their joining.
 pub(super) fn members(func: &Func<'_>, gid: [u8; 16]) -> Vec<u32> {
     if func.used::<GroupRow>() == 0 {
         return Vec::new();
@@ -20,8 +20,8 @@ pub(super) fn members(func: &Func<'_>, gid: [u8; 16]) -> Vec<u32> {
         .collect()
 }
 
-/// True if QP `qp` sent this packet itself and does not want it back. Others on its function get it, as Linux has it of IPoIB's devices,
-/// all of which block their own.
+/// True if QP `qp` sent this packet itself and blocks its loopback. Other QPs of its function receive the packet, which Linux relies on
+/// for IPoIB devices, all of which block their own.
 pub(super) fn blocks(func: &Func<'_>, packet: &received::Packet<'_>, qp: u32) -> bool {
     let Some(row) = func.row::<QpRow>(qp).filter(|row| row.has(QpFlags::BLOCK_MULTICAST_LOOPBACK)) else {
         return false;
@@ -34,7 +34,7 @@ pub(super) fn blocks(func: &Func<'_>, packet: &received::Packet<'_>, qp: u32) ->
     from_here && h.deth().is_some_and(|deth| deth.src_qp().0 == source_qpn(row, func.number::<QpRow>(qp)))
 }
 
-/// A multicast also comes to members on the sending function: the wire does not bring it back, so the port does.
+/// Delivers a multicast packet to members on the sending function: the wire does not loop it back, so the port does.
 #[cold]
 pub(super) fn loop_back(w: &mut Work<'_, '_, '_>, packet: &Packet, payload: Payload) {
     debug_assert_eq!(w.q.remote_qpn, MULTICAST_QPN);

@@ -1,4 +1,4 @@
-//! Multicast: a packet for all QPs of a group (IBTA 9.6.1.1, 10.5).
+//! Multicast: packets for all QPs of a group (IBTA 9.6.1.1, 10.5).
 
 use super::{
     address::GENERAL,
@@ -22,7 +22,7 @@ use hwspec::{
     wire::{Bth, IpPair, Lrh, ip::gid_of_v4},
 };
 
-/// Gives a packet to all QPs of its group, or to all QP1s.
+/// Delivers a packet to all QPs of its group, or to all QP1s.
 #[cold]
 pub(crate) fn deliver(func: &mut Func<'_>, step: &mut Step<'_>, packet: &Packet<'_>, whom: u32) {
     let members = match whom {
@@ -46,8 +46,8 @@ pub(crate) fn deliver(func: &mut Func<'_>, step: &mut Step<'_>, packet: &Packet<
     }
 }
 
-/// One of several QPs is of a program whose memory this runner cannot reach: the packet goes through the ring once more, for
-/// that QP alone, and waits there for that program.
+/// Passes on a packet to a QP of a program with memory that this runner cannot reach: the packet goes through the ring once
+/// more, for that QP only, and waits there for its program.
 fn pass_on(func: &mut Func<'_>, step: &mut Step<'_>, packet: &Packet<'_>, qp: u32) {
     let h = &packet.headers;
     let mut frame = Frame::new(Payload::Empty);
@@ -72,7 +72,7 @@ fn pass_on(func: &mut Func<'_>, step: &mut Step<'_>, packet: &Packet<'_>, qp: u3
     }
 }
 
-/// The members of the group a packet is for.
+/// The members of the group that a packet is sent to.
 fn group(func: &Func<'_>, packet: &Packet<'_>) -> Vec<u32> {
     let gid = match packet.headers.addresses() {
         IpPair::V4 { dst, .. } => gid_of_v4(dst),

@@ -1,4 +1,5 @@
-//! Receiving datagrams (IBTA 9.8.3.2): what fits is delivered behind the 40 bytes of the GRH, the rest is dropped.
+//! Receiving datagrams (IBTA 9.8.3.2): datagrams that fit are delivered after the 40 bytes of the GRH, others are
+//! dropped.
 
 use super::address::TOO_LONG;
 use crate::{
@@ -24,16 +25,16 @@ use hwspec::{
     wire::{Deth, GRH_SIZE},
 };
 
-/// Why a datagram is not delivered.
+/// The reason why a datagram is not delivered.
 enum Refusal {
-    /// In silence; the receive WQE stays.
+    /// Silently dropped; the receive WQE is not consumed.
     Drop(Counters),
     /// The receive WQE completes with an error, and the QP goes to ERR.
     Fail(Failure),
 }
 use Refusal::{Drop, Fail};
 
-/// A packet for a datagram QP.
+/// Handles a packet for a datagram QP.
 pub(crate) fn arrive(w: &mut Work<'_, '_, '_>, packet: &Packet<'_>) {
     let deth = match check(w, packet) {
         Ok(deth) => deth,
@@ -59,7 +60,7 @@ pub(crate) fn arrive(w: &mut Work<'_, '_, '_>, packet: &Packet<'_>) {
     }
 }
 
-/// The DETH of a packet that is taken; of one that is dropped in silence, what counts it.
+/// The DETH of an accepted packet, or the counter of one that is silently dropped.
 fn check(w: &mut Work<'_, '_, '_>, packet: &Packet<'_>) -> Result<Deth, Counters> {
     let bth = packet.headers.bth();
     let deth = packet.headers.deth();
@@ -79,7 +80,7 @@ fn check(w: &mut Work<'_, '_, '_>, packet: &Packet<'_>) -> Result<Deth, Counters
     deth.ok_or(Counters::RxDroppedQp)
 }
 
-/// Puts GRH and message where WQE `index` wants them.
+/// Scatters GRH and message to the list of WQE `index`.
 fn deliver(w: &mut Work<'_, '_, '_>, packet: &Packet<'_>, index: u16) -> Result<(), Refusal> {
     let Some(domain) = receive::load(w, index) else { return Err(protection()) };
     if lists::capacity(&w.step.buffers.receive) < u64::from(packet.len) + GRH_SIZE as u64 {
@@ -100,7 +101,7 @@ fn protection() -> Refusal {
     Fail(Failure::new(CqeSyndrome::LocalProtErr, vendor_err::LKEY))
 }
 
-/// Puts `len` bytes at byte `from` of the scatter list at hand.
+/// Writes `len` bytes at byte `from` of the current scatter list.
 fn place(
     w: &mut Work<'_, '_, '_>,
     domain: Domain,
@@ -128,7 +129,7 @@ fn complete(w: &mut Work<'_, '_, '_>, packet: &Packet<'_>, deth: &Deth, index: u
     let bth = h.bth();
     let (opcode, imm) = match h.imm() {
         Some(imm) => (CqeOpcode::RespSendImm, imm),
-        // Without immediate data the place holds the P_Key of the packet.
+        // Without immediate data, this field holds the P_Key of the packet.
         None => (CqeOpcode::RespSend, bth.pkey().into()),
     };
     let mut cqe = Cqe64::zeroed();
@@ -145,7 +146,7 @@ fn complete(w: &mut Work<'_, '_, '_>, packet: &Packet<'_>, deth: &Deth, index: u
         .se(bth.se());
     match h.lrh() {
         Some(lrh) => {
-            // One LID for a port: no path bits.
+            // A port has only one LID, so there are no path bits.
             cqe.set().slid(lrh.slid()).sl(lrh.sl());
         }
         None => {
@@ -158,7 +159,7 @@ fn complete(w: &mut Work<'_, '_, '_>, packet: &Packet<'_>, deth: &Deth, index: u
     }
 }
 
-/// The receive WQE completes with an error (IBTA 9.9.3).
+/// Completes the receive WQE with an error (IBTA 9.9.3).
 fn fail(w: &mut Work<'_, '_, '_>, index: u16, failure: Failure) {
     if failure.syndrome == CqeSyndrome::LocalLengthErr {
         w.count(Counters::RespLocalLengthError);

@@ -1,4 +1,5 @@
-//! Sending datagrams: one packet for each work request, done as soon as it is sent (IBTA 9.8.3.1).
+//! Sending datagrams: one packet for each work request, which is complete when the packet is sent (IBTA
+//! 9.8.3.1).
 
 use super::{
     address::{MULTICAST_QPN, TOO_LONG, source_qpn},
@@ -32,7 +33,7 @@ fn transmit(w: &mut Work<'_, '_, '_>, wqe: &Wqe, av: &AvSeg) -> Result<(), Failu
     if wqe.opcode == WqeOpcode::Nop {
         return Ok(());
     }
-    // IBTA 9.8.3.1: a message is a packet.
+    // IBTA 9.8.3.1: a message is a single packet.
     if wqe.length > u32::from(w.q.mtu) {
         return Err(Failure::new(TOO_LONG, vendor_err::SGE_LENGTH));
     }
@@ -57,7 +58,7 @@ fn transmit(w: &mut Work<'_, '_, '_>, wqe: &Wqe, av: &AvSeg) -> Result<(), Failu
     Ok(())
 }
 
-/// Takes the way of a packet from its address vector: what a connected QP has in its context.
+/// Takes the path of a packet from its address vector; a connected QP has it in its context.
 fn aim(w: &mut Work<'_, '_, '_>, av: &AvSeg) -> Result<(), Failure> {
     let ethernet = w.step.config.link_layer == crate::LinkLayer::Ethernet;
     let source = w.func.function().roce.get(usize::from(av.src_addr_index()));
@@ -80,7 +81,7 @@ fn aim(w: &mut Work<'_, '_, '_>, av: &AvSeg) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The message, by value: its buffer is the program's again once the request completes.
+/// Payload of the message, by value: its buffer belongs to the program again once the request completes.
 fn gather(w: &mut Work<'_, '_, '_>, wqe: &Wqe) -> Result<Payload, Failure> {
     let [start, end] = wqe.data.map(usize::from);
     let buffers = &mut *w.step.buffers;

@@ -1,9 +1,9 @@
-//! Internet checksums (RFC 1071), filled in and verified.
+//! Internet checksums (RFC 1071): insertion and verification.
 
 use super::frame::{Parts, TCP};
 use hwspec::layout::prefix;
 
-/// Sum of `bytes` as 16-bit words, in ones' complement, on top of `sum`; an odd byte counts as followed by zero.
+/// Adds `bytes` as 16-bit words to `sum`, in ones' complement; an odd byte is padded with zero.
 pub(super) fn add(sum: u32, bytes: &[u8]) -> u32 {
     let mut wide = u64::from(sum);
     let mut chunks = bytes.chunks_exact(4);
@@ -18,7 +18,7 @@ pub(super) fn add(sum: u32, bytes: &[u8]) -> u32 {
     wide as u32
 }
 
-/// The sum of pseudo-header and transport of a packet that has TCP or UDP; 0xffff if the checksum in it is right.
+/// The sum over pseudo-header and transport of a packet with TCP or UDP; 0xffff if its checksum is correct.
 fn transport(frame: &[u8], parts: &Parts) -> Option<u32> {
     if !parts.has_ports(frame) {
         return None;
@@ -31,12 +31,12 @@ fn transport(frame: &[u8], parts: &Parts) -> Option<u32> {
     Some(add(sum + u32::from(parts.protocol) + (len >> 16) + (len & 0xffff), segment))
 }
 
-/// Where the transport's checksum is.
+/// Offset of the transport's checksum.
 fn place(parts: &Parts) -> usize {
     parts.l4 + if parts.protocol == TCP { 16 } else { 6 }
 }
 
-/// Fills in the checksum of TCP or UDP. A frame that has neither, or is a fragment, stays as it is.
+/// Fills in the checksum of TCP or UDP. A frame with neither of them, or a fragment, is left unchanged.
 pub(super) fn fill_transport(frame: &mut [u8], parts: &Parts) {
     let at = place(parts);
     if !parts.has_ports(frame) || at + 2 > frame.len() {
@@ -44,7 +44,8 @@ pub(super) fn fill_transport(frame: &mut [u8], parts: &Parts) {
     }
     frame[at..at + 2].fill(0);
     let Some(sum) = transport(frame, parts) else { return };
-    // RFC 768: a sum of zero is sent as ones, for zero says that there is none. To TCP both are the same.
+    // RFC 768: a checksum of zero is sent as ones, because zero means that there is none. For TCP both are
+    // equivalent.
     let value = match !(sum as u16) {
         0 => 0xffff,
         value => value,
@@ -52,7 +53,7 @@ pub(super) fn fill_transport(frame: &mut [u8], parts: &Parts) {
     frame[at..at + 2].copy_from_slice(&value.to_be_bytes());
 }
 
-/// Fills in the header checksum of IPv4.
+/// Fills in the IPv4 header checksum.
 pub(super) fn fill_ip(frame: &mut [u8], parts: &Parts) {
     if parts.version != 4 {
         return;
@@ -66,9 +67,9 @@ pub(super) fn fill_ip(frame: &mut [u8], parts: &Parts) {
 /// The checksum results in a receive CQE.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Verified {
-    /// The IP header is good.
+    /// The IP header checksum is correct.
     pub l3: bool,
-    /// The TCP or UDP packet is good.
+    /// The TCP or UDP checksum is correct.
     pub l4: bool,
 }
 
@@ -81,7 +82,7 @@ pub(super) fn verify(frame: &[u8], parts: &Parts) -> Verified {
         _ => false,
     };
     let at = place(parts);
-    // RFC 768: a UDP packet over IPv4 may have none.
+    // RFC 768: a UDP packet over IPv4 may have no checksum.
     let none = parts.version == 4 && parts.protocol != TCP && frame.get(at..at + 2) == Some(&[0, 0]);
     let l4 = parts.has_ports(frame) && (none || transport(frame, parts) == Some(0xffff));
     Verified { l3, l4: l3 && l4 }

@@ -1,4 +1,4 @@
-//! Receive queues in error: what is posted completes as flushed, in order (IBTA 10.3.1; PRM: `rqc.flush_in_error_en`).
+//! Receive queues in error: posted WQEs complete as flushed, in order (IBTA 10.3.1; PRM: `rqc.flush_in_error_en`).
 
 use super::receive::{ERROR, failed, refresh};
 use crate::{
@@ -12,7 +12,7 @@ use crate::{
 };
 use hwspec::cqe::{CqeSyndrome, vendor_err};
 
-/// Queue `index` went into error, or is there: its receives are looked for from `now` on, if it was made to flush.
+/// Starts the flush of queue `index` in the error state, from `now` on, if it is configured to flush.
 #[cold]
 pub(crate) fn begin(func: &mut Func<'_>, now: u64, index: u32) {
     let Some(rq) = func.row_mut::<RqRow>(index) else { return };
@@ -23,8 +23,8 @@ pub(crate) fn begin(func: &mut Func<'_>, now: u64, index: u32) {
     }
 }
 
-/// Completes a batch of what is posted to queue `index`. Receives are posted without a doorbell, so an empty queue is
-/// looked at again, each time after twice the wait.
+/// Completes a batch of the WQEs posted to queue `index`. Receives are posted without a doorbell, so an empty queue is
+/// checked again, with the interval doubled each time.
 #[cold]
 pub(crate) fn flush(func: &mut Func<'_>, step: &mut Step<'_>, index: u32) {
     let Some(mut rq) = func.row::<RqRow>(index).copied() else { return };

@@ -1,4 +1,4 @@
-//! The layout of an Ethernet frame: VLAN tags, IP and TCP or UDP.
+//! Parsing of an Ethernet frame: VLAN tags, IP and TCP or UDP.
 
 use hwspec::{
     context::flow::MatchHeaders,
@@ -12,45 +12,45 @@ use std::ops::Range;
 
 /// IEEE 802.1ad service tag.
 const SERVICE_TAG: u16 = 0x88a8;
-/// IP protocol numbers.
+/// IP protocol number of TCP.
 pub(super) const TCP: u8 = 6;
-/// See [`TCP`].
+/// IP protocol number of UDP.
 pub(super) const UDP: u8 = 17;
 const ESP: u8 = 50;
 const AH: u8 = 51;
-/// IPv6 extension headers that may come before the transport (RFC 8200): hop-by-hop, routing, destination options, fragment.
+/// IPv6 extension headers that may precede the transport (RFC 8200): hop-by-hop, routing, destination options, fragment.
 const HOP_BY_HOP: u8 = 0;
 const ROUTING: u8 = 43;
 const DESTINATION: u8 = 60;
 const FRAGMENT: u8 = 44;
-/// Bytes of a TCP header without options, and of a UDP header.
+/// Size of a TCP header without options, and of a UDP header.
 const TCP_SIZE: usize = 20;
 const UDP_SIZE: usize = 8;
-/// Bytes of a VLAN tag.
+/// Size of a VLAN tag.
 pub(super) const TAG: usize = Vlan::SIZE;
-/// Tags that are looked through.
+/// Maximum number of tags that are parsed.
 const TAGS: usize = 2;
 
-/// Where the parts of a frame are. Offsets are from its first byte and lie within what was parsed.
+/// The positions of the parts of a frame. Offsets are from its first byte and within the parsed bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Parts {
-    /// The outermost tag: its type and control information.
+    /// The outermost tag: its type and tag control information.
     pub tag: Option<(u16, u16)>,
-    /// EtherType behind the tags.
+    /// EtherType after the tags.
     pub ethertype: u16,
-    /// Behind the tags.
+    /// Offset of the network header, after the tags.
     pub l3: usize,
-    /// 4, 6, or 0 if the packet is neither or makes no sense.
+    /// 4, 6, or 0 if the packet is neither or malformed.
     pub version: u8,
     /// Protocol of the transport header.
     pub protocol: u8,
-    /// The packet is a fragment: there may be no transport header.
+    /// The packet is a fragment, so it may have no transport header.
     pub fragment: bool,
-    /// Transport header; meaningless if `version` is 0.
+    /// Offset of the transport header; meaningless if `version` is 0.
     pub l4: usize,
-    /// Behind the IP packet, as its header says, or the end of a frame that is shorter; there may be padding there.
+    /// End of the IP packet according to its header, or end of a shorter frame; padding may follow.
     pub end: usize,
-    /// The IP packet is as long as its header says. One that is not can be steered all the same, but is not good.
+    /// The IP packet is as long as its header claims. A truncated one can be steered nevertheless, but fails verification.
     pub whole: bool,
 }
 
@@ -59,7 +59,7 @@ fn word(bytes: &[u8], at: usize) -> Option<u16> {
 }
 
 impl Parts {
-    /// Takes a frame apart. `bytes` may be its beginning only; `len` is the length of the whole.
+    /// Parses a frame. `bytes` may be its beginning only; `len` is the length of the whole frame.
     pub(super) fn of(bytes: &[u8], len: usize) -> Option<Self> {
         let mut parts = Self { l3: Ethernet::SIZE, ..Self::default() };
         parts.ethertype = word(bytes, parts.l3 - 2)?;
@@ -72,7 +72,7 @@ impl Parts {
             parts.ethertype = word(bytes, parts.l3 + 2)?;
             parts.l3 += TAG;
         }
-        // Bytes that make no sense as IP are a frame all the same.
+        // Malformed IP is still a frame.
         let _ = match EtherType::new(parts.ethertype) {
             EtherType::IPV4 => parts.ipv4(bytes, len),
             EtherType::IPV6 => parts.ipv6(bytes, len),
@@ -127,7 +127,7 @@ impl Parts {
         Some(())
     }
 
-    /// True if there is a whole TCP or UDP header in `bytes`.
+    /// True if `bytes` contain a complete TCP or UDP header.
     pub(super) fn has_ports(&self, bytes: &[u8]) -> bool {
         let size = match self.protocol {
             TCP => TCP_SIZE,
@@ -156,7 +156,7 @@ impl Parts {
         bytes.get(at..self.end.min(bytes.len()))?.first_chunk().copied()
     }
 
-    /// Where the IP addresses are: source, destination.
+    /// Offsets of the IP addresses: source, destination.
     pub(super) fn addresses(&self) -> Option<(Range<usize>, Range<usize>)> {
         let (at, size) = match self.version {
             4 => (self.l3 + 12, 4),
@@ -166,7 +166,7 @@ impl Parts {
         Some((at..at + size, at + size..at + 2 * size))
     }
 
-    /// Where the data of a TCP or UDP packet begin.
+    /// Offset of the data of a TCP or UDP packet.
     pub(super) fn data(&self, bytes: &[u8]) -> Option<usize> {
         match self.protocol {
             _ if !self.has_ports(bytes) => None,
@@ -175,7 +175,7 @@ impl Parts {
         }
     }
 
-    /// The fields that flow tables match.
+    /// The fields that flow tables can match.
     pub(super) fn key(&self, bytes: &[u8]) -> MatchHeaders {
         let mut key = MatchHeaders::zeroed();
         let eth: [u8; Ethernet::SIZE] = prefix(bytes);

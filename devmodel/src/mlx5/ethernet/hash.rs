@@ -13,13 +13,13 @@ const DST_IP: u32 = 1 << 1;
 const SPORT: u32 = 1 << 2;
 const DPORT: u32 = 1 << 3;
 const SPI: u32 = 1 << 4;
-/// Bits of `TirRow::fields` above the selected fields: the protocols the interface is for.
+/// Bits of `TirRow::fields` above the selected fields: the protocols of the interface.
 const FOR_UDP: u32 = 1 << 30;
 const FOR_IPV6: u32 = 1 << 31;
-/// Bytes hashed at most: two IPv6 addresses, and two ports or a security parameters index.
+/// Maximum number of hashed bytes: two IPv6 addresses, and two ports or a security parameters index.
 const MAX: usize = 36;
 
-/// The hash as RSS defines it: for every bit of the input that is 1, the 32 bits of the key from there on.
+/// The hash defined by RSS: for every 1 bit of the input, XORs the 32 bits of the key that start at its position.
 pub(super) fn toeplitz(key: &[u8; 40], input: &[u8]) -> u32 {
     let mut window = u64::from_be_bytes([key[0], key[1], key[2], key[3], key[4], key[5], key[6], key[7]]);
     let mut hash = 0;
@@ -35,8 +35,8 @@ pub(super) fn toeplitz(key: &[u8; 40], input: &[u8]) -> u32 {
     hash
 }
 
-/// The hash of a packet and what was hashed, as a receive CQE tells them. Packets without what the interface hashes have
-/// hash 0.
+/// The hash of a packet and the type of the hashed fields, as reported in a receive CQE. The hash is 0 for packets
+/// without the fields that the interface hashes.
 pub(super) fn packet(tir: &TirRow, frame: &[u8], parts: &Parts) -> (u32, u8) {
     let is_for = match parts.version {
         4 => tir.fields & FOR_IPV6 == 0,
@@ -48,7 +48,7 @@ pub(super) fn packet(tir: &TirRow, frame: &[u8], parts: &Parts) -> (u32, u8) {
     let protocol = if tir.fields & FOR_UDP != 0 { UDP } else { TCP };
     let ports = parts.ports(frame).filter(|_| parts.protocol == protocol);
     let (sport, dport) = ports.unwrap_or_default();
-    // Both directions of a flow alike: the lower address, and the lower port, first.
+    // Both directions of a flow yield the same hash: the lower address, and the lower port, come first.
     let swap = tir.symmetric != 0;
     let (src, dst) = if swap && src > dst { (dst, src) } else { (src, dst) };
     let (sport, dport) = if swap && sport > dport { (dport, sport) } else { (sport, dport) };

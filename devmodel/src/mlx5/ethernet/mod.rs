@@ -1,4 +1,4 @@
-//! The Ethernet side: frames that are not RDMA, from send queues to the wire and from the wire through flow tables to
+//! The Ethernet side: frames other than RDMA, from send queues to the wire, and from the wire through flow tables to
 //! receive queues.
 
 mod checksum;
@@ -14,7 +14,8 @@ pub(crate) use flush::{begin as flush_receives, flush};
 pub(crate) use receive::arrive;
 pub(crate) use transmit::{ring, run};
 
-/// The fields that flow tables match, of a frame of `len` bytes that begins with `bytes`; `None` if it is none.
+/// The fields that flow tables can match, for a frame of `len` bytes that begins with `bytes`; `None` if it is not a
+/// valid frame.
 pub(crate) fn key(bytes: &[u8], len: usize) -> Option<hwspec::context::flow::MatchHeaders> {
     frame::Parts::of(bytes, len).map(|parts| parts.key(bytes))
 }

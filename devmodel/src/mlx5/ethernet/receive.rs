@@ -1,5 +1,5 @@
-//! Frames that are not RDMA: through the flow tables to a receive queue, into the buffers of its oldest WQE, and a CQE
-//! that says what was found on the way.
+//! Reception of frames other than RDMA: through the flow tables to a receive queue, into the buffers of its oldest WQE, with a
+//! CQE that reports the results of steering and checks.
 
 use super::{
     checksum, flush,
@@ -25,9 +25,9 @@ use hwspec::{
 };
 use std::sync::atomic::Ordering::Relaxed;
 
-/// Bytes of a frame in which all headers are looked for.
+/// Number of bytes of a frame that are searched for headers.
 const HEAD: usize = 256;
-/// Bytes of the frame check sequence, which counts into the MTU of the port and is not seen here.
+/// Size of the frame check sequence, which counts towards the MTU of the port and is not present here.
 const FCS: usize = 4;
 /// States of the queue's context.
 const READY: u32 = 1;
@@ -35,7 +35,7 @@ pub(super) const ERROR: u32 = 3;
 /// `TirRow::disp`: all packets to one queue.
 const DIRECT: u32 = 0;
 
-/// Takes the frame that waits, if it is one for the Ethernet side; else leaves it to the queue pairs.
+/// Takes the waiting frame if it is for the Ethernet side; otherwise leaves it to the queue pairs.
 #[cold]
 pub(crate) fn arrive(func: &mut Func<'_>, step: &mut Step<'_>) -> bool {
     let Some((slot, SlotPayload::Bytes(rest))) = func.front() else { return false };
@@ -49,7 +49,7 @@ pub(crate) fn arrive(func: &mut Func<'_>, step: &mut Step<'_>) -> bool {
         return false;
     }
     let len = slot.headers().len() + rest.len();
-    // All headers of a RoCE packet lie in front.
+    // All headers of a RoCE packet are in the first part.
     if Parts::of(slot.headers(), len).is_some_and(|parts| is_rdma(func, slot.headers(), &parts)) {
         return false;
     }
@@ -68,9 +68,9 @@ pub(crate) fn arrive(func: &mut Func<'_>, step: &mut Step<'_>) -> bool {
     true
 }
 
-/// A frame that the function itself sent, by an interface of transport domain `td`: if it is to a group, those of other domains
-/// get it too, unless the vport says that nothing comes back. The IP stack of a net device would take its own
-/// neighbour discovery for that of another with its address.
+/// Loops back a multicast frame that the function itself sent through an interface of transport domain `td`: interfaces of
+/// other domains receive it, unless the vport blocks the loopback. The IP stack of a net device would mistake its own neighbour
+/// discovery for that of another device with its address.
 pub(super) fn come_back(func: &mut Func<'_>, step: &mut Step<'_>, (start, len): (u32, u32), td: u32) {
     let takes = func.region().sync(func.fid(), Sync::Group).load(Relaxed);
     if takes & GROUP_ETHERNET == 0 || func.function().local_block & FunctionRow::BLOCK_MULTICAST != 0 {
@@ -87,11 +87,11 @@ pub(super) fn come_back(func: &mut Func<'_>, step: &mut Step<'_>, (start, len): 
         return;
     };
     take(func, step, (start, len as usize), head, &parts, Some(td));
-    // A party that is stopped misses it, as if its queue was full: the sender does not wait for that.
+    // A stopped party misses the frame, as with a full queue: the sender does not wait for it.
     step.blocked = None;
 }
 
-/// True if the queue pairs get the frame: RoCE v2, where the function speaks it.
+/// True if the frame goes to the queue pairs: RoCE v2, if the function has it enabled.
 fn is_rdma(func: &Func<'_>, head: &[u8], parts: &Parts) -> bool {
     let f = func.function();
     let to_roce = parts.whole
@@ -100,7 +100,8 @@ fn is_rdma(func: &Func<'_>, head: &[u8], parts: &Parts) -> bool {
     to_roce && (f.roce_enabled != 0 || f.flow_root[0] == 0)
 }
 
-/// Counts a frame and brings it to all who are to get it. `own` is the transport domain that sent it, if it comes back.
+/// Counts a frame and delivers it to all its destinations. `own` is the sending transport domain of a frame that is looped
+/// back.
 fn take(
     func: &mut Func<'_>,
     step: &mut Step<'_>,
@@ -142,23 +143,23 @@ fn take(
     }
 }
 
-/// A frame on its way into a queue: where it is staged, and what it is.
+/// A frame on its way to a queue: its place in the staging buffer, and its properties.
 struct Received {
     start: u32,
     len: usize,
     parts: Parts,
-    /// Tag of the flow table entry that led here.
+    /// Tag of the flow table entry that matched.
     tag: u32,
 }
 
-/// Brings a frame to the queue that an interface chooses.
+/// Delivers a frame to the queue selected by an interface.
 fn deliver(func: &mut Func<'_>, step: &mut Step<'_>, tir: &TirRow, head: &[u8], frame: &mut Received) {
     let (hash, hash_type) = hash::packet(tir, head, &frame.parts);
     let rqn = if tir.disp == DIRECT {
         Some(tir.rqn)
     } else {
         func.row::<RqtRow>(tir.rqt).filter(|rqt| rqt.actual != 0).map(|rqt| {
-            // The table's size is a power of two where a driver wants all bits to count alike.
+            // Drivers that want all hash bits to count equally make the table's size a power of two.
             func.mtt(rqt.mtt + hash % rqt.actual) as u32
         })
     };
@@ -208,7 +209,7 @@ fn deliver(func: &mut Func<'_>, step: &mut Step<'_>, tir: &TirRow, head: &[u8], 
     }
 }
 
-/// The CQE of the oldest WQE, which failed: syndrome and vendor error.
+/// The error CQE of the oldest WQE, with syndrome and vendor error.
 pub(super) fn failed(
     func: &Func<'_>,
     index: u32,
@@ -234,7 +235,7 @@ pub(super) fn refresh(func: &Func<'_>, step: &mut Step<'_>, rq: &mut RqRow) {
     }
 }
 
-/// True if a WQE is there.
+/// True if a WQE is available.
 fn refill(func: &Func<'_>, step: &mut Step<'_>, rq: &mut RqRow) -> bool {
     if rq.pi == rq.ci {
         refresh(func, step, rq);
@@ -242,7 +243,7 @@ fn refill(func: &Func<'_>, step: &mut Step<'_>, rq: &mut RqRow) -> bool {
     rq.pi != rq.ci
 }
 
-/// Puts a frame into the buffers of the oldest WQE, and says so.
+/// Writes a frame to the buffers of the oldest WQE and builds its CQE.
 fn scatter(
     func: &Func<'_>,
     step: &mut Step<'_>,
@@ -267,7 +268,7 @@ fn scatter(
     let found = lists::resolve(func, domain, &step.buffers.receive, 0, len, lists::SCATTER, &mut pieces);
     let mut written = Ok(());
     if found.is_ok() {
-        // Without the tag: the addresses, then what is behind it.
+        // Omits the tag: the addresses, then the bytes after the tag.
         let mut source = Ranges::new(frame.start, if cut == 0 { 0 } else { 12 }, cut as u32);
         for piece in &pieces {
             let (mut to, mut left) = (piece.at, piece.len);
@@ -284,10 +285,10 @@ fn scatter(
     Ok(cqe)
 }
 
-/// Staged bytes with a gap in them.
+/// Staged bytes with a gap.
 struct Ranges {
     at: u32,
-    /// Bytes up to the gap; 0 is no gap ahead.
+    /// Bytes before the gap; 0 if no gap is ahead.
     before: u32,
     gap: u32,
 }
@@ -297,7 +298,7 @@ impl Ranges {
         Self { at: start, before, gap }
     }
 
-    /// The next bytes, at most `want`: where, and how many.
+    /// The next bytes, at most `want`: their offset and number.
     fn next(&mut self, want: u32) -> (u32, u32) {
         let at = self.at;
         let n = if self.before == 0 { want } else { want.min(self.before) };
@@ -312,12 +313,12 @@ impl Ranges {
     }
 }
 
-/// The CQE of a frame, whose tag `stripped` is taken out.
+/// The CQE of a frame; `stripped` is the tag that was removed.
 fn describe(step: &Step<'_>, frame: &Received, stripped: Option<u16>) -> Cqe64 {
     let bytes = step.staged(frame.start, frame.len as u32);
     let parts = &frame.parts;
     let good = checksum::verify(bytes, parts);
-    // Of all bytes behind the Ethernet header as the driver finds it.
+    // Covers all bytes after the Ethernet header that the driver sees.
     let from = 14 + if stripped.is_some() { TAG } else { 0 };
     let sum = checksum::add(0, bytes.get(from..).unwrap_or_default());
     let l3 = match parts.version {
@@ -352,7 +353,7 @@ fn describe(step: &Step<'_>, frame: &Received, stripped: Option<u16>) -> Cqe64 {
         .vlan_info(stripped.unwrap_or(0))
         .byte_cnt(len as u32)
         .timestamp(completion::timestamp(step.now))
-        // Behind a flow table this is the tag of the entry.
+        // With flow tables, this field is the tag of the entry.
         .qpn(Qpn(frame.tag))
         .opcode(CqeOpcode::RespSend);
     cqe

@@ -1,5 +1,5 @@
-//! Large sends: a header and more data than a frame holds become frames, each with its own lengths, sequence number and
-//! checksums (LSO, also called TSO and USO).
+//! Large sends: headers with more data than fits in a frame are segmented into frames, each with its own lengths, sequence
+//! number and checksums (LSO, also called TSO and USO).
 
 use super::{
     checksum,
@@ -11,15 +11,15 @@ use crate::mlx5::Step;
 const LAST_ONLY: u8 = 0x09;
 /// TCP flag that only the first segment carries: CWR (RFC 3168).
 const FIRST_ONLY: u8 = 0x80;
-/// Segments of one send at most.
+/// Maximum number of segments of one send.
 const SEGMENTS: usize = 1024;
 
-/// Cuts the data that lie staged at `data` behind the headers `template` into frames with at most `mss` bytes of data each.
-/// False if the headers are not such as can be repeated.
+/// Segments the data staged at `data`, which follows the headers `template`, into frames with at most `mss` bytes of data
+/// each. False if the headers cannot be segmented.
 pub(super) fn cut(step: &mut Step<'_>, template: &[u8], data: (u32, u32), mss: usize) -> bool {
     let (data_at, data_len) = (data.0 as usize, data.1 as usize);
     let Some(parts) = Parts::of(template, template.len() + data_len) else { return false };
-    // The lengths in the template are those of the whole, or absent.
+    // The lengths in the template are those of the whole send, or absent.
     let parts = Parts { end: template.len() + data_len, ..parts };
     let good = mss != 0 && parts.data(template) == Some(template.len()) && data_len.div_ceil(mss) <= SEGMENTS;
     if !good {
@@ -43,7 +43,7 @@ pub(super) fn cut(step: &mut Step<'_>, template: &[u8], data: (u32, u32), mss: u
     true
 }
 
-/// Makes a copy of the template the header of one segment.
+/// Turns a copy of the template into the headers of one segment.
 fn finish(frame: &mut [u8], parts: &Parts, number: u16, offset: u32, first: bool, last: bool) {
     let (l3, l4) = (parts.l3, parts.l4);
     let put = |frame: &mut [u8], at: usize, value: u16| {

@@ -1,4 +1,4 @@
-//! Flow tables: from the first table on, the first entry that matches says where a packet goes.
+//! Flow steering: starting at the root table, the first matching entry determines the packet's destinations.
 
 use crate::{
     region::Func,
@@ -6,24 +6,26 @@ use crate::{
 };
 use hwspec::context::flow::MatchHeaders;
 
-/// Interfaces a packet may reach.
+/// Maximum number of interfaces that receive a packet.
 const TIRS: usize = 8;
-/// Tables a packet passes at most: a path may fork, and an entry that ignores levels may lead back.
+/// Maximum number of tables that a packet passes: a path may fork, and an entry that ignores levels may form
+/// a loop.
 const STEPS: usize = 256;
-/// Entries a packet is compared with at most: whoever holds the function for longer holds up others.
+/// Maximum number of entries that a packet is compared with: holding the function for longer would block
+/// others.
 const COMPARED: usize = 16384;
 
-/// Where a packet goes.
+/// The destinations of a packet.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Steered {
     tirs: [u32; TIRS],
     len: usize,
-    /// Tag of the last entry.
+    /// Tag of the last matching entry.
     pub tag: u32,
 }
 
 impl Steered {
-    /// The interfaces that get it.
+    /// The interfaces that receive the packet.
     pub(super) fn tirs(&self) -> &[u32] {
         &self.tirs[..self.len]
     }
@@ -33,7 +35,7 @@ fn matches(mask: &[u8; MATCH], value: &[u8; MATCH], key: &[u8; MATCH]) -> bool {
     mask.iter().zip(value).zip(key).all(|((mask, value), key)| (value ^ key) & mask == 0)
 }
 
-/// The first entry of `table` that matches.
+/// The first matching entry of `table`.
 fn find(func: &Func<'_>, table: &FlowTableRow, key: &[u8; MATCH], left: &mut usize) -> Option<u32> {
     let mut at = table.first;
     let mut group: Option<(u32, &FlowGroupRow)> = None;
@@ -52,7 +54,7 @@ fn find(func: &Func<'_>, table: &FlowTableRow, key: &[u8; MATCH], left: &mut usi
     }
 }
 
-/// Leads a packet of `len` bytes through the tables.
+/// Steers a packet of `len` bytes through the tables.
 pub(super) fn steer(func: &mut Func<'_>, key: &MatchHeaders, len: usize) -> Steered {
     let mut out = Steered::default();
     let mut waiting = [0; TIRS];

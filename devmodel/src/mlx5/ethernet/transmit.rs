@@ -1,4 +1,4 @@
-//! Send queues without a queue pair: WQEs become frames (PRM: Ethernet send WQEs).
+//! Send queues without a queue pair: transmission of WQEs as frames (PRM: Ethernet send WQEs).
 
 use super::{checksum, frame::Parts, receive, segment};
 use crate::{
@@ -26,28 +26,28 @@ use hwspec::{
 /// States of the queue's context.
 const READY: u32 = 1;
 const ERROR: u32 = 3;
-/// WQEs a queue may send in one go.
+/// Maximum number of WQEs that a queue sends at once.
 const BATCH: usize = 64;
-/// Staged bytes that end its turn.
+/// Number of staged bytes that ends a queue's turn.
 const STAGED: usize = 256 << 10;
-/// Data of one large send at most.
+/// Maximum data of one large send.
 const MAX_LSO: u64 = 256 << 10;
-/// Bytes a frame is padded to, frame check sequence excluded (IEEE 802.3, 4.2.3.3).
+/// Minimum size of a frame after padding, frame check sequence excluded (IEEE 802.3, 4.2.3.3).
 const MIN_FRAME: usize = 60;
 /// Longest frame.
 pub(super) const MAX_FRAME: usize = crate::region::MAX_FRAME;
 /// EtherType of an IEEE 802.1ad service tag.
 const SERVICE_TAG: u16 = 0x88a8;
-/// Vendor error of a WQE that makes no sense.
+/// Vendor error of a malformed WQE.
 const BAD_WQE: u8 = 0x68;
 
-/// Why a WQE ends the queue.
+/// The reason why a WQE stops the queue.
 type Failure = CqeSyndrome;
 
-/// Send doorbell of queue number `sqn`.
+/// Handles a send doorbell of queue number `sqn`.
 pub(crate) fn ring(func: &mut Func<'_>, step: &mut Step<'_>, sqn: u32, uar: u32) {
     let index = func.index::<SqRow>(sqn);
-    // A doorbell counts only through the page the queue was given.
+    // A doorbell is valid only through the UAR page of the queue.
     let good =
         index.and_then(|i| func.row::<SqRow>(i)).is_some_and(|sq| sq.uar == uar) && func.function().rings();
     match index.filter(|_| good) {
@@ -56,7 +56,7 @@ pub(crate) fn ring(func: &mut Func<'_>, step: &mut Step<'_>, sqn: u32, uar: u32)
     }
 }
 
-/// The turn of queue `index` to send.
+/// Runs the turn of queue `index` to send.
 pub(crate) fn run(func: &mut Func<'_>, step: &mut Step<'_>, index: u32) {
     let Some(mut sq) = func.row::<SqRow>(index).copied() else { return };
     let party = Party(sq.head.party);
@@ -93,7 +93,7 @@ pub(crate) fn run(func: &mut Func<'_>, step: &mut Step<'_>, index: u32) {
     }
 }
 
-/// Has the function itself get what it sent, from raw frame `first` of the step on, if that comes back.
+/// Loops back the frames that the function just sent, from raw frame `first` of the step on.
 fn come_back(func: &mut Func<'_>, step: &mut Step<'_>, sq: &SqRow, first: usize) {
     let Some(td) = func.row::<TisRow>(sq.tis).map(|tis| tis.td) else { return };
     for i in first..step.buffers.raw.len() {
@@ -101,14 +101,14 @@ fn come_back(func: &mut Func<'_>, step: &mut Step<'_>, sq: &SqRow, first: usize)
     }
 }
 
-/// Carries out the oldest WQE.
+/// Executes the oldest WQE.
 fn one(func: &mut Func<'_>, step: &mut Step<'_>, index: u32, sq: &mut SqRow) {
     let at = sq.ci as u16;
     let number = func.number::<SqRow>(index);
     let ctrl = fetch(func, step, sq, number);
     let ds = ctrl.as_ref().map_or(1, |ctrl| ctrl.ds().max(1));
     let posted = (sq.pi as u16).wrapping_sub(at);
-    // A WQE that is not there whole is all that is left.
+    // An incomplete WQE is the last one.
     sq.ci = at.wrapping_add(blocks(ds).clamp(1, posted.max(1))).into();
     let outcome = match ctrl {
         _ if sq.state == ERROR => Err(CqeSyndrome::WrFlushErr),
@@ -150,7 +150,8 @@ fn one(func: &mut Func<'_>, step: &mut Step<'_>, index: u32, sq: &mut SqRow) {
     }
 }
 
-/// Reads the WQE at the queue's head into the step's buffer: its control segment, if it is one that belongs here.
+/// Reads the WQE at the queue's head into the step's buffer and returns its control segment, if it is valid for
+/// this position.
 fn fetch(func: &Func<'_>, step: &mut Step<'_>, sq: &SqRow, number: u32) -> Option<CtrlSeg> {
     let at = sq.ci as u16;
     let block = |step: &mut Step<'_>, i: u16| {
@@ -203,7 +204,7 @@ fn execute(func: &mut Func<'_>, step: &mut Step<'_>, sq: &SqRow, ctrl: &CtrlSeg)
 
     let frames = step.buffers.raw.len();
     if func.function().vport_state == 0 {
-        // The port is down: what is sent is lost, and the driver is done with it.
+        // The port is down: the frame is lost, and its WQE completes.
         return Ok(());
     }
     if large {
@@ -245,7 +246,7 @@ fn execute(func: &mut Func<'_>, step: &mut Step<'_>, sq: &SqRow, ctrl: &CtrlSeg)
     Ok(())
 }
 
-/// Puts a tag between the addresses and the type of the frame at `at`.
+/// Inserts a tag between the addresses and the type of the frame at `at`.
 fn insert_tag(staged: &mut Vec<u8>, at: usize, kind: u16, tci: u16) {
     let behind = at + 12;
     let [a, b] = kind.to_be_bytes();
@@ -253,7 +254,7 @@ fn insert_tag(staged: &mut Vec<u8>, at: usize, kind: u16, tci: u16) {
     staged.splice(behind..behind, [a, b, c, d]);
 }
 
-/// Stages inline bytes and what the data segments name, one behind the other: where, and how many bytes.
+/// Stages inline bytes, followed by the data of the data segments; returns offset and length.
 fn gather(
     func: &Func<'_>,
     step: &mut Step<'_>,
@@ -284,7 +285,7 @@ fn gather(
     Ok((start, step.buffers.staged.len() as u32 - start))
 }
 
-/// Stages what one data segment names.
+/// Stages the data of one data segment.
 fn pointed(
     func: &Func<'_>,
     step: &mut Step<'_>,
@@ -312,7 +313,7 @@ fn pointed(
     }
 }
 
-/// Counts the raw frame `i` of the step as sent.
+/// Counts raw frame `i` of the step as sent.
 fn account(func: &mut Func<'_>, step: &Step<'_>, i: usize) {
     let Some(&(at, len)) = step.buffers.raw.get(i) else { return };
     let group = step.staged(at, 6);

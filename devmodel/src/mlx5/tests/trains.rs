@@ -1,4 +1,4 @@
-//! Packets that go in a train leave behind what they would have left one by one.
+//! Packets sent in a train have the same effects as packets sent one by one.
 
 use super::*;
 use crate::{
@@ -7,10 +7,10 @@ use crate::{
 };
 use zerocopy::IntoBytes;
 
-/// All that is left of a run: memory, both functions with their counters, both queue pairs.
+/// The final state of a run: memory, both functions with their counters, both queue pairs.
 type Left = (Vec<u8>, [Vec<u8>; 2], [Vec<u8>; 2]);
 
-/// Two runs of `act`: one whose packets may go in trains, and one that is watched, so that each goes alone.
+/// Runs `act` twice: with trains allowed, and with the wire observed, so that every packet is sent alone.
 fn both(mtu: u16, act: impl Fn(&mut Rig, &mut Runner)) -> [Left; 2] {
     [false, true].map(|watched| {
         let link = Link { mtu, ..Link::default() };
@@ -35,7 +35,7 @@ fn same(what: &str, [trains, single]: [Left; 2]) {
     assert!(trains.2 == single.2, "{what}: queue pairs differ");
 }
 
-/// Rings until nothing moves any more: timers run out meanwhile.
+/// Runs until all activity has ended; timers expire meanwhile.
 fn until_quiet(rig: &mut Rig, runner: &mut Runner) {
     go(rig, runner, 1);
     for tick in 1..40u64 {
@@ -58,7 +58,7 @@ fn middles_of_a_message_leave_in_trains() {
     drop(func);
     let sent: Vec<(u16, usize)> =
         buffers.out.iter().map(|frame| (frame.packets, frame.payload.len())).collect();
-    // The 32nd asks for an acknowledgement, and the last.
+    // AckReq is set on the 32nd packet and on the last.
     let one = (1, 1024);
     assert_eq!(sent, [one, one, (29, 29 << 10), one, (7, 7 << 10), one]);
     let psns = |frame: &step::Frame| {
@@ -73,7 +73,7 @@ fn middles_of_a_message_leave_in_trains() {
 #[test]
 fn whatever_is_transferred_is_the_same() {
     for mtu in [256, 512, 1024, 2048, 4096] {
-        // As much as one call carries out.
+        // The lengths are limited to the work of one call.
         for len in [4, 5, 34, 35, 99, 100, 256].map(|packets| packets * u32::from(mtu) + packets % 2) {
             for (opcode, received) in [
                 (WqeOpcode::RdmaWrite, None),
@@ -103,7 +103,7 @@ fn whatever_is_transferred_is_the_same() {
     }
 }
 
-/// Gather and scatter lists in odd pieces.
+/// Gather and scatter lists with odd sizes.
 #[test]
 fn lists_of_many_entries_are_the_same() {
     for (n, entry) in [(3u64, 5_000u32), (7, 1_111), (5, 4_096), (12, 777)] {
@@ -123,7 +123,7 @@ fn lists_of_many_entries_are_the_same() {
     }
 }
 
-/// Memory that refuses, at either end, wherever it lies in the message.
+/// Memory that refuses an access at either end, at various positions in the message.
 #[test]
 fn a_refusal_within_a_train_is_at_its_packet() {
     for opcode in [WqeOpcode::RdmaWrite, WqeOpcode::Send, WqeOpcode::RdmaRead] {
@@ -178,14 +178,14 @@ fn a_message_that_does_not_fit_ends_at_its_packet() {
     }
 }
 
-/// Trains that were sent before and are sent again: the peer has some of the packets already.
+/// Retransmitted trains of which the peer already has some packets.
 #[test]
 fn trains_that_come_again_are_duplicates_packet_by_packet() {
     for had in [0u32, 1, 2, 5, 30, 31, 39] {
         let left = both(1024, |rig, runner| {
             pattern(rig, 0, 40 << 10);
             rig.post_send(0, WqeOpcode::RdmaWrite, 40 << 10, 0, true);
-            // The peer is that far, by a packet each of whose bytes it has taken.
+            // The peer is at that position after executing the earlier packets.
             let qpn = rig.sides[1].qpn;
             let (key, va) = (rig.sides[1].key, rig.sides[1].data);
             rig.with(1, |func| {
@@ -204,7 +204,7 @@ fn trains_that_come_again_are_duplicates_packet_by_packet() {
     }
 }
 
-/// A gap: nothing of the trains behind it counts.
+/// A gap: no packet of the trains after it counts.
 #[test]
 fn trains_behind_a_gap_are_out_of_sequence_packet_by_packet() {
     let left = both(1024, |rig, runner| {

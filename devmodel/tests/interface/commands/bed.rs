@@ -1,4 +1,4 @@
-//! A machine with the adapter in it, and a driver of a few lines.
+//! A machine with an adapter, and a minimal driver.
 
 use devmodel::{
     Adapter, Config,
@@ -17,36 +17,36 @@ use hwspec::{
 };
 use std::collections::HashMap;
 
-/// Bytes of memory each function sees, from address 0.
+/// Size of each function's memory, which starts at address 0.
 pub const MEMORY: usize = 4 << 20;
-/// Where the command queue lies.
+/// Address of the command queue.
 pub const CMDQ: u64 = 0x1000;
-/// Mailboxes of inputs and outputs.
+/// Mailboxes for inputs and outputs.
 pub const BOXES_IN: u64 = 0x10_000;
 pub const BOXES_OUT: u64 = 0x80_000;
-/// Distance of mailboxes.
+/// Distance between mailboxes.
 pub const BOX: u64 = 0x400;
-/// Memory for queues begins here.
+/// Start of the memory for queues.
 pub const QUEUES: u64 = 0x10_0000;
 
-/// Writes fields over those of a command that the device would take, so that it is wrong in one respect.
+/// Overwrites fields of a valid command, so that it becomes invalid in one respect.
 pub type Change<'f, T> = &'f dyn for<'s, 'x> Fn(&'s mut Set<'x, T>) -> &'s mut Set<'x, T>;
-/// Such changes, each with the syndrome that refuses it, or `None` if the command is taken all the same.
+/// Such changes, each with the syndrome of the refusal, or `None` if the command is still accepted.
 pub type Refusals<'f, T> = &'f [(Change<'f, T>, Option<Syndrome>)];
 
-/// Memory of each function, interrupts, and a note of every transfer.
+/// Memory of each function, interrupts, and a record of every transfer.
 #[derive(Default)]
 pub struct Machine {
     pub memory: HashMap<u8, Vec<u8>>,
     pub interrupts: Vec<(Rid, u16, u64, u32)>,
     pub transfers: Vec<Rid>,
-    /// Party whose program runs; 0 stands for party 1.
+    /// Party of the running program; 0 stands for party 1.
     pub party: u16,
-    /// Party whose memory can't be reached.
+    /// Party with unreachable memory.
     pub out_of_reach: Option<Party>,
-    /// Party whose program is stopped.
+    /// Party of the stopped program.
     pub stopped: Option<Party>,
-    /// Party whose program is dead.
+    /// Party of the dead program.
     pub dead: Option<Party>,
 }
 
@@ -113,7 +113,7 @@ impl Reply {
     pub fn syndrome(&self) -> u32 {
         CmdOut::read(&self.output).syndrome()
     }
-    /// Why the command was refused; `None` if it was not.
+    /// The reason for the refusal; `None` if the command was accepted.
     pub fn refused(&self) -> Option<Syndrome> {
         Syndrome::from_code(self.syndrome())
     }
@@ -130,12 +130,12 @@ pub struct Bed {
 }
 
 impl Bed {
-    /// Power on: only the PF is there.
+    /// Powers the adapter on: only the PF is present.
     pub fn power_on() -> Self {
         Self::with(Config::default())
     }
 
-    /// As [`power_on`](Self::power_on), as strict as `switches` say.
+    /// Like [`power_on`](Self::power_on), with the strictness of `switches`.
     pub fn strict(switches: &str) -> Self {
         Self::with(Config { strict: switches.parse().unwrap(), ..Config::default() })
     }
@@ -146,7 +146,7 @@ impl Bed {
         Self { adapter, runner: Runner::new(), host, now: 0, next: HashMap::new() }
     }
 
-    /// A PF and two VFs, all brought up.
+    /// A PF and two VFs, all initialized.
     pub fn ready() -> Self {
         let mut bed = Self::power_on();
         bed.enable_vfs(2);
@@ -170,13 +170,13 @@ impl Bed {
         self.adapter.bar_write64(&mut self.runner, &mut self.host, self.now, fid, at, value);
     }
 
-    /// Memory of `fid` at `at`.
+    /// The `len` bytes of `fid`'s memory at `at`.
     pub fn memory(&mut self, fid: u8, at: u64, len: usize) -> &mut [u8] {
         let all = self.host.memory.entry(fid).or_insert_with(|| vec![0; MEMORY]);
         &mut all[at as usize..at as usize + len]
     }
 
-    /// A zeroed page-aligned piece of `fid`'s memory.
+    /// Allocates zeroed pages in `fid`'s memory.
     pub fn pages(&mut self, fid: u8, pages: u64) -> u64 {
         let next = self.next.entry(fid).or_insert(QUEUES);
         let at = *next;
@@ -191,7 +191,7 @@ impl Bed {
         self.config_write(0, cap + 0x08, 2, 1 | 1 << 3);
     }
 
-    /// Memory space, bus mastering, MSI-X with all vectors unmasked.
+    /// Enables memory space, bus mastering and MSI-X, with all vectors unmasked.
     pub fn enable_pci(&mut self, fid: u8) {
         self.config_write(fid, 4, 2, 0b110);
         self.config_write(fid, hwspec::pcie::MSIX_CAP + 2, 2, 0x8000);
@@ -205,7 +205,7 @@ impl Bed {
         self.write32(fid, 0x14, CMDQ as u32);
     }
 
-    /// The steps of a driver, up to `INIT_HCA`.
+    /// Runs a driver's initialization up to `INIT_HCA`.
     pub fn bring_up(&mut self, fid: u8) {
         self.enable_pci(fid);
         self.ok(fid, Opcode::EnableHca, &EnableHcaIn::zeroed(), 16);
@@ -216,7 +216,7 @@ impl Bed {
         self.ok(fid, Opcode::InitHca, &InitHcaIn::zeroed(), 16);
     }
 
-    /// Gives the pages the function asks for at `stage`. Returns how many they were.
+    /// Supplies the pages that the function requests at `stage`. Returns their number.
     pub fn supply(&mut self, fid: u8, stage: u16) -> u32 {
         let query = QueryPagesIn::with(|s| s.op_mod(stage));
         let out = QueryPagesOut::read(&self.ok(fid, Opcode::QueryPages, &query, 16));
@@ -230,14 +230,14 @@ impl Bed {
         count
     }
 
-    /// A command that must succeed; its output.
+    /// Runs a command that must succeed and returns its output.
     pub fn ok<I: Layout>(&mut self, fid: u8, op: Opcode, input: &I, out: usize) -> Vec<u8> {
         let reply = self.run(fid, op, 0, input.bytes(), out);
         assert_eq!(reply.status(), Status::Ok, "{op:?}: syndrome {:#x}", reply.syndrome());
         reply.output
     }
 
-    /// The status of a command.
+    /// Runs a command and returns its status.
     pub fn status<I: Layout>(&mut self, fid: u8, op: Opcode, input: &I, out: usize) -> Status {
         self.run(fid, op, 0, input.bytes(), out).status()
     }
@@ -254,7 +254,7 @@ impl Bed {
         self.reply(fid, 0, out)
     }
 
-    /// Writes a command into `slot` without ringing.
+    /// Writes a command to `slot` without ringing the doorbell.
     pub fn place(&mut self, fid: u8, slot: u64, input: &[u8], out: usize) {
         let token = 0xa0 + slot as u8;
         let (boxes_in, boxes_out) = (BOXES_IN + slot * 0x8000, BOXES_OUT + slot * 0x8000);
@@ -295,7 +295,7 @@ impl Bed {
         CmdQueueEntry::read(self.memory(fid, CMDQ + 64 * slot, 64))
     }
 
-    /// Reads the answer in `slot`, which must be there.
+    /// Reads the reply in `slot`, which must be complete.
     pub fn reply(&mut self, fid: u8, slot: u64, out: usize) -> Reply {
         let entry = self.entry(fid, slot);
         assert!(!entry.ownership(), "the command was not completed");
@@ -309,7 +309,7 @@ impl Bed {
     }
 }
 
-/// `input` with a list of 64-bit entries behind it.
+/// `input` followed by a list of 64-bit entries.
 pub fn with_list<I: Layout>(input: &I, list: &[u64]) -> Vec<u8> {
     let mut bytes = input.bytes().to_vec();
     list.iter().for_each(|e| bytes.extend_from_slice(&e.to_be_bytes()));

@@ -1,4 +1,4 @@
-//! Initialization in the order of the interface, and what is refused out of order.
+//! Initialization in the order of the interface, and refusals of other orders.
 
 use super::bed::{Bed, with_list};
 use devmodel::cmd::Syndrome;
@@ -85,7 +85,7 @@ fn commands_before_their_turn_are_refused_and_change_nothing() {
     bed.supply(0, 1);
     assert_eq!(bed.status(0, Opcode::InitHca, &InitHcaIn::zeroed(), 16), Status::Lim);
     bed.supply(0, 2);
-    // As older drivers send it: without the owner's identity.
+    // As sent by older drivers: without the owner's identity.
     let reply = bed.run(0, Opcode::InitHca, 0, &InitHcaIn::zeroed().as_bytes()[..16], 16);
     assert_eq!(reply.status(), Status::Ok);
     assert_eq!(bed.status(0, Opcode::InitHca, &InitHcaIn::zeroed(), 16), Status::BadSysState);
@@ -152,7 +152,7 @@ fn capabilities_are_chosen_before_init_and_within_the_maximum() {
     atomic.set().atomic_req_8b_endianness_mode(1);
     page[..AtomicCaps::SIZE].copy_from_slice(atomic.as_bytes());
     assert_eq!(set_caps(&mut bed, CapType::Atomic, &page), Status::Ok);
-    // As Linux does: the field it chooses, and zeros.
+    // As Linux does: only the field that it sets, and zeros.
     let alone = AtomicCaps::with(|s| s.atomic_req_8b_endianness_mode(1));
     let mut zeros = vec![0; page.len()];
     zeros[..AtomicCaps::SIZE].copy_from_slice(alone.as_bytes());
@@ -223,7 +223,7 @@ fn registers_read_at_load_are_there() {
     assert_eq!(bed.status(0, Opcode::AccessReg, &input, 32), Status::BadParam);
 }
 
-/// The facts that `devlink dev info` gives of a PF come from these: MCAM, MCQS, MCQI.
+/// The registers behind `devlink dev info` of a PF: MCAM, MCQS, MCQI.
 #[test]
 fn the_pf_tells_which_firmware_runs() {
     let mut bed = Bed::power_on();
@@ -246,7 +246,7 @@ fn the_pf_tells_which_firmware_runs() {
     assert!(ok(read(0, 1, 0x907f, &second, 0x48))[4..].iter().all(|b| *b == 0), "no others");
     let mcqs = ok(read(0, 1, 0x9060, &[0; 0x10], 0x10));
     assert_eq!((mcqs[0], mcqs[7], mcqs[11] & 15), (0x80, 1, 0), "the last is the boot image, and idle");
-    // The version: of 0x7c bytes, from 0.
+    // The version: 0x7c bytes, from offset 0.
     let mut mcqi = [0; 0x18];
     (mcqi[11], mcqi[23]) = (1, 0x7c);
     let version = ok(read(0, 1, 0x9061, &mcqi, 0x18 + 0x7c));

@@ -1,4 +1,4 @@
-//! Functions that come, go and are reset; data between them, and no transfer where none may be.
+//! Creation, removal and reset of functions; data transfers between them, and none where they are not allowed.
 
 use super::{
     bed::Bed,
@@ -21,7 +21,7 @@ use hwspec::{
     wqe::{CqeMode, CtrlSeg, DataSeg, RaddrSeg, WqeOpcode},
 };
 
-/// The doorbell of `qp`, as the first 8 bytes of its last WQE.
+/// The doorbell value of `qp`: the first 8 bytes of its last WQE.
 fn doorbell(index: u16, qpn: u32) -> u64 {
     let mut ctrl = CtrlSeg::zeroed();
     ctrl.set().wqe_idx(index).opcode(WqeOpcode::RdmaWrite).qpn(Qpn(qpn)).ds(3).ce(CqeMode::Always);
@@ -29,7 +29,8 @@ fn doorbell(index: u16, qpn: u32) -> u64 {
 }
 
 impl Bed {
-    /// Posts a WRITE of `len` bytes from the start of `from`'s data to the start of `to`'s, and does not ring.
+    /// Posts a WRITE of `len` bytes from the start of `from`'s data to the start of `to`'s, without ringing
+    /// the doorbell.
     fn post_write(&mut self, from: &Qp, to: &Qp, index: u16, len: u32) {
         let mut ctrl = CtrlSeg::zeroed();
         ctrl.set().wqe_idx(index).opcode(WqeOpcode::RdmaWrite).qpn(Qpn(from.qpn)).ds(3).ce(CqeMode::Always);
@@ -56,7 +57,7 @@ impl Bed {
         Some(cqe.opcode()).filter(|opcode| *opcode != CqeOpcode::Invalid)
     }
 
-    /// Two connected QPs, on functions 1 and 2, whose objects belong to parties 1 and 2.
+    /// Two connected QPs on functions 1 and 2, with objects that belong to parties 1 and 2.
     fn pair(&mut self) -> (Qp, Qp) {
         let a = self.qp(1);
         self.host.party = 2;
@@ -109,14 +110,15 @@ fn a_work_request_that_is_written_into_the_doorbell_page_rings_once() {
     let mut bed = Bed::ready();
     let (a, b) = bed.pair();
     let page = u64::from(a.base.uar) << 12;
-    // Buffers of two registers in turn, each filled with four basic blocks.
+    // The buffers of two registers alternately, each filled with four basic blocks.
     for (index, buffer) in [0x800, 0x900, 0x800, 0xe00, 0xf00].into_iter().enumerate() {
         let index = index as u16;
         bed.memory(1, a.data, 4).fill(1 + index as u8);
         bed.post_write(&a, &b, index, 4);
         bed.write64(1, page | buffer, doorbell(index, a.qpn));
         assert_eq!(bed.memory(2, b.data, 4), [1 + index as u8; 4]);
-        // The next is posted, and not rung by what lies behind in the buffer, whatever that looks like.
+        // The next request is posted, and the later bytes of the buffer do not ring for it, whatever their
+        // values.
         bed.memory(1, a.data, 4).fill(99);
         bed.post_write(&a, &b, index + 1, 4);
         for at in (8..256).step_by(8) {
@@ -141,7 +143,7 @@ fn virtual_functions_come_and_go_with_the_capability() {
     assert_eq!(bed.config_read(0, SRIOV_CAP + 0x10, 2), 2, "NumVFs is fixed while VFs are enabled");
     (0..3).for_each(|fid| bed.bring_up(fid));
     let before = bed.qp(1);
-    // Memory space of the VFs, by the PF.
+    // Toggles the VFs' memory space through the PF.
     bed.config_write(0, SRIOV_CAP + 8, 2, 1);
     assert_eq!(bed.read32(1, 4), u32::MAX);
     bed.config_write(0, SRIOV_CAP + 8, 2, 1 | 1 << 3);
@@ -156,14 +158,14 @@ fn virtual_functions_come_and_go_with_the_capability() {
     assert_eq!(name(&mut bed, 1, Opcode::DestroyQp, 0, before.qpn).status(), Status::BadResource);
 }
 
-/// A program is stopped while it holds function `fid`.
+/// Stops a program while it holds function `fid`.
 fn stop_holding(bed: &mut Bed, fid: u8) {
     (bed.host.party, bed.host.stopped, bed.host.dead) = (2, Some(Party(2)), None);
     std::mem::forget(Func::lock(bed.adapter.region(), fid, &mut bed.host));
     bed.host.party = 1;
 }
 
-/// It is killed.
+/// Kills that program.
 fn kill(bed: &mut Bed) {
     (bed.host.stopped, bed.host.dead) = (None, Some(Party(2)));
     assert!(bed.adapter.region().free_locks_of(&mut bed.host, Party(2)).is_some());
@@ -171,7 +173,7 @@ fn kill(bed: &mut Bed) {
 
 #[test]
 fn virtual_functions_stay_when_a_stopped_program_holds_one_up() {
-    // The VF that goes last, one in the middle, the one to come, the PF.
+    // The last VF to be removed, one in the middle, the one to be added, the PF.
     for held in [1, 2, 3, 0] {
         let mut bed = Bed::ready();
         bed.enable_vfs(2);
@@ -185,7 +187,7 @@ fn virtual_functions_stay_when_a_stopped_program_holds_one_up() {
         }
         kill(&mut bed);
         assert_eq!(bed.config_read(0, SRIOV_CAP + 0x10, 2), 2, "{held}");
-        // The change that failed is made good by doing it again.
+        // Repeating the failed change repairs it.
         assert!(bed.adapter.replace_vfs(&mut bed.host, 3, Patience::UntilStopped).is_some());
         assert_eq!((there(&bed), bed.config_read(0, SRIOV_CAP + 0x10, 2)), (3, 3), "{held}");
         assert_eq!(bed.config_read(0, SRIOV_CAP + 8, 2) & 0b1001, 0b1001, "{held}");
@@ -221,7 +223,7 @@ fn a_reset_leaves_a_function_as_after_power_on_and_its_peers_alone() {
     assert_eq!(bed.status(1, Opcode::QueryIssi, &CmdIn::zeroed(), 0x70), Status::BadSysState);
     bed.bring_up(1);
     assert_eq!(name(&mut bed, 1, Opcode::DestroyQp, 0, a.qpn).status(), Status::BadResource);
-    // Nothing leaked: the tables start over, but for what peers know.
+    // Nothing leaked: the tables start over, except for numbers known to peers.
     let again = bed.qp(1);
     assert_eq!(again.cqn, a.cqn);
     assert!(again.qpn != a.qpn && again.key >> 8 != a.key >> 8);
@@ -236,7 +238,7 @@ fn numbers_that_peers_know_come_back_late_also_over_resets() {
         bed.next.remove(&1);
         bed.enable_pci(1);
         bed.bring_up(1);
-        // Now and then a program with many.
+        // Occasionally a program with many objects.
         let count = if time % 50 == 20 { 40 } else { 1 };
         for _ in 0..count {
             let qp = bed.qp(1);
@@ -250,7 +252,7 @@ fn numbers_that_peers_know_come_back_late_also_over_resets() {
     }
     let most = last.iter().max().map_or(0, |qpn| qpn & 0xff);
     assert!(most < 250, "they begin anew before the table is used up: {most}");
-    // All of the table can be had whatever was before.
+    // The whole table is available, whatever happened before.
     bed.flr(1);
     bed.enable_pci(1);
     bed.bring_up(1);
@@ -280,7 +282,7 @@ fn row_62_a_peer_of_a_reset_function_sees_its_retries_exceeded() {
     assert!(!bed.host.transfers.contains(&Rid(2)), "no DMA of the function that was reset");
 }
 
-/// A frame that refers to memory of function 1 waits in the ring of function 2, whose party is out of reach.
+/// Leaves a frame that refers to memory of function 1 in the ring of function 2, with a party out of reach.
 fn waiting(bed: &mut Bed) -> (Qp, Qp) {
     let (a, b) = bed.pair();
     bed.host.out_of_reach = Some(Party(2));
@@ -372,7 +374,8 @@ fn an_armed_completion_queue_sends_an_event_and_the_vector_of_its_event_queue() 
     bed.write32(1, uar | 0x40, a.base.eqn << 24);
     bed.write(&a, &b, 0, 16);
     assert!(bed.host.interrupts.is_empty(), "not armed");
-    // Armed at consumer index 1, by a register of 8 bytes and then by two of 4 that lean on the record.
+    // Arms at consumer index 1, with a register of 8 bytes and then with two of 4 that rely on the doorbell
+    // record.
     for (index, halves) in [(1u16, false), (2, true)] {
         let mut record = (u32::from(index)).to_be_bytes().to_vec();
         let word = u32::from(index - 1) << 28 | u32::from(index);

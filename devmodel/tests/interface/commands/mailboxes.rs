@@ -1,4 +1,4 @@
-//! Delivery: entries and mailboxes that are wrong, and several commands at once.
+//! Command delivery: invalid entries and mailboxes, and several commands at once.
 
 use super::bed::{BOX, BOXES_OUT, Bed, CMDQ, Change};
 use devmodel::cmd::Syndrome;
@@ -12,7 +12,7 @@ use hwspec::{
     layout::Layout,
 };
 
-/// A `QUERY_HCA_CAP`, whose output has nine mailboxes, with the entry and the third of these changed.
+/// Delivers a `QUERY_HCA_CAP` with nine output mailboxes, after changing the entry and the third of these.
 fn deliver(
     bed: &mut Bed,
     change: Change<'_, CmdQueueEntry>,
@@ -48,7 +48,7 @@ fn a_wrong_entry_or_chain_is_told_in_the_delivery_status() {
         (&|e| e.token(1), DeliveryStatus::TokenErr),
         (&|e| e.output_mailbox_pointer_31_9(0), DeliveryStatus::BadOutputPointer),
         (&|e| e.output_mailbox_pointer_63_32(7), DeliveryStatus::BadOutputPointer),
-        // An input that claims to be longer than its chain.
+        // An input longer than its chain.
         (&|e| e.input_length(600).input_mailbox_pointer_31_9(0), DeliveryStatus::BadInputPointer),
     ];
     for (change, by) in entries {
@@ -57,10 +57,10 @@ fn a_wrong_entry_or_chain_is_told_in_the_delivery_status() {
     let boxes: [(Change<'_, CmdMailbox>, DeliveryStatus); 5] = [
         (&|m| m.block_number(7), DeliveryStatus::BadBlockNumber),
         (&|m| m.token(7), DeliveryStatus::TokenErr),
-        // A chain that ends early, and one that goes round.
+        // A chain that ends early, and a circular one.
         (&|m| m.next_pointer_31_10(0), DeliveryStatus::BadOutputPointer),
         (&|m| m.next_pointer_31_10(BOXES_OUT as u32 >> 10), DeliveryStatus::BadBlockNumber),
-        // And the queue goes on.
+        // The queue still works.
         (&|m| m, DeliveryStatus::Ok),
     ];
     for (change, by) in boxes {
@@ -74,14 +74,14 @@ fn a_command_that_can_not_be_answered_is_not_carried_out() {
     bed.bring_up(0);
     bed.place(0, 0, SetIssiIn::with(|s| s.opcode(Opcode::SetIssi).current_issi(0)).as_bytes(), 16);
     let mut entry = bed.entry(0, 0);
-    // Room for more than the answer, in mailboxes that are not there.
+    // An output longer than the reply, in mailboxes that do not exist.
     entry.set().output_length(4096).output_mailbox_pointer_31_9(0);
     bed.memory(0, CMDQ, 64).copy_from_slice(entry.as_bytes());
     bed.write32(0, 0x18, 1);
     assert_eq!(bed.entry(0, 0).status(), DeliveryStatus::BadOutputPointer.raw());
     let out = bed.ok(0, Opcode::QueryIssi, &CmdIn::zeroed(), QueryIssiOut::SIZE);
     assert_eq!(QueryIssiOut::read(&out).current_issi(), 1, "unchanged");
-    // No room for the answer: the object is not created either.
+    // No room for the reply: the object is not created either.
     let before = bed.ok(0, Opcode::AllocPd, &CmdIn::zeroed(), 16);
     let reply = bed.run(0, Opcode::AllocPd, 0, CmdIn::zeroed().as_bytes(), 8);
     assert_eq!((reply.status(), reply.syndrome()), (Status::BadOutputLen, Syndrome::OutputLength.code()));
@@ -128,7 +128,7 @@ fn a_long_input_comes_through_its_chain() {
     let mut bed = Bed::power_on();
     bed.enable_pci(0);
     bed.ok(0, Opcode::EnableHca, &EnableHcaIn::zeroed(), 12);
-    // 1,000 pages are 16 mailboxes.
+    // 1,000 pages take 16 mailboxes.
     let give = ManagePagesIn::with(|s| s.op_mod(1).input_num_entries(1000));
     let list: Vec<u64> = (0..1000u64).map(|i| i * 4096).collect();
     let input = super::bed::with_list(&give, &list);

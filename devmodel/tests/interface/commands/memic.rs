@@ -1,4 +1,4 @@
-//! Device memory: where it may lie, whose it is, and keys on it.
+//! Device memory: placement, ownership, and keys on it.
 
 use super::{
     bed::{Bed, Reply},
@@ -21,7 +21,7 @@ fn ready() -> (Bed, Base) {
     (bed, base)
 }
 
-/// `len` bytes, within `pages` of the device's.
+/// Allocates `len` bytes within `pages` of the device memory.
 fn alloc(bed: &mut Bed, pages: std::ops::Range<u64>, len: u32) -> Reply {
     let mut input = AllocMemicIn::zeroed();
     let size = (pages.end - pages.start) * PAGE;
@@ -65,7 +65,7 @@ fn what_is_advertised_can_be_had_and_no_more() {
     assert_eq!(dealloc(&mut bed, at, caps.max_memic_size()).status(), Status::Ok);
 }
 
-/// Linux asks for an alignment of 64 bytes by 0 (mlx5_cmd_alloc_memic), so a page is 6.
+/// Linux requests an alignment of 64 bytes as 0 (mlx5_cmd_alloc_memic), so a page is 6.
 #[test]
 fn alignments_count_in_units_of_64_bytes() {
     let (mut bed, _) = ready();

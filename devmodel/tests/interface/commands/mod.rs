@@ -1,4 +1,4 @@
-//! The device as a driver meets it: configuration space, BAR0, command queue. Everything goes through registers and
+//! The device from a driver's view: configuration space, BAR0, command queue. All access is through registers and
 //! memory.
 
 mod bed;

@@ -1,4 +1,5 @@
-//! Event queues, completion queues, keys, domains: creation, use of each by another, ownership, limits, end.
+//! Event queues, completion queues, keys, domains: creation, references between them, ownership, limits,
+//! destruction.
 
 use super::bed::{Bed, Change, Refusals, Reply, with_list};
 use devmodel::cmd::Syndrome;
@@ -15,7 +16,7 @@ use hwspec::{
     layout::Layout,
 };
 
-/// The objects that most others need.
+/// The objects that most other objects need.
 #[derive(Clone, Copy, Debug)]
 pub struct Base {
     pub pd: u32,
@@ -40,12 +41,12 @@ impl Bed {
         AllocUarOut::read(&reply.output).uar()
     }
 
-    /// An event queue of 16 entries for the event types of `mask`.
+    /// Creates an event queue of 16 entries for the event types in `mask`.
     pub fn eq(&mut self, fid: u8, uar: u32, mask: u64, vector: u16) -> (u32, u64) {
         self.eq_of(fid, 0, uar, mask, vector)
     }
 
-    /// As [`eq`](Self::eq), of user context `uid`.
+    /// Like [`eq`](Self::eq), for user context `uid`.
     pub fn eq_of(&mut self, fid: u8, uid: u16, uar: u32, mask: u64, vector: u16) -> (u32, u64) {
         let at = self.pages(fid, 1);
         let context = EqContext::with(|s| s.log_eq_size(4).uar_page(uar).intr(vector));
@@ -94,7 +95,7 @@ impl Bed {
     }
 }
 
-/// A command that names one object at offset 8.
+/// Runs a command that names one object at offset 8.
 pub fn name(bed: &mut Bed, fid: u8, op: Opcode, uid: u16, number: u32) -> Reply {
     let mut bytes = [0; 16];
     bytes[8..12].copy_from_slice(&number.to_be_bytes());
@@ -207,7 +208,7 @@ fn a_key_holds_the_whole_region_or_is_refused() {
     assert_eq!(name(&mut bed, 0, Opcode::DeallocPd, 0, pd).status(), Status::BadResState);
 
     let rows: Refusals<'_, MkeyContext> = &[
-        // From the middle of a page, two pages' length touches three.
+        // Starting in the middle of a page, a length of two pages touches three.
         (&|c| c.start_addr(0x800), Some(Syndrome::PageList)),
         (&|c| c.len(1 << 48), Some(Syndrome::MkeyLength)),
         (&|c| c.start_addr(u64::MAX - 1), Some(Syndrome::MkeyLength)),

@@ -1,4 +1,4 @@
-//! The rights to use objects: limits of the tables, functions, user contexts, parties that are gone.
+//! The rights to use objects: table limits, functions, user contexts, exited parties.
 
 use super::{
     bed::{Bed, Change, with_list},
@@ -40,7 +40,7 @@ fn translation_entries_run_out_with_no_resources_and_come_back() {
     let mut bed = Bed::power_on();
     bed.bring_up(0);
     let pd = bed.pd(0, 0);
-    // The table has 4,096 entries. A key in the free state takes none until it is given some.
+    // The table has 4,096 entries. A key in the free state occupies none until entries are loaded.
     let free = bed.mkey_reply(0, 0, &[], &|c| c.pd(pd).free(true).translations_octword_size(1 << 20));
     assert_eq!(free.status(), Status::Ok);
     let mut keys = Vec::new();
@@ -91,7 +91,7 @@ fn a_user_context_reaches_its_own_objects_only_and_takes_them_with_it() {
     let reply = bed.mkey_reply(0, a, &[0x20_0000], &|c| c.pd(pd));
     assert_eq!(reply.status(), Status::Ok);
     let key = CreateMkeyOut::read(&reply.output).mkey_index();
-    // A command that only the function's driver may send, and a uid that is not there.
+    // A command reserved to the function's driver, and a uid that does not exist.
     assert_eq!(
         bed.run(0, Opcode::CreateUctx, a, CreateUctxIn::zeroed().as_bytes(), 16).status(),
         Status::BadResource
@@ -138,7 +138,7 @@ fn more_user_contexts_than_event_queues_have_numbers_each_have_their_own() {
             |bed: &mut Bed, (uid, _, eqn)| query(bed, uid, eqn).st() == ArmState::Armed.into_bits() as u8;
         all.iter().filter(|one| is(bed, **one)).map(|(uid, ..)| *uid).collect()
     };
-    // The last ones have numbers that others had before.
+    // The last ones reuse numbers of earlier ones.
     let same = |a: &&(u16, u32, u32)| a.2 == all[599].2;
     assert!(all.iter().filter(same).count() > 1);
     assert!(armed(&mut bed).is_empty());
@@ -149,7 +149,7 @@ fn more_user_contexts_than_event_queues_have_numbers_each_have_their_own() {
         let context = query(&mut bed, *uid, *eqn);
         assert_eq!((context.uar_page(), context.intr()), (*uar, at as u16 % 64));
     }
-    // A CQ names the queue of its own context, too.
+    // A CQ uses the queue of its own context, too.
     let base = Base { pd: 0, uar, eqn, eq_memory: 0 };
     let cqn = bed.cq(0, uid, &base);
     let destroy = |bed: &mut Bed, uid: u16| name(bed, 0, Opcode::DestroyEq, uid, eqn).status();
@@ -158,7 +158,7 @@ fn more_user_contexts_than_event_queues_have_numbers_each_have_their_own() {
     assert_eq!(destroy(&mut bed, 0), Status::BadResState, "nobody says whose is meant");
     assert_eq!(destroy(&mut bed, uid), Status::Ok);
     assert_eq!(destroy(&mut bed, uid), Status::BadResource, "nor does it reach the one of another context");
-    // One context has no two of a number, whatever rows are free.
+    // The numbers within one context are unique, whatever rows are free.
     let mine: Vec<u32> = (0..40).map(|_| bed.eq_of(0, uid, uar, 0, 0).0).collect();
     let distinct: std::collections::BTreeSet<_> = mine.iter().collect();
     assert_eq!(distinct.len(), mine.len());
@@ -185,7 +185,7 @@ fn what_a_dead_party_owned_is_reaped() {
     );
 }
 
-/// SRQ of XRC of a CQ and a domain, in the XRC domain `xrcd`, made by the function's driver.
+/// Creates an XRC SRQ with a CQ and a domain, in the XRC domain `xrcd`, by the function's driver.
 fn srq_of_xrc(bed: &mut Bed, (pd, cqn, xrcd): (u32, u32, u32)) -> u32 {
     let at = bed.pages(0, 1);
     let context = XrcSrqContext::with(|s| s.log_xrc_srq_size(6).log_rq_stride(2).pd(pd).cqn(cqn).xrcd(xrcd));
@@ -195,7 +195,7 @@ fn srq_of_xrc(bed: &mut Bed, (pd, cqn, xrcd): (u32, u32, u32)) -> u32 {
     CreateXrcSrqOut::read(&reply.output).xrc_srqn()
 }
 
-/// As Linux has them: SRQs of XRC, their senders, device memory and its keys are at uid 0 whoever's they are.
+/// As in Linux: XRC SRQs, their senders, device memory and its keys are at uid 0, regardless of their owner.
 #[test]
 fn what_is_made_at_uid_0_out_of_a_contexts_objects_ends_with_it() {
     for reaped in [false, true] {
@@ -247,10 +247,11 @@ fn what_is_made_at_uid_0_out_of_a_contexts_objects_ends_with_it() {
         {
             assert_eq!(name(&mut bed, 0, op, 0, number).status(), Status::BadResource, "{op:?}");
         }
-        // The memory is known by who asked for it, and a context that ends in order leaves it.
+        // Device memory is attributed to the party that requested it, and a context that ends regularly
+        // leaves it allocated.
         let again = bed.status(0, Opcode::AllocMemic, &alloc, AllocMemicOut::SIZE);
         assert_eq!(again == Status::Ok, reaped, "{again:?}");
-        // Objects that the driver made out of its own stay until it destroys them.
+        // Objects that the driver made from its own objects stay until it destroys them.
         assert_eq!(name(&mut bed, 0, Opcode::DestroyXrcSrq, 0, placeholder).status(), Status::Ok);
         assert_eq!(name(&mut bed, 0, Opcode::DeallocXrcd, 0, xrcd).status(), Status::Ok);
         assert_eq!(name(&mut bed, 0, Opcode::DestroyCq, 0, own_cq).status(), Status::Ok);

@@ -21,7 +21,7 @@ fn the_header_names_the_device_and_its_read_only_bits_stay() {
     let after: Vec<u32> = (0..1024).map(|i| bed.config_read(0, 4 * i, 4)).collect();
     let differ = |at: &usize| before[at / 4] != after[at / 4];
     assert_eq!((0..4096).step_by(4).filter(|at| *at != VENDOR_CAP + 8).find(differ), None);
-    // Bytes and words, and what nobody answers.
+    // Byte and word reads, and reads without a completer.
     assert_eq!(bed.config_read(0, 2, 2), 0x1017);
     assert_eq!(bed.config_read(0, 1, 1), 0x15);
     assert_eq!(bed.config_read(1, 0, 4), u32::MAX);

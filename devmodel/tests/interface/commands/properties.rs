@@ -1,4 +1,4 @@
-//! For all bytes that are written: no panic, an answer, and a function that goes on.
+//! For arbitrary bytes written: no panic, a reply, and a function that still works.
 
 use super::bed::{Bed, CMDQ, MEMORY, with_list};
 use hwspec::{
@@ -12,18 +12,18 @@ use hwspec::{
 };
 use proptest::prelude::*;
 
-/// Opcodes of all commands there are, and some that are not.
+/// All existing opcodes, and some unknown ones.
 fn opcode() -> impl Strategy<Value = Opcode> {
     prop_oneof![9 => prop::sample::select(Opcode::ALL), 1 => any::<u16>().prop_map(Opcode::from_raw)]
 }
 
-/// Bytes as drivers send them: mostly zero, with small numbers here and there.
+/// Bytes as sent by drivers: mostly zero, with some small numbers.
 fn bytes() -> impl Strategy<Value = Vec<u8>> {
     let byte = prop_oneof![6 => Just(0u8), 3 => 0..20u8, 1 => any::<u8>()];
     prop_oneof![prop::collection::vec(byte, 16..700), prop::collection::vec(any::<u8>(), 8..100)]
 }
 
-/// The function still works: after a reset if it was taken down.
+/// Checks that the function still works, after a reset if it was torn down.
 fn goes_on(bed: &mut Bed, fid: u8) {
     bed.ok(fid, Opcode::Nop, &CmdIn::zeroed(), 16);
     bed.adapter.reset(&mut bed.host, fid);
@@ -32,7 +32,8 @@ fn goes_on(bed: &mut Bed, fid: u8) {
     bed.ok(fid, Opcode::AllocPd, &CmdIn::zeroed(), 16);
 }
 
-/// Inputs that create one object of each kind, with their page lists, and the commands that show and end it.
+/// Inputs that create one object of each kind, with their page lists, and the commands that query and destroy
+/// it.
 fn creations(bed: &mut Bed) -> Vec<(Opcode, Vec<u8>, Opcode, Opcode)> {
     let base = bed.base(0);
     let cqn = bed.cq(0, 0, &base);
@@ -112,7 +113,7 @@ proptest! {
             if input.len() >= 8 {
                 input[6..8].copy_from_slice(&op_mod.to_be_bytes());
             }
-            // A mailbox chain of the test's own ends where the next slot's begins.
+            // A mailbox chain of the test ends where the next slot's begins.
             let reply = bed.run(0, op, uid, &input, out);
             prop_assert_eq!(reply.delivery, hwspec::cmd::DeliveryStatus::Ok);
         }
@@ -182,7 +183,7 @@ proptest! {
     }
 }
 
-/// Offsets into BAR0: registers that act, and anything.
+/// Offsets into BAR0: registers with side effects, and arbitrary offsets.
 fn access_offset() -> impl Strategy<Value = u64> {
     let uar = (4..20u64, prop::sample::select(vec![0x20u64, 0x24, 0x40, 0x48, 0x800, 0x804, 0x808, 0x900]));
     prop_oneof![

@@ -1,4 +1,5 @@
-//! Queue pairs: creation, the states and what each transition takes (IBTA 10.3.1; conformance row 49), end.
+//! Queue pairs: creation, state transitions and their parameters (IBTA 10.3.1; conformance row 49),
+//! destruction.
 
 use super::{
     bed::{Bed, Change, Refusals, Reply, with_list},
@@ -16,7 +17,7 @@ use hwspec::{
     layout::{Layout, Set, prefix},
 };
 
-/// A queue pair, its rings and its key to all of them.
+/// A queue pair, its rings and a key to all of them.
 #[derive(Clone, Copy, Debug)]
 pub struct Qp {
     pub fid: u8,
@@ -26,12 +27,13 @@ pub struct Qp {
     pub sq: u64,
     pub dbr: u64,
     pub cq: u64,
-    /// A page of data, and the key to it; virtual addresses are bus addresses.
+    /// A page of data, and its key; virtual addresses are bus addresses.
     pub data: u64,
     pub key: u32,
 }
 
-/// Pages of a test QP: RQ of 4 KiB, SQ of 16 blocks behind it, doorbell records.
+/// Offsets in the pages of a test QP: an RQ of 4 KiB, followed by an SQ of 16 blocks and the doorbell
+/// records.
 const RQ: u64 = 4096;
 
 impl Bed {
@@ -52,12 +54,12 @@ impl Bed {
         (self.run(fid, Opcode::CreateQp, uid, &with_list(&input, &[at, at + 4096]), 16), at)
     }
 
-    /// A QP in RESET, with a CQ of its own and a key.
+    /// Creates a QP in RESET, with its own CQ and key.
     pub fn qp(&mut self, fid: u8) -> Qp {
         let base = self.base(fid);
         let cq = self.next.get(&fid).copied().unwrap_or(super::bed::QUEUES);
         let cqn = self.cq(fid, 0, &base);
-        // Software gives all entries to the device: an odd owner bit and no opcode.
+        // Software initially gives all entries to the device: an odd owner bit and no opcode.
         self.memory(fid, cq, 4096).chunks_mut(64).for_each(|cqe| cqe[63] = 0xf1);
         let (reply, at) = self.qp_reply(fid, 0, &base, cqn, &|c| c);
         assert_eq!(reply.status(), Status::Ok, "{:#x}", reply.syndrome());
@@ -69,7 +71,7 @@ impl Bed {
         Qp { fid, qpn, cqn, base, sq: at + RQ, dbr: at + 0x2000, cq, data, key }
     }
 
-    /// A RoCE v2 address at index 0.
+    /// Sets a RoCE v2 address at index 0.
     pub fn address(&mut self, fid: u8) {
         let mut address = RoceAddr::zeroed();
         let mac = devmodel::identity::mac(0, fid);
@@ -102,7 +104,7 @@ impl Bed {
         QueryQpOut::read(&self.ok(fid, Opcode::QueryQp, &query, QueryQpOut::SIZE)).qpc()
     }
 
-    /// RESET to RTS, to `peer`.
+    /// Moves `qp` from RESET to RTS, connected to `peer`.
     pub fn connect(&mut self, qp: &Qp, peer: &Qp) {
         self.address(qp.fid);
         let (fid, qpn) = (qp.fid, qp.qpn);
@@ -154,7 +156,7 @@ fn a_queue_pair_is_checked_at_creation() {
         (&|c| c.rq_type(1).srqn_rmpn_xrqn(3), Some(Syndrome::NoSuchSrq)),
         (&|c| c.dbr_addr(4), Some(Syndrome::DoorbellRecord)),
         (&|c| c.wq_signature(true), Some(Syndrome::Signature)),
-        // Neither queue needs no pages.
+        // A QP without queues needs no pages.
         (&|c| c.rq_type(3).no_sq(true), None),
     ];
     for &(change, by) in rows {
@@ -182,7 +184,7 @@ fn the_way_to_rts_keeps_what_each_step_takes() {
     assert_eq!(queried.primary_address_path().ack_timeout(), 14);
     assert_eq!(queried.primary_address_path().rgid_rip()[12..], [127, 0, 0, 3]);
     assert!(queried.primary_address_path().udp_sport() >= 0xc000);
-    // RTS to RTS: an access right, and nothing else.
+    // RTS to RTS: changes one access right only.
     assert_eq!(bed.modify(1, Opcode::Rts2rtsQp, a.qpn, 1 << 3, &|c| c), None);
     let queried = bed.show(1, a.qpn);
     assert_eq!((queried.state(), queried.rwe(), queried.rre()), (QpState::Rts, false, true));
@@ -214,7 +216,7 @@ fn row_49_an_illegal_transition_or_mask_is_refused_and_changes_nothing() {
         for op in all.into_iter().filter(|op| !legal.contains(op)) {
             assert_eq!(bed.modify(1, op, a.qpn, 0, fill), Some(Syndrome::QpState), "{state:?} {op:?}");
         }
-        // An alternate path, a DC key: never taken.
+        // An alternate path, a DC key: never accepted.
         for mask in [1 << 0, 1 << 21, 1 << 31] {
             assert_eq!(
                 bed.modify(1, next, a.qpn, mask, fill),

@@ -1,4 +1,5 @@
-//! The commands that only an adapter as strict as a card refuses: each refusal beside the same command on one that is not.
+//! Commands refused only by a strict adapter: each refusal is compared with the same command on an adapter that is not
+//! strict.
 
 use super::{
     bed::{Bed, CMDQ, Reply, with_list},
@@ -12,7 +13,7 @@ use hwspec::{
     layout::Layout,
 };
 
-/// Function 0 of an adapter as strict as `switches` say, up.
+/// Function 0, initialized, of an adapter with the strictness of `switches`.
 fn up(switches: &str) -> Bed {
     let mut bed = Bed::strict(switches);
     bed.bring_up(0);
@@ -47,7 +48,7 @@ fn refused(reply: &Reply, by: Syndrome) {
     assert_eq!(reply.refused(), Some(by), "{reply:?}");
 }
 
-/// The events Linux asks of a device with no more than this one has.
+/// The events that Linux requests from a device with these capabilities.
 const LINUX: [EventType; 12] = [
     EventType::PathMig,
     EventType::CommEst,
@@ -98,22 +99,22 @@ fn a_user_context_has_its_rights_and_its_own_objects() {
     let uid = CreateUctxOut::read(&bed.uctx_reply(0).output).uid();
     refused(&bed.eq_reply(uid, [bits(&[EventType::PortChange]), 0]), Syndrome::EventOwner);
     assert_eq!(bed.eq_reply(uid, [0, 0]).status(), Status::Ok);
-    // A doorbell page and an event queue of the driver's own.
+    // A doorbell page and an event queue of the driver.
     let drivers = bed.base(0);
     refused(&bed.cq_reply(0, uid, &drivers, &|c| c), Syndrome::NoSuchUar);
     let own = Base { uar: bed.uar(0, uid), ..drivers };
     refused(&bed.cq_reply(0, uid, &own, &|c| c), Syndrome::NoSuchEq);
-    // One that it made for all.
+    // An event queue that the driver created for all contexts.
     let (eqn, _) = bed.eq_of(0, SHARED, drivers.uar, 0, 2);
     assert_eq!(bed.cq_reply(0, uid, &Base { eqn, ..own }, &|c| c).status(), Status::Ok);
-    // All of that is granted by an adapter that is not strict.
+    // An adapter that is not strict grants all of this.
     let mut kind = up("none");
     let uid = CreateUctxOut::read(&kind.uctx_reply(1 << 5).output).uid();
     let drivers = kind.base(0);
     assert_eq!(kind.cq_reply(0, uid, &drivers, &|c| c).status(), Status::Ok);
 }
 
-/// The uid of what is for all user contexts.
+/// The uid of objects shared by all user contexts.
 const SHARED: u16 = 0xffff;
 
 #[test]
@@ -145,7 +146,7 @@ fn bits_of_a_command_that_no_field_owns_must_be_zero() {
         input[bit / 8] = 0x80 >> (bit % 8);
         input
     };
-    // Behind the header of NOP; beside function_id of ENABLE_HCA; in a nested context.
+    // After the header of NOP, next to function_id of ENABLE_HCA, and in a nested context.
     let uctx = bit(CreateUctxIn::SIZE, 0x20 * 8);
     let inputs = [(Opcode::Nop, bit(CmdIn::SIZE, 0x20 + 3)), (Opcode::CreateUctx, uctx)];
     let (mut strict, mut kind) = (up("reserved=zero"), up("none"));
@@ -154,7 +155,7 @@ fn bits_of_a_command_that_no_field_owns_must_be_zero() {
         assert_eq!(kind.run(0, opcode, 0, &input, 16).status(), Status::Ok, "{opcode:?}");
         assert_eq!(strict.run(0, opcode, 0, &vec![0; input.len()], 16).status(), Status::Ok, "{opcode:?}");
     }
-    // Behind the input's end, too.
+    // Also after the end of the input.
     let long = bit(CmdIn::SIZE + 8, (CmdIn::SIZE + 4) * 8);
     refused(&strict.run(0, Opcode::Nop, 0, &long, 16), Syndrome::Reserved);
     let mut fresh = Bed::strict("reserved=zero");
@@ -196,11 +197,11 @@ fn a_user_context_is_named_in_the_header_of_what_devx_sends() {
     let cqn = bed.cq(0, uid, &base);
     let query = QueryCqIn::with(|s| s.cqn(cqn));
     assert_eq!(bed.run(0, Opcode::QueryCq, uid, query.as_bytes(), QueryCqOut::SIZE).status(), Status::Ok);
-    // Linux alone sends this one, with zeros there.
+    // Only Linux sends this one, with zeros in the field.
     refused(&bed.run(0, Opcode::QueryEq, uid, QueryEqIn::zeroed().as_bytes(), 0x300), Syndrome::Reserved);
 }
 
-/// The request for pages in entry `index` of the event queue at `memory`: for which function, and how many.
+/// The page request in entry `index` of the event queue at `memory`: function and number of pages.
 fn request(bed: &mut Bed, memory: u64, index: u64) -> Option<(u16, i32)> {
     let eqe = Eqe::read(bed.memory(0, memory + 64 * index, 64));
     let event = eqe.data::<PagesEvent>();
@@ -210,7 +211,7 @@ fn request(bed: &mut Bed, memory: u64, index: u64) -> Option<(u16, i32)> {
 }
 
 impl Bed {
-    /// `MANAGE_PAGES` in slot 31, as Linux has one of its own for it.
+    /// Runs `MANAGE_PAGES` in slot 31, because Linux has a dedicated slot for it.
     fn manage(&mut self, op_mod: u16, id: u16, count: u32, pages: &[u64]) -> (Status, Vec<u8>) {
         let input = ManagePagesIn::with(|s| s.op_mod(op_mod).function_id(id).input_num_entries(count));
         let mut bytes = with_list(&input, pages);
@@ -222,12 +223,12 @@ impl Bed {
         (reply.status(), reply.output)
     }
 
-    /// True if the device has given the command in slot 0 back.
+    /// True if the device has completed the command in slot 0.
     fn is_done(&mut self) -> bool {
         self.memory(0, CMDQ + 0x3f, 1)[0] & 1 == 0
     }
 
-    /// Rings for the creation of a CQ in slot 0, and does not wait for it.
+    /// Starts the creation of a CQ in slot 0 without waiting for it.
     fn begin_cq(&mut self, base: &Base) {
         let at = self.pages(0, 2);
         let mut context = CqContext::zeroed();
@@ -252,7 +253,7 @@ fn a_command_waits_until_the_pages_it_calls_for_are_given() {
     assert_eq!(request(&mut bed, events, 0), None);
     bed.begin_cq(&base);
     assert_eq!((request(&mut bed, events, 0), bed.is_done()), (Some((0, 64)), false));
-    // Other commands go on meanwhile.
+    // Other commands proceed meanwhile.
     let pages: Vec<u64> = (0..64).map(|i| 0x20_0000 + 4096 * i).collect();
     assert_eq!(bed.manage(GIVE, 0, 63, &pages[..63]).0, Status::Ok);
     assert!(!bed.is_done(), "one is missing");
@@ -261,13 +262,13 @@ fn a_command_waits_until_the_pages_it_calls_for_are_given() {
     let reply = bed.reply(0, 0, 16);
     assert_eq!(reply.status(), Status::Ok);
     cqs.push(CreateCqOut::read(&reply.output).cqn());
-    // The next is refused: the driver has none.
+    // The next is refused, because the driver has no pages.
     cqs.extend((0..7).map(|_| bed.cq(0, 0, &base)));
     bed.begin_cq(&base);
     assert!(request(&mut bed, events, 1).is_some_and(|(_, pages)| pages > 64) && !bed.is_done());
     assert_eq!(bed.manage(CANT_GIVE, 0, 0, &[]).0, Status::Ok);
     refused(&bed.reply(0, 0, 16), Syndrome::PagesDenied);
-    // Surplus pages are given back when objects go.
+    // Surplus pages are returned when objects are destroyed.
     for cqn in cqs.drain(..8) {
         assert_eq!(name(&mut bed, 0, Opcode::DestroyCq, 0, cqn).status(), Status::Ok);
     }
@@ -278,7 +279,7 @@ fn a_command_waits_until_the_pages_it_calls_for_are_given() {
         output[16..].chunks_exact(8).map(|page| u64::from_be_bytes(hwspec::layout::prefix(page))).collect();
     back.sort_unstable();
     assert_eq!(back, pages);
-    // One that is not strict asks for nothing.
+    // An adapter that is not strict requests none.
     let mut kind = up("none");
     let base = kind.base(0);
     let (_, events) = kind.eq(0, base.uar, bits(&[EventType::PageRequest]), 3);

@@ -1,5 +1,5 @@
-//! Every command in every state, from every sender and with every variant, against the table of commands; and the table
-//! against what Linux's headers and driver say of the same commands.
+//! Every command in every state, from every sender and with every variant, compared with the table of commands; and the table compared
+//! with Linux's headers and driver.
 
 use super::bed::Bed;
 use devmodel::{
@@ -10,19 +10,19 @@ use hwspec::cmd::{Opcode, Status, adapter::EnableHcaIn};
 use std::collections::BTreeSet;
 use testkit::linux::{Header, Ifc, dirs, read};
 
-/// The refusals of the table, before a command's own file looks at its input.
+/// Refusals by the table, before the command's handler reads its input.
 const GATE: [Syndrome; 5] =
     [Syndrome::UnknownOpcode, Syndrome::HcaState, Syndrome::OpMod, Syndrome::Privileged, Syndrome::Uid];
-/// The uid of what all user contexts share; the driver's own.
+/// The uid of objects that the driver shares with all user contexts.
 const SHARED: u16 = 0xffff;
-/// A uid that no user context has.
+/// The uid of no user context.
 const ABSENT: u16 = 77;
 
 fn line(opcode: Opcode) -> Option<&'static Command> {
     COMMANDS.iter().find(|command| command.opcode == opcode)
 }
 
-/// A function that has come so far.
+/// A function in this state of its bring-up.
 fn bed_in(state: HcaState) -> (Bed, u16) {
     let mut bed = Bed::power_on();
     match state {
@@ -33,12 +33,12 @@ fn bed_in(state: HcaState) -> (Bed, u16) {
         }
         HcaState::Running => bed.bring_up(0),
     }
-    // Before INIT_HCA there are no user contexts.
+    // User contexts exist only after INIT_HCA.
     let uid = if state == HcaState::Running { bed.uid(0) } else { 1 };
     (bed, uid)
 }
 
-/// Which check of the gate refuses the command, by its line.
+/// The check that refuses the command, according to its line in the table.
 fn refusal(opcode: Opcode, state: HcaState, uid: u16, op_mod: u16) -> Option<Syndrome> {
     let Some(command) = line(opcode) else { return Some(Syndrome::UnknownOpcode) };
     if !command.states.contains(&state) {
@@ -56,7 +56,7 @@ fn refusal(opcode: Opcode, state: HcaState, uid: u16, op_mod: u16) -> Option<Syn
     (uid == ABSENT || state != HcaState::Running).then_some(Syndrome::Uid)
 }
 
-/// Sends a command that is nothing but a header; which check of the gate refused it.
+/// Sends a command that consists of a header only; returns the check that refused it.
 fn send(bed: &mut Bed, opcode: Opcode, uid: u16, op_mod: u16) -> (Status, Option<Syndrome>) {
     let mut input = [0; 16];
     input[6..8].copy_from_slice(&op_mod.to_be_bytes());
@@ -64,7 +64,7 @@ fn send(bed: &mut Bed, opcode: Opcode, uid: u16, op_mod: u16) -> (Status, Option
     (reply.status(), GATE.into_iter().find(|one| one.code() == reply.syndrome()))
 }
 
-/// True if the command takes the function to another state, so that the next needs a new one.
+/// True if the command changes the state of the function, so that the next command needs a new one.
 fn moves(opcode: Opcode) -> bool {
     [Opcode::EnableHca, Opcode::DisableHca, Opcode::InitHca, Opcode::TeardownHca].contains(&opcode)
 }
@@ -78,7 +78,7 @@ fn every_command_is_granted_or_refused_as_its_line_says() {
             for (op_mod, uid) in op_mods.iter().flat_map(|m| [0, own, ABSENT, SHARED].map(|uid| (*m, uid))) {
                 let (status, found) = send(&mut bed, *opcode, uid, op_mod);
                 let expected = refusal(*opcode, state, uid, op_mod);
-                // ENABLE_HCA and DISABLE_HCA of the PF are about its VFs, too, in any state.
+                // The PF's ENABLE_HCA and DISABLE_HCA also control its VFs, in any state.
                 let of_itself = [Opcode::EnableHca, Opcode::DisableHca].contains(opcode)
                     && found == Some(Syndrome::HcaState)
                     && expected.is_none();
@@ -112,7 +112,7 @@ fn the_device_has_every_command_the_interface_names() {
     assert_eq!(COMMANDS.iter().map(|command| command.opcode.raw()).collect::<Vec<_>>(), named);
 }
 
-/// The commands here that Linux lets programs send through `DEVX_OTHER` (drivers/infiniband/hw/mlx5/devx.c:
+/// The commands of this device that Linux lets programs send through `DEVX_OTHER` (drivers/infiniband/hw/mlx5/devx.c:
 /// `devx_is_general_cmd`).
 const GENERAL: &[Opcode] = &[
     Opcode::QueryHcaCap,
@@ -131,7 +131,7 @@ const GENERAL: &[Opcode] = &[
     Opcode::QueryCongStatistics,
 ];
 
-/// The commands by which Linux lets programs make, change and query DEVX objects, and those that end them (the same file:
+/// The commands with which Linux lets programs create, modify and query DEVX objects, and those that destroy them (the same file:
 /// `devx_is_obj_create_cmd`, `_modify_cmd`, `_query_cmd`, `devx_obj_build_destroy_cmd`).
 const OBJECTS: &[Opcode] = &[
     Opcode::CreateMkey,
@@ -218,8 +218,8 @@ const OBJECTS: &[Opcode] = &[
     Opcode::DeleteL2TableEntry,
 ];
 
-/// The commands that user contexts may send here beyond Linux, whose kernel keeps these to itself: the driver of a function in user space
-/// makes them in the name of its program, with which they end.
+/// Additional commands that user contexts may send here, unlike in Linux, where they are reserved to the kernel: the user-space driver of
+/// a function sends them on behalf of its program, and their objects end with the program.
 const OURS: &[Opcode] = &[
     Opcode::QueryEq,
     Opcode::DestroyEq,
@@ -229,7 +229,7 @@ const OURS: &[Opcode] = &[
     Opcode::Sqd2sqdQp,
 ];
 
-/// Opcodes and structures whose names differ by more than capitals.
+/// The structure of an opcode, where the names differ by more than capitalization.
 fn structure(opcode: Opcode) -> String {
     match opcode {
         Opcode::Qp2Err => "qp_2err_in".into(),
@@ -255,7 +255,7 @@ fn capitals(opcode: Opcode) -> String {
     out
 }
 
-/// Commands in whose input Linux knows a uid.
+/// Commands with a uid in their input according to Linux.
 fn with_uid(ifc: &Ifc) -> Vec<Opcode> {
     let has = |opcode: &&Opcode| {
         let shape = ifc.shape(&structure(**opcode));
@@ -291,10 +291,10 @@ fn user_contexts_may_send_what_linux_sends_for_them_and_little_more() {
     }
 }
 
-/// Variants the headers name and this device does not have.
+/// Variants named in the headers that this device does not support.
 const NOT_OFFERED: &[(&str, &str)] = &[("ARM_RQ", "XRQ")];
 
-/// Variants no header names, and where they are told from each other.
+/// Variants named in no header, and the source that distinguishes them.
 const BY_SOURCE: &[(Opcode, &[u16], &str)] = &[
     (Opcode::SetFlowTableRoot, &[0, 1], "mlx5/core/fs_cmd.c, mlx5_cmd_update_root_ft: 1 takes the table off"),
     (Opcode::SetFlowTableEntry, &[0, 1], "hw/mlx5/devx.c: 0 makes an object, 1 changes it"),
@@ -305,7 +305,7 @@ const BY_SOURCE: &[(Opcode, &[u16], &str)] = &[
     ),
 ];
 
-/// The `op_mod`s that `header` names for `opcode`.
+/// The `op_mod`s named by `header` for `opcode`.
 fn variants(header: &Header, opcode: Opcode) -> BTreeSet<u16> {
     let prefixes = match opcode {
         Opcode::QueryVportState | Opcode::ModifyVportState => vec!["MLX5_VPORT_STATE_OP_MOD_".to_string()],
@@ -346,7 +346,7 @@ fn variants_are_those_the_headers_name() {
             let found: BTreeSet<u16> = command.op_mods.iter().copied().collect();
             let source = BY_SOURCE.iter().find(|(one, ..)| *one == opcode).map(|(_, op_mods, _)| *op_mods);
             let expected = match (opcode, source) {
-                // Bit 0: the largest values, or the current ones.
+                // Bit 0: maximum or current values.
                 (Opcode::QueryHcaCap, _) => {
                     pages(&header).iter().flat_map(|p| [p << 1, p << 1 | 1]).collect()
                 }
@@ -361,8 +361,7 @@ fn variants_are_those_the_headers_name() {
     }
 }
 
-/// The commands that Linux sends before INIT_HCA (mlx5/core/main.c, `mlx5_function_enable` and what it calls), and those it sends to
-/// undo that.
+/// The commands that Linux sends before INIT_HCA (mlx5/core/main.c, `mlx5_function_enable` and its callees), and those that undo them.
 const BEFORE_INIT: &[Opcode] = &[
     Opcode::EnableHca,
     Opcode::QueryIssi,
@@ -376,7 +375,7 @@ const BEFORE_INIT: &[Opcode] = &[
     Opcode::DisableHca,
 ];
 
-/// The commands that this device answers as early, beyond those.
+/// Additional commands that this device accepts as early.
 const EARLY: &[Opcode] = &[Opcode::Nop, Opcode::QueryAdapter, Opcode::SetDriverVersion];
 
 #[test]

@@ -1,4 +1,4 @@
-//! User memory objects: page lists by themselves, and queues over them.
+//! User memory objects: page lists of their own, and queues in them.
 
 use super::{
     bed::{Bed, Change, Reply, with_list},
@@ -22,7 +22,8 @@ fn umem(bed: &mut Bed, uid: u16, list: &[u64], offset: u32) -> u32 {
     CreateUmemOut::read(&reply.output).umem_id()
 }
 
-/// A CQ of 64 entries, a page, at byte `at` of one object and with its doorbell record at byte `dbr` of another.
+/// Creates a CQ of 64 entries (one page) at byte `at` of one object, with its doorbell record at byte `dbr` of
+/// another.
 fn cq_over(bed: &mut Bed, uid: u16, base: &Base, ring: (u32, u64), dbr: (u32, u64)) -> Reply {
     let mut context = CqContext::zeroed();
     context.set().log_cq_size(6).uar_page(base.uar).c_eqn_or_apu_element(base.eqn);
@@ -171,7 +172,7 @@ fn objects_that_cannot_be_are_refused() {
 #[test]
 fn an_object_is_its_user_contexts_own_and_ends_with_it() {
     let (mut bed, base) = ready();
-    // More than the translation table holds if they stayed.
+    // More pages than the translation table holds if they were not freed.
     for _ in 0..20 {
         let uid = bed.uid(0);
         let object = umem(&mut bed, uid, &[0x30_0000; 256], 0);

@@ -1,4 +1,4 @@
-//! A client of a served function, and of the adapter behind it: a guest of a few lines.
+//! A client of a served function and its adapter: a minimal guest.
 #![allow(unsafe_code)]
 
 use devmodel::{
@@ -36,10 +36,10 @@ use std::{
 use vfio_user_proto::{zerocopy::IntoBytes, *};
 
 pub const SOON: Duration = Duration::from_secs(10);
-/// Bytes of a guest's memory, and where it lies on its bus.
+/// Size of a guest's memory, and its address on the guest's bus.
 pub const MEMORY: u64 = 4 << 20;
 pub const BASE: u64 = 0x1_0000_0000;
-/// Where the guest has its command queue, mailboxes and event queue; the rest is for tests.
+/// Addresses of the guest's command queue, mailboxes and event queue; the rest is for tests.
 pub const CMDQ: u64 = 0x1000;
 const BOXES_IN: u64 = 0x4000;
 const BOXES_OUT: u64 = 0x2_0000;
@@ -48,7 +48,7 @@ const PAGES: u64 = 0x10_0000;
 pub const EQ: u64 = 0x20_0000;
 pub const FREE: u64 = 0x30_0000;
 
-/// An adapter whose functions 0 to 2 are served.
+/// An adapter with functions 0 to 2 served.
 pub struct Served {
     pub plugs: Vec<Plug>,
     pub dir: PathBuf,
@@ -59,7 +59,7 @@ impl Served {
         Self::misbehaving("")
     }
 
-    /// Functions that misbehave as `how` says, with commas between; as nothing says, if it is empty.
+    /// Functions with the misbehaviours in `how`, separated by commas; none if it is empty.
     pub fn misbehaving(how: &str) -> Self {
         let how = how.split(',').filter(|how| !how.is_empty()).map(|how| how.parse().expect("known"));
         let how: Vec<Misbehaviour> = how.collect();
@@ -85,7 +85,7 @@ impl Served {
         Client::new(&self.path(fid))
     }
 
-    /// A client whose memory and command queue are in place.
+    /// A client with memory and command queue set up.
     pub fn guest(&self, fid: u8) -> Client {
         let mut client = self.client(fid);
         client.map_all();
@@ -101,7 +101,7 @@ impl Drop for Served {
     }
 }
 
-/// Directories of tests.
+/// A new directory for a test.
 pub fn directory() -> PathBuf {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let n = NEXT.fetch_add(1, Relaxed);
@@ -110,7 +110,7 @@ pub fn directory() -> PathBuf {
     dir
 }
 
-/// Waits until `what` holds.
+/// Waits until `what` returns true.
 pub fn eventually(name: &str, mut what: impl FnMut() -> bool) {
     let begun = Instant::now();
     while !what() {
@@ -120,7 +120,7 @@ pub fn eventually(name: &str, mut what: impl FnMut() -> bool) {
 }
 
 pub fn memfd(len: u64) -> File {
-    // SAFETY: a name and flags; the descriptor is ours.
+    // SAFETY: the arguments are a valid name and flags; the descriptor is new and ours.
     let file = unsafe {
         let fd = libc::memfd_create(c"guest".as_ptr(), libc::MFD_CLOEXEC);
         assert!(fd >= 0, "{}", io::Error::last_os_error());
@@ -131,7 +131,7 @@ pub fn memfd(len: u64) -> File {
 }
 
 pub fn eventfd() -> File {
-    // SAFETY: takes numbers; the descriptor is ours.
+    // SAFETY: the arguments are numbers; the descriptor is new and ours.
     unsafe {
         let fd = libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK);
         assert!(fd >= 0, "{}", io::Error::last_os_error());
@@ -139,7 +139,7 @@ pub fn eventfd() -> File {
     }
 }
 
-/// How often an eventfd was signalled since the last look.
+/// Number of signals of an eventfd since the last call.
 pub fn signals(mut fd: &File) -> u64 {
     let mut count = [0; 8];
     match fd.read(&mut count) {
@@ -149,13 +149,13 @@ pub fn signals(mut fd: &File) -> u64 {
     }
 }
 
-/// A client, whose link is vfio-user's if nothing else is said.
+/// A client, with a vfio-user link unless another is specified.
 pub struct Client<L = Connection> {
     pub link: L,
     pub memory: File,
 }
 
-/// How a client reaches its function.
+/// A client's access to its function.
 pub trait Link {
     fn read(&mut self, region: u32, offset: u64, count: u32) -> Result<Vec<u8>>;
     fn write(&mut self, region: u32, offset: u64, data: &[u8]) -> Result<()>;
@@ -186,7 +186,7 @@ impl Client {
         self.link.call(command, &[payload], &fds, SOON)
     }
 
-    /// The errno a request is refused with; 0 if it is not.
+    /// The errno of a refused request; 0 if it was not refused.
     pub fn errno(&mut self, command: Command, payload: &[u8], fds: &[&File]) -> i32 {
         match self.call(command, payload, fds) {
             Ok(_) => 0,
@@ -206,13 +206,13 @@ impl Client {
         self.errno(Command::DMA_UNMAP, unmap.as_bytes(), &[])
     }
 
-    /// Shows all memory at [`BASE`].
+    /// Maps all memory at [`BASE`].
     pub fn map_all(&mut self) {
         let memory = self.memory.try_clone().expect("a descriptor");
         assert_eq!(self.map(BASE, MEMORY, 0, Some(&memory)), 0);
     }
 
-    /// Gives `vector` an eventfd and switches MSI-X on.
+    /// Connects `vector` to a new eventfd and enables MSI-X.
     pub fn connect(&mut self, vector: u32) -> File {
         let fd = eventfd();
         let flags = IRQ_SET_DATA_EVENTFD | IRQ_SET_TRIGGER;
@@ -261,7 +261,7 @@ impl<L: Link> Client<L> {
         self.memory.write_all_at(bytes, at).expect("memory");
     }
 
-    /// Memory space and bus mastering on, command queue in place, `ENABLE_HCA`.
+    /// Enables memory space and bus mastering, sets the command queue and runs `ENABLE_HCA`.
     pub fn enable(&mut self) {
         self.write(REGION_CONFIG, 4, &6u16.to_le_bytes()).expect("the command register");
         self.set_queue(BASE + CMDQ);
@@ -273,7 +273,7 @@ impl<L: Link> Client<L> {
         self.set_register(0x14, at as u32);
     }
 
-    /// Pages, `INIT_HCA` and a UAR.
+    /// Supplies pages, runs `INIT_HCA` and allocates a UAR.
     pub fn init(&mut self) -> u32 {
         for stage in [1, 2] {
             let out = self.run(Opcode::QueryPages, stage, QueryPagesIn::zeroed().as_bytes(), 16);
@@ -289,7 +289,7 @@ impl<L: Link> Client<L> {
         AllocUarOut::read(&out.0).uar()
     }
 
-    /// An event queue of 64 entries for command completions, with MSI-X vector `vector`.
+    /// Creates an event queue of 64 entries for command completions, with MSI-X vector `vector`.
     pub fn create_eq(&mut self, uar: u32, vector: u16) -> u8 {
         let context = EqContext::with(|s| s.log_eq_size(6).uar_page(uar).intr(vector));
         let mut input = CreateEqIn::zeroed();
@@ -310,7 +310,7 @@ impl<L: Link> Client<L> {
         self.set_register(at, u32::from(eqn) << 24 | ci);
     }
 
-    /// Lays a command out in the queue; where its entry lies.
+    /// Writes a command to the queue and returns the address of its entry.
     pub fn post(&mut self, op: Opcode, op_mod: u16, input: &[u8], out_len: u32) -> u64 {
         let mut bytes = input.to_vec();
         bytes[..2].copy_from_slice(&op.raw().to_be_bytes());
@@ -349,7 +349,7 @@ impl<L: Link> Client<L> {
         self.set_register(0x18, 1);
     }
 
-    /// Runs a command and waits for its end.
+    /// Runs a command and waits for its completion.
     pub fn run(&mut self, op: Opcode, op_mod: u16, input: &[u8], out_len: u32) -> Output {
         let at = self.post(op, op_mod, input, out_len);
         self.ring();
@@ -364,7 +364,7 @@ impl<L: Link> Client<L> {
         Output(out)
     }
 
-    /// That the function works: a command goes to and fro.
+    /// Asserts that the function works, by running a command.
     pub fn works(&mut self) {
         let out = self.run(Opcode::QueryPages, 1, QueryPagesIn::zeroed().as_bytes(), 16);
         assert_eq!(out.status(), Status::Ok);
@@ -380,11 +380,11 @@ impl Output {
     }
 }
 
-/// Raw bytes to a server, beyond what the protocol's own types would send.
+/// Sends raw bytes to a server, which the protocol's own types could not represent.
 pub fn raw(path: &Path, bytes: &[u8]) -> std::os::unix::net::UnixStream {
     let mut stream = std::os::unix::net::UnixStream::connect(path).expect("a connection");
     stream.set_read_timeout(Some(SOON)).expect("a timeout");
-    // A server that has seen enough may have closed already.
+    // The server may already have closed the connection.
     let _ = stream.write_all(bytes);
     stream
 }

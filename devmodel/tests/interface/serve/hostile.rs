@@ -1,4 +1,4 @@
-//! Clients that mean harm: their own session ends, and nobody else notices.
+//! Hostile clients: their own session ends, without any effect on others.
 
 use super::client::{BASE, MEMORY, SOON, Served, eventfd, memfd, raw};
 use hwspec::cmd::{Opcode, adapter::QueryPagesIn};
@@ -14,7 +14,7 @@ use std::{
 };
 use vfio_user_proto::{zerocopy::IntoBytes, *};
 
-/// The same bytes at every run.
+/// The same random bytes in every run.
 fn random(seed: u8) -> TestRng {
     TestRng::from_seed(RngAlgorithm::ChaCha, &[seed; 32])
 }
@@ -28,7 +28,7 @@ fn garbage_instead_of_messages_ends_that_session_alone() {
         let mut bytes = vec![0; 16 + round * 7];
         rng.fill_bytes(&mut bytes);
         if round % 2 == 0 {
-            // A header that promises what there is.
+            // A header with the correct length.
             let size = bytes.len();
             let header = Header::request(1, Command(bytes[0].into()), size - 16);
             bytes[..16].copy_from_slice(header.as_bytes());
@@ -52,7 +52,7 @@ fn garbage_after_the_handshake_is_refused() {
         }
         let mut payload = vec![0; (rng.next_u32() % 80) as usize];
         rng.fill_bytes(&mut payload);
-        // Numbers that are nearly right go further.
+        // Nearly valid numbers get further.
         for word in payload.chunks_exact_mut(4) {
             if rng.next_u32() % 2 == 0 {
                 word.copy_from_slice(&(rng.next_u32() % 64).to_ne_bytes());
@@ -118,7 +118,8 @@ fn a_client_that_never_reads_is_thrown_out_and_others_go_on() {
         other.works();
         assert!(before.elapsed() < Duration::from_secs(2), "held up for {:?}", before.elapsed());
     }
-    // Thrown out, or still within its patience: the next client gets in either way.
+    // The client is disconnected, or still within the server's timeout: the next client can connect in either
+    // case.
     let mut next = loop {
         match Connection::connect(&served.path(1), SOON) {
             Ok((next, _)) => break next,
@@ -139,7 +140,7 @@ fn garbage_registers_queues_and_addresses_leave_others_alone() {
     for round in 0..30u64 {
         rng.fill_bytes(&mut junk[..0x8000]);
         for slot in 0..32 {
-            // Entries that look like some.
+            // Random entries that look valid.
             let at = 0x1000 + slot * 64;
             junk[at] = 7;
             junk[at + 0x3f] |= 1;
@@ -187,7 +188,7 @@ fn accesses_beyond_a_region_are_refused() {
         let message = [access.as_bytes(), &data].concat();
         assert_ne!(c.errno(Command::REGION_WRITE, &message, &[]), 0, "write {access:?}");
     }
-    // More promised than sent.
+    // More data announced than sent.
     let access = RegionAccess { offset: 0, region: 7, count: 64 };
     assert_eq!(c.errno(Command::REGION_WRITE, access.as_bytes(), &[]), libc::EINVAL);
     assert_eq!(c.errno(Command::REGION_WRITE, &[0; 3], &[]), libc::EINVAL);
@@ -216,7 +217,7 @@ fn interrupts_are_set_up_within_bounds_and_with_eventfds_alone() {
         assert_ne!(c.errno(Command::DEVICE_SET_IRQS, set.as_bytes(), fds), 0, "{set:?}");
     }
     let set = IrqSet { argsz: 20, flags: with, index: IRQ_MSIX, start: 0, count: 1 };
-    // A counter that is full, and would block.
+    // A full counter, which would block.
     let mut full = &event;
     full.write_all(&(u64::MAX - 1).to_ne_bytes()).expect("a counter");
     assert_eq!(c.errno(Command::DEVICE_SET_IRQS, set.as_bytes(), &[&event]), 0);
@@ -239,7 +240,7 @@ fn a_second_client_waits_its_turn() {
 fn a_stuck_queue_of_commands_does_not_hold_the_reply() {
     let served = Served::new();
     let mut c = served.guest(1);
-    // Mailboxes that point at themselves, and an input as long as there can be.
+    // Mailboxes that point to themselves, and an input of maximum length.
     let at = c.post(Opcode::QueryPages, 1, QueryPagesIn::zeroed().as_bytes(), 16);
     let mut entry = c.peek(at, 64);
     entry[4..8].copy_from_slice(&(16u32 << 20).to_be_bytes());

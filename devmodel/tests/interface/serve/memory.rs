@@ -1,4 +1,4 @@
-//! A client's memory: windows, and what happens outside of them.
+//! A client's memory: windows, and accesses outside of them.
 
 use super::client::{BASE, CMDQ, FREE, MEMORY, Served, eventually, memfd};
 use devmodel::serve::{GuestMemory, transfer};
@@ -41,7 +41,7 @@ fn ranges_never_mapped_can_be_unmapped_and_rom_needs_no_descriptor() {
     let mut c = served.guest(1);
     assert_eq!(c.unmap(0xdead_0000, 0x1000), 0);
     assert_eq!(c.map(0xc_0000, 0x2000, 0, None), 0);
-    // Nobody reaches it, and nobody dies of that.
+    // The memory cannot be reached, and the server survives that.
     c.set_queue(0xc_0000);
     c.ring();
     assert_eq!(c.unmap(0xc_0000, 0x2000), 0);
@@ -104,7 +104,7 @@ fn a_window_that_may_not_be_written_is_only_read() {
     let before = c.peek(at, 64);
     c.ring();
     assert_eq!(c.peek(at, 64), before);
-    // A descriptor that is open for reading only can't be mapped for writing.
+    // A file opened read-only cannot be mapped for writing.
     let other = memfd(0x1000);
     let path = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&other));
     let read_only = File::open(path).expect("the same file");
@@ -123,7 +123,7 @@ fn memory_cut_short_ends_in_an_abort() {
     other.works();
     c.memory.set_len(MEMORY).expect("a length");
     c.poke(at, &before);
-    // Memory that was found torn is not touched again until it is mapped anew.
+    // Memory that was found truncated is not accessed again until it is mapped anew.
     c.ring();
     assert_eq!(c.peek(at, 64), before);
     assert_eq!(c.unmap(BASE, MEMORY), 0);
@@ -195,7 +195,7 @@ fn copies_both_ways_and_windows_that_come_and_go_do_not_wait_for_each_other() {
     let (over, copied) = (AtomicBool::new(false), AtomicU64::new(0));
     std::thread::scope(|scope| {
         let _stop = testkit::Stop(&over);
-        // As functions 1 and 2: who is lower is locked first, whichever way the copy goes.
+        // As functions 1 and 2: the lower number is locked first, in either direction of the copy.
         for (from, to, swapped) in [(&a, &b, false), (&b, &a, true), (&a, &a, false)] {
             let (over, copied) = (&over, &copied);
             scope.spawn(move || {

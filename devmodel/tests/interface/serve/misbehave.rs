@@ -1,4 +1,4 @@
-//! Devices that are broken on purpose.
+//! Devices with intentional defects.
 
 use super::client::{Served, eventually, signals};
 use devmodel::serve::{Misbehaviour, When};
@@ -62,7 +62,7 @@ fn two_things_can_be_broken_at_once() {
 
 #[test]
 fn power_is_lost_behind_the_last_command_of_so_many() {
-    // Enabling is the first command of a guest.
+    // Enabling is the guest's first command.
     let served = Served::misbehaving("power-loss=1");
     let mut c = served.guest(1);
     assert_ne!(c.register(COUNTER), u32::MAX);
@@ -79,7 +79,8 @@ fn power_is_lost_behind_the_last_doorbell_of_so_many() {
     let uar = c.init();
     c.create_eq(uar, 0);
     let page = u64::from(uar) << 12;
-    // A doorbell of a CQ, one of a send queue in halves, one of the other buffer: two of send queues.
+    // A CQ doorbell, a send doorbell in halves, and one through the other buffer: two send doorbells in
+    // total.
     c.write(0, page + 0x20, &[0; 8]).expect("written");
     for (at, half) in [(0x800, 4), (0x804, 4), (0x900, 8)] {
         c.write(0, page + at, &[0; 8][..half]).expect("written");

@@ -1,4 +1,4 @@
-//! Functions on vfio-user and vhost-user sockets, from a client's side: well-behaved, broken and hostile ones.
+//! Functions on vfio-user and vhost-user sockets, tested by clients: well-behaved, broken and hostile ones.
 
 mod client;
 mod hostile;

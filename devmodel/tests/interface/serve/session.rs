@@ -1,4 +1,4 @@
-//! The server's behaviour to a client that keeps to the protocol.
+//! The server's behaviour towards a client that follows the protocol.
 
 use super::client::{SOON, Served, eventfd, eventually, signals};
 use hwspec::{
@@ -37,7 +37,7 @@ fn extended_capabilities_are_the_nodes_own() {
     let served = Served::new();
     let mut pf = served.client(0);
     assert!((0x100..0x1000).step_by(4).all(|at| pf.config(at) == 0));
-    // VF enable, off.
+    // Clears VF enable.
     pf.write(REGION_CONFIG, 0x188, &[0; 4]).expect("a write");
     assert_eq!(served.client(1).config(0), 0x1018_15b3, "the VFs are still there");
 }
@@ -99,12 +99,12 @@ fn a_masked_interrupt_waits() {
     assert_eq!(c.errno(Command::DEVICE_SET_IRQS, set.as_bytes(), &[]), 0);
     assert_eq!(signals(&fd), 1, "what became due while it was masked");
     c.arm(uar, eqn, 1);
-    // Without descriptors a vector loses its own.
+    // Without descriptors, a vector is disconnected.
     set.flags = IRQ_SET_DATA_EVENTFD | IRQ_SET_TRIGGER;
     assert_eq!(c.errno(Command::DEVICE_SET_IRQS, set.as_bytes(), &[]), 0);
     c.works();
     assert_eq!(signals(&fd), 0);
-    // Given another later, it gets what waits.
+    // An eventfd connected later receives the pending signal.
     let later = eventfd();
     assert_eq!(c.errno(Command::DEVICE_SET_IRQS, set.as_bytes(), &[&later]), 0);
     assert_eq!(signals(&later), 1);

@@ -1,4 +1,4 @@
-//! Functions on vhost-user sockets: a client that is what user-mode Linux is, and some that mean harm.
+//! Functions on vhost-user sockets: a client like user-mode Linux, and hostile ones.
 
 use super::client::{BASE, Client, Link, MEMORY, SOON, directory, eventually, memfd};
 use devmodel::{
@@ -21,7 +21,7 @@ use std::{
 };
 use vfio_user_proto::{PATIENCE, REGION_BAR0, REGION_CONFIG, Result, sys};
 
-/// Requests, by what vhost-user calls them.
+/// Requests, with their vhost-user names.
 const GET_FEATURES: u32 = 1;
 const SET_FEATURES: u32 = 2;
 const SET_OWNER: u32 = 3;
@@ -36,18 +36,18 @@ const SET_VRING_ENABLE: u32 = 18;
 const SET_BACKEND_REQ_FD: u32 = 21;
 const VRING_KICK: u32 = 35;
 
-/// Where the queues are on the client's bus, and in its own address space.
+/// Addresses of the queues on the client's bus, and in its own address space.
 const QUEUES: u64 = 0x2_0000_0000;
 const OWN: u64 = 0x5000_0000;
-/// Bytes of memory for queues, half for each.
+/// Size of the memory for queues, half for each.
 const ROOM: u64 = 0x4_0000;
 const HALF: u64 = ROOM / 2;
 const ENTRIES: u16 = 16;
-/// Within a half: descriptors at 0, rings, buffers.
+/// Offsets within a half: descriptors at 0, rings, buffers.
 const AVAILABLE: u64 = 0x1000;
 const USED: u64 = 0x2000;
 const BUFFERS: u64 = 0x4000;
-/// Bytes of a buffer of the interrupt queue.
+/// Size of a buffer of the interrupt queue.
 const MESSAGE: u64 = 20;
 
 /// A PF and two VFs on sockets.
@@ -80,7 +80,7 @@ impl Served {
         Client { link: Frontend::new(&self.path(fid), &memory), memory }
     }
 
-    /// A client of the PF that has enabled `vfs`.
+    /// A client of the PF, with `vfs` VFs enabled.
     fn pf(&self, vfs: u16) -> Client<Frontend> {
         let mut pf = self.client(0);
         pf.write(REGION_CONFIG, SRIOV_CAP as u64 + 0x10, &vfs.to_le_bytes()).expect("NumVFs");
@@ -96,13 +96,13 @@ impl Drop for Served {
     }
 }
 
-/// A client's side of the protocol.
+/// The client's side of the protocol.
 struct Frontend {
     socket: UnixStream,
-    /// Where we are called.
+    /// The socket on which the server calls the client.
     calls: UnixStream,
     queues: File,
-    /// Commands made available, and interrupts taken.
+    /// Numbers of commands made available, and of interrupts taken.
     sent: u16,
     taken: u16,
 }
@@ -114,7 +114,7 @@ fn message(request: u32, words: &[u64]) -> Vec<u8> {
     bytes
 }
 
-/// Two numbers of 4 bytes as one word of a message.
+/// Two 4-byte numbers as one word of a message.
 fn pair(low: u32, high: u32) -> u64 {
     u64::from(low) | u64::from(high) << 32
 }
@@ -157,7 +157,7 @@ impl Frontend {
     fn tell(&mut self, request: u32, words: &[u64], files: &[&File]) {
         let fds: Vec<_> = files.iter().map(|file| file.as_fd()).collect();
         let bytes = message(request, words);
-        // A server that has seen enough may have closed already.
+        // The server may already have closed the connection.
         let _ = sys::send(self.socket.as_fd(), &[&bytes], &fds, false);
     }
 
@@ -192,7 +192,7 @@ impl Frontend {
         self.put(half + 16 * u64::from(slot), &entry);
     }
 
-    /// Gives the buffer `slot` for an interrupt, the `count`th made available.
+    /// Makes buffer `slot` available for an interrupt, as the `count`th.
     fn give_message(&mut self, slot: u16, count: u16) {
         let at = HALF + BUFFERS + MESSAGE * u64::from(slot);
         self.describe(HALF, slot, (QUEUES + at, MESSAGE as u32), 2, 0);
@@ -201,7 +201,7 @@ impl Frontend {
         self.tell(VRING_KICK, &[pair(1, 0)], &[]);
     }
 
-    /// Interrupts that came: what their messages say.
+    /// Takes the interrupts that arrived and returns their data.
     fn interrupts(&mut self) -> Vec<u32> {
         let mut all = Vec::new();
         while u16::from_le_bytes(self.get(HALF + USED + 2)) != self.taken {
@@ -217,7 +217,7 @@ impl Frontend {
         all
     }
 
-    /// Sends a command; its answer of up to `room` bytes.
+    /// Sends a command and returns its response of up to `room` bytes.
     fn command(&mut self, header: (u8, u8, u32, u64), data: &[u8], room: u32) -> Vec<u8> {
         let (operation, bar, size, address) = header;
         let mut bytes = vec![operation, bar, 0, 0];
@@ -250,7 +250,7 @@ impl Frontend {
     }
 }
 
-/// A request's byte as it is in the header of the reply.
+/// A byte of a request's header as expected in the reply.
 fn reply((at, byte): (usize, &u8)) -> u8 {
     if at == 4 { 5 } else { *byte }
 }
@@ -268,7 +268,7 @@ impl Link for Frontend {
     }
 }
 
-/// Programs `vector` in the table in BAR0 and switches MSI-X on.
+/// Programs `vector` in the table in BAR0 and enables MSI-X.
 fn program(c: &mut Client<Frontend>, vector: u64, data: u32) {
     let entry = MSIX_TABLE as u64 + 16 * vector;
     c.write(REGION_BAR0, entry + 8, &data.to_le_bytes()).expect("data");
@@ -303,7 +303,7 @@ fn a_vf_works_once_its_pf_enables_it() {
     vf.arm(uar, eqn, 1);
     vf.works();
     eventually("the next event", || vf.link.interrupts() == [0x4711]);
-    // The PF takes it away, and what comes back is new.
+    // The PF removes the VF and recreates it in its reset state.
     pf.write(REGION_CONFIG, SRIOV_CAP as u64 + 8, &0u16.to_le_bytes()).expect("VF enable");
     assert_eq!(vf.config(4), u32::MAX);
     pf.write(REGION_CONFIG, SRIOV_CAP as u64 + 8, &9u16.to_le_bytes()).expect("VF enable");
@@ -333,7 +333,7 @@ fn the_capability_shows_a_slot_for_each_vf() {
     assert_eq!(pf.config(at + 0x10) & 0xffff, 2, "fixed while VFs are enabled");
     let mut second = served.client(2);
     assert_eq!(second.config(4) & 6, 0);
-    // A reset of the PF takes its VFs away.
+    // A reset of the PF removes its VFs.
     pf.write(REGION_CONFIG, EXPRESS_CAP as u64 + 8, &0x8000u16.to_le_bytes()).expect("FLR");
     assert_eq!(pf.config(at + 0x08), 0);
     assert_eq!(second.config(4), u32::MAX);
@@ -365,7 +365,7 @@ fn what_is_not_there_reads_as_ones() {
     assert_eq!(pf.link.command((1, 0, 8, 0xffc), &[], 8), [0xff; 8], "behind configuration space");
     assert_eq!(pf.link.command((1, 0, 8, 0), &[], 2), [0xb3, 0x15], "no more than there is room for");
     pf.link.command((4, 3, 4, 0), &[0; 4], 0);
-    // A memset of registers: the command queue's address.
+    // A memset of a register, the command queue's address.
     pf.enable();
     pf.link.command((5, 0, 8, 0x10), &[0], 0);
     assert_eq!(pf.read(REGION_BAR0, 0x10, 4).expect("a register"), [0; 4]);
@@ -454,7 +454,7 @@ fn garbage_is_no_harm() {
     for round in 0..200 {
         let mut one = Frontend::new(&served.path(1), &memory);
         if round % 2 == 0 {
-            // Queues full of anything.
+            // Queues with random contents.
             let mut bytes = vec![0; 0x3000];
             rng.fill_bytes(&mut bytes);
             bytes[AVAILABLE as usize + 2..AVAILABLE as usize + 4].copy_from_slice(&ENTRIES.to_le_bytes());
