@@ -44,7 +44,7 @@ pub struct Config {
     /// Time without progress after which the requester stops waiting, in hundredths of the acknowledgement timeout: for the first timeout,
     /// the second, and all later ones. Used by [`Profile::Cx5`].
     pub ack_timeouts: [u16; 3],
-    /// Number of requests between two with the AckReq bit, within a message of several packets.
+    /// Number of request packets from one with AckReq set to the next, within a message of several packets.
     pub ack_every: u32,
     /// Frames travel as bytes with pad and ICRC, which the receiver checks. Otherwise the payload of a frame that stays within the region
     /// is passed by reference and the ICRC, which nothing could corrupt, is left out.

@@ -37,7 +37,7 @@ pub enum Source {
 pub struct Move {
     /// The source.
     pub src: Source,
-    /// The function whose mapping `dst` belongs to.
+    /// The function with the mapping of `dst`.
     pub dst_rid: Rid,
     /// The destination.
     pub dst: Iova,
@@ -58,8 +58,8 @@ pub trait Host {
     fn msix(&mut self, rid: Rid, vector: u16, address: u64, data: u32);
     /// The party that this runner works for.
     fn party(&self) -> Party;
-    /// Like [`party`](Self::party), but only for a runner that always runs on the same thread and whose thread is reached by
-    /// the [`barrier`](Self::barrier) of other runners; else `None`. At most one runner of a party returns its party here.
+    /// Like [`party`](Self::party), but only for a runner that always runs on the same thread, which the
+    /// [`barrier`](Self::barrier) of other runners reaches; else `None`. At most one runner of a party returns its party here.
     fn steady(&self) -> Option<Party> {
         None
     }

@@ -164,7 +164,7 @@ impl Place {
         let (from, bytes) = if self.whole.load(Relaxed) { (base, len) } else { (at & !(PAGE - 1), PAGE) };
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED | libc::MAP_NORESERVE;
         let prot = libc::PROT_READ | libc::PROT_WRITE;
-        // SAFETY: within a mapping whose owner agreed to zero pages (`Watched::new`), so pointers into it stay valid. It is still mapped,
+        // SAFETY: the owner of the mapping has agreed to zero pages (`Watched::new`), so pointers into it stay valid. It is still mapped,
         // because the access that faulted is in progress.
         let put = unsafe { libc::mmap(from as *mut _, bytes, prot, flags, -1, 0) };
         put != libc::MAP_FAILED

@@ -35,7 +35,7 @@ pub(super) const TAKE: u16 = 2;
 /// Low bits of a list entry: the function that the page is for, as numbered by the driver.
 const FOR: u64 = 0xfff;
 
-/// Minimum number of pages of a running function.
+/// Number of pages that the function requires, at boot and at init.
 pub(super) fn wanted(func: &Func<'_>, config: &Config) -> [i32; 2] {
     if config.strict.pages { page_requests::wanted(func) } else { WANTED }
 }

@@ -123,7 +123,7 @@ impl Adapter {
     }
 
     /// Like [`reset`](Self::reset), but leaves other functions unchanged: the PF keeps its SR-IOV capability and its VFs. For a PF
-    /// whose user has only that one function, while other users have the VFs. `None` when patience ran out: the caller must retry.
+    /// with a user that has only this function, while other users have the VFs. `None` when patience ran out: the caller must retry.
     pub fn reset_alone(&self, host: &mut dyn Host, fid: u8, patience: Patience) -> Option<FunctionSet> {
         if fid != 0 {
             return self.reset_with(host, fid, patience);

@@ -97,9 +97,9 @@ impl Adapter {
         removed
     }
 
-    /// Enables `vfs` VFs with their memory space in place of the present ones. Does in one step what software does through the
-    /// capability's registers. Returns the functions that were locked meanwhile: other parties may have left work there. `None`
-    /// when patience ran out: VFs and registers are as before, except that objects of VFs may be gone.
+    /// Enables `vfs` VFs with their memory space in place of the present ones, in one step instead of through the capability's
+    /// registers. Returns the functions that were locked meanwhile: other parties may have left work there. `None` when patience
+    /// ran out: VFs and registers are as before, except that objects of VFs may be gone.
     pub fn replace_vfs(&self, host: &mut dyn Host, vfs: u8, patience: Patience) -> Option<FunctionSet> {
         let before = self.vfs_there();
         let mut locked = self.remove_vfs(host, patience)?;

@@ -120,7 +120,7 @@ pub struct FunctionRow {
     pub mac: [u8; 6],
     /// Port MTU of the Ethernet link, in bytes.
     pub mtu: u16,
-    /// Link state: 1 down, 2 up as reported by the vport state.
+    /// Link state: 0 down, 1 up.
     pub vport_state: u32,
     /// Administrative state.
     pub vport_admin_state: u32,

@@ -200,9 +200,10 @@ rows! {
 pub struct TimerRow {
     /// Expiry, in picoseconds of the runner's clock.
     pub at: u64,
-    /// Index of the QP or the CQ.
+    /// Index of the QP, CQ or RQ.
     pub qp: u32,
-    /// 0 acknowledgement timeout, 1 RNR wait, 2 event of a CQ, 3 receives to flush, 4 commands.
+    /// 0 acknowledgement timeout, 1 RNR wait, 2 event of a CQ, 3 receives to flush, 4 commands, 5 rate of the port, 6
+    /// rate of a QP.
     pub kind: u32,
 }
 

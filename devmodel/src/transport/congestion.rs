@@ -95,7 +95,7 @@ impl Dcqcn {
     };
 
     /// The default values of the vendor's drivers. Senders react within microseconds, and are back at half of their previous rate after
-    /// 300.
+    /// 300 us.
     pub const DRIVER: Self = Self {
         min_time_between_cnps: 4,
         dce_tcp_g: 1019,

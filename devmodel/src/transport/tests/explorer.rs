@@ -45,7 +45,7 @@ fn check(state: &Endpoints, gives_up: &[Status]) {
     assert!(state.failed.is_none_or(|status| gives_up.contains(&status)), "{state:?}");
 }
 
-/// Explores all states reachable from the first; an end can be reached from each of them.
+/// Explores all states reachable from the first, and asserts that an end is reachable from each of them.
 fn explore(scenario: Scenario, gives_up: &[Status]) -> Found {
     let mut found = Found::default();
     let first = Endpoints::new(scenario);
