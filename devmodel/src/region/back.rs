@@ -30,10 +30,13 @@ pub(super) const fn along(table: Table) -> &'static [(Table, u32)] {
     }
 }
 
-/// Numbers of timers and ready-ring entries to back where so many rows of each table were ever used: two timers per QP, one per
-/// CQ and RQ; a power of two of ready-ring entries.
+/// Numbers of timers and ready-ring entries to back where so many rows of each table were ever used: what `Table::Timer` has room for, and
+/// a power of two of ready-ring entries. None where there is no queue: the first page of either table is mapped in any case.
 pub(super) fn at_once(used: impl Fn(Table) -> u32) -> [u32; 2] {
-    let timers = 2 * used(Table::Qp) + used(Table::Cq) + used(Table::Rq);
+    let timers = match 3 * used(Table::Qp) + used(Table::Cq) + used(Table::Rq) {
+        0 => 0,
+        some => some + 2,
+    };
     let ready = match used(Table::Qp) + used(Table::Sq) {
         0 => 0,
         some => some.next_power_of_two(),
@@ -249,6 +252,7 @@ mod tests {
             func.read_resource_mut(*qp, 15).psn = 1;
             assert!(func.arm_timer(*qp, TimerKind::Connection(crate::transport::Timer::Ack), 1 + i as u64));
             assert!(func.arm_timer(*qp, TimerKind::Connection(crate::transport::Timer::Rnr), 1 + i as u64));
+            assert!(func.arm_timer(*qp, TimerKind::Rate, 1 + i as u64));
             func.make_ready(*qp);
             func.commit(&mut host);
         }
@@ -259,6 +263,7 @@ mod tests {
             func.commit(&mut host);
         }
         assert!(func.arm_timer(cq, TimerKind::Cq, 1));
+        assert!(func.arm_timer(0, TimerKind::Command, 1) && func.arm_timer(0, TimerKind::Pace, 1));
         for len in [1, 30, 500] {
             let range = func.alloc_mtt(len).unwrap();
             (range.first..range.first + len).for_each(|entry| func.set_mtt(entry, 1));
@@ -270,6 +275,16 @@ mod tests {
             assert!(WireRing::of(&region, 1).push(&mut host, &[1; 60], payload, false), "frame {n}");
         }
         assert_eq!(untold(&region, &books), [] as [usize; 0]);
+    }
+
+    #[test]
+    fn every_timer_is_backed_where_all_queues_are_used() {
+        let (region, _) = region(usize::MAX);
+        assert!(region.back_words() && region.back_function(1, Party(1)));
+        let mut host = machine(1);
+        let func = Func::lock(&region, 1, &mut host);
+        let [timers, _] = at_once(|table| func.rows(table));
+        assert_eq!(timers, func.rows(Table::Timer));
     }
 
     #[test]
