@@ -1,5 +1,6 @@
-//! The driver's cost of work requests and completions: `make driver-costs` counts the instructions of the four functions below under
-//! valgrind, on a function that `ironverbs serve` offers, so that the device is in another process.
+//! Measures the driver's cost of work requests and completions: `make driver-costs` counts the instructions of the four
+//! functions below under valgrind. The function comes from `ironverbs serve`, so that the device runs in another
+//! process.
 //!
 //! `costs SOCKET ROUNDS`
 
@@ -11,7 +12,7 @@ use std::{path::Path, thread, time::Duration};
 
 /// Bytes of a message.
 const LEN: u32 = 64;
-/// Until then a message has come. A look before that would be counted.
+/// Time after which a message has certainly arrived. Polling earlier would add to the count.
 const COMES: Duration = Duration::from_millis(10);
 
 fn main() -> Outcome {
@@ -22,7 +23,7 @@ fn main() -> Outcome {
     };
     let options = OpenOptions { link_local: true, ..OpenOptions::default() };
     let device = Device::open(VfioUserTransport::open(Path::new(&socket))?, options)?;
-    // The link-local address, which every function has.
+    // GID 0 is the link-local address, which every function has.
     let [from, to] = connected_by(0, [device.clone(), device])?;
     for _ in 0..rounds {
         receive(&to)?;

@@ -1,4 +1,4 @@
-//! Events: a program sleeps until a completion comes, and receives an asynchronous event.
+//! Events: a program sleeps until a completion arrives, and receives an asynchronous event.
 //!
 //! `cargo run --release -p ironverbs-driver --example events`
 
@@ -11,8 +11,8 @@ fn main() -> Outcome {
     let (_scratch, devices) = Scratch::devices()?;
     let [sender, sleeper] = connected(devices)?;
 
-    // A completion queue that is armed raises one event. It is armed first and polled afterwards: the poll finds what
-    // came in between, and the event reports what comes later.
+    // An armed completion queue raises one event. Arm first and poll afterwards: the poll finds earlier completions,
+    // and the event reports later ones.
     sleeper.qp.post_recv([RecvWr { wr_id: 7, sge: &[sleeper.sge(0, 64)] }])?;
     sleeper.cq.arm(false);
     if sleeper.cq.poll(&mut [Completion::default()]) != 0 {
@@ -33,8 +33,8 @@ fn main() -> Outcome {
         other => return Err(format!("expected an event of the completion queue, found {other:?}").into()),
     }
 
-    // A WRITE with a key that the peer does not have. The writer gets a completion in error. The peer has posted
-    // nothing that could complete, so it gets an asynchronous event of its queue pair.
+    // WRITE with an invalid rkey. The writer gets a completion in error. The peer has posted nothing that could
+    // complete, so it gets an asynchronous event for its queue pair.
     let (raddr, rkey) = (sleeper.memory.iova(), sleeper.mr.rkey() ^ 1);
     let sent = sender.completion()?;
     println!("the SEND ended with {:?}", sent.status);
@@ -47,8 +47,8 @@ fn main() -> Outcome {
     Ok(())
 }
 
-/// Sleeps until the device raises its interrupt, and takes an event. When `next` has none left it has armed the event
-/// queue, so `wait` (or poll(2) on `fd`) returns at the next one.
+/// Sleeps until the device raises its interrupt, then takes an event. `next` arms the event queue before it returns
+/// `None`, so `wait` (or poll(2) on `fd`) returns at the next event.
 fn next_event(end: &End) -> Outcome<Event> {
     let events = end.device.events();
     loop {

@@ -10,7 +10,7 @@ use std::time::Instant;
 
 const ROUNDS: u32 = 1000;
 const MESSAGE: &[u8] = b"ping 0000";
-/// Offsets in the memory of an end: of the message to send, and of the buffer to receive.
+/// Offsets in an end's memory: the message to send, and the receive buffer.
 const OUT: u64 = 0;
 const IN: u64 = 2048;
 
@@ -21,7 +21,8 @@ fn main() -> Outcome {
     let begin = Instant::now();
     for round in 0..ROUNDS {
         let text = format!("ping {round:04}");
-        // A receive is posted before its message can come. Otherwise the sender gets an RNR NAK, waits and tries again.
+        // Post the receive before its message can arrive. Otherwise the sender gets an RNR NAK and retries after a
+        // delay.
         receive(&server)?;
         receive(&client)?;
         send(&client, text.as_bytes())?;
@@ -50,7 +51,7 @@ fn send(end: &End, text: &[u8]) -> Outcome {
     end.post(OUT, SendOp::Send, end.sge(OUT, text.len() as u32))
 }
 
-/// Waits for a message. Sends and receives share one completion queue here, so the completion of a send may come first.
+/// Waits for a message. Sends and receives share a completion queue here, so the completion of a send may come first.
 fn hear(end: &End) -> Outcome<Vec<u8>> {
     loop {
         let wc = end.completion()?;

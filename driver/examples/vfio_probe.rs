@@ -1,7 +1,7 @@
-//! Checks what kernel VFIO and our transport promise of any PCI function, on one that is bound to vfio-pci.
+//! Checks the guarantees of kernel VFIO and of our transport on a PCI function that is bound to vfio-pci.
 //!
-//! `vfio_probe 0000:00:04.0` prints a line for each promise and ends with 1 if one is broken. Nothing is written to the
-//! function but its command register; it is reset twice.
+//! `vfio_probe 0000:00:04.0` prints a line for each guarantee and exits with 1 if one is broken. It writes nothing to
+//! the function but its command register, and resets it twice.
 #![allow(unsafe_code)] // maps memory for a device, which does not use it
 
 use driver::{
@@ -74,24 +74,24 @@ fn run(text: &str, second: bool) -> Try {
     check(other.success(), "kernel VFIO gives a function to one process")?;
     let again = VfioTransport::open(address).map_err(|e| e.to_string())?;
     check(std::sync::Arc::ptr_eq(&device, &again), "within a process the function is shared")?;
-    // SAFETY: the child looks at the function, waits to be killed, and does nothing else.
+    // SAFETY: the child only looks at the function and waits to be killed.
     let child = unsafe { libc::fork() };
     if child == 0 {
         let gone = device.config_read(0, Width::B4).is_err() && bar.read32(0) == u32::MAX;
         if gone {
             std::thread::sleep(Duration::from_secs(60));
         }
-        // SAFETY: ends the child.
+        // SAFETY: only ends the child.
         unsafe { libc::_exit(1) };
     }
     std::thread::sleep(Duration::from_millis(300));
     let mut status = 0;
-    // SAFETY: our own child.
+    // SAFETY: the process is our own child.
     let lives = unsafe { libc::waitpid(child, &mut status, libc::WNOHANG) } == 0;
     check(lives, "in a child of fork the function is gone")?;
     drop((device, again, bar));
     let reopened = VfioTransport::open(address).map(drop).map_err(|e| e.to_string());
-    // SAFETY: our own child.
+    // SAFETY: the process is our own child.
     unsafe {
         libc::kill(child, libc::SIGKILL);
         libc::waitpid(child, &mut status, 0);
@@ -122,13 +122,13 @@ fn mappings(device: &VfioTransport) -> Try {
     check(device.dma_unmap(iova, len as usize).is_err(), "what is not mapped cannot be unmapped")?;
     static CONSTANT: [u8; 3 * PAGE] = [1; 3 * PAGE];
     let first = CONSTANT.as_ptr().wrapping_add(CONSTANT.as_ptr().align_offset(PAGE));
-    // SAFETY: a page of a constant, which stays.
+    // SAFETY: maps a page of a constant, which is never freed.
     let read_only = unsafe { device.dma_map(first.cast_mut(), PAGE, Access { write: false, ..BOTH }) };
-    // SAFETY: refused.
+    // SAFETY: the mapping is refused.
     let writable = unsafe { device.dma_map(first.cast_mut(), PAGE, BOTH) };
     check(read_only.is_ok() && writable.is_err(), "read-only memory is mapped for reading and only so")?;
     device.dma_unmap(read_only.unwrap_or(0), PAGE).map_err(|e| format!("unmapping: {e}"))?;
-    // SAFETY: refused.
+    // SAFETY: the mapping is refused.
     let nowhere = unsafe { device.dma_map(PAGE as *mut u8, PAGE, BOTH) };
     check(nowhere.is_err(), "memory that is not there is refused")?;
     let mut addresses = HashSet::new();
@@ -147,7 +147,7 @@ fn own_memory(device: &VfioTransport) -> Try {
     let mut blocks = Vec::new();
     for len in [1, PAGE, 3 * PAGE, 1 << 20, 5 << 20, PAGE] {
         let block = device.dma_alloc(len, Scope::Function).map_err(|e| format!("{len} bytes: {e}"))?;
-        // SAFETY: our block.
+        // SAFETY: the byte is the last one of our own block.
         unsafe { block.ptr.as_ptr().add(block.len - 1).write_volatile(1) };
         blocks.push(block);
     }

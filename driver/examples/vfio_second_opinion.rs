@@ -1,7 +1,9 @@
-//! A second opinion of a PCI function that is bound to vfio-pci: rust-vmm's vfio-ioctls looks at it, then our transport, and both must
-//! find the same. Then, what keeps vfio-ioctls out of the driver (docs/packages.md): once that is not so any more, this fails.
+//! Compares two views of a PCI function that is bound to vfio-pci: rust-vmm's vfio-ioctls and our transport must find
+//! the same. Then checks the faults that keep vfio-ioctls out of the driver (docs/packages.md), and fails once one of
+//! them is fixed.
 //!
-//! `vfio_second_opinion 0000:00:04.0` prints a line for each and ends with 1 if one is not so. Nothing is written to the function.
+//! `vfio_second_opinion 0000:00:04.0` prints a line for each check and exits with 1 if one fails. It writes nothing to
+//! the function.
 
 use driver::{
     pci::Address,
@@ -23,15 +25,15 @@ type Try<T = ()> = Result<T, String>;
 /// The properties of a function that both can read.
 #[derive(Debug, PartialEq, Eq)]
 struct View {
-    /// Type 0 header, without commands and status.
+    /// Type 0 header, without command and status registers.
     header: Vec<u32>,
-    /// The BARs there are.
+    /// Implemented BARs.
     bars: Vec<u8>,
     /// MSI-X vectors.
     vectors: u32,
 }
 
-/// Dwords of the header: all but the second, which opening a function may change.
+/// Dwords of the header, except the second, which opening the function may change.
 fn header() -> impl Iterator<Item = u16> {
     (0..16).filter(|dword| *dword != 1).map(|dword| 4 * dword)
 }
@@ -83,7 +85,7 @@ fn run(text: &str) -> Try {
     found
 }
 
-/// The function as vfio-ioctls has it.
+/// The function opened through vfio-ioctls.
 struct Theirs {
     device: VfioDevice,
     container: Arc<VfioContainer>,
@@ -116,7 +118,7 @@ fn view(device: &VfioTransport) -> io::Result<View> {
     })
 }
 
-/// A directory called `name` that says of its group what sysfs says of the function.
+/// Creates a directory `name` with the same `iommu_group` link as the function's sysfs directory.
 fn entry_like(there: &Path, scratch: &Path, name: &str) -> io::Result<PathBuf> {
     let place = scratch.join(name);
     fs::create_dir_all(&place)?;

@@ -1,4 +1,4 @@
-//! RDMA WRITE: one end writes to the memory of the other, whose program does nothing.
+//! RDMA WRITE: one end writes to the memory of the other, without any action of its program.
 //!
 //! `cargo run --release -p ironverbs-driver --example write`
 
@@ -15,12 +15,12 @@ fn main() -> Outcome {
     let (_scratch, devices) = Scratch::devices()?;
     let [writer, owner] = connected(devices)?;
 
-    // The writer must know address and key of the memory. Programs exchange these as they do queue pair numbers.
+    // The writer needs the address and rkey of the memory. Programs exchange them the same way as queue pair numbers.
     let (raddr, rkey) = (owner.memory.iova() + THERE, owner.mr.rkey());
     writer.memory.copy_in(0, TEXT);
     writer.post(1, SendOp::Write { raddr, rkey }, writer.sge(0, TEXT.len() as u32))?;
 
-    // The writer gets a completion. Its peer gets none, since it has posted nothing.
+    // The writer gets a completion. The peer gets none, since it has posted nothing.
     let wc = writer.completion()?;
     if wc.status != WcStatus::Success {
         return Err(format!("the WRITE ended with {:?}", wc.status).into());
@@ -29,8 +29,7 @@ fn main() -> Outcome {
     owner.memory.copy_out(THERE as usize, &mut found);
     println!("in the peer's memory: {}", String::from_utf8_lossy(&found));
 
-    // One byte too far: the responder finds the request outside the region and refuses it, and both queue pairs go to
-    // the error state.
+    // The write ends one byte past the region: the responder refuses it, and both queue pairs go to the error state.
     let raddr = owner.memory.iova() + owner.memory.len() as u64;
     writer.post(2, SendOp::Write { raddr, rkey }, writer.sge(0, 1))?;
     let wc = writer.completion()?;

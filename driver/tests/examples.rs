@@ -1,9 +1,9 @@
-//! The examples do what they say, each as the program that a reader would start.
+//! Runs each example program and checks its output.
 
 use std::{path::PathBuf, process::Command};
 
-/// Cargo builds the examples of a package with its tests, into a directory beside theirs; where a test is named
-/// (`--test`) it leaves them as they were: build them first.
+/// Cargo builds a package's examples along with its tests, into a directory beside theirs. If a single test is
+/// selected (`--test`) it does not rebuild them: build them first.
 fn example(name: &str) -> PathBuf {
     let test = std::env::current_exe().expect("the path of this test");
     let built = test.ancestors().nth(2).expect("the directory of the profile").join("examples").join(name);
@@ -15,7 +15,7 @@ fn example(name: &str) -> PathBuf {
     built
 }
 
-/// The output of the example, which ends well.
+/// The output of the example, which must exit successfully.
 fn said(name: &str) -> String {
     let out = Command::new(example(name)).output().expect("it starts");
     let (said, complaint) = (String::from_utf8_lossy(&out.stdout), String::from_utf8_lossy(&out.stderr));

@@ -1,9 +1,8 @@
-//! The setup of the examples: a node of their own, and the two ends of a reliable connection on two of its functions.
+//! Setup shared by the examples: a private node, and a reliable connection between two of its functions.
 //!
-//! It creates the objects of verbs in the order in which each needs those before it: device, protection domain,
-//! completion queue, memory region, queue pair. A queue pair then goes through its states (IBTA 10.3.1) until it is
-//! connected.
-#![allow(dead_code)] // each example uses its part
+//! Verbs objects are created in order of dependency: device, protection domain, completion queue, memory region, queue
+//! pair. The queue pair then goes through its states (IBTA 10.3.1) until it is connected.
+#![allow(dead_code)] // each example uses only part of this
 
 use driver::{
     AccessFlags, AddressHandle, Completion, Cq, Device, Error, Mr, Pd, Qp, QpAttr, QpAttrMask as Mask,
@@ -17,14 +16,14 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// The error of an example: any.
+/// The result of an example, with any error type.
 pub type Outcome<T = ()> = Result<T, Box<dyn StdError>>;
-/// How long anything here may take.
+/// Timeout of every wait in the examples.
 pub const SOON: Duration = Duration::from_secs(10);
-/// Entry of the GID table: 0 is the link-local address, 1 the one with the device's IPv4 address.
+/// GID table index: 0 is the link-local address, 1 the one with the device's IPv4 address.
 const GID: u8 = 1;
 
-/// A node of the example's own, removed when this is dropped.
+/// A node private to the example, removed on drop.
 pub struct Scratch(PathBuf);
 
 impl Scratch {
@@ -33,7 +32,7 @@ impl Scratch {
         let scratch = Self(format!("/dev/shm/ironverbs-example-{}", std::process::id()).into());
         let options = NodeOptions { vfs: Some(2), ..NodeOptions::default() };
         let node = Node::open_or_create(&scratch.0, &options)?;
-        // A card has the same `Device`, over `driver::transport::vfio::VfioTransport`; `node::place` opens either.
+        // On a card the same `Device` runs over `driver::transport::vfio::VfioTransport`; `node::place` opens either.
         let devices = [open_device_of(&node, 1)?, open_device_of(&node, 2)?];
         Ok((scratch, devices))
     }
@@ -45,7 +44,7 @@ impl Drop for Scratch {
     }
 }
 
-/// One end of a connection. Each object keeps alive those that it was created with.
+/// One end of a connection. Each object keeps the objects that it was created with alive.
 pub struct End {
     pub qp: Arc<Qp>,
     pub cq: Arc<Cq>,
@@ -55,12 +54,12 @@ pub struct End {
 }
 
 impl End {
-    /// An end that is not connected yet, with a page of memory that a peer may write to.
+    /// Creates an unconnected end with one page of memory that its peer may write to.
     pub fn new(device: Arc<Device>) -> Result<Self, Error> {
         let pd = Pd::alloc(&device)?;
         let cq = Cq::create(&device, 16, 0)?;
-        // Memory of the driver can be registered without `unsafe`. For memory of the program the caller makes a
-        // promise, see `Mr::register`.
+        // Driver memory can be registered without `unsafe`. For the program's own memory, the caller of `Mr::register`
+        // has to guarantee its lifetime.
         let memory = Arc::new(DmaMem::alloc(device.transport(), 4096, Scope::Opener)?);
         let mr = Mr::over(&pd, &memory, AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_WRITE)?;
         let sizes = QpInit::new(Service::Rc, &cq, &cq);
@@ -68,8 +67,8 @@ impl End {
         Ok(Self { qp: Qp::create(&pd, &init)?, cq, mr, memory, device })
     }
 
-    /// Connects, by its own GID `sgid_index`, to the queue pair `qpn` of the port that has `gid`: RESET to INIT, RTR (it may receive) and RTS (it may
-    /// send).
+    /// Connects through its own GID `sgid_index` to queue pair `qpn` of the port with `gid`: RESET to INIT, RTR (ready
+    /// to receive) and RTS (ready to send).
     pub fn connect(&self, sgid_index: u8, gid: [u8; 16], qpn: u32) -> Result<(), Error> {
         let access = AccessFlags::REMOTE_WRITE;
         let init =
@@ -89,17 +88,17 @@ impl End {
         self.qp.modify(&QpAttr { rnr_retry: 7, ..rts }, Mask::STATE | Mask::SQ_PSN | retries)
     }
 
-    /// The scatter/gather entry of `len` bytes of this end's memory from `offset` on.
+    /// Returns a scatter/gather entry for `len` bytes of this end's memory at `offset`.
     pub fn sge(&self, offset: u64, len: u32) -> Sge {
         Sge { addr: self.memory.iova() + offset, length: len, lkey: self.mr.lkey() }
     }
 
-    /// Posts one work request that reports its completion.
+    /// Posts one signaled work request.
     pub fn post(&self, wr_id: u64, op: SendOp, sge: Sge) -> Outcome {
         Ok(self.qp.post_send([SendWr { wr_id, op, sge: &[sge], flags: SendFlags::SIGNALED }])?)
     }
 
-    /// The next completion, polled for; [`events`](driver::Events) say how to sleep until there is one.
+    /// Polls for the next completion. [`Events`](driver::Events) can sleep until there is one.
     pub fn completion(&self) -> Outcome<Completion> {
         let (begin, mut found) = (Instant::now(), [Completion::default()]);
         while self.cq.poll(&mut found) == 0 {
@@ -112,12 +111,13 @@ impl End {
     }
 }
 
-/// Two ends, connected to each other. Programs exchange GID and queue pair number by other means: a socket, or rdma_cm.
+/// Connects one end on each device. Separate programs would exchange GID and queue pair number by other means: a
+/// socket, or rdma_cm.
 pub fn connected(devices: [Arc<Device>; 2]) -> Result<[End; 2], Error> {
     connected_by(GID, devices)
 }
 
-/// The same by their GIDs `index`.
+/// Like [`connected`], with GID table index `index`.
 pub fn connected_by(index: u8, [a, b]: [Arc<Device>; 2]) -> Result<[End; 2], Error> {
     let ends = [End::new(a)?, End::new(b)?];
     for (this, peer) in [(0, 1), (1, 0)] {

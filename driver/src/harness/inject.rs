@@ -1,4 +1,4 @@
-//! Deliberate errors: the device must refuse, report it, and go on.
+//! Deliberate errors: the device must refuse them, report them, and keep working.
 
 use super::{loopback::Pair, report::Recorder};
 use crate::{
@@ -8,14 +8,14 @@ use crate::{
 use hwspec::cmd::{Opcode, Status, cq::DestroyCqIn, resource::DeallocPdIn};
 use std::{sync::Arc, time::Duration};
 
-/// An opcode that no ConnectX has.
+/// An opcode that no ConnectX implements.
 const NO_COMMAND: u16 = 0x7ff;
-/// A number that no object of ours has.
+/// A number that none of our objects has.
 const NO_OBJECT: u32 = 0xff_fffe;
-/// Requests posted behind the one that fails.
+/// Requests posted after the one that fails.
 const BEHIND: usize = 3;
 
-/// The answer of the device to a command that it had to refuse.
+/// The device's answer to a command that it had to refuse.
 fn refusal(result: Result<(), Error>) -> Result<Status, Error> {
     match result {
         Err(Error::Command { status, .. }) => Ok(status),
@@ -24,7 +24,7 @@ fn refusal(result: Result<(), Error>) -> Result<Status, Error> {
     }
 }
 
-/// Invalid commands: they are refused with a status, and the next command works.
+/// Invalid commands must be refused with a status, and the next command must work.
 pub fn commands(device: &Arc<Device>, pair: &Pair, r: &mut Recorder<'_>) -> Result<(), Error> {
     let function = &device.function;
     let mut input = [0; 16];
@@ -44,10 +44,10 @@ pub fn commands(device: &Arc<Device>, pair: &Pair, r: &mut Recorder<'_>) -> Resu
     device.port().map(drop)
 }
 
-/// A WRITE with a key that the peer does not have: it completes with an error, both QPs go to ERR, the requests behind
-/// it are flushed, and another pair works. Consumes `pair`.
+/// WRITE with an invalid rkey: it must complete in error, both QPs must go to ERR, the requests behind it must be
+/// flushed, and another pair must work. Consumes `pair`.
 pub fn key(device: &Arc<Device>, pair: Pair, timeout: Duration, r: &mut Recorder<'_>) -> Result<(), Error> {
-    // Another index rather than another variant, since none of our keys has it.
+    // Change the index rather than the variant, since none of our keys has this index.
     pair.write_with(pair.rkey() ^ 0x80_0000)?;
     for _ in 0..BEHIND {
         pair.write_with(pair.rkey())?;

@@ -20,16 +20,16 @@ use std::{
 
 /// Class codes of a ConnectX port: Ethernet and InfiniBand network controllers.
 const CLASSES: [u32; 2] = [CLASS_CODE, CLASS_CODE_INFINIBAND];
-/// Bits of a base address register that say what it is: memory, 64 bits wide, prefetchable.
+/// Type bits of a base address register: memory, 64-bit, prefetchable.
 const BAR_KIND: u32 = 0xf;
-/// Revision of the command interface this driver speaks.
+/// Revision of the command interface that this driver implements.
 const INTERFACE: u16 = 5;
 /// Offset of the status and command registers in configuration space.
 pub const STATUS_COMMAND: u16 = 4;
-/// How often the health counter is read.
+/// Interval between reads of the health counter.
 const LOOK: Duration = Duration::from_millis(5);
 
-/// Runs all of them. False: one failed.
+/// Runs all of them. Returns false if one failed.
 pub fn all(transport: &Arc<dyn Transport>, plan: &Plan, r: &mut Recorder<'_>) -> bool {
     let transport = &**transport;
     let Some(command) = r.step("configuration space", |r| configuration(transport, r)) else { return false };
@@ -54,7 +54,7 @@ pub fn all(transport: &Arc<dyn Transport>, plan: &Plan, r: &mut Recorder<'_>) ->
 }
 
 fn write_command(transport: &dyn Transport, command: StatusCommand) -> Result<(), Error> {
-    // Ones would clear bits of the status half.
+    // Writing ones to the status half would clear its bits.
     Config(transport).write16(STATUS_COMMAND, u32::from_be_bytes(*command.as_bytes()) as u16)
 }
 
@@ -66,7 +66,7 @@ fn hex(value: impl std::fmt::LowerHex) -> String {
     format!("{value:#x}")
 }
 
-/// Reads `N` bytes at `at`, each dword with its first byte as the most significant, as the layouts have them.
+/// Reads `N` bytes at `at`. The first byte of each dword is the most significant, as the layouts expect.
 fn read<const N: usize>(config: &Config<'_>, at: u16) -> Result<[u8; N], Error> {
     let mut bytes = [0; N];
     for (dword, part) in bytes.chunks_exact_mut(4).enumerate() {
@@ -139,12 +139,12 @@ fn errors(express: &ExpressCap) -> String {
 const FW_REV: u32 = 0x00;
 const CMDIF_REV: u32 = 0x04;
 const CMDQ_LOW: u32 = 0x14;
-/// A wait for the firmware that is not worth a word.
+/// A shorter wait for the firmware is reported as "at once".
 const AT_ONCE: Duration = Duration::from_millis(10);
 
 fn segment(transport: &dyn Transport, plan: &Plan, r: &mut Recorder<'_>) -> Result<(), Error> {
     let bar = bar(transport)?;
-    // Opening a function may have reset it.
+    // Opening the function may have reset it.
     let waited = ready::wait(transport, &bar, plan.ready_timeout)?;
     r.note("firmware ready", if waited < AT_ONCE { "at once".into() } else { format!("after {waited:.1?}") });
     let (firmware, interface) = (bar.read32(FW_REV), bar.read32(CMDIF_REV));

@@ -1,4 +1,4 @@
-//! Two queue pairs of one function, connected to each other.
+//! Two connected queue pairs of one function.
 
 use super::report::Recorder;
 use crate::{
@@ -16,17 +16,17 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Bytes of each half of the memory: what is sent lies in the first, what arrives in the second.
+/// Bytes in each half of the memory: the first half is sent from, the second is received into.
 const HALF: usize = 128 << 10;
 /// Messages tried: less than a word, a packet, several packets, many.
 const SIZES: [usize; 5] = [1, 64, 4096, 5000, 64 << 10];
-/// Fill of memory where nothing was written.
+/// Initial fill of the receive half.
 const UNTOUCHED: u8 = 0xa5;
-/// Doorbells timed.
+/// Number of doorbells timed.
 const DOORBELLS: usize = 500;
 
-/// Two queue pairs and the objects that they use. Fields are in the order in which they are dropped: referrers before
-/// the objects they refer to.
+/// Two queue pairs and the objects that they use. Fields are declared in drop order: referrers before the objects
+/// they refer to.
 pub struct Pair {
     a: Arc<Qp>,
     b: Arc<Qp>,
@@ -58,7 +58,7 @@ fn refused(error: PostError) -> Error {
 }
 
 impl Pair {
-    /// Creates everything and takes both from RESET to RTS.
+    /// Creates all objects and takes both queue pairs from RESET to RTS.
     pub fn new(device: &Arc<Device>, timeout: Duration, r: &mut Recorder<'_>) -> Result<Self, Error> {
         let pd = Pd::alloc(device)?;
         let mem = Arc::new(DmaMem::alloc(&device.function.transport, 2 * HALF, Scope::Opener)?);
@@ -122,7 +122,7 @@ impl Pair {
         qp.modify(&rts, M::STATE | M::TIMEOUT | M::RETRY_CNT | M::RNR_RETRY | M::SQ_PSN | M::MAX_QP_RD_ATOMIC)
     }
 
-    /// The protection domain, in use.
+    /// The number of the protection domain in use.
     pub fn pdn(&self) -> u32 {
         self.pd.pdn()
     }
@@ -135,14 +135,14 @@ impl Pair {
         self.mem.iova() + HALF as u64
     }
 
-    /// Fills the first half with a pattern of `seed`, and the second with bytes that are never sent.
+    /// Fills the first half with a pattern derived from `seed`, and the second with bytes that are never sent.
     fn prepare(&self, seed: usize) {
         let pattern: Vec<u8> = (0..HALF).map(|i| (i ^ (i >> 8) ^ seed) as u8).collect();
         self.mem.copy_in(0, &pattern);
         self.mem.copy_in(HALF, &vec![UNTOUCHED; HALF]);
     }
 
-    /// Checks that `len` bytes from `from` on arrived at `to`, and nothing behind them.
+    /// Checks that `len` bytes from `from` arrived at `to`, and nothing beyond them.
     fn arrived(&self, what: &str, from: usize, to: usize, len: usize) -> Result<(), Error> {
         let (mut sent, mut got) = (vec![0; HALF], vec![0; HALF]);
         self.mem.copy_out(from, &mut sent);
@@ -162,7 +162,7 @@ impl Pair {
         }
     }
 
-    /// Posts a signaled request on the first.
+    /// Posts a signaled request on the first queue pair.
     pub fn post(&self, op: SendOp, sge: &[Sge]) -> Result<(), Error> {
         let flags = SendFlags::SIGNALED;
         self.a.post_send([SendWr { wr_id: 7, op, sge, flags }]).map_err(refused)
@@ -194,22 +194,22 @@ impl Pair {
         Ok(wc)
     }
 
-    /// The next completion of the first, successful or not.
+    /// The next completion of the first queue pair, successful or not.
     pub fn outcome(&self, what: &str) -> Result<Completion, Error> {
         self.wait(&self.a_cq, what)
     }
 
-    /// The state of both, as the device has it.
+    /// The state of both queue pairs, as queried from the device.
     pub fn states(&self) -> Result<(QpState, QpState), Error> {
         Ok((self.a.query()?.qp_state, self.b.query()?.qp_state))
     }
 
-    /// A WRITE with the given key.
+    /// Posts a WRITE with the given rkey.
     pub fn write_with(&self, rkey: u32) -> Result<(), Error> {
         self.post(SendOp::Write { raddr: self.there(), rkey }, &[self.sge(0, 64)])
     }
 
-    /// The right key.
+    /// The valid rkey.
     pub fn rkey(&self) -> u32 {
         self.mr.rkey()
     }
@@ -235,7 +235,7 @@ impl Pair {
         Ok(())
     }
 
-    /// WRITEs of all sizes, and the time from doorbell to completion.
+    /// WRITEs of all sizes, and the latency from doorbell to completion.
     pub fn write(&self, r: &mut Recorder<'_>) -> Result<(), Error> {
         for (seed, len) in SIZES.into_iter().enumerate() {
             self.prepare(seed + 10);
@@ -260,7 +260,7 @@ impl Pair {
     pub fn read(&self, r: &mut Recorder<'_>) -> Result<(), Error> {
         for (seed, len) in SIZES.into_iter().enumerate() {
             self.prepare(seed + 20);
-            // From the first half, by its key, into the second.
+            // Reads from the first half, by its rkey, into the second.
             let op = SendOp::Read { raddr: self.mem.iova(), rkey: self.rkey() };
             self.post(op, &[self.sge(HALF, len)])?;
             self.success(&self.a_cq, "a READ")?;
@@ -310,7 +310,7 @@ impl Pair {
         Ok(())
     }
 
-    /// A completion on an armed CQ becomes an event, and the event an interrupt.
+    /// A completion on an armed CQ must raise an event, and the event an interrupt.
     pub fn interrupt(&self, r: &mut Recorder<'_>) -> Result<(), Error> {
         let events = self.device.events();
         events.drain(drop);
@@ -320,7 +320,7 @@ impl Pair {
         let fired = loop {
             let left = self.timeout.saturating_sub(began.elapsed());
             let fired = events.wait(Some(left)).map_err(Error::io("cannot wait for the interrupt"))?;
-            // A signal may have ended the wait.
+            // A signal may have interrupted the wait.
             if fired || left.is_zero() {
                 break fired;
             }
@@ -347,7 +347,7 @@ impl Pair {
         Ok(())
     }
 
-    /// Destroys all of it, and reports what the device refused.
+    /// Destroys all objects, and reports refusals by the device.
     pub fn destroy(self) -> Result<(), Error> {
         let Self { a, b, a_cq, b_cq, mr, mem, pd, .. } = self;
         a.destroy()?;

@@ -1,8 +1,8 @@
-//! The bring-up harness: the first thing to run on a function that is new, or that does not work.
+//! The bring-up harness: the first thing to run on a new function, or on one that does not work.
 //!
-//! It goes through the interface step by step, as the driver itself does, and reports of every step what was read and
-//! what was expected. Steps that only read come first; steps that write run only if that is allowed. After the first
-//! failure the rest is skipped, and the function is reset.
+//! The harness goes through the interface step by step, as the driver itself does, and reports for each step the
+//! values read and expected. Read-only steps come first; steps that write run only if allowed. After the first
+//! failure the remaining steps are skipped, and the function is reset.
 
 mod inject;
 mod look;

@@ -1,5 +1,5 @@
-//! Structures that describe a function, read whole: every capability page as it can be at most and as it is, and the vport
-//! context. A bug report needs them.
+//! Structures that describe a function, read whole for bug reports: every capability page, maximum and current, and the
+//! vport context.
 
 use super::report::Recorder;
 use crate::{
@@ -15,11 +15,11 @@ use hwspec::{
 /// A structure, field by field.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Page {
-    /// Its name; of a capability page with `, maximum` or `, current` behind it.
+    /// Its name. Capability pages have `, maximum` or `, current` appended.
     pub name: String,
-    /// Names and values of its fields, in the order of the data sheet.
+    /// Names and values of its fields, in data sheet order.
     pub fields: Vec<(&'static str, String)>,
-    /// Its bytes, without the zeros at their end.
+    /// Its bytes, without trailing zeros.
     pub bytes: Vec<u8>,
 }
 
@@ -39,7 +39,7 @@ impl Page {
     }
 }
 
-/// The value of a field as a number, or one that is wider than 64 bits in hex.
+/// The value of a field as a number, or in hex if it is wider than 64 bits.
 fn value(field: &Field, bytes: &[u8]) -> String {
     let bit = |at: usize| bytes.get(at / 8).is_some_and(|byte| byte & 0x80 >> (at % 8) != 0);
     let all = field.offset..field.offset + field.width;
@@ -54,7 +54,7 @@ fn value(field: &Field, bytes: &[u8]) -> String {
         .collect()
 }
 
-/// The capability pages that have names here.
+/// The capability pages with known fields.
 const KINDS: [(CapType, &str, &[Field]); 8] = [
     (CapType::General, "general", HcaCap::FIELDS),
     (CapType::General2, "general 2", HcaCap2::FIELDS),
@@ -66,7 +66,7 @@ const KINDS: [(CapType, &str, &[Field]); 8] = [
     (CapType::Qos, "QoS", QosCap::FIELDS),
 ];
 
-/// Reads the capability pages. One that the device refuses is noted.
+/// Reads the capability pages. Notes those that the device refuses.
 pub fn capabilities(device: &Device, r: &mut Recorder<'_>) -> Result<(), Error> {
     for (kind, name, fields) in KINDS {
         for (number, which) in ["maximum", "current"].into_iter().enumerate() {

@@ -1,4 +1,4 @@
-//! The steps of the harness, and what it may do.
+//! The steps of the harness, and its permissions.
 
 use std::{net::IpAddr, time::Duration};
 
@@ -9,7 +9,7 @@ pub struct StepName {
     pub name: &'static str,
     /// The document and section that it checks.
     pub source: &'static str,
-    /// True if it changes anything in the function.
+    /// True if it changes any state of the function.
     pub writes: bool,
 }
 
@@ -57,31 +57,31 @@ pub const STEPS: &[StepName] = &[
 /// The permissions and limits of the harness.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// Steps that change the function may run. Others that use the function lose it.
+    /// Steps that change the function may run. Other users of the function lose it.
     pub write: bool,
-    /// How long to wait for one completion or interrupt.
+    /// Timeout of one completion or interrupt.
     pub timeout: Duration,
-    /// How long to wait for one command.
+    /// Timeout of one command.
     pub command_timeout: Duration,
-    /// How long to wait for the firmware to be initialized.
+    /// Timeout of firmware initialization.
     pub ready_timeout: Duration,
-    /// The host that is to answer from outside.
+    /// The external host that is to answer.
     pub outside: Option<Outside>,
 }
 
 impl Plan {
-    /// Waits `limit` for whatever it is.
+    /// Sets all timeouts to `limit`.
     pub fn within(self, limit: Duration) -> Self {
         Self { timeout: limit, command_timeout: limit, ready_timeout: limit, ..self }
     }
 }
 
-/// Two addresses, between which a question and its answer go over the wire.
+/// The two addresses of an exchange over the wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Outside {
-    /// Ours.
+    /// Our address.
     pub own: IpAddr,
-    /// That of a host on the same network.
+    /// The address of a host on the same network.
     pub peer: IpAddr,
 }
 

@@ -13,40 +13,40 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// One thing that was read.
+/// One value that was read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reading {
     /// Its name.
     pub what: &'static str,
     /// The value found.
     pub found: String,
-    /// The value expected, where only one is right.
+    /// The value expected, if only one is correct.
     pub expected: Option<String>,
 }
 
-/// How a step ended.
+/// The outcome of a step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// Passed.
     Passed,
-    /// The expected and the actual result.
+    /// Failed, with the expected and the actual result.
     Failed(String),
-    /// Skipped, and why.
+    /// Skipped, with the reason.
     Skipped(String),
 }
 
 /// One step.
 #[derive(Clone, Debug)]
 pub struct StepReport {
-    /// Which one.
+    /// The step.
     pub name: StepName,
-    /// The values that were read, in order.
+    /// The values read, in order.
     pub readings: Vec<Reading>,
-    /// Structures that were read whole.
+    /// Structures read whole.
     pub pages: Vec<Page>,
-    /// How it ended.
+    /// Its outcome.
     pub outcome: Outcome,
-    /// How long it took.
+    /// Its duration.
     pub took: Duration,
 }
 
@@ -58,7 +58,7 @@ pub struct Report {
 }
 
 impl Report {
-    /// Structures that were read whole, of all steps.
+    /// Structures read whole in all steps.
     pub fn pages(&self) -> impl Iterator<Item = &Page> {
         self.steps.iter().flat_map(|step| &step.pages)
     }
@@ -76,7 +76,7 @@ impl StepReport {
 }
 
 impl fmt::Display for StepReport {
-    /// The written report: each step, then a line for each reading, then what went wrong.
+    /// Writes each step, then a line for each reading, then the failure.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let word = match &self.outcome {
             Outcome::Passed => "ok",
@@ -109,7 +109,7 @@ impl fmt::Display for Report {
 pub enum Progress<'a> {
     /// A step begins.
     Begins(StepName),
-    /// A step has ended.
+    /// A step ended.
     Ended(&'a StepReport),
 }
 
@@ -120,7 +120,7 @@ pub type Follow<'a> = &'a mut dyn FnMut(Progress<'_>);
 pub struct Recorder<'a> {
     follow: Follow<'a>,
     report: Report,
-    /// The step under way, and when it began.
+    /// The current step, and the time it began.
     open: Option<(StepReport, Instant)>,
 }
 
@@ -129,7 +129,7 @@ impl<'a> Recorder<'a> {
         Self { follow, report: Report::default(), open: None }
     }
 
-    /// The next step begins; the one under way went well.
+    /// Begins the next step; the current one passed.
     pub fn begin(&mut self, name: &'static str) {
         self.end(Outcome::Passed);
         let name = STEPS.iter().copied().find(|step| step.name == name);
@@ -148,7 +148,7 @@ impl<'a> Recorder<'a> {
         }
     }
 
-    /// Runs `work` as step `name`; `None` if it failed.
+    /// Runs `work` as step `name`. Returns `None` if it failed.
     pub fn step<T>(
         &mut self,
         name: &'static str,
@@ -159,7 +159,7 @@ impl<'a> Recorder<'a> {
         self.settle(result)
     }
 
-    /// Ends the step under way, which `work` may have advanced, with `result`.
+    /// Ends the current step, which `work` may have advanced, with `result`.
     pub fn settle<T>(&mut self, result: Result<T, Error>) -> Option<T> {
         match result {
             Ok(value) => {
@@ -178,7 +178,7 @@ impl<'a> Recorder<'a> {
         self.put(what, found.to_string(), None);
     }
 
-    /// Records a reading of which only `expected` is right; anything else fails the step.
+    /// Records a reading. Any value but `expected` fails the step.
     pub fn expect<T: fmt::Display + PartialEq>(
         &mut self,
         what: &'static str,
@@ -199,7 +199,7 @@ impl<'a> Recorder<'a> {
         }
     }
 
-    /// Says of a step why it is not tried.
+    /// Marks a step as skipped, with the reason.
     pub fn skip(&mut self, name: &'static str, why: &str) {
         self.begin(name);
         self.end(Outcome::Skipped(why.into()));
@@ -211,7 +211,7 @@ impl<'a> Recorder<'a> {
         }
     }
 
-    /// The report, with the reason for each step that was skipped.
+    /// Returns the report, with a reason for each skipped step.
     pub fn finish(mut self, may_write: bool) -> Report {
         self.end(Outcome::Passed);
         let failed = self.report.failure().map(|step| step.name.name);

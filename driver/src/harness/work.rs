@@ -20,10 +20,10 @@ use hwspec::{
 };
 use std::{net::IpAddr, sync::Arc, time::Instant};
 
-/// Commands timed.
+/// Number of commands timed.
 const COMMANDS: usize = 100;
 
-/// Runs all of them. After a failure, as much as possible is torn down.
+/// Runs all of them. After a failure, tears down as much as possible.
 pub fn all(transport: &Arc<dyn Transport>, plan: &Plan, r: &mut Recorder<'_>) {
     if r.step("function level reset", |r| reset(transport, r)).is_none() {
         return;
@@ -52,7 +52,7 @@ fn options(plan: &Plan) -> OpenOptions {
     }
 }
 
-/// Resets the function, unless another opener has it up.
+/// Resets the function, unless another opener is using it.
 fn reset(transport: &Arc<dyn Transport>, r: &mut Recorder<'_>) -> Result<(), Error> {
     if Shared::open(transport)?.state() == FunctionState::Up {
         return Err(Error::busy(
@@ -92,7 +92,7 @@ fn at_work(device: &Arc<Device>, plan: &Plan, r: &mut Recorder<'_>) -> Option<()
     r.step("refused key", |r| inject::key(device, pair, plan.timeout, r))
 }
 
-/// Measures a command that changes nothing.
+/// Times a command that changes nothing.
 fn commands(device: &Arc<Device>, r: &mut Recorder<'_>) -> Result<(), Error> {
     let mut took = Vec::with_capacity(COMMANDS);
     for _ in 0..COMMANDS {
@@ -113,7 +113,7 @@ fn commands(device: &Arc<Device>, r: &mut Recorder<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// Asks a host on the network for its MAC, which takes a frame out and another in.
+/// Resolves the MAC of a host on the network: one frame out, one frame in.
 fn heard(device: &Arc<Device>, plan: &Plan, outside: &Outside, r: &mut Recorder<'_>) -> Result<(), Error> {
     let gid = |ip: IpAddr| match ip {
         IpAddr::V4(ip) => ip.to_ipv6_mapped().octets(),
@@ -130,7 +130,7 @@ fn heard(device: &Arc<Device>, plan: &Plan, outside: &Outside, r: &mut Recorder<
     device.set_gid(1, None)
 }
 
-/// On Ethernet loopback needs a GID. Sets the link-local one, unless there is one already.
+/// Loopback on Ethernet needs a GID. Sets the link-local one, unless there is a GID already.
 fn own_address(device: &Arc<Device>, r: &mut Recorder<'_>) -> Result<(), Error> {
     let port = device.port()?;
     r.note("link", if port.active { "up" } else { "down" });
@@ -144,7 +144,7 @@ fn own_address(device: &Arc<Device>, r: &mut Recorder<'_>) -> Result<(), Error> 
     if device.gid(0)? == [0; 16] {
         let m = port.mac;
         let mut gid = [0; 16];
-        // EUI-64 of the MAC behind the link-local prefix (RFC 4291, appendix A).
+        // EUI-64 of the MAC after the link-local prefix (RFC 4291, appendix A).
         gid[..2].copy_from_slice(&[0xfe, 0x80]);
         gid[8..].copy_from_slice(&[m[0] ^ 2, m[1], m[2], 0xff, 0xfe, m[3], m[4], m[5]]);
         device.set_gid(0, Some(&gid))?;
