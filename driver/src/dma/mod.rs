@@ -1,8 +1,8 @@
 //! Memory shared with the device.
 //!
 //! Such memory is never a `&[u8]`: it is only copied in and out, through atomics. Words that the device must see in
-//! order are stored with `Release`. A word by which it hands data over (an owner bit) is loaded with `Acquire` before the
-//! data behind it.
+//! order are stored with `Release`. A word that transfers ownership from the device (an owner bit) is loaded with
+//! `Acquire` before the data that it guards.
 #![allow(unsafe_code)]
 
 pub mod order;
@@ -22,7 +22,7 @@ use std::{
     },
 };
 
-/// Size of the pages the chip and the driver agree on.
+/// Page size used between driver and chip.
 pub const PAGE_SIZE: usize = 4096;
 
 /// A block of driver memory, freed when dropped.
@@ -37,24 +37,24 @@ enum OnDrop {
     Free,
     Detach,
     Keep,
-    /// The caller's memory: the mapping is ended and the memory given back.
+    /// Memory of the caller: unmapped, then given back.
     Return(Arc<dyn Buffers>),
 }
 
 /// A source of memory for queues.
 pub trait Buffers: Send + Sync {
-    /// `len` bytes aligned to `align` (a multiple of 4096), this process's alone until [`give_back`](Self::give_back).
-    /// `None`: the transport's own memory is to be used.
+    /// Returns `len` bytes aligned to `align` (a multiple of 4096), exclusive to this process until
+    /// [`give_back`](Self::give_back). `None` if the transport's own memory is to be used.
     ///
     /// # Errors
-    /// There is no memory.
+    /// No memory is available.
     fn obtain(&self, len: usize, align: usize) -> Result<Option<NonNull<u8>>, Error>;
-    /// Takes the memory back, which is no longer used.
+    /// Takes back memory that is no longer in use.
     fn give_back(&self, ptr: NonNull<u8>);
 }
 
 impl DmaMem {
-    /// Zeroed memory of at least `len` bytes, whole pages.
+    /// Allocates at least `len` bytes of zeroed memory, in whole pages.
     pub fn alloc(transport: &Arc<dyn Transport>, len: usize, scope: Scope) -> Result<Self, Error> {
         let len = len.max(1).next_multiple_of(PAGE_SIZE);
         let block =
@@ -62,7 +62,8 @@ impl DmaMem {
         Self::checked(block, len, transport, OnDrop::Free)
     }
 
-    /// Zeroed memory of at least `len` bytes from `buffers`. `None`: they leave it to the transport.
+    /// Allocates at least `len` bytes of zeroed memory from `buffers`. `None` if `buffers` leaves the allocation to the
+    /// transport.
     pub fn from_caller(
         transport: &Arc<dyn Transport>,
         buffers: &Arc<dyn Buffers>,
@@ -75,7 +76,7 @@ impl DmaMem {
             buffers.give_back(ptr);
             return Err(Error::invalid(format!("memory at {ptr:p} is not aligned to a page")));
         }
-        // SAFETY: whole pages that are ours until they are given back, which is after the mapping has ended.
+        // SAFETY: whole pages, ours until they are given back, which happens after they are unmapped.
         let mapped = unsafe {
             ptr.as_ptr().write_bytes(0, len);
             transport.dma_map(ptr.as_ptr(), len, crate::transport::Access::BOTH)
@@ -88,14 +89,14 @@ impl DmaMem {
         Self::checked(block, len, transport, OnDrop::Return(buffers.clone())).map(Some)
     }
 
-    /// A view of the function's block at `iova`, allocated by whichever opener. Dropping it frees nothing.
+    /// Attaches to the function's block at `iova`, allocated by any opener. Dropping the view frees nothing.
     pub fn attach(transport: &Arc<dyn Transport>, iova: Iova, len: usize) -> Result<Self, Error> {
         let block =
             transport.dma_attach(iova, len).map_err(Error::io("cannot reach the function's memory"))?;
         Self::checked(block, len, transport, OnDrop::Detach)
     }
 
-    /// The area all openers of the function share.
+    /// Attaches to the area shared by all openers of the function.
     pub fn shared(transport: &Arc<dyn Transport>, len: usize) -> Result<Self, Error> {
         let block = transport.shared().map_err(Error::io("cannot map the area shared by the openers"))?;
         Self::checked(block, len, transport, OnDrop::Keep)
@@ -116,22 +117,22 @@ impl DmaMem {
         Ok(Self { block, transport: transport.clone(), drop })
     }
 
-    /// Where the device sees it.
+    /// Its address as seen by the device.
     pub fn iova(&self) -> Iova {
         self.block.iova
     }
 
-    /// Bytes.
+    /// Length in bytes.
     pub fn len(&self) -> usize {
         self.block.len
     }
 
-    /// Never: a block has at least one page.
+    /// Always false: a block has at least one page.
     pub fn is_empty(&self) -> bool {
         self.block.len == 0
     }
 
-    /// Never frees it, because the device may still write to it, or the function keeps it.
+    /// Never frees the block, because the device may still write to it, or the function keeps it.
     pub fn leak(mut self) {
         self.drop = OnDrop::Keep;
     }
@@ -141,7 +142,7 @@ impl DmaMem {
         self.drop = OnDrop::Detach;
     }
 
-    /// Frees the function's block behind an attached view.
+    /// Frees the function's block through an attached view.
     pub fn free(mut self) {
         self.drop = OnDrop::Free;
     }
@@ -149,18 +150,18 @@ impl DmaMem {
     /// The memory as words, in memory order (big-endian values are not converted).
     #[inline(always)]
     pub fn words(&self) -> &[AtomicU64] {
-        // SAFETY: the block is page-aligned, lives as long as `self`, and is only ever touched through atomics.
+        // SAFETY: the block is page-aligned, lives as long as `self`, and is only accessed through atomics.
         unsafe { std::slice::from_raw_parts(self.block.ptr.as_ptr().cast(), self.block.len / 8) }
     }
 
-    /// The memory as half words.
+    /// The memory as 32-bit words.
     #[inline(always)]
     pub fn words32(&self) -> &[AtomicU32] {
-        // SAFETY: as in `words`. Where 32- and 64-bit accesses meet the same word, one side is the initialisation.
+        // SAFETY: as in `words`. Where 32- and 64-bit accesses overlap, one of them is the initialisation.
         unsafe { std::slice::from_raw_parts(self.block.ptr.as_ptr().cast(), self.block.len / 4) }
     }
 
-    /// Copies `data` to byte `offset` (a multiple of 8); the last word is filled with zeros.
+    /// Copies `data` to byte `offset` (a multiple of 8). The last word is zero-padded.
     pub fn copy_in(&self, offset: usize, data: &[u8]) {
         for (word, bytes) in self.words()[offset / 8..].iter().zip(data.chunks(8)) {
             word.store(u64::from_ne_bytes(hwspec::layout::prefix(bytes)), Ordering::Relaxed);
@@ -181,7 +182,7 @@ impl Drop for DmaMem {
         match &self.drop {
             OnDrop::Return(buffers) => match self.transport.dma_unmap(block.iova, block.len) {
                 Ok(()) => buffers.give_back(block.ptr),
-                // It is kept, since the device may still reach it.
+                // The memory is kept, since the device may still access it.
                 Err(error) => tracing::warn!(%error, "memory of the caller's could not be given back"),
             },
             OnDrop::Free => self.transport.dma_free(block),
@@ -191,7 +192,8 @@ impl Drop for DmaMem {
     }
 }
 
-/// The page list of `len` bytes at `iova`: log2 of the page size above 4096, and the fewest pages that cover it.
+/// Returns the page list of `len` bytes at `iova`: log2 of the page size relative to 4096, and the smallest set of
+/// pages that covers the range.
 pub fn page_list(iova: Iova, len: usize) -> (u8, Vec<u64>) {
     let span = (len.max(1) as u64).next_power_of_two().trailing_zeros();
     let shift = iova.trailing_zeros().min(span.max(12)).min(30);
@@ -199,7 +201,7 @@ pub fn page_list(iova: Iova, len: usize) -> (u8, Vec<u64>) {
     ((shift - 12) as u8, (0..pages).map(|page| iova + (page << shift)).collect())
 }
 
-/// First byte and bytes of the pages of `page` bytes that hold `len` bytes at `addr`.
+/// Returns start and length of the whole pages, of `page` bytes each, that hold `len` bytes at `addr`.
 fn whole_pages(addr: *mut u8, len: usize, page: usize) -> Result<(*mut u8, usize), Error> {
     let lead = addr as usize % page;
     let whole = lead
@@ -210,20 +212,21 @@ fn whole_pages(addr: *mut u8, len: usize, page: usize) -> Result<(*mut u8, usize
     Ok((addr.wrapping_sub(lead), whole))
 }
 
-/// Memory of the caller that the device may reach, until [`UserMapping::unmap`] or drop.
+/// Memory of the caller that the device may access until [`UserMapping::unmap`] or drop.
 pub struct UserMapping {
     transport: Arc<dyn Transport>,
     base: Iova,
     len: usize,
     paged: bool,
-    /// IOVA of the first byte asked for.
+    /// IOVA of the first byte requested.
     pub iova: Iova,
 }
 
 impl UserMapping {
     /// Maps the pages that hold `len` bytes at `addr`.
     /// # Safety
-    /// The range stays mapped in this process as long as this value lives. The device may change it at any time.
+    /// The caller guarantees that the range stays mapped in this process as long as this value lives. The device may
+    /// change it at any time.
     pub unsafe fn map(
         transport: &Arc<dyn Transport>,
         addr: *mut u8,
@@ -233,13 +236,13 @@ impl UserMapping {
         let (first, whole) = whole_pages(addr, len, transport.page_size())?;
         let access = crate::transport::Access { read: true, write: writable, exact: whole == len };
         let lead = addr as usize - first as usize;
-        // SAFETY: the caller's promise; pages are whole.
+        // SAFETY: the caller's guarantee; pages are whole.
         let base = unsafe { transport.dma_map(first, whole, access) }
             .map_err(Error::io("cannot let the device reach the memory"))?;
         Ok(Self { transport: transport.clone(), base, len: whole, paged: false, iova: base + lead as u64 })
     }
 
-    /// As [`UserMapping::map`], of memory whose pages may come and go.
+    /// Like [`UserMapping::map`], for memory with pages that may come and go.
     pub fn map_paged(transport: &Arc<dyn Transport>, addr: *mut u8, len: usize) -> Result<Self, Error> {
         let (first, whole) = whole_pages(addr, len, transport.page_size())?;
         let lead = addr as usize - first as usize;
@@ -256,16 +259,16 @@ impl UserMapping {
         }
     }
 
-    /// Ends the mapping and returns whether that worked.
+    /// Ends the mapping, and returns the result.
     pub fn unmap(self) -> Result<(), Error> {
         let this = std::mem::ManuallyDrop::new(self);
         let result = this.end();
-        // SAFETY: `this` is never used again and its destructor does not run.
+        // SAFETY: `this` is never used again, and its destructor does not run.
         drop(unsafe { std::ptr::read(&this.transport) });
         result.map_err(Error::io("cannot end the device's access to memory"))
     }
 
-    /// Keeps the mapping forever, because the device has not confirmed that it has stopped using it.
+    /// Keeps the mapping forever, because the device has not confirmed that it no longer uses it.
     pub fn leak(self) {
         std::mem::forget(self);
     }
@@ -279,23 +282,24 @@ impl Drop for UserMapping {
     }
 }
 
-/// Copies inline data out of the caller's buffer at `addr`. By posting with the inline flag the caller promises that
-/// the buffer is readable, as it promises the same to the device without.
+/// Copies inline data from the caller's buffer at `addr`. Posting with the inline flag guarantees that the buffer is
+/// readable; without the flag the device has the same guarantee.
 #[inline]
 pub(crate) fn copy_from_caller(addr: u64, out: &mut [u8]) {
     if !out.is_empty() {
-        // SAFETY: the promise above; the destination is ours alone.
+        // SAFETY: the guarantee above; the destination is ours alone.
         unsafe { std::ptr::copy_nonoverlapping(addr as *const u8, out.as_mut_ptr(), out.len()) }
     }
 }
 
-/// At most [`FEW`] bytes of the caller's at `addr`, as a little-endian number. The number is then written with a single
-/// store, which a load of the whole can be forwarded from; bytes assembled in memory could not be.
+/// Returns up to [`FEW`] bytes of the caller's memory at `addr` as a little-endian number. The number is then written
+/// with a single store, so that a later load of the whole can be store-forwarded; this would fail for bytes assembled
+/// in memory.
 #[inline(always)]
 pub(crate) fn few_from_caller(addr: u64, len: usize) -> u128 {
     debug_assert!(len <= FEW);
     let at = addr as *const u8;
-    // SAFETY: the promise above; every load lies within the `len` bytes.
+    // SAFETY: the guarantee above; every load lies within the `len` bytes.
     unsafe {
         let two = |by: usize| u128::from(u16::from_le(at.add(by).cast::<u16>().read_unaligned())) << (8 * by);
         let four =
@@ -312,26 +316,26 @@ pub(crate) fn few_from_caller(addr: u64, len: usize) -> u128 {
     }
 }
 
-/// Most that [`few_from_caller`] takes.
+/// Maximum length for [`few_from_caller`].
 pub(crate) const FEW: usize = 16;
 
 /// Copies received data into the caller's buffer at `addr`, as the device does with data that does not come in the CQE.
-/// By posting the receive the caller promises that the buffer is there.
+/// Posting the receive guarantees that the buffer exists.
 #[inline]
 pub(crate) fn copy_to_caller(addr: u64, bytes: &[u8]) {
     if !bytes.is_empty() {
-        // SAFETY: the promise above; the source is ours alone.
+        // SAFETY: the guarantee above; the source is ours alone.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), addr as *mut u8, bytes.len()) }
     }
 }
 
-/// As [`copy_to_caller`], where pages may be missing: the kernel populates them, as it would for a device with page
-/// faults. False: there is no writable memory.
+/// Like [`copy_to_caller`], where pages may be missing: the kernel populates them, as it would for a device with page
+/// faults. Returns false if there is no writable memory.
 #[cold]
 pub(crate) fn copy_where_mapped(addr: u64, bytes: &[u8]) -> bool {
     let local = libc::iovec { iov_base: bytes.as_ptr() as *mut libc::c_void, iov_len: bytes.len() };
     let remote = libc::iovec { iov_base: addr as *mut libc::c_void, iov_len: bytes.len() };
-    // SAFETY: both vectors live through the call; the kernel looks for itself whether `remote` may be written.
+    // SAFETY: both vectors live through the call; the kernel itself checks that `remote` is writable.
     let done =
         unsafe { libc::process_vm_writev(libc::getpid(), &raw const local, 1, &raw const remote, 1, 0) };
     if done < 0 && matches!(std::io::Error::last_os_error().raw_os_error(), Some(libc::ENOSYS | libc::EPERM))

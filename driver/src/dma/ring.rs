@@ -1,5 +1,5 @@
 //! Rings of fixed-size entries in memory shared with the device.
-#![allow(unsafe_code)] // entries are found by a mask alone, which every post and poll does several times
+#![allow(unsafe_code)] // entries are indexed with a mask and no bounds check, several times per post and poll
 
 use super::{DmaMem, order::after_device_wrote};
 use std::{
@@ -13,7 +13,7 @@ use std::{
     },
 };
 
-/// A ring of entries of `8 * entry_words` bytes, whose number is a power of two.
+/// A ring of entries of `8 * entry_words` bytes. The number of entries is a power of two.
 pub struct DmaRing {
     mem: Arc<DmaMem>,
     /// The first word of the first entry, in `mem`.
@@ -21,14 +21,14 @@ pub struct DmaRing {
     log_entry_words: u32,
     mask: u32,
 }
-// SAFETY: `first` points into `mem`, which may be sent and shared, and whose words are atomics.
+// SAFETY: `first` points into `mem`, which is Send and Sync, and the words there are atomics.
 unsafe impl Send for DmaRing {}
 // SAFETY: as for Send.
 unsafe impl Sync for DmaRing {}
 
 impl DmaRing {
-    /// `entries` entries of `entry_bytes` each from byte `offset` of `mem` on. They must fit (checked), and be powers
-    /// of two, entries of at least 8 bytes.
+    /// Creates a ring of `entries` entries of `entry_bytes` bytes at byte `offset` of `mem`. The ring must fit
+    /// (checked), both numbers must be powers of two, and entries have at least 8 bytes.
     pub fn new(mem: Arc<DmaMem>, offset: usize, entries: u32, entry_bytes: usize) -> Self {
         assert!(
             entries.is_power_of_two() && entry_bytes.is_power_of_two() && entry_bytes >= 8 && offset % 8 == 0
@@ -53,7 +53,8 @@ impl DmaRing {
     #[inline(always)]
     fn entry(&self, index: u32) -> &[AtomicU64] {
         let at = ((index & self.mask) as usize) << self.log_entry_words;
-        // SAFETY: `new` has seen that `mask + 1` entries of this size lie behind `first`, in memory that `mem` keeps.
+        // SAFETY: `new` has checked that `mask + 1` entries of this size fit behind `first`, in memory that `mem` keeps
+        // alive.
         unsafe { std::slice::from_raw_parts(self.first.add(at).as_ptr(), self.entry_words()) }
     }
 
@@ -81,7 +82,7 @@ impl DmaRing {
     }
 }
 
-/// A ring of entries of 64 bytes: basic blocks of work requests; or CQEs or EQEs, whose last byte says whose they are.
+/// A ring of 64-byte entries: basic blocks of work requests; or CQEs or EQEs, with the owner bit in their last byte.
 pub struct BlockRing(DmaRing);
 
 impl BlockRing {
@@ -96,7 +97,8 @@ impl BlockRing {
     /// Entry `index`.
     #[inline(always)]
     pub fn block(&self, index: u32) -> &[AtomicU64; Self::BYTES / 8] {
-        // SAFETY: the ring was made with entries of this size, of which `mask + 1` lie behind `first`, in memory that it keeps.
+        // SAFETY: the ring was created with entries of this size, `mask + 1` of which fit behind `first`, in memory
+        // that it keeps alive.
         unsafe {
             self.0.first.cast::<[AtomicU64; Self::BYTES / 8]>().add((index & self.0.mask) as usize).as_ref()
         }
@@ -108,8 +110,8 @@ impl BlockRing {
         self.block(index)[7].load(Relaxed).to_ne_bytes()[7]
     }
 
-    /// The words of entry `index` and the value of the last, if `ours` returns for its last byte that the device has
-    /// written it. The other words are as it wrote them when they are read after this.
+    /// Returns the words of entry `index` and the value of the last one, if `ours` accepts its last byte, i.e. the
+    /// device has written the entry. Reads of the other words after this return what the device wrote.
     #[inline(always)]
     pub fn written(&self, index: u32, ours: impl FnOnce(u8) -> bool) -> Option<(&[AtomicU64; 8], u64)> {
         let words = self.block(index);
@@ -133,7 +135,7 @@ impl BlockRing {
         Some(out)
     }
 
-    /// Writes entry `index` back, its last byte last.
+    /// Writes entry `index`, its last byte last.
     pub fn put64(&self, index: u32, bytes: &[u8; Self::BYTES]) {
         for (at, (bytes, word)) in bytes.chunks_exact(8).zip(self.block(index)).enumerate() {
             let order = if at == 7 { Release } else { Relaxed };

@@ -1,8 +1,8 @@
-//! Where a PCI function is.
+//! Addresses of PCI functions.
 
 use std::{fmt, str::FromStr};
 
-/// Domain, bus, device and function of a PCI function, as Linux writes them: `0000:c1:00.2`.
+/// Domain, bus, device and function of a PCI function, in Linux notation: `0000:c1:00.2`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Address {
     domain: u32,
@@ -20,7 +20,7 @@ impl fmt::Display for Address {
 impl FromStr for Address {
     type Err = String;
 
-    /// With or without the domain, which is 0 then.
+    /// Parses an address. The domain is optional and defaults to 0.
     fn from_str(text: &str) -> Result<Self, String> {
         let parse = || {
             let (rest, function) = text.rsplit_once('.')?;

@@ -8,17 +8,17 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How long a driver may take to appear at a function; most are there when the write to `drivers_probe` returns.
+/// Timeout for a driver to bind a function; most have done so when the write to `drivers_probe` returns.
 const PROBE: Duration = Duration::from_secs(5);
 
-/// Writes an attribute in one call. It must exist: a file cannot be created in sysfs.
+/// Writes an attribute in one call. The attribute must exist, since a file cannot be created in sysfs.
 fn write(path: &Path, text: &str) -> Result<(), PciError> {
     let open = OpenOptions::new().write(true).truncate(true).open(path);
     open.and_then(|mut file| file.write_all(text.as_bytes())).map_err(PciError::file("write", path))
 }
 
 impl PciDevice {
-    /// Unbinds it from its driver; `driver_override` keeps another from binding it.
+    /// Unbinds the function from its driver; `driver_override` keeps other drivers from binding it.
     pub fn unbind(&self) -> Result<(), PciError> {
         self.release()?;
         write(&self.path("driver_override"), "\n")
@@ -30,7 +30,7 @@ impl PciDevice {
         }
         let path = self.path("driver/unbind");
         match write(&path, &self.address.to_string()) {
-            // The driver has released it meanwhile.
+            // The driver has released it in the meantime.
             Err(PciError::File { source, .. })
                 if matches!(source.kind(), ErrorKind::NotFound) || source.raw_os_error() == Some(ENODEV) =>
             {
@@ -40,7 +40,7 @@ impl PciDevice {
         }
     }
 
-    /// Binds it to `driver`, and keeps others from binding it.
+    /// Binds the function to `driver`, and keeps other drivers from binding it.
     pub fn bind(&self, driver: &str) -> Result<(), PciError> {
         if self.driver().as_deref() == Some(driver) {
             return Ok(());
@@ -67,8 +67,8 @@ impl PciDevice {
         }
     }
 
-    /// Creates `count` virtual functions, or removes them all with 0. `probe`: whether the kernel's drivers bind them
-    /// at once.
+    /// Creates `count` virtual functions, or removes all of them if `count` is 0. With `probe`, the kernel's drivers
+    /// bind them at once.
     pub fn set_vfs(&self, count: u16, probe: bool) -> Result<(), PciError> {
         let (have, most) = self.vf_counts()?.ok_or(PciError::NoSriov(self.address))?;
         if count > most {
@@ -86,7 +86,7 @@ impl PciDevice {
             write(&autoprobe, if probe { "1" } else { "0" })?;
         }
         let made = write(&self.path("sriov_numvfs"), &count.to_string());
-        // It is for the VFs that are made now; those of others are to find it as it was.
+        // The attribute was set for the new VFs only; for those of others it gets its old value back.
         let restored = before.map_or(Ok(()), |before| write(&autoprobe, &before));
         made.and(restored)?;
         match self.vf_counts()? {
@@ -97,7 +97,8 @@ impl PciDevice {
         }
     }
 
-    /// Checks whether user space can open it: its driver, its IOMMU group and the other functions of that group.
+    /// Checks that user space can open the function: its driver, its IOMMU group and the other functions of that
+    /// group.
     pub fn check_vfio(&self) -> Result<u32, PciError> {
         let group = self.group().ok_or(PciError::NoGroup(self.address))?;
         let driver = self.driver();
@@ -112,5 +113,5 @@ impl PciDevice {
     }
 }
 
-/// The kernel's error when the function is not bound to the driver any more.
+/// The kernel's error if the function is no longer bound to the driver.
 const ENODEV: i32 = 19;

@@ -1,4 +1,4 @@
-//! Reasons why a function cannot be used, in one line each.
+//! Reasons why a function cannot be used, each displayed in one line.
 
 use super::{Address, Usage, usage::Uses};
 use std::{
@@ -6,7 +6,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Why sysfs could not be read, or a change in it had no effect.
+/// Reasons why sysfs could not be read, or a change in it had no effect.
 #[derive(Debug, thiserror::Error)]
 pub enum PciError {
     /// No such function.
@@ -35,34 +35,34 @@ pub enum PciError {
     /// No SR-IOV.
     #[error("{0} has no SR-IOV capability: only a physical function makes virtual ones")]
     NoSriov(Address),
-    /// More virtual functions than the device can have.
+    /// More virtual functions requested than the device supports.
     #[error("{address} can have {most} virtual functions, {asked} were asked for")]
     TooMany {
         /// The physical function.
         address: Address,
-        /// How many were asked for.
+        /// The number requested.
         asked: u16,
-        /// How many the device can have.
+        /// The maximum number.
         most: u16,
     },
-    /// There are virtual functions already.
+    /// Virtual functions exist already.
     #[error(
         "{address} has {have} virtual functions already: 'ironverbs vf create {address} 0' removes them first"
     )]
     HasVfs {
         /// The physical function.
         address: Address,
-        /// How many there are.
+        /// The number of existing ones.
         have: u16,
     },
-    /// The driver of the physical function made another number of virtual ones.
+    /// The driver of the physical function created a different number of virtual functions.
     #[error("{address}: {asked} virtual functions were asked for, {have} are there")]
     OtherCount {
         /// The physical function.
         address: Address,
-        /// How many were asked for.
+        /// The number requested.
         asked: u16,
-        /// How many there are.
+        /// The number of existing ones.
         have: u16,
     },
     /// The driver is not loaded.
@@ -93,10 +93,10 @@ pub enum PciError {
         address: Address,
         /// Its group.
         group: u32,
-        /// Those functions, with their drivers.
+        /// The functions in question, with their drivers.
         members: Vec<(Address, String)>,
     },
-    /// Something uses it.
+    /// The function is in use.
     #[error("{address} is in use: {}; --force takes it all the same", Uses(uses))]
     InUse {
         /// The function.

@@ -1,5 +1,5 @@
-//! PCI functions in the host's sysfs: identity, driver, IOMMU group, and creation of virtual functions. Nothing here
-//! depends on the kind of device.
+//! PCI functions in the host's sysfs: identity, driver, IOMMU group, and creation of virtual functions. This module is
+//! independent of the kind of device.
 
 mod address;
 mod bind;
@@ -18,14 +18,14 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Drivers that leave the other devices of an IOMMU group to user space, or do no DMA of their own.
+/// Drivers that do no DMA of their own, or tolerate other devices of their IOMMU group in user space.
 const HARMLESS: [&str; 3] = ["pci-stub", "pcieport", "shpchp"];
 
-/// A sysfs.
+/// A sysfs tree.
 #[derive(Clone, Debug)]
 pub struct Sysfs {
     root: PathBuf,
-    /// Where the routes of this network namespace are.
+    /// Directory with the routing tables of this network namespace.
     net: PathBuf,
 }
 
@@ -44,7 +44,7 @@ pub struct PciDevice {
     pub address: Address,
 }
 
-/// A summary of a function, for one line of a list.
+/// One-line summary of a function.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Summary {
     /// Its address.
@@ -57,20 +57,20 @@ pub struct Summary {
     pub driver: Option<String>,
     /// Its IOMMU group.
     pub group: Option<u32>,
-    /// Number of virtual functions, now and at most, of a physical function with SR-IOV.
+    /// Current and maximum number of virtual functions, for a physical function with SR-IOV.
     pub vfs: Option<(u16, u16)>,
-    /// The physical function, of a virtual one.
+    /// The physical function, for a virtual one.
     pub physical: Option<Address>,
 }
 
 impl Sysfs {
-    /// A sysfs mounted at `root`, or a directory like one; the kernel's tables of routes are in its `net`.
+    /// A sysfs mounted at `root`, or a directory laid out like one; the kernel's routing tables are in its `net`.
     pub fn at(root: impl Into<PathBuf>) -> Self {
         let root = root.into();
         Self { net: root.join("net"), root }
     }
 
-    /// Net devices of default routes.
+    /// Net devices with default routes.
     fn default_routes(&self) -> Vec<String> {
         let table = |name: &str| fs::read_to_string(self.net.join(name)).unwrap_or_default();
         usage::default_routes(&table("route"), &table("ipv6_route"))
@@ -99,7 +99,7 @@ impl Sysfs {
         Ok(all)
     }
 
-    /// True if the kernel has a driver of this name loaded.
+    /// True if a driver of this name is loaded.
     pub fn has_driver(&self, driver: &str) -> bool {
         self.bus().join("drivers").join(driver).is_dir()
     }
@@ -115,7 +115,7 @@ impl PciDevice {
         &self.dir
     }
 
-    /// The text of an attribute; `None` if there is none of that name.
+    /// The text of an attribute, `None` if it does not exist.
     fn text(&self, name: &str) -> Result<Option<String>, PciError> {
         let path = self.path(name);
         match fs::read_to_string(&path) {
@@ -152,7 +152,7 @@ impl PciDevice {
         self.link("iommu_group")?.parse().ok()
     }
 
-    /// All functions of its IOMMU group, itself among them.
+    /// All functions of its IOMMU group, including itself.
     pub fn group_members(&self) -> Result<Vec<PciDevice>, PciError> {
         let dir = self.path("iommu_group/devices");
         let entries = fs::read_dir(&dir).map_err(PciError::file("list", &dir))?;
@@ -162,15 +162,15 @@ impl PciDevice {
         Ok(all)
     }
 
-    /// The functions of its IOMMU group that a kernel driver uses, with that driver. While there are any, the group is
-    /// not given to user space.
+    /// The functions of its IOMMU group that are bound to kernel drivers, with their drivers. If there are any, user
+    /// space cannot get the group.
     pub fn group_obstacles(&self) -> Result<Vec<(Address, String)>, PciError> {
         let members = self.group_members()?;
         let driven = members.into_iter().filter_map(|device| Some((device.address, device.driver()?)));
         Ok(driven.filter(|(_, driver)| !HARMLESS.contains(&driver.as_str()) && !is_vfio(driver)).collect())
     }
 
-    /// Name of its VFIO character device (`vfio0`), if the kernel has these and the function is bound to VFIO.
+    /// Name of its VFIO character device (`vfio0`), if the kernel provides one and the function is bound to VFIO.
     pub fn vfio_cdev(&self) -> Option<String> {
         let entries = fs::read_dir(self.path("vfio-dev")).ok()?;
         entries.filter_map(|e| e.ok()?.file_name().into_string().ok()).find(|name| name.starts_with("vfio"))
@@ -182,12 +182,12 @@ impl PciDevice {
         Ok((part("vendor")?, part("device")?))
     }
 
-    /// The physical function of a virtual one.
+    /// The physical function, for a virtual one.
     pub fn physical(&self) -> Option<Address> {
         self.link("physfn")?.parse().ok()
     }
 
-    /// Number of virtual functions, now and at most; `None` for a function without SR-IOV.
+    /// Current and maximum number of virtual functions, `None` without SR-IOV.
     pub fn vf_counts(&self) -> Result<Option<(u16, u16)>, PciError> {
         let Some(total) = self.number("sriov_totalvfs")? else { return Ok(None) };
         Ok(Some((self.number("sriov_numvfs")?.unwrap_or(0) as u16, total as u16)))

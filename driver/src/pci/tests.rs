@@ -1,4 +1,4 @@
-//! The tests use a directory in place of the kernel's sysfs.
+//! The tests use a directory instead of the kernel's sysfs.
 
 use super::*;
 use std::{
@@ -55,7 +55,7 @@ impl Fake {
         fs::read_to_string(self.root.join("bus/pci").join(path)).unwrap()
     }
 
-    /// Does the kernel's work when a function is written to `drivers_probe`.
+    /// Acts as the kernel when a function is written to `drivers_probe`.
     fn probing<T>(&self, driver: &str, body: impl FnOnce() -> T) -> T {
         std::thread::scope(|scope| {
             scope.spawn(|| {
@@ -112,7 +112,7 @@ fn a_bound_function_is_taken_from_its_driver_first() {
     let fake = Fake::new();
     fake.driver("vfio-pci");
     let device = fake.device("0000:00:04.0", Some(3), Some("mlx5_core"));
-    // This directory keeps the link to the driver, which is therefore found.
+    // This directory keeps the link to the driver, so the driver is still found.
     let error = device.bind("vfio-pci").unwrap_err().to_string();
     assert_eq!(fake.text("drivers/mlx5_core/unbind"), "0000:00:04.0");
     assert_eq!(error, "driver vfio-pci did not take 0000:00:04.0: mlx5_core has it");
@@ -204,7 +204,7 @@ fn autoprobe_is_put_back_even_if_no_function_can_be_made() {
     let device = fake.device("0000:01:00.0", Some(7), Some("igb"));
     fs::write(device.path("sriov_totalvfs"), "7\n").unwrap();
     fs::write(device.path("sriov_drivers_autoprobe"), "1\n").unwrap();
-    // No file to be written.
+    // There is no file to write.
     let error = device.set_vfs(2, false).unwrap_err().to_string();
     assert!(error.contains("sriov_numvfs"), "{error}");
     assert_eq!(fs::read_to_string(device.path("sriov_drivers_autoprobe")).unwrap(), "1");

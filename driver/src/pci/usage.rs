@@ -1,4 +1,4 @@
-//! The uses that the machine would lose if a function were taken from its driver.
+//! Uses of a function that would break if its driver were unbound.
 
 use super::{PciDevice, PciError};
 use std::{fmt, fs};
@@ -6,11 +6,11 @@ use std::{fmt, fs};
 /// A use of a function.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Usage {
-    /// This net device of it is up.
+    /// This net device of the function is up.
     NetUp(String),
-    /// A default route goes through this net device of it.
+    /// A default route uses this net device of the function.
     DefaultRoute(String),
-    /// It has so many virtual functions.
+    /// This many virtual functions exist.
     VirtualFunctions(u16),
 }
 
@@ -25,7 +25,7 @@ impl fmt::Display for Usage {
     }
 }
 
-/// Several, for one line.
+/// A list of uses, displayed in one line.
 pub(super) struct Uses<'a>(pub &'a [Usage]);
 
 impl fmt::Display for Uses<'_> {
@@ -47,7 +47,7 @@ impl PciDevice {
         names
     }
 
-    /// The uses of it.
+    /// The current uses of the function.
     pub fn uses(&self) -> Result<Vec<Usage>, PciError> {
         /// `IFF_UP` (netdevice(7)).
         const UP: u32 = 1;
@@ -68,14 +68,15 @@ impl PciDevice {
         Ok(uses)
     }
 
-    /// Fails if anything uses it.
+    /// Fails if the function is in use.
     pub fn check_unused(&self) -> Result<(), PciError> {
         let uses = self.uses()?;
         if uses.is_empty() { Ok(()) } else { Err(PciError::InUse { address: self.address, uses }) }
     }
 }
 
-/// Net devices of default routes, in the kernel's tables of IPv4 (`/proc/net/route`) and IPv6 (`/proc/net/ipv6_route`).
+/// Net devices with default routes, from the kernel's tables for IPv4 (`/proc/net/route`) and IPv6
+/// (`/proc/net/ipv6_route`).
 pub(super) fn default_routes(v4: &str, v6: &str) -> Vec<String> {
     let mut names = Vec::new();
     for line in v4.lines().skip(1) {
@@ -87,7 +88,7 @@ pub(super) fn default_routes(v4: &str, v6: &str) -> Vec<String> {
     for line in v6.lines() {
         let words: Vec<&str> = line.split_whitespace().collect();
         let [destination, "00", _, _, _, _, _, _, _, name] = words[..] else { continue };
-        // The kernel's own entry for what has no route is one of the loopback interface.
+        // The kernel's own entry for unreachable destinations is on the loopback interface.
         if destination.bytes().all(|digit| digit == b'0') && name != "lo" {
             names.push(name.to_owned());
         }

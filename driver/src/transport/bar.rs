@@ -16,8 +16,8 @@ use std::{
     },
 };
 
-/// Registers accessed by calls. Values are in host order: the first byte of the register in memory is the most
-/// significant.
+/// Registers accessed by calls. Values are in host order: the first byte of a register in memory is the most
+/// significant one.
 pub trait Registers: Send + Sync {
     /// Reads four bytes at `offset`.
     fn read32(&self, offset: u32) -> u32;
@@ -27,13 +27,13 @@ pub trait Registers: Send + Sync {
     fn write64(&self, offset: u32, value: u64);
 }
 
-/// Doorbell pages that combine writes: stores reach the device late, several of them in one write of up to 64 bytes, and in
-/// any order between two [`barriers`](crate::dma::order::around_combined).
+/// Write-combining doorbell pages: stores may reach the device late, several of them in one write of up to 64 bytes,
+/// and in any order between two [barriers](crate::dma::order::around_combined).
 pub trait Combining: Send + Sync {
-    /// Doorbell page `uar`, a window of [`UAR_SIZE`] bytes; nobody reaches that page in another way.
+    /// Doorbell page `uar`, a window of [`UAR_SIZE`] bytes. The page must not be accessed in any other way.
     ///
     /// # Errors
-    /// The kernel does not map it, or it has been reached otherwise.
+    /// The kernel does not map it, or it has already been accessed otherwise.
     fn page(&self, uar: u32) -> io::Result<Bar>;
 }
 
@@ -45,33 +45,33 @@ pub struct Mapping {
     owned: Owned,
 }
 
-/// The pages that are unmapped with the last user of the registers.
+/// Pages that are unmapped with the last user of the registers.
 #[derive(Debug)]
 enum Owned {
-    /// Nothing: the maker sees to it.
+    /// None: the creator unmaps them.
     Nothing,
-    /// All of it. The handler for forks must have let go of the pages first.
+    /// All of them. The fork handler must release the pages first.
     Whole { _absence: Absence, _pages: Pages },
-    /// The pages that are in use.
+    /// The pages in use.
     Pieces(Arc<Pieces>),
 }
 
-// SAFETY: a mapping of device registers, only touched by volatile accesses.
+// SAFETY: a mapping of device registers, only accessed by volatile loads and stores.
 unsafe impl Send for Mapping {}
 // SAFETY: registers may be accessed from any thread; each access is one volatile load or store.
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
-    /// Registers at `base`, `len` bytes.
+    /// Registers at `base`, of `len` bytes.
     /// # Safety
-    /// The range is a mapping of device registers (or of memory that stands for them), 8-byte aligned, and stays
-    /// mapped as long as this value lives.
+    /// The range is a mapping of device registers (or of memory in their place), 8-byte aligned, and stays mapped as
+    /// long as this value lives.
     pub unsafe fn new(base: *mut u8, len: usize) -> Self {
         Self { base, len, owned: Owned::Nothing }
     }
 
-    /// Registers at `offset` of a device's file, unmapped with this value. In children of fork there is no device: they
-    /// read as all ones.
+    /// Maps the registers at `offset` of a device's file, until this value is dropped. Children of fork have no device:
+    /// there the registers read as all ones.
     pub(super) fn of_file(file: &File, offset: u64, len: usize) -> io::Result<Self> {
         let pages = Pages::file(file, offset, len)?;
         let absence = Absence::of_registers(pages.ptr(), len);
@@ -79,12 +79,12 @@ impl Mapping {
         Ok(Self { base, len, owned: Owned::Whole { _absence: absence, _pages: pages } })
     }
 
-    /// Registers that are mapped piece by piece.
+    /// Registers mapped piece by piece.
     pub(super) fn of_pieces(pieces: Arc<Pieces>) -> Self {
         Self { base: pieces.base(), len: pieces.len(), owned: Owned::Pieces(pieces) }
     }
 
-    /// The doorbell pages that combine writes, of registers that are mapped piece by piece.
+    /// Write-combining doorbell pages of registers that are mapped piece by piece.
     pub(super) fn combining(&self) -> Option<Arc<dyn Combining>> {
         match &self.owned {
             Owned::Pieces(pieces) => Some(pieces.clone()),
@@ -92,7 +92,7 @@ impl Mapping {
         }
     }
 
-    /// True if `len` bytes at `offset` are within it and can be accessed from now on.
+    /// Makes `len` bytes at `offset` accessible. Returns false if they are out of bounds or cannot be mapped.
     fn reach(&self, offset: u64, len: u64) -> bool {
         let within = offset.checked_add(len).is_some_and(|end| end <= self.len as u64);
         within
@@ -143,9 +143,8 @@ pub enum Bar {
 }
 
 impl Bar {
-    /// True if `len` bytes at `offset` are within it and can be accessed from now on: what lies behind the initialization
-    /// segment and its neighbours is asked for before it is. Of a window that is not mapped, whoever answers the calls
-    /// knows.
+    /// Makes `len` bytes at `offset` accessible, and returns whether that worked. Required before any access beyond the
+    /// initialization segment and its neighbours. A trapped window leaves the bounds check to the handler of its calls.
     pub fn reach(&self, offset: u64, len: u64) -> bool {
         match self {
             Bar::Mapped(mapping) => mapping.reach(offset, len),
@@ -153,7 +152,7 @@ impl Bar {
         }
     }
 
-    /// Reaches doorbell page `uar`, of which the device spoke.
+    /// Makes doorbell page `uar`, a number from the device, accessible.
     pub fn reach_page(&self, uar: u32) -> Result<(), Error> {
         match self.reach(u64::from(uar) * UAR_SIZE as u64, UAR_SIZE as u64) {
             true => Ok(()),
@@ -164,7 +163,7 @@ impl Bar {
     /// Reads the register at `offset`.
     pub fn read32(&self, offset: u32) -> u32 {
         match self {
-            // SAFETY: `at` checked bounds and alignment; the mapping lives.
+            // SAFETY: `at` checked bounds and alignment; the mapping is alive.
             Bar::Mapped(m) => u32::from_be(unsafe { m.at::<u32>(offset).read_volatile() }),
             Bar::Trapped(r) => r.read32(offset),
         }
@@ -174,25 +173,25 @@ impl Bar {
     pub fn write32(&self, offset: u32, value: u32) {
         before_device_looks();
         match self {
-            // SAFETY: `at` checked bounds and alignment; the mapping lives.
+            // SAFETY: `at` checked bounds and alignment; the mapping is alive.
             Bar::Mapped(m) => unsafe { m.at::<u32>(offset).write_volatile(value.to_be()) },
             Bar::Trapped(r) => r.write32(offset, value),
         }
     }
 
-    /// Rings a doorbell: one 8-byte store of the big-endian register value `value`, after all earlier stores to
-    /// memory (queue entries, doorbell record).
+    /// Rings a doorbell: one 8-byte store of the big-endian register value `value`, after all earlier stores to memory
+    /// (queue entries, doorbell record).
     #[inline]
     pub fn doorbell(&self, offset: u32, value: u64) {
         before_device_looks();
         match self {
-            // SAFETY: `at` checked bounds and alignment; the mapping lives.
+            // SAFETY: `at` checked bounds and alignment; the mapping is alive.
             Bar::Mapped(m) => unsafe { m.at::<u64>(offset).write_volatile(value.to_be()) },
             Bar::Trapped(r) => r.write64(offset, value),
         }
     }
 
-    /// Copies a basic block of a ring to `offset`, a multiple of 64, in rising order and without any barrier.
+    /// Copies a basic block of a ring to `offset`, a multiple of 64, in ascending order and without any barrier.
     #[inline]
     pub fn copy_block(&self, offset: u32, block: &[AtomicU64; 8]) {
         let words = block.iter().map(|word| word.load(Relaxed));
@@ -200,7 +199,7 @@ impl Bar {
             Bar::Mapped(m) => {
                 let to = m.at::<[u64; 8]>(offset).cast::<u64>();
                 for (at, word) in words.enumerate() {
-                    // SAFETY: `at` checked bounds and alignment of the eight; the mapping lives.
+                    // SAFETY: `at` checked bounds and alignment of all eight words; the mapping is alive.
                     unsafe { to.add(at).write_volatile(word) };
                 }
             }

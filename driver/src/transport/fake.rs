@@ -1,4 +1,4 @@
-//! A scripted device in memory, for tests: it answers commands, or misbehaves as a test asks.
+//! A scripted device in memory, for tests: it answers commands, or misbehaves as requested.
 
 mod doorbells;
 mod firmware;
@@ -29,12 +29,12 @@ use std::{
 #[repr(align(4096))]
 struct Page([AtomicU64; PAGE_SIZE / 8]);
 
-/// How the device misbehaves.
+/// A misbehaviour of the device.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Lie {
     /// The command never completes.
     Silent(Opcode),
-    /// The completion carries another token.
+    /// The completion has a wrong token.
     BadToken(Opcode),
     /// The command is refused.
     Refuse(Opcode, Status, u32),
@@ -53,19 +53,19 @@ pub struct State {
     pub doorbells: Vec<(u32, u64)>,
     pub lie: Option<Lie>,
     pub pages: Vec<u64>,
-    /// Function, kind and number of pages of all that were given or taken back.
+    /// Function, kind and number of all pages given or taken back.
     pub managed: Vec<(u16, u16, usize)>,
     pub resets: u32,
-    /// Where it allocates device memory, if it has any.
+    /// Address of allocated device memory, if the device has any.
     pub memory: Option<u64>,
-    /// It has doorbell pages that combine writes.
+    /// The device has write-combining doorbell pages.
     pub combines: bool,
-    /// None of them can be mapped.
+    /// None of these pages can be mapped.
     pub unmapped: bool,
-    /// A word of memory, and what it was at each doorbell.
+    /// A word of memory, to be sampled at each doorbell.
     pub watched: Option<Iova>,
     pub seen: Vec<u64>,
-    /// Registers read as all ones, writes go nowhere.
+    /// Registers read as all ones, writes have no effect.
     pub gone: bool,
     pub dead: HashSet<u32>,
     pub busy_vectors: HashSet<u16>,
@@ -80,17 +80,17 @@ pub struct State {
     pub vport: NicVport,
     pub name: Option<String>,
     numbers: u32,
-    /// Commands that are answered only once the device has been given so many pages more, for these functions.
+    /// Commands that are answered only once the device has been given this many more pages for these functions.
     pub hungry: Vec<(Opcode, Vec<(u16, i32)>)>,
-    /// A command that waits for pages, and how many there must be.
+    /// A command that waits for pages, and the number of pages required.
     held: Option<(u32, usize)>,
-    /// Requests to give pages back that are answered with none.
+    /// Number of reclaim requests answered with zero pages.
     pub stingy: u32,
-    /// Each `MANAGE_PAGES` is answered with a request for one page more.
+    /// Each `MANAGE_PAGES` is answered with a request for one more page.
     pub insatiable: bool,
-    /// There is no memory for the driver.
+    /// The driver cannot allocate memory.
     pub exhausted: bool,
-    /// Events written to each queue, by where it lies.
+    /// Number of events written to each queue, by its address.
     raised: HashMap<u64, u64>,
     /// Added to IOVAs of user memory, so that they differ from virtual addresses.
     pub skew: u64,
@@ -174,8 +174,8 @@ impl State {
         }
     }
 
-    /// Writes an event: a completion's to the queue that was made last, a request for pages to the one for these, any other
-    /// to that of the function.
+    /// Writes an event: a completion event to the most recent queue, a page request to the queue for these, any other
+    /// to the function's queue.
     pub fn raise(&mut self, mut eqe: Eqe) {
         let mut queues = self.inputs.iter().filter(|(op, _)| *op == Opcode::CreateEq);
         let queue = match eqe.event_type() {
@@ -272,7 +272,7 @@ impl State {
         }
     }
 
-    /// Asks for pages, or for some back.
+    /// Requests pages, or the reclaim of some if negative.
     pub fn ask_pages(&mut self, function: u16, pages: i32) {
         let mut request = PagesEvent::zeroed();
         request.set().function_id(function).num_pages(pages as u32);
@@ -379,7 +379,7 @@ impl Transport for Fake {
         if self.chip.state().busy_vectors.contains(&vector) {
             return Err(io::ErrorKind::ResourceBusy.into());
         }
-        // SAFETY: a new descriptor, nobody else's.
+        // SAFETY: a new descriptor without another owner.
         Interrupt::of(unsafe { OwnedFd::from_raw_fd(libc::eventfd(0, libc::EFD_CLOEXEC)) })
     }
 

@@ -1,6 +1,6 @@
-//! Files and registers that children of fork do not inherit. A device belongs to the process that opened it, but a child of
-//! fork shares the files and the registers, and would keep the device busy and confuse it. So in a child the files are
-//! closed, and the registers read as all ones, like those of a device that was unplugged.
+//! Files and registers that children of fork do not inherit. A device belongs to the process that opened it, but a
+//! child of fork shares its files and registers, and would keep the device busy and confuse it. So in a child the files
+//! are closed, and the registers read as all ones, as for an unplugged device.
 
 use std::{
     ops::Deref,
@@ -15,12 +15,12 @@ use std::{
     },
 };
 
-/// Files and BARs of all devices, at most. Those beyond are shared with children.
+/// Maximum number of files and BARs of all devices. Any more are shared with children.
 const ENTRIES: usize = 512;
-/// Registers by which a driver sees whether its device is there lie below this.
+/// All registers that a driver reads to detect a missing device are below this offset.
 const PROBED: usize = 0x2000;
 
-/// One file (`len` 0, `at` its descriptor) or one mapping. Only words, since a child must not take locks.
+/// One file (`len` 0, `at` its descriptor) or one mapping. Consists of words only, since a child must not take locks.
 struct Entry {
     /// 0: free; 1: being filled; 2: in use.
     state: AtomicU32,
@@ -34,17 +34,17 @@ static TABLE: [Entry; ENTRIES] =
 static NOTHING: AtomicI32 = AtomicI32::new(-1);
 static HANDLER: Once = Once::new();
 
-/// While it lives, a file or a mapping of this process is missing in children of fork.
+/// While this value lives, a file or a mapping of this process is absent from children of fork.
 #[derive(Debug)]
 pub struct Absence(Option<usize>);
 
 impl Absence {
-    /// A file is closed in children.
+    /// Closes a file in children.
     pub fn of_file(fd: BorrowedFd<'_>) -> Self {
         Self::enter(fd.as_raw_fd() as usize, 0)
     }
 
-    /// Registers read as all ones in children.
+    /// Makes registers read as all ones in children.
     pub fn of_registers(at: NonNull<u8>, len: usize) -> Self {
         Self::enter(at.as_ptr() as usize, len)
     }
@@ -61,16 +61,16 @@ impl Absence {
     }
 }
 
-/// A file that children of fork do not have.
+/// A file that children of fork do not inherit.
 #[derive(Debug)]
 pub struct Alone<F> {
-    /// Dropped first: once the file is closed, its number may be another's.
+    /// Dropped first: once the file is closed, its number may be reused.
     _absence: Absence,
     file: F,
 }
 
 impl<F: AsFd> Alone<F> {
-    /// From now on.
+    /// Takes effect immediately.
     pub fn new(file: F) -> Self {
         Self { _absence: Absence::of_file(file.as_fd()), file }
     }
@@ -92,13 +92,13 @@ impl Drop for Absence {
     }
 }
 
-/// Registers the handler.
+/// Registers the fork handler.
 fn watch() {
     HANDLER.call_once(|| {
-        // SAFETY: a file of our own, open to the end of the process.
+        // SAFETY: a file of our own, open until the process ends.
         let null = unsafe { libc::open(c"/dev/null".as_ptr(), libc::O_RDWR | libc::O_CLOEXEC) };
         NOTHING.store(null, Relaxed);
-        // SAFETY: the handler does only what is allowed between fork and exec.
+        // SAFETY: the handler only does what is allowed between fork and exec.
         unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
     });
 }
@@ -109,14 +109,14 @@ extern "C" fn in_child() {
         let (at, len) = (entry.at.load(Relaxed), entry.len.load(Relaxed));
         if len == 0 {
             if null >= 0 {
-                // The descriptor stays taken: whoever closes it later must not close another file.
+                // The descriptor stays allocated, so that a later close of it does not close another file.
                 // SAFETY: replaces a file of ours.
                 unsafe { libc::dup3(null, at as RawFd, libc::O_CLOEXEC) };
             }
             continue;
         }
         let flags = libc::MAP_FIXED | libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-        // SAFETY: replaces our own mapping by memory, which is then ours to write.
+        // SAFETY: replaces our own mapping with memory, which we may then write.
         unsafe {
             let got =
                 libc::mmap(at as *mut libc::c_void, len, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0);
@@ -133,7 +133,7 @@ mod tests {
     use super::*;
     use std::{fs::File, os::fd::FromRawFd, sync::Arc};
 
-    /// Looks, when it is closed, whether children would still lose its number.
+    /// Checks, when it is closed, that children would still lose its number.
     struct Watched(File, Arc<AtomicU32>);
 
     impl AsFd for Watched {
@@ -172,7 +172,7 @@ mod tests {
         let _absence = Absence::of_file(file.as_fd());
         bar.write32(0x10, 7);
         let (before, size) = (sync::fork::generation(), |file: &File| file.metadata().map_or(0, |m| m.len()));
-        // SAFETY: the child looks at its memory and one file, and leaves.
+        // SAFETY: the child reads its memory and one file, and exits.
         let child = unsafe {
             let child = libc::fork();
             if child == 0 {
@@ -184,7 +184,7 @@ mod tests {
             child
         };
         let mut status = -1;
-        // SAFETY: our own child.
+        // SAFETY: the process is our own child.
         assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
         assert_eq!(status, 0);
         assert_eq!((bar.read32(0x10), bar.read32(0x3804), size(&file)), (7, 0, 0x4000));

@@ -9,14 +9,14 @@ use std::{
 };
 use sync::Kept;
 
-/// The event one MSI-X vector signals.
+/// The event signalled by one MSI-X vector.
 #[derive(Debug)]
 pub struct Interrupt {
     fd: Kept,
 }
 
 impl Interrupt {
-    /// Of an eventfd: readable when the vector has fired since the last read.
+    /// Wraps an eventfd: readable when the vector has fired since the last read.
     ///
     /// # Errors
     /// Those of fstat(2).
@@ -24,9 +24,9 @@ impl Interrupt {
         Ok(Self { fd: Kept::new(fd)? })
     }
 
-    /// An eventfd that nothing signals yet.
+    /// Creates an eventfd that is not connected yet.
     pub(super) fn new() -> io::Result<Self> {
-        // SAFETY: a new descriptor, nobody else's.
+        // SAFETY: a new descriptor without another owner.
         let fd = unsafe {
             match libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) {
                 -1 => return Err(io::Error::last_os_error()),
@@ -36,24 +36,24 @@ impl Interrupt {
         Self::of(fd)
     }
 
-    /// Waits until the vector fires or `timeout` passes (`None`: forever). True if it fired.
+    /// Waits until the vector fires or `timeout` elapses (`None`: forever). Returns true if it fired.
     pub fn wait(&self, timeout: Option<Duration>) -> io::Result<bool> {
         wait(self.as_fd(), timeout)
     }
 
-    /// Clears the event. Never blocks, whether or not the descriptor is in non-blocking mode.
+    /// Clears the event. Never blocks, regardless of the descriptor's blocking mode.
     pub fn clear(&self) -> io::Result<bool> {
         if !self.wait(Some(Duration::ZERO))? {
             return Ok(false);
         }
         let mut count = 0u64;
-        // SAFETY: eight bytes, the size of an eventfd's counter.
+        // SAFETY: eight bytes, the size of an eventfd counter.
         let got = unsafe { libc::read(self.fd.get()?.as_raw_fd(), (&raw mut count).cast(), 8) };
         Ok(got == 8)
     }
 }
 
-/// The descriptor an opener sleeps on: an interrupt of its own, and one whose descriptor it may share with other openers.
+/// The descriptor that an opener sleeps on: its own interrupt, and one with a descriptor that other openers may share.
 #[derive(Debug)]
 pub struct Bell {
     own: Interrupt,
@@ -61,11 +61,11 @@ pub struct Bell {
 }
 
 impl Bell {
-    /// Of `own`, and of `common`, if that is another. The latter's descriptor is never read, so every opener notices
-    /// each of its signals, whoever else does.
+    /// Combines `own` with `common`, if that is a separate one. The latter's descriptor is never read, so every opener
+    /// notices each of its signals, independently of the others.
     pub fn new(own: Interrupt, common: Option<Arc<Interrupt>>) -> io::Result<Self> {
         let Some(common) = common else { return Ok(Self { own, common: None }) };
-        // SAFETY: a new descriptor, nobody else's.
+        // SAFETY: a new descriptor without another owner.
         let both = unsafe {
             match libc::epoll_create1(libc::EPOLL_CLOEXEC) {
                 -1 => return Err(io::Error::last_os_error()),
@@ -90,13 +90,13 @@ impl Bell {
         self.common.as_ref().map_or(self.own.as_fd(), |(_, both)| both.unchecked())
     }
 
-    /// Waits until either fires or `timeout` passes (`None`: forever). True if one fired.
+    /// Waits until either fires or `timeout` elapses (`None`: forever). Returns true if one fired.
     pub fn wait(&self, timeout: Option<Duration>) -> io::Result<bool> {
         wait(self.fd(), timeout)
     }
 
-    /// The result of `look`. If there is none, a device in this process is run, and then `arm` asks for an interrupt: what
-    /// comes after the last look makes the descriptor readable.
+    /// Returns the result of `look`. If that is `None`, runs a device in this process, then requests an interrupt with
+    /// `arm`, so that any event after the last look makes the descriptor readable.
     pub fn take<T>(
         &self,
         transport: &dyn Transport,
@@ -110,7 +110,7 @@ impl Bell {
         if let Some(found) = look() {
             return Some(found);
         }
-        // Cleared before it is armed, so that no signal of an event to come is lost.
+        // Clear before arming, so that no signal of a later event is lost.
         if let Err(error) = self.clear() {
             tracing::warn!(%error, "the interrupt's descriptor cannot be read");
         }
@@ -118,15 +118,15 @@ impl Bell {
         look()
     }
 
-    /// Fires the opener's own interrupt, to wake a thread of this process that waits for either.
+    /// Fires the opener's own interrupt, to wake a waiting thread of this process.
     pub fn ring(&self) -> io::Result<()> {
         let one = 1u64;
-        // SAFETY: eight bytes, the size of an eventfd's counter.
+        // SAFETY: eight bytes, the size of an eventfd counter.
         let put = unsafe { libc::write(self.own.fd.get()?.as_raw_fd(), (&raw const one).cast(), 8) };
         match put {
             8 => Ok(()),
             _ => match io::Error::last_os_error() {
-                // A counter that is full has fired.
+                // A full counter has already fired.
                 e if e.kind() == io::ErrorKind::WouldBlock => Ok(()),
                 e => Err(e),
             },
@@ -138,7 +138,7 @@ impl Bell {
         self.own.clear()?;
         if let Some((_, both)) = &self.common {
             let mut fired = [libc::epoll_event { events: 0, u64: 0 }; 2];
-            // SAFETY: room for two events, of an open descriptor.
+            // SAFETY: room for two events; the descriptor is open.
             let got = unsafe { libc::epoll_wait(both.get()?.as_raw_fd(), fired.as_mut_ptr(), 2, 0) };
             if got < 0 && io::Error::last_os_error().kind() != io::ErrorKind::Interrupted {
                 return Err(io::Error::last_os_error());
@@ -148,7 +148,8 @@ impl Bell {
     }
 }
 
-/// Waits until `fd` is readable or `timeout` passes (`None`: forever). True if it is. A signal ends the wait.
+/// Waits until `fd` is readable or `timeout` elapses (`None`: forever). Returns true if it is readable. A signal ends
+/// the wait.
 fn wait(fd: BorrowedFd<'_>, timeout: Option<Duration>) -> io::Result<bool> {
     let millis = timeout.map_or(-1, |t| i32::try_from(t.as_millis()).unwrap_or(i32::MAX));
     let mut poll = libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLIN, revents: 0 };

@@ -3,33 +3,34 @@
 use super::Iova;
 use std::collections::BTreeMap;
 
-/// The lowest address given out: 0 means "none" in places, and a small number used as an address by mistake should hit
+/// The lowest address allocated: 0 means "none" in places, and a small number used as an address by mistake should hit
 /// nothing.
 const LOWEST: Iova = 1 << 20;
-/// Least and largest block within which an IOVA has the offset of its memory. Page lists for the device are short when
-/// both addresses agree in many low bits.
+/// Minimum and maximum block size within which an IOVA keeps the offset of its memory. Page lists for the device are
+/// short if both addresses agree in many low bits.
 const ALIKE: (u64, u64) = (2 << 20, 1 << 30);
 
-/// The device's address space: the ranges that the IOMMU allows, less those in use.
+/// The device's address space: the ranges allowed by the IOMMU, minus those in use.
 ///
-/// The search begins behind the last address given out, so a freed address is reused late, and the IOMMU catches a
+/// The search starts after the last allocated address, so a freed address is reused late, and the IOMMU catches a
 /// device that still uses it.
 #[derive(Debug)]
 pub struct IovaSpace {
     /// Free ranges: first address to last address, neither adjacent nor overlapping.
     free: BTreeMap<Iova, Iova>,
     next: Iova,
-    /// Addresses and lengths are multiples of this, a power of two.
+    /// Page size, a power of two. Addresses and lengths are multiples of it.
     page: u64,
 }
 
 impl IovaSpace {
-    /// An address space of pages of `page` bytes, in which all of `ranges` (first and last address each) is free. They may be in any order.
+    /// Creates an address space with pages of `page` bytes, in which all `ranges` (first and last address each, in any
+    /// order) are free.
     pub fn new(page: u64, ranges: impl IntoIterator<Item = (Iova, Iova)>) -> Self {
         let mut space = Self { free: BTreeMap::new(), next: LOWEST, page };
         for (first, last) in ranges {
             let first = first.max(LOWEST).checked_next_multiple_of(page);
-            // Whole pages: the last byte of the last page that is entirely within.
+            // Whole pages only: ends at the last byte of the last page that is entirely within the range.
             let last = match last % page {
                 within if within == page - 1 => Some(last),
                 within => (last - within).checked_sub(1),
@@ -43,8 +44,7 @@ impl IovaSpace {
         space
     }
 
-    /// Allocates `len` bytes (whole pages) for memory at `like`, with as many of the same low bits as help and are
-    /// possible.
+    /// Allocates `len` bytes (whole pages) for memory at `like`, with as many equal low bits as useful and possible.
     pub fn alloc(&mut self, len: u64, like: u64) -> Option<Iova> {
         if len == 0 || len % self.page != 0 {
             return None;
@@ -58,7 +58,7 @@ impl IovaSpace {
         Some(at)
     }
 
-    /// Frees what `alloc` gave. False, and nothing happens, if any of it is free already.
+    /// Frees a range obtained from `alloc`. Returns false, and changes nothing, if any part of it is already free.
     pub fn free(&mut self, at: Iova, len: u64) -> bool {
         let Some(last) = len.checked_sub(1).and_then(|span| at.checked_add(span)) else { return false };
         let overlaps = self.free.range(..=last).next_back().is_some_and(|(_, end)| *end >= at);
@@ -68,7 +68,7 @@ impl IovaSpace {
         !overlaps
     }
 
-    /// True if all of it is free.
+    /// True if the whole range is free.
     #[cfg(test)]
     fn is_free(&self, at: Iova, len: u64) -> bool {
         self.free.range(..=at).next_back().is_some_and(|(_, last)| *last >= at + (len - 1))
@@ -168,7 +168,7 @@ mod tests {
         let mut space = IovaSpace::new(PAGE, [(0, u64::MAX)]);
         assert!(space.alloc(1 << 63, 0).is_some());
         assert_eq!(space.alloc(1 << 63, 0), None);
-        // Up to the last byte.
+        // The range extends to the last byte of the address space.
         let mut end = IovaSpace::new(PAGE, [(u64::MAX - 0x3fff, u64::MAX)]);
         assert_eq!(end.alloc(0x4000, 0), Some(u64::MAX - 0x3fff));
         assert_eq!((space.alloc(0, 0), space.alloc(1, 0)), (None, None));
@@ -178,7 +178,7 @@ mod tests {
 
     proptest! {
         /// For any order of allocations and frees, the allocated ranges are disjoint and within those allowed, and in
-        /// the end all is as it was.
+        /// the end the initial state is restored.
         #[test]
         fn ranges_are_disjoint_allowed_and_come_back(
             orders in proptest::collection::vec((any::<bool>(), 1u64..2000, any::<u64>(), any::<prop::sample::Index>()), 1..200)

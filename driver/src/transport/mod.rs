@@ -1,4 +1,4 @@
-//! Transports: how a driver reaches one PCI function, its DMA and its interrupts.
+//! Transports: access to one PCI function, its DMA and its interrupts.
 #![allow(unsafe_code)]
 
 mod bar;
@@ -19,7 +19,7 @@ pub use vfio_user::VfioUserTransport;
 
 use std::{io, ptr::NonNull, sync::Arc, time::Duration};
 
-/// An address as the device sees it.
+/// An address as seen by the device.
 pub type Iova = u64;
 
 /// The device's access to a range of memory.
@@ -29,12 +29,12 @@ pub struct Access {
     pub read: bool,
     /// The device may write.
     pub write: bool,
-    /// The range is whole pages of the program, which hold nothing else.
+    /// The range is made of whole pages of the program, with nothing else in them.
     pub exact: bool,
 }
 
 impl Access {
-    /// Reads and writes of data that lies somewhere in the pages.
+    /// Reads and writes of data anywhere in the pages.
     pub const BOTH: Self = Self { read: true, write: true, exact: false };
 }
 
@@ -50,7 +50,7 @@ pub enum Width {
 }
 
 impl Width {
-    /// The same as a number.
+    /// The width in bytes.
     pub fn bytes(self) -> usize {
         match self {
             Self::B1 => 1,
@@ -65,57 +65,57 @@ impl Width {
 pub enum Scope {
     /// The function: it outlives this opener (command queue, pages given to the chip).
     Function,
-    /// This opener: it is freed when the opener goes, even if it dies.
+    /// This opener: the block is freed when the opener exits, even if it dies.
     Opener,
 }
 
-/// Zeroed, page-aligned memory that the device reaches at `iova`.
+/// Zeroed, page-aligned memory that the device accesses at `iova`.
 #[derive(Debug)]
 pub struct DmaBlock {
-    /// Where this process sees it.
+    /// Address in this process.
     pub ptr: NonNull<u8>,
-    /// Where the device sees it.
+    /// Address as seen by the device.
     pub iova: Iova,
-    /// Bytes.
+    /// Length in bytes.
     pub len: usize,
 }
-// SAFETY: a block is memory shared with a device; it is only touched through atomics (see `dma`).
+// SAFETY: a block is memory shared with a device; it is only accessed through atomics (module `dma`).
 unsafe impl Send for DmaBlock {}
-// SAFETY: a shared reference gives the addresses alone; `dma` touches what lies there through atomics only.
+// SAFETY: a shared reference gives the addresses alone; `dma` accesses the memory through atomics only.
 unsafe impl Sync for DmaBlock {}
 
 /// One PCI function: kernel VFIO, a vfio-user socket, or a model in this process.
 ///
-/// Control path only, but for [`Transport::idle`] and [`Bar::doorbell`].
+/// Control path only, except for [`Transport::idle`] and [`Bar::doorbell`].
 pub trait Transport: Send + Sync {
-    /// Reads configuration space; the value is little-endian PCI in host order.
+    /// Reads configuration space. The value is in host order, converted from PCI's little-endian.
     fn config_read(&self, offset: u16, width: Width) -> io::Result<u32>;
     /// Writes configuration space.
     fn config_write(&self, offset: u16, width: Width, value: u32) -> io::Result<()>;
     /// The register window behind base address register `index`.
     fn bar(&self, index: u8) -> io::Result<Bar>;
-    /// The doorbell pages of BAR0 as pages that combine writes, where they can be had.
+    /// The doorbell pages of BAR0 mapped write-combining, if available.
     fn combining(&self) -> Option<Arc<dyn Combining>> {
         None
     }
-    /// Bytes of the pages of which [`dma_map`](Self::dma_map) takes whole ones: at least 4096, a power of two.
+    /// Page size of [`dma_map`](Self::dma_map), which takes only whole pages: at least 4096, a power of two.
     fn page_size(&self) -> usize {
         4096
     }
     /// Maps `len` bytes of user memory at `base` for the device, contiguous in its address space. `base` and `len` are
     /// whole pages of [`page_size`](Self::page_size). A range may be mapped several times and overlap others.
     /// # Safety
-    /// The range stays mapped in this process until `dma_unmap`. From now on the device may change it at any time.
+    /// The range stays mapped in this process until `dma_unmap`. Until then the device may change it at any time.
     unsafe fn dma_map(&self, base: *mut u8, len: usize, access: Access) -> io::Result<Iova>;
-    /// Undoes one `dma_map`. When it returns, the device no longer reaches the range.
+    /// Undoes one `dma_map`. Once it returns, the device can no longer access the range.
     fn dma_unmap(&self, iova: Iova, len: usize) -> io::Result<()>;
     /// True if memory can be mapped page by page as the device touches it ([`Transport::dma_map_paged`]), because the
     /// transport resolves page faults, as address translation services and page requests of PCIe do.
     fn pages_on_demand(&self) -> bool {
         false
     }
-    /// As `dma_map`, of memory that need not be mapped yet, or ever. An access of the device to a page that is missing
-    /// aborts. Nothing is pinned.
+    /// Like `dma_map`, for memory that need not be mapped yet, or ever. A device access to a missing page aborts.
+    /// Nothing is pinned.
     fn dma_map_paged(&self, base: *mut u8, len: usize) -> io::Result<Iova> {
         let _ = (base, len);
         Err(io::ErrorKind::Unsupported.into())
@@ -130,12 +130,12 @@ pub trait Transport: Send + Sync {
         let _ = (base, len, write);
         Err(io::ErrorKind::Unsupported.into())
     }
-    /// Zeroed, page-aligned memory for the driver's own structures (rings, doorbell records, command queue, pages for
-    /// the chip).
+    /// Allocates zeroed, page-aligned memory for the driver's own structures (rings, doorbell records, command queue,
+    /// pages for the chip).
     fn dma_alloc(&self, len: usize, scope: Scope) -> io::Result<DmaBlock>;
     /// Frees a block of `dma_alloc` or `dma_attach`.
     fn dma_free(&self, block: DmaBlock);
-    /// A view of the [`Scope::Function`] block that an opener, perhaps another one that is gone, was given at `iova`.
+    /// Returns a view of the [`Scope::Function`] block at `iova`, allocated by any opener, even one that is gone.
     /// Freeing any view frees the block for all. Transports with a single opener need not implement it.
     fn dma_attach(&self, iova: Iova, len: usize) -> io::Result<DmaBlock> {
         let _ = (iova, len);
@@ -147,51 +147,52 @@ pub trait Transport: Send + Sync {
     }
     /// Connects MSI-X vector `vector` (table entry included) to an eventfd with counter semantics.
     fn interrupt(&self, vector: u16) -> io::Result<Interrupt>;
-    /// True if openers may share a vector: each connects an eventfd of its own, and all of them are signalled.
-    /// Otherwise the last opener to connect it has it alone.
+    /// True if openers may share a vector: each connects its own eventfd, and all of them are signalled. Otherwise only
+    /// the last opener to connect gets the interrupts.
     fn shares_vectors(&self) -> bool {
         false
     }
     /// Function level reset.
     fn reset(&self) -> io::Result<()>;
-    /// One small zero-initialised area shared by all openers of this function, at least 64 KiB (private memory where
-    /// there is only one opener). The device need not reach it. Every call returns the same memory; it is never freed.
+    /// A small zero-initialised area shared by all openers of this function, at least 64 KiB (private memory if there
+    /// is only one opener). The device need not access it. Every call returns the same memory, which is never freed.
     fn shared(&self) -> io::Result<DmaBlock>;
-    /// Our id among the openers: never 0, and never used again.
+    /// Our id among the openers: never 0, and never reused.
     fn opener(&self) -> u32;
-    /// A name that tells this function from all others of the machine, the same whenever it is opened; `None` where
+    /// A name that is unique to this function on the machine, and the same every time the function is opened. `None` if
     /// there is none.
     fn name(&self) -> Option<String> {
         None
     }
-    /// True if another opener still lives, for locks and claims in `shared`.
+    /// True if another opener is alive, for locks and claims in `shared`.
     fn alive(&self, opener: u32) -> bool;
-    /// Called when a poll found nothing. A model in this process runs what is due. Must be cheap.
+    /// Called after an unsuccessful poll. A model in this process runs its pending work. Must be cheap.
     fn idle(&self);
-    /// The same for a program that looks for a completion. In virtual time it returns when something may be different, for nothing happens
-    /// while a program polls.
+    /// Like `idle`, for a program that polls for a completion. In virtual time it returns only when some state may have
+    /// changed, since nothing happens while a program polls.
     #[inline]
     fn empty_poll(&self) {
         self.idle();
     }
-    /// Called when there was a completion behind an [`empty_poll`](Self::empty_poll): to notice it takes a program its time.
+    /// Called when a completion was found after an [`empty_poll`](Self::empty_poll), to account for the time that a
+    /// program takes to notice it.
     #[inline]
     fn noticed(&self) {}
-    /// Waits `time` before the caller checks again for something that another opener or the device does.
+    /// Waits for `time` before the caller checks again for an action of another opener or the device.
     fn nap(&self, time: Duration) {
         std::thread::sleep(time);
     }
-    /// True if the device completes all that a register write asks for before that write returns, as a model in this
-    /// process does, so that what it has not done by then it never will.
+    /// True if the device completes everything that a register write requests before the write returns, as a model in
+    /// this process does. Anything not done by then will never be done.
     fn acts_at_once(&self) -> bool {
         false
     }
-    /// True if the way to the device is gone for good, as far as is known without asking the device. Must be cheap.
+    /// True if the connection to the device is known to be gone for good, without asking the device. Must be cheap.
     fn is_gone(&self) -> bool {
         false
     }
-    /// MAC of the port with a GID (neighbour resolution, since RoCE has no subnet manager), on transports that know the
-    /// device's peers. `None`: unknown here, though the opener's list or the GID itself may have it.
+    /// Resolves the MAC of the port with a GID (neighbour resolution, since RoCE has no subnet manager), on transports
+    /// that know the device's peers. `None`: unknown here; it may still be in the opener's list or the GID itself.
     fn resolve(&self, dgid: &[u8; 16]) -> Option<[u8; 6]> {
         let _ = dgid;
         None

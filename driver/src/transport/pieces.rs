@@ -1,11 +1,11 @@
-//! A BAR that is mapped piece by piece, as it turns out which of its pages are wanted and how, by the files that sysfs has
-//! of it.
+//! A BAR that is mapped piece by piece through its sysfs files, as it becomes known which pages are needed and with
+//! which memory type.
 //!
-//! x86 has one memory type for all mappings of a page: whoever comes second gets that of the first, and no error. Linux
-//! maps a whole BAR uncached for itself as soon as any of it is reached through VFIO. A mapping by `resource0_wc` after
-//! that combines nothing, and one before it makes the whole BAR combine, command doorbell and all. So a BAR with pages that
-//! combine writes is not reached through VFIO at all. Nor may the kernel claim it for VFIO: kernels with
-//! `CONFIG_IO_STRICT_DEVMEM` then take the mappings by sysfs away.
+//! x86 has one memory type for all mappings of a page: a second mapping silently gets the type of the first. Linux maps
+//! a whole BAR uncached for itself on the first access to it through VFIO. A later mapping through `resource0_wc`
+//! combines nothing, and an earlier one makes the whole BAR write-combining, command doorbell included. So a BAR with
+//! write-combining pages is never accessed through VFIO. Nor may the kernel claim it for VFIO: kernels with
+//! `CONFIG_IO_STRICT_DEVMEM` then revoke the mappings through sysfs.
 
 use super::fork::{Absence, Alone};
 use migration::Pages;
@@ -16,24 +16,24 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
-/// Bytes of the pages by which it is mapped, those of the host.
+/// Size of the pages that are mapped, those of the host.
 pub const PAGE: usize = 4096;
 
-/// The files of a BAR.
+/// The files through which a BAR is mapped.
 #[derive(Debug)]
 pub struct Files {
-    /// Maps it uncached: `resource0`.
+    /// Uncached mappings: `resource0`.
     pub plain: File,
-    /// Maps it so that writes are combined: `resource0_wc`.
+    /// Write-combining mappings: `resource0_wc`.
     pub combining: File,
-    /// The VFIO device, which must not be closed, and reset, while its registers are mapped.
+    /// The VFIO device, which must not be closed, and thereby reset, while its registers are mapped.
     pub _device: Arc<Alone<File>>,
 }
 
-/// A BAR at consecutive addresses. Where it is not mapped yet, there is memory that nobody reads.
+/// A BAR at consecutive addresses. Unmapped pages are backed by memory that is never read.
 #[derive(Debug)]
 pub struct Pieces {
-    /// Dropped before the rest, for the handler of forks must have let go of it first.
+    /// Dropped before the rest, since the fork handler must have released it first.
     _absences: [Absence; 3],
     files: Files,
     /// True if each page is mapped.
@@ -42,7 +42,7 @@ pub struct Pieces {
 }
 
 impl Pieces {
-    /// A BAR of `len` bytes of which the first `first` are mapped.
+    /// Reserves addresses for a BAR of `len` bytes and maps the first `first`.
     ///
     /// # Errors
     /// It is not made of whole pages, or the kernel does not map it.
@@ -62,7 +62,7 @@ impl Pieces {
         Ok(this)
     }
 
-    /// Where it begins.
+    /// Address of its first byte.
     pub fn base(&self) -> *mut u8 {
         self.room.ptr().as_ptr()
     }
@@ -72,7 +72,7 @@ impl Pieces {
         self.room.len()
     }
 
-    /// Sees to it that `len` bytes at `offset`, which are within the BAR, are mapped.
+    /// Maps `len` bytes at `offset`, which lie within the BAR, unless they are mapped already.
     pub fn reach(&self, offset: usize, len: usize) -> io::Result<()> {
         let mut mapped = self.mapped.lock().unwrap_or_else(PoisonError::into_inner);
         let (mut page, end) = (offset / PAGE, (offset + len).div_ceil(PAGE));
@@ -91,13 +91,13 @@ impl Pieces {
         assert!(offset + len <= self.len(), "pages outside of the BAR");
         let at = self.base().wrapping_add(offset).cast();
         let (access, how) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_FIXED);
-        // SAFETY: replaces pages of `room` that nobody uses yet, since what is used was mapped before.
+        // SAFETY: replaces pages of `room` that are not in use yet, since pages are mapped before they are used.
         let got =
             unsafe { libc::mmap(at, len, access, how, self.files.plain.as_raw_fd(), offset as libc::off_t) };
         if got == libc::MAP_FAILED { Err(io::Error::last_os_error()) } else { Ok(()) }
     }
 
-    /// The file that maps page `page` so that its writes are combined. An error: it is mapped already, or outside.
+    /// Returns the file to map `page` write-combining. Fails if the page is already mapped, or outside.
     pub fn combining(&self, page: usize) -> io::Result<&File> {
         let mapped = self.mapped.lock().unwrap_or_else(PoisonError::into_inner);
         match mapped.get(page) {
@@ -117,13 +117,13 @@ mod tests {
     const LEN: usize = 16 * PAGE;
 
     fn file() -> File {
-        // SAFETY: a new descriptor, nobody else's.
+        // SAFETY: a new descriptor without another owner.
         let file = unsafe { File::from_raw_fd(libc::memfd_create(c"bar".as_ptr(), libc::MFD_CLOEXEC)) };
         file.set_len(LEN as u64).unwrap();
         file
     }
 
-    /// A BAR in pieces, and the files that stand for those of sysfs.
+    /// A BAR in pieces, and files in place of those in sysfs.
     fn bar() -> (Bar, Arc<dyn Combining>, [File; 2]) {
         let (plain, combining) = (file(), file());
         let kept = [plain.try_clone().unwrap(), combining.try_clone().unwrap()];
@@ -164,7 +164,7 @@ mod tests {
         {
             assert!(combining.page(uar).is_err(), "{why}");
         }
-        // Device memory that lies about the page, of which some is mapped.
+        // Device memory around the page; part of it is already mapped.
         assert!(bar.reach(4 * PAGE as u64, 2 * PAGE as u64) && bar.reach(8 * PAGE as u64, 8 * PAGE as u64));
         bar.doorbell(0x5800, 5);
         bar.doorbell(0xfff8, 6);
@@ -180,7 +180,7 @@ mod tests {
         let (bar, combining, [plain, combined]) = bar();
         bar.reach_page(5).unwrap();
         let page = combining.page(6).unwrap();
-        // SAFETY: the child touches memory of its own, and leaves.
+        // SAFETY: the child touches its own memory only, and exits.
         let child = unsafe {
             let child = libc::fork();
             if child == 0 {
@@ -193,7 +193,7 @@ mod tests {
             child
         };
         let mut status = -1;
-        // SAFETY: our own child.
+        // SAFETY: the process is our own child.
         assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
         assert_eq!((status, word(&plain, 0x5800), word(&combined, 0x6800)), (0, 0, 0));
         page.doorbell(0x800, 2);

@@ -1,7 +1,7 @@
-//! Memory for the driver's own structures: large pieces that the device reaches, cut into blocks.
+//! Memory for the driver's own structures: large pieces shared with the device, cut into blocks.
 //!
-//! Each mapping costs an entry in the IOMMU (kernel VFIO allows 65,535 of them) and a system call, and rings are small.
-//! So blocks up to [`SMALL`] share slabs of [`SLAB`] bytes, the size of a huge page.
+//! Each mapping costs an entry in the IOMMU (kernel VFIO allows 65,535) and a system call, and rings are small. So
+//! blocks up to [`SMALL`] share slabs of [`SLAB`] bytes, the size of a huge page.
 
 use super::{DmaBlock, Iova};
 use std::{
@@ -12,33 +12,33 @@ use std::{
 };
 
 const PAGE: usize = 4096;
-/// Bytes of a piece that is cut up.
+/// Size of a slab.
 pub const SLAB: usize = 2 << 20;
-/// Larger blocks are pieces of their own.
+/// Larger blocks get a piece of their own.
 const SMALL: usize = SLAB / 4;
 const PAGES: usize = SLAB / PAGE;
 
-/// Memory that this process and the device share.
+/// Memory shared by this process and the device.
 pub struct Piece {
-    /// Where this process sees it, page-aligned.
+    /// Address in this process, page-aligned.
     pub ptr: NonNull<u8>,
-    /// Where the device sees it.
+    /// Address as seen by the device.
     pub iova: Iova,
-    /// Bytes, whole pages.
+    /// Length in bytes, whole pages.
     pub len: usize,
 }
-// SAFETY: raw memory; who may touch it is decided by whoever holds the block cut from it.
+// SAFETY: raw memory; access to it belongs to the holder of the block cut from it.
 unsafe impl Send for Piece {}
 
-/// The source of pieces.
+/// Source of pieces.
 pub trait Source {
-    /// `len` bytes, zeroed, which the device may read and write.
+    /// Obtains `len` bytes of zeroed memory that the device may read and write.
     fn obtain(&self, len: usize) -> io::Result<Piece>;
-    /// Ends the device's access and gives the memory back.
+    /// Ends the device's access and frees the memory.
     fn release(&self, piece: Piece);
 }
 
-/// Blocks given out.
+/// Allocator of blocks.
 #[derive(Default)]
 pub struct Pool {
     state: Mutex<State>,
@@ -47,9 +47,9 @@ pub struct Pool {
 #[derive(Default)]
 struct State {
     slabs: BTreeMap<Iova, Slab>,
-    /// Pieces that are one block.
+    /// Pieces that consist of a single block.
     whole: HashMap<Iova, Piece>,
-    /// Bytes of the blocks cut from slabs.
+    /// Sizes of the blocks cut from slabs.
     cut: HashMap<Iova, usize>,
 }
 
@@ -59,8 +59,8 @@ struct Slab {
 }
 
 impl Slab {
-    /// First page of a free run of `pages`, aligned to its own size rounded up to a power of two, which makes page
-    /// lists for the device short.
+    /// Finds the first free run of `pages`, aligned to its size rounded up to a power of two, which keeps page lists
+    /// for the device short.
     fn find(&self, pages: usize) -> Option<usize> {
         let step = pages.next_power_of_two();
         (0..PAGES / step).map(|n| n * step).find(|at| self.used[*at..at + pages].iter().all(|used| !used))
@@ -85,7 +85,7 @@ impl Pool {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A zeroed block of at least `len` bytes.
+    /// Allocates a zeroed block of at least `len` bytes.
     pub fn alloc(&self, len: usize, source: &dyn Source) -> io::Result<DmaBlock> {
         let too_much = || io::Error::from_raw_os_error(libc::ENOMEM);
         let len = len.max(1).checked_next_multiple_of(PAGE).ok_or_else(too_much)?;
@@ -94,7 +94,8 @@ impl Pool {
             if let Some(block) = state.cut(len) {
                 return Ok(block);
             }
-            // A whole slab may be more than the process may lock. Then the block gets just what it needs.
+            // A whole slab may exceed the process's limit of locked memory. Then the block gets only as much as it
+            // needs.
             if let Ok(piece) = source.obtain(SLAB) {
                 state.slabs.insert(piece.iova, Slab { piece, used: [false; PAGES] });
                 return state.cut(len).ok_or_else(too_much);
@@ -106,7 +107,7 @@ impl Pool {
         Ok(block)
     }
 
-    /// The block given out at `iova`, if it has `len` bytes.
+    /// The block allocated at `iova`, if it has `len` bytes.
     pub fn find(&self, iova: Iova, len: usize) -> Option<DmaBlock> {
         let state = self.locked();
         if let Some(piece) = state.whole.get(&iova) {
@@ -117,7 +118,7 @@ impl Pool {
         slab.block((iova - base) as usize / PAGE, size)
     }
 
-    /// Frees the block given out at `iova`; false if there is none.
+    /// Frees the block allocated at `iova`. Returns false if there is none.
     pub fn free(&self, iova: Iova, source: &dyn Source) -> bool {
         let mut state = self.locked();
         if let Some(piece) = state.whole.remove(&iova) {
@@ -127,7 +128,7 @@ impl Pool {
         let Some(len) = state.cut.remove(&iova) else { return false };
         let Some((&base, slab)) = state.slabs.range_mut(..=iova).next_back() else { return false };
         slab.mark((iova - base) as usize / PAGE, len / PAGE, false);
-        // The last slab stays, since a program that frees a ring often creates another.
+        // The last slab is kept, since a program that frees a ring often creates another.
         if slab.is_empty() && state.slabs.len() > 1 {
             if let Some(slab) = state.slabs.remove(&base) {
                 source.release(slab.piece);
@@ -136,7 +137,7 @@ impl Pool {
         true
     }
 
-    /// Gives everything back.
+    /// Frees everything.
     pub fn clear(&self, source: &dyn Source) {
         let state = std::mem::take(&mut *self.locked());
         state.whole.into_values().for_each(|piece| source.release(piece));
@@ -150,8 +151,8 @@ impl State {
         let (page, slab) = self.slabs.values_mut().find_map(|slab| Some((slab.find(pages)?, slab)))?;
         let block = slab.block(page, len)?;
         slab.mark(page, pages, true);
-        // SAFETY: a free run of the slab's pages: no block is in use there, and the device has stopped using the one
-        // that was.
+        // SAFETY: a free run of the slab's pages: no block there is in use, and the device no longer uses the previous
+        // one.
         unsafe { block.ptr.as_ptr().write_bytes(0, len) };
         self.cut.insert(block.iova, len);
         Some(block)
@@ -191,14 +192,14 @@ mod tests {
             let iova = self.next.get();
             self.next.set(iova + len.next_multiple_of(SLAB) as u64);
             self.live.set(self.live.get() + len);
-            // SAFETY: not empty.
+            // SAFETY: the layout is not empty.
             let ptr = unsafe { alloc_zeroed(Self::layout(len)) };
             Ok(Piece { ptr: NonNull::new(ptr).unwrap(), iova, len })
         }
 
         fn release(&self, piece: Piece) {
             self.live.set(self.live.get() - piece.len);
-            // SAFETY: from `obtain`, with that length.
+            // SAFETY: allocated by `obtain` with the same length.
             unsafe { dealloc(piece.ptr.as_ptr(), Self::layout(piece.len)) };
         }
     }
@@ -210,12 +211,12 @@ mod tests {
         let second = pool.alloc(0x3000, &heap).unwrap();
         assert_eq!((first.len, second.len, heap.live.get()), (PAGE, 0x3000, SLAB));
         assert_eq!(second.iova % 0x4000, 0, "aligned to its size");
-        // SAFETY: our block.
+        // SAFETY: the block is our own.
         unsafe { first.ptr.as_ptr().write(7) };
         let at = first.iova;
         assert!(pool.free(at, &heap) && !pool.free(at, &heap));
         let again = pool.alloc(PAGE, &heap).unwrap();
-        // SAFETY: our block.
+        // SAFETY: the block is our own.
         assert_eq!((again.iova, unsafe { again.ptr.as_ptr().read() }), (at, 0));
         pool.clear(&heap);
         assert_eq!(heap.live.get(), 0);

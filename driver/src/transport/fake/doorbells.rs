@@ -1,4 +1,4 @@
-//! Doorbell pages that combine writes, as far as the chip can tell: it sees the stores one by one.
+//! Write-combining doorbell pages as the chip sees them: one store at a time.
 
 use super::{Bar, Chip, Combining, PAGE_SIZE, Registers};
 use std::{io, sync::Arc};

@@ -1,4 +1,4 @@
-//! The commands that the scripted device answers, and the vport that they are about.
+//! The commands that the scripted device answers, and its vport.
 
 use super::State;
 use crate::dma::PAGE_SIZE;
@@ -13,15 +13,15 @@ use hwspec::{
     layout::Layout,
 };
 
-/// The vport as the device has it.
+/// The device's vport.
 #[derive(Clone, Debug)]
 pub struct NicVport {
     pub mac: u64,
     pub mtu: u16,
     pub guid: u64,
-    /// The port's MTU in operation.
+    /// Operational MTU of the port.
     pub port_mtu: u16,
-    /// Protocols of the port in operation.
+    /// Operational protocols of the port.
     pub protocols: u32,
     /// Unicast and multicast addresses.
     pub lists: [Vec<u64>; 2],
@@ -216,7 +216,7 @@ impl State {
     }
 }
 
-/// General capabilities of a device that has a bit of everything.
+/// General capabilities of a device that supports a bit of everything.
 pub(super) fn general() -> HcaCap {
     let mut caps = HcaCap::zeroed();
     caps.set()

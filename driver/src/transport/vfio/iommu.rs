@@ -18,20 +18,21 @@ use std::{
     sync::{Mutex, MutexGuard, PoisonError},
 };
 
-/// Addresses that can be mapped where the kernel does not report them (before Linux 5.4): the smallest IOMMUs have 39
-/// bits, and interrupt messages are written to 0xfee00000.
+/// Mappable addresses where the kernel does not report them (before Linux 5.4): the smallest IOMMUs have 39 bits, and
+/// interrupt messages are written to 0xfee00000.
 const USUAL: [(u64, u64); 2] = [(0, 0xfedf_ffff), (0xfef0_0000, (1 << 39) - 1)];
 
 enum Kind {
-    /// A container with the groups in it.
+    /// A container and its group.
     Container { container: OwnedFd, group: OwnedFd },
-    /// An iommufd and the address space in it.
+    /// An iommufd and one of its address spaces.
     Iommufd { iommufd: OwnedFd, ioas: u32 },
 }
 
-/// Bytes of the host's pages, 64 KiB on some: the kernel maps these for the device. The device's own have 4096.
+/// Page size of the host, 64 KiB on some: the unit in which the kernel maps memory for the device. The device's own
+/// pages have 4096 bytes.
 pub fn host_page() -> usize {
-    // SAFETY: no memory is involved.
+    // SAFETY: accesses no memory.
     let size = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
     usize::try_from(size)
         .ok()
@@ -43,9 +44,9 @@ pub fn host_page() -> usize {
 pub struct Iommu {
     kind: Kind,
     space: Mutex<IovaSpace>,
-    /// Our own memory in it.
+    /// Our own memory in the address space.
     own: Mutex<HashMap<Iova, Pages>>,
-    /// Its files, which a child of fork would keep busy.
+    /// Marks its files absent from children of fork, which would keep them busy.
     _absence: Vec<Absence>,
 }
 
@@ -54,7 +55,7 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Iommu {
-    /// The address space of a container that has its group and kind.
+    /// The address space of a container with its group and IOMMU type already set.
     pub fn container(container: OwnedFd, group: OwnedFd) -> io::Result<Self> {
         let (sizes, mut ranges) = sys::iommu(container.as_fd())?;
         let smallest = 1u64 << sizes.trailing_zeros().min(63);
@@ -70,7 +71,7 @@ impl Iommu {
         Ok(Self::new(Kind::Container { container, group }, ranges))
     }
 
-    /// The address space `ioas` of an iommufd.
+    /// Address space `ioas` of an iommufd.
     pub fn iommufd(iommufd: OwnedFd, ioas: u32) -> io::Result<Self> {
         let ranges = sys::iova_ranges(iommufd.as_fd(), ioas)?;
         Ok(Self::new(Kind::Iommufd { iommufd, ioas }, ranges))
@@ -91,7 +92,7 @@ impl Iommu {
         }
     }
 
-    /// The descriptor of the group, from which its devices are opened.
+    /// The descriptor of the group, to open its devices.
     pub fn group(&self) -> Option<std::os::fd::BorrowedFd<'_>> {
         match &self.kind {
             Kind::Container { group, .. } => Some(group.as_fd()),
@@ -99,7 +100,7 @@ impl Iommu {
         }
     }
 
-    /// Lets the device reach `len` bytes at `base`.
+    /// Maps `len` bytes at `base` for the device.
     /// # Safety
     /// The memory stays mapped in this process until `unmap`, and the device may change it at any time.
     pub unsafe fn map(&self, base: *mut u8, len: usize, access: Access) -> io::Result<Iova> {
@@ -108,7 +109,7 @@ impl Iommu {
             let why = format!("no {len} bytes are left of the addresses the IOMMU allows");
             io::Error::new(io::ErrorKind::OutOfMemory, why)
         })?;
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller's guarantee.
         let mapped = unsafe {
             match &self.kind {
                 Kind::Container { container, .. } => sys::map(container.as_fd(), vaddr, iova, size, access),
@@ -155,7 +156,7 @@ impl Source for Iommu {
     fn release(&self, piece: Piece) {
         match self.unmap(piece.iova, piece.len) {
             Ok(()) => drop(locked(&self.own).remove(&piece.iova)),
-            // The device may still write there, so the memory stays as long as the address space.
+            // The device may still write to the memory, so it stays as long as the address space.
             Err(error) => {
                 tracing::warn!(iova = piece.iova, %error, "memory of the device could not be unmapped");
             }

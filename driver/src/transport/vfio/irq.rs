@@ -9,15 +9,15 @@ use std::{
     sync::{Mutex, PoisonError},
 };
 
-/// On kernels that cannot add vectors to a running function (before Linux 6.5, and with many IOMMUs after), as many as
-/// an opener may ask for are set up in advance.
+/// Number of vectors set up in advance on kernels that cannot add vectors to a running function (before Linux 6.5, and
+/// with many IOMMUs after): as many as an opener may ask for.
 const IN_ADVANCE: u32 = 64;
 
 /// The vectors of a function.
 pub struct Vectors {
     count: u32,
     can_grow: bool,
-    /// Vectors the kernel has set up; 0: none yet.
+    /// Vectors that the kernel has set up, 0 for none yet.
     ready: Mutex<u32>,
 }
 
@@ -28,7 +28,7 @@ impl Vectors {
         Ok(Self { count, can_grow, ready: Mutex::new(0) })
     }
 
-    /// Connects `vector` to a new eventfd, in place of one that it was connected to before.
+    /// Connects `vector` to a new eventfd, which replaces a previous one.
     pub fn connect(&self, device: &File, vector: u16) -> io::Result<Interrupt> {
         let vector = u32::from(vector);
         if vector >= self.count {
@@ -49,7 +49,7 @@ impl Vectors {
         Ok(interrupt)
     }
 
-    /// Sets up as many vectors as the machine has, at most `most`, connected to nothing.
+    /// Sets up as many vectors as the machine has, at most `most`, without connecting them.
     fn prepare(&self, device: &File, most: u32) -> io::Result<u32> {
         let mut wanted = most;
         loop {
@@ -62,7 +62,7 @@ impl Vectors {
         }
     }
 
-    /// How many there are.
+    /// Number of vectors.
     pub fn count(&self) -> u32 {
         self.count
     }

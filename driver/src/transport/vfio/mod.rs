@@ -1,7 +1,7 @@
 //! A function bound to vfio-pci, through the kernel's VFIO.
 //!
-//! Kernel VFIO gives a function to one process. All openers in this process share one [`VfioTransport`]; another
-//! process gets [`VfioError::Busy`].
+//! Kernel VFIO gives a function to one process. All openers in this process share one [`VfioTransport`]; other
+//! processes get [`VfioError::Busy`].
 
 mod iommu;
 mod irq;
@@ -30,7 +30,7 @@ use std::{
 use sys::RegionInfo;
 use vfio_bindings::bindings::vfio::VFIO_PCI_CONFIG_REGION_INDEX;
 
-/// Bytes of the area that openers of a function share.
+/// Bytes of the area shared by openers of a function.
 const SHARED: usize = 64 << 10;
 /// BARs of a function.
 const BARS: u8 = 6;
@@ -41,17 +41,17 @@ pub struct VfioTransport {
     config: RegionInfo,
     can_reset: bool,
     vectors: Vectors,
-    /// True if BAR0 is to have pages that combine writes.
+    /// True if BAR0 is to have write-combining pages.
     combine: bool,
     bars: Mutex<HashMap<u8, Bar>>,
     pool: Pool,
     shared: Pages,
-    /// Fork generation in which it was opened: a child has another and must not use it.
+    /// Fork generation at opening: a child has another and must not use the function.
     generation: u32,
     opened: Opened,
 }
 
-/// Functions this process has open.
+/// Functions opened by this process.
 static OPEN: Mutex<Vec<(Address, u32, Weak<VfioTransport>)>> = Mutex::new(Vec::new());
 
 impl VfioTransport {
@@ -60,8 +60,8 @@ impl VfioTransport {
         Self::open_with(address, false)
     }
 
-    /// As [`open`](Self::open). If this process is allowed to, the function's registers are mapped by sysfs and not by VFIO,
-    /// which lets doorbell pages combine writes.
+    /// Like [`open`](Self::open). If this process has the permission, maps the function's registers through sysfs
+    /// rather than VFIO, which allows write-combining doorbell pages.
     pub fn open_combining(address: Address) -> Result<Arc<Self>, VfioError> {
         Self::open_with(address, true)
     }
@@ -99,12 +99,12 @@ impl VfioTransport {
         })
     }
 
-    /// Where the function is.
+    /// The function's address.
     pub fn address(&self) -> Address {
         self.address
     }
 
-    /// MSI-X vectors the kernel can connect.
+    /// Number of MSI-X vectors that the kernel can connect.
     pub fn vectors(&self) -> u32 {
         self.vectors.count()
     }
@@ -116,7 +116,7 @@ impl VfioTransport {
         }
     }
 
-    /// BAR0 mapped by sysfs, if pages that combine writes are wanted and can be had.
+    /// Maps BAR0 through sysfs, if write-combining pages are wanted and available.
     fn in_pieces(&self, index: u8, info: &RegionInfo) -> Option<Bar> {
         if !self.combine || index != 0 || info.mappable.is_empty() || iommu::host_page() != pieces::PAGE {
             return None;
@@ -195,7 +195,7 @@ impl Transport for VfioTransport {
 
     unsafe fn dma_map(&self, base: *mut u8, len: usize, access: Access) -> io::Result<Iova> {
         self.ours()?;
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller's guarantee.
         unsafe { self.opened.iommu.map(base, len, access) }
     }
 
@@ -239,7 +239,7 @@ impl Transport for VfioTransport {
     }
 
     fn opener(&self) -> u32 {
-        // All openers are in this process, and end with it.
+        // All openers are in this process, and die with it.
         1
     }
 

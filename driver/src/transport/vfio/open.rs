@@ -1,5 +1,5 @@
-//! From a PCI address to an open device: through its group and a container, or, where the kernel has them, through its
-//! own character device and an iommufd.
+//! Opens a device by PCI address: through its group and a container, or, if the kernel supports them, through its own
+//! character device and an iommufd.
 
 use super::{super::fork::Alone, iommu::Iommu, sys};
 use crate::pci::{Address, PciDevice, PciError};
@@ -13,13 +13,13 @@ use std::{
     sync::{Arc, Mutex, PoisonError, Weak},
 };
 
-/// Why a function could not be opened through kernel VFIO.
+/// Reasons why a function could not be opened through kernel VFIO.
 #[derive(Debug, thiserror::Error)]
 pub enum VfioError {
     /// Its state in sysfs forbids it.
     #[error(transparent)]
     Pci(#[from] PciError),
-    /// Another process has it.
+    /// Another process uses it.
     #[error(
         "{address} is in use{}: kernel VFIO gives a function (its IOMMU group) to one process at a time",
         match pid { Some(pid) => format!(" by process {pid}"), None => String::new() }
@@ -27,21 +27,21 @@ pub enum VfioError {
     Busy {
         /// The function.
         address: Address,
-        /// The process that has it, if that could be found.
+        /// The process that uses it, if found.
         pid: Option<u32>,
     },
     /// The kernel has no VFIO.
     #[error("there is no {}: the kernel's VFIO is not loaded (modprobe vfio-pci), or not passed into this container", .0.display())]
     NoVfio(PathBuf),
-    /// A device file may not be opened.
+    /// No permission to open a device file.
     #[error("{} may not be opened: give it to this user (chown), or run as root", .0.display())]
     Forbidden(PathBuf),
-    /// The container does not have the interface that is used here.
+    /// The container lacks the required interface.
     #[error(
         "expected a VFIO container of type 1 version 2, this kernel has none (modprobe vfio_iommu_type1)"
     )]
     NoType1,
-    /// Anything else, with what was tried.
+    /// Any other failure, with the step in question.
     #[error("{address}: cannot {what}: {source}")]
     Step {
         /// The function.
@@ -65,14 +65,14 @@ impl VfioError {
     }
 }
 
-/// An open device and what keeps it open. The device is closed before its address space.
+/// An open device with the address space that it needs. The device is closed first.
 pub struct Opened {
     pub device: Arc<Alone<File>>,
     pub iommu: Arc<Iommu>,
 }
 
-/// The address spaces of groups that this process has open: a group can be opened only once, and its devices share one
-/// address space. The key has the fork generation, since a child does not have what its parent opened.
+/// Address spaces of groups that this process has open: a group can be opened only once, and its devices share one
+/// address space. The key includes the fork generation, since files opened by the parent are not available in a child.
 static GROUPS: Mutex<Option<Groups>> = Mutex::new(None);
 
 /// Address spaces by generation and group.
@@ -92,7 +92,7 @@ fn step(address: Address, what: &'static str) -> impl FnOnce(io::Error) -> VfioE
     move |source| VfioError::Step { address, what, source }
 }
 
-/// Opens a file of VFIO.
+/// Opens a VFIO device file.
 fn file(address: Address, path: &Path) -> Result<OwnedFd, VfioError> {
     sys::open(path).map_err(|source| match source.raw_os_error() {
         Some(libc::EBUSY) => VfioError::Busy { address, pid: holder(path) },
@@ -127,7 +127,7 @@ fn opened(file: File, iommu: Arc<Iommu>) -> Opened {
     Opened { device: Arc::new(Alone::new(file)), iommu }
 }
 
-/// A container with the group in it.
+/// Creates a container with the group in it.
 fn container(device: &PciDevice, number: u32) -> Result<Iommu, VfioError> {
     let address = device.address;
     let container = file(address, Path::new("/dev/vfio/vfio"))?;
@@ -159,7 +159,7 @@ fn through_iommufd(device: &PciDevice, path: &Path) -> Result<Opened, VfioError>
     Ok(opened(File::from(cdev), Arc::new(iommu)))
 }
 
-/// Another process that has `path` open, among those whose files this one may list.
+/// Finds another process that has `path` open, among those whose files this process may list.
 fn holder(path: &Path) -> Option<u32> {
     let me = std::process::id();
     let processes = fs::read_dir("/proc").ok()?;

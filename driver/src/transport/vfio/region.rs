@@ -1,4 +1,4 @@
-//! BARs: mapped where the kernel allows it, and read and written through the device's file elsewhere.
+//! BARs: mapped where the kernel allows it, otherwise read and written through the device's file.
 
 use super::sys::{self, RegionInfo};
 use crate::transport::{Bar, Mapping, Registers, fork::Alone};
@@ -42,7 +42,7 @@ impl Window {
         let mut bytes = [0xff; N];
         let within = u64::from(offset) + N as u64 <= self.size;
         if within && sys::read_at(&self.device, &mut bytes, self.offset + u64::from(offset)).is_err() {
-            // Like a read that no device answers.
+            // As for a read that no device answers.
             bytes.fill(0xff);
         }
         bytes
@@ -88,7 +88,7 @@ mod tests {
         // SAFETY: a new descriptor.
         let fd = unsafe { libc::memfd_create(c"ironverbs-test".as_ptr(), libc::MFD_CLOEXEC) };
         assert!(fd >= 0);
-        // SAFETY: the descriptor was made just now and has no other owner.
+        // SAFETY: the descriptor is new and has no other owner.
         let file: File = unsafe { std::os::fd::FromRawFd::from_raw_fd(fd) };
         file.set_len(len).unwrap();
         (Arc::new(Alone::new(file.try_clone().unwrap())), file)

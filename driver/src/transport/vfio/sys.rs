@@ -1,4 +1,4 @@
-//! The system calls of kernel VFIO (linux/vfio.h, linux/iommufd.h), with the bindings' structures.
+//! System calls of kernel VFIO (linux/vfio.h, linux/iommufd.h), on the structures of the bindings.
 
 use crate::transport::Access;
 use iommufd_bindings::{
@@ -17,12 +17,12 @@ use std::{
 };
 use vfio_bindings::bindings::vfio::*;
 
-/// `_IO(';', 100 + n)`: VFIO's ioctls carry no size in their numbers.
+/// `_IO(';', 100 + n)`: VFIO ioctl numbers contain no size.
 const fn number(n: u32) -> libc::c_ulong {
     ((VFIO_TYPE as u32) << 8 | (VFIO_BASE + n)) as libc::c_ulong
 }
 
-/// `_IO(';', 0x80 + n)`: iommufd's follow VFIO's (`IOMMUFD_CMD_BASE`).
+/// `_IO(';', 0x80 + n)`: iommufd's numbers follow VFIO's (`IOMMUFD_CMD_BASE`).
 const fn iommufd(n: u32) -> libc::c_ulong {
     ((VFIO_TYPE as u32) << 8 | (0x80 + n)) as libc::c_ulong
 }
@@ -48,24 +48,24 @@ const IOAS_IOVA_RANGES: libc::c_ulong = iommufd(4);
 const IOAS_MAP: libc::c_ulong = iommufd(5);
 const IOAS_UNMAP: libc::c_ulong = iommufd(6);
 
-/// Longest answer of the kernel that is accepted.
+/// Longest accepted answer of the kernel.
 const ANSWER: usize = 64 << 10;
 
 fn done(result: libc::c_int) -> io::Result<libc::c_int> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
 }
 
-/// An ioctl whose argument is a structure.
+/// An ioctl with a structure as argument.
 /// # Safety
 /// `T` is the structure of this ioctl, and its pointers are valid.
 unsafe fn call<T>(fd: BorrowedFd<'_>, request: libc::c_ulong, argument: &mut T) -> io::Result<libc::c_int> {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller's guarantee.
     done(unsafe { libc::ioctl(fd.as_raw_fd(), request as _, std::ptr::from_mut(argument)) })
 }
 
-/// An ioctl whose argument is a number.
+/// An ioctl with a number as argument.
 fn value(fd: BorrowedFd<'_>, request: libc::c_ulong, argument: libc::c_ulong) -> io::Result<libc::c_int> {
-    // SAFETY: the kernel does not take the number for an address.
+    // SAFETY: the kernel does not interpret the number as an address.
     done(unsafe { libc::ioctl(fd.as_raw_fd(), request as _, argument) })
 }
 
@@ -74,7 +74,7 @@ pub fn open(path: &Path) -> io::Result<OwnedFd> {
     OpenOptions::new().read(true).write(true).open(path).map(OwnedFd::from)
 }
 
-/// A fresh container, if it speaks the interface of type 1, version 2.
+/// Checks that a new container supports the type 1 interface, version 2.
 pub fn check_container(container: BorrowedFd<'_>) -> io::Result<bool> {
     let version = value(container, GET_API_VERSION, 0)?;
     let type1 = value(container, CHECK_EXTENSION, VFIO_TYPE1v2_IOMMU.into())?;
@@ -89,7 +89,7 @@ pub fn group_is_viable(group: BorrowedFd<'_>) -> io::Result<bool> {
     Ok(status.flags & VFIO_GROUP_FLAGS_VIABLE != 0)
 }
 
-/// Puts the group into the container and chooses the kind of IOMMU.
+/// Adds the group to the container and selects the IOMMU type.
 pub fn set_container(group: BorrowedFd<'_>, container: BorrowedFd<'_>) -> io::Result<()> {
     let mut fd: RawFd = container.as_raw_fd();
     // SAFETY: this ioctl takes the address of a descriptor.
@@ -99,14 +99,14 @@ pub fn set_container(group: BorrowedFd<'_>, container: BorrowedFd<'_>) -> io::Re
 
 /// The device of the group with this name (its PCI address).
 pub fn group_device(group: BorrowedFd<'_>, name: &CStr) -> io::Result<File> {
-    // SAFETY: this ioctl takes a terminated string and returns a descriptor of ours.
+    // SAFETY: this ioctl takes a NUL-terminated string and returns a descriptor of ours.
     unsafe {
         let fd = done(libc::ioctl(group.as_raw_fd(), GROUP_GET_DEVICE_FD as _, name.as_ptr()))?;
         Ok(File::from_raw_fd(fd))
     }
 }
 
-/// True if the device can be reset by itself.
+/// True if the device can be reset individually.
 pub fn can_reset(device: BorrowedFd<'_>) -> io::Result<bool> {
     let mut info = vfio_device_info { argsz: size_of::<vfio_device_info>() as u32, ..Default::default() };
     // SAFETY: the structure of this ioctl.
@@ -119,9 +119,9 @@ pub fn reset(device: BorrowedFd<'_>) -> io::Result<()> {
     value(device, DEVICE_RESET, 0).map(drop)
 }
 
-/// Calls an ioctl whose structure `T` is followed by a list of capabilities; returns all bytes of the answer.
+/// Calls an ioctl with structure `T` followed by a list of capabilities. Returns all bytes of the answer.
 /// # Safety
-/// As [`call`]; `T` begins with `argsz`, which the kernel sets to what it needs.
+/// As for [`call`]; `T` begins with `argsz`, which the kernel sets to the size that it needs.
 unsafe fn answer<T: Copy>(
     fd: BorrowedFd<'_>,
     request: libc::c_ulong,
@@ -129,9 +129,9 @@ unsafe fn answer<T: Copy>(
 ) -> io::Result<Vec<u8>> {
     let mut room = size_of::<T>();
     loop {
-        // Words, so that the structure is aligned.
+        // Allocated as words, for the alignment of the structure.
         let mut words = vec![0u64; room.div_ceil(8)];
-        // SAFETY: the structure fits into the words, which are aligned for it; `argsz` is its first member.
+        // SAFETY: the structure fits into the words, which have its alignment; `argsz` is its first member.
         let (got, argsz) = unsafe {
             let at = words.as_mut_ptr().cast::<T>();
             at.write(request_struct);
@@ -159,7 +159,7 @@ fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
 }
 
 /// The list of pairs of 64-bit numbers in capability `id` of an answer: a header of 8 bytes (id, version, offset of the
-/// next), the count, four bytes of nothing, the pairs. Empty if there is no such capability.
+/// next), the count, four reserved bytes, the pairs. Empty if there is no such capability.
 fn pairs(bytes: &[u8], first: u32, id: u16) -> Vec<(u64, u64)> {
     let mut at = first as usize;
     for _ in 0..bytes.len() / size_of::<vfio_info_cap_header>() {
@@ -183,11 +183,11 @@ fn pairs(bytes: &[u8], first: u32, id: u16) -> Vec<(u64, u64)> {
 /// A region of the device (a BAR, configuration space).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RegionInfo {
-    /// Where it is in the device's file.
+    /// Offset in the device's file.
     pub offset: u64,
-    /// Bytes; 0: not there.
+    /// Length in bytes, 0 if not implemented.
     pub size: u64,
-    /// The parts of it that can be mapped: offset and length.
+    /// The mappable parts: offset and length.
     pub mappable: Vec<(u64, u64)>,
 }
 
@@ -214,7 +214,7 @@ pub fn region(device: BorrowedFd<'_>, index: u32) -> io::Result<RegionInfo> {
     Ok(RegionInfo { offset, size, mappable })
 }
 
-/// MSI-X vectors, and whether more can be connected while some are.
+/// Number of MSI-X vectors, and whether more can be connected while some already are.
 pub fn msix(device: BorrowedFd<'_>) -> io::Result<(u32, bool)> {
     let mut info = vfio_irq_info {
         argsz: size_of::<vfio_irq_info>() as u32,
@@ -226,7 +226,7 @@ pub fn msix(device: BorrowedFd<'_>) -> io::Result<(u32, bool)> {
     Ok((info.count, info.flags & VFIO_IRQ_INFO_NORESIZE == 0))
 }
 
-/// Connects MSI-X vectors from `start` on to eventfds; -1 disconnects a vector.
+/// Connects MSI-X vectors starting at `start` to eventfds; -1 disconnects a vector.
 pub fn set_msix(device: BorrowedFd<'_>, start: u32, fds: &[RawFd]) -> io::Result<()> {
     /// Words before the descriptors: argsz, flags, index, start, count.
     const HEAD: usize = 5;
@@ -234,7 +234,7 @@ pub fn set_msix(device: BorrowedFd<'_>, start: u32, fds: &[RawFd]) -> io::Result
     let len = (HEAD + fds.len()) * 4;
     let mut words = vec![len as u32, flags, VFIO_PCI_MSIX_IRQ_INDEX, start, fds.len() as u32];
     words.extend(fds.iter().map(|fd| *fd as u32));
-    // SAFETY: vfio_irq_set with its list behind it.
+    // SAFETY: a vfio_irq_set followed by its list.
     done(unsafe { libc::ioctl(device.as_raw_fd(), DEVICE_SET_IRQS as _, words.as_mut_ptr()) }).and_then(
         |left| match left {
             0 => Ok(()),
@@ -243,7 +243,7 @@ pub fn set_msix(device: BorrowedFd<'_>, start: u32, fds: &[RawFd]) -> io::Result
     )
 }
 
-/// The abilities of the IOMMU of a container: the page sizes as a mask, the ranges of addresses.
+/// Capabilities of a container's IOMMU: page sizes as a mask, and address ranges.
 pub fn iommu(container: BorrowedFd<'_>) -> io::Result<(u64, Vec<(u64, u64)>)> {
     let info = vfio_iommu_type1_info { argsz: 0, flags: 0, iova_pgsizes: 0, cap_offset: 0, pad: 0 };
     // SAFETY: the structure of this ioctl.
@@ -261,7 +261,7 @@ pub fn iommu(container: BorrowedFd<'_>) -> io::Result<(u64, Vec<(u64, u64)>)> {
     Ok((sizes, ranges))
 }
 
-/// Lets the device reach memory of ours.
+/// Maps our memory for the device.
 /// # Safety
 /// The memory stays mapped in this process until `unmap`, and the device may change it at any time.
 pub unsafe fn map(
@@ -275,11 +275,11 @@ pub unsafe fn map(
     let write = if access.write { VFIO_DMA_MAP_FLAG_WRITE } else { 0 };
     let argsz = size_of::<vfio_iommu_type1_dma_map>() as u32;
     let mut map = vfio_iommu_type1_dma_map { argsz, flags: read | write, vaddr, iova, size };
-    // SAFETY: the structure of this ioctl; the caller's promise about the memory.
+    // SAFETY: the structure of this ioctl; the caller's guarantee about the memory.
     unsafe { call(container, IOMMU_MAP_DMA, &mut map) }.map(drop)
 }
 
-/// Undoes `map`. Returns how many bytes were unmapped.
+/// Undoes `map`. Returns the number of bytes unmapped.
 pub fn unmap(container: BorrowedFd<'_>, iova: u64, size: u64) -> io::Result<u64> {
     let mut unmap = vfio_iommu_type1_dma_unmap {
         argsz: size_of::<vfio_iommu_type1_dma_unmap>() as u32,
@@ -292,16 +292,17 @@ pub fn unmap(container: BorrowedFd<'_>, iova: u64, size: u64) -> io::Result<u64>
     Ok(unmap.size)
 }
 
-/// Binds a VFIO character device to an iommufd and puts it into a fresh address space of it, whose id is returned.
+/// Binds a VFIO character device to an iommufd, and attaches it to a new address space. Returns the id of the address
+/// space.
 pub fn bind_iommufd(device: BorrowedFd<'_>, iommufd: BorrowedFd<'_>) -> io::Result<u32> {
     let mut bind = vfio_device_bind_iommufd {
-        // Older kernels have the structure without the token.
+        // In older kernels the structure lacks the token.
         argsz: std::mem::offset_of!(vfio_device_bind_iommufd, token_uuid_ptr) as u32,
         iommufd: iommufd.as_raw_fd(),
         ..Default::default()
     };
     let mut space = iommu_ioas_alloc { size: size_of::<iommu_ioas_alloc>() as u32, ..Default::default() };
-    // SAFETY: the structures of these ioctls; that of attaching ended before `pasid` when it was new.
+    // SAFETY: the structures of these ioctls; the first version of the attach structure ended before `pasid`.
     unsafe {
         call(device, DEVICE_BIND_IOMMUFD, &mut bind)?;
         call(iommufd, IOAS_ALLOC, &mut space)?;
@@ -315,7 +316,7 @@ pub fn bind_iommufd(device: BorrowedFd<'_>, iommufd: BorrowedFd<'_>) -> io::Resu
     Ok(space.out_ioas_id)
 }
 
-/// The addresses an iommufd's address space allows.
+/// The address ranges that an iommufd address space allows.
 pub fn iova_ranges(iommufd: BorrowedFd<'_>, ioas: u32) -> io::Result<Vec<(u64, u64)>> {
     /// More ranges than any IOMMU has.
     const MOST: usize = 256;
@@ -327,14 +328,14 @@ pub fn iova_ranges(iommufd: BorrowedFd<'_>, ioas: u32) -> io::Result<Vec<(u64, u
         allowed_iovas: list.as_mut_ptr() as u64,
         ..Default::default()
     };
-    // SAFETY: the structure of this ioctl, with room for as many ranges as it says.
+    // SAFETY: the structure of this ioctl, with room for the number of ranges that it states.
     unsafe { call(iommufd, IOAS_IOVA_RANGES, &mut query)? };
     Ok(list.iter().take(query.num_iovas as usize).map(|range| (range.start, range.last)).collect())
 }
 
-/// As [`map`], in an iommufd's address space.
+/// Like [`map`], in an iommufd address space.
 /// # Safety
-/// As there.
+/// As for [`map`].
 pub unsafe fn map_ioas(
     iommufd: BorrowedFd<'_>,
     ioas: u32,
@@ -354,11 +355,11 @@ pub unsafe fn map_ioas(
         iova,
         ..Default::default()
     };
-    // SAFETY: the structure of this ioctl; the caller's promise about the memory.
+    // SAFETY: the structure of this ioctl; the caller's guarantee about the memory.
     unsafe { call(iommufd, IOAS_MAP, &mut map) }.map(drop)
 }
 
-/// As [`unmap`], in an iommufd's address space.
+/// Like [`unmap`], in an iommufd address space.
 pub fn unmap_ioas(iommufd: BorrowedFd<'_>, ioas: u32, iova: u64, length: u64) -> io::Result<u64> {
     let mut unmap =
         iommu_ioas_unmap { size: size_of::<iommu_ioas_unmap>() as u32, ioas_id: ioas, iova, length };
@@ -367,7 +368,7 @@ pub fn unmap_ioas(iommufd: BorrowedFd<'_>, ioas: u32, iova: u64, length: u64) ->
     Ok(unmap.length)
 }
 
-/// How much memory this process may lock (`RLIMIT_MEMLOCK`), in bytes; `None`: any amount.
+/// Limit of locked memory for this process (`RLIMIT_MEMLOCK`) in bytes, `None` if unlimited.
 pub fn memlock() -> Option<u64> {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: the structure of this call.
@@ -385,7 +386,7 @@ pub fn write_at(device: &File, bytes: &[u8], offset: u64) -> io::Result<()> {
     std::os::unix::fs::FileExt::write_all_at(device, bytes, offset)
 }
 
-/// A descriptor borrowed from a file.
+/// Borrows a file's descriptor.
 pub fn fd(file: &File) -> BorrowedFd<'_> {
     file.as_fd()
 }

@@ -17,20 +17,20 @@ use vfio_user_proto::{
     RegionInfo, Version, zerocopy::IntoBytes,
 };
 
-/// How long the server may take for an answer.
+/// Timeout of an answer from the server.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// How long it may take for the first answer. A server has one client at a time, and keeps others waiting.
+/// Timeout of the first answer. A server has one client at a time, and keeps others waiting.
 const FIRST: Duration = Duration::from_secs(3);
 
 /// A connection to a server.
 pub struct Client {
-    /// Dropped before the socket is closed, whose number may be another's then.
+    /// Dropped before the socket is closed, since its number may then be reused.
     _absence: Absence,
     connection: Mutex<Connection>,
     generation: u32,
 }
 
-/// Converts to an I/O error, with the server's errno if there is one.
+/// Converts an error to an I/O error, with the server's errno if it sent one.
 pub fn refused(error: Error) -> io::Error {
     match error {
         Error::Refused { errno, .. } => io::Error::from_raw_os_error(errno),
@@ -66,7 +66,7 @@ impl Client {
         })
     }
 
-    /// The connection. Fails in a child of fork, whose parent's it is.
+    /// The connection. Fails in a child of fork, since it belongs to the parent.
     fn talk(&self) -> io::Result<MutexGuard<'_, Connection>> {
         match self.generation == sync::fork::generation() {
             true => Ok(self.connection.lock().unwrap_or_else(PoisonError::into_inner)),
@@ -84,7 +84,7 @@ impl Client {
         self.talk().is_ok_and(|connection| connection.sender.is_closed())
     }
 
-    /// True if the device can be reset. It must be a PCI device.
+    /// Checks that the device is a PCI device, and returns true if it can be reset.
     pub fn can_reset(&self) -> io::Result<bool> {
         let info = DeviceInfo { argsz: size_of::<DeviceInfo>() as u32, ..Default::default() };
         let (info, _) =
@@ -95,23 +95,23 @@ impl Client {
         }
     }
 
-    /// Bytes of a region.
+    /// Length of a region in bytes.
     pub fn region_size(&self, index: u32) -> io::Result<u64> {
-        /// Room for capabilities, which are not used, since all accesses are messages.
+        /// Room for capabilities, which are ignored, since all accesses are messages.
         const ROOM: u32 = 4096;
         let info = RegionInfo { argsz: ROOM, index, ..Default::default() };
         let answer = self.talk()?.call(Command::DEVICE_GET_REGION_INFO, &[info.as_bytes()], &[], PATIENCE);
         Ok(RegionInfo::decode(&answer.map_err(refused)?.payload).map_err(refused)?.0.size)
     }
 
-    /// MSI-X vectors.
+    /// Number of MSI-X vectors.
     pub fn vectors(&self) -> io::Result<u32> {
         let info = IrqInfo { argsz: size_of::<IrqInfo>() as u32, index: IRQ_MSIX, ..Default::default() };
         let asked = self.talk()?.ask::<IrqInfo>(Command::DEVICE_GET_IRQ_INFO, &info, PATIENCE);
         Ok(asked.map_err(refused)?.0.count)
     }
 
-    /// Reads of a region.
+    /// Reads from a region.
     pub fn read(&self, region: u32, offset: u64, bytes: &mut [u8]) -> io::Result<()> {
         let access = RegionAccess { offset, region, count: bytes.len() as u32 };
         let (_, reply) =
@@ -129,7 +129,7 @@ impl Client {
         Ok(())
     }
 
-    /// Writes to a region, and waits until the device has it.
+    /// Writes to a region, and waits for the device to confirm.
     pub fn write(&self, region: u32, offset: u64, bytes: &[u8]) -> io::Result<()> {
         let access = RegionAccess { offset, region, count: bytes.len() as u32 };
         let call = self.talk()?.call(Command::REGION_WRITE, &[access.as_bytes(), bytes], &[], PATIENCE);
@@ -142,7 +142,7 @@ impl Client {
         self.talk()?.tell(Command::REGION_WRITE, &[access.as_bytes(), bytes]).map_err(refused)
     }
 
-    /// Lets the device reach `len` bytes of `file` at `offset` as `iova`.
+    /// Maps `len` bytes of `file` at `offset` for the device as `iova`.
     pub fn map(
         &self,
         iova: u64,

@@ -1,7 +1,7 @@
-//! Memory that a vfio-user server reaches: files whose descriptors it can be given.
+//! Memory accessible to a vfio-user server: files, with descriptors that can be passed to it.
 //!
-//! The driver's own structures are allocated from one sparse file. Memory of the program that is a shared file is
-//! passed on as such. The pages of other memory (the heap) migrate to our file: see [`migration`].
+//! The driver's own structures are allocated from one sparse file. Memory of the program that is a shared file mapping
+//! is passed on as such. Pages of other memory (the heap) migrate to our file (crate [`migration`]).
 
 use crate::transport::iova::IovaSpace;
 use migration::{Area, BackingFile, Pages, WriteProtection, areas};
@@ -15,28 +15,28 @@ use std::{
     path::Path,
 };
 
-/// Bytes of the file, which is sparse and costs only what is used.
+/// Size of the file, which is sparse and costs only the pages in use.
 const ROOM: u64 = 256 << 30;
-/// Places whose pages the program has unmapped are searched for once in so many calls of [`Store::find`].
+/// Number of calls of [`Store::find`] per search for places with pages that the program has unmapped.
 const SWEEP: u32 = 64;
 
-/// A range of memory as the server finds it.
+/// A range of memory as seen by the server.
 pub struct Stretch {
-    /// Bytes.
+    /// Length in bytes.
     pub len: usize,
-    /// The file; `None`: ours.
+    /// The file, `None` for ours.
     pub file: Option<OwnedFd>,
-    /// Where in the file.
+    /// Offset in the file.
     pub offset: u64,
 }
 
-/// The file that holds what the server reaches.
+/// The file that holds the memory accessible to the server.
 pub struct Store {
     file: File,
     id: (u64, u64),
-    /// Allocator of places in the file. None is at offset 0.
+    /// Allocator of places in the file. Offset 0 is never used.
     places: IovaSpace,
-    /// Places that pages migrated to, with lengths.
+    /// Places with migrated pages: offset and length.
     migrated: Vec<(u64, u64)>,
     searches: u32,
 }
@@ -46,9 +46,9 @@ fn refused(what: impl Into<String>) -> io::Error {
 }
 
 impl Store {
-    /// An empty one.
+    /// Creates an empty store.
     pub fn new() -> io::Result<Self> {
-        // SAFETY: a new descriptor, nobody else's.
+        // SAFETY: a new descriptor without another owner.
         let file = unsafe {
             let fd = libc::memfd_create(c"ironverbs-dma".as_ptr(), libc::MFD_CLOEXEC);
             if fd < 0 {
@@ -73,7 +73,7 @@ impl Store {
         self.places.alloc(len as u64, like as u64).ok_or_else(full)
     }
 
-    /// Fresh memory of `len` bytes (whole pages): where it is, and its place in the file.
+    /// Allocates `len` bytes of fresh memory (whole pages). Returns its mapping, and its place in the file.
     pub fn alloc(&mut self, len: usize) -> io::Result<(Pages, u64)> {
         let place = self.place(len, 0)?;
         match Pages::shared_memory(&self.file, place, len) {
@@ -85,7 +85,7 @@ impl Store {
         }
     }
 
-    /// Frees `len` bytes at `place`, and their memory.
+    /// Frees `len` bytes at `place` and releases their memory.
     pub fn free(&mut self, place: u64, len: usize) {
         self.punch(place, len as u64);
         self.places.free(place, len as u64);
@@ -93,11 +93,11 @@ impl Store {
 
     fn punch(&self, place: u64, len: u64) {
         let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
-        // SAFETY: a range of our own file that nobody uses.
+        // SAFETY: an unused range of our own file.
         unsafe { libc::fallocate(self.file.as_raw_fd(), mode, place as libc::off_t, len as libc::off_t) };
     }
 
-    /// Where the server finds `len` bytes at `base`. Pages that are in no file migrate to ours.
+    /// Finds the files behind `len` bytes at `base`. Pages that are in no file migrate to ours.
     /// # Safety
     /// The memory is the caller's, and nothing else writes to it during the call.
     pub unsafe fn find(
@@ -115,7 +115,7 @@ impl Store {
         }
         let mut found: Vec<Stretch> = Vec::new();
         for part in &parts {
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller's guarantee.
             let next = unsafe { self.stretch(part)? };
             match found.last_mut() {
                 Some(last)
@@ -149,7 +149,7 @@ impl Store {
         }
         let place = self.place(len, part.start)?;
         let backing = BackingFile { file: &self.file, id: self.id, view: None };
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller's guarantee.
         match unsafe { migration::migrate(part, &backing, place, WriteProtection::IfAvailable) } {
             Ok(()) => {
                 self.migrated.push((place, len as u64));
@@ -162,8 +162,8 @@ impl Store {
         }
     }
 
-    /// Gives back places that pages migrated to and that are mapped no more, neither in the process nor (`used`: place
-    /// and length) in the device's windows.
+    /// Frees places of migrated pages that are no longer mapped, neither in the process nor (`used`: place and length)
+    /// in the device's windows.
     fn sweep(&mut self, areas: &[Area], used: &[(u64, u64)]) {
         let mapped = areas.iter().filter(|area| area.shared && area.file == self.id);
         let mapped: Vec<_> = mapped.map(|a| (a.offset, (a.end - a.start) as u64)).collect();
@@ -182,7 +182,7 @@ impl Store {
     }
 }
 
-/// A descriptor of the file behind a shared mapping: one this process has open, or can open by the mapping.
+/// A descriptor of the file behind a shared mapping: one that this process has open, or can open through the mapping.
 fn descriptor(part: &Area) -> io::Result<OwnedFd> {
     let is_it = |path: &Path| std::fs::metadata(path).is_ok_and(|m| (m.dev(), m.ino()) == part.file);
     let open = |path: &Path| {
@@ -216,7 +216,7 @@ mod tests {
     fn page(len: usize) -> &'static mut [u8] {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
         let rights = libc::PROT_READ | libc::PROT_WRITE;
-        // SAFETY: fresh memory, never unmapped but by the test itself.
+        // SAFETY: fresh memory, only unmapped by the test itself.
         unsafe {
             let at = libc::mmap(std::ptr::null_mut(), len, rights, flags, -1, 0);
             assert_ne!(at, libc::MAP_FAILED);
@@ -236,9 +236,9 @@ mod tests {
         store.file().read_exact_at(&mut bytes, found[0].offset + 0x1234).unwrap();
         assert_eq!(bytes, [7]);
         store.file().write_all_at(&[9], found[0].offset + 0x3fff).unwrap();
-        // SAFETY: the device's write, so to say.
+        // SAFETY: simulates a write of the device.
         assert_eq!(unsafe { memory.as_ptr().add(0x3fff).read_volatile() }, 9);
-        // The migrated pages are found where they are, as a whole or in part.
+        // The migrated pages are found in place, as a whole or in part.
         // SAFETY: ours alone.
         let again = unsafe { store.find(memory.as_mut_ptr().add(0x1000), 0x1000, &[]).unwrap() };
         assert_eq!((again[0].offset, again[0].len), (found[0].offset + 0x1000, 0x1000));
@@ -261,10 +261,10 @@ mod tests {
         let mut store = Store::new().unwrap();
         let mut local = [0u8; 2 * PAGE];
         let base = local.as_mut_ptr().wrapping_add(local.as_ptr().align_offset(PAGE));
-        // SAFETY: refused before anything happens.
+        // SAFETY: refused before any effect.
         let error = unsafe { store.find(base, PAGE, &[]).err().unwrap() };
         assert!(error.to_string().contains("stack"), "{error}");
-        // SAFETY: page 1 is nobody's, and is refused before anything happens.
+        // SAFETY: page 1 is never mapped, and is refused before any effect.
         let error = unsafe { store.find(PAGE as *mut u8, PAGE, &[]).err().unwrap() };
         assert!(error.to_string().contains("mapped"), "{error}");
     }
@@ -276,7 +276,7 @@ mod tests {
         for _ in 0..4 * SWEEP {
             let memory = page(0x10_0000);
             memory.fill(1);
-            // SAFETY: ours alone; nobody uses it afterwards.
+            // SAFETY: ours alone, and not used afterwards.
             unsafe {
                 store.find(memory.as_mut_ptr(), memory.len(), &[]).unwrap();
                 libc::munmap(memory.as_mut_ptr().cast(), memory.len());
@@ -291,7 +291,7 @@ mod tests {
         let mut store = Store::new().unwrap();
         let memory = page(PAGE);
         memory.fill(5);
-        // SAFETY: ours alone; nobody uses it afterwards.
+        // SAFETY: ours alone, and not used afterwards.
         let place = unsafe {
             let found = store.find(memory.as_mut_ptr(), PAGE, &[]).unwrap();
             libc::munmap(memory.as_mut_ptr().cast(), PAGE);

@@ -1,4 +1,4 @@
-//! A function that another process serves on a vfio-user socket (a device model, `ironverbs serve`).
+//! A function served by another process on a vfio-user socket (a device model, `ironverbs serve`).
 //!
 //! A server has one client. All openers of the socket in this process share one [`VfioUserTransport`].
 
@@ -27,17 +27,17 @@ use std::{
 use vfio_user_proto::{REGION_BAR0, REGION_CONFIG};
 use window::Window;
 
-/// Bytes of the area that openers of a function share.
+/// Bytes of the area shared by openers of a function.
 const SHARED: usize = 64 << 10;
-/// Polls that found nothing after which the processor is yielded.
+/// Number of empty polls after which the thread yields the processor.
 const IDLES_PER_YIELD: u32 = 64;
 /// Offset of the command register in configuration space.
 const COMMAND: u16 = 4;
-/// Addresses are multiples of this.
+/// Alignment of addresses.
 const PAGE: u64 = 4096;
 /// BARs of a function.
 const BARS: u8 = 6;
-/// Addresses for the device, without the window of interrupt messages, in case the server puts the device on a bus.
+/// Device addresses, excluding the window of interrupt messages, in case the server puts the device on a bus.
 const ADDRESSES: [(u64, u64); 2] = [(0, 0xfedf_ffff), (0xfef0_0000, (1 << 47) - 1)];
 
 /// A function on a vfio-user socket.
@@ -51,7 +51,7 @@ pub struct VfioUserTransport {
     shared: Pages,
 }
 
-/// The server, and what it may reach.
+/// The server, and the memory accessible to it.
 struct Reach {
     client: Arc<Client>,
     state: Mutex<State>,
@@ -60,13 +60,13 @@ struct Reach {
 struct State {
     store: Store,
     space: IovaSpace,
-    /// DMA windows of the device onto our file: place and length by address.
+    /// DMA windows of the device into our file, by address: place and length.
     windows: HashMap<Iova, Vec<(u64, u64)>>,
     /// The driver's own memory, by address.
     own: HashMap<Iova, (Pages, u64)>,
 }
 
-/// Sockets this process is connected to.
+/// Sockets that this process is connected to.
 static OPEN: Mutex<Vec<(PathBuf, Weak<VfioUserTransport>)>> = Mutex::new(Vec::new());
 
 impl VfioUserTransport {
@@ -75,7 +75,8 @@ impl VfioUserTransport {
     pub fn open(path: &Path) -> io::Result<Arc<Self>> {
         let path = std::path::absolute(path)?;
         let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
-        // An opener may still hold the connection to a server that is gone. The next server is another function.
+        // An opener may still hold the connection to a server that is gone. The next server is a different
+        // function.
         let good = |it: Arc<Self>| it.reach.client.is_ours() && !it.reach.client.is_gone();
         open.retain(|(_, known)| known.upgrade().is_some_and(good));
         if let Some(known) = open.iter().find_map(|(at, known)| known.upgrade().filter(|_| *at == path)) {
@@ -113,11 +114,11 @@ impl Reach {
 
     /// Maps memory of the program for the device.
     /// # Safety
-    /// As [`Transport::dma_map`].
+    /// As for [`Transport::dma_map`].
     unsafe fn map(&self, base: *mut u8, len: usize, access: Access) -> io::Result<Iova> {
         let mut state = self.state();
         let used: Vec<_> = state.windows.values().flatten().copied().collect();
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller's guarantee.
         let stretches = unsafe { state.store.find(base, len, &used)? };
         let full = || io::Error::new(io::ErrorKind::OutOfMemory, "no addresses are left for the device");
         let iova = state.space.alloc(len as u64, base as u64).ok_or_else(full)?;
@@ -212,7 +213,7 @@ impl Transport for VfioUserTransport {
     }
 
     unsafe fn dma_map(&self, base: *mut u8, len: usize, access: Access) -> io::Result<Iova> {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller's guarantee.
         unsafe { self.reach.map(base, len, access) }
     }
 
@@ -248,7 +249,7 @@ impl Transport for VfioUserTransport {
         if !self.can_reset {
             return Err(io::Error::from_raw_os_error(libc::EOPNOTSUPP));
         }
-        // Kernel VFIO restores configuration space after a reset. Over the socket the client has to.
+        // Kernel VFIO restores configuration space after a reset. Over the socket that is up to the client.
         let command = self.config_read(COMMAND, Width::B2)?;
         self.reach.client.reset()?;
         self.config_write(COMMAND, Width::B2, command)
@@ -259,7 +260,7 @@ impl Transport for VfioUserTransport {
     }
 
     fn opener(&self) -> u32 {
-        // All openers are in this process, and end with it.
+        // All openers are in this process, and die with it.
         1
     }
 
@@ -268,7 +269,7 @@ impl Transport for VfioUserTransport {
     }
 
     fn idle(&self) {
-        // The device is another process, which must get to run.
+        // The device is another process, which needs to get the processor.
         if self.idles.fetch_add(1, Relaxed) % IDLES_PER_YIELD == 0 {
             std::thread::yield_now();
         }

@@ -33,7 +33,7 @@ impl Registers for Window {
 }
 
 impl Window {
-    /// Writes are posted, as on a bus: they are not waited for, and a later read is ordered behind them.
+    /// Writes are posted, as on a bus: the caller does not wait, and a later read is ordered after them.
     fn post(&self, offset: u32, bytes: &[u8]) {
         if let Err(error) = self.client.post(self.region, offset.into(), bytes) {
             tracing::debug!(offset, %error, "a register could not be written");
