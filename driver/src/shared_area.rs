@@ -1,7 +1,7 @@
-//! The area that all openers of a function share: its state, and what each of them holds.
+//! The area shared by all openers of a function: its state, and the resources that each opener holds.
 //!
-//! An opener claims a slot, a vector or a lock by writing its id into the word of it. A word with the id of a dead
-//! opener may be claimed by another.
+//! An opener claims a slot, a vector or a lock by writing its id into the respective word. If the word holds the
+//! id of a dead opener, another may claim it.
 
 mod log;
 mod xrc;
@@ -22,17 +22,17 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Bytes of the shared area that are used.
+/// Bytes used of the shared area.
 pub const SHARED_LEN: usize = 0x1_0000;
-/// Command slots at most.
+/// Maximum number of command slots.
 pub const SLOTS: usize = 32;
-/// Interrupt vectors at most.
+/// Maximum number of interrupt vectors.
 pub const VECTORS: usize = 256;
-/// Openers of one function at most.
+/// Maximum number of openers per function.
 pub const OPENERS: usize = 1024;
-/// Blocks of pages given to the chip, at most.
+/// Maximum number of page blocks given to the chip.
 pub const PAGE_BLOCKS: usize = 2048;
-/// Words of one page block: IOVA (two words), function and pages in it, pages given to the chip and held by it.
+/// Words per page block: IOVA (two words), function and number of pages, pages given to the chip and held by it.
 const BLOCK_WORDS: usize = 4;
 
 // Word numbers.
@@ -56,11 +56,11 @@ const _: () = assert!((BLOCK + PAGE_BLOCKS * BLOCK_WORDS) * 4 <= SHARED_LEN);
 /// State of the function, written under the function lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FunctionState {
-    /// It is untouched, or the last opener has torn it down.
+    /// Uninitialized, or torn down by the last opener.
     Down,
-    /// The holder of the function lock is bringing it up or tearing it down.
+    /// Being brought up or torn down by the holder of the function lock.
     InChange,
-    /// Openers may attach.
+    /// Up: openers may attach.
     Up,
 }
 
@@ -73,7 +73,7 @@ pub struct Shared {
 }
 
 impl Shared {
-    /// Maps it.
+    /// Maps the area.
     pub fn open(transport: &Arc<dyn Transport>) -> Result<Self, Error> {
         let mem = Arc::new(DmaMem::shared(transport, SHARED_LEN)?);
         Ok(Self { mem, transport: transport.clone(), me: transport.opener() })
@@ -92,11 +92,11 @@ impl Shared {
     }
 
     fn release(&self, number: usize) {
-        // Only if it is still ours: an opener that took us for dead may hold it now.
+        // Only if it is still ours: an opener that considered us dead may hold it now.
         let _ = self.word(number).compare_exchange(self.me, 0, Release, Relaxed);
     }
 
-    /// Takes the lock under which the function changes state, also from a dead holder.
+    /// Takes the lock that protects the function's state, from a dead holder if necessary.
     pub fn lock(&self, timeout: Duration) -> Result<FunctionLock<'_>, Error> {
         let begin = Instant::now();
         while !self.try_claim(LOCK) {
@@ -110,7 +110,7 @@ impl Shared {
         Ok(FunctionLock(self))
     }
 
-    /// Takes that lock if it is free at once.
+    /// Takes the lock if it is free.
     pub fn try_lock(&self) -> Option<FunctionLock<'_>> {
         self.try_claim(LOCK).then_some(FunctionLock(self))
     }
@@ -124,7 +124,7 @@ impl Shared {
         }
     }
 
-    /// Where the command queue's memory lies (IOVA, bytes); 0 if there is none.
+    /// IOVA and length of the command queue's memory, 0 if there is none.
     pub fn command_memory(&self) -> (u64, usize) {
         let iova =
             u64::from(self.word(CMD_HIGH).load(Acquire)) << 32 | u64::from(self.word(CMD_LOW).load(Acquire));
@@ -136,54 +136,54 @@ impl Shared {
         self.word(LOST).store(1, Relaxed);
     }
 
-    /// True if an opener has given the device up.
+    /// True if an opener has marked the device as lost.
     #[inline]
     pub fn is_lost(&self) -> bool {
         self.word(LOST).load(Relaxed) != 0
     }
 
-    /// A command token: never 0, and different for commands that may be under way at once.
+    /// Returns a command token: never 0, and distinct among concurrent commands.
     pub fn token(&self) -> u8 {
         (self.word(TOKEN).fetch_add(1, Relaxed) % 255) as u8 + 1
     }
 
-    /// True if the command slot was claimed.
+    /// Claims a command slot. Returns true on success.
     pub fn claim_slot(&self, slot: usize) -> bool {
         self.try_claim(SLOT + slot)
     }
 
-    /// Gives a command slot back.
+    /// Releases a command slot.
     pub fn release_slot(&self, slot: usize) {
         self.release(SLOT + slot);
     }
 
-    /// Claims a free interrupt vector of `all`.
+    /// Claims a free interrupt vector in `all`.
     pub fn claim_vector(&self, all: Range<u16>) -> Option<u16> {
         (all.start..all.end.min(VECTORS as u16)).find(|v| self.try_claim(VECTOR + usize::from(*v)))
     }
 
-    /// A vector of `all` to share with other openers when all are claimed, chosen in turn.
+    /// Picks a vector in `all`, in turn, to share with other openers when all are claimed.
     pub fn common_vector(&self, all: Range<u16>) -> Option<u16> {
         let count = all.len() as u32;
         (count != 0).then(|| all.start + (self.word(TURN).fetch_add(1, Relaxed) % count) as u16)
     }
 
-    /// Gives a vector back that we claimed.
+    /// Releases a vector that we claimed.
     pub fn release_vector(&self, vector: u16) {
         self.release(VECTOR + usize::from(vector));
     }
 
-    /// Claims the role of the opener that supplies pages. There is one at a time, or pages would be given twice.
+    /// Claims the role of page supplier. There is only one at a time; otherwise pages would be given twice.
     pub fn claim_page_manager(&self) -> bool {
         self.try_claim(MANAGER)
     }
 
-    /// Ends [`Shared::claim_page_manager`].
+    /// Releases the role claimed by [`Shared::claim_page_manager`].
     pub fn release_page_manager(&self) {
         self.release(MANAGER);
     }
 
-    /// Page block `index`; `None` if the entry is free.
+    /// Reads page block `index`, `None` if the entry is free.
     pub fn page_block(&self, index: usize) -> Option<PageBlock> {
         let at = BLOCK + index * BLOCK_WORDS;
         let size = self.word(at + 2).load(Acquire);
@@ -209,18 +209,18 @@ impl Shared {
     }
 }
 
-/// Pages for the chip, contiguous.
+/// A contiguous block of pages for the chip.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PageBlock {
-    /// Where it begins.
+    /// Address of the first page.
     pub iova: u64,
-    /// Its pages.
+    /// Number of pages.
     pub pages: u32,
-    /// The function they were given for (0: this one).
+    /// The function that they are for (0: this one).
     pub function: u16,
-    /// How many of them, from the first on, the chip has been given.
+    /// Number of pages given to the chip, from the first on.
     pub given: u32,
-    /// How many of those it still holds.
+    /// Number of those that the chip still holds.
     pub held: u32,
 }
 
@@ -238,21 +238,21 @@ impl FunctionLock<'_> {
         self.0.word(STATE).store(raw, Release);
     }
 
-    /// Writes where the command queue's memory lies.
+    /// Records the location of the command queue's memory.
     pub fn set_command_memory(&self, iova: u64, len: usize) {
         self.0.word(CMD_LEN).store(len as u32, Release);
         self.0.word(CMD_LOW).store(iova as u32, Release);
         self.0.word(CMD_HIGH).store((iova >> 32) as u32, Release);
     }
 
-    /// The MAC of a function that was given none: what an earlier opener chose, or else `draw`n now.
+    /// The MAC of a function that was assigned none: the choice of an earlier opener, or the result of `draw`.
     pub fn own_mac(&self, draw: impl FnOnce() -> [u8; 6]) -> [u8; 6] {
         let (low, high) = (self.0.word(MAC_LOW).load(Acquire), self.0.word(MAC_HIGH).load(Acquire));
         if high == 0 {
             let mac = draw();
             let [a, b, c, d, e, f] = mac;
             self.0.word(MAC_LOW).store(u32::from_be_bytes([c, d, e, f]), Release);
-            // Not zero: the address is a local one.
+            // Never zero: the address is a locally administered one.
             self.0.word(MAC_HIGH).store(u32::from_be_bytes([0, 0, a, b]), Release);
             return mac;
         }
@@ -260,13 +260,13 @@ impl FunctionLock<'_> {
         [a, b, c, d, e, f]
     }
 
-    /// Frees all command slots, since the command queue is new, as the device is that answers.
+    /// Frees all command slots and clears the mark of a lost device, for a new command queue of a responding device.
     pub fn clear_slots(&self) {
         self.0.word(LOST).store(0, Relaxed);
         (0..SLOTS).for_each(|slot| self.0.word(SLOT + slot).store(0, Release));
     }
 
-    /// Adds us to the list of openers, in which the dead lose their places.
+    /// Adds us to the list of openers, and removes dead ones.
     pub fn add_opener(&self) -> Result<(), Error> {
         match (0..OPENERS).any(|at| self.0.try_claim(OPENER + at)) {
             true => Ok(()),
@@ -276,8 +276,8 @@ impl FunctionLock<'_> {
         }
     }
 
-    /// Removes us once from the list, and returns whether another opener still lives. An opener that opened the
-    /// function twice is in the list twice.
+    /// Removes us once from the list, and returns whether another opener is alive. An opener that opened the
+    /// function twice is listed twice.
     pub fn remove_opener(&self) -> bool {
         let mut struck = false;
         let mut others = false;

@@ -1,25 +1,25 @@
-//! An entry of a completion queue, of which no more is read than its completion needs.
+//! A completion queue entry, read only as far as its completion requires.
 
 use crate::dma::BlockRing;
 use hwspec::cqe::Cqe64;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// An entry that the device has written, in its ring.
+/// An entry in the ring that the device has written.
 #[derive(Clone, Copy)]
 pub struct Entry<'a> {
     words: &'a [AtomicU64; 8],
-    /// The last of `words`: what happened to which request of which queue.
+    /// The last of `words`: outcome, request and queue.
     last: u64,
 }
 
 impl<'a> Entry<'a> {
-    /// Entry `index` of `ring`, if `ours` returns for its last byte that the device has written it.
+    /// Takes entry `index` of `ring`, if `ours` accepts its last byte, i.e. the device has written the entry.
     #[inline(always)]
     pub fn take(ring: &'a BlockRing, index: u32, ours: impl FnOnce(u8) -> bool) -> Option<Self> {
         ring.written(index, ours).map(|(words, last)| Self { words, last })
     }
 
-    /// The CQE with the given words of 8 bytes and the last one; others are zero.
+    /// A CQE with the given 8-byte words and the last one; the rest is zero.
     #[inline(always)]
     fn parts<const N: usize>(&self, wanted: [usize; N]) -> Cqe64 {
         let mut bytes = [0; 64];
@@ -36,13 +36,13 @@ impl<'a> Entry<'a> {
         self.parts([])
     }
 
-    /// The same, and the length.
+    /// As [`end`](Self::end), with the length.
     #[inline(always)]
     pub(super) fn sent(&self) -> Cqe64 {
         self.parts([5])
     }
 
-    /// The same, and of a received message its source and whether it had a GRH.
+    /// As [`sent`](Self::sent), with the source of a received message and whether it had a GRH.
     #[inline(always)]
     pub(super) fn received(&self) -> Cqe64 {
         self.parts([3, 5])

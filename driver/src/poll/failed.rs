@@ -1,4 +1,4 @@
-//! Which operation a completion is of, and why one failed.
+//! The operation of a completion, and the reason of a failure.
 
 use crate::verbs::{Completion, WcOpcode, WcStatus};
 use hwspec::{
@@ -6,8 +6,8 @@ use hwspec::{
     wqe::WqeOpcode,
 };
 
-/// Adds the id of the work request. A completion of one that nobody posted is an error of the device, and is reported
-/// as a general one.
+/// Adds the id of the work request. A completion without a posted request is a device error, and is reported as a
+/// general error.
 fn with_id(mut wc: Completion, wr_id: Option<u64>) -> Completion {
     match wr_id {
         Some(wr_id) => wc.wr_id = wr_id,
@@ -16,13 +16,13 @@ fn with_id(mut wc: Completion, wr_id: Option<u64>) -> Completion {
     wc
 }
 
-/// The operation of a send whose completion tells no more than its CQE has.
+/// The operation of a send with a completion that needs only the fields of its CQE.
 #[inline(always)]
 pub(super) fn plain(sop: u8) -> Option<WcOpcode> {
     PLAIN[usize::from(sop)]
 }
 
-/// [`plain`], looked up.
+/// Lookup table of [`plain`].
 static PLAIN: [Option<WcOpcode>; 256] = {
     let mut all = [None; 256];
     let mut sop = 0;

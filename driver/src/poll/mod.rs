@@ -1,4 +1,4 @@
-//! From CQEs to work completions. Hot: no allocation, no system call.
+//! Converts CQEs to work completions. Hot: no allocation, no system call.
 
 mod entry;
 mod failed;
@@ -16,10 +16,10 @@ use crate::{
 use failed::{failed, plain, send_opcode};
 use hwspec::cqe::{Cqe64, CqeFormat, CqeOpcode, INLINE_32, eth};
 
-/// Converts a CQE to a work completion and writes it to `slot`. False: it names a QP that does not exist (any more), or is
-/// no completion.
+/// Converts a CQE to a work completion and writes it to `slot`. Returns false if the CQE names a QP that does not exist
+/// (any more), or is not a completion.
 ///
-/// Completions of sends, WRITEs, READs and plain messages are inlined; anything else is a call away.
+/// Completions of sends, WRITEs, READs and plain messages are inlined; all others take a call.
 #[inline(always)]
 pub fn convert(table: &QpTable, entry: Entry<'_>, slot: &mut impl CompletionSlot) -> bool {
     let end = entry.end();
@@ -47,8 +47,8 @@ pub fn convert(table: &QpTable, entry: Entry<'_>, slot: &mut impl CompletionSlot
     put(slot, &**qp, entry, other)
 }
 
-/// Writes what `of` makes of a CQE and the table or queue that it concerns. Cold, so that the way past it keeps its
-/// registers.
+/// Converts a CQE with `of`, given the table or queue in question, and writes the result. Cold, so that the hot path
+/// keeps its registers.
 #[cold]
 #[inline(never)]
 fn put<T>(
@@ -60,7 +60,7 @@ fn put<T>(
     of(what, &entry.whole()).map(|found| slot.put(found)).is_some()
 }
 
-/// A completion that is not plain, of a queue that is known.
+/// A completion of a known queue that is not plain.
 #[inline(always)]
 fn other(qp: &QpQueues, cqe: &Cqe64) -> Option<Completion> {
     match cqe.opcode() {
@@ -77,7 +77,7 @@ fn other(qp: &QpQueues, cqe: &Cqe64) -> Option<Completion> {
     }
 }
 
-/// The completion of a send that is not plain, or that nobody posted.
+/// The completion of a send that is not plain, or was never posted.
 #[inline(never)]
 fn sent(qp: &QpQueues, cqe: &Cqe64) -> Completion {
     let counter = cqe.wqe_counter();
@@ -109,7 +109,7 @@ fn error(qp: &QpQueues, cqe: &Cqe64) -> Option<Completion> {
     }
 }
 
-/// A received message: its kind and length, and its immediate data or invalidated key.
+/// A received message: kind, length, and immediate data or invalidated key.
 #[inline(always)]
 fn message(cqe: &Cqe64) -> Completion {
     let mut wc = Completion {
@@ -132,7 +132,7 @@ fn message(cqe: &Cqe64) -> Completion {
     wc
 }
 
-/// Where a message came from. One in the CQE itself lies where this would.
+/// The source of a message. A message inline in the CQE occupies the same bytes.
 #[inline(always)]
 fn addresses(cqe: &Cqe64, wc: &mut Completion) {
     wc.src_qp = cqe.rqpn().0;
@@ -154,9 +154,8 @@ fn from_shared(srq: Option<&SharedReceives>, cqe: &Cqe64) -> (u64, WcStatus) {
     }
 }
 
-/// The completion of a CQE that names its queue by user index: a receive by a target QP of XRC, whose CQE names the
-/// SRQ; a receive of a work queue; or a receive that a queue of raw packets flushed, where the index is the QP's
-/// number.
+/// The completion of a CQE that names its queue by user index: a receive by an XRC target QP, with a CQE that names the
+/// SRQ; a receive of a work queue; or a flushed receive of a raw packet QP, with the QP number as index.
 #[cold]
 fn by_index(table: &QpTable, cqe: &Cqe64) -> Option<Completion> {
     if is_spread(cqe) {
@@ -184,14 +183,14 @@ fn by_index(table: &QpTable, cqe: &Cqe64) -> Option<Completion> {
     }
 }
 
-/// The source of a datagram. On RoCE the field of the service level has the IP version, and is passed on unchanged:
-/// UCX, used to rdma-core's mlx5, reads there which header precedes the payload.
+/// The source of a datagram. On RoCE the service level field holds the IP version, and is passed on unchanged: UCX is
+/// used to rdma-core's mlx5, and reads from it which header precedes the payload.
 #[inline]
 fn source(cqe: &Cqe64, wc: &mut Completion) {
     (wc.slid, wc.path_bits, wc.sl) = (cqe.slid(), cqe.ml_path(), cqe.sl());
 }
 
-/// The flag of a frame whose checksums the device verified, which stands for IPv4 with TCP or UDP.
+/// The flag for a frame with checksums verified by the device, which implies IPv4 with TCP or UDP.
 #[inline]
 fn checked(cqe: &Cqe64, wc: &mut Completion) {
     const BOTH: u8 = eth::L3_OK | eth::L4_OK;
@@ -200,7 +199,7 @@ fn checked(cqe: &Cqe64, wc: &mut Completion) {
     }
 }
 
-/// The completion of a receive whose message the device has scattered.
+/// The completion of a receive with a message that the device has scattered.
 #[inline(never)]
 fn scattered(qp: &QpQueues, cqe: &Cqe64) -> Completion {
     let mut wc = Completion { qpn: qp.qpn, ..message(cqe) };
@@ -217,14 +216,14 @@ fn scattered(qp: &QpQueues, cqe: &Cqe64) -> Completion {
     wc
 }
 
-/// Completes a receive whose message is in the CQE, in place of the sender's addresses.
+/// Completes a receive with the message in the CQE, in place of the sender's addresses.
 #[inline(always)]
 fn received_inline(qp: &QpQueues, cqe: &Cqe64) -> (u64, WcStatus) {
     let Some(number) = qp.rq.number(cqe.wqe_counter()) else {
         return from_shared(qp.srq.as_deref(), cqe);
     };
     let bytes = cqe.as_bytes().get(..cqe.byte_cnt() as usize).filter(|b| b.len() <= INLINE_32);
-    // Before the entry is retired, since a post may overwrite it then.
+    // Must precede the retirement of the entry, since a post may overwrite it afterwards.
     let fits = bytes.zip(qp.inbox.as_ref()).is_some_and(|(bytes, inbox)| inbox.put(number, bytes));
     (qp.rq.retire(number), if fits { WcStatus::Success } else { WcStatus::LocProtErr })
 }

@@ -1,4 +1,4 @@
-//! CQEs as a device writes them, and what becomes of them.
+//! Conversion of CQEs as written by a device.
 use super::*;
 use crate::{
     dma::{BlockRing, DmaMem},

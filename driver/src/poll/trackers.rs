@@ -1,4 +1,4 @@
-//! Posted work requests of a QP, as far as polls need to know them.
+//! The posted work requests of a QP, as needed by polls.
 
 use crate::{inline::Inbox, shared_receive::SharedReceives, verbs::WcOpcode};
 use std::sync::{
@@ -16,32 +16,32 @@ pub struct QpQueues {
     /// True if its completions have more than the plain fields: the source of a datagram, or the verified checksums of
     /// a raw packet.
     pub extended: bool,
-    /// True if it is a raw packet QP, which is two queues on the device.
+    /// True for a raw packet QP, which consists of two queues on the device.
     pub raw: bool,
     pub sq: SendTracker,
     pub rq: RecvTracker,
-    /// Where its receives point, for messages that arrive in the CQE.
+    /// The buffers of its receives, for messages that arrive in the CQE.
     pub inbox: Option<Inbox>,
-    /// The shared queue that its receives come from, if it has no queue of its own.
+    /// The shared receive queue, if it has no receive queue of its own.
     pub srq: Option<Arc<SharedReceives>>,
 }
 
-/// Send work requests under way.
+/// Outstanding send work requests.
 pub struct SendTracker {
     /// By first basic block: the caller's id, and `number << 32 | basic block after the last`.
     slots: Box<[(AtomicU64, AtomicU64)]>,
     mask: u32,
     /// Work requests posted.
     head: AtomicU32,
-    /// `number of the last work request that is done << 32 | basic blocks done`.
+    /// `number of the last completed work request << 32 | completed basic blocks`.
     tail: AtomicU64,
 }
 
-/// [`SendTracker::tail`] before the first: numbers begin with 0.
+/// [`SendTracker::tail`] before the first completion, since numbers begin with 0.
 const NONE_DONE: u64 = (u32::MAX as u64) << 32;
 
 impl SendTracker {
-    /// For a ring of `blocks` basic blocks (a power of two; 0: no send queue).
+    /// A tracker for a ring of `blocks` basic blocks (a power of two; 0: no send queue).
     pub fn new(blocks: u32) -> Self {
         let slots = (0..blocks.max(1)).map(|_| Default::default()).collect();
         Self { slots, mask: blocks.max(1) - 1, head: AtomicU32::new(0), tail: AtomicU64::new(NONE_DONE) }
@@ -55,13 +55,13 @@ impl SendTracker {
         slot.1.store(u64::from(number) << 32 | u64::from(end), Relaxed);
     }
 
-    /// Records whether the change of a key at `block`, which has several blocks, binds a memory window, since the
-    /// device's completion does not tell.
+    /// Records whether the UMR at `block`, which has several blocks, binds a memory window, since the device's
+    /// completion does not tell.
     pub fn mark(&self, block: u32, binds: bool) {
         self.slots[(block.wrapping_add(1) & self.mask) as usize].0.store(binds.into(), Relaxed);
     }
 
-    /// The operation that a completed change of a key at block `counter` was.
+    /// The operation of a completed UMR at block `counter`.
     #[cold]
     pub(super) fn change(&self, counter: u16) -> WcOpcode {
         let slot = (u32::from(counter).wrapping_add(1) & self.mask) as usize;
@@ -74,14 +74,14 @@ impl SendTracker {
         self.head.store(head, Release);
     }
 
-    /// Work requests and basic blocks done.
+    /// Number of completed work requests and basic blocks.
     #[inline(always)]
     pub fn done(&self) -> (u32, u32) {
         let tail = self.tail.load(Acquire);
         (((tail >> 32) as u32).wrapping_add(1), tail as u32)
     }
 
-    /// Completes the work request at basic block `counter` and all before it. `None` if none is under way there.
+    /// Completes the work request at basic block `counter` and all before it. `None` if none is outstanding there.
     #[inline(always)]
     pub(super) fn complete(&self, counter: u16) -> Option<u64> {
         let slot = &self.slots[(u32::from(counter) & self.mask) as usize];
@@ -95,14 +95,14 @@ impl SendTracker {
         Some(wr_id)
     }
 
-    /// Clears it, since the QP is reset.
+    /// Clears the tracker after a reset of the QP.
     pub fn reset(&self) {
         self.head.store(0, Relaxed);
         self.tail.store(NONE_DONE, Release);
     }
 }
 
-/// Receive work requests under way.
+/// Outstanding receive work requests.
 pub struct RecvTracker {
     wr_ids: Box<[AtomicU64]>,
     mask: u32,
@@ -111,7 +111,7 @@ pub struct RecvTracker {
 }
 
 impl RecvTracker {
-    /// For a ring of `entries` (a power of two; 0: no receive queue).
+    /// A tracker for a ring of `entries` (a power of two; 0: no receive queue).
     pub fn new(entries: u32) -> Self {
         let wr_ids = (0..entries.max(1)).map(|_| AtomicU64::new(0)).collect();
         Self { wr_ids, mask: entries.max(1) - 1, head: AtomicU32::new(0), tail: AtomicU32::new(0) }
@@ -129,13 +129,13 @@ impl RecvTracker {
         self.head.store(head, Release);
     }
 
-    /// Work requests done.
+    /// Number of completed work requests.
     #[inline(always)]
     pub fn done(&self) -> u32 {
         self.tail.load(Acquire)
     }
 
-    /// The number of the receive at `counter`, if it is under way.
+    /// The number of the receive at `counter`, if it is outstanding.
     #[inline(always)]
     pub(super) fn number(&self, counter: u16) -> Option<u32> {
         let tail = self.tail.load(Relaxed);
@@ -143,7 +143,7 @@ impl RecvTracker {
         (ahead < self.head.load(Acquire).wrapping_sub(tail)).then_some(tail.wrapping_add(ahead))
     }
 
-    /// Completes receive `number` and all before it, so that their entries may be used again.
+    /// Completes receive `number` and all before it, so that their entries may be reused.
     #[inline(always)]
     pub(super) fn retire(&self, number: u32) -> u64 {
         let wr_id = self.wr_ids[(number & self.mask) as usize].load(Relaxed);
@@ -156,7 +156,7 @@ impl RecvTracker {
         Some(self.retire(self.number(counter)?))
     }
 
-    /// Clears it, since the QP is reset.
+    /// Clears the tracker after a reset of the QP.
     pub fn reset(&self) {
         self.head.store(0, Relaxed);
         self.tail.store(0, Release);

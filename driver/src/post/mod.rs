@@ -1,7 +1,7 @@
-//! From work requests to WQEs. Hot: no allocation, no system call.
+//! Converts work requests to WQEs. Hot: no allocation, no system call.
 //!
-//! A work request is checked whole before the ring is touched. The order after that is the hardware's: WQE, doorbell
-//! record, doorbell.
+//! A work request is checked completely before the ring is touched. The order after that is the hardware's: WQE,
+//! doorbell record, doorbell.
 
 mod plan;
 mod queues;
@@ -27,16 +27,16 @@ use std::sync::atomic::Ordering::Relaxed;
 use sync::BiasedGuard;
 use writer::Writer;
 
-/// Send work requests being built. The device sees none of them before [`SendBatch::commit`]. Holds the send queue's
-/// lock; dropping it discards them.
+/// Send work requests being built. The device sees none of them before [`SendBatch::commit`]. A batch holds the send
+/// queue's lock; dropping it discards the requests.
 pub struct SendBatch<'a> {
     qp: &'a Qp,
     queue: BiasedGuard<'a, SendQueue>,
-    /// As in the queue, which takes them over when the doorbell is rung.
+    /// Copies of the queue's fields, written back when the doorbell is rung.
     block: u32,
     number: u32,
     small_fence: bool,
-    /// First 8 bytes of the last control segment, which the doorbell carries.
+    /// First 8 bytes of the last control segment, written to the doorbell.
     bell: u64,
 }
 
@@ -48,8 +48,8 @@ impl<'a> SendBatch<'a> {
         Self { qp, queue, block, number, small_fence, bell: 0 }
     }
 
-    /// Adds one work request. If it is refused, those before it stay in the batch. EINVAL: not valid for this QP or its
-    /// state; ENOMEM: the queue is full, or a request has no room for so many pieces or inline bytes.
+    /// Adds one work request. If it is refused, the earlier ones stay in the batch. EINVAL: not valid for this QP or
+    /// its state; ENOMEM: the queue is full, or a WQE has no room for so many SGEs or inline bytes.
     #[inline(always)]
     pub fn push(&mut self, wr: &SendWr<'_>) -> Result<(), i32> {
         match wr.sge {
@@ -59,15 +59,15 @@ impl<'a> SendBatch<'a> {
         }
     }
 
-    /// Adds a SEND or WRITE of one piece that is not sent inline, as most requests are. False, and nothing is added: there is
-    /// something else about it, which [`push`](Self::push) sees to.
+    /// Adds a SEND or WRITE with a single SGE and no inline data, as most requests are. Returns false, and adds
+    /// nothing, for a request that needs [`push`](Self::push).
     #[inline(always)]
     pub fn put_plain(&mut self, wr_id: u64, op: &SendOp, sge: Sge, flags: SendFlags) -> bool {
         let data = data_segment(&sge);
         (1..=MAX_MESSAGE as u32).contains(&sge.length) && self.put_block(wr_id, op, data.as_bytes(), flags)
     }
 
-    /// As [`push`](Self::push), of one piece that is sent inline.
+    /// Like [`push`](Self::push), for a single SGE sent inline.
     #[inline(never)]
     fn push_inline(&mut self, wr: &SendWr<'_>, sge: &Sge) -> Result<(), i32> {
         let fits = sge.length != 0 && sge.length as usize <= self.queue.max_inline.min(INLINE_IN_ONE);
@@ -77,7 +77,7 @@ impl<'a> SendBatch<'a> {
         }
     }
 
-    /// As [`push`](Self::push), of a request that was not written at once.
+    /// Like [`push`](Self::push), for a request that did not take the fast path.
     #[inline(never)]
     fn push_other(&mut self, wr: &SendWr<'_>) -> Result<(), i32> {
         match self.queue.plain == 0 && self.may_be_plain(wr) && self.look_for_room() {
@@ -86,7 +86,7 @@ impl<'a> SendBatch<'a> {
         }
     }
 
-    /// True if the request is written at once where there is room.
+    /// True if the request can take the fast path, given room in the queue.
     fn may_be_plain(&self, wr: &SendWr<'_>) -> bool {
         let most = match wr.flags.contains(SendFlags::INLINE) {
             true => self.queue.max_inline.min(INLINE_IN_ONE),
@@ -98,8 +98,8 @@ impl<'a> SendBatch<'a> {
             && (1..=most).contains(&(one.length as usize))
     }
 
-    /// Writes a SEND or WRITE of one segment of data: its WQE is one basic block. False: it is neither, or the queue takes no
-    /// plain requests before somebody looks for room.
+    /// Writes a SEND or WRITE with one data segment: its WQE is one basic block. Returns false if the request is
+    /// neither, or the allowance of plain requests is used up.
     #[inline(always)]
     fn put_block(&mut self, wr_id: u64, op: &SendOp, data: &[u8; WQE_DS], flags: SendFlags) -> bool {
         let queue = &mut *self.queue;
@@ -107,7 +107,7 @@ impl<'a> SendBatch<'a> {
             return false;
         }
         let (start, number) = (self.block, self.number);
-        // Nobody looks at the block before the doorbell, so it does not matter in which order it is written.
+        // The block is not read before the doorbell, so it may be written in any order.
         let block = queue.ring.block(start);
         let put = |segment: usize, bytes: &[u8; WQE_DS]| {
             let [low, high] = [0, 8].map(|at| u64::from_ne_bytes(hwspec::layout::prefix(&bytes[at..])));
@@ -146,7 +146,7 @@ impl<'a> SendBatch<'a> {
         true
     }
 
-    /// Counts how many plain requests may be posted from here on. False: none.
+    /// Computes the number of plain requests that may now be posted. Returns false if there are none.
     #[cold]
     #[inline(never)]
     fn look_for_room(&mut self) -> bool {
@@ -160,7 +160,7 @@ impl<'a> SendBatch<'a> {
         queue.plain != 0
     }
 
-    /// Adds any work request.
+    /// Adds any kind of work request.
     #[inline(never)]
     fn push_any(&mut self, wr: &SendWr<'_>) -> Result<(), i32> {
         match self.queue.service {
@@ -172,7 +172,7 @@ impl<'a> SendBatch<'a> {
         }
     }
 
-    /// As [`SendBatch::push`], for services whose work requests name their target.
+    /// Like [`SendBatch::push`], for services with a target in each work request.
     pub fn push_to(&mut self, wr: &SendWr<'_>, target: &Target<'_>) -> Result<(), i32> {
         let plan = Plan::of(&wr.op);
         let service = self.queue.service;
@@ -193,7 +193,7 @@ impl<'a> SendBatch<'a> {
                 let [a, b, c] = [0, 16, 32].map(|at| hwspec::layout::prefix(&vector.as_bytes()[at..]));
                 self.build(wr, plan, &[a, b, c])
             }
-            // The headers of the frame are not inlined in the segment.
+            // The frame's headers are not inlined in the segment.
             (Service::RawPacket, Target::Peer) => {
                 let mut segment = EthSeg::zeroed();
                 segment.set().l3_csum(checksums).l4_csum(checksums);
@@ -208,7 +208,7 @@ impl<'a> SendBatch<'a> {
         }
     }
 
-    /// Adds a work request that changes a key.
+    /// Adds a work request that changes an mkey.
     #[cold]
     fn change_of(&mut self, wr: &SendWr<'_>, plan: Plan) -> Result<(), i32> {
         let change = match wr.op {
@@ -233,13 +233,13 @@ impl<'a> SendBatch<'a> {
         Ok(())
     }
 
-    /// Adds a change of `key`, on the driver's own queue.
+    /// Adds a change of mkey `key`, on the driver's own queue.
     pub(crate) fn change(&mut self, key: u32, change: &Change) -> Result<(), i32> {
         let wr = SendWr { wr_id: 0, op: SendOp::LocalInv(key), sge: &[], flags: SendFlags::SIGNALED };
         self.put_change(&wr, Plan::of(&wr.op), change)
     }
 
-    /// Checks the work request and writes its WQE. `head` are the segments between control and remote address.
+    /// Checks the work request and writes its WQE. `head` holds the segments between control and remote address.
     #[inline(always)]
     fn build(&mut self, wr: &SendWr<'_>, plan: Plan, head: &[[u8; WQE_DS]]) -> Result<(), i32> {
         if !self.qp.may_send() {
@@ -247,7 +247,7 @@ impl<'a> SendBatch<'a> {
         }
         let queue = &mut *self.queue;
 
-        // Check.
+        // Check the request.
         let inline = wr.flags.contains(SendFlags::INLINE);
         let (bytes, data_segments) = queue.measure(wr.sge, inline)?;
         let invalidate = plan.opcode == WqeOpcode::Umr;
@@ -270,7 +270,7 @@ impl<'a> SendBatch<'a> {
             return Err(libc::ENOMEM);
         }
 
-        // Build. The room for plain requests shrinks by its blocks.
+        // Build the WQE. Its blocks are subtracted from the allowance of plain requests.
         queue.plain = if invalidate { 0 } else { queue.plain.saturating_sub(blocks) };
         let start = self.block;
         let signaled = queue.signal_all || wr.flags.contains(SendFlags::SIGNALED);
@@ -308,13 +308,13 @@ impl<'a> SendBatch<'a> {
         Ok(())
     }
 
-    /// Rings one doorbell for all of the batch.
+    /// Rings one doorbell for the whole batch.
     #[inline]
     pub fn commit(mut self) {
         self.flush();
     }
 
-    /// As [`commit`](Self::commit), and begins the next batch.
+    /// Like [`commit`](Self::commit), then begins the next batch.
     #[inline(always)]
     pub fn flush(&mut self) {
         if self.number != self.queue.number {
@@ -335,7 +335,7 @@ impl<'a> SendBatch<'a> {
 }
 
 impl Qp {
-    /// Posts in order, one doorbell for all. On an error those before it are posted.
+    /// Posts in order, with one doorbell. On an error, the earlier requests are posted.
     #[inline]
     pub fn post_send<'w>(&self, wrs: impl IntoIterator<Item = SendWr<'w>>) -> Result<(), PostError> {
         let mut batch = SendBatch::new(self);
@@ -350,7 +350,7 @@ impl Qp {
         result
     }
 
-    /// As [`Qp::post_send`], for services whose work requests name their target.
+    /// Like [`Qp::post_send`], for services with a target in each work request.
     pub fn post_send_to<'w, 't>(
         &self,
         wrs: impl IntoIterator<Item = (SendWr<'w>, Target<'t>)>,
@@ -373,7 +373,7 @@ impl Qp {
         SendBatch::new(self)
     }
 
-    /// Posts receives in order. On an error those before it are posted.
+    /// Posts receives in order. On an error, the earlier ones are posted.
     #[inline]
     pub fn post_recv<'w>(&self, wrs: impl IntoIterator<Item = RecvWr<'w>>) -> Result<(), PostError> {
         let mut queue = self.rq.lock_biased();

@@ -1,4 +1,4 @@
-//! How each operation is written as a WQE.
+//! Mapping of operations to WQEs.
 
 use crate::verbs::{SendOp, Service};
 use hwspec::wqe::WqeOpcode;
@@ -32,7 +32,7 @@ impl Plan {
         Self { opcode, imm, remote: Some((raddr, rkey)), atomic: None }
     }
 
-    /// As [`of`](Self::of), out of line for the operations that are less common.
+    /// Like [`of`](Self::of), out of line for less common operations.
     #[inline(never)]
     fn of_uncommon(op: &SendOp) -> Self {
         let (plain, rdma) = (Self::plain, Self::rdma);
@@ -52,7 +52,7 @@ impl Plan {
         }
     }
 
-    /// True if a service has this operation (IBTA table 46).
+    /// True if a service supports this operation (IBTA table 46).
     pub fn fits(&self, service: Service) -> bool {
         let sends = matches!(self.opcode, WqeOpcode::Send | WqeOpcode::SendImm);
         let writes = matches!(self.opcode, WqeOpcode::RdmaWrite | WqeOpcode::RdmaWriteImm);
@@ -66,7 +66,7 @@ impl Plan {
         }
     }
 
-    /// True if data may be given inline.
+    /// True if the data may be inline.
     #[inline(always)]
     pub fn takes_inline(&self) -> bool {
         !matches!(self.opcode, WqeOpcode::RdmaRead | WqeOpcode::Umr) && self.atomic.is_none()

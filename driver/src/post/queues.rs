@@ -9,59 +9,59 @@ use crate::{
 };
 use hwspec::wqe::*;
 
-/// Largest message that is sent, as `max_msg_sz` says.
+/// Largest message that can be sent, reported as `max_msg_sz`.
 pub(super) const MAX_MESSAGE: u64 = 1 << 30;
-/// Most that one segment of a receive takes (IBTA 9.7.6.1.4.1).
+/// Maximum length of one segment of a receive (IBTA 9.7.6.1.4.1).
 const MAX_RECEIVE: u64 = 1 << 31;
 
 /// Producer side of a send queue.
 pub struct SendQueue {
     pub ring: BlockRing,
-    /// The register it rings, if that is not the doorbell of the queue pair.
+    /// The BlueFlame register to ring, instead of the doorbell of the queue pair.
     pub blueflame: Option<Box<Register>>,
     pub qpn: u32,
     pub service: Service,
-    /// Next basic block. Never wraps at the ring, which takes it modulo its size.
+    /// Next basic block. Free-running: the ring takes it modulo its size.
     pub block: u32,
-    /// Work requests posted.
+    /// Number of work requests posted.
     pub number: u32,
     pub max_wr: u32,
     pub max_sge: usize,
     pub max_inline: usize,
     pub signal_all: bool,
-    /// The last WQE changed a key, so the next one has to wait for it.
+    /// The last WQE changed an mkey, so the next one has to wait for it.
     pub small_fence: bool,
-    /// Plain work requests (a SEND or WRITE on RC, of one basic block) that may be posted before somebody looks again at what
-    /// is done, at the state of the QP, and at the WQE before.
+    /// Number of plain work requests (an RC SEND or WRITE of one basic block) that may be posted before completions,
+    /// the QP state and the previous WQE are checked again.
     pub plain: u32,
-    /// Buffer in which inline data is gathered: a segment of `max_inline` bytes.
+    /// Buffer for gathering inline data: a segment of `max_inline` bytes.
     pub scratch: Box<[u8]>,
 }
 
 /// Producer side of a receive queue.
 pub struct RecvQueue {
     pub ring: DmaRing,
-    /// Work requests posted.
+    /// Number of work requests posted.
     pub number: u32,
     pub max_wr: u32,
     pub max_sge: usize,
-    /// Segments in one entry.
+    /// Segments per entry.
     pub segments: usize,
 }
 
 impl SendQueue {
-    /// A buffer for inline segments of up to `max_inline` bytes.
+    /// Allocates a buffer for inline segments of up to `max_inline` bytes.
     pub fn scratch(max_inline: usize) -> Box<[u8]> {
         vec![0; InlineSeg::span(max_inline)].into_boxed_slice()
     }
 
-    /// Starts over, since the QP is reset.
+    /// Restarts the queue after a reset of the QP.
     pub fn reset(&mut self) {
         (self.block, self.number, self.small_fence, self.plain) = (0, 0, false, 0);
     }
 
-    /// Total bytes and number of 16-byte segments of a work request's data. ENOMEM, as libmlx5 has it: more pieces or inline data than the
-    /// queue has room for in a request; EINVAL: longer than a message can be.
+    /// Returns the total bytes and the number of 16-byte segments of a work request's data. ENOMEM, as in libmlx5: more
+    /// SGEs or inline data than a WQE of this queue has room for; EINVAL: longer than a message may be.
     #[inline(always)]
     pub fn measure(&self, list: &[Sge], inline: bool) -> Result<(u64, usize), i32> {
         let (bytes, pieces) = match list {
@@ -83,7 +83,7 @@ impl SendQueue {
     }
 }
 
-/// Bytes, and number of pieces that are not empty.
+/// Total bytes, and number of nonempty SGEs.
 #[inline(never)]
 fn sums(list: &[Sge]) -> (u64, usize) {
     list.iter().fold((0, 0), |(bytes, pieces), sge| {
@@ -92,15 +92,15 @@ fn sums(list: &[Sge]) -> (u64, usize) {
 }
 
 impl RecvQueue {
-    /// Writes a receive behind those posted, and records it for polls. EINVAL: more or longer pieces than the queue can
-    /// have; ENOMEM: the queue is full.
+    /// Writes the next receive, and records it for polls. EINVAL: more or longer SGEs than the queue supports; ENOMEM:
+    /// the queue is full.
     #[inline(always)]
     pub fn put(&mut self, tracker: &RecvTracker, wr: &RecvWr<'_>) -> Result<(), i32> {
         if wr.sge.len() > self.max_sge {
             return Err(libc::EINVAL);
         }
         if self.number.wrapping_sub(tracker.done()) >= self.max_wr {
-            // A QP without a receive queue of its own takes no receives.
+            // A QP without its own receive queue takes no receives.
             return Err(if self.max_wr == 0 { libc::EINVAL } else { libc::ENOMEM });
         }
         let mut segment = 0;

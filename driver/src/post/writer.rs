@@ -6,7 +6,7 @@ use crate::{
 };
 use hwspec::wqe::*;
 
-/// Writes segments one after the other, wrapping at the end of the ring.
+/// Writes consecutive segments, wrapping at the end of the ring.
 pub struct Writer<'a> {
     ring: &'a DmaRing,
     block: u32,
@@ -14,7 +14,7 @@ pub struct Writer<'a> {
 }
 
 impl<'a> Writer<'a> {
-    /// Writes from basic block `block` on.
+    /// Starts at basic block `block`.
     #[inline(always)]
     pub fn new(ring: &'a DmaRing, block: u32) -> Self {
         Self { ring, block, segment: 0 }
@@ -30,7 +30,7 @@ impl<'a> Writer<'a> {
         }
     }
 
-    /// Writes the remote address of an operation on the peer's memory, and the operands of an atomic.
+    /// Writes the remote address segment, and the operands of an atomic.
     #[inline(never)]
     pub fn remote(&mut self, raddr: u64, rkey: u32, atomic: Option<(u64, u64)>) {
         let mut segment = RaddrSeg::zeroed();
@@ -48,7 +48,7 @@ impl<'a> Writer<'a> {
         self.put(data_segment(sge).as_bytes());
     }
 
-    /// Writes the data itself, behind a 4-byte header and padded with zeros.
+    /// Writes inline data after a 4-byte header, zero-padded.
     #[inline(always)]
     pub fn inline(&mut self, scratch: &mut [u8], list: &[Sge], bytes: usize) {
         if bytes == 0 {
@@ -78,10 +78,10 @@ impl<'a> Writer<'a> {
     }
 }
 
-/// Most bytes of inline data in one segment.
+/// Maximum inline data in one segment.
 pub(super) const INLINE_IN_ONE: usize = WQE_DS - InlineSeg::SIZE;
 
-/// The segment of a piece of inline data, of at most [`INLINE_IN_ONE`] bytes.
+/// The segment of one inline SGE of at most [`INLINE_IN_ONE`] bytes.
 #[inline(always)]
 pub(super) fn inline_segment(piece: &Sge) -> [u8; WQE_DS] {
     let first = u32::from_le_bytes(*InlineSeg::new(piece.length as u16).as_bytes());

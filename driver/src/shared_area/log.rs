@@ -1,10 +1,9 @@
-//! The log in which all openers find the function's asynchronous events.
+//! The log that distributes the function's asynchronous events to all openers.
 //!
-//! The device has one event queue for them, and one for requests for pages. An opener that looks at the first copies an
-//! entry into the log before it frees the entry for the device, and each opener reads the log at a position of its own,
-//! so that an event reaches all of them. Requests for pages are served where they are found, and do not go there.
-//! No step holds anything that others wait for: an opener that dies or stops between two of them leaves the rest to the
-//! next one.
+//! The device has one event queue for them, and one for page requests. The first opener to find an entry copies it to
+//! the log before returning the entry to the device, and each opener reads the log at its own position, so that an
+//! event reaches all of them. Page requests are served where they are found and do not go to the log. No step holds a
+//! resource that others wait for: if an opener dies or stops between two steps, the next opener continues.
 
 use super::{FunctionLock, Shared, xrc};
 use std::sync::atomic::{
@@ -12,10 +11,10 @@ use std::sync::atomic::{
     Ordering::{AcqRel, Acquire, Relaxed, Release},
 };
 
-/// Events of the past that the log has.
+/// Number of past events kept in the log.
 pub const LOGGED: u32 = 512;
 
-/// Words of each of the function's event queues: where it lies, entries taken, and entries taken when it was last armed.
+/// Words for each of the function's event queues: location, entries taken, and entries taken when last armed.
 const QUEUES: usize = xrc::END;
 const QUEUE_WORDS: usize = 8;
 const NUMBER: usize = 0;
@@ -29,7 +28,7 @@ const LOG: usize = QUEUES + 2 * QUEUE_WORDS;
 const END: usize = LOG + 2 * LOGGED as usize;
 const _: () = assert!(END * 4 <= super::SHARED_LEN && LOG % 2 == 0);
 
-/// An event as the log has it: round of the log (16 bits), type (8), the rest (40).
+/// Format of a log entry: round of the log (16 bits), type (8), the rest (40).
 const ROUND_SHIFT: u32 = 48;
 const KIND_SHIFT: u32 = 40;
 const REST: u64 = (1 << KIND_SHIFT) - 1;
@@ -37,22 +36,22 @@ const REST: u64 = (1 << KIND_SHIFT) - 1;
 /// One of the function's event queues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Which {
-    /// Of what is neither a completion nor a request for pages; its entries go to the log.
+    /// For everything but completions and page requests; its entries go to the log.
     Events,
-    /// Of requests for pages; an entry is taken when it has been served.
+    /// For page requests; an entry counts as taken once it has been served.
     Pages,
 }
 
-/// Where an event queue lies.
+/// Location of an event queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QueuePlace {
     /// Its number.
     pub eqn: u8,
-    /// The doorbell page it is told its consumer index by.
+    /// The doorbell page for its consumer index.
     pub uar: u32,
-    /// Where its ring begins.
+    /// IOVA of its ring.
     pub iova: u64,
-    /// Entries of the ring.
+    /// Number of entries of the ring.
     pub entries: u32,
 }
 
@@ -61,20 +60,20 @@ pub struct QueuePlace {
 pub struct Logged {
     /// Its type.
     pub kind: u8,
-    /// 40 bits of what it says.
+    /// The remaining 40 bits.
     pub rest: u64,
 }
 
-/// An entry of the log.
+/// The result of reading the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Found {
-    /// It is this.
+    /// The event.
     Event(Logged),
-    /// A later one has taken its place.
+    /// The event was overwritten by a later one.
     Overwritten,
 }
 
-/// The mark of event `number` in the log: 1 in the first round, since 0 is an empty place.
+/// The round in the log entry of event `number`: 1 in the first round, since 0 marks an empty entry.
 fn round(number: u32) -> u64 {
     u64::from((number / LOGGED).wrapping_add(1) as u16)
 }
@@ -88,7 +87,7 @@ impl Shared {
         self.word(QUEUES + which as usize * QUEUE_WORDS + word)
     }
 
-    /// An event queue of the function's, once there is one.
+    /// The location of an event queue, if it has been created.
     pub fn event_queue(&self, which: Which) -> Option<QueuePlace> {
         let number = self.queue_word(which, NUMBER).load(Acquire).checked_sub(1)?;
         let half = |word: usize| self.queue_word(which, word).load(Relaxed);
@@ -100,34 +99,34 @@ impl Shared {
         })
     }
 
-    /// Entries that were taken out of a queue, modulo 2^32.
+    /// Number of entries taken from a queue, modulo 2^32.
     pub fn taken(&self, which: Which) -> u32 {
         self.queue_word(which, TAKEN).load(Acquire)
     }
 
-    /// As [`Shared::taken`], of the queue whose entries go to the log.
+    /// Like [`Shared::taken`], for the queue with entries that go to the log.
     pub fn events_taken(&self) -> u32 {
         self.taken(Which::Events)
     }
 
-    /// Records `event` as number `number`. Does nothing if another opener did.
+    /// Records `event` as number `number`, unless another opener already did.
     pub fn log_event(&self, number: u32, event: Logged) {
         let place = self.place(number);
         let before = place.load(Acquire);
         if before >> ROUND_SHIFT == round(number).wrapping_sub(1) & 0xffff {
             let word = round(number) << ROUND_SHIFT | u64::from(event.kind) << KIND_SHIFT | event.rest & REST;
-            // Another opener that was faster has written the same.
+            // A faster opener has written the same value.
             let _ = place.compare_exchange(before, word, AcqRel, Relaxed);
         }
     }
 
-    /// Counts entry `number` of a queue as taken. False: another opener has done so.
+    /// Marks entry `number` of a queue as taken. Returns false if another opener already did.
     pub fn take(&self, which: Which, number: u32) -> bool {
         let word = self.queue_word(which, TAKEN);
         word.compare_exchange(number, number.wrapping_add(1), AcqRel, Relaxed).is_ok()
     }
 
-    /// Event `number`, which was taken.
+    /// Reads event `number`, which has been taken.
     pub fn event(&self, number: u32) -> Found {
         let word = self.place(number).load(Acquire);
         match word >> ROUND_SHIFT == round(number) {
@@ -136,24 +135,24 @@ impl Shared {
         }
     }
 
-    /// Entries that were taken when a queue was last armed.
+    /// Number of entries taken when a queue was last armed.
     pub fn armed(&self, which: Which) -> u32 {
         self.queue_word(which, ARMED).load(Acquire)
     }
 
-    /// Records that a queue was armed behind entry `number`.
+    /// Records that a queue was armed after entry `number`.
     pub fn set_armed(&self, which: Which, number: u32) {
         self.queue_word(which, ARMED).store(number, Release);
     }
 }
 
 impl FunctionLock<'_> {
-    /// Records that the function has no event queues; the log is empty.
+    /// Records that the function has no event queues, and empties the log.
     pub fn clear_event_queues(&self) {
         (QUEUES..END).for_each(|word| self.0.word(word).store(0, Release));
     }
 
-    /// Records an event queue of the function's, armed and of which nothing was taken.
+    /// Records an event queue of the function, armed and with no entries taken.
     pub fn set_event_queue(&self, which: Which, place: QueuePlace) {
         let store = |word: usize, value: u32| self.0.queue_word(which, word).store(value, Relaxed);
         store(PAGE, place.uar);
@@ -178,7 +177,7 @@ mod tests {
         for number in 0..70_000 {
             assert_eq!(shared.events_taken(), number);
             shared.log_event(number, event(number));
-            // An opener that was stopped before it logged the same event, and one before it.
+            // An opener was stopped before it logged the same event, and one before it.
             shared.log_event(number, event(7));
             shared.log_event(number.saturating_sub(LOGGED), event(9));
             assert!(shared.take(Which::Events, number) && !shared.take(Which::Events, number));

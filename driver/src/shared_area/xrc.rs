@@ -1,22 +1,23 @@
-//! Objects of XRC that several openers of a function hold together (IBTA annex A14): domains, which openers find by a
-//! file that they have open, and target QPs in them, which they find by number.
+//! XRC objects shared by several openers of a function (IBTA annex A14): domains, which openers find by an open file,
+//! and target QPs in them, found by number.
 //!
-//! These objects belong to the function. Each hold is recorded with its opener, and an object is destroyed with its
-//! last hold. Holds of dead openers are found by the next opener that opens, closes or shares such an object.
+//! These objects belong to the function. Each reference ("hold") is recorded with its opener, and an object is
+//! destroyed with its last hold. Holds of dead openers are found by the next opener that opens, closes or shares such
+//! an object.
 
 use super::{BLOCK, BLOCK_WORDS, FunctionLock, PAGE_BLOCKS, SHARED_LEN};
 use crate::error::Error;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
-/// XRC domains with a file, at most.
+/// Maximum number of XRC domains with a file.
 const DOMAINS: usize = 128;
-/// Words of one: device and inode of the file (two each), number + 1.
+/// Words per domain: device and inode of the file (two each), number + 1.
 const DOMAIN_WORDS: usize = 6;
-/// Holds at most.
+/// Maximum number of holds.
 const HOLDS: usize = 2048;
-/// Words of one: opener, and what it holds.
+/// Words per hold: opener and object.
 const HOLD_WORDS: usize = 2;
-/// Numbers of the placeholders.
+/// Words for the numbers of the placeholders.
 const PLACEHOLDERS: usize = 8;
 
 const PLACEHOLDER: usize = BLOCK + PAGE_BLOCKS * BLOCK_WORDS;
@@ -25,11 +26,11 @@ const HOLD: usize = DOMAIN + DOMAINS * DOMAIN_WORDS;
 pub(super) const END: usize = HOLD + HOLDS * HOLD_WORDS;
 const _: () = assert!(END * 4 <= SHARED_LEN);
 
-/// In a hold: which kind of object the number names.
+/// Bit in a hold that tells the kind of object.
 const DOMAIN_FLAG: u32 = 1 << 30;
 const TARGET_FLAG: u32 = 1 << 31;
 
-/// The file that names an XRC domain: device and inode.
+/// The file that identifies an XRC domain: device and inode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct FileId {
     /// `st_dev`.
@@ -38,10 +39,10 @@ pub struct FileId {
     pub ino: u64,
 }
 
-/// An object of the function that openers hold.
+/// An object of the function held by openers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum XrcObject {
-    /// A target QP. Sorted before the domains, so that it is destroyed before its own.
+    /// A target QP. Sorts before domains, so that it is destroyed before its own domain.
     Target(u32),
     /// An XRC domain.
     Domain(u32),
@@ -65,12 +66,12 @@ impl XrcObject {
 }
 
 impl FunctionLock<'_> {
-    /// Clears all records, since the function has been reset.
+    /// Clears all records after a reset of the function.
     pub fn clear_xrc(&self) {
         (PLACEHOLDER..END).for_each(|word| self.0.word(word).store(0, Release));
     }
 
-    /// The words recorded of the placeholders; all zero if there are none.
+    /// The recorded numbers of the placeholders; all zero if there are none.
     pub fn placeholders(&self) -> [u32; PLACEHOLDERS] {
         std::array::from_fn(|at| self.0.word(PLACEHOLDER + at).load(Acquire))
     }
@@ -97,7 +98,7 @@ impl FunctionLock<'_> {
         found.map(|words| words[4] - 1)
     }
 
-    /// Records the domain of a file. ENOMEM: too many files have one.
+    /// Records the domain of a file. ENOMEM: too many files have a domain.
     pub fn name_domain(&self, file: FileId, xrcdn: u32) -> Result<(), Error> {
         let free = (0..DOMAINS).find(|at| self.domain_words(*at)[4] == 0);
         let at = free.ok_or_else(|| Error::no_memory(format!("{DOMAINS} files have XRC domains already")))?;
@@ -106,14 +107,14 @@ impl FunctionLock<'_> {
         Ok(())
     }
 
-    /// Removes the record of which file a domain is of.
+    /// Removes the record of a domain's file.
     pub fn unname_domain(&self, xrcdn: u32) {
         for at in (0..DOMAINS).filter(|at| self.domain_words(*at)[4] == xrcdn + 1) {
             self.set_domain(at, [0; DOMAIN_WORDS]);
         }
     }
 
-    /// Opener and object of a hold; `None`: the place is free.
+    /// Opener and object of a hold, `None` if the slot is free.
     fn hold_at(&self, at: usize) -> Option<(u32, u32)> {
         let first = HOLD + at * HOLD_WORDS;
         let what = self.0.word(first + 1).load(Acquire);
@@ -124,7 +125,7 @@ impl FunctionLock<'_> {
         self.0.word(HOLD + at * HOLD_WORDS + 1).store(0, Release);
     }
 
-    /// Adds a hold of ours. ENOMEM: there are too many.
+    /// Adds a hold for this opener. ENOMEM: too many holds.
     pub fn hold(&self, object: XrcObject) -> Result<(), Error> {
         self.hold_as(self.0.me, object)
     }
@@ -139,7 +140,7 @@ impl FunctionLock<'_> {
         Ok(())
     }
 
-    /// Records an object that nobody holds and that could not be destroyed yet, as one whose opener is dead.
+    /// Records an object without holders that could not be destroyed yet, as if held by a dead opener.
     pub fn orphan(&self, object: XrcObject) -> Result<(), Error> {
         self.hold_as(0, object)
     }
@@ -149,7 +150,7 @@ impl FunctionLock<'_> {
         (0..HOLDS).filter_map(|at| self.hold_at(at)).any(|(_, what)| what == object.raw())
     }
 
-    /// Removes one hold of ours. True if nobody holds the object any more.
+    /// Removes one of our holds. Returns true if no holder is left.
     pub fn drop_hold(&self, object: XrcObject) -> bool {
         let mine = (0..HOLDS).find(|at| self.hold_at(*at) == Some((self.0.me, object.raw())));
         if let Some(at) = mine {
@@ -158,8 +159,8 @@ impl FunctionLock<'_> {
         !self.is_held(object)
     }
 
-    /// The objects that only dead openers hold, target QPs first. Removes dead openers' holds of objects that living
-    /// ones hold too.
+    /// Returns the objects that only dead openers hold, target QPs first. Removes holds of dead openers on objects
+    /// that living ones hold too.
     pub fn abandoned(&self) -> Vec<XrcObject> {
         let dead = |opener: u32| opener == 0 || opener != self.0.me && !self.0.transport.alive(opener);
         let all = (0..HOLDS).filter_map(|at| self.hold_at(at).map(|(opener, what)| (at, opener, what)));
@@ -176,7 +177,7 @@ impl FunctionLock<'_> {
         found
     }
 
-    /// Removes all holds of an object that is gone.
+    /// Removes all holds of a destroyed object.
     pub fn remove_holders(&self, object: XrcObject) {
         for at in 0..HOLDS {
             if self.hold_at(at).is_some_and(|(_, what)| what == object.raw()) {
@@ -229,7 +230,7 @@ mod tests {
             lock.remove_holders(XrcObject::Target(9));
             lock.abandoned().is_empty() && !lock.is_held(XrcObject::Target(9))
         }));
-        // The hold of the dead opener was removed by `abandoned`.
+        // `abandoned` has removed the dead opener's hold.
         assert!(with(&b, &|lock| lock.drop_hold(domain) && lock.abandoned().is_empty()));
         assert!(with(&b, &|lock| {
             lock.unname_domain(5);
