@@ -5,7 +5,7 @@ use crate::error::Error;
 use hwspec::{handle::Qpn, wqe::AvSeg};
 use std::sync::Arc;
 
-/// An address handle: the path to a port or a multicast group, resolved once.
+/// An address handle: the path to a port or a multicast group, resolved at creation.
 pub struct Ah {
     pd: Arc<Pd>,
     attr: AddressHandle,
@@ -13,8 +13,8 @@ pub struct Ah {
 }
 
 impl Ah {
-    /// Resolves `attr`. EINVAL: not a port, GID index or path of this device; ENODATA: that entry is empty; EHOSTUNREACH:
-    /// the peer's MAC is not known.
+    /// Resolves `attr`. EINVAL: not a valid port, GID index or path of this device; ENODATA: the GID table entry is
+    /// empty; EHOSTUNREACH: the peer's MAC is unknown.
     pub fn create(pd: &Arc<Pd>, attr: &AddressHandle) -> Result<Arc<Ah>, Error> {
         let function = &pd.device.function;
         let ports = pd.device.attr().phys_port_cnt;
@@ -45,7 +45,7 @@ impl Ah {
         Ok(Arc::new(Ah { pd: pd.clone(), attr, av }))
     }
 
-    /// The attributes that it was made from, with the peer's MAC.
+    /// The attributes that it was created from, including the peer's MAC.
     pub fn attr(&self) -> &AddressHandle {
         &self.attr
     }
@@ -55,7 +55,7 @@ impl Ah {
         &self.pd
     }
 
-    /// The address vector of a work request to `qpn`.
+    /// The address vector for a work request to `qpn`.
     #[inline]
     pub(crate) fn vector(&self, qpn: u32, qkey: u32) -> AvSeg {
         let mut av = self.av;

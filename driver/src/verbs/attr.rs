@@ -4,21 +4,21 @@ bitflags::bitflags! {
     /// Access rights of a memory region or a QP (`ibv_access_flags`).
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
     pub struct AccessFlags: u32 {
-        /// The device may write on behalf of local work requests.
+        /// Local work requests may write.
         const LOCAL_WRITE = 1;
         /// Peers may write.
         const REMOTE_WRITE = 1 << 1;
         /// Peers may read.
         const REMOTE_READ = 1 << 2;
-        /// Peers may do atomics.
+        /// Peers may perform atomics.
         const REMOTE_ATOMIC = 1 << 3;
         /// Memory windows may be bound.
         const MW_BIND = 1 << 4;
-        /// Keys are used with offsets from 0.
+        /// Addresses under the keys are offsets from 0.
         const ZERO_BASED = 1 << 5;
         /// Pages may be missing (on-demand paging).
         const ON_DEMAND = 1 << 6;
-        /// Memory is in huge pages.
+        /// The memory consists of huge pages.
         const HUGETLB = 1 << 7;
         /// PCIe relaxed ordering is allowed (optional access: may be ignored).
         const RELAXED_ORDERING = 1 << 20;
@@ -28,7 +28,7 @@ bitflags::bitflags! {
 #[allow(missing_docs)]
 mod mask {
     bitflags::bitflags! {
-        /// Which fields of a [`QpAttr`](super::QpAttr) a modify sets (`ibv_qp_attr_mask`).
+        /// The fields of a [`QpAttr`](super::QpAttr) that a modify sets (`ibv_qp_attr_mask`).
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
         pub struct QpAttrMask: u32 {
             const STATE = 1;
@@ -75,12 +75,12 @@ pub enum QpState {
     Sqd = 4,
     /// Send queue error.
     Sqe = 5,
-    /// Error: everything flushes.
+    /// Error: all work requests are flushed.
     Err = 6,
 }
 
 impl QpState {
-    /// From `ibv_qp_state`.
+    /// Converts from `ibv_qp_state`.
     pub fn from_raw(raw: u32) -> Option<Self> {
         Some(match raw {
             0 => Self::Reset,
@@ -95,16 +95,16 @@ impl QpState {
     }
 }
 
-/// The device's support of atomics.
+/// The scope of atomicity.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(u32)]
 pub enum AtomicCap {
-    /// Nothing.
+    /// Not supported.
     #[default]
     None = 0,
     /// Atomic among the operations of this device.
     Hca = 1,
-    /// Atomic with those of the host too.
+    /// Atomic with respect to the host's operations too.
     Glob = 2,
 }
 
@@ -138,49 +138,49 @@ pub struct DeviceAttr {
     pub max_cq: u32,
     pub max_cqe: u32,
     pub max_mr: u32,
-    /// True if there is on-demand paging, of ranges or of the whole address space.
+    /// True if on-demand paging is supported, for ranges or for the whole address space.
     pub on_demand: bool,
-    /// Bytes of device memory; 0 is none.
+    /// Bytes of device memory, 0 for none.
     pub max_dm_size: u64,
     pub max_pd: u32,
-    /// Incoming READs and atomics per QP.
+    /// Maximum incoming READs and atomics per QP.
     pub max_qp_rd_atom: u32,
     pub max_res_rd_atom: u32,
-    /// Outgoing READs and atomics per QP.
+    /// Maximum outgoing READs and atomics per QP.
     pub max_qp_init_rd_atom: u32,
     pub atomic_cap: AtomicCap,
     pub max_srq: u32,
     pub max_srq_wr: u32,
     pub max_srq_sge: u32,
-    /// Multicast groups, and members of one.
+    /// Maximum number of multicast groups, and of members per group.
     pub max_mcast_grp: u32,
     pub max_mcast_qp_attach: u32,
-    /// True if there are extended reliable connections.
+    /// True if XRC is supported.
     pub xrc: bool,
-    /// True if checksums of raw packets are computed on sending and verified on receiving.
+    /// True if checksums of raw packets are computed on send and verified on receive.
     pub raw_checksums: bool,
     /// True if VLAN tags can be stripped from raw packets.
     pub raw_vlan_stripping: bool,
-    /// Work queues of receives, and receives of one; 0 on ports without Ethernet frames.
+    /// Maximum number of receive work queues, and of receives per queue; 0 on ports without Ethernet frames.
     pub max_wq: u32,
     pub max_wq_wr: u32,
-    /// Indirection tables of work queues, and entries of one; 0 is none.
+    /// Maximum number of work queue indirection tables, and of entries per table; 0 for none.
     pub max_rwq_tables: u32,
     pub max_rwq_table_size: u32,
     pub max_pkeys: u16,
     pub local_ca_ack_delay: u8,
     pub phys_port_cnt: u8,
-    /// Largest `max_inline` a QP with one send work request may ask for.
+    /// Maximum `max_inline` for a QP with one send work request.
     pub max_inline: u32,
     /// Largest message: 2^n bytes.
     pub log_max_msg: u8,
-    /// Completion vectors.
+    /// Number of completion vectors.
     pub num_comp_vectors: u32,
-    /// Frequency of the device's clock in kHz; 0 if it has none.
+    /// Frequency of the device's clock in kHz, 0 if it has none.
     pub clock_khz: u32,
-    /// Completions and microseconds at most by which events may be moderated; 0: no moderation.
+    /// Maximum number of completions and microseconds for event moderation; 0: no moderation.
     pub max_cq_count: u16,
-    /// See `max_cq_count`.
+    /// Goes with `max_cq_count`.
     pub max_cq_period: u16,
 }
 
@@ -201,9 +201,9 @@ pub struct PortAttr {
     /// Link up.
     pub active: bool,
     pub link_layer: LinkLayer,
-    /// Largest path MTU, bytes.
+    /// Largest path MTU in bytes.
     pub max_mtu: u32,
-    /// Path MTU the link allows now, bytes.
+    /// Active path MTU in bytes.
     pub active_mtu: u32,
     pub gid_tbl_len: u32,
     pub pkey_tbl_len: u16,
@@ -255,11 +255,11 @@ pub struct QpCap {
     pub max_recv_wr: u32,
     pub max_send_sge: u32,
     pub max_recv_sge: u32,
-    /// Bytes of inline data.
+    /// Maximum bytes of inline data.
     pub max_inline: u32,
 }
 
-/// How a QP reaches its peer (`ibv_ah_attr`).
+/// Path to a peer (`ibv_ah_attr`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub struct AddressHandle {
@@ -275,21 +275,21 @@ pub struct AddressHandle {
     pub static_rate: u8,
     pub is_global: bool,
     pub port_num: u8,
-    /// The peer's MAC; `None`: the driver finds it from `dgid`.
+    /// The peer's MAC. `None`: the driver derives it from `dgid`.
     pub dmac: Option<[u8; 6]>,
 }
 
 impl AddressHandle {
-    /// Routers that a packet may pass on IP. The kernel takes the route's number in place of the program's; so a program
-    /// that leaves it at its least, which on InfiniBand means the same subnet, does not lose its packets at a router.
+    /// The hop limit over IP. Programs may leave it at its minimum, which on InfiniBand means the same subnet; the
+    /// kernel then substitutes the route's value. This does the same, so that routers do not drop the packets.
     pub(crate) fn hops_over_ip(&self) -> u8 {
-        /// The hop limit that Linux begins with (`ip_default_ttl`).
+        /// Linux's default hop limit (`ip_default_ttl`).
         const USUAL: u8 = 64;
         if self.hop_limit <= 1 { USUAL } else { self.hop_limit }
     }
 }
 
-/// Attributes of a QP (`ibv_qp_attr`). `path_mtu` is in bytes; timers and retries are the codes of IBTA.
+/// Attributes of a QP (`ibv_qp_attr`). `path_mtu` is in bytes; timers and retry counts are IBTA codes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub struct QpAttr {
@@ -306,9 +306,9 @@ pub struct QpAttr {
     pub ah: AddressHandle,
     pub pkey_index: u16,
     pub en_sqd_async_notify: bool,
-    /// In SQD with work requests under way. Only queried, never set.
+    /// In SQD with outstanding work requests. Only returned by queries, never set.
     pub sq_draining: bool,
-    /// A path migration state other than "migrated" is asked for.
+    /// A path migration state other than "migrated" is requested.
     pub migrates: bool,
     pub max_rd_atomic: u8,
     pub max_dest_rd_atomic: u8,

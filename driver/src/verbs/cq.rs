@@ -26,30 +26,30 @@ use sync::{BiasedGuard, BiasedMutex};
 const CONSUMER: usize = 0;
 const ARM: usize = 1;
 
-/// The attributes that a CQ is created with.
+/// The attributes of a new CQ.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct CqInit {
-    /// Completions that fit at least.
+    /// Minimum number of completions that fit.
     pub entries: u32,
-    /// Comes back in its events.
+    /// Returned in its events.
     pub cookie: u64,
-    /// The completion vector whose events tell of it, below [`DeviceAttr::num_comp_vectors`](super::DeviceAttr).
+    /// The completion vector that signals its events, below [`DeviceAttr::num_comp_vectors`](super::DeviceAttr).
     pub vector: u32,
-    /// True if the device ignores overruns: it overwrites completions that were not polled, and nothing fails.
+    /// True if the device ignores overruns: it silently overwrites completions that were not polled.
     pub ignore_overrun: bool,
 }
 
 /// A completion queue.
 pub struct Cq {
-    /// The ring it was created with. A resize replaces it by another, of which there is one for each size.
+    /// The initial ring. A resize replaces it with one of the `others`, which has one per size.
     pub(super) first: BlockRing,
     pub(super) first_log: u32,
     pub(super) others: OnceLock<Rings>,
     record: Option<Record>,
-    /// The next entry and log2 of the entries of the ring in use, `ci << 32 | log`. It changes under the lock of `qps`, and may
-    /// be read without.
+    /// The next entry, and log2 of the size of the current ring: `ci << 32 | log`. It changes under the lock of `qps`,
+    /// and may be read without.
     seen: AtomicU64,
-    /// The queues that entries name. Locked by whoever takes entries.
+    /// The queues that entries name. The lock also protects the consumption of entries.
     pub(super) qps: BiasedMutex<QpTable>,
     /// Held while the ring is replaced.
     pub(super) resizing: Mutex<()>,
@@ -59,18 +59,18 @@ pub struct Cq {
     arm_sn: Arc<AtomicU32>,
     pub(super) cqn: u32,
     pub(super) device: Arc<Device>,
-    /// The source of memory for its rings, if that is not the transport.
+    /// The source of memory for its rings, if it is not the transport.
     pub(super) buffers: Option<Arc<dyn Buffers>>,
     mem: Arc<DmaMem>,
     live: bool,
 }
 
-/// Rings by the logarithm of their size.
+/// Rings by log2 of their size.
 pub(super) type Rings = Box<[OnceLock<BlockRing>; MAX_LOG + 1]>;
-/// The largest that a device can have (`log_max_cq_sz` has 5 bits).
+/// The maximum for any device (`log_max_cq_sz` has 5 bits).
 pub(super) const MAX_LOG: usize = 31;
 
-/// Exclusive access to the queues of a CQ, and with it to its entries.
+/// Exclusive access to the queues of a CQ, and therefore to its entries.
 type Locked<'a> = BiasedGuard<'a, QpTable>;
 
 /// One entry in [`Cq::seen`].
@@ -82,7 +82,8 @@ fn place(seen: u64) -> (u32, u32) {
     ((seen >> 32) as u32, seen as u32)
 }
 
-/// True if the last byte of an entry has the owner bit of this round of `ring`, so that the device has written it.
+/// True if the owner bit in the last byte of an entry matches this round of `ring`, i.e. the device has written the
+/// entry.
 #[inline(always)]
 pub(super) fn ours(ci: u32, ring: &BlockRing, last: u8) -> bool {
     let owner = u8::from(ci & ring.entries() != 0);
@@ -104,12 +105,12 @@ pub(super) fn clear(ring: &BlockRing) {
 }
 
 impl Cq {
-    /// Creates a queue of at least `entries`; `cookie` comes back in its events.
+    /// Creates a queue of at least `entries`. Its events contain `cookie`.
     pub fn create(device: &Arc<Device>, entries: u32, cookie: u64) -> Result<Arc<Cq>, Error> {
         Self::create_with(device, &CqInit { entries, cookie, ..CqInit::default() }, None)
     }
 
-    /// Creates a queue, in memory that `buffers` supply.
+    /// Creates a queue in memory supplied by `buffers`.
     pub fn create_with(
         device: &Arc<Device>,
         init: &CqInit,
@@ -184,18 +185,19 @@ impl Cq {
         &self.device
     }
 
-    /// The next entry, and log2 of the entries of the ring in use.
+    /// The next entry, and log2 of the size of the current ring.
     #[inline(always)]
     pub(super) fn place(&self) -> (u32, u32) {
         place(self.seen.load(Relaxed))
     }
 
-    /// Completions that fit.
+    /// Number of completions that fit.
     pub fn entries(&self) -> u32 {
         (1 << self.place().1) - 1
     }
 
-    /// The next entry, if the device has written it and the queue still is as `seen`, a value of [`seen`](Self::seen), has it.
+    /// The next entry, if the device has written it and the queue has not moved on from `seen`, a value of
+    /// [`seen`](Self::seen).
     #[inline(always)]
     fn look(&self, seen: u64) -> Option<Entry<'_>> {
         let (ci, log) = place(seen);
@@ -203,7 +205,7 @@ impl Cq {
         Entry::take(ring, ci, |last| ours(ci, ring, last))
     }
 
-    /// True if there seems to be a completion. If there is none at once, a device in this process is run first.
+    /// True if there seems to be a completion. If there is none, first runs a device in this process.
     #[inline(always)]
     pub fn is_ready(&self) -> bool {
         self.look(self.seen.load(Relaxed)).is_some() || {
@@ -216,13 +218,13 @@ impl Cq {
         }
     }
 
-    /// True if no completion can come any more, because the device was given up or the way to it is gone.
+    /// True if no further completion can come, because the device was given up or the connection to it is gone.
     #[inline]
     pub fn is_gone(&self) -> bool {
         self.device.function.shared.is_lost() || self.transport.is_gone()
     }
 
-    /// Takes completions; returns how many. If there is none at once, a device in this process is run first.
+    /// Takes completions and returns their number. If there are none, first runs a device in this process.
     #[inline(always)]
     pub fn poll(&self, out: &mut [impl CompletionSlot]) -> usize {
         let seen = self.seen.load(Relaxed);
@@ -245,8 +247,8 @@ impl Cq {
         }
     }
 
-    /// Takes the completions that are there, of which `first` is the next if the queue still is as `seen`. A caller that
-    /// asks for one has it without a loop.
+    /// Takes available completions. `first` is the next one, unless the queue has moved on from `seen`. No loop for a
+    /// caller that asks for one.
     #[inline(always)]
     fn take(&self, seen: u64, first: Entry<'_>, out: &mut [impl CompletionSlot]) -> usize {
         let [slot, more @ ..] = &mut *out else { return 0 };
@@ -258,7 +260,7 @@ impl Cq {
         if more.is_empty() { 1 } else { 1 + self.take_more(qps, more) }
     }
 
-    /// Takes the completions that are there.
+    /// Takes available completions.
     #[inline(never)]
     fn take_more<'a>(&'a self, qps: Locked<'a>, out: &mut [impl CompletionSlot]) -> usize {
         let (begin, log) = self.place();
@@ -279,14 +281,14 @@ impl Cq {
         if strange { taken + self.take_past(qps, &mut out[taken..]) } else { taken }
     }
 
-    /// Takes the completions behind an entry that is none.
+    /// Takes completions after an entry that is not one.
     #[cold]
     #[inline(never)]
     fn take_past<'a>(&'a self, qps: Locked<'a>, out: &mut [impl CompletionSlot]) -> usize {
         self.drain(qps, out, |entry, qps, slot| convert(qps, entry, slot))
     }
 
-    /// Takes one completion with its CQE, which says more than a [`Completion`](super::Completion).
+    /// Takes one completion along with its CQE, which has more information than a [`Completion`](super::Completion).
     #[inline(never)]
     pub fn poll_raw<S: CompletionSlot>(&self, out: &mut S, raw: &mut Cqe64) -> bool {
         let take = |entry: Entry<'_>, qps: &QpTable, slot: &mut S| {
@@ -296,7 +298,7 @@ impl Cq {
         self.is_ready() && self.drain(self.qps.lock_biased(), std::slice::from_mut(out), take) == 1
     }
 
-    /// Takes completions until `out` is full. `take` writes that of an entry, or returns that it is none.
+    /// Takes completions until `out` is full. `take` converts an entry, or returns false if it is not a completion.
     #[inline(always)]
     fn drain<'a, S>(
         &'a self,
@@ -320,7 +322,7 @@ impl Cq {
                     break;
                 } else {
                     strange += 1;
-                    // So that a device that writes garbage faster than it is read cannot keep us here.
+                    // A device that writes garbage faster than we read must not keep us here.
                     if strange == ring.entries() {
                         ci = ci.wrapping_add(1);
                         break;
@@ -336,14 +338,14 @@ impl Cq {
                 return found as usize;
             }
             drop(qps);
-            // A resize may continue the queue in another ring.
+            // A resize may have moved the queue to another ring.
             drop(self.resizing.lock());
             waited = Some((ci, log));
             qps = self.qps.lock_biased();
         }
     }
 
-    /// Makes entry `ci` of the ring of `1 << log` entries the next. The caller has `qps` locked.
+    /// Makes entry `ci` of the ring of `1 << log` entries the next one. The caller holds the lock of `qps`.
     pub(super) fn move_to(&self, ci: u32, log: u32) {
         self.consumed(u64::from(ci) << 32 | u64::from(log));
     }
@@ -356,8 +358,8 @@ impl Cq {
         }
     }
 
-    /// Requests one event at the next completion (or the next solicited or failed one). Completions since the last
-    /// event that have not been polled yet raise it at once.
+    /// Requests one event for the next completion (or the next solicited or failed one). Unpolled completions since the
+    /// last event raise it at once.
     pub fn arm(&self, solicited_only: bool) {
         let ci = self.place().0 & 0xff_ffff;
         let request = (self.arm_sn.load(Relaxed) & 3) << 28 | u32::from(solicited_only) << 24 | ci;
@@ -367,59 +369,58 @@ impl Cq {
         self.bar.doorbell(self.arm_register, u64::from(request) << 32 | u64::from(self.cqn));
     }
 
-    /// Adds a QP whose completions come here.
+    /// Adds a QP with completions on this CQ.
     pub(crate) fn attach(&self, qp: Arc<QpQueues>) {
         self.qps.lock().insert(qp);
     }
 
-    /// Removes a QP that is gone, with its completions that have not been polled.
+    /// Removes a destroyed QP and its unpolled completions.
     pub(crate) fn detach(&self, qpn: u32) {
         self.remove_completions(qpn);
         self.qps.lock().remove(qpn);
     }
 
-    /// Removes the completions of `qpn` that have not been polled, and closes the gaps. Their receives of a shared
-    /// queue become free.
+    /// Removes the unpolled completions of `qpn`, and closes the gaps. Frees their receives in shared queues.
     pub(crate) fn remove_completions(&self, qpn: u32) {
-        // A receive queue of raw packets has a number of its own, and names its QP by user index.
+        // A raw packet receive queue has its own number, and its CQEs name the QP by user index.
         let raw = self.qps.lock().get(qpn).is_some_and(|qp| qp.raw);
         let failed = |cqe: &Cqe64| cqe.opcode() == CqeOpcode::RespErr && cqe.srqn_uidx() & 0xff_ffff == qpn;
         self.remove(|cqe| cqe.qpn().0 == qpn || raw && failed(cqe));
     }
 
-    /// Reserves a user index for a work queue whose completions will come here.
+    /// Reserves a user index for a new work queue on this CQ.
     pub(crate) fn claim_wq(&self) -> u32 {
         self.qps.lock().claim_wq()
     }
 
-    /// Adds a work queue whose completions come here.
+    /// Adds a work queue with completions on this CQ.
     pub(crate) fn attach_wq(&self, index: u32, wq: Arc<QpQueues>) {
         self.qps.lock().insert_wq(index, wq);
     }
 
-    /// Removes the completions of work queue `wqn` that have not been polled.
+    /// Removes the unpolled completions of work queue `wqn`.
     pub(crate) fn remove_wq_completions(&self, index: u32, wqn: u32) {
         self.remove(|cqe| cqe.qpn().0 == wqn || is_spread(cqe) && cqe.srqn_uidx() & 0xff_ffff == index);
     }
 
-    /// Returns the user index of a work queue that is gone, or was never created.
+    /// Frees the user index of a work queue that is destroyed, or was never created.
     pub(crate) fn detach_wq(&self, index: u32) {
         self.qps.lock().remove_wq(index);
     }
 
-    /// Adds an SRQ of XRC whose receives complete here.
+    /// Adds an XRC SRQ with receives that complete here.
     pub(crate) fn attach_srq(&self, srq: Arc<SharedReceives>) {
         self.qps.lock().insert_srq(srq);
     }
 
-    /// Removes an SRQ of XRC that is gone, with its completions that have not been polled.
+    /// Removes a destroyed XRC SRQ and its unpolled completions.
     pub(crate) fn detach_srq(&self, srqn: u32) {
         self.remove(|cqe| is_receive(cqe) && cqe.srqn_uidx() & 0xff_ffff == srqn);
         self.qps.lock().remove_srq(srqn);
     }
 
     fn remove(&self, goes: impl Fn(&Cqe64) -> bool) {
-        // Not during a resize, in which entries lie in two rings.
+        // Not during a resize, when entries are in two rings.
         let _whole = self.resizing.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         let qps = self.qps.lock();
         let (begin, log) = self.place();
@@ -429,7 +430,7 @@ impl Cq {
             end = end.wrapping_add(1);
         }
         let mut removed = 0;
-        // From the newest to the oldest, each entry that stays moves up over those that are removed.
+        // From newest to oldest, each remaining entry moves up over the removed ones.
         while end != begin {
             end = end.wrapping_sub(1);
             let Some(bytes) = ring.take64(end, |_| true) else { break };
@@ -464,8 +465,8 @@ impl Cq {
 }
 
 ends! {
-    /// Destroys it; EBUSY while QPs use it (they keep it until the last of them is gone). Dropping the last reference
-    /// does the same without reporting errors.
+    /// Destroys the CQ. EBUSY while QPs use it (it then lives until the last of them is gone). Dropping the last
+    /// reference does the same without reporting errors.
     Cq.destroy: "the CQ is in use", "a CQ could not be destroyed", cqn = cqn
 }
 

@@ -26,17 +26,17 @@ use hwspec::{
 use std::sync::{Arc, Mutex, atomic::AtomicU32};
 use sync::BiasedMutex;
 
-/// `qpc.rq_type`: an own receive queue, a shared one, or none.
+/// `qpc.rq_type`: own receive queue, shared one, or none.
 const RQ: u8 = 0;
 const SHARED_RQ: u8 = 1;
 const NO_RQ: u8 = 3;
-/// `qpc.user_index` of QPs that have none.
+/// `qpc.user_index` of QPs without a user index.
 const NO_USER_INDEX: u32 = 0xff_ffff;
-/// `qpc.cs_res`: received messages of up to 32 bytes come in the CQE.
+/// `qpc.cs_res`: received messages of up to 32 bytes arrive in the CQE.
 const SCATTER_32: u8 = 1;
 
-/// The user context that a QP belongs to: that of its opener. Both sides of XRC and the queue that changes keys belong
-/// to the function, as with Linux, and may name what is its own: XRC domains, keys of device memory.
+/// The user context that owns a QP: normally the opener's. Both sides of XRC and the driver's own queue for key changes
+/// belong to the function, as in Linux, and may refer to objects of the function: XRC domains, keys of device memory.
 fn user_context(device: &Device, service: Service) -> u16 {
     if service.is_xrc() || service == Service::Keys { OF_FUNCTION } else { device.opener.uid() }
 }
@@ -131,8 +131,8 @@ impl Qp {
         Ok(parts.assemble(pd, out.qpn(), init.sq_sig_all, init.cookie))
     }
 
-    /// Creates a raw packet QP, which is two queues on the device. Its number is that of the send queue, which always
-    /// exists.
+    /// Creates a raw packet QP, which consists of two queues on the device. Its number is that of the send queue, which
+    /// always exists.
     fn create_raw(
         pd: &Arc<Pd>,
         init: &QpInit,
@@ -153,9 +153,9 @@ impl Qp {
         Ok(parts.assemble(pd, qpn, init.sq_sig_all, init.cookie))
     }
 
-    /// Creates a raw packet QP that only receives, and spreads frames over the work queues of a table. It has flows,
-    /// but neither queues nor states nor a number. EINVAL: fields that cannot be hashed together, no fields for a table
-    /// of several entries, or a table of another device.
+    /// Creates a receive-only raw packet QP that spreads frames over the work queues of a table. It can have flows, but
+    /// no queues, states or number. EINVAL: fields that cannot be hashed together, no fields for a table of several
+    /// entries, or a table of another device.
     pub fn create_rss(pd: &Arc<Pd>, init: &RssInit) -> Result<Arc<Qp>, Error> {
         if !Arc::ptr_eq(&init.table.device, pd.device()) {
             return Err(Error::invalid("table and protection domain belong to different devices"));
@@ -166,8 +166,8 @@ impl Qp {
         Self::of_table(pd, init)
     }
 
-    /// A QP that spreads frames over the work queues of a table. It has no number, since no packet and no completion
-    /// names it.
+    /// A QP that spreads frames over the work queues of a table. It has no number, since neither packets nor
+    /// completions refer to it.
     fn of_table(pd: &Arc<Pd>, init: &RssInit) -> Result<Arc<Qp>, Error> {
         let mem = Arc::new(DmaMem::alloc(&pd.device.function.transport, 0, Scope::Opener)?);
         let raw = RawQueues::spread(pd, &init.table, &init.hash, init.block_multicast_loopback)?;
@@ -176,19 +176,19 @@ impl Qp {
         Ok(parts.assemble(pd, 0, false, 0))
     }
 
-    /// Creates the receiving side of XRC in RESET; `cookie` comes back in its events.
+    /// Creates an XRC target QP in RESET. Its events contain `cookie`.
     pub fn create_target(domain: &Arc<XrcDomain>, cookie: u64) -> Result<Arc<Qp>, Error> {
         let qpn = domain.create_target()?;
         Self::of_target(domain, qpn, cookie)
     }
 
-    /// Opens a target QP of the domain that another opener created (`ibv_open_qp`). EINVAL: there is none.
+    /// Opens a target QP of the domain that another opener created (`ibv_open_qp`). EINVAL if there is none.
     pub fn open_target(domain: &Arc<XrcDomain>, qpn: u32, cookie: u64) -> Result<Arc<Qp>, Error> {
         domain.hold_target(qpn)?;
         Self::of_target(domain, qpn, cookie)
     }
 
-    /// A handle of the target QP of XRC `qpn`.
+    /// A handle of XRC target QP `qpn`.
     fn of_target(domain: &Arc<XrcDomain>, qpn: u32, cookie: u64) -> Result<Arc<Qp>, Error> {
         let transport = &domain.device().function.transport;
         let mem = match DmaMem::alloc(transport, 0, Scope::Opener) {
@@ -203,7 +203,7 @@ impl Qp {
     }
 }
 
-/// The memory and the objects that a queue pair consists of.
+/// The memory and objects of a queue pair.
 struct Parts {
     service: Service,
     geometry: Geometry,
@@ -215,13 +215,13 @@ struct Parts {
 }
 
 impl Parts {
-    /// Those of a queue pair without queues, to which the caller adds.
+    /// The parts of a queue pair without queues, to be extended by the caller.
     fn new(service: Service, mem: Arc<DmaMem>, links: Links) -> Self {
         let geometry = Geometry { rq_stride: WQE_DS, ..Geometry::default() };
         Self { service, geometry, mem, record: None, links, raw: None, blueflame: None }
     }
 
-    /// The queue pair in RESET, whose CQs and events know it.
+    /// Assembles the queue pair in RESET, and makes it known to its CQs and events.
     fn assemble(self, pd: &Arc<Pd>, qpn: u32, signal_all: bool, cookie: u64) -> Arc<Qp> {
         let Self { service, geometry, mem, record, links, raw, blueflame } = self;
         let device = &pd.device;

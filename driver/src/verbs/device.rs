@@ -36,17 +36,17 @@ use std::{
     },
 };
 
-/// Bytes of a send WQE before its data: control and remote address segment.
+/// Bytes of a send WQE before its data: control segment and remote address segment.
 pub(crate) const SEND_OVERHEAD: usize = 2 * WQE_DS;
-/// Head of an inline segment.
+/// Header of an inline segment.
 pub(crate) const INLINE_HEAD: usize = 4;
 
-/// Low bytes of keys (`mkey_7_0`), which the driver chooses. They are not predictable, and consecutive ones differ,
-/// since the device may give the index of a destroyed key to the next.
+/// Low bytes of keys (`mkey_7_0`), which are chosen by the driver. They are unpredictable, and consecutive ones differ,
+/// since the device may reuse the index of a destroyed key for the next one.
 #[derive(Default)]
 struct Variants {
     random: RandomState,
-    /// The last one in the low byte, and their count above it.
+    /// The last variant in the low byte, and the number drawn so far above it.
     drawn: AtomicU64,
 }
 
@@ -76,7 +76,7 @@ pub struct Device {
     vectors: CompletionVectors,
 }
 
-/// The objects of the function that one opener holds. A field is `None` when there is nothing to give back.
+/// The objects of the function that one opener holds. A field is `None` if there is nothing to free.
 pub(crate) struct Opener {
     function: Arc<Function>,
     uid: Option<u16>,
@@ -87,7 +87,7 @@ pub(crate) struct Opener {
 }
 
 impl Opener {
-    /// CREATE_UCTX, ALLOC_UAR, ALLOC_TRANSPORT_DOMAIN, a vector.
+    /// CREATE_UCTX, ALLOC_UAR, ALLOC_TRANSPORT_DOMAIN, and an interrupt vector.
     fn enter(function: Arc<Function>) -> Result<(Self, Interrupt), Error> {
         let mut this = Self {
             function,
@@ -132,20 +132,20 @@ impl Opener {
         self.uar.unwrap_or(0)
     }
 
-    /// A register of a doorbell page that takes whole work requests, for a queue pair that is told its page; `None`: it
-    /// takes our page.
+    /// Takes a BlueFlame register for a queue pair, which then has to use its page. `None`: the queue pair uses our
+    /// page.
     pub fn blueflame(&self) -> Option<Box<Register>> {
         self.blueflame.take(&self.function, self.uid())
     }
 
-    /// The vector our events signal.
+    /// The vector of our events.
     fn vector(&self) -> u16 {
         self.vector.as_ref().map_or(0, Claim::vector)
     }
 
     fn give_back(&mut self) -> Result<(), Error> {
         if crate::cmd::is_gone(&self.function.bar) {
-            // In a child of fork all of this belongs to the parent.
+            // In a child of fork all objects belong to the parent.
             (self.transport_domain, self.vector, self.uar, self.uid) = (None, None, None, None);
             return Ok(());
         }
@@ -181,12 +181,12 @@ impl Drop for Opener {
 }
 
 impl Device {
-    /// Brings the function up, or attaches if another opener did.
+    /// Brings the function up, or attaches to it if another opener already did.
     pub fn open(transport: Arc<dyn Transport>, options: OpenOptions) -> Result<Arc<Device>, Error> {
         Self::open_watched(transport, options, &mut ())
     }
 
-    /// As [`Device::open`], reporting each step to `watch`.
+    /// Like [`Device::open`], reporting each step to `watch`.
     pub fn open_watched(
         transport: Arc<dyn Transport>,
         options: OpenOptions,
@@ -198,7 +198,7 @@ impl Device {
         let registry = Arc::new(Registry::new(&function.shared));
         let queue =
             CompletionQueue::create(&function, (opener.uid(), opener.uar()), opener.vector(), &registry)?;
-        // A function with a single vector signals everything with that.
+        // A function with a single vector uses it for everything.
         let common = match opener.vector() == async_queue::VECTOR {
             true => None,
             false => Some(common_interrupt(&function.transport)?),
@@ -221,7 +221,7 @@ impl Device {
         }))
     }
 
-    /// The low byte of a new key.
+    /// The variant (low byte) for a new key.
     pub(crate) fn key_variant(&self) -> u8 {
         self.variants.next()
     }
@@ -245,7 +245,7 @@ impl Device {
     pub fn port(&self) -> Result<PortAttr, Error> {
         /// Port state 4: active (IBTA 14.2.5.6).
         const ACTIVE: u8 = 4;
-        /// Bits of the capability mask: communication management, and GIDs made of IP addresses.
+        /// Bits of the capability mask: communication management, and IP-based GIDs.
         const COMMUNICATION: u32 = 1 << 16;
         const IP_GIDS: u32 = 1 << 26;
         let caps = &self.function.caps;
@@ -291,7 +291,7 @@ impl Device {
         Ok(bringup::gid_of(&self.function.roce_address(index)?))
     }
 
-    /// Writes entry `index` of the GID table as RoCE v2; `None` clears it.
+    /// Writes entry `index` of the GID table as RoCE v2. `None` clears it.
     pub fn set_gid(&self, index: u16, gid: Option<&[u8; 16]>) -> Result<(), Error> {
         bringup::set_gid(&self.function, index, gid)?;
         match gid {
@@ -300,9 +300,9 @@ impl Device {
         }
     }
 
-    /// The device's clock, which also stamps completions, in counts of [`DeviceAttr::clock_khz`].
+    /// Reads the device's clock, which also timestamps completions, in ticks of [`DeviceAttr::clock_khz`].
     pub fn clock(&self) -> Result<u64, Error> {
-        /// The internal timer's halves, behind the initialization segment's registers.
+        /// The halves of the internal timer, after the registers of the initialization segment.
         const HIGH: u32 = 0x1000;
         const LOW: u32 = 0x1004;
         let bar = &self.function.bar;
@@ -321,7 +321,7 @@ impl Device {
         Err(Error::device("a clock that runs forward", "one whose upper half changes at every look"))
     }
 
-    /// The null key, for local use: writes with it are discarded, and reads return zeros (`ibv_alloc_null_mr`).
+    /// The null key, for local use: writes to it are discarded, and reads return zeros (`ibv_alloc_null_mr`).
     /// EOPNOTSUPP if the device has none.
     pub fn null_key(&self) -> Result<u32, Error> {
         if let Some(key) = self.null_key.get() {
@@ -343,12 +343,12 @@ impl Device {
         &self.events
     }
 
-    /// The way this device is reached.
+    /// The transport of this device.
     pub fn transport(&self) -> &Arc<dyn Transport> {
         &self.function.transport
     }
 
-    /// Gives everything back; the last opener tears the function down. EBUSY while objects of it live, which keep it
+    /// Frees everything; the last opener tears the function down. EBUSY while the device has objects, which keep it
     /// open until the last of them is gone.
     pub fn close(self: Arc<Self>) -> Result<(), Error> {
         match Arc::into_inner(self) {
@@ -366,8 +366,8 @@ impl Device {
         self.events.completions.destroy(&self.function, uid).and(others)
     }
 
-    /// The events of completion vector `number`, which is created if it is new. `None`: they come with
-    /// [`Device::events`], as those of vector 0 do, because the function has no interrupt left. EINVAL: there are only
+    /// The events of completion vector `number`, created if necessary. `None`: they arrive through [`Device::events`],
+    /// like those of vector 0, because the function has no interrupt left. EINVAL: `number` is not below
     /// [`DeviceAttr::num_comp_vectors`].
     pub fn completion_vector(&self, number: u32) -> Result<Option<Arc<CompletionEvents>>, Error> {
         if number >= self.attr.num_comp_vectors {

@@ -1,8 +1,9 @@
-//! Finds the MACs of a function's peers, and answers for its own addresses: ARP and neighbour discovery over a raw packet queue
-//! pair of the driver's own. Functions that neither a node nor the kernel answers for need it.
+//! Resolves the MACs of a function's peers, and answers requests for its own addresses: ARP and neighbour discovery
+//! over a raw packet queue pair of the driver. Used for functions without a node or kernel to answer for them.
 //!
-//! There is one for all openings of a function in a process, since of equal flows one gets the frames. It has an opening of
-//! its own, with a thread that waits for that opening's events, and goes with the last device that was opened with it.
+//! There is one discoverer per function and process, since of several equal flows only one gets the frames. It opens
+//! the function separately, with a thread that waits for that opener's events, and ends with the last device opened
+//! with it.
 
 use super::{
     AccessFlags, Completion, Cq, Device, FLOW_PRIORITIES, Flow, FlowAttr, FlowSpec, LinkLayer, Mr, Pd, Qp,
@@ -32,20 +33,20 @@ use std::{
 };
 use sync::Quiet;
 
-/// Receives that are posted at any time, and sends under way at most.
+/// Receives always posted, and maximum number of outstanding sends.
 const DEPTH: u32 = 64;
-/// Bytes of a receive buffer: those of a frame on a link with the usual MTU.
+/// Size of a receive buffer: a frame at the usual MTU.
 const STRIDE: usize = 2048;
-/// How long a caller sleeps at once while it waits for an answer.
+/// How long a waiting caller sleeps at a time.
 const TURN: Duration = Duration::from_millis(50);
-/// Times that the queue pair is started again after an error within one call.
+/// Maximum restarts of the queue pair after errors within one call.
 const RESTARTS: usize = 4;
 /// Next header of ICMPv6.
 const ICMP: u8 = 58;
 /// Marks the completions of sends.
 const SEND: u64 = u64::MAX;
 
-/// In place of one, for a function that cannot ask: the reason.
+/// Stands in for the discoverer of a function that cannot send requests, with the reason.
 #[derive(Debug)]
 struct Unable(String);
 
@@ -55,11 +56,11 @@ impl Resolve for Unable {
     }
 }
 
-/// See above.
+/// The discoverer of one function.
 struct Discoverer {
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
-    /// Fork generation in which it was made: a child has no thread to wait for.
+    /// Fork generation at creation: a child does not have the thread.
     generation: u32,
 }
 
@@ -71,7 +72,7 @@ impl fmt::Debug for Discoverer {
 
 struct Shared {
     inner: Mutex<Inner>,
-    /// Something was learnt, or the device is gone.
+    /// Signalled when an address was learned, or the device is gone.
     changed: Condvar,
     stop: AtomicBool,
     gone: AtomicBool,
@@ -83,11 +84,11 @@ struct Inner {
     port: RawPort,
 }
 
-/// Those of this process, by their transports.
+/// The discoverers of this process, by transport.
 static OPEN: Mutex<Vec<(usize, Weak<Discoverer>)>> = Mutex::new(Vec::new());
 
-/// Opens a function whose peers' addresses are resolved on the wire, and whose own are answered for. On InfiniBand, where
-/// there is nothing to resolve, as [`Device::open`].
+/// Opens a function with address resolution on the wire, both for its peers and for its own addresses. On InfiniBand,
+/// which needs no resolution, equivalent to [`Device::open`].
 pub fn open_resolving(transport: Arc<dyn Transport>, options: OpenOptions) -> Result<Arc<Device>, Error> {
     let key = Arc::as_ptr(&transport).cast::<()>() as usize;
     let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
@@ -138,7 +139,8 @@ impl Discoverer {
         Ok(Self { shared, thread, generation: sync::fork::generation() })
     }
 
-    /// The MAC of `ip`, asked for from `from`; `None` if nobody answers for [`PATIENCE`], or the device is gone.
+    /// Requests the MAC of `ip` on behalf of `from`. `None` if there is no answer within [`PATIENCE`], or the device is
+    /// gone.
     fn find(&self, ip: IpAddr, from: OwnAddress) -> Option<[u8; 6]> {
         let shared = &self.shared;
         let mut inner = shared.lock();
@@ -147,7 +149,7 @@ impl Discoverer {
             inner.neighbours.poll(now);
             let found = inner.neighbours.lookup(ip, from, now);
             if inner.flush() {
-                // Addresses that were asked for may have to be asked for again.
+                // Wake the thread, which may have to repeat requests.
                 shared.wake();
             }
             match found {
@@ -192,7 +194,7 @@ impl Shared {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Wakes the thread by the descriptor that it waits for.
+    /// Wakes the thread through the descriptor that it waits for.
     fn wake(&self) {
         if let Err(error) = self.device.events().wake() {
             tracing::debug!(%error, "the thread that answers for addresses was not woken");
@@ -238,8 +240,8 @@ impl Shared {
     }
 }
 
-/// Drains events; `None` if the thread is to stop. It looks afterwards, since draining clears the descriptor it waits
-/// for, and with it the wake of whoever set `stop` meanwhile.
+/// Drains events. `None` if the thread is to stop. The flag is checked after draining, since that also clears a wake-up
+/// sent along with a concurrent store to `stop`.
 fn unless_stopped<T>(stop: &AtomicBool, drain: impl FnOnce() -> T) -> Option<T> {
     let drained = drain();
     (!stop.load(Acquire)).then_some(drained)
@@ -251,20 +253,20 @@ fn tell(conflict: &Conflict) {
 }
 
 impl Inner {
-    /// Sends what is to be sent. Whether there was anything.
+    /// Sends pending frames. Returns true if there were any.
     fn flush(&mut self) -> bool {
         let mut any = false;
         while let Some(frame) = self.neighbours.frame() {
             any = true;
             if let Err(error) = self.port.send(&frame) {
-                // It is repeated if no answer comes.
+                // The frame is repeated if no answer comes.
                 tracing::debug!(%error, "a frame of address discovery was not sent");
             }
         }
         any
     }
 
-    /// Takes what has come.
+    /// Processes received frames.
     fn receive(&mut self, now: Instant) -> Result<Vec<Conflict>, Error> {
         let neighbours = &mut self.neighbours;
         let mut conflicts = Vec::new();
@@ -273,10 +275,10 @@ impl Inner {
     }
 }
 
-/// A raw packet queue pair that gets what is said of addresses.
+/// A raw packet queue pair that receives address resolution traffic.
 struct RawPort {
     under_way: u32,
-    /// Removed before the queue pair.
+    /// Dropped before the queue pair.
     _flows: Vec<Flow>,
     qp: Arc<Qp>,
     cq: Arc<Cq>,
@@ -307,7 +309,7 @@ impl RawPort {
         Ok(port)
     }
 
-    /// From RESET to RTS, with all receives posted.
+    /// Takes the queue pair from RESET to RTS, with all receives posted.
     fn start(&self) -> Result<(), Error> {
         let to = |qp_state| QpAttr { qp_state, port_num: 1, ..QpAttr::default() };
         self.qp.modify(&to(QpState::Init), QpAttrMask::STATE | QpAttrMask::PORT)?;
@@ -341,15 +343,15 @@ impl RawPort {
         Ok(())
     }
 
-    /// Hands all frames that have come to `take`.
+    /// Passes all received frames to `take`.
     fn receive(&mut self, mut take: impl FnMut(&[u8])) -> Result<(), Error> {
         let mut frame = [0; STRIDE];
         for _ in 0..RESTARTS {
-            // A completion after the look makes the descriptor readable.
+            // A completion after the check makes the descriptor readable.
             self.cq.arm(false);
             let mut failed = None;
             let mut wc = [Completion::default()];
-            // One round of the queue at most, whatever arrives in the meantime.
+            // At most one round of the queue, regardless of frames that arrive in the meantime.
             for _ in 0..2 * DEPTH {
                 if self.cq.poll(&mut wc) == 0 {
                     return Ok(());
@@ -370,7 +372,7 @@ impl RawPort {
                 }
             }
             let Some(status) = failed else { return Ok(()) };
-            // Such as a frame that is longer than its buffer.
+            // For example, a frame longer than its buffer.
             tracing::debug!(?status, "the raw queue pair of address discovery is started again");
             let reset = QpAttr { qp_state: QpState::Reset, ..QpAttr::default() };
             self.qp.modify(&reset, QpAttrMask::STATE)?;
@@ -381,7 +383,7 @@ impl RawPort {
     }
 }
 
-/// The flows of ARP and ICMPv6, after all that programs may ask for themselves.
+/// The flows of ARP and ICMPv6, at lower precedence than all flows of programs.
 fn flows(qp: &Arc<Qp>) -> Result<Vec<Flow>, Error> {
     const ANY: [[u8; 6]; 2] = [[0; 6]; 2];
     let arp = FlowSpec::Eth { dst: ANY, src: ANY, ether_type: [EtherType::ARP.raw(), 0xffff], vlan: [0; 2] };
@@ -393,7 +395,7 @@ fn flows(qp: &Arc<Qp>) -> Result<Vec<Flow>, Error> {
     [arp, icmp].into_iter().map(flow).collect()
 }
 
-/// The addresses of the whole GID table.
+/// All addresses in the GID table.
 fn own_addresses(function: &Function) -> Result<Vec<OwnAddress>, Error> {
     let mut own = Vec::new();
     for index in 0..function.gid_table_len() {
@@ -410,8 +412,8 @@ mod tests {
     use super::*;
     use std::cell::Cell;
 
-    /// The one who closes sets `stop` and wakes, each before any step of the thread: before it begins, between its
-    /// looking for events and its clearing the descriptor, or after that.
+    /// The closing thread sets `stop` and wakes the other thread. This may happen before any step of the latter: before
+    /// it begins, between its check for events and its clearing of the descriptor, or afterwards.
     #[test]
     fn no_thread_waits_that_is_to_stop() {
         for (stops, wakes) in [(0, 0), (0, 1), (0, 2), (1, 1), (1, 2), (2, 2)] {

@@ -1,27 +1,27 @@
-//! Device memory: memory within the adapter, which programs see through BAR0 (`ibv_alloc_dm`).
+//! Device memory: memory in the adapter, accessed through BAR0 (`ibv_alloc_dm`).
 
 use super::{Device, OF_FUNCTION, ends::ends};
 use crate::{error::Error, inline::put_in_device};
 use hwspec::cmd::{Opcode, memic::*};
 use std::sync::Arc;
 
-/// Bytes at a time in which the device's memory is read and written.
+/// Access size of device memory in bytes.
 const WORD: u64 = 4;
 /// Granularity of allocations.
 const PAGE: u32 = 4096;
 
-/// Memory within the adapter.
+/// Memory in the adapter.
 pub struct Dm {
     device: Arc<Device>,
-    /// Where in BAR0.
+    /// Offset in BAR0.
     at: u64,
     len: u64,
     live: bool,
 }
 
 impl Dm {
-    /// Allocates `len` bytes of zeros, aligned to `1 << log_align`. EOPNOTSUPP: the device has no memory; EINVAL: no
-    /// bytes, more than the device has, or an alignment that it cannot give; ENOMEM: others have taken it.
+    /// Allocates `len` bytes of zeroed memory, aligned to `1 << log_align`. EOPNOTSUPP: the device has no memory;
+    /// EINVAL: zero bytes, more than the device has, or an unsupported alignment; ENOMEM: all memory is in use.
     pub fn alloc(device: &Arc<Device>, len: u64, log_align: u32) -> Result<Arc<Dm>, Error> {
         let caps = &device.function.caps.device_mem;
         if !caps.memic() {
@@ -57,32 +57,32 @@ impl Dm {
         }
     }
 
-    /// Bytes.
+    /// Length in bytes.
     pub fn len(&self) -> u64 {
         self.len
     }
 
-    /// Never: it has at least a byte.
+    /// Always false: it has at least one byte.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// The device it is in.
+    /// The device that it belongs to.
     pub fn device(&self) -> &Arc<Device> {
         &self.device
     }
 
-    /// A number that no other device memory of the function has.
+    /// A number that is unique among the device memory of the function.
     pub fn handle(&self) -> u32 {
         (self.at / u64::from(PAGE)) as u32
     }
 
-    /// Where it lies in BAR0.
+    /// Its offset in BAR0.
     pub(crate) fn place(&self) -> u64 {
         self.at
     }
 
-    /// The offset in BAR0 of `len` bytes from `offset`. EFAULT: not within it; EINVAL: not whole words.
+    /// The offset in BAR0 of `len` bytes at `offset`. EFAULT: out of bounds; EINVAL: not whole words.
     fn words(&self, offset: u64, len: usize) -> Result<u32, i32> {
         if offset.checked_add(len as u64).is_none_or(|end| end > self.len) {
             return Err(libc::EFAULT);
@@ -93,14 +93,14 @@ impl Dm {
         Ok((self.at + offset) as u32)
     }
 
-    /// Copies `bytes` to `offset`; both are in words of 4 bytes. EFAULT: not within it; EINVAL: not whole words.
+    /// Copies `bytes` to `offset`; both are in units of 4 bytes. EFAULT: out of bounds; EINVAL: not whole words.
     pub fn write(&self, offset: u64, bytes: &[u8]) -> Result<(), i32> {
         let at = self.words(offset, bytes.len())?;
         put_in_device(&self.device.function.bar, at, bytes);
         Ok(())
     }
 
-    /// Copies from `offset`; as [`Dm::write`].
+    /// Copies from `offset`, with the errors of [`Dm::write`].
     pub fn read(&self, offset: u64, into: &mut [u8]) -> Result<(), i32> {
         let at = self.words(offset, into.len())?;
         for (word, four) in (at..).step_by(WORD as usize).zip(into.chunks_mut(WORD as usize)) {
@@ -117,12 +117,12 @@ impl Dm {
 }
 
 ends! {
-    /// Gives it back; EBUSY while regions lie on it. Dropping the last reference does the same without reporting
-    /// errors.
+    /// Frees the memory. EBUSY while memory regions use it. Dropping the last reference does the same without
+    /// reporting errors.
     Dm.free: "the device memory is in use", "device memory could not be given back"
 }
 
-/// Bytes asked of the device for `len` bytes: whole pages, so that no two allocations share one.
+/// Bytes requested from the device for `len` bytes: whole pages, so that no two allocations share one.
 fn whole(len: u64) -> u32 {
     u32::try_from(len).unwrap_or(u32::MAX - PAGE).next_multiple_of(PAGE)
 }

@@ -1,9 +1,9 @@
-//! The ends of objects: each is destroyed once, by a call that reports errors or with its last reference.
+//! Destruction of objects: each is destroyed once, by a call that reports errors or with its last reference.
 
-/// Implements the ends of an object that has a method `release` and a flag `live`, which is true until that was called.
-/// The one end is a method with the name, the documentation and the EBUSY (while there are other references) that are given
-/// here; an object that is held by value (`self`) cannot be busy. Another is [`InPlace`](super::InPlace), the last is `Drop`,
-/// which logs an error with the object's number, if it has one.
+/// Implements the destruction of an object with a method `release` and a flag `live` that is true until the first call
+/// of it. Generates a method with the given name, documentation and EBUSY message (while there are other references);
+/// an object held by value (`self`) cannot be busy. Also implements [`InPlace`](super::InPlace), and `Drop`, which logs
+/// an error with the object's number, if it has one.
 macro_rules! ends {
     ($(#[$doc:meta])* $object:ident.$end:ident: $in_use:literal, $failed:literal $(, $key:ident = $number:ident)?) => {
         impl $object {

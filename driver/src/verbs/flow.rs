@@ -1,7 +1,7 @@
-//! Flows: which received frames a raw packet queue pair gets.
+//! Flows: rules that select the frames received by a raw packet queue pair.
 //!
-//! The openers of a function share one flow table, which the first one to need it creates. Entries of lower index match
-//! first, so every priority has a part of the table of its own.
+//! The openers of a function share one flow table, created by the first opener that needs it. Entries of lower index
+//! match first, so every priority has its own part of the table.
 
 use super::{Qp, Service};
 use crate::{error::Error, function::Function};
@@ -12,12 +12,12 @@ use hwspec::{
 };
 use std::sync::Arc;
 
-/// log2 of the entries.
+/// log2 of the number of entries.
 const LOG_SIZE: u8 = 10;
-/// Parts of the table, and entries of one: a part for each priority, one for frames to groups and one for all the rest.
+/// Parts of the table: one for each priority, one for multicast frames and one for all the rest.
 const PARTS: u32 = 16;
 const PART: u32 = (1 << LOG_SIZE) / PARTS;
-/// Priorities of flows.
+/// Number of flow priorities.
 pub const FLOW_PRIORITIES: u16 = PARTS as u16 - 2;
 /// `match_criteria_enable`: outer headers.
 const OUTER: u8 = 1;
@@ -26,15 +26,15 @@ const DROP: u16 = 2;
 const FORWARD: u16 = 4;
 /// `destination_type`: a TIR.
 const TO_TIR: u8 = 2;
-/// The user context of objects that all openers may use.
+/// The user context of objects accessible to all openers.
 const ALL: u16 = 0xffff;
-/// Word of the shared area that holds the table.
+/// Word of the shared area with the table's id.
 const WORD: usize = 5;
 
-/// The kind of flow.
+/// Kinds of flows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum FlowKind {
-    /// The frames that its parts describe.
+    /// Frames that match its specs.
     #[default]
     Normal,
     /// All frames that no other flow matches.
@@ -43,7 +43,7 @@ pub enum FlowKind {
     McDefault,
 }
 
-/// Fields that a frame must match: values and masks, in network order.
+/// Fields that a frame must match: values and masks in network order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum FlowSpec {
@@ -57,7 +57,7 @@ pub enum FlowSpec {
         src: [[u8; 4]; 2],
         dst: [[u8; 4]; 2],
     },
-    /// Of IP of this version: protocol or next header, type of service or traffic class, time to live or hop limit.
+    /// IP of this version: protocol or next header, type of service or traffic class, TTL or hop limit.
     IpMore {
         version: u8,
         proto: [u8; 2],
@@ -76,22 +76,22 @@ pub enum FlowSpec {
         dst_port: [u16; 2],
         src_port: [u16; 2],
     },
-    /// Frames are dropped instead.
+    /// Drops matching frames instead.
     Drop,
 }
 
-/// A flow to be created.
+/// The attributes of a new flow.
 #[derive(Clone, Debug, Default)]
 pub struct FlowAttr {
-    /// Which frames.
+    /// The kind of flow.
     pub kind: FlowKind,
-    /// 0 is tried first; less than [`FLOW_PRIORITIES`].
+    /// Priority, 0 is tried first; less than [`FLOW_PRIORITIES`].
     pub priority: u16,
-    /// All of them must match.
+    /// Specs, all of which must match.
     pub specs: Vec<FlowSpec>,
 }
 
-/// Mask and value to compare, and whether matching frames are dropped.
+/// Mask and value to match, and whether matching frames are dropped.
 struct Match([MatchHeaders; 2], bool);
 
 impl FlowAttr {
@@ -100,7 +100,7 @@ impl FlowAttr {
         let mut drop = false;
         for spec in &self.specs {
             for (which, headers) in both.iter_mut().enumerate() {
-                // Mask first.
+                // The mask comes first.
                 let pick = 1 - which;
                 fill(headers, spec, pick, which == 0);
             }
@@ -115,7 +115,7 @@ impl FlowAttr {
         Ok(Match(both, drop))
     }
 
-    /// The part of the table it goes to.
+    /// Index of the flow's part of the table.
     fn part(&self) -> Result<u32, Error> {
         match self.kind {
             FlowKind::Normal if self.priority < FLOW_PRIORITIES => Ok(self.priority.into()),
@@ -129,7 +129,7 @@ impl FlowAttr {
     }
 }
 
-/// Puts an address into the place of source or destination.
+/// Sets the source or destination MAC.
 fn drop_into(headers: &mut MatchHeaders, mac: [u8; 6], source: bool) {
     let (high, low) = (u32::from_be_bytes(prefix(&mac)), u16::from_be_bytes(prefix(&mac[4..])));
     match source {
@@ -138,7 +138,7 @@ fn drop_into(headers: &mut MatchHeaders, mac: [u8; 6], source: bool) {
     };
 }
 
-/// Takes value (0) or mask (1) of a part.
+/// Fills in the value (0) or mask (1) of a spec.
 fn fill(headers: &mut MatchHeaders, spec: &FlowSpec, pick: usize, is_mask: bool) {
     /// IP versions and protocols.
     const VERSION_BITS: u8 = 15;
@@ -186,21 +186,22 @@ fn fill(headers: &mut MatchHeaders, spec: &FlowSpec, pick: usize, is_mask: bool)
     }
 }
 
-/// A flow, removed when it is dropped.
+/// A flow, removed on drop.
 pub struct Flow {
     function: Arc<Function>,
     uid: u16,
-    /// Keeps the interface the entry leads to.
+    /// Keeps the destination of the entry alive.
     _qp: Arc<Qp>,
     table: u32,
     group: u32,
-    /// Entry in the table, once it is there.
+    /// Index in the table, once inserted.
     entry: Option<u32>,
 }
 
 impl Flow {
     /// Steers frames to `qp`. EINVAL: not a raw packet queue pair that receives, or an impossible flow; EOPNOTSUPP: the
-    /// device has no flow tables; ENOMEM: no entry is left for this priority. Of equal flows the first gets the frames.
+    /// device has no flow tables; ENOMEM: no entry is left for this priority. Of equal flows, the first gets the
+    /// frames.
     pub fn create(qp: &Arc<Qp>, attr: &FlowAttr) -> Result<Flow, Error> {
         let tir = qp.tir().filter(|_| qp.service() == Service::RawPacket);
         let tir = tir.ok_or_else(|| Error::invalid("only raw packet queue pairs that receive have flows"))?;
@@ -217,7 +218,7 @@ impl Flow {
         input.set().match_criteria_enable(if attr.kind == FlowKind::AllDefault { 0 } else { OUTER });
         let mut made = Err(Error::no_memory(format!("all {PART} flows of this priority are taken")));
         for index in first..first + PART {
-            // A flow group of one entry. The device refuses it where another opener has taken the entry.
+            // A flow group of one entry. The device refuses it if another opener has taken the entry.
             input.set().start_flow_index(index).end_flow_index(index);
             let out: Result<CreateFlowGroupOut, Error> = function.call(Opcode::CreateFlowGroup, uid, &input);
             match out {
@@ -234,7 +235,7 @@ impl Flow {
         let mut wanted = MatchParam::zeroed();
         wanted.set().outer_headers(value);
         let mut context = FlowContext::zeroed();
-        // CQEs have the tag in place of the QP number, so the QP's number as tag makes polls find the QP.
+        // CQEs have the tag in place of the QP number. The tag is the QP number, so that polls find the QP.
         context.set().group_id(group).flow_tag(qp.qpn()).match_value(wanted);
         let mut list = Vec::new();
         if drop {
@@ -273,7 +274,7 @@ impl Drop for Flow {
     }
 }
 
-/// The function's flow table, created by the first opener to need it and destroyed with the function.
+/// The function's flow table, created by the first opener that needs it and destroyed with the function.
 fn table(function: &Function) -> Result<u32, Error> {
     let lock = function.shared.lock(function.options.lock_timeout)?;
     let mut words = lock.placeholders();

@@ -1,4 +1,4 @@
-//! How large the rings of a queue pair are, and where they lie.
+//! Sizes and offsets of a queue pair's rings.
 
 use super::{
     DeviceAttr, QpCap, QpInit, Service,
@@ -7,9 +7,9 @@ use super::{
 use crate::{dma::PAGE_SIZE, error::Error};
 use hwspec::wqe::{AvSeg, WQE_BB, WQE_DS};
 
-/// Basic blocks of the work request that binds a memory window.
+/// Basic blocks of a work request that binds a memory window.
 const KEY_BLOCKS: usize = 3;
-/// Basic blocks up to which a queue is enlarged for such requests.
+/// Queues are enlarged for such requests up to this number of basic blocks.
 const KEY_ROOM: usize = 64 * KEY_BLOCKS;
 
 /// Bytes of a send WQE before its data: the control segment and the service's segments.
@@ -21,8 +21,8 @@ fn overhead(service: Service) -> usize {
     }
 }
 
-/// Entries of a ring for `max_wr` receives of `max_sge` pieces, and bytes of one; no entries for no receives. The ring
-/// ends where a basic block does, for a send queue may lie behind it.
+/// Number and size of the entries of a ring for `max_wr` receives of `max_sge` SGEs; no entries for no receives. The
+/// ring ends on a basic block boundary, since a send queue may follow.
 pub(super) fn receive_ring(max_wr: u32, max_sge: u32) -> (u32, usize) {
     if max_wr == 0 {
         return (0, WQE_DS);
@@ -32,7 +32,7 @@ pub(super) fn receive_ring(max_wr: u32, max_sge: u32) -> (u32, usize) {
     ((bytes / stride) as u32, stride)
 }
 
-/// Sizes of the queues in memory: receive queue first, send queue behind it.
+/// Sizes of the queues in memory: receive queue, then send queue.
 #[derive(Default)]
 pub(super) struct Geometry {
     pub rq_entries: u32,
@@ -43,7 +43,7 @@ pub(super) struct Geometry {
 }
 
 impl Geometry {
-    /// The sizes for what `init` asks. EINVAL: more than the device can have.
+    /// Computes the sizes for `init`. EINVAL: more than the device supports.
     pub fn of(init: &QpInit, attr: &DeviceAttr) -> Result<Self, Error> {
         let overhead = overhead(init.service);
         let most_inline = attr.max_inline.saturating_sub((overhead - SEND_OVERHEAD) as u32);
@@ -60,14 +60,14 @@ impl Geometry {
         let (rq_entries, rq_stride) = receive_ring(init.max_recv_wr, init.max_recv_sge);
         let mut rq_bytes = rq_entries as usize * rq_stride;
         if init.service == Service::RawPacket {
-            // Each queue has pages of its own.
+            // Each queue has its own pages.
             rq_bytes = rq_bytes.next_multiple_of(PAGE_SIZE);
         }
         let with_inline = match init.max_inline {
             0 => 0,
             bytes => (INLINE_HEAD + bytes as usize).next_multiple_of(WQE_DS),
         };
-        // An atomic has a segment of operands and one of data.
+        // An atomic has an operand segment and a data segment.
         let atomic = if init.service.has_atomics() { 2 * WQE_DS } else { 0 };
         let wqe = overhead + with_inline.max(init.max_send_sge as usize * WQE_DS).max(atomic);
         let blocks_each = wqe.div_ceil(WQE_BB);
@@ -75,7 +75,7 @@ impl Geometry {
             0 => 0,
             wrs => {
                 // A bind or an invalidation takes more blocks. Small queues are enlarged so that all their work
-                // requests may be such.
+                // requests may be of this kind.
                 let of_keys = match init.service.is_connected() || init.service == Service::Keys {
                     true => (wrs as usize * KEY_BLOCKS).min(KEY_ROOM),
                     false => 0,
@@ -100,12 +100,12 @@ impl Geometry {
         Ok(Self { rq_entries, rq_stride, sq_blocks: sq_blocks as u32, sq_offset: rq_bytes, cap })
     }
 
-    /// Bytes of both rings.
+    /// Total bytes of both rings.
     pub fn bytes(&self) -> usize {
         self.sq_offset + self.sq_blocks as usize * WQE_BB
     }
 
-    /// Bytes of memory for both rings. A ring that does not exist still gets one entry, which is never used.
+    /// Bytes of memory for both rings. A missing ring still gets one entry, which is never used.
     pub fn room(&self) -> usize {
         let rq = self.rq_entries.max(1) as usize * self.rq_stride;
         rq.max(self.sq_offset + self.sq_blocks.max(1) as usize * WQE_BB)

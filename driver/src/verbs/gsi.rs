@@ -1,4 +1,4 @@
-//! General services: queue pair 1 of a port, over which management entities exchange MADs (IBTA 13.5.1).
+//! General services: queue pair 1 of a port, used by management entities to exchange MADs (IBTA 13.5.1).
 
 use super::peers::{Known, Peers};
 use super::{
@@ -22,23 +22,23 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Receives that are posted at any time, and sends under way at most.
+/// Receives always posted, and maximum number of outstanding sends.
 const DEPTH: u32 = 128;
-/// Bytes from one receive buffer to the next.
+/// Distance in bytes between receive buffers.
 const STRIDE: usize = 512;
-/// MADs received and not yet taken, at most. Further ones are lost, as on a receive queue that is empty.
+/// Maximum number of received MADs not yet taken. Further ones are lost, as on an empty receive queue.
 const INBOX: usize = 4096;
-/// Hop limit of answers over Ethernet. The one that a MAD arrives with tells how far it came, not how far an answer may
-/// go.
+/// Hop limit of answers over Ethernet. The hop limit of the received MAD tells how far it came, not how far an answer
+/// may go.
 const HOP_LIMIT: u8 = 64;
-/// A Q_Key with this bit set means the queue pair's own (IBTA 10.2.5).
+/// A Q_Key with this bit set selects the queue pair's own (IBTA 10.2.5).
 const OWN_QKEY: u32 = 1 << 31;
 const PORT: u8 = 1;
 
 /// Queue pair 1 of a function's port, for one opener.
 ///
-/// Each opener of a function may have its own. All of them receive every MAD, and each answers those for itself.
-/// Performance management does not come here, since the device answers it.
+/// Each opener of a function may have its own. All of them receive every MAD, and each answers those that concern it.
+/// Performance management MADs do not arrive here, since the device answers them.
 pub struct Gsi {
     inner: Mutex<Inner>,
     qp: Arc<Qp>,
@@ -54,15 +54,15 @@ struct Inner {
     peers: Peers<Arc<Ah>>,
     gids: Vec<Gid>,
     inbox: VecDeque<(MadAddress, Box<Mad>)>,
-    /// Sends under way.
+    /// Number of outstanding sends.
     under_way: u32,
-    /// The port's LID as last seen; 0 on Ethernet.
+    /// The last known LID of the port, 0 on Ethernet.
     lid: u16,
 }
 
 impl Gsi {
-    /// Opens it; `cookie` comes back in the events of its completion queue. EBUSY: the function has a QP1 that cannot
-    /// be shared; EPERM or the error of the device: it gives none to programs.
+    /// Opens queue pair 1. The events of its completion queue contain `cookie`. EBUSY: the function has a QP1 that
+    /// cannot be shared; EPERM or the error of the device: programs cannot have one.
     pub fn open(device: &Arc<Device>, cookie: u64) -> Result<Gsi, Error> {
         let pd = Pd::alloc(device)?;
         let cq = Cq::create(device, 2 * DEPTH, cookie)?;
@@ -83,7 +83,7 @@ impl Gsi {
         Ok(gsi)
     }
 
-    /// From RESET to RTS, with all receives posted.
+    /// Takes the queue pair from RESET to RTS, with all receives posted.
     fn start(&self) -> Result<(), Error> {
         let to = |qp_state| QpAttr { qp_state, qkey: QP1_QKEY, port_num: PORT, ..QpAttr::default() };
         let keys = QpAttrMask::STATE | QpAttrMask::PKEY_INDEX | QpAttrMask::QKEY;
@@ -109,8 +109,8 @@ impl Gsi {
         &self.device
     }
 
-    /// Sends a MAD to `to.remote_qpn` of the port at `to`, in the partition with index 0. EINVAL: `to.local_gid` is no
-    /// GID of this port; EHOSTUNREACH: nobody knows the peer's MAC; EAGAIN: too many are under way.
+    /// Sends a MAD to `to.remote_qpn` of the port at `to`, in the partition with index 0. EINVAL: `to.local_gid` is not
+    /// a GID of this port; EHOSTUNREACH: the peer's MAC is unknown; EAGAIN: too many sends are outstanding.
     pub fn send(&self, to: &MadAddress, mad: &Mad) -> Result<(), Error> {
         let mut inner = self.lock();
         self.pump(&mut inner)?;
@@ -128,7 +128,7 @@ impl Gsi {
         Ok(())
     }
 
-    /// The next MAD received, and where it came from; its `remote_qpn` is where an answer goes.
+    /// Takes the next received MAD, with its source; `remote_qpn` of that is the destination for an answer.
     pub fn next(&self) -> Result<Option<(MadAddress, Box<Mad>)>, Error> {
         let mut inner = self.lock();
         if inner.inbox.is_empty() {
@@ -137,13 +137,13 @@ impl Gsi {
         Ok(inner.inbox.pop_front())
     }
 
-    /// Asks for an event (with the cookie it was opened with) when the next MAD comes, or at once if one is there.
+    /// Requests an event (with the cookie given at opening) for the next MAD, or at once if there is one.
     pub fn arm(&self) {
         self.cq.arm(false);
     }
 
-    /// Waits until a MAD is there (true) or `timeout` has passed. Takes the device's events, so callers that share the
-    /// device with a consumer of events use [`arm`](Self::arm) and hear of the event from that.
+    /// Waits until a MAD is available (true) or `timeout` has elapsed. Consumes the device's events, so callers that
+    /// share the device with another consumer of events use [`arm`](Self::arm) and get notified by that.
     pub fn wait(&self, timeout: Duration) -> Result<bool, Error> {
         let end = Instant::now() + timeout;
         let events = self.device.events();
@@ -164,10 +164,10 @@ impl Gsi {
         }
     }
 
-    /// Takes all completions there are.
+    /// Takes all available completions.
     fn pump(&self, inner: &mut Inner) -> Result<(), Error> {
         let (mut wc, mut raw) = (Completion::default(), RawCompletion::zeroed());
-        // One round of the queue at most, whatever arrives in the meantime.
+        // At most one round of the queue, regardless of MADs that arrive in the meantime.
         for _ in 0..2 * DEPTH {
             if !self.cq.poll_raw(&mut wc, &mut raw) {
                 break;
@@ -193,13 +193,14 @@ impl Gsi {
         Ok(())
     }
 
-    /// A send failed, which stops a datagram queue pair from sending, not from receiving (IBTA 10.3.1.6).
+    /// Recovers from a failed send, which stops a datagram queue pair from sending but not from receiving (IBTA
+    /// 10.3.1.6).
     fn resume(&self) -> Result<(), Error> {
         let attr = QpAttr { qp_state: QpState::Rts, cur_qp_state: QpState::Sqe, ..QpAttr::default() };
         self.qp.modify(&attr, QpAttrMask::STATE | QpAttrMask::CUR_STATE)
     }
 
-    /// The MAD of a completion, if the message has the length of one.
+    /// The MAD of a completion, if the message has the length of a MAD.
     fn take(
         &self,
         inner: &mut Inner,
@@ -231,7 +232,7 @@ impl Gsi {
         Some((from, mad))
     }
 
-    /// The address handle to a peer, cached or new.
+    /// An address handle for a peer, cached or new.
     fn handle(&self, inner: &mut Inner, to: &MadAddress) -> Result<Arc<Ah>, Error> {
         match inner.peers.known(to, Instant::now()) {
             Known::Way(ah) => return Ok(ah),
@@ -263,7 +264,7 @@ impl Gsi {
         ah
     }
 
-    /// The port's LID. Until it has one the port is asked each time.
+    /// The port's LID. Queried each time until the port has one.
     fn lid(&self, inner: &mut Inner) -> u16 {
         if inner.lid == 0 && self.device.link_layer() == LinkLayer::InfiniBand {
             inner.lid = self.device.port().map_or(0, |port| port.lid);
@@ -271,7 +272,7 @@ impl Gsi {
         inner.lid
     }
 
-    /// Index of a GID in the port's table. The table is read again when the GID is not at its last index.
+    /// Index of a GID in the port's table. The table is read again if the GID is not at its last known index.
     fn index_of(&self, inner: &mut Inner, gid: &Gid) -> Result<u8, Error> {
         let find =
             |gids: &[Gid]| gids.iter().position(|own| own == gid).and_then(|index| u8::try_from(index).ok());
@@ -289,7 +290,7 @@ impl Gsi {
     }
 }
 
-/// Reads the network header of a MAD received: 40 bytes, of which an IPv4 header is the last 20.
+/// Reads the network header of a received MAD: 40 bytes, with an IPv4 header in the last 20.
 fn read_network(from: &mut MadAddress, header: &[u8; GRH_SIZE], kind: RoceL3Type) {
     from.grh = true;
     from.hop_limit = HOP_LIMIT;

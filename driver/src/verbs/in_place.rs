@@ -1,12 +1,12 @@
-//! Destroys objects whose owner has to keep them if the device refuses.
+//! Destruction of objects that the owner has to keep if the device refuses.
 
 use crate::error::Error;
 use std::sync::Arc;
 
-/// An object of the device that can be destroyed where it lies.
+/// An object of the device that can be destroyed through a reference.
 pub trait InPlace {
-    /// Destroys it. If the device refuses, calls on the object stay valid but are served no more, and a second call finds
-    /// nothing left to do; a region to which windows are bound stays whole. EBUSY, of an `Arc`: there are other references,
+    /// Destroys the object. If the device refuses, calls on the object remain valid but fail, and a second destroy has
+    /// nothing left to do; a region with bound windows stays intact. EBUSY, for an `Arc`: there are other references,
     /// and nothing was done.
     fn destroy_in_place(&mut self) -> Result<(), Error>;
 }

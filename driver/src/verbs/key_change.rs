@@ -1,4 +1,4 @@
-//! Changes of a region's key that the driver makes, on a queue of its own.
+//! Changes of a region's key, made by the driver on its own queue.
 
 use super::*;
 use crate::{error::Error, umr::Change};
@@ -7,11 +7,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How long a change of a key may take.
+/// Timeout of a key change.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Has the device carry out `change` on `key`, by a queue made for this, since it is rare. EBUSY: the device refuses,
-/// which it does while windows are bound to the region.
+/// Makes the device apply `change` to `key`, through a temporary queue, since this is rare. EBUSY: the device
+/// refuses, as it does while windows are bound to the region.
 pub(super) fn change_key(device: &Arc<Device>, key: u32, change: &Change) -> Result<(), Error> {
     let (pd, cq) = (Pd::alloc(device)?, Cq::create(device, 1, 0)?);
     let init =

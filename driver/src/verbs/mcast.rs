@@ -1,20 +1,20 @@
-//! Multicast groups: which datagram queue pairs receive the messages to a group (IBTA 10.5.2).
+//! Multicast groups: membership of datagram queue pairs (IBTA 10.5.2).
 
 use super::{Qp, Service};
 use crate::error::Error;
 use hwspec::cmd::{Opcode, mcg::*};
 
-/// LIDs of groups, without the permissive one (IBTA 4.1.3).
+/// LIDs of groups, except the permissive LID (IBTA 4.1.3).
 const GROUP_LIDS: std::ops::Range<u16> = 0xc000..0xffff;
 
-/// True if a GID names a group: an IPv6 multicast address, or an IPv4 one in mapped form.
+/// True if a GID is a multicast address: IPv6, or IPv4-mapped.
 fn is_group(gid: &[u8; 16]) -> bool {
     gid[0] == 0xff || gid[..12] == [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff] && gid[12] >> 4 == 0xe
 }
 
 impl Qp {
-    /// Attaches it to the group `gid` (and `lid` on InfiniBand), if it is not attached already. EINVAL: not a datagram
-    /// queue pair, or not a group.
+    /// Attaches the queue pair to group `gid` (and `lid` on InfiniBand), unless it is already attached. EINVAL: not a
+    /// datagram queue pair, or not a group.
     pub fn attach_mcast(&self, gid: &[u8; 16], lid: u16) -> Result<(), Error> {
         let function = &self.pd.device.function;
         if self.service() != Service::Ud || !is_group(gid) {
@@ -40,7 +40,7 @@ impl Qp {
         Ok(())
     }
 
-    /// Detaches it from the group. EINVAL: it is not a member.
+    /// Detaches the queue pair from the group. EINVAL: it is not a member.
     pub fn detach_mcast(&self, gid: &[u8; 16], lid: u16) -> Result<(), Error> {
         let mut groups = self.groups();
         let at = groups.iter().position(|joined| *joined == (*gid, lid));
@@ -55,7 +55,7 @@ impl Qp {
         Ok(())
     }
 
-    /// True if it is a member of any group, in which case programs may not destroy it yet.
+    /// True if the queue pair is a member of any group, so that programs may not destroy it yet.
     pub fn is_member(&self) -> bool {
         !self.groups().is_empty()
     }

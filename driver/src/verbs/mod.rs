@@ -1,5 +1,5 @@
-//! Safe verbs: the objects of RDMA as Rust values. Numbers and flag values are those of `libibverbs`, so a provider
-//! passes them through.
+//! Safe verbs: RDMA objects as Rust values. Numbers and flag values are those of `libibverbs`, so a provider passes
+//! them through.
 
 mod ah;
 mod attr;
@@ -62,6 +62,6 @@ pub use work::{
 pub use wq::{Wq, WqAttr, WqInit, WqState};
 pub use xrc::{XrcDomain, XrcOpen};
 
-/// The user context of what belongs to the function and to none of its openers: domains, SRQs and senders of XRC, as
-/// with Linux, and device memory with its keys, for `ALLOC_MEMIC` has no field for a user context.
+/// The user context of objects owned by the function rather than an opener: XRC domains, SRQs and initiators, as in
+/// Linux, and device memory with its keys, since `ALLOC_MEMIC` has no field for a user context.
 pub(crate) const OF_FUNCTION: u16 = 0;

@@ -1,4 +1,4 @@
-//! Modify QP: checks of attributes, and the context that they make. The legal transitions are in `transitions`.
+//! Modify QP: checks the attributes and builds the context. The legal transitions are in `transitions`.
 
 use super::{
     AccessFlags, QpAttr, QpAttrMask as Mask, QpState, Service,
@@ -72,7 +72,7 @@ pub(crate) fn apply(qp: &Qp, now: &Control, attr: &QpAttr, mask: Mask) -> Result
     }
     if to == QpState::Sqd && now.state != QpState::Sqd {
         merged.en_sqd_async_notify = attr.en_sqd_async_notify;
-        // Before the device can report it.
+        // Must precede the report by the device.
         qp.pd.device.registry.notify_of_drained(qp.qpn(), attr.en_sqd_async_notify);
     }
     if let Some(raw) = qp.raw() {
@@ -133,7 +133,7 @@ fn optional_parameters(op: Opcode, mask: Mask) -> OptPar {
         optional |= OptPar::PRI_PORT;
     }
     if op == Opcode::Sqd2sqdQp {
-        // Attributes that other transitions require are optional here.
+        // Attributes that are mandatory in other transitions are optional here.
         let more = [
             (Mask::AV, OptPar::PRI_ADDR_PATH),
             (Mask::MAX_QP_RD_ATOMIC, OptPar::SRA_MAX),
@@ -150,7 +150,7 @@ fn optional_parameters(op: Opcode, mask: Mask) -> OptPar {
     optional
 }
 
-/// Checks that the device can take every value that the mask names.
+/// Checks that the device supports all values selected by the mask.
 fn check(function: &Function, qp: &Qp, attr: &QpAttr, mask: Mask) -> Result<(), Error> {
     fn within<T: PartialOrd + Debug>(given: bool, name: &str, value: T, most: T) -> Result<(), Error> {
         match given && value > most {
@@ -209,10 +209,10 @@ fn merge(now: &QpAttr, attr: &QpAttr, mask: Mask, to: QpState) -> QpAttr {
     out
 }
 
-/// The whole context. The device takes the fields that the transition sets.
+/// Builds the complete context. The device uses the fields that belong to the transition.
 fn context(qp: &Qp, function: &Function, attr: &QpAttr) -> QpContext {
     let access = attr.qp_access_flags;
-    // A datagram is a single packet, so messages are as large as the MTU of the port.
+    // A datagram is a single packet, so messages are limited by the port's MTU.
     let (mtu, message) = match qp.service().is_datagram() {
         true => (function.active_mtu(), function.active_mtu()),
         false => (attr.path_mtu, 1 << function.caps.general.log_max_msg()),

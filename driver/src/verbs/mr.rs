@@ -17,19 +17,19 @@ use std::sync::Arc;
 
 /// `mkc.qpn`: usable by every QP of the protection domain.
 const ANY_QP: u32 = 0xff_ffff;
-/// log2 of the largest page an mkey can have (5 bits).
+/// log2 of the largest page size of an mkey (5 bits).
 const MAX_LOG_PAGE: u32 = 31;
-/// Bytes of a program's address space.
+/// Size of a program's address space in bytes.
 const ALL_OF_MEMORY: usize = 1 << 47;
-/// log2 of the smallest.
+/// log2 of the smallest page size.
 const MIN_LOG_PAGE: u32 = 12;
 
-/// Memory the device may reach with a key.
+/// Memory accessible to the device through a key.
 pub struct Mr {
     pd: Arc<Pd>,
     key: Mkey,
     access: AccessFlags,
-    /// Address in the program, the address that keys have for it, and length.
+    /// Address in the program, address under the keys, and length.
     addr: u64,
     hca_va: u64,
     len: usize,
@@ -42,14 +42,14 @@ enum Backing {
     User(UserMapping),
     /// Memory of the driver.
     Driver(Arc<DmaMem>),
-    /// Another region, of which this one is a view with another key.
+    /// Another region, of which this one is a view under another key.
     Under(Box<Mr>),
     /// Memory of the device.
     Device(Arc<Dm>),
 }
 
 impl Backing {
-    /// The user context that a key of it belongs to.
+    /// The user context that owns its key.
     fn user_context(&self, device: &Device) -> u16 {
         match self {
             Self::Device(_) => OF_FUNCTION,
@@ -57,7 +57,7 @@ impl Backing {
         }
     }
 
-    /// Ends the device's access to it, unless that belongs to another region.
+    /// Ends the device's access, unless the memory belongs to another region.
     fn unmap(self) -> Result<(), Error> {
         match self {
             Self::User(mapping) => mapping.unmap(),
@@ -66,7 +66,7 @@ impl Backing {
         }
     }
 
-    /// Keeps the memory forever, since the device may still reach it.
+    /// Keeps the memory forever, since the device may still access it.
     fn leak(self) {
         match self {
             Self::User(mapping) => mapping.leak(),
@@ -77,22 +77,22 @@ impl Backing {
     }
 }
 
-/// How a key translates.
+/// Address translation of a key.
 enum Translation {
     /// Pages of `1 << log_page` bytes.
     Pages { log_page: u32, list: Vec<u64> },
-    /// Parts of other keys: bytes and key, address.
+    /// Ranges under other keys: length and key, address.
     Parts(Vec<u64>),
     /// Device memory at this offset in BAR0.
     Device(u64),
 }
 
 impl Mr {
-    /// Registers `len` bytes at `addr`; keys address them from `hca_va` on (usually `addr as u64`; 0 if `access` says
-    /// zero-based). `addr` and `hca_va` must agree modulo 4096, unless zero-based.
+    /// Registers `len` bytes at `addr`; keys address them starting at `hca_va` (usually `addr as u64`; 0 if `access`
+    /// includes zero-based). `addr` and `hca_va` must be equal modulo 4096, unless zero-based.
     /// # Safety
-    /// The memory stays mapped while registered, and changes under the process.
-    #[allow(unsafe_code)] // a promise about the caller's memory, which only the caller can give
+    /// The memory stays mapped while registered, and the device may change it at any time.
+    #[allow(unsafe_code)] // the guarantee about the caller's memory can only come from the caller
     pub unsafe fn register(
         pd: &Arc<Pd>,
         addr: *mut u8,
@@ -105,7 +105,7 @@ impl Mr {
             return Err(Error::unsupported("the way to the device takes no page faults"));
         }
         let zero_based = access.contains(AccessFlags::ZERO_BASED);
-        // The whole address space of the program, including what is mapped later.
+        // The program's entire address space, including later mappings.
         let implicit = paged && addr.is_null() && len == usize::MAX;
         if implicit && zero_based {
             return Err(Error::invalid("all of memory begins where it begins"));
@@ -117,10 +117,10 @@ impl Mr {
         };
         check(len, hca_va, access)?;
         if zero_based && addr as usize % PAGE_SIZE != 0 {
-            // Pages of the key must begin where pages of `hca_va` begin; otherwise a view on top shifts them.
+            // The key's pages must start where pages of `hca_va` start; otherwise a view on top shifts them.
             let local =
                 access & (AccessFlags::LOCAL_WRITE | AccessFlags::RELAXED_ORDERING | AccessFlags::ON_DEMAND);
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller's guarantee.
             let under = unsafe { Self::register(pd, addr, len, addr as u64, local)? };
             let parts = parts(under.key.0, addr as u64, len);
             let mut mr =
@@ -134,7 +134,7 @@ impl Mr {
         let transport = &device.function.transport;
         let mapping = match paged {
             true => UserMapping::map_paged(transport, addr, len)?,
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller's guarantee.
             false => unsafe { UserMapping::map(transport, addr, len, writable)? },
         };
         let pages = translation(mapping.iova, hca_va, len)?;
@@ -146,7 +146,7 @@ impl Mr {
         Ok(mr)
     }
 
-    /// Registers all of `mem`; keys address it by its bus addresses.
+    /// Registers all of `mem`; keys address it by its IOVAs.
     pub fn over(pd: &Arc<Pd>, mem: &Arc<DmaMem>, access: AccessFlags) -> Result<Mr, Error> {
         let (iova, len) = (mem.iova(), mem.len());
         check(len, iova, access)?;
@@ -159,8 +159,9 @@ impl Mr {
         Ok(mr)
     }
 
-    /// Registers `len` bytes from `offset` of device memory; keys address them from 0 (`ibv_reg_dm_mr`). EINVAL: not
-    /// within it, not of the domain's device, or not zero-based; EOPNOTSUPP: rights that device memory cannot give.
+    /// Registers `len` bytes of device memory at `offset`; keys address them from 0 (`ibv_reg_dm_mr`). EINVAL: out of
+    /// bounds, a different device from the domain's, or not zero-based; EOPNOTSUPP: access rights that device memory
+    /// does not support.
     pub fn of_device(
         pd: &Arc<Pd>,
         dm: &Arc<Dm>,
@@ -168,7 +169,7 @@ impl Mr {
         len: usize,
         access: AccessFlags,
     ) -> Result<Mr, Error> {
-        /// The rights that device memory can give.
+        /// The access rights that device memory supports.
         const RIGHTS: AccessFlags = AccessFlags::LOCAL_WRITE
             .union(AccessFlags::REMOTE_WRITE)
             .union(AccessFlags::REMOTE_READ)
@@ -193,7 +194,7 @@ impl Mr {
         Ok(mr)
     }
 
-    /// `CREATE_MKEY` for `len` bytes, which keys address from `hca_va` on.
+    /// Executes `CREATE_MKEY` for `len` bytes; keys address them starting at `hca_va`.
     fn create(
         pd: &Arc<Pd>,
         backing: Backing,
@@ -224,7 +225,7 @@ impl Mr {
             .log_page_size(log_page as u8);
         let mut input = CreateMkeyIn::zeroed();
         input.set().memory_key_mkey_entry(context).translations_octword_actual_size(octwords);
-        // The list comes in whole octwords.
+        // The list consists of whole octowords.
         list.resize(octwords as usize * 2, 0);
         let created: Result<CreateMkeyOut, Error> =
             device.function.call_with(Opcode::CreateMkey, backing.user_context(device), &input, &list);
@@ -243,22 +244,22 @@ impl Mr {
         }
     }
 
-    /// Key for work requests of this side.
+    /// Key for local work requests.
     pub fn lkey(&self) -> u32 {
         self.key.0
     }
 
-    /// Key to give to peers.
+    /// Key for peers.
     pub fn rkey(&self) -> u32 {
         self.key.0
     }
 
-    /// The accesses it allows.
+    /// Its access rights.
     pub fn access(&self) -> AccessFlags {
         self.access
     }
 
-    /// True if its key is a view of another, to which no window can be bound.
+    /// True if its key is a view of another, so that windows cannot be bound to it.
     pub(crate) fn is_indirect(&self) -> bool {
         matches!(self.backing, Some(Backing::Under(_)))
     }
@@ -268,8 +269,8 @@ impl Mr {
         &self.pd
     }
 
-    /// Changes rights, domain or both; the keys stay (`ibv_rereg_mr`). An error leaves the region as it was. EINVAL:
-    /// impossible rights, or ones that its memory was not mapped for; EBUSY: windows are bound to it.
+    /// Changes access rights, domain or both; the keys stay (`ibv_rereg_mr`). On an error the region is unchanged.
+    /// EINVAL: impossible rights, or rights that its memory was not mapped for; EBUSY: windows are bound to it.
     pub fn change(&mut self, pd: Option<&Arc<Pd>>, access: Option<AccessFlags>) -> Result<(), Error> {
         let (pd, access) = (pd.unwrap_or(&self.pd).clone(), access.unwrap_or(self.access));
         check(1, 0, access)?;
@@ -292,14 +293,14 @@ impl Mr {
         Ok(())
     }
 
-    /// True if the owner's device may write to it.
+    /// True if local work requests may write to it.
     pub fn is_writable(&self) -> bool {
         self.access.contains(AccessFlags::LOCAL_WRITE)
     }
 
-    /// Populates pages before the device faults on them (`ibv_advise_mr`): `len` bytes at `addr`, as its keys address
-    /// them, writable if `write`. Without `fault` the request is only checked. EFAULT: not within the region, not
-    /// writable, or not mapped; EINVAL: the region is not on demand.
+    /// Populates pages before the device faults on them (`ibv_advise_mr`): `len` bytes at `addr` as addressed by the
+    /// keys, writable if `write`. Without `fault`, only checks the request. EFAULT: out of bounds, not writable, or
+    /// not mapped; EINVAL: the region does not use on-demand paging.
     pub fn prefetch(&self, addr: u64, len: u32, write: bool, fault: bool) -> Result<(), i32> {
         if !self.access.contains(AccessFlags::ON_DEMAND) {
             return Err(libc::EINVAL);
@@ -320,13 +321,13 @@ impl Mr {
         result.map_err(|error| error.raw_os_error().unwrap_or(libc::EFAULT))
     }
 
-    /// Deregisters. When it returns, the device no longer touches the memory. Dropping does the same without reporting
-    /// errors. EBUSY while windows are bound to it: see [`Mr::try_deregister`].
+    /// Deregisters the region. Once it returns, the device no longer accesses the memory. Dropping does the same
+    /// without reporting errors. EBUSY while windows are bound to it; [`Mr::try_deregister`] allows a retry then.
     pub fn deregister(mut self) -> Result<(), Error> {
         self.release()
     }
 
-    /// As [`Mr::deregister`], but on EBUSY the region stays registered and the caller may try again.
+    /// Like [`Mr::deregister`], but on EBUSY the region stays registered and the caller may retry.
     pub fn try_deregister(&mut self) -> Result<(), Error> {
         self.release()
     }
@@ -346,7 +347,7 @@ impl Mr {
                 Err(Error::busy("windows are bound to the region"))
             }
             Err(error) => {
-                backing.leak(); // the key is still valid, and would reach what is mapped there next
+                backing.leak(); // the key is still valid, and would access the next mapping there
                 Err(error)
             }
         }
@@ -370,12 +371,12 @@ impl Drop for Mr {
     }
 }
 
-/// The place of a region of the program at `addr`, whose pages may be missing if `paged`.
+/// The location of a region of the program at `addr`, with pages that may be missing if `paged`.
 fn home(addr: u64, paged: bool) -> Home {
     if paged { Home::Paged(addr) } else { Home::Here(addr) }
 }
 
-/// The access rights in a key's context.
+/// Access rights as fields of a key's context.
 fn rights(device: &Device, pd: &Pd, access: AccessFlags) -> MkeyContext {
     let has = |flag| access.contains(flag);
     let caps = &device.function.caps.general;
@@ -394,9 +395,9 @@ fn rights(device: &Device, pd: &Pd, access: AccessFlags) -> MkeyContext {
     context
 }
 
-/// Entries of a key that translates addresses from 0 on to `len` bytes at `va` of key `under`.
+/// Entries of a key that translates addresses from 0 to `len` bytes at `va` of key `under`.
 fn parts(under: u32, va: u64, len: usize) -> Vec<u64> {
-    /// The longest that an entry can be, whose length has 32 bits.
+    /// Maximum length of an entry; the field has 32 bits.
     const MOST: u64 = 1 << 31;
     let len = len as u64;
     (0..len.div_ceil(MOST))
@@ -413,14 +414,14 @@ fn check(len: usize, hca_va: u64, access: AccessFlags) -> Result<(), Error> {
     }
     let remote = AccessFlags::REMOTE_WRITE | AccessFlags::REMOTE_ATOMIC;
     if access.intersects(remote) && !access.contains(AccessFlags::LOCAL_WRITE) {
-        // IBTA 10.6.3.1: remote write or atomic access needs local write access.
+        // IBTA 10.6.3.1: remote write or atomic access requires local write access.
         return Err(Error::invalid(format!("{access:?} needs LOCAL_WRITE too")));
     }
     Ok(())
 }
 
-/// The page list that translates `hca_va` to `iova`, with the largest pages that the alignment of the two allows, so
-/// that the list is short. Pages may reach beyond the region; the bounds of the key do not.
+/// Builds the page list that translates `hca_va` to `iova`, with the largest pages that their alignment allows, for a
+/// short list. Pages may extend beyond the region; the bounds of the key do not.
 fn translation(iova: u64, hca_va: u64, len: usize) -> Result<Translation, Error> {
     let (log_page, list) = pages(iova, hca_va, len)?;
     Ok(Translation::Pages { log_page, list })

@@ -1,4 +1,4 @@
-//! Memory windows: parts of memory regions that peers may reach for a while (IBTA 10.6.7).
+//! Memory windows: temporary access for peers to parts of memory regions (IBTA 10.6.7).
 
 use super::{AccessFlags, Mr, Pd, Qp, SendFlags, SendOp, SendWr, ends::ends};
 use crate::error::{Error, PostError};
@@ -11,26 +11,26 @@ use std::sync::{
     atomic::{AtomicU32, Ordering::Relaxed},
 };
 
-/// Room for translations in octowords: one entry, padded to the unit in which the device handles them.
+/// Room for translations in octowords: one entry, padded to the device's granularity.
 const ROOM: u32 = 4;
 /// `mkc.qpn`: usable by every QP of the protection domain.
 const ANY_QP: u32 = 0xff_ffff;
-/// Rights that a window can give (`ibv_bind_mw`). Local ones have no effect, since windows are for peers.
+/// Access rights of a window (`ibv_bind_mw`). Local ones have no effect, since windows are for peers.
 const RIGHTS: AccessFlags = AccessFlags::REMOTE_WRITE
     .union(AccessFlags::REMOTE_READ)
     .union(AccessFlags::REMOTE_ATOMIC)
     .union(AccessFlags::LOCAL_WRITE)
     .union(AccessFlags::ZERO_BASED);
-/// The longest part of a region, since the length of an entry has 32 bits.
+/// Maximum length of a window, since the length of an entry has 32 bits.
 const MAX_LEN: u64 = 1 << 31;
 
 /// Kind of a memory window, numbered as `ibv_mw_type`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u32)]
 pub enum MwType {
-    /// Any QP of the domain binds it; the device chooses the key ([`Mw::bind`]).
+    /// Bound on any QP of the domain; the device chooses the key ([`Mw::bind`]).
     One = 1,
-    /// Bound by a work request, with a key the program chooses, to the QP it is posted on.
+    /// Bound by a work request to the QP that it is posted on, with a key chosen by the program.
     Two = 2,
 }
 
@@ -42,16 +42,16 @@ pub struct Mw {
     live: bool,
 }
 
-/// The memory that a window is bound to.
+/// The memory to bind a window to.
 #[derive(Clone, Copy)]
 pub struct MwBind<'a> {
-    /// The region; `None` with no length ends the window.
+    /// The region; `None` with length 0 unbinds the window.
     pub mr: Option<&'a Mr>,
-    /// First byte, as the region's keys address it.
+    /// First byte, as addressed by the region's keys.
     pub addr: u64,
-    /// Bytes.
+    /// Length in bytes.
     pub len: u64,
-    /// The accesses that peers have.
+    /// Access rights of peers.
     pub access: AccessFlags,
 }
 
@@ -78,7 +78,7 @@ impl Mw {
         Ok(Mw { pd: pd.clone(), kind, rkey, live: true })
     }
 
-    /// Key to give to peers. That of type 1 changes with every bind.
+    /// Key for peers. The key of a type 1 window changes with every bind.
     pub fn rkey(&self) -> u32 {
         self.rkey.load(Relaxed)
     }
@@ -93,9 +93,9 @@ impl Mw {
         &self.pd
     }
 
-    /// The work request that binds the window under the new key `rkey`, to be posted on a QP of its domain. EINVAL: not
-    /// a key of this window, a region of another domain or one that no window may be bound to, or rights that a window
-    /// cannot give; EOPNOTSUPP: a zero-based region, or a part longer than 2 GiB.
+    /// Builds the work request that binds the window under the new key `rkey`, to be posted on a QP of its domain.
+    /// EINVAL: not a key of this window, a region of another domain or one that does not allow windows, or unsupported
+    /// access rights; EOPNOTSUPP: a zero-based region, or a part longer than 2 GiB.
     pub fn binding(&self, rkey: u32, bind: &MwBind<'_>) -> Result<SendOp, i32> {
         let ours = self.rkey() >> 8 == rkey >> 8;
         let ends = bind.len == 0;
@@ -129,9 +129,9 @@ impl Mw {
         })
     }
 
-    /// Binds a window of type 1 on a QP of its domain (`ibv_bind_mw`), by a work request that completes on the send CQ.
-    /// The window has a new key from now on, and the old one is invalid when the work request is done. EINVAL besides
-    /// that of [`Mw::binding`]: a window of type 2, a zero-based bind, or a QP of another domain.
+    /// Binds a type 1 window on a QP of its domain (`ibv_bind_mw`), with a work request that completes on the send CQ.
+    /// The window has a new key from now on; the old key becomes invalid when the work request completes. EINVAL, in
+    /// addition to [`Mw::binding`]: a type 2 window, a zero-based bind, or a QP of another domain.
     pub fn bind(&self, qp: &Qp, wr_id: u64, flags: SendFlags, bind: &MwBind<'_>) -> Result<(), i32> {
         let zero_based = bind.access.contains(AccessFlags::ZERO_BASED);
         if self.kind != MwType::One || zero_based || !qp.pd().is_same(&self.pd) {
@@ -153,11 +153,11 @@ impl Mw {
 }
 
 ends! {
-    /// Deallocates it, bound or not. Dropping it does the same without reporting errors.
+    /// Deallocates the window, bound or not. Dropping it does the same without reporting errors.
     Mw.dealloc(self): "a memory window could not be deallocated", key = rkey
 }
 
-/// The same key with the next low byte (`ibv_inc_rkey`).
+/// Returns the key with its low byte incremented (`ibv_inc_rkey`).
 pub fn next_variant(rkey: u32) -> u32 {
     rkey & !0xff | (rkey.wrapping_add(1) & 0xff)
 }

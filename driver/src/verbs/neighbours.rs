@@ -1,7 +1,8 @@
-//! Which IP address is at which MAC: address resolution (RFC 826) and neighbour discovery (RFC 4861) of one function, as a state
-//! machine without I/O or clock.
+//! Maps IP addresses to MACs: ARP (RFC 826) and neighbour discovery (RFC 4861) of one function, as a state machine
+//! without I/O or clock.
 //!
-//! Frames that came go in by [`Neighbours::heard`], frames to be sent come out of [`Neighbours::frame`]; time is an argument.
+//! Received frames go in through [`Neighbours::heard`], frames to send come out of [`Neighbours::frame`]; time is an
+//! argument.
 
 use crate::resolve::OwnAddress;
 use hwspec::wire::{Discovery, DiscoveryFrame};
@@ -11,51 +12,52 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Neighbours remembered: the most recent.
+/// Maximum number of neighbours; the most recent are kept.
 const MOST: usize = 1024;
-/// Age at which a MAC is asked for again while it is still used.
+/// Age at which a MAC is requested again while it is still used.
 const FRESH: Duration = Duration::from_secs(30);
-/// Age at which a MAC is no longer used before it was confirmed.
+/// Age after which a MAC must be confirmed before further use.
 const OLD: Duration = Duration::from_secs(300);
-/// Time between two requests for the same address.
+/// Interval between requests for the same address.
 const AGAIN: Duration = Duration::from_millis(250);
-/// Requests for an address before it counts as silent.
+/// Number of requests for an address before it counts as silent.
 pub const TRIES: u32 = 12;
 
-/// How long it takes to find out that nobody answers.
+/// Time after which an address without answers counts as silent.
 pub const PATIENCE: Duration = Duration::from_millis(250 * TRIES as u64);
 
-/// The state of an address.
+/// The result of a lookup.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lookup {
-    /// Its MAC.
+    /// The MAC.
     Known([u8; 6]),
-    /// It has been asked for.
+    /// A request has been queued.
     Asked,
-    /// Nobody answered [`TRIES`] requests. The next lookup begins anew.
+    /// [`TRIES`] requests got no answer. The next lookup starts over.
     Silent,
 }
 
-/// Another station uses an address of ours.
+/// Another station uses one of our addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Conflict {
     /// The address.
     pub ip: IpAddr,
-    /// The other's MAC.
+    /// The MAC of the other station.
     pub mac: [u8; 6],
 }
 
 struct Entry {
     mac: Option<[u8; 6]>,
-    /// When it was last heard of; before that, when it was entered.
+    /// Time of the last frame from it; before the first, time of creation.
     heard: Instant,
-    /// Requests sent since, and when the last was; one more than [`TRIES`]: it is silent. `None`: it is not asked for.
+    /// Number of requests sent since, and time of the last; one more than [`TRIES`] if silent. `None` if there is no
+    /// request.
     asked: Option<(u32, Instant)>,
-    /// The address that asks.
+    /// Our address, the source of requests.
     from: IpAddr,
 }
 
-/// See above.
+/// The state machine of one function.
 pub struct Neighbours {
     mac: [u8; 6],
     /// Our addresses, each with the last station that claimed it.
@@ -65,7 +67,7 @@ pub struct Neighbours {
 }
 
 impl Neighbours {
-    /// Of the function with `mac` and these addresses, which are announced.
+    /// Creates the state of a function with `mac` and these addresses, and queues their announcements.
     pub fn new(mac: [u8; 6], own: Vec<OwnAddress>) -> Self {
         let announce = |own: &OwnAddress| tagged(Discovery::announcement(mac, own.ip), own.vlan);
         let out = own.iter().map(announce).collect();
@@ -73,12 +75,12 @@ impl Neighbours {
         Self { mac, own, entries: HashMap::new(), out }
     }
 
-    /// The next frame to be sent.
+    /// Takes the next frame to send.
     pub fn frame(&mut self) -> Option<DiscoveryFrame> {
         self.out.pop_front()
     }
 
-    /// Looks up the MAC of `ip`, asked for from our address `from` and in its VLAN.
+    /// Looks up the MAC of `ip`, on behalf of our address `from` and in its VLAN.
     pub fn lookup(&mut self, ip: IpAddr, from: OwnAddress, now: Instant) -> Lookup {
         let key = (ip, from.vlan);
         if !self.entries.contains_key(&key) {
@@ -120,7 +122,7 @@ impl Neighbours {
         oldest.and_then(|key| self.entries.remove(&key));
     }
 
-    /// Repeats requests that are due. A peer that has not answered the last is forgotten, or silent if its MAC was
+    /// Repeats due requests. A peer that does not answer the last one is forgotten, or marked silent if its MAC was
     /// never known.
     pub fn poll(&mut self, now: Instant) {
         let mut again = Vec::new();
@@ -133,27 +135,27 @@ impl Neighbours {
                 true => again.push((*key, tries + 1)),
                 false => entry.asked = Some((TRIES + 1, last)),
             }
-            // One that somebody waits for stays, to be found silent.
+            // An entry that a caller waits for is kept, to be reported as silent.
             tries < TRIES || entry.mac.is_none()
         });
         again.into_iter().for_each(|(key, tries)| self.ask(key, tries, now));
     }
 
-    /// When to call [`Neighbours::poll`] next.
+    /// Time of the next call to [`Neighbours::poll`].
     pub fn due(&self) -> Option<Instant> {
         let asked = self.entries.values().filter_map(|entry| entry.asked);
         asked.filter(|(tries, _)| *tries <= TRIES).map(|(_, last)| last + AGAIN).min()
     }
 
-    /// Takes a frame that came: answers who asks for an address of ours, and learns. Another station that uses an address
-    /// of ours is told once.
+    /// Processes a received frame: answers requests for our addresses, and learns the sender's MAC. Reports each other
+    /// station that uses one of our addresses once.
     pub fn heard(&mut self, frame: &[u8], now: Instant) -> Option<Conflict> {
         let (vlan, discovery) = Discovery::read_tagged(frame)?;
         let (ip, mac) = match discovery {
             Discovery::Request { from, .. } => from,
             Discovery::Answer { ip, mac } => (ip, mac),
         };
-        // A MAC of a group, or of nobody, is no station's; our own frames come back from some switches.
+        // Multicast and zero MACs belong to no station; some switches return our own frames.
         if mac[0] & 1 != 0 || mac == [0; 6] || mac == self.mac {
             return None;
         }
@@ -164,7 +166,7 @@ impl Neighbours {
         }
         match discovery {
             Discovery::Request { from, target } if self.own.iter_mut().any(|own| ours(target)(&own)) => {
-                // It will be answered, and most likely written to next (RFC 826).
+                // The sender will get an answer, and most likely further messages soon (RFC 826).
                 self.learn((ip, vlan), mac, now, true);
                 if let Some(answer) = Discovery::answer(self.mac, target, from) {
                     self.out.push_back(tagged(answer, vlan));
@@ -175,7 +177,7 @@ impl Neighbours {
         None
     }
 
-    /// Notes a MAC; of a neighbour not heard of before only if it `is_new`, or anybody could fill the table.
+    /// Records a MAC. Unknown neighbours are added only if `is_new`; otherwise any station could fill the table.
     fn learn(&mut self, key: (IpAddr, Option<u16>), mac: [u8; 6], now: Instant, is_new: bool) {
         if key.0.is_unspecified() {
             return;
@@ -214,10 +216,10 @@ mod tests {
         OwnAddress { ip: ip(text), vlan }
     }
 
-    /// The pairs of our address and a peer's that the tests go through.
+    /// Pairs of our address and a peer's used by the tests.
     const PAIRS: [(&str, &str); 2] = [("10.0.0.1", "10.0.0.2"), ("fd00::1", "fd00::2")];
 
-    /// A function whose announcements are out.
+    /// A function with its announcements already sent.
     fn announced(addresses: &[OwnAddress]) -> Neighbours {
         let mut neighbours = Neighbours::new(US, addresses.to_vec());
         assert_eq!(frames(&mut neighbours).len(), addresses.len());
@@ -326,7 +328,7 @@ mod tests {
         assert_eq!(frames(&mut neighbours).len(), 1, "it is asked whether it is still there");
         neighbours.heard(&answer("10.0.0.2", PEER, "10.0.0.1"), stale);
         assert_eq!(neighbours.due(), None);
-        // It is not there any more when it is asked the next time.
+        // The neighbour is gone by the time of the next request.
         let mut now = stale + FRESH;
         neighbours.lookup(peer, us, now);
         while let Some(due) = neighbours.due() {

@@ -1,4 +1,4 @@
-//! Paths to peers: checks of their attributes, and the MAC address and UDP source port of RoCE.
+//! Paths to peers: checks of their attributes, and MAC address and UDP source port for RoCE.
 
 use super::{AddressHandle, Device};
 use crate::{
@@ -7,7 +7,7 @@ use crate::{
     resolve::{OwnAddress, ip_of},
 };
 
-/// Checks that the port has every attribute of a path.
+/// Checks that the port supports all attributes of a path.
 pub(super) fn check_address(function: &Function, ah: &AddressHandle) -> Result<(), Error> {
     let within = |name: &str, value: u32, most: u32| match value > most {
         true => Err(Error::invalid(format!("{name} {value} was given, {most} is the most"))),
@@ -27,7 +27,7 @@ pub(super) fn check_address(function: &Function, ah: &AddressHandle) -> Result<(
     Ok(())
 }
 
-/// UDP source port of RoCE v2: entropy for the fabric, from the flow label, or from the QP numbers if there is none
+/// UDP source port for RoCE v2: entropy for the fabric, from the flow label, or from the QP numbers if there is none
 /// (IBTA annex A17.9.2: 0xC000 to 0xFFFF).
 pub(super) fn source_port(flow_label: u32, local: u32, remote: u32) -> u16 {
     let label = match flow_label & 0xf_ffff {
@@ -42,8 +42,8 @@ pub(super) fn source_port(flow_label: u32, local: u32, remote: u32) -> u16 {
 }
 
 impl Device {
-    /// The MAC of the port with GID `dgid`, for a path from entry `sgid_index` of our table. Waits for an answer of that port if
-    /// nothing else tells it. EHOSTUNREACH: nobody answered.
+    /// Resolves the MAC of the port with GID `dgid`, for a path from entry `sgid_index` of our table. Waits for an
+    /// answer of that port if the MAC is not known otherwise. EHOSTUNREACH: no answer.
     pub fn resolve(&self, sgid_index: u8, dgid: &[u8; 16]) -> Result<[u8; 6], Error> {
         destination_mac(
             &self.function,
@@ -52,8 +52,8 @@ impl Device {
     }
 }
 
-/// The MAC behind a destination GID: given with it, from the opener's list, from the transport, our own, contained in it
-/// (link-local), or asked for on the wire.
+/// Returns the MAC for a destination GID: given with it, from the opener's list, from the transport, our own, contained
+/// in it (link-local), or requested on the wire.
 pub(super) fn destination_mac(function: &Function, ah: &AddressHandle) -> Result<[u8; 6], Error> {
     if let Some(mac) = group_mac(&ah.dgid) {
         return Ok(mac);
@@ -72,7 +72,7 @@ pub(super) fn destination_mac(function: &Function, ah: &AddressHandle) -> Result
     found.map_or_else(|| ask(function, ah), Ok)
 }
 
-/// Asks for the MAC of a destination on the wire, if the function can.
+/// Requests the MAC of a destination on the wire, if the function supports that.
 fn ask(function: &Function, ah: &AddressHandle) -> Result<[u8; 6], Error> {
     let ip = ip_of(&ah.dgid);
     let unreachable =
@@ -83,7 +83,7 @@ fn ask(function: &Function, ah: &AddressHandle) -> Result<[u8; 6], Error> {
     resolver.resolve(ip, from).map_err(unreachable)
 }
 
-/// The address in entry `index` of the GID table; `None` if that is empty.
+/// The address in entry `index` of the GID table, `None` if the entry is empty.
 pub(super) fn own_address(function: &Function, index: u16) -> Result<Option<OwnAddress>, Error> {
     let entry = function.roce_address(index)?;
     let gid = crate::bringup::gid_of(&entry);
@@ -91,8 +91,7 @@ pub(super) fn own_address(function: &Function, index: u16) -> Result<Option<OwnA
     Ok((gid != [0; 16]).then(|| OwnAddress { ip: ip_of(&gid), vlan }))
 }
 
-/// The MAC of a multicast group: an IPv6 one (RFC 2464, section 7), or an IPv4 one in mapped form (RFC 1112, section
-/// 6.4).
+/// The MAC of a multicast group: IPv6 (RFC 2464, section 7), or IPv4-mapped (RFC 1112, section 6.4).
 pub(super) fn group_mac(gid: &[u8; 16]) -> Option<[u8; 6]> {
     if gid[0] == 0xff {
         return Some([0x33, 0x33, gid[12], gid[13], gid[14], gid[15]]);
@@ -101,7 +100,7 @@ pub(super) fn group_mac(gid: &[u8; 16]) -> Option<[u8; 6]> {
     (mapped && gid[12] >> 4 == 0xe).then(|| [0x01, 0x00, 0x5e, gid[13] & 0x7f, gid[14], gid[15]])
 }
 
-/// The MAC an EUI-64 of a link-local address was made from (RFC 4291, appendix A).
+/// The MAC in the EUI-64 of a link-local address (RFC 4291, appendix A).
 fn link_local_mac(gid: &[u8; 16]) -> Option<[u8; 6]> {
     let made_of_mac = gid[..8] == [0xfe, 0x80, 0, 0, 0, 0, 0, 0] && gid[11..13] == [0xff, 0xfe];
     made_of_mac.then(|| [gid[8] ^ 2, gid[9], gid[10], gid[13], gid[14], gid[15]])

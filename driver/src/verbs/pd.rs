@@ -13,14 +13,14 @@ use std::sync::Arc;
 pub struct Pd {
     pub(crate) device: Arc<Device>,
     pub(crate) pdn: u32,
-    /// The domain of which this one is an alias (parent domain).
+    /// The domain that this one is an alias of (as a parent domain).
     parent: Option<Arc<Pd>>,
-    /// The source of memory for its queues, if that is not the transport.
+    /// The source of memory for its queues, if it is not the transport.
     buffers: Option<Arc<dyn Buffers>>,
     live: bool,
 }
 
-/// Memory for a queue, from `buffers` or the transport.
+/// Allocates memory for a queue, from `buffers` or the transport.
 pub(super) fn queue_memory(
     device: &Arc<Device>,
     buffers: Option<&Arc<dyn Buffers>>,
@@ -36,30 +36,30 @@ pub(super) fn queue_memory(
 }
 
 impl Pd {
-    /// Allocates one.
+    /// Allocates a protection domain.
     pub fn alloc(device: &Arc<Device>) -> Result<Arc<Pd>, Error> {
         let out: AllocPdOut = device.function.call(Opcode::AllocPd, device.opener.uid(), &CmdIn::zeroed())?;
         Ok(Arc::new(Pd { device: device.clone(), pdn: out.pd(), parent: None, buffers: None, live: true }))
     }
 
-    /// An alias of `parent` (`ibv_alloc_parent_domain`): objects of both may be used together. With `buffers`, these
-    /// supply the memory of its queues.
+    /// Creates an alias of `parent` (`ibv_alloc_parent_domain`): objects of both may be used together. The memory of
+    /// its queues comes from `buffers`, if given.
     pub fn face(parent: &Arc<Pd>, buffers: Option<Arc<dyn Buffers>>) -> Arc<Pd> {
         let (device, pdn) = (parent.device.clone(), parent.pdn);
         Arc::new(Pd { device, pdn, parent: Some(parent.clone()), buffers, live: true })
     }
 
-    /// Memory for a queue of this domain, `len` bytes and more.
+    /// Allocates memory for a queue of this domain, at least `len` bytes.
     pub(crate) fn queue_memory(self: &Arc<Self>, len: usize) -> Result<DmaMem, Error> {
         queue_memory(&self.device, self.buffers(), len)
     }
 
-    /// The source of memory for its queues, if that is not the transport.
+    /// The source of memory for its queues, if it is not the transport.
     pub fn buffers(&self) -> Option<&Arc<dyn Buffers>> {
         self.buffers.as_ref()
     }
 
-    /// A domain of the function itself, which is not ours to deallocate.
+    /// A domain of the function itself, which this opener must not deallocate.
     pub(crate) fn of_function(device: &Arc<Device>, pdn: u32) -> Arc<Pd> {
         Arc::new(Pd { device: device.clone(), pdn, parent: None, buffers: None, live: false })
     }
@@ -69,7 +69,7 @@ impl Pd {
         &self.device
     }
 
-    /// True if objects of both may be used together, because they are aliases of one domain.
+    /// True if objects of both may be used together, i.e. both are aliases of one domain.
     pub fn is_same(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.device, &other.device) && self.pdn == other.pdn
     }
@@ -90,7 +90,7 @@ impl Pd {
 }
 
 ends! {
-    /// Deallocates it; EBUSY while objects of it live, which keep it until the last of them is gone. Dropping the last
-    /// reference does the same without reporting errors.
+    /// Deallocates the domain. EBUSY while it has objects, which keep it until the last of them is gone. Dropping the
+    /// last reference does the same without reporting errors.
     Pd.dealloc: "the protection domain is in use", "a protection domain could not be deallocated"
 }

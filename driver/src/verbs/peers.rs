@@ -1,4 +1,4 @@
-//! The cache of queue pair 1 of paths to its peers, for as long as they may be trusted.
+//! Queue pair 1's cache of paths to its peers, with expiry.
 
 use hwspec::wire::mad::MadAddress;
 use std::{
@@ -6,22 +6,22 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Peers cached: the most recent.
+/// Maximum number of cached peers; the most recent are kept.
 const PEERS: usize = 256;
 /// Age at which a peer's MAC is resolved again.
 const KNOWN_FOR: Duration = Duration::from_secs(10);
-/// How long a peer that gave no answer is not asked again, since asking holds up messages to others.
+/// How long a peer that gave no answer is not asked again, since waiting for it delays messages to others.
 const SILENT_FOR: Duration = Duration::from_secs(3);
 
-/// Address handles to peers, or that one could not be resolved, and when that was found.
+/// Address handles of peers, `None` for those that could not be resolved, with the time of the result.
 pub struct Peers<W>(HashMap<MadAddress, (Option<W>, Instant)>);
 
 /// The cached state of a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Known<W> {
-    /// The path to it.
+    /// The path to the peer.
     Way(W),
-    /// It did not answer a recent resolution.
+    /// The peer did not answer a recent resolution.
     Silent,
     /// No entry, or one that has expired.
     Nothing,
@@ -45,7 +45,7 @@ impl<W: Clone> Peers<W> {
         }
     }
 
-    /// Enters the result of a resolution at `now`.
+    /// Records the result of a resolution at `now`.
     pub fn note(&mut self, to: MadAddress, way: Option<W>, now: Instant) {
         if self.0.len() >= PEERS && !self.0.contains_key(&to) {
             self.0.clear();

@@ -34,33 +34,33 @@ pub struct Qp {
     pub(crate) bar: Bar,
     pub(crate) doorbell: u32,
     pub(super) record: Option<Record>,
-    /// As in `control`, readable by posts without its lock.
+    /// Copy of the state in `control`, readable by posts without its lock.
     pub(super) state: AtomicU32,
     pub(super) control: Mutex<Control>,
-    /// Multicast groups that it is attached to, by GID and LID.
+    /// Multicast groups that the QP is attached to, by GID and LID.
     pub(super) groups: Mutex<Vec<([u8; 16], u16)>>,
     pub(super) cap: QpCap,
     pub(super) service: Service,
     pub(crate) pd: Arc<Pd>,
-    /// User context it belongs to.
+    /// User context that owns the QP.
     pub(crate) uid: u16,
     pub(super) cookie: u64,
     pub(super) links: Links,
-    /// The objects on the device, if it is not a queue pair there.
+    /// The objects on the device, for a raw packet QP.
     pub(super) raw: Option<RawQueues>,
     pub(super) mem: Arc<DmaMem>,
     pub(super) live: bool,
 }
 
-/// Objects that it uses and keeps alive.
+/// Objects that the QP uses and keeps alive.
 #[derive(Default)]
 pub(super) struct Links {
     pub(super) send_cq: Option<Arc<Cq>>,
     pub(super) recv_cq: Option<Arc<Cq>>,
     pub(super) srq: Option<Arc<Srq>>,
-    /// Of a target QP of XRC, which belongs to the domain.
+    /// The domain, for an XRC target QP, which belongs to it.
     pub(super) domain: Option<Arc<XrcDomain>>,
-    /// Of a QP that spreads frames over work queues.
+    /// The table, for a QP that spreads frames over work queues.
     pub(super) table: Option<Arc<RwqTable>>,
 }
 
@@ -82,7 +82,7 @@ impl Qp {
         self.queues.qpn
     }
 
-    /// Sizes actually given.
+    /// The actual sizes.
     pub fn cap(&self) -> QpCap {
         self.cap
     }
@@ -97,7 +97,7 @@ impl Qp {
         &self.pd
     }
 
-    /// State as last set by this opener.
+    /// The state last set by this opener.
     pub fn state(&self) -> QpState {
         QpState::from_raw(self.state.load(Relaxed)).unwrap_or_default()
     }
@@ -114,7 +114,7 @@ impl Qp {
         self.state.load(Relaxed) != QpState::Reset as u32
     }
 
-    /// Writes half of the doorbell record.
+    /// Writes one half of the doorbell record.
     #[inline(always)]
     pub(crate) fn record(&self, half: usize, value: u32) {
         if let Some(record) = &self.record {
@@ -130,7 +130,7 @@ impl Qp {
         self.groups.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
-    /// Refuses a QP that spreads frames, which has neither states nor attributes, with EOPNOTSUPP.
+    /// Fails with EOPNOTSUPP for a QP that spreads frames, which has neither states nor attributes.
     fn has_states(&self) -> Result<(), Error> {
         match self.links.table {
             Some(_) => Err(Error::unsupported("a QP over a table of work queues has no states")),
@@ -138,8 +138,8 @@ impl Qp {
         }
     }
 
-    /// Changes its state or attributes (`ibv_modify_qp`). An error leaves it as it was: EINVAL, or EOPNOTSUPP of a QP
-    /// that spreads frames over work queues.
+    /// Changes state or attributes (`ibv_modify_qp`). An error leaves the QP unchanged: EINVAL, or EOPNOTSUPP for a
+    /// QP that spreads frames over work queues.
     pub fn modify(&self, attr: &QpAttr, mask: QpAttrMask) -> Result<(), Error> {
         self.has_states()?;
         let now = if self.links.domain.is_some() { Some(self.query()?.qp_state) } else { None };
@@ -156,7 +156,7 @@ impl Qp {
         Ok(())
     }
 
-    /// After a transition to RESET: discards what was posted and has not completed.
+    /// Discards outstanding work requests after a transition to RESET.
     fn start_over(&self) {
         let (mut sq, mut rq) = (self.sq.lock(), self.rq.lock());
         self.links.cqs().for_each(|cq| cq.remove_completions(self.qpn()));
@@ -168,7 +168,7 @@ impl Qp {
         self.record(SND_DBR, 0);
     }
 
-    /// The TIR that frames are steered to, of a raw packet QP that receives.
+    /// The TIR that frames are steered to, for a raw packet QP that receives.
     pub(super) fn tir(&self) -> Option<u32> {
         self.raw.as_ref().and_then(|raw| raw.tirn)
     }
@@ -178,7 +178,7 @@ impl Qp {
         self.raw.as_ref()
     }
 
-    /// Queries the device. EOPNOTSUPP: it spreads frames over work queues.
+    /// Queries the device. EOPNOTSUPP: the QP spreads frames over work queues.
     pub fn query(&self) -> Result<QpAttr, Error> {
         self.has_states()?;
         if self.raw.is_some() {
@@ -206,7 +206,7 @@ impl Qp {
                 return Err(Error::device("a QP state from 0 to 6", other.raw().to_string()));
             }
         };
-        // The device goes to SQE or ERR by itself. The next transition starts from there.
+        // The device enters SQE or ERR on its own. The next transition starts from there.
         let alone = matches!(state, QpState::Sqe | QpState::Err) && control.state != QpState::Reset;
         if alone {
             control.state = state;
@@ -269,7 +269,7 @@ impl Qp {
 }
 
 ends! {
-    /// Destroys it and removes its completions from its CQs. Dropping the last reference does the same without
+    /// Destroys the QP and removes its completions from its CQs. Dropping the last reference does the same without
     /// reporting errors. EBUSY: this is not the last reference.
     Qp.destroy: "the QP is in use", "a QP could not be destroyed", qpn = qpn
 }

@@ -1,41 +1,41 @@
-//! Initial attributes of queue pairs.
+//! Attributes of new queue pairs.
 
 use super::{Cq, Service, Srq};
 use std::sync::Arc;
 
-/// Attributes that a QP is created with.
+/// The attributes of a new QP.
 #[derive(Clone)]
 pub struct QpInit {
-    /// Completions of send work requests.
+    /// CQ for send work requests.
     pub send_cq: Arc<Cq>,
-    /// Completions of receive work requests.
+    /// CQ for receive work requests.
     pub recv_cq: Arc<Cq>,
     /// Transport service.
     pub service: Service,
-    /// Work requests that fit at once.
+    /// Minimum number of outstanding sends.
     pub max_send_wr: u32,
-    /// As `max_send_wr`, receives.
+    /// Minimum number of outstanding receives.
     pub max_recv_wr: u32,
-    /// Pieces per work request.
+    /// SGEs per send.
     pub max_send_sge: u32,
-    /// As `max_send_sge`, receives.
+    /// SGEs per receive.
     pub max_recv_sge: u32,
     /// Bytes of inline data.
     pub max_inline: u32,
     /// Every send work request is signaled.
     pub sq_sig_all: bool,
-    /// Blocks the loopback of multicasts that it sends, or, of a raw packet QP, that the function sends.
+    /// Blocks loopback of multicasts sent by this QP, or, for a raw packet QP, by the function.
     pub block_multicast_loopback: bool,
     /// VLAN tags are stripped from raw packets and reported in `vlan_info` of the CQE.
     pub strip_vlan: bool,
-    /// Receives come from here instead of a queue of its own.
+    /// The shared receive queue, instead of its own.
     pub srq: Option<Arc<Srq>>,
-    /// Comes back in this QP's events.
+    /// Returned in the QP's events.
     pub cookie: u64,
 }
 
 impl QpInit {
-    /// A queue pair without room for work requests. The caller fills in the rest.
+    /// Attributes of a queue pair without room for work requests; the caller fills in the rest.
     pub fn new(service: Service, send_cq: &Arc<Cq>, recv_cq: &Arc<Cq>) -> Self {
         Self {
             send_cq: send_cq.clone(),
@@ -54,7 +54,7 @@ impl QpInit {
         }
     }
 
-    /// As asked for, without receives of its own where the QP cannot have any.
+    /// A copy with the receive queue removed where the QP cannot have one.
     pub(super) fn without_unused_receives(&self) -> QpInit {
         match self.srq.is_some() || self.service == Service::XrcIni {
             true => QpInit { max_recv_wr: 0, max_recv_sge: 0, ..self.clone() },

@@ -1,4 +1,4 @@
-//! Raw packet queue pairs: on this hardware a send queue, a receive queue, and the transport interfaces of both
+//! Raw packet queue pairs: on this hardware, a send queue, a receive queue, and the transport interfaces of both
 //! (PRM: SQ, RQ, TIS, TIR).
 
 use super::{Pd, QpInit, QpState, RwqTable, RxHash, geometry::Geometry};
@@ -18,12 +18,12 @@ use hwspec::{
 };
 use std::sync::Arc;
 
-/// `wq.wq_type`: a ring.
+/// `wq.wq_type`: cyclic.
 const CYCLIC: u8 = 1;
-/// `tirc.self_lb_block`: multicasts that were sent in the same transport domain are received too. As Linux uses it
-/// (MLX5_QP_FLAG_TIR_ALLOW_SELF_LB_MC), whatever the field's name says.
+/// `tirc.self_lb_block`: multicasts sent in the same transport domain are received too. This is Linux's use of the
+/// field (MLX5_QP_FLAG_TIR_ALLOW_SELF_LB_MC), in spite of its name.
 const ALLOW_MULTICAST: u8 = 2;
-/// `tirc.disp_type`: to a table of queues.
+/// `tirc.disp_type`: indirect, through an RQ table.
 const INDIRECT: u8 = 1;
 /// `tirc.rx_hash_fn`.
 const TOEPLITZ: u8 = 2;
@@ -36,7 +36,7 @@ pub(super) const ERROR: u8 = 3;
 pub(super) struct RawQueues {
     function: Arc<Function>,
     uid: u16,
-    /// The objects created so far in order, with the commands that destroy them.
+    /// The objects created so far, in order, with the commands to destroy them.
     made: Vec<(Opcode, u32)>,
     pub sqn: u32,
     rqn: Option<u32>,
@@ -44,7 +44,7 @@ pub(super) struct RawQueues {
 }
 
 impl RawQueues {
-    /// Creates them on the rings in `mem`: receive queue first, send queue on the next page.
+    /// Creates the queues on the rings in `mem`: receive queue first, send queue on the next page.
     pub fn create(
         pd: &Pd,
         init: &QpInit,
@@ -99,7 +99,7 @@ impl RawQueues {
         Ok(this)
     }
 
-    /// A receiver alone, spread over the queues of `table` as `hash` says.
+    /// Creates a receive side only, spread over the queues of `table` by `hash`.
     pub fn spread(
         pd: &Pd,
         table: &RwqTable,
@@ -142,7 +142,7 @@ impl RawQueues {
         Ok(())
     }
 
-    /// Changes the states of both queues with that of the queue pair.
+    /// Changes the states of both queues along with that of the queue pair.
     pub fn go(&self, from: QpState, to: QpState) -> Result<(), Error> {
         let [(sq, rq), (sq_to, rq_to)] = [states(from), states(to)];
         if sq != sq_to {
@@ -154,7 +154,7 @@ impl RawQueues {
         }
     }
 
-    /// Destroys all of it, in reverse order.
+    /// Destroys all objects, in reverse order.
     pub fn end(&mut self) -> Result<(), Error> {
         let mut first = Ok(());
         for (op, number) in std::mem::take(&mut self.made).into_iter().rev() {
@@ -172,7 +172,7 @@ impl Drop for RawQueues {
     }
 }
 
-/// A ring of `bytes`, and where its memory is: `place` is where the device sees ring and doorbell record.
+/// A ring of `bytes` and its page list; `place` holds the IOVAs of ring and doorbell record.
 fn ring(pd: &Pd, place: (u64, u64), bytes: usize, stride: usize) -> (WorkQueue, Vec<u64>) {
     let (log_page, pages) = page_list(place.0, bytes);
     let mut wq = WorkQueue::zeroed();
@@ -187,15 +187,15 @@ fn ring(pd: &Pd, place: (u64, u64), bytes: usize, stride: usize) -> (WorkQueue, 
     (wq, pages)
 }
 
-/// How a receive queue delivers frames.
+/// Delivery settings of a receive queue.
 pub(super) struct Receives {
     pub cqn: u32,
     pub strip_vlan: bool,
-    /// The user index by which its completions name it.
+    /// The user index in its completions.
     pub user_index: u32,
 }
 
-/// Creates a receive queue in RESET, of `entries` of `stride` bytes (powers of two). `place` is where the device sees
+/// Creates a receive queue in RESET, with `entries` of `stride` bytes (powers of two). `place` holds the IOVAs of
 /// ring and doorbell record. Returns its number.
 pub(super) fn create_rq(
     pd: &Pd,
@@ -230,7 +230,7 @@ pub(super) fn step(
     to: u8,
 ) -> Result<(), Error> {
     let order = |from: u8| {
-        // The commands of both queues have the same layout as far as it is used here.
+        // The commands of both queues have the same layout in the fields used here.
         let mut input = ModifySqIn::zeroed();
         let mut context = SqContext::zeroed();
         context.set().state(to);
@@ -238,13 +238,13 @@ pub(super) fn step(
         function.order(op, uid, &input)
     };
     match order(from) {
-        // A queue may have gone to the error state by itself.
+        // A queue may have entered the error state on its own.
         Err(Error::Command { .. }) if to != READY => order(ERROR),
         result => result,
     }
 }
 
-/// States of send and receive queue of a queue pair in a state.
+/// States of send and receive queue for a state of the queue pair.
 fn states(state: QpState) -> (u8, u8) {
     match state {
         QpState::Reset | QpState::Init => (RESET, RESET),

@@ -1,4 +1,4 @@
-//! Changes of completion queues: their size, and the moderation of their events.
+//! Changes of completion queues: resizing, and moderation of events.
 
 use super::{
     Cq, Device,
@@ -23,8 +23,8 @@ const RESIZE_FIELDS: u32 = 0b111;
 /// `modify_field_select`: `cq_period` and `cq_max_count`.
 const MODERATION: u32 = 0b11;
 
-/// Entries of the ring for `entries` completions: one more than asked for, so that a full queue differs from an empty
-/// one. EINVAL: more than the device can have.
+/// Number of ring entries for `entries` completions: at least one more, so that a full queue differs from an empty
+/// one. EINVAL: more than the device supports.
 pub(super) fn entries_for(device: &Device, entries: u32) -> Result<u32, Error> {
     let max = device.attr().max_cqe;
     if entries == 0 || entries > max {
@@ -36,9 +36,9 @@ pub(super) fn entries_for(device: &Device, entries: u32) -> Result<u32, Error> {
 }
 
 impl Cq {
-    /// Makes room for at least `entries` completions (`ibv_resize_cq`). Completions that have not been polled stay, in
-    /// order; if there are more of them than `entries` the result is EINVAL, and nothing changes. Other threads may
-    /// poll meanwhile.
+    /// Makes room for at least `entries` completions (`ibv_resize_cq`). Unpolled completions are kept, in order; if
+    /// there are more of them than `entries`, fails with EINVAL and changes nothing. Other threads may poll
+    /// concurrently.
     pub fn resize(&self, entries: u32) -> Result<(), Error> {
         let count = entries_for(&self.device, entries)?;
         if !self.device.function.caps.general.cq_resize() {
@@ -64,8 +64,8 @@ impl Cq {
         Ok(())
     }
 
-    /// Completion events come after `count` completions or `period` microseconds, whichever is first; either 0: at
-    /// once.
+    /// Moderates events: one comes after `count` completions or `period` microseconds, whichever is first. If either
+    /// is 0, events come at once.
     pub fn moderate(&self, count: u16, period: u16) -> Result<(), Error> {
         let attr = self.device.attr();
         if attr.max_cq_count == 0 {
@@ -95,7 +95,7 @@ impl Cq {
         Ok(())
     }
 
-    /// Completions in the ring that have not been polled.
+    /// Number of unpolled completions in the ring.
     fn waiting(&self) -> u32 {
         let _entries = self.qps.lock();
         let (ci, log) = self.place();
@@ -107,8 +107,8 @@ impl Cq {
         (0..ring.entries()).take_while(done).count() as u32
     }
 
-    /// The ring of `1 << log` entries and its IOVA. Rings are kept until the CQ is destroyed, since a thread may still
-    /// be reading one.
+    /// Returns the ring of `1 << log` entries and its IOVA. Rings are kept until the CQ is destroyed, since a thread
+    /// may still be reading one.
     fn ring_of(&self, log: u32) -> Result<(&BlockRing, u64), Error> {
         if log == self.first_log {
             return Ok((&self.first, self.first.iova()));
@@ -125,8 +125,8 @@ impl Cq {
         Ok((ring, ring.iova()))
     }
 
-    /// Copies what is left in the ring of `1 << old` entries to that of `1 << new`, one place further on, since the
-    /// entry that marks the end of the old ring counts too.
+    /// Copies the rest of the ring of `1 << old` entries to that of `1 << new`, shifted by one, since the entry that
+    /// marks the end of the old ring counts too.
     fn move_over(&self, old: u32, new: u32) {
         let (from, to) = (self.ring(old), self.ring(new));
         let _entries = self.qps.lock();

@@ -1,5 +1,5 @@
 //! Receive side scaling: frames are spread over work queues by a hash of their addresses and ports. The low bits of the
-//! hash select the entry of an indirection table that names the queue.
+//! hash select an entry of an indirection table, which names the queue.
 
 use super::{Device, Wq, ends::ends};
 use crate::error::Error;
@@ -32,12 +32,12 @@ bitflags::bitflags! {
     }
 }
 
-/// How frames are hashed, with the Toeplitz function of RSS.
+/// Hash settings for the Toeplitz function of RSS.
 #[derive(Clone, Copy, Debug)]
 pub struct RxHash {
     /// The key.
     pub key: [u8; RxHash::KEY],
-    /// Fields to hash, as far as a frame has them. A frame with none of them has hash 0.
+    /// Fields to hash, if present in a frame. A frame with none of them has hash 0.
     pub fields: RxHashFields,
 }
 
@@ -45,7 +45,7 @@ impl RxHash {
     /// Bytes of a key.
     pub const KEY: usize = 40;
 
-    /// The fields as a TIR has them. EINVAL: fields of two protocols that exclude each other.
+    /// The fields in TIR format. EINVAL: fields of two mutually exclusive protocols.
     pub(super) fn selector(&self) -> Result<HashFields, Error> {
         use RxHashFields as F;
         let (v4, v6) = (F::SRC_IPV4 | F::DST_IPV4, F::SRC_IPV6 | F::DST_IPV6);
@@ -75,14 +75,14 @@ impl RxHash {
 pub struct RwqTable {
     pub(super) device: Arc<Device>,
     rqtn: u32,
-    /// The work queues, kept alive.
+    /// The work queues, kept alive by the table.
     pub(super) wqs: Vec<Arc<Wq>>,
     live: bool,
 }
 
 impl RwqTable {
-    /// Creates a table with the entries `wqs`, which may repeat. EINVAL: their number is not a power of two or more
-    /// than the device can have, or some are of another device; EOPNOTSUPP: the device has no such tables.
+    /// Creates a table with the entries `wqs`, which may repeat. EINVAL: their number is not a power of two or exceeds
+    /// the device's limit, or some belong to another device; EOPNOTSUPP: the device has no such tables.
     pub fn create(device: &Arc<Device>, wqs: &[Arc<Wq>]) -> Result<Arc<RwqTable>, Error> {
         let most = device.attr().max_rwq_table_size;
         if most == 0 {
@@ -101,7 +101,7 @@ impl RwqTable {
         context.set().rqt_max_size(wqs.len() as u16).rqt_actual_size(wqs.len() as u16);
         let mut input = CreateRqtIn::zeroed();
         input.set().rqt_context(context);
-        // Two numbers of 32 bits in each word.
+        // Two 32-bit numbers per word.
         let number = |wq: Option<&Arc<Wq>>| u64::from(wq.map_or(0, |wq| wq.wqn()));
         let list: Vec<u64> =
             wqs.chunks(2).map(|pair| number(pair.first()) << 32 | number(pair.get(1))).collect();
@@ -126,18 +126,18 @@ impl RwqTable {
 }
 
 ends! {
-    /// Destroys it; EBUSY while QPs use it, which keep it until the last of them is gone. Dropping the last reference
-    /// does the same without reporting errors.
+    /// Destroys the table. EBUSY while QPs use it, which keep it until the last of them is gone. Dropping the last
+    /// reference does the same without reporting errors.
     RwqTable.destroy: "the table is in use", "a table of work queues could not be destroyed", rqtn = number
 }
 
-/// Attributes that a QP that spreads frames is created with.
+/// The attributes of a new QP that spreads frames.
 #[derive(Clone)]
 pub struct RssInit {
     /// The work queues to spread over.
     pub table: Arc<RwqTable>,
     /// The hash that selects the queue.
     pub hash: RxHash,
-    /// Blocks the loopback of multicasts that the function sends.
+    /// Blocks loopback of multicasts sent by the function.
     pub block_multicast_loopback: bool,
 }

@@ -1,4 +1,4 @@
-//! Transport services of queue pairs, and what each of them allows.
+//! Transport services of queue pairs, and the features of each.
 
 use super::QpAttrMask;
 use crate::error::Error;
@@ -14,15 +14,15 @@ pub enum Service {
     Uc,
     /// Unreliable datagram.
     Ud,
-    /// Sending side of an extended reliable connection.
+    /// XRC initiator: the sending side of an extended reliable connection.
     XrcIni,
-    /// Receiving side of an extended reliable connection.
+    /// XRC target: the receiving side of an extended reliable connection.
     XrcTgt,
     /// Raw Ethernet frames.
     RawPacket,
     /// General services: queue pair 1 (IBTA 13.5.1).
     Gsi,
-    /// The driver's own queue for changes of memory keys.
+    /// The driver's own queue for key changes.
     #[doc(hidden)]
     Keys,
 }
@@ -41,7 +41,7 @@ impl Service {
         }
     }
 
-    /// True if each work request names its destination.
+    /// True if each work request has its own destination.
     #[inline]
     pub fn is_datagram(self) -> bool {
         matches!(self, Self::Ud | Self::Gsi)
@@ -53,14 +53,14 @@ impl Service {
         !matches!(self, Self::Ud | Self::Gsi | Self::RawPacket | Self::Keys)
     }
 
-    /// True if it is one of the two sides of XRC.
+    /// True for either side of XRC.
     #[inline]
     pub fn is_xrc(self) -> bool {
         matches!(self, Self::XrcIni | Self::XrcTgt)
     }
 
-    /// Attributes that only the other side of XRC has. Programs set them on both sides, and they are ignored here, as
-    /// Linux does.
+    /// Attributes that only the other side of XRC has. Programs set them on both sides; they are ignored here, as in
+    /// Linux.
     pub(crate) fn of_other_side(self) -> QpAttrMask {
         match self {
             Self::XrcIni => QpAttrMask::MAX_DEST_RD_ATOMIC | QpAttrMask::MIN_RNR_TIMER,
@@ -69,25 +69,25 @@ impl Service {
         }
     }
 
-    /// True if it can send atomics (IBTA table 46).
+    /// True if the service supports atomics (IBTA table 46).
     #[inline]
     pub fn has_atomics(self) -> bool {
         matches!(self, Self::Rc | Self::XrcIni)
     }
 
-    /// True if it can have a send queue.
+    /// True if the service can have a send queue.
     #[inline]
     pub fn sends(self) -> bool {
         self != Self::XrcTgt
     }
 
-    /// True if it can have receives, of its own or shared.
+    /// True if the service can have receives, of its own or shared.
     #[inline]
     pub fn receives(self) -> bool {
         !self.is_xrc() && self != Self::Keys
     }
 
-    /// Checks that the driver can create it.
+    /// Checks that the driver supports the service.
     pub(crate) fn offered(self) -> Result<(), Error> {
         match self {
             Self::Rc | Self::Uc | Self::Ud | Self::XrcIni | Self::RawPacket | Self::Gsi | Self::Keys => {

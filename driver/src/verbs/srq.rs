@@ -1,5 +1,5 @@
-//! Shared receive queues: receives that several QPs take from one queue (IBTA 10.2.9), and those of XRC, which requests
-//! name by number (annex A14).
+//! Shared receive queues: one queue of receives used by several QPs (IBTA 10.2.9), and XRC SRQs, which requests name by
+//! number (annex A14).
 
 use super::{Cq, OF_FUNCTION, Pd, RecvWr, Sge, XrcDomain, ends::ends};
 use crate::{
@@ -21,7 +21,7 @@ use hwspec::{
 };
 use std::sync::Arc;
 
-/// `user_index` of SRQs that have none: CQEs carry the number instead.
+/// `user_index` of SRQs without one: CQEs contain the number instead.
 const NO_USER_INDEX: u32 = 0xff_ffff;
 /// `rmpc.state`: ready.
 const RMP_READY: u8 = 1;
@@ -32,31 +32,31 @@ const ARM: u16 = 1;
 /// Largest message (IBTA 9.7.6.1.4.1).
 const MAX_MESSAGE: u32 = 1 << 31;
 
-/// The attributes that a shared receive queue is created with.
+/// The attributes of a new shared receive queue.
 #[derive(Clone)]
 pub struct SrqInit {
-    /// Receives that fit at once.
+    /// Minimum number of outstanding receives.
     pub max_wr: u32,
-    /// Pieces of each.
+    /// SGEs per receive.
     pub max_sge: u32,
-    /// For XRC: the domain whose target QPs may use it, and where its receives complete.
+    /// For XRC: the domain with the target QPs that may use it, and the CQ of its receives.
     pub xrc: Option<(Arc<XrcDomain>, Arc<Cq>)>,
-    /// Comes back in its events.
+    /// Returned in its events.
     pub cookie: u64,
 }
 
 /// Attributes of a shared receive queue (`ibv_srq_attr`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SrqAttr {
-    /// Receives that fit at once.
+    /// Maximum number of outstanding receives.
     pub max_wr: u32,
-    /// Pieces of each.
+    /// SGEs per receive.
     pub max_sge: u32,
-    /// Fewer receives than this raise the limit event once; 0: it is not armed.
+    /// When fewer receives than this are left, the limit event is raised once; 0: not armed.
     pub limit: u32,
 }
 
-/// The kind of object that it is on the device.
+/// The kind of object on the device.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {
     /// Before ISSI 1.
@@ -79,17 +79,17 @@ pub struct Srq {
     live: bool,
 }
 
-/// Where its entries lie.
+/// The location of its entries.
 struct Place {
     log_entries: u8,
-    /// log2 of an entry in 16-byte units.
+    /// log2 of the entry size in 16-byte units.
     log_stride: u8,
     log_page_size: u8,
     record: u64,
 }
 
 impl Srq {
-    /// Creates one with room for at least what `init` says. EINVAL: more than the device can have; EOPNOTSUPP: the
+    /// Creates an SRQ with at least the capacity in `init`. EINVAL: more than the device supports; EOPNOTSUPP: the
     /// device has no XRC.
     pub fn create(pd: &Arc<Pd>, init: &SrqInit) -> Result<Arc<Srq>, Error> {
         let device = &pd.device;
@@ -107,7 +107,7 @@ impl Srq {
                 ));
             }
         }
-        // One entry is never posted, so that the successor of the last one posted is known when that is taken.
+        // One entry is never posted, so that the successor of the last posted one is known when it is taken.
         let entries = (init.max_wr.max(1) + 1).next_power_of_two();
         let stride = (NextSeg::SIZE + init.max_sge.max(1) as usize * WQE_DS).next_power_of_two();
         let bytes = entries as usize * stride;
@@ -144,7 +144,7 @@ impl Srq {
         }))
     }
 
-    /// The user context it belongs to.
+    /// The user context that owns the SRQ.
     fn uid(&self) -> u16 {
         if self.is_xrc() { OF_FUNCTION } else { self.pd.device.opener.uid() }
     }
@@ -159,12 +159,12 @@ impl Srq {
         &self.pd
     }
 
-    /// True if it is of XRC: requests name it, and no QP is created on it.
+    /// True for an XRC SRQ: requests name it, and no QP is created on it.
     pub fn is_xrc(&self) -> bool {
         self.xrc.is_some()
     }
 
-    /// Receives that fit, and pieces of each.
+    /// Maximum number of outstanding receives, and SGEs per receive.
     pub fn size(&self) -> (u32, u32) {
         (self.max_wr, self.max_sge)
     }
@@ -232,7 +232,7 @@ impl Srq {
         Ok(SrqAttr { max_wr: self.max_wr, max_sge: self.max_sge, limit: limit.into() })
     }
 
-    /// Posts receives in order. On an error those before it are posted. EINVAL: too many pieces, or one too long;
+    /// Posts receives in order. On an error, the earlier ones are posted. EINVAL: too many SGEs, or one too long;
     /// ENOMEM: the queue is full.
     pub fn post_recv<'w>(&self, wrs: impl IntoIterator<Item = RecvWr<'w>>) -> Result<(), PostError> {
         let mut free = self.receives.lock();
@@ -263,7 +263,7 @@ impl Srq {
         if fits { Ok(()) } else { Err(libc::EINVAL) }
     }
 
-    /// Writes the data segments behind the entry's next segment, which was written when the entry was freed.
+    /// Writes the data segments after the entry's next segment, which was written when the entry was freed.
     fn write(&self, entry: u32, list: &[Sge]) {
         let inbox = self.receives.inbox();
         let mut segment = inbox.first;
@@ -298,8 +298,8 @@ impl Srq {
 }
 
 ends! {
-    /// Destroys it; EBUSY while QPs use it (they keep it until the last of them is gone). Dropping the last reference
-    /// does the same without reporting errors.
+    /// Destroys the SRQ. EBUSY while QPs use it (it then lives until the last of them is gone). Dropping the last
+    /// reference does the same without reporting errors.
     Srq.destroy: "the SRQ is in use", "an SRQ could not be destroyed", srqn = srqn
 }
 

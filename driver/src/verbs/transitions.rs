@@ -1,4 +1,4 @@
-//! Legal state transitions of queue pairs, and the attributes of each, by service (IBTA 11.2.5.2, table 91).
+//! Legal state transitions of queue pairs, with their attributes by service (IBTA 11.2.5.2, table 91).
 
 use super::{QpAttrMask as Mask, QpState, QpState::*, Service, Service::*};
 use hwspec::cmd::Opcode;
@@ -10,7 +10,7 @@ pub(super) struct Transition {
     pub optional: Mask,
 }
 
-/// From, to, command, and the attributes for each service. A service that is not listed does not have the transition.
+/// From, to, command, and the attributes for each service. Unlisted services do not have the transition.
 type Row = (QpState, QpState, Opcode, &'static [(&'static [Service], Mask, Mask)]);
 
 const NONE: Mask = Mask::empty();
@@ -119,11 +119,11 @@ const TABLE: &[Row] = &[
     (Sqe, Rts, Opcode::Sqerr2rtsQp, &[(&[Uc], NONE, RUNS), (&[Ud, Gsi], NONE, RUNS_QKEY)]),
 ];
 
-/// The row of the table, if there is one.
+/// Looks up a transition in the table.
 pub(super) fn transition(service: Service, from: QpState, to: QpState) -> Option<Transition> {
     match to {
         Reset => return Some(Transition { op: Opcode::Qp2Rst, required: NONE, optional: NONE }),
-        // Linux's table has no way from RESET to ERR (qp_state_table, drivers/infiniband/core/verbs.c).
+        // Linux's table has no transition from RESET to ERR (qp_state_table, drivers/infiniband/core/verbs.c).
         Err if from == Reset => return None,
         Err => return Some(Transition { op: Opcode::Qp2Err, required: NONE, optional: NONE }),
         _ => {}

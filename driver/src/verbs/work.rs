@@ -8,19 +8,19 @@ bitflags::bitflags! {
     pub struct SendFlags: u32 {
         /// Wait for earlier READs and atomics.
         const FENCE = 1;
-        /// Report success too (signaled).
+        /// Report successful completion too (signaled).
         const SIGNALED = 1 << 1;
-        /// The peer's completion is a solicited one.
+        /// Raise a solicited event at the peer.
         const SOLICITED = 1 << 2;
-        /// Data is taken from the buffers at once; lkeys are not used.
+        /// Copy the data from the buffers at once; lkeys are not used.
         const INLINE = 1 << 3;
-        /// The device computes the checksums of IPv4, and of TCP or UDP (raw packets).
+        /// The device computes IPv4 and TCP or UDP checksums (raw packets).
         const IP_CSUM = 1 << 4;
     }
 }
 
 impl SendFlags {
-    /// Flags that all services have.
+    /// Flags supported by all services.
     pub const COMMON: Self = Self::IP_CSUM.complement();
 }
 
@@ -32,20 +32,20 @@ bitflags::bitflags! {
         const GRH = 1;
         /// `imm_or_inv` is immediate data.
         const WITH_IMM = 1 << 1;
-        /// The device verified the checksums of IPv4, and of TCP or UDP (raw packets).
+        /// The device verified IPv4 and TCP or UDP checksums (raw packets).
         const IP_CSUM = 1 << 2;
-        /// `imm_or_inv` is the rkey the peer invalidated.
+        /// `imm_or_inv` is the rkey that the peer invalidated.
         const WITH_INV = 1 << 3;
     }
 }
 
-/// A piece of memory. Same layout as `ibv_sge`.
+/// A scatter/gather element, with the layout of `ibv_sge`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct Sge {
-    /// Address within the memory region (its `hca_va`); for inline data an address of this process.
+    /// Address within the memory region (its `hca_va`); for inline data, an address in this process.
     pub addr: u64,
-    /// Length in bytes. 0 is an empty piece.
+    /// Length in bytes. 0 is an empty element.
     pub length: u32,
     /// Local key.
     pub lkey: u32,
@@ -73,7 +73,7 @@ pub enum SendOp {
         raddr: u64,
         rkey: u32,
     },
-    /// Values in host order.
+    /// Compare and swap, values in host order.
     CmpSwap {
         raddr: u64,
         rkey: u32,
@@ -85,9 +85,9 @@ pub enum SendOp {
         rkey: u32,
         add: u64,
     },
-    /// Invalidates a local key: that of a memory window of type 2 bound on this QP.
+    /// Invalidates a local key: that of a type 2 memory window bound on this QP.
     LocalInv(u32),
-    /// Binds a memory window; made by [`Mw::binding`](super::Mw::binding).
+    /// Binds a memory window; built by [`Mw::binding`](super::Mw::binding).
     BindMw {
         /// The window's key before the bind.
         mw: u32,
@@ -97,11 +97,11 @@ pub enum SendOp {
         tied: bool,
         /// Key of the region.
         lkey: u32,
-        /// First byte, as the region's key addresses it.
+        /// First byte, as addressed by the region's key.
         addr: u64,
         /// Length in bytes; 0 unbinds the window.
         len: u64,
-        /// The accesses that peers have.
+        /// Access rights of peers.
         access: super::AccessFlags,
     },
 }
@@ -109,7 +109,7 @@ pub enum SendOp {
 /// A send work request.
 #[derive(Clone, Copy, Debug)]
 pub struct SendWr<'a> {
-    /// Comes back in the completion.
+    /// Returned in the completion.
     pub wr_id: u64,
     /// The operation.
     pub op: SendOp,
@@ -125,11 +125,12 @@ pub enum Target<'a> {
     /// None: the queue pair is connected, or sends raw packets.
     #[default]
     Peer,
-    /// The destination of a datagram (UD). A `qkey` with its top bit set means the queue pair's own (IBTA 10.2.5).
+    /// The destination of a datagram (UD). A `qkey` with its top bit set selects the queue pair's own (IBTA
+    /// 10.2.5).
     Datagram {
         /// The path.
         ah: &'a Ah,
-        /// The queue pair; 0xffffff: the members of the group.
+        /// The queue pair, or 0xffffff for the members of the group.
         qpn: u32,
         /// Its Q_Key.
         qkey: u32,
@@ -141,9 +142,9 @@ pub enum Target<'a> {
 /// A receive work request.
 #[derive(Clone, Copy, Debug)]
 pub struct RecvWr<'a> {
-    /// Comes back in the completion.
+    /// Returned in the completion.
     pub wr_id: u64,
-    /// Where the message goes.
+    /// Buffers for the message.
     pub sge: &'a [Sge],
 }
 
@@ -188,9 +189,9 @@ pub enum WcOpcode {
     RecvRdmaWithImm = 129,
 }
 
-/// Where a poll writes a completion, in the form that its caller wants.
+/// The destination of a completion from a poll, in the caller's format.
 pub trait CompletionSlot {
-    /// Writes it, over whatever was there.
+    /// Writes the completion, overwriting any previous contents.
     fn put(&mut self, completion: Completion);
 }
 
@@ -206,7 +207,7 @@ impl CompletionSlot for Completion {
 pub struct Completion {
     /// The id of the work request.
     pub wr_id: u64,
-    /// Success, or why not.
+    /// Success, or the reason of the failure.
     pub status: WcStatus,
     /// The operation that completed; only meaningful on success.
     pub opcode: WcOpcode,
@@ -214,18 +215,18 @@ pub struct Completion {
     pub vendor_err: u32,
     /// Bytes received, read, or 8 for an atomic.
     pub byte_len: u32,
-    /// Immediate data (`u32::from_be_bytes` of it) or the invalidated rkey; see `flags`.
+    /// Immediate data (as read by `u32::from_be_bytes`) or the invalidated rkey, depending on `flags`.
     pub imm_or_inv: u32,
     /// Local QP number.
     pub qpn: u32,
     /// Remote QP number (UD).
     pub src_qp: u32,
-    /// Which further fields are valid.
+    /// Flags for the validity of further fields.
     pub flags: WcFlags,
     /// LID of the sender (UD on InfiniBand).
     pub slid: u16,
     /// Service level (UD on InfiniBand).
     pub sl: u8,
-    /// Path bits of the LID it came to (UD on InfiniBand).
+    /// Path bits of the destination LID (UD on InfiniBand).
     pub path_bits: u8,
 }

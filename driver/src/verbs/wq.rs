@@ -1,4 +1,4 @@
-//! Receive work queues that belong to no queue pair (`ibv_create_wq`). Frames reach them through indirection tables.
+//! Receive work queues without a queue pair (`ibv_create_wq`). Frames reach them through indirection tables.
 
 use super::{
     Cq, Pd, RecvWr,
@@ -28,18 +28,18 @@ use sync::BiasedMutex;
 /// `modify_rq_in.modify_bitmask`: VLAN stripping.
 const VSD: u64 = 1 << 1;
 
-/// The attributes that a work queue is created with.
+/// The attributes of a new work queue.
 #[derive(Clone)]
 pub struct WqInit {
-    /// Where its receives complete.
+    /// CQ for its receives.
     pub cq: Arc<Cq>,
-    /// Receives that fit at once.
+    /// Minimum number of outstanding receives.
     pub max_wr: u32,
-    /// Pieces of each.
+    /// SGEs per receive.
     pub max_sge: u32,
     /// VLAN tags are stripped from frames and reported in `vlan_info` of the CQE.
     pub strip_vlan: bool,
-    /// Comes back in its events.
+    /// Returned in its events.
     pub cookie: u64,
 }
 
@@ -47,17 +47,17 @@ pub struct WqInit {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[repr(u32)]
 pub enum WqState {
-    /// Takes neither receives nor frames.
+    /// Accepts neither receives nor frames.
     #[default]
     Reset = 0,
-    /// Takes both.
+    /// Accepts both.
     Rdy = 1,
     /// Receives are flushed, frames are lost.
     Err = 2,
 }
 
 impl WqState {
-    /// From `ibv_wq_state`.
+    /// Converts from `ibv_wq_state`.
     pub fn from_raw(raw: u32) -> Option<Self> {
         Some(match raw {
             0 => Self::Reset,
@@ -77,26 +77,26 @@ impl WqState {
     }
 }
 
-/// Changes of a work queue; `None` leaves an attribute as it is.
+/// Changes to a work queue. `None` leaves an attribute unchanged.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WqAttr {
-    /// The state to move to.
+    /// The new state.
     pub state: Option<WqState>,
-    /// The current state. If the queue is in another, nothing changes.
+    /// The expected current state. If the queue is in another, nothing changes.
     pub current: Option<WqState>,
-    /// See [`WqInit::strip_vlan`].
+    /// VLAN stripping, as for [`WqInit::strip_vlan`].
     pub strip_vlan: Option<bool>,
 }
 
-/// A receive work queue. Its completions have its number in place of that of a QP.
+/// A receive work queue. Its completions contain its number in place of a QP number.
 pub struct Wq {
     queue: BiasedMutex<RecvQueue>,
     queues: Arc<QpQueues>,
     record: Option<Record>,
-    /// As in `control`, for posts.
+    /// Copy of the state in `control`, for posts.
     state: AtomicU32,
     control: Mutex<WqState>,
-    /// The user index by which CQEs name it.
+    /// The user index in its CQEs.
     index: u32,
     size: (u32, u32),
     cq: Arc<Cq>,
@@ -106,8 +106,8 @@ pub struct Wq {
 }
 
 impl Wq {
-    /// Creates one in RESET with room for at least what `init` says. EINVAL: sizes that the device cannot have, or a CQ
-    /// of another device; EOPNOTSUPP: a port that is not Ethernet, or tags that cannot be stripped.
+    /// Creates a work queue in RESET with at least the capacity in `init`. EINVAL: sizes beyond the device's limits, or
+    /// a CQ of another device; EOPNOTSUPP: a port that is not Ethernet, or tags cannot be stripped.
     pub fn create(pd: &Arc<Pd>, init: &WqInit) -> Result<Arc<Wq>, Error> {
         let device = &pd.device;
         let attr = device.attr();
@@ -177,12 +177,12 @@ impl Wq {
         &self.pd
     }
 
-    /// Receives that fit, and pieces of each.
+    /// Maximum number of outstanding receives, and SGEs per receive.
     pub fn size(&self) -> (u32, u32) {
         self.size
     }
 
-    /// State as this side last set it.
+    /// The state last set by this opener.
     pub fn state(&self) -> WqState {
         *self.control()
     }
@@ -191,8 +191,8 @@ impl Wq {
         self.control.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
-    /// Changes its state or how it receives (`ibv_modify_wq`). EINVAL, and nothing changes: it is in another state than
-    /// the request says, or there is no such transition; EOPNOTSUPP: the device does not strip tags.
+    /// Changes state or receive settings (`ibv_modify_wq`). EINVAL, with nothing changed: the current state differs
+    /// from the request's, or there is no such transition; EOPNOTSUPP: the device does not strip tags.
     pub fn modify(&self, attr: &WqAttr) -> Result<(), Error> {
         let device = &self.pd.device;
         let (function, uid) = (&device.function, device.opener.uid());
@@ -215,7 +215,8 @@ impl Wq {
             function.order(Opcode::ModifyRq, uid, &input)?;
         }
         if to != now {
-            // Posts see the new state before the device does, so that none is posted to a queue that starts over.
+            // Posts see the new state before the device does, so that no receive is posted to a queue that is being
+            // reset.
             if to == WqState::Reset {
                 self.state.store(to as u32, Relaxed);
             }
@@ -230,7 +231,7 @@ impl Wq {
         Ok(())
     }
 
-    /// After a transition to RESET: discards what was posted and has not completed.
+    /// Discards outstanding receives after a transition to RESET.
     fn start_over(&self) {
         let mut queue = self.queue.lock();
         self.cq.remove_wq_completions(self.index, self.wqn());
@@ -245,8 +246,8 @@ impl Wq {
         }
     }
 
-    /// Posts receives in order. On an error those before it are posted. EINVAL: pieces it cannot have, or it is in
-    /// RESET; ENOMEM: it is full.
+    /// Posts receives in order. On an error, the earlier ones are posted. EINVAL: unsupported SGEs, or the queue is in
+    /// RESET; ENOMEM: the queue is full.
     pub fn post_recv<'w>(&self, wrs: impl IntoIterator<Item = RecvWr<'w>>) -> Result<(), PostError> {
         let mut queue = self.queue.lock_biased();
         let begin = queue.number;
@@ -280,7 +281,7 @@ impl Wq {
 }
 
 ends! {
-    /// Destroys it and removes its completions from its CQ; EBUSY while tables have it, which keep it until the last of
-    /// them is gone. Dropping the last reference does the same without reporting errors.
+    /// Destroys the queue and removes its completions from its CQ. EBUSY while tables use it, which keep it until the
+    /// last of them is gone. Dropping the last reference does the same without reporting errors.
     Wq.destroy: "the WQ is in use", "a WQ could not be destroyed", wqn = wqn
 }

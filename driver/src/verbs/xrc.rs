@@ -1,5 +1,4 @@
-//! Domains of extended reliable connections, and target QPs, which belong to a domain rather than to an opener (IBTA
-//! annex A14).
+//! XRC domains, and target QPs, which belong to a domain rather than to an opener (IBTA annex A14).
 //!
 //! All openers that have the same file open get the same domain, and may open the target QPs in it by number. So both
 //! belong to the function (user context 0), and are destroyed with the last opener that holds them.
@@ -20,21 +19,21 @@ use std::sync::Arc;
 
 /// `qpc.rq_type`: receives come from an SRQ.
 const SHARED_RQ: u8 = 1;
-/// `qpc.user_index` of QPs that have none.
+/// `qpc.user_index` of QPs without a user index.
 const NO_USER_INDEX: u32 = 0xff_ffff;
 
-/// How to open an XRC domain (`ibv_xrcd_init_attr`).
+/// Options for opening an XRC domain (`ibv_xrcd_init_attr`).
 #[derive(Clone, Copy, Debug, Default)]
 pub struct XrcOpen {
-    /// The file that names it; `None`: no other opener can find it.
+    /// The file that identifies it. `None`: no other opener can find it.
     pub file: Option<FileId>,
-    /// It may be new (`O_CREAT`).
+    /// Create the domain if it does not exist (`O_CREAT`).
     pub create: bool,
-    /// It must be new (`O_EXCL`).
+    /// Fail if the domain exists (`O_EXCL`).
     pub exclusive: bool,
 }
 
-/// An XRC domain, as one opener holds it.
+/// An XRC domain held by one opener.
 pub struct XrcDomain {
     device: Arc<Device>,
     xrcdn: u32,
@@ -45,7 +44,7 @@ pub struct XrcDomain {
 
 impl XrcDomain {
     /// Opens the domain of a file, or a new one. EOPNOTSUPP: the device has no XRC; EAGAIN: the file has no domain and
-    /// none may be created; EINVAL: the file has one and a new one is required.
+    /// `create` is not set; EINVAL: the file has one and `exclusive` is set.
     pub fn open(device: &Arc<Device>, how: XrcOpen) -> Result<Arc<XrcDomain>, Error> {
         let function = &device.function;
         if !function.caps.general.xrc() {
@@ -94,12 +93,12 @@ impl XrcDomain {
         self.xrcdn
     }
 
-    /// The protection domain of target QPs: the function's own, which openers do not deallocate.
+    /// The protection domain of target QPs, owned by the function, so that openers do not deallocate it.
     pub(super) fn pd(&self) -> Arc<Pd> {
         Pd::of_function(&self.device, self.placeholders.pdn)
     }
 
-    /// Creates a target QP in RESET; `cookie` comes back in its events.
+    /// Creates a target QP in RESET, with a hold for this opener. Returns its number.
     pub(super) fn create_target(self: &Arc<Self>) -> Result<u32, Error> {
         let function = &self.device.function;
         let lock = function.shared.lock(function.options.lock_timeout)?;
@@ -124,7 +123,7 @@ impl XrcDomain {
         Ok(out.qpn())
     }
 
-    /// Holds an existing target QP. EINVAL: there is none of this number in the domain.
+    /// Adds a hold on an existing target QP. EINVAL: the domain has no target QP with this number.
     pub(super) fn hold_target(&self, qpn: u32) -> Result<(), Error> {
         let function = &self.device.function;
         let lock = function.shared.lock(function.options.lock_timeout)?;
@@ -142,12 +141,12 @@ impl XrcDomain {
         }
     }
 
-    /// Drops a hold of a target QP. The last one destroys it.
+    /// Drops a hold on a target QP. The last one destroys it.
     pub(super) fn drop_target(&self, qpn: u32) -> Result<(), Error> {
         drop_hold(&self.device.function, XrcObject::Target(qpn))
     }
 
-    /// The placeholders that the context of an initiator QP names, which receives nothing.
+    /// The placeholders for the context of an initiator QP, which receives nothing.
     pub(super) fn placeholders(device: &Device) -> Result<Placeholders, Error> {
         let function = &device.function;
         let lock = function.shared.lock(function.options.lock_timeout)?;
@@ -160,14 +159,14 @@ impl XrcDomain {
 }
 
 ends! {
-    /// Closes it; EBUSY while SRQs and target QPs of this opener are in it, which keep it until the last of them is
-    /// gone. Dropping the last reference does the same without reporting errors. Other openers keep theirs.
+    /// Closes the domain. EBUSY while it has SRQs and target QPs of this opener, which keep it until the last of them
+    /// is gone. Dropping the last reference does the same without reporting errors. Other openers are unaffected.
     XrcDomain.close: "the XRC domain is in use", "an XRC domain could not be closed", xrcdn = xrcdn
 }
 
 fn drop_hold(function: &Function, object: XrcObject) -> Result<(), Error> {
     if crate::cmd::is_gone(&function.bar) {
-        return Ok(()); // in a child of fork the hold is the parent's
+        return Ok(()); // in a child of fork the hold belongs to the parent
     }
     let lock = function.shared.lock(function.options.lock_timeout)?;
     let mut result = Ok(());
@@ -175,7 +174,7 @@ fn drop_hold(function: &Function, object: XrcObject) -> Result<(), Error> {
         unname(&lock, object);
         result = destroy(function, object);
         if matches!(&result, Err(error) if is_busy(error)) {
-            // Objects of dead openers in it are yet to be destroyed.
+            // The domain contains objects of dead openers that are still to be destroyed.
             result = lock.orphan(object);
         }
     }
