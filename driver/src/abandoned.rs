@@ -1,4 +1,4 @@
-//! Objects of XRC that outlive their openers: they belong to the function, and are destroyed when no living opener
+//! XRC objects that outlive their openers: they belong to the function, and are destroyed when no living opener
 //! holds them.
 
 use crate::{
@@ -25,7 +25,7 @@ pub fn destroy_unheld(function: &Function, lock: &FunctionLock<'_>, object: XrcO
     unname(lock, object);
 }
 
-/// Forgets which file a domain is of, so that the next opener of the file gets another domain.
+/// Forgets the file of a domain, so that the next opener of the file gets another domain.
 pub fn unname(lock: &FunctionLock<'_>, object: XrcObject) {
     if let XrcObject::Domain(xrcdn) = object {
         lock.unname_domain(xrcdn);
@@ -37,9 +37,9 @@ pub fn is_busy(error: &Error) -> bool {
     matches!(error, Error::Command { status: Status::BadResState | Status::ResBusy, .. })
 }
 
-/// Destroys the objects that only dead openers hold. A domain stays while objects in it do.
+/// Destroys objects that only dead openers hold. A domain stays as long as it contains objects.
 pub fn sweep(function: &Function, lock: &FunctionLock<'_>) {
-    // The first object of XRC is made after the placeholders, so without them there is none.
+    // Placeholders are created before the first XRC object: without them there are none.
     if lock.placeholders()[0] == 0 {
         return;
     }

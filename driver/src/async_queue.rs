@@ -1,9 +1,9 @@
-//! The function's event queues for what is not a completion, which all openers share: one for requests for pages, since a
-//! card refuses these beside other events, and one for everything else. The device keeps one queue for each class of
-//! events, whoever made the object that an event is about.
+//! The function's event queues for everything but completions, shared by all openers. There are two: one for page
+//! requests, since a card refuses to combine these with other events, and one for everything else. The device keeps one
+//! queue per class of events, regardless of which opener created the object in question.
 //!
-//! Requests for pages are served by whoever finds them: a thread that takes events, or one that waits for a command, since
-//! the device may hold a command back until it has the pages.
+//! Any opener may serve page requests: in a thread that takes events, or while it waits for a command, since the device
+//! may hold a command back until it has the pages.
 
 use crate::{
     cmd::{Attendant, CommandQueue},
@@ -22,14 +22,14 @@ use hwspec::{
 };
 use std::{sync::Arc, time::Instant};
 
-/// The interrupt vector of these events, unless the function has no other.
+/// Interrupt vector of these events, unless the function has only one.
 pub const VECTOR: u16 = 0;
-/// Entries at most.
+/// Maximum number of entries.
 const ENTRIES: u32 = 1024;
-/// Entries after which the consumer index is reported, at the latest.
+/// Maximum number of entries between reports of the consumer index.
 const REPORT_EVERY: u32 = 64;
 
-/// An event as openers hear of it: its type, its subtype, and the number of the object or port.
+/// An event as openers see it: type, subtype, and number of the object or port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Notice(pub EventType, pub u8, pub u32);
 
@@ -41,7 +41,7 @@ impl Notice {
                 let data = eqe.data::<CqErrorEvent>();
                 (data.syndrome().raw(), data.cqn().0)
             }
-            // The kind of the queue, which the type does not tell.
+            // The kind of queue, which the event type does not contain.
             EventType::WqCatasError => {
                 let data = eqe.data::<QpEvent>();
                 (data.kind().raw(), data.qpn_rqn_sqn().0)
@@ -63,7 +63,7 @@ impl Notice {
     }
 }
 
-/// A queue as one opener reaches it.
+/// One opener's view of a queue.
 struct Queue {
     which: Which,
     ring: BlockRing,
@@ -73,7 +73,7 @@ struct Queue {
 }
 
 impl Queue {
-    /// Creates the queue of the function for the events in `mask`, and arms it.
+    /// Creates the function's queue for the events in `mask`, and arms it.
     fn create(
         function: &Function,
         lock: &FunctionLock<'_>,
@@ -84,7 +84,7 @@ impl Queue {
         let wanted = Wanted { uid: 0, uar, vector: VECTOR, entries, mask, scope: Scope::Function };
         let (mem, entries, eqn) = eq::create(function, &wanted)?;
         let iova = mem.iova();
-        // With the pages for the chip, since it outlives its maker as they do.
+        // Kept with the chip's pages, since it outlives its creator as they do.
         if let Some(mem) = Arc::into_inner(mem) {
             function.pages()?.keep(mem)?;
         }
@@ -112,20 +112,20 @@ impl Queue {
         Ok(Self { which, ring, place, bar: bar.clone(), shared: shared.clone() })
     }
 
-    /// The next entry with its number, if the device has written one.
+    /// Returns the next entry with its number, if the device has written one.
     fn peek(&self) -> Option<(u32, Eqe)> {
         loop {
             let number = self.shared.taken(self.which);
             let wrap = (number / self.place.entries) & 1;
             let bytes = self.ring.take64(number, |last| u32::from(last & 1) == wrap)?;
-            // Another opener may have taken it meanwhile, and the device have written over it.
+            // Meanwhile another opener may have taken the entry, and the device may have overwritten it.
             if self.shared.taken(self.which) == number {
                 return Some((number, Eqe::from_bytes(bytes)));
             }
         }
     }
 
-    /// Counts entry `number` as taken, unless another opener did.
+    /// Marks entry `number` as taken, unless another opener already did.
     fn take(&self, number: u32) {
         let taken = number.wrapping_add(1);
         if self.shared.take(self.which, number) && taken % REPORT_EVERY == 0 {
@@ -133,7 +133,7 @@ impl Queue {
         }
     }
 
-    /// Asks for an interrupt at the next entry, unless it was asked for since the last one was taken.
+    /// Requests an interrupt for the next entry, unless one has been requested since the last entry was taken.
     fn arm(&self) {
         let taken = self.shared.taken(self.which);
         if self.shared.armed(self.which) != taken {
@@ -147,33 +147,33 @@ impl Queue {
     }
 }
 
-/// Both queues as one opener reaches them.
+/// One opener's view of both queues.
 pub struct AsyncQueues {
     events: Queue,
     pages: Queue,
 }
 
 impl AsyncQueues {
-    /// Creates the queues, by the function's first opener.
+    /// Creates the queues. Called by the function's first opener.
     pub fn create(function: &Function, lock: &FunctionLock<'_>) -> Result<(), Error> {
         let page: AllocUarOut = function.call(Opcode::AllocUar, 0, &CmdIn::zeroed())?;
         function.bar.reach_page(page.uar())?;
         let mask = |events: &[EventType]| events.iter().fold(0, |mask, event| mask | 1 << event.raw());
-        // Those that every device has, and so none that the capabilities would have to offer. None of fatal errors (type
-        // 8), which the health buffer shows: devices refuse a queue that asks for types they do not have.
+        // Only types that every device has, so there is no need to check capabilities. Fatal errors (type 8) are left
+        // to the health buffer: devices refuse a queue that asks for types they do not have.
         Queue::create(function, lock, (Which::Events, page.uar()), mask(&EventType::OF_ALL))?;
         Queue::create(function, lock, (Which::Pages, page.uar()), mask(&[EventType::PageRequest]))
     }
 
-    /// The queues that the first opener created.
+    /// Attaches to the queues that the first opener created.
     pub fn attach(transport: &Arc<dyn Transport>, bar: &Bar, shared: &Shared) -> Result<Arc<Self>, Error> {
         let attach = |which| Queue::attach(transport, bar, shared, which);
         Ok(Arc::new(Self { events: attach(Which::Events)?, pages: attach(Which::Pages)? }))
     }
 
-    /// Takes the events that the device has written into the log.
+    /// Moves the events that the device has written to the log.
     fn collect(&self) {
-        // One round at most, so that a device that writes faster than it is read cannot keep us here.
+        // At most one round, so that a device that writes faster than we read cannot keep us here.
         for _ in 0..self.events.place.entries {
             let Some((number, eqe)) = self.events.peek() else { break };
             self.events.shared.log_event(number, Notice::of(&eqe).log());
@@ -182,7 +182,7 @@ impl AsyncQueues {
     }
 }
 
-/// Serves requests for pages.
+/// Serves page requests.
 pub struct Server {
     pub queues: Arc<AsyncQueues>,
     pub transport: Arc<dyn Transport>,
@@ -190,16 +190,16 @@ pub struct Server {
 }
 
 impl Attendant for Server {
-    /// Takes events into the log, and serves requests for pages. A request that another opener is about to serve is its.
+    /// Moves events to the log, and serves page requests. Leaves a request to another opener that is about to serve it.
     fn attend(&self, cmd: &CommandQueue) {
         self.queues.collect();
         let queue = &self.queues.pages;
         let shared = &queue.shared;
         let supply =
             PageSupply { transport: &self.transport, shared, cmd, own: &self.own, began: Instant::now() };
-        // One round at most, as above. Requests that come while the role is taken are found by its holder when it has given
-        // it up. And no longer than one command may take: each of ours may be answered with another request. Those are for
-        // the next opener that comes.
+        // At most one round, as above. The holder of the role checks for new requests after releasing it. The loop also
+        // ends after the timeout of one command, since each of our commands may be answered with another request; the
+        // remaining ones are left to the next opener.
         for _ in 0..queue.place.entries {
             if queue.peek().is_none() || supply.is_over() || !shared.claim_page_manager() {
                 return;
@@ -217,10 +217,10 @@ impl Attendant for Server {
     }
 }
 
-/// Destroys the queues, by the function's last opener. Their memory goes with the pages; what was taken out of them stays
-/// known until then, or entries would be served again while further commands are waited for.
+/// Destroys the queues. Called by the function's last opener. Their memory is freed with the pages. The count of taken
+/// entries is kept until then: without it, entries would be served again while further commands are waited for.
 pub fn destroy(function: &Function) -> Result<(), Error> {
-    // The one for pages last, so that requests are served for as long as the device can make them.
+    // The queue for page requests goes last, so that they are served for as long as the device can make them.
     for which in [Which::Events, Which::Pages] {
         let Some(place) = function.shared.event_queue(which) else { continue };
         function.attend();
@@ -243,12 +243,12 @@ pub struct Reader {
 }
 
 impl Reader {
-    /// Reads what comes from now on.
+    /// Starts reading at the next event.
     pub fn new(queues: &Arc<AsyncQueues>) -> Self {
         Self { queues: queues.clone(), next: queues.events.shared.events_taken() }
     }
 
-    /// The next event, with its number.
+    /// Returns the next event with its number.
     pub fn next(&mut self) -> Option<(u32, Notice)> {
         let shared = &self.queues.events.shared;
         loop {
@@ -268,7 +268,7 @@ impl Reader {
         }
     }
 
-    /// Asks for an interrupt at the next event and at the next request for pages.
+    /// Requests an interrupt for the next event and for the next page request.
     pub fn arm(&self) {
         self.queues.events.arm();
         self.queues.pages.arm();

@@ -1,9 +1,9 @@
-//! BlueFlame: a work request that is written into the doorbell page whole, so that the device need not fetch it.
+//! BlueFlame: a whole work request is written into the doorbell page, so that the device need not fetch it.
 //!
-//! A doorbell page has registers of two buffers, used in turn. It pays where the processor combines the writes to a buffer,
-//! so there are registers only where the transport has pages that do so ([`Transport::combining`]). A register is one queue
-//! pair's alone as long as that lives, so the lock of its send queue keeps two threads from writing into one buffer. Queue
-//! pairs beyond those ring plain doorbells of the opener's own page.
+//! A doorbell page has registers of two buffers, used in turn. BlueFlame pays only where the processor combines writes
+//! to a buffer, so there are registers only where the transport has write-combining pages ([`Transport::combining`]). A
+//! register belongs to one queue pair for its lifetime, so the lock of the send queue keeps two threads from writing
+//! into one buffer. Further queue pairs ring plain doorbells in the opener's own page.
 //!
 //! [`Transport::combining`]: crate::transport::Transport::combining
 
@@ -26,16 +26,16 @@ use std::sync::{
     },
 };
 
-/// Registers of a page that are used: those that Linux gives to programs. The others it keeps for itself.
+/// Registers used per page: those that Linux gives to programs. Linux keeps the others for itself.
 const PER_PAGE: u32 = 2;
-/// Pages of an opener, at most. libmlx5 takes as many registers when it opens a device.
+/// Maximum number of pages per opener. libmlx5 takes as many registers when it opens a device.
 const PAGES: usize = 8;
 
-/// A page with registers.
+/// A page of registers.
 struct Page {
     uar: u32,
     bar: Bar,
-    /// A bit for each register that a queue pair has.
+    /// Bit mask of the registers that queue pairs hold.
     used: AtomicU32,
 }
 
@@ -46,7 +46,7 @@ pub struct Registers(Mutex<Pool>);
 #[derive(Default)]
 struct Pool {
     pages: Vec<Arc<Page>>,
-    /// There are no more pages to be had.
+    /// No more pages can be allocated.
     exhausted: bool,
 }
 
@@ -55,7 +55,8 @@ impl Registers {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A register for a queue pair of the opener with user context `uid`. `None`: there are no more, or never were.
+    /// Takes a register for a queue pair of the opener with user context `uid`. `None` if there are no more, or never
+    /// were.
     pub fn take(&self, function: &Function, uid: u16) -> Option<Box<Register>> {
         let mut pool = self.pool();
         if let Some(register) = pool.pages.iter().find_map(Register::take) {
@@ -71,7 +72,7 @@ impl Registers {
         pool.pages.last().and_then(Register::take)
     }
 
-    /// Gives the pages back, whose registers nobody has any more.
+    /// Frees all pages. No queue pair may still hold a register.
     pub fn give_back(&self, function: &Function, uid: u16) -> Result<(), Error> {
         let pages = std::mem::take(&mut *self.pool()).pages;
         let uars: Vec<u32> = pages.into_iter().map(|page| page.uar).collect();
@@ -79,7 +80,7 @@ impl Registers {
     }
 }
 
-/// A page more; `None`: the transport has none that combine writes.
+/// Allocates a page. `None` if the transport has no write-combining pages.
 fn page(function: &Function, uid: u16) -> Result<Option<Arc<Page>>, Error> {
     let Some(combining) = function.transport.combining() else { return Ok(None) };
     let out: AllocUarOut = function.call(Opcode::AllocUar, uid, &CmdIn::zeroed())?;
@@ -99,11 +100,11 @@ fn free(function: &Function, uid: u16, uar: u32) -> Result<(), Error> {
     function.order(Opcode::DeallocUar, uid, &input)
 }
 
-/// A register, given back when it is dropped.
+/// A register, released on drop.
 pub struct Register {
     page: Arc<Page>,
     index: u32,
-    /// Where the buffer for the next doorbell lies in the page.
+    /// Offset in the page of the buffer for the next doorbell.
     buffer: u32,
 }
 
@@ -115,14 +116,14 @@ impl Register {
         Some(Box::new(Self { page: page.clone(), index, buffer }))
     }
 
-    /// Its page, which the queue pair must be told to be its doorbell page.
+    /// Its page, to be set as the doorbell page of the queue pair.
     pub fn uar(&self) -> u32 {
         self.page.uar
     }
 
-    /// Rings for the work requests in `ring` from basic block `first` on, of which the last is the one whose doorbell is
-    /// `bell`. The doorbell record was written before. One work request that has more than its control segment, and fits
-    /// into the buffer, is written there; of others the device is told, and fetches them.
+    /// Rings for the work requests in `ring` from basic block `first` to the one with doorbell `bell`. The doorbell
+    /// record must already be written. A single work request that has more than its control segment and fits into the
+    /// buffer is written to it; for anything else only the doorbell is rung, and the device fetches the requests.
     #[inline(never)]
     pub fn ring(&mut self, ring: &BlockRing, first: u32, bell: u64) {
         let last = SqDoorbell::from_bytes(bell.to_be_bytes());

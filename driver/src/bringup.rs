@@ -35,7 +35,7 @@ const FW_REV: u32 = 0x00;
 const CMDIF_REV: u32 = 0x04;
 const CMDQ_HIGH: u32 = 0x10;
 const CMDQ_LOW: u32 = 0x14;
-/// Revision of the command interface this driver speaks.
+/// Revision of the command interface that this driver implements.
 const INTERFACE: u16 = 5;
 /// Bit of `supported_issi_dw0`: ISSI 1.
 const ISSI_1: u32 = 1 << 1;
@@ -47,17 +47,17 @@ const L3_IPV6: u8 = 1;
 /// `op_mod` of `QUERY_HCA_CAP`: maximum or current.
 const MAXIMUM: u16 = 0;
 const CURRENT: u16 = 1;
-/// `atomic_req_8b_endianness_mode`: operands and results are in the host's order.
+/// `atomic_req_8b_endianness_mode`: operands and results are in host byte order.
 const HOST_ENDIAN: u8 = 1;
 
-/// A step of the bring-up, in this order. An opener that attaches to a function that is up passes only some of them.
+/// A step of the bring-up, in this order. Attaching to a function that is already up takes only some of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Step {
-    /// Configuration space: is it ours, may it do DMA, may it interrupt.
+    /// Configuration space: checks the device ID, enables DMA and interrupts.
     ConfigSpace,
-    /// Initialization segment: the firmware has started, and speaks our command interface.
+    /// Initialization segment: waits for the firmware, and checks the revision of its command interface.
     InitSegment,
-    /// The device is given the command queue's address, and `ENABLE_HCA` completes.
+    /// Writes the command queue's address to the device, and executes `ENABLE_HCA`.
     CommandQueue,
     /// `QUERY_ISSI`, `SET_ISSI`.
     Issi,
@@ -73,15 +73,15 @@ pub enum Step {
     Describe,
     /// `MODIFY_NIC_VPORT_CONTEXT`, `SET_ROCE_ADDRESS`.
     Addresses,
-    /// A user context, a doorbell page, a vector, `CREATE_EQ`.
+    /// User context, doorbell page, interrupt vector, `CREATE_EQ`.
     EventQueue,
 }
 
-/// An observer of a bring-up.
+/// Observer of a bring-up.
 pub trait Watch {
-    /// `step` begins. All steps before it succeeded.
+    /// `step` begins. All previous steps succeeded.
     fn step(&mut self, step: Step);
-    /// Something was read or counted within the step.
+    /// A value was read or counted within the step.
     fn read(&mut self, what: &'static str, found: String);
 }
 
@@ -91,7 +91,7 @@ impl Watch for () {
     fn read(&mut self, _: &'static str, _: String) {}
 }
 
-/// Takes the function's lock. The opener that brings the function up holds it for as long as its firmware needs.
+/// Takes the function's lock. An opener that brings the function up holds the lock for as long as the firmware needs.
 fn lock<'a>(shared: &'a Shared, options: &OpenOptions) -> Result<FunctionLock<'a>, Error> {
     let begin = Instant::now();
     loop {
@@ -103,7 +103,7 @@ fn lock<'a>(shared: &'a Shared, options: &OpenOptions) -> Result<FunctionLock<'a
     }
 }
 
-/// Brings the function up, or attaches if another opener did.
+/// Brings the function up, or attaches to it if another opener already did.
 pub fn open(
     transport: Arc<dyn Transport>,
     options: OpenOptions,
@@ -185,8 +185,8 @@ pub fn open(
         vport: Vport::default(),
         outcome: Arc::default(),
     };
-    // From here on, dropping `function` undoes what was done. It takes the lock for that, so `lock` is declared after
-    // it and dropped before it, even when a stage of a model panics.
+    // From here on, dropping `function` undoes the bring-up. That takes the lock, so `lock` is declared after
+    // `function` and dropped before it, even when a stage of a model panics.
     let lock = lock;
     lock.set_command_memory(iova, cmd_len);
     let result =
@@ -204,7 +204,7 @@ pub fn open(
     result.map(|()| function)
 }
 
-/// The error for a function that is none of the family.
+/// The error for a function that is not of the ConnectX family.
 pub fn unknown_device(vendor: u16, device: u16) -> Error {
     Error::device(
         format!(
@@ -214,7 +214,7 @@ pub fn unknown_device(vendor: u16, device: u16) -> Error {
     )
 }
 
-/// Waits for the firmware; returns log2 of the command queue's entries and of their size.
+/// Waits for the firmware. Returns log2 of the number of command queue entries, and log2 of their stride.
 fn init_segment(bar: &Bar, transport: &dyn Transport, timeout: Duration) -> Result<(u8, u8), Error> {
     ready::wait(transport, bar, timeout)?;
     let revision = (bar.read32(CMDIF_REV) >> 16) as u16;
@@ -225,7 +225,7 @@ fn init_segment(bar: &Bar, transport: &dyn Transport, timeout: Duration) -> Resu
     Ok(((geometry >> 4) as u8 & 0xf, geometry as u8 & 0xf))
 }
 
-/// Takes an untouched function to where it accepts all commands.
+/// Brings an uninitialized function to the point where it accepts all commands.
 fn start(function: &mut Function, cmdq: u64, watch: &mut dyn Watch) -> Result<(), Error> {
     watch.step(Step::CommandQueue);
     // Initialization segment, cmdq_phy_addr.
@@ -267,7 +267,7 @@ fn query_caps(function: &Function, kind: CapType, which: u16) -> Result<[u8; 0x1
     Ok(out.capability())
 }
 
-/// Sets the capability page `kind` to what `change` makes of the current one, given the maximum.
+/// Sets capability page `kind` to the result of `change`, which is given the current and the maximum page.
 fn change_caps<C: Layout>(
     function: &Function,
     kind: CapType,
@@ -391,7 +391,7 @@ pub fn link_local(mac: &[u8; 6]) -> [u8; 16] {
     [0xfe, 0x80, 0, 0, 0, 0, 0, 0, a ^ 2, b, c, 0xff, 0xfe, d, e, f]
 }
 
-/// Writes one entry of the RoCE address table; `None` clears it.
+/// Writes an entry of the RoCE address table. `None` clears it.
 pub fn set_gid(function: &Function, index: u16, gid: Option<&[u8; 16]>) -> Result<(), Error> {
     let mut address = RoceAddr::zeroed();
     if let Some(gid) = gid {
@@ -413,8 +413,8 @@ pub fn set_gid(function: &Function, index: u16, gid: Option<&[u8; 16]>) -> Resul
     function.order(Opcode::SetRoceAddress, 0, &input)
 }
 
-/// The GID of an entry of the RoCE address table; all zeros for an empty one. The device may return an IPv4 address
-/// without its mapping prefix, which is put back here.
+/// Returns the GID of an entry of the RoCE address table, all zeros if it is empty. The device may return an IPv4
+/// address without its mapping prefix, which is restored here.
 pub fn gid_of(address: &RoceAddr) -> [u8; 16] {
     let mut gid = address.source_l3_address();
     if address.roce_version() == ROCE_V2 && address.roce_l3_type() == L3_IPV4 && gid != [0; 16] {

@@ -1,8 +1,8 @@
 //! The command queue (PRM: command interface): entries, mailbox chains, tokens, status.
 //!
-//! Its memory belongs to the function, and all openers use it at once. An opener claims a slot in the shared area. It
-//! leaves a slot alone whose entry the device still owns, so that a command that timed out or whose opener died does no
-//! harm.
+//! The queue's memory belongs to the function, and all openers use it concurrently. An opener claims a slot in the
+//! shared area. It never claims a slot with an entry that the device still owns, so that a command that timed out, or
+//! was left by a dead opener, does no harm.
 
 use crate::{
     dma::{
@@ -30,19 +30,19 @@ use std::{
 
 /// Transport type of an entry: PCIe command interface.
 const KIND_PCIE: u8 = 7;
-/// Bytes of input or output that lie in the entry itself.
+/// Bytes of input or output held in the entry itself.
 const INLINE: usize = 0x10;
 /// Bytes of data in a mailbox.
 const BOX_DATA: usize = 0x200;
-/// Distance between mailboxes: their addresses have no bits below this.
+/// Distance between mailboxes: mailbox addresses are aligned to this.
 const BOX_STRIDE: usize = 0x400;
 /// Preallocated mailboxes per slot and direction: enough for a capability page or 512 page addresses.
 const BOXES: usize = 9;
-/// Slots in use at most. Commands in more would only queue up in the device.
+/// Maximum number of slots in use. Further commands would only queue up in the device.
 const MAX_SLOTS: usize = 8;
-/// The entries' page.
+/// Size of the page of entries.
 const QUEUE_LEN: usize = 0x1000;
-/// Longest input or output accepted.
+/// Maximum length of input or output.
 const MAX_LEN: usize = 16 << 20;
 /// Polls of a command before the wait begins to sleep.
 const SPINS: u32 = 64;
@@ -60,24 +60,24 @@ fn slots(log_size: u8) -> usize {
     (1usize << log_size.min(5)).min(MAX_SLOTS).min(SLOTS)
 }
 
-/// True if the function no longer answers: reads then return all ones (PCI Express 2.3.2).
+/// True if the function no longer responds: reads then return all ones (PCI Express 2.3.2).
 pub fn is_gone(bar: &Bar) -> bool {
     bar.read32(HEALTH) == u32::MAX
 }
 
-/// The error for a device that acts at once and has left `what` undone.
+/// The error for a device that acts at once but left `what` undone.
 #[cold]
 pub fn left_undone(bar: &Bar, what: String) -> Error {
     if is_gone(bar) { Error::Gone } else { Error::Unanswered { what } }
 }
 
-/// Does what the device needs while a command is waited for.
+/// Serves the device while a command is waited for.
 pub trait Attendant: Send + Sync {
-    /// Does it. It may send commands, and is then called again while those are waited for.
+    /// Serves the device. May send commands, and is called again while those are waited for.
     fn attend(&self, cmd: &CommandQueue);
 }
 
-/// A function's command queue as one opener uses it.
+/// One opener's view of a function's command queue.
 pub struct CommandQueue {
     mem: DmaMem,
     bar: Bar,
@@ -101,7 +101,7 @@ impl Chain<'_> {
         self.mem.iova() + (self.offset + number * BOX_STRIDE) as u64
     }
 
-    /// Links the mailboxes and fills them with `data` (zeros behind its end).
+    /// Links the mailboxes and fills them with `data`, zero-padded.
     fn write(&self, data: &[u8], token: u8) {
         for number in 0..self.count {
             let from = data.len().min(number * BOX_DATA);
@@ -127,7 +127,7 @@ impl Chain<'_> {
 }
 
 impl CommandQueue {
-    /// The queue in `mem` (see [`memory_len`]).
+    /// Creates the queue in `mem`, of at least [`memory_len`] bytes.
     pub fn new(
         mem: DmaMem,
         bar: Bar,
@@ -147,40 +147,40 @@ impl CommandQueue {
         Ok(Self { mem, bar, transport, shared, slots, stride, timeout, attendant: OnceLock::new() })
     }
 
-    /// How long one command may take.
+    /// Timeout of one command.
     pub fn timeout(&self) -> Duration {
         self.timeout
     }
 
-    /// From now on `attendant` is called while commands are waited for.
+    /// Installs `attendant`, to be called while commands are waited for.
     pub fn set_attendant(&self, attendant: Box<dyn Attendant>) {
-        // Set once: when the function's event queue is attached.
+        // Set only once, when the function's event queue is attached.
         let _ = self.attendant.set(attendant);
     }
 
-    /// True if no answer can come.
+    /// True if no answer will ever come.
     fn is_gone(&self) -> bool {
         self.shared.is_lost() || is_gone(&self.bar)
     }
 
-    /// Does what the device waits for, if anything.
+    /// Calls the attendant, if any.
     pub fn attend(&self) {
         if let Some(attendant) = self.attendant.get() {
             attendant.attend(self);
         }
     }
 
-    /// Returns the memory. No command may be under way.
+    /// Returns the memory. No command may be outstanding.
     pub fn into_memory(self) -> DmaMem {
         self.mem
     }
 
-    /// Sends `input` (its opcode and uid are filled in) and reads an output of type `O`.
+    /// Executes a command with `input` (opcode and uid are filled in) and reads an output of type `O`.
     pub fn call<I: Layout, O: Layout>(&self, op: Opcode, uid: u16, input: &I) -> Result<O, Error> {
         self.call_with(op, uid, input, &[])
     }
 
-    /// As [`CommandQueue::call`], with a list of 8-byte entries (page addresses) behind the input.
+    /// Like [`CommandQueue::call`], with a list of 8-byte entries (page addresses) after the input.
     pub fn call_with<I: Layout, O: Layout>(
         &self,
         op: Opcode,
@@ -193,7 +193,7 @@ impl CommandQueue {
         Ok(O::read(&output))
     }
 
-    /// As [`CommandQueue::call_with`], with an output of any length.
+    /// Like [`CommandQueue::call_with`], with an output of any length.
     pub fn call_raw<I: Layout>(
         &self,
         op: Opcode,
@@ -210,7 +210,7 @@ impl CommandQueue {
         self.execute(op, &bytes, output)
     }
 
-    /// Executes one command. `input` and `output` are whole, headers included.
+    /// Executes one command. `input` and `output` include their headers.
     pub fn execute(&self, op: Opcode, input: &[u8], output: &mut [u8]) -> Result<(), Error> {
         if input.len() > MAX_LEN || output.len() > MAX_LEN {
             return Err(Error::no_memory(format!(
@@ -271,12 +271,11 @@ impl CommandQueue {
         }
     }
 
-    /// True if the entry that a dead opener left in a slot of ours can be reused, because the device will never come
-    /// back to it.
+    /// True if the slot's entry, left by a dead opener, can be reused because the device will never come back to it.
     #[cold]
     fn can_reuse(&self, slot: usize) -> bool {
-        // A device that acts at once has finished or undone what the dead opener's thread did for it before any
-        // register is read.
+        // A device that acts at once completes or undoes the work of the dead opener's thread before the next read of
+        // any register.
         let never = self.transport.acts_at_once() && !is_gone(&self.bar);
         if never {
             self.take_back(slot);

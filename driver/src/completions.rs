@@ -1,5 +1,6 @@
-//! Completion vectors: each is an event queue for the CQs that were created with it, and an interrupt. The first comes with the
-//! device and its asynchronous events ([`Events`](crate::Events)), the others when a CQ first asks for them.
+//! Completion vectors: each is an event queue for the CQs created with it, and an interrupt. The first is created with
+//! the device and also serves its asynchronous events ([`Events`](crate::Events)); the others are created when a CQ
+//! first uses them.
 
 use crate::{
     eq::EventQueue,
@@ -15,19 +16,19 @@ use std::{
     sync::{Arc, Mutex},
 };
 
-/// Events that are drained at most before the caller has a turn.
+/// Maximum number of events drained before control returns to the caller.
 pub const DRAINED: u32 = 1024;
 
-/// An event queue for completions, and the CQs that its entries name.
+/// An event queue for completions, and the CQs that its entries refer to.
 pub struct CompletionQueue {
-    /// `None` once it is destroyed.
+    /// `None` after destruction.
     queue: Mutex<Option<EventQueue>>,
     registry: Arc<Registry>,
     eqn: u8,
 }
 
 impl CompletionQueue {
-    /// Creates one that signals `vector`, of the opener with this user context and doorbell page.
+    /// Creates a queue that signals `vector`, for the opener with this user context and doorbell page.
     pub fn create(
         function: &Function,
         (uid, uar): (u16, u32),
@@ -45,20 +46,20 @@ impl CompletionQueue {
         self.eqn
     }
 
-    /// The event of the next entry, if there is an entry: `Some(None)`, if its CQ is gone.
+    /// Takes the next entry, if any, and returns its event: `Some(None)` if the CQ no longer exists.
     pub fn next(&self) -> Option<Option<Event>> {
         let eqe = locked(&self.queue).as_mut()?.next()?;
         Some(self.registry.completion(&eqe))
     }
 
-    /// Asks for an interrupt at the next entry.
+    /// Requests an interrupt for the next entry.
     pub fn arm(&self) {
         if let Some(queue) = locked(&self.queue).as_mut() {
             queue.arm();
         }
     }
 
-    /// Destroys it, once.
+    /// Destroys the queue. Further calls do nothing.
     pub fn destroy(&self, function: &Function, uid: u16) -> Result<(), Error> {
         match locked(&self.queue).take() {
             Some(queue) => queue.destroy(function, uid),
@@ -67,7 +68,7 @@ impl CompletionQueue {
     }
 }
 
-/// The events of CQs with one completion vector, not the first. A thread of the caller takes them: poll(2) on the
+/// The events of CQs on one completion vector other than the first. A thread of the caller takes them: poll(2) on the
 /// descriptor, then [`drain`](Self::drain) until it returns false.
 pub struct CompletionEvents {
     function: Arc<Function>,
@@ -87,9 +88,9 @@ impl CompletionEvents {
         self.bell.fd()
     }
 
-    /// Hands what events there are to `to`, up to so many that a device which raises them for ever does not keep the caller.
-    /// True if there may be more: if not, the queue is armed, and the descriptor becomes readable with the next event, or is
-    /// so already.
+    /// Passes available events to `to`, up to a limit, so that a device that raises events forever does not hold the
+    /// caller. Returns true if there may be more. Otherwise the queue is armed, and the descriptor becomes readable
+    /// with the next event, or already is.
     pub fn drain(&self, mut to: impl FnMut(Event)) -> bool {
         for _ in 0..DRAINED {
             let transport = &*self.function.transport;
@@ -102,21 +103,21 @@ impl CompletionEvents {
     }
 }
 
-/// The completion vectors of an opener behind the first.
+/// An opener's completion vectors other than the first.
 #[derive(Default)]
 pub struct CompletionVectors(Mutex<Vec<Option<Arc<CompletionEvents>>>>);
 
 impl CompletionVectors {
-    /// How many there are, with the first: one for each processor that this process may use, if the function has
-    /// interrupts for so many.
+    /// Number of vectors, including the first: one for each processor available to this process, if the function has as
+    /// many interrupts.
     pub fn count(function: &Function) -> u32 {
         let interrupts = vectors::of_completions(function).len();
         let processors = std::thread::available_parallelism().map_or(1, usize::from);
         processors.clamp(1, interrupts.max(1)) as u32
     }
 
-    /// Vector `number`, not 0, created if it is new, of the opener with this user context and doorbell page. `None`: no
-    /// interrupt is left for it, and its CQs belong to the first.
+    /// Returns vector `number`, not 0, for the opener with this user context and doorbell page; creates it if
+    /// necessary. `None` if no interrupt is left for it: its CQs then use the first vector.
     pub fn get(
         &self,
         function: &Arc<Function>,
@@ -142,7 +143,7 @@ impl CompletionVectors {
         Ok(place.clone())
     }
 
-    /// Destroys their queues, all of them, and returns the first error.
+    /// Destroys all their queues, and returns the first error.
     pub fn destroy(&self, function: &Function, uid: u16) -> Result<(), Error> {
         let all = std::mem::take(&mut *locked(&self.0));
         let destroyed = all.iter().flatten().map(|events| events.queue.destroy(function, uid));

@@ -1,4 +1,4 @@
-//! PCI configuration space, as far as a driver needs it.
+//! PCI configuration space, as far as the driver needs it.
 
 use crate::{
     error::Error,
@@ -34,7 +34,7 @@ impl Config<'_> {
         Ok((id as u16, (id >> 16) as u16, self.read(8)? as u8))
     }
 
-    /// Lets the function answer to memory accesses and do DMA (PCI 6.2.2). The INTx pin stays off.
+    /// Enables memory accesses to the function and DMA by it (PCI 6.2.2). INTx stays disabled.
     pub fn enable_memory_and_bus_master(&self) -> Result<(), Error> {
         let mut command = StatusCommand::from_bytes(self.read(STATUS_COMMAND)?.to_be_bytes());
         command.set().memory_space(true).bus_master(true).interrupt_disable(true);
@@ -48,7 +48,7 @@ impl Config<'_> {
         self.write16(STATUS_COMMAND, u32::from_be_bytes(*command.as_bytes()) as u16)
     }
 
-    /// Where capability `id` lies (PCI 6.7).
+    /// Returns the offset of capability `id` (PCI 6.7).
     pub fn capability(&self, id: u8) -> Result<Option<u16>, Error> {
         let mut at = self.read(CAP_POINTER)? as u16 & 0xfc;
         for _ in 0..CONFIG_SIZE / 4 {
@@ -64,7 +64,7 @@ impl Config<'_> {
         Ok(None)
     }
 
-    /// Where extended capability `id` lies (PCI Express 7.6.3).
+    /// Returns the offset of extended capability `id` (PCI Express 7.6.3).
     pub fn extended_capability(&self, id: u16) -> Result<Option<u16>, Error> {
         let mut at = EXTENDED;
         for _ in 0..EXTENDED_CONFIG_SIZE / 8 {
@@ -88,7 +88,7 @@ impl Config<'_> {
         Ok(self.msix()?.1.table_size() + 1)
     }
 
-    /// Lets the function signal MSI-X vectors.
+    /// Enables MSI-X.
     pub fn enable_msix(&self) -> Result<(), Error> {
         let (at, mut msix) = self.msix()?;
         msix.set().enable(true).function_mask(false);

@@ -1,5 +1,4 @@
-//! Event queues: entries that the device writes, and a consumer index that the driver reports to it (PRM: event
-//! queues).
+//! Event queues: entries written by the device, and a consumer index that the driver reports to it (PRM: event queues).
 
 use crate::{
     dma::{BlockRing, DmaMem, page_list},
@@ -15,7 +14,7 @@ use hwspec::{
 };
 use std::sync::Arc;
 
-/// Entries after which the consumer index is reported, at the latest.
+/// Maximum number of entries between reports of the consumer index.
 const REPORT_EVERY: u32 = 64;
 
 /// Offset of the event bitmask in the input of `CREATE_EQ`: 64 bits, event type n in bit n.
@@ -32,15 +31,15 @@ pub struct EventQueue {
     reported: u32,
 }
 
-/// The attributes an event queue is created with.
+/// The attributes of a new event queue.
 pub struct Wanted {
-    /// Its owner.
+    /// User context of its owner.
     pub uid: u16,
-    /// The doorbell page by which its consumer index is reported.
+    /// The doorbell page for its consumer index.
     pub uar: u32,
     /// The interrupt vector.
     pub vector: u16,
-    /// Entries, at least.
+    /// Minimum number of entries.
     pub entries: u32,
     /// The events besides completions.
     pub mask: u64,
@@ -76,7 +75,7 @@ pub fn create(function: &Function, wanted: &Wanted) -> Result<(Arc<DmaMem>, u32,
     Ok((mem, entries, out.eq_number()))
 }
 
-/// Reports to the device how many entries of queue (doorbell page, number) were taken.
+/// Reports the number of entries taken from a queue (doorbell page, number) to the device.
 pub fn report(bar: &Bar, (uar, eqn): (u32, u8), register: usize, taken: u32) {
     let offset = uar as usize * UAR_SIZE + register;
     bar.write32(offset as u32, u32::from(eqn) << 24 | taken & 0xff_ffff);
@@ -99,7 +98,7 @@ impl EventQueue {
         self.eqn
     }
 
-    /// The next entry, if the device has written one.
+    /// Takes the next entry, if the device has written one.
     pub fn next(&mut self) -> Option<Eqe> {
         let wrap = (self.ci / self.ring.entries()) & 1;
         let bytes = self.ring.take64(self.ci, |last| u32::from(last & 1) == wrap)?;
@@ -111,7 +110,7 @@ impl EventQueue {
         Some(Eqe::from_bytes(bytes))
     }
 
-    /// Reports the consumer index and asks for an interrupt at the next entry.
+    /// Reports the consumer index and requests an interrupt for the next entry.
     pub fn arm(&mut self) {
         self.reported = self.ci;
         self.report(EQ_ARM);
@@ -121,13 +120,14 @@ impl EventQueue {
         report(&self.bar, (self.uar, self.eqn), register, self.ci);
     }
 
-    /// Destroys it. Unless the device confirms that, its memory is kept forever.
+    /// Destroys the queue. Unless the device confirms that, its memory is kept forever.
     pub fn destroy(self, function: &Function, uid: u16) -> Result<(), Error> {
         let mut input = DestroyEqIn::zeroed();
         input.set().eq_number(self.eqn);
         let destroy = |uid| function.order(Opcode::DestroyEq, uid, &input);
-        // The command has no user context, since a number is one queue's in the whole function. A node has more openers than
-        // numbers, refuses one that more than one of them has, and is then told whose is meant.
+        // The first attempt has no user context, since EQ numbers are normally unique within the function. A node has
+        // more openers than numbers; it refuses a number that several openers use, and needs the user context to tell
+        // them apart.
         let destroyed = match destroy(0) {
             Err(refused @ Error::Command { status: Status::BadResState, .. }) => {
                 destroy(uid).map_err(|_| refused)

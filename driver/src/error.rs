@@ -1,15 +1,15 @@
-//! The errors of the driver, in one line each.
+//! The errors of the driver, each displayed in one line.
 
 use hwspec::cmd::{DeliveryStatus, Opcode, Status};
 use std::{io, time::Duration};
 
-/// Why a call failed. [`Error::errno`] is what a verbs call returns for it.
+/// Reason of a failed call. [`Error::errno`] is the return value of the verbs call.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The operating system refused memory, configuration space or an interrupt.
     #[error("{what}: {source}")]
     Io {
-        /// The operation that was tried.
+        /// The operation attempted.
         what: &'static str,
         /// The operating system's reason.
         source: io::Error,
@@ -21,7 +21,7 @@ pub enum Error {
         op: Opcode,
         /// Its status.
         status: Status,
-        /// The device's own reason.
+        /// The device's own reason code.
         syndrome: u32,
     },
     /// A command never reached the firmware.
@@ -32,37 +32,39 @@ pub enum Error {
         /// Delivery status of the command queue entry.
         status: DeliveryStatus,
     },
-    /// Something did not happen in time.
+    /// An event did not happen in time.
     #[error("{what} did not finish within {waited:?}")]
     Timeout {
-        /// The event that was waited for.
+        /// The event.
         what: String,
-        /// How long.
+        /// The time waited.
         waited: Duration,
     },
-    /// A device that acts at once ([`acts_at_once`](crate::transport::Transport::acts_at_once)) left something undone.
+    /// A device that acts at once ([`acts_at_once`](crate::transport::Transport::acts_at_once)) left an operation
+    /// undone.
     #[error("{what} was never carried out")]
     Unanswered {
-        /// The operation that was asked for.
+        /// The operation.
         what: String,
     },
     /// The device or its answer violates the interface.
     #[error("expected {expected}, found {found}")]
     Device {
-        /// The value or behaviour that the interface prescribes.
+        /// The value or behaviour required by the interface.
         expected: String,
-        /// The value or behaviour that was found.
+        /// The value or behaviour found.
         found: String,
     },
-    /// The function no longer answers: it is unplugged, or belongs to the parent of this child of fork.
+    /// The function no longer responds: it is unplugged, or belongs to the parent process (this one being a child of
+    /// fork).
     #[error("the function is gone: its registers read as all ones, or it was given up")]
     Gone,
-    /// The caller asked for something impossible.
+    /// The caller's request is impossible.
     #[error("{what}")]
     Invalid {
-        /// The fault of the request.
+        /// The fault in the request.
         what: String,
-        /// The errno a verbs call returns for it.
+        /// The errno that the verbs call returns for it.
         errno: i32,
     },
 }
@@ -96,13 +98,13 @@ impl Error {
         Self::Device { expected: expected.into(), found: found.into() }
     }
 
-    /// True if the device may still carry out the failed command, so that memory it was given must stay.
+    /// True if the device may still carry out the failed command, so that memory passed to it must stay allocated.
     pub(crate) fn is_uncertain(&self) -> bool {
         matches!(self, Self::Timeout { .. } | Self::Gone)
     }
 
-    /// The outcome of a command that creates an object, with the `memory` that the object is to have. If the device may
-    /// still create it, the memory is kept forever.
+    /// Handles the outcome of a command that creates an object in `memory`. If the device may still create the object,
+    /// the memory is kept forever.
     pub(crate) fn or_keep<T, M>(created: Result<T, Self>, memory: M) -> Result<(T, M), Self> {
         match created {
             Ok(made) => Ok((made, memory)),
@@ -115,7 +117,7 @@ impl Error {
         }
     }
 
-    /// The errno a verbs call returns, as the Linux driver maps command status.
+    /// The errno that a verbs call returns, mapped from the command status as in the Linux driver.
     pub fn errno(&self) -> i32 {
         match self {
             Self::Io { source, .. } => source.raw_os_error().unwrap_or(match source.kind() {
@@ -149,11 +151,11 @@ impl Error {
     }
 }
 
-/// A list of work requests was posted up to `index`; that one was refused.
+/// A list of work requests was posted up to `index`; the request there was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("work request {index} was refused: {}", io::Error::from_raw_os_error(*errno))]
 pub struct PostError {
-    /// Position of the refused work request in the list; those before it are posted.
+    /// Position of the refused work request in the list; all requests before it are posted.
     pub index: usize,
     /// EINVAL: not valid for this QP or its state; ENOMEM: the queue is full.
     pub errno: i32,

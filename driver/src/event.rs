@@ -1,13 +1,13 @@
-//! Events that a function reports of its own accord.
+//! Events that a function reports.
 
 /// An event of a QP or its receive queue (IBTA 11.6.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum QpEvent {
-    /// Communication established: a packet came while in RTR.
+    /// Communication established: a packet arrived while in RTR.
     CommEstablished,
     /// The send queue has drained (SQD).
     SqDrained,
-    /// The last receive work request of a QP on an SRQ is done.
+    /// The last receive work request of a QP on an SRQ is complete.
     LastWqeReached,
     /// Catastrophic error on the work queue.
     Fatal,
@@ -24,7 +24,7 @@ pub enum QpEvent {
 /// An event of a shared receive queue (IBTA 11.6.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SrqEvent {
-    /// Fewer receives are left than it was armed for.
+    /// Fewer receives are left than the armed limit.
     LimitReached,
     /// Catastrophic error: its entries cannot be read.
     Error,
@@ -43,18 +43,18 @@ pub enum PortEvent {
     PkeyChange,
     /// Its GIDs changed.
     GidChange,
-    /// The subnet manager asks its clients to register anew.
+    /// The subnet manager asks its clients to reregister.
     ClientReregister,
-    /// Something else of its attributes changed; the raw subtype.
+    /// Another change of its attributes, with the raw subtype.
     Other(u8),
 }
 
 /// An event of the function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DeviceEvent {
-    /// The device reported a fatal error, or the way to it is gone.
+    /// The device reported a fatal error, or the connection to it is gone.
     Fatal,
-    /// An event this driver has no name for: type and subtype.
+    /// An event unknown to this driver: type and subtype.
     Other(u8, u8),
 }
 
@@ -65,39 +65,39 @@ pub enum Event {
     Cq {
         /// CQ number.
         cqn: u32,
-        /// The cookie that the CQ was created with.
+        /// The cookie given at creation of the CQ.
         cookie: u64,
     },
     /// A CQ failed: overrun or no access to its memory.
     CqError {
         /// CQ number.
         cqn: u32,
-        /// The cookie that the CQ was created with.
+        /// The cookie given at creation of the CQ.
         cookie: u64,
     },
-    /// A QP's affiliated event.
+    /// An affiliated event of a QP.
     Qp {
         /// QP number.
         qpn: u32,
-        /// The cookie that the QP was created with.
+        /// The cookie given at creation of the QP.
         cookie: u64,
         /// The kind of event.
         kind: QpEvent,
     },
-    /// A shared receive queue's event.
+    /// An event of a shared receive queue.
     Srq {
         /// SRQ number.
         srqn: u32,
-        /// The cookie that the SRQ was created with.
+        /// The cookie given at creation of the SRQ.
         cookie: u64,
         /// The kind of event.
         kind: SrqEvent,
     },
-    /// A work queue of [`Wq`](crate::Wq) failed, and could not say so in a completion.
+    /// A work queue ([`Wq`](crate::Wq)) failed, and could not report that in a completion.
     WqFatal {
         /// Its number.
         wqn: u32,
-        /// The cookie that the work queue was created with.
+        /// The cookie given at creation of the work queue.
         cookie: u64,
     },
     /// The port changed.

@@ -25,21 +25,21 @@ use std::{
 pub struct Events {
     function: Arc<Function>,
     bell: Bell,
-    /// Of completion vector 0.
+    /// Events of completion vector 0.
     pub(crate) completions: CompletionQueue,
-    /// Of everything else.
+    /// All other events.
     notices: Mutex<Reader>,
     registry: Arc<Registry>,
-    /// Events not yet returned, of an EQE that concerns several objects.
+    /// Remaining events of an EQE that concerns several objects.
     further: SegQueue<Event>,
-    /// There was an event since `next` last returned `None`.
+    /// An event was taken since `next` last returned `None`.
     taken: AtomicBool,
-    /// The caller has been given the event that the way to the device is gone.
+    /// The caller has been told that the connection to the device is gone.
     gone: AtomicBool,
 }
 
 impl Events {
-    /// Of completions on `completions`, and of what else comes from now on; either rings `bell`.
+    /// Creates the events: completions on `completions`, and other events from now on. Either rings `bell`.
     pub(crate) fn new(
         function: &Arc<Function>,
         bell: Bell,
@@ -69,13 +69,13 @@ impl Events {
         self.bell.wait(timeout)
     }
 
-    /// Lets the descriptor become readable as if there were an event.
+    /// Makes the descriptor readable as if there were an event.
     pub(crate) fn wake(&self) -> std::io::Result<()> {
         self.bell.ring()
     }
 
-    /// The next event, if any. When it returns `None` the queue is armed, and the descriptor becomes readable with the
-    /// next event, or is so already. Requests of the device for pages are served on the way.
+    /// Takes the next event, if any. Before it returns `None` the queue is armed, and the descriptor becomes readable
+    /// with the next event, or already is. Page requests of the device are served on the way.
     #[allow(clippy::should_implement_trait)]
     pub fn next(&self) -> Option<Event> {
         let mut began = None;
@@ -98,7 +98,8 @@ impl Events {
             if event.is_some() {
                 return event;
             }
-            // Served requests for pages, and events of others: a device that has no end of them gives the caller a turn.
+            // Page requests and events of other openers only: a device that never stops sending them must not hold the
+            // caller.
             if began.get_or_insert_with(Instant::now).elapsed() > self.function.options.command_timeout {
                 if let Err(error) = self.wake() {
                     tracing::warn!(%error, "the interrupt's descriptor cannot be made readable");
@@ -108,8 +109,8 @@ impl Events {
         }
     }
 
-    /// Hands what events there are to `take`, up to so many that a device which raises them for ever does not keep the caller.
-    /// True if there may be more.
+    /// Passes available events to `take`, up to a limit, so that a device that raises events forever does not hold the
+    /// caller. Returns true if there may be more.
     pub fn drain(&self, mut take: impl FnMut(Event)) -> bool {
         for _ in 0..DRAINED {
             let Some(event) = self.next() else { return false };
@@ -118,7 +119,7 @@ impl Events {
         true
     }
 
-    /// An interrupt without an event may mean that another opener has died. Destroys the objects that only it held.
+    /// An interrupt without an event may mean that another opener has died. Destroys objects that only it held.
     fn sweep_after_dead_openers(&self) {
         if self.taken.swap(false, Relaxed) {
             return;
@@ -152,6 +153,6 @@ impl Events {
 enum Taken {
     /// The event of a CQ, unless the CQ is gone.
     Completion(Option<Event>),
-    /// Number of the event, and what it says.
+    /// Number and contents of the event.
     Notice(u32, Notice),
 }

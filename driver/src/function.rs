@@ -1,4 +1,4 @@
-//! One function that is up: what all objects of one opener are built on.
+//! A function that is up: the base of all objects of one opener.
 
 use crate::{
     async_queue::{AsyncQueues, Server},
@@ -22,7 +22,7 @@ use std::{
     time::Instant,
 };
 
-/// Bytes of layer 2 that the MTU of a vport and of a port counts: header, VLAN tag, checksum.
+/// Bytes of layer 2 included in the MTU of a vport and of a port: header, VLAN tag, checksum.
 pub const LAYER_2: u16 = 14 + 4 + 4;
 
 /// Identity of the function, from configuration space, initialization segment and `QUERY_ADAPTER`.
@@ -49,41 +49,41 @@ pub struct Caps {
     pub ethernet: EthernetOffloadCaps,
 }
 
-/// From the vport context.
+/// Values from the vport context.
 #[derive(Clone, Debug, Default)]
 pub struct Vport {
     pub mac: [u8; 6],
-    /// Bytes of a frame, layer 2 included.
+    /// MTU in bytes, layer 2 included.
     pub mtu: u16,
     pub node_guid: u64,
     pub system_image_guid: u64,
 }
 
-/// One function, up.
+/// A function that is up.
 pub struct Function {
     pub transport: Arc<dyn Transport>,
     pub bar: Bar,
     pub shared: Shared,
-    /// `None` only while the function goes down.
+    /// `None` only during teardown.
     pub(crate) cmd: Option<CommandQueue>,
     pub(crate) own_blocks: Arc<OwnBlocks>,
-    /// The queues of asynchronous events; `None` only while the function comes up.
+    /// The queues of asynchronous events; `None` only during bring-up.
     pub(crate) events: Option<Arc<AsyncQueues>>,
     pub options: OpenOptions,
     pub identity: Identity,
     pub caps: Caps,
     pub vport: Vport,
-    /// The result of the teardown, if this opener was the last and tore it down.
+    /// The result of the teardown, if this opener was the last one.
     pub outcome: Arc<OnceLock<Result<(), Error>>>,
 }
 
 impl Function {
-    /// Sends a command (see [`CommandQueue::call`]).
+    /// Executes a command through [`CommandQueue::call`].
     pub fn call<I: Layout, O: Layout>(&self, op: Opcode, uid: u16, input: &I) -> Result<O, Error> {
         self.cmd()?.call(op, uid, input)
     }
 
-    /// Sends a command with a list behind its input.
+    /// Executes a command with a list after its input.
     pub fn call_with<I: Layout, O: Layout>(
         &self,
         op: Opcode,
@@ -94,22 +94,23 @@ impl Function {
         self.cmd()?.call_with(op, uid, input, list)
     }
 
-    /// Sends a command whose output has nothing but its status.
+    /// Executes a command that returns only a status.
     pub fn order<I: Layout>(&self, op: Opcode, uid: u16, input: &I) -> Result<(), Error> {
         self.call::<I, CmdOut>(op, uid, input).map(drop)
     }
 
-    /// Sends a command whose whole input is given.
+    /// Executes a command from its complete input.
     pub fn execute(&self, op: Opcode, input: &[u8], output: &mut [u8]) -> Result<(), Error> {
         self.cmd()?.execute(op, input, output)
     }
 
-    /// Queries the vport context with a list behind it, as much of it as `output` has room for.
+    /// Queries the vport context and the list after it, up to the length of `output`.
     pub fn query_list(&self, input: &QueryNicVportContextIn, output: &mut [u8]) -> Result<(), Error> {
         self.cmd()?.call_raw(Opcode::QueryNicVportContext, 0, input, &[], output)
     }
 
-    /// Destroys object `number` of a user context (0: the function's own): all such commands have one layout.
+    /// Destroys object `number` of a user context (0: of the function itself). All destroy commands share one
+    /// layout.
     pub fn destroy_object(&self, op: Opcode, uid: u16, number: u32) -> Result<(), Error> {
         let mut input = [0; 0x10];
         input[..2].copy_from_slice(&op.raw().to_be_bytes());
@@ -133,7 +134,7 @@ impl Function {
         })
     }
 
-    /// Attaches to the queues of asynchronous events, and serves requests for pages from now on.
+    /// Attaches to the queues of asynchronous events, and serves page requests from now on.
     pub(crate) fn attach_events(&mut self) -> Result<(), Error> {
         let queues = AsyncQueues::attach(&self.transport, &self.bar, &self.shared)?;
         self.cmd()?.set_attendant(Box::new(Server {
@@ -145,7 +146,7 @@ impl Function {
         Ok(())
     }
 
-    /// Takes asynchronous events from the device, and gives it the pages that it has asked for.
+    /// Takes asynchronous events from the device, and serves its page requests.
     pub(crate) fn attend(&self) {
         if let Ok(cmd) = self.cmd() {
             cmd.attend();
@@ -170,7 +171,7 @@ impl Function {
         Ok(out.roce_address())
     }
 
-    /// The port on InfiniBand (`QUERY_HCA_VPORT_CONTEXT`).
+    /// The context of an InfiniBand port (`QUERY_HCA_VPORT_CONTEXT`).
     pub fn hca_vport(&self) -> Result<HcaVportContext, Error> {
         let mut input = QueryHcaVportContextIn::zeroed();
         input.set().port_num(1);
@@ -178,7 +179,7 @@ impl Function {
         Ok(out.hca_vport_context())
     }
 
-    /// Entry `index` of the port's GID table on InfiniBand (`QUERY_HCA_VPORT_GID`).
+    /// Entry `index` of the GID table of an InfiniBand port (`QUERY_HCA_VPORT_GID`).
     pub fn hca_vport_gid(&self, index: u16) -> Result<[u8; 16], Error> {
         let mut input = QueryHcaVportGidIn::zeroed();
         input.set().port_num(1).gid_index(index);
@@ -187,7 +188,7 @@ impl Function {
         Ok(prefix(&output[QueryHcaVportGidOut::SIZE..]))
     }
 
-    /// Entries of the port's GID table: RoCE addresses, or on InfiniBand 8 and its doublings.
+    /// Number of entries of the port's GID table: RoCE addresses, or on InfiniBand 8 times a power of two.
     pub fn gid_table_len(&self) -> u16 {
         match self.is_ethernet() {
             true => self.caps.roce.roce_address_table_size(),
@@ -195,7 +196,7 @@ impl Function {
         }
     }
 
-    /// Path MTU the port allows now, bytes: the largest whose packets fit.
+    /// Active path MTU of the port in bytes: the largest with packets that fit.
     pub fn active_mtu(&self) -> u32 {
         match self.is_ethernet() {
             true => mtu_behind_headers(self.vport.mtu.saturating_sub(LAYER_2)),
@@ -210,7 +211,7 @@ impl Function {
     }
 }
 
-/// Largest path MTU whose packets, with Ethernet payload headers of IPv6, fit into `mtu` bytes.
+/// Returns the largest path MTU with packets, including RoCE v2 headers over IPv6, that fit into `mtu` bytes.
 fn mtu_behind_headers(mtu: u16) -> u32 {
     /// IPv6, UDP, BTH, XRC and atomic extensions, ICRC.
     const HEADERS: u32 = 40 + 8 + 12 + 4 + 28 + 4;

@@ -1,30 +1,30 @@
-//! The state that the device reports of itself (initialization segment, health buffer).
+//! The health state reported by the device (initialization segment, health buffer).
 
 use crate::{transport::Bar, verbs::Device};
 use std::time::{Duration, Instant};
 
-/// Registers of the health buffer and behind it.
+/// Registers of the health buffer and after it.
 const FW_VERSION: u32 = 0x230;
 const RFR_SEVERITY: u32 = 0x238;
 const SYNDROME: u32 = 0x23c;
 const COUNTER: u32 = 0x1010;
 
-/// A reading of the health buffer.
+/// A snapshot of the health buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Health {
-    /// Counts up continuously while the firmware lives.
+    /// Incremented continuously while the firmware is alive.
     pub counter: u32,
-    /// Not 0: the device has declared a fatal state.
+    /// Nonzero: the device has declared a fatal state.
     pub fatal: u8,
-    /// Syndrome of the last error, 0 if there was none.
+    /// Syndrome of the last error, 0 if none.
     pub syndrome: u8,
     /// Extended syndrome.
     pub ext_syndrome: u16,
     /// Severity, 0 (emergency) to 7 (debug); only with a syndrome.
     pub severity: u8,
-    /// The device asks to be reset.
+    /// The device requests a reset.
     pub reset_requested: bool,
-    /// Firmware version as the health buffer has it.
+    /// Firmware version from the health buffer.
     pub fw_version: u32,
 }
 
@@ -44,28 +44,28 @@ impl Health {
         }
     }
 
-    /// True if the device is lost: it asks to be reset and says why, or does not answer. A syndrome alone, such as that
-    /// of a module that got too warm, ends nothing.
+    /// True if the device is lost: it requests a reset and gives a reason, or does not respond. A syndrome alone, such
+    /// as that of an overheated module, is not fatal.
     pub fn is_fatal(&self) -> bool {
         self.fatal != 0 || self.fw_version == u32::MAX || self.reset_requested && self.syndrome != 0
     }
 }
 
-/// Looks at a device's health again and again. The device is lost when it says so, or when its counter stands still.
+/// Monitors a device's health. The device is lost if it says so, or if its counter stops.
 #[derive(Debug, Default)]
 pub struct HealthWatch {
-    /// The counter, and when it was looked at.
+    /// The last counter, and the time it was read.
     last: Option<(u32, Instant)>,
     misses: u32,
 }
 
 impl HealthWatch {
-    /// Time between two looks that count.
+    /// Minimum time between two reads that are compared.
     pub const INTERVAL: Duration = Duration::from_secs(2);
-    /// Looks in a row that find the same counter at a device that is lost.
+    /// Consecutive reads of the same counter after which the device is lost.
     const MISSES: u32 = 3;
 
-    /// True if the device lives, after a look at `now` that found `health`.
+    /// Evaluates `health`, read at time `now`. Returns true if the device is alive.
     pub fn look(&mut self, health: &Health, now: Instant) -> bool {
         let (counter, at) = *self.last.get_or_insert((health.counter, now));
         if counter != health.counter {
@@ -78,14 +78,14 @@ impl HealthWatch {
 }
 
 impl Device {
-    /// Reads the health buffer. The device lives if a later reading has another `counter`.
+    /// Reads the health buffer. The device is alive if `counter` has changed in a later reading.
     pub fn health(&self) -> Health {
         Health::read(&self.function.bar)
     }
 
-    /// Gives a device up that is lost, for all its openers, until it is brought up again: commands fail at once (ENODEV),
-    /// those that are waited for too, and CQs without completions [are gone](crate::Cq::is_gone), so that nobody polls them
-    /// for ever.
+    /// Marks the device as lost, for all its openers, until it is brought up again: commands, also those being waited
+    /// for, fail at once (ENODEV), and CQs without completions [are gone](crate::Cq::is_gone), so that no program polls
+    /// them forever.
     pub fn give_up(&self) {
         self.function.shared.give_up();
     }
@@ -118,7 +118,7 @@ mod tests {
         for second in 0..20 {
             assert!(watch.look(&Health { counter: second as u32 / 5, ..well }, after(second)), "{second}");
         }
-        // Looks that follow one another closely count once.
+        // Readings in quick succession count once.
         let mut watch = HealthWatch::default();
         assert!((0..100).all(|_| watch.look(&well, begin)));
         assert!(watch.look(&well, after(2)) && watch.look(&well, after(4)));

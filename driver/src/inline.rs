@@ -1,5 +1,5 @@
-//! Small messages that arrive in the CQE itself (`qpc.cs_res`). The device saves a write to the receiver's buffer, and
-//! the poll copies the bytes to where the segments of the receive point.
+//! Small messages that arrive in the CQE itself (`qpc.cs_res`). This saves the device a write to the receiver's buffer;
+//! the poll copies the bytes to the segments of the receive.
 
 use crate::{
     dma::{DmaRing, copy_to_caller, copy_where_mapped},
@@ -17,21 +17,21 @@ use std::{
     },
 };
 
-/// Where a memory region lies.
+/// The location of a memory region.
 #[derive(Clone)]
 pub enum Home {
-    /// In this process, from this address on.
+    /// In this process, starting at this address.
     Here(u64),
-    /// The same for a region with on-demand paging, whose pages may be missing.
+    /// The same, for a region with on-demand paging: pages may be missing.
     Paged(u64),
-    /// In device memory, from this offset in BAR0 on.
+    /// In device memory, starting at this offset in BAR0.
     Device(Bar, u32),
-    /// Nowhere: what is written there is discarded.
+    /// Nowhere: writes to it are discarded.
     Nowhere,
 }
 
 impl Home {
-    /// Copies `bytes` to byte `offset` of the region. False if there is no memory.
+    /// Copies `bytes` to byte `offset` of the region. Returns false if there is no memory.
     fn put(&self, offset: u64, bytes: &[u8]) -> bool {
         match self {
             Self::Here(addr) => copy_to_caller(addr + offset, bytes),
@@ -43,7 +43,7 @@ impl Home {
     }
 }
 
-/// Writes bytes to device memory at `at` of BAR0, which is written in words.
+/// Writes bytes to device memory at `at` of BAR0, which takes only whole words.
 #[cold]
 pub fn put_in_device(bar: &Bar, at: u32, bytes: &[u8]) {
     let mut done = 0;
@@ -60,8 +60,8 @@ pub fn put_in_device(bar: &Bar, at: u32, bytes: &[u8]) {
     }
 }
 
-/// Memory regions whose keys address them otherwise than by their own addresses, or whose pages may be missing, by the
-/// index of the key.
+/// Memory regions, by key index, with keys that address them by other than their own addresses, or with pages that may
+/// be missing.
 #[derive(Default)]
 pub struct Shifted {
     any: AtomicBool,
@@ -77,16 +77,16 @@ struct Region {
 }
 
 impl Shifted {
-    /// Notes a region.
+    /// Adds a region.
     pub fn insert(&self, lkey: u32, hca_va: u64, len: u64, home: Home) {
         let mut regions = self.regions.write().unwrap_or_else(PoisonError::into_inner);
         regions.insert(lkey >> 8, Region { variant: lkey as u8, hca_va, len, home });
         self.any.store(true, Relaxed);
     }
 
-    /// The region of `lkey` is gone. Messages for it that the device received before and that have not been polled yet
-    /// are discarded, since the addresses of this key mean nothing by themselves. The entry stays until the key's index
-    /// is used again.
+    /// The region of `lkey` is gone. Messages for it that the device has received, but that have not been polled, are
+    /// discarded, since the key's addresses mean nothing by themselves. The entry stays until the key's index is
+    /// reused.
     pub fn retire(&self, lkey: u32) {
         if self.any.load(Relaxed) {
             let mut regions = self.regions.write().unwrap_or_else(PoisonError::into_inner);
@@ -96,7 +96,7 @@ impl Shifted {
         }
     }
 
-    /// The index of `lkey` names a new region. Removes the one it named before.
+    /// Removes the old region with the index of `lkey`, which now names a new one.
     pub fn forget(&self, lkey: u32) {
         if self.any.load(Relaxed) {
             let mut regions = self.regions.write().unwrap_or_else(PoisonError::into_inner);
@@ -105,7 +105,8 @@ impl Shifted {
         }
     }
 
-    /// The region of `len` bytes at `addr` under `lkey`, and their offset in it. `None` if they are not within it.
+    /// Finds the region under `lkey` with `len` bytes at `addr`, and their offset in it. `None` if it does not contain
+    /// them.
     #[inline]
     fn locate(&self, lkey: u32, addr: u64, len: usize) -> Option<(Home, u64)> {
         if !self.any.load(Relaxed) {
@@ -116,7 +117,7 @@ impl Shifted {
             return Some((Home::Here(addr), 0));
         };
         if region.variant != lkey as u8 {
-            // A stale key.
+            // The key is stale.
             return Some((Home::Nowhere, 0));
         }
         let offset = addr.checked_sub(region.hca_va)?;
@@ -124,25 +125,25 @@ impl Shifted {
     }
 }
 
-/// The polling side's view of a receive ring: where the receives point.
+/// The polling side's view of a receive ring, to find the buffers of its receives.
 pub struct Inbox {
     /// The ring.
     pub ring: DmaRing,
-    /// The first data segment of an entry.
+    /// Index of the first data segment in an entry.
     pub first: usize,
     /// Data segments in one entry.
     pub segments: usize,
-    /// Regions of the device that do not lie where their keys address them.
+    /// Regions of the device with keys that do not address them by their own addresses.
     pub shifted: Arc<Shifted>,
 }
 
 impl Inbox {
-    /// Scatters `bytes` to the segments of receive `number`. False if they are too small.
+    /// Scatters `bytes` to the segments of receive `number`. Returns false if they are too small.
     #[inline]
     pub fn put(&self, number: u32, bytes: &[u8]) -> bool {
         if self.segments != 0 && !bytes.is_empty() {
             let data = DataSeg::read(&self.ring.get_segment(number, self.first));
-            // Nearly always the bytes go to the first segment, of a region at its own address.
+            // The usual case: the bytes go to the first segment, in a region at its own address.
             if data.byte_count() as usize >= bytes.len() && !self.shifted.any.load(Relaxed) {
                 copy_to_caller(data.addr(), bytes);
                 return true;

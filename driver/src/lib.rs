@@ -1,8 +1,7 @@
 //! Driver of a ConnectX-class function: bring-up, command queue, events, and safe Rust verbs.
 //!
 //! A function is reached through [`transport::Transport`]; everything above it is the same for a real card and a
-//! simulated one. `device` is here a function of a node (`ironverbs-node`), and these are the objects that every
-//! program makes:
+//! simulated one. Here `device` is a function of a node (`ironverbs-node`). Every program creates these objects:
 //!
 //! ```
 //! use driver::{AccessFlags, Cq, Mr, Pd, Qp, QpInit, QpState, Service, dma::DmaMem, transport::Scope};
@@ -23,11 +22,10 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! `examples/` goes on from here: connected queue pairs (`ends`), SEND and receive (`pingpong`), RDMA WRITE (`write`),
-//! and completions and asynchronous events that wake a sleeper (`events`).
+//! `examples/` continues from here: connected queue pairs (`ends`), SEND and receive (`pingpong`), RDMA WRITE
+//! (`write`), and completions and asynchronous events that wake a sleeping program (`events`).
 //!
-//! Read in this order: `bringup` (the order of the interface), `cmd`, `verbs`, then the two hot modules `post` and
-//! `poll`.
+//! Reading order: `bringup` (the order of the interface), `cmd`, `verbs`, then the two hot modules `post` and `poll`.
 
 mod abandoned;
 mod async_queue;

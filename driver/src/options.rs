@@ -1,35 +1,35 @@
-//! How a function is opened.
+//! Options for opening a function.
 
 use crate::resolve::Resolve;
 use std::{sync::Arc, time::Duration};
 
-/// How to open a function.
+/// Options for opening a function.
 #[derive(Clone, Debug)]
 pub struct OpenOptions {
-    /// GIDs in table order, RoCE v2; the first opener programs them.
+    /// RoCE v2 GIDs in table order; the first opener programs them.
     pub gids: Vec<[u8; 16]>,
-    /// Puts the link-local address made of the function's MAC before `gids`, for functions whose MAC is not known
-    /// before they are up.
+    /// Puts the link-local address derived from the function's MAC before `gids`, for functions with a MAC that is
+    /// not known before bring-up.
     pub link_local: bool,
-    /// MACs of peers by GID, for addresses that nothing else resolves.
+    /// MACs of peers by GID, for addresses that cannot be resolved otherwise.
     pub neighbours: Vec<([u8; 16], [u8; 6])>,
-    /// VLAN of the GIDs; `None`: untagged.
+    /// VLAN of the GIDs, `None` for untagged.
     pub vlan: Option<u16>,
-    /// The MTU that the first opener gives an Ethernet function, without layer 2; `None`: what the port has, if the
-    /// function has less.
+    /// The MTU, without layer 2, that the first opener sets on an Ethernet function. `None`: the port's MTU, if the
+    /// function's is smaller.
     pub mtu: Option<u16>,
-    /// The MAC that a function takes which was given none; `None`: one is drawn.
+    /// The MAC for a function that was assigned none. `None`: a random one.
     pub own_mac: Option<[u8; 6]>,
-    /// How peers are found that are not in that list; set by [`open_resolving`](crate::open_resolving).
+    /// Resolves peers that are not in `neighbours`; set by [`open_resolving`](crate::open_resolving).
     pub resolver: Option<Arc<dyn Resolve>>,
-    /// How long one command may take: firmware that sets up many virtual functions needs that much.
+    /// Timeout of one command. Firmware that sets up many virtual functions needs this long.
     pub command_timeout: Duration,
-    /// How long the firmware may take until it is initialized, as after a reset.
+    /// Timeout of firmware initialization, as after a reset.
     pub ready_timeout: Duration,
-    /// How long another opener may hold the function while it takes it down or shares an object; who brings it up may
-    /// take `ready_timeout`.
+    /// Timeout for another opener that holds the function's lock to tear it down or to share an object. An opener
+    /// that brings the function up may take `ready_timeout`.
     pub lock_timeout: Duration,
-    /// Entries of the event queue, a power of two.
+    /// Number of event queue entries, a power of two.
     pub eq_entries: u32,
 }
 

@@ -1,4 +1,4 @@
-//! Page supply: memory that the chip asks for and keeps its tables in (PRM: pages management).
+//! Page supply: memory that the chip requests for its tables (PRM: pages management).
 
 use crate::{
     cmd::CommandQueue,
@@ -17,11 +17,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Which pages `QUERY_PAGES` asks about (`op_mod`).
+/// Selects the pages that `QUERY_PAGES` asks about (`op_mod`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u16)]
 pub enum Stage {
-    /// Before the capabilities.
+    /// Before capabilities are set.
     Boot = 1,
     /// Before `INIT_HCA`.
     Init = 2,
@@ -33,47 +33,47 @@ const GIVE: u16 = 1;
 const TAKE: u16 = 2;
 /// [`PageBlock::function`] of a block that was given to no function.
 const NOBODY: u16 = u16::MAX;
-/// How long another opener may take to supply pages, and the device to give any back.
+/// Timeout for another opener to finish supplying pages, and for the device to return any.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Most pages that the device is given for one request: 16 GiB, far more than firmware takes at once.
+/// Maximum number of pages given to the device per request: 16 GiB, far more than firmware takes at once.
 const MOST_GIVEN: i32 = 1 << 22;
-/// Most pages that the device can give back at once.
+/// Maximum number of pages that the device can return at once.
 const MOST_RECLAIMED: i32 = 50_000;
-/// Pages in one command: what the preallocated mailboxes hold.
+/// Pages per command, limited by the preallocated mailboxes.
 const BATCH: usize = 512;
 
 /// A function that has pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Owner {
-    /// Its number; 0 is the one whose driver we are.
+    /// Its number; 0 is the function that this driver operates.
     pub function: u16,
-    /// True if it is the adapter's own processor's.
+    /// True if it belongs to the adapter's embedded processor.
     pub embedded: bool,
 }
 
 impl Owner {
-    /// A function of the host's.
+    /// A function of the host.
     pub fn function(function: u16) -> Self {
         Self { function, embedded: false }
     }
 }
 
-/// The blocks that this process allocated. Those of other openers are reached through the transport.
+/// Blocks allocated by this process. Blocks of other openers are reached through the transport.
 pub type OwnBlocks = Mutex<HashMap<u64, DmaMem>>;
 
-/// Supplies pages. The blocks are recorded in the shared area, for openers that come later.
+/// Supplies pages. Blocks are recorded in the shared area, for later openers.
 pub struct PageSupply<'a> {
     pub transport: &'a Arc<dyn Transport>,
     pub shared: &'a Shared,
     pub cmd: &'a CommandQueue,
     pub own: &'a OwnBlocks,
-    /// When supplying began: a device that asks for more and more, or takes its time with each command, may have as long as
-    /// for one command.
+    /// Start of the supply. A device that keeps asking for pages, or is slow with each command, gets as much time in
+    /// total as one command.
     pub began: Instant,
 }
 
 impl PageSupply<'_> {
-    /// Queries how many pages are needed at this stage (negative: to be reclaimed) and for which function.
+    /// Queries the number of pages needed at this stage (negative: to be reclaimed) and the function that needs them.
     pub fn query(&self, stage: Stage) -> Result<(u16, i32), Error> {
         let mut input = QueryPagesIn::zeroed();
         input.set().op_mod(stage as u16);
@@ -81,14 +81,14 @@ impl PageSupply<'_> {
         Ok((out.function_id(), out.num_pages() as i32))
     }
 
-    /// Queries and supplies. Returns how many pages were asked for.
+    /// Queries and supplies pages. Returns the number requested.
     pub fn satisfy(&self, stage: Stage) -> Result<i32, Error> {
         let (function, pages) = self.query(stage)?;
         self.manage(|| self.change(Owner::function(function), pages))?;
         Ok(pages)
     }
 
-    /// Runs `body` as the one opener that supplies pages.
+    /// Runs `body` as the only opener that supplies pages.
     fn manage<T>(&self, body: impl FnOnce() -> Result<T, Error>) -> Result<T, Error> {
         let begin = Instant::now();
         while !self.shared.claim_page_manager() {
@@ -111,15 +111,15 @@ impl PageSupply<'_> {
         }
     }
 
-    /// Answers a request of the device, as the one opener that supplies pages. That it refuses what it asked for is its
-    /// own affair.
+    /// Serves a request of the device, as the only opener that supplies pages. If the device then refuses the pages
+    /// that it asked for, that is only logged.
     pub fn answer(&self, owner: Owner, pages: i32) {
         if let Err(error) = self.change(owner, pages.clamp(-MOST_RECLAIMED, MOST_GIVEN)) {
             tracing::warn!(pages, %error, "a request for pages could not be served");
         }
     }
 
-    /// True if the device has had its time.
+    /// True if the time for the device is up.
     pub fn is_over(&self) -> bool {
         self.began.elapsed() > self.cmd.timeout()
     }
@@ -156,7 +156,7 @@ impl PageSupply<'_> {
             let given: Result<ManagePagesOut, Error> =
                 self.cmd.call_with(Opcode::ManagePages, 0, &input, &list);
             if let Err(error) = given {
-                // Unless the pages may be given after all, the block is as it was.
+                // If the device certainly did not take the pages, the block is unchanged.
                 if !error.is_uncertain() {
                     self.shared.set_page_block(index, Some(block));
                     if block.held == 0 {
@@ -170,7 +170,8 @@ impl PageSupply<'_> {
         Ok(())
     }
 
-    /// A block with pages that the chip has not been given: one that was begun for this function, or a new one.
+    /// Returns a block with pages that have not been given to the chip: one already started for this function, or a new
+    /// one.
     fn stock(&self, owner: Owner, pages: usize) -> Result<(usize, PageBlock), Error> {
         let (mut free, mut used) = (None, 0);
         for at in 0..PAGE_BLOCKS {
@@ -184,8 +185,7 @@ impl PageSupply<'_> {
         }
         let full = || Error::no_memory(format!("the chip holds {PAGE_BLOCKS} blocks of pages already"));
         let index = free.ok_or_else(full)?;
-        // A chip that asks often for little gets its pages out of a few large blocks, since the record of blocks is
-        // small.
+        // A chip that makes many small requests is served from a few large blocks, since the record of blocks is small.
         let size = if used < PAGE_BLOCKS / 8 { pages.min(BATCH) } else { BATCH };
         let mem = DmaMem::alloc(self.transport, size * PAGE_SIZE, Scope::Function)?;
         let block =
@@ -195,8 +195,8 @@ impl PageSupply<'_> {
         Ok((index, block))
     }
 
-    /// Records a block that is not given to the chip as its own memory. It is freed with the others when the function
-    /// goes down.
+    /// Records a block that does not become the chip's own memory. It is freed with the others when the function goes
+    /// down.
     pub fn keep(&self, mem: DmaMem) -> Result<(), Error> {
         self.manage(|| {
             let index = (0..PAGE_BLOCKS).find(|at| self.shared.page_block(*at).is_none());
@@ -211,7 +211,7 @@ impl PageSupply<'_> {
         })
     }
 
-    /// Frees a block of [`keep`](Self::keep).
+    /// Frees a block recorded by [`keep`](Self::keep).
     pub fn give_up(&self, iova: u64) {
         let at = (0..PAGE_BLOCKS).find(|at| self.shared.page_block(*at).is_some_and(|b| b.iova == iova));
         if let Some(at) = at {
@@ -219,7 +219,7 @@ impl PageSupply<'_> {
         }
     }
 
-    /// Tells the device that there are no pages for it.
+    /// Tells the device that it gets no pages.
     fn refuse(&self, owner: Owner) {
         let mut input = ManagePagesIn::zeroed();
         input.set().op_mod(CANT_GIVE).function_id(owner.function).embedded_cpu_function(owner.embedded);
@@ -229,7 +229,7 @@ impl PageSupply<'_> {
         }
     }
 
-    /// Reclaims up to `pages` pages and frees the blocks that are complete. Returns how many the chip gave back.
+    /// Reclaims up to `pages` pages and frees complete blocks. Returns the number of pages that the chip returned.
     fn take(&self, owner: Owner, pages: usize) -> Result<usize, Error> {
         let mut got = 0;
         while got < pages {
@@ -258,7 +258,7 @@ impl PageSupply<'_> {
 
     fn returned(&self, owner: Owner, page: u64) {
         let owner = (0..PAGE_BLOCKS).find_map(|at| {
-            // Among the blocks there is memory that the chip was never given and that is in use.
+            // Some recorded blocks were never given to the chip and are in use.
             let held = |block: &PageBlock| block.function == owner.function && block.held > 0;
             let block = self.shared.page_block(at).filter(held)?;
             (page.wrapping_sub(block.iova) < u64::from(block.pages) * PAGE_SIZE as u64).then_some((at, block))
@@ -272,8 +272,8 @@ impl PageSupply<'_> {
         }
     }
 
-    /// Reclaims all pages of `function` (0: this one), as long as some come within [`PATIENCE`]. The chip may still
-    /// write to those that it keeps.
+    /// Reclaims all pages of `function` (0: this one); gives up when none is returned within [`PATIENCE`]. The chip may
+    /// still write to the pages that it keeps.
     pub fn reclaim(&self, function: u16) -> Result<(), Error> {
         self.manage(|| {
             let held = || -> usize {
@@ -289,7 +289,7 @@ impl PageSupply<'_> {
                     (left, progress) = (now, Instant::now());
                     continue;
                 }
-                // A device that acts at once has nothing more to give than what it gave.
+                // A device that acts at once will return no more than it already has.
                 if self.transport.acts_at_once() || progress.elapsed() > PATIENCE.min(self.cmd.timeout()) {
                     return Err(Error::device(
                         format!("the pages of function {function} back"),
@@ -307,7 +307,7 @@ impl PageSupply<'_> {
     pub fn reclaim_all(&self) -> Result<(), Error> {
         let blocks = (0..PAGE_BLOCKS).filter_map(|at| self.shared.page_block(at));
         let mut functions: Vec<u16> = blocks.filter(|b| b.held > 0).map(|b| b.function).collect();
-        // Virtual functions before the physical one, which has number 0.
+        // Virtual functions come before the physical one, which has number 0.
         functions.sort_unstable_by(|a, b| b.cmp(a));
         functions.dedup();
         functions.into_iter().try_for_each(|function| self.reclaim(function))
@@ -326,7 +326,7 @@ fn free_block(transport: &Arc<dyn Transport>, shared: &Shared, own: &OwnBlocks, 
     }
 }
 
-/// Frees all recorded blocks. The chip has been reset and holds none.
+/// Frees all recorded blocks. The chip has been reset and holds no pages.
 pub fn free_all(transport: &Arc<dyn Transport>, shared: &Shared, own: &OwnBlocks) {
     (0..PAGE_BLOCKS).for_each(|at| free_block(transport, shared, own, at));
 }

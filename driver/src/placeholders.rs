@@ -1,6 +1,6 @@
-//! Placeholder objects for QPs of XRC, whose contexts must name some that they do not use: a CQ, an SRQ, a protection
-//! domain and an XRC domain of the function's own. The first opener that needs them makes them, and they are destroyed
-//! with the function.
+//! Placeholder objects for XRC QPs, with contexts that must name objects they do not use: a CQ, an SRQ, a protection
+//! domain and an XRC domain, owned by the function. The first opener that needs them creates them, and they are
+//! destroyed with the function.
 
 use crate::{
     dma::{DmaMem, PAGE_SIZE, page_list},
@@ -15,9 +15,9 @@ use hwspec::{
     layout::Layout,
 };
 
-/// Pages of their memory, in this order: event queue, CQ, SRQ, doorbell records.
+/// Pages of their memory, in order: event queue, CQ, SRQ, doorbell records.
 const PAGES: usize = 4;
-/// log2 of the entries of both queues: a page each.
+/// log2 of the number of entries of both queues, one page each.
 const LOG_ENTRIES: u8 = 6;
 /// Bytes of an SRQ entry: a next segment and a data segment.
 const SRQ_ENTRY: usize = 32;
@@ -31,7 +31,7 @@ pub struct Placeholders {
     pub srqn: u32,
 }
 
-/// The objects made so far, to be destroyed if a later one cannot be made.
+/// The objects created so far, destroyed again if a later creation fails.
 struct Making<'a> {
     function: &'a Function,
     made: Vec<(Opcode, u32)>,
@@ -61,7 +61,7 @@ impl Making<'_> {
 }
 
 impl Placeholders {
-    /// Those of the function, made if there are none yet.
+    /// Returns the function's placeholders, creating them if there are none.
     pub fn of(function: &Function, lock: &FunctionLock<'_>) -> Result<Self, Error> {
         let [there, pdn, cqn, xrcdn, srqn, ..] = lock.placeholders();
         if there != 0 {
@@ -77,7 +77,7 @@ impl Placeholders {
                 let [.., flows, _, _] = lock.placeholders();
                 lock.set_placeholders([1, made.pdn, made.cqn, made.xrcdn, made.srqn, flows, 0, 0]);
             }
-            Err(error) if error.is_uncertain() => {} // the device may yet make the one that failed
+            Err(error) if error.is_uncertain() => {} // the device may still create the object
             Err(_) => {
                 making.undo();
                 function.pages()?.give_up(at);
@@ -96,7 +96,7 @@ impl Placeholders {
             |o: &AllocUarOut| o.uar(),
             Opcode::DeallocUar,
         )?;
-        // It subscribes to no events and is never armed.
+        // This event queue subscribes to no events and is never armed.
         let mut eq = EqContext::zeroed();
         eq.set().log_eq_size(LOG_ENTRIES).uar_page(uar);
         let mut input = CreateEqIn::zeroed();

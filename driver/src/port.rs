@@ -1,4 +1,4 @@
-//! Registers of the port, as far as a driver asks for them (`ACCESS_REG`).
+//! Port registers, as far as the driver reads them (`ACCESS_REG`).
 
 use crate::{error::Error, function::Function};
 use hwspec::{
@@ -31,7 +31,7 @@ const X8: u8 = 4;
 const X12: u8 = 8;
 const X2: u8 = 16;
 
-/// The port's speed as verbs say it.
+/// The port's speed in terms of verbs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Speed {
     /// `active_speed`.
@@ -41,9 +41,9 @@ pub struct Speed {
 }
 
 impl Speed {
-    /// The speed reported for a link whose speed has no name among verbs.
+    /// Reported for a link with a speed that verbs have no value for.
     const UNKNOWN: Self = Self { lane: QDR, width: X4 };
-    /// The speed reported for a port whose registers this function may not read.
+    /// Reported for a port with registers that this function may not read.
     pub const UNREADABLE: Self = Self { lane: EDR, width: X4 };
 }
 
@@ -58,14 +58,14 @@ fn read<R: Layout>(function: &Function, id: u16, register: R) -> Result<R, Error
     Ok(R::read(&output[CmdOut::SIZE..]))
 }
 
-/// The port's MTU in operation, which counts layer 2.
+/// The port's operational MTU, layer 2 included.
 pub fn mtu(function: &Function) -> Result<u16, Error> {
     let mut register = Pmtu::zeroed();
     register.set().local_port(1);
     Ok(read(function, PMTU, register)?.oper_mtu())
 }
 
-/// The port's speed in operation.
+/// The port's operational speed.
 pub fn speed(function: &Function) -> Result<Speed, Error> {
     let ethernet = function.is_ethernet();
     let mut register = Ptys::zeroed();
@@ -78,12 +78,12 @@ pub fn speed(function: &Function) -> Result<Speed, Error> {
     })
 }
 
-/// The one protocol of a mask in operation; links in which several bits are set have no speed of their own.
+/// The only bit of an operational protocol mask. Links with several bits set have no defined speed.
 fn only(mask: u32) -> Option<u32> {
     mask.is_power_of_two().then(|| mask.trailing_zeros())
 }
 
-/// By `mlx5e_link_mode`.
+/// Speed by `mlx5e_link_mode`.
 fn legacy(oper: u32) -> Speed {
     let (lane, width) = match only(oper) {
         Some(0 | 1 | 24 | 25) => (SDR, X1),
@@ -98,7 +98,7 @@ fn legacy(oper: u32) -> Speed {
     Speed { lane, width }
 }
 
-/// By `mlx5e_ext_link_mode`.
+/// Speed by `mlx5e_ext_link_mode`.
 fn extended(oper: u32) -> Speed {
     let (lane, width) = match only(oper) {
         Some(0 | 1) => (SDR, X1),
@@ -121,8 +121,8 @@ fn extended(oper: u32) -> Speed {
     Speed { lane, width }
 }
 
-/// Both fields have one bit each, the lane's as verbs have it. Those that are faster than the byte can say count as the
-/// fastest that it can.
+/// Both fields are one-hot; the lane's values are those of verbs. Speeds beyond the range of the byte are reported as
+/// its fastest.
 fn infiniband(width: u16, lane: u16) -> Speed {
     let width = match width {
         1 => X1,
@@ -162,7 +162,7 @@ mod tests {
         let modes = [6, 8, 9, 11, 12, 16];
         assert_eq!(modes.map(|bit| gigabits(extended(1 << bit))), [25, 50, 100, 100, 200, 400]);
         assert_eq!(gigabits(infiniband(4, 64)), 200);
-        // 20 Gb/s has no name, and neither have no link or several at once.
+        // There is no value for 20 Gb/s, for no link, or for several bits at once.
         assert_eq!([1 << 5, 0, 3].map(legacy), [Speed::UNKNOWN; 3]);
         assert_eq!([infiniband(3, 32), infiniband(4, 33)], [Speed::UNKNOWN; 2]);
     }

@@ -1,4 +1,4 @@
-//! Waiting for a function whose firmware starts, as after a reset.
+//! Waits for the firmware of a function to start, as after a reset.
 
 use crate::{
     cmd,
@@ -10,14 +10,14 @@ use std::time::{Duration, Instant};
 
 /// `initializing` of the initialization segment.
 const INITIALIZING: u32 = 0x1fc;
-/// A function that has not answered a read of its configuration space for so long is not there: one second after a reset it
-/// answers, or has the host read again until it does (PCI Express 6.6.1).
+/// If the configuration space of a function cannot be read for this long, the function is absent: one second after a
+/// reset it must respond, or make the host retry until it does (PCI Express 6.6.1).
 const ABSENT: Duration = Duration::from_secs(1);
 
-/// Waits until the firmware has started, at most for `limit`, as Linux does (`wait_fw_init`). Returns how long it took.
+/// Waits until the firmware has started, up to `limit`, as Linux does (`wait_fw_init`). Returns the time taken.
 ///
-/// Registers may read as all ones at first, since for some time after a reset nobody answers (PCI Express 6.6.2). Those of a
-/// function that is gone always do, and so does its configuration space.
+/// Registers may read as all ones at first, since a function may not respond for some time after a reset (PCI Express
+/// 6.6.2). If the function is gone, its registers and its configuration space always read so.
 pub fn wait(transport: &dyn Transport, bar: &Bar, limit: Duration) -> Result<Duration, Error> {
     let begin = Instant::now();
     let mut absent = None;

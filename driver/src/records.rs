@@ -1,5 +1,5 @@
 //! Doorbell records: 8 bytes each, one per cache line, many per page.
-#![allow(unsafe_code)] // every post writes one, at an address that is worked out once
+#![allow(unsafe_code)] // every post writes one, at a precomputed address
 
 use crate::{
     dma::{DmaMem, PAGE_SIZE, order::before_device_looks},
@@ -14,7 +14,7 @@ use std::{
     },
 };
 
-/// Distance between records: a cache line, so that two queues never share one.
+/// Distance between records: one cache line, so that queues never share one.
 const STRIDE: usize = 64;
 const _: () = assert!(PAGE_SIZE / STRIDE == u64::BITS as usize);
 
@@ -36,7 +36,7 @@ impl Page {
 pub struct RecordPool(Mutex<Vec<Arc<Page>>>);
 
 impl RecordPool {
-    /// A zeroed record.
+    /// Allocates a zeroed record.
     pub fn alloc(&self, transport: &Arc<dyn Transport>) -> Result<Record, Error> {
         let mut pages = self.0.lock().unwrap_or_else(|e| e.into_inner());
         for page in pages.iter().rev() {
@@ -51,14 +51,14 @@ impl RecordPool {
     }
 }
 
-/// A doorbell record, returned to its pool when dropped.
+/// A doorbell record, returned to its pool on drop.
 pub struct Record {
     page: Arc<Page>,
     index: u32,
     /// Its halves, in `page`.
     halves: NonNull<[AtomicU32; 2]>,
 }
-// SAFETY: `halves` points into `page`, which may be sent and shared, and whose words are atomics.
+// SAFETY: `halves` points into `page`, which is Send and Sync, and the words there are atomics.
 unsafe impl Send for Record {}
 // SAFETY: as for Send.
 unsafe impl Sync for Record {}
@@ -73,16 +73,16 @@ impl Record {
         record
     }
 
-    /// Where the device finds it.
+    /// Its address as seen by the device.
     pub fn iova(&self) -> u64 {
         self.page.mem.iova() + u64::from(self.index) * STRIDE as u64
     }
 
-    /// Writes one half, ordered behind all earlier stores.
+    /// Writes one half, ordered after all earlier stores.
     #[inline(always)]
     pub fn set(&self, half: usize, value: u32) {
         before_device_looks();
-        // SAFETY: `new` has seen that the two lie in the memory of `page`, which this keeps.
+        // SAFETY: `new` has checked that both halves lie in the memory of `page`, which `self` keeps alive.
         let halves = unsafe { self.halves.as_ref() };
         halves[half].store(value.to_be(), Relaxed);
     }

@@ -1,4 +1,4 @@
-//! The objects of one opener that events are about.
+//! Maps events to the objects of one opener.
 
 use crate::{
     async_queue::Notice,
@@ -15,15 +15,15 @@ use std::{
     },
 };
 
-/// Locks a mutex whose contents are whole between any two steps of its holders.
+/// Locks a mutex, ignoring poisoning: its contents are consistent between any two steps of its holders.
 pub fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
-/// The objects that events are about: cookies by number.
+/// The objects that events refer to: cookies by number.
 ///
-/// All openers hear of all events, and numbers are used again: an event that is older than the object with its number
-/// is not this object's.
+/// Every opener sees all events, and numbers are reused: an event older than the current object with its number does
+/// not belong to that object.
 pub struct Registry {
     pub cqs: Known<KnownCq>,
     qps: Known<KnownQp>,
@@ -37,7 +37,7 @@ pub struct Known<T> {
     all: Mutex<HashMap<u32, (Since, T)>>,
 }
 
-/// The number of the first event that may be an object's.
+/// The number of the first event that may refer to an object.
 type Since = u32;
 
 impl<T> Known<T> {
@@ -54,7 +54,7 @@ impl<T> Known<T> {
         locked(&self.all).remove(&number);
     }
 
-    /// The answer of `object`, if event `event` came after it was known.
+    /// Applies `object` to an object, if event `event` is not older than it.
     fn at<R>(&self, event: u32, number: u32, object: impl FnOnce(&mut T) -> R) -> Option<R> {
         let mut all = locked(&self.all);
         let (since, known) = all.get_mut(&number)?;
@@ -62,19 +62,19 @@ impl<T> Known<T> {
     }
 }
 
-/// A CQ with its cookie and the serial number of its arming, which goes up with every event of a completion.
+/// A CQ with its cookie and its arm sequence number, which is incremented by every completion event.
 pub struct KnownCq(pub u64, pub Arc<AtomicU32>);
 
 #[derive(Default)]
 struct KnownQp {
-    /// More than one: a target QP of XRC may be open more than once.
+    /// Several, since an XRC target QP may be opened more than once.
     cookies: Vec<u64>,
-    /// True if the draining of the send queue is to be an event.
+    /// True if the next drain of the send queue is to be reported.
     drained: bool,
 }
 
 impl Registry {
-    /// Of a function whose openers share `shared`.
+    /// Creates the registry for a function with the shared area `shared`.
     pub fn new(shared: &Shared) -> Self {
         Self {
             cqs: Known::new(shared),
@@ -89,7 +89,7 @@ impl Registry {
         locked(&self.qps.all).entry(qpn).or_insert_with(new).1.cookies.push(cookie);
     }
 
-    /// True if the next draining of the QP's send queue is an event.
+    /// Sets whether the next drain of the QP's send queue is reported.
     pub fn notify_of_drained(&self, qpn: u32, wanted: bool) {
         if let Some((_, qp)) = locked(&self.qps.all).get_mut(&qpn) {
             qp.drained = wanted;
@@ -108,7 +108,7 @@ impl Registry {
         }
     }
 
-    /// The event of a CQ that was armed. The queue has no others.
+    /// The event of an armed CQ. The event queue has no other kind.
     pub fn completion(&self, eqe: &Eqe) -> Option<Event> {
         if eqe.event_type() != EventType::Comp {
             return None;
@@ -120,7 +120,8 @@ impl Registry {
         Some(Event::Cq { cqn, cookie: *cookie })
     }
 
-    /// The event of our objects that a notice, event `number`, reports. If it reports several, the others go to `further`.
+    /// Converts a notice, event `number`, to an event of our objects. If it concerns several, the others go to
+    /// `further`.
     pub fn translate(
         &self,
         number: u32,

@@ -1,20 +1,20 @@
-//! The interface by which a path finds the MACs of peers.
+//! Interface for resolving the MACs of peers.
 
 use std::{fmt, net::IpAddr};
 
-/// An address of the function, in the VLAN of its GID.
+/// One of the function's addresses, in the VLAN of its GID.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OwnAddress {
     /// The address.
     pub ip: IpAddr,
-    /// The VLAN; `None`: untagged.
+    /// The VLAN, `None` for untagged.
     pub vlan: Option<u16>,
 }
 
-/// Finds the MACs of peers that nothing else knows.
+/// Resolves the MACs of peers that are not known otherwise.
 pub trait Resolve: Send + Sync + fmt::Debug {
-    /// The MAC of `ip`, for a path from our address `from`; waits for an answer if necessary. The error is the end of a
-    /// sentence that says that the MAC is not known.
+    /// Returns the MAC of `ip`, for a path from our address `from`; waits for an answer if necessary. The error
+    /// completes a sentence which says that the MAC is not known.
     fn resolve(&self, ip: IpAddr, from: OwnAddress) -> Result<[u8; 6], String>;
 }
 

@@ -1,14 +1,14 @@
-//! Entries of a shared receive queue: which are posted, which are free, and in what order.
+//! Entries of a shared receive queue: posted, free, and their order.
 //!
-//! Messages complete in any order, so the entries are a linked list, which the device follows. Free entries are the
-//! rest of that list, behind the posted ones. An entry that completes is appended to it. One entry is never posted, so
-//! that the successor of the last one posted is always known.
+//! Messages complete in any order, so the entries form a linked list, which the device follows. Free entries are the
+//! tail of that list, after the posted ones. A completed entry is appended to it. One entry is never posted, so that
+//! the successor of the last posted one is always known.
 
 use crate::inline::Inbox;
 use hwspec::wqe::NextSeg;
 use sync::{BiasedGuard, BiasedMutex};
 
-/// The receives of one shared queue, for posts and polls.
+/// The receives of one shared queue, used by posts and polls.
 pub struct SharedReceives {
     /// Number of the queue.
     pub srqn: u32,
@@ -18,11 +18,11 @@ pub struct SharedReceives {
 
 /// Posted and free entries.
 pub struct FreeList {
-    /// The next to be posted.
+    /// The next entry to be posted.
     head: u32,
-    /// The last of the list.
+    /// The last entry of the list.
     tail: u32,
-    /// Receives posted, ever.
+    /// Total number of receives posted.
     posted: u32,
     entries: Box<[Entry]>,
 }
@@ -31,22 +31,22 @@ pub struct FreeList {
 struct Entry {
     next: u32,
     wr_id: u64,
-    /// Posted and not completed.
+    /// Posted and not yet completed.
     under_way: bool,
 }
 
 impl FreeList {
-    /// Receives posted, ever.
+    /// Total number of receives posted.
     pub fn posted(&self) -> u32 {
         self.posted
     }
 
-    /// The entry the next receive goes to; `None`: all are in use.
+    /// The entry for the next receive, `None` if all are in use.
     pub fn next(&self) -> Option<u32> {
         (self.head != self.tail).then_some(self.head)
     }
 
-    /// Marks the entry of [`next`](Self::next) as posted.
+    /// Marks the entry returned by [`next`](Self::next) as posted.
     pub fn post(&mut self, wr_id: u64) {
         let entry = &mut self.entries[self.head as usize];
         (entry.wr_id, entry.under_way) = (wr_id, true);
@@ -56,7 +56,7 @@ impl FreeList {
 }
 
 impl SharedReceives {
-    /// A list of all `entries` (a power of two) of the ring behind `inbox`, free and in order.
+    /// Creates a list of all `entries` (a power of two) of the ring in `inbox`, free and in order.
     pub fn new(inbox: Inbox, entries: u32) -> Self {
         let list = (0..entries).map(|at| Entry { next: (at + 1) % entries, wr_id: 0, under_way: false });
         let free = FreeList { head: 0, tail: entries - 1, posted: 0, entries: list.collect() };
@@ -70,12 +70,12 @@ impl SharedReceives {
         Self { srqn, ..self }
     }
 
-    /// Where the entries lie.
+    /// The ring of the entries.
     pub fn inbox(&self) -> &Inbox {
         &self.inbox
     }
 
-    /// For posting.
+    /// Locks the list for posting.
     pub fn lock(&self) -> BiasedGuard<'_, FreeList> {
         self.free.lock()
     }
@@ -86,8 +86,8 @@ impl SharedReceives {
         self.inbox.ring.put_segment(entry, 0, segment.as_bytes());
     }
 
-    /// Completes the receive in entry `counter`. `None`: none is under way there. Bytes that came in the CQE are copied
-    /// to where the receive points before the entry is free; false: they do not fit.
+    /// Completes the receive in entry `counter`. `None` if none is outstanding there. Bytes that came in the CQE are
+    /// copied to the receive's buffers before the entry is freed; the bool is false if they do not fit.
     pub fn complete(&self, counter: u16, bytes: Option<&[u8]>) -> Option<(u64, bool)> {
         let mut free = self.free.lock();
         let at = u32::from(counter);
@@ -130,7 +130,7 @@ mod tests {
         Some(at)
     }
 
-    /// Which entry the device goes to behind `at`.
+    /// The entry that the device goes to after `at`.
     fn next(receives: &SharedReceives, at: u32) -> u32 {
         NextSeg::from_bytes(receives.inbox().ring.get_segment(at, 0)).next_wqe_index().into()
     }

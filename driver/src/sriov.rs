@@ -1,4 +1,4 @@
-//! Virtual functions, from the side of the physical one (PCI Express 9.3.3; PRM: SR-IOV).
+//! Virtual functions, seen from the physical one (PCI Express 9.3.3; PRM: SR-IOV).
 
 use crate::{config::Config, error::Error, verbs::Device};
 use hwspec::{
@@ -13,17 +13,17 @@ const VF_COUNTS: u16 = 0x0c;
 const NUM_VFS: u16 = 0x10;
 const ROUTING: u16 = 0x14;
 const VF_DEVICE: u16 = 0x18;
-/// How long software leaves VFs alone after enabling them (PCI Express 9.3.3.3.1).
+/// Time for which software must not access VFs after enabling them (PCI Express 9.3.3.3.1).
 const SETTLE: Duration = Duration::from_millis(100);
 
 /// The VFs of a physical function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct VirtualFunctions {
-    /// How many there can be.
+    /// Maximum number of VFs.
     pub total: u16,
-    /// How many are enabled.
+    /// Number of enabled VFs.
     pub enabled: u16,
-    /// Routing ID of the first, counted from the physical function.
+    /// Routing ID of the first VF, relative to the physical function.
     pub first_offset: u16,
     /// Distance between routing IDs.
     pub stride: u16,
@@ -65,7 +65,7 @@ impl Device {
         Ok(Capability { config, at })
     }
 
-    /// The virtual functions as the SR-IOV capability describes them.
+    /// Reads the SR-IOV capability.
     pub fn virtual_functions(&self) -> Result<VirtualFunctions, Error> {
         let cap = self.sriov()?.read()?;
         Ok(VirtualFunctions {
@@ -77,8 +77,8 @@ impl Device {
         })
     }
 
-    /// Enables VFs 1 to `count`: NumVFs, VF Enable and VF Memory Space, then `ENABLE_HCA` for each. EBUSY if some are
-    /// enabled already. Their requests for pages come as events of this function.
+    /// Enables VFs 1 to `count`: NumVFs, VF Enable and VF Memory Space, then `ENABLE_HCA` for each. EBUSY if any are
+    /// already enabled. Their page requests arrive as events of this function.
     pub fn enable_virtual_functions(&self, count: u16) -> Result<(), Error> {
         let capability = self.sriov()?;
         let cap = capability.read()?;
@@ -105,7 +105,7 @@ impl Device {
         Ok(())
     }
 
-    /// Disables all VFs and takes their pages back. Programs that use one lose it.
+    /// Disables all VFs and reclaims their pages. Programs that use a VF lose it.
     pub fn disable_virtual_functions(&self) -> Result<(), Error> {
         let capability = self.sriov()?;
         let cap = capability.read()?;

@@ -1,4 +1,4 @@
-//! Teardown of a function by its last opener, in the reverse order of `bringup`. Other openers only leave it.
+//! Teardown of a function by its last opener, in the reverse order of `bringup`. Other openers just leave.
 
 use crate::{
     abandoned, async_queue, cmd, config::Config, error::Error, function::Function, pages,
@@ -6,7 +6,8 @@ use crate::{
 };
 use hwspec::cmd::{Opcode, adapter::*};
 
-/// `TEARDOWN_HCA`, reclaim of pages, `DISABLE_HCA`, no more DMA. The objects of all openers have been destroyed before.
+/// `TEARDOWN_HCA`, page reclaim, `DISABLE_HCA`, then bus mastering off. The objects of all openers are already
+/// destroyed.
 fn tear_down(function: &Function) -> Result<(), Error> {
     async_queue::destroy(function)?;
     function.call::<_, TeardownHcaOut>(Opcode::TeardownHca, 0, &TeardownHcaIn::zeroed())?;
@@ -18,10 +19,10 @@ fn tear_down(function: &Function) -> Result<(), Error> {
 }
 
 impl Drop for Function {
-    /// The last opener tears the function down; others only leave.
+    /// The last opener tears the function down; others just leave.
     fn drop(&mut self) {
         if cmd::is_gone(&self.bar) {
-            // The registers read as all ones in a child of fork, whose parent's records these are.
+            // In a child of fork the registers read as all ones, and the shared records belong to the parent.
             return self.leave();
         }
         let shared = self.shared.clone();
@@ -43,7 +44,7 @@ impl Drop for Function {
             }
             _ => Err(Error::device("a function that is up", "one that bring-up left half-way")),
         };
-        // A reset takes the pages and the command queue from the chip as well as a teardown does.
+        // A reset takes pages and command queue away from the chip just like a teardown.
         let quiet = match &torn_down {
             Ok(()) => Ok(()),
             Err(error) => {
@@ -51,7 +52,7 @@ impl Drop for Function {
                 self.transport.reset().map_err(Error::io("cannot reset the function"))
             }
         };
-        // Set once: a function is dropped once.
+        // Set only once, since a function is dropped once.
         let _ = self.outcome.set(torn_down);
         if let Err(error) = quiet {
             tracing::warn!(%error, "the function could not be quieted; the next opener tries again");

@@ -1,21 +1,21 @@
-//! Memory keys changed by work requests (PRM: user-mode memory registration): the segments behind the control segment.
+//! Memory keys changed by work requests (PRM: user-mode memory registration): the segments after the control segment.
 
 use crate::verbs::AccessFlags;
 use hwspec::{context::mkey::MkeyContext, wqe::*};
 
 /// `mkc.qpn`: usable by every QP of the protection domain.
 const ANY_QP: u32 = 0xff_ffff;
-/// Bytes of these segments for a bind with one entry, padded to a basic block.
+/// Bytes of the segments for a bind with one entry, padded to a basic block.
 const LONGEST: usize = UmrCtrlSeg::SIZE + MkeyContextSeg::SIZE + WQE_BB;
 
-/// Segments behind the control segment.
+/// Segments after the control segment.
 pub(crate) struct Change {
     bytes: [u8; LONGEST],
     len: usize,
 }
 
 impl Change {
-    /// The most segments that a change has.
+    /// Maximum number of segments of a change.
     pub const SEGMENTS: usize = LONGEST / WQE_DS;
 
     fn of(umr: &UmrCtrlSeg, context: &MkeyContext) -> Self {
@@ -26,7 +26,7 @@ impl Change {
         Self { bytes, len }
     }
 
-    /// Local invalidate of a window of type 2 bound on this QP (IBTA 10.6.5): any other key is refused by the device.
+    /// Local invalidate of a type 2 window bound on this QP (IBTA 10.6.5). The device refuses any other key.
     pub fn invalidate(key: u32) -> Self {
         let mut umr = UmrCtrlSeg::zeroed();
         umr.set().inline_data(true).check_free(UmrCheck::Free).check_qpn(true);
@@ -36,8 +36,7 @@ impl Change {
         Self::of(&umr, &context)
     }
 
-    /// The bind of a memory window ([`SendOp::BindMw`](crate::verbs::SendOp::BindMw)), tied to QP `qpn` if there is
-    /// one.
+    /// The bind of a memory window ([`SendOp::BindMw`](crate::verbs::SendOp::BindMw)), to QP `qpn` if given.
     pub fn bind(variant: u8, qpn: Option<u32>, part: (u32, u64, u64), access: AccessFlags) -> Self {
         let (lkey, addr, len) = part;
         let mut umr = UmrCtrlSeg::zeroed();
@@ -46,7 +45,7 @@ impl Change {
         let mut context = MkeyContext::zeroed();
         context.set().mkey_7_0(variant).qpn(qpn.unwrap_or(ANY_QP));
         if len == 0 {
-            // A bind of length 0 unbinds the window (IBTA 10.6.7.2.3). One of type 2 must be bound to this QP.
+            // A bind of length 0 unbinds the window (IBTA 10.6.7.2.3). A type 2 window must be bound to this QP.
             umr.set().check_qpn(qpn.is_some()).mkey_mask(mask);
             context.set().free(true).qpn(ANY_QP);
             return Self::of(&umr, &context);
@@ -73,7 +72,7 @@ impl Change {
         change
     }
 
-    /// New rights, a new domain or both for a region that keeps its key.
+    /// Changes access rights, protection domain or both of a region that keeps its key.
     pub fn context(mask: MkeyMask, context: &MkeyContext) -> Self {
         let mut umr = UmrCtrlSeg::zeroed();
         umr.set().inline_data(true).check_free(UmrCheck::Free).mkey_mask(mask);

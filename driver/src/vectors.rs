@@ -1,5 +1,5 @@
-//! Interrupt vectors of a function: that of asynchronous events, which all openers hear, and those that openers claim for their
-//! completions.
+//! Interrupt vectors of a function: one for asynchronous events, which all openers receive, and those that openers
+//! claim for their completions.
 
 use crate::{
     async_queue,
@@ -9,11 +9,11 @@ use crate::{
 };
 use std::sync::{Arc, Mutex, Weak};
 
-/// The interrupts of asynchronous events that openers in this process have, by transport.
+/// The interrupts for asynchronous events of openers in this process, by transport.
 static COMMON: Mutex<Vec<(usize, Weak<Interrupt>)>> = Mutex::new(Vec::new());
 
-/// The interrupt of asynchronous events: where the last to connect a vector has it alone, one for all openers in this
-/// process that share `transport`.
+/// The interrupt for asynchronous events. If openers cannot share a vector, all openers in this process that share
+/// `transport` get the same interrupt.
 pub fn common_interrupt(transport: &Arc<dyn Transport>) -> Result<Arc<Interrupt>, Error> {
     let connect = || {
         let interrupt = transport.interrupt(async_queue::VECTOR);
@@ -33,24 +33,23 @@ pub fn common_interrupt(transport: &Arc<dyn Transport>) -> Result<Arc<Interrupt>
     Ok(interrupt)
 }
 
-/// The vectors that completions may have. The first is that of asynchronous events, where there are others.
+/// The vectors available for completions. Excludes the first, used for asynchronous events, if there are others.
 pub fn of_completions(function: &Function) -> std::ops::Range<u16> {
     let vectors = function.identity.msix_vectors;
     u16::from(vectors > 1)..vectors
 }
 
-/// An opener's right to signal its completions by a vector, given back when it is dropped.
+/// A vector claimed by an opener for its completions, released on drop.
 pub struct Claim {
     function: Arc<Function>,
     vector: u16,
-    /// Not shared with other openers. Of a shared vector an interrupt may be for one of them, and then there is no event
-    /// of ours.
+    /// Not shared with other openers. The interrupt of a shared vector may be for another opener, with no event for us.
     own: bool,
 }
 
 impl Claim {
-    /// Claims a vector. If it is still connected to its last owner, which is about to go, the next is tried. When all are
-    /// claimed they are shared, if the transport can do that. EBUSY: it cannot.
+    /// Claims a vector. If it is still connected to its previous owner, which is about to exit, tries the next. When
+    /// all are claimed they are shared, if the transport supports that. EBUSY if not.
     pub fn new(function: &Arc<Function>) -> Result<(Self, Interrupt), Error> {
         let all = of_completions(function);
         let mut busy = Vec::new();
@@ -73,7 +72,7 @@ impl Claim {
             match function.transport.interrupt(vector) {
                 Ok(interrupt) => break Ok((claim, interrupt)),
                 Err(error) => {
-                    // Kept until another is found, or it would be the next again.
+                    // Kept until another is found; otherwise the next claim would return it again.
                     busy.push(claim);
                     if error.kind() != std::io::ErrorKind::ResourceBusy {
                         break Err(Error::io("cannot get the interrupt vector")(error));
@@ -93,7 +92,7 @@ impl Claim {
 
 impl Drop for Claim {
     fn drop(&mut self) {
-        // In a child of fork it is the parent's.
+        // In a child of fork the vector belongs to the parent.
         if self.own && !crate::cmd::is_gone(&self.function.bar) {
             self.function.shared.release_vector(self.vector);
         }

@@ -1,8 +1,8 @@
-//! The function's place on the network: its addresses and MTU, and what the switch in the adapter is told of them.
+//! The function's network configuration: addresses and MTU, and their announcement to the adapter's switch.
 //!
 //! A frame from the wire or another function reaches this one only if its destination is in the lists of its vport
-//! context, which the owner of the physical function's switch reads. A physical function that is that owner also writes
-//! the table by which the port gives it frames.
+//! context, which the owner of the physical function's switch reads. A physical function in that role also writes the
+//! table that the port uses to give it frames.
 
 use crate::{
     bringup::{Watch, link_local},
@@ -26,14 +26,15 @@ const SELECT_MTU: u32 = 1 << 6;
 /// `allowed_list_type`.
 const UNICAST: u8 = 0;
 const MULTICAST: u8 = 1;
-/// Where our address lies in the physical function's table.
+/// Index of our address in the physical function's table.
 const L2_INDEX: u32 = 0;
-/// The MTU of a vport of which nothing is known: Ethernet's.
+/// The default MTU of a vport: Ethernet's.
 const USUAL_MTU: u16 = 1500 + LAYER_2;
-/// Addresses of everybody: broadcast, all nodes of IPv6 and of IPv4.
+/// Broadcast, and the all-nodes groups of IPv6 and IPv4.
 const EVERYBODY: [[u8; 6]; 3] = [[0xff; 6], [0x33, 0x33, 0, 0, 0, 1], [0x01, 0x00, 0x5e, 0, 0, 1]];
 
-/// Reads MAC, MTU and GUIDs of an Ethernet vport (`QUERY_NIC_VPORT_CONTEXT`), and takes those that nobody has set.
+/// Reads MAC, MTU and GUIDs of an Ethernet vport (`QUERY_NIC_VPORT_CONTEXT`), and chooses values for those that are not
+/// set.
 pub fn describe(
     function: &mut Function,
     lock: &FunctionLock<'_>,
@@ -43,8 +44,8 @@ pub fn describe(
         function.call(Opcode::QueryNicVportContext, 0, &QueryNicVportContextIn::zeroed())?;
     let context = out.nic_vport_context();
     let given: [u8; 6] = prefix(&context.permanent_address().as_bytes()[2..]);
-    // An administrator who gives a virtual function no address leaves it to the driver. As mlx5e, and as systemd does
-    // for all such devices.
+    // A virtual function without an assigned address leaves the choice to the driver, as in mlx5e, and in systemd for
+    // all such devices.
     let own = given == [0; 6] && !function.caps.general.vport_group_manager();
     let draw = || function.options.own_mac.unwrap_or_else(|| draw_mac(&*function.transport));
     let mac = if own { lock.own_mac(draw) } else { given };
@@ -66,7 +67,7 @@ pub fn describe(
     Ok(())
 }
 
-/// The MTU of the port; `None` if this function may not know it.
+/// The port's MTU, `None` if this function may not read it.
 fn port_mtu(function: &Function) -> Result<Option<u16>, Error> {
     match port::mtu(function) {
         Ok(0) | Err(Error::Command { .. }) => Ok(None),
@@ -74,8 +75,8 @@ fn port_mtu(function: &Function) -> Result<Option<u16>, Error> {
     }
 }
 
-/// A unicast MAC of our own: the same whenever the function is opened on this machine, if both have a name, since
-/// peers keep it, and since `run` looks at a function before its program opens it.
+/// Draws a unicast MAC. If machine and function both have a name, it is the same whenever the function is opened on
+/// this machine, since peers cache it, and since `run` opens the function before its program does.
 fn draw_mac(transport: &dyn Transport) -> [u8; 6] {
     let machine = std::fs::read_to_string("/etc/machine-id").ok().filter(|id| !id.trim().is_empty());
     let number = match machine.zip(transport.name()) {
@@ -83,23 +84,24 @@ fn draw_mac(transport: &dyn Transport) -> [u8; 6] {
         None => RandomState::new().hash_one(()),
     };
     let mut mac: [u8; 6] = prefix(&number.to_be_bytes());
-    // Locally administered, and not a group's (IEEE 802, 8.2).
+    // Locally administered and unicast (IEEE 802, 8.2).
     mac[0] = mac[0] & !1 | 2;
     mac
 }
 
-/// FNV-1a, which is the same in every release of everything.
+/// FNV-1a, which gives the same result in every release.
 fn fnv(bytes: impl Iterator<Item = u8>) -> u64 {
     bytes.fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3))
 }
 
-/// The GUID that Linux makes of a MAC.
+/// The GUID that Linux derives from a MAC.
 fn guid_of(mac: &[u8; 6]) -> u64 {
     let [a, b, c, d, e, f] = *mac;
     u64::from_be_bytes([a, b, c, 0xff, 0xfe, d, e, f])
 }
 
-/// Tells the switch our addresses, raises the MTU to the port's, and enables RoCE. By the function's first opener.
+/// Announces our addresses to the switch, raises the MTU to the port's, and enables RoCE. Called by the function's
+/// first opener.
 pub fn announce(function: &mut Function, gids: &[[u8; 16]], watch: &mut dyn Watch) -> Result<(), Error> {
     raise_mtu(function, watch)?;
     let mac = function.vport.mac;
@@ -125,7 +127,7 @@ pub fn announce(function: &mut Function, gids: &[[u8; 16]], watch: &mut dyn Watc
     Ok(())
 }
 
-/// A refusal is logged, as mlx5e does: the function may be served by a switch that needs no such thing.
+/// Logs a refusal, as mlx5e does: the function's switch may not need the setting.
 fn tolerate(what: &'static str, result: Result<(), Error>) -> Result<(), Error> {
     match result {
         Err(error @ Error::Command { .. }) => {
@@ -136,7 +138,7 @@ fn tolerate(what: &'static str, result: Result<(), Error>) -> Result<(), Error> 
     }
 }
 
-/// Every frame that the port takes may come through the vport, which the firmware begins at 1522 bytes.
+/// Allows the vport every frame that the port accepts; the firmware's default is 1522 bytes.
 fn raise_mtu(function: &mut Function, watch: &mut dyn Watch) -> Result<(), Error> {
     let wanted = match function.options.mtu {
         Some(mtu) => mtu.saturating_add(LAYER_2),
@@ -171,7 +173,7 @@ fn layout(mac: &[u8; 6]) -> MacAddressLayout {
     Layout::read(&number(mac).to_be_bytes())
 }
 
-/// A MAC as an entry of a list.
+/// A MAC as a list entry.
 fn number(mac: &[u8; 6]) -> u64 {
     mac.iter().fold(0, |number, byte| number << 8 | u64::from(*byte))
 }
@@ -182,19 +184,19 @@ fn write_list(function: &Function, kind: u8, list: &[u64]) -> Result<(), Error> 
     modify(function, SELECT_ADDRESSES, context, list)
 }
 
-/// Multicast addresses that the list holds.
+/// Maximum number of multicast addresses in the list.
 fn room(function: &Function) -> usize {
     1 << function.caps.general.log_max_current_mc_list().min(11)
 }
 
-/// The Ethernet group by which neighbours ask for an IPv6 address (RFC 4291, 2.7.1; RFC 2464, section 7). IPv4 asks by
-/// broadcast.
+/// The Ethernet group to which neighbours send requests for an IPv6 address (RFC 4291, 2.7.1; RFC 2464, section 7).
+/// Requests for IPv4 addresses are broadcast.
 fn solicited_node(gid: &[u8; 16]) -> Option<[u8; 6]> {
     let mapped = gid[..12] == [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff];
     (!mapped && *gid != [0; 16]).then(|| [0x33, 0x33, 0xff, gid[13], gid[14], gid[15]])
 }
 
-/// Adds the group by which neighbours ask for `gid`.
+/// Joins the group for neighbours' requests for `gid`.
 pub fn hear_neighbours_of(function: &Function, gid: &[u8; 16]) -> Result<(), Error> {
     match solicited_node(gid) {
         Some(group) => hear(function, &group),
@@ -202,13 +204,13 @@ pub fn hear_neighbours_of(function: &Function, gid: &[u8; 16]) -> Result<(), Err
     }
 }
 
-/// Adds `group` to what the switch lets through. It stays there until the function goes down, since another opener may
-/// have added it too.
+/// Adds `group` to the list of addresses that the switch lets through. It stays until the function goes down, since
+/// another opener may have added it too.
 pub fn hear(function: &Function, group: &[u8; 6]) -> Result<(), Error> {
     if !function.is_ethernet() {
         return Ok(());
     }
-    // The device has one list, which is written as a whole.
+    // The device has a single list, which is always written whole.
     let _lock = function.shared.lock(function.options.lock_timeout)?;
     let mut input = QueryNicVportContextIn::zeroed();
     input.set().allowed_list_type(MULTICAST);
@@ -231,7 +233,7 @@ pub fn hear(function: &Function, group: &[u8; 6]) -> Result<(), Error> {
     tolerate("its multicast addresses", write_list(function, MULTICAST, &list))
 }
 
-/// The GIDs that the options ask for, of a function whose MAC is known.
+/// The GIDs requested in the options, for a function with a known MAC.
 pub fn gids(function: &Function) -> Vec<[u8; 16]> {
     let first = function.options.link_local.then(|| link_local(&function.vport.mac));
     first.into_iter().chain(function.options.gids.iter().copied()).collect()

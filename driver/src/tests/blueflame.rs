@@ -1,4 +1,4 @@
-//! Work requests that are written into the doorbell page whole.
+//! Work requests written whole into the doorbell page.
 
 use super::{
     data::{Bed, bed_on, connect, init, write},
@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 const BUFFER: u32 = BF_BUF_SIZE as u32;
 
-/// A queue pair on a chip whose doorbell pages combine writes, and its doorbell page.
+/// A queue pair on a chip with write-combining doorbell pages, and its doorbell page.
 fn bed() -> (Bed, u32) {
     let chip = Chip::new();
     chip.state().combines = true;
@@ -26,12 +26,12 @@ fn bed() -> (Bed, u32) {
     (bed, page)
 }
 
-/// The doorbell page of the queue pair that was created last.
+/// The doorbell page of the most recently created queue pair.
 fn page_of(chip: &Chip) -> u32 {
     chip.last::<CreateQpIn>(Opcode::CreateQp).qpc().uar_page()
 }
 
-/// Where the first register of a page begins.
+/// Offset of the first register of a page.
 fn register(page: u32) -> u32 {
     page * UAR_SIZE as u32 + BF_OFFSET as u32
 }
@@ -68,7 +68,7 @@ fn a_request_is_written_into_the_buffers_of_its_register_in_turn() {
         bed.qp.post_send([wr]).unwrap();
         let to = register(page) + (number % 2) as u32 * BUFFER;
         assert_eq!(taken(&bed), stores(to, &bed.block(number)), "request {number}");
-        // The doorbell record was written before any of it.
+        // The doorbell record was written before all of it.
         let seen = std::mem::take(&mut bed.chip.state().seen);
         let counters = seen.iter().map(|word| u64::from_be(*word) as u32);
         assert_eq!(counters.collect::<Vec<_>>(), [number as u32 + 1; 8]);
@@ -82,7 +82,7 @@ fn a_request_that_goes_round_the_end_of_the_ring_is_written_in_one_piece() {
     let (bed, page) = bed();
     let data: Vec<u8> = (0..60).collect();
     let long = [inline(&data)];
-    // Fifteen of one block, and one of two: the last block of the ring and the first.
+    // Fifteen of one block, and one of two that wraps: the last block of the ring and the first.
     for number in 0..15u64 {
         bed.qp.post_send([write(number, &[], SendFlags::SIGNALED)]).unwrap();
         bed.complete(number, CqeOpcode::Req, bed.qp.qpn(), number as u16);
@@ -105,10 +105,10 @@ fn several_requests_and_those_that_fit_no_buffer_ring_a_doorbell() {
     assert_eq!(page_of(&bed.chip), page, "two of them share a page");
     let data = [7u8; 300];
     let mut buffers = [0, BUFFER].into_iter().cycle();
-    // The second register of the page.
+    // The page's second register.
     let mut to = || register(page) + BF_REG_SIZE as u32 + buffers.next().unwrap();
     let few = |wrs: usize| (0..wrs).map(|n| write(n as u64, &[], SendFlags::empty()));
-    // Segments: control, remote address, data behind a head of four bytes.
+    // Segments: control, remote address, data after a four-byte header.
     for (bytes, blocks) in [(0, 1), (14 * 16 - 4, 4), (14 * 16 - 3, 0), (300, 0)] {
         taken(&bed);
         qp.post_send([write(0, &[inline(&data[..bytes])], SendFlags::INLINE)]).unwrap();
@@ -120,7 +120,7 @@ fn several_requests_and_those_that_fit_no_buffer_ring_a_doorbell() {
     qp.post_send(few(3)).unwrap();
     let found = taken(&bed);
     assert_eq!((found.len(), found[0].0), (1, to()));
-    // The doorbell of the last of them.
+    // The doorbell of the last request.
     assert_eq!(found[0].1 >> 40, 1 + 4 + 5 + 6 + 2);
     qp.post_send(few(1)).unwrap();
     let found = taken(&bed);
@@ -161,7 +161,8 @@ fn the_pages_are_given_back_and_where_there_are_none_nothing_is_asked_for() {
         let of = |op| chip.state().log.iter().filter(|sent| **sent == op).count();
         (of(Opcode::AllocUar), of(Opcode::DeallocUar))
     };
-    // One page is that of the function's events, which goes with the function; one is the opener's.
+    // One page belongs to the function's event queues and lives as long as the function; one is the opener's
+    // own.
     for (combines, unmapped, allocated) in [(false, false, 2), (true, true, 3), (true, false, 4)] {
         let chip = Chip::new();
         (chip.state().combines, chip.state().unmapped) = (combines, unmapped);

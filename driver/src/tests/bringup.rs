@@ -176,7 +176,7 @@ fn foreign_device_is_refused() {
     chip.config(0, 0x1533_8086);
     let error = Device::open(chip.opener(1), options()).err().unwrap();
     assert!(error.to_string().contains("8086:1533"), "{error}");
-    // An mlx4 card has the same vendor and another interface.
+    // An mlx4 card has the same vendor ID but another interface.
     chip.config(0, 0x1007_15b3);
     let error = Device::open(chip.opener(1), options()).err().unwrap();
     assert!(error.to_string().contains("15b3:1007"), "{error}");
@@ -215,13 +215,13 @@ fn firmware_may_take_longer_to_be_ready_than_for_a_command() {
     chip.write32(INITIALIZING, 1 << 31);
     let error = Device::open(chip.opener(1), options()).err().unwrap();
     assert!(error.to_string().starts_with("initialization of the firmware did not finish"), "{error}");
-    // The stock driver's.
+    // Those of the stock driver.
     let usual = OpenOptions::default();
     assert_eq!((usual.command_timeout.as_secs(), usual.ready_timeout.as_secs()), (60, 120));
 }
 
-/// A stage of the model panics, as one does that finds its tables damaged. Undoing the bring-up must not wait for the
-/// lock that the panicking thread holds.
+/// A stage of the model panics, as happens when it finds its tables corrupted. Undoing the bring-up must not wait for
+/// the lock that the panicking thread holds.
 #[test]
 fn bring_up_that_panics_leaves_the_function_at_once() {
     struct Panics;

@@ -63,11 +63,11 @@ fn silent_device_is_given_up_in_bounded_time_and_slots_go_round() {
     assert_eq!(Pd::alloc(&device).err().unwrap().errno(), libc::ETIMEDOUT);
     assert!(begin.elapsed() < Duration::from_secs(2));
     chip.state().lie = None;
-    // The slot of the lost command stays with the device, the others serve.
+    // The slot of the lost command stays with the device; the other slots keep working.
     Pd::alloc(&device).unwrap().dealloc().unwrap();
 }
 
-/// Twenty are more than there are slots: none of them is lost.
+/// Twenty exceeds the number of slots; none of them may be lost.
 #[test]
 fn device_that_acts_at_once_is_not_waited_for() {
     let (chip, device) = device();
@@ -83,7 +83,7 @@ fn device_that_acts_at_once_is_not_waited_for() {
     Pd::alloc(&device).unwrap().dealloc().unwrap();
 }
 
-/// Entries as programs leave them that are killed between filling an entry and ringing.
+/// Entries left by programs killed between filling an entry and ringing the doorbell.
 #[test]
 fn slots_left_to_a_device_that_acts_at_once_serve_again() {
     let (chip, device) = device();
@@ -111,7 +111,7 @@ fn many_threads_share_the_queue() {
 #[allow(unsafe_code)]
 fn long_page_list_arrives_whole() {
     let (chip, device) = device();
-    // One page of skew leaves 4 KiB pages only: 2049 entries, far more than the mailboxes of a slot.
+    // A skew of one page allows only 4 KiB pages: 2049 entries, far more than the mailboxes of a slot hold.
     chip.state().skew = 0x1000;
     let pd = Pd::alloc(&device).unwrap();
     let mut memory = vec![0u8; 8 << 20];
@@ -151,8 +151,8 @@ fn keys_change_their_variant() {
         })
         .collect();
     assert!(variants.windows(2).all(|pair| pair[0] != pair[1]), "{variants:?}");
-    // Nor is the next one predictable: 63 steps out of 255 possible ones agree neither with each other nor with another
-    // device by chance.
+    // The next variant is not predictable either: 63 steps, each one of 255 possible ones, do not agree with each other
+    // or with another device by chance.
     let steps = |variants: &[u8]| -> Vec<u8> {
         variants.windows(2).map(|pair| pair[1].wrapping_sub(pair[0])).collect()
     };
@@ -185,7 +185,7 @@ fn function_that_is_gone_is_noticed_at_once_and_nothing_of_others_is_touched() {
     drop(device);
     assert!(begin.elapsed() < Duration::from_millis(100));
     chip.state().gone = false;
-    // As after a fork: the child has dropped everything, the parent's entry in the list of openers is still there.
+    // As after a fork: the child has dropped everything, but the parent's entry is still in the list of openers.
     let other = open(&chip.opener(2));
     chip.state().log.clear();
     other.close().unwrap();

@@ -103,7 +103,7 @@ fn bed() -> Bed {
 }
 
 impl Bed {
-    /// The send ring of sixteen blocks lies behind the receive ring of four entries of 32 bytes.
+    /// The send ring of sixteen blocks follows the receive ring of four 32-byte entries.
     pub fn block(&self, index: u64) -> [u8; 64] {
         let mut bytes = [0; 64];
         self.chip.state().read(self.ring + 128 + index % 16 * 64, &mut bytes);
@@ -266,7 +266,7 @@ fn a_plain_request_is_the_wqe_that_it_is_among_others() {
     for op in [SendOp::Send, SendOp::Write { raddr: 0x1122_3344_5566, rkey: 0x77 }] {
         for flags in (0..16).map(SendFlags::from_bits_truncate) {
             let bed = bed();
-            // An empty piece adds nothing to the WQE, but such a request is not a plain one.
+            // An empty SGE adds nothing to the WQE, but excludes the request from the fast path.
             let lists = [&[sge][..], &[sge, Sge::default()]];
             for (wr_id, sge) in lists.into_iter().enumerate() {
                 bed.qp.post_send([SendWr { wr_id: wr_id as u64, op, sge, flags }]).unwrap();
@@ -274,7 +274,7 @@ fn a_plain_request_is_the_wqe_that_it_is_among_others() {
             let blocks = [0, 1].map(|index| {
                 let mut block = bed.block(index);
                 assert_eq!(u64::from(CtrlSeg::read(&block).wqe_idx()), index, "{op:?} {flags:?}");
-                // Its index, which is another's.
+                // The WQE index differs.
                 block[1..3].fill(0);
                 block
             });
@@ -291,7 +291,7 @@ fn plain_requests_and_others_share_the_queues_room() {
     let read = |id| SendWr { op: SendOp::Read { raddr: 0, rkey: 1 }, ..write(id, &sge, SendFlags::SIGNALED) };
     let post = |wr| bed.qp.post_send([wr]).map_err(|error| error.errno);
     let plain = |id| write(id, &sge, SendFlags::SIGNALED);
-    // A discarded request takes no room.
+    // A discarded request takes no room in the queue.
     let mut batch = bed.qp.begin();
     (0..cap).for_each(|id| batch.push(&plain(id.into())).unwrap());
     assert_eq!(batch.push(&plain(99)), Err(libc::ENOMEM));
@@ -350,7 +350,7 @@ fn lying_completions_never_panic() {
         for qpn in [bed.qp.qpn(), 0, 0xff_ffff] {
             for counter in [0, 3, 0x8000, 0xffff] {
                 bed.complete(index, CqeOpcode::from_raw(raw), qpn, counter);
-                // Opcode 15 is the mark of an entry never written.
+                // Opcode 15 marks an entry that was never written.
                 let found = bed.poll();
                 assert!(found.iter().all(|wc| wc.status != WcStatus::Success), "{found:?}");
                 index += u64::from(raw != 15);

@@ -161,7 +161,7 @@ fn the_next_arming_says_that_the_event_was_seen() {
     }
 }
 
-/// User context, events and vector of each queue that was made.
+/// User context, event mask and vector of each created queue.
 fn queues(chip: &Chip) -> Vec<(u16, u64, u16)> {
     let state = chip.state();
     let inputs = state.inputs.iter().filter(|(op, _)| *op == Opcode::CreateEq);
@@ -181,7 +181,8 @@ fn what_is_no_completion_has_one_queue_and_one_for_pages_whoever_opens_the_funct
         panic!("{:x?}", queues(&chip))
     };
     assert!(first != 0 && second != 0 && first != second, "completions belong to their openers");
-    // Linux takes these from every device; it takes type 8 from none, and pages on a queue of their own.
+    // Linux subscribes to these on every device. It never subscribes to type 8, and has a separate queue for
+    // pages.
     assert_eq!((mask, pages), (0x001f_02be & !(1 << 8), 1 << EventType::PageRequest.raw()));
     drop(openers);
 }
@@ -192,7 +193,7 @@ fn the_functions_queues_are_armed_from_the_beginning() {
     let (_, input) =
         &chip.state().inputs.iter().filter(|(op, _)| *op == Opcode::CreateEq).nth(1).unwrap().clone();
     let page = CreateEqIn::read(input).eq_context_entry().uar_page();
-    // The doorbell page of both; the one for pages comes last.
+    // Both share a doorbell page; the queue for pages comes last.
     let armed = chip.read32(page * UAR_SIZE as u32 + EQ_ARM as u32);
     assert!(armed >> 24 != 0 && armed & 0xff_ffff == 0, "{armed:#x}");
     drop(device);
@@ -245,7 +246,7 @@ fn the_queue_survives_the_opener_that_made_it() {
 fn an_event_that_is_older_than_the_object_with_its_number_is_not_its() {
     let (chip, device) = device();
     raise(&chip, of_qp(EventType::WqCatasError, 0x500));
-    // Another opener has taken it out of the queue.
+    // Another opener took it out of the queue.
     let other = open(&chip.opener(2));
     assert_eq!(other.events().next(), None);
     device.registry.add_qp(0x500, 7);
@@ -289,7 +290,7 @@ fn each_opener_has_a_vector_of_its_own() {
 #[test]
 fn openers_share_vectors_when_all_are_taken_and_the_way_to_the_device_can() {
     let chip = Chip::new();
-    // Three vectors, one of which is that of the function's events.
+    // Three vectors, one of which belongs to the function's events.
     chip.config(0x9c, 0x0002_0011);
     let own = [open(&chip.opener(1)), open(&chip.opener(2))];
     let refused = crate::Device::open(chip.opener(3), options()).err().expect("none is left");
@@ -298,7 +299,8 @@ fn openers_share_vectors_when_all_are_taken_and_the_way_to_the_device_can() {
     let common: Vec<_> = (3..7).map(|opener| open(&chip.opener(opener))).collect();
     let vectors = || -> Vec<u16> { queues(&chip).iter().map(|(_, _, vector)| *vector).collect() };
     assert_eq!(vectors(), [0, 0, 1, 2, 1, 2, 1, 2], "in turn");
-    // An opener that shares a vector does not give it back. One that has its own leaves it to the next.
+    // An opener that shares a vector does not release it. One with its own vector leaves it to the next
+    // opener.
     drop(common);
     let [first, second] = own;
     drop(first);

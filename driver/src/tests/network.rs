@@ -1,4 +1,4 @@
-//! The function's place on the network: addresses, MTU, speed.
+//! The function's network settings: addresses, MTU, speed.
 
 use super::{device, open, options};
 use crate::{
@@ -75,14 +75,14 @@ fn a_function_without_an_address_takes_one_which_all_its_openers_have() {
     let [a, b, c, d, e, f] = mac;
     assert_eq!(first.attr().node_guid, [a, b, c, 0xff, 0xfe, d, e, f]);
     assert_eq!(first.gid(0).unwrap()[8..], [a ^ 2, b, c, 0xff, 0xfe, d, e, f]);
-    // One that the options name, where the function was given none.
+    // The options name the MAC, for a function that was assigned none.
     for (given, taken) in [(0, [2, 1, 2, 3, 4, 5]), (OWN, crate::transport::fake::MAC)] {
         let told = Chip::new();
         told.state().vport.mac = given;
         let named = OpenOptions { own_mac: Some([2, 1, 2, 3, 4, 5]), ..options() };
         assert_eq!(Device::open(told.opener(1), named).unwrap().port().unwrap().mac, taken);
     }
-    // Another function has another one.
+    // Another function gets a different one.
     let other = Chip::new();
     other.state().vport.mac = 0;
     assert_ne!(open(&other.opener(1)).port().unwrap().mac, mac);

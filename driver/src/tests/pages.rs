@@ -1,4 +1,4 @@
-//! Requests for pages: of any size, at any time, in both directions.
+//! Page requests of any size, at any time, in both directions.
 
 use super::{device, open, options};
 use crate::{
@@ -146,14 +146,14 @@ fn a_device_is_told_when_there_is_no_memory_for_it() {
 #[test]
 fn pages_are_waited_for_as_long_as_the_device_may_still_give_some() {
     let chip = Chip::new();
-    // Longer than a busy machine keeps this thread from running.
+    // Longer than a busy machine could delay this thread.
     let patient = OpenOptions { command_timeout: Duration::from_secs(30), ..options() };
     let device = Device::open(chip.opener(1), patient).unwrap();
     chip.state().stingy = 20;
     device.close().unwrap();
     assert_eq!((chip.blocks(), chip.state().pages.len()), (0, 0));
     assert_eq!(chip.state().resets, 0);
-    // One that keeps them is reset.
+    // A device that keeps its pages is reset.
     let patient = OpenOptions { command_timeout: Duration::from_secs(1), ..options() };
     let device = Device::open(chip.opener(1), patient).unwrap();
     chip.state().stingy = u32::MAX;
