@@ -1,51 +1,50 @@
-//! `hw_layout!`: write a hardware structure the way the data sheet prints it.
+//! `hw_layout!`: hardware structures in the notation of the data sheet.
 //!
-//! One line per field: byte offset of its dword, bit range in that dword, name, type. Memory is big-endian.
-//! The macro yields a newtype over `[u8; SIZE]` with readers (`x.state()`), a chained writer
-//! (`x.set().state(..).pd(..)`), a constructor that takes such a chain (`X::with(|s| s.state(..).pd(..))`), `Debug`, and
-//! `FIELDS`: the table itself, as data. A field that overlaps another, runs past the end, or is wider than its type does
-//! not compile.
+//! One line per field: byte offset of its dword, bit range in that dword, name, type. Memory is big-endian. The macro
+//! generates a newtype over `[u8; SIZE]` with getters (`x.state()`), a chained writer (`x.set().state(..).pd(..)`), a
+//! constructor that takes such a chain (`X::with(|s| s.state(..).pd(..))`), `Debug`, and `FIELDS`: the table itself, as
+//! data. A field that overlaps another, extends past the end, or is wider than its type does not compile.
 
-/// One row of a layout table, in bits from the start of the structure, most significant first
-/// (the numbering of `mlx5_ifc.h`).
+/// One row of a layout table, in bits from the start of the structure, most significant first (the numbering of
+/// `mlx5_ifc.h`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Field {
-    /// The name, as the data sheet spells it.
+    /// The name as spelled in the data sheet.
     pub name: &'static str,
     /// First bit.
     pub offset: usize,
     /// Number of bits.
     pub width: usize,
-    /// The rows of the structure that the field is; none for a number or bytes.
+    /// The rows of the field's own structure; none for a number or bytes.
     pub inner: &'static [Field],
 }
 
-/// A type that any pattern of `WIDTH` bits can be read as.
+/// A type that accepts any pattern of `WIDTH` bits.
 pub trait Bits: Copy {
     /// Number of bits.
     const WIDTH: usize;
-    /// Reads the low `WIDTH` bits; the others are zero.
+    /// Converts the low `WIDTH` bits; the others are zero.
     fn from_bits(raw: u64) -> Self;
-    /// The bits, in the low end.
+    /// The bits, right-aligned.
     fn into_bits(self) -> u64;
 }
 
-/// A type that any string of `SIZE` bytes can be read as.
+/// A type that accepts any string of `SIZE` bytes.
 pub trait Layout: Copy + 'static {
     /// Number of bytes.
     const SIZE: usize;
-    /// The rows of its table; none if it is bytes without structure.
+    /// The rows of its table; none for unstructured bytes.
     const FIELDS: &'static [Field] = &[];
-    /// For tests: one function per row of `FIELDS`, which writes ones to it through its writer.
+    /// For tests: one function per row of `FIELDS`, which sets all bits of the field through its writer.
     #[doc(hidden)]
     const FILL: &'static [fn(&mut Self)] = &[];
-    /// Offset of the first byte in which a reserved bit is set; bytes without structure have none.
+    /// Offset of the first byte with a reserved bit set; unstructured bytes have none.
     fn reserved_set(&self) -> Option<usize> {
         None
     }
     /// The bytes, in memory order.
     fn bytes(&self) -> &[u8];
-    /// Reads the first `SIZE` bytes of `bytes`; a short slice reads as zero-filled.
+    /// Reads the first `SIZE` bytes of `bytes`; a short slice is zero-padded.
     fn read(bytes: &[u8]) -> Self;
 }
 
@@ -84,7 +83,7 @@ macro_rules! impl_bits { ($($t:ty)*) => { $(
 )* } }
 impl_bits!(u8 u16 u32 u64);
 
-/// The first `N` bytes of `bytes`, zero-filled if there are fewer.
+/// The first `N` bytes of `bytes`, zero-padded if there are fewer.
 #[inline(always)]
 pub fn prefix<const N: usize>(bytes: &[u8]) -> [u8; N] {
     match bytes.first_chunk::<N>() {
@@ -97,10 +96,10 @@ pub fn prefix<const N: usize>(bytes: &[u8]) -> [u8; N] {
     }
 }
 
-/// The writing half of a structure; see [`hw_layout!`](crate::hw_layout).
+/// The writer of a structure declared with [`hw_layout!`](crate::hw_layout).
 pub struct Set<'a, T>(pub(crate) &'a mut T);
 
-/// Checks one row against its word and its type. Fails the build, naming the field.
+/// Checks one row against its word and its type. On an error the build fails with the field's name.
 pub const fn row(name: &'static str, off: usize, hi: usize, lo: usize, type_width: usize) -> Field {
     let word = if hi > 31 { 64 } else { 32 };
     assert!(lo <= hi && hi < 64, "{}", name);
@@ -109,7 +108,7 @@ pub const fn row(name: &'static str, off: usize, hi: usize, lo: usize, type_widt
     Field { name, offset: off * 8 + word - 1 - hi, width: hi - lo + 1, inner: &[] }
 }
 
-/// The bits that `fields` own. Fails the build on overlap or overrun, naming the field.
+/// The bits that belong to `fields`. On overlap or overrun the build fails with the field's name.
 pub const fn claim<const N: usize>(fields: &[Field]) -> [u8; N] {
     let mut owned = [0u8; N];
     let mut i = 0;
@@ -126,7 +125,7 @@ pub const fn claim<const N: usize>(fields: &[Field]) -> [u8; N] {
     owned
 }
 
-/// Bits `hi..=lo` of the big-endian word at byte `off` (64 bits wide if `hi` is above 31).
+/// Reads bits `hi..=lo` of the big-endian word at byte `off` (64 bits wide if `hi` is above 31).
 #[inline(always)]
 pub fn load(b: &[u8], off: usize, hi: usize, lo: usize) -> u64 {
     let word = match hi > 31 {
@@ -136,7 +135,7 @@ pub fn load(b: &[u8], off: usize, hi: usize, lo: usize) -> u64 {
     (word >> lo) & (u64::MAX >> (63 - (hi - lo)))
 }
 
-/// Writes bits `hi..=lo` of the word at byte `off`. Bits of `v` above the field are cut off.
+/// Writes bits `hi..=lo` of the word at byte `off`. Truncates `v` to the width of the field.
 #[inline(always)]
 pub fn store(b: &mut [u8], off: usize, hi: usize, lo: usize, v: u64) {
     let mask = u64::MAX >> (63 - (hi - lo));
@@ -150,7 +149,7 @@ pub fn store(b: &mut [u8], off: usize, hi: usize, lo: usize, v: u64) {
     }
 }
 
-/// Declares a hardware structure; see the [module](crate::layout).
+/// Declares a hardware structure in the notation of the [module](crate::layout).
 #[macro_export]
 macro_rules! hw_layout {
     ($(#[$m:meta])* $v:vis struct $S:ident: $size:literal {
@@ -167,7 +166,7 @@ macro_rules! hw_layout {
             /// The layout table, in declaration order.
             pub const FIELDS: &'static [$crate::layout::Field] =
                 &[ $( $crate::hw_layout!(@row $off $([$hi $lo])? $name $ty) ),* ];
-            /// The bits some field owns; the others are reserved.
+            /// The bits that belong to fields; the others are reserved.
             pub const OWNED: [u8; $size] = $crate::layout::claim(Self::FIELDS);
 
             #[inline(always)]
@@ -181,7 +180,7 @@ macro_rules! hw_layout {
             /// The writer: `x.set().a(1).b(2);`
             #[inline(always)]
             pub const fn set(&mut self) -> $crate::layout::Set<'_, Self> { $crate::layout::Set(self) }
-            /// A structure that is zero but for the fields that `fill` writes: `X::with(|s| s.a(1).b(2))`.
+            /// A structure that is zero except for the fields written by `fill`: `X::with(|s| s.a(1).b(2))`.
             #[inline(always)]
             pub fn with(
                 fill: impl for<'s, 'x> FnOnce(
@@ -192,12 +191,12 @@ macro_rules! hw_layout {
                 fill(&mut x.set());
                 x
             }
-            /// For tests: one function per row of `FIELDS`, which writes ones to it through its writer.
+            /// For tests: one function per row of `FIELDS`, which sets all bits of the field through its writer.
             #[doc(hidden)]
             pub const FILL: &'static [fn(&mut Self)] =
                 &[ $( |x| { x.set().$name($crate::hw_layout!(@ones $([$hi $lo])? $ty)); } ),* ];
 
-            /// Offset of the first byte in which a reserved bit is set.
+            /// Offset of the first byte with a reserved bit set.
             pub fn reserved_set(&self) -> Option<usize> {
                 (0..$size).find(|&i| self.0[i] & !Self::OWNED[i] != 0)
             }
@@ -238,7 +237,7 @@ macro_rules! hw_layout {
         }
 
         impl ::core::fmt::Debug for $S {
-            /// Prints the fields that are not zero.
+            /// Prints the nonzero fields.
             fn fmt(&self, f: &mut ::core::fmt::Formatter<'_>) -> ::core::fmt::Result {
                 let mut d = f.debug_struct(stringify!($S));
                 $( if $crate::hw_layout!(@nonzero self.0, $off $([$hi $lo])? $ty) {
@@ -277,9 +276,8 @@ macro_rules! hw_layout {
     (@nonzero $b:expr, $off:literal $ty:ty) => { $b[$off..$off + <$ty as $crate::layout::Layout>::SIZE].iter().any(|b| *b != 0) };
 }
 
-/// Declares an enumerated field: a number, with names for some of its values. Values without a name are valid too, so
-/// one side may send a value that the other does not know, and nothing is lost or panics. Reading and writing one costs
-/// nothing.
+/// Declares an enumerated field: a number, with names for some of its values. Unnamed values are valid too, so one side
+/// may send a value unknown to the other, without loss or panics. Conversions are free.
 #[macro_export]
 macro_rules! hw_enum {
     ($(#[$m:meta])* $v:vis enum $E:ident: $raw:ty, $width:literal bits {

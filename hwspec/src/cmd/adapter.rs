@@ -3,7 +3,7 @@ use super::{CmdIn, CmdOut, Opcode, Page, Status};
 use crate::hw_layout;
 
 commands! {
-    // Both capability pages are decoded by their kind; QueryHcaCapOut and SetHcaCapIn have them as bytes.
+    // Capability pages are decoded by their kind; in QueryHcaCapOut and SetHcaCapIn they are plain bytes.
     0x100 QueryHcaCap
         in QueryHcaCapIn: 0x10, uid {
             0x008 [31:31] other_function: bool,

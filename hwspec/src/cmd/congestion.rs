@@ -33,7 +33,7 @@ commands! {
     0x825 ModifyCongParams
         in ModifyCongParamsIn: 0x120 {
             0x008 [ 3: 0] cong_protocol: CongProtocol,
-            /// Which parameters are meant, big endian: bits of [`reaction_field`] or [`notification_field`].
+            /// Selects the parameters, big endian: bits of [`reaction_field`] or [`notification_field`].
             0x00c         field_select: [u8; 0x4],
             0x020         congestion_parameters: [u8; 0x100],
         }
@@ -58,7 +58,8 @@ commands! {
         }
 }
 
-/// Bits of `field_select` for a reaction point. The header has none; the driver's `cong.c` does.
+/// Bits of `field_select` for a reaction point. They come from the driver's `cong.c`, since the header has
+/// none.
 pub mod reaction_field {
     #![allow(missing_docs)]
     pub const CLAMP_TGT_RATE: u32 = 1;
@@ -79,7 +80,7 @@ pub mod reaction_field {
     pub const RPG_GD: u32 = 16;
 }
 
-/// Bits of `field_select` for a notification point, likewise.
+/// Bits of `field_select` for a notification point, from the same source.
 pub mod notification_field {
     #![allow(missing_docs)]
     pub const MIN_TIME_BETWEEN_CNPS: u32 = 2;

@@ -1,4 +1,4 @@
-//! Multicast group commands: which QPs receive the messages to a group.
+//! Multicast group commands: membership of QPs in groups.
 use super::CmdOut;
 
 commands! {

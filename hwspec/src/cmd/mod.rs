@@ -1,6 +1,6 @@
 //! Commands: headers, status, and one file per kind of object that declares its commands.
 //!
-//! A command is a big-endian input and output; the first 16 bytes of each lie in the command queue entry, the rest in
+//! A command is a big-endian input and output. The first 16 bytes of each are in the command queue entry, the rest in
 //! a chain of mailboxes ([`queue`]).
 
 #[macro_use]
@@ -31,7 +31,7 @@ pub(crate) use table::{Half, Tail, find};
 
 use crate::{hw_enum, hw_layout};
 
-/// Joins the files that declare commands.
+/// Combines the files that declare commands.
 macro_rules! files { ($($file:ident)*) => {
     const FILES: &[&[table::Command]] = &[ $( $file::COMMANDS ),* ];
 
@@ -46,7 +46,7 @@ files! {
 }
 
 hw_enum! {
-    /// Command opcode: the first 16 bits of every input. Each is named where its command is declared.
+    /// Command opcode: the first 16 bits of every input. Named values come from the declarations of commands.
     pub enum Opcode: u16, 16 bits, named by table::NAMES
 }
 
@@ -54,7 +54,7 @@ hw_layout! {
     /// First bytes of every command input.
     pub struct CmdIn: 0x10 {
         0x000 [31:16] opcode: Opcode,
-        /// User context the object belongs to; 0 is the function's own driver.
+        /// User context that owns the object; 0 is the function's own driver.
         0x000 [15: 0] uid: u16,
         0x004 [15: 0] op_mod: u16,
     }
@@ -69,40 +69,40 @@ hw_layout! {
 }
 
 hw_layout! {
-    /// An entry of a page list: a page of 4 KiB, by address.
+    /// An entry of a page list: the address of a 4 KiB page.
     pub struct Page: 0x8 {
         0x000 [63:12] pa: u64,
     }
 }
 
 hw_enum! {
-    /// Command status: why a command was refused (PRM: command return status).
+    /// Command status: the reason of a refusal (PRM: command return status).
     pub enum Status: u8, 8 bits {
         Ok = 0x00,
         /// Internal error of the device.
         InternalErr = 0x01,
         /// Unknown or unsupported opcode.
         BadOp = 0x02,
-        /// A parameter is out of its range.
+        /// A parameter is out of range.
         BadParam = 0x03,
-        /// The device is not in the state the command needs.
+        /// The device is not in the state required by the command.
         BadSysState = 0x04,
         /// The resource does not exist or belongs to another user context.
         BadResource = 0x05,
-        /// The resource is held by another.
+        /// The resource is in use.
         ResBusy = 0x06,
         /// A limit is exceeded or pages are missing.
         Lim = 0x08,
-        /// The resource is not in the state the command needs.
+        /// The resource is not in the state required by the command.
         BadResState = 0x09,
         /// Index out of range.
         BadIndex = 0x0a,
         NoResources = 0x0f,
-        /// Input shorter or longer than the command.
+        /// The input is shorter or longer than the command.
         BadInputLen = 0x50,
-        /// Output too short for the answer.
+        /// The output is too short for the answer.
         BadOutputLen = 0x51,
-        /// The QP is not in a state that allows it.
+        /// The QP is not in a state that allows the command.
         BadQpState = 0x10,
         BadPkt = 0x30,
         BadSizeOutsCqes = 0x40,
@@ -110,7 +110,7 @@ hw_enum! {
 }
 
 hw_enum! {
-    /// Delivery status in the command queue entry: whether the command reached the firmware at all.
+    /// Delivery status in the command queue entry: tells if the command reached the firmware at all.
     pub enum DeliveryStatus: u8, 7 bits {
         Ok = 0x0,
         SignatureErr = 0x1,

@@ -30,8 +30,8 @@ commands! {
     0x507 Qp2Err in Qp2errIn: 0x10, uid { 0x008 [23: 0] qpn: u32 } out CmdOut
     0x50a Qp2Rst in Qp2rstIn: 0x10, uid { 0x008 [23: 0] qpn: u32 } out CmdOut
 
-    // A transition's mask says which optional fields of the context are meant. Both ends agree on enhanced connection
-    // establishment (`ece`) in some of them.
+    // A transition's mask selects the optional fields of the context. In some transitions both ends negotiate
+    // enhanced connection establishment (`ece`).
     0x502 Rst2initQp
         in ModifyQpIn: 0x110, uid {
             0x008 [23: 0] qpn: u32,
@@ -55,7 +55,7 @@ commands! {
         out CmdOut
 
     0x50c SqdRtsQp in Sqd2rtsQpIn out CmdOut
-    // The header has no structures for these two; they are filled as the other transitions are.
+    // The header has no structures for these two; they are laid out like the other transitions.
     0x508 Rts2sqdQp in Sqd2rtsQpIn out CmdOut
     0x511 Sqd2sqdQp in Sqd2rtsQpIn out CmdOut
 }

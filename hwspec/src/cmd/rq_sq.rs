@@ -1,4 +1,4 @@
-//! Commands of send and receive queues that belong to no queue pair.
+//! Commands of send and receive queues without a queue pair.
 use super::{CmdOut, Page};
 use crate::context::rq_sq::{RqContext, SqContext};
 

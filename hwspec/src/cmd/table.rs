@@ -1,11 +1,11 @@
-//! The table of commands, made of the declarations in the files beside this one.
+//! The table of commands, built from the declarations in the files of this directory.
 
 use super::{FILES, Opcode};
 use crate::layout::{Field, Layout};
 use core::fmt::Debug;
 
-/// Declares commands, each once: opcode and name, then input and output in the rows of [`hw_layout!`](crate::hw_layout),
-/// without those of the header that all inputs or outputs have ([`CmdIn`](super::CmdIn), [`CmdOut`](super::CmdOut)).
+/// Declares commands: opcode and name, then input and output in the rows of [`hw_layout!`](crate::hw_layout), without
+/// those of the common headers ([`CmdIn`](super::CmdIn), [`CmdOut`](super::CmdOut)).
 ///
 /// ```text
 /// 0x400 CreateCq
@@ -18,12 +18,12 @@ use core::fmt::Debug;
 /// 0x401 DestroyCq in DestroyCqIn: 0x10, uid { 0x008 [23: 0] cqn: u32 } out CmdOut
 /// ```
 ///
-/// - `uid` stands where Linux's headers name the field, and in commands that DEVX sends (`devx.c`), which sets it in every
-///   command by the header that all have in common (`general_obj_in_cmd_hdr`).
-/// - `then` says what follows the fixed part: a list to the end, `name: [Entry]`, or a variant of [`Tail`].
+/// - `uid` is given if Linux's headers name the field, and for commands that DEVX sends (`devx.c`), which sets it in
+///   every command through the common header (`general_obj_in_cmd_hdr`).
+/// - `then` describes the data after the fixed part: a list to the end, `name: [Entry]`, or a variant of [`Tail`].
 /// - A half without rows is declared elsewhere: the header alone, or the layout of another command.
 ///
-/// The macro yields the types, the constants of [`Opcode`], and the file's part of the table.
+/// The macro generates the types, the constants of [`Opcode`], and the file's part of the table.
 macro_rules! commands {
     ($( $(#[$m:meta])* $code:literal $name:ident
         in $In:ident $(: $in_size:literal $(, $uid:ident)? { $($in_row:tt)* })? $(then $in_tail:ident $(: [$in_entry:ty])?)?
@@ -85,7 +85,7 @@ macro_rules! tail {
     };
 }
 
-/// A command, as `commands!` declares it.
+/// A command, as declared with `commands!`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Command {
     pub name: &'static str,
@@ -94,7 +94,7 @@ pub(crate) struct Command {
     pub output: Half,
 }
 
-/// Input or output: bytes and rows of the fixed part, then what follows it.
+/// Input or output: size and rows of the fixed part, and the data after it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Half {
     pub size: usize,
@@ -102,20 +102,20 @@ pub(crate) struct Half {
     pub tail: Tail,
 }
 
-/// The bytes that follow the fixed part of an input or output.
+/// The data after the fixed part of an input or output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Tail {
     /// Nothing.
     None,
-    /// Entries of one kind, to the end: name, bytes of each, its rows.
+    /// Entries of one kind, to the end: name, size in bytes, rows.
     List(&'static str, usize, &'static [Field]),
-    /// Translation entries of a memory key, of the kind its access mode says.
+    /// Translation entries of a memory key, of the kind given by its access mode.
     Translations,
-    /// Destinations, then counters of a flow table entry, as many as its context says.
+    /// Destinations, then counters of a flow table entry; their numbers are in its context.
     Destinations,
-    /// The register that the input names.
+    /// The register named in the input.
     Register,
-    /// The capability page that `op_mod` of the input names.
+    /// The capability page selected by `op_mod` of the input.
     Capability,
 }
 
@@ -146,7 +146,7 @@ const COUNT: usize = {
     count
 };
 
-/// Every command, by rising opcode. Two commands of one opcode fail the build, naming one.
+/// Every command, by ascending opcode. Two commands with the same opcode fail the build, with the name of one.
 const COMMANDS: &[Command] = &{
     let mut all = [FILES[0][0]; COUNT];
     let (mut len, mut file) = (0, 0);

@@ -4,12 +4,12 @@ use crate::hw_layout;
 
 /// `cap`: may have send queues of raw packets.
 pub const RAW_TX: u32 = 1 << 0;
-/// `cap`: may have internal resources of the device, special queue pairs among them (`uctx_cap` of the capabilities
-/// says whether there is such a right).
+/// `cap`: may have internal resources of the device, including special queue pairs (`uctx_cap` of the capabilities
+/// tells if the device has this permission).
 pub const INTERNAL_DEV_RES: u32 = 1 << 1;
 
 hw_layout! {
-    /// The rights of a user context.
+    /// The permissions of a user context.
     pub struct UserContext: 0x30 {
         0x000 [31: 0] cap: u32,
     }

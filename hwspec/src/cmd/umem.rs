@@ -1,9 +1,9 @@
-//! User memory objects: a page list by itself, to which queues refer instead of bringing their own.
+//! User memory objects: separate page lists, referenced by queues instead of including their own.
 use super::CmdOut;
 use crate::{context::mkey::Mtt, hw_layout};
 
 hw_layout! {
-    /// User memory object, before its page list.
+    /// User memory object, without its page list.
     pub struct UserMemory: 0x20 {
         0x010 [31:31] ats: bool,
         0x010 [ 4: 0] log_page_size: u8,

@@ -50,7 +50,7 @@ commands! {
         }
         out QueryHcaVportContextOut: 0x210 { 0x010 hca_vport_context: HcaVportContext }
 
-    /// `field_select` of the context says which fields count.
+    /// `field_select` of the context selects the valid fields.
     0x763 ModifyHcaVportContext
         in ModifyHcaVportContextIn: 0x210 {
             0x008 [31:31] other_vport: bool,

@@ -1,4 +1,4 @@
-//! HCA capability pages, as `QUERY_HCA_CAP` returns them (PRM: HCA capabilities).
+//! HCA capability pages, as returned by `QUERY_HCA_CAP` (PRM: HCA capabilities).
 use crate::hw_layout;
 
 hw_layout! {

@@ -1,4 +1,4 @@
-//! The e-switch, which the PF's driver manages: what it can do, and what it keeps of a vport.
+//! The e-switch, managed by the PF's driver: its capabilities and its vport contexts.
 use super::flow::FlowTableProps;
 use crate::hw_layout;
 
@@ -51,7 +51,7 @@ hw_layout! {
 }
 
 hw_layout! {
-    /// The changes that the e-switch makes to the frames of a vport.
+    /// The e-switch's modifications of a vport's frames.
     pub struct EswVportContext: 0x100 {
         0x000 [31:31] fdb_to_vport_reg_c: bool,
         0x000 [28:28] vport_svlan_strip: bool,
@@ -71,7 +71,7 @@ hw_layout! {
 }
 
 hw_layout! {
-    /// Fields of an [`EswVportContext`] that a command changes.
+    /// Selects the fields of an [`EswVportContext`] that a command changes.
     pub struct EswVportFields: 0x4 {
         0x000 [ 4: 4] fdb_to_vport_reg_c_id: bool,
         0x000 [ 3: 3] vport_cvlan_insert: bool,
@@ -82,7 +82,7 @@ hw_layout! {
 }
 
 hw_layout! {
-    /// An element of the hierarchy that shares out the bandwidth. Rates are in Mb/s.
+    /// A node in the hierarchy of bandwidth shares. Rates are in Mb/s.
     pub struct SchedulingContext: 0x40 {
         0x000 [31:24] element_type: u8,
         0x004 [31: 0] element_attributes: u32,
@@ -93,7 +93,7 @@ hw_layout! {
 }
 
 hw_layout! {
-    /// The properties of the host's PF that the e-switch manager is told.
+    /// Properties of the host's PF, for the e-switch manager.
     pub struct HostParams: 0x40 {
         0x000 [31:24] host_number: u8,
         0x000 [18:18] host_pf_not_exist: bool,

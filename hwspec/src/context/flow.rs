@@ -2,7 +2,7 @@
 use crate::hw_layout;
 
 hw_layout! {
-    /// Header fields a flow table matches: layers 2 to 4.
+    /// Header fields that a flow table can match: layers 2 to 4.
     pub struct MatchHeaders: 0x40 {
         0x000 [31: 0] smac_47_16: u32,
         0x004 [31:16] smac_15_0: u16,
@@ -32,7 +32,7 @@ hw_layout! {
 }
 
 hw_layout! {
-    /// Further fields that a flow table matches: where a packet came from, and second tags and tunnels.
+    /// Further fields that a flow table can match: origin of a packet, second tags and tunnels.
     pub struct MatchMisc: 0x40 {
         0x000 [31:31] gre_c_present: bool,
         0x000 [29:29] gre_k_present: bool,
@@ -68,7 +68,7 @@ hw_layout! {
 }
 
 hw_layout! {
-    /// All a flow table can match.
+    /// All fields that a flow table can match.
     pub struct MatchParam: 0x200 {
         0x000         outer_headers: MatchHeaders,
         0x040         misc_parameters: MatchMisc,
@@ -81,7 +81,7 @@ hw_layout! {
 }
 
 hw_layout! {
-    /// Flow table: its size and what happens to packets no entry matches.
+    /// Flow table: its size, and the action for packets that match no entry.
     pub struct FlowTableContext: 0x28 {
         0x000 [31:31] reformat_en: bool,
         0x000 [30:30] decap_en: bool,
@@ -98,7 +98,7 @@ hw_layout! {
 }
 
 hw_layout! {
-    /// A VLAN tag an action pushes.
+    /// A VLAN tag pushed by an action.
     pub struct FlowVlan: 0x4 {
         0x000 [31:16] ethtype: u16,
         0x000 [15:13] prio: u8,
@@ -129,7 +129,7 @@ hw_layout! {
 }
 
 hw_layout! {
-    /// Where matching packets go.
+    /// Destination of matching packets.
     pub struct FlowDestination: 0x8 {
         0x000 [31:24] destination_type: u8,
         0x000 [23: 0] destination_id: u32,
@@ -147,7 +147,7 @@ hw_layout! {
 }
 
 hw_layout! {
-    /// Header fields that flow tables can match, as capabilities.
+    /// Capabilities: header fields that flow tables can match.
     pub struct MatchFields: 0x10 {
         0x000 [31:31] outer_dmac: bool,
         0x000 [30:30] outer_smac: bool,

@@ -1,4 +1,4 @@
-//! Contexts: what the device keeps of an object, as the driver writes and reads it.
+//! Contexts: the state that the device keeps of an object, as written and read by the driver.
 
 pub mod caps;
 pub mod congestion;
@@ -32,11 +32,11 @@ hw_enum! {
     pub enum PathMigState: u8, 2 bits { Armed = 0, Rearm = 1, Migrated = 3, }
 }
 hw_enum! {
-    /// How an mkey translates (`mkc.access_mode_1_0` and `access_mode_4_2`).
+    /// Translation mode of an mkey (`mkc.access_mode_1_0` and `access_mode_4_2`).
     pub enum AccessMode: u8, 5 bits { Pa = 0, Mtt = 1, Klm = 2, Ksm = 3, Memic = 5, }
 }
 hw_enum! {
-    /// Capability page of `QUERY_HCA_CAP` (bits 15:1 of `op_mod`; bit 0 chooses maximum or current).
+    /// Capability page of `QUERY_HCA_CAP` (bits 15:1 of `op_mod`; bit 0 selects maximum or current).
     pub enum CapType: u8, 8 bits {
         General = 0x0, EthernetOffloads = 0x1, Odp = 0x2, Atomic = 0x3, Roce = 0x4, IpoibOffloads = 0x5,
         IpoibEnhanced = 0x6, FlowTable = 0x7, EswitchFlowTable = 0x8, Eswitch = 0x9, Debug = 0xd, Qos = 0xc,

@@ -1,4 +1,4 @@
-//! Port registers, as `ACCESS_REG` reads and writes them.
+//! Port registers, accessed with `ACCESS_REG`.
 use crate::hw_layout;
 
 hw_layout! {
@@ -51,7 +51,7 @@ hw_layout! {
 }
 
 hw_layout! {
-    /// PPCNT: port performance counters; the group says how `counter_set` is read.
+    /// PPCNT: port performance counters; the group determines the layout of `counter_set`.
     pub struct Ppcnt: 0x100 {
         0x000 [31:24] swid: u8,
         0x000 [23:16] local_port: u8,

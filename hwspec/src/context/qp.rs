@@ -3,7 +3,7 @@ use super::{PathMigState, QpState, ServiceType};
 use crate::hw_layout;
 
 hw_layout! {
-    /// Address path: how a QP reaches its peer.
+    /// Address path: the path from a QP to its peer.
     pub struct AddressPath: 0x2c {
         0x000 [31:31] fl: bool,
         0x000 [30:30] free_ar: bool,
@@ -34,8 +34,8 @@ hw_layout! {
 }
 
 hw_layout! {
-    /// Queue pair context. The device owns it; the driver writes it whole on `CREATE_QP` and field by field through the
-    /// state transition commands.
+    /// Queue pair context, owned by the device. The driver writes all of it with `CREATE_QP` and individual fields with
+    /// the state transition commands.
     pub struct QpContext: 0xe8 {
         0x000 [31:28] state: QpState,
         0x000 [27:24] lag_tx_port_affinity: u8,

@@ -1,4 +1,4 @@
-//! Contexts of send and receive queues that belong to no queue pair.
+//! Contexts of send and receive queues without a queue pair.
 use crate::context::wq::WorkQueue;
 use crate::hw_layout;
 

@@ -48,7 +48,7 @@ hw_layout! {
 }
 
 hw_layout! {
-    /// Receive memory pool context; the base of SRQs under ISSI 1.
+    /// Receive memory pool context, which SRQs are based on under ISSI 1.
     pub struct RmpContext: 0xf0 {
         0x000 [23:20] state: u8,
         0x004 [31:31] basic_cyclic_rcv_wqe: bool,

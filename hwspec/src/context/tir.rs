@@ -2,7 +2,7 @@
 use crate::hw_layout;
 
 hw_layout! {
-    /// Transport interface send: what the send queues that name it have in common.
+    /// Transport interface send: the common attributes of the send queues that refer to it.
     pub struct TisContext: 0xa0 {
         0x000 [31:31] strict_lag_tx_port_affinity: bool,
         0x000 [30:30] tls_en: bool,
@@ -15,7 +15,7 @@ hw_layout! {
 }
 
 hw_layout! {
-    /// Which fields of a packet are hashed for receive side scaling.
+    /// Selects the packet fields that are hashed for receive side scaling.
     pub struct HashFields: 0x4 {
         0x000 [31:31] l3_prot_type: bool,
         0x000 [30:30] l4_prot_type: bool,
@@ -24,7 +24,7 @@ hw_layout! {
 }
 
 hw_layout! {
-    /// Transport interface receive: where the packets steered to it go.
+    /// Transport interface receive: the destination of packets steered to it.
     pub struct TirContext: 0xf0 {
         0x004 [31:28] disp_type: u8,
         0x004 [27:27] tls_en: bool,

@@ -83,7 +83,7 @@ hw_layout! {
 }
 
 hw_layout! {
-    /// Packets and octets of one class.
+    /// Packets and octets of one traffic class.
     pub struct TrafficCounter: 0x10 {
         0x000 [63: 0] packets: u64,
         0x008 [63: 0] octets: u64,
@@ -91,7 +91,7 @@ hw_layout! {
 }
 
 hw_layout! {
-    /// One P_Key of a port's table.
+    /// One P_Key in a port's table.
     pub struct Pkey: 0x4 {
         0x000 [15: 0] pkey: u16,
     }

@@ -2,8 +2,7 @@
 use crate::hw_layout;
 
 hw_layout! {
-    /// Work queue: type, page geometry and doorbell record.
-    /// The page list (`pas`) follows it.
+    /// Work queue: type, page geometry and doorbell record. The page list (`pas`) follows it.
     pub struct WorkQueue: 0xc0 {
         0x000 [31:28] wq_type: u8,
         0x000 [27:27] wq_signature: bool,

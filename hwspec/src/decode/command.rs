@@ -1,4 +1,4 @@
-//! Which structures lie in a command's input and in its output, by opcode.
+//! The structures in a command's input and output, by opcode.
 
 use super::{Structure, Value};
 use crate::{
@@ -15,14 +15,14 @@ use crate::{
     wqe::KlmSeg,
 };
 
-/// No bits at all: whatever is set there is reserved.
+/// No bits at all: any set bit is reserved.
 const UNOWNED: &[Field] = &[Field { name: "", offset: 0, width: 0, inner: &[] }];
 
-/// The byte order of the driver's machine (Linux: `mlx5_reg_host_endianness`).
+/// The byte order of the driver's host (Linux: `mlx5_reg_host_endianness`).
 const HOST_ENDIANNESS: &[Field] = &[row("he", 0, 31, 24, 8)];
 
-/// The name of a register, and its table, by its id (PRM: register access). No rows: bytes without structure, as a
-/// node description is.
+/// Name and table of a register by its id (PRM: register access). A table without rows means unstructured bytes,
+/// as in a node description.
 pub fn register(id: u16) -> Option<(&'static str, &'static [Field])> {
     Some(match id {
         0x5001 => ("pcap", Pcap::FIELDS),
@@ -59,22 +59,22 @@ fn capability(page: CapType) -> &'static [Field] {
     }
 }
 
-/// Where the structures of one input or output are: a head, and up to two lists behind it.
+/// The structures of one input or output: a head, and up to two lists after it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shape([Option<Structure>; 3]);
 
 impl Shape {
-    /// The structures, in the order of their bytes.
+    /// The structures, in byte order.
     pub fn structures(&self) -> impl Iterator<Item = &Structure> {
         self.0.iter().flatten()
     }
 
-    /// See [`Structure::walk`]. Tells of all structures, and of set bits behind the last.
+    /// Calls [`Structure::walk`] for each structure. Also reports bits set after the last structure.
     pub fn walk(&self, whole: &[u8], found: &mut dyn FnMut(&super::Path<'_>, Value<'_>)) {
         self.structures().for_each(|structure| structure.walk(whole, found));
     }
 
-    /// The first dword of `whole` that has a set bit no field owns: its byte, and the bits.
+    /// The first dword of `whole` with a set bit outside all fields: its offset, and the bits.
     pub fn reserved(&self, whole: &[u8]) -> Option<(usize, u32)> {
         let mut first: Option<(usize, u32)> = None;
         self.walk(whole, &mut |_, value| {
@@ -88,7 +88,7 @@ impl Shape {
     }
 }
 
-/// The structures of a command's input. Of an unknown opcode, only the header is known.
+/// The structures of a command's input. For an unknown opcode, only the header.
 pub fn input(whole: &[u8]) -> Shape {
     match cmd::find(CmdIn::read(whole).opcode()) {
         Some(command) => shape(&command.input, whole, whole),
@@ -96,7 +96,7 @@ pub fn input(whole: &[u8]) -> Shape {
     }
 }
 
-/// The structures of the output that answers `input`. A refusal is nothing but a header.
+/// The structures of the output for `input`. A refused command returns only a header.
 pub fn output(input: &[u8], whole: &[u8]) -> Shape {
     match cmd::find(CmdIn::read(input).opcode()) {
         Some(command) if CmdOut::read(whole).status() == cmd::Status::Ok => {
@@ -126,7 +126,7 @@ fn shape(half: &Half, input: &[u8], whole: &[u8]) -> Shape {
         }
         Tail::Destinations => {
             let context = SetFteIn::read(whole).flow_context();
-            // One entry more than there are bytes for reads as none.
+            // Limited to the destinations that fit; any further one reads as absent.
             let count = (context.destination_list_size() as usize).min(to_end / FlowDestination::SIZE);
             let counters = at + count * FlowDestination::SIZE;
             [

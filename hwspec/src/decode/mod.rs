@@ -1,7 +1,7 @@
-//! Bytes that passed between driver and device, read with the names of the data sheet.
+//! Decodes bytes exchanged between driver and device, with the field names of the data sheet.
 //!
-//! [`command`] and [`wqe`] say which structures lie in a command or a work request; [`Structure::walk`] names every field that
-//! is not zero, and every set bit that no field owns. Nothing here allocates, and any bytes can be read.
+//! [`command`] and [`wqe`] determine the structures in a command or a work request; [`Structure::walk`] reports every
+//! nonzero field, and every set bit outside all fields. Nothing here allocates, and any bytes can be decoded.
 
 pub mod command;
 pub mod wqe;
@@ -9,29 +9,29 @@ pub mod wqe;
 use crate::layout::Field;
 use core::fmt;
 
-/// One structure, or a list of equal ones, within a string of bytes.
+/// One structure, or a list of equal ones, within a byte string.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Structure {
-    /// Its name within the whole; empty for the head.
+    /// Its name within the whole, empty for the head.
     pub name: &'static str,
-    /// Its first byte.
+    /// Offset of its first byte.
     pub at: usize,
-    /// Bytes of one.
+    /// Size of one structure in bytes.
     pub size: usize,
-    /// How many there are, if it is a list.
+    /// Number of structures, for a list.
     pub count: Option<usize>,
-    /// The rows of its table; none means bytes without structure.
+    /// The rows of its table; none for unstructured bytes.
     pub fields: &'static [Field],
 }
 
-/// Where a field is: the names of the structures around it, outermost first.
+/// Path to a field: the names of the enclosing structures, outermost first.
 #[derive(Clone, Copy, Debug)]
 pub struct Path<'a> {
-    /// The path of the structure around it.
+    /// Path of the enclosing structure.
     pub outer: Option<&'a Path<'a>>,
     /// The field's own name.
     pub name: &'static str,
-    /// Which one of a list.
+    /// Index, for an element of a list.
     pub index: Option<usize>,
 }
 
@@ -50,18 +50,18 @@ impl fmt::Display for Path<'_> {
 pub enum Value<'a> {
     /// A field of at most 64 bits.
     Number(u64),
-    /// A longer one.
+    /// A longer field.
     Bytes(&'a [u8]),
-    /// Bits of a dword that no field owns.
+    /// Bits of a dword outside all fields.
     Reserved {
-        /// First byte of the dword, from the start of the whole.
+        /// Offset of the dword from the start of the whole.
         at: usize,
-        /// The bits that are set.
+        /// The set bits.
         bits: u32,
     },
 }
 
-/// The name under which bits that no field owns are shown.
+/// The name shown for bits outside all fields.
 pub const RESERVED: &str = "reserved";
 
 impl Structure {
@@ -70,7 +70,7 @@ impl Structure {
         Self { name, at, size, count: None, fields }
     }
 
-    /// A list that ends where the bytes end, or after `count`.
+    /// A list that ends at the end of the bytes, or after `count`.
     pub(crate) const fn list(
         name: &'static str,
         at: usize,
@@ -81,8 +81,8 @@ impl Structure {
         Self { name, at, size, count: Some(count), fields }
     }
 
-    /// Tells `found` of every field of `whole` that is not zero, in the order of the table, and of every reserved bit that is
-    /// set. Fields behind the end of `whole` are not there.
+    /// Reports to `found` every nonzero field of `whole`, in the order of the table, and every reserved bit that is
+    /// set. Skips fields beyond the end of `whole`.
     pub fn walk(&self, whole: &[u8], found: &mut dyn FnMut(&Path<'_>, Value<'_>)) {
         let rest = whole.get(self.at..).unwrap_or_default();
         for (i, bytes) in rest.chunks(self.size.max(1)).take(self.count.unwrap_or(1)).enumerate() {
@@ -92,7 +92,7 @@ impl Structure {
     }
 }
 
-/// The value of `bits` bits from bit `offset` on; what lies behind the end reads as zero.
+/// The value of `bits` bits at bit `offset`; bits beyond the end read as zero.
 fn number(bytes: &[u8], offset: usize, bits: usize) -> u64 {
     (offset..offset + bits).fold(0, |value, bit| {
         let byte = bytes.get(bit / 8).copied().unwrap_or(0);
@@ -100,7 +100,7 @@ fn number(bytes: &[u8], offset: usize, bits: usize) -> u64 {
     })
 }
 
-/// [`Structure::walk`] for one structure, whose first byte is `at` of the whole.
+/// [`Structure::walk`] for one structure with its first byte at offset `at` of the whole.
 fn fields(
     outer: &Path<'_>,
     table: &'static [Field],

@@ -1,4 +1,4 @@
-//! Which segments lie in a work request.
+//! The segments in a work request.
 
 use super::{Path, Structure, Value};
 use crate::{
@@ -10,7 +10,7 @@ use crate::{
 /// The queue that a work request was fetched from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Queue {
-    /// Send queue of a queue pair of this service. A send queue that belongs to no queue pair is one of `RawEth`.
+    /// Send queue of a queue pair with this service. A send queue without a queue pair counts as `RawEth`.
     Send(ServiceType),
     /// Receive queue.
     Receive,
@@ -26,7 +26,7 @@ pub fn walk(queue: Queue, whole: &[u8], found: &mut dyn FnMut(&Path<'_>, Value<'
         at += size;
         at
     };
-    // The bit that stands for inline data in a send asks for padding in a receive.
+    // The inline bit of a send requests padding in a receive.
     let scatter = |at| Structure::list("data", at, DataSeg::SIZE, usize::MAX, DataSeg::FIELDS);
     let at = match queue {
         Queue::Receive => return scatter(0).walk(whole, found),
@@ -76,7 +76,7 @@ pub fn walk(queue: Queue, whole: &[u8], found: &mut dyn FnMut(&Path<'_>, Value<'
     data(whole, at, found);
 }
 
-/// Data and inline segments, from byte `at` to the end.
+/// Data and inline segments, from offset `at` to the end.
 fn data(whole: &[u8], mut at: usize, found: &mut dyn FnMut(&Path<'_>, Value<'_>)) {
     let mut index = 0;
     while let Some(rest) = whole.get(at..).filter(|rest| !rest.is_empty()) {
