@@ -1,13 +1,13 @@
-//! Doorbells: registers in a UAR page, and the records in host memory that back them.
+//! Doorbells: registers in a UAR page, and their records in host memory.
 //!
-//! The order is: WQE, then record, then register. The device takes the counters from the record. A register write only
-//! hints that it changed, except for the EQ registers, which have no record.
+//! The order is: WQE, record, register. The device takes the counters from the record; a register write only signals
+//! that it changed. The exception are the EQ registers, which have no record.
 
 use crate::handle::{Cqn, Eqn, Qpn};
 use crate::hw_layout;
 use crate::wqe::WqeOpcode;
 
-/// Bytes of one UAR page, whatever the host's page size.
+/// Size of a UAR page in bytes, independent of the host's page size.
 pub const UAR_SIZE: usize = 0x1000;
 /// log2 of [`UAR_SIZE`].
 pub const UAR_SHIFT: u32 = 12;
@@ -17,7 +17,7 @@ pub const CQ_DOORBELL: usize = 0x20;
 pub const EQ_ARM: usize = 0x40;
 /// EQ register that only sets the consumer index: [`EqDoorbell`], 4 bytes.
 pub const EQ_CI: usize = 0x48;
-/// First BlueFlame register: a write of 8 bytes rings the send queue, a whole WQE is taken as it is.
+/// First BlueFlame register: an 8-byte write rings the send queue; a whole WQE is executed directly.
 pub const BF_OFFSET: usize = 0x800;
 /// Distance between BlueFlame registers; each has two buffers of half that, used in turn.
 pub const BF_REG_SIZE: usize = 0x200;
@@ -25,14 +25,14 @@ pub const BF_REG_SIZE: usize = 0x200;
 pub const BF_BUF_SIZE: usize = BF_REG_SIZE / 2;
 /// BlueFlame registers in a UAR page.
 pub const BF_REGS_PER_UAR: usize = 4;
-/// Bytes of a doorbell record; it must be aligned to this.
+/// Size of a doorbell record in bytes, and its alignment.
 pub const RECORD_SIZE: usize = 8;
 /// Index of the receive counter in a QP's record, in 32-bit words.
 pub const RCV_DBR: usize = 0;
 /// Index of the send counter in a QP's record, in 32-bit words.
 pub const SND_DBR: usize = 1;
 
-/// The register that a write to a UAR page addresses.
+/// The register addressed by a write to a UAR page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UarRegister {
     /// [`CQ_DOORBELL`]
@@ -41,7 +41,7 @@ pub enum UarRegister {
     EqArm,
     /// [`EQ_CI`]
     EqCi,
-    /// One of the BlueFlame buffers; the offset into it.
+    /// A BlueFlame buffer, with the offset into it.
     BlueFlame(usize),
     /// No register.
     Other,
@@ -75,7 +75,7 @@ hw_layout! {
 hw_layout! {
     /// CQ arm register.
     pub struct CqArm: 0x8 {
-        /// Serial number of the request; goes up with every event taken.
+        /// Sequence number of the request; incremented with every event taken.
         0x00 [29:28] cmd_sn: u8,
         /// Only solicited completions and errors count.
         0x00 [24:24] solicited: bool,
@@ -85,7 +85,7 @@ hw_layout! {
 }
 
 hw_layout! {
-    /// CQ doorbell record: consumer index, and the last arm request.
+    /// CQ doorbell record: consumer index and last arm request.
     pub struct CqRecord: 0x8 {
         0x00 [23: 0] ci: u32,
         0x04 [29:28] arm_sn: u8,
@@ -103,7 +103,7 @@ hw_layout! {
 }
 
 hw_layout! {
-    /// QP doorbell record: receive WQEs and send basic blocks posted, modulo 2^16. A shared receive queue uses the
+    /// QP doorbell record: posted receive WQEs and send basic blocks, modulo 2^16. A shared receive queue uses the
     /// first half.
     pub struct QpRecord: 0x8 {
         0x00 [15: 0] rcv_counter: u16,

@@ -6,11 +6,11 @@
 use crate::handle::{Cqn, Qpn};
 use crate::{hw_enum, hw_layout};
 
-/// Byte of an EQE that holds the owner bit; written last.
+/// Offset of the byte with the owner bit; written last.
 pub const OWNER: usize = 0x3f;
 
 hw_enum! {
-    /// Event type (`eqe.event_type`), and bit number in the event mask of `CREATE_EQ`.
+    /// Event type (`eqe.event_type`), and its bit number in the event mask of `CREATE_EQ`.
     pub enum EventType: u8, 8 bits {
         Comp = 0x00,
         PathMig = 0x01,
@@ -52,8 +52,8 @@ hw_enum! {
 }
 
 impl EventType {
-    /// The asynchronous events that every device of the family has, those of commands and pages apart (Linux:
-    /// MLX5_ASYNC_EVENT_MASK).
+    /// The asynchronous events supported by every device of the family, except command and page events
+    /// (Linux: MLX5_ASYNC_EVENT_MASK).
     pub const OF_ALL: [Self; 12] = [
         Self::PathMig,
         Self::CommEst,
@@ -78,12 +78,12 @@ hw_enum! {
 }
 
 hw_enum! {
-    /// Why a CQ failed (`cq_error.syndrome`).
+    /// Cause of a CQ error (`cq_error.syndrome`).
     pub enum CqErrorSyndrome: u8, 8 bits { Overrun = 1, AccessViolation = 2, }
 }
 
 hw_enum! {
-    /// Kind of queue an event names (`qp_events.type`).
+    /// Kind of the queue named in an event (`qp_events.type`).
     pub enum QueueKind: u8, 8 bits { Qp = 0, Rq = 1, Sq = 2, Dct = 6, }
 }
 
@@ -99,23 +99,23 @@ hw_layout! {
 }
 
 impl Eqe {
-    /// An event of `kind` that says `data`; the owner bit is clear.
+    /// An event of type `kind` with `data`; the owner bit is clear.
     #[inline]
     pub fn new<D: EventData>(kind: EventType, data: D) -> Self {
         let mut eqe = Self::zeroed();
         eqe.set().event_type(kind).event_data(data.to_data());
         eqe
     }
-    /// The data, read as those of the event type.
+    /// The data, in the layout of the event type.
     #[inline]
     pub fn data<D: EventData>(&self) -> D {
         D::read(&self.as_bytes()[0x20..0x3c])
     }
 }
 
-/// One interpretation of the 28 bytes of event data.
+/// One of the layouts of the 28 bytes of event data.
 pub trait EventData: crate::layout::Layout {
-    /// The bytes as an EQE carries them.
+    /// The data as the bytes in an EQE.
     #[inline]
     fn to_data(&self) -> [u8; 0x1c] {
         crate::layout::prefix(self.bytes())
@@ -126,7 +126,7 @@ macro_rules! event_data { ($($T:ident)*) => { $( impl EventData for $T {} )* } }
 event_data!(CompEvent QpEvent CqErrorEvent CmdEvent PagesEvent PortEvent VportEvent DctEvent);
 
 hw_layout! {
-    /// Completion event: the CQ that has a completion.
+    /// Completion event, with the CQ number.
     pub struct CompEvent: 0x1c {
         0x18 [23: 0] cq_number: Cqn,
     }
@@ -149,16 +149,16 @@ hw_layout! {
 }
 
 hw_layout! {
-    /// Command completion: one bit per command queue entry that is done.
+    /// Command completion: one bit per completed command queue entry.
     pub struct CmdEvent: 0x1c {
         0x00 [31: 0] command_completion_vector: u32,
     }
 }
 
 hw_layout! {
-    /// Page request. `num_pages` is signed: negative asks the driver to take pages back.
+    /// Page request. `num_pages` is signed; if negative, the driver is to reclaim pages.
     pub struct PagesEvent: 0x1c {
-        /// The function is the embedded CPU's.
+        /// The function belongs to the embedded CPU.
         0x00 [31:31] ec_function: bool,
         0x00 [15: 0] function_id: u16,
         0x04 [31: 0] num_pages: u32,

@@ -1,4 +1,4 @@
-//! Numbers of objects, each of its own type, so that a CQ number is never taken for a QP number.
+//! Object numbers, each with its own type, so that a CQ number cannot be mistaken for a QP number.
 
 use crate::layout::Bits;
 
@@ -34,12 +34,12 @@ handle! {
     Uarn: 24 bits;
     /// XRC domain number.
     Xrcdn: 24 bits;
-    /// Memory key: a 24-bit index and 8 bits of the owner's choice.
+    /// Memory key: a 24-bit index and 8 bits chosen by the owner.
     Mkey: 32 bits;
 }
 
 impl Mkey {
-    /// The key of `index` with `variant` in its low byte.
+    /// The key with `index` and the low byte `variant`.
     pub const fn new(index: u32, variant: u8) -> Self {
         Self(index << 8 | variant as u32)
     }
@@ -47,7 +47,7 @@ impl Mkey {
     pub const fn index(self) -> u32 {
         self.0 >> 8
     }
-    /// The low byte, which a key must match to be used.
+    /// The low byte, which must match for the key to be valid.
     pub const fn variant(self) -> u8 {
         self.0 as u8
     }

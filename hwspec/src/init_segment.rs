@@ -2,7 +2,7 @@
 use crate::hw_layout;
 
 hw_layout! {
-    /// Health buffer: the state that the device reports of its own failure.
+    /// Health buffer: the device's own report of failures.
     pub struct HealthBuffer: 0x40 {
         0x020 [31: 0] assert_existptr: u32,
         0x024 [31: 0] assert_callra: u32,
@@ -19,7 +19,7 @@ hw_layout! {
 }
 
 hw_layout! {
-    /// Initialization segment, up to the health buffer and the fields behind it.
+    /// Initialization segment, including the health buffer and the fields after it.
     pub struct InitSegment: 0x1014 {
         0x000 [31:16] fw_rev_minor: u16,
         0x000 [15: 0] fw_rev_major: u16,

@@ -1,9 +1,9 @@
 //! The specification of the chip: the mlx5 programming interface and the RoCEv2 wire, as data.
 //!
-//! No I/O, no state, no behaviour. Driver and device model both speak through these types and share nothing else. Field
-//! names are the ones of the public header `mlx5_ifc.h`, which a test holds every layout against. [`hw_layout!`] makes
-//! a structure of a table of its fields; [`cmd`], [`context`], [`wqe`], [`cqe`] and [`eqe`] are the programming
-//! interface, [`wire`] the packets.
+//! No I/O, no state, no behaviour. Driver and device model both use these types and share nothing else. Field names are
+//! those of the public header `mlx5_ifc.h`; a test checks every layout against it. [`hw_layout!`] generates a structure
+//! from a table of its fields. [`cmd`], [`context`], [`wqe`], [`cqe`] and [`eqe`] are the programming interface,
+//! [`wire`] the packets.
 //!
 //! ```
 //! use hwspec::{handle::{Psn, Qpn}, wire::{BthOpcode, Envelope, Headers, IpPair, Packet, write_frame}};

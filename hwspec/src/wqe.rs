@@ -1,8 +1,8 @@
-//! Work queue elements: the 16-byte segments a send, receive or shared receive WQE is made of.
+//! Work queue elements: the 16-byte segments of send, receive and shared receive WQEs.
 //!
 //! A send WQE is a control segment, then the segments of its opcode (remote address, atomic, address vector, UMR), then
-//! data or inline segments. It is counted in `ds` units of 16 bytes and occupies whole 64-byte basic blocks. A receive
-//! WQE is data segments only; a WQE of a shared receive queue begins with a next segment.
+//! data or inline segments. Its length is counted in `ds` units of 16 bytes, and it occupies whole 64-byte basic
+//! blocks. A receive WQE consists of data segments only; a WQE of a shared receive queue begins with a next segment.
 
 use crate::handle::{Qpn, Srqn};
 use crate::layout::Bits;
@@ -11,28 +11,29 @@ use crate::{hw_enum, hw_layout};
 /// The mkey context segment of a UMR WQE is a memory key context.
 pub use crate::context::mkey::MkeyContext as MkeyContextSeg;
 
-/// Bytes of one send WQE basic block; `wqe_idx` and the send doorbell count these.
+/// Size of a send WQE basic block in bytes, the unit of `wqe_idx` and the send doorbell.
 pub const WQE_BB: usize = 64;
 /// log2 of [`WQE_BB`].
 pub const WQE_BB_SHIFT: u32 = 6;
-/// Bytes of one segment; `ds` counts these.
+/// Size of a segment in bytes, the unit of `ds`.
 pub const WQE_DS: usize = 16;
 /// Segments in one basic block.
 pub const DS_PER_BB: usize = WQE_BB / WQE_DS;
-/// The longest send WQE, in basic blocks.
+/// Maximum length of a send WQE in basic blocks.
 pub const MAX_WQE_BBS: usize = 16;
-/// The largest `ds` a control segment can carry.
+/// Maximum value of `ds` in a control segment.
 pub const MAX_DS: usize = 63;
-/// Longest WQE of an RDMA READ, in bytes; bounds the scatter entries of one.
+/// Maximum length of the WQE of an RDMA READ in bytes, which limits its scatter entries.
 pub const MAX_READ_WQE: usize = 512;
-/// Scatter entries of an RDMA READ: what a 512-byte WQE holds behind control and remote address.
+/// Maximum number of scatter entries of an RDMA READ: those that fit into a 512-byte WQE after control and remote
+/// address.
 pub const MAX_SGE_READ: usize = (MAX_READ_WQE - 2 * WQE_DS) / WQE_DS;
-/// First word of a segment that carries its data itself.
+/// Bit in the first word of a segment that contains its data inline.
 pub const INLINE_BIT: u32 = 0x8000_0000;
-/// The lkey that ends the scatter list of a receive WQE before its last slot. The reserved terminator every function
-/// knows when it has no mkey of its own for that purpose (`terminate_scatter_list_mkey`).
+/// The lkey that ends the scatter list of a receive WQE before its last slot: the reserved terminator that every
+/// function recognizes if it has no mkey of its own for that purpose (`terminate_scatter_list_mkey`).
 pub const INVALID_LKEY: u32 = 0x100;
-/// Marks an address vector that goes on for all 48 bytes, with addresses for RoCE or a GRH.
+/// Marks an address vector that extends to all 48 bytes, with addresses for RoCE or a GRH.
 pub const EXTENDED_UD_AV: u32 = 0x8000_0000;
 /// A `byte_count` of zero in a data segment means this many bytes.
 pub const ZERO_BYTE_COUNT: u32 = 0x8000_0000;
@@ -85,14 +86,14 @@ impl WqeOpcode {
 }
 
 hw_enum! {
-    /// The operations that a WQE waits for before it starts (`ctrl.fm`).
+    /// The operations that must complete before a WQE starts (`ctrl.fm`).
     pub enum FenceMode: u8, 3 bits {
         None = 0,
-        /// Earlier local operations (UMR, invalidate) are done.
+        /// Earlier local operations (UMR, invalidate).
         InitiatorSmall = 1,
-        /// Earlier RDMA READs and atomics are done.
+        /// Earlier RDMA READs and atomics.
         Fence = 2,
-        /// Everything earlier is done.
+        /// All earlier operations.
         StrongOrdering = 3,
         /// Both the small and the full fence.
         SmallAndFence = 4,
@@ -100,7 +101,7 @@ hw_enum! {
 }
 
 hw_enum! {
-    /// When a WQE writes a CQE (`ctrl.ce`).
+    /// Condition for a WQE to generate a CQE (`ctrl.ce`).
     pub enum CqeMode: u8, 2 bits {
         OnError = 0,
         OnFirstError = 1,
@@ -111,21 +112,21 @@ hw_enum! {
 }
 
 hw_layout! {
-    /// Control segment: the head of every send WQE. Its first 8 bytes are what the doorbell writes.
+    /// Control segment: the first segment of every send WQE. The doorbell write consists of its first 8 bytes.
     pub struct CtrlSeg: 0x10 {
         0x00 [31:24] opmod: u8,
         /// Index of the first basic block, modulo 2^16.
         0x00 [23: 8] wqe_idx: u16,
         0x00 [ 7: 0] opcode: WqeOpcode,
         0x04 [31: 8] qpn: Qpn,
-        /// Length of the WQE in 16-byte units, this segment included.
+        /// Length of the WQE in 16-byte units, including this segment.
         0x04 [ 5: 0] ds: u8,
         0x08 [31:24] signature: u8,
         0x08 [ 7: 5] fm: FenceMode,
         0x08 [ 3: 2] ce: CqeMode,
         /// Solicited event at the receiver.
         0x08 [ 1: 1] se: bool,
-        /// Immediate data, rkey to invalidate, or the mkey a UMR works on.
+        /// Immediate data, rkey to invalidate, or the mkey that a UMR modifies.
         0x0c [31: 0] imm: u32,
     }
 }
@@ -141,9 +142,9 @@ hw_layout! {
 hw_layout! {
     /// Data segment: one scatter or gather entry.
     pub struct DataSeg: 0x10 {
-        /// Set in an inline segment; then the rest is read as [`InlineSeg`].
+        /// Set in an inline segment, which has the layout of [`InlineSeg`].
         0x00 [31:31] inline_data: bool,
-        /// Bytes; 0 means 2^31.
+        /// Length in bytes; 0 means 2^31.
         0x00 [30: 0] byte_count: u32,
         0x04 [31: 0] lkey: u32,
         0x08 [63: 0] addr: u64,
@@ -151,7 +152,7 @@ hw_layout! {
 }
 
 hw_layout! {
-    /// Head of an inline segment; the data follow at once and are padded to 16 bytes together with it.
+    /// Header of an inline segment; the data follows immediately, and both together are padded to 16 bytes.
     pub struct InlineSeg: 0x4 {
         0x00 [31:31] inline_data: bool,
         0x00 [ 9: 0] byte_count: u16,
@@ -159,14 +160,14 @@ hw_layout! {
 }
 
 impl InlineSeg {
-    /// The head for `len` bytes of data (at most 0x3ff).
+    /// The header for `len` bytes of data (at most 0x3ff).
     #[inline]
     pub fn new(len: u16) -> Self {
         let mut seg = Self::zeroed();
         seg.set().inline_data(true).byte_count(len & 0x3ff);
         seg
     }
-    /// Bytes the segment and `len` bytes of data occupy: whole 16-byte units.
+    /// Bytes occupied by the header and `len` bytes of data: whole 16-byte units.
     #[inline]
     pub const fn span(len: usize) -> usize {
         (Self::SIZE + len).next_multiple_of(WQE_DS)
@@ -190,7 +191,7 @@ hw_layout! {
 }
 
 hw_layout! {
-    /// UD address vector (`ud_adrs_vector`). Its first 16 bytes are the base; the rest counts if `ext` is set.
+    /// UD address vector (`ud_adrs_vector`). The first 16 bytes are the base; the rest is valid if `ext` is set.
     pub struct AvSeg: 0x30 {
         /// Upper half of `dc_key`. With its top bit set, the QP's own Q_Key is used (IBTA 10.2.5).
         0x00 [31: 0] qkey: u32,
@@ -231,12 +232,12 @@ impl AvSeg {
 }
 
 hw_enum! {
-    /// Which state of the mkey makes a UMR fail (`umr.check_free`).
+    /// The mkey state that makes a UMR fail (`umr.check_free`).
     pub enum UmrCheck: u8, 2 bits { None = 0, NotFree = 1, Free = 2, }
 }
 
 bitflags::bitflags! {
-    /// The mkey fields a UMR changes (`umr.mkey_mask`).
+    /// The mkey fields changed by a UMR (`umr.mkey_mask`).
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
     pub struct MkeyMask: u64 {
         /// `len`
@@ -317,7 +318,7 @@ hw_layout! {
 }
 
 hw_layout! {
-    /// Next segment: the head of a WQE in a shared receive queue or linked-list RMP.
+    /// Next segment: the first segment of a WQE in a shared receive queue or linked-list RMP.
     pub struct NextSeg: 0x10 {
         0x00 [15: 0] next_wqe_index: u16,
         0x04 [31:24] signature: u8,
@@ -325,7 +326,7 @@ hw_layout! {
 }
 
 hw_layout! {
-    /// Ethernet segment: offloads of the port for the frame. Its last four bytes are the head of the inline headers, or
+    /// Ethernet segment: the port's offloads for the frame. Its last four bytes are the start of the inline headers, or
     /// the VLAN tag to insert.
     pub struct EthSeg: 0x10 {
         0x00 [31:24] swp_outer_l4_offset: u8,
@@ -339,13 +340,13 @@ hw_layout! {
         0x04 [29:29] l4_inner_csum: bool,
         0x04 [28:28] l3_inner_csum: bool,
         0x04 [23:16] swp_flags: u8,
-        /// Large send: bytes of payload of each segment but the last.
+        /// Large send: payload bytes of each segment but the last.
         0x04 [15: 0] mss: u16,
         0x08 [31: 0] flow_table_metadata: u32,
-        /// The low half is a VLAN tag to insert behind the MACs, not inline headers.
+        /// The low half is a VLAN tag to insert after the MACs, not inline headers.
         0x0c [31:31] insert_vlan: bool,
-        /// Bytes of headers that follow at once, the first two of them in this segment. With `insert_vlan` the kind of
-        /// tag: see [`EthSeg::is_svlan`].
+        /// Length of the inline headers in bytes, the first two of them in this segment. With `insert_vlan`, the kind
+        /// of tag, read by [`EthSeg::is_svlan`].
         0x0c [25:16] inline_hdr_sz: u16,
         /// Tag control information to insert.
         0x0c [15: 0] vlan_tci: u16,
@@ -353,7 +354,7 @@ hw_layout! {
 }
 
 impl EthSeg {
-    /// Where the inline headers begin in the segment.
+    /// Offset of the inline headers in the segment.
     pub const INLINE_START: usize = 0xe;
 
     /// True if the tag to insert is a service tag (IEEE 802.1ad).

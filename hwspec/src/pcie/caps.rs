@@ -3,7 +3,7 @@ use super::*;
 use crate::hw_layout;
 
 hw_layout! {
-    /// PCI Express capability, version 2. Slot and root registers, which an endpoint lacks, have no names.
+    /// PCI Express capability, version 2. Slot and root registers, which an endpoint lacks, are unnamed.
     pub struct ExpressCap: 0x3c {
         0x00 [29:25] interrupt_message: u8,
         0x00 [24:24] slot_implemented: bool,
@@ -18,7 +18,7 @@ hw_layout! {
         0x04 [ 8: 6] l0s_latency: u8,
         0x04 [ 5: 5] extended_tag: bool,
         0x04 [ 4: 3] phantom_functions: u8,
-        /// 128 bytes shifted left by this.
+        /// 128 bytes shifted left by this value.
         0x04 [ 2: 0] max_payload_supported: u8,
         // Device status and control.
         0x08 [21:21] transactions_pending: bool,
@@ -61,7 +61,7 @@ hw_layout! {
 }
 
 impl ExpressCap {
-    /// The capability of an endpoint that can reset each function alone, on a 16-lane link of 8 GT/s.
+    /// The capability of an endpoint with function level reset, on a 16-lane link of 8 GT/s.
     pub fn new(next: u8) -> Self {
         let mut c = Self::zeroed();
         c.set().id(CAP_ID_EXPRESS).next(next).version(2).port_type(0);
@@ -79,7 +79,7 @@ hw_layout! {
     pub struct MsixCap: 0xc {
         0x00 [31:31] enable: bool,
         0x00 [30:30] function_mask: bool,
-        /// Vectors, less 1.
+        /// Number of vectors minus 1.
         0x00 [26:16] table_size: u16,
         0x00 [15: 8] next: u8,
         0x00 [ 7: 0] id: u8,
@@ -103,14 +103,14 @@ impl MsixCap {
 }
 
 hw_layout! {
-    /// Vendor-specific capability of a physical function: a gateway to spaces of registers behind the interface, with a
-    /// semaphore that is taken by writing what the counter was just read as.
+    /// Vendor-specific capability of a physical function: a gateway to register spaces behind the interface, with a
+    /// semaphore that is taken by writing back the last value read from the counter.
     pub struct VendorCap: 0x18 {
         0x00 [31:24] kind: u8,
         0x00 [23:16] length: u8,
         0x00 [15: 8] next: u8,
         0x00 [ 7: 0] id: u8,
-        /// 0: the space is not there.
+        /// 0: the space does not exist.
         0x04 [31:29] status: u8,
         0x04 [28:28] size_valid: bool,
         0x04 [15: 0] space: u16,
@@ -124,7 +124,7 @@ hw_layout! {
 }
 
 impl VendorCap {
-    /// The capability of a function none of whose spaces can be looked into.
+    /// The capability of a function without accessible spaces.
     pub fn new(next: u8) -> Self {
         let mut c = Self::zeroed();
         c.set().id(CAP_ID_VENDOR).next(next).length(Self::SIZE as u8);
@@ -133,7 +133,7 @@ impl VendorCap {
 }
 
 hw_layout! {
-    /// MSI-X table entry. After reset it is masked.
+    /// MSI-X table entry. Masked after reset.
     pub struct MsixEntry: 0x10 {
         0x00 [31: 0] address_low: u32,
         0x04 [31: 0] address_high: u32,
@@ -154,7 +154,7 @@ hw_layout! {
 }
 
 impl AriCap {
-    /// The capability of a function after which no other physical one comes.
+    /// The capability of the last physical function.
     pub fn new(next: u16) -> Self {
         let mut c = Self::zeroed();
         c.set().id(EXT_CAP_ID_ARI).version(1).next(next);
@@ -199,7 +199,7 @@ hw_layout! {
 }
 
 impl SriovCap {
-    /// The capability of a physical function with `total_vfs` VFs, none of them enabled.
+    /// The capability of a physical function with `total_vfs` VFs, all disabled.
     pub fn new(total_vfs: u16) -> Self {
         let mut c = Self::zeroed();
         c.set().id(EXT_CAP_ID_SRIOV).version(1).ari_preserved(true);

@@ -54,9 +54,9 @@ hw_layout! {
 }
 
 impl ConfigHeader {
-    /// The header of a function of ours as it is after reset: one 64-bit prefetchable BAR, capabilities from
-    /// [`EXPRESS_CAP`]. A VF's own vendor and device ID read as all ones; software takes them from the SR-IOV
-    /// capability.
+    /// The header of our functions after reset: one 64-bit prefetchable BAR, capabilities starting at
+    /// [`EXPRESS_CAP`]. The vendor and device ID of a VF read as all ones; software takes them from the
+    /// SR-IOV capability.
     pub fn new(device_id: u16) -> Self {
         let mut status = StatusCommand::zeroed();
         status.set().capabilities_list(true);

@@ -3,7 +3,7 @@
 /// An adapter, and the device IDs of its functions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Adapter {
-    /// Its maker's name for it.
+    /// The vendor's name.
     pub name: &'static str,
     /// Device ID of its physical functions.
     pub physical: u16,
@@ -11,14 +11,14 @@ pub struct Adapter {
     pub virtual_function: u16,
 }
 
-/// Virtual function of ConnectX-6 Dx and everything after it.
+/// Virtual functions of ConnectX-6 Dx and all later adapters.
 pub const GENERIC_VF: u16 = 0x101e;
 
 const fn adapter(name: &'static str, physical: u16, virtual_function: u16) -> Adapter {
     Adapter { name, physical, virtual_function }
 }
 
-/// All of them.
+/// All adapters.
 pub const ADAPTERS: [Adapter; 16] = [
     adapter("ConnectX-4", 0x1013, 0x1014),
     adapter("ConnectX-4 Lx", 0x1015, 0x1016),
@@ -41,13 +41,13 @@ pub const ADAPTERS: [Adapter; 16] = [
 /// A kind of function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Known {
-    /// Its adapter, or what several adapters have in common.
+    /// Its adapter, or the common name of several adapters.
     pub name: &'static str,
-    /// True if it is a virtual function.
+    /// True for a virtual function.
     pub is_virtual: bool,
 }
 
-/// The kind of function with this device ID, if it is one of these adapters.
+/// Looks up a device ID. `None` if it belongs to none of these adapters.
 pub fn known(device: u16) -> Option<Known> {
     let physical = ADAPTERS.iter().find(|adapter| adapter.physical == device);
     let kind = physical.or_else(|| ADAPTERS.iter().find(|adapter| adapter.virtual_function == device))?;

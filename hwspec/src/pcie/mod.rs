@@ -1,7 +1,7 @@
 //! PCI Express: configuration space, capabilities, MSI-X table, and the map of BAR0.
 //!
 //! The specification prints configuration space as dwords with bit 31 on the left, and so do these layouts. On the bus
-//! a dword is little-endian: [`bus_order`] turns one into the other.
+//! a dword is little-endian; [`bus_order`] converts between the two.
 
 pub mod caps;
 pub mod header;
@@ -11,7 +11,7 @@ pub use caps::{AriCap, ExpressCap, MsixCap, MsixEntry, SriovCap, VendorCap};
 pub use header::{ConfigHeader, StatusCommand};
 pub use ids::{ADAPTERS, Adapter, Known, known};
 
-/// Vendor of the adapter.
+/// Vendor ID of the adapter.
 pub const VENDOR_ID: u16 = 0x15b3;
 /// ConnectX-5, physical function.
 pub const PF_DEVICE_ID: u16 = 0x1017;
@@ -26,15 +26,15 @@ pub const CLASS_CODE_INFINIBAND: u32 = 0x02_0700;
 pub const CONFIG_SIZE: usize = 0x100;
 /// Bytes of PCI Express configuration space.
 pub const EXTENDED_CONFIG_SIZE: usize = 0x1000;
-/// Where the vendor-specific capability of the physical function lies.
+/// Offset of the vendor-specific capability of the physical function.
 pub const VENDOR_CAP: usize = 0x40;
-/// Where the PCI Express capability lies.
+/// Offset of the PCI Express capability.
 pub const EXPRESS_CAP: usize = 0x60;
-/// Where the MSI-X capability lies.
+/// Offset of the MSI-X capability.
 pub const MSIX_CAP: usize = 0x9c;
-/// Where the list of extended capabilities begins, with ARI.
+/// Offset of the first extended capability, ARI.
 pub const ARI_CAP: usize = 0x100;
-/// Where the SR-IOV capability of the physical function lies.
+/// Offset of the SR-IOV capability of the physical function.
 pub const SRIOV_CAP: usize = 0x180;
 
 /// Capability ID of vendor-specific ones.
@@ -48,29 +48,29 @@ pub const EXT_CAP_ID_ARI: u16 = 0x0e;
 /// Extended capability ID of SR-IOV.
 pub const EXT_CAP_ID_SRIOV: u16 = 0x10;
 
-/// Initialization segment in BAR0.
+/// Offset of the initialization segment in BAR0.
 pub const INIT_SEGMENT: usize = 0;
-/// MSI-X table in BAR0.
+/// Offset of the MSI-X table in BAR0.
 pub const MSIX_TABLE: usize = 0x2000;
-/// MSI-X pending bits in BAR0.
+/// Offset of the MSI-X pending bits in BAR0.
 pub const MSIX_PBA: usize = 0x3000;
-/// MSI-X vectors of a function.
+/// Number of MSI-X vectors of a function.
 pub const MSIX_VECTORS: usize = 64;
 /// The lowest UAR index: pages before it hold the initialization segment and the MSI-X structures.
 pub const FIRST_UAR: u32 = 4;
-/// Device memory in BAR0 (`memic_bar_start_addr`): behind the doorbell pages.
+/// Offset of device memory in BAR0 (`memic_bar_start_addr`), after the doorbell pages.
 pub const MEMIC_BAR: u64 = 16 << 20;
-/// A memory BAR that is 64 bits wide and prefetchable: the low bits of its first register.
+/// Low bits of the first register of a 64-bit prefetchable memory BAR.
 pub const BAR_MEM64_PREFETCH: u32 = 0xc;
 
-/// Routing ID of VF 1, counted from the physical function.
+/// Routing ID of VF 1, relative to the physical function.
 pub const FIRST_VF_OFFSET: u16 = 1;
 /// Distance between routing IDs of VFs.
 pub const VF_STRIDE: u16 = 1;
-/// Page sizes VF BARs may be aligned to, bit n for 2^(n+12) bytes: 4 KiB to 4 MiB, as the capability requires.
+/// Page sizes for the alignment of VF BARs, bit n for 2^(n+12) bytes: 4 KiB to 4 MiB, as the capability requires.
 pub const SRIOV_PAGE_SIZES: u32 = 0x553;
 
-/// Turns dwords as printed into bytes as on the bus, or back. `N` is a multiple of 4.
+/// Converts dwords from print order to bytes in bus order, or back. `N` is a multiple of 4.
 pub const fn bus_order<const N: usize>(dwords: &[u8; N]) -> [u8; N] {
     assert!(N % 4 == 0);
     let mut out = [0; N];
