@@ -17,17 +17,17 @@ hw_enum! {
 /// AETH syndrome.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Syndrome {
-    /// ACK with a credit code; see [`credits`].
+    /// ACK with a credit code, decoded by [`credits`].
     Ack(u8),
-    /// Receiver not ready, with a timer code; see [`rnr_ns`].
+    /// Receiver not ready, with a timer code, decoded by [`rnr_ns`].
     RnrNak(u8),
     /// Negative acknowledge.
     Nak(NakCode),
-    /// A value with no meaning; the byte itself.
+    /// A reserved value, with the raw byte.
     Reserved(u8),
 }
 
-/// The credit code that carries no credits: end-to-end flow control is not used.
+/// The credit code without a credit count: end-to-end flow control is not used.
 pub const NO_CREDITS: u8 = 0x1f;
 
 impl Syndrome {
@@ -60,10 +60,10 @@ impl Bits for Syndrome {
 }
 
 hw_layout! {
-    /// AETH of acknowledges and of READ and atomic responses.
+    /// AETH of acknowledges, and of READ and atomic responses.
     pub struct Aeth: 4 {
         0x00 [31:24] syndrome: Syndrome,
-        /// Message sequence number: messages completed by the responder, modulo 2^24.
+        /// Message sequence number: number of messages completed by the responder, modulo 2^24.
         0x00 [23: 0] msn: Psn,
     }
 }
@@ -83,13 +83,13 @@ pub const RNR_TIMER_NS: [u64; 32] = {
     ns
 };
 
-/// Nanoseconds RNR timer `code` stands for (its low 5 bits count).
+/// Nanoseconds for RNR timer `code` (its low 5 bits).
 #[inline]
 pub const fn rnr_ns(code: u8) -> u64 {
     RNR_TIMER_NS[(code & 0x1f) as usize]
 }
 
-/// Receive WQEs that credit `code` stands for; `None` if it carries none (IBTA table 48).
+/// Number of receive WQEs for credit `code`, `None` if it carries no count (IBTA table 48).
 #[inline]
 pub const fn credits(code: u8) -> Option<u32> {
     match code & 0x1f {
@@ -100,7 +100,7 @@ pub const fn credits(code: u8) -> Option<u32> {
     }
 }
 
-/// The largest credit code that promises no more than `wqes` receive WQEs.
+/// The largest credit code for no more than `wqes` receive WQEs.
 #[inline]
 pub const fn credit_code(wqes: u32) -> u8 {
     let mut code = 30;

@@ -13,7 +13,7 @@ hw_layout! {
 }
 
 hw_layout! {
-    /// AtomicAckETH: what the memory held before.
+    /// AtomicAckETH: the previous value of the memory.
     pub struct AtomicAckEth: 8 {
         0x00 [63: 0] original: u64,
     }

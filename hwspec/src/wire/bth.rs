@@ -4,7 +4,7 @@ use crate::layout::prefix;
 use crate::{hw_enum, hw_layout};
 
 hw_layout! {
-    /// BTH: the head of every InfiniBand transport packet.
+    /// BTH: the first header of every InfiniBand transport packet.
     pub struct Bth: 12 {
         0x00 [31:24] opcode: BthOpcode,
         0x00 [23:23] se: bool,
@@ -13,7 +13,7 @@ hw_layout! {
         0x00 [21:20] pad_count: u8,
         0x00 [19:16] tver: u8,
         0x00 [15: 0] pkey: u16,
-        /// Congestion seen on the way here (IBTA; RoCEv2 uses the IP header's ECN bits).
+        /// Congestion encountered on the way (IBTA; RoCEv2 uses the ECN bits of the IP header).
         0x04 [31:31] fecn: bool,
         /// Congestion notification.
         0x04 [30:30] becn: bool,
@@ -24,15 +24,15 @@ hw_layout! {
 }
 
 impl Bth {
-    /// The first word, and the second and third as one. They are stored and loaded that way throughout: a processor
-    /// waits with a load that takes parts of several stores.
+    /// The first word, and the second and third as one. They are always stored and loaded in these units, since a
+    /// load that overlaps several earlier stores stalls the processor.
     #[inline(always)]
     pub fn words(&self) -> (u32, u64) {
         let bytes = self.as_bytes();
         (u32::from_be_bytes(prefix(bytes)), u64::from_be_bytes(prefix(&bytes[4..])))
     }
 
-    /// A BTH of these [`words`](Self::words).
+    /// Builds a BTH from its [`words`](Self::words).
     #[inline(always)]
     pub fn from_words(first: u32, rest: u64) -> Self {
         let mut bytes = [0; Self::SIZE];
@@ -111,11 +111,11 @@ hw_enum! {
 }
 
 hw_enum! {
-    /// Transport an opcode belongs to: its upper three bits.
+    /// Transport of an opcode: its upper three bits.
     pub enum Transport: u8, 3 bits { Rc = 0, Uc = 1, Rd = 2, Ud = 3, Cnp = 4, Xrc = 5, }
 }
 
-/// The operation that a packet is part of.
+/// The operation that a packet belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[allow(missing_docs)]
 pub enum Operation {
@@ -228,11 +228,11 @@ macro_rules! facts { ($($(#[$m:meta])* $name:ident = $bits:ident;)*) => {
 } }
 
 facts! {
-    /// True if the opcode is defined at all (RD, which nobody builds, counts as not).
+    /// True if the opcode is defined (RD is not implemented and counts as undefined).
     is_known = KNOWN;
     /// Begins a message: FIRST or ONLY.
     is_first = FIRST;
-    /// Inside a message: MIDDLE.
+    /// In the middle of a message: MIDDLE.
     is_middle = MIDDLE;
     /// Ends a message: LAST or ONLY.
     is_last = LAST;
@@ -273,7 +273,7 @@ impl BthOpcode {
     pub fn is_response(self) -> bool {
         self.facts() & (KNOWN | REQUEST) == KNOWN && self != Self::Cnp
     }
-    /// Bytes of the extended headers between BTH and payload; 0 if the opcode is not known.
+    /// Bytes of the extended headers between BTH and payload, 0 if the opcode is unknown.
     #[inline]
     pub fn ext_len(self) -> usize {
         EXT_LEN[usize::from(self.raw())].into()
@@ -283,7 +283,7 @@ impl BthOpcode {
     pub fn transport(self) -> Transport {
         Transport::from_raw(self.raw() >> 5)
     }
-    /// The operation that the packet is part of; `None` if the opcode is not known.
+    /// The operation that the packet belongs to, `None` if the opcode is unknown.
     #[inline]
     pub fn operation(self) -> Option<Operation> {
         if !self.is_known() {

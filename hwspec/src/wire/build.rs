@@ -1,4 +1,4 @@
-//! From headers to a frame.
+//! Builds frames from headers.
 use super::ip::PROTO_UDP;
 use super::*;
 use crate::layout::{self, Layout};
@@ -12,7 +12,7 @@ pub struct Envelope {
     pub dst_mac: [u8; 6],
     /// 802.1Q tag; its EtherType is filled in.
     pub vlan: Option<Vlan>,
-    /// Addresses; they choose IPv4 or IPv6.
+    /// Addresses; they determine IPv4 or IPv6.
     pub addresses: IpPair,
     /// DSCP and ECN.
     pub traffic_class: u8,
@@ -43,12 +43,11 @@ impl Envelope {
     }
 }
 
-/// The transport headers of a packet. Of the extended ones, those its opcode calls for are written; the others are
-/// ignored.
+/// The transport headers of a packet. Only the extended headers required by its opcode are written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub struct Packet {
-    /// `pad_count` is filled in from the payload's length.
+    /// `pad_count` is computed from the length of the payload.
     pub bth: Bth,
     pub deth: Deth,
     pub xrceth: XrcEth,
@@ -60,7 +59,7 @@ pub struct Packet {
     pub ieth: u32,
 }
 
-/// Bytes [`write_headers`] writes.
+/// Number of bytes written by [`write_headers`].
 #[inline]
 pub fn headers_len(envelope: &Envelope, opcode: BthOpcode) -> usize {
     let vlan = if envelope.vlan.is_some() { Vlan::SIZE } else { 0 };
@@ -71,24 +70,24 @@ pub fn headers_len(envelope: &Envelope, opcode: BthOpcode) -> usize {
     Ethernet::SIZE + vlan + ip + Udp::SIZE + Bth::SIZE + opcode.ext_len()
 }
 
-/// Bytes of the frame with `payload_len` bytes of payload: headers, payload, pad, ICRC.
+/// Length of a frame with `payload_len` bytes of payload: headers, payload, pad, ICRC.
 #[inline]
 pub fn frame_len(envelope: &Envelope, opcode: BthOpcode, payload_len: usize) -> usize {
     headers_len(envelope, opcode) + payload_len + pad(payload_len) + ICRC_SIZE
 }
 
-/// Bytes of Ethernet, IPv4 and UDP without a tag, with which nearly every simulated packet begins.
+/// Bytes of Ethernet, IPv4 and UDP headers without a tag, the start of nearly every simulated packet.
 const PLAIN: usize = Ethernet::SIZE + Ipv4::SIZE + Udp::SIZE;
 
-/// The headers before the BTH of the packets of one flow, which differ only in lengths and the checksum over them.
+/// The headers before the BTH for the packets of one flow, which differ only in lengths and the checksum over them.
 #[derive(Clone, Copy, Debug)]
 pub struct Head {
     bytes: [u8; Ethernet::SIZE + Vlan::SIZE + Ipv6::SIZE + Udp::SIZE],
     len: u8,
-    /// Where the IP header begins.
+    /// Offset of the IP header.
     ip: u8,
     v6: bool,
-    /// Sum of the IPv4 header's words without length and checksum.
+    /// Sum of the IPv4 header's words, without length and checksum.
     sum: u64,
 }
 
@@ -139,7 +138,7 @@ impl Head {
         head
     }
 
-    /// As [`write_headers`], of the envelope this was made of.
+    /// Like [`write_headers`], for the envelope given to [`new`](Self::new).
     #[inline]
     pub fn write(&self, out: &mut [u8], packet: &Packet, payload_len: usize) -> Option<usize> {
         let ext = packet.bth.opcode().ext_len();
@@ -177,8 +176,8 @@ impl Head {
     }
 }
 
-/// Writes everything up to the payload and returns its length; payload, pad and ICRC are the caller's. Returns `None`
-/// and writes nothing if `out` is too short or the packet longer than IP can say.
+/// Writes everything up to the payload and returns its length; payload, pad and ICRC are up to the caller. Returns
+/// `None` and writes nothing if `out` is too short or the packet exceeds the maximum length of IP.
 pub fn write_headers(
     out: &mut [u8],
     envelope: &Envelope,
@@ -188,8 +187,8 @@ pub fn write_headers(
     Head::new(envelope).write(out, packet, payload_len)
 }
 
-/// Writes a whole frame, payload, pad and ICRC included, and returns its length. Returns `None` if `out` is too short
-/// or the packet longer than IP can say; `out` may then be written in part.
+/// Writes a whole frame, including payload, pad and ICRC, and returns its length. Returns `None` if `out` is too
+/// short or the packet exceeds the maximum length of IP; `out` may then be partially written.
 pub fn write_frame(out: &mut [u8], envelope: &Envelope, packet: &Packet, payload: &[u8]) -> Option<usize> {
     let start = write_headers(out, envelope, packet, payload.len())?;
     let end = start + payload.len() + pad(payload.len());
@@ -202,7 +201,7 @@ pub fn write_frame(out: &mut [u8], envelope: &Envelope, packet: &Packet, payload
     Some(end + ICRC_SIZE)
 }
 
-/// Writes headers to a buffer that is known to hold them.
+/// Writes headers to a buffer that is known to be large enough.
 pub(super) struct Writer<'a> {
     out: &'a mut [u8],
     at: usize,
@@ -220,7 +219,7 @@ impl<'a> Writer<'a> {
         let first = first & !(3 << 20) | (pad as u32 & 3) << 20;
         self.put(&first.to_be_bytes());
         self.put(&rest.to_be_bytes());
-        // Most packets have none, or are acknowledgements.
+        // Most packets have no extended headers, or are acknowledgements.
         match packet.bth.opcode() {
             opcode if opcode.ext_len() == 0 => {}
             BthOpcode::RcAck => self.put(&packet.aeth),
@@ -259,7 +258,7 @@ impl<'a> Writer<'a> {
         if opcode.has_ieth() {
             self.put(&packet.ieth.to_be_bytes());
         }
-        // The bytes that are left are reserved (CNP).
+        // The remaining bytes are reserved (CNP).
         if self.at < self.out.len() {
             self.out[self.at..].fill(0);
         }

@@ -11,7 +11,7 @@ hw_layout! {
 }
 
 hw_layout! {
-    /// XRCETH: the shared receive queue a request of an XRC initiator is for.
+    /// XRCETH: the shared receive queue targeted by a request of an XRC initiator.
     pub struct XrcEth: 4 {
         0x00 [23: 0] srqn: Srqn,
     }

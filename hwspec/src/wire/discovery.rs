@@ -1,4 +1,4 @@
-//! The owners of IP addresses: ARP (RFC 826) and IPv6 neighbour discovery (RFC 4861), read and written.
+//! Address discovery: ARP (RFC 826) and IPv6 neighbour discovery (RFC 4861) packets, read and written.
 
 use super::eth::{EtherType, Ethernet, Vlan};
 use crate::layout::{Layout, prefix};
@@ -9,7 +9,7 @@ use core::{
 
 /// All stations.
 const BROADCAST: [u8; 6] = [0xff; 6];
-/// Ethernet and IPv4, with their lengths.
+/// Ethernet and IPv4, with their address lengths.
 const ARP_HEAD: [u8; 6] = [0, 1, 0x08, 0, 6, 4];
 /// Bytes of an ARP packet over Ethernet.
 const ARP: usize = 28;
@@ -17,18 +17,18 @@ const ARP: usize = 28;
 const ICMP: u8 = 58;
 const SOLICITATION: u8 = 135;
 const ADVERTISEMENT: u8 = 136;
-/// Options of neighbour discovery, and bytes of one with an Ethernet address.
+/// Options of neighbour discovery, and the size in bytes of one with an Ethernet address.
 const SOURCE_ADDRESS: u8 = 1;
 const TARGET_ADDRESS: u8 = 2;
 const OPTION: usize = 8;
-/// Bytes of the IPv6 header, and of a solicitation or advertisement before its options.
+/// Bytes of the IPv6 header, and of a solicitation or advertisement without its options.
 const IP: usize = 40;
 const BODY: usize = 24;
-/// All nodes of a link: group and MAC.
+/// All nodes of a link: group address and MAC.
 const ALL_NODES: (Ipv6Addr, [u8; 6]) = (Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1), [0x33, 0x33, 0, 0, 0, 1]);
-/// The least an Ethernet frame carries, its header included.
+/// Minimum length of an Ethernet frame, including its header.
 const LEAST: usize = 60;
-/// Bits of a tag that are the VLAN's number.
+/// Bits of the VLAN ID in a tag.
 const VID: u16 = 0xfff;
 
 /// A frame of address discovery.
@@ -47,7 +47,7 @@ impl Deref for DiscoveryFrame {
 }
 
 impl DiscoveryFrame {
-    /// Bytes of the longest: an advertisement in a VLAN.
+    /// Length of the longest frame: an advertisement in a VLAN.
     pub const MOST: usize = Ethernet::SIZE + Vlan::SIZE + IP + BODY + OPTION;
 
     fn of(parts: &[&[u8]]) -> Self {
@@ -60,7 +60,7 @@ impl DiscoveryFrame {
         frame
     }
 
-    /// The same frame with the tag of a VLAN.
+    /// The same frame with a VLAN tag.
     #[must_use]
     pub fn in_vlan(self, vid: u16) -> Self {
         const MACS: usize = Ethernet::SIZE - EtherType::SIZE;
@@ -70,17 +70,18 @@ impl DiscoveryFrame {
     }
 }
 
-/// A statement or question of a frame about addresses.
+/// The contents of an address discovery frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Discovery {
-    /// Somebody wants the MAC of `target`. The asker tells its own, unless its address is unspecified.
+    /// A request for the MAC of `target`. It contains the MAC of the sender, unless the sender's address is
+    /// unspecified.
     Request {
-        /// The asker: IP and MAC.
+        /// The sender: IP and MAC.
         from: (IpAddr, [u8; 6]),
-        /// The address whose MAC is wanted.
+        /// The requested address.
         target: IpAddr,
     },
-    /// An IP address is at a MAC.
+    /// The MAC of an IP address.
     Answer {
         /// The IP address.
         ip: IpAddr,
@@ -90,12 +91,12 @@ pub enum Discovery {
 }
 
 impl Discovery {
-    /// Reads a frame without a tag. `None`: it is about something else.
+    /// Reads an untagged frame. `None` if it is not about address discovery.
     pub fn read(frame: &[u8]) -> Option<Self> {
         Self::read_tagged(frame).filter(|(vlan, _)| vlan.is_none()).map(|(_, discovery)| discovery)
     }
 
-    /// Reads a frame, and the number of its VLAN. A tag of VLAN 0 says a priority and no VLAN.
+    /// Reads a frame, and its VLAN ID. A tag with VLAN 0 only holds a priority, and counts as no VLAN.
     pub fn read_tagged(frame: &[u8]) -> Option<(Option<u16>, Self)> {
         let header: Ethernet = Ethernet::from_bytes(*frame.first_chunk()?);
         let rest = &frame[Ethernet::SIZE..];
@@ -115,7 +116,7 @@ impl Discovery {
         Some((vlan, discovery?))
     }
 
-    /// The frame by which the function with `mac` and `own` IP address asks for `target`.
+    /// Builds the frame that the function with `mac` and IP address `own` sends to request the MAC of `target`.
     pub fn request(mac: [u8; 6], own: IpAddr, target: IpAddr) -> Option<DiscoveryFrame> {
         match target {
             IpAddr::V4(target) => {
@@ -133,7 +134,7 @@ impl Discovery {
         }
     }
 
-    /// The frame by which the function with `mac` answers for `target`, which is its own address.
+    /// Builds the frame that the function with `mac` sends in answer to a request for `target`, its own address.
     pub fn answer(mac: [u8; 6], target: IpAddr, to: (IpAddr, [u8; 6])) -> Option<DiscoveryFrame> {
         /// RFC 4861, 4.4: solicited, override.
         const SOLICITED: u8 = 0x60;
@@ -148,8 +149,8 @@ impl Discovery {
         }
     }
 
-    /// The frame by which the function with `mac` tells everybody that `own` is its address (RFC 5227, section 2.3; RFC
-    /// 4861, section 7.2.6).
+    /// Builds the frame that the function with `mac` broadcasts to announce its address `own` (RFC 5227, section 2.3;
+    /// RFC 4861, section 7.2.6).
     pub fn announcement(mac: [u8; 6], own: IpAddr) -> DiscoveryFrame {
         match own {
             IpAddr::V4(own) => arp(1, BROADCAST, (mac, own), ([0; 6], own)),
@@ -158,14 +159,16 @@ impl Discovery {
     }
 }
 
-/// The group of the nodes whose address ends as this one does, and its MAC (RFC 4291, section 2.7.1).
+/// The solicited-node group of an address, shared by addresses with the same ending, and its MAC (RFC 4291, section
+/// 2.7.1).
 pub fn solicited_node(ip: Ipv6Addr) -> (Ipv6Addr, [u8; 6]) {
     let [.., a, b, c] = ip.octets();
     let group = Ipv6Addr::from([0xff, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0xff, a, b, c]);
     (group, [0x33, 0x33, 0xff, a, b, c])
 }
 
-/// An advertisement that nobody asked for, or who asked has no address yet (RFC 4861, 7.2.4): to all nodes, with the override flag.
+/// An advertisement to all nodes with the override flag, either unsolicited or for a requester without an address (RFC
+/// 4861, 7.2.4).
 fn advertise(mac: [u8; 6], own: Ipv6Addr, to: [u8; 6]) -> DiscoveryFrame {
     const OVERRIDE: u8 = 0x20;
     icmp(to, mac, own, ALL_NODES.0, (ADVERTISEMENT, OVERRIDE), own, (TARGET_ADDRESS, mac))
@@ -191,7 +194,7 @@ fn read_icmp(packet: &[u8], ethernet: [u8; 6]) -> Option<Discovery> {
     let ip: &[u8; IP] = packet.first_chunk()?;
     let len = usize::from(u16::from_be_bytes([ip[4], ip[5]]));
     let icmp = packet[IP..].get(..len)?;
-    // RFC 4861, 7.1: a hop limit of 255 says that no router has forwarded it.
+    // RFC 4861, 7.1: a hop limit of 255 proves that no router has forwarded the packet.
     if ip[6] != ICMP || ip[7] != 255 || icmp.len() < BODY || checksum(ip, icmp) != 0 || icmp[1] != 0 {
         return None;
     }
@@ -269,7 +272,8 @@ fn icmp(
     DiscoveryFrame::of(&[&to, &from, EtherType::IPV6.bytes(), &ip, &body])
 }
 
-/// Internet checksum of an ICMPv6 message and its pseudo-header (RFC 8200, 8.1); 0 over one whose checksum is right.
+/// Internet checksum of an ICMPv6 message and its pseudo-header (RFC 8200, 8.1); 0 if the message includes a correct
+/// checksum.
 fn checksum(ip: &[u8; IP], icmp: &[u8]) -> u16 {
     let words = |bytes: &[u8]| -> u32 {
         bytes.chunks(2).map(|w| u32::from(w[0]) << 8 | u32::from(*w.get(1).unwrap_or(&0))).sum()
@@ -307,7 +311,7 @@ mod tests {
         }
     }
 
-    /// A solicitation as a Linux host sent it.
+    /// A solicitation captured from a Linux host.
     #[test]
     fn a_solicitation_of_linux_is_understood() {
         let hex = "3333ff000002 525400123456 86dd 6000000000203aff fe80000000000000505400fffe123456 \
@@ -363,7 +367,7 @@ mod tests {
         for at in 14..whole.len() {
             let mut damaged = whole.to_vec();
             damaged[at] ^= 0x10;
-            // Traffic class and flow label count for nothing.
+            // Traffic class and flow label are ignored.
             assert!(Discovery::read(&damaged).is_none() || (14..18).contains(&at), "{at}");
         }
         let arp = Discovery::request(A, ip("10.0.0.1"), ip("10.0.0.2")).unwrap();

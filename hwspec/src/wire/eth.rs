@@ -19,7 +19,7 @@ impl EtherType {
     /// RoCE version 1: a GRH follows.
     pub const ROCE_V1: Self = Self::new(0x8915);
 
-    /// The type with number `raw`.
+    /// The type with the number `raw`.
     pub const fn new(raw: u16) -> Self {
         Self(raw.to_be_bytes())
     }
@@ -60,7 +60,7 @@ hw_layout! {
     }
 }
 
-/// Where the network header of a frame begins: behind the Ethernet header and a tag, if there is one.
+/// Offset of the network header in a frame: after the Ethernet header and a tag, if any.
 #[inline]
 pub fn ip_offset(frame: &[u8]) -> usize {
     match EtherType::read(frame.get(Ethernet::SIZE - EtherType::SIZE..).unwrap_or_default()) {

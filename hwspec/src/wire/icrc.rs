@@ -1,12 +1,12 @@
 //! Invariant CRC of RoCEv2 and InfiniBand (IBTA 7.8.1, annex A17.3.1).
 //!
-//! On InfiniBand: CRC-32 (that of Ethernet) over the packet from its LRH to its last pad byte, with the virtual lane and the byte of the BTH
-//! that holds FECN and BECN read as ones. If there is a GRH, routers write another LRH: all of that is ones then, and so are the GRH's traffic
-//! class, flow label and hop limit. Captures of cards have it so.
+//! On InfiniBand: CRC-32 (Ethernet's) over the packet from its LRH to its last pad byte, with the virtual lane and the
+//! BTH byte of FECN and BECN replaced by ones. If there is a GRH, routers replace the LRH; then the whole LRH is taken
+//! as ones, and so are traffic class, flow label and hop limit of the GRH. Captures from real cards agree with this.
 //!
-//! On RoCEv2: CRC-32 (that of Ethernet) over 8 bytes of ones in place of an LRH, then the packet from its IP header to
-//! its last pad byte, with every field a router may change read as ones: IPv4 TOS, TTL and checksum; IPv6 traffic
-//! class, flow label and hop limit; UDP checksum; the byte of the BTH that holds FECN and BECN.
+//! On RoCEv2: CRC-32 (Ethernet's) over 8 bytes of ones in place of an LRH, then the packet from its IP header to its
+//! last pad byte, with every field that a router may change replaced by ones: IPv4 TOS, TTL and checksum; IPv6 traffic
+//! class, flow label and hop limit; UDP checksum; the BTH byte of FECN and BECN.
 use crate::layout::prefix;
 
 const LRH: usize = 8;
@@ -15,13 +15,13 @@ const V6: usize = 40;
 const UDP: usize = 8;
 const BTH: usize = 12;
 
-/// A running ICRC.
+/// An ICRC computation in progress.
 #[derive(Clone, Debug)]
 pub struct Icrc(crc32fast::Hasher);
 
 impl Icrc {
-    /// Starts over `headers`: IP, UDP and BTH, and whatever of the packet follows them in the same slice. A slice too
-    /// short for its headers counts as filled with zeros, so its CRC means nothing.
+    /// Starts with `headers`: IP, UDP and BTH, and any part of the packet after them in the same slice. A slice too
+    /// short for its headers is zero-padded, and its CRC is meaningless.
     #[inline]
     pub fn new(headers: &[u8]) -> Self {
         let mut hasher = crc32fast::Hasher::new();
@@ -36,7 +36,7 @@ impl Icrc {
         Self(hasher)
     }
 
-    /// Starts over the headers of a packet that begins with an LRH, and whatever of the packet follows them.
+    /// Starts with the headers of a packet that begins with an LRH, and any part of the packet after them.
     pub fn of_route(headers: &[u8]) -> Self {
         let global = headers.get(1).is_some_and(|b| b & 3 == 3);
         let network = if global { V6 } else { 0 };
@@ -56,7 +56,7 @@ impl Icrc {
         Self(hasher)
     }
 
-    /// Continues over `bytes`: extended headers, payload, pad.
+    /// Continues with `bytes`: extended headers, payload, pad.
     #[inline]
     pub fn update(&mut self, bytes: &[u8]) -> &mut Self {
         self.0.update(bytes);
@@ -135,7 +135,7 @@ mod tests {
         assert_eq!(Icrc::new(&v6()).finish(), [0x3e, 0x5b, 0x74, 0x3b]);
     }
 
-    /// A router takes a global packet from one subnet to another, where its LRH is another one.
+    /// A router forwards a global packet to another subnet and replaces its LRH.
     #[test]
     fn a_global_packet_has_one_icrc_whatever_its_lrh_says_and_a_local_one_has_not() {
         let grh = "60000000001c1bff20220000000000000000000000010123202300000000000000000000000010240455ffff00ffffff00076128";
@@ -145,7 +145,7 @@ mod tests {
             Icrc::of_route(&p).finish()
         };
         assert_eq!(packet("0003000500120007", grh), packet("7023c00000120066", grh));
-        // CRC-32 of eight bytes of ones, then of the packet with what routers change as ones.
+        // CRC-32 of eight bytes of ones, then of the packet with ones in the fields that routers change.
         let masked = grh.replacen("60000000001c1bff", "6fffffff001c1bff", 1).replacen(
             "0455ffff00ff",
             "0455ffffffff",

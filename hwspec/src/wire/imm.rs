@@ -9,7 +9,7 @@ hw_layout! {
 }
 
 hw_layout! {
-    /// IETH: the rkey the receiver invalidates.
+    /// IETH: the rkey to be invalidated by the receiver.
     pub struct Ieth: 4 {
         0x00 [31: 0] rkey: u32,
     }

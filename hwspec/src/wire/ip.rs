@@ -1,4 +1,4 @@
-//! IPv4 and IPv6 headers, as RoCEv2 uses them (annex A17: no IPv4 options, no extension headers).
+//! IPv4 and IPv6 headers, as used by RoCEv2 (annex A17: no IPv4 options, no extension headers).
 use super::eth::ip_offset;
 use crate::{
     hw_layout,
@@ -7,7 +7,7 @@ use crate::{
 
 /// IP protocol number of UDP.
 pub const PROTO_UDP: u8 = 17;
-/// GID bytes before an IPv4 address: `::ffff:0:0/96`.
+/// Prefix of a GID with an IPv4 address: `::ffff:0:0/96`.
 pub const V4_MAPPED: [u8; 12] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff];
 
 hw_layout! {
@@ -18,7 +18,7 @@ hw_layout! {
         0x00 [27:24] ihl: u8,
         0x00 [23:18] dscp: u8,
         0x00 [17:16] ecn: u8,
-        /// Bytes of the packet, this header included.
+        /// Length of the packet in bytes, including this header.
         0x00 [15: 0] total_len: u16,
         0x04 [31:16] identification: u16,
         0x04 [14:14] dont_fragment: bool,
@@ -32,10 +32,10 @@ hw_layout! {
     }
 }
 
-/// The checksum of a header (RFC 791) whose words, its checksum counted as 0, add up to `sum`.
+/// The checksum (RFC 791) of a header with words that add up to `sum`, its checksum field counted as 0.
 #[inline]
 pub(super) fn folded(mut sum: u64) -> u16 {
-    // Words of 32 bits: ones' complement sums of halves and of wholes fold to the same 16 bits.
+    // 32-bit words: ones' complement sums of 32-bit and of 16-bit words fold to the same 16 bits.
     sum = (sum & 0xffff_ffff) + (sum >> 32);
     sum = (sum & 0xffff) + (sum >> 16);
     sum = (sum & 0xffff) + (sum >> 16);
@@ -44,12 +44,12 @@ pub(super) fn folded(mut sum: u64) -> u16 {
 }
 
 impl Ipv4 {
-    /// The header checksum these bytes should carry; the `checksum` field counts as 0 (RFC 791).
+    /// The correct header checksum; the `checksum` field counts as 0 (RFC 791).
     #[inline]
     pub fn expected_checksum(&self) -> u16 {
         folded(self.sum())
     }
-    /// The words added up; the `checksum` field counts as 0.
+    /// Sum of the words; the `checksum` field counts as 0.
     #[inline]
     pub(super) fn sum(&self) -> u64 {
         let word = |at: usize| u32::from_be_bytes(prefix(&self.as_bytes()[at..]));
@@ -58,13 +58,14 @@ impl Ipv4 {
     /// True if the checksum is right.
     #[inline]
     pub fn checksum_ok(&self) -> bool {
-        // Both encodings of zero are the same sum in ones' complement.
+        // In ones' complement both encodings of zero are equal.
         let (have, want) = (self.checksum(), self.expected_checksum());
         have == want || (have | want == 0xffff && have & want == 0)
     }
 }
 
-/// Marks a frame, or its headers, as a switch does that is congested: ECN 0b11 (RFC 3168). A frame too short for that stays as it is.
+/// Marks a frame, or its headers, as a congested switch does: ECN 0b11 (RFC 3168). Leaves a frame that is too short
+/// unchanged.
 pub fn mark_congested(frame: &mut [u8]) {
     let at = ip_offset(frame);
     let is_v6 = frame.get(at).is_some_and(|byte| byte >> 4 == 6);
@@ -117,7 +118,7 @@ pub enum IpPair {
 }
 
 impl IpPair {
-    /// The addresses two RoCEv2 GIDs stand for: IPv4 if both are IPv4-mapped (annex A17.4.5.2).
+    /// The addresses of two RoCEv2 GIDs: IPv4 if both are IPv4-mapped (annex A17.4.5.2).
     #[inline]
     pub fn from_gids(src: [u8; 16], dst: [u8; 16]) -> Self {
         match (v4_of_gid(&src), v4_of_gid(&dst)) {
@@ -125,7 +126,7 @@ impl IpPair {
             _ => Self::V6 { src, dst },
         }
     }
-    /// The GIDs these addresses stand for: source, destination.
+    /// The GIDs of these addresses: source, destination.
     #[inline]
     pub fn gids(&self) -> ([u8; 16], [u8; 16]) {
         match *self {
@@ -144,7 +145,7 @@ pub fn v4_of_gid(gid: &[u8; 16]) -> Option<[u8; 4]> {
 /// True if `gid` is the IPv4-mapped GID of `addr`.
 #[inline(always)]
 pub fn is_v4(gid: &[u8; 16], addr: [u8; 4]) -> bool {
-    // As little-endian words, for which nothing is swapped.
+    // As little-endian words, which need no byte swap.
     const MAPPED: u64 = 0xffff_0000;
     let [high, low]: [[u8; 8]; 2] = [prefix(gid), prefix(&gid[8..])];
     u64::from_le_bytes(high) == 0

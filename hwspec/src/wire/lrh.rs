@@ -6,16 +6,16 @@ use crate::{hw_enum, hw_layout};
 pub const VCRC_SIZE: usize = 2;
 /// `next_header` of a GRH: an InfiniBand transport header follows (IBTA 8.3).
 pub const GRH_NEXT_HEADER: u8 = 0x1b;
-/// The LID every port takes: the permissive one (IBTA 4.1.3).
+/// The LID that every port accepts: the permissive one (IBTA 4.1.3).
 pub const PERMISSIVE_LID: u16 = 0xffff;
 /// First multicast LID (IBTA 4.1.3).
 pub const FIRST_MULTICAST_LID: u16 = 0xc000;
 /// Destination QP of a multicast packet (IBTA 9.6.1.2.1).
 pub const MULTICAST_QPN: u32 = 0xff_ffff;
-/// Most bytes of a packet from LRH to ICRC: 11 bits of words.
+/// Maximum length of a packet from LRH to ICRC: 11 bits of words.
 const MAX_LEN: usize = 0x7ff * 4;
 
-/// True if `lid` names a multicast group.
+/// True if `lid` is a multicast LID.
 #[inline]
 pub const fn is_multicast(lid: u16) -> bool {
     lid >= FIRST_MULTICAST_LID && lid != PERMISSIVE_LID
@@ -43,7 +43,7 @@ hw_layout! {
         0x00 [23:20] sl: u8,
         0x00 [17:16] lnh: Lnh,
         0x00 [15: 0] dlid: u16,
-        /// Words from here to the ICRC, both included.
+        /// Length in words from here to the ICRC, inclusive.
         0x04 [26:16] packet_len: u16,
         0x04 [15: 0] slid: u16,
     }
@@ -55,7 +55,7 @@ pub fn dlid(frame: &[u8]) -> Option<u16> {
     frame.get(2..4).map(|b| u16::from_be_bytes([b[0], b[1]]))
 }
 
-/// Addresses of a packet that carries a GRH.
+/// Addresses of a packet with a GRH.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Grh {
     /// Source GID.
@@ -85,8 +85,8 @@ pub struct Route {
     pub grh: Option<Grh>,
 }
 
-/// Writes everything up to the payload and returns its length; payload, pad, ICRC and VCRC are the caller's. Returns
-/// `None` and writes nothing if `out` is too short or the packet longer than an LRH can say.
+/// Writes everything up to the payload and returns its length; payload, pad, ICRC and VCRC are up to the caller.
+/// Returns `None` and writes nothing if `out` is too short or the packet exceeds the maximum length of an LRH.
 pub fn write_route(out: &mut [u8], route: &Route, packet: &Packet, payload_len: usize) -> Option<usize> {
     let opcode = packet.bth.opcode();
     let pad = pad(payload_len);
@@ -114,8 +114,8 @@ pub fn write_route(out: &mut [u8], route: &Route, packet: &Packet, payload_len: 
     Some(len)
 }
 
-/// Writes a whole frame, ICRC and VCRC included, and returns its length. `None` as for [`write_route`]; `out` may then
-/// be written in part.
+/// Writes a whole frame, including ICRC and VCRC, and returns its length. Returns `None` as [`write_route`] does;
+/// `out` may then be partially written.
 pub fn write_routed(out: &mut [u8], route: &Route, packet: &Packet, payload: &[u8]) -> Option<usize> {
     let start = write_route(out, route, packet, payload.len())?;
     let end = start + payload.len() + pad(payload.len());

@@ -1,5 +1,5 @@
 //! The wire: Ethernet, IPv4 or IPv6 and UDP for RoCEv2, or the InfiniBand link layer; the InfiniBand transport headers
-//! (IBTA Vol. 1 ch. 7 to 9, annex A17); management datagrams; who has which IP address.
+//! (IBTA Vol. 1 ch. 7 to 9, annex A17); management datagrams; address discovery.
 
 pub mod aeth;
 pub mod atomic;
@@ -34,12 +34,12 @@ pub use udp::{ROCE_PORT, Udp};
 
 /// Bytes of the ICRC at the end of a packet.
 pub const ICRC_SIZE: usize = 4;
-/// The most bytes [`write_headers`] writes: Ethernet, VLAN, IPv6, UDP, BTH, XRCETH, AtomicETH.
+/// Maximum length written by [`write_headers`]: Ethernet, VLAN, IPv6, UDP, BTH, XRCETH, AtomicETH.
 pub const MAX_HEADERS: usize = 14 + 4 + 40 + 8 + 12 + 4 + 28;
 /// Bytes of the GRH area before the payload of a received UD message.
 pub const GRH_SIZE: usize = 40;
 
-/// Pad bytes that bring `len` bytes of payload to a multiple of 4 (IBTA 9.2.4).
+/// Number of pad bytes to extend `len` bytes of payload to a multiple of 4 (IBTA 9.2.4).
 #[inline]
 pub const fn pad(len: usize) -> usize {
     len.wrapping_neg() & 3

@@ -1,4 +1,4 @@
-//! From a frame to its headers.
+//! Parses frames into headers.
 use core::fmt;
 use core::ops::Range;
 
@@ -6,26 +6,26 @@ use super::ip::PROTO_UDP;
 use super::*;
 use crate::layout::{Layout, prefix};
 
-/// Why a frame is not a RoCEv2 packet.
+/// Reasons why a frame is not a RoCEv2 packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ParseError {
-    /// A header or the ICRC lies behind the end of the frame.
+    /// A header or the ICRC extends past the end of the frame.
     Truncated,
-    /// Neither IPv4 nor IPv6: the EtherType.
+    /// Neither IPv4 nor IPv6, with the EtherType.
     NotIp(u16),
-    /// IP version, header length, length or fragmentation RoCEv2 has no use for.
+    /// IP version, header length, length or fragmentation not supported by RoCEv2.
     BadIp,
     /// The IPv4 header checksum is wrong.
     BadIpChecksum,
-    /// Not UDP: the protocol or next header.
+    /// Not UDP, with the protocol or next header.
     NotUdp(u8),
     /// The UDP length differs from the IP length.
     BadUdpLength,
-    /// Not for RoCEv2: the destination port.
+    /// Not RoCEv2, with the destination port.
     NotRoce(u16),
-    /// An LRH that is not followed by a transport header, or whose length does not fit.
+    /// An LRH without a transport header after it, or with a wrong length.
     BadLrh,
-    /// A GRH of another version, next header or length.
+    /// A GRH with a wrong version, next header or length.
     BadGrh,
 }
 
@@ -51,23 +51,24 @@ impl fmt::Display for ParseError {
 
 impl core::error::Error for ParseError {}
 
-/// A frame whose headers are known to lie inside it: Ethernet, VLAN tag if any, IPv4 or IPv6, UDP
+/// A frame with headers that are known to lie within it: Ethernet, VLAN tag if any, IPv4 or IPv6, UDP
 /// ([`parse`](Self::parse)), or LRH and GRH if any ([`parse_route`](Self::parse_route)); then BTH and the extended
-/// headers its opcode calls for. Readers copy a header out; none can fail.
+/// headers required by its opcode. Getters copy a header; none can fail.
 ///
-/// The opcode may still be unknown; then no extended headers are assumed and all behind the BTH counts as payload.
+/// The opcode may still be unknown; then there are no extended headers, and everything after the BTH counts as
+/// payload.
 #[derive(Clone, Copy)]
 pub struct Headers<'a> {
     head: &'a [u8],
     frame_len: usize,
     ip: u8,
     v6: bool,
-    // It begins with an LRH; `v6` then says that a GRH follows at `ip`.
+    // The frame begins with an LRH; `v6` then means that a GRH follows at `ip`.
     routed: bool,
-    // From the start of the frame; `end` is where the ICRC begins.
+    // Offsets from the start of the frame; `end` is the start of the ICRC.
     ext: u16,
     end: u32,
-    // The BTH, as words: bytes at any offset would be written and read in different widths.
+    // The BTH as words: bytes at arbitrary offsets would be written and read in different widths.
     words: (u32, u64),
 }
 
@@ -78,8 +79,8 @@ impl<'a> Headers<'a> {
         Self::parse_head(frame, frame.len())
     }
 
-    /// Parses the first bytes of a frame of `frame_len` bytes. `head` must hold all headers
-    /// ([`MAX_HEADERS`] bytes always do); payload and ICRC may lie behind it.
+    /// Parses the first bytes of a frame of `frame_len` bytes. `head` must contain all headers ([`MAX_HEADERS`] bytes
+    /// always do), but not necessarily payload and ICRC.
     pub fn parse_head(head: &'a [u8], frame_len: usize) -> Result<Self, ParseError> {
         let head = &head[..head.len().min(frame_len)];
         let eth: Ethernet = read(head, 0)?;
@@ -145,8 +146,8 @@ impl<'a> Headers<'a> {
         })
     }
 
-    /// The headers of a frame of `frame_len` bytes that [`write_headers`] wrote here and nothing has changed since, so
-    /// that they need no checks.
+    /// The headers of a frame of `frame_len` bytes that were written here by [`write_headers`] and have not changed
+    /// since, so that they need no checks.
     #[inline(always)]
     pub fn of_built(head: &'a [u8], frame_len: usize) -> Result<Self, ParseError> {
         let mut ip = Ethernet::SIZE;
@@ -178,7 +179,8 @@ impl<'a> Headers<'a> {
         })
     }
 
-    /// Parses the first bytes of an InfiniBand frame of `frame_len` bytes, LRH to VCRC. `head` must hold all headers.
+    /// Parses the first bytes of an InfiniBand frame of `frame_len` bytes, LRH to VCRC. `head` must contain all
+    /// headers.
     pub fn parse_route(head: &'a [u8], frame_len: usize) -> Result<Self, ParseError> {
         let head = &head[..head.len().min(frame_len)];
         let lrh: Lrh = read(head, 0)?;
@@ -217,18 +219,18 @@ impl<'a> Headers<'a> {
     pub fn lrh(&self) -> Option<Lrh> {
         self.routed.then(|| Lrh::read(self.head))
     }
-    /// True if a received UD message has a GRH: always on Ethernet.
+    /// True if a received UD message has a GRH, which is always the case on Ethernet.
     #[inline]
     pub fn has_grh(&self) -> bool {
         self.v6 || !self.routed
     }
 
-    /// Bytes of the whole frame.
+    /// Length of the whole frame in bytes.
     #[inline]
     pub fn frame_len(&self) -> usize {
         self.frame_len
     }
-    /// The Ethernet header; without meaning if the frame begins with an LRH.
+    /// The Ethernet header; meaningless if the frame begins with an LRH.
     #[inline]
     pub fn ethernet(&self) -> Ethernet {
         Ethernet::read(self.head)
@@ -243,22 +245,22 @@ impl<'a> Headers<'a> {
     pub fn vlan(&self) -> Option<Vlan> {
         self.is_tagged().then(|| self.at(Ethernet::SIZE))
     }
-    /// The VLAN the packet is in, if any: a tag with VLAN 0 carries a priority alone (IEEE 802.1Q, 9.6).
+    /// The VLAN of the packet, if any: a tag with VLAN 0 only holds a priority (IEEE 802.1Q, 9.6).
     #[inline]
     pub fn vlan_id(&self) -> Option<u16> {
         self.vlan().map(|tag| tag.vid()).filter(|vid| *vid != 0)
     }
-    /// True if the network header is IPv6, or a GRH, which looks the same.
+    /// True if the network header is IPv6, or a GRH, which has the same layout.
     #[inline]
     pub fn is_v6(&self) -> bool {
         self.v6
     }
-    /// The IPv4 header, if it is one.
+    /// The IPv4 header, if the packet has one.
     #[inline]
     pub fn ipv4(&self) -> Option<Ipv4> {
         (!self.v6 && !self.routed).then(|| self.at(self.ip.into()))
     }
-    /// The IPv6 header, if it is one.
+    /// The IPv6 header, if the packet has one.
     #[inline]
     pub fn ipv6(&self) -> Option<Ipv6> {
         self.v6.then(|| self.at(self.ip.into()))
@@ -276,7 +278,7 @@ impl<'a> Headers<'a> {
             IpPair::V4 { src: h.src(), dst: h.dst() }
         }
     }
-    /// Source and destination of a packet that has only an IPv4 header between Ethernet and UDP, as nearly all have:
+    /// Source and destination of a packet with only an IPv4 header between Ethernet and UDP, as in nearly all packets:
     /// [`addresses`](Self::addresses) without its branches.
     #[inline(always)]
     pub fn plain_v4(&self) -> Option<([u8; 4], [u8; 4])> {
@@ -296,7 +298,7 @@ impl<'a> Headers<'a> {
             None => self.head[usize::from(self.ip) + 1],
         }
     }
-    /// Congestion was experienced on the way (ECN 0b11; on InfiniBand FECN).
+    /// True if congestion was experienced on the way (ECN 0b11; FECN on InfiniBand).
     #[inline]
     pub fn is_ce_marked(&self) -> bool {
         if self.routed { self.bth().fecn() } else { self.traffic_class() & 3 == 3 }
@@ -316,7 +318,7 @@ impl<'a> Headers<'a> {
         area[GRH_SIZE - Ipv4::SIZE..].copy_from_slice(&self.head[ip..ip + Ipv4::SIZE]);
         area
     }
-    /// The UDP header; without meaning if the frame begins with an LRH.
+    /// The UDP header; meaningless if the frame begins with an LRH.
     #[inline]
     pub fn udp(&self) -> Udp {
         self.at(usize::from(self.ext) - Bth::SIZE - Udp::SIZE)
@@ -326,7 +328,7 @@ impl<'a> Headers<'a> {
     pub fn head(&self) -> &'a [u8] {
         &self.head[..self.payload_start()]
     }
-    /// First byte of the BTH, from the start of the frame.
+    /// Offset of the BTH from the start of the frame.
     #[inline]
     pub fn bth_start(&self) -> usize {
         usize::from(self.ext) - Bth::SIZE
@@ -366,7 +368,7 @@ impl<'a> Headers<'a> {
     pub fn atomic_ack(&self) -> Option<AtomicAckEth> {
         self.bth().opcode().has_atomic_ack_eth().then(|| self.at(usize::from(self.ext) + Aeth::SIZE))
     }
-    /// Immediate data, if the opcode has them.
+    /// Immediate data, if the opcode has any.
     #[inline]
     pub fn imm(&self) -> Option<u32> {
         self.bth().opcode().has_imm().then(|| self.at::<ImmDt>(self.payload_start() - ImmDt::SIZE).imm())
@@ -377,40 +379,41 @@ impl<'a> Headers<'a> {
         self.bth().opcode().has_ieth().then(|| self.at::<Ieth>(self.payload_start() - Ieth::SIZE).rkey())
     }
 
-    /// First byte behind the headers, from the start of the frame.
+    /// Offset of the first byte after the headers, from the start of the frame.
     #[inline]
     pub fn payload_start(&self) -> usize {
         usize::from(self.ext) + self.bth().opcode().ext_len()
     }
-    /// Where payload and pad lie in the frame.
+    /// Range of payload and pad in the frame.
     #[inline]
     pub fn padded_range(&self) -> Range<usize> {
         self.payload_start()..self.end as usize
     }
-    /// Where the payload lies in the frame, pad excluded; `None` if the pad count exceeds what is there.
+    /// Range of the payload in the frame, without pad. `None` if the pad count exceeds the available bytes.
     #[inline]
     pub fn payload_range(&self) -> Option<Range<usize>> {
         let Range { start, end } = self.padded_range();
         let len = (end - start).checked_sub(self.bth().pad_count().into())?;
         Some(start..start + len)
     }
-    /// The payload, pad excluded; `None` if the pad count exceeds what is there or the payload is not in the slice.
+    /// The payload without pad. `None` if the pad count exceeds the available bytes or the slice does not contain the
+    /// payload.
     #[inline]
     pub fn payload(&self) -> Option<&'a [u8]> {
         self.head.get(self.payload_range()?)
     }
-    /// Where what the ICRC covers begins (the IP header or LRH) and ends (the ICRC itself).
+    /// Range covered by the ICRC, from the IP header or LRH to the ICRC itself.
     #[inline]
     pub fn icrc_range(&self) -> Range<usize> {
         let start = if self.routed { 0 } else { self.ip.into() };
         start..self.end as usize
     }
-    /// The ICRC the frame carries; `None` if it lies behind the slice.
+    /// The ICRC in the frame. `None` if it is past the end of the slice.
     #[inline]
     pub fn icrc(&self) -> Option<[u8; ICRC_SIZE]> {
         self.head.get(self.end as usize..)?.first_chunk().copied()
     }
-    /// True if the ICRC is right; `false` too if the slice does not hold the whole frame.
+    /// True if the ICRC is correct; also false if the slice does not contain the whole frame.
     #[inline]
     pub fn icrc_ok(&self) -> bool {
         self.head.get(self.icrc_range()).is_some_and(|bytes| {

@@ -1,5 +1,5 @@
-//! Messages of communication management: against the kernel's header of IBTA chapter 12 (`rdma/ibta_vol1_c12.h`,
-//! Debian's `linux-headers-*-common`), which names every field with its place.
+//! Messages of communication management, checked against the kernel's header of IBTA chapter 12
+//! (`rdma/ibta_vol1_c12.h`, Debian's `linux-headers-*-common`), which names every field with its position.
 
 use hwspec::{
     layout::Field,
@@ -10,7 +10,7 @@ use hwspec::{
 };
 use std::path::PathBuf;
 
-/// The header, of every kernel installed. Empty only if `IRONVERBS_NO_HEADERS` is 1.
+/// The headers of all installed kernels. Empty only if `IRONVERBS_NO_HEADERS` is 1.
 fn headers() -> Vec<PathBuf> {
     let installed = std::fs::read_dir("/usr/src").into_iter().flatten().flatten().map(|entry| entry.path());
     let mut found: Vec<PathBuf> = installed.map(|path| path.join("include/rdma/ibta_vol1_c12.h")).collect();
@@ -23,7 +23,7 @@ fn headers() -> Vec<PathBuf> {
     found
 }
 
-/// One `#define CM_<MESSAGE>_<FIELD>` of the header: message, our name of the field, first bit, bits.
+/// One `#define CM_<MESSAGE>_<FIELD>` of the header: message, our name of the field, first bit, width in bits.
 struct Defined {
     message: String,
     name: String,
@@ -31,7 +31,7 @@ struct Defined {
     width: usize,
 }
 
-/// How the header's names differ from ours.
+/// Names in the header that differ from ours.
 const NAMES: &[(&str, &str)] = &[
     ("q_key", "qkey"),
     ("partition_key", "pkey"),
@@ -55,7 +55,7 @@ const NAMES: &[(&str, &str)] = &[
     ("vendor_id_l", "vendor_id_low"),
 ];
 
-/// Fields the header has and we have no use for.
+/// Fields of the header that we do not use.
 const UNUSED: &[&str] = &["sap_supported"];
 
 fn defined(text: &str) -> Vec<Defined> {
@@ -87,7 +87,7 @@ fn defined(text: &str) -> Vec<Defined> {
         .collect()
 }
 
-/// Our fields of a message behind the common header; those of a path each by itself.
+/// Our fields of a message after the common header; those of a path are listed individually.
 fn ours(message: &str) -> Vec<(String, usize, usize)> {
     let fields: &[Field] = match message {
         "req" => Req::FIELDS,

@@ -1,4 +1,4 @@
-//! Commands and work requests by their fields' names.
+//! Decoding of commands and work requests into named fields.
 
 use hwspec::{
     cmd::{
@@ -163,7 +163,7 @@ fn segments_of_a_work_request_follow_its_service_and_its_opcode() {
         ["eth.inline_hdr_sz=0x12", "headers=16 bytes", "data[0].byte_count=0x8"]
     );
     assert_eq!(request(Queue::Receive, data.as_bytes())[0], "data[0].byte_count=0x8");
-    // Linux's net device asks for padding by the bit that says inline in a send.
+    // Linux's net device requests padding with the bit that means inline in a send.
     data.set().inline_data(true).byte_count(0x5ee);
     let receives = [[0; 16].as_slice(), data.as_bytes()].concat();
     assert_eq!(

@@ -1,4 +1,4 @@
-//! Frames on the wire: what is built is parsed back, and nothing that arrives can do harm.
+//! Frames on the wire: built frames parse back, and no received bytes can do harm.
 
 use hwspec::handle::{Psn, Qpn, Srqn};
 use hwspec::layout::{Bits, Layout};
@@ -89,7 +89,7 @@ fn build(envelope: &Envelope, packet: &Packet, payload: &[u8]) -> Vec<u8> {
     frame
 }
 
-/// Calls every reader.
+/// Calls every getter.
 fn read_all(h: &Headers<'_>) -> String {
     let network =
         (h.ethernet(), h.vlan(), h.ipv4(), h.ipv6(), h.addresses(), h.traffic_class(), h.is_ce_marked());
@@ -180,7 +180,7 @@ proptest! {
         prop_assert!(Headers::parse_route(&frame, frame.len()).is_err());
     }
 
-    /// IBTA 7.8.1: what a switch or router may change, the ICRC does not cover.
+    /// IBTA 7.8.1: the ICRC does not cover fields that a switch or router may change.
     #[test]
     fn the_icrc_of_a_routed_frame_covers_what_nobody_may_change(route in route(), at in 0usize..60, bit in 0u8..8) {
         let mut packet = Packet::default();
@@ -192,7 +192,7 @@ proptest! {
         let bth = if route.grh.is_some() { 48 } else { 8 };
         let of_global = at < 8 || at == 8 && bit < 4 || (9..12).contains(&at) || at == 15;
         let may_change = at == 0 && bit >= 4 || at == bth + 4 || route.grh.is_some() && of_global;
-        // A changed link next header moves the fields that are left out.
+        // A changed link next header shifts the fields that are excluded.
         if at != 1 || bit > 1 {
             prop_assert_eq!(Icrc::of_route(&frame[..end - 4]).finish() == whole, may_change);
         }
@@ -283,7 +283,7 @@ proptest! {
     #[test]
     fn any_bytes_are_refused_or_read(bytes in prop::collection::vec(any::<u8>(), 0..200), v6 in any::<bool>()) {
         prop_assert!(Headers::parse(&bytes).is_ok_and(|h| !read_all(&h).is_empty()) || Headers::parse(&bytes).is_err());
-        // The same bytes behind an Ethernet header that lets them through to the next check.
+        // The same bytes after an Ethernet header that makes them pass to the next check.
         let mut frame = vec![0; 12];
         frame.extend(if v6 { EtherType::IPV6 } else { EtherType::IPV4 }.bytes());
         frame.extend(bytes);

@@ -1,4 +1,4 @@
-//! Layouts, codes and frames, held to the kernel's headers, to published vectors and to properties.
+//! Layouts, codes and frames, checked against the kernel's headers, published vectors and properties.
 
 mod cm;
 mod decode;

@@ -1,4 +1,4 @@
-//! Every layout, and which structure of `mlx5_ifc.h` it answers to.
+//! Every layout with its structure in `mlx5_ifc.h`.
 
 use hwspec::{
     cmd::{self, Opcode},
@@ -12,11 +12,11 @@ pub struct Case {
     pub ifc: String,
     pub ours: &'static str,
     pub fields: &'static [Field],
-    /// Bytes.
+    /// Size in bytes.
     pub size: usize,
-    /// Writes ones to row `.0` of a structure that holds `.1`, and returns its bytes.
+    /// Writes ones to row `.0` of a structure with the bytes `.1`, and returns its bytes.
     pub fill: fn(usize, &[u8]) -> Vec<u8>,
-    /// Reads every field of a structure that holds these bytes.
+    /// Reads every field of a structure with these bytes.
     pub read: fn(&[u8]) -> String,
 }
 
@@ -40,7 +40,7 @@ impl Case {
     }
 }
 
-/// The header's name for the input or output (`half`) of a command. It follows from the opcode's name, with the exceptions
+/// The header's name for the input or output (`half`) of a command, derived from the opcode's name, with the exceptions
 /// listed here.
 fn ifc_of(opcode: Opcode, half: &str) -> String {
     let name = super::codes::capitals(&format!("{opcode:?}")).to_lowercase();
@@ -52,9 +52,9 @@ fn ifc_of(opcode: Opcode, half: &str) -> String {
         ("qp2_err", _) => "qp_2err",
         ("qp2_rst", _) => "qp_2rst",
         ("sqd_rts_qp", _) => "sqd2rts_qp",
-        // No header has structures for a move to SQD.
+        // No header has structures for transitions to SQD.
         ("rts2sqd_qp" | "sqd2sqd_qp", _) => return "none".into(),
-        // The listed QueryHcaCapOut and SetHcaCapIn have the page that the table leaves to the decoder.
+        // QueryHcaCapOut and SetHcaCapIn are listed with the page that the table leaves to the decoder.
         ("query_hca_cap", "out") | ("set_hca_cap", "in") => return "none".into(),
         (name, _) => name,
     };
@@ -71,7 +71,7 @@ impl cmd::Visitor for Cases {
 }
 
 macro_rules! cases { ($($module:path { $($ifc:ident $T:ident,)* })*) => {
-    /// Layouts of commands, then those that are listed.
+    /// Layouts of commands, then the listed ones.
     pub fn all() -> Vec<Case> {
         let mut cases = Cases(Vec::new());
         cmd::visit(&mut cases);

@@ -1,4 +1,4 @@
-//! Opcodes, statuses, events and constants, against the enumerators of the headers.
+//! Opcodes, statuses, events and constants, checked against the enumerators of the headers.
 
 use hwspec::cmd::{Opcode, Status};
 use hwspec::context::{AccessMode, ArmState, CapType, CqStatus, PathMigState, QpState, ServiceType};
@@ -8,7 +8,7 @@ use hwspec::wqe::{FenceMode, MkeyMask, UmrCheck, WqeOpcode};
 use hwspec::{doorbell, pcie, wqe};
 use testkit::linux::{Header, dirs, is_reference, read};
 
-/// Where the header's name is not the prefix and ours in capitals; `-` where no kernel header has the value.
+/// Header names that are not the prefix plus our name in capitals; `-` if no kernel header has the value.
 const NAMES: &[(&str, &str)] = &[
     ("MLX5_CMD_OP_QP2_ERR", "MLX5_CMD_OP_2ERR_QP"),
     ("MLX5_CMD_OP_QP2_RST", "MLX5_CMD_OP_2RST_QP"),
@@ -41,7 +41,7 @@ const NAMES: &[(&str, &str)] = &[
     ("MLX5_NO_INLINE", "MLX5_NO_INLINE_DATA"),
     ("MLX5_INLINE32", "MLX5_INLINE_DATA32_SEG"),
     ("MLX5_INLINE64", "MLX5_INLINE_DATA64_SEG"),
-    // Of the first Linux driver (3.11); later ones offer no move to SQD.
+    // From the first Linux driver (3.11); later ones have no transition to SQD.
     ("MLX5_CMD_OP_RTS2SQD_QP", "-"),
     ("MLX5_CMD_OP_SQD2SQD_QP", "-"),
     ("MLX5_CQE_NO_PACKET", "-"),
@@ -49,10 +49,10 @@ const NAMES: &[(&str, &str)] = &[
     ("MLX5_UMR_CHECK_NONE", "-"),
 ];
 
-/// Names newer headers no longer have.
+/// Names that newer headers no longer have.
 const GONE: &[&str] = &["MLX5_CAP_VECTOR_CALC", "MLX5_INVALID_LKEY"];
 
-/// `CamelCase` to `CAMEL_CASE`; a digit stays with what is before it.
+/// `CamelCase` to `CAMEL_CASE`; a digit stays with the preceding character.
 pub fn capitals(name: &str) -> String {
     let mut out = String::new();
     for (i, c) in name.chars().enumerate() {

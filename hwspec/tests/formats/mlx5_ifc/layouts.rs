@@ -1,8 +1,8 @@
-//! Names, places, widths and sizes of every layout, against `mlx5_ifc.h`.
+//! Names, positions, widths and sizes of every layout, checked against `mlx5_ifc.h`.
 
 use testkit::linux::{Ifc, dirs, is_reference, read};
 
-/// Fields of ours that no header shows where we have them, and why. `*` is the whole structure's size.
+/// Fields that no header has at our position, with the reason. `*` is the size of the whole structure.
 const OURS_ALONE: &[(&str, &str, &str)] = &[
     ("initial_seg", "*", "a page of timestamps behind it is left out"),
     ("cmd_in", "*", "16 bytes, as many as lie in the command queue entry"),
@@ -21,8 +21,9 @@ const OURS_ALONE: &[(&str, &str, &str)] = &[
     ("pages_req_event", "ec_function", "bit 15 of the driver's ec_function"),
 ];
 
-/// Inputs in which no header names a uid, and which DEVX sends with one all the same (`devx_is_obj_create_cmd` and the lists
-/// beside it in `devx.c`, and `devx_obj_build_destroy_cmd`): at the place that `general_obj_in_cmd_hdr` has for it.
+/// Inputs that DEVX sends with a uid (`devx_is_obj_create_cmd` and the lists next to it in `devx.c`, and
+/// `devx_obj_build_destroy_cmd`), although no header has a uid field in them. Its position is that in
+/// `general_obj_in_cmd_hdr`.
 const DEVX: &[&str] = &[
     "alloc_flow_counter_in",
     "create_flow_group_in",
@@ -68,7 +69,7 @@ const DEVX: &[&str] = &[
     "set_l2_table_entry_in",
 ];
 
-/// Fields newer headers moved, renamed or widened; here ours are those of Linux 6.1.
+/// Fields that newer headers moved, renamed or widened; ours are those of Linux 6.1.
 const CHANGED: &[(&str, &str)] = &[
     ("mkc", "log_page_size"),
     ("cmd_hca_cap", "shampo"),
@@ -86,7 +87,7 @@ const CHANGED: &[(&str, &str)] = &[
     ("ppcnt_reg", "prio_tc"),
 ];
 
-/// Named fields of Linux 6.1 that we leave out, and why.
+/// Named fields of Linux 6.1 that we omit, with the reason.
 const THEIRS_ALONE: &[(&str, &str, &str)] = &[
     ("ud_adrs_vector", "dc_key", "DC is not built; its upper half is qkey"),
     ("query_scheduling_element_out", "opcode", "an answer has status and syndrome there"),

@@ -1,4 +1,5 @@
-//! Layouts and codes against the public headers of the Linux kernel, and the properties every layout has.
+//! Layouts and codes, checked against the public headers of the Linux kernel, and properties common to all
+//! layouts.
 
 mod cases;
 mod codes;

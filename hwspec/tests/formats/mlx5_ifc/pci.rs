@@ -1,10 +1,10 @@
-//! PCI layouts against `pci_regs.h`, which comes in the same package.
+//! PCI layouts, checked against `pci_regs.h`, which is in the same package.
 
 use super::cases::all;
 use hwspec::pcie;
 use testkit::linux::{Header, dirs, read};
 
-/// Layout, field, register, mask within it (nothing: the whole register of the field's width).
+/// Layout, field, register, mask within it (empty: the whole register of the field's width).
 const FIELDS: &[(&str, &str, &str, &str)] = &[
     ("ConfigHeader", "vendor_id", "PCI_VENDOR_ID", ""),
     ("ConfigHeader", "device_id", "PCI_DEVICE_ID", ""),
@@ -101,7 +101,7 @@ const FIELDS: &[(&str, &str, &str, &str)] = &[
     ("SriovCap", "migration_state_offset", "PCI_SRIOV_VFM", ""),
 ];
 
-/// Bits of the command and status registers; the layout begins at the command register.
+/// Bits of the command and status registers; the layout starts at the command register.
 const COMMAND: &[(&str, &str, u32)] = &[
     ("io_space", "PCI_COMMAND_IO", 0),
     ("memory_space", "PCI_COMMAND_MEMORY", 0),
@@ -122,7 +122,7 @@ const COMMAND: &[(&str, &str, u32)] = &[
 #[test]
 fn pci_layouts_agree_with_pci_regs_h() {
     let cases = all();
-    // A dword of a layout has bit 31 first; its registers count bytes from the other end.
+    // A layout's dword has bit 31 first; its registers count bytes from the other end.
     let place = |layout: &str, field: &str| {
         let case = cases.iter().find(|c| c.ours == layout).expect(layout);
         let f = case.fields.iter().find(|f| f.name == field).expect(field);

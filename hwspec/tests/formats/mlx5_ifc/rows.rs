@@ -1,9 +1,9 @@
-//! The properties that every layout must have, with or without a header to judge it.
+//! Properties required of every layout, with or without a header to compare with.
 
 use super::cases::{Case, all};
 use proptest::prelude::*;
 
-/// The bits row `row` of `case` owns.
+/// The bits of row `row` of `case`.
 fn mask(case: &Case, row: usize) -> Vec<u8> {
     let field = &case.fields[row];
     let mut mask = vec![0u8; case.size];

@@ -1,9 +1,10 @@
-//! WQE segments, CQEs and events, against the driver's plain C structures: each field inside the member that holds it.
+//! WQE segments, CQEs and events, checked against the driver's plain C structures: each field inside the corresponding
+//! member.
 
 use super::cases::all;
 use testkit::linux::{Header, dirs, read};
 
-/// Our layout, their structure, bytes by which ours lies behind theirs, (our field, their member).
+/// Our layout, their structure, byte offset of ours relative to theirs, (our field, their member).
 type Row = (&'static str, &'static str, usize, &'static [(&'static str, &'static str)]);
 
 const SEGMENTS: &[Row] = &[
