@@ -101,7 +101,7 @@ impl Agent {
         Ok(())
     }
 
-    /// Refuses, on behalf of the whole function, a MAD that nobody on it claims.
+    /// Refuses, on behalf of the whole function, a MAD that no agent on it claims.
     pub fn refuse(&mut self, unclaimed: &crate::Unclaimed) {
         use hwspec::wire::mad::cm::{CmAttribute, Dreq, SidrReq};
         let mad = &unclaimed.mad;
@@ -135,14 +135,14 @@ impl Agent {
         }
     }
 
-    /// The peer believes in a connection that ended here while its RTU was under way. If it has learnt of the end
-    /// since, it ignores this.
+    /// Rejects an RTU for a connection that ended here while the RTU was in flight. A peer that has learned of
+    /// the end in the meantime ignores this.
     fn is_over(&mut self, from: &Address, rtu: &Rtu) {
         let mad = format::rej_to(rtu.as_bytes(), RejectReason::InvalidCommId, Concerning::Unspecified);
         self.send(*from, mad);
     }
 
-    /// The QP has received a packet, which is as good as an RTU.
+    /// The QP has received a packet, which is equivalent to an RTU.
     pub(crate) fn established(&mut self, id: u32) -> Result<(), Refused> {
         self.must_be(id, &[State::RepSent, State::MraRepReceived])?;
         if let Some(conn) = self.conns.get_mut(&id) {

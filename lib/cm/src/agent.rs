@@ -9,21 +9,21 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 /// The parameters of an agent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// Upper half of this agent's communication ids. Random, since agents that share a QP1 must differ.
+    /// Upper half of this agent's communication ids. Random, since agents that share a QP1 must not use the same.
     pub tag: u16,
-    /// Lower half of the first id. Random, since a successor with the same tag must not start with its predecessor's
-    /// ids.
+    /// Lower half of the first id. Random, since a successor with the same tag must not start with the ids of its
+    /// predecessor.
     pub first: u16,
     /// Node GUID of the function.
     pub ca_guid: u64,
-    /// The function's own delay of acknowledgements: 4.096 us x 2^n (`local_ca_ack_delay`).
+    /// The function's acknowledge delay: 4.096 us x 2^n (`local_ca_ack_delay`).
     pub ack_delay: u8,
 }
 
 /// Identifies the remote side of a connection: a CA GUID, with a communication id or a QP.
 pub(crate) type Remote = (u64, u32);
 
-/// All connections of one process on one function; see the [crate].
+/// All connections of one process on one function, as described in the [crate] documentation.
 #[derive(Debug)]
 pub struct Agent {
     pub(crate) config: Config,
@@ -32,18 +32,18 @@ pub struct Agent {
     pub(crate) conns: BTreeMap<u32, Conn>,
     /// Listeners by service id.
     pub(crate) services: BTreeMap<u64, u32>,
-    /// Connections by the peer's GUID and communication id.
+    /// Connections by GUID and communication id of the peer.
     pub(crate) by_id: BTreeMap<Remote, u32>,
-    /// Connections by the peer's GUID and QP.
+    /// Connections by GUID and QP of the peer.
     pub(crate) by_qp: BTreeMap<Remote, u32>,
-    /// SIDR_REQs without an answer yet, by their source and id.
+    /// Unanswered SIDR_REQs, by source and id.
     pub(crate) queries: BTreeMap<(crate::Gid, u16, u32), u32>,
     timers: BTreeSet<(Time, u32)>,
     outputs: VecDeque<Output>,
 }
 
 impl Agent {
-    /// An agent without connections.
+    /// Creates an agent without connections.
     pub fn new(config: Config) -> Self {
         Self {
             config,
@@ -59,13 +59,13 @@ impl Agent {
         }
     }
 
-    /// Sets whether this agent answers for its function when no other agent does; see [`Output::Unclaimed`]. At first
-    /// it does.
+    /// Sets whether this agent answers for its function when no other agent does, through [`Output::Unclaimed`].
+    /// Initially true.
     pub fn set_elder(&mut self, elder: bool) {
         self.elder = elder;
     }
 
-    /// A new idle connection. [`Refused::Full`] if 65,536 are in use.
+    /// Opens a new idle connection. [`Refused::Full`] if 65,536 are in use.
     pub fn open(&mut self) -> Result<ConnId, Refused> {
         self.insert(Conn::default())
     }
@@ -74,7 +74,7 @@ impl Agent {
         for _ in 0..=u16::MAX {
             let id = u32::from(self.config.tag) << 16 | u32::from(self.next);
             self.next = self.next.wrapping_add(1);
-            // In several messages 0 means no id.
+            // In several messages, 0 means that there is no id.
             if id != 0 && !self.conns.contains_key(&id) {
                 self.conns.insert(id, conn);
                 return Ok(ConnId(id));
@@ -83,7 +83,8 @@ impl Agent {
         Err(Refused::Full)
     }
 
-    /// Handles an input at `now`, which never decreases. Only commands can be refused, and then nothing has changed.
+    /// Handles an input at `now`, which must not decrease. Only commands can be refused; a refused command changes
+    /// nothing.
     pub fn handle(&mut self, now: Time, input: Input<'_>) -> Result<(), Refused> {
         match input {
             Input::Mad { from, bytes } => self.receive(now, &from, bytes),
@@ -124,22 +125,22 @@ impl Agent {
         }
     }
 
-    /// The next output; `None` if there is none.
+    /// Takes the next output, if any.
     pub fn poll(&mut self) -> Option<Output> {
         self.outputs.pop_front()
     }
 
-    /// When [`Input::Tick`] is due, if there is no other input before.
+    /// Time at which [`Input::Tick`] is due, unless another input comes first.
     pub fn deadline(&self) -> Option<Time> {
         self.timers.first().map(|(time, _)| *time)
     }
 
-    /// The state of a connection; `None` if there is no such id.
+    /// The state of a connection, `None` if the id does not exist.
     pub fn state(&self, id: ConnId) -> Option<State> {
         self.conns.get(&id.0).filter(|conn| !conn.abandoned).map(|conn| conn.state)
     }
 
-    /// Parameters for a connection's QP, from the REQ to the end of the connection.
+    /// Parameters for the connection's QP, available from the REQ to the end of the connection.
     pub fn qp_parameters(&self, id: ConnId) -> Option<QpParameters> {
         let conn = self.conns.get(&id.0).filter(|conn| !conn.abandoned)?;
         let before = matches!(conn.state, State::Idle | State::Listen);
@@ -147,13 +148,13 @@ impl Agent {
         (!before && !sidr).then_some(conn.qp)
     }
 
-    /// The peer's id of a connection; `None` while it is unknown, and after the end.
+    /// The peer's id of a connection, `None` while it is unknown and after the end.
     pub fn remote_id(&self, id: ConnId) -> Option<u32> {
         let conn = self.conns.get(&id.0).filter(|conn| !conn.abandoned)?;
         (conn.remote_id != 0 && conn.state != State::Idle).then_some(conn.remote_id)
     }
 
-    /// How many ids are in use, including those of ended connections in timewait.
+    /// Number of ids in use, including those of ended connections in timewait.
     pub fn len(&self) -> usize {
         self.conns.len()
     }
@@ -163,7 +164,7 @@ impl Agent {
         self.conns.is_empty()
     }
 
-    /// True if a communication id is one of this agent's.
+    /// True if a communication id belongs to this agent.
     pub(crate) fn is_own(&self, id: u32) -> bool {
         (id >> 16) as u16 == self.config.tag
     }
@@ -185,7 +186,7 @@ impl Agent {
         }
     }
 
-    /// Sends a MAD until it is answered.
+    /// Sends a MAD, repeatedly until it is answered.
     pub(crate) fn send_until_answered(&mut self, now: Time, id: u32, mad: Mad) {
         let Some(conn) = self.conns.get_mut(&id) else { return };
         let (to, timeout) = (conn.address, conn.timeout);
@@ -205,7 +206,7 @@ impl Agent {
         }
     }
 
-    /// Stops repeating a message: it was answered, or no answer is needed any more.
+    /// Stops repeating a message, because it was answered or no answer is needed any more.
     pub(crate) fn answered(&mut self, id: u32) {
         self.arm(id, None);
         if let Some(conn) = self.conns.get_mut(&id) {
@@ -224,8 +225,8 @@ impl Agent {
         }
     }
 
-    /// Puts a connection into timewait, since its packets may still be under way (IBTA 12.9.8.4). Repeated messages
-    /// still find it, and its peer's QP may be used again.
+    /// Puts a connection into timewait, since its packets may still be in flight (IBTA 12.9.8.4). The connection
+    /// still handles repeated messages, and its peer's QP may be reused.
     pub(crate) fn timewait(&mut self, now: Time, id: u32) {
         self.answered(id);
         self.forget_remote_qp(id);

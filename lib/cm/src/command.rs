@@ -6,9 +6,9 @@ use crate::{Address, ConnId, Path, RejectReason, Service, SidrStatus, State};
 pub enum Input<'a> {
     /// A MAD arrived on QP1.
     Mad {
-        /// The path it arrived by.
+        /// The path it arrived on.
         from: Address,
-        /// Its bytes. Bytes that are no whole MAD of communication management are ignored.
+        /// Its bytes. Ignored unless they are a complete MAD of communication management.
         bytes: &'a [u8],
     },
     /// A program's command.
@@ -20,7 +20,8 @@ pub enum Input<'a> {
 /// A program's command for a connection. Private data may be shorter than its field, but not longer.
 #[derive(Clone, Debug)]
 pub enum Command {
-    /// Idle to listening: REQs and SIDR_REQs for this service id. Ids of one agent may not listen to the same.
+    /// From idle to listening for REQs and SIDR_REQs with this service id. Two ids of one agent may not listen to
+    /// the same service id.
     Listen {
         /// The service.
         service_id: u64,
@@ -29,14 +30,15 @@ pub enum Command {
     Connect(Box<Connect>),
     /// After `Event::Request`: sends a REP.
     Accept(Box<Accept>),
-    /// After `Event::Reply`: sends an RTU, and the active side is connected.
+    /// After `Event::Reply`: sends an RTU; the active side is then connected.
     Ready {
         /// At most 224 bytes.
         private_data: Vec<u8>,
     },
-    /// Before the connection stands, on either side: sends a REJ. Idle then, or in timewait if a REP had been sent.
+    /// Before the connection is established, on either side: sends a REJ. The connection is then idle, or in
+    /// timewait if a REP had been sent.
     Reject {
-        /// Why.
+        /// The reason.
         reason: RejectReason,
         /// At most 72 bytes.
         info: Vec<u8>,
@@ -47,19 +49,19 @@ pub enum Command {
     Delay {
         /// 4.096 us x 2^n.
         service_timeout: u8,
-        /// Only when the peer repeats its message.
+        /// Send the MRA only when the peer repeats its message.
         if_repeated: bool,
         /// At most 222 bytes.
         private_data: Vec<u8>,
     },
-    /// The passive side's QP received something: connected, RTU or not.
+    /// The passive side's QP has received a packet: connected, even without an RTU.
     Established,
     /// Connected: sends a DREQ.
     Disconnect {
         /// At most 220 bytes.
         private_data: Vec<u8>,
     },
-    /// After `Event::Disconnect`: sends a DREP, and timewait begins.
+    /// After `Event::Disconnect`: sends a DREP and enters timewait.
     DisconnectReply {
         /// At most 224 bytes.
         private_data: Vec<u8>,
@@ -69,9 +71,9 @@ pub enum Command {
     PeerGone,
     /// Idle: sends a SIDR_REQ.
     SidrRequest(Box<SidrRequest>),
-    /// After `Event::SidrRequest`: sends a SIDR_REP. The id is idle then.
+    /// After `Event::SidrRequest`: sends a SIDR_REP. The id is then idle.
     SidrReply(Box<SidrReply>),
-    /// Any state: the id becomes invalid and has no more events. The peer gets the message that it is owed.
+    /// Any state: the id becomes invalid and has no more events. The peer still gets any message due to it.
     Destroy,
 }
 
@@ -86,25 +88,25 @@ pub struct Connect {
     pub path: Path,
     /// This side's QP: 24 bits.
     pub qpn: u32,
-    /// Its first PSN: 24 bits.
+    /// Its first PSN, 24 bits.
     pub starting_psn: u32,
-    /// Reads and atomics this side can answer.
+    /// READs and atomics that this side can serve at a time.
     pub responder_resources: u8,
-    /// Reads and atomics this side wants to have under way.
+    /// READs and atomics that this side wants to have outstanding.
     pub initiator_depth: u8,
-    /// Retries of the transport, 0 to 7.
+    /// Transport retries, 0 to 7.
     pub retry_count: u8,
-    /// RNR retries the peer's QP shall make, 0 to 7.
+    /// RNR retries for the peer's QP, 0 to 7.
     pub rnr_retry_count: u8,
-    /// End-to-end flow control.
+    /// Use of end-to-end flow control.
     pub flow_control: bool,
     /// This side receives from an SRQ.
     pub srq: bool,
-    /// How long the peer may take to answer: 4.096 us x 2^n, n up to 31.
+    /// Timeout for answers of the peer: 4.096 us x 2^n, n up to 31.
     pub remote_response_timeout: u8,
-    /// How long this side may take to answer.
+    /// Timeout for answers of this side.
     pub local_response_timeout: u8,
-    /// How often messages are repeated, by either side: 0 to 15.
+    /// Repetitions of a message by either side, 0 to 15.
     pub max_retries: u8,
     /// Vendor id and options of enhanced connection establishment; zero if none.
     pub ece: (u32, u32),
@@ -113,7 +115,7 @@ pub struct Connect {
 }
 
 impl Connect {
-    /// A REQ with the timeouts and retries Linux' rdma_cm gives.
+    /// A REQ with the timeouts and retries of Linux's rdma_cm.
     pub fn new(service_id: u64, service: Service, path: Path) -> Self {
         Self {
             service_id,
@@ -143,13 +145,13 @@ pub struct Accept {
     pub qpn: u32,
     /// Its first PSN: 24 bits.
     pub starting_psn: u32,
-    /// Reads and atomics this side can answer.
+    /// READs and atomics that this side can serve at a time.
     pub responder_resources: u8,
-    /// Reads and atomics this side wants to have under way.
+    /// READs and atomics that this side wants to have outstanding.
     pub initiator_depth: u8,
-    /// RNR retries the peer's QP shall make, 0 to 7.
+    /// RNR retries for the peer's QP, 0 to 7.
     pub rnr_retry_count: u8,
-    /// End-to-end flow control.
+    /// Use of end-to-end flow control.
     pub flow_control: bool,
     /// This side receives from an SRQ.
     pub srq: bool,
@@ -164,20 +166,20 @@ pub struct Accept {
 pub struct SidrRequest {
     /// The service.
     pub service_id: u64,
-    /// The way of the MAD.
+    /// Path of the MAD.
     pub path: Path,
-    /// How long to wait for the answer.
+    /// Timeout of the answer.
     pub timeout: crate::Time,
-    /// How often to ask again.
+    /// Number of retries.
     pub max_retries: u8,
     /// At most 216 bytes.
     pub private_data: Vec<u8>,
 }
 
-/// Parameters of a SIDR_REP, to be sent or received.
+/// Parameters of a SIDR_REP, sent or received.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SidrReply {
-    /// `Valid`: QP number and Q_Key mean something; or why not.
+    /// `Valid`, with QP number and Q_Key, or the reason of the refusal.
     pub status: SidrStatus,
     /// The datagram QP: 24 bits.
     pub qpn: u32,
@@ -185,28 +187,28 @@ pub struct SidrReply {
     pub qkey: u32,
     /// Vendor id and options of enhanced connection establishment; zero if none.
     pub ece: (u32, u32),
-    /// Further information on `status`, at most 72 bytes.
+    /// Additional information on `status`, at most 72 bytes.
     pub info: Vec<u8>,
-    /// At most 136 bytes; all of them in one received.
+    /// At most 136 bytes; always 136 when received.
     pub private_data: Vec<u8>,
 }
 
-/// Why a command changed nothing.
+/// Reason why a command was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refused {
     /// No such id (or it was destroyed).
     #[error("no such connection")]
     NoSuchId,
-    /// Not in this state: EINVAL in Linux.
+    /// Not allowed in this state: EINVAL in Linux.
     #[error("not possible in state {0:?}")]
     State(State),
-    /// Another id of this agent listens to this service id: EBUSY in Linux.
+    /// Another id of this agent already listens to this service id: EBUSY in Linux.
     #[error("another id listens to this service")]
     InUse,
-    /// Private data or additional information longer than the message has room for.
+    /// Private data or additional information does not fit into the message.
     #[error("{0} bytes do not fit into {1}")]
     TooLong(usize, usize),
-    /// All ids are taken.
+    /// All ids are in use.
     #[error("no more communication ids")]
     Full,
 }

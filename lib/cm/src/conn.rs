@@ -7,7 +7,7 @@ pub enum State {
     /// Initial state, and the final one.
     #[default]
     Idle,
-    /// Waits for REQs and SIDR_REQs.
+    /// Listens for REQs and SIDR_REQs.
     Listen,
     /// Active: REQ sent.
     ReqSent,
@@ -15,7 +15,7 @@ pub enum State {
     MraReqReceived,
     /// Passive: REQ received.
     ReqReceived,
-    /// Passive: repeated REQs are answered by an MRA.
+    /// Passive: repeated REQs are answered with an MRA.
     MraReqSent,
     /// Passive: REP sent.
     RepSent,
@@ -23,7 +23,7 @@ pub enum State {
     MraRepReceived,
     /// Active: REP received.
     RepReceived,
-    /// Active: repeated REPs are answered by an MRA.
+    /// Active: repeated REPs are answered with an MRA.
     MraRepSent,
     /// Connected.
     Established,
@@ -31,7 +31,7 @@ pub enum State {
     DreqSent,
     /// DREQ received.
     DreqReceived,
-    /// Over; packets of the connection may still be under way.
+    /// Ended; packets of the connection may still be in flight.
     Timewait,
     /// SIDR_REQ sent.
     SidrReqSent,
@@ -44,7 +44,7 @@ pub enum State {
 pub struct QpParameters {
     /// The transport.
     pub service: Service,
-    /// The active side (of XRC: the one with the initiator).
+    /// True on the active side (for XRC, the side of the initiator).
     pub active: bool,
     /// Path of the packets.
     pub path: Path,
@@ -52,15 +52,15 @@ pub struct QpParameters {
     pub local_qpn: u32,
     /// The peer's QP; 0 while it is unknown.
     pub remote_qpn: u32,
-    /// First PSN to receive, which this side chose for its peer.
+    /// First PSN to receive, chosen by this side.
     pub rq_psn: u32,
-    /// First PSN to send, which the peer chose.
+    /// First PSN to send, chosen by the peer.
     pub sq_psn: u32,
-    /// Reads and atomics this side must answer.
+    /// READs and atomics that this side must serve.
     pub responder_resources: u8,
-    /// Reads and atomics this side may have under way.
+    /// READs and atomics that this side may have outstanding.
     pub initiator_depth: u8,
-    /// Retries of the transport.
+    /// Transport retries.
     pub retry_count: u8,
     /// RNR retries.
     pub rnr_retry_count: u8,
@@ -79,22 +79,22 @@ pub(crate) struct Pending {
 #[derive(Debug)]
 pub(crate) struct Conn {
     pub state: State,
-    /// Destroyed: it has no more events, and is removed as soon as it is idle.
+    /// The program has destroyed the connection: it has no more events, and is removed once idle.
     pub abandoned: bool,
     pub remote_id: u32,
     pub remote_ca_guid: u64,
     pub transaction: u64,
     pub service_id: u64,
-    /// Where its MADs go.
+    /// Destination of its MADs.
     pub address: Address,
     pub qp: QpParameters,
-    /// How long the peer may take to answer.
+    /// Timeout for answers of the peer.
     pub timeout: Time,
     pub max_retries: u8,
     pub pending: Option<Pending>,
-    /// When the connection's timer runs out.
+    /// Expiry of the connection's timer.
     pub deadline: Option<Time>,
-    /// Private data of the answer, which is repeated for duplicates.
+    /// Private data of the answer, for repetition to duplicates.
     pub answer: Vec<u8>,
     pub service_timeout: u8,
 }

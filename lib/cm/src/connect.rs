@@ -42,7 +42,7 @@ impl Agent {
         let id = rep.remote_comm_id();
         let unknown = |reason| format::rej_to(rep.as_bytes(), reason, Concerning::Rep);
         let Some(conn) = self.conns.get(&id) else {
-            // Tells a peer that waits for a connection that was given up here (IBTA 12.9.8.3.1).
+            // Notifies a peer that waits for a connection given up by this side (IBTA 12.9.8.3.1).
             if self.is_own(id) {
                 self.send(*from, unknown(RejectReason::InvalidCommId));
             }
@@ -56,7 +56,7 @@ impl Agent {
             _ if conn.remote_id != rep.local_comm_id() => {
                 self.send(*from, unknown(RejectReason::InvalidCommId));
             }
-            // A repeated REP: the RTU was lost.
+            // A repeated REP means that the RTU was lost.
             State::Established if conn.qp.active => {
                 if let Ok(mad) = format::rtu(id, conn, &conn.answer) {
                     self.send(*from, mad);

@@ -14,37 +14,37 @@ pub enum Output {
     },
     /// An event for the owner of a connection.
     Event(ConnId, Event),
-    /// A MAD that nobody in this agent claims. If no other agent of this function does either, and this is its elder,
-    /// the caller passes it to [`Agent::refuse`](crate::Agent::refuse). Otherwise it drops it. Only elders have this
-    /// output.
+    /// A MAD that this agent does not claim. The caller passes it to [`Agent::refuse`](crate::Agent::refuse) if no
+    /// other agent of this function claims it and this one is the elder; otherwise it drops the MAD. Only elders have
+    /// this output.
     Unclaimed(Unclaimed),
 }
 
-/// A MAD that nobody in this agent claims.
+/// A MAD without a listener or connection in this agent.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Unclaimed {
-    /// Where it came from.
+    /// Its source.
     pub from: Address,
-    /// The listener or connection it asks for.
+    /// The listener or connection addressed.
     pub wanted: Wanted,
     pub(crate) mad: Box<Mad>,
 }
 
-/// The listener or connection that an unclaimed MAD asks for.
+/// The listener or connection addressed by an unclaimed MAD.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wanted {
     /// A listener for this service id (REQ, SIDR_REQ).
     Service(u64),
-    /// The connection with this communication id (DREQ). Its upper half is the tag of the agent it was of.
+    /// The connection with this communication id (DREQ). The upper half is the tag of its agent.
     Connection(u32),
 }
 
-/// An event of a connection. Private data has the length of its field, however much of it the peer filled.
+/// An event of a connection. Private data has the full length of its field, regardless of how much the peer filled.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Event {
-    /// REQ: the id of the event is a new one, to be accepted, rejected or destroyed.
+    /// REQ: the id of the event is new, to be accepted, rejected or destroyed.
     Request(Box<Request>),
-    /// REP: bring the QP to RTS, then `Ready` or `Reject`.
+    /// REP: take the QP to RTS, then `Ready` or `Reject`.
     Reply(Box<Reply>),
     /// RTU: the passive side is connected.
     Established {
@@ -53,43 +53,44 @@ pub enum Event {
     },
     /// REJ.
     Rejected {
-        /// Why.
+        /// The reason.
         reason: RejectReason,
-        /// Which message was rejected.
+        /// The rejected message.
         message: Concerning,
-        /// Further information on `reason`, at most 72 bytes.
+        /// Additional information on `reason`, at most 72 bytes.
         info: Vec<u8>,
         /// 148 bytes.
         private_data: Vec<u8>,
     },
-    /// MRA: the peer needs this much longer to answer.
+    /// MRA: the peer needs this much more time to answer.
     Delayed {
         /// 4.096 us x 2^n.
         service_timeout: u8,
         /// 222 bytes.
         private_data: Vec<u8>,
     },
-    /// DREQ, which may come right after `Reply`: answer with `DisconnectReply`, unless this side had sent a DREQ itself and [`State`](crate::State) is timewait.
+    /// DREQ, which may come right after `Reply`: answer with `DisconnectReply`, unless this side sent a DREQ itself and
+    /// [`State`](crate::State) is timewait.
     Disconnect {
         /// 220 bytes.
         private_data: Vec<u8>,
     },
-    /// DREP: the peer agrees to the end.
+    /// DREP: the peer confirms the end.
     Disconnected {
         /// 224 bytes.
         private_data: Vec<u8>,
     },
-    /// No answer in spite of all retries.
+    /// No answer after all retries.
     Failed(Failure),
-    /// The QP's number may be used again.
+    /// The QP number may be reused.
     TimewaitOver,
-    /// SIDR_REQ: the id of the event is a new one, to be answered by `SidrReply` or destroyed.
+    /// SIDR_REQ: the id of the event is new, to be answered with `SidrReply` or destroyed.
     SidrRequest(Box<SidrQuery>),
     /// SIDR_REP.
     SidrReply(Box<SidrReply>),
 }
 
-/// The message that got no answer.
+/// The message that was not answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Failure {
     /// REQ. The connection is idle.
@@ -102,14 +103,14 @@ pub enum Failure {
     Sidr,
 }
 
-/// A REQ, from the side of its receiver.
+/// A received REQ.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Request {
-    /// The connection that listened.
+    /// The listening connection.
     pub listener: ConnId,
-    /// How it came.
+    /// The path it arrived on.
     pub from: Address,
-    /// The service asked for.
+    /// The requested service.
     pub service_id: u64,
     /// The transport.
     pub service: Service,
@@ -121,15 +122,15 @@ pub struct Request {
     pub remote_qpn: u32,
     /// Its first PSN.
     pub starting_psn: u32,
-    /// Reads and atomics the sender wants to have under way: what this side must answer.
+    /// READs and atomics that the sender wants to have outstanding, which this side must serve.
     pub responder_resources: u8,
-    /// Reads and atomics the sender can answer: what this side may have under way.
+    /// READs and atomics that the sender can serve, which this side may have outstanding.
     pub initiator_depth: u8,
-    /// Retries of the transport.
+    /// Transport retries.
     pub retry_count: u8,
-    /// RNR retries this side's QP shall make.
+    /// RNR retries for this side's QP.
     pub rnr_retry_count: u8,
-    /// End-to-end flow control.
+    /// Use of end-to-end flow control.
     pub flow_control: bool,
     /// The sender receives from an SRQ.
     pub srq: bool,
@@ -139,7 +140,7 @@ pub struct Request {
     pub private_data: Vec<u8>,
 }
 
-/// A REP, from the side of its receiver.
+/// A received REP.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Reply {
     /// The peer's QP.
@@ -148,15 +149,15 @@ pub struct Reply {
     pub starting_psn: u32,
     /// GUID of the peer's channel adapter.
     pub remote_ca_guid: u64,
-    /// Reads and atomics this side must answer.
+    /// READs and atomics that this side must serve.
     pub responder_resources: u8,
-    /// Reads and atomics this side may have under way.
+    /// READs and atomics that this side may have outstanding.
     pub initiator_depth: u8,
-    /// The peer's delay of acknowledgements: 4.096 us x 2^n.
+    /// The peer's acknowledge delay: 4.096 us x 2^n.
     pub target_ack_delay: u8,
-    /// RNR retries this side's QP shall make.
+    /// RNR retries for this side's QP.
     pub rnr_retry_count: u8,
-    /// End-to-end flow control.
+    /// Use of end-to-end flow control.
     pub flow_control: bool,
     /// The peer receives from an SRQ.
     pub srq: bool,
@@ -166,16 +167,16 @@ pub struct Reply {
     pub private_data: Vec<u8>,
 }
 
-/// A SIDR_REQ.
+/// A received SIDR_REQ.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SidrQuery {
-    /// The connection that listened.
+    /// The listening connection.
     pub listener: ConnId,
-    /// How it came, and how the answer goes.
+    /// The path it arrived on, and for the answer.
     pub from: Address,
-    /// The service asked for.
+    /// The requested service.
     pub service_id: u64,
-    /// Partition asked for.
+    /// The requested partition.
     pub pkey: u16,
     /// 216 bytes.
     pub private_data: Vec<u8>,

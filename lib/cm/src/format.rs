@@ -1,4 +1,4 @@
-//! Messages of a connection.
+//! Construction of a connection's messages.
 use crate::{
     Accept, Agent, Connect, Mad, Refused, RejectReason, Service, SidrReply, SidrRequest, conn::Conn,
 };
@@ -12,7 +12,7 @@ pub(crate) fn field<const N: usize>(bytes: &[u8]) -> Result<[u8; N], Refused> {
     }
 }
 
-/// The transport of a REQ; `None` for one that is not supported.
+/// The transport of a REQ, `None` if it is not supported.
 pub(crate) fn service_of(req: &Req) -> Option<Service> {
     match (req.transport_service(), req.extended_transport()) {
         (TransportService::Rc, _) => Some(Service::Rc),
@@ -23,7 +23,7 @@ pub(crate) fn service_of(req: &Req) -> Option<Service> {
 }
 
 impl Agent {
-    /// A unique transaction id (IBTA 13.4.6.4), of the `nth` message of connection `id`.
+    /// A unique transaction id (IBTA 13.4.6.4) for message number `nth` of connection `id`.
     pub(crate) fn transaction(&self, id: u32, nth: u32) -> u64 {
         u64::from(self.config.first.wrapping_add(nth as u16)) << 32 | u64::from(id)
     }
@@ -57,7 +57,7 @@ pub(crate) fn req(agent: &Agent, id: u32, connect: &Connect) -> Result<Mad, Refu
         .max_cm_retries(connect.max_retries & 0xf)
         .primary(connect.path.describe(agent.config.ack_delay))
         .private_data(data);
-    // An XRC initiator answers nothing and receives nothing (annex A14.8).
+    // An XRC initiator serves no requests and receives nothing (annex A14.8).
     if connect.service != Service::Xrc {
         req.set()
             .responder_resources(connect.responder_resources)
@@ -109,7 +109,7 @@ pub(crate) fn mra(id: u32, conn: &Conn, message: Concerning, data: &[u8]) -> Mad
     *mra.as_bytes()
 }
 
-/// A REJ of a connection. `local` is 0 if the peer has never learnt this side's id.
+/// A REJ of a connection. `local` is 0 if the peer never learned this side's id.
 pub(crate) fn rej(
     local: u32,
     conn: &Conn,
@@ -131,7 +131,7 @@ pub(crate) fn rej(
     Ok(*rej.as_bytes())
 }
 
-/// A REJ to a MAD that has no connection here.
+/// A REJ for a MAD without a connection here.
 pub(crate) fn rej_to(mad: &Mad, reason: RejectReason, message: Concerning) -> Mad {
     let asked = Rej::from_bytes(*mad);
     let remote = if message == Concerning::Req { 0 } else { asked.remote_comm_id() };
@@ -166,7 +166,7 @@ pub(crate) fn dreq(agent: &Agent, id: u32, conn: &Conn, data: &[u8]) -> Result<M
     Ok(*dreq.as_bytes())
 }
 
-/// A DREP to the DREQ whose header and ids these are.
+/// A DREP for a DREQ, from its header and ids.
 pub(crate) fn drep(dreq: &Dreq, data: &[u8]) -> Mad {
     let mut drep = Drep::zeroed();
     drep.set()

@@ -1,6 +1,6 @@
-//! Communication management (IBTA vol. 1 ch. 12): how two programs come to a connection between their queue pairs, or one
-//! learns the other's datagram queue pair. A state machine without I/O and clock: MADs, commands and the time go in, MADs
-//! and events come out.
+//! Communication management (IBTA vol. 1 ch. 12): establishes a connection between the queue pairs of two programs, or
+//! tells one the datagram queue pair of the other. A state machine without I/O or clock: MADs, commands and time are
+//! its inputs, MADs and events its outputs.
 //!
 //! ```
 //! use cm::{Agent, Command, Config, Connect, Input, Output, Path, Service};
@@ -22,7 +22,7 @@
 //! # Ok::<(), cm::Refused>(())
 //! ```
 //!
-//! Where the architecture leaves a choice it does what Linux' ib_cm does, its most frequent peer.
+//! Where the specification leaves a choice, this follows Linux's ib_cm, its most frequent peer.
 #![forbid(unsafe_code)]
 
 mod accept;
@@ -49,11 +49,11 @@ pub use hwspec::wire::mad::{
 pub use path::{Address, Gid, Path};
 pub use time::{Time, ack_timeout, duration};
 
-/// A connection or listener of one [`Agent`]: its local communication id. Upper half: the agent's tag.
+/// A connection or listener of one [`Agent`]: its local communication id. The upper half is the agent's tag.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ConnId(pub u32);
 
-/// The transport a connection is for.
+/// The transport of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Service {
     /// Reliable connection.
@@ -64,13 +64,13 @@ pub enum Service {
     Xrc,
 }
 
-/// The protocol's own limits for retries and timeouts, as Linux' rdma_cm sets them.
+/// The protocol's own limits for retries and timeouts, as set by Linux's rdma_cm.
 pub mod default {
     /// `remote_cm_response_timeout` and `local_cm_response_timeout`: 4.096 us x 2^20, about 4 s.
     pub const RESPONSE_TIMEOUT: u8 = 20;
     /// `max_cm_retries`.
     pub const MAX_RETRIES: u8 = 15;
-    /// Service timeout of the MRA that answers duplicates: about a minute.
+    /// Service timeout of the MRA in answer to duplicates: about a minute.
     pub const MRA_TIMEOUT: u8 = 24;
     /// `packet_life_time` of a path on Ethernet.
     pub const ETHERNET_PACKET_LIFE_TIME: u8 = 18;

@@ -13,7 +13,7 @@ pub struct Path {
     pub local_lid: u16,
     /// LID of the other port; 0 on Ethernet.
     pub remote_lid: u16,
-    /// True if packets bear a GRH.
+    /// True if packets have a GRH.
     pub grh: bool,
     /// Service level, or priority on Ethernet.
     pub sl: u8,
@@ -23,7 +23,7 @@ pub struct Path {
     pub flow_label: u32,
     /// Hop limit of the GRH.
     pub hop_limit: u8,
-    /// Static rate, as path records have it; 0 unknown.
+    /// Static rate, encoded as in path records; 0 for unknown.
     pub rate: u8,
     /// 1 to 5: 256 to 4096 bytes.
     pub mtu: u8,
@@ -53,7 +53,7 @@ impl Default for Path {
     }
 }
 
-/// The LID of a REQ that says "as the packet came" (IBTA 12.7.11).
+/// The LID in a REQ that means "as the packet came" (IBTA 12.7.11).
 const PERMISSIVE_LID: u16 = 0xffff;
 
 impl Path {
@@ -74,7 +74,7 @@ impl Path {
         }
     }
 
-    /// The path as a REQ describes it. LIDs mean nothing to a peer in another subnet.
+    /// The path in the format of a REQ. LIDs mean nothing to a peer in another subnet.
     pub(crate) fn describe(&self, ack_delay: u8) -> ReqPath {
         let subnet_local = self.hop_limit <= 1;
         let lid = |lid| if subnet_local { lid } else { PERMISSIVE_LID };
@@ -94,13 +94,13 @@ impl Path {
         path
     }
 
-    /// The path in a REQ from its receiver's view, which got it by `from`.
+    /// Converts the path in a REQ to the view of its receiver, which got the REQ on path `from`.
     pub(crate) fn of_request(path: &ReqPath, mtu: u8, pkey: u16, from: &Address) -> Self {
         Self {
             local_gid: path.remote_gid(),
             remote_gid: path.local_gid(),
             local_lid: if path.remote_lid() == PERMISSIVE_LID { from.local_lid } else { path.remote_lid() },
-            // Answers go to the LID that the request came from, whatever LID the sender names.
+            // Answers go to the LID that the request came from, regardless of the LID named by the sender.
             remote_lid: from.remote_lid,
             grh: from.grh || !path.subnet_local(),
             sl: if path.subnet_local() { path.sl() } else { from.sl },

@@ -1,4 +1,4 @@
-//! Handles MADs that arrive, and the end of connections: REJ, DREQ, DREP, timeouts, destruction.
+//! Handles received MADs, and the end of connections: REJ, DREQ, DREP, timeouts, destruction.
 use crate::{
     Address, Agent, Event, Failure, Refused, RejectReason, Service, SidrReply, SidrStatus, State, Time,
     Wanted, format,
@@ -28,7 +28,7 @@ impl Agent {
             CmAttribute::Lap => self.alternate_path(from, &Lap::from_bytes(*mad)),
             CmAttribute::SidrReq => self.sidr_query(from, mad),
             CmAttribute::SidrRep => self.sidr_answer(&SidrRep::from_bytes(*mad)),
-            // Nobody here sends a LAP, and the class has no attributes that could be queried.
+            // LAPs are never sent from here, and the class has no attributes that could be queried.
             CmAttribute::Apr | CmAttribute::ClassPortInfo => {}
             _ => {}
         }
@@ -43,7 +43,7 @@ impl Agent {
         }
     }
 
-    /// The connection that a message with both ids is for.
+    /// Finds the connection for a message with both ids.
     fn between(&self, local: u32, remote: u32) -> Option<State> {
         self.conns.get(&local).filter(|conn| conn.remote_id == remote).map(|conn| conn.state)
     }
@@ -57,19 +57,20 @@ impl Agent {
     fn rejected(&mut self, now: Time, rej: &Rej) {
         let local = rej.remote_comm_id();
         let id = match rej.reason() {
-            // A sender that never learnt this side's id names the connection by its GUID (IBTA 12.6.7.2).
+            // A sender that never learned this side's id refers to the connection by its GUID (IBTA
+            // 12.6.7.2).
             RejectReason::Timeout => {
                 let guid = u64::from_be_bytes(hwspec::layout::prefix(&rej.info()));
                 self.by_id.get(&(guid, rej.local_comm_id())).copied()
             }
-            // The sender of a REJ to a REQ has not named its id yet, or this side does not know it.
+            // In a REJ to a REQ, the sender has not told its id yet, or this side does not know it.
             _ if rej.message() == Concerning::Req => self.between(local, 0).map(|_| local),
             _ => self.between(local, rej.local_comm_id()).map(|_| local),
         };
         let Some((id, conn)) = id.and_then(|id| Some((id, self.conns.get(&id)?))) else { return };
         let about_req = rej.message() == Concerning::Req;
         let timewait = match conn.state {
-            // This side's REQ was rejected, or that of an earlier connection.
+            // The rejected REQ is this side's, or that of an earlier connection.
             State::ReqSent | State::MraReqReceived if !about_req => return,
             State::ReqSent
             | State::MraReqReceived
@@ -84,7 +85,7 @@ impl Agent {
         };
         let length = usize::from(rej.info_length()).min(rej.info().len());
         let event = match conn.state {
-            // A peer that knows nothing of the connection agrees to its end.
+            // A peer that does not know the connection agrees to its end.
             State::DreqSent => Event::Disconnected { private_data: vec![0; 224] },
             _ => Event::Rejected {
                 reason: rej.reason(),
@@ -170,9 +171,10 @@ impl Agent {
         let id = dreq.remote_comm_id();
         let Some(state) = self.between(id, dreq.local_comm_id()) else {
             return match self.is_own(id) {
-                // The DREQ overtook the REP. A DREP would end the peer's side alone; the DREQ comes again.
+                // The DREQ overtook the REP. A DREP would end only the peer's side; the DREQ will be
+                // repeated.
                 true if self.awaits_reply(id) => {}
-                // The connection is long over, and the DREP was lost.
+                // The connection ended long ago, and the DREP was lost.
                 true => self.send(*from, format::drep(dreq, &[])),
                 false => self.unclaimed(from, Wanted::Connection(id), dreq.as_bytes()),
             };
@@ -198,7 +200,7 @@ impl Agent {
                 self.answered(id);
                 self.tell(id, event);
             }
-            // Both sides disconnect, or no program is left here to be asked (IBTA 12.9.8.4).
+            // Both sides disconnect, or there is no program left to ask (IBTA 12.9.8.4).
             _ if stands || state == State::DreqSent => {
                 conn.answer = Vec::new();
                 self.send(*from, format::drep(dreq, &[]));
@@ -267,14 +269,14 @@ impl Agent {
         }
     }
 
-    /// A LAP arrived. REPs say that failover is not supported, so there should be none.
+    /// A LAP arrived. Since our REPs say that failover is not supported, there should be none.
     fn alternate_path(&mut self, from: &Address, lap: &Lap) {
         if self.between(lap.remote_comm_id(), lap.local_comm_id()) == Some(State::Established) {
             self.send(*from, format::apr(lap));
         }
     }
 
-    /// The timer of a connection ran out: repeats its message, gives it up, or ends timewait.
+    /// A connection's timer expired: repeats its message, gives up, or ends timewait.
     pub(crate) fn timed_out(&mut self, now: Time, id: u32) {
         let Some(conn) = self.conns.get_mut(&id) else { return };
         let to = conn.address;
@@ -314,7 +316,7 @@ impl Agent {
         }
     }
 
-    /// Ends a connection for its program. The peer still gets the message that it is owed.
+    /// Ends a connection on behalf of its program. The peer still gets any message due to it.
     pub(crate) fn destroy(&mut self, now: Time, id: u32) {
         let Some(conn) = self.conns.get_mut(&id) else { return };
         conn.abandoned = true;

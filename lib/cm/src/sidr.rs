@@ -39,7 +39,7 @@ impl Agent {
             address: *from,
             ..Conn::default()
         };
-        // Ids have run out. The peer will repeat its request.
+        // No ids are left. The peer will repeat its request.
         let Ok(id) = self.insert(conn) else { return };
         self.queries.insert(key, id.0);
         let query = SidrQuery {

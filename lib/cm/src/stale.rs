@@ -3,14 +3,14 @@ use crate::{Address, Agent, RejectReason, State, Time, agent::Remote, format};
 use hwspec::wire::mad::cm::{Concerning, Req};
 
 impl Agent {
-    /// Notes a connection by its peer's id. Fails with the connection that has that id already.
+    /// Records a connection by its peer's id. Fails with the connection that already has that id.
     pub(crate) fn note_remote_id(&mut self, id: u32) -> Result<(), u32> {
         let Some(conn) = self.conns.get(&id) else { return Ok(()) };
         let key = (conn.remote_ca_guid, conn.remote_id);
         note(&mut self.by_id, key, id)
     }
 
-    /// Notes a connection by its peer's QP. Fails with the connection that has that QP already.
+    /// Records a connection by its peer's QP. Fails with the connection that already has that QP.
     pub(crate) fn note_remote_qp(&mut self, id: u32) -> Result<(), u32> {
         let Some(conn) = self.conns.get(&id) else { return Ok(()) };
         let key = (conn.remote_ca_guid, conn.qp.remote_qpn);
@@ -28,7 +28,7 @@ impl Agent {
         forget(&mut self.by_qp, (conn.remote_ca_guid, conn.qp.remote_qpn), id);
     }
 
-    /// Handles a REQ of a peer that this agent knows. Returns true if there is nothing more to do.
+    /// Handles a REQ from a peer known to this agent. Returns true if it needs no further handling.
     pub(crate) fn known_request(&mut self, now: Time, from: &Address, req: &Req) -> bool {
         let guid = req.local_ca_guid();
         if let Some(id) = self.by_id.get(&(guid, req.local_comm_id())).copied() {
@@ -49,7 +49,7 @@ impl Agent {
         false
     }
 
-    /// Repeats the last answer to a repeated REQ.
+    /// Repeats the last answer in response to a repeated REQ.
     fn repeated_request(&mut self, from: &Address, id: u32, req: &Req) {
         let Some(conn) = self.conns.get(&id) else { return };
         let mad = match conn.state {
@@ -61,7 +61,8 @@ impl Agent {
         self.send(*from, mad);
     }
 
-    /// Handles a REQ which shows that the peer has forgotten connection `id`, since it uses the same QP or id again.
+    /// Handles a REQ that reuses the QP or id of connection `id`, which shows that the peer has forgotten the
+    /// connection.
     pub(crate) fn stale(&mut self, now: Time, from: &Address, id: u32, req: &Req) {
         let mad = format::rej_to(req.as_bytes(), RejectReason::StaleConnection, Concerning::Req);
         self.send(*from, mad);

@@ -1,16 +1,16 @@
-//! Time, and the exponents that messages use for it.
+//! Time, and its encoding as exponents in messages.
 use core::time::Duration;
 
-/// Time since an instant of the caller's choice.
+/// Time since an instant chosen by the caller.
 pub type Time = Duration;
 
-/// The duration 4.096 us x 2^`exponent`, as Linux rounds it: 2^(`exponent` - 8) ms, at least 1 ms.
+/// The duration 4.096 us x 2^`exponent`, with Linux's rounding: 2^(`exponent` - 8) ms, at least 1 ms.
 pub fn duration(exponent: u8) -> Duration {
     Duration::from_millis(1 << u32::from(exponent & 31).saturating_sub(8))
 }
 
-/// The exponent for a QP's acknowledge timeout: twice the packet life time and the peer's delay (IBTA 12.7.34). A sum of
-/// two powers is the larger, one up if the other is at least half of it.
+/// The exponent for a QP's acknowledge timeout: twice the packet life time plus the peer's delay (IBTA 12.7.34). The
+/// sum of two powers is approximated by the larger one, doubled if the other is at least half of it.
 pub fn ack_timeout(ack_delay: u8, packet_life_time: u8) -> u8 {
     let there_and_back = packet_life_time.saturating_add(1);
     let (large, small) = match there_and_back >= ack_delay {

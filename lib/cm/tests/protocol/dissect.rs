@@ -1,4 +1,4 @@
-//! The agents' messages, read by tshark, which knows them from elsewhere.
+//! The agents' messages as decoded by tshark, an independent implementation.
 
 use super::link::{Link, Side};
 use cm::*;
@@ -17,7 +17,7 @@ use std::{path::Path as File, process::Command as Program};
 
 const SERVICE: u64 = service_id(PortSpace::Tcp, 7471);
 
-/// A connection that is made and ended, and one that is rejected.
+/// A connection that is established and ended, and one that is rejected.
 fn exchange() -> Link {
     let mut link = Link::new();
     let listener = link.open(Side::Right);
@@ -69,7 +69,7 @@ fn exchange() -> Link {
     link
 }
 
-/// A capture of all that was sent, as RoCE v2 carries it.
+/// A capture of all sent messages as RoCE v2 frames.
 fn capture(link: &Link, to: &File) {
     let mut bytes = Vec::new();
     for word in [0xa1b2_c3d4u32, 2 | 4 << 16, 0, 0, 65535, 1] {
@@ -92,7 +92,7 @@ fn capture(link: &Link, to: &File) {
     std::fs::write(to, bytes).expect("a capture");
 }
 
-/// The values that tshark finds of these fields: a line for each frame. `None` if there is no tshark.
+/// The values of these fields according to tshark, one line per frame. `None` if tshark is not installed.
 fn dissect(file: &File, fields: &[&str]) -> Option<Vec<Vec<String>>> {
     let mut tshark = Program::new("tshark");
     tshark.arg("-r").arg(file).args(["-T", "fields", "-E", "separator=;"]);

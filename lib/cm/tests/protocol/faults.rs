@@ -1,4 +1,5 @@
-//! Two agents on a bad link, with programs that do anything at any time: in the end both agree, and nothing is left over.
+//! Two agents on a faulty link, with programs that may do anything at any time: in the end both agree, and no state is
+//! left over.
 
 use super::link::{Link, Side};
 use cm::*;
@@ -7,19 +8,19 @@ use proptest::prelude::*;
 use std::time::Duration;
 
 const SERVICE: u64 = service_id(PortSpace::Tcp, 1);
-/// Longer than all retries of a message, its MRA, and timewait together.
+/// Longer than all retries of a message, its MRA, and timewait combined.
 const LONG: Duration = Duration::from_secs(2000);
 
-/// The next step of the programs.
+/// A step of the programs or the link.
 #[derive(Clone, Debug)]
 enum Deed {
-    /// The left side asks for a connection.
+    /// The left side requests a connection.
     Connect(Service),
-    /// The left side asks for a datagram service.
+    /// The left side requests a datagram service.
     Ask,
-    /// One of the programs answers its oldest event, in the way that leads on, or by refusing.
+    /// A program answers its oldest event, either by continuing or by refusing.
     Answer(Side, bool),
-    /// One of its connections is disconnected, destroyed, delayed.
+    /// A program disconnects, destroys or delays one of its connections.
     Disconnect(Side, usize),
     Destroy(Side, usize),
     Delay(Side, usize, bool),
@@ -28,7 +29,7 @@ enum Deed {
     Deliver(usize),
     /// Time passes, in milliseconds.
     Pass(u64),
-    /// The process is killed, and another takes its place.
+    /// A process is killed, and another takes its place.
     Kill(Side),
 }
 
@@ -40,7 +41,7 @@ fn service() -> impl Strategy<Value = Service> {
     prop_oneof![Just(Service::Rc), Just(Service::Uc), Just(Service::Xrc)]
 }
 
-/// The steps of programs that mean well: they do not leave a connection before it stands.
+/// Steps of cooperative programs, which do not leave a connection before it is established.
 fn kind() -> impl Strategy<Value = Deed> {
     prop_oneof![
         4 => service().prop_map(Deed::Connect),
@@ -54,7 +55,7 @@ fn kind() -> impl Strategy<Value = Deed> {
     ]
 }
 
-/// The steps of programs that refuse and leave as they like.
+/// Steps of programs that refuse and leave at will.
 fn rude() -> impl Strategy<Value = Deed> {
     prop_oneof![
         30 => kind(),
@@ -63,7 +64,7 @@ fn rude() -> impl Strategy<Value = Deed> {
     ]
 }
 
-/// The steps of programs that may be killed, too.
+/// Steps of programs that may also be killed.
 fn mortal() -> impl Strategy<Value = Deed> {
     prop_oneof![
         30 => rude(),
@@ -71,12 +72,12 @@ fn mortal() -> impl Strategy<Value = Deed> {
     ]
 }
 
-/// Two programs, which know their connections.
+/// Two programs and their connections.
 struct Rig {
     link: Link,
     ids: [Vec<ConnId>; 2],
     listener: ConnId,
-    /// The next QP number: every connection has its own.
+    /// The next QP number; every connection gets its own.
     qpn: u32,
 }
 
@@ -137,7 +138,7 @@ impl Rig {
             Event::Reply(_) | Event::Disconnect { .. } => Command::Destroy,
             _ => return,
         };
-        // The state may have changed since.
+        // The state may have changed in the meantime.
         let _ = self.link.command(side, id, command);
     }
 
@@ -196,12 +197,12 @@ impl Rig {
         }
     }
 
-    /// Everyone answers everything until nothing happens any more.
+    /// Both sides answer everything until nothing more happens.
     fn calm(&mut self) {
         self.link.faults([]);
         for _ in 0..20 {
-            // Before time passes: who answers a REP only after its sender gave up on a DREQ learns the end from its QP, as with a
-            // REJ that was lost.
+            // Answer before time passes: if a side answers a REP only after the REP's sender gave up on a DREQ, it
+            // learns of the end only from its QP, as after a lost REJ.
             for side in [Side::Left, Side::Right] {
                 for _ in 0..100 {
                     self.answer(side, true);
@@ -217,13 +218,13 @@ impl Rig {
         let ids = self.ids[side as usize].iter();
         ids.filter(|id| agent.state(**id) == Some(State::Established))
             .filter_map(|id| Some((*id, agent.qp_parameters(*id)?)))
-            // The target of an XRC connection may leave without a word.
+            // The target of an XRC connection may leave without notice.
             .filter(|(_, qp)| qp.service != Service::Xrc)
             .collect()
     }
 }
 
-/// The QPs of all connections that stand, as the left side sees them, have the same idea of each other.
+/// Checks that the QPs of all established connections, as seen by the left side, have matching parameters.
 fn agree(rig: &Rig) -> Result<(), TestCaseError> {
     let pairs = |side| {
         let mut pairs: Vec<_> = rig.established(side).into_iter().map(|(_, qp)| qp).collect();
@@ -242,7 +243,7 @@ fn agree(rig: &Rig) -> Result<(), TestCaseError> {
     Ok(())
 }
 
-/// When all is destroyed nothing is left: no ids, no timers.
+/// Checks that no ids and no timers remain after everything is destroyed.
 fn nothing_is_left(rig: &mut Rig) -> Result<(), TestCaseError> {
     for side in [Side::Left, Side::Right] {
         for id in std::mem::take(&mut rig.ids[side as usize]) {
@@ -269,7 +270,8 @@ fn run(deeds: Vec<Deed>, faults: Vec<u8>) -> Rig {
     rig
 }
 
-/// The passive side's QP heard of the connection before the RTU, so its program may disconnect while the REP is on its way.
+/// The passive side's QP receives a packet before the RTU, so its program may disconnect while the REP is still in
+/// flight.
 #[test]
 fn a_dreq_that_overtakes_the_rep_is_not_answered() {
     use Deed::*;
@@ -282,7 +284,7 @@ fn a_dreq_that_overtakes_the_rep_is_not_answered() {
         Deliver(3),
         Answer(Side::Left, true),
     ];
-    // The REP is late, and the RTU that would show the disagreement is lost.
+    // The REP is late, and the RTU that would reveal the disagreement is lost.
     let mut rig = run(deeds, vec![3, 2, 3, 3, 0]);
     agree(&rig).expect("both sides agree");
     nothing_is_left(&mut rig).expect("nothing is left");
@@ -304,7 +306,7 @@ proptest! {
     #[test]
     fn programs_that_refuse_and_leave_as_they_like_agree_in_the_end(
         deeds in prop::collection::vec(rude(), 1..60),
-        // Not lost: a REJ has no answer, so who misses it learns the end from his QP only.
+        // No losses: a REJ has no answer, so a side that misses it learns of the end only from its QP.
         faults in prop::collection::vec(1u8..6, 0..80),
     ) {
         let mut rig = run(deeds, faults);

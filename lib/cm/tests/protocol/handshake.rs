@@ -1,4 +1,4 @@
-//! Two agents on a link without faults: every way through the protocol, step by step.
+//! Two agents on a reliable link: every path through the protocol, step by step.
 
 use super::link::{Link, Side};
 use cm::*;
@@ -15,7 +15,7 @@ fn no_data() -> Vec<u8> {
     Vec::new()
 }
 
-/// A link whose right side listens.
+/// A link with its right side listening.
 fn listening() -> (Link, ConnId) {
     let mut link = Link::new();
     let listener = link.open(Side::Right);
@@ -46,7 +46,7 @@ fn accept(link: &mut Link, id: ConnId) {
     link.settle();
 }
 
-/// A connection that stands: the ids of both sides.
+/// An established connection, with the ids of both sides.
 fn connected() -> (Link, ConnId, ConnId) {
     let (mut link, _) = listening();
     let left = connect(&mut link);
@@ -235,7 +235,7 @@ fn a_peer_that_has_forgotten_its_connection_learns_so_and_may_connect_again() {
         link.event(Side::Left),
         Some((id, Event::Rejected { reason: RejectReason::StaleConnection, .. })) if id == left
     ));
-    // The DREQ for the old connection finds nobody, and that is an answer.
+    // The DREQ for the old connection does not find it, which counts as an answer.
     assert!(matches!(link.event(Side::Right), Some((id, Event::Disconnected { .. })) if id == right));
     link.pass(Duration::from_secs(60));
     connect(&mut link);
@@ -329,7 +329,7 @@ fn an_end_may_come_before_the_rtu_was_sent() {
     let (right, _) = request(&mut link);
     accept(&mut link, right);
     assert!(matches!(link.event(Side::Left), Some((_, Event::Reply(_)))));
-    // Its queue pair told the passive side that the connection stands.
+    // The passive side learned from its queue pair that the connection is established.
     link.command(Side::Right, right, Command::Established).expect("established");
     link.command(Side::Right, right, Command::Disconnect { private_data: no_data() }).expect("disconnect");
     link.settle();

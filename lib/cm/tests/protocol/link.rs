@@ -1,4 +1,4 @@
-//! Two agents and a wire between them, which may lose, double and reorder.
+//! Two agents and a link between them, which may lose, duplicate and reorder MADs.
 
 use cm::*;
 use std::{collections::VecDeque, time::Duration};
@@ -18,12 +18,12 @@ impl Side {
     }
 }
 
-/// A MAD on its way to a side.
+/// A MAD in flight to one side.
 struct Flying {
     to: Side,
     from: Address,
     mad: Box<Mad>,
-    /// Others may come before it.
+    /// Others may overtake it.
     late: bool,
 }
 
@@ -31,13 +31,13 @@ pub struct Link {
     pub left: Agent,
     pub right: Agent,
     pub now: Time,
-    /// Answers for nobody when a MAD is not claimed.
+    /// If set, unclaimed MADs are refused.
     pub refuse_unclaimed: bool,
-    /// Every MAD that was sent, with who sent it.
+    /// All MADs sent, with their sender.
     pub log: Vec<(Side, Box<Mad>)>,
     flying: Vec<Flying>,
     events: [VecDeque<(ConnId, Event)>; 2],
-    /// The fates of the next MADs: see [`Link::faults`].
+    /// The faults of the next MADs, set by [`Link::faults`].
     faults: VecDeque<u8>,
     tags: u16,
 }
@@ -69,8 +69,8 @@ impl Link {
         }
     }
 
-    /// Sets the fates of the MADs to come, one number for each: 0 is lost, 1 doubled, 2 overtaken by those behind it. The rest,
-    /// and all after the list, arrive.
+    /// Sets the faults of the next MADs, one number for each: 0 for lost, 1 for duplicated, 2 for overtaken by later
+    /// ones. Any other number, and all MADs after the list, arrive.
     pub fn faults(&mut self, faults: impl IntoIterator<Item = u8>) {
         self.faults = faults.into_iter().collect();
     }
@@ -105,12 +105,12 @@ impl Link {
         self.events[side as usize].pop_front()
     }
 
-    /// How many MADs a side has sent so far.
+    /// Number of MADs that a side has sent so far.
     pub fn sent(&self, side: Side) -> usize {
         self.log.iter().filter(|(from, _)| *from == side).count()
     }
 
-    /// The process on the left is killed, and another starts.
+    /// Kills the process on the left and starts another.
     pub fn restart_left(&mut self) {
         self.restart(Side::Left);
     }
@@ -146,7 +146,7 @@ impl Link {
         }
     }
 
-    /// Brings one MAD to where it goes: false if there was none.
+    /// Delivers one MAD. Returns false if there was none.
     pub fn deliver(&mut self) -> bool {
         if self.flying.is_empty() {
             return false;
@@ -161,7 +161,7 @@ impl Link {
         true
     }
 
-    /// Delivers all that is under way.
+    /// Delivers all MADs in flight.
     pub fn settle(&mut self) {
         for _ in 0..10_000 {
             if !self.deliver() {
@@ -171,7 +171,7 @@ impl Link {
         panic!("the agents talk for ever");
     }
 
-    /// Lets time pass.
+    /// Advances time.
     pub fn pass(&mut self, time: Duration) {
         let end = self.now + time;
         self.settle();

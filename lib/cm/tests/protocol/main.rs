@@ -1,4 +1,4 @@
-//! Connections by communication management between two ends, on a link that a test controls.
+//! Connections by communication management between two ends, on a link controlled by the test.
 
 mod dissect;
 mod faults;
