@@ -1,9 +1,9 @@
-//! The memory areas of this process (proc(5), `/proc/pid/maps`). The kernel is asked for one address at a time where it
-//! can answer that (from 6.11 on); otherwise the whole list is read.
+//! The memory areas of this process (proc(5), `/proc/pid/maps`). Kernels from 6.11 on are queried for single addresses;
+//! with older ones, the whole list is read.
 
 use std::{fs::File, io, os::fd::AsRawFd};
 
-/// `struct procmap_query` and its number (`linux/fs.h`).
+/// `struct procmap_query` and its ioctl number (`linux/fs.h`).
 #[repr(C)]
 #[derive(Default)]
 struct Query {
@@ -32,22 +32,22 @@ const SHARED: u64 = 8;
 pub struct Area {
     /// First address.
     pub start: usize,
-    /// Address behind the last.
+    /// Address after the last.
     pub end: usize,
-    /// Protection, as `mmap` takes it.
+    /// Protection, as for `mmap`.
     pub protection: i32,
-    /// True if writes go to the file, so that others see them.
+    /// True if writes go to the file and are visible to other users of it.
     pub shared: bool,
-    /// Where it begins in the file.
+    /// Offset of its start in the file.
     pub offset: u64,
-    /// Device number of the file system and inode of the file; 0 if there is none.
+    /// Device number of the file system and inode of the file, 0 if there is none.
     pub file: (u64, u64),
-    /// True if it is a stack or one of the kernel's own areas.
+    /// True for a stack, or for one of the kernel's own areas.
     pub special: bool,
 }
 
 impl Area {
-    /// True if it is ordinary memory of the program: backed by no file and shared with nobody.
+    /// True for ordinary memory of the program: not backed by a file, and not shared.
     pub fn is_private(&self) -> bool {
         !self.shared && !self.special && self.file == (0, 0)
     }
@@ -82,7 +82,7 @@ impl Area {
     }
 }
 
-/// All mappings of this process, in order of address.
+/// All mappings of this process, in address order.
 pub fn all() -> io::Result<Vec<Area>> {
     // File names need not be UTF-8.
     Ok(parse(&String::from_utf8_lossy(&std::fs::read("/proc/self/maps")?)))
@@ -92,7 +92,7 @@ fn parse(text: &str) -> Vec<Area> {
     text.lines().filter_map(Area::parse).collect()
 }
 
-/// The areas that make up `start..end`, cut to it. `None` if part of it is not mapped.
+/// The areas that make up `start..end`, clipped to it. `None` if part of it is not mapped.
 pub fn within(start: usize, end: usize) -> io::Result<Option<Vec<Area>>> {
     let maps = File::open("/proc/self/maps")?;
     let mut at = start;
@@ -104,14 +104,14 @@ pub fn within(start: usize, end: usize) -> io::Result<Option<Vec<Area>>> {
                 areas.push(area);
             }
             Ok(None) => return Ok(None),
-            // The kernel does not know the call.
+            // The kernel does not support the call.
             Err(_) => return Ok(cover(&all()?, start, end)),
         }
     }
     Ok(cover(&areas, start, end))
 }
 
-/// The area that holds address `at`.
+/// The area that contains address `at`.
 fn query(maps: &File, at: usize) -> io::Result<Option<Area>> {
     let mut name = [0u8; libc::PATH_MAX as usize];
     let mut request = Query {
@@ -121,7 +121,7 @@ fn query(maps: &File, at: usize) -> io::Result<Option<Area>> {
         name_size: name.len() as u32,
         ..Query::default()
     };
-    // SAFETY: the structure says how long it and the buffer for the name are; both live across the call.
+    // SAFETY: the structure states its own length and that of the name buffer; both live across the call.
     if unsafe { libc::ioctl(maps.as_raw_fd(), PROCMAP_QUERY as _, &raw mut request) } != 0 {
         let error = io::Error::last_os_error();
         return if error.raw_os_error() == Some(libc::ENOENT) { Ok(None) } else { Err(error) };
@@ -142,7 +142,7 @@ fn is_special(name: &[u8]) -> bool {
     name.starts_with(b"[stack") || name.starts_with(b"[v")
 }
 
-/// Cuts `areas` to `start..end`. `None` if they leave a hole.
+/// Clips `areas` to `start..end`. `None` if there is a gap.
 fn cover(areas: &[Area], start: usize, end: usize) -> Option<Vec<Area>> {
     let mut parts = Vec::new();
     let mut at = start;

@@ -1,5 +1,5 @@
-//! Children of fork. They would share migrated pages with their parent, so each gets private memory instead, with what
-//! was there at the fork. The parent waits until the child has copied it.
+//! Children of fork. They would share migrated pages with their parent, so each child gets private memory instead,
+//! with the contents at the time of the fork. The parent waits until the child has copied them.
 
 use super::{Area, Pages, areas, copy, put, table};
 use std::{
@@ -8,19 +8,20 @@ use std::{
     sync::Once,
 };
 
-/// Milliseconds after which a parent goes on even if its child has not copied.
+/// Milliseconds after which a parent continues even if its child has not finished copying.
 const PATIENCE: i32 = 5_000;
 
 static HANDLERS: Once = Once::new();
 
 thread_local! {
-    /// Ends to read and to write of a pipe that the forking thread made. The child closes its ends when it has copied.
+    /// Read and write end of a pipe created by the forking thread. The child closes its ends when it has finished
+    /// copying.
     static PIPE: Cell<Option<[RawFd; 2]>> = const { Cell::new(None) };
 }
 
-/// Registers the handlers.
+/// Registers the fork handlers.
 pub fn watch() {
-    // SAFETY: the handlers take no lock, and in a child the allocator's are free.
+    // SAFETY: the handlers take no lock, and in a child the allocator's locks are free.
     HANDLERS.call_once(|| unsafe {
         libc::pthread_atfork(Some(before), Some(in_parent), Some(in_child));
     });
@@ -34,7 +35,7 @@ extern "C" fn before() {
 
 /// Takes the ends of this thread's pipe.
 fn ends() -> Option<[OwnedFd; 2]> {
-    // SAFETY: descriptors made in `before`, which nothing else owns.
+    // SAFETY: descriptors created in `before`, without another owner.
     PIPE.take().map(|ends| ends.map(|end| unsafe { OwnedFd::from_raw_fd(end) }))
 }
 
@@ -42,7 +43,7 @@ extern "C" fn in_parent() {
     let Some([read, write]) = ends() else { return };
     drop(write);
     let mut poll = libc::pollfd { fd: read.as_raw_fd(), events: libc::POLLIN, revents: 0 };
-    // Until the last process that could write has closed its end: at once if the fork failed.
+    // Waits until the last process that could write has closed its end, which is at once if the fork failed.
     // SAFETY: one structure of ours.
     while unsafe { libc::poll(&raw mut poll, 1, PATIENCE) } < 0
         && std::io::Error::last_os_error().kind() == std::io::ErrorKind::Interrupted
@@ -50,7 +51,7 @@ extern "C" fn in_parent() {
 }
 
 extern "C" fn in_child() {
-    // Dropped, and so closed, on return.
+    // Closed on return.
     let _ends = ends();
     if table::all().next().is_none() {
         return;
@@ -63,26 +64,26 @@ extern "C" fn in_child() {
     table::clear();
 }
 
-/// Replaces `area`, whose bytes can be read at `from`, by a private copy.
+/// Replaces `area` with a private copy; its bytes can be read at `from`.
 fn make_private(area: &Area, from: usize) {
     let readable = from != area.start || area.protection & libc::PROT_READ != 0;
     let done = Pages::private(area.size()).ok().filter(|_| readable).is_some_and(|own| {
-        // SAFETY: memory of the program and a mapping of our own as long; a child has one thread.
+        // SAFETY: memory of the program, and a mapping of our own of the same length; a child has one thread.
         unsafe {
             copy(from, own.ptr().as_ptr(), area.size());
             put(own, area).is_ok()
         }
     });
     if !done {
-        // There is no memory for a copy. To lose it is better than to write into the parent's.
-        // SAFETY: a mapping of the program's.
+        // There is no memory for a copy. Losing the contents is better than writing to the parent's memory.
+        // SAFETY: a mapping of the program.
         unsafe { libc::mprotect(area.start as *mut libc::c_void, area.size(), libc::PROT_NONE) };
     }
 }
 
 fn pipe() -> Option<[RawFd; 2]> {
     let mut ends = [-1; 2];
-    // SAFETY: two descriptors are written.
+    // SAFETY: the call writes two descriptors.
     let made = unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC) } == 0;
     made.then_some(ends)
 }

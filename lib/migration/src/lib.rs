@@ -1,8 +1,8 @@
-//! Pages of a running program that migrate to a file, for a device that reaches only files, and back.
+//! Migrates pages of a running program to a file, for a device that can only access files, and back.
 //!
-//! The bytes are copied to the file, and the file's pages are mapped at the same addresses in their place. The program
-//! does not notice: a thread that writes there meanwhile waits (write protection by userfaultfd), and a child of fork
-//! gets private memory again, as it would have had.
+//! The bytes are copied to the file, and the file's pages are mapped at the same addresses in place of the old ones.
+//! This is transparent to the program: a thread that writes there in the meantime waits (write protection by
+//! userfaultfd), and a child of fork gets private memory again, as it would have had.
 //!
 //! ```
 //! use migration::{BackingFile, Pages, WriteProtection, areas};
@@ -49,12 +49,12 @@ use write_protect::Hold;
 
 const PAGE: usize = 4096;
 
-/// Says if memory must be write-protected while it migrates, so that other threads that write to it wait.
+/// Determines if memory must be write-protected during its migration, so that other threads that write to it wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WriteProtection {
-    /// The memory stays where it is if it cannot be protected.
+    /// The memory does not migrate if it cannot be protected.
     Required,
-    /// The memory migrates in any case: the caller knows that nothing else writes to it.
+    /// The memory always migrates: the caller knows that nothing else writes to it.
     IfAvailable,
 }
 
@@ -62,10 +62,10 @@ pub enum WriteProtection {
 pub struct BackingFile<'a> {
     /// The file.
     pub file: &'a File,
-    /// Device number of its file system and its inode.
+    /// Device number of its file system, and its inode.
     pub id: (u64, u64),
-    /// If the pages are mapped elsewhere too, in a view: the address that the file's first byte would have in it. Migrated pages are read
-    /// there, whatever protection the program gave its own addresses.
+    /// For pages that are also mapped in a view: the address there of the file's first byte. Migrated pages are read
+    /// through the view, independently of the protection that the program set at its own addresses.
     pub view: Option<usize>,
 }
 
@@ -76,11 +76,11 @@ impl BackingFile<'_> {
     }
 }
 
-/// Migrates the pages of `area` to `offset` of `backing`, where the file holds zeros. After an error they are where
-/// they were.
+/// Migrates the pages of `area` to `offset` of `backing`; the file must contain zeros there. After an error they are in
+/// their old place.
 /// # Safety
-/// The memory is the program's, private and readable. With [`WriteProtection::IfAvailable`], nothing else writes to it
-/// just now.
+/// The memory belongs to the program, is private and readable. With [`WriteProtection::IfAvailable`], nothing else
+/// writes to it during the call.
 pub unsafe fn migrate(
     area: &Area,
     backing: &BackingFile<'_>,
@@ -90,7 +90,7 @@ pub unsafe fn migrate(
     fork::watch();
     let pages = Pages::file(backing.file, offset, area.size())?;
     let hold = Hold::new();
-    // Entered before the pages are there, so that a child forked at any moment finds them.
+    // Entered before the pages are in place, so that a child forked at any moment finds them.
     let entry = table::enter(&backing.extent(offset, area.size()));
     if protection == WriteProtection::Required && entry.is_none() {
         return Err(io::ErrorKind::OutOfMemory.into());
@@ -102,8 +102,8 @@ pub unsafe fn migrate(
     done
 }
 
-/// Gives private memory back to the pages that migrated from `start` to `len` bytes at `offset` of `backing`, wherever
-/// the program has them mapped by now. After an error, what is left of them is where it was.
+/// Restores private memory for the pages that migrated from `start` to `len` bytes at `offset` of `backing`, wherever
+/// the program has mapped them since. After an error, the remaining pages are in their old place.
 pub fn restore(start: usize, backing: &BackingFile<'_>, offset: u64, len: usize) -> io::Result<()> {
     let whole = backing.extent(offset, len);
     for area in find(start, &whole)? {
@@ -118,8 +118,8 @@ pub fn restore(start: usize, backing: &BackingFile<'_>, offset: u64, len: usize)
     Ok(())
 }
 
-/// True if the `len` bytes at `start` are mapped, whole and in order, from `offset` of `backing`, as [`migrate`] left
-/// them.
+/// True if the `len` bytes at `start` are mapped, completely and in order, from `offset` of `backing`, as left by
+/// [`migrate`].
 pub fn is_in_place(start: usize, backing: &BackingFile<'_>, offset: u64, len: usize) -> io::Result<bool> {
     let found = areas::within(start, start + len)?.unwrap_or_default();
     let mut at = start;
@@ -132,14 +132,14 @@ pub fn is_in_place(start: usize, backing: &BackingFile<'_>, offset: u64, len: us
     Ok(at == start + len)
 }
 
-/// The areas where `whole` is mapped. It was at `start` once, and nearly always is.
+/// The areas where `whole` is mapped. It was once at `start`, and nearly always still is.
 fn find(start: usize, whole: &Extent) -> io::Result<Vec<Area>> {
     let found = areas::within(start, start + whole.len as usize)?.unwrap_or_default();
     let parts: Vec<Area> = whole.mapped_in(&found).collect();
     if parts.iter().map(Area::size).sum::<usize>() as u64 == whole.len {
         return Ok(parts);
     }
-    // The program remapped it, or unmapped some of it.
+    // The program has remapped it, or unmapped a part.
     Ok(whole.mapped_in(&areas::all()?).collect())
 }
 
@@ -151,14 +151,14 @@ fn replace(
     hold: io::Result<Hold>,
     protection: WriteProtection,
 ) -> io::Result<()> {
-    // From here on nothing is allocated, since the memory may be the allocator's, and no signal handler runs: one that
-    // wrote to the memory would wait forever.
+    // From here on nothing is allocated, since the memory may belong to the allocator, and signal handlers are blocked,
+    // since one that wrote to the memory would wait forever.
     let quiet = Quiet::new();
     let held = hold.and_then(|hold| hold.begin(area.start, area.size()));
     if protection == WriteProtection::Required && held.is_err() {
         return held.map(drop);
     }
-    // SAFETY: memory of the program's that nobody writes to, and our own mapping as long.
+    // SAFETY: memory of the program without other writers, and our own mapping of the same length.
     let done = unsafe {
         copy(from, pages.ptr().as_ptr(), area.size());
         put(pages, area)
@@ -167,25 +167,25 @@ fn replace(
     done
 }
 
-/// Why this process cannot make threads wait that write to memory on the move, if it cannot.
+/// Fails with the reason if this process cannot make threads wait that write to migrating memory.
 pub fn check_write_protection() -> io::Result<()> {
     let page = Pages::private(PAGE)?;
-    // SAFETY: our own page.
+    // SAFETY: the page is our own.
     unsafe { page.ptr().as_ptr().write_volatile(1) };
     Hold::of_several()?.begin(page.ptr().as_ptr() as usize, PAGE).map(drop)
 }
 
-/// Takes note that the program has nothing mapped any more of `len` bytes from `offset` of file `id`.
+/// Records that the program no longer has any mapping of `len` bytes at `offset` of file `id`.
 pub fn forget(id: (u64, u64), offset: u64, len: u64) {
     table::leave(id, offset, len);
 }
 
-/// Copies whole pages but for those of zeros, which stay unallocated at the destination.
+/// Copies whole pages except those of zeros, which stay unallocated at the destination.
 /// # Safety
-/// `len` bytes at `from` are readable, and as many at `to` are zeros and writable.
+/// `len` bytes at `from` are readable, and as many at `to` are zero and writable.
 unsafe fn copy(from: usize, to: *mut u8, len: usize) {
     for offset in (0..len).step_by(PAGE) {
-        // SAFETY: the caller's promise; a page is a number of words.
+        // SAFETY: the caller's guarantee; a page is a number of words.
         unsafe {
             let page = (from as *const u8).add(offset);
             let words = std::slice::from_raw_parts(page.cast::<u64>(), PAGE / 8);
@@ -196,38 +196,38 @@ unsafe fn copy(from: usize, to: *mut u8, len: usize) {
     }
 }
 
-/// Moves the mapping `pages` to the addresses of `area` in place of what is mapped there, with the same protection.
+/// Moves the mapping `pages` to the addresses of `area`, replacing the mapping there, with the same protection.
 /// # Safety
-/// The pages hold the same bytes as `area`, and are as long.
+/// The pages have the contents and the length of `area`.
 unsafe fn put(pages: Pages, area: &Area) -> io::Result<()> {
     let at = pages.ptr().as_ptr().cast::<libc::c_void>();
     let both = libc::PROT_READ | libc::PROT_WRITE;
-    // SAFETY: our own mapping; then it replaces memory by what holds the same bytes.
+    // SAFETY: our own mapping, which then replaces memory with the same contents.
     let done = unsafe {
         if area.protection != both && libc::mprotect(at, area.size(), area.protection) != 0 {
             return Err(io::Error::last_os_error());
         }
         let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
-        // Not by the C library's function, which others replace by their own to hear of mappings that go. UCX's drops
-        // the address, allocates, and would invalidate the program's registration of this very memory.
+        // Does not use the C library's function, which other libraries replace to be notified of unmapped memory. UCX's
+        // version drops the address, allocates, and would invalidate the program's registration of this very memory.
         libc::syscall(libc::SYS_mremap, at, area.size(), area.size(), flags, area.start)
     };
     if done != area.start as libc::c_long {
         return Err(io::Error::last_os_error());
     }
-    // The mapping has moved and is the program's.
+    // The mapping has moved and belongs to the program.
     std::mem::forget(pages);
     Ok(())
 }
 
-/// The first address of this thread's stack and the one behind its last. `None` for the main thread, whose stack the
-/// kernel names in its list of areas.
+/// The first address of this thread's stack and the one after its last. `None` for the main thread, since the kernel
+/// marks its stack in the list of areas.
 fn stack() -> Option<(usize, usize)> {
-    // SAFETY: takes nothing and returns a number.
+    // SAFETY: takes no arguments and returns a number.
     if unsafe { libc::syscall(libc::SYS_gettid) } == libc::c_long::from(std::process::id() as i32) {
         return None;
     }
-    // SAFETY: the attributes are written by a call that succeeds, and destroyed once.
+    // SAFETY: the attributes are initialized by a successful call, and destroyed once.
     unsafe {
         let mut attributes = MaybeUninit::<libc::pthread_attr_t>::uninit();
         if libc::pthread_getattr_np(libc::pthread_self(), attributes.as_mut_ptr()) != 0 {
@@ -240,8 +240,8 @@ fn stack() -> Option<(usize, usize)> {
     }
 }
 
-/// True if `area` holds this thread's stack or thread-local variables. These cannot migrate: the migration itself
-/// writes to them, and in a child of fork the C library does before any handler runs.
+/// True if `area` contains this thread's stack or thread-local variables. These cannot migrate: the migration itself
+/// writes to them, and in a child of fork the C library does so before any handler runs.
 pub fn holds_thread_state(area: &Area) -> bool {
     let local = 0u8;
     // SAFETY: both calls only return addresses.

@@ -1,4 +1,4 @@
-//! Mappings of this process, unmapped when dropped.
+//! Mappings of this process, unmapped on drop.
 
 use mmap_rs::{MmapFlags, MmapMut, MmapOptions, PageSize};
 use std::{fs::File, io, ptr::NonNull};
@@ -6,23 +6,22 @@ use std::{fs::File, io, ptr::NonNull};
 /// Size of a huge page.
 pub const HUGE: usize = 2 << 20;
 
-/// Pages mapped into this process, unmapped when dropped.
+/// Pages mapped into this process, unmapped on drop.
 #[derive(Debug)]
 pub struct Pages {
     ptr: NonNull<u8>,
     map: MmapMut,
 }
-// SAFETY: an address range; what it holds is touched by volatile accesses and atomics only.
+// SAFETY: an address range; its contents are accessed by volatile accesses and atomics only.
 unsafe impl Send for Pages {}
-// SAFETY: a shared reference gives the address alone; whoever touches what lies there does so by volatile accesses and
-// atomics.
+// SAFETY: a shared reference gives only the address; all accesses to the contents are volatile or atomic.
 unsafe impl Sync for Pages {}
 
-/// The error that the kernel gave for a mapping that could not be made.
+/// The kernel's error for a mapping that could not be created.
 pub fn map_error(error: mmap_rs::Error) -> io::Error {
     match error {
         mmap_rs::Error::Nix(errno) => errno.into(),
-        // A length of zero, or an offset that no file has.
+        // A length of zero, or an impossible file offset.
         _ => io::Error::from_raw_os_error(libc::EINVAL),
     }
 }
@@ -41,29 +40,29 @@ impl Pages {
         Ok(Self { ptr, map })
     }
 
-    /// `len` bytes at `offset` of a file, shared with it.
+    /// Maps `len` bytes at `offset` of a file, shared.
     pub fn file(file: &File, offset: u64, len: usize) -> io::Result<Self> {
-        // SAFETY: others write to the file, so nobody may make a slice of the mapping: `map` is private, and only its length is asked.
-        // By the address it is touched as `Send` and `Sync` above have it.
+        // SAFETY: other processes write to the file, so there must be no slice of the mapping: `map` is private, and
+        // used only for its length. Accesses by address are as described at `Send` and `Sync` above.
         let options = unsafe { options(len)?.with_file(file, offset) };
         Self::new(options.with_flags(MmapFlags::SHARED))
     }
 
-    /// `len` bytes at `offset` of a file, shared with every process that has the file but for children of fork, which
-    /// have nothing there.
+    /// Maps `len` bytes at `offset` of a file, shared with every process that has the file, but unmapped in children of
+    /// fork.
     pub fn shared_memory(file: &File, offset: u64, len: usize) -> io::Result<Self> {
         let pages = Self::file(file, offset, len)?;
         pages.advise(libc::MADV_DONTFORK);
         Ok(pages)
     }
 
-    /// `len` bytes of zeroed memory in huge pages that the machine keeps ready.
+    /// Allocates `len` bytes of zeroed memory in preallocated huge pages.
     fn huge(len: usize) -> io::Result<Self> {
         Self::new(options(len)?.with_page_size(PageSize::_2M))
     }
 
-    /// `len` bytes of zeroed memory, in huge pages if possible: those the machine keeps ready, else those the kernel
-    /// assembles by itself. Children of fork have nothing there.
+    /// Allocates `len` bytes of zeroed memory, in huge pages if possible: preallocated ones, or else transparent ones.
+    /// The memory is unmapped in children of fork.
     pub fn memory(len: usize) -> io::Result<Self> {
         let pages = match len % HUGE {
             0 => Self::huge(len).or_else(|_| Self::aligned(len))?,
@@ -73,17 +72,17 @@ impl Pages {
         Ok(pages)
     }
 
-    /// `len` bytes of zeroed memory like any that a program allocates.
+    /// Allocates `len` bytes of zeroed memory as any program does.
     pub fn private(len: usize) -> io::Result<Self> {
         Self::new(options(len)?)
     }
 
-    /// Memory that begins at a multiple of a huge page.
+    /// Allocates memory aligned to a huge page.
     fn aligned(len: usize) -> io::Result<Self> {
         let room = len.checked_add(HUGE).ok_or_else(|| io::Error::from_raw_os_error(libc::ENOMEM))?;
         let mut map = options(room)?.map_mut().map_err(map_error)?;
         let lead = map.as_ptr().align_offset(HUGE).min(HUGE);
-        // Both ends go back at once.
+        // The excess at both ends is unmapped.
         drop(map.split_to(lead).map_err(map_error)?);
         drop(map.split_off(len).map_err(map_error)?);
         let pages = Self::over(map)?;
@@ -91,18 +90,18 @@ impl Pages {
         Ok(pages)
     }
 
-    /// Gives advice, which the kernel may ignore.
+    /// Calls madvise; the kernel may ignore it.
     fn advise(&self, advice: i32) {
-        // SAFETY: our own mapping; none of the advice used here changes what it holds for this process.
+        // SAFETY: our own mapping; none of the advice used here changes its contents for this process.
         unsafe { libc::madvise(self.ptr.as_ptr().cast(), self.len(), advice) };
     }
 
-    /// Never: the kernel maps no pages at all for a length of 0.
+    /// Always false: the kernel maps no pages for a length of 0.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Where they begin.
+    /// Their first address.
     pub fn ptr(&self) -> NonNull<u8> {
         self.ptr
     }

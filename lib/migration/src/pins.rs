@@ -1,5 +1,5 @@
-//! Other users that may have pinned pages of this process. The kernel does not tell which pages are pinned, so the open
-//! files are searched for those that can pin.
+//! Detection of other users that may have pinned pages of this process. The kernel does not tell which pages are
+//! pinned, so this looks for open files with that ability.
 
 use std::{
     ffi::CString,
@@ -11,25 +11,25 @@ use std::{
     },
 };
 
-/// Major number of the kernel's verbs devices (`Documentation/admin-guide/devices.txt`), which ours do not have.
+/// Major number of the kernel's verbs devices (`Documentation/admin-guide/devices.txt`); ours do not have it.
 const VERBS_MAJOR: u32 = 231;
-/// Bytes of a file's name that are read: enough for those searched for.
+/// Number of bytes read of a file's name: enough for the names in question.
 const NAME: usize = 64;
 
-/// True if something else in this process may have the kernel or a device write to memory by its pages rather than its
-/// addresses: buffers of io_uring, devices of VFIO, a card with its kernel driver. Those would go on writing to pages
-/// that have migrated away.
+/// True if this process has other means to make the kernel or a device write to memory by page rather than by address:
+/// io_uring buffers, VFIO devices, a card with its kernel driver. These would keep writing to the old pages after a
+/// migration.
 pub fn others_pin_memory() -> io::Result<bool> {
     const FILES: &str = "/proc/self/fd";
     let directory = File::open(FILES)?;
     for entry in std::fs::read_dir(FILES)? {
         let number = CString::new(entry?.file_name().into_vec())?;
         let mut name = [0u8; NAME];
-        // SAFETY: a name that ends in 0, and a buffer of the length given.
+        // SAFETY: a NUL-terminated name, and a buffer of the given length.
         let len = unsafe {
             libc::readlinkat(directory.as_raw_fd(), number.as_ptr(), name.as_mut_ptr().cast(), NAME)
         };
-        // A file closed in the meantime has no name.
+        // A file that was closed in the meantime has no name.
         let name = name.get(..usize::try_from(len).unwrap_or(0)).unwrap_or(&[]);
         if pins(name, || is_verbs(number.to_bytes())) {
             return Ok(true);
@@ -61,7 +61,7 @@ mod tests {
         // SAFETY: `struct io_uring_params` has 120 bytes.
         let ring = unsafe { libc::syscall(libc::SYS_io_uring_setup, 4, parameters.as_mut_ptr()) };
         if ring < 0 {
-            // This host forbids io_uring.
+            // io_uring is disabled on this host.
             return;
         }
         // SAFETY: a new descriptor.

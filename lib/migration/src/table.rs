@@ -1,5 +1,4 @@
-//! The extents of files that pages have migrated to: a table without locks, since a child of fork must not wait for
-//! one.
+//! The file extents that pages have migrated to: a lock-free table, since a child of fork must not wait for a lock.
 
 use super::Area;
 use std::sync::atomic::{
@@ -7,7 +6,7 @@ use std::sync::atomic::{
     Ordering::{Acquire, Relaxed, Release},
 };
 
-/// Extents at most. Pages of further extents do not migrate, or are shared with children.
+/// Maximum number of extents. Pages of further extents do not migrate, or are shared with children.
 const ENTRIES: usize = 1024;
 
 /// A range of a file that pages of the program have migrated to.
@@ -15,16 +14,16 @@ const ENTRIES: usize = 1024;
 pub struct Extent {
     /// Device number of the file system and inode of the file.
     pub file: (u64, u64),
-    /// Its first byte in the file.
+    /// Offset in the file.
     pub offset: u64,
     /// Length in bytes.
     pub len: u64,
-    /// Another address at which it is mapped; 0 if there is none.
+    /// Address of another mapping of it, 0 if there is none.
     pub view: usize,
 }
 
 impl Extent {
-    /// The parts of `areas` where the program has it mapped: the view is none of them.
+    /// The parts of `areas` where the program has mapped it, excluding the view.
     pub fn mapped_in<'a>(&'a self, areas: &'a [Area]) -> impl Iterator<Item = Area> + 'a {
         let ours = areas.iter().filter(|area| area.shared && area.file == self.file);
         ours.filter_map(|area| {
@@ -41,7 +40,7 @@ impl Extent {
         })
     }
 
-    /// Where the bytes of `area`, at which part of it is mapped, can be read.
+    /// The address at which the bytes of `area`, which maps part of the extent, can be read.
     pub fn address(&self, area: &Area) -> usize {
         match self.view {
             0 => area.start,
@@ -60,7 +59,7 @@ struct Entry {
 static TABLE: [Entry; ENTRIES] =
     [const { Entry { state: AtomicU32::new(0), words: [const { AtomicU64::new(0) }; 5] } }; ENTRIES];
 
-/// Enters `extent`. `None`: the table is full.
+/// Adds `extent`. `None` if the table is full.
 pub fn enter(extent: &Extent) -> Option<()> {
     let free = |entry: &&Entry| entry.state.compare_exchange(0, 1, Acquire, Relaxed).is_ok();
     let entry = TABLE.iter().find(free)?;
@@ -71,7 +70,7 @@ pub fn enter(extent: &Extent) -> Option<()> {
     Some(())
 }
 
-/// Removes the extents that begin within `len` bytes from `offset` of `file`.
+/// Removes the extents that start within `len` bytes at `offset` of `file`.
 pub fn leave(file: (u64, u64), offset: u64, len: u64) {
     for entry in &TABLE {
         let is_meant = extent(entry)

@@ -1,9 +1,9 @@
-//! Keeps the other threads of the program from writing to memory for the moment of a copy: by write protection of userfaultfd(2), or
-//! because there are none.
+//! Keeps other threads of the program from writing to memory during a copy: through write protection by userfaultfd(2),
+//! or because there are none.
 //!
-//! A thread that writes to protected memory waits, in the middle of its store or of its system call, and then writes to
-//! what is mapped there by then. The calls take three structures of a few words, so they are made here
-//! (`linux/userfaultfd.h`). Container engines refuse the call to all they start.
+//! A thread that writes to protected memory waits, in the middle of its store or system call, and then writes to the
+//! new mapping. The calls take three structures of a few words, which are declared here (`linux/userfaultfd.h`).
+//! Container engines deny the call to all their containers.
 
 use std::{
     ffi::{c_int, c_ulong},
@@ -20,19 +20,20 @@ const IOC_UNREGISTER: c_ulong = 0x8010_aa01;
 const IOC_WAKE: c_ulong = 0x8010_aa02;
 const IOC_WRITEPROTECT: c_ulong = 0xc018_aa06;
 const API: u64 = 0xaa;
-/// Writes to protected pages are distinguished from missing pages, and memory in files can be protected too.
+/// Feature bits: writes to protected pages are distinguished from missing pages, and file-backed memory can be
+/// protected too.
 const FEATURES: u64 = 1 << 0 | 1 << 12;
 const REGISTER_WRITES: u64 = 1 << 1;
 const PROTECT: u64 = 1 << 0;
-/// How often, a millisecond apart, the threads of the program are counted.
+/// Number of times, a millisecond apart, that the threads of the program are counted.
 const PATIENCE: u32 = 5;
-/// How the names of our own threads begin.
+/// Name prefix of our own threads.
 const OURS: &str = "ironverbs";
 
-/// How the other threads of the program are kept from writing to a range: those that do wait, or there are none.
+/// Keeps other threads of the program from writing to a range: either such threads wait, or there are none.
 pub struct Hold(Option<OwnedFd>);
 
-/// A range that is write-protected while it lives.
+/// A range that is write-protected until this is dropped.
 pub struct Protected {
     file: OwnedFd,
     start: usize,
@@ -40,8 +41,8 @@ pub struct Protected {
 }
 
 impl Hold {
-    /// Fails if the program has several threads, and the kernel has no userfaultfd or does not give it to this user for writes in
-    /// system calls too.
+    /// Fails if the program has several threads, and the kernel either has no userfaultfd or does not let this user
+    /// handle faults of system calls.
     pub fn new() -> io::Result<Self> {
         match Self::of_several() {
             Err(refused) if !is_alone()? => Err(refused),
@@ -60,8 +61,8 @@ impl Hold {
         Ok(Self(Some(file)))
     }
 
-    /// Holds `len` bytes from `start` (whole pages). The calling thread must neither write there, nor allocate, nor start a thread
-    /// until it drops what is returned.
+    /// Protects `len` bytes at `start` (whole pages). Until the result is dropped, the calling thread must not write
+    /// there, allocate, or start a thread.
     pub fn begin(self, start: usize, len: usize) -> io::Result<Option<Protected>> {
         let Some(file) = self.0 else { return Ok(None) };
         call(&file, IOC_REGISTER, &mut [start as u64, len as u64, REGISTER_WRITES, 0])?;
@@ -74,15 +75,15 @@ impl Hold {
 impl Drop for Protected {
     fn drop(&mut self) {
         let range = [self.start as u64, self.len as u64];
-        // Closing the file does not suffice, since a child forked meanwhile has a copy of it. The calls fail if another
-        // mapping has taken the place of the one that was registered; then there is nothing to end.
+        // Closing the file is not sufficient, since a child forked in the meantime has a copy of it. The calls fail if
+        // the registered mapping has been replaced by another; then there is nothing to end.
         let _ = call(&self.file, IOC_UNREGISTER, &mut range.clone());
         let _ = call(&self.file, IOC_WAKE, &mut range.clone());
     }
 }
 
 fn call<const N: usize>(file: &OwnedFd, what: c_ulong, words: &mut [u64; N]) -> io::Result<()> {
-    // SAFETY: the structure is as long as the number of the call says.
+    // SAFETY: the structure has the length encoded in the ioctl number.
     match unsafe { libc::ioctl(file.as_raw_fd(), what as _, words.as_mut_ptr()) } {
         -1 => Err(io::Error::last_os_error()),
         _ => Ok(()),
@@ -92,21 +93,21 @@ fn call<const N: usize>(file: &OwnedFd, what: c_ulong, words: &mut [u64; N]) -> 
 fn owned(fd: c_int) -> io::Result<OwnedFd> {
     match fd {
         -1 => Err(io::Error::last_os_error()),
-        // SAFETY: a new descriptor, which nothing else owns.
+        // SAFETY: a new descriptor without another owner.
         fd => Ok(unsafe { OwnedFd::from_raw_fd(fd) }),
     }
 }
 
-/// A userfaultfd that holds up system calls that write, too.
+/// Opens a userfaultfd that also blocks writes by system calls.
 fn open() -> io::Result<OwnedFd> {
     let flags = libc::O_CLOEXEC | libc::O_NONBLOCK;
-    // SAFETY: takes no memory.
+    // SAFETY: passes no memory.
     let refused = match owned(unsafe { libc::syscall(libc::SYS_userfaultfd, flags) } as c_int) {
         Err(error) => error,
         made => return made,
     };
     let device = std::fs::OpenOptions::new().read(true).write(true).open("/dev/userfaultfd");
-    // SAFETY: takes flags, no memory.
+    // SAFETY: passes flags, no memory.
     let made =
         device.and_then(|device| owned(unsafe { libc::ioctl(device.as_raw_fd(), IOC_NEW as _, flags) }));
     made.map_err(|_| refused)
@@ -114,7 +115,7 @@ fn open() -> io::Result<OwnedFd> {
 
 /// True if the program has a single thread, not counting ours.
 fn is_alone() -> io::Result<bool> {
-    // A thread of ours that has just begun may not have named itself yet.
+    // A thread of ours that has just started may not have set its name yet.
     for _ in 0..PATIENCE {
         if program_threads()? <= 1 {
             return Ok(true);
@@ -124,8 +125,8 @@ fn is_alone() -> io::Result<bool> {
     Ok(false)
 }
 
-/// Threads of the process, not counting ours that serve the device. Threads are born with their process's name, so one that is called
-/// as ours are has all of its threads counted.
+/// Number of threads of the process, except ours that serve the device. New threads inherit the name of their process,
+/// so if the process itself has a name like ours, all its threads are counted.
 fn program_threads() -> io::Result<usize> {
     let is_ours = |comm: &Path| std::fs::read_to_string(comm).is_ok_and(|name| name.starts_with(OURS));
     let tell_apart = !is_ours(Path::new("/proc/self/comm"));
@@ -142,10 +143,10 @@ mod tests {
         time::Instant,
     };
 
-    /// Checks that a write waits until the protection ends, and is made then.
+    /// Checks that a write waits until the protection ends, and is then executed.
     fn check_that_writes_wait(hold: Hold) {
         let memory = Pages::private(4096).unwrap();
-        // SAFETY: a page of ours, of words.
+        // SAFETY: a page of ours, accessed as words.
         let word = unsafe { &*memory.ptr().as_ptr().cast::<AtomicU64>() };
         word.store(1, SeqCst);
         let protected = hold.begin(memory.ptr().as_ptr() as usize, 4096).unwrap().expect("a userfaultfd");
@@ -166,11 +167,11 @@ mod tests {
         check_that_writes_wait(Hold::new().unwrap());
     }
 
-    /// The result of `body` in a child of fork, which has a single thread, as a user whom the kernel gives no userfaultfd.
+    /// Runs `body` in a child of fork, which has a single thread, as a user without permission for userfaultfd.
     fn as_nobody(body: impl FnOnce() -> bool) -> bool {
         const NOBODY: libc::uid_t = 65534;
         let mut status = -1;
-        // SAFETY: the child does what the tests below say, and leaves; the parent waits for it alone.
+        // SAFETY: the child only runs the `body` of the tests below, and exits; the parent only waits for it.
         unsafe {
             let child = libc::fork();
             if child == 0 {
@@ -208,7 +209,7 @@ mod tests {
         let before = program_threads().unwrap();
         std::thread::scope(|scope| {
             let (begun, wait_begun) = std::sync::mpsc::channel();
-            // A thread names itself when it begins.
+            // A thread sets its name when it starts.
             let mut begin = |name: &str| {
                 let (end, wait) = std::sync::mpsc::channel::<()>();
                 let begun = begun.clone();
