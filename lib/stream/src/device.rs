@@ -1,4 +1,4 @@
-//! A served function that is listened to.
+//! Recording of a served function.
 
 use crate::{
     file::Recorder,
@@ -16,14 +16,14 @@ impl Memory for GuestMemory {
     }
 }
 
-/// A function whose client's stream is recorded.
+/// A function that records the stream of its client.
 pub struct Recording {
     function: Arc<dyn Function>,
     tap: Arc<Tap>,
 }
 
 impl Recording {
-    /// Records what is sent to `function`, whose number is `fid`.
+    /// Records the messages to `function`, with number `fid`.
     pub fn new(function: Arc<dyn Function>, fid: u8, recorder: Arc<Recorder>) -> Self {
         let tap = Arc::new(Tap::new(recorder, fid));
         let told = tap.clone();

@@ -1,4 +1,4 @@
-//! A transport that is listened to.
+//! Recording of a driver's transport.
 #![allow(unsafe_code)]
 
 use crate::{
@@ -18,16 +18,16 @@ use std::{
     time::Duration,
 };
 
-/// The driver's own blocks, by bus address.
+/// The driver's own blocks, by IOVA.
 #[derive(Default)]
 struct Blocks(Mutex<BTreeMap<Iova, Block>>);
 
 struct Block {
     len: usize,
-    /// Where the driver sees it: never empty.
+    /// Addresses in the driver; never empty.
     views: Vec<*mut u8>,
 }
-// SAFETY: the pointers are only followed in `Blocks::read`, which is sound on any thread: see there.
+// SAFETY: the pointers are only dereferenced in `Blocks::read`, which is sound on any thread, as explained there.
 unsafe impl Send for Block {}
 
 impl Blocks {
@@ -38,12 +38,12 @@ impl Blocks {
         known.views.push(block.ptr.as_ptr());
     }
 
-    /// Forgets a block, which is freed for all. Called before that.
+    /// Removes a block that is freed for all. Called before the free.
     fn free(&self, block: &DmaBlock) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(&block.iova);
     }
 
-    /// Forgets one view. Called before it ends.
+    /// Removes one view. Called before it is unmapped.
     fn detach(&self, block: &DmaBlock) {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(known) = all.get_mut(&block.iova) else { return };
@@ -66,16 +66,16 @@ impl Memory for Blocks {
         }
         let Some(view) = block.views.first() else { return false };
         for (i, byte) in into.iter_mut().enumerate() {
-            // SAFETY: `from + i` is below `len`, checked above, and the view is mapped: it stands in the table, from
-            // which `free` and `detach` take it before the transport ends it, and `all` holds the table's lock. The
-            // driver and the device touch it through atomics and by DMA only, as `driver::dma` says; so do we.
+            // SAFETY: `from + i` is below `len`, as checked above, and the view is mapped: it is in the table, from
+            // which `free` and `detach` remove it before the transport unmaps it, and `all` holds the table's lock.
+            // Driver and device access it only through atomics and DMA (module `driver::dma`), and so does this.
             *byte = unsafe { AtomicU8::from_ptr(view.add(from + i)) }.load(Relaxed);
         }
         true
     }
 }
 
-/// Registers whose writes are recorded.
+/// Registers with recorded writes.
 struct Tapped {
     bar: Bar,
     tap: Arc<Tap>,
@@ -100,8 +100,8 @@ impl Registers for Tapped {
     }
 }
 
-/// A transport whose driver's stream is recorded. Work requests are found in rings of the driver's own memory
-/// ([`Transport::dma_alloc`]), not in those that lie in a program's.
+/// A transport that records the stream of its driver. Work requests are found in rings in the driver's own memory
+/// ([`Transport::dma_alloc`]), not in rings in a program's memory.
 pub struct RecordingTransport {
     transport: Arc<dyn Transport>,
     tap: Arc<Tap>,
@@ -109,7 +109,7 @@ pub struct RecordingTransport {
 }
 
 impl RecordingTransport {
-    /// Records what goes through `transport` to the function, which the file calls `fid`.
+    /// Records accesses through `transport` to the function with number `fid` in the file.
     pub fn new(transport: Arc<dyn Transport>, fid: u8, recorder: Arc<Recorder>) -> Self {
         Self { transport, tap: Arc::new(Tap::new(recorder, fid)), blocks: Arc::default() }
     }
@@ -128,12 +128,12 @@ impl Transport for RecordingTransport {
             _ => bar,
         })
     }
-    /// None: requests that go to the device in such a page would not pass the registers that are recorded.
+    /// Not available: requests written to the device in such a page would bypass the recorded registers.
     fn combining(&self) -> Option<Arc<dyn Combining>> {
         None
     }
     unsafe fn dma_map(&self, base: *mut u8, len: usize, access: Access) -> io::Result<Iova> {
-        // SAFETY: the caller's promise is handed on as it is.
+        // SAFETY: the caller's guarantee is passed on unchanged.
         unsafe { self.transport.dma_map(base, len, access) }
     }
     fn dma_alloc(&self, len: usize, scope: Scope) -> io::Result<DmaBlock> {
@@ -187,8 +187,8 @@ mod tests {
     use super::*;
     use std::sync::atomic::AtomicU32;
 
-    /// A transport whose every answer that has a default is another than that. It counts the polls that found nothing and
-    /// then something.
+    /// A transport that overrides every default method with a different result. It counts empty polls and those
+    /// followed by a completion.
     #[derive(Default)]
     struct Contrary(AtomicU32);
 

@@ -1,4 +1,4 @@
-//! Events, and the line of JSON that each is in a file.
+//! Events, and their format as lines of JSON.
 
 use hwspec::{context::ServiceType, decode::wqe::Queue};
 use serde_json::{Value, json};
@@ -8,20 +8,20 @@ use serde_json::{Value, json};
 pub enum Event {
     /// A register of BAR0 was written.
     Write {
-        /// Where, from the start of BAR0.
+        /// Offset in BAR0.
         offset: u64,
-        /// Bytes: 4 or 8.
+        /// Width in bytes: 4 or 8.
         width: u8,
-        /// The value, in the register's own order.
+        /// The value, in the register's byte order.
         value: u64,
     },
-    /// A command was sent, and perhaps answered.
+    /// A command was sent, and possibly answered.
     Command {
-        /// Whole input, mailboxes included.
+        /// Complete input, including mailboxes.
         input: Vec<u8>,
-        /// Whole output. Empty if the answer was not seen.
+        /// Complete output. Empty if the answer was not seen.
         output: Vec<u8>,
-        /// Delivery status. None if the answer was not seen.
+        /// Delivery status. `None` if the answer was not seen.
         delivery: Option<u8>,
     },
     /// A work request was posted.
@@ -30,23 +30,24 @@ pub enum Event {
         queue: Queue,
         /// Number of the queue.
         number: u32,
-        /// Its place in the queue.
+        /// Its index in the queue.
         index: u32,
-        /// The request as it lies in the ring.
+        /// The request as in the ring.
         bytes: Vec<u8>,
     },
     /// The function was reset.
     Reset,
-    /// The file had reached its limit: what followed was not written down.
+    /// The file reached its limit: later events were not recorded.
     Full,
 }
 
-/// An event, and where and when it happened.
+/// An event with its time and position.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Record {
-    /// Place in the stream. A command has the place at which it was sent, and its line comes when it is answered.
+    /// Position in the stream. A command's position is that of its sending; its line is written when it is
+    /// answered.
     pub place: u64,
-    /// Nanoseconds since the recording began.
+    /// Nanoseconds since the start of the recording.
     pub nanoseconds: u64,
     /// The function: 0 is the PF.
     pub function: u8,
@@ -54,11 +55,11 @@ pub struct Record {
     pub event: Event,
 }
 
-/// First line of every file.
+/// The first line of every file.
 pub const HEAD: &str = r#"{"stream":"ironverbs","version":1}"#;
 
 impl Record {
-    /// The line, without its end.
+    /// The line, without the newline.
     pub fn line(&self) -> String {
         let mut line = json!({ "n": self.place, "ns": self.nanoseconds, "function": self.function });
         let mut set = |name: &str, value: Value| line[name] = value;
@@ -96,10 +97,10 @@ impl Record {
         line.to_string()
     }
 
-    /// Reads a line.
+    /// Parses a line.
     ///
     /// # Errors
-    /// The part that was expected in it.
+    /// The expected part that is missing.
     pub fn parse(line: &str) -> Result<Self, String> {
         let value: Value =
             serde_json::from_str(line).map_err(|e| format!("expected an object of JSON ({e})"))?;

@@ -1,4 +1,4 @@
-//! The file of a stream: a line for its kind, then one for each event, as it happens.
+//! The file format of a stream: a header line, then a line for each event as it happens.
 
 use crate::event::{Event, HEAD, Record};
 use std::{
@@ -9,12 +9,13 @@ use std::{
     time::Instant,
 };
 
-/// Bytes of a file at most. Lines beyond it are not recorded, and the file says so.
+/// Maximum size of a file in bytes. Further lines are not recorded, and the file says so.
 pub const LIMIT: u64 = 256 << 20;
-/// Bytes of a line at most: the longest input and output of a command in hexadecimal, and names.
+/// Maximum length of a line in bytes: the longest input and output of a command in hexadecimal, plus names.
 const LONGEST: u64 = 80 << 20;
 
-/// A file that is being written. Lines are complete and in the file at once, so it is of use however the process ends.
+/// Writer of a stream file. Each line is written at once and completely, so the file is usable however the process
+/// ends.
 pub struct Recorder {
     begin: Instant,
     out: Mutex<Out>,
@@ -25,23 +26,23 @@ struct Out {
     limit: u64,
     written: u64,
     next: u64,
-    /// Nothing more is written: the limit is reached, or the file refused.
+    /// No further output: the limit was reached, or a write failed.
     over: bool,
 }
 
 impl Recorder {
-    /// Begins a file, in place of what was there.
+    /// Creates a file, replacing an existing one.
     ///
     /// # Errors
-    /// It cannot be written.
+    /// The file cannot be written.
     pub fn create(path: &Path) -> Result<Arc<Self>, String> {
         Self::with_limit(path, LIMIT)
     }
 
-    /// As [`create`](Self::create), with a limit of its own.
+    /// Like [`create`](Self::create), with another limit.
     ///
     /// # Errors
-    /// It cannot be written.
+    /// The file cannot be written.
     pub fn with_limit(path: &Path, limit: u64) -> Result<Arc<Self>, String> {
         let why = |e| format!("cannot record to {}: {e}", path.display());
         let mut file = File::create(path).map_err(why)?;
@@ -51,7 +52,7 @@ impl Recorder {
         Ok(Arc::new(Self { begin: Instant::now(), out: Mutex::new(out) }))
     }
 
-    /// The next place in the stream, and the time.
+    /// Returns the next position in the stream, and the time.
     pub(crate) fn place(&self) -> (u64, u64) {
         let mut out = self.out.lock().unwrap_or_else(PoisonError::into_inner);
         let place = out.next;
@@ -59,7 +60,7 @@ impl Recorder {
         (place, u64::try_from(self.begin.elapsed().as_nanos()).unwrap_or(u64::MAX))
     }
 
-    /// Writes an event down.
+    /// Writes an event.
     pub(crate) fn put(&self, record: &Record) {
         let mut line = record.line();
         line.push('\n');
@@ -79,10 +80,11 @@ impl Recorder {
     }
 }
 
-/// Reads a file. A last line that was cut off is left out, for its writer may have ended within it; the second value says so.
+/// Reads a file. Omits a truncated last line, since the writer may have ended within it; the second value is true in
+/// that case.
 ///
 /// # Errors
-/// The file cannot be read or is none of ours: which line, what was expected and what was found.
+/// The file cannot be read or has a wrong format: line number, expected and actual contents.
 pub fn read(path: &Path) -> Result<(Vec<Record>, bool), String> {
     let named = |why: String| format!("{}: {why}", path.display());
     let file = File::open(path).map_err(|e| named(e.to_string()))?;
@@ -114,14 +116,14 @@ pub fn read(path: &Path) -> Result<(Vec<Record>, bool), String> {
     if number == 0 {
         return Err(named("expected a stream, found nothing".into()));
     }
-    // A command's line comes when it is answered.
+    // A command's line is only written when it is answered.
     records.sort_by_key(|record| record.place);
     Ok((records, cut))
 }
 
-/// Takes the end of a line off.
+/// Removes a newline.
 trait PopEnd {
-    /// True if there was one.
+    /// Returns true if there was one.
     fn pop_if_end(&mut self) -> bool;
 }
 

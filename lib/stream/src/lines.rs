@@ -1,4 +1,4 @@
-//! Streams as lists of lines, and the text file in which repetition is collapsed.
+//! Streams as lists of lines, and the text file format with repetitions collapsed.
 
 use crate::{
     event::Record,
@@ -7,12 +7,13 @@ use crate::{
 };
 use std::{collections::BTreeMap, fs, path::Path};
 
-/// First line of a file of lines.
+/// First line of a text file.
 pub const HEAD: &str = "# ironverbs stream, normalised";
-/// Longest group of lines whose repetition is noticed.
+/// Longest group of lines that is checked for repetition.
 const GROUP: usize = 24;
 
-/// The lines of a stream's events, of one function or of all. With several functions each line says which.
+/// The lines of a stream's events, for one function or for all. With several functions each line includes the
+/// number.
 pub fn lines(records: &[Record], function: Option<u8>, detail: Detail) -> Vec<String> {
     let mut printers: BTreeMap<u8, Printer> = BTreeMap::new();
     let chosen = |record: &&Record| function.is_none_or(|one| one == record.function);
@@ -29,7 +30,7 @@ pub fn lines(records: &[Record], function: Option<u8>, detail: Detail) -> Vec<St
     all
 }
 
-/// Lines with repetition collapsed: `x3 line`, and for groups `x3 {`, the lines and `}`.
+/// Collapses repetitions: `x3 line`, and for groups `x3 {`, the lines and `}`.
 pub fn collapsed(lines: &[String]) -> Vec<String> {
     let (mut out, mut at) = (Vec::new(), 0);
     while at < lines.len() {
@@ -59,13 +60,13 @@ pub fn collapsed(lines: &[String]) -> Vec<String> {
     out
 }
 
-/// The lines of a file: of a recorded stream, compact, or of a file of lines as [`collapsed`] made it, whose
-/// repetitions are then one each.
+/// Reads the lines of a file: of a recorded stream in compact form, or of a text file written by
+/// [`collapsed`], with each repetition as one line.
 ///
 /// # Errors
 /// The file cannot be read or is neither.
 pub fn read(path: &Path, function: Option<u8>) -> Result<Vec<String>, String> {
-    // A stream that a machine recorded may be large, a file that is kept as text is not.
+    // A recorded stream may be large, a text file is not.
     let begin = fs::File::open(path).and_then(|file| {
         let mut begin = Vec::new();
         std::io::Read::read_to_end(&mut std::io::Read::take(file, HEAD.len() as u64), &mut begin)?;

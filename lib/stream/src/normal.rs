@@ -1,19 +1,20 @@
-//! Values that differ from run to run though the driver does the same: numbers of objects, addresses, sequence numbers, identities.
+//! Values that differ between runs with the same driver behaviour: object numbers, addresses, sequence numbers,
+//! identities.
 
 use std::collections::BTreeMap;
 
-/// How a field's value is shown.
+/// Display mode of a field's value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Treat {
-    /// As it is.
+    /// Show the value.
     Keep,
-    /// A number of an object of this kind.
+    /// The value is the number of an object of this kind.
     Object(&'static str),
-    /// It says nothing beyond being there.
+    /// Only the presence of the field is meaningful.
     Varies,
 }
 
-/// Fields that hold numbers of objects, by the kind.
+/// Fields with object numbers, by kind.
 const OBJECTS: &[(&str, &[&str])] = &[
     ("uid", &["uid"]),
     ("pd", &["pd"]),
@@ -38,7 +39,7 @@ const OBJECTS: &[(&str, &[&str])] = &[
     ("umem", &["umem_id", "cq_umem_id", "wq_umem_id", "dbr_umem_id"]),
 ];
 
-/// Fields whose value is chance, or where something lies, or who somebody is.
+/// Fields with random values, locations or identities.
 const VARY: &[&str] = &[
     "pa",
     "pas",
@@ -130,7 +131,7 @@ const VARY: &[&str] = &[
     "end_flow_index",
 ];
 
-/// Fields of these that are zero at one run and not at the next, so that even their being there says nothing.
+/// Fields of the above that are zero in some runs only, so that not even their presence is meaningful.
 const CHANCE: &[&str] = &[
     "page_offset",
     "cq_umem_offset",
@@ -150,12 +151,12 @@ const CHANCE: &[&str] = &[
     "compare",
 ];
 
-/// True if it is chance that the field called `name` is not zero.
+/// True if the presence (a nonzero value) of the field `name` is random.
 pub fn is_chance(name: &str) -> bool {
     CHANCE.contains(&name)
 }
 
-/// How the field called `name` is shown.
+/// Display mode of the field `name`.
 pub fn treat(name: &str) -> Treat {
     if let Some((kind, _)) = OBJECTS.iter().find(|(_, names)| names.contains(&name)) {
         return Treat::Object(kind);
@@ -163,12 +164,12 @@ pub fn treat(name: &str) -> Treat {
     if VARY.contains(&name) { Treat::Varies } else { Treat::Keep }
 }
 
-/// Names of objects: their kind, and which of it was first seen when.
+/// Names of objects: their kind, and their order of first appearance.
 #[derive(Default)]
 pub struct Names(BTreeMap<(&'static str, u64), usize>, BTreeMap<&'static str, usize>);
 
 impl Names {
-    /// The place of `number` among those of its kind, from 1 on.
+    /// The position of `number` among the objects of its kind, starting at 1.
     pub fn place(&mut self, kind: &'static str, number: u64) -> usize {
         let Self(known, last) = self;
         *known.entry((kind, number)).or_insert_with(|| {

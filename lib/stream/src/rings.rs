@@ -1,4 +1,5 @@
-//! Where the rings of a function's queues lie, by the commands that created them, and what was posted to them.
+//! Location of the rings of a function's queues, from the commands that created them, and the requests posted to
+//! them.
 
 use crate::{event::Event, tap::Memory};
 use hwspec::{
@@ -17,23 +18,23 @@ use hwspec::{
 };
 use std::{collections::BTreeMap, sync::Arc};
 
-/// log2 of the unit that page sizes in contexts are counted from.
+/// log2 of the unit of page sizes in contexts.
 const LOG_PAGE: u32 = 12;
-/// Page offsets are counted in this part of a page.
+/// log2 of the number of page offset units per page.
 const LOG_OFFSETS: u32 = 6;
-/// `wq_type`: a list whose entries name the next.
+/// `wq_type`: a linked list of entries.
 const LINKED: [u8; 2] = [0, 2];
-/// `rq_type`: the queue pair has a receive queue of its own.
+/// `rq_type`: the queue pair has its own receive queue.
 const REGULAR: u8 = 0;
-/// Requests that one look takes from one ring.
+/// Maximum number of requests read from one ring at a time.
 const MOST: u16 = 1 << 15;
 
-/// Bus memory that is contiguous for a queue.
+/// Memory that is contiguous from the queue's point of view.
 #[derive(Clone, Debug, Default)]
 struct Pages {
     list: Arc<[u64]>,
     log_size: u32,
-    /// Where the queue begins.
+    /// Offset of the queue in the first page.
     offset: u64,
 }
 
@@ -44,7 +45,7 @@ impl Pages {
         Some(page + (at & ((1 << self.log_size) - 1)))
     }
 
-    /// Reads within one page: what is posted is aligned to its own size.
+    /// Reads within one page: posted requests are naturally aligned.
     fn read(&self, memory: &dyn Memory, offset: u64, into: &mut [u8]) -> bool {
         self.at(offset).is_some_and(|at| memory.read(at, into))
     }
@@ -58,13 +59,13 @@ struct Ring {
     log_count: u32,
     /// Address of its counter.
     counter: u64,
-    /// How far we have read.
+    /// Position up to which the ring has been read.
     seen: u16,
-    /// Of a linked list, the entry that comes next.
+    /// Next entry of a linked list.
     head: Option<u16>,
 }
 
-/// The kind that tells rings apart: objects of different kinds may have one number.
+/// The kind of a ring, part of its key: objects of different kinds may have the same number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Kind {
     Send,
@@ -82,14 +83,14 @@ pub struct Rings {
     umems: BTreeMap<u32, Pages>,
 }
 
-/// The page list behind a fixed part.
+/// The page list after a fixed part.
 fn list(input: &[u8], from: usize) -> Arc<[u64]> {
     let entries = input.get(from..).unwrap_or_default().chunks_exact(8);
     entries.map(|entry| u64::from_be_bytes(prefix(entry)) & !0xfff).collect()
 }
 
 impl Rings {
-    /// A command was carried out.
+    /// Handles an executed command.
     pub fn command(&mut self, input: &[u8], output: &[u8]) {
         let number = load(&prefix::<16>(output), 8, 23, 0) as u32;
         let named = load(&prefix::<16>(input), 8, 23, 0) as u32;
@@ -101,7 +102,7 @@ impl Rings {
             }
             Opcode::CreateRq => {
                 let context = CreateRqIn::read(input).ctx();
-                // A queue that takes from a memory pool has no ring.
+                // A queue on a memory pool has no ring of its own.
                 if context.mem_rq_type() == 0 {
                     self.work_queue((Kind::Rq, number), Queue::Receive, &context.wq(), input);
                 }
@@ -147,7 +148,7 @@ impl Rings {
                 };
                 self.umems.insert(number, pages);
             }
-            // A queue begins anew.
+            // The queue is reset.
             Opcode::Qp2Rst => {
                 for kind in [Kind::Send, Kind::QpReceive] {
                     if let Some(ring) = self.rings.get_mut(&(kind, named)) {
@@ -257,7 +258,8 @@ impl Rings {
     }
 }
 
-/// The counter of a ring; none if it cannot be read or says nonsense, in which case what was posted is given up.
+/// Number of new requests in a ring. `None` if the counter cannot be read or is implausible; in the latter case
+/// the requests are skipped.
 fn fresh(ring: &mut Ring, memory: &dyn Memory) -> Option<u16> {
     let mut word = [0; 4];
     if !memory.read(ring.counter, &mut word) {
@@ -272,7 +274,7 @@ fn fresh(ring: &mut Ring, memory: &dyn Memory) -> Option<u16> {
     Some(count)
 }
 
-/// The requests that were posted to receive queues since the last look.
+/// The requests posted to receive queues since the last call.
 pub fn posted(rings: &mut Rings, memory: &dyn Memory) -> Vec<Event> {
     let mut found = Vec::new();
     for ((kind, number), ring) in &mut rings.rings {
@@ -297,7 +299,7 @@ pub fn posted(rings: &mut Rings, memory: &dyn Memory) -> Vec<Event> {
     found
 }
 
-/// The requests that were posted to the send queue `number`, whose doorbell rings.
+/// The requests posted to send queue `number`, called when its doorbell rings.
 pub fn sent(rings: &mut Rings, memory: &dyn Memory, number: u32) -> Vec<Event> {
     let Some(ring) = rings.rings.get_mut(&(Kind::Send, number)) else { return Vec::new() };
     let Some(mut left) = fresh(ring, memory) else { return Vec::new() };

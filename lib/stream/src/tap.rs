@@ -1,4 +1,4 @@
-//! A tap, which is told of every register write, and finds out the rest from memory.
+//! A tap, which is notified of every register write and reads everything else from memory.
 
 use crate::{
     event::{Event, Record},
@@ -23,22 +23,22 @@ use std::{
 const CMDQ_HIGH: u64 = 0x10;
 const CMDQ_LOW: u64 = 0x14;
 const COMMAND_DOORBELL: u64 = 0x18;
-/// Bytes of input or output in a command queue entry.
+/// Bytes of inline input or output in a command queue entry.
 const INLINE: usize = 0x10;
 /// Bytes of data in a mailbox.
 const BOX_DATA: usize = 0x200;
-/// Longest input or output that is looked at.
+/// Longest input or output that is read.
 const LONGEST: usize = 16 << 20;
-/// The byte of an entry with the ownership bit.
+/// Offset in an entry of the byte with the ownership bit.
 const OWNER: u64 = 0x3f;
 
-/// Memory that a function reaches by DMA.
+/// Memory accessible to a function by DMA.
 pub trait Memory {
-    /// Reads `into.len()` bytes at bus address `at`; false if they are not all there.
+    /// Reads `into.len()` bytes at bus address `at`. Returns false if they are not all available.
     fn read(&self, at: u64, into: &mut [u8]) -> bool;
 }
 
-/// Listens to one function.
+/// Records one function.
 pub struct Tap {
     recorder: Arc<Recorder>,
     function: u8,
@@ -48,11 +48,11 @@ pub struct Tap {
 /// A command that was sent and not yet answered.
 struct Pending {
     place: (u64, u64),
-    /// Its entry.
+    /// Address of its entry.
     at: u64,
     input: Vec<u8>,
     output_len: usize,
-    /// Mailboxes of the output.
+    /// Addresses of the output mailboxes.
     boxes: Vec<u64>,
 }
 
@@ -66,13 +66,13 @@ struct State {
 
 impl Default for State {
     fn default() -> Self {
-        // Entries are 64 bytes apart unless a driver reads otherwise.
+        // Entries are 64 bytes apart unless a driver reads another value.
         Self { queue: 0, log_stride: 6, pending: BTreeMap::new(), rings: Rings::default() }
     }
 }
 
 impl Tap {
-    /// Listens to `function` for `recorder`.
+    /// Creates a tap that records `function` to `recorder`.
     pub fn new(recorder: Arc<Recorder>, function: u8) -> Self {
         Self { recorder, function, state: Mutex::default() }
     }
@@ -89,7 +89,7 @@ impl Tap {
         self.put(self.recorder.place(), event);
     }
 
-    /// A register is about to be written.
+    /// Called before a register is written.
     pub fn write(&self, memory: &dyn Memory, offset: u64, width: u8, value: u64) {
         let state = &mut *self.state();
         self.settle(state, memory);
@@ -115,7 +115,7 @@ impl Tap {
         found.into_iter().for_each(|event| self.now(event));
     }
 
-    /// A register of the initialization segment.
+    /// Handles a write to the initialization segment.
     fn low(&self, state: &mut State, memory: &dyn Memory, offset: u64, value: u32) {
         match offset {
             CMDQ_HIGH => state.queue = u64::from(value) << 32 | state.queue & 0xffff_ffff,
@@ -137,13 +137,13 @@ impl Tap {
         self.put(lost.place, event);
     }
 
-    /// A register was written or read, and what that led to may have happened.
+    /// Called after a register access, when its effects may have happened.
     pub fn after(&self, memory: &dyn Memory) {
         let state = &mut *self.state();
         self.settle(state, memory);
     }
 
-    /// A register was read.
+    /// Called after a register is read.
     pub fn read(&self, memory: &dyn Memory, offset: u64, value: u32) {
         if offset == CMDQ_LOW {
             let log_stride = (value & 0xf) as u8;
@@ -154,7 +154,7 @@ impl Tap {
         self.after(memory);
     }
 
-    /// Writes down the commands that have been answered.
+    /// Records answered commands.
     fn settle(&self, state: &mut State, memory: &dyn Memory) {
         let answered = |sent: &Pending| {
             let mut owner = [1];
@@ -170,8 +170,8 @@ impl Tap {
         }
     }
 
-    /// The function is about to write `data` at `at`. A command whose entry is given back by that is written down now: once the
-    /// driver can see the answer, another of its processors may have put the next command there before we look.
+    /// Called before the function writes `data` at `at`. Records a command now if this write returns its entry: once
+    /// the driver can see the answer, another of its processors may reuse the entry before it is read here.
     pub fn gives(&self, memory: &dyn Memory, at: u64, data: &[u8]) {
         let state = &mut *self.state();
         let within = |byte: u64| byte.checked_sub(at).and_then(|n| data.get(usize::try_from(n).ok()?));
@@ -188,7 +188,7 @@ impl Tap {
         self.answer(state, memory, sent, CmdQueueEntry::from_bytes(raw));
     }
 
-    /// Writes down a command and its answer, which is in `entry` and in its mailboxes.
+    /// Records a command and its answer from `entry` and its mailboxes.
     fn answer(&self, state: &mut State, memory: &dyn Memory, sent: Pending, entry: CmdQueueEntry) {
         let mut output = entry.command_output_inline_data().to_vec();
         for at in &sent.boxes {
@@ -204,7 +204,7 @@ impl Tap {
         self.put(sent.place, event);
     }
 
-    /// The function is reset: commands that were not answered never will be.
+    /// Called on a reset of the function: unanswered commands will never be answered.
     pub fn reset(&self) {
         let lost = std::mem::take(&mut *self.state());
         lost.pending.into_values().for_each(|lost| self.unanswered(lost));
@@ -219,7 +219,7 @@ impl Drop for Tap {
     }
 }
 
-/// Reads the command at `at`; none if there is none.
+/// Reads the command at `at`, if there is one.
 fn bring_in(memory: &dyn Memory, at: u64, place: (u64, u64)) -> Option<Pending> {
     let mut raw = [0; CmdQueueEntry::SIZE];
     if !memory.read(at, &mut raw) {
@@ -247,7 +247,7 @@ fn join(high: u32, low: u32, shift: u32) -> u64 {
     u64::from(high) << 32 | u64::from(low) << shift
 }
 
-/// Follows the mailboxes of `len` bytes as far as they are there.
+/// Follows the mailboxes of `len` bytes as far as they exist.
 fn chain(memory: &dyn Memory, first: u64, len: usize, mut each: impl FnMut(u64, &[u8])) {
     let mut at = first;
     for _ in 0..len.saturating_sub(INLINE).div_ceil(BOX_DATA) {

@@ -1,7 +1,7 @@
 //! Events as lines of text, with the names of `hwspec`.
 //!
-//! A line is a word for what happened, then `name=value` for each field that is not zero, and for a command `->` and
-//! its answer. Numbers are hexadecimal.
+//! A line consists of the kind of event, `name=value` for each nonzero field, and for a command `->` and its answer.
+//! Numbers are hexadecimal.
 
 use crate::{
     event::{Event, Record, hex},
@@ -20,34 +20,34 @@ use hwspec::{
 };
 use std::fmt::Write;
 
-/// The word that stands for the answer of a command whose answer is not in the file.
+/// Printed in place of an answer that is not in the file.
 pub const UNANSWERED: &str = "unanswered";
 
-/// How much is shown.
+/// Level of detail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Detail {
-    /// Everything, as it was.
+    /// Everything, unmodified.
     Raw,
-    /// Everything; what differs from run to run is named by its order or shown as `*`.
+    /// Everything; values that differ between runs are replaced by their order or by `*`.
     Named,
-    /// The events that a driver of the same kind sends at every run: no doorbells, of lists the first entry, of answers the new
-    /// objects and refusals.
+    /// Only events that a driver of the same kind sends in every run: no doorbells, the first entry of lists, and of
+    /// answers only new objects and refusals.
     Compact,
 }
 
-/// Prints the events of one function, in their order.
+/// Prints the events of one function in order.
 pub struct Printer {
     detail: Detail,
     names: Names,
 }
 
 impl Printer {
-    /// With so much detail.
+    /// Creates a printer with the given level of detail.
     pub fn new(detail: Detail) -> Self {
         Self { detail, names: Names::default() }
     }
 
-    /// The line of an event; none if it is left out.
+    /// The line of an event, `None` if it is omitted.
     pub fn line(&mut self, record: &Record) -> Option<String> {
         match &record.event {
             Event::Write { offset, width, value } => self.write(*offset, *width, *value),
@@ -101,7 +101,7 @@ impl Printer {
             if let Some(room) = segment.as_bytes_mut().get_mut(from..from + bytes.len()) {
                 room.copy_from_slice(bytes);
             }
-            // The doorbell of the command queue says nothing that the commands do not.
+            // The doorbell of the command queue adds nothing to the commands themselves.
             let rings = segment.command_doorbell_vector() != 0;
             if rings && self.compact() {
                 return None;
@@ -109,7 +109,7 @@ impl Printer {
             let empty = line.len();
             self.fields(&mut line, InitSegment::FIELDS, segment.as_bytes());
             if line.len() == empty {
-                // Zeros: where they were written.
+                // Only zeros were written: name the register.
                 let here = InitSegment::FIELDS.iter().find(|field| field.offset / 32 == from / 4);
                 let name = here.map_or("reserved", |field| field.name);
                 let varies = treat(name) == Treat::Varies && self.detail != Detail::Raw;
@@ -143,7 +143,7 @@ impl Printer {
         let header = CmdIn::read(input);
         let mut line = command_name(input);
         command::input(input).walk(input, &mut |path, value| {
-            // They are in the name.
+            // These are already in the name.
             if path.to_string() != "opcode" && path.to_string() != "op_mod" {
                 self.field(&mut line, path, value);
             }
@@ -157,7 +157,7 @@ impl Printer {
             }
             _ => {
                 let mut found = String::new();
-                // The values that a query finds are the device's to say.
+                // The values returned by a query are up to the device.
                 let asks = self.compact() && is_query(header.opcode());
                 command::output(input, output).walk(output, &mut |path, value| {
                     let object = matches!(treat(path.name), Treat::Object(_));
@@ -197,7 +197,7 @@ fn first_index(path: &Path<'_>) -> Option<usize> {
     path.index.or_else(|| path.outer.and_then(first_index))
 }
 
-/// A name without blanks, as of an enumeration's value that has none of its own.
+/// A name without blanks, also for unnamed values of an enumeration.
 fn word(name: String) -> String {
     name.replace(' ', "")
 }
@@ -206,7 +206,7 @@ fn is_query(opcode: Opcode) -> bool {
     word(format!("{opcode:?}")).starts_with("Query")
 }
 
-/// The command in capitals, then what chooses a variant of it.
+/// The command in capitals, with the selector of its variant.
 fn command_name(input: &[u8]) -> String {
     let header = CmdIn::read(input);
     let mut name = String::new();
@@ -229,7 +229,7 @@ fn command_name(input: &[u8]) -> String {
     name
 }
 
-/// True if the name of a field says that it is bits which no field owns.
+/// True if a field name stands for bits outside all fields.
 pub fn is_reserved(field: &str) -> bool {
     field.rsplit('.').next().is_some_and(|last| last.starts_with(RESERVED) && last.contains('@'))
 }

@@ -1,5 +1,5 @@
-//! The words of two streams, compared: which commands and requests, which fields of them, and in which order they first
-//! come; and a list of the differences that have been reviewed.
+//! Comparison of two streams by words: the commands and requests, their fields, and the order of their first
+//! appearance; and a list of reviewed differences.
 
 use crate::{
     normal::is_chance,
@@ -10,18 +10,18 @@ use std::{
     fmt,
 };
 
-/// A difference of one stream from another.
+/// A difference between one stream and another.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Difference {
-    /// It has a word that the other never has.
+    /// It contains a word that the other lacks.
     Sends(String),
-    /// It sets a field that the other never sets there.
+    /// It sets a field that the other never sets in this word.
     Sets(String, String),
-    /// It sets bits that no field owns and the other never sets.
+    /// It sets bits outside all fields that the other never sets.
     Reserved(String, String),
-    /// The word comes for the first time at another place among those that both have.
+    /// The word appears first at another position among the common words.
     Order(String),
-    /// It never has a word that the other has.
+    /// It lacks a word that the other contains.
     Lacks(String),
 }
 
@@ -37,18 +37,18 @@ impl fmt::Display for Difference {
     }
 }
 
-/// The words of a stream in the order in which they first come, and the fields of each.
+/// The words of a stream in order of first appearance, and the fields of each.
 #[derive(Default)]
 pub struct Words {
     order: Vec<String>,
     fields: BTreeMap<String, BTreeSet<String>>,
-    /// The words and fields of commands whose answers are not in the file. They may have been refused, and then say nothing,
-    /// so these only keep words and fields from being reported as missing.
+    /// Words and fields of commands without an answer in the file. The commands may have been refused, which would make
+    /// them meaningless, so these only prevent words and fields from being reported as missing.
     perhaps: BTreeMap<String, BTreeSet<String>>,
 }
 
 impl Words {
-    /// Of a stream's lines. A refused command says nothing.
+    /// The words of a stream's lines. Refused commands are ignored.
     pub fn of(lines: &[String]) -> Self {
         let mut words = Self::default();
         for line in lines {
@@ -61,13 +61,13 @@ impl Words {
     pub fn add(&mut self, line: &str) {
         let (sent, answer) = line.split_once(" ->").unwrap_or((line, ""));
         let first = answer.trim_start().split(' ').next().unwrap_or_default();
-        // A refusal begins with the status, or says that not even the delivery succeeded.
+        // A refusal starts with the status, or reports that the delivery failed.
         let known = first != UNANSWERED;
         if known && (!first.is_empty() && !first.contains('=') || first.starts_with("delivery=")) {
             return;
         }
         let mut parts = sent.split(' ').filter(|part| !part.is_empty()).peekable();
-        // Which function it was.
+        // Skip the function number.
         parts.next_if(|part| part.strip_prefix('f').is_some_and(|n| n.parse::<u8>().is_ok()));
         let Some(word) = parts.next() else { return };
         if known && !self.fields.contains_key(word) {
@@ -80,7 +80,7 @@ impl Words {
         fields.extend(told.map(ToString::to_string));
     }
 
-    /// How this differs from `other`.
+    /// Differences of this stream from `other`.
     pub fn unlike(&self, other: &Self) -> Vec<Difference> {
         let mut found = Vec::new();
         for word in &self.order {
@@ -97,7 +97,7 @@ impl Words {
                 });
             }
         }
-        // A word that only one has says nothing about order.
+        // A word that only one stream has tells nothing about the order.
         let common = |mine: &Self, theirs: &Self| -> Vec<String> {
             mine.order.iter().filter(|word| theirs.fields.contains_key(*word)).cloned().collect()
         };
@@ -116,11 +116,11 @@ impl Words {
     }
 }
 
-/// Cells of the table of [`longest_common`] at most: 64 MB.
+/// Maximum number of cells in the table of [`longest_common`]: 64 MB.
 const CELLS: usize = 16 << 20;
 
-/// A longest common subsequence: pairs of indices. Of lists too long for the table, only what they begin and end with
-/// alike is compared.
+/// A longest common subsequence as pairs of indices. For lists too long for the table, only common prefixes and
+/// suffixes are compared.
 pub fn longest_common<T: PartialEq>(a: &[T], b: &[T]) -> Vec<(usize, usize)> {
     let head = a.iter().zip(b).take_while(|(x, y)| x == y).count();
     let room = a.len().min(b.len()) - head;
@@ -128,7 +128,7 @@ pub fn longest_common<T: PartialEq>(a: &[T], b: &[T]) -> Vec<(usize, usize)> {
     let mut pairs: Vec<_> = (0..head).map(|i| (i, i)).collect();
     let (x, y) = (&a[head..a.len() - tail], &b[head..b.len() - tail]);
     if x.len().saturating_mul(y.len()) <= CELLS {
-        // `table[i][j]`: the length of the longest of what begins at i and j.
+        // `table[i][j]`: the longest length for the suffixes that start at i and j.
         let width = y.len() + 1;
         let mut table = vec![0u32; (x.len() + 1) * width];
         for i in (0..x.len()).rev() {
@@ -155,8 +155,8 @@ pub fn longest_common<T: PartialEq>(a: &[T], b: &[T]) -> Vec<(usize, usize)> {
     pairs
 }
 
-/// Two lists of lines side by side: what only the first has with `-`, what only the second has with `+`, and up to
-/// `around` lines of what both have about that.
+/// A diff of two lists of lines: lines only in the first with `-`, lines only in the second with `+`, and up to
+/// `around` common lines around these.
 pub fn aligned(a: &[String], b: &[String], around: usize) -> Vec<String> {
     let mut all: Vec<(char, &String)> = Vec::new();
     let (mut i, mut j) = (0, 0);
@@ -190,11 +190,11 @@ pub fn aligned(a: &[String], b: &[String], around: usize) -> Vec<String> {
 pub struct Allowed(BTreeMap<String, String>);
 
 impl Allowed {
-    /// Reads a list: a line each, the difference as it is printed, ` - ` and the reason; empty lines and those that begin
-    /// with `#` are left out. A difference that ends with `*` stands for all that begin so.
+    /// Parses a list with one line per difference: the difference as printed, ` - ` and the reason. Empty lines and
+    /// lines starting with `#` are ignored. A difference that ends with `*` is a prefix match.
     ///
     /// # Errors
-    /// The first line that is none of these.
+    /// The first line with a wrong format.
     pub fn parse(text: &str) -> Result<Self, String> {
         let mut all = BTreeMap::new();
         for (number, line) in text.lines().enumerate().filter(|(_, l)| !l.is_empty() && !l.starts_with('#')) {
@@ -211,7 +211,7 @@ impl Allowed {
         Ok(Self(all))
     }
 
-    /// How many lines there are.
+    /// Number of reviewed differences.
     pub fn len(&self) -> usize {
         self.0.len()
     }
@@ -221,7 +221,7 @@ impl Allowed {
         self.0.is_empty()
     }
 
-    /// Those of `found` that no line allows, and the lines that allow nothing that was found.
+    /// Returns the elements of `found` that are not allowed by any line, and the lines that match none of them.
     pub fn judge(&self, found: &[Difference]) -> (Vec<String>, Vec<String>) {
         let texts: Vec<String> = found.iter().map(ToString::to_string).collect();
         let fits = |what: &str, text: &str| match what.strip_suffix('*') {

@@ -1,4 +1,4 @@
-//! Files of streams: what is written is read, and whatever else a file holds is refused in one line.
+//! Files of streams: written files can be read, and any other contents are refused with one line.
 
 use hwspec::{context::ServiceType, decode::wqe::Queue};
 use proptest::prelude::*;
@@ -13,7 +13,7 @@ use stream::{
     text::Detail,
 };
 
-/// A file of a test's own, removed with the value.
+/// A file private to a test, removed on drop.
 pub struct Scratch(PathBuf);
 
 impl Scratch {
@@ -76,7 +76,7 @@ proptest! {
         for detail in [Detail::Raw, Detail::Named, Detail::Compact] {
             lines::collapsed(&lines::lines(&records, None, detail));
         }
-        // A writer may have ended within its last line.
+        // The writer may have ended within its last line.
         if let Some(end) = text.trim_end().rfind('\n') {
             let cut = Scratch::new(format!("{HEAD}\n{}", &text[..end + 10]).as_bytes());
             prop_assert_eq!(cut.read(), Ok((records[..records.len() - 1].to_vec(), true)));

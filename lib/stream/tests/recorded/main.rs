@@ -1,4 +1,4 @@
-//! Recorded streams: their files, and the words that they are shown in.
+//! Recorded streams: their files, and their display as words.
 
 mod files;
 mod tap;

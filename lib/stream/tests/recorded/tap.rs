@@ -1,4 +1,4 @@
-//! A tap on a driver that several processors run at once.
+//! A tap on a driver that runs on several processors at once.
 
 use crate::files::Scratch;
 use devmodel::serve::GuestMemory;
@@ -6,11 +6,11 @@ use hwspec::cmd::{Opcode, queue::CmdQueueEntry};
 use std::{fs::File, os::fd::OwnedFd, sync::Arc};
 use stream::{event::Event, file::Recorder, tap::Tap};
 
-/// The command queue is the guest's memory from here on.
+/// Address in guest memory of the command queue.
 const QUEUE: u64 = 0x1000;
 const COMMAND_DOORBELL: u64 = 0x18;
 
-/// An entry of the driver's: 16 bytes of input and room for as many of output.
+/// A command queue entry of the driver: 16 bytes of input and room for 16 bytes of output.
 fn sent(opcode: Opcode) -> CmdQueueEntry {
     let mut input = [0; 16];
     input[..2].copy_from_slice(&opcode.raw().to_be_bytes());
@@ -33,8 +33,8 @@ fn an_answer_is_recorded_though_the_next_command_is_in_its_place_already() {
     for opcode in [Opcode::CreateQp, Opcode::AllocPd] {
         memory.write(QUEUE, sent(opcode).as_bytes()).expect("memory");
         tap.write(&memory, COMMAND_DOORBELL, 4, 1);
-        // The function writes what it changed of the entry. Before it returns from the doorbell, another processor of the driver's
-        // has seen that and sends the next.
+        // The function writes its changes to the entry. Before the doorbell write returns, another of the driver's
+        // processors has seen them and sends the next command.
         let mut answered = sent(opcode);
         answered.set().command_output_inline_data([opcode.raw() as u8; 16]).ownership(false);
         memory.write(QUEUE + 0x20, &answered.as_bytes()[0x20..]).expect("memory");
@@ -48,7 +48,7 @@ fn an_answer_is_recorded_though_the_next_command_is_in_its_place_already() {
     assert_eq!(commands.collect::<Vec<_>>(), expected);
 }
 
-/// A file of `len` bytes that nobody else has.
+/// A private file of `len` bytes.
 fn tempfile(len: u64) -> OwnedFd {
     let scratch = Scratch::new(&[]);
     let file = File::options().read(true).write(true).open(scratch.path()).expect("a scratch file");

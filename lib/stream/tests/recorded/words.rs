@@ -61,7 +61,7 @@ fn what_was_refused_was_not_said() {
     assert_eq!(unlike(&["f3 NOP", "f3 ALLOC_PD -> pd=#"], &[]), ["sends NOP", "sends ALLOC_PD"]);
 }
 
-/// A driver may use a slot again before anybody has looked at the answer, and then it is not known whether it was refused.
+/// A driver may reuse a slot before the answer has been read; then a refusal cannot be detected.
 #[test]
 fn a_command_whose_answer_was_not_seen_is_neither_new_nor_missing() {
     let (known, unknown) = (
