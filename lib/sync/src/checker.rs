@@ -1,6 +1,6 @@
-//! The model checker, as far as the models of this crate agree about it.
+//! Common settings of the model checker for this crate's models.
 
-/// A checker of every order with up to `preemptions`, or as many as IRONVERBS_PREEMPTIONS says if those are fewer.
+/// A checker of all orders with up to `preemptions` preemptions, or IRONVERBS_PREEMPTIONS if that is lower.
 pub(crate) fn up_to(preemptions: usize) -> loom::model::Builder {
     let at_most = std::env::var("IRONVERBS_PREEMPTIONS").ok().and_then(|text| text.parse().ok());
     let mut builder = loom::model::Builder::new();

@@ -1,30 +1,31 @@
-//! Waits that begin with looking, where that pays.
+//! Waits that start with polling if it pays.
 
 use std::{
     thread,
     time::{Duration, Instant},
 };
 
-/// Somebody who waits looks for no longer. To sleep and be woken takes 5 us, or 40 on a virtual machine whose idle processors are its host's.
+/// Maximum time of polling. A sleep and wake-up costs 5 us, or 40 us on a virtual machine that returns idle processors
+/// to its host.
 const MOST: Duration = Duration::from_micros(200);
-/// A thread that yields between two looks is in the way of others if it gets the processor back later than this.
+/// If a thread that yields between polls gets the processor back later than this, it is delaying others.
 const LATE: Duration = Duration::from_micros(50);
-/// Then it does not look for so many times as long.
+/// It then does not poll for this many times as long.
 const SHARE: u32 = 100;
 
-/// Says whether a wait pays to begin with looks: it does if the last one was short and nobody else wants the processor. So who waits for long
-/// costs none, and who is asked again and again answers at once.
+/// Decides if a wait starts with polling: it does if the last wait was short and the processor is not needed by others.
+/// So long waits cost no processor time, and frequent requests are answered at once.
 #[derive(Debug, Default)]
 pub struct Eager {
     was_short: bool,
     begun: Option<Instant>,
-    /// Until when others need the processor.
+    /// Time until which others need the processor.
     crowded: Option<Instant>,
 }
 
 impl Eager {
-    /// Begins a wait. Looks by `look` until that finds something, for as long as it pays; if nothing is returned the caller sleeps. Both say
-    /// when the wait is over, by [`end`](Self::end).
+    /// Begins a wait. Polls with `look` until that finds something, for as long as it pays; if the result is `None`,
+    /// the caller sleeps. In both cases [`end`](Self::end) must be called after the wait.
     pub fn look<T>(&mut self, mut look: impl FnMut() -> Option<T>) -> Option<T> {
         let begun = Instant::now();
         self.begun = Some(begun);
@@ -49,7 +50,7 @@ impl Eager {
         None
     }
 
-    /// Ends the wait: a message is there.
+    /// Ends the wait after a message has arrived.
     pub fn end(&mut self) {
         if let Some(begun) = self.begun.take() {
             self.was_short = begun.elapsed() < MOST;
@@ -80,7 +81,7 @@ mod tests {
         let (short, long) = (Duration::ZERO, Duration::from_millis(3));
         assert!(!wait(&mut eager, &mut looks, long), "the first sleeps");
         assert!(!wait(&mut eager, &mut looks, long));
-        // A sleep may take long on a busy machine; one in many does not.
+        // A sleep may take long on a busy machine, but out of many, one will be short.
         let begun = Instant::now();
         while !(wait(&mut eager, &mut looks, short) && eager.was_short) {
             assert!(begun.elapsed() < Duration::from_secs(20), "no sleep was short");
@@ -92,7 +93,7 @@ mod tests {
     #[test]
     fn a_wait_that_is_in_the_way_of_others_does_not_look_for_a_while() {
         let mut eager = Eager { was_short: true, ..Eager::default() };
-        // As if another thread had the processor that long.
+        // Simulates another thread that had the processor for this long.
         let late = || {
             thread::sleep(Duration::from_millis(20));
             None::<()>

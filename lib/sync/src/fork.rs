@@ -1,4 +1,4 @@
-//! Forks: a child has its parent's memory but must leave the parent's devices and locks in shared memory alone.
+//! Forks: a child has its parent's memory, but must not touch the parent's devices, or its locks in shared memory.
 #![allow(unsafe_code)]
 
 use std::sync::{
@@ -14,7 +14,7 @@ extern "C" fn in_child() {
 }
 
 /// The number of forks between the first call of [`watch`] and this process. It differs between parent and child, so an
-/// object that notes it when it is made can tell whether it is used by the process that made it.
+/// object that records it at creation can detect use by another process.
 #[inline]
 pub fn generation() -> u32 {
     FORKS.load(Relaxed)
@@ -22,7 +22,7 @@ pub fn generation() -> u32 {
 
 /// Starts counting.
 pub fn watch() {
-    // SAFETY: the handler adds to an atomic, which is allowed between fork and exec.
+    // SAFETY: the handler only adds to an atomic, which is allowed between fork and exec.
     HANDLER.call_once(|| unsafe {
         libc::pthread_atfork(None, None, Some(in_child));
     });

@@ -1,8 +1,8 @@
-//! Wrappers of a trait's object.
+//! Wrappers of trait objects.
 
-/// Implements methods of a trait, whose signatures follow, by those of `$to`. It stands in the `impl` of a wrapper beside the
-/// methods that the wrapper changes. With `#[deny(clippy::missing_trait_methods)]` before that `impl`, a method that the
-/// trait gains with a default is an error there too, instead of one that never reaches what is wrapped.
+/// Implements the methods of a trait with the given signatures by calls to `$to`. Used in the `impl` of a wrapper
+/// beside the methods that the wrapper changes. With `#[deny(clippy::missing_trait_methods)]` on that `impl`, a new
+/// trait method with a default is an error there too, instead of silently bypassing the wrapped object.
 ///
 /// ```
 /// trait Greeter {

@@ -1,7 +1,8 @@
-//! Descriptors of ours in a program that may close them behind our back.
+//! Descriptors of ours in a program that may close them without our knowledge.
 //!
-//! Daemons and shells close all descriptors that they don't know, and what is opened next gets their numbers. Code that goes on writing to such
-//! a number writes into a file of the program's. So our descriptors lie where programs seldom get any, and are looked at before they are used.
+//! Daemons and shells close all descriptors that they do not know, and the next opened files get their numbers. Code
+//! that keeps writing to such a number writes to a file of the program. So our descriptors have numbers that programs
+//! rarely get, and are checked before use.
 #![allow(unsafe_code)]
 
 use std::{
@@ -10,24 +11,24 @@ use std::{
     os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd},
 };
 
-/// Numbers from here on are ours, if the limit of descriptors allows it: lower ones go to the program first.
+/// Our numbers start here, if the descriptor limit allows: programs get the lowest free numbers first.
 const HIGH: libc::rlim_t = 512;
 
-/// A descriptor that is used, and closed, as long as it is what it was. Another thread that closes it just between the look and the use
-/// is not noticed.
+/// A descriptor that is used, and closed, only as long as its identity is unchanged. A concurrent close by another
+/// thread between check and use is not detected.
 #[derive(Debug)]
 pub struct Kept<F: AsFd = OwnedFd> {
     file: ManuallyDrop<F>,
     is: Identity,
 }
 
-/// Which file a descriptor is of: device, inode, and its kind. Events of the kernel's (eventfd, epoll) look all alike: of these it is
-/// known only that they are such.
+/// Identity of a descriptor's file: device, inode, and kind. Kernel event files (eventfd, epoll) all share one
+/// identity, so for these only the type is checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Identity(u64, u64, u32);
 
 impl<F: AsFd> Kept<F> {
-    /// Keeps `file` under its number: closing any of a file's numbers takes the locks that this process has on it.
+    /// Keeps `file` under its own number: closing any descriptor of a file would drop this process's locks on it.
     ///
     /// # Errors
     /// Those of fstat(2).
@@ -38,7 +39,7 @@ impl<F: AsFd> Kept<F> {
 }
 
 impl<F: AsFd + From<OwnedFd>> Kept<F> {
-    /// Keeps `file`, under a higher number if there is one.
+    /// Keeps `file`, under a higher number if available.
     ///
     /// # Errors
     /// Those of fstat(2).
@@ -51,10 +52,10 @@ impl<F: AsFd + From<OwnedFd>> Kept<F> {
 }
 
 impl<F: AsFd> Kept<F> {
-    /// The file.
+    /// Returns the file.
     ///
     /// # Errors
-    /// EBADF: the program has closed it, whatever has its number now.
+    /// EBADF: the program has closed it, even if its number is in use again.
     pub fn get(&self) -> io::Result<&F> {
         match self.is.is(self.file.as_fd()) {
             true => Ok(&self.file),
@@ -62,7 +63,7 @@ impl<F: AsFd> Kept<F> {
         }
     }
 
-    /// The descriptor that has its number, to wait on alone.
+    /// The descriptor with its number, unchecked. To be used for waiting only.
     pub fn unchecked(&self) -> BorrowedFd<'_> {
         self.file.as_fd()
     }
@@ -71,20 +72,20 @@ impl<F: AsFd> Kept<F> {
 impl<F: AsFd> Drop for Kept<F> {
     fn drop(&mut self) {
         if self.get().is_ok() {
-            // SAFETY: once, and nobody uses it afterwards.
+            // SAFETY: dropped only once, and not used afterwards.
             unsafe { ManuallyDrop::drop(&mut self.file) }
         }
     }
 }
 
 impl Identity {
-    /// That of a descriptor.
+    /// The identity of a descriptor.
     ///
     /// # Errors
     /// Those of fstat(2).
     pub fn of(fd: BorrowedFd<'_>) -> io::Result<Self> {
         let mut stat = MaybeUninit::<libc::stat>::zeroed();
-        // SAFETY: a structure of ours to fill, which zeros are one of.
+        // SAFETY: fills a structure of ours, for which zeros are valid.
         let stat = unsafe {
             match libc::fstat(fd.as_raw_fd(), stat.as_mut_ptr()) {
                 0 => stat.assume_init(),
@@ -94,16 +95,16 @@ impl Identity {
         Ok(Self(stat.st_dev, stat.st_ino, stat.st_mode & libc::S_IFMT))
     }
 
-    /// True if a descriptor is of that file.
+    /// True if a descriptor has this identity.
     pub fn is(self, fd: BorrowedFd<'_>) -> bool {
         Self::of(fd).is_ok_and(|other| other == self)
     }
 }
 
-/// The same file under a number that programs seldom get. `None`: there is none.
+/// Duplicates the descriptor to a number that programs rarely get. `None` if there is none.
 fn higher(fd: BorrowedFd<'_>) -> Option<OwnedFd> {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: a structure of ours to fill; a new descriptor is ours.
+    // SAFETY: fills a structure of ours; the new descriptor is ours.
     unsafe {
         libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit);
         let from = HIGH.min(limit.rlim_cur / 2) as libc::c_int;
@@ -134,13 +135,13 @@ mod tests {
         reader.read_exact(&mut byte).unwrap();
         assert_eq!(byte, [7]);
         let theirs = File::open("/dev/null").unwrap();
-        // SAFETY: what a program does that closes all and opens its own: the number is not ours any more.
+        // SAFETY: simulates a program that closes all descriptors and opens its own: the number is no longer ours.
         assert_eq!(unsafe { libc::dup2(theirs.as_raw_fd(), number) }, number);
         assert_eq!(kept.get().unwrap_err().raw_os_error(), Some(libc::EBADF));
         drop(kept);
-        // SAFETY: asks for flags alone.
+        // SAFETY: only queries flags.
         assert_ne!(unsafe { libc::fcntl(number, libc::F_GETFD) }, -1, "the program's file is still open");
-        // SAFETY: the test's own.
+        // SAFETY: the descriptor belongs to the test.
         unsafe { libc::close(number) };
     }
 }

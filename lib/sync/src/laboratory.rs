@@ -1,31 +1,31 @@
-//! Points at which a test may let another program go on, stop this one or kill it.
+//! Points at which a test may let another program continue, or stop or kill this one.
 //!
-//! They stand before and behind each store to a word that parties share, and in each loop that waits, so that a runner
-//! does nothing between two of them that another could see half done. Without the feature `laboratory` they are no
-//! code; with it each calls the hook of its thread.
+//! There is one before and after each store to a shared word, and in each loop that waits, so that between two of them
+//! a runner does nothing that another could observe half done. Without the feature `laboratory` they compile to
+//! nothing; with it, each calls the hook of its thread.
 
 /// The next action of a runner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Site {
-    /// Touch a word of a lock.
+    /// Access a word of a lock.
     Lock,
-    /// Look again at a lock that another holds.
+    /// Check again a lock that another party holds.
     Spin,
     /// Write or clear an entry of a journal.
     Journal,
-    /// Carry out one of a job's effects.
+    /// Execute one of a job's effects.
     Effect,
     /// Undo one of a job's changes.
     Undo,
-    /// Touch a slot or an index of a receive ring.
+    /// Access a slot or an index of a receive ring.
     Ring,
-    /// Touch an index of an outlet.
+    /// Access an index of an outlet.
     Outlet,
-    /// Touch the set of functions that sent to one.
+    /// Access the set of functions that sent to a function.
     Senders,
-    /// Publish what waits in a function, for contenders without its lock.
+    /// Publish pending work of a function, for contenders without its lock.
     Publish,
-    /// Check whether some runner is about to run a function that got a frame.
+    /// Check if a runner is about to run a function that received a frame.
     Arrived,
 }
 
@@ -38,12 +38,12 @@ mod hooked {
         static HOOK: Cell<Option<fn(Site)>> = const { Cell::new(None) };
     }
 
-    /// Has `hook` called at every [`Site`] that this thread reaches, in place of an earlier one.
+    /// Sets the hook that is called at every [`Site`] that this thread reaches, replacing a previous one.
     pub fn set_hook(hook: Option<fn(Site)>) {
         HOOK.set(hook);
     }
 
-    /// Reaches `site`.
+    /// Calls the hook for `site`.
     #[inline]
     pub fn step(site: Site) {
         if let Some(hook) = HOOK.get() {
@@ -55,7 +55,7 @@ mod hooked {
 #[cfg(feature = "laboratory")]
 pub use hooked::{set_hook, step};
 
-/// Nothing, outside of the laboratory.
+/// Does nothing without the feature `laboratory`.
 #[cfg(not(feature = "laboratory"))]
 #[inline(always)]
 pub fn step(_: Site) {}

@@ -1,8 +1,8 @@
-//! Locks in memory that programs share: they outlive their holders, and a thread that takes one again and again pays no
-//! locked instruction for it.
+//! Locks in memory shared between programs: they survive the death of a holder, and a thread that takes the same lock
+//! repeatedly needs no locked instruction for it.
 //!
-//! A program that dies with a [`Lock`] does not keep it, and the next to take it learns what is to be repaired. A
-//! program that is stopped does keep it, and contenders that can do without wait only until they know that.
+//! A program that dies with a [`Lock`] does not keep it; the next holder is told what has to be repaired. A program
+//! that is stopped does keep it; contenders that can do without the lock wait only until they detect that.
 //!
 //! ```
 //! use sync::{Contender, Dead, Lock, Party};
@@ -27,17 +27,18 @@
 //! assert_eq!(lock.holder(), None);
 //! ```
 //!
-//! The lock asks little of the machine around it, a [`Contender`]. So it stands apart from the adapter it was made for,
-//! and a model checker judges it by itself: `scripts/test-loom.sh`.
+//! The lock's requirements on its environment are few, and defined by [`Contender`]. So it is independent of the
+//! adapter that it was made for, and a model checker tests it in isolation: `scripts/test-loom.sh`.
 //!
-//! [`Ring`] is the order of things in a ring whose fillers hold such a lock, so that one who dies leaves no half of a
-//! frame in it.
+//! [`Ring`] manages a ring with producers that hold such a lock, so that a producer that dies leaves no partial frame
+//! in it.
 //!
-//! [`Bell`] wakes a thread that has nothing to do, and [`Eager`] says when such a thread had better look than sleep.
+//! [`Bell`] wakes a thread that has nothing to do, and [`Eager`] decides when such a thread should poll rather than
+//! sleep.
 //!
-//! [`BiasedMutex`] is the same for threads of one process, and cheaper for it. Beside the two stands what they and
-//! their users need of the machine: the number of a thread ([`this_thread`]), barriers in other threads ([`barrier`]),
-//! forks ([`fork`]), a thread that no signal interrupts ([`Quiet`]), and descriptors that the program may close ([`Kept`]).
+//! [`BiasedMutex`] is a cheaper version for threads of one process. The other modules provide what both locks and their
+//! users need from the machine: thread numbers ([`this_thread`]), barriers in other threads ([`barrier`]), forks
+//! ([`fork`]), signal-free sections ([`Quiet`]), and descriptors that the program may close ([`Kept`]).
 
 pub mod barrier;
 mod bell;
@@ -64,24 +65,24 @@ pub use quiet::Quiet;
 pub use ring::Ring;
 pub use thread::{ANY_THREAD, this_thread};
 
-/// A process, a server for guests or a test, as far as it takes locks. Never 0.
+/// A user of locks: a process, a server for guests or a test. Never 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Party(pub u16);
 
-/// A runner that wants a lock, and what it can find out about others.
+/// A runner that wants a lock, and its knowledge of others.
 pub trait Contender {
-    /// The party it works for.
+    /// The party that it works for.
     fn party(&self) -> Party;
-    /// The same, if it is the one runner of that party that is always the same thread's, and [`barrier`](Self::barrier)
-    /// of others reaches that thread. At most one runner of a party says so, and none in a child of fork: the parent's
-    /// thread goes on being it (see [`fork::generation`]).
+    /// The party, if this is the party's only runner that is always on the same thread, and [`barrier`](Self::barrier)
+    /// of other runners reaches that thread. At most one runner of a party is steady, and none in a child of fork,
+    /// where the parent's thread keeps that role ([`fork::generation`] tells the two apart).
     fn steady(&self) -> Option<Party>;
-    /// Carries out a full memory barrier here and in every thread whose runner is [`steady`](Self::steady), in this
-    /// party and all others.
+    /// Executes a full memory barrier in this thread and in every thread with a [`steady`](Self::steady) runner, of
+    /// this party and all others.
     fn barrier(&mut self);
-    /// True if `party` still lives. Called only when it holds a lock for long, or has a seat that another needs.
+    /// True if `party` is alive. Called only when it holds a lock for long, or has a seat that another party needs.
     fn alive(&mut self, party: Party) -> bool;
-    /// Yields the processor while `holder` has a lock that this runner waits for, the `times`th time since the lock
-    /// changed hands. True if the holder is stopped, so that the wait may be without end.
+    /// Yields the processor while `holder` has a lock that this runner waits for, called for the `times`th time since
+    /// the lock changed hands. Returns true if the holder is stopped, so that the wait may never end.
     fn relax(&mut self, holder: Party, times: u32) -> bool;
 }

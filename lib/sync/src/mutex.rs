@@ -1,20 +1,21 @@
-//! A mutex for tens of nanoseconds, never held across a wait: that of a queue during one post or poll.
+//! A mutex for critical sections of tens of nanoseconds, never held across a wait: it protects a queue during one post
+//! or poll.
 //!
-//! One thread uses nearly every queue, and a locked instruction costs that thread more than the rest of its way through
-//! the mutex: it waits until all its earlier stores have arrived, those to lines of other processors too. So a thread
-//! that calls [`BiasedMutex::lock_biased`] becomes the owner and locks with plain loads and stores from then on. The
-//! first other thread that locks takes that away for good, and pays for both by a barrier in every thread of the
-//! process.
+//! Nearly every queue is used by one thread, and a locked instruction costs that thread more than everything else in
+//! the mutex: it waits until all its earlier stores are visible, including those to cache lines of other processors. So
+//! a thread that calls [`BiasedMutex::lock_biased`] becomes the owner and locks with plain loads and stores from then
+//! on. The first other thread that locks revokes the ownership for good, and pays for both with a barrier in every
+//! thread of the process.
 //!
-//! It is a type of its own beside [`Lock`](crate::Lock), though both stand on the same handshake ([`bias`]), because it
-//! needs none of what makes that one slower to enter. Its contenders are threads of one process, told apart by one
-//! load, so there are no parties to ask for and no seats for former owners that may come back. It never finds a dead
-//! holder: a thread that panics unlocks, and a process that dies takes the mutex with it. And it loses its owner once
-//! at most, so it counts nothing.
+//! Both this type and [`Lock`](crate::Lock) use the handshake of [`bias`], but this one needs none of the parts that
+//! make `Lock` slower to enter. Its contenders are threads of one process, distinguished by one load, so there are no
+//! parties to ask for and no seats for former owners that may come back. It never finds a dead holder: a thread that
+//! panics unlocks, and a process that dies takes the mutex with it. And it loses its owner at most once, so it needs no
+//! counters.
 //!
-//! A child of fork has a copy. In it the thread that forked is the only one, and owns what it owned before; it locks
-//! what other threads owned as any thief does. A mutex that another thread held at the time of the fork stays locked in
-//! the child, as it does with `pthread_mutex_t`.
+//! A child of fork has a copy. The forking thread is the child's only one, and keeps its ownerships; mutexes owned by
+//! other threads it locks as any thief does. A mutex held by another thread at the time of the fork stays locked in the
+//! child, as with `pthread_mutex_t`.
 #![allow(unsafe_code)]
 
 use crate::{
@@ -31,32 +32,32 @@ use std::{
     sync::atomic::compiler_fence,
 };
 
-/// A value behind a biased spin lock, which yields the processor after a while, since the holder may have been
-/// scheduled out.
+/// A value protected by a biased spin lock, which yields the processor after a while, since the holder may have been
+/// descheduled.
 pub struct BiasedMutex<T> {
     locked: AtomicBool,
     /// The owner is inside.
     inside: AtomicBool,
-    /// The thread that does without `locked`; [`NOBODY`] yet, or [`REVOKED`].
+    /// The thread that bypasses `locked`; [`NOBODY`] initially, or [`REVOKED`].
     owner: AtomicUsize,
     value: UnsafeCell<T>,
 }
 // SAFETY: the mutex gives out one reference at a time.
 unsafe impl<T: Send> Sync for BiasedMutex<T> {}
 
-/// Exclusive access; unlocks when dropped.
+/// Exclusive access; unlocks on drop.
 pub struct BiasedGuard<'a, T> {
     mutex: &'a BiasedMutex<T>,
-    /// The word that keeps others out: `locked`, or `inside` for the owner.
+    /// The word that excludes others: `locked`, or `inside` for the owner.
     word: &'a AtomicBool,
 }
 
 const NOBODY: usize = 0;
-/// Several threads use it: it will have no owner again.
+/// Several threads use the mutex: it will not have an owner again.
 const REVOKED: usize = 1;
 
 impl<T> BiasedMutex<T> {
-    /// Unlocked and without an owner.
+    /// Creates a mutex that is unlocked and has no owner.
     pub fn new(value: T) -> Self {
         Self {
             locked: AtomicBool::new(false),
@@ -72,8 +73,8 @@ impl<T> BiasedMutex<T> {
         self.lock_as_owner().unwrap_or_else(|| self.lock_as_any(false))
     }
 
-    /// As [`lock`](Self::lock), and makes the calling thread the owner if the mutex has never had one: for the calls
-    /// that a single thread is likely to make most of.
+    /// Like [`lock`](Self::lock), but makes the calling thread the owner if the mutex has never had one: for the calls
+    /// that are mostly made by a single thread.
     #[inline(always)]
     pub fn lock_biased(&self) -> BiasedGuard<'_, T> {
         match self.lock_as_owner() {
@@ -96,8 +97,8 @@ impl<T> BiasedMutex<T> {
         None
     }
 
-    /// A compare-exchange and no swap, for a swap that finds the word locked is a store to the model checker, which it
-    /// may order behind the holder's store that unlocks.
+    /// A compare-exchange rather than a swap: for the model checker, a swap that finds the word locked is a store,
+    /// which it may order after the holder's unlocking store.
     #[inline(always)]
     fn try_lock_word(&self) -> bool {
         self.locked.compare_exchange(false, true, Acquire, Relaxed).is_ok()
@@ -117,7 +118,7 @@ impl<T> BiasedMutex<T> {
         BiasedGuard { mutex: self, word: &self.locked }
     }
 
-    /// Becomes the owner, and is inside as at every later time. `locked` is ours until then.
+    /// Becomes the owner, and enters as at every later time. The caller has `locked` until then.
     #[cold]
     fn own(&self) -> BiasedGuard<'_, T> {
         self.inside.store(true, Relaxed);
@@ -126,7 +127,7 @@ impl<T> BiasedMutex<T> {
         BiasedGuard { mutex: self, word: &self.inside }
     }
 
-    /// Takes the mutex from its owner for good. `locked` is ours.
+    /// Revokes the ownership for good. The caller has `locked`.
     #[cold]
     fn revoke(&self) {
         bias::revoke(|| self.owner.store(REVOKED, SeqCst), budget::spend);
@@ -134,7 +135,7 @@ impl<T> BiasedMutex<T> {
     }
 }
 
-/// Waits until `done`.
+/// Waits until `done` returns true.
 #[cold]
 fn wait(done: impl Fn() -> bool) {
     let mut spins = 0u32;
@@ -147,8 +148,8 @@ fn wait(done: impl Fn() -> bool) {
     }
 }
 
-/// How many mutexes may still be given an owner. A program whose queues are used by all of its threads would pay for a
-/// barrier with each of them, so owners are no longer given after a number of revocations.
+/// Number of mutexes that may still get an owner. A program that uses every queue from all its threads would pay for a
+/// barrier with each queue, so after a number of revocations mutexes get no owner.
 #[cfg(not(all(test, loom)))]
 mod budget {
     use crate::{
@@ -157,13 +158,13 @@ mod budget {
     };
     use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
-    /// Revocations after which mutexes get no owner.
+    /// Number of revocations after which mutexes get no owner.
     const REVOCATIONS: u32 = 64;
 
-    /// One more than the revocations left; 0: not known yet.
+    /// Revocations left plus one; 0: not yet known.
     static LEFT: AtomicU32 = AtomicU32::new(0);
 
-    /// True if a mutex may be given an owner: where threads can be told apart and the kernel has the barrier.
+    /// True if a mutex may get an owner: the platform can identify threads and the kernel has the barrier.
     #[cold]
     pub fn is_left() -> bool {
         if LEFT.load(Relaxed) == 0 {
@@ -182,7 +183,7 @@ mod budget {
     }
 }
 
-/// Under loom every mutex may have an owner, and the barrier is a fence: see [`bias`].
+/// Under loom every mutex may have an owner, and the barrier is a fence, as explained in [`bias`].
 #[cfg(all(test, loom))]
 mod budget {
     use crate::bias::{Ordering::SeqCst, fence};
@@ -200,7 +201,7 @@ impl<T> Deref for BiasedGuard<'_, T> {
     type Target = T;
     #[inline]
     fn deref(&self) -> &T {
-        // SAFETY: we hold the mutex.
+        // SAFETY: this guard holds the mutex.
         unsafe { &*self.mutex.value.get() }
     }
 }
@@ -208,7 +209,7 @@ impl<T> Deref for BiasedGuard<'_, T> {
 impl<T> DerefMut for BiasedGuard<'_, T> {
     #[inline]
     fn deref_mut(&mut self) -> &mut T {
-        // SAFETY: we hold the mutex.
+        // SAFETY: this guard holds the mutex.
         unsafe { &mut *self.mutex.value.get() }
     }
 }

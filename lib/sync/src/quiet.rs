@@ -1,13 +1,13 @@
-//! A thread that no signal interrupts for a while.
+//! Sections of a thread that no signal handler interrupts.
 #![allow(unsafe_code)]
 
 use std::mem::MaybeUninit;
 
-/// While it lives, no signal handler runs in this thread, and a thread that is started here begins with all signals
+/// While this value lives, no signal handler runs in this thread, and threads started here begin with all signals
 /// blocked.
 ///
-/// SIGBUS and SIGSEGV are the exceptions: the kernel kills a thread that touches a missing page with its signal blocked, without
-/// calling its handler.
+/// SIGBUS and SIGSEGV are exceptions: if they are blocked, the kernel kills a thread that accesses a missing page
+/// without calling its handler.
 pub struct Quiet(libc::sigset_t);
 
 impl Quiet {
@@ -29,7 +29,7 @@ impl Quiet {
 
 impl Drop for Quiet {
     fn drop(&mut self) {
-        // SAFETY: the mask as it was.
+        // SAFETY: restores the previous mask.
         unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const self.0, std::ptr::null_mut()) };
     }
 }

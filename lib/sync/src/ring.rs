@@ -1,12 +1,12 @@
-//! The order of things in a ring that many programs fill and one empties.
+//! Index management of a ring with many producers ("fillers") and one consumer ("taker").
 //!
-//! The slots are the user's. A slot has a word that says which frame is in it, the last thing its filler writes: so a
-//! filler who dies leaves no half of a frame, and whoever takes frames looks at slots alone. Indices count all frames
-//! there ever were. Fillers hold a [`Lock`](crate::Lock), so the next of them learns that one died, and
-//! [counts](Ring::recount) what it had filled and not counted.
+//! The slots belong to the user. A slot has a word that identifies its frame and is written last: a producer that dies
+//! leaves no partial frame, and the consumer only has to read slots. Indices count all frames since the beginning.
+//! Producers hold a [`Lock`](crate::Lock), so the next producer detects the death of its predecessor, and
+//! [counts](Ring::recount) frames that were filled but not counted.
 //!
-//! A slot belongs to the fillers from when it is given back until its word says that a frame is there, and to the taker
-//! from then on. The model checker judges that by slots of its own: `scripts/test-loom.sh`.
+//! A slot belongs to the producers from the time it is given back until its word shows a frame, and to the consumer
+//! from then on. The model checker verifies this with slots of its own: `scripts/test-loom.sh`.
 
 use crate::{
     bias::{AtomicU16, AtomicU32, Ordering::*},
@@ -16,35 +16,35 @@ use crate::{
 /// The indices of a ring of `SLOTS` slots, a power of two.
 #[derive(Clone, Copy, Debug)]
 pub struct Ring<'a, const SLOTS: usize> {
-    /// Frames put in. The fillers write it, and look at it; who takes frames does not.
+    /// Number of frames put in. Written and read by producers only.
     pub tail: &'a AtomicU32,
-    /// `head` as fillers last saw it: the taker writes that all the time, so they look again only when there seems to be
-    /// little room.
+    /// Producers' last reading of `head`. The consumer writes `head` all the time, so producers read it again only when
+    /// there seems to be little room.
     pub seen: &'a AtomicU32,
-    /// Slots given back by the taker.
+    /// Number of slots given back by the consumer.
     pub head: &'a AtomicU32,
 }
 
 impl<const SLOTS: usize> Ring<'_, SLOTS> {
-    /// The value of the word of a slot when frame `n` is in it. No other frame of that slot for 2^16 times around the ring
-    /// says the same, and memory nobody wrote says none.
+    /// The word of a slot that contains frame `n`. No other frame in that slot has the same value within 2^16 rounds,
+    /// and uninitialized memory matches none.
     #[inline(always)]
     fn lap(n: u32) -> u16 {
         const { assert!(SLOTS.is_power_of_two()) };
         ((n / SLOTS as u32) as u16).wrapping_add(1)
     }
 
-    /// True if frame `n` is there, by the `word` of its slot.
+    /// True if frame `n` is present, according to the `word` of its slot.
     #[inline(always)]
     pub fn is_there(word: &AtomicU16, n: u32) -> bool {
         word.load(SeqCst) == Self::lap(n)
     }
 
-    /// Free slots, at least: for whoever has no lock.
+    /// Minimum number of free slots, for callers without the lock.
     #[inline(always)]
     pub fn free(&self) -> usize {
         let tail = self.tail.load(Relaxed);
-        // The head may be one ahead of what was counted, see `recount`.
+        // The head may be one ahead of the tail, until `recount`.
         let left = |head: u32| SLOTS - ((tail.wrapping_sub(head) as i32).max(0) as usize).min(SLOTS);
         match left(self.seen.load(Relaxed)) {
             plenty if plenty >= SLOTS / 2 => plenty,
@@ -52,16 +52,16 @@ impl<const SLOTS: usize> Ring<'_, SLOTS> {
         }
     }
 
-    /// True if a frame waits to be taken, by the words of the slots of frames: for whoever has no lock.
+    /// True if a frame is waiting, according to the words of the slots, for callers without the lock.
     #[inline(always)]
     pub fn waits<'w>(&self, word: impl FnOnce(u32) -> &'w AtomicU16) -> bool {
         let next = self.head.load(Acquire);
-        // Where frames were taken meanwhile, that slot may hold a later one already.
+        // If frames were taken in the meantime, the slot may already contain a later one.
         Self::is_there(word(next), next) || self.head.load(Acquire) != next
     }
 
-    /// The frame to put in next, whose slot is the caller's until it [publishes](Self::publish) it; `None` if all slots
-    /// are full. The caller holds the fillers' lock.
+    /// The number of the next frame. Its slot belongs to the caller until it [publishes](Self::publish) the frame.
+    /// `None` if all slots are full. The caller holds the producers' lock.
     #[inline(always)]
     pub fn room(&self) -> Option<u32> {
         let tail = self.tail.load(Acquire);
@@ -73,7 +73,7 @@ impl<const SLOTS: usize> Ring<'_, SLOTS> {
         ((tail.wrapping_sub(head) as usize) < SLOTS).then_some(tail)
     }
 
-    /// Says by the `word` of its slot that frame `n`, which [`room`](Self::room) named, is there, and counts it.
+    /// Marks frame `n`, obtained from [`room`](Self::room), as present in the `word` of its slot, and counts it.
     #[inline(always)]
     pub fn publish(&self, word: &AtomicU16, n: u32) {
         step(Site::Ring);
@@ -83,8 +83,8 @@ impl<const SLOTS: usize> Ring<'_, SLOTS> {
         step(Site::Ring);
     }
 
-    /// Counts the frame of one who died when it was there and not counted yet. The caller holds the fillers' lock.
-    // Not looked for at every frame: what is read before it is written crosses from processor to processor twice.
+    /// Counts a frame that a dead producer completed but did not count. The caller holds the producers' lock.
+    // Not checked for every frame: a word that is read before it is written moves between processors twice.
     #[cold]
     pub fn recount<'w>(&self, word: impl Fn(u32) -> &'w AtomicU16) {
         let mut next = self.tail.load(Acquire);
@@ -95,7 +95,7 @@ impl<const SLOTS: usize> Ring<'_, SLOTS> {
         self.tail.store(next, Release);
     }
 
-    /// Gives the slots of all frames before `next` back to the fillers. The caller is the one that takes frames.
+    /// Gives the slots of all frames before `next` back to the producers. Called by the consumer.
     #[inline(always)]
     pub fn give_back(&self, next: u32) {
         if self.head.load(Relaxed) != next {

@@ -1,18 +1,18 @@
-//! Which thread this is, by one load.
+//! Identification of the current thread with one load.
 #![allow(unsafe_code)]
 
-/// The value that [`this_thread`] returns for all threads where they cannot be told apart.
+/// The value of [`this_thread`] for all threads on platforms that cannot distinguish them.
 pub const ANY_THREAD: usize = 2;
 
-/// A number that no other thread has while this one lives, above [`ANY_THREAD`]. The one thread of a child of fork has
-/// the number of the thread that forked.
+/// A number above [`ANY_THREAD`] that is unique among live threads. The only thread in a child of fork has the number
+/// of the forking thread.
 #[inline(always)]
 #[cfg(not(all(test, loom)))]
 pub fn this_thread() -> usize {
     #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
     {
         let at: usize;
-        // SAFETY: the psABI has the thread control block begin with its own address.
+        // SAFETY: according to the psABI, the thread control block begins with its own address.
         unsafe {
             std::arch::asm!("mov {}, fs:0", out(reg) at, options(nostack, preserves_flags, pure, readonly))
         };
@@ -25,7 +25,7 @@ pub fn this_thread() -> usize {
 #[cfg(all(test, loom))]
 pub use model::{run_as, this_thread};
 
-/// loom runs all its threads on one of the machine's, so a test numbers them.
+/// loom runs all its threads on one machine thread, so tests number them.
 #[cfg(all(test, loom))]
 mod model {
     use std::cell::Cell;
@@ -34,12 +34,12 @@ mod model {
         static NUMBER: Cell<usize> = Cell::new(super::ANY_THREAD + 1);
     }
 
-    /// The calling thread is number `number` above [`ANY_THREAD`](super::ANY_THREAD) from now on.
+    /// Sets the number of the calling thread to `number` above [`ANY_THREAD`](super::ANY_THREAD).
     pub fn run_as(number: usize) {
         NUMBER.with(|this| this.set(super::ANY_THREAD + number));
     }
 
-    /// The number that the test gave this thread.
+    /// The number that the test gave to this thread.
     pub fn this_thread() -> usize {
         NUMBER.with(Cell::get)
     }

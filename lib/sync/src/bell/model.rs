@@ -1,4 +1,4 @@
-//! The bell under a model checker. A thread that is never woken is a deadlock there.
+//! Model checking of the bell. A thread that is never woken shows up as a deadlock.
 
 use super::*;
 use loom::{
@@ -6,7 +6,7 @@ use loom::{
     thread,
 };
 
-/// The kernel's part of futex(2): it compares and sleeps, or wakes, as one.
+/// The kernel's part of futex(2): compares and sleeps, or wakes, atomically.
 #[derive(Default)]
 struct Kernel {
     lock: Mutex<()>,
@@ -27,7 +27,7 @@ impl Kernel {
     }
 }
 
-/// Some ring once each for a piece of work, and a thread sleeps until it has all pieces.
+/// Several producers ring once each for a piece of work, and a thread sleeps until it has all pieces.
 fn all_work_is_found(ringers: u32, preemptions: usize) {
     crate::checker::up_to(preemptions).check(move || {
         let shared = Arc::new((Bell::default(), AtomicU32::new(0), Kernel::default()));
@@ -58,7 +58,7 @@ fn a_thread_finds_what_one_rings_for() {
     all_work_is_found(1, 4);
 }
 
-/// One of them may be slow to wake a thread that the other one has woken already.
+/// One producer may be slow to wake a thread that the other has already woken.
 #[test]
 fn a_thread_finds_what_two_ring_for() {
     all_work_is_found(2, 4);

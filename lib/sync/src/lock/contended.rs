@@ -1,5 +1,5 @@
-//! The ways of contenders that are not the owner: they take `holder`, take the lock from its owner, wait, and become
-//! owners themselves. The rules are in the documentation of the parent.
+//! The paths of contenders that are not the owner: they take `holder`, take the lock from its owner, wait, and become
+//! owners themselves. The rules are documented in the parent module.
 
 use super::{Dead, Holding, Lock, PARTY, Patience, SEAT_SHIFT, SEATS, TAKEN};
 use crate::{
@@ -8,11 +8,11 @@ use crate::{
     laboratory::{Site, step},
 };
 
-/// Rounds of spinning between checks whether the holder lives. A round is a few nanoseconds, so this is some 20 us.
+/// Rounds of spinning between checks that the holder is alive. A round takes a few nanoseconds, so this is some 20 us.
 const ROUNDS_PER_CHECK: u32 = often(4_000, 2, 1);
 
-/// A count that is `usual`, and smaller in the laboratory and under the model checker, which would hardly reach what
-/// follows it otherwise.
+/// A count that is `usual`, or smaller in the laboratory and under the model checker, which would otherwise hardly
+/// reach the code after it.
 const fn often(usual: u32, laboratory: u32, checker: u32) -> u32 {
     match (cfg!(all(test, loom)), cfg!(feature = "laboratory")) {
         (true, _) => checker,
@@ -21,13 +21,13 @@ const fn often(usual: u32, laboratory: u32, checker: u32) -> u32 {
     }
 }
 
-/// The holder is stopped, and the caller does not wait for a stopped one.
+/// The holder is stopped, and the caller does not wait for a stopped holder.
 #[derive(Debug)]
 pub(super) struct Stopped;
 
-/// Times in a row that make an owner, at first.
+/// Initial number of acquisitions in a row that make an owner.
 pub(super) const STEADY: u16 = often(256, 3, 0) as u16;
-/// Losses, each of which costs some microseconds, that double [`STEADY`] at most.
+/// Maximum number of losses that double [`STEADY`]; each costs some microseconds.
 pub(super) const DOUBLED: u16 = if cfg!(all(test, loom)) { 0 } else { 4 };
 
 impl Lock {
@@ -57,7 +57,7 @@ impl Lock {
             if self.owner_inside().is_some() {
                 return None;
             }
-            // The owner left in between. It may have given up only because of us, so look again.
+            // The owner left in between. It may have given up only because of this contender, so check again.
         }
         Some(Holding { lock: self, word: &self.holder, party })
     }
@@ -74,10 +74,10 @@ impl Lock {
             self.disown(host);
             dead[1] = self.outwait(host, patience).inspect_err(|Stopped| {
                 step(Site::Lock);
-                // A dead holder stays recorded, so that the next contender repairs what it left.
+                // A dead holder stays recorded, so that the next contender repairs the work left behind.
                 self.holder.swap(dead[0].map_or(0, |party| party.0.into()), SeqCst);
             })?;
-            // A dead owner stays recorded until what it left is repaired.
+            // A dead owner stays recorded until the work left behind is repaired.
             if dead[1].is_none() {
                 step(Site::Lock);
                 self.owner.store(0, Relaxed);
@@ -88,7 +88,7 @@ impl Lock {
         Ok((Holding { lock: self, word: &self.holder, party: host.party() }, Dead(dead)))
     }
 
-    /// Takes `holder`, also from a dead party.
+    /// Takes `holder`, from a dead party if necessary.
     #[inline(always)]
     fn take<C: Contender + ?Sized>(
         &self,
@@ -128,10 +128,10 @@ impl Lock {
             }
             rounds = rounds.wrapping_add(1);
             if rounds % ROUNDS_PER_CHECK == 0 {
-                // Another thread of our own party lives as surely as we do.
+                // Another thread of our own party is certainly alive.
                 if holder != me && !host.alive(Party(holder as u16)) {
-                    // The party that died first stays recorded until what it left is repaired, since the repairer may
-                    // die as well.
+                    // The party that died first stays recorded until its work is repaired, since the repairing party
+                    // may die as well.
                     let first = if before == 0 { holder } else { before };
                     step(Site::Lock);
                     if self.holder.compare_exchange(held, first << 16 | me, Acquire, Relaxed).is_ok() {
@@ -139,8 +139,8 @@ impl Lock {
                     }
                 }
                 checks = checks.saturating_add(1);
-                // The party in `holder` may itself be waiting for an owner that is inside, or be stopped before it saw
-                // that the owner is dead.
+                // The party in `holder` may itself be waiting for an owner that is inside, or may have been stopped
+                // before it saw that the owner is dead.
                 let inside = self.owner_inside().filter(|owner| *owner == host.party() || host.alive(*owner));
                 let waited_for = inside.unwrap_or(Party(holder as u16));
                 if host.relax(waited_for, checks) && patience == Patience::UntilStopped {
@@ -151,12 +151,13 @@ impl Lock {
         }
     }
 
-    /// Revokes the lock from its owner, which from here on sees that or is seen inside. `holder` is ours.
+    /// Revokes the lock from its owner, which from here on either sees the revocation or is seen inside. The caller has
+    /// `holder`.
     #[cold]
     fn disown<C: Contender + ?Sized>(&self, host: &mut C) {
         let owner = self.owner.load(Relaxed);
         let announce = || {
-            // Someone else may have announced it and died before its barrier, or given up.
+            // Another thief may have announced it and then died before its barrier, or given up.
             if owner & TAKEN == 0 {
                 step(Site::Lock);
                 self.owner.store(owner | TAKEN, SeqCst);
@@ -169,7 +170,7 @@ impl Lock {
         step(Site::Lock);
     }
 
-    /// Waits for the former owner to leave. Returns it if it died inside. `holder` is ours.
+    /// Waits for the former owner to leave. Returns the owner if it died inside. The caller has `holder`.
     #[cold]
     fn outwait<C: Contender + ?Sized>(
         &self,
@@ -196,8 +197,8 @@ impl Lock {
         Ok(None)
     }
 
-    /// Counts an acquisition by `holder` while there is no owner. A steady runner that came often enough in a row
-    /// becomes the owner.
+    /// Counts an acquisition by `holder` without an owner. After enough acquisitions in a row, a steady runner becomes
+    /// the owner.
     #[inline(always)]
     fn count<C: Contender + ?Sized>(&self, host: &mut C) {
         let me = host.steady().map_or(0, |party| party.0);
@@ -207,7 +208,7 @@ impl Lock {
         if me == 0 {
             return;
         }
-        // Its thread is here, and so not on its way to the seat.
+        // The party's steady thread is here, and so not on its way to the seat.
         if self.wanted.load(Relaxed) != 0 && self.unseat(Party(me)) {
             self.wanted.store(0, Relaxed);
         }
@@ -217,8 +218,8 @@ impl Lock {
         }
     }
 
-    /// Makes `me`, whose steady runner we are, the owner, if there is a seat for it. `holder` is ours, and there is no
-    /// owner.
+    /// Makes `me`, the party of this steady runner, the owner, if there is a seat for it. The caller has `holder`, and
+    /// there is no owner.
     #[cold]
     fn own<C: Contender + ?Sized>(&self, host: &mut C, me: u16) {
         let sits = |seat: &usize| self.seated[*seat].load(Relaxed);
@@ -230,7 +231,7 @@ impl Lock {
             self.wanted.store(1, Relaxed);
             return;
         };
-        // A party that died on its way in may have left its mark.
+        // A party that died while entering may have left its mark.
         step(Site::Lock);
         self.seats[seat].store(0, Relaxed);
         self.seated[seat].store(me, Relaxed);
@@ -238,10 +239,10 @@ impl Lock {
         self.owner.store((seat as u32) << SEAT_SHIFT | u32::from(me), Relaxed);
     }
 
-    /// Takes the seat of `party`, which is dead or calls this itself, and is not the owner. Returns whether it had one.
+    /// Frees the seat of `party`, which is dead or the caller, and not the owner. Returns true if it had one.
     pub(super) fn unseat(&self, party: Party) -> bool {
         let seat = self.seated.iter().find(|seated| seated.load(Relaxed) == party.0);
-        // A caller without `holder` may compete with another that noticed the death.
+        // A caller without `holder` may race with another that noticed the death.
         seat.is_some_and(|seated| seated.compare_exchange(party.0, 0, Relaxed, Relaxed).is_ok())
     }
 }

@@ -1,8 +1,7 @@
-//! The lock under a model checker: every order in which its loads and stores can happen, up to a number of preemptions.
+//! Model checking of the lock: every possible order of its loads and stores, up to a number of preemptions.
 //!
-//! [`Contender::barrier`] is a fence of the thread that calls it; [`bias`] says why that stands for the kernel's
-//! barrier. A death is a thread that ends without another word. A thread that finds it dead sees what it stored, as the
-//! kernel has it.
+//! [`Contender::barrier`] is a fence in the calling thread, for the reason given in [`bias`]. A death is a thread that
+//! ends without any further action. A thread that finds it dead sees its stores, as the kernel guarantees.
 #![allow(unsafe_code)]
 
 use super::*;
@@ -12,19 +11,19 @@ use loom::{
     thread,
 };
 
-/// A lock and what it guards: a number that is odd while somebody is at work. loom itself fails when two touch it and
-/// neither is sure to be first.
+/// A lock and the data that it protects: a number that is odd during an update. loom itself reports unordered
+/// concurrent accesses.
 struct Guarded {
     lock: Lock,
     work: UnsafeCell<u32>,
-    /// Parties that are dead, by bit.
+    /// Bit mask of dead parties.
     dead: AtomicU32,
 }
 
 impl Guarded {
     fn begin(&self) {
         self.work.with_mut(|work| {
-            // SAFETY: loom checks that nobody else touches it.
+            // SAFETY: loom checks that there is no concurrent access.
             let work = unsafe { &mut *work };
             assert_eq!(*work % 2, 0, "two are inside, or what a dead one left was not repaired");
             *work += 1;
@@ -33,7 +32,7 @@ impl Guarded {
 
     fn end(&self) {
         self.work.with_mut(|work| {
-            // SAFETY: loom checks that nobody else touches it.
+            // SAFETY: loom checks that there is no concurrent access.
             let work = unsafe { &mut *work };
             assert_eq!(*work % 2, 1, "two are inside");
             *work += 1;
@@ -47,9 +46,9 @@ struct Runner {
     shared: Arc<Guarded>,
     me: u16,
     steady: bool,
-    /// It is a copy in a child of fork.
+    /// True for a copy in a child of fork.
     forked: bool,
-    /// It believes all holders that it waits for to be stopped.
+    /// True if it considers every holder that it waits for to be stopped.
     hopeless: bool,
 }
 
@@ -67,7 +66,7 @@ impl Contender for Runner {
         self.shared.dead.load(Acquire) & 1 << party.0 == 0
     }
     fn relax(&mut self, _: Party, _: u32) -> bool {
-        // Others run while it spins.
+        // Other threads run while this one spins.
         self.hopeless
     }
 }
@@ -113,7 +112,7 @@ impl Runner {
 
     /// True if a dead party left its work half done. The caller holds the lock.
     fn is_half_done(&self) -> bool {
-        // SAFETY: loom checks that nobody else touches it.
+        // SAFETY: loom checks that there is no concurrent access.
         self.shared.work.with(|work| unsafe { *work } % 2 == 1)
     }
 
@@ -122,8 +121,8 @@ impl Runner {
     }
 }
 
-/// Runs `test` in every order with up to `preemptions`, on a lock that steady runner 1 owns. Its argument is that
-/// runner, another steady one, and one that never owns anything.
+/// Runs `test` in every order with up to `preemptions` preemptions, on a lock owned by steady runner 1. Its arguments
+/// are that runner, another steady one, and one that never owns a lock.
 fn model(preemptions: usize, test: impl Fn([Runner; 3]) + Sync + Send + 'static) {
     crate::checker::up_to(preemptions).check(move || {
         let shared =
@@ -141,7 +140,7 @@ fn model(preemptions: usize, test: impl Fn([Runner; 3]) + Sync + Send + 'static)
 fn an_owner_and_the_next_one_exclude_each_other() {
     model(3, |[mut first, mut second, _]| {
         let second = thread::spawn(move || {
-            // Takes the lock away, owns it, and takes it as its owner.
+            // Takes the lock away, becomes the owner, and takes it as the owner.
             (0..3).for_each(|_| second.take());
         });
         first.try_to_take();
@@ -234,7 +233,7 @@ fn a_contender_that_gives_up_leaves_the_lock_as_it_was() {
 #[test]
 fn a_child_of_fork_does_not_enter_by_its_parents_seat() {
     model(2, |[mut parent, _, mut third]| {
-        // The child has the parent's number and, in its copy of the parent's memory, a runner that was steady.
+        // The child has the parent's number and, in its copy of the parent's memory, a steady runner.
         let mut child = Runner { forked: true, ..parent.clone() };
         let parent = thread::spawn(move || parent.take());
         let child = thread::spawn(move || child.try_to_take());

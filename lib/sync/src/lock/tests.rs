@@ -1,4 +1,4 @@
-//! The promises of the lock, step by step. `model.rs` has every order of these steps.
+//! The guarantees of the lock, step by step. `model.rs` covers every order of these steps.
 #![allow(unsafe_code)]
 
 use super::{
@@ -10,11 +10,11 @@ use std::{cell::UnsafeCell, collections::HashSet};
 #[derive(Default)]
 struct Machine {
     me: u16,
-    /// Its runner is always the same thread's.
+    /// The runner is always on the same thread.
     steady: bool,
     dead: HashSet<u16>,
     stopped: HashSet<u16>,
-    /// Barriers asked for.
+    /// Number of barriers requested.
     barriers: usize,
 }
 
@@ -27,11 +27,11 @@ impl Contender for Machine {
     }
     fn barrier(&mut self) {
         self.barriers += 1;
-        // SAFETY: takes no memory.
+        // SAFETY: passes no memory.
         let done = |command: libc::c_int| unsafe { libc::syscall(libc::SYS_membarrier, command, 0, 0) } == 0;
         // `linux/membarrier.h`: register, and a barrier in every thread of this process.
         if !(done(1 << 4) && done(1 << 3)) {
-            // As the node does: what was stored has long been seen by then.
+            // As in the node: stores are certainly visible after this time.
             std::thread::sleep(std::time::Duration::from_millis(10));
         }
     }
@@ -100,27 +100,27 @@ fn a_runner_that_takes_a_lock_often_owns_it_until_another_comes() {
 fn an_owner_that_cleans_up_finds_who_died_on_the_way_to_its_lock() {
     let (lock, mut owner, mut reborn) = (Lock::default(), steady(1), steady(2));
     own(&lock, &mut owner);
-    // Party 2 is in `holder`, and dies before it has looked whose the lock is.
+    // Party 2 is in `holder`, and dies before it has read the owner.
     lock.holder.store(2, Relaxed);
     owner.dead.insert(2);
     let mut repairs = 0;
     assert_eq!(lock.free_of(&mut owner, Party(2), || repairs += 1), Some(()));
     assert_eq!((repairs, lock.holder(), lock.is_of(Party(2))), (1, None, false));
-    // Its number is another program's now, which lives: nobody would ever take the lock from that.
+    // The number now belongs to another program, which is alive: the lock would never be taken from that one.
     assert!(lock.try_acquire(&mut reborn).is_some());
 }
 
 #[test]
 fn an_owner_and_a_thief_exclude_each_other() {
-    /// Two words that are one number whenever one is inside.
+    /// Two words that are equal whenever the lock is held.
     struct Pair(UnsafeCell<(u64, u64)>);
-    // SAFETY: only touched by who holds the lock, which is what the test is about.
+    // SAFETY: only accessed by the holder of the lock, which is the subject of the test.
     unsafe impl Sync for Pair {}
     const THEFTS: u64 = 4_000;
     let (lock, pair, over) = (Lock::default(), Pair(UnsafeCell::new((0, 0))), AtomicU32::new(0));
     let (lock, pair, over) = (&lock, &pair, &over);
     let inside = |holding: Holding<'_>| {
-        // SAFETY: we hold the lock.
+        // SAFETY: this thread holds the lock.
         let (a, b) = unsafe { &mut *pair.0.get() };
         let alone = a == b;
         *a += 1;
@@ -140,7 +140,7 @@ fn an_owner_and_a_thief_exclude_each_other() {
         let thief = scope.spawn(move || {
             let mut host = machine(3);
             for _ in 0..THEFTS {
-                // An owner must have the time to become one.
+                // Gives an owner enough time to become one.
                 std::thread::sleep(std::time::Duration::from_micros(50));
                 match lock.try_acquire(&mut host) {
                     Some(holding) => inside(holding),
@@ -155,7 +155,7 @@ fn an_owner_and_a_thief_exclude_each_other() {
         assert!(barriers.unwrap() > 0, "it never had an owner");
         taken
     });
-    // SAFETY: nobody else is left.
+    // SAFETY: all other threads have ended.
     assert_eq!(unsafe { *pair.0.get() }, (taken, taken));
 }
 
@@ -163,13 +163,13 @@ fn an_owner_and_a_thief_exclude_each_other() {
 fn a_dead_owner_is_reported_until_its_work_is_repaired() {
     let (lock, mut owner, mut second, mut third) = (Lock::default(), steady(1), steady(2), machine(3));
     own(&lock, &mut owner);
-    // Dies inside.
+    // The owner dies inside.
     let _ = lock.acquire(&mut owner);
     second.dead.insert(1);
     assert!(lock.try_acquire(&mut second).is_none());
     let (_, dead) = lock.acquire(&mut second);
     assert_eq!(dead, Dead([None, Some(Party(1))]));
-    // The second dies before it repaired anything.
+    // The second party dies before it has repaired anything.
     third.dead.extend([1, 2]);
     let (holding, dead) = lock.acquire(&mut third);
     assert_eq!((dead, third.barriers), (Dead([Some(Party(2)), Some(Party(1))]), 1));
@@ -177,14 +177,14 @@ fn a_dead_owner_is_reported_until_its_work_is_repaired() {
     assert_eq!(lock.holder(), Some(Party(3)));
     holding.release();
     take(&lock, &mut third);
-    // One that dies outside leaves nothing but what it owned.
+    // A party that dies outside leaves nothing behind but the ownership.
     own(&lock, &mut owner);
     assert!(lock.is_of(Party(1)));
     assert_eq!(lock.free_of(&mut third, Party(1), || {}), Some(()));
     assert!(!lock.is_of(Party(1)) && lock.holder().is_none());
 }
 
-/// Enters as the owner, stopped between its two halves while `meanwhile` happens.
+/// Enters as the owner, with `meanwhile` executed between the two halves.
 fn late<'a>(lock: &'a Lock, host: &Machine, meanwhile: impl FnOnce()) -> Option<Holding<'a>> {
     let seen = lock.owned_by(host.party()).expect("it is the owner");
     meanwhile();
@@ -212,7 +212,7 @@ fn an_owner_stopped_on_its_way_in_keeps_nobody_out() {
     own(&lock, &mut first);
     take(&lock, &mut third);
     own(&lock, &mut second);
-    // Party 1 is stopped when it has marked its seat and not seen yet that it is no longer the owner.
+    // Party 1 is stopped after marking its seat, before it sees that it is no longer the owner.
     lock.seats[0].store(1, Relaxed);
     assert_eq!(lock.holder(), None);
     take(&lock, &mut second);
@@ -230,14 +230,14 @@ fn former_owners_that_stay_away_keep_their_seats_until_they_come_again_or_die() 
     }
     takes(&mut last);
     assert_eq!(owner_of(&lock), 0, "all seats are taken by parties that live");
-    // One of them comes and goes.
+    // One of them comes back and leaves again.
     take(&lock, &mut former[2]);
     takes(&mut last);
     assert_eq!(owner_of(&lock), 9);
     take(&lock, &mut other);
     takes(&mut former[2]);
     assert_eq!(owner_of(&lock), 0);
-    // One dies; one that does so is cleaned up after.
+    // One of them dies; a dead party's seat is freed.
     former[2].dead.insert(12);
     takes(&mut former[2]);
     assert_eq!(owner_of(&lock), 13);
@@ -250,7 +250,8 @@ fn the_holders_work_is_repaired_when_the_owner_died_on_its_way_in() {
     let (lock, mut first, mut second, mut third) = (Lock::default(), steady(1), machine(2), machine(3));
     own(&lock, &mut first);
     let _ = lock.acquire(&mut second);
-    // Party 1 was the owner, saw that before party 2 took the lock away, and was killed before it could see that too.
+    // Party 1, the owner, checked that it was before party 2 took the lock away, and was killed before checking
+    // again.
     lock.seats[0].store(1, Relaxed);
     third.dead.extend([1, 2]);
     let (holding, dead) = lock.acquire(&mut third);
@@ -264,7 +265,7 @@ fn the_holders_work_is_repaired_when_the_owner_died_on_its_way_in() {
 fn a_thief_that_died_before_its_barrier_is_completed_by_the_next() {
     let (lock, mut owner, mut third) = (Lock::default(), steady(1), machine(3));
     own(&lock, &mut owner);
-    // Party 2 had the lock's first word and had announced the theft; it died ahead of its barrier.
+    // Party 2 had the lock's first word and had announced the theft; it died before its barrier.
     lock.holder.store(2, Relaxed);
     lock.owner.fetch_or(TAKEN, Relaxed);
     third.dead.insert(2);
@@ -279,14 +280,14 @@ fn a_thief_that_died_before_its_barrier_is_completed_by_the_next() {
 fn only_endless_patience_waits_for_a_stopped_holder() {
     let (lock, mut owner, mut second, mut third) = (Lock::default(), steady(1), machine(2), machine(3));
     third.stopped.extend([1, 2]);
-    // Stopped with the lock's first word, then as its owner.
+    // First stopped with the lock's first word, then as its owner.
     let (holding, _) = lock.acquire(&mut second);
     assert!(lock.acquire_with(&mut third, Patience::UntilStopped).is_none());
     holding.release();
     own(&lock, &mut owner);
     let (holding, _) = lock.acquire(&mut owner);
     assert!(lock.acquire_with(&mut third, Patience::UntilStopped).is_none());
-    // The one who gave up is in nobody's way.
+    // The contender that gave up does not block others.
     holding.release();
     take(&lock, &mut second);
     let (holding, dead) = lock.acquire_with(&mut third, Patience::UntilStopped).expect("nobody holds it");
@@ -298,7 +299,7 @@ fn only_endless_patience_waits_for_a_stopped_holder() {
 fn a_holder_stopped_before_it_saw_a_dead_owner_is_not_waited_for() {
     let (lock, mut owner, mut third) = (Lock::default(), steady(1), machine(3));
     own(&lock, &mut owner);
-    // Party 1 was killed inside; party 2 is stopped since it took the lock's first word.
+    // Party 1 was killed inside; party 2 has been stopped since it took the lock's first word.
     let _ = lock.acquire(&mut owner);
     lock.holder.store(2, Relaxed);
     (third.dead, third.stopped) = ([1].into(), [2].into());
@@ -316,7 +317,7 @@ fn a_holder_stopped_before_it_saw_a_dead_owner_is_not_waited_for() {
 fn a_contender_that_gives_up_leaves_the_dead_recorded() {
     let (lock, mut owner, mut third) = (Lock::default(), steady(1), machine(3));
     own(&lock, &mut owner);
-    // Party 1 is stopped inside; party 2 was killed while it waited for it to leave.
+    // Party 1 is stopped inside; party 2 was killed while it waited for party 1 to leave.
     let (holding, _) = lock.acquire(&mut owner);
     lock.holder.store(2, Relaxed);
     (third.stopped, third.dead) = ([1].into(), [2].into());

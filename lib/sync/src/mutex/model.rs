@@ -1,25 +1,25 @@
-//! The mutex under a model checker: every order in which its loads and stores can happen, up to a number of
-//! preemptions. See [`bias`] for what stands for the kernel's barrier.
+//! Model checking of the mutex: every possible order of its loads and stores, up to a number of preemptions.
+//! [`bias`] explains the replacement of the kernel's barrier.
 
 use super::*;
 use crate::thread::run_as;
 use loom::{cell::UnsafeCell as Checked, sync::Arc, thread};
 
-/// loom fails when two threads touch the value and neither is sure to be first.
+/// loom reports unordered concurrent accesses to the value.
 type Counter = Arc<BiasedMutex<Checked<u32>>>;
 
 fn add(mutex: &Counter, biased: bool) {
     let guard = if biased { mutex.lock_biased() } else { mutex.lock() };
-    // SAFETY: loom checks that nobody else touches it.
+    // SAFETY: loom checks that there is no concurrent access.
     guard.with_mut(|value| unsafe { *value += 1 });
 }
 
 fn value(mutex: &Counter) -> u32 {
-    // SAFETY: loom checks that nobody else touches it.
+    // SAFETY: loom checks that there is no concurrent access.
     mutex.lock().with(|value| unsafe { *value })
 }
 
-/// Runs `test` in every order with up to `preemptions`, in thread 1, on a mutex without an owner.
+/// Runs `test` in every order with up to `preemptions` preemptions, in thread 1, on a mutex without an owner.
 fn check(preemptions: usize, test: impl Fn(Counter) + Sync + Send + 'static) {
     crate::checker::up_to(preemptions).check(move || {
         run_as(1);
@@ -27,7 +27,7 @@ fn check(preemptions: usize, test: impl Fn(Counter) + Sync + Send + 'static) {
     });
 }
 
-/// A thread with a number, that locks `times`.
+/// Spawns a thread with the given number that locks `times` times.
 fn spawn(number: usize, mutex: &Counter, biased: bool, times: u32) -> thread::JoinHandle<()> {
     let mutex = mutex.clone();
     thread::spawn(move || {
@@ -72,7 +72,7 @@ fn two_thieves_and_an_owner_exclude_each_other() {
 #[test]
 fn a_thread_with_the_number_of_a_dead_owner_and_a_thief_exclude_each_other() {
     check(3, |mutex| {
-        // The C library gives the memory of a thread that ended, and so its number, to one that begins.
+        // The C library reuses the memory of a finished thread, and so its number, for a new one.
         spawn(2, &mutex, true, 1).join().unwrap();
         let heir = spawn(2, &mutex, true, 1);
         add(&mutex, false);
@@ -86,7 +86,8 @@ fn in_a_child_of_fork_only_the_thread_that_forked_owns_what_it_owned() {
     check(3, |mutex| {
         add(&mutex, true);
         let owner = spawn(2, &mutex, true, 1);
-        // The mutex as a fork by this thread copies it. The fork can come between any two steps of the other thread.
+        // The mutex as copied by a fork in this thread. The fork may happen between any two steps of the other
+        // thread.
         let copied = BiasedMutex {
             locked: AtomicBool::new(mutex.locked.load(Relaxed)),
             inside: AtomicBool::new(mutex.inside.load(Relaxed)),

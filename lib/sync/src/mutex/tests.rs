@@ -1,5 +1,5 @@
-//! The promises of the mutex to threads of the machine, and to a child of fork. `model.rs` has every order of their
-//! steps.
+//! The guarantees of the mutex for threads of the machine, and for a child of fork. `model.rs` covers every order
+//! of their steps.
 use super::*;
 
 #[test]
@@ -16,7 +16,7 @@ fn one_holder_at_a_time() {
 #[test]
 fn an_owner_and_thieves_exclude_each_other() {
     for round in 0..200 {
-        // Two words that are one number whenever the mutex is held by one.
+        // Two words that are equal whenever the mutex is held.
         let pair = BiasedMutex::new((0u64, 0u64));
         let turn = |guard: &mut (u64, u64)| {
             assert_eq!(guard.0, guard.1);
@@ -27,7 +27,7 @@ fn an_owner_and_thieves_exclude_each_other() {
         std::thread::scope(|scope| {
             scope.spawn(|| (0..2_000).for_each(|_| turn(&mut pair.lock_biased())));
             scope.spawn(|| {
-                // Gives the first thread the time to become the owner.
+                // Gives the first thread time to become the owner.
                 (0..round * 5).for_each(|_| spin_loop());
                 (0..50).for_each(|_| turn(&mut pair.lock()));
             });
@@ -37,7 +37,8 @@ fn an_owner_and_thieves_exclude_each_other() {
     }
 }
 
-/// A mutex that the calling thread owns. `None`: this machine or the other tests leave none to own.
+/// A mutex owned by the calling thread. `None` if ownership is not available, because of the machine or of other
+/// tests.
 fn owned() -> Option<BiasedMutex<u32>> {
     let mutex = BiasedMutex::new(0);
     drop(mutex.lock());
@@ -60,11 +61,11 @@ fn a_thread_that_is_alone_owns_its_mutex_until_another_comes() {
 fn a_child_of_fork_locks_its_copies_and_leaves_the_parents_mutexes_alone() {
     let (Some(mine), other) = (owned(), BiasedMutex::new(0)) else { return };
     std::thread::scope(|scope| scope.spawn(|| drop(other.lock_biased())).join()).unwrap();
-    // SAFETY: the child touches two mutexes of its memory and leaves.
+    // SAFETY: the child accesses two mutexes in its own memory and exits.
     let child = unsafe {
         let child = libc::fork();
         if child == 0 {
-            // A child that waits for a thread of its parent's is ended by this.
+            // Ends a child that waits for a thread of its parent.
             libc::alarm(20);
             *mine.lock_biased() += 1;
             let is_mine = mine.owner.load(Relaxed) == this_thread();
@@ -75,7 +76,7 @@ fn a_child_of_fork_locks_its_copies_and_leaves_the_parents_mutexes_alone() {
         child
     };
     let mut status = -1;
-    // SAFETY: our own child.
+    // SAFETY: the process is our own child.
     assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
     assert_eq!(status, 0);
     assert_eq!((*mine.lock_biased(), mine.owner.load(Relaxed)), (0, this_thread()));

@@ -1,8 +1,8 @@
-//! The ring under a model checker: every order in which its loads and stores can happen, up to a number of preemptions.
+//! Model checking of the ring: every possible order of its loads and stores, up to a number of preemptions.
 //!
-//! Its slots are cells of loom, which fails when two touch one and neither is sure to be first. A mutex of loom stands
-//! for the fillers' lock, which is judged by itself; who dies lets go of it and leaves a word that says so, as one learns
-//! from the lock.
+//! The slots are loom cells, which report unordered concurrent accesses. A loom mutex replaces the producers' lock,
+//! which has its own model; a dying producer releases it and leaves a flag, in place of the notice of death by the
+//! lock.
 #![allow(unsafe_code)]
 
 use super::*;
@@ -14,7 +14,7 @@ use loom::{
 
 const SLOTS: usize = 2;
 
-/// Two slots, the indices, and whether the last filler died.
+/// Two slots, the indices, and a flag for the death of the last producer.
 #[derive(Default)]
 struct Shared {
     tail: AtomicU32,
@@ -25,12 +25,12 @@ struct Shared {
     died: Mutex<bool>,
 }
 
-/// How far a filler gets that dies at its second frame.
+/// The point at which a producer dies during its second frame.
 #[derive(Clone, Copy, PartialEq)]
 enum Death {
-    /// It has begun to write the slot.
+    /// While writing the slot.
     Filling,
-    /// The frame is there, and not counted.
+    /// After the frame is present, before it is counted.
     Filled,
 }
 
@@ -47,7 +47,7 @@ impl Shared {
         &self.slots[n as usize % SLOTS]
     }
 
-    /// Puts the number of the next frame into its slot; false: the ring is full.
+    /// Puts the number of the next frame into its slot. Returns false if the ring is full.
     fn fill(&self, death: Option<Death>) -> bool {
         let mut died = self.died.lock().unwrap();
         let ring = self.ring();
@@ -55,7 +55,7 @@ impl Shared {
             ring.recount(|n| self.word(n));
         }
         let Some(n) = ring.room() else { return false };
-        // SAFETY: loom checks that nobody else touches it.
+        // SAFETY: loom checks that there is no concurrent access.
         self.slot(n).with_mut(|slot| unsafe { *slot = n });
         match death {
             None => ring.publish(self.word(n), n),
@@ -69,11 +69,12 @@ impl Shared {
         true
     }
 
-    /// Takes up to `frames` of those that are there, from `next` on, and gives their slots back; the next one after them.
+    /// Takes up to `frames` available frames, starting at `next`, and gives their slots back. Returns the number of the
+    /// next frame.
     fn take(&self, mut next: u32, frames: u32) -> u32 {
         let end = next + frames;
         while next != end && Ring::<SLOTS>::is_there(self.word(next), next) {
-            // SAFETY: loom checks that nobody else touches it.
+            // SAFETY: loom checks that there is no concurrent access.
             assert_eq!(self.slot(next).with(|slot| unsafe { *slot }), next, "another frame");
             next += 1;
         }
@@ -86,7 +87,7 @@ fn check(preemptions: usize, test: impl Fn(Arc<Shared>) + Sync + Send + 'static)
     crate::checker::up_to(preemptions).check(move || test(Arc::default()));
 }
 
-/// True if all that was put in has been taken in order, and the ring is empty and of use.
+/// Checks that all frames put in have been taken in order, and that the ring is empty and still usable.
 fn settle(shared: &Shared, next: u32) {
     let mut next = shared.take(next, SLOTS as u32);
     for _ in 0..=SLOTS {
@@ -154,7 +155,7 @@ fn who_has_no_lock_sees_frames_that_wait_and_no_room_that_is_not_there() {
             let shared = shared.clone();
             thread::spawn(move || shared.take(0, 2))
         };
-        // Both may be old by now; neither is more than there can be.
+        // Both values may be outdated by now, but do not exceed the possible range.
         assert!(shared.ring().free() <= SLOTS);
         shared.ring().waits(|n| shared.word(n));
         let put = filler.join().unwrap() as u32;
