@@ -1,4 +1,4 @@
-//! A process of a test's own.
+//! Tests in a process of their own.
 
 use std::{
     fs::{self, File},
@@ -9,19 +9,18 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How long a test may take that says nothing else.
+/// Default timeout of a test.
 pub const LIMIT: Duration = Duration::from_secs(100);
 
-/// Names the test that a process was started for.
+/// Environment variable with the name of the test that a process was started for.
 const VARIABLE: &str = "IRONVERBS_TEST_ALONE";
 
-/// Gives the test that begins with this a process of its own, and so many seconds (100, if it names none), under any
-/// runner.
+/// Runs the test that begins with this in its own process, with a timeout in seconds (default 100), under any runner.
 ///
-/// Some tests change what all threads of a process share: their memory's mappings, what is known of fork, the credit by
-/// which memory is lent. nextest gives every test a process, but `cargo test` runs all tests of a binary in one. So the
-/// test starts its own binary again for itself alone, and waits for that. It fails if that process fails, says nothing of
-/// having run the test, or does not end in time.
+/// Some tests change state shared by all threads of a process: memory mappings, the fork count, the credit for lent
+/// memory. nextest gives every test a process, but `cargo test` runs all tests of a binary in one. So the test starts
+/// its own binary again for itself alone, and waits for it. It fails if that process fails, does not report that it ran
+/// the test, or does not end in time.
 ///
 /// ```no_run
 /// #[test]
@@ -44,7 +43,7 @@ macro_rules! alone {
     };
 }
 
-/// True if the test in which the function `here` lies ran in another process just now; if not, this process is its own.
+/// Returns true if the test around the function `here` just ran in another process; if false, this process is that one.
 ///
 /// # Panics
 ///
@@ -62,28 +61,30 @@ pub fn ran_elsewhere(here: &str, limit: Duration) -> bool {
     true
 }
 
-/// The name by which the test harness knows the function around `here`: its path without the crate.
+/// The test harness's name for the function around `here`: its path without the crate.
 fn test_name(here: &str) -> &str {
     let (_, path) = here.split_once("::").expect("a path begins with its crate");
     path.strip_suffix("::here").expect("the macro's function")
 }
 
-/// The line of a process that runs the test: a name that no test has would end well, with no test run.
+/// The line printed by a process that runs the test. It is needed because a nonexistent test name succeeds, with no
+/// test run.
 fn runs(name: &str) -> String {
     format!("{name} has a process of its own")
 }
 
-/// This binary again, for one test.
+/// A command that starts this binary for one test.
 fn command(name: &str) -> Command {
     let mut command = Command::new(std::env::current_exe().expect("the path of this test"));
     command.args(["--exact", "--nocapture", "--include-ignored", name]).env(VARIABLE, name);
     command
 }
 
-/// Runs `command`, which is for the test `name`: what it printed, or why it is not well.
+/// Runs `command`, which is for the test `name`. Returns its output, or the reason of its failure.
 fn attempt(command: &mut Command, name: &str, limit: Duration) -> Result<String, String> {
     let broken = |what: &str, error: io::Error| format!("{name} in a process of its own: {what}: {error}");
-    // A file and not a pipe: a process that it leaves behind would hold a pipe open, and who reads to its end would wait.
+    // A file rather than a pipe: a process left behind by the command would keep a pipe open, and block a reader that
+    // waits for its end.
     let mut output = unnamed_file().map_err(|e| broken("no file for its output", e))?;
     let ends = [output.try_clone(), output.try_clone()];
     let [Ok(out), Ok(err)] = ends else { return Err(format!("{name}: no descriptors for its output")) };
@@ -102,7 +103,7 @@ fn attempt(command: &mut Command, name: &str, limit: Duration) -> Result<String,
     Err(format!("{name}, in a process of its own, {why}; it printed\n{said}"))
 }
 
-/// A file that is gone with its last descriptor.
+/// A file that is deleted with its last descriptor.
 fn unnamed_file() -> io::Result<File> {
     static COUNT: AtomicU32 = AtomicU32::new(0);
     let name = format!("ironverbs-alone-{}-{}", std::process::id(), COUNT.fetch_add(1, Relaxed));
@@ -112,7 +113,7 @@ fn unnamed_file() -> io::Result<File> {
     Ok(file)
 }
 
-/// How it ended; `None` if it had to be killed after `limit`.
+/// Returns the exit status, `None` if the process had to be killed after `limit`.
 fn wait(mut child: Child, limit: Duration) -> io::Result<Option<ExitStatus>> {
     let begun = Instant::now();
     loop {
@@ -135,7 +136,7 @@ mod tests {
     const ROLE: &str = "IRONVERBS_TESTKIT_ROLE";
     const NAME: &str = "alone::tests::role";
 
-    /// Not a test of its own: what the others run in a process.
+    /// Not a test of its own: run by the others in a process.
     #[test]
     fn role() {
         let Ok(role) = std::env::var(ROLE) else { return };
@@ -157,7 +158,7 @@ mod tests {
 
     #[test]
     fn a_test_runs_once_in_a_process_of_its_own_and_what_it_says_is_handed_on() {
-        // As a runner starts it: only the process that this one starts is told to run the test.
+        // As started by a test runner: only the process started by this one is told to run the test.
         let said = attempt(command(NAME).env_remove(VARIABLE).env(ROLE, "passes"), NAME, LIMIT);
         let said = said.expect("it passes");
         assert_eq!(said.matches("and passed").count(), 1, "{said}");

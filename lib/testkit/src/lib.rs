@@ -1,8 +1,9 @@
-//! Helpers that tests of several crates share: a process of a test's own ([`alone!`]), others beside it ([`Other`]), a directory
-//! ([`Scratch`]), an end to threads that spin ([`Stop`]), and the kernel's headers as a judge ([`linux`]).
+//! Helpers shared by tests of several crates: a separate process for a test ([`alone!`]), additional processes
+//! ([`Other`]), a directory ([`Scratch`]), an end for spinning threads ([`Stop`]), and the kernel's headers as
+//! reference ([`linux`]).
 //!
-//! `std::thread::scope` waits for its threads even if its body panics. A thread that runs until a flag is set would keep
-//! a test that has failed from ending, unless the body holds a [`Stop`]:
+//! `std::thread::scope` waits for its threads even if its body panics. A thread that runs until a flag is set would
+//! keep a failed test from ending, unless the body holds a [`Stop`]:
 //!
 //! ```
 //! use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
@@ -18,7 +19,7 @@
 //! assert!(failed.is_err() && over.load(Relaxed), "the test failed, and its thread has ended");
 //! ```
 //!
-//! Nothing of ours is among its dependencies, so that the tests of every crate can use it.
+//! This crate has no dependencies from this repository, so that the tests of every crate can use it.
 
 #[doc(hidden)]
 pub mod alone;

@@ -1,6 +1,6 @@
-//! The kernel's public mlx5 headers, as a judge of layouts, codes and commands.
+//! The kernel's public mlx5 headers, as reference for layouts, codes and commands.
 //!
-//! They come with Debian's `linux-headers-*-common`; every version installed judges.
+//! They come with Debian's `linux-headers-*-common`; all installed versions are checked.
 
 mod c;
 mod ifc;
@@ -11,8 +11,8 @@ pub use ifc::{Ifc, Shape};
 
 use std::path::{Path, PathBuf};
 
-/// The `include/linux/mlx5` directories of the installed kernel headers. Empty only if `IRONVERBS_NO_HEADERS` is 1;
-/// `IRONVERBS_HEADERS` names one more `include/linux/mlx5` to judge by.
+/// The `include/linux/mlx5` directories of the installed kernel headers. Empty only if `IRONVERBS_NO_HEADERS` is 1.
+/// `IRONVERBS_HEADERS` adds another `include/linux/mlx5` directory.
 pub fn dirs() -> Vec<PathBuf> {
     let mut dirs: Vec<PathBuf> =
         std::env::var_os("IRONVERBS_HEADERS").map(PathBuf::from).into_iter().collect();
@@ -40,8 +40,8 @@ pub fn read(dir: &Path, name: &str) -> String {
     std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
 }
 
-/// True if these are the headers of Linux 6.1, which hold us in both directions; newer ones add fields we need not know,
-/// and drop names.
+/// True for the headers of Linux 6.1, which are compared in both directions; newer ones add fields that we do not need,
+/// and remove names.
 pub fn is_reference(dir: &Path) -> bool {
     dir.to_string_lossy().contains("linux-headers-6.1.")
 }

@@ -1,4 +1,4 @@
-//! Other processes of a test: its own binary again, in a role.
+//! Additional processes of a test: its own binary again, in a role.
 
 use std::{
     io::{BufRead, BufReader, Write},
@@ -9,7 +9,7 @@ use std::{
 const ROLE: &str = "IRONVERBS_TEST_ROLE";
 const DIR: &str = "IRONVERBS_TEST_DIR";
 
-/// Another process, which ends with this.
+/// An additional process, killed on drop.
 pub struct Other {
     /// The process.
     pub child: Child,
@@ -17,7 +17,8 @@ pub struct Other {
 }
 
 impl Other {
-    /// The command that starts this binary in `role`: its test `plays` asks for [`role`] and plays it, in `dir`.
+    /// A command that starts this binary in `role`: its test `plays` reads [`role`] and acts accordingly, in
+    /// `dir`.
     pub fn command(plays: &str, role: &str, dir: &Path) -> Command {
         let mut command = Command::new(std::env::current_exe().expect("the name of this binary"));
         command
@@ -29,32 +30,32 @@ impl Other {
         command
     }
 
-    /// Starts what [`command`](Self::command) gave.
+    /// Starts the result of [`command`](Self::command).
     pub fn start(command: &mut Command) -> Self {
         let mut child = command.spawn().expect("another process");
         let said = BufReader::new(child.stdout.take().expect("its output"));
         Self { child, said }
     }
 
-    /// The next thing it [says](say).
+    /// The next line that the process [says](say).
     pub fn hear(&mut self) -> String {
         loop {
             let mut line = String::new();
             let read = self.said.read_line(&mut line).expect("what it says");
             assert!(read > 0, "the other process has ended");
-            // The test harness may have begun the line.
+            // The test harness may have started the line.
             if let Some((_, word)) = line.split_once(">>") {
                 return word.trim().into();
             }
         }
     }
 
-    /// The same, as a number.
+    /// Like [`hear`](Self::hear), as a number.
     pub fn hear_number(&mut self) -> u64 {
         self.hear().parse().expect("a number")
     }
 
-    /// Says something to it, for its [`listen`].
+    /// Sends a line to the process, for its [`listen`].
     pub fn tell(&mut self, what: &str) {
         writeln!(self.child.stdin.as_mut().expect("its input"), "{what}").expect("it listens");
     }
@@ -73,25 +74,25 @@ impl Drop for Other {
     }
 }
 
-/// The role this process was started in, and its directory; `None` in the test's own process.
+/// The role of this process, and its directory; `None` in the test's own process.
 pub fn role() -> Option<(String, PathBuf)> {
     Some((std::env::var(ROLE).ok()?, std::env::var_os(DIR)?.into()))
 }
 
-/// Says something to whoever started this process.
+/// Sends a line to the process that started this one.
 pub fn say(what: impl std::fmt::Display) {
     println!(">>{what}");
     let _ = std::io::stdout().flush();
 }
 
-/// Waits until that process lets go.
+/// Waits until the starting process ends.
 pub fn until_killed() -> ! {
     loop {
         listen();
     }
 }
 
-/// Waits for that process to say something; ends with it.
+/// Waits for a line from the starting process; exits with it.
 pub fn listen() -> String {
     let mut line = String::new();
     if std::io::stdin().read_line(&mut line).unwrap_or(0) == 0 {

@@ -1,10 +1,11 @@
-//! An end to threads that spin.
+//! A guard that ends spinning threads.
 
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-/// Sets a flag when it is dropped, also by a panic.
+/// Sets a flag on drop, including by a panic.
 ///
-/// Held by the body of a scope whose threads run until the flag is set; the crate's front page says why, and shows it.
+/// Held by the body of a scope with threads that run until the flag is set; the crate documentation has the reason and
+/// an example.
 #[derive(Debug)]
 pub struct Stop<'a>(pub &'a AtomicBool);
 

@@ -1,4 +1,4 @@
-//! Why a session ends, or a request is refused.
+//! Reasons for the end of a session, or the refusal of a request.
 
 use crate::Command;
 use std::io;
@@ -6,13 +6,13 @@ use std::io;
 /// Result of this crate.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// The errors between two ends.
+/// The errors of a session.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The other end closed the connection between two messages.
     #[error("the other end closed the connection")]
     Closed,
-    /// The other end did not finish a message, or did not take one, in time; or no answer came.
+    /// The other end did not finish sending or receiving a message in time; or no answer came.
     #[error("the other end was silent: waited {0} ms for {1}")]
     Silent(u128, &'static str),
     /// The bytes are not a message, so the session cannot go on.
@@ -23,7 +23,7 @@ pub enum Error {
     Refused {
         /// The command.
         command: Command,
-        /// The errno in the reply; EIO if it held none.
+        /// The errno in the reply, EIO if it had none.
         errno: i32,
     },
     /// A system call failed.

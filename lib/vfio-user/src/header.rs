@@ -1,4 +1,4 @@
-//! The header that every message begins with.
+//! The header of every message.
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
@@ -6,7 +6,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 pub const HEADER_SIZE: usize = 16;
 const _: () = assert!(size_of::<Header>() == HEADER_SIZE);
 
-/// Command of a request. It can hold any number; a receiver answers one that it does not know with ENOTSUP.
+/// Command of a request. Any number is representable; a receiver answers unknown ones with ENOTSUP.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Command(pub u16);
 
@@ -80,18 +80,18 @@ const ERROR: u32 = 1 << 5;
 pub struct Header {
     /// Chosen by the sender of the request, and returned in the reply.
     pub id: u16,
-    /// See [`Command`].
+    /// The number of the [`Command`].
     pub command: u16,
-    /// Bytes of the message with this header.
+    /// Length of the message in bytes, including this header.
     pub size: u32,
-    /// Bits 3:0 type (0 request, 1 reply), bit 4 no reply wanted, bit 5 the request was refused.
+    /// Bits 3:0 type (0 request, 1 reply), bit 4 no reply wanted, bit 5 request refused.
     pub flags: u32,
     /// The errno of a refusal.
     pub error: u32,
 }
 
 impl Header {
-    /// A request with `payload` bytes behind the header.
+    /// A request with `payload` bytes after the header.
     pub fn request(id: u16, command: Command, payload: usize) -> Self {
         Self { id, command: command.0, size: (HEADER_SIZE + payload) as u32, flags: 0, error: 0 }
     }
@@ -101,12 +101,12 @@ impl Header {
         Self { size: (HEADER_SIZE + payload) as u32, flags: REPLY, error: 0, ..*self }
     }
 
-    /// The refusal of the request with this header: never has a payload.
+    /// The refusal of the request with this header, which never has a payload.
     pub fn refusal(&self, errno: i32) -> Self {
         Self { size: HEADER_SIZE as u32, flags: REPLY | ERROR, error: errno.unsigned_abs(), ..*self }
     }
 
-    /// Request or reply; `None`: neither.
+    /// Request or reply, `None` if neither.
     pub fn kind(&self) -> Option<Kind> {
         match self.flags & TYPE {
             0 => Some(Kind::Request),
@@ -125,12 +125,12 @@ impl Header {
         self.flags & NO_REPLY != 0
     }
 
-    /// This request, without a reply.
+    /// This request, with no reply wanted.
     pub fn without_reply(self) -> Self {
         Self { flags: self.flags | NO_REPLY, ..self }
     }
 
-    /// The errno of a refusal; EIO if it has none.
+    /// The errno of a refusal, EIO if it has none.
     pub fn refused(&self) -> Option<i32> {
         let errno = i32::try_from(self.error).ok().filter(|e| *e != 0).unwrap_or(libc::EIO);
         (self.flags & ERROR != 0).then_some(errno)

@@ -1,9 +1,10 @@
 //! The vfio-user protocol, version 0.1 (QEMU, docs/interop/vfio-user.rst): a PCI device in one process, used by
 //! another.
 //!
-//! Messages are a [`Header`] and a payload, over a stream socket that also carries file descriptors. [`message`] has
-//! the payloads as plain data, [`version`] the negotiation that opens a session, [`socket`] the framing. A server reads
-//! requests from a [`Receiver`] and answers through a [`Sender`]; a client uses [`Connection::call`].
+//! A message consists of a [`Header`] and a payload, sent over a stream socket that also carries file descriptors.
+//! [`message`] has the payloads as plain data, [`version`] the negotiation at the start of a session, [`socket`] the
+//! framing. A server reads requests from a [`Receiver`] and answers through a [`Sender`]; a client uses
+//! [`Connection::call`].
 //!
 //! ```
 //! use std::{os::unix::net::UnixStream, thread, time::Duration};
@@ -24,9 +25,8 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! All numbers are in the byte order of the host, which both ends share. Nothing here trusts the other end: sizes are
-//! checked before anything is allocated, and a payload that is too short or a message that is not completed is an
-//! error.
+//! All numbers are in host byte order, which both ends share. The other end is not trusted: sizes are checked before
+//! any allocation, and a payload that is too short or an incomplete message is an error.
 #![deny(unsafe_code)]
 
 mod error;
@@ -42,11 +42,11 @@ pub use message::*;
 pub use socket::{Connection, Listener, Message, PATIENCE, Receiver, Reply, Sender};
 pub use version::{Capabilities, Version};
 
-/// Most bytes of data accepted in a read or a write, announced as `max_data_xfer_size`.
+/// Maximum bytes of data in a read or a write, announced as `max_data_xfer_size`.
 pub const MAX_TRANSFER: usize = 64 << 10;
-/// Most bytes accepted in a message: the longest transfer with its headers.
+/// Maximum length of a message: the longest transfer with its headers.
 pub const MAX_MESSAGE: usize = MAX_TRANSFER + 256;
-/// Most descriptors accepted in a message, announced as `max_msg_fds`. QEMU refuses a server that announces more.
+/// Maximum number of descriptors in a message, announced as `max_msg_fds`. QEMU refuses a server that announces more.
 pub const MAX_FDS: usize = 16;
-/// DMA windows a client may have at a time, announced as `max_dma_maps`: the protocol's default.
+/// Maximum number of DMA windows of a client, announced as `max_dma_maps`: the protocol's default.
 pub const MAX_DMA_MAPS: usize = 65_535;

@@ -1,14 +1,14 @@
-//! The payloads, as they lie behind the header.
+//! The payloads, as they follow the header.
 //!
-//! Structures follow `<linux/vfio.h>` where the protocol does. [`read`] takes one from the start of a payload;
-//! `as_bytes` of [`zerocopy::IntoBytes`] gives its bytes.
+//! Structures follow `<linux/vfio.h>` where the protocol does. [`read`] reads one from the start of a payload;
+//! `as_bytes` of [`zerocopy::IntoBytes`] returns its bytes.
 
 use crate::{Error, Result};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 pub use zerocopy;
 
-/// The structure at the start of `payload`, and what follows it.
+/// Returns the structure at the start of `payload`, and the rest.
 pub fn read<T: FromBytes>(payload: &[u8]) -> Result<(T, &[u8])> {
     T::read_from_prefix(payload).map_err(|_| {
         Error::Malformed(format!(
@@ -19,17 +19,17 @@ pub fn read<T: FromBytes>(payload: &[u8]) -> Result<(T, &[u8])> {
     })
 }
 
-/// `DMA_MAP` flags: the device may read, write.
+/// `DMA_MAP` flags: the device may read.
 pub const DMA_READ_ALLOWED: u32 = 1;
-/// See [`DMA_READ_ALLOWED`].
+/// `DMA_MAP` flags: the device may write.
 pub const DMA_WRITE_ALLOWED: u32 = 2;
 
-/// `DMA_MAP`: memory of the client at a bus address. With a descriptor, `offset` is in its file; without, the server
-/// could only read the bytes by messages. No payload in the reply.
+/// `DMA_MAP`: maps memory of the client at a bus address. With a descriptor, `offset` is in its file; without one, the
+/// server can access the memory only by messages. The reply has no payload.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable)]
 #[repr(C)]
 pub struct DmaMap {
-    /// Bytes of this structure.
+    /// Length of this structure in bytes.
     pub argsz: u32,
     /// [`DMA_READ_ALLOWED`], [`DMA_WRITE_ALLOWED`].
     pub flags: u32,
@@ -37,28 +37,28 @@ pub struct DmaMap {
     pub offset: u64,
     /// First bus address.
     pub address: u64,
-    /// Bytes.
+    /// Length in bytes.
     pub size: u64,
 }
 
-/// `DMA_UNMAP` flags, as `<linux/vfio.h>` numbers them: unmap everything.
+/// `DMA_UNMAP` flags, numbered as in `<linux/vfio.h>`: unmap everything.
 pub const DMA_UNMAP_ALL: u32 = 1 << 1;
 
 /// `DMA_UNMAP`, and its reply.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable)]
 #[repr(C)]
 pub struct DmaUnmap {
-    /// Bytes of the reply at most.
+    /// Maximum length of the reply in bytes.
     pub argsz: u32,
     /// 0, or [`DMA_UNMAP_ALL`] with address and size 0.
     pub flags: u32,
     /// First bus address.
     pub address: u64,
-    /// Bytes.
+    /// Length in bytes.
     pub size: u64,
 }
 
-/// [`DeviceInfo::flags`]: `DEVICE_RESET` works.
+/// [`DeviceInfo::flags`]: `DEVICE_RESET` is supported.
 pub const DEVICE_FLAG_RESET: u32 = 1;
 /// [`DeviceInfo::flags`]: a PCI device.
 pub const DEVICE_FLAG_PCI: u32 = 2;
@@ -67,13 +67,13 @@ pub const DEVICE_FLAG_PCI: u32 = 2;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable)]
 #[repr(C)]
 pub struct DeviceInfo {
-    /// Bytes of this structure.
+    /// Length of this structure in bytes.
     pub argsz: u32,
     /// [`DEVICE_FLAG_RESET`], [`DEVICE_FLAG_PCI`].
     pub flags: u32,
-    /// Regions.
+    /// Number of regions.
     pub num_regions: u32,
-    /// Kinds of interrupts.
+    /// Number of interrupt kinds.
     pub num_irqs: u32,
 }
 
@@ -85,47 +85,47 @@ pub const REGION_ROM: u32 = 6;
 pub const REGION_CONFIG: u32 = 7;
 /// VGA.
 pub const REGION_VGA: u32 = 8;
-/// How many there are.
+/// Number of regions.
 pub const REGIONS: u32 = 9;
 
-/// [`RegionInfo::flags`]: can be read.
+/// [`RegionInfo::flags`]: readable.
 pub const REGION_FLAG_READ: u32 = 1;
-/// [`RegionInfo::flags`]: can be written.
+/// [`RegionInfo::flags`]: writable.
 pub const REGION_FLAG_WRITE: u32 = 2;
-/// [`RegionInfo::flags`]: can be mapped; the reply has a descriptor.
+/// [`RegionInfo::flags`]: mappable; the reply has a descriptor.
 pub const REGION_FLAG_MMAP: u32 = 4;
 /// [`RegionInfo::flags`]: capabilities follow.
 pub const REGION_FLAG_CAPS: u32 = 8;
 
-/// `DEVICE_GET_REGION_INFO`, and its reply before capabilities.
+/// `DEVICE_GET_REGION_INFO`, and its reply without capabilities.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable)]
 #[repr(C)]
 pub struct RegionInfo {
-    /// In a request the bytes of the reply at most; in a reply the bytes it needs to be whole.
+    /// In a request, the maximum length of the reply in bytes; in a reply, the length of the complete reply.
     pub argsz: u32,
     /// `REGION_FLAG_*`.
     pub flags: u32,
-    /// Which.
+    /// Index of the region.
     pub index: u32,
-    /// Where capabilities begin, from the start of this structure; 0 is nowhere.
+    /// Offset of the capabilities from the start of this structure, 0 if there are none.
     pub cap_offset: u32,
-    /// Bytes of the region; 0: it is not there.
+    /// Length of the region in bytes, 0 if it is not implemented.
     pub size: u64,
-    /// Where in the descriptor's file a mapping begins.
+    /// Offset of the mapping in the descriptor's file.
     pub offset: u64,
 }
 
-/// A part of a region that can be mapped.
+/// A mappable part of a region.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable)]
 #[repr(C)]
 pub struct SparseArea {
-    /// From the start of the region.
+    /// Offset from the start of the region.
     pub offset: u64,
-    /// Bytes.
+    /// Length in bytes.
     pub size: u64,
 }
 
-/// A capability's header, with that of the sparse-mmap capability behind it.
+/// A capability header followed by the header of the sparse-mmap capability.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable)]
 #[repr(C)]
 struct SparseHeader {
@@ -138,11 +138,11 @@ struct SparseHeader {
 
 /// `VFIO_REGION_INFO_CAP_SPARSE_MMAP`.
 const CAP_SPARSE_MMAP: u16 = 1;
-/// Capabilities looked at in one reply at most.
+/// Maximum number of capabilities read from one reply.
 const CAPS: usize = 16;
 
 impl RegionInfo {
-    /// The bytes of a reply: with `areas`, only those parts can be mapped.
+    /// The bytes of a reply; with `areas`, only those parts are mappable.
     pub fn encode(mut self, areas: &[SparseArea]) -> Vec<u8> {
         self.argsz = size_of::<Self>() as u32;
         if areas.is_empty() {
@@ -156,7 +156,8 @@ impl RegionInfo {
         [self.as_bytes(), sparse.as_bytes(), areas.as_bytes()].concat()
     }
 
-    /// A reply, and the parts that can be mapped; none: the whole region, if `REGION_FLAG_MMAP` is set.
+    /// Decodes a reply and its mappable parts; if there are none, the whole region is mappable if `REGION_FLAG_MMAP`
+    /// is set.
     pub fn decode(payload: &[u8]) -> Result<(Self, Vec<SparseArea>)> {
         let (info, _): (Self, _) = read(payload)?;
         let mut areas = Vec::new();
@@ -183,74 +184,74 @@ pub const IRQ_INTX: u32 = 0;
 pub const IRQ_MSI: u32 = 1;
 /// MSI-X.
 pub const IRQ_MSIX: u32 = 2;
-/// Errors of the device.
+/// Device errors.
 pub const IRQ_ERR: u32 = 3;
-/// The server requests the device back.
+/// The server requests the return of the device.
 pub const IRQ_REQ: u32 = 4;
-/// How many there are.
+/// Number of interrupt kinds.
 pub const IRQS: u32 = 5;
 
 /// [`IrqInfo::flags`]: signalled through eventfds.
 pub const IRQ_FLAG_EVENTFD: u32 = 1;
-/// [`IrqInfo::flags`]: can be masked.
+/// [`IrqInfo::flags`]: maskable.
 pub const IRQ_FLAG_MASKABLE: u32 = 2;
-/// [`IrqInfo::flags`]: masks itself when it fires.
+/// [`IrqInfo::flags`]: masked automatically when it fires.
 pub const IRQ_FLAG_AUTOMASKED: u32 = 4;
-/// [`IrqInfo::flags`]: vectors are set up all at once.
+/// [`IrqInfo::flags`]: all vectors must be set up at once.
 pub const IRQ_FLAG_NORESIZE: u32 = 8;
 
 /// `DEVICE_GET_IRQ_INFO`, and its reply.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable)]
 #[repr(C)]
 pub struct IrqInfo {
-    /// Bytes of this structure.
+    /// Length of this structure in bytes.
     pub argsz: u32,
     /// `IRQ_FLAG_*`.
     pub flags: u32,
-    /// Which kind.
+    /// The kind of interrupt.
     pub index: u32,
-    /// Interrupts of the kind.
+    /// Number of interrupts of this kind.
     pub count: u32,
 }
 
-/// [`IrqSet::flags`], data: none; a byte per vector in the payload; a descriptor per vector.
+/// [`IrqSet::flags`], data: none.
 pub const IRQ_SET_DATA_NONE: u32 = 1;
-/// See [`IRQ_SET_DATA_NONE`].
+/// [`IrqSet::flags`], data: one byte per vector in the payload.
 pub const IRQ_SET_DATA_BOOL: u32 = 1 << 1;
-/// See [`IRQ_SET_DATA_NONE`]. Without descriptors the vectors lose theirs.
+/// [`IrqSet::flags`], data: one descriptor per vector. Without descriptors the vectors are disconnected.
 pub const IRQ_SET_DATA_EVENTFD: u32 = 1 << 2;
-/// [`IrqSet::flags`], action: mask, unmask, trigger.
+/// [`IrqSet::flags`], action: mask.
 pub const IRQ_SET_MASK: u32 = 1 << 3;
-/// See [`IRQ_SET_MASK`].
+/// [`IrqSet::flags`], action: unmask.
 pub const IRQ_SET_UNMASK: u32 = 1 << 4;
-/// See [`IRQ_SET_MASK`].
+/// [`IrqSet::flags`], action: trigger.
 pub const IRQ_SET_TRIGGER: u32 = 1 << 5;
 
-/// `DEVICE_SET_IRQS`. No payload in the reply.
+/// `DEVICE_SET_IRQS`. The reply has no payload.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable)]
 #[repr(C)]
 pub struct IrqSet {
-    /// Bytes of this structure and what follows.
+    /// Length in bytes of this structure and the data after it.
     pub argsz: u32,
     /// One `IRQ_SET_DATA_*` and one action.
     pub flags: u32,
-    /// Which kind.
+    /// The kind of interrupt.
     pub index: u32,
     /// First vector.
     pub start: u32,
-    /// Vectors; 0, with `start` 0 and no data: the whole kind is switched off.
+    /// Number of vectors. 0, with `start` 0 and no data, disables the whole kind.
     pub count: u32,
 }
 
-/// `REGION_READ` and `REGION_WRITE`, and their replies; the data of the write and of the read's reply follow.
+/// `REGION_READ` and `REGION_WRITE`, and their replies, followed by the data of the write or of the read's reply.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable)]
 #[repr(C)]
 pub struct RegionAccess {
-    /// From the start of the region.
+    /// Offset from the start of the region.
     pub offset: u64,
-    /// Which.
+    /// Index of the region.
     pub region: u32,
-    /// Bytes.
+    /// Length in bytes.
     pub count: u32,
 }
 
@@ -258,7 +259,7 @@ pub struct RegionAccess {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable)]
 #[repr(C)]
 pub struct SmallWrite {
-    /// Place of the write, and how many bytes of `data` are valid.
+    /// Location of the write, and number of valid bytes in `data`.
     pub access: RegionAccess,
     /// The bytes.
     pub data: [u8; 8],
@@ -287,13 +288,13 @@ impl SmallWrite {
     }
 }
 
-/// `DMA_READ` and `DMA_WRITE`, from server to client, and their replies; the data of the write and of the read's reply
-/// follow.
+/// `DMA_READ` and `DMA_WRITE`, from server to client, and their replies, followed by the data of the write or of the
+/// read's reply.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable)]
 #[repr(C)]
 pub struct DmaAccess {
     /// Bus address.
     pub address: u64,
-    /// Bytes.
+    /// Length in bytes.
     pub count: u64,
 }

@@ -1,4 +1,4 @@
-//! Messages over a stream socket, with their descriptors, and the sockets that a server listens on.
+//! Messages over a stream socket, with their descriptors, and the listening sockets of servers.
 
 use crate::{
     Command, Error, HEADER_SIZE, Header, Kind, MAX_MESSAGE, Result, sys,
@@ -21,12 +21,12 @@ use std::{
 use sync::Eager;
 use zerocopy::{FromBytes, IntoBytes};
 
-/// How long the other end may take in the middle of a message, or to receive one of ours.
+/// Timeout for the other end to continue a message, or to receive one of ours.
 pub const PATIENCE: Duration = Duration::from_secs(5);
-/// Most descriptors that wait for their message. A client that sends more violates the protocol.
+/// Maximum number of descriptors waiting for their message. A client that sends more violates the protocol.
 const WAITING_FDS: usize = 1024;
 
-/// A message that arrived.
+/// A received message.
 #[derive(Debug)]
 pub struct Message<'a> {
     /// Its header.
@@ -41,20 +41,20 @@ pub struct Message<'a> {
 pub struct Receiver {
     socket: Arc<UnixStream>,
     buf: Vec<u8>,
-    /// Bytes of `buf` that are not taken yet.
+    /// Start of the unread bytes in `buf`.
     start: usize,
     end: usize,
-    /// How many bytes of the stream came before `buf[0]`.
+    /// Number of bytes of the stream before `buf[0]`.
     base: u64,
-    /// Descriptors, and the position in the stream of the last byte that was read when they came. A read ends with
-    /// the piece of the stream that carried descriptors, so that byte is of the message they belong to.
+    /// Descriptors, each with the stream position of the last byte of the read that returned it. A read ends with the
+    /// piece of the stream that carried descriptors, so that byte belongs to the same message.
     fds: Vec<(u64, OwnedFd)>,
     patience: Duration,
-    /// Waits without a limit, which a server's are.
+    /// For waits without a limit, which are those of a server.
     eager: Eager,
 }
 
-/// The sending half. Threads that send take turns.
+/// The sending half. Concurrent senders are serialized.
 pub struct Sender {
     socket: Arc<UnixStream>,
 }
@@ -78,12 +78,12 @@ pub struct Reply {
 }
 
 impl Receiver {
-    /// How long the other end may take in the middle of a message.
+    /// Sets the timeout for the other end to continue a message.
     pub fn set_patience(&mut self, patience: Duration) {
         self.patience = patience;
     }
 
-    /// The next message. Waits for it as long as `within`, or forever.
+    /// Receives the next message. Waits for it up to `within`, or forever.
     pub fn receive(&mut self, within: Option<Duration>) -> Result<Message<'_>> {
         let size = self.fill(within)?;
         let from = self.start;
@@ -100,7 +100,7 @@ impl Receiver {
         Ok(Message { header, payload, fds })
     }
 
-    /// Reads until a whole message is there. Returns its size.
+    /// Reads until a whole message is available. Returns its size.
     fn fill(&mut self, within: Option<Duration>) -> Result<usize> {
         let mut begun = Instant::now();
         loop {
@@ -124,8 +124,8 @@ impl Receiver {
                 self.base += self.start as u64;
                 (self.start, self.end) = (0, have);
             }
-            // Between messages the wait is as long as the caller asked. Within one, the other end has begun and must go
-            // on.
+            // Between messages the caller determines the timeout. Within a message, the other end has started and must
+            // continue.
             let wait = if have == 0 { within } else { Some(self.patience) };
             let wait = wait.map(|w| w.saturating_sub(begun.elapsed()));
             self.read(wait, have > 0)?;
@@ -135,7 +135,7 @@ impl Receiver {
         }
     }
 
-    /// One read.
+    /// Performs one read.
     fn read(&mut self, wait: Option<Duration>, within_message: bool) -> Result<()> {
         let what = if within_message { "the rest of a message" } else { "a message" };
         let mut fds = Vec::new();
@@ -186,7 +186,7 @@ fn split(bytes: &[u8]) -> Result<(Header, &[u8])> {
 }
 
 impl Sender {
-    /// Sends a message of `header` and `parts` behind it, with descriptors.
+    /// Sends a message with `header` followed by `parts`, with descriptors.
     pub fn send(&self, header: &Header, parts: &[&[u8]], fds: &[BorrowedFd<'_>]) -> Result<()> {
         let mut all: Vec<&[u8]> = Vec::with_capacity(parts.len() + 1);
         all.push(header.as_bytes());
@@ -227,7 +227,7 @@ impl Sender {
         self.send(&request.refusal(errno), &[], &[])
     }
 
-    /// Ends the connection. Threads that wait on either half return.
+    /// Ends the connection. Threads waiting on either half return.
     pub fn shutdown(&self) {
         sys::shutdown(self.socket.as_fd());
     }
@@ -237,13 +237,13 @@ impl Sender {
         sys::hung_up(self.socket.as_fd())
     }
 
-    /// Another handle on the sending half.
+    /// Returns another handle for the sending half.
     pub fn share(&self) -> Self {
         Self { socket: self.socket.clone() }
     }
 }
 
-/// Drops the first `sent` bytes of `parts`.
+/// Removes the first `sent` bytes of `parts`.
 fn advance(parts: &mut &mut [&[u8]], mut sent: usize) {
     let mut whole = 0;
     for part in parts.iter_mut() {
@@ -259,7 +259,7 @@ fn advance(parts: &mut &mut [&[u8]], mut sent: usize) {
 }
 
 impl Connection {
-    /// Over a socket that is connected.
+    /// Creates a connection over a connected socket.
     pub fn new(socket: UnixStream) -> Result<Self> {
         socket.set_nonblocking(false).map_err(|e| Error::System("set up a socket", e))?;
         socket.set_write_timeout(Some(PATIENCE)).map_err(|e| Error::System("set up a socket", e))?;
@@ -277,7 +277,7 @@ impl Connection {
         Ok(Self { receiver, sender: Sender { socket }, next_id: 0 })
     }
 
-    /// As a client: connects to the server at `path` and negotiates a version. Waits as long as `within` for its reply.
+    /// Connects as a client to the server at `path` and negotiates a version. Waits up to `within` for its reply.
     pub fn connect(path: &Path, within: Duration) -> Result<(Self, Version)> {
         let socket = UnixStream::connect(path).map_err(|e| Error::System("connect to the socket", e))?;
         let mut connection = Self::new(socket)?;
@@ -292,7 +292,7 @@ impl Connection {
         Ok((connection, version))
     }
 
-    /// Sends a request and waits for the reply. Requests of the other end that arrive meanwhile are refused with
+    /// Sends a request and waits for the reply. Requests of the other end that arrive in the meantime are refused with
     /// ENOTSUP.
     pub fn call(
         &mut self,
@@ -326,7 +326,7 @@ impl Connection {
         }
     }
 
-    /// Sends a request that wants no reply.
+    /// Sends a request without a reply.
     pub fn tell(&mut self, command: Command, parts: &[&[u8]]) -> Result<()> {
         self.next_id = self.next_id.wrapping_add(1);
         let len = parts.iter().map(|p| p.len()).sum();
@@ -346,7 +346,7 @@ impl Connection {
     }
 }
 
-/// A socket in the file system that a server listens on. Its file is removed when this is dropped.
+/// A listening socket of a server in the file system. Its file is removed on drop.
 pub struct Listener {
     socket: UnixListener,
     path: PathBuf,
@@ -359,7 +359,7 @@ fn identity(path: &Path) -> io::Result<(u64, u64)> {
 }
 
 impl Listener {
-    /// Creates the socket. One that a server left behind and nothing listens on is replaced.
+    /// Creates the socket. Replaces a socket left behind by a server that no longer listens.
     pub fn bind(path: &Path) -> Result<Self> {
         let made = match UnixListener::bind(path) {
             Err(e) if e.kind() == ErrorKind::AddrInUse && Self::is_stale(path) => {
@@ -377,25 +377,25 @@ impl Listener {
         is_socket && matches!(UnixStream::connect(path), Err(e) if e.kind() == ErrorKind::ConnectionRefused)
     }
 
-    /// Where it is.
+    /// Its path.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The next client. [`Error::Closed`] after [`close`](Self::close).
+    /// Accepts the next client. [`Error::Closed`] after [`close`](Self::close).
     pub fn accept(&self) -> Result<UnixStream> {
         loop {
             match self.socket.accept() {
                 Ok((stream, _)) => return Ok(stream),
                 Err(e) if e.raw_os_error() == Some(libc::EINVAL) => return Err(Error::Closed),
-                // The client has disconnected already.
+                // The client has already disconnected.
                 Err(e) if matches!(e.kind(), ErrorKind::ConnectionAborted | ErrorKind::Interrupted) => {}
                 Err(e) => return Err(Error::System("accept a client", e)),
             }
         }
     }
 
-    /// Accepts no more clients. Threads that wait in [`accept`](Self::accept) return.
+    /// Stops accepting clients. Threads waiting in [`accept`](Self::accept) return.
     pub fn close(&self) {
         sys::shutdown(self.socket.as_fd());
     }
@@ -403,7 +403,7 @@ impl Listener {
 
 impl Drop for Listener {
     fn drop(&mut self) {
-        // Not if another server has taken the name meanwhile.
+        // Not if another server has taken the name in the meantime.
         if identity(&self.path).is_ok_and(|id| id == self.id) {
             let _ = fs::remove_file(&self.path);
         }

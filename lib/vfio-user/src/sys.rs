@@ -1,4 +1,4 @@
-//! The system calls: messages with descriptors.
+//! System calls for messages with descriptors.
 #![allow(unsafe_code)]
 
 use std::{
@@ -8,9 +8,9 @@ use std::{
     time::Duration,
 };
 
-/// Descriptors the kernel passes with one message at most (SCM_MAX_FD).
+/// Maximum number of descriptors per message (SCM_MAX_FD).
 const SCM_MAX_FD: usize = 253;
-/// Room for their control message: a header and the numbers, whole words.
+/// Size of their control message: a header and the descriptor numbers, in whole words.
 const CONTROL_WORDS: usize = (size_of::<libc::cmsghdr>() + SCM_MAX_FD * size_of::<RawFd>()).div_ceil(8) + 2;
 
 fn retry(mut call: impl FnMut() -> isize) -> io::Result<usize> {
@@ -31,7 +31,8 @@ fn control_len(fds: usize) -> u32 {
     (fds * size_of::<RawFd>()) as u32
 }
 
-/// Receives bytes into `buf` and descriptors into `fds`. 0: the other end is gone. Waits for bytes unless `dont_wait`.
+/// Receives bytes into `buf` and descriptors into `fds`. Returns 0 if the other end is gone. Waits for bytes unless
+/// `dont_wait`.
 pub fn receive(
     socket: BorrowedFd<'_>,
     buf: &mut [u8],
@@ -48,7 +49,7 @@ pub fn receive(
     let got = retry(|| {
         message.msg_control = control.as_mut_ptr().cast();
         message.msg_controllen = size_of_val(&control) as _;
-        // SAFETY: the structure names a buffer and a control buffer that live across the call.
+        // SAFETY: the structure refers to a buffer and a control buffer that live across the call.
         unsafe { libc::recvmsg(socket.as_raw_fd(), &raw mut message, flags) }
     })?;
     // SAFETY: the kernel filled the control buffer; the macros stay within it.
@@ -68,13 +69,13 @@ pub fn receive(
         }
     }
     if message.msg_flags & libc::MSG_CTRUNC != 0 {
-        // Some were lost, because this process cannot have more.
+        // Some descriptors were lost, because this process has reached its limit.
         return Err(io::Error::from_raw_os_error(libc::EMFILE));
     }
     Ok(got)
 }
 
-/// Sends as much of `parts` as the socket takes, in order, with `fds`. Waits for room unless `dont_wait`.
+/// Sends as much of `parts` as the socket accepts, in order, with `fds`. Waits for room unless `dont_wait`.
 pub fn send(
     socket: BorrowedFd<'_>,
     parts: &[&[u8]],
@@ -95,7 +96,7 @@ pub fn send(
     message.msg_iovlen = vectors.len() as _;
     if !fds.is_empty() {
         message.msg_control = control.as_mut_ptr().cast();
-        // SAFETY: arithmetic.
+        // SAFETY: only arithmetic.
         message.msg_controllen = unsafe { libc::CMSG_SPACE(control_len(fds.len())) } as _;
         // SAFETY: the control buffer has room for one header and SCM_MAX_FD numbers.
         unsafe {
@@ -112,20 +113,20 @@ pub fn send(
         }
     }
     let flags = libc::MSG_NOSIGNAL | if dont_wait { libc::MSG_DONTWAIT } else { 0 };
-    // SAFETY: the structure names buffers that live across the call.
+    // SAFETY: the structure refers to buffers that live across the call.
     retry(|| unsafe { libc::sendmsg(socket.as_raw_fd(), &raw const message, flags) })
 }
 
-/// Waits until there is something to receive. False: nothing came in that time.
+/// Waits until there is something to receive. Returns false on timeout.
 pub fn readable(socket: BorrowedFd<'_>, within: Duration) -> io::Result<bool> {
     match any_readable([socket], Some(within)) {
-        // The caller computes the time that is left.
+        // The caller recomputes the remaining time.
         Err(e) if e.kind() == io::ErrorKind::Interrupted => Ok(true),
         other => other.map(|[ready]| ready),
     }
 }
 
-/// Waits until there is something to receive on one of `sockets`, and says on which. All false: nothing came in that time.
+/// Waits until there is something to receive on one of `sockets`, and returns which. All false on timeout.
 pub fn any_readable<const N: usize>(
     sockets: [BorrowedFd<'_>; N],
     within: Option<Duration>,
@@ -133,7 +134,7 @@ pub fn any_readable<const N: usize>(
     let mut all =
         sockets.map(|socket| libc::pollfd { fd: socket.as_raw_fd(), events: libc::POLLIN, revents: 0 });
     let millis = |within: Duration| i32::try_from(within.as_micros().div_ceil(1000)).unwrap_or(i32::MAX);
-    // SAFETY: as many structures as are said, which live across the call.
+    // SAFETY: passes the correct number of structures, which live across the call.
     match unsafe { libc::poll(all.as_mut_ptr(), N as libc::nfds_t, within.map_or(-1, millis)) } {
         -1 => Err(io::Error::last_os_error()),
         _ => Ok(all.map(|one| one.revents != 0)),
@@ -148,7 +149,7 @@ pub fn hung_up(socket: BorrowedFd<'_>) -> bool {
     ready > 0 && one.revents & (libc::POLLHUP | libc::POLLERR) != 0
 }
 
-/// Shuts down both directions. Threads that wait on the socket, or on a listener, return.
+/// Shuts down both directions. Threads waiting on the socket, or on a listener, return.
 pub fn shutdown(socket: BorrowedFd<'_>) {
     // SAFETY: the descriptor is open.
     unsafe { libc::shutdown(socket.as_raw_fd(), libc::SHUT_RDWR) };

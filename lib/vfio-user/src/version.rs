@@ -9,17 +9,17 @@ pub const MAJOR: u16 = 0;
 /// Minor version of the protocol.
 pub const MINOR: u16 = 1;
 
-/// Limits of an end. One that it does not send has the default here.
+/// Limits of one end. Limits that it does not send have these defaults.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Capabilities {
-    /// Descriptors in one message.
+    /// Maximum number of descriptors in one message.
     pub max_msg_fds: u64,
-    /// Bytes of data of one read or write.
+    /// Maximum bytes of data in one read or write.
     pub max_data_xfer_size: u64,
-    /// DMA windows at a time.
+    /// Maximum number of DMA windows.
     pub max_dma_maps: u64,
-    /// Page sizes of DMA windows, or'ed together.
+    /// Bit mask of page sizes of DMA windows.
     pub pgsizes: u64,
     /// True if `REGION_WRITE_MULTI` is supported.
     pub write_multiple: bool,
@@ -66,9 +66,9 @@ struct Fixed {
 /// Payload of `VERSION` and of its reply.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Version {
-    /// Major version: the same on both ends.
+    /// Major version, the same on both ends.
     pub major: u16,
-    /// Minor version: the reply has at most that of the request.
+    /// Minor version; in the reply at most that of the request.
     pub minor: u16,
     /// The limits of the sender.
     pub capabilities: Capabilities,
@@ -80,7 +80,7 @@ impl Version {
         Self { major: MAJOR, minor: MINOR, capabilities: Capabilities::ours() }
     }
 
-    /// The payload: JSON with a NUL behind it.
+    /// The payload: NUL-terminated JSON.
     pub fn encode(&self) -> Vec<u8> {
         let mut bytes = Fixed { major: self.major, minor: self.minor }.as_bytes().to_vec();
         let data = Data { capabilities: self.capabilities.clone() };
@@ -90,7 +90,7 @@ impl Version {
         bytes
     }
 
-    /// Reads a payload. The JSON may be missing.
+    /// Decodes a payload. The JSON may be missing.
     pub fn decode(payload: &[u8]) -> Result<Self> {
         let (fixed, rest): (Fixed, _) = read(payload)?;
         let json = rest.split(|b| *b == 0).next().unwrap_or_default();
@@ -103,7 +103,7 @@ impl Version {
         Ok(Self { major: fixed.major, minor: fixed.minor, capabilities: data.capabilities })
     }
 
-    /// The answer of a server to this proposal; an error if they have no version in common.
+    /// A server's answer to this proposal. Fails if they have no version in common.
     pub fn answer(&self) -> Result<Self> {
         if self.major != MAJOR {
             return Err(Error::Malformed(format!(

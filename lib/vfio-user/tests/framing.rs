@@ -1,4 +1,4 @@
-//! Messages between two ends of a socket, whole and broken.
+//! Messages between two ends of a socket, complete and damaged.
 
 use proptest::prelude::*;
 use std::{
@@ -121,7 +121,7 @@ fn a_stale_socket_is_replaced_and_a_live_one_is_not() {
     assert!(Listener::bind(&path).is_err(), "somebody listens there");
     assert!(path.exists());
     std::mem::forget(listener);
-    // The remains of a server that was killed: a socket nobody listens on.
+    // Left behind by a killed server: a socket without a listener.
     let gone = self::path("gone");
     drop(std::os::unix::net::UnixListener::bind(&gone).expect("a socket"));
     let again = Listener::bind(&gone).expect("the name is free");

@@ -1,14 +1,14 @@
-//! Plain C of the driver's headers: packed structures of fixed-width integers, and constants.
+//! Parser for the plain C in the driver's headers: packed structures of fixed-width integers, and constants.
 
 use super::lexer::{Cursor, Token, tokens};
 use std::collections::{BTreeMap, HashMap};
 
-/// Named members: offset and length in bytes. Members of nameless structures and unions are its own.
+/// Named members: offset and length in bytes. Includes members of anonymous structures and unions.
 #[derive(Default)]
 pub struct Struct {
     /// Offset and length by name.
     pub members: BTreeMap<String, (usize, usize)>,
-    /// Bytes of the whole.
+    /// Total size in bytes.
     pub size: usize,
 }
 
@@ -56,7 +56,7 @@ impl Header {
         }
     }
 
-    /// A number, a constant known by now, a shift of such, all maybe in parentheses and with a cast.
+    /// Evaluates a number, a known constant or a shift of these, optionally with parentheses and a cast.
     fn evaluate(&self, expression: &[Token]) -> Option<u64> {
         match expression {
             [Token::Number(n)] => Some(*n),
@@ -81,7 +81,7 @@ impl Header {
         self.constants.get(name).copied()
     }
 
-    /// Every enumerator and constant whose name begins with `prefix`, with what is behind it.
+    /// All enumerators and constants with names that start with `prefix`, with the rest of the name.
     pub fn named<'a>(&'a self, prefix: &'a str) -> impl Iterator<Item = (&'a str, u64)> {
         self.constants.iter().filter_map(move |(name, value)| Some((name.strip_prefix(prefix)?, *value)))
     }
@@ -114,7 +114,7 @@ impl Header {
                 c.eat(']');
             }
             if c.eat(':') {
-                // Bit fields fill whole bytes; which bit is which is the compiler's affair.
+                // Bit fields fill whole bytes; the order of bits within them is up to the compiler.
                 bits += match c.next() {
                     Some(Token::Number(n)) => *n as usize,
                     _ => 0,
@@ -132,7 +132,7 @@ impl Header {
         out
     }
 
-    /// The type of a member that begins with `word`; its members, if it is written out here.
+    /// The type of a member that begins with `word`, with its members if it is defined inline.
     fn member(&self, c: &mut Cursor<'_>, word: &str) -> Struct {
         let plain = |size| Struct { members: BTreeMap::new(), size };
         match word {
@@ -140,7 +140,7 @@ impl Header {
             "u16" | "__be16" => plain(2),
             "u32" | "__be32" => plain(4),
             "u64" | "__be64" => plain(8),
-            // `struct_group(tag, members)`: the members once more under a name.
+            // `struct_group(tag, members)`: the members again under a name.
             "struct_group" => {
                 assert!(c.eat('('));
                 c.at += 1;

@@ -1,21 +1,21 @@
-//! `struct mlx5_ifc_*_bits`: each `u8` of an array is one bit.
+//! Parser for `struct mlx5_ifc_*_bits`: each `u8` of an array is one bit.
 
 use super::lexer::{Cursor, Token, tokens};
 use std::collections::{BTreeMap, HashMap};
 
-/// Named fields of one structure: offset and width in bits. Members of nameless structures and unions are its own.
+/// Named fields of one structure: offset and width in bits. Includes members of anonymous structures and unions.
 #[derive(Clone, Debug, Default)]
 pub struct Shape {
     /// Offset and width by name.
     pub fields: BTreeMap<String, (usize, usize)>,
-    /// Bits of the whole.
+    /// Total size in bits.
     pub size: usize,
 }
 
 /// Every `mlx5_ifc_<name>_bits` of a header.
 pub struct Ifc {
     tokens: Vec<Token>,
-    /// Tag to where its body begins, and whether it is a union.
+    /// By tag: start of the body, and whether it is a union.
     bodies: HashMap<String, (usize, bool)>,
 }
 
@@ -49,7 +49,7 @@ impl Ifc {
         let mut shape = Shape::default();
         while !c.eat('}') {
             let keyword = c.name().expect("a member");
-            // Newer headers name arrays without a length so. They take no room.
+            // Newer headers use this for flexible array members. They have no size.
             if keyword == "DECLARE_FLEX_ARRAY" {
                 while !c.eat(';') {
                     c.next().expect("an end after DECLARE_FLEX_ARRAY");
@@ -77,7 +77,7 @@ impl Ifc {
                         n
                     }
                     Some(Token::Mark(']')) => 0,
-                    // A constant defined elsewhere; no structure of ours holds one.
+                    // A constant defined elsewhere; none of our structures contains one.
                     _ => {
                         while !c.eat(']') {
                             c.at += 1;

@@ -65,7 +65,7 @@ fn number(text: &str) -> Option<u64> {
     }
 }
 
-/// A place in a token list.
+/// A position in a token list.
 pub struct Cursor<'t> {
     pub tokens: &'t [Token],
     pub at: usize,
@@ -80,13 +80,13 @@ impl<'t> Cursor<'t> {
         self.at += 1;
         token
     }
-    /// Takes `mark` if it is next.
+    /// Consumes `mark` if it is next.
     pub fn eat(&mut self, mark: char) -> bool {
         let found = self.peek().is_some_and(|t| t.is(mark));
         self.at += usize::from(found);
         found
     }
-    /// The next token if it is a name.
+    /// Consumes the next token if it is a name.
     pub fn name(&mut self) -> Option<&'t str> {
         let name = self.peek()?.name()?;
         self.at += 1;
