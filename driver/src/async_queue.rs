@@ -22,7 +22,7 @@ use hwspec::{
 };
 use std::{sync::Arc, time::Instant};
 
-/// Interrupt vector of these events, unless the function has only one.
+/// Interrupt vector of these events, shared with completions if the function has no other.
 pub const VECTOR: u16 = 0;
 /// Maximum number of entries.
 const ENTRIES: u32 = 1024;

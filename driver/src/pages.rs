@@ -272,8 +272,8 @@ impl PageSupply<'_> {
         }
     }
 
-    /// Reclaims all pages of `function` (0: this one); gives up when none is returned within [`PATIENCE`]. The chip may
-    /// still write to the pages that it keeps.
+    /// Reclaims all pages of `function` (0: this one); gives up when none is returned within [`PATIENCE`] or the timeout
+    /// of a command, if that is shorter. The chip may still write to the pages that it keeps.
     pub fn reclaim(&self, function: u16) -> Result<(), Error> {
         self.manage(|| {
             let held = || -> usize {

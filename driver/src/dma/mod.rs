@@ -157,7 +157,7 @@ impl DmaMem {
     /// The memory as 32-bit words.
     #[inline(always)]
     pub fn words32(&self) -> &[AtomicU32] {
-        // SAFETY: as in `words`. Where 32- and 64-bit accesses overlap, one of them is the initialisation.
+        // SAFETY: as in `words`. If 32- and 64-bit accesses overlap, one of them is the initialisation.
         unsafe { std::slice::from_raw_parts(self.block.ptr.as_ptr().cast(), self.block.len / 4) }
     }
 
@@ -282,8 +282,8 @@ impl Drop for UserMapping {
     }
 }
 
-/// Copies inline data from the caller's buffer at `addr`. Posting with the inline flag guarantees that the buffer is
-/// readable; without the flag the device has the same guarantee.
+/// Copies inline data from the caller's buffer at `addr`. By posting with the inline flag the caller guarantees that the
+/// buffer is readable, as it guarantees the device without the flag.
 #[inline]
 pub(crate) fn copy_from_caller(addr: u64, out: &mut [u8]) {
     if !out.is_empty() {
@@ -320,7 +320,7 @@ pub(crate) fn few_from_caller(addr: u64, len: usize) -> u128 {
 pub(crate) const FEW: usize = 16;
 
 /// Copies received data into the caller's buffer at `addr`, as the device does with data that does not come in the CQE.
-/// Posting the receive guarantees that the buffer exists.
+/// By posting the receive the caller guarantees that the buffer exists.
 #[inline]
 pub(crate) fn copy_to_caller(addr: u64, bytes: &[u8]) {
     if !bytes.is_empty() {

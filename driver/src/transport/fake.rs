@@ -53,7 +53,7 @@ pub struct State {
     pub doorbells: Vec<(u32, u64)>,
     pub lie: Option<Lie>,
     pub pages: Vec<u64>,
-    /// Function, kind and number of all pages given or taken back.
+    /// Function, `op_mod` and number of pages of every `MANAGE_PAGES` command.
     pub managed: Vec<(u16, u16, usize)>,
     pub resets: u32,
     /// Address of allocated device memory, if the device has any.

@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Maximum number of cached peers; the most recent are kept.
+/// Maximum number of cached peers; a full cache is emptied.
 const PEERS: usize = 256;
 /// Age at which a peer's MAC is resolved again.
 const KNOWN_FOR: Duration = Duration::from_secs(10);

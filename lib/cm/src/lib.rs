@@ -22,7 +22,7 @@
 //! # Ok::<(), cm::Refused>(())
 //! ```
 //!
-//! Where the specification leaves a choice, this follows Linux's ib_cm, its most frequent peer.
+//! If the specification leaves a choice, this crate follows Linux's ib_cm, its most frequent peer.
 #![forbid(unsafe_code)]
 
 mod accept;

@@ -9,7 +9,7 @@
 //! use std::{fs::File, os::{fd::FromRawFd, unix::fs::MetadataExt}};
 //! # const PAGE: usize = 4096;
 //!
-//! // SAFETY: a new descriptor, nobody else's.
+//! // SAFETY: a new descriptor without another owner.
 //! let file = unsafe { File::from_raw_fd(libc::memfd_create(c"pages".as_ptr(), libc::MFD_CLOEXEC)) };
 //! file.set_len(1 << 20)?;
 //! let meta = file.metadata()?;

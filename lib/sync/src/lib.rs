@@ -21,7 +21,7 @@
 //! let _ = lock.acquire(&mut Program(1));
 //! let (holding, dead) = lock.acquire(&mut Program(2));
 //! assert_eq!(dead, Dead([Some(Party(1)), None]));
-//! // Here it repairs what party 1 left half done.
+//! // Repair the work that party 1 left half done here.
 //! holding.repaired();
 //! holding.release();
 //! assert_eq!(lock.holder(), None);
