@@ -9,11 +9,11 @@ use crate::users::Use;
 use libc::c_int;
 use std::sync::Arc;
 
-/// Our address handle; the program knows its first member.
+/// The provider's address handle. Programs see its first member.
 #[repr(C)]
 pub struct IronAh {
     public: ibv_ah,
-    /// The driver's.
+    /// The driver's address handle.
     pub inner: Arc<driver::Ah>,
     _pd: Use,
 }
@@ -23,12 +23,12 @@ ours!(IronAh: ibv_ah);
 /// `ibv_create_ah`; the library sets the public members afterwards.
 ///
 /// # Safety
-/// Called by libibverbs with a PD of ours.
+/// Called by libibverbs with a PD of this provider.
 pub unsafe extern "C" fn create_ah(pd: *mut ibv_pd, attr: *mut ibv_ah_attr) -> *mut ibv_ah {
     guard_ptr(|| {
         // SAFETY: V1 and V2 for the PD, V3 for its context, V4 for `attr`.
         let (owner, context, attr) = unsafe { (IronPd::of(pd), (*pd).context, &*attr) };
-        // SAFETY: V3: the PD keeps its context.
+        // SAFETY: V3: the PD holds its context.
         unsafe { IronPd::context(pd) }.birth.check()?;
         let inner = driver::Ah::create(&owner.inner, &convert::ah_from_c(attr)).map_err(|e| e.errno())?;
         let public = ibv_ah { context, pd, handle: 0 };
@@ -39,7 +39,7 @@ pub unsafe extern "C" fn create_ah(pd: *mut ibv_pd, attr: *mut ibv_ah_attr) -> *
 /// `ibv_destroy_ah`.
 ///
 /// # Safety
-/// Called by libibverbs with an address handle of ours, for the last time.
+/// Called by libibverbs as the last use of an address handle of this provider.
 pub unsafe extern "C" fn destroy_ah(ah: *mut ibv_ah) -> c_int {
     // SAFETY: V1, V2 and V5 for the handle, V3 for its PD and context.
     unsafe { destroy(ah, |_| Ok(()), |_: &mut IronAh| Ok(())) }

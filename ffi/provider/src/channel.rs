@@ -1,4 +1,4 @@
-//! Completion channels. libibverbs creates them by writing command 17 to the device file, so we answer its `write`.
+//! Completion channels. libibverbs creates them by writing command 17 to the device file, so the provider intercepts its `write`.
 
 use crate::guard::{guard, set_errno};
 use crate::pipe::EventPipe;
@@ -9,13 +9,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 /// `IB_USER_VERBS_CMD_CREATE_COMP_CHANNEL` of the kernel's write interface.
 const CREATE_COMP_CHANNEL: u32 = 17;
-/// Length of the command header (command, lengths), and of the address for the answer.
+/// Length of the command header (command and lengths) plus the address of the response.
 const COMMAND_LEN: usize = 16;
 
-/// A channel carries the addresses of CQs, 8 bytes each.
+/// A completion channel carries the addresses of CQs, 8 bytes each.
 pub type Channel = EventPipe<8>;
 
-/// The channels of one context, by the descriptor the program holds.
+/// The completion channels of one context, by file descriptor.
 #[derive(Default)]
 pub struct Channels(Mutex<HashMap<RawFd, Arc<Channel>>>);
 
@@ -29,43 +29,43 @@ impl Channels {
         Ok(fd)
     }
 
-    /// The channel behind a descriptor.
+    /// Returns the channel of a descriptor.
     pub fn get(&self, fd: RawFd) -> Option<Arc<Channel>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).get(&fd).cloned()
     }
 }
 
-/// Contexts by their command descriptor.
+/// The channels of each open context, by its command descriptor.
 static OPEN: Mutex<Vec<(RawFd, Arc<Channels>)>> = Mutex::new(Vec::new());
 
-/// Answers commands on `fd` for these channels from now on.
+/// Handles commands on `fd` for these channels from now on.
 pub fn enter(fd: RawFd, channels: &Arc<Channels>) {
     let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
     open.retain(|(other, _)| *other != fd);
     open.push((fd, Arc::clone(channels)));
 }
 
-/// Stops that, for the context is closed.
+/// Stops handling commands for these channels, because the context is being closed.
 pub fn leave(channels: &Arc<Channels>) {
     OPEN.lock().unwrap_or_else(PoisonError::into_inner).retain(|(_, other)| !Arc::ptr_eq(channels, other));
 }
 
-/// True if this is the command descriptor of an open context of ours.
+/// True if `fd` is the command descriptor of an open context of this provider.
 pub fn is_ours(fd: RawFd) -> bool {
     OPEN.lock().unwrap_or_else(PoisonError::into_inner).iter().any(|(other, _)| *other == fd)
 }
 
-/// The function that libibverbs calls instead of write(2).
+/// Replaces write(2) in libibverbs.
 ///
 /// # Safety
-/// As write(2); a command for one of our descriptors is one libibverbs built.
+/// As for write(2). libibverbs built any command that is written to one of the provider's descriptors.
 pub unsafe extern "C" fn write_command(fd: c_int, buffer: *const c_void, length: size_t) -> ssize_t {
     let ours = guard(None, || {
         let open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
         open.iter().find(|(other, _)| *other == fd).map(|(_, channels)| Arc::clone(channels))
     });
     let Some(channels) = ours else {
-        // SAFETY: the caller's own arguments.
+        // SAFETY: the arguments are the caller's, unchanged.
         return unsafe { libc::write(fd, buffer, length) };
     };
     let answer = guard(Err(libc::EIO), || {
@@ -74,7 +74,7 @@ pub unsafe extern "C" fn write_command(fd: c_int, buffer: *const c_void, length:
         if command != Some(CREATE_COMP_CHANNEL) {
             return Err(libc::EOPNOTSUPP);
         }
-        // SAFETY: as above; the second half of the command is the address of an int for the answer.
+        // SAFETY: as above; the second half of the command is the address of an int for the response.
         unsafe {
             let answer = buffer.cast::<u64>().add(1).read_unaligned() as *mut c_int;
             answer.write_unaligned(channels.create().map_err(|e| e.raw_os_error().unwrap_or(libc::EMFILE))?);
@@ -91,14 +91,14 @@ pub unsafe extern "C" fn write_command(fd: c_int, buffer: *const c_void, length:
 mod tests {
     use super::*;
 
-    /// A descriptor number that no file of this process has.
+    /// A descriptor number that is not open in this process.
     const FD: RawFd = 1 << 20;
 
     fn command(number: u32, answer: &mut c_int) -> ssize_t {
         let mut bytes = [0u8; COMMAND_LEN];
         bytes[..4].copy_from_slice(&number.to_ne_bytes());
         bytes[8..].copy_from_slice(&(&raw mut *answer as u64).to_ne_bytes());
-        // SAFETY: a whole command.
+        // SAFETY: the buffer holds a whole command.
         unsafe { write_command(FD, bytes.as_ptr().cast(), bytes.len()) }
     }
 

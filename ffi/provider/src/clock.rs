@@ -1,4 +1,4 @@
-//! The device's clock, as counts and as the time of day.
+//! The device clock, as raw ticks and as wall clock time.
 
 use crate::abi::public::{self as abi, ibv_context, ibv_values_ex};
 use crate::context::Context;
@@ -8,11 +8,10 @@ use libc::c_int;
 use std::sync::{Mutex, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// `ibv_query_rt_values_ex`: the clock's counts lie in `tv_nsec`, as other providers have it. Values that are not known
-/// are left out of the mask.
+/// `ibv_query_rt_values_ex`. Returns the raw clock in `tv_nsec`, as other providers do. Unknown values are left out of the mask.
 ///
 /// # Safety
-/// Called by programs with an open context of ours and room for the answer.
+/// Called by programs with an open context of this provider and a writable `values`.
 pub unsafe extern "C" fn query_rt_values(context: *mut ibv_context, values: *mut ibv_values_ex) -> c_int {
     guard_int(|| {
         // SAFETY: V1 for the context, V4 for `values`.
@@ -31,20 +30,20 @@ pub unsafe extern "C" fn query_rt_values(context: *mut ibv_context, values: *mut
     })
 }
 
-/// One instant by both clocks: counts of the device's, and nanoseconds since 1970.
+/// A pair of simultaneous readings: device clock ticks, and nanoseconds since the Unix epoch.
 #[derive(Clone, Copy)]
 struct Instant {
     counts: u64,
     wall: u64,
 }
 
-/// Relates the device's clock to the time of day.
+/// Converts the device clock to wall clock time.
 #[derive(Default)]
 pub struct WallClock(Mutex<Option<Instant>>);
 
 impl WallClock {
-    /// Nanoseconds since 1970 when the device's clock read `counts`; 0 if the device does not answer. The two clocks
-    /// are compared again if `counts` lies more than a second from the last comparison.
+    /// Returns the wall clock time, in nanoseconds since the Unix epoch, at which the device clock read `counts`, or 0 if the device does
+    /// not respond. The two clocks are compared again if `counts` is more than a second away from the last comparison.
     pub fn at(&self, device: &Device, counts: u64) -> u64 {
         let khz = u64::from(device.attr().clock_khz.max(1));
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);

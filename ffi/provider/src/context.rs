@@ -1,4 +1,4 @@
-//! An open device: the context that libibverbs made, and our state of it.
+//! An open device: the context that libibverbs allocated, and the provider's state for it.
 
 use crate::abi::public::ibv_context;
 use crate::channel::Channels;
@@ -12,40 +12,40 @@ use crate::users::Users;
 use libc::c_int;
 use std::sync::Arc;
 
-/// Our side of an open device.
+/// The provider's state of an open device.
 pub struct Context {
-    /// The function.
+    /// The function that was opened.
     pub device: Arc<driver::Device>,
-    /// The process that opened it. A forked child must not touch it.
+    /// The process that opened the device. A forked child must not touch it.
     pub birth: Birth,
     /// Completion channels by descriptor.
     pub channels: Arc<Channels>,
-    /// The objects that events concern.
+    /// The objects that events are reported for.
     pub targets: Arc<Targets>,
-    /// Objects of the context that exist.
+    /// Counts the context's objects.
     pub users: Users,
     /// Huge pages for queues, if the environment asks for them.
     pub huge: Arc<HugePool>,
-    /// Relates the device's clock to the time of day.
+    /// Converts the device clock to wall clock time.
     pub wall: WallClock,
-    /// The libibverbs that the context belongs to.
+    /// The libibverbs instance that the context belongs to.
     pub registration: &'static Registration,
-    /// The objects that can be imported from the contexts that share the device.
+    /// The objects that contexts sharing the device can import.
     pub exports: Arc<Exports>,
-    /// The thread that waits for the events of the device.
+    /// The threads that forward the device's events.
     pub pump: Arc<Pump>,
-    /// The event file of a second context, in which nothing appears: events go to the first context.
+    /// The async event file of an imported context. It stays empty: events go to the first context.
     pub _silent: Option<AsyncFile>,
 }
 
 impl Context {
-    /// The context behind what the program holds.
+    /// Returns the provider's state behind a program's context pointer.
     ///
     /// # Safety
-    /// `context` is one [`alloc_context`](crate::open::alloc_context) made, not yet closed.
+    /// `context` was returned by [`alloc_context`](crate::open::alloc_context) and is not closed.
     #[inline]
     pub unsafe fn of<'a>(context: *const ibv_context) -> &'a Self {
-        // SAFETY: our pointer follows the library's part.
+        // SAFETY: the pointer to this structure follows the library's part of the context.
         unsafe { &*context.add(1).cast::<*const Self>().read() }
     }
 }

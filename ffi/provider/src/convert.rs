@@ -4,8 +4,7 @@ use crate::abi::public::{self as abi, Gid, ibv_ah_attr, ibv_global_route, ibv_qp
 use driver::{AccessFlags, AddressHandle, QpAttr, QpAttrMask, QpCap, QpState, SendFlags, Service};
 use libc::{c_int, c_uint};
 
-/// The errno when an object cannot be made. If the device has run out of something, its commands return EAGAIN, and
-/// programs get ENOMEM.
+/// Returns the errno of a failed create verb. A device that is out of resources fails commands with EAGAIN, which programs see as ENOMEM.
 pub fn not_made(error: driver::Error) -> c_int {
     match error.errno() {
         libc::EAGAIN => libc::ENOMEM,
@@ -13,7 +12,7 @@ pub fn not_made(error: driver::Error) -> c_int {
     }
 }
 
-/// Flags that all services have.
+/// Converts the send flags that all services support.
 #[inline]
 pub fn common_flags(flags: u32) -> Option<SendFlags> {
     (flags & !SendFlags::COMMON.bits() == 0).then_some(SendFlags::from_bits_truncate(flags))
@@ -24,12 +23,12 @@ pub fn mtu_bytes(code: c_uint) -> Option<u32> {
     (1..=5).contains(&code).then(|| 128 << code)
 }
 
-/// Converts bytes to a path MTU code, the next lower one if between two.
+/// Converts bytes to a path MTU code, rounding down.
 pub fn mtu_code(bytes: u32) -> c_uint {
     (1..=5).rev().find(|code| 128 << code <= bytes).unwrap_or(1)
 }
 
-/// Converts the type of a QP. EOPNOTSUPP for those that are not offered, EINVAL for those that are none.
+/// Converts a QP type. Fails with EOPNOTSUPP for types that are not supported and EINVAL for unknown ones.
 pub fn service_from_c(kind: c_uint) -> Result<Service, c_int> {
     Ok(match kind {
         abi::IBV_QPT_RC => Service::Rc,
@@ -43,7 +42,7 @@ pub fn service_from_c(kind: c_uint) -> Result<Service, c_int> {
     })
 }
 
-/// Work queue sizes.
+/// Converts work queue sizes.
 pub fn caps_to_c(cap: QpCap) -> ibv_qp_cap {
     ibv_qp_cap {
         max_send_wr: cap.max_send_wr,
@@ -54,7 +53,7 @@ pub fn caps_to_c(cap: QpCap) -> ibv_qp_cap {
     }
 }
 
-/// Converts attributes to set; only those that the mask names.
+/// Converts the attributes that `mask` selects.
 pub fn attr_from_c(attr: &ibv_qp_attr, mask: c_uint) -> Result<(QpAttr, QpAttrMask), c_int> {
     let mask = QpAttrMask::from_bits(mask).ok_or(libc::EINVAL)?;
     let has = |bit| mask.contains(bit);
@@ -69,7 +68,7 @@ pub fn attr_from_c(attr: &ibv_qp_attr, mask: c_uint) -> Result<(QpAttr, QpAttrMa
         out.path_mtu = mtu_bytes(attr.path_mtu).ok_or(libc::EINVAL)?;
     }
     if has(QpAttrMask::ACCESS_FLAGS) {
-        // Newer rights, to operations that this device does not have, are granted without effect, as by the kernel.
+        // Access flags for operations that this device does not support are granted without effect, as in the kernel.
         out.qp_access_flags = AccessFlags::from_bits_truncate(attr.qp_access_flags);
     }
     if has(QpAttrMask::AV) {
@@ -145,7 +144,7 @@ fn ah_to_c(ah: &AddressHandle) -> ibv_ah_attr {
     }
 }
 
-/// Converts queried attributes. There is no path migration, which reads as migrated.
+/// Converts queried attributes. Path migration is not supported; its state is reported as migrated.
 pub fn attr_to_c(attr: &QpAttr, cap: ibv_qp_cap) -> ibv_qp_attr {
     ibv_qp_attr {
         qp_state: attr.qp_state as c_uint,

@@ -16,61 +16,61 @@ use std::cell::UnsafeCell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 
-/// Our CQ; the program knows its first member, as `ibv_cq` or as `ibv_cq_ex`.
+/// The provider's CQ. Programs see its first member, as `ibv_cq` or `ibv_cq_ex`.
 #[repr(C)]
 pub struct IronCq {
-    /// The fields and functions that the program reads and calls.
+    /// The fields and functions that programs access.
     pub public: ibv_cq_ex,
-    /// The driver's.
+    /// The driver's CQ.
     pub inner: Arc<driver::Cq>,
     birth: Birth,
     cookie: u64,
-    /// QPs that report to it.
+    /// QPs that complete to it.
     pub users: Users,
     /// Held from `ibv_start_poll` to `ibv_end_poll`.
     pub polling: AtomicBool,
-    /// The completion that the readers of `ibv_cq_ex` read. It belongs to the thread that holds `polling`.
+    /// The completion that the readers of `ibv_cq_ex` return. Owned by the thread that holds `polling`.
     pub current: UnsafeCell<Current>,
-    /// The parent domain it was made in, if any.
+    /// The parent domain it was created in, if any.
     _domain: Option<Use>,
     _context: Use,
 }
 
 ours!(IronCq: ibv_cq);
 
-/// A completion, in the driver's form and as the device wrote it.
+/// A completion: as converted by the driver, and as the device wrote it.
 #[derive(Default)]
 pub struct Current {
     /// The fields that every completion has.
     pub completion: Completion,
-    /// True if readers ask for what only the CQE has.
+    /// True if some reader needs fields that only the CQE has.
     pub reads_raw: bool,
-    /// The CQE, if they do.
+    /// The CQE, if `reads_raw` is set.
     pub raw: RawCompletion,
 }
 
 /// The attributes of a CQ to create.
 pub struct Wanted {
-    /// Least number of completions that fit.
+    /// Minimum number of entries.
     pub entries: i64,
-    /// Null, or the channel for its events.
+    /// The completion channel, or null.
     pub channel: *mut ibv_comp_channel,
     /// Completion vector.
     pub vector: i64,
     /// True if overruns are ignored.
     pub ignore_overrun: bool,
-    /// Null, or a parent domain.
+    /// A parent domain, or null.
     pub domain: *mut ibv_pd,
 }
 
 impl IronCq {
-    /// Makes one. The library fills in channel and context afterwards, the rest is here.
+    /// Creates a CQ. libibverbs sets the channel and context members afterwards; all other members are set here.
     ///
     /// # Safety
-    /// `context` is an open one of ours, channel and domain are null or of it.
+    /// `context` is an open context of this provider; `channel` and `domain` are null or belong to it.
     pub unsafe fn create(context: *mut ibv_context, wanted: &Wanted) -> Result<*mut Self, c_int> {
         let &Wanted { entries, channel, vector, ignore_overrun, domain } = wanted;
-        // SAFETY: the caller's promise: V1 for the context.
+        // SAFETY: guaranteed by the caller: V1 for the context.
         let (ours, vectors) = unsafe { (Context::of(context), (*context).num_comp_vectors) };
         ours.birth.check()?;
         let vector = u32::try_from(vector).ok().filter(|vector| i64::from(*vector) < i64::from(vectors));
@@ -78,15 +78,14 @@ impl IronCq {
         let channel: Option<Arc<Channel>> = if channel.is_null() {
             None
         } else {
-            // SAFETY: the caller's promise: V1 for the channel, which libibverbs made and which begins with its
-            // descriptor.
+            // SAFETY: guaranteed by the caller: V1 for the channel, which libibverbs created and which begins with its descriptor.
             Some(ours.channels.get(unsafe { (*channel).fd }).ok_or(libc::EINVAL)?)
         };
         let entries = u32::try_from(entries).ok().filter(|n| *n >= 1 && *n <= ours.device.attr().max_cqe);
         let cookie = ours.targets.new_cookie();
         let init = CqInit { entries: entries.ok_or(libc::EINVAL)?, cookie, vector, ignore_overrun };
         ours.pump.attend(vector).map_err(io_errno)?;
-        // SAFETY: the caller's promise: V1 and V2 for the domain.
+        // SAFETY: guaranteed by the caller: V1 and V2 for the domain.
         let parent = (!domain.is_null()).then(|| unsafe { IronPd::of(domain) });
         let own = parent.and_then(|parent| parent.inner.buffers()).cloned();
         let buffers = huge::buffers(&ours.huge, own, Queue::Cq)?;
@@ -116,7 +115,7 @@ impl IronCq {
 /// `ibv_create_cq`.
 ///
 /// # Safety
-/// Called by libibverbs with an open context of ours.
+/// Called by libibverbs with an open context of this provider.
 pub unsafe extern "C" fn create_cq(
     context: *mut ibv_context,
     cqe: c_int,
@@ -124,7 +123,7 @@ pub unsafe extern "C" fn create_cq(
     vector: c_int,
 ) -> *mut ibv_cq {
     guard_ptr(|| {
-        // SAFETY: V1 for the context, V1 and V6 for the channel; a domain is not named.
+        // SAFETY: V1 for the context, V1 and V6 for the channel; `domain` is null.
         let cq = unsafe {
             IronCq::create(
                 context,
@@ -141,12 +140,12 @@ pub unsafe extern "C" fn create_cq(
     })
 }
 
-/// `ibv_destroy_cq`. Waits until the program has acknowledged every event it was sent.
+/// `ibv_destroy_cq`. Waits until the program has acknowledged every event of the CQ that it read.
 ///
 /// # Safety
-/// Called by libibverbs with a CQ of ours.
+/// Called by libibverbs with a CQ of this provider.
 pub unsafe extern "C" fn destroy_cq(cq: *mut ibv_cq) -> c_int {
-    // SAFETY: V1 and V2 for the CQ, V3 for its context, V5: after the wait for its events nobody else uses it.
+    // SAFETY: V1 and V2 for the CQ, V3 for its context, V5: once its events are acknowledged it has no other user.
     unsafe {
         let leave = |context: &Context| {
             IronCq::of(cq).users.none()?;
@@ -161,10 +160,10 @@ pub unsafe extern "C" fn destroy_cq(cq: *mut ibv_cq) -> c_int {
     }
 }
 
-/// `ibv_poll_cq`: how many completions were taken, negative on failure.
+/// `ibv_poll_cq`: returns the number of completions, or a negative value on failure.
 ///
 /// # Safety
-/// Called by programs with a CQ of ours and room for `count` completions.
+/// Called by programs with a CQ of this provider and room for `count` completions.
 pub unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, count: c_int, wc: *mut ibv_wc) -> c_int {
     guard(-libc::EIO, || {
         // SAFETY: V1, V2.
@@ -186,7 +185,7 @@ pub unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, count: c_int, wc: *mut ibv_wc)
 /// `ibv_req_notify_cq`.
 ///
 /// # Safety
-/// Called by programs with a CQ of ours.
+/// Called by programs with a CQ of this provider.
 pub unsafe extern "C" fn req_notify_cq(cq: *mut ibv_cq, solicited_only: c_int) -> c_int {
     guard_int(|| {
         // SAFETY: V1, V2.
@@ -197,10 +196,10 @@ pub unsafe extern "C" fn req_notify_cq(cq: *mut ibv_cq, solicited_only: c_int) -
     })
 }
 
-/// `ibv_resize_cq`: the size given is written to the CQ.
+/// `ibv_resize_cq`. Stores the new size in the CQ.
 ///
 /// # Safety
-/// Called by libibverbs with a CQ of ours.
+/// Called by libibverbs with a CQ of this provider.
 pub unsafe extern "C" fn resize_cq(cq: *mut ibv_cq, cqe: c_int) -> c_int {
     guard_int(|| {
         // SAFETY: V1, V2.
@@ -209,16 +208,16 @@ pub unsafe extern "C" fn resize_cq(cq: *mut ibv_cq, cqe: c_int) -> c_int {
         let entries = u32::try_from(cqe).map_err(|_| libc::EINVAL)?;
         ours.inner.resize(entries).map_err(|e| e.errno())?;
         let entries = ours.inner.entries().min(i32::MAX as u32) as c_int;
-        // SAFETY: V1. Another thread may resize it at the same time, so the store is an atomic one.
+        // SAFETY: V1. The store is atomic because another thread may resize the CQ at the same time.
         unsafe { AtomicI32::from_ptr(&raw mut (*cq).cqe) }.store(entries, Ordering::Relaxed);
         Ok(())
     })
 }
 
-/// `ibv_modify_cq`: how long events are held back.
+/// `ibv_modify_cq`: sets event moderation.
 ///
 /// # Safety
-/// Called by programs with a CQ of ours and its new attributes.
+/// Called by programs with a CQ of this provider and its new attributes.
 pub unsafe extern "C" fn modify_cq(cq: *mut ibv_cq, attr: *const abi::ibv_modify_cq_attr) -> c_int {
     guard_int(|| {
         // SAFETY: V1 and V2 for the CQ, V4 for `attr`.

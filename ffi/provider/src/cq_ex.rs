@@ -1,5 +1,5 @@
-//! The extended polling interface: `ibv_start_poll`, `ibv_next_poll`, `ibv_end_poll` and the readers between them. A
-//! reader reads the completion when it is called, so fields that nobody reads cost nothing.
+//! The extended polling interface: `ibv_start_poll`, `ibv_next_poll`, `ibv_end_poll` and the field readers between them. Each reader
+//! decodes its field when called, so fields that are not read cost nothing.
 
 use crate::abi::public::{self as abi, ibv_context, ibv_cq_ex, ibv_cq_init_attr_ex};
 use crate::context::Context;
@@ -12,7 +12,7 @@ use driver::{Completion, CompletionSlot, WcStatus};
 use libc::{c_int, c_uint};
 use std::sync::atomic::Ordering;
 
-/// The fields that completions can have.
+/// The completion fields that are supported.
 const FIELDS: u64 = abi::IBV_WC_STANDARD_FLAGS | STAMPS | abi::IBV_WC_EX_WITH_CVLAN;
 const STAMPS: u64 =
     abi::IBV_WC_EX_WITH_COMPLETION_TIMESTAMP | abi::IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK;
@@ -22,7 +22,7 @@ const FLAGS: u32 = abi::IBV_CREATE_CQ_ATTR_SINGLE_THREADED | abi::IBV_CREATE_CQ_
 /// `ibv_create_cq_ex`.
 ///
 /// # Safety
-/// Called by libibverbs with an open context of ours.
+/// Called by libibverbs with an open context of this provider.
 pub unsafe extern "C" fn create_cq_ex(
     context: *mut ibv_context,
     attr: *const ibv_cq_init_attr_ex,
@@ -58,7 +58,7 @@ pub unsafe extern "C" fn create_cq_ex(
             ignore_overrun: flags & abi::IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN != 0,
             domain,
         };
-        // SAFETY: V1 for the context, V6 for channel and domain; nobody else knows the new CQ.
+        // SAFETY: V1 for the context, V6 for channel and domain; the new CQ is not shared yet.
         let cq = unsafe { &mut *IronCq::create(context, &wanted)? };
         cq.current.get_mut().reads_raw = stamped || tagged;
         let public = &mut cq.public;
@@ -67,7 +67,7 @@ pub unsafe extern "C" fn create_cq_ex(
     })
 }
 
-/// Sets the functions.
+/// Sets the function pointers.
 fn install(public: &mut ibv_cq_ex, fields: u64, alone: bool) {
     public.start_poll = Some(if alone { start_poll_alone } else { start_poll });
     public.next_poll = Some(next_poll);
@@ -93,9 +93,9 @@ fn install(public: &mut ibv_cq_ex, fields: u64, alone: bool) {
     }
 }
 
-/// Where the current completion is written: `wr_id` and `status`, which programs read themselves, and what readers read.
+/// Receives the current completion: `wr_id` and `status`, which programs read directly, and the fields for the readers.
 struct Shown<'a> {
-    /// Ours, and being polled by this thread, while this lives.
+    /// A CQ of this provider that this thread is polling for as long as this value lives.
     cq: *mut ibv_cq_ex,
     completion: &'a mut Completion,
 }
@@ -103,7 +103,7 @@ struct Shown<'a> {
 impl CompletionSlot for Shown<'_> {
     #[inline(always)]
     fn put(&mut self, completion: Completion) {
-        // SAFETY: by the invariant of `cq`; the two members belong to the thread that polls.
+        // SAFETY: by the invariant of `cq`; only the polling thread accesses the two members.
         unsafe {
             (*self.cq).wr_id = completion.wr_id;
             (*self.cq).status = completion.status as c_uint;
@@ -112,14 +112,13 @@ impl CompletionSlot for Shown<'_> {
     }
 }
 
-/// The next completion becomes the current one; ENOENT when there is none. Inlined, since a call would cost each
-/// completion ten instructions.
+/// Makes the next completion current. Returns ENOENT if there is none. Inlined, because a call would cost ten instructions per completion.
 ///
 /// # Safety
-/// The caller holds `polling`, or is the only one who polls.
+/// The caller holds `polling`, or is the only thread that polls.
 #[inline(always)]
 unsafe fn advance(cq: *mut ibv_cq_ex) -> c_int {
-    // SAFETY: our CQ; `current` and the two public members belong to the holder of `polling`.
+    // SAFETY: a CQ of this provider; `current` and the two public members belong to the holder of `polling`.
     unsafe {
         let ours = IronCq::of(cq.cast());
         let Current { completion, reads_raw, raw } = &mut *ours.current.get();
@@ -137,16 +136,16 @@ unsafe fn advance(cq: *mut ibv_cq_ex) -> c_int {
 }
 
 /// # Safety
-/// `attr` is null or an attribute structure, which begins with its mask; there are none.
+/// `attr` is null or points to an attribute structure, which begins with its mask. No attributes are defined.
 #[inline]
 unsafe fn may_start(attr: *const u32) -> bool {
-    // SAFETY: the caller's promise: V4 for `attr`.
+    // SAFETY: guaranteed by the caller: V4 for `attr`.
     attr.is_null() || unsafe { *attr } == 0
 }
 
 unsafe extern "C" fn start_poll(cq: *mut ibv_cq_ex, attr: *mut u32) -> c_int {
     guard(libc::EIO, || {
-        // SAFETY: called by programs with a CQ of ours.
+        // SAFETY: called by programs with a CQ of this provider.
         let ours = unsafe { IronCq::of(cq.cast()) };
         // SAFETY: V4 for the attributes.
         if !unsafe { may_start(attr) } {
@@ -155,7 +154,7 @@ unsafe extern "C" fn start_poll(cq: *mut ibv_cq_ex, attr: *mut u32) -> c_int {
         while ours.polling.swap(true, Ordering::Acquire) {
             std::hint::spin_loop();
         }
-        // SAFETY: just taken.
+        // SAFETY: this thread has just set `polling`.
         let result = unsafe { advance(cq) };
         if result != 0 {
             ours.polling.store(false, Ordering::Release);
@@ -164,29 +163,29 @@ unsafe extern "C" fn start_poll(cq: *mut ibv_cq_ex, attr: *mut u32) -> c_int {
     })
 }
 
-/// For CQs that only one thread polls, as the program promised.
+/// `ibv_start_poll` for CQs that a single thread polls, as the program declared.
 unsafe extern "C" fn start_poll_alone(cq: *mut ibv_cq_ex, attr: *mut u32) -> c_int {
-    // SAFETY: called by programs with a CQ of ours, by one thread alone.
+    // SAFETY: called by programs with a CQ of this provider, from a single thread.
     guard(libc::EIO, || unsafe { if may_start(attr) { advance(cq) } else { libc::EINVAL } })
 }
 
 unsafe extern "C" fn next_poll(cq: *mut ibv_cq_ex) -> c_int {
-    // SAFETY: between start and end, so this thread holds `polling`.
+    // SAFETY: called between start and end of polling, so this thread holds `polling`.
     guard(libc::EIO, || unsafe { advance(cq) })
 }
 
 unsafe extern "C" fn end_poll(cq: *mut ibv_cq_ex) {
-    // SAFETY: a CQ of ours.
+    // SAFETY: a CQ of this provider.
     unsafe { IronCq::of(cq.cast()) }.polling.store(false, Ordering::Release);
 }
 
 unsafe extern "C" fn end_poll_alone(_: *mut ibv_cq_ex) {}
 
 /// # Safety
-/// `cq` is ours and being polled by this thread.
+/// `cq` is a CQ of this provider that this thread is polling.
 #[inline]
 unsafe fn current<'a>(cq: *mut ibv_cq_ex) -> &'a Current {
-    // SAFETY: the caller's promise: V1 and V2, and this thread alone polls the CQ.
+    // SAFETY: guaranteed by the caller: V1 and V2, and only this thread polls the CQ.
     unsafe { &*IronCq::of(cq.cast()).current.get() }
 }
 
@@ -214,7 +213,7 @@ readers! {
     read_cvlan: u16 = |c| if c.completion.status == WcStatus::Success { c.raw.vlan_info() } else { 0 };
 }
 
-/// CQEs that report an error have no time stamp.
+/// Returns the timestamp. Error CQEs have none.
 fn stamp(current: &Current) -> u64 {
     if current.completion.status == WcStatus::Success { current.raw.timestamp() } else { 0 }
 }

@@ -1,12 +1,12 @@
-//! Our part of a device.
+//! The provider's part of a device.
 
 use crate::abi::verbs_types::verbs_device;
 use node::place::Place;
 
-/// Our device; libibverbs sees the first member.
+/// The provider's device. libibverbs sees its first member.
 #[repr(C)]
 pub struct IronDevice {
     pub device: verbs_device,
-    /// Where it is.
+    /// The place of the simulated function.
     pub place: Place,
 }

@@ -19,11 +19,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// `ibv_dm.comp_mask`: the handle is valid.
 const HANDLE: u32 = 1;
 
-/// Devices that a forked child opened for itself.
+/// Devices that forked children opened for themselves.
 static IN_CHILD: Mutex<Vec<(Birth, String, Arc<driver::Device>)>> = Mutex::new(Vec::new());
 
-/// The device at `place`, opened by a forked child itself, since the one its parent opened belongs to the parent.
-/// Only device memory can be had this way, because it needs nothing else of the parent's.
+/// Opens the device at `place` for a forked child, because the device that its parent opened belongs to the parent. Only device memory is
+/// supported this way: it needs no other object of the parent.
 #[cold]
 fn in_child(place: &Place) -> Result<Arc<driver::Device>, c_int> {
     let mut opened = IN_CHILD.lock().unwrap_or_else(PoisonError::into_inner);
@@ -36,36 +36,36 @@ fn in_child(place: &Place) -> Result<Arc<driver::Device>, c_int> {
     Ok(device)
 }
 
-/// Our device memory; the program knows its first member.
+/// The provider's device memory. Programs see its first member.
 #[repr(C)]
 pub struct IronDm {
     public: ibv_dm,
-    /// The driver's.
+    /// The driver's device memory.
     pub inner: Arc<driver::Dm>,
-    /// The process that allocated it, which may be a forked child.
+    /// The process that allocated it; this may be a forked child.
     birth: Birth,
     _context: Use,
 }
 
 const _: () = assert!(std::mem::offset_of!(IronDm, public) == 0);
 
-// SAFETY: asserted above; the member is a context's.
+// SAFETY: asserted above; `context` points to an `ibv_context`.
 unsafe impl Ours for IronDm {
     type Public = ibv_dm;
     const CONTEXT: usize = std::mem::offset_of!(ibv_dm, context);
 
-    /// Forked children allocate some for themselves ([`in_child`]).
+    /// A forked child can allocate device memory of its own ([`in_child`]).
     unsafe fn birth(dm: *const ibv_dm) -> Birth {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         unsafe { Self::of(dm) }.birth
     }
 }
 
 impl IronDm {
-    /// Makes the object that the program knows.
+    /// Allocates the object that the program gets.
     ///
     /// # Safety
-    /// `context` is an open one of ours.
+    /// `context` is an open context of this provider.
     pub unsafe fn hand_out(context: *mut ibv_context, inner: Arc<driver::Dm>) -> *mut ibv_dm {
         let public = ibv_dm {
             context,
@@ -74,7 +74,7 @@ impl IronDm {
             comp_mask: HANDLE,
             handle: inner.handle(),
         };
-        // SAFETY: the caller's promise: V1.
+        // SAFETY: guaranteed by the caller: V1.
         let context = unsafe { Context::of(context) }.users.hold();
         Self { public, inner, birth: Birth::here(), _context: context }.into_public()
     }
@@ -83,7 +83,7 @@ impl IronDm {
 /// `ibv_alloc_dm`.
 ///
 /// # Safety
-/// Called by programs with an open context of ours.
+/// Called by programs with an open context of this provider.
 pub unsafe extern "C" fn alloc_dm(context: *mut ibv_context, attr: *mut ibv_alloc_dm_attr) -> *mut ibv_dm {
     guard_ptr(|| {
         // SAFETY: V1 for the context, V4 for `attr`.
@@ -93,7 +93,7 @@ pub unsafe extern "C" fn alloc_dm(context: *mut ibv_context, attr: *mut ibv_allo
         }
         let device = match ours.birth.is_here() {
             true => ours.device.clone(),
-            // SAFETY: a context's device is ours.
+            // SAFETY: the device of a context is an `IronDevice`.
             false => in_child(unsafe { &(*(*context).device.cast::<IronDevice>()).place })?,
         };
         let inner = driver::Dm::alloc(&device, attr.length as u64, attr.log_align_req);
@@ -106,10 +106,10 @@ pub unsafe extern "C" fn alloc_dm(context: *mut ibv_context, attr: *mut ibv_allo
     })
 }
 
-/// `ibv_free_dm`; EBUSY while regions lie on it.
+/// `ibv_free_dm`. Fails with EBUSY while memory regions refer to it.
 ///
 /// # Safety
-/// Called by programs with device memory of ours; unless refused, for the last time.
+/// Called by programs as the last use of device memory of this provider, unless the call fails.
 pub unsafe extern "C" fn free_dm(dm: *mut ibv_dm) -> c_int {
     let leave = |context: &Context| {
         // SAFETY: V1, V2.
@@ -126,7 +126,7 @@ pub unsafe extern "C" fn free_dm(dm: *mut ibv_dm) -> c_int {
 /// `ibv_memcpy_to_dm`.
 unsafe extern "C" fn to_dm(dm: *mut ibv_dm, offset: u64, from: *const c_void, length: size_t) -> c_int {
     guard_int(|| {
-        // SAFETY: called by programs with device memory of ours and `length` bytes to read.
+        // SAFETY: called by programs with device memory of this provider and `length` readable bytes.
         unsafe {
             IronDm::of(dm).birth.check()?;
             let bytes: &[u8] =
@@ -139,7 +139,7 @@ unsafe extern "C" fn to_dm(dm: *mut ibv_dm, offset: u64, from: *const c_void, le
 /// `ibv_memcpy_from_dm`.
 unsafe extern "C" fn from_dm(to: *mut c_void, dm: *mut ibv_dm, offset: u64, length: size_t) -> c_int {
     guard_int(|| {
-        // SAFETY: called by programs with device memory of ours and room for `length` bytes.
+        // SAFETY: called by programs with device memory of this provider and room for `length` bytes.
         unsafe {
             IronDm::of(dm).birth.check()?;
             let inner = &IronDm::of(dm).inner;
@@ -153,7 +153,7 @@ unsafe extern "C" fn from_dm(to: *mut c_void, dm: *mut ibv_dm, offset: u64, leng
 /// `ibv_reg_dm_mr`.
 ///
 /// # Safety
-/// Called by programs with a PD and device memory of one context of ours.
+/// Called by programs with a PD and device memory of one context of this provider.
 pub unsafe extern "C" fn reg_dm_mr(
     pd: *mut ibv_pd,
     dm: *mut ibv_dm,
@@ -180,7 +180,7 @@ pub unsafe extern "C" fn reg_dm_mr(
 /// `ibv_alloc_null_mr`.
 ///
 /// # Safety
-/// Called by programs with a PD of ours.
+/// Called by programs with a PD of this provider.
 pub unsafe extern "C" fn alloc_null_mr(pd: *mut ibv_pd) -> *mut ibv_mr {
     guard_ptr(|| {
         // SAFETY: V1 for the PD, V3 for its context.

@@ -1,4 +1,4 @@
-//! Carries events from a device to the descriptors that programs wait on, by threads of its own.
+//! Threads that forward device events to the descriptors that programs wait on.
 
 use crate::abi::public as abi;
 use crate::channel::Channel;
@@ -15,28 +15,28 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// The asynchronous events of a context: `{ u64 element, u32 type, u32 0 }` each.
+/// The asynchronous events of a context, each `{ u64 element, u32 type, u32 0 }`.
 pub type AsyncFile = EventPipe<16>;
 
-/// An object that events concern, and how many it was sent.
+/// An object that events are reported for, and the number of events sent for it.
 struct Target {
-    /// Address of the object the program knows.
+    /// Address of the object that the program holds.
     object: usize,
     channel: Option<Arc<Channel>>,
     completions: u32,
     errors: u32,
 }
 
-/// Objects by cookie. Events for objects that are gone are dropped.
+/// Objects by cookie. Events for destroyed objects are dropped.
 pub struct Targets {
     by_cookie: Mutex<HashMap<u64, Target>>,
     next_cookie: AtomicU64,
     async_file: AsyncFile,
 }
 
-/// Events that an object was sent and that were not withdrawn. The program acknowledges as many before the object is
-/// freed. `None`: it has closed the file they lay in, and nobody can tell how many it has read; or the object has left
-/// before, since the device then refused to destroy it.
+/// Number of events that were sent for an object and not withdrawn. The program acknowledges that many before the object is freed. `None`:
+/// the program has closed the event file, so the number of events it has read is unknown; or the object was removed by an earlier attempt
+/// to destroy it, which the device refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Delivered {
     /// Completion events.
@@ -45,16 +45,16 @@ pub struct Delivered {
     pub errors: Option<u32>,
 }
 
-/// Waits until the program has acknowledged so many events: each counter is what libibverbs counts, under the object's mutex.
+/// Waits until the program has acknowledged this many events. libibverbs increments the counters under the object's mutex.
 ///
 /// # Safety
-/// They are an object's of ours, which libibverbs has set up and nobody frees meanwhile.
+/// The arguments are members of an object of this provider that libibverbs has initialized and that is not freed meanwhile.
 pub unsafe fn acknowledged(
     mutex: *mut libc::pthread_mutex_t,
     cond: *mut libc::pthread_cond_t,
     counters: &[(*const u32, Option<u32>)],
 ) {
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     unsafe {
         let all = || counters.iter().all(|(done, sent)| sent.is_none_or(|sent| done.read_volatile() == sent));
         libc::pthread_mutex_lock(mutex);
@@ -66,7 +66,7 @@ pub unsafe fn acknowledged(
 }
 
 impl Targets {
-    /// No objects yet.
+    /// Creates an empty set.
     pub fn new(async_file: AsyncFile) -> Self {
         Self { by_cookie: Mutex::default(), next_cookie: AtomicU64::new(1), async_file }
     }
@@ -75,17 +75,17 @@ impl Targets {
         self.by_cookie.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A cookie that no other object of this context has had.
+    /// Returns a cookie that is unique within this context.
     pub fn new_cookie(&self) -> u64 {
         self.next_cookie.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Lets events with this cookie concern `object`.
+    /// Reports events with this cookie for `object`.
     pub fn enter(&self, cookie: u64, object: usize, channel: Option<Arc<Channel>>) {
         self.lock().insert(cookie, Target { object, channel, completions: 0, errors: 0 });
     }
 
-    /// Removes an object, and withdraws the events that nobody has read.
+    /// Removes an object, and withdraws its unread events.
     pub fn leave(&self, cookie: u64) -> Delivered {
         let Some(target) = self.lock().remove(&cookie) else {
             return Delivered { completions: None, errors: None };
@@ -137,7 +137,7 @@ impl Targets {
             }
             Event::Device(DeviceEvent::Fatal) => {
                 self.send_async(0, abi::IBV_EVENT_DEVICE_FATAL);
-                // Wakes everybody who waits for a completion, since none will come.
+                // Wakes every waiter for completions, because there will be none.
                 let all: Vec<u64> = self.lock().keys().copied().collect();
                 all.into_iter().for_each(|cookie| self.completion(cookie));
             }
@@ -146,7 +146,7 @@ impl Targets {
     }
 }
 
-/// Events of ports and of the device concern no object.
+/// True if the event is reported for an object, not for a port or the device.
 fn is_affiliated(record: &[u8; 16]) -> bool {
     let kind = u32::from_ne_bytes([record[8], record[9], record[10], record[11]]);
     kind < abi::IBV_EVENT_DEVICE_FATAL
@@ -186,14 +186,14 @@ fn port_event(kind: PortEvent) -> Option<u32> {
     })
 }
 
-/// The threads that carry events from the device to the descriptors: one for completion vector 0 and for what is no
-/// completion, and one for each further vector that a CQ has.
+/// The threads that forward events from the device to the descriptors: one for completion vector 0 and all other events, and one for each
+/// further completion vector that a CQ uses.
 pub struct Pump {
     device: Arc<driver::Device>,
     targets: Arc<Targets>,
-    /// By completion vector. Never empty.
+    /// Threads by completion vector. Never empty.
     threads: Mutex<Vec<Option<JoinHandle<()>>>>,
-    /// Readable when the threads are to end, which is when the other end is closed.
+    /// Readable once the threads are to exit: `stop`, its other end, is closed then.
     stopped: Arc<Kept>,
     stop: Kept,
 }
@@ -202,7 +202,7 @@ impl Pump {
     /// Starts the first thread.
     pub fn start(device: Arc<driver::Device>, targets: Arc<Targets>) -> io::Result<Self> {
         let mut ends = [-1; 2];
-        // SAFETY: two ints to fill, which are then ours.
+        // SAFETY: two ints to fill; this function then owns the descriptors.
         let (stopped, stop) = unsafe {
             if libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC) != 0 {
                 return Err(io::Error::last_os_error());
@@ -217,7 +217,7 @@ impl Pump {
         Ok(Self { device, targets, threads: Mutex::new(vec![Some(thread)]), stopped, stop })
     }
 
-    /// Sees to it that the events of CQs with completion vector `vector` are carried.
+    /// Makes sure that a thread forwards the events of completion vector `vector`.
     pub fn attend(&self, vector: u32) -> io::Result<()> {
         let at = vector as usize;
         let mut threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
@@ -227,7 +227,7 @@ impl Pump {
         if threads[at].is_none() {
             let events = self.device.completion_vector(vector);
             let events = events.map_err(|e| io::Error::from_raw_os_error(e.errno()))?;
-            // Where there is none of its own, the first thread has its events.
+            // A vector without an event file of its own is served by the first thread.
             let Some(events) = events else { return Ok(()) };
             let (targets, stopped) = (self.targets.clone(), self.stopped.clone());
             threads[at] = Some(spawn(move || carry_completions(&events, &targets, &stopped))?);
@@ -246,7 +246,7 @@ impl Pump {
     }
 }
 
-/// Starts a thread that takes no signals of the program's.
+/// Starts a thread that blocks the program's signals.
 fn spawn(run: impl FnOnce() + Send + 'static) -> io::Result<JoinHandle<()>> {
     let builder = std::thread::Builder::new().name("ironverbs-events".into()).stack_size(128 << 10);
     let _quiet = Quiet::new();
@@ -256,7 +256,7 @@ fn spawn(run: impl FnOnce() + Send + 'static) -> io::Result<JoinHandle<()>> {
     })
 }
 
-/// Carries the events of one completion vector.
+/// Forwards the events of one completion vector.
 fn carry_completions(events: &CompletionEvents, targets: &Targets, stopped: &Kept) {
     loop {
         let limit = if survives(|| events.drain(|event| targets.deliver(event))) { 0 } else { -1 };
@@ -266,7 +266,8 @@ fn carry_completions(events: &CompletionEvents, targets: &Targets, stopped: &Kep
     }
 }
 
-/// The answer of `drain`; false if it unwound. A process that can map no more of its node has lost it, and the thread is needed to say so.
+/// Returns the result of `drain`, or false if it panicked. A process that can map no more of its node has lost the node, and this thread is
+/// needed to report that.
 fn survives(drain: impl FnOnce() -> bool) -> bool {
     std::panic::catch_unwind(std::panic::AssertUnwindSafe(drain)).unwrap_or(false)
 }
@@ -277,7 +278,7 @@ const LOOK: Duration = Duration::from_secs(2);
 fn run(device: &driver::Device, targets: &Targets, stopped: &Kept) {
     let events = device.events();
     let mut watch = HealthWatch::default();
-    // When the device is looked at; never again once it is lost.
+    // Time of the next health check. `None` once the device is lost.
     let mut next = Some(Instant::now() + LOOK);
     loop {
         let mut fatal = false;
@@ -290,7 +291,7 @@ fn run(device: &driver::Device, targets: &Targets, stopped: &Kept) {
         let now = Instant::now();
         if next.is_some_and(|next| now >= next) {
             next = Some(now + LOOK);
-            // A device that is gone raises no event; its registers read as all ones.
+            // A removed device raises no event; its registers read as all ones.
             fatal |= !watch.look(&device.health(), now);
         }
         if fatal && next.take().is_some() {
@@ -308,7 +309,7 @@ fn run(device: &driver::Device, targets: &Targets, stopped: &Kept) {
     }
 }
 
-/// Waits for an event, at most `limit` milliseconds; -1 is forever. False: the pump is stopped.
+/// Waits for an event, at most `limit` milliseconds (-1 is forever). Returns false if the pump is stopped.
 fn wait(events: RawFd, stopped: RawFd, limit: c_int) -> bool {
     let entry = |fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
     let mut entries = [entry(events), entry(stopped)];
@@ -338,7 +339,7 @@ mod tests {
         assert_eq!(channel.withdraw(|_| true), Some(0));
     }
 
-    /// Its counters say how many events it was sent before it left, which a second wait must not ask of it again.
+    /// The counters already include the events sent before the object was removed; a second attempt must not wait for them again.
     #[test]
     fn an_object_that_leaves_again_waits_for_nothing() {
         let targets = targets();

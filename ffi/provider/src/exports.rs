@@ -1,17 +1,17 @@
-//! The objects that contexts of this process let each other import, by handle.
+//! The objects that contexts of this process can import from each other, by handle.
 
 use crate::abi::memory::ibv_dm;
 use crate::abi::public::{ibv_mr, ibv_pd};
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// An object of the program, as an address. It may be dereferenced only while it is on a list.
+/// Address of a program's object. It may be dereferenced only while it is on a list.
 pub type At = usize;
 
-/// Objects, and the handle of each. Thousands come and go, and lookups are rare.
+/// Objects and their handles. Keyed by address: objects come and go by the thousands, and lookups by handle are rare.
 pub type List = Mutex<BTreeMap<At, u32>>;
 
-/// The objects that can be imported from the contexts that share a device.
+/// The objects that contexts sharing a device can import.
 #[derive(Default)]
 pub struct Exports {
     pub pds: List,
@@ -32,38 +32,38 @@ fn leave<T>(list: &List, object: *mut T) {
     hold(list).remove(&(object as At));
 }
 
-/// The object with handle `wanted`.
+/// Finds the object with handle `wanted`.
 pub fn find(list: &BTreeMap<At, u32>, wanted: u32) -> Option<At> {
     list.iter().find(|(_, handle)| **handle == wanted).map(|(at, _)| *at)
 }
 
 impl Exports {
-    /// Lets a domain be imported from now on.
+    /// Makes a PD importable.
     pub fn enter_pd(&self, pd: *mut ibv_pd, handle: u32) {
         enter(&self.pds, handle, pd);
     }
 
-    /// Stops that, for it is about to be deallocated.
+    /// Withdraws a PD that is about to be deallocated.
     pub fn leave_pd(&self, pd: *mut ibv_pd) {
         leave(&self.pds, pd);
     }
 
-    /// Lets a region be imported from now on.
+    /// Makes a memory region importable.
     pub fn enter_mr(&self, mr: *mut ibv_mr, handle: u32) {
         enter(&self.mrs, handle, mr);
     }
 
-    /// Stops that, for it is about to be deregistered.
+    /// Withdraws a memory region that is about to be deregistered.
     pub fn leave_mr(&self, mr: *mut ibv_mr) {
         leave(&self.mrs, mr);
     }
 
-    /// Lets device memory be imported from now on.
+    /// Makes device memory importable.
     pub fn enter_dm(&self, dm: *mut ibv_dm, handle: u32) {
         enter(&self.dms, handle, dm);
     }
 
-    /// Stops that, for it is about to be freed.
+    /// Withdraws device memory that is about to be freed.
     pub fn leave_dm(&self, dm: *mut ibv_dm) {
         leave(&self.dms, dm);
     }

@@ -1,4 +1,4 @@
-//! Flows: rules that steer frames to a raw packet QP.
+//! Flow rules, which steer packets to a raw packet QP.
 
 use crate::abi::public::{self as abi, ibv_flow, ibv_flow_attr, ibv_qp};
 use crate::guard::guard_ptr;
@@ -9,13 +9,13 @@ use crate::users::Use;
 use driver::{FlowAttr, FlowKind, FlowSpec};
 use libc::c_int;
 
-/// Most parts of a flow, and most bytes of one.
+/// Maximum number of specs in a rule, and the maximum size of one in bytes.
 const MAX_SPECS: u8 = 16;
 const MAX_SPEC: usize = 256;
-/// Length of the head of every part: its type and its size.
+/// Length of the header of a spec: its type and size.
 const HEAD: usize = 6;
 
-/// Our flow; the program knows its first member.
+/// The provider's flow. Programs see its first member.
 #[repr(C)]
 struct IronFlow {
     public: ibv_flow,
@@ -28,14 +28,14 @@ ours!(IronFlow: ibv_flow);
 /// `ibv_create_flow`.
 ///
 /// # Safety
-/// Called by programs with a QP of ours and an attribute structure that its parts follow.
+/// Called by programs with a QP of this provider and an attribute structure that is followed by its specs.
 pub unsafe extern "C" fn create_flow(qp: *mut ibv_qp, attr: *mut ibv_flow_attr) -> *mut ibv_flow {
     guard_ptr(|| {
         // SAFETY: V1 and V2 for the QP, V3 for its context.
         let (ours, context) = unsafe { (IronQp::of(qp), (*qp).context) };
         ours.birth.check()?;
         rights::raw_packets()?;
-        // SAFETY: V4: the parts follow the structure.
+        // SAFETY: V4: the specs follow the structure.
         let attr = unsafe { read(attr) }?;
         let inner = driver::Flow::create(&ours.inner, &attr).map_err(|e| e.errno())?;
         let public = ibv_flow { comp_mask: 0, context, handle: 0 };
@@ -46,18 +46,18 @@ pub unsafe extern "C" fn create_flow(qp: *mut ibv_qp, attr: *mut ibv_flow_attr) 
 /// `ibv_destroy_flow`.
 ///
 /// # Safety
-/// Called by programs with a flow of ours, for the last time.
+/// Called by programs as the last use of a flow of this provider.
 pub unsafe extern "C" fn destroy_flow(flow: *mut ibv_flow) -> c_int {
     // SAFETY: V1, V2 and V5 for the flow, V3 for its QP and context.
     unsafe { destroy(flow, |_| Ok(()), |_: &mut IronFlow| Ok(())) }
 }
 
-/// The flow a program describes. EINVAL: sizes that cannot be; EOPNOTSUPP: kinds, flags and parts there are none of.
+/// Reads a program's flow rule. Fails with EINVAL for invalid sizes and EOPNOTSUPP for types, flags and specs that are not supported.
 ///
 /// # Safety
-/// The parts follow the structure, as their number and sizes say.
+/// The structure is followed by as many specs as it says, of the sizes that they say.
 unsafe fn read(attr: *const ibv_flow_attr) -> Result<FlowAttr, c_int> {
-    // SAFETY: the caller's promise: V4 for the structure, or it is null.
+    // SAFETY: guaranteed by the caller: null, or V4 for the structure.
     let head = unsafe { attr.as_ref() }.ok_or(libc::EINVAL)?;
     let kind = match head.kind {
         abi::IBV_FLOW_ATTR_NORMAL => FlowKind::Normal,
@@ -74,8 +74,7 @@ unsafe fn read(attr: *const ibv_flow_attr) -> Result<FlowAttr, c_int> {
     let mut specs = Vec::with_capacity(head.num_of_specs.into());
     let mut at = size_of::<ibv_flow_attr>();
     for _ in 0..head.num_of_specs {
-        // SAFETY: the caller's promise: a part begins here with its type and size, and is as long as its size says
-        // (V4).
+        // SAFETY: guaranteed by the caller: a spec begins here with its type and size, and is as long as its size says (V4).
         let bytes = unsafe {
             let start = attr.cast::<u8>().add(at);
             let size = usize::from(start.add(4).cast::<u16>().read_unaligned());
@@ -90,29 +89,29 @@ unsafe fn read(attr: *const ibv_flow_attr) -> Result<FlowAttr, c_int> {
     Ok(FlowAttr { kind, priority: head.priority, specs })
 }
 
-/// `N` bytes at `at` of a part.
+/// Reads `N` bytes at offset `at` of a spec.
 fn field<const N: usize>(bytes: &[u8], at: usize) -> Result<[u8; N], c_int> {
     let found = bytes.get(at..at + N).and_then(|found| found.try_into().ok());
     found.ok_or(libc::EINVAL)
 }
 
-/// A value and its mask, `step` bytes apart.
+/// Reads a value and its mask, `step` bytes apart.
 fn both<const N: usize>(bytes: &[u8], at: usize, step: usize) -> Result<[[u8; N]; 2], c_int> {
     Ok([field(bytes, at)?, field(bytes, at + step)?])
 }
 
-/// As [`both`], of a number in network order.
+/// [`both`] for a 16-bit number in network order.
 fn number(bytes: &[u8], at: usize, step: usize) -> Result<[u16; 2], c_int> {
     Ok(both::<2>(bytes, at, step)?.map(u16::from_be_bytes))
 }
 
-/// The members of an IP header other than version and addresses.
+/// The fields of an IP header other than version and addresses.
 fn more(version: u8, fields: [[[u8; 1]; 2]; 3]) -> FlowSpec {
     let [proto, class, ttl] = fields.map(|pair| pair.map(|[byte]| byte));
     FlowSpec::IpMore { version, proto, class, ttl }
 }
 
-/// One part: type, size, values, masks.
+/// Converts one spec: type, size, values, masks.
 fn part(bytes: &[u8], specs: &mut Vec<FlowSpec>) -> Result<(), c_int> {
     let spec = match u32::from_ne_bytes(field(bytes, 0)?) {
         abi::IBV_FLOW_SPEC_ETH => FlowSpec::Eth {
@@ -131,7 +130,7 @@ fn part(bytes: &[u8], specs: &mut Vec<FlowSpec>) -> Result<(), c_int> {
             FlowSpec::Ipv4 { src: both(bytes, 8, 12)?, dst: both(bytes, 12, 12)? }
         }
         abi::IBV_FLOW_SPEC_IPV6 => {
-            // Flow labels cannot be compared.
+            // Flow labels cannot be matched.
             if field::<4>(bytes, 8 + 40 + 32)? != [0; 4] {
                 return Err(libc::EOPNOTSUPP);
             }
@@ -183,7 +182,7 @@ mod tests {
 
     #[test]
     fn next_header_traffic_class_and_hop_limit_are_where_the_header_has_them() {
-        // struct ibv_flow_ipv6_filter: addresses, flow_label, next_hdr, traffic_class, hop_limit; value, then mask.
+        // struct ibv_flow_ipv6_filter: addresses, flow_label, next_hdr, traffic_class, hop_limit; first the value, then the mask.
         let found = part_of(0x31, 88, |bytes| {
             bytes[8 + 36..8 + 39].copy_from_slice(&[17, 0xb8, 64]);
             bytes[48 + 36..48 + 39].copy_from_slice(&[0xff, 0xfc, 0x7f]);

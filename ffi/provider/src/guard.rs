@@ -1,4 +1,4 @@
-//! The boundary that every C entry point goes through: panics do not pass it, and forked children are refused.
+//! Wrapper of every C entry point: it catches panics and refuses calls from forked children.
 
 use libc::c_int;
 use node::timed::Call;
@@ -6,14 +6,14 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Once;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Counts the forks between the process that loaded us and this one.
+/// Number of forks between the process that loaded the provider and this one.
 static FORKS: AtomicU32 = AtomicU32::new(0);
 
 extern "C" fn in_child() {
     FORKS.fetch_add(1, Ordering::Relaxed);
 }
 
-/// Starts to count forks.
+/// Starts counting forks.
 pub fn watch_forks() {
     static ONCE: Once = Once::new();
     // SAFETY: the handler only touches an atomic; this object is never unloaded.
@@ -22,37 +22,36 @@ pub fn watch_forks() {
     });
 }
 
-/// Identifies the process that made an object. Forked children share the object's rings with it, and must not touch
-/// them.
+/// Identifies the process that created an object. Forked children share the object's rings with it and must not touch them.
 #[derive(Clone, Copy)]
 pub struct Birth(u32);
 
 impl Birth {
-    /// This process.
+    /// The current process.
     pub fn here() -> Self {
         Self(FORKS.load(Ordering::Relaxed))
     }
 
-    /// True if this is still that process.
+    /// True if the current process is that process.
     #[inline]
     pub fn is_here(self) -> bool {
         self.0 == FORKS.load(Ordering::Relaxed)
     }
 
-    /// Refuses work in a forked child.
+    /// Fails with EIO in a forked child.
     #[inline]
     pub fn check(self) -> Result<(), c_int> {
         if self.is_here() { Ok(()) } else { Err(libc::EIO) }
     }
 }
 
-/// Runs the body of a C entry point. A panic in it becomes `on_panic`.
+/// Runs the body of a C entry point. Returns `on_panic` if it panics.
 #[inline(always)]
 pub fn guard<T>(on_panic: T, body: impl FnOnce() -> T) -> T {
     catch_unwind(AssertUnwindSafe(body)).unwrap_or(on_panic)
 }
 
-/// For entry points that return a pointer: null and errno on an error or a panic.
+/// For entry points that return a pointer. Returns null and sets errno on an error or a panic.
 pub fn guard_ptr<T>(body: impl FnOnce() -> Result<*mut T, c_int>) -> *mut T {
     let _call = Call::begin();
     match guard(Err(libc::EIO), body) {
@@ -64,7 +63,7 @@ pub fn guard_ptr<T>(body: impl FnOnce() -> Result<*mut T, c_int>) -> *mut T {
     }
 }
 
-/// For entry points that return 0 or an errno, which some callers expect in errno itself.
+/// For entry points that return 0 or an errno. Also sets errno, which some callers expect.
 pub fn guard_int(body: impl FnOnce() -> Result<(), c_int>) -> c_int {
     let _call = Call::begin();
     match guard(Err(libc::EIO), body) {
@@ -90,7 +89,7 @@ mod tests {
     fn a_forked_child_knows_that_it_is_one() {
         watch_forks();
         let birth = Birth::here();
-        // SAFETY: the child only reads an atomic and leaves.
+        // SAFETY: the child only reads an atomic and exits.
         let child = unsafe {
             let child = libc::fork();
             if child == 0 {
@@ -99,7 +98,7 @@ mod tests {
             child
         };
         let mut status = -1;
-        // SAFETY: our own child.
+        // SAFETY: waits for this test's own child.
         assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
         assert_eq!((status, birth.is_here()), (0, true));
     }

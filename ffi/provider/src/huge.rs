@@ -1,9 +1,9 @@
-//! Where queues lie, as the environment asks of libmlx5: `MLX_CQ_ALLOC_TYPE`, `MLX_QP_ALLOC_TYPE`, `MLX_SRQ_ALLOC_TYPE` and
+//! Placement of queues according to the environment variables of libmlx5: `MLX_CQ_ALLOC_TYPE`, `MLX_QP_ALLOC_TYPE`, `MLX_SRQ_ALLOC_TYPE`,
 //! `MLX_RWQ_ALLOC_TYPE`, and the older `HUGE_CQ`, `HUGE_RC` and so on.
 //!
-//! Queues in huge pages are memory of the program, as those of its own allocators are (`parent_domain.rs`). It is System V
-//! shared memory as libmlx5's is, so that the same programs may have it: with CAP_IPC_LOCK, or in the group that
-//! `vm.hugetlb_shm_group` names.
+//! Queues in huge pages are allocated in memory of the program, like those from a program's own allocators (`parent_domain.rs`). As in
+//! libmlx5 that is System V shared memory, so the same privileges apply: CAP_IPC_LOCK, or membership of the group in
+//! `vm.hugetlb_shm_group`.
 
 use driver::dma::Buffers;
 use driver::{Error, Pd, Service};
@@ -13,14 +13,14 @@ use std::io;
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// A huge page.
+/// Size of a huge page.
 const HUGE: usize = 2 << 20;
-/// Smallest allocation from a huge page.
+/// Allocation unit within a huge page.
 const CHUNK: usize = 4096;
-/// `shmget`: pages of 2 MiB; the log of their size lies from bit 26 on.
+/// `shmget` flag for pages of 2 MiB: the log2 of the page size from bit 26 on.
 const SHM_HUGE_2MB: c_int = 21 << 26;
 
-/// A queue whose memory the environment may place.
+/// A queue with memory that the environment can place.
 #[derive(Clone, Copy, Debug)]
 pub enum Queue {
     /// Completion queue.
@@ -33,21 +33,21 @@ pub enum Queue {
     Wq,
 }
 
-/// The memory that the environment asks for.
+/// The kind of memory that the environment asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Place {
     /// Any memory.
     Anywhere,
     /// Huge pages only.
     Huge,
-    /// Huge pages, or else any memory.
+    /// Huge pages, with a fallback to any memory.
     PreferHuge,
-    /// Physically contiguous memory, which Linux gives nobody: EINVAL.
+    /// Physically contiguous memory, which Linux does not provide: EINVAL.
     Contiguous,
 }
 
 impl Queue {
-    /// The variable for this kind of queue, and the older one that asks for huge pages.
+    /// The variable for this kind of queue, and the older variable that asks for huge pages.
     fn variables(self) -> (&'static str, &'static str) {
         match self {
             Self::Cq => ("MLX_CQ_ALLOC_TYPE", "HUGE_CQ"),
@@ -66,13 +66,13 @@ impl Queue {
         }
     }
 
-    /// The memory that `environment` asks for. Unknown values are ignored, as by libmlx5.
+    /// Returns the kind of memory that `environment` asks for. Unknown values are ignored, as by libmlx5.
     fn place(self, environment: impl Fn(&str) -> Option<String>) -> Place {
         let (name, older) = self.variables();
         let of = |name: &str| if name.is_empty() { None } else { environment(name) };
         let usual = if of(older).as_deref() == Some("y") { Place::Huge } else { Place::Anywhere };
         match of(name).unwrap_or_default().to_ascii_uppercase().as_str() {
-            // Without contiguous memory these mean what they fall back to.
+            // Contiguous memory is not available, so these select their fallback.
             "ANON" | "PREFER_CONTIG" => Place::Anywhere,
             "PREFER_HUGE" | "ALL" => Place::PreferHuge,
             "HUGE" => Place::Huge,
@@ -82,8 +82,8 @@ impl Queue {
     }
 }
 
-/// Where a queue is allocated: in `own`, if the program brings memory itself, else as the environment asks. `None` is
-/// the usual memory. ENOMEM if that is not possible.
+/// Selects the buffers of a queue: `own`, if the program brings its own memory, else according to the environment. `None` is ordinary
+/// memory. Fails with ENOMEM if the request cannot be met.
 pub fn buffers(
     pool: &Arc<HugePool>,
     own: Option<Arc<dyn Buffers>>,
@@ -101,7 +101,7 @@ pub fn buffers(
     }
 }
 
-/// The domain in which a queue of `pd` is created: `pd`, or one with other buffers. ENOMEM as [`buffers`].
+/// The PD to create a queue of `pd` in: `pd` itself, or one with other buffers. Fails with ENOMEM like [`buffers`].
 pub fn domain(pool: &Arc<HugePool>, pd: &Arc<Pd>, queue: Queue) -> Result<Arc<Pd>, c_int> {
     match (pd.buffers(), buffers(pool, pd.buffers().cloned(), queue)?) {
         (None, Some(buffers)) => Ok(Pd::face(pd, Some(buffers))),
@@ -109,16 +109,16 @@ pub fn domain(pool: &Arc<HugePool>, pd: &Arc<Pd>, queue: Queue) -> Result<Arc<Pd
     }
 }
 
-/// The huge pages of one context, from which queues are allocated.
+/// The huge pages of one context, which its queues are allocated from.
 #[derive(Default)]
 pub struct HugePool(Mutex<Vec<Segment>>);
 
-/// Shared memory of whole huge pages, which children of a fork don't inherit.
+/// A shared memory segment of whole huge pages. Forked children do not inherit it.
 struct Segment {
     base: usize,
-    /// For each chunk whether it is allocated.
+    /// One flag per chunk: true if allocated.
     given: Vec<bool>,
-    /// Length in chunks of each allocation, by its address.
+    /// Length of each allocation in chunks, by address.
     runs: HashMap<usize, usize>,
 }
 
@@ -126,8 +126,8 @@ impl Segment {
     fn new(len: usize) -> io::Result<Self> {
         let len = len.next_multiple_of(HUGE);
         let flags = libc::SHM_HUGETLB | SHM_HUGE_2MB | 0o600;
-        // SAFETY: a segment of our own, mapped at an address of the kernel's choice. Marked as removed it goes with the
-        // mapping, whatever becomes of us.
+        // SAFETY: a new segment, mapped at an address of the kernel's choice. It is marked for removal at once, so it disappears with the
+        // mapping even if this process is killed.
         let base = unsafe {
             let id = libc::shmget(libc::IPC_PRIVATE, len, flags);
             if id == -1 {
@@ -142,7 +142,7 @@ impl Segment {
             base
         };
         let segment = Self { base: base as usize, given: vec![false; len / CHUNK], runs: HashMap::new() };
-        // SAFETY: the whole mapping; it goes with `segment`.
+        // SAFETY: the whole mapping, which `segment` owns.
         if unsafe { libc::madvise(base, len, libc::MADV_DONTFORK) } != 0 {
             return Err(io::Error::last_os_error());
         }
@@ -158,7 +158,7 @@ impl Segment {
         NonNull::new(address as *mut u8)
     }
 
-    /// Frees the allocation at `address`. Returns false if it is of another segment.
+    /// Frees the allocation at `address`. Returns false if another segment holds it.
     fn take(&mut self, address: usize) -> bool {
         let Some(chunks) = self.runs.remove(&address) else { return false };
         let at = (address - self.base) / CHUNK;
@@ -169,7 +169,7 @@ impl Segment {
 
 impl Drop for Segment {
     fn drop(&mut self) {
-        // SAFETY: what `shmat` gave, of which nothing is given any more.
+        // SAFETY: the address is from `shmat`, and the segment has no allocations left.
         unsafe { libc::shmdt(self.base as *const libc::c_void) };
     }
 }
@@ -179,7 +179,7 @@ impl HugePool {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Allocates `len` bytes, aligned to chunks.
+    /// Allocates `len` bytes, rounded up to whole chunks.
     fn give(&self, len: usize) -> io::Result<NonNull<u8>> {
         let chunks = len.div_ceil(CHUNK).max(1);
         let mut segments = self.segments();
@@ -192,7 +192,7 @@ impl HugePool {
         found.ok_or_else(|| io::Error::from_raw_os_error(libc::ENOMEM))
     }
 
-    /// Frees an allocation. Segments without any are returned to the system.
+    /// Frees an allocation, and unmaps segments without allocations.
     fn take_back(&self, ptr: NonNull<u8>) {
         let mut segments = self.segments();
         let address = ptr.as_ptr() as usize;
@@ -204,10 +204,10 @@ impl HugePool {
     }
 }
 
-/// Buffers for queues in the huge pages of a pool.
+/// Allocates queue buffers in the huge pages of a pool.
 struct HugePages {
     pool: Arc<HugePool>,
-    /// True if other memory will not do.
+    /// True if no other memory is acceptable.
     must: bool,
 }
 
@@ -264,7 +264,7 @@ mod tests {
 
     #[test]
     fn runs_are_given_where_they_fit_and_again_when_they_are_back() {
-        // Never touched, and therefore not mapped: the test only looks at addresses.
+        // The test only compares addresses, so the memory is not mapped.
         let mut segment =
             std::mem::ManuallyDrop::new(Segment { base: HUGE, given: vec![false; 8], runs: HashMap::new() });
         let at = |ptr: Option<NonNull<u8>>| ptr.map(|ptr| (ptr.as_ptr() as usize - HUGE) / CHUNK);

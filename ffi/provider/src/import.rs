@@ -1,7 +1,7 @@
-//! Objects that one context of a program made and another uses (`ibv_import_device`, `ibv_import_pd` and their like).
+//! Objects that one context of a program created and another uses (`ibv_import_device`, `ibv_import_pd` and their like).
 //!
-//! A context is imported by its command descriptor, or a duplicate: the file behind both is the same. The device file of a
-//! simulated function says nothing to another process, so what is imported must have been opened in this one.
+//! A context is imported by its command descriptor or a duplicate of it, which refer to the same file. The device file of a simulated
+//! function is meaningless in another process, so imported objects must belong to a context that this process opened.
 
 use crate::abi::memory::ibv_dm;
 use crate::abi::public::{ibv_context, ibv_mr, ibv_pd};
@@ -20,34 +20,34 @@ use std::os::fd::RawFd;
 use std::ptr::null_mut;
 use std::sync::Mutex;
 
-/// Contexts of this process by command descriptor.
+/// Contexts of this process, by command descriptor.
 static CONTEXTS: Mutex<Vec<(RawFd, At)>> = Mutex::new(Vec::new());
 
 impl Exports {
-    /// Calls `then` with the region that has this key, of any context that shares the device.
+    /// Calls `then` with the region that has this key, in any context that shares the device.
     pub fn with_key<T>(&self, key: u32, then: impl FnOnce(&ibv_mr, &IronMr) -> T) -> Option<T> {
         let mrs = hold(&self.mrs);
         let at = find(&mrs, key >> 8)? as *const ibv_mr;
-        // SAFETY: on the list, so not deregistered while that is held.
+        // SAFETY: on the list, so not deregistered while the lock is held.
         let (public, ours) = unsafe { (&*at, IronMr::of(at)) };
         (public.lkey == key).then(|| then(public, ours))
     }
 }
 
-/// Lets a context be imported by `fd` from now on.
+/// Makes a context importable by `fd`.
 pub fn enter_context(fd: RawFd, context: *mut ibv_context) {
     hold(&CONTEXTS).push((fd, context as At));
 }
 
-/// Stops that, for it is about to be closed.
+/// Withdraws a context that is about to be closed.
 pub fn leave_context(context: *mut ibv_context) {
     hold(&CONTEXTS).retain(|(_, at)| *at != context as At);
 }
 
-/// The places of devices that this process has open.
+/// The places of the devices that this process has open.
 pub fn open_places() -> Vec<Place> {
     let contexts = hold(&CONTEXTS);
-    // SAFETY: on the list, so not closed while that is held; its device is one of ours.
+    // SAFETY: on the list, so not closed while the lock is held; its device belongs to this provider.
     let place = |at: &At| unsafe {
         let context = *at as *const ibv_context;
         let here = Context::of(context).birth.is_here();
@@ -56,23 +56,23 @@ pub fn open_places() -> Vec<Place> {
     contexts.iter().filter_map(|(_, at)| place(at)).collect()
 }
 
-/// The context whose command descriptor is `fd` or of which `fd` is a duplicate. The program keeps it open until the
-/// import is done. EOPNOTSUPP if it is no context of this process.
+/// Finds the context with command descriptor `fd`, or with one that `fd` duplicates. The program keeps the context open until the import is
+/// done. Fails with EOPNOTSUPP if no context of this process matches.
 pub fn context_behind(fd: RawFd) -> Result<*mut ibv_context, c_int> {
     let found = hold(&CONTEXTS).iter().find(|(other, _)| is_same_file(fd, *other)).map(|(_, at)| *at);
     Ok(found.ok_or(libc::EOPNOTSUPP)? as *mut ibv_context)
 }
 
-/// True if two descriptors of this process refer to one open file.
+/// True if two descriptors of this process refer to the same open file description.
 fn is_same_file(a: RawFd, b: RawFd) -> bool {
     /// `KCMP_FILE`.
     const FILE: c_int = 0;
     let pid = std::process::id();
-    // SAFETY: compares, and touches nothing.
+    // SAFETY: kcmp compares the files and has no side effects.
     a == b || unsafe { libc::syscall(libc::SYS_kcmp, pid, pid, FILE, a, b) } == 0
 }
 
-/// Head of a command of the kernel's ioctl interface; its attributes follow.
+/// Header of a command of the kernel's ioctl interface; its attributes follow.
 #[repr(C)]
 struct Command {
     length: u16,
@@ -94,7 +94,7 @@ struct Attribute {
 
 /// `RDMA_VERBS_IOCTL`.
 const VERBS_IOCTL: c_ulong = 0xc018_1b01;
-/// `UVERBS_OBJECT_ASYNC_EVENT`, whose method 0 makes a file of events.
+/// `UVERBS_OBJECT_ASYNC_EVENT`. Its method 0 creates an event file.
 const ASYNC_EVENT: (u16, u16) = (16, 0);
 /// `UVERBS_OBJECT_DEVICE`, `UVERBS_METHOD_QUERY_GID_ENTRY`.
 const GID_ENTRY: (u16, u16) = (0, 6);
@@ -111,12 +111,12 @@ struct GidEntry {
     interface: u32,
 }
 
-/// Answers a command of libibverbs for a context of ours. `None`: the kernel may.
+/// Handles an ioctl command of libibverbs for a context of this provider. Returns `None` for commands to pass to the kernel.
 ///
 /// # Safety
-/// A whole command with as many attributes as it says, and an open context of ours.
+/// `command` is a whole command with as many attributes as it says, and `context` an open context of this provider.
 unsafe fn answer(context: *const ibv_context, command: *mut Command) -> Option<Result<(), c_int>> {
-    // SAFETY: the caller's promise: the attributes follow the command.
+    // SAFETY: guaranteed by the caller: the attributes follow the command.
     let (of, attributes) = unsafe {
         let count = usize::from((*command).attributes);
         let list = std::slice::from_raw_parts_mut(command.add(1).cast::<Attribute>(), count);
@@ -124,27 +124,27 @@ unsafe fn answer(context: *const ibv_context, command: *mut Command) -> Option<R
     };
     match (of, attributes) {
         (ASYNC_EVENT, [file]) => {
-            // SAFETY: the caller's promise.
+            // SAFETY: guaranteed by the caller.
             file.data = unsafe { (*context).async_fd }.into();
             Some(Ok(()))
         }
-        // Other releases have no more of them, in this order. Without this the library reads /sys, which programs that have changed
-        // their root or have no descriptors left cannot.
+        // All releases pass exactly these attributes, in this order. Without this command the library would read sysfs, which fails in
+        // programs that have changed their root or run out of descriptors.
         (GID_ENTRY, [port, index, _flags, entry]) if usize::from(entry.len) >= size_of::<GidEntry>() => {
-            // SAFETY: the caller's promise: V4 for the answer's place.
+            // SAFETY: guaranteed by the caller: V4 for the output buffer.
             let found = unsafe { gid_entry(context, port.data as u32, index.data as u32) };
             entry.flags |= VALID;
-            // SAFETY: as above; nothing is said of its alignment.
+            // SAFETY: as above; its alignment is not guaranteed.
             Some(found.map(|found| unsafe { (entry.data as *mut GidEntry).write_unaligned(found) }))
         }
         _ => None,
     }
 }
 
-/// Entry `index` of a port's GID table. ENODATA: it is empty; EINVAL: there is no such port or entry.
+/// Returns entry `index` of a port's GID table. Fails with ENODATA if it is empty and EINVAL if the port or the entry does not exist.
 ///
 /// # Safety
-/// `context` is an open one of ours.
+/// `context` is an open context of this provider.
 unsafe fn gid_entry(context: *const ibv_context, port: u32, index: u32) -> Result<GidEntry, c_int> {
     /// `IB_UVERBS_GID_TYPE_IB`, `IB_UVERBS_GID_TYPE_ROCE_V2`.
     const KINDS: [u32; 2] = [0, 2];
@@ -160,18 +160,18 @@ unsafe fn gid_entry(context: *const ibv_context, port: u32, index: u32) -> Resul
     }
 }
 
-/// The function that libibverbs calls instead of ioctl(2). An imported context is one whose file of events the library asks
-/// the kernel for, whether it has one or not: it is given the one it has.
+/// Replaces ioctl(2) in libibverbs. For an imported context the library asks the kernel for an event file even if the context has one: the
+/// command returns the existing file.
 ///
 /// # Safety
-/// As ioctl(2) with one argument; a command for one of our descriptors is one libibverbs built.
+/// As for ioctl(2) with one argument. libibverbs built any command for one of the provider's descriptors.
 pub unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_void) -> c_int {
     let answered = guard(None, || {
         let context = || hold(&CONTEXTS).iter().find(|(other, _)| *other == fd).map(|(_, at)| *at);
         if request != VERBS_IOCTL || argument.is_null() {
             return None;
         }
-        // SAFETY: a whole command with as many attributes as it says, and an open context of ours.
+        // SAFETY: a whole command with as many attributes as it says, and an open context of this provider.
         unsafe { answer(context()? as *const ibv_context, argument.cast()) }
     });
     match answered {
@@ -180,15 +180,15 @@ pub unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_voi
             set_errno(errno);
             -1
         }
-        // SAFETY: the caller's own arguments.
+        // SAFETY: the arguments are the caller's, unchanged.
         None => unsafe { libc::ioctl(fd, request, argument) },
     }
 }
 
-/// `ibv_import_pd`; ENOENT if no context of the device has a domain of this handle.
+/// `ibv_import_pd`. Fails with ENOENT if no context of the device has a PD with this handle.
 ///
 /// # Safety
-/// Called by programs with an open context of ours.
+/// Called by programs with an open context of this provider.
 pub unsafe extern "C" fn import_pd(context: *mut ibv_context, handle: u32) -> *mut ibv_pd {
     guard_ptr(|| {
         // SAFETY: V1.
@@ -196,7 +196,7 @@ pub unsafe extern "C" fn import_pd(context: *mut ibv_context, handle: u32) -> *m
         ours.birth.check()?;
         let pds = hold(&ours.exports.pds);
         let at = find(&pds, handle).ok_or(libc::ENOENT)?;
-        // SAFETY: on the list, so not deallocated; it cannot go while it is in use.
+        // SAFETY: on the list, so not deallocated; it cannot be deallocated while it is in use.
         let theirs = unsafe { IronPd::of(at as *const ibv_pd) };
         let kind = PdKind::Imported { _origin: theirs.users.hold() };
         // SAFETY: V1.
@@ -204,10 +204,10 @@ pub unsafe extern "C" fn import_pd(context: *mut ibv_context, handle: u32) -> *m
     })
 }
 
-/// `ibv_unimport_pd`. Programs do this before they destroy what they made in it.
+/// `ibv_unimport_pd`. Programs may call it before they destroy the objects that they created in the PD.
 ///
 /// # Safety
-/// Called by programs with a domain [`import_pd`] made, for the last time.
+/// Called by programs as the last use of a PD that [`import_pd`] returned.
 pub unsafe extern "C" fn unimport_pd(pd: *mut ibv_pd) {
     guard((), || {
         // SAFETY: V1, V2 and V5 for the domain, V3 for its context and for what it was imported from, which counts it.
@@ -218,7 +218,7 @@ pub unsafe extern "C" fn unimport_pd(pd: *mut ibv_pd) {
             let ours = pd.cast::<IronPd>();
             match (*ours).users.none() {
                 Ok(()) => drop(Box::from_raw(ours)),
-                // Objects in it still count on its public part and its count, which therefore stay.
+                // Objects in the PD still refer to its public part and its use count, so those stay allocated.
                 Err(_) => {
                     (&raw mut (*ours).inner).drop_in_place();
                     (&raw mut (*ours).kind).drop_in_place();
@@ -229,10 +229,10 @@ pub unsafe extern "C" fn unimport_pd(pd: *mut ibv_pd) {
     });
 }
 
-/// `ibv_import_mr`: its address is not told. ENOENT if no context of the device has a region of this handle.
+/// `ibv_import_mr`. The region's address is not reported. Fails with ENOENT if no context of the device has a region with this handle.
 ///
 /// # Safety
-/// Called by programs with a domain of ours.
+/// Called by programs with a PD of this provider.
 pub unsafe extern "C" fn import_mr(pd: *mut ibv_pd, handle: u32) -> *mut ibv_mr {
     guard_ptr(|| {
         // SAFETY: V1 for the PD, V3 for its context.
@@ -254,16 +254,16 @@ pub unsafe extern "C" fn import_mr(pd: *mut ibv_pd, handle: u32) -> *mut ibv_mr 
 /// `ibv_unimport_mr`.
 ///
 /// # Safety
-/// Called by programs with a region [`import_mr`] made, for the last time.
+/// Called by programs as the last use of a region that [`import_mr`] returned.
 pub unsafe extern "C" fn unimport_mr(mr: *mut ibv_mr) {
     // SAFETY: V1, V2 and V5 for the region, V3 for its PD and context. The device is told when the original goes.
     unsafe { destroy(mr, |_| Ok(()), |_: &mut IronMr| Ok(())) };
 }
 
-/// `ibv_import_dm`; ENOENT if no context of the device has device memory of this handle.
+/// `ibv_import_dm`. Fails with ENOENT if no context of the device has device memory with this handle.
 ///
 /// # Safety
-/// Called by programs with an open context of ours.
+/// Called by programs with an open context of this provider.
 pub unsafe extern "C" fn import_dm(context: *mut ibv_context, handle: u32) -> *mut ibv_dm {
     guard_ptr(|| {
         // SAFETY: V1.
@@ -281,7 +281,7 @@ pub unsafe extern "C" fn import_dm(context: *mut ibv_context, handle: u32) -> *m
 /// `ibv_unimport_dm`.
 ///
 /// # Safety
-/// Called by programs with device memory [`import_dm`] made, for the last time.
+/// Called by programs as the last use of device memory that [`import_dm`] returned.
 pub unsafe extern "C" fn unimport_dm(dm: *mut ibv_dm) {
     // SAFETY: V1, V2 and V5 for the device memory, V3 for its context. The device is told when the original goes.
     unsafe { destroy(dm, |_| Ok(()), |_: &mut IronDm| Ok(())) };

@@ -1,4 +1,4 @@
-//! Which devices of the library's list are ours.
+//! Recognizes this provider's devices in libibverbs' device list.
 
 use crate::abi::verbs_types::{verbs_device, verbs_sysfs_dev};
 use crate::device::IronDevice;
@@ -8,7 +8,7 @@ use node::place::Place;
 use std::ffi::CStr;
 use std::path::Path;
 
-/// Reads the marker file. `None` for devices of others.
+/// Reads the marker file. `None` if the device belongs to another provider.
 fn place_of(sysfs: *const verbs_sysfs_dev) -> Option<Place> {
     // SAFETY: libibverbs passes its own record; the name is a terminated array within it.
     let name = unsafe { CStr::from_ptr((&raw const (*sysfs).sysfs_name).cast()) }.to_str().ok()?;
@@ -21,10 +21,10 @@ fn place_of(sysfs: *const verbs_sysfs_dev) -> Option<Place> {
     Place::parse(&text).map_err(|what| eprintln!("ironverbs: {}: {what}", marker.display())).ok()
 }
 
-/// Is this device ours?
+/// True if the device belongs to this provider.
 ///
 /// # Safety
-/// Called by libibverbs with a record of its own.
+/// Called by libibverbs with its own record of a device.
 pub unsafe extern "C" fn match_device(sysfs: *mut verbs_sysfs_dev) -> bool {
     guard(false, || {
         register::unload_loaders();
@@ -32,10 +32,10 @@ pub unsafe extern "C" fn match_device(sysfs: *mut verbs_sysfs_dev) -> bool {
     })
 }
 
-/// Makes our part of a device that matched.
+/// Allocates the provider's part of a matched device.
 ///
 /// # Safety
-/// Called by libibverbs with a record of its own.
+/// Called by libibverbs with its own record of a device.
 pub unsafe extern "C" fn alloc_device(sysfs: *mut verbs_sysfs_dev) -> *mut verbs_device {
     guard(std::ptr::null_mut(), || {
         let Some(place) = place_of(sysfs) else { return std::ptr::null_mut() };
@@ -46,10 +46,10 @@ pub unsafe extern "C" fn alloc_device(sysfs: *mut verbs_sysfs_dev) -> *mut verbs
     })
 }
 
-/// The library's last use of a device is over.
+/// Frees a device that libibverbs no longer uses.
 ///
 /// # Safety
-/// Called by libibverbs with what [`alloc_device`] returned.
+/// Called by libibverbs with a device that [`alloc_device`] returned.
 pub unsafe extern "C" fn uninit_device(device: *mut verbs_device) {
     // SAFETY: from Box::into_raw in alloc_device.
     guard((), || drop(unsafe { Box::from_raw(device.cast::<IronDevice>()) }));

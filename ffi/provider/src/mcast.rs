@@ -9,7 +9,7 @@ use libc::c_int;
 /// `ibv_attach_mcast`.
 ///
 /// # Safety
-/// Called by libibverbs with a QP of ours and a GID.
+/// Called by libibverbs with a QP of this provider and a GID.
 pub unsafe extern "C" fn attach_mcast(qp: *mut ibv_qp, gid: *const Gid, lid: u16) -> c_int {
     guard_int(|| {
         // SAFETY: V1 and V2 for the QP, V4 for `gid`.
@@ -22,7 +22,7 @@ pub unsafe extern "C" fn attach_mcast(qp: *mut ibv_qp, gid: *const Gid, lid: u16
 /// `ibv_detach_mcast`.
 ///
 /// # Safety
-/// Called by libibverbs with a QP of ours and a GID.
+/// Called by libibverbs with a QP of this provider and a GID.
 pub unsafe extern "C" fn detach_mcast(qp: *mut ibv_qp, gid: *const Gid, lid: u16) -> c_int {
     guard_int(|| {
         // SAFETY: V1 and V2 for the QP, V4 for `gid`.

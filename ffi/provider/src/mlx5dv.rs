@@ -1,8 +1,8 @@
-//! The answer to a program that asks mlx5's own interface about our devices.
+//! Handles programs that call mlx5's direct verbs on ironverbs devices.
 //!
-//! perftest from 25.01 on calls `mlx5dv_query_device` for every RC device that reports this vendor, and gives up when it
-//! fails, as it must for a device libmlx5 does not drive. So the program's own import of that one function is answered for
-//! our devices: the question is understood, none of what it offers is there. Everybody else's go to libmlx5 as before.
+//! From release 25.01 on, perftest calls `mlx5dv_query_device` for every RC device with this vendor ID and gives up if it fails, which it
+//! must for a device that libmlx5 does not drive. The program's import of that one function is therefore replaced: for an ironverbs device
+//! it reports success with no extensions. Calls for other devices go to libmlx5 as before.
 
 use crate::abi::got;
 use crate::abi::public::ibv_context;
@@ -10,34 +10,34 @@ use crate::channel;
 use crate::guard::guard;
 use libc::{c_int, c_void};
 
-/// The head of `struct mlx5dv_context`, all that may be filled when no extension is granted.
+/// The head of `struct mlx5dv_context`: all that is filled in when no extension is supported.
 #[repr(C)]
 pub struct Answer {
     version: u8,
     flags: u64,
-    /// On input what is requested, on output what was filled.
+    /// On input the requested fields, on output the filled ones.
     comp_mask: u64,
 }
 
 type QueryDevice = unsafe extern "C" fn(*mut ibv_context, *mut Answer) -> c_int;
 
-/// Answers the main program, if it calls the function at all.
+/// Replaces the main program's import of the function, if there is one.
 pub fn answer_program() {
-    // SAFETY: reads the auxiliary vector; the program headers lie in the program's first segment.
+    // SAFETY: reads the auxiliary vector; the program headers are in the program's first segment.
     let program = unsafe { libc::getauxval(libc::AT_PHDR) } as usize;
     if program != 0 {
-        // SAFETY: the function has the type of the one it replaces. A program that does not import it is no error.
+        // SAFETY: the replacement has the type of the original. A program without this import is not an error.
         let _ =
             unsafe { got::replace_import(program, c"mlx5dv_query_device", query_device as *const c_void) };
     }
 }
 
 /// # Safety
-/// As `mlx5dv_query_device`: an open context of any provider, and a whole `struct mlx5dv_context`.
+/// As for `mlx5dv_query_device`: an open context of any provider, and a whole `struct mlx5dv_context`.
 unsafe extern "C" fn query_device(context: *mut ibv_context, answer: *mut Answer) -> c_int {
     guard(libc::EIO, || {
-        // SAFETY: the caller's promise: V1 for the context, whose provider is not known yet; libibverbs fills
-        // `cmd_fd` for all.
+        // SAFETY: guaranteed by the caller: V1 for the context. Its provider is not known yet, but libibverbs sets `cmd_fd` for all
+        // providers.
         if !channel::is_ours(unsafe { (*context).cmd_fd }) {
             // SAFETY: looked up by the name and with the type it has in libmlx5.
             return unsafe {

@@ -14,13 +14,13 @@ use crate::users::Use;
 use driver::{AccessFlags, InPlace};
 use libc::{c_int, c_uint, c_void, size_t};
 
-/// Our MR; libibverbs knows its first member.
+/// The provider's MR. libibverbs sees its first member.
 #[repr(C)]
 pub struct IronMr {
     public: verbs_mr,
-    /// The driver's; `None` for a null MR and for one that was imported.
+    /// The driver's MR; `None` for null MRs and imported ones.
     inner: Option<driver::Mr>,
-    /// The address by which its keys address the first byte.
+    /// The address (IOVA) of its first byte.
     hca_va: u64,
     pd: Use,
 }
@@ -36,15 +36,15 @@ impl Drop for IronMr {
 }
 
 impl IronMr {
-    /// The driver's region.
+    /// The driver's MR.
     pub fn memory(&self) -> Option<&driver::Mr> {
         self.inner.as_ref()
     }
 
-    /// Makes the object that the program knows.
+    /// Allocates the object that the program gets.
     ///
     /// # Safety
-    /// `pd` is one of ours.
+    /// `pd` belongs to this provider.
     pub unsafe fn hand_out(
         pd: *mut ibv_pd,
         (addr, length): (*mut c_void, size_t),
@@ -53,7 +53,7 @@ impl IronMr {
         access: c_int,
         inner: Option<driver::Mr>,
     ) -> *mut ibv_mr {
-        // SAFETY: the caller's promise: V1 and V2 for the PD, V3 for its context.
+        // SAFETY: guaranteed by the caller: V1 and V2 for the PD, V3 for its context.
         let (context, ours, owner) = unsafe { ((*pd).context, IronPd::context(pd), IronPd::of(pd)) };
         let (lkey, rkey) = keys;
         let mr = ibv_mr { context, pd, addr, length, handle: lkey >> 8, lkey, rkey };
@@ -66,7 +66,7 @@ impl IronMr {
     }
 }
 
-/// `ibv_mr_type`, which the library reads: memory of the program, or memory that it need not track for forks.
+/// `ibv_mr_type`, which libibverbs reads: program memory, or memory that need not be tracked for forks.
 const TYPE_MR: c_int = 0;
 pub const TYPE_NONE: c_int = 1;
 /// A region imported from another context.
@@ -75,7 +75,7 @@ pub const TYPE_IMPORTED: c_int = 2;
 /// `ibv_reg_mr`, `ibv_reg_mr_iova`.
 ///
 /// # Safety
-/// Called by libibverbs with a PD of ours and memory that stays while registered.
+/// Called by libibverbs with a PD of this provider and memory that stays allocated while registered.
 pub unsafe extern "C" fn reg_mr(
     pd: *mut ibv_pd,
     addr: *mut c_void,
@@ -87,7 +87,7 @@ pub unsafe extern "C" fn reg_mr(
         // SAFETY: V1 and V2 for the PD, V3 for its context.
         let (context, ours) = unsafe { (IronPd::context(pd), IronPd::of(pd)) };
         context.birth.check()?;
-        // SAFETY: the program's promise to keep the memory.
+        // SAFETY: the program keeps the memory allocated.
         let inner = unsafe {
             driver::Mr::register(&ours.inner, addr.cast(), length, hca_va, access_flags(access as c_uint)?)
         };
@@ -95,23 +95,23 @@ pub unsafe extern "C" fn reg_mr(
         let keys = (inner.lkey(), inner.rkey());
         // SAFETY: V1 and V2 for the PD.
         let mr = unsafe { IronMr::hand_out(pd, (addr, length), keys, TYPE_MR, access, Some(inner)) };
-        // SAFETY: just made, known to nobody else.
+        // SAFETY: just created, not shared yet.
         unsafe { (*mr.cast::<IronMr>()).hca_va = hca_va };
         Ok(mr)
     })
 }
 
-/// The driver's flags. Unknown optional bits are dropped, others refused with EINVAL (`ib_check_mr_access`).
+/// Converts access flags. Unknown optional flags are ignored, other unknown flags fail with EINVAL (`ib_check_mr_access`).
 pub fn access_flags(access: c_uint) -> Result<AccessFlags, c_int> {
     let mandatory = AccessFlags::from_bits(access & !abi::IBV_ACCESS_OPTIONAL_RANGE).ok_or(libc::EINVAL)?;
     Ok(mandatory | AccessFlags::from_bits_truncate(access & abi::IBV_ACCESS_OPTIONAL_RANGE))
 }
 
-/// `ibv_rereg_mr`: rights and domain change in place and the keys stay; other memory, or memory that peers may write for
-/// the first time, is a new registration in the place of the old one, with new keys. On failure all is as it was.
+/// `ibv_rereg_mr`. Access rights and PD change in place, and the keys stay. A change of memory, or of memory that becomes remotely
+/// writable, creates a new registration with new keys in place of the old one. On failure nothing changes.
 ///
 /// # Safety
-/// Called by libibverbs with an MR of ours that no work request uses, and memory that stays while registered.
+/// Called by libibverbs with an MR of this provider that no work request uses, and memory that stays allocated while registered.
 pub unsafe extern "C" fn rereg_mr(
     mr: *mut verbs_mr,
     flags: c_int,
@@ -155,10 +155,10 @@ pub unsafe extern "C" fn rereg_mr(
         }
         let (addr, length, hca_va) =
             if moves { (addr, length, addr as u64) } else { (old_addr, old_length, ours.hca_va) };
-        // SAFETY: the program's promise to keep the memory.
+        // SAFETY: the program keeps the memory allocated.
         let fresh = unsafe { driver::Mr::register(&new.inner, addr.cast(), length, hca_va, rights) };
         let fresh = fresh.map_err(convert::not_made)?;
-        // If windows are bound to the old region, it stays and the new one is dropped.
+        // Fails if windows are bound to the old region: it stays, and the new one is dropped.
         inner.try_deregister().map_err(|e| e.errno())?;
         let keys = (fresh.lkey(), fresh.rkey());
         ours.inner = Some(fresh);
@@ -172,22 +172,22 @@ pub unsafe extern "C" fn rereg_mr(
     })
 }
 
-/// `ibv_dereg_mr`; EBUSY while memory windows are bound to it.
+/// `ibv_dereg_mr`. Fails with EBUSY while memory windows are bound to it.
 ///
 /// # Safety
-/// Called by libibverbs with an MR of ours; unless refused, for the last time.
+/// Called by libibverbs as the last use of an MR of this provider, unless the call fails.
 pub unsafe extern "C" fn dereg_mr(mr: *mut verbs_mr) -> c_int {
     let end = |ours: &mut IronMr| ours.inner.as_mut().map_or(Ok(()), InPlace::destroy_in_place);
     // SAFETY: V1, V2 and V5 for the MR, V3 for its PD and context.
     unsafe { destroy(mr.cast(), |_| Ok(()), end) }
 }
 
-/// `ibv_advise_mr`: pages are brought in at once, whether the program wants to wait for that or not. EOPNOTSUPP: another
-/// advice; EINVAL: flags nobody knows, or a region whose pages do not come on demand; ENOENT: no region has
-/// that key; EPERM: that region is of another domain, or may not be written; EFAULT: not within the region, or no memory there.
+/// `ibv_advise_mr`. Prefetches synchronously, with or without `IBV_ADVISE_MR_FLAG_FLUSH`. Fails with EOPNOTSUPP for other advice; EINVAL
+/// for unknown flags, or if the region is not on-demand paged; ENOENT if no region has the key; EPERM if the region belongs to another PD
+/// or is not writable as required; EFAULT if the range is outside the region or has no memory.
 ///
 /// # Safety
-/// Called by programs with a PD of ours and a list of `count` pieces.
+/// Called by programs with a PD of this provider and a list of `count` SGEs.
 pub unsafe extern "C" fn advise_mr(
     pd: *mut ibv_pd,
     advice: c_uint,
@@ -211,7 +211,7 @@ pub unsafe extern "C" fn advise_mr(
         // SAFETY: V4: `list` has `count` pieces.
         for piece in unsafe { std::slice::from_raw_parts(list, count as usize) } {
             let found = context.exports.with_key(piece.lkey, |public, ours| {
-                // SAFETY: PDs of ours.
+                // SAFETY: both PDs belong to this provider.
                 let same = unsafe { IronPd::of(public.pd).inner.is_same(&IronPd::of(pd).inner) };
                 let mr = ours.memory().ok_or(libc::ENOENT)?;
                 if !same || write && !mr.is_writable() {

@@ -11,7 +11,7 @@ use crate::users::Use;
 use driver::{AccessFlags, InPlace, MwBind, MwType, SendFlags, SendOp};
 use libc::{c_int, c_uint};
 
-/// Our window; the program knows its first member.
+/// The provider's memory window. Programs see its first member.
 #[repr(C)]
 pub struct IronMw {
     public: ibv_mw,
@@ -24,7 +24,7 @@ ours!(IronMw: ibv_mw);
 /// `ibv_alloc_mw`.
 ///
 /// # Safety
-/// Called by programs with a PD of ours.
+/// Called by programs with a PD of this provider.
 pub unsafe extern "C" fn alloc_mw(pd: *mut ibv_pd, kind: c_uint) -> *mut ibv_mw {
     guard_ptr(|| {
         // SAFETY: V1 and V2 for the PD, V3 for its context.
@@ -46,30 +46,30 @@ pub unsafe extern "C" fn alloc_mw(pd: *mut ibv_pd, kind: c_uint) -> *mut ibv_mw 
 /// `ibv_dealloc_mw`.
 ///
 /// # Safety
-/// Called by programs with a window of ours, for the last time.
+/// Called by programs as the last use of a window of this provider.
 pub unsafe extern "C" fn dealloc_mw(mw: *mut ibv_mw) -> c_int {
     // SAFETY: V1, V2 and V5 for the window, V3 for its PD and context.
     unsafe { destroy(mw, |_| Ok(()), |ours: &mut IronMw| ours.inner.destroy_in_place()) }
 }
 
-/// The memory that the program wants a window bound to.
+/// The memory range to bind a window to.
 ///
 /// # Safety
-/// The region of `info` is null or one of ours.
+/// The MR in `info` is null or belongs to this provider.
 unsafe fn part<'a>(info: &ibv_mw_bind_info) -> Result<MwBind<'a>, c_int> {
     let mr = match info.mr.is_null() {
         true => None,
-        // SAFETY: the caller's promise: V1 and V2. A null MR is no memory, and one that was imported is its exporter's.
+        // SAFETY: guaranteed by the caller: V1 and V2. A null MR has no memory, and an imported MR's memory belongs to its exporter.
         false => Some(unsafe { IronMr::of(info.mr) }.memory().ok_or(libc::EINVAL)?),
     };
     let access = AccessFlags::from_bits(info.mw_access_flags).ok_or(libc::EINVAL)?;
     Ok(MwBind { mr, addr: info.addr, len: info.length, access })
 }
 
-/// `ibv_bind_mw`: windows of type 1. libibverbs has looked at kind and domains before.
+/// `ibv_bind_mw`, for windows of type 1. libibverbs has already checked type and PDs.
 ///
 /// # Safety
-/// Called by programs with a QP and a window of ours.
+/// Called by programs with a QP and a window of this provider.
 pub unsafe extern "C" fn bind_mw(qp: *mut ibv_qp, mw: *mut ibv_mw, bind: *mut ibv_mw_bind) -> c_int {
     guard_int(|| {
         // SAFETY: V1 and V2 for QP and window, V4 for `bind`, V1 for the region that it names.
@@ -84,16 +84,16 @@ pub unsafe extern "C" fn bind_mw(qp: *mut ibv_qp, mw: *mut ibv_mw, bind: *mut ib
     })
 }
 
-/// The work request that binds a window of type 2 (`IBV_WR_BIND_MW`, `ibv_wr_bind_mw`).
+/// Builds the work request that binds a window of type 2 (`IBV_WR_BIND_MW`, `ibv_wr_bind_mw`).
 ///
 /// # Safety
-/// Window and region are null or ours.
+/// The window and the MR are null or belong to this provider.
 #[cold]
 pub unsafe fn binding(mw: *const ibv_mw, rkey: u32, info: &ibv_mw_bind_info) -> Result<SendOp, c_int> {
     if mw.is_null() {
         return Err(libc::EINVAL);
     }
-    // SAFETY: the caller's promise: V1 and V2 for the window, V1 for the region of `info`.
+    // SAFETY: guaranteed by the caller: V1 and V2 for the window, V1 for the region of `info`.
     unsafe {
         let window = &IronMw::of(mw).inner;
         match window.kind() {

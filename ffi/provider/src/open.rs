@@ -48,7 +48,7 @@ impl Context {
         }))
     }
 
-    /// Opens a second context on the device of this one, with which it shares events.
+    /// Creates another context on this context's device, which shares its events.
     fn again(&self, silent: AsyncFile) -> Result<Box<Self>, c_int> {
         self.birth.check()?;
         Ok(Box::new(Self {
@@ -77,8 +77,8 @@ impl Context {
     }
 }
 
-/// The errno of a step `what` without which no device opens. It is also reported on stderr, since few programs print
-/// an errno.
+/// Returns the errno of a failed step, described by `what`, that opening a device depends on. Also reports it on stderr, since few programs
+/// print an errno.
 fn without(what: &str) -> impl FnOnce(std::io::Error) -> c_int {
     move |error| {
         eprintln!("ironverbs: cannot {what}: {error}");
@@ -86,65 +86,67 @@ fn without(what: &str) -> impl FnOnce(std::io::Error) -> c_int {
     }
 }
 
-/// Opens a device. Takes over `cmd_fd`.
+/// Opens a device. Takes ownership of `cmd_fd`.
 ///
 /// # Safety
-/// Called by libibverbs with a device [`crate::matching::alloc_device`] made.
+/// Called by libibverbs with a device that [`crate::matching::alloc_device`] returned.
 pub unsafe extern "C" fn alloc_context(
     device: *mut ibv_device,
     cmd_fd: c_int,
     _private: *mut c_void,
 ) -> *mut verbs_context {
     guard_ptr(|| {
-        // SAFETY: our device, as libibverbs has taken it over.
+        // SAFETY: a device of this provider, initialized by libibverbs.
         let registration = unsafe { Registration::of(device) };
         let layout = &registration.layout;
         let operations = table::fill(&layout.ops).map_err(|_| libc::ENOSYS)?;
-        // SAFETY: our device; the room exceeds the library's part and our pointer behind it.
+        // SAFETY: a device of this provider; the room exceeds the library's part plus the provider's pointer behind it.
         let (place, base) = unsafe {
             (&(*device.cast::<IronDevice>()).place, layout.library.init_context(device, cmd_fd, CONTEXT_ROOM))
         };
         let open = |async_file| Context::open(registration, place, async_file);
-        // SAFETY: a context the library just initialised, known to nobody else.
+        // SAFETY: the library has just initialized the context, which is not shared yet.
         let made = unsafe { finish(layout, base, cmd_fd, &operations, open) }?;
-        // SAFETY: laid out as the library does.
+        // SAFETY: the offset is from the library's layout.
         import::enter_context(cmd_fd, unsafe { made.cast::<u8>().add(layout.context_offset()).cast() });
         Ok(made)
     })
 }
 
-/// Opens the device of another context of this process a second time (`ibv_import_device`). The library takes the first
-/// device with the file's number, which is any of ours: whose file it is tells which. EOPNOTSUPP: no context's.
+/// Opens the device of another context of this process again (`ibv_import_device`). The library passes the first device with the file's
+/// number, which may be any device of this provider: the file decides which context is meant. Fails with EOPNOTSUPP if the file belongs to
+/// no context.
 ///
 /// # Safety
-/// Called by libibverbs with a device of ours.
+/// Called by libibverbs with a device of this provider.
 pub unsafe extern "C" fn import_context(device: *mut ibv_device, cmd_fd: c_int) -> *mut verbs_context {
     guard_ptr(|| {
-        // SAFETY: our device, as libibverbs has taken it over.
+        // SAFETY: a device of this provider, initialized by libibverbs.
         let registration = unsafe { Registration::of(device) };
         let layout = &registration.layout;
         let operations = table::fill(&layout.ops).map_err(|_| libc::ENOSYS)?;
         let other = import::context_behind(cmd_fd)?;
-        // SAFETY: an open context of ours. A device of another libibverbs is not this one's to count.
+        // SAFETY: an open context of this provider. Devices of another libibverbs instance cannot be imported: this one does not count
+        // their users.
         if !std::ptr::eq(unsafe { Context::of(other) }.registration, registration) {
             return Err(libc::EOPNOTSUPP);
         }
-        // SAFETY: an open context of ours; the room exceeds the library's part and our pointer behind it.
+        // SAFETY: an open context of this provider; the room exceeds the library's part plus the provider's pointer behind it.
         let base = unsafe { layout.library.init_context((*other).device, cmd_fd, CONTEXT_ROOM) };
-        // SAFETY: an open context of ours, which `context_behind` found and V1 keeps open during the call.
+        // SAFETY: an open context of this provider, which `context_behind` found and V1 keeps open during the call.
         let open = |silent| unsafe { Context::of(other) }.again(silent);
-        // SAFETY: a context the library just initialised, known to nobody else.
+        // SAFETY: the library has just initialized the context, which is not shared yet.
         let made = unsafe { finish(layout, base, cmd_fd, &operations, open) }?;
-        // SAFETY: laid out as the library does.
+        // SAFETY: the offset is from the library's layout.
         import::enter_context(cmd_fd, unsafe { made.cast::<u8>().add(layout.context_offset()).cast() });
         Ok(made)
     })
 }
 
-/// Joins the library's part and ours, or gives the library's part back.
+/// Joins the library's and the provider's part of a context; on failure frees the library's part.
 ///
 /// # Safety
-/// `base` is null or a fresh context that nobody knows.
+/// `base` is null or a fresh context that is not shared yet.
 unsafe fn finish(
     layout: &Layout,
     base: *mut u8,
@@ -155,7 +157,7 @@ unsafe fn finish(
     if base.is_null() {
         return Err(libc::ENOMEM);
     }
-    // SAFETY: the caller's promise: nobody else knows `base`.
+    // SAFETY: guaranteed by the caller: `base` is not shared yet.
     unsafe { join(layout, base, cmd_fd, operations, open).inspect_err(|_| discard(layout, base)) }
 }
 
@@ -169,8 +171,7 @@ unsafe fn join(
     open: impl FnOnce(AsyncFile) -> Result<Box<Context>, c_int>,
 ) -> Result<*mut verbs_context, c_int> {
     let async_file = AsyncFile::new().map_err(without("make the file of a device's events"))?;
-    // SAFETY: the caller's promise. The event descriptor is set before the library would ask the kernel for one, and
-    // closed by it.
+    // SAFETY: guaranteed by the caller. The event descriptor is set before the library would ask the kernel for one; the library closes it.
     unsafe {
         let context = &mut *base.add(layout.context_offset()).cast::<ibv_context>();
         context.async_fd = async_file.reader();
@@ -183,20 +184,20 @@ unsafe fn join(
     Ok(base.cast())
 }
 
-/// Gives the library's part back.
+/// Frees the library's part of a context.
 unsafe fn discard(layout: &Layout, base: *mut u8) {
-    // SAFETY: from init_context, used by nobody; the library allocated it with the C allocator.
+    // SAFETY: from init_context and not in use; the library allocated it with the C allocator.
     unsafe {
         layout.library.uninit_context(base);
         libc::free(base.cast());
     }
 }
 
-/// Closes a device. Programs exist that close it before they destroy what they made (pyverbs when a test is skipped):
-/// then all of it stays until the process ends.
+/// Closes a device. Some programs close it before they destroy their objects (pyverbs when it skips a test): then everything stays
+/// allocated until the process exits.
 ///
 /// # Safety
-/// Called by libibverbs with an open context of ours.
+/// Called by libibverbs with an open context of this provider.
 pub unsafe extern "C" fn free_context(context: *mut ibv_context) {
     guard((), || {
         // SAFETY: V1.
@@ -206,14 +207,14 @@ pub unsafe extern "C" fn free_context(context: *mut ibv_context) {
         }
         let layout = &ours.registration.layout;
         import::leave_context(context);
-        // SAFETY: from Box::into_raw in `join`; the last use.
+        // SAFETY: from Box::into_raw in `join`; this is the last use.
         let ours = unsafe { Box::from_raw(std::ptr::from_ref(Context::of(context)).cast_mut()) };
         if ours.birth.is_here() {
             ours.close();
         } else {
             std::mem::forget(ours);
         }
-        // SAFETY: the start of the allocation, found the way it was laid out.
+        // SAFETY: the start of the allocation, by the same offset that was used to set it up.
         unsafe { discard(layout, context.cast::<u8>().sub(layout.context_offset())) }
     });
 }

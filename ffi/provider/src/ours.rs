@@ -1,5 +1,5 @@
-//! Objects as programs have them: a box of ours, of which the program knows the first member. A verb hands it out, and
-//! another ends it.
+//! Objects that verbs return to programs. Each is boxed, and programs hold a pointer to its first member. One verb creates an object,
+//! another destroys it.
 
 use crate::abi::public::ibv_context;
 use crate::context::Context;
@@ -7,21 +7,21 @@ use crate::guard::{Birth, guard_int};
 use driver::Error;
 use libc::c_int;
 
-/// An object of ours, of which programs know the first member.
+/// An object of this provider, with a first member that programs hold a pointer to.
 ///
 /// # Safety
-/// A `Public` is the first member of the object, and a pointer to an [`ibv_context`] lies
-/// at [`Ours::CONTEXT`] in it. [`ours!`] has the compiler check the first.
+/// A `Public` is the first member of the object and contains a pointer to an [`ibv_context`] at offset [`Ours::CONTEXT`]. [`ours!`] has the
+/// compiler check the former.
 pub unsafe trait Ours: Sized {
-    /// The structure that programs know.
+    /// The public structure of the verbs interface.
     type Public;
-    /// Where it names the context that the object was made in.
+    /// Offset of the pointer to the object's context.
     const CONTEXT: usize;
 
-    /// The object behind what the program holds.
+    /// Returns the object behind a program's pointer.
     ///
     /// # Safety
-    /// `public` came from [`Ours::into_public`], or a box of its own, and was not yet ended.
+    /// `public` was returned by [`Ours::into_public`] or comes from a box of the object, and the object is not destroyed.
     #[inline]
     unsafe fn of<'a>(public: *const Self::Public) -> &'a Self
     where
@@ -31,36 +31,36 @@ pub unsafe trait Ours: Sized {
         unsafe { &*public.cast::<Self>() }
     }
 
-    /// The context that it was made in.
+    /// The context that the object was created in.
     ///
     /// # Safety
-    /// As [`Ours::of`].
+    /// As for [`Ours::of`].
     #[inline]
     unsafe fn context(public: *const Self::Public) -> &'static Context {
         // SAFETY: V1 and V2, by the invariant of the trait; V3 for the context.
         unsafe { Context::of(public.byte_add(Self::CONTEXT).cast::<*const ibv_context>().read()) }
     }
 
-    /// The process that made it.
+    /// The process that created the object.
     ///
     /// # Safety
-    /// As [`Ours::of`].
+    /// As for [`Ours::of`].
     unsafe fn birth(public: *const Self::Public) -> Birth {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         unsafe { Self::context(public) }.birth
     }
 
-    /// Makes the object that the program knows.
+    /// Boxes the object and returns the pointer for the program.
     fn into_public(self) -> *mut Self::Public {
         Box::into_raw(Box::new(self)).cast()
     }
 }
 
-/// Declares that programs know `$object` by its first member, `public`, which begins with a `$public`.
+/// Declares `$object` as a program-visible object: its first member is `public`, which begins with a `$public`.
 macro_rules! ours {
     ($object:ident: $public:ident) => {
         const _: () = assert!(std::mem::offset_of!($object, public) == 0);
-        // SAFETY: asserted above; `public` is a `$public`, or begins with one (repr(C)); the member is a context's.
+        // SAFETY: asserted above; `public` is a `$public`, or begins with one (repr(C)); its `context` points to an `ibv_context`.
         unsafe impl $crate::ours::Ours for $object {
             type Public = $public;
             const CONTEXT: usize = std::mem::offset_of!($public, context);
@@ -69,23 +69,21 @@ macro_rules! ours {
 }
 pub(crate) use ours;
 
-/// Ends an object, the way all of them end. `leave` fails while the object is in use, and withdraws it from where others
-/// would find it. `end` tells the device. If either refuses, the program still has the object and may call again (V5), so
-/// its memory and what it counts on stay. The object may then have left and the device been told before, and both must
-/// bear to be called again.
+/// Destroys an object; the common path of all destroy verbs. `leave` fails while the object is in use, and removes it from the tables where
+/// it can be found. `end` destroys it in the device. If either fails, the program still has the object and may call again (V5), so its
+/// memory and its references stay. `leave` and `end` may therefore be called again after they have succeeded.
 ///
-/// A device that is lost refuses nothing: as with Linux, which then answers the commands that destroy something itself,
-/// the object is gone.
+/// A lost device fails nothing: as in Linux, which completes destroy commands itself once a device is lost, the object is destroyed.
 ///
 /// # Safety
-/// V1, V2 and V5 for the object, V3 for its context; nobody uses it once `leave` has returned `Ok`.
+/// V1, V2 and V5 for the object, V3 for its context; it has no user once `leave` has returned `Ok`.
 pub unsafe fn destroy<T: Ours>(
     public: *mut T::Public,
     leave: impl FnOnce(&Context) -> Result<(), c_int>,
     end: impl FnOnce(&mut T) -> Result<(), Error>,
 ) -> c_int {
     guard_int(|| {
-        // SAFETY: the caller's promise. A forked child has only a copy of it, and leaves that alone.
+        // SAFETY: guaranteed by the caller. A forked child only has a copy of the object, and leaves it alone.
         unsafe {
             if !T::birth(public).is_here() {
                 return Ok(());
@@ -96,15 +94,15 @@ pub unsafe fn destroy<T: Ours>(
     })
 }
 
-/// Tells the device and, unless refused, frees the object.
+/// Destroys the object in the device and, on success, frees it.
 ///
 /// # Safety
-/// V1, V2 and V5 for the object, which nobody uses.
+/// V1, V2 and V5 for the object, which has no other user.
 unsafe fn end_alone<T: Ours>(
     public: *mut T::Public,
     end: impl FnOnce(&mut T) -> Result<(), Error>,
 ) -> Result<(), c_int> {
-    // SAFETY: the caller's promise: this is the only reference.
+    // SAFETY: guaranteed by the caller: this is the only reference.
     match end(unsafe { &mut *public.cast::<T>() }) {
         Ok(()) => {}
         Err(error @ (Error::Command { .. } | Error::Delivery { .. } | Error::Invalid { .. })) => {
@@ -112,7 +110,7 @@ unsafe fn end_alone<T: Ours>(
         }
         Err(error) => tracing::warn!(%error, "an object was destroyed without the device"),
     }
-    // SAFETY: the caller's promise: it came from a box of its own, and this is the last use of it.
+    // SAFETY: guaranteed by the caller: the object comes from a box of its own, and this is its last use.
     drop(unsafe { Box::from_raw(public.cast::<T>()) });
     Ok(())
 }
@@ -124,7 +122,7 @@ mod tests {
     use crate::users::Users;
     use std::ptr::null_mut;
 
-    /// An object on a device that answers as it says, and another object that it uses.
+    /// An object on a device that returns the given results, and that uses another object.
     #[repr(C)]
     struct Object {
         public: ibv_pd,
@@ -134,7 +132,7 @@ mod tests {
 
     ours!(Object: ibv_pd);
 
-    /// Ends an object until it is not refused. Returns what each call said, and what the used object says afterwards.
+    /// Destroys an object until the call succeeds. Returns the result of each call, and the use check of the used object afterwards.
     fn ended(answers: impl IntoIterator<Item = Error>) -> (Vec<Result<(), c_int>>, Result<(), c_int>) {
         let used: &'static Users = Box::leak(Box::default());
         let answers = answers.into_iter().map(Err).collect::<Vec<_>>();
@@ -144,7 +142,7 @@ mod tests {
         let mut said = Vec::new();
         for _ in 0..calls {
             assert_eq!(used.none(), Err(libc::EBUSY));
-            // SAFETY: the object of this test, which it stops using once it was not refused.
+            // SAFETY: the test's own object, which it does not use after a successful call.
             let result = unsafe {
                 assert_eq!((*object).handle, 7);
                 end_alone::<Object>(object, |object| object.answers.pop().unwrap_or(Ok(())))

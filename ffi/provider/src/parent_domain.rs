@@ -1,4 +1,4 @@
-//! Thread domains, and parent domains: a PD with a thread domain and allocators of the program's own.
+//! Thread domains and parent domains. A parent domain is a PD with a thread domain and the program's own allocators.
 
 use crate::abi::public::ibv_parent_domain_init_attr;
 use crate::abi::public::{self as abi, AllocBuffer, FreeBuffer, ibv_context, ibv_pd, ibv_td};
@@ -13,11 +13,11 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-/// `resource_type` of every buffer: a queue of work requests or completions.
+/// The `resource_type` of every buffer: a queue of work requests or completions.
 const QUEUE: u64 = 1;
 const MASK: u32 = abi::IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS | abi::IBV_PARENT_DOMAIN_INIT_ATTR_PD_CONTEXT;
 
-/// Our thread domain, whose objects one thread uses. Locks are so cheap here that it makes no difference.
+/// The provider's thread domain: objects in it are used by a single thread. It does not skip locks, which are cheap here.
 #[repr(C)]
 pub struct IronTd {
     public: ibv_td,
@@ -28,10 +28,10 @@ pub struct IronTd {
 
 ours!(IronTd: ibv_td);
 
-/// `ibv_alloc_td`. `attr` is a mask of extensions, of which there are none.
+/// `ibv_alloc_td`. `attr` is a mask of extensions; none is defined.
 ///
 /// # Safety
-/// Called by programs with an open context of ours.
+/// Called by programs with an open context of this provider.
 pub unsafe extern "C" fn alloc_td(context: *mut ibv_context, attr: *const u32) -> *mut ibv_td {
     guard_ptr(|| {
         // SAFETY: V1 for the context, V4 for `attr`, which begins with its mask.
@@ -45,18 +45,18 @@ pub unsafe extern "C" fn alloc_td(context: *mut ibv_context, attr: *const u32) -
     })
 }
 
-/// `ibv_dealloc_td`; EBUSY while a parent domain names it.
+/// `ibv_dealloc_td`. Fails with EBUSY while a parent domain refers to it.
 ///
 /// # Safety
-/// Called by programs with a thread domain of ours.
+/// Called by programs with a thread domain of this provider.
 pub unsafe extern "C" fn dealloc_td(td: *mut ibv_td) -> c_int {
-    // SAFETY: V1, V2 and V5 for the thread domain, V3 for its context; the check finds nobody who uses it.
+    // SAFETY: V1, V2 and V5 for the thread domain, V3 for its context; the check ensures that it has no users.
     unsafe { destroy(td, |_| IronTd::of(td).users.none(), |_: &mut IronTd| Ok(())) }
 }
 
 /// The program's allocators.
 struct Allocators {
-    /// The parent domain that is passed to them.
+    /// The parent domain to pass to them.
     domain: AtomicPtr<ibv_pd>,
     context: AtomicPtr<c_void>,
     alloc: AllocBuffer,
@@ -66,7 +66,7 @@ struct Allocators {
 impl Buffers for Allocators {
     fn obtain(&self, len: usize, align: usize) -> Result<Option<NonNull<u8>>, driver::Error> {
         let (domain, context) = (self.domain.load(Ordering::Acquire), self.context.load(Ordering::Relaxed));
-        // SAFETY: the program's function, called as it is to be.
+        // SAFETY: the program's function, called as the interface specifies.
         let got = unsafe { (self.alloc)(domain, context, len, align, QUEUE) };
         if got as usize == abi::IBV_ALLOCATOR_USE_DEFAULT {
             return Ok(None);
@@ -80,15 +80,15 @@ impl Buffers for Allocators {
 
     fn give_back(&self, ptr: NonNull<u8>) {
         let (domain, context) = (self.domain.load(Ordering::Acquire), self.context.load(Ordering::Relaxed));
-        // SAFETY: as above, with what it gave us.
+        // SAFETY: as above, with memory that its allocator returned.
         unsafe { (self.free)(domain, context, ptr.as_ptr().cast(), QUEUE) }
     }
 }
 
-/// `ibv_alloc_parent_domain`. Queues made in it lie where its allocators say; doorbell records are ours.
+/// `ibv_alloc_parent_domain`. Queues created in it are allocated by its allocators; doorbell records are allocated by the provider.
 ///
 /// # Safety
-/// Called by programs with an open context of ours and domains of it.
+/// Called by programs with an open context of this provider and PDs of it.
 pub unsafe extern "C" fn alloc_parent_domain(
     context: *mut ibv_context,
     attr: *const ibv_parent_domain_init_attr,

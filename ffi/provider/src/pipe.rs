@@ -1,7 +1,7 @@
-//! The descriptors a program waits on: records of fixed length, written by us, read by libibverbs.
+//! Event files for programs: fixed-length records that the provider writes and libibverbs reads.
 //!
-//! A pipe keeps records whole (they are far smaller than PIPE_BUF and all of one length) and behaves under poll and
-//! O_NONBLOCK as the kernel's own event files do.
+//! A pipe keeps records whole (they are far smaller than PIPE_BUF and all of the same length), and behaves like the kernel's event files
+//! under poll and O_NONBLOCK.
 
 use driver::transport::{Identity, Kept};
 use libc::{c_int, c_void};
@@ -9,27 +9,27 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
 use std::sync::Mutex;
 
-/// An event file of records of `N` bytes. The program owns the reading end, and closes it; we own the writing end.
+/// An event file with records of `N` bytes. The program owns and closes the read end; the provider owns the write end.
 pub struct EventPipe<const N: usize> {
     reader: RawFd,
     reader_is: Identity,
     writer: Kept,
-    /// Excludes senders from the withdrawal of records.
+    /// Serializes senders with the withdrawal of records.
     sending: Mutex<()>,
 }
 
 impl<const N: usize> EventPipe<N> {
-    /// A new, empty pipe.
+    /// Creates an empty pipe.
     pub fn new() -> io::Result<Self> {
         let mut ends: [c_int; 2] = [-1; 2];
         // SAFETY: two ints to fill.
         if unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC) } != 0 {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: fresh descriptors of ours.
+        // SAFETY: fresh descriptors that this function owns.
         let (reader, writer) = unsafe { (OwnedFd::from_raw_fd(ends[0]), OwnedFd::from_raw_fd(ends[1])) };
-        // SAFETY: a descriptor of ours. A full pipe loses the record instead of stopping the event thread: the program
-        // has then left thousands unread.
+        // SAFETY: a descriptor of this function. A full pipe, with thousands of unread records, loses further records instead of blocking
+        // the event thread.
         if unsafe { libc::fcntl(writer.as_raw_fd(), libc::F_SETFL, libc::O_NONBLOCK) } != 0 {
             return Err(io::Error::last_os_error());
         }
@@ -37,20 +37,19 @@ impl<const N: usize> EventPipe<N> {
         Ok(Self { reader: reader.into_raw_fd(), reader_is, writer, sending: Mutex::new(()) })
     }
 
-    /// The reading end, for the program.
+    /// The read end, for the program.
     pub fn reader(&self) -> RawFd {
         self.reader
     }
 
-    /// Appends a record. Returns false if it was lost because the program has closed its end or left thousands
-    /// unread.
+    /// Appends a record. Returns false if it was lost because the program has closed its end or left thousands of records unread.
     pub fn send(&self, record: [u8; N]) -> bool {
         let _one = self.sending.lock();
         self.write(&record)
     }
 
-    /// Withdraws the unread records that `unwanted` selects, and returns how many. The others keep their order. `None`: the program has
-    /// closed its end, so nobody can tell which were read.
+    /// Withdraws the unread records that `unwanted` selects, and returns their number. The others keep their order. Returns `None` if the
+    /// program has closed its end, since the number of records it has read is then unknown.
     pub fn withdraw(&self, unwanted: impl Fn(&[u8; N]) -> bool) -> Option<usize> {
         let _one = self.sending.lock();
         if !self.has_reader() {
@@ -70,13 +69,13 @@ impl<const N: usize> EventPipe<N> {
         Some(taken)
     }
 
-    /// True if the program's end is still there, and not another file under its number.
+    /// True if the program's end is still open and its number has not been reused for another file.
     fn has_reader(&self) -> bool {
-        // SAFETY: only asked which file it is of, if any.
+        // SAFETY: the descriptor is only queried for the identity of its file, if it is open.
         self.reader_is.is(unsafe { BorrowedFd::borrow_raw(self.reader) })
     }
 
-    /// True if the program has closed its end, or ours.
+    /// True if the program has closed its end or the provider's.
     pub fn abandoned(&self) -> bool {
         let Ok(writer) = self.writer.get() else { return true };
         let mut poll = libc::pollfd { fd: writer.as_raw_fd(), events: 0, revents: 0 };
@@ -85,7 +84,7 @@ impl<const N: usize> EventPipe<N> {
     }
 
     fn write(&self, record: &[u8; N]) -> bool {
-        // Without a reader a write would raise SIGPIPE in the program.
+        // Without a reader, a write would raise SIGPIPE in the program.
         if self.abandoned() {
             return false;
         }
@@ -93,13 +92,13 @@ impl<const N: usize> EventPipe<N> {
         unsafe { libc::write(self.writer.unchecked().as_raw_fd(), record.as_ptr().cast(), N) == N as isize }
     }
 
-    /// Reads one record without blocking, however the program has configured its end.
+    /// Reads one record without blocking, whatever flags the program has set on its end.
     fn read(&self) -> Option<[u8; N]> {
         let mut record = [0; N];
         let mut ready: c_int = 0;
         let vector = libc::iovec { iov_base: record.as_mut_ptr().cast::<c_void>(), iov_len: N };
-        // SAFETY: an int and N bytes to fill. Kernels before 6.4 know no RWF_NOWAIT for pipes: there the bytes seen
-        // waiting can only be missed when the program reads this channel while destroying an object on it.
+        // SAFETY: an int and N bytes to fill. Kernels before 6.4 lack RWF_NOWAIT for pipes; there, waiting bytes are missed only if the
+        // program reads this channel while it destroys an object on it.
         let got = unsafe {
             if libc::ioctl(self.reader, libc::FIONREAD, &raw mut ready) != 0 || (ready as usize) < N {
                 return None;
@@ -133,7 +132,7 @@ mod tests {
     #[test]
     fn a_record_for_a_closed_channel_is_dropped_quietly() {
         let pipe = EventPipe::<8>::new().expect("a pipe");
-        // SAFETY: the reading end belongs to whoever asked for it, here us.
+        // SAFETY: the owner of the read end closes it: here, this test.
         unsafe { libc::close(pipe.reader()) };
         assert!(pipe.abandoned());
         assert!(!pipe.send([0; 8]));

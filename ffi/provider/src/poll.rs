@@ -1,10 +1,10 @@
-//! Converts the driver's completions to `ibv_wc`. On the hot path.
+//! Converts the driver's completions to `ibv_wc`. Hot path.
 
 use crate::abi::public::ibv_wc;
 use driver::{Completion, CompletionSlot, WcFlags};
 use std::mem::MaybeUninit;
 
-/// Room for a completion in an array of the program's.
+/// An uninitialized entry of the program's array of completions.
 #[repr(transparent)]
 struct Room(MaybeUninit<ibv_wc>);
 
@@ -29,17 +29,17 @@ impl CompletionSlot for Room {
     }
 }
 
-/// Takes up to `count` completions.
+/// Polls up to `count` completions.
 ///
 /// # Safety
-/// `wc` has room for `count`, of which there is at least one.
+/// `wc` has room for `count` completions, and `count` is at least 1.
 #[inline(always)]
 pub unsafe fn take(cq: &driver::Cq, count: usize, wc: *mut ibv_wc) -> usize {
-    // SAFETY: the caller's promise. `Room` is laid out as what it holds, and any bytes are one.
+    // SAFETY: guaranteed by the caller. `Room` has the layout of its content, and any bytes are valid for it.
     cq.poll(unsafe { std::slice::from_raw_parts_mut(wc.cast::<Room>(), count) })
 }
 
-/// Immediate data as it lies in memory (network order), an invalidated rkey in host order.
+/// Returns the immediate data in network order, as in memory, or the invalidated rkey in host order.
 #[inline(always)]
 pub fn imm_or_key(completion: &Completion) -> u32 {
     if completion.flags.contains(WcFlags::WITH_IMM) {

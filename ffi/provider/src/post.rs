@@ -1,5 +1,5 @@
-//! `ibv_post_send` and `ibv_post_recv`, on the hot path. The program's list is converted piece by piece on the stack;
-//! the driver validates and builds the requests, and rings once for the whole list.
+//! `ibv_post_send` and `ibv_post_recv`. Hot path. The program's list is converted one request at a time on the stack; the driver validates
+//! and builds the requests, and rings the doorbell once for the whole list.
 
 use crate::abi::public::{self as abi, ibv_qp, ibv_recv_wr, ibv_send_wr, ibv_sge};
 use crate::ah::IronAh;
@@ -11,7 +11,7 @@ use crate::qp::IronQp;
 use driver::{PostError, RecvWr, SendFlags, SendOp, SendWr, Service, Sge, Target};
 use libc::c_int;
 
-/// The lists are handed through without copying.
+/// SGE lists are passed on without copying.
 const _: () = assert!(size_of::<Sge>() == size_of::<ibv_sge>() && align_of::<Sge>() == align_of::<ibv_sge>());
 
 /// A singly linked list of work requests.
@@ -32,7 +32,7 @@ impl WorkRequest for ibv_recv_wr {
     }
 }
 
-/// Walks the program's list. Ends early at a request that cannot be converted, and remembers why.
+/// Iterates over the program's list. Stops at the first request that cannot be converted, and keeps its errno.
 pub struct Walk<W> {
     at: *mut W,
     refused: Option<c_int>,
@@ -55,14 +55,14 @@ impl<W: WorkRequest> Walk<W> {
         }
     }
 
-    /// Returns the errno, and lets `bad` point to the first request that was not posted.
+    /// Returns the errno, and points `bad` to the first request that was not posted.
     #[inline]
     unsafe fn finish(self, first: *mut W, posted: Result<(), PostError>, bad: *mut *mut W) -> c_int {
         let (errno, at) = match posted {
             Err(error) => {
                 let mut at = first;
                 for _ in 0..error.index {
-                    // SAFETY: the driver counts what this walk gave it.
+                    // SAFETY: the driver's count covers only requests of this list.
                     at = unsafe { (*at).next() };
                 }
                 (error.errno, at)
@@ -73,17 +73,17 @@ impl<W: WorkRequest> Walk<W> {
             },
         };
         if !bad.is_null() {
-            // SAFETY: the program's place for it.
+            // SAFETY: `bad` is the program's output pointer.
             unsafe { *bad = at };
         }
         errno
     }
 }
 
-/// The program's list of pieces.
+/// The program's SGE list.
 ///
 /// # Safety
-/// `list` holds `count` pieces for as long as the result is used.
+/// `list` has `count` SGEs for as long as the result is used.
 #[inline]
 unsafe fn pieces<'a>(list: *const ibv_sge, count: c_int) -> Result<&'a [Sge], c_int> {
     let count = usize::try_from(count).map_err(|_| libc::EINVAL)?;
@@ -93,7 +93,7 @@ unsafe fn pieces<'a>(list: *const ibv_sge, count: c_int) -> Result<&'a [Sge], c_
     if list.is_null() {
         return Err(libc::EINVAL);
     }
-    // SAFETY: the caller's promise: `list` holds `count` pieces. They have the same layout, as asserted above.
+    // SAFETY: guaranteed by the caller: `list` has `count` SGEs. Both types have the same layout, as asserted above.
     Ok(unsafe { std::slice::from_raw_parts(list.cast(), count) })
 }
 
@@ -114,7 +114,7 @@ fn send_wr(wr: &ibv_send_wr) -> Result<SendWr<'static>, c_int> {
     Ok(SendWr { wr_id: wr.wr_id, op, sge: unsafe { pieces(wr.sg_list, wr.num_sge) }?, flags })
 }
 
-/// A walk over requests with destinations.
+/// Iterates over requests that carry a destination.
 struct Addressed<'a> {
     walk: &'a mut Walk<ibv_send_wr>,
     service: Service,
@@ -132,7 +132,7 @@ impl Iterator for Addressed<'_> {
     }
 }
 
-/// Converts a request that may ask for checksums.
+/// Converts a request that may ask for checksum offload.
 fn raw_packet(wr: &ibv_send_wr) -> Result<SendWr<'static>, c_int> {
     let flags = SendFlags::from_bits(wr.send_flags).ok_or(libc::EINVAL)?;
     // SAFETY: the program keeps its list until the call returns.
@@ -143,12 +143,12 @@ fn raw_packet(wr: &ibv_send_wr) -> Result<SendWr<'static>, c_int> {
 fn target(wr: &ibv_send_wr, service: Service) -> Result<Target<'static>, c_int> {
     match service {
         Service::Ud => {
-            // SAFETY: on this service that is the member the program filled.
+            // SAFETY: for this service, the program sets this member of the union.
             let ud = unsafe { wr.wr.ud };
             if ud.ah.is_null() {
                 return Err(libc::EINVAL);
             }
-            // SAFETY: an address handle of ours, which the program keeps until the call returns.
+            // SAFETY: an address handle of this provider, which the program keeps until the call returns.
             let ah: &'static driver::Ah = unsafe { &IronAh::of(ud.ah).inner };
             Ok(Target::Datagram { ah, qpn: ud.remote_qpn, qkey: ud.remote_qkey })
         }
@@ -170,7 +170,7 @@ impl Iterator for &mut Walk<ibv_recv_wr> {
 #[inline]
 fn send_op(wr: &ibv_send_wr) -> Result<SendOp, c_int> {
     let imm = u32::from_be(wr.imm_data);
-    // SAFETY: the opcode tells which member of the union the program filled.
+    // SAFETY: the opcode determines which member of the union the program has set.
     let (rdma, atomic) = (|| unsafe { wr.wr.rdma }, || unsafe { wr.wr.atomic });
     let to = || (rdma().remote_addr, rdma().rkey);
     Ok(match wr.opcode {
@@ -199,7 +199,7 @@ fn send_op(wr: &ibv_send_wr) -> Result<SendOp, c_int> {
         }
         abi::IBV_WR_LOCAL_INV => SendOp::LocalInv(wr.imm_data),
         abi::IBV_WR_BIND_MW => {
-            // SAFETY: the opcode tells that the program filled this member, with a window and a region of ours.
+            // SAFETY: with this opcode the program has set this member, with a window and an MR of this provider.
             unsafe { mw::binding(wr.extra.bind_mw.mw, wr.extra.bind_mw.rkey, &wr.extra.bind_mw.bind_info)? }
         }
         _ => return Err(libc::EINVAL),
@@ -209,7 +209,7 @@ fn send_op(wr: &ibv_send_wr) -> Result<SendOp, c_int> {
 /// `ibv_post_send`.
 ///
 /// # Safety
-/// Called by programs with a QP of ours and a list of send work requests.
+/// Called by programs with a QP of this provider and a list of send work requests.
 pub unsafe extern "C" fn post_send(
     qp: *mut ibv_qp,
     wr: *mut ibv_send_wr,
@@ -233,7 +233,7 @@ pub unsafe extern "C" fn post_send(
 /// `ibv_post_recv`.
 ///
 /// # Safety
-/// Called by programs with a QP of ours and a list of receive work requests.
+/// Called by programs with a QP of this provider and a list of receive work requests.
 pub unsafe extern "C" fn post_recv(
     qp: *mut ibv_qp,
     wr: *mut ibv_recv_wr,
@@ -251,10 +251,10 @@ pub unsafe extern "C" fn post_recv(
     })
 }
 
-/// Posts a list of receives by `post`; the errno to return.
+/// Posts a list of receives with `post`, and returns the errno.
 ///
 /// # Safety
-/// `wr` is a program's list, and `bad` null or its place for the first that was not posted.
+/// `wr` is a program's list, and `bad` is null or points to where the first request that was not posted is stored.
 #[inline]
 pub unsafe fn receives(
     wr: *mut ibv_recv_wr,
@@ -263,7 +263,7 @@ pub unsafe fn receives(
 ) -> c_int {
     let mut walk = Walk { at: wr, refused: None };
     let posted = post(&mut walk);
-    // SAFETY: the caller's promise: V4 for the list and for `bad`.
+    // SAFETY: guaranteed by the caller: V4 for the list and for `bad`.
     unsafe { walk.finish(wr, posted, bad) }
 }
 
@@ -291,12 +291,12 @@ mod tests {
         let mut walk = Walk { at: first, refused: None };
         assert_eq!((&mut walk).count(), 2);
         let mut bad = null_mut();
-        // SAFETY: the list and the place for the bad one live here.
+        // SAFETY: the list and `bad` are locals of this test.
         assert_eq!(unsafe { walk.finish(first, Ok(()), &raw mut bad) }, libc::EINVAL);
         assert_eq!(bad, &raw mut list[2]);
         let walk = Walk { at: null_mut(), refused: None };
         let failed = Err(PostError { index: 1, errno: libc::ENOMEM });
-        // SAFETY: the list and the place for the bad one live here.
+        // SAFETY: the list and `bad` are locals of this test.
         assert_eq!(unsafe { walk.finish(first, failed, &raw mut bad) }, libc::ENOMEM);
         assert_eq!(bad, &raw mut list[1]);
     }
@@ -304,7 +304,7 @@ mod tests {
     #[test]
     fn impossible_counts_of_pieces_are_refused() {
         for (count, list) in [(-1, null_mut()), (1, null_mut())] {
-            // SAFETY: nothing is read through the null list.
+            // SAFETY: nothing is read through the null pointer.
             assert_eq!(unsafe { pieces(list, count) }, Err(libc::EINVAL));
         }
     }

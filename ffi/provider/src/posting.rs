@@ -1,24 +1,25 @@
-//! The work requests between `ibv_wr_start` and `ibv_wr_complete`.
+//! Collects the work requests between `ibv_wr_start` and `ibv_wr_complete`.
 
 use crate::convert::common_flags;
 use driver::{SendBatch, SendFlags, SendOp, SendWr, Service, Sge, Target};
 use libc::c_int;
 
-/// Most pieces of an inline request, which has no use for more than its bytes.
+/// Maximum number of SGEs of an inline request.
 pub const MAX_INLINE_PIECES: usize = 32;
 
 /// A request is open.
 const OPEN: u8 = 1 << 0;
-/// Requests have destinations. Then one is complete only after both setters.
+/// Requests have destinations: a request is then complete only after both setters.
 const ADDRESSED: u8 = 1 << 1;
 /// A request was refused.
 const FAILED: u8 = 1 << 2;
 
 /// Requests collected since `ibv_wr_start`.
 pub struct Posting {
-    /// They, and the send queue's lock. `None`: no thread is between start and complete, and all below is as it was made.
+    /// The requests, with the send queue's lock. `None`: no thread is between start and complete, and the fields below have their initial
+    /// values.
     batch: Option<SendBatch<'static>>,
-    /// [`OPEN`], [`ADDRESSED`], [`FAILED`]: in one word, for nearly always it is one of two values that count.
+    /// [`OPEN`], [`ADDRESSED`] and [`FAILED`] in one word, because the hot path compares it with only one or two values.
     state: u8,
     /// True if requests are raw packets.
     raw: bool,
@@ -26,20 +27,20 @@ pub struct Posting {
     open: (u64, SendOp, SendFlags),
     /// The destination of the open request.
     target: Option<Target<'static>>,
-    /// Data that was set before the destination.
+    /// Data set before the destination.
     early: Option<Early>,
     /// errno of the first failure.
     failed: c_int,
 }
 
-/// Data of a request whose destination is not known yet.
+/// Data of a request without a destination yet.
 pub enum Early {
     Pieces(Vec<Sge>),
     Inline(Vec<u8>),
 }
 
 impl Posting {
-    /// Nothing collected, for a QP of `service`.
+    /// An empty collection for a QP of `service`.
     pub fn of(service: Service) -> Self {
         let addressed = matches!(service, Service::Ud | Service::XrcIni);
         Self {
@@ -53,7 +54,7 @@ impl Posting {
         }
     }
 
-    /// Collects into `batch` from now on. Nobody else does: it has the lock.
+    /// Starts to collect into `batch`. Its lock excludes other threads.
     #[inline(always)]
     pub fn start(&mut self, batch: SendBatch<'static>) {
         let none = self.batch.replace(batch);
@@ -61,7 +62,7 @@ impl Posting {
         std::mem::forget(none);
     }
 
-    /// True if there is something to collect into.
+    /// True between start and complete.
     #[inline(always)]
     pub fn is_started(&self) -> bool {
         self.batch.is_some()
@@ -81,13 +82,13 @@ impl Posting {
         }
     }
 
-    /// Flags that only raw packets have.
+    /// Converts flags that only raw packets support.
     #[cold]
     fn rare_flags(&self, flags: u32) -> Option<SendFlags> {
         SendFlags::from_bits(flags).filter(|_| self.raw)
     }
 
-    /// Sets the data of the open request to one piece, which is not sent inline.
+    /// Sets the data of the open request to one SGE, which is not sent inline.
     #[inline(always)]
     pub fn piece(&mut self, lkey: u32, addr: u64, length: u32) {
         if let (OPEN, Some(batch)) = (self.state, &mut self.batch) {
@@ -116,7 +117,7 @@ impl Posting {
         }
     }
 
-    /// Keeps data until the destination is set. The program may change inline data from now on, so it is copied.
+    /// Stores data until the destination is set. Inline data is copied, because the program may change it from now on.
     #[cold]
     fn keep(&mut self, sge: &[Sge], inline: bool) {
         self.early = Some(match inline {
@@ -133,7 +134,7 @@ impl Posting {
         }
     }
 
-    /// Closes the open request, if there is one, with what it has.
+    /// Closes the open request, if any, with the data set so far.
     #[inline(never)]
     pub fn finish(&mut self) {
         if self.state & OPEN == 0 {
@@ -177,13 +178,13 @@ impl Posting {
         }
     }
 
-    /// Rings for all requests, and ends the collection. An errno if one of them was refused: then none is posted.
+    /// Rings the doorbell for all requests, and ends the collection. If a request was refused, returns its errno and posts none.
     #[inline(always)]
     pub fn complete(&mut self) -> c_int {
         if self.state != 0 {
             return self.complete_other();
         }
-        // It is empty before the lock is released, which is part of the batch.
+        // The collection is reset before the lock, which is part of the batch, is released.
         match self.batch.take() {
             None => libc::EIO,
             Some(batch) => {
@@ -212,7 +213,7 @@ impl Posting {
         drop(self.end());
     }
 
-    /// Forgets what belongs to one collection, and returns the requests, which hold the lock that the rest is behind.
+    /// Resets the collection and returns the requests, with the lock that protects it.
     fn end(&mut self) -> Option<SendBatch<'static>> {
         self.state &= ADDRESSED;
         (self.target, self.early) = (None, None);
@@ -220,11 +221,11 @@ impl Posting {
     }
 }
 
-/// The bytes of a piece of inline data.
+/// The bytes of an inline SGE.
 pub fn bytes_of(piece: &Sge) -> &[u8] {
     match piece.length {
         0 => &[],
-        // SAFETY: inline data are the program's own memory at this address, valid during the call that names them.
+        // SAFETY: inline data is program memory at this address, valid during the call that names it.
         length => unsafe { std::slice::from_raw_parts(piece.addr as *const u8, length as usize) },
     }
 }

@@ -18,32 +18,32 @@ pub union Public {
     pub words: [u32; QP_ROOM / 4],
 }
 
-/// Our QP; the program knows its first member, as `ibv_qp` or as `ibv_qp_ex`.
+/// The provider's QP. Programs see its first member, as `ibv_qp` or `ibv_qp_ex`.
 #[repr(C)]
 pub struct IronQp {
     pub public: Public,
-    /// The driver's.
+    /// The driver's QP.
     pub inner: Arc<driver::Qp>,
-    /// Its kind.
+    /// The transport service.
     pub service: Service,
     pub birth: Birth,
     pub cookie: u64,
     pub sq_sig_all: bool,
-    /// Flows that steer frames to it.
+    /// Flow rules that steer packets to it.
     pub flows: Users,
-    /// The work requests between `ibv_wr_start` and `ibv_wr_complete`; belongs to the thread between them.
+    /// The work requests between `ibv_wr_start` and `ibv_wr_complete`. Owned by the thread between the two calls.
     pub posting: UnsafeCell<Posting>,
-    /// Its PD, CQs and SRQ; the domain of an XRC target; PD and table of work queues where it spreads frames over one.
+    /// The objects it refers to: PD, CQs and SRQ; for an XRC target its XRC domain; for RSS its PD and indirection table.
     _uses: Vec<Use>,
 }
 
 ours!(IronQp: ibv_qp);
 
 impl IronQp {
-    /// Makes the object that the program knows. `fill` adds what not all types share; it uses `uses`.
+    /// Allocates the object that the program gets. `fill` sets the members that depend on the type; the QP refers to the objects in `uses`.
     ///
     /// # Safety
-    /// `context` is an open one of ours.
+    /// `context` is an open context of this provider.
     pub unsafe fn publish(
         context: *mut ibv_context,
         inner: Arc<driver::Qp>,
@@ -51,7 +51,7 @@ impl IronQp {
         uses: Vec<Use>,
         fill: impl FnOnce(&mut Self),
     ) -> *mut ibv_qp {
-        // SAFETY: the caller's promise: V1.
+        // SAFETY: guaranteed by the caller: V1.
         let ours = unsafe { Context::of(context) };
         let mut made = Box::new(Self {
             public: Public { words: [0; QP_ROOM / 4] },

@@ -1,7 +1,7 @@
-//! The extended post interface (`ibv_wr_start` ... `ibv_wr_complete`), on the driver's batches.
+//! The extended post interface (`ibv_wr_start` to `ibv_wr_complete`), on top of the driver's batches.
 //!
-//! An operation (`wr_send`, `wr_rdma_write`, ...) opens a work request, its data setter closes it; one that gets no data
-//! is closed by whatever comes next. The first failure is kept and `wr_complete` reports it, posting nothing.
+//! An operation (`wr_send`, `wr_rdma_write`, ...) opens a work request and its data setter closes it; a request without data is closed by
+//! the next call. The first failure is kept: `wr_complete` reports it and posts nothing.
 
 use crate::abi::memory::{ibv_mw, ibv_mw_bind_info};
 use crate::abi::public::{self as abi, ibv_ah, ibv_data_buf, ibv_qp_ex, ibv_sge};
@@ -14,7 +14,7 @@ use crate::qp::IronQp;
 use driver::{SendBatch, SendFlags, SendOp, Service, Sge, Target};
 use libc::{c_int, c_void, size_t};
 
-/// The `send_ops_flags` that a QP of this service can be created with.
+/// The supported `send_ops_flags` of a QP of this service.
 pub fn send_ops(service: Service) -> u64 {
     const SENDS: u64 = abi::IBV_QP_EX_WITH_SEND | abi::IBV_QP_EX_WITH_SEND_WITH_IMM;
     const WRITES: u64 = abi::IBV_QP_EX_WITH_RDMA_WRITE | abi::IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM;
@@ -32,7 +32,7 @@ pub fn send_ops(service: Service) -> u64 {
     }
 }
 
-/// Sets the functions of an extended QP.
+/// Sets the function pointers of an extended QP.
 pub fn install(qp: &mut ibv_qp_ex) {
     qp.wr_start = Some(start);
     qp.wr_complete = Some(complete);
@@ -55,14 +55,14 @@ pub fn install(qp: &mut ibv_qp_ex) {
     qp.wr_set_inline_data_list = Some(set_inline_data_list);
 }
 
-/// The collection of the thread that called `ibv_wr_start`; nothing when it did not.
+/// Calls `body` with the collection of the thread that called `ibv_wr_start`; does nothing without that call.
 ///
 /// # Safety
-/// `qp` is ours; the batch within holds the send queue's lock, so there is no second such thread.
+/// `qp` belongs to this provider. The batch in it holds the send queue's lock, so there is no second such thread.
 #[inline(always)]
 unsafe fn with(qp: *mut ibv_qp_ex, body: impl FnOnce(&mut Posting)) {
     guard((), || {
-        // SAFETY: the caller's promise: V1 and V2, and no other thread is between `ibv_wr_start` and `ibv_wr_complete`.
+        // SAFETY: guaranteed by the caller: V1 and V2, and no other thread is between `ibv_wr_start` and `ibv_wr_complete`.
         let posting = unsafe { &mut *IronQp::of(qp.cast()).posting.get() };
         if posting.is_started() {
             body(posting);
@@ -72,7 +72,7 @@ unsafe fn with(qp: *mut ibv_qp_ex, body: impl FnOnce(&mut Posting)) {
 
 #[inline(always)]
 unsafe fn begin(qp: *mut ibv_qp_ex, op: SendOp) {
-    // SAFETY: called by programs between start and complete; the two members are theirs to set before.
+    // SAFETY: called by programs between start and complete; they set the two members before the call.
     unsafe {
         let (wr_id, flags) = ((*qp).wr_id, (*qp).wr_flags);
         with(qp, |posting| posting.begin(wr_id, flags, op));
@@ -81,8 +81,8 @@ unsafe fn begin(qp: *mut ibv_qp_ex, op: SendOp) {
 
 unsafe extern "C" fn start(qp: *mut ibv_qp_ex) {
     guard((), || {
-        // SAFETY: called by programs with a QP of ours. The batch does not outlive the driver's QP: it ends at complete
-        // or abort, before the program may destroy the QP.
+        // SAFETY: called by programs with a QP of this provider. The batch does not outlive the driver's QP: it ends at complete or abort,
+        // before the program may destroy the QP.
         unsafe {
             let ours = IronQp::of(qp.cast());
             if ours.birth.check().is_err() {
@@ -172,7 +172,7 @@ unsafe extern "C" fn set_xrc_srqn(qp: *mut ibv_qp_ex, srqn: u32) {
 }
 
 unsafe extern "C" fn bind_mw(qp: *mut ibv_qp_ex, mw: *mut ibv_mw, rkey: u32, info: *const ibv_mw_bind_info) {
-    // SAFETY: called by programs between start and complete, with a window and a region of ours.
+    // SAFETY: called by programs between start and complete, with a window and an MR of this provider.
     unsafe {
         match mw::binding(mw, rkey, &*info) {
             Ok(op) => begin(qp, op),
@@ -187,7 +187,7 @@ unsafe extern "C" fn set_sge(qp: *mut ibv_qp_ex, lkey: u32, addr: u64, length: u
 }
 
 unsafe extern "C" fn set_sge_list(qp: *mut ibv_qp_ex, count: size_t, list: *const ibv_sge) {
-    // SAFETY: called by programs between start and complete; the program's list of `count` pieces, laid out as the driver's.
+    // SAFETY: called by programs between start and complete; the program's list has `count` SGEs, in the driver's layout.
     unsafe {
         let pieces: &[Sge] = if count == 0 { &[] } else { std::slice::from_raw_parts(list.cast(), count) };
         with(qp, |posting| posting.data(pieces, SendFlags::empty()));
@@ -205,7 +205,7 @@ unsafe extern "C" fn set_inline_data(qp: *mut ibv_qp_ex, addr: *mut c_void, leng
 }
 
 unsafe extern "C" fn set_inline_data_list(qp: *mut ibv_qp_ex, count: size_t, list: *const ibv_data_buf) {
-    // SAFETY: called by programs between start and complete; the program's list of `count` buffers.
+    // SAFETY: called by programs between start and complete; the program's list has `count` buffers.
     unsafe {
         with(qp, |posting| {
             let buffers: &[ibv_data_buf] =

@@ -25,7 +25,7 @@ use std::sync::Arc;
 /// `ibv_create_qp`.
 ///
 /// # Safety
-/// Called by libibverbs with a PD of ours and CQs of the same context.
+/// Called by libibverbs with a PD of this provider and CQs of the same context.
 pub unsafe extern "C" fn create_qp(pd: *mut ibv_pd, attr: *mut ibv_qp_init_attr) -> *mut ibv_qp {
     // SAFETY: V1 for the PD, V3 for its context, V4 for `attr`, V6 for the CQs and the SRQ that it names.
     guard_ptr(|| unsafe { create((*pd).context, pd, &mut *attr, Extras::default()) })
@@ -34,7 +34,7 @@ pub unsafe extern "C" fn create_qp(pd: *mut ibv_pd, attr: *mut ibv_qp_init_attr)
 /// `ibv_create_qp_ex`.
 ///
 /// # Safety
-/// Called by programs with an open context of ours.
+/// Called by programs with an open context of this provider.
 pub unsafe extern "C" fn create_qp_ex(
     context: *mut ibv_context,
     attr: *mut ibv_qp_init_attr_ex,
@@ -46,8 +46,7 @@ pub unsafe extern "C" fn create_qp_ex(
         | abi::IBV_QP_INIT_ATTR_RX_HASH
         | abi::IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
     guard_ptr(|| {
-        // SAFETY: V1 for the context, V4 for `attr`: a member is read only if `comp_mask` names it; V6 for what it
-        // names.
+        // SAFETY: V1 for the context, V4 for `attr`: a member is read only if `comp_mask` names it; V6 for the objects it refers to.
         unsafe {
             let mask = (*attr).comp_mask;
             let has = |bit| mask & bit != 0;
@@ -61,7 +60,7 @@ pub unsafe extern "C" fn create_qp_ex(
                 }
                 (*attr).cap = convert::caps_to_c(QpCap::default());
                 let made = target(context, (*attr).xrcd, (*attr).qp_context, driver::Qp::create_target)?;
-                // It does not need one, but librdmacm takes a connection's domain for memory from here.
+                // The QP needs no PD, but librdmacm uses its PD to register a connection's memory.
                 (*made).pd = if has(abi::IBV_QP_INIT_ATTR_PD) { (*attr).pd } else { std::ptr::null_mut() };
                 return Ok(made);
             }
@@ -84,26 +83,26 @@ pub unsafe extern "C" fn create_qp_ex(
 /// Attributes that only `ibv_create_qp_ex` has.
 #[derive(Default)]
 struct Extras {
-    /// Operations of the extended post interface, if the program wants it.
+    /// Operations of the extended post interface, if requested.
     ops: Option<u64>,
     /// `create_flags`.
     flags: u32,
 }
 
-/// The `create_flags` that are offered.
+/// The supported `create_flags`.
 const CREATE_FLAGS: u32 = abi::IBV_QP_CREATE_BLOCK_SELF_MCAST_LB | abi::IBV_QP_CREATE_CVLAN_STRIPPING;
 
-/// Makes a QP. The sizes given are written back.
+/// Creates a QP. Writes back the actual sizes.
 ///
 /// # Safety
-/// All pointers are to objects of one context.
+/// All pointers refer to objects of one context.
 unsafe fn create(
     context: *mut ibv_context,
     pd: *mut ibv_pd,
     attr: &mut ibv_qp_init_attr,
     extras: Extras,
 ) -> Result<*mut ibv_qp, c_int> {
-    // SAFETY: the caller's promise: V1 for the context, V1 and V2 for the PD.
+    // SAFETY: guaranteed by the caller: V1 for the context, V1 and V2 for the PD.
     let (ours, owner) = unsafe { (Context::of(context), IronPd::of(pd)) };
     ours.birth.check()?;
     let layout = &ours.registration.layout;
@@ -123,9 +122,9 @@ unsafe fn create(
     if attr.send_cq.is_null() || attr.recv_cq.is_null() || service == Service::XrcTgt {
         return Err(libc::EINVAL);
     }
-    // SAFETY: the caller's promise: V1, V2 and V6.
+    // SAFETY: guaranteed by the caller: V1, V2 and V6.
     let srq = (!attr.srq.is_null()).then(|| unsafe { IronSrq::of(attr.srq) });
-    // SAFETY: the caller's promise: V1, V2 and V6.
+    // SAFETY: guaranteed by the caller: V1, V2 and V6.
     let (send_cq, recv_cq) = unsafe { (IronCq::of(attr.send_cq), IronCq::of(attr.recv_cq)) };
     let cookie = ours.targets.new_cookie();
     let init = QpInit {
@@ -155,28 +154,29 @@ unsafe fn create(
         qp.srq = attr.srq;
         qp.qp_type = attr.qp_type;
         if extras.ops.is_some() {
-            // SAFETY: zeroed memory is a valid ibv_qp_ex; the word of comp_mask lies behind the functions we set.
+            // SAFETY: zeroed memory is a valid ibv_qp_ex; the word of comp_mask is behind the functions set here.
             unsafe {
                 qp_ex::install(&mut made.public.qp);
                 made.public.words[layout.qp_comp_mask / 4] = VERBS_QP_EX;
             }
         }
     };
-    // SAFETY: the caller's promise: V1 for the context.
+    // SAFETY: guaranteed by the caller: V1 for the context.
     Ok(unsafe { IronQp::publish(context, inner, cookie, used.map(Users::hold).collect(), fill) })
 }
 
-/// Makes a raw packet QP that spreads frames over the work queues of a table. It has neither queues nor sizes of its own.
+/// Creates an RSS QP: a raw packet QP that spreads packets over the work queues of an indirection table. It has no queues or sizes of its
+/// own.
 ///
 /// # Safety
-/// All pointers are to objects of one context, the key is as long as it says.
+/// All pointers refer to objects of one context; the hash key has the length it states.
 unsafe fn spread(
     context: *mut ibv_context,
     attr: &mut ibv_qp_init_attr_ex,
     flags: u32,
 ) -> Result<*mut ibv_qp, c_int> {
     const BOTH: u32 = abi::IBV_QP_INIT_ATTR_IND_TABLE | abi::IBV_QP_INIT_ATTR_RX_HASH;
-    // SAFETY: the caller's promise: V1 for the context, V1 and V2 for the PD.
+    // SAFETY: guaranteed by the caller: V1 for the context, V1 and V2 for the PD.
     let (ours, owner) = unsafe { (Context::of(context), IronPd::of(attr.pd)) };
     ours.birth.check()?;
     if attr.qp_type != abi::IBV_QPT_RAW_PACKET {
@@ -192,7 +192,7 @@ unsafe fn spread(
     {
         return Err(libc::EINVAL);
     }
-    // The work queues strip tags.
+    // VLAN stripping is a property of the work queues.
     if flags & abi::IBV_QP_CREATE_CVLAN_STRIPPING != 0
         || attr.rx_hash_conf.rx_hash_function != abi::IBV_RX_HASH_FUNC_TOEPLITZ
     {
@@ -202,7 +202,7 @@ unsafe fn spread(
     if conf.rx_hash_key.is_null() || usize::from(conf.rx_hash_key_len) != RxHash::KEY {
         return Err(libc::EINVAL);
     }
-    // SAFETY: the caller's promise: V4 for the key, which as bytes may lie anywhere; V1, V2 and V6 for the table.
+    // SAFETY: guaranteed by the caller: V4 for the key, which needs no alignment; V1, V2 and V6 for the table.
     let (key, table) =
         unsafe { (conf.rx_hash_key.cast::<[u8; RxHash::KEY]>().read(), IronRwqTable::of(attr.rwq_ind_tbl)) };
     let fields = RxHashFields::from_bits(conf.rx_hash_fields_mask).ok_or(libc::EOPNOTSUPP)?;
@@ -221,21 +221,21 @@ unsafe fn spread(
         qp.qp_type = attr.qp_type;
     };
     let uses = vec![owner.users.hold(), table.users.hold()];
-    // SAFETY: the caller's promise: V1 for the context.
+    // SAFETY: guaranteed by the caller: V1 for the context.
     Ok(unsafe { IronQp::publish(context, inner, cookie, uses, fill) })
 }
 
-/// Makes a handle of a target QP of XRC, which `make` creates or opens. It belongs to its domain only.
+/// Makes a handle of an XRC target QP that `make` creates or opens. The QP refers only to its XRC domain.
 ///
 /// # Safety
-/// `context` is an open one of ours, `xrcd` of the same.
+/// `context` is an open context of this provider, and `xrcd` belongs to it.
 pub unsafe fn target(
     context: *mut ibv_context,
     xrcd: *mut ibv_xrcd,
     qp_context: *mut c_void,
     make: impl FnOnce(&Arc<XrcDomain>, u64) -> Result<Arc<driver::Qp>, driver::Error>,
 ) -> Result<*mut ibv_qp, c_int> {
-    // SAFETY: the caller's promise: V1 for the context, V1 and V2 for the domain.
+    // SAFETY: guaranteed by the caller: V1 for the context, V1 and V2 for the domain.
     let (ours, domain) = unsafe { (Context::of(context), IronXrcd::of(xrcd)) };
     ours.birth.check()?;
     let cookie = ours.targets.new_cookie();
@@ -245,14 +245,14 @@ pub unsafe fn target(
         qp.qp_context = qp_context;
         qp.qp_type = abi::IBV_QPT_XRC_RECV;
     };
-    // SAFETY: the caller's promise: V1 for the context.
+    // SAFETY: guaranteed by the caller: V1 for the context.
     Ok(unsafe { IronQp::publish(context, inner, cookie, vec![domain.users.hold()], fill) })
 }
 
-/// `ibv_modify_qp`; the library notes the new state.
+/// `ibv_modify_qp`. libibverbs records the new state.
 ///
 /// # Safety
-/// Called by libibverbs with a QP of ours.
+/// Called by libibverbs with a QP of this provider.
 pub unsafe extern "C" fn modify_qp(qp: *mut ibv_qp, attr: *const ibv_qp_attr, mask: c_int) -> c_int {
     guard_int(|| {
         // SAFETY: V1 and V2 for the QP, V4 for `attr`.
@@ -270,7 +270,7 @@ pub unsafe extern "C" fn modify_qp(qp: *mut ibv_qp, attr: *const ibv_qp_attr, ma
 /// `ibv_query_qp`.
 ///
 /// # Safety
-/// Called by libibverbs with a QP of ours and room for both answers.
+/// Called by libibverbs with a QP of this provider and room for both answers.
 pub unsafe extern "C" fn query_qp(
     qp: *mut ibv_qp,
     attr: *mut ibv_qp_attr,
@@ -300,13 +300,13 @@ pub unsafe extern "C" fn query_qp(
     })
 }
 
-/// PCI id of the vendor whose options these would be.
+/// PCI ID of the vendor that ECE options would belong to.
 const VENDOR: u32 = 0x15b3;
 
-/// `ibv_query_ece`: the device has no options, which is no error, as with libmlx5.
+/// `ibv_query_ece`. The device has no options; as with libmlx5 that is not an error.
 ///
 /// # Safety
-/// Called by libibverbs with a QP of ours and room for the answer.
+/// Called by libibverbs with a QP of this provider and room for the answer.
 pub unsafe extern "C" fn query_ece(_qp: *mut ibv_qp, answer: *mut ibv_ece) -> c_int {
     guard_int(|| {
         // SAFETY: V4: the answer has room.
@@ -315,10 +315,10 @@ pub unsafe extern "C" fn query_ece(_qp: *mut ibv_qp, answer: *mut ibv_ece) -> c_
     })
 }
 
-/// `ibv_set_ece`: options of the peer are taken, and none of them is used. EINVAL: those of another vendor.
+/// `ibv_set_ece`. Accepts the peer's options and ignores them. Fails with EINVAL for another vendor's.
 ///
 /// # Safety
-/// Called by libibverbs with a QP of ours and options.
+/// Called by libibverbs with a QP of this provider and options.
 pub unsafe extern "C" fn set_ece(_qp: *mut ibv_qp, ece: *mut ibv_ece) -> c_int {
     guard_int(|| {
         // SAFETY: V4.
@@ -327,12 +327,12 @@ pub unsafe extern "C" fn set_ece(_qp: *mut ibv_qp, ece: *mut ibv_ece) -> c_int {
     })
 }
 
-/// `ibv_destroy_qp`. Waits until the program has acknowledged every event it was sent.
+/// `ibv_destroy_qp`. Waits until the program has acknowledged every event of the QP that it read.
 ///
 /// # Safety
-/// Called by libibverbs with a QP of ours, for the last time.
+/// Called by libibverbs as the last use of a QP of this provider.
 pub unsafe extern "C" fn destroy_qp(qp: *mut ibv_qp) -> c_int {
-    // SAFETY: V1, V2 and V5 for the QP, V3 for its context; after the wait for its events nobody else uses it.
+    // SAFETY: V1, V2 and V5 for the QP, V3 for its context; once its events are acknowledged it has no other user.
     unsafe {
         let leave = |context: &Context| {
             if IronQp::of(qp).inner.is_member() {

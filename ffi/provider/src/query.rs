@@ -12,11 +12,11 @@ use crate::guard::guard_int;
 use driver::{DeviceAttr, LinkLayer, RxHashFields};
 use libc::{c_int, c_void, size_t};
 
-/// `ibv_query_device`, `ibv_query_device_ex`: `size` bytes of the answer are filled, as far as they go. The attributes were
-/// read when the device was opened; a forked child may know them too.
+/// `ibv_query_device`, `ibv_query_device_ex`. Fills at most `size` bytes. The attributes were read when the device was opened, so a forked
+/// child may query them too.
 ///
 /// # Safety
-/// Called by libibverbs with an open context of ours and `size` writable bytes.
+/// Called by libibverbs with an open context of this provider and `size` writable bytes.
 pub unsafe extern "C" fn query_device_ex(
     context: *mut ibv_context,
     input: *const u32,
@@ -43,13 +43,13 @@ pub unsafe extern "C" fn query_device_ex(
     })
 }
 
-/// C has signed counts.
+/// Clamps a count to the range of a C int.
 fn int(value: u32) -> c_int {
     value.min(c_int::MAX as u32) as c_int
 }
 
-/// The operations of each service with on-demand paging: RC, UC and UD, and XRC. They can do all operations, since page
-/// faults are handled on the way to memory and not by the device.
+/// The operations with on-demand paging support, for RC, UC and UD, and for XRC. Every operation supports it, because the software handles
+/// page faults on access, not the device.
 fn odp() -> [[u32; 3]; 2] {
     const UD: u32 = IBV_ODP_SUPPORT_SEND | IBV_ODP_SUPPORT_RECV | IBV_ODP_SUPPORT_SRQ_RECV;
     const UC: u32 = UD | IBV_ODP_SUPPORT_WRITE;
@@ -70,7 +70,7 @@ fn describe(attr: &DeviceAttr) -> ibv_device_attr_ex {
     out.sys_image_guid = u64::from_ne_bytes(attr.sys_image_guid);
     out.max_mr_size = attr.max_mr_size;
     out.page_size_cap = attr.page_size_cap;
-    // Linux reports the IEEE id here, and programs compare it.
+    // Linux reports the IEEE ID here, and programs compare it.
     out.vendor_id = if attr.ieee_vendor_id == 0 { attr.vendor_id } else { attr.ieee_vendor_id };
     out.vendor_part_id = attr.vendor_part_id;
     out.hw_ver = attr.hw_ver;
@@ -104,7 +104,7 @@ fn describe(attr: &DeviceAttr) -> ibv_device_attr_ex {
     out.max_mcast_grp = int(attr.max_mcast_grp);
     out.max_mcast_qp_attach = int(attr.max_mcast_qp_attach);
     out.max_total_mcast_qp_attach = int(attr.max_mcast_grp.saturating_mul(attr.max_mcast_qp_attach));
-    // Address handles are memory of the program, so there is no limit.
+    // Address handles are in program memory, so their number is not limited.
     out.max_ah = c_int::MAX;
     out.max_srq = int(attr.max_srq);
     out.max_srq_wr = int(attr.max_srq_wr);
@@ -142,10 +142,10 @@ fn describe(attr: &DeviceAttr) -> ibv_device_attr_ex {
     all
 }
 
-/// `ibv_query_port`; the library has zeroed the answer, whose newer members stay so.
+/// `ibv_query_port`. The library has zeroed `answer`; its newer members stay zero.
 ///
 /// # Safety
-/// Called by libibverbs with an open context of ours and room for the answer.
+/// Called by libibverbs with an open context of this provider and room for the answer.
 pub unsafe extern "C" fn query_port(
     context: *mut ibv_context,
     port: u8,
@@ -200,10 +200,10 @@ pub unsafe extern "C" fn query_port(
     })
 }
 
-/// `ibv_query_port_speed` (v62 on): in units of 100 Mb/s.
+/// `ibv_query_port_speed` (v62 and later), in units of 100 Mb/s.
 ///
 /// # Safety
-/// Called by libibverbs with an open context of ours and room for the answer.
+/// Called by libibverbs with an open context of this provider and room for the answer.
 pub unsafe extern "C" fn query_port_speed(context: *mut ibv_context, port: u32, answer: *mut u64) -> c_int {
     guard_int(|| {
         // SAFETY: V1.

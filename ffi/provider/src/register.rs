@@ -1,7 +1,7 @@
-//! Loading: look at every libibverbs of this process, and offer our devices to those whose layout is known.
+//! Loading: examines every libibverbs in this process, and registers the provider with those that have a known layout.
 //!
-//! There may be several, the system's and those that Python wheels bring along, and each has devices, contexts and a
-//! private interface of its own. So each gets a [`Registration`] of its own, to which the devices it makes of it lead back.
+//! A process may have several, the system's and those bundled with Python wheels, each with its own devices, contexts and private
+//! interface. So each gets its own [`Registration`], which the devices created for it refer to.
 
 use crate::abi::got;
 use crate::abi::probe::{Layout, Library};
@@ -33,13 +33,13 @@ const DEVICE_OPS: verbs_device_ops = verbs_device_ops {
 #[unsafe(link_section = ".init_array")]
 static ON_LOAD: extern "C" fn() = on_load;
 
-/// Called by a libibverbs that loads this object itself.
+/// Called by a libibverbs that loads this shared object directly.
 extern "C" fn on_load() {
     node::accept_barriers();
     guard::guard((), look);
 }
 
-/// The function that the loader calls when a libibverbs has loaded it.
+/// Called by the loader once a libibverbs has loaded it.
 ///
 /// # Safety
 /// Called by the constructor of the loader at `path`, a terminated string.
@@ -56,23 +56,22 @@ pub unsafe extern "C" fn ironverbs_join(path: *const c_char) {
     });
 }
 
-/// Unloads the loaders, so that the next libibverbs that loads one causes its constructor to run. The libraries
-/// neither use nor close the handles they got, since drivers stay loaded. Called by a libibverbs that has finished
-/// loading.
+/// Unloads the loaders, so that the next libibverbs that loads one runs its constructor. The libraries neither use nor close the handles
+/// they got, since drivers stay loaded. Called by a libibverbs that has finished loading.
 pub fn unload_loaders() {
     let loaders = std::mem::take(&mut process().loaders);
     let mut unheard = false;
     for path in loaders {
         let mut handles = 0;
-        // SAFETY: terminated names. Nothing of a loader is used once its constructor has run, and the dynamic linker's lock,
-        // which whoever runs it holds, is waited for here.
+        // SAFETY: terminated names. No code or data of a loader is used after its constructor has run; dlclose waits for the dynamic
+        // linker's lock, which is held while a constructor runs.
         unsafe {
             loop {
                 let handle = libc::dlopen(path.as_ptr(), libc::RTLD_NOLOAD | libc::RTLD_LAZY);
                 if handle.is_null() {
                     break;
                 }
-                // Closes this handle, and one that a libibverbs got.
+                // Closes this handle, and one that a libibverbs has.
                 if libc::dlclose(handle) != 0 || libc::dlclose(handle) != 0 {
                     break;
                 }
@@ -81,13 +80,13 @@ pub fn unload_loaders() {
         }
         unheard |= handles > 1;
     }
-    // Another thread's libibverbs loaded a loader that was loaded already.
+    // Another thread's libibverbs loaded a loader that was already loaded.
     if unheard {
         look();
     }
 }
 
-/// Offers our devices to every libibverbs that does not have them yet.
+/// Registers the provider with every libibverbs that does not have it yet.
 fn look() {
     for library in Library::loaded() {
         let inside = match &library {

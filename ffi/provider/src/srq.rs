@@ -16,35 +16,35 @@ use driver::{InPlace, PostError, SrqInit};
 use libc::{c_int, c_uint};
 use std::sync::Arc;
 
-/// Our SRQ; the program knows its first member.
+/// The provider's SRQ. Programs see its first member.
 #[repr(C)]
 pub struct IronSrq {
     public: ibv_srq,
-    /// The driver's.
+    /// The driver's SRQ.
     pub inner: Arc<driver::Srq>,
-    /// QPs that take receives from it.
+    /// QPs attached to it.
     pub users: Users,
     birth: Birth,
     cookie: u64,
-    /// Its PD; for XRC, the domain and the CQ for its receives.
+    /// The objects it refers to: its PD, and for XRC the XRC domain and the receive CQ.
     _uses: Vec<Use>,
 }
 
 ours!(IronSrq: ibv_srq);
 
-/// `ibv_create_srq`. The sizes given are written back.
+/// `ibv_create_srq`. Writes back the actual sizes.
 ///
 /// # Safety
-/// Called by libibverbs with a PD of ours.
+/// Called by libibverbs with a PD of this provider.
 pub unsafe extern "C" fn create_srq(pd: *mut ibv_pd, init: *mut ibv_srq_init_attr) -> *mut ibv_srq {
     // SAFETY: V1 for the PD, V4 for `init`.
     guard_ptr(|| unsafe { create(pd, (*init).srq_context, &mut (*init).attr, None) })
 }
 
-/// `ibv_create_srq_ex`, for what is more than `ibv_create_srq`.
+/// `ibv_create_srq_ex`, for features beyond `ibv_create_srq`.
 ///
 /// # Safety
-/// Called by programs with an open context of ours.
+/// Called by programs with an open context of this provider.
 pub unsafe extern "C" fn create_srq_ex(
     context: *mut ibv_context,
     init: *mut ibv_srq_init_attr_ex,
@@ -54,13 +54,12 @@ pub unsafe extern "C" fn create_srq_ex(
         | abi::IBV_SRQ_INIT_ATTR_XRCD
         | abi::IBV_SRQ_INIT_ATTR_CQ;
     guard_ptr(|| {
-        // SAFETY: V1 for the context, V4 for `init`: a member is read only if `comp_mask` names it; V6 for what it
-        // names.
+        // SAFETY: V1 for the context, V4 for `init`: a member is read only if `comp_mask` names it; V6 for the objects it refers to.
         unsafe {
             let init = &mut *init;
             let has = |bit| init.comp_mask & bit != 0;
             let kind = if has(abi::IBV_SRQ_INIT_ATTR_TYPE) { init.srq_type } else { abi::IBV_SRQT_BASIC };
-            // Tag matching is not offered.
+            // Tag matching is not supported.
             if init.comp_mask & !KNOWN != 0 || ![abi::IBV_SRQT_BASIC, abi::IBV_SRQT_XRC].contains(&kind) {
                 return Err(libc::EOPNOTSUPP);
             }
@@ -80,17 +79,17 @@ pub unsafe extern "C" fn create_srq_ex(
     })
 }
 
-/// Makes an SRQ.
+/// Creates an SRQ.
 ///
 /// # Safety
-/// All pointers are to objects of one context; those of `xrc` outlive the SRQ, as they cannot go before it.
+/// All pointers refer to objects of one context; those in `xrc` outlive the SRQ, because they cannot be destroyed before it.
 unsafe fn create(
     pd: *mut ibv_pd,
     srq_context: *mut libc::c_void,
     attr: &mut ibv_srq_attr,
     xrc: Option<(&'static IronXrcd, &'static IronCq)>,
 ) -> Result<*mut ibv_srq, c_int> {
-    // SAFETY: the caller's promise: V1 and V2 for the PD, V3 for its context.
+    // SAFETY: guaranteed by the caller: V1 and V2 for the PD, V3 for its context.
     let (context, ours, owner) = unsafe { ((*pd).context, IronPd::context(pd), IronPd::of(pd)) };
     ours.birth.check()?;
     let cookie = ours.targets.new_cookie();
@@ -113,7 +112,7 @@ unsafe fn create(
     uses.extend(xrc.into_iter().flat_map(|(domain, cq)| [domain.users.hold(), cq.users.hold()]));
     let users = Users::default();
     let srq = IronSrq { public, inner, users, birth: ours.birth, cookie, _uses: uses }.into_public();
-    // SAFETY: ours alone still.
+    // SAFETY: not shared yet.
     unsafe {
         libc::pthread_mutex_init(&raw mut (*srq).mutex, std::ptr::null());
         libc::pthread_cond_init(&raw mut (*srq).cond, std::ptr::null());
@@ -122,10 +121,10 @@ unsafe fn create(
     Ok(srq)
 }
 
-/// `ibv_modify_srq`: the limit; the size is given once.
+/// `ibv_modify_srq`. Sets the limit; the size is fixed at creation.
 ///
 /// # Safety
-/// Called by libibverbs with an SRQ of ours.
+/// Called by libibverbs with an SRQ of this provider.
 pub unsafe extern "C" fn modify_srq(srq: *mut ibv_srq, attr: *mut ibv_srq_attr, mask: c_int) -> c_int {
     guard_int(|| {
         // SAFETY: V1 and V2 for the SRQ, V4 for `attr`.
@@ -148,7 +147,7 @@ pub unsafe extern "C" fn modify_srq(srq: *mut ibv_srq, attr: *mut ibv_srq_attr, 
 /// `ibv_query_srq`.
 ///
 /// # Safety
-/// Called by libibverbs with an SRQ of ours and room for the answer.
+/// Called by libibverbs with an SRQ of this provider and room for the answer.
 pub unsafe extern "C" fn query_srq(srq: *mut ibv_srq, attr: *mut ibv_srq_attr) -> c_int {
     guard_int(|| {
         // SAFETY: V1, V2.
@@ -163,10 +162,10 @@ pub unsafe extern "C" fn query_srq(srq: *mut ibv_srq, attr: *mut ibv_srq_attr) -
     })
 }
 
-/// `ibv_get_srq_num`: what requests of XRC name it by.
+/// `ibv_get_srq_num`: the number by which XRC requests address the SRQ.
 ///
 /// # Safety
-/// Called by programs with an SRQ of ours and room for the answer.
+/// Called by programs with an SRQ of this provider and room for the answer.
 pub unsafe extern "C" fn get_srq_num(srq: *mut ibv_srq, number: *mut u32) -> c_int {
     guard_int(|| {
         // SAFETY: V1, V2.
@@ -183,7 +182,7 @@ pub unsafe extern "C" fn get_srq_num(srq: *mut ibv_srq, number: *mut u32) -> c_i
 /// `ibv_post_srq_recv`.
 ///
 /// # Safety
-/// Called by programs with an SRQ of ours and a list of receive work requests.
+/// Called by programs with an SRQ of this provider and a list of receive work requests.
 pub unsafe extern "C" fn post_srq_recv(
     srq: *mut ibv_srq,
     wr: *mut ibv_recv_wr,
@@ -201,12 +200,12 @@ pub unsafe extern "C" fn post_srq_recv(
     })
 }
 
-/// `ibv_destroy_srq`. Waits until the program has acknowledged every event it was sent.
+/// `ibv_destroy_srq`. Waits until the program has acknowledged every event of the SRQ that it read.
 ///
 /// # Safety
-/// Called by libibverbs with an SRQ of ours.
+/// Called by libibverbs with an SRQ of this provider.
 pub unsafe extern "C" fn destroy_srq(srq: *mut ibv_srq) -> c_int {
-    // SAFETY: V1, V2 and V5 for the SRQ, V3 for its context; after the wait for its events nobody else uses it.
+    // SAFETY: V1, V2 and V5 for the SRQ, V3 for its context; once its events are acknowledged it has no other user.
     unsafe {
         let leave = |context: &Context| {
             IronSrq::of(srq).users.none()?;

@@ -1,5 +1,5 @@
-//! The operations that the provider offers, on one screen. Operations that are not named here keep the library's own refusal
-//! (EOPNOTSUPP), for example counters and flow actions.
+//! The provider's operations. Operations that are not listed, such as counters and flow actions, keep the library's stub, which fails with
+//! EOPNOTSUPP.
 
 use crate::abi::ops::{MAX_OPS, OpsTable};
 use crate::{
@@ -10,10 +10,10 @@ use libc::c_void;
 
 type Op = *const c_void;
 
-/// The operations in the slots of this library.
+/// Fills in the operations at the slots of this library.
 ///
 /// # Errors
-/// The name for which the library has no slot.
+/// The name of an operation that the library has no slot for.
 pub fn fill(slots: &OpsTable) -> Result<[Op; MAX_OPS], &'static str> {
     let offered = [
         ("free_context", open::free_context as Op),
@@ -78,7 +78,7 @@ pub fn fill(slots: &OpsTable) -> Result<[Op; MAX_OPS], &'static str> {
         ("create_rwq_ind_table", wq::create_rwq_ind_table as Op),
         ("destroy_rwq_ind_table", wq::destroy_rwq_ind_table as Op),
     ];
-    // Operations of newer releases. An older library has no slot for them, and never calls them.
+    // Operations of newer releases. An older library has no slot for them and never calls them.
     let newer = [
         ("query_port_speed", query::query_port_speed as Op),
         ("query_ece", qp_verbs::query_ece as Op),

@@ -1,27 +1,27 @@
-//! How many objects use another.
+//! Use counts of objects.
 
 use libc::c_int;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Counts the objects that use another, which can only be destroyed when there are none left.
+/// Counts the objects that use another object, which can be destroyed only when the count is zero.
 #[derive(Default)]
 pub struct Users(AtomicU32);
 
 impl Users {
-    /// Counts one more, until the result is dropped. The reference may outlive every other one, since the object that has
-    /// the count is not destroyed while there are any (V3).
+    /// Adds a use until the result is dropped. The returned reference may outlive every other reference, because the counted object is not
+    /// destroyed before the count is zero (V3).
     pub fn hold(&'static self) -> Use {
         self.0.fetch_add(1, Ordering::Relaxed);
         Use(self)
     }
 
-    /// EBUSY while there are any.
+    /// Fails with EBUSY unless the count is zero.
     pub fn none(&self) -> Result<(), c_int> {
         if self.0.load(Ordering::Acquire) == 0 { Ok(()) } else { Err(libc::EBUSY) }
     }
 }
 
-/// One of the [`Users`] of an object. A structure has it behind the driver's object, which therefore is gone when the
+/// One use in the [`Users`] count of an object. Structures declare it after the driver's object, so that the latter is dropped before the
 /// count falls.
 pub struct Use(&'static Users);
 

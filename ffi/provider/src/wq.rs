@@ -1,4 +1,4 @@
-//! Receive work queues, and the indirection tables over which QPs spread frames (`qp_verbs.rs`).
+//! Receive work queues, and the indirection tables that RSS QPs spread packets over (`qp_verbs.rs`).
 
 use crate::abi::public::{self as abi, ibv_context, ibv_recv_wr, ibv_rwq_ind_table};
 use crate::abi::public::{ibv_rwq_ind_table_init_attr, ibv_wq, ibv_wq_attr, ibv_wq_init_attr};
@@ -17,10 +17,10 @@ use libc::c_int;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Greatest log2 of a table's size on any device (`IB_USER_VERBS_MAX_LOG_IND_TBL_SIZE`).
+/// Maximum log2 of a table's size on any device (`IB_USER_VERBS_MAX_LOG_IND_TBL_SIZE`).
 const MAX_LOG_TABLE: u32 = 13;
 
-/// Our work queue; the program knows its first member.
+/// The provider's work queue. Programs see its first member.
 #[repr(C)]
 pub struct IronWq {
     public: ibv_wq,
@@ -28,28 +28,28 @@ pub struct IronWq {
     /// Tables that contain it.
     users: Users,
     birth: Birth,
-    /// By which its events name it.
+    /// Identifies it in events.
     cookie: u64,
     _uses: [Use; 2],
 }
 
 ours!(IronWq: ibv_wq);
 
-/// Our indirection table; the program knows its first member.
+/// The provider's indirection table. Programs see its first member.
 #[repr(C)]
 pub struct IronRwqTable {
     public: ibv_rwq_ind_table,
-    /// The driver's.
+    /// The driver's table.
     pub inner: Arc<RwqTable>,
-    /// QPs over it.
+    /// QPs that use it.
     pub users: Users,
-    /// The work queues in it, once for each entry, and its context.
+    /// The objects it refers to: its work queues, once for each entry, and its context.
     _uses: Vec<Use>,
 }
 
 ours!(IronRwqTable: ibv_rwq_ind_table);
 
-/// True if VLAN tags are to be stripped. EOPNOTSUPP for other flags.
+/// True if VLAN tags are to be stripped. Fails with EOPNOTSUPP for other flags.
 fn strips_tags(flags: u32, mask: u32) -> Result<Option<bool>, c_int> {
     if mask & !abi::IBV_WQ_FLAGS_CVLAN_STRIPPING != 0 {
         return Err(libc::EOPNOTSUPP);
@@ -57,10 +57,10 @@ fn strips_tags(flags: u32, mask: u32) -> Result<Option<bool>, c_int> {
     Ok((mask != 0).then_some(flags & abi::IBV_WQ_FLAGS_CVLAN_STRIPPING != 0))
 }
 
-/// `ibv_create_wq`. The sizes given are written back.
+/// `ibv_create_wq`. Writes back the actual sizes.
 ///
 /// # Safety
-/// Called by programs with an open context of ours, a PD and a CQ of it.
+/// Called by programs with an open context of this provider, and a PD and a CQ of it.
 pub unsafe extern "C" fn create_wq(context: *mut ibv_context, init: *mut ibv_wq_init_attr) -> *mut ibv_wq {
     guard_ptr(|| {
         // SAFETY: V1 for the context, V4 for `init`.
@@ -104,10 +104,10 @@ pub unsafe extern "C" fn create_wq(context: *mut ibv_context, init: *mut ibv_wq_
     })
 }
 
-/// `ibv_modify_wq`; the state is noted in what the program knows.
+/// `ibv_modify_wq`. Also updates the state in the public structure.
 ///
 /// # Safety
-/// Called by programs with a work queue of ours and its new attributes.
+/// Called by programs with a work queue of this provider and its new attributes.
 pub unsafe extern "C" fn modify_wq(wq: *mut ibv_wq, attr: *mut ibv_wq_attr) -> c_int {
     const KNOWN: u32 = abi::IBV_WQ_ATTR_STATE | abi::IBV_WQ_ATTR_CURR_STATE | abi::IBV_WQ_ATTR_FLAGS;
     guard_int(|| {
@@ -131,7 +131,7 @@ pub unsafe extern "C" fn modify_wq(wq: *mut ibv_wq, attr: *mut ibv_wq_attr) -> c
             },
         };
         ours.inner.modify(&wanted).map_err(|e| e.errno())?;
-        // SAFETY: V1. Another thread may modify it at the same time, so the store is an atomic one.
+        // SAFETY: V1. The store is atomic because another thread may modify the work queue at the same time.
         unsafe { AtomicU32::from_ptr(&raw mut (*wq).state) }
             .store(ours.inner.state() as u32, Ordering::Relaxed);
         Ok(())
@@ -141,7 +141,7 @@ pub unsafe extern "C" fn modify_wq(wq: *mut ibv_wq, attr: *mut ibv_wq_attr) -> c
 /// `ibv_post_wq_recv`.
 ///
 /// # Safety
-/// Called by programs with a work queue of ours and a list of receive work requests.
+/// Called by programs with a work queue of this provider and a list of receive work requests.
 unsafe extern "C" fn post_wq_recv(
     wq: *mut ibv_wq,
     wr: *mut ibv_recv_wr,
@@ -159,13 +159,13 @@ unsafe extern "C" fn post_wq_recv(
     })
 }
 
-/// `ibv_destroy_wq`; EBUSY while a table has it. Waits until the program has acknowledged every event it was sent.
+/// `ibv_destroy_wq`. Fails with EBUSY while a table refers to it. Waits until the program has acknowledged every event of it that it read.
 ///
 /// # Safety
-/// Called by programs with a work queue of ours, for the last time unless it is in use.
+/// Called by programs as the last use of a work queue of this provider, unless it is in use.
 pub unsafe extern "C" fn destroy_wq(wq: *mut ibv_wq) -> c_int {
-    // SAFETY: V1, V2 and V5 for the work queue, V3 for its context; the check finds nobody who uses it, and after the wait
-    // for its events nobody else does.
+    // SAFETY: V1, V2 and V5 for the work queue, V3 for its context; the check ensures that no table uses it, and once its events are
+    // acknowledged it has no other user.
     unsafe {
         let leave = |context: &Context| {
             IronWq::of(wq).users.none()?;
@@ -181,7 +181,7 @@ pub unsafe extern "C" fn destroy_wq(wq: *mut ibv_wq) -> c_int {
 /// `ibv_create_rwq_ind_table`.
 ///
 /// # Safety
-/// Called by programs with an open context of ours and as many work queues of ours as the size says.
+/// Called by programs with an open context of this provider, and as many of its work queues as the size says.
 pub unsafe extern "C" fn create_rwq_ind_table(
     context: *mut ibv_context,
     init: *const ibv_rwq_ind_table_init_attr,
@@ -203,7 +203,7 @@ pub unsafe extern "C" fn create_rwq_ind_table(
         if wqs.iter().any(|wq| wq.is_null()) {
             return Err(libc::EINVAL);
         }
-        // SAFETY: V1, V2 and V6 for the work queues, which the table will keep (V3).
+        // SAFETY: V1, V2 and V6 for the work queues, which the table keeps (V3).
         let queues: Vec<&'static IronWq> = wqs.iter().map(|wq| unsafe { IronWq::of(*wq) }).collect();
         let entries: Vec<Arc<Wq>> = queues.iter().map(|wq| Arc::clone(&wq.inner)).collect();
         let inner = RwqTable::create(&ours.device, &entries).map_err(convert::not_made)?;
@@ -214,12 +214,12 @@ pub unsafe extern "C" fn create_rwq_ind_table(
     })
 }
 
-/// `ibv_destroy_rwq_ind_table`; EBUSY while a QP is over it.
+/// `ibv_destroy_rwq_ind_table`. Fails with EBUSY while a QP uses it.
 ///
 /// # Safety
-/// Called by programs with a table of ours, for the last time unless it is in use.
+/// Called by programs as the last use of a table of this provider, unless it is in use.
 pub unsafe extern "C" fn destroy_rwq_ind_table(table: *mut ibv_rwq_ind_table) -> c_int {
-    // SAFETY: V1, V2 and V5 for the table, V3 for its context; the check finds nobody who uses it.
+    // SAFETY: V1, V2 and V5 for the table, V3 for its context; the check ensures that it has no users.
     unsafe {
         let leave = |_: &Context| IronRwqTable::of(table).users.none();
         destroy(table, leave, |ours: &mut IronRwqTable| ours.inner.destroy_in_place())

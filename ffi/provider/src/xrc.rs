@@ -11,31 +11,31 @@ use libc::c_int;
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::sync::Arc;
 
-/// Our XRC domain; the program knows its first member.
+/// The provider's XRC domain. Programs see its first member.
 #[repr(C)]
 pub struct IronXrcd {
     public: ibv_xrcd,
-    /// The driver's.
+    /// The driver's XRC domain.
     pub inner: Arc<driver::XrcDomain>,
     /// SRQs and target QPs in it.
     pub users: Users,
-    /// The file that identifies it. While it is open, no other file has its number.
+    /// The file that identifies it. Kept open so that its inode number is not reused.
     _file: Option<OwnedFd>,
     _context: Use,
 }
 
 ours!(IronXrcd: ibv_xrcd);
 
-/// Identifies the file behind a descriptor, and keeps it open.
+/// Returns the identity of the file behind a descriptor, and a duplicate that keeps it open.
 fn file_of(fd: c_int) -> Result<(FileId, OwnedFd), c_int> {
-    // SAFETY: any number will do; what comes back is a fresh descriptor of ours.
+    // SAFETY: any number is acceptable; the result is a fresh descriptor that this function owns.
     let kept = unsafe {
         match libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, 0) {
             -1 => return Err(io_errno(std::io::Error::last_os_error())),
             kept => OwnedFd::from_raw_fd(kept),
         }
     };
-    // SAFETY: a structure of integers to fill; any descriptor will do.
+    // SAFETY: a structure of integers to fill; any descriptor is acceptable.
     let stat = unsafe {
         let mut stat: libc::stat = std::mem::zeroed();
         if libc::fstat(fd, &raw mut stat) != 0 {
@@ -49,7 +49,7 @@ fn file_of(fd: c_int) -> Result<(FileId, OwnedFd), c_int> {
 /// `ibv_open_xrcd`.
 ///
 /// # Safety
-/// Called by programs with an open context of ours.
+/// Called by programs with an open context of this provider.
 pub unsafe extern "C" fn open_xrcd(
     context: *mut ibv_context,
     init: *mut ibv_xrcd_init_attr,
@@ -81,19 +81,19 @@ pub unsafe extern "C" fn open_xrcd(
 /// `ibv_close_xrcd`.
 ///
 /// # Safety
-/// Called by programs with an XRC domain of ours.
+/// Called by programs with an XRC domain of this provider.
 pub unsafe extern "C" fn close_xrcd(xrcd: *mut ibv_xrcd) -> c_int {
-    // SAFETY: V1, V2 and V5 for the domain, V3 for its context; the check finds nobody who uses it.
+    // SAFETY: V1, V2 and V5 for the domain, V3 for its context; the check ensures that it has no users.
     unsafe {
         let leave = |_: &Context| IronXrcd::of(xrcd).users.none();
         destroy(xrcd, leave, |ours: &mut IronXrcd| ours.inner.destroy_in_place())
     }
 }
 
-/// `ibv_open_qp`: a target QP that this or another program made in the domain.
+/// `ibv_open_qp`: opens a target QP that this or another program created in the XRC domain.
 ///
 /// # Safety
-/// Called by programs with an open context of ours.
+/// Called by programs with an open context of this provider.
 pub unsafe extern "C" fn open_qp(context: *mut ibv_context, attr: *mut ibv_qp_open_attr) -> *mut ibv_qp {
     const NEEDED: u32 = abi::IBV_QP_OPEN_ATTR_NUM | abi::IBV_QP_OPEN_ATTR_XRCD | abi::IBV_QP_OPEN_ATTR_TYPE;
     guard_ptr(|| {

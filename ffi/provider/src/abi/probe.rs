@@ -109,7 +109,7 @@ impl Library {
     /// # Safety
     /// The layout was found known; `ops` lives as long as the process.
     pub unsafe fn register(&self, ops: &'static verbs_device_ops) {
-        // SAFETY: the caller's promise: the layout is known, and `ops` lives as long as the process.
+        // SAFETY: guaranteed by the caller: the layout is known, and `ops` lives as long as the process.
         unsafe { (self.register)(ops) }
     }
 
@@ -119,7 +119,7 @@ impl Library {
     /// `device` is one the library knows; `size` is at least `sizeof(struct verbs_context)`.
     pub unsafe fn init_context(&self, device: *mut ibv_device, cmd_fd: c_int, size: usize) -> *mut u8 {
         // The last argument is the kernel's driver id; 0 is "unknown".
-        // SAFETY: the caller's promise: the library knows `device`, and `size` has room for its part.
+        // SAFETY: guaranteed by the caller: the library knows `device`, and `size` has room for its part.
         unsafe { (self.init)(device, cmd_fd, size, null_mut(), 0) }
     }
 
@@ -128,7 +128,7 @@ impl Library {
     /// # Safety
     /// `context` came from `init_context` and is not used again but to be freed.
     pub unsafe fn uninit_context(&self, context: *mut u8) {
-        // SAFETY: the caller's promise: the context is the library's own, used no more.
+        // SAFETY: guaranteed by the caller: the context is the library's own, used no more.
         unsafe { (self.uninit)(context.cast()) }
     }
 
@@ -137,7 +137,7 @@ impl Library {
     /// # Safety
     /// `context` came from `init_context`; `table` is at least as long as the library's.
     pub unsafe fn set_ops(&self, context: *mut u8, table: &[*const c_void; MAX_OPS]) {
-        // SAFETY: the caller's promise: the context is the library's own, and `table` is as long as the library reads.
+        // SAFETY: guaranteed by the caller: the context is the library's own, and `table` is as long as the library reads.
         unsafe { (self.set_ops)(context.cast(), table.as_ptr()) }
     }
 

@@ -63,7 +63,7 @@ pub unsafe fn run(fd: RawFd, buffer: *const u8, length: size_t) -> Step {
     if buffer.is_null() {
         return Step::Failed(libc::EFAULT);
     }
-    // SAFETY: the caller's promise: `buffer` is readable for `length` bytes.
+    // SAFETY: guaranteed by the caller: `buffer` is readable for `length` bytes.
     let bytes = unsafe { std::slice::from_raw_parts(buffer, length) };
     let Some((head, body)) = bytes.split_at_checked(size_of::<uapi::Header>()) else {
         return Step::Failed(libc::EINVAL);

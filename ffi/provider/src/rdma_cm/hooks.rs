@@ -228,7 +228,7 @@ unsafe extern "C-unwind" {
 /// As [`commands::run`].
 pub unsafe fn command(fd: c_int, buffer: *const c_void, length: size_t) -> Step {
     let _whole = Uncancelled::new();
-    // SAFETY: the caller's promise: see [`commands::run`].
+    // SAFETY: guaranteed by the caller: see [`commands::run`].
     guard(Step::Failed(libc::EIO), || unsafe { commands::run(fd, buffer.cast(), length) })
 }
 
@@ -277,7 +277,7 @@ pub unsafe extern "C-unwind" fn wait_for_event(fd: c_int) -> bool {
     // Another thread has closed the channel. In the kernel this thread would wait forever, and programs rely on that:
     // their event thread ends with the process.
     if got == 0 || (got < 0 && !open_files::holds(fd)) {
-        // SAFETY: the caller's promise: the thread may be cancelled here.
+        // SAFETY: guaranteed by the caller: the thread may be cancelled here.
         unsafe { wait_for_ever() };
     }
     got > 0
