@@ -1,5 +1,4 @@
-//! IP addresses of functions that programs drive. Their second GID, and answers to their neighbours, are made of
-//! these.
+//! IP addresses of functions that programs drive. A function's second GID and its replies to neighbours are derived from its IP address.
 
 use super::{NodeError, core::Core, file::Mapped, node::Node};
 use crate::{
@@ -15,7 +14,7 @@ use std::{fmt, net::IpAddr, path::Path, str::FromStr, sync::atomic::Ordering::*}
 pub struct FunctionAddress {
     /// The address.
     pub ip: IpAddr,
-    /// Length of the network prefix.
+    /// Length of the network prefix in bits.
     pub prefix: u8,
 }
 
@@ -43,7 +42,7 @@ impl FromStr for FunctionAddress {
 }
 
 impl FunctionAddress {
-    /// The address that was set for `fid` of the node in `map`.
+    /// The address that was set for function `fid` of the node in `map`.
     pub(super) fn of(map: &Mapped, fid: u8) -> Option<Self> {
         let function = map.functions().get(usize::from(fid))?;
         let [high, low] = function.address.each_ref().map(|word| u128::from(word.load(Acquire)));
@@ -53,7 +52,7 @@ impl FunctionAddress {
     }
 }
 
-/// The device of `fid` as programs see it, on the node in `dir` with behaviour `config` that calls it by `naming`, if `address` was set for it.
+/// Returns the device of `fid` on the node in `dir`, with behaviour `config` and names from `naming`, if an address was set for it.
 pub(super) fn device(
     dir: &Path,
     fid: u8,
@@ -69,7 +68,7 @@ pub(super) fn device(
 }
 
 impl Core {
-    /// The device of `fid` as programs see it.
+    /// The device of function `fid`.
     pub fn device(&self, fid: u8) -> DeviceInfo {
         device(
             &self.dir,
@@ -80,7 +79,7 @@ impl Core {
         )
     }
 
-    /// The functions of the node, as programs see them.
+    /// The devices of the node's functions.
     pub fn devices(&self) -> impl Iterator<Item = DeviceInfo> + '_ {
         let vfs = (self.map.header().vfs.load(Acquire) as u8).min(MAX_VFS);
         (0..=vfs).map(|fid| self.device(fid))
@@ -88,8 +87,7 @@ impl Core {
 }
 
 impl Node {
-    /// Sets the address of function `fid`, or with `None` restores the address that it has by itself. Fails if
-    /// anybody has the function open.
+    /// Sets the address of function `fid`, or with `None` restores its default address. Fails if any program has the function open.
     pub fn set_address(&self, fid: u8, address: Option<FunctionAddress>) -> Result<(), NodeError> {
         let core = self.core();
         let lock = core.locks.lock()?;

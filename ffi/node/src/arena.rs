@@ -1,8 +1,8 @@
-//! Memory that drivers allocate for their rings: pages of the node's file, which every runner reaches.
+//! Memory that drivers allocate for their rings: pages of the node's file, which every runner can access.
 //!
-//! Blocks are of 2^n pages of addresses, of which as many as were asked for are memory. Every block has one word in
-//! the books, at its first page; from word to word the books can be walked without gaps at any instant, so that who
-//! dies while changing them leaves lists that the next can build anew. All calls need the node's lock.
+//! A block spans 2^n pages of address space, of which only the requested number have memory. Each block has one word in the books, at its
+//! first page. The books can be walked word by word without gaps at any time, so if a process dies while changing them, the next one can
+//! rebuild the free lists. All calls need the node's lock.
 
 use super::{
     NodeError,
@@ -36,17 +36,16 @@ impl Owner {
     }
 }
 
-/// Larger blocks of functions get memory only when they are touched: they hold pages for the device's own use, which
-/// the model never reads.
+/// Larger blocks of functions get memory only when touched: they hold pages for the device's own use, which the model never reads.
 const LAZY: u32 = 64;
 
-/// The arena, under the node's lock.
+/// The arena, accessed under the node's lock.
 pub struct Arena<'a> {
     map: &'a Mapped,
 }
 
 impl<'a> Arena<'a> {
-    /// The arena of `map`. Finishes what a party left half done when it died.
+    /// Returns the arena of `map`. If a party died during a change, rebuilds the free lists.
     pub fn new(map: &'a Mapped, _lock: &NodeLock) -> Self {
         let arena = Self { map };
         if map.header().arena_busy.load(SeqCst) != 0 {
@@ -65,7 +64,7 @@ impl<'a> Arena<'a> {
         }
     }
 
-    /// Allocates zeroed memory of `len` bytes; returns the first page's number.
+    /// Allocates `len` bytes of zeroed memory; returns the number of the first page.
     pub fn alloc(&self, len: usize, owner: Owner, room_at: &std::path::Path) -> Result<u32, NodeError> {
         let pages = u32::try_from(len.max(1).div_ceil(PAGE)).unwrap_or(u32::MAX);
         let too_much = || room::no_room(room_at, len as u64);
@@ -101,8 +100,8 @@ impl<'a> Arena<'a> {
         Ok(page)
     }
 
-    /// Takes a block that was never used. It begins at a multiple of its size, so that a process maps it in one piece; what lies before
-    /// becomes smaller blocks that are free.
+    /// Allocates a block from the range that was never used. The block is aligned to its size, so that a process maps it in one piece; the
+    /// gap before it becomes smaller free blocks.
     fn fresh(&self, class: usize) -> Option<u32> {
         let header = self.map.header();
         loop {
@@ -126,7 +125,7 @@ impl<'a> Arena<'a> {
         arena_at() as u64 + u64::from(page) * PAGE as u64
     }
 
-    /// Pages of the block that begins at `page`, if one does.
+    /// Number of pages of the block that begins at `page`, if there is one.
     pub fn pages(&self, page: u32) -> Option<u32> {
         let word =
             self.word(page).filter(|w| w.is_used() && page < self.map.header().arena_fresh.load(SeqCst))?;
@@ -141,8 +140,8 @@ impl<'a> Arena<'a> {
     /// Frees the block that begins at `page`, and returns its memory to the system at once if possible.
     pub fn free(&self, page: u32) {
         let Some(pages) = self.pages(page) else { return };
-        // A hole reads as zeros, as the next owner expects. If the file system cannot make one, the block keeps its
-        // memory and is cleared. If that fails too, it stays with its owner, who is asked to free it again.
+        // Punches a hole, which reads as zeros, as the next owner expects. If the file system does not support that, the block keeps its
+        // memory and is cleared. If that fails too, the block stays with its owner, which is asked to free it again.
         let (at, len) = (self.at(page), u64::from(pages) * PAGE as u64);
         let punch = |file| sys::punch(file, at, len).or_else(|_| sys::clear(file, at, len));
         if self.map.file().and_then(punch).is_err() {
@@ -157,7 +156,7 @@ impl<'a> Arena<'a> {
         header.arena_busy.store(0, SeqCst);
     }
 
-    /// Frees all blocks of `owner`; returns how many.
+    /// Frees all blocks of `owner`; returns their number.
     pub fn free_all(&self, owner: Owner) -> usize {
         let mut freed = 0;
         self.walk(|page, word| {
@@ -169,7 +168,7 @@ impl<'a> Arena<'a> {
         freed
     }
 
-    /// Blocks and pages of `owner`.
+    /// Number of blocks and of pages of `owner`.
     #[cfg(test)]
     pub fn count(&self, owner: Owner) -> (usize, u64) {
         let mut sum = (0, 0);

@@ -10,39 +10,39 @@ const VERSION: u32 = 0x2008_0522;
 #[repr(C)]
 struct Header {
     version: u32,
-    /// 0: the calling thread.
+    /// Zero: the calling thread.
     thread: libc::c_int,
 }
 
-/// `struct __user_cap_data_struct`: 32 capabilities in each of the three sets.
+/// `struct __user_cap_data_struct`: 32 capabilities of each of the three sets.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sets {
-    /// The capabilities that the kernel asks for.
+    /// The capabilities that the kernel checks.
     pub effective: u32,
-    /// The capabilities that can be put in effect.
+    /// The capabilities that can be made effective.
     pub permitted: u32,
-    /// The capabilities that stay over exec.
+    /// The capabilities that are preserved across exec.
     pub inheritable: u32,
 }
 
 fn call(number: libc::c_long, sets: &mut [Sets; 2]) -> io::Result<()> {
     let mut header = Header { version: VERSION, thread: 0 };
-    // SAFETY: header and sets outlive the call; of this version the kernel reads and writes one header and two structures of three
-    // words, which is what they are.
+    // SAFETY: header and sets outlive the call; for this version the kernel reads and writes one header and two structures of three words,
+    // which match the arguments.
     match unsafe { libc::syscall(number, &raw mut header, sets.as_mut_ptr()) } {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),
     }
 }
 
-/// Those it has: capabilities 0 to 31, and 32 to 63.
+/// Returns the calling thread's capabilities: 0 to 31, and 32 to 63.
 pub fn get() -> io::Result<[Sets; 2]> {
     let mut sets = [Sets::default(); 2];
     call(libc::SYS_capget, &mut sets).map(|()| sets)
 }
 
-/// Leaves it with these.
+/// Sets the calling thread's capabilities.
 pub fn set(mut sets: [Sets; 2]) -> io::Result<()> {
     call(libc::SYS_capset, &mut sets)
 }

@@ -13,8 +13,8 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-/// Captures all frames on a node's wire, in a thread of this process, until [`finish`](Self::finish). A node has one
-/// capture at a time. While it runs, all frames are assembled in full, which costs the programs time.
+/// Captures all frames on a node's wire, in a thread of this process, until [`finish`](Self::finish). A node has one capture at a time.
+/// While it runs, every frame is assembled in full, which slows down the programs.
 pub struct CaptureThread {
     stop: Arc<AtomicBool>,
     held: Arc<Held>,
@@ -22,18 +22,17 @@ pub struct CaptureThread {
     thread: Option<JoinHandle<io::Result<u64>>>,
 }
 
-/// The numbers of frames of a capture.
+/// Frame counts of a capture.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Captured {
     /// Frames written.
     pub frames: u64,
-    /// Frames lost because there was no room for them.
+    /// Frames lost because the capture ring was full.
     pub lost: u32,
 }
 
 impl CaptureThread {
-    /// Starts to write frames to the writer that `open` returns. `open` is called once no other capture can be
-    /// running.
+    /// Starts to write frames to the writer that `open` returns. `open` is called once no other capture can be running.
     pub fn start<W: Write + Send + 'static>(
         node: &Arc<Node>,
         open: impl FnOnce() -> io::Result<W>,
@@ -57,12 +56,12 @@ impl CaptureThread {
         Ok(Self { stop, held, lost_before, thread: Some(thread.map_err(failed())?) })
     }
 
-    /// True if the thread has ended by itself because its writer failed.
+    /// True if the thread has ended because its writer failed.
     pub fn has_ended(&self) -> bool {
         self.thread.as_ref().is_none_or(JoinHandle::is_finished)
     }
 
-    /// Writes the remaining frames, and ends.
+    /// Writes the remaining frames and ends the capture.
     pub fn finish(mut self) -> io::Result<Captured> {
         let lost = self.held.core().outlet_ring(Outlet::Capture).lost().wrapping_sub(self.lost_before);
         match self.stop_thread() {

@@ -1,37 +1,38 @@
-//! The node's time without asking the kernel each time.
+//! The node's time, without a system call for each reading.
 //!
-//! On x86-64 the processor's time stamp counter is read, where the kernel itself keeps time by it; the kernel's clock is
-//! asked again every half millisecond, so that no error adds up. `clock_gettime` waits until all loads before it are
-//! done, which costs more than the reading.
+//! On x86-64 this reads the processor's time stamp counter, provided that the kernel itself uses it as clock source. It is compared with
+//! the kernel's clock every half millisecond, so that no error accumulates. `clock_gettime` waits for all earlier loads to complete, which
+//! costs more than the reading itself.
 #![allow(unsafe_code)]
 
 use super::sys;
 use std::sync::atomic::{AtomicU64, Ordering::*, fence};
 
-/// Nanoseconds of CLOCK_MONOTONIC.
+/// A source of CLOCK_MONOTONIC, in nanoseconds.
 pub struct Clock {
-    /// Counter and nanoseconds when the clock was made. `None` if the counter cannot be used.
+    /// Counter and nanoseconds when the clock was created. `None` if the counter cannot be used.
     begin: Option<(u64, u64)>,
     /// Odd while the next two members change.
     version: AtomicU64,
-    /// Counter and nanoseconds when the kernel was last asked.
+    /// Counter and nanoseconds at the last reading of the kernel's clock.
     ticks: AtomicU64,
     nanos: AtomicU64,
-    /// Nanoseconds per tick times 2^32; 0 is not known yet.
+    /// Nanoseconds per tick times 2^32; 0 if not known yet.
     rate: AtomicU64,
 }
 
-/// How long (ns) the counter must have run before its rate is known.
+/// How long (ns) the counter must have run before its rate is computed.
 const LONG: u64 = 10_000_000;
-/// Ticks after which the kernel is asked again: half a millisecond at 4 GHz, a millisecond at 2 GHz.
+/// Ticks between readings of the kernel's clock: half a millisecond at 4 GHz, a millisecond at 2 GHz.
 const FRESH: u64 = 2_000_000;
 
-/// Ticks that both readings take at most, unless the thread lost its processor in between: then they are not of one time.
+/// Maximum number of ticks that both readings take. If they take longer, the thread was preempted in between, and they are not
+/// simultaneous.
 const CLOSE: u64 = 4_000;
 
 #[cfg(target_arch = "x86_64")]
 fn ticks() -> u64 {
-    // SAFETY: every x86-64 has the instruction; where it may not be used `kept_by_counter` says so.
+    // SAFETY: every x86-64 has the instruction; where it must not be used, `kept_by_counter` returns false.
     unsafe { std::arch::x86_64::_rdtsc() }
 }
 #[cfg(not(target_arch = "x86_64"))]
@@ -39,13 +40,13 @@ fn ticks() -> u64 {
     0
 }
 
-/// The counter, the kernel's clock right behind it, and the ticks that took.
+/// Returns the counter, the kernel's clock right after it, and the ticks that the readings took.
 fn both() -> (u64, u64, u64) {
     let (at, nanos) = (ticks(), sys::monotonic_ns());
     (at, nanos, ticks().wrapping_sub(at))
 }
 
-/// True if the kernel itself keeps time by the counter, so that it is even and the same on all processors.
+/// True if the kernel uses the counter as clock source, so that it is constant-rate and synchronized across processors.
 fn kept_by_counter() -> bool {
     cfg!(target_arch = "x86_64")
         && std::fs::read_to_string("/sys/devices/system/clocksource/clocksource0/current_clocksource")
@@ -53,7 +54,7 @@ fn kept_by_counter() -> bool {
 }
 
 impl Clock {
-    /// A clock.
+    /// Creates a clock.
     pub fn new() -> Self {
         let closest = || (0..8).map(|_| both()).min_by_key(|(.., between)| *between).unwrap_or_default();
         let begin = kept_by_counter().then(closest);
@@ -66,7 +67,7 @@ impl Clock {
         }
     }
 
-    /// The current time. Threads may see each other's time run back by a few nanoseconds.
+    /// The current time. Across threads it may run back by a few nanoseconds.
     #[inline]
     pub fn now(&self) -> u64 {
         if self.begin.is_some() {

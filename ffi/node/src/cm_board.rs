@@ -1,8 +1,8 @@
-//! Connection identifiers of the node's programs, for those who look.
+//! Publishes the connection identifiers of the node's programs, for observers.
 //!
-//! They lie in the file `ports`, in rows of [`ROW`] bytes; [`ROWS`] of them are a block, and a block is one process's as long as it
-//! holds the block's locks (see `ports`): so what the dead had is not there. Only the owner writes; who reads takes no lock, and
-//! reads again what changed meanwhile.
+//! They are in the file `ports`, in rows of [`ROW`] bytes; [`ROWS`] of them form a block. A block belongs to a process for as long as the
+//! process holds the block's locks (see `ports`), so the rows of dead processes disappear. Only the owner writes. Readers take no lock, and
+//! read a block again if it changed meanwhile.
 
 use super::data;
 use super::ports::{Hold, Matter, PortAt, Ports};
@@ -19,7 +19,7 @@ const ADDRESS: usize = 48;
 /// Rows of a block.
 const ROWS: u32 = 64;
 const BLOCK: usize = ROW * ROWS as usize;
-/// How often a block that changes meanwhile is read.
+/// How often to retry reading a block that keeps changing.
 const TRIES: usize = 4;
 
 /// A connection identifier at one function.
@@ -33,14 +33,14 @@ pub struct CmId {
     pub qp_type: u8,
     /// Port space (`enum rdma_port_space`).
     pub port_space: u16,
-    /// Its queue pair; 0 if it has none yet.
+    /// Its queue pair number; 0 if it has none yet.
     pub qpn: u32,
     /// Source and destination as `struct sockaddr` of their family, padded with zeros; all zero if there is none.
     pub addresses: [[u8; ADDRESS]; 2],
 }
 
 impl CmId {
-    /// Cuts addresses from structures with room for any.
+    /// Truncates addresses from structures with room for any family.
     pub fn addresses(src: &[u8; 128], dst: &[u8; 128]) -> [[u8; ADDRESS]; 2] {
         [src, dst].map(|address| std::array::from_fn(|at| address[at]))
     }
@@ -69,7 +69,7 @@ impl CmId {
     }
 }
 
-/// The two locks of a block: one says who owns it, the other that its contents are the owner's.
+/// The two locks of a block: the first marks its owner, the second that its contents are the owner's.
 fn taken(block: u16) -> PortAt {
     PortAt { space: 0, port: block, address: Some(0) }
 }
@@ -81,23 +81,22 @@ fn readable(block: u16) -> PortAt {
 /// The rows of this process on one node.
 pub struct CmBoard {
     ports: &'static Ports,
-    /// Blocks of this process, with a bit for each row in use.
+    /// Blocks of this process, each with a bitmap of the rows in use.
     blocks: Vec<(u16, u64)>,
 }
 
 impl CmBoard {
-    /// A board without rows. A process has one for each node.
+    /// Creates a board without rows. A process has one for each node.
     pub fn new(ports: &'static Ports) -> Self {
         Self { ports, blocks: Vec::new() }
     }
 
-    /// True if it is the board of this node.
+    /// True if this is the board of the node with these `ports`.
     pub fn is_of(&self, ports: &Ports) -> bool {
         std::ptr::eq(self.ports, ports)
     }
 
-    /// Publishes a connection identifier and returns its number, which is unique on the node. `None` if there is no
-    /// room for it.
+    /// Publishes a connection identifier and returns its number, which is unique on the node. `None` if there is no room for it.
     pub fn put(&mut self, id: &CmId) -> Option<u32> {
         if self.blocks.iter().all(|(_, used)| *used == u64::MAX) {
             let block = self.another_block()?;
@@ -111,12 +110,12 @@ impl CmBoard {
         Some(number)
     }
 
-    /// Publishes its new state.
+    /// Publishes a new state.
     pub fn set(&self, number: u32, id: &CmId) {
         self.write(number, &id.bytes());
     }
 
-    /// Withdraws it; its number becomes free.
+    /// Withdraws an identifier; its number becomes free.
     pub fn remove(&mut self, number: u32) {
         self.write(number, &[0; ROW]);
         let of = |block: u16| u32::from(block) == number / ROWS;
@@ -126,7 +125,7 @@ impl CmBoard {
     }
 
     fn write(&self, number: u32, row: &[u8; ROW]) {
-        // If there is no room left in the file, others don't see the row.
+        // If there is no room left in the file, other processes do not see the row.
         let _ = self.ports.write(row, u64::from(number) * ROW as u64);
     }
 
@@ -134,14 +133,14 @@ impl CmBoard {
         let ours = |block: &u16| self.blocks.iter().any(|(own, _)| own == block);
         let take = |at| self.ports.take(Matter::CmBoard, at, Hold::Alone).unwrap_or(false);
         let block = (0..=u16::MAX).filter(|block| !ours(block)).find(|block| take(taken(*block)))?;
-        // Clears what the previous owner left.
+        // Clears the previous owner's rows.
         self.ports.write(&[0; BLOCK], u64::from(block) * BLOCK as u64).ok()?;
         take(readable(block)).then_some(block)
     }
 }
 
-/// The connection identifiers of all programs on the node in `dir`: number, process and identifier. The process is 0
-/// if another PID namespace hides it.
+/// The connection identifiers of all programs on the node in `dir`: number, process and identifier. The process is 0 if it is hidden by
+/// another PID namespace.
 pub fn cm_ids(dir: &Path) -> io::Result<Vec<(u32, u32, CmId)>> {
     let file = data::open(&dir.join("ports"), OpenOptions::new().read(true))?;
     let blocks = (file.metadata()?.len() / BLOCK as u64).min(u64::from(u16::MAX) + 1);
@@ -200,7 +199,7 @@ mod tests {
                 && row(6) == Some(CmId { state: 5, ..id(1000) })
                 && row(69) == Some(id(69))
         }));
-        // A child takes a block of its own. The next owner of that block finds nothing of what the first left.
+        // A child takes a block of its own. The next owner of that block finds none of the first owner's rows.
         assert!(sys::in_child(|| {
             let Ok(ports) = Ports::open(dir) else { return false };
             let mut board = CmBoard::new(ports);

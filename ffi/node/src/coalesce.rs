@@ -1,4 +1,4 @@
-//! Coalesces the doorbells of a function, see [`Doorbells`].
+//! Coalesces the doorbells of a function; [`Doorbells`] explains why.
 
 use super::{
     core::{Core, MILLI},
@@ -9,13 +9,13 @@ use std::sync::{
     PoisonError,
     atomic::{Ordering::*, fence},
 };
-/// Doorbells in a row that are acted on at once.
+/// Successive doorbells that are acted on at once, before coalescing begins.
 const EAGER: u32 = 8;
-/// Most doorbells that are coalesced into one.
+/// Maximum number of doorbells coalesced into one.
 const COALESCED: u32 = 16;
-/// How long (ms) nothing is coalesced after the parked thread had to release a doorbell.
+/// Time (ms) without coalescing after the parked thread had to release a doorbell.
 const EAGER_AGAIN: u64 = 200;
-/// Bits of a send doorbell that name the QP.
+/// Bits of a send doorbell that identify the QP.
 const QPN: u64 = 0xffff_ff00;
 
 impl Core {
@@ -54,8 +54,8 @@ impl Core {
             before.filter(|_| !same)
         };
         drop(place);
-        // Sets `pending` before it reads `watched`. The parked thread clears `watched` and then reads `pending`, so one of the
-        // two sees the other.
+        // Sets `pending` before reading `watched`. The parked thread clears `watched` before reading `pending`, so at least one of the two
+        // threads sees the other's store.
         fence(SeqCst);
         if doorbells.watched.load(Relaxed) == 0 && doorbells.watched.swap(1, SeqCst) == 0 {
             self.wake(self.me.slot);
@@ -66,7 +66,7 @@ impl Core {
         true
     }
 
-    /// Ends the row of doorbells and acts on those that were coalesced.
+    /// Ends the row of doorbells and acts on the coalesced ones.
     #[inline]
     pub fn flush(&self, fid: u8) {
         if self.doorbells(fid).end_row() {
@@ -74,13 +74,13 @@ impl Core {
         }
     }
 
-    /// Acts on the coalesced doorbell, if there is one.
+    /// Acts on the coalesced doorbell, if any.
     #[cold]
     pub fn flush_coalesced(&self, fid: u8) {
         let doorbells = self.doorbells(fid);
         let mut place = doorbells.coalesced.lock().unwrap_or_else(PoisonError::into_inner);
         let due = place.take();
-        // Under the lock, so that a doorbell that is coalesced next keeps its flag.
+        // Cleared under the lock, so that a doorbell coalesced next keeps its flag.
         doorbells.pending.store(0, Relaxed);
         drop(place);
         if let Some(due) = due {
@@ -97,7 +97,7 @@ impl Core {
         });
     }
 
-    /// Releases doorbells that were coalesced and then forgotten. Returns true if it must be called again soon.
+    /// Releases doorbells that nothing else has released. Returns true if it must be called again soon.
     pub fn check_coalesced(&self) -> bool {
         let mut again = false;
         for fid in self.open_functions() {
@@ -110,7 +110,7 @@ impl Core {
                 again = true;
                 continue;
             }
-            // The doorbell would wait for the stopped holder, and with it this thread's work for other functions.
+            // The doorbell would block on the stopped holder, and with it this thread's work for other functions.
             let holder = self.adapter.region().function_lock(fid).holder();
             if holder.is_some_and(|party| is_stopped(self, party)) {
                 again = true;

@@ -1,4 +1,4 @@
-//! The state that one process has of a node, shared by all its threads.
+//! One process's state of a node, shared by all its threads.
 
 use super::{
     NodeError,
@@ -28,65 +28,65 @@ use std::{
     },
 };
 
-/// No process whose memory can be copied to and from.
+/// Marks a party with memory that this process cannot access.
 const OUT_OF_REACH: u32 = u32::MAX;
-/// Picoseconds of a millisecond.
+/// Picoseconds per millisecond.
 pub const MILLI: u64 = 1_000_000_000;
 
-/// A node, as one process sees it.
+/// A node, as seen by one process.
 pub struct Core {
     /// The node's directory.
     pub dir: PathBuf,
-    /// The node's file, mapped.
+    /// The mapping of the node's file.
     pub map: Arc<Mapped>,
-    /// See [`Core::is_lost`].
+    /// Set when the node is lost ([`Core::is_lost`]).
     lost: Arc<Mark>,
     /// The model of the adapter.
     pub adapter: Adapter,
-    /// Locks by which programs see which others live.
+    /// Locks by which programs find out which others are alive.
     pub locks: &'static LockFile,
-    /// Our place among the parties.
+    /// The slot of this process among the parties.
     pub me: Me,
-    /// Ranges of our memory that drivers mapped for the device.
+    /// Ranges of this process's memory that drivers mapped for the device.
     pub maps: Maps,
-    /// Ranges of our memory whose pages may come and go (on-demand paging).
+    /// Ranges of this process's memory with pages that may come and go (on-demand paging).
     pub paged: Maps,
-    /// Ranges of our memory that are lent to the arena.
+    /// Ranges of this process's memory that are lent to the arena.
     pub lent: Lent,
-    /// How much of our memory is registered.
+    /// Accounting of this process's registered memory.
     pub pinned: Pinned,
     /// Runners of this process.
     pub engines: Engines,
-    /// True if we never copy directly to or from the memory of other programs.
+    /// True if this process never copies directly to or from the memory of other programs.
     no_direct: bool,
-    /// For each party its generation and, in the low half, the process whose memory we can copy to and from: 0 not known yet,
+    /// For each party its generation and, in the low half, the process with memory that this process can access: 0 is not known yet,
     /// [`OUT_OF_REACH`] none.
     reach: Box<[AtomicU64]>,
-    /// The interrupt vectors we listen to.
+    /// The interrupt vectors that this process listens to.
     pub interrupts: Interrupts,
     /// How often each function is open in this process.
     opens: Box<[AtomicU32]>,
-    /// Which functions we poll, and which frames we left to pollers.
+    /// The functions that this process polls, and the frames it left to pollers.
     pub polling: Polling,
     doorbells: Box<[Doorbells]>,
     /// For each function that this process serves, the memory and interrupts of its client.
     guests: Box<[OnceLock<Arc<Guest>>]>,
-    /// The last stopped program that we reported to be waiting for.
+    /// The last stopped program that this process reported to be waiting for.
     pub last_report: LastReport,
-    /// Functions with work left because a call reached its bound.
+    /// Functions with work left because a call reached its work limit.
     pub left: [AtomicU64; 2],
     /// Parties that may have died.
     suspects: [AtomicU64; PARTIES / 64],
-    /// Set once the other programs were woken to find out whether they reach us.
+    /// Set once this process has woken the other programs to find out whether they can access its memory.
     introduced: AtomicBool,
     forks: u32,
     clock: Clock,
-    /// The board of its conductor, if the node is in virtual time.
+    /// The board of the node's conductor, if the node is in virtual time.
     pub(super) board: OnceLock<Board>,
 }
 
 impl Core {
-    /// The node in `map`, of which we are party `me`.
+    /// Creates the state of the node in `map` for party `me`.
     pub fn new(dir: PathBuf, map: Arc<Mapped>, adapter: Adapter, locks: &'static LockFile, me: Me) -> Self {
         sync::fork::watch();
         sys::allow_copies();
@@ -127,57 +127,58 @@ impl Core {
         }
     }
 
-    /// True if this is the process that opened the node, and not a child of a fork.
+    /// True in the process that opened the node, false in a forked child.
     #[inline]
     pub fn is_ours(&self) -> bool {
         self.forks == sync::fork::generation()
     }
 
-    /// True if shared memory or address space ran out when this process touched a page of the node. Others may not see what it stored
-    /// there, so all its calls fail from then on.
+    /// True if shared memory or address space ran out when this process touched a page of the node. Other processes may not see its stores
+    /// to that page, so all its calls fail from then on.
     #[inline]
     pub fn is_lost(&self) -> bool {
         self.lost.is_set()
     }
 
-    /// Leaves the node if the program has closed our descriptors: our locks went with them, so others take us for dead.
+    /// Marks the node as lost if the program has closed the node's descriptors: the locks went with them, so other processes take this one
+    /// for dead.
     pub fn has_its_files(&self) {
         if !self.locks.is_open() {
             self.lost.set_for(CLOSED);
         }
     }
 
-    /// The node's time, ps.
+    /// The node's time in ps.
     #[inline]
     pub fn now(&self) -> u64 {
         if let Some(board) = self.board() {
             return board.now();
         }
-        // The epoch in a damaged file may lie in the future. The node's time is 0 until then.
+        // The epoch in a damaged file may be in the future. The node's time is 0 until then.
         self.clock.now().saturating_sub(self.map.header().epoch.load(Relaxed)).wrapping_mul(1000)
     }
 
-    /// Our place among the parties.
+    /// The slot of this process among the parties.
     pub fn place(&self) -> &super::file::PartySlot {
         self.map.party(self.me.slot)
     }
 
-    /// Process id of party `slot` as we see it; 0 where another PID namespace hides it.
+    /// Process ID of party `slot` in this PID namespace; 0 if it is hidden by another one.
     pub fn pid(&self, slot: u16) -> u32 {
         self.locks.holder(slot).unwrap_or_else(|| self.map.party(slot).pid.load(Acquire))
     }
 
-    /// How often each function is open here.
+    /// How often this process has function `fid` open.
     pub fn opens(&self, fid: u8) -> &AtomicU32 {
         &self.opens[usize::from(fid)]
     }
 
-    /// The functions open here.
+    /// The functions that this process has open.
     pub fn open_functions(&self) -> impl Iterator<Item = u8> + '_ {
         self.opens.iter().enumerate().filter(|(_, n)| n.load(Relaxed) != 0).map(|(fid, _)| fid as u8)
     }
 
-    /// The party that serves a function; 0 is none.
+    /// The party that serves a function; 0 if none.
     #[inline]
     pub fn server(&self, fid: u8) -> u32 {
         self.map.functions().get(usize::from(fid)).map_or(0, |f| f.server.load(Relaxed))
@@ -192,7 +193,7 @@ impl Core {
         Some(self.guest_place(fid))
     }
 
-    /// Where the client of a function is kept, whether it is served or not.
+    /// The slot for the client of a function, whether it is served or not.
     pub fn guest_place(&self, fid: u8) -> &Arc<Guest> {
         self.guests[usize::from(fid)].get_or_init(Arc::default)
     }
@@ -214,13 +215,13 @@ impl Core {
         self.map.functions()[usize::from(fid)].openers.iter()
     }
 
-    /// Adds us to the parties that have `fid` open.
+    /// Adds this process to the parties that have `fid` open.
     pub fn enlist(&self, fid: u8, _lock: &NodeLock) {
         self.place().functions[usize::from(fid) / 64 % 2].fetch_or(1 << (fid % 64), AcqRel);
         self.map.functions()[usize::from(fid)].openers.insert(self.me.slot);
     }
 
-    /// A party that died with `fid` open. `None` if this process has it open too.
+    /// Returns a party that died with `fid` open. `None` if this process has it open too.
     #[inline]
     pub fn died(&self, fid: u8) -> Option<u16> {
         if self.opens(fid).load(Relaxed) != 0 {
@@ -229,37 +230,39 @@ impl Core {
         self.openers(fid).find(|slot| self.map.life(*slot).load(Acquire) & sys::DIED != 0)
     }
 
-    /// True if this process copies directly to and from the memory of others.
+    /// True if this process copies directly to and from the memory of other programs.
     pub fn copies_directly(&self) -> bool {
         !self.no_direct
     }
 
-    /// True if we can do what the functions of party `slot` have to do: all their memory lies in the node's file, or we can copy to
-    /// and from the rest. The answer holds as long as the lock of such a function is held, for keys to more memory are made under it.
+    /// True if this process can do the work of the functions of party `slot`: all their memory is in the node's file, or this process can
+    /// copy to and from the rest. The result holds as long as the lock of such a function is held, because keys to more memory are created
+    /// under it.
     #[inline]
     pub fn reaches(&self, slot: u16) -> bool {
         slot == self.me.slot || self.copies_with(slot) || self.is_all_in_file(slot)
     }
 
-    /// True if the device knows no memory of party `slot` by its address in that program.
+    /// True if the device uses no memory of party `slot` by its virtual address.
     fn is_all_in_file(&self, slot: u16) -> bool {
         self.map.party(slot).by_address.load(Acquire) == 0
     }
 
-    /// True if whoever takes a frame of `from` can read what it refers to, though some program cannot copy to and from all others.
+    /// True if every receiver of a frame from `from` can read the memory that it refers to, even if some program cannot copy to and from
+    /// all others.
     #[cold]
     pub fn is_read_by_all(&self, from: u8) -> bool {
         self.openers(from).all(|slot| self.is_all_in_file(slot))
     }
 
-    /// True if we can copy to and from the memory of party `slot`.
+    /// True if this process can copy to and from the memory of party `slot`.
     #[inline]
     pub fn copies_with(&self, slot: u16) -> bool {
         self.copied(slot).is_some()
     }
 
-    /// The process of party `slot`, if we can copy to and from its memory. The kernel is asked once for each party: the node's memory, which
-    /// says it too, others could have changed.
+    /// The process of party `slot`, if this process can copy to and from its memory. Asks the kernel once for each party and does not rely
+    /// on the node's shared memory, which other processes could have changed.
     #[inline]
     pub fn copied(&self, slot: u16) -> Option<u32> {
         let generation = self.map.party(slot).generation.load(Acquire);
@@ -272,7 +275,7 @@ impl Core {
 
     #[cold]
     fn find_out(&self, slot: u16, generation: u32) -> Option<u32> {
-        // Nothing is noted of a dead party, for the next one in its place may be reachable.
+        // Nothing is recorded for a dead party, because the next one in its slot may be reachable.
         let found = if self.no_direct { Some(None) } else { party::probe(&self.map, self.locks, slot) };
         let pid = found?;
         self.note_reach(slot, generation, pid);
@@ -287,7 +290,7 @@ impl Core {
         self.reach[usize::from(slot) % PARTIES].store(known, Relaxed);
     }
 
-    /// The kernel no longer lets us copy to and from the memory of party `slot`.
+    /// Records that the kernel no longer permits copying to and from the memory of party `slot`.
     #[cold]
     pub fn reaches_no_longer(&self, slot: u16) {
         self.note_reach(slot, self.map.party(slot).generation.load(Acquire), None);
@@ -299,12 +302,12 @@ impl Core {
         all.filter(|slot| self.map.party(*slot).functions.iter().any(|word| word.load(Acquire) != 0))
     }
 
-    /// Finds out in advance which parties with open functions we can reach.
+    /// Finds out in advance which parties with open functions this process can reach.
     pub fn meet(&self) {
         self.others().for_each(|slot| _ = self.copies_with(slot));
     }
 
-    /// Wakes the other parties once, so that they find out whether they can reach us.
+    /// Wakes the other parties once, so that they find out whether they can reach this process.
     pub fn introduce(&self) {
         if !self.introduced.swap(true, AcqRel) {
             self.others().for_each(|slot| self.wake(slot));
@@ -316,20 +319,20 @@ impl Core {
         self.map.party(slot).bell.ring(sys::futex_wake);
     }
 
-    /// Notes that party `slot` may have died, and wakes our parked thread to find out.
+    /// Records that party `slot` may have died, and wakes this process's parked thread to find out.
     pub fn suspect(&self, slot: u16) {
         self.suspect_later(slot);
         self.wake(self.me.slot);
     }
 
-    /// As [`suspect`](Self::suspect), without waking anybody.
+    /// Like [`suspect`](Self::suspect), without waking the parked thread.
     pub fn suspect_later(&self, slot: u16) {
         if let Some(word) = self.suspects.get(usize::from(slot) / 64) {
             word.fetch_or(1 << (slot % 64), Relaxed);
         }
     }
 
-    /// Takes the parties that were noted.
+    /// Returns and clears the suspected parties.
     pub fn take_suspects(&self) -> Vec<u16> {
         let mut found = Vec::new();
         for (i, word) in self.suspects.iter().enumerate() {
@@ -346,7 +349,7 @@ impl Core {
         self.engines.park();
     }
 
-    /// Allocates the shared memory that any use of function `fid` by this program touches.
+    /// Allocates the shared memory that this program can touch in any use of function `fid`.
     pub fn make_room_for(&self, fid: u8) -> Result<(), NodeError> {
         let (region, me) = (self.adapter.region(), Party(self.me.slot));
         // Every function exchanges frames with the PF.
@@ -359,14 +362,13 @@ impl Core {
         }
     }
 
-    /// Allocates the shared memory for everything that an outlet can hold.
+    /// Allocates the shared memory for a full outlet.
     pub fn make_room_for_outlet(&self, which: Outlet) -> Result<(), NodeError> {
         let need = self.adapter.region().back_outlet(which);
         need.map_err(|len| room::no_room(&self.dir, len as u64))
     }
 
-    /// True if the file system keeps enough room for the queues of all programs if `len` bytes of our memory move
-    /// there.
+    /// True if moving `len` bytes of this process's memory to the node's file system leaves enough room for the queues of all programs.
     pub fn leaves_room(&self, len: u64) -> bool {
         dir::space(&self.dir).is_none_or(|space| room::leaves_enough(space, len))
     }

@@ -1,4 +1,4 @@
-//! Receivers that have many frames to take: whoever brings them more waits a while, as a receiver pauses a wire.
+//! Backpressure: a sender waits a while for receivers with many undelivered frames, as a receiver pauses a link.
 
 use crate::core::Core;
 use devmodel::region::{FunctionSet, SLOTS, Sync};
@@ -8,21 +8,21 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Frames that are brought before their receivers are looked at.
+/// Frames delivered between two checks of their receivers.
 pub(super) const TOGETHER: usize = 32;
-/// How often a guest's server or a program that has many frames to take is looked at, and how long it is waited for.
+/// Interval between checks of a guest's server or a program with many undelivered frames, and the maximum wait for it.
 const LOOK: Duration = Duration::from_micros(50);
 pub(super) const PATIENCE: Duration = Duration::from_millis(20);
 
-/// Receivers that one waits for.
+/// The receivers to wait for.
 #[derive(Default)]
 pub(super) struct Crowd {
-    /// Functions, by bit, whose servers were waited for in vain, until they take frames again.
+    /// Functions (a bit each) with a server that was waited for in vain. They are not waited for again until they take frames.
     given_up: [AtomicU64; 2],
 }
 
 impl Crowd {
-    /// Waits for functions of others that have many frames to take, but not for ever.
+    /// Waits for functions of other processes with many undelivered frames, for a limited time.
     pub(super) fn wait(&self, core: &Core) {
         let mut began = None;
         loop {
@@ -48,7 +48,7 @@ impl Crowd {
 }
 
 impl Core {
-    /// Functions that others look after, by bit, and that have not taken half of the frames they have room for.
+    /// Functions (a bit each) that other processes serve and with a receive ring that is more than half full.
     fn crowded(&self) -> FunctionSet {
         let region = self.adapter.region();
         let of_others = (0..region.functions()).filter(|fid| self.server(*fid) != u32::from(self.me.slot));

@@ -1,4 +1,4 @@
-//! Checks a node's file before it is used: a damaged file is refused with a reason.
+//! Checks a node's file before use: a damaged file is refused with a reason.
 
 use super::{
     NodeError,
@@ -20,7 +20,7 @@ use std::{
     sync::{Arc, atomic::Ordering::*},
 };
 
-/// Maps the file of the node in `dir`, after checking that it is of this version.
+/// Maps the file of the node in `dir` after a check of its version.
 pub fn map_existing(dir: &Path, access: Access) -> Result<Arc<Mapped>, NodeError> {
     let path = dir.join("adapter");
     let step = || NodeError::system(format!("open {}", path.display()));
@@ -48,7 +48,7 @@ pub fn map_existing(dir: &Path, access: Access) -> Result<Arc<Mapped>, NodeError
     Ok(Arc::new(map))
 }
 
-/// The adapter in `map`, the file of the node in `dir`.
+/// Attaches to the adapter in `map`, the file of the node in `dir`.
 pub fn attach_region(dir: &Path, map: &Arc<Mapped>) -> Result<Region, NodeError> {
     let region = Region::attach(region_len(), Box::new(RegionMemory(map.clone())))?;
     let damaged = |what| Err(NodeError::Damaged { dir: dir.into(), what });
@@ -66,8 +66,8 @@ pub fn found(map: &Mapped, region: &Region) -> Option<String> {
     lost.or_else(|| check(map).err()).or_else(|| present().find_map(|fid| region.damage(fid)))
 }
 
-/// Runs `work` on a node that may be damaged. Work on a damaged node may find anything, and panic. That becomes an
-/// error like any other; unwinding has released what was held.
+/// Runs `work` on a node that may be damaged, where it may find anything and panic. A panic becomes an error; unwinding has released the
+/// locks that were held.
 pub fn sane<T>(dir: &Path, work: impl FnOnce() -> Result<T, NodeError>) -> Result<T, NodeError> {
     let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(work));
     result.unwrap_or_else(|payload| match payload.is::<NoAddresses>() {
@@ -76,7 +76,7 @@ pub fn sane<T>(dir: &Path, work: impl FnOnce() -> Result<T, NodeError>) -> Resul
     })
 }
 
-/// Describes damage in the words before the region: what was expected and what was found.
+/// Describes damage in the words before the region: the expected and the found value.
 fn check(map: &Mapped) -> Result<(), String> {
     let header = map.header();
     let (begun, now) = (header.epoch.load(Relaxed), sys::monotonic_ns());

@@ -1,5 +1,5 @@
-//! Files of a node's directory. Users and programs that may write to the directory, programs of containers and members of a group among
-//! them, may have put anything in a file's place. So no link is followed, and what is no file, or is known by another name too, is refused.
+//! Files of a node's directory. Any user or program with write access to the directory, such as programs in containers and members of a
+//! group, may have replaced a file. So links are not followed, and anything that is not a regular file with a single name is refused.
 
 use super::dir;
 use std::{
@@ -9,14 +9,14 @@ use std::{
     path::Path,
 };
 
-/// Opens the file at `path` in a node's directory by `options`.
+/// Opens the file at `path` in a node's directory with `options`.
 ///
 /// # Errors
-/// It cannot be opened, or is not a file of the directory's owner or group with this one name.
+/// It cannot be opened, or it is not a regular file with this one name that belongs to the directory's owner or group.
 pub fn open(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
     let refused =
         |found: &str| io::Error::new(io::ErrorKind::InvalidInput, format!("expected a file, found {found}"));
-    // Without waiting: opening a pipe would wait for its other end.
+    // Non-blocking: opening a pipe would wait for its other end.
     let opened = options.custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK).open(path);
     let file = opened.map_err(|e| match e.raw_os_error() {
         Some(libc::ELOOP) => refused("a symbolic link"),
@@ -33,15 +33,15 @@ pub fn open(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
     }
 }
 
-/// Opens a file for reading and writing, which is made if there is none: for the caller alone, or for the group of a shared directory.
+/// Opens a file for reading and writing. A missing file is created, for the caller alone or for the group of a shared directory.
 ///
 /// # Errors
-/// As [`open`].
+/// As for [`open`].
 pub fn open_or_make(path: &Path) -> io::Result<File> {
     open(path, OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600))
 }
 
-/// Device and inode number of what is at `path`, if there is anything.
+/// Device and inode number of the file at `path`, if it exists.
 pub fn id(path: &Path) -> Option<(u64, u64)> {
     fs::symlink_metadata(path).ok().map(|meta| (meta.dev(), meta.ino()))
 }

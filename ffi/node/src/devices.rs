@@ -1,4 +1,4 @@
-//! The devices of a node and every identity that follows from a function's number.
+//! The devices of a node, and the identities derived from a function's number.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr};
@@ -11,19 +11,19 @@ use devmodel::identity::{SWITCH_LID, guid, lid, link_local_gid, loopback, mac, p
 use devmodel::state::ROCE_ADDRESSES;
 use devmodel::{Config, LinkLayer};
 
-/// Greatest number of virtual functions of the adapter.
+/// Maximum number of virtual functions of the adapter.
 pub const MAX_VFS: u8 = 127;
 
-/// Entries of every port's GID table; those behind [`DeviceInfo::gids`] are zero until somebody sets them.
+/// Entries of every port's GID table. Entries after [`DeviceInfo::gids`] are zero until they are set.
 pub const GID_TABLE: usize = ROCE_ADDRESSES;
 
-/// The same for a port on InfiniBand.
+/// Entries of the GID table of an InfiniBand port.
 const IB_GID_TABLE: usize = 8;
 
 /// One function of the simulated adapter, as programs see it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceInfo {
-    /// Verbs name: where nothing else was chosen, `iron0` is the PF, `iron<i>` VF i.
+    /// Verbs name. By default `iron0` is the PF, `iron<i>` VF i.
     pub name: String,
     /// Function number: 0 the PF, i VF i.
     pub fid: u8,
@@ -33,36 +33,36 @@ pub struct DeviceInfo {
     pub bdf: String,
     /// Ethernet address of its port.
     pub mac: [u8; 6],
-    /// Node and port GUID: the modified EUI-64 of the MAC, or the one that a VF makes which was given none.
+    /// Node and port GUID: the modified EUI-64 of the MAC, or the GUID that a VF without an assigned one generates.
     pub guid: [u8; 8],
     /// The link layer of its port.
     pub link_layer: LinkLayer,
     /// System image GUID: that of the PF.
     pub system_guid: [u8; 8],
-    /// Its IP address: the one that was set for it, else 127.x.y.z of the node and the function, see [`loopback`].
+    /// Its IP address: the one that was set, or else 127.x.y.z, derived from the node and the function by [`loopback`].
     pub ip: IpAddr,
-    /// Start of the GID table, on Ethernet all RoCE v2: link-local from the MAC, then the IPv4 address, IPv4-mapped.
+    /// Start of the GID table. On Ethernet, all entries are RoCE v2: link-local from the MAC, then the IPv4 address, IPv4-mapped.
     pub gids: Vec<[u8; 16]>,
-    /// Entries of the GID table; those behind [`gids`](Self::gids) are zero until somebody sets them.
+    /// Entries of the GID table. Entries after [`gids`](Self::gids) are zero until they are set.
     pub gid_table: usize,
-    /// PCI device id.
+    /// PCI device ID.
     pub device_id: u16,
     /// Firmware version.
     pub firmware: String,
     /// LID, on InfiniBand.
     pub lid: u16,
-    /// The port is up.
+    /// True if the port is up.
     pub active: bool,
-    /// Where it is.
+    /// The place of the function.
     pub place: Place,
     /// Its directory in the host's sysfs, if it is a function of the host.
     pub host: Option<PathBuf>,
-    /// NUMA node it is near.
+    /// Nearest NUMA node.
     pub numa: Option<u16>,
 }
 
 impl DeviceInfo {
-    /// The device of function `fid` of the adapter of the node in `dir`, which behaves as `config` says.
+    /// The device of function `fid` of the node in `dir`, with behaviour `config`.
     pub fn new(dir: &Path, fid: u8, config: &Config) -> Self {
         let id = config.node_id;
         let roce = config.link_layer == LinkLayer::Ethernet;
@@ -94,25 +94,25 @@ impl DeviceInfo {
         }
     }
 
-    /// The device of a node that calls its functions by `naming`.
+    /// The device with the names that `naming` assigns.
     #[must_use]
     pub fn called(self, naming: &Naming) -> Self {
         Self { name: naming.name.of(self.fid), bdf: naming.bus.of(self.fid), numa: naming.numa, ..self }
     }
 
-    /// The device with `ip` as its address.
+    /// The device with the address `ip`.
     #[must_use]
     pub fn with_address(mut self, ip: IpAddr) -> Self {
         self.ip = ip;
-        // On InfiniBand GIDs are not made of IP addresses.
+        // On InfiniBand, GIDs do not contain IP addresses.
         if let Some(gid) = self.gids.get_mut(1) {
             *gid = gid_of_ip(ip);
         }
         self
     }
 
-    /// Capability mask of its port (IBTA 14.2.5.6): the port's own on InfiniBand, GIDs made of IP addresses on Ethernet; and
-    /// communication management, which programs do.
+    /// Capability mask of its port (IBTA 14.2.5.6): on InfiniBand the port's own, on Ethernet support of IP-based GIDs; plus communication
+    /// management, which programs implement.
     pub fn port_capabilities(&self) -> u32 {
         match self.link_layer {
             LinkLayer::Ethernet => 1 << 26 | 1 << 16,
@@ -120,17 +120,17 @@ impl DeviceInfo {
         }
     }
 
-    /// True if it has a device file for management datagrams, with the number of its `uverbsN`: functions of nodes have.
+    /// True if it has a device file for MADs, numbered like its `uverbsN`. Functions of nodes have one.
     pub fn has_umad(&self) -> bool {
         self.node().is_some()
     }
 
-    /// The directory of the node it is on; `None` if it is elsewhere.
+    /// The directory of the function's node; `None` if it does not belong to a node.
     pub fn node(&self) -> Option<&Path> {
         self.place.node()
     }
 
-    /// LID of the subnet administrator; 0 if there is none, or if we don't know it.
+    /// LID of the subnet administrator; 0 if there is none or it is not known.
     pub fn sm_lid(&self) -> u16 {
         let on_subnet = self.link_layer == LinkLayer::Infiniband && self.node().is_some();
         if on_subnet { SWITCH_LID } else { 0 }
@@ -147,22 +147,22 @@ impl DeviceInfo {
     }
 }
 
-/// The PF and `vfs` VFs of the node in `dir`, in order of function number; more than [`MAX_VFS`] are not there.
+/// The PF and `vfs` VFs of the node in `dir`, at most [`MAX_VFS`], in order of function number.
 pub fn devices(dir: &Path, vfs: u8, config: &Config) -> Vec<DeviceInfo> {
     (0..=vfs.min(MAX_VFS)).map(|fid| DeviceInfo::new(dir, fid, config)).collect()
 }
 
-/// The function that `text` means among `devices`, by the name that programs know, or as `iron3` or `3` whatever that is; `None` if it is
-/// neither. A number need not be one of theirs.
+/// Finds the function that `text` refers to among `devices`: by its verbs name, or as `iron3` or `3`, independent of names. `None` if it is
+/// neither. A number need not belong to one of the devices.
 pub fn function(text: &str, devices: &[DeviceInfo]) -> Option<u8> {
     let called = devices.iter().find(|device| device.name == text).map(|device| device.fid);
     let numbered = || text.strip_prefix("iron").unwrap_or(text).parse().ok();
     called.or_else(numbered).filter(|fid| *fid <= MAX_VFS)
 }
 
-/// A byte string as sysfs writes GUIDs and GIDs: pairs of bytes in hex, joined by colons.
+/// Formats bytes as sysfs formats GUIDs and GIDs: pairs of bytes in hex, separated by colons.
 pub struct Colons<'a>(
-    /// The bytes, an even number of them.
+    /// The bytes; their number is even.
     pub &'a [u8],
 );
 

@@ -1,4 +1,4 @@
-//! Where a node lives: the default directory of a user, and the checks before one is used.
+//! The directory of a node: a user's default directory, and the checks before a directory is used.
 
 use std::ffi::CString;
 use std::fs;
@@ -14,18 +14,18 @@ pub use super::sys::Space;
 const TMPFS_MAGIC: i64 = 0x0102_1994;
 const RAMFS_MAGIC: i64 = 0x8584_58f6;
 
-/// Why a directory cannot hold a node.
+/// The reason why a directory cannot hold a node.
 #[derive(Debug, thiserror::Error)]
 #[error("node directory {dir}: {why}")]
 pub struct DirError {
-    /// As the user named it.
+    /// The directory as the user named it.
     pub dir: String,
-    /// The reason why it cannot.
+    /// The reason.
     pub why: String,
 }
 
-/// The node directory of the calling user when none is named: in the runtime directory of the login, else in
-/// `/dev/shm`, else in `/tmp`; the first that lies in memory.
+/// The calling user's default node directory: in the login's runtime directory, else in `/dev/shm`, else in `/tmp`; the first one that is
+/// on a memory file system.
 pub fn default_dir() -> PathBuf {
     let uid = sys::euid();
     let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
@@ -40,11 +40,11 @@ pub fn default_dir() -> PathBuf {
     base.join(format!("ironverbs-{uid}"))
 }
 
-/// A directory of the calling user alone, for sockets by which its processes find each other: `/run/ironverbs` of root, or one in the runtime
-/// directory of the login or in memory. It is made if it is missing.
+/// A directory private to the calling user, for sockets by which the user's processes find each other: `/run/ironverbs` for root, or a
+/// directory in the login's runtime directory or on a memory file system. It is created if missing.
 ///
 /// # Errors
-/// The last of these cannot be used either: why.
+/// The reason why the last of these directories cannot be used either.
 pub fn own() -> Result<PathBuf, DirError> {
     let uid = sys::euid();
     let login = PathBuf::from(format!("/run/user/{uid}"));
@@ -52,19 +52,19 @@ pub fn own() -> Result<PathBuf, DirError> {
     let of_login = runtime
         .filter(|dir| dir.is_absolute() && owner(dir) == Some(uid))
         .map(|dir| dir.join("ironverbs-own"));
-    // Nobody but root can make one in /run. In a user namespace of an engine's, root cannot either.
+    // Only root can create a directory in /run. Root of a container engine's user namespace cannot.
     let of_root = (uid == 0).then(|| PathBuf::from("/run/ironverbs"));
     let last = PathBuf::from(format!("/dev/shm/ironverbs-{uid}-own"));
     of_root.into_iter().chain(of_login).find_map(|dir| claim(&dir).ok()).map_or_else(|| claim(&last), Ok)
 }
 
-/// Mode of a directory that its group shares, with the bit that gives new files the directory's group.
+/// Mode of a directory that its group shares, with the setgid bit, which gives new files the directory's group.
 const SHARED: u32 = 0o2770;
-/// The files of a node; the first is made anew with each node ([`new_file`]).
+/// The files of a node. The first is created anew with each node ([`new_file`]).
 const FILES: [&str; 4] = ["adapter", "parties", "ports", "userns"];
 
-/// Prepares `dir` to hold a node: creates it with mode 0700 if it is missing, and refuses it if it is not the caller's to
-/// use ([`check`]). Returns its absolute path with links resolved.
+/// Prepares `dir` to hold a node: creates it with mode 0700 if it is missing, and refuses a directory that the caller may not use
+/// ([`check`]). Returns its absolute path with links resolved.
 pub fn claim(dir: &Path) -> Result<PathBuf, DirError> {
     let name = || dir.display().to_string();
     if dir.as_os_str().is_empty() {
@@ -78,7 +78,7 @@ pub fn claim(dir: &Path) -> Result<PathBuf, DirError> {
     check(dir)?;
     let full = fs::canonicalize(dir).map_err(|e| DirError { dir: name(), why: e.to_string() })?;
     check(&full)?;
-    // The path becomes a line of the text file by which the provider finds its node, and a part of RDMAV_DRIVERS.
+    // The path becomes a line of the text file by which the provider finds its node, and part of RDMAV_DRIVERS.
     let fits = |c: char| !c.is_control() && !c.is_whitespace() && !":;".contains(c);
     if !full.to_str().is_some_and(|path| path.chars().all(fits)) {
         let why =
@@ -88,7 +88,7 @@ pub fn claim(dir: &Path) -> Result<PathBuf, DirError> {
     Ok(full)
 }
 
-/// Lets the users of `group` use the node in `dir`, which is made if it is missing.
+/// Permits the users of `group` to use the node in `dir`. The directory is created if missing.
 ///
 /// # Errors
 /// The caller is not root, or the directory is not the caller's.
@@ -99,7 +99,7 @@ pub fn share(dir: &Path, group: u32) -> Result<(), DirError> {
     }
     let full = claim(dir)?;
     let shared = || -> io::Result<()> {
-        // Files that are made later would be their maker's alone for an instant.
+        // Creates the other files now: files created later would for a moment be accessible only to their creator.
         for name in &FILES[1..] {
             data::open_or_make(&full.join(name))?;
         }
@@ -117,13 +117,14 @@ pub fn share(dir: &Path, group: u32) -> Result<(), DirError> {
     })
 }
 
-/// True if a directory is root's and shared on purpose: its group may write, new files get the group, and others have no right.
+/// True if a directory belongs to root and is shared on purpose: it is writable by its group, new files inherit the group, and others have
+/// no access.
 pub(crate) fn is_shared(dir: &fs::Metadata) -> bool {
     is_root(dir.uid()) && dir.mode() & 0o2077 == SHARED & 0o2077
 }
 
-/// True if `uid` is root's. In a user namespace without root, as `run` makes for other users, root and all strangers have one number;
-/// there the group's rights, which the kernel checks, have to do.
+/// True if `uid` is root. In a user namespace without root, as `run` creates for other users, root and all unmapped users share one number;
+/// there the group's permissions, which the kernel checks, have to suffice.
 fn is_root(uid: u32) -> bool {
     const STRANGER: u32 = 65534;
     let root_is_here = || {
@@ -133,7 +134,7 @@ fn is_root(uid: u32) -> bool {
     uid == 0 || uid == STRANGER && !root_is_here()
 }
 
-/// Gives a file that was just made in a node's directory to those who may use the directory.
+/// Makes a newly created file in a node's directory accessible to the directory's users.
 pub(crate) fn new_file(file: &fs::File, dir: &Path) -> io::Result<()> {
     if is_shared(&fs::metadata(dir)?) {
         file.set_permissions(fs::Permissions::from_mode(0o660))?;
@@ -141,13 +142,13 @@ pub(crate) fn new_file(file: &fs::File, dir: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Refuses a directory that is neither the caller's own nor root's and shared with a group of the caller's. Does not change
-/// it. Of other users none is trusted: a directory of theirs may stand where one's own is looked for.
+/// Refuses a directory that neither belongs to the caller nor to root and a group of the caller's. Changes nothing. Other users are not
+/// trusted: one of them may have placed a directory where the caller's is expected.
 pub fn check(dir: &Path) -> Result<(), DirError> {
     let refuse = |why: String| DirError { dir: dir.display().to_string(), why };
     let uid = sys::euid();
-    // In a directory that all can write to, the name may be a link that somebody else made to a directory of ours. It
-    // is checked without a trailing slash, which would follow the link.
+    // In a world-writable directory, the name may be a link that another user made to one of the caller's directories. The check is done
+    // without a trailing slash, which would follow the link.
     let name: PathBuf = dir.components().collect();
     let link = fs::symlink_metadata(&name).map_err(|e| refuse(e.to_string()))?;
     if link.is_symlink() && link.uid() != uid {
@@ -173,7 +174,7 @@ pub fn check(dir: &Path) -> Result<(), DirError> {
     Ok(())
 }
 
-/// Prepares `dir` to hold a node as [`claim`] does, if it is in memory. Returns its absolute path.
+/// Like [`claim`], but requires a memory file system. Returns the absolute path.
 pub(crate) fn claim_in_memory(dir: &Path) -> Result<PathBuf, NodeError> {
     let full = claim(dir)?;
     match in_memory(&full) {
@@ -189,7 +190,7 @@ pub(crate) fn claim_in_memory(dir: &Path) -> Result<PathBuf, NodeError> {
 pub(crate) fn existing(dir: &Path) -> Result<PathBuf, NodeError> {
     match fs::canonicalize(dir) {
         Ok(full) => {
-            // Checks both the name it was called by, which may be a link, and what that leads to.
+            // Checks both the given name, which may be a link, and its target.
             check(dir)?;
             check(&full)?;
             Ok(full)
@@ -199,12 +200,12 @@ pub(crate) fn existing(dir: &Path) -> Result<PathBuf, NodeError> {
     }
 }
 
-/// True when the file system of `path` keeps its files in memory, which a region shared by processes needs.
+/// True if the file system of `path` keeps its files in memory, as a region shared by processes requires.
 pub fn in_memory(path: &Path) -> bool {
     statfs(path).is_some_and(|s| [TMPFS_MAGIC, RAMFS_MAGIC].contains(&s.kind))
 }
 
-/// The space of the file system of `path`. `None` if it has no limit, or doesn't say.
+/// The space of the file system of `path`. `None` if it has no limit or does not report one.
 pub fn space(path: &Path) -> Option<Space> {
     statfs(path).map(|s| s.space).filter(|space| space.total != 0)
 }
@@ -287,7 +288,7 @@ mod tests {
         for refused in [0o770, 0o2775, 0o2772, 0o2777] {
             assert!(mode(refused).unwrap_err().contains(&format!("{refused:04o}")), "{refused:o}");
         }
-        // Only root's may be shared: another user's could have been laid there for others.
+        // Only root's directories may be shared: another user could have placed the directory there.
         mode(0o2770).unwrap();
         chown(&dir, Some(65534), None).unwrap();
         assert!(claim(&dir).unwrap_err().to_string().contains("owned by uid 65534"));

@@ -1,22 +1,22 @@
-//! Coalesced doorbells, for programs that post one request after the other.
+//! Coalesced doorbells, for programs that post requests one at a time.
 //!
-//! Acting on a doorbell costs at least one copy into another program's memory. When a program rings several doorbells
-//! in a row without waiting in between, the later ones are coalesced. They are acted on together when there are enough
-//! of them, when the program polls an empty CQ, or when it touches any other register. The parked thread checks every
-//! millisecond for doorbells that none of these released. A program whose doorbells it had to release waits for something
-//! other than completions, so nothing is coalesced for that program for a while.
+//! Acting on a doorbell costs at least one copy into another program's memory. When a program rings several doorbells in a row without
+//! waiting in between, the later ones are coalesced. They are acted on together when there are enough of them, when the program polls an
+//! empty CQ, or when it accesses any other register. The parked thread checks every millisecond for doorbells that none of these events
+//! released. A program with doorbells that it had to release waits for something other than completions, so nothing is coalesced for that
+//! program for a while.
 
 use std::sync::{
     Mutex,
     atomic::{AtomicU32, AtomicU64, Ordering::*},
 };
 
-/// A program that polls an empty CQ so often before a doorbell was waiting; after so many such doorbells in a row it is
-/// taken to wait each time.
+/// Empty polls before a doorbell that show that the program was waiting, and the number of such doorbells in a row after which it is
+/// assumed to wait each time.
 const IN_VAIN: u32 = 4;
 const ROUNDS: u32 = 16;
 
-/// A doorbell that is yet to be acted on, and how many rang.
+/// A coalesced doorbell that is not acted on yet, and the number of rings it stands for.
 #[derive(Clone, Copy)]
 pub struct Coalesced {
     pub offset: u32,
@@ -24,12 +24,11 @@ pub struct Coalesced {
     pub count: u32,
 }
 
-/// The doorbells of one function, and the polls between them. The members that every poll reads come first, in one cache
-/// line.
+/// The doorbells of one function, and the polls between them. The members that every poll reads come first, in one cache line.
 #[derive(Default)]
 #[repr(C, align(128))]
 pub struct Doorbells {
-    /// Polls that found nothing, ever.
+    /// Total number of empty polls.
     empty_polls: AtomicU32,
     /// Value of `empty_polls` at the last doorbell.
     at_doorbell: AtomicU32,
@@ -37,21 +36,21 @@ pub struct Doorbells {
     pub pending: AtomicU32,
     /// Doorbells since the last empty poll.
     pub row: AtomicU32,
-    /// Successive doorbells that each came after [`IN_VAIN`] empty polls or more.
+    /// Successive doorbells that each came after at least [`IN_VAIN`] empty polls.
     rounds: AtomicU32,
     pub coalesced: Mutex<Option<Coalesced>>,
-    /// Doorbells ever coalesced, and the value when the parked thread last checked.
+    /// Total number of coalesced doorbells, and its value at the parked thread's last check.
     pub count: AtomicU32,
     pub seen: AtomicU32,
     /// 1 while the parked thread checks this function.
     pub watched: AtomicU32,
-    /// Nothing is coalesced until this time (ms).
+    /// Time (ms) until which nothing is coalesced.
     pub eager_until: AtomicU64,
 }
 
 impl Doorbells {
-    /// Counts a poll that found nothing, and returns how many there were since the last doorbell. Threads may lose counts
-    /// to each other, which does no harm: the count only steers heuristics.
+    /// Counts an empty poll, and returns the number since the last doorbell. Concurrent threads may lose counts, which does no harm: the
+    /// count only steers heuristics.
     #[inline]
     pub fn note_empty_poll(&self) -> u32 {
         let polls = self.empty_polls.load(Relaxed).wrapping_add(1);
@@ -59,7 +58,7 @@ impl Doorbells {
         polls.wrapping_sub(self.at_doorbell.load(Relaxed))
     }
 
-    /// Polls that found nothing, ever.
+    /// Total number of empty polls.
     pub fn empty_polls(&self) -> u32 {
         self.empty_polls.load(Relaxed)
     }
@@ -69,7 +68,7 @@ impl Doorbells {
         self.at_doorbell.load(Relaxed)
     }
 
-    /// Notes a doorbell. Returns true at every [`ROUNDS`]th of a row of doorbells that each came after empty polls.
+    /// Counts a doorbell. Returns true at every [`ROUNDS`]th in a row of doorbells that each came after empty polls.
     #[inline]
     pub fn note_doorbell(&self) -> bool {
         let polls = self.empty_polls.load(Relaxed);
@@ -80,7 +79,7 @@ impl Doorbells {
         waited && rounds % ROUNDS == 0
     }
 
-    /// Ends a row of doorbells, for the program polls. Returns whether a coalesced doorbell is pending.
+    /// Ends a row of doorbells because the program polls. Returns whether a coalesced doorbell is pending.
     #[inline]
     pub fn end_row(&self) -> bool {
         if self.row.load(Relaxed) != 0 {

@@ -1,4 +1,4 @@
-//! Runs the model in the calling thread, and hands what remains to parked threads.
+//! Runs the model in the calling thread, and leaves the remaining work to parked threads.
 
 use super::{
     core::{Core, MILLI},
@@ -12,9 +12,9 @@ use devmodel::{
 };
 use std::sync::atomic::{Ordering::*, fence};
 
-/// A parked thread that wakes by itself so little (ps) after a timer is not woken for it.
+/// A parked thread that wakes by itself at most this long (ps) after a timer is not woken for it.
 const SLACK: u64 = MILLI / 20;
-/// How often one call resumes work left by a bound before it leaves the rest to the parked thread.
+/// How often one call resumes work left by a work limit before it leaves the rest to the parked thread.
 const AGAIN: usize = 8;
 
 impl Core {
@@ -22,7 +22,7 @@ impl Core {
     #[inline]
     pub fn drive<R>(&self, now: u64, f: impl FnOnce(&mut Runner, &mut NodeHost<'_>) -> R) -> R {
         self.engines.with(|engine| {
-            // In virtual time the conductor runs the functions.
+            // In virtual time, the conductor runs the functions.
             engine.runner.defer(self.board().is_some());
             let mut host = NodeHost(Memory { core: self, scratch: &mut engine.scratch });
             let result = f(&mut engine.runner, &mut host);
@@ -31,8 +31,8 @@ impl Core {
         })
     }
 
-    /// As [`drive`](Core::drive), for an `f` that locks `fid` without running it. Also does what others left to us
-    /// meanwhile.
+    /// Like [`drive`](Core::drive), for an `f` that locks `fid` without running it. Afterwards does the work that other processes left to
+    /// this one in the meantime.
     pub fn touch<R>(&self, now: u64, fid: u8, f: impl FnOnce(&mut Runner, &mut NodeHost<'_>) -> R) -> R {
         self.drive(now, |runner, host| {
             let result = f(runner, host);
@@ -43,8 +43,8 @@ impl Core {
         })
     }
 
-    /// Does what others left to us while we had the functions `locked`. `None` says that `f` gave up, so it may be
-    /// any function.
+    /// Does the work that other processes left to this one while it had the functions `locked`. `None` means that `f` gave up, so any
+    /// function may have work.
     pub fn see_to_what_was_left(
         &self,
         runner: &mut Runner,
@@ -56,7 +56,7 @@ impl Core {
         locked.map(drop)
     }
 
-    /// Runs `fid` if there is anything to do, unless somebody conducts.
+    /// Runs `fid` if there is work, unless the node has a conductor.
     pub fn run(&self, now: u64, fid: u8) {
         if self.board().is_some() {
             return;
@@ -64,18 +64,18 @@ impl Core {
         self.drive(now, |runner, host| runner.run(&self.adapter, host, now, fid));
     }
 
-    /// Runs `fid`, whose poller has seen work.
+    /// Runs `fid` after its poller has seen work.
     pub fn run_busy(&self, now: u64, fid: u8) {
         self.drive(now, |runner, host| runner.run_busy(&self.adapter, host, now, fid));
     }
 
-    /// True if work was left because of a bound.
+    /// True if a work limit left some work.
     #[inline]
     pub fn has_left(&self) -> bool {
         self.left[0].load(Relaxed) | self.left[1].load(Relaxed) != 0
     }
 
-    /// Takes the functions whose work was left because of a bound.
+    /// Returns and clears the functions with work left by a work limit.
     #[inline]
     pub fn take_left(&self) -> u128 {
         if !self.has_left() {
@@ -84,8 +84,7 @@ impl Core {
         u128::from(self.left[0].swap(0, Relaxed)) | u128::from(self.left[1].swap(0, Relaxed)) << 64
     }
 
-    /// Hands over what a call left: work beyond the bound, timers earlier than parked threads know, parties that may
-    /// be dead.
+    /// Passes on the remainder of a call: work beyond the limit, timers earlier than parked threads know, parties that may be dead.
     #[inline]
     fn afterwards(&self, runner: &mut Runner, host: &mut NodeHost<'_>, now: u64) {
         let left = runner.take_due();
@@ -108,12 +107,12 @@ impl Core {
             self.suspect(std::mem::take(&mut scratch.suspect));
         }
         if self.is_lost() {
-            // The parked thread wakes those who sleep on interrupts.
+            // The parked thread wakes the threads that sleep on interrupts.
             self.wake(self.me.slot);
         }
     }
 
-    /// Resumes work left by a bound, and leaves the rest to the parked thread.
+    /// Resumes work left by a work limit, and leaves the rest to the parked thread.
     #[cold]
     fn go_on(&self, mut left: u128, runner: &mut Runner, host: &mut NodeHost<'_>, now: u64) {
         for _ in 0..AGAIN {
@@ -125,7 +124,7 @@ impl Core {
                 break;
             }
         }
-        // Functions that this program polls are run again by the next poll.
+        // The next poll runs the functions that this program polls.
         for fid in self.open_functions() {
             if self.is_poller(fid) {
                 left &= !(1 << fid);
@@ -140,7 +139,7 @@ impl Core {
         }
     }
 
-    /// Notes that the next timer of function `fid` changed to `word`.
+    /// Records that the next timer of function `fid` changed to `word`.
     #[cold]
     fn note_timer(&self, timers: &mut Vec<u32>, fid: u8, word: u32) {
         if self.board().is_some() {
@@ -151,7 +150,7 @@ impl Core {
         self.announce_timer(fid);
     }
 
-    /// Wakes the openers' parked threads that would sleep past the next timer of `fid`.
+    /// Wakes those parked threads of the openers that would sleep past the next timer of `fid`.
     fn announce_timer(&self, fid: u8) {
         fence(SeqCst);
         let Some(at) = self.adapter.region().timer_hint(fid, self.now()) else { return };

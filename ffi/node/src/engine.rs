@@ -1,4 +1,4 @@
-//! Runners, one for each thread that runs the model at the moment, from a small pool.
+//! A small pool of runners, one for each thread that is currently running the model.
 #![allow(unsafe_code)]
 
 use super::scratch::Scratch;
@@ -12,54 +12,54 @@ use std::{
 };
 use sync::{ANY_THREAD, this_thread};
 
-/// Runners in the pool. If more threads come at once, they get one for the call.
+/// Runners in the pool. Additional concurrent threads get a temporary one for the call.
 const RUNNERS: usize = 8;
-/// After so many successive calls a thread becomes the owner of the first runner.
+/// Number of successive calls after which a thread becomes the owner of the first runner.
 const STEADY: u32 = 64;
 
-/// A runner and what its host keeps.
+/// A runner and its host's state.
 pub struct Engine {
     /// The runner.
     pub runner: Runner,
-    /// The state that its host keeps from one call to the next.
+    /// State that the host keeps between calls.
     pub scratch: Scratch,
 }
 
-/// The runners of a process. The first belongs to one thread, which makes nearly all calls. It takes its runner
-/// without a locked instruction, which would wait for all earlier stores.
+/// The runners of a process. The first belongs to one thread, which makes nearly all calls. That thread takes its runner without a locked
+/// instruction, which would wait for all earlier stores.
 #[derive(Default)]
 pub struct Engines {
-    /// The owner of the first runner; 0 is none yet.
+    /// The owner of the first runner; 0 if none yet.
     owner: AtomicUsize,
     places: [Place; RUNNERS],
     faults: Faults,
-    /// The barriers of other programs reach this process.
+    /// True if the barriers of other programs reach this process.
     barriers: bool,
-    /// The thread other than the owner that called last, and how often in a row.
+    /// The last caller other than the owner, and its number of successive calls.
     latest: AtomicUsize,
     row: AtomicU32,
     /// The parked thread, which never becomes the owner.
     parked: AtomicUsize,
 }
 
-/// A place in the pool. Taking it costs one locked instruction; a mutex would cost two.
+/// A slot of the pool. Taking it costs one locked instruction; a mutex would cost two.
 #[derive(Default)]
 #[repr(align(64))]
 struct Place {
     taken: AtomicBool,
     engine: UnsafeCell<Option<Box<Engine>>>,
 }
-// SAFETY: the engine is only touched by who set `taken`, see `Taken`.
+// SAFETY: only the thread that set `taken` accesses the engine, through `Taken`.
 unsafe impl Sync for Place {}
 
-/// A place that we hold until this is dropped, also when a stage panics.
+/// A slot that the thread holds until this is dropped, even if a stage panics.
 struct Taken<'a>(&'a Place, Kind);
 
 /// The properties that a new runner is created with.
 #[derive(Clone, Copy)]
 struct Kind {
     faults: Faults,
-    /// One thread alone uses it, and barriers of other programs reach that thread.
+    /// True if a single thread uses it, which barriers of other programs reach.
     steady: bool,
 }
 
@@ -73,7 +73,7 @@ impl Place {
 impl Taken<'_> {
     #[inline]
     fn engine(&mut self) -> &mut Engine {
-        // SAFETY: `self.0.taken` is ours, and `&mut self` makes this the only reference.
+        // SAFETY: this thread set `self.0.taken`, and `&mut self` makes this the only reference.
         unsafe { &mut *self.0.engine.get() }.get_or_insert_with(|| Engine::new(self.1))
     }
 }
@@ -98,19 +98,18 @@ impl Engine {
 }
 
 impl Engines {
-    /// A pool whose runners apply `faults` to their frames. `barriers` says whether barriers of other programs reach
-    /// this process.
+    /// Creates a pool of runners that apply `faults` to their frames. `barriers` is true if barriers of other programs reach this process.
     pub fn new(faults: Faults, barriers: bool) -> Self {
         Self { faults, barriers, ..Self::default() }
     }
 
-    /// Calls `f` with a runner that nobody else uses.
+    /// Calls `f` with a runner for its exclusive use.
     #[inline]
     pub fn with<R>(&self, f: impl FnOnce(&mut Engine) -> R) -> R {
         let first = &self.places[0];
         let mut taken = if self.owner.load(Relaxed) == this_thread() && !first.taken.load(Relaxed) {
             first.taken.store(true, Relaxed);
-            // Orders the two for a signal handler in this thread.
+            // Orders the two accesses against a signal handler in this thread.
             compiler_fence(SeqCst);
             Some(Taken(first, Kind { faults: self.faults, steady: self.barriers }))
         } else {
@@ -119,14 +118,14 @@ impl Engines {
         let mut spare = None;
         let engine = match &mut taken {
             Some(taken) => taken.engine(),
-            // The holders of the pool's runners may be waiting for a stopped program.
+            // The holders of the pool's runners may be blocked on a stopped program.
             None => spare.insert(Engine::new(Kind { faults: self.faults, steady: false })),
         };
         // The only call of `f`, so that it is inlined here.
         f(engine)
     }
 
-    /// Marks the calling thread as the parked one, which calls rarely.
+    /// Marks the calling thread as the parked one, which rarely calls.
     pub fn park(&self) {
         self.parked.store(this_thread(), Relaxed);
     }
@@ -145,8 +144,7 @@ impl Engines {
         self.places[1..].iter().find_map(|place| place.take(kind))
     }
 
-    /// Makes thread `me` the owner if it has made enough calls in a row. It takes the first runner from its next call
-    /// on.
+    /// Makes thread `me` the owner if it has made enough calls in a row. It takes the first runner from its next call on.
     fn consider(&self, me: usize) {
         if self.latest.swap(me, Relaxed) != me {
             self.row.store(0, Relaxed);

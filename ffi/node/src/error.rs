@@ -1,9 +1,9 @@
-//! Why a node cannot be used, each reason in one line.
+//! Errors of node operations. Each reads as one line.
 
 use super::{dir::DirError, holder::Holder, party_set::PROGRAMS};
 use std::{io, path::PathBuf};
 
-/// Why a node, or a device of it, could not be used.
+/// The reason why a node or one of its devices could not be used.
 #[derive(Debug, thiserror::Error)]
 pub enum NodeError {
     /// The directory cannot hold a node.
@@ -12,30 +12,30 @@ pub enum NodeError {
     /// There is no node in the directory.
     #[error("no node in {}: start a program with 'ironverbs run' first", .0.display())]
     Missing(PathBuf),
-    /// Another version made it, or it is damaged.
+    /// The node was created by another version, or is damaged.
     #[error("the node in {} was made by another version ({found}, expected {expected}): reset it", dir.display())]
     Version {
         /// The node's directory.
         dir: PathBuf,
-        /// The version that it states.
+        /// The version in its file.
         found: String,
-        /// The version that this program writes.
+        /// The version that this program supports.
         expected: String,
     },
-    /// No room in shared memory.
+    /// Not enough room in shared memory.
     #[error("no room in shared memory for the node in {}: {need} KiB needed, {free} KiB free", dir.display())]
     NoRoom {
         /// The node's directory.
         dir: PathBuf,
-        /// KiB that should be free.
+        /// Required free space in KiB.
         need: u64,
-        /// KiB that are.
+        /// Actual free space in KiB.
         free: u64,
     },
-    /// This process can map no more.
+    /// This process has no address space left to map the node.
     #[error("no addresses are left to map the node in {}: is there a limit (ulimit -v)?", .0.display())]
     NoAddresses(PathBuf),
-    /// The caller may not make a file of that size.
+    /// The caller may not create a file of that size.
     #[error(
         "cannot make the node in {}: files of this process may have {limit} bytes (ulimit -f), and the node's, of which only what is used takes memory, has {need}",
         dir.display()
@@ -43,28 +43,28 @@ pub enum NodeError {
     FileSize {
         /// The node's directory.
         dir: PathBuf,
-        /// Its limit.
+        /// The limit in bytes.
         limit: u64,
-        /// Bytes of the node's file.
+        /// Size of the node's file in bytes.
         need: u64,
     },
-    /// Programs are on the node.
+    /// Programs are using the node.
     #[error("the node in {} is in use by {}", dir.display(), crate::error::pids(.pids))]
     Busy {
         /// The node's directory.
         dir: PathBuf,
-        /// Process ids of the programs; 0 where another PID namespace hides it.
+        /// Process IDs of the programs; 0 for one that is hidden by another PID namespace.
         pids: Vec<u32>,
     },
-    /// It is of this version, and holds what nobody of this version writes.
+    /// The node has this version, but contains values that this version never writes.
     #[error("the node in {} is damaged ({what}): reset it", dir.display())]
     Damaged {
         /// The node's directory.
         dir: PathBuf,
-        /// The value that was expected, and the one that was found.
+        /// The expected and the found value.
         what: String,
     },
-    /// A process holds the node's lock, and may hold it for ever.
+    /// A process holds the node's lock, possibly forever.
     #[error("the node in {} is locked by {holder}", dir.display())]
     Held {
         /// The node's directory.
@@ -72,54 +72,54 @@ pub enum NodeError {
         /// The process that holds it.
         holder: Holder,
     },
-    /// A program that is stopped holds a function that something needs.
+    /// A stopped program holds a function that an operation needs.
     #[error("{what} has to wait for {holder}")]
     Stopped {
         /// The operation that needs it.
         what: String,
-        /// The program that is stopped.
+        /// The stopped program.
         holder: Holder,
     },
-    /// All places for programs are taken.
+    /// All slots for programs are taken.
     #[error("{PROGRAMS} programs at most run on a node, and that many do")]
     Full,
-    /// Another number of VFs than the node has.
+    /// The number of VFs differs from the node's.
     #[error("the node has {have} virtual functions, asked for {asked}: {remedy}")]
     Vfs {
         /// VFs enabled.
         have: u8,
-        /// VFs asked for.
+        /// VFs requested.
         asked: u8,
         /// The step that would help.
         remedy: &'static str,
     },
-    /// A property of the node that only its making decides is another.
+    /// A property that is fixed at the node's creation differs.
     #[error("the node in {} has {what} {found}, asked for {asked}: reset it, or use another --node", dir.display())]
     Differs {
         /// The node's directory.
         dir: PathBuf,
         /// The property.
         what: &'static str,
-        /// The value that was asked for.
+        /// The requested value.
         asked: String,
-        /// The value that the node has.
+        /// The node's value.
         found: String,
     },
-    /// An address is another function's.
+    /// The address belongs to another function.
     #[error("{ip} is the address of iron{fid}")]
     AddressTaken {
         /// The address.
         ip: std::net::IpAddr,
-        /// The function that has it.
+        /// The function that has the address.
         fid: u8,
     },
-    /// A node of InfiniBand is to be joined to something.
+    /// An InfiniBand node cannot be joined to anything.
     #[error("the node in {} speaks InfiniBand and is a subnet of its own: links join nodes of Ethernet", .0.display())]
     OwnSubnet(
         /// The node's directory.
         PathBuf,
     ),
-    /// Two nodes that cannot be joined.
+    /// The two nodes cannot be joined.
     #[error(
         "the node in {} has id {id} and ports of {layer}: joined nodes need different ids and ports of one kind",
         dir.display()
@@ -132,40 +132,40 @@ pub enum NodeError {
         /// The link layer of its ports.
         layer: devmodel::LinkLayer,
     },
-    /// Somebody else takes from an outlet.
+    /// Another process consumes the outlet.
     #[error("the {what} of the node in {} is held by process {pid}", dir.display())]
     OutletHeld {
         /// The outlet.
         what: &'static str,
         /// The node's directory.
         dir: PathBuf,
-        /// The process that holds it; 0 where another PID namespace hides it.
+        /// The process that consumes it; 0 if it is hidden by another PID namespace.
         pid: u32,
     },
-    /// No such device.
+    /// There is no such device.
     #[error("no device iron{fid}: the node has iron0 to iron{vfs}")]
     NoDevice {
-        /// Function asked for.
+        /// Requested function.
         fid: u8,
         /// VFs enabled.
         vfs: u8,
     },
-    /// The name is no device's.
+    /// No device has this name.
     #[error("no device '{found}': expected {} to {}", .names[0], .names[1])]
     NoName {
         /// The name that was given.
         found: String,
-        /// The first device of the node, and its last.
+        /// The names of the node's first and last device.
         names: [String; 2],
     },
-    /// A function is served to a client, or was to be served while programs have it open.
+    /// The function is served to a client, or cannot be served because programs have it open.
     #[error("iron{fid} is in use: it is {how} by {}", crate::error::pids(.pids))]
     InUse {
         /// Function.
         fid: u8,
         /// "served" or "open".
         how: &'static str,
-        /// Process ids; 0 where another PID namespace hides it.
+        /// Process IDs; 0 for one that is hidden by another PID namespace.
         pids: Vec<u32>,
     },
     /// The driver could not bring the device up.
@@ -176,15 +176,15 @@ pub enum NodeError {
         /// The driver's reason.
         source: driver::Error,
     },
-    /// The region is not one.
+    /// The region is not valid.
     #[error(transparent)]
     Region(#[from] devmodel::region::RegionError),
     /// A system call failed.
     #[error("cannot {what}: {source}")]
     System {
-        /// The step, to be read after "cannot".
+        /// The failed step, to be read after "cannot".
         what: String,
-        /// The error that the kernel gave.
+        /// The kernel's error.
         source: io::Error,
     },
 }
@@ -195,7 +195,7 @@ impl NodeError {
         move |source| Self::System { what: what.into(), source }
     }
 
-    /// The errno a verbs caller gets.
+    /// The errno for callers of verbs.
     pub fn errno(&self) -> i32 {
         match self {
             Self::Missing(_) | Self::NoDevice { .. } | Self::NoName { .. } => libc::ENODEV,

@@ -1,5 +1,5 @@
-//! Functions that are no node's: of a real card bound to vfio-pci, or behind a vfio-user socket. The functions
-//! themselves are asked for the attributes that programs are to see.
+//! Functions that belong to no node: those of a physical adapter bound to vfio-pci, or behind a vfio-user socket. The attributes that
+//! programs see are queried from the functions.
 
 use crate::devices::DeviceInfo;
 use crate::gid::ip_of_gid;
@@ -8,11 +8,11 @@ use crate::place::{Neighbour, Place};
 use devmodel::LinkLayer;
 use std::{net::IpAddr, path::PathBuf};
 
-/// PCI bus on which functions behind sockets are shown, which have no address of their own.
+/// PCI bus under which functions behind sockets appear, since they have no PCI address.
 const SOCKETS: &str = "0000:c2";
 
-/// Asks the functions at `places`, one after the other, and gives them names in that order. Each is brought up and let
-/// go again. Functions of one list know each other's addresses.
+/// Queries the functions at `places` one after the other, and names them in that order. Each is brought up and closed again. Functions of
+/// one list know each other's addresses.
 pub fn functions(mut places: Vec<Place>) -> Result<Vec<DeviceInfo>, PlaceError> {
     let mut all = Vec::new();
     for (number, place) in places.iter().enumerate() {
@@ -35,7 +35,7 @@ fn peer(gid: &[u8; 16], mac: [u8; 6]) -> Neighbour {
     Neighbour { ip: ip_of_gid(gid), mac }
 }
 
-/// The description that one function, which is shown as `iron<number>`, gives of itself. It is opened for that, unless this process has it open.
+/// Queries one function, which appears as `iron<number>`. Opens it for that, unless this process already has it open.
 pub fn describe(number: u8, place: &Place) -> Result<DeviceInfo, PlaceError> {
     let device = place.open_silently()?;
     let failed = |source| PlaceError::Device { place: place.to_string(), source };
@@ -79,7 +79,7 @@ pub fn describe(number: u8, place: &Place) -> Result<DeviceInfo, PlaceError> {
         active: port.active,
         place: place.clone(),
         host,
-        // -1 says that it is near none.
+        // A value of -1 means no node.
         numa: numa.and_then(|text| text.trim().parse().ok()),
     };
     device.close().map_err(failed)?;

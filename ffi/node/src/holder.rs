@@ -1,29 +1,29 @@
-//! The process that holds a lock which others wait for: its name, and whether it is stopped.
+//! The holder of a lock that other processes wait for: its name, and whether it is stopped.
 
 use super::jail;
 use std::{fmt, fs, path::Path};
 
-/// Why a process is stopped.
+/// Reasons why a process is stopped.
 const REASONS: [&str; 3] = ["stopped by a signal", "stopped by a debugger", "frozen with its control group"];
 
-/// A process that others wait for.
+/// A process that other processes wait for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Holder {
-    /// Its id as we see it; 0 where another PID namespace hides it.
+    /// Its PID in this PID namespace; 0 if it is hidden by another one.
     pub pid: u32,
-    /// The name of its program, if it is known.
+    /// The name of its program, if known.
     pub program: String,
     /// Why it is stopped, if it is.
     pub stopped: Option<&'static str>,
 }
 
 impl Holder {
-    /// Looks process `pid` up, or has the jail's asker do so.
+    /// Looks up process `pid`, directly or, in a jail, through the asker.
     pub fn of(pid: u32) -> Self {
         jail::ask(pid).unwrap_or_else(|| Self::look(pid))
     }
 
-    /// Process `pid` as `/proc` shows it.
+    /// Looks up process `pid` in `/proc`.
     pub(super) fn look(pid: u32) -> Self {
         let nobody = Self { pid, program: String::new(), stopped: None };
         if pid == 0 {
@@ -31,7 +31,7 @@ impl Holder {
         }
         let dir = format!("/proc/{pid}");
         let Ok(stat) = fs::read_to_string(format!("{dir}/stat")) else { return nobody };
-        // The name is in parentheses and may contain anything, parentheses too.
+        // The name is in parentheses and may contain any characters, including parentheses.
         let Some((front, rest)) = stat.rsplit_once(')') else { return nobody };
         let program = front.split_once('(').map_or("", |(_, name)| name);
         let stopped = match rest.trim_start().chars().next() {
@@ -44,7 +44,7 @@ impl Holder {
         Self { pid, program, stopped }
     }
 
-    /// Encoded as bytes for [`decode`](Self::decode): pid, reason counted from 1, program.
+    /// Encodes this as bytes for [`decode`](Self::decode): PID, reason counted from 1, program.
     pub(super) fn encode(&self) -> Vec<u8> {
         let reason = REASONS.iter().position(|known| Some(*known) == self.stopped).map_or(0, |at| at + 1);
         let mut bytes = self.pid.to_ne_bytes().to_vec();
@@ -68,7 +68,7 @@ impl Holder {
     }
 }
 
-/// True if the process behind `dir` is in a control group (version 2) that is frozen.
+/// True if the process behind `dir` is in a frozen control group (version 2).
 fn is_frozen(dir: &str) -> bool {
     let groups = fs::read_to_string(format!("{dir}/cgroup")).unwrap_or_default();
     let Some(group) = groups.lines().find_map(|line| line.strip_prefix("0::/")) else { return false };
@@ -109,7 +109,7 @@ mod tests {
         };
         assert!(until(None));
         #[allow(unsafe_code)]
-        // SAFETY: signals to a child of ours.
+        // SAFETY: sends signals to a child of this test.
         unsafe {
             libc::kill(pid as libc::pid_t, libc::SIGSTOP)
         };

@@ -1,5 +1,4 @@
-//! The parts of this process that the model sees: memory that it can reach, interrupts that it raises, parties that
-//! it can wake.
+//! The model's view of this process: memory that it can access, interrupts that it can raise, parties that it can wake.
 
 use super::{
     file::{SERVED, UNREACHED},
@@ -45,8 +44,7 @@ impl Host for NodeHost<'_> {
     #[cold]
     fn barrier(&mut self) {
         if !sys::barrier_everywhere() {
-            // The program may be forbidden to make the call. A store becomes visible to all in far less than the time
-            // slept.
+            // The program may be forbidden to make the call. A store becomes visible to all processors in far less than the time slept.
             clock::sleep(sync::barrier::DRAINED);
         }
     }
@@ -60,7 +58,7 @@ impl Host for NodeHost<'_> {
     fn by_reference(&mut self, from: Rid, to: Rid) -> bool {
         let (core, by_value) = (self.0.core, self.0.core.map.header().by_value.load(Relaxed));
         by_value == 0
-            // A guest's memory is known to the process that serves it, and only that process runs its functions.
+            // Only the process that serves a guest knows the guest's memory, and only that process runs the guest's functions.
             || (by_value & SERVED == 0 || core.server(from.0) == core.server(to.0))
                 && (by_value & UNREACHED == 0 || core.is_read_by_all(from.0))
     }
@@ -97,7 +95,7 @@ impl Host for NodeHost<'_> {
     }
 
     fn wake(&mut self, party: Party) {
-        // Only a place that is taken has memory.
+        // Only a taken slot has memory.
         if self.0.core.map.header().taken.has(party.0) {
             self.0.core.wake(party.0);
         }

@@ -1,8 +1,8 @@
-//! Interrupts: from a vector of a function to the eventfds of those who listen to it.
+//! Interrupts: from a vector of a function to the eventfds of its listeners.
 //!
-//! A function has fewer vectors than it may have openers, so several may listen to one: a vector that fires wakes all of
-//! them, and those for whom there is no event find none. How often a vector fired is counted in the node's file, and
-//! every program compares with what it last saw: no listener can take an interrupt away from another.
+//! A function has fewer vectors than it can have openers, so several openers may listen to one vector: it wakes all of them, and those
+//! without an event find none. The node's file counts how often each vector fired, and every program compares the count with its last known
+//! value, so a listener cannot take an interrupt away from another.
 
 use super::sys;
 use ::sync::Kept;
@@ -18,17 +18,16 @@ use std::{
 /// The interrupt vectors that a process listens to.
 #[derive(Default)]
 pub struct Interrupts {
-    /// By function and vector. Locked while a vector is signaled, since the number of a closed descriptor may be used
-    /// again.
+    /// By function and vector. Locked while a vector is signaled, because the number of a closed descriptor may be reused.
     lines: RwLock<BTreeMap<(u8, u16), Line>>,
     listeners: AtomicU64,
 }
 
 /// A vector that this process listens to.
 pub struct Line {
-    /// How often the vector had fired when its eventfds were last signaled.
+    /// The fire count of the vector when its eventfds were last signaled.
     pub seen: AtomicU32,
-    /// One for each listener.
+    /// The eventfd of each listener.
     pub fds: Vec<(Listener, Kept)>,
 }
 
@@ -37,7 +36,7 @@ pub struct Line {
 pub struct Listener(u64);
 
 impl Interrupts {
-    /// A new listener.
+    /// Creates a listener.
     pub fn listener(&self) -> Listener {
         Listener(self.listeners.fetch_add(1, Relaxed))
     }

@@ -1,8 +1,8 @@
-//! Memory of the program that is lent to the node: what a registration of whole pages holds moves to the arena, and the arena's
-//! pages take their place at the same addresses. Every runner then reaches it by loads and stores, without a system call.
+//! Program memory that is lent to the node: the contents of a registration of whole pages move to the arena, and the arena's pages replace
+//! them at the same addresses. Every runner then accesses the memory by loads and stores, without a system call.
 //!
-//! It comes back when the last registration that touches it ends. Pages that others may be writing to by their addresses are not
-//! moved: those that registrations of the other kind touch.
+//! The memory returns when the last registration that touches it ends. Pages that others may be writing to by their virtual addresses are
+//! not moved: those touched by registrations that are not lent.
 #![allow(unsafe_code)]
 
 use super::{
@@ -21,33 +21,33 @@ use std::{
     sync::atomic::Ordering::{AcqRel, Relaxed},
 };
 
-/// Longest registration that is lent. Beyond it, moving the pages takes longer than it saves.
+/// Longest registration that is lent. For longer ones, moving the pages takes longer than it saves.
 const LONGEST: u64 = 16 << 20;
-/// Most bytes and ranges that one program lends.
+/// Maximum number of bytes and ranges that one program lends.
 const ALL: u64 = 256 << 20;
 const RANGES: usize = 256;
-/// How often a program lends. Each time its memory may be split into two more mappings, of which the kernel allows
-/// 65,530 (`vm.max_map_count`).
+/// Maximum number of times that a program lends. Each time may split its memory into two more mappings, of which the kernel allows 65,530
+/// (`vm.max_map_count`).
 const TIMES: u32 = 8192;
-/// Errors that say that memory can never be moved: no right to userfaultfd, no such call, or no such feature.
+/// Errors that mean that memory can never be moved: no permission for userfaultfd, no such system call, or no such feature.
 const NEVER: [i32; 3] = [libc::EPERM, libc::ENOSYS, libc::EINVAL];
 
-/// Ranges of our memory that others reach at its own addresses, on any node.
+/// Ranges of this process's memory that others access by its virtual addresses, on any node.
 static BY_ADDRESS: Maps = Maps::new();
 
 impl Core {
-    /// Registers `len` bytes at `base`, whole pages, for the device, and returns where the device finds them. EFAULT
-    /// if they are not mapped or not writable, ENOMEM if the program may not lock so much.
+    /// Registers `len` bytes at `base`, whole pages, for the device, and returns their device address. Fails with EFAULT if they are not
+    /// mapped or not writable, and ENOMEM if that exceeds the program's limit of locked memory.
     /// # Safety
-    /// As `Transport::dma_map`.
+    /// As for `Transport::dma_map`.
     pub unsafe fn register(&self, base: *mut u8, len: usize, access: Access) -> io::Result<Iova> {
         self.pinned.add(len as u64)?;
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         unsafe { self.map_user(base, len, access) }.inspect_err(|_| self.pinned.remove(len as u64))
     }
 
     /// # Safety
-    /// As `Transport::dma_map`.
+    /// As for `Transport::dma_map`.
     unsafe fn map_user(&self, base: *mut u8, len: usize, access: Access) -> io::Result<Iova> {
         let start = base as u64;
         let own = memory::own_iova(self.me.slot, start, len);
@@ -57,21 +57,21 @@ impl Core {
         let mut ranges = self.lent.ranges();
         if let Some(range) = ranges.list.iter_mut().find(|r| r.start <= start && end <= r.end) {
             let offset = range.offset() + (start - range.start);
-            // The program may have mapped other memory there in the meantime.
+            // The program may have mapped other memory there meanwhile.
             if migration::is_in_place(start as usize, &self.room(offset, len)?, place_in_file(offset), len)? {
                 range.users += 1;
                 return Ok(memory::arena_iova(offset));
             }
         }
         if access.exact && self.may_lend(&mut ranges, start, end) {
-            // SAFETY: the caller's promise.
+            // SAFETY: guaranteed by the caller.
             match unsafe { self.lend(start, end) } {
                 Ok(Some(page)) => {
                     ranges.times += 1;
                     ranges.credit.take(end - start);
                     let (mark, len) = (self.map.lost().clone(), (end - start) as usize);
-                    // SAFETY: pages of the file, mapped at these addresses until the range is taken out of the list; the program takes zeros
-                    // there for its data once it has lost the node, which it is told.
+                    // SAFETY: pages of the file, mapped at these addresses until the range is removed from the list. Once the program has
+                    // lost the node, which it is told, it finds zeros there instead of its data.
                     let watched = unsafe { Watched::new(start as *mut u8, len, Replace::Page, mark) };
                     ranges.list.push(Range { start, end, page, users: 1, _watched: watched });
                     return Ok(memory::arena_iova(u64::from(page) * PAGE as u64));
@@ -90,7 +90,7 @@ impl Core {
         Ok(own)
     }
 
-    /// Ends what one [`register`](Self::register) began.
+    /// Ends the registration that one [`register`](Self::register) created.
     pub fn unregister(&self, iova: Iova, len: usize) -> io::Result<()> {
         let mut ranges = self.lent.ranges();
         let (start, end) = match memory::arena_offset(iova) {
@@ -115,7 +115,7 @@ impl Core {
         Ok(())
     }
 
-    /// As [`register`](Self::register), of memory whose pages may come and go.
+    /// Like [`register`](Self::register), for memory with pages that may come and go.
     pub fn register_paged(&self, base: *mut u8, len: usize) -> io::Result<Iova> {
         let at = base as u64;
         let iova = memory::own_iova(self.me.slot, at, len);
@@ -127,7 +127,7 @@ impl Core {
         Ok(iova)
     }
 
-    /// Ends what one [`register_paged`](Self::register_paged) began.
+    /// Ends the registration that one [`register_paged`](Self::register_paged) created.
     pub fn unregister_paged(&self, iova: Iova, len: usize) -> io::Result<()> {
         let at = memory::own_address(self.me.slot, iova);
         let at = at.ok_or_else(|| io::Error::from_raw_os_error(libc::EINVAL))?;
@@ -139,12 +139,13 @@ impl Core {
         Ok(())
     }
 
-    /// So many more ranges are known by their addresses. Told before the device has a key to the first, and after the last key is gone.
+    /// Adds `more` to the number of ranges used by their virtual addresses. Called before the device has a key to the first, and after the
+    /// last key is gone.
     fn tell_by_address(&self, more: i32) {
         self.map.party(self.me.slot).by_address.fetch_add(more as u32, AcqRel);
     }
 
-    /// Fetches all lent memory back before we leave the node. Returns false if some of it cannot be fetched now.
+    /// Moves all lent memory back before this process leaves the node. Returns false if some of it cannot be moved now.
     pub fn take_all_back(&self) -> bool {
         let mut ranges = self.lent.ranges();
         ranges.list.iter_mut().for_each(|range| range.users = 0);
@@ -157,8 +158,8 @@ impl Core {
         self.take_back_unused(ranges);
     }
 
-    /// Ranges that cannot be fetched back now, because other threads may write to them, stay lent; the next
-    /// registration may use them.
+    /// Moves unused ranges back. Ranges that cannot be moved now, because other threads may write to them, stay lent; the next registration
+    /// may reuse them.
     fn take_back_unused(&self, ranges: &mut Ranges) {
         ranges.list.retain(|range| {
             range.users != 0
@@ -185,8 +186,8 @@ impl Core {
         }
     }
 
-    /// The node's file, for memory that is lent to `len` bytes of the arena at `offset`: others' requests find it where we have mapped
-    /// that.
+    /// The part of the node's file for memory that is lent to `len` bytes of the arena at `offset`; other processes' requests access it
+    /// where this one has mapped it.
     fn room(&self, offset: u64, len: usize) -> io::Result<BackingFile<'_>> {
         let view = self.map.reach_arena(offset, len).ok().flatten();
         let first = view.map(|at| (at.as_ptr() as usize).wrapping_sub(place_in_file(offset) as usize));
@@ -197,7 +198,7 @@ impl Core {
         let len = end - start;
         self.lent.enabled
             && !ranges.over
-            // Without a parked thread others would go on writing to it after our death.
+            // Without a parked thread, other processes would continue to write to the memory after this process has died.
             && self.map.life(self.me.slot).load(Relaxed) != 0
             && len != 0
             && len <= LONGEST
@@ -210,8 +211,8 @@ impl Core {
             && self.leaves_room(len)
     }
 
-    /// Moves `start..end` to the arena, and returns the first page of its block. `None` if this kind of memory is not
-    /// moved, or if there is no room.
+    /// Moves `start..end` to the arena, and returns the first page of its block. `None` if this kind of memory is not moved, or if there is
+    /// no room.
     unsafe fn lend(&self, start: u64, end: u64) -> io::Result<Option<u32>> {
         let parts = areas::within(start as usize, end as usize)?;
         let Some(parts) = parts.filter(|parts| {
@@ -233,7 +234,7 @@ impl Core {
             self.free(page);
             return Ok(None);
         };
-        // SAFETY: the caller's memory, private as we have just seen.
+        // SAFETY: the caller's memory, which was just checked to be private.
         let done =
             unsafe { migration::migrate(&whole, &room, place_in_file(offset), WriteProtection::Required) };
         done.inspect_err(|_| self.free(page))?;

@@ -1,19 +1,19 @@
-//! Which memory of the program is lent, and how much more may be.
+//! Bookkeeping of lent memory, and the limit on how much more may be lent.
 
 use super::file::PAGE;
 use devmodel::missing::Watched;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// The cost of moving a range of any length, in bytes that could be moved in the same time.
+/// Fixed cost of moving a range, in bytes that could be moved in the same time.
 const EACH: u64 = 128 << 10;
-/// Bytes that may be moved at once, and each second. A program that registers memory for every transfer thus loses
-/// only a few hundredths of its time to it.
+/// Bytes that may be moved in a burst, and per second. A program that registers memory for every transfer thus spends only a few percent of
+/// its time on moving it.
 const CREDIT: u64 = 128 << 20;
 const INCOME: u64 = 16 << 20;
-/// In ps.
+/// Picoseconds per second.
 const SECOND: u64 = 1_000_000_000_000;
 
-/// A range of our memory that lies in the arena.
+/// A range of this process's memory that is in the arena.
 pub struct Range {
     pub start: u64,
     pub end: u64,
@@ -21,7 +21,7 @@ pub struct Range {
     pub page: u32,
     /// Registrations that touch it.
     pub users: usize,
-    /// The program outlives the file's being cut short: it finds zeros in what was lost.
+    /// Keeps the program alive if the file is truncated: it then reads zeros.
     pub _watched: Watched,
 }
 
@@ -35,7 +35,7 @@ impl Range {
     }
 }
 
-/// The ranges that are lent.
+/// The lent ranges.
 pub struct Lent {
     /// True if memory is lent at all.
     pub enabled: bool,
@@ -45,13 +45,13 @@ pub struct Lent {
 #[derive(Default)]
 pub struct Ranges {
     pub list: Vec<Range>,
-    /// The kernel refuses to move memory.
+    /// True once the kernel has refused to move memory.
     pub over: bool,
     pub times: u32,
     pub credit: Credit,
 }
 
-/// How many bytes may still be moved, and when that was calculated (ps).
+/// The number of bytes that may still be moved, and when it was computed (ps).
 #[derive(Default)]
 pub struct Credit {
     pub bytes: u64,
@@ -59,7 +59,7 @@ pub struct Credit {
 }
 
 impl Credit {
-    /// True if `len` bytes may be moved there and back.
+    /// True if `len` bytes may be moved to the arena and back.
     pub fn allows(&mut self, len: u64, now: u64) -> bool {
         let income = match self.at {
             0 => CREDIT,
@@ -76,13 +76,13 @@ impl Credit {
 }
 
 impl Lent {
-    /// Nothing is lent at first, and nothing ever if not `enabled`.
+    /// Starts without lent ranges. Nothing is ever lent unless `enabled`.
     pub fn new(enabled: bool) -> Self {
         let off = std::env::var_os("IRONVERBS_LEND").is_some_and(|v| v == "0");
         Self { enabled: enabled && !off, ranges: Mutex::default() }
     }
 
-    /// Ranges that are lent stay lent until the process ends.
+    /// Keeps lent ranges lent until the process exits.
     pub fn keep(&self) {
         std::mem::forget(std::mem::take(&mut self.ranges().list));
     }
@@ -129,7 +129,7 @@ mod tests {
         assert_eq!(taken(&mut credit, 0), 7);
         assert_eq!(taken(&mut credit, 1), 0);
         assert_eq!(taken(&mut credit, 1000), 1);
-        // Credit does not grow beyond its limit, and time may seem to run backwards.
+        // Credit is capped at its limit, and time may run backwards.
         assert_eq!(taken(&mut credit, 100_000), 7);
         assert_eq!(taken(&mut credit, 0), 0);
         assert!(credit.allows(4096, at(0)));

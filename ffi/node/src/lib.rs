@@ -1,8 +1,8 @@
-//! The simulated node: its shared memory, the programs on it, and the driver joined to the model.
+//! The simulated node: its shared memory, the programs on it, and the driver connected to the model.
 //!
-//! A node is one file in memory that every program maps: the adapter's region, the programs (parties) on it, and an
-//! arena for what drivers allocate. A program that rings a doorbell or polls runs the model in its own thread; one parked
-//! thread per program does what nobody else can: timers while all wait, interrupts, work on memory that others may not reach.
+//! A node is one file in memory that every program maps: the adapter's region, the programs (parties) on it, and an arena for the drivers'
+//! allocations. A program that rings a doorbell or polls runs the model in its own thread; one parked thread per program does the rest:
+//! timers while all programs wait, interrupts, and work on memory that other programs cannot access.
 //!
 //! ```
 //! use node::{Node, NodeOptions, open_device_of};
@@ -20,9 +20,10 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! Read in this order: `devices` and `place` (which devices there are, and where), `dir` (where a node lives), `file` (what lies
-//! where in it), `party` (who lives), `arena`, `lend` (programs' memory in it), `core` (what a process has of a node), `drive` and `host`
-//! (how it runs the model, and what that sees of us), `transport` (what the driver sees), `parked`, `reap` (what becomes of the dead).
+//! Read in this order: `devices` and `place` (the devices and where they are), `dir` (the node's directory), `file` (the layout of the
+//! shared file), `party` (liveness), `arena`, `lend` (program memory in the arena), `core` (a process's state of a node), `drive` and
+//! `host` (how a process runs the model, and the model's view of it), `transport` (the driver's view), `parked`, `reap` (cleanup after dead
+//! parties).
 
 mod address;
 mod arena;

@@ -1,12 +1,12 @@
-//! The node's lock file: who lives, and who may change the node.
+//! The node's lock file: it shows which parties are alive, and holds the lock on changes to the node.
 //!
-//! Byte 0 is the node's lock; byte `n` is held by party `n` as long as it lives. These are POSIX record locks: they go
-//! when the last thread of a process is gone, are not inherited by children, and know no PID namespaces. They also go
-//! when the process closes any descriptor of the file, so it is opened once and never closed.
+//! Byte 0 is the node's lock; byte `n` is held by party `n` as long as it lives. These are POSIX record locks: they are released when the
+//! last thread of a process exits, are not inherited by children, and work across PID namespaces. They are also released when the process
+//! closes any descriptor of the file, so it is opened once and never closed.
 //!
-//! A process may be stopped while it holds the node's lock (SIGSTOP, a debugger, a frozen cgroup), for ever as far as we
-//! can tell. A process that waits for it gets an error within a second, and one that only wants to leave goes without: the work
-//! that it leaves undone is done by the process that cleans up after it.
+//! A process may be stopped while it holds the node's lock (SIGSTOP, a debugger, a frozen cgroup), possibly forever. A process that waits
+//! for the lock gets an error within a second; a process that is leaving the node leaves without it: its work is done by the process that
+//! cleans up after it.
 
 use super::{NodeError, data, holder::Holder, party_set::PARTIES, sys};
 use ::sync::Kept;
@@ -19,17 +19,16 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How long others wait for a node lock whose holder is stopped.
+/// Time limit of a wait for the node lock if its holder is stopped.
 const PATIENCE_WITH_STOPPED: Duration = Duration::from_millis(700);
-/// How long others wait for any other holder. Cleaning up after thousands of programs on a busy machine takes
-/// seconds.
+/// Time limit of a wait for any other holder. Cleaning up after thousands of programs on a busy machine takes seconds.
 const PATIENCE: Duration = Duration::from_secs(15);
-/// How long a thread waits in all, whoever holds the lock meanwhile.
+/// Total time limit of a wait, across successive holders.
 const PATIENCE_WITH_ALL: Duration = Duration::from_secs(60);
-/// How often a waiting thread checks the holder.
+/// Interval at which a waiting thread checks the holder.
 const LOOK: Duration = Duration::from_millis(100);
-/// Between two tries a thread sleeps for a part of the time it has waited, within these bounds. Otherwise hundreds of
-/// programs that start at once would keep the holder from its processor.
+/// Between two tries a thread sleeps for this part of the time it has waited, with a lower bound. Otherwise hundreds of programs that start
+/// at once would starve the holder.
 const PART: u32 = 8;
 const SHORTEST_NAP: Duration = Duration::from_micros(20);
 const LONGEST_NAP: Duration = Duration::from_millis(30);
@@ -39,12 +38,12 @@ pub struct LockFile {
     file: Kept<File>,
     id: (u64, u64, u32),
     dir: PathBuf,
-    /// Record locks do not exclude threads of one process: true while one of ours has or wants the node's lock.
+    /// Record locks do not exclude threads of one process: true while a thread of this process holds or requests the node's lock.
     threads: Mutex<bool>,
     free: Condvar,
-    /// A process that we no longer wait for.
+    /// A holder that this process no longer waits for.
     given_up: Mutex<Option<u32>>,
-    /// Places this process holds, on this node or on an earlier one in the same directory; record locks don't say.
+    /// Slots that this process holds, on this node or on an earlier one in the same directory; record locks do not report those.
     held: Mutex<BTreeSet<u16>>,
 }
 
@@ -55,12 +54,12 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl LockFile {
-    /// The lock file in `dir`, made if there is none.
+    /// Opens the lock file in `dir`, and creates it if missing.
     pub fn open(dir: &Path) -> Result<&'static Self, NodeError> {
         Self::open_with(dir, true)
     }
 
-    /// The lock file in `dir`, which must be there.
+    /// Opens the lock file in `dir`, which must exist.
     pub fn existing(dir: &Path) -> Result<&'static Self, NodeError> {
         Self::open_with(dir, false)
     }
@@ -69,7 +68,7 @@ impl LockFile {
         let path = dir.join("parties");
         let failed = || NodeError::system(format!("open {}", path.display()));
         let mut open = locked(&OPEN);
-        // Opening and closing the file once more would release our locks, so see whether it is open already.
+        // Opening and closing the file again would release this process's locks, so check whether it is already open.
         let known = data::id(&path).map(|(device, inode)| (device, inode, std::process::id()));
         if let Some(known) = open.iter().find(|f| Some(f.id) == known) {
             return Ok(known);
@@ -95,7 +94,7 @@ impl LockFile {
         Ok(lock)
     }
 
-    /// Takes the node's lock. Waits no longer than a second for a holder that is stopped.
+    /// Acquires the node's lock. Waits at most a second for a stopped holder.
     pub fn lock(&'static self) -> Result<NodeLock, NodeError> {
         let begin = Instant::now();
         let ours = self.enter(begin)?;
@@ -104,7 +103,7 @@ impl LockFile {
         Ok(NodeLock { ours })
     }
 
-    /// Keeps the other threads of this process out.
+    /// Excludes the other threads of this process.
     fn enter(&'static self, begin: Instant) -> Result<Entered, NodeError> {
         let mut taken = locked(&self.threads);
         while *taken {
@@ -119,10 +118,10 @@ impl LockFile {
         Ok(Entered(self))
     }
 
-    /// Waits for other processes, and takes the lock.
+    /// Waits for other processes, and acquires the lock.
     fn wait(&self, begin: Instant) -> Result<(), NodeError> {
         let mut looked = begin;
-        // The process that has it, and since when.
+        // The process that holds it, and since when.
         let mut holding: Option<(u32, Instant)> = None;
         loop {
             let step = || NodeError::system("lock the node");
@@ -142,14 +141,14 @@ impl LockFile {
         }
     }
 
-    /// Fails if there is no point in waiting any longer for `holder`, which has had the lock for `held`.
+    /// Fails if there is no point in waiting longer for `holder`, which has held the lock for `held`.
     fn look_at(&self, holder: Holder, held: Duration, waited: Duration) -> Result<(), NodeError> {
         let mut given_up = locked(&self.given_up);
-        // Closing a device takes the lock dozens of times; only the first wait is a long one.
+        // Closing a device acquires the lock dozens of times; only the first wait is long.
         let known = *given_up == Some(holder.pid);
         let hopeless = match holder.stopped {
             Some(_) => known || held >= PATIENCE_WITH_STOPPED,
-            // A holder that is hidden from us may be stopped all the same. One that we see is not, or no longer.
+            // A holder in another PID namespace may be stopped without this being visible. A visible holder is not stopped, or no longer.
             None => {
                 let patience = if known && holder.pid == 0 { LOOK } else { PATIENCE };
                 held >= patience || waited >= PATIENCE_WITH_ALL
@@ -162,7 +161,7 @@ impl LockFile {
         Err(NodeError::Held { dir: self.dir.clone(), holder })
     }
 
-    /// Holds the byte of party `slot` for the life of this process. Returns false if it is held already.
+    /// Holds the byte of party `slot` for the life of this process. Returns false if it is already held.
     pub fn begin_life(&self, slot: u16) -> Result<bool, NodeError> {
         let mut held = locked(&self.held);
         if held.contains(&slot) {
@@ -176,7 +175,7 @@ impl LockFile {
         Ok(got)
     }
 
-    /// Gives the byte back.
+    /// Releases the byte of party `slot`.
     pub fn end_life(&self, slot: u16) {
         let mut held = locked(&self.held);
         self.unlock(slot);
@@ -189,26 +188,26 @@ impl LockFile {
         }
     }
 
-    /// True if the file is still open: a program that closes all its descriptors closes it too, and its locks are gone.
+    /// True if the file is still open. A program that closes all its descriptors also closes this one, and its locks are gone.
     pub fn is_open(&self) -> bool {
         self.file.get().is_ok()
     }
 
-    /// The process that holds the byte of `slot`, unless that is us: its pid, 0 if it is hidden from us.
+    /// PID of the other process that holds the byte of `slot`; 0 if it is hidden by another PID namespace.
     pub fn holder(&self, slot: u16) -> Option<u32> {
         match self.file.get() {
             Ok(file) => sys::byte_holder(file, slot),
-            // We can't tell, and take nobody for dead.
+            // Unknown: no party is taken for dead.
             Err(_) => Some(0),
         }
     }
 
-    /// True if another process lives on the node: one system call for all places.
+    /// True if another process is alive on the node: one system call for all slots.
     pub fn is_lived_on(&self) -> bool {
         self.file.get().is_ok_and(|file| sys::range_holder(file, (1, PARTIES as i64 - 1)).is_some())
     }
 
-    /// The other processes that live on the node, as [`holder`](Self::holder).
+    /// PIDs of the other processes that are alive on the node, as from [`holder`](Self::holder).
     pub fn holders(&self) -> Vec<u32> {
         let mut pids = Vec::new();
         if self.is_lived_on() {
@@ -228,8 +227,8 @@ impl Drop for Entered {
     }
 }
 
-/// The right to change the node: its parties, its arena and its openers. It ends with the process at the latest, and
-/// with the call that has it, even if that panics.
+/// The right to change the node: its parties, its arena and its openers. It is released by the call that holds it, even if that panics, and
+/// at the latest when the process exits.
 pub struct NodeLock {
     ours: Entered,
 }

@@ -1,8 +1,8 @@
-//! A small process that looks at other processes for a server, which opens no files: whether the program that holds a lock is
-//! stopped, and what it is called.
+//! A small helper process for a server, which cannot open files itself. It looks at other processes: whether the program that holds a lock
+//! is stopped, and its name.
 //!
-//! It takes a number and gives back what [`Holder::look`] finds, whoever asks; it is jailed as well, and can do no more than read files.
-//! It ends when the server has ended, for then its socket is closed.
+//! It receives a PID and returns the result of [`Holder::look`]. It is jailed too, and can only read files. It exits when the server exits,
+//! because that closes its socket.
 #![allow(unsafe_code)]
 
 use super::{
@@ -19,21 +19,20 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How long an answer may take. Without one the server judges by time alone, as with a process in another PID
-/// namespace.
+/// Time limit for an answer. Without one, the server judges by time alone, as for a process in another PID namespace.
 const PATIENCE: Duration = Duration::from_millis(100);
-/// Most bytes of an answer: the kernel's names of programs are shorter than 64.
+/// Maximum length of an answer: the kernel's program names are shorter than 64 bytes.
 const LONGEST: usize = 256;
 
-/// The server's end of the socket. A thread that asks holds it until it has the answer.
+/// The server's end of the socket. A thread holds the lock until it has its answer.
 static ASKER: OnceLock<Mutex<OwnedFd>> = OnceLock::new();
 
-/// The asker's process. It ends when this is dropped, or when the server is killed.
+/// The asker's process. It ends when this is dropped or the server is killed.
 pub struct Asker(libc::pid_t);
 
 #[cfg(test)]
 impl Asker {
-    /// Its number.
+    /// Its PID.
     pub fn pid(&self) -> libc::pid_t {
         self.0
     }
@@ -44,10 +43,10 @@ impl Drop for Asker {
         let Some(socket) = ASKER.get() else { return };
         let socket = socket.lock().unwrap_or_else(PoisonError::into_inner);
         let begun = Instant::now();
-        // SAFETY: the descriptor is open; the child is ours, and nobody else waits for it.
+        // SAFETY: the descriptor is open; the process is a child of this one, and no other thread waits for it.
         unsafe {
             libc::shutdown(socket.as_raw_fd(), libc::SHUT_RDWR);
-            // If it is stopped, it ends later.
+            // A stopped asker ends later.
             while libc::waitpid(self.0, ptr::null_mut(), libc::WNOHANG) == 0 && begun.elapsed() < PATIENCE {
                 std::thread::sleep(Duration::from_millis(1));
             }
@@ -61,7 +60,7 @@ impl Drop for Asker {
 /// There are no other threads.
 pub unsafe fn start() -> io::Result<Asker> {
     let mut ends = [0; 2];
-    // SAFETY: the kernel writes two descriptors, which are ours alone.
+    // SAFETY: the kernel writes two new descriptors.
     let (here, there) = unsafe {
         let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC;
         if libc::socketpair(libc::AF_UNIX, kind, 0, ends.as_mut_ptr()) != 0 {
@@ -72,7 +71,7 @@ pub unsafe fn start() -> io::Result<Asker> {
     let most = libc::timeval { tv_sec: 0, tv_usec: PATIENCE.subsec_micros().into() };
     let len = size_of_val(&most) as libc::socklen_t;
     for option in [libc::SO_RCVTIMEO, libc::SO_SNDTIMEO] {
-        // SAFETY: the time lives across the call.
+        // SAFETY: `most` lives across the call.
         let done = unsafe {
             libc::setsockopt(here.as_raw_fd(), libc::SOL_SOCKET, option, (&raw const most).cast(), len)
         };
@@ -80,12 +79,13 @@ pub unsafe fn start() -> io::Result<Asker> {
             return Err(io::Error::last_os_error());
         }
     }
-    // SAFETY: by the caller's promise the child is a whole copy of us; it never returns from here.
+    // SAFETY: there are no other threads, as the caller guarantees, so the child is a complete copy of this process; it never returns from
+    // here.
     match unsafe { libc::fork() } {
         -1 => Err(io::Error::last_os_error()),
         0 => {
             let status = answer_all(there.as_raw_fd());
-            // SAFETY: ends the child without running what the parent left to be run at its end.
+            // SAFETY: ends the child without running the parent's exit handlers.
             unsafe { libc::_exit(libc::c_int::from(status.is_err())) }
         }
         child => {
@@ -95,9 +95,9 @@ pub unsafe fn start() -> io::Result<Asker> {
     }
 }
 
-/// The asker's loop: answers until nobody can ask any more.
+/// The asker's loop: answers requests until the socket is closed.
 fn answer_all(socket: RawFd) -> io::Result<()> {
-    // SAFETY: the child has no descriptors but the standard streams and the two ends; it goes on with its own and with stderr.
+    // SAFETY: the child has no descriptors but the standard streams and the two ends; it keeps its own end and stderr.
     unsafe {
         if libc::dup2(socket, libc::STDIN_FILENO) < 0 {
             return Err(io::Error::last_os_error());
@@ -117,7 +117,7 @@ fn answer_all(socket: RawFd) -> io::Result<()> {
     Ok(())
 }
 
-/// Asks the asker about process `pid`. `None` if this process has no asker, and can look itself.
+/// Asks the asker about process `pid`. `None` if this process has no asker and can look for itself.
 pub fn ask(pid: u32) -> Option<Holder> {
     let socket = ASKER.get()?.lock().unwrap_or_else(PoisonError::into_inner);
     let unknown = Holder { pid, program: String::new(), stopped: None };
@@ -126,7 +126,7 @@ pub fn ask(pid: u32) -> Option<Holder> {
         return Some(unknown);
     }
     let mut said = [0; LONGEST];
-    // Skips answers that came too late for their request.
+    // Skips late answers to earlier requests.
     while let Some(len) = receive(socket.as_raw_fd(), &mut said).filter(|len| *len != 0) {
         match Holder::decode(&said[..len]).filter(|holder| holder.pid == pid) {
             Some(holder) => return Some(holder),
@@ -139,15 +139,15 @@ pub fn ask(pid: u32) -> Option<Holder> {
 
 fn send(socket: RawFd, bytes: &[u8]) -> bool {
     let bytes = &bytes[..bytes.len().min(LONGEST)];
-    // SAFETY: bytes that live across the call.
+    // SAFETY: the bytes live across the call.
     let sent = unsafe { libc::send(socket, bytes.as_ptr().cast(), bytes.len(), libc::MSG_NOSIGNAL) };
     sent == bytes.len() as isize
 }
 
-/// Length of the next packet, or 0 if the other end is closed. `None` if none came in time.
+/// Length of the next packet, or 0 if the other end is closed. `None` on a timeout.
 fn receive(socket: RawFd, into: &mut [u8]) -> Option<usize> {
     loop {
-        // SAFETY: room that lives across the call.
+        // SAFETY: the buffer lives across the call.
         let got = unsafe { libc::recv(socket, into.as_mut_ptr().cast(), into.len(), 0) };
         match usize::try_from(got) {
             Ok(got) => return Some(got),

@@ -1,12 +1,12 @@
-//! The jail of a server. `ironverbs serve` reads what hostile guests and links send, so each of its threads gives up what it does not
-//! need before it reads anything of theirs: a fault that they could use has no way to files, programs or the network from there.
+//! The jail of a server. `ironverbs serve` reads data from hostile guests and links, so each of its threads drops all unneeded privileges
+//! before it reads any: an exploited bug then gives no access to files, programs or the network.
 //!
-//! Read in this order: this page (when what is given up), `rules` (which system calls stay), `violation` (what happens at any other),
-//! `privileges`, `asker` (what a thread that opens no files still has to know about other processes).
+//! Read in this order: this page (when privileges are dropped), `rules` (the permitted system calls), `violation` (the handling of any
+//! other), `privileges`, and `asker` (how a thread that opens no files finds out about other processes).
 //!
-//! A filter holds for the thread that installs it. The threads of a server are started one after the other while it opens its node and
-//! makes its sockets, so each begins with [`enter`], and the main thread enters last, when it has seen that all others did. In
-//! programs, which have no jail, [`enter`] does nothing.
+//! A filter applies to the thread that installs it. The threads of a server are started one after the other while it opens its node and
+//! creates its sockets, so each begins with [`enter`]; the main thread enters last, after checking that all others did. In programs, which
+//! have no jail, [`enter`] does nothing.
 
 mod asker;
 mod privileges;
@@ -26,10 +26,10 @@ use std::{
 pub(super) use asker::ask;
 pub use role::{Needs, Role};
 
-/// How long threads that were started may take to enter the jail.
+/// Time limit for started threads to enter the jail.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// The needs that [`enter`] leaves a thread; empty without a jail.
+/// The privileges that [`enter`] leaves a thread; empty without a jail.
 static BUILT: OnceLock<Needs> = OnceLock::new();
 
 /// A jail that threads enter. Dropping it ends the asker; threads inside stay inside.
@@ -38,30 +38,30 @@ pub struct Jail {
 }
 
 impl Jail {
-    /// Prepares a jail: closes inherited descriptors, and starts the asker.
+    /// Prepares a jail: closes inherited descriptors and starts the asker.
     ///
     /// # Errors
-    /// The kernel has no filters that trap, or no process can be started.
+    /// The kernel does not support trapping filters, or no process can be started.
     ///
     /// # Safety
-    /// There are no other threads yet, and nothing is open but the three standard streams.
+    /// There are no other threads yet, and only the three standard streams are open.
     #[allow(unsafe_code)]
     pub unsafe fn prepare() -> io::Result<Self> {
         rules::can_trap()?;
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         unsafe { privileges::close_inherited() };
         violation::watch()?;
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         let asker = unsafe { asker::start() }?;
         Ok(Self { _asker: asker })
     }
 
-    /// Builds the jail: threads that are started from now on enter it.
+    /// Builds the jail: threads started from now on enter it.
     pub fn build(&self, needs: Needs) {
         let _ = BUILT.set(needs);
     }
 
-    /// The calling thread, the main one, enters when all others are inside. Returns how many threads there are.
+    /// The calling thread, which is the main thread, enters after all others. Returns the number of threads.
     ///
     /// # Errors
     /// A thread is outside, or could not enter.
@@ -90,7 +90,7 @@ fn outside(main: u32) -> io::Result<Vec<String>> {
     let mut names = Vec::new();
     for thread in fs::read_dir("/proc/self/task")? {
         let thread = thread?;
-        // The thread may have ended in the meantime.
+        // The thread may have ended meanwhile.
         let Ok(status) = fs::read_to_string(thread.path().join("status")) else { continue };
         let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
         if field("Seccomp:") != Some("2") && field("Pid:") != Some(&main.to_string()) {
@@ -100,11 +100,11 @@ fn outside(main: u32) -> io::Result<Vec<String>> {
     Ok(names)
 }
 
-/// Confines the calling thread to what `role` needs, if this process has a jail.
+/// Confines the calling thread to the needs of `role`, if this process has a jail.
 pub fn enter(role: Role) {
     let Some(needs) = BUILT.get() else { return };
     if let Err(error) = confine(role, *needs) {
-        // `close` then finds the thread outside, and the server ends.
+        // `close` then finds the thread outside, and the server exits.
         eprintln!("ironverbs: the {role} thread cannot enter its jail: {error}");
     }
 }

@@ -1,19 +1,19 @@
-//! The roles of a server's threads, and what the server needs.
+//! The roles of a server's threads, and the server's needs.
 
 use std::fmt;
 
 /// The purpose of a thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
-    /// Starts the others, waits for a signal, and removes the sockets at the end.
+    /// Starts the others, waits for a signal, and finally removes the sockets.
     Main,
     /// Serves the client of a vfio-user socket.
     Client,
-    /// Does pending work: timers, frames left for us, cleaning up after dead parties.
+    /// Does pending work: timers, frames left for this process, cleanup after dead parties.
     Parked,
     /// Carries frames between the node and a link.
     Link,
-    /// A process of its own that looks at other processes.
+    /// A separate process that looks at other processes.
     Asker,
 }
 
@@ -36,15 +36,15 @@ impl fmt::Display for Role {
     }
 }
 
-/// The needs of a server beyond those of every server. Crate `link` knows what its links need.
+/// The needs of a server beyond those that all servers have. Crate `link` knows those of its links.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Needs {
     /// It copies to and from the memory of programs.
     pub copies: bool,
     /// A link finds its peer by the path of a unix socket.
     pub unix_peer: bool,
-    /// A link connects to unix streams.
+    /// A link connects to unix stream sockets.
     pub unix_stream: bool,
-    /// A link binds UDP sockets as functions come to have addresses.
+    /// A link binds UDP sockets when functions get addresses.
     pub udp: bool,
 }

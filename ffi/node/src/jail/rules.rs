@@ -1,10 +1,11 @@
-//! Which system calls stay, by what for.
+//! The permitted system calls, grouped by purpose.
 //!
-//! Two filters lie over each other. The inner one lets pass what is named here and traps the rest, which ends the process (see
-//! `violation`). The outer one refuses with EPERM what the standard library or the C library ask for by themselves and can do without.
-//! Calls without conditions come first wherever there is a choice: the kernel remembers those and does not run the filter for them.
+//! Two filters are stacked. The inner one permits the calls listed here and traps all others, which ends the process (see `violation`). The
+//! outer one refuses with EPERM those calls that the standard library or the C library make on their own and can do without. Unconditional
+//! rules are preferred where possible: the kernel caches those and does not run the filter for them.
 //!
-//! The lists hold what glibc and musl make of the same function on x86-64 and on others, where only the `at` calls exist.
+//! The lists cover the calls that glibc and musl make for the same function, on x86-64 and on architectures that only have the `at`
+//! variants.
 
 use super::role::{Needs, Role};
 use libc::c_long;
@@ -14,25 +15,25 @@ use seccompiler::{
 };
 use std::{collections::BTreeMap, io};
 
-/// A condition: argument by number, how it is compared, and with what. Arguments are compared as the `int` that the kernel takes.
+/// A condition: argument number, comparison and value. Arguments are compared as the `int` that the kernel takes.
 type Condition = (u8, Op, u64);
 
-/// How libraries ask what a file is. For `fstat`, glibc 2.36 calls `newfstatat` where glibc 2.41 and musl call `fstat`;
-/// Rust's library calls `statx` where it can.
+/// Calls by which libraries get the status of a file. For `fstat`, glibc 2.36 calls `newfstatat`, glibc 2.41 and musl call `fstat`; the
+/// Rust library calls `statx` where available.
 const STAT: [c_long; 3] = [libc::SYS_fstat, libc::SYS_newfstatat, libc::SYS_statx];
 
-/// Calls and when they match: in any of the cases, or always where there is none.
+/// System calls and the cases in which they match; a call without cases always matches.
 #[derive(Default)]
 struct Rules(BTreeMap<i64, Vec<Vec<Condition>>>);
 
 impl Rules {
-    /// Allows these calls in any case.
+    /// Allows these calls unconditionally.
     fn calls(&mut self, numbers: &[c_long]) -> &mut Self {
         numbers.iter().for_each(|number| _ = self.0.insert(*number, Vec::new()));
         self
     }
 
-    /// Allows `number` if all `conditions` hold, in addition to the cases it is allowed in already.
+    /// Allows `number` if all `conditions` hold, in addition to the cases already allowed.
     fn case(&mut self, number: c_long, conditions: &[Condition]) -> &mut Self {
         let known = self.0.get(&number).is_some_and(Vec::is_empty);
         if !known {
@@ -47,7 +48,7 @@ impl Rules {
         self
     }
 
-    /// A filter with the action `on_match` for calls that match, and `otherwise` for others.
+    /// Builds a filter with the action `on_match` for calls that match, and `otherwise` for others.
     fn filter(
         &self,
         on_match: SeccompAction,
@@ -70,7 +71,7 @@ impl Rules {
         filter.try_into().map_err(io::Error::other)
     }
 
-    /// Memory of the allocator and of stacks, and pages that replace missing ones. None of it is ever executable.
+    /// Memory of the allocator and of stacks, and pages that replace missing ones, none of it executable.
     fn memory(&mut self) -> &mut Self {
         let data = (2, Op::MaskedEq(libc::PROT_EXEC as u64), 0);
         self.calls(&[libc::SYS_brk, libc::SYS_munmap, libc::SYS_mremap, libc::SYS_madvise])
@@ -82,58 +83,58 @@ impl Rules {
     fn running(&mut self) -> &mut Self {
         self.calls(&[libc::SYS_write, libc::SYS_writev, libc::SYS_close])
             .calls(&[libc::SYS_futex, libc::SYS_sched_yield, libc::SYS_nanosleep, libc::SYS_clock_nanosleep])
-            // For hosts whose clock cannot be read without a system call.
+            // For hosts that need a system call to read the clock.
             .calls(&[libc::SYS_clock_gettime, libc::SYS_gettimeofday])
-            // The kernel resumes a sleep by this call after the process was stopped.
+            // The kernel resumes a sleep with this call after the process was stopped.
             .calls(&[libc::SYS_restart_syscall])
-            // Keys of hash tables; how many arenas glibc's allocator wants.
+            // Keys of hash tables; the number of arenas of glibc's allocator.
             .calls(&[libc::SYS_getrandom, libc::SYS_sched_getaffinity])
             .one_of(
                 libc::SYS_prctl,
                 0,
-                // Naps; and naming the allocator's memory, which glibc does if it is configured to.
+                // Naps, and naming of the allocator's memory, which glibc does if configured to.
                 &[libc::PR_GET_TIMERSLACK as u64, libc::PR_SET_TIMERSLACK as u64, libc::PR_SET_VMA as u64],
             )
     }
 
-    /// A thread's own signals, and its end. It can signal nobody else, and the handler of SIGSYS stays.
+    /// A thread's own signals, and its exit. It cannot signal other threads or replace the SIGSYS handler.
     fn signals(&mut self, (process, thread): (u32, u32)) -> &mut Self {
         let (process, thread) = (u64::from(process), u64::from(thread));
         let handled = [libc::SIGBUS, libc::SIGSEGV, libc::SIGABRT].map(|signal| signal as u64);
         self.calls(&[libc::SYS_rt_sigreturn, libc::SYS_rt_sigprocmask, libc::SYS_sigaltstack])
             .one_of(libc::SYS_rt_sigaction, 0, &handled)
             .calls(&[libc::SYS_getpid, libc::SYS_gettid])
-            // abort(), and a SIGBUS that does not concern the node.
+            // abort(), and re-raising a SIGBUS that is unrelated to the node.
             .case(libc::SYS_tgkill, &[(0, Op::Eq, process), (1, Op::Eq, thread)])
             .one_of(libc::SYS_tkill, 0, &[thread])
             .calls(&[libc::SYS_exit, libc::SYS_exit_group, libc::SYS_set_robust_list])
     }
 
-    /// The calls of any party: every thread may run the model, clean up after dead parties and wait for others.
+    /// The calls of every party: each thread may run the model, clean up after dead parties, and wait for other parties.
     fn party(&mut self, needs: Needs) -> &mut Self {
         // Allocates and frees memory of the node's file.
         self.calls(&[libc::SYS_fallocate])
-            // Barriers in all threads of the node's programs, and the count of involuntary switches.
+            // Memory barriers in all threads of the node's programs, and the count of involuntary context switches.
             .calls(&[libc::SYS_membarrier, libc::SYS_getrusage])
-            // Which parties live, and the node's lock; whether a client's eventfd would block. F_GETFD is for the
-            // standard library, which checks the descriptors it closes.
+            // Liveness of parties, and the node's lock; whether a client's eventfd would block. F_GETFD is for the standard library, which
+            // checks descriptors that it closes.
             .one_of(
                 libc::SYS_fcntl,
                 1,
                 &[libc::F_SETLK, libc::F_GETLK, libc::F_GETFL, libc::F_GETFD].map(|what| what as u64),
             )
-            // True if a descriptor is still ours.
+            // Checks that a descriptor still refers to the same file.
             .calls(&STAT)
             // The asker's answers.
             .calls(&[libc::SYS_sendto, libc::SYS_recvfrom]);
         if needs.copies {
-            // No filter can distinguish programs of the node from other processes of the user: docs/security.md.
+            // A filter cannot tell programs of the node from other processes of the user: docs/security.md.
             self.calls(&[libc::SYS_process_vm_readv, libc::SYS_process_vm_writev]);
         }
         self
     }
 
-    /// The client of a vfio-user socket: messages with descriptors, of which memory is mapped and eventfds are signalled.
+    /// The client of a vfio-user socket: messages with descriptors, for memory to map and eventfds to signal.
     fn client(&mut self) -> &mut Self {
         self.calls(&[
             libc::SYS_accept4,
@@ -142,12 +143,12 @@ impl Rules {
             libc::SYS_ppoll,
             libc::SYS_shutdown,
         ])
-        // To find out what a descriptor is: only regular files of local file systems are mapped, and eventfds are
-        // recognised by their link below /proc/self/fd.
+        // To identify a descriptor: only regular files of local file systems are mapped, and eventfds are recognized by their link in
+        // /proc/self/fd.
         .calls(&STAT)
         .calls(&[libc::SYS_fstatfs])
         .calls(&[libc::SYS_readlinkat])
-        // musl sets the flag of a duplicate once more.
+        // musl sets the flag of a duplicated descriptor a second time.
         .one_of(
             libc::SYS_fcntl,
             1,
@@ -163,10 +164,10 @@ impl Rules {
         self
     }
 
-    /// A link: frames on sockets, and peers that come and go.
+    /// A link: frames on sockets, and changing peers.
     fn link(&mut self, needs: Needs) -> &mut Self {
         self.calls(&[libc::SYS_ppoll, libc::SYS_read, libc::SYS_readv, libc::SYS_recvmsg, libc::SYS_sendmsg])
-            // A stream's peer, and its buffers.
+            // A stream's peer, and non-blocking mode.
             .calls(&[libc::SYS_accept4])
             .one_of(libc::SYS_ioctl, 1, &[libc::FIONBIO as _]);
         let buffers = [libc::SO_SNDBUF, libc::SO_RCVBUF].map(|option| (libc::SOL_SOCKET, option));
@@ -175,7 +176,7 @@ impl Rules {
         for (level, option) in buffers.into_iter().chain(fragments) {
             self.case(libc::SYS_setsockopt, &[(1, Op::Eq, level as u64), (2, Op::Eq, option as u64)]);
         }
-        // Without these bits: SOCK_CLOEXEC and SOCK_NONBLOCK.
+        // The socket type without the SOCK_CLOEXEC and SOCK_NONBLOCK bits.
         let kind = |kind: libc::c_int| (1, Op::MaskedEq(0xf), kind as u64);
         if needs.unix_peer {
             self.calls(&[libc::SYS_connect]);
@@ -194,8 +195,7 @@ impl Rules {
         self
     }
 
-    /// The main thread, once everything runs: it waits, removes the sockets that are still its own, and waits for the
-    /// asker to end.
+    /// The main thread, once everything is running: waits, removes those sockets that are still its own, and waits for the asker to exit.
     fn end(&mut self) -> &mut Self {
         self.calls(&[libc::SYS_rt_sigtimedwait, libc::SYS_shutdown, libc::SYS_wait4, libc::SYS_unlinkat])
             .calls(&STAT);
@@ -204,7 +204,7 @@ impl Rules {
         self
     }
 
-    /// The asker: reads small files, and writes none.
+    /// The asker: reads small files and writes none.
     fn asker(&mut self) -> &mut Self {
         let writing = libc::O_ACCMODE | libc::O_CREAT | libc::O_TRUNC | libc::O_APPEND;
         let reads = |which| (which, Op::MaskedEq(writing as u64), libc::O_RDONLY as u64);
@@ -219,7 +219,7 @@ impl Rules {
     }
 }
 
-/// The calls that a thread for `role` may make; `ids` are those of its process and of the thread.
+/// The calls that a thread with `role` may make; `ids` are those of its process and of the thread.
 fn allowed(role: Role, needs: Needs, ids: (u32, u32)) -> Rules {
     let mut rules = Rules::default();
     rules.memory().running().signals(ids);
@@ -233,38 +233,37 @@ fn allowed(role: Role, needs: Needs, ids: (u32, u32)) -> Rules {
     rules
 }
 
-/// Calls that fail with EPERM because their callers cope with a refusal.
+/// Calls that fail with EPERM, because their callers cope with a refusal.
 fn refused(role: Role, needs: Needs) -> Rules {
     let mut rules = Rules::default();
     if role != Role::Asker {
-        // The backtrace of a panic, which reads our own file if it can, and glibc's allocator, which asks how many
-        // processors there are.
+        // The backtrace of a panic, which tries to read the program's own file, and glibc's allocator, which reads the number of
+        // processors.
         rules.calls(&[libc::SYS_openat, libc::SYS_getcwd]);
         #[cfg(target_arch = "x86_64")]
         rules.calls(&[libc::SYS_open]);
     }
     if !needs.copies {
-        // Asks whether a program that seems to be dead is; its lock tells.
+        // The check whether a party that seems to be dead is; its lock suffices.
         rules.calls(&[libc::SYS_process_vm_readv, libc::SYS_process_vm_writev]);
     }
     rules
 }
 
-/// Confines the calling thread for good.
+/// Permanently confines the calling thread.
 pub fn install(role: Role, needs: Needs, ids: (u32, u32)) -> io::Result<()> {
     let refused = refused(role, needs);
     let mut allowed = allowed(role, needs, ids);
-    // Of two filters the stricter result counts, and a trap is stricter than an errno.
+    // With two filters the stricter result applies, and a trap is stricter than an errno.
     refused.0.keys().for_each(|number| _ = allowed.0.insert(*number, Vec::new()));
     let outer = refused.filter(SeccompAction::Errno(libc::EPERM as u32), SeccompAction::Allow)?;
     let inner = allowed.filter(SeccompAction::Allow, SeccompAction::Trap)?;
-    // The outer filter first, since the inner one forbids to install another. Both also forbid to gain privileges by
-    // executing files.
+    // The outer filter goes first, because the inner one forbids installing another. Both also prevent gaining privileges by exec.
     seccompiler::apply_filter(&outer).map_err(io::Error::other)?;
     seccompiler::apply_filter(&inner).map_err(io::Error::other)
 }
 
-/// Checks that the kernel has filters that trap.
+/// Checks that the kernel supports trapping filters.
 #[allow(unsafe_code)]
 pub fn can_trap() -> io::Result<()> {
     let action: u32 = libc::SECCOMP_RET_TRAP;

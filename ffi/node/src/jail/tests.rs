@@ -1,4 +1,4 @@
-//! Threads in jail, each in a process of its own: what is refused ends it with a line, and what is needed works.
+//! Threads in jail, each in a process of its own: a refused call ends the process with a message, and permitted calls work.
 #![allow(unsafe_code)]
 
 use super::*;
@@ -16,12 +16,12 @@ use std::{
 const ROLES: [Role; 4] = [Role::Main, Role::Client, Role::Parked, Role::Link];
 const ALL: Needs = Needs { copies: true, unix_peer: true, unix_stream: true, udp: true };
 
-/// The exit status of a child of fork that did `body`, and what it said on stderr. Status 0: `body` said yes.
+/// The exit status of a forked child that ran `body`, and its output on stderr. Status 0: `body` returned true.
 fn in_child(body: impl FnOnce() -> bool) -> (ExitStatus, String) {
     let mut ends = [0; 2];
     let mut status = 0;
     let mut said = String::new();
-    // SAFETY: the child leaves without running anything else; the parent waits for it alone.
+    // SAFETY: the child exits without running anything else; only the parent waits for it.
     unsafe {
         assert_eq!(libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC), 0);
         let child = libc::fork();
@@ -36,7 +36,7 @@ fn in_child(body: impl FnOnce() -> bool) -> (ExitStatus, String) {
     (ExitStatus::from_raw(status), said)
 }
 
-/// As [`in_child`], in jail for `role`.
+/// [`in_child`], in the jail for `role`.
 fn jailed(role: Role, needs: Needs, body: impl FnOnce() -> bool) -> (ExitStatus, String) {
     in_child(|| {
         violation::watch().and_then(|()| confine(role, needs)).unwrap();
@@ -44,9 +44,9 @@ fn jailed(role: Role, needs: Needs, body: impl FnOnce() -> bool) -> (ExitStatus,
     })
 }
 
-/// A system call with integers only, as an attacker would make it: past the C library.
+/// A system call with integer arguments that bypasses the C library, as an attacker would make it.
 fn call(number: libc::c_long, args: [libc::c_long; 4]) -> bool {
-    // SAFETY: refused before the kernel looks at an argument, or harmless with these.
+    // SAFETY: refused before the kernel reads an argument, or harmless with these.
     unsafe { libc::syscall(number, args[0], args[1], args[2], args[3]) != -1 }
 }
 
@@ -121,12 +121,12 @@ fn a_thread_has_what_its_role_needs_and_no_more() {
         is_refused(role, ALL, libc::SYS_socket, udp);
         is_refused(role, ALL, libc::SYS_connect, [0; 4]);
     }
-    // Without such links.
+    // Needs without any link.
     let none = Needs { copies: true, ..Needs::default() };
     is_refused(Role::Link, none, libc::SYS_socket, unix);
     is_refused(Role::Link, none, libc::SYS_socket, udp);
     is_refused(Role::Link, none, libc::SYS_connect, [0; 4]);
-    // Files are removed at the end alone, and descriptors are taken from clients alone.
+    // Files are removed only at the end, and descriptors are received only from clients.
     for role in [Role::Client, Role::Parked, Role::Link] {
         is_refused(role, ALL, libc::SYS_unlinkat, [0; 4]);
     }
@@ -138,7 +138,7 @@ fn a_thread_has_what_its_role_needs_and_no_more() {
 #[test]
 fn a_server_may_look_at_its_standard_output_by_whichever_call_its_c_library_makes() {
     testkit::alone!();
-    // More than the kernel's struct stat, which both calls fill in.
+    // Larger than the kernel's struct stat, which both calls fill in.
     let mut room = [0_u64; 32];
     let (room, empty) = (room.as_mut_ptr() as libc::c_long, c"".as_ptr() as libc::c_long);
     let at_empty = libc::AT_EMPTY_PATH.into();
@@ -192,7 +192,7 @@ fn a_party_of_the_node_works_in_jail() {
 }
 
 fn tempfile() -> File {
-    // SAFETY: a new descriptor that is ours.
+    // SAFETY: a new descriptor, which the `File` then owns.
     unsafe { File::from_raw_fd(libc::memfd_create(c"jail".as_ptr(), libc::MFD_CLOEXEC)) }
 }
 
@@ -218,7 +218,7 @@ fn the_asker_tells_of_stopped_programs() {
     let pid = program.id();
     let found = |stopped: Option<&str>| {
         in_child(|| {
-            // SAFETY: a child of fork has one thread.
+            // SAFETY: a forked child has one thread.
             let _asker = unsafe { asker::start() }.unwrap();
             violation::watch().and_then(|()| confine(Role::Main, Needs::default())).unwrap();
             let mut looks = (0..500).map(|_| {
@@ -229,7 +229,7 @@ fn the_asker_tells_of_stopped_programs() {
         })
     };
     let running = found(None);
-    // SAFETY: a signal to a child of ours.
+    // SAFETY: sends a signal to a child of this test.
     unsafe { libc::kill(pid as libc::pid_t, libc::SIGSTOP) };
     let stopped = found(Some("stopped by a signal"));
     program.kill().unwrap();
@@ -244,13 +244,13 @@ fn an_asker_that_is_stopped_or_gone_is_not_waited_for() {
     testkit::alone!();
     for signal in [libc::SIGSTOP, libc::SIGKILL] {
         let (status, said) = in_child(|| {
-            // SAFETY: a child of fork has one thread.
+            // SAFETY: a forked child has one thread.
             let asker = unsafe { asker::start() }.unwrap();
-            // SAFETY: a signal to a child of its own.
+            // SAFETY: sends a signal to the process's own child.
             unsafe { libc::kill(asker.pid(), signal) };
             let begun = Instant::now();
             let found = Holder::of(std::process::id());
-            // SAFETY: a signal to a child of its own, which nobody has waited for.
+            // SAFETY: sends a signal to the process's own child, which has not been waited for.
             unsafe { libc::kill(asker.pid(), libc::SIGKILL) };
             found.program.is_empty() && found.stopped.is_none() && begun.elapsed() < Duration::from_secs(2)
         });

@@ -1,5 +1,5 @@
-//! Handles a system call that the jail refuses: the process reports the call and ends. The node's other programs
-//! clean up after it as after one that was killed.
+//! Handles a system call that the jail refuses: the process reports the call and exits. The node's other programs clean up after it as
+//! after a killed process.
 #![allow(unsafe_code)]
 
 use super::role::Role;
@@ -11,7 +11,7 @@ use std::{
     ptr,
 };
 
-/// Exit status, as a shell reports a process that SIGSYS ended.
+/// The exit status that a shell reports for a process killed by SIGSYS.
 pub const STATUS: libc::c_int = 128 + libc::SIGSYS;
 
 thread_local! {
@@ -19,21 +19,21 @@ thread_local! {
     static ROLE: Cell<&'static str> = const { Cell::new("") };
 }
 
-/// The fields that `siginfo_t` holds for SIGSYS, from its start.
+/// The leading fields of `siginfo_t` for SIGSYS.
 #[repr(C)]
 struct Info {
     signal: libc::c_int,
     errno: libc::c_int,
     code: libc::c_int,
     _pad: libc::c_int,
-    /// Where the call was made.
+    /// Address of the call.
     at: usize,
-    /// Its number.
+    /// System call number.
     call: libc::c_int,
     arch: libc::c_uint,
 }
 
-/// A line of text built without the allocator, truncated when it is full.
+/// A line of text built without the allocator, truncated at its capacity.
 struct Line {
     bytes: [u8; 200],
     len: usize,
@@ -51,7 +51,7 @@ impl Write for Line {
 
 /// Installs the handler.
 pub fn watch() -> io::Result<()> {
-    // SAFETY: plain structures; the handler keeps to what signal handlers may do.
+    // SAFETY: plain structures; the handler is async-signal-safe.
     unsafe {
         let mut action = MaybeUninit::<libc::sigaction>::zeroed().assume_init();
         action.sa_sigaction = on_refusal as *const () as usize;
@@ -64,8 +64,7 @@ pub fn watch() -> io::Result<()> {
     }
 }
 
-/// Notes the role of the calling thread, and unblocks SIGSYS: the kernel would end a process that blocks it without a
-/// word.
+/// Records the role of the calling thread, and unblocks SIGSYS: a process that blocks it would be killed without a message.
 pub fn watch_thread(role: Role) {
     ROLE.set(role.name());
     // SAFETY: the set is written before it is read.
@@ -78,7 +77,7 @@ pub fn watch_thread(role: Role) {
 }
 
 extern "C" fn on_refusal(_: libc::c_int, info: *mut libc::siginfo_t, _: *mut libc::c_void) {
-    // SAFETY: the kernel's own structure, which begins like this one on all 64-bit Linux.
+    // SAFETY: the kernel's structure, which begins like this one on all 64-bit Linux.
     let call = unsafe { (*info.cast::<Info>()).call };
     let mut line = Line { bytes: [0; 200], len: 0 };
     let _ = writeln!(
@@ -86,7 +85,7 @@ extern "C" fn on_refusal(_: libc::c_int, info: *mut libc::siginfo_t, _: *mut lib
         "ironverbs: the jail of the {} thread refuses system call {call}: this process ends (docs/serve.md; --no-jail goes without)",
         ROLE.get()
     );
-    // SAFETY: bytes of the line's own; the process ends here and runs nothing more of ours.
+    // SAFETY: writes the line's bytes; the process exits here without running further code.
     unsafe {
         libc::write(libc::STDERR_FILENO, line.bytes.as_ptr().cast(), line.len);
         libc::_exit(STATUS);

@@ -40,7 +40,7 @@ fn blocks_never_overlap_and_all_come_back() {
             with_arena(&node, |a| a.free(page));
         }
         if random(100) == 0 {
-            // Somebody died in the middle: the next to come builds the lists anew.
+            // Simulates a party that died during a change: the next one rebuilds the lists.
             node.core().map.header().arena_busy.store(1, SeqCst);
         }
     }
@@ -59,7 +59,7 @@ fn memory_comes_zeroed_also_when_it_was_used_before() {
         let page = with_arena(&node, |a| a.alloc(3 * PAGE, Owner::Function(1), node.dir())).unwrap();
         let at = node.core().map.arena(u64::from(page) * PAGE as u64, 3 * PAGE).unwrap();
         #[allow(unsafe_code)]
-        // SAFETY: a block that nobody else has.
+        // SAFETY: a block that is not shared.
         let bytes = unsafe { std::slice::from_raw_parts_mut(at.as_ptr(), 3 * PAGE) };
         assert!(bytes.iter().all(|b| *b == 0));
         bytes.fill(0xa5);
@@ -115,7 +115,7 @@ fn the_ten_thousandth_block_costs_no_more_than_the_first() {
     assert!(node.status().unwrap().memory < 16 << 20, "freed memory goes back");
 }
 
-/// From now on the calling thread can make no holes in files.
+/// Prevents the calling thread from punching holes into files from now on.
 fn forbid_holes() {
     let op = |code: u32, jf, k| seccompiler::sock_filter { code: code as u16, jt: 0, jf, k };
     let holes = libc::FALLOC_FL_PUNCH_HOLE as u32;
@@ -144,7 +144,7 @@ fn a_block_is_free_and_zero_where_no_holes_can_be_made() {
         let page = with_arena(&node, |a| a.alloc(len, owner, node.dir())).unwrap();
         assert_eq!(*first.get_or_insert(page), page, "the block was used again");
         let at = node.core().map.arena(u64::from(page) * PAGE as u64, len).unwrap();
-        // SAFETY: within the block, which is this thread's.
+        // SAFETY: within the block, which belongs to this thread.
         let bytes = unsafe { std::slice::from_raw_parts_mut(at.as_ptr(), len) };
         assert!(bytes.iter().all(|byte| *byte == 0));
         bytes.fill(0xee);

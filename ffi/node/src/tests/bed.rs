@@ -1,4 +1,4 @@
-//! Nodes of a test, and other processes on them.
+//! Test nodes, and other processes on them.
 #![allow(unsafe_code)]
 
 use crate::{Node, NodeOptions};
@@ -9,14 +9,14 @@ use std::{
 };
 pub use testkit::{Other, Scratch, listen, say, until_killed};
 
-/// The node in a test's directory.
+/// Opens the node in a test's directory.
 pub trait OnNode {
-    /// One of three VFs.
+    /// A node with three VFs.
     fn node(&self) -> Arc<Node> {
         self.node_with(&NodeOptions { vfs: Some(3), ..NodeOptions::default() })
     }
 
-    /// One like this.
+    /// A node with these options.
     fn node_with(&self, options: &NodeOptions) -> Arc<Node>;
 }
 
@@ -26,7 +26,7 @@ impl OnNode for Scratch {
     }
 }
 
-/// The command that starts this binary in `role`, as [`other_process`] has it.
+/// The command that starts this binary as [`other_process`] in `role`.
 pub fn command(scratch: &Scratch, role: &str) -> Command {
     Other::command("tests::bed::other_process", role, &scratch.0)
 }
@@ -36,7 +36,7 @@ pub fn start(scratch: &Scratch, role: &str) -> Other {
     Other::start(&mut command(scratch, role))
 }
 
-/// Not a test of its own: what the other processes run.
+/// Not a test itself: the entry point of the other processes.
 #[test]
 fn other_process() {
     let Some((role, dir)) = testkit::role() else { return };
@@ -62,7 +62,7 @@ fn other_process() {
     }
 }
 
-/// Waits until `done`, at most five seconds.
+/// Waits until `done` returns true, at most five seconds.
 pub fn eventually(what: &str, mut done: impl FnMut() -> bool) {
     let begin = Instant::now();
     while !done() {
@@ -94,27 +94,27 @@ impl Pages {
     }
 
     pub fn bytes(&mut self) -> &mut [u8] {
-        // SAFETY: our own mapping; tests do not look while others write.
+        // SAFETY: a mapping of this value; tests do not read while others write.
         unsafe { std::slice::from_raw_parts_mut(self.base, self.len) }
     }
 
-    /// Takes the pages from `first` on away.
+    /// Unmaps the pages from `first` on.
     pub fn cut(&mut self, first: usize) {
-        // SAFETY: our own mapping, from here on shorter.
+        // SAFETY: a mapping of this value, shortened from here on.
         unsafe { libc::munmap(self.base.add(first * 4096).cast(), self.len - first * 4096) };
         self.len = first * 4096;
     }
 
     /// Makes the pages read-only.
     pub fn protect(&self) {
-        // SAFETY: our own mapping.
+        // SAFETY: a mapping of this value.
         unsafe { libc::mprotect(self.base.cast(), self.len, libc::PROT_READ) };
     }
 }
 
 impl Drop for Pages {
     fn drop(&mut self) {
-        // SAFETY: our own mapping.
+        // SAFETY: a mapping of this value.
         unsafe { libc::munmap(self.base.cast(), self.len) };
     }
 }

@@ -43,7 +43,8 @@ fn bus(fid: u8, at: u64) -> Source {
     Source::Bus(Rid(fid), at)
 }
 
-/// A program that may write to the node's memory, one of a container for example, can name any process there. Root's programs must not reach into it.
+/// A program with write access to the node's memory, such as one in a container, can name any process there. Root's programs must not
+/// access that process.
 #[test]
 fn memory_is_copied_with_the_process_that_holds_the_place_and_with_no_other() {
     let scratch = Scratch::new();
@@ -86,7 +87,7 @@ fn bytes_go_between_two_programs_in_one_copy() {
     assert!(pages.bytes().iter().enumerate().all(|(i, b)| *b == i as u8));
     core.drive(core.now(), |_, host| {
         host.write(Rid(1), theirs, &[0; 4096]).unwrap();
-        // Later moves to the same place win.
+        // Later moves to the same place take precedence.
         let to = |src, len| Move { src, dst_rid: Rid(1), dst: theirs, len };
         host.copy(&[1, 2, 3, 4], &[to(bus(2, here + 255), 4), to(Source::Staged(0), 2)]).unwrap();
         let mut back = [0; 5];
@@ -155,7 +156,7 @@ fn a_function_reaches_only_memory_of_its_openers() {
         assert_eq!(host.read(Rid(2), theirs, &mut buf), Err(Abort::Source));
         assert_eq!(host.read(Rid(1), here, &mut buf), Err(Abort::Source));
         assert_eq!(host.read(Rid(2), here, &mut buf), Ok(()));
-        // Nor what nobody mapped, nor what has no address at all.
+        // Nor memory that was not mapped for the device, nor addresses that do not exist.
         assert_eq!(host.read(Rid(2), here + 4096, &mut buf), Err(Abort::Source));
         assert_eq!(host.read(Rid(2), here - 1, &mut buf), Err(Abort::Source));
         for nowhere in [0, 0x1234, u64::MAX, u64::MAX - 3, 0xa7e0_ffff_ffff_fff0, 0x0001_0000_0000_0000] {
@@ -199,7 +200,7 @@ fn a_node_may_forbid_direct_copies() {
     let core = node.core();
     let read = core.drive(core.now(), |_, host| host.read(Rid(1), theirs, &mut [0; 8]));
     assert_eq!(read, Err(Abort::Gone));
-    // Rings lie in memory that all share.
+    // Rings are in memory that all programs share.
     let ring = NodeTransport::open(&node, 1).unwrap().dma_alloc(4096, Scope::Opener).unwrap();
     assert_eq!(core.drive(core.now(), |_, host| host.write(Rid(1), ring.iova, &[1; 64])), Ok(()));
 }
@@ -230,19 +231,19 @@ fn interrupts_reach_all_listeners_of_the_vector() {
     let own = ours.interrupt(6).unwrap();
     core.drive(core.now(), |_, host| host.msix(Rid(1), 6, 0, 0));
     assert!(own.wait(Some(Duration::ZERO)).unwrap());
-    // A listener to one vector is woken with all its other listeners: other openers of ours, and other programs.
+    // A listener to a vector is woken together with all its other listeners: openers in this process and other programs.
     let more = NodeTransport::open(&node, 1).unwrap();
     let shared = [ours.interrupt(5).unwrap(), more.interrupt(5).unwrap()];
     core.drive(core.now(), |_, host| host.msix(Rid(1), 5, 0, 0));
     assert!(shared.iter().all(|one| one.wait(Some(Duration::ZERO)).unwrap() && one.clear().unwrap()));
     assert_eq!(other.hear(), "true");
-    // An opener that leaves takes nothing from the others.
+    // An opener that leaves does not affect the others.
     drop(more);
     core.drive(core.now(), |_, host| host.msix(Rid(1), 5, 0, 0));
     assert!(shared[0].wait(Some(Duration::ZERO)).unwrap() && shared[0].clear().unwrap());
     assert!(!shared[1].wait(Some(Duration::ZERO)).unwrap());
     assert_eq!(other.hear(), "true");
-    // A vector that nobody owns, and one that is none.
+    // A vector without listeners, and one that does not exist.
     core.drive(core.now(), |_, host| (host.msix(Rid(1), 7, 0, 0), host.msix(Rid(1), 700, 0, 0)));
 }
 

@@ -12,7 +12,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Opens a function, and ends when its parent does.
+/// Opens a function, and exits when its parent does.
 pub fn opens(dir: &Path) {
     let node = Node::open(dir).unwrap();
     let _transport = NodeTransport::open(&node, 1).unwrap();
@@ -20,16 +20,16 @@ pub fn opens(dir: &Path) {
     until_killed()
 }
 
-/// Says why it could not open the node.
+/// Reports why it could not open the node.
 pub fn is_refused(dir: &Path) {
     say(Node::open(dir).err().map_or("it was let in".into(), |e| e.to_string()));
     until_killed()
 }
 
-/// Openers of one function in each of some programs.
+/// Openers of one function in each of several programs.
 const EACH: usize = 50;
 
-/// Opens one function many times, and has an event of its own at each of them.
+/// Opens one function many times, and gets its own event at each opener.
 pub fn opens_many(dir: &Path) {
     let devices: Vec<_> = (0..EACH).map(|_| open_device(dir, 1).unwrap()).collect();
     say("open");
@@ -42,7 +42,7 @@ pub fn opens_many(dir: &Path) {
     until_killed()
 }
 
-/// True if a completion on `device` comes as an event, to it and nobody else.
+/// True if a completion on `device` raises an event there and nowhere else.
 fn has_its_event(device: &Arc<Device>) -> bool {
     let (pd, cq) = (Pd::alloc(device).unwrap(), Cq::create(device, 16, 77).unwrap());
     let init = QpInit {
@@ -63,11 +63,11 @@ fn has_its_event(device: &Arc<Device>) -> bool {
     qp.post_recv([RecvWr { wr_id: 1, sge: &[] }]).unwrap();
     while device.events().next().is_some() {}
     cq.arm(false);
-    // The posted request is flushed: a completion.
+    // The posted request is flushed, which creates a completion.
     to(QpState::Err, QpAttrMask::STATE);
     let begin = Instant::now();
     while begin.elapsed() < Duration::from_secs(20) {
-        // Others listen to the same vector: most interrupts are not for us.
+        // Others listen to the same vector, so most interrupts are for them.
         device.events().wait(Some(Duration::from_millis(100))).unwrap();
         while let Some(event) = device.events().next() {
             if let Event::Cq { cqn, cookie } = event {
@@ -78,7 +78,7 @@ fn has_its_event(device: &Arc<Device>) -> bool {
     false
 }
 
-/// Takes free places as if programs had died there: nobody holds their locks.
+/// Takes free slots as if programs had died there: their locks are not held.
 fn take_places(node: &Node, count: usize) {
     let core = node.core();
     let (taken, _lock) = (&core.map.header().taken, core.locks.lock().unwrap());
@@ -129,11 +129,11 @@ fn a_node_of_as_many_living_programs_as_it_takes_refuses_one_more() {
     take_places(&node, PROGRAMS - 1);
     let (locks, party) = (node.core().locks, node.party());
     let others = || (1..=PROGRAMS as u16).filter(|slot| *slot != party);
-    // SAFETY: the child makes system calls, and ends with its parent.
+    // SAFETY: the child only makes system calls, and exits with its parent.
     let child = unsafe { libc::fork() };
     if child == 0 {
         let all = others().all(|slot| locks.begin_life(slot).unwrap_or(false));
-        // SAFETY: system calls that take no memory; the child shares none with the test that it writes to.
+        // SAFETY: system calls that access no memory; the child shares no memory with the test that it could write to.
         unsafe {
             libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
             if all {
@@ -148,7 +148,7 @@ fn a_node_of_as_many_living_programs_as_it_takes_refuses_one_more() {
     let said = start(&scratch, "refused").hear();
     assert_eq!(said, "4096 programs at most run on a node, and that many do");
     assert_eq!(node.core().map.header().taken.len(), PROGRAMS, "who was refused left nothing");
-    // SAFETY: a child of ours.
+    // SAFETY: a child of this test.
     unsafe {
         libc::kill(child, libc::SIGKILL);
         libc::waitpid(child, std::ptr::null_mut(), 0);
@@ -167,7 +167,7 @@ fn an_empty_table_is_not_looked_through_place_by_place() {
         drop(Node::open(&scratch.0).unwrap());
         begin.elapsed()
     };
-    // 4096 questions for a lock take some milliseconds. On a busy machine the quickest of many says it.
+    // 4096 lock queries would take milliseconds. On a busy machine, the fastest of many tries is significant.
     let quickest = (0..200).map(|_| opening()).min().unwrap();
     assert!(quickest < Duration::from_millis(2), "{quickest:?} to open and close the node");
     let after = Observer::open(&scratch.0).unwrap().status().memory;

@@ -1,4 +1,4 @@
-//! Nodes that are damaged, and processes that stop while they hold what whoever changes the node needs.
+//! Damaged nodes, and processes that are stopped while they hold something that a change of the node needs.
 #![allow(unsafe_code)]
 
 use super::bed::{OnNode, Other, Scratch, command, say, start, until_killed};
@@ -26,7 +26,7 @@ pub fn holds_the_lock(dir: &Path) {
 
 const FID: &str = "IRONVERBS_TEST_FID";
 
-/// Holds the function that the environment names, which it has not open, as one who runs its peer.
+/// Holds the function that the environment names without having it open, as a runner for its peer does.
 pub fn holds_a_function(dir: &Path) {
     let node = Node::open(dir).unwrap();
     let fid = std::env::var(FID).unwrap().parse().unwrap();
@@ -36,7 +36,7 @@ pub fn holds_a_function(dir: &Path) {
     until_killed()
 }
 
-/// A process that is stopped while it does so.
+/// A process that is stopped while it holds function `fid`.
 fn stopped_with(scratch: &Scratch, fid: u8) -> Other {
     let mut other = Other::start(command(scratch, "holds-function").env(FID, fid.to_string()));
     other.hear();
@@ -44,7 +44,7 @@ fn stopped_with(scratch: &Scratch, fid: u8) -> Other {
     other
 }
 
-/// The objects of every program: a queue pair, and what it needs.
+/// The objects of every program: a queue pair and the objects it needs.
 struct Objects {
     _qp: Arc<Qp>,
     _cq: Arc<Cq>,
@@ -61,21 +61,21 @@ fn objects(dir: &Path) -> Result<Objects, Box<dyn std::error::Error>> {
     let mask = QpAttrMask::STATE | QpAttrMask::PKEY_INDEX | QpAttrMask::PORT | QpAttrMask::ACCESS_FLAGS;
     qp.modify(&attr, mask)?;
     qp.post_recv([RecvWr { wr_id: 1, sge: &[] }])?;
-    // Flushed: a completion, and an event.
+    // The request is flushed, which creates a completion and an event.
     cq.arm(false);
     qp.modify(&QpAttr { qp_state: QpState::Err, ..QpAttr::default() }, QpAttrMask::STATE)?;
     while device.events().next().is_some() {}
     Ok(Objects { _qp: qp, _cq: cq, _pd: pd, _device: device })
 }
 
-/// Has objects until it is killed.
+/// Holds objects until it is killed.
 pub fn stays(dir: &Path) {
     let _objects = objects(dir).unwrap();
     say("here");
     until_killed()
 }
 
-/// Does what every program does on a node, and says how it went.
+/// Does what every program does on a node, and reports the result.
 pub fn visits(dir: &Path) {
     let visit = || -> Result<(), Box<dyn std::error::Error>> {
         drop(objects(dir)?);
@@ -89,7 +89,7 @@ pub fn visits(dir: &Path) {
 }
 
 fn signal(other: &Other, number: i32) {
-    // SAFETY: a child of ours.
+    // SAFETY: a child of this test.
     assert_eq!(unsafe { libc::kill(other.child.id() as libc::pid_t, number) }, 0);
 }
 
@@ -108,27 +108,27 @@ fn a_process_that_is_stopped_with_the_nodes_lock_is_named_within_a_second() {
     assert!(begin.elapsed() < Duration::from_secs(1), "{:?}: {said}", begin.elapsed());
     let pid = format!("process {} (", other.child.id());
     assert!(said.contains(&pid) && said.contains("stopped by a signal") && !said.contains('\n'), "{said}");
-    // The wait is paid once: who closes takes the lock again and again.
+    // The wait occurs only once, although closing acquires the lock many times.
     let begin = Instant::now();
     blocks.into_iter().for_each(|block| transport.dma_free(block));
     drop(transport);
     assert!(matches!(Node::open(&scratch.0), Err(NodeError::Held { .. })));
     assert!(begin.elapsed() < Duration::from_millis(500), "{:?} to close", begin.elapsed());
     assert_eq!(Observer::open(&scratch.0).unwrap().status().parties.len(), 2, "looking needs no lock");
-    // When it goes on, so do all others.
+    // Once it continues, so do all others.
     signal(&other, libc::SIGCONT);
     other.kill();
     assert!(NodeTransport::open(&node, 2).is_ok());
 }
 
-/// VFs 1 to `vfs` are there and can be used, and no others.
+/// Asserts that VFs 1 to `vfs` exist and work, and no others.
 fn has_vfs(node: &Arc<Node>, vfs: u8) {
     let there: Vec<u8> = (1..8).filter(|fid| node.adapter().region().is_present(*fid)).collect();
     assert_eq!((there, node.vfs()), ((1..=vfs).collect(), vfs));
     (1..=vfs).for_each(|fid| drop(NodeTransport::open(node, fid).unwrap()));
 }
 
-/// Once `other` is killed the node has its three VFs, and can have five.
+/// Asserts that once `other` is killed, the node has its three VFs and can have five.
 fn five_vfs_come_when_killed(node: &Arc<Node>, mut other: Other) {
     other.kill();
     node.core().reap().unwrap();
@@ -137,7 +137,7 @@ fn five_vfs_come_when_killed(node: &Arc<Node>, mut other: Other) {
     has_vfs(node, 5);
 }
 
-/// Is killed when it has taken two of three VFs away, to bring others.
+/// Is killed after it has removed two of three VFs in order to replace them.
 pub fn changes_vfs(dir: &Path) {
     let node = Node::open(dir).unwrap();
     let _lock = node.core().locks.lock().unwrap();
@@ -225,7 +225,7 @@ fn a_panic_with_the_nodes_lock_gives_it_back() {
     assert_eq!(other.hear(), "locked");
 }
 
-/// A node as it is after some use, with every byte it has: places in the file, and what lies there.
+/// A used node with all its bytes: file offsets and contents.
 struct Copy(Vec<(u64, Vec<u8>)>);
 
 impl Copy {
@@ -233,7 +233,7 @@ impl Copy {
         let file = File::open(path).unwrap();
         let mut parts = Vec::new();
         let mut at = 0;
-        // SAFETY: moves the offset of our own descriptor.
+        // SAFETY: changes the offset of this function's descriptor.
         let seek = |from: i64, what| unsafe { libc::lseek(file.as_raw_fd(), from, what) };
         loop {
             let start = seek(at, libc::SEEK_DATA);
@@ -247,16 +247,16 @@ impl Copy {
         }
     }
 
-    /// Writes it, with `wrong` bytes at random places.
+    /// Writes the copy to `path`, with `wrong` bytes at random places changed.
     fn write(&self, path: &Path, random: &mut Random, wrong: usize) {
         let file = OpenOptions::new().write(true).create_new(true).open(path).unwrap();
         file.set_len(file::file_len() as u64).unwrap();
         self.0.iter().for_each(|(at, bytes)| file.write_all_at(bytes, *at).unwrap());
         for _ in 0..wrong {
-            // Tables that are used a lot are as likely as those that are not.
+            // Heavily used tables are as likely as others.
             let (at, bytes) = &self.0[random.below(self.0.len() as u64) as usize];
             let at = at + random.below(bytes.len() as u64 - 3) / 4 * 4;
-            // Small words, large words, and any words.
+            // Small, large and arbitrary words.
             let word = match random.below(4) {
                 0 => random.below(20) as u32,
                 1 => u32::MAX - random.below(20) as u32,
@@ -282,10 +282,10 @@ impl Random {
     }
 }
 
-/// Within which a damaged node is refused, or serves.
+/// Time limit for refusing a damaged node, or serving on it.
 const AT_ONCE: Duration = Duration::from_secs(1);
 
-/// A process that visits the node in `dir`: what it said, or what was wrong with it.
+/// A process that visits the node in `dir`: its report, or what went wrong.
 fn visit(scratch: &Scratch) -> Result<String, String> {
     const LIMIT: Duration = Duration::from_secs(20);
     let mut child = command(scratch, "visit").stderr(std::process::Stdio::piped()).spawn().unwrap();
@@ -319,7 +319,7 @@ fn random_bytes_in_a_node_are_an_error_or_nothing_to_anybody() {
     drop(scratch.node());
     assert_eq!(visit(&scratch).unwrap(), "ok");
     let clean = Copy::of(&path);
-    // The node of a program that was killed: whoever comes works on what it had.
+    // The node of a killed program: the next one works on its state.
     let mut killed = start(&scratch, "stay");
     killed.hear();
     killed.kill();
@@ -337,7 +337,7 @@ fn random_bytes_in_a_node_are_an_error_or_nothing_to_anybody() {
         };
         let (mut outcome, mut took) = damaged();
         if took >= AT_ONCE {
-            // A machine that is busy holds up any visit, a damaged node each that meets the same bytes.
+            // A busy machine delays any visit, whereas a damaged node delays every visit that meets the same bytes.
             (outcome, took) = damaged();
         }
         longest = longest.max(took);
@@ -353,8 +353,8 @@ fn random_bytes_in_a_node_are_an_error_or_nothing_to_anybody() {
     assert!(wrong.is_empty(), "{} of {rounds}:\n{}", wrong.len(), wrong.join("\n"));
 }
 
-/// A function whose registers do not answer, and one that may not reach memory and so carries no command out: what is asked of it
-/// fails at once, more often than there are command slots, and so does closing it.
+/// A function with registers that do not respond, and one without memory access (bus mastering), which executes no command: requests to it
+/// fail at once, even more of them than there are command slots, and so does closing it.
 #[test]
 fn a_function_that_carries_nothing_out_is_not_waited_for() {
     const COMMAND: u16 = 4;

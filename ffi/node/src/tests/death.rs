@@ -53,7 +53,7 @@ fn what_a_killed_program_had_comes_back() {
     assert!(node.core().map.listeners(1, 3).is_empty());
     // The books and the parked threads' pages stay; the blocks do not.
     assert!(status.memory < memory + (1 << 20), "{memory} bytes before, {} after", status.memory);
-    // The place is used again, the opener's id is not.
+    // The slot is reused, the opener ID is not.
     let mut next = start(&scratch, "arena");
     let again = next.hear_number() as u32;
     assert_eq!(party::party_of(again), party::party_of(opener));

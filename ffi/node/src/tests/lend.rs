@@ -1,7 +1,7 @@
-//! Memory of programs that is lent to the node and comes back.
+//! Program memory that is lent to the node and returned.
 //!
-//! The memory that may be lent depends on the whole process: its credit, its mappings, its threads and its handlers of fork. So each of
-//! these tests has a process of its own.
+//! Whether memory may be lent depends on the whole process: its credit, mappings, threads and fork handlers. So each of these tests has a
+//! process of its own.
 #![allow(unsafe_code)]
 
 use super::bed::{OnNode, Other, Pages, Scratch, command, eventually, listen, say};
@@ -27,7 +27,7 @@ use std::{
     },
 };
 
-/// Whole pages, with nothing else in them.
+/// Whole pages with no other contents.
 const WHOLE: Access = Access { exact: true, ..Access::BOTH };
 
 struct Bed {
@@ -56,7 +56,7 @@ impl Bed {
         iova
     }
 
-    /// The device's write.
+    /// A write by the device.
     fn write(&self, iova: u64, bytes: &[u8]) {
         let core = self.node.core();
         core.drive(core.now(), |_, host| host.write(Rid(1), iova, bytes)).unwrap();
@@ -66,7 +66,7 @@ impl Bed {
         self.transport.dma_unmap(iova, len).unwrap();
     }
 
-    /// Blocks of ours in the arena.
+    /// Number of this process's blocks in the arena.
     fn blocks(&self) -> usize {
         let core = self.node.core();
         let lock = core.locks.lock().unwrap();
@@ -117,7 +117,7 @@ fn memory_with_anything_else_in_its_pages_stays() {
     let mut pages = Pages::new(1);
     let iova = bed.map(pages.base(), 4096, Access::BOTH);
     assert!(arena_offset(iova).is_none() && is_private(pages.base()));
-    // Nor may it be moved as long as others find it where it is.
+    // Nor may it be moved as long as others access it at its address.
     let again = bed.map(pages.base(), 4096, WHOLE);
     assert!(arena_offset(again).is_none());
     bed.unmap(iova, 4096);
@@ -195,7 +195,7 @@ fn memory_that_the_program_gave_up_or_moved_is_no_trouble() {
     pages.bytes()[5000] = 3;
     let iova = bed.lend(&mut pages);
     // As realloc does with a large block.
-    // SAFETY: the pages move to where nothing is, and back.
+    // SAFETY: the pages move to an unused range, and back.
     unsafe {
         let elsewhere = libc::mremap(pages.base().cast(), 8192, 8192 * 2, libc::MREMAP_MAYMOVE);
         assert_ne!(elsewhere, libc::MAP_FAILED);
@@ -218,8 +218,8 @@ fn other_memory_at_the_same_place_is_another_registration() {
     let bed = Bed::new();
     let mut pages = Pages::new(2);
     let first = bed.lend(&mut pages);
-    // As a cache of registrations sees it that hears late of what was freed.
-    // SAFETY: the pages are replaced where they are.
+    // The view of a registration cache that learns late of freed memory.
+    // SAFETY: the pages are replaced in place.
     unsafe {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED;
         let rights = libc::PROT_READ | libc::PROT_WRITE;
@@ -257,9 +257,9 @@ fn memory_that_may_not_be_read_comes_back_too() {
 fn a_threads_own_variables_stay_where_they_are() {
     testkit::alone!();
     let bed = Bed::new();
-    // SAFETY: an address.
+    // SAFETY: only the address is used.
     let errno = unsafe { libc::__errno_location() } as usize & !0xfff;
-    // SAFETY: a page of this thread's, mapped as long as it runs.
+    // SAFETY: a page of this thread, mapped as long as it runs.
     let iova = unsafe { bed.transport.dma_map(errno as *mut u8, 4096, WHOLE) }.unwrap();
     assert!(arena_offset(iova).is_none());
 }
@@ -272,7 +272,7 @@ fn a_child_has_a_copy_of_what_its_parent_may_not_read() {
     pages.bytes()[100] = 1;
     bed.lend(&mut pages);
     let (base, all) = (pages.base(), libc::PROT_READ | libc::PROT_WRITE);
-    // SAFETY: the test's own page; the child uses it and system calls alone.
+    // SAFETY: the test's own page; the child only uses it and system calls.
     let status = unsafe {
         assert_eq!(libc::mprotect(base.cast(), 4096, libc::PROT_NONE), 0);
         let child = libc::fork();
@@ -298,7 +298,7 @@ fn a_child_of_fork_has_its_own_copy() {
     pages.bytes()[100] = 1;
     let iova = bed.lend(&mut pages);
     let (base, mut ends) = (pages.base(), [0; 2]);
-    // SAFETY: two descriptors; the child uses system calls and the pages alone.
+    // SAFETY: two descriptors; the child only uses system calls and the pages.
     let child = unsafe {
         assert_eq!(libc::pipe(ends.as_mut_ptr()), 0);
         let child = libc::fork();
@@ -313,10 +313,10 @@ fn a_child_of_fork_has_its_own_copy() {
         child
     };
     assert!(child > 0);
-    // Writes after the fork, here or on the wire, are not the child's.
+    // The child does not see writes made after the fork, locally or over the wire.
     bed.write(iova + 100, &[2]);
     let mut status = -1;
-    // SAFETY: our own child and descriptors.
+    // SAFETY: the test's own child and descriptors.
     unsafe {
         assert_eq!(libc::write(ends[1], [0u8].as_ptr().cast(), 1), 1);
         assert_eq!(libc::waitpid(child, &mut status, 0), child);
@@ -334,7 +334,7 @@ fn threads_that_write_meanwhile_lose_nothing() {
     let mut pages = Pages::new(2);
     let stop = AtomicBool::new(false);
     let words: &[AtomicU64] =
-        // SAFETY: two pages of words; everybody uses atomics.
+        // SAFETY: two pages of words; all threads use atomics.
         unsafe { std::slice::from_raw_parts(pages.base().cast(), 1024) };
     let done = std::thread::scope(|scope| {
         let _stop = testkit::Stop(&stop);
@@ -343,7 +343,7 @@ fn threads_that_write_meanwhile_lose_nothing() {
             scope.spawn(move || {
                 let mut count = 0;
                 while !stop.load(Relaxed) {
-                    // Not atomic as a whole: a write that is lost is never made up for.
+                    // Not an atomic increment: a lost write would be noticed.
                     words[at].store(words[at].load(Relaxed) + 1, Relaxed);
                     count += 1;
                 }
@@ -419,7 +419,7 @@ pub fn lends(dir: &Path) {
     }
 }
 
-/// A node, another program on it, and where it says that its memory is.
+/// A node, another program on it, and the address that it reports for its memory.
 fn with_a_lender(env: &[(&str, &str)]) -> (Scratch, Arc<Node>, Other, u64) {
     let scratch = Scratch::new();
     let node = scratch.node();

@@ -1,4 +1,4 @@
-//! Nodes: made, shared, refused, reset.
+//! Nodes: creation, sharing, refusal, reset.
 
 use super::bed::{OnNode, Other, Scratch, say, start, until_killed};
 use crate::{
@@ -144,7 +144,7 @@ fn a_child_of_a_fork_leaves_the_node_alone() {
     let node = scratch.node();
     let ours = NodeTransport::open(&node, 1).unwrap();
     #[allow(unsafe_code)]
-    // SAFETY: the child only makes calls that allocate nothing, and ends at once.
+    // SAFETY: the child only makes calls that do not allocate, and exits at once.
     let status = unsafe {
         let child = libc::fork();
         if child == 0 {

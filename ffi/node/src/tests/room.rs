@@ -1,4 +1,4 @@
-//! The addresses of a program and the memory of the machine that a node takes, and the errors that a program sees when there is none.
+//! The address space and the memory that a node takes, and the errors that a program sees when there is none left.
 #![allow(unsafe_code)]
 
 use super::bed::{OnNode, Scratch};
@@ -19,7 +19,7 @@ fn a_node_whose_pages_are_gone_ends_in_errors() {
     assert_ne!(transport.config_read(0, Width::B4).unwrap(), 0);
     let file = OpenOptions::new().write(true).open(scratch.0.join("adapter")).unwrap();
     file.set_len(REGION_AT as u64).unwrap();
-    // The read comes back, with any value.
+    // The read returns, with any value.
     let _ = transport.config_read(0, Width::B4);
     assert!(transport.is_gone());
     let refused = transport.config_read(0, Width::B4).unwrap_err();
@@ -29,7 +29,7 @@ fn a_node_whose_pages_are_gone_ends_in_errors() {
     (0..1000).for_each(|_| transport.idle());
 }
 
-/// Makes objects on a function of its own and lets them go.
+/// Creates and destroys objects on a function of its own.
 fn use_it(node: &Arc<Node>) {
     let device = open_device_of(node, 1).unwrap();
     let pd = Pd::alloc(&device).unwrap();
@@ -39,18 +39,18 @@ fn use_it(node: &Arc<Node>) {
     assert_eq!(all.len(), 100);
 }
 
-/// KiB of this process by that name in `/proc/self/status`.
+/// The value in KiB of field `name` of this process's `/proc/self/status`.
 fn status(name: &str) -> u64 {
     let all = std::fs::read_to_string("/proc/self/status").unwrap();
     let line = all.lines().find_map(|line| line.strip_prefix(name)).unwrap();
     line.trim_matches(|c: char| !c.is_ascii_digit()).parse().unwrap()
 }
 
-/// Sets a limit of this process, bytes. A macro, for the limits' type is another in each C library.
+/// Sets a resource limit of this process, in bytes. A macro, because the type of `$which` depends on the C library.
 macro_rules! limit {
     ($which:expr, $bytes:expr) => {{
         let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-        // SAFETY: a structure of ours.
+        // SAFETY: a local structure.
         unsafe {
             assert_eq!(libc::getrlimit($which, &raw mut limit), 0);
             limit.rlim_cur = $bytes;
@@ -72,13 +72,13 @@ fn a_program_that_locks_its_memory_does_not_fill_the_machine() {
     testkit::alone!();
     let scratch = Scratch::new();
     let node = scratch.node();
-    // SAFETY: changes nothing but where pages are.
+    // SAFETY: only changes where pages are kept.
     if unsafe { libc::mlockall(libc::MCL_CURRENT | libc::MCL_FUTURE) } != 0 {
         println!("skipped: this user may not lock memory: {}", std::io::Error::last_os_error());
         return;
     }
     use_it(&node);
-    // SAFETY: changes nothing but where pages are, and takes no pointer.
+    // SAFETY: only changes where pages are kept, and takes no pointer.
     assert_eq!(unsafe { libc::mlockall(libc::MCL_CURRENT) }, 0);
     let taken = std::fs::metadata(scratch.0.join("adapter")).unwrap().blocks() >> 1;
     assert!(taken < 48 << 10, "the node takes {taken} KiB");

@@ -1,4 +1,4 @@
-//! Frames that come in by a node's uplink.
+//! Frames that arrive through a node's uplink.
 
 use super::bed::{OnNode, Scratch};
 use crate::{crowd::PATIENCE, uplink::UplinkHold};
@@ -19,7 +19,7 @@ fn a_server_with_many_frames_to_take_is_waited_for_until_it_takes_none() {
     let hold = UplinkHold::new(&node).unwrap();
     let core = node.core();
     core.make_room_for(1).unwrap();
-    // A process that is not there serves it, and takes nothing by itself.
+    // The function is served by a process that does not exist, so nothing takes its frames.
     core.map.functions()[1].server.store(99, Release);
     let mut frame = vec![0; 60];
     frame[..6].copy_from_slice(&identity::mac(0, 1));
@@ -33,12 +33,12 @@ fn a_server_with_many_frames_to_take_is_waited_for_until_it_takes_none() {
     take_in(SLOTS / 2);
     assert_eq!(waiting() as usize, SLOTS / 2);
     assert!(take_in(1) >= PATIENCE, "half of its room is used");
-    // Once may take longer, on a machine that is busy with something else.
+    // Single tries may take longer on a machine that is busy otherwise.
     assert!((0..5).any(|_| take_in(1) < PATIENCE), "it was waited for in vain");
     let take = |count: u32| region.sync(1, Sync::RxHead).fetch_add(count, AcqRel);
     take(waiting());
     take_in(1);
-    // It takes frames again, if late.
+    // It takes frames again, but late.
     thread::scope(|scope| {
         scope.spawn(|| {
             while (waiting() as usize) <= SLOTS / 2 {
@@ -85,7 +85,7 @@ fn a_program_that_is_busy_with_its_function_is_waited_for_too() {
         });
         (word(Sync::RxTail) - before) as usize
     };
-    // Once it may be busy for longer, on a machine that is busy with something else.
+    // Single rounds may take longer on a machine that is busy otherwise.
     let rounds: Vec<_> = (0..5).map(|_| taken_in()).collect();
     assert!(rounds.contains(&(2 * SLOTS)), "expected all {} frames of a round, found {rounds:?}", 2 * SLOTS);
 }

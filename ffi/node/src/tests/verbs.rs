@@ -23,7 +23,7 @@ struct End {
     device: Arc<Device>,
 }
 
-/// The values that the other end must know: GID, QP number, address, rkey.
+/// Connection data for the other end: GID, QP number, address, rkey.
 struct Card([u8; 16], u32, u64, u32);
 
 impl Card {
@@ -132,7 +132,7 @@ impl End {
         self.qp.post_recv([RecvWr { wr_id: 2, sge: &self.sge(offset, length) }]).unwrap();
     }
 
-    /// Waits until the work request `id` has succeeded; others that succeed are passed over.
+    /// Waits until the work request `id` has succeeded; skips others that succeed.
     fn wait_for(&self, id: u64) {
         loop {
             let got = self.wait();
@@ -143,7 +143,7 @@ impl End {
         }
     }
 
-    /// Keeps all kinds of requests under way while `on` says so and none fails. Returns the first failure.
+    /// Keeps all kinds of requests in flight while `on` returns true and none fails. Returns the first failure.
     fn blast(&self, peer: &Card, on: impl Fn() -> bool) -> Option<WcStatus> {
         let mut out = [Completion::default(); 16];
         let (mut waiting, mut turn, begin) = (0, 0u64, Instant::now());
@@ -180,7 +180,7 @@ impl End {
     }
 }
 
-/// The other end: follows the commands it reads.
+/// The other end: executes the commands it reads.
 pub fn serves(dir: &Path, fid: u8) {
     let end = End::new(open_device(dir, fid).unwrap());
     let mut end = end;
@@ -199,7 +199,7 @@ pub fn serves(dir: &Path, fid: u8) {
                 continue;
             }
             "echo" => {
-                // Answers so many messages with as many of its own.
+                // Answers that many messages with as many of its own.
                 let rounds: u32 = rest.parse().unwrap();
                 say("ok");
                 for _ in 0..rounds {
@@ -210,7 +210,7 @@ pub fn serves(dir: &Path, fid: u8) {
                 continue;
             }
             "blast" => {
-                // Writes, reads and sends as fast as it can, until it is killed.
+                // Writes, reads and sends as fast as possible until it is killed.
                 let card = Card::parse(rest);
                 say("ok");
                 end.blast(&card, || true);
@@ -231,14 +231,14 @@ fn tell(other: &mut Other, what: &str) -> String {
     other.hear()
 }
 
-/// Both ends, connected: ours on VF 1, the other process's on VF 2.
+/// Both ends, connected: the local one on VF 1, the other process's on VF 2.
 fn pair(scratch: &Scratch, node: &Arc<Node>) -> (End, Other, Card) {
     pair_with(scratch, node, "verbs")
 }
 
 fn pair_with(scratch: &Scratch, node: &Arc<Node>, role: &str) -> (End, Other, Card) {
     let mut other = start(scratch, role);
-    // The other one comes first, and brings a function up that both open.
+    // The other process starts first, and brings up a function that both open.
     let card = Card::parse(&other.hear());
     let end = End::new(open_device_of(node, 1).unwrap());
     end.connect(&card);
@@ -307,7 +307,7 @@ fn a_function_goes_on_when_the_program_that_brought_it_up_is_killed() {
     let status = node.status().unwrap();
     assert_eq!((status.functions[1].up, status.functions[1].parties.len()), (true, 1));
     assert_eq!(status.functions[1].objects[0], ("qp", 1));
-    // Commands still work, and a third program finds its way in.
+    // Commands still work, and a third program can join.
     let mut third = start(&scratch, "verbs-1");
     let card = Card::parse(&third.hear());
     let again = End::new(end.device.clone());
@@ -322,7 +322,7 @@ fn timers_and_events_need_no_poller() {
     let scratch = Scratch::new();
     let node = scratch.node();
     let end = End::new(open_device_of(&node, 1).unwrap());
-    // Nobody has this QP.
+    // This QP does not exist.
     end.connect(&Card(end.device.gid(1).unwrap(), 0x1_ff00, 0, 0));
     end.cq.arm(false);
     end.post(SendOp::Write { raddr: 0, rkey: 0 }, &end.sge(0, 8));
@@ -348,7 +348,7 @@ fn a_passive_target_sleeps_through_writes_and_reads() {
         let status = node.status().unwrap();
         status.parties.iter().find(|p| p.pid == pid).map(|p| (p.wakes, p.ticks)).unwrap()
     };
-    // The work that it did to get ready is over when its parked thread has gone to sleep.
+    // Its startup work is done when its parked thread has gone to sleep.
     let begin = Instant::now();
     let before = loop {
         let now = ran();
@@ -384,18 +384,18 @@ fn a_killed_peer_ends_requests_with_an_error_and_leaves_nothing() {
     let status = node.status().unwrap();
     assert!(status.functions[2].objects.is_empty() && !status.functions[2].up, "{:?}", status.functions[2]);
     assert!(status.functions[2].parties.is_empty());
-    // The same again, on what is left.
+    // The same again, on the remaining state.
     let (end, _other, card) = pair(&scratch, &node);
     end.post(SendOp::Write { raddr: card.2, rkey: card.3 }, &end.sge(0, 10_000));
     assert_eq!(end.wait().status, WcStatus::Success);
 }
 
-/// Kills the other end `times` times at any instant of full flow both ways.
+/// Kills the other end `times` times at random instants under full load in both directions.
 fn kill_in_full_flow(times: u64) {
     let scratch = Scratch::new();
     let node = scratch.node();
     let device = open_device_of(&node, 1).unwrap();
-    // The memory that a driver keeps for the next object is there from the first one on.
+    // The memory that a driver keeps for later objects is allocated with the first one.
     drop(End::new(device.clone()));
     let base = node.status().unwrap();
     for round in 0..times {
@@ -503,15 +503,15 @@ fn messages_are_echoed_quickly() {
     assert!(each < Duration::from_millis(2), "{each:?} a round");
 }
 
-/// Processor time of this thread so far, which does not count what else the machine does meanwhile.
+/// Processor time of this thread, which excludes other load of the machine.
 fn processor_time() -> Duration {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: `time` is a timespec of ours that outlives the call.
+    // SAFETY: `time` is a local timespec that outlives the call.
     assert_eq!(unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &mut time) }, 0);
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
-/// Processor times and memory of `count` QPs with a CQ for every ten, and as many memory regions.
+/// Processor times and memory of `count` QPs, a CQ for every ten of them, and as many memory regions.
 fn many_objects(count: usize) -> (Vec<Duration>, u64) {
     let scratch = Scratch::new();
     let node = scratch.node();
@@ -540,7 +540,7 @@ fn many_objects(count: usize) -> (Vec<Duration>, u64) {
     drop((qps, mrs));
     let after = node.status().unwrap();
     assert_eq!(after.functions[1].objects, before.functions[1].objects);
-    // The driver keeps its pages of doorbell records until the device is closed.
+    // The driver keeps its doorbell record pages until the device is closed.
     assert!(after.driver_memory <= before.driver_memory + 128 * count as u64);
     drop(end);
     assert_eq!(node.status().unwrap().driver_memory, 0);
