@@ -1,7 +1,7 @@
-//! Ranges of our own memory that drivers mapped for the device.
+//! Ranges of this process's memory that drivers mapped for the device.
 //!
-//! The kernel checks accesses to the memory of other programs, page by page. Our own is accessed by ordinary loads
-//! and stores, so a stray address must be caught first.
+//! The kernel checks accesses to the memory of other programs page by page. This process's own memory is accessed by ordinary loads and
+//! stores, so stray addresses must be caught first.
 
 use std::{
     collections::BTreeMap,
@@ -14,7 +14,7 @@ use std::{
 /// A set of ranges that counts how often each was mapped.
 #[derive(Default)]
 pub struct Maps {
-    /// From this address to the next entry: how many mappings cover it.
+    /// Number of mappings that cover the range from this address to the next entry.
     segments: Mutex<BTreeMap<u64, u32>>,
     generation: AtomicU32,
 }
@@ -28,7 +28,7 @@ pub struct Found {
 }
 
 impl Maps {
-    /// No ranges.
+    /// An empty set.
     pub const fn new() -> Self {
         Self { segments: Mutex::new(BTreeMap::new()), generation: AtomicU32::new(0) }
     }

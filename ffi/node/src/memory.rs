@@ -1,8 +1,8 @@
-//! Resolves bus addresses, and copies between the memories behind them.
+//! Resolves bus addresses, and copies between the memories they refer to.
 //!
-//! Bits 63 to 48 of a bus address select a memory: 0xa7e0 is the arena, smaller numbers are parties. The rest is an
-//! offset into the arena or an address in the party's process. The addresses of a function that is served to a guest
-//! are all 64 bits of the guest's own, and only the serving party can resolve them.
+//! Bits 63 to 48 of a bus address select a memory: 0xa7e0 is the arena, smaller numbers are parties. The other bits are an offset into the
+//! arena or an address in the party's process. A function that is served to a guest uses all 64 bits for the guest's own addresses, which
+//! only the serving party can resolve.
 #![allow(unsafe_code)]
 
 use super::{
@@ -22,9 +22,9 @@ use std::sync::atomic::{AtomicU64, Ordering::*, fence};
 /// Bits 63 to 48 of an arena address.
 pub const ARENA_TAG: u64 = 0xa7e0;
 const LOW: u64 = (1 << 48) - 1;
-/// Most pieces of one system call (IOV_MAX).
+/// Maximum number of pieces per system call (IOV_MAX).
 const PIECES: usize = 1024;
-/// Most bytes of one system call, well below what the kernel cuts off.
+/// Maximum number of bytes per system call, well below the kernel's limit.
 const BYTES: usize = 1 << 30;
 
 /// The bus address of arena offset `offset`.
@@ -32,7 +32,7 @@ pub fn arena_iova(offset: u64) -> Iova {
     ARENA_TAG << 48 | offset
 }
 
-/// The arena offset behind a bus address.
+/// The arena offset that a bus address refers to.
 pub fn arena_offset(iova: Iova) -> Option<u64> {
     (iova >> 48 == ARENA_TAG).then_some(iova & LOW)
 }
@@ -42,12 +42,12 @@ pub fn own_iova(slot: u16, at: u64, len: usize) -> Option<Iova> {
     (at.checked_add(len as u64)? <= LOW).then_some(u64::from(slot) << 48 | at)
 }
 
-/// The memory behind a bus address.
+/// The memory that a bus address refers to.
 #[derive(Clone, Copy)]
 enum Place {
-    /// The node's, or ours: it is there.
+    /// Memory of the node or of this library, which is always mapped.
     Here(*mut u8),
-    /// This program's, which may have unmapped it.
+    /// Memory of this program, which may have unmapped it.
     Own(*mut u8),
     There(u16, u64),
     Guest(u8, Iova),
@@ -59,13 +59,13 @@ pub struct Memory<'a> {
     pub scratch: &'a mut Scratch,
 }
 
-/// Stores `data` with its last word after all others, as a CQE needs it, without a call to memcpy.
+/// Stores `data` with its last word after all others, as required for a CQE, without a call to memcpy.
 /// # Safety
 /// `to` is writable for `data.len()` bytes.
 #[inline(always)]
 unsafe fn put(data: &[u8], to: *mut u8) {
     const LAST: usize = 56;
-    // SAFETY: the caller's promise; the last word is aligned by the check.
+    // SAFETY: guaranteed by the caller; the check ensures that the last word is aligned.
     unsafe {
         match <&[u8; 64]>::try_from(data) {
             Ok(all) if to as usize % 8 == 0 => {
@@ -87,11 +87,11 @@ unsafe fn fetch(from: *const u8, buf: &mut [u8]) {
     /// `N` bytes can be read and written.
     #[inline(always)]
     unsafe fn exactly<const N: usize>(from: *const u8, to: *mut u8) {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         unsafe { to.cast::<[u8; N]>().write(from.cast::<[u8; N]>().read()) }
     }
     let to = buf.as_mut_ptr();
-    // SAFETY: the caller's promise; `buf` has as many.
+    // SAFETY: guaranteed by the caller; `buf` has that length.
     unsafe {
         match buf.len() {
             4 => exactly::<4>(from, to),
@@ -102,22 +102,22 @@ unsafe fn fetch(from: *const u8, buf: &mut [u8]) {
     }
 }
 
-/// Copies so that the last byte becomes visible last, where a side may be a program's that is not there any more.
+/// Copies so that the last byte becomes visible last. Either side may be program memory that is no longer mapped.
 /// # Safety
 /// Both are ranges of [`Place::Here`], [`Place::Own`] or a guest's window.
 unsafe fn carry(from: *const u8, to: *mut u8, len: usize) -> Result<(), Abort> {
     let (source, destination) = (from as usize..from as usize + len, to as usize..to as usize + len);
     let failed = |at| if destination.contains(&at) { Abort::Destination } else { Abort::Source };
     if source.contains(&destination.start) && source.start != destination.start {
-        // Copied forwards, the end would be copied from bytes that were copied already.
+        // The ranges overlap: a forward copy would read bytes that it has already overwritten.
         let mut whole = vec![0; len];
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         return unsafe {
             guarded::copy(from, whole.as_mut_ptr(), len).map_err(|_| Abort::Source)?;
             guarded::copy(whole.as_ptr(), to, len).map_err(|_| Abort::Destination)
         };
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     unsafe { guarded::copy(from, to, len) }.map_err(failed)
 }
 
@@ -132,7 +132,7 @@ impl Memory<'_> {
         self.place_outside(server, rid, at, len)
     }
 
-    /// [`place`](Self::place) for an address in the arena of a function that nobody serves.
+    /// [`place`](Self::place) for an arena address of a function that is not served.
     #[inline(always)]
     fn in_arena(&self, rid: Rid, at: Iova, len: usize) -> Option<*mut u8> {
         let plain = at >> 48 == ARENA_TAG && self.core.server(rid.0) == 0;
@@ -142,7 +142,7 @@ impl Memory<'_> {
         self.core.map.arena(at & LOW, len).map(|p| p.as_ptr())
     }
 
-    /// [`place`](Self::place) for any other address, of a function that `server` serves if it is not 0.
+    /// [`place`](Self::place) for any other address, of a function that `server` serves if that is not 0.
     #[inline(never)]
     fn place_outside(&mut self, server: u32, rid: Rid, at: Iova, len: usize) -> Option<Place> {
         if server != 0 {
@@ -163,20 +163,20 @@ impl Memory<'_> {
         self.paged(slot, low, end)
     }
 
-    /// Reads or writes memory of this process whose pages may be absent. The kernel copies, as for another process:
-    /// it faults pages in and reports those that it cannot.
+    /// Resolves on-demand paged memory of this process. The kernel copies, as for another process: it faults pages in, and reports those
+    /// that it cannot.
     #[cold]
     fn paged(&self, slot: u16, low: u64, end: u64) -> Option<Place> {
         let mapped = self.core.paged.covers(low, end, &mut Found::default());
         mapped.then_some(Place::There(slot, low))
     }
 
-    /// See `Host::read`.
+    /// Implements `Host::read`.
     #[inline]
     pub fn read(&mut self, rid: Rid, at: Iova, buf: &mut [u8]) -> Result<(), Abort> {
         self.scratch.touched.note(rid.0);
         if let Some(from) = self.in_arena(rid, at, buf.len()) {
-            // SAFETY: the arena has the range; the other side may change it, as device memory does.
+            // SAFETY: the arena has the range; other processes may change it, like device memory.
             unsafe { fetch(from, buf) };
             fence(Acquire);
             return Ok(());
@@ -187,9 +187,9 @@ impl Memory<'_> {
     #[inline(never)]
     fn read_elsewhere(&mut self, rid: Rid, at: Iova, buf: &mut [u8]) -> Result<(), Abort> {
         match self.place(rid, at, buf.len()).ok_or(Abort::Source)? {
-            // SAFETY: `place` checked the range; the other side may change it, as device memory does.
+            // SAFETY: `place` checked the range; other processes may change it, like device memory.
             Place::Here(from) => unsafe { fetch(from, buf) },
-            // SAFETY: as above, if it is there.
+            // SAFETY: as above, if it is mapped.
             Place::Own(from) => unsafe { carry(from, buf.as_mut_ptr(), buf.len())? },
             Place::There(slot, from) => {
                 let local = [Piece { iov_base: buf.as_mut_ptr().cast(), iov_len: buf.len() }];
@@ -202,12 +202,12 @@ impl Memory<'_> {
         Ok(())
     }
 
-    /// See `Host::write`.
+    /// Implements `Host::write`.
     #[inline]
     pub fn write(&mut self, rid: Rid, at: Iova, data: &[u8]) -> Result<(), Abort> {
         self.scratch.touched.note(rid.0);
         if let Some(to) = self.in_arena(rid, at, data.len()) {
-            // SAFETY: the arena has the range; `data` is ours and does not lie in it.
+            // SAFETY: the arena has the range; `data` is local memory outside it.
             unsafe { put(data, to) };
             return Ok(());
         }
@@ -217,13 +217,12 @@ impl Memory<'_> {
     #[inline(never)]
     fn write_elsewhere(&mut self, rid: Rid, at: Iova, data: &[u8]) -> Result<(), Abort> {
         match self.place(rid, at, data.len()).ok_or(Abort::Destination)? {
-            // SAFETY: `place` checked the range; `data` is ours and does not lie in it.
+            // SAFETY: `place` checked the range; `data` is local memory outside it.
             Place::Here(to) => unsafe { store(data.as_ptr(), to, data.len()) },
-            // SAFETY: as above, if it is there.
+            // SAFETY: as above, if it is mapped.
             Place::Own(to) => unsafe { carry(data.as_ptr(), to, data.len())? },
             Place::There(slot, to) => {
-                // The kernel copies in no particular order, so the word with the owner bit is written by a call of
-                // its own.
+                // The kernel copies in no particular order, so the word with the owner bit is written by a separate call.
                 let last = data.len() - data.len().min(8);
                 for (offset, part) in [(0, &data[..last]), (last, &data[last..])] {
                     if !part.is_empty() {
@@ -240,7 +239,7 @@ impl Memory<'_> {
         Ok(())
     }
 
-    /// See `Host::copy`. Successive moves to or from one party are batched into one system call.
+    /// Implements `Host::copy`. Successive moves to or from one party are batched into one system call.
     #[inline]
     pub fn copy(&mut self, staged: &[u8], moves: &[Move]) -> Result<(), Abort> {
         let result = self.copy_all(staged, moves);
@@ -271,7 +270,7 @@ impl Memory<'_> {
             let to = self.place(one.dst_rid, one.dst, len).ok_or(Abort::Destination)?;
             match (from, to) {
                 (Place::Here(from), Place::Here(to)) => {
-                    // Moves that fetch into our memory come before this one.
+                    // Pending moves into this process's memory precede this one.
                     if matches!(self.scratch.way, Some(Way::From(_))) {
                         self.flush()?;
                     }
@@ -298,7 +297,7 @@ impl Memory<'_> {
         self.flush()
     }
 
-    /// Memory that a program lent stays until it is cleaned up after; other memory of a dead program is gone.
+    /// Memory that a program lent remains until the cleanup after its death; other memory of a dead program is gone.
     #[inline]
     fn owner_lives(&mut self, rid: Rid) -> Result<(), Abort> {
         match self.core.died(rid.0) {
@@ -346,13 +345,13 @@ impl Memory<'_> {
         result
     }
 
-    /// Makes one system call for a batch. Fewer bytes than asked for are an abort.
+    /// Makes one system call for a batch. Copying fewer bytes than requested is an abort.
     fn call(&mut self, way: Way, local: &[Piece], remote: &[Piece], bytes: usize) -> Result<(), Abort> {
         let (slot, theirs, ours) = match way {
             Way::From(slot) => (slot, Abort::Source, Abort::Destination),
             Way::To(slot) => (slot, Abort::Destination, Abort::Source),
         };
-        // A party that cannot be reached here has just died: copies are never asked of others.
+        // A party that is not reachable here has just died: copies are only requested for reachable parties.
         let Some(pid) = self.core.copied(slot) else { return Err(Abort::Gone) };
         // SAFETY: `place` checked the local ranges, or they are the caller's buffer.
         let done = unsafe {
@@ -369,8 +368,8 @@ impl Memory<'_> {
                     self.scratch.suspect = slot;
                     return Err(Abort::Gone);
                 }
-                // A program has other rights than it had (setuid, capset). This copy counts as lost; when it is asked for again its
-                // owner does it.
+                // The program has changed its credentials (setuid, capset). This copy counts as lost; when it is requested again, its owner
+                // performs it.
                 if e.raw_os_error() == Some(libc::EPERM) {
                     self.core.reaches_no_longer(slot);
                     return Err(Abort::Gone);
@@ -430,7 +429,7 @@ impl Memory<'_> {
         self.call(way, &local, &remote, len)
     }
 
-    /// Copies from one other party to another, through a buffer of ours.
+    /// Copies from one other party to another, through a local buffer.
     #[cold]
     fn across(&mut self, from: (u16, u64), to: (u16, u64), len: usize) -> Result<(), Abort> {
         self.flush()?;
@@ -446,7 +445,7 @@ impl Memory<'_> {
     }
 }
 
-/// True if memory of ours is there, for writing if `write`.
+/// True if memory of this process is mapped, for writing if `write`.
 #[cold]
 fn is_there(pieces: &[Piece], write: bool) -> bool {
     pieces.iter().all(|piece| {
@@ -456,16 +455,16 @@ fn is_there(pieces: &[Piece], write: bool) -> bool {
     })
 }
 
-/// Says if pages of ours can be faulted in, for writing if `write`. `None`: a kernel before 5.14 does not say.
+/// Checks whether pages of this process can be faulted in, for writing if `write`. `None`: not known on kernels before 5.14.
 fn populates(at: *mut u8, len: usize, write: bool) -> Option<bool> {
     // SAFETY: faulting pages in changes nothing.
     match unsafe { sys::populate(at, len, write) } {
         Ok(()) => Some(true),
-        // Such a kernel, or pages that cannot be written. One of ours, which can, tells.
+        // Either the kernel does not support the call, or the pages are not writable. A try with a page that is writable tells them apart.
         Err(e) if e.raw_os_error() == Some(libc::EINVAL) => {
             let own = Box::new([0u8; 2 * super::file::PAGE]);
             let page = page_start(own.as_ptr().wrapping_add(super::file::PAGE));
-            // SAFETY: a whole page within `own`, which lives; faulting it in changes nothing.
+            // SAFETY: a whole page within `own`, which is alive; faulting it in changes nothing.
             let knows = unsafe { sys::populate(page, super::file::PAGE, write) }.is_ok();
             knows.then_some(false)
         }
@@ -473,12 +472,12 @@ fn populates(at: *mut u8, len: usize, write: bool) -> Option<bool> {
     }
 }
 
-/// The address in this process behind a bus address.
+/// The address in this process that a bus address refers to.
 pub fn own_address(slot: u16, iova: Iova) -> Option<u64> {
     (iova >> 48 == u64::from(slot)).then_some(iova & LOW)
 }
 
-/// Fails with EFAULT unless our memory from `base` on is mapped, and writable if `write`.
+/// Fails with EFAULT unless this process's memory from `base` on is mapped, and writable if `write`.
 pub fn check_user_range(base: *mut u8, len: usize, write: bool) -> io::Result<()> {
     let pid = std::process::id();
     let readable = |at: usize| sys::peek(pid, at as u64).is_ok();

@@ -1,35 +1,34 @@
-//! The names by which programs call a node's functions, and where they find them. The adapter itself knows nothing of it, as a card does
-//! not know the slot it is in.
+//! The names and PCI addresses of a node's functions. The adapter itself does not know them, as a card does not know its slot.
 
 use crate::devices::MAX_VFS;
 use std::{fmt, str::FromStr};
 
-/// Longest text before the number of a name. With the number it fits where the kernel has 64 bytes (IB_DEVICE_NAME_MAX).
+/// Maximum length of a name's prefix. With the number it fits into the kernel's 64 bytes (IB_DEVICE_NAME_MAX).
 const LONGEST: usize = 16;
 
-/// The verbs name of the PF, such as `mlx5_0`; VFs count on.
+/// The verbs name of the PF, such as `mlx5_0`; VFs have the following numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Name {
-    /// Behind its end zeros.
+    /// Padded with zeros.
     prefix: [u8; LONGEST],
     number: u16,
 }
 
-/// The PCI bus that has the PF as its first function and the VFs behind it (SR-IOV offset 1, stride 1).
+/// The PCI bus with the PF as its first function, followed by the VFs (SR-IOV offset 1, stride 1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bus {
     domain: u16,
     bus: u8,
 }
 
-/// How the functions of a node are called, and where they are.
+/// The names and addresses of a node's functions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Naming {
-    /// Their names.
+    /// The verbs names.
     pub name: Name,
-    /// Their addresses.
+    /// The PCI addresses.
     pub bus: Bus,
-    /// The NUMA node that the adapter says to be near.
+    /// The NUMA node that the adapter reports.
     pub numa: Option<u16>,
 }
 
@@ -49,7 +48,7 @@ impl Name {
         format!("{prefix}{}", u32::from(self.number) + u32::from(fid))
     }
 
-    /// Letters, digits and what the kernel's own names have between them, from a letter to what is no digit.
+    /// True for a valid prefix: letters, digits and the kernel's separators, beginning with a letter and not ending in a digit.
     fn is_prefix(text: &[u8]) -> bool {
         let inner = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-');
         text.first().is_some_and(u8::is_ascii_alphabetic)
@@ -114,8 +113,8 @@ impl FromStr for Bus {
 }
 
 impl Naming {
-    /// The naming of a node that stands behind `count` others in one view, of which the first has this one: names count on where those
-    /// of the others would end, and each has a bus of its own.
+    /// The naming of the node after `count` others in one view, with this naming for the first: its names follow theirs, and each node has
+    /// a bus of its own.
     #[must_use]
     pub fn behind(self, count: usize) -> Self {
         let count = u16::try_from(count).unwrap_or(u16::MAX);
@@ -131,7 +130,7 @@ impl Naming {
 pub const WORDS: usize = 7;
 
 impl Naming {
-    /// As words of a file.
+    /// Encodes it as words of a file.
     pub fn words(&self) -> [u32; WORDS] {
         let mut words = [0; WORDS];
         for (word, bytes) in words.iter_mut().zip(self.name.prefix.chunks_exact(4)) {
@@ -143,7 +142,7 @@ impl Naming {
         words
     }
 
-    /// From the words of a file; `None` if they are no naming.
+    /// Decodes words of a file; `None` if they are not a valid naming.
     pub fn of_words(words: [u32; WORDS]) -> Option<Self> {
         let [letters @ .., number, bus, numa] = words;
         let mut prefix = [0; LONGEST];

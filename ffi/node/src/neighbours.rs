@@ -1,14 +1,14 @@
-//! Neighbours: MACs of IP addresses beyond the uplink, on other machines and guests. Programs that want to send
-//! request them, and the party that holds the uplink finds them out.
+//! Neighbours: the MACs of IP addresses beyond the uplink, on other machines and guests. Programs request them before sending; the party
+//! that holds the uplink resolves them.
 
 use super::{core::Core, file::NeighbourSlot, locks::NodeLock, sys};
 use crate::gid::{gid_of_ip, ip_of_gid};
 use devmodel::region::Outlet;
 use std::{net::IpAddr, sync::atomic::Ordering::*};
 
-/// How long (ps) a program waits for an answer.
+/// Time limit of a request (ps).
 const PATIENCE: u64 = 1_500_000_000_000;
-/// A MAC heard this long ago (ps) is requested again.
+/// Age (ps) at which a MAC is requested again.
 const FRESH: u64 = 300_000_000_000_000;
 /// Time between two requests for the same address, ps.
 const AGAIN: u64 = 200_000_000_000;
@@ -40,15 +40,15 @@ impl NeighbourSlot {
 /// A request for a MAC, to be sent by ARP or neighbour discovery.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AddressRequest {
-    /// The address whose MAC is requested.
+    /// The address to resolve.
     pub ip: IpAddr,
-    /// The function that requests it.
+    /// The requesting function.
     pub asker: u8,
 }
 
 impl Core {
-    /// The MAC of `ip`, which is no function of this node, for function `fid`. Waits for an answer if necessary.
-    /// `None` if nobody answers, or if nobody holds the uplink.
+    /// Resolves the MAC of `ip`, which does not belong to a function of this node, for function `fid`. Waits for a reply if necessary.
+    /// `None` if there is no reply, or if no party holds the uplink.
     pub fn neighbour(&self, fid: u8, ip: IpAddr) -> Option<[u8; 6]> {
         let deadline = self.now() + PATIENCE;
         loop {
@@ -71,7 +71,7 @@ impl Core {
         None
     }
 
-    /// The MAC of `ip` if it is known, else requests it. The outer `None` says that nobody holds the uplink.
+    /// Returns the MAC of `ip` if known, else requests it. The outer `None` means that no party holds the uplink.
     fn ask(&self, fid: u8, ip: IpAddr) -> Option<Option<[u8; 6]>> {
         let lock = self.locks.lock().ok()?;
         self.holder(Outlet::Uplink)?;
@@ -97,7 +97,7 @@ impl Core {
         self.map.neighbours().iter().find(|slot| slot.state.load(Relaxed) != FREE && slot.ip() == ip)
     }
 
-    /// A free slot, or the one that was heard of longest ago.
+    /// Returns a free slot, or the least recently heard one.
     fn free_slot(&self, _lock: &NodeLock) -> &NeighbourSlot {
         let slots = self.map.neighbours();
         let age = |slot: &&NeighbourSlot| match slot.state.load(Relaxed) {
@@ -107,7 +107,7 @@ impl Core {
         slots.iter().min_by_key(age).unwrap_or(&slots[0])
     }
 
-    /// The requests that are to be sent now, and when (ps) to call this again.
+    /// Returns the requests to send now, and when (ps) to call this again.
     pub fn address_requests(&self) -> (Vec<AddressRequest>, Option<u64>) {
         let now = self.now();
         let asked = |slot: &&NeighbourSlot| slot.state.load(Acquire) == ASKED;
@@ -126,7 +126,7 @@ impl Core {
         (requests, Some(now + AGAIN))
     }
 
-    /// Notes that `ip` is at `mac`, if a program requested it or knew another MAC.
+    /// Records that `ip` is at `mac`, if a program requested it or a different MAC was known.
     pub fn heard(&self, ip: IpAddr, mac: [u8; 6]) {
         let interesting = |slot: &NeighbourSlot| slot.state.load(Acquire) != FREE && slot.ip() == ip;
         if !self.map.neighbours().iter().any(interesting) {
@@ -143,7 +143,7 @@ impl Core {
         sys::futex_wake(changed);
     }
 
-    /// Forgets all neighbours, since another party takes the uplink.
+    /// Discards all neighbours, because another party takes the uplink.
     pub fn forget_neighbours(&self, _lock: &NodeLock) {
         self.map.neighbours().iter().for_each(|slot| slot.state.store(FREE, Release));
     }

@@ -1,4 +1,4 @@
-//! A node: created, opened, inspected, reset.
+//! A node: creation, opening, status and reset.
 
 use super::{
     NodeError, NodeStatus,
@@ -34,34 +34,34 @@ use std::{
     sync::{Arc, Mutex, PoisonError, Weak, atomic::Ordering::*},
 };
 
-/// How to create a node, or what to require of an existing one.
+/// Options for creating a node, and requirements for an existing one.
 #[derive(Clone, Debug, Default)]
 pub struct NodeOptions {
-    /// Virtual functions. `None`: as many as the node has, 8 if it is new.
+    /// Number of virtual functions. `None`: as many as the node has, or 8 if it is new.
     pub vfs: Option<u8>,
-    /// Programs do not copy to and from each other's memory; each parked thread copies for its own program instead.
-    /// For hosts that forbid such copies, and for tests of that case. Only a new node takes it.
+    /// Disables direct copies between programs' memories; each parked thread copies for its own program instead. For hosts that forbid such
+    /// copies, and for tests of that case. Applies only to a new node.
     pub no_direct_copies: bool,
-    /// Behaviour of the adapter. Only a new node takes it.
+    /// Behaviour of the adapter. Applies only to a new node.
     pub config: Config,
-    /// The link layer of the ports, and the node's number: [`Config::link_layer`] and [`Config::node_id`]. `None`: as the node
-    /// has it, or as `config` says if it is new. An error if the node is there with others.
+    /// The link layer of the ports, and the node's number: [`Config::link_layer`] and [`Config::node_id`]. `None`: as in the existing node,
+    /// or from `config` for a new one. It is an error if an existing node has another value.
     pub link_layer: Option<LinkLayer>,
-    /// See `link_layer`.
+    /// The node's number, like `link_layer`.
     pub node_id: Option<u16>,
-    /// As `link_layer`: [`Config::faults`].
+    /// [`Config::faults`], like `link_layer`.
     pub faults: Option<Faults>,
-    /// As `link_layer`: [`Config::strict`].
+    /// [`Config::strict`], like `link_layer`.
     pub strict: Option<Strict>,
-    /// As `link_layer`: what programs call the functions.
+    /// The verbs name of the functions, like `link_layer`.
     pub name: Option<Name>,
-    /// As `link_layer`: the PCI bus they are on.
+    /// The PCI bus of the functions, like `link_layer`.
     pub bus: Option<Bus>,
-    /// As `link_layer`: the NUMA node they are near.
+    /// The NUMA node of the adapter, like `link_layer`.
     pub numa: Option<u16>,
 }
 
-/// A node in this process, shared by everyone who opens it here.
+/// A node in this process, shared by all its users here.
 pub struct Node {
     parked: Mutex<Option<Parked>>,
     pub(super) core: Arc<Core>,
@@ -71,7 +71,7 @@ pub struct Node {
 static NODES: Mutex<Vec<Weak<Node>>> = Mutex::new(Vec::new());
 
 impl Node {
-    /// Opens the node in `dir`, creating it if there is none.
+    /// Opens the node in `dir`, and creates it if there is none.
     pub fn open_or_create(dir: &Path, options: &NodeOptions) -> Result<Arc<Self>, NodeError> {
         let dir = dir::claim_in_memory(dir)?;
         sane(&dir, || Self::open_with(&dir, Some(options)))
@@ -109,12 +109,12 @@ impl Node {
         if wanted.is_ok() && !nodes.iter().any(|n| n.as_ptr() == Arc::as_ptr(&node)) {
             nodes.push(Arc::downgrade(&node));
         }
-        // Dropping a node takes the lock, so it must be free when an error returns.
+        // Dropping a node acquires the lock, so it must be free when an error returns.
         drop(lock);
         wanted.map(|()| node)
     }
 
-    /// Checks that there is room for this party. The places of dead parties have been freed already.
+    /// Checks that there is room for this party. The slots of dead parties have already been freed.
     fn has_room(&self) -> Result<(), NodeError> {
         match self.core.map.header().taken.len() > PROGRAMS {
             true => Err(NodeError::Full),
@@ -122,7 +122,7 @@ impl Node {
         }
     }
 
-    /// Checks that an existing node has what `options` require and cannot be changed.
+    /// Checks that an existing node has the fixed properties that `options` require.
     fn is_as_asked(&self, options: &NodeOptions) -> Result<(), NodeError> {
         let config = self.core.adapter.config();
         let differs = |what, asked: String, found: String| {
@@ -147,7 +147,8 @@ impl Node {
         }
     }
 
-    /// Checks that an existing node's functions are called as `options` require, or what differs, what was asked and what is.
+    /// Checks that an existing node has the names that `options` require. The error is the property that differs, its requested and its
+    /// actual value.
     fn is_called(&self, options: &NodeOptions) -> Result<(), (&'static str, String, String)> {
         let Naming { name, bus, numa } = self.core.map.naming().unwrap_or_default();
         let near = |numa: Option<u16>| numa.map_or("none".into(), |numa| numa.to_string());
@@ -159,7 +160,7 @@ impl Node {
         }
     }
 
-    /// Creates the file under another name, so that nobody ever sees half a node.
+    /// Creates the file under a temporary name, so that a partial node is never visible.
     fn create(
         dir: &Path,
         options: &NodeOptions,
@@ -234,32 +235,32 @@ impl Node {
         &self.core.dir
     }
 
-    /// Returns what its ports speak.
+    /// The link layer of its ports.
     pub fn link_layer(&self) -> LinkLayer {
         self.core.adapter.config().link_layer
     }
 
-    /// Virtual functions enabled.
+    /// Number of enabled virtual functions.
     pub fn vfs(&self) -> u8 {
         self.core.map.header().vfs.load(Acquire) as u8
     }
 
-    /// The PF or a VF that has `ip` as its chosen address, or, without one, as its address of the loopback network.
+    /// The PF or VF with the address `ip`: the one that was set, or else its default loopback address.
     pub fn device_at(&self, ip: IpAddr) -> Option<DeviceInfo> {
         self.core.devices().find(|device| device.ip == ip)
     }
 
-    /// The PF and the VFs enabled, as programs meet them.
+    /// The PF and the enabled VFs, as programs see them.
     pub fn devices(&self) -> Vec<DeviceInfo> {
         (0..=self.vfs()).map(|fid| self.core.device(fid)).collect()
     }
 
-    /// The names and PCI addresses by which programs know the functions.
+    /// The names and PCI addresses of the functions.
     pub fn naming(&self) -> Naming {
         self.core.map.naming().unwrap_or_default()
     }
 
-    /// Our number among the parties.
+    /// This process's number among the parties.
     pub fn party(&self) -> u16 {
         self.core.me.slot
     }
@@ -269,12 +270,12 @@ impl Node {
         &self.core.adapter
     }
 
-    /// True if this process copies to and from the memory of the program of `party` itself.
+    /// True if this process itself copies to and from the memory of the program of `party`.
     pub fn reaches(&self, party: u16) -> bool {
         self.core.reaches(party)
     }
 
-    /// True if this process copies to and from the memory of programs that let it.
+    /// True if this process copies to and from the memory of programs that permit it.
     pub fn copies_directly(&self) -> bool {
         self.core.copies_directly()
     }
@@ -293,15 +294,15 @@ impl Node {
         Ok(())
     }
 
-    /// Removes the node in `dir`. Fails while programs live on it, unless `force`: they then keep a node of their
-    /// own. Returns true if there was one.
+    /// Removes the node in `dir`. Fails while programs use it, unless `force` is set: those programs then keep their old node. Returns true
+    /// if there was one.
     pub fn reset(dir: &Path, force: bool) -> Result<bool, NodeError> {
         let dir: PathBuf = match dir::existing(dir) {
             Err(NodeError::Missing(_)) => return Ok(false),
             other => other?,
         };
         let nodes = NODES.lock().unwrap_or_else(PoisonError::into_inner);
-        // Kept until the lock is free again, since dropping the last reference to a node takes it.
+        // Kept until the lock is free again, because dropping the last reference to a node acquires it.
         let ours: Vec<Arc<Self>> = nodes.iter().filter_map(Weak::upgrade).collect();
         let locks = LockFile::open(&dir)?;
         let _lock = match locks.lock() {
@@ -334,12 +335,12 @@ impl Drop for Node {
         if !core.is_ours() {
             return;
         }
-        // Memory of the program that is still in the arena must be fetched back before our place is freed.
+        // Program memory that is still in the arena must be moved back before this process's slot is freed.
         if !core.take_all_back() || core.is_lost() {
             core.lent.keep();
             return;
         }
-        // Otherwise our place is freed by whoever cleans up after this process.
+        // Otherwise, the process that cleans up after this one frees the slot.
         let is_opener = || (0..FUNCTIONS as u8).any(|fid| core.has_open(core.me.slot, fid));
         if let Some(lock) = core.locks.lock().ok().filter(|_| !is_opener()) {
             Arena::new(&core.map, &lock).free_all(Owner::Party(core.me.slot));
@@ -380,7 +381,7 @@ fn write_behaviour(map: &Mapped, config: &Config) {
     map.header().behaviour.iter().zip(words).for_each(|(to, word)| to.store(word, Relaxed));
 }
 
-/// The behaviour of the adapter, as its creator wrote it down.
+/// Reads the adapter's behaviour as its creator recorded it.
 pub(super) fn read_behaviour(map: &Mapped) -> Config {
     let [profile, timeout, ack_every, sealed, budget, link_layer, node_id, rest @ ..] =
         map.header().behaviour.each_ref().map(|word| word.load(Relaxed));
@@ -394,7 +395,7 @@ pub(super) fn read_behaviour(map: &Mapped) -> Config {
         link_layer: if link_layer == 0 { LinkLayer::Ethernet } else { LinkLayer::Infiniband },
         node_id: node_id as u16,
         faults: Faults { drop, duplicate, reorder, corrupt, delay, seed },
-        // Words that nobody writes are refused before.
+        // Invalid words have been refused earlier.
         strict: Strict::of_words(strict).unwrap_or_default(),
         ..Config::default()
     }
@@ -408,8 +409,7 @@ fn power_on(dir: &Path, map: &Arc<Mapped>, config: Config, me: Me) -> Result<Ada
     Ok(Adapter::power_on(region, config, &mut Unplugged(Party(me.slot))))
 }
 
-/// Frees locks that name us. A party that has just come holds none, so they are damage, and we would wait for
-/// ourselves.
+/// Frees locks that name this party. A new party holds none, so they are damage, and this process would wait for itself.
 fn free_stray_locks(region: &Region, me: Me, vfs: u8) {
     let me = Party(me.slot);
     for fid in 0..=vfs {
@@ -420,16 +420,15 @@ fn free_stray_locks(region: &Region, me: Me, vfs: u8) {
     }
 }
 
-/// A party that is on no node.
+/// A party number that is not used on any node.
 const STRANGER: Party = Party(u16::MAX);
 
-/// A host without a machine, for switching on the adapter and checking its locks. Only the party that does this is
-/// alive to it.
+/// A host without a machine, for switching on the adapter and checking its locks. It considers only the calling party alive.
 struct Unplugged(Party);
 
 impl Host for Unplugged {
     fn entropy(&mut self) -> [u64; 2] {
-        // Two hashes under keys that the standard library draws from the system.
+        // Two hashes under keys that the standard library gets from the system.
         let random = RandomState::new();
         [0, 1].map(|i: u64| random.hash_one(i))
     }

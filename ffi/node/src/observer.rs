@@ -1,4 +1,4 @@
-//! A node seen from outside. An observer takes neither a place among the parties nor a lock, and changes nothing.
+//! Observation of a node from outside. An observer takes neither a party slot nor a lock, and changes nothing.
 
 use super::{
     FunctionAddress, NodeError, address,
@@ -37,18 +37,18 @@ pub struct Observer {
 pub struct Owner {
     /// The user context; 0 is the function's driver itself.
     pub context: u16,
-    /// The program's pid as we see it; 0 if another PID namespace hides it.
+    /// The program's PID in this PID namespace; 0 if it is hidden by another one.
     pub pid: u32,
 }
 
-/// An object of the adapter: the number by which the driver knows it, its owner, and its row.
+/// An object of the adapter: its number for the driver, its owner, and its row.
 #[derive(Clone, Copy, Debug)]
 pub struct Seen<R> {
     /// Its number.
     pub number: u32,
     /// Its owner.
     pub owner: Owner,
-    /// The adapter's state of it.
+    /// The adapter's state of the object.
     pub row: R,
 }
 
@@ -71,7 +71,7 @@ impl Observer {
         Ok(Self { region, locks: LockFile::existing(&dir)?, map, dir })
     }
 
-    /// The status of the node. Dead parties that nobody cleaned up after are listed as dead.
+    /// The status of the node. Dead parties that have not been cleaned up after are listed as dead.
     pub fn status(&self) -> NodeStatus {
         let (dir, map, locks, region) = (&*self.dir, &*self.map, self.locks, &self.region);
         View { dir, map, locks, region, config: &read_behaviour(map), me: None }.status()
@@ -87,8 +87,8 @@ impl Observer {
         data::id(&dir.join("adapter"))
     }
 
-    /// The address that was set for each function, in order. Of [`Self::devices`] only this changes while the node
-    /// stays the same.
+    /// The address that was set for each function, in order. These are the only part of [`Self::devices`] that changes during the life of a
+    /// node.
     pub fn addresses(&self) -> Vec<Option<FunctionAddress>> {
         let vfs = (self.map.header().vfs.load(Acquire) as u8).min(MAX_VFS);
         (0..=vfs).map(|fid| FunctionAddress::of(&self.map, fid)).collect()
@@ -108,19 +108,18 @@ impl Observer {
         Ok(all.map(|(fid, address)| address::device(&self.dir, fid, &config, &naming, address)).collect())
     }
 
-    /// The counters of the port of `fid`, by `devmodel::state::Counters`.
+    /// The port counters of `fid`, indexed by `devmodel::state::Counters`.
     pub fn counters(&self, fid: u8) -> [u64; COUNTERS] {
         self.region.counters(fid)
     }
 
-    /// The answer that function `from` gets if its port sends the general management MAD `request` to `dlid`; `None`
-    /// if there is none.
+    /// The response that function `from` gets if its port sends the general management MAD `request` to `dlid`; `None` if there is none.
     pub fn general(&self, from: u8, dlid: u16, request: &Mad) -> Option<Mad> {
         self.region.general(&read_behaviour(&self.map), from, dlid, request)
     }
 
-    /// The answer that function `from` gets if its port sends the subnet management MAD `request`, a query, to
-    /// `dlid`; `None` if there is none.
+    /// The response that function `from` gets if its port sends the subnet management MAD `request`, a query, to `dlid`; `None` if there is
+    /// none.
     pub fn management(&self, from: u8, dlid: u16, request: &Mad) -> Option<Mad> {
         self.region.management(&read_behaviour(&self.map), from, dlid, request)
     }
@@ -130,7 +129,7 @@ impl Observer {
         self.region.port(fid)
     }
 
-    /// True if programs are on the node. Without any nothing happens there.
+    /// True if programs are on the node. Without programs the node is idle.
     pub fn has_programs(&self) -> bool {
         !self.map.header().taken.is_empty() && self.locks.is_lived_on()
     }
@@ -145,7 +144,7 @@ impl Observer {
         self.seen(fid, |row: &CqRow| (row.head.uid, row.head.party))
     }
 
-    /// The memory keys of `fid`, which are known by their index.
+    /// The memory keys of `fid`, numbered by their index.
     pub fn mkeys(&self, fid: u8) -> impl Iterator<Item = Seen<MkeyRow>> + '_ {
         self.seen(fid, |row: &MkeyRow| (row.head.uid, row.head.party))
     }
@@ -160,7 +159,7 @@ impl Observer {
         self.seen(fid, |row: &SrqRow| (row.head.uid, row.head.party))
     }
 
-    /// The user contexts of `fid`: one for each time it is open. The context's own number is the row's index.
+    /// The user contexts of `fid`: one for each time it is open. A context's number is the row's index.
     pub fn contexts(&self, fid: u8) -> impl Iterator<Item = Seen<UctxRow>> + '_ {
         self.seen(fid, |row: &UctxRow| (row.head.uid, row.head.party))
     }
@@ -175,7 +174,7 @@ impl Observer {
         })
     }
 
-    /// The objects of living programs. Those of dead programs end when the next program comes.
+    /// The objects of living programs. Those of dead programs are destroyed when the next program joins.
     fn seen<R>(&self, fid: u8, whose: fn(&R) -> (u16, u16)) -> impl Iterator<Item = Seen<R>> + '_
     where
         R: devmodel::region::Row + zerocopy::FromBytes + 'static,

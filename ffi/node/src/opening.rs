@@ -1,4 +1,4 @@
-//! Opens devices, wherever they are.
+//! Opens devices at any kind of place.
 
 use super::{
     NodeError,
@@ -24,13 +24,13 @@ use std::{
 /// Why a device could not be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum PlaceError {
-    /// The node did not give it.
+    /// The node failed to provide it.
     #[error(transparent)]
     Node(#[from] NodeError),
-    /// Kernel VFIO did not give it.
+    /// Kernel VFIO failed to provide it.
     #[error(transparent)]
     Vfio(#[from] VfioError),
-    /// The server did not give it.
+    /// The vfio-user server failed to provide it.
     #[error("{}: {}", socket.display(), match source.raw_os_error() {
         Some(libc::EBUSY) =>
             "the server does not answer: it has another client (a function behind vfio-user has one at a time)".into(),
@@ -39,21 +39,21 @@ pub enum PlaceError {
     Socket {
         /// The server's socket.
         socket: PathBuf,
-        /// The error that it ended with.
+        /// The error of the connection.
         source: io::Error,
     },
-    /// It is there and cannot be brought up.
+    /// The device exists but cannot be brought up.
     #[error("{place}: {source}")]
     Device {
-        /// Where it is.
+        /// Its place.
         place: String,
-        /// The error that the driver found.
+        /// The driver's error.
         source: driver::Error,
     },
 }
 
 impl PlaceError {
-    /// The errno a verbs call returns.
+    /// The errno for verbs calls.
     pub fn errno(&self) -> i32 {
         match self {
             Self::Node(error) => error.errno(),
@@ -73,12 +73,12 @@ pub fn open_device(dir: &Path, fid: u8) -> Result<Arc<Device>, NodeError> {
 pub fn open_device_of(node: &Arc<Node>, fid: u8) -> Result<Arc<Device>, NodeError> {
     sane(node.dir(), || {
         let transport = Arc::new(NodeTransport::open(node, fid)?);
-        // The MAC is the one that everybody on the node knows, where nobody has given the function any.
+        // Unless a MAC was assigned to the function, uses the one that the node's other functions know.
         let device = node.core().device(fid);
         let gids = device.gids.to_vec();
         let options = OpenOptions { gids, own_mac: Some(device.mac), ..OpenOptions::default() };
         Device::open(transport, options).map_err(|source| match source {
-            // The model here is sound, so what it works on is not.
+            // The model is sound, so its data must be damaged.
             driver::Error::Unanswered { .. } => {
                 NodeError::Damaged { dir: node.dir().into(), what: format!("iron{fid}: {source}") }
             }
@@ -88,12 +88,12 @@ pub fn open_device_of(node: &Arc<Node>, fid: u8) -> Result<Arc<Device>, NodeErro
 }
 
 impl Place {
-    /// Opens the device. One that is no node's answers for its addresses from now on, and finds its peers by asking.
+    /// Opens the device. A device that belongs to no node responds for its addresses from now on, and resolves those of its peers.
     pub fn open(&self) -> Result<Arc<Device>, PlaceError> {
         self.open_by(open_resolving)
     }
 
-    /// The same for a short look: nobody hears of its addresses.
+    /// Opens the device for a short query, without announcing its addresses.
     pub fn open_silently(&self) -> Result<Arc<Device>, PlaceError> {
         self.open_by(Device::open)
     }
@@ -119,8 +119,8 @@ impl Place {
     }
 }
 
-/// True if work requests are to be written into doorbell pages whole, by the variable with which libmlx5 is told the opposite. It
-/// has to be asked for: BAR0 is not reached through VFIO then, and no card has been seen with it.
+/// True if work requests are to be written to doorbell pages (BlueFlame), according to the variable that disables it in libmlx5. It must be
+/// requested: BAR0 accesses then bypass VFIO, and it has not been tested with a physical adapter.
 fn wants_blueflame() -> bool {
     std::env::var_os("MLX5_SHUT_UP_BF").is_some_and(|value| value == "0")
 }

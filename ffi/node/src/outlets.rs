@@ -1,4 +1,4 @@
-//! The outlets of the adapter: which party consumes each, and how it is woken.
+//! The outlets of the adapter: the party that consumes each, and how it is woken.
 
 use super::{NodeError, core::Core, file::OutletSlot, locks::NodeLock, node::Node, party, sys};
 use devmodel::region::{Outlet, OutletRing};
@@ -23,14 +23,14 @@ impl Core {
         lives.then(|| party::party_of(opener))
     }
 
-    /// Notes that an outlet was filled, and wakes its consumer's thread.
+    /// Signals that an outlet has frames, and wakes its consumer's thread.
     #[inline]
     pub fn outlet_filled(&self, which: Outlet) {
         self.outlet(which).bell.ring(sys::futex_wake);
     }
 
-    /// Sleeps until an outlet is filled, [`outlet_filled`](Self::outlet_filled) is called, or `until` (ps) has come.
-    /// `seen` is how often its bell had been rung before the caller last checked for work.
+    /// Sleeps until an outlet has frames, [`outlet_filled`](Self::outlet_filled) is called, or the time `until` (ps). `seen` is the bell's
+    /// count before the caller last checked for work.
     pub fn sleep_on_outlet(&self, which: Outlet, seen: u32, until: Option<u64>) {
         if self.outlet_ring(which).waits() {
             return;
@@ -41,7 +41,7 @@ impl Core {
         });
     }
 
-    /// Closes the outlets that party `slot` consumed when it died.
+    /// Closes the outlets that the dead party `slot` consumed.
     pub fn reap_outlets(&self, slot: u16, lock: &NodeLock) {
         for which in [Outlet::Uplink, Outlet::Capture] {
             let held = self.outlet(which).holder.load(Acquire);
@@ -60,25 +60,25 @@ impl Core {
     }
 }
 
-/// The right to consume an outlet, which is open for as long as this lives.
+/// The right to consume an outlet, which is open as long as this value lives.
 pub struct Held {
     node: Arc<Node>,
     which: Outlet,
 }
 
 impl Held {
-    /// Opens the outlet `which` of `node`, unless another party has it.
+    /// Opens the outlet `which` of `node`, unless another party holds it.
     pub fn new(node: &Arc<Node>, which: Outlet) -> Result<Self, NodeError> {
         Self::take(node, which, |ring| ring.open(true))
     }
 
-    /// Opens the capture of `node`, unless another party has it, for a thread that brings on what goes over the wire.
+    /// Opens the capture of `node`, unless another party holds it, for a thread that forwards the frames on the wire.
     pub fn diverting(node: &Arc<Node>) -> Result<Self, NodeError> {
         Self::take(node, Outlet::Capture, |ring| ring.divert())
     }
 
     fn take(node: &Arc<Node>, which: Outlet, open: fn(&OutletRing<'_>)) -> Result<Self, NodeError> {
-        // Its holder runs functions that others have open, and notices when one of those dies.
+        // Its holder runs functions that others have open, and notices when one of those processes dies.
         node.park()?;
         let core = node.core();
         let lock = core.locks.lock()?;

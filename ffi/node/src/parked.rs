@@ -1,5 +1,5 @@
-//! The parked thread does a process's duties to the node while the program's own threads are elsewhere. It sleeps
-//! until it is woken or a timer of its functions is due, and never spins.
+//! The parked thread does a process's share of the node's work while the program's own threads are elsewhere. It sleeps until it is woken
+//! or a timer of its functions expires, and never spins.
 
 use super::{
     core::{Core, MILLI},
@@ -18,16 +18,17 @@ use std::{
     thread::JoinHandle,
 };
 
-/// Never.
+/// No deadline.
 const NEVER: u64 = u64::MAX;
-/// Wait (ps) after work that could not be finished.
+/// Delay (ps) before unfinished work is tried again.
 const RETRY: u64 = MILLI;
-/// Wait (ps) before another try to clean up after a dead program, if a stopped program holds that up.
+/// Delay (ps) before another try to clean up after a dead program, if a stopped program prevents it.
 const HELD_UP: u64 = 100 * MILLI;
-/// Shortest wait (ps), for a timer that is due on a function that another party has locked, and for work that a bound ended.
+/// Minimum delay (ps), for an expired timer of a function that another party has locked, and for work that a work limit ended.
 const LEAST: u64 = MILLI / 10;
 
-/// Longest sleep (ps): nobody wakes a thread whose bell is no longer the others', for the file was cut short, so it looks by itself.
+/// Maximum sleep (ps). If the file is truncated, this thread's bell is no longer shared and no other process can wake it, so it checks by
+/// itself.
 const LOOK: u64 = 1_000 * MILLI;
 
 /// The thread, stopped when dropped.
@@ -48,7 +49,7 @@ impl Parked {
         let quiet = Quiet::new();
         let thread = builder.spawn(body)?;
         drop(quiet);
-        // From here on others can tell that the thread lives. It never sends anything: the channel closes.
+        // From here on, other processes can see that the thread is alive. It never sends anything: the channel closes.
         let _ = begun.recv();
         Ok(Self { core: core.clone(), stop, thread: Some(thread) })
     }
@@ -57,7 +58,7 @@ impl Parked {
 impl Drop for Parked {
     fn drop(&mut self) {
         if !self.core.is_ours() {
-            // The thread stayed in the parent.
+            // The thread exists only in the parent.
             std::mem::forget(self.thread.take());
             return;
         }
@@ -71,7 +72,7 @@ impl Drop for Parked {
 
 fn sleep_and_serve(core: &Core, stop: &AtomicBool, alive: mpsc::Sender<()>) {
     let place = core.place();
-    // If this fails, others notice later that we died.
+    // If this fails, other processes notice later that this one has died.
     let _life = sys::Life::begin(core.map.life(core.me.slot));
     drop(alive);
     ::clock::stay_apart();
@@ -90,7 +91,7 @@ fn sleep_and_serve(core: &Core, stop: &AtomicBool, alive: mpsc::Sender<()>) {
             core.signal_all();
             signaled = true;
         }
-        // A program that can map no more is lost, and this thread tells of it in the next round.
+        // A program that can map no more is lost, which this thread reports in the next round.
         let served = || std::panic::catch_unwind(AssertUnwindSafe(|| serve(core))).unwrap_or(0);
         let wait = if lost { NEVER } else { served() };
         let now = core.now();
@@ -111,7 +112,7 @@ fn sleep_and_serve(core: &Core, stop: &AtomicBool, alive: mpsc::Sender<()>) {
     }
 }
 
-/// When the earliest timer of our functions is due.
+/// Expiry of the earliest timer of this process's functions.
 fn next_timer(core: &Core, now: u64) -> u64 {
     if core.board().is_some() {
         return NEVER;
@@ -120,10 +121,10 @@ fn next_timer(core: &Core, now: u64) -> u64 {
     core.open_functions().filter_map(|fid| region.timer_hint(fid, now)).min().unwrap_or(NEVER)
 }
 
-/// Does pending work. Returns the time (ps) until something must be tried again, [`NEVER`] if nothing must.
+/// Does pending work. Returns the time (ps) until work must be retried, or [`NEVER`].
 fn serve(core: &Core) -> u64 {
     let mut held_up = false;
-    // While our functions are marked as polled, the parked thread checks that they are.
+    // While functions of this process are marked as polled, the parked thread checks that they are.
     let polled = core.check_pollers();
     let mut unfinished = core.check_coalesced() || polled != 0;
     core.meet();
@@ -156,12 +157,12 @@ fn serve(core: &Core) -> u64 {
         if !core.adapter.has_work(fid, now) {
             continue;
         }
-        // The polling thread comes back to this work by itself, unless we keep it from doing so; then the next check
-        // finds it. That thread checks timers only now and then.
+        // The polling thread resumes this work by itself, unless this thread prevents it; then the next check finds it. The polling thread
+        // checks timers only occasionally.
         if polled & 1 << fid == 0 || core.adapter.region().timer_due(fid, now) {
             core.run(now, fid);
         }
-        // A holder sees its function's frames, but may not see that a timer is due. It may also be dead.
+        // The holder of the lock sees the function's frames, but may not notice an expired timer. It may also be dead.
         let holder = core.adapter.region().function_lock(fid).holder().map_or(0, |party| party.0);
         if holder != 0 && holder != core.me.slot {
             unfinished = true;
@@ -172,7 +173,7 @@ fn serve(core: &Core) -> u64 {
     }
     core.deliver_interrupts();
     match (unfinished, held_up) {
-        // It may wait for others to take what was sent.
+        // It may be waiting for receivers of what was sent.
         _ if core.has_left() => LEAST,
         (true, _) => RETRY,
         (false, true) => HELD_UP,

@@ -1,4 +1,4 @@
-//! Parties: the programs on a node, and whether they live.
+//! Parties: the programs on a node, and their liveness.
 
 use super::{
     NodeError,
@@ -16,10 +16,10 @@ use std::{
     },
 };
 
-/// A random number that others read from our memory to find out whether they can reach it.
+/// A random number that other processes read from this one's memory to find out whether they can access it.
 static PROBE: AtomicU64 = AtomicU64::new(0);
 
-/// The identity of this process on the machine.
+/// Identifies this process on the machine.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Identity {
     pid: u32,
@@ -32,7 +32,7 @@ impl Identity {
         static OURS: OnceLock<Identity> = OnceLock::new();
         let read = || {
             let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
-            // Field 22, counted from the end of the name, which may contain anything.
+            // Field 22, counted from the end of the name, which may contain any characters.
             let rest = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
             Self {
                 pid: std::process::id(),
@@ -41,7 +41,7 @@ impl Identity {
             }
         };
         let known = *OURS.get_or_init(read);
-        // After a fork the child has an identity of its own.
+        // A forked child has its own identity.
         if known.pid == std::process::id() { known } else { read() }
     }
 
@@ -54,18 +54,18 @@ impl Identity {
     }
 }
 
-/// Our place among the parties.
+/// This process's slot among the parties.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Me {
-    /// Number, from 1 on.
+    /// Slot number, from 1.
     pub slot: u16,
-    /// How often the place was taken, by us the last time.
+    /// How often the slot was taken, including by this process.
     pub generation: u32,
 }
 
 impl Me {
-    /// Takes a free place. Cleaning up after dead parties needs a place, so the caller does that afterwards, and then
-    /// checks that no more than [`PROGRAMS`](super::party_set::PROGRAMS) remain.
+    /// Takes a free slot. Cleaning up after dead parties needs a slot, so the caller does that afterwards, and then checks that no more
+    /// than [`PROGRAMS`](super::party_set::PROGRAMS) remain.
     pub fn claim(
         dir: &Path,
         map: &Mapped,
@@ -107,26 +107,26 @@ impl Me {
         Err(NodeError::Full)
     }
 
-    /// Our opener id. It is never used again.
+    /// The opener ID of this process. It is not reused.
     pub fn opener(self) -> u32 {
         opener(self.slot, self.generation)
     }
 }
 
-/// Generations that an opener id can tell apart.
+/// Number of generations that opener IDs distinguish.
 const GENERATIONS: u32 = u32::MAX >> PARTY_BITS;
 
-/// The id of an opener.
+/// Builds an opener ID.
 pub fn opener(slot: u16, generation: u32) -> u32 {
     generation << PARTY_BITS | u32::from(slot)
 }
 
-/// The party that an opener's id names.
+/// The party in an opener ID.
 pub fn party_of(opener: u32) -> u16 {
     (opener & !(u32::MAX << PARTY_BITS)) as u16
 }
 
-/// True if the opener of that id is on the node: its party lives, and nobody has had its place since.
+/// True if the opener with this ID is on the node: its party is alive, and its slot was not reused.
 pub fn is_there(map: &Mapped, locks: &'static LockFile, id: u32) -> bool {
     let slot = party_of(id);
     map.header().taken.has(slot)
@@ -134,23 +134,23 @@ pub fn is_there(map: &Mapped, locks: &'static LockFile, id: u32) -> bool {
         && lives(map, locks, slot)
 }
 
-/// True if the party in `slot` lives. A place that is free does not.
+/// True if the party in `slot` is alive; false for a free slot.
 pub fn lives(map: &Mapped, locks: &'static LockFile, slot: u16) -> bool {
     if slot == 0 || !map.header().taken.has(slot) {
         return false;
     }
-    // Record locks don't report our own, nor those of another copy of this library in our process.
+    // Record locks do not report those of this process, including those of another copy of this library in it.
     locks.holder(slot).is_some() || Identity::of(map.party(slot)) == Identity::ours()
 }
 
-/// The process in `slot`, as the kernel says who holds its lock: whatever the node's memory says, nobody can make us reach into a process
-/// that is none of the node. `Some(None)` if its memory cannot be copied to and from, `None` if the process is dead or dying.
+/// Returns the process in `slot`, which the kernel reports as the holder of its lock: so the node's memory cannot make this process access
+/// one that is not on the node. `Some(None)` if its memory cannot be copied to and from, `None` if it is dead or dying.
 pub fn probe(map: &Mapped, locks: &'static LockFile, slot: u16) -> Option<Option<u32>> {
     let place = map.party(slot);
     let pid = match locks.holder(slot) {
         Some(0) => return Some(None),
         Some(pid) => pid,
-        // Record locks don't report our own, nor those of another copy of this library in our process.
+        // Record locks do not report those of this process, including those of another copy of this library in it.
         None if Identity::of(place) == Identity::ours() => std::process::id(),
         None => return None,
     };

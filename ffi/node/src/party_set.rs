@@ -2,25 +2,25 @@
 
 use std::sync::atomic::{AtomicU64, Ordering::*};
 
-/// Most programs on a node at a time.
+/// Maximum number of programs on a node at a time.
 pub const PROGRAMS: usize = 4096;
-/// Places for parties; 0 is nobody. Cleaning up after dead parties takes a place, so those beyond [`PROGRAMS`] are
-/// for whoever does it when all others are taken.
+/// Number of party slots; slot 0 is not used. Cleaning up after dead parties takes a slot, so those beyond [`PROGRAMS`] are for the
+/// cleaning process when all others are taken.
 pub const PARTIES: usize = PROGRAMS + 64;
-/// Bits of a party's number, in the id of an opener.
+/// Bits of a party's number in an opener ID.
 pub const PARTY_BITS: u32 = 13;
 
 const WORDS: usize = PARTIES.div_ceil(64);
 const SUMMARIES: usize = WORDS.div_ceil(64);
 
-/// A set of parties. It is changed under the node's lock and read by anybody at any time.
+/// A set of parties. It is changed under the node's lock, and read without it.
 ///
-/// Thousands of parties may be on a node and few are, so a summary says which words are worth a look. A word is set
-/// before its summary and cleared before it: whoever dies in between leaves a summary that says too much, or a member
-/// that is not listed and that cleaning up after it removes.
+/// A node may have thousands of parties but usually has few, so a summary tells which words can have members. A word is set before its
+/// summary and cleared before it: if a process dies in between, the summary has an excess bit, or a member is not listed and the cleanup
+/// after the process removes it.
 #[repr(C)]
 pub struct PartySet {
-    /// Words that are not zero, a bit each.
+    /// The words that are not zero, a bit each.
     summary: [AtomicU64; SUMMARIES],
     words: [AtomicU64; WORDS],
 }

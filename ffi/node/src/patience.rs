@@ -1,12 +1,12 @@
-//! Pollers that outnumber processors.
+//! More pollers than processors.
 //!
-//! A thread that polls in vain keeps its processor until the kernel takes it away, milliseconds later, while the thread that has a
-//! completion to take may wait for it. To yield is not enough: it lets in only those that wait for the same processor, and the other
-//! may wait behind a thread that spins on something else and never calls us. But the kernel lets a thread that wakes go first if it
-//! used less than its share. So all who poll in vain sleep about half of the time, and are waked into their turn, while the
-//! process is short of processors: for a second after one of its threads found that much time had passed between two looks, and
-//! that the kernel counts a switch it did not ask for. A program that has its processors to itself never sleeps, and pays a
-//! comparison in some dozens of polls.
+//! A thread that polls an empty CQ keeps its processor until the kernel preempts it, milliseconds later, while the thread that could make
+//! progress may wait for that processor. Yielding is not enough: it only lets threads run that wait for the same processor, and the other
+//! thread may wait behind one that spins on something else and never calls this library. But the kernel prefers a waking thread that has
+//! used less than its share. So while the process is short of processors, all threads that poll in vain sleep about half of the time and
+//! get their turn when they wake. A process is short of processors for a second after one of its threads saw a long time pass between two
+//! checks and the kernel counted an involuntary context switch. A program with enough processors never sleeps, and pays one comparison per
+//! few dozen polls.
 
 use super::sys;
 use std::{
@@ -14,24 +14,23 @@ use std::{
     sync::atomic::{AtomicU64, Ordering::Relaxed},
 };
 
-/// In ps.
+/// Picoseconds per microsecond.
 const MICRO: u64 = 1_000_000;
-/// If more time than this passes between two checks of a polling thread, it asks the kernel whether it was made to
-/// wait.
+/// If more time than this passes between two checks of a polling thread, it asks the kernel whether it was preempted.
 const LONG: u64 = 500 * MICRO;
-/// After a thread was made to wait, its process counts as short of processors for so long.
+/// After a thread was preempted, its process counts as short of processors for this long.
 const SHORT: u64 = 1_000_000 * MICRO;
-/// A thread naps after so many checks in a row, some dozens of polls each, in which nothing happened: some 25 us.
+/// A thread naps after this many checks in a row, each after a few dozen polls, without progress: about 25 us.
 const IN_VAIN: u32 = 8;
-/// How long (ns) it naps: about as long, so that it uses less than its share of a processor shared by two.
+/// Length of a nap (ns): about as long, so that the thread uses less than its share of a processor shared by two.
 const NAP: u32 = 20_000;
 
-/// State of a polled function: while it stays the same, nothing happens there.
+/// State of a polled function. It changes with any progress of the function.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 pub struct Seen {
-    /// Its number.
+    /// Function number.
     pub fid: u8,
-    /// Frames it has consumed, free-running.
+    /// Number of frames it has consumed, free-running.
     pub taken: u32,
     /// Empty polls at the last doorbell.
     pub rang: u32,
@@ -40,11 +39,11 @@ pub struct Seen {
 /// A thread's own state.
 #[derive(Clone, Copy, Default)]
 struct Thread {
-    /// When it last checked, ps; 0 is never.
+    /// Time of its last check, ps; 0 if none.
     last: u64,
-    /// How often it had been made to wait by then, as far as it asked.
+    /// Its involuntary context switches when it last asked.
     switches: u64,
-    /// The state that it saw then.
+    /// The state at its last check.
     seen: Seen,
     /// Checks since `seen` last changed.
     vain: u32,
@@ -54,16 +53,16 @@ thread_local! {
     static THREAD: Cell<Thread> = const { Cell::new(Thread { last: 0, switches: 0, seen: Seen { fid: 0, taken: 0, rang: 0 }, vain: 0 }) };
 }
 
-/// Says if a process has too few processors for its threads.
+/// Tracks whether a process has too few processors for its threads.
 #[derive(Default)]
 pub struct Patience {
-    /// Until when it is short of processors, ps.
+    /// Time until which it is short of processors, ps.
     short: AtomicU64,
 }
 
 impl Patience {
-    /// Called after some dozens of empty polls. The calling thread naps if it should make way for others. Returns
-    /// whether naps replace yields for it: the scheduler takes a thread that yields to have used its share.
+    /// Called after a few dozen empty polls. The calling thread naps if it should make way for others. Returns true if naps replace yields
+    /// for it: the scheduler treats a yielding thread as having used its share.
     pub fn look(&self, seen: Seen, now: impl Fn() -> u64) -> bool {
         let mut thread = THREAD.get();
         if self.gives_way(&mut thread, now(), seen, sys::involuntary_switches) {
@@ -98,8 +97,7 @@ impl Patience {
 mod tests {
     use super::*;
 
-    /// A thread that checks every 3 us from `begin` (us) on, `looks` times; `taken` says how many frames were
-    /// consumed at each check.
+    /// A thread that checks `looks` times, every 3 us from `begin` (us) on; `taken` is the number of frames consumed at each check.
     fn naps(
         patience: &Patience,
         thread: &mut Thread,
@@ -119,7 +117,7 @@ mod tests {
     fn a_thread_with_a_processor_of_its_own_never_naps() {
         let (patience, mut thread) = (Patience::default(), Thread::default());
         assert_eq!(naps(&patience, &mut thread, 1, 100_000, |_| 0), 0);
-        // It did something else for a while, and no switch is counted.
+        // The thread did something else for a while, and no switch is counted.
         assert_eq!(naps(&patience, &mut thread, 1_000_000, 100_000, |_| 0), 0);
     }
 
@@ -134,9 +132,9 @@ mod tests {
         let looks = 10 * IN_VAIN;
         assert_eq!(naps(&patience, &mut waited, 4_003, looks, |_| 0), 10);
         assert_eq!(naps(&patience, &mut other, 10, looks, |_| 0), 10, "another thread of the process");
-        // One to which frames come does not, however many polls find none between them.
+        // A thread that receives frames does not nap, however many polls between them are empty.
         assert_eq!(naps(&patience, &mut waited, 6_000, 10_000, |n| n / (IN_VAIN / 2)), 0);
-        // A second later it is forgotten.
+        // The state expires after a second.
         assert_eq!(naps(&patience, &mut waited, 1_100_000, 10_000, |_| 0), 0);
     }
 }

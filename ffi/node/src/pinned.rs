@@ -1,4 +1,4 @@
-//! How much memory a program has registered, held to its limit as the kernel does it with what a driver pins (`ib_umem_get`).
+//! A program's registered memory, limited as the kernel limits memory that a driver pins (`ib_umem_get`).
 #![allow(unsafe_code)]
 
 use super::capabilities;
@@ -13,18 +13,18 @@ const IPC_LOCK: u32 = 14;
 /// Bytes that registrations have pinned.
 pub struct Pinned {
     bytes: AtomicU64,
-    /// `IRONVERBS_MEMLOCK=0`: as much as there is.
+    /// True with `IRONVERBS_MEMLOCK=0`: no limit.
     unlimited: bool,
 }
 
 impl Pinned {
-    /// Nothing is pinned at first.
+    /// Starts with nothing pinned.
     pub fn new() -> Self {
         let unlimited = env::var_os("IRONVERBS_MEMLOCK").is_some_and(|value| value == "0");
         Self { bytes: AtomicU64::new(0), unlimited }
     }
 
-    /// Counts whole pages of `len` bytes in all. ENOMEM if these are more than RLIMIT_MEMLOCK allows a program without CAP_IPC_LOCK.
+    /// Adds `len` bytes of whole pages. Fails with ENOMEM if the total exceeds RLIMIT_MEMLOCK and the program lacks CAP_IPC_LOCK.
     pub fn add(&self, len: u64) -> io::Result<()> {
         let all = self.bytes.fetch_add(len, Relaxed) + len;
         if self.unlimited || all <= limit() || may_lock() {
@@ -35,7 +35,7 @@ impl Pinned {
         Err(io::Error::from_raw_os_error(libc::ENOMEM))
     }
 
-    /// Takes back what [`add`](Self::add) counted.
+    /// Subtracts what [`add`](Self::add) added.
     pub fn remove(&self, len: u64) {
         self.bytes.fetch_sub(len, Relaxed);
     }
@@ -44,7 +44,7 @@ impl Pinned {
 /// RLIMIT_MEMLOCK in bytes.
 fn limit() -> u64 {
     let mut limit = libc::rlimit { rlim_cur: libc::RLIM_INFINITY, rlim_max: libc::RLIM_INFINITY };
-    // SAFETY: the kernel writes one such structure. On failure, which is not known to happen, nothing is limited.
+    // SAFETY: the kernel writes one such structure. On failure, which is not known to occur, there is no limit.
     unsafe { libc::getrlimit(libc::RLIMIT_MEMLOCK, &raw mut limit) };
     limit.rlim_cur
 }

@@ -1,7 +1,6 @@
-//! Where a device is: what the file `ironverbs` beside a verbs device says, and how it is opened.
+//! The place of a device, as stated in the file `ironverbs` next to a verbs device, and how it is opened.
 //!
-//! The launcher writes that file and the provider reads it; this is the only place that knows its lines, and that turns
-//! them into a device.
+//! The launcher writes that file and the provider reads it; only this module knows its format and opens a device from it.
 
 use driver::pci::Address;
 use std::{
@@ -12,7 +11,7 @@ use std::{
     str::FromStr,
 };
 
-/// Where a device is.
+/// The place of a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Place {
     /// On a node.
@@ -28,21 +27,21 @@ pub enum Place {
     VfioUser(PathBuf, Addresses),
 }
 
-/// Addresses of a function that no node knows.
+/// Addresses of a function that belongs to no node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Addresses {
-    /// Its own, besides the link-local one.
+    /// Its own addresses, besides the link-local one.
     pub ips: Vec<IpAddr>,
-    /// Those of peers, with their MACs.
+    /// Addresses of peers, with their MACs.
     pub neighbours: Vec<Neighbour>,
 }
 
-/// A peer's address, written `IP=MAC`.
+/// A peer's address, written as `IP=MAC`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Neighbour {
     /// Its IP address.
     pub ip: IpAddr,
-    /// Its Ethernet address.
+    /// Its MAC address.
     pub mac: [u8; 6],
 }
 
@@ -53,7 +52,7 @@ impl fmt::Display for Neighbour {
     }
 }
 
-/// An Ethernet address as text: six bytes in hex, joined by colons.
+/// Parses a MAC address: six bytes in hex, separated by colons.
 pub fn parse_mac(text: &str) -> Option<[u8; 6]> {
     let byte = |part: &str| u8::from_str_radix(part, 16).ok().filter(|_| part.len() == 2);
     text.split(':').map(byte).collect::<Option<Vec<u8>>>()?.try_into().ok()
@@ -89,7 +88,7 @@ impl fmt::Display for Place {
 }
 
 impl Place {
-    /// The directory of the node it is on; `None` if it is elsewhere.
+    /// The directory of the device's node; `None` if it is not on a node.
     pub fn node(&self) -> Option<&Path> {
         match self {
             Self::Node { dir, .. } => Some(dir),
@@ -97,7 +96,7 @@ impl Place {
         }
     }
 
-    /// The addresses it was given, where no node has them.
+    /// The device's addresses; `None` for a device on a node, which manages them.
     pub fn addresses(&self) -> Option<&Addresses> {
         match self {
             Self::Node { .. } => None,
@@ -105,7 +104,7 @@ impl Place {
         }
     }
 
-    /// The same, to be changed.
+    /// Mutable access to the device's addresses.
     pub fn addresses_mut(&mut self) -> Option<&mut Addresses> {
         match self {
             Self::Node { .. } => None,
@@ -113,7 +112,7 @@ impl Place {
         }
     }
 
-    /// The text of the file: a line `KEY=VALUE` each.
+    /// The contents of the file: one line `KEY=VALUE` each.
     pub fn text(&self) -> Vec<u8> {
         let mut out = Vec::new();
         let mut path = |key: &str, path: &Path| {
@@ -139,10 +138,10 @@ impl Place {
         out
     }
 
-    /// From the text of the file.
+    /// Parses the contents of the file.
     ///
     /// # Errors
-    /// A line is missing or wrong.
+    /// A line is missing or invalid.
     pub fn parse(text: &[u8]) -> Result<Self, String> {
         let lines = || text.split(|byte| *byte == b'\n');
         let values = |key: &'static str| {

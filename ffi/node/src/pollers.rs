@@ -1,4 +1,4 @@
-//! Finds out which programs poll their functions, and leaves frames to them; see [`super::polling`].
+//! Detects which programs poll their functions, and leaves frames to them ([`super::polling`]).
 
 use super::{
     core::{Core, MILLI},
@@ -8,17 +8,15 @@ use super::{
 use devmodel::region::{Sync, WireRing};
 use std::sync::atomic::Ordering::*;
 
-/// A program becomes the poller of a function after so many successive empty polls without a doorbell, or after fewer
-/// before each of many doorbells (see `doorbells`), since two programs in step wait for less than this.
+/// A program becomes the poller of a function after this many successive empty polls without a doorbell, or after fewer before each of many
+/// doorbells (see `doorbells`): two programs that take turns wait for less than this.
 const PERSISTENT: u32 = 32;
-/// A program that has polled so often in vain has waited too long: some 200 us.
+/// Number of empty polls after which a program has waited too long: about 200 us.
 const IMPATIENT: u32 = 2048;
-/// Time (ms) for which a program that stopped polling, or twice kept others waiting, is not made a poller again.
-/// Otherwise two programs that watch their memory, and poll only for their own completions, would take each other for
-/// pollers again and again.
+/// Time (ms) for which a program does not become a poller again after it stopped polling or kept others waiting twice. Otherwise two
+/// programs that poll memory, and poll the CQ only for their own completions, would repeatedly mistake each other for pollers.
 const DISTRUST: u64 = 2;
-/// A second time counts within this time (ms). Any poller may keep others waiting once, when it is kept from its
-/// processor.
+/// Window (ms) in which a second time counts. Any poller may keep others waiting once, when it is preempted.
 const TWICE: u64 = 1;
 
 impl Core {
@@ -38,7 +36,7 @@ impl Core {
         }
     }
 
-    /// Makes this program the poller of `fid`: from now on others leave frames to it.
+    /// Makes this program the poller of `fid`: from now on other programs leave frames to it.
     pub fn poll_on(&self, fid: u8, now: u64) {
         let function = &self.map.functions()[usize::from(fid)];
         let poller = &function.poller;
@@ -46,12 +44,12 @@ impl Core {
             && now / MILLI >= function.distrusted.load(Relaxed)
             && poller.compare_exchange(0, self.me.slot.into(), SeqCst, Relaxed).is_ok()
         {
-            // The parked thread now checks that we go on polling.
+            // From now on the parked thread checks that the program continues to poll.
             self.wake(self.me.slot);
         }
     }
 
-    /// Runs functions whose frames we left to their pollers, and whose pollers have not taken them.
+    /// Runs the functions with frames that this process left to their pollers and that they have not taken.
     fn take_back_entrusted(&self, now: u64) {
         let entrusted = self.polling.take_entrusted();
         for fid in bits(entrusted) {
@@ -63,8 +61,8 @@ impl Core {
         }
     }
 
-    /// The same for our parked thread, which is not in a hurry: it only takes functions from pollers that took
-    /// nothing between two checks, since these have stopped or died. Returns true if it should check again soon.
+    /// The same for the parked thread, which can wait: it only takes functions from pollers that took nothing between two checks, because
+    /// these have stopped or died. Returns true if it should check again soon.
     pub fn take_back_stalled(&self, now: u64) -> bool {
         let entrusted = self.polling.take_entrusted();
         let region = self.adapter.region();
@@ -84,7 +82,7 @@ impl Core {
         waiting
     }
 
-    /// Takes `fid` from its poller and runs it. Nobody becomes its poller for `distrust` ms.
+    /// Takes `fid` away from its poller and runs it. The function gets no poller for `distrust` ms.
     fn take_back(&self, fid: u8, now: u64, distrust: u64) {
         let function = &self.map.functions()[usize::from(fid)];
         if function.poller.load(Relaxed) != 0 {
@@ -95,7 +93,7 @@ impl Core {
         self.run(now, fid);
     }
 
-    /// Stops being the poller of `fid`: others run it from now on. This program still has to run what waits already.
+    /// Stops being the poller of `fid`: others run it from now on. This program still has to run what is already waiting.
     pub fn stop_polling(&self, fid: u8) {
         let poller = &self.map.functions()[usize::from(fid)].poller;
         if poller.compare_exchange(self.me.slot.into(), 0, SeqCst, Relaxed).is_ok() {
@@ -103,16 +101,16 @@ impl Core {
         }
     }
 
-    /// Waits until everything that others stored before they saw our last store is visible here. They ask for the
-    /// poller with every frame, and we rarely stop, so all of the cost is ours.
+    /// Waits until all stores that other processes made before they saw this process's last store are visible here. They read the poller
+    /// with every frame and this process rarely stops polling, so it bears the whole cost.
     fn see_all(&self) {
         if !sys::barrier_everywhere() {
-            // Stores become visible in less time than a thread takes to wake up. It checks all our functions.
+            // Stores become visible in less time than a thread takes to wake up. The parked thread checks all functions of this process.
             self.wake(self.me.slot);
         }
     }
 
-    /// Stops polling the functions that nobody polled since the last call. Returns the others, a bit each.
+    /// Stops polling the functions that were not polled since the last call. Returns the others, a bit each.
     pub fn check_pollers(&self) -> u128 {
         let mut polled = 0;
         for fid in self.open_functions().filter(|fid| self.is_poller(*fid)) {

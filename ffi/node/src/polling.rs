@@ -1,33 +1,33 @@
-//! The parties that run functions while programs poll.
+//! Selects the process that runs a function while programs poll.
 //!
-//! A program that does nothing but poll runs its own functions fastest: their state stays in its cache, and what arrives is
-//! copied within its own memory. It says so in the function's slot, and others leave what they send there to it. The
-//! word is taken back when it stops: by its parked thread, which looks every millisecond meanwhile; at once when it arms a
-//! CQ, for then it is about to sleep; and by a peer that has waited too long for an answer, who then runs the function.
+//! A program that does nothing but poll runs its own functions fastest: their state stays in its cache, and arriving data is copied within
+//! its own memory. It announces this in the function's slot, and senders then leave frames there. The mark is removed when it stops
+//! polling: by its parked thread, which checks every millisecond meanwhile; at once when it arms a CQ, because it is about to sleep; and by
+//! a peer that has waited too long for a response, which then runs the function itself.
 
 use super::{file::FUNCTIONS, patience::Patience};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
 
-/// The knowledge of a process about polling, its own and that of others.
+/// A process's state about polling, its own and that of others.
 pub struct Polling {
-    /// For each function the empty polls when the parked thread last checked.
+    /// Per function, the number of empty polls at the parked thread's last check.
     pub seen: Box<[AtomicU32]>,
-    /// Functions whose frames we left to their pollers.
+    /// Functions with frames that this process left to their pollers.
     entrusted: [AtomicU64; 2],
-    /// For each function how far its poller had taken frames when our parked thread last checked.
+    /// Per function, the number of frames taken by its poller at the parked thread's last check.
     pub taken: Box<[AtomicU32]>,
     /// True if there are too few processors for the pollers.
     pub patience: Patience,
 }
 
 impl Polling {
-    /// Nobody polls.
+    /// Starts without pollers.
     pub fn new() -> Self {
         let zeros = || (0..FUNCTIONS).map(|_| AtomicU32::new(0)).collect();
         Self { seen: zeros(), entrusted: Default::default(), taken: zeros(), patience: Patience::default() }
     }
 
-    /// Notes that frames for `fid` were left to its poller.
+    /// Records that frames for `fid` were left to its poller.
     #[inline]
     pub fn entrust(&self, fid: u8) {
         let (word, bit) = (&self.entrusted[usize::from(fid) / 64 % 2], 1 << (fid % 64));
@@ -36,7 +36,7 @@ impl Polling {
         }
     }
 
-    /// Takes the functions noted, a bit each.
+    /// Returns and clears the recorded functions, a bit each.
     pub fn take_entrusted(&self) -> u128 {
         u128::from(self.entrusted[0].swap(0, Relaxed)) | u128::from(self.entrusted[1].swap(0, Relaxed)) << 64
     }

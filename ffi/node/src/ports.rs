@@ -1,8 +1,8 @@
-//! Which process of the node has which port of the connection manager, and who listens.
+//! Ports of the connection manager: the process that has each, and which ones listen.
 //!
-//! Port numbers are a node's, per port space, as they are a host's. They are POSIX record locks on one file, as the parties are
-//! (see `locks`): they go with the process however it ends, and a lock says nothing about other holds of the same
-//! process, which keeps its own list of them.
+//! Port numbers are per node and port space, as on a host they are per host. They are POSIX record locks on one file, like the parties (see
+//! `locks`): they are released however the process ends. A lock does not show other holds of the same process, which keeps its own list of
+//! them.
 
 use super::{NodeError, data, sys};
 use ::sync::Kept;
@@ -14,41 +14,40 @@ use std::{
     sync::{Mutex, PoisonError},
 };
 
-/// The matter that a lock stands for.
+/// The purpose of a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Matter {
     /// A process has bound the port.
     Bound,
     /// A process listens on it.
     Listening,
-    /// A process answers for the function when nobody listens; port space and port are 0.
+    /// A process responds for the function when there is no listener; port space and port are 0.
     Elder,
-    /// A process sends and receives MADs at the function under the tag `port`.
+    /// A process sends and receives MADs at the function with the tag `port`.
     Agent,
     /// A process publishes its connection identifiers in block `port` of the file (see `cm_board`).
     CmBoard,
-    /// A process is in an InfiniBand multicast group at the function `address`; port space and port are derived from
-    /// the group.
+    /// A process is a member of an InfiniBand multicast group at the function `address`; port space and port are derived from the group.
     Group,
 }
 
 /// How a lock is held.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Hold {
-    /// Shared with other processes that hold it this way.
+    /// Shared with other processes that hold it in this mode.
     Shared,
     /// Exclusively.
     Alone,
 }
 
-/// A port at one address of the node or at all of them.
+/// A port at one address of the node, or at all of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PortAt {
     /// Number of the port space, below 256.
     pub space: u8,
     /// Port.
     pub port: u16,
-    /// Number of the address, below [`ADDRESSES`]; `None`: all of them.
+    /// Number of the address, below [`ADDRESSES`]; `None` means all of them.
     pub address: Option<u8>,
 }
 
@@ -62,7 +61,7 @@ impl PortAt {
     }
 }
 
-/// The ports of one node, as this process sees them.
+/// The ports of one node, as seen by this process.
 pub struct Ports {
     file: Kept<File>,
     id: (u64, u64, u32),
@@ -71,10 +70,10 @@ pub struct Ports {
 static OPEN: Mutex<Vec<&'static Ports>> = Mutex::new(Vec::new());
 
 impl Ports {
-    /// The ports of the node in `dir`, which must exist.
+    /// Opens the ports of the node in `dir`, which must exist.
     ///
     /// # Errors
-    /// When the file cannot be opened or created.
+    /// The file cannot be opened or created.
     pub fn open(dir: &Path) -> Result<&'static Self, NodeError> {
         let path = dir.join("ports");
         let failed = || NodeError::system(format!("open {}", path.display()));
@@ -93,11 +92,10 @@ impl Ports {
         Ok(ports)
     }
 
-    /// Ports of this process alone: for functions that are no node's, which have one process at a time. A child of fork gets
-    /// others.
+    /// Ports of this process alone, for functions that belong to no node, which serve one process at a time. A forked child gets its own.
     ///
     /// # Errors
-    /// When there is no memory for the file.
+    /// There is no memory for the file.
     pub fn private() -> io::Result<&'static Self> {
         static PRIVATE: Mutex<Vec<&'static Ports>> = Mutex::new(Vec::new());
         let mut known = PRIVATE.lock().unwrap_or_else(PoisonError::into_inner);
@@ -113,8 +111,7 @@ impl Ports {
         Ok(ports)
     }
 
-    /// Takes `at`, or changes how this process holds it. Returns false if another process has it in a way that
-    /// excludes this.
+    /// Takes `at`, or changes the mode in which this process holds it. Returns false if another process holds it in a conflicting mode.
     ///
     /// # Errors
     /// Those of fcntl(2).
@@ -122,7 +119,7 @@ impl Ports {
         sys::lock_range(self.file()?, at.range(matter), hold == Hold::Alone)
     }
 
-    /// Gives `at` back, whatever this process held it for.
+    /// Releases `at`, in any mode.
     pub fn release(&self, matter: Matter, at: PortAt) {
         if let Ok(file) = self.file() {
             sys::unlock_range(file, at.range(matter));
@@ -134,7 +131,7 @@ impl Ports {
         self.file().is_ok_and(|file| Self::holder(file, matter, at).is_some())
     }
 
-    /// The other process that holds any part of `at` in a node's file; 0 if its pid is hidden from us.
+    /// PID of the other process that holds any part of `at` in a node's file; 0 if it is hidden by another PID namespace.
     pub fn holder(file: &File, matter: Matter, at: PortAt) -> Option<u32> {
         sys::range_holder(file, at.range(matter))
     }
@@ -142,7 +139,7 @@ impl Ports {
     /// Writes connection identifiers to the file.
     ///
     /// # Errors
-    /// EFBIG: this process may have no file as large, and would be killed by SIGXFSZ. There is no room, or no file any more.
+    /// EFBIG: the file would exceed the process's limit, which raises SIGXFSZ. Also if there is no room, or the file was closed.
     pub(super) fn write(&self, bytes: &[u8], at: u64) -> io::Result<()> {
         if at + bytes.len() as u64 > sys::file_size_limit() {
             return Err(io::Error::from_raw_os_error(libc::EFBIG));
@@ -150,7 +147,7 @@ impl Ports {
         self.file()?.write_all_at(bytes, at)
     }
 
-    /// The file, in which connection identifiers lie.
+    /// The file, which also holds the connection identifiers.
     pub(super) fn file(&self) -> io::Result<&File> {
         self.file.get()
     }
@@ -160,7 +157,7 @@ impl Ports {
 mod tests {
     use super::*;
 
-    /// The view of another process: a forked child, which has none of our record locks.
+    /// The view of another process: a forked child, which does not inherit record locks.
     fn elsewhere(see: impl FnOnce() -> bool) -> bool {
         sys::in_child(see)
     }
@@ -187,7 +184,7 @@ mod tests {
         }
         assert!(elsewhere(|| ports.held_elsewhere(Matter::Bound, at(7000, None))));
         assert!(!elsewhere(|| ports.held_elsewhere(Matter::Listening, at(7000, None))));
-        // Ports of one process alone exclude nobody.
+        // Ports of a single process exclude no other process.
         let private = Ports::private().unwrap();
         assert!(std::ptr::eq(private, Ports::private().unwrap()));
         assert!(private.take(Matter::Bound, at(7000, Some(3)), Hold::Alone).unwrap());

@@ -1,25 +1,25 @@
-//! Room in shared memory: what is asked for ahead, so that a file system that is full shows itself in an error.
+//! Room in shared memory. It is allocated ahead, so that a full file system shows up as an error.
 //!
-//! The node's file is sparse. A page that is touched without memory behind it ends no program (`file::Mapped`), but it costs the
-//! program its devices; so what every use of a function touches is asked for when the function is opened, and the model asks for
-//! rows and payloads as they come into use (`devmodel::region::Memory`).
+//! The node's file is sparse. Touching a page without memory does not kill a program (`file::Mapped`), but costs it its devices. So the
+//! pages that every use of a function touches are allocated when the function is opened, and the model allocates rows and payloads as they
+//! come into use (`devmodel::region::Memory`).
 
 use super::{NodeError, dir};
 use std::path::Path;
 
-/// Memory (bytes) that must be free in the file system for a node to be made.
+/// Bytes that must be free in the file system to create a node.
 pub const ROOM_TO_CREATE: u64 = 16 << 20;
-/// Memory that must stay free when a function is opened or a driver allocates: for pages that are first touched
-/// later, and for the tables of those who have a function open already.
+/// Bytes that must stay free when a function is opened or a driver allocates: for pages that are touched later, and for the tables of
+/// programs that already have a function open.
 pub const RESERVE: u64 = 4 << 20;
 
-/// The room that a function with one program takes, approximately: registers, receive ring, a journal.
+/// Approximate number of bytes that a function with one program takes: registers, receive ring, a journal.
 pub const FUNCTION: u64 = 192 << 10;
 /// Lending leaves this part of the file system free, within the bounds below.
 const KEPT_PART: u64 = 4;
 const KEPT: std::ops::RangeInclusive<u64> = (16 << 20)..=(256 << 20);
 
-/// True if the file system has enough room left for queues after `len` more bytes.
+/// True if the file system has enough room for queues left after `len` more bytes.
 pub fn leaves_enough(space: dir::Space, len: u64) -> bool {
     let kept = (space.total / KEPT_PART).clamp(*KEPT.start(), *KEPT.end());
     space.free.checked_sub(len).is_some_and(|left| left >= kept)
@@ -33,13 +33,13 @@ pub fn room(at: &Path, need: u64) -> Result<(), NodeError> {
     }
 }
 
-/// The error of an allocation of `need` bytes in the file system of `at`.
+/// The error for an allocation of `need` bytes in the file system of `at`.
 pub fn no_room(at: &Path, need: u64) -> NodeError {
     let free = dir::free_bytes(at).unwrap_or(0);
     NodeError::NoRoom { dir: at.into(), need: need >> 10, free: free >> 10 }
 }
 
-/// The report of a program that lost a page of the node in `at`.
+/// The message of a program that lost a page of the node in `at`.
 pub fn lost_notice(at: &Path) -> String {
     format!(
         "ironverbs: no room left in shared memory for the node in {}: this program has lost its devices\n",

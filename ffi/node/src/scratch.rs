@@ -1,4 +1,4 @@
-//! The state that a runner's host keeps from one call to the next.
+//! State that a runner's host keeps between calls.
 #![allow(unsafe_code)]
 
 use super::{maps::Found, sys::Piece, waits::Waits};
@@ -19,15 +19,15 @@ pub struct Scratch {
     pub way: Option<Way>,
     pub bounce: Vec<u8>,
     pub found: Found,
-    /// Functions whose memory was touched.
+    /// Functions with memory that was touched.
     pub touched: Functions,
-    /// Functions whose frames were left to their pollers.
+    /// Functions with frames that were left to their pollers.
     pub entrusted: Functions,
-    /// For each function the timer word when it was last read.
+    /// Per function, the timer word when it was last read.
     pub timers: Vec<u32>,
-    /// Party that a copy found dead; 0 is none.
+    /// Party that a copy found dead; 0 if none.
     pub suspect: u16,
-    /// One thread alone uses this runner, and the barriers of other programs reach it.
+    /// True if a single thread uses this runner and the barriers of other programs reach it.
     pub steady: bool,
     /// Parties that the runner waited for.
     pub waits: Waits,
@@ -36,16 +36,16 @@ pub struct Scratch {
 // SAFETY: the pieces' pointers are only set within one call, which clears them.
 unsafe impl Send for Scratch {}
 
-/// A set of functions, nearly always of one.
+/// A set of functions, which nearly always has one member.
 #[derive(Default)]
 pub struct Functions {
-    /// The function noted last, plus one.
+    /// The function added last, plus one.
     last: u8,
-    /// Functions noted before, a bit each.
+    /// Functions added before, a bit each.
     others: u128,
 }
 
-/// The functions whose bits are set.
+/// The functions with their bits set.
 pub fn bits(set: u128) -> impl Iterator<Item = u8> {
     std::iter::successors(Some(set), |set| Some(set & set.wrapping_sub(1)))
         .take_while(|set| *set != 0)
@@ -74,7 +74,7 @@ impl Functions {
         bits(std::mem::take(&mut self.others) & !(1 << last)).for_each(each);
     }
 
-    /// Calls `each` for every function, and empties the set.
+    /// Calls `each` for every function and empties the set.
     #[inline(always)]
     pub fn drain(&mut self, mut each: impl FnMut(u8)) {
         if let Some(last) = std::mem::take(&mut self.last).checked_sub(1) {

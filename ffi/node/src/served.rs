@@ -1,8 +1,7 @@
 //! A function of the node that this process serves to a client outside of it: a guest.
 //!
-//! Nobody else has the function open, and nobody else runs it: its bus addresses are the guest's, and only this process
-//! looks them up. The client's own thread runs it at each of the client's accesses; the parked thread does what waits
-//! meanwhile, as for any program.
+//! No other process has the function open or runs it: its bus addresses are the guest's, and only this process resolves them. The client's
+//! own thread runs it at each of the client's accesses; the parked thread does pending work in between, as for any program.
 
 use super::{NodeError, core::Core, file::SERVED, locks::NodeLock, node::Node};
 use devmodel::{
@@ -12,7 +11,7 @@ use devmodel::{
 };
 use std::sync::{Arc, atomic::Ordering::*};
 
-/// Address of our MSI-X messages. No bus carries them: the host connects vectors by number.
+/// Address of the function's MSI-X messages. No bus carries them: the host routes vectors by number.
 const MESSAGE_ADDRESS: u64 = 0xfee0_0000;
 
 /// A function of a node that this process serves. Dropping it resets the function.
@@ -23,7 +22,7 @@ pub struct ServedFunction {
 }
 
 impl ServedFunction {
-    /// Takes function `fid`, which nobody may have open.
+    /// Takes function `fid`, which must not be open.
     pub fn claim(node: &Arc<Node>, fid: u8) -> Result<Self, NodeError> {
         let (core, vfs) = (node.core(), node.vfs());
         if fid > vfs {
@@ -37,7 +36,7 @@ impl ServedFunction {
         core.make_room_for(fid)?;
         core.begin_serving(fid, &lock)?;
         drop(lock);
-        // Lets the others find out about us before anything is sent to us.
+        // Introduces the parties to each other before this function is sent anything.
         core.meet();
         core.introduce();
         Ok(Self { node: node.clone(), guest: core.guest_place(fid).clone(), fid })
@@ -80,7 +79,7 @@ impl Core {
     }
 
     fn begin_serving(&self, fid: u8, lock: &NodeLock) -> Result<(), NodeError> {
-        // Before it becomes ours: nobody uses it, but a stopped program may still hold it.
+        // Done before this process takes the function: it has no users, but a stopped program may still hold its lock.
         self.reset_alone(fid, Patience::UntilStopped)
             .map_err(|holder| NodeError::Stopped { what: format!("the reset of iron{fid}"), holder })?;
         let slot = self.me.slot;
@@ -89,7 +88,7 @@ impl Core {
         self.opens(fid).fetch_add(1, AcqRel);
         self.enlist(fid, lock);
         function.server.store(slot.into(), Release);
-        // No other party can read a guest's memory, so what the guest sends to others travels by value.
+        // Other parties cannot read a guest's memory, so payload that the guest sends to others travels by value.
         self.map.header().by_value.fetch_or(SERVED, AcqRel);
         Ok(())
     }
@@ -104,7 +103,7 @@ impl Drop for ServedFunction {
         match core.locks.lock() {
             Ok(lock) => {
                 core.opens(self.fid).fetch_sub(1, AcqRel);
-                // A removal that a stopped program holds up is finished when this process has ended.
+                // A removal that a stopped program prevents is completed after this process has ended.
                 let _ = core.strike(core.me.slot, self.fid, &lock);
                 self.guest.forget();
             }

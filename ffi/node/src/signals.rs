@@ -1,13 +1,13 @@
-//! Waiting for the end: SIGINT, SIGTERM and SIGHUP as a call that returns.
+//! Waits for SIGINT, SIGTERM or SIGHUP synchronously.
 #![allow(unsafe_code)]
 
 use std::{io, mem::MaybeUninit, ptr, time::Duration};
 
-/// Signals that end a service, held back from all threads that are started while this exists.
+/// Signals that end a service, blocked in all threads that are started while this exists.
 pub struct Signals(libc::sigset_t);
 
 impl Signals {
-    /// Holds them back from this thread and those it starts from now on.
+    /// Blocks the signals in this thread and in those it starts from now on.
     pub fn hold() -> io::Result<Self> {
         let mut set = MaybeUninit::<libc::sigset_t>::uninit();
         // SAFETY: the set is written before it is read.
@@ -23,7 +23,7 @@ impl Signals {
         }
     }
 
-    /// Waits for one, at most so long; its number.
+    /// Waits for a signal, at most for `most`. Returns its number.
     pub fn wait_for(&self, most: Duration) -> Option<i32> {
         let most =
             libc::timespec { tv_sec: most.as_secs() as _, tv_nsec: most.subsec_nanos() as libc::c_long };
@@ -32,11 +32,11 @@ impl Signals {
         (signal > 0).then_some(signal)
     }
 
-    /// Waits for one; its number.
+    /// Waits for a signal. Returns its number.
     pub fn wait(&self) -> i32 {
         let mut signal = 0;
         loop {
-            // SAFETY: a set that was written, and room for a number.
+            // SAFETY: an initialized set, and room for a number.
             if unsafe { libc::sigwait(&raw const self.0, &raw mut signal) } == 0 {
                 return signal;
             }

@@ -1,4 +1,4 @@
-//! The state of a node, seen from outside.
+//! The state of a node, as seen from outside.
 
 use super::{
     FunctionAddress, NodeError,
@@ -26,25 +26,24 @@ use std::{
 pub struct PartyStatus {
     /// Its number.
     pub party: u16,
-    /// Process id as we see it, 0 if another PID namespace hides it. That of a dead program is of its own PID
-    /// namespace.
+    /// Process ID in this PID namespace, or 0 if it is hidden by another one. For a dead program it is the PID in its own namespace.
     pub pid: u32,
-    /// True if it lives. Resources of a dead program are freed when the next program opens the node or notices the death.
+    /// True if it is alive. Resources of a dead program are freed when the next program opens the node or notices the death.
     pub lives: bool,
     /// Functions it has open.
     pub functions: Vec<u8>,
-    /// How often its parked thread was woken by somebody.
+    /// How often its parked thread was woken by another thread.
     pub wakes: u64,
     /// How often its parked thread woke because of a timer.
     pub ticks: u64,
 }
 
-/// A function.
+/// State of a function.
 #[derive(Clone, Debug)]
 pub struct FunctionStatus {
     /// Number; 0 is the PF.
     pub fid: u8,
-    /// IP address that was set.
+    /// IP address, if one was set.
     pub address: Option<FunctionAddress>,
     /// True if a driver has brought it up.
     pub up: bool,
@@ -52,13 +51,13 @@ pub struct FunctionStatus {
     pub parties: Vec<u16>,
     /// True if its party serves it to a client outside the node.
     pub served: bool,
-    /// How many objects of each kind there are, without kinds that have none.
+    /// Number of objects of each kind, without kinds that have none.
     pub objects: Vec<(&'static str, u32)>,
     /// Counters, in the order of `devmodel::state::Counters`.
     pub counters: [u64; COUNTERS],
 }
 
-/// A node.
+/// State of a node.
 #[derive(Clone, Debug)]
 pub struct NodeStatus {
     /// Its directory.
@@ -71,23 +70,23 @@ pub struct NodeStatus {
     pub node_id: u16,
     /// Faults that are applied to frames on its wire.
     pub faults: Faults,
-    /// How much of a card's strictness its adapter has.
+    /// The adapter's conformance to a card's strictness.
     pub strict: Strict,
-    /// The names by which programs call its functions, and where they find them.
+    /// The names and PCI addresses of its functions.
     pub naming: Naming,
-    /// Process that holds its uplink, and the one that captures its wire; 0 if another PID namespace hides it.
+    /// PIDs of the process that holds its uplink and of the one that captures its wire; 0 if hidden by another PID namespace.
     pub outlets: [Option<u32>; 2],
-    /// Frames that were to leave by the uplink and found no room there, ever.
+    /// Total number of outgoing frames dropped because the uplink ring was full.
     pub uplink_lost: u32,
-    /// Programs on it, except for the asking one if it has nothing open.
+    /// Programs on it, except for the calling one if it has nothing open.
     pub parties: Vec<PartyStatus>,
     /// The PF and the VFs.
     pub functions: Vec<FunctionStatus>,
-    /// Bytes of memory that the whole node occupies.
+    /// Memory in bytes that the whole node occupies.
     pub memory: u64,
-    /// Bytes of it that drivers allocated or programs lent.
+    /// The part of it that drivers allocated or programs lent.
     pub driver_memory: u64,
-    /// Programs that died on the node and were cleaned up after.
+    /// Number of programs that died on the node and were cleaned up after.
     pub reaped: u32,
 }
 
@@ -113,19 +112,19 @@ impl Core {
     }
 }
 
-/// A node's parts, for reading its state. That takes no lock and changes nothing.
+/// The parts of a node that reading its state requires. That takes no lock and changes nothing.
 pub struct View<'a> {
     /// Its directory.
     pub dir: &'a Path,
     /// Its file.
     pub map: &'a Mapped,
-    /// Locks by which programs see which others live.
+    /// Locks by which programs find out which others are alive.
     pub locks: &'static LockFile,
     /// The adapter.
     pub region: &'a Region,
     /// The behaviour of the adapter.
     pub config: &'a Config,
-    /// The asking party, if it is on the node.
+    /// The calling party, if it is on the node.
     pub me: Option<u16>,
 }
 
@@ -176,7 +175,7 @@ impl View<'_> {
         Some(PartyStatus { party: slot, pid: self.pid(slot), lives, functions, wakes, ticks })
     }
 
-    // Without the function's lock, which its program and their peers need.
+    // Reads without the function's lock, which its program and peers need.
     fn function(&self, fid: u8) -> FunctionStatus {
         let region = self.region;
         let mut objects = vec![

@@ -1,8 +1,8 @@
-//! Stopped programs that hold what others need.
+//! Stopped programs that hold locks which others need.
 //!
-//! A program that is stopped (SIGSTOP, a debugger, a frozen cgroup) is alive, so nobody may take over its work.
-//! A program that needs what it holds waits until it continues or is killed, and reports on stderr which program that is.
-//! docs/node.md says who can be affected.
+//! A stopped program (SIGSTOP, a debugger, a frozen cgroup) is alive, so its work must not be taken over. A program that needs one of its
+//! locks waits until it continues or is killed, and reports on stderr which program that is. docs/node.md describes which programs can be
+//! affected.
 
 use super::{
     core::Core,
@@ -12,7 +12,7 @@ use super::{
 use devmodel::host::Party;
 use std::{sync::PoisonError, time::Duration};
 
-/// How long the same program is not reported again.
+/// Minimum interval between two reports about the same program.
 const AGAIN: Duration = Duration::from_secs(30);
 
 /// True if the kernel reports the program of `party` as stopped.
@@ -21,7 +21,7 @@ pub fn is_stopped(core: &Core, party: Party) -> bool {
 }
 
 impl Core {
-    /// As [`Waits::wait`]. Returns whether `party` is stopped, and says so on stderr if it has been for long.
+    /// Like [`Waits::wait`]. Returns whether `party` is stopped, and reports it on stderr if it has been stopped for long.
     pub fn wait_for(&self, waits: &mut Waits, party: Party, times: u32) -> bool {
         let waited = waits.wait(party, times, || is_stopped(self, party));
         if waited.long {
@@ -30,7 +30,7 @@ impl Core {
         waited.stopped
     }
 
-    /// True if `party`, for which a timer ran out, is stopped. Says so on stderr if it is.
+    /// True if `party`, which let a timer expire, is stopped. If so, reports it on stderr.
     pub fn is_stopped(&self, waits: &Waits, party: Party) -> bool {
         let stopped = waits.is_known(party, waits::now()) || is_stopped(self, party);
         if stopped {
@@ -44,7 +44,7 @@ impl Core {
         self.openers(fid).any(|slot| self.is_stopped(waits, Party(slot)))
     }
 
-    /// Reports on stderr, from time to time, which program this one is waiting for.
+    /// Reports on stderr, at intervals, the program that this one is waiting for.
     fn tell_of_stopped(&self, party: Party) {
         let now = waits::now();
         let mut last = self.last_report.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,4 +1,4 @@
-//! System calls that the standard library lacks, each made safe where that is possible.
+//! System calls that the standard library lacks, with safe wrappers where possible.
 #![allow(unsafe_code)]
 
 use migration::map_error;
@@ -20,30 +20,30 @@ fn done(result: libc::c_int) -> io::Result<()> {
     if result == -1 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// Effective user id.
+/// Effective user ID.
 pub fn euid() -> u32 {
-    // SAFETY: takes nothing and cannot fail.
+    // SAFETY: takes no arguments and cannot fail.
     unsafe { libc::geteuid() }
 }
 
-/// True if the caller has `group`, as its own or beside it.
+/// True if the caller is in `group`, as its primary or a supplementary group.
 pub fn has_group(group: u32) -> bool {
-    // SAFETY: takes nothing and cannot fail.
+    // SAFETY: takes no arguments and cannot fail.
     if unsafe { libc::getegid() } == group {
         return true;
     }
-    // SAFETY: asks for the number of groups alone.
+    // SAFETY: only queries the number of groups.
     let count = unsafe { libc::getgroups(0, ptr::null_mut()) };
     let mut all = vec![0; usize::try_from(count).unwrap_or(0)];
-    // SAFETY: room for as many as are asked for.
+    // SAFETY: the buffer has room for the requested number of groups.
     let got = unsafe { libc::getgroups(count, all.as_mut_ptr()) };
     all.truncate(usize::try_from(got).unwrap_or(0));
     all.contains(&group)
 }
 
-/// A file in memory without a name in any directory.
+/// Creates an anonymous file in memory.
 pub fn memory_file(name: &CStr) -> io::Result<File> {
-    // SAFETY: a terminated name; the descriptor is fresh and nobody else's.
+    // SAFETY: a terminated name; the descriptor is new and not shared.
     unsafe {
         match libc::memfd_create(name.as_ptr(), libc::MFD_CLOEXEC) {
             -1 => Err(io::Error::last_os_error()),
@@ -52,27 +52,27 @@ pub fn memory_file(name: &CStr) -> io::Result<File> {
     }
 }
 
-/// Bytes of a file system.
+/// Size of a file system in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Space {
-    /// All.
+    /// Total.
     pub total: u64,
     /// Free to the caller.
     pub free: u64,
 }
 
-/// A file system.
+/// Properties of a file system.
 pub struct FileSystem {
     /// Its magic number.
     pub kind: i64,
-    /// Its bytes.
+    /// Its size.
     pub space: Space,
 }
 
 /// The file system of `path`.
 pub fn statfs(path: &CStr) -> io::Result<FileSystem> {
     let mut out = MaybeUninit::<libc::statfs>::uninit();
-    // SAFETY: the kernel fills `out` whenever it returns 0, and only then it is read.
+    // SAFETY: the kernel fills `out` if it returns 0, and it is read only then.
     unsafe {
         done(libc::statfs(path.as_ptr(), out.as_mut_ptr()))?;
         let out = out.assume_init();
@@ -86,7 +86,7 @@ pub fn statfs(path: &CStr) -> io::Result<FileSystem> {
 #[inline]
 pub fn monotonic_ns() -> u64 {
     let mut t = MaybeUninit::<libc::timespec>::uninit();
-    // SAFETY: `t` is written; this clock always exists.
+    // SAFETY: the call writes `t`, and this clock always exists.
     let t = unsafe {
         libc::clock_gettime(libc::CLOCK_MONOTONIC, t.as_mut_ptr());
         t.assume_init()
@@ -94,7 +94,7 @@ pub fn monotonic_ns() -> u64 {
     t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64
 }
 
-/// A mapping of a file that all who map it share, unmapped when dropped.
+/// A shared mapping of a file, unmapped when dropped.
 pub enum Shared {
     Read(Mmap),
     Change(MmapMut),
@@ -103,17 +103,17 @@ pub enum Shared {
 impl Shared {
     /// Maps `len` bytes at `offset` of `file`, for writing too if `write`.
     pub fn new(file: &File, offset: usize, len: usize, write: bool) -> io::Result<Self> {
-        // The work of others on the node is no business of a core dump.
+        // A core dump need not contain other programs' work on the node.
         let flags = MmapFlags::SHARED | MmapFlags::NO_RESERVE | MmapFlags::NO_CORE_DUMP;
         let options = MmapOptions::new(len).map_err(map_error)?.with_flags(flags);
-        // SAFETY: others write to the file, and may cut it short. Nobody makes a slice of the mapping: `file::Mapped`, its one user, takes
-        // the address, watches for pages that are missing, and hands out atomics and the region, which has its own rules.
+        // SAFETY: other processes write to the file and may truncate it. No slice of the mapping is created: `file::Mapped`, its only user,
+        // takes the address, watches for missing pages, and returns atomics and the region, which has its own rules.
         let options = unsafe { options.with_file(file, offset as u64) };
         let mapped = if write { options.map_mut().map(Self::Change) } else { options.map().map(Self::Read) };
         mapped.map_err(map_error)
     }
 
-    /// Where it is.
+    /// Its address.
     pub fn base(&self) -> io::Result<NonNull<u8>> {
         let at = match self {
             Self::Read(map) => map.as_ptr(),
@@ -123,10 +123,10 @@ impl Shared {
     }
 }
 
-/// Bytes that this process may make a file of: the kernel kills who tries more (SIGXFSZ).
+/// The process's file size limit: the kernel sends SIGXFSZ to a process that exceeds it.
 pub fn file_size_limit() -> u64 {
     let mut limit = libc::rlimit { rlim_cur: libc::RLIM_INFINITY, rlim_max: 0 };
-    // SAFETY: one structure of ours is written.
+    // SAFETY: writes one local structure.
     unsafe { libc::getrlimit(libc::RLIMIT_FSIZE, &raw mut limit) };
     limit.rlim_cur
 }
@@ -148,7 +148,7 @@ pub fn punch(file: &File, offset: u64, len: u64) -> io::Result<()> {
 pub fn clear(file: &File, offset: u64, len: u64) -> io::Result<()> {
     const ZEROS: [u8; 16 << 10] = [0; 16 << 10];
     let seek = |from: u64, what: libc::c_int| {
-        // SAFETY: moves the offset of an open descriptor, which nobody reads or writes by.
+        // SAFETY: changes the file offset of an open descriptor, which is not used for reading or writing.
         let to = unsafe { libc::lseek(file.as_raw_fd(), from as i64, what) };
         u64::try_from(to).map_err(|_| io::Error::last_os_error())
     };
@@ -179,7 +179,7 @@ fn byte_lock(kind: libc::c_int, byte: u16) -> libc::flock {
     lock
 }
 
-/// Locks one byte of `file` for this process. Returns false if another process has it.
+/// Locks one byte of `file` for this process. Returns false if another process holds it.
 pub fn lock_byte(file: &File, byte: u16) -> io::Result<bool> {
     let mut lock = byte_lock(libc::F_WRLCK, byte);
     loop {
@@ -202,12 +202,12 @@ pub fn unlock_byte(file: &File, byte: u16) {
     unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETLK, &raw mut lock) };
 }
 
-/// The other process that holds the byte: its pid as we see it, 0 if a PID namespace hides it.
+/// PID of the other process that holds the byte; 0 if it is hidden by a PID namespace.
 pub fn byte_holder(file: &File, byte: u16) -> Option<u32> {
     let mut lock = byte_lock(libc::F_WRLCK, byte);
     // SAFETY: the structure lives across the call.
     let asked = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GETLK, &raw mut lock) };
-    // An error is no proof that nobody holds it.
+    // On an error the byte may still be held.
     (asked == -1 || lock.l_type != libc::F_UNLCK as libc::c_short).then_some(lock.l_pid.max(0) as u32)
 }
 
@@ -217,8 +217,7 @@ fn range_lock(kind: libc::c_int, (start, len): (i64, i64)) -> libc::flock {
     lock
 }
 
-/// Locks `(start, length)` of `file` for this process, exclusively if `alone`. Returns false if another process has a
-/// part of it.
+/// Locks `(start, length)` of `file` for this process, exclusively if `alone`. Returns false if another process holds a part of it.
 pub fn lock_range(file: &File, range: (i64, i64), alone: bool) -> io::Result<bool> {
     let mut lock = range_lock(if alone { libc::F_WRLCK } else { libc::F_RDLCK }, range);
     // SAFETY: the structure lives across the call.
@@ -236,7 +235,7 @@ pub fn unlock_range(file: &File, range: (i64, i64)) {
     unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETLK, &raw mut lock) };
 }
 
-/// The other process that holds a part of `(start, length)`: its pid as we see it, 0 if it is hidden.
+/// PID of the other process that holds a part of `(start, length)`; 0 if it is hidden by a PID namespace.
 pub fn range_holder(file: &File, range: (i64, i64)) -> Option<u32> {
     let mut lock = range_lock(libc::F_WRLCK, range);
     // SAFETY: the structure lives across the call.
@@ -245,11 +244,11 @@ pub fn range_holder(file: &File, range: (i64, i64)) -> Option<u32> {
     held.then(|| u32::try_from(lock.l_pid).unwrap_or(0))
 }
 
-/// Returns what `body` returns in a forked child, which may do little more than make system calls.
+/// Runs `body` in a forked child, where it may do little more than make system calls, and returns its result.
 #[cfg(test)]
 pub fn in_child(body: impl FnOnce() -> bool) -> bool {
     let mut status = -1;
-    // SAFETY: the child leaves without running anything of ours; the parent waits for it alone.
+    // SAFETY: the child exits without running other code; only the parent waits for it.
     unsafe {
         let child = libc::fork();
         if child == 0 {
@@ -260,37 +259,36 @@ pub fn in_child(body: impl FnOnce() -> bool) -> bool {
     libc::WEXITSTATUS(status) == 1
 }
 
-/// Sleeps while `word` is `value`, for at most `nanos`. Returns true if it was woken, or if the value had changed
-/// already.
+/// Sleeps while `word` is `value`, for at most `nanos`. Returns true if it was woken, or if the value had already changed.
 pub fn futex_wait(word: &AtomicU32, value: u32, nanos: Option<u64>) -> bool {
     let time = nanos.map(|n| libc::timespec {
         tv_sec: (n / 1_000_000_000) as _,
         tv_nsec: (n % 1_000_000_000) as libc::c_long,
     });
     let time = time.as_ref().map_or(ptr::null(), ptr::from_ref);
-    // SAFETY: the word lives; not private, for others map it too.
+    // SAFETY: the word is alive. Not a private futex, because other processes map the word too.
     let result = unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAIT, value, time) };
     result == 0 || io::Error::last_os_error().raw_os_error() == Some(libc::EAGAIN)
 }
 
-/// Wakes everybody who sleeps on `word`.
+/// Wakes all threads that sleep on `word`.
 pub fn futex_wake(word: &AtomicU32) {
-    // SAFETY: the word lives.
+    // SAFETY: the word is alive.
     unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAKE, i32::MAX) };
 }
 
 /// Set in a word of [`Life`] when its thread has died (FUTEX_OWNER_DIED).
 pub const DIED: u32 = 0x4000_0000;
 
-/// A word in which the kernel records the death of the calling thread, however it dies: set_robust_list(2).
+/// A word in which the kernel records the death of the calling thread, whatever the cause: set_robust_list(2).
 pub struct Life<'a> {
     word: &'a AtomicU32,
     list: Box<RobustList>,
-    /// The list the C library keeps for this thread.
+    /// The C library's list for this thread.
     before: (*mut libc::c_void, usize),
 }
 
-/// `struct robust_list_head` of `linux/futex.h`, and its one entry, whose word lies `offset` bytes behind it.
+/// `struct robust_list_head` of `linux/futex.h` and its only entry; the entry's word is `offset` bytes after it.
 #[repr(C)]
 struct RobustList {
     first: *const *const libc::c_void,
@@ -300,7 +298,7 @@ struct RobustList {
 }
 
 impl<'a> Life<'a> {
-    /// Writes the thread's id to `word`. Fails if the kernel does not record deaths.
+    /// Writes the thread's ID to `word`. Fails if the kernel does not record deaths.
     pub fn begin(word: &'a AtomicU32) -> io::Result<Self> {
         let mut before = (ptr::null_mut::<libc::c_void>(), 0usize);
         let mut list =
@@ -308,7 +306,7 @@ impl<'a> Life<'a> {
         list.first = &raw const list.entry;
         list.entry = (&raw const list.first).cast();
         list.offset = word.as_ptr() as isize - list.first as isize;
-        // SAFETY: the list lives, and stays where it is, until it is taken back in `drop`; so does the word.
+        // SAFETY: the list stays alive and in place until `drop` removes it; so does the word.
         unsafe {
             let len = size_of::<[usize; 3]>();
             word.store(thread_id(), SeqCst);
@@ -324,32 +322,32 @@ impl<'a> Life<'a> {
 
 impl Drop for Life<'_> {
     fn drop(&mut self) {
-        // SAFETY: the list as it was; ours is not looked at from here on.
+        // SAFETY: restores the earlier list; the kernel no longer reads this one.
         unsafe { libc::syscall(libc::SYS_set_robust_list, self.before.0, self.before.1) };
         debug_assert_eq!(self.list.entry, (&raw const self.list.first).cast());
         self.word.store(0, SeqCst);
     }
 }
 
-/// The kernel's number for the calling thread.
+/// The kernel's ID of the calling thread.
 pub fn thread_id() -> u32 {
-    // SAFETY: takes nothing.
+    // SAFETY: takes no arguments.
     unsafe { libc::syscall(libc::SYS_gettid) as u32 }
 }
 
-/// An eventfd that counts.
+/// Creates a non-blocking eventfd.
 pub fn eventfd() -> io::Result<OwnedFd> {
-    // SAFETY: takes no memory.
+    // SAFETY: accesses no memory.
     let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
     done(fd)?;
-    // SAFETY: a new descriptor that is ours.
+    // SAFETY: a new descriptor, which this function owns.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
 /// Adds one to an eventfd.
 pub fn signal(fd: RawFd) {
     let one = 1u64;
-    // SAFETY: eight bytes, as an eventfd wants them. A full counter is as readable as can be.
+    // SAFETY: eight bytes, as an eventfd requires. If the counter is full, the eventfd is already readable.
     unsafe { libc::write(fd, (&raw const one).cast(), 8) };
 }
 
@@ -367,39 +365,39 @@ type CopyCall = unsafe extern "C" fn(
 ) -> libc::ssize_t;
 
 /// # Safety
-/// `local` names memory of ours that `call` may read or write.
+/// `local` refers to memory of this process that `call` may read or write.
 unsafe fn copy(call: CopyCall, pid: u32, local: &[Piece], remote: &[Piece]) -> io::Result<usize> {
     let (here, there) = (local.len() as libc::c_ulong, remote.len() as libc::c_ulong);
-    // SAFETY: the caller's promise; the kernel checks the other side.
+    // SAFETY: guaranteed by the caller; the kernel checks the remote side.
     let copied = unsafe { call(pid as libc::pid_t, local.as_ptr(), here, remote.as_ptr(), there, 0) };
     usize::try_from(copied).map_err(|_| io::Error::last_os_error())
 }
 
-/// Copies from `remote` of process `pid` to `local`, and returns how many bytes.
+/// Copies from `remote` of process `pid` to `local`, and returns the number of bytes.
 /// # Safety
-/// `local` names memory of ours that may be written.
+/// `local` refers to writable memory of this process.
 pub unsafe fn read_process(pid: u32, local: &[Piece], remote: &[Piece]) -> io::Result<usize> {
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     unsafe { copy(libc::process_vm_readv, pid, local, remote) }
 }
 
-/// Copies from `local` to `remote` of process `pid`, and returns how many bytes.
+/// Copies from `local` to `remote` of process `pid`, and returns the number of bytes.
 /// # Safety
-/// `local` names memory of ours that may be read.
+/// `local` refers to readable memory of this process.
 pub unsafe fn write_process(pid: u32, local: &[Piece], remote: &[Piece]) -> io::Result<usize> {
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     unsafe { copy(libc::process_vm_writev, pid, local, remote) }
 }
 
-/// Lets any process of this user reach our memory, on hosts with the Yama security module.
+/// Permits any process of this user to access this process's memory on hosts with the Yama security module.
 pub fn allow_copies() {
-    // SAFETY: changes a kernel-side attribute of this process; fails where there is no Yama.
+    // SAFETY: changes a kernel attribute of this process; fails without Yama.
     unsafe { libc::prctl(libc::PR_SET_PTRACER, libc::PR_SET_PTRACER_ANY, 0, 0, 0) };
 }
 
-/// Faults the pages of a range in, for writing if `write`. The errno says what is wrong with it.
+/// Faults in the pages of a range, for writing if `write`. The errno tells what is wrong with the range.
 /// # Safety
-/// The range is not otherwise constrained; the call only faults pages in.
+/// There are no further requirements on the range; the call only faults pages in.
 pub unsafe fn populate(at: *mut u8, len: usize, write: bool) -> io::Result<()> {
     let advice = if write { libc::MADV_POPULATE_WRITE } else { libc::MADV_POPULATE_READ };
     loop {
@@ -411,17 +409,17 @@ pub unsafe fn populate(at: *mut u8, len: usize, write: bool) -> io::Result<()> {
     }
 }
 
-/// From `linux/membarrier.h`: a memory barrier in every thread that runs now, of all processes that registered.
+/// From `linux/membarrier.h`: a memory barrier in every running thread of all registered processes.
 const GLOBAL_EXPEDITED: libc::c_int = 1 << 1;
 const REGISTER_GLOBAL_EXPEDITED: libc::c_int = 1 << 2;
 
-/// Lets [`barrier_everywhere`], called in this or another process, reach the threads of this one. Returns false if
-/// the kernel has no such call.
+/// Makes [`barrier_everywhere`], called in this or another process, reach the threads of this one. Returns false if the kernel has no such
+/// call.
 ///
-/// The kernel lets a program with several threads wait until all processors have been seen, which is long on a busy machine; so this is
-/// called as early as can be.
+/// In a program with several threads, the kernel makes the caller wait for all processors, which takes long on a busy machine, so this is
+/// called as early as possible.
 pub fn accept_barriers() -> bool {
-    // SAFETY: changes how the kernel schedules us; a kernel that does not know it refuses.
+    // SAFETY: only changes how the kernel schedules this process; a kernel that does not support the call refuses it.
     unsafe {
         libc::syscall(libc::SYS_membarrier, REGISTER_GLOBAL_EXPEDITED, 0, 0) == 0 && sync::barrier::register()
     }
@@ -431,21 +429,21 @@ pub fn accept_barriers() -> bool {
 /// has no such call.
 pub fn barrier_everywhere() -> bool {
     fence(SeqCst);
-    // SAFETY: takes no memory.
+    // SAFETY: accesses no memory.
     unsafe { libc::syscall(libc::SYS_membarrier, GLOBAL_EXPEDITED, 0, 0) == 0 }
 }
 
-/// Yields the processor, past what stands in for that in programs whose clocks are virtual.
+/// Yields the processor, bypassing the replacement of sched_yield in programs with virtual clocks.
 pub fn yield_now() {
-    // SAFETY: takes nothing.
+    // SAFETY: takes no arguments.
     unsafe { libc::syscall(libc::SYS_sched_yield) };
 }
 
-/// Sleeps for `nanos`, without the 50 us of slack that the kernel's timers usually add.
+/// Sleeps for `nanos`, without the kernel's default timer slack of 50 us.
 pub fn nap(nanos: u32) {
     let time = libc::timespec { tv_sec: 0, tv_nsec: nanos.into() };
-    // SAFETY: the structure lives across the call; the slack is an attribute of the thread, and as it was behind this. A
-    // thread that is interrupted has slept.
+    // SAFETY: the structure lives across the call; the slack is an attribute of the thread and is restored afterwards. An interrupted sleep
+    // counts as done.
     unsafe {
         let slack = libc::prctl(libc::PR_GET_TIMERSLACK, 0, 0, 0, 0);
         libc::prctl(libc::PR_SET_TIMERSLACK, 1, 0, 0, 0);
@@ -456,10 +454,10 @@ pub fn nap(nanos: u32) {
     }
 }
 
-/// How often the kernel took the processor from the calling thread.
+/// Number of involuntary context switches of the calling thread.
 pub fn involuntary_switches() -> u64 {
     let mut usage = MaybeUninit::<libc::rusage>::zeroed();
-    // SAFETY: written by the call; zeros are an answer too.
+    // SAFETY: the call writes the structure; if it fails, it stays zero, which is valid too.
     let usage = unsafe {
         libc::getrusage(libc::RUSAGE_THREAD, usage.as_mut_ptr());
         usage.assume_init()
@@ -467,12 +465,12 @@ pub fn involuntary_switches() -> u64 {
     usage.ru_nivcsw.unsigned_abs()
 }
 
-/// Reads eight bytes at `at` of process `pid`, if we may.
+/// Reads eight bytes at `at` of process `pid`, if permitted.
 pub fn peek(pid: u32, at: u64) -> io::Result<u64> {
     let mut word = 0u64;
     let local = [Piece { iov_base: (&raw mut word).cast(), iov_len: 8 }];
     let remote = [Piece { iov_base: at as *mut libc::c_void, iov_len: 8 }];
-    // SAFETY: `word` is ours.
+    // SAFETY: `word` is a local variable.
     match unsafe { read_process(pid, &local, &remote) }? {
         8 => Ok(word),
         _ => Err(io::Error::from_raw_os_error(libc::EFAULT)),

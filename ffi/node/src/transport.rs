@@ -1,4 +1,4 @@
-//! The node's adapter as the driver sees it: `Transport` for one function.
+//! The driver's view of the node's adapter: `Transport` for one function.
 
 use super::{
     NodeError,
@@ -28,21 +28,20 @@ use std::{
     time::Duration,
 };
 
-/// Bytes of the block that openers of a function share.
+/// Size in bytes of the block that the openers of a function share.
 const SHARED_LEN: usize = 64 << 10;
-/// How often one poll checks for a frame. The program's own way from one poll to the next takes as long as several
-/// dozen checks.
+/// Checks for a frame per poll. A program's own code between two polls takes as long as several dozen checks.
 const LOOKS: u32 = 48;
-/// Timers are checked once in so many empty polls.
+/// Empty polls per check of timers.
 const POLLS_PER_LOOK: u32 = 32;
-/// The processor is yielded once in so many checks for timers.
+/// Timer checks per yield of the processor.
 const LOOKS_PER_YIELD: u32 = 8;
-/// While a program polls, it checks so often (ps) whether other parties live.
+/// Interval (ps) at which a polling program checks whether other parties are alive.
 const SWEEP: u64 = 250 * MILLI;
-/// A full check of all parties takes so many rounds, each of a part of them.
+/// Rounds per full check of all parties; each round checks a part of them.
 const SWEEPS: u32 = 32;
 const FEW: u16 = 64;
-/// Address of our MSI-X messages. No bus carries them: the host connects vectors by number.
+/// Address of the function's MSI-X messages. No bus carries them: the host routes vectors by number.
 const MESSAGE_ADDRESS: u64 = 0xfee0_0000;
 
 /// A function of a node.
@@ -50,7 +49,7 @@ pub struct NodeTransport {
     registers: Arc<Function>,
     core: Arc<Core>,
     swept: AtomicU64,
-    /// Checks of other parties so far.
+    /// Number of checks of other parties so far.
     rotation: AtomicU32,
 }
 
@@ -59,7 +58,7 @@ struct Function {
     fid: u8,
     /// Identifies this opener's eventfds.
     listener: Listener,
-    /// Keeps the node open for as long as this.
+    /// Keeps the node open as long as this exists.
     _node: Arc<Node>,
 }
 
@@ -73,7 +72,7 @@ fn refused(error: NodeError) -> io::Error {
     }
 }
 
-/// Wait before another try to open a function that a stopped program holds.
+/// Delay before another try to open a function that a stopped program holds.
 const HELD_UP: Duration = Duration::from_millis(50);
 
 fn errno(code: i32) -> io::Error {
@@ -115,8 +114,7 @@ impl NodeTransport {
         self.registers.fid
     }
 
-    /// Refuses children of a fork, since memory and interrupts belong to their parent, and processes that lost the
-    /// node.
+    /// Fails in forked children, because memory and interrupts belong to their parent, and in processes that lost the node.
     fn ours(&self) -> io::Result<&Core> {
         match self.core() {
             core if !core.is_ours() => Err(errno(libc::ENODEV)),
@@ -144,7 +142,7 @@ impl NodeTransport {
         u32::try_from(offset / PAGE as u64).ok()
     }
 
-    /// A poll found nothing: runs our function if it has work.
+    /// Called after an empty poll: runs this function if it has work.
     #[inline(always)]
     fn poll(&self, core: &Core) {
         let (region, fid) = (core.adapter.region(), self.fid());
@@ -153,7 +151,7 @@ impl NodeTransport {
         if doorbells.end_row() && core.is_ours() {
             core.flush_coalesced(fid);
         }
-        // `black_box` keeps the loop from being unrolled, which would fill a thirtieth of the L1 instruction cache.
+        // `black_box` prevents unrolling of the loop, which would take up a thirtieth of the L1 instruction cache.
         let looks = std::hint::black_box(LOOKS);
         if WireRing::of(region, fid).awaits(looks) || region.sync(fid, Sync::Ready).load(Relaxed) != 0 {
             return self.work(core, streak);
@@ -163,7 +161,7 @@ impl NodeTransport {
         }
     }
 
-    /// Runs our function, which has work.
+    /// Runs this function, which has work.
     #[inline(never)]
     fn work(&self, core: &Core, streak: u32) {
         if core.is_ours() && !core.is_lost() {
@@ -196,7 +194,7 @@ impl NodeTransport {
         };
         let naps = core.polling.patience.look(seen, || core.now());
         if !naps && streak / POLLS_PER_LOOK % LOOKS_PER_YIELD == 0 {
-            // There are more pollers than processors: the program that has the answer must get to run.
+            // There are more pollers than processors: the program that can make progress must get to run.
             sys::yield_now();
         }
         let swept = self.swept.load(Relaxed);
@@ -209,8 +207,8 @@ impl NodeTransport {
 }
 
 impl NodeTransport {
-    /// Checks whether other parties live. The kernel takes the longer for a lock the more locks there are, so of the
-    /// parties whose parked threads seem to live each round checks only some.
+    /// Checks whether other parties are alive. A lock query takes the kernel longer the more locks there are, so each round checks only a
+    /// part of those parties with a parked thread that seems alive.
     fn sweep(&self, core: &Core) {
         let turn = self.rotation.fetch_add(1, Relaxed) % SWEEPS;
         for slot in core.map.header().taken.iter().filter(|slot| *slot != core.me.slot) {
@@ -278,13 +276,13 @@ impl Registers for Function {
 }
 
 impl Function {
-    /// Notes that the program polls all the time.
+    /// Records that the program polls continuously.
     #[cold]
     fn poll_on(&self) {
         self.core.poll_on(self.fid, self.core.now());
     }
 
-    /// Called before a register other than a send doorbell is written.
+    /// Called before a write to any register but the send doorbell.
     #[inline(never)]
     fn before_another(&self, register: usize) {
         self.core.flush(self.fid);
@@ -298,7 +296,7 @@ impl Function {
 impl Drop for Function {
     fn drop(&mut self) {
         let core = &*self.core;
-        // A program that has lost the node leaves it when the process ends.
+        // A program that has lost the node leaves it when the process exits.
         if !core.is_ours() || core.is_lost() {
             return;
         }
@@ -306,7 +304,7 @@ impl Drop for Function {
             Ok(lock) => {
                 core.stop_listening(self.fid, self.listener, Some(&lock));
                 if core.opens(self.fid).fetch_sub(1, AcqRel) == 1 {
-                    // A removal that a stopped program holds up is finished when this process has ended.
+                    // A removal that a stopped program prevents is completed after this process has exited.
                     let _ = core.strike(core.me.slot, self.fid, &lock);
                 }
             }
@@ -352,7 +350,7 @@ impl Transport for NodeTransport {
 
     #[allow(unsafe_code)]
     unsafe fn dma_map(&self, base: *mut u8, len: usize, access: Access) -> io::Result<Iova> {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         unsafe { self.ours()?.register(base, len, access) }
     }
 
@@ -432,13 +430,13 @@ impl Transport for NodeTransport {
         loop {
             let lock = core.locks.lock().map_err(refused)?;
             if self.fid() == 0 && core.vfs_in_use() {
-                // A reset of the PF would end the VFs under their programs.
+                // A reset of the PF would reset VFs that programs are using.
                 return Err(errno(libc::EBUSY));
             }
             if core.reset_function(self.fid(), &lock).is_ok() {
                 return Ok(());
             }
-            // A stopped program holds the function. We wait without the node's lock, so that others need not.
+            // A stopped program holds the function. Waits without the node's lock, so that others need not wait.
             drop(lock);
             std::thread::sleep(HELD_UP);
         }
@@ -472,7 +470,7 @@ impl Transport for NodeTransport {
 
     #[inline]
     fn idle(&self) {
-        // In virtual time the conductor runs the model.
+        // In virtual time, the conductor runs the model.
         if self.core().board().is_none() {
             self.poll(self.core());
         }
@@ -494,8 +492,8 @@ impl Transport for NodeTransport {
         }
     }
 
-    /// The thread that rings the doorbell of the command queue executes the command, and waits for the function's
-    /// lock; unless the adapter is strict in something that takes time.
+    /// The thread that rings the command doorbell executes the command itself and waits for the function's lock, unless the adapter's
+    /// strictness takes time.
     fn acts_at_once(&self) -> bool {
         let strict = self.core().adapter.config().strict;
         !strict.pages && strict.slow == 0
@@ -513,10 +511,10 @@ impl Transport for NodeTransport {
         if let Some(device) = core.devices().find(|d| d.gids.contains(dgid) && there(d.fid)) {
             return Some(device.mac);
         }
-        // Without the functions' locks, which a stopped program may hold.
+        // Reads without the functions' locks, which a stopped program may hold.
         let ours =
             (0..region.functions()).filter(|fid| there(*fid)).find_map(|fid| region.mac_with_gid(fid, dgid));
-        // The MAC is part of a link-local address.
+        // A link-local address contains the MAC.
         let is_outside = ours.is_none() && dgid[..2] != [0xfe, 0x80];
         ours.or_else(|| is_outside.then(|| core.neighbour(self.fid(), ip_of_gid(dgid))).flatten())
     }

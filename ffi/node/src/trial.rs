@@ -1,4 +1,4 @@
-//! Plans of faults that are tried on a node's wire, in this machine's time.
+//! Applies fault plans to a node's wire, in real time.
 
 use super::{
     Node, NodeError,
@@ -20,8 +20,8 @@ use std::{
     thread::JoinHandle,
 };
 
-/// Has all frames on a node's wire go through a thread of this process, which tries a plan on them, until [`finish`](Self::finish). It takes
-/// the place of a capture. Programs are slower meanwhile.
+/// Routes all frames on a node's wire through a thread of this process, which applies a fault plan to them, until [`finish`](Self::finish).
+/// It takes the place of a capture. Programs run slower meanwhile.
 pub struct TrialThread {
     stop: Arc<AtomicBool>,
     held: Arc<Held>,
@@ -30,10 +30,11 @@ pub struct TrialThread {
 }
 
 impl TrialThread {
-    /// Begins to try `plan`.
+    /// Starts to apply `plan`.
     ///
     /// # Errors
-    /// The node is in virtual time, where plans are the conductor's; the plan has faults that no wire makes; somebody has the capture.
+    /// The node is in virtual time, where the conductor applies plans; the plan contains faults that are not faults of a wire; another
+    /// process holds the capture.
     pub fn start(node: &Arc<Node>, plan: FaultPlan) -> Result<Self, NodeError> {
         let failed = || NodeError::system("try the plan of faults");
         if timed::is_conducted(node.dir()) {
@@ -52,8 +53,8 @@ impl TrialThread {
         Ok(Self { stop, held, lost_before, thread: Some(thread.map_err(failed())?) })
     }
 
-    /// Lets frames go by themselves again, and brings on those that are under way. Returns what came of the plan, and how many frames
-    /// found no room on their way to it.
+    /// Stops diverting frames, and delivers those in flight. Returns the results of the plan, and the number of frames lost because the
+    /// ring was full.
     pub fn finish(mut self) -> io::Result<(Found, u32)> {
         let lost = self.held.core().outlet_ring(Outlet::Capture).lost().wrapping_sub(self.lost_before);
         match self.stop_thread() {
@@ -97,7 +98,7 @@ fn carry(held: &Held, mut wire: TrialWire, stop: &AtomicBool) -> Found {
         }
         let mut frame = Vec::new();
         let mut came = 0;
-        // Not all at once: others wait for what is due.
+        // In batches, because other work falls due.
         while came < TOGETHER || stopping {
             let Some(left) = ring.pop(&mut frame) else { break };
             wire.enter(&core.adapter, left, std::mem::take(&mut frame));

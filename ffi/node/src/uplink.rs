@@ -11,7 +11,7 @@ use std::{net::IpAddr, sync::Arc};
 
 pub use super::neighbours::AddressRequest;
 
-/// The right to carry frames out of a node and into it. Nobody else has it while this lives.
+/// The exclusive right to carry frames out of a node and into it.
 pub struct UplinkHold {
     held: Held,
     crowd: Crowd,
@@ -21,8 +21,7 @@ impl UplinkHold {
     /// Takes the uplink of `node`.
     ///
     /// # Errors
-    /// [`NodeError::OutletHeld`]: another party has it, or this one. [`NodeError::NoRoom`]: there is no memory for
-    /// its frames.
+    /// [`NodeError::OutletHeld`]: another party, or this one, holds it. [`NodeError::NoRoom`]: there is no memory for its frames.
     pub fn new(node: &Arc<Node>) -> Result<Self, NodeError> {
         let held = Held::new(node, Outlet::Uplink)?;
         Ok(Self { held, crowd: Crowd::default() })
@@ -52,14 +51,13 @@ impl UplinkHold {
         frames
     }
 
-    /// The count that [`sleep`](Self::sleep) compares. Read it before the last [`pop`](Self::pop), so that no frame
-    /// is overslept.
+    /// The count that [`sleep`](Self::sleep) compares. It must be read before the last [`pop`](Self::pop), so that no frame is missed.
     pub fn wake_count(&self) -> u32 {
         self.held.core().outlet(Outlet::Uplink).bell.rung()
     }
 
-    /// Sleeps until a frame leaves, a program requests an address, somebody calls [`wake`](Self::wake), or `until`
-    /// (ps) has come. `seen` is the [`wake_count`](Self::wake_count) from before the caller last checked.
+    /// Sleeps until a frame leaves, a program requests an address, [`wake`](Self::wake) is called, or the time `until` (ps). `seen` is the
+    /// [`wake_count`](Self::wake_count) from before the caller's last check.
     pub fn sleep(&self, seen: u32, until: Option<u64>) {
         self.held.core().sleep_on_outlet(Outlet::Uplink, seen, until);
     }
@@ -69,8 +67,8 @@ impl UplinkHold {
         self.held.core().outlet_filled(Outlet::Uplink);
     }
 
-    /// Delivers frames from outside, from the Ethernet header to the ICRC without the check sequence. Waits for a while when a
-    /// function that another process looks after has many of them to take, as a receiver pauses a wire.
+    /// Delivers frames from outside, from the Ethernet header to the ICRC, without the FCS. Waits for a while if a function that another
+    /// process serves has many undelivered frames, as a receiver pauses a link.
     pub fn receive(&self, frames: &[Vec<u8>]) {
         let core = self.held.core();
         for some in frames.chunks(TOGETHER) {
@@ -82,12 +80,12 @@ impl UplinkHold {
         }
     }
 
-    /// The requests for MACs that are to be sent now, and when (ps) to call this again.
+    /// The requests for MACs to send now, and when (ps) to call this again.
     pub fn address_requests(&self) -> (Vec<AddressRequest>, Option<u64>) {
         self.held.core().address_requests()
     }
 
-    /// Notes that `ip` is at `mac`, if a program requested it or knew another MAC.
+    /// Records that `ip` is at `mac`, if a program requested it or a different MAC was known.
     pub fn heard(&self, ip: IpAddr, mac: [u8; 6]) {
         self.held.core().heard(ip, mac);
     }
@@ -97,8 +95,7 @@ impl UplinkHold {
         self.held.core().device(fid)
     }
 
-    /// The function with address `ip` if programs drive it. For functions that are served to a guest the guest's
-    /// kernel answers.
+    /// The function with address `ip` if programs drive it. For a function that is served to a guest, the guest's kernel responds.
     pub fn driven_here(&self, ip: IpAddr) -> Option<DeviceInfo> {
         let core = self.held.core();
         let has = |gid: &[u8; 16]| super::gid::ip_of_gid(gid) == ip;

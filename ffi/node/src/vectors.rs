@@ -1,4 +1,4 @@
-//! Fires interrupt vectors, and passes on those that others fired; see [`super::interrupts`].
+//! Fires interrupt vectors, and passes on those that other processes fired ([`super::interrupts`]).
 
 use super::{
     core::Core,
@@ -14,8 +14,7 @@ use std::{
 };
 
 impl Core {
-    /// Signals `fd` whenever `vector` of `fid` fires. A listener has one descriptor for each vector; the one before
-    /// is closed.
+    /// Signals `fd` whenever `vector` of `fid` fires. A listener has one descriptor per vector; an earlier one is closed.
     pub fn listen(&self, fid: u8, vector: u16, who: Listener, fd: Kept, _lock: &NodeLock) -> io::Result<()> {
         if !self.map.back_listeners(fid, vector) {
             return Err(io::Error::from_raw_os_error(libc::ENOMEM));
@@ -34,8 +33,7 @@ impl Core {
         Ok(())
     }
 
-    /// Closes a listener's descriptors for vectors of `fid`. Without the lock, others continue to wake us for these
-    /// vectors.
+    /// Closes a listener's descriptors for vectors of `fid`. Without the lock, other processes continue to wake this one for these vectors.
     pub fn stop_listening(&self, fid: u8, who: Listener, lock: Option<&NodeLock>) {
         let mut unheard = Vec::new();
         self.interrupts.write().retain(|(of, vector), line| {
@@ -82,27 +80,27 @@ impl Core {
         }
     }
 
-    /// Fires all vectors of `fid` that anybody listens to.
+    /// Fires all vectors of `fid` that have listeners.
     pub fn fire_all(&self, fid: u8) {
         let used = self.map.functions()[usize::from(fid)].vectors.load(Acquire);
         bits(used.into()).for_each(|vector| self.fire(fid, vector.into()));
     }
 
-    /// Signals our eventfds of a vector that had fired `before` times until now.
+    /// Signals this process's eventfds of a vector with the earlier fire count `before`.
     fn signal(&self, fid: u8, vector: u16, before: u32) {
         if let Some(line) = self.interrupts.read().get(&(fid, vector)) {
-            // If others fired it in the meantime, our parked thread checks again.
+            // If another process fired it meanwhile, the parked thread checks again.
             let _ = line.seen.compare_exchange(before, before.wrapping_add(1), AcqRel, Relaxed);
             line.signal();
         }
     }
 
-    /// Signals all our eventfds: whoever sleeps on one then checks for events.
+    /// Signals all eventfds of this process: threads that sleep on one then check for events.
     pub fn signal_all(&self) {
         self.interrupts.read().values().for_each(Line::signal);
     }
 
-    /// Signals our eventfds of vectors that others fired.
+    /// Signals this process's eventfds of vectors that other processes fired.
     pub fn deliver_interrupts(&self) {
         for ((fid, vector), line) in self.interrupts.read().iter() {
             let (fid, vector) = (usize::from(*fid) % FUNCTIONS, usize::from(*vector) % VECTORS);

@@ -1,4 +1,4 @@
-//! Virtual functions, enabled by the PF's SR-IOV capability as a kernel would do it.
+//! Virtual functions, enabled through the PF's SR-IOV capability as a kernel would do it.
 
 use super::{NodeError, core::Core, holder::Holder, host::NodeHost, locks::NodeLock, room};
 use crate::devices::MAX_VFS;
@@ -8,12 +8,12 @@ use devmodel::{
 };
 use std::sync::atomic::Ordering::*;
 
-/// VFs of a new node if the user doesn't say how many.
+/// Default number of VFs of a new node.
 pub const DEFAULT: u8 = 8;
 
 impl Core {
-    /// Replaces the VFs by `vfs` new ones. Fails, with the VFs as they were, if there is no room for their registers
-    /// or if a stopped program holds one of them or the PF.
+    /// Replaces the VFs by `vfs` new ones. Fails and leaves the VFs as they were if there is no room for their registers, or if a stopped
+    /// program holds one of them or the PF.
     pub fn set_vfs(&self, vfs: u8, _lock: &NodeLock) -> Result<(), NodeError> {
         let (region, me) = (self.adapter.region(), Party(self.me.slot));
         // Every runner reads the registers of all functions.
@@ -27,8 +27,8 @@ impl Core {
         Ok(())
     }
 
-    /// Runs `act`, which locks functions and returns them, or `None` if a stopped program holds one. Then that
-    /// program is the error.
+    /// Runs `act`, which locks functions and returns its result, or `None` if a stopped program holds one of them. The error is that
+    /// program.
     fn unless_stopped(
         &self,
         act: impl FnOnce(&mut NodeHost<'_>) -> Option<FunctionSet>,
@@ -42,7 +42,7 @@ impl Core {
         })
     }
 
-    /// Makes the node have as many VFs as asked for.
+    /// Changes the node's number of VFs to the requested one.
     pub fn want_vfs(&self, asked: u8, lock: &NodeLock) -> Result<(), NodeError> {
         let have = self.map.header().vfs.load(Acquire) as u8;
         if asked == have {
@@ -55,16 +55,15 @@ impl Core {
         if asked < have {
             return refuse("reset the node to have fewer");
         }
-        // The number is fixed while VFs are enabled (SR-IOV 9.3.3.7), so they are all disabled and enabled again.
+        // The number is fixed while VFs are enabled (SR-IOV 9.3.3.7), so all VFs are disabled and enabled again.
         if self.vfs_in_use() {
             return refuse("some are in use; wait until their programs end");
         }
         self.set_vfs(asked, lock)
     }
 
-    /// Restores the VFs after a program was killed while it changed their number. Leaves it to the next party if a
-    /// stopped program holds one; and does nothing while the PF or a VF is open, since its opener, or the guest it is
-    /// served to, may be changing them.
+    /// Restores the VFs after a program was killed while it changed their number. If a stopped program holds one, leaves it to the next
+    /// party. Does nothing while the PF or a VF is open, because its opener, or the guest it is served to, may be changing them.
     pub fn complete_vfs(&self, lock: &NodeLock) {
         let is_at_it = || self.openers(0).next().is_some() || self.vfs_in_use();
         if self.adapter.has_half_changed_vfs() && !is_at_it() {
@@ -80,15 +79,15 @@ impl Core {
         (1..=MAX_VFS).any(|fid| self.openers(fid).next().is_some())
     }
 
-    /// Resets function `fid` and no other: see [`Adapter::reset_alone`](devmodel::Adapter::reset_alone). Fails with
-    /// the program for which patience ran out; then it must be repeated.
+    /// Resets function `fid` only ([`Adapter::reset_alone`](devmodel::Adapter::reset_alone)). Fails with the stopped program when patience
+    /// runs out; the reset must then be repeated.
     pub fn reset_alone(&self, fid: u8, patience: Patience) -> Result<(), Holder> {
         self.unless_stopped(|host| self.adapter.reset_alone(host, fid, patience))
     }
 
-    /// Resets function `fid`. A reset of the PF removes its VFs (PCI Express 9.2.1.2), which come back empty. Here
-    /// they are reset in place, so that they are never missing, whoever holds this up. Fails with the stopped program
-    /// that does; then it must be repeated.
+    /// Resets function `fid`. A reset of the PF removes its VFs (PCI Express 9.2.1.2), which come back empty. Here they are reset in place,
+    /// so that they are never missing, even if a program holds this up. Fails with the stopped program that does; the reset must then be
+    /// repeated.
     pub fn reset_function(&self, fid: u8, _lock: &NodeLock) -> Result<(), Holder> {
         let vfs = if fid == 0 { self.map.header().vfs.load(Acquire) as u8 } else { 0 };
         self.unless_stopped(|host| {

@@ -1,45 +1,44 @@
-//! The parties that the runners of this process wait for.
+//! Tracks the parties that the runners of this process wait for.
 //!
-//! Waits are by this machine's clock also in programs whose clocks are virtual: time stands still there for as long as the conductor
-//! waits for a lock that who waits here may hold.
+//! Waits use the machine's clock even in programs with virtual clocks: virtual time stands still while the conductor waits for a lock that
+//! the waiting thread may hold.
 
 use super::sys;
 use devmodel::host::Party;
 use std::{sync::Mutex, time::Duration};
 
-/// A holder without progress for so long is taken to be stopped even if the kernel doesn't say so, since another PID
-/// namespace may hide it or a freezer hold it. Locks are held for microseconds, and a holder that lost its processor
-/// has it back long before.
+/// A holder without progress for this long is taken to be stopped even if the kernel does not report it, because another PID namespace may
+/// hide it, or a freezer may hold it. Locks are held for microseconds, and a preempted holder runs again long before.
 const STUCK: Duration = Duration::from_millis(200);
-/// After waiting so long for a stopped program, a program reports it.
+/// Time of waiting for a stopped program after which it is reported.
 const TELL: Duration = Duration::from_millis(400);
-/// How long a finding about a party stays valid.
+/// Time for which a finding about a party stays valid.
 const KNOWN: Duration = Duration::from_secs(1);
-/// How often a waiting thread only yields before it sleeps.
+/// Number of yields before a waiting thread sleeps.
 const YIELDS: u32 = 50;
-/// How long it then sleeps each time.
+/// Length of each sleep.
 const NAP: Duration = Duration::from_millis(1);
 
-/// A moment, as the time since this machine began.
+/// A moment, as the time since the machine's boot.
 pub type Moment = Duration;
 
-/// The current one.
+/// The current moment.
 pub fn now() -> Moment {
     Duration::from_nanos(clock::monotonic_ns())
 }
 
-/// The knowledge of a runner about the parties it waited for.
+/// A runner's findings about the parties it waited for.
 #[derive(Default)]
 pub struct Waits {
     /// The party it waits for, and since when.
     since: Option<(Party, Moment)>,
     /// A party without progress for [`STUCK`], and when that was found.
     stuck: Option<(Party, Moment)>,
-    /// A party found stopped, with the first and the last time. A runner that comes back to it later still waits.
+    /// A party found stopped, with the first and the last time. A runner that returns to it later still waits.
     stopped: Option<(Party, Moment, Moment)>,
 }
 
-/// The last party that this program reported to be stopped, and when.
+/// The last party that this program reported as stopped, and when.
 pub type LastReport = Mutex<Option<(Party, Moment)>>;
 
 /// The findings of a wait.
@@ -47,13 +46,13 @@ pub type LastReport = Mutex<Option<(Party, Moment)>>;
 pub struct Waited {
     /// The party is stopped.
     pub stopped: bool,
-    /// It has been stopped for so long that the user should know.
+    /// It has been stopped for so long that the user should be told.
     pub long: bool,
 }
 
 impl Waits {
-    /// Yields or sleeps a little, for the `times`th time in a row that the runner waits for `party`. `ask` asks the kernel whether
-    /// `party` is stopped, which takes longer than nearly every wait does.
+    /// Yields or sleeps a little, for the `times`th time in a row that the runner waits for `party`. `ask` asks the kernel whether `party`
+    /// is stopped, which takes longer than nearly every wait.
     pub fn wait(&mut self, party: Party, times: u32, ask: impl FnOnce() -> bool) -> Waited {
         if times < YIELDS {
             sys::yield_now();
@@ -91,7 +90,7 @@ impl Waits {
         self.stopped.map(|(party, ..)| party)
     }
 
-    /// True if `party` was found stuck a moment before `now`.
+    /// True if `party` was found stuck shortly before `now`.
     pub fn is_known(&self, party: Party, now: Moment) -> bool {
         self.stuck.is_some_and(|(who, when)| who == party && now.saturating_sub(when) < KNOWN)
     }
