@@ -1,8 +1,9 @@
-//! Shows devices in a container: the view that a launched program has, made in the mount namespace of a container that an OCI
-//! runtime is setting up, by its `createContainer` hook.
+//! Shows devices in a container: the same view as for a launched program, made in the mount namespace of a container that an OCI runtime is
+//! setting up, by its `createContainer` hook.
 //!
-//! Its supervisor is started, and the filter installed, by the process that becomes the runtime: all that the runtime starts is under it, so
-//! the container's programs are, too. Its view is not there then. The hook, which is in the container, makes itself heard once it is.
+//! The process that becomes the runtime starts the supervisor and installs the filter: everything that the runtime starts is under the
+//! filter, including the container's programs. The view does not exist yet at that point; the hook, which runs in the container, notifies
+//! the supervisor once it does.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -21,12 +22,12 @@ use node::devices::DeviceInfo;
 use node::dir;
 use node::place::Place;
 
-/// Adds functions of a node to what the container with its root at `root` sees. The calling process is in the container's
-/// mount namespace, which has its mounts below `root`, and has its root there from now on. `all` are the devices of the
-/// node in `node`, `wanted` the numbers of those to show, beside any that an earlier call has shown.
+/// Adds functions of a node to the view of the container with its root at `root`. The calling process is in the container's mount
+/// namespace, with the container's mounts below `root`, and changes its root to it. `all` are the devices of the node in `node`, `wanted`
+/// the numbers of those to show, in addition to any shown by an earlier call.
 ///
 /// # Errors
-/// A mount is refused, or `root` is the host's own; what was mounted stays, for the runtime gives the container up.
+/// A mount is refused, or `root` is the host's own. Mounts made so far stay, because the runtime discards the container.
 pub fn show(
     root: &Path,
     node: &Path,
@@ -43,7 +44,7 @@ pub fn show(
     }
     let host_dev = fs::metadata("/dev").map_err(at("look at /dev beside"))?;
     chroot(root).and_then(|()| std::env::set_current_dir("/")).map_err(at("enter"))?;
-    // A directory made in a /dev that is the host's would outlive the container.
+    // A directory created in the host's own /dev would outlive the container.
     if fs::metadata("/dev").is_ok_and(|dev| (dev.dev(), dev.ino()) != (host_dev.dev(), host_dev.ino())) {
         fs::create_dir_all(CDEVS).map_err(LaunchError::step(format!("create {CDEVS}")))?;
     }
@@ -58,49 +59,50 @@ pub fn show(
     project(devices, provider, None).map(drop)
 }
 
-/// Tells the supervisor of this container, if there is one, that its devices are shown: by a call that it answers.
+/// Notifies the supervisor of this container, if there is one, that its devices are shown: by a call that it intercepts.
 pub fn tell_supervisor() {
-    // The answer does not matter: without a supervisor it is the kernel's, and nobody uses the socket.
+    // The result does not matter: without a supervisor it is the kernel's, and the socket is not used.
     let _ = Netlink::open(libc::SOCK_RAW, seccomp::NETLINK_RDMA);
 }
 
-/// The supervisor of a container that is about to be made.
+/// The supervisor of a container that is about to be created.
 pub struct Supervision(Option<Waiting>);
 
 impl Supervision {
-    /// Starts one for the container `id`, which has functions of the node in `node`, and whose programs may have `limit` descriptors, if that is
-    /// said. Where the host cannot have that, the container does without.
+    /// Starts a supervisor for the container `id`, which has functions of the node in `node`. Its programs may have `limit` descriptors, if
+    /// given. Where the host does not support a supervisor, the container runs without.
     ///
     /// # Errors
-    /// A shortage of descriptors, memory or processes, which may pass.
+    /// A shortage of descriptors, memory or processes, which may be temporary.
     pub fn start(node: &Path, id: &str, limit: Option<Limit>) -> Result<Self, LaunchError> {
         unless_short(door(node, id).and_then(|door| start_for_container(&door, limit))).map(Self)
     }
 
-    /// The soft limit of descriptors that the container's programs are to have.
+    /// The soft limit of descriptors for the container's programs.
     pub fn soft_limit(&self) -> Option<u64> {
         self.0.as_ref().map(Waiting::soft_limit)
     }
 
-    /// Puts the calling process under it, and all it starts: the container.
+    /// Puts the calling process and all its later children, which become the container, under the supervisor.
     ///
     /// # Errors
-    /// As [`start`](Self::start).
+    /// As for [`start`](Self::start).
     pub fn take_over(self) -> Result<(), LaunchError> {
         unless_short(self.0.map_or(Ok(()), Waiting::take_over)).map(drop)
     }
 }
 
-/// Puts the calling process under the supervisor of the container `id`, for it is about to run a program there. Returns whether there is one.
+/// Puts the calling process, which is about to run a program in the container `id`, under that container's supervisor. Returns false if
+/// there is none.
 ///
 /// # Errors
-/// As [`Supervision::start`].
+/// As for [`Supervision::start`].
 pub fn join(node: &Path, id: &str) -> Result<bool, LaunchError> {
     let Some(door) = door(node, id).ok().filter(|door| door.exists()) else { return Ok(false) };
     unless_short(Waiting::join(&door).and_then(Waiting::take_over)).map(|_| true)
 }
 
-/// A shortage is an error, since it may pass. Containers do without features that the host does not have.
+/// A shortage is an error, because it may be temporary. Features that the host lacks are left out.
 fn unless_short<T>(done: io::Result<T>) -> Result<Option<T>, LaunchError> {
     match done {
         Err(e) if error::is_shortage(&e) => {
@@ -110,8 +112,8 @@ fn unless_short<T>(done: io::Result<T>) -> Result<Option<T>, LaunchError> {
     }
 }
 
-/// Where a container's supervisor hears of programs that are started in it: a socket in a directory of the engine's user alone, for who is
-/// there hears their calls. Its name has room in a socket's address.
+/// The socket where a container's supervisor is notified of programs that are started in it. It is in a directory private to the engine's
+/// user, because the process that listens there receives their calls. The name is short enough for a socket address.
 fn door(node: &Path, id: &str) -> io::Result<PathBuf> {
     const LONGEST: usize = 30;
     let node = fs::metadata(node)?;

@@ -1,11 +1,11 @@
-//! Counters of a port, by the names and in the units of the Linux kernel, as sysfs and netlink show them.
+//! Port counters, with the names and units of the Linux kernel, for sysfs and netlink.
 
 use devmodel::state::{
     COUNTERS,
     Counters::{self, *},
 };
 
-/// A counter: its name, and how it is calculated from what the port counts.
+/// A counter: its name, and the function that computes it from the port's counts.
 pub type Named = (&'static str, fn(&[u64; COUNTERS]) -> u64);
 
 fn none(_: &[u64; COUNTERS]) -> u64 {
@@ -20,8 +20,8 @@ fn less(values: &[u64; COUNTERS], all: Counters, some: Counters) -> u64 {
     values[all as usize].saturating_sub(values[some as usize])
 }
 
-/// Directory `counters`: performance management (IBTA 16.1.4). Data is counted in words of four bytes, and on
-/// Ethernet only RDMA packets count, as with the mlx5 driver.
+/// Directory `counters`: performance management (IBTA 16.1.4). Data is counted in units of four bytes, and on Ethernet only RDMA packets
+/// count, as with the mlx5 driver.
 pub const PORT: &[Named] = &[
     ("VL15_dropped", none),
     ("excessive_buffer_overrun_errors", none),
@@ -46,7 +46,7 @@ pub const PORT: &[Named] = &[
     ("unicast_xmit_packets", |c| less(c, TxPackets, IbTxMulticastPackets)),
 ];
 
-/// Directory `hw_counters`, and the statistics of a link, in the order of the mlx5 driver.
+/// Directory `hw_counters` and a link's statistics, in the order of the mlx5 driver.
 pub const HARDWARE: &[Named] = &[
     ("rx_write_requests", |c| sum(c, &[RxWriteRequests])),
     ("rx_read_requests", |c| sum(c, &[RxReadRequests])),

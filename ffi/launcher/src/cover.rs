@@ -1,4 +1,4 @@
-//! Covers a directory of the launched program's view with a tmpfs, and keeps its old entries reachable.
+//! Covers a directory of the launched program's view with a tmpfs, and keeps its old entries accessible.
 
 use std::ffi::{CString, OsStr, OsString};
 use std::fs;
@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use super::LaunchError;
 use super::sys;
 
-/// A directory covered by a tmpfs. Its old contents are reached through an open descriptor.
+/// A directory covered by a tmpfs. Its old contents are accessible through an open descriptor.
 pub struct Covered {
     at: PathBuf,
     old: OwnedFd,
@@ -25,13 +25,13 @@ enum Kind {
     Other,
 }
 
-/// Covers the existing directory `at`. It looks empty until entries are kept.
+/// Covers the existing directory `at`. It is empty until entries are kept.
 pub fn cover(at: &Path) -> Result<Covered, LaunchError> {
     let step = |what: &str| LaunchError::step(format!("{what} {}", at.display()));
     let mut entries = Vec::new();
     for entry in fs::read_dir(at).map_err(step("list"))? {
         let entry = entry.map_err(step("list"))?;
-        // An entry that vanishes in between is missing for the program, too.
+        // An entry that disappears in between is missing for the program, too.
         let Ok(kind) = entry.file_type() else { continue };
         let kind = match () {
             () if kind.is_symlink() => Kind::Link,
@@ -47,8 +47,7 @@ pub fn cover(at: &Path) -> Result<Covered, LaunchError> {
     Ok(Covered { at: at.to_path_buf(), old, entries })
 }
 
-/// Covers `path`, or if it does not exist its nearest existing parent, keeping the entries of that and making `path`
-/// in it.
+/// Covers `path`. If it does not exist, covers its nearest existing parent, keeps the parent's entries and creates `path` in it.
 pub fn cover_or_make(path: &Path) -> Result<Option<Covered>, LaunchError> {
     if path.is_dir() {
         return cover(path).map(Some);
@@ -64,8 +63,8 @@ pub fn cover_or_make(path: &Path) -> Result<Option<Covered>, LaunchError> {
 }
 
 impl Covered {
-    /// Keeps the old entries for which `wanted` returns true, given the name and, for a symbolic link, its target.
-    /// Links are kept as links, everything else as a bind mount of the old entry with all that is mounted below it.
+    /// Keeps the old entries for which `wanted` returns true, given the name and, for a symbolic link, its target. Links are kept as links,
+    /// everything else as a recursive bind mount of the old entry.
     pub fn keep(&self, wanted: impl Fn(&OsStr, Option<&Path>) -> bool) -> Result<(), LaunchError> {
         for (name, kind) in &self.entries {
             let old = self.old_path().join(name);
@@ -99,7 +98,7 @@ impl Covered {
         }
     }
 
-    /// The path by which this process reaches the covered directory.
+    /// A path of the covered directory for this process.
     pub fn old_path(&self) -> PathBuf {
         PathBuf::from(format!("/proc/self/fd/{}", self.old.as_raw_fd()))
     }
@@ -112,13 +111,13 @@ impl Covered {
     }
 }
 
-/// Binds `old`, with all that is mounted below it, to `new`.
+/// Recursively binds `old` to `new`.
 pub fn bind(old: &Path, new: &Path) -> io::Result<()> {
     let (old, new) = (c_path(old)?, c_path(new)?);
     sys::mount(Some(&old), &new, None, libc::MS_BIND | libc::MS_REC, None)
 }
 
-/// True if this kernel's tmpfs lists the newest entry first, as most do. Finds out by trying in `dir`.
+/// True if this kernel's tmpfs lists the newest entry first, as most do. Tested in `dir`.
 pub fn newest_first(dir: &Path) -> io::Result<bool> {
     let (one, two) = (dir.join(".first"), dir.join(".second"));
     let tried = || {

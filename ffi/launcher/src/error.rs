@@ -1,15 +1,15 @@
-//! Why a program cannot be launched, each reason in one line.
+//! Errors of launching a program. Each reads as one line.
 
 use std::fs;
 use std::io;
 
-/// Why the program was not launched.
+/// The reason why the program was not launched.
 #[derive(Debug, thiserror::Error)]
 pub enum LaunchError {
     /// The node directory cannot be used.
     #[error(transparent)]
     NodeDir(#[from] node::dir::DirError),
-    /// A node cannot be looked at.
+    /// The status of a node cannot be read.
     #[error(transparent)]
     Node(#[from] node::NodeError),
     /// The provider's shared object is missing or cannot be linked.
@@ -18,40 +18,40 @@ pub enum LaunchError {
     /// No such program.
     #[error("program '{0}' not found")]
     NotFound(String),
-    /// The program exists and cannot be executed.
+    /// The program exists but cannot be executed.
     #[error("program '{program}' cannot be executed: {source}")]
     NotExecutable {
         /// As the user named it.
         program: String,
-        /// The error of exec.
+        /// The error from exec.
         source: io::Error,
     },
-    /// The host forbids what the launcher needs.
+    /// The host forbids an operation that the launcher needs.
     #[error("this host forbids the namespaces a simulated node needs: {tried} failed: {source}; {remedy}")]
     Forbidden {
-        /// The call that was refused.
+        /// The refused call.
         tried: String,
         /// The kernel's error.
         source: io::Error,
         /// The setting that would allow it.
         remedy: String,
     },
-    /// A device of the host has the name of one of ours.
+    /// A device of the host has the same name as one of the node.
     #[error(
         "this host has a device {0} of its own; a node's are called otherwise by `ironverbs node create --name`"
     )]
     NameTaken(String),
-    /// Two nodes call a device by one name, or have it at one PCI address.
+    /// Two devices of different nodes have the same name or PCI address.
     #[error("{} and {} are both {what}; `ironverbs node create {option}` makes a node of another", places[0], places[1])]
     Twice {
         /// The name or the address.
         what: String,
         /// The devices.
         places: [String; 2],
-        /// The option that would have told them apart.
+        /// The option that would have distinguished them.
         option: &'static str,
     },
-    /// Some other step failed.
+    /// Another step failed.
     #[error("cannot {what}: {source}")]
     Step {
         /// The step.
@@ -62,11 +62,11 @@ pub enum LaunchError {
 }
 
 impl LaunchError {
-    /// For `map_err`: the error of the step `what`, which is read behind "cannot".
+    /// For `map_err`: the error of the step `what`, to be read after "cannot".
     pub(super) fn step(what: String) -> impl Fn(io::Error) -> Self + Clone {
         move |source| {
             let what = what.clone();
-            // A mount that is refused for lack of rights has the same cause and remedy as a refused namespace.
+            // A mount that is refused for lack of privileges has the same cause and remedy as a refused namespace.
             match source.raw_os_error() {
                 Some(libc::EPERM | libc::EACCES) if what.starts_with("mount") => {
                     Self::forbidden(&what, source)
@@ -76,8 +76,7 @@ impl LaunchError {
         }
     }
 
-    /// The error when the call `tried` failed: it is forbidden here, unless it failed for lack of descriptors or
-    /// memory.
+    /// The error when the call `tried` failed: the host forbids it, unless descriptors or memory ran out.
     pub(super) fn forbidden(tried: &str, source: io::Error) -> Self {
         match source.raw_os_error() {
             Some(libc::EMFILE | libc::ENFILE | libc::ENOMEM) => {
@@ -87,7 +86,7 @@ impl LaunchError {
         }
     }
 
-    /// The bare error of the system call.
+    /// The underlying error of the system call.
     pub(super) fn into_io(self) -> io::Error {
         match self {
             Self::NotExecutable { source, .. }
@@ -107,15 +106,15 @@ impl LaunchError {
     }
 }
 
-/// True if something failed for lack of descriptors, memory or processes, which may be available again, and not
-/// because the host lacks or forbids it. A process that ended before it was ready had no other reason.
+/// True if the error is a shortage of descriptors, memory or processes, which may be temporary, rather than a missing or forbidden feature.
+/// A process that ended before it was ready counts as a shortage too.
 pub fn is_shortage(error: &io::Error) -> bool {
     const SHORT_OF: [i32; 5] = [libc::EMFILE, libc::ENFILE, libc::ENOMEM, libc::EAGAIN, libc::ENOBUFS];
     let code = error.raw_os_error();
     code.map_or(error.kind() == io::ErrorKind::UnexpectedEof, |code| SHORT_OF.contains(&code))
 }
 
-/// The setting of this host that is most likely the obstacle, and how to change it.
+/// The host setting that is the most likely obstacle, and how to change it.
 pub fn remedy() -> String {
     let is = |file: &str, value: &str| fs::read_to_string(file).is_ok_and(|v| v.trim() == value);
     if is("/proc/sys/kernel/unprivileged_userns_clone", "0") {

@@ -1,4 +1,4 @@
-//! The view of a container, from outside: which of our devices its programs see, and the files that show them.
+//! The view of a container, from outside: the devices that its programs see, and the files that show them.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -13,11 +13,11 @@ use super::sys;
 use node::Observer;
 use node::devices::DeviceInfo;
 
-/// The devices, as they are numbered there, and the directories, through descriptors that may write to them. `thread` is that of our hook, which has just
-/// made them: what a container's own program has laid out is not believed. The calling process has one thread.
+/// Returns the devices, as numbered in the container, and the projected directories, through writable descriptors. `thread` belongs to the
+/// hook, which has just created them: files from a container's own program are not trusted. The calling process has one thread.
 ///
 /// # Errors
-/// `thread` is another program's, it ended or may not be followed, it sees no devices of ours, or their node cannot be looked at.
+/// `thread` belongs to another program, has ended or may not be followed, sees no devices of a node, or their node cannot be opened.
 pub fn view_of(thread: u32) -> io::Result<(Vec<DeviceInfo>, Projection)> {
     let program = |of: &str| fs::metadata(format!("/proc/{of}/exe")).map(|file| (file.dev(), file.ino()));
     if program(&thread.to_string())? != program("self")? {

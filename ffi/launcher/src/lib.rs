@@ -1,10 +1,10 @@
 //! Runs an arbitrary program so that it sees the simulated devices where the kernel would show real ones.
 //!
-//! The program gets a mount namespace of its own in which `/sys/devices`, `/sys/class`, `/sys/bus/pci/devices`,
-//! `/dev/infiniband` and `/etc/libibverbs.d` are covered by what the host has there and our devices beside it, and in virtual
-//! time `/proc/cpuinfo`, which says the rate of the counter that stands in for the processor's; what programs ask the kernel over
-//! RDMA netlink, a supervisor answers. The launcher then becomes the program, so exit status and signals are the program's
-//! own, and supervisor and namespace go with the last process in it: nothing is left behind.
+//! The program gets its own mount namespace. In it, `/sys/devices`, `/sys/class`, `/sys/bus/pci/devices`, `/dev/infiniband` and
+//! `/etc/libibverbs.d` are covered with the host's entries plus those of the simulated devices; in virtual time so is `/proc/cpuinfo`,
+//! which states the rate of the counter that replaces the processor's. A supervisor answers the program's RDMA netlink requests. The
+//! launcher then execs the program, so exit status and signals are the program's own. Supervisor and namespace end with the last process in
+//! it: nothing is left behind.
 //!
 //! ```no_run
 //! use launcher::{Launch, provider};
@@ -67,25 +67,25 @@ use projection::Projection;
 /// A program to run on a node.
 #[derive(Clone, Debug)]
 pub struct Launch {
-    /// A node directory, absolute, as [`node::dir::claim`] returns it: the node that commands in the program's view mean by default, and
-    /// where those are listed who share a user namespace.
+    /// A node directory, absolute, as [`node::dir::claim`] returns it: the default node of commands in the program's view, and where the
+    /// processes that share a user namespace are listed.
     pub node: PathBuf,
-    /// The devices to see, those of each node together and in order of function number.
+    /// The visible devices, grouped by node and in order of function number.
     pub devices: Vec<DeviceInfo>,
-    /// The shared objects by which libibverbs reaches the devices.
+    /// The shared objects through which libibverbs accesses the devices.
     pub provider: provider::Provider,
     /// The program, a path or a name to look up in PATH.
     pub program: OsString,
     /// Its arguments.
     pub args: Vec<OsString>,
-    /// Hold registered memory to the program's RLIMIT_MEMLOCK, as the kernel does.
+    /// True if registered memory is limited by the program's RLIMIT_MEMLOCK, as in the kernel.
     pub memlock: bool,
-    /// The library that is loaded before it in virtual time, see [`provider::clocks`].
+    /// In virtual time, the library from [`provider::clocks`] that is preloaded into it.
     pub clocks: Option<PathBuf>,
 }
 
 impl Launch {
-    /// Turns the calling process, which must have one thread, into the program. Returns only on failure.
+    /// Execs the program in the calling process, which must have one thread. Returns only on failure.
     pub fn exec(&self) -> Result<Infallible, LaunchError> {
         let program = find_program(&self.program)?;
         if !project::comes_to_show(&self.devices)? {
@@ -93,7 +93,7 @@ impl Launch {
             let processor = self.clocks.as_ref().map(|_| processor::told()).transpose()?;
             let (devices, projection) = project::project(self.devices.clone(), &self.provider, processor)?;
             match self.supervise(devices, projection) {
-                // A shortage is an error, since it may pass. Programs do without features that the host does not have.
+                // A shortage is an error, because it may be temporary. Features that the host lacks are left out.
                 Err(e) if error::is_shortage(&e) => {
                     return Err(LaunchError::step("start the supervisor".into())(e));
                 }
@@ -124,7 +124,7 @@ impl Launch {
 }
 
 impl Launch {
-    /// Starts a supervisor, and places the calling process under it.
+    /// Starts a supervisor, and puts the calling process under it.
     fn supervise(&self, devices: Vec<DeviceInfo>, projection: Option<Projection>) -> io::Result<()> {
         let projection = projection.ok_or_else(|| io::Error::from(io::ErrorKind::Unsupported))?;
         supervisor::start(supervisor::View { devices, follows: supervisor::Follows::Nodes, projection })?
@@ -136,7 +136,7 @@ fn in_words(name: &OsStr) -> String {
     name.to_string_lossy().into_owned()
 }
 
-/// The file that exec will run for `name`, looked up in PATH as a shell does. Called before anything is changed.
+/// Returns the file that exec will run for `name`, looked up in PATH like in a shell. Called before anything is changed.
 pub fn find_program(name: &OsStr) -> Result<PathBuf, LaunchError> {
     let not_found = || LaunchError::NotFound(in_words(name));
     let candidates: Vec<PathBuf> = if name.as_bytes().contains(&b'/') {

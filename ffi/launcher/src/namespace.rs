@@ -1,8 +1,8 @@
-//! A mount namespace of the program's own, by root or through a user namespace.
+//! Creates the program's mount namespace, as root or through a user namespace.
 //!
-//! The kernel lets processes of one user copy each other's memory (`process_vm_readv`) only inside one user namespace,
-//! so all programs an unprivileged user runs on one node must share one. The first makes it; its process number is
-//! written into the node directory, and the next join the namespace of any that is still alive.
+//! The kernel lets processes of one user copy each other's memory (`process_vm_readv`) only inside one user namespace, so all programs that
+//! an unprivileged user runs on one node must share one. The first program creates it and writes its PID into the node directory; later
+//! ones join the namespace of any that is still alive.
 
 use std::fs::{self, File};
 use std::io::{self, Read, Seek, Write};
@@ -13,22 +13,21 @@ use std::path::Path;
 use super::LaunchError;
 use super::sys;
 
-/// File in the node directory that lists the processes in the shared user namespace, and that is locked while it is
-/// changed.
+/// File in the node directory that lists the processes in the shared user namespace. It is locked during changes.
 const MEMBERS: &str = "userns";
 
 /// How the mount namespace was obtained.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
-    /// The caller was privileged to make one.
+    /// The caller had the privilege to create one.
     Privileged,
-    /// In a new user namespace.
+    /// Inside a new user namespace.
     NewUser,
-    /// In the user namespace of another program of the node.
+    /// Inside the user namespace of another program of the node.
     JoinedUser,
 }
 
-/// Gives the calling (single-threaded) process a mount namespace of its own, from which no mount propagates.
+/// Moves the calling (single-threaded) process into a mount namespace of its own. No mount propagates from it.
 pub fn enter(node: &Path) -> Result<Way, LaunchError> {
     let way = match sys::unshare(libc::CLONE_NEWNS) {
         Ok(()) => Way::Privileged,
@@ -40,7 +39,7 @@ pub fn enter(node: &Path) -> Result<Way, LaunchError> {
     Ok(way)
 }
 
-/// As [`enter`], with a user namespace of its own if one is needed, to find out whether the host allows it.
+/// Like [`enter`], with a new user namespace if one is needed; used to find out whether the host permits it.
 pub fn enter_fresh() -> io::Result<()> {
     if sys::unshare(libc::CLONE_NEWNS).is_err() {
         new_user().map_err(LaunchError::into_io)?;
@@ -52,7 +51,7 @@ pub fn enter_fresh() -> io::Result<()> {
 fn unprivileged(node: &Path) -> Result<Way, LaunchError> {
     let path = node.join(MEMBERS);
     let step = |what: &str| LaunchError::step(format!("{what} {}", path.display()));
-    // A stranger who could open the file could lock it and keep us waiting.
+    // Another user with access to the file could lock it and block this process.
     let mut file = node::data::open_or_make(&path).map_err(step("open"))?;
     sys::lock(file.as_raw_fd()).map_err(step("lock"))?;
     let mut text = String::new();
@@ -67,7 +66,7 @@ fn unprivileged(node: &Path) -> Result<Way, LaunchError> {
     };
     sys::unshare(libc::CLONE_NEWNS).map_err(|e| LaunchError::forbidden("unshare(CLONE_NEWNS)", e))?;
 
-    // exec keeps the pid and the start time, so this line identifies the program from now on.
+    // exec keeps the PID and the start time, so this line identifies the program from now on.
     members.extend(Member::of(std::process::id()));
     let text: String = members.iter().map(Member::line).collect();
     file.set_len(0)
@@ -77,11 +76,11 @@ fn unprivileged(node: &Path) -> Result<Way, LaunchError> {
     Ok(way)
 }
 
-/// A new user namespace in which the caller keeps its user and group numbers.
+/// Enters a new user namespace in which the caller keeps its user and group IDs.
 fn new_user() -> Result<(), LaunchError> {
     let (uid, gid) = (sys::euid(), sys::egid());
     sys::unshare(libc::CLONE_NEWUSER).map_err(|e| LaunchError::forbidden("unshare(CLONE_NEWUSER)", e))?;
-    // A group map may be written by an unprivileged user only once setgroups is given up (user_namespaces(7)).
+    // An unprivileged user may write a group map only after setgroups is disabled (user_namespaces(7)).
     let write = |file: &str, text: String| {
         fs::write(format!("/proc/self/{file}"), text)
             .map_err(|e| LaunchError::forbidden(&format!("writing /proc/self/{file}"), e))
@@ -91,7 +90,7 @@ fn new_user() -> Result<(), LaunchError> {
     write("gid_map", format!("{gid} {gid} 1"))
 }
 
-/// A process in the shared user namespace. Its start time distinguishes it from a later process with the same pid.
+/// A process in the shared user namespace. Its start time distinguishes it from a later process with the same PID.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Member {
     pid: u32,
@@ -130,8 +129,7 @@ impl Member {
     }
 }
 
-/// Field 22 of /proc/PID/stat. The command in field 2 may contain anything, but its closing parenthesis is the last
-/// one.
+/// Field 22 of /proc/PID/stat. The command in field 2 may contain any characters, but its closing parenthesis is the last one.
 fn start_time(stat: &str) -> Option<u64> {
     let (_, after) = stat.rsplit_once(')')?;
     after.split_whitespace().nth(19)?.parse().ok()

@@ -21,10 +21,10 @@ fn address(port: u32) -> libc::sockaddr_nl {
 
 const ADDRESS_LEN: libc::socklen_t = size_of::<libc::sockaddr_nl>() as libc::socklen_t;
 
-/// A socket of one of netlink's protocols.
+/// A socket of a netlink protocol.
 pub struct Netlink(OwnedFd);
 
-/// A datagram that was read: as much of it as there was room for, and the sender's port.
+/// A received datagram, truncated to the buffer, and the sender's port.
 pub struct Received {
     /// The bytes.
     pub bytes: Vec<u8>,
@@ -33,16 +33,16 @@ pub struct Received {
 }
 
 impl Netlink {
-    /// A socket of `kind` (type and flags of socket(2)) and `protocol`, closed by exec.
+    /// Opens a socket of `kind` (type and flags of socket(2)) and `protocol`, closed on exec.
     pub fn open(kind: libc::c_int, protocol: libc::c_int) -> io::Result<Self> {
-        // SAFETY: no memory is passed; the descriptor that comes back is ours alone.
+        // SAFETY: no memory is passed; the returned descriptor is new.
         unsafe {
             let fd = libc::socket(libc::AF_NETLINK, kind | libc::SOCK_CLOEXEC, protocol);
             if fd < 0 { Err(io::Error::last_os_error()) } else { Ok(Self(OwnedFd::from_raw_fd(fd))) }
         }
     }
 
-    /// Binds to `port`, or if it is 0 to one that the kernel chooses.
+    /// Binds to `port`, or to a port that the kernel chooses if it is 0.
     pub fn bind(&self, port: u32) -> io::Result<()> {
         let address = address(port);
         // SAFETY: the address outlives the call.
@@ -57,7 +57,7 @@ impl Netlink {
         Ok(address.nl_pid)
     }
 
-    /// Sends a datagram to `port` without waiting; 0 is the kernel.
+    /// Sends a datagram to `port` without blocking; 0 is the kernel.
     pub fn send(&self, port: u32, bytes: &[u8]) -> io::Result<()> {
         let address = address(port);
         // SAFETY: bytes and address are only read and outlive the call.
@@ -74,7 +74,7 @@ impl Netlink {
         if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
     }
 
-    /// Reads a datagram into room for `most` bytes, with the flags of recv(2).
+    /// Receives a datagram of at most `most` bytes, with the flags of recv(2).
     pub fn receive(&self, most: usize, flags: libc::c_int) -> io::Result<Received> {
         let mut bytes = vec![0; most];
         let (mut from, mut len) = (address(0), ADDRESS_LEN);
@@ -101,12 +101,12 @@ impl Netlink {
         if got == 0 { value } else { nothing }
     }
 
-    /// True if an option of netlink is switched on.
+    /// True if a netlink option is enabled.
     pub fn has(&self, option: libc::c_int) -> bool {
         self.option::<libc::c_int>(libc::SOL_NETLINK, option, 0) != 0
     }
 
-    /// How long reads wait; `None` is forever.
+    /// The receive timeout; `None` is forever.
     pub fn patience(&self) -> Option<Duration> {
         let never = libc::timeval { tv_sec: 0, tv_usec: 0 };
         let time = self.option(libc::SOL_SOCKET, libc::SO_RCVTIMEO, never);
@@ -115,7 +115,7 @@ impl Netlink {
         (!time.is_zero()).then_some(time)
     }
 
-    /// Sets how long reads wait.
+    /// Sets the receive timeout.
     pub fn set_patience(&self, time: Duration) -> io::Result<()> {
         let time = libc::timeval { tv_sec: time.as_secs() as _, tv_usec: time.subsec_micros() as _ };
         let len = size_of::<libc::timeval>() as libc::socklen_t;
@@ -136,7 +136,7 @@ impl Netlink {
     /// The inode, which identifies the socket on the machine.
     pub fn inode(&self) -> io::Result<u64> {
         let mut stat = MaybeUninit::<libc::stat>::uninit();
-        // SAFETY: the kernel fills the structure whenever it returns 0, and only then it is read.
+        // SAFETY: the kernel fills the structure if it returns 0, and it is read only then.
         unsafe {
             done(libc::fstat(self.0.as_raw_fd(), stat.as_mut_ptr()))?;
             Ok(stat.assume_init().st_ino)

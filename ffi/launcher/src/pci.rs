@@ -8,17 +8,17 @@ use node::devices::{DeviceInfo, MAX_VFS};
 const VENDOR: u16 = 0x15b3;
 const SUBSYSTEM: u16 = 0x0008;
 
-/// The driver that a card's function has; its directory lies beside the functions'.
+/// The driver of a card's functions; its directory is next to those of the functions.
 const DRIVER: &str = "mlx5_core";
 
 /// Size of the register BAR of one function.
 const BAR0_SIZE: u64 = 32 << 20;
-/// Where the simulated address space has the BARs of the functions: each PCI bus a window for as many as a bus has.
+/// Base of the BARs in the simulated address space. Each PCI bus has a window for the maximum number of functions.
 const BAR0_BASE: u64 = 0x3800_0000_0000;
 /// IORESOURCE_MEM, PREFETCH, MEM_64 and SIZEALIGN, as `resource` shows a 64-bit prefetchable BAR.
 const BAR0_FLAGS: u64 = 0x0014_220c;
 
-/// Class code of `d`: a network controller of its port's kind.
+/// Class code of `d`: a network controller for its port's link layer.
 fn class(d: &DeviceInfo) -> u32 {
     match d.link_layer {
         LinkLayer::Ethernet => CLASS_CODE,
@@ -26,14 +26,14 @@ fn class(d: &DeviceInfo) -> u32 {
     }
 }
 
-/// Adds the directory of `d`, of an adapter with `vfs` VFs.
+/// Adds the directory of `d`, on an adapter with `vfs` VFs.
 pub fn function(tree: &mut Tree, d: &DeviceInfo, vfs: usize) {
     let device = d.device_id;
     let class = class(d);
     let mut line = |name: &str, text: String| tree.line(format!("{}/{name}", d.bdf), text);
-    // The kernel writes the digits in capitals. A program linked with the mlx5 library (perftest is) has that driver
-    // registered before any of `RDMAV_DRIVERS` is loaded, and it would take our devices by their modalias; libibverbs
-    // compares letter by letter, while those who parse the ids out of it do not mind.
+    // The kernel writes the hex digits in upper case. In a program that is linked with the mlx5 library (such as perftest), that driver is
+    // registered before any of `RDMAV_DRIVERS` is loaded, and it would claim these devices by their modalias. libibverbs compares
+    // modaliases case-sensitively; programs that parse the IDs accept either case.
     let modalias = format!(
         "pci:v{VENDOR:08x}d{device:08x}sv{VENDOR:08x}sd{SUBSYSTEM:08x}bc02sc{:02x}i00",
         class >> 8 & 0xff
@@ -98,14 +98,14 @@ fn resource(d: &DeviceInfo) -> String {
     text
 }
 
-/// The type 0 header of configuration space (PCI 3.0, 6.1), as lspci reads it. A VF's ids and BARs read as zero
-/// ones there (SR-IOV 3.4.1), and the kernel fills the ids in.
+/// The type 0 configuration header (PCI 3.0, 6.1), as lspci reads it. A VF's IDs read as ones there, its BARs as zeros (SR-IOV 3.4.1), and
+/// the kernel fills in the IDs.
 fn config(d: &DeviceInfo) -> Vec<u8> {
     let mut c = vec![0u8; 256];
     let mut put = |at: usize, bytes: &[u8]| c[at..at + bytes.len()].copy_from_slice(bytes);
     put(0x00, &VENDOR.to_le_bytes());
     put(0x02, &d.device_id.to_le_bytes());
-    // Memory space and bus master on, legacy interrupt off.
+    // Memory space and bus mastering enabled, legacy interrupts disabled.
     put(0x04, &0x0406u16.to_le_bytes());
     put(0x09, &class(d).to_le_bytes()[..3]);
     if d.is_pf() {

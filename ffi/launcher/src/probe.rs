@@ -1,4 +1,4 @@
-//! Checks for `ironverbs doctor`. Each tries the real thing, in a child process if that would change anything.
+//! Checks for `ironverbs doctor`. Each attempts the actual operation, in a child process if it has side effects.
 
 use std::io;
 
@@ -8,7 +8,7 @@ use super::{error, namespace, seccomp};
 
 pub use super::sys::Answer;
 
-/// Finds out if the host allows a namespace with a tmpfs over `/sys/class`.
+/// Checks whether the host allows a namespace with a tmpfs over `/sys/class`.
 pub fn namespaces() -> Answer {
     sys::in_child(|| {
         namespace::enter_fresh()?;
@@ -22,21 +22,20 @@ pub fn namespaces_remedy() -> String {
     error::remedy()
 }
 
-/// Finds out if a process may copy from another's memory with its consent, as passive RDMA targets require.
+/// Checks whether a process may copy from another's memory with its consent, as passive RDMA targets require.
 pub fn process_vm() -> Answer {
-    // Without Yama in the kernel nothing needs to be allowed, and the call fails.
+    // Without Yama in the kernel no permission is needed, and the call fails.
     let _ = sys::allow_any_tracer();
     let word = 0x1234_5678_9abc_def0u64;
     sys::in_child(|| sys::read_parent(&word))
 }
 
-/// Finds out if a seccomp filter can be installed.
+/// Checks whether a seccomp filter can be installed.
 pub fn seccomp() -> Answer {
     sys::in_child(seccomp::hide_rdma_netlink)
 }
 
-/// Finds out if set-uid programs such as `sudo` work in a run. They don't if it needs a user namespace, or has to give up
-/// gaining privileges.
+/// Checks whether set-uid programs such as `sudo` work in a run. They do not if the run needs a user namespace or no_new_privs.
 pub fn set_uid() -> Answer {
     sys::in_child(|| {
         sys::unshare(libc::CLONE_NEWNS)?;
@@ -45,10 +44,10 @@ pub fn set_uid() -> Answer {
     })
 }
 
-/// The answer of [`supervisor`] if one listens already: the kernel allows only one.
+/// The result of [`supervisor`] if another one is already listening: the kernel allows only one.
 pub const ANOTHER_LISTENS: Answer = Answer::No(libc::EBUSY);
 
-/// Finds out if a supervisor can answer RDMA netlink.
+/// Checks whether a supervisor can answer RDMA netlink.
 pub fn supervisor() -> Answer {
     sys::in_child(|| seccomp::watch_rdma_netlink(Reserved::choose(None)?).map(drop))
 }

@@ -1,4 +1,4 @@
-//! The description of their processor that programs in virtual time read: some take the rate of its counter from there.
+//! The processor description for programs in virtual time, some of which read the counter's rate from it.
 
 use std::fs;
 
@@ -8,7 +8,7 @@ use node::timed::CYCLE;
 /// The kernel's file.
 pub const FILE: &str = "/proc/cpuinfo";
 
-/// That file with the rate of the counter that the program has.
+/// Returns that file with the rate of the program's counter.
 ///
 /// # Errors
 /// The file cannot be read.
@@ -17,13 +17,13 @@ pub fn told() -> Result<String, LaunchError> {
     Ok(at_rate(&theirs, 1e6 / CYCLE as f64))
 }
 
-/// The same text with another rate, in MHz, wherever there is one (proc_cpuinfo(5)).
+/// Replaces the rate, in MHz, wherever the text states one (proc_cpuinfo(5)).
 fn at_rate(text: &str, mhz: f64) -> String {
     let other = |line: &str| {
         let (key, value) = line.split_once(':')?;
         match key.trim_end() {
             "cpu MHz" => Some(format!("{key}: {mhz:.3}")),
-            // As Intel's: "... CPU @ 2.60GHz".
+            // Intel's format: "... CPU @ 2.60GHz".
             "model name" => {
                 value.split_once(" @ ").map(|(name, _)| format!("{key}:{name} @ {:.2}GHz", mhz / 1e3))
             }

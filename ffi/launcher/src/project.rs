@@ -1,4 +1,4 @@
-//! Puts the simulated devices into the launched program's view of the host.
+//! Adds the simulated devices to the launched program's view of the host.
 
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
@@ -28,23 +28,23 @@ const PCI: &str = "/sys/bus/pci/devices";
 const DEVICES: &str = "/sys/devices";
 const DEV: &str = "/dev";
 const DRIVERS: &str = "/etc/libibverbs.d";
-/// The file that says of the processor in virtual time what the kernel's says.
+/// The file that replaces the kernel's processor description in virtual time.
 const PROCESSOR: &str = "/sys/devices/ironverbs/cpuinfo";
 
-/// Classes in which our entries lie among the host's links. The other classes stay as they are.
+/// Classes where the node's entries are added to the host's links. The other classes stay as they are.
 const CLASSES: [&str; 4] = ["infiniband", "infiniband_verbs", "infiniband_mad", "misc"];
 
-/// Most bytes of what says where a device is.
+/// Maximum size in bytes of a file that states a device's place.
 const LONGEST_PLACE: u64 = 1 << 20;
 
-/// How many numbers each adapter has in a view, so that devices keep theirs while another adapter gets VFs.
+/// Device numbers reserved per adapter in a view, so that devices keep theirs when another adapter gets VFs.
 const NUMBERS: u32 = 1 << 7;
 
-/// How long a view may lag behind a change of the node: a check by its supervisor, and making 128 devices.
+/// Maximum delay between a change of the node and its appearance in a view: one check by the supervisor, and the creation of 128 devices.
 const CATCHES_UP: Duration = Duration::from_secs(1);
 
-/// True if this program sees these devices, and no others of their nodes. If it sees others of each of the nodes, waits for
-/// its supervisor, which may be about to show these.
+/// True if this program sees these devices, and no others of their nodes. If it sees other devices of each of the nodes, waits for its
+/// supervisor, which may be about to show these.
 pub fn comes_to_show(devices: &[DeviceInfo]) -> Result<bool, LaunchError> {
     let mut wanted: Vec<_> = devices.iter().map(|d| d.place.clone()).collect();
     wanted.sort_by_key(Place::text);
@@ -55,7 +55,7 @@ pub fn comes_to_show(devices: &[DeviceInfo]) -> Result<bool, LaunchError> {
     let start = Instant::now();
     loop {
         let mut there = places().map_err(list(UVERBS))?;
-        // Devices of further nodes may be seen too. Functions that are no node's have to be seen alone.
+        // Devices of further nodes may be visible too. Functions that belong to no node must be the only visible ones.
         there.retain(|place| {
             of_wanted.contains(&place.node().map(PathBuf::from)) || of_wanted.contains(&None)
         });
@@ -74,12 +74,12 @@ pub fn comes_to_show(devices: &[DeviceInfo]) -> Result<bool, LaunchError> {
 /// Places of the devices that this process sees.
 ///
 /// # Errors
-/// The directory of devices exists and cannot be listed.
+/// The device directory exists but cannot be listed.
 pub fn places() -> io::Result<Vec<Place>> {
     Ok(shown()?.into_iter().map(|(_, place)| place).collect())
 }
 
-/// The same, each behind the number of its `uverbsN`, and in their order.
+/// The same with the number of each `uverbsN`, ordered by it.
 pub fn shown() -> io::Result<Vec<(u32, Place)>> {
     let numbered = |name: OsString| {
         let number = name.to_str()?.strip_prefix("uverbs")?.parse().ok()?;
@@ -90,14 +90,14 @@ pub fn shown() -> io::Result<Vec<(u32, Place)>> {
     Ok(all)
 }
 
-/// Where the device is that this process sees as `uverbs`, such as `uverbs0`; `None` if that is none of ours.
+/// The place of the device that this process sees as `uverbs`, such as `uverbs0`; `None` if it is not a simulated device.
 pub fn place(uverbs: &Path) -> Option<Place> {
     place_in(Path::new(UVERBS), uverbs)
 }
 
-/// The same of a view whose `/sys/class/infiniband_verbs` is at `class`, or a copy of it.
+/// The same for a view with its `/sys/class/infiniband_verbs`, or a copy of it, at `class`.
 pub fn place_in(class: &Path, uverbs: &Path) -> Option<Place> {
-    // In a container's image anything may stand here, and a pipe would wait for its other end.
+    // In a container's image this may be any kind of file, and opening a pipe would wait for its other end.
     let path = class.join(uverbs).join(NODE_FILE);
     let opened =
         fs::OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK | libc::O_NOFOLLOW).open(path);
@@ -107,9 +107,9 @@ pub fn place_in(class: &Path, uverbs: &Path) -> Option<Place> {
     Place::parse(&text).ok()
 }
 
-/// Covers the directories and fills them, and puts `processor` in the place of what the kernel says of it, if that is given. The caller is in a
-/// mount namespace of its own. Returns the devices as they are numbered there, and the projected directories
-/// for the process that keeps them up to date; `None` if the kernel is too old for that.
+/// Covers the directories and fills them, and replaces the kernel's processor description by `processor`, if given. The caller is in a
+/// mount namespace of its own. Returns the devices as numbered in the view, and the projected directories for the process that keeps them
+/// up to date; `None` if the kernel is too old for that.
 pub fn project(
     mut devices: Vec<DeviceInfo>,
     provider: &Provider,
@@ -130,7 +130,7 @@ pub fn project(
     Ok((devices, projection))
 }
 
-/// Numbers devices from `first` on, each adapter's by themselves.
+/// Numbers the devices from `first` on, with a range for each adapter.
 fn number(devices: &mut [DeviceInfo], first: u32) {
     let (mut from, mut last) = (first, None);
     for d in devices {
@@ -143,7 +143,7 @@ fn number(devices: &mut [DeviceInfo], first: u32) {
     }
 }
 
-/// Finds the first two devices of different nodes that a view could not tell apart.
+/// Checks for devices of different nodes that a view could not distinguish; the first two are the error.
 fn tell_apart(devices: &[DeviceInfo]) -> Result<(), LaunchError> {
     for (at, one) in devices.iter().enumerate() {
         let same = |other: &&DeviceInfo| {
@@ -162,18 +162,18 @@ fn tell_apart(devices: &[DeviceInfo]) -> Result<(), LaunchError> {
     Ok(())
 }
 
-/// True if the view shows devices of the host beside ours.
+/// True if the view shows devices of the host in addition to simulated ones.
 pub fn host_has_devices() -> io::Result<bool> {
     Ok(names(Path::new(DEVICES_OF_VERBS))?.iter().any(|name| is_of_host(name)))
 }
 
-/// True if the host has a verbs device of its own of this name.
+/// True if the host has a verbs device with this name.
 fn is_of_host(name: &OsStr) -> bool {
     let link = fs::read_link(Path::new(DEVICES_OF_VERBS).join(name));
     link.is_ok_and(|to| !to.starts_with(DEVICES_FROM_CLASS))
 }
 
-/// The host's own uverbs and umad devices keep their numbers; ours follow.
+/// Returns the first number for simulated devices; the host's own uverbs and umad devices keep their numbers.
 fn first_free_uverbs() -> Result<u32, LaunchError> {
     let mut free = 0;
     for (dir, kind) in [(UVERBS, "uverbs"), (UMAD, "umad")] {
@@ -204,7 +204,7 @@ fn sysfs(
 ) -> Result<Option<Projection>, LaunchError> {
     let home = cover_or_make(Path::new(DEVICES))?;
     if let Some(home) = &home {
-        // All except devices of another node that this program was launched on. Functions of the host are read below.
+        // Keeps everything but the devices of another node, if this program was launched on one. Functions of the host are read below.
         home.keep(|name, _| name != HOME)?;
     }
     let pci = cover_or_make(Path::new(PCI))?;
@@ -242,7 +242,7 @@ fn sysfs(
     Ok(clones.map(|((functions, bus), classes)| Projection { functions, bus, classes, newest_first }))
 }
 
-/// The projected directories of the view that this process is in, once more: of the functions, of PCI devices, of classes.
+/// Opens the projected directories of this process's view again: those of functions, PCI devices and classes.
 pub fn again() -> io::Result<[OwnedFd; 3]> {
     let open = |dir: &str| {
         let clone = sys::clone_mount(&c_path(Path::new(dir))?)?;
@@ -252,7 +252,7 @@ pub fn again() -> io::Result<[OwnedFd; 3]> {
     Ok([open(FUNCTIONS)?, open(PCI)?, open(CLASS)?])
 }
 
-/// The clone of a projected directory, `None` if the host cannot make one. A shortage is an error.
+/// The clone of a projected directory; `None` if the host does not support it. A shortage is an error.
 fn clone_of(dir: &str, clone: io::Result<OwnedFd>) -> Result<Option<OwnedFd>, LaunchError> {
     match clone {
         Err(e) if is_shortage(&e) => Err(LaunchError::step(format!("open {dir} once more"))(e)),
@@ -272,13 +272,13 @@ fn host_links(old: &Path, new: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Makes the device files, and that of the connection manager, which the provider answers: the host's own could not
-/// connect our devices.
+/// Creates the device files, including the connection manager's, which the provider emulates: the host's own could not connect simulated
+/// devices.
 fn device_files(devices: &[DeviceInfo]) -> Result<(), LaunchError> {
     let covered: Covered = if Path::new(CDEVS).is_dir() {
         cover(Path::new(CDEVS))?
     } else {
-        // A directory made in the host's own /dev would outlive the program.
+        // A directory created in the host's own /dev would outlive the program.
         let dev = cover(Path::new(DEV))?;
         dev.keep(|_, _| true)?;
         fs::create_dir(CDEVS).map_err(LaunchError::step(format!("create {CDEVS}")))?;
@@ -292,9 +292,8 @@ fn device_files(devices: &[DeviceInfo]) -> Result<(), LaunchError> {
     covered.keep(|_, _| true)
 }
 
-/// Adds our `.driver` file, for programs that are started with a cleared environment. libibverbs tries the drivers
-/// in the reverse of the order in which the directory lists them, and the first that matches a device takes it: ours
-/// must be listed last.
+/// Adds a `.driver` file, for programs that are started with a cleared environment. libibverbs tries the drivers in the reverse of the
+/// order in which the directory lists them, and the first that matches a device takes it: this one must be listed last.
 fn driver_list() -> Result<(), LaunchError> {
     let dir = Path::new(DRIVERS);
     if !dir.is_dir() {
@@ -324,7 +323,7 @@ fn fill(dir: &str) -> impl Fn(io::Error) -> LaunchError + Clone {
 mod tests {
     use super::*;
 
-    /// Otherwise a view made during a shortage of descriptors would lack the host's own devices.
+    /// Otherwise a view created during a shortage of descriptors would lack the host's own devices.
     #[test]
     fn a_directory_that_cannot_be_listed_is_not_taken_for_an_empty_one() {
         assert!(names(Path::new("/no/such/directory")).unwrap().is_empty());
@@ -332,7 +331,7 @@ mod tests {
         assert!(newest_first(Path::new("/dev/null")).is_err());
     }
 
-    /// A pipe would keep the hook until the runtime loses patience.
+    /// A pipe would block the hook until the runtime times out.
     #[test]
     fn what_an_image_has_in_the_place_of_a_device_is_read_without_waiting() {
         let class = &testkit::Scratch::new().0;

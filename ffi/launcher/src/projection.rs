@@ -12,24 +12,23 @@ use super::sysfs::{self, DEVICES_FROM_CLASS};
 use super::tree::{Tree, lay};
 use node::devices::DeviceInfo;
 
-/// Where device files are.
+/// The directory of device files.
 pub const CDEVS: &str = "/dev/infiniband";
 
 /// The entries by which a view shows its devices.
 pub struct Entries {
-    /// Below the directory of the functions.
+    /// Entries in the directory of the functions.
     pub functions: Tree,
-    /// Below that of PCI devices.
+    /// Entries in the directory of PCI devices.
     pub bus: Tree,
-    /// Below that of classes.
+    /// Entries in the directory of classes.
     pub classes: Tree,
     device_files: BTreeSet<String>,
 }
 
 impl Entries {
-    /// The entries of a view of `devices`. libibverbs keeps the order in which the directory lists devices, and tools
-    /// open the first device by default. So the PF must be listed first, also where directories list the newest entry
-    /// first.
+    /// The entries of a view of `devices`. libibverbs keeps the order in which the directory lists devices, and tools open the first device
+    /// by default. So the PF must be listed first, even if directories list the newest entry first.
     pub fn of(devices: &[DeviceInfo], newest_first: bool) -> Self {
         let mut ordered = devices.to_vec();
         if newest_first {
@@ -45,13 +44,13 @@ impl Entries {
     }
 }
 
-/// The projected directories, through descriptors that may write to them. Programs see the same files read-only.
+/// The projected directories, through writable descriptors. Programs see the same files read-only.
 pub struct Projection {
     /// The directory of the functions.
     pub functions: OwnedFd,
-    /// That of PCI devices.
+    /// The directory of PCI devices.
     pub bus: OwnedFd,
-    /// That of classes.
+    /// The directory of classes.
     pub classes: OwnedFd,
     /// True if directories list the newest entry first.
     pub newest_first: bool,
@@ -63,15 +62,15 @@ impl Projection {
         path_of(&self.functions)
     }
 
-    /// Shows the devices `new` in place of `old`. An entry that names a device exists only while the
-    /// device does. The caller is in the mount namespace of the view.
+    /// Shows the devices `new` in place of `old`. An entry that names a device exists only while the device does. The caller is in the
+    /// mount namespace of the view.
     ///
     /// # Errors
-    /// An entry could not be made or removed. The view then shows the old devices, as far as possible.
+    /// An entry could not be created or removed. The view then shows the old devices, as far as possible.
     pub fn change(&self, old: &[DeviceInfo], new: &[DeviceInfo]) -> io::Result<()> {
         let [old, new] = [old, new].map(|devices| Entries::of(devices, self.newest_first));
         self.turn(&old, &new, |steps| steps.iter().try_for_each(|step| step())).inspect_err(|_| {
-            // Undoes what can be undone, step by step, even if some steps fail.
+            // Undoes all possible steps, even if some of them fail.
             let _ = self.turn(&new, &old, |steps| {
                 steps.iter().for_each(|step| drop(step()));
                 Ok(())
@@ -79,8 +78,8 @@ impl Projection {
         })
     }
 
-    /// Passes to `run` the steps that show `new` in place of `old`. Entries that lead to devices that go are removed
-    /// first, those that lead to devices that come are made last.
+    /// Passes to `run` the steps that show `new` in place of `old`. Entries that refer to removed devices are removed first; entries that
+    /// refer to new devices are created last.
     fn turn(
         &self,
         old: &Entries,
@@ -104,8 +103,7 @@ impl Projection {
         ])
     }
 
-    /// Rebuilds the links of the classes, so that they are listed in their order, and before or after the host's
-    /// links as they were.
+    /// Rebuilds the links of the classes, so that they are listed in order, and before or after the host's links as before.
     fn order(&self, ours: &Tree, classes: &Path) -> io::Result<()> {
         let mut of_host = of_host(classes)?;
         ours.lay_links(classes)?;
@@ -129,7 +127,7 @@ fn of_host(classes: &Path) -> io::Result<Vec<(PathBuf, PathBuf)>> {
     Ok(all)
 }
 
-/// By which path this process reaches an open directory.
+/// The path of an open directory for this process.
 pub fn path_of(dir: &OwnedFd) -> PathBuf {
     PathBuf::from(format!("/proc/self/fd/{}", dir.as_raw_fd()))
 }
@@ -141,19 +139,18 @@ pub fn device_files(devices: &[DeviceInfo]) -> Vec<String> {
     uverbs.chain(umads).collect()
 }
 
-/// Makes `/dev/null` available under another name: a character device that can be opened and that answers ioctl with
-/// ENOTTY, whereupon libibverbs reads sysfs.
+/// Makes `/dev/null` available under another name: a character device that can be opened and fails ioctl with ENOTTY, whereupon libibverbs
+/// reads sysfs.
 pub fn make_device_file(at: &Path) -> io::Result<()> {
     let file = File::create_new(at)?;
-    // By descriptor, since programs may put something else in the place of the name.
+    // By descriptor, because programs may replace the file behind the name.
     let by_descriptor = PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()));
     bind(Path::new("/dev/null"), &by_descriptor).inspect_err(|_| {
         let _ = fs::remove_file(at);
     })
 }
 
-/// Removes what [`make_device_file`] made, if it exists. A file of somebody else's has nothing mounted over it and
-/// stays.
+/// Removes a file that [`make_device_file`] created, if it exists. A file of another origin has nothing mounted over it and stays.
 fn remove_device_file(at: &Path) -> io::Result<()> {
     let unmounted = c_path(at).and_then(|at| sys::unmount(&at));
     match unmounted.and_then(|()| fs::remove_file(at)) {

@@ -1,4 +1,4 @@
-//! Finds the provider's shared object, and the names by which libibverbs is given it.
+//! Finds the provider's shared object, and lays out the names by which libibverbs loads it.
 
 use std::ffi::OsString;
 use std::fs;
@@ -10,18 +10,18 @@ use super::LaunchError;
 
 /// File name of the provider as cargo builds it.
 const PROVIDER: &str = "libironverbs_provider.so";
-/// File name of what libibverbs loads, which then loads the provider.
+/// File name of the object that libibverbs loads, which then loads the provider.
 const LOADER: &str = "libironverbs_loader.so";
-/// File name of what is loaded before programs in virtual time.
+/// File name of the object that is preloaded into programs in virtual time.
 const CLOCKS: &str = "libironverbs_time.so";
-/// The link to the provider, by which the loader finds it.
+/// The link by which the loader finds the provider.
 const PROVIDER_LINK: &str = "libironverbs.so";
 
-/// Private provider interface versions that rdma-core releases append as `-rdmavN.so`. The provider itself finds out
-/// which layout a libibverbs has.
+/// Private provider interface versions that rdma-core releases append as `-rdmavN.so`. The provider itself detects the layout of a
+/// libibverbs.
 const RDMAV: [u32; 5] = [34, 57, 59, 64, 65];
 
-/// The shared objects by which programs reach the devices, absolute.
+/// The shared objects through which programs access the devices, as absolute paths.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Provider {
     /// The shared object that libibverbs loads (`ffi/loader`).
@@ -30,8 +30,7 @@ pub struct Provider {
     pub provider: PathBuf,
 }
 
-/// Finds the shared objects for the command at `exe`: beside it, as in a build directory, or in `../lib/ironverbs`, as
-/// installed.
+/// Finds the shared objects for the command at `exe`: next to it, as in a build directory, or in `../lib/ironverbs`, as installed.
 ///
 /// # Errors
 /// One of them is in neither place.
@@ -39,10 +38,10 @@ pub fn find(exe: &Path) -> Result<Provider, LaunchError> {
     Ok(Provider { loader: object(exe, LOADER)?, provider: object(exe, PROVIDER)? })
 }
 
-/// Finds what stands in for the clocks of programs in virtual time (`ffi/time`), in the same places.
+/// Finds the library that replaces the clocks of programs in virtual time (`ffi/time`), in the same places.
 ///
 /// # Errors
-/// It is in neither.
+/// It is in neither place.
 pub fn clocks(exe: &Path) -> Result<PathBuf, LaunchError> {
     object(exe, CLOCKS)
 }
@@ -61,14 +60,14 @@ fn object(exe: &Path, name: &str) -> Result<PathBuf, LaunchError> {
     })
 }
 
-/// The provider's path without its suffix, which is what `RDMAV_DRIVERS` and `.driver` files name. It is a path of the view alone, of a
-/// directory that nobody can write to: what lies beside a node could be written by whoever may use the node.
+/// The provider's path without its suffix, for `RDMAV_DRIVERS` and `.driver` files. It exists only in the view, in a read-only directory: a
+/// file next to a node could be overwritten by the node's users.
 pub const STEM: &str = "/sys/devices/ironverbs/lib/libironverbs";
 
-/// Makes `libironverbs-rdmav{34,..}.so` in the new directory `lib` lead to the loader, and `libironverbs.so` beside them to the provider.
+/// Creates links in the new directory `lib`: `libironverbs-rdmav{34,..}.so` to the loader, and `libironverbs.so` to the provider.
 ///
 /// # Errors
-/// A link cannot be made.
+/// A link cannot be created.
 pub fn lay(lib: &Path, provider: &Provider) -> io::Result<()> {
     fs::create_dir_all(lib)?;
     let loaders = RDMAV.map(|version| (format!("libironverbs-rdmav{version}.so"), &provider.loader));
@@ -76,8 +75,8 @@ pub fn lay(lib: &Path, provider: &Provider) -> io::Result<()> {
     loaders.into_iter().chain([provider]).try_for_each(|(name, target)| symlink(target, lib.join(name)))
 }
 
-/// The value of `RDMAV_DRIVERS`: ours first, since the first driver that matches a device takes it and the stock mlx5
-/// driver matches our ids, then what the user had.
+/// The value of `RDMAV_DRIVERS`: this provider, followed by the user's value. The first driver that matches a device takes it, and the
+/// stock mlx5 driver matches the simulated devices' IDs.
 pub fn drivers(theirs: Option<OsString>) -> OsString {
     let mut list = OsString::from(STEM);
     match theirs {

@@ -1,21 +1,19 @@
-//! Descriptor numbers for the supervisor's sockets that no descriptor of a program's own can have.
+//! Descriptor numbers for the supervisor's sockets that cannot occur as a program's own descriptors.
 //!
-//! A seccomp filter tells sockets apart by their numbers alone, and a call it traps depends on the supervisor. The kernel
-//! gives a process no number from its limit (`RLIMIT_NOFILE`) on, so the reserved numbers begin where the limit of the
-//! launched program ends: it can have no socket there, and none of its own calls is trapped. The supervisor lifts the limit
-//! while it hands over a socket.
+//! A seccomp filter distinguishes sockets only by their numbers, and a trapped call depends on the supervisor. The kernel allocates no
+//! number at or above a process's limit (`RLIMIT_NOFILE`), so the reserved numbers begin at the launched program's limit: it can have no
+//! socket there, and none of its own calls is trapped. The supervisor raises the limit while it installs a socket.
 
 use super::sys::{self, Answer, Limit};
 use std::io;
 use std::ops::Range;
 
-/// Descriptors that a program may have itself, as far as its own limit allows. Servers ask for 65536 at most, and
-/// larger numbers would take the kernel a descriptor table of a megabyte.
+/// Maximum number of descriptors for the program itself, as far as its own limit allows. Servers request at most 65536, and larger numbers
+/// would require a kernel descriptor table of a megabyte.
 const OWN: u64 = 65536;
-/// RDMA netlink sockets that a program may have at a time. iproute2's `rdma` opens up to three for each device, and
-/// closes none.
+/// Maximum number of RDMA netlink sockets of a program at a time. iproute2's `rdma` opens up to three for each device and closes none.
 const MOST: u64 = 512;
-/// Least number of sockets: one for each of 128 devices.
+/// Minimum number of sockets: one for each of 128 devices.
 const LEAST: u64 = 160;
 
 /// The reserved numbers, and the limits that keep programs from using them.
@@ -23,15 +21,15 @@ const LEAST: u64 = 160;
 pub struct Reserved {
     first: u32,
     end: u32,
-    /// The limits a program is started with.
+    /// The limits that the program is started with.
     program: Limit,
 }
 
 impl Reserved {
-    /// Chooses the numbers for the program that the calling process will become, or, with `given`, for one that will have those limits.
+    /// Chooses the numbers for the program that the calling process will exec, or with `given` for one with those limits.
     ///
     /// # Errors
-    /// [`Unsupported`](io::ErrorKind::Unsupported): the program may have too few descriptors to spare any.
+    /// [`Unsupported`](io::ErrorKind::Unsupported): the program's limit is too low to reserve any.
     pub fn choose(given: Option<Limit>) -> io::Result<Self> {
         let limit = sys::descriptor_limit(None)?;
         let raises = sys::in_child(|| {
@@ -46,15 +44,15 @@ impl Reserved {
         Ok(chosen)
     }
 
-    /// Chooses the numbers on a host with limits `limit`, for a program that inherits descriptors `inherited`.
-    /// A process that may raise a hard limit takes numbers beyond all that programs may have. Others can only raise a soft
-    /// limit, so they take the last numbers below the hard limit and lower the soft one.
+    /// Chooses the numbers on a host with limits `limit`, for a program that inherits descriptors `inherited`. A process that may raise a
+    /// hard limit takes numbers above the maximum of programs. Others can only raise a soft limit, so they take the last numbers below the
+    /// hard limit and lower the soft one.
     fn under(limit: Limit, raises: bool, mut inherited: Vec<u32>) -> Self {
         let window = match raises || limit.hard >= OWN + MOST {
             true => OWN..OWN + MOST,
             false => limit.hard * 3 / 8..limit.hard,
         };
-        // Inherited descriptors remain the program's, so the numbers lie between two of them.
+        // Inherited descriptors remain the program's, so the range lies between two of them.
         inherited.sort_unstable();
         let taken = inherited.into_iter().map(u64::from).filter(|number| window.contains(number));
         let mut widest = window.start..window.start;
@@ -73,10 +71,10 @@ impl Reserved {
         Self { first: first as u32, end: end as u32, program: Limit { soft: limit.soft.min(first), hard } }
     }
 
-    /// The numbers that a supervisor has chosen before, for the program that the calling process will become.
+    /// The numbers that a supervisor has already chosen, for the program that the calling process will exec.
     ///
     /// # Errors
-    /// [`Unsupported`](io::ErrorKind::Unsupported): the program inherits descriptors of these numbers.
+    /// [`Unsupported`](io::ErrorKind::Unsupported): the program inherits descriptors with these numbers.
     pub fn chosen(numbers: Range<u32>) -> io::Result<Self> {
         if sys::inherited()?.iter().any(|number| numbers.contains(number)) {
             return Err(io::ErrorKind::Unsupported.into());
@@ -102,22 +100,22 @@ impl Reserved {
         self.first..self.end
     }
 
-    /// Lowers the limits of the calling process and its children, so that they end where the numbers begin.
+    /// Lowers the limits of the calling process and its children to the first reserved number.
     pub fn keep_away(self) -> io::Result<()> {
         sys::limit_descriptors(None, self.program)
     }
 
-    /// Lets `process` have the numbers while `give` runs.
+    /// Permits `process` the reserved numbers while `give` runs.
     ///
     /// # Errors
-    /// EPERM: the process has lowered its hard limit, and we may not raise it.
+    /// EPERM: the process has lowered its hard limit, and this process may not raise it.
     pub fn lift<T>(self, process: u32, give: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
         let before = sys::descriptor_limit(Some(process))?;
         let end = u64::from(self.end);
         let lifted = Limit { soft: before.soft.max(end), hard: before.hard.max(end) };
         sys::limit_descriptors(Some(process), lifted)?;
         let given = give();
-        // Another thread of the program may have changed the limit in the meantime. Then it stays.
+        // Another thread of the program may have changed the limit meanwhile. Then it stays.
         if sys::descriptor_limit(Some(process)).is_ok_and(|now| now == lifted) {
             let _ = sys::limit_descriptors(Some(process), before);
         }
@@ -136,7 +134,7 @@ mod tests {
 
     #[test]
     fn numbers_begin_where_the_programs_own_end() {
-        // With the right to raise limits the program's own limits remain, up to a bound.
+        // With the right to raise limits, the program's own limits remain, up to a bound.
         assert_eq!(under(256, 256, true), (65536..66048, 256, 256));
         assert_eq!(under(1024, 4096, true), (65536..66048, 1024, 4096));
         assert_eq!(under(1 << 20, 1 << 20, true), (65536..66048, 65536, 65536));
@@ -145,7 +143,7 @@ mod tests {
         assert_eq!(under(1024, 4096, false), (3584..4096, 1024, 4096));
         assert_eq!(under(4096, 4096, false), (3584..4096, 3584, 4096));
         assert_eq!(under(1024, 1024, false), (864..1024, 864, 1024));
-        // The fewest numbers, for a socket for each of 128 devices.
+        // The minimum: a socket for each of 128 devices.
         assert_eq!(under(256, 256, false), (96..256, 96, 256));
         for hard in 0..2000 {
             let (numbers, soft, _) = under(hard, hard, false);

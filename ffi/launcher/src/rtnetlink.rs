@@ -1,5 +1,5 @@
-//! The settings of a virtual function that an administrator makes by its physical one's net device: `RTM_SETLINK` with
-//! `IFLA_VFINFO_LIST`, as `ip link set PF vf N` sends it (rtnetlink(7)).
+//! The settings of a virtual function that an administrator makes through the PF's net device: `RTM_SETLINK` with `IFLA_VFINFO_LIST`, as
+//! sent by `ip link set PF vf N` (rtnetlink(7)).
 
 use super::netlink::Netlink;
 use super::nldev::message::{Attributes, HEADER, requests};
@@ -7,33 +7,33 @@ use std::io;
 use std::path::Path;
 use std::time::Duration;
 
-/// Types of messages and flags.
+/// Message types and flags.
 const RTM_SETLINK: u16 = 19;
 const NLM_F_REQUEST: u16 = 1;
 const NLM_F_ACK: u16 = 4;
-/// Attributes of a link, and in the list of one of its VFs.
+/// Attributes of a link, and of a VF in its list.
 const IFLA_VFINFO_LIST: u16 = 22;
 const IFLA_VF_INFO: u16 = 1;
 const IFLA_VF_MAC: u16 = 1;
 const IFLA_VF_VLAN: u16 = 2;
 const IFLA_VF_TRUST: u16 = 9;
-/// Room for an address in `struct ifla_vf_mac`.
+/// Size of the address in `struct ifla_vf_mac`.
 const ADDRESS: usize = 32;
-/// Bytes of `struct ifinfomsg`.
+/// Size of `struct ifinfomsg`.
 const LINK: usize = 16;
-/// How long the kernel may take: it waits for the card.
+/// Time limit for the kernel, which waits for the card.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// The sequence number of our only message.
+/// The sequence number of the only message.
 const SEQUENCE: u32 = 1;
 
-/// The settings to make; `None` and false leave a setting as it is.
+/// The settings to make; `None` or false leaves a setting unchanged.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct VfSettings {
     /// Its MAC address.
     pub mac: Option<[u8; 6]>,
-    /// The VLAN of all its frames; 0: none.
+    /// The VLAN of all its frames; 0 is none.
     pub vlan: Option<u16>,
-    /// It may do what the physical function may, such as hear all frames or take another MAC.
+    /// Trust the VF with operations such as receiving all frames or taking another MAC.
     pub trust: bool,
 }
 
@@ -57,7 +57,7 @@ pub fn set_vf(net: &str, vf: u32, settings: &VfSettings) -> io::Result<()> {
     socket.send(0, &message(index, vf, settings))?;
     loop {
         let received = socket.receive(8192, 0)?;
-        // Nobody else's word counts.
+        // Only messages from the kernel count.
         if received.from != 0 {
             continue;
         }
@@ -131,7 +131,7 @@ mod tests {
     #[test]
     fn the_kernel_reads_it_and_says_what_it_cannot_do() {
         let settings = VfSettings { trust: true, ..VfSettings::default() };
-        // The loopback interface has no virtual functions, and not everybody may set anything.
+        // The loopback interface has no virtual functions, and the user may lack the privilege.
         let error = set_vf("lo", 0, &settings).unwrap_err().raw_os_error().unwrap();
         assert!([libc::EOPNOTSUPP, libc::EPERM].contains(&error), "{error}");
         assert_eq!(set_vf("no-such-net", 0, &settings).unwrap_err().kind(), io::ErrorKind::NotFound);

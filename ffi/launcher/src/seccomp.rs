@@ -1,9 +1,9 @@
-//! The filters that keep the kernel's RDMA netlink from programs, which knows nothing of our devices.
+//! The filters that keep programs from using the kernel's RDMA netlink, which does not know the simulated devices.
 //!
-//! Where the kernel's ib_core is loaded, libibverbs asks it over netlink which devices there are and never looks at
-//! sysfs, so ours would stay unseen. One filter hands such sockets to our supervisor; where that cannot be, the other
-//! answers `socket(AF_NETLINK, _, NETLINK_RDMA)` as a kernel without ib_core does: programs then read sysfs, where real and
-//! simulated devices stand side by side. Both spare the host the loading of ib_core, which that call triggers.
+//! Where the kernel's ib_core is loaded, libibverbs queries the devices over netlink and never reads sysfs, so it would not find simulated
+//! ones. One filter passes such sockets to the supervisor. Where there is no supervisor, the other filter makes `socket(AF_NETLINK, _,
+//! NETLINK_RDMA)` fail as in a kernel without ib_core: programs then read sysfs, which lists real and simulated devices. Both prevent the
+//! loading of ib_core, which that call triggers.
 
 use std::io;
 
@@ -21,7 +21,7 @@ const AUDIT_ARCH: u32 = 0xc000_00f3;
 /// Netlink protocol number of RDMA.
 pub const NETLINK_RDMA: libc::c_int = 20;
 
-/// Calls that the supervisor answers on its descriptors. The kernel executes all others.
+/// Calls on descriptors that the supervisor handles. The kernel executes all others.
 const ON_DESCRIPTORS: [libc::c_long; 5] =
     [libc::SYS_sendto, libc::SYS_sendmsg, libc::SYS_recvfrom, libc::SYS_recvmsg, libc::SYS_connect];
 
@@ -53,7 +53,7 @@ const fn either(k: u32, hit: u8) -> libc::sock_filter {
 
 const ALLOW: libc::sock_filter = op(RETURN, libc::SECCOMP_RET_ALLOW);
 
-/// Makes RDMA netlink appear not to exist.
+/// Makes RDMA netlink appear to be missing.
 const HIDING: [libc::sock_filter; 10] = [
     op(LOAD, DATA_ARCH),
     want(AUDIT_ARCH, 7),
@@ -67,17 +67,17 @@ const HIDING: [libc::sock_filter; 10] = [
     ALLOW,
 ];
 
-/// Commands of the device files for management datagrams (ib_user_mad.h), which the kernel cannot answer either.
+/// Commands of the umad device files (ib_user_mad.h), which the kernel cannot handle for simulated devices either.
 pub const REGISTER: u32 = 0xc01c_1b01;
 /// Unregisters an agent.
 pub const UNREGISTER: u32 = 0x4004_1b02;
-/// Gives packets a P_Key index from now on.
+/// Enables the P_Key index in packets.
 pub const ENABLE_PKEY: u32 = 0x1b03;
-/// As [`REGISTER`], with flags.
+/// [`REGISTER`] with flags.
 pub const REGISTER_2: u32 = 0xc028_1b04;
 
-/// Passes calls on RDMA netlink and management datagrams to the supervisor. Socket calls are trapped on the
-/// `reserved` numbers only, so that a program's own sockets never wait for it.
+/// Passes calls on RDMA netlink and umad files to the supervisor. Socket calls are trapped only on the `reserved` numbers, so that calls on
+/// a program's own sockets never wait for it.
 fn watching(reserved: Reserved) -> [libc::sock_filter; 25] {
     let numbers = reserved.numbers();
     [
@@ -109,9 +109,9 @@ fn watching(reserved: Reserved) -> [libc::sock_filter; 25] {
     ]
 }
 
-/// Installs a filter. The kernel takes one from a process with CAP_SYS_ADMIN, and from others only once they can no longer
-/// gain privileges by executing set-uid files, since such a file would run under a filter its author never saw. That
-/// promise cannot be taken back, and `sudo` fails after it, so it is made only where the kernel asks for it.
+/// Installs a filter. The kernel accepts one from a process with CAP_SYS_ADMIN, and from others only with no_new_privs set, because a
+/// set-uid program would otherwise run under an unprivileged user's filter. That setting is irrevocable and breaks `sudo`, so it is made
+/// only where the kernel requires it.
 fn install<T>(filter: impl Fn() -> io::Result<T>) -> io::Result<T> {
     match filter() {
         Err(e) if e.raw_os_error() == Some(libc::EACCES) => {
@@ -127,10 +127,10 @@ pub fn hide_rdma_netlink() -> io::Result<()> {
     install(|| sys::seccomp(&HIDING))
 }
 
-/// Passes RDMA netlink of this process, and of everything it starts, to the holder of the listener.
+/// Passes RDMA netlink calls of this process, and of everything it starts, to the holder of the listener.
 ///
 /// # Errors
-/// EBUSY: another process listens to this one already. EINVAL: the kernel is too old.
+/// EBUSY: another process already listens to this one. EINVAL: the kernel is too old.
 pub fn watch_rdma_netlink(reserved: Reserved) -> io::Result<Listener> {
     install(|| Listener::install(&watching(reserved)))
 }

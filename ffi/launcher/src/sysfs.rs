@@ -1,7 +1,7 @@
-//! The entries of sysfs for a ConnectX-5 and its verbs devices, as a list of files; nothing here touches the system.
+//! The sysfs entries of a ConnectX-5 and its verbs devices, as a list of files; nothing here accesses the system.
 //!
-//! As in real sysfs, a device's directory stands under `/sys/devices`, below a host bridge, and `class` and `bus` link to it.
-//! hwloc takes the PCI address of a verbs device out of the text of such a link: it wants `/pciDDDD:BB/` and then addresses.
+//! As in real sysfs, a device's directory is under `/sys/devices`, below a host bridge, and `class` and `bus` link to it. hwloc extracts
+//! the PCI address of a verbs device from the text of such a link: it expects `/pciDDDD:BB/` followed by addresses.
 
 use super::counters::{HARDWARE, PORT};
 use super::pci;
@@ -9,14 +9,13 @@ use super::tree::Tree;
 use devmodel::LinkLayer;
 use node::devices::{Colons, DeviceInfo};
 
-/// Directory of all our devices in `/sys/devices`. The kernel has no such name.
+/// Directory of all simulated devices in `/sys/devices`. The kernel does not use this name.
 pub const HOME: &str = "ironverbs";
 
-/// The directory of the functions. Its host bridge stands for no real bus, since functions of the host are listed by
-/// their own addresses.
+/// The directory of the functions. Its host bridge represents no real bus, because functions of the host are listed by their own addresses.
 pub const FUNCTIONS: &str = "/sys/devices/ironverbs/pci0000:00";
 
-/// Where a link to a device of ours leads, relative to `/sys/class/<class>`.
+/// Target of a link to a simulated device, relative to `/sys/class/<class>`.
 pub const DEVICES_FROM_CLASS: &str = "../../devices/ironverbs/pci0000:00/";
 
 /// The same, relative to `/sys/bus/pci/devices`.
@@ -25,13 +24,13 @@ pub const DEVICES_FROM_BUS: &str = "../../../devices/ironverbs/pci0000:00/";
 /// Name of the file in `uverbsN` by which the provider finds the node and the function.
 pub const NODE_FILE: &str = "ironverbs";
 
-/// `MAJOR:MINOR` of the stand-in for the character device: `/dev/null`.
+/// `MAJOR:MINOR` of `/dev/null`, which replaces the character device.
 const NULL_DEVICE: &str = "1:3";
 
 /// Version of the uverbs interface as a whole.
 const UVERBS_ABI: &str = "6";
 
-/// Milliseconds for which hardware counters are valid.
+/// Lifespan of the hardware counters in milliseconds.
 const LIFESPAN: u32 = 100;
 /// Name of the connection manager's device, in the class `misc` and in `/dev/infiniband`.
 pub const RDMA_CM: &str = "rdma_cm";
@@ -39,7 +38,7 @@ pub const RDMA_CM: &str = "rdma_cm";
 /// Version of its interface (`RDMA_USER_CM_ABI_VERSION`).
 const RDMA_CM_ABI: &str = "4";
 
-/// Version of the umad interface, which ibstat asks before it lists any device.
+/// Version of the umad interface, which ibstat reads before it lists any device.
 const UMAD_ABI: &str = "5";
 
 /// `/sys/class` entries: the verbs classes with a link for each device, and the connection manager.
@@ -86,7 +85,7 @@ pub fn functions(devices: &[DeviceInfo]) -> Tree {
             tree.link(format!("{}/physfn", d.bdf), format!("../{}", pf.bdf));
         }
         if d.link_layer == LinkLayer::Ethernet && d.ip.is_loopback() {
-            // Addresses of the loopback network have the loopback as their net device, as in `gid_attrs/ndevs`.
+            // Loopback addresses have `lo` as their net device, as in `gid_attrs/ndevs`.
             tree.link(format!("{}/net/lo", d.bdf), "../../../../../class/net/lo");
         }
         verbs_device(&mut tree, d);
@@ -145,12 +144,12 @@ fn verbs_device(tree: &mut Tree, d: &DeviceInfo) {
         // Read for unused entries too; a missing file would end the listing.
         tree.line(format!("{port}/gid_attrs/types/{i}"), if roce { "RoCE v2" } else { "IB/RoCE v1" });
         if roce && gid.is_some() {
-            // libibverbs turns this into an interface index and fails where there is none of that name; the
-            // addresses are the loopback's.
+            // libibverbs converts this name to an interface index and fails if there is no such interface; the addresses belong to the
+            // loopback.
             tree.line(format!("{port}/gid_attrs/ndevs/{i}"), "lo");
         }
     }
-    // The supervisor replaces them by the real values.
+    // Initial values, which the supervisor replaces.
     for (name, _) in PORT {
         tree.line(format!("{port}/counters/{name}"), 0);
     }

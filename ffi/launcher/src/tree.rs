@@ -23,22 +23,22 @@ pub enum Entry {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tree(Vec<(String, Entry)>);
 
-/// Where entries are made before they are renamed into place, and moved before they are removed. Programs that list a
-/// directory skip names that begin with a dot (libibverbs, libpci).
+/// Prefix of temporary names, where entries are created before they are renamed into place, and moved before they are removed. Programs
+/// that list a directory skip names that begin with a dot (libibverbs, libpci).
 const ASIDE: &str = ".ironverbs";
 
 impl Tree {
-    /// A file holding one line.
+    /// Adds a file with one line.
     pub fn line(&mut self, path: impl Into<String>, text: impl std::fmt::Display) {
         self.bytes(path, format!("{text}\n").into_bytes());
     }
 
-    /// A file holding `bytes`.
+    /// Adds a file with the contents `bytes`.
     pub fn bytes(&mut self, path: impl Into<String>, bytes: Vec<u8>) {
         self.0.push((path.into(), Entry::File(bytes)));
     }
 
-    /// A symbolic link.
+    /// Adds a symbolic link.
     pub fn link(&mut self, path: impl Into<String>, target: impl Into<String>) {
         self.0.push((path.into(), Entry::Link(target.into())));
     }
@@ -48,16 +48,16 @@ impl Tree {
         self.0.iter().find(|(p, _)| p == path).map(|(_, e)| e)
     }
 
-    /// Creates all entries below `root`. It is an error if one exists.
+    /// Creates all entries below `root`. Fails if one exists.
     pub fn write(&self, root: &Path) -> io::Result<()> {
         make(root, self.0.iter())
     }
 
-    /// Removes, below a `root` that holds this tree, what is not in `next`: entry by entry, and atomically for
-    /// directories of `root` that go altogether. An entry that is gone already does no harm.
+    /// Removes from `root`, which contains this tree, the entries that are not in `next`: one by one, but atomically for top-level
+    /// directories that are removed entirely. Entries that are already gone are ignored.
     ///
     /// # Errors
-    /// Something could not be removed; other entries may remain as well.
+    /// An entry could not be removed; other entries may remain as well.
     pub fn take_all_but(&self, next: &Self, root: &Path) -> io::Result<()> {
         let (stays, tops) = (next.by_path(), next.tops());
         for (path, _) in &self.0 {
@@ -75,12 +75,12 @@ impl Tree {
         Ok(())
     }
 
-    /// Makes below `root`, where `before` stands or what [`Tree::take_all_but`] left of it, what it lacks of this tree. A new
-    /// directory of `root` comes whole, then new entries of others, then files with other bytes, which are written in place: no
-    /// link leads nowhere meanwhile, and nobody reads half a file.
+    /// Completes this tree below `root`, which contains `before` or the rest of it after [`Tree::take_all_but`]. A new top-level directory
+    /// appears as a whole, then new entries of others, then files with changed contents, which are overwritten in place. Meanwhile no link
+    /// is dangling, and no reader sees a partial file.
     ///
     /// # Errors
-    /// Something could not be made; what was made before stays.
+    /// An entry could not be created; earlier ones stay.
     pub fn add_to(&self, before: &Self, root: &Path) -> io::Result<()> {
         let (had, tops) = (before.by_path(), before.tops());
         let new: BTreeSet<&str> = self.tops().difference(&tops).copied().collect();
@@ -118,10 +118,10 @@ impl Tree {
         Ok(())
     }
 
-    /// Replaces every link below `root` in this order, so that directories list them as if all were new.
+    /// Recreates every link below `root` in this order, so that directories list them as if all were new.
     ///
     /// # Errors
-    /// A link could not be made; those before it are in place.
+    /// A link could not be created; those before it are in place.
     pub fn lay_links(&self, root: &Path) -> io::Result<()> {
         for (path, entry) in &self.0 {
             if let Entry::Link(target) = entry {
@@ -135,7 +135,7 @@ impl Tree {
         self.0.iter().map(|(path, entry)| (path.as_str(), entry)).collect()
     }
 
-    /// The names in the root itself.
+    /// The top-level names.
     fn tops(&self) -> BTreeSet<&str> {
         self.0.iter().map(|(path, _)| top(path)).collect()
     }
@@ -175,7 +175,7 @@ fn put_away(root: &Path, name: &str) -> io::Result<()> {
     unless_gone(fs::remove_dir_all(&away))
 }
 
-/// Makes a link to `target` at `at`, replacing one that exists atomically.
+/// Creates a link to `target` at `at`, atomically replacing an existing one.
 pub fn lay(target: &Path, at: &Path) -> io::Result<()> {
     let name = at.file_name().and_then(OsStr::to_str).unwrap_or_default();
     let aside = at.with_file_name(format!("{ASIDE}-{name}"));
@@ -184,13 +184,13 @@ pub fn lay(target: &Path, at: &Path) -> io::Result<()> {
     fs::rename(&aside, at)
 }
 
-/// Overwrites a file in place, so that whoever has it open reads the new bytes. Readers find either the old or the
-/// new bytes, padded with empty lines, unless a read meets the kernel's copying of these bytes.
+/// Overwrites a file in place, so that processes that have it open read the new contents. Readers get either the old or the new contents,
+/// padded with empty lines, unless a read coincides with the kernel's copying of these bytes.
 pub fn overwrite(at: &Path, bytes: &[u8]) -> io::Result<()> {
     let file = File::options().write(true).open(at)?;
     let before = usize::try_from(file.metadata()?.len()).map_err(io::Error::other)?;
-    // The kernel changes the bytes of a file and its length one after the other. If the length changed too, bytes
-    // would be cut off or old ones left behind.
+    // The kernel updates a file's contents and its length one after the other. If the length changed too, readers would see truncated
+    // contents or leftover old bytes.
     let mut padded = bytes.to_vec();
     padded.resize(bytes.len().max(before), b'\n');
     if let Some(behind) = bytes.len().checked_sub(before) {
@@ -200,8 +200,8 @@ pub fn overwrite(at: &Path, bytes: &[u8]) -> io::Result<()> {
     if before > bytes.len() { file.set_len(bytes.len() as u64) } else { Ok(()) }
 }
 
-/// Replaces a file's contents atomically: writes them to `twin`, on the same mount, and exchanges the two. A process
-/// that opens the file reads all of them; one that has it open now has the twin, and reads the old ones.
+/// Replaces a file's contents atomically: writes them to `twin`, on the same mount, and exchanges the two. A process that opens the file
+/// afterwards reads the new contents; one that already has it open now has the twin, and reads the old ones.
 pub fn swap(at: &Path, twin: &Path, bytes: &[u8]) -> io::Result<()> {
     match overwrite(twin, bytes) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => {
@@ -221,7 +221,7 @@ mod tests {
     use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
     use testkit::Scratch;
 
-    /// Directories `0` to `last`, each with a file inside that says so, and the first with links to all others.
+    /// Directories `0` to `last`, each with a file that contains its number, and the first with links to all others.
     fn numbered(last: usize) -> Tree {
         let mut tree = Tree::default();
         for i in 0..=last {
@@ -234,7 +234,7 @@ mod tests {
         tree
     }
 
-    /// All below `root`, as paths with what they hold.
+    /// All paths below `root` and their contents.
     fn found(root: &Path) -> BTreeSet<(PathBuf, String)> {
         let mut all = BTreeSet::new();
         let mut dirs = vec![root.to_path_buf()];
@@ -277,7 +277,7 @@ mod tests {
             tree.write(&made.0).unwrap();
             assert_eq!(found(&turned.0), found(&made.0));
         }
-        // Entries that somebody else took away, or left from another time, do no harm.
+        // Entries that were removed by others, or are left over, do no harm.
         fs::remove_dir_all(turned.0.join("3")).unwrap();
         fs::create_dir(turned.0.join("4")).unwrap();
         turn(&turned.0, before, &numbered(2));
@@ -303,7 +303,7 @@ mod tests {
         assert_eq!((now.ino(), now.modified().unwrap()), (other.ino(), other.modified().unwrap()));
     }
 
-    /// Opens the file anew each time, as most do.
+    /// Opens the file anew for each read, as most programs do.
     #[test]
     fn readers_of_a_file_that_is_swapped_find_one_whole_value_each_time() {
         let scratch = Scratch::made();
@@ -314,12 +314,12 @@ mod tests {
             let reader = scope.spawn(|| {
                 let (mut last, mut values) = (String::new(), 0);
                 while !over.load(Relaxed) {
-                    // By one call: who reads on after a change reads on in other bytes.
+                    // With a single call: a reader that continues after a change reads other contents.
                     let mut bytes = [0; 32];
                     let len = File::open(&at).unwrap().read_at(&mut bytes, 0).unwrap();
                     let text = std::str::from_utf8(&bytes[..len]).unwrap().to_owned();
                     let digits = text.trim_end_matches('\n');
-                    // All digits of a value are one: whatever is put together of two values is none.
+                    // All digits of a value are the same, so a mix of two values is detected.
                     let first = digits.bytes().next();
                     let whole = text != digits && digits.bytes().all(|digit| Some(digit) == first);
                     assert!(first.is_some() && whole, "{text:?}");
@@ -331,7 +331,7 @@ mod tests {
             for round in 0..30 {
                 let (length, digit) = ([1, 7, 20, 3][round % 4], round % 9 + 1);
                 swap(&at, &twin, format!("{}\n", digit.to_string().repeat(length)).as_bytes()).unwrap();
-                // As far apart as the supervisor looks: who opened the file before the last change has read it by the next.
+                // The supervisor's check interval: a program that opened the file before the last change has read it by the next.
                 std::thread::sleep(std::time::Duration::from_millis(80));
             }
             over.store(true, Relaxed);
@@ -340,7 +340,7 @@ mod tests {
         assert!(values > 10, "{values} values were seen");
     }
 
-    /// A file that is held open is written in place, and may be read while its length changes.
+    /// A file that is held open is overwritten in place, and may be read while its length changes.
     #[test]
     fn a_longer_or_shorter_value_is_not_cut_off_for_those_who_hold_the_file_open() {
         let scratch = Scratch::made();
@@ -366,20 +366,20 @@ mod tests {
             }
             over.store(true, Relaxed);
             let (whole, others) = reader.join().unwrap();
-            // A read may meet the copy of the bytes, which takes nanoseconds; a length that is wrong between two calls is seen a hundred times
-            // as often.
+            // A read may coincide with the copying of the contents, which takes nanoseconds; a wrong length between two calls would be seen
+            // a hundred times as often.
             assert!(whole > 100 && others <= whole / 200, "{others} of {whole} reads");
         });
     }
 
-    /// A reader that looks at all times: no link leads nowhere, and a directory that is there is whole.
+    /// A reader that checks continuously: no link is dangling, and a directory that exists is complete.
     #[test]
     fn readers_meanwhile_see_whole_directories_and_links_that_lead_somewhere() {
         let scratch = Scratch::made();
         let root = &scratch.0;
         numbered(1).write(root).unwrap();
         let over = AtomicBool::new(false);
-        // The file at a path: while a reader is not running it may go and another come.
+        // Identifies the file at a path: between two steps of the reader it may be replaced.
         let at = |path: &Path| {
             let meta = fs::symlink_metadata(path).ok()?;
             Some((meta.ino(), meta.ctime(), meta.ctime_nsec()))
@@ -389,7 +389,7 @@ mod tests {
                 let mut looks = 0;
                 while !over.load(Relaxed) {
                     looks += 1;
-                    // The directories are looked at before the next is taken away, or not at all.
+                    // The directories are checked before the next is removed, or not at all.
                     for entry in fs::read_dir(root.join("0")).unwrap().flatten() {
                         let before = at(&entry.path());
                         let Ok(target) = fs::read_link(entry.path()) else { continue };
@@ -428,7 +428,7 @@ mod tests {
             numbers.for_each(|i| tree.link(format!("class/{i}"), format!("../{i}")));
             tree
         };
-        // In memory, as the directories are in which it matters.
+        // In memory, like the directories where the order matters.
         let scratch = Scratch::made();
         let (turned, made) = (scratch.0.join("turned"), scratch.0.join("made"));
         fs::create_dir_all(&turned).unwrap();
@@ -442,7 +442,7 @@ mod tests {
             list(3).write(&turned).unwrap();
             list(12).lay_links(&turned).unwrap();
             list(12).write(&made).unwrap();
-            // Kernels that list the oldest entry first add new ones behind, which is the order only of rising numbers.
+            // Kernels that list the oldest entry first append new ones, which is the right order only for rising numbers.
             let oldest_first = order(&made).first().is_some_and(|name| (name == "0") == rising);
             if rising || !oldest_first {
                 assert_eq!(order(&turned), order(&made));

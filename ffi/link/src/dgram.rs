@@ -1,4 +1,4 @@
-//! Raw frames on a unix datagram socket, one in each datagram.
+//! Raw frames on a unix datagram socket, one per datagram.
 
 use super::{
     bearer::{Bearer, not_now},
@@ -16,7 +16,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Time between two attempts to find the peer.
+/// Interval between attempts to find the peer.
 const RETRY: Duration = Duration::from_millis(50);
 
 /// A datagram socket and its peer.
@@ -34,7 +34,7 @@ struct State {
 }
 
 impl Dgram {
-    /// Binds `local`; the peer may come later.
+    /// Binds `local`; the peer may appear later.
     pub fn new(local: &Path, peer: &Path) -> io::Result<Self> {
         let file = SocketFile::claim(local)?;
         let socket = UnixDatagram::bind(local)?;
@@ -43,7 +43,7 @@ impl Dgram {
         Ok(Self { socket, peer: peer.into(), state: Mutex::default(), _file: file })
     }
 
-    /// Finds the peer, if it is there. A connected socket reports when its peer has room.
+    /// Connects to the peer, if it exists. A connected socket reports when its peer has room.
     fn connect(&self) -> io::Result<()> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         if state.connected {
@@ -67,7 +67,7 @@ impl Bearer for Dgram {
             Err(e) if e.raw_os_error() == Some(libc::ENOBUFS) => Err(not_now()),
             Err(e) if e.kind() == io::ErrorKind::WouldBlock => Err(e),
             Err(e) => {
-                // The peer is gone; another may come in its place.
+                // The peer is gone; another may take its place.
                 if e.raw_os_error() != Some(libc::EMSGSIZE) {
                     *self.state.lock().unwrap_or_else(PoisonError::into_inner) = State::default();
                 }

@@ -1,4 +1,4 @@
-//! Two nodes of one host, joined: what leaves one arrives at the other.
+//! Two joined nodes of one host: frames that leave one arrive at the other.
 
 use super::{
     bearer::{Bearer, not_now},
@@ -15,9 +15,9 @@ use std::{
 /// One end of the join.
 #[derive(Default)]
 pub struct Joined {
-    /// The port of the other node, and which of its links we are.
+    /// The other node's port, and the index of the link there that leads back to this end.
     other: OnceLock<(Weak<Port>, usize)>,
-    /// The frames that each thread has on the way there. Carried by another thread, they could overtake those behind them.
+    /// The frames that each thread has in transit. If another thread carried them, they could be overtaken by later ones.
     gathered: Mutex<HashMap<ThreadId, Vec<Vec<u8>>>>,
 }
 
@@ -26,7 +26,7 @@ impl Joined {
         self.gathered.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Ties this end to link `link` of `port`.
+    /// Connects this end to link `link` of `port`.
     pub fn tie(&self, port: Weak<Port>, link: usize) {
         let _ = self.other.set((port, link));
     }
@@ -43,7 +43,7 @@ impl Bearer for std::sync::Arc<Joined> {
     }
 
     fn flush(&self) {
-        // The lock is free again when they arrive: the other port may have something to send back.
+        // The lock is released before they arrive, because the other port may send something back.
         let frames = self.gathered().remove(&thread::current().id());
         if let (Some(frames), Some((port, link))) = (frames, self.other.get()) {
             if let Some(port) = port.upgrade() {

@@ -1,4 +1,4 @@
-//! The uplink: one party of the node carries what leaves it to other guests, nodes and machines, and brings in what comes.
+//! The uplink: one party of the node carries outgoing frames to other guests, nodes and machines, and delivers incoming ones.
 //!
 //! ```
 //! use link::LinkSpec;
@@ -11,7 +11,7 @@
 //! # Ok::<(), link::LinkSpecError>(())
 //! ```
 //!
-//! Read in this order: `spec` (where a link leads), `port` (frames out and in; `hwspec::wire::discovery` reads who has which address), then
+//! Read in this order: `spec` (where a link leads), `port` (frames out and in; `hwspec::wire::discovery` parses address discovery), then
 //! the bearers: `dgram`, `stream`, `udp` with `outer`, `tap`, `joined`.
 
 mod bearer;
@@ -51,12 +51,12 @@ use std::{
     time::Duration,
 };
 
-/// Frames taken from a link, or from the node, in one go.
+/// Maximum number of frames taken from a link or from the node at a time.
 const BATCH: usize = 64;
-/// A link is looked at this often even if nothing comes: a peer may have come, a function may have got an address.
+/// Interval at which an idle link is checked: a peer may have appeared, or a function may have got an address.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// The rights that a server of `node` with `links` needs of its [jail].
+/// The privileges that a server of `node` with `links` needs in its [jail].
 pub fn needs(node: &Node, links: &[LinkSpec]) -> Needs {
     let unix_stream = links.iter().any(|link| matches!(link, LinkSpec::Stream { listen: false, .. }));
     Needs {
@@ -67,18 +67,18 @@ pub fn needs(node: &Node, links: &[LinkSpec]) -> Needs {
     }
 }
 
-/// The traffic of a link.
+/// Traffic of a link.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LinkStatus {
-    /// The link, as it was asked for.
+    /// The link's specification.
     pub link: String,
     /// Frames sent.
     pub sent: u64,
     /// Frames received.
     pub received: u64,
-    /// Frames that the peer had no room for.
+    /// Frames dropped because the peer had no room.
     pub lost: u64,
-    /// How often a fault befell a frame.
+    /// Number of faults applied to frames.
     pub faults: u64,
 }
 
@@ -93,17 +93,17 @@ impl fmt::Display for LinkStatus {
 pub struct Uplink {
     port: Arc<Port>,
     stop: Arc<AtomicBool>,
-    /// Bytes that are written here end the threads' waiting.
+    /// Writing to it ends the threads' waiting.
     bell: UnixStream,
     ended: Arc<UnixStream>,
     threads: Vec<JoinHandle<()>>,
-    /// The uplinks of nodes that are joined to ours.
+    /// The uplinks of nodes that are joined to this one.
     joined: Vec<Uplink>,
 }
 
 impl Uplink {
-    /// Takes the uplink of `node` and joins it to `specs`, over which `faults` befall frames in both directions. Without
-    /// any links it still answers the node's guests for functions that programs drive.
+    /// Takes the uplink of `node` and joins it to `specs`. `faults` are applied to their frames in both directions. Without any links it
+    /// still answers the node's guests for functions that programs drive.
     pub fn hold(node: &Arc<Node>, specs: &[LinkSpec], faults: Faults) -> Result<Self, NodeError> {
         if !specs.is_empty() && node.adapter().config().link_layer != LinkLayer::Ethernet {
             return Err(NodeError::OwnSubnet(node.dir().into()));
@@ -173,7 +173,7 @@ impl Uplink {
         Ok(())
     }
 
-    /// The traffic of the links so far.
+    /// The links' traffic so far.
     pub fn status(&self) -> Vec<LinkStatus> {
         let of = |link: &PortLink| LinkStatus {
             link: link.spec.clone(),
@@ -189,7 +189,7 @@ impl Uplink {
 impl Drop for Uplink {
     fn drop(&mut self) {
         self.stop.store(true, Release);
-        // Eight bytes are always taken; the threads look again within a tenth of a second anyway.
+        // Eight bytes always fit; the threads check within a tenth of a second anyway.
         let _ = (&self.bell).write(&[0; 8]);
         self.port.hold().wake();
         for thread in self.threads.drain(..) {
@@ -208,14 +208,14 @@ fn bear(node: &Arc<Node>, spec: &LinkSpec) -> io::Result<Box<dyn Bearer>> {
     })
 }
 
-/// Brings in what comes over a link, until `stop`.
+/// Delivers the frames that arrive over a link, until `stop`.
 fn listen(port: &Port, link: usize, stop: &AtomicBool, ended: &UnixStream) {
     let Some(bearer) = port.links().get(link).map(PortLink::bearer) else { return };
     let (mut frame, mut eager) = (Vec::new(), Eager::default());
     while !stop.load(Acquire) {
         let mut batch = Vec::new();
         while batch.len() < BATCH && bearer.receive(&mut frame).is_ok() {
-            // Longer than any of ours: somebody else's nonsense.
+            // Longer than any valid frame: dropped as invalid.
             if frame.len() <= MAX_FRAME {
                 batch.push(std::mem::take(&mut frame));
             }
@@ -232,7 +232,7 @@ fn listen(port: &Port, link: usize, stop: &AtomicBool, ended: &UnixStream) {
         let mut fds = bearer.incoming();
         fds.push(ended.as_raw_fd());
         let wait = |most| sockets::wait(&fds, None, Some(most));
-        // Late frames have their time, which a look could miss.
+        // Late frames have deadlines, which eager polling could miss.
         if next.is_some() || eager.look(|| wait(Duration::ZERO).then_some(())).is_none() {
             let late = next.map(|at| Duration::from_nanos(at.saturating_sub(port.hold().now()) / 1000));
             wait(late.map_or(LOOK, |late| late.min(LOOK)));

@@ -1,8 +1,8 @@
-//! RoCE v2 between the frames of the model and the packets of a kernel that writes IP and UDP headers itself.
+//! RoCE v2: conversion between the model's frames and packets of a kernel that writes IP and UDP headers itself.
 //!
-//! The ICRC covers the headers as they are on the wire (annex A17.3.1), so it is made anew for those the kernel writes: the same
-//! addresses, another source port, and of IPv4 what Linux gives an unconnected socket that forbids fragments:
-//! identification 0 and DF. An ICRC that was wrong stays wrong: its difference from the right one is carried over.
+//! The ICRC covers the headers as they are on the wire (annex A17.3.1), so it is recomputed for the kernel's headers: the same addresses,
+//! another source port, and for IPv4 what Linux uses for an unconnected socket that forbids fragments: identification 0 and DF. A wrong
+//! ICRC stays wrong: its difference from the right one is preserved.
 
 use hwspec::{
     layout::Layout,
@@ -33,12 +33,12 @@ pub fn ips(pair: &IpPair) -> (IpAddr, IpAddr) {
 }
 
 impl Packet {
-    /// A packet that came with these addresses: BTH to ICRC. `None`: too short for that.
+    /// A received packet with these addresses; `payload` is BTH to ICRC. `None` if it is too short.
     pub fn new(addresses: IpPair, port: u16, payload: Vec<u8>) -> Option<Self> {
         (payload.len() >= BTH + ICRC_SIZE).then_some(Self { addresses, port, payload })
     }
 
-    /// Takes a frame apart. `None`: it is no RoCE v2 packet, or cut short.
+    /// Parses a frame. `None` if it is not a RoCE v2 packet, or truncated.
     pub fn of_frame(frame: &[u8]) -> Option<Self> {
         let ethernet = Ethernet::read(frame.get(..Ethernet::SIZE)?);
         let ip = frame.get(Ethernet::SIZE..)?;
@@ -84,7 +84,7 @@ impl Packet {
         self
     }
 
-    /// The packet with its link header: from `src` to `dst`.
+    /// The packet with its Ethernet header: from `src` to `dst`.
     pub fn frame(&self, src: [u8; 6], dst: [u8; 6]) -> Vec<u8> {
         let ethertype = match self.addresses {
             IpPair::V4 { .. } => EtherType::IPV4,
@@ -95,15 +95,15 @@ impl Packet {
         [ethernet.bytes(), &self.headers(0), &self.payload].concat()
     }
 
-    /// A packet of a peer that gives its packets an identification, which a socket does not report: if one makes the ICRC
-    /// right, that is it, and the ICRC is made right for none. 16 of its 32 bits still tell damage.
+    /// Handles a packet from a peer that sets the IPv4 identification, which a socket does not report: if some identification makes the
+    /// ICRC right, assumes it and makes the ICRC right for identification 0. 16 of the 32 bits still detect damage.
     pub fn without_identification(&mut self) {
         let IpPair::V4 { .. } = self.addresses else { return };
         let difference = xor(self.icrc(0), self.sum());
         if difference == [0; ICRC_SIZE] {
             return;
         }
-        // CRCs are linear: an identification changes the sum by the changes its bits make.
+        // CRCs are linear: an identification changes the sum by the changes that its bits make.
         let none = self.icrc(0);
         let mut rest = u32::from_le_bytes(difference);
         let mut basis: Vec<u32> = Vec::with_capacity(16);
@@ -122,7 +122,7 @@ impl Packet {
         }
     }
 
-    /// IP and UDP header, as the kernel writes them but for checksums.
+    /// The IP and UDP headers as the kernel writes them, except for checksums.
     fn headers(&self, identification: u16) -> Vec<u8> {
         let udp_len = Udp::SIZE + self.payload.len();
         let mut udp = Udp::zeroed();
@@ -158,7 +158,7 @@ impl Packet {
         }
     }
 
-    /// The right ICRC under `identification`.
+    /// The right ICRC for `identification`.
     fn icrc(&self, identification: u16) -> [u8; ICRC_SIZE] {
         let body = &self.payload[..self.payload.len() - ICRC_SIZE];
         Icrc::new(&[&self.headers(identification), body].concat()).finish()
@@ -169,7 +169,8 @@ impl Packet {
         self.payload.last_chunk().copied().unwrap_or_default()
     }
 
-    /// Gives the packet another source port, and the ICRC that is as right as the one it has where `right` would be.
+    /// Changes the source port, and adjusts the ICRC so that its difference from the right one stays; `right` is the right one for the old
+    /// port.
     fn carry_over(&mut self, right: [u8; ICRC_SIZE], port: u16) {
         let damage = xor(self.sum(), right);
         self.port = port;
@@ -183,7 +184,7 @@ fn xor(a: [u8; ICRC_SIZE], b: [u8; ICRC_SIZE]) -> [u8; ICRC_SIZE] {
     (u32::from_le_bytes(a) ^ u32::from_le_bytes(b)).to_le_bytes()
 }
 
-/// The rest of `value` when all of `basis` that fit are taken away; `basis` has distinct highest bits, highest first.
+/// Reduces `value` by `basis` over GF(2); `basis` has distinct highest bits, highest first.
 fn reduce(value: u32, basis: &[u32]) -> u32 {
     basis.iter().fold(value, |rest, b| rest.min(rest ^ b))
 }

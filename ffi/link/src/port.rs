@@ -1,5 +1,4 @@
-//! The port: frames that leave find their links, frames that come find the node, and who asks for an address of ours is
-//! answered.
+//! The port: routes outgoing frames to links and incoming frames to the node, and answers discovery requests for the node's addresses.
 
 use super::{BATCH, bearer::Bearer, sockets};
 use ::sync::Eager;
@@ -21,14 +20,14 @@ use std::{
     time::Duration,
 };
 
-/// How long a peer may keep us from sending before what is for it is dropped.
+/// Maximum time that a full peer delays sending before its frames are dropped.
 const PATIENCE: Duration = Duration::from_millis(20);
-/// MACs remembered; when there are more all are learnt again.
+/// Maximum number of learnt MACs; beyond it, all are discarded and learnt again.
 const LEARNT: usize = 4096;
 
 /// A link of a port.
 pub struct PortLink {
-    /// As it was asked for.
+    /// Its specification.
     pub spec: String,
     bearer: Box<dyn Bearer>,
     faulty: bool,
@@ -39,12 +38,12 @@ pub struct PortLink {
     pub sent: AtomicU64,
     /// Frames received.
     pub received: AtomicU64,
-    /// Frames that the peer had no room for, or that the link does not carry.
+    /// Frames dropped because the peer had no room or the link does not carry them.
     pub lost: AtomicU64,
 }
 
 impl PortLink {
-    /// A link over `bearer`; `which` tells the chances of several apart.
+    /// A link over `bearer`; `which` makes the fault sequences of several links differ.
     pub fn new(spec: String, bearer: Box<dyn Bearer>, faults: Faults, which: u32) -> Self {
         Self {
             spec,
@@ -59,7 +58,7 @@ impl PortLink {
         }
     }
 
-    /// How often a fault befell a frame of it.
+    /// Number of faults applied to its frames.
     pub fn befallen(&self) -> u64 {
         lock(&self.out).befallen() + lock(&self.inward).befallen()
     }
@@ -69,7 +68,7 @@ impl PortLink {
         &*self.bearer
     }
 
-    /// Sends a frame, if nothing befalls it.
+    /// Sends a frame, subject to faults.
     fn emit(&self, now: u64, frame: &[u8]) {
         if !self.faulty {
             return self.send(frame);
@@ -79,7 +78,7 @@ impl PortLink {
         through.iter().for_each(|frame| self.send(frame));
     }
 
-    /// Sends a frame. A peer that takes none for a while is not waited for again until it does.
+    /// Sends a frame. After a peer has been full for a while, it is not waited for again until it accepts a frame.
     fn send(&self, frame: &[u8]) {
         let mut result = self.bearer.send(frame);
         let full = |result: &io::Result<()>| {
@@ -106,11 +105,11 @@ impl PortLink {
 pub struct Port {
     hold: UplinkHold,
     links: Vec<PortLink>,
-    /// Behind which link a MAC is.
+    /// The link behind which each MAC is.
     learnt: Mutex<BTreeMap<[u8; 6], usize>>,
-    /// Which MACs the functions have beside those they are born with.
+    /// The functions' MACs other than their permanent ones.
     macs: Mutex<Macs>,
-    /// A frame with an address of ours has come from outside, which was said.
+    /// True once a frame with one of the node's addresses as source has come from outside and was reported.
     doubled: AtomicBool,
 }
 
@@ -123,7 +122,7 @@ fn mac_at(frame: &[u8], at: usize) -> [u8; 6] {
 }
 
 impl Port {
-    /// A port with its links.
+    /// Creates a port with its links.
     pub fn new(hold: UplinkHold, links: Vec<PortLink>) -> Self {
         Self {
             hold,
@@ -148,7 +147,7 @@ impl Port {
         self.hold.node().adapter().config().link_layer == LinkLayer::Ethernet
     }
 
-    /// A frame of the node that is for somebody outside, or for a group.
+    /// Handles a frame of the node to an outside or a group address.
     pub fn leave(&self, frame: &[u8]) {
         if self.is_ethernet() {
             if let Some(discovery) = Discovery::read(frame) {
@@ -160,7 +159,7 @@ impl Port {
         self.emit(None, frame);
     }
 
-    /// Frames that came over `link`.
+    /// Handles frames that came over `link`.
     pub fn arrive(&self, link: usize, frames: Vec<Vec<u8>>) {
         let Some(this) = self.links.get(link) else { return };
         this.received.fetch_add(frames.len() as u64, Relaxed);
@@ -175,7 +174,7 @@ impl Port {
         self.let_in(link, through);
     }
 
-    /// Frames that were under way over `link` and are through now arrive. Returns when the next will be.
+    /// Delivers delayed frames of `link` that are due. Returns when the next will be due.
     pub fn arrive_late(&self, link: usize) -> Option<u64> {
         let mut through = Vec::new();
         let next = lock(&self.links.get(link)?.inward).leave(self.hold.now(), &mut through);
@@ -210,7 +209,7 @@ impl Port {
         self.take_in(for_us);
     }
 
-    /// Frames enter the node.
+    /// Delivers frames to the node.
     fn take_in(&self, frames: Vec<Vec<u8>>) {
         if frames.is_empty() {
             return;
@@ -218,8 +217,8 @@ impl Port {
         self.hold.receive(&frames);
     }
 
-    /// True if `mac` is that of a function here; true if frames to it enter the node. A guest or a PF's driver may have
-    /// given a function another, or have it see frames for others.
+    /// Returns whether `mac` belongs to a function here, and whether frames to it enter the node. A guest or a PF's driver may have given a
+    /// function another MAC, or have it receive frames for others.
     fn look_up(&self, mac: [u8; 6]) -> (bool, bool) {
         if mac[0] & 1 != 0 {
             return (false, true);
@@ -233,7 +232,7 @@ impl Port {
         (ours, ours || macs.takes_strangers())
     }
 
-    /// True if a function of the node has `mac` from its birth.
+    /// True if `mac` is the permanent MAC of a function of the node.
     fn is_born_here(&self, mac: [u8; 6]) -> bool {
         devmodel::identity::fid_of_mac(self.hold.node().adapter().config().node_id, mac).is_some()
     }
@@ -258,7 +257,7 @@ impl Port {
         learnt.insert(mac, link);
     }
 
-    /// Sends a frame over the link its destination is behind, or all if that is not known, or over `only`.
+    /// Sends a frame over the link that its destination is behind, or over all links if that is not known, or over `only`.
     fn emit(&self, only: Option<usize>, frame: &[u8]) {
         let known = match only {
             Some(_) => only,
@@ -273,7 +272,7 @@ impl Port {
         }
     }
 
-    /// Frames that were under way and are through now leave. Returns when the next will be.
+    /// Sends delayed frames that are due. Returns when the next will be due.
     pub fn emit_late(&self) -> Option<u64> {
         let now = self.hold.now();
         let late = |link: &PortLink| {
@@ -285,7 +284,7 @@ impl Port {
         self.links.iter().filter_map(late).min()
     }
 
-    /// From one link to the others, as a switch between them.
+    /// Forwards a frame from one link to the others, like a switch.
     fn pass_on(&self, from: usize, frame: &[u8]) {
         let known = lock(&self.learnt).get(&mac_at(frame, 0)).copied();
         for (i, link) in self.links.iter().enumerate() {
@@ -295,7 +294,7 @@ impl Port {
         }
     }
 
-    /// Takes note of what a frame says of addresses. The answer, if it asks for one of ours.
+    /// Learns the addresses in a discovery frame. Returns the reply if it asks for one of the node's addresses.
     fn discover(&self, discovery: Discovery) -> Option<DiscoveryFrame> {
         match discovery {
             Discovery::Answer { ip, mac } => {
@@ -312,7 +311,7 @@ impl Port {
         }
     }
 
-    /// Puts the requests of the node's programs to the wire. Returns when (ps) to look again.
+    /// Sends the discovery requests of the node's programs. Returns when (ps) to check again.
     pub fn ask(&self) -> Option<u64> {
         let (requests, again) = self.hold.address_requests();
         for AddressRequest { ip, asker } in requests {
@@ -340,7 +339,7 @@ impl Port {
         self.links.iter().for_each(|link| link.bearer.flush());
     }
 
-    /// Takes from the uplink until `stop`.
+    /// Takes frames from the uplink until `stop`.
     pub fn run(&self, stop: &AtomicBool) {
         let mut eager = Eager::default();
         while !stop.load(Acquire) {
@@ -356,7 +355,7 @@ impl Port {
             }
             let until = [self.emit_late(), self.ask()].into_iter().flatten().min();
             self.flush();
-            // Late frames and requests have their time, which a look could miss.
+            // Late frames and requests have deadlines, which eager polling could miss.
             let came =
                 until.is_none() && eager.look(|| (self.hold.wake_count() != seen).then_some(())).is_some();
             if !came && !stop.load(Acquire) {

@@ -1,4 +1,4 @@
-//! The calls and options of sockets that the standard library lacks.
+//! Socket calls and options that the standard library lacks.
 #![allow(unsafe_code)]
 
 use std::{
@@ -15,7 +15,7 @@ use std::{
     time::Duration,
 };
 
-/// Bytes asked for in each direction; the kernel gives what its limits allow.
+/// Requested buffer size in each direction in bytes; the kernel limits it.
 const BUFFER: libc::c_int = 4 << 20;
 
 fn set(fd: RawFd, level: libc::c_int, option: libc::c_int, value: libc::c_int) -> io::Result<()> {
@@ -28,12 +28,12 @@ fn set(fd: RawFd, level: libc::c_int, option: libc::c_int, value: libc::c_int) -
 /// Gives a socket large buffers, as far as the host allows.
 pub fn enlarge(fd: RawFd) {
     for option in [libc::SO_SNDBUF, libc::SO_RCVBUF] {
-        // Less is slower, not wrong.
+        // Smaller buffers are slower, not wrong.
         let _ = set(fd, libc::SOL_SOCKET, option, BUFFER);
     }
 }
 
-/// Lets no router, and not this host, cut a UDP socket's packets (annex A17: RoCE v2 is not fragmented). With it Linux gives IPv4
+/// Prevents routers and this host from fragmenting a UDP socket's packets (annex A17: RoCE v2 is not fragmented). With it, Linux gives IPv4
 /// packets of an unconnected socket the identification 0.
 pub fn forbid_fragments(fd: RawFd, v6: bool) -> io::Result<()> {
     match v6 {
@@ -42,7 +42,7 @@ pub fn forbid_fragments(fd: RawFd, v6: bool) -> io::Result<()> {
     }
 }
 
-/// Waits until one of `read` is readable or `write` writable, at most so long; returns whether one is. An error counts as an answer.
+/// Waits until one of `read` is readable or `write` writable, at most for `most`; returns true if one is. An error counts as ready.
 pub fn wait(read: &[RawFd], write: Option<RawFd>, most: Option<Duration>) -> bool {
     let one = |fd, events| libc::pollfd { fd, events, revents: 0 };
     let mut all: Vec<libc::pollfd> = read.iter().map(|fd| one(*fd, libc::POLLIN)).collect();
@@ -56,11 +56,11 @@ pub fn wait(read: &[RawFd], write: Option<RawFd>, most: Option<Duration>) -> boo
     unsafe { libc::ppoll(all.as_mut_ptr(), all.len() as libc::nfds_t, time, std::ptr::null()) > 0 }
 }
 
-/// The place of a socket of ours in the file system, removed when dropped.
+/// The path of a socket of this process, removed when dropped.
 pub struct SocketFile(PathBuf);
 
 impl SocketFile {
-    /// Makes room at `path`: a socket that nobody listens on any more is removed.
+    /// Claims `path`: removes a socket that no process has open any more.
     pub fn claim(path: &Path) -> io::Result<Self> {
         if let Ok(meta) = fs::symlink_metadata(path) {
             if !meta.file_type().is_socket() {
@@ -77,8 +77,8 @@ impl SocketFile {
     }
 }
 
-/// True if a process has the socket at `path` open. One that is connected to somebody else refuses us otherwise than one
-/// that nobody has.
+/// True if a process has the socket at `path` open. A socket that is connected to another peer fails with a different error than an
+/// abandoned one.
 fn is_listened_on(path: &Path) -> io::Result<bool> {
     let result = match UnixDatagram::unbound()?.connect(path) {
         Err(e) if e.raw_os_error() == Some(libc::EPROTOTYPE) => connect_now(path).map(drop),
@@ -88,7 +88,7 @@ fn is_listened_on(path: &Path) -> io::Result<bool> {
     Ok(!result.is_err_and(|e| gone.contains(&e.raw_os_error())))
 }
 
-/// A stream to the socket at `path`, if its listener has room for it now (else EAGAIN). It does not block.
+/// Connects a stream to the socket at `path`, if its listener has room for it now (else EAGAIN). Does not block.
 pub fn connect_now(path: &Path) -> io::Result<UnixStream> {
     // SAFETY: a plain structure of integers.
     let mut address: libc::sockaddr_un = unsafe { std::mem::zeroed() };
@@ -106,7 +106,7 @@ pub fn connect_now(path: &Path) -> io::Result<UnixStream> {
     if fd == -1 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: a new descriptor, nobody else's.
+    // SAFETY: a new descriptor, which is not shared.
     let stream = UnixStream::from(unsafe { OwnedFd::from_raw_fd(fd) });
     let len = size_of_val(&address) as libc::socklen_t;
     // SAFETY: the address lives across the call.

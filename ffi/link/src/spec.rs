@@ -1,30 +1,30 @@
-//! Where an uplink leads, as it is written on the command line.
+//! Command-line syntax of links.
 
 use std::{fmt, net::IpAddr, path::PathBuf, str::FromStr};
 
 /// Where an uplink leads.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LinkSpec {
-    /// Raw frames on a unix datagram socket: `dgram:LOCAL,PEER`. QEMU's `-netdev dgram` speaks this format.
+    /// Raw frames on a unix datagram socket: `dgram:LOCAL,PEER`. The format of QEMU's `-netdev dgram`.
     Dgram {
-        /// Our socket; made, and removed at the end.
+        /// The local socket: created, and removed at the end.
         local: PathBuf,
-        /// The peer's.
+        /// The peer's socket.
         peer: PathBuf,
     },
-    /// Frames on a stream, each behind its length (32 bits, big-endian): `stream:listen:PATH` or `stream:connect:PATH`. QEMU's
-    /// `-netdev stream` speaks this format.
+    /// Frames on a stream, each preceded by its length (32 bits, big-endian): `stream:listen:PATH` or `stream:connect:PATH`. The format of
+    /// QEMU's `-netdev stream`.
     Stream {
-        /// Wait for the peer; else go to it.
+        /// True to wait for the peer, false to connect to it.
         listen: bool,
-        /// The socket.
+        /// The socket's path.
         path: PathBuf,
     },
     /// RoCE v2 over the host's own UDP: `udp:[ADDRESS[,ADDRESS...]][,peer=ADDRESS...]`.
     Udp {
-        /// Addresses of the host that functions have; none: all that functions have and the host too.
+        /// Addresses of the host that functions have; empty for all that both the functions and the host have.
         local: Vec<IpAddr>,
-        /// The peers that it speaks to; none: anybody.
+        /// The permitted peers; empty for any.
         peers: Vec<IpAddr>,
     },
     /// A TAP device of this host: `tap:NAME`.
@@ -39,7 +39,7 @@ pub enum LinkSpec {
     ),
 }
 
-/// A link that is not spelt right.
+/// A link with invalid syntax.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "expected a link like dgram:LOCAL,PEER, stream:listen:PATH, stream:connect:PATH, udp:10.0.0.5,peer=10.0.0.6, \

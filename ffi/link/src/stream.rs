@@ -1,4 +1,4 @@
-//! Frames on a unix stream socket, each behind its length.
+//! Frames on a unix stream socket, each preceded by its length.
 
 use super::{
     bearer::{Bearer, not_now},
@@ -16,9 +16,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Time between two attempts to reach the peer.
+/// Interval between attempts to reach the peer.
 const RETRY: Duration = Duration::from_millis(50);
-/// Bytes of a frame's length.
+/// Size of a frame's length field in bytes.
 const LENGTH: usize = 4;
 
 /// A stream to one peer at a time.
@@ -35,12 +35,12 @@ struct State {
     tried: Option<Instant>,
     /// The part of a frame that could not be sent yet.
     unsent: Vec<u8>,
-    /// The bytes that came and are no whole frame yet.
+    /// Received bytes that are not a whole frame yet.
     partial: Vec<u8>,
 }
 
 impl Stream {
-    /// Listens at `path`, or goes there when somebody is.
+    /// Listens at `path`, or connects to it once there is a listener.
     pub fn new(path: &Path, listen: bool) -> io::Result<Self> {
         let mut made = Self { listener: None, path: path.into(), state: Mutex::default(), _file: None };
         if listen {
@@ -56,7 +56,7 @@ impl Stream {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The stream, found if it can be.
+    /// The stream, connected if possible.
     fn connected<'s>(&self, state: &'s mut State) -> io::Result<&'s UnixStream> {
         if state.stream.is_none() {
             let stream = match &self.listener {
@@ -78,7 +78,7 @@ impl Stream {
 }
 
 impl State {
-    /// Sends what is left of a frame.
+    /// Sends the rest of a frame.
     fn flush(&mut self) -> io::Result<()> {
         while !self.unsent.is_empty() {
             let Some(stream) = &mut self.stream else { return Err(not_now()) };
@@ -93,13 +93,13 @@ impl State {
         Ok(())
     }
 
-    /// The peer is gone.
+    /// Resets the state after the peer is gone.
     fn lost<T>(&mut self, why: io::Error) -> io::Result<T> {
         *self = Self::default();
         Err(why)
     }
 
-    /// The oldest whole frame that came.
+    /// Takes the oldest whole frame received.
     fn whole(&mut self, frame: &mut Vec<u8>) -> io::Result<bool> {
         let Some(len) = self.partial.first_chunk::<LENGTH>() else { return Ok(false) };
         let len = u32::from_be_bytes(*len) as usize;
@@ -123,7 +123,7 @@ impl Bearer for Stream {
         state.unsent.extend_from_slice(&(frame.len() as u32).to_be_bytes());
         state.unsent.extend_from_slice(frame);
         match state.flush() {
-            // The rest goes before the next.
+            // The rest is sent before the next frame.
             Err(e) if e.kind() == io::ErrorKind::WouldBlock => Ok(()),
             other => other,
         }
@@ -132,7 +132,7 @@ impl Bearer for Stream {
     fn receive(&self, frame: &mut Vec<u8>) -> io::Result<()> {
         let mut state = self.state();
         self.connected(&mut state)?;
-        // The rest of the last frame does not wait for a next one, which may never be.
+        // Sends the rest of the last frame now, because there may be no next one.
         let _ = state.flush();
         let mut bytes = [0; 16 << 10];
         loop {
@@ -177,7 +177,7 @@ mod tests {
         let there = Stream::new(&path, true).unwrap();
         let here = Stream::new(&path, false).unwrap();
         let mut sent = 0u32;
-        // Until the socket takes a part only.
+        // Until the socket accepts only a part.
         while here.state().unsent.is_empty() {
             let mut frame = [7; 9001];
             frame[..4].copy_from_slice(&sent.to_be_bytes());
@@ -194,7 +194,7 @@ mod tests {
                     assert_eq!((frame.len(), &frame[..4]), (9001, &got.to_be_bytes()[..]));
                     got += 1;
                 }
-                // The sender listens now, and sends nothing.
+                // The sender is listening, and sends nothing.
                 Err(_) => assert!(here.receive(&mut Vec::new()).is_err()),
             }
         }

@@ -1,4 +1,4 @@
-//! Raw frames of a TAP device, by which this host's kernel is on the wire.
+//! Raw frames of a TAP device, which connects this host's kernel to the wire.
 #![allow(unsafe_code)]
 
 use super::bearer::{Bearer, not_now};
@@ -16,16 +16,16 @@ use std::{
 /// A TAP device that this process is attached to.
 pub struct Tap {
     device: File,
-    /// The device was deleted, and will say so to whoever waits for it.
+    /// Set once the device was deleted: it then reports an error to every poll.
     deleted: AtomicBool,
 }
 
 impl Tap {
-    /// Attaches to the TAP device `name` of this network namespace. One that is not there is made, and goes with this process.
+    /// Attaches to the TAP device `name` of this network namespace. A missing device is created, and removed with this process.
     pub fn new(name: &str) -> io::Result<Self> {
         // SAFETY: a plain structure of integers.
         let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
-        // The kernel wants a zero behind the name.
+        // The kernel requires a zero after the name.
         if name.len() >= request.ifr_name.len() {
             let why = format!("expected a name of at most {} bytes", request.ifr_name.len() - 1);
             return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
@@ -44,7 +44,7 @@ impl Tap {
         Ok(Self { device, deleted: AtomicBool::new(false) })
     }
 
-    /// Notes that the device was deleted, if `result` says so: it would wake us for ever then.
+    /// Records that the device was deleted, if `result` says so: it would wake the poller forever.
     fn note<T>(&self, result: io::Result<T>) -> io::Result<T> {
         result.inspect_err(|e| {
             if e.raw_os_error() == Some(libc::EBADFD) {

@@ -1,4 +1,4 @@
-//! Uplinks of nodes: who holds one, whom it finds, and what it does with peers that say nothing.
+//! Uplinks of nodes: exclusive holding, routing, and unresponsive peers.
 
 use super::{LinkSpec, Uplink};
 use devmodel::{LinkLayer, strict::Strict, wire::Faults};
@@ -55,7 +55,7 @@ fn neighbours_on_another_node_are_found_and_nobody_else_is() {
     assert!(waited > Duration::from_secs(1) && waited < Duration::from_secs(5), "{waited:?}");
 }
 
-/// Otherwise those that it gathers next could overtake them.
+/// Otherwise frames that it gathers later could overtake them.
 #[test]
 fn frames_to_a_joined_node_are_carried_by_the_thread_that_sent_them() {
     let [a, b] = [Scratch::new(), Scratch::new()];
@@ -70,7 +70,7 @@ fn frames_to_a_joined_node_are_carried_by_the_thread_that_sent_them() {
     assert_eq!(came(), 1);
 }
 
-/// Not a test of its own: what the other process runs.
+/// Not a test itself: the entry point of the other process.
 #[test]
 fn other_process() {
     let Some((_, dir)) = testkit::role() else { return };
@@ -152,7 +152,7 @@ fn what_cannot_be_linked_is_said() {
     hold(&node, &[]);
 }
 
-/// Other MACs than those functions are born with are those that their drivers list, be they chosen or given.
+/// MACs other than a function's permanent one are those that its driver lists, whether chosen by it or assigned.
 #[test]
 fn frames_to_a_mac_that_a_function_has_come_in_and_go_no_further() {
     let scratch = Scratch::new();
@@ -163,7 +163,7 @@ fn frames_to_a_mac_that_a_function_has_come_in_and_go_no_further() {
     let up = hold(&node, &[("a", "b"), ("c", "d")].map(|(a, b)| format!("dgram:{},{}", at(a), at(b))));
     let beside = UnixDatagram::bind(at("d")).unwrap();
     beside.set_nonblocking(true).unwrap();
-    // True if a frame that comes by the first link enters the node; true if it leaves by the second.
+    // Returns whether a frame that arrives over the first link enters the node, and whether it leaves over the second.
     let goes = |mac: [u8; 6]| {
         let capture = CaptureThread::start(&node, || Ok(Vec::new())).unwrap();
         up.port.arrive(0, vec![[&mac[..], &[0x52, 0x54, 0, 0, 0, 9], &[0x88, 0xb5], &[0; 46]].concat()]);

@@ -17,7 +17,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Time between two looks for functions with new addresses.
+/// Interval between checks for functions with new addresses.
 const LOOK: Duration = Duration::from_millis(250);
 
 /// UDP sockets of a node.
@@ -31,12 +31,12 @@ pub struct Udp {
 struct Sockets {
     open: BTreeMap<IpAddr, UdpSocket>,
     looked: Option<Instant>,
-    /// The socket looked at next.
+    /// Index of the socket to check next.
     next: usize,
 }
 
 impl Udp {
-    /// Binds what is there already.
+    /// Binds the addresses that exist already.
     pub fn new(node: &Arc<Node>, local: &[IpAddr], peers: &[IpAddr]) -> io::Result<Self> {
         let mut sockets = Sockets { open: BTreeMap::new(), looked: None, next: 0 };
         for ip in local {
@@ -57,7 +57,7 @@ impl Udp {
         Ok(made)
     }
 
-    /// The sockets, with those for addresses that functions have come to have.
+    /// The sockets, including those for addresses that functions have got since.
     fn sockets(&self) -> MutexGuard<'_, Sockets> {
         let mut sockets = self.sockets.lock().unwrap_or_else(PoisonError::into_inner);
         if self.local.is_empty() && sockets.looked.is_none_or(|at| at.elapsed() > LOOK) {
@@ -66,7 +66,7 @@ impl Udp {
             sockets.open.retain(|ip, _| wanted.contains(ip));
             for ip in wanted {
                 if let Entry::Vacant(free) = sockets.open.entry(ip) {
-                    // An address that is not this host's is spoken from elsewhere.
+                    // Addresses that do not belong to this host are skipped.
                     if let Ok(socket) = bind(ip) {
                         free.insert(socket);
                     }
@@ -89,7 +89,7 @@ fn bind(ip: IpAddr) -> io::Result<UdpSocket> {
     Ok(socket)
 }
 
-/// The MAC that stands for a machine known by its IP address: locally administered, its end that of the address.
+/// A placeholder MAC for a machine known by its IP address: locally administered, with the end of the address.
 fn placeholder_mac(ip: IpAddr) -> [u8; 6] {
     match ip {
         IpAddr::V4(v4) => {
@@ -105,7 +105,7 @@ fn placeholder_mac(ip: IpAddr) -> [u8; 6] {
 
 impl Bearer for Udp {
     fn send(&self, frame: &[u8]) -> io::Result<()> {
-        // Questions for addresses and the like are not for UDP.
+        // Address discovery and other protocols are not carried over UDP.
         let Some(packet) = Packet::of_frame(frame) else { return Ok(()) };
         let (src, dst) = ips(&packet.addresses);
         let sockets = self.sockets();

@@ -1,4 +1,4 @@
-//! Files below `/sys` that change: counters, and the states of ports.
+//! Files under `/sys` that change: counters and port states.
 
 use crate::counters::{HARDWARE, PORT};
 use crate::nldev::Inventory;
@@ -9,21 +9,21 @@ use node::Observer;
 use node::devices::DeviceInfo;
 use std::path::{Path, PathBuf};
 
-/// Directory, below that of the functions, in which the twins lie.
+/// Directory of the twins, below that of the functions.
 const TWINS: &str = ".ironverbs-twins";
 
 /// The files of all functions, and their current contents.
 pub struct Live(Vec<Port>);
 
 struct Port {
-    /// The node of its function, and the function.
+    /// The directory of the function's node.
     node: PathBuf,
     fid: u8,
     counters: [u64; COUNTERS],
     up: bool,
-    /// Those of [`PORT`], of [`HARDWARE`], the state, the physical state.
+    /// The files of [`PORT`] and [`HARDWARE`], the state, and the physical state.
     files: Vec<Line>,
-    /// Some twin differs from its file.
+    /// True if some twin differs from its file.
     settling: bool,
 }
 
@@ -43,8 +43,8 @@ impl Line {
         Self { path, twin: text.clone(), text }
     }
 
-    /// Writes `text` to the file, or brings the twin up to date if the file says `text` already. Returns false while the twin
-    /// is out of date or if something could not be written.
+    /// Writes `text` to the file, or updates the twin if the file already contains `text`. Returns false while the twin is out of date or
+    /// if a write failed.
     fn show(&mut self, home: &Path, text: impl std::fmt::Display) -> bool {
         let text = format!("{text}\n");
         if text == self.text && self.twin == self.text {
@@ -52,7 +52,7 @@ impl Line {
         }
         let (at, twin) = (home.join(&self.path), home.join(TWINS).join(&self.path));
         if text == self.text {
-            // Some time has passed since the change, so no program is left that opened the old file and has yet to read it.
+            // Enough time has passed since the change that no program still has to read an old file that it opened.
             let written = overwrite(&twin, self.text.as_bytes()).is_ok();
             if written {
                 self.twin.clone_from(&self.text);
@@ -67,7 +67,7 @@ impl Line {
 }
 
 impl Port {
-    /// The files of the port of `d`, if that is on a node, in whose directory every counter is 0.
+    /// The files of the port of `d`, with every counter 0; `None` if it is not on a node.
     fn new(d: &DeviceInfo) -> Option<Self> {
         let node = d.node()?.to_path_buf();
         let dir = format!("{}/infiniband/{}/ports/1", d.bdf, d.name);
@@ -80,7 +80,7 @@ impl Port {
         Some(Self { node, fid: d.fid, counters: [0; COUNTERS], up: d.active, files, settling: false })
     }
 
-    /// Writes what `observer` sees to the files. Returns whether another check is needed even if nothing changes.
+    /// Writes the state from `observer` to the files. Returns true if another check is needed even if nothing changes.
     fn refresh(&mut self, observer: &Observer, home: &Path) -> bool {
         let counters = observer.counters(self.fid);
         let up = observer.port(self.fid).map_or(self.up, |port| port.up);
@@ -98,13 +98,12 @@ impl Port {
 }
 
 impl Live {
-    /// The files of `devices`, whose counters are all 0.
+    /// The files of `devices`, with every counter 0.
     pub fn new(devices: &[DeviceInfo]) -> Self {
         Self(devices.iter().filter_map(Port::new).collect())
     }
 
-    /// Follows a change to `devices`. Files of devices that remain stay as they are; those of new devices have all
-    /// counters 0.
+    /// Applies a change to `devices`. Files of remaining devices are kept; those of new devices have every counter 0.
     pub fn follow(&mut self, devices: &[DeviceInfo]) {
         let Self(mut now) = Self::new(devices);
         for port in &mut now {
@@ -116,9 +115,8 @@ impl Live {
         self.0 = now;
     }
 
-    /// Writes what has changed to the files below `home`, the directory of the functions. A file that cannot be
-    /// written is tried again at the next check, since nobody could be told. Returns true if another check is needed
-    /// even if nothing changes.
+    /// Writes changes to the files below `home`, the directory of the functions. A file that cannot be written is retried at the next
+    /// check, because there is no caller to report the failure to. Returns true if another check is needed even if nothing changes.
     pub fn refresh(&mut self, inventory: &Inventory, home: &Path) -> bool {
         self.0.iter_mut().fold(false, |again, port| {
             let observer = inventory.observer(&port.node);

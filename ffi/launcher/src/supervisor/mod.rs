@@ -1,8 +1,8 @@
-//! The process beside a launched program that answers what the kernel cannot: RDMA netlink, and counters below `/sys`. It also
-//! keeps the program's view true when the node's devices change.
+//! The process next to a launched program that handles what the kernel cannot: RDMA netlink, and counters under `/sys`. It also keeps the
+//! program's view up to date when the node's devices change.
 //!
-//! It is started by the launcher before that becomes the program, is nobody's child and of a session of its own, holds no
-//! file of the program's, and ends with the last process under the program's filter.
+//! The launcher starts it before it execs the program. It is not a child of any process of the run and has its own session, holds no file
+//! of the program, and ends with the last process under the program's filter.
 
 mod live;
 mod process;
@@ -31,31 +31,31 @@ use std::time::{Duration, Instant};
 pub use sys::fork_apart;
 use umad::Umads;
 
-/// How old a counter below `/sys` may be while programs are on the node, less the time to write it.
+/// Maximum age of a counter under `/sys` while programs are on the node, less the time to write it.
 const PERIOD: Duration = Duration::from_millis(80);
 
-/// Most time between opening a node and having a place on it.
+/// Maximum time between opening a node and having a slot on it.
 const ARRIVAL: Duration = Duration::from_secs(1);
 
 /// The launcher's end of a supervisor that waits for its program.
 pub struct Waiting {
     line: UnixStream,
     reserved: Reserved,
-    /// True if it was ready before the line was made, and will not say so.
+    /// True if the supervisor was ready before the connection was made, and will send no notice.
     is_ready: bool,
 }
 
-/// The supervisor's end: see [`pair`].
+/// The supervisor's end; [`pair`] makes both.
 pub struct Supervisor {
     line: OwnedFd,
     reserved: Reserved,
 }
 
-/// A supervisor's knowledge of the program's view.
+/// A supervisor's data about the program's view.
 pub struct View {
     /// The devices, numbered as in the view.
     pub devices: Vec<DeviceInfo>,
-    /// Says which devices the view shows once a node has others.
+    /// Determines the devices that the view shows after a node's devices change.
     pub follows: Follows,
     /// The projected directories.
     pub projection: Projection,
@@ -68,24 +68,24 @@ pub struct View {
 pub fn start(view: View) -> io::Result<Waiting> {
     let (waiting, supervisor) = pair(None)?;
     fork_apart(|| {
-        // Everything else that is open is the program's.
+        // All other open files belong to the program.
         let Projection { functions, bus, classes, newest_first } = view.projection;
         let [functions, bus, classes, line] = sys::keep_only([functions, bus, classes, supervisor.line])?;
         let projection = Projection { functions, bus, classes, newest_first };
-        // A descriptor for each socket that is given: the launched program's soft limit is not made for these.
+        // One descriptor per socket: the launched program's soft limit may be too low for these.
         launcher::raise_own_limit()?;
         Supervisor { line, ..supervisor }.supervise(View { projection, ..view })
     })?;
     Ok(waiting)
 }
 
-/// Starts a supervisor for the container that the calling process, of one thread, is about to make. It hears at `door`, a socket that goes
-/// with it, of programs that are started there later. `limit` is what the container says of its programs' descriptors.
+/// Starts a supervisor for the container that the calling process, which has one thread, is about to create. It is notified through `door`,
+/// a socket that is removed with it, of programs that are started in the container later. `limit` is the container's limit of descriptors.
 ///
 /// # Errors
-/// As [`start`].
+/// As for [`start`].
 pub fn start_for_container(door: &Path, limit: Option<Limit>) -> io::Result<Waiting> {
-    // One that was killed has left its own.
+    // A killed predecessor leaves its socket behind.
     let _ = fs::remove_file(door);
     let listener = UnixListener::bind(door)?;
     let started = pair(limit).and_then(|(waiting, supervisor)| {
@@ -104,12 +104,12 @@ pub fn start_for_container(door: &Path, limit: Option<Limit>) -> io::Result<Wait
     })
 }
 
-/// Makes both ends of the line between a program and its supervisor, which may then run in any process. The program has the
-/// calling process's limits of descriptors, or those `given`.
+/// Creates both ends of the connection between a program and its supervisor, which may then run in any process. The program has the calling
+/// process's descriptor limits, or those `given`.
 ///
 /// # Errors
-/// EMFILE, ENFILE: no descriptors are left. [`Unsupported`](ErrorKind::Unsupported): the program may have too few to spare
-/// the numbers that a supervisor needs.
+/// EMFILE, ENFILE: no descriptors are left. [`Unsupported`](ErrorKind::Unsupported): the program's limit is too low to reserve the numbers
+/// that a supervisor needs.
 pub fn pair(given: Option<Limit>) -> io::Result<(Waiting, Supervisor)> {
     let reserved = Reserved::choose(given)?;
     let (line, its) = UnixStream::pair()?;
@@ -117,10 +117,10 @@ pub fn pair(given: Option<Limit>) -> io::Result<(Waiting, Supervisor)> {
 }
 
 impl Waiting {
-    /// The end of a line to a supervisor that runs already, and hears at `door`: [`take_over`](Self::take_over) hands it the calling process.
+    /// Connects to a running supervisor that listens at `door`: [`take_over`](Self::take_over) puts the calling process under it.
     ///
     /// # Errors
-    /// Nobody hears there, or there are no numbers to spare.
+    /// Nothing listens there, or there are no numbers to reserve.
     pub fn join(door: &Path) -> io::Result<Self> {
         let mut line = UnixStream::connect(door)?;
         line.set_read_timeout(Some(ARRIVAL))?;
@@ -132,18 +132,18 @@ impl Waiting {
         Ok(Self { line, reserved: Reserved::chosen(first..end)?, is_ready: true })
     }
 
-    /// The soft limit of descriptors that its program is to have: see [`Reserved`].
+    /// The program's soft limit of descriptors, from [`Reserved`].
     pub fn soft_limit(&self) -> u64 {
         self.reserved.soft_limit()
     }
 
-    /// Puts the calling process, and all it starts, under the supervisor.
+    /// Puts the calling process, and everything it starts, under the supervisor.
     ///
     /// # Errors
-    /// The kernel does not have it, or the supervisor could not get ready, and may have ended before it said why
-    /// ([`UnexpectedEof`](ErrorKind::UnexpectedEof)): it ends, and nothing has changed.
+    /// The kernel does not support it, or the supervisor could not get ready. It may have exited before it reported the reason
+    /// ([`UnexpectedEof`](ErrorKind::UnexpectedEof)). In either case the supervisor exits, and nothing has changed.
     pub fn take_over(mut self) -> io::Result<()> {
-        // A filter cannot be taken back: one without a supervisor fails all calls it is asked about.
+        // A filter cannot be removed: without a supervisor, all calls that it traps would fail.
         let mut errno = [0; size_of::<i32>()];
         if !self.is_ready {
             self.line.read_exact(&mut errno).map_err(|e| match e.kind() {
@@ -162,27 +162,27 @@ impl Waiting {
 }
 
 impl Supervisor {
-    /// Waits for a program, and answers it in the calling thread until nobody is left of it.
+    /// Waits for a program, and answers its calls in the calling thread until its last process has ended.
     ///
     /// # Errors
-    /// Nobody came, or the program's calls cannot be heard any more.
+    /// No program came, or its calls can no longer be received.
     pub fn supervise(self, view: View) -> io::Result<()> {
         let sight = Sight::new(view)?;
         let reserved = self.reserved;
         supervise(self.audience()?, reserved, Some(sight), None)
     }
 
-    /// The same for a container that is yet to be made: the hook that shows it our devices calls once it has. Programs that are started there
-    /// later hand their listeners in at `door`, see [`Waiting::join`].
+    /// The same for a container that is yet to be created: its hook makes a trapped call once it has shown the devices. Programs that are
+    /// started there later pass their listeners in through `door` ([`Waiting::join`]).
     ///
     /// # Errors
-    /// As [`supervise`](Self::supervise).
+    /// As for [`supervise`](Self::supervise).
     pub fn supervise_container(self, door: &UnixListener) -> io::Result<()> {
         let reserved = self.reserved;
         supervise(self.audience()?, reserved, None, Some(door))
     }
 
-    /// Tells the launcher that all is ready, and waits for its program.
+    /// Tells the launcher that the supervisor is ready, and waits for its program.
     fn audience(self) -> io::Result<Audience> {
         let mut line = UnixStream::from(self.line);
         let sockets = Sockets::new(self.reserved);
@@ -200,19 +200,19 @@ struct Audience {
     umads: Umads,
 }
 
-/// A view that is kept true.
+/// A view that is kept up to date.
 struct Sight {
     projection: Projection,
     inventory: Inventory,
     live: Live,
-    /// `None` where the host cannot say who comes to a node.
+    /// `None` where the host cannot report when a node is opened.
     visits: Option<sys::Visits>,
-    /// Since when somebody may be on a node.
+    /// The time since which programs may be on a node.
     awake: Option<Instant>,
 }
 
 impl Sight {
-    /// The view. Its files say what the nodes have counted before, from the program's first instruction on.
+    /// Creates the view. From the program's first instruction on, its files show what the nodes have counted before.
     fn new(View { devices, follows, projection }: View) -> io::Result<Self> {
         let host = if project::host_has_devices()? { Host::open().ok() } else { None };
         let live = Live::new(&devices);
@@ -225,9 +225,8 @@ impl Sight {
         Ok(sight)
     }
 
-    /// Shows devices of the nodes that changed, and what changed of their ports. If the system refuses, the view stays
-    /// as it is until the devices change again, answers remain those of what it shows, and `ironverbs doctor` says
-    /// so. Returns true if another check is needed.
+    /// Shows changes of the nodes' devices and of their ports. If the system refuses, the view stays as it is until the devices change
+    /// again, answers match the view, and `ironverbs doctor` reports it. Returns true if another check is needed.
     fn look(&mut self) -> bool {
         if let Some(devices) = self.inventory.changed() {
             if self.projection.change(self.inventory.devices(), &devices).is_ok() {
@@ -239,19 +238,19 @@ impl Sight {
         self.live.refresh(&self.inventory, &home)
     }
 
-    /// Brings the view up to date. Returns when to do so again, even if nobody comes to a node.
+    /// Brings the view up to date. Returns the time of the next update, even if no program opens a node.
     fn keep(&mut self) -> Option<Instant> {
-        // Read before the check, which sees what programs did that have ended by then.
+        // Read before the check, so that the check sees the effects of programs that have ended by then.
         let peopled = self.inventory.observers().any(Observer::has_programs);
         let again = self.look();
         self.inventory.observers().next()?;
-        // A program that has just opened the node may not have its place yet.
+        // A program that has just opened the node may not have its slot yet.
         let arriving = self.awake.is_some_and(|since| since.elapsed() < ARRIVAL);
         self.awake = self.awake.filter(|_| arriving || peopled);
         (self.awake.is_some() || again || self.visits.is_none()).then(|| Instant::now() + PERIOD)
     }
 
-    /// Somebody has come to a node.
+    /// Called when a program opens a node.
     fn visited(&mut self) {
         self.visits.iter().for_each(sys::Visits::clear);
         self.awake = Some(Instant::now());
@@ -264,10 +263,10 @@ impl Audience {
         Self { listener: Listener::from_descriptor(listener), sockets, umads: Umads::default() }
     }
 
-    /// Answers the call that waits.
+    /// Answers the pending call.
     ///
     /// # Errors
-    /// Calls cannot be heard any more.
+    /// Calls can no longer be received.
     fn serve(&mut self, sight: &mut Option<Sight>) -> io::Result<()> {
         let notice = match self.listener.receive() {
             Ok(notice) => notice,
@@ -292,8 +291,8 @@ impl Audience {
     }
 }
 
-/// Serves until no program is left. Without a view, that of our hook in the container is taken once it calls. Programs that are started
-/// later are handed in at `door`.
+/// Serves until no program is left. Without a view, takes that of the container's hook once it calls. Programs that are started later are
+/// passed in through `door`.
 fn supervise(
     first: Audience,
     reserved: Reserved,
@@ -328,7 +327,7 @@ fn supervise(
         let mut over = calls.iter().map(|ready| ready.over);
         audiences.retain(|_| !over.next().unwrap_or_default());
         if let Some(door) = knocked {
-            // A caller that went away before it handed anything over is passed over.
+            // Skips a caller that disconnects before it passes a listener.
             let guest = admitted(door, reserved).and_then(|listener| Ok((listener, Sockets::new(reserved)?)));
             audiences.extend(guest.ok().map(|(listener, sockets)| Audience::new(listener, sockets)));
         }
@@ -336,13 +335,13 @@ fn supervise(
     Ok(())
 }
 
-/// The view of the container in which `thread`, of our hook, is.
+/// The view of the container that `thread`, which belongs to the hook, is in.
 fn view_of(thread: u32) -> io::Result<View> {
     let (devices, projection) = inside::view_of(thread)?;
     Ok(View { devices, follows: Follows::Devices, projection })
 }
 
-/// The listener that whoever is at the door hands over, of programs for whom the numbers are `reserved`.
+/// Receives the listener of a caller at the door. The caller's programs have the `reserved` numbers.
 fn admitted(door: &UnixListener, reserved: Reserved) -> io::Result<OwnedFd> {
     let (mut guest, _) = door.accept()?;
     guest.set_read_timeout(Some(ARRIVAL))?;

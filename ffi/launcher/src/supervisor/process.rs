@@ -1,12 +1,11 @@
-//! A supervised program: its memory, its descriptors, its rights. Values read from it may be lies, and it may
-//! have ended.
+//! A supervised program: its memory, descriptors and privileges. Values read from it may be false, and it may have ended.
 #![allow(unsafe_code)]
 
 use std::fs;
 use std::mem::size_of;
 use std::ops::Range;
 
-/// One thread of a program, by the id that a notice gave.
+/// A thread of a program, by the ID in a notice.
 #[derive(Clone, Copy, Debug)]
 pub struct Process(pub u32);
 
@@ -19,17 +18,17 @@ pub struct Piece {
     pub len: usize,
 }
 
-/// `struct msghdr` of a program, in 64 bits.
+/// `struct msghdr` of a 64-bit program.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Message {
-    /// Address, and room for one.
+    /// Address and size of the buffer for an address.
     pub name: Piece,
     /// Its data.
     pub pieces: Vec<Piece>,
     at: u64,
 }
 
-/// Most pieces of one message (`UIO_MAXIOV`).
+/// Maximum number of pieces of one message (`UIO_MAXIOV`).
 const PIECES: u64 = 1024;
 /// `CAP_NET_ADMIN`.
 const NET_ADMIN: u32 = 12;
@@ -39,7 +38,7 @@ fn fault<T>() -> Result<T, i32> {
 }
 
 impl Process {
-    /// Reads a range. EFAULT if some of it is not mapped.
+    /// Reads a range. Fails with EFAULT if a part of it is not mapped.
     pub fn read(self, piece: Piece) -> Result<Vec<u8>, i32> {
         let mut bytes = vec![0u8; piece.len];
         if piece.len == 0 {
@@ -47,12 +46,12 @@ impl Process {
         }
         let local = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: piece.len };
         let remote = libc::iovec { iov_base: piece.address as *mut libc::c_void, iov_len: piece.len };
-        // SAFETY: the local vector is our buffer; the remote one is only an address in the other process.
+        // SAFETY: the local vector is `bytes`; the remote one is only an address in the other process.
         let got = unsafe { libc::process_vm_readv(self.pid(), &raw const local, 1, &raw const remote, 1, 0) };
         if usize::try_from(got) == Ok(piece.len) { Ok(bytes) } else { fault() }
     }
 
-    /// Writes to a range, at most as much as fits.
+    /// Writes to a range, truncated to its length.
     pub fn write(self, piece: Piece, bytes: &[u8]) -> Result<(), i32> {
         let len = bytes.len().min(piece.len);
         if len == 0 {
@@ -101,7 +100,7 @@ impl Process {
         Ok(Message { name: Piece { address: name, len }, pieces: pieces.collect(), at })
     }
 
-    /// Reads the data of `pieces`, at most `most` bytes. EMSGSIZE if there are more.
+    /// Reads the data of `pieces`, at most `most` bytes. Fails with EMSGSIZE if there are more.
     pub fn gather(self, pieces: &[Piece], most: usize) -> Result<Vec<u8>, i32> {
         if room(pieces) > most {
             return Err(libc::EMSGSIZE);
@@ -113,7 +112,7 @@ impl Process {
         Ok(all)
     }
 
-    /// Spreads `bytes` over the pieces.
+    /// Distributes `bytes` over the pieces.
     pub fn scatter(self, pieces: &[Piece], mut bytes: &[u8]) -> Result<(), i32> {
         for piece in pieces {
             let (now, later) = bytes.split_at(piece.len.min(bytes.len()));
@@ -123,19 +122,19 @@ impl Process {
         Ok(())
     }
 
-    /// True if the thread has a signal that it does not block.
+    /// True if the thread has a pending signal that it does not block.
     pub fn has_signal(self) -> bool {
         let set =
             |name: &str| self.status(name).and_then(|set| u64::from_str_radix(&set, 16).ok()).unwrap_or(0);
         (set("SigPnd:") | set("ShdPnd:")) & !set("SigBlk:") != 0
     }
 
-    /// The pid of the program that the thread belongs to.
+    /// PID of the program that the thread belongs to.
     pub fn group(self) -> Option<u32> {
         self.status("Tgid:")?.parse().ok()
     }
 
-    /// True if it may administer the network.
+    /// True if it has CAP_NET_ADMIN in effect.
     pub fn is_admin(self) -> bool {
         let effective = self.status("CapEff:").and_then(|hex| u64::from_str_radix(&hex, 16).ok());
         effective.is_some_and(|caps| caps & 1 << NET_ADMIN != 0)
@@ -152,14 +151,14 @@ impl Process {
         link.into_os_string().into_string().ok()
     }
 
-    /// The flags with which descriptor `number` is open.
+    /// The flags of the open descriptor `number`.
     pub fn file_flags(self, number: u32) -> Option<libc::c_int> {
         let text = fs::read_to_string(format!("/proc/{}/fdinfo/{number}", self.0)).ok()?;
         let octal = text.lines().find_map(|line| line.strip_prefix("flags:"))?;
         libc::c_int::from_str_radix(octal.trim(), 8).ok()
     }
 
-    /// The inode of the socket behind descriptor `number`; `None` if it is none.
+    /// The inode of the socket behind descriptor `number`; `None` if it is not a socket.
     pub fn socket(self, number: u32) -> Option<u64> {
         self.file(number)?.strip_prefix("socket:[")?.strip_suffix(']')?.parse().ok()
     }
@@ -170,13 +169,13 @@ impl Process {
     }
 }
 
-/// Length of all pieces.
+/// Total length of the pieces.
 pub fn room(pieces: &[Piece]) -> usize {
     pieces.iter().fold(0, |sum: usize, p| sum.saturating_add(p.len))
 }
 
 impl Message {
-    /// Writes what a read changes: the length of the address, no control data, the flags.
+    /// Writes the fields that a receive changes: the length of the address, no control data, the flags.
     pub fn finish(&self, process: Process, name_len: u32, flags: u32) -> Result<(), i32> {
         process.put_u32(self.at + 8, name_len)?;
         process.write(Piece { address: self.at + 40, len: 8 }, &0u64.to_ne_bytes())?;
@@ -188,7 +187,7 @@ impl Message {
 mod tests {
     use super::*;
 
-    /// Ourselves, as a program that is supervised.
+    /// This process, as the supervised program.
     fn me() -> Process {
         Process(std::process::id())
     }

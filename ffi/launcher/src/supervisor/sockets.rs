@@ -1,9 +1,9 @@
-//! The sockets programs were given in place of RDMA netlink's.
+//! The sockets that programs get in place of RDMA netlink sockets.
 //!
-//! Each is a netlink socket all the same, of the protocol that is free for users, so that its port, its options, waiting on
-//! it and what waits in it are the kernel's work. Sending is answered here: what is sent goes nowhere, and the answers are sent
-//! into the socket. Reading is, too, so that what is read comes from the kernel, port 0. Other senders into the socket are
-//! not heard. Their numbers are [`Reserved`], so the calls of a program on sockets of its own never come here.
+//! Each is a real netlink socket, of the protocol for user-space use, so that the kernel handles its port, its options, polling and
+//! queueing. Sends are handled here: the sent data is not forwarded, and the responses are sent into the socket. Receives are handled here
+//! too, so that they report the kernel, port 0, as the sender. Messages from other senders are ignored. The sockets' numbers are
+//! [`Reserved`], so calls on a program's own sockets are never trapped.
 
 use super::process::{Message, Piece, Process, room};
 use crate::netlink::{Netlink, Received};
@@ -15,24 +15,24 @@ use std::io;
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
-/// Most bytes of one request.
+/// Maximum size of a request in bytes.
 const LARGEST: usize = 64 << 10;
-/// How often a reader that waits is looked at.
+/// Interval at which waiting readers are checked.
 const LOOK: Duration = Duration::from_millis(20);
 /// Length of a netlink address.
 const ADDRESS: usize = 12;
-/// Options of a socket that say how errors are reported.
+/// Socket options that control how errors are reported.
 const NETLINK_CAP_ACK: libc::c_int = 10;
 const NETLINK_EXT_ACK: libc::c_int = 11;
 
 /// A socket that a program was given.
 struct Given {
     socket: Netlink,
-    /// Programs and descriptors that it was seen as.
+    /// The (program, descriptor) pairs under which it was seen.
     seen: Vec<(u32, u32)>,
-    /// Answers for which there was no room yet.
+    /// Responses that did not fit into the socket yet.
     answers: VecDeque<Vec<u8>>,
-    /// Threads that wait for an answer.
+    /// Threads that wait for a response.
     readers: Vec<Reader>,
 }
 
@@ -48,11 +48,11 @@ struct Reader {
 enum Target {
     /// A message: recvmsg(2).
     Message(Message),
-    /// A buffer, and where the address goes: recvfrom(2).
+    /// A buffer, and where to store the address: recvfrom(2).
     Buffer { pieces: [Piece; 1], name: u64, name_len: u64 },
 }
 
-/// The value that a read returns, and the datagram, if it has left its socket.
+/// The return value of a receive call, and the datagram if it was removed from its socket.
 type Taken = (Result<i64, i32>, Option<Vec<u8>>);
 
 /// All sockets that programs were given.
@@ -64,18 +64,18 @@ pub struct Sockets {
     undelivered: Vec<Undelivered>,
 }
 
-/// A socket whose caller was interrupted before it learnt of it. It belongs to the program, whose next call gets it.
+/// A socket that could not be reported because its caller was interrupted. It belongs to the program, and its next call returns it.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Undelivered {
     program: u32,
-    /// Type and flags asked for.
+    /// Requested type and flags.
     kind: libc::c_int,
     number: u32,
     inode: u64,
 }
 
 impl Sockets {
-    /// No sockets yet; new ones get `reserved` numbers.
+    /// Starts without sockets; new ones get `reserved` numbers.
     pub fn new(reserved: Reserved) -> io::Result<Self> {
         let ours = Netlink::open(libc::SOCK_RAW, libc::NETLINK_USERSOCK)?;
         ours.bind(0)?;
@@ -90,7 +90,7 @@ impl Sockets {
         let process = Process(notice.thread);
         let number = notice.args[0] as u32;
         let Some(inode) = process.socket(number).filter(|inode| self.given.contains_key(inode)) else {
-            // A program that raised its own limit has a descriptor of its own at this number.
+            // A program that raised its own limit has a descriptor of its own with this number.
             return listener.pass(&notice);
         };
         let Some(given) = self.given.get_mut(&inode) else { return };
@@ -103,11 +103,11 @@ impl Sockets {
                 let asked = given.asked(listener, inventory, &notice);
                 let (result, replies) = asked.map_or_else(|e| (Err(e), vec![]), |(len, all)| (Ok(len), all));
                 let count = replies.len();
-                // They are there when the call returns.
+                // They are available when the call returns.
                 given.answers.extend(replies);
                 given.fill(&self.ours);
                 if !listener.answer(&notice, result) {
-                    // A program that was interrupted asks again, and must not find two answers.
+                    // An interrupted program repeats its request, and must not find two responses.
                     given
                         .put_back(&self.ours, self.port, |all| all.truncate(all.len().saturating_sub(count)));
                 }
@@ -122,13 +122,13 @@ impl Sockets {
                 }
                 Err(errno) => drop(listener.answer(&notice, Err(errno))),
             },
-            // Connected to the kernel, which it talks to anyway.
+            // Connects to the kernel, which the socket talks to anyway.
             _ => drop(listener.answer(&notice, connected(&notice, process))),
         }
         given.wake(listener, &self.ours, self.port);
     }
 
-    /// Makes a socket and gives it to the caller.
+    /// Creates a socket and installs it in the caller.
     fn socket(&mut self, listener: &Listener, notice: &Notice) {
         self.forget();
         let process = Process(notice.thread);
@@ -157,7 +157,7 @@ impl Sockets {
         if flags & !(libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK) != 0 {
             return Err(libc::EINVAL);
         }
-        // A program whose memory cannot be read gets the answer it would get without a supervisor, and reads sysfs.
+        // A program with unreadable memory gets the error it would get without a supervisor, and reads sysfs.
         let code = Piece { address: notice.instruction, len: 1 };
         process.read(code).map_err(|_| libc::EPROTONOSUPPORT)?;
         let errno = |e: io::Error| e.raw_os_error().unwrap_or(libc::ENOBUFS);
@@ -166,7 +166,7 @@ impl Sockets {
         let inode = socket.inode().map_err(errno)?;
         let number = process.free_descriptor(self.reserved.numbers()).ok_or(libc::EMFILE)?;
         let cloexec = flags & libc::SOCK_CLOEXEC != 0;
-        // The program must not see the raised limit, so its call returns only afterwards.
+        // The call returns only after the limit is restored, so that the program does not see the raised limit.
         self.reserved
             .lift(notice.thread, || listener.place(notice, socket.as_fd(), number, cloexec))
             .map_err(|_| libc::EPROTONOSUPPORT)?;
@@ -175,7 +175,7 @@ impl Sockets {
         Ok(Undelivered { program, kind, number, inode })
     }
 
-    /// Closes sockets that no program has any more, since they are no longer where they were seen.
+    /// Closes sockets that are no longer open in any program: they are not where they were last seen.
     fn forget(&mut self) {
         self.given.retain(|inode, given| {
             given.seen.retain(|(program, number)| Process(*program).socket(*number) == Some(*inode));
@@ -184,7 +184,7 @@ impl Sockets {
         self.undelivered.retain(|made| self.given.contains_key(&made.inode));
     }
 
-    /// When to look at the readers that wait: the time of one may be over, or it may have a signal.
+    /// Time of the next check of waiting readers: one may time out or have a signal.
     pub fn next_deadline(&self) -> Option<Instant> {
         let look = Instant::now() + LOOK;
         self.given
@@ -194,7 +194,7 @@ impl Sockets {
             .min()
     }
 
-    /// Answers readers that waited long enough, and those that have a signal to handle: the kernel does not interrupt a call that is being
+    /// Answers readers with an expired timeout, and those with a pending signal: the kernel does not interrupt a call that is being
     /// answered.
     pub fn expire(&mut self, listener: &Listener) {
         let now = Instant::now();
@@ -212,7 +212,7 @@ impl Sockets {
 }
 
 impl Given {
-    /// Answers a program's request: the value that its call returns, and the datagrams.
+    /// Handles a program's request. Returns the value for its call, and the response datagrams.
     fn asked(
         &self,
         listener: &Listener,
@@ -228,7 +228,7 @@ impl Given {
         Ok((bytes.len() as i64, answer(inventory, &bytes, &asker).datagrams))
     }
 
-    /// The asker behind this socket. If it has no port yet, it gets the pid, as with the kernel.
+    /// The requester behind this socket. If it has no port yet, it gets the PID, as from the kernel.
     fn asker(&self, process: Process) -> io::Result<Asker> {
         if self.socket.port()? == 0 {
             let own = process.group().unwrap_or(0);
@@ -242,20 +242,20 @@ impl Given {
         })
     }
 
-    /// Sends as many answers to the socket as it has room for.
+    /// Sends as many responses to the socket as fit.
     fn fill(&mut self, ours: &Netlink) {
         while let Some(next) = self.answers.front() {
             let to = self.socket.port().unwrap_or(0);
             match ours.send(to, next) {
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => return,
-                // Closed for reading, or larger than the kernel's buffers. The answers that follow are of no use either.
+                // Closed for reading, or larger than the kernel's buffers. The responses after it are useless as well.
                 Err(_) => return self.answers.clear(),
                 Ok(()) => drop(self.answers.pop_front()),
             }
         }
     }
 
-    /// Reads for a program, and answers its call. A reader that `waits`, and for which there is nothing yet, is given back.
+    /// Receives for a program, and answers its call. Returns a reader that `waits` if there is no data yet.
     fn read(
         &mut self,
         listener: &Listener,
@@ -273,13 +273,14 @@ impl Given {
             self.fill(ours);
         }
         if let (false, Some(bytes)) = (listener.answer(&reader.notice, result), bytes) {
-            // A program that was interrupted reads it again.
+            // An interrupted program receives it again.
             self.put_back(ours, port, |all| all.push_front(bytes));
         }
         None
     }
 
-    /// Gives a program what comes first in its socket. Returns what its call returns, and the datagram, if it has left the socket.
+    /// Gives a program the first datagram of its socket. Returns the value for its call, and the datagram if it was removed from the
+    /// socket.
     fn take(&self, listener: &Listener, port: u32, reader: &Reader) -> Result<Taken, i32> {
         let process = Process(reader.notice.thread);
         let pieces = reader.into.pieces();
@@ -305,7 +306,7 @@ impl Given {
         got.map_err(|e| e.raw_os_error().unwrap_or(libc::EIO))
     }
 
-    /// Changes what waits for the program, in its socket and behind it.
+    /// Changes the data that is queued for the program, in its socket and behind it.
     fn put_back(&mut self, ours: &Netlink, port: u32, change: impl FnOnce(&mut VecDeque<Vec<u8>>)) {
         let waiting = std::iter::from_fn(|| self.first(0).ok());
         let mut all: VecDeque<_> = waiting.filter(|got| got.from == port).map(|got| got.bytes).collect();
@@ -315,7 +316,7 @@ impl Given {
         self.fill(ours);
     }
 
-    /// Lets waiting threads read what there is.
+    /// Lets waiting threads receive available data.
     fn wake(&mut self, listener: &Listener, ours: &Netlink, port: u32) {
         for reader in std::mem::take(&mut self.readers) {
             let waiting = self.read(listener, ours, port, reader, true);
@@ -324,7 +325,7 @@ impl Given {
     }
 }
 
-/// Gives a reader the first `most` bytes of a datagram. Returns what its call returns.
+/// Gives a reader the first `most` bytes of a datagram. Returns the value for its call.
 fn given(reader: &Reader, process: Process, datagram: &[u8], most: usize) -> Result<i64, i32> {
     let bytes = &datagram[..most.min(datagram.len())];
     process.scatter(reader.into.pieces(), bytes)?;
@@ -334,7 +335,7 @@ fn given(reader: &Reader, process: Process, datagram: &[u8], most: usize) -> Res
     Ok(if all { datagram.len() } else { bytes.len() } as i64)
 }
 
-/// The bytes that a program sends. There is only the kernel to send to.
+/// The bytes that a program sends. The only valid destination is the kernel.
 fn sent(notice: &Notice, process: Process) -> Result<Vec<u8>, i32> {
     let (name, bytes) = if notice.call == libc::SYS_sendmsg {
         let message = process.message(notice.args[1])?;
@@ -349,7 +350,7 @@ fn sent(notice: &Notice, process: Process) -> Result<Vec<u8>, i32> {
     Ok(bytes)
 }
 
-/// Checks that an address, if there is one, is the kernel's.
+/// Checks that an address, if given, is the kernel's.
 fn to_kernel(process: Process, name: Piece) -> Result<(), i32> {
     if name.len == 0 {
         return Ok(());
@@ -363,7 +364,7 @@ fn to_kernel(process: Process, name: Piece) -> Result<(), i32> {
     match (family, word(4), word(8)) {
         (family, ..) if family != libc::AF_NETLINK as u16 => Err(libc::EINVAL),
         (_, 0, 0) => Ok(()),
-        // Programs may not send to each other by RDMA netlink.
+        // Programs cannot send to each other by RDMA netlink.
         _ if process.is_admin() => Err(libc::ECONNREFUSED),
         _ => Err(libc::EPERM),
     }

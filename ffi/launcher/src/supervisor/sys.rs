@@ -18,13 +18,13 @@ fn check(result: libc::c_int) -> io::Result<libc::c_int> {
     if result < 0 { last() } else { Ok(result) }
 }
 
-/// Runs `life` in a process that is no child of ours, in a session of its own. The calling process must have one thread.
+/// Runs `life` in a process that is not a child of this one, in its own session. The calling process must have one thread.
 ///
 /// # Errors
 /// It cannot be started.
 pub fn fork_apart(life: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
-    // SAFETY: the caller has one thread, so the children may do whatever it could; they leave by `_exit` without returning
-    // into our stack.
+    // SAFETY: the caller has one thread, so the children may do whatever the caller could; they exit with `_exit` and do not return into
+    // the caller's stack.
     unsafe {
         match check(libc::fork())? {
             0 => {
@@ -51,16 +51,15 @@ pub fn fork_apart(life: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
     }
 }
 
-/// Closes everything except `kept`, opens the standard descriptors on /dev/null, and resets signals to their
-/// defaults.
+/// Closes all descriptors except `kept`, opens the standard streams on /dev/null, and resets signals to their defaults.
 pub fn keep_only<const N: usize>(kept: [OwnedFd; N]) -> io::Result<[OwnedFd; N]> {
     let null = std::fs::File::options().read(true).write(true).open("/dev/null")?;
-    // The numbers behind the standard ones.
+    // The numbers after the standard streams.
     let number = |place: usize| 3 + place as RawFd;
-    // SAFETY: the first `3 + N` descriptors are replaced by duplicates, whose numbers nobody owns afterwards but those made
-    // into owners here; all above are closed, and this process never returns to code that believes to own them.
+    // SAFETY: the first `3 + N` descriptors are replaced by duplicates, which afterwards are owned only by the values created here; all
+    // above are closed, and this process never returns to code that assumes to own them.
     unsafe {
-        // Copies them to numbers above those that are overwritten.
+        // Duplicates them to numbers above those that are overwritten.
         let high = |fd: RawFd| check(libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, 16.max(number(N))));
         let null = high(null.into_raw_fd())?;
         let mut copies = [0; N];
@@ -83,7 +82,7 @@ pub fn keep_only<const N: usize>(kept: [OwnedFd; N]) -> io::Result<[OwnedFd; N]>
     }
 }
 
-/// Room for the control message of one descriptor.
+/// Buffer for the control message of one descriptor.
 #[repr(C, align(8))]
 struct Control([u8; 32]);
 
@@ -92,8 +91,7 @@ pub fn send_descriptor(by: BorrowedFd<'_>, fd: BorrowedFd<'_>) -> io::Result<()>
     let byte = [1u8];
     let data = IoSlice::new(&byte);
     let mut control = Control([0; 32]);
-    // SAFETY: a plain structure; the control message lies in `control`, which has room for it; nothing but the byte and it
-    // is read.
+    // SAFETY: a plain structure; the control message fits into `control`; only the byte and the control message are read.
     unsafe {
         let mut message: libc::msghdr = MaybeUninit::zeroed().assume_init();
         message.msg_iov = ptr::from_ref(&data).cast_mut().cast();
@@ -116,7 +114,7 @@ pub fn send_descriptor(by: BorrowedFd<'_>, fd: BorrowedFd<'_>) -> io::Result<()>
     }
 }
 
-/// Waits for the descriptor that the other end sends.
+/// Waits for a descriptor from the other end.
 ///
 /// # Errors
 /// The other end was closed instead.
@@ -124,7 +122,7 @@ pub fn receive_descriptor(by: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     let mut byte = [0u8];
     let data = libc::iovec { iov_base: byte.as_mut_ptr().cast(), iov_len: 1 };
     let mut control = Control([0; 32]);
-    // SAFETY: the kernel writes the byte and at most the length named of `control`; a descriptor that comes is ours alone.
+    // SAFETY: the kernel writes the byte and at most the given length of `control`; a received descriptor is new.
     unsafe {
         let mut message: libc::msghdr = MaybeUninit::zeroed().assume_init();
         message.msg_iov = (&raw const data).cast_mut();
@@ -140,11 +138,11 @@ pub fn receive_descriptor(by: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     }
 }
 
-/// A pair of packet sockets: our end never blocks, the other one only if not `nonblocking`.
+/// A pair of packet sockets: the local end is used without blocking, the other one is non-blocking only if `nonblocking`.
 pub fn packet_pair(nonblocking: bool) -> io::Result<(OwnedFd, OwnedFd)> {
     let mut fds = [-1; 2];
     let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC;
-    // SAFETY: the kernel writes two descriptors, which are ours alone.
+    // SAFETY: the kernel writes two new descriptors.
     let (ours, its) = unsafe {
         check(libc::socketpair(libc::AF_UNIX, kind, 0, fds.as_mut_ptr()))?;
         (OwnedFd::from_raw_fd(fds[0]), OwnedFd::from_raw_fd(fds[1]))
@@ -156,7 +154,7 @@ pub fn packet_pair(nonblocking: bool) -> io::Result<(OwnedFd, OwnedFd)> {
     Ok((ours, its))
 }
 
-/// The next packet, at most `most` bytes of it. `None` if there is none yet.
+/// Receives the next packet, truncated to `most` bytes. `None` if there is none yet.
 ///
 /// # Errors
 /// The other end is closed.
@@ -177,7 +175,7 @@ pub fn receive_packet(from: BorrowedFd<'_>, most: usize) -> io::Result<Option<Ve
     }
 }
 
-/// Sends a packet. It is lost if there is no room for it.
+/// Sends a packet. Drops it if the socket is full.
 pub fn send_packet(to: BorrowedFd<'_>, bytes: &[u8]) {
     // SAFETY: the bytes are only read.
     unsafe {
@@ -189,19 +187,19 @@ pub fn send_packet(to: BorrowedFd<'_>, bytes: &[u8]) {
 /// The inode, which identifies a file.
 pub fn inode(of: BorrowedFd<'_>) -> io::Result<u64> {
     let mut stat = MaybeUninit::<libc::stat>::uninit();
-    // SAFETY: the kernel fills the structure whenever it returns 0, and only then it is read.
+    // SAFETY: the kernel fills the structure if it returns 0, and it is read only then.
     unsafe {
         check(libc::fstat(of.as_raw_fd(), stat.as_mut_ptr()))?;
         Ok(stat.assume_init().st_ino)
     }
 }
 
-/// Says whether a file that was waited for has something.
+/// Readiness of a file that was polled.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Ready {
-    /// There is something to read.
+    /// Data is available.
     pub readable: bool,
-    /// Its other end is closed. A filter's: no program is under it any more.
+    /// The other end is closed. For a filter: no program is under it any more.
     pub over: bool,
 }
 
@@ -214,15 +212,15 @@ impl Ready {
     }
 }
 
-/// Waits until any of `files` is ready, or until a time. Returns the readiness of each, in order: none, if the time is
-/// over or a signal came.
+/// Waits until any of `files` is ready, or until a time. Returns the readiness of each, in order: none is ready after a timeout or a
+/// signal.
 pub fn wait(files: &[BorrowedFd<'_>], until: Option<Instant>) -> io::Result<Vec<Ready>> {
     let at = |fd: &BorrowedFd<'_>| libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
     let mut all: Vec<_> = files.iter().map(at).collect();
     let left = until.map(|until| until.saturating_duration_since(Instant::now()));
     // Rounded up; otherwise the last millisecond would be spent polling.
     let timeout = left.map_or(-1, |left| left.as_micros().div_ceil(1000).min(60_000) as libc::c_int);
-    // SAFETY: as many structures of integers as said, which the kernel fills.
+    // SAFETY: the given number of structures of integers, which the kernel fills.
     match check(unsafe { libc::poll(all.as_mut_ptr(), all.len() as libc::nfds_t, timeout) }) {
         Err(e) if e.kind() == io::ErrorKind::Interrupted => Ok(vec![Ready::default(); all.len()]),
         Err(e) => Err(e),
@@ -230,14 +228,14 @@ pub fn wait(files: &[BorrowedFd<'_>], until: Option<Instant>) -> io::Result<Vec<
     }
 }
 
-/// Notices when a file of a few directories is opened or created.
+/// Reports when a file in one of a few directories is opened or created.
 pub struct Visits(OwnedFd);
 
 impl Visits {
     /// Watches `dirs`.
     pub fn of<'a>(dirs: impl Iterator<Item = &'a Path>) -> io::Result<Self> {
         const WHAT: u32 = libc::IN_OPEN | libc::IN_MOVED_TO | libc::IN_ONLYDIR;
-        // SAFETY: the descriptor is ours alone.
+        // SAFETY: the descriptor is new.
         let fd = unsafe {
             OwnedFd::from_raw_fd(check(libc::inotify_init1(libc::IN_CLOEXEC | libc::IN_NONBLOCK))?)
         };
