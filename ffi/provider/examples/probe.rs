@@ -1,4 +1,4 @@
-//! Prints the private layout of this machine's libibverbs: `probe` in a folder with an rdma-core tells which it is.
+//! Prints the private layout of this machine's libibverbs; used to find out the layout of an unknown rdma-core.
 #![allow(unsafe_code)]
 
 use ironverbs_provider::abi::probe::{Layout, Library};
@@ -25,7 +25,7 @@ fn main() -> ExitCode {
 }
 
 fn load() -> Result<Library, String> {
-    // SAFETY: loads the library every verbs program loads.
+    // SAFETY: loads the library that every verbs program loads.
     let handle = unsafe { libc::dlopen(c"libibverbs.so.1".as_ptr(), libc::RTLD_NOW) };
     if handle.is_null() {
         return Err("not installed".into());

@@ -1,10 +1,10 @@
-//! Flags and codes of `<infiniband/verbs.h>`, held against the installed header as the types are.
+//! Flags and codes of `<infiniband/verbs.h>`, checked against the installed header like the types.
 
 #![allow(missing_docs)]
 
 /// Bits 20-29 are optional: a device that does not know one ignores it.
 pub const IBV_ACCESS_OPTIONAL_RANGE: u32 = 0x3ff0_0000;
-/// `verbs_device.core_support`: optional access bits are passed on to the provider.
+/// `verbs_device.core_support`: optional access flags are passed on to the provider.
 pub const IBV_UVERBS_CORE_SUPPORT_OPTIONAL_MR_ACCESS: u64 = 1;
 
 pub const IBV_REREG_MR_CHANGE_TRANSLATION: u32 = 1;
@@ -90,7 +90,7 @@ pub const IBV_WR_LOCAL_INV: u32 = 7;
 pub const IBV_WR_BIND_MW: u32 = 8;
 pub const IBV_WR_SEND_WITH_INV: u32 = 9;
 
-/// Byte length, immediate, QP numbers, LIDs, SL: what every completion carries.
+/// Byte length, immediate, QP numbers, LIDs, SL: the fields of every completion.
 pub const IBV_WC_STANDARD_FLAGS: u64 = 0x7f;
 pub const IBV_WC_EX_WITH_COMPLETION_TIMESTAMP: u64 = 1 << 7;
 pub const IBV_WC_EX_WITH_CVLAN: u64 = 1 << 8;
@@ -104,7 +104,7 @@ pub const IBV_VALUES_MASK_RAW_CLOCK: u32 = 1;
 
 pub const IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS: u32 = 1;
 pub const IBV_PARENT_DOMAIN_INIT_ATTR_PD_CONTEXT: u32 = 1 << 1;
-/// The answer of an allocator of a parent domain that leaves it to the provider.
+/// Returned by an allocator of a parent domain to leave the allocation to the provider.
 pub const IBV_ALLOCATOR_USE_DEFAULT: usize = usize::MAX;
 
 pub const IBV_EVENT_CQ_ERR: u32 = 0;

@@ -1,7 +1,7 @@
-//! Replaces one imported function of an object already loaded, by the slot of its global offset table.
+//! Replaces one imported function of a loaded object, through its slot in the global offset table.
 //!
-//! Completion channels are the one verb without a provider operation: libibverbs writes a command to the device file
-//! itself. Its call of `write` is therefore answered by us, and by nobody else's: only that one object is touched.
+//! Completion channels are the one verb without a provider operation: libibverbs itself writes a command to the device file. The provider
+//! therefore intercepts its calls of `write`, and those of no other object: only that object's table is changed.
 
 use libc::{c_int, c_void, dl_phdr_info, size_t};
 use std::ffi::CStr;
@@ -28,31 +28,31 @@ struct Dyn {
     value: u64,
 }
 
-/// The mapped object an address belongs to.
+/// The mapped object that an address belongs to.
 struct Object {
     inside: usize,
     base: usize,
     dynamic: *const Dyn,
-    /// The range made read-only after relocation.
+    /// The range that was made read-only after relocation (RELRO).
     relro: (usize, usize),
 }
 
-/// Lets every call of `name` from the object around `inside` go to `target`. Returns how many slots were set.
+/// Redirects every call of `name` from the object around `inside` to `target`. Returns the number of slots that were set.
 ///
 /// # Errors
-/// When the object, its tables or the import cannot be found, or the memory not be made writable.
+/// The object, its tables or the import cannot be found, or the memory cannot be made writable.
 ///
 /// # Safety
 /// `target` has the type of the function it replaces and lives as long as the process.
 pub unsafe fn replace_import(inside: usize, name: &CStr, target: *const c_void) -> Result<usize, String> {
     let mut object = Object { inside, base: 0, dynamic: std::ptr::null(), relro: (0, 0) };
-    // SAFETY: the callback gets its data pointer back during this call only.
+    // SAFETY: the callback uses its data pointer only during this call.
     unsafe { libc::dl_iterate_phdr(Some(find_object), (&raw mut object).cast()) };
     if object.dynamic.is_null() {
         return Err("its dynamic section was not found".into());
     }
     let mut set = 0;
-    // SAFETY: the loader keeps these tables mapped and initialised.
+    // SAFETY: the loader keeps these tables mapped and initialized.
     unsafe {
         let find = |tag| dynamic_value(&object, tag);
         let (strings, symbols) = (find(DT_STRTAB), find(DT_SYMTAB));
@@ -79,7 +79,7 @@ pub unsafe fn replace_import(inside: usize, name: &CStr, target: *const c_void) 
 }
 
 unsafe extern "C" fn find_object(info: *mut dl_phdr_info, _size: size_t, data: *mut c_void) -> c_int {
-    // SAFETY: the loader's record and our own pointer, both valid during the call.
+    // SAFETY: the loader's record and the data pointer are both valid during the call.
     let (info, object) = unsafe { (&*info, &mut *data.cast::<Object>()) };
     // SAFETY: the loader's own count of headers.
     let headers = unsafe { slice::from_raw_parts(info.dlpi_phdr, usize::from(info.dlpi_phnum)) };
@@ -103,7 +103,7 @@ unsafe extern "C" fn find_object(info: *mut dl_phdr_info, _size: size_t, data: *
     1
 }
 
-/// One entry of the dynamic section. glibc has relocated the addresses in it; musl has not.
+/// Looks up an entry of the dynamic section. glibc has relocated the addresses in it; musl has not.
 unsafe fn dynamic_value(object: &Object, tag: i64) -> Option<usize> {
     let mut entry = object.dynamic;
     // SAFETY: the section ends with a zero tag.
@@ -122,7 +122,7 @@ unsafe fn dynamic_value(object: &Object, tag: i64) -> Option<usize> {
 
 unsafe fn write_slot(object: &Object, slot: usize, target: *const c_void) -> Result<(), String> {
     let sealed = (object.relro.0..object.relro.1).contains(&slot);
-    // SAFETY: one page of the object's own data; other threads only ever read the slot.
+    // SAFETY: one page of the object's own data; other threads only read the slot.
     unsafe {
         let page = libc::sysconf(libc::_SC_PAGESIZE) as usize;
         let start = (slot & !(page - 1)) as *mut c_void;

@@ -1,4 +1,4 @@
-//! The public types of memory windows and device memory.
+//! Public types for memory windows and device memory.
 
 #![allow(missing_docs, non_camel_case_types)]
 
@@ -10,7 +10,7 @@ pub const IBV_MW_TYPE_2: u32 = 2;
 
 pub const IBV_DEVICE_MEM_WINDOW: u32 = 1 << 17;
 pub const IBV_DEVICE_MEM_WINDOW_TYPE_2B: u32 = 1 << 24;
-/// Extended capability: local invalidation, invalidation by peers, and the rest of IBTA 10.6's extensions.
+/// Extended capability: local invalidation, remote invalidation, and the rest of IBTA 10.6's extensions.
 pub const IBV_DEVICE_MEM_MGT_EXTENSIONS: u32 = 1 << 21;
 
 pub const IBV_ODP_SUPPORT: u64 = 1;

@@ -1,4 +1,4 @@
-//! The binary interface: public types, private types, and finding out which layout the loaded libibverbs has.
+//! The binary interface: public types, private types, and detection of the loaded libibverbs' layout.
 
 pub mod codes;
 pub mod got;

@@ -1,7 +1,7 @@
-//! The objects loaded into this process, and which of them define a function.
+//! The objects loaded into this process that define a given function.
 //!
-//! A library is looked for by what it defines, for its name says little: Python wheels bring a libibverbs or a librdmacm
-//! under a name of their own, beside the system's.
+//! A library is identified by the functions it defines, because its name is not reliable: Python wheels bundle a libibverbs or a librdmacm
+//! under another name, in addition to the system's.
 
 use libc::{c_int, c_void, dl_phdr_info, size_t};
 use std::ffi::{CStr, CString};
@@ -11,12 +11,12 @@ use std::slice;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Object {
     handle: usize,
-    /// Where the function is.
+    /// Address of the function.
     pub at: usize,
 }
 
 impl Object {
-    /// The address of `name` in this object or in those it is linked with; null if they do not define it.
+    /// The address of `name` in this object or in those it is linked with; null if none defines it.
     pub fn find(&self, name: &CStr) -> *mut c_void {
         // SAFETY: a handle that is never closed, and a terminated name.
         unsafe { libc::dlsym(self.handle as *mut c_void, name.as_ptr()) }
@@ -29,35 +29,35 @@ struct Mapped {
     ranges: Vec<(usize, usize)>,
 }
 
-/// All objects that define `name` themselves, in the order in which they were loaded. They stay loaded from now on.
+/// All objects that define `name` themselves, in load order. They are kept loaded from now on.
 pub fn defining(name: &CStr) -> Vec<Object> {
     mapped().iter().filter_map(|object| definition(object, name)).collect()
 }
 
-/// How many objects have been loaded so far into this process; unloading does not lessen it.
+/// Total number of objects ever loaded into this process; unloading does not decrease it.
 pub fn loaded_so_far() -> u64 {
     let mut count = 0u64;
-    // SAFETY: the callback gets its data pointer back during this call only.
+    // SAFETY: the callback uses its data pointer only during this call.
     unsafe { libc::dl_iterate_phdr(Some(read_adds), (&raw mut count).cast()) };
     count
 }
 
 unsafe extern "C" fn read_adds(info: *mut dl_phdr_info, _size: size_t, data: *mut c_void) -> c_int {
-    // SAFETY: the loader's record, of the size it has in every C library since 2005, and our own counter.
+    // SAFETY: the loader's record, which has had this size in every C library since 2005, and a local counter.
     unsafe { *data.cast::<u64>() = (*info).dlpi_adds };
     1
 }
 
 fn definition(object: &Mapped, name: &CStr) -> Option<Object> {
-    // The program itself is nameless.
+    // The main program has no name.
     let path = if object.name.is_empty() { std::ptr::null() } else { object.name.as_ptr() };
-    // SAFETY: RTLD_NOLOAD only looks up an object that is there already; terminated names. The handle is closed at most once.
+    // SAFETY: RTLD_NOLOAD only looks up objects that are already loaded; terminated names. The handle is closed at most once.
     unsafe {
         let handle = libc::dlopen(path, libc::RTLD_NOLOAD | libc::RTLD_LAZY);
         if handle.is_null() {
             return None;
         }
-        // This also finds what the object is linked with.
+        // This also searches the objects that the object is linked with.
         let at = libc::dlsym(handle, name.as_ptr()) as usize;
         if !object.ranges.iter().any(|(low, high)| (*low..*high).contains(&at)) {
             libc::dlclose(handle);
@@ -69,13 +69,13 @@ fn definition(object: &Mapped, name: &CStr) -> Option<Object> {
 
 fn mapped() -> Vec<Mapped> {
     let mut all: Vec<Mapped> = Vec::new();
-    // SAFETY: the callback gets its data pointer back during this call only.
+    // SAFETY: the callback uses its data pointer only during this call.
     unsafe { libc::dl_iterate_phdr(Some(note), (&raw mut all).cast()) };
     all
 }
 
 unsafe extern "C" fn note(info: *mut dl_phdr_info, _size: size_t, data: *mut c_void) -> c_int {
-    // SAFETY: the loader's record with its own count of headers, and our own list, all valid during the call.
+    // SAFETY: the loader's record with its own header count, and the list of this call, all valid during the call.
     unsafe {
         let (info, all) = (&*info, &mut *data.cast::<Vec<Mapped>>());
         let headers = slice::from_raw_parts(info.dlpi_phdr, usize::from(info.dlpi_phnum));

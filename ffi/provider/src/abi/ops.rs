@@ -1,15 +1,15 @@
-//! The operations a provider may offer, in the order of `struct verbs_context_ops`, by the release that added them.
+//! The operations that a provider may offer, in the order of `struct verbs_context_ops`, with the release that added each.
 //!
-//! The structure is sorted by name, so every addition moves all that follows; the position of a name is therefore
-//! found from the table whose public slots the loaded library agrees with.
+//! The structure is sorted by name, so every addition moves all later members; the slot of a name is therefore taken from the table that
+//! agrees with the loaded library's public slots.
 
-/// Room for every table known, and for finding out that the library's is longer.
+/// Capacity for every known table, plus enough to detect that the library's is longer.
 pub const MAX_OPS: usize = 160;
 
-/// The releases at which the table changed, oldest first.
+/// The releases that changed the table, oldest first.
 pub const RELEASES: [u16; 5] = [36, 59, 62, 64, 65];
 
-/// Name and the release that added it.
+/// The name, and the release that added it.
 const NAMES: [(&str, u16); 93] = [
     ("advise_mr", 36),
     ("alloc_buf", 64),
@@ -115,7 +115,7 @@ pub struct OpsTable {
 }
 
 impl OpsTable {
-    /// The table as `release` (one of [`RELEASES`]) has it.
+    /// The table of `release`, one of [`RELEASES`].
     pub fn of(release: u16) -> Self {
         let names = NAMES.iter().filter(|(_, since)| *since <= release).map(|(name, _)| *name).collect();
         OpsTable { since: release, names }
@@ -138,7 +138,7 @@ impl OpsTable {
     }
 }
 
-/// The operation in each slot of `ibv_context.ops`; `""` where the library puts something of its own or nothing.
+/// The operation in each slot of `ibv_context.ops`; `""` where the library stores a function of its own, or nothing.
 pub const CONTEXT_SLOTS: [&str; 32] = [
     "",
     "",
@@ -174,7 +174,7 @@ pub const CONTEXT_SLOTS: [&str; 32] = [
     "async_event",
 ];
 
-/// The members of `struct verbs_context`, counted in words downwards from `ibv_context`: it grows at its low end.
+/// The members of `struct verbs_context`, in words downwards from `ibv_context`: the structure grows at its low end.
 pub const EXTENDED_SLOTS: [&str; 46] = [
     "", // sz
     "", // placeholder 3

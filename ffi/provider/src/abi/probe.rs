@@ -1,8 +1,8 @@
-//! Finds out the private layout of each libibverbs of this process, by watching what it does.
+//! Detects the private layout of each libibverbs in this process, by observing its behaviour.
 //!
-//! The version in a provider's file name does not tell the layout: upstream changed it four times without raising it.
-//! So the library initialises a throw-away context, copies a table of sentinels, and looks into a throw-away QP; what
-//! it touched is the layout. Anything that fits none of the known releases is refused, nothing is guessed.
+//! The version in a provider's file name does not determine the layout: upstream changed it four times without raising the version. So the
+//! library initializes a throw-away context, copies a table of sentinels, and reads a throw-away QP; the words that it accesses reveal the
+//! layout. A layout that fits no known release is refused; nothing is guessed.
 
 use super::objects::{self, Object};
 use super::ops::{CONTEXT_SLOTS, EXTENDED_SLOTS, MAX_OPS, OpsTable, PRIV_WORD, RELEASES};
@@ -13,11 +13,11 @@ use std::ffi::CStr;
 use std::mem::{offset_of, size_of};
 use std::ptr::{null, null_mut};
 
-/// Memory for one context: more than any known `struct verbs_context` (696 bytes in v65).
+/// Size of a context allocation: more than any known `struct verbs_context` (696 bytes in v65).
 pub const CONTEXT_ROOM: usize = 8192;
-/// Memory for one QP: more than any known `struct verbs_qp` (376 bytes in v65).
+/// Size of a QP allocation: more than any known `struct verbs_qp` (376 bytes in v65).
 pub const QP_ROOM: usize = 1024;
-/// The first sentinel; the slot number is added. Never called, only compared.
+/// The first sentinel; the slot number is added. Sentinels are only compared, never called.
 const SENTINEL: usize = 0x6972_6f6e_0000;
 /// Registration entry points, one per interface number, newest first.
 const REGISTER: [&CStr; 5] = [
@@ -35,7 +35,7 @@ type SetOpsFn = unsafe extern "C" fn(*mut verbs_context, *const *const c_void);
 type QpToExFn = unsafe extern "C" fn(*mut ibv_qp) -> *mut c_void;
 type SysfsPathFn = unsafe extern "C" fn() -> *const c_char;
 
-/// The functions of libibverbs a provider calls. There is no link-time dependency on it.
+/// The libibverbs functions that the provider calls. It is not linked against libibverbs.
 #[derive(Clone, Copy)]
 pub struct Library {
     register: RegisterFn,
@@ -44,12 +44,12 @@ pub struct Library {
     set_ops: SetOpsFn,
     qp_to_ex: QpToExFn,
     sysfs_path: Option<SysfsPathFn>,
-    /// An address inside the library, to find its tables by.
+    /// An address inside the library, by which its tables are found.
     pub inside: usize,
     object: Object,
 }
 
-/// The layout that was found out.
+/// The detected layout.
 pub struct Layout {
     /// The library's functions.
     pub library: Library,
@@ -57,15 +57,15 @@ pub struct Layout {
     pub ops: OpsTable,
     /// `sizeof(struct verbs_context)`.
     pub context_size: usize,
-    /// Where `comp_mask` lies in `struct verbs_qp`.
+    /// Offset of `comp_mask` in `struct verbs_qp`.
     pub qp_comp_mask: usize,
 }
 
 impl Library {
-    /// Every libibverbs loaded into this process, under whatever name. Of one that lacks something: an address inside it,
-    /// and what it lacks.
+    /// Every libibverbs loaded into this process, under any name. The error for one that lacks a function is an address inside it and that
+    /// function.
     pub fn loaded() -> Vec<Result<Self, (usize, String)>> {
-        // Every release with the private interface of providers defines it, and nothing else does.
+        // Defined by every release with the private provider interface, and by no other library.
         objects::defining(c"verbs_set_ops")
             .into_iter()
             .map(|object| Self::at(object).map_err(|what| (object.at, what)))
@@ -99,52 +99,52 @@ impl Library {
         })
     }
 
-    /// The address of a function the library calls, as it is in the library or in those it is linked with; null if nowhere.
+    /// The address of a function in the library or in those it is linked with; null if there is none.
     pub fn find(&self, name: &CStr) -> *mut c_void {
         self.object.find(name)
     }
 
-    /// Offers our devices.
+    /// Registers the provider.
     ///
     /// # Safety
-    /// The layout was found known; `ops` lives as long as the process.
+    /// The layout is a known one; `ops` lives as long as the process.
     pub unsafe fn register(&self, ops: &'static verbs_device_ops) {
         // SAFETY: guaranteed by the caller: the layout is known, and `ops` lives as long as the process.
         unsafe { (self.register)(ops) }
     }
 
-    /// A zeroed context of `size` bytes which the library has initialised, or null (and `cmd_fd` closed).
+    /// Allocates a zeroed context of `size` bytes and has the library initialize it. Returns null on failure, with `cmd_fd` closed.
     ///
     /// # Safety
-    /// `device` is one the library knows; `size` is at least `sizeof(struct verbs_context)`.
+    /// `device` is known to the library; `size` is at least `sizeof(struct verbs_context)`.
     pub unsafe fn init_context(&self, device: *mut ibv_device, cmd_fd: c_int, size: usize) -> *mut u8 {
-        // The last argument is the kernel's driver id; 0 is "unknown".
+        // The last argument is the kernel's driver ID; 0 is "unknown".
         // SAFETY: guaranteed by the caller: the library knows `device`, and `size` has room for its part.
         unsafe { (self.init)(device, cmd_fd, size, null_mut(), 0) }
     }
 
-    /// Undoes `init_context` but for the memory; closes the command and event descriptors.
+    /// Undoes `init_context` except for the allocation; closes the command and event descriptors.
     ///
     /// # Safety
-    /// `context` came from `init_context` and is not used again but to be freed.
+    /// `context` was returned by `init_context` and is only freed afterwards.
     pub unsafe fn uninit_context(&self, context: *mut u8) {
-        // SAFETY: guaranteed by the caller: the context is the library's own, used no more.
+        // SAFETY: guaranteed by the caller: the context is from the library and not used any more.
         unsafe { (self.uninit)(context.cast()) }
     }
 
     /// Copies a table of operations into a context.
     ///
     /// # Safety
-    /// `context` came from `init_context`; `table` is at least as long as the library's.
+    /// `context` was returned by `init_context`; `table` is at least as long as the library's.
     pub unsafe fn set_ops(&self, context: *mut u8, table: &[*const c_void; MAX_OPS]) {
-        // SAFETY: guaranteed by the caller: the context is the library's own, and `table` is as long as the library reads.
+        // SAFETY: guaranteed by the caller: the context is from the library, and `table` is as long as the library reads.
         unsafe { (self.set_ops)(context.cast(), table.as_ptr()) }
     }
 
     /// The root of sysfs as the library sees it.
     pub fn sysfs(&self) -> String {
         let Some(path) = self.sysfs_path else { return "/sys".into() };
-        // SAFETY: takes nothing, gives a static string or null.
+        // SAFETY: takes no arguments, and returns a static string or null.
         let path = unsafe { path() };
         if path.is_null() {
             return "/sys".into();
@@ -155,10 +155,10 @@ impl Library {
 }
 
 impl Layout {
-    /// Watches the library at work on throw-away objects.
+    /// Detects the library's layout with throw-away objects.
     ///
     /// # Errors
-    /// Behaviour of the library that no known release has.
+    /// The library behaves like no known release.
     pub fn probe(library: Library) -> Result<Self, String> {
         let (context_size, ops) = probe_context(&library)?;
         let qp_comp_mask = probe_qp(&library)?;
@@ -171,9 +171,9 @@ impl Layout {
     }
 }
 
-/// Words of a throw-away context, as the library left them.
+/// Reads a word of a throw-away context after the library's changes.
 fn word(base: *const u8, offset: usize) -> usize {
-    // SAFETY: callers stay within CONTEXT_ROOM, the words are initialised (calloc) and aligned.
+    // SAFETY: callers stay within CONTEXT_ROOM; the words are initialized (calloc) and aligned.
     unsafe { base.add(offset).cast::<usize>().read() }
 }
 
@@ -182,7 +182,7 @@ fn probe_context(library: &Library) -> Result<(usize, OpsTable), String> {
     let mut device: Box<verbs_device> = unsafe { Box::new(std::mem::zeroed()) };
     device.refcount = 1;
     let device = Box::into_raw(device);
-    // SAFETY: the device lives until the end of this function; the library counts its users behind our back.
+    // SAFETY: the device lives until the end of this function; volatile, because the library changes the count.
     let refcount = || unsafe { (&raw const (*device).refcount).read_volatile() };
     // SAFETY: as above. Without a descriptor the library makes no system call that could succeed.
     let context = unsafe { library.init_context(device.cast(), -1, CONTEXT_ROOM) };
@@ -197,7 +197,7 @@ fn probe_context(library: &Library) -> Result<(usize, OpsTable), String> {
     }
     let left = refcount();
     if found.is_ok() && left == 1 {
-        // SAFETY: from Box::into_raw, and nobody else counts it.
+        // SAFETY: from Box::into_raw, and the library holds no reference.
         drop(unsafe { Box::from_raw(device) });
     } else if found.is_ok() {
         return Err(format!("struct verbs_device: its count is {left} after the last user, expected 1"));
@@ -241,7 +241,7 @@ fn read_context(
     Err(format!("struct verbs_context_ops: {count} operations in an order of no known release"))
 }
 
-/// A named slot must hold a sentinel, a nameless one must not.
+/// A named slot must hold a sentinel, an unnamed one must not.
 fn note<'a>(
     seen: &mut Vec<(&'a str, usize)>,
     name: &'a str,
@@ -257,7 +257,7 @@ fn note<'a>(
     Ok(())
 }
 
-/// `sz` lies just before `ibv_context`, whose first word is the device, and `ibv_context` ends the structure.
+/// `sz` precedes `ibv_context`, which begins with the device pointer and ends the structure.
 fn find_context_size(context: *const u8, device: *const ibv_device) -> Result<usize, String> {
     let fits = |at: &usize| {
         word(context, *at) == at + 8 + size_of::<ibv_context>() && word(context, at + 8) == device as usize
@@ -267,7 +267,7 @@ fn find_context_size(context: *const u8, device: *const ibv_device) -> Result<us
         (Some(at), None) => {
             let size = at + 8 + size_of::<ibv_context>();
             let fd = word(context, at + 8 + offset_of!(ibv_context, cmd_fd));
-            // Two ints of -1: no command descriptor was given, no event descriptor opened.
+            // Two ints of -1: the command descriptor that was passed, and the event descriptor, which is not opened.
             if fd != usize::MAX || at / 8 < PRIV_WORD {
                 return Err(format!(
                     "struct verbs_context of {size} bytes: descriptors {fd:#x}, expected -1 and -1"
@@ -284,7 +284,7 @@ fn count_private_ops(private: *const u8) -> Result<usize, String> {
     if private.is_null() || private as usize % 8 != 0 {
         return Err("struct verbs_context: no private part".into());
     }
-    // SAFETY: the library allocated it with calloc; only its usable size is asked for.
+    // SAFETY: the library allocated it with calloc; only its usable size is queried.
     let words = unsafe { libc::malloc_usable_size(private.cast_mut().cast()) } / 8;
     if !(RELEASES.len()..=1 << 16).contains(&words) {
         return Err("struct verbs_context: no private part of a believable size".into());
@@ -299,7 +299,7 @@ fn count_private_ops(private: *const u8) -> Result<usize, String> {
     Ok(count)
 }
 
-/// `ibv_qp_to_qp_ex` looks at one bit of `comp_mask`: the only word that changes its answer is that one.
+/// `ibv_qp_to_qp_ex` depends on one bit of `comp_mask`: the only word that changes its result is `comp_mask`.
 fn probe_qp(library: &Library) -> Result<usize, String> {
     let mut room: Box<[u32; QP_ROOM / 4]> = Box::new([0; QP_ROOM / 4]);
     let mut says_extended = |index: Option<usize>| {
@@ -307,7 +307,7 @@ fn probe_qp(library: &Library) -> Result<usize, String> {
         if let Some(index) = index {
             room[index] = VERBS_QP_EX;
         }
-        // SAFETY: the function only reads the object, which is larger than any known.
+        // SAFETY: the function only reads the object, which is larger than any known one.
         let answer = unsafe { (library.qp_to_ex)(room.as_mut_ptr().cast()) };
         answer != null::<c_void>().cast_mut()
     };
@@ -316,7 +316,7 @@ fn probe_qp(library: &Library) -> Result<usize, String> {
     }
     let found: Vec<usize> = (0..QP_ROOM / 4).filter(|index| says_extended(Some(*index))).collect();
     match found[..] {
-        // It follows the union of ibv_qp and ibv_qp_ex, whose smallest known size is 344 (v36).
+        // It follows the union of ibv_qp and ibv_qp_ex, which has a known minimum size of 344 (v36).
         [index] if (344..=512).contains(&(4 * index)) => Ok(4 * index),
         _ => Err(format!("struct verbs_qp: comp_mask at words {found:?}, expected one of 86 to 128")),
     }

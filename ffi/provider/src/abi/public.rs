@@ -1,9 +1,9 @@
-//! The public verbs types of `<infiniband/verbs.h>`, as the applications see them.
+//! The public verbs types of `<infiniband/verbs.h>`, as applications see them.
 //!
-//! Enumerations are plain integers here: they arrive from foreign memory, and an unknown value must be refused, not
-//! be undefined behaviour. Structures which grew over the releases are the newest ones known (rdma-core 65); those
-//! which the library or the application hands us with a size are only filled as far as that size goes.
-//! `tests/public_layout.rs` holds sizes and offsets against the installed header.
+//! Enumerations are plain integers here: they come from foreign memory, and an unknown value must be refused rather than be undefined
+//! behaviour. Structures that grew over the releases are in their newest known form (rdma-core 65); those that the library or the
+//! application passes with a size are only filled up to that size. `tests/public_layout.rs` checks sizes and offsets against the installed
+//! header.
 
 #![allow(missing_docs, non_camel_case_types)]
 
@@ -13,7 +13,7 @@ use libc::{c_char, c_int, c_uint, c_void, pthread_cond_t, pthread_mutex_t, size_
 
 /// 16 bytes of a GID, network order.
 pub type ibv_gid = [u8; 16];
-/// A function pointer slot nobody here calls.
+/// A function pointer slot that the provider does not call.
 pub type Slot = *const c_void;
 
 #[repr(C)]
@@ -83,7 +83,7 @@ pub struct ibv_device_attr {
     pub phys_port_cnt: u8,
 }
 
-/// Only the members up to the last this device says something about have names.
+/// Only the members up to the last one that this device sets are named.
 #[repr(C)]
 pub struct ibv_device_attr_ex {
     pub orig_attr: ibv_device_attr,
@@ -93,23 +93,23 @@ pub struct ibv_device_attr_ex {
     pub completion_timestamp_mask: u64,
     pub hca_core_clock: u64,
     pub device_cap_flags_ex: u64,
-    /// Largest message and QP types.
+    /// Maximum message size, and QP types.
     pub tso_caps: [u32; 2],
     pub rss_caps: ibv_rss_caps,
     pub max_wq_type_rq: u32,
-    /// Least and most kb/s, and QP types by bit.
+    /// Minimum and maximum rate in kb/s, and a bitmap of QP types.
     pub packet_pacing_caps: [u32; 3],
     pub raw_packet_caps: u32,
     pub tm_caps: [u32; 5],
     pub cq_mod_caps: ibv_moderate_cq,
     pub max_dm_size: u64,
-    /// Sizes of fetch-and-add, swap and compare-and-swap that are atomic for the host too.
+    /// Sizes for which fetch-and-add, swap and compare-and-swap are atomic with respect to the host, too.
     pub pci_atomic_caps: [u16; 3],
     pub xrc_odp_caps: u32,
     pub phys_port_cnt_ex: u32,
 }
 
-/// Spreading frames over work queues: for which QP types, by bit; how many tables, and how large.
+/// RSS capabilities: supported QP types as a bitmap, maximum number of tables and their maximum size.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct ibv_rss_caps {
@@ -120,7 +120,7 @@ pub struct ibv_rss_caps {
     pub rx_hash_function: u8,
 }
 
-/// Completions and microseconds.
+/// A number of completions, and microseconds.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct ibv_moderate_cq {
@@ -128,7 +128,7 @@ pub struct ibv_moderate_cq {
     pub cq_period: u16,
 }
 
-/// Enhanced connection establishment: what both ends can do beside the standard.
+/// Enhanced connection establishment: options of both ends beyond the standard.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct ibv_ece {
@@ -167,7 +167,7 @@ pub struct ibv_parent_domain_init_attr {
     pub pd_context: *mut c_void,
 }
 
-/// Without `active_speed_ex` (v58 on), which the library has zeroed.
+/// Without `active_speed_ex` (v58 and later), which the library has zeroed.
 #[repr(C)]
 pub struct ibv_port_attr {
     pub state: c_uint,
@@ -201,7 +201,7 @@ pub struct ibv_flow {
     pub handle: u32,
 }
 
-/// The parts of the flow follow it.
+/// Followed by the specs of the flow.
 #[repr(C)]
 pub struct ibv_flow_attr {
     pub comp_mask: u32,
@@ -288,7 +288,7 @@ pub struct ibv_qp_init_attr {
 
 #[repr(C)]
 pub struct ibv_qp_init_attr_ex {
-    /// As in `ibv_qp_init_attr`, but for its padding: `comp_mask` lies there.
+    /// As in `ibv_qp_init_attr`, except that its padding holds `comp_mask`.
     pub qp_context: *mut c_void,
     pub send_cq: *mut ibv_cq,
     pub recv_cq: *mut ibv_cq,
@@ -316,7 +316,7 @@ pub struct ibv_rx_hash_conf {
     pub rx_hash_fields_mask: u64,
 }
 
-/// `wq_context`, `events_completed` and the locks are the library's to fill, behind the call.
+/// The library sets `wq_context`, `events_completed` and the locks after the call.
 #[repr(C)]
 pub struct ibv_wq {
     pub context: *mut ibv_context,
@@ -424,14 +424,14 @@ pub struct ibv_send_wr {
     pub num_sge: c_int,
     pub opcode: c_uint,
     pub send_flags: c_uint,
-    /// Network order when immediate data, host order when an rkey to invalidate.
+    /// Network order for immediate data, host order for an rkey to invalidate.
     pub imm_data: u32,
     pub wr: ibv_wr_body,
     pub remote_srqn: u32,
     pub extra: ibv_wr_extra,
 }
 
-/// The fields that only some operations have.
+/// Fields of particular operations.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub union ibv_wr_extra {
@@ -528,7 +528,7 @@ pub struct ibv_cq_init_attr_ex {
     pub parent_domain: *mut ibv_pd,
 }
 
-/// A function pointer is `None` unless its field was asked for (`wc_flags`).
+/// A function pointer is `None` unless its field was requested (`wc_flags`).
 #[repr(C)]
 pub struct ibv_cq_ex {
     pub base: ibv_cq,
@@ -580,7 +580,7 @@ pub struct ibv_srq_init_attr {
     pub attr: ibv_srq_attr,
 }
 
-/// Without what is said of tag matching.
+/// Without the fields of tag matching.
 #[repr(C)]
 pub struct ibv_srq_init_attr_ex {
     pub srq_context: *mut c_void,
@@ -659,6 +659,6 @@ pub struct ibv_qp_ex {
     pub wr_complete: Option<unsafe extern "C" fn(QpEx) -> c_int>,
     pub wr_abort: Option<unsafe extern "C" fn(QpEx)>,
     pub wr_atomic_write: Slot,
-    /// From v45 on; before, `verbs_qp.comp_mask` begins here.
+    /// In v45 and later; before that, `verbs_qp.comp_mask` begins here.
     pub wr_flush: Slot,
 }

@@ -1,7 +1,7 @@
 //! The private structures between libibverbs and its providers, unchanged from rdma-core 35 to 65.
 //!
-//! The structures that did change (the operations table, `struct verbs_context`, `struct verbs_qp`) are not written down
-//! here: they are found out at load time, see [`super::probe`].
+//! The structures that did change (the operations table, `struct verbs_context`, `struct verbs_qp`) are not declared here: [`super::probe`]
+//! detects their layout at load time.
 
 #![allow(missing_docs, non_camel_case_types)]
 
@@ -15,7 +15,7 @@ pub struct list_node {
     pub prev: *mut list_node,
 }
 
-/// A match table of one sentinel: the library looks into the table even when a match function decides.
+/// A match table with only a sentinel: the library reads the table even if a match function decides.
 #[repr(C)]
 pub struct verbs_match_ent {
     pub driver_data: *mut c_void,
@@ -25,7 +25,7 @@ pub struct verbs_match_ent {
     pub kind: u8,
 }
 
-/// The device that libibverbs found in sysfs. Only the head is used.
+/// A device that libibverbs found in sysfs. Only the beginning is declared.
 #[repr(C)]
 pub struct verbs_sysfs_dev {
     pub entry: list_node,
@@ -51,12 +51,12 @@ pub struct verbs_device_ops {
     pub uninit_device: Option<unsafe extern "C" fn(*mut verbs_device)>,
 }
 
-// SAFETY: the table is constant; its pointers lead to constants and functions.
+// SAFETY: the table is constant; its pointers refer to constants and functions.
 unsafe impl Sync for verbs_device_ops {}
 // SAFETY: a constant without interior mutability.
 unsafe impl Sync for verbs_match_ent {}
 
-/// A device as libibverbs keeps it; allocated by the provider.
+/// A libibverbs device, allocated by the provider.
 #[repr(C)]
 pub struct verbs_device {
     pub device: ibv_device,
@@ -67,13 +67,13 @@ pub struct verbs_device {
     pub core_support: u64,
 }
 
-/// Opaque: its size differs by release and `ibv_context` is its last member.
+/// Opaque: its size depends on the release, and `ibv_context` is its last member.
 #[repr(C)]
 pub struct verbs_context {
     _opaque: [u8; 0],
 }
 
-/// `struct verbs_mr`: the library reads type and access at deregistration.
+/// `struct verbs_mr`: the library reads type and access on deregistration.
 #[repr(C)]
 pub struct verbs_mr {
     pub mr: ibv_mr,
@@ -81,5 +81,5 @@ pub struct verbs_mr {
     pub access: c_int,
 }
 
-/// `verbs_qp.comp_mask`: the QP has the extended post interface.
+/// Flag of `verbs_qp.comp_mask`: the QP has the extended post interface.
 pub const VERBS_QP_EX: u32 = 1 << 1;

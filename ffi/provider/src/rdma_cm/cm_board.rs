@@ -1,11 +1,11 @@
-//! Publishes this process's ids (`rdma resource show cm_id`): rows on the connection-manager boards of their nodes.
+//! Publishes this process's IDs (`rdma resource show cm_id`) as rows on the connection manager boards of their nodes.
 
 use super::id::Id;
 use super::slab::Slab;
 use node::{CmBoard, CmId, Ports};
 use std::collections::HashMap;
 
-/// Ids by their handles, and those that may have changed since they were published.
+/// IDs by handle, and those that may have changed since they were published.
 #[derive(Default)]
 pub struct Ids {
     ids: Slab<Id>,
@@ -13,31 +13,31 @@ pub struct Ids {
 }
 
 impl Ids {
-    /// As [`Slab::insert`].
+    /// Like [`Slab::insert`].
     pub fn insert(&mut self, id: Id) -> u32 {
         let number = self.ids.insert(id);
         self.touch(number);
         number
     }
 
-    /// As [`Slab::get`].
+    /// Like [`Slab::get`].
     pub fn get(&self, number: u32) -> Option<&Id> {
         self.ids.get(number)
     }
 
-    /// As [`Slab::get_mut`].
+    /// Like [`Slab::get_mut`]; marks the ID as changed.
     pub fn get_mut(&mut self, number: u32) -> Option<&mut Id> {
         self.touch(number);
         self.ids.get_mut(number)
     }
 
-    /// As [`Slab::remove`].
+    /// Like [`Slab::remove`]; marks the ID as changed.
     pub fn remove(&mut self, number: u32) -> Option<Id> {
         self.touch(number);
         self.ids.remove(number)
     }
 
-    /// As [`Slab::iter`].
+    /// Like [`Slab::iter`].
     pub fn iter(&self) -> impl Iterator<Item = (u32, &Id)> {
         self.ids.iter()
     }
@@ -56,7 +56,7 @@ type Row = (usize, u32, CmId);
 #[derive(Default)]
 pub struct CmBoardRows {
     boards: Vec<CmBoard>,
-    /// Rows by the handles of ids.
+    /// Rows by ID handle.
     rows: HashMap<u32, Vec<Row>>,
 }
 
@@ -68,7 +68,7 @@ impl CmBoardRows {
         })
     }
 
-    /// Publishes id `number` as `wanted`.
+    /// Publishes ID `number` as `wanted`.
     pub(super) fn update(&mut self, number: u32, wanted: Vec<(&'static Ports, CmId)>) {
         let mut before = self.rows.remove(&number).unwrap_or_default().into_iter();
         let mut now = Vec::new();

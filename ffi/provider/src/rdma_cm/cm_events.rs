@@ -1,4 +1,4 @@
-//! Turns events of the protocol into events of librdmacm.
+//! Converts events of the protocol to librdmacm events.
 
 use super::file::Pending;
 use super::id::{Conn, Id, State};
@@ -9,13 +9,13 @@ use super::sockaddr::SockAddr;
 use super::uapi::{AhAttr, ConnParam, Plain, UdParam, event, qp_type};
 use cm::{Command, Event, Failure, Path, Reply, Request, Service, SidrQuery, SidrReply, SidrStatus};
 
-/// Private data of a SIDR_REP.
+/// Length of the private data in a SIDR_REP.
 pub const SIDR_REP_DATA: u8 = 136;
 
-/// Index of `lo`, the net device of every port here.
+/// Index of `lo`, which is the net device of every port here.
 const LOOPBACK_INTERFACE: u32 = 1;
 
-/// The sender of a request: what a REQ and a SIDR_REQ have in common.
+/// The fields that REQ and SIDR_REQ have in common.
 struct Asker<'a> {
     conn: Conn,
     listener: cm::ConnId,
@@ -26,7 +26,7 @@ struct Asker<'a> {
     private_data: &'a [u8],
 }
 
-/// Copies `data` to a field of private data.
+/// Copies `data` into a private data field.
 fn fill(field: &mut [u8; 256], len: &mut u8, data: &[u8]) {
     let count = data.len().min(255);
     field[..count].copy_from_slice(&data[..count]);
@@ -71,7 +71,7 @@ impl Manager {
         }
     }
 
-    /// Notes that the program may take long to answer. The peer gets an MRA if it repeats its request.
+    /// Records that the program may take long to respond. The peer gets an MRA if it repeats its request.
     fn take_time(&mut self, conn: Conn) {
         let delay = Command::Delay {
             service_timeout: cm::default::MRA_TIMEOUT,
@@ -183,7 +183,7 @@ impl Manager {
         self.present(listener, child, conn, param.bytes(), (0, 0));
     }
 
-    /// The listener for a request, and the id of the new connection.
+    /// Finds the listener for a request, and creates the ID of the new connection.
     fn child(&self, asker: &Asker<'_>) -> Option<(u32, Id, At)> {
         let port = asker.conn.0;
         let listening = self.listening.get(&(port, asker.service_id)).filter(|l| l.conn == asker.listener)?;
@@ -222,7 +222,7 @@ impl Manager {
         Some((number, child, at))
     }
 
-    /// Reports a new id to its listener. Returns false if too many are waiting there; then the id is dropped.
+    /// Reports a new ID to its listener. Returns false if the listener's backlog is full; the ID is then dropped.
     fn present(&mut self, listener: u32, child: Id, conn: Conn, param: &[u8], ece: (u32, u32)) -> bool {
         let Some(id) = self.ids.get_mut(listener).filter(|id| id.backlog > 0) else {
             self.hang_up(conn);
@@ -238,13 +238,13 @@ impl Manager {
     }
 }
 
-/// True if a listener is meant by this request.
+/// True if the request is for this listener.
 fn hears(id: &Id, header: Option<&IpHeader>, local_gid: &[u8; 16]) -> bool {
     let (Some(src), State::Listen) = (id.src, id.state) else { return false };
     match (src, header) {
         (SockAddr::Ib { gid, .. }, _) => gid == [0; 16] || gid == *local_gid,
         (_, None) => false,
-        // It waits at all ports.
+        // It listens on all ports.
         (_, Some(header)) if id.at.is_none() => {
             let same = src.ip().is_some_and(|ip| ip.is_ipv4() == header.dst.is_ipv4());
             same || !id.is_af_only()

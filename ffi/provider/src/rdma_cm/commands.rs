@@ -1,4 +1,4 @@
-//! Commands: parses what was written, executes it, and writes the answer where it belongs.
+//! Commands: parses them, executes them, and writes their responses.
 
 use super::file::Pending;
 use super::id::{Id, State};
@@ -15,18 +15,18 @@ pub enum Step {
     Done,
     /// It fails with this errno.
     Failed(c_int),
-    /// There is no event yet: to be repeated when the descriptor is readable.
+    /// There is no event yet: to be retried when the descriptor is readable.
     Wait,
 }
 
-/// Most requests that may wait at a listener (`max_backlog`).
+/// Maximum number of pending requests of a listener (`max_backlog`).
 const MAX_BACKLOG: u32 = 1024;
 
-/// Where an answer is written.
+/// The output buffer of a command.
 #[derive(Clone, Copy)]
 pub struct Answer {
     address: u64,
-    /// Bytes that fit.
+    /// Size of the buffer.
     pub room: usize,
 }
 
@@ -35,30 +35,30 @@ impl Answer {
         Self { address, room }
     }
 
-    /// Writes as much of `bytes` as there is room for.
+    /// Writes `bytes`, truncated to the buffer.
     ///
     /// # Errors
-    /// EFAULT for no address.
+    /// EFAULT for a null address.
     pub fn put(&self, bytes: &[u8]) -> Result<(), c_int> {
         let to = self.address as *mut u8;
         if to.is_null() {
             return Err(libc::EFAULT);
         }
-        // SAFETY: the program says that so many bytes may be written there.
+        // SAFETY: the program states that this many bytes are writable there.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len().min(self.room)) };
         Ok(())
     }
 
-    /// ENOSPC unless there is room for `len` bytes.
+    /// Fails with ENOSPC unless the buffer has room for `len` bytes.
     pub fn holds(&self, len: usize) -> Result<(), c_int> {
         if self.room < len { Err(libc::ENOSPC) } else { Ok(()) }
     }
 }
 
-/// Does what was written to `fd`.
+/// Executes the command that was written to `fd`.
 ///
 /// # Safety
-/// `buffer` is readable for `length` bytes, and the addresses in the command are what the command says they are.
+/// `buffer` is readable for `length` bytes, and the addresses in the command are valid as the command describes.
 pub unsafe fn run(fd: RawFd, buffer: *const u8, length: size_t) -> Step {
     if buffer.is_null() {
         return Step::Failed(libc::EFAULT);
@@ -170,14 +170,14 @@ impl Manager {
             command::SET_OPTION => {
                 let input = uapi::SetOption::read(body);
                 self.id(fd, input.id)?;
-                /// More than any option has.
+                /// Longer than any option.
                 const MOST: u32 = 1 << 16;
                 if input.optlen > MOST || (input.optval == 0 && input.optlen != 0) {
                     return Err(libc::EINVAL);
                 }
                 let value = match input.optlen {
                     0 => Vec::new(),
-                    // SAFETY: the program says that so many bytes may be read there.
+                    // SAFETY: the program states that this many bytes are readable there.
                     len => unsafe {
                         std::slice::from_raw_parts(input.optval as *const u8, len as usize).to_vec()
                     },
@@ -223,7 +223,7 @@ impl Manager {
                 self.report(input.id, input.event, input.status as i32, &input.param, (0, 0));
                 Ok(Step::Done)
             }
-            // There are no service records, and the kernel has had no options to read for a long time.
+            // There are no service records, and the kernel has had no readable options for a long time.
             command::GET_OPTION | command::RESOLVE_IB_SERVICE => Err(libc::ENOSYS),
             _ => Err(libc::EINVAL),
         }
@@ -264,7 +264,7 @@ impl Manager {
         answer.put(response.bytes())?;
         if let Some(id) = self.ids.get_mut(about) {
             id.reported += 1;
-            // Fetching a request makes room for another.
+            // Fetching a request makes room for another one.
             id.backlog += u32::from(child.is_some());
         }
         if let Some(group) = group.and_then(|group| self.groups.get_mut(group)) {
@@ -302,12 +302,12 @@ impl Manager {
     }
 }
 
-/// An address with its length.
+/// Reads an address of the given length.
 fn sized(storage: &[u8], size: u16) -> Result<SockAddr, c_int> {
     SockAddr::read(storage).filter(|address| address.len() == usize::from(size)).ok_or(libc::EINVAL)
 }
 
-/// An address; of family 0 if there is none.
+/// Reads an address; family 0 means none.
 fn optional(storage: &[u8]) -> Result<Option<SockAddr>, c_int> {
     match storage {
         [0, 0, ..] => Ok(None),

@@ -9,10 +9,10 @@ use super::uapi::{ConnParam, Plain, UdParam, event, qp_type};
 use cm::{Accept, Command, Connect, Refused, RejectReason, Service, SidrReply, SidrRequest, SidrStatus};
 use libc::c_int;
 
-/// Lengths of the fields for private data (IBTA 12.6 and 12.11).
+/// Lengths of the private data fields (IBTA 12.6 and 12.11).
 const REQ_DATA: usize = 92;
 const SIDR_REQ_DATA: usize = 216;
-/// Private data of a REJ.
+/// Length of the private data in a REJ.
 pub const REJ_DATA: u8 = 148;
 /// `IB_EVENT_COMM_EST` of rdma_notify(3).
 const COMM_EST: u32 = 4;
@@ -36,8 +36,8 @@ fn service(qp_type: u8) -> Option<Service> {
     }
 }
 
-/// Waits a moment for a listener on this node if the request of `number` would find none. Between hosts a request
-/// takes some time, and servers rely on that: perftest's listens only after it has told its client to connect.
+/// Waits briefly for a listener on this node if there is none for the request of `number`. Between hosts a request takes some time, and
+/// servers rely on that: perftest's server listens only after it has told its client to connect.
 pub fn wait_for_listener(number: u32) {
     const TRIES: u32 = 50;
     for _ in 0..TRIES {
@@ -49,7 +49,7 @@ pub fn wait_for_listener(number: u32) {
 }
 
 impl Manager {
-    /// True if `number` connects to a port of this node where nobody listens.
+    /// True if `number` connects to a port of this node that has no listener.
     fn would_be_refused(&self, number: u32) -> bool {
         let Some(id) = self.ids.get(number) else { return false };
         let (State::RouteResolved, Some(path), Some(dst)) = (id.state, id.path, id.dst) else { return false };
@@ -88,7 +88,7 @@ impl Manager {
             None => Command::SidrRequest(Box::new(SidrRequest {
                 service_id,
                 path,
-                // As in Linux' rdma_cm: twice the time that a peer has to answer.
+                // As in Linux' rdma_cm: twice the peer's response time.
                 timeout: cm::duration(cm::default::RESPONSE_TIMEOUT) * 2,
                 max_retries: cm::default::MAX_RETRIES,
                 private_data,
@@ -122,17 +122,17 @@ impl Manager {
         Ok(Step::Done)
     }
 
-    /// True if the peer is a port of this node at which nobody listens for the service.
+    /// True if the peer is a port of this node without a listener for the service.
     fn nobody_listens(&self, remote: [u8; 16], service_id: u64) -> bool {
         let Some(there) = ports::with_gid(&self.ports, &remote) else { return false };
         if self.is_listened_to(there, service_id) {
             return false;
         }
-        // A guest that has the function listens with its own connection manager.
+        // In a guest that has the function, its own connection manager listens.
         !self.ports[there.port].is_served()
     }
 
-    /// Reports what the peer would answer.
+    /// Reports the rejection that the peer would send.
     fn refused_here(&mut self, number: u32, datagram: bool) -> Result<Step, c_int> {
         /// `IB_SIDR_UNSUPPORTED`: service id not supported.
         const UNSUPPORTED: i32 = 1;
@@ -170,7 +170,7 @@ impl Manager {
         let private_data = param.private_data[..usize::from(param.private_data_len)].to_vec();
         let command = match (id.is_datagram(), valid) {
             (true, _) => {
-                // Only ids of AF_IB may choose a Q_Key.
+                // Only IDs of AF_IB may choose a Q_Key.
                 if id.header_len() == 0 && param.qkey != 0 {
                     id.qkey = param.qkey;
                 }
@@ -196,7 +196,7 @@ impl Manager {
             })),
             (false, false) => Command::Ready { private_data: Vec::new() },
         };
-        // The peer may answer at once.
+        // The peer may respond at once.
         let before = id.uid;
         if valid {
             id.uid = uid;
@@ -210,10 +210,10 @@ impl Manager {
         Ok(Step::Done)
     }
 
-    /// Rejects a request, or the answer to one.
+    /// Rejects a request, or the reply to one.
     ///
     /// # Errors
-    /// EINVAL: nothing to reject, too much private data, or a reason the program may not give.
+    /// EINVAL: nothing to reject, too much private data, or a reason that programs may not give.
     pub fn reject(&mut self, number: u32, reason: u8, private_data: &[u8]) -> Result<Step, c_int> {
         const VENDOR_OPTION_NOT_SUPPORTED: u8 = 35;
         let reason = match reason {
@@ -239,14 +239,14 @@ impl Manager {
         Ok(Step::Done)
     }
 
-    /// Disconnects, or agrees to the peer's doing so.
+    /// Disconnects, or confirms the peer's disconnect.
     ///
     /// # Errors
     /// EINVAL: there is no connection.
     pub fn disconnect(&mut self, number: u32) -> Result<Step, c_int> {
         let conn = self.ids.get(number).and_then(|id| id.conn).ok_or(libc::EINVAL)?;
         if self.command(conn, Command::Disconnect { private_data: Vec::new() }).is_err() {
-            // The connection may be over, or never have existed. Linux ignores that too.
+            // The connection may have ended, or never have existed. Linux ignores that too.
             let _ = self.command(conn, Command::DisconnectReply { private_data: Vec::new() });
         }
         Ok(Step::Done)
@@ -255,7 +255,7 @@ impl Manager {
     /// Handles an event of the program's QP.
     ///
     /// # Errors
-    /// EINVAL: another event, or not in this state.
+    /// EINVAL: an unsupported event, or the wrong state.
     pub fn notify(&mut self, number: u32, event: u32) -> Result<Step, c_int> {
         let conn = self.ids.get(number).and_then(|id| id.conn).ok_or(libc::EINVAL)?;
         if event != COMM_EST {
@@ -268,7 +268,7 @@ impl Manager {
         Ok(Step::Done)
     }
 
-    /// Lets `number` receive requests for `service` at a port of the fabric.
+    /// Makes `number` receive requests for `service` at a port of the fabric.
     ///
     /// # Errors
     /// Those of opening the function; ENOMEM.
@@ -283,7 +283,7 @@ impl Manager {
         Ok(())
     }
 
-    /// Ends that.
+    /// Stops `number` from receiving requests.
     pub fn stop_listening(&mut self, number: u32) {
         let mut over = Vec::new();
         self.listening.retain(|(port, _), listening| {
@@ -297,16 +297,16 @@ impl Manager {
         over.into_iter().for_each(|conn| self.hang_up(conn));
     }
 
-    /// Ends a connection. The peer gets what it is owed.
+    /// Ends a connection, and sends the peer the messages due.
     pub fn hang_up(&mut self, conn: Conn) {
         self.conns.remove(&conn);
         let _ = self.command(conn, Command::Destroy);
     }
 
-    /// Gives a command to the protocol, and handles the consequences.
+    /// Passes a command to the protocol, and handles the consequences.
     ///
     /// # Errors
-    /// The errno that Linux has for the refusal.
+    /// The errno that Linux returns for the refusal.
     pub fn command(&mut self, conn: Conn, command: Command) -> Result<(), c_int> {
         let now = self.now();
         let line = self.line(conn.0)?;

@@ -1,7 +1,7 @@
-//! Event channels: what a program has that opened the connection manager's device.
+//! Event channels: the file of a program that opened the connection manager's device.
 //!
-//! The program's descriptor is one end of a socket pair, in which a byte lies exactly while an event is pending: so it is
-//! readable for poll, epoll and O_NONBLOCK as the kernel's file is.
+//! The program's descriptor is one end of a socket pair that contains one byte while an event is pending, so its readability under poll,
+//! epoll and O_NONBLOCK is that of the kernel's file.
 
 use super::uapi::EventResp;
 use driver::transport::{Identity, Kept};
@@ -10,13 +10,13 @@ use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
-/// An event that nobody has fetched yet.
+/// An event that has not been fetched yet.
 pub struct Pending {
-    /// The id it was reported for: the listener, of a request.
+    /// The ID that it was reported for; for a request, the listener.
     pub about: u32,
-    /// The new id of a request.
+    /// For a request, the new ID.
     pub child: Option<u32>,
-    /// The membership it is about.
+    /// The multicast membership that it concerns.
     pub group: Option<u32>,
     /// The response that the program reads.
     pub response: EventResp,
@@ -24,17 +24,17 @@ pub struct Pending {
 
 /// One event channel.
 pub struct EventFile {
-    /// The program's end; the program closes it.
+    /// The program's end, which the program closes.
     reader: RawFd,
     reader_is: Identity,
     writer: Kept,
     events: VecDeque<Pending>,
-    /// The thread that last asked for an event, and whether it waits.
+    /// The thread that last requested an event, and whether it waits.
     asker: Option<(libc::pid_t, bool)>,
 }
 
 impl EventFile {
-    /// A new one.
+    /// Creates an event channel.
     ///
     /// # Errors
     /// Those of socketpair(2).
@@ -45,13 +45,13 @@ impl EventFile {
         if unsafe { libc::socketpair(libc::AF_UNIX, kind, 0, ends.as_mut_ptr()) } != 0 {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: fresh descriptors of ours.
+        // SAFETY: a fresh descriptor that this function owns.
         let writer = unsafe { OwnedFd::from_raw_fd(ends[1]) };
         if nonblock {
-            // SAFETY: a descriptor of ours.
+            // SAFETY: a descriptor of this function.
             unsafe { libc::fcntl(ends[0], libc::F_SETFL, libc::O_NONBLOCK) };
         }
-        // SAFETY: a fresh descriptor of ours.
+        // SAFETY: a fresh descriptor of this function.
         let reader_is = Identity::of(unsafe { BorrowedFd::borrow_raw(ends[0]) })?;
         Ok(Self {
             reader: ends[0],
@@ -69,20 +69,20 @@ impl EventFile {
 
     /// True if the program has made its end non-blocking.
     pub fn is_nonblocking(&self) -> bool {
-        // SAFETY: a descriptor the program holds.
+        // SAFETY: only reads the flags of a descriptor that the program holds.
         unsafe { libc::fcntl(self.reader, libc::F_GETFL) & libc::O_NONBLOCK != 0 }
     }
 
-    /// Notes that this thread asks for an event; it `waits` if there is none.
+    /// Records that this thread requests an event, and whether it waits if there is none.
     pub fn asked(&mut self, waits: bool) {
-        // SAFETY: takes nothing.
+        // SAFETY: takes no arguments.
         self.asker = Some((unsafe { libc::gettid() }, waits));
     }
 
-    /// True if another thread got an event, and has neither asked for the next one nor ended.
+    /// True if another thread got an event, and has neither requested the next one nor exited.
     pub fn is_to_be_asked(&self) -> bool {
         let Some((asker, false)) = self.asker else { return false };
-        // SAFETY: takes no memory, and sends nothing.
+        // SAFETY: accesses no memory, and sends no signal.
         unsafe { asker != libc::gettid() && libc::syscall(libc::SYS_tgkill, libc::getpid(), asker, 0) == 0 }
     }
 
@@ -92,13 +92,13 @@ impl EventFile {
         self.show();
     }
 
-    /// Appends events of another channel, in their order.
+    /// Appends the events of another channel in order.
     pub fn extend(&mut self, events: Vec<Pending>) {
         self.events.extend(events);
         self.show();
     }
 
-    /// The oldest event.
+    /// Removes the oldest event.
     pub fn pop(&mut self) -> Option<Pending> {
         let event = self.events.pop_front();
         self.hide();
@@ -113,7 +113,7 @@ impl EventFile {
         out
     }
 
-    /// Makes the descriptor readable, if it is not.
+    /// Makes the descriptor readable.
     fn show(&self) {
         let mut waiting: c_int = 0;
         // SAFETY: an int to fill, and one byte to send; without a reader no signal is raised.
@@ -133,10 +133,10 @@ impl EventFile {
     /// Makes the descriptor unreadable once no event is left.
     fn hide(&self) {
         let mut byte = 0u8;
-        // SAFETY: only asked which file it is of, if any.
+        // SAFETY: the descriptor is only queried for the identity of its file, if it is open.
         let is_there = self.reader_is.is(unsafe { BorrowedFd::borrow_raw(self.reader) });
         if self.events.is_empty() && is_there {
-            // SAFETY: one byte to fill; does not wait, whatever the program set its end to.
+            // SAFETY: one byte to fill; does not block, whatever flags the program has set on its end.
             unsafe { libc::recv(self.reader, (&raw mut byte).cast(), 1, libc::MSG_DONTWAIT) };
         }
     }
@@ -168,7 +168,7 @@ mod tests {
         let left: Vec<u32> = std::iter::from_fn(|| file.pop()).map(|event| event.about).collect();
         assert_eq!(left, [2, 3]);
         assert!(!readable(&file) && file.pop().is_none());
-        // SAFETY: our own end, which a program would close.
+        // SAFETY: the test's own end, which a program would close.
         unsafe { libc::close(file.reader()) };
     }
 }

@@ -5,15 +5,15 @@ use driver::Mad;
 
 /// A membership.
 pub struct Group {
-    /// Its id.
+    /// The ID that joined.
     pub(super) id: u32,
-    /// The program's name for it.
+    /// The program's identifier of it.
     pub(super) uid: u64,
-    /// Index of the GID from which its datagrams are sent.
+    /// Index of the source GID of its datagrams.
     pub(super) gid: u8,
-    /// On InfiniBand, the membership that the subnet administrator knows.
+    /// On InfiniBand, the membership registered with the subnet administrator.
     pub membership: Option<Membership>,
-    /// Events about it that the program has fetched.
+    /// Number of its events that the program has fetched.
     pub reported: u32,
 }
 
@@ -30,12 +30,12 @@ pub struct Membership {
 
 /// A query to the subnet administrator.
 pub struct SaQuery {
-    /// The membership that it is about.
+    /// The membership that it concerns.
     pub group: u32,
     pub(super) port: usize,
     pub(super) transaction: u64,
     pub(super) mad: Box<Mad>,
     pub(super) left: u8,
-    /// When it is repeated.
+    /// Time of its next repetition.
     pub again: Time,
 }

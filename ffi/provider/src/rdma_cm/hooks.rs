@@ -1,9 +1,7 @@
-//! How librdmacm's calls reach us: we replace its own imports of `open`, `fstat`, `write` and `close`, and nobody
-//! else's.
+//! Intercepts librdmacm's calls by replacing its own imports of `open`, `fstat`, `write` and `close`, and those of no other object.
 //!
-//! Like libibverbs' completion channels this is an interface without a provider operation. librdmacm may be loaded
-//! before us, with the program, or after us: it is looked for whenever a libibverbs is asked for something that
-//! librdmacm asks first.
+//! Like libibverbs' completion channels this is an interface without provider operations. librdmacm may be loaded with the program, before
+//! the provider, or after it, so the provider searches for it whenever a libibverbs gets a call that librdmacm makes first.
 
 use super::commands::{self, Step};
 use super::manager::Shared;
@@ -21,14 +19,14 @@ pub const DEVICE: &CStr = c"/dev/infiniband/rdma_cm";
 
 /// An address inside each librdmacm whose imports were replaced.
 static JOINED: Mutex<Vec<usize>> = Mutex::new(Vec::new());
-/// How many objects the process had loaded at the last check.
+/// Number of objects that the process had loaded at the last check.
 static LOOKED_AT: AtomicU64 = AtomicU64::new(0);
 
 type SocketAlloc = unsafe extern "C" fn() -> *mut c_void;
 
-/// `nl_socket_alloc` of each libibverbs. Wheels bring their own libnl, whose sockets others cannot use.
+/// `nl_socket_alloc` of each libibverbs. Wheels bundle their own libnl, and its sockets only work with that copy.
 static NETLINK: [AtomicUsize; MOST_LIBRARIES] = [const { AtomicUsize::new(0) }; MOST_LIBRARIES];
-/// The function that each libibverbs calls instead. Which of them is called says which library it is.
+/// The replacement function for each libibverbs. It identifies the calling library.
 const NETLINK_HOOKS: [SocketAlloc; MOST_LIBRARIES] = [
     nl_socket_alloc::<0>,
     nl_socket_alloc::<1>,
@@ -39,12 +37,12 @@ const NETLINK_HOOKS: [SocketAlloc; MOST_LIBRARIES] = [
     nl_socket_alloc::<6>,
     nl_socket_alloc::<7>,
 ];
-/// Most libibverbs of a process that are watched for a librdmacm that comes later; more have never been seen.
+/// Maximum number of libibverbs that are watched for a librdmacm that is loaded later; a process with more has never been seen.
 const MOST_LIBRARIES: usize = 8;
 
-/// Watches a libibverbs for moments at which librdmacm may have been loaded, and checks now.
+/// Hooks a libibverbs at calls by which librdmacm may have been loaded, and checks now.
 pub fn watch(library: &Library) {
-    // SAFETY: the function has the type of the one it replaces. One that is not imported is not called.
+    // SAFETY: the function has the type of the one it replaces. A missing import is never called.
     let _ = unsafe { got::replace_import(library.inside, c"opendir", opendir as *const c_void) };
     let real = library.find(c"nl_socket_alloc") as usize;
     let free = |slot: &AtomicUsize| slot.compare_exchange(0, real, AcqRel, Relaxed).is_ok();
@@ -58,7 +56,7 @@ pub fn watch(library: &Library) {
     look();
 }
 
-/// Hooks every librdmacm that was loaded since the last check, the system's or one of a wheel.
+/// Hooks every librdmacm, from the system or from a wheel, that was loaded since the last check.
 fn look() {
     let loaded = objects::loaded_so_far();
     if LOOKED_AT.swap(loaded, AcqRel) == loaded {
@@ -66,7 +64,7 @@ fn look() {
     }
     for object in objects::defining(c"rdma_create_id") {
         {
-            // Not held while the dynamic linker is called: constructors come here with its lock held.
+            // Not held across a call to the dynamic linker: constructors take it with the linker's lock held.
             let mut joined = JOINED.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
             if joined.contains(&object.at) {
                 continue;
@@ -81,7 +79,7 @@ fn look() {
     }
 }
 
-/// Replaces the imports by which the librdmacm around `inside` reaches its device.
+/// Replaces the imports by which the librdmacm around `inside` accesses its device.
 fn join(inside: usize) -> Result<usize, String> {
     // SAFETY: the functions have the types of those they replace.
     unsafe {
@@ -105,28 +103,28 @@ fn look_again() {
 }
 
 /// # Safety
-/// As opendir(3).
+/// As for opendir(3).
 unsafe extern "C" fn opendir(name: *const c_char) -> *mut libc::DIR {
     look_again();
-    // SAFETY: the caller's own argument.
+    // SAFETY: the argument is the caller's, unchanged.
     unsafe { libc::opendir(name) }
 }
 
 /// # Safety
-/// As `nl_socket_alloc` of libnl.
+/// As for `nl_socket_alloc` of libnl.
 unsafe extern "C" fn nl_socket_alloc<const LIBRARY: usize>() -> *mut c_void {
     look_again();
-    // SAFETY: set before anybody could call this, to the function of that name and type in the libnl of this library.
+    // SAFETY: set before this hook was installed, to the function of that name and type in the libnl of this library.
     unsafe { std::mem::transmute::<usize, SocketAlloc>(NETLINK[LIBRARY].load(Acquire))() }
 }
 
 /// # Safety
-/// As open(2): `mode` is there if `flags` ask for it, and is passed as every argument after the second is.
+/// As for open(2): `mode` is present if `flags` require it, and is passed like every argument after the second.
 unsafe extern "C" fn open(path: *const c_char, flags: c_int, mode: libc::mode_t) -> c_int {
-    // SAFETY: open(2): `path` is null or a terminated string; of others the real open finds out.
+    // SAFETY: open(2): `path` is null or a terminated string; the real open checks other pointers.
     let ours = !path.is_null() && unsafe { CStr::from_ptr(path) } == DEVICE;
     if !ours {
-        // SAFETY: the caller's own arguments.
+        // SAFETY: the arguments are the caller's, unchanged.
         return unsafe { libc::open(path, flags, mode) };
     }
     let _whole = Uncancelled::new();
@@ -144,7 +142,7 @@ unsafe extern "C" fn open(path: *const c_char, flags: c_int, mode: libc::mode_t)
 }
 
 /// # Safety
-/// As close(2).
+/// As for close(2).
 pub unsafe extern "C" fn close(fd: c_int) -> c_int {
     if open_files::holds(fd) {
         let _whole = Uncancelled::new();
@@ -152,13 +150,13 @@ pub unsafe extern "C" fn close(fd: c_int) -> c_int {
         open_files::leave(fd);
         guard((), || Shared::here().lock().close(fd));
     }
-    // SAFETY: the caller's own argument.
+    // SAFETY: the argument is the caller's, unchanged.
     unsafe { libc::close(fd) }
 }
 
-/// A program's event thread that has acknowledged the last event is about to ask for the next, and then waits for ever. If the
-/// channel were closed before that it would hear of a bad descriptor instead: with the kernel, which takes its time to end
-/// ids, that does not happen, and programs exit by it.
+/// Lets a program's event thread that has acknowledged the last event request the next one, where it then waits forever. If the channel
+/// were closed before that, the thread would get EBADF. With the kernel, which takes its time to destroy IDs, that does not happen, and
+/// programs exit on that error.
 fn let_in(fd: c_int) {
     const TRIES: u32 = 20;
     let outside = || Shared::here().lock().file(fd).is_ok_and(|file| file.is_to_be_asked());
@@ -170,26 +168,26 @@ fn let_in(fd: c_int) {
     }
 }
 
-/// librdmacm wants its device to be a character device.
+/// Reports the channel as a character device, as librdmacm requires.
 ///
 /// # Safety
-/// As fstat(2).
+/// As for fstat(2).
 unsafe extern "C" fn fstat(fd: c_int, stat: *mut libc::stat) -> c_int {
-    // SAFETY: the caller's own arguments.
+    // SAFETY: the arguments are the caller's, unchanged.
     unsafe { if open_files::holds(fd) { libc::stat(DEVICE.as_ptr(), stat) } else { libc::fstat(fd, stat) } }
 }
 
-/// fstat(2) as glibc before 2.33 spells it.
+/// fstat(2) under the name that glibc before 2.33 uses.
 ///
 /// # Safety
-/// As fstat(2).
+/// As for fstat(2).
 unsafe extern "C" fn fxstat(_version: c_int, fd: c_int, stat: *mut libc::stat) -> c_int {
-    // SAFETY: fstat(2): the caller's arguments are handed on as they are.
+    // SAFETY: fstat(2): the arguments are the caller's, unchanged.
     unsafe { fstat(fd, stat) }
 }
 
-/// While it lives, this thread is not cancelled: callers don't expect it in system calls of ours, and unwinding would
-/// end in our frames.
+/// Disables cancellation of this thread while it exists: callers do not expect it in these calls, and unwinding would have to pass Rust
+/// frames.
 struct Uncancelled(c_int);
 
 impl Uncancelled {
@@ -204,7 +202,7 @@ impl Uncancelled {
 
 impl Drop for Uncancelled {
     fn drop(&mut self) {
-        // SAFETY: as it was.
+        // SAFETY: restores the earlier state.
         unsafe { pthread_setcancelstate(self.0, std::ptr::null_mut()) };
     }
 }
@@ -213,7 +211,7 @@ unsafe extern "C" {
     fn pthread_setcancelstate(state: c_int, before: *mut c_int) -> c_int;
 }
 
-// A thread may be cancelled in these calls, which unwinds through the caller.
+// These calls are cancellation points: cancellation unwinds through the caller.
 unsafe extern "C-unwind" {
     fn pthread_testcancel();
     fn recv(fd: c_int, buffer: *mut c_void, length: size_t, flags: c_int) -> ssize_t;
@@ -222,33 +220,32 @@ unsafe extern "C-unwind" {
     fn real_write(fd: c_int, buffer: *const c_void, length: size_t) -> ssize_t;
 }
 
-/// Does a command, whole.
+/// Executes a command without cancellation.
 ///
 /// # Safety
-/// As [`commands::run`].
+/// As for [`commands::run`].
 pub unsafe fn command(fd: c_int, buffer: *const c_void, length: size_t) -> Step {
     let _whole = Uncancelled::new();
-    // SAFETY: guaranteed by the caller: see [`commands::run`].
+    // SAFETY: guaranteed by the caller, as [`commands::run`] requires.
     guard(Step::Failed(libc::EIO), || unsafe { commands::run(fd, buffer.cast(), length) })
 }
 
-/// The function that librdmacm calls instead of write(2).
+/// Replaces write(2) in librdmacm.
 ///
 /// Nothing in this frame needs to be dropped: a thread that waits for an event may be cancelled there, as in write(2).
 ///
 /// # Safety
-/// As write(2); a command for one of our descriptors is one librdmacm built.
+/// As for write(2). librdmacm built any command that is written to one of the provider's descriptors.
 pub unsafe extern "C-unwind" fn write(fd: c_int, buffer: *const c_void, length: size_t) -> ssize_t {
     if !open_files::holds(fd) {
-        // SAFETY: the caller's own arguments.
+        // SAFETY: the arguments are the caller's, unchanged.
         return unsafe { real_write(fd, buffer, length) };
     }
     let mut waited = false;
     loop {
-        // SAFETY: takes nothing.
+        // SAFETY: takes no arguments.
         unsafe { pthread_testcancel() };
-        // SAFETY: write(2): `buffer` is readable for `length` bytes, and a command for one of our descriptors is
-        // librdmacm's.
+        // SAFETY: write(2): `buffer` is readable for `length` bytes, and librdmacm built any command for one of the provider's descriptors.
         match unsafe { command(fd, buffer, length) } {
             Step::Done => return length as ssize_t,
             Step::Failed(errno) => {
@@ -266,16 +263,16 @@ pub unsafe extern "C-unwind" fn write(fd: c_int, buffer: *const c_void, length: 
     }
 }
 
-/// Waits until an event may have come at a channel. False: errno says why not.
+/// Waits until a channel may have an event. Returns false and sets errno on failure.
 ///
 /// # Safety
 /// The thread may be cancelled there.
 pub unsafe extern "C-unwind" fn wait_for_event(fd: c_int) -> bool {
     let mut byte = 0u8;
-    // SAFETY: one byte to fill; it stays where it is.
+    // SAFETY: one byte to fill; it is not removed from the socket.
     let got = unsafe { recv(fd, (&raw mut byte).cast(), 1, libc::MSG_PEEK) };
-    // Another thread has closed the channel. In the kernel this thread would wait forever, and programs rely on that:
-    // their event thread ends with the process.
+    // Another thread has closed the channel. In the kernel this thread would wait forever, and programs rely on that: their event thread
+    // ends with the process.
     if got == 0 || (got < 0 && !open_files::holds(fd)) {
         // SAFETY: guaranteed by the caller: the thread may be cancelled here.
         unsafe { wait_for_ever() };
@@ -284,10 +281,10 @@ pub unsafe extern "C-unwind" fn wait_for_event(fd: c_int) -> bool {
 }
 
 /// # Safety
-/// As [`wait_for_event`].
+/// As for [`wait_for_event`].
 unsafe extern "C-unwind" fn wait_for_ever() {
     loop {
-        // SAFETY: takes nothing.
+        // SAFETY: takes no arguments.
         unsafe { pause() };
     }
 }

@@ -1,4 +1,4 @@
-//! One id (`struct rdma_cm_id`): an end of a connection, or a listener.
+//! An ID (`struct rdma_cm_id`): one end of a connection, or a listener.
 
 use super::ports::At;
 use super::sockaddr::SockAddr;
@@ -6,14 +6,14 @@ use super::uapi::{self, qp_type};
 use cm::{ConnId, Path};
 use std::os::fd::RawFd;
 
-/// The state of an id, numbered as in the kernel's `enum rdma_cm_state`.
+/// The state of an ID, numbered as in the kernel's `enum rdma_cm_state`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
     /// New.
     Idle,
     /// Has a source address and a port number.
     Bound,
-    /// Its destination is being looked for.
+    /// Its destination is being resolved.
     AddrQuery,
     /// Its destination and its device are known.
     AddrResolved,
@@ -23,7 +23,7 @@ pub enum State {
     Connect,
     /// The connection is over.
     Disconnect,
-    /// Waits for requests.
+    /// Listens for requests.
     Listen,
 }
 
@@ -43,63 +43,63 @@ impl State {
     }
 }
 
-/// A connection or listener of the protocol: number of the port, and the id at that port.
+/// A connection or listener of the protocol: number of the port, and the ID at that port.
 pub type Conn = (usize, ConnId);
 
-/// An id.
+/// An ID.
 pub struct Id {
-    /// Its channel: the program's descriptor.
+    /// The program's descriptor of its channel.
     pub file: RawFd,
-    /// The program's name for it; 0 until a request is accepted.
+    /// The program's identifier of it; 0 until a request is accepted.
     pub uid: u64,
     /// Port space.
     pub ps: u16,
     /// Type of its QP (`enum ib_qp_type`).
     pub qp_type: u8,
-    /// How far it has come.
+    /// Its state.
     pub state: State,
-    /// Events that the program has fetched.
+    /// Number of its events that the program has fetched.
     pub reported: u32,
     /// Source address.
     pub src: Option<SockAddr>,
     /// Destination.
     pub dst: Option<SockAddr>,
-    /// The search for its destination, numbered in this process; 0 is none.
+    /// The resolution of its destination, numbered within this process; 0 if none.
     pub search: u64,
-    /// Its port and the GID of it.
+    /// Its port and GID.
     pub at: Option<At>,
     /// GID of the destination.
     pub remote_gid: [u8; 16],
     /// Path of its packets.
     pub path: Option<Path>,
-    /// Its part in the protocol.
+    /// Its connection or listener in the protocol.
     pub conn: Option<Conn>,
     /// The port number that it is bound to.
     pub binding: Option<PortBinding>,
-    /// Requests that may wait to be fetched.
+    /// Number of further requests that may wait to be fetched.
     pub backlog: u32,
-    /// Its QP.
+    /// Its QP number.
     pub qp_num: u32,
     /// True if its QP receives from an SRQ.
     pub srq: bool,
-    /// First PSN of what the peer sends.
+    /// First PSN of the peer's packets.
     pub psn: u32,
-    /// Q_Key of its datagrams; 0: none yet.
+    /// Q_Key of its datagrams; 0 if not set yet.
     pub qkey: u32,
     /// Type of service.
     pub tos: u8,
     /// Acknowledge timeout, if the program set one.
     pub timeout: Option<u8>,
-    /// True if it shares its port number with others that allow it.
+    /// True if it shares its port number with other IDs that permit it.
     pub reuse: bool,
-    /// True if it is for its address family only. `None` is the family's default.
+    /// True if it is restricted to its address family. `None` is the family's default.
     pub af_only: Option<bool>,
     /// Its memberships in multicast groups.
     pub groups: Vec<u32>,
 }
 
 impl Id {
-    /// A new one.
+    /// Creates an ID.
     pub fn new(file: RawFd, uid: u64, ps: u16, qp_type: u8, psn: u32) -> Self {
         Self {
             file,
@@ -129,32 +129,32 @@ impl Id {
         }
     }
 
-    /// True if its QP sends datagrams.
+    /// True if it is for datagrams.
     pub fn is_datagram(&self) -> bool {
         self.qp_type == qp_type::UD
     }
 
-    /// Its service, if it listens or connects there: the address's own service id, or one made of port space and port.
+    /// Its service ID for listening at or connecting to `address`: the address's own, or one derived from port space and port.
     pub fn service_id(&self, address: &SockAddr) -> u64 {
         address.service_id(self.ps)
     }
 
-    /// True if it is for its address family only.
+    /// True if it is restricted to its address family.
     pub fn is_af_only(&self) -> bool {
         self.af_only.unwrap_or(matches!(self.src, Some(SockAddr::V4 { .. })))
     }
 
-    /// Length of the `cma_hdr` before the program's private data; 0 for ids of AF_IB.
+    /// Length of the `cma_hdr` before the program's private data; 0 for IDs of AF_IB.
     pub fn header_len(&self) -> usize {
         let ib = [self.src, self.dst].iter().any(|a| matches!(a, Some(SockAddr::Ib { .. })));
         if ib { 0 } else { super::ip_header::LEN }
     }
 
-    /// The Q_Key of its datagrams: its own, else that of its port space.
+    /// The Q_Key of its datagrams: its own, or else that of its port space.
     pub fn q_key(&mut self) -> u32 {
         /// `RDMA_UDP_QKEY`.
         const UDP: u32 = 0x0123_4567;
-        /// Q_Key of the broadcast group of IPoIB as Linux sets it up.
+        /// Q_Key of the IPoIB broadcast group in Linux' setup.
         const IPOIB: u32 = 0x0b1b;
         if self.qkey == 0 {
             self.qkey = if self.ps == uapi::port_space::IPOIB { IPOIB } else { UDP };
@@ -163,19 +163,19 @@ impl Id {
     }
 }
 
-/// A port number that an id is bound to.
+/// A port number that an ID is bound to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PortBinding {
     /// Port space.
     pub(super) space: u16,
     /// Port.
     pub(super) port: u16,
-    /// The port of the fabric that it is for; `None` is all.
+    /// The port of the fabric that it applies to; `None` for all.
     pub(super) at: Option<At>,
 }
 
 impl PortBinding {
-    /// True if both name one port number at one place.
+    /// True if both have the same port number at a common place.
     pub(super) fn overlaps(&self, other: &Self) -> bool {
         let same = (self.space, self.port) == (other.space, other.port);
         same && (self.at.is_none() || other.at.is_none() || self.at == other.at)

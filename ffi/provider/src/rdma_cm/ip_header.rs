@@ -11,22 +11,22 @@ pub const LEN: usize = CMA_HEADER_SIZE;
 /// The addresses of both sides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IpHeader {
-    /// The active side's address.
+    /// IP address of the active side.
     pub src: IpAddr,
-    /// Its port.
+    /// Port of the active side.
     pub port: u16,
-    /// The passive side's address.
+    /// IP address of the passive side.
     pub dst: IpAddr,
 }
 
 impl IpHeader {
-    /// For a connection between two IP addresses of one family.
+    /// The header for a connection between two IP addresses of the same family.
     pub fn of(src: &SockAddr, dst: &SockAddr) -> Option<Self> {
         let (from, to) = (src.ip()?, dst.ip()?);
         (from.is_ipv4() == to.is_ipv4()).then_some(Self { src: from, port: src.port(), dst: to })
     }
 
-    /// Parses the start of private data. `None` if it is of another version.
+    /// Parses the beginning of private data. `None` if it has another version.
     pub fn read(bytes: &[u8]) -> Option<Self> {
         let head: &[u8; LEN] = bytes.get(..LEN)?.try_into().ok()?;
         let header = CmaHeader::from_bytes(*head);
@@ -37,7 +37,7 @@ impl IpHeader {
         Some(Self { src, port: header.source_port(), dst })
     }
 
-    /// Its bytes; `None` if the addresses are of two families.
+    /// Encodes it; `None` if the addresses are of different families.
     pub fn bytes(&self) -> Option<[u8; LEN]> {
         let addresses = match (self.src, self.dst) {
             (IpAddr::V4(src), IpAddr::V4(dst)) => IpPair::V4 { src: src.octets(), dst: dst.octets() },
@@ -48,7 +48,7 @@ impl IpHeader {
     }
 }
 
-/// The socket address of `ip` and `port`; a link-local one has scope `scope`.
+/// The socket address of `ip` and `port`; `scope` applies to a link-local address.
 pub fn sock_addr(ip: IpAddr, port: u16, scope: u32) -> SockAddr {
     match ip {
         IpAddr::V4(ip) => SockAddr::V4 { ip, port },

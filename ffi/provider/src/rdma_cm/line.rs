@@ -1,7 +1,7 @@
-//! One port at which this process speaks: its own opening of the function, QP1, and the protocol.
+//! A port on which this process communicates: its own opening of the function, QP1, and the protocol.
 //!
-//! Several processes may speak at one port. All of them hear everything; a process knows by the tag in its communication
-//! ids what is for it, and what is for nobody is answered by whoever gets hold of the port's elder lock first.
+//! Several processes may use one port, and all of them receive every MAD. A process recognizes its own by the tag in its communication IDs;
+//! MADs for no process are answered by the first process to take the port's elder lock.
 
 use super::ports::Port;
 use cm::{Agent, Config};
@@ -12,13 +12,13 @@ use node::{Hold, Matter};
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::Arc;
 
-/// See above.
+/// A port in use by this process.
 pub struct Line {
     /// The protocol.
     pub agent: Agent,
     pub(super) gsi: Gsi,
     pub(super) tag: u16,
-    /// Its outputs are being handled. New ones are handled by the same loop.
+    /// True while its outputs are being handled. The same loop handles new ones.
     pub(super) pumping: bool,
 }
 
@@ -48,10 +48,10 @@ pub(super) fn take_tag(port: &Port, first: u16) -> Option<u16> {
     (0..=u16::MAX).map(|step| first.wrapping_add(step)).find(binding)
 }
 
-/// Opens the line of `port`, whose communication ids bear `tag` and begin with `first`.
+/// Opens the line of `port`, with communication IDs that have the tag `tag` and begin with `first`.
 ///
 /// # Errors
-/// The errno with which the function or its queue pair 1 did not open.
+/// The errno of opening the function or its QP1.
 pub(super) fn open(port: &Port, tag: u16, first: u16) -> Result<Line, c_int> {
     let device = port.place.open().map_err(|error| {
         eprintln!("ironverbs: {error}");

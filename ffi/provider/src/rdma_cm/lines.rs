@@ -1,4 +1,4 @@
-//! The lines of all ports: opens them, sends and receives.
+//! The lines of all ports: opening, sending and receiving.
 
 use super::id::Conn;
 use super::line;
@@ -10,13 +10,13 @@ use libc::c_int;
 use node::{Hold, Matter};
 
 impl Manager {
-    /// The line of a port, opened if it was not.
+    /// Returns the line of a port, and opens it if necessary.
     ///
     /// # Errors
     /// Those of opening the function; ENODEV; EBUSY: all tags are taken.
     pub fn line(&mut self, number: usize) -> Result<&mut Line, c_int> {
         if !self.lines.contains_key(&number) {
-            // First, for a line without the thread would receive nothing.
+            // First, because a line without the thread would receive nothing.
             self.start_thread()?;
             let random = self.random();
             let (low, high) = (random as u16, (random >> 16) as u16);
@@ -29,7 +29,7 @@ impl Manager {
         self.lines.get_mut(&number).ok_or(libc::ENODEV)
     }
 
-    /// Receives from all ports, and does what is due.
+    /// Receives from all ports, and does the work that is due.
     pub fn work(&mut self) {
         let numbers: Vec<usize> = self.lines.keys().copied().collect();
         for number in numbers {
@@ -81,7 +81,7 @@ impl Manager {
                 Output::Send { to, mad } => {
                     let Some(line) = self.lines.get(&number) else { return };
                     if let Err(error) = line.gsi.send(&to, &mad) {
-                        // The protocol repeats it if no answer comes.
+                        // The protocol repeats it if no response comes.
                         tracing::debug!(%error, "a MAD was not sent");
                     }
                 }
@@ -91,7 +91,7 @@ impl Manager {
         }
     }
 
-    /// Answers a MAD that nobody in this process claims.
+    /// Answers a MAD that does not belong to this process.
     fn unclaimed(&mut self, number: usize, unclaimed: &Unclaimed) {
         let Some(port) = self.ports.get(number) else { return };
         let elsewhere = match unclaimed.wanted {
@@ -111,14 +111,14 @@ impl Manager {
         }
     }
 
-    /// True if the process at the other end of a connection within this node still lives. `None` if it is elsewhere.
+    /// True if the process at the other end of a connection within this node is alive. `None` if it is elsewhere.
     pub fn peer_lives(&self, conn: Conn, remote_gid: &[u8; 16]) -> Option<bool> {
         let there = super::ports::with_gid(&self.ports, remote_gid)?;
         let tag = (self.lines.get(&conn.0)?.agent.remote_id(conn.1)? >> 16) as u16;
         let port = &self.ports[there.port];
         let ours = self.lines.get(&there.port).is_some_and(|line| line.tag == tag);
         let lives = ours || port.ports.held_elsewhere(Matter::Agent, port.whole(tag));
-        // A guest's connection manager holds no tag.
+        // A guest's connection manager has no tag.
         (lives || !port.is_served()).then_some(lives)
     }
 }

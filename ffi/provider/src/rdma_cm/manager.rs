@@ -29,20 +29,20 @@ pub struct Shared {
 static HERE: AtomicPtr<Shared> = AtomicPtr::new(std::ptr::null_mut());
 
 impl Shared {
-    /// The one of this process.
+    /// Returns the one of this process.
     pub fn here() -> &'static Self {
         let known = HERE.load(Acquire);
-        // SAFETY: what was put here is never freed.
+        // SAFETY: a manager in `HERE` is never freed.
         if let Some(shared) = unsafe { known.as_ref() }.filter(|shared| shared.birth.is_here()) {
             return shared;
         }
         let fresh =
             Box::into_raw(Box::new(Self { birth: Birth::here(), manager: Mutex::new(Manager::new()) }));
         match HERE.compare_exchange(known, fresh, AcqRel, Acquire) {
-            // SAFETY: what is put into `HERE` is never freed.
+            // SAFETY: a manager in `HERE` is never freed.
             Ok(_) => unsafe { &*fresh },
             Err(other) => {
-                // SAFETY: nobody has seen ours; the other was put here in the meantime, by a thread of this process.
+                // SAFETY: `fresh` was not published; another thread of this process has stored `other` meanwhile.
                 unsafe {
                     drop(Box::from_raw(fresh));
                     &*other
@@ -51,9 +51,9 @@ impl Shared {
         }
     }
 
-    /// The one of this process, if there is one yet.
+    /// Returns the one of this process, if there is one yet.
     pub fn if_any() -> Option<&'static Self> {
-        // SAFETY: what was put here is never freed.
+        // SAFETY: a manager in `HERE` is never freed.
         unsafe { HERE.load(Acquire).as_ref() }.filter(|shared| shared.birth.is_here())
     }
 
@@ -62,7 +62,7 @@ impl Shared {
         Turn(self.manager.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Locks it within 10 ms, or fails.
+    /// Locks it, or fails after 10 ms.
     pub fn try_lock(&self) -> Option<Turn<'_>> {
         match self.manager.try_lock() {
             Ok(manager) => Some(Turn(manager)),
@@ -75,7 +75,7 @@ impl Shared {
     }
 }
 
-/// The locked manager. When this is dropped, changes are published.
+/// The locked manager. Changes are published when this is dropped.
 pub struct Turn<'a>(MutexGuard<'a, Manager>);
 
 impl Deref for Turn<'_> {
@@ -100,37 +100,37 @@ impl Drop for Turn<'_> {
     }
 }
 
-/// Ids of this process that listen to the same service at the same port of the fabric.
+/// IDs of this process that listen for the same service at the same port of the fabric.
 pub struct Listening {
-    /// The listener of the protocol.
+    /// The protocol's listener.
     pub conn: ConnId,
-    /// The ids.
+    /// The IDs.
     pub ids: Vec<u32>,
 }
 
-/// See [`Shared`].
+/// The state behind [`Shared`].
 pub struct Manager {
-    /// Ids by their handles.
+    /// IDs by handle.
     pub ids: Ids,
     /// Their rows on the connection-manager boards.
     pub cm_board: CmBoardRows,
-    /// Memberships by their handles.
+    /// Memberships by handle.
     pub groups: Slab<Group>,
-    /// Queries that a subnet administrator has not answered yet.
+    /// Queries without a response from the subnet administrator yet.
     pub sa_queries: Vec<SaQuery>,
     /// The ports of the fabric.
     pub ports: Vec<Port>,
-    /// Ports of which an id learnt the device before the program opened it (see [`super::source`]).
+    /// Ports with a device that was reported to an ID before the program opened it ([`super::source`]).
     pub announced: BTreeSet<usize>,
-    /// Ports that are in use, by their number among `ports`.
+    /// Ports in use, by their index in `ports`.
     pub lines: BTreeMap<usize, Line>,
-    /// The id of each connection.
+    /// The ID of each connection.
     pub conns: HashMap<Conn, u32>,
     /// Listeners by port of the fabric and service id.
     pub listening: BTreeMap<(usize, u64), Listening>,
-    /// Searches for destinations so far.
+    /// Number of address resolutions so far.
     pub searches: u64,
-    /// The thread that waits for messages and times.
+    /// The thread that waits for messages and timers.
     pub thread: Option<Thread>,
     files: HashMap<RawFd, EventFile>,
     start: Instant,
@@ -163,12 +163,12 @@ impl Manager {
     /// A random number.
     pub fn random(&self) -> u32 {
         let mut bytes = [0; 4];
-        // SAFETY: four bytes to fill. Where nothing is to be had, time will do: nothing secret is made of it.
+        // SAFETY: four bytes to fill. If there is no randomness, the time suffices: the number is not a secret.
         let got = unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), 4, libc::GRND_NONBLOCK) };
         if got == 4 { u32::from_ne_bytes(bytes) } else { self.start.elapsed().subsec_nanos().rotate_left(9) }
     }
 
-    /// A new channel: the descriptor the program gets.
+    /// Creates a channel. Returns the program's descriptor.
     ///
     /// # Errors
     /// Those of socketpair(2); EMFILE.
@@ -176,20 +176,20 @@ impl Manager {
         let file = EventFile::new(nonblock).map_err(crate::context::io_errno)?;
         let fd = file.reader();
         if !open_files::fits(fd) {
-            // SAFETY: the end nobody has got yet.
+            // SAFETY: the program's end, which it has not got yet.
             unsafe { libc::close(fd) };
             return Err(libc::EMFILE);
         }
         if self.ports.is_empty() {
             self.ports = ports::visible(&[]);
         }
-        // The program closed a channel of that number without our notice.
+        // The program has closed a channel with that number unnoticed.
         self.close(fd);
         self.files.insert(fd, file);
         Ok(fd)
     }
 
-    /// Closes a channel, and ends its ids.
+    /// Closes a channel, and destroys its IDs.
     pub fn close(&mut self, fd: RawFd) {
         let of_it: Vec<u32> =
             self.ids.iter().filter(|(_, id)| id.file == fd).map(|(number, _)| number).collect();
@@ -199,30 +199,30 @@ impl Manager {
         self.files.remove(&fd);
     }
 
-    /// The channel behind a descriptor.
+    /// Returns the channel of a descriptor.
     ///
     /// # Errors
-    /// EIO for one of the process we were forked from.
+    /// EIO for a channel of the process this one was forked from.
     pub fn file(&mut self, fd: RawFd) -> Result<&mut EventFile, c_int> {
         self.files.get_mut(&fd).ok_or(libc::EIO)
     }
 
-    /// The id `number`, used on channel `fd`.
+    /// Returns ID `number`, which must belong to channel `fd`.
     ///
     /// # Errors
-    /// ENOENT: there is none; EINVAL: it is another channel's.
+    /// ENOENT: it does not exist; EINVAL: it belongs to another channel.
     pub fn id(&mut self, fd: RawFd, number: u32) -> Result<&mut Id, c_int> {
         let id = self.ids.get_mut(number).ok_or(libc::ENOENT)?;
         if id.file == fd { Ok(id) } else { Err(libc::EINVAL) }
     }
 
-    /// As [`Manager::id`], for commands on ids that are bound to a port of the fabric: EINVAL for others.
+    /// Like [`Manager::id`], for commands on IDs that are bound to a port of the fabric. EINVAL for others.
     pub fn bound_id(&mut self, fd: RawFd, number: u32) -> Result<&mut Id, c_int> {
         let id = self.id(fd, number)?;
         if id.at.is_some() { Ok(id) } else { Err(libc::EINVAL) }
     }
 
-    /// Reports an event about id `number`, unless the program has not named the id yet.
+    /// Reports an event of ID `number`, unless the program has not named the ID yet.
     pub fn report(&mut self, number: u32, event: u32, status: i32, param: &[u8], ece: (u32, u32)) {
         let Some(id) = self.ids.get(number).filter(|id| id.uid != 0) else { return };
         let response = response(id.uid, number, event, status, param, ece);
@@ -230,14 +230,14 @@ impl Manager {
         self.deliver(file, Pending { about: number, child: None, group: None, response });
     }
 
-    /// Puts an event into a channel.
+    /// Appends an event to a channel.
     pub fn deliver(&mut self, fd: RawFd, event: Pending) {
         if let Some(file) = self.files.get_mut(&fd) {
             file.push(event);
         }
     }
 
-    /// Ends an id. Returns how many of its events the program has fetched.
+    /// Destroys an ID. Returns the number of its events that the program has fetched.
     ///
     /// # Errors
     /// ENOENT.
@@ -255,14 +255,14 @@ impl Manager {
         if let Some(conn) = id.conn {
             self.hang_up(conn);
         }
-        // Ends requests that nobody has fetched.
+        // Destroys requests that were not fetched.
         for child in unread.into_iter().filter_map(|event| event.child) {
             let _ = self.destroy(child);
         }
         Ok(id.reported)
     }
 
-    /// Hands the fetched events of an id on to another channel, as rdma_migrate_id(3) does.
+    /// Moves an ID and its events to another channel, as for rdma_migrate_id(3). Returns the number of events fetched.
     ///
     /// # Errors
     /// ENOENT, EINVAL, EIO.
@@ -277,7 +277,7 @@ impl Manager {
     }
 }
 
-/// The event that the program is told.
+/// The event in the program's format.
 pub fn response(uid: u64, id: u32, event: u32, status: i32, param: &[u8], ece: (u32, u32)) -> EventResp {
     let mut response = EventResp::zero();
     response.uid = uid.to_ne_bytes();

@@ -1,10 +1,9 @@
-//! The connection manager's device, for the stock librdmacm: what the kernel's rdma_ucm and rdma_cm do, in the process.
+//! The connection manager's device for the stock librdmacm: an in-process replacement of the kernel's rdma_ucm and rdma_cm.
 //!
-//! librdmacm opens `/dev/infiniband/rdma_cm` and writes commands to it. [`hooks`] brings them here, [`commands`] reads
-//! them, and [`resolve`], [`connect`], [`route`], [`qp_attr`] and [`multicast`] are what they do to an [`id`]. Under them the
-//! protocol (the crate `cm`) speaks over QP1 of each function that is used ([`mod@line`]); what it has to tell comes back in
-//! [`cm_events`] and lies in the program's [`mod@file`] as an event. All state is the [`manager`]'s, under one lock; the [`thread`]
-//! of [`waiting`] waits for messages and times.
+//! librdmacm opens `/dev/infiniband/rdma_cm` and writes commands to it. [`hooks`] intercepts them, [`commands`] parses them, and
+//! [`resolve`], [`connect`], [`route`], [`qp_attr`] and [`multicast`] apply them to an [`id`]. Below them the protocol (crate `cm`)
+//! communicates over QP1 of each function in use ([`mod@line`]); its results pass through [`cm_events`] to the program's [`mod@file`] as
+//! events. The [`manager`] holds all state under one lock; the [`thread`] of [`waiting`] waits for messages and timers.
 
 mod cm_board;
 mod cm_events;

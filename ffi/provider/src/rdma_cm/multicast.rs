@@ -1,8 +1,8 @@
 //! Memberships in multicast groups.
 //!
-//! On Ethernet a group is there when somebody is in it: joining tells the program by which GID its datagrams go. On InfiniBand
-//! the subnet's administrator takes the port into the group and says what it is like ([`super::subnet`]). Either way the
-//! QP becomes a member by `ibv_attach_mcast`, which librdmacm calls.
+//! On Ethernet a group exists while it has members: joining tells the program the GID for its datagrams. On InfiniBand the subnet
+//! administrator adds the port to the group and returns the group's properties ([`super::subnet`]). In either case the QP becomes a member
+//! by `ibv_attach_mcast`, which librdmacm calls.
 
 use super::commands::{Answer, Step};
 use super::file::Pending;
@@ -17,18 +17,18 @@ use hwspec::wire::mad::sa::McMemberRecord;
 use libc::c_int;
 use std::os::fd::RawFd;
 
-/// The QP number of all members of a group.
+/// The destination QP number of multicast packets.
 const MULTICAST_QP: u32 = 0xff_ffff;
-/// As Linux gives it to groups of IP.
+/// Hop limit of IP groups, as in Linux.
 const HOPS: u8 = 64;
 /// `RDMA_MC_JOIN_FLAG_SENDONLY_FULLMEMBER`, the last known flag; 0 is a member that sends and receives.
 const SEND_ONLY: u16 = 1;
 
 impl Manager {
-    /// Joins a group; that it has come about is an event.
+    /// Joins a group; completion is reported as an event.
     ///
     /// # Errors
-    /// EINVAL: the id is none for datagrams or not in this state, or the address is no group's; on InfiniBand those of opening the
+    /// EINVAL: the ID is not for datagrams or is in another state, or the address is not a group; on InfiniBand those of opening the
     /// function.
     pub fn join(
         &mut self,
@@ -82,7 +82,7 @@ impl Manager {
         Ok(Step::Done)
     }
 
-    /// The administrator has taken the port into the group, or not.
+    /// Handles the administrator's response to a join.
     pub fn joined(&mut self, group: u32, said: Result<McMemberRecord, c_int>) {
         let Some(sgid_index) = self.groups.get(group).map(|group| group.gid) else { return };
         match said {
@@ -114,10 +114,10 @@ impl Manager {
         self.deliver(file, Pending { about: number, child: None, group: Some(group), response });
     }
 
-    /// Leaves a group. Returns how many of its events the program has fetched.
+    /// Leaves a group. Returns the number of its events that the program has fetched.
     ///
     /// # Errors
-    /// ENOENT: no such membership; EINVAL: another channel's.
+    /// ENOENT: no such membership; EINVAL: it belongs to another channel.
     pub fn leave(&mut self, fd: RawFd, group: u32) -> Result<u32, c_int> {
         let number = self.groups.get(group).ok_or(libc::ENOENT)?.id;
         self.id(fd, number)?.groups.retain(|other| *other != group);
@@ -134,7 +134,7 @@ impl Manager {
         Some(ended)
     }
 
-    /// An id leaves all its groups: it goes.
+    /// Removes an ID that is being destroyed from all its groups.
     pub fn leave_all(&mut self, number: u32) {
         let groups = self.ids.get_mut(number).map(|id| std::mem::take(&mut id.groups)).unwrap_or_default();
         for group in groups {

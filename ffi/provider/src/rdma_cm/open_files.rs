@@ -1,9 +1,9 @@
-//! Which descriptors are event channels: asked on every call librdmacm makes, also in a forked child.
+//! The set of descriptors that are event channels. It is queried on every call of librdmacm, even in a forked child.
 
 use libc::c_int;
 use std::sync::atomic::{AtomicU64, Ordering::*};
 
-/// A bit for every descriptor; more than these a process is not given channels under.
+/// A bit per descriptor; a process gets no channels with higher numbers.
 static OPEN: [AtomicU64; 1 << 14] = [const { AtomicU64::new(0) }; 1 << 14];
 
 fn place(fd: c_int) -> Option<(&'static AtomicU64, u64)> {
@@ -11,19 +11,19 @@ fn place(fd: c_int) -> Option<(&'static AtomicU64, u64)> {
     Some((OPEN.get(fd / 64)?, 1 << (fd % 64)))
 }
 
-/// True if there is room to note `fd`.
+/// True if `fd` is within the range of the set.
 pub fn fits(fd: c_int) -> bool {
     place(fd).is_some()
 }
 
-/// `fd` is a channel now.
+/// Adds `fd`.
 pub fn enter(fd: c_int) {
     if let Some((word, bit)) = place(fd) {
         word.fetch_or(bit, Release);
     }
 }
 
-/// `fd` is none any more. Whether it was.
+/// Removes `fd`. Returns true if it was a channel.
 pub fn leave(fd: c_int) -> bool {
     place(fd).is_some_and(|(word, bit)| word.fetch_and(!bit, AcqRel) & bit != 0)
 }

@@ -1,6 +1,6 @@
-//! Port numbers: which are free, and who has them.
+//! Port numbers: allocation and ownership.
 //!
-//! Between processes they are locks in the node's directory (`node::Ports`); within one, this list.
+//! Between processes they are locks in the node's directory (`node::Ports`); within a process, they are the bindings of its IDs.
 
 use super::id::{Id, PortBinding, State};
 use super::manager::Manager;
@@ -10,9 +10,9 @@ use super::uapi::port_space;
 use libc::c_int;
 use node::{Hold, Matter, PortAt};
 
-/// Numbers the program is given when it names none (`ip_local_port_range` as Linux has it).
+/// Port numbers for programs that do not specify one (Linux' default `ip_local_port_range`).
 const EPHEMERAL: std::ops::RangeInclusive<u16> = 32768..=60999;
-/// Those below are for the privileged.
+/// Lower port numbers require privileges.
 const PRIVILEGED: u16 = 1024;
 
 /// Number of a port space in the lock file.
@@ -26,7 +26,7 @@ fn space_number(space: u16) -> u8 {
 }
 
 impl Manager {
-    /// The nodes a binding is held on, and how it is called there.
+    /// The nodes that a binding is held on, and its lock there.
     fn places(&self, binding: &PortBinding) -> Vec<(&'static node::Ports, PortAt)> {
         let at = |address| PortAt { space: space_number(binding.space), port: binding.port, address };
         if let Some(place) = binding.at {
@@ -54,10 +54,10 @@ impl Manager {
         true
     }
 
-    /// Gives `number` the port its source address names, or a free one, and notes it there.
+    /// Binds `number` to the port in its source address, or to a free one, which is stored there.
     ///
     /// # Errors
-    /// EACCES, EADDRINUSE, EADDRNOTAVAIL and EPROTONOSUPPORT as rdma_bind_addr(3) has them.
+    /// EACCES, EADDRINUSE, EADDRNOTAVAIL and EPROTONOSUPPORT as for rdma_bind_addr(3).
     pub fn bind_port(&mut self, number: u32) -> Result<(), c_int> {
         let id = self.ids.get(number).ok_or(libc::ENOENT)?;
         let src = id.src.ok_or(libc::EINVAL)?;
@@ -96,7 +96,7 @@ impl Manager {
         src: &SockAddr,
         binding: PortBinding,
     ) -> Result<PortBinding, c_int> {
-        // SAFETY: asks for a number.
+        // SAFETY: only reads the user ID.
         if binding.port < PRIVILEGED && unsafe { libc::geteuid() } != 0 {
             return Err(libc::EACCES);
         }
@@ -106,7 +106,7 @@ impl Manager {
         if self.take(Matter::Bound, &binding, hold) { Ok(binding) } else { Err(taken) }
     }
 
-    /// True if another id of this process stands in the way.
+    /// Fails if another ID of this process conflicts.
     fn check_port(&self, number: u32, id: &Id, binding: &PortBinding, reuse: bool) -> Result<(), c_int> {
         for (other_number, other) in self.ids.iter() {
             let (Some(other_binding), Some(src)) = (other.binding, other.src) else { continue };
@@ -123,10 +123,10 @@ impl Manager {
         Ok(())
     }
 
-    /// `number` is to listen: its port must be its own from now on.
+    /// Prepares `number` for listening: from now on its port must not be shared.
     ///
     /// # Errors
-    /// As [`Manager::bind_port`].
+    /// As for [`Manager::bind_port`].
     pub fn bind_for_listening(&mut self, number: u32) -> Result<(), c_int> {
         let id = self.ids.get(number).ok_or(libc::ENOENT)?;
         let Some(binding) = id.binding else { return Err(libc::EINVAL) };
@@ -144,7 +144,7 @@ impl Manager {
         Ok(())
     }
 
-    /// Gives back what an id that is no longer there held.
+    /// Releases the port of a destroyed ID.
     pub fn release_port(&self, binding: &PortBinding, listened: bool) {
         self.give_back(Matter::Bound, binding);
         if listened {
@@ -152,10 +152,10 @@ impl Manager {
         }
     }
 
-    /// Gives back one of the locks of a binding.
+    /// Releases one of the locks of a binding.
     pub fn give_back(&self, matter: Matter, binding: &PortBinding) {
         self.places(binding).into_iter().for_each(|(ports, at)| ports.release(matter, at));
-        // The locks of a process are one: what its other ids hold of them is taken again.
+        // A process holds a lock only once: takes it again for other IDs of this process that need it.
         for (_, id) in self.ids.iter() {
             let Some(other) = id.binding.filter(|other| other.overlaps(binding)) else { continue };
             if matter == Matter::Bound || id.state == State::Listen {
@@ -165,13 +165,13 @@ impl Manager {
         }
     }
 
-    /// True if any process of the node listens for `service_id` at `at`.
+    /// True if a process of the node listens for `service_id` at `at`.
     pub fn is_listened_to(&self, at: At, service_id: u64) -> bool {
         let here = self.listening.keys().any(|(port, service)| *port == at.port && *service == service_id);
         here || self.is_listened_to_elsewhere(at, service_id)
     }
 
-    /// True if another process of the node does.
+    /// True if another process of the node listens for `service_id` at `at`.
     pub fn is_listened_to_elsewhere(&self, at: At, service_id: u64) -> bool {
         let binding = PortBinding { space: (service_id >> 16) as u16, port: service_id as u16, at: Some(at) };
         self.places(&binding).into_iter().any(|(ports, at)| ports.held_elsewhere(Matter::Listening, at))

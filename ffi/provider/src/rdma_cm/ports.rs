@@ -1,4 +1,4 @@
-//! The ports a program may connect from and to: the functions that it sees, with their addresses.
+//! The ports that a program may connect from and to: the visible functions with their addresses.
 
 use crate::registration;
 use driver::Device;
@@ -12,17 +12,17 @@ use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// One function, which has one port.
+/// A function and its only port.
 pub struct Port {
     /// The description of its device.
     pub info: DeviceInfo,
     /// Where it is.
     pub place: Place,
-    /// The node it is on; `None`: it is no node's, and this program's alone.
+    /// The function's node; `None` if it belongs to no node and is exclusive to this program.
     pub node: Option<Arc<Node>>,
-    /// Which ports are taken there.
+    /// The port numbers in use there.
     pub ports: &'static Ports,
-    /// The program may open its device: a container's view of `/dev` may leave devices out that sysfs shows.
+    /// True if the program may open its device: a container's `/dev` may lack devices that sysfs shows.
     pub usable: bool,
 }
 
@@ -41,14 +41,14 @@ impl Port {
         self.info.link_layer == devmodel::LinkLayer::Ethernet
     }
 
-    /// True if a guest has the function: its own manager listens there.
+    /// True if the function is served to a guest: the guest's connection manager listens there.
     pub fn is_served(&self) -> bool {
         let of_ours = |function: &node::FunctionStatus| function.fid == self.info.fid && function.served;
         let status = self.node.as_ref().and_then(|node| node.status().ok());
         status.is_some_and(|status| status.functions.iter().any(of_ours))
     }
 
-    /// Index of the GID that `ip` of this port goes by. On InfiniBand all go by the port's own.
+    /// Index of the GID for the port's address `ip`. On InfiniBand all addresses use the port's own GID.
     fn gid_of(&self, ip: IpAddr) -> Option<u8> {
         if !self.is_ethernet() {
             return (self.info.ip == ip).then_some(0);
@@ -57,8 +57,8 @@ impl Port {
         self.info.gids.iter().position(|gid| *gid == wanted).map(|index| index as u8)
     }
 
-    /// The GID that packets to `ip` come from, and its address: the link-local one goes with link-local addresses, another of
-    /// the same family with others. `None`: it has no such address.
+    /// The source GID for packets to `ip`, and its address: the link-local one for link-local addresses, another one of the same family for
+    /// others. `None` if there is no such address.
     pub fn towards(&self, ip: IpAddr) -> Option<(u8, IpAddr)> {
         let link_local = matches!(ip, IpAddr::V6(v6) if v6.segments()[0] & 0xffc0 == 0xfe80);
         let any = ip.is_unspecified() || link_local;
@@ -70,7 +70,7 @@ impl Port {
         fitting.next().map(|(index, own)| (index as u8, own))
     }
 
-    /// The address that its GID `index` stands for; on InfiniBand that of the function.
+    /// The address of GID `index`; on InfiniBand the function's address.
     pub fn address(&self, index: u8) -> IpAddr {
         if self.is_ethernet() { ip_of_gid(&self.gid(index)) } else { self.info.ip }
     }
@@ -80,19 +80,18 @@ impl Port {
         self.info.gids.get(usize::from(index)).copied().unwrap_or_default()
     }
 
-    /// Where claims of a port number at GID `gid` are noted: two addresses are told apart.
+    /// The address number for claims of a port number at GID `gid`: it distinguishes two addresses per function.
     pub fn address_number(&self, gid: u8) -> u8 {
         (self.info.fid & 0x7f) << 1 | u8::from(gid != 0)
     }
 
-    /// The binding of something that is the function's as a whole.
+    /// The lock of something that belongs to the function as a whole.
     pub fn whole(&self, port: u16) -> PortAt {
         PortAt { space: 0, port, address: Some(self.info.fid) }
     }
 }
 
-/// All of them, in the order in which the program sees its devices. Ports of functions that are no node's are taken
-/// from `known`, if it has them.
+/// All ports, in the order of the program's device list. Ports of functions that belong to no node are taken from `known`, if present.
 pub fn visible(known: &[Port]) -> Vec<Port> {
     let Some(sysfs) = registration::sysfs() else { return Vec::new() };
     let class = Path::new(&sysfs).join("class/infiniband_verbs");
@@ -131,7 +130,7 @@ fn of_node(nodes: &mut BTreeMap<PathBuf, Arc<Node>>, dir: &Path, fid: u8, place:
     Some(Port { info, place: place.clone(), node: Some(node), ports, usable: true })
 }
 
-/// A function that is no node's. It has one process at a time: this one, if the program may open it.
+/// A function that belongs to no node. It serves one process at a time: this one, if the program may open it.
 fn alone(number: u8, place: &Place, usable: bool, known: &[Port]) -> Option<Port> {
     if !usable {
         return None;
@@ -157,7 +156,7 @@ pub fn with_gid(ports: &[Port], gid: &[u8; 16]) -> Option<At> {
     })
 }
 
-/// Code of the path MTU of an open device: 1 to 5 for 256 to 4096 bytes.
+/// Path MTU code of an open device: 1 to 5 for 256 to 4096 bytes.
 pub fn mtu_code(device: &Device) -> u8 {
     let mtu = device.port().map_or(1024, |port| port.active_mtu);
     (mtu.max(256).ilog2() - 7).min(5) as u8

@@ -1,4 +1,4 @@
-//! INIT_QP_ATTR: what a QP needs to be parameters on its way, from where the connection stands.
+//! INIT_QP_ATTR: the QP attributes for a state transition, derived from the state of the connection.
 
 use super::cm_events::address_vector;
 use super::commands::{Answer, Step};
@@ -11,10 +11,10 @@ use driver::{AccessFlags, QpAttrMask, QpState};
 use libc::c_int;
 
 impl Manager {
-    /// Answers what a QP in the state `qp_state` is to be given.
+    /// Returns the attributes for moving a QP to `qp_state`.
     ///
     /// # Errors
-    /// EINVAL: no such state, or the connection is not that far.
+    /// EINVAL: no such state, or the connection has not progressed that far.
     pub fn init_qp_attr(&mut self, number: u32, qp_state: u32, answer: Answer) -> Result<Step, c_int> {
         let wanted = QpState::from_raw(qp_state).ok_or(libc::EINVAL)?;
         let id = self.ids.get_mut(number).ok_or(libc::ENOENT)?;
@@ -33,12 +33,12 @@ impl Manager {
     }
 }
 
-/// Adds members to those that the answer sets.
+/// Adds attributes to the mask of the response.
 fn needs(attr: &mut QpAttr, members: QpAttrMask) {
     attr.qp_attr_mask |= members.bits();
 }
 
-/// Nobody has been asked yet, or nobody will be: what the port and the port space tell.
+/// Attributes before or without a connection, from the port and the port space.
 fn unconnected(id: &mut Id, wanted: QpState, attr: &mut QpAttr) {
     needs(attr, QpAttrMask::PKEY_INDEX | QpAttrMask::PORT);
     attr.port_num = PORT;

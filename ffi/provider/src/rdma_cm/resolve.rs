@@ -1,4 +1,4 @@
-//! From addresses to ports of the fabric: bind, resolve, listen.
+//! Address resolution: bind, resolve, listen.
 
 use super::commands::Step;
 use super::id::State;
@@ -13,9 +13,9 @@ use cm::Path;
 use libc::c_int;
 use node::Matter;
 
-/// `IB_RATE_PORT_CURRENT`: as fast as the port is.
+/// `IB_RATE_PORT_CURRENT`: the port's current rate.
 const RATE_OF_PORT: u8 = 0;
-/// Hop limit of packets between IP addresses, and where there are none.
+/// Hop limit of packets, with or without IP addresses.
 const HOPS: u8 = 64;
 
 impl Manager {
@@ -26,7 +26,7 @@ impl Manager {
             None => ports::with_gid(&manager.ports, &address.gid()),
         };
         find(self).or_else(|| {
-            // A function may have got the address since we looked; those that speak keep their numbers.
+            // A function may have got the address since the last check; ports in use keep their numbers.
             let fresh = ports::visible(&self.ports);
             if fresh.len() == self.ports.len() {
                 self.ports = fresh;
@@ -35,23 +35,23 @@ impl Manager {
         })
     }
 
-    /// True if an address says no more than "here": the wildcard, or one of the host's for itself that no port has, which
-    /// Linux takes for the wildcard too (`cma_any_addr`). libfabric binds an id to localhost to learn what devices there are.
+    /// True if an address only means "here": the wildcard, or a loopback address of the host that no port has, which Linux also treats as
+    /// the wildcard (`cma_any_addr`). libfabric binds an ID to localhost to list the devices.
     fn names_no_port(&mut self, address: &SockAddr) -> bool {
         address.is_any() || address.is_loopback() && self.find(address).is_none()
     }
 
-    /// Gives an id its source address, and a port number.
+    /// Sets an ID's source address, and its port number.
     ///
     /// # Errors
-    /// EINVAL: it has one, or a link-local address has no scope; ENODEV: no interface has its scope; EADDRNOTAVAIL: the address is no
-    /// port's; those of [`Manager::bind_port`].
+    /// EINVAL: it already has one, or a link-local address lacks a scope; ENODEV: no interface has its scope; EADDRNOTAVAIL: no port has
+    /// the address; those of [`Manager::bind_port`].
     pub fn bind(&mut self, number: u32, address: SockAddr) -> Result<Step, c_int> {
         let id = self.ids.get(number).ok_or(libc::ENOENT)?;
         if id.state != State::Idle {
             return Err(libc::EINVAL);
         }
-        // As the kernel does (cma_check_linklocal, rdma_translate_ip), though a function is at no interface.
+        // As in the kernel (cma_check_linklocal, rdma_translate_ip), although functions are not on an interface.
         match address.link_scope() {
             Some(0) => return Err(libc::EINVAL),
             Some(scope) if !has_interface(scope) => return Err(libc::ENODEV),
@@ -78,10 +78,10 @@ impl Manager {
         claimed.map(|()| Step::Done)
     }
 
-    /// Looks for a destination; what was found is an event.
+    /// Resolves a destination; the result is reported as an event.
     ///
     /// # Errors
-    /// EINVAL: not in this state, or the families of the addresses differ; those of [`Manager::bind`].
+    /// EINVAL: wrong state, or the address families differ; those of [`Manager::bind`].
     pub fn resolve_addr(&mut self, number: u32, src: Option<SockAddr>, dst: SockAddr) -> Result<Step, c_int> {
         let id = self.ids.get(number).ok_or(libc::ENOENT)?;
         if id.state == State::Idle {
@@ -104,13 +104,13 @@ impl Manager {
     fn destination(&mut self, number: u32, dst: SockAddr) -> Result<Found, c_int> {
         let bound = self.ids.get(number).and_then(|id| id.at);
         if self.names_no_port(&dst) {
-            // The loopback of the port that is bound, or of the program's own.
+            // Loopback of the bound port, or of the program's own.
             let at = bound.or_else(|| self.source(&dst.wildcard(), None)).ok_or(libc::ENODEV)?;
             return Ok(Found::Here(at, self.ports[at.port].gid(at.gid)));
         }
         if let Some(there) = self.find(&dst) {
             let to = self.ports[there.port].gid(there.gid);
-            // Addresses of AF_IB, which no namespace knows, are reached from themselves.
+            // AF_IB addresses, which no network namespace knows, are reached from themselves.
             let from = bound.or_else(|| self.source(&dst, Some(there))).unwrap_or(there);
             return Ok(Found::Here(from, to));
         }
@@ -123,18 +123,18 @@ impl Manager {
             let ps = self.ids.get(number).map_or(0, |id| id.ps);
             return Ok(Found::Here(from, super::subnet::group_of(&dst, ps)));
         }
-        // Beyond the node InfiniBand's LIDs are the subnet administrator's to tell, and IP addresses IPoIB's.
+        // Beyond the node, LIDs come from the InfiniBand subnet administrator, and IP addresses from IPoIB.
         if !self.ports[from.port].is_ethernet() {
             return Err(libc::ENETUNREACH);
         }
-        // Groups have addresses by themselves.
+        // Group addresses need no resolution.
         if dst.is_multicast() {
             return Ok(Found::Here(from, dst.gid()));
         }
         Ok(Found::Beyond(from, dst.gid()))
     }
 
-    /// Asks the wire for a destination, which takes its time.
+    /// Resolves a destination over the wire, which takes time.
     fn ask(&mut self, number: u32, at: At, gid: [u8; 16]) {
         let Ok(device) = self.line(at.port).map(|line| line.device().clone()) else {
             return self.resolved(number, Err(libc::ENODEV));
@@ -152,7 +152,7 @@ impl Manager {
         }
     }
 
-    /// Numbers a search for the destination of `number`, which others may be looked for under later.
+    /// Numbers the resolution for `number`, so that it can be distinguished from later ones.
     pub fn search_begins(&mut self, number: u32) -> u64 {
         self.searches += 1;
         if let Some(id) = self.ids.get_mut(number) {
@@ -161,7 +161,7 @@ impl Manager {
         self.searches
     }
 
-    /// A search has ended: what it found is for the id it was for, if that still waits.
+    /// Handles the end of a resolution: its result applies if the ID still waits for this one.
     pub fn search_ends(&mut self, number: u32, search: u64, found: Result<(At, [u8; 16]), c_int>) {
         let waits = |id: &super::id::Id| id.search == search && id.state == State::AddrQuery;
         if self.ids.get(number).is_some_and(waits) {
@@ -169,7 +169,7 @@ impl Manager {
         }
     }
 
-    /// The search for a destination has ended.
+    /// Handles the resolved destination.
     fn resolved(&mut self, number: u32, found: Result<(At, [u8; 16]), c_int>) {
         let opened = found.and_then(|(at, gid)| self.line(at.port).map(|_| (at, gid)));
         if let Ok((at, _)) = &opened {
@@ -196,7 +196,7 @@ impl Manager {
         let bound = id.at.replace(at).is_some();
         id.remote_gid = remote;
         if let Some(src) = id.src.filter(|_| !bound) {
-            // On InfiniBand IP addresses are not made of GIDs.
+            // On InfiniBand, IP addresses are not derived from GIDs.
             id.src = Some(match src {
                 SockAddr::V4 { port, .. } => sock_addr(ip, port, 0),
                 _ => src.with_gid(gid),
@@ -209,7 +209,7 @@ impl Manager {
         self.report(number, event::ADDR_RESOLVED, 0, &[], (0, 0));
     }
 
-    /// Finds the path to the destination; what was found is an event.
+    /// Resolves the path to the destination; the result is reported as an event.
     ///
     /// # Errors
     /// EINVAL: the destination is not known.
@@ -224,7 +224,7 @@ impl Manager {
         Ok(Step::Done)
     }
 
-    /// The path between a port of ours and a GID.
+    /// The path between a local port and a GID.
     fn path(&mut self, at: At, remote: [u8; 16], tos: u8, timeout: Option<u8>) -> Result<Path, c_int> {
         let mtu = ports::mtu_code(self.line(at.port)?.device());
         let port = self.ports.get(at.port).ok_or(libc::ENODEV)?;
@@ -240,7 +240,7 @@ impl Manager {
             return Ok(Path { traffic_class: tos, hop_limit: HOPS, packet_life_time: life_time, ..base });
         }
         let there = self.ports.iter().find(|port| port.gid(0) == remote).ok_or(libc::ENETUNREACH)?;
-        /// 4.096 us x 2^14, 67 ms: what OpenSM gives by default is 18.
+        /// 4.096 us x 2^14, 67 ms; OpenSM's default is 18.
         const LIFE_TIME: u8 = 14;
         Ok(Path {
             local_lid: port.info.lid,
@@ -252,10 +252,10 @@ impl Manager {
         })
     }
 
-    /// The program gives the path itself (`RDMA_OPTION_IB_PATH`).
+    /// Sets the path that the program supplies (`RDMA_OPTION_IB_PATH`).
     ///
     /// # Errors
-    /// EINVAL: no primary path among those given, or the destination is not known.
+    /// EINVAL: no primary path in `value`, or the destination is not known.
     pub fn set_ib_path(&mut self, number: u32, value: &[u8]) -> Result<Step, c_int> {
         let given = super::route::read_path_data(value)?;
         let id = self.ids.get_mut(number).ok_or(libc::ENOENT)?;
@@ -267,7 +267,7 @@ impl Manager {
         Ok(Step::Done)
     }
 
-    /// Waits for requests from now on; an id without an address at all of them.
+    /// Starts to listen; an ID without an address listens on all ports.
     ///
     /// # Errors
     /// Those of [`Manager::bind`].
@@ -291,7 +291,7 @@ impl Manager {
         for port in ports {
             match self.listen_at(port, service, number) {
                 Ok(()) => listened = Ok(Step::Done),
-                // One port of many may be in other hands.
+                // With several ports, some may be taken by others.
                 Err(_) if at.is_none() => {}
                 Err(errno) => listened = Err(errno),
             }
@@ -302,17 +302,17 @@ impl Manager {
                 id.state = State::Bound;
                 id.binding
             });
-            // Later requests for the service are told that nobody has it.
+            // Later requests for the service are rejected.
             binding.iter().for_each(|binding| self.give_back(Matter::Listening, binding));
         }
         listened
     }
 }
 
-/// The port of a destination, as far as it is known.
+/// The port of a destination, as far as known.
 enum Found {
-    /// A port of this node: from where, and its GID.
+    /// A port of this node: the source, and the destination's GID.
     Here(At, [u8; 16]),
-    /// On another: from where, and the GID to ask for.
+    /// Outside this node: the source, and the GID to resolve.
     Beyond(At, [u8; 16]),
 }

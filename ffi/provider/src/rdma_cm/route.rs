@@ -1,4 +1,4 @@
-//! QUERY and QUERY_ROUTE: addresses, GIDs and paths as the program asks for them.
+//! QUERY and QUERY_ROUTE: addresses, GIDs and paths in the formats that programs request.
 
 use super::commands::{Answer, Step};
 use super::manager::Manager;
@@ -16,7 +16,7 @@ const PRIMARY: u32 = 1 << 0 | 1 << 1 | 1 << 5;
 const DEFAULT_PKEY: u16 = 0xffff;
 
 impl Manager {
-    /// Addresses and path in one.
+    /// Addresses and path in one response.
     ///
     /// # Errors
     /// ENOSPC; ENOENT.
@@ -39,14 +39,14 @@ impl Manager {
                 },
             };
         }
-        // The device's index, which would follow, the kernel has of its own; without it the GUID tells.
+        // The device index would follow. Only the kernel has one; without it librdmacm uses the GUID.
         answer.put(resp.bytes()).map(|()| Step::Done)
     }
 
     /// One of them.
     ///
     /// # Errors
-    /// ENOSPC; ENOSYS: a question that is not known.
+    /// ENOSPC; ENOSYS: an unknown query.
     pub fn query(&mut self, number: u32, option: u32, answer: Answer) -> Result<Step, c_int> {
         const ADDR: u32 = 0;
         const PATH: u32 = 1;
@@ -134,7 +134,7 @@ fn user_path(path: &Path) -> UserPath {
     }
 }
 
-/// A path as a PathRecord of the subnet administrator (IBTA 15.2.5.16): reversible, and one of it.
+/// A path as a PathRecord of the subnet administrator (IBTA 15.2.5.16): reversible, a single one.
 fn record(path: &Path) -> [u8; 64] {
     let mut record = PathRecord::zeroed();
     record
@@ -159,10 +159,10 @@ fn record(path: &Path) -> [u8; 64] {
     *record.as_bytes()
 }
 
-/// The primary path among those a program gives.
+/// The primary path among those that a program supplies.
 ///
 /// # Errors
-/// EINVAL: there is none, or half a one.
+/// EINVAL: there is none, or an incomplete one.
 pub fn read_path_data(value: &[u8]) -> Result<Path, c_int> {
     if value.len() % size_of::<PathData>() != 0 {
         return Err(libc::EINVAL);
@@ -175,7 +175,7 @@ pub fn read_path_data(value: &[u8]) -> Result<Path, c_int> {
         local_gid: record.sgid(),
         remote_lid: record.dlid(),
         local_lid: record.slid(),
-        // Within a subnet InfiniBand's packets need none; Ethernet's have no LIDs.
+        // Within a subnet, InfiniBand packets need no GRH; Ethernet has no LIDs.
         grh: record.dlid() == 0 || record.hop_limit() > 1,
         flow_label: record.flow_label(),
         hop_limit: record.hop_limit(),

@@ -1,11 +1,11 @@
-//! Shows the ids of this process to others, on the connection-manager boards of their nodes.
+//! Publishes this process's IDs on the connection manager boards of their nodes.
 
 use super::id::{Id, State};
 use super::manager::Manager;
 use node::{CmId, Ports};
 
 impl Manager {
-    /// Shows what has changed.
+    /// Publishes changes.
     pub fn show(&mut self) {
         let mut touched = std::mem::take(&mut self.ids.touched);
         touched.sort_unstable();
@@ -16,7 +16,7 @@ impl Manager {
         }
     }
 
-    /// An id is seen at its port; who listens at all of them, at each.
+    /// The rows of an ID: one at its port, or at each port if it listens on all of them.
     fn rows(&self, number: u32, id: &Id) -> Vec<(&'static Ports, CmId)> {
         let ports: Vec<usize> = match id.at {
             Some(at) => vec![at.port],

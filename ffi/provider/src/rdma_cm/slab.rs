@@ -1,6 +1,6 @@
-//! Things by small numbers, the lowest free one first, as the kernel numbers ids.
+//! Values with small numbers. New ones get the lowest free number, like IDs in the kernel.
 
-/// See above.
+/// A table of values by number.
 pub struct Slab<T>(Vec<Option<T>>);
 
 impl<T> Default for Slab<T> {
@@ -10,7 +10,7 @@ impl<T> Default for Slab<T> {
 }
 
 impl<T> Slab<T> {
-    /// Adds something and tells its number.
+    /// Adds a value and returns its number.
     pub fn insert(&mut self, value: T) -> u32 {
         let free = self.0.iter().position(Option::is_none).unwrap_or(self.0.len());
         if free == self.0.len() {
@@ -25,17 +25,17 @@ impl<T> Slab<T> {
         self.0.get(number as usize)?.as_ref()
     }
 
-    /// The same, to be changed.
+    /// Mutable access to the value with that number.
     pub fn get_mut(&mut self, number: u32) -> Option<&mut T> {
         self.0.get_mut(number as usize)?.as_mut()
     }
 
-    /// Takes it out; its number is free.
+    /// Removes a value; its number becomes free.
     pub fn remove(&mut self, number: u32) -> Option<T> {
         self.0.get_mut(number as usize)?.take()
     }
 
-    /// All that are there.
+    /// All values with their numbers.
     pub fn iter(&self) -> impl Iterator<Item = (u32, &T)> {
         self.0.iter().enumerate().filter_map(|(number, value)| Some((number as u32, value.as_ref()?)))
     }

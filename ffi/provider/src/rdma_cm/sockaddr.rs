@@ -1,4 +1,4 @@
-//! Socket addresses: IPv4, IPv6, and AF_IB, which names a port by its GID and a service by its id.
+//! Socket addresses: IPv4, IPv6, and AF_IB, which identifies a port by its GID and a service by its ID.
 
 use super::uapi::{Ip, Storage, port_space};
 use node::gid::gid_of_ip;
@@ -8,7 +8,7 @@ const AF_INET: u16 = libc::AF_INET as u16;
 const AF_INET6: u16 = libc::AF_INET6 as u16;
 const AF_IB: u16 = 27;
 
-/// An address of one of the families the connection manager knows.
+/// An address of a family that the connection manager supports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SockAddr {
     /// `struct sockaddr_in`.
@@ -26,7 +26,7 @@ pub enum SockAddr {
         port: u16,
         /// Flow information, network order.
         flow: [u8; 4],
-        /// Scope id.
+        /// Scope ID.
         scope: u32,
     },
     /// `struct sockaddr_ib`.
@@ -35,9 +35,9 @@ pub enum SockAddr {
         gid: [u8; 16],
         /// Partition.
         pkey: u16,
-        /// Service id.
+        /// Service ID.
         sid: u64,
-        /// Bits of the service id that count.
+        /// Mask of the significant bits of the service ID.
         mask: u64,
     },
 }
@@ -47,7 +47,7 @@ fn part<const N: usize>(bytes: &[u8], at: usize) -> Option<[u8; N]> {
 }
 
 impl SockAddr {
-    /// From a `struct sockaddr` of any family; `None` if the family is another or the bytes do not suffice.
+    /// Parses a `struct sockaddr`; `None` if its family is not supported or there are too few bytes.
     pub fn read(bytes: &[u8]) -> Option<Self> {
         let family = u16::from_ne_bytes(part(bytes, 0)?);
         let address = match family {
@@ -71,7 +71,7 @@ impl SockAddr {
         (bytes.len() >= address.len()).then_some(address)
     }
 
-    /// Bytes of its structure.
+    /// Size of its structure in bytes.
     pub fn len(&self) -> usize {
         match self {
             Self::V4 { .. } => 16,
@@ -80,7 +80,7 @@ impl SockAddr {
         }
     }
 
-    /// Its structure, in the room for any.
+    /// Its structure in a `sockaddr_storage`.
     pub fn storage(&self) -> Storage {
         let mut out = [0; 128];
         let mut put = |at: usize, bytes: &[u8]| out[at..at + bytes.len()].copy_from_slice(bytes);
@@ -108,14 +108,14 @@ impl SockAddr {
         out
     }
 
-    /// Its structure cut to that of an IPv6 address.
+    /// Its structure, truncated to the size of an IPv6 address.
     pub fn ip_storage(&self) -> Ip {
         let mut out = [0; 28];
         out.copy_from_slice(&self.storage()[..28]);
         out
     }
 
-    /// The wildcard of the same family, port 0; of AF_IB with the same partition and service space.
+    /// The wildcard of the same family with port 0; for AF_IB with the same partition and service space.
     pub fn wildcard(&self) -> Self {
         match *self {
             Self::V4 { .. } => Self::V4 { ip: Ipv4Addr::UNSPECIFIED, port: 0 },
@@ -126,12 +126,12 @@ impl SockAddr {
         }
     }
 
-    /// Of the same family.
+    /// True if both have the same family.
     pub fn is_like(&self, other: &Self) -> bool {
         std::mem::discriminant(self) == std::mem::discriminant(other)
     }
 
-    /// The interface that a link-local address of IPv6 is of, 0 if that is not said; `None` for other addresses.
+    /// The scope of a link-local IPv6 address, 0 if not specified; `None` for other addresses.
     pub fn link_scope(&self) -> Option<u32> {
         match self {
             Self::V6 { ip, scope, .. } => ip.is_unicast_link_local().then_some(*scope),
@@ -139,7 +139,7 @@ impl SockAddr {
         }
     }
 
-    /// Names no port in particular.
+    /// True for the wildcard address.
     pub fn is_any(&self) -> bool {
         match self {
             Self::V4 { ip, .. } => ip.is_unspecified(),
@@ -148,12 +148,12 @@ impl SockAddr {
         }
     }
 
-    /// Is one of the host's addresses for itself.
+    /// True for a loopback address.
     pub fn is_loopback(&self) -> bool {
         self.ip().is_some_and(|ip| ip.is_loopback())
     }
 
-    /// Names a multicast group.
+    /// True for a multicast group.
     pub fn is_multicast(&self) -> bool {
         match self {
             Self::V4 { ip, .. } => ip.is_multicast(),
@@ -171,7 +171,7 @@ impl SockAddr {
         }
     }
 
-    /// The GID that is, or is made of, the address.
+    /// The GID that is, or is derived from, the address.
     pub fn gid(&self) -> [u8; 16] {
         match self {
             Self::V4 { ip, .. } => gid_of_ip((*ip).into()),
@@ -180,7 +180,7 @@ impl SockAddr {
         }
     }
 
-    /// The port, or the part of the service id that stands for one.
+    /// The port, or the corresponding part of the service ID.
     pub fn port(&self) -> u16 {
         match self {
             Self::V4 { port, .. } | Self::V6 { port, .. } => *port,
@@ -188,7 +188,7 @@ impl SockAddr {
         }
     }
 
-    /// The same with another port.
+    /// The same address with another port.
     #[must_use]
     pub fn with_port(mut self, new: u16) -> Self {
         match &mut self {
@@ -201,7 +201,7 @@ impl SockAddr {
         self
     }
 
-    /// The same at another port of the fabric.
+    /// The same address with another GID.
     #[must_use]
     pub fn with_gid(mut self, new: [u8; 16]) -> Self {
         match &mut self {
@@ -216,7 +216,7 @@ impl SockAddr {
         self
     }
 
-    /// The port space its port number is one of, for an id of the space `ps`. `None`: no such space.
+    /// The port space of its port number, for an ID of the space `ps`. `None` if there is no such space.
     pub fn port_space(&self, ps: u16) -> Option<u16> {
         let Self::Ib { sid, mask, .. } = self else { return Some(ps) };
         let wanted = (sid & mask) >> 16;
@@ -228,7 +228,7 @@ impl SockAddr {
         }
     }
 
-    /// The service id of this address for an id of the space `ps` (IBTA annex A11; AF_IB names it itself).
+    /// The service ID of this address for an ID of the space `ps` (IBTA annex A11; AF_IB contains it).
     pub fn service_id(&self, ps: u16) -> u64 {
         match self {
             Self::Ib { sid, .. } => *sid,

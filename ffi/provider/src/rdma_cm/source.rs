@@ -1,8 +1,8 @@
-//! From which port an id connects whose program named no source address.
+//! Selects the port from which an ID connects if the program specified no source address.
 //!
-//! Linux asks the routes of the caller's network namespace. We ask it, too, for what it knows: functions may have the addresses
-//! of its interfaces, as in a pod with one function. Often it knows nothing of them: those of a new node are loopback
-//! addresses, which belong to no interface in particular. Then the device that the program itself has open tells.
+//! Linux uses the routes of the caller's network namespace. They are used here too, as far as they apply: functions may have the addresses
+//! of its interfaces, as in a pod with one function. Often they do not: a new node has loopback addresses, which belong to no particular
+//! interface. Then the device that the program has open decides.
 
 use super::manager::Manager;
 use super::ports::{At, Port};
@@ -15,7 +15,7 @@ use std::mem::{size_of, zeroed};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
-/// Every host has it on its loopback interface, where it says nothing of functions.
+/// Every host has this address on its loopback interface, so it says nothing about functions.
 const LOOPBACK: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
 /// The addresses of this thread's network namespace, and its route to a destination.
@@ -23,12 +23,12 @@ const LOOPBACK: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 pub struct Namespace {
     /// Addresses of its interfaces.
     addresses: Vec<IpAddr>,
-    /// The source address its routes give for the destination; `None`: there is no route.
+    /// The source address of the route to the destination; `None` if there is no route.
     route: Option<IpAddr>,
 }
 
 impl Namespace {
-    /// Asks the kernel; no packet is sent.
+    /// Queries the kernel; sends no packet.
     pub fn towards(dst: &SockAddr) -> Self {
         Self { addresses: interface_addresses(), route: route_source(dst) }
     }
@@ -38,19 +38,18 @@ impl Namespace {
     }
 }
 
-/// A port from which the destination might be reached.
+/// A port from which the destination might be reachable.
 #[derive(Clone, Copy, Debug)]
 struct Candidate {
     at: At,
     ip: IpAddr,
-    /// The program has its device open, of its own accord.
+    /// True if the program itself has opened its device.
     open: bool,
 }
 
 impl Manager {
-    /// The port from which `dst` is reached by a program that names no source; `there` has that address, if a port of this
-    /// node does. `None`: no port has an
-    /// address of its family, or it is none of a network's.
+    /// The port from which a program without a source address reaches `dst`. `there` is the port of this node with that address, if any.
+    /// `None` if no port has an address of its family, or it is not a network address.
     pub fn source(&self, dst: &SockAddr, there: Option<At>) -> Option<At> {
         let ip = match dst.ip() {
             Some(ip) => ip.to_canonical(),
@@ -67,14 +66,15 @@ impl Manager {
         choose(&candidates, ip, there.map(|there| there.port), &Namespace::towards(dst))
     }
 
-    /// An id was given a device, which librdmacm will open: if the program had not opened it before, that is no word of its.
+    /// Records that an ID was given a device, which librdmacm will open: unless the program had opened it before, this does not count as
+    /// the program's choice.
     pub fn announce(&mut self, port: usize) {
         if !self.open_by_program().contains(&port) {
             self.announced.insert(port);
         }
     }
 
-    /// Ports whose devices the program has opened of its own accord.
+    /// Ports with devices that the program itself has opened.
     fn open_by_program(&self) -> BTreeSet<usize> {
         let places = import::open_places();
         let open = |port: &Port| places.contains(&port.place);
@@ -83,21 +83,21 @@ impl Manager {
     }
 }
 
-/// Of `candidates` the one from which `dst` is reached, which is the address of port `there`, if that is known here.
+/// Selects from `candidates` the port from which `dst` is reached. `there` is the port with that address, if known here.
 fn choose(candidates: &[Candidate], dst: IpAddr, there: Option<usize>, namespace: &Namespace) -> Option<At> {
     let here: Vec<Candidate> = candidates.iter().copied().filter(|own| namespace.has(own.ip)).collect();
     let known = !here.is_empty();
-    // In a namespace with functions' addresses the others are elsewhere.
+    // In a namespace with functions' addresses, the other functions are elsewhere.
     let pool = if known { here.as_slice() } else { candidates };
     let mut open = pool.iter().filter(|own| own.open);
     let only_open = open.next().filter(|_| open.next().is_none());
     let itself = pool.iter().find(|own| Some(own.at.port) == there);
     if itself.is_some() || dst.is_unspecified() {
-        // A host reaches its own addresses from themselves, unless the program works with another device.
+        // A host reaches its own addresses from themselves, unless the program uses another device.
         return only_open.or(itself).or(pool.first()).map(|own| own.at);
     }
     let routed = pool.iter().find(|own| known && namespace.route == Some(own.ip));
-    // Without a route: the longest beginning in common, of several such the one in use, and of those the first.
+    // Without a route: the longest common prefix; of several, the one in use, and of those the first.
     let wanted = u128::from_be_bytes(gid_of_ip(dst));
     let common = |own: &Candidate| (u128::from_be_bytes(gid_of_ip(own.ip)) ^ wanted).leading_zeros();
     let nearest = || pool.iter().rev().max_by_key(|own| (common(own), own.open));
@@ -107,7 +107,7 @@ fn choose(candidates: &[Candidate], dst: IpAddr, there: Option<usize>, namespace
 /// Addresses of the interfaces of this thread's network namespace; none if they cannot be listed.
 fn interface_addresses() -> Vec<IpAddr> {
     let mut found = Vec::new();
-    // SAFETY: the list is the C library's until it is given back; each address is null or a whole one of its family.
+    // SAFETY: the C library owns the list until it is freed; each address is null or a complete one of its family.
     unsafe {
         let mut first: *mut libc::ifaddrs = std::ptr::null_mut();
         if libc::getifaddrs(&raw mut first) != 0 {
@@ -125,13 +125,13 @@ fn interface_addresses() -> Vec<IpAddr> {
     found
 }
 
-/// The source address with which the kernel would send to `dst`.
+/// The source address that the kernel would use for `dst`.
 fn route_source(dst: &SockAddr) -> Option<IpAddr> {
-    // A port number is needed, and of no matter.
+    // Any port number will do.
     const DISCARD: u16 = 9;
     let family = if dst.ip()?.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
     let to = dst.with_port(DISCARD);
-    // SAFETY: a descriptor of our own; addresses of the sizes given. Connecting a datagram socket sends nothing.
+    // SAFETY: a descriptor of this function; addresses of the given sizes. Connecting a datagram socket sends nothing.
     unsafe {
         let fd = libc::socket(family, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0);
         if fd < 0 {
@@ -151,9 +151,9 @@ fn route_source(dst: &SockAddr) -> Option<IpAddr> {
 }
 
 /// # Safety
-/// `address` leads to a whole socket address of its family.
+/// `address` points to a complete socket address of its family.
 unsafe fn read_ip(address: *const libc::sockaddr) -> Option<IpAddr> {
-    // SAFETY: the caller's promise; the bytes that are read are those of the family.
+    // SAFETY: guaranteed by the caller; only bytes of the family's structure are read.
     unsafe {
         let length = match c_int::from((*address).sa_family) {
             libc::AF_INET => size_of::<libc::sockaddr_in>(),
@@ -164,7 +164,7 @@ unsafe fn read_ip(address: *const libc::sockaddr) -> Option<IpAddr> {
     }
 }
 
-/// True if the host has an interface of this number.
+/// True if the host has an interface with this index.
 pub fn has_interface(index: u32) -> bool {
     let mut name = [0; libc::IF_NAMESIZE];
     // SAFETY: the buffer has the length that the call expects.
@@ -179,7 +179,7 @@ mod tests {
         text.parse().expect("an address")
     }
 
-    /// Ports with these addresses, of which those in `open` are open.
+    /// Ports with these addresses; those in `open` are open.
     fn ports(addresses: &[&str], open: &[usize]) -> Vec<Candidate> {
         let port = |(port, text): (usize, &&str)| Candidate {
             at: At { port, gid: 1 },
@@ -193,7 +193,7 @@ mod tests {
         Namespace { addresses: addresses.iter().map(|text| ip(text)).collect(), route: route.map(ip) }
     }
 
-    /// The port chosen towards an address that `there` has.
+    /// The port chosen for an address that `there` has.
     fn chosen(
         candidates: &[Candidate],
         to: &str,
@@ -217,9 +217,9 @@ mod tests {
         let host = namespace(&["127.0.0.1"], Some("127.0.0.1"));
         assert_eq!(chosen(&ports(&NODE, &[2]), "127.0.0.2", Some(1), &host), Some(2));
         assert_eq!(chosen(&ports(&NODE, &[2]), "0.0.0.0", None, &host), Some(2));
-        // Of several none is meant more than the others.
+        // Of several open ones, none takes precedence.
         assert_eq!(chosen(&ports(&NODE, &[0, 2]), "127.0.0.2", Some(1), &host), Some(1));
-        // Another node, to which all are as near.
+        // Another node, equally near to all ports.
         assert_eq!(chosen(&ports(&NODE, &[2]), "127.1.1.2", None, &host), Some(2));
         assert_eq!(chosen(&ports(&NODE, &[]), "127.1.1.2", None, &host), Some(0));
     }
@@ -231,7 +231,7 @@ mod tests {
         assert_eq!(chosen(&functions, "10.9.0.1", Some(1), &pod), Some(2));
         assert_eq!(chosen(&functions, "10.9.0.2", Some(2), &pod), Some(2));
         assert_eq!(chosen(&functions, "0.0.0.0", None, &pod), Some(2));
-        // No route leads there, as with an address alone on the loopback interface.
+        // There is no route, as for an address that is only on the loopback interface.
         let alone = namespace(&["127.0.0.1", "10.9.0.2"], None);
         assert_eq!(chosen(&functions, "10.9.0.1", Some(1), &alone), Some(2));
         // The other function that the program has open is not in this namespace.
@@ -253,7 +253,7 @@ mod tests {
     #[test]
     fn the_kernel_is_asked_for_addresses_and_routes() {
         let seen = Namespace::towards(&SockAddr::V4 { ip: Ipv4Addr::LOCALHOST, port: 0 });
-        // A sandbox may have its loopback interface down, and then both say nothing.
+        // In a sandbox the loopback interface may be down; then neither is present.
         assert_eq!(seen.addresses.contains(&LOOPBACK), seen.route == Some(LOOPBACK), "{seen:?}");
         assert!(!seen.has(LOOPBACK));
         let any_family = SockAddr::Ib { gid: [0; 16], pkey: 0, sid: 0, mask: 0 };

@@ -1,6 +1,7 @@
-//! Groups of an InfiniBand subnet: joined and left at its administrator, by MADs (IBTA 15.2.5.17).
+//! Multicast groups of an InfiniBand subnet: joined and left at its administrator, by MADs (IBTA 15.2.5.17).
 //!
-//! A port is in a group once, whoever of its programs joined: each holds a lock while it does, and the last one leaves.
+//! A port is in a group once, whichever of its programs joined: each program holds a lock while it is a member, and the last one leaves the
+//! group.
 
 use super::group::{Membership, SaQuery};
 use super::manager::Manager;
@@ -18,16 +19,16 @@ use libc::c_int;
 use node::{Hold, Matter, PortAt};
 use std::time::Duration;
 
-/// How long the administrator is given to answer, and how often it is asked.
+/// Response timeout of the administrator, and the number of tries.
 const PATIENCE: Duration = Duration::from_millis(800);
 const TRIES: u8 = 4;
 /// The default partition, in which all ports are full members.
 const PKEY: u16 = 0xffff;
-/// Components that tell who joins or leaves what, and those that make a group.
+/// Components that identify the member and the group, and those that describe a group to create.
 const WHICH: u64 = member::MGID | member::PORT_GID | member::JOIN_STATE;
 const LIKE: u64 = member::PKEY | member::QKEY | member::SL | member::FLOW_LABEL | member::TRAFFIC_CLASS;
 
-/// The GID of the group an address names: that of IPoIB (RFC 4391, 4), with a signature of its own for datagrams of rdma_cm.
+/// The GID of the group for an address: the IPoIB mapping (RFC 4391, 4), with a different signature for rdma_cm datagrams.
 pub fn group_of(address: &SockAddr, ps: u16) -> [u8; 16] {
     let signature = if ps == port_space::UDP { 0x01 } else { 0x1b };
     let [high, low] = PKEY.to_be_bytes();
@@ -37,7 +38,7 @@ pub fn group_of(address: &SockAddr, ps: u16) -> [u8; 16] {
             [0xff, 0x12, 0x40, signature, high, low, 0, 0, 0, 0, 0, 0, a & 0x0f, b, c, d]
         }
         SockAddr::V6 { ip, .. } => match ip.octets() {
-            // The administrator's own.
+            // The administrator's own groups.
             own @ [0xff, flags, 0xa0, 0x1b, ..] if flags & 0xf0 == 0x10 => own,
             octets => {
                 let mut gid = [0xff, 0x12, 0x60, signature, high, low, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
@@ -71,7 +72,7 @@ impl Membership {
         *mad.as_bytes()
     }
 
-    /// Where it is noted that somebody has it: two that meet there are left together.
+    /// The lock of a membership. Two groups with the same lock number are left together.
     fn place(&self, fid: u8) -> PortAt {
         let mix = |hash: u32, byte: &u8| (hash ^ u32::from(*byte)).wrapping_mul(0x0100_0193);
         let hash = self.mgid.iter().chain(&[self.state()]).fold(0x811c_9dc5, mix);
@@ -80,16 +81,16 @@ impl Membership {
 }
 
 impl Manager {
-    /// Asks the administrator to take a port into a group. Its answer is an event of `group`.
+    /// Requests that the administrator add a port to a group. The response is reported as an event of `group`.
     ///
     /// # Errors
-    /// Those of opening the function; EBUSY: it is being left all the time.
+    /// Those of opening the function; EBUSY: others keep leaving it.
     pub fn ask_to_join(&mut self, group: u32, membership: Membership, qkey: u32) -> Result<(), c_int> {
         self.line(membership.port)?;
         let port = self.ports.get(membership.port).ok_or(libc::ENODEV)?;
         let at = membership.place(port.info.fid);
         let binding = || port.ports.take(Matter::Group, at, Hold::Shared).unwrap_or(false);
-        // A member that leaves holds it for the time of one message.
+        // A leaving member holds the lock for the time of one message.
         let claimed = (0..20).any(|_| {
             binding() || {
                 std::thread::sleep(Duration::from_millis(1));
@@ -110,14 +111,14 @@ impl Manager {
         Ok(())
     }
 
-    /// A port leaves a group, unless others of its programs are in it.
+    /// Removes a port from a group, unless other programs of the port are members.
     pub fn ask_to_leave(&mut self, membership: Membership) {
         if self.groups.iter().any(|(_, group)| group.membership == Some(membership)) {
             return;
         }
         let Some(port) = self.ports.get(membership.port) else { return };
         let (ports, at) = (port.ports, membership.place(port.info.fid));
-        // Let go of first: of two that leave at once, the one who lets go last gets it.
+        // Released first: of two programs that leave at once, the one that releases last gets the exclusive lock.
         ports.release(Matter::Group, at);
         if ports.take(Matter::Group, at, Hold::Alone).unwrap_or(false) {
             let transaction = u64::from(self.random()) << 32;
@@ -141,7 +142,7 @@ impl Manager {
         }
     }
 
-    /// Asks again what had no answer, and gives up what was asked often enough.
+    /// Repeats requests without a response, and gives up after the last try.
     pub fn ask_again(&mut self) {
         let now = self.now();
         let (due, rest) = std::mem::take(&mut self.sa_queries).into_iter().partition(|q| q.again <= now);
@@ -158,7 +159,7 @@ impl Manager {
         }
     }
 
-    /// A MAD of the administrator's class has come to a port.
+    /// Handles a MAD of the administrator's class that arrived at a port.
     pub fn administrator_says(&mut self, port: usize, mad: &Mad) {
         let answer = SaMad::read(mad);
         let header = answer.header();

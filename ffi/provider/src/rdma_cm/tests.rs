@@ -47,7 +47,7 @@ impl Drop for Channel {
     fn drop(&mut self) {
         open_files::leave(self.0);
         Shared::here().lock().close(self.0);
-        // SAFETY: our own descriptor.
+        // SAFETY: a descriptor of this value.
         unsafe { libc::close(self.0) };
     }
 }
@@ -58,13 +58,13 @@ fn what_is_no_command_is_refused() {
     // SAFETY: readable bytes, shorter than a command.
     assert_eq!(unsafe { run(channel.0, [0u8; 7].as_ptr(), 7) }, Step::Failed(libc::EINVAL));
     let head = uapi::Header { command: 0, in_len: 9, out_len: 0 };
-    // SAFETY: the header says more than there is.
+    // SAFETY: the header announces more bytes than there are.
     assert_eq!(unsafe { run(channel.0, head.bytes().as_ptr(), 8) }, Step::Failed(libc::EINVAL));
     assert_eq!(channel.write(25, 0, &[]), Step::Failed(libc::EINVAL));
     assert_eq!(channel.write(command::GET_OPTION, 0, &[]), Step::Failed(libc::ENOSYS));
     assert_eq!(channel.write(command::CREATE_ID, 3, &[0; 24]), Step::Failed(libc::ENOSPC));
     assert_eq!(channel.write(command::CREATE_ID, 4, &[0; 24]), Step::Failed(libc::EINVAL), "port space 0");
-    // SAFETY: as above; the descriptor is no channel.
+    // SAFETY: as above; the descriptor is not a channel.
     assert_eq!(unsafe { run(-1, head.bytes().as_ptr(), 8) }, Step::Failed(libc::EINVAL));
 }
 
@@ -103,7 +103,7 @@ fn commands_on_an_id_that_is_not_there_or_anothers_change_nothing() {
     assert_eq!(other.destroy(id), (Step::Failed(libc::ENOENT), u32::MAX));
 }
 
-/// As Linux has it, though functions are at no interface of the host.
+/// As in Linux, although functions are not on an interface of the host.
 #[test]
 fn a_link_local_address_is_of_an_interface() {
     let channel = Channel::open(true);
@@ -130,7 +130,7 @@ fn an_id_goes_its_way_in_order_only() {
     assert_eq!(channel.write(command::BIND, 0, wrong.bytes()), Step::Failed(libc::EINVAL));
     assert_eq!(bind(Ipv4Addr::UNSPECIFIED, 0), Step::Done);
     assert_eq!(bind(Ipv4Addr::UNSPECIFIED, 0), Step::Failed(libc::EINVAL), "bound already");
-    // There is no device to listen at, so it stays bound.
+    // There is no device to listen on, so it stays bound.
     let listen = uapi::Listen { id, backlog: 0 };
     assert_eq!(channel.write(command::LISTEN, 0, listen.bytes()), Step::Failed(libc::ENODEV));
     let mut resp = uapi::QueryAddrResp::zero();
@@ -172,7 +172,7 @@ fn a_search_answers_the_id_it_was_for_and_no_later_one_of_the_same_number() {
     let state = |id| Shared::here().lock().ids.get(id).map(|id| id.state);
     let mut event = uapi::EventResp::zero();
     let get = uapi::GetEvent { response: &raw mut event as u64 };
-    // Numbers are used again, the lowest first; other tests take some, too.
+    // The lowest free number is reused; other tests take some, too.
     let (id, before) = loop {
         let first = channel.create(port_space::TCP);
         let search = waiting(first);
@@ -190,7 +190,7 @@ fn a_search_answers_the_id_it_was_for_and_no_later_one_of_the_same_number() {
     assert_eq!(state(id), Some(State::Bound));
     assert_eq!(channel.write(command::GET_EVENT, 336, get.bytes()), Step::Done);
     assert_eq!((event.id, event.event, event.status), (id, uapi::event::ADDR_ERROR, -libc::ETIMEDOUT));
-    // One that is told already is told nothing more.
+    // An ID that has its result gets no second one.
     Shared::here().lock().search_ends(id, search, Err(libc::ETIMEDOUT));
     assert_eq!(channel.write(command::GET_EVENT, 336, get.bytes()), Step::Failed(libc::EAGAIN));
 }
@@ -204,7 +204,7 @@ fn a_channel_without_events_says_so_or_waits_and_the_thread_that_waits_can_be_ca
     assert_eq!(quick.write(command::GET_EVENT, 323, get.bytes()), Step::Failed(libc::ENOSPC));
     assert_eq!(slow.write(command::GET_EVENT, 336, get.bytes()), Step::Wait);
 
-    // An event of the program's own making.
+    // A user event.
     let id = quick.create(port_space::UDP);
     let own = uapi::WriteEvent { id, event: uapi::event::USER, status: 3, ..Plain::zero() };
     assert_eq!(quick.write(command::WRITE_CM_EVENT, 0, own.bytes()), Step::Done);
@@ -226,7 +226,7 @@ fn a_channel_without_events_says_so_or_waits_and_the_thread_that_waits_can_be_ca
     assert_eq!(cancelled(wait, slow.0), -1, "PTHREAD_CANCELED");
 }
 
-/// The exit value of a thread of the C library that is cancelled after a while. Nothing in its frames may need to be dropped.
+/// The exit value of a thread that is cancelled after a while. Nothing in its frames may need to be dropped.
 fn cancelled(body: extern "C-unwind" fn(*mut c_void) -> *mut c_void, channel: RawFd) -> isize {
     // SAFETY: the C library's own threads; unwinding ends in its frames.
     unsafe {
@@ -264,7 +264,7 @@ fn a_thread_that_is_cancelled_in_a_command_does_it_to_its_end() {
         let mut bytes = [0u8; 512];
         bytes[..8].copy_from_slice(head.bytes());
         bytes[8..8 + body.len()].copy_from_slice(body);
-        // SAFETY: a whole command. The cancellation is due at once, and what wakes the program is a system call.
+        // SAFETY: a whole command. The cancellation is pending already, and the program is woken by a system call.
         unsafe {
             pthread_cancel(libc::pthread_self());
             hooks::command(channel as usize as c_int, bytes.as_ptr().cast(), 8 + body.len());
@@ -287,7 +287,7 @@ fn a_thread_whose_channel_is_closed_before_it_sleeps_sees_no_error() {
         unsafe { hooks::wait_for_event(channel as usize as c_int) };
         std::ptr::null_mut()
     }
-    // A number that no descriptor has.
+    // A number that is not open.
     let gone = RawFd::MAX;
     assert_eq!(cancelled(wait, gone), -1, "PTHREAD_CANCELED");
 }
@@ -301,7 +301,7 @@ fn an_event_thread_that_is_about_to_wait_when_its_channel_is_closed_sees_no_erro
         let mut bytes = [0u8; 16];
         bytes[..8].copy_from_slice(head.bytes());
         bytes[8..].copy_from_slice(&(&raw mut event as u64).to_ne_bytes());
-        // SAFETY: a whole command and room for one event, of which there is one. Nothing here needs to be dropped.
+        // SAFETY: a whole command and room for one event, which is pending. Nothing here needs to be dropped.
         unsafe {
             hooks::write(channel as usize as c_int, bytes.as_ptr().cast(), 16);
             for _ in (0..200_000).take_while(|_| !CLOSING.load(Acquire)) {

@@ -1,4 +1,4 @@
-//! The thread of the connection manager, one per process: started when this process first speaks, stopped when it exits.
+//! The connection manager's thread, one per process: started when the process first communicates, stopped when it exits.
 
 use cm::Time;
 use driver::transport::Quiet;
@@ -6,15 +6,15 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::thread::JoinHandle;
 
-/// See above.
+/// The running thread.
 pub struct Thread {
     pub(super) handle: JoinHandle<()>,
     pub(super) wake: OwnedFd,
-    /// Until when it sleeps if nothing happens.
+    /// When it wakes if nothing happens.
     pub(super) until: Option<Time>,
 }
 
-/// Starts a thread that takes no signal of the program's. It is known for ours by its name (`migration`).
+/// Starts a thread that blocks the program's signals. `migration` recognizes it by its name.
 ///
 /// # Errors
 /// Those of starting a thread.

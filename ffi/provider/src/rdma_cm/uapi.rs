@@ -1,5 +1,4 @@
-//! The commands librdmacm writes and the answers it expects: the layouts of the kernel's `rdma/rdma_user_cm.h` and
-//! `rdma/ib_user_verbs.h`, version 4.
+//! The commands of librdmacm and their responses: the layouts of the kernel's `rdma/rdma_user_cm.h` and `rdma/ib_user_verbs.h`, version 4.
 
 #![allow(missing_docs)]
 
@@ -69,7 +68,7 @@ pub mod qp_type {
     pub const XRC_TGT: u8 = 10;
 }
 
-/// Plain integers and arrays of them: any bytes are a value, and all its bytes are initialised.
+/// Plain integers and arrays of them: any bytes are a valid value, and all its bytes are initialized.
 pub trait Plain: Sized + FromBytes + IntoBytes + Immutable {
     /// All zero.
     fn zero() -> Self {
@@ -81,7 +80,7 @@ pub trait Plain: Sized + FromBytes + IntoBytes + Immutable {
         self.as_bytes()
     }
 
-    /// From the start of `bytes`; what is missing is zero.
+    /// Reads from the start of `bytes`; missing bytes are zero.
     fn read(bytes: &[u8]) -> Self {
         let mut value = Self::new_zeroed();
         let len = bytes.len().min(size_of::<Self>());
@@ -165,7 +164,7 @@ plain! {
         pub src: Storage,
         pub dst: Storage,
     } 272
-    /// `struct ib_path_rec_data`: flags and a path record as the subnet administrator's MADs have it.
+    /// `struct ib_path_rec_data`: flags, and a path record in the format of the subnet administrator's MADs.
     pub struct PathData { pub flags: u32, pub reserved: u32, pub record: [u8; 64], } 72
     pub struct ConnParam {
         pub qp_num: u32,
@@ -258,7 +257,7 @@ plain! {
         pub addr: Storage,
     } 152
     pub struct GetEvent { pub response: u64, } 8
-    /// An event and its parameters: a `ConnParam`, or a `UdParam` on ids of datagram QPs.
+    /// An event and its parameters: a `ConnParam`, or a `UdParam` for IDs of datagram QPs.
     pub struct EventResp {
         pub uid: [u8; 8],
         pub id: u32,
@@ -273,11 +272,11 @@ plain! {
     pub struct WriteEvent { pub id: u32, pub reserved: u32, pub event: u32, pub status: u32, pub param: [u8; 304], } 320
 }
 
-/// Least answer of GET_EVENT a program may have room for: before `reserved` and `ece` were added.
+/// Minimum size of a GET_EVENT response: before `reserved` and `ece` were added.
 pub const EVENT_RESP_MIN: usize = 324;
-/// Least length of CONNECT and ACCEPT: before `ece` was added.
+/// Minimum length of CONNECT: before `ece` was added.
 pub const CONNECT_MIN: usize = 280;
-/// See [`CONNECT_MIN`].
+/// Minimum length of ACCEPT: before `ece` was added.
 pub const ACCEPT_MIN: usize = 288;
 
 #[cfg(test)]
@@ -286,7 +285,7 @@ mod tests {
     use std::fmt::Write as _;
     use std::mem::offset_of;
 
-    /// Offsets as the C compiler sees them in the installed headers, and ours.
+    /// Checks offsets here against those of the C compiler with the installed headers.
     macro_rules! offsets {
         ($($kind:literal $name:ident { $($field:ident $c:literal),* })*) => {
             vec![$($((format!("offsetof(struct {}, {})", $kind, $c), offset_of!($name, $field)),)*)*]

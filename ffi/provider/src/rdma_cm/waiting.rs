@@ -1,4 +1,4 @@
-//! Waits for messages and times, in a thread of its own.
+//! Waits for messages and timers, in a separate thread.
 
 use super::id::State;
 use super::manager::{Manager, Shared};
@@ -10,14 +10,14 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, Ordering::*};
 use std::time::{Duration, Instant};
 
-/// How often it is looked whether peers on this node still live.
+/// Interval of liveness checks of peers on this node.
 const LOOK: Duration = Duration::from_millis(500);
 
-/// How often an exiting process tries to get hold of the manager, 10 ms apart: longer than it takes to learn that a neighbour
-/// does not answer.
+/// Number of tries, 10 ms apart, of an exiting process to lock the manager: longer than it takes to find out that a neighbour does not
+/// respond.
 const PATIENCE: u32 = 300;
 
-/// How long an exiting process goes on telling its peers. Each whose machine is gone may cost a second and more.
+/// Time limit for an exiting process to notify its peers. Each peer on a dead machine may take a second or more.
 const FAREWELL: Duration = Duration::from_secs(5);
 
 static STOP: AtomicBool = AtomicBool::new(false);
@@ -32,19 +32,19 @@ impl Manager {
             self.rouse();
             return Ok(());
         }
-        // SAFETY: takes no memory.
+        // SAFETY: accesses no memory.
         let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
         if fd < 0 {
             return Err(libc::EMFILE);
         }
-        // SAFETY: a fresh descriptor of ours.
+        // SAFETY: a fresh descriptor that this function owns.
         let wake = unsafe { OwnedFd::from_raw_fd(fd) };
         let handle = spawn("rdma_cm", move || guard((), || run(fd))).map_err(|_| libc::EAGAIN)?;
         self.thread = Some(Thread { handle, wake, until: None });
         Ok(())
     }
 
-    /// Wakes the thread if something is due before it would wake by itself.
+    /// Wakes the thread if something falls due before it would wake by itself.
     pub fn wake(&self) {
         let due = self.due();
         let Some(thread) = &self.thread else { return };
@@ -56,18 +56,18 @@ impl Manager {
     fn rouse(&self) {
         if let Some(thread) = &self.thread {
             let one = 1u64.to_ne_bytes();
-            // SAFETY: eight bytes of ours; a full counter is as good.
+            // SAFETY: eight bytes of a local; a full counter wakes the thread as well.
             unsafe { libc::write(thread.wake.as_raw_fd(), one.as_ptr().cast(), 8) };
         }
     }
 
-    /// When something is due.
+    /// Time of the next deadline.
     fn due(&self) -> Option<Time> {
         let protocol = self.lines.values().filter_map(|line| line.agent.deadline());
         protocol.chain(self.sa_queries.iter().map(|query| query.again)).min()
     }
 
-    /// Notes until when the thread sleeps, and tells it what it waits for.
+    /// Records when the thread wakes, and returns the descriptors and the timeout to wait for.
     fn sleep(&mut self, watched: bool) -> (Vec<RawFd>, c_int) {
         let now = self.now();
         let look = watched.then(|| now + LOOK);
@@ -79,7 +79,7 @@ impl Manager {
         (self.lines.values().map(super::line::Line::fd).collect(), millis)
     }
 
-    /// Ends connections whose peer on this node has died. True if there are any to be watched.
+    /// Ends connections to peers on this node that have died. Returns true if there are any to watch.
     fn look_for_the_dead(&mut self) -> bool {
         let mut watched = false;
         let mut dead = Vec::new();
@@ -97,7 +97,7 @@ impl Manager {
         watched
     }
 
-    /// The process exits: peers are told, for as long as [`FAREWELL`], and nobody wakes any more.
+    /// Called when the process exits: notifies peers, for at most [`FAREWELL`], and takes the thread so that it is not woken any more.
     fn finish(&mut self) -> Option<Thread> {
         let numbers: Vec<u32> = self.ids.iter().map(|(number, _)| number).collect();
         let begun = Instant::now();
@@ -134,10 +134,10 @@ fn run(wake: RawFd) {
     }
 }
 
-/// Run by the loader after all that the program wants done at its exit: handlers of atexit(3) and destructors of C++ objects may
-/// still end connections, and wait for that.
+/// Run by the loader after all the program's exit code: atexit(3) handlers and destructors of C++ objects may still end connections, and
+/// wait for that.
 #[used]
-// SAFETY: functions without arguments are what stands in this section.
+// SAFETY: this section consists of pointers to functions without arguments.
 #[unsafe(link_section = ".fini_array")]
 static AT_EXIT: extern "C" fn() = at_exit;
 
@@ -145,8 +145,8 @@ extern "C" fn at_exit() {
     guard((), || {
         let Some(shared) = Shared::if_any() else { return };
         STOP.store(true, Release);
-        // A process that exits from a signal handler in the middle of a call would wait for itself. Its peers then notice as
-        // they do when a process is killed.
+        // A process that exits from a signal handler in the middle of a call would wait for itself. Its peers then notice its death as for
+        // a killed process.
         let Some(mut manager) = (0..PATIENCE).find_map(|_| shared.try_lock()) else { return };
         let thread = manager.finish();
         drop(manager);

@@ -1,7 +1,7 @@
-//! Loading: every known layout is taken, an unknown one is refused with exactly one line and nothing registered.
+//! Loading: every known layout is accepted; an unknown one is refused with exactly one line of output and no registration.
 //!
-//! The libraries here are made up from the tables of `abi::ops`, so that each release and each deviation can be had
-//! without its rdma-core; `scripts/userlands.sh` does the same with the real ones.
+//! The libraries here are synthesized from the tables of `abi::ops`, so that each release and each deviation can be tested without its
+//! rdma-core; `scripts/userlands.sh` does the same with the real ones.
 
 use ironverbs_provider::abi::ops::{CONTEXT_SLOTS, EXTENDED_SLOTS, OpsTable, PRIV_WORD};
 use ironverbs_provider::abi::public::ibv_context;
@@ -11,7 +11,7 @@ use std::mem::{offset_of, size_of};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-/// A made-up libibverbs.
+/// A synthetic libibverbs.
 struct Library {
     name: &'static str,
     register: &'static str,
@@ -20,10 +20,10 @@ struct Library {
     /// Words of `struct verbs_context` before `ibv_context`.
     words: usize,
     qp_comp_mask: usize,
-    /// The value of `sz` differs from the truth by this.
+    /// Error of the value of `sz`.
     sz_error: usize,
     refcount: usize,
-    /// The call by which it sends a command.
+    /// The function by which it sends a command.
     write: &'static str,
 }
 
@@ -104,7 +104,7 @@ int ibv_create_comp_channel(int fd) {{ char c = 0; return (int){write}; }}
         )
     }
 
-    /// Builds it and loads it, and then the provider, into a process of its own.
+    /// Builds and loads it, and then the provider, in a separate process.
     fn load(&self) -> Output {
         load(&[self.build()])
     }
@@ -121,7 +121,7 @@ int ibv_create_comp_channel(int fd) {{ char c = 0; return (int){write}; }}
     }
 }
 
-/// Loads libraries and then the provider into a process of its own.
+/// Loads libraries and then the provider in a separate process.
 fn load(libraries: &[PathBuf]) -> Output {
     let dir = libraries[0].parent().expect("in a directory");
     let (source, program) = (dir.join("loader.c"), dir.join("loader"));
@@ -147,7 +147,7 @@ fn cc(command: &mut Command) {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
-/// The provider as cargo built it for this test.
+/// The provider as built by cargo for this test.
 fn provider() -> PathBuf {
     let test = std::env::current_exe().expect("this test has a path");
     let deps = test.parent().expect("in a directory");
@@ -209,7 +209,7 @@ fn a_context_that_does_not_state_its_size_is_refused() {
 fn a_context_that_grew_by_an_operation_is_refused() {
     let mut library = Library::of(65, "grown");
     library.words += 1;
-    // The new word at the low end holds nothing: harmless. One that holds an operation is not.
+    // An empty new word at the low end is harmless. One that holds an operation is not.
     taken(&library);
     let mut library = Library::of(59, "grown-op");
     library.words += 1;

@@ -1,4 +1,4 @@
-//! The provider's structures, held to those of the installed rdma-core.
+//! Checks the provider's structures against those of the installed rdma-core.
 
 mod layouts;
 mod public_layout;

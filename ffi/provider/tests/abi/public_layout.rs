@@ -1,13 +1,13 @@
-//! The judge of `abi/public.rs`: sizes and offsets as the C compiler sees them in the installed `<infiniband/verbs.h>`.
+//! Checks `abi/public.rs`: sizes and offsets as the C compiler sees them in the installed `<infiniband/verbs.h>`.
 //!
-//! `IRONVERBS_VERBS_INCLUDE` names another include directory, to judge against the header of another release.
+//! `IRONVERBS_VERBS_INCLUDE` selects another include directory, to check against the header of another release.
 
 use ironverbs_provider::abi::public::*;
 use std::fmt::Write as _;
 use std::mem::{offset_of, size_of};
 use std::process::Command;
 
-/// One line of C and the number it must print.
+/// A line of C, and the number it must print.
 struct Layout {
     c: String,
     ours: usize,
@@ -152,7 +152,7 @@ fn layouts() -> Vec<Layout> {
     c
 }
 
-/// Structure, where values and masks begin, members: as `flow.rs` reads them.
+/// Structure, offsets of values and masks, members: as `flow.rs` reads them.
 type Spec = (&'static str, usize, usize, &'static [(&'static str, usize)]);
 const SPECS: [Spec; 5] = [
     ("ibv_flow_spec_eth", 6, 22, &[("dst_mac", 0), ("src_mac", 6), ("ether_type", 12), ("vlan_tag", 14)]),
@@ -167,7 +167,7 @@ const SPECS: [Spec; 5] = [
     ("ibv_flow_spec_tcp_udp", 6, 10, &[("dst_port", 0), ("src_port", 2)]),
 ];
 
-/// The driver numbers its flags, states and codes as verbs does, so the provider hands them through.
+/// The driver numbers its flags, states and codes as verbs does, so the provider passes them through.
 fn driver_layouts() -> Vec<Layout> {
     use driver::{
         AccessFlags, QpAttrMask, QpState, RxHashFields, SendFlags, WcFlags, WcOpcode, WcStatus, WqState,
@@ -209,7 +209,7 @@ fn driver_layouts() -> Vec<Layout> {
     c
 }
 
-/// Compiles the layouts and returns those the header contradicts.
+/// Compiles the layouts and returns those that contradict the header.
 fn contradicted(name: &str, layouts: &[Layout]) -> String {
     let mut source = String::from(
         "#include <infiniband/verbs.h>\n#include <stddef.h>\n#include <stdio.h>\nint main(void) {\n",
