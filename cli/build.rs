@@ -1,4 +1,4 @@
-//! Tells the command which commit it was built from, where it was built from a git checkout.
+//! Passes the commit it is built from to the command, if it is built in a git checkout.
 
 use std::path::Path;
 use std::process::Command;
@@ -13,15 +13,15 @@ fn main() {
     println!("cargo:rustc-env=IRONVERBS_VERSION={version}");
 }
 
-/// The commit checked out, abbreviated; `None` without git, and in sources that merely lie inside some other repository.
+/// The abbreviated commit that is checked out; `None` without git, and for sources that are merely inside another repository.
 fn commit() -> Option<String> {
     let top = git(&["rev-parse", "--show-toplevel"])?;
     let ours = Path::new(env!("CARGO_MANIFEST_DIR")).parent()?;
     if Path::new(&top).canonicalize().ok()? != ours.canonicalize().ok()? {
         return None;
     }
-    // A commit writes to the log of HEAD, or to the branch if there is no log; a checkout to HEAD. Cargo would build anew
-    // each time for a file that is not there.
+    // A commit writes to the log of HEAD, or to the branch if there is no log; a checkout writes to HEAD. Files that do not exist are
+    // skipped: cargo would rebuild every time.
     let branch = git(&["symbolic-ref", "-q", "HEAD"]);
     for file in ["HEAD", "logs/HEAD", "packed-refs"].into_iter().chain(branch.as_deref()) {
         let path = git(&["rev-parse", "--path-format=absolute", "--git-path", file]);

@@ -1,4 +1,4 @@
-//! `ironverbs bench`: perftest on the node and UCX over shared memory, in turn, with medians and ratios.
+//! `ironverbs bench`: runs perftest on the node and UCX over shared memory alternately, and prints medians and ratios.
 
 use std::fs;
 use std::path::Path;
@@ -14,29 +14,29 @@ use crate::{line, pair, perftest};
 
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// A measured quantity, with what it is held against.
+/// A measured quantity and its limits.
 struct Row {
     name: &'static str,
     unit: &'static str,
     program: Program,
-    /// Index of the row it is compared with.
+    /// Index of the row that it is compared with.
     against: Option<usize>,
     floor: Option<Floor>,
 }
 
 enum Program {
-    /// perftest's program, its arguments, and the column of the result.
+    /// The perftest program, its arguments, and the column of the result.
     Perftest(&'static str, &'static [&'static str], usize),
-    /// UCX's test, message size, iterations, and the column of the result in its CSV line.
+    /// The UCX test, message size, iterations, and the column of the result in its CSV line.
     Ucx(&'static str, &'static str, &'static str, usize),
 }
 
 enum Floor {
-    /// At most this many times what it is compared with.
+    /// Maximum ratio to the reference.
     AtMost(f64),
-    /// At least this part of what it is compared with.
+    /// Minimum ratio to the reference.
     AtLeast(f64),
-    /// At least this much, by itself.
+    /// Minimum value.
     Absolute(f64),
 }
 
@@ -104,7 +104,7 @@ const ROWS: [Row; 8] = [
     },
 ];
 
-/// Greatest resident size of a pingpong process, in MiB.
+/// Maximum resident size of a pingpong process, in MiB.
 const RESIDENT_MIB: u64 = 64;
 
 pub fn bench(bench: &Bench) -> ExitCode {
@@ -152,7 +152,7 @@ fn try_bench(bench: &Bench) -> Result<bool, String> {
     Ok(good)
 }
 
-/// The median of `samples` and how far they go.
+/// Prints the median of `samples` and their range.
 fn say_row(name: &str, unit: &str, samples: &mut [f64], (ratio, floor): (&str, &str)) {
     let value = median(samples);
     if let (Some(low), Some(high)) = (samples.first(), samples.last()) {
@@ -215,22 +215,21 @@ fn measure(row: &Row, node: &Path) -> Result<(f64, u64), String> {
     }
 }
 
-/// Arguments that make UCX's program talk to its peer by itself: built with MPI, as in Debian 13, it expects to be
-/// started by that.
+/// Arguments that make UCX's program connect to its peer by itself: when built with MPI, as in Debian 13, it expects to be started by MPI.
 fn ucx_compat_args() -> &'static [&'static str] {
     let help = Command::new("ucx_perftest").arg("-h").output().map(|o| o.stdout).unwrap_or_default();
     let knows = String::from_utf8_lossy(&help).lines().any(|line| line.trim_start().starts_with("-P <0|1>"));
     if knows { &["-P", "0"] } else { &[] }
 }
 
-/// The two CPUs that the sides run on, if we may use more than one.
+/// The CPUs that the two sides run on, if more than one may be used.
 fn cpus() -> Option<[usize; 2]> {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let allowed = status.lines().find_map(|l| l.strip_prefix("Cpus_allowed_list:")).map(cpu_list)?;
     allowed.first_chunk().copied()
 }
 
-/// From here on this thread and those it starts run on the two CPUs of the sides, so that what is measured here is theirs.
+/// Restricts this thread and those it starts to the two CPUs of the sides, so that comparison values are measured on them as well.
 fn keep_to_both() {
     let Some([one, other]) = cpus() else { return };
     let (list, me) = (format!("{one},{other}"), std::process::id().to_string());
@@ -242,7 +241,7 @@ fn keep_to_both() {
     }
 }
 
-/// `command` on the CPU of side `n`, where there is more than one.
+/// Runs `command` on the CPU of side `n`, if there is more than one.
 fn pinned(n: usize, command: Command) -> Command {
     let Some(cpu) = cpus().and_then(|cpus| cpus.get(n).copied()) else { return command };
     let mut outer = Command::new("taskset");
@@ -255,7 +254,7 @@ fn pinned(n: usize, command: Command) -> Command {
     outer
 }
 
-/// The numbers of a list like `0-3,8`.
+/// Parses a list of numbers such as `0-3,8`.
 fn cpu_list(text: &str) -> Vec<usize> {
     let range = |part: &str| -> Option<std::ops::RangeInclusive<usize>> {
         let (first, last) = part.split_once('-').unwrap_or((part, part));
@@ -264,7 +263,7 @@ fn cpu_list(text: &str) -> Vec<usize> {
     text.trim().split(',').filter_map(range).flatten().collect()
 }
 
-/// The middle of the sorted samples; sorts them.
+/// The median of the samples; sorts them.
 pub fn median(samples: &mut [f64]) -> f64 {
     samples.sort_by(f64::total_cmp);
     let n = samples.len();

@@ -1,4 +1,4 @@
-//! `ironverbs bringup`: what to run first on a function that is new, or that does not work.
+//! `ironverbs bringup`: the first check of a function that is new or does not work.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -85,7 +85,7 @@ fn plan(command: &options::Bringup) -> Result<Plan, String> {
 
 fn open(command: &options::Bringup) -> Result<(String, Arc<dyn Transport>), String> {
     if let Some(address) = command.target.bdf {
-        // Opening it resets it, which what uses it would not survive.
+        // Opening the function resets it, which would break its users.
         let device = Sysfs::default().device(address).map_err(|e| e.to_string())?;
         if !command.force {
             device.check_unused().map_err(|e| e.to_string())?;
@@ -104,17 +104,17 @@ fn open(command: &options::Bringup) -> Result<(String, Arc<dyn Transport>), Stri
     Ok((format!("iron{fid} of the node in {}", node.dir().display()), Arc::new(transport)))
 }
 
-/// The screen: a line for each step, and what was read where it failed.
+/// Progress output: a line for each step, with the values read if it failed.
 fn show(progress: Progress<'_>) {
     let live = stdout().is_terminal();
     match progress {
         Progress::Begins(step) if live => {
             say!("   ..   {} ({})", step.name, step.source);
-            // A screen that cannot be written to does not change what was found.
+            // A failed write to the screen does not affect the result.
             let _ = stdout().flush();
         }
         Progress::Begins(_) => {}
-        // They are counted in the end, and written down in the report.
+        // Skipped steps are counted at the end, and listed in the report.
         Progress::Ended(StepReport { outcome: Outcome::Skipped(_), .. }) => {}
         Progress::Ended(step) => {
             if live {
@@ -149,7 +149,7 @@ fn reset_at_open(command: &options::Bringup) -> &'static str {
     }
 }
 
-/// The same fields as a driver reads them on the model. Each line names a page, a field and its value.
+/// The same fields as a driver reads them on the model. Each line contains a page, a field and its value.
 const MODEL: &str = include_str!("model.txt");
 
 /// The model's value of a field.
@@ -165,7 +165,7 @@ fn model() -> BTreeMap<(&'static str, &'static str), &'static str> {
     MODEL.lines().filter_map(line).collect()
 }
 
-/// The structures that were read whole, with what a driver reads on the model beside each field; a star where they differ.
+/// The structures that were read entirely, with the model's value next to each field and a star where they differ.
 fn beside_the_model(report: &Report) -> String {
     let model = model();
     let mut text = String::new();

@@ -1,4 +1,4 @@
-//! `ironverbs check`: whether frames that somebody captured keep the rules of the reliable connection.
+//! `ironverbs check`: checks captured frames against the rules of the reliable connection.
 
 use crate::say::{fail, say_line};
 use devmodel::wire::rules::Checker;
@@ -15,7 +15,7 @@ use std::{
     process::ExitCode,
 };
 
-/// Breaches that are told of one by one.
+/// Maximum number of violations that are listed individually.
 const TOLD: usize = 50;
 
 pub fn check(path: &Path, lossy: bool) -> ExitCode {
@@ -50,15 +50,15 @@ fn show(checker: &Checker, is_cut: bool) -> ExitCode {
     if breaches.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// Gives all frames of a capture to `checker`: pcap, or pcapng of the first interface's kind. Says whether it ends within a frame, as that of a
-/// program that was killed.
+/// Passes all frames of a capture to `checker`: pcap, or pcapng packets with the first interface's link type. Returns true if the capture
+/// ends within a frame, as when its writer was killed.
 fn read(path: &Path, mut checker: Checker) -> Result<(Checker, bool), Box<dyn Error>> {
     let open = || File::open(path).map(BufReader::new);
     match PcapReader::new(open()?) {
         Ok(mut pcap) => {
             ethernet(pcap.header().datalink)?;
             let tick = if pcap.header().ts_resolution == TsResolution::NanoSecond { 1 } else { 1000 };
-            // As they are: who captures only the beginning of frames writes more bytes as their length than there may be.
+            // Raw packets: a capture of only the beginnings of frames has original lengths beyond the file's snapshot length.
             while let Some(packet) = pcap.next_raw_packet() {
                 let Some(packet) = whole(packet)? else { return Ok((checker, true)) };
                 let at = u64::from(packet.ts_sec) * 1_000_000_000 + u64::from(packet.ts_frac) * tick;
@@ -80,7 +80,7 @@ fn read(path: &Path, mut checker: Checker) -> Result<(Checker, bool), Box<dyn Er
                     }
                     Block::EnhancedPacket(packet) => {
                         let tick = ticks.get(packet.interface_id as usize).copied().unwrap_or_default();
-                        // The library takes ticks for nanoseconds.
+                        // The library interprets ticks as nanoseconds.
                         let at = tick.nanos(packet.timestamp.as_nanos());
                         checker.beginning(at, &packet.data, packet.original_len as usize);
                     }
@@ -92,7 +92,7 @@ fn read(path: &Path, mut checker: Checker) -> Result<(Checker, bool), Box<dyn Er
     Ok((checker, false))
 }
 
-/// Returns what was read, or nothing if the file ends in it: its writer was killed, and what it wrote before counts.
+/// Returns the read value, or `None` at an unexpected end of file: the writer was killed, and the data before is valid.
 fn whole<T>(read: Result<T, PcapError>) -> Result<Option<T>, PcapError> {
     match read {
         Ok(read) => Ok(Some(read)),
@@ -102,7 +102,7 @@ fn whole<T>(read: Result<T, PcapError>) -> Result<Option<T>, PcapError> {
     }
 }
 
-/// An interface counts time in so many parts of a second (pcapng, `if_tsresol`).
+/// An interface's time resolution as a fraction of a second (pcapng, `if_tsresol`).
 #[derive(Clone, Copy)]
 struct Tick(u64);
 

@@ -1,4 +1,4 @@
-//! `ironverbs cdi`: a node's devices in containers. The Container Device Interface says what an engine adds to a container for a
+//! `ironverbs cdi`: a node's devices in containers. The Container Device Interface describes what an engine adds to a container for a
 //! device: here the node's directory, the provider's files, and a hook that shows the device in the container's /sys.
 
 use std::env;
@@ -15,17 +15,17 @@ use serde_json::{Value, json};
 use crate::options::{Cdi, NodeDir};
 use crate::say::{fail, say};
 
-/// Version of the interface, which podman of Debian 12 knows.
+/// Version of the interface that podman in Debian 12 supports.
 const VERSION: &str = "0.5.0";
-/// Before the class and the `=` of a device's full name.
+/// The part of a device's full name before the class and the `=`.
 const VENDOR: &str = "ironverbs";
-/// The name that stands for all devices of the node.
+/// The name for all devices of the node.
 const ALL: &str = "all";
-/// Seconds that a hook may take.
+/// Time limit for a hook in seconds.
 const PATIENCE: u32 = 30;
-/// How the command line of a hook of ours begins.
+/// The beginning of the hook's command line.
 pub const HOOK: [&str; 3] = ["ironverbs", "cdi", "hook"];
-/// Bytes of what the runtime tells a hook, and of a container's configuration.
+/// Maximum size in bytes of the runtime's input to a hook, and of a container's configuration.
 const MOST: u64 = 16 << 20;
 
 pub fn cdi(command: &Cdi) -> ExitCode {
@@ -50,7 +50,7 @@ fn generate(node: &NodeDir, output: Option<&Path>, class: &str) -> Result<(), St
     Ok(())
 }
 
-/// The devices of a node, this command's file, and the provider's.
+/// Returns the devices of a node, this command's file, and the provider's files.
 pub fn found(node: &NodeDir) -> Result<(Vec<DeviceInfo>, PathBuf, Provider), String> {
     let observer = Observer::open(&node.path()).map_err(|e| e.to_string())?;
     let devices = observer.devices().map_err(|e| e.to_string())?;
@@ -59,7 +59,7 @@ pub fn found(node: &NodeDir) -> Result<(Vec<DeviceInfo>, PathBuf, Provider), Str
     Ok((devices, command, provider))
 }
 
-/// Writes `file` at once, so that no engine reads half of it.
+/// Writes `file` atomically, so that engines do not read a partial file.
 pub fn replace(file: &Path, text: &str) -> io::Result<()> {
     if let Some(dir) = file.parent() {
         fs::create_dir_all(dir)?;
@@ -98,12 +98,12 @@ fn description(
     })
 }
 
-/// The environment variables of programs in a container.
+/// The environment variables for programs in a container.
 pub fn variables(node: &Path) -> [String; 2] {
     [format!("IRONVERBS_NODE={}", node.display()), format!("RDMAV_DRIVERS={}", provider::STEM)]
 }
 
-/// The host's paths that a container has at the same places, and how each is mounted.
+/// Host paths that are mounted at the same paths in a container, with mount options.
 pub fn mounts<'a>(node: &'a Path, provider: &'a Provider) -> [(&'a Path, [&'static str; 4]); 3] {
     let options = |how| ["bind", how, "nosuid", "nodev"];
     [
@@ -113,7 +113,7 @@ pub fn mounts<'a>(node: &'a Path, provider: &'a Provider) -> [(&'a Path, [&'stat
     ]
 }
 
-/// The hook that shows devices in a container, as OCI runtimes read it.
+/// The hook that shows devices in a container, in the format of OCI runtimes.
 pub fn hook_of(node: &Path, shown: &[&DeviceInfo], command: &Path) -> Value {
     let mut args: Vec<Value> = HOOK.map(Value::from).into();
     args.extend(["--node".into(), json!(node)]);
@@ -123,7 +123,7 @@ pub fn hook_of(node: &Path, shown: &[&DeviceInfo], command: &Path) -> Value {
     json!({ "path": command, "args": args, "timeout": PATIENCE })
 }
 
-/// Shows devices in the container whose state the runtime tells on standard input.
+/// Shows devices in the container with the state that the runtime passes on standard input.
 fn hook(node: &NodeDir, wanted: &[String], supervised: bool) -> Result<(), String> {
     let root = root_of(&read(io::stdin().lock(), "the container's state")?)?;
     let dir = node.path();
@@ -143,7 +143,7 @@ fn hook(node: &NodeDir, wanted: &[String], supervised: bool) -> Result<(), Strin
     Ok(())
 }
 
-/// Where the container's root is that `state`, as OCI runtimes tell it to hooks, is about.
+/// The root directory of the container that `state`, as OCI runtimes pass it to hooks, describes.
 fn root_of(state: &Value) -> Result<PathBuf, String> {
     let bundle = Path::new(text(state, "/bundle", "the container's state")?);
     let file = bundle.join("config.json");

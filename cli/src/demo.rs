@@ -1,4 +1,4 @@
-//! `ironverbs demo`: Debian's own `ib_read_lat` between two VFs, with perftest's table on the screen.
+//! `ironverbs demo`: Debian's `ib_read_lat` between two VFs, with perftest's table on the screen.
 
 use std::process::ExitCode;
 use std::time::Duration;

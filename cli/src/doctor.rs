@@ -1,4 +1,4 @@
-//! `ironverbs doctor`: what this host lacks and how to get it.
+//! `ironverbs doctor`: what this host lacks, and how to get it.
 
 use std::collections::BTreeSet;
 use std::env;
@@ -16,15 +16,15 @@ use serde_json::json;
 use crate::options::LookOptions;
 use crate::say::say_line;
 
-/// rdma-core releases whose private provider interface is known; the provider probes again when it is loaded.
+/// rdma-core releases with a known private provider interface; the provider detects it again when it is loaded.
 const KNOWN_RDMA_CORE: std::ops::RangeInclusive<u32> = 39..=65;
 
-/// Room a node and its programs' rings should find in shared memory.
+/// Recommended free space in shared memory for a node and its programs' rings.
 const ROOM: u64 = 256 << 20;
 
 enum State {
     Ok,
-    /// Works without it, but less well.
+    /// Works without it, but with restrictions.
     Limited,
     Missing,
 }
@@ -92,11 +92,11 @@ pub fn doctor(how: &LookOptions) -> ExitCode {
     }
 }
 
-/// Finds out if programs started from here see a node at all, and all of it.
+/// Checks whether programs started from here see a node, and all of its devices.
 fn view() -> Finding {
     const WHAT: &str = "this shell";
     let Some(node) = env::var_os("IRONVERBS_NODE").map(PathBuf::from) else { return no_view() };
-    // A directory of devices that cannot be listed counts as one without devices: this shell then sees no node.
+    // If the device directory cannot be listed, it counts as empty: this shell then sees no node.
     let seen = launcher::places().unwrap_or_default();
     if seen.is_empty() {
         return no_view();
@@ -116,7 +116,7 @@ fn view() -> Finding {
             );
         }
     }
-    // Functions elsewhere are no node's, and the directory stands for them all the same.
+    // Functions elsewhere belong to no node; the directory is listed for them nevertheless.
     let nodes =
         if nodes.is_empty() { vec![node.display()] } else { nodes.iter().map(|dir| dir.display()).collect() };
     let paths: Vec<String> = nodes.iter().map(ToString::to_string).collect();
@@ -152,7 +152,7 @@ fn library() -> Finding {
     }
 }
 
-/// Where the dynamic linker of a Debian or similar system keeps its libraries.
+/// Finds libibverbs in the dynamic linker's directories of a Debian or similar system.
 fn find_library() -> Option<PathBuf> {
     let mut dirs: Vec<PathBuf> =
         env::var_os("LD_LIBRARY_PATH").map(|p| env::split_paths(&p).collect()).unwrap_or_default();
@@ -220,7 +220,7 @@ fn seccomp() -> Finding {
     }
 }
 
-/// Finds out if RDMA netlink is answered, and counters below `/sys` are true.
+/// Checks whether RDMA netlink is answered and counters under `/sys` are updated.
 fn supervisor() -> Finding {
     const WHAT: &str = "RDMA netlink";
     let without = "programs find the devices in /sys, `rdma` finds none, counters below /sys stay 0";
@@ -241,7 +241,7 @@ fn supervisor() -> Finding {
     }
 }
 
-/// Finds out if `sudo` works in a run.
+/// Checks whether `sudo` works in a run.
 fn set_uid() -> Finding {
     const WHAT: &str = "set-uid";
     match probe::set_uid() {
@@ -308,7 +308,7 @@ fn lending() -> Finding {
     }
 }
 
-/// Finds the kernel VFIO that `run --bdf`, `bringup --bdf` and `vf` need.
+/// Checks for the kernel VFIO support that `run --bdf`, `bringup --bdf` and `vf` need.
 fn vfio() -> Finding {
     const WHAT: &str = "kernel VFIO";
     let groups = fs::read_dir("/sys/kernel/iommu_groups").map_or(0, Iterator::count);
@@ -327,7 +327,7 @@ fn vfio() -> Finding {
 /// The oldest QEMU with a vfio-user client.
 const QEMU: (u32, u32) = (10, 1);
 
-/// Finds the QEMU that guests on `ironverbs serve` need.
+/// Checks for a QEMU that supports guests on `ironverbs serve`.
 fn qemu() -> Finding {
     const WHAT: &str = "QEMU";
     const NAME: &str = "qemu-system-x86_64";

@@ -6,8 +6,8 @@
 //! ironverbs node status
 //! ```
 //!
-//! `options` is the command line, then one file for each command. The work of a command lies in the crates below: `node`, `driver`,
-//! `devmodel`. A program's examples cannot be run by rustdoc; `tests/run.rs` runs the commands.
+//! `options` is the command line, followed by one file per command. The work is done in the crates below: `node`, `driver`, `devmodel`.
+//! rustdoc cannot run a program's examples; `tests/run.rs` runs the commands.
 
 mod bench;
 mod bringup;
@@ -41,12 +41,12 @@ use clap::{CommandFactory, Parser};
 use devmodel::region::NoAddresses;
 use options::{Command, Options};
 
-/// The command line as clap knows it, from which manual pages and shell completion are made (`examples/manual/`).
+/// The command line's clap definition, which manual pages and shell completion are generated from (`examples/manual/`).
 pub fn definition() -> clap::Command {
     Options::command()
 }
 
-/// The whole command: does what this process's arguments say.
+/// The whole command: executes this process's arguments.
 pub fn main() -> ExitCode {
     let options = match Options::try_parse() {
         Ok(options) => options,

@@ -1,4 +1,4 @@
-//! How far apart two processors are: the time a cache line takes from one to the other.
+//! The distance between two processors: the time to transfer a cache line from one to the other.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread;
@@ -6,16 +6,16 @@ use std::time::Instant;
 
 use crate::bench::median;
 
-/// Times to and fro that are timed as one: shorter than what interrupts them.
+/// Round trips per timed batch: a batch is shorter than the interval between interruptions.
 const BATCH: u32 = 1_000;
 const BATCHES: u32 = 41;
 
-/// A word with the lines around it, for processors fetch them in pairs.
+/// A word with the adjacent lines, because processors fetch lines in pairs.
 #[repr(align(256))]
 struct Apart(AtomicU32);
 
-/// Nanoseconds from a store on one processor until another that waits for it goes on; the median of some batches. `None`
-/// where there is one processor.
+/// Nanoseconds from a store on one processor until another that waits for it continues; the median of several batches. `None` if there is
+/// only one processor.
 pub fn one_way() -> Option<f64> {
     if !thread::available_parallelism().is_ok_and(|n| n.get() > 1) {
         return None;
@@ -39,7 +39,7 @@ pub fn one_way() -> Option<f64> {
                 while back.0.load(Ordering::Acquire) != n {
                     looks += 1;
                     if looks % 10_000 == 0 {
-                        // Both may be on one processor just now.
+                        // Both threads may currently share a processor.
                         thread::yield_now();
                     }
                 }
@@ -62,7 +62,7 @@ mod tests {
         let several = thread::available_parallelism().is_ok_and(|n| n.get() > 1);
         let time = one_way();
         assert_eq!(time.is_some(), several);
-        // Where the processors are others' most of the time it takes as long as they do.
+        // On heavily shared processors it takes as long as the other processes' time slices.
         assert!(time.is_none_or(|ns| (1.0..1e7).contains(&ns)), "{time:?} ns");
     }
 }

@@ -1,4 +1,4 @@
-//! The program `ironverbs`; all it does is in `lib.rs`.
+//! The program `ironverbs`, implemented in `lib.rs`.
 
 use std::process::ExitCode;
 

@@ -1,4 +1,4 @@
-//! `ironverbs node`: what is on a node, and how to be rid of it.
+//! `ironverbs node`: the state of a node, and its removal.
 
 use std::fmt::Write;
 use std::process::ExitCode;
@@ -17,10 +17,10 @@ use serde_json::{Map, Value, json};
 use crate::say::{say, say_line};
 use crate::{node_watch, options, place, say::fail, timed, trial};
 
-/// How often it is looked whether a capture has ended by itself.
+/// Interval of checks whether a capture has ended by itself.
 const LOOK: Duration = Duration::from_millis(200);
 
-/// Counters shown of a function, where they are not 0.
+/// Counters of a function that are shown if they are not 0.
 const COUNTERS: [(Counters, &str); 28] = [
     (Counters::TxPackets, "tx_packets"),
     (Counters::TxBytes, "tx_bytes"),
@@ -108,7 +108,7 @@ fn run(command: &options::Node) -> Result<String, NodeError> {
     }
 }
 
-/// The number of a group, by its name or as it stands.
+/// The ID of a group, by name or number.
 fn group_number(group: &str) -> Result<u32, NodeError> {
     if let Ok(number) = group.parse() {
         return Ok(number);
@@ -126,13 +126,13 @@ fn captured(capture: &options::Capture) -> Result<String, NodeError> {
     let open = capture.file.clone();
     let thread =
         CaptureThread::start(&node, move || std::fs::File::create(open).map(std::io::BufWriter::new))?;
-    // A disk that is full ends it, too.
+    // A full disk ends it, too.
     wait(&signals, capture.seconds, || !thread.has_ended());
     let Captured { frames, lost } = thread.finish().map_err(failed())?;
     Ok(format!("{}: {frames} frames, {lost} lost\n", capture.file.display()))
 }
 
-/// Waits for a signal, so many seconds, or until `goes_on` says no.
+/// Waits for a signal, for `seconds`, or until `goes_on` returns false.
 fn wait(signals: &Signals, seconds: Option<u64>, goes_on: impl Fn() -> bool) {
     let mut left = seconds.map(Duration::from_secs);
     while goes_on() && left != Some(Duration::ZERO) {
@@ -201,7 +201,7 @@ fn in_words(status: &NodeStatus) -> String {
     text
 }
 
-/// One line of a program.
+/// The line of a program.
 fn party_line(party: &PartyStatus, name: &Name) -> String {
     let open: Vec<String> = party.functions.iter().map(|fid| name.of(*fid)).collect();
     let open = if open.is_empty() { "nothing".into() } else { open.join(" ") };
@@ -216,8 +216,7 @@ fn party_line(party: &PartyStatus, name: &Name) -> String {
     }
 }
 
-/// The same for programs: memory in bytes, every function and each of its counters.
-/// The same for programs.
+/// The status as JSON: memory in bytes, every function and each of its counters.
 pub fn json(status: &NodeStatus) -> Value {
     let ([uplink, capture], name) = (status.outlets, &status.naming.name);
     let programs = status.parties.iter().map(|party| {
@@ -267,7 +266,7 @@ pub fn json(status: &NodeStatus) -> Value {
     })
 }
 
-/// Lists what a function counted, where it is not 0.
+/// Lists a function's counters that are not 0.
 pub fn counted(counters: &[u64; devmodel::state::COUNTERS]) -> Vec<String> {
     COUNTERS
         .iter()
@@ -277,7 +276,7 @@ pub fn counted(counters: &[u64; devmodel::state::COUNTERS]) -> Vec<String> {
         .collect()
 }
 
-/// One line of a function that is or was in use.
+/// The line of a function that is or was in use.
 fn function_line(f: &FunctionStatus, name: &Name) -> Option<String> {
     let objects: Vec<String> = f.objects.iter().map(|(kind, count)| format!("{kind} {count}")).collect();
     let counters = counted(&f.counters);

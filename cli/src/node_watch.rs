@@ -1,4 +1,4 @@
-//! `ironverbs node status --watch`: what a node's functions do, again and again.
+//! `ironverbs node status --watch`: repeatedly shows the activity of a node's functions.
 
 use crate::{node_state, options::Watch, say::say};
 use devmodel::state::{COUNTERS, Counters};
@@ -10,7 +10,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Counters of what went wrong: the columns of a table, and what each counts.
+/// Error counters: the columns of a table, and the counters that each sums up.
 const TROUBLE: [(&str, &[Counters]); 4] = [
     ("resent/s", &[Counters::PacketSeqErr, Counters::LocalAckTimeoutErr, Counters::ImpliedNakSeqErr]),
     ("rnr/s", &[Counters::RnrNakRetryErr]),
@@ -21,13 +21,13 @@ const TROUBLE: [(&str, &[Counters]); 4] = [
     ),
 ];
 
-/// Holds what each function had counted at a time, for rates.
+/// The functions' counters at a point in time, for computing rates.
 struct Look {
     at: Instant,
     counters: Vec<(u8, [u64; COUNTERS])>,
 }
 
-/// Shows the node in `dir` until a signal comes, or as often as `options` say. With `json` a line of it each time.
+/// Shows the node in `dir` until a signal arrives, or as often as `options` specify. With `json`, prints one line each time.
 pub fn watch(dir: &Path, json: bool, options: &Watch) -> Result<String, NodeError> {
     let every = options.watch.unwrap_or(1.0);
     let every =
@@ -39,7 +39,7 @@ pub fn watch(dir: &Path, json: bool, options: &Watch) -> Result<String, NodeErro
         if json {
             say!("{}\n", node_state::json(&status));
         } else {
-            // A terminal shows one table that changes.
+            // On a terminal, the table is updated in place.
             let clear = if stdout().is_terminal() { "\x1b[H\x1b[J" } else { "" };
             say!("{clear}{}", table(&status, before.as_ref(), at));
         }
@@ -75,7 +75,7 @@ fn line(status: &NodeStatus, function: &FunctionStatus, before: Option<&Look>, a
         Some((counters, (at - look.at).as_secs_f64().max(1e-6)))
     });
     let rate = |counters: &[Counters]| match then {
-        // A function that was reset begins anew.
+        // A function that was reset starts from zero.
         Some((then, seconds)) => {
             let of = |counters: &Counters| {
                 function.counters[*counters as usize].saturating_sub(then[*counters as usize]) as f64

@@ -1,4 +1,4 @@
-//! The nodes of a command that wants several: each is an adapter of one machine.
+//! The nodes of a command that uses several: each is an adapter of one machine.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -8,10 +8,10 @@ use node::{Node, NodeOptions, Observer};
 
 use crate::place;
 
-/// Opens the node in `first`, which is made by `options` if it is not there, and those in `others`, which are made like the first.
+/// Opens the node in `first`, which is created with `options` if missing, and those in `others`, which are created like the first.
 ///
 /// # Errors
-/// One cannot be opened or made, or two have one number: their functions would have the same MACs, GUIDs and addresses.
+/// One cannot be opened or created, or two have the same number: their functions would have the same MACs, GUIDs and addresses.
 pub fn open(first: &Path, options: &NodeOptions, others: &[PathBuf]) -> Result<Vec<Arc<Node>>, String> {
     let mut nodes = vec![place::open(first, options).map_err(|e| e.to_string())?];
     for dir in others {
@@ -33,8 +33,8 @@ fn number(node: &Node) -> u16 {
     node.adapter().config().node_id
 }
 
-/// Gives the options for the node in `dir`. One that is there keeps what it has. A new one is made like the first of `nodes`, with a
-/// number, names and a PCI bus of its own.
+/// The options for the node in `dir`. An existing node keeps its properties. A new one is created like the first of `nodes`, with a number,
+/// names and a PCI bus of its own.
 fn beside(nodes: &[Arc<Node>], dir: &Path) -> NodeOptions {
     let (Some(first), true) = (nodes.first(), Observer::identity(dir).is_none()) else {
         return NodeOptions::default();

@@ -1,7 +1,7 @@
-//! `ironverbs cdi runtime`: device plugins of Kubernetes answer with device files and variables, not with names of the Container Device
-//! Interface. Where a container is made that was given our functions so, its configuration gets what `ironverbs cdi generate` says of them
-//! before the runtime proper reads it. Containers that show our devices have a supervisor, and so have programs that are started in them
-//! later. All else passes through.
+//! `ironverbs cdi runtime`: device plugins of Kubernetes respond with device files and environment variables, not with device names of the
+//! Container Device Interface. When a container with such functions is created, this adds the edits of `ironverbs cdi generate` to its
+//! configuration before the actual runtime reads it. Containers that show devices of a node get a supervisor, which also covers programs
+//! that are started in them later. Everything else passes through.
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -18,24 +18,24 @@ use serde_json::{Value, json};
 use crate::container::{self, HOOK};
 use crate::options::NodeDir;
 
-/// Options before the command that have their value behind them, of runc and crun.
+/// Options before the command that take a value as the next argument, of runc and crun.
 const WITH_VALUES: [&str; 6] = ["--log", "--log-format", "--log-level", "--root", "--criu", "--rootless"];
-/// How the names of variables begin that say which PCI functions a plugin gave.
+/// Prefix of the variables that list the PCI functions of a plugin's allocation.
 const PCI_DEVICES: &str = "PCIDEVICE_";
-/// Where files of verbs devices are.
+/// The directory of verbs device files.
 const FILES: &str = "/dev/infiniband";
-/// Major and minor number of /dev/null, which our files are.
+/// Major and minor number of /dev/null, which the simulated device files are.
 const NULL: (u64, u64) = (1, 3);
 
-/// Becomes `runtime` with `args`, once the container's configuration has our devices. Their files are told apart as in `view`, or as this
-/// process sees them. Returns only what went wrong.
+/// Execs `runtime` with `args`, after the container's configuration has the devices. Device files are identified in `view`, or in this
+/// process's own view. Returns only on failure.
 pub fn runtime(node: &NodeDir, runtime: &Path, view: Option<&Path>, args: &[OsString]) -> Result<(), String> {
     match split(args) {
         Some(("create" | "run", rest)) => made(node, view, rest)?,
         Some(("exec", rest)) => {
             let dir = node.path();
             for word in rest {
-                // Among options and words of the program's there is one name of a container.
+                // One of the options and of the program's arguments is the name of the container.
                 if launcher::container::join(&dir, &word.to_string_lossy()).map_err(|e| e.to_string())? {
                     break;
                 }
@@ -46,13 +46,13 @@ pub fn runtime(node: &NodeDir, runtime: &Path, view: Option<&Path>, args: &[OsSt
     Err(format!("cannot run {}: {}", runtime.display(), Command::new(runtime).args(args).exec()))
 }
 
-/// Gives a container that is made with the words `rest` its devices, and has it supervised if it shows any.
+/// Adds devices to the container that is created with the arguments `rest`, and starts a supervisor if it shows any.
 fn made(node: &NodeDir, view: Option<&Path>, rest: &[OsString]) -> Result<(), String> {
     let file = bundle(rest).join("config.json");
     // The runtime itself reports a bundle that it cannot read.
     let Ok(config) = File::open(&file) else { return Ok(()) };
     let mut config = container::read(config, &file.display().to_string())?;
-    // One that has a hook was given devices by CDI, or has been here before.
+    // A container with a hook got its devices by CDI, or was handled before.
     if hooks(&mut config).next().is_none() {
         give(node, view, &mut config)?;
     }
@@ -79,7 +79,7 @@ fn file_limit(config: &mut Value) -> Option<&mut Value> {
     limits.iter_mut().find(|limit| limit.get("type").is_some_and(|kind| kind == "RLIMIT_NOFILE"))
 }
 
-/// The command among `args`, behind options of the runtime's own, and the words behind it.
+/// The command among `args`, after the runtime's own options, and the arguments after it.
 fn split(args: &[OsString]) -> Option<(&str, &[OsString])> {
     let mut rest = args;
     loop {
@@ -92,7 +92,7 @@ fn split(args: &[OsString]) -> Option<(&str, &[OsString])> {
     }
 }
 
-/// The folder of the container that is made with the words `rest`.
+/// The bundle directory of the container that is created with the arguments `rest`.
 fn bundle(rest: &[OsString]) -> PathBuf {
     let mut rest = rest.iter();
     while let Some(word) = rest.next() {
@@ -107,21 +107,21 @@ fn bundle(rest: &[OsString]) -> PathBuf {
     ".".into()
 }
 
-/// The arguments of hooks in a configuration that show devices of ours.
+/// The arguments of those hooks in a configuration that show devices of a node.
 fn hooks(config: &mut Value) -> impl Iterator<Item = &mut Vec<Value>> {
     let hooks = config.pointer_mut("/hooks/createContainer").and_then(Value::as_array_mut);
     let arguments = hooks.into_iter().flatten().filter_map(|hook| hook.get_mut("args")?.as_array_mut());
     arguments.filter(|args| args.get(..HOOK.len()).is_some_and(|begin| begin == HOOK))
 }
 
-/// Has the last such hook tell the supervisor. Returns false if there is none.
+/// Makes the last such hook notify the supervisor. Returns false if there is none.
 fn mark_hook(config: &mut Value) -> bool {
     const MARK: &str = "--supervised";
     hooks(config).for_each(|args| args.retain(|word| word != MARK));
     hooks(config).last().map(|args| args.push(MARK.into())).is_some()
 }
 
-/// Adds to a configuration what shows our functions that it names, if it names any.
+/// Adds to a configuration the edits for those of the node's functions that it names.
 fn give(node: &NodeDir, view: Option<&Path>, config: &mut Value) -> Result<(), String> {
     let (by_file, files) = by_files(config, |name| match view {
         Some(class) => launcher::place_in(class, name),
@@ -131,7 +131,7 @@ fn give(node: &NodeDir, view: Option<&Path>, config: &mut Value) -> Result<(), S
     if by_file.is_empty() && addresses.is_empty() {
         return Ok(());
     }
-    // Functions of a card have such addresses too, and then there need not be a node.
+    // A physical adapter's functions have such addresses too; then there may be no node.
     let Ok((devices, command, provider)) = container::found(node) else { return Ok(()) };
     let dir = node::dir::claim(&node.path()).map_err(|e| e.to_string())?;
     let given = |device: &&DeviceInfo| {
@@ -143,7 +143,7 @@ fn give(node: &NodeDir, view: Option<&Path>, config: &mut Value) -> Result<(), S
         return Ok(());
     }
     if let Some(Value::Array(list)) = config.pointer_mut("/linux/devices") {
-        // The hook makes files of its own.
+        // The hook creates its own files.
         list.retain(|device| device["path"].as_str().is_none_or(|path| !files.contains(path)));
     }
     let mount = |(path, options): (&Path, _)| json!({ "source": path, "destination": path, "type": "bind", "options": options });
@@ -153,7 +153,7 @@ fn give(node: &NodeDir, view: Option<&Path>, config: &mut Value) -> Result<(), S
     Ok(())
 }
 
-/// The list at `path` of a configuration, made where there is none.
+/// The list at `path` of a configuration, created if missing.
 fn list<'a>(config: &'a mut Value, path: &[&str]) -> Result<&'a mut Vec<Value>, String> {
     let wrong = |expected: &str, found: &Value| {
         format!("expected {expected} at /{} of the container's configuration, found {found}", path.join("/"))
@@ -177,7 +177,7 @@ fn list<'a>(config: &'a mut Value, path: &[&str]) -> Result<&'a mut Vec<Value>, 
     }
 }
 
-/// Which devices of ours a container was given by their files, and the paths of all files that stand for such.
+/// The simulated devices that a container was given by their device files, and the paths of all files for these devices.
 fn by_files(config: &Value, place: impl Fn(&Path) -> Option<Place>) -> (Vec<Place>, BTreeSet<String>) {
     let (mut places, mut paths) = (Vec::new(), BTreeSet::new());
     let devices = config.pointer("/linux/devices").and_then(Value::as_array);

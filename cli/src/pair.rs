@@ -1,4 +1,4 @@
-//! Runs a server and a client program against each other, bounded in time.
+//! Runs a server and a client program against each other, with a time limit.
 
 use std::fs;
 use std::io::Read;
@@ -7,31 +7,31 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How often a pair is looked at that begins or ends.
+/// Poll interval while a pair starts or ends.
 const TICK: Duration = Duration::from_millis(2);
-/// And one at work: rarely, for on two processors it takes one of them from the pair.
+/// Poll interval while a pair works: long, because on two processors the poll takes one of them from the pair.
 const GLANCE: Duration = Duration::from_millis(25);
-/// How long a server may take until it listens.
+/// Time limit for a server to start listening.
 const START: Duration = Duration::from_secs(15);
-/// How long a server may outlive its client.
+/// Time limit for a server to exit after its client.
 const LINGER: Duration = Duration::from_secs(5);
 
 /// The result of a pair.
 pub struct Outcome {
     /// The client's stdout, where it was captured.
     pub output: String,
-    /// Greatest resident size of the client seen, in KiB.
+    /// Maximum observed resident size of the client, in KiB.
     pub resident_kib: u64,
 }
 
-/// A TCP port nobody listens on right now.
+/// Finds a free TCP port.
 pub fn free_port() -> Result<u16, String> {
     let socket = TcpListener::bind(("127.0.0.1", 0)).map_err(|e| format!("no TCP port to be had: {e}"))?;
     socket.local_addr().map(|a| a.port()).map_err(|e| e.to_string())
 }
 
-/// Starts `server`, waits until it listens on `port`, runs `client` to its end and then ends the server. The client's
-/// output is captured when `quiet`, else shown.
+/// Starts `server`, waits until it listens on `port`, runs `client` to completion and then ends the server. The client's output is captured
+/// if `quiet`, else shown.
 pub fn run(
     server: &mut Command,
     client: &mut Command,
@@ -79,8 +79,7 @@ pub fn run(
     Ok(Outcome { output, resident_kib })
 }
 
-/// True when some socket of this network namespace listens on `port`. Reading the table does not disturb the server,
-/// as a trial connection would.
+/// True if a socket of this network namespace listens on `port`. Unlike a trial connection, reading the table does not disturb the server.
 fn listens(port: u16) -> bool {
     ["/proc/net/tcp", "/proc/net/tcp6"].iter().any(|table| {
         fs::read_to_string(table)
@@ -95,7 +94,7 @@ fn listening_port(line: &str) -> Option<u16> {
     (words.nth(1)? == LISTEN).then(|| u16::from_str_radix(port, 16).ok())?
 }
 
-/// A child that does not outlive us, with its output gathered in the background.
+/// A child that does not outlive this process, with its output collected in the background.
 struct Running {
     child: Child,
     name: String,
@@ -123,7 +122,7 @@ impl Running {
         self.stdout.take().and_then(|t| t.join().ok()).unwrap_or_default()
     }
 
-    /// The last line of the program's complaints, to end an error message with.
+    /// The last line of the program's error output, for an error message.
     fn said(&mut self) -> String {
         let _ = self.child.kill();
         let _ = self.child.wait();

@@ -1,10 +1,10 @@
-//! Debian's perftest: how a pair of its programs is called and its tables are read.
+//! Runs Debian's perftest programs in pairs, and parses their tables.
 
 use std::env;
 use std::path::Path;
 use std::process::Command;
 
-/// This command, asked to run `program` on the node.
+/// The command to run `program` on the node.
 pub fn on_node(node: &Path, program: &str, args: &[String]) -> Result<Command, String> {
     let exe = env::current_exe().map_err(|e| format!("cannot find myself: {e}"))?;
     let mut command = Command::new(exe);
@@ -12,7 +12,7 @@ pub fn on_node(node: &Path, program: &str, args: &[String]) -> Result<Command, S
     Ok(command)
 }
 
-/// The numbers of the last row of a perftest table.
+/// The numbers in the last row of a perftest table.
 pub fn last_row(output: &str) -> Option<Vec<f64>> {
     output.lines().rev().find_map(|line| {
         let row: Option<Vec<f64>> = line.split_whitespace().map(|w| w.parse().ok()).collect();

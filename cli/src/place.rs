@@ -1,4 +1,4 @@
-//! The node of a command that makes one where there is none.
+//! Opens the node of a command that creates it if it is missing.
 
 use std::fs;
 use std::path::Path;
@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use node::{Node, NodeError, NodeOptions};
 
-/// The node in `dir`. One that another version left behind, with no program on it any more, gives way to a new one. A
-/// directory that was not there before is gone again if there is to be no node in it.
+/// Opens the node in `dir`. A node of another version without programs is replaced by a new one. If no node is created, a directory that
+/// did not exist before is removed again.
 pub fn open(dir: &Path, options: &NodeOptions) -> Result<Arc<Node>, NodeError> {
     let was_there = dir.exists();
     let node = match Node::open_or_create(dir, options) {
@@ -20,7 +20,7 @@ pub fn open(dir: &Path, options: &NodeOptions) -> Result<Arc<Node>, NodeError> {
     node.inspect_err(|_| {
         if !was_there && !dir.join("adapter").exists() {
             let _ = fs::remove_file(dir.join("parties"));
-            // Fails, as it should, where somebody else has put something.
+            // Fails on purpose if another process has put something there.
             let _ = fs::remove_dir(dir);
         }
     })

@@ -1,13 +1,13 @@
-//! Which functions bound to VFIO a pod was given, and with which addresses. Each of these may say so; the first that
-//! names a function decides which there are, and addresses come from the first that has one for the function:
+//! The functions bound to VFIO that a pod was given, and their addresses. Any of these sources may state them; the first that names a
+//! function determines the functions, and a function's addresses come from the first source that has any:
 //!
-//! 1. `IRONVERBS_FUNCTIONS`, an explicit setting: `0000:3b:00.1=10.0.0.5/24`, with commas between several functions;
-//! 2. the metadata that drivers of dynamic resource allocation leave in files (Kubernetes' KEP-5304);
-//! 3. the annotation `k8s.v1.cni.cncf.io/network-status`, by the downward API: the file `/etc/podnetinfo/annotations`, or a variable
+//! 1. `IRONVERBS_FUNCTIONS`, an explicit setting: `0000:3b:00.1=10.0.0.5/24`, separated by commas for several functions;
+//! 2. the metadata files of dynamic resource allocation drivers (Kubernetes' KEP-5304);
+//! 3. the annotation `k8s.v1.cni.cncf.io/network-status`, through the downward API: the file `/etc/podnetinfo/annotations`, or a variable
 //!    `IRONVERBS_NETWORK_STATUS`;
-//! 4. `PCIDEVICE_*_INFO`, of the SR-IOV network device plugin, which knows no addresses.
+//! 4. `PCIDEVICE_*_INFO`, of the SR-IOV network device plugin, which has no addresses.
 //!
-//! Several functions are taken only if the explicit setting names them in order: nobody guesses which was meant.
+//! Several functions are used only if the explicit setting names them in order: otherwise it would be a guess which was meant.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -19,21 +19,21 @@ use serde_json::{Deserializer, Value};
 
 /// The explicit setting.
 pub const SETTING: &str = "IRONVERBS_FUNCTIONS";
-/// The annotation as a variable, where no volume has it.
+/// The annotation as a variable, for pods without the volume.
 const STATUS: &str = "IRONVERBS_NETWORK_STATUS";
-/// Where the downward API's volume is mounted by network-resources-injector.
+/// Mount point of the downward API's volume, as set by network-resources-injector.
 const ANNOTATIONS: &str = "etc/podnetinfo/annotations";
 const ANNOTATION: &str = "k8s.v1.cni.cncf.io/network-status";
-/// Where metadata of dynamic resource allocation lies: claims by name, and those made from templates.
+/// Directory of dynamic resource allocation metadata: claims by name, and those created from templates.
 const METADATA: &str = "var/run/kubernetes.io/dra-device-attributes";
 const PCI_ADDRESS: &str = "resource.kubernetes.io/pciBusID";
 
-/// A function, and what was said of its addresses.
+/// A function and its known addresses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Given {
     /// The function.
     pub address: Address,
-    /// Its IP addresses; none: nobody said any.
+    /// Its IP addresses; empty if unknown.
     pub ips: Vec<IpAddr>,
 }
 
@@ -43,11 +43,11 @@ pub struct Pod {
     root: PathBuf,
 }
 
-/// The functions that one source names, in its order.
+/// The functions that a source names, in its order.
 type Said = (String, Vec<Given>);
 
 impl Pod {
-    /// That of this process.
+    /// The pod of this process.
     pub fn here() -> Self {
         let word = |(key, value): (std::ffi::OsString, std::ffi::OsString)| {
             Some((key.into_string().ok()?, value.into_string().ok()?))
@@ -55,7 +55,7 @@ impl Pod {
         Self { variables: std::env::vars_os().filter_map(word).collect(), root: "/".into() }
     }
 
-    /// The functions to be used where none is named on the command line; none: this is no pod that was given any.
+    /// The functions to use if the command line names none; empty if this is not a pod with functions.
     pub fn functions(&self) -> Result<Vec<Given>, String> {
         let all = self.sources()?;
         let Some((source, first)) = all.first() else { return Ok(Vec::new()) };
@@ -73,12 +73,12 @@ impl Pod {
             .collect()
     }
 
-    /// The addresses of a function that was named on the command line.
+    /// The addresses of a function that the command line names.
     pub fn addresses(&self, address: Address) -> Result<Vec<IpAddr>, String> {
         addresses(&self.sources()?, address)
     }
 
-    /// The functions that each source names. Sources that name no function bound to VFIO are left out.
+    /// The functions that each source names, without sources that name no function bound to VFIO.
     fn sources(&self) -> Result<Vec<Said>, String> {
         let mut all = self.setting()?.into_iter().collect::<Vec<_>>();
         all.extend(self.metadata()?);
@@ -90,7 +90,7 @@ impl Pod {
             driver.as_deref().is_some_and(driver::pci::is_vfio)
         };
         for (source, given) in &mut all {
-            // A function that the user named is opened, or the user is told why not.
+            // A function named by the user is opened, or an error reports why not.
             given.retain(|given| source == SETTING || is_vfio(given));
         }
         all.retain(|(_, given)| !given.is_empty());
@@ -116,7 +116,7 @@ impl Pod {
         let mut all = Vec::new();
         for file in &files {
             let Ok(text) = fs::read_to_string(file) else { continue };
-            // The same again in other versions may follow. A file without any is filled later.
+            // The same data in other versions may follow. An empty file is filled later.
             let Some(first) = Deserializer::from_str(&text).into_iter::<Value>().next() else { continue };
             let metadata = first.map_err(|e| format!("{}: {e}", file.display()))?;
             for device in list(&metadata["requests"]).flat_map(|request| list(&request["devices"])) {
@@ -168,7 +168,7 @@ impl Pod {
     }
 }
 
-/// Adds what is said of a function, which may be said in parts.
+/// Adds addresses of a function, which may be given in several parts.
 fn enter(all: &mut Vec<Given>, address: Address, ips: Vec<IpAddr>) {
     match all.iter_mut().find(|given| given.address == address) {
         Some(given) => {
@@ -178,7 +178,7 @@ fn enter(all: &mut Vec<Given>, address: Address, ips: Vec<IpAddr>) {
     }
 }
 
-/// The addresses that the first source has for a function.
+/// A function's addresses, from the first source that has any.
 fn addresses(all: &[Said], address: Address) -> Result<Vec<IpAddr>, String> {
     let of_it = |(source, given): &(String, Vec<Given>)| {
         let ips = given.iter().find(|given| given.address == address)?.ips.clone();
@@ -201,19 +201,19 @@ fn list(value: &Value) -> impl Iterator<Item = &Value> {
     value.as_array().into_iter().flatten()
 }
 
-/// An IP address, with or without the length of its network's prefix.
+/// Parses an IP address, with or without a prefix length.
 fn ip(text: &str) -> Option<IpAddr> {
     text.split_once('/').map_or(text, |(ip, _)| ip).parse().ok()
 }
 
-/// The annotation in the downward API's file: a line `key="value"` each, the value quoted as Go quotes strings, which for JSON
-/// is as JSON does.
+/// Extracts the annotation from the downward API's file, which has a line `key="value"` each. Values are quoted like Go strings, which for
+/// JSON is the same as JSON quoting.
 fn annotation(text: &str) -> Option<String> {
     let value = text.lines().find_map(|line| line.strip_prefix(ANNOTATION)?.strip_prefix('='))?;
     serde_json::from_str(value).ok()
 }
 
-/// The metadata files below `dir`.
+/// Collects the metadata files below `dir`.
 fn collect(dir: &Path, depth: usize, out: &mut Vec<PathBuf>) {
     for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
         let path = entry.path();
@@ -229,7 +229,7 @@ fn collect(dir: &Path, depth: usize, out: &mut Vec<PathBuf>) {
 mod tests {
     use super::*;
 
-    /// A pod whose functions 0000:3b:00.1 to .3 are bound to vfio-pci, and .4 to a driver of the kernel's.
+    /// A pod with functions 0000:3b:00.1 to .3 bound to vfio-pci, and .4 to a kernel driver.
     struct Fake(Pod);
 
     impl Fake {
@@ -272,7 +272,7 @@ mod tests {
         }
     }
 
-    /// As sriov-network-device-plugin 3.6 sets it.
+    /// As set by sriov-network-device-plugin 3.6.
     const PLUGIN: &str = r#"{"0000:3b:00.1":{"generic":{"deviceID":"0000:3b:00.1"},
         "vfio":{"dev-mount":"/dev/vfio/20","mount":"/dev/vfio/vfio"}}}"#;
 

@@ -1,4 +1,4 @@
-//! `ironverbs run`: turns into the program, on a node.
+//! `ironverbs run`: execs the program on a node.
 
 use std::env;
 use std::ffi::OsString;
@@ -17,7 +17,7 @@ use crate::options::{ClockKind, Run};
 use crate::pod::Pod;
 use crate::{nodes, say::fail, timed};
 
-/// Exit status of failures that are the launcher's and not the program's.
+/// Exit status for failures of the launcher rather than the program.
 pub const OURS: u8 = 125;
 
 pub fn run(run: &Run) -> ExitCode {
@@ -25,7 +25,7 @@ pub fn run(run: &Run) -> ExitCode {
         return fail(OURS, "no program named");
     };
     let ready = || -> Result<_, LaunchError> {
-        // Before anything is made for it.
+        // Before anything is created for it.
         launcher::find_program(program)?;
         let exe = env::current_exe().map_err(|e| LaunchError::Provider(e.to_string()))?;
         provider::find(&exe)
@@ -66,7 +66,7 @@ pub fn run(run: &Run) -> ExitCode {
     }
 }
 
-/// Lets the node's time be virtual if it is to be. Returns what is loaded before the program then.
+/// Starts virtual time on the node if requested. Returns the library to preload into the program then.
 fn in_time(run: &Run, node: &Path, devices: &[DeviceInfo]) -> Result<Option<PathBuf>, String> {
     if run.time.clock == ClockKind::Real {
         return match is_conducted(node) {
@@ -98,7 +98,7 @@ fn in_time(run: &Run, node: &Path, devices: &[DeviceInfo]) -> Result<Option<Path
     timed::begin(node, &run.time.rules, link_layer).map(|()| Some(clocks))
 }
 
-/// True if a file is a program of 64 bits that names no loader (ELF-64: `e_phoff`, `e_phentsize`, `e_phnum`, PT_INTERP).
+/// True if a file is a 64-bit program without an interpreter (ELF-64: `e_phoff`, `e_phentsize`, `e_phnum`, PT_INTERP).
 fn is_static(program: &Path) -> bool {
     let bytes = std::fs::read(program).unwrap_or_default();
     let number = |at: usize, len: usize| -> Option<usize> {
@@ -115,7 +115,7 @@ fn is_static(program: &Path) -> bool {
     (0..count).all(|n| kind(n) != Some(3))
 }
 
-/// The hint about a real card's device in the program's arguments, such as `-d mlx5_0`, that will not be there.
+/// A hint if the program's arguments name a physical device, such as `-d mlx5_0`, that the program will not see.
 fn hint(args: &[OsString], devices: &[DeviceInfo]) -> Option<String> {
     let name = args.iter().filter_map(|arg| arg.to_str()).find_map(missing_card)?;
     let first = devices.first()?;
@@ -126,8 +126,8 @@ fn hint(args: &[OsString], devices: &[DeviceInfo]) -> Option<String> {
     ))
 }
 
-/// The name of a device of the mlx4 or mlx5 driver that an argument ends with (`mlx5_0`, `-dmlx5_0`, `--ib-dev=mlx5_0`, with
-/// or without a port behind a colon), if this host has none of that name.
+/// The mlx4 or mlx5 device name that an argument ends with (`mlx5_0`, `-dmlx5_0`, `--ib-dev=mlx5_0`, with or without a port after a colon),
+/// if this host has no such device.
 fn missing_card(arg: &str) -> Option<&str> {
     let name = &arg[arg.find("mlx5_").or_else(|| arg.find("mlx4_"))?..];
     let name = name.split(':').next()?;
@@ -136,7 +136,7 @@ fn missing_card(arg: &str) -> Option<&str> {
     (is_name && !Path::new("/sys/class/infiniband").join(name).exists()).then_some(name)
 }
 
-/// Functions that are no node's, and the directory that lists all the same who shares a user namespace.
+/// The devices of functions that belong to no node, and the directory that nevertheless lists the processes that share a user namespace.
 fn elsewhere(run: &Run, places: Vec<Place>) -> Result<(PathBuf, Vec<DeviceInfo>), String> {
     let dir = dir::claim(&run.node.path()).map_err(|e| e.to_string())?;
     let devices = functions(places).map_err(|e| e.to_string())?;

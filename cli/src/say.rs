@@ -1,4 +1,4 @@
-//! The output of a command. A reader that has read enough, such as `head`, or a log that is full stops nobody's work.
+//! The output of a command. A reader that has read enough, such as `head`, or a full log must not stop the command.
 
 use std::fmt::Arguments;
 use std::io::{ErrorKind, Write};
@@ -26,7 +26,7 @@ pub(crate) fn out(what: Arguments<'_>) {
     }
 }
 
-/// Says on stderr, in one line, why the command failed.
+/// Prints the reason of a failure on stderr, in one line.
 pub(crate) fn fail(code: u8, why: impl std::fmt::Display) -> ExitCode {
     eprintln!("ironverbs: {why}");
     ExitCode::from(code)

@@ -1,4 +1,4 @@
-//! `ironverbs serve`: functions of a node as devices of others: over vfio-user for QEMU's guests, over vhost-user for user-mode Linux.
+//! `ironverbs serve`: serves functions of a node over vfio-user to QEMU guests, and over vhost-user to user-mode Linux.
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -15,13 +15,13 @@ use crate::say::say_line;
 use crate::{place, say::fail};
 
 pub fn serve(serve: &Serve) -> ExitCode {
-    // Before there are other threads.
+    // Before other threads are started.
     let signals = match Signals::hold() {
         Ok(signals) => signals,
         Err(e) => return fail(1, format!("cannot hold signals back: {e}")),
     };
     let jail = jail(serve);
-    // Opened before the jail, in which no file is opened.
+    // Opened before the jail, where files cannot be opened.
     let recorder = match serve.record.as_deref().map(Recorder::create).transpose() {
         Ok(recorder) => recorder,
         Err(why) => return fail(1, why),
@@ -46,7 +46,7 @@ pub fn serve(serve: &Serve) -> ExitCode {
     }
     let uplink = match Uplink::hold(&node, &serve.links, serve.link_faults.unwrap_or_default()) {
         Ok(uplink) => Some(uplink),
-        // Another server of the node answers for its programs already.
+        // Another server of the node already answers for its programs.
         Err(NodeError::OutletHeld { .. }) if serve.links.is_empty() => None,
         Err(e) => return fail(1, e),
     };
@@ -70,17 +70,17 @@ pub fn serve(serve: &Serve) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// The jail that the threads enter, or why they do not.
+/// The jail that the threads enter, or the reason why there is none.
 #[allow(unsafe_code)]
 fn jail(serve: &Serve) -> Result<Jail, String> {
     if serve.no_jail {
         return Err("as asked".into());
     }
-    // SAFETY: the process has begun just now: one thread, which has opened nothing.
+    // SAFETY: the process has just started: it has one thread and has not opened any file.
     unsafe { Jail::prepare() }.map_err(|e| format!("the kernel refuses: {e}"))
 }
 
-/// The function that `at` names, as its client shall have it.
+/// Claims the function of `at`, configured for its client.
 fn claim(
     node: &Arc<Node>,
     at: &PlugAt,
@@ -112,7 +112,7 @@ fn plug(
     Plug::after(&at.path, function, || jail::enter(Role::Client)).map_err(|e| cannot(at, e))
 }
 
-/// The functions at vhost-user sockets. Is the PF among them, then the others are its VFs for their client.
+/// Claims the functions at vhost-user sockets. If the PF is among them, the client sees the others as its VFs.
 fn plug_virtio(
     node: &Arc<Node>,
     serve: &Serve,
@@ -133,7 +133,7 @@ fn plug_virtio(
         Some((pf, vfs)) if has_pf => Some(Sriov::new(&**pf, vfs.to_vec())),
         _ => None,
     };
-    // In the order of the command line, as they are told of.
+    // In the order of the command line, in which they are reported.
     let plug = |at: &PlugAt| {
         let index = ats.iter().position(|other| other.function == at.function).unwrap_or_default();
         let (function, place) = (functions[index].clone(), (at.function, sriov.clone()));

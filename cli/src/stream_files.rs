@@ -1,4 +1,4 @@
-//! `ironverbs stream`: recordings of what drivers sent, printed and compared.
+//! `ironverbs stream`: prints and compares recordings of what drivers sent.
 
 use std::fs;
 use std::io::Write;
@@ -12,7 +12,7 @@ use stream::words::{Allowed, Words, aligned};
 use crate::options::Stream;
 use crate::say::fail;
 
-/// Lines of both streams about a difference.
+/// Context lines of both streams around a difference.
 const AROUND: usize = 2;
 
 pub fn stream(command: &Stream) -> ExitCode {
@@ -31,7 +31,7 @@ pub fn stream(command: &Stream) -> ExitCode {
     done.unwrap_or_else(|why| fail(1, why))
 }
 
-/// Prints lines. Nobody may be reading to the end.
+/// Prints lines. The reader may stop reading before the end.
 fn print(lines: &[String]) {
     let mut out = std::io::stdout().lock();
     let _ = lines.iter().try_for_each(|line| writeln!(out, "{line}"));

@@ -1,4 +1,4 @@
-//! Nodes in virtual time: the process that conducts one, and programs that want one.
+//! Nodes in virtual time: the process that conducts one, and programs that need one.
 
 use crate::{options::TimeRules, trial};
 use devmodel::{LinkLayer, engine::timing::Profile};
@@ -17,7 +17,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How long a conductor may take to begin.
+/// Time limit for a conductor to start.
 const BEGINS: Duration = Duration::from_secs(5);
 
 fn rules(options: &TimeRules, link_layer: LinkLayer) -> Result<Rules, String> {
@@ -33,20 +33,20 @@ fn rules(options: &TimeRules, link_layer: LinkLayer) -> Result<Rules, String> {
     Ok(Rules { profile, seed: options.seed, faults })
 }
 
-/// Conducts `node` unless somebody else does.
+/// Conducts `node` unless another process does.
 pub fn conduct(node: &Arc<Node>, options: &TimeRules) -> Result<String, NodeError> {
     let failed = |why: String| NodeError::system("conduct the node")(std::io::Error::other(why));
     let rules = rules(options, node.link_layer()).map_err(failed)?;
     let path = node.dir().join("conductor");
     let file =
         node::data::open_or_make(&path).map_err(NodeError::system(format!("make {}", path.display())))?;
-    // It is held until this process ends.
+    // Held until this process exits.
     let Ok(_lock) = Flock::lock(file, FlockArg::LockExclusiveNonblock) else { return Ok(String::new()) };
     let plan = rules.faults.clone();
     let found = Conductor::new(node, rules)?.run();
     if let Some((plan, found)) = plan.zip(found) {
         if options.trial.faults.is_some() {
-            // Where the programs say what they have to say.
+            // On the programs' standard error.
             eprint!("{}", trial::table(&plan, &found));
         }
         trial::finish(&plan, &found, options.trial.timeline.as_deref()).map_err(|e| failed(e.to_string()))?;
@@ -54,7 +54,7 @@ pub fn conduct(node: &Arc<Node>, options: &TimeRules) -> Result<String, NodeErro
     Ok(String::new())
 }
 
-/// Sees to it that the node in `dir` is conducted by what `options` say.
+/// Makes sure that the node in `dir` is conducted with `options`.
 pub fn begin(dir: &Path, options: &TimeRules, link_layer: LinkLayer) -> Result<(), String> {
     let (rules, profile) = (rules(options, link_layer)?, options.profile.name(link_layer));
     let other = || {
@@ -77,7 +77,7 @@ pub fn begin(dir: &Path, options: &TimeRules, link_layer: LinkLayer) -> Result<(
     let exe = env::current_exe().map_err(|e| format!("cannot find this command's file: {e}"))?;
     let mut command = Command::new(exe);
     command.args(["node", "conduct", "--profile", profile, "--seed", &options.seed.to_string()]);
-    // It is somewhere else in a moment.
+    // The conductor has another working directory.
     let whole = |path: &Path| std::path::absolute(path).unwrap_or_else(|_| path.to_path_buf());
     if let Some(path) = &options.trial.faults {
         command.arg("--faults").arg(whole(path));
@@ -86,7 +86,7 @@ pub fn begin(dir: &Path, options: &TimeRules, link_layer: LinkLayer) -> Result<(
         command.arg("--timeline").arg(whole(path));
     }
     command.arg("--node").arg(dir).stdin(Stdio::null()).stdout(Stdio::null());
-    // It is no child of the program that this process becomes.
+    // It is not a child of the program that this process execs.
     fork_apart(|| Err(command.exec())).map_err(|e| format!("cannot start the node's conductor: {e}"))?;
     let since = Instant::now();
     loop {

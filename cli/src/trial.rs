@@ -1,4 +1,4 @@
-//! Plans of faults, and what came of them.
+//! Fault plans and their results.
 
 use crate::options::Trial;
 use devmodel::engine::faults::{FaultPlan, Followed, Found, FrameLine};
@@ -6,10 +6,10 @@ use hwspec::wire::{NakCode, Syndrome};
 use serde_json::{Value, json};
 use std::{error::Error, fs, path::Path};
 
-/// Faults and NAKs that are told of one by one.
+/// Maximum number of faults and NAKs that are listed individually.
 const TOLD: usize = 20;
 
-/// The plan that is asked for, which has no faults where only a timeline is wanted.
+/// The requested plan. It has no faults if only a timeline is requested.
 ///
 /// # Errors
 /// Those of [`plan`].
@@ -21,16 +21,16 @@ pub fn wanted(options: &Trial, seed: u64) -> Result<Option<FaultPlan>, Box<dyn E
     }
 }
 
-/// The plan in a file.
+/// Reads a plan from a file.
 ///
 /// # Errors
-/// It cannot be read, or a line is not as expected.
+/// It cannot be read, or a line is invalid.
 pub fn plan(path: &Path, seed: u64) -> Result<FaultPlan, Box<dyn Error>> {
     let text = fs::read_to_string(path).map_err(|e| format!("{}: {e}", path.display()))?;
     Ok(FaultPlan::parse(&path.display().to_string(), &text, seed)?)
 }
 
-/// A table of what befell which frame and what followed.
+/// A table of the faults, the frames that they hit, and their consequences.
 pub fn table(plan: &FaultPlan, found: &Found) -> String {
     let followed = found.timeline.followed();
     let mut text = String::from("us           what           frame                        followed\n");
@@ -44,10 +44,10 @@ pub fn table(plan: &FaultPlan, found: &Found) -> String {
     text
 }
 
-/// Writes the timeline into this file, if it is wanted.
+/// Writes the timeline to this file, if requested.
 ///
 /// # Errors
-/// It cannot be written, or a fault found no frame.
+/// It cannot be written, or a fault has not hit any frame.
 pub fn finish(plan: &FaultPlan, found: &Found, timeline: Option<&Path>) -> Result<(), Box<dyn Error>> {
     if let Some(path) = timeline {
         write(plan, found, path)?;

@@ -1,4 +1,4 @@
-//! `ironverbs vf`: virtual functions, and which driver a PCI function belongs to.
+//! `ironverbs vf`: virtual functions, and the driver of a PCI function.
 
 use std::fmt::Write;
 use std::process::ExitCode;
@@ -108,7 +108,7 @@ fn bind(device: &PciDevice, driver: &str, force: bool) -> Result<String, PciErro
     Ok(text)
 }
 
-/// True if a list without `--all` shows it: NICs, what has or is a virtual function, what belongs to user space.
+/// True if a list without `--all` includes it: NICs, physical functions with VFs, VFs, and functions that belong to user space.
 fn is_of_interest(s: &Summary) -> bool {
     s.class >> 16 == NETWORK
         || s.class >> 8 == INFINIBAND
@@ -123,7 +123,7 @@ fn list(sysfs: &Sysfs, all: bool) -> Result<String, PciError> {
         format!("{:12} {:9} {:6} {:14} {:>5}  {}\n", "address", "id", "class", "driver", "group", "is");
     let mut count = 0;
     for device in sysfs.devices()? {
-        // One that is just going away is left out.
+        // A device that is disappearing is skipped.
         let Ok(s) = device.summary() else { continue };
         if !all && !is_of_interest(&s) {
             continue;

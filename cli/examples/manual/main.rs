@@ -1,11 +1,11 @@
-//! Writes the manual pages and the shell completion of `ironverbs`, from the definition that its command line is parsed with.
+//! Writes the manual pages and the shell completion of `ironverbs`, from the definition that parses its command line.
 //!
 //! ```text
 //! cargo run --release -p ironverbs --example manual -- ~/.local/share "$(date +%F)"
 //! ```
 //!
-//! fills `man/man1`, and the places below a share directory in which bash, zsh and fish look for completion. The pages
-//! bear the date. Facts that a definition does not hold, such as exit statuses, are in `pages.rs`.
+//! fills `man/man1` and the directories below a share directory where bash, zsh and fish look for completion. The pages bear the date.
+//! Facts that the definition does not contain, such as exit statuses, are in `pages.rs`.
 
 mod pages;
 
@@ -21,7 +21,7 @@ use clap_mangen::Man;
 use clap_mangen::roff::{Roff, bold, italic, roman};
 use pages::{Entry, Page};
 
-/// Where each shell finds completion below a share directory, on Debian.
+/// The path of each shell's completion below a share directory, on Debian.
 const COMPLETION: [(Shell, &str); 3] = [
     (Shell::Bash, "bash-completion/completions/ironverbs"),
     (Shell::Zsh, "zsh/vendor-completions/_ironverbs"),
@@ -67,14 +67,14 @@ fn create(path: PathBuf) -> io::Result<fs::File> {
     fs::File::create(path)
 }
 
-/// The fields that all pages have in common.
+/// Fields of all pages.
 struct Manual {
     date: String,
     source: String,
 }
 
 impl Manual {
-    /// Writes the page of `command` and those of the commands below it, and takes what they are made of out of `left`.
+    /// Writes the page of `command` and those of its subcommands, and removes their texts from `left`.
     fn write(&self, command: &Command, dir: &Path, left: &mut Vec<&Page>) -> io::Result<()> {
         let name = page_name(command);
         let page = left.iter().position(|page| page.of == name).map(|found| left.swap_remove(found));
@@ -121,7 +121,7 @@ impl Manual {
     }
 }
 
-/// `ironverbs-node-status`.
+/// The name of a command's page, such as `ironverbs-node-status`.
 fn page_name(command: &Command) -> String {
     command.get_display_name().unwrap_or(command.get_name()).to_owned()
 }
@@ -138,7 +138,7 @@ fn list(roff: &mut Roff, heading: &str, entries: &[Entry]) {
     }
 }
 
-/// The pages above and below, those of other programs, and the documents that say more.
+/// Lists the parent and child pages, those of other programs, and further documents.
 fn see_also(roff: &mut Roff, command: &Command, page: &Page) {
     let name = page_name(command);
     let above = name.rsplit_once('-').map(|(above, _)| above.to_owned());

@@ -1,25 +1,25 @@
 //! Text of the manual beyond the definition of the command line.
 
-/// A term, and what is said of it.
+/// A term and its explanation.
 pub type Entry = (&'static str, &'static str);
 
-/// Where the package puts the pages of `docs/`.
+/// The directory of the packaged pages of `docs/`.
 pub const DOCUMENTS: &str = "/usr/share/doc/ironverbs/docs";
 
 /// The page of one command.
 #[derive(Clone, Copy)]
 pub struct Page {
-    /// Its name, such as `ironverbs-node-status`.
+    /// The name, such as `ironverbs-node-status`.
     pub of: &'static str,
-    /// Paragraphs; none: what the definition says is enough.
+    /// Paragraphs; empty if the definition suffices.
     pub description: &'static [&'static str],
-    /// Exit statuses; none: those of most commands.
+    /// Exit statuses; empty for the usual ones.
     pub exit: &'static [Entry],
-    /// Environment variables beside those of all commands on a node.
+    /// Environment variables in addition to those of all commands on a node.
     pub environment: &'static [Entry],
-    /// Files beside those of all commands on a node.
+    /// Files in addition to those of all commands on a node.
     pub files: &'static [Entry],
-    /// Command lines, and what they do.
+    /// Command lines and their effects.
     pub examples: &'static [Entry],
     /// Pages of other commands.
     pub see: &'static [&'static str],
@@ -38,14 +38,14 @@ const NOTHING: Page = Page {
     documents: &[],
 };
 
-/// Exit statuses of the commands that name none.
+/// Exit statuses of the commands that list none.
 pub const EXIT: &[Entry] = &[
     ("0", "The command did what it was asked to."),
     ("1", "It did not; one line on standard error says why."),
     ("2", "The command line cannot be understood."),
 ];
 
-/// The environment variables that every command with `--node` looks at.
+/// The environment variables that affect every command with `--node`.
 pub const NODE_ENVIRONMENT: &[Entry] = &[
     (
         "IRONVERBS_NODE",
@@ -54,14 +54,14 @@ pub const NODE_ENVIRONMENT: &[Entry] = &[
     ("XDG_RUNTIME_DIR", "Directory in which the user's own node is made, if it is in memory."),
 ];
 
-/// Where a node lies.
+/// The directory of a node.
 pub const NODE_FILES: &[Entry] = &[(
     "$XDG_RUNTIME_DIR/ironverbs, /dev/shm/ironverbs-UID, /tmp/ironverbs-UID",
     "The user's node where neither --node nor IRONVERBS_NODE names one: the first of these that is in memory. It stays until \
      'ironverbs node reset' or a restart of the machine.",
 )];
 
-/// How a program that the node's devices are used by can be told to work otherwise.
+/// Environment variables of programs that use the node's devices.
 const PROVIDER_ENVIRONMENT: [Entry; 3] = [
     ("IRONVERBS_LEND", "0: memory that programs register is never lent to the node."),
     ("IRONVERBS_NO_DIRECT_COPY", "1: this program neither copies from nor to the memory of others."),

@@ -1,4 +1,4 @@
-//! Which functions a guest has, and who serves them: one adapter for each node, each with a server of its own.
+//! The functions of a guest and their servers: one adapter per node, each with a server of its own.
 
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader};
@@ -15,14 +15,14 @@ use super::child::Child;
 use crate::nodes;
 use crate::options::Linux;
 
-/// Slots of the guest's bus (packaging/linux/uml.patch), of which each function takes one.
+/// Slots of the guest's bus (packaging/linux/uml.patch); each function takes one.
 const SLOTS: u8 = 32;
-/// VFs that can be beside a PF.
+/// Maximum number of VFs with a PF.
 pub const MOST_VFS: u8 = SLOTS - 1;
-/// VFs that a PF has where nobody says how many, if there is room: each is a socket, a thread and a moment while the guest starts.
+/// Default number of VFs of a PF, if there is room: each costs a socket, a thread and some of the guest's startup time.
 const USUAL_VFS: u8 = 7;
 
-/// VFs of a node, such as `4-6`.
+/// A range of VFs of a node, such as `4-6`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct VfRange {
     first: u8,
@@ -35,28 +35,28 @@ impl FromStr for VfRange {
     fn from_str(text: &str) -> Result<Self, String> {
         let (first, last) = text.split_once('-').unwrap_or((text, text));
         match (first.parse(), last.parse()) {
-            // Without the PF, which would have the others for its VFs.
+            // Excludes the PF, which would treat the others as its VFs.
             (Ok(first @ 1..), Ok(last)) if first <= last && last - first < SLOTS => Ok(Self { first, last }),
             _ => Err(format!("expected VFs of the node, {SLOTS} at most, such as 4 or 4-6, found '{text}'")),
         }
     }
 }
 
-/// Functions of one node, in slots of the guest's bus that follow each other.
+/// Functions of one node, in consecutive slots of the guest's bus.
 pub struct Adapter {
     node: PathBuf,
     functions: VfRange,
 }
 
-/// The adapters that `linux` asks for, in the order of the guest's bus. Nodes that are not there yet are made.
+/// The adapters that `linux` requests, in the order of the guest's bus. Missing nodes are created.
 pub fn adapters(linux: &Linux) -> Result<Vec<Adapter>, String> {
     let dir = linux.node.path();
-    // A node that is there keeps what it has, on which others may be.
+    // An existing node keeps its properties, because others may be using it.
     let is_new = Observer::identity(&dir).is_none();
     let asked = linux.functions.map(|functions| functions.last).or(linux.vfs);
     let vfs = asked.filter(|vfs| is_new && *vfs > node::DEFAULT_VFS);
     let options = linux.identity.over(NodeOptions { vfs, ..NodeOptions::default() });
-    // This process is a party of them for no longer than that.
+    // This process is a party of the nodes only until this function returns.
     let nodes = nodes::open(&dir, &options, &linux.adapters)?;
     let count = nodes.len();
     let range = |there| match linux.functions {
@@ -74,7 +74,7 @@ fn few_vfs(wanted: u8, there: u8) -> String {
     format!("expected {wanted} VFs, found {there} in the node: node create --vfs makes more")
 }
 
-/// How many VFs each of `count` adapters shows, of `there` that its node has.
+/// Number of VFs that each of `count` adapters shows, out of the `there` VFs of its node.
 fn shown(wanted: Option<u8>, there: u8, count: usize) -> Result<u8, String> {
     let room = usize::from(SLOTS).checked_div(count).and_then(|slots| slots.checked_sub(1));
     let Some(room) = room else {
@@ -91,13 +91,13 @@ fn shown(wanted: Option<u8>, there: u8, count: usize) -> Result<u8, String> {
 }
 
 impl Adapter {
-    /// Where its functions are served: sockets in `world`, in order; `number` tells adapters apart.
+    /// The sockets of its functions in `world`, in order; `number` distinguishes adapters.
     pub fn sockets(&self, world: &Path, number: usize) -> Vec<(u8, PathBuf)> {
         let VfRange { first, last } = self.functions;
         (first..=last).map(|fid| (fid, world.join(format!("a{number}f{fid}")))).collect()
     }
 
-    /// Starts the server of its functions at `sockets`, and waits until all are there.
+    /// Starts the server of its functions at `sockets`, and waits until all sockets exist.
     pub fn serve(&self, sockets: &[(u8, PathBuf)]) -> Result<Child, String> {
         let exe = std::env::current_exe().map_err(|e| format!("cannot find this program: {e}"))?;
         let mut command = Command::new(exe);
@@ -112,7 +112,7 @@ impl Adapter {
         let (say, heard) = mpsc::channel();
         std::thread::spawn(move || {
             for line in BufReader::new(stdout).lines().map_while(Result::ok) {
-                // Its last line says whether it is in jail; all sockets are there by then.
+                // The server's last line tells whether it is in jail; all sockets exist by then.
                 if line.starts_with("jailed") || line.starts_with("not jailed") {
                     let _ = say.send(());
                 }
@@ -120,7 +120,7 @@ impl Adapter {
         });
         match heard.recv_timeout(Duration::from_secs(60)) {
             Ok(()) => Ok(server),
-            // It has said why on standard error.
+            // The server has printed the reason on standard error.
             Err(RecvTimeoutError::Disconnected) => Err("the functions cannot be served".into()),
             Err(RecvTimeoutError::Timeout) => Err("the server of the functions is not up after 60 s".into()),
         }

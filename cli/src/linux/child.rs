@@ -1,4 +1,4 @@
-//! A process that ends when this one does.
+//! A child process that ends when this one does.
 #![allow(unsafe_code)]
 
 use std::os::unix::process::CommandExt;
@@ -12,26 +12,26 @@ use nix::sys::{
 };
 use nix::unistd::Pid;
 
-/// A process that was asked to end is killed after this time.
+/// Time after which a process that was asked to exit is killed.
 const POLITE: Duration = Duration::from_secs(3);
 
-/// A process and those it starts, in a process group of their own, so that a terminal's Ctrl-C is ours to answer.
+/// A process and its children, in a process group of their own, so that this process handles a terminal's Ctrl-C.
 pub struct Child {
     process: process::Child,
-    /// How it ended, once its group was killed too.
+    /// Its exit status, once its group was killed too.
     ended: Option<ExitStatus>,
 }
 
 impl Child {
-    /// Starts it; `what` is its name in the error, and `orphan` the signal that it gets when this process ends without a word.
+    /// Starts it; `what` is its name in errors, and `orphan` the signal that it gets if this process dies.
     pub fn start(command: &mut Command, what: &str, orphan: Signal) -> Result<Self, String> {
         let begin = move || {
-            // Signals that we hold back would be held back in it too.
+            // Otherwise it would inherit the signals that this process blocks.
             SigSet::empty().thread_set_mask()?;
             Ok(prctl::set_pdeathsig(orphan)?)
         };
-        // SAFETY: between fork and exec only async-signal-safe calls are allowed: these are two plain system calls, and their
-        // errors are made of numbers.
+        // SAFETY: between fork and exec only async-signal-safe calls are allowed: these are two plain system calls, and their errors
+        // consist of numbers.
         unsafe { command.pre_exec(begin) };
         let child = command.process_group(0).spawn();
         child
@@ -39,12 +39,12 @@ impl Child {
             .map_err(|e| format!("cannot start {what}, {}: {e}", command.get_program().to_string_lossy()))
     }
 
-    /// Its standard output, once, if that is a pipe.
+    /// Its standard output, if that is a pipe. Can be taken once.
     pub fn stdout(&mut self) -> Option<ChildStdout> {
         self.process.stdout.take()
     }
 
-    /// How it ended, if it has. Its group was killed then.
+    /// Its exit status, if it has exited. Its group has been killed by then.
     pub fn ended(&mut self) -> Option<ExitStatus> {
         if self.ended.is_none() && self.is_over() {
             self.kill();
@@ -52,7 +52,7 @@ impl Child {
         self.ended
     }
 
-    /// Asks it to end, waits a while, and kills what is left of its group.
+    /// Asks it to exit, waits a while, and kills the rest of its group.
     pub fn end(&mut self) {
         if self.ended().is_none() {
             let _ = kill(self.pid(), Signal::SIGTERM);
@@ -66,7 +66,7 @@ impl Child {
 
     /// Kills it and its group, and waits for it.
     pub fn kill(&mut self) {
-        // It is waited for after its group was killed, and only once: until then nobody else can have its number.
+        // It is reaped after its group was killed, and only once: until then its PID cannot be reused.
         if self.ended.is_none() {
             let _ = killpg(self.pid(), Signal::SIGKILL);
             self.ended = self.process.wait().ok();
@@ -77,7 +77,7 @@ impl Child {
         Pid::from_raw(self.process.id() as i32)
     }
 
-    /// True if it has ended, and still has its number.
+    /// True if it has exited but not been reaped.
     fn is_over(&self) -> bool {
         let how = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
         !matches!(waitid(Id::Pid(self.pid()), how), Ok(WaitStatus::StillAlive))
@@ -103,7 +103,7 @@ mod tests {
         let mut line = String::new();
         io::BufRead::read_line(&mut io::BufReader::new(child.stdout().unwrap()), &mut line).unwrap();
         child.end();
-        // It was killed, and needs a processor to end; nobody may have waited for it then.
+        // It was killed, and needs a processor to exit; it may not have been reaped yet.
         let state = || std::fs::read_to_string(format!("/proc/{}/stat", line.trim())).unwrap_or_default();
         let began = Instant::now();
         while !(state().is_empty() || state().contains(") Z ")) {

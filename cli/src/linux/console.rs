@@ -1,12 +1,12 @@
-//! The lines between the guest and this process, each one of the guest's terminals (`tty1` and up).
+//! The lines between the guest and this process; each is a terminal of the guest (`tty1` and up).
 //!
-//! At a terminal the guest has one too, `tty1`: a pseudo-terminal, whose bytes pass unchanged while ours is in raw mode.
-//! Otherwise `tty1` to `tty3` are the command's standard streams, so that what it prints can be piped and compared. `tty4` is for
-//! the two of us: the guest reports there, and is asked to stop.
+//! If this process is at a terminal, the guest has one too, `tty1`: a pseudo-terminal with bytes passed through unchanged while the host's
+//! is in raw mode. Otherwise `tty1` to `tty3` are the command's standard streams, so that its output can be piped and compared. `tty4` is a
+//! control line: the guest reports there, and is asked to stop.
 //!
-//! Two faults of user-mode Linux (7.3) shape this: at the end of a line it damages its own memory, on several processors, and a line
-//! whose reader falls 4 KiB behind is never read again. So no line ends before the guest does, and the command's input goes as files,
-//! one when the guest has taken the one before, whose names go by `tty1`.
+//! Two bugs of user-mode Linux (7.3) shape this. When a line is closed, it corrupts its own memory, on multiple processors. And it never
+//! again reads a line with a reader that has fallen 4 KiB behind. So no line is closed before the guest ends, and the command's input is
+//! passed in files, one after the guest has taken the previous one, with their names sent over `tty1`.
 #![allow(unsafe_code)]
 
 use std::fs::{self, File};
@@ -22,23 +22,23 @@ use nix::fcntl::{FcntlArg, FdFlag, fcntl};
 use nix::libc;
 use nix::sys::termios::{self, SetArg, Termios};
 
-/// The last bytes of a guest that has ended arrive within this time.
+/// Time limit for the last bytes of a guest that has ended.
 const DRAIN: Duration = Duration::from_secs(5);
-/// Most bytes of a piece of input.
+/// Maximum size of a piece of input in bytes.
 const PIECE: usize = 1 << 20;
-/// The guest reads this in place of a piece's name when the input has ended.
+/// Sent to the guest in place of a piece's name at the end of the input.
 const END: &str = "end";
-/// How often the size of our terminal is looked at.
+/// Interval of checks of the host terminal's size.
 const RESIZE: Duration = Duration::from_millis(200);
 
 /// A line that the guest writes to `tty4`.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Report {
-    /// It reads its lines, and starts the command.
+    /// The guest reads its lines, and starts the command.
     Ready,
-    /// The command has ended with this status, and all files are written.
+    /// The command has exited with this status, and all files are written.
     Ended(u8),
-    /// It cannot come up.
+    /// The guest cannot start.
     Failed(String),
 }
 
@@ -53,34 +53,34 @@ impl Report {
     }
 }
 
-/// Lines that are made, but nobody at their other ends yet.
+/// Lines that are created but not connected yet.
 pub struct Console {
     arguments: Vec<String>,
-    /// Their ends, which the kernel inherits.
+    /// The remote ends, which the kernel inherits.
     theirs: Vec<OwnedFd>,
     lines: Lines,
 }
 
-/// A line, and the stream of ours that it goes to.
+/// A line, and the local stream that receives its output.
 type Output = (File, Box<dyn Write + Send>);
 
-/// Our ends.
+/// The local ends.
 pub struct Lines {
-    /// With what comes for each piece of it that the guest has taken.
+    /// With a receiver that gets a message for each piece of input that the guest has taken.
     input: Option<(File, Receiver<()>)>,
     outputs: Vec<Output>,
     control: UnixStream,
     reports: Receiver<Report>,
-    /// Our terminal as it was, if we are at one.
+    /// The terminal's original state, if this process is at one.
     terminal: Option<Terminal>,
     copied: Vec<Receiver<()>>,
 }
 
 impl Console {
-    /// The kernel's log goes to `log`.
+    /// Creates the lines. The kernel's log goes to `log`.
     pub fn new(log: File) -> io::Result<Self> {
         let mut theirs = Vec::new();
-        // user-mode Linux waits for its lines by epoll, so none of them is a file or /dev/null.
+        // user-mode Linux waits for its lines by epoll, so none of them may be a file or /dev/null.
         let mut line = || -> io::Result<UnixStream> {
             let (ours, their_end) = UnixStream::pair()?;
             theirs.push(OwnedFd::from(their_end));
@@ -135,7 +135,7 @@ impl Console {
         &self.arguments
     }
 
-    /// Lets what `start` starts have the other ends, and nobody else.
+    /// Makes the remote ends inheritable only for the process that `start` starts.
     pub fn connect<T>(self, start: impl FnOnce() -> Result<T, String>) -> Result<(Lines, T), String> {
         for end in &self.theirs {
             fcntl(end, FcntlArg::F_SETFD(FdFlag::empty()))
@@ -145,7 +145,7 @@ impl Console {
     }
 }
 
-/// Reads what the guest reports, and that it has taken pieces of input.
+/// Receives the guest's reports, and its acknowledgements of pieces of input.
 fn listen(from: impl Read + Send + 'static) -> (Receiver<Report>, Receiver<()>) {
     let ((say, reports), (take, taken)) = (mpsc::channel(), mpsc::channel());
     thread::spawn(move || {
@@ -162,24 +162,25 @@ fn listen(from: impl Read + Send + 'static) -> (Receiver<Report>, Receiver<()>) 
 }
 
 impl Lines {
-    /// The next report, within `most`.
+    /// The next report, waiting at most for `most`.
     pub fn report(&mut self, most: Duration) -> Result<Report, RecvTimeoutError> {
         self.reports.recv_timeout(most)
     }
 
-    /// Lets bytes pass, once the guest's terminals are as raw as they have to be. `world` is the folder it started from.
+    /// Starts the transfer of bytes, once the guest's terminals are in the required mode. `world` is the folder that the guest started
+    /// from.
     pub fn open(&mut self, world: &Path) -> io::Result<()> {
         if let Some(terminal) = &self.terminal {
             terminal.raw()?;
             terminal.follow_size()?;
         }
         if let Some((input, taken)) = self.input.take() {
-            // Ends with this process: a read from standard input cannot be called off.
+            // Ends with this process: a read from standard input cannot be cancelled.
             match &self.terminal {
                 Some(_) => thread::spawn(move || copy(io::stdin(), input)),
                 None => {
                     let dir = world.join("in");
-                    // Standard input itself, without the buffer of 8 KiB that Rust has before it.
+                    // Standard input without Rust's buffer of 8 KiB.
                     let stdin = File::from(io::stdin().as_fd().try_clone_to_owned()?);
                     thread::spawn(move || copy_in_pieces(stdin, input, &dir, &taken))
                 }
@@ -189,7 +190,7 @@ impl Lines {
         Ok(())
     }
 
-    /// Asks the guest to end its command.
+    /// Asks the guest to stop its command.
     pub fn ask_to_stop(&mut self) {
         let _ = (&self.control).write_all(b"stop\n");
     }
@@ -202,7 +203,7 @@ impl Lines {
     }
 }
 
-/// Carries bytes in a thread of its own, which says when it has ended.
+/// Copies bytes in a separate thread, which signals when it has ended.
 fn carry(from: impl Read + Send + 'static, to: impl Write + Send + 'static) -> Receiver<()> {
     let (done, copied) = mpsc::channel();
     thread::spawn(move || {
@@ -212,7 +213,7 @@ fn carry(from: impl Read + Send + 'static, to: impl Write + Send + 'static) -> R
     copied
 }
 
-/// Carries bytes as they come until either side ends.
+/// Copies bytes as they arrive until either side ends.
 fn copy(mut from: impl Read, mut to: impl Write) {
     let mut bytes = [0; 64 << 10];
     loop {
@@ -221,13 +222,13 @@ fn copy(mut from: impl Read, mut to: impl Write) {
             Ok(len) if to.write_all(&bytes[..len]).and_then(|()| to.flush()).is_ok() => {}
             Ok(_) => break,
             Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-            // A pseudo-terminal whose other end is closed.
+            // A pseudo-terminal with its other end closed.
             Err(_) => break,
         }
     }
 }
 
-/// As [`copy`], in files in `dir` whose names go to `to`, one when another was `taken`; never closes `to`.
+/// Like [`copy`], but in files in `dir`. Their names go to `to`, each after the previous file was `taken`. Never closes `to`.
 fn copy_in_pieces(mut from: impl Read, mut to: impl Write + IntoRawFd, dir: &Path, taken: &Receiver<()>) {
     let mut bytes = vec![0; PIECE];
     for number in 0_u64.. {
@@ -249,7 +250,7 @@ fn copy_in_pieces(mut from: impl Read, mut to: impl Write + IntoRawFd, dir: &Pat
     let _ = to.into_raw_fd();
 }
 
-/// The terminal we are at, and the guest's. As it was again when this goes.
+/// The host's and the guest's terminal. The host's is restored on drop.
 struct Terminal {
     as_it_was: Termios,
     guest: File,
@@ -262,7 +263,7 @@ impl Terminal {
         Ok(termios::tcsetattr(io::stdin(), SetArg::TCSADRAIN, &raw)?)
     }
 
-    /// Gives the guest's terminal the size of ours, now and whenever that changes.
+    /// Sets the size of the guest's terminal to that of the host's, now and on every change.
     fn follow_size(&self) -> io::Result<()> {
         let guest = self.guest.try_clone()?;
         thread::spawn(move || {
@@ -296,7 +297,7 @@ fn size(terminal: &impl AsFd) -> Option<libc::winsize> {
 }
 
 fn set_size(terminal: &impl AsFd, size: &libc::winsize) {
-    // SAFETY: TIOCSWINSZ reads one winsize, which lives across the call. Where it fails the size stays as it is.
+    // SAFETY: TIOCSWINSZ reads one winsize, which lives across the call. If it fails, the size stays unchanged.
     unsafe { libc::ioctl(terminal.as_fd().as_raw_fd(), libc::TIOCSWINSZ, &raw const *size) };
 }
 

@@ -1,4 +1,4 @@
-//! Which kernel, and its command line.
+//! Selection of the kernel, and its command line.
 
 use std::env;
 use std::fs;
@@ -8,17 +8,17 @@ use std::str::FromStr;
 
 use node::dir;
 
-/// The device number on the virtual bus that packaging/linux/config names.
+/// The device number on the virtual bus, as in packaging/linux/config.
 const BUS_DEVICE: u32 = 1234;
 
-/// Bytes of memory of a guest.
+/// Memory size of a guest in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Memory(u64);
 
 impl Memory {
-    /// With less its programs are killed while it comes up.
+    /// With less memory, the guest's programs are killed during startup.
     const LEAST: u64 = 256 << 20;
-    /// Above, the windows of the bus begin.
+    /// The windows of the bus begin above this.
     const MOST: u64 = 3840 << 20;
 
     pub fn bytes(self) -> u64 {
@@ -46,7 +46,7 @@ impl FromStr for Memory {
     }
 }
 
-/// The script that makes kernels: the package's, if this command is installed, else that of the sources.
+/// The script that builds kernels: the package's, if this command is installed, else that of the sources.
 fn maker() -> PathBuf {
     const SCRIPT: &str = "scripts/linux-kernel.sh";
     let command = env::current_exe().and_then(fs::canonicalize).unwrap_or_default();
@@ -54,7 +54,7 @@ fn maker() -> PathBuf {
     installed.filter(|script| script.is_file()).unwrap_or(SCRIPT.into())
 }
 
-/// The kernel that was named, or the last that scripts/linux-kernel.sh made.
+/// The specified kernel, or the last one that scripts/linux-kernel.sh built.
 pub fn find(named: Option<&Path>) -> Result<PathBuf, String> {
     if let Some(named) = named {
         let full = fs::canonicalize(named)
@@ -85,16 +85,16 @@ fn newest(room: &Path) -> Option<PathBuf> {
     dated.max().map(|(_, path)| path)
 }
 
-/// Where user-mode Linux has a guest's memory: a file that is never seen.
+/// The directory where user-mode Linux keeps a guest's memory, in a deleted file.
 pub fn memory_place() -> PathBuf {
     let named = ["TMPDIR", "TMP", "TEMP"].iter().find_map(env::var_os).map(PathBuf::from);
     named.filter(|place| dir::in_memory(place)).unwrap_or_else(|| "/dev/shm".into())
 }
 
-/// The choices from which a kernel's command line is made.
+/// The parameters of a kernel's command line.
 pub struct Boot<'a> {
     pub kernel: &'a Path,
-    /// The folder with the first program.
+    /// The folder that contains the first program.
     pub world: &'a Path,
     /// Sockets of the PF and its VFs, in order.
     pub sockets: &'a [PathBuf],
@@ -103,7 +103,7 @@ pub struct Boot<'a> {
 }
 
 impl Boot<'_> {
-    /// The command; `lines` are the arguments for the guest's terminals.
+    /// Builds the command; `lines` are the arguments for the guest's terminals.
     pub fn command(&self, lines: &[String]) -> Command {
         let mut command = Command::new(self.kernel);
         command.args(self.arguments(lines)).env("TMPDIR", memory_place());
@@ -115,17 +115,17 @@ impl Boot<'_> {
         let mut arguments = vec![
             format!("mem={}M", self.memory.bytes() >> 20),
             format!("ncpus={}", self.cpus),
-            // Not on the host's /dev, below which our folder may be.
+            // Not on the host's /dev, which may contain this command's folder.
             "root=/dev/root rootfstype=hostfs rw devtmpfs.mount=0".into(),
             format!("init={world}/init"),
             format!("uml_dir={world}/uml umid=guest"),
-            // One system call of the host for one of the guest, where ptrace takes four.
+            // One host system call for each guest system call, where ptrace takes four.
             "seccomp=on".into(),
             "con=null".into(),
-            // A command of the adapter may wait for a server that a busy machine keeps from its processor.
+            // A command of the adapter may wait for a server that is starved on a busy machine.
             "virtio_pcidev.max_delay_us=20000000".into(),
-            // A driver that goes waits for the end of all readers some twenty times, each time for ticks of idle processors unless
-            // these are asked at once.
+            // Unloading a driver waits for the end of all RCU readers some twenty times, each time for ticks of idle processors unless
+            // these are queried at once.
             "rcupdate.rcu_expedited=1 rcutree.jiffies_till_first_fqs=0 rcutree.jiffies_till_next_fqs=1"
                 .into(),
         ];
@@ -139,7 +139,7 @@ impl Boot<'_> {
     }
 }
 
-/// Reads how fast the host's processor counts, in MHz; perftest in the guest computes times by it.
+/// The counter rate of the host's processor in MHz; perftest in the guest computes times from it.
 fn cpu_mhz() -> Option<f64> {
     let text = fs::read_to_string("/proc/cpuinfo").ok()?;
     let line = text.lines().find(|line| line.starts_with("cpu MHz"))?;
@@ -191,7 +191,7 @@ mod tests {
             assert!(arguments.iter().any(|argument| argument == wanted), "{wanted}: {arguments:?}");
         }
         assert!(arguments.iter().all(|argument| !argument.contains(' ')));
-        // As cAdvisor reads it, of which a kubelet is made.
+        // As parsed by cAdvisor, which a kubelet contains.
         let mhz = arguments.iter().find_map(|argument| argument.strip_prefix("cpu_mhz="));
         assert!(mhz.is_none_or(|mhz| mhz.contains('.')), "{arguments:?}");
     }

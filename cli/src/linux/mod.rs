@@ -1,9 +1,9 @@
-//! `ironverbs linux`: a Linux kernel that is a program, with the node's PF and VFs on its PCI bus under the stock mlx5 driver.
+//! `ironverbs linux`: a Linux kernel running as a program, with the node's PF and VFs on its PCI bus under the stock mlx5 driver.
 //!
-//! `ironverbs serve` has the functions of a node, `vmlinux` is the kernel, and this process starts both, carries bytes between its
-//! standard streams and the guest's, and leaves nothing behind. `adapters` says which functions the guest has and has them served;
-//! `world` is the folder the guest starts from, with two scripts that run there; `console` the lines between it and us; `kernel`
-//! finds the kernel and says how it is started.
+//! `ironverbs serve` serves the functions of a node, and `vmlinux` is the kernel. This process starts both, copies bytes between its
+//! standard streams and the guest's, and leaves nothing behind. `adapters` selects the guest's functions and starts their servers; `world`
+//! is the folder that the guest starts from, with two scripts that run there; `console` implements the lines between the guest and this
+//! process; `kernel` finds the kernel and builds its command line.
 
 mod adapters;
 mod child;
@@ -30,15 +30,15 @@ use kernel::Boot;
 pub use kernel::Memory;
 use world::World;
 
-/// Exit status of failures that are not the command's.
+/// Exit status of failures outside the command.
 const OURS: u8 = 125;
-/// A kernel that has not come up by then never will, even on a machine that is busy with other things.
+/// Time limit for the kernel to start, even on a busy machine.
 const UP: Duration = Duration::from_secs(180);
-/// For a guest that was asked to stop: its programs have two seconds of it.
+/// Time limit for a guest that was asked to stop; its programs have two seconds of it.
 const DOWN: Duration = Duration::from_secs(10);
 
 pub fn linux(linux: &Linux) -> ExitCode {
-    // Before there are other threads.
+    // Before other threads are started.
     let signals = match Signals::hold() {
         Ok(signals) => signals,
         Err(e) => return fail(OURS, format!("cannot hold signals back: {e}")),
@@ -57,7 +57,7 @@ fn run(linux: &Linux, signals: &Signals) -> Result<u8, String> {
     let log = linux.log.clone().unwrap_or_else(|| world.path("log"));
     let cannot = |e: std::io::Error| format!("cannot write {}: {e}", log.display());
     let file = File::create(&log).map_err(cannot)?;
-    // Without a terminal of its own, what user-mode Linux says before it is a kernel goes there too.
+    // Without a terminal, the early output of user-mode Linux goes to the log, too.
     let more = || File::options().append(true).open(&log).map_err(cannot);
     let (out, err) = (more()?, more()?);
     drop(file);
@@ -78,11 +78,11 @@ fn run(linux: &Linux, signals: &Signals) -> Result<u8, String> {
     };
     let mut command = boot.command(console.arguments());
     command.stdin(Stdio::null()).stdout(out).stderr(err);
-    // Asked to end, a busy kernel may wait for itself for ever, on a processor; when it is killed all its processes go.
+    // When asked to exit, a busy kernel may wait for itself forever; when it is killed, all its processes end.
     let kernel = || Child::start(&mut command, "the kernel", Signal::SIGKILL);
     let (mut lines, guest) = console.connect(kernel)?;
     let status = watch(&mut lines, world.dir(), guest, servers, signals);
-    // The command's last bytes, and the log's.
+    // The last bytes of the command and of the log.
     lines.drain();
     status.map_err(|why| match fs::read(&log) {
         Ok(said) => format!("{why}{}", last_lines(&said)),
@@ -90,7 +90,7 @@ fn run(linux: &Linux, signals: &Signals) -> Result<u8, String> {
     })
 }
 
-/// Follows the guest until its command has ended; that one's status.
+/// Follows the guest until its command has exited; returns the command's status.
 fn watch(
     lines: &mut Lines,
     world: &Path,
@@ -112,10 +112,10 @@ fn watch(
             Err(RecvTimeoutError::Timeout) => {}
         }
         if let Some(status) = guest.ended() {
-            // It may have said something before that was not read yet.
+            // The last report may not have been read yet.
             match lines.report(Duration::from_millis(200)) {
                 Ok(Report::Ended(status)) => break status,
-                // Powered off or rebooted from inside.
+                // Powered off or rebooted from inside the guest.
                 _ if up && status.success() => break 0,
                 _ => return Err(format!("the kernel ended by itself ({status})")),
             }
@@ -141,7 +141,7 @@ fn watch(
     Ok(asked.map_or(status, |(signal, _)| (128 + signal) as u8))
 }
 
-/// Checks that the kernel's memory has room: a file in shared memory that would end it by SIGBUS later.
+/// Checks that there is room for the kernel's memory: a file in shared memory; running out of room later would kill it by SIGBUS.
 fn has_room(bytes: u64) -> Result<(), String> {
     let place = kernel::memory_place();
     match dir::free_bytes(&place) {
@@ -155,7 +155,7 @@ fn has_room(bytes: u64) -> Result<(), String> {
     }
 }
 
-/// The end of a kernel's log, to stand below an error.
+/// The end of a kernel's log, to print below an error.
 fn last_lines(log: &[u8]) -> String {
     const LINES: usize = 15;
     let text = String::from_utf8_lossy(log);
@@ -163,7 +163,7 @@ fn last_lines(log: &[u8]) -> String {
     lines[lines.len().saturating_sub(LINES)..].iter().map(|line| format!("\n  {}", line.trim_end())).collect()
 }
 
-/// `word` as a POSIX shell reads it back.
+/// Quotes `word` for a POSIX shell.
 fn quoted(word: &OsStr) -> Vec<u8> {
     let mut out = vec![b'\''];
     for byte in word.as_encoded_bytes() {

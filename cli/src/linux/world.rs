@@ -1,4 +1,4 @@
-//! The folder that a guest starts from: its first programs, what to run, and where its files are.
+//! The folder that a guest starts from: its first programs, its command, and the paths of its files.
 
 use std::ffi::OsStr;
 use std::fs::{self, DirBuilder, File};
@@ -12,15 +12,15 @@ use nix::fcntl::{Flock, FlockArg};
 use super::quoted;
 use crate::options::Linux;
 
-/// The names of all these folders begin with this, so that those left behind are found.
+/// Name prefix of all these folders, by which leftover ones are found.
 const PREFIX: &str = "ironverbs-linux-";
-/// The longest path of a socket in it has to fit into sun_path.
+/// Maximum path length: the longest socket path in it must fit into sun_path.
 const LONGEST: usize = 80;
 
-/// A folder of a guest, gone when this goes.
+/// A guest's folder, removed on drop.
 pub struct World {
     dir: PathBuf,
-    /// Held as long as we live, so that the folder of one that was killed is known.
+    /// Held as long as this process lives, so that the folder of a killed process can be recognized.
     _lock: Flock<File>,
 }
 
@@ -53,7 +53,7 @@ impl World {
         self.dir.join(name)
     }
 
-    /// Tells the guest's scripts what kind of lines they have.
+    /// Tells the guest's scripts which kind of lines they have.
     pub fn set_terminal(&self, is_terminal: bool) -> Result<(), String> {
         let path = self.path("terminal");
         let write = if is_terminal { File::create(&path).map(drop) } else { Ok(()) };
@@ -97,12 +97,12 @@ impl Drop for World {
     }
 }
 
-/// True if a kernel's command line can name it.
+/// True if the path can be used in a kernel's command line.
 fn is_plain(path: &Path) -> bool {
     path.as_os_str().as_bytes().iter().all(|byte| byte.is_ascii_alphanumeric() || b"._-/".contains(byte))
 }
 
-/// The full path of a folder.
+/// The absolute path of a folder.
 fn folder(path: &Path) -> Result<PathBuf, String> {
     let full = fs::canonicalize(path).map_err(|e| format!("{}: {e}", path.display()))?;
     match full.is_dir() {
@@ -111,7 +111,7 @@ fn folder(path: &Path) -> Result<PathBuf, String> {
     }
 }
 
-/// The lock of the folder `dir`; `None`: another process has it.
+/// Locks the folder `dir`; `None` if another process holds the lock.
 fn lock(dir: &Path) -> io::Result<Option<Flock<File>>> {
     let file =
         fs::OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(dir.join("lock"))?;
@@ -122,12 +122,12 @@ fn lock(dir: &Path) -> io::Result<Option<Flock<File>>> {
     }
 }
 
-/// Removes folders of ours whose makers were killed.
+/// Removes folders of killed processes.
 fn sweep(place: &Path) {
     let Ok(entries) = fs::read_dir(place) else { return };
     for path in entries.flatten().map(|entry| entry.path()) {
         let is_ours = path.file_name().is_some_and(|name| name.as_bytes().starts_with(PREFIX.as_bytes()));
-        // One that has no lock yet is just being made.
+        // A folder without a lock is still being created.
         if is_ours && path.join("lock").exists() && matches!(lock(&path), Ok(Some(_))) {
             let _ = fs::remove_dir_all(&path);
         }
@@ -153,7 +153,7 @@ fn environment() -> Vec<u8> {
     text
 }
 
-/// The command for a shell to run; a shell if there is none.
+/// The command for a shell to run; a shell if `words` is empty.
 fn command(words: &[std::ffi::OsString]) -> Vec<u8> {
     if words.is_empty() {
         return b"command -v bash >/dev/null && exec bash\nexec sh\n".to_vec();

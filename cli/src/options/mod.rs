@@ -1,5 +1,5 @@
-//! The command line: here the commands and the small ones' options; what concerns a node, a function, or another kernel that is served
-//! has a file of its own.
+//! The command line: the commands, and the options of the small ones. Options for nodes, for functions, and for serving another kernel have
+//! files of their own.
 
 mod function;
 mod machine;
@@ -35,76 +35,76 @@ pub enum Command {
     Run(Run),
     /// Show Debian's ib_read_lat running between two VFs
     Demo(Demo),
-    /// Say what this host lacks and how to get it
+    /// Report what this host lacks and how to get it
     Doctor(LookOptions),
-    /// Serve functions of a node as vfio-user devices, for QEMU's guests
+    /// Serve functions of a node as vfio-user devices to QEMU guests
     Serve(Serve),
     /// Start a Linux kernel, as a program of this host, that drives the node's PF and VFs with its own mlx5 driver
     Linux(Linux),
-    /// Look at a node, or start it afresh
+    /// Show, create or remove a node
     #[command(subcommand)]
     Node(Node),
-    /// Make virtual functions of a real card, and give functions to VFIO or back
+    /// Create virtual functions of a physical adapter, and bind functions to VFIO or back
     #[command(subcommand)]
     Vf(Vf),
-    /// Go through a function step by step, and say which step fails and what it found
+    /// Bring up a function step by step, and report the step that fails and what it found
     Bringup(Bringup),
     /// Measure perftest on the node and UCX over shared memory side by side
     Bench(Bench),
-    /// Run one of perftest's patterns in virtual time: what a ConnectX-5 would take, the same at every run
+    /// Run one of perftest's patterns in virtual time: the time a ConnectX-5 would take, the same in every run
     #[command(subcommand)]
     Sim(Sim),
-    /// Say which frames of a capture break a rule of the reliable connection
+    /// Report the frames of a capture that break a rule of the reliable connection
     Check {
-        /// The capture, pcap or pcapng, of whoever sends: of this model, of rxe, of a card
+        /// The capture, pcap or pcapng, of any sender: this model, rxe, a physical adapter
         file: PathBuf,
-        /// Frames that were sent may be missing
+        /// Frames may be missing from the capture
         #[arg(long)]
         lossy: bool,
     },
     /// Print what a driver sent to a function, or compare two such recordings
     #[command(subcommand)]
     Stream(Stream),
-    /// Let container engines give a node's devices to containers
+    /// Let container engines add a node's devices to containers
     #[command(subcommand)]
     Cdi(Cdi),
 }
 
 #[derive(Subcommand)]
 pub enum Cdi {
-    /// Describe the node's devices as podman, containerd, CRI-O and docker read it (Container Device Interface)
+    /// Describe the node's devices for podman, containerd, CRI-O and docker (Container Device Interface)
     Generate {
         #[command(flatten)]
         node: NodeDir,
-        /// The file to write, such as /etc/cdi/ironverbs.json [default: standard output]
+        /// File to write, such as /etc/cdi/ironverbs.json [default: standard output]
         #[arg(long, value_name = "FILE")]
         output: Option<PathBuf>,
-        /// What the devices are called behind ironverbs/, which tells the nodes of a host apart
+        /// Device class after ironverbs/, which distinguishes the nodes of a host
         #[arg(long, value_name = "NAME", default_value = "function", value_parser = class)]
         class: String,
     },
-    /// Show devices in a container that is being made; what `generate` has container runtimes call
+    /// Show devices in a container that is being created; container runtimes call this as `generate` specifies
     Hook {
         #[command(flatten)]
         node: NodeDir,
-        /// A device to show in the container, by its name or number, several times for several
+        /// Device to show in the container, by name or number; may be repeated
         #[arg(long = "device", value_name = "DEVICE", required = true)]
         devices: Vec<String>,
-        /// Tell the container's supervisor, which `runtime` has started
+        /// Notify the container's supervisor, which `runtime` has started
         #[arg(long)]
         supervised: bool,
     },
-    /// Be a container engine's runtime: show devices to containers that a device plugin gave functions, then become the runtime
+    /// Act as a container engine's runtime: show devices in containers that a device plugin gave functions, then exec the runtime
     Runtime {
         #[command(flatten)]
         node: NodeDir,
-        /// The runtime to become
+        /// The runtime to exec
         #[arg(long, value_name = "PROGRAM", default_value = "runc", value_hint = ValueHint::CommandName)]
         runtime: PathBuf,
-        /// Where device files are told apart, for an engine outside of the view in which its device plugin runs: a copy of /sys/class/infiniband_verbs there
+        /// Identify device files in this copy of /sys/class/infiniband_verbs, for an engine outside the view of its device plugin
         #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
         view: Option<PathBuf>,
-        /// What the engine asks of it
+        /// The engine's arguments for it
         #[arg(last = true, value_name = "ARGUMENT")]
         args: Vec<OsString>,
     },
@@ -126,29 +126,29 @@ pub enum Stream {
     Show {
         /// The recording
         file: PathBuf,
-        /// Only this function
+        /// Print only this function
         #[arg(long, value_name = "N")]
         function: Option<u8>,
-        /// Values as they were, not named by order
+        /// Print original values instead of names by order
         #[arg(long, conflicts_with = "compact")]
         raw: bool,
-        /// Without doorbells and what differs from run to run, and with repetition collapsed
+        /// Omit doorbells and values that differ from run to run, and collapse repetitions
         #[arg(long)]
         compact: bool,
     },
-    /// Compare two recordings, or what `show --compact` printed of them; fails if they differ
+    /// Compare two recordings, or outputs of `show --compact`; fail if they differ
     Diff {
-        /// The one to compare with
+        /// The reference
         a: PathBuf,
-        /// The other
+        /// The one to compare
         b: PathBuf,
-        /// Only this function
+        /// Compare only this function
         #[arg(long, value_name = "N")]
         function: Option<u8>,
-        /// Compare which commands, requests and fields there are, and in which order they first come, not line by line
+        /// Compare the sets of commands, requests and fields and the order in which they first appear, instead of lines
         #[arg(long)]
         words: bool,
-        /// As --words, less the differences listed in this file; lines of it that are not needed fail as well
+        /// Like --words, except for the differences listed in this file; unneeded lines in it are errors, too
         #[arg(long, value_name = "LIST")]
         allow: Option<PathBuf>,
     },
@@ -166,10 +166,10 @@ pub struct Demo {
 pub struct Bench {
     #[command(flatten)]
     pub node: NodeDir,
-    /// How often every test is run, in turn
+    /// Number of rounds of all tests
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub rounds: u32,
-    /// Fail when a floor is missed
+    /// Fail if a limit is missed
     #[arg(long)]
     pub check: bool,
 }
@@ -180,7 +180,7 @@ pub struct Run {
     pub node: NodeDir,
     #[command(flatten)]
     pub wanted: Wanted,
-    /// Another node whose devices the program sees too; for several, several times. One that is not there is made like the first
+    /// Another node with devices for the program; may be repeated. A missing node is made like the first
     #[arg(long = "adapter", value_name = "DIR", value_hint = ValueHint::DirPath, conflicts_with_all = ["bdf", "vfio_user"])]
     pub adapters: Vec<PathBuf>,
     #[command(flatten)]
@@ -195,7 +195,8 @@ pub struct Run {
     pub program: Vec<OsString>,
 }
 
-/// Answers a command line that does not parse: help and version as asked for, help where nothing was asked, else one line.
+/// Handles a command line that does not parse: prints help and version on request, help if there are no arguments, otherwise a one-line
+/// error.
 pub fn refuse(e: &clap::Error) -> ExitCode {
     if matches!(e.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) {
         let _ = e.print();

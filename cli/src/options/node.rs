@@ -1,4 +1,4 @@
-//! Options about a node: which one, what it is made with, and what is done to it.
+//! Options for nodes: selection, creation, and operations.
 
 use std::path::PathBuf;
 
@@ -12,22 +12,22 @@ use node::{FunctionAddress, NodeOptions};
 
 #[derive(Subcommand)]
 pub enum Node {
-    /// Make a node without running anything on it
+    /// Create a node without running anything on it
     Create(Create),
-    /// Give a device an IP address, which becomes its GID 1
+    /// Set the IP address of a device, which becomes its GID 1
     Address(SetAddress),
     /// Write the frames on a node's wire to a file, as long as this runs
     Capture(Capture),
-    /// Let faults befall the frames on a node's wire, as long as this runs
+    /// Apply faults to frames on a node's wire, as long as this runs
     Faults(WireTrial),
-    /// Let a node's time go on for programs in virtual time, as long as there are any; `run --clock timed` starts it
+    /// Advance a node's virtual time for its programs, as long as there are any; `run --clock timed` starts it
     Conduct {
         #[command(flatten)]
         node: NodeDir,
         #[command(flatten)]
         rules: TimeRules,
     },
-    /// Show the programs on a node, its functions and what they counted
+    /// Show the programs on a node, its functions and their counters
     Status {
         #[command(flatten)]
         how: LookOptions,
@@ -38,24 +38,24 @@ pub enum Node {
     Reset(Reset),
 }
 
-/// What a command that only looks shows, and how.
+/// Options of commands that only show something.
 #[derive(Args)]
 pub struct LookOptions {
     #[command(flatten)]
     pub node: NodeDir,
-    /// As JSON, for programs
+    /// Print JSON, for programs
     #[arg(long)]
     pub json: bool,
 }
 
-/// How often to look.
+/// Options for repeated output.
 #[derive(Args)]
 #[group(id = "watching")]
 pub struct Watch {
-    /// Again every so many seconds, as rates, until a signal comes; as JSON a line each time
+    /// Repeat every so many seconds, with rates, until a signal arrives; with --json one line each time
     #[arg(long, num_args = 0..=1, default_missing_value = "1", value_name = "SECONDS")]
     pub watch: Option<f64>,
-    /// So often
+    /// Number of repetitions
     #[arg(long, value_name = "N", requires = "watch")]
     pub times: Option<u64>,
 }
@@ -64,9 +64,9 @@ pub struct Watch {
 pub struct SetAddress {
     #[command(flatten)]
     pub node: NodeDir,
-    /// The device, by its name or number, such as iron1
+    /// Device, by name or number, such as iron1
     pub device: String,
-    /// Its address, such as 10.0.0.5/24; none: the one it has by itself
+    /// IP address, such as 10.0.0.5/24; none: restore its default address
     pub address: Option<FunctionAddress>,
 }
 
@@ -77,7 +77,7 @@ pub struct Capture {
     /// End after so many seconds [default: when it is stopped by a signal]
     #[arg(long)]
     pub seconds: Option<u64>,
-    /// The file to write, in pcap format; an existing one is written over
+    /// File to write, in pcap format; an existing file is overwritten
     pub file: PathBuf,
 }
 
@@ -85,16 +85,16 @@ pub struct Capture {
 pub struct WireTrial {
     #[command(flatten)]
     pub node: NodeDir,
-    /// Write what befell which frame and what followed, and all frames, as JSON
+    /// Write the faults, the frames that they hit, their consequences, and all frames, as JSON
     #[arg(long, value_name = "FILE")]
     pub timeline: Option<PathBuf>,
-    /// Chances go by this number
+    /// Seed for random decisions
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub seed: u64,
     /// End after so many seconds [default: when it is stopped by a signal]
     #[arg(long)]
     pub seconds: Option<u64>,
-    /// The plan (TOML)
+    /// Fault plan (TOML)
     pub plan: PathBuf,
 }
 
@@ -106,80 +106,79 @@ pub struct Create {
     pub identity: Identity,
     #[command(flatten)]
     pub seen: Seen,
-    /// Virtual functions the node is to have [default: as many as it has, 8 if it is new]
+    /// Number of virtual functions of the node [default: as many as it has, 8 if it is new]
     #[arg(long, value_parser = clap::value_parser!(u8).range(0..=127))]
     pub vfs: Option<u8>,
-    /// Let all users of this group use the node; only root's can be shared
+    /// Let all users of this group use the node; only root can share one
     #[arg(long, value_name = "NAME or NUMBER")]
     pub group: Option<String>,
 }
 
-/// What a node is made with and keeps; naming another for a node that is there is an error.
+/// Properties that are fixed when a node is created; specifying others for an existing node is an error.
 #[derive(Args, Clone, Copy)]
 pub struct Identity {
-    /// What the ports speak [default: as the node does, ethernet if it is new]
+    /// Link layer of the ports [default: as the node does, ethernet if it is new]
     #[arg(long, value_enum)]
     link_layer: Option<Layer>,
-    /// Tells nodes on one wire apart: part of every MAC and GUID [default: as the node has it, 0 if it is new]
+    /// Number that distinguishes nodes on one wire: part of every MAC and GUID [default: as the node has it, 0 if it is new]
     #[arg(long, value_name = "N")]
     node_id: Option<u16>,
-    /// What befalls frames between the node's devices, such as drop=1%,duplicate=0.1%,seed=7 [default: as the node has it,
-    /// nothing if it is new]
+    /// Apply faults to frames between the node's devices, such as drop=1%,duplicate=0.1%,seed=7 [default: as the node has it, nothing if it
+    /// is new]
     #[arg(long = "wire-faults", value_name = "FAULTS")]
     wire_faults: Option<Faults>,
-    /// As strict as a card, in all that is known or in some: owner=pf, pages=real, events=strict, uid=strict, reserved=zero,
-    /// slow=FACTOR, ids=CARD (cx4lx, cx5, cx6, cx6dx, cx7, bf2), with commas between [default: as the node is, none
-    /// if it is new]
+    /// Be as strict as a card, in every known respect or in some: owner=pf, pages=real, events=strict, uid=strict, reserved=zero,
+    /// slow=FACTOR, ids=CARD (cx4lx, cx5, cx6, cx6dx, cx7, bf2), separated by commas [default: as the node is, none if it is new]
     #[arg(long, value_name = "SWITCHES", num_args = 0..=1, default_missing_value = "all")]
     strict: Option<Strict>,
 }
 
-/// Names what programs see of the machine that a node stands for; a node keeps what it was made with.
+/// Names and addresses that programs see on the simulated machine; fixed when a node is created.
 #[derive(Args, Clone, Copy)]
 pub struct Seen {
-    /// What programs call the PF, such as mlx5_0; its VFs count on [default: as the node has it, iron0 if it is new]
+    /// Verbs name of the PF, such as mlx5_0; its VFs have the following numbers [default: as the node has it, iron0 if it is new]
     #[arg(long)]
     name: Option<Name>,
-    /// The PF's PCI address, such as 0000:3b:00.0; its VFs are behind it [default: as the node has it, 0000:c1:00.0 if it is new]
+    /// PCI address of the PF, such as 0000:3b:00.0; its VFs follow [default: as the node has it, 0000:c1:00.0 if it is new]
     #[arg(long = "pci", value_name = "ADDRESS")]
     bus: Option<Bus>,
-    /// The NUMA node that the adapter is near [default: as the node has it, none if it is new]
+    /// NUMA node of the adapter [default: as the node has it, none if it is new]
     #[arg(long, value_name = "N")]
     numa: Option<u16>,
 }
 
 impl Seen {
-    /// `base` with what was given on the command line.
+    /// `base` with the options of the command line.
     pub fn over(self, base: NodeOptions) -> NodeOptions {
         let Self { name, bus, numa } = self;
         NodeOptions { name, bus, numa, ..base }
     }
 }
 
-/// The node a command wants, which it makes if there is none.
+/// The node of a command that creates it if it is missing.
 #[derive(Args, Clone, Copy)]
 pub struct Wanted {
     #[command(flatten)]
     identity: Identity,
     #[command(flatten)]
     seen: Seen,
-    /// Virtual functions the node is to have [default: as many as it has, 8 if it is new]
+    /// Number of virtual functions of the node [default: as many as it has, 8 if it is new]
     #[arg(long, value_parser = clap::value_parser!(u8).range(0..=127))]
     vfs: Option<u8>,
-    /// On a new node, let no program copy to and from another's memory: each one's own thread does it, slower
+    /// On a new node, forbid programs to copy to and from each other's memory: each program's own thread does it, slower
     #[arg(long)]
     no_direct_copies: bool,
 }
 
 impl Wanted {
-    /// What was given on the command line.
+    /// The options of the command line.
     pub fn options(self) -> NodeOptions {
         let no_direct_copies = self.no_direct_copies;
         let base = NodeOptions { vfs: self.vfs, no_direct_copies, ..NodeOptions::default() };
         self.identity.over(self.seen.over(base))
     }
 
-    /// Whether anything was given.
+    /// True if any option was given.
     pub fn is_any(self) -> bool {
         let Identity { link_layer, node_id, wire_faults, strict } = self.identity;
         let Seen { name, bus, numa } = self.seen;
@@ -204,7 +203,7 @@ enum Layer {
 }
 
 impl Identity {
-    /// `base` with what was given on the command line.
+    /// `base` with the options of the command line.
     pub fn over(self, base: NodeOptions) -> NodeOptions {
         let link_layer = self.link_layer.map(|layer| match layer {
             Layer::Ethernet => LinkLayer::Ethernet,
@@ -224,26 +223,26 @@ impl Identity {
 pub struct Reset {
     #[command(flatten)]
     pub node: NodeDir,
-    /// Even while programs are on it; they go on by themselves
+    /// Proceed even while programs are on it; they continue on their own
     #[arg(long)]
     pub force: bool,
 }
 
 #[derive(Args)]
 pub struct NodeDir {
-    /// Directory of the node; all programs run on it share one adapter [default: the one this program runs on, else one
-    /// per user, in memory]
+    /// Directory of the node; all programs run on it share one adapter [default: the one this program runs on, else one per user, in
+    /// memory]
     #[arg(long = "node", value_name = "DIR", value_hint = ValueHint::DirPath)]
     dir: Option<PathBuf>,
 }
 
 impl NodeDir {
-    /// Whether a node was named, or this program runs on one.
+    /// True if a node was named, or this program runs on one.
     pub fn is_named(&self) -> bool {
         self.dir.is_some() || std::env::var_os("IRONVERBS_NODE").is_some()
     }
 
-    /// The directory named, or that of the node we were launched on, or the user's own.
+    /// The named directory, that of the node this program was launched on, or the user's default.
     pub fn path(&self) -> PathBuf {
         let around = || std::env::var_os("IRONVERBS_NODE").map(PathBuf::from).filter(|dir| dir.is_absolute());
         self.dir.clone().or_else(around).unwrap_or_else(dir::default_dir)

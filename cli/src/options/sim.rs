@@ -7,46 +7,46 @@ use devmodel::{
 };
 use std::path::PathBuf;
 
-/// perftest's programs, by their names.
+/// perftest's programs, by name.
 #[derive(Subcommand)]
 #[command(rename_all = "snake_case")]
 pub enum Sim {
-    /// SENDs to and fro
+    /// SENDs back and forth
     SendLat(SimPlan),
-    /// WRITEs to and fro
+    /// WRITEs back and forth
     WriteLat(SimPlan),
     /// READs, one at a time
     ReadLat(SimPlan),
     /// Atomics, one at a time
     AtomicLat(SimPlan),
-    /// SENDs, many under way
+    /// SENDs, many in flight
     SendBw(SimPlan),
-    /// WRITEs, many under way
+    /// WRITEs, many in flight
     WriteBw(SimPlan),
-    /// READs, many under way
+    /// READs, many in flight
     ReadBw(SimPlan),
-    /// Atomics, many under way
+    /// Atomics, many in flight
     AtomicBw(SimPlan),
-    /// Write a page for browsers: latencies, bandwidths, where the time goes, how busy units are
+    /// Write a page for browsers: latencies, bandwidths, time breakdowns, and the load of units
     Report {
         #[command(flatten)]
         profile: SimProfile,
-        /// The file to write, in HTML
+        /// File to write, in HTML
         file: PathBuf,
     },
-    /// Move bytes between many hosts: how long that takes, how long the queues of switches get, who is paused
+    /// Transfer data between many hosts: how long flows take, how long the queues of switches get, which ports are paused
     Network(SimNetwork),
     /// Measure how fast the simulation is on this machine
     Speed,
-    /// Compare the model with what was measured on cards
+    /// Compare the model with measurements of cards
     Calibrate {
-        /// Profiles of this folder instead of those that come with the model
+        /// Use the profiles in this folder instead of the built-in ones
         #[arg(long, value_name = "DIR")]
         profiles: Option<PathBuf>,
     },
 }
 
-/// Names the profile that says what everything costs.
+/// Selects the profile, which states the cost of everything.
 #[derive(Args)]
 pub struct SimProfile {
     #[arg(id = "profile", long = "profile", value_name = "NAME or FILE",
@@ -56,15 +56,15 @@ pub struct SimProfile {
 }
 
 impl SimProfile {
-    /// The profile's name or file, of ports that speak `link_layer` if nobody said one.
+    /// The profile's name or file; by default that for ports with `link_layer`.
     pub fn name(&self, link_layer: LinkLayer) -> &str {
         self.name.as_deref().unwrap_or(Profile::usual(link_layer))
     }
 
-    /// The profile.
+    /// Loads the profile.
     ///
     /// # Errors
-    /// There is none, or a line of it is not as expected.
+    /// It does not exist, or a line of it is invalid.
     pub fn load(&self) -> Result<Profile, ProfileError> {
         Profile::load(self.name(LinkLayer::Ethernet))
     }
@@ -74,13 +74,13 @@ impl SimProfile {
 #[derive(Args)]
 #[group(id = "look")]
 pub struct SimLook {
-    /// Show what the time of this message was made of, 1 is the first
+    /// Show the time breakdown of this message; 1 is the first
     #[arg(long, value_name = "N", conflicts_with = "all")]
     pub waterfall: Option<usize>,
-    /// Show how busy the units of both cards were, how long packets waited for them, and what the functions counted
+    /// Show the load of both cards' units, the queueing delay of packets, and the functions' counters
     #[arg(long, conflicts_with = "all")]
     pub counters: bool,
-    /// Write what each unit did, and the way of each message, to a file for ui.perfetto.dev
+    /// Write the activity of each unit, and the path of each message, to a file for ui.perfetto.dev
     #[arg(long, value_name = "FILE", conflicts_with = "all")]
     pub trace: Option<PathBuf>,
     /// Write the frames to a file in pcap format, in virtual time
@@ -90,19 +90,19 @@ pub struct SimLook {
     pub trial: Trial,
 }
 
-/// Faults, and what comes of them.
+/// Faults and their results.
 #[derive(Args)]
 #[group(id = "trial")]
 pub struct Trial {
-    /// Let faults befall frames, as this plan says (TOML)
+    /// Apply faults to frames, as this plan specifies (TOML)
     #[arg(long, value_name = "PLAN")]
     pub faults: Option<PathBuf>,
-    /// Write what befell which frame and what followed, and all frames, as JSON
+    /// Write the faults, the frames that they hit, their consequences, and all frames, as JSON
     #[arg(long, value_name = "FILE")]
     pub timeline: Option<PathBuf>,
 }
 
-/// A number of bytes: 65536, 64K or 64KiB.
+/// Parses a number of bytes: 65536, 64K or 64KiB.
 fn bytes(text: &str) -> Result<u64, String> {
     let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
     let shift = match &text[digits.len()..].to_ascii_lowercase()[..] {
@@ -116,143 +116,143 @@ fn bytes(text: &str) -> Result<u64, String> {
     value.ok_or_else(|| "expected bytes, such as 65536, 64K or 1M".into())
 }
 
-/// perftest's options, and what time is made of.
+/// perftest's options, and the profile.
 #[derive(Args)]
 pub struct SimPlan {
     #[command(flatten)]
     pub look: SimLook,
     #[command(flatten)]
     pub profile: SimProfile,
-    /// Bytes of a message [default: 2 for latencies, 65536 for bandwidths, 8 for atomics]
+    /// Message size in bytes [default: 2 for latencies, 65536 for bandwidths, 8 for atomics]
     #[arg(short, long, value_parser = bytes)]
     pub size: Option<u64>,
-    /// All sizes from 2 bytes to 8 MiB
+    /// Run all sizes from 2 bytes to 8 MiB
     #[arg(short, long, conflicts_with = "size")]
     pub all: bool,
-    /// Messages [default: 1000 for latencies, 5000 for bandwidths]
+    /// Number of messages [default: 1000 for latencies, 5000 for bandwidths]
     #[arg(short = 'n', long)]
     pub iters: Option<u32>,
-    /// Messages of a queue pair under way
+    /// Messages of a queue pair in flight
     #[arg(short = 't', long, default_value_t = 128)]
     pub tx_depth: u32,
-    /// Messages from one that asks for a completion to the next
+    /// Messages per requested completion
     #[arg(short = 'Q', long, default_value_t = 100)]
     pub cq_mod: u32,
-    /// Queue pairs
+    /// Number of queue pairs
     #[arg(short, long, default_value_t = 1)]
     pub qp: u32,
-    /// Functions of the card that have such a program each, 1 or 2
+    /// Functions of the card that run such a program each, 1 or 2
     #[arg(long, default_value_t = 1)]
     pub functions: u32,
-    /// Bytes of a packet's payload [default: the profile's]
+    /// Payload of a packet in bytes [default: the profile's]
     #[arg(short, long)]
     pub mtu: Option<u16>,
-    /// Bytes of the longest message that is in its work request [default: 236 for latencies, 0 for bandwidths]
+    /// Maximum size in bytes of messages sent inline [default: 236 for latencies, 0 for bandwidths]
     #[arg(short = 'I', long = "inline_size", alias = "inline-size")]
     pub inline_size: Option<u32>,
-    /// CMP_SWAP instead of FETCH_ADD, of atomics
+    /// Use CMP_SWAP instead of FETCH_ADD for atomics
     #[arg(long)]
     pub cmp_and_swap: bool,
-    /// Programs' times vary as this number decides
+    /// Seed for the variation of programs' times
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
-    /// Bandwidths in Gb/s instead of MiB/s
+    /// Print bandwidths in Gb/s instead of MiB/s
     #[arg(long = "report_gbits", alias = "report-gbits")]
     pub report_gbits: bool,
 }
 
-/// Says who writes to whom.
+/// Traffic pattern.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Pattern {
     /// All hosts to the last one
     Incast,
     /// Each host to each other
     AllToAll,
-    /// Each host to one other, by chance
+    /// Each host to one random other
     Permutation,
 }
 
-/// How senders react to notifications of congestion.
+/// Reaction of senders to congestion notifications.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Reaction {
     /// With the parameters of DCQCN's paper
     Paper,
-    /// With those that the vendor's drivers begin with
+    /// With the vendor drivers' initial parameters
     Driver,
 }
 
-/// Hosts, switches, flows, and what is wanted of the outcome.
+/// Hosts, switches, flows, and outputs.
 #[derive(Args)]
 pub struct SimNetwork {
     #[command(flatten)]
     pub profile: SimProfile,
-    /// Hosts at one switch
+    /// Number of hosts at one switch
     #[arg(long, value_name = "N", default_value_t = 9, conflicts_with_all = ["racks", "topology"])]
     pub hosts: usize,
-    /// Racks of hosts, each with a switch, and switches that join those, such as 4x8x2
+    /// Racks of hosts, each with a switch, and the switches that join them, such as 4x8x2
     #[arg(long, value_name = "RACKSxHOSTSxSPINES", conflicts_with = "topology")]
     pub racks: Option<String>,
-    /// Nodes and links from a topology file of HPCC's simulator
+    /// Read nodes and links from a topology file of HPCC's simulator
     #[arg(long, value_name = "FILE")]
     pub topology: Option<PathBuf>,
-    /// Gb/s of a link [default: the profile's]
+    /// Link rate in Gb/s [default: the profile's]
     #[arg(long, value_name = "GBPS", conflicts_with = "topology")]
     pub rate: Option<f64>,
-    /// Nanoseconds from end to end of a link
+    /// Link delay in nanoseconds
     #[arg(long, value_name = "NS", default_value_t = 500, conflicts_with = "topology")]
     pub delay: u64,
-    /// Who writes to whom
+    /// Traffic pattern
     #[arg(long, default_value = "incast")]
     pub pattern: Pattern,
-    /// Bytes of a flow; with --time the flows do not end [default: 1000000]
+    /// Flow size in bytes; with --time the flows do not end [default: 1000000]
     #[arg(short, long, value_name = "BYTES", value_parser = bytes)]
     pub size: Option<u64>,
-    /// Flows from a flow file of HPCC's simulator
+    /// Read flows from a flow file of HPCC's simulator
     #[arg(long, value_name = "FILE", conflicts_with_all = ["pattern", "size", "matrix"])]
     pub flows: Option<PathBuf>,
-    /// Flows from a connection matrix of htsim
+    /// Read flows from a connection matrix of htsim
     #[arg(long, value_name = "FILE", conflicts_with_all = ["pattern", "size"])]
     pub matrix: Option<PathBuf>,
     /// End after so many milliseconds of virtual time
     #[arg(long, value_name = "MS")]
     pub time: Option<f64>,
-    /// Switches pause who sends before their buffer is full (PFC)
+    /// Switches pause senders before their buffer is full (PFC)
     #[arg(long)]
     pub pfc: bool,
     /// Switches mark packets, and senders react to that (ECN, DCQCN) [default if given alone: paper]
     #[arg(long, num_args = 0..=1, default_missing_value = "paper", value_name = "PARAMETERS")]
     pub dcqcn: Option<Reaction>,
-    /// Bytes of a switch's buffer
+    /// Buffer size of a switch in bytes
     #[arg(long, value_name = "BYTES", default_value_t = 16 << 20)]
     pub buffer: u64,
-    /// Bytes of a message at most; a flow has four under way
+    /// Maximum message size in bytes; a flow has four in flight
     #[arg(long, value_name = "BYTES")]
     pub message: Option<u64>,
-    /// Bytes of a packet's payload [default: the profile's]
+    /// Payload of a packet in bytes [default: the profile's]
     #[arg(short, long)]
     pub mtu: Option<u16>,
-    /// Chance goes by this number
+    /// Seed for random decisions
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
-    /// Microseconds from one look at queues and rates to the next
+    /// Sampling interval of queues and rates in microseconds
     #[arg(long, value_name = "US", default_value_t = 10)]
     pub sample: u64,
-    /// Write how long flows took, as HPCC's simulator does
+    /// Write flow completion times, in the format of HPCC's simulator
     #[arg(long, value_name = "FILE")]
     pub fct: Option<PathBuf>,
-    /// Write who was paused and when, as HPCC's simulator does
+    /// Write pauses with ports and times, in the format of HPCC's simulator
     #[arg(long, value_name = "FILE")]
     pub pauses: Option<PathBuf>,
-    /// Write how long queues were how often, as HPCC's simulator does
+    /// Write a histogram of queue lengths, in the format of HPCC's simulator
     #[arg(long, value_name = "FILE")]
     pub qlen: Option<PathBuf>,
-    /// Write queues and rates over time as a table for other programs
+    /// Write queues and rates over time as CSV
     #[arg(long, value_name = "FILE")]
     pub csv: Option<PathBuf>,
-    /// Write all of it as JSON
+    /// Write all results as JSON
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
-    /// Draw a page for browsers: the same flows without anything, with pauses, with DCQCN, with both
+    /// Draw a page for browsers: the same flows without congestion control, with pauses, with DCQCN, with both
     #[arg(long, value_name = "FILE", conflicts_with_all = ["pfc", "dcqcn"])]
     pub report: Option<PathBuf>,
 }

@@ -1,33 +1,33 @@
-//! By which clock programs live.
+//! Real or virtual time for programs.
 
 use super::sim::{SimProfile, Trial};
 use clap::Args;
 
-/// By which clock a program lives.
+/// The clock of a program.
 #[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum ClockKind {
     /// This machine's
     Real,
-    /// That of a card, a slot, a wire and hosts: virtual, and the same at every run
+    /// That of a simulated card, slot, wire and hosts: virtual, and the same in every run
     Timed,
 }
 
-/// Says which time programs live in.
+/// Selects the programs' time.
 #[derive(Args)]
 pub struct Time {
-    /// Whether programs live in this machine's time, or in that of a card
+    /// Run programs in this machine's time, or in a card's virtual time
     #[arg(long, value_enum, default_value = "real")]
     pub clock: ClockKind,
     #[command(flatten)]
     pub rules: TimeRules,
 }
 
-/// Says what virtual time goes by.
+/// Parameters of virtual time.
 #[derive(Args)]
 pub struct TimeRules {
     #[command(flatten)]
     pub profile: SimProfile,
-    /// Programs' times vary as this number decides
+    /// Seed for the variation of programs' times
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
     #[command(flatten)]

@@ -1,4 +1,4 @@
-//! Shows of a run what its figures do not: where a message's time went, how busy the units were, files for other programs.
+//! Details of a run beyond its figures: a message's time breakdown, the load of units, files for other programs.
 
 use super::perfetto;
 use crate::{
@@ -15,13 +15,13 @@ use devmodel::wire::Capture;
 use launcher::counters::{HARDWARE, PORT};
 use std::{error::Error, fs::File, io::BufWriter, io::Write, path::Path, time::Duration};
 
-/// Picoseconds of a nanosecond.
+/// Picoseconds per nanosecond.
 const NS: f64 = 1e3;
 
 /// The two ends of a run, by the number of their card.
 pub const ENDS: [&str; 2] = ["client", "server"];
 
-/// Runs `plan`, and writes its frames on the way if they are wanted.
+/// Runs `plan`, and writes its frames meanwhile if requested.
 pub fn run(plan: &Plan, look: &SimLook) -> Result<Report, Box<dyn Error>> {
     if look.waterfall.is_some() && plan.measure == Measure::Bandwidth {
         return Err("--waterfall: expected a program that measures latency, one message at a time".into());
@@ -38,7 +38,7 @@ pub fn run(plan: &Plan, look: &SimLook) -> Result<Report, Box<dyn Error>> {
         Some(path) => captured(plan, Watch { timeline, faults, ..Watch::default() }, path),
     };
     if let Some(plan) = plan_of_faults {
-        // A run that the faults have ended still has a timeline to show.
+        // A run that the faults have aborted still has a timeline to show.
         if look.trial.faults.is_some() {
             say!("{}", trial::table(&plan, &found));
         }
@@ -62,7 +62,7 @@ fn captured<'w>(plan: &'w Plan, watch: Watch<'w>, path: &Path) -> Result<Report,
     }
 }
 
-/// Shows what is wanted of a run.
+/// Shows the requested details of a run.
 pub fn show(plan: &Plan, report: &Report, look: &SimLook) -> Result<(), Box<dyn Error>> {
     if let Some(number) = look.waterfall {
         waterfall(number, report);
@@ -110,7 +110,7 @@ fn waterfall(number: usize, report: &Report) {
     }
 }
 
-/// Tables of the units of both cards, and what the functions counted.
+/// Tables of both cards' units, and the functions' counters.
 fn counters(report: &Report) {
     let whole = report.duration.max(1) as f64;
     for (card, loads) in report.loads.iter().enumerate() {

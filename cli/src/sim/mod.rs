@@ -114,7 +114,7 @@ fn print_latency(report: &Report, l: &Latency, first: bool) {
 }
 
 fn print_bandwidth(report: &Report, b: &Bandwidth, gbits: bool) {
-    // A MiB/s is so many Gb/s.
+    // Gb/s per MiB/s.
     let unit = if gbits { 8.0 * 1048576.0 / 1e9 } else { 1.0 };
     say_line!(
         " {:<10} {:<14} {:<19.2} {:<21.2} {:<.6}",

@@ -12,9 +12,9 @@ use devmodel::transport::Dcqcn;
 use serde_json::json;
 use std::{fmt::Write as _, fs, path::Path};
 
-/// Flows of which each has a line.
+/// Maximum number of flows that are listed individually.
 const LISTED: usize = 40;
-/// Bytes of flows that do not end.
+/// Size in bytes of flows that do not end.
 const ENDLESS: u64 = 1 << 40;
 
 pub fn network(options: &SimNetwork) -> Result<(), Failed> {
@@ -36,7 +36,7 @@ pub fn network(options: &SimNetwork) -> Result<(), Failed> {
     Ok(())
 }
 
-/// The words of a command line by which anybody can have the same report, which lies in `report`. Its folder is no matter.
+/// A command line that reproduces the report in `report`, without its folder.
 fn command(words: impl Iterator<Item = String>, report: &Path) -> String {
     let (whole, file) = (report.to_string_lossy(), report.file_name().unwrap_or_default().to_string_lossy());
     let said = words.skip(1).map(|word| match word.replace(&*whole, &file) {
@@ -141,7 +141,7 @@ fn show(scenario: &Scenario, outcome: &Outcome) {
         done.iter().map(|flow| flow.took().unwrap_or(0) as f64 / flow.alone.max(1) as f64).collect();
     slower.sort_by(f64::total_cmp);
     let failed = outcome.flows.iter().filter(|flow| flow.failed).count();
-    // Nothing moves before the first flow begins.
+    // There is no traffic before the first flow begins.
     let begun = outcome.flows.iter().map(|flow| flow.flow.start).min().unwrap_or(0);
     let duration = outcome.duration.saturating_sub(begun);
     say_line!(
@@ -189,7 +189,7 @@ fn show(scenario: &Scenario, outcome: &Outcome) {
     }
 }
 
-/// Queues and rates over time: a line for each look.
+/// Queues and rates over time: a line per sample.
 fn csv(outcome: &Outcome) -> String {
     let mut text = String::from("us");
     for host in &outcome.hosts {

@@ -1,15 +1,15 @@
-//! `ironverbs sim network --report`: one page, without a network, that shows what pauses and DCQCN do to the same flows.
+//! `ironverbs sim network --report`: one self-contained page that shows the effect of pauses and DCQCN on the same flows.
 
 use super::page::{Curve, FONT, Failed, HEAD, draw, text};
 use devmodel::engine::scenario::{Outcome, Scenario};
 use plotters::prelude::*;
 use std::{fmt::Write as _, fs, path::Path};
 
-/// Senders that have a line of their own.
+/// Maximum number of senders with a line of their own.
 const LINES: usize = 8;
-/// Points of a line.
+/// Points per line.
 const POINTS: usize = 200;
-/// Pixels of a chart.
+/// Size of a chart in pixels.
 const CHART: (u32, u32) = (410, 300);
 
 const COLORS: [RGBColor; LINES] = [
@@ -23,7 +23,7 @@ const COLORS: [RGBColor; LINES] = [
     RGBColor(0x87, 0xb3, 0x4d),
 ];
 
-/// Writes the page about `scenario` to `path`. `command` made it.
+/// Writes the page about `scenario` to `path`. `command` is the command line that makes it.
 pub fn write(scenario: &Scenario, command: &str, path: &Path) -> Result<(), Failed> {
     let plain = || scenario.clone();
     let variants = [
@@ -70,7 +70,7 @@ fn words(outcome: &Outcome) -> String {
     )
 }
 
-/// Looks of which a line has its points, some way apart.
+/// The samples that a line has points at, evenly spaced.
 fn looks(outcome: &Outcome) -> Vec<usize> {
     (0..outcome.samples.len()).step_by(outcome.samples.len().div_ceil(POINTS).max(1)).collect()
 }
@@ -101,7 +101,7 @@ fn rates(outcome: &Outcome) -> Result<String, Failed> {
     chart("Gb/s of payload from each sender", outcome, &curves)
 }
 
-/// The queue of the switch's port that had the longest, over time: the most at any look between two points.
+/// The queue length of the switch port with the longest queue, over time: the maximum of all samples between two points.
 fn queue(outcome: &Outcome) -> Result<String, Failed> {
     let at_switch = |port: &usize| outcome.switches[outcome.ports[*port].0];
     let longest = (0..outcome.ports.len()).filter(at_switch).max_by_key(|port| outcome.ports[*port].2.most);
@@ -114,7 +114,7 @@ fn queue(outcome: &Outcome) -> Result<String, Failed> {
     chart("kB in the longest queue", outcome, &[("", COLORS[0], queued.collect())])
 }
 
-/// How many ports are paused, over time.
+/// Number of paused ports over time.
 fn paused(outcome: &Outcome) -> Result<String, Failed> {
     let (mut paused, mut next) = (0i64, 0);
     let points = looks(outcome).into_iter().map(|look| {

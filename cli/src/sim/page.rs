@@ -1,14 +1,14 @@
-//! Pages for browsers share their beginning and the way they draw lines.
+//! Common parts of pages for browsers: the header, and line charts.
 
 use plotters::{coord::ranged1d::ValueFormatter, prelude::*};
 use std::error::Error;
 
 pub type Failed = Box<dyn Error>;
 
-/// Pixels of a chart.
+/// Size of a chart in pixels.
 pub const CHART: (u32, u32) = (620, 380);
 
-/// Of what is in pictures.
+/// Font of text in charts.
 pub const FONT: (&str, u32) = ("sans-serif", 13);
 
 /// The beginning of a page.
@@ -21,15 +21,15 @@ pub const HEAD: &str = "<!doctype html>\n<html lang=en>\n<head>\n<meta charset=u
     .columns { display: flex; flex-wrap: wrap; gap: 0 48px } details { margin: .3em 0 }\n\
     </style>\n</head>\n<body>\n";
 
-/// Text as HTML has it.
+/// Escapes text for HTML.
 pub fn text(raw: &str) -> String {
     raw.replace('&', "&amp;").replace('<', "&lt;")
 }
 
-/// The label of a line, empty if it has none, its color, and its points.
+/// The label of a line (empty for none), its color, and its points.
 pub type Curve<'n> = (&'n str, RGBColor, Vec<(f64, f64)>);
 
-/// Draws lines. `along` says what a number is along the bottom, `names` where it is said which line is what's.
+/// Draws lines. `along` formats numbers on the x axis, `names` is the position of the legend.
 pub fn draw<'c, X, Y>(
     mut chart: ChartContext<'c, SVGBackend<'c>, Cartesian2d<X, Y>>,
     curves: &[Curve<'_>],

@@ -1,5 +1,5 @@
-//! Traces for ui.perfetto.dev: a track for each unit of each end, a slice for each span, and arrows along the way of each message. The fields
-//! are those of Perfetto's `trace.proto`.
+//! Traces for ui.perfetto.dev: a track for each unit of each end, a slice for each span, and arrows along the path of each message. The
+//! fields are those of Perfetto's `trace.proto`.
 
 use super::look::ENDS;
 use devmodel::engine::{
@@ -17,7 +17,7 @@ struct Trace {
 
 #[derive(Message)]
 struct TracePacket {
-    /// Nanoseconds.
+    /// In nanoseconds.
     #[prost(uint64, optional, tag = "8")]
     timestamp: Option<u64>,
     #[prost(uint32, tag = "10")]
@@ -36,7 +36,7 @@ struct TrackDescriptor {
     name: String,
     #[prost(uint64, optional, tag = "5")]
     parent_uuid: Option<u64>,
-    /// How tracks below it are ordered: 3 is by their rank.
+    /// Order of its child tracks: 3 is by their rank.
     #[prost(int32, optional, tag = "11")]
     child_ordering: Option<i32>,
     #[prost(int32, optional, tag = "12")]
@@ -56,19 +56,19 @@ struct TrackEvent {
     flow_ids: Vec<u64>,
 }
 
-/// A track: the end, its unit, and which of several that are needed where spans overlap.
+/// A track: the end, its unit, and an index, because overlapping spans need several tracks.
 type Track = (u8, Unit, usize);
 
 const BY_RANK: i32 = 3;
 const BEGIN: i32 = 1;
 const END: i32 = 2;
 
-/// The trace of `timeline`, whose root is called `name`.
+/// The trace of `timeline`, with a root called `name`.
 pub fn trace(name: &str, timeline: &Timeline) -> Vec<u8> {
     let (lanes, tracks) = lanes(timeline.spans());
     let messages = messages(timeline);
     let mut packet = descriptors(name, &tracks);
-    // Of one track slices may not overlap, and their ends have to come before the begins of others at that time.
+    // Slices of one track must not overlap, and at the same time, ends must precede begins.
     let mut events: Vec<(Ps, i32, TrackEvent)> = Vec::new();
     for (number, (span, track)) in timeline.spans().iter().zip(lanes).enumerate() {
         let track_uuid = tracks[&track];
@@ -90,7 +90,7 @@ fn empty() -> TracePacket {
     TracePacket { trusted_packet_sequence_id: 1, ..TracePacket::default() }
 }
 
-/// Gives each span a track where nothing else is at that time. Returns the track of each, and the identity of each track.
+/// Assigns each span a track that is free at its time. Returns the track of each span, and the ID of each track.
 fn lanes(spans: &[Span]) -> (Vec<Track>, BTreeMap<Track, u64>) {
     let mut order: Vec<usize> = (0..spans.len()).collect();
     order.sort_by_key(|number| (spans[*number].from, *number));
@@ -109,11 +109,11 @@ fn lanes(spans: &[Span]) -> (Vec<Track>, BTreeMap<Track, u64>) {
     let mut tracks: Vec<Track> = of.clone();
     tracks.sort_unstable();
     tracks.dedup();
-    // Behind those of the root and the two ends.
+    // After those of the root and the two ends.
     (of, tracks.into_iter().zip(10..).collect())
 }
 
-/// The message that a span is part of the way of, by the number of the span.
+/// The message that each span belongs to, by span number.
 fn messages(timeline: &Timeline) -> BTreeMap<usize, usize> {
     let mut of = BTreeMap::new();
     for (message, way) in timeline.ways().enumerate() {
@@ -124,7 +124,7 @@ fn messages(timeline: &Timeline) -> BTreeMap<usize, usize> {
     of
 }
 
-/// Names of all tracks.
+/// Descriptors with the names of all tracks.
 fn descriptors(name: &str, tracks: &BTreeMap<Track, u64>) -> Vec<TracePacket> {
     let mut all = vec![TrackDescriptor {
         uuid: 1,

@@ -1,4 +1,4 @@
-//! `ironverbs sim report`: one page, without a network, that shows what a profile is like.
+//! `ironverbs sim report`: one self-contained page that shows the characteristics of a profile.
 
 use super::{
     look::ENDS,
@@ -13,11 +13,11 @@ use devmodel::engine::{
 use plotters::prelude::*;
 use std::{fmt::Write as _, fs, path::Path};
 
-/// Pixels of a message's bar.
+/// Size of a message's bar in pixels.
 const BAR: (u32, u32) = (1260, 90);
-/// Messages of a latency. An odd number has a middle one.
+/// Messages per latency: an odd number, so that there is a middle one.
 const LATENCIES: u32 = 201;
-/// Messages of a bandwidth.
+/// Messages per bandwidth.
 const MESSAGES: u32 = 1000;
 
 const OPERATIONS: [(Operation, &str, RGBColor); 3] = [
@@ -26,7 +26,7 @@ const OPERATIONS: [(Operation, &str, RGBColor); 3] = [
     (Operation::Read, "READ", RGBColor(0x3a, 0x7d, 0x44)),
 ];
 
-/// Messages whose time is taken apart.
+/// Messages with a time breakdown.
 const TAKEN_APART: [(Operation, &str, u32); 5] = [
     (Operation::Send, "SEND", 2),
     (Operation::Send, "SEND", 256),
@@ -35,7 +35,7 @@ const TAKEN_APART: [(Operation, &str, u32); 5] = [
     (Operation::Read, "READ", 2),
 ];
 
-/// Writes the page of `profile` to `path`. `command` made it.
+/// Writes the page of `profile` to `path`. `command` is the command line that makes it.
 pub fn write(profile: &Profile, command: &str, path: &Path) -> Result<(), Failed> {
     let page = page(profile, command)?;
     fs::write(path, page).map_err(|e| format!("cannot write {}: {e}", path.display()).into())
@@ -106,7 +106,7 @@ fn curves(
             .x_label_area_size(30)
             .y_label_area_size(48);
         let bytes = |bytes: &f64| size(*bytes as u32);
-        // Latencies of all sizes are seen on a scale of powers alone.
+        // Latencies of all sizes are only visible on a logarithmic scale.
         match measure {
             Measure::Latency => {
                 draw(
@@ -128,7 +128,7 @@ fn curves(
     Ok(svg)
 }
 
-/// A number of bytes.
+/// Formats a number of bytes.
 fn size(bytes: u32) -> String {
     match bytes {
         ..1024 => format!("{bytes} B"),
@@ -153,7 +153,7 @@ fn color(unit: Unit) -> RGBColor {
     }
 }
 
-/// Takes messages of a middle latency apart: draws a bar of spans for each, and lists the sums of their parts.
+/// Breaks down messages with the median latency: draws a bar of spans for each, and lists the sums of their parts.
 fn taken_apart(profile: &Profile) -> Result<String, Failed> {
     let mut page = String::from("<h2>Where the time goes</h2>\n<p>");
     let mut units: Vec<Unit> = Vec::new();
@@ -184,7 +184,7 @@ fn whole(spans: &[Span]) -> Ps {
     spans.iter().map(|span| span.until - span.from).sum()
 }
 
-/// Picoseconds as nanoseconds, to the last digit, so that sums are what they say.
+/// Formats picoseconds as nanoseconds, with all digits, so that sums add up.
 fn nanoseconds(ps: Ps) -> String {
     format!("{}.{:03}", ps / 1000, ps % 1000)
 }
@@ -206,7 +206,7 @@ fn bar(spans: &[Span]) -> Result<String, Failed> {
             .x_label_style(FONT)
             .x_label_formatter(&|ns| format!("{ns} ns"))
             .draw()?;
-        // The client's side is drawn above, the server's below.
+        // The client's side is drawn at the top, the server's at the bottom.
         for span in spans {
             let low = 1.0 - f64::from(span.card.min(1));
             let corners = [(at(span.from), low + 0.08), (at(span.until), low + 0.92)];
@@ -243,7 +243,7 @@ fn parts(spans: &[Span]) -> Result<String, Failed> {
     Ok(table)
 }
 
-/// How busy units are, for long messages and for short ones.
+/// The load of units, for long and for short messages.
 fn loads(profile: &Profile) -> Result<String, Failed> {
     let mut page = String::from("<h2>How busy units are</h2>\n<div class=columns>\n");
     for (operation, what, bytes) in [
@@ -272,7 +272,7 @@ fn load(what: &str, report: &Report) -> Result<String, Failed> {
     Ok(table + "</table></div>\n")
 }
 
-/// Lists what was published of cards, if it is a profile of that.
+/// Lists published measurements, if the profile is of a card that has some.
 fn published(profile: &str) -> Result<String, Failed> {
     let rows = rows::all(Profile::load)?;
     let mut table = String::from(

@@ -1,4 +1,4 @@
-//! `ironverbs sim speed`: how fast the simulation is on this machine.
+//! `ironverbs sim speed`: the speed of the simulation on this machine.
 
 use super::page::Failed;
 use crate::say::say_line;
@@ -10,12 +10,12 @@ use devmodel::engine::{
 };
 use std::{fs, time::Instant};
 
-/// Runs of which the middle one counts.
+/// Runs per measurement; the median one counts.
 const RUNS: usize = 3;
 /// The delay of a link from end to end, in picoseconds.
 const DELAY: u64 = 500_000;
 
-/// Prints how many packets a second of one processor the simulation makes, and what memory it takes.
+/// Prints the simulation's packets per second and processor, and its memory use.
 pub fn speed() -> Result<(), Failed> {
     say_line!(
         " {:<34} {:>8} {:>8} {:>10} {:>10} {:>12} {:>8}",
@@ -54,7 +54,7 @@ pub fn speed() -> Result<(), Failed> {
 fn row(what: &str, hosts: usize, qps: usize, run: impl Fn() -> Result<u64, Failed>) -> Result<(), Failed> {
     let (mut times, mut packets, mut most) = (Vec::new(), 0, 0);
     for _ in 0..RUNS {
-        // The most memory is counted anew (proc(5), clear_refs).
+        // Resets the peak memory size (proc(5), clear_refs).
         let counts = fs::write("/proc/self/clear_refs", "5").is_ok();
         let begin = Instant::now();
         packets = run()?;
@@ -71,7 +71,7 @@ fn row(what: &str, hosts: usize, qps: usize, run: impl Fn() -> Result<u64, Faile
     Ok(())
 }
 
-/// The most memory that this process had at once, in KiB.
+/// The peak memory size of this process, in KiB.
 fn peak() -> Option<u64> {
     let status = fs::read_to_string("/proc/self/status").ok()?;
     status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?.split_whitespace().next()?.parse().ok()

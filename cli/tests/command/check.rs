@@ -1,4 +1,4 @@
-//! `ironverbs check` on captures as other programs leave them.
+//! `ironverbs check` on captures as other programs write them.
 
 use std::{fs, path::Path, process::Command};
 
@@ -7,7 +7,7 @@ fn check(file: &Path) -> (bool, String) {
     (out.status.success(), String::from_utf8_lossy(&[out.stdout, out.stderr].concat()).into_owned())
 }
 
-/// Frames of the model, as a pcap file with times in nanoseconds.
+/// Frames of the model, as a pcap file with nanosecond timestamps.
 fn pcap(folder: &Path) -> Vec<u8> {
     let file = folder.join("whole.pcap");
     let words = ["sim", "write_bw", "-s", "9000", "-n", "50", "--pcap"];
@@ -18,7 +18,7 @@ fn pcap(folder: &Path) -> Vec<u8> {
     pcap
 }
 
-/// Places of a pcap file's records.
+/// Positions of a pcap file's records.
 fn records(pcap: &[u8]) -> Vec<(usize, usize)> {
     let mut all = Vec::new();
     let mut at = 24;
@@ -48,10 +48,10 @@ fn beginnings_of_frames_are_enough_and_pcapngs_times_are_microseconds() {
     let room = testkit::Scratch::new();
     fs::create_dir_all(&room.0).unwrap();
     let whole = pcap(&room.0);
-    // As `tcpdump -s 96` writes it: the limit in the header, and below it more bytes than that as the frames' own length.
+    // As written by `tcpdump -s 96`: the limit in the header, and original frame lengths above it.
     let mut short = whole[..24].to_vec();
     short[16..20].copy_from_slice(&96u32.to_be_bytes());
-    // A section, an interface, whose time is in microseconds for nothing says otherwise, and a packet: a microsecond later each.
+    // A section, an interface with the default resolution of microseconds, and packets a microsecond apart.
     let block = |kind: u32, body: &[u8]| {
         let len = (12 + body.len().next_multiple_of(4)) as u32;
         let mut block = [kind.to_le_bytes(), len.to_le_bytes()].concat();
@@ -69,7 +69,7 @@ fn beginnings_of_frames_are_enough_and_pcapngs_times_are_microseconds() {
         short.extend_from_slice(&(some as u32).to_be_bytes());
         short.extend_from_slice(&(len as u32).to_be_bytes());
         short.extend_from_slice(&frame[..some]);
-        // The second is missing, so that a time is told.
+        // The second packet is missing, so that the report states a time.
         if number != 1 {
             let words = [0, 0, 1_000_000 + number as u32, len as u32, len as u32];
             let mut body: Vec<u8> = words.iter().flat_map(|word: &u32| word.to_le_bytes()).collect();

@@ -1,10 +1,10 @@
-//! Commands that README.md and docs/ show are commands that there are.
+//! Commands in README.md and docs/ must parse.
 
 use std::{fs, path::Path};
 
 use clap::error::ErrorKind;
 
-/// The commands of a line that is set off: what follows each word that names the program, up to what the shell takes for itself.
+/// The commands of an indented line: the words after each occurrence of the program's name, up to the shell's own syntax.
 fn commands(line: &str) -> Vec<Vec<&str>> {
     let line = line.split('#').next().unwrap_or_default();
     line.split(['&', '|', ';', '>'])
@@ -29,7 +29,7 @@ fn every_command_of_the_docs_is_one() {
             for words in commands(line) {
                 found += 1;
                 let Err(error) = ironverbs_cli::definition().try_get_matches_from(&words) else { continue };
-                // A word such as SPEC stands for what the reader has.
+                // A placeholder such as SPEC stands for the reader's own value.
                 assert!(
                     matches!(
                         error.kind(),

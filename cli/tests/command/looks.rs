@@ -1,4 +1,4 @@
-//! Commands that only tell something: help, version, `doctor` and `node status`, in words and as JSON.
+//! Commands that only show something: help, version, `doctor` and `node status`, as text and as JSON.
 
 use serde_json::Value;
 use std::process::{Command, Output};

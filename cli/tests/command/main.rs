@@ -1,4 +1,4 @@
-//! The command line, as programs and people call it.
+//! The command line, as programs and people use it.
 
 mod check;
 mod docs;

@@ -1,4 +1,4 @@
-//! `ironverbs bringup` on functions that `ironverbs serve` breaks on purpose: it ends in time, and names what was wrong.
+//! `ironverbs bringup` on functions that `ironverbs serve` makes misbehave: it ends in time, and names the fault.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -11,9 +11,9 @@ use std::time::{Duration, Instant};
 
 use tests::program::Scratch;
 
-/// Longest that one bring-up may take which waits a second for anything: it waits for a few things one after the other.
+/// Time limit of a bring-up with a timeout of one second: it waits for a few things one after the other.
 const LIMIT: Duration = Duration::from_secs(30);
-/// Bring-ups at once.
+/// Concurrent bring-ups.
 const AT_ONCE: usize = 3;
 
 /// A function that misbehaves, behind a socket.
@@ -38,7 +38,7 @@ impl Served {
         Self { socket, scratch, process }
     }
 
-    /// Brings the function up. The line that names what failed; empty if nothing did.
+    /// Brings the function up. Returns the line that names the failure; empty if there is none.
     fn bringup(&self, how: &str) -> String {
         let file = self.scratch.dir().join("stderr");
         let mut command = Command::new(env!("CARGO_BIN_EXE_ironverbs"));
@@ -92,7 +92,7 @@ fn verdicts(all: &[String]) -> Vec<String> {
     found.into_iter().map(|(_, verdict)| verdict).collect()
 }
 
-/// Misbehaviours, and words of what is said of a function that has them alone: none of one that works all the same.
+/// Single misbehaviours, and words that the verdict must contain; none for a function that works nevertheless.
 const ALONE: [(&str, &[&str]); 13] = [
     ("wrong-health", &["\"health\""]),
     ("wrong-health=fatal", &["\"health\""]),
@@ -126,7 +126,7 @@ fn two_misbehaviours_at_once_end_in_time_and_one_of_them_is_named() {
 
 #[test]
 fn power_that_goes_at_any_command_is_named_at_the_step_it_went_in() {
-    // Nearer to each other where the steps are short, and all of them in the end.
+    // Densely where the steps are short, and covering all of them.
     let after: Vec<u32> = (0..40).chain((40..400).step_by(3)).collect();
     let all: Vec<String> = after.iter().map(|commands| format!("power-loss={commands}")).collect();
     let mut steps = BTreeSet::new();

@@ -1,4 +1,4 @@
-//! `ironverbs run` as a user meets it: what the program sees, what comes back, what stays behind.
+//! `ironverbs run` from a user's point of view: what the program sees, what it returns, what is left behind.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, chown};
@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-/// A copy of the command beside a stand-in for the provider, where an unprivileged user can execute it too, and the
-/// name of a node directory in memory; both gone at the end.
+/// A copy of the command next to a provider stub, in a place where an unprivileged user can execute it too, and the name of a node
+/// directory in memory; both are removed at the end.
 struct Bench {
     root: PathBuf,
     node: PathBuf,
@@ -22,8 +22,8 @@ impl Bench {
         let _ = fs::remove_dir_all(&node);
         fs::create_dir(&root).unwrap();
         fs::set_permissions(&root, fs::Permissions::from_mode(0o755)).unwrap();
-        // By another process: a child that another test forks here meanwhile would keep the file open for writing, and
-        // such a file cannot be executed.
+        // Copied by another process: a child that another test forks here meanwhile would keep the file open for writing, and such a file
+        // cannot be executed.
         let copied =
             Command::new("cp").arg(env!("CARGO_BIN_EXE_ironverbs")).arg(root.join("ironverbs")).status();
         assert!(copied.unwrap().success());
@@ -45,7 +45,7 @@ impl Bench {
         self.command(options, program).output().unwrap()
     }
 
-    /// Another command about the node.
+    /// Another command on the node.
     fn about(&self, words: &[&str]) -> Output {
         Command::new(self.root.join("ironverbs")).args(words).arg("--node").arg(&self.node).output().unwrap()
     }
@@ -95,7 +95,7 @@ fn the_program_sees_the_devices_in_every_place_tools_look() {
     assert_eq!(numbers, "1:3\n1:3\n");
     let path = bench.sh("realpath /sys/class/infiniband/iron2/device /sys/bus/pci/devices/0000:c1:00.2");
     let (device, function) = path.trim().split_once('\n').expect("two paths");
-    // As hwloc tells which PCI device a verbs device belongs to.
+    // As hwloc determines the PCI device of a verbs device.
     assert!(device == function && device.ends_with("/pci0000:00/0000:c1:00.2"), "{path}");
     let link = bench.sh("readlink /sys/class/infiniband/iron2");
     assert!(link.contains("/devices/") && link.contains("/pci0000:00/0000:c1:00.2/infiniband/"), "{link}");
@@ -118,7 +118,7 @@ fn devices_are_called_and_placed_as_the_node_was_made() {
     );
     assert!(!listed.contains("iron") && !listed.contains("0000:c1:"), "{listed}");
     assert_eq!(bench.sh("cat /sys/class/infiniband/mlx5_91/device/numa_node"), "1\n");
-    // A name is a device wherever one is asked for, and so is its number.
+    // A device can be specified by its name and by its number.
     for device in ["mlx5_92", "iron2", "2"] {
         let said = text(&bench.about(&["node", "address", device, "10.9.0.2/24"]));
         assert_eq!(said, "mlx5_92: 10.9.0.2\n");
@@ -138,7 +138,7 @@ fn what_the_host_has_is_still_there() {
         let Ok(entries) = fs::read_dir(place) else { continue };
         let inside = bench.sh(&format!("ls -a {place}"));
         for name in entries.flatten().map(|e| e.file_name().to_string_lossy().into_owned()) {
-            // Other tests make and remove theirs meanwhile.
+            // Other tests create and remove theirs meanwhile.
             if !name.starts_with("ironverbs-") {
                 assert!(inside.lines().any(|l| l == name), "{place}/{name} is missing");
             }
@@ -226,7 +226,7 @@ fn a_node_on_a_disk_is_refused_and_not_begun() {
         .args(["--", "true"])
         .output()
         .unwrap();
-    // Where /tmp is in memory there is nothing to refuse.
+    // Where /tmp is a memory file system, the directory is accepted.
     if refused.status.code() == Some(125) {
         assert!(complaint(&refused).contains("on a disk"));
         assert!(!there.exists());
@@ -245,7 +245,7 @@ fn set_uid_programs_work_in_a_run_of_root() {
     fs::set_permissions(&id, fs::Permissions::from_mode(0o4755)).unwrap();
     let user = ["setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups", "--"];
     let ask = [&user[..], &[id.to_str().unwrap(), "-u"]].concat();
-    // A file system may forbid set-uid files altogether: then it is as outside.
+    // A file system may forbid set-uid files altogether: then the result is the same as outside.
     let outside = text(&Command::new(ask[0]).args(&ask[1..]).output().unwrap());
     assert_eq!(text(&bench.run(&[], &ask)), outside);
 }
@@ -259,7 +259,7 @@ fn a_card_that_is_not_there_is_hinted_at_and_the_program_runs() {
     assert_eq!(bench.run(&[], &["echo", "-d", "iron1"]).stderr, b"");
 }
 
-/// Runs `command` as user 65534 when we are root, else as ourselves.
+/// Runs `command` as user 65534 if this process is root, else as the current user.
 fn unprivileged(command: &Command) -> Command {
     let mut outer = if root() {
         let mut outer = Command::new("setpriv");
@@ -290,7 +290,7 @@ fn unprivileged_programs_of_a_node_share_a_user_namespace() {
     while !ready.exists() {
         if first.try_wait().unwrap().is_some() {
             let said = complaint(&first.wait_with_output().unwrap());
-            // The kernel gives no user namespace to an unprivileged process in a chroot, and hosts may refuse it to all.
+            // The kernel refuses user namespaces to unprivileged processes in a chroot, and hosts may refuse them to all.
             assert!(said.contains("forbids the namespaces"), "{said}");
             return;
         }
@@ -307,7 +307,7 @@ fn unprivileged_programs_of_a_node_share_a_user_namespace() {
     assert_ne!(lines[0], fs::read_link("/proc/self/ns/user").unwrap().to_str().unwrap());
     assert_eq!(lines[2..], ["iron0", "iron1"]);
 
-    // The namespace went with its last process; a new one takes its place.
+    // The namespace ended with its last process; a new one takes its place.
     let third = text(&unprivileged(&bench.command(&["--vfs", "1"], &ask)).output().unwrap());
     assert!(third.starts_with("user:"));
 }

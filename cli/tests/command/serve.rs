@@ -1,4 +1,4 @@
-//! `ironverbs serve` beside programs of the same node: a client on a vfio-user socket and a program share one wire.
+//! `ironverbs serve` with programs on the same node: a client on a vfio-user socket and a program share one wire.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -19,7 +19,7 @@ use tests::program::Scratch;
 const SOON: Duration = Duration::from_secs(20);
 const LEN: usize = 1 << 20;
 
-/// A node with VFs, function 1 of which is served by a process of its own.
+/// A node with VFs; a separate process serves function 1.
 struct Served {
     scratch: Scratch,
     process: Child,
@@ -45,7 +45,7 @@ impl Served {
         Node::open(&self.scratch.dir().join("node")).unwrap()
     }
 
-    /// The driver as a guest would have it.
+    /// The driver as a guest would use it.
     fn guest(&self) -> End {
         guest(&self.socket(), 1)
     }
@@ -66,7 +66,7 @@ impl Served {
         assert!(Command::new("kill").args(["-s", name, &pid]).status().unwrap().success());
     }
 
-    /// Processor time it took so far.
+    /// Its processor time so far.
     fn cpu(&self) -> Duration {
         let stat = fs::read_to_string(format!("/proc/{}/stat", self.process.id())).unwrap();
         let fields: Vec<&str> = stat.rsplit_once(')').unwrap().1.split_whitespace().collect();
@@ -99,7 +99,7 @@ fn socket(scratch: &Scratch) -> PathBuf {
     scratch.dir().join("f1")
 }
 
-/// The address the node gives function `fid`.
+/// The default address of function `fid`.
 fn v4(fid: u8) -> [u8; 16] {
     [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 127, 0, 0, fid + 1]
 }
@@ -236,7 +236,7 @@ fn a_server_that_was_killed_is_followed_by_the_next() {
     served.process.kill().unwrap();
     served.process.wait().unwrap();
     assert!(served.socket().exists(), "nobody could remove it");
-    // A program that was connected to the guest finds out, and does not hang.
+    // A program that was connected to the guest gets an error, and does not hang.
     program
         .post(1, SendOp::Write { raddr: guest.words.addr(), rkey: guest.mr.rkey() }, &[program.sge(0, 8)])
         .unwrap();
@@ -278,7 +278,7 @@ fn a_silent_client_holds_nobody_up() {
     let served = Served::with(&["--plug", &format!("3=/dev/shm/ironverbs-silent-{}", std::process::id())]);
     let silent = PathBuf::from(format!("/dev/shm/ironverbs-silent-{}", std::process::id()));
     let mut stream = UnixStream::connect(&silent).unwrap();
-    // Half a header, and no more.
+    // Half a header and nothing more.
     stream.write_all(&[1, 0, 1]).unwrap();
     let (guest, program) = served.pair();
     let begun = Instant::now();
@@ -293,7 +293,7 @@ fn a_silent_client_holds_nobody_up() {
         done(&guest);
     }
     assert!(begun.elapsed() < Duration::from_secs(5));
-    // It is thrown out in the end.
+    // It is disconnected in the end.
     stream.set_read_timeout(Some(SOON)).unwrap();
     assert_eq!(stream.read(&mut [0; 16]).unwrap(), 0);
     drop(served);
@@ -321,7 +321,7 @@ fn a_server_goes_on_when_nobody_reads_what_it_says() {
     assert!(status.success() && why.is_empty(), "{status}: {why}");
 }
 
-/// Fields of `/proc/PID/status` of all threads of a process, and of all of its children.
+/// Fields of `/proc/PID/status` of all threads of a process and of its children.
 fn threads(pid: u32) -> Vec<(String, String)> {
     let field = |status: &str, name: &str| {
         status.lines().find_map(|line| line.strip_prefix(name)).map(|value| value.trim().to_string()).unwrap()
@@ -352,7 +352,7 @@ fn all_threads_are_in_jail_and_its_asker_goes_with_the_server() {
     assert_eq!(found, expected.map(|name| (name.to_string(), "2".to_string())));
     served.signal("TERM");
     assert!(served.process.wait().unwrap().success());
-    // It has the other end of this open.
+    // The server holds the other end of this pipe.
     let mut why = String::new();
     served.process.stderr.take().unwrap().read_to_string(&mut why).unwrap();
     assert_eq!(why, "");
@@ -387,19 +387,19 @@ fn a_server_that_is_to_be_debugged_is_not_in_jail() {
     assert!(found.iter().all(|(_, filters)| filters == "0"), "{found:?}");
 }
 
-/// Makes the main thread of a process, which sleeps in a system call, execute a program next, as a fault that somebody uses would.
+/// Makes the main thread of a process, which sleeps in a system call, exec a program next, as an exploit would.
 #[cfg(target_arch = "x86_64")]
 #[allow(unsafe_code)]
 fn break_out(pid: u32) {
     let pid = pid as libc::pid_t;
     let none = std::ptr::null_mut::<libc::c_void>();
-    // SAFETY: a process of the test's own; its registers are plain integers.
+    // SAFETY: a child process of the test; its registers are plain integers.
     unsafe {
         assert_eq!(libc::ptrace(libc::PTRACE_ATTACH, pid, none, none), 0);
         assert_eq!(libc::waitpid(pid, none.cast(), 0), pid);
         let mut registers: libc::user_regs_struct = std::mem::zeroed();
         assert_eq!(libc::ptrace(libc::PTRACE_GETREGS, pid, none, &raw mut registers), 0);
-        // The instruction by which it sleeps, once more: two bytes long.
+        // Repeats the system call instruction, which is two bytes long.
         registers.rip -= 2;
         registers.rax = libc::SYS_execve as u64;
         registers.orig_rax = u64::MAX;
@@ -453,7 +453,7 @@ fn wrong_words_are_one_line() {
         &["--plug", "x"],
         &["--plug", "300=/tmp/x"],
         &["--plug", "200=/tmp/x"],
-        // A PF with its second VF alone.
+        // A PF with only its second VF.
         &["--plug-virtio", "0=/tmp/x", "--plug-virtio", "2=/tmp/y"],
     ] {
         let scratch = Scratch::new();
@@ -491,7 +491,7 @@ fn what_is_recorded_on_either_side_is_the_same_and_can_be_printed_and_compared()
         ["ENABLE_HCA", "INIT_HCA", "CREATE_EQ uid=uid#1", "CREATE_QP", "post:Rc:Send", "TEARDOWN_HCA"];
     assert!(order.map(position).is_sorted(), "{all}");
 
-    // `diff` also takes what `show` printed, and a list allows the differences that stand in it.
+    // `diff` also accepts the output of `show`, and a list permits the differences in it.
     let (_, compact, _) = run(&["stream", "show", "--compact", &device]);
     let kept = scratch.dir().join("kept");
     fs::write(&kept, compact.replace("ENABLE_HCA", "NOP x=1")).unwrap();
@@ -507,7 +507,7 @@ fn what_is_recorded_on_either_side_is_the_same_and_can_be_printed_and_compared()
     let (status, said, _) = run(&["stream", "diff", &kept, &driver]);
     assert!(status == Some(1) && said.contains("\n- NOP x=1\n+ ENABLE_HCA\n"), "{said}");
 
-    // Files that are none, and places that cannot be written.
+    // Invalid files, and unwritable paths.
     for (words, expected) in [
         (vec!["stream", "show", &list], "line 1: expected a stream"),
         (vec!["stream", "show", "--function", "9", &device], "nothing was sent to function 9"),

@@ -1,4 +1,4 @@
-//! `ironverbs sim` as its users meet it: figures, what is shown beside them, and files for other programs.
+//! `ironverbs sim` from a user's point of view: figures, further output, and files for other programs.
 
 use std::{
     fs,
@@ -63,7 +63,7 @@ fn what_cannot_be_shown_is_said_in_a_line() {
     );
     assert!(refused("send_lat --trace /no/such/folder/a").contains("cannot write /no/such/folder/a: "));
     assert!(refused("report /no/such/folder/a.html --profile direct-x8").contains("cannot write /no/such"));
-    // A disk that is full.
+    // A full disk.
     assert!(refused("send_lat --pcap /dev/full").contains("cannot write /dev/full: "));
 }
 
@@ -79,7 +79,7 @@ fn counters_are_those_of_what_was_sent() {
         line("server: ").contains("rx_packets 2000") && line("server: ").contains("rx_write_requests 1000"),
         "{said}"
     );
-    // As the kernel has them, which counts data in words of four bytes.
+    // In the units of the kernel, which counts data in words of four bytes.
     assert!(line("  below /sys, in counters: ").contains("port_xmit_data 2081000,"), "{said}");
     assert!(line("  below /sys, in hw_counters: ").ends_with(" rx_write_requests 1000"), "{said}");
 }
@@ -132,7 +132,7 @@ fn a_plan_of_faults_says_what_followed() {
         (&1.into(), &"NAK (sequence)".into())
     );
     assert!(whole["frames"].as_array().unwrap().len() > 800);
-    // A connection that is cut ends the run, and what came of the fault is told all the same.
+    // A connection that breaks ends the run, and the consequences of the fault are reported nevertheless.
     fs::write(&plan.0, "[[fault]]\ndo = \"drop\"\nfrom = 1\n").unwrap();
     let out = sim(&words);
     assert!(!out.status.success() && String::from_utf8_lossy(&out.stdout).contains("drop"));
@@ -145,7 +145,7 @@ fn a_plan_of_faults_says_what_followed() {
         "{line}"
     );
     assert!(refused("write_bw --faults /no/such/file").contains("/no/such/file: No such file"));
-    // All frames, where none is to be befallen.
+    // All frames, in a run without faults.
     let text = said(&format!("write_bw -n 50 --timeline {}", timeline.0.display()));
     assert_eq!(text.lines().count(), 2, "{text}");
     let whole: serde_json::Value = serde_json::from_str(&fs::read_to_string(&timeline.0).unwrap()).unwrap();
@@ -162,13 +162,13 @@ fn sizes_are_taken_as_people_write_them_and_none_of_them_is_refused() {
     assert!(line.contains("expected bytes, such as 65536, 64K or 1M"), "{line}");
     let line = refused("write_bw -s 8G");
     assert!(line.contains("message size: expected 1 to 8388608"), "{line}");
-    // perftest puts up to 236 bytes into the work request, which then takes the room of several.
+    // perftest puts up to 236 bytes into the work request, which then takes several WQE slots.
     for size in [220, 221, 236, 237] {
         said(&format!("send_lat -s {size} -n 50"));
     }
 }
 
-/// The numbers of a line that begins so.
+/// The numbers of the line that contains `begin`.
 fn numbers(said: &str, begin: &str) -> Vec<f64> {
     let line = said.lines().find(|line| line.contains(begin)).unwrap_or_else(|| panic!("{begin}: {said}"));
     line.split(|c: char| !c.is_ascii_digit() && c != '.').filter_map(|word| word.parse().ok()).collect()
@@ -224,7 +224,7 @@ fn files_of_other_simulators_go_in_and_come_out() {
     assert_eq!(whole["flows"].as_array().unwrap().len(), 2);
     let columns: Vec<_> = text(&csv).lines().map(|line| line.split(',').count()).collect();
     assert!(columns.len() > 10 && columns.iter().all(|count| *count == 1 + 3 + 3), "{columns:?}");
-    // Two seconds pass before the first flow begins, which are nobody's.
+    // Two idle seconds pass before the first flow begins.
     let later = said(&format!("network --topology {} --flows {}", topology.0.display(), flows.0.display()));
     assert!(numbers(&later, "of payload in all")[0] > 50.0, "{later}");
     let said = said(&format!("network --topology {} --matrix {}", topology.0.display(), matrix.0.display()));
@@ -273,7 +273,7 @@ fn the_page_of_a_network_has_three_pictures_for_each_of_four_ways() {
     assert!(!page.contains("src=") && !page.contains("href="), "something is fetched");
 }
 
-/// By Perfetto's own names of fields, which protoc reads the trace by.
+/// Read by protoc with Perfetto's own field names.
 #[test]
 fn protoc_reads_a_trace_whose_slices_end_and_do_not_overlap() {
     let (file, proto) = (Scratch::named("trace"), Scratch::named("trace.proto"));

@@ -1,4 +1,4 @@
-//! `ironverbs serve --link tap:`, judged by this host's kernel in a network namespace of its own.
+//! `ironverbs serve --link tap:`, tested against this host's kernel in a separate network namespace.
 
 use std::{
     fs,
@@ -8,14 +8,14 @@ use std::{
 };
 use tests::program::Scratch;
 
-/// A node whose wire is a TAP device in the network namespace of its server, 10.0.0.9 there.
+/// A node with a TAP device as its wire, in the network namespace of its server, where it has the address 10.0.0.9.
 struct Wire {
     _scratch: Scratch,
     server: Child,
 }
 
 impl Wire {
-    /// `None`, with a word, where this process may make no network namespace.
+    /// `None`, with a message, if this process may not create a network namespace.
     fn new() -> Option<Self> {
         let allowed = Command::new("unshare").args(["-n", "test", "-e", "/dev/net/tun"]).output();
         if !allowed.is_ok_and(|done| done.status.success()) {
@@ -49,7 +49,7 @@ impl Wire {
         command
     }
 
-    /// Runs `ip` beside the server; what it printed, if it succeeded.
+    /// Runs `ip` in the server's namespace. Returns its output if it succeeded.
     fn ip(&self, words: &str) -> Option<String> {
         let done = self.inside("ip").args(words.split(' ')).output().expect("nsenter");
         done.status.success().then(|| String::from_utf8_lossy(&done.stdout).into_owned())
@@ -67,7 +67,7 @@ impl Wire {
         }
     }
 
-    /// Processor time that the server took so far.
+    /// The server's processor time so far.
     fn processor(&self) -> Duration {
         let stat = fs::read_to_string(format!("/proc/{}/stat", self.server.id())).unwrap();
         let fields: Vec<u64> = stat
@@ -77,7 +77,7 @@ impl Wire {
             .split_whitespace()
             .filter_map(|field| field.parse().ok())
             .collect();
-        // User and system time; the state, which is no number, stands before them.
+        // User and system time; the state, which is not a number, precedes them.
         Duration::from_millis((fields[10] + fields[11]) * 10)
     }
 }
