@@ -7,7 +7,7 @@
 //! ```
 //!
 //! `options` is the command line, followed by one file per command. The work is done in the crates below: `node`, `driver`, `devmodel`.
-//! rustdoc cannot run a program's examples; `tests/run.rs` runs the commands.
+//! rustdoc cannot run a program's examples; `tests/command/run.rs` runs the commands.
 
 mod bench;
 mod bringup;

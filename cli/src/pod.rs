@@ -7,7 +7,7 @@
 //!    `IRONVERBS_NETWORK_STATUS`;
 //! 4. `PCIDEVICE_*_INFO`, of the SR-IOV network device plugin, which has no addresses.
 //!
-//! Several functions are used only if the explicit setting names them in order: otherwise it would be a guess which was meant.
+//! Several functions are used only if the explicit setting names them in order: otherwise the choice would be a guess.
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -68,7 +68,7 @@ impl Functions {
 pub enum Vf {
     /// Create virtual functions of a physical function and print their addresses; 0 removes them
     Create {
-        /// The physical function, as 0000:c1:00.0
+        /// The physical function, such as 0000:c1:00.0
         pf: Address,
         /// Number of virtual functions
         count: u16,
@@ -87,7 +87,7 @@ pub enum Vf {
     },
     /// Bind a function to a driver
     Bind {
-        /// The function, as 0000:c1:00.2
+        /// The function, such as 0000:c1:00.2
         address: Address,
         /// The driver
         #[arg(default_value = "vfio-pci")]
@@ -98,7 +98,7 @@ pub enum Vf {
     },
     /// Unbind a function from its driver
     Unbind {
-        /// The function, as 0000:c1:00.2
+        /// The function, such as 0000:c1:00.2
         address: Address,
         /// Proceed even if the machine uses it
         #[arg(long)]
@@ -156,7 +156,7 @@ pub struct Bringup {
 #[derive(Args)]
 #[group(required = true, multiple = false)]
 pub struct Target {
-    /// A PCI function bound to vfio-pci, as 0000:c1:00.2
+    /// A PCI function bound to vfio-pci, such as 0000:c1:00.2
     #[arg(long)]
     pub bdf: Option<Address>,
     /// A function behind this vfio-user socket

@@ -25,7 +25,7 @@ pub struct Serve {
     /// its VFs there, numbered from 1
     #[arg(long = "plug-virtio", value_name = "FUNCTION=SOCKET")]
     pub virtio: Vec<PlugAt>,
-    /// Destination of the node's wire; may be repeated: dgram:LOCAL,PEER (raw frames on a unix datagram socket), stream:listen:PATH or
+    /// Link of the node's wire; may be repeated: dgram:LOCAL,PEER (raw frames on a unix datagram socket), stream:listen:PATH or
     /// stream:connect:PATH, udp:ADDRESS,peer=ADDRESS (RoCE v2 on UDP port 4791; either address may be left out), tap:NAME (a TAP device of
     /// this host's kernel), node:DIR (another node of this host)
     #[arg(long = "link", value_name = "LINK")]

@@ -117,7 +117,7 @@ pub struct Create {
 /// Properties that are fixed when a node is created; specifying others for an existing node is an error.
 #[derive(Args, Clone, Copy)]
 pub struct Identity {
-    /// Link layer of the ports [default: as the node does, ethernet if it is new]
+    /// Link layer of the ports [default: as the node has it, ethernet if it is new]
     #[arg(long, value_enum)]
     link_layer: Option<Layer>,
     /// Number that distinguishes nodes on one wire: part of every MAC and GUID [default: as the node has it, 0 if it is new]
@@ -127,8 +127,9 @@ pub struct Identity {
     /// is new]
     #[arg(long = "wire-faults", value_name = "FAULTS")]
     wire_faults: Option<Faults>,
-    /// Be as strict as a card, in every known respect or in some: owner=pf, pages=real, events=strict, uid=strict, reserved=zero,
-    /// slow=FACTOR, ids=CARD (cx4lx, cx5, cx6, cx6dx, cx7, bf2), separated by commas [default: as the node is, none if it is new]
+    /// Make the adapter as strict as a card, in every known respect or in some: owner=pf, pages=real, events=strict, uid=strict,
+    /// reserved=zero, slow=FACTOR, ids=CARD (cx4lx, cx5, cx6, cx6dx, cx7, bf2), separated by commas [default: as the node is, none if it is
+    /// new]
     #[arg(long, value_name = "SWITCHES", num_args = 0..=1, default_missing_value = "all")]
     strict: Option<Strict>,
 }

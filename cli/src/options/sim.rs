@@ -34,7 +34,7 @@ pub enum Sim {
         /// File to write, in HTML
         file: PathBuf,
     },
-    /// Transfer data between many hosts: how long flows take, how long the queues of switches get, which ports are paused
+    /// Move data between many hosts, and show how long flows take, how long queues of switches get and which ports are paused
     Network(SimNetwork),
     /// Measure how fast the simulation is on this machine
     Speed,

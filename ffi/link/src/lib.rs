@@ -3,7 +3,7 @@
 //! ```
 //! use link::LinkSpec;
 //!
-//! // A value that `ironverbs serve --link` is given; `Uplink::hold` joins a node to it.
+//! // A value of `ironverbs serve --link`; `Uplink::hold` joins a node to it.
 //! let spec: LinkSpec = "udp:10.0.0.5,peer=10.0.0.6".parse()?;
 //! assert!(matches!(&spec, LinkSpec::Udp { local, peers } if local.len() == 1 && peers.len() == 1));
 //! assert_eq!(spec.to_string(), "udp:10.0.0.5,peer=10.0.0.6");

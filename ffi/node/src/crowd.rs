@@ -17,7 +17,7 @@ pub(super) const PATIENCE: Duration = Duration::from_millis(20);
 /// The receivers to wait for.
 #[derive(Default)]
 pub(super) struct Crowd {
-    /// Functions (a bit each) with a server that was waited for in vain. They are not waited for again until they take frames.
+    /// Functions (a bit each) with a server that did not catch up in time. They are not waited for again until they take frames.
     given_up: [AtomicU64; 2],
 }
 

@@ -27,8 +27,8 @@ const PATIENCE: Duration = Duration::from_secs(15);
 const PATIENCE_WITH_ALL: Duration = Duration::from_secs(60);
 /// Interval at which a waiting thread checks the holder.
 const LOOK: Duration = Duration::from_millis(100);
-/// Between two tries a thread sleeps for this part of the time it has waited, with a lower bound. Otherwise hundreds of programs that start
-/// at once would starve the holder.
+/// Between two tries a thread sleeps for this part of the time it has waited, within these bounds. Otherwise hundreds of programs that
+/// start at once would starve the holder.
 const PART: u32 = 8;
 const SHORTEST_NAP: Duration = Duration::from_micros(20);
 const LONGEST_NAP: Duration = Duration::from_millis(30);

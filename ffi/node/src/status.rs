@@ -70,7 +70,7 @@ pub struct NodeStatus {
     pub node_id: u16,
     /// Faults that are applied to frames on its wire.
     pub faults: Faults,
-    /// The adapter's conformance to a card's strictness.
+    /// The respects in which its adapter is as strict as a card.
     pub strict: Strict,
     /// The names and PCI addresses of its functions.
     pub naming: Naming,

@@ -210,7 +210,7 @@ pub unsafe extern "C" fn import_pd(context: *mut ibv_context, handle: u32) -> *m
 /// Called by programs as the last use of a PD that [`import_pd`] returned.
 pub unsafe extern "C" fn unimport_pd(pd: *mut ibv_pd) {
     guard((), || {
-        // SAFETY: V1, V2 and V5 for the domain, V3 for its context and for what it was imported from, which counts it.
+        // SAFETY: V1, V2 and V5 for the domain, V3 for its context and for the PD that it was imported from, which counts it as a user.
         unsafe {
             if !IronPd::context(pd).birth.is_here() {
                 return;
@@ -256,7 +256,7 @@ pub unsafe extern "C" fn import_mr(pd: *mut ibv_pd, handle: u32) -> *mut ibv_mr 
 /// # Safety
 /// Called by programs as the last use of a region that [`import_mr`] returned.
 pub unsafe extern "C" fn unimport_mr(mr: *mut ibv_mr) {
-    // SAFETY: V1, V2 and V5 for the region, V3 for its PD and context. The device is told when the original goes.
+    // SAFETY: V1, V2 and V5 for the region, V3 for its PD and context. The device keeps the region until the original is deregistered.
     unsafe { destroy(mr, |_| Ok(()), |_: &mut IronMr| Ok(())) };
 }
 
@@ -283,7 +283,7 @@ pub unsafe extern "C" fn import_dm(context: *mut ibv_context, handle: u32) -> *m
 /// # Safety
 /// Called by programs as the last use of device memory that [`import_dm`] returned.
 pub unsafe extern "C" fn unimport_dm(dm: *mut ibv_dm) {
-    // SAFETY: V1, V2 and V5 for the device memory, V3 for its context. The device is told when the original goes.
+    // SAFETY: V1, V2 and V5 for the device memory, V3 for its context. The device keeps the memory until the original is freed.
     unsafe { destroy(dm, |_| Ok(()), |_: &mut IronDm| Ok(())) };
 }
 

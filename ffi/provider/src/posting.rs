@@ -4,7 +4,7 @@ use crate::convert::common_flags;
 use driver::{SendBatch, SendFlags, SendOp, SendWr, Service, Sge, Target};
 use libc::c_int;
 
-/// Maximum number of SGEs of an inline request.
+/// Maximum number of SGEs of an inline request; more SGEs than bytes would be useless.
 pub const MAX_INLINE_PIECES: usize = 32;
 
 /// A request is open.
@@ -19,7 +19,7 @@ pub struct Posting {
     /// The requests, with the send queue's lock. `None`: no thread is between start and complete, and the fields below have their initial
     /// values.
     batch: Option<SendBatch<'static>>,
-    /// [`OPEN`], [`ADDRESSED`] and [`FAILED`] in one word, because the hot path compares it with only one or two values.
+    /// [`OPEN`], [`ADDRESSED`] and [`FAILED`] in one word, because it nearly always has one of two values.
     state: u8,
     /// True if requests are raw packets.
     raw: bool,

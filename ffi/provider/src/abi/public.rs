@@ -2,8 +2,8 @@
 //!
 //! Enumerations are plain integers here: they come from foreign memory, and an unknown value must be refused rather than be undefined
 //! behaviour. Structures that grew over the releases are in their newest known form (rdma-core 65); those that the library or the
-//! application passes with a size are only filled up to that size. `tests/public_layout.rs` checks sizes and offsets against the installed
-//! header.
+//! application passes with a size are only filled up to that size. `tests/abi/public_layout.rs` checks sizes and offsets against the
+//! installed header.
 
 #![allow(missing_docs, non_camel_case_types)]
 
