@@ -1,4 +1,4 @@
-//! A launched program that says anything to its supervisor.
+//! A launched program that sends arbitrary requests to its supervisor.
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| ironverbs_fuzz::launched(data));

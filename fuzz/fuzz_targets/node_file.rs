@@ -1,4 +1,4 @@
-//! Any bytes in a node's file.
+//! Arbitrary bytes in a node's file.
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| ironverbs_fuzz::node_file(data));

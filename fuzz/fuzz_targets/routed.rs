@@ -1,4 +1,4 @@
-//! InfiniBand packets and management datagrams of any bytes.
+//! Arbitrary InfiniBand packets and management datagrams.
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| ironverbs_fuzz::routed(data));

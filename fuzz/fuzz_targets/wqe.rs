@@ -1,4 +1,4 @@
-//! Work requests of any bytes.
+//! Arbitrary work requests.
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| ironverbs_fuzz::wqe(data));

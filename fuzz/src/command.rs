@@ -1,15 +1,15 @@
-//! Commands: any bytes in the mailboxes and in the command queue's entries.
+//! Commands: arbitrary contents of mailboxes and command queue entries.
 
 use crate::{bytes::Bytes, stage::Stage};
 use hwspec::cmd::Opcode;
 use tests::bed::CommandError;
 
-/// Commands in one input at most.
+/// Maximum number of commands per input.
 const COMMANDS: usize = 6;
-/// The device's own function: registers that must not be given up by an input.
+/// The function under test: registers that inputs must not release.
 const FID: u8 = 1;
 
-/// Commands made of `data`: known opcodes with any fields, any opcode, or entries that are nonsense altogether.
+/// Issues commands built from `data`: known opcodes with arbitrary fields, arbitrary opcodes, and arbitrary entries.
 pub fn command_mailbox(data: &[u8]) {
     let mut input = Bytes(data);
     let mut stage = Stage::new();
@@ -24,14 +24,14 @@ pub fn command_mailbox(data: &[u8]) {
             command(&mut stage, &mut input, kind & 3 == 2);
         }
     }
-    // A command that makes sense is still answered, whatever the status: the queue lives.
+    // A valid command must still be answered, with any status: the command queue still works.
     let nop = [0x08, 0x0d, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
     let answer = stage.bed.raw_command(FID, &nop, 16);
     assert_ne!(answer, Err(CommandError::Unanswered), "the command queue is stuck");
     stage.judge();
 }
 
-/// A command in a sound entry.
+/// Issues a command in a valid entry.
 fn command(stage: &mut Stage, input: &mut Bytes<'_>, any_opcode: bool) {
     let opcode = match any_opcode {
         true => Opcode::from_raw(input.u16()),
@@ -42,9 +42,9 @@ fn command(stage: &mut Stage, input: &mut Bytes<'_>, any_opcode: bool) {
     let mut bytes = opcode.raw().to_be_bytes().to_vec();
     bytes.extend_from_slice(&[0, 0, 0, 0, 0, op_mod]);
     bytes.extend_from_slice(input.take(len));
-    // Lengths are checked before anything else: most inputs should be long enough.
+    // The device checks lengths first, so most inputs should be long enough.
     bytes.resize(8 + len, 0);
-    // Objects that exist, where the input wants them.
+    // Inserts numbers of existing objects where the input asks for it.
     let (at, number) = (usize::from(input.u8()) * 4, input.u8());
     let numbers = [
         stage.victim.qpn,
@@ -58,7 +58,7 @@ fn command(stage: &mut Stage, input: &mut Bytes<'_>, any_opcode: bool) {
             word.copy_from_slice(&number.to_be_bytes());
         }
     }
-    // Pages that can be reached, where a list of them is.
+    // Fills the page list, if there is one, with the address of a mapped page.
     if number & 0x80 != 0 {
         for entry in bytes.get_mut(0x110..).unwrap_or_default().chunks_exact_mut(8) {
             entry.copy_from_slice(&stage.mr.at.to_be_bytes());
@@ -68,12 +68,12 @@ fn command(stage: &mut Stage, input: &mut Bytes<'_>, any_opcode: bool) {
     assert_ne!(answer, Err(CommandError::Unanswered), "{opcode:?} is not answered");
 }
 
-/// An entry and mailboxes of any content, in any slot.
+/// Writes an entry and mailboxes with arbitrary contents to any slot.
 fn entry(stage: &mut Stage, input: &mut Bytes<'_>) {
     let (queue, inbox, outbox) = stage.bed.command_memory(FID);
     let slot = u64::from(input.u8() % 32);
     let bed = &mut stage.bed;
-    // A sound command first, then bytes of it changed.
+    // Starts from a valid command and overwrites some of its bytes.
     bed.write_command(FID, slot, &[0; 64], 64);
     for _ in 0..input.u8() % 16 {
         let (place, at, value) = (input.u8() % 4, u64::from(input.u16()), input.u8());

@@ -1,4 +1,4 @@
-//! The net device: any frames, any WQEs in its send queue, any flow tables.
+//! The net device: arbitrary frames, send WQEs and flow tables.
 
 use crate::{bytes::Bytes, stage::Stage};
 use hwspec::{
@@ -15,12 +15,12 @@ use hwspec::{
 };
 use tests::bed::{Nic, Send, TO_TABLE, TO_TIR};
 
-/// Steps of one input at most.
+/// Maximum number of steps per input.
 const STEPS: usize = 24;
-/// The function that input works on.
+/// The function under test.
 const FID: u8 = 1;
 
-/// Frames and work requests of a net device, made of `data`.
+/// Runs frames and work requests of a net device built from `data`.
 pub fn ethernet(data: &[u8]) {
     let mut input = Bytes(data);
     let mut stage = Stage::new();
@@ -54,7 +54,7 @@ pub fn ethernet(data: &[u8]) {
                     vlan: (input.u8() & 7 == 0).then(|| input.u16()),
                     mss: if input.u8() & 1 == 0 { 0 } else { input.u16() % 2000 },
                 };
-                // A VLAN tag takes the place of inline headers.
+                // A VLAN tag replaces inline headers.
                 let how = if how.vlan.is_some() { Send { inline: 0, ..how } } else { how };
                 stage.bed.send_frame(&mut nic, &frame, how);
             }
@@ -67,7 +67,7 @@ pub fn ethernet(data: &[u8]) {
             }
             6 => tables(&mut stage, &mut input, &nic, table, spread),
             _ => {
-                // Out of error, if it is there.
+                // Leaves the error state, if the queue is in it.
                 let (from, to) = (input.u8() % 4, input.u8() % 4);
                 let _ = stage.bed.modify_sq(&nic, from, to);
                 let _ = stage.bed.modify_rq(FID, nic.rx[usize::from(from & 1)].rqn, from, to);
@@ -82,7 +82,7 @@ pub fn ethernet(data: &[u8]) {
     stage.judge();
 }
 
-/// A frame with some sense in its headers, to this function or to nobody of the bystanders.
+/// Builds a frame with plausible headers, addressed to this function or to a multicast group, never to the bystanders.
 fn frame(input: &mut Bytes<'_>) -> Vec<u8> {
     let kind = input.u8();
     let ethertype = match kind & 3 {
@@ -116,7 +116,7 @@ fn frame(input: &mut Bytes<'_>) -> Vec<u8> {
     frame.extend_from_slice(&ip);
     for _ in 0..input.u8() % 4 {
         let (at, flip) = (usize::from(input.u8()), input.u8());
-        // Where it goes stays: nobody else is to be met.
+        // The destination address is left as it is, so that no bystander receives the frame.
         if let Some(byte) = frame.get_mut(6 + at) {
             *byte ^= flip;
         }
@@ -124,7 +124,7 @@ fn frame(input: &mut Bytes<'_>) -> Vec<u8> {
     frame
 }
 
-/// A table more, with an entry of any bits, before the one there is.
+/// Adds a table with one arbitrary entry in front of `table`.
 fn tables(stage: &mut Stage, input: &mut Bytes<'_>, nic: &Nic, table: u32, tir: u32) {
     let Ok(first) = stage.bed.flow_table(nic.fid, input.u8() % 10, Some(table)) else { return };
     let mask = MatchHeaders::read(input.take(64));

@@ -1,8 +1,8 @@
-//! A launched program and its supervisor: the calls that the program's filter hands over, with any arguments, netlink messages and management
-//! datagrams of any bytes, from a process that may end at any moment.
+//! A launched program and its supervisor: the system calls that the program's seccomp filter forwards, with arbitrary arguments, and
+//! arbitrary netlink messages and management datagrams, from a process that may die at any moment.
 //!
-//! A child comes under the filter and does what the input says; its supervisor works in this process. The supervisor must be there until
-//! the child is gone, must not be kept longer, and must leave the node alone.
+//! A child installs the filter and does what the input says; its supervisor runs in this process. The supervisor must stay until the child
+//! is gone, must not stay longer, and must leave the node alone.
 #![allow(unsafe_code)]
 
 use crate::{bytes::Bytes, scratch::Scratch};
@@ -20,22 +20,22 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Calls of one input at most.
+/// Maximum number of calls per input.
 const CALLS: usize = 48;
-/// Sockets and files a child has at a time.
+/// Number of sockets and files that a child holds at a time.
 const FILES: usize = 6;
-/// Bytes that calls name.
+/// Bytes of memory that the calls refer to.
 const MEMORY: usize = 8192;
-/// How long a child may live, in microseconds: it may wait for what never comes.
+/// Maximum lifetime of a child in microseconds: it may wait for something that never comes.
 const LIFE: libc::suseconds_t = 40_000;
-/// How long a supervisor may take, however busy the machine is.
+/// Time limit for a supervisor, even on a busy machine.
 const LIMIT: Duration = Duration::from_secs(10);
 /// `NETLINK_RDMA`, and its client NLDEV in the type of a message.
 const RDMA: libc::c_int = 20;
 const NLDEV: u16 = 5 << 10;
-/// The ioctls of `umad` files (ib_user_mad.h), and one that is none.
+/// The ioctls of `umad` files (ib_user_mad.h), and one invalid number.
 const UMAD_IOCTLS: [u32; 5] = [0xc01c_1b01, 0x4004_1b02, 0x1b03, 0xc028_1b04, 0x1b05];
-/// The calls the filter may hand over.
+/// The system calls that the filter may forward.
 const HANDED_OVER: [libc::c_long; 7] = [
     libc::SYS_socket,
     libc::SYS_sendto,
@@ -46,7 +46,7 @@ const HANDED_OVER: [libc::c_long; 7] = [
     libc::SYS_ioctl,
 ];
 
-/// A node on InfiniBand, and its devices.
+/// An InfiniBand node and its devices.
 struct Stage {
     scratch: Scratch,
     devices: Vec<DeviceInfo>,
@@ -59,7 +59,7 @@ impl Stage {
             let config = Config { link_layer: LinkLayer::Infiniband, ..Config::default() };
             let scratch = Scratch::new("launched");
             scratch.make(NodeOptions { config, ..NodeOptions::default() });
-            // All there are, so that the supervisor never takes the view for one that lags: it has no namespace of its own here.
+            // All devices are listed, so that the supervisor never considers the view outdated: it has no namespace of its own here.
             let devices = Observer::open(scratch.dir()).and_then(|node| node.devices()).expect("the node");
             Self { scratch, devices }
         })
@@ -70,7 +70,7 @@ impl Stage {
     }
 }
 
-/// A program that does what `data` says.
+/// Runs a program that does what `data` says.
 pub fn launched(data: &[u8]) {
     let stage = Stage::get();
     let (waiting, supervisor) = pair(None).expect("descriptors");
@@ -81,22 +81,22 @@ pub fn launched(data: &[u8]) {
     let begin = Instant::now();
     let served = supervisor.supervise(view);
     let ready = child.end();
-    // Where no filter with a listener is to be had there is nobody to supervise.
+    // Without a seccomp filter with a listener there is nothing to supervise.
     assert!(served.is_ok() || !ready, "the supervisor ended with {served:?}");
     assert!(begin.elapsed() < LIMIT, "the supervisor took {:?}", begin.elapsed());
     assert_eq!(stage.programs(), 0, "programs on the node");
 }
 
-/// The program.
+/// The child process that runs the program.
 struct Child(libc::pid_t);
 
-/// It could not come under a filter.
+/// Exit status of a child that could not install the filter.
 const NOT_READY: libc::c_int = 77;
 
 impl Child {
     fn start(waiting: Waiting, data: &[u8]) -> Self {
-        // SAFETY: the child makes system calls and leaves by `_exit`, without returning into our stack; what it has of our memory is
-        // its own copy. It does not outlive us.
+        // SAFETY: the child only makes system calls and leaves by `_exit`, without returning into our stack; its memory is a copy of ours.
+        // It does not outlive us.
         unsafe {
             match libc::fork() {
                 0 => {
@@ -120,10 +120,10 @@ impl Child {
         }
     }
 
-    /// Waits for its end; whether it came under the filter.
+    /// Waits for the child to exit. Returns true if it had installed the filter.
     fn end(self) -> bool {
         let mut status = 0;
-        // SAFETY: our own child, waited for once.
+        // SAFETY: the process is our own child and is reaped once.
         unsafe {
             while libc::waitpid(self.0, &raw mut status, 0) < 0 && *libc::__errno_location() == libc::EINTR {}
         }
@@ -131,7 +131,7 @@ impl Child {
     }
 }
 
-/// Closes all that the child inherited but `files`.
+/// Closes all inherited descriptors except `files`.
 fn close_others(files: &[libc::c_int]) {
     let mut first: libc::c_uint = 0;
     let last = libc::c_uint::MAX;
@@ -145,14 +145,15 @@ fn close_others(files: &[libc::c_int]) {
 }
 
 fn close_range(first: libc::c_uint, last: libc::c_uint) {
-    // SAFETY: descriptors of the child alone, which uses none of them again.
+    // SAFETY: the descriptors belong to the child alone, which does not use them again.
     unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) };
 }
 
-/// Stand-ins for `umad` files, in a view of the calling process's own; none for those who may not make one.
+/// Creates stand-ins for `umad` files in a view private to the calling process. The descriptors are invalid if the process may not create a
+/// view.
 fn umads() -> [libc::c_int; FILES] {
     let mut files = [-1; FILES];
-    // SAFETY: changes what the child alone sees; the paths are C strings.
+    // SAFETY: the changes affect only the child's view; the paths are C strings.
     unsafe {
         let own = libc::unshare(libc::CLONE_NEWNS) == 0
             && libc::mount(
@@ -177,7 +178,7 @@ fn umads() -> [libc::c_int; FILES] {
 struct Program<'a> {
     input: Bytes<'a>,
     files: [libc::c_int; FILES],
-    /// Which of them the next socket takes the place of.
+    /// Index of the file that the next socket replaces.
     next: usize,
     memory: [u8; MEMORY],
 }
@@ -192,7 +193,7 @@ impl Program<'_> {
         }
     }
 
-    /// Any of the files, or any number.
+    /// Picks one of the files, or an arbitrary number.
     fn file(&mut self) -> libc::c_int {
         let which = self.input.u8();
         match usize::from(which) {
@@ -201,14 +202,14 @@ impl Program<'_> {
         }
     }
 
-    /// Puts bytes of the input into the memory at `at`; how many.
+    /// Copies input bytes into the memory at `at`. Returns their number.
     fn put(&mut self, at: usize, most: usize) -> usize {
         let bytes = self.input.take(most.min(MEMORY - at));
         self.memory[at..at + bytes.len()].copy_from_slice(bytes);
         bytes.len()
     }
 
-    /// An address: in the memory, at its end, or none.
+    /// Picks an address: in the memory, at its end, null or arbitrary.
     fn address(&mut self) -> u64 {
         let base = self.memory.as_ptr() as u64;
         match self.input.u8() {
@@ -219,14 +220,14 @@ impl Program<'_> {
         }
     }
 
-    /// A call with these arguments.
+    /// Makes a system call with these arguments.
     fn system(&mut self, number: libc::c_long, args: [u64; 6]) -> libc::c_long {
-        // SAFETY: the kernel takes any arguments, and writes only where this process has memory; what it or the supervisor may destroy
-        // there is the child's, which does nothing but further calls.
+        // SAFETY: the kernel accepts any arguments and writes only to memory of this process. Anything that the kernel or the supervisor
+        // overwrites there belongs to the child, which does nothing but make further calls.
         unsafe { libc::syscall(number, args[0], args[1], args[2], args[3], args[4], args[5]) }
     }
 
-    /// A header of a message with up to two pieces; where it lies.
+    /// Builds a message header with up to two pieces. Returns its address.
     fn message(&mut self, len: usize) -> u64 {
         const AT: usize = 4096;
         let base = self.memory.as_ptr() as u64;
@@ -254,13 +255,13 @@ impl Program<'_> {
         for (to, word) in self.memory[AT..].chunks_exact_mut(8).zip(words) {
             to.copy_from_slice(&word.to_ne_bytes());
         }
-        // The address of a netlink socket: the kernel's, or another.
+        // The address of a netlink socket: the kernel's or another.
         self.memory[2048..2060].fill(0);
         self.memory[2048] = if shape & 2 != 0 { libc::AF_NETLINK as u8 } else { shape };
         base + AT as u64
     }
 
-    /// A request by RDMA netlink in good form, in the memory; its length.
+    /// Writes a well-formed RDMA netlink request to the memory. Returns its length.
     fn request(&mut self) -> usize {
         let (command, flags, attributes) = (self.input.u8(), self.input.u16(), self.input.u8());
         let len = 16 + self.put(16, usize::from(attributes % 96));
@@ -338,7 +339,7 @@ impl Program<'_> {
         }
     }
 
-    /// A socket as programs ask for it, that does not wait long.
+    /// Opens a socket as programs do, with a short receive timeout.
     fn open(&mut self) {
         let kind = self.input.u8();
         let flags = match kind >> 4 {
@@ -362,7 +363,7 @@ impl Program<'_> {
         self.next += 1;
     }
 
-    /// A management datagram in good form, with any contents.
+    /// Sends a well-formed management datagram with arbitrary contents.
     fn datagram(&mut self) {
         let (file, shape) = (self.file() as u64, self.input.u8());
         let header = if shape & 1 != 0 { 64 } else { 56 };
@@ -379,7 +380,7 @@ impl Program<'_> {
             to.copy_from_slice(&word.to_ne_bytes());
         }
         self.memory[29] = self.input.u8() % 6;
-        // Class and method first, then attribute, its modifier, and what follows in the MAD.
+        // Class and method come first, then attribute, modifier, and the rest of the MAD.
         let [class, method] = [self.input.u8(), self.input.u8()];
         self.memory[header..header + 4].copy_from_slice(&[1, class, 1 + class / 128, method]);
         self.put(header + 16, 8);
@@ -390,10 +391,10 @@ impl Program<'_> {
         self.system(libc::SYS_write, [file, base, len as u64, 0, 0, 0]);
     }
 
-    /// A change that programs may make to their files and limits in between.
+    /// Changes the process's files or limits, as programs may between calls.
     fn change(&mut self) {
         let (file, how) = (self.file(), self.input.u8());
-        // SAFETY: numbers alone, and structures that live across the calls.
+        // SAFETY: the calls take only numbers, and structures that live across them.
         unsafe {
             match how % 6 {
                 0 => _ = libc::close(file),

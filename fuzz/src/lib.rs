@@ -1,11 +1,12 @@
-//! Hostile input may do nothing but what the interface defines.
+//! Hostile input must have no effect beyond what the interface defines.
 //!
-//! Most targets take any bytes, turn them into commands, work requests, packets or vfio-user messages for function 1, let the chip work and
-//! some time pass, and then assert that functions 2 and 3 still serve each other as before. Two are about the node: any bytes in its file, and
-//! what a launched program says to its supervisor. One is about the driver alone, on a device that lies. A panic anywhere is a finding by itself. Targets start from one state, restored for
-//! every input; those about the chip do the same for an input each time, those about the node may depend on the system's timing.
+//! Most targets turn arbitrary bytes into commands, work requests, packets or vfio-user messages for function 1, let the chip work and some
+//! time pass, and then assert that functions 2 and 3 still serve each other as before. Two targets test the node: arbitrary bytes in its
+//! file, and arbitrary requests of a launched program to its supervisor. One tests the driver alone, on a device that lies. A panic
+//! anywhere is a finding by itself. Targets start from one state, restored for every input. Targets for the chip are deterministic for an
+//! input; those for the node may depend on the system's timing.
 //!
-//! A target is a function of bytes. `scripts/fuzz.sh` has libFuzzer find the bytes; a finding is repeated, and looked into, by a call:
+//! A target is a function that takes bytes. `scripts/fuzz.sh` runs it under libFuzzer; a direct call reproduces a finding for debugging:
 //!
 //! ```
 //! // Two work requests that make no sense, and packets that do not either: the other functions notice nothing.

@@ -1,11 +1,10 @@
 //! A device that lies, and the driver that uses it.
 //!
-//! Between the driver and a function of the model stands a liar. It changes what registers and configuration space read
-//! as, loses what is written to registers, falsifies answers to commands, and writes completions, events and requests for pages
-//! that nothing has caused, where the driver looks next. The driver may fail with an error at every step. It may not panic, wait for
-//! ever, or touch memory that is not its own.
+//! A liar sits between the driver and a function of the model. It changes the values read from registers and configuration space, drops
+//! register writes, falsifies answers to commands, and writes spurious completions, events and page requests where the driver looks next.
+//! The driver may fail with an error at every step. It must not panic, wait forever, or touch memory that is not its own.
 //!
-//! The rings of work requests and the doorbell records are left alone: libmlx5 too trusts a device with what it only reads.
+//! The liar leaves WQE rings and doorbell records alone: the device only reads them, and libmlx5 too trusts the device not to write there.
 
 mod liar;
 mod memory;
@@ -30,18 +29,18 @@ use std::{
 };
 use told::{Kind, Told};
 
-/// How long the driver waits for anything.
+/// Maximum time that the driver waits for anything.
 const PATIENCE: Duration = Duration::from_millis(3);
-/// A run that waits out all its limits one after the other takes less.
+/// Upper bound for a run in which every wait times out, one after the other.
 const LONGEST: Duration = Duration::from_secs(20);
-/// Events taken from one device at most, so that one that raises them for ever ends.
+/// Maximum number of events taken from one device, so that a run ends even if the device raises events forever.
 const EVENTS: usize = 300;
 /// Rounds of traffic.
 const ROUNDS: u64 = 12;
-/// Bytes of a program's memory, and of the pieces that it is used in: only the second half of each may be written.
+/// Bytes of a program's memory, and of the pieces it is used in: only the second half of each may be written.
 const MEMORY: usize = 4096;
 const PIECE: usize = 128;
-/// Every word of a buffer that no receive may change holds this.
+/// Value of every word of a buffer that no receive may change.
 const UNTOUCHED: u64 = 0x5a5a_5a5a_5a5a_5a5a;
 
 /// How much of an input reached the driver.
@@ -49,14 +48,14 @@ const UNTOUCHED: u64 = 0x5a5a_5a5a_5a5a_5a5a;
 pub struct Reach {
     /// Lies told, by kind.
     told: [u64; Kind::COUNT],
-    /// Completions and events that the driver handed out.
+    /// Completions and events that the driver returned.
     completions: u64,
     events: u64,
 }
 
-/// Traffic of a program, every step of which may fail.
+/// Runs a program's traffic, in which every step may fail.
 fn use_device(device: &Arc<Device>, reach: &mut Reach) -> Result<(), Error> {
-    // Their answers are the device's word; that they return is the driver's.
+    // The device determines the results; the driver only has to return.
     let _ = (device.port(), device.gid(0), device.set_gid(1, Some(&[0xfd; 16])), device.clock());
     let _ = device.health().is_fatal();
     let end = End::new(device.clone(), MEMORY)?;
@@ -88,7 +87,7 @@ fn use_device(device: &Arc<Device>, reach: &mut Reach) -> Result<(), Error> {
         let at = |n: u64| (n as usize * PIECE) % MEMORY + PIECE / 2;
         let pieces = [end.sge(at(round), 16), end.sge(at(round) + 16, PIECE / 2 - 16)];
         let receive = || [RecvWr { wr_id: round, sge: &pieces }];
-        // Full queues and queue pairs in error refuse.
+        // Full queues and queue pairs in error refuse work requests.
         let _ = end.qp.post_recv(receive());
         let _ = ud.as_ref().map(|qp| qp.post_recv(receive()));
         let _ = shared.as_ref().map(|srq| srq.post_recv(receive()));
@@ -161,7 +160,7 @@ fn run(data: &[u8]) -> Reach {
 mod tests {
     use super::*;
 
-    /// An input of one lie.
+    /// Builds an input of one lie.
     fn one(how: u8, kind: Kind, after: u8, shape: u8, count: u8, value: u64) -> Vec<u8> {
         [&[how, kind as u8, after, shape, count][..], &value.to_be_bytes()].concat()
     }
@@ -180,7 +179,7 @@ mod tests {
             let reach = run(&one(0, kind, 0, 0, 0, 0));
             assert!(reach.told[kind as usize] == 1 && reach.completions == 0, "{kind:?}: {reach:?}");
         }
-        // Receives of the first queue pair that nobody sent; events of the port.
+        // Spurious receive completions for the first queue pair; port events.
         let reach = run(&one(0, Kind::Completion, 0, 0, 60, 0x0010_0000_0000_0002));
         assert!(reach.told[Kind::Completion as usize] == 1, "{reach:?}");
         assert_ne!(reach.completions, honest.completions, "{reach:?}");

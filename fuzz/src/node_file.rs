@@ -1,7 +1,7 @@
-//! The node's file: bytes in it that no program of this version wrote, and a file of another length.
+//! The node's file with contents that no program of this version wrote, and with a different length.
 //!
-//! A program that opens it gets an error or a node that works: nobody panics, waits for ever, or touches memory that is not there. The file is
-//! a node's as it is when a program has objects and traffic on it, or a fresh one's; an input says which words of it are others.
+//! A program that opens the file must get an error or a working node: it must not panic, wait forever, or touch unmapped memory. The file
+//! is that of a node in use, with objects and traffic, or of a fresh node; the input says which words are changed.
 
 use crate::{bytes::Bytes, scratch::Scratch};
 use driver::{QpAttr, QpAttrMask, QpState, SendOp};
@@ -14,14 +14,14 @@ use std::{
 };
 use tests::end::{End, Patience};
 
-/// Bytes of a page.
+/// Page size in bytes.
 const PAGE: usize = 4096;
-/// How long a transfer is waited for that a damaged node may never end.
+/// Time limit for a transfer, which may never complete on a damaged node.
 const SOON: Duration = Duration::from_millis(20);
-/// A visit that waits for a command until the driver's patience ends takes longer.
+/// Upper bound for a visit, which may wait for a command until the driver times out.
 const LONGEST: Duration = Duration::from_secs(5);
 
-/// A node's file: its length, and the pages of it that are not zero.
+/// Contents of a node's file: its length and its nonzero pages.
 struct Image {
     len: u64,
     pages: Vec<(u64, Vec<u8>)>,
@@ -31,7 +31,7 @@ impl Image {
     fn of(file: &File) -> Self {
         let len = file.metadata().expect("its length").len();
         let mut pages = Vec::new();
-        // Pages that nobody wrote are found by the holes of the file, which is sparse.
+        // The file is sparse: holes show which pages were never written.
         for (start, end) in extents::of(file, len) {
             for at in (start..end).step_by(PAGE) {
                 let mut page = vec![0; PAGE];
@@ -44,18 +44,18 @@ impl Image {
         Self { len, pages }
     }
 
-    /// Writes it with what the input changes.
+    /// Writes the image with the changes that the input asks for.
     fn write(&self, file: &File, input: &mut Bytes<'_>) {
         let how = input.u8();
         self.pages.iter().for_each(|(at, page)| file.write_all_at(page, *at).expect("a page"));
-        // One of many is of another length.
+        // One input in many also changes the length.
         let cut = how >> 3 == 0b10101;
         let len = if cut { u64::from(input.u32()) << (input.u8() % 8) } else { self.len };
         file.set_len(len).expect("its length");
         while !input.is_empty() {
             let page = self.pages[usize::from(input.u16()) % self.pages.len()].0;
             let shape = input.u16();
-            // Words of 1, 2, 4 or 8 bytes, where such words lie.
+            // Changes aligned words of 1, 2, 4 or 8 bytes.
             let size = 1 << (shape & 3);
             let at = page + u64::from(shape >> 2) % PAGE as u64 / size * size;
             let mut word = [0; 8];
@@ -68,14 +68,14 @@ impl Image {
     }
 }
 
-/// Where files have bytes.
+/// Finds the parts of sparse files that hold data.
 #[allow(unsafe_code)]
 mod extents {
     use std::{fs::File, os::fd::AsRawFd};
 
-    /// From where to where `file` of `len` bytes has any.
+    /// Returns start and end of every part of `file` (`len` bytes) that holds data.
     pub fn of(file: &File, len: u64) -> Vec<(u64, u64)> {
-        // SAFETY: moves the offset of an open descriptor, by which nobody reads or writes.
+        // SAFETY: moves the offset of an open descriptor; no read or write uses that offset.
         let seek = |from: u64, what| unsafe { libc::lseek(file.as_raw_fd(), from as i64, what) };
         let (mut found, mut at) = (Vec::new(), 0);
         while at < len {
@@ -87,7 +87,7 @@ mod extents {
     }
 }
 
-/// Nodes to begin with, and where inputs are tried, one at a time.
+/// The nodes to start from, and the directory in which inputs are tried, one at a time.
 struct Stage {
     scratch: Scratch,
     images: [Image; 2],
@@ -130,7 +130,7 @@ fn transfer(end: &End) -> Result<(), Any> {
     Ok(())
 }
 
-/// The steps of programs on a node: looking at it, opening it, objects, traffic, errors, closing.
+/// The steps of programs on a node: inspect it, open it, create objects, run traffic, cause errors, close.
 fn visit(scratch: &Scratch) -> Result<(), Any> {
     let looked = Observer::open(scratch.dir()).map(|observer| observer.status());
     let node = Node::open(scratch.dir())?;
@@ -143,12 +143,12 @@ fn visit(scratch: &Scratch) -> Result<(), Any> {
     Ok(())
 }
 
-/// A node whose file is as `data` says.
+/// Visits a node with a file made of `data`.
 pub fn node_file(data: &[u8]) {
     let stage = Stage::get().lock().unwrap_or_else(PoisonError::into_inner);
     let mut input = Bytes(data);
     let path = stage.scratch.dir().join("adapter");
-    // Another file each time: who had the last one open has let go of it.
+    // A new file for every input: the previous visitor has already closed the old one.
     let _ = std::fs::remove_file(&path);
     let file = File::options().read(true).write(true).create_new(true).open(&path).expect("a file");
     let image = &stage.images[usize::from(data.first().copied().unwrap_or(0) & 1)];

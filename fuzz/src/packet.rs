@@ -1,4 +1,4 @@
-//! Packets: any headers and payload with a right ICRC, and frames that are nonsense altogether.
+//! Packets: arbitrary headers and payload with a correct ICRC, and frames of arbitrary bytes.
 
 use crate::{
     bytes::Bytes,
@@ -11,14 +11,14 @@ use hwspec::{
 };
 use tests::bed::{Op, Pkt, US, Wr, reseal};
 
-/// Packets in one input at most.
+/// Maximum number of packets per input.
 const PACKETS: usize = 24;
 
-/// Packets made of `data`.
+/// Sends packets built from `data`.
 pub fn packet(data: &[u8]) {
     let mut input = Bytes(data);
     let mut stage = Stage::new();
-    // Requests that answers may be for.
+    // Outstanding requests that injected packets may answer.
     let busy = [
         Wr::new(Op::Write { va: 0, rkey: 0 }, &[stage.mr.part(0, 600)]),
         Wr::new(Op::Read { va: 0, rkey: 0 }, &[stage.mr.part(1024, 600)]),
@@ -38,12 +38,12 @@ pub fn packet(data: &[u8]) {
     stage.judge();
 }
 
-/// A frame, and the time that passes after it.
+/// Builds a frame and the time to wait after it.
 fn frame(stage: &Stage, input: &mut Bytes<'_>) -> (Vec<u8>, u64) {
     let kind = input.u8();
     let peer = stage.foreign;
     let opcode = BthOpcode::from_raw(if kind & 1 == 0 { input.u8() % 0x18 } else { input.u8() });
-    // Near what is expected: as a request, or as an answer.
+    // A PSN near the expected one, as a request or as a response.
     let base = if kind & 2 == 0 { peer.path.rq_psn } else { peer.path.sq_psn };
     let psn = base.wrapping_add_signed(i32::from(input.u8() as i8));
     let len = match input.u8() {
@@ -66,7 +66,7 @@ fn frame(stage: &Stage, input: &mut Bytes<'_>) -> (Vec<u8>, u64) {
     if kind & 8 == 0 {
         pkt = pkt.ack_req();
     }
-    // For a QP of another service, with what its packets carry.
+    // For a QP of another service, with the headers of that service.
     let others = stage.others;
     let (to, transport, qkey) = match input.u8() % 16 {
         0 | 1 => (others.datagram.qpn, Some(Transport::Ud), Others::QKEY),

@@ -1,5 +1,5 @@
-//! InfiniBand: packets routed by LID to queue pairs, agents, the switch and groups, and management datagrams that the
-//! driver asks of its own port.
+//! InfiniBand: LID-routed packets for queue pairs, agents, the switch and groups, and management datagrams that the driver sends to its own
+//! port.
 
 use crate::bytes::Bytes;
 use hwspec::{
@@ -17,7 +17,7 @@ use hwspec::{
 use std::sync::OnceLock;
 use tests::bed::{Access, Bed, MS, Mr, Path, Qp, Saved, US, Wr, reseal};
 
-/// Packets and commands in one input at most.
+/// Maximum number of packets and commands per input.
 const TURNS: usize = 16;
 /// LID of the switch, and GID of a group.
 const SWITCH: u16 = devmodel::identity::SWITCH_LID;
@@ -56,7 +56,7 @@ fn build() -> Stage {
     Stage { saved, rc, mr, datagrams, bystanders: [c, d], regions }
 }
 
-/// Packets and management datagrams made of `data`.
+/// Sends packets and management datagrams built from `data`.
 pub fn routed(data: &[u8]) {
     static STAGE: OnceLock<Stage> = OnceLock::new();
     let stage = STAGE.get_or_init(build);
@@ -69,7 +69,7 @@ pub fn routed(data: &[u8]) {
         if input.u8() % 4 == 0 {
             let command = MadIfcIn::with(|s| s.port(1).mad(mad(&mut input)));
             let checked = u16::from(input.u8() % 4);
-            // Refused or answered: both will do.
+            // The command may be refused or answered.
             let _ = bed.command_with(1, Opcode::MadIfc, checked, &command, &[], MadIfcOut::SIZE);
         } else {
             let frame = frame(stage, &mut input);
@@ -80,7 +80,7 @@ pub fn routed(data: &[u8]) {
     judge(&mut bed, stage);
 }
 
-/// A management datagram: more often than not one that some agent knows.
+/// Builds a management datagram, usually one that some agent knows.
 fn mad(input: &mut Bytes<'_>) -> [u8; MAD_SIZE] {
     const CLASSES: [(u8, u8); 4] = [(0x81, 1), (0x01, 1), (0x04, 1), (0x03, 2)];
     const METHODS: [u8; 6] = [1, 2, 0x12, 0x15, 1, 2];
@@ -97,12 +97,12 @@ fn mad(input: &mut Bytes<'_>) -> [u8; MAD_SIZE] {
         mad[32..36].fill(0xff);
         mad[128..136].copy_from_slice(&input.u64().to_be_bytes().map(|b| b % 8));
     }
-    // A few bytes anywhere: component masks, records, counters.
+    // Sets a few arbitrary bytes: component masks, records, counters.
     for _ in 0..input.u8() % 24 {
         mad[usize::from(input.u8())] = input.u8();
     }
     if class == 0x03 && kind & 0x80 != 0 {
-        // A group this port may join.
+        // Inserts a group that this port may join.
         mad[48..56].copy_from_slice(&(u64::from(input.u32()) & 0x3_ffff | 0x1_0003).to_be_bytes());
         mad[56..72].copy_from_slice(&GROUP);
         mad[72..88].copy_from_slice(&devmodel::identity::port_gid(0, 1));
@@ -134,7 +134,7 @@ fn frame(stage: &Stage, input: &mut Bytes<'_>) -> Vec<u8> {
         hop_limit: 1,
         ..Grh::default()
     });
-    // Not one of the bystanders: what is sent in their name would be theirs.
+    // The source is never a bystander: a bystander would be accountable for packets sent in its name.
     let slid = if kind & 8 == 0 { 2 } else { 4096 | input.u16() & 0xfff };
     let route = Route { vl: if qpn == 0 { 15 } else { 0 }, sl: input.u8() & 15, dlid, slid, grh };
     let mut packet = Packet::default();
@@ -174,7 +174,7 @@ fn frame(stage: &Stage, input: &mut Bytes<'_>) -> Vec<u8> {
     frame
 }
 
-/// The bystanders were not touched and still work.
+/// Checks that the bystanders are unchanged and still work.
 fn judge(bed: &mut Bed, stage: &Stage) {
     bed.wire().forgetful = true;
     bed.advance(20 * MS);

@@ -1,4 +1,4 @@
-//! A node that goes when the process ends.
+//! A temporary node that is removed when the process exits.
 
 use node::{Node, NodeOptions};
 use std::path::{Path, PathBuf};
@@ -7,7 +7,8 @@ use std::path::{Path, PathBuf};
 pub struct Scratch(PathBuf);
 
 impl Scratch {
-    /// A place for a node, in memory. A process that crashes leaves it: `scripts/fuzz.sh` says where (`IRONVERBS_FUZZ_DIR`) and cleans up.
+    /// Creates a directory for a node, in memory. A process that crashes leaves it behind: `scripts/fuzz.sh` sets the parent
+    /// (`IRONVERBS_FUZZ_DIR`) and cleans up.
     pub fn new(name: &str) -> Self {
         let within = std::env::var_os("IRONVERBS_FUZZ_DIR").unwrap_or_else(|| "/dev/shm".into());
         let dir = Path::new(&within).join(format!("ironverbs-fuzz-{}-{name}", std::process::id()));
@@ -15,19 +16,19 @@ impl Scratch {
         Self(dir)
     }
 
-    /// Where it is.
+    /// Path of the directory.
     pub fn dir(&self) -> &Path {
         &self.0
     }
 
-    /// Makes a node there with two VFs; it is no longer open here when this returns.
+    /// Makes a node with two VFs in the directory. The node is closed when this returns.
     pub fn make(&self, options: NodeOptions) {
         let options = NodeOptions { vfs: Some(2), ..options };
         drop(Node::open_or_create(&self.0, &options).expect("a node"));
     }
 }
 
-/// libFuzzer ends a process by exit(3), past everything that is to be dropped.
+/// Cleanup at exit: libFuzzer ends the process by exit(3), without running destructors.
 #[allow(unsafe_code)]
 mod at_exit {
     use std::{
@@ -46,7 +47,7 @@ mod at_exit {
     pub fn remove(dir: &Path) {
         let Ok(mut all) = DIRECTORIES.lock() else { return };
         if all.is_empty() {
-            // SAFETY: a function that does not unwind; removing files is all it does.
+            // SAFETY: the function only removes files and does not unwind.
             unsafe { libc::atexit(remove_all) };
         }
         all.push(dir.into());

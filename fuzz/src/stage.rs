@@ -1,12 +1,12 @@
-//! The state that every input begins in.
+//! The initial state for every input.
 
 use hwspec::context::{AccessMode, ServiceType};
 use std::sync::OnceLock;
 use tests::bed::{Access, Av, Bed, MS, Mr, Path, Peer, Qp, QpSpec, Saved, Srq, Wr};
 
-/// A bed with a victim and two bystanders.
+/// A test bed with a victim and two bystanders.
 pub struct Stage {
-    /// The bed.
+    /// The test bed.
     pub bed: Bed,
     /// Function 1's QP, connected to function 2.
     pub victim: Qp,
@@ -14,7 +14,7 @@ pub struct Stage {
     pub foreign: Peer,
     /// Function 1's region.
     pub mr: Mr,
-    /// Function 2's region that the victim may use.
+    /// Function 2's region, which the victim may use.
     pub remote: Mr,
     /// Function 1's QPs of other services.
     pub others: Others,
@@ -25,17 +25,17 @@ pub struct Stage {
 /// QPs and objects of the services other than RC.
 #[derive(Clone, Copy)]
 pub struct Others {
-    /// UD, member of a group.
+    /// UD QP, member of a group.
     pub datagram: Qp,
     /// QP1.
     pub general: Qp,
-    /// UMR on any key.
+    /// QP that executes UMRs on any key.
     pub umr: Qp,
-    /// UC, with a foreign peer.
+    /// UC QP with a foreign peer.
     pub unreliable: Qp,
-    /// XRC target, and an SRQ of its domain.
+    /// XRC target QP, in the same domain as `srq`.
     pub target: Qp,
-    /// See `target`.
+    /// SRQ of the XRC domain of `target`.
     pub srq: Srq,
     /// Free keys for UMR: over pages, and over other keys.
     pub keys: [u32; 2],
@@ -104,7 +104,7 @@ fn build() -> Kept {
 }
 
 impl Stage {
-    /// The state before an input.
+    /// Builds the state before an input.
     pub fn new() -> Self {
         static KEPT: OnceLock<Kept> = OnceLock::new();
         let kept = KEPT.get_or_init(build).clone();
@@ -112,7 +112,7 @@ impl Stage {
         Self { bed: Bed::restore(&saved), victim, foreign, mr, remote, others, bystanders, regions }
     }
 
-    /// Lets the consequences happen, then sees to it that the bystanders were not touched and still work.
+    /// Runs the model until the consequences have happened, then checks that the bystanders are unchanged and still work.
     pub fn judge(mut self) {
         self.bed.wire().forgetful = true;
         self.bed.advance(20 * MS);

@@ -1,7 +1,7 @@
-//! vfio-user: messages in good form with any contents, and bytes that are no messages at all.
+//! vfio-user: well-formed messages with arbitrary contents, and arbitrary bytes.
 //!
-//! The server of function 1 gets them through its socket. Its bus addresses lead nowhere but into the memory the input
-//! maps; the memory of function 2, and its registers, must stay as they are.
+//! The server of function 1 receives them through its socket. Bus addresses lead only into the memory that the input maps; the memory and
+//! registers of function 2 must stay unchanged.
 
 use crate::bytes::Bytes;
 use devmodel::{
@@ -24,14 +24,14 @@ use vfio_user_proto::{
     zerocopy::IntoBytes,
 };
 
-/// Messages of one input at most.
+/// Maximum number of messages per input.
 const MESSAGES: usize = 32;
-/// Bytes of memory a client shows.
+/// Bytes of memory that a client maps.
 const MEMORY: u64 = 64 << 10;
-/// The byte that a bystander's memory is full of.
+/// Fill byte of a bystander's memory.
 const CANARY: u8 = 0xa5;
 
-/// Messages made of `data`.
+/// Sends messages built from `data`.
 pub fn vfio_user(data: &[u8]) {
     let standalone = Standalone::new(Geometry::SMALL, Config::default());
     let (function, bystander) = (standalone.function(1), standalone.function(2));
@@ -45,7 +45,7 @@ pub fn vfio_user(data: &[u8]) {
     let served = std::thread::scope(|scope| {
         let session = scope
             .spawn(|| Connection::new(server).and_then(|connection| session::serve(connection, &function)));
-        // A client that breaks the protocol finds the socket closed.
+        // The server closes the socket of a client that breaks the protocol.
         let _ = speak(Connection::new(client).expect("an end"), raw, &memory, data);
         session.join()
     });
@@ -57,7 +57,7 @@ pub fn vfio_user(data: &[u8]) {
     assert_eq!((bystander.config_read(0, 4), bystander.config_read(4, 2)), (0x1018_15b3, 0));
 }
 
-/// Memory to show, full of `fill`.
+/// Creates a file of memory to map, filled with `fill`.
 fn scratch(fill: u8) -> File {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let name = format!("ironverbs-fuzz-{}-{}", std::process::id(), NEXT.fetch_add(1, Relaxed));
@@ -90,7 +90,7 @@ fn speak(
         let kind = input.u8();
         let payload = match kind % 6 {
             0 => {
-                // A register of BAR0, near where something is.
+                // An offset in BAR0 near an implemented register.
                 let offset = match kind >> 6 {
                     0 => u64::from(input.u16()) & !3,
                     1 => u64::from(input.u8()) * 4,
@@ -127,7 +127,7 @@ fn speak(
             }
             4 => (Command(u16::from(input.u8() % 20)), input.take(usize::from(kind >> 2)).to_vec()),
             _ => {
-                // Bytes that the device will find in the memory it was shown.
+                // Writes bytes that the device will read from the mapped memory.
                 let at = u64::from(input.u16()) % (MEMORY - 256);
                 let _ = memory.write_all_at(input.take(usize::from(kind)), at);
                 continue;

@@ -1,13 +1,13 @@
-//! Work requests: any bytes in the rings, any counters in the doorbell records, any doorbell.
+//! Work requests: arbitrary bytes in the rings, arbitrary counters in the doorbell records, arbitrary doorbells.
 
 use crate::{bytes::Bytes, stage::Stage};
 use hwspec::{context::mkey::MkeyContext, wqe::MkeyMask};
 use tests::bed::{Av, Op, Sge, US, Umr, Wr};
 
-/// Work requests in one input at most.
+/// Maximum number of work requests per input.
 const REQUESTS: usize = 24;
 
-/// Work requests made of `data`.
+/// Posts work requests built from `data`.
 pub fn wqe(data: &[u8]) {
     let mut input = Bytes(data);
     let mut stage = Stage::new();
@@ -26,13 +26,13 @@ pub fn wqe(data: &[u8]) {
             _ => others.unreliable,
         };
         match kind & 7 {
-            // Nonsense of any length.
+            // Arbitrary bytes of arbitrary length.
             0 => {
                 let len = usize::from(input.u8());
                 let raw = input.take(len).to_vec();
                 stage.bed.queue_wqe(qp, &raw);
             }
-            // A sound one, with some bytes changed.
+            // A valid work request with some bytes changed.
             1..=4 => {
                 let index = stage.bed.next_index(qp);
                 let mut bytes = match qp == others.umr || input.u8() % 8 == 0 {
@@ -53,7 +53,7 @@ pub fn wqe(data: &[u8]) {
                 }
                 stage.bed.queue_wqe(qp, &bytes);
             }
-            // A receive with any scatter list.
+            // A receive with an arbitrary scatter list.
             5 if qp != others.umr => {
                 let sges: Vec<Sge> = (0..input.u8() % 4).map(|_| sge(&stage, &mut input)).collect();
                 stage.bed.post_recv(qp, &sges);
@@ -86,7 +86,7 @@ fn sge(stage: &Stage, input: &mut Bytes<'_>) -> Sge {
     }
 }
 
-/// Whom a datagram is for.
+/// Builds the address vector of a datagram.
 fn address(stage: &Stage, input: &mut Bytes<'_>) -> Av {
     let to = match input.u8() % 4 {
         0 => stage.others.general,
@@ -101,7 +101,7 @@ fn address(stage: &Stage, input: &mut Bytes<'_>) -> Av {
     }
 }
 
-/// A change of a key.
+/// Builds a UMR.
 fn umr(stage: &Stage, input: &mut Bytes<'_>) -> Umr {
     let kind = input.u8();
     let key = match kind & 3 {

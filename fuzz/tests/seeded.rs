@@ -1,4 +1,4 @@
-//! The fuzz targets with the inputs kept in `fuzz/corpus` and with seeded random ones: what `cargo test` can run without libFuzzer.
+//! Runs the fuzz targets on the inputs kept in `fuzz/corpus` and on seeded random ones, under `cargo test` and without libFuzzer.
 
 use std::{
     fs, panic,
@@ -10,10 +10,10 @@ use std::{
 };
 use tests::bed::Chaos;
 
-/// Random inputs for a target.
+/// Random inputs per target.
 const INPUTS: u64 = 400;
 
-/// Panics there were in any thread. Some are caught before they get here, and findings all the same.
+/// Panics in any thread. Some are caught before they get here, and are findings all the same.
 static PANICS: AtomicUsize = AtomicUsize::new(0);
 
 fn try_one(target: fn(&[u8]), input: &[u8], name: &str) {
@@ -30,7 +30,7 @@ fn try_one(target: fn(&[u8]), input: &[u8], name: &str) {
     assert!(result.is_ok() && PANICS.load(Relaxed) == before, "input {name}");
 }
 
-/// Runs `target`, whose inputs are kept under `name`.
+/// Runs `target` on its corpus, kept under `name`, and on random inputs.
 fn run(name: &str, target: fn(&[u8]), inputs: u64) {
     let kept = Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus").join(name);
     let mut files: Vec<_> = fs::read_dir(&kept)

@@ -1,4 +1,4 @@
-// Domains, memory, addresses, queries and what few devices have.
+// Domains, memory, addresses, queries, and calls that few devices support.
 #include "fuzz.h"
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -79,7 +79,7 @@ static void register_memory(int ctx, struct object *pd)
 static void call_windows(int ctx, struct object *pd)
 {
     struct object *mw = some(MW, ctx), *qp = some(QP, ctx), *mr = some(MR, ctx);
-    // Mostly of one domain, or nothing could be bound.
+    // Prefers objects of one domain; otherwise nothing could be bound.
     for (int tries = 0; mw && qp && mr && tries < 8 && (mr->of[0] != qp->of[0] || mw->of[0] != qp->of[0]); tries++)
         mw = some(MW, ctx), qp = some(QP, ctx), mr = some(MR, ctx);
     if (!mw || one_in(3)) {
@@ -107,7 +107,7 @@ static void call_device_memory(int ctx)
             keep(DM, made, ctx, contexts[ctx], NULL, NULL, NULL);
         return;
     }
-    // What is read or written here must fit the buffer; whether it fits the device memory is for the call to say.
+    // The range must fit the buffer; the call itself checks whether it fits the device memory.
     size_t length = below(BUFFER);
     judge(COPY_DM, one_in(2) ? ibv_memcpy_to_dm(dm->p, odd(0), buffer, length) : ibv_memcpy_from_dm(buffer, dm->p, odd(0), length));
 }
@@ -128,7 +128,7 @@ void call_memory(void)
             if (!to || mr->of[1] || mr->kind != MR)
                 break;
             int error = ibv_rereg_mr(mr->p, flags, to->p, buffer, odd(4096), access_flags());
-            // Negative on our side, and the errors of ibv_rereg_mr in errno (enum ibv_rereg_mr_err_code).
+            // Returns a negative error on our side; the errors of ibv_rereg_mr are in errno (enum ibv_rereg_mr_err_code).
             judge(REREG_MR, error ? errno : 0);
             if (!error && flags & IBV_REREG_MR_CHANGE_PD)
                 mr->of[0]->users--, to->users++, mr->of[0] = to;
@@ -163,7 +163,7 @@ void call_address(void)
             int error = ibv_attach_mcast(qp->p, &group, 0);
             judge(ATTACH, error);
             if (!error) {
-                // Attached groups do not stay: the QP would have to be told apart by them.
+                // The QP is detached again at once, because its groups would otherwise have to be tracked.
                 judge(DETACH, ibv_detach_mcast(qp->p, &group, 0));
             }
         } else {

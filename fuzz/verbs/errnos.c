@@ -1,6 +1,6 @@
-// Which errors a call may answer with: what its page of section 3 names; where a page only says "the value of errno", what
-// the interface means by them: EINVAL attributes that are wrong or do not fit together, EOPNOTSUPP what the device has
-// not, ENOMEM no room, EHOSTUNREACH a GID that leads nowhere, ENODATA an empty entry of the GID table (docs/codes.md).
+// The errors that each call may return: those that its page of section 3 names. Where a page only says "the value of errno", those that the
+// interface means: EINVAL attributes that are wrong or do not fit together, EOPNOTSUPP a capability that the device lacks, ENOMEM no room,
+// EHOSTUNREACH a GID that leads nowhere, ENODATA an empty entry of the GID table (docs/codes.md).
 #include "fuzz.h"
 
 #define USUAL EINVAL, ENOMEM, EOPNOTSUPP
@@ -54,7 +54,7 @@ static const struct { const char *name; int may[8]; } table[CALLS] = {
     [CLOSE] = { "ibv_destroy_*", { EBUSY } },
 };
 
-// How often each call succeeded, and did not.
+// How often each call succeeded and failed.
 static long done[CALLS], refused[CALLS];
 
 void tell_counts(void)

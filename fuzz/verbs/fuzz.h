@@ -1,4 +1,4 @@
-// Random calls of the verbs interface: what the files share. See main.c.
+// Random calls of the verbs interface: declarations that the files share (main.c describes the program).
 #pragma once
 #include <infiniband/verbs.h>
 #include <errno.h>
@@ -13,21 +13,21 @@
 
 enum kind { CTX, PD, TD, PARENT, MR, MW, DM, CHANNEL, CQ, SRQ, XRCD, QP, AH, WQ, TABLE, FLOW, KINDS };
 
-// Most that one object is made of: the entries of a table of work queues.
+// Maximum number of objects that one object is made of: the entries of a table of work queues.
 enum { HOLDS = 8 };
 
-// What a call made. `users` are objects that were made of it and hold it: closing it meanwhile must give EBUSY.
+// An object made by a call. `users` counts the objects that were made of it and hold it: closing it meanwhile must give EBUSY.
 struct object {
     enum kind kind;
     void *p;
     struct object *of[HOLDS];
     int users;
-    // Windows may have been bound to it, and nobody here knows which still are: closing may give EBUSY or not.
+    // Windows may have been bound to it, and the program does not know which still are: closing may give EBUSY or not.
     bool maybe_held;
-    int ctx;       // which device
-    struct object *peer; // of a QP: which it was last connected to
-    int groups;    // of a QP: multicast groups it is attached to
-    bool extended; // of a CQ or QP: made by the _ex call, so that the extended way is open
+    int ctx;       // device index
+    struct object *peer; // of a QP: the peer it was last connected to
+    int groups;    // of a QP: number of multicast groups it is attached to
+    bool extended; // of a CQ or QP: made by the _ex call, so that the extended API works
     bool pinned;   // of an MR: on the buffer, with room for every scatter entry
 };
 
@@ -35,15 +35,15 @@ extern struct object *objects[256];
 extern int number_of_objects;
 
 struct object *keep(enum kind kind, void *p, int ctx, struct object *a, struct object *b, struct object *c, struct object *d);
-// `held` is one more that `o` was made of.
+// Records that `o` was also made of `held`.
 void hold(struct object *o, struct object *held);
-// A random object of a kind, of device `ctx` unless that is -1; NULL if there is none.
+// Returns a random object of a kind on device `ctx` (-1: any device), or NULL if there is none.
 struct object *some(enum kind kind, int ctx);
-// A PD or a parent domain, as a PD.
+// Returns a PD or a parent domain, as a PD.
 struct object *some_pd(int ctx);
-// Memory for work on `of`: mostly a pinned region of the same domain.
+// Returns memory for work on `of`: mostly a pinned region of the same domain.
 struct ibv_mr *memory_for(struct object *of);
-// Closes it, and checks that the answer is the right one.
+// Closes `o` and checks the result.
 void close_object(struct object *o);
 void close_all(void);
 
@@ -52,9 +52,9 @@ void close_all(void);
 uint64_t draw(void);
 static inline uint32_t below(uint32_t n) { return n ? draw() % n : 0; }
 static inline bool one_in(uint32_t n) { return below(n) == 0; }
-// Mostly `usual`, sometimes an extreme.
+// Mostly returns `usual`, sometimes an extreme.
 uint64_t odd(uint64_t usual);
-// Some bits of `mask`, sometimes others.
+// Returns some bits of `mask`, sometimes others.
 uint64_t bits(uint64_t mask);
 
 // --- judgement (errnos.c) -------------------------------------------------------------------------------------------
@@ -66,13 +66,13 @@ enum call {
     CREATE_FLOW, CREATE_WQ, MODIFY_WQ, CREATE_TABLE, CREATE_COUNTERS, ECE, POST_SEND, POST_RECV, WR_COMPLETE, GET_EVENT, POLLED, SUCCEEDED, CLOSE, CALLS
 };
 
-// Ends the program if the call's documentation does not know `error`; 0 is success.
+// Ends the program if the call's documentation does not list `error`; 0 is success.
 void judge(enum call call, int error);
-// The same for a call that gives a pointer; errno must be 0 before.
+// The same for a call that returns a pointer; errno must be 0 before the call.
 bool judge_pointer(enum call call, const void *p);
-// What was called, and how often it succeeded.
+// Prints how often each call was made and succeeded.
 void tell_counts(void);
-// Something that must not be: says what, seed and step, and ends the program.
+// Reports a failure with seed and step, and ends the program.
 _Noreturn void finding(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
 // --- the calls (calls.c, queues.c, work.c) --------------------------------------------------------------------------
@@ -83,7 +83,7 @@ extern struct object *contexts[DEVICES];
 extern struct ibv_device_attr limits;
 extern union ibv_gid gids[DEVICES];
 extern unsigned char *buffer;
-extern uint64_t posted; // work requests so far; their numbers are 1..=posted
+extern uint64_t posted; // work requests posted so far, numbered 1..=posted
 
 void call_memory(void);
 void call_query(void);

@@ -1,13 +1,13 @@
-// Verbs calls in random order with random attributes, through the stock libibverbs, as fast as they go.
+// Verbs calls in random order with random attributes, through the stock libibverbs, as fast as possible.
 //
 //   verbs [--seed N] [--seconds N] DEVICE DEVICE
 //
-// Every seed is a process of its own: some hundred calls on two devices, then everything is closed in an order that is mostly
-// wrong, or nothing is and the process ends. It must not crash, must end within LIMIT seconds, answer only errors
-// that the calls' documentation knows (errnos.c), give EBUSY for what is in use and close what is not, leave a QP in its
-// state when a change of it is refused, and have no more descriptors open afterwards than before.
+// Every seed runs in a process of its own: a few hundred calls on two devices, then everything is closed in an order that is mostly wrong,
+// or nothing is and the process ends. The process must not crash and must end within LIMIT seconds. It must only get errors that the calls'
+// documentation lists (errnos.c), get EBUSY for objects in use and close the others, find a QP in its old state when a modify is refused,
+// and have as many descriptors open afterwards as before.
 //
-// Without --seconds only the seed given runs, and says each step.
+// Without --seconds only the given seed runs, and prints each step.
 #include "fuzz.h"
 #include <dirent.h>
 #include <fcntl.h>
@@ -86,13 +86,13 @@ static const struct { const char *name; void (*call)(void); int weight; } calls[
 
 static void close_one(void)
 {
-    // The devices themselves stay.
+    // The devices themselves stay open.
     struct object *o = objects[below(number_of_objects)];
     if (o->kind != CTX)
         close_object(o);
 }
 
-// A device opened, used and closed. `neat`: everything is closed at the end.
+// Opens a device, uses and closes it. `neat`: closes everything at the end.
 static void life(char *const *names, bool neat)
 {
     int number, all = 0;
@@ -148,7 +148,7 @@ static int episode(char *const *names)
         life(names, neat);
         if (!neat)
             return 0;
-        // The first life loads libraries and starts what stays.
+        // The first life loads libraries and starts whatever stays.
         int now = descriptors();
         if (i && now > before)
             finding("%d descriptors were open, and now %d are", before, now);

@@ -1,4 +1,4 @@
-// What the calls made, and how it is closed.
+// The objects that the calls made, and how they are closed.
 #include "fuzz.h"
 
 struct object *objects[256];
@@ -108,7 +108,7 @@ void close_object(struct object *o)
 
 void close_all(void)
 {
-    // Last made first would always be right; this order is wrong most of the time, and comes to an end all the same.
+    // Closing in reverse order would always be right; this order is wrong most of the time, and still terminates.
     for (int round = 0; number_of_objects; round++) {
         if (round > 600)
             finding("%d objects cannot be closed, one a %s", number_of_objects, names[objects[0]->kind]);

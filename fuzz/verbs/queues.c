@@ -1,4 +1,4 @@
-// Completion queues, shared receive queues and queue pairs: made, changed and asked.
+// Completion queues, shared receive queues and queue pairs: create, modify and query.
 #include "fuzz.h"
 #include <fcntl.h>
 
@@ -131,12 +131,12 @@ static void modify(struct object *o, struct ibv_qp_attr *attr, int mask)
     judge(MODIFY_QP, error);
     if (!error || known || ibv_query_qp(o->p, &is, IBV_QP_STATE, &init))
         return;
-    // The peer may have put it into an error state meanwhile.
+    // The peer may have moved it to an error state meanwhile.
     if (is.qp_state != was.qp_state && is.qp_state != IBV_QPS_ERR && is.qp_state != IBV_QPS_SQE && was.qp_state != IBV_QPS_SQD)
         finding("ibv_modify_qp failed with %d, but moved the QP from state %d to %d", error, was.qp_state, is.qp_state);
 }
 
-// The masks of the moves up to RTS, for RC; other services take parts of them.
+// The attribute masks of the transitions up to RTS, for RC; other services use parts of them.
 static int mask_of(int type, enum ibv_qp_state to)
 {
     int mask = IBV_QP_STATE;
@@ -186,7 +186,7 @@ static void create(int ctx)
         struct ibv_qp_init_attr attr = { .qp_type = type, .cap = cap, .send_cq = send->p, .recv_cq = recv->p, .srq = srq ? srq->p : NULL, .sq_sig_all = below(2) };
         made = ibv_create_qp(pd->p, &attr);
         if (made && one_in(4)) {
-            // What was given can be asked for.
+            // A query must return the values that were set.
             int before = errno;
             struct ibv_qp *again = ibv_create_qp(pd->p, &attr);
             if (!again && errno != ENOMEM)

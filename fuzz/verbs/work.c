@@ -1,4 +1,4 @@
-// Work: posted in lists and piece by piece, completions and events taken.
+// Work: requests posted in lists and piece by piece, completions and events polled.
 #include "fuzz.h"
 
 uint64_t posted;
@@ -9,7 +9,7 @@ static struct ibv_sge piece(struct object *of)
     return (struct ibv_sge){ .addr = odd((uintptr_t)buffer + below(BUFFER / 2)), .length = odd(below(one_in(8) ? 8192 : 64)), .lkey = odd(p ? p->lkey : 0) };
 }
 
-// A key that the peer of `of` may let it use.
+// Returns a key that the peer of `of` may let it use.
 static uint32_t some_rkey(struct object *of)
 {
     struct object *mw = one_in(4) ? some(MW, -1) : NULL, *peer = of->peer ? of->peer : of;
@@ -17,7 +17,7 @@ static uint32_t some_rkey(struct object *of)
     return odd(mw ? ((struct ibv_mw *)mw->p)->rkey : mr ? mr->rkey : 0);
 }
 
-// Inline data are read by the call itself, so they must be there.
+// The call itself reads inline data, so the memory must be mapped.
 static void make_readable(struct ibv_sge *sge, int number)
 {
     for (int i = 0; i < number; i++)
@@ -48,7 +48,7 @@ void call_post_send(void)
         if (wr->send_flags & IBV_SEND_INLINE)
             make_readable(sges[i], 5);
         if (wr->opcode == IBV_WR_TSO)
-            wr->opcode = IBV_WR_SEND; // its header is a pointer, which must be there
+            wr->opcode = IBV_WR_SEND; // its header is a pointer, which must be valid
         if (p->qp_type == IBV_QPT_UD || p->qp_type == IBV_QPT_DRIVER) {
             // A datagram without an address handle is a null pointer, which is the caller's fault.
             if (!ah)
@@ -94,7 +94,7 @@ void call_post_recv(void)
     int error = o->kind == SRQ  ? ibv_post_srq_recv(o->p, list, &bad)
                 : o->kind == WQ ? ibv_post_wq_recv(o->p, list, &bad)
                                 : ibv_post_recv(o->p, list, &bad);
-    // What has no receive queue has no function for it either.
+    // A QP without a receive queue does not implement receives.
     if (error == EOPNOTSUPP && o->kind == QP)
         return;
     judge(POST_RECV, error);
@@ -119,7 +119,7 @@ void call_wr(void)
         uint64_t to = odd((uintptr_t)buffer);
         qp->wr_id = ++posted;
         qp->wr_flags = bits(IBV_SEND_SIGNALED | IBV_SEND_FENCE);
-        // Operations that were not asked for when it was made have no function.
+        // Operations that were not requested at creation have no function pointer.
         switch (below(5)) {
         case 0: if (!qp->wr_send) continue; ibv_wr_send(qp); break;
         case 1: if (!qp->wr_send_imm) continue; ibv_wr_send_imm(qp, 7); break;
@@ -156,7 +156,7 @@ static void check(uint64_t wr_id, int status)
         finding("a completion has status %d", status);
     if (status == IBV_WC_SUCCESS)
         judge(SUCCEEDED, 0);
-    // Failed completions are found by wr_id too, so it always is one of ours.
+    // Failed completions too are identified by wr_id, so it must always be one of ours.
     if (wr_id == 0 || wr_id > posted)
         finding("a completion has wr_id %llu, and %llu were posted", (unsigned long long)wr_id, (unsigned long long)posted);
 }
@@ -186,7 +186,7 @@ void call_poll(void)
     int found = ibv_poll_cq(cq->p, 1 + below(16), wc);
     if (found > 0)
         judge(POLLED, 0);
-    // A CQ that has overrun answers with an error from then on.
+    // A CQ that has overrun returns an error from then on.
     for (int i = 0; i < found; i++)
         check(wc[i].wr_id, wc[i].status);
 }

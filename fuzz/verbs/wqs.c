@@ -1,4 +1,4 @@
-// Work queues, tables of them, and the QPs and flows that bring them frames.
+// Work queues, indirection tables, and the QPs and flows that direct frames to them.
 #include "fuzz.h"
 
 static struct ibv_context *context(int ctx) { return contexts[ctx]->p; }
@@ -37,7 +37,7 @@ static void create_table(int ctx)
     for (int i = 0; i < HOLDS; i++)
         wqs[i] = some(WQ, ctx), entries[i] = wqs[i]->p;
     if (one_in(16))
-        attr.log_ind_tbl_size = 9 + below(40); // more than any device has, which no entry is read for
+        attr.log_ind_tbl_size = 9 + below(40); // more than any device has; the call reads no entries
     struct ibv_rwq_ind_table *made = ibv_create_rwq_ind_table(context(ctx), &attr);
     if (!judge_pointer(CREATE_TABLE, made))
         return;

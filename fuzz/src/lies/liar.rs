@@ -1,4 +1,4 @@
-//! The device: a function of the model, and a liar before it.
+//! The lying device: a function of the model behind a liar.
 
 use super::{
     memory::Memory,
@@ -26,23 +26,23 @@ use tests::bed::Chaos;
 const QUEUE_HIGH: u32 = 0x10;
 const QUEUE_LOW: u32 = 0x14;
 const DOORBELL: u32 = 0x18;
-/// Where an entry of the command queue has its first input mailbox, its output, the first mailbox of that, and its last word.
+/// Offsets in a command queue entry: first input mailbox, inline output, first output mailbox, last word.
 const INPUT: u64 = 0x08;
 const INPUT_INLINE: u64 = 0x10;
 const OUTPUT_INLINE: u64 = 0x20;
 const OUTPUT: u64 = 0x30;
 const LAST: u64 = 0x38;
-/// Where the link to the next lies in a mailbox.
+/// Offset of the link to the next mailbox.
 const NEXT: u64 = 0x230;
-/// Where `CREATE_CQ` and `CREATE_EQ` have their context's ring and record and the first page, in their first mailbox.
+/// Offsets in the first mailbox of `CREATE_CQ` and `CREATE_EQ`: ring and record in the context, and the first page.
 const RING: u64 = 0x08;
 const RECORD: u64 = 0x38;
 const FIRST_PAGE: u64 = 0x100;
 /// Bytes of an entry of either queue.
 const ENTRY: u64 = 64;
-/// Most entries that one lie writes: more than a small ring has.
+/// Maximum number of entries that one lie writes: more than a small ring holds.
 const BURST: u64 = 80;
-/// Entries of a queue that are looked at for one that the driver has taken.
+/// Maximum number of entries searched for one that the driver has taken.
 const LOOKS: usize = 128;
 
 /// A queue that the device writes.
@@ -55,9 +55,9 @@ struct Ring {
 /// How the device knows which entries the driver has taken.
 #[derive(Clone, Copy)]
 enum Position {
-    /// By the record of a completion queue at this address.
+    /// By the doorbell record of a completion queue, at this address.
     Record(u64),
-    /// By what was last reported of event queue `number` to doorbell page `uar`.
+    /// By the last consumer index that the driver reported for event queue `number` to doorbell page `uar`.
     Reported { number: u32, uar: u32, taken: u32 },
 }
 
@@ -65,11 +65,11 @@ enum Position {
 pub struct State {
     told: Told,
     memory: Memory,
-    /// Where the command queue lies.
+    /// Address of the command queue.
     queue: Iova,
     completions: Vec<Ring>,
     events: Vec<Ring>,
-    /// Numbers of objects.
+    /// Numbers of the known objects.
     numbers: Vec<u32>,
 }
 
@@ -96,10 +96,10 @@ impl State {
         self.memory.write(at, value);
     }
 
-    /// Writes an entry where the driver will look next, with the owner bit that it looks for.
+    /// Writes an entry where the driver will look next, with the owner bit that it expects.
     fn append(&self, ring: &Ring, mut entry: [u8; ENTRY as usize]) {
         let (taken, unused) = match ring.from {
-            // An entry of a completion queue that was never written has no opcode.
+            // A CQE that was never written has the opcode 0xf.
             Position::Record(at) => (self.read(at).unwrap_or(0) >> 32, 0xf0),
             Position::Reported { taken, .. } => (u64::from(taken), 0x100),
         };
@@ -108,7 +108,7 @@ impl State {
             let last = self.read(place(index) + ENTRY - 8).unwrap_or(0) & 0xff;
             last & 1 == index >> ring.log & 1 && last & 0xf0 != unused
         };
-        // A liar does not look for long: large queues would take it longer than all that the driver does.
+        // Limits the search: in a large queue it would take longer than everything that the driver does.
         let index =
             (taken..taken + (1 << ring.log)).take(LOOKS).find(|index| !written(*index)).unwrap_or(taken);
         let last = &mut entry[ENTRY as usize - 1];
@@ -118,7 +118,7 @@ impl State {
         }
     }
 
-    /// Completions: of any bytes, or of an opcode and a queue that there are.
+    /// Writes completions: arbitrary bytes, or an existing opcode and queue.
     fn complete(&self, lie: &Lie) {
         let Some(ring) = pick(&self.completions, u64::from(lie.shape >> 5)) else { return };
         let value = lie.value;
@@ -147,7 +147,7 @@ impl State {
         }
     }
 
-    /// Events: of any type about any object, or of a type and an object that there are.
+    /// Writes events: any type about any object, or an existing type and object.
     fn raise(&self, lie: &Lie) {
         let Some(ring) = pick(&self.events, u64::from(lie.shape >> 5)) else { return };
         for n in 0..u64::from(lie.count) % BURST + 1 {
@@ -165,7 +165,7 @@ impl State {
         }
     }
 
-    /// Requests for pages, or to give some back, of any function.
+    /// Writes page requests of any function, positive or negative.
     fn ask_pages(&self, lie: &Lie) {
         let Some(ring) = self.events.first() else { return };
         for n in 0..u64::from(lie.count) % BURST + 1 {
@@ -185,7 +185,7 @@ impl State {
         }
     }
 
-    /// Writes what is due into the queues.
+    /// Writes the entries that are due into the queues.
     fn speak(&mut self) {
         if let Some(lie) = self.told.due(Kind::Completion, !self.completions.is_empty()) {
             self.complete(&lie);
@@ -198,7 +198,7 @@ impl State {
         }
     }
 
-    /// The queue that the command at `entry` is to make, if that is what it does.
+    /// Returns the queue that the command at `entry` creates, if it creates one.
     fn asked(&self, entry: u64) -> Option<(Opcode, Ring)> {
         let op = Opcode::from_raw((self.read(entry + INPUT_INLINE)? >> 48) as u16);
         let mailbox = self.read(entry + INPUT)? & !0x1ff;
@@ -211,7 +211,7 @@ impl State {
         Some((op, Ring { base: self.read(mailbox + FIRST_PAGE)?, log: ring >> 24 & 0x1f, from }))
     }
 
-    /// Learns from a command that was carried out which objects there are.
+    /// Learns from an executed command which objects exist.
     fn learn(&mut self, entry: u64, asked: Option<(Opcode, Ring)>) {
         let Some(status) = self.read(entry + OUTPUT_INLINE) else { return };
         let number = self.read(entry + OUTPUT_INLINE + 8).unwrap_or(0) >> 32;
@@ -249,7 +249,7 @@ impl State {
             4 => {
                 (0..ENTRY / 8).for_each(|word| self.write(entry + 8 * word, random(lie.value ^ word).draw()))
             }
-            // Status ok, and in the rest one word, or all, of any value.
+            // Status OK; one or all of the other words become arbitrary.
             shape => {
                 let mut random = random(lie.value);
                 let mut places = vec![entry + OUTPUT_INLINE + 8];
@@ -259,9 +259,9 @@ impl State {
                     mailbox = next & !0x3ff;
                 }
                 change(status.0, status.1, 0);
-                // Done, if it never was.
+                // Marks the command done, in case it was never executed.
                 change(entry + LAST, 0xff, 0);
-                // Or, where pages are given back, memory of the driver's.
+                // With this shape bit, MANAGE_PAGES returns addresses of the driver's own memory.
                 let mut known = self.memory.places().cycle().skip((lie.value >> 32 & 0x3f) as usize);
                 let chosen = lie.value as usize % places.len();
                 for (n, place) in places.into_iter().enumerate() {
@@ -275,7 +275,7 @@ impl State {
     }
 }
 
-/// See above.
+/// The lying device of this module: a transport around a function of the model.
 pub struct Liar {
     inner: Arc<dyn Transport>,
     state: Arc<Mutex<State>>,
@@ -283,7 +283,7 @@ pub struct Liar {
 }
 
 impl Liar {
-    /// Before `inner`. `at_once`: the device says that it never comes back to what it left undone.
+    /// Wraps `inner`. `at_once` is the answer to [`Transport::acts_at_once`]: whether the device never returns to work it left undone.
     pub fn new(inner: Arc<dyn Transport>, told: Told, at_once: bool) -> Self {
         let state = State {
             told,
@@ -296,7 +296,7 @@ impl Liar {
         Self { inner, state: Arc::new(Mutex::new(state)), at_once }
     }
 
-    /// How many lies of each kind it has told.
+    /// Returns the number of lies told, by kind.
     pub fn told(&self) -> [u64; Kind::COUNT] {
         locked(&self.state).told.counts
     }
@@ -312,14 +312,14 @@ struct LyingBar {
 }
 
 impl LyingBar {
-    /// Carries out the command of `slot`, or does something else.
+    /// Executes the command of `slot`, or lies about it.
     fn command(&self, slot: u32) {
         let (entry, lie, asked) = {
             let mut state = locked(&self.state);
             let entry = state.queue + u64::from(slot) * ENTRY;
             (entry, state.told.due(Kind::Answer, true), state.asked(entry))
         };
-        // Not seen at all, or not carried out and answered all the same.
+        // These shapes do not execute the command; some answer it all the same.
         if !lie.as_ref().is_some_and(|lie| matches!(lie.shape & 15, 0 | 8 | 15)) {
             self.inner.write32(DOORBELL, 1 << slot);
         }
@@ -386,7 +386,7 @@ impl Registers for LyingBar {
     }
 }
 
-#[allow(unsafe_code)] // hands the caller's promise on
+#[allow(unsafe_code)] // passes on the caller's promise
 #[deny(clippy::missing_trait_methods)]
 impl Transport for Liar {
     fn config_read(&self, offset: u16, width: Width) -> io::Result<u32> {
@@ -399,12 +399,12 @@ impl Transport for Liar {
     fn bar(&self, index: u8) -> io::Result<Bar> {
         Ok(Bar::Trapped(Arc::new(LyingBar { inner: self.inner.bar(index)?, state: self.state.clone() })))
     }
-    /// None: doorbells in such pages would not meet the lies about registers.
+    /// Returns `None`, because doorbells in such pages would bypass the lies about registers.
     fn combining(&self) -> Option<Arc<dyn Combining>> {
         None
     }
     unsafe fn dma_map(&self, base: *mut u8, len: usize, access: Access) -> io::Result<Iova> {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller upholds the contract of `dma_map`.
         unsafe { self.inner.dma_map(base, len, access) }
     }
     fn dma_alloc(&self, len: usize, _: Scope) -> io::Result<DmaBlock> {

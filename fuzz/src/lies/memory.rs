@@ -1,4 +1,4 @@
-//! Memory of the driver's own. A thread that touches bytes before a block or behind it, or a freed block, ends by SIGSEGV.
+//! Memory of the driver. A thread that touches bytes before or behind a block, or a freed block, dies by SIGSEGV.
 #![allow(unsafe_code)]
 
 use std::{
@@ -9,10 +9,10 @@ use std::{
 };
 
 const PAGE: usize = 4096;
-/// Bytes that a driver may have: of what a device asks for, more than one request brings.
+/// Maximum number of bytes that a driver may hold: more than one page request of a device makes it allocate.
 const MOST: usize = 64 << 20;
 
-/// Blocks by where they begin. Nothing else ever lies where one was.
+/// Blocks by start address. An address range is never reused.
 #[derive(Default)]
 pub struct Memory(BTreeMap<u64, Block>);
 
@@ -22,7 +22,7 @@ struct Block {
 }
 
 impl Memory {
-    /// A block of zeros.
+    /// Allocates a zeroed block.
     pub fn alloc(&mut self, len: usize) -> io::Result<NonNull<u8>> {
         let len = len.next_multiple_of(PAGE).max(PAGE);
         if len + self.0.values().filter(|block| block.live).map(|block| block.len).sum::<usize>() > MOST {
@@ -45,22 +45,22 @@ impl Memory {
         NonNull::new(at.cast()).ok_or_else(|| io::ErrorKind::OutOfMemory.into())
     }
 
-    /// Frees the block at `at`. False: there is none.
+    /// Frees the block at `at`. Returns false if there is none.
     pub fn free(&mut self, at: u64) -> bool {
         let Some(block) = self.0.get_mut(&at).filter(|block| block.live) else { return false };
         block.live = false;
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED;
-        // SAFETY: the block's own pages, which nobody may touch from now on: to end those who do is what this is for.
+        // SAFETY: the pages are the block's own. No thread may touch them from now on; the mapping is there to kill a thread that does.
         unsafe { libc::mmap(at as *mut _, block.len, libc::PROT_NONE, flags, -1, 0) };
         true
     }
 
-    /// The bytes of the live block at `at`.
+    /// Returns the length of the live block at `at`.
     pub fn len(&self, at: u64) -> Option<usize> {
         self.0.get(&at).filter(|block| block.live).map(|block| block.len)
     }
 
-    /// Where live blocks begin.
+    /// Returns the start addresses of the live blocks.
     pub fn places(&self) -> impl Iterator<Item = u64> + Clone {
         self.0.iter().filter(|(_, block)| block.live).map(|(at, _)| *at)
     }
@@ -70,16 +70,16 @@ impl Memory {
         if !block.live || at % 8 != 0 || at - base >= block.len as u64 {
             return None;
         }
-        // SAFETY: a word of a live block, which stays as long as it is borrowed; everybody touches it by atomics alone.
+        // SAFETY: a word of a live block, which stays as long as it is borrowed; all accesses are atomic.
         Some(unsafe { &*(at as *const AtomicU64) })
     }
 
-    /// The word at `at`, as the device reads it.
+    /// Reads the word at `at`, as the device does.
     pub fn read(&self, at: u64) -> Option<u64> {
         self.word(at).map(|word| u64::from_be_bytes(word.load(Relaxed).to_ne_bytes()))
     }
 
-    /// Writes the word at `at`, if there is one.
+    /// Writes the word at `at`, if it exists.
     pub fn write(&self, at: u64, value: u64) {
         if let Some(word) = self.word(at) {
             word.store(u64::from_ne_bytes(value.to_be_bytes()), Relaxed);
@@ -90,7 +90,7 @@ impl Memory {
 impl Drop for Memory {
     fn drop(&mut self) {
         for (at, block) in &self.0 {
-            // SAFETY: the whole mapping of `alloc`. The driver that used it is gone: it held the transport, and that this.
+            // SAFETY: the whole mapping of `alloc`. The driver that used it is gone: it held the transport, and the transport holds this.
             unsafe { libc::munmap((*at as usize - PAGE) as *mut _, block.len + 2 * PAGE) };
         }
     }

@@ -1,4 +1,4 @@
-//! An input as a list of lies: of which kind each is, and when it is told.
+//! Parses an input as a list of lies, each with a kind and a time.
 
 use crate::bytes::Bytes;
 use std::collections::VecDeque;
@@ -6,55 +6,55 @@ use std::collections::VecDeque;
 /// The subject of a lie.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// The value that configuration space reads as.
+    /// A wrong value read from configuration space.
     Config,
-    /// The value that a register reads as.
+    /// A wrong value read from a register.
     Register,
-    /// A write to a register, which gets lost.
+    /// A register write that is lost.
     Lost,
-    /// The answer to a command.
+    /// A wrong answer to a command.
     Answer,
-    /// Completions that nothing has caused.
+    /// Spurious completions.
     Completion,
-    /// Events that nothing has caused.
+    /// Spurious events.
     Event,
     /// Requests for pages.
     Pages,
 }
 
 impl Kind {
-    /// How many there are.
+    /// Number of kinds.
     pub const COUNT: usize = 7;
 }
 
 /// A lie.
 #[derive(Clone, Debug)]
 pub struct Lie {
-    /// Occasions to tell it that pass before.
+    /// Number of occasions to let pass first.
     after: u32,
-    /// How it is told.
+    /// Variant of the lie.
     pub shape: u8,
-    /// How often, beyond once.
+    /// Number of repetitions.
     pub count: u8,
-    /// The value that is told.
+    /// The false value.
     pub value: u64,
 }
 
-/// The lies of an input that have not been told yet, by kind, and how many have been.
+/// The lies of an input not told yet, by kind, and the number of those told.
 pub struct Told {
     lies: [VecDeque<Lie>; Kind::COUNT],
-    /// Lies are told again when all have been.
+    /// Starts over when all lies have been told.
     endless: bool,
     /// Occasions since the last lie of the kind.
     passed: [u32; Kind::COUNT],
-    /// The lie that is told again at the next occasion, and how often.
+    /// The lie to repeat at the next occasion, and how many times.
     again: [Option<(Lie, u8)>; Kind::COUNT],
     /// Lies told.
     pub counts: [u64; Kind::COUNT],
 }
 
 impl Told {
-    /// The lies that `input` says.
+    /// Parses the lies of `input`.
     pub fn new(mut input: Bytes<'_>, endless: bool) -> Self {
         let mut lies: [VecDeque<Lie>; Kind::COUNT] = Default::default();
         while !input.is_empty() {
@@ -68,7 +68,7 @@ impl Told {
         Self { lies, endless, passed: [0; Kind::COUNT], again: Default::default(), counts: [0; Kind::COUNT] }
     }
 
-    /// The lie of `kind` that is due at an occasion for one, unless there is nothing to tell it of.
+    /// Returns the lie of `kind` that is due at this occasion. `any` is false if there is no object to lie about.
     pub fn due(&mut self, kind: Kind, any: bool) -> Option<Lie> {
         let at = kind as usize;
         if !any {
@@ -86,7 +86,7 @@ impl Told {
         if self.endless {
             self.lies[at].push_back(lie.clone());
         }
-        // The count of what is written into queues is that of entries.
+        // For queue entries, the count is the number of entries instead.
         let repeats = matches!(kind, Kind::Config | Kind::Register | Kind::Lost | Kind::Answer);
         self.again[at] = (repeats && lie.count % 8 > 0).then(|| (lie.clone(), lie.count % 8));
         Some(lie)
