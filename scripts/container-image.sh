@@ -1,11 +1,11 @@
 #!/bin/sh
-# Makes an image of this machine's own programs for containers, with the libraries they load and the drivers of libibverbs, above
-# busybox. It needs no engine and no registry: `docker load`, `podman load` and `ctr images import` read its file.
+# Makes a container image of programs of this machine, with the libraries they load and the drivers of libibverbs, on top of busybox. It
+# needs no engine and no registry: `docker load`, `podman load` and `ctr images import` read the file.
 #
 #   scripts/container-image.sh FILE NAME [PROGRAM..] [FILE=PATH..] [-- COMMAND..]
 #
-# Programs are in /bin there, files and folders at the paths that are named, where they can be run. COMMAND is the image's entry point
-# (sh), to which a container's arguments are added.
+# Programs go to /bin, files and folders to the given paths, and can be run there. COMMAND is the image's entry point (sh), to which a
+# container's arguments are appended.
 set -eu
 
 die() { echo "container-image: $*" >&2; exit 1; }
@@ -65,7 +65,7 @@ if ldd $programs 2>/dev/null | grep -q libibverbs; then
         cp "$driver" "$root/etc/libibverbs.d/"
         verbs="$verbs $(echo /usr/lib/*/libibverbs/lib"$(sed -n 's/^driver //p' "$driver")"-rdmav*.so)"
     done
-    # Drivers that a container is given want it, and images of Debian's have it.
+    # Needed by drivers that are injected into a container; Debian's images contain it.
     verbs="$verbs $(echo /lib/*/libgcc_s.so.1)"
 fi
 # shellcheck disable=SC2086  # lists

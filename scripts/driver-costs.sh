@@ -1,11 +1,12 @@
 #!/bin/sh
-# Counts the instructions by which the driver posts, receives and polls (driver/examples/costs.rs), and has the simulation say what they mean
-# on a card: scripts/driver-costs.sh [PROFILE], which is a file to write, docs/time.md. Needs valgrind; `make driver-costs` builds what it runs.
+# Counts the instructions with which the driver posts, receives and polls (driver/examples/costs.rs), and has the simulation derive the cost
+# on a card: scripts/driver-costs.sh [PROFILE], where PROFILE is a file to write (docs/time.md). Needs valgrind; `make driver-costs` builds
+# the programs.
 set -eu
 
 target=${CARGO_TARGET_DIR:-target}/release
 rounds=50
-# Instructions in a nanosecond: two in each cycle, at 3 GHz.
+# Instructions per nanosecond: two per cycle, at 3 GHz.
 pace=6
 
 die() { echo "driver-costs: $*" >&2; exit 1; }
@@ -23,7 +24,7 @@ served=$!
 for _ in $(seq 100); do [ ! -S "$scratch/function" ] || break; sleep 0.1; done
 [ -S "$scratch/function" ] || die "expected a socket of ironverbs serve, found none: $(cat "$scratch/serve")"
 
-# Of a card a doorbell is one instruction: what it takes to send it to another process is left out.
+# On a card a doorbell is a single instruction, so the instructions that send it to another process are not counted.
 count() { # FUNCTION CALLS
     timeout 120 valgrind --tool=callgrind --callgrind-out-file="$scratch/out" --toggle-collect="costs::$1" \
         "$target/examples/costs" "$scratch/function" $rounds >"$scratch/said" 2>&1 || die "$(cat "$scratch/said")"

@@ -1,20 +1,19 @@
 #!/bin/sh
-# Does what the README promises a newcomer, on a Debian with nothing installed.
+# Runs the README's steps for newcomers on a Debian with nothing installed.
 #
 #   scripts/fresh.sh [--with FOLDER] [SUITE..] [-- COMMAND..]
 #                                      suites: bookworm trixie (both); command: make demo, then make test
 #
-# Each suite is a minimal debootstrap folder kept in ${XDG_CACHE_HOME:-~/.cache}/ironverbs/fresh and never changed: the
-# command runs in an overlay of it, on a copy of the committed tree or, instead of that, of FOLDER, and all it made is thrown
-# away. Rust is Debian's own.
-# Needs root, and a quarter of an hour and some 8 GB for each suite.
+# Each suite is a minimal debootstrap folder, kept unchanged in ${XDG_CACHE_HOME:-~/.cache}/ironverbs/fresh: the command runs in an overlay
+# on it, on a copy of the committed tree or, instead, of FOLDER, and everything it made is thrown away. Rust is Debian's own. Needs root, 15
+# minutes and about 8 GB for each suite.
 set -eu
 
-# Minutes each command may take.
+# Time limits for the commands, in minutes.
 DEMO=30
 TEST=45
 
-# A Debian mirror; debootstrap's own choice if not set.
+# A Debian mirror; default: debootstrap's own choice.
 MIRROR=${IRONVERBS_MIRROR:-}
 ROOM=${XDG_CACHE_HOME:-$HOME/.cache}/ironverbs/fresh
 HERE=$(cd "$(dirname "$0")/.." && pwd)
@@ -33,7 +32,7 @@ command -v debootstrap >/dev/null || die "debootstrap is missing: apt-get instal
 base() { # SUITE
     [ ! -e "$ROOM/$1/.made" ] || return 0
     rm -rf "$ROOM/$1"
-    # make is what a newcomer types, so it may be there.
+    # The newcomer types `make`, so it may be installed.
     timeout 1800 debootstrap --variant=minbase --include=make "$1" "$ROOM/$1" ${MIRROR:+"$MIRROR"} >"$ROOM/$1.log" 2>&1 ||
         die "debootstrap of $1 failed, see $ROOM/$1.log"
     touch "$ROOM/$1/.made"
@@ -41,7 +40,7 @@ base() { # SUITE
 
 mkdir -p "$ROOM"
 for suite in ${suites:-bookworm trixie}; do
-    # Somebody else may be making the same folder.
+    # Another process may be making the same folder.
     (
         flock 9
         base "$suite"
@@ -58,15 +57,15 @@ for suite in ${suites:-bookworm trixie}; do
         mkdir "$work/upper" "$work/layer" "$work/root" "$work/cache"
         mount -t overlay -o "lowerdir=$base,upperdir=$work/upper,workdir=$work/layer" overlay "$work/root"
         for dir in proc sys dev; do mount --rbind "/$dir" "$work/root/$dir"; done
-        # Nodes of this machine are not those of a new one.
+        # The new system must not see the nodes of this machine.
         mount -t tmpfs shm "$work/root/dev/shm"
-        # A tree in the cache may be the base of an overlay, which an overlay may not.
+        # A bind mount, because a tree in the cache may be the base of an overlay, and an overlay cannot be one.
         mkdir "$work/root/root/.cache"
         mount --bind "$work/cache" "$work/root/root/.cache"
         cp /etc/resolv.conf "$work/root/etc/resolv.conf"
-        # Every installer and container runtime writes this, and debootstrap does not.
+        # Every installer and container runtime writes this file, but debootstrap does not.
         echo "127.0.0.1 localhost" >"$work/root/etc/hosts"
-        # Where the host trusts more authorities than Debian does, downloads in the folder need them too.
+        # If the host trusts more certificate authorities than Debian does, downloads in the folder need them too.
         cp /etc/ssl/certs/ca-certificates.crt "$work/root/etc/host-authorities.crt" 2>/dev/null || true
         mkdir "$work/root/root/ironverbs"
         if [ -n "$with" ]; then cp -r "$with/." "$work/root/root/ironverbs"
@@ -74,7 +73,7 @@ for suite in ${suites:-bookworm trixie}; do
         fi
         authorities=
         [ ! -e "$work/root/etc/host-authorities.crt" ] || authorities=CARGO_HTTP_CAINFO=/etc/host-authorities.crt
-        # Not by chroot, in which the kernel allows nobody a user namespace.
+        # Not with chroot: inside one the kernel refuses to create user namespaces.
         cd "$work/root"
         pivot_root . .
         umount -l .

@@ -1,11 +1,11 @@
 #!/bin/sh
-# Random verbs calls through the stock libibverbs, for VERBS_SECONDS (60), by two programs on one node at a time.
+# Makes random verbs calls through the stock libibverbs for VERBS_SECONDS (60), with two programs on one node at a time.
 #
-#   scripts/fuzz-verbs.sh               from seeds that are new every day, which are printed
-#   scripts/fuzz-verbs.sh --seed N      that seed alone, telling each step
+#   scripts/fuzz-verbs.sh               uses new seeds every day and prints them
+#   scripts/fuzz-verbs.sh --seed N      runs that seed alone and prints each step
 #
-# Afterwards the node must be as before: nobody on it, no objects on its functions, none of its programs' memory, and two
-# other functions that still serve rc_pingpong. fuzz/verbs/main.c says what else is held.
+# Afterwards the node must be as before: no programs on it, no objects on its functions, none of its programs' memory, and two other
+# functions that still run rc_pingpong. fuzz/verbs/main.c lists the other checks.
 set -eu
 
 HERE=$(cd "$(dirname "$0")/.." && pwd)
@@ -20,7 +20,7 @@ run() { timeout $((SECONDS_ALL + 60)) "$BUILT/ironverbs" run --node "$NODE/n" --
 
 [ -x "$BUILT/ironverbs" ] || die "no $BUILT/ironverbs: run make build first"
 program=$NODE/verbs
-# The structures end in members that only newer rdma-core knows.
+# The structures end in members that only newer rdma-core versions have.
 gcc -O1 -g -Wall -Wextra -Werror -Wno-missing-field-initializers -o "$program" "$HERE"/fuzz/verbs/*.c -libverbs
 if [ "${1:-}" = --seed ]; then
     run "$program" --seed "$2" iron1 iron2
@@ -41,7 +41,7 @@ pingpong() {
     cat "$NODE/pingpong" >&2
     return 1
 }
-# Programs, their memory, and objects on functions; nothing when all are gone.
+# Prints programs, their memory, and objects on functions; prints nothing when all are gone.
 left() {
     "$BUILT/ironverbs" node status --node "$NODE/n" |
         grep -E "^program [0-9]|^iron[0-9]+: .*(qp|cq|mkey|pd|eq|uar) |[1-9][0-9]* KiB of it drivers" || true
@@ -55,12 +55,12 @@ first=$!
 status=0
 run "$program" --seed $((seed + 2000000)) --seconds "$SECONDS_ALL" iron2 iron1 >"$NODE/second" 2>&1 || status=$?
 wait $first || status=$?
-# A panic inside the provider is caught at its rim, and told.
+# The provider catches a panic at its boundary and prints it.
 if [ $status != 0 ] || grep -q panicked "$NODE/first" "$NODE/second"; then
     tail -n 30 "$NODE/first" "$NODE/second" >&2
     die "failed; scripts/fuzz-verbs.sh --seed N repeats it"
 fi
 tail -qn 1 "$NODE/first" "$NODE/second"
 pingpong || die "pingpong does not run any more"
-# The region itself has grown: numbers come back as late as they can, so new rows were touched.
+# The region itself has grown: numbers are reused as late as possible, so new rows were touched.
 [ -z "$(left)" ] || die "left on the node: $(left)"

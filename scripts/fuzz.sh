@@ -1,13 +1,13 @@
 #!/bin/sh
-# Fuzzes the device model and the node, each target for FUZZ_SECONDS (20): command mailboxes, work requests, packets,
-# packets and management datagrams on InfiniBand, vfio-user messages, bytes of the node's file, what a launched program says to
-# its supervisor, and a device that lies to the driver.
+# Fuzzes the device model and the node, each target for FUZZ_SECONDS (20): command mailboxes, work requests, packets, packets and management
+# datagrams on InfiniBand, vfio-user messages, bytes of the node's file, requests of a launched program to its supervisor, and a device that
+# lies to the driver.
 #
-#   scripts/fuzz.sh [TARGET..]          # FUZZ_SEED=1 begins with the same inputs each time, as `make test-all` does
-#   scripts/fuzz.sh --keep [TARGET..]   # and then writes the smallest of those that together reach all into fuzz/corpus/TARGET
+#   scripts/fuzz.sh [TARGET..]          # FUZZ_SEED=1 starts with the same inputs each time, as `make test-all` does
+#   scripts/fuzz.sh --keep [TARGET..]   # and then writes a minimal set with the same coverage to fuzz/corpus/TARGET
 #
-# Works with stable Rust: the coverage instrumentation is LLVM's, asked for by flags. Each target begins with fuzz/corpus/TARGET. Inputs
-# that found something new are kept in the corpus of the target directory; an input that failed stays there as crash-*, to be run again with
+# Works with stable Rust: the coverage instrumentation is LLVM's, enabled by flags. Each target starts from fuzz/corpus/TARGET. Inputs that
+# found something new are kept in the corpus of the target directory; a failing input stays there as crash-*, and is run again with
 #   TARGET_DIRECTORY/.../quick/TARGET FILE
 set -eu
 
@@ -19,7 +19,7 @@ TRIPLE=$(rustc -vV | sed -n 's/^host: //p')
 KEEP=
 [ "${1:-}" != --keep ] || { KEEP=yes; shift; }
 [ $# -gt 0 ] || set -- command_mailbox wqe ethernet packet routed vfio_user node_file launched lies
-# Inputs that are kept, and the bytes of one, at most.
+# Maximum number of kept inputs, and maximum length of one in bytes.
 KEPT=30
 SMALL=400
 
@@ -32,7 +32,7 @@ cd "$HERE"
 RUSTFLAGS="$FLAGS" $CARGO build --profile quick --locked -p ironverbs-fuzz --features libfuzzer --bins \
     --target "$TRIPLE" --target-dir "$TARGET/fuzz" </dev/null
 
-# Nodes of targets, also of those that crash.
+# Directory for the targets' nodes, including those of targets that crash.
 IRONVERBS_FUZZ_DIR=$(mktemp -d /dev/shm/ironverbs-fuzz.XXXXXX)
 export IRONVERBS_FUZZ_DIR
 trap 'rm -rf "$IRONVERBS_FUZZ_DIR"' EXIT
@@ -45,14 +45,15 @@ for target in "$@"; do
     mkdir -p "$corpus" "$kept"
     echo "fuzz: $target for $SECONDS_EACH s"
     log=$TARGET/fuzz/$target.log
-    # The driver keeps memory for good that a device may still write to, so a process with one that lies grows by 40 MB a second.
+    # The driver never frees memory that a device may still write to, so the process of a lying device grows by 40 MB a second.
     round=$SECONDS_EACH
     [ "$target" != lies ] || round=20
     left=$SECONDS_EACH
     seed=${FUZZ_SEED:-0}
     while [ "$left" -gt 0 ]; do
         [ "$left" -ge "$round" ] || round=$left
-        # The first directory takes what is new. A command on a damaged node may wait for the driver's ten seconds, twice.
+        # libFuzzer writes new inputs to the first directory. A command on a damaged node may wait for the driver's timeout of ten seconds,
+        # twice.
         if ! timeout $((round + 60)) "$program" "$corpus" "$kept" \
             -max_total_time="$round" -seed="$seed" -timeout=45 -rss_limit_mb=2048 -max_len=1024 -len_control=0 \
             -artifact_prefix="$TARGET/fuzz/$target-" >"$log" 2>&1; then
@@ -61,7 +62,7 @@ for target in "$@"; do
             exit 1
         fi
         left=$((left - round))
-        # 0 is another seed each time.
+        # Seed 0 means another seed each time.
         [ "$seed" = 0 ] || seed=$((seed + 1))
     done
     tail -1 "$log"

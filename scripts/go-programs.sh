@@ -1,16 +1,18 @@
 #!/bin/sh
-# Programs of Kubernetes and its networking by others, unmodified, which tests/places/linux/ and tests/places/kubernetes/ run: from the Go module proxy.
+# Builds third-party programs of Kubernetes and its networking, unmodified, from the Go module proxy, for tests/places/linux/ and
+# tests/places/kubernetes/.
 #
-#   scripts/go-programs.sh build SET   make those of cni, kubernetes or charts that are missing, print their folder
+#   scripts/go-programs.sh build SET   make the missing programs of cni, kubernetes or charts, print their folder
 #   scripts/go-programs.sh path SET    print their folder, whether made or not
 #
-# docs/kubernetes.md uses those of cni and kubernetes; charts has the operator, Spiderpool and helm. They lie in ${XDG_CACHE_HOME:-~/.cache}/ironverbs/go, in a folder named by the set and by all that makes it; a change makes a new one and
-# removes those that are a day old. On two cores cni takes 2 minutes, kubernetes 8 and charts 6, beside what is downloaded. Needs Go 1.24 or
-# newer, no root. Where a module cannot be had or built a line says why, the others are made, and the end is 3.
+# docs/kubernetes.md uses those of cni and kubernetes; charts has the operator, Spiderpool and helm. They are kept in
+# ${XDG_CACHE_HOME:-~/.cache}/ironverbs/go, in a folder named by the set and a hash of its inputs; a change makes a new one and removes
+# those that are a day old. On two cores cni takes 2 minutes, kubernetes 8 and charts 6, plus downloads. Needs Go 1.24 or newer, no root. If
+# a module cannot be downloaded or built, a line gives the reason, the others are built, and the exit status is 3.
 set -eu
 
-# A module, its version, the sum that `go mod download -json` prints, and packages of which each makes a program. What begins with + is a
-# file or folder that is copied.
+# Each line: a module, its version, the sum that `go mod download -json` prints, and packages, each of which becomes a program. An item with
+# a leading + is a file or folder to copy.
 CNI='
 github.com/containernetworking/cni v1.3.1 h1:gnHlU/YC1bJcS+CSh+pYQKeuu4O4gsMGW1NMaLhkzW4= cnitool
 github.com/containernetworking/plugins v1.9.1 h1:8oU6WsIsU3bpnNZuvHp74a6cE1MJwbj2P7s4/yTUNlA= plugins/main/bridge plugins/main/macvlan plugins/main/host-device plugins/ipam/host-local plugins/ipam/static plugins/main/loopback
@@ -27,14 +29,15 @@ github.com/k8snetworkplumbingwg/sriov-network-operator v1.5.0 h1:xH8g2P+L99qZjAu
 github.com/spidernet-io/spiderpool v1.1.0 h1:Mp6RM3279xcEtv8ZQ14tsob9jStLCWO3vV1p2CQeCyk= cmd/spiderpool cmd/coordinator cmd/ifacer cmd/spiderpool-agent cmd/spiderpool-controller cmd/spiderpool-init +charts
 helm.sh/helm/v3 v3.19.0 h1:krVyCGa8fa/wzTZgqw0DUiXuRT5BPdeqE/sQXujQ22k= cmd/helm
 '
-# Kubernetes names the modules that it is split into by folders, which a module of the proxy has not; by versions they are named here, and
-# this is the SHA-256 of the go.sum that comes of it.
+# Kubernetes refers to the modules it is split into by folders, which a module from the proxy lacks; here they are referred to by version.
+# This is the SHA-256 of the resulting go.sum.
 STAGING_VERSION=v0.34.2
 STAGING_SUM=5e32ec163ddfefcc3b10ceccc564a3ae8e572f365221e45e452db326ff97013b
 
 ROOM=${XDG_CACHE_HOME:-$HOME/.cache}/ironverbs/go
 HERE=$(cd "$(dirname "$0")/.." && pwd)
-# The questions of a kubelet to a device plugin; and the libraries of sriov-cni, whose version there is older than go.mod.
+# A client that sends a kubelet's requests to a device plugin, and the libraries of sriov-cni, whose version in the proxy
+# predates go.mod.
 CLIENT=$HERE/tests/places/linux/plugin-client
 SRIOV=$HERE/tests/places/linux/sriov-cni
 
@@ -50,8 +53,8 @@ esac
 key=$({ echo "$modules"; [ "$set_name" = cni ] && cat "$CLIENT"/* "$SRIOV"/* || echo "$STAGING_SUM"; sed -n '/^make_program()/,/^}/p; /^staged()/,/^}/p' "$0"; } | sha256sum | cut -c1-12)
 folder=$ROOM/$set_name-$key
 
-# Builds a package in a module's own tree, with the dependencies that its go.sum (or that of GO.MOD) names, for folders named vendor
-# come without files. Kubernetes does not know its own version by that, and is told.
+# Builds a package in a module's own tree, with the dependencies named in its go.sum (or that of GO.MOD), because vendor folders come
+# without files. Kubernetes cannot determine its version this way, so the linker sets it.
 make_program() { # PROGRAM TREE PACKAGE [GO.MOD]
     [ ! -e "$folder/$1" ] || return 0
     link="-s -w${4:+ -X k8s.io/component-base/version.gitVersion=$version}"
@@ -63,7 +66,7 @@ make_program() { # PROGRAM TREE PACKAGE [GO.MOD]
     mv "$work/$1" "$folder/"
 }
 
-# Writes a go.mod beside a tree, for those whose own names folders that are not there; prints its path.
+# Writes a go.mod beside a tree, for modules with a go.mod that refers to folders that are not there; prints its path.
 staged() { # TREE
     grep -q '=> ./staging/' "$1/go.mod" || return 0
     sed "s#=> ./staging/src/\(.*\)#=> \1 $STAGING_VERSION#" "$1/go.mod" >"$work/go.mod"
@@ -81,7 +84,7 @@ staged() { # TREE
     echo "$work/go.mod"
 }
 
-# Sets `tree` to that of a module, its sum compared.
+# Sets `tree` to that of a module, after checking its sum.
 fetch() { # MODULE VERSION SUM
     timeout 900 go mod download -json "$1@$2" >"$work/module" 2>"$work/log" </dev/null || true
     tree=$(sed -n 's/^\t"Dir": "\(.*\)",*$/\1/p' "$work/module")
@@ -96,7 +99,7 @@ fetch() { # MODULE VERSION SUM
     }
 }
 
-# Makes what is wanted of a module.
+# Makes the requested packages of a module.
 make_module() { # MODULE VERSION SUM WANTED..
     fetch "$1" "$2" "$3" && modfile=$(staged "$tree") || return 1
     module=$1
@@ -117,7 +120,7 @@ make_module() { # MODULE VERSION SUM WANTED..
 }
 
 build() {
-    # The sums above and each module's go.sum say what may come; programs run in any root.
+    # The sums above and each module's go.sum pin the downloads; the programs run in any root.
     export GOSUMDB=off CGO_ENABLED=0 GOFLAGS=-buildvcs=false GOWORK=off
     mkdir -p "$folder"
     whole=true

@@ -1,18 +1,17 @@
 #!/bin/sh
-# QEMU and what a guest needs to boot in it, from Debian packages, without installing anything on this machine.
+# Provides QEMU and everything that a guest needs to boot in it, from Debian packages, without installing anything on this machine.
 #
 #   scripts/guest-image.sh build    make what is missing, print the two folders
 #   scripts/guest-image.sh path     print the two folders, whether made or not
 #   scripts/guest-image.sh programs make the folder of programs if it is missing, print it
 #
-# The first folder holds QEMU (Debian 13's backports: >= 10.1, older ones have no vfio-user client) and tshark, started
-# through the folder's own loader by bin/qemu-system-x86_64 and bin/tshark, so the host's release does not matter. The
-# second holds what a guest sees: root.ext4, a Debian 13 user space with the modules of both kernels, and for 6.1 (Debian
-# 12) and 6.12 (Debian 13) a directory with vmlinuz and initramfs. The folder of programs is what few guests need, laid over
-# the user space of those that do.
+# The first folder holds QEMU (Debian 13's backports: >= 10.1, older ones have no vfio-user client) and tshark. bin/qemu-system-x86_64 and
+# bin/tshark start them through the folder's own loader, so the host's release does not matter. The second holds the guest's system:
+# root.ext4, a Debian 13 user space with the modules of both kernels, and for 6.1 (Debian 12) and 6.12 (Debian 13) a directory with vmlinuz
+# and initramfs. The folder of programs has what only a few guests need; it is overlaid on their user space.
 #
-# All lie in ${XDG_CACHE_HOME:-~/.cache}/ironverbs/guest, named by what makes them: a change makes new ones and removes
-# those that are a day old. Needs no root; ends with 3 and one line where the host cannot make them.
+# All are kept in ${XDG_CACHE_HOME:-~/.cache}/ironverbs/guest, named by a hash of their inputs: a change makes new ones and removes those
+# that are a day old. Needs no root. If the host cannot make them, prints one line and exits with status 3.
 set -eu
 
 MIRROR=${IRONVERBS_MIRROR:-http://deb.debian.org/debian}
@@ -30,8 +29,8 @@ drivers/block/virtio_blk.ko drivers/char drivers/virtio drivers/iommu drivers/vf
 drivers/pps drivers/hwmon drivers/i2c drivers/dca drivers/net/dummy.ko drivers/net/macvlan.ko drivers/net/veth.ko
 drivers/net/virtio_net.ko drivers/net/net_failover.ko drivers/net/ethernet/mellanox drivers/net/ethernet/intel drivers/vdpa drivers/vhost virt"
 
-# UCX, built with Open MPI, and libfabric with what the guest lacks of their libraries, one by one: UCX's packages depend on those of AMD's
-# GPUs, with LLVM among them, which only its module for these would load.
+# UCX, built with Open MPI, and libfabric, together with the libraries of theirs that the guest lacks, listed one by one: UCX's packages
+# depend on those of AMD's GPUs, including LLVM, which only UCX's module for these GPUs would load.
 PROGRAMS="ucx-utils libucx0 libfuse3-4 libgomp1 libfabric-bin libfabric1 libpsm2-2 libnuma1 openmpi-bin openmpi-common
 libopenmpi40 libpmix2t64 libmunge2 libhwloc15 libevent-core-2.1-7t64 libevent-pthreads-2.1-7t64"
 
@@ -45,7 +44,7 @@ tools=$ROOM/tools-$(key '/^TOOLS=/p; /^build_tools/,/^}/p')
 guest=$ROOM/guest-$(key '/^GUEST=/,/^$/p; /^kernel()/,/^}/p; /^build_guest/,/^}/p')
 programs=$ROOM/programs-$(key '/^PROGRAMS=/,/^$/p; /^build_programs/,/^}/p')
 
-# A package manager's state of its own: what is installed on this machine does not count, its sources neither.
+# A private package manager state: neither the packages installed on this machine nor its sources count.
 apt_for() { # NAME SUITE..
     name=$1
     shift
@@ -232,7 +231,7 @@ build_programs() {
     touch "$programs"
 }
 
-# Before anything is made: what that needs, and that nobody else does it now.
+# Checks the dependencies and takes the lock before anything is made.
 begin() {
     [ "$(uname -m)" = x86_64 ] || cannot "guests are x86_64, this machine is $(uname -m)"
     for program in apt-get dpkg-deb xz flock awk sha256sum; do

@@ -1,18 +1,19 @@
 #!/bin/sh
-# Makes the container image of packaging/image: the command, perftest, rdma-core's tools and device plugins on Debian.
+# Builds the container image of packaging/image: the command, perftest, rdma-core's tools and device plugins on Debian.
 #
 #   scripts/image.sh FILE [NAME]   builds NAME (localhost/ironverbs:0.1.0, by the tree's version) and writes it to FILE, as `docker load`,
 #                                  `podman load` and `ctr images import` read it
 #
-# It needs no registry: the base is made by debootstrap, once, in ${XDG_CACHE_HOME:-~/.cache}/ironverbs/image. BASE names an image to take
-# instead. ENGINE is the engine, podman or docker, with options if it has any; SUITE the Debian, this machine's if it is one. The package is
-# that of `make deb`, in cargo's target directory, or DEB. Device plugins are those of `scripts/go-programs.sh build cni`, if they were made.
+# It needs no registry: debootstrap makes the base once, in ${XDG_CACHE_HOME:-~/.cache}/ironverbs/image. BASE names an image to use instead.
+# ENGINE is the engine, podman or docker, optionally with options; SUITE is the Debian suite, by default this machine's if it is Debian. The
+# package is that of `make deb`, in cargo's target directory, or DEB. Device plugins are those of `scripts/go-programs.sh build cni`, if
+# they have been built.
 set -eu
 
 HERE=$(cd "$(dirname "$0")/.." && pwd)
 TARGET=${CARGO_TARGET_DIR:-$HERE/target}
 ROOM=${XDG_CACHE_HOME:-$HOME/.cache}/ironverbs/image
-# A Debian mirror; debootstrap's own choice if not set.
+# A Debian mirror; default: debootstrap's own choice.
 MIRROR=${IRONVERBS_MIRROR:-}
 
 die() { echo "image: $*" >&2; exit 1; }
@@ -28,7 +29,7 @@ for program in podman docker; do
 done
 [ -n "$engine" ] || die "no podman and no docker here"
 command -v "${engine%% *}" >/dev/null || die "no ${engine%% *} here"
-# No runtime of containers is needed to build.
+# Building needs no container runtime.
 isolation=
 case ${engine%% *} in *podman) isolation="--isolation chroot" ;; esac
 

@@ -1,12 +1,12 @@
 #!/bin/sh
-# Installs what is missing on this machine: packages of Debian and, for tests, cargo-nextest from crates.io.
+# Installs the packages that are missing on this machine: packages of Debian and, for tests, cargo-nextest from crates.io.
 #
 #   scripts/install-deps.sh demo    to build, and to run the demonstration
-#   scripts/install-deps.sh test    also what `make test` runs or reads, and what runs the tests
+#   scripts/install-deps.sh test    also what `make test` runs or reads, and the test runner
 #   scripts/install-deps.sh all     also what other tests and the benchmarks run or read
 #   scripts/install-deps.sh clients what scripts/clients.sh runs, or needs to build it
-#   scripts/install-deps.sh kubernetes  what scripts/kubernetes.sh runs beside what it builds
-#   scripts/install-deps.sh linux   what scripts/linux-kernel.sh builds with, and what tests/places/linux/ run beside
+#   scripts/install-deps.sh kubernetes  what scripts/kubernetes.sh runs besides what it builds
+#   scripts/install-deps.sh linux   what scripts/linux-kernel.sh builds with, and what tests/places/linux/ runs in addition
 #
 # Needs root or sudo only when a package is missing; without either it prints the command to run.
 set -eu
@@ -15,7 +15,7 @@ HERE=$(cd "$(dirname "$0")/.." && pwd)
 SET=${1:-demo}
 
 RUST=1.85
-# Of the programs that scripts/go-programs.sh builds.
+# Minimum Go version for the programs that scripts/go-programs.sh builds.
 GO=1.24
 PATH=$HOME/.cargo/bin:$PATH
 export PATH DEBIAN_FRONTEND=noninteractive
@@ -53,7 +53,7 @@ offered() { # VERSION PACKAGE
     [ -n "$version" ] && [ "$version" != "(none)" ] && dpkg --compare-versions "${version#*:}" ge "$1"
 }
 
-# Debian 12 carries a second, newer toolchain for its browsers. cargo fetches the crates over https.
+# Debian 12 has a second, newer toolchain for its browsers. cargo fetches the crates over https.
 rust_packages() {
     if offered $RUST rustc; then echo cargo rustc ca-certificates
     elif offered $RUST rustc-web; then echo cargo-web rustc-web ca-certificates
@@ -61,7 +61,7 @@ rust_packages() {
     fi
 }
 
-# Kubernetes is built, so it is an error; tests of other Go programs are skipped without.
+# Kubernetes has to be built, so a missing Go is an error there; tests of other Go programs are skipped without it.
 go_package() {
     if offered $GO golang-go; then echo golang-go ca-certificates
     elif [ "$SET" = kubernetes ]; then die "no package of this release brings Go >= $GO: install it from https://go.dev/dl"
@@ -69,7 +69,7 @@ go_package() {
     fi
 }
 
-# Installs programs that are not Debian's, once all packages are there.
+# Installs programs from outside Debian, after all packages.
 finish() {
     case $SET in test | all) exec "$HERE/scripts/nextest.sh" install ;; esac
     exit 0
@@ -106,14 +106,14 @@ else
     die "not root and no sudo; let root run: apt-get install -y --no-install-recommends$missing"
 fi
 
-# -E would hand sudo our PATH; env hands it only what apt needs.
+# -E would pass our PATH to sudo; env passes only what apt needs.
 apt() { timeout 1800 $as_root env DEBIAN_FRONTEND=noninteractive apt-get -q -o DPkg::Lock::Timeout=300 "$@" </dev/null; }
 
 apt update >/dev/null || die "apt-get update failed"
 
 [ -z "$rust" ] || missing="$missing $(rust_packages)"
 [ -z "$go" ] || missing="$missing $(go_package)"
-# Of the kernel headers only the architecture-independent part is read, and not for the running kernel.
+# Only the architecture-independent part of the kernel headers is read, so they need not match the running kernel.
 if [ -n "$headers" ]; then
     meta=linux-headers-$(dpkg --print-architecture)
     headers=$(apt-cache depends --recurse --important "$meta" | grep -o 'linux-headers-[^ ]*-common$' | sort -V | tail -n 1)

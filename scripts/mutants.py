@@ -23,7 +23,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 LIST = ROOT / 'tests' / 'mutants.toml'
 TARGET = pathlib.Path(os.environ.get('CARGO_TARGET_DIR') or ROOT / 'target') / 'mutants'
 TREE = TARGET / 'tree'
-# Seconds: the build, and one test.
+# Time limits in seconds: the build, and one test.
 BUILD, TEST = 1800, 120
 
 SWITCH = '''

@@ -1,14 +1,14 @@
 #!/bin/sh
-# cargo-nextest, which runs the tests: each in a process of its own and within its time, as .config/nextest.toml says.
+# Provides cargo-nextest, which runs each test in a process of its own and with a time limit, as .config/nextest.toml says.
 #
 #   scripts/nextest.sh install   build it unless it is there
 #   scripts/nextest.sh path      print its path, whether it is there or not
 #
-# It lies in ${XDG_CACHE_HOME:-~/.cache}/ironverbs/tools, in a folder named by its version, so it stays apart from what is
-# installed for other projects. Building it needs crates.io, two minutes and 600 MB for that time, but no root.
+# It is kept in ${XDG_CACHE_HOME:-~/.cache}/ironverbs/tools, in a folder named by its version, apart from anything installed for other
+# projects. Building it needs crates.io, two minutes and temporarily 600 MB, but no root.
 set -eu
 
-# The newest that Debian's Rust (1.85) builds.
+# The newest version that Debian's Rust (1.85) builds.
 VERSION=0.9.100
 CARGO=${CARGO:-cargo}
 ROOM=${XDG_CACHE_HOME:-$HOME/.cache}/ironverbs/tools
@@ -19,18 +19,18 @@ export PATH
 
 die() { echo "nextest: $*" >&2; exit 1; }
 
-# One that another release of Debian built may not start here: two machines can share a home.
+# Two machines can share a home, and a binary built on another Debian release may not start here.
 works() { [ "$("$NEXTEST" nextest --version 2>/dev/null | cut -d' ' -f1,2 | head -n 1)" = "cargo-nextest $VERSION" ]; }
 
 build() {
-    # Whoever has the lock is alone: what lies here was left by one that was killed.
+    # The holder of the lock is alone, so any such folder is left over from a killed build.
     rm -rf "$ROOM"/nextest.part-*
     work=$(mktemp -d "$ROOM/nextest.part-XXXXXX")
     trap 'rm -rf "$work"' EXIT
     trap 'exit 1' INT TERM HUP
     echo "nextest: cargo-nextest $VERSION is built, once, which takes two minutes" >&2
-    # A runner mostly waits for tests, so it needs no optimization, which would take most of the time. It needs no self-update
-    # either, for the version is this script's to choose.
+    # The runner mostly waits for tests, so it needs no optimization, which would take most of the build time. It needs no self-update
+    # either, because this script chooses the version.
     (
         cd "$work"
         unset CARGO_BUILD_TARGET

@@ -66,7 +66,7 @@ def main():
         else:
             found.words(file, file.stem in options.failed)
     found.failed += [part for part in options.failed if part not in seen]
-    # A part whose tests all passed and which failed all the same: a runner that was ended, say.
+    # A part may fail although all its tests passed, for example when the runner was killed.
     if options.failed and not found.failed:
         found.failed += options.failed
     if found.times:

@@ -1,12 +1,12 @@
 #!/bin/sh
-# Other targets than the one cargo builds for by itself.
+# Builds and tests for targets other than cargo's default one.
 #
 #   scripts/targets.sh static         one program that needs nothing of the machine it runs on
 #   scripts/targets.sh test-static    also brings a function up with it
-#   scripts/targets.sh test-aarch64   the driver's tests under qemu-user, and the barriers in what the compiler made of it
+#   scripts/targets.sh test-aarch64   the driver's tests under qemu-user, and the barriers in the compiled code
 #
-# Each needs Rust's standard library for its target, which is fetched where there is rustup; the last also qemu-aarch64. Tests say
-# `skipped:` where there is none.
+# Each needs Rust's standard library for its target, which is fetched if rustup is installed; the last also needs qemu-aarch64. Tests print
+# `skipped:` where it is missing.
 set -eu
 
 PATH=$HOME/.cargo/bin:$PATH
@@ -15,7 +15,7 @@ HERE=$(cd "$(dirname "$0")/.." && pwd)
 TARGET=${CARGO_TARGET_DIR:-$HERE/target}
 CARGO=${CARGO:-cargo}
 cd "$HERE"
-# Whatever is set for the machine itself is not for these.
+# Flags for the host target do not apply to these.
 unset RUSTFLAGS
 
 die() { echo "targets: $*" >&2; exit 1; }
@@ -32,7 +32,7 @@ build_static() {
     ! readelf -lW "$program" | grep INTERP || die "expected $program to need no loader"
 }
 
-# A served function is brought up by the static program, and a static server serves it as well.
+# The static program brings up a served function, and a static server serves it as well.
 test_static() { # SERVER
     rm -rf "$work"/*
     timeout 60 "$1" serve --node "$work/node" --plug "1=$work/socket" >"$work/served" 2>&1 &
@@ -51,33 +51,33 @@ test_static() { # SERVER
 
 AARCH64=aarch64-unknown-linux-musl
 test_aarch64() {
-    # Rust's own linker, and musl: no C compiler for the target is needed.
+    # Uses Rust's own linker and musl, so no C compiler for the target is needed.
     lld=$(find "$sysroot/lib/rustlib" -name rust-lld -type f | head -n 1)
     [ -n "$lld" ] || skip "this Rust comes without rust-lld"
     export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_MUSL_LINKER="$lld"
     export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_MUSL_RUSTFLAGS="-Clink-self-contained=yes -Clinker-flavor=ld.lld"
     export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_MUSL_RUNNER=qemu-aarch64
     timeout 600 "$CARGO" rustc --release --locked --target $AARCH64 -p ironverbs-driver --lib -- --emit asm </dev/null
-    # One of each compiler that was used here; cargo writes none anew that is fresh.
+    # There is one file for each compiler used here; cargo does not rewrite a fresh one.
     barriers "$(ls -t "$TARGET/$AARCH64"/release/deps/driver-*.s | head -n 1)"
-    # qemu-user 7.2 knows no process_vm_writev, which is how the driver learns that a page is missing.
+    # qemu-user 7.2 lacks process_vm_writev, by which the driver learns that a page is missing.
     timeout 900 "$CARGO" test --locked --target $AARCH64 -p ironverbs-driver --lib -- --skip pages_that_are_missing_are_told </dev/null
 }
 
-# Emulation does not show that a barrier is missing: the processor that runs it is an x86.
+# Emulation does not reveal a missing barrier, because the processor that executes the code is an x86.
 barriers() { # ASSEMBLY
-    # The doorbell record after the WQE or the CQEs taken, the doorbell after its record. A compiler may inline the first or not.
+    # The doorbell record after the WQE or the consumed CQEs, the doorbell after its record. A compiler may or may not inline the first.
     for function in '12post_send_to|9SendBatch6commit' 2Cq3arm; do
         in_order "$1" $function 'dmb +oshst' 'str +w' 'dmb +oshst' 'str +x'
     done
-    # The last of the eight stores that copy a basic block into the doorbell page, between barriers for memory that combines writes.
+    # The last of the eight stores that copy a WQE basic block to the doorbell page, between barriers for write-combining memory.
     in_order "$1" 9blueflame8Register4ring 'dsb +st' 'str +x[0-9]+, \[x[0-9]+, #56\]' 'dsb +st'
-    # The words that the device has written after its owner bit, on which the branch depends.
+    # The CQE's words after its owner bit, on which the branch depends.
     in_order "$1" 2Cq9take_more 'ldu?r +x' '(b\.[a-z]+|[ct]bn?z) ' 'dmb +oshld' 'ld[rp] +x'
     in_order "$1" 12CommandQueue7execute 'dmb +oshst' 'dmb +oshst' 'dmb +oshld'
 }
 
-# Succeeds if a function whose name matches has instructions that match these, in this order.
+# Succeeds if a function with a matching name contains instructions that match these, in this order.
 in_order() { # ASSEMBLY FUNCTION INSTRUCTION...
     file=$1 name=$2
     shift 2

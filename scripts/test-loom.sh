@@ -1,6 +1,6 @@
 #!/bin/sh
-# The locks and the ring under loom, a model checker: every order in which their loads and stores can happen, two or three preemptions.
-# lib/sync/src/bias.rs says what stands for the kernel's barrier. Builds sync and loom alone, apart from all else.
+# Runs the locks and the ring under loom, a model checker that tries every order of their loads and stores, with two or three preemptions.
+# lib/sync/src/bias.rs says what replaces the kernel's barrier. Builds sync and loom separately from the rest.
 set -eu
 
 HERE=$(cd "$(dirname "$0")/.." && pwd)

@@ -1,8 +1,8 @@
 #!/bin/sh
-# Tests that cargo knows, chosen by nextest's arguments: scripts/test-rust.sh -p ironverbs-hwspec, scripts/test-rust.sh row_57
+# Runs cargo tests, selected by nextest's arguments: scripts/test-rust.sh -p ironverbs-hwspec, scripts/test-rust.sh row_57
 #
-# Tests of `make test-all` are found too. nextest gives every test a process of its own and a time limit; scripts/nextest.sh says which
-# nextest that is. Tests that run programs need those of `scripts/test.sh build`.
+# The selection includes tests of `make test-all`. nextest runs every test in a process of its own with a time limit; scripts/nextest.sh
+# says which nextest that is. Tests that run programs need those of `scripts/test.sh build`.
 set -eu
 
 HERE=$(cd "$(dirname "$0")/.." && pwd)
@@ -16,8 +16,8 @@ nextest=$("$HERE/scripts/nextest.sh" path)
     exit 1
 }
 cd "$HERE"
-# Property tests begin at the same seed everywhere, so that a failure is of the change at hand; make properties varies it.
+# Property tests use the same seed everywhere, so that a failure is due to the change at hand; make properties varies it.
 export PROPTEST_RNG_SEED="${PROPTEST_RNG_SEED:-1}"
-# Programs of the tests register what they need, whoever runs them and however little he may lock.
+# Test programs can register the memory they need, whatever the user's locked-memory limit is.
 export IRONVERBS_MEMLOCK=0
 exec "$nextest" nextest run --cargo-profile quick --locked --no-fail-fast --ignore-default-filter "$@" </dev/null

@@ -1,12 +1,12 @@
 #!/bin/sh
-# The tests, in parts that each say how long they took.
+# The tests, in parts. Each part prints how long it took.
 #
 #   scripts/test.sh            what `make test` runs: 12 minutes from nothing on two cores
-#   scripts/test.sh all        what `make test-all` runs: the rest, what fails most often first
-#   scripts/test.sh PART..     parts by name, each after what it needs; `scripts/test.sh parts` lists them
+#   scripts/test.sh all        what `make test-all` runs: the rest, the parts that fail most often first
+#   scripts/test.sh PART..     parts by name, each after its dependencies; `scripts/test.sh parts` lists them
 #
-# A part that fails does not keep the others from running. The last line counts tests that passed, failed, were skipped and needed a
-# second try; scripts/results.py makes it of what the parts leave in target/results.
+# If a part fails, the others still run. The last line counts tests that passed, failed, were skipped and needed a second try;
+# scripts/results.py makes it from the files that the parts leave in target/results.
 set -u
 
 HERE=$(cd "$(dirname "$0")/.." && pwd)
@@ -15,20 +15,20 @@ PATH=$HOME/.cargo/bin:$PATH
 CARGO=${CARGO:-cargo}
 TARGET=${CARGO_TARGET_DIR:-$HERE/target}
 RESULTS=$TARGET/results
-# Tests, and the programs that scripts start, are those of the profile quick.
+# Tests, and the programs that scripts start, are built with the profile quick.
 IRONVERBS_BUILT=$TARGET/quick
 export PATH CARGO IRONVERBS_BUILT
-# Chance begins somewhere else every day; a part that uses it prints where.
+# The random seed changes every day; a part that uses it prints it.
 DAY=${SEED:-$(($(date +%s) / 86400))}
 
 QUICK="packages build tests docs loom"
 ALL="build rest chance guest userlands fuzz verbs mutants long-loom laboratory"
-# One of these a day, for each takes long: see `rotating`.
+# One of these runs each day, because each takes long: `rotating` chooses it.
 ROTATION="deb kubernetes fresh clients cni"
-# Seconds that one of them, or another long part, may take.
+# Time limit in seconds for one of them, or for another long part.
 APART=1500
 
-nextest() { # NAME WORDS..: runs tests, and keeps what they say as NAME.xml
+nextest() { # NAME WORDS..: runs tests, and keeps their report as NAME.xml
     name=$1
     shift
     report=$TARGET/nextest/default/junit.xml
@@ -39,11 +39,11 @@ nextest() { # NAME WORDS..: runs tests, and keeps what they say as NAME.xml
     return $ended
 }
 
-kept() { # NAME COMMAND..: runs a command, and keeps what it says as NAME.txt
+kept() { # NAME COMMAND..: runs a command, and keeps its output as NAME.txt
     said=$RESULTS/$1.txt
     shift
     : >"$said"
-    # Not through a pipe: whatever the command leaves running would hold it open.
+    # Not through a pipe: a process that the command leaves running would hold it open.
     "$@" </dev/null >"$said" 2>&1 &
     run=$!
     tail -n +1 -f --pid=$run "$said" &
@@ -58,7 +58,7 @@ laboratory() { # SECONDS WORDS..
     export IRONVERBS_LAB_SECONDS="$1" IRONVERBS_LAB_FIRST=$((DAY * 1000))
     shift
     echo "seeds from $IRONVERBS_LAB_FIRST on"
-    # Of the whole workspace, so that libraries have the features they were built with already.
+    # Builds the whole workspace, so that libraries keep the features they were already built with.
     nextest laboratory --workspace --test laboratory --features ironverbs-laboratory/laboratory "$@"
 }
 
@@ -68,17 +68,17 @@ as_root() { # NAME COMMAND..
     fi
 }
 
-# A part that builds and runs what is released.
+# Runs a part that builds and runs the release profile.
 apart() { # NAME COMMAND..
     name=$1
     shift
     kept "$name" env -u IRONVERBS_BUILT timeout -k 30 $APART "$@"
 }
 
-# Succeeds if so many seconds are left until IRONVERBS_UNTIL, where that is set.
+# Succeeds if that many seconds are left until IRONVERBS_UNTIL, or if that is not set.
 time_left() { [ $(($(date +%s) + $1)) -lt "${IRONVERBS_UNTIL:-9999999999}" ]; }
 
-# The part of ROTATION that today's date chooses: each once in five days.
+# Prints the part of ROTATION for today's date: each runs once in five days.
 rotating() {
     # shellcheck disable=SC2086  # a list
     set -- $ROTATION
@@ -89,7 +89,7 @@ rotating() {
 part() {
     case $1 in
     packages) scripts/install-deps.sh test ;;
-    # One command for all, so that no crate is built twice with other features.
+    # One command for all, so that no crate is built twice with different features.
     build) timeout 3000 $CARGO build --profile quick --locked --workspace --lib --bins --tests --examples </dev/null ;;
     tests)
         echo "seed of the day: $DAY"
@@ -111,7 +111,7 @@ part() {
     verbs) kept verbs env VERBS_SECONDS="${VERBS_SECONDS:-60}" timeout 4000 scripts/fuzz-verbs.sh ;;
     mutants) kept mutants timeout 3000 scripts/mutants.py --sample "${MUTANTS:-12}" --seed "$DAY" ;;
     deb | clients) apart "$1" make --no-print-directory "test-$1" ;;
-    # One suite at a time, and a part of the thousand pods.
+    # One suite at a time, and a tenth of the thousand pods.
     fresh) apart fresh scripts/fresh.sh "$([ $((DAY / 5 % 2)) = 0 ] && echo trixie || echo bookworm)" ;;
     cni) apart cni make --no-print-directory test-cni CNI_ROUNDS=100 ;;
     kubernetes)
@@ -154,7 +154,7 @@ for name; do
     took=$(($(date +%s) - begun))
     echo "== $name: $took s"
     times="$times $name=$took"
-    # Nothing can be run that was not built.
+    # Nothing can run if it was not built.
     case $failed in *" packages" | *" build") break ;; esac
 done
 # shellcheck disable=SC2086  # lists

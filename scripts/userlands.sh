@@ -1,18 +1,18 @@
 #!/bin/sh
-# Folders with the rdma-core of Debian 12, 13 and sid, and the proof that one provider serves all three.
+# Makes folders with the rdma-core of Debian 12, 13 and sid, and proves that one provider works with all three.
 #
 #   scripts/userlands.sh build             make the folders that are missing or out of date
 #   scripts/userlands.sh path SUITE        print the folder of one suite
 #   scripts/userlands.sh check [SUITE..]   probe and run the verbs programs inside the folders
 #   scripts/userlands.sh pyverbs [--write] [SUITE..] [-- FILE..]
-#                                          rdma-core's own tests: what passed, failed and was skipped and why, for each
+#                                          rdma-core's own tests: passed, failed and skipped, with reasons, for each
 #                                          file (qp for tests/test_qp.py); --write puts the counts into docs/pyverbs.md
 #
-# The folders live in ${XDG_CACHE_HOME:-~/.cache}/ironverbs/userlands, named by what they are made of, so a change of
-# the package list makes new ones and removes those it replaces. sid moves: it is made again when older than 30 days.
+# The folders are kept in ${XDG_CACHE_HOME:-~/.cache}/ironverbs/userlands, named by a hash of their inputs, so a change of the package list
+# makes new ones and removes those it replaces. sid moves: its folder is rebuilt when older than 30 days.
 set -eu
 
-# A Debian mirror; debootstrap's own choice if not set.
+# A Debian mirror; default: debootstrap's own choice.
 MIRROR=${IRONVERBS_MIRROR:-}
 PACKAGES=ibverbs-utils,ibverbs-providers,rdmacm-utils,perftest,python3-pyverbs,iproute2,infiniband-diags,ucx-utils,libfabric-bin,openmpi-bin
 SUITES="bookworm trixie sid"
@@ -26,12 +26,12 @@ folder() { # SUITE
     echo "$ROOM/$1-$key"
 }
 
-# Some packages' scripts keep /proc busy, so that debootstrap cannot take it away.
+# Some packages' scripts keep /proc busy, so that debootstrap cannot unmount it.
 unmount() { # FOLDER
     for busy in proc sys; do if mountpoint -q "$1/$busy"; then umount -l "$1/$busy"; fi; done
 }
 
-# Mounts below stay as they are.
+# Does not descend into mounts.
 remove() { # FOLDER..
     for old; do
         [ ! -e "$old" ] || unmount "$old"
@@ -48,7 +48,7 @@ build_one() { # SUITE
     mkdir -p "$ROOM"
     remove "$ROOM/$1"-*
     work=$dir.part
-    # A mirror may be out of breath for a moment.
+    # Retries, because a mirror may fail temporarily.
     for try in 1 2 3; do
         if debootstrap --variant=minbase --include="$PACKAGES" "$1" "$work" ${MIRROR:+"$MIRROR"} >"$ROOM/$1.log" 2>&1; then break; fi
         tail -n 5 "$ROOM/$1.log" >&2
