@@ -12,7 +12,7 @@ import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 BUILT = pathlib.Path(os.environ.get("IRONVERBS_BUILT") or pathlib.Path(os.environ.get("CARGO_TARGET_DIR") or ROOT / "target") / "release")
-# The physical function and two VFs: more devices make clients that take all of them slow and show nothing more.
+# The physical function and two VFs: more devices slow down clients that open all of them, and test nothing more.
 VFS = 2
 
 
@@ -146,8 +146,8 @@ class Bed:
 
     def sent(self):
         """Bytes of RDMA packets each device has sent, as a program on the node reads them below `/sys`."""
-        # The supervisor of a launched program brings the files up to date within 80 ms. It writes them in place, so one that
-        # grows between two reads is misread to its end; head needs one read.
+        # The supervisor of a launched program updates the files within 80 ms. It writes them in place, so a file that grows between two
+        # reads is misread at its end; head needs only one read.
         script = "sleep 0.3; for d in /sys/class/infiniband/iron*; do echo ${d##*/} $(head -n 1 $d/ports/1/counters/port_xmit_data); done"
         said = self.run("sh", "-c", script, seconds=20)
         counted = {device: int(count) * 4 for device, count in re.findall(r"^(iron\d+) (\d+)$", said, re.M)}
@@ -156,7 +156,7 @@ class Bed:
 
     def must_have_sent(self, before, least):
         """Holds what all devices sent since `before` to the bytes that a client says it moved, and returns it."""
-        # The supervisor brings the counters up to date every 80 ms.
+        # The supervisor updates the counters every 80 ms.
         end = time.monotonic() + self.left(3)
         while True:
             sent = sum(self.sent().values()) - sum(before.values())

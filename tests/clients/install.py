@@ -67,7 +67,7 @@ def crate(name, version):
     with made(name, version, release) as (folder, missing):
         target = folder / "target"
         if missing:
-            # cargo fetches crates for a package that names them.
+            # cargo fetches crates only for a package that names them.
             asks = folder / "asks"
             (asks / "src").mkdir(parents=True)
             (asks / "src" / "lib.rs").touch()
@@ -76,7 +76,8 @@ def crate(name, version):
             known = fetch(f"crate {name}", [cargo, "metadata", "--format-version", "1", "-q"], 300, cwd=asks)
             manifest = next(p["manifest_path"] for p in json.loads(known)["packages"] if p["name"] == name)
             shutil.copytree(pathlib.Path(manifest).parent, folder / "crate")
-            # Its own lock file chooses the crates it was tested with; no debug information, which takes most of the time.
+            # The crate's own lock file selects the versions it was tested with. Debug information is off, because it takes most of the
+            # build time.
             build = [cargo, "test", "--locked", "--no-run", "--quiet", "--target-dir", target]
             environment = {**os.environ, "CARGO_PROFILE_DEV_DEBUG": "0", "CARGO_PROFILE_TEST_DEBUG": "0"}
             environment.pop("CARGO_BUILD_TARGET", None)

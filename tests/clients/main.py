@@ -6,7 +6,7 @@ import time
 
 from bed import Bed, Skip, Wrong
 
-# The clients with their limits in seconds, installing not counted.
+# The clients with their time limits in seconds, without installation.
 CLIENTS = {
     "nixl": 120,
     "mooncake": 240,

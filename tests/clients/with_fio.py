@@ -13,11 +13,11 @@ def install():
 def check(bed, fio):
     before = bed.sent()
     checked = ["--verify=crc32c", "--verify_fatal=1"]
-    # Its server cannot check writes and reads of its memory, for it has no completions of them.
+    # The server cannot verify RDMA writes and reads of its memory, because it gets no completions for them.
     jobs = [("write", [], []), ("read", [], []), ("send", checked, [*checked, "--do_verify=0"])]
     for port, (verb, serves, asks) in enumerate(jobs, 2301):
         common = [fio, "--ioengine=rdma", f"--port={port}", f"--bs={BLOCK}", f"--size={SIZE}", "--output-format=terse"]
-        # All receives are posted before the first send: fio sets no retries for a receiver that is not ready.
+        # All receives are posted before the first send, because fio sets no RNR retries.
         server = bed.start(*common, "--name=server", "--verb=recv", "--rw=read", f"--iodepth={SIZE // BLOCK}", *serves)
         server.until("waiting for connection", 20)
         asked = ["--hostname=127.0.0.2", "--bindname=127.0.0.3", f"--verb={verb}", "--rw=write", "--iodepth=16"]

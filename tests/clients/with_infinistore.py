@@ -29,7 +29,7 @@ def check(bed, python):
 def server(*words):
     from infinistore import server as store
 
-    # It would put itself out of the reach of the kernel's OOM killer, which many containers forbid, and end if it cannot.
+    # It would protect itself from the kernel's OOM killer, which many containers forbid, and exit if that fails.
     store.prevent_oom = lambda: None
     sys.argv[1:] = words
     store.main()

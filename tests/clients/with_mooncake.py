@@ -8,7 +8,7 @@ import sys
 
 SIZE = 4 << 20
 READS = 1000
-# Two threads poll and one waits on two cores; beyond this a read waits for time slices of the scheduler.
+# Two threads poll and one waits on two cores; above this limit a read waits for the scheduler's time slices.
 MOST = 500
 
 
@@ -24,7 +24,7 @@ def check(bed, python):
     before = bed.sent()
     pair(bed, python, "all", "", "")
     sent = bed.must_have_sent(before, 2 * SIZE)
-    # Other programs that want the processors make each turn as long as their time slices: the best of three runs counts.
+    # If other programs use the processors, each turn takes as long as their time slices, so the best of three runs counts.
     medians = []
     while len(medians) < 3 and min(medians, default=MOST) >= MOST:
         said = pair(bed, python, f"one{len(medians)}", "iron1", "iron2")

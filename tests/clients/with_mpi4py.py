@@ -2,7 +2,7 @@
 
 import sys
 
-# Bytes of the messages each rank sends the other.
+# Sizes in bytes of the messages that each rank sends the other.
 SIZES = [1, 4096, 1 << 20, 8 << 20]
 
 

@@ -82,6 +82,6 @@ if __name__ == "__main__":
     from peers import compare, hear, random_bytes, tell
 
     {"target": target, "initiator": initiator}[sys.argv[1]]()
-    # The wheel's libnl-route fails in its destructor at exit(), with devices or without, and without us too.
+    # The wheel's libnl-route crashes in its destructor at exit(), with or without devices, and also without ironverbs.
     sys.stdout.flush()
     os._exit(0)

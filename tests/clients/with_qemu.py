@@ -25,7 +25,7 @@ def check(bed, qemu):
         image.write(os.urandom(FILLED))
     before = bed.sent()
     for number, pinned in enumerate((False, True)):
-        # Only the first machine has these bytes, so the second can have them from nowhere else.
+        # Only the first machine has these bytes, so the second can have them only by migration.
         first = machine(bed, qemu, f"from{number}", "-device", f"loader,file={filled},addr=0x1000000,force-raw=on")
         second = machine(bed, qemu, f"to{number}", "-incoming", "defer")
         for end in first, second:
@@ -61,7 +61,7 @@ def finished(bed, end):
 
 def machine(bed, qemu, name, *more):
     path = os.path.join(bed.directory, name)
-    # Emulated, of firmware and memory only, and stopped, so that the memory stays as it is.
+    # An emulated machine with firmware and memory only, stopped so that its memory does not change.
     kind = ["-nodefaults", "-machine", "q35,accel=tcg", "-m", MEMORY >> 20, "-display", "none", "-S"]
     bed.start(qemu, *kind, "-qmp", f"unix:{path},server=on,wait=off", *more)
     return Monitor(bed, path)

@@ -17,7 +17,7 @@ def check(bed, target):
 
     before = bed.sent()
     passed = 0
-    # Its other test compares the compiler's messages.
+    # The remaining test compares compiler messages.
     programs = [p for p in target.glob("debug/deps/*-*") if re.fullmatch(r"(sideway|test_\w+)-[0-9a-f]{16}", p.name)]
     expect(len(programs) >= 6, f"expected six programs of tests in {target}, found {len(programs)}")
     for program in sorted(programs):
@@ -41,13 +41,13 @@ def pair(bed, example, serves, asks, tries=2):
     from bed import Wrong
 
     server = bed.start(example, *serves, RUST_BACKTRACE="0")
-    # Servers say nothing when they listen.
+    # Servers print nothing when they listen.
     time.sleep(1)
     try:
         bed.run(example, *asks, seconds=30, RUST_BACKTRACE="0")
         server.wait(20)
     except Wrong as why:
-        # The examples retry for an eighth of a second, in which a busy machine may not get to the server.
+        # The examples retry for an eighth of a second, during which a busy machine may not schedule the server.
         server.end()
         if tries == 1:
             raise

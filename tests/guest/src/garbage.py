@@ -18,8 +18,8 @@ DEVICE = f"/sys/bus/pci/devices/{BDF}"
 DICE = random.Random(SEED)
 PAGE = 4096
 BAR = 32 << 20
-# The guest's kernel was told to leave this half of its memory alone. A device without an IOMMU writes where it is told to, and a kernel
-# whose own memory it wrote to would say nothing about the device any more.
+# The guest's kernel was told to leave this half of its memory alone. Without an IOMMU the device writes to any address it is given, and a
+# kernel with overwritten memory would no longer prove anything about the device.
 SPARE, END = 512 << 20, 1 << 30
 
 
@@ -112,7 +112,7 @@ class Commands:
     def send(self, data, out_length, wild=False, slot=0):
         """One command; its status, or None without an answer."""
         memory, address = self.dma.map, self.dma.address
-        # Mailboxes: page 1 and 2 for what goes in, page 3 for what comes out.
+        # Mailboxes: pages 1 and 2 for input, page 3 for output.
         rest = data[16:]
         blocks = [(1, 0), (1, 1024), (1, 2048), (1, 3072), (2, 0), (2, 1024)]
         used = blocks[: (len(rest) + 511) // 512]
@@ -183,13 +183,13 @@ def main():
         rounds += 1
         reset()
         config()
-        # The configuration space itself, but for the addresses the guest's kernel relies on.
+        # The configuration space itself, except for the addresses that the guest's kernel relies on.
         for _ in range(50):
             at = DICE.choice([DICE.randrange(0x40, 0x100), DICE.randrange(0x100, 0x1000)]) & ~3
             subprocess.run(["setpci", "-s", BDF, f"{at:x}.L={DICE.getrandbits(32):08x}"], stderr=subprocess.DEVNULL)
         reset()
         config()
-        # A command queue anywhere.
+        # A command queue at a random address.
         for _ in range(20):
             where = anywhere()
             bar.write(0x10, where >> 32 & 0xFFFFFFFF)
@@ -208,11 +208,11 @@ def main():
                 size = DICE.choice([1, 2, 4, 8])
                 near = DICE.choice([0x1000, 0x4000, 0x10000, 0x100000, BAR])
                 at = DICE.randrange(0, near, size)
-                # Not the command queue's own address: answers are wanted.
+                # Leaves the command queue's own address alone, because answers are expected.
                 if not 0x10 <= at < 0x18:
                     bar.write(at, DICE.getrandbits(8 * size), size)
             for _ in range(10):
-                # Doorbells of the first pages behind those the chip keeps.
+                # Doorbells of the first pages after those reserved by the chip.
                 bar.write((16 + DICE.randrange(8)) * PAGE + DICE.choice([0x20, 0x40, 0x48, 0x800, 0x900]),
                           DICE.getrandbits(32) & DICE.choice([0xFFFFFFFF, 0xFF]), 4)
             bar.read(0x1010)

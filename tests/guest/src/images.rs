@@ -1,14 +1,14 @@
-//! Where QEMU and the guest's images are; made by `scripts/guest-image.sh` when missing.
+//! Locates QEMU and the guest's images; `scripts/guest-image.sh` makes them if they are missing.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use crate::{Outcome, Trouble, failed, tree};
 
-/// The kernels a guest can boot, oldest first: Debian 12's and Debian 13's.
+/// The kernels that a guest can boot, oldest first: Debian 12's and Debian 13's.
 pub const KERNELS: [&str; 2] = ["6.1", "6.12"];
 
-/// The two folders every guest is made of.
+/// The two folders that every guest uses.
 #[derive(Clone, Debug)]
 pub struct Images {
     tools: PathBuf,
@@ -16,7 +16,7 @@ pub struct Images {
 }
 
 impl Images {
-    /// Finds the images, making them when missing (about a minute, and a network).
+    /// Finds the images and makes missing ones (which takes about a minute, and a network).
     pub fn ready() -> Outcome<Self> {
         let paths = made("build")?;
         let [tools, guest] = &paths[..] else {
@@ -28,22 +28,22 @@ impl Images {
         Ok(Self { tools: tools.clone(), guest: guest.clone() })
     }
 
-    /// QEMU, of a release that has a vfio-user client.
+    /// QEMU, of a release with a vfio-user client.
     pub fn qemu(&self) -> PathBuf {
         self.tools.join("bin/qemu-system-x86_64")
     }
 
-    /// Wireshark's dissectors on the command line.
+    /// tshark, the command-line version of Wireshark.
     pub fn tshark(&self) -> PathBuf {
         self.tools.join("bin/tshark")
     }
 
-    /// The user space, an ext4 image guests share.
+    /// The user space, an ext4 image that guests share.
     pub fn root(&self) -> PathBuf {
         self.guest.join("root.ext4")
     }
 
-    /// Directory of a kernel with `vmlinuz` and `initramfs`.
+    /// The directory of a kernel, with `vmlinuz` and `initramfs`.
     pub fn kernel(&self, name: &str) -> Outcome<PathBuf> {
         let dir = self.guest.join(Path::new(name));
         if KERNELS.contains(&name) && dir.is_dir() {
@@ -53,7 +53,7 @@ impl Images {
     }
 }
 
-/// The folder with UCX, libfabric and Open MPI, made when missing.
+/// The folder with UCX, libfabric and Open MPI; it is made if missing.
 pub fn programs() -> Outcome<PathBuf> {
     let mut paths = made("programs")?;
     match (paths.pop(), paths.len()) {
@@ -62,7 +62,7 @@ pub fn programs() -> Outcome<PathBuf> {
     }
 }
 
-/// The folders that `scripts/guest-image.sh` makes and names.
+/// Runs `scripts/guest-image.sh` and returns the folders that it prints.
 fn made(what: &str) -> Outcome<Vec<PathBuf>> {
     let script = tree().join("scripts/guest-image.sh");
     let output = Command::new("sh").arg(script).arg(what).stdin(Stdio::null()).output()?;

@@ -1,6 +1,6 @@
-# First program of a guest: mounts what programs expect, then runs what the harness asks for. /share is the harness's
-# directory: the line "N SECONDS ." on the port runs /share/N.sh, is answered "got N" at once, and in the end "N STATUS", which
-# /share/N.end says as well. A line that came in part is not answered, one that came twice runs nothing again.
+# The guest's init: mounts the usual file systems, then executes commands of the harness. /share is the harness's directory. The line "N
+# SECONDS ." on the port runs /share/N.sh; it is answered by "got N" at once and by "N STATUS" at the end, which is also written to
+# /share/N.end. An incomplete line is not answered, and a repeated line does not run the script again.
 export PATH=/usr/sbin:/usr/bin HOME=/root LANG=C.UTF-8 PYTHONDONTWRITEBYTECODE=1
 # shellcheck disable=SC2046  # words of the kernel's command line
 set -- $(cat /proc/cmdline)
@@ -40,6 +40,6 @@ while read -r id seconds dot <&3; do
         echo "$id $status" >&3
     ) &
 done
-# Once virtio's shutdown has broken the device, a kernel complains of every frame that it would still send.
+# Once virtio's shutdown has disabled the device, a kernel complains about every frame that it still sends.
 [ ! -e /sys/class/net/cable ] || ip link set cable down
 exec busybox poweroff -f

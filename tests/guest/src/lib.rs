@@ -1,8 +1,9 @@
-//! Linux guests that judge the device model: QEMU under TCG, Debian's kernels and Debian's programs.
+//! Linux guests that test the device model: QEMU under TCG with Debian's kernels and Debian's programs.
 //!
-//! [`images`] finds QEMU and what a guest boots from. [`machine`] is one guest: booted, given commands, ended. [`log`] judges its
-//! kernel's log. [`server`] is the `ironverbs serve` process whose functions are plugged into guests. [`scenarios`] is what guests must
-//! show; [`report`] counts what was shown. The program `guest` runs them (`make test-guest GUEST=boot`), and so can any other:
+//! [`images`] locates QEMU and the images that a guest boots from. [`machine`] boots a guest, runs commands in it and ends it. [`log`]
+//! checks the guest's kernel log. [`server`] is the `ironverbs serve` process that provides the guests' functions. [`scenarios`] has the
+//! tests; [`report`] runs them and counts the results. The program `guest` runs them (`make test-guest GUEST=boot`), and any other program
+//! can:
 //!
 //! ```no_run
 //! use guest::{Trouble, report, scenarios};
@@ -29,19 +30,19 @@ pub mod server;
 use std::path::PathBuf;
 use std::process::Command;
 
-/// Why something could not be shown.
+/// Why a scenario or a step did not succeed.
 #[derive(Debug)]
 pub enum Trouble {
-    /// This machine cannot do it: the reason in one line. Not a failure.
+    /// The machine lacks something; the reason in one line. This is not a failure.
     Cannot(String),
-    /// It was tried and went wrong: what was expected and what was found.
+    /// A failure: what was expected and what was found.
     Failed(String),
 }
 
 /// The result of a step of a scenario.
 pub type Outcome<T = ()> = Result<T, Trouble>;
 
-/// A failure with its words.
+/// Returns a failure with this message.
 pub fn failed<T>(words: impl Into<String>) -> Outcome<T> {
     Err(Trouble::Failed(words.into()))
 }
@@ -60,12 +61,12 @@ impl std::fmt::Display for Trouble {
     }
 }
 
-/// Root of the source tree this was built from.
+/// Root of the source tree that this program was built from.
 pub fn tree() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap_or_default()
 }
 
-/// Directory with `ironverbs` and the provider: `IRONVERBS_BUILT`, or where this program lies.
+/// Directory with `ironverbs` and the provider: `IRONVERBS_BUILT`, or the directory of this program.
 pub fn built() -> PathBuf {
     if let Some(dir) = std::env::var_os("IRONVERBS_BUILT") {
         return dir.into();
@@ -74,7 +75,7 @@ pub fn built() -> PathBuf {
     exe.and_then(|exe| exe.parent().map(PathBuf::from)).unwrap_or_else(|| tree().join("target/release"))
 }
 
-/// A command that ends with the thread that starts it, whatever ends that one.
+/// A command that is killed when the thread that starts it ends, for whatever reason.
 pub fn bound_to_us(program: impl AsRef<std::ffi::OsStr>) -> Command {
     let mut command = Command::new("setpriv");
     command.args(["--pdeathsig", "KILL", "--"]).arg(program);

@@ -1,9 +1,9 @@
-//! The kernel's log as a judge.
+//! Checks a guest's kernel log.
 
 use crate::machine::Guest;
 use crate::{Outcome, failed};
 
-/// The lines that a slow processor or QEMU makes the kernel say, whatever devices there are.
+/// Lines that the kernel prints because of a slow processor or QEMU, whatever devices there are.
 const OF_THE_BED: [&str; 11] = [
     "clocksource:",
     "TSC found unstable",
@@ -18,7 +18,7 @@ const OF_THE_BED: [&str; 11] = [
     "reboot: ",
 ];
 
-/// Words that tell of trouble at any level.
+/// Words that indicate trouble at any level.
 const TROUBLE: [&str; 10] = [
     "WARNING:",
     "BUG:",
@@ -32,7 +32,7 @@ const TROUBLE: [&str; 10] = [
     "blocked for more than",
 ];
 
-/// True if a raw line `<LEVEL>[time] text` says that something went wrong.
+/// Returns true if a raw line `<LEVEL>[time] text` reports a problem.
 pub(crate) fn bad(line: &str) -> bool {
     let (level, text) = line.strip_prefix('<').and_then(|l| l.split_once('>')).unwrap_or(("6", line));
     if OF_THE_BED.iter().any(|known| text.contains(known)) {
@@ -45,17 +45,17 @@ pub(crate) fn bad(line: &str) -> bool {
         || (TROUBLE.iter().any(|word| text.contains(word)) && ours.iter().any(|word| text.contains(word)))
 }
 
-/// True if a line of the console, where only warnings and worse are shown, is trouble.
+/// Returns true if a line of the console, which shows only warnings and worse, reports a problem.
 pub(crate) fn trouble(line: &str) -> bool {
     line.starts_with('[') && bad(&format!("<4>{line}"))
 }
 
-/// That nothing went wrong since the last look.
+/// Checks that the log has reported no problems since the last look.
 pub fn clean(guest: &mut Guest) -> Outcome {
     clean_but(guest, &[])
 }
 
-/// That nothing went wrong since the last look but what contains one of the words.
+/// Checks that the log has reported no problems since the last look, except in lines that contain one of the words.
 pub fn clean_but(guest: &mut Guest, known: &[&str]) -> Outcome {
     let lines = guest.dmesg()?;
     let wrong = |line: &&String| bad(line) && !known.iter().any(|word| line.contains(word));

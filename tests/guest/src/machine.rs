@@ -1,4 +1,4 @@
-//! One guest: booted, given shell scripts to run, ended. Nothing here waits without a bound.
+//! A guest: boots it, runs shell scripts in it, ends it. All waits have a time limit.
 
 use std::collections::HashMap;
 use std::ffi::OsString;
@@ -13,33 +13,34 @@ use std::time::{Duration, Instant};
 use crate::images::Images;
 use crate::{Outcome, bound_to_us, built, failed, portrait};
 
-/// From QEMU's start to the guest's first command, at most.
+/// Maximum time from QEMU's start to the guest's first command.
 const BOOT: Duration = Duration::from_secs(120);
-/// The time that a guest gets beyond a script's own before it counts as hanging.
+/// Time beyond a script's own limit after which a guest counts as hung.
 const GRACE: Duration = Duration::from_secs(20);
-/// A guest that has taken a command says so within this time, or is sent it again: QEMU's serial port was seen to lose bytes.
+/// Time within which a guest acknowledges a command. After that the command is sent again, because QEMU's serial port has been seen to lose
+/// bytes.
 const TAKEN: Duration = Duration::from_secs(2);
 /// The PCI slot of the first plugged function.
 const FIRST_SLOT: usize = 0x10;
 
-/// The parts of a guest.
+/// The configuration of a guest.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// Its host name, and the name in messages.
+    /// Host name, also used in messages.
     pub name: String,
     /// `6.1` or `6.12`.
     pub kernel: String,
     /// vfio-user sockets; the function of the n-th is at PCI address 0000:00:(10+n).0, hexadecimal.
     pub plugs: Vec<PathBuf>,
-    /// MB of memory.
+    /// Memory in MB.
     pub memory: u32,
-    /// Processors.
+    /// Number of processors.
     pub cpus: u32,
-    /// A virtual IOMMU, for vfio-pci in the guest.
+    /// Adds a virtual IOMMU, for vfio-pci in the guest.
     pub iommu: bool,
-    /// More arguments to QEMU.
+    /// Additional arguments to QEMU.
     pub qemu: Vec<OsString>,
-    /// More words for the kernel's command line.
+    /// Additional words for the kernel command line.
     pub append: String,
 }
 
@@ -58,25 +59,25 @@ impl Plan {
         }
     }
 
-    /// Boots `kernel` instead.
+    /// Selects the kernel to boot.
     pub fn kernel(mut self, kernel: &str) -> Self {
         self.kernel = kernel.into();
         self
     }
 
-    /// Plugs the function behind a vfio-user socket.
+    /// Plugs in the function behind a vfio-user socket.
     pub fn plug(mut self, socket: impl Into<PathBuf>) -> Self {
         self.plugs.push(socket.into());
         self
     }
 
-    /// Puts a virtual IOMMU before the functions.
+    /// Adds a virtual IOMMU in front of the functions.
     pub fn iommu(mut self) -> Self {
         self.iommu = true;
         self
     }
 
-    /// More arguments to QEMU.
+    /// Adds arguments to QEMU.
     pub fn qemu<A: Into<OsString>>(mut self, arguments: impl IntoIterator<Item = A>) -> Self {
         self.qemu.extend(arguments.into_iter().map(Into::into));
         self
@@ -145,9 +146,9 @@ impl Plan {
 /// The result of a script in a guest.
 #[derive(Clone, Debug)]
 pub struct Output {
-    /// Exit status; 124 if its time was over.
+    /// Exit status; 124 on timeout.
     pub status: i32,
-    /// Its output, both streams.
+    /// Output of both streams.
     pub text: String,
 }
 
@@ -161,7 +162,7 @@ pub struct Running {
     script: String,
 }
 
-/// A booted guest; ended when dropped.
+/// A booted guest; dropping it ends it.
 #[derive(Debug)]
 pub struct Guest {
     plan: Plan,
@@ -170,15 +171,15 @@ pub struct Guest {
     port: UnixStream,
     answers: Receiver<String>,
     ended: HashMap<u32, i32>,
-    /// Commands the guest has not said to have taken: what was sent, and when.
+    /// Commands that the guest has not acknowledged: the text, and when it was sent.
     untaken: HashMap<u32, (String, Instant)>,
     next: u32,
-    /// Lines of the kernel's log already judged.
+    /// Number of lines of the kernel log already checked.
     seen: usize,
     release: String,
 }
 
-/// A directory of a guest's own, short enough for socket paths.
+/// Makes a directory for a guest, with a path short enough for sockets.
 fn make_dir(name: &str) -> Outcome<PathBuf> {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let n = NEXT.fetch_add(1, Ordering::Relaxed);
@@ -189,13 +190,13 @@ fn make_dir(name: &str) -> Outcome<PathBuf> {
 }
 
 impl Guest {
-    /// Starts a guest and waits until it takes commands.
+    /// Starts a guest and waits until it accepts commands.
     pub fn boot(images: &Images, plan: Plan) -> Outcome<Self> {
         let mut booted = Self::boot_all(images, vec![plan])?;
         booted.pop().map_or_else(|| failed("no guest"), Ok)
     }
 
-    /// Starts several guests at once and waits until all take commands.
+    /// Starts several guests at once and waits until all accept commands.
     pub fn boot_all(images: &Images, plans: Vec<Plan>) -> Outcome<Vec<Self>> {
         let mut guests = Vec::new();
         for plan in plans {
@@ -247,7 +248,7 @@ impl Guest {
         match self.answers.recv_timeout(BOOT) {
             Ok(line) if line.starts_with("ready ") => {
                 self.release = line["ready ".len()..].trim().into();
-                // The kernel's messages about QEMU's machine are not our matter.
+                // The kernel's messages about QEMU's machine are ignored.
                 self.dmesg().map(drop)
             }
             other => failed(self.last_words(&format!("expected the guest to be ready, found {other:?}"))),
@@ -264,7 +265,7 @@ impl Guest {
         &self.release
     }
 
-    /// Directory the guest sees as `/share`, writable by both.
+    /// Directory that the guest sees as `/share`, writable by both.
     pub fn share(&self) -> PathBuf {
         self.dir.join("share")
     }
@@ -274,7 +275,7 @@ impl Guest {
         self.qemu.id()
     }
 
-    /// Starts a bash script in the guest that may take `seconds`.
+    /// Starts a bash script in the guest with a time limit of `seconds`.
     pub fn start_script(&mut self, seconds: u64, script: &str) -> Outcome<Running> {
         self.next += 1;
         let id = self.next;
@@ -292,7 +293,7 @@ impl Guest {
         Ok(())
     }
 
-    /// Sends again what was not taken, and looks for what ended without a word.
+    /// Resends unacknowledged commands, and looks for scripts that ended without a report.
     fn look_again(&mut self, running: &Running) -> Outcome {
         let late = self.untaken.get(&running.id).filter(|(_, sent)| sent.elapsed() >= TAKEN);
         if let Some((line, _)) = late.cloned() {
@@ -305,7 +306,7 @@ impl Guest {
         Ok(())
     }
 
-    /// The exit status of a started script, if it has ended.
+    /// Returns the exit status of a started script if it has ended.
     pub fn poll(&mut self, running: &Running) -> Outcome<Option<i32>> {
         while let Ok(line) = self.answers.try_recv() {
             self.note(&line);
@@ -358,7 +359,7 @@ impl Guest {
         String::from_utf8_lossy(&bytes).into_owned()
     }
 
-    /// Waits for a started script, which must end with status 0; its output.
+    /// Waits for a started script, which must end with status 0. Returns its output.
     pub fn done(&mut self, running: &Running) -> Outcome<String> {
         let output = self.wait(running)?;
         if output.status == 0 {
@@ -376,19 +377,19 @@ impl Guest {
         ))
     }
 
-    /// Runs a bash script, which must end with status 0 within `seconds`; its output.
+    /// Runs a bash script, which must end with status 0 within `seconds`. Returns its output.
     pub fn run(&mut self, seconds: u64, script: &str) -> Outcome<String> {
         let running = self.start_script(seconds, script)?;
         self.done(&running)
     }
 
-    /// Runs a bash script within `seconds`, whatever its status.
+    /// Runs a bash script within `seconds` and accepts any status.
     pub fn try_run(&mut self, seconds: u64, script: &str) -> Outcome<Output> {
         let running = self.start_script(seconds, script)?;
         self.wait(&running)
     }
 
-    /// Lines of the kernel's log since the last look, `LEVEL,text` with levels as in syslog.
+    /// Returns the kernel log since the last look as lines `LEVEL,text`, with levels as in syslog.
     pub fn dmesg(&mut self) -> Outcome<Vec<String>> {
         let text = self.run(20, "busybox dmesg -r")?;
         let lines: Vec<String> = text.lines().skip(self.seen).map(String::from).collect();
@@ -396,7 +397,7 @@ impl Guest {
         Ok(lines)
     }
 
-    /// The last lines of the guest's console, with `reason` before them.
+    /// Returns `reason` followed by the last lines of the guest's console.
     pub fn last_words(&self, reason: &str) -> String {
         let tail = |file: &str, lines: usize| {
             let bytes = std::fs::read(self.dir.join(file)).unwrap_or_default();
@@ -408,9 +409,9 @@ impl Guest {
         format!("{}: {reason}\n--- end of its console\n{console}\n--- QEMU said\n{qemu}", self.plan.name)
     }
 
-    /// Asks the guest to power off and waits for it.
+    /// Powers the guest off and waits for it.
     pub fn power_off(mut self) -> Outcome {
-        // The drivers in the guest take their leave, too.
+        // The time includes the shutdown of the guest's drivers.
         const OFF: Duration = Duration::from_secs(60);
         let lines = std::fs::read(self.dir.join("console"))
             .unwrap_or_default()
@@ -456,7 +457,7 @@ impl Drop for Guest {
     }
 }
 
-/// Boots a guest with its console on this terminal; returns when it is powered off.
+/// Boots a guest with its console on this terminal. Returns when it is powered off.
 pub fn interactive(images: &Images, mut plan: Plan) -> Outcome {
     let dir = make_dir(&plan.name)?;
     plan.append.push_str(" guest.shell");

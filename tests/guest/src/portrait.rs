@@ -1,4 +1,4 @@
-//! The state of a guest that no longer answers, before it is ended: where its processors are, and what QEMU waits for.
+//! Reports the state of a hung guest before it is killed: where its processors are, and what QEMU waits for.
 
 use std::fmt::Write as _;
 use std::io::{Read, Write};
@@ -6,12 +6,12 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// QEMU's monitor answers within this time, or its main loop stands still.
+/// If QEMU's monitor does not answer within this time, its main loop is stuck.
 const MONITOR: Duration = Duration::from_secs(3);
-/// The kernel prints what it was asked for on the console within this time.
+/// Time within which the kernel prints the requested information on the console.
 const CONSOLE: Duration = Duration::from_secs(4);
 
-/// Threads of `pid`: name, state, processor time, and the system call each is in.
+/// Lists the threads of `pid`: name, state, processor time and current system call.
 fn threads(pid: u32) -> String {
     let mut text = String::new();
     let Ok(tasks) = std::fs::read_dir(format!("/proc/{pid}/task")) else { return text };
@@ -35,7 +35,7 @@ fn threads(pid: u32) -> String {
     text
 }
 
-/// The answers of the monitor at `socket` to `commands`.
+/// Runs `commands` on the monitor at `socket` and returns its answers.
 fn monitor(socket: &Path, commands: &[&str]) -> std::io::Result<String> {
     let mut stream = UnixStream::connect(socket)?;
     stream.set_read_timeout(Some(Duration::from_millis(300)))?;
@@ -49,7 +49,7 @@ fn monitor(socket: &Path, commands: &[&str]) -> std::io::Result<String> {
             match stream.read(&mut bytes) {
                 Ok(0) => break,
                 Ok(got) => said.extend_from_slice(&bytes[..got]),
-                // Silence after an answer is its end.
+                // An answer ends with silence.
                 Err(_) if said.ends_with(b"(qemu) ") => break,
                 Err(_) => {}
             }
@@ -58,8 +58,8 @@ fn monitor(socket: &Path, commands: &[&str]) -> std::io::Result<String> {
     Ok(String::from_utf8_lossy(&said).into_owned())
 }
 
-/// The state of the guest of QEMU process `pid`, whose monitor is at `socket`. Its kernel is asked over the keyboard which
-/// tasks are blocked, and given an NMI, at which it tells on the console where the processor was and ends.
+/// Reports the state of the guest of QEMU process `pid` with its monitor at `socket`. Asks the kernel by SysRq for blocked tasks and then
+/// sends an NMI, on which the kernel prints on the console where the processor was, and panics.
 pub fn of(pid: u32, socket: &Path) -> String {
     let (first, start) = (threads(pid), Instant::now());
     let asked = monitor(socket, &["info registers -a", "sendkey alt-sysrq-w"]);

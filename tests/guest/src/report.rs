@@ -1,4 +1,4 @@
-//! Runs scenarios one after another and says how each ended.
+//! Runs scenarios one after another and reports the result of each.
 
 use std::time::Instant;
 
@@ -6,7 +6,8 @@ use crate::images::Images;
 use crate::scenarios::Scenario;
 use crate::{Outcome, Trouble};
 
-/// Runs the scenarios whose name contains one of the words, without words all but those that must be named. 0 if none failed, else 1.
+/// Runs the scenarios with a name that contains one of the words; without words, all that are not marked `named`. Returns 0 if none failed,
+/// otherwise 1.
 pub fn run(scenarios: &[Scenario], words: &[String]) -> Outcome<u8> {
     let wanted = |scenario: &&Scenario| {
         words.is_empty() && !scenario.named || words.iter().any(|word| scenario.name.contains(&**word))

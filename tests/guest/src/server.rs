@@ -1,4 +1,4 @@
-//! A node of its own whose functions one `ironverbs serve` process offers to guests.
+//! A temporary node with functions that an `ironverbs serve` process offers to guests.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
@@ -7,21 +7,21 @@ use std::time::{Duration, Instant};
 
 use crate::{Outcome, bound_to_us, built, failed};
 
-/// Until all sockets are there, at most.
+/// Maximum time until all sockets exist.
 const START: Duration = Duration::from_secs(30);
 
-/// How strict an adapter is, unless the environment variable [`STRICT`] says otherwise. A refusal to a stock driver in a guest is
-/// a mistake of the adapter's.
+/// How strict an adapter is, unless the environment variable [`STRICT`] overrides it. If the adapter refuses a command of a stock driver in
+/// a guest, the adapter is wrong.
 #[derive(Clone, Copy, Debug, Default)]
 pub enum Strict {
-    /// As a card whose owner gave the VFs their MACs.
+    /// Like a card with MACs assigned to its VFs.
     #[default]
     Twin,
-    /// As a card: VFs have no MACs and GUIDs yet. For scenarios without rdma_cm, which finds devices by their node GUIDs.
+    /// Like a card with VFs that have no MACs and GUIDs yet. For scenarios without rdma_cm, which finds devices by their node GUIDs.
     Bare,
-    /// It refuses what a card does, and answers at once: streams have each command with its answer.
+    /// Refuses what a card refuses, and answers at once: streams have each command with its answer.
     Prompt,
-    /// As kind as can be: it lets more garbage past its first checks.
+    /// As lenient as possible: more garbage passes the first checks.
     Kind,
 }
 
@@ -36,25 +36,25 @@ impl Strict {
     }
 }
 
-/// See [`Strict`].
+/// Name of the environment variable that overrides [`Strict`].
 const STRICT: &str = "IRONVERBS_GUEST_STRICT";
 
-/// The functions that are served, and how.
+/// The functions to serve and their configuration.
 #[derive(Clone, Debug, Default)]
 pub struct Plan {
     /// Function numbers: 0 is the PF.
     pub functions: Vec<u16>,
     /// InfiniBand instead of Ethernet.
     pub infiniband: bool,
-    /// How strict it is.
+    /// How strict the adapter is.
     pub strict: Strict,
-    /// More arguments to `ironverbs serve`.
+    /// Additional arguments to `ironverbs serve`.
     pub arguments: Vec<String>,
-    /// More sockets that are there once it serves.
+    /// Additional sockets that exist once it serves.
     pub more: Vec<PathBuf>,
 }
 
-/// A serving process and its node; both end when dropped.
+/// A serving process and its node; dropping it ends both.
 #[derive(Debug)]
 pub struct Server {
     dir: PathBuf,
@@ -115,7 +115,7 @@ impl Server {
         std::fs::read_to_string(self.dir.join("log")).unwrap_or_default().trim().into()
     }
 
-    /// That the process still serves.
+    /// Checks that the process still serves.
     pub fn check(&mut self) -> Outcome {
         match self.process.try_wait()? {
             None => Ok(()),

@@ -1,8 +1,8 @@
-//! A verbs program in Rust as anybody writes it: the bindings that rdma-sys makes of the installed headers, the stock libibverbs, two devices
-//! and a pair of RC QPs between them.
+//! A typical verbs program in Rust: the bindings that rdma-sys generates from the installed headers, the stock libibverbs, and two devices
+//! with a pair of RC QPs between them.
 //!
-//! `ironverbs-client-rdma-sys iron1 iron2` prints a line for each promise that is kept, then the bytes it moved; the first that is broken ends it
-//! with 1.
+//! `ironverbs-client-rdma-sys iron1 iron2` prints a line for each check that passes, then the bytes it moved; it exits with 1 at the first
+//! check that fails.
 
 mod side;
 
@@ -10,9 +10,9 @@ use rdma_sys::{ibv_wc_opcode, ibv_wc_status, ibv_wr_opcode};
 use side::{LEN, Side, Try};
 use std::process::ExitCode;
 
-/// Lengths of messages: none, odd, a packet, a packet and a byte, many packets.
+/// Message lengths: none, odd, one packet, one packet and a byte, many packets.
 const LENGTHS: [usize; 5] = [0, 7, 1024, 1025, 65_549];
-/// Where a message lies in the memory of who sends it, and where it arrives.
+/// Offset of a message in the sender's memory, and in the receiver's.
 const FROM: usize = 3;
 const TO: usize = LEN / 2 + 5;
 /// Immediate data.
@@ -44,15 +44,15 @@ fn kept(promise: &str, holds: bool) -> Try<()> {
     Ok(())
 }
 
-/// Bytes that no other message has.
+/// Returns bytes that no other message has.
 fn pattern(seed: usize, len: usize) -> Vec<u8> {
     (0..len).map(|at| (at.wrapping_mul(31) ^ (at >> 8) ^ seed.wrapping_mul(97)) as u8).collect()
 }
 
-/// The bytes around a message that arrived, which must stay as they were.
+/// The bytes around a received message, which must stay unchanged.
 const MARGIN: usize = 8;
 
-/// True if `message`, and nothing more, arrived at [`TO`].
+/// Returns true if exactly `message` arrived at [`TO`].
 fn arrived(at: &Side, message: &[u8]) -> bool {
     let found = at.bytes(TO - MARGIN, message.len() + 2 * MARGIN);
     let (before, rest) = found.split_at(MARGIN);
@@ -113,7 +113,7 @@ fn messages(a: &Side, b: &Side) -> Try<usize> {
     b.receive(5, 0, 0)?;
     a.post(6, ibv_wr_opcode::IBV_WR_RDMA_WRITE_WITH_IMM, (FROM, 100), Some(b.place(TO)))?;
     let (_, got) = (a.completion()?, b.completion()?);
-    // SAFETY: both members are words; this operation brings immediate data.
+    // SAFETY: both members are integers; this operation delivers immediate data.
     let immediate = unsafe { got.imm_data_invalidated_rkey_union.imm_data };
     let whole = got.opcode == ibv_wc_opcode::IBV_WC_RECV_RDMA_WITH_IMM && got.byte_len == 100;
     kept(
@@ -142,7 +142,7 @@ fn atomics(a: &Side, b: &Side) -> Try<()> {
     kept("CMP_SWAP swaps what is equal and nothing else", kept_once)
 }
 
-/// The errors that end a connection.
+/// Errors that break a connection.
 fn errors(a: &Side, b: &Side) -> Try<()> {
     b.clear();
     let (address, key) = b.place(TO);

@@ -9,38 +9,38 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// An error, in words.
+/// The result of a step; an error is a message.
 pub type Try<T> = Result<T, String>;
 
 /// Bytes of memory of a side.
 pub const LEN: usize = 256 << 10;
-/// Longest wait for a completion.
+/// Maximum time to wait for a completion.
 const PATIENCE: Duration = Duration::from_secs(10);
 const PORT: u8 = 1;
-/// RoCE v2 with the IPv4 address, where the port is Ethernet.
+/// On Ethernet ports: RoCE v2 with the IPv4 address.
 const GID_INDEX: u8 = 1;
-/// `IBV_LINK_LAYER_ETHERNET`, which is no type that rdma-sys allows.
+/// `IBV_LINK_LAYER_ETHERNET`, for which rdma-sys has no type.
 const ETHERNET: u8 = 2;
 const PSN: u32 = 0xff_fff0;
 
-/// The object that libibverbs made, or why not.
+/// Returns the object that libibverbs made, or the error.
 fn made<T>(what: &str, object: *mut T) -> Try<*mut T> {
     if object.is_null() { Err(format!("{what}: {}", io::Error::last_os_error())) } else { Ok(object) }
 }
 
-/// A call that answers 0 or an errno.
+/// Checks a call that returns 0 or an errno.
 fn done(what: &str, answer: c_int) -> Try<()> {
     if answer == 0 { Ok(()) } else { Err(format!("{what}: {}", io::Error::from_raw_os_error(answer))) }
 }
 
-/// Zeros, which is what C programs fill such structures with.
+/// Returns a zeroed structure, as C programs initialize it.
 fn zeroed<T: Plain>() -> T {
-    // SAFETY: `Plain` promises that zeros are a value.
+    // SAFETY: `Plain` promises that all zeros are a valid value.
     unsafe { mem::zeroed() }
 }
 
 /// # Safety
-/// All of it may be zero: integers, null pointers, `None`.
+/// All fields may be zero: integers, null pointers, `None`.
 unsafe trait Plain {}
 // SAFETY: integers.
 unsafe impl Plain for ibv_port_attr {}
@@ -55,7 +55,7 @@ unsafe impl Plain for ibv_send_wr {}
 // SAFETY: integers, and a union of them.
 unsafe impl Plain for ibv_wc {}
 
-/// An open device, and on it all that a connection needs.
+/// An open device with everything that a connection needs.
 pub struct Side {
     context: *mut ibv_context,
     pd: *mut ibv_pd,
@@ -73,10 +73,10 @@ fn layout() -> Layout {
 }
 
 impl Side {
-    /// Opens the device called `name`, with all it needs, and takes the queue pair to INIT.
+    /// Opens the device called `name`, creates its objects, and moves the queue pair to INIT.
     pub fn open(name: &str) -> Try<Self> {
-        // SAFETY: each object is made of those above it, which live until `close`; structures live across the calls. The list of devices
-        // is freed when the one that is wanted is open, as the manual page allows. The memory is as long as is registered.
+        // SAFETY: each object is made from those above it, which live until `close`; structures live across the calls. The device list is
+        // freed once the wanted device is open, as the manual page allows. The memory is as long as the registration.
         unsafe {
             let context = open_device(name)?;
             let mut port: ibv_port_attr = zeroed();
@@ -148,23 +148,23 @@ impl Side {
         Ok(attr.qp_state)
     }
 
-    /// True if the queue pair may send.
+    /// Returns true if the queue pair may send.
     pub fn is_ready(&self) -> Try<bool> {
         Ok(self.state()? == ibv_qp_state::IBV_QPS_RTS)
     }
 
-    /// True if the queue pair is in error.
+    /// Returns true if the queue pair is in error.
     pub fn has_failed(&self) -> Try<bool> {
         Ok(self.state()? == ibv_qp_state::IBV_QPS_ERR)
     }
 
-    /// Number of the queue pair.
+    /// Returns the queue pair number.
     pub fn qp_num(&self) -> u32 {
         // SAFETY: our own queue pair, whose number does not change.
         unsafe { (*self.qp).qp_num }
     }
 
-    /// Address and key of byte `at` for the peer.
+    /// Returns address and rkey of byte `at`, for the peer.
     pub fn place(&self, at: usize) -> (u64, u32) {
         // SAFETY: our own registration, whose keys do not change.
         (self.memory as u64 + at as u64, unsafe { (*self.mr).rkey })
@@ -176,10 +176,10 @@ impl Side {
         ibv_sge { addr: self.memory as u64 + at as u64, length: len as u32, lkey: unsafe { (*self.mr).lkey } }
     }
 
-    /// Fills the memory from `at` on. Nothing may be under way there.
+    /// Writes `bytes` to the memory at `at`. No transfer may be outstanding there.
     pub fn put(&self, at: usize, bytes: &[u8]) {
         assert!(at + bytes.len() <= LEN);
-        // SAFETY: within our memory, of which nobody has a reference.
+        // SAFETY: within our memory, to which no references exist.
         unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), self.memory.add(at), bytes.len()) };
     }
 
@@ -188,11 +188,11 @@ impl Side {
         self.put(0, &vec![0; LEN]);
     }
 
-    /// The bytes that the memory holds.
+    /// Reads `len` bytes of the memory at `at`.
     pub fn bytes(&self, at: usize, len: usize) -> Vec<u8> {
         assert!(at + len <= LEN);
         let mut bytes = vec![0; len];
-        // SAFETY: within our memory, of which nobody has a reference.
+        // SAFETY: within our memory, to which no references exist.
         unsafe { ptr::copy_nonoverlapping(self.memory.add(at), bytes.as_mut_ptr(), len) };
         bytes
     }
@@ -205,7 +205,7 @@ impl Side {
         done("ibv_post_recv", unsafe { ibv_post_recv(self.qp, &mut wr, &mut ptr::null_mut()) })
     }
 
-    /// Posts a request with its range of our memory and, but for a SEND, address and key at the peer.
+    /// Posts a request on a range of our memory. All operations but SEND also have an address and a key at the peer.
     pub fn post(
         &self,
         id: u64,
@@ -217,7 +217,7 @@ impl Side {
         self.post_wr(id, opcode, local, wr_t { rdma: rdma_t { remote_addr, rkey } })
     }
 
-    /// Posts an atomic on a word at the peer, whose old value comes to `at`.
+    /// Posts an atomic on a word of the peer; the old value is written to `at`.
     pub fn post_atomic(
         &self,
         id: u64,
@@ -239,7 +239,7 @@ impl Side {
         done("ibv_post_send", unsafe { ibv_post_send(self.qp, &mut wr, &mut ptr::null_mut()) })
     }
 
-    /// The next completion, which must be a success.
+    /// Waits for the next completion, which must be successful.
     pub fn completion(&self) -> Try<ibv_wc> {
         let wc = self.any_completion()?;
         match wc.status {
@@ -248,7 +248,7 @@ impl Side {
         }
     }
 
-    /// The next completion.
+    /// Waits for the next completion.
     pub fn any_completion(&self) -> Try<ibv_wc> {
         let (mut wc, begin) = (zeroed(), Instant::now());
         while begin.elapsed() < PATIENCE {
@@ -262,9 +262,9 @@ impl Side {
         Err(format!("no completion within {PATIENCE:?}"))
     }
 
-    /// Gives all of it back.
+    /// Destroys all objects and frees the memory.
     pub fn close(self) -> Try<()> {
-        // SAFETY: objects of our own, each once, those that refer before those they refer to.
+        // SAFETY: all objects are our own and each is destroyed once, referrers before the objects they refer to.
         unsafe {
             done("ibv_destroy_qp", ibv_destroy_qp(self.qp))?;
             done("ibv_dereg_mr", ibv_dereg_mr(self.mr))?;
@@ -286,7 +286,7 @@ fn rights() -> ibv_access_flags {
 }
 
 /// # Safety
-/// None but that of all calls of libibverbs: nothing else in the process may close the device.
+/// As for all calls of libibverbs: nothing else in the process may close the device.
 unsafe fn open_device(name: &str) -> Try<*mut ibv_context> {
     // SAFETY: the list ends with a null pointer, and its devices live until it is freed.
     unsafe {

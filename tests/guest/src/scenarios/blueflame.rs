@@ -1,4 +1,4 @@
-//! Our driver on two VFs bound to vfio-pci, of which one has doorbell pages that combine writes.
+//! Our driver on two VFs bound to vfio-pci, one of which has write-combining doorbell pages.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -12,12 +12,12 @@ use super::scratch::scratch;
 use super::sides::{Bench, Side, pingpong};
 use super::{stream, verbs, vfio};
 
-/// Where the kernel says which memory types its mappings of registers have.
+/// The kernel's list of the memory types of register mappings.
 const TYPES: &str = "/sys/kernel/debug/x86/pat_memtype_list";
-/// Bytes of a function's registers.
+/// Size of a function's BAR in bytes.
 const BAR: u64 = 32 << 20;
 
-/// perftest and a pingpong between them, both ways. Debian's kernel needs no parameter for it.
+/// Runs perftest and a pingpong between them, both ways. Debian's kernel needs no parameter for write combining.
 pub fn on_vfio(images: &Images) -> Outcome {
     let scratch = scratch("blueflame")?;
     let recorded = stream::file(&scratch);
@@ -75,8 +75,8 @@ fn traffic(bench: &mut Bench) -> Outcome {
     Ok(())
 }
 
-/// The memory types that mappings of the n-th function's registers had: single pages that combine writes beside uncached ones, or
-/// these alone.
+/// Checks the memory types of the mappings of the n-th function's registers: single write-combining pages beside uncached ones, or uncached
+/// ones only.
 fn pages(guest: &mut Guest, n: usize, combines: bool, types: &str) -> Outcome {
     let address = guest.run(10, &format!("head -n 1 /sys/bus/pci/devices/0000:00:1{n}.0/resource"))?;
     let hex = |text: &str| u64::from_str_radix(text.trim_start_matches("0x"), 16).ok();
@@ -99,14 +99,14 @@ fn pages(guest: &mut Guest, n: usize, combines: bool, types: &str) -> Outcome {
     }
 }
 
-/// The first function was sent whole work requests and doorbells, the second doorbells alone.
+/// Checks that the first function was sent whole work requests and doorbells, and the second only doorbells.
 fn stores(recorded: &Path) -> Outcome {
     for (function, whole) in [("1", true), ("2", false)] {
         let (_, text) = stream::words(&["show", "--function", function, &recorded.display().to_string()])?;
         let count = |word: &str| text.lines().filter(|line| line.contains(word)).count();
         let (rung, written) = (count("register=send"), count("register=BlueFlame(8)"));
         println!("    function {function}: {rung} doorbells of send queues, {written} with a work request");
-        // Single requests are most of them; the others came several at once, or from queue pairs beyond the registers.
+        // Most requests were posted singly; the rest came several at once, or from queue pairs without a BlueFlame register.
         let right = if whole { (rung / 2..rung).contains(&written) } else { rung > 0 && written == 0 };
         if !right {
             return failed("expected work requests in doorbell pages of the first function, and there alone");

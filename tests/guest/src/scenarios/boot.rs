@@ -1,10 +1,10 @@
-//! The bed itself.
+//! The test bed itself.
 
 use crate::Outcome;
 use crate::images::{Images, KERNELS};
 use crate::machine::{Guest, Plan};
 
-/// A guest of each kernel boots, has the programs that judge, and powers off.
+/// Boots a guest of each kernel, checks that it has the test programs, and powers it off.
 pub fn run(images: &Images) -> Outcome {
     let plans = KERNELS.map(|kernel| Plan::new(&format!("k{}", kernel.replace('.', "-"))).kernel(kernel));
     for mut guest in Guest::boot_all(images, plans.to_vec())? {

@@ -15,7 +15,7 @@ const LIES: [(&str, &[&str]); 4] = [
     ("lost-interrupt", &["interrupt"]),
 ];
 
-/// A PF and a VF of each link layer pass; each lying function is found out.
+/// A PF and a VF of each link layer pass; each lying function is detected.
 pub fn run(images: &Images) -> Outcome {
     let mut servers = Vec::new();
     let mut plan = Plan::new("bringup").iommu();

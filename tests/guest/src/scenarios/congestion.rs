@@ -1,4 +1,4 @@
-//! Congestion control of a port, as the stock driver shows it and sets it.
+//! Congestion control of a port, as the stock driver reads and sets it.
 
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -11,8 +11,7 @@ use super::wire::Beside;
 use crate::machine::Guest;
 use crate::{Outcome, built, failed};
 
-/// The driver's files of parameters, and what they say of a port that nobody has changed: what DCQCN's paper proposes, and where that says
-/// nothing what cards begin with.
+/// The driver's parameter files and their values on an unmodified port: those that DCQCN's paper proposes, otherwise the defaults of cards.
 const FILES: [(&str, u32); 20] = [
     ("rp_clamp_tgt_rate", 1),
     ("rp_clamp_tgt_rate_ati", 1),
@@ -35,11 +34,11 @@ const FILES: [(&str, u32); 20] = [
     ("np_cnp_prio_mode", 0),
     ("np_cnp_prio", 6),
 ];
-/// Every packet in the middle of a WRITE met congestion.
+/// Every middle packet of a WRITE is marked.
 const MARKS: &str = "[[fault]]\ndo = \"mark\"\nopcode = \"RcWriteMiddle\"\n";
 
-/// Reads and writes all parameters of the PF, and lets packets meet congestion: notifications are counted at both ends, and come as often as
-/// the driver has said.
+/// Reads and writes all parameters of the PF and marks packets: notifications are counted at both ends, at the rate that the driver has
+/// set.
 pub fn control(pair: &mut Pair) -> Outcome {
     let files = "/sys/kernel/debug/mlx5/0000:00:10.0/cc_params";
     let bench = &mut pair.bench;
@@ -64,13 +63,13 @@ pub fn control(pair: &mut Pair) -> Outcome {
     };
     let guest = &mut bench.guests[0];
     expect(guest, &FILES)?;
-    // Each is what it was told, and the others stay. A flag is the other one.
+    // Each parameter reads back as set, and the others stay. A flag is inverted.
     let other = |value: u32| if value == 0 { 1 } else { value - 1 };
     let set = FILES.map(|(name, value)| (name, other(value)));
     let script: String =
         set.iter().map(|(name, value)| format!("echo {value} > {files}/{name} || exit 1\n")).collect();
     guest.run(10, &script)?;
-    // A user who sets a priority wants it to be that, so the mode is the one before.
+    // Setting a priority implies using it, so the mode reads 0 although another value was written before.
     expect(guest, &set.map(|(name, value)| (name, if name == "np_cnp_prio_mode" { 0 } else { value })))?;
     let back: String =
         FILES.iter().map(|(name, value)| format!("echo {value} > {files}/{name} || exit 1\n")).collect();
@@ -78,7 +77,7 @@ pub fn control(pair: &mut Pair) -> Outcome {
     notifications(pair, files)
 }
 
-/// The receiver's packets with marks and notifications, and the sender's notifications.
+/// The receiver's marked packets and sent notifications, and the sender's handled notifications.
 const COUNTERS: [&str; 3] = ["np_ecn_marked_roce_packets", "np_cnp_sent", "rp_cnp_handled"];
 
 fn notifications(pair: &mut Pair, files: &str) -> Outcome {
@@ -93,7 +92,7 @@ fn notifications(pair: &mut Pair, files: &str) -> Outcome {
     if sent < 10 || handled != sent || marked < 10 * sent.min(10) {
         return failed(format!("expected notifications of many marks, found {marked}, {sent}, {handled}"));
     }
-    // One a second for each queue pair, and a run takes a few.
+    // One a second for each queue pair, and a run takes a few seconds.
     if few > 10 || also != few || still < marked / 2 {
         return failed(format!("expected a notification a second, found {still}, {few}, {also}"));
     }
@@ -101,7 +100,7 @@ fn notifications(pair: &mut Pair, files: &str) -> Outcome {
     Ok(())
 }
 
-/// Writes from side 1 to side 0, whose port notifies no more often than every `us`; by how much the counters moved.
+/// Writes from side 1 to side 0, where the port notifies at most every `us`. Returns the increase of the counters.
 fn marked_writes(pair: &mut Pair, files: &str, us: u32) -> Outcome<[u64; 3]> {
     let bench = &mut pair.bench;
     bench.guests[0].run(10, &format!("echo {us} > {files}/np_min_time_between_cnps"))?;
@@ -121,7 +120,7 @@ fn marked_writes(pair: &mut Pair, files: &str, us: u32) -> Outcome<[u64; 3]> {
     Ok(sums.map(|sum| sum.max(0) as u64))
 }
 
-/// Until the plan's process has the wire.
+/// Waits until the fault plan's process controls the wire.
 fn wait_for_faults(pair: &Pair) -> Outcome {
     let until = Instant::now() + Duration::from_secs(20);
     loop {

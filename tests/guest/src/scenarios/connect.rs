@@ -1,5 +1,5 @@
-//! Connections by the stock librdmacm: a program of the host, where our connection manager is in the process, and one of a
-//! guest, where the kernel's is; each as client and as server.
+//! Connections by the stock librdmacm between a program of the host, with our connection manager in the process, and one of a guest, with
+//! the kernel's; each as client and as server.
 
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
@@ -11,20 +11,20 @@ use crate::images::{Images, KERNELS};
 use crate::machine::{Guest, Plan};
 use crate::{Outcome, bound_to_us, built, failed, log};
 
-/// The time that a program may take, seconds: longer than a kernel repeats its DREQ when the DREP is lost of a program that has ended.
+/// Time limit for a program in seconds: longer than a kernel repeats its DREQ when the DREP of a program that has ended is lost.
 const LIMIT: u64 = 110;
-/// How often a client asks, half a second apart, whether its server listens: until then it is rejected at once.
+/// Number of connection attempts, half a second apart: until the server listens, the client is rejected at once.
 const TRIES: usize = 30;
 
-/// Server and client; ME, PEER and PORT stand for what they are.
+/// Server and client; ME, PEER and PORT are placeholders.
 const PROGRAMS: [(&str, &str); 3] = [
     ("rping -s -a ME -p PORT -C 100 -V", "rping -c -I ME -a PEER -p PORT -C 100 -V"),
     ("ucmatose -b ME -p PORT -C 20 -S 1000 -c 4", "ucmatose -b ME -s PEER -p PORT -C 20 -S 1000 -c 4"),
     ("udaddy -b ME -C 5 -S 512 -c 2", "udaddy -b ME -s PEER -C 5 -S 512 -c 2"),
 ];
 
-/// Where messages are lost: a program that waits for its DREP. When one ends with its DREQ under way, as rping does, the kernel gives
-/// the DREQ up, and if it was lost a server waits for ever. Of datagrams nobody would notice.
+/// For lossy wires: a program that waits for its DREP. If a program exits with its DREQ outstanding, as rping does, the kernel drops the
+/// DREQ, and if that frame was lost, the server waits forever. Lost datagrams would go unnoticed.
 const PATIENT: [(&str, &str); 1] =
     [("ucmatose -b ME -p PORT -C 10 -S 1000 -c 6", "ucmatose -b ME -s PEER -p PORT -C 10 -S 1000 -c 6")];
 
@@ -32,7 +32,7 @@ fn words(program: &str, me: &str, peer: &str, port: u16) -> String {
     program.replace("ME", me).replace("PEER", peer).replace("PORT", &port.to_string())
 }
 
-/// A program of the host on the node, that ends by itself.
+/// Starts a program of the host on the node; the program ends by itself.
 fn on_host(node: &Path, words: &str) -> Outcome<Child> {
     let mut command = bound_to_us("timeout");
     command.arg(LIMIT.to_string()).arg(built().join("ironverbs")).args(["run", "--node"]).arg(node).arg("--");
@@ -40,14 +40,14 @@ fn on_host(node: &Path, words: &str) -> Outcome<Child> {
     Ok(command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?)
 }
 
-/// Its end: what it said, and whether it ended with 0.
+/// Waits for its end. Returns its output, and true if it exited with 0.
 fn end(child: Child) -> Outcome<(bool, String)> {
     let Output { status, stdout, stderr } = child.wait_with_output()?;
     let said = format!("{}{}{status}", String::from_utf8_lossy(&stdout), String::from_utf8_lossy(&stderr));
     Ok((status.success(), said))
 }
 
-/// Programs between the host and a guest that has [`GUEST`] as its address, both ways.
+/// Runs programs between the host and a guest with the address [`GUEST`], both ways.
 fn between(node: &Path, guest: &mut Guest, programs: &[(&str, &str)]) -> Outcome {
     let mut port = 7600;
     for (server, client) in programs {
@@ -56,7 +56,7 @@ fn between(node: &Path, guest: &mut Guest, programs: &[(&str, &str)]) -> Outcome
         let port = port + 1;
         guest_serves(node, guest, &words(server, GUEST, HOST, port), &words(client, HOST, GUEST, port))?;
     }
-    // Of the kernel's messages and ours, how many were sent again: none need be, but a slow guest may take its time.
+    // Counts retransmissions of the kernel's messages and ours: none are required, but a slow guest may cause some.
     let sums = "cd /sys/class/infiniband/*/ports/1 || exit 1
 for counter in cm_tx_msgs cm_tx_retries cm_rx_duplicates; do
     cat $counter/* | awk -v name=$counter '{ sum += $1 } END { printf \" %s %d\", name, sum }'
@@ -75,7 +75,7 @@ fn host_serves(node: &Path, guest: &mut Guest, server: &str, client: &str) -> Ou
         ),
     );
     if asked.is_err() {
-        // Its end is not ours to wait for.
+        // The server need not be waited for.
         let _ = Command::new("kill").args(["-TERM", &serving.id().to_string()]).status();
     }
     let (ok, said) = end(serving)?;
@@ -112,12 +112,12 @@ fn guest_serves(node: &Path, guest: &mut Guest, server: &str, client: &str) -> O
     ))
 }
 
-/// rxe in the guest, and its kernel's rdma_cm, over a wire.
+/// rxe in the guest, with its kernel's rdma_cm, over a wire.
 pub fn rxe(images: &Images) -> Outcome {
     over_wire(images, "connect", None, &PROGRAMS)
 }
 
-/// The same on a wire that loses one frame of ten: messages are sent again, by us and by the kernel.
+/// The same on a wire that loses one frame in ten: both sides resend messages.
 pub fn with_drops(images: &Images) -> Outcome {
     over_wire(images, "connect-drops", Some("drop=10%,seed=11"), &PATIENT)
 }
@@ -131,7 +131,7 @@ fn over_wire(images: &Images, name: &str, faults: Option<&str>, programs: &[(&st
     wire.guest.power_off()
 }
 
-/// The stock mlx5 driver in the guest, on a function of the node the host's programs are on.
+/// The stock mlx5 driver in the guest, on a function of the same node as the host's programs.
 pub fn mlx5(images: &Images) -> Outcome {
     let mut host = Host::new("connect", "iron2", "mlx5_0")?;
     let socket = host.dir.join("iron1");

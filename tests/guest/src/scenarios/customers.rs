@@ -1,4 +1,4 @@
-//! UCX, libfabric and Open MPI run in one guest, by our provider, on two VFs bound to vfio-pci.
+//! UCX, libfabric and Open MPI in one guest, with our provider, on two VFs bound to vfio-pci.
 
 use std::process::Command;
 
@@ -10,14 +10,14 @@ use crate::{Outcome, Trouble, failed, log, tree};
 use super::sides::{Bench, Side};
 use super::vfio;
 
-/// Addresses of the VFs. libfabric's programs talk to the address they connect to, so they are the guest's too.
+/// Addresses of the VFs. libfabric's programs also use them for TCP, so they are addresses of the guest as well.
 const ADDRESSES: [&str; 2] = ["127.0.0.11", "127.0.0.12"];
 
-/// Lays the folder of programs over the user space.
+/// Overlays the folder of programs on the user space.
 const LAY_OVER: &str = "mkdir /run/programs && mount -t 9p -o trans=virtio,version=9p2000.L,msize=262144,ro,cache=loose programs /run/programs && \
      mount -t overlay -o lowerdir=/run/programs/usr:/usr programs /usr";
 
-/// Each of them, and what it says of itself.
+/// Runs each of them and checks its output.
 pub fn on_vfio(images: &Images) -> Outcome {
     let programs = images::programs()?;
     let mut server = Server::start(&server::Plan { functions: vec![1, 2], ..Default::default() })?;
@@ -38,7 +38,7 @@ pub fn on_vfio(images: &Images) -> Outcome {
         host: ADDRESSES[0].into(),
         address: ADDRESSES[n].into(),
     });
-    // Both ends are in the one guest.
+    // Both ends are in the same guest.
     let mut bench = Bench::new(vec![guest], sides);
     ucx(&mut bench)?;
     fabric(&mut bench)?;
@@ -53,13 +53,13 @@ fn launcher(n: usize) -> String {
     format!("/built/ironverbs run --bdf 0000:00:1{n}.0 --address {}/8 --", ADDRESSES[n])
 }
 
-/// ucx_perftest with one transport and nothing beside it.
+/// ucx_perftest with a single transport.
 fn ucx(bench: &mut Bench) -> Outcome {
     for (transport, test, size) in
         [("rc_v", "tag_lat", "8"), ("rc_v", "ucp_get", "65536"), ("ud_v", "tag_bw", "4096")]
     {
         let port = bench.port();
-        // Built with MPI, it expects to be started by that unless told otherwise, and looks at all of MPI's transports.
+        // A build with MPI expects to be started by MPI unless told otherwise, and considers all of MPI's transports.
         let words = format!(
             "env OMPI_MCA_pml=ob1 OMPI_MCA_btl=self UCX_TLS={transport},self UCX_NET_DEVICES=iron0:1 \
              ucx_perftest -P 0 -p {port} -t {test} -s {size} -n 50 -w 5"
@@ -73,7 +73,7 @@ fn ucx(bench: &mut Bench) -> Outcome {
     Ok(())
 }
 
-/// fi_pingpong with its data checked, over connections and by datagrams.
+/// fi_pingpong with data checks, over connections and by datagrams.
 fn fabric(bench: &mut Bench) -> Outcome {
     for (endpoint, size, row) in [("msg", 65536, "64k"), ("dgram", 4096, "4k")] {
         let (port, first) = (bench.port(), ADDRESSES[0]);
@@ -89,7 +89,7 @@ fn fabric(bench: &mut Bench) -> Outcome {
     Ok(())
 }
 
-/// Two ranks of Open MPI, each a program on a VF of its own, send and check messages of every size.
+/// Two ranks of Open MPI, each on a VF of its own, exchange and check messages of every size.
 fn mpi(guest: &mut Guest) -> Outcome {
     let (source, program) = (tree().join("tests/programs/ranks.c"), guest.share().join("ranks"));
     match Command::new("mpicc").arg("-O2").arg("-o").arg(&program).arg(&source).output() {
@@ -97,7 +97,7 @@ fn mpi(guest: &mut Guest) -> Outcome {
         Ok(output) => return failed(format!("mpicc: {}", String::from_utf8_lossy(&output.stderr).trim())),
         Err(e) => return Err(Trouble::Cannot(format!("mpicc, of libopenmpi-dev: {e}"))),
     }
-    // One program for all ranks, which asks its number: mpirun of Open MPI 5.0.7 crashes when a job has two programs.
+    // One program for all ranks, which branches on its rank: mpirun of Open MPI 5.0.7 crashes if a job has two programs.
     let rank = format!(
         "export UCX_TLS=rc_v,self UCX_NET_DEVICES=iron0:1\n\
          if [ \"$OMPI_COMM_WORLD_RANK\" = 0 ]; then exec {} /share/ranks pingpong; fi\n\

@@ -1,11 +1,10 @@
-//! The InfiniBand subnet, as the programs of infiniband-diags see it: management packets by LID and by directed route,
-//! queries of the subnet administrator.
+//! The InfiniBand subnet as seen by infiniband-diags: management packets by LID and by directed route, queries of the subnet administrator.
 
 use crate::{Outcome, failed};
 
 use super::sides::Bench;
 
-/// The questions that programs ask of the subnet of functions 1 and 2, and the words that each answer must hold. `$D` is the device.
+/// Queries on the subnet of functions 1 and 2, and the words that each answer must contain. `$D` is the device.
 const ASKED: [(&str, &[&str]); 7] = [
     ("ibstat $D", &["State: Active", "Physical state: LinkUp", "Rate: 100", "SM lid: 512"]),
     ("sminfo -C $D", &["sm lid 512", "SMINFO_MASTER"]),
@@ -19,7 +18,7 @@ const ASKED: [(&str, &[&str]); 7] = [
     ("perfquery -C $D -x 3 1", &["PortXmitPkts:"]),
 ];
 
-/// Every program finds what is there.
+/// Runs the tools and checks that each finds the expected objects.
 pub fn tools(bench: &mut Bench) -> Outcome {
     let device = bench.sides[0].device.clone();
     bench.at(0, 30, "modprobe ib_umad")?;

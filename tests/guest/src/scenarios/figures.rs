@@ -1,4 +1,4 @@
-//! Figures to report, not to pass.
+//! Performance figures, for information only.
 
 use crate::Outcome;
 use crate::images::Images;
@@ -8,13 +8,13 @@ use super::mlx5::{Pair, Place};
 use super::sides::{Bench, Side, find_gid};
 use super::verbs;
 
-/// Sends commands one after the other, by files of debugfs each read of which is a QUERY_EQ, on an idle guest. The commands
-/// that the driver itself sends say less: while it loads the guest is busy, and memory keys are asked for by dozens at once.
+/// Sends commands one after the other on an idle guest, by reading debugfs files that issue a QUERY_EQ per read. The commands of the driver
+/// itself are less useful: while it loads, the guest is busy, and memory keys are created by the dozen.
 const COMMANDS: &str = "cd /sys/kernel/debug/mlx5/0000:00:10.0 && \
     for i in $(seq 300); do cat EQs/*/num_eqes >/dev/null; done && \
     echo $(cat commands/QUERY_EQ/n) commands, $(($(cat commands/QUERY_EQ/average) / 1000)) us each";
 
-/// perftest tools, their options, which column of the last row is of interest, and its unit.
+/// perftest tools, their options, the relevant column of the last row, and its unit.
 const TABLE: [(&str, &str, usize, &str); 8] = [
     ("ib_send_lat", "-s 2 -n 1000", 4, "us"),
     ("ib_write_lat", "-s 2 -n 1000", 4, "us"),
@@ -34,7 +34,7 @@ fn column(bench: &mut Bench) -> Outcome<Vec<f64>> {
     Ok(figures)
 }
 
-/// Commands, doorbells and the perftest table, beside rxe in the same guest.
+/// Measures commands, doorbells and the perftest table, with rxe in the same guest for comparison.
 pub fn run(images: &Images) -> Outcome {
     let kind = server::Plan { strict: Strict::Kind, ..Default::default() };
     let mut pair = Pair::boot_on(images, "figures", Place::OneGuest, ["6.12", "6.12"], kind)?;

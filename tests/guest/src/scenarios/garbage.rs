@@ -11,10 +11,10 @@ use super::sides::{Bench, Side, pingpong};
 /// Seconds of garbage.
 const SECONDS: u64 = 30;
 
-/// Keeps the hostile guest's kernel out of the upper half of its memory, where its garbage has the device write.
+/// Keeps the hostile guest's kernel out of the upper half of its memory, to which its garbage directs the device's writes.
 const SPARE: &str = "memmap=512M$512M";
 
-/// One guest is hostile to its function, another runs traffic between two others all the while.
+/// One guest attacks its function while another runs traffic between two others.
 pub fn run(images: &Images) -> Outcome {
     let mut server = Server::start(&server::Plan {
         functions: vec![0, 1, 2],
@@ -61,7 +61,7 @@ pub fn run(images: &Images) -> Outcome {
     server.check()?;
     bench.both_ways(&pingpong("ibv_rc_pingpong", "-c -n 100"))?;
     log::clean(&mut bench.guests[0])?;
-    // After a reset the function is as new.
+    // A reset restores the function's initial state.
     hostile.run(20, "echo 1 >/sys/bus/pci/devices/0000:00:10.0/reset")?;
     hostile.dmesg()?;
     mlx5::load(&mut hostile, &[0x10], true)?;

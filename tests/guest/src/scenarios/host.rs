@@ -1,4 +1,4 @@
-//! The host as the other end: programs with our provider on a node, and tools run between them and a guest.
+//! The host as the other end: tools run between programs with our provider on a node and a guest.
 
 use std::fs;
 use std::net::TcpListener;
@@ -10,15 +10,15 @@ use super::scratch::{Scratch, scratch};
 use crate::machine::Guest;
 use crate::{Outcome, bound_to_us, built, failed};
 
-/// The time that each tool may take, seconds.
+/// Time limit for each tool in seconds.
 const LIMIT: u64 = 90;
-/// The guest's address, and the device's on the host.
+/// Address of the guest.
 pub const GUEST: &str = "10.7.0.2";
-/// See [`GUEST`].
+/// Address of the device on the host.
 pub const HOST: &str = "10.7.0.1";
 
-/// Tools, each run twice: the client on the host, the client in the guest. Of outstanding READs perftest takes the peer's
-/// number for its own, and the two differ.
+/// Tools, each run twice: with the client on the host and with the client in the guest. perftest assumes that the peer supports as many
+/// outstanding READs as itself, but the two differ.
 const TOOLS: [(&str, &str); 5] = [
     ("ibv_rc_pingpong", "-g 1 -c -n 100"),
     ("ib_send_bw", "-x 1 -F -s 4096 -n 200 -u 18"),
@@ -27,9 +27,9 @@ const TOOLS: [(&str, &str); 5] = [
     ("ib_atomic_lat", "-x 1 -F -o 16 -n 50 -u 18"),
 ];
 
-/// The node on the host, with the process that holds its uplink and what talks over it.
+/// The node on the host, with the process that drives its uplink and the device that uses it.
 pub struct Host {
-    /// For sockets and captures.
+    /// Directory for sockets and captures.
     pub dir: Scratch,
     node: PathBuf,
     ours: &'static str,
@@ -63,7 +63,7 @@ fn said(output: &Output) -> String {
     format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
 }
 
-/// The end of a process that was asked to end, or does by itself.
+/// Waits for a process that was asked to end, or ends by itself.
 fn ended(mut child: Child, what: &str) -> Outcome<String> {
     let until = Instant::now() + Duration::from_secs(LIMIT);
     while child.try_wait()?.is_none() {
@@ -85,7 +85,7 @@ fn interrupt(child: Child, what: &str) -> Outcome<String> {
 }
 
 impl Host {
-    /// A node whose device `ours` talks to the guest's device `theirs`.
+    /// Makes a node with device `ours`, which talks to the guest's device `theirs`.
     pub fn new(name: &str, ours: &'static str, theirs: &'static str) -> Outcome<Self> {
         let dir = scratch(name)?;
         let node = PathBuf::from(format!("/dev/shm/ivg-{}-{name}", std::process::id()));
@@ -104,7 +104,7 @@ impl Host {
         &self.node
     }
 
-    /// Serves the node until [`part`](Self::part): `words` say what, and `socket` is there when it does.
+    /// Serves the node until [`part`](Self::part). `words` are the arguments; `socket` exists once it serves.
     pub fn serve(&mut self, words: &[&str], socket: &Path) -> Outcome {
         let mut serve = ironverbs(&["serve"], &self.node);
         serve.args(words);
@@ -119,7 +119,7 @@ impl Host {
         Ok(())
     }
 
-    /// Ends that; what the server says.
+    /// Stops serving. Returns the server's output.
     pub fn part(&mut self) -> Outcome<String> {
         match self.served.take() {
             Some(served) => interrupt(served, "ironverbs serve"),
@@ -127,7 +127,7 @@ impl Host {
         }
     }
 
-    /// Runs all tools, the client on either side.
+    /// Runs all tools, with the client on either side.
     pub fn converse(&self, guest: &mut Guest, ports: &[u16]) -> Outcome {
         TOOLS.iter().zip(ports).try_for_each(|((tool, options), port)| {
             host_asks(self, guest, *port, tool, options)?;
@@ -143,7 +143,8 @@ impl Host {
     }
 }
 
-/// QEMU arguments for a card that leads to the host, at PCI address 9, and the ports by which the host reaches the guest's tools.
+/// QEMU arguments for a network card that connects to the host, at PCI address 9, and the ports by which the host reaches the guest's
+/// tools.
 pub fn way_to_host() -> Outcome<(Vec<u16>, [String; 4])> {
     let ports = TOOLS.iter().map(|_| free_port()).collect::<Outcome<Vec<u16>>>()?;
     let forwards: String = ports.iter().map(|p| format!(",hostfwd=tcp:127.0.0.1:{p}-:{p}")).collect();
@@ -156,18 +157,18 @@ pub fn way_to_host() -> Outcome<(Vec<u16>, [String; 4])> {
     Ok((ports, words))
 }
 
-/// A TCP port of the host that nobody listens on.
+/// Finds a TCP port of the host that is not in use.
 fn free_port() -> Outcome<u16> {
     Ok(TcpListener::bind(("127.0.0.1", 0))?.local_addr()?.port())
 }
 
-/// That what a tool said is not an error it ended well with.
+/// Checks that a tool that exited with 0 printed no error.
 fn sound(tool: &str, said: &str) -> Outcome {
     let wrong = ["invalid data", "Failed status", "Couldn't"].iter().any(|word| said.contains(word));
     if wrong { failed(format!("{tool}: {said}")) } else { Ok(()) }
 }
 
-/// The client on the host; QEMU brings its TCP connection to the guest.
+/// Runs the client on the host; QEMU forwards its TCP connection to the guest.
 fn host_asks(host: &Host, guest: &mut Guest, port: u16, tool: &str, options: &str) -> Outcome {
     let serving = guest.start_script(LIMIT, &format!("{tool} -d {} {options} -p {port}", host.theirs))?;
     guest.run(30, &format!("until ss -Hltn 'sport = :{port}' | grep -q .; do sleep 0.05; done"))?;
@@ -188,7 +189,7 @@ fn host_asks(host: &Host, guest: &mut Guest, port: u16, tool: &str, options: &st
     Ok(())
 }
 
-/// The client in the guest.
+/// Runs the client in the guest.
 fn guest_asks(host: &Host, guest: &mut Guest, tool: &str, options: &str) -> Outcome {
     let port = free_port()?;
     let server = host.start(&format!("{tool} -d {} {options} -p {port}", host.ours))?;

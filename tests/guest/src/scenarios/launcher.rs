@@ -1,10 +1,10 @@
-//! `ironverbs run` where the kernel has RDMA devices of its own.
+//! `ironverbs run` on a kernel that has RDMA devices of its own.
 
 use crate::images::Images;
 use crate::machine::{Guest, Plan};
 use crate::{Outcome, log};
 
-/// The kernel's device and ours in one view, each answered by its own.
+/// The kernel's device and ours in one view, each handled by its own driver.
 const VIEW: &str = r#"
 wrong() { echo "expected $1, found $2"; exit 1; }
 run="/built/ironverbs run --node /dev/shm/node --vfs 1 --"
@@ -38,7 +38,7 @@ has rxe7; has iron1
 echo "kernel's and simulated devices in one view"
 "#;
 
-/// One view of both, and each to its own.
+/// Runs programs on both devices in one view.
 pub fn run(images: &Images) -> Outcome {
     let mut guest = Guest::boot(images, Plan::new("launcher"))?;
     let said = guest.run(120, VIEW)?;

@@ -1,4 +1,4 @@
-//! The stock driver comes and goes.
+//! Loads and unloads the stock driver.
 
 use crate::images::{Images, KERNELS};
 use crate::machine::{Guest, Plan};
@@ -43,12 +43,12 @@ pub fn run(images: &Images, infiniband: bool) -> Outcome {
     Ok(())
 }
 
-/// For Ethernet.
+/// On Ethernet.
 pub fn ethernet(images: &Images) -> Outcome {
     run(images, false)
 }
 
-/// For InfiniBand.
+/// On InfiniBand.
 pub fn infiniband(images: &Images) -> Outcome {
     run(images, true)
 }

@@ -8,16 +8,16 @@ use crate::{Outcome, failed};
 use super::scratch::{Scratch, scratch};
 use super::sides::{Bench, Side, cable, find_gid, plug_cable};
 
-/// Where guests and functions are.
+/// Placement of guests and functions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
-    /// Two functions in one guest, the second's net device in a network namespace of its own.
+    /// Two functions in one guest, with the second's net device in a network namespace of its own.
     OneGuest,
     /// A function in each of two guests.
     TwoGuests,
 }
 
-/// Loads the driver; done when the function at each of `slots` shows a verbs device whose port is up.
+/// Loads the driver. Returns when the function at each of `slots` has a verbs device with its port up.
 pub fn load(guest: &mut Guest, slots: &[u32], infiniband: bool) -> Outcome {
     let mut script = String::from("modprobe mlx5_core && modprobe -a mlx5_ib ib_uverbs ib_umad || exit 1\n");
     for slot in slots {
@@ -51,7 +51,7 @@ pub fn unload(guest: &mut Guest) -> Outcome {
         .map(drop)
 }
 
-/// Name of the verbs device of the function at a slot.
+/// Returns the name of the verbs device of the function at a slot.
 pub fn device(guest: &mut Guest, slot: u32) -> Outcome<String> {
     let said = guest.run(10, &format!("ls /sys/bus/pci/devices/0000:00:{slot:02x}.0/infiniband"))?;
     match said.split_whitespace().next() {
@@ -60,19 +60,19 @@ pub fn device(guest: &mut Guest, slot: u32) -> Outcome<String> {
     }
 }
 
-/// A server and two ends the stock driver drives.
+/// A server and two ends driven by the stock driver.
 #[derive(Debug)]
 pub struct Pair {
-    /// The ends.
+    /// The two ends.
     pub bench: Bench,
     /// The server of the functions.
     pub server: Server,
-    /// Where the guests' cable lies.
+    /// Directory of the guests' cable.
     _scratch: Scratch,
 }
 
 impl Pair {
-    /// Serves two functions (the PF and a VF) and boots what drives them.
+    /// Serves two functions (the PF and a VF) and boots the guests that drive them.
     pub fn boot(
         images: &Images,
         name: &str,
@@ -83,7 +83,7 @@ impl Pair {
         Self::boot_on(images, name, place, kernels, server::Plan { infiniband, ..Default::default() })
     }
 
-    /// The same on a server of another kind, whatever functions it says.
+    /// The same on a server with a different configuration, whatever functions it lists.
     pub fn boot_on(
         images: &Images,
         name: &str,
@@ -145,17 +145,17 @@ ip -n apart addr add 10.9.0.2/24 dev far && ip -n apart link set far up && ip -n
         Ok(Self { bench, server, _scratch: scratch })
     }
 
-    /// Ends that were made ready in another way.
+    /// Wraps ends that were set up in another way.
     pub fn over(bench: Bench, server: Server, scratch: Scratch) -> Self {
         Self { bench, server, _scratch: scratch }
     }
 
-    /// Nothing complained, neither guest nor server; everything powers off.
+    /// Checks that neither guest nor server reported a problem, and powers everything off.
     pub fn finish(self) -> Outcome {
         self.finish_serving().map(drop)
     }
 
-    /// The same, but the server is still there.
+    /// The same, but keeps the server running.
     pub fn finish_serving(mut self) -> Outcome<Server> {
         for guest in &mut self.bench.guests {
             crate::log::clean(guest)?;

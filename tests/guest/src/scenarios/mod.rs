@@ -1,4 +1,4 @@
-//! The behaviour that guests must show, each scenario from boot to power-off.
+//! The scenarios that guests must pass, each from boot to power-off.
 
 mod blueflame;
 mod boot;
@@ -28,19 +28,19 @@ mod with_host;
 use crate::Outcome;
 use crate::images::Images;
 
-/// One thing to show.
+/// A scenario.
 pub struct Scenario {
-    /// Name to call it by.
+    /// Name on the command line.
     pub name: &'static str,
-    /// The behaviour that it shows.
+    /// The behaviour that it tests.
     pub about: &'static str,
-    /// Shows it.
+    /// Runs it.
     pub run: fn(&Images) -> Outcome,
-    /// Left out unless it is named.
+    /// Runs only if named explicitly.
     pub named: bool,
 }
 
-/// All scenarios, the quick ones first.
+/// Returns all scenarios, the quick ones first.
 pub fn all() -> Vec<Scenario> {
     let scenario = |name, about, run| Scenario { name, about, run, named: false };
     let named = |name, about, run| Scenario { named: true, ..scenario(name, about, run) };

@@ -1,4 +1,4 @@
-//! The behaviour of the net device of a function.
+//! The net device of a function.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use super::sides::Bench;
 /// Bytes of the TCP transfers.
 const TRANSFER: u64 = 10 << 20;
 
-/// Counters of a net device by name, from `ethtool -S` and, as `link_*`, from the kernel's own.
+/// Reads the counters of a net device by name, from `ethtool -S` and, as `link_*`, from the kernel.
 fn counters(bench: &mut Bench, side: usize) -> Outcome<BTreeMap<String, u64>> {
     let net = bench.sides[side].net.clone();
     let script = format!(
@@ -23,12 +23,12 @@ fn counters(bench: &mut Bench, side: usize) -> Outcome<BTreeMap<String, u64>> {
     Ok(said.lines().filter_map(entry).collect())
 }
 
-/// How much a counter rose; `None` if it is not there.
+/// Returns the increase of a counter, or `None` if it does not exist.
 fn increase(before: &BTreeMap<String, u64>, after: &BTreeMap<String, u64>, name: &str) -> Option<u64> {
     Some(after.get(name)?.wrapping_sub(*before.get(name)?))
 }
 
-/// Counters of what was lost or bad that moved.
+/// Lists the loss and error counters that increased.
 fn losses(before: &BTreeMap<String, u64>, after: &BTreeMap<String, u64>) -> Vec<String> {
     let bad = ["drop", "discard", "out_of", "err", "miss", "crc"];
     let names = after.keys().filter(|name| bad.iter().any(|word| name.contains(word)));
@@ -36,15 +36,15 @@ fn losses(before: &BTreeMap<String, u64>, after: &BTreeMap<String, u64>) -> Vec<
     moves.filter(|(_, by)| *by > 0).map(|(name, by)| format!("{name} {by}")).collect()
 }
 
-/// Pings of both families and several sizes, both ways; the counters say how many there were.
+/// Pings of both families and several sizes, both ways; the counters must match.
 pub fn pings(bench: &mut Bench) -> Outcome {
     let before = [counters(bench, 0)?, counters(bench, 1)?];
     let mut sent = 0;
     for (from, to) in [(0, 1), (1, 0)] {
         let address = bench.sides[to].address.clone();
         for (count, size) in [(20, 56), (20, 1472), (5, 20_000)] {
-            // One ping for each: `-W` holds only until a first answer has come. Then ping waits for the last one twice as long
-            // as for the slowest before it, or an interval, and calls lost what an emulated machine answers later than that.
+            // One ping process for each: `-W` applies only until the first answer. After that ping waits for twice its slowest round trip,
+            // or an interval, and would count later answers of an emulated machine as lost.
             let one = format!("ping -q -c 1 -W 5 -s {size} {address}");
             let said = bench.at(
                 from,
@@ -61,7 +61,7 @@ pub fn pings(bench: &mut Bench) -> Outcome {
             let fragments = (size + 8_u64).div_ceil(1480);
             sent += count as u64 * fragments;
         }
-        // Link-local and group addresses; neighbours are found by multicast.
+        // Link-local and group addresses; neighbours are discovered by multicast.
         let net = bench.sides[from].net.clone();
         let said = bench.at(from, 60, &format!("ping -6 -c 5 -i 0.1 -W 5 ff02::1%{net}"))?;
         if !said.contains("bytes from fe80::") {
@@ -79,7 +79,7 @@ pub fn pings(bench: &mut Bench) -> Outcome {
             "rx_packets_phy",
         ] {
             match increase(&before[side], &after[side], name) {
-                // Each ping goes one way and comes back; a few more frames find neighbours.
+                // Each ping goes out and comes back; a few more frames discover neighbours.
                 Some(n) if (sent..sent + 80).contains(&n) => {}
                 found => return failed(format!("{name}: expected {sent} and a few, found {found:?}")),
             }
@@ -88,7 +88,7 @@ pub fn pings(bench: &mut Bench) -> Outcome {
     Ok(())
 }
 
-/// 10 MB by TCP each way, checksums compared, and counters of both ends compared with each other.
+/// Transfers 10 MB by TCP each way and compares checksums, and the counters of both ends with each other.
 pub fn transfers(bench: &mut Bench) -> Outcome {
     for back in [false, true] {
         if back {
@@ -139,11 +139,11 @@ pub fn transfers(bench: &mut Bench) -> Outcome {
     Ok(())
 }
 
-/// Frames reach only those they are for.
+/// Checks that frames reach only their destination.
 pub fn steers(bench: &mut Bench) -> Outcome {
     let (net, peer) = (bench.sides[1].net.clone(), bench.sides[0].net.clone());
     let address = bench.sides[0].address.clone();
-    // Another's MAC: not taken.
+    // A foreign MAC is not accepted.
     let before = counters(bench, 0)?;
     bench.at(1, 10, &format!("ip neigh replace {address} lladdr 02:00:00:00:00:99 dev {net}"))?;
     let lost = bench.at(1, 30, &format!("bash -c 'ping -c 3 -i 0.1 -W 1 {address}; true'"))?;
@@ -152,7 +152,7 @@ pub fn steers(bench: &mut Bench) -> Outcome {
     if !lost.contains("100% packet loss") || increase(&before, &after, "rx_packets").unwrap_or(9) > 2 {
         return failed(format!("expected a frame for another MAC not to be taken, found\n{lost}"));
     }
-    // A further MAC, and a VLAN: taken once asked for.
+    // An additional MAC and a VLAN are accepted once requested.
     bench.at(
         0,
         20,
@@ -178,7 +178,7 @@ pub fn steers(bench: &mut Bench) -> Outcome {
     Ok(())
 }
 
-/// Link state, MTU and what the tools say of the device.
+/// Link state, MTU, and the tools' description of the device.
 pub fn link(bench: &mut Bench) -> Outcome {
     for side in 0..2 {
         let (net, device) = (bench.sides[side].net.clone(), bench.sides[side].device.clone());
@@ -217,7 +217,7 @@ pub fn link(bench: &mut Bench) -> Outcome {
     Ok(())
 }
 
-/// IP over InfiniBand between the two ends: multicast groups and paths come from the subnet administrator.
+/// IP over InfiniBand between the two ends, with multicast groups and paths from the subnet administrator.
 pub fn ipoib(bench: &mut Bench) -> Outcome {
     for side in 0..2 {
         let address = bench.sides[side].address.clone();

@@ -27,7 +27,7 @@ pub fn one_infiniband(images: &Images) -> Outcome {
     pair.finish()
 }
 
-/// Two guests of different kernels, Ethernet: verbs, then what the net device does.
+/// Two guests of different kernels, Ethernet: verbs, then the net device.
 pub fn two_ethernet(images: &Images) -> Outcome {
     let mut pair = Pair::boot(images, "eth", Place::TwoGuests, false, BOTH)?;
     verbs::data_moves(&mut pair.bench)?;

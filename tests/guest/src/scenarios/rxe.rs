@@ -8,7 +8,7 @@ use super::scratch::scratch;
 use super::sides::{Bench, Side, cable, find_gid, pingpong, plug_cable};
 use super::verbs;
 
-/// Two guests whose rxe devices talk over a cable: the programs and this harness, without anything of ours.
+/// Two guests with rxe devices that talk over a cable: tests the programs and this harness without any of our code.
 pub fn among_themselves(images: &Images) -> Outcome {
     let dir = scratch("rxe")?;
     let plans = [0, 1].map(|n| Plan::new(&format!("rxe{n}")).qemu(cable(&dir, n)));

@@ -1,11 +1,11 @@
-//! Directories that are gone with their scenario.
+//! Temporary directories of scenarios.
 
 use std::ops::Deref;
 use std::path::{Path, PathBuf};
 
 use crate::Outcome;
 
-/// A directory for sockets and captures, removed with the value.
+/// A directory for sockets and captures, removed when dropped.
 #[derive(Debug)]
 pub struct Scratch(PathBuf);
 
@@ -22,7 +22,7 @@ impl Drop for Scratch {
     }
 }
 
-/// A new directory.
+/// Makes a new directory.
 pub fn scratch(name: &str) -> Outcome<Scratch> {
     let dir = std::env::temp_dir().join(format!("ivg-{}-{name}", std::process::id()));
     std::fs::create_dir_all(&dir)?;

@@ -6,17 +6,17 @@ use crate::{Outcome, failed};
 /// One end.
 #[derive(Clone, Debug)]
 pub struct Side {
-    /// Which guest.
+    /// Index of the guest.
     pub guest: usize,
-    /// Words before every command: empty, or `ip netns exec NAME`.
+    /// Prefix of every command: empty, or `ip netns exec NAME`.
     pub prefix: String,
-    /// verbs device.
+    /// Verbs device.
     pub device: String,
     /// Its net device, if known.
     pub net: String,
-    /// Index of the GID to use; none on InfiniBand, where LIDs do.
+    /// Index of the GID to use; `None` on InfiniBand, where LIDs are used.
     pub gid: Option<u32>,
-    /// Address by which the other side reaches this one for the exchange before the verbs.
+    /// Address of this side for the exchange over TCP before the verbs.
     pub host: String,
     /// Address on the function itself, which rdma_cm resolves.
     pub address: String,
@@ -28,16 +28,16 @@ impl Side {
     }
 }
 
-/// A server tool and its client, run once between two sides.
+/// A tool that runs as server and client between two sides.
 #[derive(Clone, Debug)]
 pub struct Tool {
-    /// Words of both.
+    /// Command line of both.
     pub command: String,
-    /// Seconds each may take.
+    /// Time limit for each in seconds.
     pub seconds: u64,
 }
 
-/// A pingpong of ibverbs-utils that checks its data.
+/// A pingpong of ibverbs-utils with data checks.
 pub fn pingpong(name: &str, options: &str) -> Tool {
     Tool { command: format!("{name} {options}"), seconds: 90 }
 }
@@ -47,7 +47,7 @@ pub fn perftest(name: &str, options: &str) -> Tool {
     Tool { command: format!("{name} -F -u 18 {options}"), seconds: 90 }
 }
 
-/// Guests, and how to reach the two ends in them.
+/// Guests and the two ends in them.
 #[derive(Debug)]
 pub struct Bench {
     /// The guests.
@@ -58,24 +58,24 @@ pub struct Bench {
 }
 
 impl Bench {
-    /// Ends in guests.
+    /// Makes a bench of ends in guests.
     pub fn new(guests: Vec<Guest>, sides: [Side; 2]) -> Self {
         Self { guests, sides, port: 18000 }
     }
 
-    /// The guest of a side.
+    /// Returns the guest of a side.
     pub fn guest(&mut self, side: usize) -> Outcome<&mut Guest> {
         let index = self.sides[side & 1].guest;
         self.guests.get_mut(index).map_or_else(|| failed("no such guest"), Ok)
     }
 
-    /// Runs a command at a side, which must end with 0.
+    /// Runs a command at a side; it must exit with 0.
     pub fn at(&mut self, side: usize, seconds: u64, command: &str) -> Outcome<String> {
         let script = self.sides[side & 1].words(command);
         self.guest(side)?.run(seconds, &script)
     }
 
-    /// Gives the net device of a side its address, and sees it up.
+    /// Sets the address of a side's net device and brings it up.
     pub fn give_address(&mut self, side: usize) -> Outcome {
         let Side { net, address, .. } = self.sides[side & 1].clone();
         let script = format!(
@@ -86,19 +86,19 @@ impl Bench {
         self.at(side, 30, &script).map(drop)
     }
 
-    /// A port no earlier tool used.
+    /// Returns a port that no earlier tool used.
     pub fn port(&mut self) -> u16 {
         self.port += 1;
         self.port
     }
 
-    /// Runs a server command at side 0 and, once something listens on `port` there, a client command at side 1; what they said.
+    /// Runs a server command at side 0 and, once a process listens on `port` there, a client command at side 1. Returns the output of both.
     pub fn converse(&mut self, seconds: u64, port: u16, server: &str, client: &str) -> Outcome<[String; 2]> {
         let until = format!("until ss -Hltn 'sport = :{port}' | grep -q .; do sleep 0.05; done");
         self.converse_when(seconds, &until, server, client)
     }
 
-    /// The same, the client starting when the script `ready` ends at the server's side.
+    /// The same, but starts the client when the script `ready` ends at the server's side.
     pub fn converse_when(
         &mut self,
         seconds: u64,
@@ -107,7 +107,7 @@ impl Bench {
         client: &str,
     ) -> Outcome<[String; 2]> {
         let serving = self.sides[0].words(server);
-        // Listeners show in their network namespace; a launcher before the command is not for this.
+        // Listening sockets are visible in their network namespace; the prefix may also be a launcher, which is not needed for this.
         let namespace = if self.sides[0].prefix.starts_with("ip netns") { &self.sides[0].prefix } else { "" };
         let ready = format!("{namespace} bash -c \"{ready}\"");
         let asking = self.sides[1].words(client);
@@ -127,7 +127,7 @@ impl Bench {
         }
     }
 
-    /// Runs a verbs tool once, side 1 being the client.
+    /// Runs a verbs tool once, with side 1 as the client.
     pub fn tool(&mut self, tool: &Tool) -> Outcome<[String; 2]> {
         let port = self.port();
         let perftest = tool.command.starts_with("ib_");
@@ -165,19 +165,19 @@ impl Bench {
     }
 }
 
-/// The figures of a perftest table's last row.
+/// Parses the last row of a perftest table.
 pub fn last_row(said: &str) -> Vec<f64> {
     let row =
         |line: &str| line.split_whitespace().map(|word| word.parse().ok()).collect::<Option<Vec<f64>>>();
     said.lines().filter_map(row).rfind(|row| row.len() >= 4).unwrap_or_default()
 }
 
-/// Makes a RoCE or InfiniBand device ready at a side and finds out its name and GID index.
+/// Sets up a RoCE or InfiniBand device at a side, and finds its name and GID index.
 ///
-/// `netdev` is its net device, `address` what it gets.
+/// `netdev` is its net device, `address` the address to set.
 pub fn find_gid(bench: &mut Bench, side: usize) -> Outcome {
     let Side { device, address, .. } = bench.sides[side & 1].clone();
-    // Which GID is the RoCE v2 one of the IPv4 address: the kernel adds it a moment after the address.
+    // Finds the RoCE v2 GID of the IPv4 address: the kernel adds it a moment after the address.
     let script = format!(
         r#"want=$(printf '%02x%02x:%02x%02x' $(echo {address} | tr . ' '))
 for try in $(seq 100); do
@@ -197,7 +197,7 @@ echo "{device} has no RoCE v2 GID for {address}:"; grep -H . /sys/class/infiniba
     Ok(())
 }
 
-/// QEMU arguments that join two guests by a cable of no interest, for what tools exchange by TCP; the guest gets 10.9.0.(1+n).
+/// QEMU arguments that join two guests by a cable for the tools' exchange over TCP; the guest gets 10.9.0.(1+n).
 pub fn cable(dir: &std::path::Path, n: u8) -> Vec<String> {
     let path = dir.join("cable").display().to_string();
     let server = if n == 0 { "on" } else { "off,reconnect-ms=50" };
@@ -209,7 +209,7 @@ pub fn cable(dir: &std::path::Path, n: u8) -> Vec<String> {
     ]
 }
 
-/// The guest's side of [`cable`].
+/// Configures the guest's end of [`cable`].
 pub fn plug_cable(guest: &mut Guest, n: u8) -> Outcome {
     let script = format!(
         "modprobe virtio_net

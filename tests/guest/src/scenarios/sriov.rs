@@ -1,10 +1,10 @@
-//! The generic SR-IOV sequence, on QEMU's igb: a card nobody here modelled.
+//! The generic SR-IOV sequence on QEMU's igb, a card that is not part of this model.
 
 use crate::images::Images;
 use crate::machine::{Guest, Plan};
 use crate::{Outcome, log};
 
-/// `ironverbs vf`, judged by what sysfs says; our transport, judged by the kernel's VFIO.
+/// `ironverbs vf`, checked against sysfs; our transport, checked by the kernel's VFIO.
 const SEQUENCE: &str = r#"
 pf=0000:01:00.0
 sys=/sys/bus/pci/devices
@@ -34,7 +34,7 @@ cat /tmp/said
 [ ! -e $sys/$pf/virtfn0 ] || wrong "no VFs any more" "$(ls $sys/$pf)"
 "#;
 
-/// VFs are made, given to VFIO and back, and removed; what cannot be is refused with a word.
+/// Creates VFs, binds them to VFIO and back, and removes them; impossible requests are refused with a message.
 pub fn run(images: &Images) -> Outcome {
     let plan = Plan::new("sriov").iommu().qemu([
         "-device",

@@ -1,4 +1,4 @@
-//! The stock drivers' streams, held against the streams in `tests/streams/`.
+//! Compares the stock drivers' streams with those in `tests/streams/`.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -11,20 +11,20 @@ use super::mlx5::{self, Pair, Place};
 use super::sides::{perftest, pingpong};
 use super::verbs;
 
-/// Set to write the streams anew instead of comparing with them.
+/// If set, the streams are written instead of compared.
 const WRITE: &str = "IRONVERBS_WRITE_STREAMS";
 
-/// Where a server is to record: a file in its own directory would be gone with it.
+/// File for a server's recording, outside the server's own directory, which is removed with it.
 pub fn file(dir: &Path) -> PathBuf {
     dir.join("stream")
 }
 
-/// Arguments of a server that records to `file`.
+/// Arguments for a server that records to `file`.
 pub fn arguments(file: &Path) -> Vec<String> {
     vec!["--record".into(), file.display().to_string()]
 }
 
-/// The output of `ironverbs stream`, and whether it ended with 0. It ends with 1 where streams differ, too.
+/// Runs `ironverbs stream`. Returns its output, and true if it exited with 0; it also exits with 1 if streams differ.
 pub fn words(arguments: &[&str]) -> Outcome<(bool, String)> {
     let done = Command::new(built().join("ironverbs")).arg("stream").args(arguments).output()?;
     if !done.stderr.is_empty() {
@@ -33,10 +33,10 @@ pub fn words(arguments: &[&str]) -> Outcome<(bool, String)> {
     Ok((done.status.success(), String::from_utf8_lossy(&done.stdout).into_owned()))
 }
 
-/// Compares what was recorded of `function` with `tests/streams/NAME.txt`: the same commands, requests and fields, but for
-/// the words `aside`.
+/// Compares the recording of `function` with `tests/streams/NAME.txt`: the same commands, requests and fields, except for the words
+/// `aside`.
 pub fn judge(server: Server, file: &Path, name: &str, function: &str, aside: &[&str]) -> Outcome {
-    // It has written all down when it is gone.
+    // The recording is complete once the server is gone.
     drop(server);
     let kept = tree().join("tests/streams").join(format!("{name}.txt"));
     let (recorded, golden) = (file.display().to_string(), kept.display().to_string());
@@ -46,7 +46,7 @@ pub fn judge(server: Server, file: &Path, name: &str, function: &str, aside: &[&
         println!("    {golden}: {} lines written", text.lines().count());
         return Ok(());
     }
-    // Commands that a driver sends of its own accord, at intervals or after events, have no place of their own.
+    // Commands that a driver sends on its own, at intervals or after events, have no fixed position.
     let differences = |a: &str, b: &str| -> Outcome<String> {
         let (_, found) = words(&["diff", "--words", "--function", function, a, b])?;
         let counts = |line: &&str| {
@@ -93,7 +93,7 @@ pub fn stock(images: &Images) -> Outcome {
     }
     verbs::rping(bench, 10)?;
     bench.guests[0].run(30, "modprobe -r rdma_ucm")?;
-    // A device of the namespace that was made for it would keep the driver from going.
+    // A device in the namespace created for it would keep the driver from unloading.
     bench.at(1, 10, "ip link set f11 down netns 1")?;
     mlx5::unload(&mut bench.guests[0])?;
     let server = pair.finish_serving()?;

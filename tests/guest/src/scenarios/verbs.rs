@@ -1,4 +1,4 @@
-//! The traffic of Debian's verbs programs between two ends.
+//! Traffic of Debian's verbs programs between two ends.
 
 use std::process::Command;
 
@@ -6,7 +6,7 @@ use crate::{Outcome, failed, tree};
 
 use super::sides::{Bench, last_row, perftest, pingpong};
 
-/// The pingpongs, with their data checked, and the perftest set.
+/// The pingpongs with data checks, and the perftest tools.
 pub fn data_moves(bench: &mut Bench) -> Outcome {
     for (name, options) in [
         ("ibv_rc_pingpong", "-c -n 300"),
@@ -35,7 +35,7 @@ pub fn data_moves(bench: &mut Bench) -> Outcome {
     Ok(())
 }
 
-/// Runs a perftest tool; the figures of its last row.
+/// Runs a perftest tool and returns the figures of the last row.
 pub fn figures(bench: &mut Bench, name: &str, options: &str) -> Outcome<Vec<f64>> {
     const TRIES: usize = 5;
     let mut said = String::new();
@@ -45,8 +45,8 @@ pub fn figures(bench: &mut Bench, name: &str, options: &str) -> Outcome<Vec<f64>
         if row.iter().skip(2).any(|figure| *figure > 0.0) {
             return Ok(row);
         }
-        // perftest measures the processor's clock against the system's first. Where a busy host makes an emulated clock stumble it says so,
-        // moves the data all the same, and prints zeros.
+        // perftest first calibrates the processor's clock against the system's. On a busy host an emulated clock may be irregular; perftest
+        // then says so, moves the data all the same, and prints zeros.
         if !said.contains("Correlation coefficient") {
             break;
         }
@@ -54,7 +54,7 @@ pub fn figures(bench: &mut Bench, name: &str, options: &str) -> Outcome<Vec<f64>
     failed(format!("{name} {options}: expected figures, found\n{said}"))
 }
 
-/// Sums of the hardware counters of a side's port, from `rdma statistic` and sysfs.
+/// Returns the sums of the hardware counters of a side's port, from `rdma statistic` and sysfs.
 pub(super) fn statistic(bench: &mut Bench, side: usize, names: &[&str]) -> Outcome<Vec<u64>> {
     let device = bench.sides[side].device.clone();
     let said = bench.at(side, 20, &format!("rdma statistic show link {device}/1"))?;
@@ -64,7 +64,7 @@ pub(super) fn statistic(bench: &mut Bench, side: usize, names: &[&str]) -> Outco
     names.iter().map(|name| value(name).map_or_else(|| failed(format!("no {name} in {said}")), Ok)).collect()
 }
 
-/// `rdma statistic` counts what was asked of the server, request by request.
+/// Checks that `rdma statistic` counts the server's requests one by one.
 pub fn counters(bench: &mut Bench) -> Outcome {
     const NAMES: [&str; 4] =
         ["rx_write_requests", "rx_read_requests", "rx_atomic_requests", "out_of_sequence"];
@@ -87,14 +87,14 @@ pub fn counters(bench: &mut Bench) -> Outcome {
     Ok(())
 }
 
-/// `rping` over the kernel's rdma_cm, which verifies what comes back.
+/// `rping` over the kernel's rdma_cm; it verifies the echoed data.
 pub fn rping(bench: &mut Bench, count: u32) -> Outcome {
     for guest in &mut bench.guests {
         guest.run(30, "modprobe -a rdma_cm rdma_ucm ib_uverbs")?;
     }
     let port = bench.port();
     let (server, client) = (bench.sides[0].address.clone(), bench.sides[1].address.clone());
-    // rdma_cm's listeners show in no table of sockets but its own.
+    // rdma_cm's listeners appear only in rdma_cm's own table, not in that of sockets.
     let ready = format!("until rdma resource show cm_id | grep -q {port}; do sleep 0.1; done");
     let said = bench.converse_when(
         240,
@@ -112,7 +112,7 @@ pub fn rping(bench: &mut Bench, count: u32) -> Outcome {
     Ok(())
 }
 
-/// The codes of what verbs refuse, by libmlx5 and the kernel, are those that docs/codes.md has of them.
+/// The error codes that libmlx5 and the kernel return for refused verbs are those in docs/codes.md.
 pub fn codes(bench: &mut Bench) -> Outcome {
     let (source, program) = (tree().join("tests/programs/codes.c"), bench.guest(0)?.share().join("codes"));
     let made = Command::new("cc").args(["-O1", "-o"]).arg(&program).arg(&source).arg("-libverbs").output()?;

@@ -22,8 +22,8 @@ pub fn bind(guest: &mut Guest, slot: u32) -> Outcome {
     guest.run(30, &script).map(drop)
 }
 
-/// Starts rdma-core's tests. They read EQEs 8 bytes at a time and leave the rest to scapy, which up to 2.4 took a
-/// packet that stops early; Debian 13's does not, so what is missing is filled up.
+/// Starts rdma-core's tests. They read EQEs 8 bytes at a time and leave the rest to scapy. Versions up to 2.4 accepted truncated packets,
+/// but Debian 13's does not, so the missing bytes are padded.
 const PYVERBS: &str = r#"
 import runpy, sys
 sys.path[:0] = ["/tmp/t", "/tmp/t/tests"]
@@ -34,7 +34,7 @@ sys.argv[0] = "/tmp/t/tests/run_tests.py"
 runpy.run_path(sys.argv[0], run_name="__main__")
 "#;
 
-/// rdma-core's own user-space driver for a function on vfio-pci, by rdma-core's own test.
+/// rdma-core's user-space driver for a function on vfio-pci, run by rdma-core's own test.
 pub fn pyverbs(images: &Images) -> Outcome {
     let scratch = scratch("pyverbs")?;
     let recorded = stream::file(&scratch);
@@ -61,11 +61,11 @@ status=$?; cat /tmp/said; exit $status",
     log::clean(&mut guest)?;
     guest.power_off()?;
     server.check()?;
-    // The recorder does not find this driver's receives at every run: their rings lie in user memory objects.
+    // The recorder does not find this driver's receives in every run, because their rings are in user memory objects.
     stream::judge(server, &recorded, "rdma-core-vfio", "0", &["post:receive"])
 }
 
-/// Our driver and provider on a function on vfio-pci, its peer in another guest under the stock driver.
+/// Our driver and provider on a function on vfio-pci, with a peer in another guest under the stock driver.
 pub fn provider(images: &Images) -> Outcome {
     let server = Server::start(&server::Plan { functions: vec![0, 1], ..Default::default() })?;
     let scratch = scratch("provider")?;
@@ -81,7 +81,7 @@ pub fn provider(images: &Images) -> Outcome {
     }
     bind(&mut guests[0], 0x10)?;
     mlx5::load(&mut guests[1], &[0x10], false)?;
-    // A VF that was given no MAC has drawn one.
+    // A VF that was assigned no MAC has chosen a random one.
     let drawn = guests[1].run(10, "cat /sys/class/net/f10/address")?.trim().to_string();
     let capture = scratch.join("wire.pcap");
     let watcher = Beside::capture(&server.node(), &capture)?;
@@ -135,12 +135,12 @@ pub fn provider(images: &Images) -> Outcome {
     mlx5::Pair::over(bench, server, scratch).finish()
 }
 
-/// While a program has our function, a kernel that wants to send to it learns its MAC: by ARP and by neighbour discovery.
+/// While a program has our function open, a kernel that sends to it learns its MAC by ARP and by neighbour discovery.
 fn asked_by_the_kernel(bench: &mut Bench) -> Outcome {
     let holding = format!("{} timeout 20 ibv_asyncwatch -d iron0", bench.sides[0].prefix);
     let running = bench.guest(0)?.start_script(40, &holding)?;
     for (ip, host) in [("192.168.7.1", "192.168.7.1"), ("fe80::1b:56ff:fe00:0", "fe80::1b:56ff:fe00:0%f10")] {
-        // The first time it may be the announcement of the address that the kernel hears; the second time it has to ask.
+        // The first time the kernel may hear the announcement of the address; the second time it has to ask.
         let script = format!(
             "bash -c 'learns() {{ for t in $(seq 80); do echo >/dev/udp/{host}/9; \
              ip neigh show {ip} dev f10 | grep -q 02:1b:56:00:00:00 && return; sleep 0.1; done; ip neigh; exit 1; }}; \
@@ -153,14 +153,14 @@ fn asked_by_the_kernel(bench: &mut Bench) -> Outcome {
     bench.at(1, 10, "ip neigh flush dev f10").map(drop)
 }
 
-/// Programs that connect by rdma_cm, server and client, with places for port and server's address.
+/// Programs that connect by rdma_cm, server and client, with placeholders for the port and the server's address.
 const CONNECTING: [(&str, &str); 3] = [
     ("rping -s -a SERVER -p PORT -C 100 -V", "rping -c -a SERVER -p PORT -C 100 -V"),
     ("ucmatose -b SERVER -p PORT -c 3", "ucmatose -s SERVER -p PORT -c 3"),
     ("ib_send_bw -R -F -p PORT -n 200 -s 65536", "ib_send_bw -R -F -p PORT -n 200 -s 65536 SERVER"),
 ];
 
-/// Each way, between our connection manager and the kernel's.
+/// Connects our connection manager and the kernel's, each way.
 fn connections(bench: &mut Bench) -> Outcome {
     bench.guest(1)?.run(30, "modprobe -a rdma_cm rdma_ucm ib_uverbs")?;
     for way in ["client", "server"] {
@@ -172,7 +172,7 @@ fn connections(bench: &mut Bench) -> Outcome {
             };
             let (server, client) = (words(&bench.sides[0], server), words(&bench.sides[1], client));
             let running = bench.guest(0)?.start_script(90, &server)?;
-            // Listeners of ours show in no table of the kernel's.
+            // Our listeners appear in no table of the kernel.
             let client = format!("for t in $(seq 20); do {client} && exit 0; sleep 0.5; done; exit 1");
             let asked = bench.guest(1)?.try_run(90, &client)?;
             let served = bench.guest(0)?.wait(&running)?;
@@ -189,7 +189,7 @@ fn connections(bench: &mut Bench) -> Outcome {
     Ok(())
 }
 
-/// Requests and answers of both protocols went both ways, the stock driver's from the MAC `drawn`.
+/// Checks that requests and answers of both protocols went both ways, with the MAC `drawn` for the stock driver.
 fn discovered(images: &Images, capture: &Path, drawn: &str) -> Outcome {
     let (ours, stock) = ("eth.src == 02:1b:56:00:00:00", format!("eth.src == {drawn}"));
     let stock = stock.as_str();

@@ -1,4 +1,4 @@
-//! rxe in a guest, our provider on the host, raw Ethernet frames between them.
+//! rxe in a guest and our provider on the host, with raw Ethernet frames between them.
 
 use std::net::TcpListener;
 use std::path::Path;
@@ -11,15 +11,15 @@ use crate::machine::{Guest, Plan};
 use crate::server::{self, Server};
 use crate::{Outcome, bound_to_us, built, failed, log};
 
-/// The host's address on the wire, on VF 1, and the guest's.
+/// Addresses on the wire: the host's, on VF 1, and the guest's.
 const HOST: &str = "10.7.0.1";
 const GUEST: &str = "10.7.0.2";
-/// Seconds a tool may take, some twenty times what it does.
+/// Time limit for a tool in seconds, about twenty times what it needs.
 const PATIENCE: u64 = 60;
-/// Tools run each way; a slow guest must be able to keep up with what is under way.
+/// Tools, run each way; a slow guest must be able to keep up with the outstanding requests.
 const TOOLS: [(&str, &str); 7] = [
     ("ibv_rc_pingpong", "-c -n 200"),
-    // On a good wire only: what is lost is lost.
+    // Only on a good wire, because unreliable services do not retransmit.
     ("ibv_uc_pingpong", "-c -n 200"),
     ("ibv_ud_pingpong", "-c -n 200 -s 1000"),
     ("ibv_rc_pingpong", "-c -s 65536 -n 20"),
@@ -28,18 +28,18 @@ const TOOLS: [(&str, &str); 7] = [
     ("ib_read_bw", "-F -u 17 -o 8 -t 8 -n 100 -s 16384"),
 ];
 
-/// The bed: a node whose wire is a guest's network card.
+/// The test bed: a node connected to a guest's network card.
 pub(super) struct Wire {
-    /// With [`GUEST`] on `rxe0`.
+    /// The guest, with [`GUEST`] on `rxe0`.
     pub guest: Guest,
-    /// Of the node, whose device `iron1` has [`HOST`].
+    /// The server of the node, where device `iron1` has [`HOST`].
     pub server: Server,
     ports: Vec<u16>,
     gid: String,
     scratch: Scratch,
 }
 
-/// TCP ports of the host nobody uses.
+/// Finds TCP ports of the host that are not in use.
 fn free_ports(count: usize) -> Outcome<Vec<u16>> {
     let held: Result<Vec<TcpListener>, _> = (0..count).map(|_| TcpListener::bind("127.0.0.1:0")).collect();
     let ports: Result<Vec<u16>, _> = held?.iter().map(|l| l.local_addr().map(|a| a.port())).collect();
@@ -57,7 +57,7 @@ impl Wire {
         }
         let server =
             Server::start(&server::Plan { arguments, more: vec![near.clone()], ..Default::default() })?;
-        // Data that tools exchange by TCP go through QEMU's own network.
+        // The tools' exchange over TCP uses QEMU's own network.
         let ports = free_ports(2 * TOOLS.len())?;
         let mut user = String::from("user,id=out,ipv6=off");
         for port in &ports[..TOOLS.len()] {
@@ -106,7 +106,7 @@ exit 1"#
         Ok(Self { guest, server, ports, gid: gid.trim().into(), scratch })
     }
 
-    /// A tool on the host, on VF 1 of the node.
+    /// Builds the command for a tool on the host, on VF 1 of the node.
     fn ours(&self, tool: &str, options: &str, port: u16, peer: &str) -> Command {
         let mut command = bound_to_us("timeout");
         command
@@ -129,7 +129,7 @@ exit 1"#
         format!("{tool} {options} -d rxe0 -p {port} {gid} {} {peer}", self.gid)
     }
 
-    /// The guest serves, the host asks.
+    /// Runs the server in the guest and the client on the host.
     fn host_asks(&mut self, tool: &str, options: &str, port: u16) -> Outcome {
         let server = self.theirs(tool, options, port, "");
         let running = self.guest.start_script(PATIENCE, &server)?;
@@ -143,7 +143,7 @@ exit 1"#
         judge(tool, &served?)
     }
 
-    /// The host serves, the guest asks.
+    /// Runs the server on the host and the client in the guest.
     fn guest_asks(&mut self, tool: &str, options: &str, port: u16) -> Outcome {
         let child = self.ours(tool, options, port, "").spawn()?;
         wait_for_listener(port)?;
@@ -165,7 +165,7 @@ fn judge(tool: &str, said: &str) -> Outcome {
     Ok(())
 }
 
-/// Runs a command on the host that must end with 0; what it printed.
+/// Runs a command on the host; it must exit with 0. Returns its output.
 fn host(what: &str, command: &mut Command) -> Outcome<String> {
     let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
     output_of(what, child)
@@ -181,7 +181,7 @@ fn output_of(what: &str, child: Child) -> Outcome<String> {
     }
 }
 
-/// Until something on the host listens on a TCP port; without connecting, which tools would take for their peer.
+/// Waits until a process on the host listens on a TCP port, without connecting: a tool would take the connection for its peer.
 fn wait_for_listener(port: u16) -> Outcome {
     let until = Instant::now() + Duration::from_secs(60);
     let listens = |file: &str| {
@@ -201,16 +201,16 @@ fn wait_for_listener(port: u16) -> Outcome {
     Ok(())
 }
 
-/// `ironverbs node` at a node's wire: it lasts until it is told to end.
+/// An `ironverbs node` process on a node's wire; it runs until told to end.
 pub(super) struct Beside(Child);
 
 impl Beside {
-    /// Writes the frames of the node in `node` to `file`.
+    /// Captures the frames of the node in `node` to `file`.
     pub fn capture(node: &Path, file: &Path) -> Outcome<Self> {
         Self::start("capture", node, file)
     }
 
-    /// Lets the plan in `file` befall them.
+    /// Applies the fault plan in `file` to them.
     pub fn faults(node: &Path, file: &Path) -> Outcome<Self> {
         Self::start("faults", node, file)
     }
@@ -221,14 +221,14 @@ impl Beside {
         Ok(Self(beside.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn()?))
     }
 
-    /// Ends it; what it writes is whole.
+    /// Ends the process; its output file is then complete.
     pub fn end(mut self) {
         let _ = Command::new("kill").args(["-INT", &self.0.id().to_string()]).status();
         let _ = self.0.wait();
     }
 }
 
-/// The packets of a capture that `tshark` finds by `filter`, a line each.
+/// Returns the packets of a capture that match `filter` in `tshark`, one per line.
 pub(super) fn packets(images: &Images, capture: &Path, filter: &str) -> Outcome<Vec<String>> {
     let mut command = Command::new(images.tshark());
     command.args(["-n", "-2", "-R", filter, "-r"]).arg(capture);
@@ -236,7 +236,7 @@ pub(super) fn packets(images: &Images, capture: &Path, filter: &str) -> Outcome<
     Ok(said.lines().filter(|line| line.contains('→') || line.contains("->")).map(str::to_owned).collect())
 }
 
-/// The last hundred frames of a capture, for whoever asks why two ends wait for each other.
+/// Returns the last hundred frames of a capture, to find out why two ends wait for each other.
 fn last_frames(images: &Images, capture: &Path) -> String {
     match packets(images, capture, "frame") {
         Ok(frames) => frames[frames.len().saturating_sub(100)..].join("\n"),
@@ -244,9 +244,9 @@ fn last_frames(images: &Images, capture: &Path) -> String {
     }
 }
 
-/// True if a capture ends with rxe in the middle of a message that we have acknowledged whole. That happens when our acknowledgement got lost
-/// and rxe asks again: the next one, for the first packet of those, acknowledges them all, as IBTA 9.7.5.1.2 has it. rxe completes the
-/// request by it, before the last packets are out, and its queue pair never sends anything again.
+/// Returns true if a capture ends with rxe in the middle of a message that we have acknowledged completely. That happens when our
+/// acknowledgement was lost and rxe retransmits: the next acknowledgement, for the first of these packets, covers all of them, as IBTA
+/// 9.7.5.1.2 requires. rxe then completes the request before the last packets are sent, and its queue pair never sends again.
 fn rxe_forgot_the_rest(images: &Images, capture: &Path) -> Outcome<bool> {
     let mut command = Command::new(images.tshark());
     command.args(["-n", "-Y", "infiniband.bth.opcode <= 0x1f", "-T", "fields", "-r"]).arg(capture);
@@ -267,27 +267,27 @@ fn rxe_forgot_the_rest(images: &Images, capture: &Path) -> Outcome<bool> {
     Ok(is_acknowledgement(*ours) && is_first_or_middle(*theirs) && (1..0x80_0000).contains(&ahead))
 }
 
-/// The sender of a frame, its opcode and its sequence number, from a line of `tshark`'s.
+/// Parses a line of `tshark`: sender, opcode and sequence number of a frame.
 fn frame_of(line: &str) -> Option<(&str, u8, u32)> {
     let mut words = line.split('\t');
     let (from, opcode, psn) = (words.next()?, words.next()?, words.next()?);
     Some((from, opcode.parse().ok()?, psn.parse().ok()?))
 }
 
-/// Packets that `tshark` finds in a capture: all of InfiniBand's, and those it finds wrong.
+/// Counts InfiniBand packets in a capture, and lists those that `tshark` reports as malformed.
 fn dissect(images: &Images, capture: &Path) -> Outcome<(usize, String)> {
     let wrong = "_ws.malformed || _ws.short || _ws.expert.severity == \"Error\"";
     Ok((packets(images, capture, "infiniband")?.len(), packets(images, capture, wrong)?.join("\n")))
 }
 
-/// Asks our checker of the transport's rules about a capture, in which it must find nothing; a `lossy` one lacks some frames.
+/// Checks a capture against our checker of the transport's rules, which must find no violation; a `lossy` capture lacks some frames.
 fn rules(capture: &Path, lossy: bool) -> Outcome<String> {
     let mut command = Command::new(built().join("ironverbs"));
     command.arg("check").args(lossy.then_some("--lossy")).arg(capture);
     host("ironverbs check", &mut command)
 }
 
-/// Runs the tools both ways. Where frames get lost it begins anew if rxe stopped, as it does in one run of ten.
+/// Runs the tools both ways. On a lossy wire it starts over if rxe stopped, which happens in one run of ten.
 fn run(images: &Images, name: &str, kernel: &str, faults: Option<&str>) -> Outcome {
     let tries = if faults.is_some() { 3 } else { 1 };
     for _ in 1..tries {
@@ -299,7 +299,7 @@ fn run(images: &Images, name: &str, kernel: &str, faults: Option<&str>) -> Outco
     once(images, name, kernel, faults, false).map(|_| ())
 }
 
-/// One run; whether rxe stopped, which is an error unless that is `excused`.
+/// Runs the tools once. Returns true if rxe stopped, which is an error unless `excused`.
 fn once(images: &Images, name: &str, kernel: &str, faults: Option<&str>, excused: bool) -> Outcome<bool> {
     let mut wire = Wire::boot(images, name, kernel, faults)?;
     let capture = wire.scratch.join("capture.pcap");
@@ -341,8 +341,8 @@ fn tools(wire: &mut Wire, good: bool) -> Outcome {
     Ok(())
 }
 
-/// `ibv_rc_pingpong` has no last word: who has all it waits for goes, and if its last acknowledgement is lost nobody is
-/// there to repeat it. Its peer then runs out of retries, as IBTA 9.7.5.1.3 wants it; a run that ended so is made again.
+/// `ibv_rc_pingpong` has no final handshake: a side exits when it has received everything, and if its last acknowledgement is lost, it
+/// cannot be repeated. The peer then runs out of retries, as IBTA 9.7.5.1.3 requires; such a run is repeated.
 fn answered(tries: usize, mut run: impl FnMut() -> Outcome) -> Outcome {
     let unanswered = |ran: &Outcome| {
         ran.as_ref().is_err_and(|e| e.to_string().contains("transport retry counter exceeded"))
@@ -361,7 +361,7 @@ pub fn plain(images: &Images) -> Outcome {
     KERNELS.iter().try_for_each(|kernel| run(images, "wire", kernel, None))
 }
 
-/// One frame of a hundred is lost, both ways.
+/// One frame in a hundred is lost, both ways.
 pub fn with_drops(images: &Images) -> Outcome {
     run(images, "drops", KERNELS[1], Some("drop=1%,seed=7"))
 }

@@ -6,8 +6,8 @@ use crate::{Outcome, log};
 
 use super::host::{GUEST, Host, way_to_host};
 
-/// The stock driver in a guest, and programs of the host on another function of the same node: the guest's kernel finds the
-/// address of a device that no kernel drives.
+/// The stock driver in a guest, and programs of the host on another function of the same node: the guest's kernel resolves the address of a
+/// device that no kernel drives.
 pub fn stock_driver(images: &Images) -> Outcome {
     let mut host = Host::new("mlx5", "iron2", "mlx5_0")?;
     let socket = host.dir.join("iron1");
