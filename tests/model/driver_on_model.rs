@@ -1,4 +1,4 @@
-//! The driver's verbs directly on the model, in logical time, over a wire that loses, doubles and damages.
+//! The driver's verbs directly on the model, in logical time, over a wire that loses, duplicates and corrupts frames.
 
 use devmodel::Config;
 use driver::{Completion, Device, Error, SendFlags, SendOp, SendWr, WcOpcode, WcStatus};
@@ -23,7 +23,7 @@ fn ends_by(open: impl Fn(u8) -> Result<Arc<Device>, Error>, patience: Patience) 
     (a, b)
 }
 
-/// Polls until there is a completion; a poll that finds nothing lets logical time go on.
+/// Polls until there is a completion; each empty poll advances logical time.
 #[track_caller]
 fn wait(end: &End) -> Completion {
     let mut out = [Completion::default()];
@@ -102,7 +102,7 @@ fn requests_written_into_the_doorbell_page_are_done_once_and_in_order() {
     let (silent, told) = (SendFlags::empty(), SendFlags::SIGNALED);
     let mut stores = 0;
     for number in 0..300 {
-        // Of one basic block, of two (which go round the end of the ring in time), and three at once.
+        // Work requests of one basic block, of two (which eventually wrap around the end of the ring), and three at once.
         a.words.put(64, &pattern(40, number as usize));
         let posted = match number % 3 {
             0 => a.qp.post_send([wr(number, add, &word[..], told)]),
@@ -131,7 +131,7 @@ fn a_peer_that_is_cut_off_ends_in_retry_exceeded_after_the_time_of_the_specifica
     a.post(1, SendOp::Write { raddr: b.words.addr(), rkey: b.mr.rkey() }, &[a.sge(0, 64)]).expect("post");
     let wc = wait(&a);
     assert_eq!((wc.status, wc.vendor_err), (WcStatus::RetryExcErr, 0x81));
-    // Four times between T and 4 T.
+    // Four timeouts of T to 4 T each.
     let (took, t) = (machine.now() - start, 4_096_000u64 << 14);
     assert!((4 * t..=16 * t).contains(&took), "{took} ps");
 }

@@ -1,4 +1,4 @@
-//! The model in logical time: time stands still until a test lets it pass, so no test depends on chance or on the machine's load.
+//! The model in logical time: time advances only when a test lets it, so no test depends on chance or on the machine's load.
 
 mod conformance;
 mod driver_on_model;

@@ -1,9 +1,9 @@
-//! Many objects in one function: what each costs, and that it does not grow with their number.
+//! Many objects in one function: the cost per object, which must not grow with their number.
 
 use devmodel::{Config, region::Geometry};
 use ironverbs_tests::{bed::*, cost::Cpu};
 
-/// A PF and two VFs with room for ten thousand of everything.
+/// A PF and two VFs with room for ten thousand objects of every kind.
 const LARGE: Geometry = Geometry {
     functions: 3,
     log_qp: 14,
@@ -38,7 +38,7 @@ fn cost(n: usize) -> Cost {
     let per = |start: Cpu| start.nanos() / n as f64;
 
     let start = Cpu::start();
-    // Half of the QPs on each side, and one region for each.
+    // Half of the QPs on each side, with one region each.
     let pairs: Vec<[(Qp, Mr); 2]> = (0..n / 2)
         .map(|_| {
             let ends = [0, 1].map(|i| {

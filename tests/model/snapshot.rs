@@ -1,8 +1,8 @@
-//! A copy of the region, with the memory around it, the wire and the clock, is the whole adapter.
+//! A copy of the region, with the memory around it, the wire and the clock, captures the complete adapter.
 
 use ironverbs_tests::bed::*;
 
-/// Two pairs with traffic on a bad network, in the middle of it.
+/// Returns two pairs in the middle of traffic on a bad network.
 fn in_full_flow(seed: u64) -> (Bed, Vec<Qp>, Vec<Mr>) {
     let mut bed = Bed::cx5();
     let path = Path { mtu: 256, timeout: 8, ..Path::default() };
@@ -36,7 +36,7 @@ fn work(bed: &mut Bed, qps: &[Qp], mrs: &[Mr], round: u64) {
     }
 }
 
-/// The trace that an observer sees of a bed that runs on: frames, completions, memory, and all there is at the end.
+/// The observable trace of a bed that continues to run: frames, completions, memory, and the final state.
 type Trace = (Vec<Captured>, Vec<Vec<Wc>>, Vec<Vec<u8>>, Saved);
 
 fn run_on(mut bed: Bed, qps: &[Qp], mrs: &[Mr]) -> Trace {

@@ -9,16 +9,16 @@ const SOURCE: usize = 0;
 const TARGET: usize = AREA;
 const READABLE: usize = 2 * AREA;
 const WORDS: usize = 3 * AREA;
-/// Where READs and atomics bring their results: a slot for each operation of a batch.
+/// Offset of the results of READs and atomics: a slot for each operation of a batch.
 const RESULTS: usize = 4 * AREA;
 const SLOT: usize = 4096;
-/// Where messages arrive.
+/// Offset of received messages.
 const INBOX: usize = RESULTS + BATCH * SLOT;
 /// Operations in one batch.
 const BATCH: usize = 12;
 const LEN: usize = INBOX + BATCH * SLOT;
 
-/// One side: its QP, its region, and what the region should hold.
+/// One side: its QP, its region, and the expected contents of the region.
 struct Side {
     qp: Qp,
     mr: Mr,
@@ -35,14 +35,14 @@ enum Kind {
     CompareSwap,
 }
 
-/// Results to compare when the batch is over: where, and what.
+/// Results to compare at the end of the batch: offset and contents.
 type Expected = Vec<(usize, Vec<u8>)>;
 
 fn pick(rng: &mut Chaos, n: usize) -> usize {
     (rng.draw() >> 20) as usize % n
 }
 
-/// Posts one random operation from `from` to `to` and carries it out in the model.
+/// Posts one random operation from `from` to `to`, and applies it to the reference model.
 fn step(
     bed: &mut Bed,
     rng: &mut Chaos,
@@ -69,7 +69,7 @@ fn step(
                     Op::WriteImm { va, rkey, imm: slot as u32 }
                 }
             };
-            // Two pieces now and then.
+            // Sometimes two pieces.
             let half = len / 2;
             let sges = [
                 from.mr.part(source as u64, half as u32),
@@ -109,7 +109,7 @@ fn step(
     }
 }
 
-/// Runs `batches` batches in both directions and compares all memory with the model after each.
+/// Runs `batches` batches in both directions and compares all memory with the reference model after each.
 fn soak(seed: u64, chaos: Chaos, mtu: u32, batches: usize) -> Result<(), TestCaseError> {
     let mut bed = Bed::cx5();
     let path =
@@ -194,7 +194,7 @@ fn memory_is_right_on_a_good_network() {
     soak(1, Chaos { seed: 1, ..Chaos::default() }, 1024, 100).expect("no difference");
 }
 
-/// How loss costs: frames on the wire for the same data, and virtual time, which is timeouts only.
+/// The cost of loss: frames on the wire for the same data, and virtual time, which consists only of timeouts.
 #[test]
 fn goodput_falls_with_loss_and_data_stay_right() {
     const TOTAL: usize = 1 << 20;

@@ -1,5 +1,5 @@
-//! Parties that are stopped at the worst moment: whoever has nothing to do with them does not wait for them, and connections
-//! to what they hold survive. The bed fails a test that waits for a party that does not go on.
+//! Parties stopped at the worst moment: unrelated parties do not wait for them, and connections to functions that they hold survive. The
+//! bed fails a test that waits for a party that does not continue.
 
 use devmodel::host::Party;
 use ironverbs_tests::bed::*;
@@ -22,7 +22,7 @@ fn commands_of_others_do_not_wait_for_a_function_that_is_held() {
         for held in [0, 1, 2] {
             bed.stop_holding(held, STOPPED);
         }
-        // Open, use, close, reset: all that a program does that has never met the others.
+        // Open, use, close, reset: everything that an unrelated program does.
         let qp = bed.qp(3);
         let mr = bed.mr(3, 4096, Access::ALL);
         bed.destroy_mr(mr).expect("a region goes");
@@ -34,7 +34,7 @@ fn commands_of_others_do_not_wait_for_a_function_that_is_held() {
     }
 }
 
-/// A bed whose frames go by reference, after a WRITE from function 1, whose memory is returned, to function 2.
+/// A bed with frames by reference, after a WRITE from function 1 to function 2. Returns the memory on function 1.
 fn after_a_write() -> (Bed, Mr) {
     let mut bed = Bed::cx5();
     bed.unwatched();
@@ -45,7 +45,7 @@ fn after_a_write() -> (Bed, Mr) {
     (bed, from)
 }
 
-/// Frames that refer to memory of function 1 may be in the hands of whoever holds function 2: its memory must not go before.
+/// Frames that refer to memory of function 1 may be in use by the holder of function 2, so the memory must not be freed before.
 #[test]
 #[should_panic(expected = "waits for party 9")]
 fn memory_is_not_taken_away_while_a_peer_may_still_read_it() {
@@ -54,7 +54,7 @@ fn memory_is_not_taken_away_while_a_peer_may_still_read_it() {
     let _ = bed.destroy_mr(from);
 }
 
-/// Frames that a function sent bind it to nobody any more once it was reset.
+/// After a reset, frames that a function sent earlier tie it to no other function.
 #[test]
 fn a_reset_function_does_not_wait_for_those_it_once_sent_to() {
     let (mut bed, _) = after_a_write();
@@ -69,7 +69,7 @@ fn a_reset_function_does_not_wait_for_those_it_once_sent_to() {
 #[test]
 fn a_connection_outlives_a_peer_that_is_stopped_in_the_middle_of_work() {
     for stop in [Bed::stop_holding, Bed::stop_filling] {
-        // On a watched wire, so that every frame goes through the receive ring.
+        // On an observed wire, so that every frame goes through the receive ring.
         let mut bed = Bed::cx5();
         let (a, _) = bed.pair(impatient());
         let (from, to) = (bed.mr(1, 64, Access::LOCAL), bed.mr(2, 64, Access::ALL));
@@ -85,7 +85,7 @@ fn a_connection_outlives_a_peer_that_is_stopped_in_the_middle_of_work() {
     }
 }
 
-/// A program that holds a function without being stopped and never answers is a peer like any that does not answer.
+/// A program that holds a function, is not stopped, and never answers is like any peer that does not answer.
 #[test]
 fn a_connection_ends_when_the_holder_of_its_peer_runs_and_does_not_answer() {
     let mut bed = Bed::cx5();
@@ -99,7 +99,7 @@ fn a_connection_ends_when_the_holder_of_its_peer_runs_and_does_not_answer() {
     assert!(!bed.one(a.send_cq).is_ok());
 }
 
-/// A runner that worked on functions of strangers could be stopped while it holds them.
+/// If a runner worked on functions of unrelated programs, it could be stopped while it holds them.
 #[test]
 fn functions_of_strangers_are_left_to_their_users() {
     let mut bed = Bed::cx5();
@@ -110,11 +110,11 @@ fn functions_of_strangers_are_left_to_their_users() {
     let (from, to) = (bed.mr(1, 64, Access::LOCAL), bed.mr(2, 64, Access::ALL));
     let (on, there) = (bed.mr(2, 64, Access::LOCAL), bed.mr(3, 64, Access::ALL));
     bed.memory.uses = Some([1].into());
-    // Function 2 is a peer's: it is run by whoever sends to it, and what it sends to function 1 comes back.
+    // Function 2 is a peer: the sender runs it, and its packets to function 1 come back.
     bed.post(a, &Wr::write(from.sge(), to));
     assert!(bed.one(a.send_cq).is_ok());
     assert!(bed.memory.left.is_empty());
-    // Frames that functions 2 and 3 send to each other are no business of the program that uses function 1.
+    // Frames between functions 2 and 3 do not concern the program that uses function 1.
     bed.post(c, &Wr::write(on.sge(), there));
     assert_eq!(bed.memory.left, [3, 2]);
 }

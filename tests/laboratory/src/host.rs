@@ -1,4 +1,4 @@
-//! The services that the model asks of the machine.
+//! The services that the model requires of its host.
 
 use crate::{
     machine::{Fault, functions, machine},
@@ -6,14 +6,14 @@ use crate::{
 };
 use devmodel::host::{Abort, Host, Iova, Move, Party, Rid, Source};
 
-/// One runner's view.
+/// The host of one runner.
 pub struct LabHost {
     pub party: Party,
-    /// It is the first thread's.
+    /// True for a program's first thread.
     pub steady: bool,
 }
 
-/// Looks at a holder that does not let go until it is asked whether that one is stopped.
+/// Number of times that a waiter checks the lock before it asks if the holder is stopped.
 const LOOKS: u32 = 3;
 
 impl Host for LabHost {
@@ -41,7 +41,7 @@ impl Host for LabHost {
         Ok(())
     }
 
-    // Nobody sleeps: programs poll.
+    // Programs poll, so interrupts wake no thread.
     fn msix(&mut self, _: Rid, _: u16, _: u64, _: u32) {}
 
     fn party(&self) -> Party {

@@ -1,6 +1,6 @@
-//! A node in ordinary memory: one adapter, the programs that live on it, and the books they keep in common. It is to tasks
-//! what the node's file and the kernel are to programs (`ffi/node`), in the same order of steps.
-#![allow(unsafe_code)] // blocks of memory that the chip reaches by address; the machine outlives all who refer to it
+//! A node in ordinary memory: one adapter, the programs that use it, and their shared state. It serves the tasks as the node's file and the
+//! kernel serve programs (`ffi/node`), with the same order of steps.
+#![allow(unsafe_code)] // blocks of memory that the chip reaches by address; the machine outlives all users of them
 
 use crate::schedule::{Point, visit};
 use devmodel::{
@@ -20,68 +20,67 @@ use tests::{direct::Mapped, end::Card};
 
 use crate::host::LabHost;
 
-/// Functions of the adapter: the PF and so many VFs.
+/// Number of VFs beside the PF.
 pub const VFS: u8 = 5;
-/// Places for programs; fewer than there are in a run, so that those of the dead must come free.
+/// Number of places for programs: fewer than the programs of a run, so that places of dead programs must be reused.
 pub const PLACES: usize = 13;
-/// Bytes of the area that openers of a function share.
+/// Bytes of the area shared by the openers of a function.
 pub const SHARED: usize = 64 << 10;
-/// Bus addresses of programs' own memory lie so far from those of ring memory, which are the process's own.
+/// Offset of the bus addresses of programs' own memory, which separates them from those of ring memory (the process's own addresses).
 const OWN: u64 = 1 << 48;
-/// Calls of a runner in which what its bound left over is taken up.
+/// Maximum number of times that a call of `drive` resumes work left over when a runner's bound was reached.
 const AGAIN: usize = 8;
-/// The party that sets the machine up and looks at it in the end.
+/// The party that sets the machine up and checks it at the end.
 pub const WATCHER: Party = Party(PLACES as u16);
 
-/// A program's place.
+/// A slot for a program.
 #[derive(Default)]
 pub struct Place {
     pub taken: Cell<bool>,
     pub dead: Cell<bool>,
     pub stopped: Cell<bool>,
-    /// Its second thread is asked to end.
+    /// Its second thread has been asked to end.
     pub ends: Cell<bool>,
-    /// Its second thread is there.
+    /// Its second thread exists.
     pub parked: Cell<bool>,
-    /// Its second thread has something to see to.
+    /// Its second thread has been woken.
     pub woken: Cell<bool>,
     pub generation: Cell<u32>,
-    /// Functions it has open, by bit.
+    /// Functions it has open, as a bit set.
     pub open: Cell<FunctionSet>,
-    /// Functions it works on for dead programs: with their openers it shares something meanwhile.
+    /// Functions that it cleans up after dead programs; meanwhile it shares state with their openers.
     pub cleans: Cell<FunctionSet>,
-    /// Functions with work that a runner's bound left over.
+    /// Functions with work left over when a runner's bound was reached.
     pub left: Cell<FunctionSet>,
     /// The runners of its two threads.
     pub runners: [Cell<Option<Box<Runner>>>; 2],
-    /// Eventfds that its drivers were given, and one of our own for each, by which it is known again: a descriptor that was
-    /// closed may be another's.
+    /// Eventfds given to its drivers, each with a duplicate of our own that identifies it: once closed, its number may be reused.
     fds: RefCell<Vec<(RawFd, OwnedFd)>>,
 }
 
-/// The report of a program to its partner.
+/// A program's report to its partner.
 #[derive(Clone)]
 pub struct Report {
     pub card: Card,
-    /// It is connected, and receives are posted.
+    /// The program is connected and has posted its receives.
     pub ready: bool,
-    /// It sends no more, and sent so many messages.
+    /// Total number of messages sent; set when the program sends no more.
     pub sent: Option<usize>,
 }
 
-/// The kernel's text about descriptor `fd` of this process.
+/// Returns the kernel's text about descriptor `fd` of this process.
 fn fdinfo(fd: RawFd) -> String {
     std::fs::read_to_string(format!("/proc/self/fdinfo/{fd}")).unwrap_or_default()
 }
 
-/// The kernel's number of an eventfd, which no other that is open has; 0 of what is none.
+/// Returns the kernel's id of an eventfd, which is unique among open ones, or 0 if `fd` is not an eventfd.
 fn eventfd_id(fd: RawFd) -> u64 {
     let info = fdinfo(fd);
     let id = info.lines().find_map(|line| line.strip_prefix("eventfd-id:")?.trim().parse().ok());
     id.unwrap_or(0)
 }
 
-/// Those of `given` that are still open, and the epoll descriptors that wait for them.
+/// Returns those of `given` that are still open, and the epoll descriptors that wait for them.
 fn left_open(given: &[(RawFd, OwnedFd)]) -> Vec<RawFd> {
     let mut open: Vec<RawFd> = given
         .iter()
@@ -111,33 +110,33 @@ pub struct Memory {
     pub mapped: Mapped,
     /// Blocks of ring memory by address.
     blocks: BTreeMap<u64, (Owner, u8, Layout)>,
-    /// The memory of their own that programs registered: function, address, bytes, program.
+    /// Memory registered by programs: function, address, length in bytes, program.
     registered: Vec<(u8, u64, usize, u16)>,
-    /// The same of programs that are dead.
+    /// The same for dead programs.
     gone: Vec<(u8, u64, usize)>,
 }
 
-/// A fault of the machine, to see that it is found.
+/// A deliberate fault of the machine, to check that the laboratory detects it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// Runners are not told that somebody is stopped, and wait for whoever lives.
+    /// Runners are not told that a lock holder is stopped, and wait as long as it is alive.
     PatienceIsEndless,
-    /// Nobody cleans up after the dead.
+    /// Dead programs are not cleaned up.
     DeadStay,
 }
 
-/// See the [module](self).
+/// The node that the [module](self) describes.
 pub struct Machine {
     pub fault: Option<Fault>,
     pub adapter: Adapter,
     pub memory: RefCell<Memory>,
     pub places: Vec<Place>,
-    /// Logical time, ps.
+    /// Logical time in ps.
     pub now: Cell<u64>,
-    /// The holder of the node's lock; 0 is none.
+    /// The holder of the node's lock; 0 if free.
     pub lock: Cell<u16>,
     shared: [Cell<u64>; VFS as usize + 1],
-    /// The reports that programs give each other without the adapter.
+    /// Reports that programs exchange outside the adapter.
     pub reports: RefCell<BTreeMap<(usize, u32, usize), Report>>,
 }
 
@@ -145,12 +144,12 @@ thread_local! {
     static MACHINE: Cell<Option<&'static Machine>> = const { Cell::new(None) };
 }
 
-/// The machine of this run.
+/// Returns the machine of this run.
 pub fn machine() -> &'static Machine {
     MACHINE.get().expect("a machine is there while tasks are")
 }
 
-/// A machine for one run, gone when this is.
+/// The machine of a run; dropping it frees the machine.
 pub struct Installed(*mut Machine);
 
 impl Installed {
@@ -168,7 +167,7 @@ impl Installed {
             reports: RefCell::default(),
         };
         let at = Box::into_raw(Box::new(machine));
-        // SAFETY: it was just made, and goes when this is dropped, which is behind all tasks.
+        // SAFETY: it was just made, and is freed when this is dropped, after all tasks.
         MACHINE.set(Some(unsafe { &*at }));
         enable_vfs();
         Self(at)
@@ -178,11 +177,11 @@ impl Installed {
 impl Drop for Installed {
     fn drop(&mut self) {
         MACHINE.set(None);
-        // SAFETY: made by `Box::into_raw`; all tasks are through or killed, and nobody else asks for it.
+        // SAFETY: made by `Box::into_raw`; all tasks have ended or were killed, and no other code uses it.
         let machine = unsafe { Box::from_raw(self.0) };
         let mut memory = machine.memory.borrow_mut();
         for (at, (_, _, layout)) in std::mem::take(&mut memory.blocks) {
-            // SAFETY: allocated in `block` with this layout, and nobody who was given it is left.
+            // SAFETY: allocated in `block` with this layout, and no user of it is left.
             unsafe { std::alloc::dealloc(at as *mut u8, layout) };
         }
     }
@@ -199,7 +198,7 @@ fn enable_vfs() {
     });
 }
 
-/// The node's lock, held.
+/// Proof that the node's lock is held.
 pub struct NodeLock(());
 
 impl Drop for NodeLock {
@@ -215,7 +214,7 @@ impl Machine {
         &self.places[usize::from(party.0)]
     }
 
-    /// Takes the node's lock; the kernel takes it from who dies.
+    /// Takes the node's lock; the kernel releases it when its holder dies.
     pub fn lock(&self, party: Party) -> NodeLock {
         visit(Point::Node);
         while self.lock.get() != 0 {
@@ -230,7 +229,7 @@ impl Machine {
         (1..=PLACES as u16).filter(move |slot| self.places[usize::from(*slot)].open.get() & 1 << fid != 0)
     }
 
-    /// A program that comes to life: it cleans up after the dead, for which it needs a place, and stays in it.
+    /// Takes a place for a new program. The program first cleans up after the dead, for which it needs a place.
     pub fn claim(&self) -> Party {
         let free = (1..PLACES as u16).find(|slot| !self.places[usize::from(*slot)].taken.get());
         let party =
@@ -251,7 +250,7 @@ impl Machine {
     /// Drives the model as thread `thread` of `party`.
     pub fn drive<R>(&self, party: Party, thread: usize, f: impl FnOnce(&mut Runner, &mut LabHost) -> R) -> R {
         let place = self.place(party);
-        // A program that is killed takes the runner along.
+        // A program that is killed takes the runner with it.
         let mut runner = place.runners[thread].take().unwrap_or_default();
         let mut host = LabHost { party, steady: thread == 0 };
         let result = f(&mut runner, &mut host);
@@ -274,7 +273,7 @@ impl Machine {
         result
     }
 
-    /// [`drive`](Self::drive), for what locks `fid` without running it.
+    /// Like [`drive`](Self::drive), for code that locks `fid` without running it.
     pub fn touch<R>(
         &self,
         party: Party,
@@ -289,12 +288,12 @@ impl Machine {
         })
     }
 
-    /// Runs `fid` if it has anything to do.
+    /// Runs `fid` if it has work.
     pub fn run(&self, party: Party, thread: usize, fid: u8) {
         self.drive(party, thread, |runner, host| runner.run(&self.adapter, host, self.now.get(), fid));
     }
 
-    /// Enters `party` among those who have `fid` open.
+    /// Adds `party` to the openers of `fid`.
     pub fn open(&self, party: Party, fid: u8) {
         let lock = self.lock(party);
         self.reap_locked(party, 0, &lock);
@@ -302,13 +301,13 @@ impl Machine {
         place.open.set(place.open.get() | 1 << fid);
     }
 
-    /// Takes it out again. Work that a stopped program holds up is done when the program has ended.
+    /// Removes it again. Work held up by a stopped program is done when that program has ended.
     pub fn close(&self, party: Party, fid: u8) {
         let lock = self.lock(party);
         let _ = self.strike(party, 0, party.0, fid, &lock);
     }
 
-    /// The program ends by itself; its place comes free with its last step. Functions that it could not close are left to those who clean up.
+    /// Ends a program; its place becomes free with its last step. Functions that it could not close are left for cleanup.
     pub fn leave(&self, party: Party) {
         let lock = self.lock(party);
         let place = self.place(party);
@@ -322,7 +321,7 @@ impl Machine {
         drop(lock);
     }
 
-    /// The program of `party` was killed: its memory and the node's lock are gone with it.
+    /// Releases the memory and the node's lock of the killed program of `party`.
     pub fn bury_process(&self, party: Party) {
         let place = self.place(party);
         place.dead.set(true);
@@ -340,12 +339,12 @@ impl Machine {
             *owner != party.0
         });
         for fd in left_open(&place.fds.take()) {
-            // SAFETY: it was given to a program that never runs again and was not dropped with it.
+            // SAFETY: it was given to a program that never runs again, and was not dropped with it.
             drop(unsafe { OwnedFd::from_raw_fd(fd) });
         }
     }
 
-    /// Cleans up after all who died.
+    /// Cleans up after all dead programs.
     pub fn reap(&self, party: Party, thread: usize) {
         let lock = self.lock(party);
         self.reap_locked(party, thread, &lock);
@@ -367,7 +366,7 @@ impl Machine {
         }
     }
 
-    /// See `Core::bury`.
+    /// Mirrors `Core::bury`: cleans up after the program in `slot`. `None` means a stopped program holds it up.
     fn bury(&self, party: Party, thread: usize, slot: u16, lock: &NodeLock) -> Option<()> {
         let (adapter, now) = (&self.adapter, self.now.get());
         let dead = &self.places[usize::from(slot)];
@@ -378,7 +377,7 @@ impl Machine {
                 let (_, reaped) = adapter.reap(host, Party(slot), opened)?;
                 Some(repaired | reaped)
             });
-            // The work that the dead's functions have to do is their users' from here on.
+            // From here on, pending work of these functions belongs to their users.
             let me = self.place(party);
             let cleans = me.cleans.replace(0);
             runner.run_waiting(adapter, host, now, locked.unwrap_or(FunctionSet::MAX));
@@ -395,7 +394,7 @@ impl Machine {
         Some(())
     }
 
-    /// See `Core::strike`.
+    /// Mirrors `Core::strike`: removes `slot` from the openers of `fid`, and resets `fid` if it was the last.
     fn strike(&self, party: Party, thread: usize, slot: u16, fid: u8, _lock: &NodeLock) -> Option<()> {
         if !self.openers(fid).any(|other| other != slot) {
             self.reset(party, thread, fid)?;
@@ -408,7 +407,7 @@ impl Machine {
         Some(())
     }
 
-    /// Function level reset. `None`: somebody who is stopped holds it up. The caller has the node's lock.
+    /// Function level reset. `None` means a stopped program holds it up. The caller holds the node's lock.
     pub fn reset(&self, party: Party, thread: usize, fid: u8) -> Option<()> {
         self.drive(party, thread, |runner, host| {
             let locked = self.adapter.reset_with(host, fid, Patience::UntilStopped);
@@ -417,9 +416,9 @@ impl Machine {
         })
     }
 
-    /// Zeroed memory for `fid`: its address.
+    /// Allocates zeroed memory for `fid` and returns its address.
     pub fn block(&self, owner: Owner, fid: u8, len: usize) -> u64 {
-        // The driver chooses the pages of a queue by its address, which must be as good in every run.
+        // The driver picks doorbell pages of a queue by its address, so the alignment must be the same in every run.
         let layout = Layout::from_size_align(len.next_multiple_of(4096), len.next_power_of_two().max(4096));
         let layout = layout.expect("a size");
         // SAFETY: the size is not zero.
@@ -435,7 +434,7 @@ impl Machine {
         let mut memory = self.memory.borrow_mut();
         if let Some((_, fid, layout)) = memory.blocks.remove(&at) {
             memory.mapped.unmap(fid, at, layout.size());
-            // SAFETY: allocated in `block` with this layout; its owner gives it back, or is gone.
+            // SAFETY: allocated in `block` with this layout; its owner frees it, or is gone.
             unsafe { std::alloc::dealloc(at as *mut u8, layout) };
         }
     }
@@ -448,12 +447,12 @@ impl Machine {
         blocks.into_iter().for_each(|at| self.free(at));
     }
 
-    /// Blocks of ring memory that are left.
+    /// Returns the blocks of ring memory that are left.
     pub fn blocks(&self) -> Vec<(Owner, u8)> {
         self.memory.borrow().blocks.values().map(|(owner, fid, _)| (*owner, *fid)).collect()
     }
 
-    /// The area that openers of `fid` share. The caller has the node's lock.
+    /// Returns the area shared by the openers of `fid`. The caller holds the node's lock.
     pub fn shared(&self, fid: u8, _lock: &NodeLock) -> u64 {
         let known = &self.shared[usize::from(fid)];
         if known.get() == 0 {
@@ -462,9 +461,9 @@ impl Machine {
         known.get()
     }
 
-    /// Maps a program's own memory; the bus address.
+    /// Maps a program's own memory and returns its bus address.
     pub fn register(&self, party: Party, fid: u8, memory: u64, len: usize) -> u64 {
-        // A page further than the program has it: so a region has pages of 4 KiB, wherever its memory lies.
+        // The extra page offset makes a region use 4 KiB pages, wherever its memory is.
         let at = memory + OWN + 4096;
         let mut memories = self.memory.borrow_mut();
         memories.mapped.map(fid, at, memory, len);
@@ -480,7 +479,7 @@ impl Machine {
         memory.mapped.unmap(fid, at, len);
     }
 
-    /// The error of a copy that found no memory at `at`.
+    /// Returns the error of a copy that found no memory at `at`.
     pub fn abort(&self, rid: Rid, at: u64, or: Abort) -> Abort {
         let gone = &self.memory.borrow().gone;
         let within = |(fid, begin, len): &(u8, u64, usize)| {
@@ -495,7 +494,7 @@ impl Machine {
         self.place(party).fds.borrow_mut().push((fd, ours));
     }
 
-    /// Dead programs that nobody has cleaned up after.
+    /// Returns the dead programs that have not been cleaned up.
     pub fn dead(&self) -> BTreeSet<u16> {
         (1..PLACES as u16).filter(|slot| self.places[usize::from(*slot)].dead.get()).collect()
     }

@@ -1,9 +1,9 @@
-//! The laboratory: programs with the driver and runners of their own on one adapter, interleaved step by step by a seed,
-//! stopped, killed and started again at any step of a lock, a journal, a ring.
+//! The laboratory: programs with their own drivers and runners on one adapter, interleaved step by step by a seed, and stopped, killed and
+//! restarted at any step of a lock, a journal or a ring.
 //!
-//! Of every run it is asked: is a byte wrong, a completion lost, doubled or out of its order; does a call not end though nobody
-//! is stopped with whom its program shares anything; does anything not go on when the stopped go on; is anything left of
-//! anybody when all have ended. docs/testing.md says how to repeat a seed and how to go on for a night.
+//! A run fails if a byte is wrong; if a completion is lost, duplicated or out of order; if a call does not end although no program that
+//! shares anything with the caller is stopped; if anything does not continue when the stopped programs continue; or if anything is left
+//! over when all programs have ended. docs/testing.md says how to repeat a seed and how to run for a night.
 #![deny(unsafe_code)]
 
 mod host;
@@ -20,11 +20,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Seconds without `IRONVERBS_LAB_SECONDS`.
+/// Default for `IRONVERBS_LAB_SECONDS`.
 const SECONDS: u64 = 60;
-/// Seeds that one process runs: the memory of killed programs is the process's until it ends.
+/// Number of seeds per process: memory of killed programs is not freed until the process exits.
 const AT_ONCE: u64 = 200;
-/// The name by which a process of the minute runs itself for some of the seeds, and the variable that says from which on.
+/// The test that a process reruns itself with for some of the seeds, and the variable with the first of these.
 const MINUTE: &str = "whatever_is_stopped_or_killed_nobody_else_notices";
 const FROM: &str = "IRONVERBS_LAB_FROM";
 

@@ -1,5 +1,5 @@
-//! The work of a program: it opens a function, connects to its partner, sends, writes, reads and adds, checks all that comes, and
-//! closes; several times.
+//! A program: it opens a function, connects to its partner, does sends, writes, reads and atomic adds, checks all results, and closes;
+//! several times.
 
 use crate::{
     machine::{Report, machine},
@@ -15,22 +15,22 @@ use std::{
 };
 use tests::end::{Card, End, Patience, all_rights, register};
 
-/// Bytes of an end's memory: what the partner writes, what it sends, what goes out, what was read back.
+/// Bytes of an end's memory: written by the partner, received, outgoing, read back.
 const LEN: usize = 4 * PART;
 const PART: usize = 16 << 10;
 const INBOX: usize = 0;
 const RECEIVED: usize = PART;
 const OUTBOX: usize = 2 * PART;
 const READ: usize = 3 * PART;
-/// Requests at once, and bytes each has of a part.
+/// Maximum number of outstanding requests, and bytes for each in a part.
 const AT_ONCE: usize = 2;
 const EACH: usize = 6 << 10;
-/// Where in the inbox the word lies that the partner adds to.
+/// Offset in the inbox of the word that the partner adds to.
 const COUNTER: usize = PART - 8;
-/// Messages in a round, and bytes each has.
+/// Messages in a round, and bytes for each.
 const MESSAGES: usize = 16;
 const MESSAGE: usize = 1 << 10;
-/// In a receive's `wr_id`.
+/// Flag in a receive's `wr_id`.
 const IS_RECEIVE: u64 = 1 << 32;
 
 /// One program of a pair.
@@ -39,23 +39,23 @@ pub struct Role {
     pub party: Party,
     pub fid: u8,
     pub pair: usize,
-    /// How often the pair was started before.
+    /// How many times the pair has been started before.
     pub generation: u32,
     pub side: usize,
-    /// The other program: its place, and how often that was taken.
+    /// The other program: its place and the generation of that place.
     pub partner: (Party, u32),
     pub seed: u64,
     pub rounds: u32,
 }
 
-/// The bytes of message or request `n` of a program.
+/// Returns the bytes of message or request `n` of a program.
 fn pattern(seed: u64, n: usize, len: usize) -> Vec<u8> {
     let random = Random::new(seed ^ (n as u64) << 32 | len as u64);
     let words = (0..len.div_ceil(8)).flat_map(|_| random.next().to_ne_bytes());
     words.take(len).collect()
 }
 
-/// How long message `n` of a program is.
+/// Returns the length of message `n` of a program.
 fn message_len(seed: u64, n: usize) -> usize {
     Random::new(seed ^ 0xabcd ^ n as u64).below(MESSAGE + 1)
 }
@@ -73,13 +73,13 @@ impl Role {
         machine().reports.borrow_mut().insert(self.key(round, self.side), report);
     }
 
-    /// True if the partner will never do anything again.
+    /// Returns true if the partner has ended for good.
     fn is_left(&self) -> bool {
         let place = machine().place(self.partner.0);
         place.dead.get() || !place.taken.get() || place.generation.get() != self.partner.1
     }
 
-    /// All the program does.
+    /// Runs the program.
     pub fn live(self) {
         let random = Random::new(self.seed);
         for round in 0..self.rounds {
@@ -117,9 +117,9 @@ struct Talk<'a> {
     round: u32,
     random: &'a Random,
     end: &'a End,
-    /// Messages that came.
+    /// Messages received.
     got: std::cell::Cell<usize>,
-    /// The connection has failed, because the partner has gone.
+    /// The connection has failed because the partner is gone.
     errs: std::cell::Cell<bool>,
 }
 
@@ -153,7 +153,7 @@ impl Talk<'_> {
         assert_eq!(self.got.get().min(sent), self.got.get(), "messages that nobody sent");
     }
 
-    /// Waits for a report of the partner that has what is asked for. `None`: it died.
+    /// Waits until `what` finds something in the partner's report. Returns `None` if the partner died.
     fn wait_for<T>(&self, what: impl Fn(Report) -> Option<T>) -> Option<T> {
         begin_call("");
         loop {
@@ -167,12 +167,12 @@ impl Talk<'_> {
         }
     }
 
-    /// All that this round does. How many messages it sent.
+    /// Does the work of this round. Returns the number of messages sent.
     fn send_all(&self, theirs: &Card) -> usize {
         let (mut sent, mut added, mut n) = (0, 0, 0);
         let words = &self.end.words;
         for _ in 0..1 + self.random.below(4) {
-            // Each has its place in each of the parts.
+            // Each request has its own range in each of the parts.
             let mut asked: VecDeque<Asked> = VecDeque::new();
             begin_call("posting");
             for at in 0..1 + self.random.below(AT_ONCE) {
@@ -230,7 +230,7 @@ impl Talk<'_> {
         sent
     }
 
-    /// Takes a completion, if there is one; those of `asked` come in their order, each once.
+    /// Polls a completion; those of `asked` must come in order, each exactly once.
     fn poll(&self, asked: &mut VecDeque<Asked>) {
         let mut out = [Completion::default()];
         if self.end.cq.poll(&mut out) == 0 {
@@ -282,17 +282,17 @@ impl Talk<'_> {
     }
 }
 
-/// A request that is under way.
+/// An outstanding request.
 struct Asked {
     id: u64,
     check: Check,
 }
 
-/// The condition that holds when a request is through.
+/// The condition that must hold when a request completes.
 enum Check {
     Nothing,
-    /// These bytes lie there.
+    /// The memory at this offset holds these bytes.
     Bytes(usize, Vec<u8>),
-    /// This word lies there.
+    /// The memory at this offset holds this word.
     Was(usize, u64),
 }

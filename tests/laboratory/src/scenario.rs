@@ -1,7 +1,7 @@
-//! A run: pairs of programs on a node, and what befalls them, all from one seed.
+//! A run: pairs of programs on a node, stopped, killed and restarted, all driven by one seed.
 //!
-//! Functions 1 to 3 belong to the pairs that are stopped, killed and started again; functions 4 and 5 to the bystanders, which
-//! share nothing with those, and to whom it happens too, in half of the runs.
+//! Functions 1 to 3 belong to the pairs that are stopped, killed and restarted. Functions 4 and 5 belong to the bystanders, which share
+//! nothing with these; in half of the runs the same happens to them.
 
 use crate::{
     host::LabHost,
@@ -17,15 +17,15 @@ use devmodel::{
 };
 use std::sync::atomic::Ordering;
 
-/// Steps of its own within which every call of a program ends, as long as nobody it shares something with is stopped.
+/// Maximum number of its own steps in which a program's call must end, as long as no program that it shares anything with is stopped.
 const CALL: u64 = 20_000;
 /// Calls that take the node's lock.
 const TAKE_THE_NODES_LOCK: [&str; 3] = ["opening", "closing", "leaving"];
-/// Turns of a run at most.
+/// Maximum number of turns in a run.
 const TURNS: u64 = 3_000_000;
-/// Turns in vain of all that make time jump to the next timer.
+/// Number of idle turns of all programs after which time jumps to the next timer.
 const VAIN: u32 = 3;
-/// Time that each turn takes, ps.
+/// Time of a turn in ps.
 const TURN: u64 = 100_000;
 /// Functions of the first group; the second has the rest.
 const FIRST: [u8; 3] = [1, 2, 3];
@@ -34,7 +34,7 @@ const SECOND: [u8; 2] = [4, 5];
 /// The outcome of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Outcome {
-    /// Steps, and what stands for each of them in order.
+    /// Number of steps, and a hash of them in order.
     pub trace: (u64, u64),
     pub programs: usize,
     pub stops: usize,
@@ -46,10 +46,10 @@ pub struct Outcome {
 struct Program {
     role: Role,
     group: usize,
-    /// Its thread, and the one that is parked.
+    /// Its main thread and its parked thread.
     tasks: [usize; 2],
     alive: bool,
-    /// How many steps were taken when it is to go on, if it is stopped.
+    /// If it is stopped, the step count at which it continues.
     stopped: Option<u64>,
 }
 
@@ -57,7 +57,7 @@ struct Pair {
     group: usize,
     fids: [u8; 2],
     generation: u32,
-    /// How often it is started again when it is through.
+    /// Number of restarts left.
     again: usize,
 }
 
@@ -68,13 +68,13 @@ struct Run {
     pairs: Vec<Pair>,
     outcome: Outcome,
     turn: u64,
-    /// How many steps were taken when the dead are noticed that nobody waits for.
+    /// The step count at which programs notice the dead, even if they do not wait for them.
     noticed: Option<u64>,
-    // Behind the tasks, which refer to it.
+    // Dropped after the tasks, which refer to it.
     _machine: Installed,
 }
 
-/// Runs `seed` on a machine with a fault of its own, if any. `Err` says what was wrong.
+/// Runs `seed` on a machine, optionally with a deliberate fault. `Err` says what was wrong.
 pub fn run(seed: u64, fault: Option<Fault>) -> Result<Outcome, String> {
     let mut run = Run::new(seed, fault);
     let mut result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| run.go()));
@@ -172,7 +172,7 @@ impl Run {
         Ok(())
     }
 
-    /// One of the programs of the first `groups` groups is stopped or killed.
+    /// Stops or kills one of the programs of the first `groups` groups.
     fn misfortune(&mut self, groups: usize) {
         let alive = |p: &usize| self.programs[*p].alive && self.programs[*p].group < groups;
         let candidates: Vec<usize> = (0..self.programs.len()).filter(alive).collect();
@@ -195,7 +195,7 @@ impl Run {
         }
     }
 
-    /// The stopped go on when their time has come, the dead are noticed, and pairs that are through start again.
+    /// Continues stopped programs when their time has come, lets programs notice the dead, and restarts pairs that have ended.
     fn look_after(&mut self) {
         let steps = self.tasks.steps();
         for program in &mut self.programs {
@@ -225,7 +225,7 @@ impl Run {
         }
     }
 
-    /// The program and its task that go on. `None`: all wait.
+    /// Chooses the program and the thread that run next. Returns `None` if all wait.
     fn choose(&self) -> Option<(usize, usize)> {
         let (mut busy, mut waiting) = (Vec::new(), Vec::new());
         let mut stalled = true;
@@ -257,17 +257,17 @@ impl Run {
         (!of.is_empty()).then(|| of[self.random.below(of.len())])
     }
 
-    /// All wait: for a timer, or for somebody who is stopped.
+    /// All wait for a timer or for a stopped program: advances time to the next timer, or lets the stopped programs continue.
     fn let_time_pass(&mut self) {
         let now = machine().now.get();
         let region = machine().adapter.region();
-        // One that is due belongs to a function that somebody stopped holds, or is its only user.
+        // A timer that is due but not handled belongs to a function that a stopped program holds, or uses alone.
         let timers = (0..region.functions()).filter_map(|fid| region.timer_hint(fid, now));
         let next = timers.filter(|at| *at > now).min();
         if let Some(at) = next {
             machine().now.set(at + (1 << 20));
         }
-        // A program that is in a call, and shares nothing with the stopped, goes on without them or is found out.
+        // A program in a call that shares nothing with stopped programs must continue without them, or `judge_call` reports it.
         let awaits = |program: &Program| {
             let (call, _) = self.tasks.call(program.tasks[0]);
             call.is_empty() || program.stopped.is_some() || self.is_excused(program)
@@ -290,7 +290,7 @@ impl Run {
         }
     }
 
-    /// No call takes longer than it may.
+    /// Checks that no call takes more steps than allowed.
     fn judge_call(&mut self, index: usize, task: usize) -> Result<(), String> {
         let program = &self.programs[index];
         let number = program.tasks[task];
@@ -312,8 +312,8 @@ impl Run {
         Ok(())
     }
 
-    /// True if one who is stopped shares something with `program`: a function, a peer, or what either does for the dead, or the
-    /// node's lock in a call that takes it.
+    /// Returns true if a stopped program shares something with `program`: a function, a peer, functions that either cleans up after the
+    /// dead, or the node's lock in a call that takes it.
     fn is_excused(&self, program: &Program) -> bool {
         let stopped = |other: &&Program| other.alive && other.stopped.is_some();
         let (call, _) = self.tasks.call(program.tasks[0]);
@@ -324,7 +324,7 @@ impl Run {
         })
     }
 
-    /// The node is as it was before: nobody holds anything, and nothing of anybody is left.
+    /// Checks that the node is as it was before: no lock is held and no objects or memory are left.
     fn judge(&mut self) -> Result<(), String> {
         let Machine { adapter, .. } = machine();
         for _ in 0..4 {
@@ -372,7 +372,7 @@ impl Run {
         Ok(())
     }
 
-    /// The state of every program and function.
+    /// Describes the state of every program and function.
     fn report(&self) -> String {
         let mut text = String::new();
         for program in &self.programs {

@@ -1,9 +1,9 @@
-//! Tasks that take turns in one thread, from step to step, as a seed says.
+//! Tasks that take turns in one thread, step by step, as a seed dictates.
 //!
-//! A task is a coroutine with a stack of its own: a thread of a program. It runs until the fuel of its turn is used up, or until it
-//! comes to a point where it waits for others. One that is killed never runs again and nothing of it is dropped: its stack
-//! goes, and what it was at stays as it was, as with `kill -9`.
-#![allow(unsafe_code)] // a killed task's stack goes without being unwound, and a step finds the task that it is a step of
+//! A task is a coroutine with its own stack and represents a thread of a program. It runs until the fuel of its turn is used up, or until
+//! it waits for others. A killed task never runs again and nothing of it is dropped: its stack is freed, and everything it was working on
+//! stays as it was, as with `kill -9`.
+#![allow(unsafe_code)] // a killed task's stack is freed without unwinding, and a step finds the task that it belongs to
 
 use corosensei::{Coroutine, CoroutineResult, Yielder, stack::DefaultStack};
 use devmodel::laboratory::{Site, set_hook};
@@ -13,29 +13,29 @@ use std::{
     fmt::Write,
 };
 
-/// Where a task is.
+/// A point at which a task can be interrupted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Point {
-    /// At a step of the model.
+    /// A step of the model.
     Model(Site),
-    /// About to copy between memories.
+    /// Before a copy between memories.
     Copy,
-    /// Having a barrier in all threads.
+    /// Before a memory barrier in all threads.
     Barrier,
-    /// At a word of the node's books.
+    /// An access to the node's shared state.
     Node,
     /// Waiting for the holder of a lock.
     Relax,
-    /// Polled in vain.
+    /// An empty poll.
     Idle,
     /// Waiting for a program's lock or claim.
     Nap,
-    /// Nothing to do until it is woken.
+    /// Idle until woken.
     Parked,
 }
 
 impl Point {
-    /// A number of its own.
+    /// Returns a unique number.
     fn code(self) -> u64 {
         match self {
             Self::Model(site) => site as u64,
@@ -49,31 +49,31 @@ impl Point {
         }
     }
 
-    /// True if something is different behind it: whoever only looks at a lock, or takes it and finds nothing to do, has waited.
+    /// Returns true if the task made progress. Checking a lock, or taking it and finding nothing to do, counts as waiting.
     fn changes(self) -> bool {
         !self.waits() && !matches!(self, Self::Node | Self::Model(Site::Lock))
     }
-    /// True if the task can do nothing before another has done something.
+    /// Returns true if the task cannot continue until another task has done something.
     fn waits(self) -> bool {
         matches!(self, Self::Model(Site::Spin) | Self::Relax | Self::Idle | Self::Nap | Self::Parked)
     }
 }
 
-/// Bytes of a task's stack; the driver keeps capability pages of 4 KiB on it.
+/// Bytes of a task's stack; the driver puts capability pages of 4 KiB on it.
 const STACK: usize = 512 << 10;
-/// Steps of each task that a report shows.
+/// Number of steps of each task that a report shows.
 const REPORTED_STEPS: usize = 24;
 
-/// Random numbers: SplitMix64.
+/// Random number generator: SplitMix64.
 #[derive(Clone)]
 pub struct Random(Cell<u64>);
 
 impl Random {
-    /// Those of `seed`.
+    /// Starts the sequence of `seed`.
     pub fn new(seed: u64) -> Self {
         Self(Cell::new(seed))
     }
-    /// The next.
+    /// Returns the next number.
     pub fn next(&self) -> u64 {
         self.0.set(self.0.get().wrapping_add(0x9e37_79b9_7f4a_7c15));
         let mut z = self.0.get();
@@ -81,24 +81,24 @@ impl Random {
         z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
         z ^ z >> 31
     }
-    /// One of `0..n`.
+    /// Returns one of `0..n`.
     pub fn below(&self, n: usize) -> usize {
         (self.next() % n.max(1) as u64) as usize
     }
-    /// True once in `n` times.
+    /// Returns true once in `n` times.
     pub fn one_in(&self, n: usize) -> bool {
         self.below(n) == 0
     }
 }
 
-/// The facts known of a task while it runs and after.
+/// State of a task, kept after it ends.
 #[derive(Default)]
 struct Record {
     steps: u64,
     /// Steps since its call began.
     in_call: u64,
     call: &'static str,
-    /// Turns in a row that ended where it waits, and in which it did nothing but look.
+    /// Number of consecutive turns that ended in a wait without progress.
     vain: u32,
     last: VecDeque<Point>,
 }
@@ -123,12 +123,12 @@ thread_local! {
     } };
 }
 
-/// The running task comes to `point`. Others may go on before it does.
+/// Marks that the running task reached `point`. Other tasks may run before it continues.
 pub fn visit(point: Point) {
     RUNNING.with(|running| {
         let Some(task) = running.task.get() else { return };
         let step = (task as u64) << 8 | point.code();
-        // As FNV does, a word at a time.
+        // FNV, a word at a time.
         running.hash.set((running.hash.get() ^ step).wrapping_mul(0x100_0000_01b3).rotate_left(23));
         running.steps.set(running.steps.get() + 1);
         {
@@ -154,12 +154,12 @@ pub fn visit(point: Point) {
     });
 }
 
-/// The running task polled something and found it: time need not pass for it to go on.
+/// Marks that the running task's poll found something: it can continue without time passing.
 pub fn found() {
     with_record(|record| record.vain = 0);
 }
 
-/// The running task begins a call of that name, which must end within a bounded number of its own steps.
+/// Marks that the running task begins a call of that name, which must end within a bounded number of its own steps.
 pub fn begin_call(call: &'static str) {
     with_record(|record| (record.call, record.in_call, record.vain) = (call, 0, 0));
 }
@@ -188,7 +188,7 @@ struct Task {
 }
 
 impl Tasks {
-    /// None yet; this thread's steps are ours from now on.
+    /// Starts without tasks; this thread's steps are recorded here from now on.
     pub fn new() -> Self {
         RUNNING.with(|running| {
             running.hash.set(0);
@@ -199,7 +199,7 @@ impl Tasks {
         Self { tasks: Vec::new(), stacks: Vec::new() }
     }
 
-    /// A task that will carry out `body`. Its number.
+    /// Adds a task that executes `body`. Returns its number.
     pub fn add(&mut self, body: impl FnOnce() + 'static) -> usize {
         let stack =
             self.stacks.pop().unwrap_or_else(|| DefaultStack::new(STACK).expect("memory for a stack"));
@@ -212,7 +212,7 @@ impl Tasks {
         self.tasks.len() - 1
     }
 
-    /// Lets `task` go on for `fuel` steps, or until it waits. False when it is through.
+    /// Lets `task` run for `fuel` steps, or until it waits. Returns false when it has ended.
     pub fn turn(&mut self, task: usize, fuel: u32) -> bool {
         let Task { coroutine, yielder } = &mut self.tasks[task];
         let Some(running_task) = coroutine else { return false };
@@ -236,34 +236,34 @@ impl Tasks {
         goes_on
     }
 
-    /// True if it is neither through nor killed.
+    /// Returns true if the task has neither ended nor been killed.
     pub fn is_alive(&self, task: usize) -> bool {
         self.tasks[task].coroutine.is_some()
     }
 
-    /// It never runs again.
+    /// Kills the task: it never runs again.
     pub fn kill(&mut self, task: usize) {
         if let Some(mut coroutine) = self.tasks[task].coroutine.take() {
             if coroutine.started() {
-                // SAFETY: nothing borrows from the stack but what lies on it: tasks reach each other through the machine,
-                // by number. A value that is not dropped is lost, as a killed program's memory is.
+                // SAFETY: references into the stack exist only on the stack itself: tasks reach each other through the machine, by number.
+                // A value that is not dropped is leaked, like a killed program's memory.
                 unsafe { coroutine.force_reset() };
                 self.stacks.push(coroutine.into_stack());
             }
         }
     }
 
-    /// Turns in a row in which it could only wait.
+    /// Returns the number of consecutive turns in which the task could only wait.
     pub fn in_vain(&self, task: usize) -> u32 {
         RUNNING.with(|running| running.records.borrow()[task].vain)
     }
 
-    /// True if it sleeps until it is woken.
+    /// Returns true if the task sleeps until woken.
     pub fn is_parked(&self, task: usize) -> bool {
         RUNNING.with(|running| running.records.borrow()[task].last.back() == Some(&Point::Parked))
     }
 
-    /// Its call and the steps it has taken in it.
+    /// Returns the current call and the steps taken in it.
     pub fn call(&self, task: usize) -> (&'static str, u64) {
         RUNNING.with(|running| {
             let record = &running.records.borrow()[task];
@@ -271,22 +271,22 @@ impl Tasks {
         })
     }
 
-    /// The cause of its wait is no fault: its call is counted anew.
+    /// Restarts the step count of the current call, because its wait is legitimate.
     pub fn excuse(&self, task: usize) {
         RUNNING.with(|running| running.records.borrow_mut()[task].in_call = 0);
     }
 
-    /// Steps of all.
+    /// Returns the total number of steps.
     pub fn steps(&self) -> u64 {
         RUNNING.with(|running| running.steps.get())
     }
 
-    /// Steps of all, and what stands for each of them in order.
+    /// Returns the total number of steps, and a hash of them in order.
     pub fn trace(&self) -> (u64, u64) {
         RUNNING.with(|running| (running.steps.get(), running.hash.get()))
     }
 
-    /// The last steps of a task, in words.
+    /// Describes the last steps of a task.
     pub fn report(&self, task: usize) -> String {
         RUNNING.with(|running| {
             let record = &running.records.borrow()[task];

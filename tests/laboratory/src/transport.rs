@@ -1,4 +1,4 @@
-//! The driver's view: one function of the machine's adapter, as `ffi/node/src/transport.rs` has it.
+//! The driver's transport: one function of the machine's adapter, as in `ffi/node/src/transport.rs`.
 #![allow(unsafe_code)] // the driver's buffers are the chip's host memory
 
 use crate::{
@@ -19,17 +19,17 @@ use std::{
     time::Duration,
 };
 
-/// Timers are looked at once in so many polls that found nothing.
+/// Timers are checked once per this many empty polls.
 const POLLS_PER_LOOK: u32 = 4;
-/// Bits of an opener's id that name its place.
+/// Bits of an opener's id that hold its place.
 const PLACE_BITS: u32 = 8;
 
-/// The GID by which `fid` is reached.
+/// Returns the GID of `fid`.
 pub fn gid(fid: u8) -> [u8; 16] {
     gid_of_v4([127, 0, 0, fid + 1])
 }
 
-/// Function `fid` as the program of `party` has it open.
+/// Function `fid` as opened by the program of `party`.
 pub struct LabTransport {
     pub party: Party,
     pub fid: u8,
@@ -105,7 +105,7 @@ impl Transport for LabTransport {
         if fd < 0 {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: a descriptor that was just made and that nobody else has.
+        // SAFETY: a descriptor that was just made and has no other owner.
         let fd = unsafe { OwnedFd::from_raw_fd(fd) };
         let interrupt = Interrupt::of(fd)?;
         machine().note_fd(self.party, interrupt.as_fd().as_raw_fd());
@@ -191,8 +191,8 @@ impl Registers for LabTransport {
     }
 }
 
-/// The second thread of a program: sleeps until it is woken or a timer is due, and then runs what waits in its program's
-/// functions and cleans up after the dead (`ffi/node/src/parked.rs`).
+/// A program's second thread: sleeps until it is woken or a timer is due, then runs pending work of its program's functions and cleans up
+/// after the dead (`ffi/node/src/parked.rs`).
 pub fn park(party: Party) {
     let machine = machine();
     let place = machine.place(party);
@@ -206,7 +206,7 @@ pub fn park(party: Party) {
             if machine.adapter.has_work(fid, machine.now.get()) {
                 machine.run(party, 1, fid);
             }
-            // Somebody who holds the function sees its frames, but perhaps not that a timer is due.
+            // Another holder of the function sees its frames, but may miss that a timer is due.
             if machine.adapter.region().function_lock(fid).holder().is_some_and(|holder| holder != party) {
                 place.woken.set(true);
             }

@@ -21,7 +21,7 @@ fn requests(va: u64, key: u32, len: u32) -> Vec<(&'static str, Pkt)> {
     ]
 }
 
-/// Row 25: a key that does not exist, or whose variant differs.
+/// Row 25: a key that does not exist, or that has another variant.
 #[test]
 fn row_25_bad_rkey_is_an_access_error() {
     for i in 0..3 {
@@ -34,7 +34,7 @@ fn row_25_bad_rkey_is_an_access_error() {
     }
 }
 
-/// Row 25: outside the bounds, by one byte, at either end, and where the address wraps.
+/// Row 25: out of bounds by one byte at either end, and an address range that wraps.
 #[test]
 fn row_25_out_of_bounds_is_an_access_error() {
     for i in 0..2 {
@@ -60,7 +60,7 @@ fn row_25_other_protection_domain_is_an_access_error() {
     }
 }
 
-/// Row 25: a key of another function is no key at all.
+/// Row 25: a key of another function does not exist here.
 #[test]
 fn row_25_key_of_another_function_is_an_access_error() {
     for i in 0..3 {
@@ -112,19 +112,19 @@ fn write_that_ends_outside(profile: Profile) -> Vec<u8> {
     bed.bytes(to)
 }
 
-/// Row 26, `cx5`: of a WRITE that ends outside its region, the packets before the fault are written.
+/// Row 26, `cx5`: a WRITE that ends outside its region: the packets before the fault are written.
 #[test]
 fn row_26_write_that_ends_outside_is_written_up_to_the_fault_on_cx5() {
     assert_eq!(write_that_ends_outside(Profile::Cx5), [7; 3 * MTU]);
 }
 
-/// Row 26, `ibta`: of a WRITE that ends outside its region, nothing is written.
+/// Row 26, `ibta`: a WRITE that ends outside its region: nothing is written.
 #[test]
 fn row_26_write_that_ends_outside_is_not_written_on_ibta() {
     assert_eq!(write_that_ends_outside(Profile::Ibta), [0; 3 * MTU]);
 }
 
-/// Row 27: a responder QP that lacks the right: NAK 0x61, REM_INV_REQ, vendor_err 0x8a.
+/// Row 27: a responder QP without the access right: NAK 0x61, REM_INV_REQ, vendor_err 0x8a.
 #[test]
 fn row_27_qp_without_the_right_is_an_invalid_request() {
     for i in 0..3 {
@@ -168,7 +168,7 @@ fn row_28_zero_bytes_need_no_key() {
     assert_eq!(bed.qp_state(peer.qp), QpState::Rts);
 }
 
-/// Row 28: the requester's side of it.
+/// Row 28: the same at the requester.
 #[test]
 fn row_28_zero_bytes_complete_at_the_requester() {
     let mut bed = Bed::cx5();
@@ -179,7 +179,7 @@ fn row_28_zero_bytes_complete_at_the_requester() {
     assert_eq!(done.iter().filter(|wc| wc.is_ok()).count(), 2, "{done:?}");
 }
 
-/// Row 29: a SEND of no bytes uses a receive WQE; byte_len is 0.
+/// Row 29: a SEND of no bytes consumes a receive WQE; byte_len is 0.
 #[test]
 fn row_29_zero_byte_send_uses_a_receive() {
     let mut bed = Bed::cx5();
@@ -206,7 +206,7 @@ fn row_33_bad_lkey_in_the_receive_is_an_operation_error() {
     assert_eq!(bed.qp_state(b), QpState::Err);
 }
 
-/// Row 33: a receive into a region without local write is one, too.
+/// Row 33: a receive into a region without local write has the same result.
 #[test]
 fn row_33_receive_into_read_only_memory_is_an_operation_error() {
     let (mut bed, peer, to) = foreign(64, Access::LOCAL_READ);
@@ -281,7 +281,7 @@ fn row_61_dereg_of_the_source_ends_in_a_protection_error() {
     assert_eq!(brief(&bed.answers()), []);
 }
 
-/// Row 61: a region deregistered while a READ fills it: LOC_PROT_ERR, and no write after dereg returned.
+/// Row 61: a region deregistered while a READ fills it: LOC_PROT_ERR, and no write after the deregistration returned.
 #[test]
 fn row_61_dereg_of_a_read_destination_ends_in_a_protection_error() {
     let (mut bed, peer, into) = foreign(2 * MTU, Access::LOCAL);

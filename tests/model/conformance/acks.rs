@@ -1,14 +1,14 @@
-//! Acknowledgements: when they are sent and what they complete.
+//! Acknowledgements: when they are sent and which requests they complete.
 
 use super::common::*;
 
-/// Row 11: a request with AckReq gets an ACK of a PSN not before it.
+/// Row 11: a request with AckReq is acknowledged with its PSN or a later one.
 #[test]
 fn row_11_ack_req_is_answered() {
     let (mut bed, peer, to) = foreign(4 * MTU, Access::ALL);
     let mut packets = message(WRITE, EXPECTS, &[7; 4 * MTU]);
     packets[0] = packets[0].clone().reth(to.va, to.key, 4 * MTU as u32);
-    // In the middle of a message, too.
+    // Also in the middle of a message.
     packets[1] = packets[1].clone().ack_req();
     let answers: Vec<_> = packets.iter().map(|pkt| bed.from_peer(peer, pkt)).collect();
     assert_eq!(acknowledgement(&answers[1]), (ACK, EXPECTS + 1, 0), "the message is not complete: MSN 0");
@@ -29,7 +29,7 @@ fn row_11_coalesced_acks_cover_the_last_request() {
     assert_eq!(acked, asked);
 }
 
-/// Row 12: the ACK of a PSN completes every WRITE and SEND up to it, in order.
+/// Row 12: the ACK of a PSN completes all WRITEs and SENDs up to it, in order.
 #[test]
 fn row_12_ack_completes_all_up_to_its_psn_in_order() {
     let (mut bed, peer, from) = foreign(3 * MTU, Access::LOCAL);
@@ -45,7 +45,7 @@ fn row_12_ack_completes_all_up_to_its_psn_in_order() {
     bed.from_peer(peer, &ack(SENDS + 3, 2));
     let done: Vec<u16> = bed.completions(peer.qp.send_cq).iter().map(|wc| wc.wqe).collect();
     assert_eq!(done, posted[..2]);
-    // In the middle of the third: it does not complete.
+    // In the middle of the third message, which it does not complete.
     bed.from_peer(peer, &ack(SENDS + 4, 2));
     assert_eq!(bed.completions(peer.qp.send_cq), []);
     bed.from_peer(peer, &ack(SENDS + 6, 4));
@@ -53,7 +53,7 @@ fn row_12_ack_completes_all_up_to_its_psn_in_order() {
     assert_eq!(done, posted[2..]);
 }
 
-/// Row 13: an ACK past an unanswered READ is an implied NAK: the READ is asked for again and nothing completes.
+/// Row 13: an ACK past an unanswered READ is an implied NAK: the READ is requested again and nothing completes.
 #[test]
 fn row_13_ack_past_an_unanswered_read_is_an_implied_nak() {
     let (mut bed, peer, mr) = foreign(2 * MTU, Access::LOCAL);
@@ -76,7 +76,7 @@ fn row_13_ack_past_an_unanswered_atomic_is_an_implied_nak() {
     let again = bed.from_peer(peer, &ack(SENDS + 1, 2));
     assert_eq!(bed.completions(peer.qp.send_cq), []);
     assert_eq!(again.first().map(|f| (f.opcode(), f.psn())), Some((BthOpcode::RcFetchAdd, SENDS)));
-    // The answer, when it comes, completes it; and the acknowledgement then completes the WRITE.
+    // The late response completes the atomic; the acknowledgement then completes the WRITE.
     bed.from_peer(peer, &Pkt::new(BthOpcode::RcAtomicAck, SENDS).aeth(ACK, 1).atomic_ack(5));
     bed.from_peer(peer, &ack(SENDS + 1, 2));
     assert_eq!(bed.completions(peer.qp.send_cq).len(), 2);
@@ -104,7 +104,7 @@ fn row_14_msn_counts_messages() {
     assert_eq!(msns, [Some(1), Some(2), Some(3), Some(4)]);
 }
 
-/// Row 58: MigReq is 1 in all that is sent, when path migration is not used.
+/// Row 58: MigReq is 1 in all packets sent if path migration is not used.
 #[test]
 fn row_58_mig_req_is_set_in_every_packet() {
     let mut bed = Bed::cx5();
@@ -121,7 +121,7 @@ fn row_58_mig_req_is_set_in_every_packet() {
     assert!(frames.iter().all(|f| f.headers().bth().mig_req()));
 }
 
-/// Row 58: a peer that sends MigReq 0 is served all the same.
+/// Row 58: requests with MigReq 0 are also accepted.
 #[test]
 fn row_58_mig_req_clear_is_accepted() {
     let (mut bed, peer, to) = foreign(64, Access::ALL);

@@ -1,8 +1,8 @@
-//! Atomics, beyond their duplicates.
+//! Atomics, except for duplicates.
 
 use super::common::*;
 
-/// Row 36: a misaligned atomic is an invalid request; memory stays as it is.
+/// Row 36: a misaligned atomic is an invalid request; memory is unchanged.
 #[test]
 fn row_36_misaligned_atomic_is_invalid() {
     for opcode in [BthOpcode::RcFetchAdd, BthOpcode::RcCompareSwap] {
@@ -27,7 +27,7 @@ fn row_37_atomic_without_permission_is_an_access_error() {
     }
 }
 
-/// Row 9: what an atomic does in the first place, seen from both sides.
+/// Row 9: the effect of an atomic that is not a duplicate, on both sides.
 #[test]
 fn row_09_atomics_return_the_original_and_change_memory() {
     let mut bed = Bed::cx5();

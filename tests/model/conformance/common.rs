@@ -1,4 +1,4 @@
-//! The code that the tests share.
+//! Code shared by the tests.
 
 pub use devmodel::Config;
 use hwspec::wire::{NakCode, Syndrome};
@@ -10,7 +10,7 @@ pub use hwspec::{
 };
 pub use ironverbs_tests::bed::*;
 
-/// The syndromes of the table.
+/// ACK.
 pub const ACK: Syndrome = Syndrome::ACK;
 /// NAK 0x60.
 pub const NAK_SEQUENCE: Syndrome = Syndrome::Nak(NakCode::PsnSequence);
@@ -29,12 +29,12 @@ pub fn path() -> Path {
     Path { mtu: MTU as u32, ..Path::default() }
 }
 
-/// A QP of function 1 with a foreign peer on that path, `len` bytes of its memory, and no event unread.
+/// Returns a QP of function 1 that is connected to a foreign peer on that path, with `len` bytes of memory and no unread events.
 pub fn foreign(len: usize, access: Access) -> (Bed, Peer, Mr) {
     foreign_on(Config::default(), len, access)
 }
 
-/// As [`foreign`], on an adapter of that configuration.
+/// Like [`foreign`], with an adapter configuration.
 fn foreign_on(config: Config, len: usize, access: Access) -> (Bed, Peer, Mr) {
     let mut bed = Bed::new(config);
     let peer = bed.foreign(1, path());
@@ -43,8 +43,8 @@ fn foreign_on(config: Config, len: usize, access: Access) -> (Bed, Peer, Mr) {
     (bed, peer, mr)
 }
 
-/// As [`foreign`], on an adapter of that configuration and with four receives posted, so that a request that is to be
-/// refused finds all that a good one needs.
+/// Like [`foreign`], with an adapter configuration and four posted receives, so that a request that must be refused finds everything that a
+/// good one needs.
 pub fn judged(config: Config, len: usize) -> (Bed, Peer, Mr) {
     let (mut bed, peer, mr) = foreign_on(config, len, Access::ALL);
     for _ in 0..4 {
@@ -53,8 +53,8 @@ pub fn judged(config: Config, len: usize) -> (Bed, Peer, Mr) {
     (bed, peer, mr)
 }
 
-/// QPs of functions 1 and 2 that are each other's peer, and `len` bytes of memory of each: the first has the local rights
-/// alone, as a requester needs, the second has all.
+/// Returns connected QPs of functions 1 and 2, with `len` bytes of memory each: the first has only local access, which a requester needs;
+/// the second has full access.
 pub fn ends(len: usize) -> (Bed, [Qp; 2], [Mr; 2]) {
     let mut bed = Bed::cx5();
     let (a, b) = bed.pair(path());
@@ -62,7 +62,7 @@ pub fn ends(len: usize) -> (Bed, [Qp; 2], [Mr; 2]) {
     (bed, [a, b], mrs)
 }
 
-/// A message as a foreign requester sends it: the opcodes by position, `payload` cut by the path MTU.
+/// Builds a message as a foreign requester sends it: opcodes by position, `payload` split by the path MTU.
 pub fn message(first: [BthOpcode; 4], psn: u32, payload: &[u8]) -> Vec<Pkt> {
     let [first, middle, last, only] = first;
     let chunks: Vec<&[u8]> = if payload.is_empty() { vec![&[]] } else { payload.chunks(MTU).collect() };
@@ -90,12 +90,12 @@ pub const SEND: [BthOpcode; 4] =
 pub const WRITE: [BthOpcode; 4] =
     [BthOpcode::RcWriteFirst, BthOpcode::RcWriteMiddle, BthOpcode::RcWriteLast, BthOpcode::RcWriteOnly];
 
-/// (opcode, PSN) of frames.
+/// Returns (opcode, PSN) of frames.
 pub fn brief(frames: &[Captured]) -> Vec<(BthOpcode, u32)> {
     frames.iter().map(|f| (f.opcode(), f.psn())).collect()
 }
 
-/// The one acknowledgement among `answers`: syndrome, PSN, MSN. A test that expects one fails on any other answer.
+/// Returns the only acknowledgement among `answers`: syndrome, PSN, MSN. Fails on any other answer.
 #[track_caller]
 pub fn acknowledgement(answers: &[Captured]) -> (Syndrome, u32, u32) {
     assert_eq!(brief(answers).len(), 1, "answers: {:?}", brief(answers));
@@ -104,37 +104,37 @@ pub fn acknowledgement(answers: &[Captured]) -> (Syndrome, u32, u32) {
     (frame.syndrome().expect("an AETH"), frame.psn(), frame.msn().expect("an AETH"))
 }
 
-/// An acknowledge packet of a foreign responder.
+/// Builds an ACK of a foreign responder.
 pub fn ack(psn: u32, msn: u32) -> Pkt {
     Pkt::new(BthOpcode::RcAck, psn).aeth(ACK, msn)
 }
 
-/// A negative acknowledge of a foreign responder.
+/// Builds a NAK of a foreign responder.
 pub fn nak(syndrome: Syndrome, psn: u32, msn: u32) -> Pkt {
     Pkt::new(BthOpcode::RcAck, psn).aeth(syndrome, msn)
 }
 
-/// A WRITE of `sge` to memory that only a foreign peer has.
+/// A WRITE of `sge` to memory of a foreign peer.
 pub fn write_to_peer(sge: Sge) -> Wr {
     Wr::new(Op::Write { va: 0x10_0000, rkey: 0x1234 }, &[sge])
 }
 
-/// A READ of memory that only a foreign peer has.
+/// A READ of memory of a foreign peer.
 pub fn read_from_peer(sge: Sge) -> Wr {
     Wr::new(Op::Read { va: 0x10_0000, rkey: 0x1234 }, &[sge])
 }
 
-/// A FETCH_ADD on memory that only a foreign peer has.
+/// A FETCH_ADD on memory of a foreign peer.
 pub fn fetch_add_at_peer(sge: Sge, add: u64) -> Wr {
     Wr::new(Op::FetchAdd { va: 0x10_0000, rkey: 0x1234, add }, &[sge])
 }
 
-/// The acknowledgement timeout of exponent `t`, in picoseconds.
+/// Returns the ACK timeout of exponent `t` in picoseconds.
 pub fn timeout(t: u8) -> u64 {
     (4096 * NS) << t
 }
 
-/// The QP failed as the table says of a responder that met a bad request: in ERR, with an event of `kind`.
+/// Checks that the QP failed as the table requires of a responder after a bad request: in ERR, with an event of `kind`.
 #[track_caller]
 pub fn assert_responder_failed(bed: &mut Bed, qp: Qp, kind: EventType) {
     assert_eq!(bed.qp_state(qp), QpState::Err);
@@ -142,7 +142,7 @@ pub fn assert_responder_failed(bed: &mut Bed, qp: Qp, kind: EventType) {
     assert_eq!(Bed::qp_events(&events, qp, kind), 1, "events: {events:?}");
 }
 
-/// The requester's completion after `syndrome` from its peer.
+/// Checks the requester's completion after `syndrome` from its peer.
 #[track_caller]
 pub fn assert_requester_failed(bed: &mut Bed, qp: Qp, error: CqeSyndrome) -> Wc {
     let wc = bed.one(qp.send_cq);

@@ -1,4 +1,4 @@
-//! Completion queues that change their size.
+//! Completion queues: overrun, moderation, timestamps and resizing.
 
 use super::common::*;
 use hwspec::{
@@ -6,7 +6,7 @@ use hwspec::{
     context::cq::CqContext,
 };
 
-/// Completion events that `fid` got.
+/// Returns the number of completion events that `fid` received.
 fn events(bed: &mut Bed, fid: u8) -> usize {
     bed.events(fid).iter().filter(|e| e.event_type() == EventType::Comp).count()
 }
@@ -18,7 +18,7 @@ fn moderate(bed: &mut Bed, cq: Cq, count: u16, period: u16) {
     bed.command::<_, CmdOut>(cq.fid, Opcode::ModifyCq, &input).expect("MODIFY_CQ");
 }
 
-/// Row 55: entries that nobody took are written over if overruns are ignored; nothing fails.
+/// Row 55: if overruns are ignored, unpolled entries are overwritten and nothing fails.
 #[test]
 fn row_55_an_overrun_that_is_ignored_harms_nobody() {
     const OVERRUN: u32 = 1 << 2;
@@ -41,7 +41,7 @@ fn row_55_an_overrun_that_is_ignored_harms_nobody() {
     assert_eq!(bed.qp_state(a), QpState::Rts);
 }
 
-/// Row 56: a moderated CQ tells after so many completions at once, or after its period of fewer.
+/// Row 56: a moderated CQ raises an event after that many completions, or after its period if there are fewer.
 #[test]
 fn row_56_moderated_events_wait_for_company_or_time() {
     const PERIOD: u16 = 100;
@@ -67,7 +67,7 @@ fn row_56_moderated_events_wait_for_company_or_time() {
     assert_eq!(events(&mut bed, 1), 1, "one, after the period");
 }
 
-/// Row 56: completions that came before a moderated CQ was armed are waited with, too; a CQ that goes takes its timer along.
+/// Row 56: moderation also applies to completions that came before the CQ was armed; a CQ's timer is removed with it.
 #[test]
 fn row_56_arming_late_is_moderated_as_well() {
     let (mut bed, [a, _], [from, to]) = ends(64);
@@ -88,7 +88,7 @@ fn row_56_arming_late_is_moderated_as_well() {
     assert_eq!(events(&mut bed, 1), 0, "of a CQ that is gone");
 }
 
-/// Every entry without error bears the time it was made, by the clock the internal timer shows: nanoseconds.
+/// Every CQE without an error has a timestamp in nanoseconds, by the clock of the internal timer.
 #[test]
 fn completions_bear_the_time_of_the_internal_timer() {
     const TIMER: [u32; 2] = [0x1000, 0x1004];
@@ -110,7 +110,7 @@ fn completions_bear_the_time_of_the_internal_timer() {
     }
 }
 
-/// Row 55: no completion is lost or doubled when a CQ gets other memory, larger or smaller, empty or not.
+/// Row 55: no completion is lost or duplicated when a CQ is resized, larger or smaller, empty or not.
 #[test]
 fn row_55_completions_survive_a_resize() {
     for (log, waiting, used) in [(9, 5, 0), (3, 5, 3), (7, 0, 130), (7, 126, 200), (5, 31, 700)] {
@@ -129,7 +129,7 @@ fn row_55_completions_survive_a_resize() {
     }
 }
 
-/// Row 55: a CQ that does not fit its new memory, or has no room for the mark, stays as it is.
+/// Row 55: if the entries do not fit the new memory, or there is no room for the resize CQE, the CQ stays as it is.
 #[test]
 fn row_55_a_resize_that_does_not_fit_is_refused() {
     let (mut bed, [a, _], [from, to]) = ends(64);
@@ -142,7 +142,7 @@ fn row_55_a_resize_that_does_not_fit_is_refused() {
     assert!(bed.one(a.send_cq).is_ok());
 }
 
-/// Requests that send nothing wait for no acknowledgement: as many as fit a queue are done behind one doorbell, and each is told of.
+/// Requests that send nothing wait for no acknowledgement: one doorbell executes as many as fit a queue, and each completes.
 #[test]
 fn a_doorbell_for_a_thousand_requests_that_send_nothing_completes_them_all() {
     let mut bed = Bed::cx5();

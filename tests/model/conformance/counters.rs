@@ -1,4 +1,4 @@
-//! The events that counter sets count.
+//! Counter sets: which events they count.
 
 use super::common::*;
 use devmodel::state::Counters;
@@ -6,7 +6,7 @@ use hwspec::{cmd::resource::QueryQCounterOut, context::ServiceType};
 
 const QKEY: u32 = 0x1111_2222;
 
-/// Row 60: a counter set counts for the QPs that name it, and for no others.
+/// Row 60: a counter set counts only for QPs that refer to it.
 #[test]
 fn row_60_counter_sets_count_their_qps_only() {
     let mut bed = Bed::cx5();
@@ -29,7 +29,7 @@ fn row_60_counter_sets_count_their_qps_only() {
     assert_eq!(bed.query_counters(2, set, false).out_of_buffer(), 0);
 }
 
-/// A pair whose QPs both name a counter set of their function.
+/// Returns a pair with QPs that each refer to a counter set of their function.
 fn counted(bed: &mut Bed, path: Path) -> ((Qp, u8), (Qp, u8)) {
     let (a, b) = (bed.qp(1), bed.qp(2));
     let sets = [bed.counter_set(1), bed.counter_set(2)];
@@ -41,7 +41,7 @@ fn counted(bed: &mut Bed, path: Path) -> ((Qp, u8), (Qp, u8)) {
     ((a, sets[0]), (b, sets[1]))
 }
 
-/// Row 60: a NAK counts once at the requester, by its kind; the responder's error counters stay 0.
+/// Row 60: a NAK is counted once at the requester, by its kind; the responder's error counters stay 0.
 #[test]
 fn row_60_a_nak_counts_at_the_requester() {
     type Count = fn(&QueryQCounterOut) -> u32;
@@ -62,7 +62,7 @@ fn row_60_a_nak_counts_at_the_requester() {
     }
 }
 
-/// Row 60: retries that were within the limit, and those beyond.
+/// Row 60: retries within the limit, and beyond it.
 #[test]
 fn row_60_retries_and_their_limits() {
     let mut bed = Bed::cx5();

@@ -10,18 +10,17 @@ use hwspec::{
 };
 
 const QKEY: u32 = 0x1111_2222;
-/// Bytes before the payload of every datagram received.
+/// Bytes before the payload of every received datagram.
 const GRH: u32 = 40;
 
-/// A datagram QP on each of functions 1 and 2, and memory of both.
+/// Returns a datagram QP and memory on each of functions 1 and 2.
 fn two(bed: &mut Bed) -> (Qp, Qp, Mr, Mr) {
     let (a, b) = (bed.datagram(1, ServiceType::Ud, QKEY), bed.datagram(2, ServiceType::Ud, QKEY));
     let (from, to) = (bed.mr(1, 8192, Access::LOCAL), bed.mr(2, 8192, Access::LOCAL));
     (a, b, from, to)
 }
 
-/// Row 54: a datagram arrives behind 40 bytes, of which the last 20 are the IPv4 header it came with, and its completion
-/// says from whom.
+/// Row 54: a datagram arrives after 40 bytes, the last 20 of which are its IPv4 header, and its completion identifies the sender.
 #[test]
 fn row_54_datagram_arrives_behind_its_ip_header() {
     let mut bed = Bed::cx5();
@@ -69,8 +68,8 @@ fn row_54_datagram_over_ipv6() {
     assert!(matches!(h.addresses(), IpPair::V6 { .. }));
 }
 
-/// Row 54: what does not fit a packet is refused where it is posted; the send queue stops and says so (row 48), the receive
-/// queue goes on.
+/// Row 54: a datagram that does not fit a packet is refused when posted; the send queue stops with an error completion (row 48), the
+/// receive queue continues.
 #[test]
 fn row_48_a_refused_datagram_stops_sending_only() {
     let mut bed = Bed::cx5();
@@ -83,10 +82,10 @@ fn row_48_a_refused_datagram_stops_sending_only() {
     assert_eq!(errors, [Some(CqeSyndrome::LocalLengthErr), Some(CqeSyndrome::WrFlushErr)]);
     assert_eq!(bed.qp_state(a), QpState::SqErr);
     assert_eq!(bed.take_frames(), []);
-    // Still flushed, whatever is posted.
+    // Posts are still flushed.
     bed.post(a, &small);
     assert_eq!(bed.one(a.send_cq).error, Some(CqeSyndrome::WrFlushErr));
-    // And still received.
+    // The receive queue still works.
     let back = bed.mr(1, 256, Access::LOCAL);
     bed.post_recv(a, &[back.sge()]);
     bed.post(b, &Wr::new(Op::Send, &[to.part(0, 8)]).to(bed.av(a, QKEY)));
@@ -99,7 +98,7 @@ fn row_48_a_refused_datagram_stops_sending_only() {
     assert!(bed.one(b.recv_cq).is_ok());
 }
 
-/// Row 40: a wrong Q_Key is a silent drop that is counted; one with its top bit set means the sender's own.
+/// Row 40: a datagram with a wrong Q_Key is silently dropped and counted; a request with the top bit set uses the sender's own Q_Key.
 #[test]
 fn row_40_wrong_qkey_is_dropped_and_counted() {
     let mut bed = Bed::cx5();
@@ -115,7 +114,7 @@ fn row_40_wrong_qkey_is_dropped_and_counted() {
     assert_eq!(frame.headers().deth().map(|d| (d.qkey(), d.src_qp().0)), Some((QKEY, a.qpn)));
 }
 
-/// Row 54: without a receive, or with one that is too short, a datagram is lost; the QP stays as it is or fails, by profile.
+/// Row 54: a datagram is lost if there is no receive or it is too short; the profile decides if the QP stays as it is or fails.
 #[test]
 fn row_54_no_receive_and_a_short_one() {
     for mut bed in [Bed::cx5(), Bed::ibta()] {
@@ -138,7 +137,7 @@ fn row_54_no_receive_and_a_short_one() {
     }
 }
 
-/// Row 41: a UD packet for a connected QP, an RC packet for a datagram QP, one longer than the MTU: dropped.
+/// Row 41: a UD packet for a connected QP, an RC packet for a datagram QP, and a packet longer than the MTU are dropped.
 #[test]
 fn row_41_packets_of_another_transport_are_dropped() {
     let mut bed = Bed::cx5();
@@ -162,8 +161,7 @@ fn row_41_packets_of_another_transport_are_dropped() {
     assert_eq!(pad(64), 0);
 }
 
-/// Row 54: QP1 is known to peers as 1 and receives what is sent to 1, whatever its row; its Q_Key is checked, that of QP0
-/// is not.
+/// Row 54: peers know QP1 by the number 1, whatever its row, and it receives packets sent to 1; its Q_Key is checked, that of QP0 is not.
 #[test]
 fn row_54_special_qps_have_numbers_of_their_own() {
     const GSI_QKEY: u32 = 0x8001_0000;
@@ -178,14 +176,14 @@ fn row_54_special_qps_have_numbers_of_their_own() {
     assert_eq!(cqe.imm_inval_pkey() & 0xffff, 0xffff);
     let frame = bed.take_frames().pop().expect("a frame");
     assert_eq!((frame.dest_qp().0, frame.headers().deth().map(|d| d.src_qp().0)), (1, Some(1)));
-    // A UD QP that speaks for QP1.
+    // A UD QP that sends as QP1.
     let tx = bed.datagram_with(1, QpSpec { service: ServiceType::Ud, deth_sqpn: 1, ..QpSpec::default() }, 5);
     bed.post_recv(b, &[to.sge()]);
     bed.post(tx, &Wr::new(Op::Send, &[from.part(0, 8)]).to(Av { qpn: 1, ..bed.av(b, 0x1_0000) }));
     assert_eq!(bed.counter(2, Counters::RxDroppedQkey), 1, "not the Q_Key of QP1");
     bed.post(a, &Wr::new(Op::Send, &[from.part(0, 8)]).to(Av { qpn: 1, ..bed.av(b, GSI_QKEY) }));
     assert_eq!(bed.poll_raw(b.recv_cq).map(|cqe| cqe.rqpn()), Some(Qpn(1)));
-    // A second one of the same user context is refused, and the number is free again when the first has gone.
+    // A second one of the same user context is refused; the number is free again when the first is destroyed.
     let spec = QpSpec { service: ServiceType::Qp1, ..QpSpec::default() };
     assert!(bed.qp_with(2, spec).is_err());
     bed.destroy_qp(b).expect("DESTROY_QP");
@@ -203,7 +201,7 @@ fn bed_mac(fid: u8) -> [u8; 6] {
     devmodel::identity::mac(0, fid)
 }
 
-/// Row 54: a message to a QP of the same function comes back at once.
+/// Row 54: a message to a QP of the same function is looped back at once.
 #[test]
 fn row_54_datagrams_within_a_function() {
     let mut bed = Bed::cx5();
@@ -219,7 +217,7 @@ fn row_54_datagrams_within_a_function() {
     assert_eq!(bed.completions(a.recv_cq).len(), 2, "sent and received, on one CQ");
 }
 
-/// Row 54: a multicast reaches every member on every function, the sender's own too unless it forbids that, and nobody else.
+/// Row 54: a multicast reaches every member on every function, including the sender unless it blocks loopback, and no other QP.
 #[test]
 fn row_54_multicast_reaches_members_only() {
     let mut bed = Bed::cx5();
@@ -252,7 +250,7 @@ fn row_54_multicast_reaches_members_only() {
     bed.destroy_qp(qps[4]).expect("DESTROY_QP");
     let (send_cq, recv_cq) = (Some(bed.cq_on(1)), Some(bed.cq_on(1)));
     let quiet = bed.datagram_with(1, QpSpec { block_loopback: true, send_cq, recv_cq, ..spec }, QKEY);
-    // It hears others of its function and they hear it, but it does not hear itself.
+    // It receives from others of its function and they receive from it, but it does not receive its own messages.
     bed.attach(quiet, Av::group_gid(7)).expect("ATTACH_TO_MCG");
     bed.post_recv(quiet, &[mrs[0].sge()]);
     bed.post(quiet, &Wr::new(Op::Send, &[]).inline(&[7]).to(Av::group(7, QKEY)));
@@ -260,13 +258,13 @@ fn row_54_multicast_reaches_members_only() {
     assert!(!bed.has_completion(quiet.recv_cq));
     bed.post(qps[0], &Wr::new(Op::Send, &[]).inline(&[7]).to(Av::group(7, QKEY)));
     assert!(bed.has_completion(quiet.recv_cq));
-    // Only datagram QPs, only groups.
+    // Only datagram QPs may attach, and only to groups.
     assert!(bed.attach(qps[0], [0x20; 16]).is_err());
     let rc = bed.qp(1);
     assert!(bed.attach(rc, Av::group_gid(7)).is_err());
 }
 
-/// Row 50: datagram QPs take from an SRQ as others do; what is dropped takes nothing.
+/// Row 50: datagram QPs take receives from an SRQ like others; a dropped datagram takes none.
 #[test]
 fn row_50_datagrams_from_a_shared_queue() {
     let mut bed = Bed::ibta();
@@ -287,7 +285,7 @@ fn row_50_datagrams_from_a_shared_queue() {
     }
 }
 
-/// The DETH lies between BTH and payload.
+/// The DETH is between BTH and payload.
 #[test]
 fn row_54_deth_follows_the_bth() {
     let mut bed = Bed::cx5();

@@ -1,4 +1,4 @@
-//! Packets that are dropped in silence, and counted.
+//! Packets that are silently dropped and counted.
 
 use super::common::*;
 use devmodel::state::Counters;
@@ -8,7 +8,7 @@ fn write(to: Mr) -> Pkt {
     Pkt::new(BthOpcode::RcWriteOnly, EXPECTS).reth(to.va, to.key, 8).payload(&[1; 8]).ack_req()
 }
 
-/// The frame is dropped without an answer or an effect, `counter` goes up, and the QP still works.
+/// Checks that the frame is dropped without an answer or an effect, that `counter` increases, and that the QP still works.
 #[track_caller]
 fn assert_dropped(bed: &mut Bed, peer: Peer, to: Mr, frame: &[u8], counter: Counters) {
     let before = bed.counter(1, counter);
@@ -20,7 +20,7 @@ fn assert_dropped(bed: &mut Bed, peer: Peer, to: Mr, frame: &[u8], counter: Coun
     assert_eq!(acknowledgement(&bed.from_peer(peer, &write(to))), (ACK, EXPECTS, 1));
 }
 
-/// Row 39: a P_Key that does not match is dropped and counted.
+/// Row 39: a packet with a P_Key that does not match is dropped and counted.
 #[test]
 fn row_39_pkey_mismatch_is_dropped() {
     let (mut bed, peer, to) = foreign(64, Access::ALL);
@@ -28,7 +28,7 @@ fn row_39_pkey_mismatch_is_dropped() {
     assert_dropped(&mut bed, peer, to, &frame, Counters::RxDroppedPkey);
 }
 
-/// Row 39: its sender ends with RETRY_EXC.
+/// Row 39: its sender fails with RETRY_EXC.
 #[test]
 fn row_39_sender_with_another_pkey_runs_out_of_retries() {
     let (mut bed, [a, _], [from, to]) = ends(64);
@@ -55,7 +55,7 @@ fn row_41_bad_icrc_is_dropped() {
     assert_dropped(&mut bed, peer, to, &frame, Counters::RxIcrcErrors);
 }
 
-/// Row 41: a transport version that is not 0.
+/// Row 41: a nonzero transport version.
 #[test]
 fn row_41_transport_version_is_dropped() {
     let (mut bed, peer, to) = foreign(64, Access::ALL);
@@ -63,7 +63,7 @@ fn row_41_transport_version_is_dropped() {
     assert_dropped(&mut bed, peer, to, &frame, Counters::RxDroppedQp);
 }
 
-/// Row 41: a QP number that is nobody's, or another function's.
+/// Row 41: a QP number that does not exist, or that belongs to another function.
 #[test]
 fn row_41_unknown_qp_is_dropped() {
     let (mut bed, peer, to) = foreign(64, Access::ALL);
@@ -102,7 +102,7 @@ fn row_41_qp_that_does_not_receive_drops() {
     assert_eq!(bed.bytes(to), [0; 64]);
 }
 
-/// Row 41: frames that are no RoCEv2 packets at all.
+/// Row 41: frames that are not RoCEv2 packets.
 #[test]
 fn row_41_malformed_frames_are_dropped() {
     let (mut bed, peer, to) = foreign(64, Access::ALL);
@@ -115,12 +115,12 @@ fn row_41_malformed_frames_are_dropped() {
     assert_eq!(acknowledgement(&bed.from_peer(peer, &write(to))), (ACK, EXPECTS, 1));
 }
 
-/// A packet whose payload its receiver cannot copy from its sender counts as lost, with all it had begun: it is received like
-/// new when it comes again.
+/// If the receiver cannot copy a packet's payload from its sender, the packet counts as lost, and its effects so far are undone: a
+/// retransmission is received like a new packet.
 #[test]
 fn row_41_packet_without_its_payload_counts_as_lost() {
     let mut bed = Bed::cx5();
-    // Packets that are too long to travel by value.
+    // Longer than packets that carry their payload by value.
     const MTU: usize = 1024;
     let (a, b) = bed.pair(Path { mtu: MTU as u32, ..path() });
     bed.unwatched();

@@ -1,8 +1,8 @@
-//! Requests that come again.
+//! Duplicate requests.
 
 use super::common::*;
 
-/// Row 6: a duplicate SEND is not executed again: no receive WQE, ACK of the last completed PSN, MSN unchanged.
+/// Row 6: a duplicate SEND is not executed again: it consumes no receive WQE, and the ACK has the last completed PSN and the same MSN.
 #[test]
 fn row_06_duplicate_send_uses_no_receive() {
     let (mut bed, peer, buffer) = foreign(64, Access::LOCAL);
@@ -19,7 +19,7 @@ fn row_06_duplicate_send_uses_no_receive() {
     }
     assert_eq!(bed.completions(peer.qp.recv_cq), []);
     assert_eq!(bed.bytes(buffer), [0; 64]);
-    // The receive that was posted is still there for the next message.
+    // The posted receive is still available for the next message.
     assert_eq!(acknowledgement(&bed.from_peer(peer, &send(EXPECTS + 3))), (ACK, EXPECTS + 3, 4));
     assert_eq!(bed.one(peer.qp.recv_cq).wqe, 3);
 }
@@ -91,7 +91,7 @@ fn row_07_duplicate_read_of_a_part_is_replayed() {
     assert_eq!(answers[0].payload(), &data[3 * MTU..]);
 }
 
-/// Row 7: the rkey of a duplicate READ is checked again: no data after the key is gone.
+/// Row 7: the rkey of a duplicate READ is checked again: a deleted key returns no data.
 #[test]
 fn row_07_duplicate_read_checks_the_key_again() {
     let (mut bed, peer, from) = foreign(MTU, Access::ALL);
@@ -103,7 +103,7 @@ fn row_07_duplicate_read_checks_the_key_again() {
     }
 }
 
-/// Row 8: a duplicate READ outside the original is dropped in silence.
+/// Row 8: a duplicate READ outside the original is silently dropped.
 #[test]
 fn row_08_duplicate_read_outside_the_original_is_dropped() {
     let (mut bed, peer, from) = foreign(8 * MTU, Access::ALL);
@@ -122,7 +122,7 @@ fn row_08_duplicate_read_outside_the_original_is_dropped() {
     assert_eq!(bed.qp_state(peer.qp), QpState::Rts);
 }
 
-/// Row 8: a duplicate READ whose resource was used for later requests is dropped in silence.
+/// Row 8: a duplicate READ is silently dropped if its resource was used for later requests.
 #[test]
 fn row_08_duplicate_read_without_its_resource_is_dropped() {
     let (mut bed, peer, from) = foreign(MTU, Access::ALL);
@@ -138,7 +138,7 @@ fn row_08_duplicate_read_without_its_resource_is_dropped() {
     );
 }
 
-/// Row 9: a duplicate FETCH_ADD gets the saved original value; memory changes once.
+/// Row 9: a duplicate FETCH_ADD returns the saved original value; memory changes once.
 #[test]
 fn row_09_duplicate_fetch_add_is_done_once() {
     let (mut bed, peer, on) = foreign(8, Access::ALL);
@@ -153,7 +153,7 @@ fn row_09_duplicate_fetch_add_is_done_once() {
     assert_eq!(bed.bytes(on), 105u64.to_ne_bytes());
 }
 
-/// Row 9: a duplicate compare-and-swap gets the saved original value, also if the swap would succeed now.
+/// Row 9: a duplicate compare-and-swap returns the saved original value, even if the swap would succeed now.
 #[test]
 fn row_09_duplicate_compare_swap_is_done_once() {
     let (mut bed, peer, on) = foreign(8, Access::ALL);
@@ -167,7 +167,7 @@ fn row_09_duplicate_compare_swap_is_done_once() {
     assert_eq!(bed.bytes(on), 7u64.to_ne_bytes(), "not swapped again");
 }
 
-/// Row 10: a duplicate atomic whose resource is gone is dropped in silence.
+/// Row 10: a duplicate atomic is silently dropped if its resource is gone.
 #[test]
 fn row_10_duplicate_atomic_without_its_resource_is_dropped() {
     let (mut bed, peer, on) = foreign(8, Access::ALL);

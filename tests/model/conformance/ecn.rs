@@ -22,7 +22,7 @@ fn marked(peer: Peer, psn: u32, to: Mr) -> Vec<u8> {
     frame
 }
 
-/// Row 57: a CE-marked packet is executed and answered with a CNP to the QP it came from, BECN set.
+/// Row 57: a CE-marked packet is executed and answered with a CNP to the QP that sent it, with BECN set.
 #[test]
 fn row_57_ce_mark_is_answered_with_a_cnp() {
     let (mut bed, peer, to) = foreign(64, Access::ALL);
@@ -38,7 +38,7 @@ fn row_57_ce_mark_is_answered_with_a_cnp() {
     assert_eq!(bed.bytes(to)[..8], [1; 8]);
 }
 
-/// Row 57: CNPs are paced: not one for every packet, and one again after a while.
+/// Row 57: CNPs are paced: not one per packet, and another after a while.
 #[test]
 fn row_57_cnps_are_paced() {
     let (mut bed, peer, to) = foreign(64, Access::ALL);
@@ -52,7 +52,7 @@ fn row_57_cnps_are_paced() {
     assert_eq!(bed.answers().iter().filter(|f| f.opcode() == BthOpcode::Cnp).count(), 1, "later");
 }
 
-/// Row 57: packets that are not marked get no CNP, and a CNP that arrives changes nothing of the transport.
+/// Row 57: unmarked packets cause no CNP, and a received CNP does not change the transport state.
 #[test]
 fn row_57_cnp_that_arrives_is_taken_in_silence() {
     let (mut bed, peer, from) = foreign(64, Access::ALL);
@@ -65,7 +65,7 @@ fn row_57_cnp_that_arrives_is_taken_in_silence() {
     assert!(bed.one(peer.qp.send_cq).is_ok());
 }
 
-/// Row 57: so does one that arrives at a UC QP in the middle of a message.
+/// Row 57: the same for a CNP that arrives at a UC QP in the middle of a message.
 #[test]
 fn row_57_cnp_inside_an_unreliable_message_does_not_break_it() {
     let mut bed = Bed::cx5();
@@ -79,12 +79,12 @@ fn row_57_cnp_inside_an_unreliable_message_does_not_break_it() {
     assert_eq!(bed.one(peer.qp.recv_cq).byte_len as usize, MTU + 8);
 }
 
-/// Row 57: a sender that was notified keeps to a rate, and what it may not send now it sends later.
+/// Row 57: a notified sender limits its rate, and sends the excess later.
 #[test]
 fn row_57_a_sender_that_was_notified_keeps_to_a_rate() {
     let (mut bed, peer, from) = foreign(64 * MTU, Access::ALL);
     let cnp = Pkt::new(BthOpcode::Cnp, 0).bth(|b| b.becn(true));
-    // Each halves the rate: 100 Mb/s or so are left.
+    // Each halves the rate: about 100 Mb/s are left.
     for _ in 0..10 {
         bed.from_peer(peer, &cnp);
         bed.advance(MS / 20);
@@ -104,7 +104,7 @@ fn row_57_a_sender_that_was_notified_keeps_to_a_rate() {
     assert!(bed.one(peer.qp.send_cq).is_ok());
 }
 
-/// The notifications among what the adapter sent.
+/// Returns the CNPs among the frames that the adapter sent.
 fn notifications(bed: &mut Bed) -> Vec<Captured> {
     bed.answers().into_iter().filter(|f| f.opcode() == BthOpcode::Cnp).collect()
 }
@@ -154,7 +154,7 @@ fn statistics(bed: &mut Bed, fid: u8, clear: bool) -> [u32; 5] {
     ]
 }
 
-/// `QUERY_CONG_PARAMS` tells what the adapter was made with, then what was set; what was not named stays.
+/// `QUERY_CONG_PARAMS` returns the adapter's initial parameters, then those that were set; parameters that were not selected stay.
 #[test]
 fn parameters_are_those_of_the_port() {
     let mut bed = Bed::cx5();
@@ -170,7 +170,7 @@ fn parameters_are_those_of_the_port() {
     modify(&mut bed, 0, CongProtocol::RoceRp, 1 << rp::RPG_AI_RATE, given.bytes()).unwrap();
     let after = reaction(&mut bed, 1);
     assert_eq!((after.rpg_ai_rate(), after.rpg_time_reset()), (7, p.rpg_time_reset));
-    // A command with a parameter that cannot be is refused whole.
+    // A command with one invalid parameter is refused as a whole.
     given.set().rpg_hai_rate(9).rpg_min_dec_fac(101);
     let select = 1 << rp::RPG_HAI_RATE | 1 << rp::RPG_MIN_DEC_FAC;
     assert!(modify(&mut bed, 0, CongProtocol::RoceRp, select, given.bytes()).is_err());
@@ -180,7 +180,7 @@ fn parameters_are_those_of_the_port() {
     assert_eq!(reaction(&mut bed, 0).rpg_hai_rate(), p.rpg_hai_rate);
 }
 
-/// A notification has the DSCP, and in a VLAN the priority, that the port was told, and comes as often.
+/// A CNP has the DSCP, and in a VLAN the priority, that were set for the port, and is sent at the configured rate.
 #[test]
 fn row_57_notifications_are_as_they_were_set() {
     let mut bed = Bed::cx5();
@@ -215,7 +215,7 @@ fn row_57_notifications_are_as_they_were_set() {
     assert_eq!(told(&mut bed).len(), 0);
     bed.advance(MS / 2);
     assert_eq!(told(&mut bed).len(), 1);
-    // Its priority is switched off: it counts, and tells nobody.
+    // CNPs are disabled for its priority: the packet is counted and no CNP is sent.
     switch(&mut bed, CongProtocol::RoceNp, 3, false);
     bed.advance(MS);
     assert_eq!(told(&mut bed).len(), 0);
@@ -223,14 +223,14 @@ fn row_57_notifications_are_as_they_were_set() {
     assert_eq!(statistics(&mut bed, 1, false), [0; 5]);
     switch(&mut bed, CongProtocol::RoceNp, 3, true);
     assert_eq!(told(&mut bed).len(), 1);
-    // All that is no notification has the queue pair's own priority.
+    // Other packets keep the queue pair's own priority.
     bed.post(peer.qp, &write_to_peer(to.sge()));
     let answers = bed.answers();
     assert_eq!(answers.len(), 1);
     assert_eq!(answers[0].headers().vlan().map(|tag| (tag.vid(), tag.pcp())), Some((5, 3)));
 }
 
-/// A sender's rate follows what was set, and notifications are ignored where that is switched off.
+/// A sender's rate follows the parameters, and CNPs are ignored where reaction is disabled.
 #[test]
 fn row_57_a_sender_slows_down_as_it_was_told() {
     let mut bed = Bed::cx5();
@@ -242,7 +242,7 @@ fn row_57_a_sender_slows_down_as_it_was_told() {
     bed.from_peer(peer, &cnp);
     assert_eq!(statistics(&mut bed, 1, true), [0, 0, 0, 1, 0]);
     switch(&mut bed, CongProtocol::RoceRp, 0, true);
-    // The first makes it 250 Mb/s, and takes nothing of that.
+    // The first sets the rate to 250 Mb/s without a further decrease.
     let given = RoceReactionPoint::with(|s| s.rate_to_set_on_first_cnp(250).rpg_min_dec_fac(100));
     let select = 1 << rp::RATE_TO_SET_ON_FIRST_CNP | 1 << rp::RPG_MIN_DEC_FAC;
     modify(&mut bed, 0, CongProtocol::RoceRp, select, given.bytes()).unwrap();
@@ -250,7 +250,7 @@ fn row_57_a_sender_slows_down_as_it_was_told() {
     assert_eq!(statistics(&mut bed, 1, false), [0, 0, 1, 0, 1]);
     bed.post(peer.qp, &write_to_peer(from.sge()));
     bed.answers();
-    // Before the rate is raised for the first time, after 55 us: a packet takes 10 us.
+    // Before the first rate increase, after 55 us: a packet takes 10 us.
     let mut sent = 0;
     for _ in 0..50 {
         bed.advance(1_000_000);

@@ -1,9 +1,9 @@
-//! The fate of work that is queued when a QP fails.
+//! Queued work when a QP fails.
 
 use super::common::*;
 use hwspec::eqe::{CqErrorEvent, CqErrorSyndrome};
 
-/// Row 45: the first failure has its real status; all behind it flush in order, unsignaled ones included.
+/// Row 45: the first failure has its real status; all later requests flush in order, including unsignaled ones.
 #[test]
 fn row_45_work_behind_a_failure_is_flushed_in_order() {
     let (mut bed, [a, _], [from, to]) = ends(64);
@@ -35,7 +35,7 @@ fn row_45_work_behind_a_failure_is_flushed_in_order() {
     assert!(all.iter().filter(|wc| wc.error == flush).all(|wc| wc.vendor_err == 0xf5));
 }
 
-/// Row 45: what was sent before the failure completes before it, even if its acknowledgement was still to come.
+/// Row 45: requests sent before the failure complete before it, even if their acknowledgement is still outstanding.
 #[test]
 fn row_45_earlier_work_completes_before_the_failure() {
     let (mut bed, peer, from) = foreign(64, Access::LOCAL);
@@ -52,7 +52,7 @@ fn row_45_earlier_work_completes_before_the_failure() {
     );
 }
 
-/// Row 46: posts to a QP in ERR get flush completions, of both queues.
+/// Row 46: posts to a QP in ERR get flush completions, on both queues.
 #[test]
 fn row_46_posts_in_err_are_flushed() {
     let mut bed = Bed::cx5();
@@ -71,7 +71,7 @@ fn row_46_posts_in_err_are_flushed() {
     assert_eq!(brief(&bed.take_frames()), []);
 }
 
-/// Row 46: work that is queued when the QP is moved to ERR flushes, too.
+/// Row 46: work that is queued when the QP is moved to ERR is also flushed.
 #[test]
 fn row_46_move_to_err_flushes_what_is_queued() {
     let (mut bed, peer, mr) = foreign(64, Access::LOCAL);
@@ -85,7 +85,7 @@ fn row_46_move_to_err_flushes_what_is_queued() {
     assert!(all.iter().all(|wc| wc.error == Some(CqeSyndrome::WrFlushErr)), "{all:?}");
 }
 
-/// Row 46: a move to RESET drops the work without completions, and the QP can be used again.
+/// Row 46: a move to RESET discards the work without completions, and the QP can be used again.
 #[test]
 fn row_46_move_to_reset_drops_work_in_silence() {
     let (mut bed, peer, mr) = foreign(64, Access::LOCAL);
@@ -103,7 +103,7 @@ fn row_46_move_to_reset_drops_work_in_silence() {
     assert!(bed.one(peer.qp.send_cq).is_ok());
 }
 
-/// Row 47: a doorbell record raised after the QP failed: the missing flush completions appear, without a doorbell.
+/// Row 47: if a doorbell record is raised after the QP failed, the missing flush completions appear without a doorbell.
 #[test]
 fn row_47_doorbell_record_raised_in_err_is_flushed() {
     let mut bed = Bed::cx5();
@@ -149,7 +149,7 @@ fn row_55_cq_overflow_overwrites_nothing() {
     assert_eq!(kept, posted[..4], "the first four, as they were written");
 }
 
-/// Row 56: armed for solicited events, a CQ tells of solicited completions and errors only.
+/// Row 56: a CQ armed for solicited events raises one only for solicited completions and errors.
 #[test]
 fn row_56_solicited_arming_ignores_plain_completions() {
     let mut bed = Bed::cx5();
@@ -173,7 +173,7 @@ fn row_56_solicited_arming_ignores_plain_completions() {
     assert_eq!(count(&mut bed), 1, "an error completion");
 }
 
-/// Row 56: armed for any completion, a plain one raises one event, with an interrupt.
+/// Row 56: a CQ armed for any completion raises one event, with an interrupt, for a plain one.
 #[test]
 fn row_56_plain_arming_tells_of_the_next_completion() {
     let mut bed = Bed::cx5();
@@ -183,7 +183,7 @@ fn row_56_plain_arming_tells_of_the_next_completion() {
         bed.post_recv(b, &[to.sge()]);
     }
     bed.arm_cq(b.recv_cq, false);
-    // All events so far are read, so the EQ is armed.
+    // All events so far have been read, so the EQ is armed.
     bed.events(2);
     let before = bed.memory.interrupts.iter().filter(|i| i.fid == 2).count();
     bed.post_all(a, &[Wr::send(from.sge()), Wr::send(from.sge())]);
@@ -192,8 +192,8 @@ fn row_56_plain_arming_tells_of_the_next_completion() {
     assert_eq!(events.iter().filter(|e| e.event_type() == EventType::Comp).count(), 1);
 }
 
-/// Row 56: a completion raises one event, also if the CQ is armed again before it is polled; one that came while the CQ was
-/// not armed raises one at the next arming.
+/// Row 56: a completion raises one event, even if the CQ is armed again before it is polled; one that arrives while the CQ is not armed
+/// raises one at the next arming.
 #[test]
 fn row_56_each_completion_is_notified_exactly_once() {
     let mut bed = Bed::cx5();

@@ -40,7 +40,7 @@ fn stage() -> Stage {
     Stage { bed, initiator, target, srqs, cqs, from, to }
 }
 
-/// Row 50: a message uses the receive of the SRQ it names, and completes on that SRQ's CQ, which tells the SRQ.
+/// Row 50: a message uses a receive of the SRQ that it names, and completes on that SRQ's CQ with the SRQ's number.
 #[test]
 fn row_50_xrc_messages_go_to_the_srq_they_name() {
     let mut s = stage();
@@ -93,7 +93,7 @@ fn row_50_xrc_is_reliable() {
     assert!(s.bed.one(s.initiator.send_cq).is_ok());
 }
 
-/// Row 25: the keys a request may use are those of its SRQ's domain, whatever the QP's is and whatever comes behind it.
+/// Row 25: a request may use the keys of its SRQ's domain, regardless of the QP's domain and of later requests.
 #[test]
 fn row_25_xrc_keys_are_those_of_the_srq() {
     let mut s = stage();
@@ -106,7 +106,7 @@ fn row_25_xrc_keys_are_those_of_the_srq() {
     };
     let data = s.bed.pattern(theirs, 5);
     let [first, _] = s.srqs;
-    // One right behind the other: each is answered with its own rights.
+    // Two back to back: each is answered with its own rights.
     let reads = [
         Wr::read(s.from.part(0, 600), theirs).for_srq(of_other.srqn),
         Wr::read(s.from.part(1024, 600), s.to).for_srq(first.srqn),
@@ -132,7 +132,7 @@ fn row_23_xrc_request_for_no_srq_of_the_domain() {
     assert_eq!(s.bed.qp_state(s.target), QpState::Err);
 }
 
-/// Row 50: what holds a target's resources is what it was created with, whatever SRQs its requests named.
+/// Row 50: objects that a target was created with stay as long as it does; SRQs named by its requests do not matter.
 #[test]
 fn row_50_xrc_objects_end_in_order() {
     let mut s = stage();

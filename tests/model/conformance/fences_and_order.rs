@@ -1,4 +1,4 @@
-//! The order in which effects are seen.
+//! The order of effects.
 
 use super::common::*;
 
@@ -61,7 +61,7 @@ fn row_59_write_is_visible_before_the_send_behind_it() {
         packets.push(Pkt::new(BthOpcode::RcSendOnly, psn).ack_req());
         let frames: Vec<Vec<u8>> = packets.iter().map(|pkt| peer.frame(pkt)).collect();
         for frame in &frames {
-            // No run in between but what the arrival itself causes.
+            // Nothing runs in between except what the arrival itself triggers.
             let now = bed.now();
             bed.runner.receive(&bed.adapter, &mut bed.memory, now, frame);
             if bed.has_completion(peer.qp.recv_cq) {
@@ -73,7 +73,7 @@ fn row_59_write_is_visible_before_the_send_behind_it() {
     }
 }
 
-/// Row 59: the same between two functions with everything in one go, payload by reference.
+/// Row 59: the same between two functions in one step, with payload by reference.
 #[test]
 fn row_59_write_is_visible_before_the_send_behind_it_within_the_region() {
     let mut bed = Bed::cx5();

@@ -2,7 +2,7 @@
 
 use super::common::*;
 
-/// Row 51: a WRITE with immediate takes its receive WQE at the last packet; byte_len is that of the RETH.
+/// Row 51: a WRITE with immediate consumes its receive WQE at the last packet; byte_len is that of the RETH.
 #[test]
 fn row_51_write_imm_takes_a_receive_at_its_last_packet() {
     let (mut bed, peer, to) = foreign(3 * MTU, Access::ALL);
@@ -21,7 +21,7 @@ fn row_51_write_imm_takes_a_receive_at_its_last_packet() {
     bed.from_peer(peer, &packets[0]);
     bed.from_peer(peer, &packets[1]);
     assert_eq!(bed.completions(peer.qp.recv_cq), []);
-    // Posted only now: early enough for the last packet.
+    // Posted now, which is early enough for the last packet.
     bed.post_recv(peer.qp, &[]);
     bed.from_peer(peer, &packets[2]);
     let wc = bed.one(peer.qp.recv_cq);
@@ -29,7 +29,7 @@ fn row_51_write_imm_takes_a_receive_at_its_last_packet() {
     assert_eq!(bed.bytes(to)[..2 * MTU + 1], [4; 2 * MTU + 1]);
 }
 
-/// Row 51: end to end, with the immediate data of SEND, too.
+/// Row 51: end to end, also with SEND's immediate data.
 #[test]
 fn row_51_immediate_data_arrive_as_they_were_sent() {
     let (mut bed, [a, b], [x, y]) = ends(2 * MTU);
@@ -47,7 +47,7 @@ fn row_51_immediate_data_arrive_as_they_were_sent() {
     }
 }
 
-/// Row 51: after the completion of a SEND with invalidate the key is dead.
+/// Row 51: after the completion of a SEND with invalidate the key is invalid.
 #[test]
 fn row_51_invalidated_key_is_dead() {
     let mut bed = Bed::cx5();

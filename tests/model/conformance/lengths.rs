@@ -1,8 +1,8 @@
-//! Lengths: of packets, messages and pads.
+//! Lengths of packets, messages and pads.
 
 use super::common::*;
 
-/// Sends the packets one by one and expects that the last one, and no other, is refused as invalid.
+/// Sends the packets one by one and checks that only the last one is refused as invalid.
 #[track_caller]
 fn assert_last_invalid(packets: &[Pkt], reth_len: u32, what: &str) {
     let (mut bed, peer, mr) = judged(Config::default(), 8 * MTU);

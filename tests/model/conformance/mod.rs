@@ -1,6 +1,6 @@
-//! The transport, row by row: every test names the row of the behaviour table (`docs/conformance.md`) it holds the model
-//! to, in its function name and in its first line of documentation. Expected values are those of the table and of the
-//! InfiniBand architecture specification, never the model's.
+//! The transport, row by row: every test names the row of the behaviour table (`docs/conformance.md`) that it checks, in its function name
+//! and in its first line of documentation. Expected values are those of the table and of the InfiniBand architecture specification, never
+//! the model's.
 
 mod access;
 mod acks;

@@ -1,4 +1,4 @@
-//! Requests a responder can't make sense of.
+//! Invalid requests at the responder.
 
 use super::common::*;
 use devmodel::Profile;
@@ -56,7 +56,7 @@ fn row_23_another_request_inside_a_message_is_invalid() {
     }
 }
 
-/// Row 23: the requester of such a request ends with REM_INV_REQ.
+/// Row 23: the requester of such a request fails with REM_INV_REQ.
 #[test]
 fn row_23_invalid_request_nak_fails_the_requester() {
     let (mut bed, peer, from) = foreign(64, Access::LOCAL);
@@ -108,7 +108,7 @@ fn row_30_send_longer_than_the_receive_fails_the_responder() {
     }
 }
 
-/// Row 30: and its requester ends with REM_INV_REQ.
+/// Row 30: the requester fails with REM_INV_REQ.
 #[test]
 fn row_30_send_longer_than_the_receive_fails_the_requester() {
     let mut bed = Bed::cx5();

@@ -2,7 +2,7 @@
 
 use super::common::*;
 
-/// Row 1: a request with the expected PSN is executed, and the next is expected.
+/// Row 1: a request with the expected PSN is executed, and the next PSN is expected.
 #[test]
 fn row_01_expected_psn_is_executed() {
     let (mut bed, peer, buffer) = foreign(64, Access::LOCAL);
@@ -57,7 +57,7 @@ fn row_02_psn_wraps_in_read_responses() {
     assert_eq!(responses, [0xff_fffe, 0xff_ffff, 0, 1, 2]);
 }
 
-/// Row 2: PSNs wrap in retransmissions: a packet lost on either side of the wrap is sent again with its own PSN.
+/// Row 2: PSNs wrap in retransmissions: a packet lost on either side of the wrap is retransmitted with its own PSN.
 #[test]
 fn row_02_psn_wraps_in_retransmissions() {
     for lost in [0xff_fffe, 0xff_ffff, 0, 1] {
@@ -100,8 +100,8 @@ fn row_03_psn_ahead_gets_one_sequence_nak() {
     assert_eq!(bed.query(peer.qp).next_rcv_psn(), EXPECTS);
 }
 
-/// Row 4: after a sequence NAK further packets ahead are silent until the expected PSN comes; duplicates are still
-/// answered; afterwards a new gap is answered again.
+/// Row 4: after a sequence NAK further packets ahead get no answer until the expected PSN arrives; duplicates are still answered; a later
+/// gap gets a NAK again.
 #[test]
 fn row_04_out_of_sequence_is_silent_until_the_expected_psn() {
     let (mut bed, peer, to) = foreign(64, Access::ALL);
@@ -119,7 +119,7 @@ fn row_04_out_of_sequence_is_silent_until_the_expected_psn() {
     assert_eq!(acknowledgement(&bed.from_peer(peer, &write(EXPECTS + 3))), (NAK_SEQUENCE, EXPECTS + 2, 2));
 }
 
-/// Row 5: a PSN behind the expected one is a duplicate, whatever it is, and never gets a NAK.
+/// Row 5: any request with a PSN behind the expected one is a duplicate, and never gets a NAK.
 #[test]
 fn row_05_psn_behind_never_gets_a_nak() {
     let (mut bed, peer, to) = foreign(64, Access::ALL);

@@ -1,8 +1,8 @@
-//! READs at the requester: limits, gaps, stale answers.
+//! READs at the requester: limits, gaps, stale responses.
 
 use super::common::*;
 
-/// Row 38: a requester has no more READs and atomics under way than max_rd_atomic.
+/// Row 38: a requester has at most max_rd_atomic outstanding READs and atomics.
 #[test]
 fn row_38_requester_keeps_to_max_rd_atomic() {
     for log in [0, 1, 2] {
@@ -19,7 +19,7 @@ fn row_38_requester_keeps_to_max_rd_atomic() {
         let allowed = 1 << log;
         let mut open = bed.answers().len() as u32;
         assert_eq!(open, allowed, "max_rd_atomic {allowed}");
-        // Every answer lets one more go.
+        // Every response lets one more request go.
         for i in 0..10 {
             let pkt = match i % 2 {
                 0 => Pkt::new(BthOpcode::RcReadRespOnly, SENDS + i).aeth(ACK, i + 1).payload(&[1; 8]),
@@ -32,7 +32,7 @@ fn row_38_requester_keeps_to_max_rd_atomic() {
     }
 }
 
-/// Row 38: a responder that gets more than max_dest_rd_atomic serves or refuses them, and never breaks.
+/// Row 38: a responder that gets more than max_dest_rd_atomic serves or refuses them, and keeps working.
 #[test]
 fn row_38_responder_survives_more_reads_than_agreed() {
     let mut bed = Bed::cx5();
@@ -53,14 +53,14 @@ fn row_38_responder_survives_more_reads_than_agreed() {
     }
 }
 
-/// Row 42: a gap in the responses: the READ is asked for again from the missing PSN, with address and length moved.
+/// Row 42: after a gap in the responses the READ is requested again from the missing PSN, with address and length adjusted.
 #[test]
 fn row_42_gap_in_read_responses_is_asked_for_again() {
     let (mut bed, peer, into) = foreign(4 * MTU, Access::LOCAL);
     bed.post(peer.qp, &read_from_peer(into.sge()));
     let request = bed.answers().remove(0).headers().reth().expect("a RETH");
     bed.from_peer(peer, &Pkt::new(BthOpcode::RcReadRespFirst, SENDS).aeth(ACK, 1).payload(&[1; MTU]));
-    // The one for SENDS + 1 is lost.
+    // The response SENDS + 1 is lost.
     let again = bed.from_peer(peer, &Pkt::new(BthOpcode::RcReadRespMiddle, SENDS + 2).payload(&[3; MTU]));
     assert_eq!(brief(&again), [(BthOpcode::RcReadRequest, SENDS + 1)]);
     let reth = again[0].headers().reth().expect("a RETH");
@@ -77,7 +77,7 @@ fn row_42_gap_in_read_responses_is_asked_for_again() {
     assert_eq!(bed.bytes(into), want);
 }
 
-/// Row 42: and so is a lost request or a lost last response, by the timer.
+/// Row 42: a lost request or a lost last response is requested again by the timer.
 #[test]
 fn row_42_lost_read_packets_are_repaired() {
     for lost in 0..5 {
@@ -91,7 +91,7 @@ fn row_42_lost_read_packets_are_repaired() {
     }
 }
 
-/// Row 43: a response that was seen before is ignored: data that were read stay as the program left them.
+/// Row 43: a stale response is ignored: data already read is not overwritten.
 #[test]
 fn row_43_stale_response_is_ignored() {
     let (mut bed, peer, into) = foreign(2 * MTU, Access::LOCAL);
@@ -143,7 +143,7 @@ fn row_43_acknowledgement_of_what_was_never_sent_is_ignored() {
     assert!(bed.one(peer.qp.send_cq).is_ok());
 }
 
-/// Row 42: it is asked for once, also if the response that shows the gap acknowledges requests before the READ.
+/// Row 42: it is requested only once, even if the response that reveals the gap acknowledges requests before the READ.
 #[test]
 fn row_42_a_gap_behind_progress_is_asked_for_once() {
     let mut bed = Bed::cx5();

@@ -1,4 +1,4 @@
-//! Memory keys changed by work requests (UMR), and keys made of others.
+//! Memory keys changed by work requests (UMR), and keys made from others.
 
 use super::common::*;
 use hwspec::{
@@ -6,16 +6,16 @@ use hwspec::{
     wqe::MkeyMask,
 };
 
-/// Raw `check_free`.
+/// Raw value of `check_free`.
 const MUST_BE_FREE: u8 = 1;
 const MUST_BE_IN_USE: u8 = 2;
 const PAGE: u64 = 4096;
 /// Readable and writable.
 const PRESENT: u64 = 3;
-/// Where keys under test begin.
+/// Start address of the keys under test.
 const VA: u64 = 0x1234_5000;
 
-/// The fields that the stock driver changes when it puts a cached key to use.
+/// The fields that the stock driver changes when it takes a cached key into use.
 fn everything() -> MkeyMask {
     rights() | MkeyMask::LEN | MkeyMask::PAGE_SIZE | MkeyMask::START_ADDR | MkeyMask::KEY | MkeyMask::FREE
 }
@@ -24,7 +24,7 @@ fn rights() -> MkeyMask {
     MkeyMask::PD | MkeyMask::LR | MkeyMask::LW | MkeyMask::RR | MkeyMask::RW | MkeyMask::A
 }
 
-/// A context over `pages` pages from [`VA`] in `pd`, all rights.
+/// A context over `pages` pages from [`VA`] in `pd`, with all access rights.
 fn context(pd: u32, pages: u64, variant: u8) -> MkeyContext {
     let mut c = MkeyContext::zeroed();
     c.set().lr(true).lw(true).rr(true).rw(true).a(true).pd(pd).qpn(0xff_ffff).mkey_7_0(variant);
@@ -32,14 +32,14 @@ fn context(pd: u32, pages: u64, variant: u8) -> MkeyContext {
     c
 }
 
-/// As [`context`], of 350 bytes.
+/// Like [`context`], with 350 bytes.
 fn short(pd: u32, variant: u8) -> MkeyContext {
     let mut c = context(pd, 1, variant);
     c.set().len(350);
     c
 }
 
-/// The entries for a buffer's pages, filled up to whole 64 bytes as the driver does.
+/// The translation entries of a buffer's pages, padded to a multiple of 64 bytes as the driver does.
 fn entries(buffer: Buffer) -> Vec<u64> {
     let mut list: Vec<u64> =
         (0..buffer.len as u64 / PAGE).map(|i| (buffer.at + i * PAGE) | PRESENT).collect();
@@ -50,7 +50,7 @@ fn entries(buffer: Buffer) -> Vec<u64> {
 struct Stage {
     bed: Bed,
     umr: Qp,
-    /// Connected, from function 1 to 2; the key is function 2's.
+    /// Connected QPs of functions 1 and 2; the key belongs to function 2.
     pair: (Qp, Qp),
     key: u32,
     pd: u32,
@@ -58,10 +58,10 @@ struct Stage {
     from: Mr,
 }
 
-/// A free key with room for `octowords` on function 2, and a buffer of `pages` pages.
+/// Returns a free key with room for `octowords` on function 2, and a buffer of `pages` pages.
 fn stage(octowords: u32, pages: u64) -> Stage {
     let mut bed = Bed::cx5();
-    // The second is a kernel's: it may use the reserved key, and so name pages.
+    // The second QP is a kernel's: it may use the reserved key, and so refer to pages.
     let kernel = QpSpec { rlky: true, ..QpSpec::default() };
     let pair = (bed.qp(1), bed.qp_with(2, kernel).expect("CREATE_QP"));
     bed.connect_with(pair.0, pair.1, path());
@@ -98,7 +98,7 @@ impl Stage {
     }
 }
 
-/// Row 61: a free key names nothing; one that a UMR put to use names the pages it brought; freed again it names nothing.
+/// Row 61: a free key refers to no memory; a UMR makes it refer to the pages in the request; freed again it refers to none.
 #[test]
 fn row_61_key_is_put_to_use_and_revoked() {
     let mut s = stage(2, 3);
@@ -109,7 +109,7 @@ fn row_61_key_is_put_to_use_and_revoked() {
     assert!(s.write(VA + 2 * PAGE - 10, key).is_ok());
     let across = s.buffer.at + 2 * PAGE - 10;
     assert_eq!(s.bed.memory.get(across, 64), [0x5a; 64]);
-    // A key that is in use already is not put to use again.
+    // A key already in use is not enabled again.
     let wc = s.post(&enable);
     assert_eq!(wc.error, Some(CqeSyndrome::MwBindErr));
     assert_eq!(s.bed.qp_state(s.umr), QpState::Err);
@@ -123,7 +123,7 @@ fn row_61_key_is_put_to_use_and_revoked() {
     assert_eq!(wc.error, Some(CqeSyndrome::RemoteAccessErr));
 }
 
-/// Row 25: no byte outside the range a UMR gave a key is reached, and no page it did not bring.
+/// Row 25: a key enabled by UMR reaches no byte outside its range, and no page that was not in the request.
 #[test]
 fn row_25_a_key_by_umr_has_bounds() {
     for (va, good) in [(VA, true), (VA + 3 * PAGE - 64, true), (VA + 3 * PAGE - 63, false), (VA - 1, false)] {
@@ -142,10 +142,10 @@ fn row_25_a_key_by_umr_has_bounds() {
     assert_eq!(s.write(VA + 3 * PAGE, key).error, Some(CqeSyndrome::RemoteAccessErr));
 }
 
-/// Row 61: translations may lie in memory the WQE points to, and come in several requests with an offset.
+/// Row 61: translations may be in memory that the WQE points to, and may be split over several requests with an offset.
 #[test]
 fn row_61_translations_by_pointer_and_in_parts() {
-    // The reserved lkey, or a key of the domain the QP was given on its way to INIT.
+    // The reserved lkey, or a key of the QP's own domain as set on the way to INIT.
     for lkey in [Some(0x200), None] {
         by_pointer(lkey);
     }
@@ -178,7 +178,7 @@ fn by_pointer(physical: Option<u32>) {
     }
 }
 
-/// Row 61: a request that does not fit the key changes nothing of it.
+/// Row 61: a request that does not fit the key changes nothing.
 #[test]
 fn row_61_a_refused_umr_changes_nothing() {
     type Change = fn(&mut Umr);
@@ -212,7 +212,7 @@ fn row_61_a_refused_umr_changes_nothing() {
     }
 }
 
-/// Row 61: rights and domain may change while the key is in use; the domains know who uses them.
+/// Row 61: rights and domain may change while the key is in use; the domains count their users.
 #[test]
 fn row_61_rights_and_domain_of_a_key_in_use() {
     let mut s = stage(2, 1);
@@ -234,7 +234,7 @@ fn row_61_rights_and_domain_of_a_key_in_use() {
     assert!(s.bed.dealloc_pd(2, other).is_err(), "the key is in it");
 }
 
-/// Row 51: a connected QP registers and invalidates keys of its own domain in the order of its requests, and no others.
+/// Row 51: a connected QP registers and invalidates only keys of its own domain, in the order of its requests.
 #[test]
 fn row_51_fast_registration_on_a_connected_qp() {
     let mut s = stage(2, 2);
@@ -268,7 +268,7 @@ fn row_51_fast_registration_on_a_connected_qp() {
     let umr = fast(&s, 0x79);
     s.bed.umr(stranger, &Umr { check: 0, ..umr });
     assert_eq!(s.bed.one(stranger.send_cq).error, Some(CqeSyndrome::MwBindErr));
-    // A program's QP of the same domain, which may not name pages: they could be anybody's.
+    // A program's QP of the same domain. It may not refer to pages, because they could belong to any process.
     let program = s.bed.qp(2);
     s.bed.foreign_of(program, path());
     let umr = fast(&s, 0x7a);
@@ -276,7 +276,7 @@ fn row_51_fast_registration_on_a_connected_qp() {
     assert_eq!(s.bed.one(program.send_cq).error, Some(CqeSyndrome::MwBindErr));
 }
 
-/// Row 25: a key made of parts of others leads to them, with its own bounds and rights, and not to keys of its own kind.
+/// Row 25: a key made of parts of others translates to them, with its own bounds and rights. It cannot be made of keys of its own kind.
 #[test]
 fn row_25_a_key_made_of_others() {
     let mut s = stage(2, 1);
@@ -300,7 +300,7 @@ fn row_25_a_key_made_of_others() {
     assert_eq!(s.bed.bytes(parts[1])[..50], [0x5a; 50]);
     assert_eq!(s.bed.bytes(parts[0])[..11], [[0x5a; 10].as_slice(), &[0]].concat());
     assert_eq!(s.write(VA + 300, key).error, Some(CqeSyndrome::RemoteAccessErr), "behind its end");
-    // One of such keys leads nowhere.
+    // A key made of such a key translates to nothing.
     let mut s2 = stage(2, 1);
     let inner = s2.bed.free_key(2, AccessMode::Klm, 4, s2.pd);
     let outer = s2.bed.free_key(2, AccessMode::Klm, 4, s2.pd);

@@ -1,9 +1,9 @@
-//! Functions that are reset in the middle of a transfer.
+//! Functions reset in the middle of a transfer.
 
 use super::common::*;
 use devmodel::host::Party;
 
-/// Two functions with a long WRITE under way: all behind its first packets is lost, until the wire is healed.
+/// Returns two functions with a long WRITE outstanding: everything after its first packets is lost until the wire is repaired.
 fn under_way() -> (Bed, Qp, Qp, Mr) {
     let mut bed = Bed::cx5();
     let (a, b) = bed.pair(Path { retry_count: 2, timeout: 10, ..path() });
@@ -17,14 +17,14 @@ fn under_way() -> (Bed, Qp, Qp, Mr) {
     (bed, a, b, to)
 }
 
-/// The requester whose peer was reset ends with RETRY_EXC.
+/// Checks that the requester fails with RETRY_EXC after its peer was reset.
 #[track_caller]
 fn assert_peer_gone(bed: &mut Bed, a: Qp) {
     assert!(bed.advance_until(10 * S, |b| b.has_completion(a.send_cq)));
     assert_requester_failed(bed, a, CqeSyndrome::TransportRetryExcErr);
 }
 
-/// Row 62: after a function level reset the peer sees its retries exceeded, and the function does no DMA.
+/// Row 62: after a function level reset the function does no DMA, and the peer fails with RETRY_EXC.
 #[test]
 fn row_62_flr_ends_dma_and_the_peer_sees_retry_exc() {
     let (mut bed, a, b, to) = under_way();
@@ -38,7 +38,7 @@ fn row_62_flr_ends_dma_and_the_peer_sees_retry_exc() {
     assert!(!bed.has_completion(cq));
 }
 
-/// Row 62: VF disable does the same.
+/// Row 62: the same when VFs are disabled.
 #[test]
 fn row_62_vf_disable_ends_dma_and_everything_else() {
     let (mut bed, _, _, to) = under_way();
@@ -51,7 +51,7 @@ fn row_62_vf_disable_ends_dma_and_everything_else() {
     assert_eq!(bed.config_read(1, 0), u32::MAX, "VF 1 is gone");
 }
 
-/// Row 62: the sender's reset: what it had on the way is not read from its memory any more.
+/// Row 62: after a reset of the sender its memory is no longer read for packets on the way.
 #[test]
 fn row_62_flr_of_the_sender_ends_its_transfers() {
     let (mut bed, _, b, _) = under_way();
@@ -62,7 +62,7 @@ fn row_62_flr_of_the_sender_ends_its_transfers() {
     assert_eq!(bed.qp_state(b), QpState::Rts, "a silent peer is no error for a responder");
 }
 
-/// A connection from function 1 to function 2, whose QP and memory belong to another program that alone reaches that memory.
+/// A connection from function 1 to function 2, with QP and memory of another program that alone can access that memory.
 fn of_two_programs(bed: &mut Bed, path: Path) -> (Qp, Qp, Mr) {
     let a = bed.qp(1);
     bed.memory.set_party(Party(2));
@@ -73,7 +73,7 @@ fn of_two_programs(bed: &mut Bed, path: Path) -> (Qp, Qp, Mr) {
     (a, b, to)
 }
 
-/// Row 62: with payload by reference, frames that wait for another program do not reach into a function that was reset.
+/// Row 62: with payload by reference, frames waiting for another program no longer refer to the memory of a function that was reset.
 #[test]
 fn row_62_flr_leaves_no_references_to_its_memory() {
     let mut bed = Bed::cx5();
@@ -98,7 +98,7 @@ fn row_62_flr_leaves_no_references_to_its_memory() {
     assert_eq!(bed.qp_state(b), QpState::Rts);
 }
 
-/// Row 62 (the same wait, without a reset): a frame whose receiver's program must do the work itself waits for it, and is then carried out.
+/// Row 62 (the same wait, without a reset): a frame waits if only the receiver's program can process it, and is then executed.
 #[test]
 fn row_62_work_waits_for_the_program_that_can_do_it() {
     let mut bed = Bed::cx5();
@@ -119,7 +119,7 @@ fn row_62_work_waits_for_the_program_that_can_do_it() {
     assert_eq!(bed.bytes(to), data);
 }
 
-/// Row 62: after the reset the function can be brought up and used again.
+/// Row 62: after the reset the function can be initialized and used again.
 #[test]
 fn row_62_function_works_again_after_flr() {
     let (mut bed, a, _, _) = under_way();

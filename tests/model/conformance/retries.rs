@@ -1,8 +1,8 @@
-//! Lost packets: timers, retransmission, and the end of patience.
+//! Lost packets: timers, retransmission and exhausted retries.
 
 use super::common::*;
 
-/// Row 15: a lost ACK: the requester sends again with the same PSN, the responder does not execute again.
+/// Row 15: after a lost ACK the requester retransmits with the same PSN, and the responder does not execute the request again.
 #[test]
 fn row_15_lost_ack_is_repaired_with_the_same_psn() {
     let (mut bed, [a, b], [from, to]) = ends(64);
@@ -20,7 +20,7 @@ fn row_15_lost_ack_is_repaired_with_the_same_psn() {
     assert_eq!(sent, [SENDS, SENDS]);
 }
 
-/// Row 15: retransmission begins at the oldest request that is not acknowledged.
+/// Row 15: retransmission begins at the oldest unacknowledged request.
 #[test]
 fn row_15_retransmission_begins_at_the_oldest_unacknowledged() {
     let (mut bed, peer, from) = foreign(64, Access::LOCAL);
@@ -32,7 +32,7 @@ fn row_15_retransmission_begins_at_the_oldest_unacknowledged() {
     assert_eq!(again, [SENDS + 2, SENDS + 3]);
 }
 
-/// Row 15: the timer starts anew when an acknowledgement makes progress.
+/// Row 15: the timer restarts when an acknowledgement makes progress.
 #[test]
 fn row_15_timer_restarts_on_progress() {
     let (mut bed, peer, from) = foreign(64, Access::LOCAL);
@@ -78,7 +78,7 @@ fn row_17_retries_exhausted_end_in_retry_exc() {
     }
 }
 
-/// Row 17: the time to detect a dead peer grows with T as the specification bounds it, and on `cx5` T has a floor of 16.
+/// Row 17: the time to detect a dead peer grows with T within the bounds of the specification, and on `cx5` T is at least 16.
 #[test]
 fn row_17_detection_time_lies_in_the_bounds_of_t() {
     let floor = Config { min_ack_timeout: 16, ..Config::default() };
@@ -97,7 +97,7 @@ fn row_17_detection_time_lies_in_the_bounds_of_t() {
     }
 }
 
-/// Row 18: a sequence NAK acknowledges what lies before its PSN and restarts from it.
+/// Row 18: a sequence NAK acknowledges everything before its PSN, and transmission restarts from there.
 #[test]
 fn row_18_sequence_nak_restarts_from_its_psn() {
     let (mut bed, peer, from) = foreign(64, Access::LOCAL);
@@ -109,7 +109,7 @@ fn row_18_sequence_nak_restarts_from_its_psn() {
     assert_eq!(brief(&again), [(BthOpcode::RcWriteOnly, SENDS + 2), (BthOpcode::RcWriteOnly, SENDS + 3)]);
 }
 
-/// Row 18: a restart in the middle of a message continues it.
+/// Row 18: a restart in the middle of a message continues the message.
 #[test]
 fn row_18_sequence_nak_restarts_inside_a_message() {
     let (mut bed, peer, from) = foreign(4 * MTU, Access::LOCAL);
@@ -129,7 +129,7 @@ fn row_18_sequence_nak_restarts_inside_a_message() {
     assert_eq!(payload, data[MTU..]);
 }
 
-/// Row 18: a sequence NAK costs one retry; without progress they run out.
+/// Row 18: a sequence NAK costs one retry; without progress the retries run out.
 #[test]
 fn row_18_sequence_nak_costs_a_retry() {
     let mut bed = Bed::cx5();
@@ -166,8 +166,7 @@ fn row_18_progress_reloads_the_retry_counter() {
     assert_eq!(done.iter().filter(|wc| wc.is_ok()).count() as u32, n);
 }
 
-/// Rows 15 and 45: what is sent again is what was posted; a WQE written over while it is under way is not trusted, whatever
-/// it has become.
+/// Rows 15 and 45: retransmissions send what was posted; a WQE overwritten while outstanding fails, whatever it now contains.
 #[test]
 fn row_15_a_wqe_rewritten_under_way_fails() {
     for inline in [&[0xee; 16][..], &[]] {

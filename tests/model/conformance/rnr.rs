@@ -19,7 +19,7 @@ fn row_19_send_without_a_receive_gets_rnr_nak() {
     assert_eq!(bed.one(peer.qp.recv_cq).opcode, CqeOpcode::RespSend);
 }
 
-/// Row 19: a SEND meets it on its first packet only; what follows that packet is out of sequence and silent.
+/// Row 19: a SEND gets the RNR NAK on its first packet only; the packets after it are out of sequence and get no answer.
 #[test]
 fn row_19_send_meets_rnr_on_its_first_packet() {
     let mut bed = Bed::cx5();
@@ -34,7 +34,7 @@ fn row_19_send_meets_rnr_on_its_first_packet() {
     assert_eq!(bed.qp_state(peer.qp), QpState::Rts);
 }
 
-/// Row 19: a WRITE with immediate meets it on its last packet; the data before are written.
+/// Row 19: a WRITE with immediate gets the RNR NAK on its last packet; the data before is written.
 #[test]
 fn row_19_write_imm_meets_rnr_on_its_last_packet() {
     let (mut bed, peer, to) = foreign(3 * MTU, Access::ALL);
@@ -60,15 +60,15 @@ fn row_19_write_imm_meets_rnr_on_its_last_packet() {
     assert_eq!(bed.one(peer.qp.recv_cq).byte_len, 3 * MTU as u32);
 }
 
-/// Row 20: the requester waits at least what the table says, then sends the same PSN again.
+/// Row 20: the requester waits at least the time in the table, then sends the same PSN again.
 #[test]
 fn row_20_rnr_wait_is_at_least_that_of_the_table() {
-    // Codes and the times of the table in units of 10 us.
+    // Codes and times of the table in units of 10 us.
     for (code, time) in [(0, 65536), (1, 1), (12, 64), (14, 128), (25, 6144), (31, 49152)] {
         let wait = time * 10 * US;
         assert_eq!(rnr_ns(code) * NS, wait);
         let mut bed = Bed::cx5();
-        // With an acknowledgement timeout that stays out of the way.
+        // An acknowledgement timeout long enough not to interfere.
         let peer = bed.foreign(1, Path { timeout: 24, ..path() });
         let from = bed.mr(1, 64, Access::LOCAL);
         bed.post(peer.qp, &Wr::send(from.sge()));
@@ -81,7 +81,7 @@ fn row_20_rnr_wait_is_at_least_that_of_the_table() {
     }
 }
 
-/// Row 21: rnr_retry 7 never runs out, and costs nothing of retry_cnt.
+/// Row 21: rnr_retry 7 never runs out, and does not consume retry_cnt.
 #[test]
 fn row_21_rnr_retry_seven_is_infinite() {
     let mut bed = Bed::cx5();
@@ -114,8 +114,7 @@ fn row_22_rnr_retries_exhausted_end_in_rnr_retry_exc() {
     }
 }
 
-/// Row 64: an RNR NAK by itself neither costs a transport retry nor gives one back: timeouts add up over the RNR NAKs between
-/// them.
+/// Row 64: an RNR NAK by itself neither consumes nor restores a transport retry: timeouts add up across RNR NAKs.
 #[test]
 fn row_64_rnr_nak_does_not_restore_retry_cnt() {
     let mut bed = Bed::cx5();
@@ -125,7 +124,7 @@ fn row_64_rnr_nak_does_not_restore_retry_cnt() {
     bed.post(peer.qp, &Wr::send(from.sge()));
     assert_eq!(bed.answers().len(), 1);
     for _ in 0..2 {
-        // The request or its answer is lost, then the peer is not ready, several times.
+        // Several times: the request or its response is lost, then the peer is not ready.
         assert!(bed.advance_until(4 * timeout(14), |b| !b.wire().left.is_empty()));
         for _ in 0..5 {
             bed.answers();
@@ -139,8 +138,8 @@ fn row_64_rnr_nak_does_not_restore_retry_cnt() {
     assert_requester_failed(&mut bed, peer.qp, CqeSyndrome::TransportRetryExcErr);
 }
 
-/// Row 64: what an RNR NAK acknowledges, the requests before its PSN, restores both counters; and what it asks for is charged to
-/// the restored one.
+/// Row 64: if an RNR NAK acknowledges requests before its PSN, both counters are restored, and the retry that it demands is charged to the
+/// restored one.
 #[test]
 fn row_64_what_an_rnr_nak_acknowledges_restores_both_counters() {
     let mut bed = Bed::cx5();
@@ -156,14 +155,14 @@ fn row_64_what_an_rnr_nak_acknowledges_restores_both_counters() {
         bed.advance(MS);
         assert_eq!(bed.answers().len() as u32, n - i, "RNR NAK {i}");
     }
-    // The last one was the one retry there is for its PSN.
+    // The last one used the only retry for its PSN.
     bed.from_peer(peer, &nak(Syndrome::RnrNak(1), SENDS + n - 1, n - 1));
     let failed = bed.completions(peer.qp.send_cq).last().and_then(|wc| wc.error);
     assert_eq!(failed, Some(CqeSyndrome::RnrRetryExcErr));
 }
 
-/// Row 65: nothing shortens, prolongs or doubles an RNR wait, nor costs a retry in it: neither copies of the RNR NAK nor older NAKs
-/// that were overtaken, and the acknowledgement timer stands still, though the wait is longer.
+/// Row 65: nothing shortens, extends or repeats an RNR wait, or consumes a retry during it: neither copies of the RNR NAK nor older NAKs
+/// that arrive late. The acknowledgement timer does not run, even if the wait is longer.
 #[test]
 fn row_65_late_naks_do_not_disturb_an_rnr_wait() {
     let mut bed = Bed::cx5();
@@ -194,7 +193,7 @@ fn row_65_late_naks_do_not_disturb_an_rnr_wait() {
     );
     assert_eq!(bed.completions(peer.qp.send_cq), []);
     assert_eq!(bed.qp_state(peer.qp), QpState::Rts);
-    // Of both counters, one retry is left but for the one RNR NAK.
+    // One retry of each counter remains, apart from the one for the RNR NAK.
     let left = bed.query(peer.qp);
     assert_eq!((left.cur_retry_count(), left.cur_rnr_retry()), (1, 0));
 }

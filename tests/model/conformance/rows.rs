@@ -1,19 +1,18 @@
-//! No row of the table is left out.
+//! Checks that every row of the table has a test.
 
 use std::collections::BTreeSet;
 
 /// The table.
 const TABLE: &str = include_str!("../../../docs/conformance.md");
 
-/// The rows of the table that this binary has to cover: their numbers stand in the first column, profile-dependent ones
-/// with a star.
+/// Returns the rows of the table that this binary has to cover: their numbers are in the first column, profile-dependent ones with a star.
 fn required() -> BTreeSet<u32> {
     let (_, behaviours) = TABLE.split_once("## Behaviours").expect("a table of behaviours");
     let first = |line: &str| line.strip_prefix("| ")?.split(" |").next()?.trim_end_matches('*').parse().ok();
     behaviours.lines().filter_map(first).collect()
 }
 
-/// Every module with tests, as text.
+/// Source text of every module with tests.
 const SOURCES: &[&str] = &[
     include_str!("access.rs"),
     include_str!("acks.rs"),
@@ -44,14 +43,14 @@ const SOURCES: &[&str] = &[
     include_str!("windows.rs"),
 ];
 
-/// Rows named by functions that are marked as tests.
+/// Returns the rows named by test functions.
 fn covered() -> BTreeSet<u32> {
     SOURCES
         .iter()
         .flat_map(|text| text.split("#[test]").skip(1))
         .filter_map(|after| {
             let name = after.split_once("fn row_")?.1;
-            // The attribute and the name belong together.
+            // The name must follow the attribute closely.
             (after.find("fn row_")? < 40).then_some(())?;
             name.get(..2)?.parse().ok()
         })

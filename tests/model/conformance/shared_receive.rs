@@ -18,7 +18,7 @@ fn shared(n: usize, log: u8) -> (Bed, Srq, Vec<(Qp, Qp)>) {
     (bed, srq, pairs)
 }
 
-/// Row 50: QPs take their receives from the SRQ in the order of the messages; an empty SRQ is "not ready".
+/// Row 50: QPs take receives from the SRQ in the order of the messages; an empty SRQ is "not ready".
 #[test]
 fn row_50_qps_share_receives_and_an_empty_srq_is_not_ready() {
     let (mut bed, srq, pairs) = shared(2, 4);
@@ -41,7 +41,7 @@ fn row_50_qps_share_receives_and_an_empty_srq_is_not_ready() {
     assert!(bed.one(b.recv_cq).is_ok());
 }
 
-/// Row 50: a QP on an SRQ that fails tells that it takes no more from it.
+/// Row 50: when a QP on an SRQ fails, an event says that it takes no more receives from it.
 #[test]
 fn row_50_last_wqe_reached_when_a_qp_fails() {
     let (mut bed, _, pairs) = shared(1, 4);
@@ -52,7 +52,7 @@ fn row_50_last_wqe_reached_when_a_qp_fails() {
     assert_eq!(Bed::qp_events(&events, b, EventType::SrqLastWqe), 1, "{events:?}");
 }
 
-/// Row 50: the limit event comes once for one arming.
+/// Row 50: the limit event is raised once per arming.
 #[test]
 fn row_50_limit_event_comes_once_per_arming() {
     let (mut bed, srq, pairs) = shared(1, 4);
@@ -71,13 +71,13 @@ fn row_50_limit_event_comes_once_per_arming() {
         for used in 1..=6 {
             bed.post(a, &Wr::send(from.sge()));
             bed.completions(b.recv_cq);
-            // Six, of which fewer than four are left from the third on.
+            // Six receives; from the third message on fewer than four are left.
             assert_eq!(limits(&mut bed), usize::from(used == 3), "arming {arming}, {used} used");
         }
     }
 }
 
-/// Row 50: what the QP took from the SRQ and is still receiving comes back, and has its completion before the event.
+/// Row 50: a receive taken from the SRQ but not finished is flushed, and its completion comes before the event.
 #[test]
 fn row_50_a_receive_half_filled_is_flushed_before_the_event() {
     let (mut bed, srq, pairs) = shared(1, 4);

@@ -1,4 +1,4 @@
-//! Packets that did not come over the connection they are for (IBTA 9.6.1.5).
+//! Packets that did not come over the connection they are addressed to (IBTA 9.6.1.5).
 
 use super::common::*;
 use devmodel::{identity, state::Counters};
@@ -7,7 +7,7 @@ use hwspec::{
     wire::{Envelope, Headers, IpPair, Syndrome, Vlan, ip::gid_of_v4},
 };
 
-/// A connection, and what is to stay as it is when a forged packet comes.
+/// A connection, and the state that a forged packet must not change.
 struct Stage {
     bed: Bed,
     peer: Peer,
@@ -31,7 +31,7 @@ fn tagged(vid: u16) -> Option<Vlan> {
 }
 
 impl Stage {
-    /// A WRITE in this envelope is dropped and counted; the connection's own WRITE is executed after it.
+    /// Checks that a WRITE in this envelope is dropped and counted, and that the connection's own WRITE is executed after it.
     #[track_caller]
     fn assert_dropped(mut self, service: ServiceType, envelope: &Envelope) {
         let before = self.bed.counter(1, Counters::RxDroppedQp);
@@ -44,7 +44,7 @@ impl Stage {
         self.assert_taken(service, &self.peer.envelope());
     }
 
-    /// A WRITE in this envelope is executed.
+    /// Checks that a WRITE in this envelope is executed.
     #[track_caller]
     fn assert_taken(&mut self, service: ServiceType, envelope: &Envelope) {
         let pkt = write(service, self.to);
@@ -53,8 +53,8 @@ impl Stage {
     }
 }
 
-/// Row 63: a source address other than the one the QP is connected to, and a destination address other than the QP's own,
-/// though it is the function's.
+/// Row 63: a source address other than that of the QP's peer, and a destination address other than the QP's own, even if it belongs to the
+/// function.
 #[test]
 fn row_63_other_addresses_are_dropped() {
     for service in [ServiceType::Rc, ServiceType::Uc] {
@@ -81,7 +81,7 @@ fn row_63_other_addresses_are_dropped() {
     }
 }
 
-/// Row 63: MAC, UDP source port, DSCP and hop limit are the network's to choose.
+/// Row 63: MAC, UDP source port, DSCP and hop limit are not checked, because the network or the sender chooses them.
 #[test]
 fn row_63_what_routers_and_senders_choose_is_not_asked_for() {
     let good = stage(ServiceType::Rc).peer.envelope();
@@ -89,14 +89,14 @@ fn row_63_what_routers_and_senders_choose_is_not_asked_for() {
         Envelope { src_mac: [2, 9, 9, 9, 9, 9], ..good },
         Envelope { src_port: 0xf00d, ..good },
         Envelope { traffic_class: 0x68, hop_limit: 3, ..good },
-        // A tag that carries a priority only.
+        // A priority tag.
         Envelope { vlan: tagged(0), ..good },
     ] {
         stage(ServiceType::Rc).assert_taken(ServiceType::Rc, &envelope);
     }
 }
 
-/// Row 63: a GID in a VLAN is reached in that VLAN only, any other outside of all.
+/// Row 63: a GID in a VLAN is reachable only in that VLAN, any other GID only untagged.
 #[test]
 fn row_63_other_vlans_are_dropped() {
     let good = stage(ServiceType::Rc).peer.envelope();
@@ -111,7 +111,7 @@ fn row_63_other_vlans_are_dropped() {
     }
 }
 
-/// Row 63: answers are held to it too: nobody else acknowledges a request, or ends it with a NAK.
+/// Row 63: the check also applies to responses: only the peer can acknowledge a request or end it with a NAK.
 #[test]
 fn row_63_forged_answers_are_dropped() {
     for answer in [ack(SENDS, 1), nak(NAK_ACCESS, SENDS, 0), nak(Syndrome::RnrNak(31), SENDS, 0)] {
@@ -128,8 +128,8 @@ fn row_63_forged_answers_are_dropped() {
     }
 }
 
-/// A pair on functions 1 and 2, and a QP of function 3 whose owner knows all there is to know of it and connects to its
-/// responder. Whether the third writes, and what it gets.
+/// Connects a pair on functions 1 and 2. A QP of function 3, created by an owner with full knowledge of the pair, connects to the pair's
+/// responder. Checks that its writes are dropped, and the error it gets.
 #[track_caller]
 fn assert_third_is_kept_out(mut bed: Bed, path: Path, watched: bool) {
     let (a, b) = bed.pair(path);
@@ -158,7 +158,7 @@ fn assert_third_is_kept_out(mut bed: Bed, path: Path, watched: bool) {
     assert!(bed.one(a.send_cq).is_ok());
 }
 
-/// Row 63: a QP of another function does not get into a connection, over a wire that is watched or within the region.
+/// Row 63: a QP of another function cannot enter a connection, on an observed wire or within the region.
 #[test]
 fn row_63_another_function_is_kept_out() {
     for watched in [true, false] {
@@ -169,7 +169,7 @@ fn row_63_another_function_is_kept_out() {
     }
 }
 
-/// Row 63: nor does a raw frame of another function that bears its own address.
+/// Row 63: neither can a raw frame of another function with its own source address.
 #[test]
 fn row_63_a_raw_frame_from_another_address_is_kept_out() {
     let (mut bed, [a, b], [from, to]) = ends(64);
@@ -185,7 +185,7 @@ fn row_63_a_raw_frame_from_another_address_is_kept_out() {
     assert!(bed.one(a.send_cq).is_ok());
 }
 
-/// Row 63: on InfiniBand a packet comes from the peer's LID, and has a GRH with both GIDs if the connection has one.
+/// Row 63: on InfiniBand a packet must come from the peer's LID, and must have a GRH with both GIDs if the connection has one.
 #[test]
 fn row_63_infiniband_routes_are_compared() {
     for grh in [false, true] {
@@ -197,7 +197,7 @@ fn row_63_infiniband_routes_are_compared() {
         let sent = bed.take_frames().into_iter().find(|f| f.from == 1).expect("the request").bytes;
         assert!(bed.one(a.send_cq).is_ok());
         bed.fill(to, &[0; 64]);
-        // The next packet of the connection, with something changed before the BTH.
+        // The next packet of the connection, with a change before the BTH.
         let forge = |change: &dyn Fn(&mut Vec<u8>)| {
             let mut frame = sent.clone();
             rewrite(&mut frame, |bth| {
@@ -228,7 +228,7 @@ fn row_63_infiniband_routes_are_compared() {
     }
 }
 
-/// Takes the GRH out of a frame.
+/// Removes the GRH from a frame.
 fn without_grh(frame: &mut Vec<u8>) {
     frame.drain(8..48);
     // LNH, and the length in words.
@@ -238,7 +238,7 @@ fn without_grh(frame: &mut Vec<u8>) {
     assert!(Headers::parse_route(frame, frame.len()).is_ok());
 }
 
-/// Row 63: an XRC target does not let a stranger choose the SRQ either.
+/// Row 63: a foreign source cannot choose the SRQ of an XRC target either.
 #[test]
 fn row_63_xrc_targets_are_connected_too() {
     let mut bed = Bed::cx5();
@@ -251,7 +251,7 @@ fn row_63_xrc_targets_are_connected_too() {
     let addresses = IpPair::V4 { src: [10, 1, 2, 4], dst: [127, 0, 0, 2] };
     let other = Envelope { addresses, ..peer.envelope() };
     let send = |srqn| Pkt::new(BthOpcode::XrcSendOnly, EXPECTS).xrceth(srqn).payload(&[7; 16]).ack_req();
-    // One that would be executed, and one that would end in a NAK.
+    // One that would be executed, and one that would get a NAK.
     for srqn in [srq.srqn, srq.srqn + 1] {
         bed.inject(&peer.frame_in(&send(srqn), &other));
         assert_eq!(brief(&bed.answers()), []);

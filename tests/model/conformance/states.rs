@@ -13,7 +13,7 @@ fn refused(result: Result<(), CommandError>) -> Option<Status> {
     }
 }
 
-/// Row 49: transitions out of order are refused, and the state stays.
+/// Row 49: invalid transitions are refused, and the state stays.
 #[test]
 fn row_49_illegal_transition_changes_nothing() {
     let mut bed = Bed::cx5();
@@ -44,14 +44,14 @@ fn row_49_illegal_transition_changes_nothing() {
     assert_eq!(state(&mut bed), QpState::Reset);
 }
 
-/// Row 49: an optional-field mask that the transition does not have is refused, and nothing changes.
+/// Row 49: an optional-field mask that the transition does not support is refused, and nothing changes.
 #[test]
 fn row_49_illegal_mask_changes_nothing() {
     let mut bed = Bed::cx5();
     let (qp, other) = (bed.qp(1), bed.qp(2));
     let p = bed.path_to(other, path());
     bed.to_init(qp, &p).expect("RST2INIT_QP");
-    // A field nobody knows, and one that this transition does not take.
+    // An undefined field, and one that this transition does not support.
     for mask in [1 << 31, opt::RNR_TIMEOUT] {
         assert!(refused(bed.to_rtr_with(qp, &p, mask)).is_some(), "mask {mask:#x}");
     }
@@ -90,7 +90,7 @@ fn row_49_bad_values_change_nothing() {
     }
 }
 
-/// Row 49: a QP of another function is nobody's.
+/// Row 49: a QP of another function does not exist here.
 #[test]
 fn row_49_qp_of_another_function_is_out_of_reach() {
     let mut bed = Bed::cx5();
@@ -100,7 +100,7 @@ fn row_49_qp_of_another_function_is_out_of_reach() {
     assert_eq!(bed.qp_state(b), QpState::Rts);
 }
 
-/// Row 49: the fields a legal RTS to RTS names change, and no others.
+/// Row 49: a legal RTS to RTS transition changes the selected fields and no others.
 #[test]
 fn row_49_legal_change_in_rts_is_made() {
     let mut bed = Bed::cx5();
@@ -112,7 +112,7 @@ fn row_49_legal_change_in_rts_is_made() {
     assert_eq!((context.min_rnr_nak(), context.rwe(), context.rre()), (3, false, true));
 }
 
-/// Row 46: in INIT receives may be posted; they are used once the QP receives.
+/// Row 46: receives may be posted in INIT; they are used once the QP receives.
 #[test]
 fn row_46_receives_posted_in_init_are_kept() {
     let mut bed = Bed::cx5();
@@ -130,7 +130,7 @@ fn row_46_receives_posted_in_init_are_kept() {
     assert_eq!(bed.one(b.recv_cq).byte_len, 8, "a QP in RTR receives");
 }
 
-/// Row 48: in SQD what is under way is finished, and completes once; what is posted waits for RTS.
+/// Row 48: in SQD outstanding requests finish and complete once; new posts wait for RTS.
 #[test]
 fn row_48_sqd_drains_tells_and_accepts_posts() {
     let mut bed = Bed::cx5();
@@ -164,7 +164,7 @@ fn row_48_sqd_drains_tells_and_accepts_posts() {
     assert!(bed.one(qp.send_cq).is_ok());
 }
 
-/// Row 48: lost packets are sent again in SQD, and it still receives; an idle QP is drained at once.
+/// Row 48: in SQD lost packets are retransmitted and the QP still receives; an idle QP is drained at once.
 #[test]
 fn row_48_sqd_finishes_what_is_lost_and_receives() {
     let mut bed = Bed::cx5();

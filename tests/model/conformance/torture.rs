@@ -7,21 +7,21 @@ use devmodel::state::Counters;
 #[derive(Clone, Copy, Debug)]
 struct Run {
     seed: u64,
-    /// Receives there are at once, for all connections.
+    /// Number of posted receives, for all connections together.
     receives: usize,
-    /// They are in a shared queue.
+    /// The receives are in a shared queue.
     shared: bool,
     /// RNR timer code.
     min_rnr_nak: u8,
 }
 
 const PAIRS: usize = 37;
-/// Requests of each connection, and how many of them are under way.
+/// Requests of each connection, and the number outstanding at a time.
 const REQUESTS: usize = 60;
 const AT_ONCE: usize = 4;
 const LARGEST: usize = 40_000;
 
-/// Carries out all requests of all connections; the RNR NAKs and the timeouts it took.
+/// Runs all requests of all connections. Returns the number of RNR NAKs and timeouts.
 #[track_caller]
 fn survives(run: Run) -> (u64, u64) {
     let mut bed = Bed::cx5();
@@ -94,8 +94,8 @@ fn survives(run: Run) -> (u64, u64) {
     (bed.counter(1, Counters::RnrNakRetryErr), bed.counter(1, Counters::LocalAckTimeoutErr))
 }
 
-/// Row 18: where there is progress no connection runs out of retries, though packets and acknowledgements are lost, doubled,
-/// overtaken, late and damaged, 1 % of each.
+/// Row 18: as long as there is progress no connection runs out of retries, although 1 % each of packets and acknowledgements are lost,
+/// duplicated, reordered, delayed and corrupted.
 #[test]
 fn row_18_a_bad_network_ends_no_connection() {
     for seed in 1..4 {
@@ -104,7 +104,7 @@ fn row_18_a_bad_network_ends_no_connection() {
     }
 }
 
-/// Row 65: nor do RNR NAKs with few receives, whether the wait is shorter than the acknowledgement timeout or longer.
+/// Row 65: the same with RNR NAKs because of few receives, with RNR waits shorter and longer than the acknowledgement timeout.
 #[test]
 fn row_65_few_receives_on_a_bad_network_end_no_connection() {
     for (receives, shared, min_rnr_nak) in [

@@ -15,7 +15,7 @@ fn pair(bed: &mut Bed) -> (Qp, Qp) {
     (a, b)
 }
 
-/// Row 53: SENDs and WRITEs of many packets arrive whole, in order; nothing is answered and nothing asks for an answer.
+/// Row 53: multi-packet SENDs and WRITEs arrive complete and in order; there are no responses, and no packet requests one.
 #[test]
 fn row_53_messages_arrive_without_answers() {
     let mut bed = Bed::cx5();
@@ -53,7 +53,7 @@ fn row_53_messages_arrive_without_answers() {
     assert_eq!(bed.next_timer(), None, "nothing is waited for");
 }
 
-/// Row 53: a lost packet costs its message and no other; the receive serves the next one.
+/// Row 53: a lost packet costs only its message; the receive serves the next one.
 #[test]
 fn row_53_a_lost_packet_costs_its_message() {
     for lost in 0..3 {
@@ -74,7 +74,7 @@ fn row_53_a_lost_packet_costs_its_message() {
     }
 }
 
-/// Row 53: what a responder may not do is dropped in silence: without a receive, without the right key, out of bounds.
+/// Row 53: a responder silently drops invalid messages: without a receive, with a bad key, out of bounds.
 #[test]
 fn row_53_what_is_wrong_is_dropped() {
     let mut bed = Bed::cx5();
@@ -98,7 +98,7 @@ fn row_53_what_is_wrong_is_dropped() {
     assert_eq!(bed.one(b.recv_cq).byte_len, 700);
 }
 
-/// Row 48: a request UC does not know, and a bad key, stop the send queue only.
+/// Row 48: a request that UC does not support, or one with a bad key, stops only the send queue.
 #[test]
 fn row_48_a_refused_request_stops_sending_only() {
     let mut bed = Bed::cx5();

@@ -1,4 +1,4 @@
-//! Memory windows: what IBTA 10.6.7 lets a bind do, and whom a window serves.
+//! Memory windows: which binds IBTA 10.6.7 allows, and which peers may use a window.
 
 use super::common::*;
 use hwspec::{
@@ -6,7 +6,7 @@ use hwspec::{
     wqe::MkeyMask,
 };
 
-/// Raw `check_free`.
+/// Raw value of `check_free`.
 const MUST_BE_FREE: u8 = 1;
 const ANY_QP: u32 = 0xff_ffff;
 /// Bytes of the region under the windows.
@@ -26,11 +26,11 @@ struct Stage {
 #[derive(Clone, Copy)]
 struct Part {
     region: Mr,
-    /// First byte of the region, and bytes.
+    /// First byte in the region, and number of bytes.
     at: (u64, u64),
     write: bool,
     atomic: bool,
-    /// The queue pair of a window of type 2.
+    /// The queue pair of a type 2 window.
     qpn: u32,
     variant: u8,
 }
@@ -99,7 +99,7 @@ impl Stage {
         self.window & !0xff | u32::from(part.variant)
     }
 
-    /// The first peer writes 64 bytes.
+    /// WRITEs 64 bytes from the first peer.
     fn write(&mut self, va: u64, rkey: u32) -> Wc {
         self.bed.post(self.a, &Wr::new(Op::Write { va, rkey }, &[self.from.sge()]));
         self.bed.one(self.a.send_cq)
@@ -109,7 +109,7 @@ impl Stage {
 const REFUSED: Option<CqeSyndrome> = Some(CqeSyndrome::RemoteAccessErr);
 const UNBOUND: Option<CqeSyndrome> = Some(CqeSyndrome::MwBindErr);
 
-/// IBTA 10.6.7.1: a window grants peers what the region does not, within its bounds, and not in the region's place.
+/// IBTA 10.6.7.1: a window grants peers rights that the region does not, within its bounds, and does not change the region's rights.
 #[test]
 fn a_window_grants_a_part_of_a_region_to_peers() {
     let mut s = stage(Access::LOCAL);
@@ -127,7 +127,7 @@ fn a_window_grants_a_part_of_a_region_to_peers() {
     }
 }
 
-/// IBTA 10.6.7.2.4: what cannot be bound is refused, and the window is as it was.
+/// IBTA 10.6.7.2.4: an invalid bind is refused, and the window is unchanged.
 #[test]
 fn a_bind_keeps_to_its_region() {
     type Change = fn(&mut Stage, &mut Part);
@@ -154,7 +154,7 @@ fn a_bind_keeps_to_its_region() {
     }
 }
 
-/// IBTA 10.6.7.2.2: a window of type 2B serves the queue pair it was bound on, and no other of its domain.
+/// IBTA 10.6.7.2.2: a type 2B window serves only the queue pair on which it was bound, and no other of its domain.
 #[test]
 fn a_window_of_type_2_is_of_one_queue_pair() {
     let mut s = stage(Access::LOCAL);
@@ -177,18 +177,18 @@ fn a_window_of_type_2_is_of_one_queue_pair() {
     s.bed.connect_with(e, f, path());
     s.bed.post(e, &Wr::new(Op::Write { va, rkey }, &[s.from.sge()]));
     assert_eq!(s.bed.one(e.send_cq).error, REFUSED);
-    // Nor does another end it.
+    // Another queue pair cannot invalidate it either.
     let (g, h) = (s.bed.qp(1), s.bed.qp(2));
     s.bed.connect_with(g, h, path());
     let end = s.end_wr(rkey, true);
     assert_eq!(s.post(h, &end).error, UNBOUND);
     assert!(s.write(va, rkey).is_ok());
-    // It is bound once, ended, and bound again.
+    // It can be bound, invalidated, and bound again.
     assert!(s.post(s.b, &end).is_ok());
     assert_eq!(s.write(va, rkey).error, REFUSED);
 }
 
-/// IBTA 10.6.7.2.3: a window of type 2 in use must be ended first; one of type 1 just moves, and its old key dies.
+/// IBTA 10.6.7.2.3: a bound type 2 window must be invalidated first; a type 1 window can be rebound, which invalidates its old key.
 #[test]
 fn a_window_of_type_1_moves_and_one_of_type_2_does_not() {
     let mut s = stage(Access::LOCAL);
@@ -204,7 +204,7 @@ fn a_window_of_type_1_moves_and_one_of_type_2_does_not() {
     assert_eq!(s.bind(Part { qpn, ..second }).error, UNBOUND);
 }
 
-/// IBTA 10.6.7.2.6, 10.6.5.1: a window of type 1 is not ended by a local invalidate, nor a region.
+/// IBTA 10.6.7.2.6, 10.6.5.1: a local invalidate of a type 1 window or of a region is refused.
 #[test]
 fn only_windows_of_type_2_are_invalidated() {
     let mut s = stage(Access::LOCAL);
@@ -217,7 +217,7 @@ fn only_windows_of_type_2_are_invalidated() {
     assert_eq!(s.post(s.b, &end).error, UNBOUND);
 }
 
-/// IBTA 10.6.7.2.5 and the manual of `ibv_dereg_mr`: a region stays while a window is bound to it.
+/// IBTA 10.6.7.2.5 and the manual of `ibv_dereg_mr`: a region cannot be deregistered while a window is bound to it.
 #[test]
 fn a_region_with_windows_stays() {
     type End = fn(&mut Stage, Part);

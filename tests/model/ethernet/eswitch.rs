@@ -1,4 +1,4 @@
-//! The e-switch as the stock driver of a PF sets it up, and what becomes of frames.
+//! The e-switch as configured by the stock driver of a PF, and its effect on frames.
 
 use super::{manager::*, packets::*};
 use devmodel::{Config, strict::Strict};
@@ -102,7 +102,7 @@ fn the_forwarding_database_says_who_gets_a_frame() {
     assert_eq!(came, std::slice::from_ref(&sent));
     assert!(bed.received(&mut c, 0).is_none());
     assert!(bed.received(&mut b, 0).is_none(), "it does not come back to its sender");
-    // Promiscuity is the manager's to grant.
+    // Only the manager can grant promiscuity.
     modify(&mut bed, 3, None, PROMISC, NicVportContext::with(|s| s.promisc_all(true)), &[]).unwrap();
     let stray = frame(GIVEN, mac(9), 0x88b5, &[1; 46]);
     bed.inject(&stray);
@@ -127,7 +127,7 @@ fn entries_of_the_database_push_and_pop_tags() {
     entry(0, 2, PUSH, [inner, (0, 0)]).unwrap();
     entry(1, 3, PUSH | PUSH_2, [inner, outer]).unwrap();
     entry(2, 1, POP, [(0, 0); 2]).unwrap();
-    // A type that is no tag's, and the second of what has no first.
+    // An EtherType that is not a VLAN tag, and a second tag without a first.
     for (action, push) in [(PUSH, [(0x0800, 1), (0, 0)]), (PUSH_2, [inner, outer]), (POP_2, [(0, 0); 2])] {
         assert!(entry(3, 4, action, push).is_err());
     }
@@ -141,7 +141,7 @@ fn entries_of_the_database_push_and_pop_tags() {
     bed.send_frame(&mut b, &sent, Send { vlan: Some(7), ..Send::default() });
     bed.send_frame(&mut b, &sent, Send::default());
     assert_eq!(bed.all_received(&mut a), [sent.clone(), sent], "where there is no tag none comes off");
-    // It is read back, and ends with a change of the action.
+    // It can be queried, and is replaced when the action changes.
     let input = QueryFteIn::with(|s| s.table_type(FDB).table_id(fdb.table).flow_index(1));
     let out = bed.command_with(0, Opcode::QueryFlowTableEntry, 0, &input, &[], 0x348).unwrap();
     let kept = QueryFteOut::read(&out).flow_context();
@@ -149,7 +149,7 @@ fn entries_of_the_database_push_and_pop_tags() {
     rule(&mut bed, &Rule { changes: 1, ..forward(place, 1, dmac(mac(3)), &[3]) }).unwrap();
     let sent = send(&mut bed, &mut a, mac(3), mac(1));
     assert_eq!(bed.all_received(&mut c), [sent]);
-    // Tables of a NIC do none of it, nor those of vports on this card.
+    // NIC tables do not support it, nor do vport tables on this card.
     let pf = bed.open_nic(0);
     for kind in [0, INGRESS] {
         let vport = (kind == INGRESS).then_some(1);
@@ -270,7 +270,7 @@ fn scheduling_elements_and_addresses_are_kept() {
     assert_eq!(out.mac_address(), MacAddressLayout::zeroed());
 }
 
-/// Where the PF owns what VFs have.
+/// A bed in which the PF owns the VFs' settings.
 fn owned() -> Bed {
     Bed::new(Config { strict: Strict { owner: true, ..Strict::default() }, ..Config::default() })
 }

@@ -18,20 +18,20 @@ use std::collections::{BTreeMap, BTreeSet};
 
 type Mac = [u8; 6];
 
-/// Entries of the forwarding database: those of addresses, then one for all groups and one for what comes from the uplink.
+/// Entries of the forwarding database: those of addresses, then one for all groups and one for frames from the uplink.
 const LOG_FDB: u8 = 22;
 /// `modify_enable_mask`: destinations.
 const LIST_CHANGES: u8 = 1 << 2;
-/// `scheduling_hierarchy`: the e-switch's.
+/// `scheduling_hierarchy`: that of the e-switch.
 const E_SWITCH: u8 = 2;
 /// `modify_bitmask`: share and limit.
 const SHARE_AND_LIMIT: u32 = 3;
-/// The largest share, as the QoS page says.
+/// The largest share according to the QoS page.
 const MOST_SHARE: u32 = 100;
 /// `mlx5_vport_state`: follow the link.
 pub const AUTO: u8 = 2;
 
-/// The state of a vport that the driver knows.
+/// The driver's state for a vport.
 #[derive(Default)]
 struct Vport {
     mac: Mac,
@@ -49,7 +49,7 @@ struct Vport {
     share: u32,
 }
 
-/// The frames that a vport may send, or get: its table with groups, and entries by group.
+/// An access list, which frames a vport may send or receive: its table with groups, and entries by group.
 #[derive(Default)]
 struct Acl {
     counter: Option<u32>,
@@ -59,26 +59,27 @@ struct Acl {
 
 pub struct Pf {
     fdb: (u32, Vec<u32>),
-    /// Entries by group and address: where they stand, and where they lead.
+    /// Entries by group and address: index, and destinations.
     rules: BTreeMap<(usize, Mac), (u32, Vec<u16>)>,
     next: u32,
     vports: Vec<Vport>,
     group: Option<u32>,
-    /// Tables of vports push and pop tags of VLANs, for they can.
+    /// Vport tables support pushing and popping VLAN tags.
     steering: bool,
 }
 
 impl Pf {
-    /// `sriov_numvfs`: the e-switch's tables, then the PF's vport and those of VFs, which are up and have told their addresses.
+    /// `sriov_numvfs`: creates the e-switch's tables, then configures the PF's vport and those of the VFs, which are up and have reported
+    /// their addresses.
     pub fn enable(bed: &mut Bed, vfs: u8) -> Self {
         bed.function(0);
-        // There is an event queue from here on.
+        // From here on there is an event queue.
         bed.events(0);
         for fid in 0..=vfs {
             bed.function(fid);
             listen(bed, fid, &[super::packets::mac(fid)]);
         }
-        // Frames meet the table of VEPA first, which is empty and leads on.
+        // Frames pass VEPA's table first; it is empty and forwards to the next.
         let (vepa, _) = tables(bed, FDB, None, (1, 1), &[]);
         set_root(bed, FDB, None, vepa);
         let groups = [
@@ -168,7 +169,7 @@ impl Pf {
         }
     }
 
-    /// Takes the events that tell of changed contexts.
+    /// Handles the events that report changed contexts.
     pub fn attend(&mut self, bed: &mut Bed) {
         bed.run();
         for event in bed.events(0) {
@@ -178,12 +179,13 @@ impl Pf {
         }
     }
 
-    /// Frames of `vf` that the spoof check dropped, as `ip -s link` shows them.
+    /// Returns the number of frames of `vf` that the spoof check dropped, as `ip -s link` shows them.
     pub fn dropped(&self, bed: &mut Bed, vf: u8) -> u64 {
         counted(bed, self.vports[usize::from(vf)].ingress.counter.expect("a counter"))
     }
 
-    /// `esw_vport_change_handle_locked`: the lists of a vport, and what it asks for beside them, become entries; then its next change.
+    /// `esw_vport_change_handle_locked`: turns a vport's address lists and promiscuity requests into entries, then arms its next change
+    /// event.
     fn changed(&mut self, bed: &mut Bed, vf: u8) {
         let [(c, unicast), (_, multicast)] = [0, 1].map(|kind| list(bed, vf, kind));
         let vport = &mut self.vports[usize::from(vf)];
@@ -197,7 +199,7 @@ impl Pf {
         modify(bed, 0, (vf != 0).then_some(vf), CHANGE_EVENT, c, &[]).unwrap();
     }
 
-    /// Brings the forwarding database to what the vports want.
+    /// Updates the forwarding database to the vports' requests.
     fn steer(&mut self, bed: &mut Bed) {
         let mut wanted: BTreeMap<(usize, Mac), BTreeSet<u16>> = BTreeMap::new();
         let numbered = || self.vports.iter().zip(0u16..);
@@ -237,8 +239,8 @@ impl Pf {
         }
     }
 
-    /// `esw_acl_ingress_lgcy_setup`: of four groups the first three let pass untagged frames of the own address, untagged frames, frames
-    /// of the own address; the last drops.
+    /// `esw_acl_ingress_lgcy_setup`: the first three of four groups allow untagged frames from its own address, untagged frames, and frames
+    /// from its own address; the last drops.
     fn ingress(&mut self, bed: &mut Bed, vf: u8) {
         let vport = &mut self.vports[usize::from(vf)];
         let (has_vlan, spoof) = (vport.vlan != (0, 0), vport.spoofchk);
@@ -274,7 +276,7 @@ impl Pf {
         vport.ingress.set(bed, (INGRESS, vf, 2), &groups, &entries);
     }
 
-    /// `esw_acl_egress_lgcy_setup`: frames with the VLAN's tag, and no others.
+    /// `esw_acl_egress_lgcy_setup`: allows only frames with the VLAN's tag.
     fn egress(&mut self, bed: &mut Bed, vf: u8) {
         let vport = &mut self.vports[usize::from(vf)];
         let tag = |vid| outer(MatchHeaders::with(|s| s.cvlan_tag(true).first_vid(vid)));
@@ -287,8 +289,8 @@ impl Pf {
 }
 
 impl Acl {
-    /// Ends the entries there are, then makes these, and the table if there is none; without any the table ends. Dropped frames are
-    /// counted.
+    /// Deletes the existing entries, then adds these, creating the table if necessary; without entries it deletes the table. Dropped frames
+    /// are counted.
     fn set(
         &mut self,
         bed: &mut Bed,
@@ -349,7 +351,7 @@ fn delete(bed: &mut Bed, (kind, vport): (u8, Option<u8>), table: u32, index: u32
     let _: CmdOut = bed.command(0, Opcode::DeleteFlowTableEntry, &input).unwrap();
 }
 
-/// A list of a vport, by `allowed_list_type`, and its context.
+/// Returns a list of a vport, by `allowed_list_type`, and its context.
 fn list(bed: &mut Bed, vf: u8, kind: u8) -> (NicVportContext, Vec<Mac>) {
     let mut input = QueryNicVportContextIn::zeroed();
     input.set().other_vport(vf != 0).vport_number(vf.into()).allowed_list_type(kind);

@@ -13,7 +13,7 @@ pub const FDB: u8 = 4;
 pub const INGRESS: u8 = 3;
 pub const EGRESS: u8 = 2;
 pub const ALLOW: u16 = 1;
-/// In the actions of an entry, of VLAN tags.
+/// Action bits for VLAN tags.
 pub const POP: u16 = 0x80;
 pub const PUSH: u16 = 0x100;
 pub const POP_2: u16 = 0x400;
@@ -25,7 +25,7 @@ pub const CHANGE_EVENT: u32 = 1 << 5;
 pub const NODE_GUID: u32 = 1 << 9;
 pub const LIST: u32 = 1 << 2;
 pub const PROMISC: u32 = 1 << 4;
-/// An address an administrator gives.
+/// An address assigned by an administrator.
 pub const GIVEN: [u8; 6] = [0xa0, 0x36, 0x9f, 1, 2, 3];
 
 pub fn word(mac: [u8; 6]) -> MacAddressLayout {
@@ -64,7 +64,7 @@ pub fn mac_in(c: &NicVportContext) -> [u8; 6] {
     prefix(&c.permanent_address().as_bytes()[2..])
 }
 
-/// An administrator's address.
+/// Sets an administrator's address.
 pub fn set_mac(bed: &mut Bed, vf: u8, mac: [u8; 6]) {
     set_mac_and_guid(bed, vf, mac, 0x1122_3344_5566_7700 + u64::from(vf));
 }
@@ -76,7 +76,7 @@ pub fn set_mac_and_guid(bed: &mut Bed, vf: u8, mac: [u8; 6], guid: u64) {
     modify(bed, 0, Some(vf), NODE_GUID, c, &[]).unwrap();
 }
 
-/// A driver writes its list of unicast addresses.
+/// Writes a driver's list of unicast addresses.
 pub fn listen(bed: &mut Bed, fid: u8, macs: &[[u8; 6]]) {
     let c = NicVportContext::with(|s| s.allowed_list_size(macs.len() as u16));
     modify(bed, fid, None, LIST, c, macs).unwrap();
@@ -88,7 +88,7 @@ pub fn set_state(bed: &mut Bed, vf: u8, state: u8) {
     bed.command_with(0, Opcode::ModifyVportState, 1, &input, &[], 0x10).unwrap();
 }
 
-/// Makes `table` the first of its kind, for a vport or all.
+/// Makes `table` the root of its kind, for one vport or for all.
 pub fn set_root(bed: &mut Bed, kind: u8, vport: Option<u8>, table: u32) {
     let mut input = SetFlowTableRootIn::zeroed();
     input.set().table_type(kind).table_id(table);
@@ -96,7 +96,7 @@ pub fn set_root(bed: &mut Bed, kind: u8, vport: Option<u8>, table: u32) {
     let _: CmdOut = bed.command(0, Opcode::SetFlowTableRoot, &input).expect("a root");
 }
 
-/// A table of the e-switch with one group for each mask, in order, and its number and theirs.
+/// Creates a table of the e-switch with one group for each mask, in order. Returns its number and theirs.
 pub fn tables(
     bed: &mut Bed,
     kind: u8,
@@ -134,9 +134,9 @@ pub struct Rule<'a> {
     pub action: u16,
     pub to: &'a [u16],
     pub counter: Option<u32>,
-    /// The fields that change of an entry that is there; 0 makes one.
+    /// Mask of changed fields for an existing entry; 0 creates one.
     pub changes: u8,
-    /// Tags that are pushed, from the innermost: EtherType and what follows it.
+    /// Tags to push, from the innermost: EtherType and TCI.
     pub push: [(u16, u16); 2],
 }
 
@@ -191,7 +191,7 @@ pub fn source(port: u16) -> MatchParam {
     MatchParam::with(|s| s.misc_parameters(misc))
 }
 
-/// The forwarding database of legacy mode: addresses, all multicast, everything from the uplink.
+/// The forwarding database of legacy mode: addresses, all multicast, and everything from the uplink.
 pub struct Fdb {
     pub table: u32,
     pub groups: Vec<u32>,
@@ -214,7 +214,7 @@ impl Fdb {
         rule(bed, &forward((table, group), index, dmac(mac), to)).unwrap();
     }
 
-    /// A trusted VF is promiscuous.
+    /// Makes a trusted VF promiscuous.
     pub fn promiscuous(&mut self, bed: &mut Bed, vport: u16) {
         let (table, group, value) = (self.table, self.groups[2], source(UPLINK));
         let (index, to) = (33, &[vport][..]);
@@ -245,7 +245,7 @@ pub fn counted(bed: &mut Bed, id: u32) -> u64 {
     TrafficCounter::read(&out[0x10..]).packets()
 }
 
-/// Two connected QPs on VFs 1 and 2, where that of VF 2 has another MAC.
+/// Returns two connected QPs on VFs 1 and 2, with another MAC for VF 2.
 pub fn pair_by(bed: &mut Bed, mac: [u8; 6]) -> (Qp, Qp) {
     let (a, b) = (bed.qp(1), bed.qp(2));
     let base = Path { timeout: 14, retry_count: 1, ..Path::default() };
@@ -256,7 +256,7 @@ pub fn pair_by(bed: &mut Bed, mac: [u8; 6]) -> (Qp, Qp) {
     (a, b)
 }
 
-/// True if a write from the first to the second QP arrives.
+/// Returns true if a write from the first to the second QP arrives.
 pub fn writes(bed: &mut Bed, (a, b): (Qp, Qp)) -> bool {
     let (from, to) = (bed.mr(a.fid, 3000, Access::LOCAL), bed.mr(b.fid, 3000, Access::ALL));
     let data = bed.pattern(from, 0x21);

@@ -1,4 +1,4 @@
-//! The Ethernet side of the model, in logical time: what a net device's driver relies on.
+//! The Ethernet side of the model, in logical time: the behaviour that a net device's driver relies on.
 
 mod eswitch;
 mod legacy;

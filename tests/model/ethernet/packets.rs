@@ -1,4 +1,4 @@
-//! Frames, made and judged byte by byte, by nothing that the model uses.
+//! Frames, built and checked byte by byte, without code that the model uses.
 
 pub const BROADCAST: [u8; 6] = [0xff; 6];
 
@@ -27,7 +27,7 @@ pub fn sum(bytes: &[u8]) -> u16 {
     sum as u16
 }
 
-/// An IPv4 packet with a right header checksum.
+/// An IPv4 packet with a correct header checksum.
 pub fn ipv4(src: [u8; 4], dst: [u8; 4], protocol: u8, payload: &[u8]) -> Vec<u8> {
     let mut ip = vec![0x45, 0, 0, 0, 0x12, 0x34, 0x40, 0, 64, protocol, 0, 0];
     ip.extend_from_slice(&src);
@@ -51,7 +51,7 @@ fn pseudo4(src: [u8; 4], dst: [u8; 4], protocol: u8, len: usize) -> Vec<u8> {
     [&src[..], &dst, &[0, protocol], &(len as u16).to_be_bytes()].concat()
 }
 
-/// UDP over IPv4 with right checksums.
+/// UDP over IPv4 with correct checksums.
 pub fn udp4(src: ([u8; 4], u16), dst: ([u8; 4], u16), data: &[u8]) -> Vec<u8> {
     let len = (8 + data.len()) as u16;
     let head = [src.1.to_be_bytes(), dst.1.to_be_bytes(), len.to_be_bytes(), [0, 0]].concat();
@@ -61,7 +61,7 @@ pub fn udp4(src: ([u8; 4], u16), dst: ([u8; 4], u16), data: &[u8]) -> Vec<u8> {
     ipv4(src.0, dst.0, 17, &udp)
 }
 
-/// TCP over IPv4 with right checksums; `flags` as in byte 13.
+/// TCP over IPv4 with correct checksums; `flags` as in byte 13.
 pub fn tcp4(src: ([u8; 4], u16), dst: ([u8; 4], u16), seq: u32, flags: u8, data: &[u8]) -> Vec<u8> {
     let mut tcp =
         [&src.1.to_be_bytes()[..], &dst.1.to_be_bytes(), &seq.to_be_bytes(), &7u32.to_be_bytes()].concat();
@@ -72,7 +72,7 @@ pub fn tcp4(src: ([u8; 4], u16), dst: ([u8; 4], u16), seq: u32, flags: u8, data:
     ipv4(src.0, dst.0, 6, &tcp)
 }
 
-/// True if IP header and TCP or UDP checksum of an untagged IPv4 frame are right.
+/// Returns true if IP header and TCP or UDP checksum of an untagged IPv4 frame are correct.
 pub fn is_right(frame: &[u8]) -> bool {
     let ip = &frame[14..];
     let total = usize::from(u16::from_be_bytes([ip[2], ip[3]]));

@@ -74,7 +74,7 @@ fn checksums_are_judged() {
         assert_eq!(got, sent);
         assert_eq!((cqe.hds_ip_ext(), cqe.l3_hdr_type(), cqe.l4_hdr_type()), (good, eth::L3_IPV4, l4));
         assert_eq!(cqe.check_sum(), sum(&sent[14..]), "the sum of all behind the Ethernet header");
-        // A bit of the data, then one of the header, is wrong.
+        // First a bit of the data is wrong, then one of the header.
         for (at, ok) in [(sent.len() - 1, eth::L2_OK | eth::L3_OK), (14 + 8, eth::L2_OK)] {
             let mut bad = sent.clone();
             bad[at] ^= 1;
@@ -128,9 +128,9 @@ fn a_jumbo_frame_arrives_and_one_longer_than_the_mtu_does_not() {
 fn frames_to_groups_come_back_to_other_transport_domains_where_the_vport_lets_them() {
     let mut bed = Bed::cx5();
     let mut sender = bed.nic(1, 1);
-    // The function's tables lead to this one.
+    // The function's root table is this one.
     let mut other = bed.open_nic(1);
-    // A macvlan's frames have another address than the function.
+    // A macvlan's frames have a different source address from the function's.
     for from in [mac(1), mac(9)] {
         let sent = frame(BROADCAST, from, 0x88b5, &[7; 100]);
         for on in [true, false] {
@@ -170,7 +170,7 @@ fn without_a_receive_wqe_frames_are_dropped_and_counted() {
     assert_eq!(bed.all_received(&mut b).len(), 1, "and it goes on");
 }
 
-/// Flushed receives of the first queue: their WQEs.
+/// Returns the WQE indices of the first queue's flushed receives.
 fn flushed(bed: &mut Bed, nic: &Nic) -> Vec<u16> {
     let mut all = Vec::new();
     while let Some(cqe) = bed.poll_raw(nic.rx[0].cq) {
@@ -191,7 +191,7 @@ fn receives_in_error_are_flushed_in_order_also_those_posted_later() {
     bed.run();
     assert_eq!(flushed(&mut bed, &nic), (0..64).collect::<Vec<_>>());
     assert_eq!(bed.counter(1, Counters::RespCqeFlushError), 64);
-    // Nobody rings a doorbell for receives.
+    // Receives need no doorbell.
     for first in [64, 80, 96] {
         bed.fill_last(&mut nic, 16);
         bed.advance(100_000_000_000);
@@ -221,7 +221,7 @@ fn a_queue_that_fails_flushes_what_is_behind_and_only_if_it_was_made_to() {
         });
         let tir = bed.direct_tir(&nic, 0);
         bed.steer_all(&nic, tir);
-        // The buffers of the first WQE are nobody's any more.
+        // The buffers of the first WQE are no longer in use.
         bed.spoil(&nic);
         bed.inject(&frame(mac(2), mac(1), 0x88b5, &[7; 100]));
         let failed = bed.poll(nic.rx[0].cq).expect("a completion");
@@ -231,7 +231,7 @@ fn a_queue_that_fails_flushes_what_is_behind_and_only_if_it_was_made_to() {
     }
 }
 
-/// A net device of function 2 that spreads what arrives over four queues by the Toeplitz hash of addresses and ports.
+/// A net device of function 2 that distributes received frames over four queues by the Toeplitz hash of addresses and ports.
 fn spread() -> (Bed, Nic) {
     let mut bed = Bed::cx5();
     let nic = bed.nic(2, 4);

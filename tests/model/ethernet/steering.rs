@@ -63,10 +63,10 @@ fn an_address_no_entry_names_is_not_received() {
     assert_eq!(where_to(&mut bed, &mut nic, &to(BROADCAST)), [0]);
     let group_address = [0x33, 0x33, 0, 0, 0, 1];
     assert!(where_to(&mut bed, &mut nic, &to(group_address)).is_empty());
-    // All multicast: one bit is compared.
+    // All multicast: a single bit is compared.
     bed.flow_entry(1, (table, multicast), 4, dmac([1, 0, 0, 0, 0, 0]), &[(TO_TIR, tir)], &[]).unwrap();
     assert_eq!(where_to(&mut bed, &mut nic, &to(group_address)), [0]);
-    // An entry that is gone matches no more.
+    // A deleted entry matches no more.
     bed.delete_flow_entry(1, table, 0).unwrap();
     assert!(where_to(&mut bed, &mut nic, &to(mac(1))).is_empty());
     assert_eq!(where_to(&mut bed, &mut nic, &to(BROADCAST)), [0], "the others do");
@@ -110,7 +110,7 @@ fn tables_lead_to_tables_by_entry_and_by_miss() {
         let f = frame(mac(1), mac(2), kind, &[0; 50]);
         assert_eq!(where_to(&mut bed, &mut nic, &f), queues, "{kind:#x}");
     }
-    // Never back to where it came from.
+    // A table cannot forward back to an earlier one.
     let up = bed.flow_entry(1, (last, g3), 0, MatchHeaders::zeroed(), &[(TO_TABLE, first)], &[]);
     assert!(matches!(up, Err(CommandError::Refused(Status::BadParam, _))), "{up:?}");
 }
@@ -158,7 +158,7 @@ fn a_counter_counts_what_matches_and_several_destinations_all_get_it() {
     let out = bed.command_with(1, Opcode::QueryFlowCounter, 0, &input, &[], 0x20).unwrap();
     let count = TrafficCounter::read(&out[0x10..]);
     assert_eq!((count.packets(), count.octets()), (2, 200));
-    // A range, with numbers in it that are not in use.
+    // A range that contains unused numbers.
     input.set().flow_counter_id(0).num_of_counters(4);
     let out = bed.command_with(1, Opcode::QueryFlowCounter, 0, &input, &[], 0x50).unwrap();
     let counts: Vec<u64> = out[0x10..].chunks(0x10).map(|c| TrafficCounter::read(c).packets()).collect();
@@ -230,7 +230,7 @@ fn tables_that_lead_in_circles_drop_their_packets() {
 fn user_contexts_have_entries_in_tables_their_driver_shares_and_in_no_other() {
     /// Resources of the driver that all user contexts may use.
     const ALL: u16 = 0xffff;
-    /// Action: the packet goes nowhere.
+    /// Action: drop the packet.
     const DROP: u16 = 1 << 1;
     const MODIFY: u16 = 1;
     /// Bit of `modify_enable_mask`: the action is changed.
@@ -241,7 +241,7 @@ fn user_contexts_have_entries_in_tables_their_driver_shares_and_in_no_other() {
     let uid = out.uid();
     let out: CreateUctxOut = bed.command(1, Opcode::CreateUctx, &CreateUctxIn::zeroed()).unwrap();
     let other = out.uid();
-    // Commands for flow tables have no field for the user context, which comes in its place all the same.
+    // Flow table commands have no field for the user context, but it is passed in the usual place all the same.
     let of = |input: &[u8], uid: u16| {
         let mut bytes = input.to_vec();
         bytes[2..4].copy_from_slice(&uid.to_be_bytes());
@@ -285,7 +285,7 @@ fn a_packet_that_claims_more_than_there_is_is_steered_and_not_good() {
     bed.flow_root(1, Some(table)).unwrap();
     let v4 = udp4(([10, 0, 0, 1], 4000), ([10, 0, 0, 2], 5000), &[1; 50]);
     let v6 = ipv6([1; 16], [2; 16], 17, &v4[20..]);
-    // Where the length is, of the whole packet or of what is behind the header.
+    // Offset of the length: of the whole packet, or of the part after the header.
     for (ethertype, packet, at) in [(0x0800, v4, 2), (0x86dd, v6, 4)] {
         let mut f = frame(mac(1), mac(2), ethertype, &packet);
         f[14 + at] = 4;

@@ -126,7 +126,7 @@ fn a_wqe_that_makes_no_sense_puts_the_queue_into_error_and_what_follows_is_flush
     bed.post_raw(&mut nic, WqeOpcode::Nop, &[]);
     bed.run();
     assert_eq!(bed.one(nic.send_cq).error, Some(CqeSyndrome::WrFlushErr));
-    // Error to reset to ready, as a driver recovers.
+    // From error to reset to ready, as a driver recovers.
     bed.modify_sq(&nic, 3, 0).expect("reset");
     bed.modify_sq(&nic, 1, 3).expect_err("not the state it is in");
 }

@@ -1,4 +1,4 @@
-//! The effect of `ip link set PF vf N` on frames, where the stock driver's commands say so.
+//! The effect of `ip link set PF vf N` on frames, with the stock driver's commands.
 
 use super::{
     legacy::{AUTO, Pf},
@@ -16,7 +16,7 @@ use hwspec::{
 };
 use ironverbs_tests::bed::{Access, Bed, MS, Nic, Qp, S, Send, Wr};
 
-/// A group nobody's driver has joined.
+/// A group that no driver has joined.
 const GROUP: [u8; 6] = [1, 0, 0x5e, 1, 2, 3];
 
 /// VFs 1 to 3 under a PF's driver, and their net devices.
@@ -31,7 +31,7 @@ fn opened_on(card: Card) -> (Bed, Pf, [Nic; 3]) {
     (bed, pf, nics)
 }
 
-/// True if a frame between net devices arrives as it was sent.
+/// Returns true if a frame between net devices arrives unchanged.
 fn passes(bed: &mut Bed, from: &mut Nic, to: &mut Nic, dst: [u8; 6], src: [u8; 6]) -> bool {
     let sent = send(bed, from, dst, src);
     let came = bed.all_received(to);
@@ -39,7 +39,7 @@ fn passes(bed: &mut Bed, from: &mut Nic, to: &mut Nic, dst: [u8; 6], src: [u8; 6
     came.len() == 1
 }
 
-/// A VF's driver asks for groups, or for everything; and always for broadcasts.
+/// A VF's driver requests groups or promiscuity; it always requests broadcasts.
 fn ask(bed: &mut Bed, vf: u8, groups: &[[u8; 6]], all_groups: bool, all: bool) {
     let mut c = NicVportContext::zeroed();
     let list = [&[BROADCAST], groups].concat();
@@ -77,18 +77,18 @@ fn vlan_is_pushed_and_stripped_unknown_to_the_vfs() {
     let out: QueryEswVportContextOut = bed.command(0, Opcode::QueryEswVportContext, &query).unwrap();
     let kept = out.esw_vport_context();
     assert_eq!((kept.cvlan_id(), kept.cvlan_pcp(), kept.vport_cvlan_strip()), (7, 3, true));
-    // Outside it is there, with its priority.
+    // Outside, the tag is there, with its priority.
     let out = frame(mac(9), mac(1), 0x88b5, &[1; 46]);
     bed.send_frame(&mut a, &out, Send::default());
     assert_eq!(bed.wire().left, [tagged(&out, 3 << 13 | 7)]);
-    // From outside the VLAN nothing comes in, with another tag neither.
+    // Frames from outside the VLAN do not get in, nor do those with another tag.
     assert!(!passes(&mut bed, &mut c, &mut b, mac(2), mac(3)));
     for (vlan, arrives) in [(8, false), (7, true)] {
         let sent = frame(mac(2), mac(3), 0x88b5, &[1; 46]);
         bed.send_frame(&mut c, &sent, Send { vlan: Some(vlan), ..Send::default() });
         assert_eq!(bed.received(&mut b, 0).is_some(), arrives, "{vlan}");
     }
-    // A frame that has a tag already is not let in.
+    // A frame that already has a tag is dropped.
     bed.send_frame(&mut a, &sent, Send { vlan: Some(7), ..Send::default() });
     assert!(bed.received(&mut b, 0).is_none());
     pf.vlan(&mut bed, 1, 0, 0);
@@ -97,7 +97,7 @@ fn vlan_is_pushed_and_stripped_unknown_to_the_vfs() {
     assert!(passes(&mut bed, &mut a, &mut b, mac(2), mac(1)));
 }
 
-/// Later cards have tables of vports do what the vport's context does on others.
+/// On later cards vport tables do what the vport's context does on others.
 #[test]
 fn vlan_is_pushed_and_popped_by_tables_of_vports_where_they_can() {
     let (mut bed, mut pf, [mut a, mut b, mut c]) = opened_on(Card::Cx7);
@@ -108,7 +108,7 @@ fn vlan_is_pushed_and_popped_by_tables_of_vports_where_they_can() {
     bed.send_frame(&mut a, &out, Send::default());
     assert_eq!(bed.wire().left, [tagged(&out, 3 << 13 | 7)]);
     assert!(!passes(&mut bed, &mut c, &mut b, mac(2), mac(3)));
-    // A tag of the VF's own travels inside.
+    // A tag set by the VF itself becomes the inner tag.
     let sent = frame(mac(2), mac(1), 0x88b5, &[1; 46]);
     bed.send_frame(&mut a, &sent, Send { vlan: Some(9), ..Send::default() });
     let (cqe, bytes) = bed.received(&mut b, 0).expect("the frame");
@@ -150,7 +150,7 @@ fn spoofchk_drops_and_counts_what_is_not_from_the_vfs_address() {
     assert!(!passes(&mut bed, &mut a, &mut b, mac(2), GIVEN));
     assert_eq!(pf.dropped(&mut bed, 1), 1);
     assert!(passes(&mut bed, &mut b, &mut a, mac(1), GIVEN), "VF 2 is not checked");
-    // It goes by the address that is set from now on, and works with a VLAN.
+    // The spoof check uses the address set from now on, and works with a VLAN.
     pf.mac(&mut bed, 1, GIVEN);
     pf.vlan(&mut bed, 1, 7, 0);
     pf.vlan(&mut bed, 2, 7, 0);
@@ -180,7 +180,7 @@ fn trust_lets_a_vf_have_what_is_not_for_it() {
     assert!(gets(&mut bed, &group) && gets(&mut bed, &stray));
     pf.trust(&mut bed, 3, false);
     assert!(!gets(&mut bed, &group) && !gets(&mut bed, &stray));
-    // A group it joined it gets without trust.
+    // It receives a group that it joined without trust.
     ask(&mut bed, 3, &[GROUP], false, false);
     pf.attend(&mut bed);
     assert!(gets(&mut bed, &group));
@@ -226,12 +226,12 @@ fn state_takes_the_link_of_a_vf_down_for_good() {
     }
 }
 
-/// Megabits of `bytes` in a time of 500 ms, for a second.
+/// Converts `bytes` in 500 ms to Mb/s.
 fn mbps(bytes: usize) -> f64 {
     bytes as f64 * 8.0 * 2.0 / 1e6
 }
 
-/// How fast VF 1's net device can send to VF 2's, at most.
+/// Measures the maximum rate from VF 1's net device to VF 2's.
 fn frames_rate(bed: &mut Bed, from: &mut Nic, to: &mut Nic) -> f64 {
     let (mut under_way, mut bytes) = (0, 0);
     let end = bed.now() + S / 2;
@@ -246,21 +246,21 @@ fn frames_rate(bed: &mut Bed, from: &mut Nic, to: &mut Nic) -> f64 {
         bytes += came.iter().map(Vec::len).sum::<usize>();
         bed.advance(MS / 4);
     }
-    // Frames that are under way are not for whoever measures next.
+    // Lets outstanding frames drain, so that they do not count in the next measurement.
     bed.advance(S);
     assert_eq!(bed.all_received(to).len(), under_way);
     bed.completions(from.send_cq);
     mbps(bytes)
 }
 
-/// How fast `qp` moves data and their headers by requests of 16 KiB, one behind the other.
+/// Measures the rate at which `qp` moves data and headers with requests of 16 KiB, one after the other.
 fn requests_rate(bed: &mut Bed, qp: Qp, wr: &Wr) -> f64 {
     let (end, mut bytes) = (bed.now() + S / 2, 0);
     while bed.now() < end && bytes < 100 << 20 {
         bed.post(qp, wr);
         assert!(bed.advance_until(S, |bed| bed.has_completion(qp.send_cq)));
         assert!(bed.one(qp.send_cq).is_ok());
-        // In packets of 1 KiB, and 54 bytes from the Ethernet header to the BTH.
+        // Packets of 1 KiB, with 54 bytes from the Ethernet header to the BTH.
         bytes += 16 * (1024 + 54);
     }
     mbps(bytes)
@@ -283,7 +283,7 @@ fn rate_is_what_a_vf_may_send() {
         let found = requests_rate(&mut bed, two, &Wr::read(far.sge(), near));
         assert!(near_enough(found, limit), "what others read of it: {found} of {limit} Mb/s");
     }
-    // Data that the others send are not held up, nor by acknowledgements of the one that is.
+    // Data from other senders is not delayed, nor are acknowledgements by the limited VF.
     assert!(requests_rate(&mut bed, two, &Wr::write(far.sge(), near)) > 1000.0);
     assert!(requests_rate(&mut bed, one, &Wr::read(near.sge(), far)) > 1000.0);
     pf.rate(&mut bed, 1, 0, 0);

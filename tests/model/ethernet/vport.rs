@@ -85,7 +85,7 @@ fn a_second_address_and_promiscuity_bring_frames_for_others() {
     assert!(query(&mut bed, 2, 0, 0).0.promisc_all());
 }
 
-/// A link asks which frames to bring before it brings one.
+/// Before a link delivers a frame it can query which functions want it.
 #[test]
 fn whoever_brings_frames_from_outside_sees_who_wants_them() {
     let other = [2, 2, 2, 2, 2, 2];

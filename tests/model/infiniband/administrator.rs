@@ -1,4 +1,4 @@
-//! The subnet administrator: queries as packets to QP1 of the switch (IBTA 15.4).
+//! The subnet administrator: queries sent as packets to QP1 of the switch (IBTA 15.4).
 
 use super::common::*;
 use devmodel::{identity, state::Counters};
@@ -15,7 +15,7 @@ fn gid(fid: u8) -> [u8; 16] {
     identity::port_gid(0, fid)
 }
 
-/// 13.4.8.1, 15.2.4: the class is there, and what it can do.
+/// 13.4.8.1, 15.2.4: the class exists and reports its capabilities.
 #[test]
 fn the_administrator_tells_what_it_can_do() {
     let mut bed = Bed::infiniband();
@@ -26,7 +26,7 @@ fn the_administrator_tells_what_it_can_do() {
     assert_eq!((info.class_version(), info.capability_mask2() & 2), (2, 2), "send-only full members");
 }
 
-/// 15.2.5.16: a path between two ports says how packets get there.
+/// 15.2.5.16: a path record between two ports tells how packets get there.
 #[test]
 fn a_path_is_found_by_gid_and_by_lid() {
     let mut bed = Bed::infiniband();
@@ -45,7 +45,7 @@ fn a_path_is_found_by_gid_and_by_lid() {
     let lids = PathRecord::with(|s| s.slid(2).dlid(3));
     let answer = a.query(&mut bed, Method::Get, SaAttribute::PathRecord, path::SLID | path::DLID, &lids);
     check(&PathRecord::read(&answer.data()));
-    // Fields that the path leaves open are as they were asked for.
+    // Fields that the path does not determine are returned as requested.
     let mut wanted = paths(gid(2), gid(1));
     wanted.set().sl(3).service_id(0x0106).mtu_selector(Selector::Greater).mtu(3).traffic_class(9);
     let mask = mask | path::SL | path::SERVICE_ID | path::MTU_SELECTOR | path::MTU | path::TRAFFIC_CLASS;
@@ -55,7 +55,7 @@ fn a_path_is_found_by_gid_and_by_lid() {
     assert_eq!((found.sl(), found.service_id(), found.traffic_class()), (3, 0x0106, 9));
 }
 
-/// 15.4.4: what matches nothing has a status of its own.
+/// 15.4.4: a query that matches nothing has a status of its own.
 #[test]
 fn a_path_that_is_not_there_is_not_found() {
     let mut bed = Bed::infiniband();
@@ -74,7 +74,7 @@ fn a_path_that_is_not_there_is_not_found() {
     assert_eq!(ask(&mut bed, 0, PathRecord::zeroed()), status::INSUFFICIENT_COMPONENTS);
 }
 
-/// 10.9.3, 15.2.5.16: a path is in a partition of both ports, one of them a full member.
+/// 10.9.3, 15.2.5.16: a path uses a partition that both ports belong to, one of them as a full member.
 #[test]
 fn a_path_is_in_a_partition_that_both_ports_are_in() {
     let mut bed = Bed::infiniband();
@@ -104,7 +104,7 @@ fn a_path_is_in_a_partition_that_both_ports_are_in() {
     assert_eq!(path(&mut bed, None), Ok(0x8005));
 }
 
-/// 13.6.2.1: a table comes in one segment that says so.
+/// 13.6.2.1: a table is returned in one segment that says so.
 #[test]
 fn a_table_of_paths_is_one_segment() {
     let mut bed = Bed::infiniband();
@@ -168,7 +168,7 @@ fn what_the_administrator_does_not_keep_is_refused() {
     }
 }
 
-/// 9.6.1.5, 13.5.3.3: only QP1 with its well-known Q_Key is heard.
+/// 9.6.1.5, 13.5.3.3: only queries from QP1 with its well-known Q_Key are answered.
 #[test]
 fn a_query_with_a_wrong_qkey_is_not_heard() {
     let mut bed = Bed::infiniband();
@@ -183,7 +183,7 @@ fn a_query_with_a_wrong_qkey_is_not_heard() {
     assert_eq!(bed.take_frames().iter().filter(|f| f.from == 0).count(), 0, "no answer to either");
 }
 
-/// The switch is not the PF: it answers whether the PF has a driver or not.
+/// The switch is separate from the PF: it answers even if the PF has no driver.
 #[test]
 fn the_administrator_needs_no_driver_of_the_pf() {
     let mut bed = Bed::infiniband();

@@ -1,4 +1,4 @@
-//! The code that the tests share: management datagrams and how they get there.
+//! Code shared by the tests: management datagrams and their transport.
 
 pub use hwspec::{
     cmd::{Opcode, vport::*},
@@ -11,7 +11,7 @@ pub use ironverbs_tests::bed::*;
 
 use devmodel::identity;
 
-/// A MAD with nothing but its header.
+/// Builds the header of a MAD.
 pub fn header(class: MgmtClass, version: u8, method: Method, attribute: u16, modifier: u32) -> MadHeader {
     MadHeader::with(|s| {
         s.base_version(1)
@@ -24,12 +24,12 @@ pub fn header(class: MgmtClass, version: u8, method: Method, attribute: u16, mod
     })
 }
 
-/// A LID-routed SMP.
+/// Builds a LID-routed SMP.
 pub fn smp(method: Method, attribute: u16, modifier: u32, data: &[u8]) -> Smp {
     Smp::with(|s| s.header(header(MgmtClass::SubnLid, 1, method, attribute, modifier)).data(prefix(data)))
 }
 
-/// `MAD_IFC` on function `fid`, with the management key to be checked or not.
+/// Executes `MAD_IFC` on function `fid`, with or without a check of the management key.
 pub fn mad_ifc(
     bed: &mut Bed,
     fid: u8,
@@ -42,7 +42,7 @@ pub fn mad_ifc(
     Ok(MadIfcOut::read(&out).response_mad_packet())
 }
 
-/// An SMP answered by the port's own agent.
+/// Returns the answer of the port's own agent to an SMP.
 pub fn ask(bed: &mut Bed, fid: u8, request: &Smp) -> Smp {
     Smp::read(&mad_ifc(bed, fid, request.as_bytes(), 3).expect("MAD_IFC"))
 }
@@ -56,13 +56,13 @@ pub struct General {
 }
 
 impl General {
-    /// On function `fid`.
+    /// Creates QP1 on function `fid`.
     pub fn new(bed: &mut Bed, fid: u8) -> Self {
         let qp = bed.datagram(fid, ServiceType::Qp1, mad::QP1_QKEY);
         Self { qp, from: bed.mr(fid, 256, Access::LOCAL), to: bed.mr(fid, 296, Access::LOCAL) }
     }
 
-    /// Sends `request` to QP1 at `lid`; the answer, if one comes.
+    /// Sends `request` to QP1 at `lid`. Returns the answer, if one arrives.
     pub fn ask(&self, bed: &mut Bed, lid: u16, request: &[u8; MAD_SIZE]) -> Option<[u8; MAD_SIZE]> {
         bed.fill(self.from, request);
         bed.post_recv(self.qp, &[self.to.sge()]);
@@ -78,7 +78,7 @@ impl General {
         answer
     }
 
-    /// A query of the subnet administrator.
+    /// Queries the subnet administrator.
     pub fn query<R: Layout>(
         &self,
         bed: &mut Bed,

@@ -7,12 +7,12 @@ use hwspec::wire::{
     mad::smp::{NodeInfo, PortInfo, SwitchInfo, attribute},
 };
 
-/// Sends a directed-route SMP from function 1 along `path`; what comes back.
+/// Sends a directed-route SMP from function 1 along `path` and returns the answer.
 fn ask(bed: &mut Bed, path: &[u8], attribute: u16, modifier: u32) -> Option<Smp> {
     let qp = bed.datagram(1, ServiceType::Qp0, 0);
     let (from, to) = (bed.mr(1, 256, Access::LOCAL), bed.mr(1, 296, Access::LOCAL));
     let mut h = header(MgmtClass::SubnDirected, 1, Method::Get, attribute, modifier);
-    // The sender has taken the first hop: out of its only port (C14-9).
+    // The sender has taken the first hop, out of its only port (C14-9).
     h.set().hop_pointer(1).hop_count(path.len() as u8);
     let mut initial = [0; 64];
     initial[1..=path.len()].copy_from_slice(path);
@@ -51,14 +51,14 @@ fn one_hop_away_is_a_switch() {
     assert_eq!(answer.header().status(), status::DIRECTION | status::BAD_FIELD);
 }
 
-/// 14.2.2.2: behind the switch's ports are the functions; one without a QP0 of its own answers itself.
+/// 14.2.2.2: the functions are behind the switch's ports; a function without a QP0 of its own answers by itself.
 #[test]
 fn two_hops_away_are_the_functions() {
     let mut bed = Bed::infiniband();
     for fid in [0u8, 1, 3] {
         let answer = ask(&mut bed, &[1, fid + 1], attribute::NODE_INFO, 0);
         if fid == 1 {
-            // Its program has a QP0: it is asked to answer, and here nobody does.
+            // This function's program has a QP0, so it has to answer, but the test's program does not.
             assert_eq!(answer.map(|a| a.header().status()), Some(0));
             continue;
         }
@@ -71,7 +71,7 @@ fn two_hops_away_are_the_functions() {
     assert!(ask(&mut bed, &[1, 3, 1], attribute::NODE_INFO, 0).is_none(), "a function is no switch");
 }
 
-/// The answer that a packet from function 1 along `path` would bring back, for who only looks.
+/// Returns the answer that a packet from function 1 along `path` would get, without any effect on the state.
 fn look(bed: &Bed, path: &[u8], method: Method, attribute: u16, modifier: u32) -> Option<Smp> {
     let mut h = header(MgmtClass::SubnDirected, 1, method, attribute, modifier);
     h.set().hop_count(path.len() as u8);
@@ -109,7 +109,7 @@ fn an_observer_gets_the_agents_answers_and_changes_nothing() {
     }
     let refused = look(&bed, &[], Method::Set, attribute::PORT_INFO, 1).expect("an answer");
     assert_eq!(refused.header().status(), status::DIRECTION | status::BAD_METHOD);
-    // A key that protects a port from being read protects it from lookers, too.
+    // A key that protects a port from being read also applies to this query.
     let own = look(&bed, &[], Method::Get, attribute::PORT_INFO, 1).expect("an answer");
     let mut info = PortInfo::read(&own.data());
     info.set().m_key(0x5ec2e7).m_key_protect_bits(2).port_state(0).port_physical_state(0);

@@ -1,4 +1,4 @@
-//! Multicast groups: joined at the administrator, heard by whoever is attached (IBTA 15.2.5.17, 10.5).
+//! Multicast groups: joined at the administrator, received by all attached QPs (IBTA 15.2.5.17, 10.5).
 
 use super::common::*;
 use devmodel::identity;
@@ -25,7 +25,7 @@ fn query(
     (answer.header().status(), McMemberRecord::read(&answer.data()))
 }
 
-/// RFC 4391, 5: the broadcast group is there for whoever joins it.
+/// RFC 4391, 5: the broadcast group already exists when a port joins it.
 #[test]
 fn ipoib_finds_its_broadcast_group() {
     let mut bed = Bed::infiniband();
@@ -37,7 +37,7 @@ fn ipoib_finds_its_broadcast_group() {
     assert_eq!((second.mlid(), second.port_gid()), (first.mlid(), identity::port_gid(0, 2)));
 }
 
-/// 15.2.5.17.2, o15-0.2.4: another comes to be by a full member that says all it needs.
+/// 15.2.5.17.2, o15-0.2.4: other groups are created when a full member joins with all required attributes.
 #[test]
 fn a_group_is_created_by_a_join_with_all_its_attributes() {
     let mut bed = Bed::infiniband();
@@ -50,19 +50,20 @@ fn a_group_is_created_by_a_join_with_all_its_attributes() {
     wanted.set().qkey(77).sl(1).flow_label(5).traffic_class(6).mtu_selector(Selector::Exactly).mtu(5);
     let (ok, made) = query(&mut bed, &a, Method::Set, CREATE | member::MTU_SELECTOR | member::MTU, &wanted);
     assert_eq!((ok, made.qkey(), made.sl(), made.flow_label(), made.mtu()), (0, 77, 1, 5, 5));
-    // A join returns the attributes of the group, and is refused if they are not those it asked for.
+    // A join returns the attributes of the group, and is refused if the request's attributes differ.
     let mut other = record(2, GROUP, join_state::SEND_ONLY_FULL);
     let (ok, joined) = query(&mut bed, &b, Method::Set, JOIN, &other);
     assert_eq!((ok, joined.qkey(), joined.mlid(), joined.join_state()), (0, 77, made.mlid(), 8));
     other.set().qkey(78);
     assert_eq!(query(&mut bed, &b, Method::Set, JOIN | member::QKEY, &other).0, status::REQ_INVALID);
-    // Seen by all, but not who is in it.
+    // The group is visible to all ports, but not its members.
     let which = McMemberRecord::with(|s| s.mlid(made.mlid()));
     let (ok, seen) = query(&mut bed, &b, Method::Get, member::MLID, &which);
     assert_eq!((ok, seen.mgid(), seen.port_gid(), seen.join_state()), (0, GROUP, [0; 16], 0));
 }
 
-/// o15-0.2.4: a group is in a partition, whose members alone may join it; so is IPoIB's broadcast group of a partition.
+/// o15-0.2.4: a group belongs to a partition and only members of that may join it; the same holds for IPoIB's broadcast group of a
+/// partition.
 #[test]
 fn a_group_is_for_members_of_its_partition() {
     let mut bed = Bed::infiniband();
@@ -107,12 +108,12 @@ fn a_group_ends_with_its_last_member() {
         "not its port"
     );
     assert!(there(&mut bed));
-    // A port that is gone leaves all its groups.
+    // A port that is reset leaves all its groups.
     bed.reset(2);
     assert!(!there(&mut bed));
 }
 
-/// One port can't take all groups, and gives back all it took.
+/// A single port cannot use up all groups, and releases all it has.
 #[test]
 fn a_port_has_its_share_of_groups() {
     let mut bed = Bed::infiniband();
@@ -132,7 +133,7 @@ fn a_port_has_its_share_of_groups() {
     assert_eq!((0..=2000).filter(|n| left(&mut bed, *n)).collect::<Vec<u16>>(), [2000]);
 }
 
-/// 10.5.2: what is sent to a group comes to all QPs attached to it, on every function, and to no other.
+/// 10.5.2: a message to a group reaches all QPs attached to it, on every function, and no other.
 #[test]
 fn a_multicast_reaches_all_attached_queue_pairs() {
     let mut bed = Bed::infiniband();
@@ -158,7 +159,7 @@ fn a_multicast_reaches_all_attached_queue_pairs() {
             assert_eq!((&got[24..40], &got[40..104]), (&GROUP[..], &data[..]));
         }
     }
-    // Counted as such, at both ends.
+    // It is counted as multicast at both ends.
     for (fid, sent, received) in [(1, 1, 0), (2, 0, 1)] {
         let out: QueryVportCounterOut =
             bed.command(fid, Opcode::QueryVportCounter, &QueryVportCounterIn::zeroed()).expect("counters");

@@ -1,5 +1,5 @@
-//! InfiniBand: ports, management agents, the subnet administrator, and packets routed by LID, held to the InfiniBand
-//! architecture specification section by section.
+//! InfiniBand: ports, management agents, the subnet administrator, and packets routed by LID, checked section by section against the
+//! InfiniBand architecture specification.
 
 mod administrator;
 mod common;

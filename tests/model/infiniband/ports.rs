@@ -24,13 +24,13 @@ fn context(bed: &mut Bed, fid: u8) -> HcaVportContext {
     out.hca_vport_context()
 }
 
-/// Sub-types of the port events function 1 got.
+/// Returns the sub-types of the port events that function 1 received.
 fn port_events(bed: &mut Bed) -> Vec<u8> {
     let all = bed.events(1);
     all.iter().filter(|e| e.event_type() == EventType::PortChange).map(|e| e.event_sub_type()).collect()
 }
 
-/// 14.2.5.6, 10.3.1: without a subnet manager a port is active, with a LID, and knows its master's.
+/// 14.2.5.6, 10.3.1: without a subnet manager a port is active, with a LID, and knows that of its master.
 #[test]
 fn a_port_comes_up_active() {
     let mut bed = Bed::infiniband();
@@ -56,7 +56,7 @@ fn the_tables_have_one_entry_that_counts() {
     let out = bed.command_with(1, Opcode::QueryHcaVportGid, 0, &gid, &[], 16 + 8 * 16).expect("all GIDs");
     assert_eq!(QueryHcaVportGidOut::read(&out).gids_num(), 8);
     assert_eq!(out[16..32], identity::port_gid(0, 1));
-    // Entries without a GUID have the prefix alone.
+    // Entries without a GUID have only the prefix.
     let empty = [0xfe, 0x80, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
     assert_eq!(out[32..], [empty; 7].concat());
     let mut pkey = QueryHcaVportPkeyIn::zeroed();
@@ -104,7 +104,7 @@ fn capabilities_and_registers_are_those_of_the_link() {
     assert_eq!(mad.data(), name[..], "one description, however asked for");
 }
 
-/// The bits that software sets of the capability mask are seen by whoever asks; the rest can't be set.
+/// The capability mask bits that software sets are visible in every query; the others cannot be set.
 #[test]
 fn the_driver_sets_the_capabilities_of_its_agents() {
     const COMMUNICATION_MANAGEMENT: u32 = 1 << 16;
@@ -126,7 +126,7 @@ fn the_driver_sets_the_capabilities_of_its_agents() {
     assert!(modify(&mut bed, 1 << 15, 0).is_err());
 }
 
-/// 14.2.5.3: who the node is.
+/// 14.2.5.3: the identity of the node.
 #[test]
 fn node_info_says_what_and_who() {
     let mut bed = Bed::infiniband();
@@ -139,7 +139,7 @@ fn node_info_says_what_and_who() {
     }
 }
 
-/// 14.2.5: what is set is read back, and reported where the architecture demands it.
+/// 14.2.5: attributes that were set are read back, and reported where the architecture requires it.
 #[test]
 fn what_a_manager_sets_stays() {
     let mut bed = Bed::infiniband();
@@ -173,7 +173,7 @@ fn what_a_manager_sets_stays() {
     assert_eq!(events(&mut bed), [0; 0]);
 }
 
-/// 14.2.5.6: port state by `PortInfo`, with the events and states that follow.
+/// 14.2.5.6: port state set by `PortInfo`, with the resulting events and states.
 #[test]
 fn a_port_is_taken_down_and_up() {
     let mut bed = Bed::infiniband();
@@ -200,7 +200,7 @@ fn a_port_is_taken_down_and_up() {
     assert_eq!(pma::PortCounters::read(&answer[pma::DATA..]).link_downed(), 1);
 }
 
-/// 13.4.7: what is not there is refused by status, and changes nothing.
+/// 13.4.7: requests for something that does not exist are refused by status, and change nothing.
 #[test]
 fn what_an_agent_does_not_know_is_refused() {
     let mut bed = Bed::infiniband();
@@ -228,7 +228,7 @@ fn what_an_agent_does_not_know_is_refused() {
     assert_eq!(refused(&mut bed, set), status::BAD_ATTRIBUTE);
 }
 
-/// 14.2.4.1: a management key keeps out whoever does not have it; it is counted, and not answered.
+/// 14.2.4.1: a management key rejects requests without it: they are counted, and not answered.
 #[test]
 fn a_management_key_protects_the_port() {
     let mut bed = Bed::infiniband();
@@ -238,7 +238,7 @@ fn a_management_key_protects_the_port() {
     let mut request = smp(Method::Get, attribute::PORT_INFO, 0, &[]);
     assert!(mad_ifc(&mut bed, 1, request.as_bytes(), 0).is_err());
     assert!(mad_ifc(&mut bed, 1, request.as_bytes(), 1).is_ok(), "the driver may say that it checked");
-    // The same from another port, whose packet is for the agent of this one.
+    // The same from another port, with a packet to the agent of this one.
     let qp = bed.datagram(2, ServiceType::Qp0, 0);
     let (from, to) = (bed.mr(2, 256, Access::LOCAL), bed.mr(2, 296, Access::LOCAL));
     let send = |bed: &mut Bed, request: &Smp| {
@@ -255,7 +255,7 @@ fn a_management_key_protects_the_port() {
     assert_eq!(PortInfo::read(&answer.data()).m_key_violations(), 1);
 }
 
-/// 16.1.3.5, 16.1.4.11: the counters are those of the traffic there was.
+/// 16.1.3.5, 16.1.4.11: the counters match the traffic.
 #[test]
 fn port_counters_tell_what_went_over_the_wire() {
     let mut bed = Bed::infiniband();
@@ -288,7 +288,7 @@ fn port_counters_tell_what_went_over_the_wire() {
     assert_eq!(mad::ClassPortInfo::read(&info).capability_mask(), pma::EXTENDED_WIDTH);
 }
 
-/// 16.1: who asks from afar is answered as the driver is.
+/// 16.1: a remote requester gets the same answers as the driver.
 #[test]
 fn counters_are_read_over_the_wire() {
     let mut bed = Bed::infiniband();

@@ -17,7 +17,7 @@ fn check_frames(bed: &mut Bed, grh: bool, sl: u8) {
     }
 }
 
-/// Every operation between two functions, the data looked at.
+/// Every operation between two functions, with data checks.
 #[test]
 fn rc_over_lids_and_over_gids() {
     for (grh, sl) in [(false, 0), (true, 3)] {
@@ -45,7 +45,7 @@ fn rc_over_lids_and_over_gids() {
     }
 }
 
-/// The same where frames stay within the region, payload by reference.
+/// The same when frames stay within the region, with payload by reference.
 #[test]
 fn rc_without_a_wire_that_is_watched() {
     let mut bed = Bed::infiniband();
@@ -58,7 +58,7 @@ fn rc_without_a_wire_that_is_watched() {
     assert_eq!(bed.bytes(to), data);
 }
 
-/// 9.9.2: what is lost, doubled or damaged on the way is repaired.
+/// 9.9.2: lost, duplicated and corrupted packets are recovered.
 #[test]
 fn rc_repairs_what_the_link_breaks() {
     let mut bed = Bed::infiniband();
@@ -77,7 +77,7 @@ fn rc_repairs_what_the_link_breaks() {
     assert!(bed.counter(2, Counters::RxIcrcErrors) > 0);
 }
 
-/// 9.8.3: a datagram with a global route arrives behind it; without one, behind 40 bytes that are not written.
+/// 9.8.3: a datagram with a global route arrives after its GRH; without one, after 40 bytes that are not written.
 #[test]
 fn ud_completions_name_their_sender() {
     let mut bed = Bed::infiniband();
@@ -103,7 +103,7 @@ fn ud_completions_name_their_sender() {
     }
 }
 
-/// 9.6.1.1, 9.6.1.5: packets for other ports, GIDs and peers are not for us.
+/// 9.6.1.1, 9.6.1.5: packets for other ports, GIDs and peers are not accepted.
 #[test]
 fn a_packet_for_somebody_else_is_dropped() {
     let mut bed = Bed::infiniband();
@@ -117,7 +117,7 @@ fn a_packet_for_somebody_else_is_dropped() {
     assert_eq!(bed.completions(a.send_cq).len(), 2);
     assert_eq!(bed.completions(b.recv_cq), []);
     assert_eq!(bed.counter(2, Counters::RxDroppedQp), 1);
-    // A connected QP hears its peer's port only.
+    // A connected QP accepts packets only from its peer's port.
     let (c, d, e) = (bed.qp(1), bed.qp(2), bed.qp(3));
     bed.connect(c, d);
     let to_d = bed.path_to(d, Path::default());
@@ -127,7 +127,7 @@ fn a_packet_for_somebody_else_is_dropped() {
     assert_eq!(bed.counter(2, Counters::RxDroppedQp), 2);
 }
 
-/// 10.9.3: the P_Key is that of the QP's index, and both ends are in the partition, one of them a full member.
+/// 10.9.3: the P_Key is that of the QP's index; both ends must be members of the partition, one of them a full member.
 #[test]
 fn partitions_keep_ports_apart() {
     let mut bed = Bed::infiniband();

@@ -1,4 +1,5 @@
-//! Ports of VFs, which the PF's driver manages: what Linux sends for `ip link set ib0 vf N` (mlx5_ib/ib_virt.c, mlx5/core/vport.c).
+//! Ports of VFs, managed by the PF's driver: the commands that Linux sends for `ip link set ib0 vf N` (mlx5_ib/ib_virt.c,
+//! mlx5/core/vport.c).
 
 use super::common::*;
 use devmodel::identity;
@@ -78,7 +79,7 @@ fn guids_of_a_vf_are_those_its_manager_gives_it_behind_its_reset_too() {
         bed.reset(1);
         bed.function(1);
     }
-    // Zeros take them away.
+    // Zeros remove them.
     set_guids(&mut bed, 1, [0; 2]);
     let born = u64::from_be_bytes(identity::guid(0, 1));
     let c = context(&mut bed, 1, None).unwrap();
