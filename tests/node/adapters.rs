@@ -1,4 +1,4 @@
-//! Several nodes in one view, as the adapters of one machine: what Debian's tools see of them, and what programs do with them.
+//! Several nodes in one view, as several adapters of one machine: how Debian's tools list them, and how programs use them.
 //!
 //! Needs `ironverbs` and the provider built (`scripts/test.sh build`), and the packages iproute2, perftest, ibverbs-utils, rdmacm-utils and
 //! pciutils.
@@ -7,7 +7,8 @@ use ironverbs_tests::stock::Node;
 use std::fs;
 use std::time::{Duration, Instant};
 
-/// Words of the shells: `shown` prints the devices as libibverbs, the kernel and sysfs name them, `comes WHAT COMMAND` waits until it succeeds.
+/// Shell functions: `shown` prints the devices as libibverbs, the kernel and sysfs list them, `comes WHAT COMMAND` waits until the command
+/// succeeds.
 const WORDS: &str = r#"
 shown() {
     echo "verbs $(ibv_devices | tail -n +3 | awk '{print $1}' | xargs)"
@@ -27,7 +28,7 @@ fn is_root() -> bool {
     fs::metadata("/proc/self").is_ok_and(|own| std::os::unix::fs::MetadataExt::uid(&own) == 0)
 }
 
-/// Each has names, addresses, VFs and counters of its own, also while the other gets VFs.
+/// Each has its own names, addresses, VFs and counters, even while the other gets VFs.
 #[test]
 fn two_nodes_are_two_adapters_of_a_programs_machine() {
     let nobody = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"];
@@ -38,7 +39,7 @@ fn two_nodes_are_two_adapters_of_a_programs_machine() {
         let first = Node::new(name, 2);
         let second = first.beside(9);
         let first = first.and_adapter(&second).under(user).installed();
-        // In one line each: what is inside knows both nodes without being told.
+        // In one line each: programs inside know both nodes without options.
         let script = format!(
             r#"{WORDS}
             shown | sed 's/^/before /'
@@ -77,7 +78,7 @@ fn two_nodes_are_two_adapters_of_a_programs_machine() {
     }
 }
 
-/// Two adapters on one wire reach each other as two cards do, by verbs and by the connection manager.
+/// Two adapters on one wire reach each other like two cards, by verbs and by the connection manager.
 #[test]
 fn adapters_of_one_machine_reach_each_other_over_the_wire() {
     let first = Node::new("adapters-wire", 1);
@@ -106,7 +107,7 @@ fn adapters_of_one_machine_reach_each_other_over_the_wire() {
     assert!(sent >= 200 * 16, "expected each WRITE's packets on the link, found {link}");
 }
 
-/// Nodes that a view could not tell apart, or a program could not address, are refused in a line.
+/// Nodes that a view could not tell apart, or that a program could not address, are refused with one line.
 #[test]
 fn nodes_that_would_be_taken_for_each_other_are_refused() {
     let first = Node::new("adapters-refused", 1);

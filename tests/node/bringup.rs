@@ -1,4 +1,4 @@
-//! The bring-up harness on a good function and on functions that misbehave: it names the step, and what it saw.
+//! The bring-up harness on a good function and on functions that misbehave: it reports the failed step and its observation.
 
 use driver::{
     harness::{self, Outcome, Plan, Report, STEPS},
@@ -21,16 +21,16 @@ use std::{
 const DOORBELL: u32 = 0x18;
 const HEALTH: u32 = 0x1010;
 
-/// A fault of a device between the driver and the real one.
+/// A fault of the device, inserted between the driver and the real one.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Lie {
-    /// The health counter stands still.
+    /// The health counter stops.
     Stands,
-    /// The health counter carries a fatal syndrome.
+    /// The health counter has a fatal syndrome.
     Fatal,
     /// Commands from this one on, counted from 0, never complete.
     Stuck(u32),
-    /// Interrupts get lost.
+    /// Interrupts are lost.
     Silent,
     /// A reset is refused.
     NoReset,
@@ -71,24 +71,24 @@ impl Registers for LyingBar {
     }
 }
 
-#[allow(unsafe_code)] // hands the caller's promise on
+#[allow(unsafe_code)] // passes on the caller's promise
 #[deny(clippy::missing_trait_methods)]
 impl Transport for Liar {
     fn bar(&self, index: u8) -> io::Result<Bar> {
         let commands = AtomicU32::new(0);
         Ok(Bar::Trapped(Arc::new(LyingBar { inner: self.inner.bar(index)?, lie: self.lie, commands })))
     }
-    /// None: doorbells in such pages would not meet the lies about registers.
+    /// Returns `None`, because doorbells in such pages would bypass the lies about registers.
     fn combining(&self) -> Option<Arc<dyn Combining>> {
         None
     }
     unsafe fn dma_map(&self, base: *mut u8, len: usize, access: Access) -> io::Result<Iova> {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller upholds the contract of `dma_map`.
         unsafe { self.inner.dma_map(base, len, access) }
     }
     fn interrupt(&self, vector: u16) -> io::Result<Interrupt> {
         match self.lie {
-            // Connected to another vector than the device raises.
+            // Connects a vector that the device does not raise.
             Lie::Silent => self.inner.interrupt(vector + 8),
             _ => self.inner.interrupt(vector),
         }
@@ -99,7 +99,7 @@ impl Transport for Liar {
             _ => self.inner.reset(),
         }
     }
-    /// False: what a lie holds up is waited for as with a card.
+    /// Returns false: the driver must wait for delayed work, as with a card.
     fn acts_at_once(&self) -> bool {
         false
     }
@@ -139,7 +139,7 @@ fn place() -> Place {
     place_of("none")
 }
 
-/// A node whose adapter is as strict as `switches` say.
+/// Makes a node with an adapter as strict as `switches` say.
 fn place_of(switches: &str) -> Place {
     let dir = Scratch::new();
     let strict = Some(switches.parse().expect("known switches"));
@@ -152,7 +152,7 @@ impl Place {
         Arc::new(NodeTransport::open(&self.node, fid).expect("a function"))
     }
 
-    /// Runs all steps on VF 1 behind a device that lies.
+    /// Runs all steps on VF 1 of a device that lies.
     fn run(&self, lie: Lie) -> Report {
         let transport: Arc<dyn Transport> = Arc::new(Liar { inner: self.function(1), lie });
         let plan = Plan { write: true, ..Plan::default() }.within(Duration::from_millis(300));
@@ -170,14 +170,14 @@ fn failed_at(report: &Report, step: &str, saying: &str) {
     assert!(tried_after.clone().all(|s| matches!(s.outcome, Outcome::Skipped(_))), "{report}");
 }
 
-/// The PF and a VF of the node pass every step, and can be used afterwards.
+/// Checks that the PF and a VF of the node pass every step, and can be used afterwards.
 #[track_caller]
 fn passes(place: &Place, about: &str) {
     for fid in [0, 1] {
         let transport = place.function(fid);
         let plan = Plan { write: true, ..Plan::default() };
         let report = harness::run(&transport, &plan, &mut |_| ());
-        // Nobody outside was named.
+        // No peer outside was named.
         let alone = |s: &harness::StepReport| s.name.name == "frame from outside";
         assert!(report.steps.iter().all(|s| alone(s) || s.outcome == Outcome::Passed), "{about}: {report}");
         assert_eq!(report.steps.len(), STEPS.len());
@@ -208,8 +208,8 @@ fn they_pass_on_an_adapter_that_is_as_strict_as_a_card() {
     }
 }
 
-/// The text of `cli/src/model.txt` that stands beside what is read of a function: the model's VF, page by page. To be renewed when the
-/// model is to answer otherwise, by running this with IRONVERBS_RENEW set.
+/// `cli/src/model.txt`, the text that reports compare a function with: the model's VF, page by page. If the model's answers change, running
+/// this test with IRONVERBS_RENEW set updates the file.
 #[test]
 fn the_models_pages_are_those_that_reports_compare_with() {
     let place = place();
@@ -273,7 +273,7 @@ fn each_misbehaviour_is_found_at_its_step() {
         let report = place.run(lie);
         failed_at(&report, step, saying);
     }
-    // The next driver finds a function it can bring up, whatever they left.
+    // The next driver can bring the function up, whatever state the lies left it in.
     open_device_of(&place.node, 1).expect("bring-up").close().expect("close");
 }
 
@@ -283,7 +283,7 @@ fn a_command_that_sticks_anywhere_fails_one_step_and_leaves_nothing_behind() {
     let mut seen = Vec::new();
     for from in (0..).step_by(23) {
         let report = place.run(Lie::Stuck(from));
-        // Until it is more than there are commands.
+        // Ends when the number exceeds that of the commands.
         let Some(failure) = report.failure() else { break };
         if seen.last() != Some(&failure.name.name) {
             seen.push(failure.name.name);

@@ -1,5 +1,5 @@
-//! The driver's verbs over a node: bring-up, attach, every operation at every size with its data checked, errors as a
-//! program sees them, and many objects.
+//! The driver's verbs over a node: bring-up, attach, every operation at every size with data checks, errors that programs get, and many
+//! objects.
 
 use driver::{
     AccessFlags, Completion, Cq, Mr, Pd, Qp, QpAttr, QpAttrMask, QpInit, QpState, SendFlags, SendOp, SendWr,
@@ -18,9 +18,9 @@ use std::{
 };
 
 const SOON: Duration = Duration::from_secs(10);
-/// Bytes of each end's memory.
+/// Bytes of memory at each end.
 const LEN: usize = 9 << 20;
-/// Sizes from nothing but a word to several MiB, around the MTU and page boundaries.
+/// Sizes from zero or one word to several MiB, around the MTU and page boundaries.
 const SIZES: [usize; 13] =
     [8, 16, 64, 128, 1000, 4088, 4096, 4104, 8192, 65536, 100_000, 1 << 20, (4 << 20) + 8];
 
@@ -35,7 +35,7 @@ fn completed(end: &End, opcode: WcOpcode) -> Completion {
     wc
 }
 
-/// All operations from `a` to `b`, at every size.
+/// Runs all operations from `a` to `b` at every size.
 fn every_operation(a: &End, b: &End) {
     let to = Card { gid: [0; 16], qpn: 0, addr: b.words.addr(), rkey: b.mr.rkey() };
     for (i, len) in SIZES.into_iter().enumerate() {
@@ -121,7 +121,7 @@ fn inline_data_are_taken_when_posted() {
         a.words.put(0, &data);
         let op = SendOp::Write { raddr: b.words.addr(), rkey: b.mr.rkey() };
         let mut sge = a.sge(0, len);
-        // The key of inline data is not looked at.
+        // The key of inline data is not checked.
         sge.lkey = 0xdead;
         a.qp.post_send([SendWr {
             wr_id: 1,
@@ -193,26 +193,26 @@ fn verbs_refuse_what_they_must() {
     let scratch = Scratch::new();
     let node = scratch.node(1).expect("a node");
     let end = End::new(open_device_of(&node, 1).expect("open"), 4096).expect("an end");
-    // Transitions out of order change nothing.
+    // Invalid transitions change nothing.
     let rts = QpAttr { qp_state: QpState::Rts, ..QpAttr::default() };
     assert_eq!(end.qp.modify(&rts, QpAttrMask::STATE).map_err(|e| e.errno()), Err(22));
     assert_eq!(end.qp.query().expect("query").qp_state, QpState::Reset);
     // Posts before the QP is ready.
     assert!(end.post(1, SendOp::Send, &[end.sge(0, 8)]).is_err());
-    // Remote write needs local write.
+    // Remote write requires local write.
     let words = Words::new(4096);
     assert_eq!(
         register(&end.pd, &words, AccessFlags::REMOTE_WRITE).map(drop).map_err(|e| e.errno()),
         Err(22)
     );
-    // A VF that is not there, a node that is not there.
+    // A missing VF and a missing node.
     assert!(open_device(scratch.dir(), 9).is_err());
     assert!(Node::open(Path::new("/dev/shm/no-such-node-anywhere")).is_err());
-    // A CQ that QPs use stays.
+    // A CQ used by QPs cannot be destroyed.
     assert!(Cq::create(&end.device, 0, 0).is_err());
 }
 
-/// Of every size, up to where the other ring would just fit no more.
+/// Of every size, up to the one where the other ring would no longer fit.
 #[test]
 fn a_queue_pair_may_have_one_queue_only() {
     let scratch = Scratch::new();
@@ -233,7 +233,7 @@ fn a_queue_pair_may_have_one_queue_only() {
     }
 }
 
-/// libfabric creates a queue pair with the sizes that an earlier one was given.
+/// libfabric creates a queue pair with the sizes that an earlier one returned.
 #[test]
 fn sizes_that_were_given_can_be_asked_for() {
     let scratch = Scratch::new();
@@ -270,7 +270,7 @@ fn a_second_program_attaches_and_talks() {
     let node = scratch.node(2).expect("a node");
     let dir = scratch.dir().to_string_lossy().into_owned();
     let flow = Path::new(env!("CARGO_BIN_EXE_flow"));
-    // Both on VF 1: whoever comes first brings it up, the other attaches.
+    // Both on VF 1: the first brings it up, the other attaches.
     let mut programs =
         [1, 1].map(|fid: u8| Program::start(flow, &[&dir, &fid.to_string()]).expect("a worker"));
     let cards = [0, 1].map(|i: usize| programs[i].expect("card", SOON).expect("a card"));

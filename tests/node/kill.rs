@@ -1,5 +1,5 @@
-//! kill -9 of programs in full flow, at random instants: who shares nothing with them goes on, their peers end with a
-//! transport error, and nothing stays behind. IRONVERBS_KILLS says how often.
+//! Kills programs with SIGKILL under full load, at random instants: unrelated programs continue, peers end with a transport error, and
+//! nothing is left behind. IRONVERBS_KILLS sets the number.
 
 use ironverbs_tests::{
     bed::Chaos,
@@ -10,14 +10,14 @@ use ironverbs_tests::{
 use node::NodeOptions;
 use std::time::{Duration, Instant};
 
-/// How long a survivor may take to find out: 8 timeouts of 8 to 32 ms, on a machine that is busy.
+/// Maximum time until a survivor detects the failure: 8 timeouts of 8 to 32 ms, on a busy machine.
 const DETECTED: Duration = Duration::from_secs(10);
 
 fn start(scratch: &Scratch, fid: u8) -> Program {
     program::worker(env!("CARGO_BIN_EXE_flow"), scratch, fid)
 }
 
-/// How often, where nobody says so `usual` times.
+/// Number of kills; `usual` if IRONVERBS_KILLS is not set.
 fn kills(usual: usize) -> usize {
     program::number("IRONVERBS_KILLS").map_or(usual, |number| number as usize)
 }
@@ -77,7 +77,7 @@ fn either_side_killed_where_copies_are_forbidden_leaves_a_working_node() {
     killed_at_random([1, 2], kills(500) / 4, true);
 }
 
-/// Killed at any moment from its start on: while it opens the device, creates, connects.
+/// Kills a program at any moment from its start: while it opens the device, creates objects, connects.
 #[test]
 fn a_program_killed_while_it_sets_up_leaves_nothing() {
     let scratch = Scratch::new();
@@ -89,14 +89,14 @@ fn a_program_killed_while_it_sets_up_leaves_nothing() {
         std::thread::sleep(Duration::from_micros(random.draw() >> 40 & 0x7fff));
         program.kill();
     }
-    // The next one finds a function it can use.
+    // The next program can use the function.
     let mut program = start(&scratch, 3);
     program.expect("card", SOON).expect("a card");
     program.kill();
     assert_eq!(Baseline::of(&node), before);
 }
 
-/// Programs of all kinds, of which any may be killed at any moment, and the supervisors of others.
+/// Programs of all kinds and their supervisors; any of them may be killed at any moment.
 #[test]
 fn programs_killed_in_mixed_traffic_leave_a_node_as_it_was() {
     workload::run(Fate::Killed, kills(80), false, env!("CARGO_BIN_EXE_torture"));

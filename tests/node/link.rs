@@ -1,7 +1,7 @@
-//! Two nodes joined by a link, and Debian's programs between them: what goes over the wire is what a wire would carry.
+//! Two nodes joined by a link, and Debian's programs between them: the link carries what a wire would carry.
 //!
-//! Needs `ironverbs` and the provider built (`scripts/test.sh build`), and the packages perftest and ibverbs-utils; tshark, where it
-//! is there, judges a capture.
+//! Needs `ironverbs` and the provider built (`scripts/test.sh build`), and the packages perftest and ibverbs-utils; if tshark is installed,
+//! it checks a capture.
 
 use hwspec::wire::{Headers, Icrc, eth::Ethernet};
 use ironverbs_tests::stock::{Node, Pair, Running};
@@ -18,9 +18,9 @@ struct Joined {
     nodes: [Node; 2],
     links: Vec<Running>,
     sockets: PathBuf,
-    /// True if frames are lost on the way, on purpose.
+    /// True if frames are lost on purpose.
     loses: bool,
-    /// Keeps the tests apart.
+    /// Serializes the tests.
     _turn: Node,
 }
 
@@ -33,7 +33,7 @@ fn until(what: &str, done: impl Fn() -> bool) {
 }
 
 impl Joined {
-    /// Nodes 1 and 2, joined by `kind`, with `faults` on the first one's links.
+    /// Joins nodes 1 and 2 by `kind`, with `faults` on the first node's links.
     fn by(kind: &str, faults: &str) -> Self {
         let turn = Node::new(&format!("link-{kind}"), 1);
         let nodes = [turn.beside(1), turn.beside(2)];
@@ -78,7 +78,7 @@ impl Joined {
         pair
     }
 
-    /// Ends the links; what they say of themselves.
+    /// Ends the links. Returns their output.
     fn end(mut self) -> Vec<String> {
         let said = self.links.drain(..).map(Running::interrupt).collect();
         let left = fs::read_dir(&self.sockets).expect("the directory").count();
@@ -98,7 +98,7 @@ fn status(node: &Node) -> String {
     node.ironverbs(&["node", "status"], &[]).finish()
 }
 
-/// `sent`, `received`, `lost` of a link that has ended.
+/// Parses `sent`, `received` or `lost` of a link that has ended.
 fn counted(said: &str, what: &str) -> u64 {
     let after = said.split(&format!("{what} ")).nth(1).unwrap_or_else(|| panic!("no {what} in {said}"));
     let digits: String = after.chars().take_while(char::is_ascii_digit).collect();
@@ -121,7 +121,7 @@ fn moves_data(kind: &str) {
     }
     for said in joined.end() {
         let frames = counted(&said, "sent") + counted(&said, "received");
-        // A busy machine may keep a peer from taking a frame in time: the transport makes that good.
+        // On a busy machine a peer may not accept a frame in time; the transport recovers.
         assert!(frames > 1000 && counted(&said, "lost") * 100 < frames, "{said}");
     }
 }
@@ -184,7 +184,7 @@ fn data_are_whole_when_the_link_loses_doubles_damages_and_reorders_frames() {
 fn a_delay_on_the_link_is_felt() {
     let joined = Joined::by("dgram", "delay=3ms");
     let pair = joined.pair("ib_send_lat", &["-F", "-n", "20"]);
-    // Half a round trip, and the link delays both ways.
+    // Half a round trip; the link delays both ways.
     let least = pair.rows().concat()[2];
     assert!(least >= 3000.0, "expected 3000 us or more, found {least}");
     joined.end();
@@ -226,7 +226,7 @@ fn faults_on_a_nodes_own_wire_are_made_good() {
     assert!(refused.contains("has strictness none, asked for events=strict"), "{refused}");
 }
 
-/// A node with two VFs, and a folder for a plan, which is written into a file there.
+/// Makes a node with two VFs, and a folder with `plan` in a file.
 fn planned(name: &str, plan: &str) -> (Node, testkit::Scratch, String) {
     let (turn, room) = (Node::new(name, 2), testkit::Scratch::new());
     turn.ironverbs(&["node", "create"], &["--vfs", "2"]).finish();
@@ -261,7 +261,7 @@ fn a_plan_befalls_the_frames_it_names_and_says_what_followed() {
         let line = told(lost);
         assert!(line.contains("NAK (sequence) after") && line.contains("sent again after"), "{line}");
     }
-    // Its receiver may have it before it has asked for it, and then asks for the one behind.
+    // The receiver may get the frame before it has requested it again; it then requests the one after it.
     assert!(told("reorder").contains("acknowledged after"), "{said}");
     for harmless in ["duplicate", "stop"] {
         assert!(!told(harmless).contains("NAK (sequence)"), "{said}");
@@ -277,7 +277,7 @@ fn a_plan_befalls_the_frames_it_names_and_says_what_followed() {
         frames.iter().find(|frame| frame["faults"] == serde_json::json!([0])).expect("the dropped one");
     assert!(dropped["arrived_ns"].is_null(), "{dropped}");
 
-    // A fault that no wire makes is refused in a line, and so is one that found no frame.
+    // A fault that no wire causes is refused with one line, and so is one that matched no frame.
     let write = |text: &str| fs::write(&plan, text).expect("the plan");
     write("[[fault]]\ndo = \"sleep\"\nfor_us = 5\n");
     let refused = turn.ironverbs(&["node", "faults"], &[&plan]).fails();
@@ -285,11 +285,11 @@ fn a_plan_befalls_the_frames_it_names_and_says_what_followed() {
     write("[[fault]]\ndo = \"drop\"\nqp = 0xabcdef\n");
     let refused = turn.ironverbs(&["node", "faults"], &[&plan, "--seconds", "1"]).fails();
     assert!(refused.contains("plan.toml:1: expected a frame as this fault says, found none"), "{refused}");
-    // Frames go by themselves again.
+    // Frames bypass the process again.
     Pair::pingpong(&turn, "ibv_rc_pingpong", "iron1", "iron2", &["-c", "-n", "100"]);
 }
 
-/// A process that is killed while all frames go through it takes none with it but those it holds: the rest go by themselves again.
+/// If the process that all frames go through is killed, only the frames that it holds are lost: the rest bypass it again.
 #[test]
 fn a_plan_whose_process_is_killed_holds_nobody_up() {
     let (turn, _room, plan) = planned("link-plan-dies", "[[fault]]\ndo = \"delay\"\nfor_us = 50\n");
@@ -304,13 +304,13 @@ fn a_plan_whose_process_is_killed_holds_nobody_up() {
     }
 }
 
-/// The frames of a capture, whole.
+/// Returns the complete frames of a capture.
 fn frames(file: &Path) -> Vec<Vec<u8>> {
     let bytes = fs::read(file).expect("the capture");
     let mut rest = &bytes[24..];
     let mut frames = Vec::new();
     while let Some((head, body)) = rest.split_first_chunk::<16>() {
-        // The file is written with the byte order of its first word.
+        // The first word shows the byte order of the file.
         let word = [head[8], head[9], head[10], head[11]];
         let little = bytes[..4] == [0x4d, 0x3c, 0xb2, 0xa1];
         let len = if little { u32::from_le_bytes(word) } else { u32::from_be_bytes(word) } as usize;
@@ -357,7 +357,7 @@ fn a_capture_holds_whole_packets_that_a_dissector_understands() {
     }
 }
 
-/// The link's process runs functions that programs of its node have open, so it is the one that cleans up after those that end.
+/// The link's process runs functions that programs of its node have open, so it cleans up after programs that end.
 #[test]
 fn a_program_is_reached_after_another_on_its_function_has_ended() {
     let joined = Joined::by("node", "");
@@ -368,7 +368,7 @@ fn a_program_is_reached_after_another_on_its_function_has_ended() {
     let words = |side: &'static str, port: &'static str| {
         ["timeout", "30", "rping", side, "-a", "10.7.0.1", "-p", port, "-C", "3", "-v"]
     };
-    // No program of the server's node begins after these.
+    // No program on the server's node starts after these.
     let servers = ["7174", "7175"].map(|port| Pair::listener(server, &words("-s", port)));
     for (running, port) in servers.into_iter().zip(["7174", "7175"]) {
         let said = client.run(&words("-c", port));
@@ -391,7 +391,7 @@ fn a_peer_that_nobody_has_is_refused_in_time_and_by_name() {
     joined.end();
 }
 
-/// Why a QP of `device` cannot be connected to `gid`.
+/// Returns why a QP of `device` cannot be connected to `gid`.
 fn pair_refused(device: &std::sync::Arc<driver::Device>, gid: [u8; 16]) -> String {
     use driver::{AddressHandle, Cq, Pd, Qp, QpAttr, QpAttrMask as Mask, QpInit, QpState, Service};
     let pd = Pd::alloc(device).expect("a PD");

@@ -1,4 +1,4 @@
-//! Programs that meet by communication management, each with its own queue pair 1.
+//! Programs that connect by communication management, each with its own queue pair 1.
 
 use driver::{Gsi, Mad};
 use hwspec::wire::mad::{MadAddress, MgmtClass};
@@ -23,7 +23,7 @@ fn start(scratch: &Scratch, fid: u8, role: &str) -> (Program, String) {
     (program, port)
 }
 
-/// The active program meets the passive one, twice over.
+/// Connects the active program to the passive one, twice.
 fn meet(passive: &mut Program, port: &str, active: &mut Program, service: u16) {
     passive.tell(&service.to_string()).unwrap();
     passive.expect("listening", SOON).unwrap();
@@ -56,14 +56,14 @@ fn programs_on_two_functions_of_a_subnet_meet() {
     on_one_node(LinkLayer::Infiniband, [1, 2]);
 }
 
-/// Both have a QP1 of that function, and get what is sent to either.
+/// Both have a QP1 on that function, and receive messages for either.
 #[test]
 fn programs_that_share_a_function_meet() {
     on_one_node(LinkLayer::Ethernet, [1, 1]);
     on_one_node(LinkLayer::Infiniband, [3, 3]);
 }
 
-/// Where programs may not copy to each other's memory each takes what is its own.
+/// Where programs may not copy to each other's memory, each processes its own messages.
 #[test]
 fn programs_that_share_a_function_but_no_memory_meet() {
     let scratch = Scratch::new();
@@ -145,7 +145,7 @@ fn every_opener_of_a_function_gets_every_mad_until_it_leaves() {
         assert_eq!(*got, mad(b"to whom it may concern"));
         let seen = (from_there.local_gid, from_there.remote_gid, from_there.remote_qpn, from_there.pkey);
         assert_eq!(seen, (to, from, 1, 0xffff));
-        // Answers find their way back.
+        // The answer reaches the sender.
         gsi.send(&from_there, &mad(b"thanks")).unwrap();
         assert!(sender.wait(SOON).unwrap());
         assert_eq!(*sender.next().unwrap().expect("an answer").1, mad(b"thanks"));

@@ -1,4 +1,4 @@
-//! Memory as programs register it, lend parts of it, change what it is and give it up: the driver's verbs over a node.
+//! Memory that programs register, share in parts, re-register and deregister: the driver's verbs over a node.
 
 use driver::{
     AccessFlags, Dm, Mr, Mw, MwBind, MwType, Pd, SendFlags, SendOp, WcOpcode, WcStatus, next_variant,
@@ -13,7 +13,7 @@ const SOON: Duration = Duration::from_secs(10);
 const LEN: usize = 1 << 16;
 const WINDOWED: AccessFlags = AccessFlags::LOCAL_WRITE.union(AccessFlags::MW_BIND);
 
-/// Two ends, and memory of the second that no peer may touch but through windows.
+/// Two ends, and memory of the second that peers may access only through windows.
 struct Stage {
     a: End,
     b: End,
@@ -43,14 +43,14 @@ impl Stage {
         MwBind { mr: Some(&self.mr), addr: self.words.addr() + at, len, access }
     }
 
-    /// The first end writes eight bytes.
+    /// WRITEs eight bytes from the first end.
     #[track_caller]
     fn write(&self, raddr: u64, rkey: u32) -> WcStatus {
         self.a.post(1, SendOp::Write { raddr, rkey }, &[self.a.sge(0, 8)]).expect("post");
         status(&self.a).0
     }
 
-    /// Binds a window of type 2 on the second end.
+    /// Binds a type 2 window on the second end.
     #[track_caller]
     fn bind(&self, mw: &Mw, rkey: u32, part: &MwBind<'_>) {
         let op = mw.binding(rkey, part).expect("a binding");
@@ -114,7 +114,7 @@ fn a_window_of_type_2_ends_by_an_invalidation_here_or_there() {
             s.b.post(4, SendOp::LocalInv(rkey), &[]).expect("post");
             assert_eq!(status(&s.b), (WcStatus::Success, WcOpcode::LocalInv));
         }
-        // It can be bound again, by another name.
+        // It can be bound again, with another key.
         let next = next_variant(rkey);
         s.bind(&mw, next, &s.part(128, 8));
         assert_eq!(s.write(s.words.addr() + 128, next), WcStatus::Success);
@@ -192,14 +192,14 @@ fn a_zero_based_region_is_addressed_from_zero_wherever_it_begins() {
     for skip in [0, 8, 1024] {
         let words = Words::new(16384);
         let at = (words.addr().next_multiple_of(4096) - words.addr()) as usize + skip;
-        // SAFETY: memory of atomics, which lives longer than the region.
+        // SAFETY: the memory consists of atomics and outlives the region.
         #[allow(unsafe_code)]
         let mr = unsafe { Mr::register(&s.b.pd, (words.addr() + at as u64) as *mut u8, 5000, 77, access) };
         let mr = mr.expect("MR");
         s.a.words.set_word(0, skip as u64 + 1);
         assert_eq!(s.write(4096, mr.rkey()), WcStatus::Success);
         assert_eq!(words.word(at + 4096), skip as u64 + 1);
-        // Small messages come in the completion and find their place too.
+        // Small messages are delivered in the CQE, and also reach the right address.
         let sge = driver::Sge { addr: 16, length: 8, lkey: mr.lkey() };
         s.b.qp.post_recv([driver::RecvWr { wr_id: 0, sge: &[sge] }]).expect("post");
         s.a.post(1, SendOp::Send, &[s.a.sge(0, 8)]).expect("post");
@@ -208,7 +208,7 @@ fn a_zero_based_region_is_addressed_from_zero_wherever_it_begins() {
         mr.deregister().expect("deregister");
     }
     let words = Words::new(4096);
-    // SAFETY: `words` outlives the region, and only its atomics touch the bytes meanwhile.
+    // SAFETY: `words` outlives the region, and the bytes are accessed only as atomics meanwhile.
     #[allow(unsafe_code)]
     let mr = unsafe { Mr::register(&s.b.pd, (words.addr() + 8) as *mut u8, 100, 0, access) }.expect("MR");
     assert_eq!(s.write(100 - 7, mr.rkey()), WcStatus::RemAccessErr, "behind its end");
@@ -227,7 +227,7 @@ fn peers_reach_device_memory_and_its_owner_sees_it_through_registers() {
         | AccessFlags::REMOTE_ATOMIC
         | AccessFlags::ZERO_BASED;
     let mut mr = Mr::of_device(&s.b.pd, &dm, 4096, 4096, rights).expect("MR");
-    // WRITE, READ and an atomic of the peer; keys begin at 0.
+    // WRITE, READ and an atomic by the peer; the addresses of the key begin at 0.
     s.a.words.set_word(0, 0x0102_0304_0506_0708);
     assert_eq!(s.write(8, mr.rkey()), WcStatus::Success);
     dm.read(4096, &mut words).expect("read");
@@ -238,7 +238,7 @@ fn peers_reach_device_memory_and_its_owner_sees_it_through_registers() {
     s.a.post(1, SendOp::Read { raddr: 8, rkey: mr.rkey() }, &[s.a.sge(128, 8)]).expect("post");
     assert_eq!(status(&s.a), (WcStatus::Success, WcOpcode::RdmaRead));
     assert_eq!(s.a.words.word(128), 0x0102_0304_0506_0709);
-    // Sent from there and received there, in the completion and by the device, of any length.
+    // Sent from and received into the region, in the CQE and by the device, at all lengths.
     for len in [4, 31, 64, 4000] {
         let sge = driver::Sge { addr: 4, length: len, lkey: mr.lkey() };
         s.b.qp.post_recv([driver::RecvWr { wr_id: 0, sge: &[sge] }]).expect("post");
@@ -321,13 +321,13 @@ fn pages_come_when_they_are_touched_and_missing_ones_are_an_error() {
     let access = AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_WRITE | AccessFlags::REMOTE_READ;
     let paged = access | AccessFlags::ON_DEMAND;
     let (prot, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
-    // SAFETY: a fresh mapping of our own, of which the last page is taken away again.
+    // SAFETY: a fresh mapping of our own; its last page is unmapped again.
     let at = unsafe { libc::mmap(std::ptr::null_mut(), 4 * PAGE, prot, flags, -1, 0) };
     assert_ne!(at, libc::MAP_FAILED);
     let (at, base) = (at as u64, at.cast::<u8>());
-    // SAFETY: the last page of that mapping, in which nothing lies.
+    // SAFETY: the last page of that mapping, which is not in use.
     assert_eq!(unsafe { libc::munmap(base.wrapping_add(3 * PAGE).cast(), PAGE) }, 0);
-    // SAFETY: what is not there is an error of the work request, as this test is about.
+    // SAFETY: access to an unmapped page is an error of the work request, which this test is about.
     let register = |base, len, access| unsafe { Mr::register(&s.b.pd, base, len, base as u64, access) };
     assert!(register(base, 4 * PAGE, access).is_err(), "not all of it is there to be pinned");
     let part = register(base, 4 * PAGE, paged).expect("a part of memory");
@@ -339,7 +339,7 @@ fn pages_come_when_they_are_touched_and_missing_ones_are_an_error() {
             WcStatus::Success,
             "two pages nobody touched"
         );
-        // SAFETY: the mapping's own memory.
+        // SAFETY: memory of our own mapping.
         let found = unsafe { base.add(2 * PAGE - 4).cast::<u64>().read_unaligned() };
         assert_eq!(found, 77);
         s.a.words.set_word(0, 77);
@@ -355,6 +355,6 @@ fn pages_come_when_they_are_touched_and_missing_ones_are_an_error() {
     assert_eq!(s.mr.prefetch(s.words.addr(), 8, false, true), Err(libc::EINVAL), "pinned");
     assert_eq!(s.write(at + 3 * PAGE as u64, whole.rkey()), WcStatus::RemAccessErr, "nothing is there");
     drop((part, whole));
-    // SAFETY: nothing uses it any more.
+    // SAFETY: the mapping is no longer in use.
     unsafe { libc::munmap(base.cast(), 3 * PAGE) };
 }

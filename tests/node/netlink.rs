@@ -1,4 +1,4 @@
-//! RDMA netlink and the counters below `/sys`, as iproute2's `rdma`, libibverbs and programs that speak it raw find them.
+//! RDMA netlink and the counters below `/sys`, as seen by iproute2's `rdma`, by libibverbs, and by programs that use netlink directly.
 //!
 //! Needs `ironverbs` and the provider built (`scripts/test.sh build`), and the packages iproute2, perftest, ibverbs-utils and python3.
 
@@ -8,7 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Checks by their names in the script.
+/// Runs checks of the script by name.
 fn speak(name: &str, checks: &[&str]) -> String {
     let node = Node::new(name, 2);
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("programs/rdma_netlink.py");
@@ -46,7 +46,7 @@ fn a_programs_own_sockets_do_not_depend_on_the_supervisor() {
     speak("nl-own", &["own_sockets"]);
 }
 
-/// A node of 128 devices is shown whole, also to programs that may have no more than 256 descriptors.
+/// A node of 128 devices is shown completely, even to programs limited to 256 descriptors.
 #[test]
 fn rdma_shows_every_device_of_a_full_adapter_under_any_limit() {
     let node = Node::new("nl-full", 127);
@@ -65,7 +65,7 @@ fn rdma_shows_every_device_of_a_full_adapter_under_any_limit() {
 fn rdma_shows_devices_links_and_the_system() {
     let node = Node::new("nl-rdma", 2);
     let out = node.run(&["rdma", "-d", "dev", "show", "iron1"]);
-    // Newer releases of iproute2 say the protocol in between.
+    // Newer releases of iproute2 also print the protocol.
     for part in [
         "iron1: node_type ca ",
         " fw 16.",
@@ -100,11 +100,11 @@ fn rdma_shows_the_objects_of_programs_and_whose_they_are() {
     let client = out.lines().find_map(|l| l.strip_prefix("client ")).expect("the client's number");
     assert!(out.contains("iron1: pd 1 cq 1 qp 1 cm_id 0 mr 1 ctx 1 srq 0"), "{out}");
     let rows = |with: &str| out.lines().filter(|l| l.contains(with)).count();
-    // A user who asks unprivileged sees the same; only keys are hidden.
+    // An unprivileged user sees the same except the keys.
     let owned = format!("pid {client} comm ib_write_bw");
     assert_eq!(rows(&owned), 4, "{owned}: {out}");
     assert!(out.contains("type RC state RTS") && out.contains("mrlen 131072"), "{out}");
-    // The objects that programs had go with them.
+    // The programs' objects are gone with them.
     assert!(out.trim_end().ends_with("pd 0 cq 0 qp 0 cm_id 0 mr 0 ctx 0 srq 0"), "{out}");
 }
 
@@ -129,7 +129,7 @@ fn rdma_shows_connection_identifiers_how_far_they_have_come_and_whose_they_are()
         let wanted = |l: &&str| l.contains(&format!("state {state} ")) && l.contains(&format!(" pid {pid} "));
         out.lines().filter(wanted).collect()
     };
-    // A program that listens at every address does so at every device.
+    // A program that listens on every address is shown at every device.
     let everywhere = rows("LISTEN", datagrams);
     let devices: Vec<&str> = everywhere.iter().map(|l| l.split_whitespace().nth(1).unwrap()).collect();
     assert_eq!(devices, ["iron0/1", "iron1/1", "iron2/1"], "{out}");
@@ -137,7 +137,7 @@ fn rdma_shows_connection_identifiers_how_far_they_have_come_and_whose_they_are()
     let [listens] = rows("LISTEN", server)[..] else { panic!("{out}") };
     assert!(listens.starts_with("link iron1/1 ") && listens.contains("comm rping"), "{out}");
     assert_eq!((value(listens, "ps"), value(listens, "src-addr")), ("TCP".into(), "127.0.0.2:7174".into()));
-    // Both ends of the connection name each other, and queue pairs there are.
+    // Both ends of the connection refer to each other, and to existing queue pairs.
     let ends = [rows("CONNECT", server), rows("CONNECT", client)].concat();
     let [of_server, of_client] = ends[..] else { panic!("{out}") };
     assert_eq!(value(of_server, "src-addr"), "127.0.0.2:7174");
@@ -151,7 +151,7 @@ fn rdma_shows_connection_identifiers_how_far_they_have_come_and_whose_they_are()
     }
     let summary = out.lines().find(|l| l.contains("iron1: pd")).expect("a summary");
     assert!(summary.contains("cm_id 4 "), "{out}");
-    // The objects that programs had go with them, however they end.
+    // The programs' objects are gone with them, however they end.
     let after = out.split(programs).last().unwrap();
     assert!(!after.contains("cm-idn") && after.contains("cm_id 0"), "{out}");
 }
@@ -178,14 +178,14 @@ fn counters_count_in_the_kernels_units_and_stay_when_programs_go() {
     );
     assert_eq!(value("counters/unicast_xmit_packets"), packets);
     assert!(value("counters/port_rcv_packets") > 0 && value("hw_counters/lifespan") > 0);
-    // The file that was open before reads the new value.
+    // A file descriptor opened before reads the new value.
     assert!(out.lines().any(|l| l == packets.to_string()), "{out}");
     let writes: u64 = out.lines().find_map(|l| l.strip_prefix("writes ")).unwrap().parse().unwrap();
     assert!(writes >= 100, "{out}");
     assert!(out.trim_end().ends_with(&format!("rx_write_requests\n{writes}")), "{out}");
 }
 
-/// Reads every counter of two ports, all the time for three seconds, and says how often, and what one said last.
+/// Reads every counter of two ports in a loop for three seconds, and prints the number of reads and the last value of one counter.
 const READS: &str = r#"
 import glob, time
 last = {file: 0 for file in glob.glob("/sys/class/infiniband/iron[12]/ports/1/*counters/*")}
@@ -227,7 +227,7 @@ fn nothing_is_left_when_the_last_process_goes_and_not_before() {
         });
         ours.count()
     };
-    // The program ends; a child of it goes on and asks later.
+    // The program ends, but a child of it continues and queries later.
     let out = node.run(&["sh", "-c", "(sleep 1; rdma dev show) & echo gone"]);
     assert!(out.contains("gone") && out.contains("iron1"), "{out}");
     let start = Instant::now();
@@ -299,7 +299,7 @@ fn infiniband_diags_find_the_subnet_as_it_is() {
         sminfo -C iron2; ibnetdiscover -C iron1; ibhosts -C iron2; ibtracert -C iron1 2 3; ibroute -C iron1 512; \
         smpquery -C iron1 nodeinfo -D 0,1,9; ibv_devinfo -d iron2 | grep state";
     let out = node.run(&["sh", "-c", &format!("{{ {script}; }} 2>&1")]);
-    // The node's GUID as sysfs has it, written as these tools do.
+    // The node's GUID from sysfs, in the format of these tools.
     let guid = out.lines().next().expect("a GUID").replace(':', "");
     let short = guid.trim_start_matches('0');
     for part in [
@@ -307,7 +307,7 @@ fn infiniband_diags_find_the_subnet_as_it_is() {
         "Node Description:.................ironverbs iron2",
         "GidPrefix:.......................0xfe80000000000000\nLid:.............................2\n",
         "SMLid:...........................512\nCapMask:.........................0xc800\nLinkState:.......................Active",
-        // With communication management, which is the programs'.
+        // With the communication management bit, which belongs to the programs.
         "Capability mask: 0x0001c800",
         "port_cap_flags:\t\t0x0001c800",
         "caps: <SYS_IMAGE_GUID, EXTENDED_SPEEDS, CAP_MASK2, CM>",
@@ -317,7 +317,7 @@ fn infiniband_diags_find_the_subnet_as_it_is() {
         &format!("Ca\t: 0x{guid} ports 1 \"ironverbs iron1\""),
         "[2] lid 512-512 \"ironverbs switch\"\n[3] -> ca port",
         "3 valid lids dumped",
-        // Nobody is at a port without a function.
+        // A port without a function has no peer.
         "failed: operation nodeinfo: node info query failed",
         "state:\t\t\tPORT_ACTIVE",
     ] {
@@ -329,7 +329,7 @@ fn infiniband_diags_find_the_subnet_as_it_is() {
 #[test]
 fn management_packets_of_every_class_are_answered_at_once() {
     let node = Node::new("nl-classes", 2).on_infiniband();
-    // Generous limits of time, which nothing here may use up.
+    // Generous time limits, which must not be used up.
     let script = "saquery -C iron1 -t 20000 CPI; saquery -C iron1 -t 20000 --src-to-dst 2:3 PR; saquery -C iron1 -t 20000 NR 3; \
         saquery -C iron1 -t 20000 PIR 512/2; saquery -C iron1 -t 20000 MCMR; saquery -C iron1 -t 20000 SR; saquery -C iron1 -t 20000; \
         vendstat -C iron1 -t 20000 -N 3; ibsysstat -C iron1 -t 20000 3; \
@@ -348,7 +348,7 @@ fn management_packets_of_every_class_are_answered_at_once() {
         "vendstat: iberror: failed",
         "failed: ibsystat to Lid 3: Connection timed out",
         "1 packets transmitted, 0 received",
-        // Performance management at the switch: a port that is there, and one that is not.
+        // Performance management at the switch: an existing port, and a missing one.
         "# Port counters: Lid 512 port 2",
         "clean 0",
     ] {

@@ -1,4 +1,4 @@
-//! The driver over a vfio-user socket: another process could be at its other end, and no kernel has a hand in it.
+//! The driver over a vfio-user socket: another process could be at the other end, and the kernel is not involved.
 
 use devmodel::{Config, region::Geometry, serve};
 use driver::{
@@ -22,7 +22,7 @@ use std::{
 const SOON: Duration = Duration::from_secs(10);
 const LEN: usize = 1 << 20;
 
-/// An adapter with two VFs, each on its socket.
+/// An adapter with two VFs, each with a socket.
 struct Served {
     plugs: Vec<serve::Plug>,
     standalone: Arc<serve::Standalone>,
@@ -49,7 +49,7 @@ impl Served {
         std::fs::create_dir_all(scratch.dir()).expect("a directory");
         let standalone = serve::Standalone::new(Geometry::SMALL, config);
         let over = Arc::new(AtomicBool::new(false));
-        // A process that serves an adapter lets its timers fire.
+        // The serving process has to fire the adapter's timers.
         let (ticks, stop) = (standalone.clone(), over.clone());
         std::thread::spawn(move || {
             while !stop.load(Relaxed) {
@@ -94,7 +94,7 @@ fn mac(fid: u8) -> [u8; 6] {
     devmodel::identity::mac(0, fid)
 }
 
-/// An address of IPv6, beside that of IPv4.
+/// An IPv6 address in addition to the IPv4 one.
 fn gid_v6(fid: u8) -> [u8; 16] {
     [0xfd, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, fid]
 }
@@ -161,7 +161,7 @@ fn an_armed_queue_wakes_a_sleeping_program() {
     let served = Served::new();
     let (a, b) = pair(&served);
     b.cq.arm(false);
-    // Events of the bring-up are taken first.
+    // Drains the events of the bring-up.
     while b.device.events().next().is_some() {}
     b.receive(1, 0, LEN).unwrap();
     assert!(!b.device.events().wait(Some(Duration::from_millis(50))).unwrap(), "nothing has come yet");
@@ -199,7 +199,7 @@ fn peers_are_found_by_asking_and_who_is_not_there_is_named() {
     for word in ["10.0.0.77", "12 ARP requests", "10.0.0.1 ", "3s"] {
         assert!(said.contains(word), "{word}: {said}");
     }
-    // A device that goes answers no more.
+    // A closed device no longer answers.
     drop(b);
     let c = served.device(1);
     assert_eq!(c.resolve(2, &gid_v6(99)).unwrap_err().errno(), libc::EHOSTUNREACH);

@@ -1,5 +1,4 @@
-//! A target that sleeps: one-sided operations need nothing of it where the host allows direct copies, and its parked
-//! thread alone where it does not.
+//! A sleeping target: one-sided operations need no thread of it where the host allows direct copies, and otherwise only its parked thread.
 
 use devmodel::state::Counters;
 use ironverbs_tests::stock::{Node, Pair, Running, until_rest};
@@ -11,7 +10,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// The target's function, and the one that works on it.
+/// The target's function, and that of the program that accesses it.
 const TARGET: u8 = 1;
 
 struct Watch(Arc<Runtime>);
@@ -21,19 +20,19 @@ impl Watch {
         self.0.status().expect("status")
     }
 
-    /// Frames that arrived at the target so far.
+    /// Returns the number of frames that have arrived at the target.
     fn arrived(&self) -> u64 {
         self.status().functions[usize::from(TARGET)].counters[Counters::RxPackets as usize]
     }
 
-    /// Process id of the target and how often its parked thread was woken.
+    /// Returns the process id of the target and the number of wakeups of its parked thread.
     fn target(&self) -> Option<(u32, u64)> {
         let status = self.status();
         let party = status.parties.iter().find(|p| p.functions == [TARGET])?;
         Some((party.pid, party.wakes))
     }
 
-    /// Waits until `enough` frames have arrived; says how many did.
+    /// Waits until `enough` frames have arrived. Returns the number.
     fn wait(&self, enough: u64) -> u64 {
         let start = Instant::now();
         while self.arrived() < enough && start.elapsed() < Duration::from_secs(20) {
@@ -53,9 +52,9 @@ fn state(pid: u32) -> char {
     stat.rsplit(") ").next().and_then(|rest| rest.chars().next()).unwrap_or('?')
 }
 
-/// The server of the bandwidth tools sleeps in a read from its socket while its memory is worked on.
+/// Starts a bandwidth tool. Its server sleeps in a read from its socket while its memory is accessed.
 fn under_way(node: &Node, tool: &str) -> (Running, Running, Watch) {
-    // An ACK timeout of 1 s and more, so that a target that is held up for a moment is not given up.
+    // An ACK timeout of at least 1 s, so that a short delay of the target does not end the connection.
     let (server, client) =
         Pair::perftest_under_way(node, tool, "iron1", "iron2", &["-D", "4", "-s", "4096", "-u", "18"]);
     let start = Instant::now();
@@ -70,10 +69,10 @@ fn under_way(node: &Node, tool: &str) -> (Running, Running, Watch) {
     (server, client, watch)
 }
 
-/// Stops process `target` of a pair under way: frames for it are taken all the same, and its parked thread sleeps on.
+/// Stops process `target` of a running pair, and checks that frames for it are still processed and that its parked thread is not woken.
 fn is_worked_on_while_stopped(tool: &str, watch: &Watch, target: u32) {
     until_rest(target, tool);
-    // No thread of it runs from here on, the parked one least of all.
+    // From here on no thread of it runs, not even the parked one.
     signal("-STOP", target);
     sleep(Duration::from_millis(100));
     let (_, wakes) = watch.target().expect("the target");
@@ -99,8 +98,8 @@ fn a_stopped_target_is_read_and_written() {
     }
 }
 
-/// Programs that do not know each other's process numbers, as in containers, cannot have the kernel copy between them. Memory that was
-/// lent needs no such copy.
+/// The kernel cannot copy between programs that do not know each other's process ids, as in containers. Memory lent to the node needs no
+/// such copy.
 #[test]
 fn a_stopped_target_in_another_pid_namespace_is_read_and_written() {
     let apart = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc"];
@@ -131,7 +130,7 @@ fn where_copies_are_forbidden_the_parked_thread_does_them() {
         let (_, wakes_after) = watch.target().expect("the target");
         assert!(after >= before + 200, "{tool}: {before} frames, then {after}");
         assert!(wakes_after > wakes, "{tool}: the parked thread was not woken");
-        // Stopped for a moment, shorter than the sender's patience, it takes nothing.
+        // Stopped for a moment, shorter than the sender's timeout, it processes no frames.
         signal("-STOP", pid);
         sleep(Duration::from_millis(100));
         assert_eq!(state(pid), 'T', "{tool}");

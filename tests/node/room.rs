@@ -1,6 +1,6 @@
-//! A node on a small tmpfs that fills up, to Debian's programs: errors and lines, no signals.
+//! Debian's programs on a node in a small tmpfs that fills up: they get errors and messages, not signals.
 //!
-//! Each run has a tmpfs of its own in a mount namespace, which takes root.
+//! Each run has a tmpfs of its own in a mount namespace, which requires root.
 
 use ironverbs_tests::program::{built, free_port};
 use std::{path::Path, process::Command};
@@ -8,14 +8,14 @@ use std::{path::Path, process::Command};
 /// The outcome of a pair of programs.
 #[derive(Debug)]
 struct Outcome {
-    /// Exit codes of server, client, and of `ibv_devinfo` afterwards; 124 is that of `timeout`.
+    /// Exit codes of server, client, and of a final `ibv_devinfo`; 124 is that of `timeout`.
     codes: Vec<i32>,
     /// Their output.
     said: String,
 }
 
-/// Runs `ib_write_bw` with `options` between two VFs on a tmpfs of `size` MiB; at `when`, a file takes all of it but `left` KiB. `None`:
-/// there are no mount namespaces to be had.
+/// Runs `ib_write_bw` with `options` between two VFs on a tmpfs of `size` MiB; at `when`, a file fills it up to the last `left` KiB.
+/// Returns `None` if mount namespaces are unavailable.
 fn pair(size: u32, when: &str, left: u32, lend: bool, options: &str) -> Option<Outcome> {
     const SCRIPT: &str = r#"
         mount -t tmpfs -o size="$SIZE"m none "$AT" || exit 77
@@ -75,7 +75,7 @@ fn pair(size: u32, when: &str, left: u32, lend: bool, options: &str) -> Option<O
     Some(Outcome { codes, said })
 }
 
-/// 128 and more: ended by a signal; but for the SIGTERM of `kill` and `timeout`.
+/// Returns true if the exit code says that a signal ended the program (128 and more), except the SIGTERM of `kill` and `timeout`.
 fn is_signal(code: i32) -> bool {
     code > 128 && code != 128 + 15
 }

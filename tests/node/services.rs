@@ -1,5 +1,4 @@
-//! The driver's unreliable and raw services over a node: what UD, UC, multicast groups and raw packets do for a program,
-//! and what is refused.
+//! The driver's unreliable and raw services over a node: UD, UC, multicast groups and raw packets for programs, and refused requests.
 
 use driver::{
     AddressHandle, Ah, Completion, Cq, Device, Flow, FlowAttr, FlowKind, FlowSpec, Mr, Pd, Qp, QpAttr,
@@ -41,7 +40,7 @@ impl End {
         Self::made(node, fid, service, |_| {})
     }
 
-    /// One to which multicasts do not come back.
+    /// An end that blocks multicast loopback.
     fn blocking(node: &Arc<Node>, fid: u8, service: Service) -> Self {
         Self::made(node, fid, service, |init| init.block_multicast_loopback = true)
     }
@@ -65,7 +64,7 @@ impl End {
         Self { qp, cq, mr, pd, device, words }
     }
 
-    /// To RTS, as services without a peer go.
+    /// Moves the QP to RTS, as for services without a peer.
     fn run(&self) {
         let attr = |qp_state| QpAttr { qp_state, port_num: 1, qkey: QKEY, ..QpAttr::default() };
         let (init, rts) = match self.qp.service() {
@@ -126,7 +125,7 @@ impl End {
         self.device.port().expect("the port").mac
     }
 
-    /// Puts a frame from `self` to `to` into its memory; its length.
+    /// Writes a frame from `self` to `to` to its own memory. Returns the length.
     fn frame(&self, to: [u8; 6], ether_type: u16, len: usize) -> usize {
         let mut bytes = [&to[..], &self.mac(), &ether_type.to_be_bytes()].concat();
         bytes.extend((bytes.len()..len).map(|i| i as u8));
@@ -149,11 +148,11 @@ fn a_datagram_says_whom_it_is_from_and_wrong_keys_are_dropped() {
     let data: Vec<u8> = (0..1000).map(|i| i as u8).collect();
     a.words.put(0, &data);
     b.receive(1, ROOM);
-    // A wrong Q_Key leaves the receive where it is.
+    // A wrong Q_Key does not consume the receive.
     a.send(1000, &to(&ah, &b, QKEY + 1)).expect("a post");
     a.good(WcOpcode::Send);
     b.nothing();
-    // With its top bit set it is the sender's own.
+    // With the top bit set, the sender's own Q_Key is used.
     for qkey in [QKEY, 0x8000_0000] {
         a.send(1000, &to(&ah, &b, qkey)).expect("a post");
         a.good(WcOpcode::Send);
@@ -296,7 +295,7 @@ fn attributes_are_those_of_the_service() {
     assert_eq!(ud.qp.query().expect("a query").qkey, 7);
 }
 
-/// A flow that takes frames to a MAC.
+/// A flow for frames to a MAC.
 fn frames_to(mac: [u8; 6]) -> FlowAttr {
     let none = [[0; 6]; 2];
     let spec = FlowSpec::Eth { dst: [mac, [0xff; 6]], src: none, ether_type: [0; 2], vlan: [0; 2] };
@@ -322,7 +321,7 @@ fn raw_packets_reach_the_queue_their_flow_names() {
     a.good(WcOpcode::Send);
     assert_eq!(b.good(WcOpcode::Recv).byte_len as usize, len);
     assert_eq!(b.received(len), a.words.bytes(0, len));
-    // Without its flow, frames go where all the rest does.
+    // Without its flow, frames are delivered like all others.
     drop(flow);
     b.receive(2, ROOM);
     a.send(len, &Target::Peer).expect("a post");
@@ -330,7 +329,7 @@ fn raw_packets_reach_the_queue_their_flow_names() {
     assert_eq!(c.good(WcOpcode::Recv).byte_len as usize, len);
     b.nothing();
     drop(rest);
-    // RDMA goes on as before.
+    // RDMA continues to work.
     let (ud, peer) = (End::new(&node, 1, Service::Ud), End::new(&node, 2, Service::Ud));
     ud.run();
     peer.run();
@@ -340,7 +339,7 @@ fn raw_packets_reach_the_queue_their_flow_names() {
     peer.good(WcOpcode::Recv);
 }
 
-/// Else its first connection is refused as one of before that is still there (IBTA 12.9.8.3.1).
+/// Otherwise its first connection would be refused as a stale one of its predecessor (IBTA 12.9.8.3.1).
 #[test]
 fn the_next_user_of_a_function_gets_other_numbers() {
     let (_scratch, node) = node();
@@ -353,7 +352,7 @@ fn the_next_user_of_a_function_gets_other_numbers() {
     }
 }
 
-/// A frame from `a` to `b` with a UDP packet whose checksums are 0; its length.
+/// Writes a frame from `a` to `b` with a UDP packet without checksums. Returns the length.
 fn unsummed(a: &End, b: &End, tag: Option<u16>) -> usize {
     let tag = tag.map(|tci| [[0x81, 0].as_slice(), &tci.to_be_bytes()].concat()).unwrap_or_default();
     let ip = [0x45, 0, 0, 58, 0, 1, 0, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2];
@@ -391,7 +390,7 @@ fn checksums_of_raw_packets_are_filled_in_and_judged() {
         let pseudo = [&ip[12..], &[0, 17], &udp[4..6], udp].concat();
         assert_eq!((sum(ip) == 0xffff, sum(&pseudo) == 0xffff), (filled, filled));
     }
-    // On other services there is nothing to fill in.
+    // On other services there is no checksum to fill in.
     let ud = End::new(&node, 1, Service::Ud);
     ud.run();
     let ah = ud.ah(ud.device.gid(1).expect("a GID"));
@@ -431,7 +430,7 @@ fn vlan_tags_come_in_the_frame_or_beside_it() {
     assert_eq!(Qp::create(&pd, &init).err().expect("refused").errno(), libc::EOPNOTSUPP);
 }
 
-/// A flow of IPv6 frames whose header has this next header, traffic class and hop limit.
+/// A flow for IPv6 frames with this next header, traffic class and hop limit.
 fn v6_like(proto: [u8; 2], class: [u8; 2], ttl: [u8; 2]) -> FlowAttr {
     let specs = vec![FlowSpec::IpMore { version: 6, proto, class, ttl }];
     FlowAttr { specs, ..FlowAttr::default() }
@@ -444,11 +443,11 @@ fn flows_look_at_the_whole_ip_header() {
     a.run();
     b.run();
     let mut ip = [0; 40];
-    // Class 0xb8, 10 bytes of no known protocol, hop limit 9.
+    // Class 0xb8, 10 bytes of an unknown protocol, hop limit 9.
     (ip[0], ip[1], ip[5], ip[6], ip[7]) = (0x6b, 0x80, 10, 99, 9);
     let frame = [&b.mac()[..], &a.mac(), &[0x86, 0xdd], &ip, &[1; 10]].concat();
     a.words.put(0, &frame);
-    // Lengths are not looked at: rdma-core's own tests send packets that claim more than there is.
+    // Lengths are not checked: rdma-core's own tests send packets with lengths beyond their end.
     let too_long = (frame.clone(), v6_like([99, 0xff], [0, 0], [9, 0xff]));
     for (attr, fits) in [
         (v6_like([99, 0xff], [0xb8, 0xff], [9, 0xff]), true),
@@ -495,14 +494,14 @@ fn raw_packets_posted_in_error_are_flushed_in_order() {
         b.nothing();
         b.qp.modify(&state(QpState::Err), Mask::STATE).expect("ERR");
         flushed(0..8);
-        // There is a doorbell for sends, and none for receives.
+        // Sends have a doorbell; receives have none.
         (9..12).for_each(|_| b.send(100, &Target::Peer).expect("a post"));
         assert!(
             (0..3).all(|_| b.next(SOON).is_some_and(|wc| wc.status == WcStatus::WrFlushErr && wc.wr_id == 9))
         );
         (20..26).for_each(|wr_id| b.receive(wr_id, 1000));
         flushed(20..26);
-        // And it can be used again.
+        // It can be used again.
         b.qp.modify(&state(QpState::Reset), Mask::STATE).expect("RESET");
         b.run();
         b.receive(30, ROOM);
@@ -512,7 +511,7 @@ fn raw_packets_posted_in_error_are_flushed_in_order() {
         assert_eq!(b.good(WcOpcode::Recv).wr_id, 30);
         drop(flow);
         a.good(WcOpcode::Send);
-        // Completions that were flushed and nobody polled go with the reset.
+        // Flushed completions that were not polled are discarded by the reset.
         (40..43).for_each(|wr_id| b.receive(wr_id, 1000));
         b.qp.modify(&state(QpState::Err), Mask::STATE).expect("ERR");
         b.qp.modify(&state(QpState::Reset), Mask::STATE).expect("RESET");

@@ -1,5 +1,5 @@
-//! Shared receive queues and extended reliable connections as programs have them: receives that several QPs take, limits
-//! and events of last receives, domains and target QPs that processes share, and what is left of them after kill -9.
+//! Shared receive queues and XRC in programs: receives shared by several QPs, limit events and last-WQE events, domains and target QPs
+//! shared between processes, and what is left of them after SIGKILL.
 
 use driver::{
     AccessFlags, Completion, Cq, Device, Dm, Error, Event, FileId, Mr, Pd, Qp, QpAttr, QpAttrMask, QpEvent,
@@ -16,7 +16,7 @@ use std::{os::unix::fs::MetadataExt, path::Path, sync::Arc, time::Duration};
 const SOON: Duration = Duration::from_secs(10);
 const ROOM: usize = 256;
 
-/// A side with memory and an SRQ of seven receives. Objects that refer to others come before those.
+/// A side with memory and an SRQ of seven receives. Referrers are declared before the objects they refer to.
 struct Side {
     srq: Arc<Srq>,
     cq: Arc<Cq>,
@@ -87,7 +87,7 @@ impl Side {
     }
 }
 
-/// `n` RC QPs of `b` on its SRQ, each with its peer of `a`.
+/// Creates `n` RC QPs of `b` on its SRQ, each connected to a QP of `a`.
 fn pairs(a: &Side, b: &Side, n: usize) -> Vec<(Arc<Qp>, Arc<Qp>)> {
     let pair = |_| {
         let (x, y) = (a.qp(Service::Rc, false), b.qp(Service::Rc, true));
@@ -108,7 +108,7 @@ fn queue_pairs_take_receives_in_the_order_of_their_messages() {
     let node = scratch.node(2).expect("a node");
     let (a, b) = (Side::new(&node, 1), Side::new(&node, 2));
     let pairs = pairs(&a, &b, 3);
-    // Round and round, with sizes that come in the CQE and sizes that do not.
+    // Many rounds, with sizes that fit into the CQE and sizes that do not.
     for round in 0..40usize {
         for slot in 0..7 {
             b.receive(slot).expect("room");
@@ -214,7 +214,7 @@ fn what_cannot_be_is_refused_and_changes_nothing() {
     for (max_wr, max_sge) in [(most.max_srq_wr + 1, 1), (1, most.max_srq_sge + 1)] {
         assert_eq!(errno(make(max_wr, max_sge)), libc::EINVAL, "{max_wr} of {max_sge}");
     }
-    // As libmlx5 has it: one of no receives is one of the least size.
+    // As in libmlx5: a size of zero means the minimum size.
     assert!(make(0, 1).expect("the smallest").size().0 > 0);
     let largest = make(most.max_srq_wr, most.max_srq_sge).expect("what the device says");
     assert_eq!(largest.size(), (most.max_srq_wr, most.max_srq_sge));
@@ -224,7 +224,7 @@ fn what_cannot_be_is_refused_and_changes_nothing() {
     let more = vec![b.sge(0, 8); b.srq.size().1 as usize + 1];
     let refused = b.srq.post_recv([RecvWr { wr_id: 0, sge: &more }]).expect_err("a piece too many");
     assert_eq!((refused.index, refused.errno), (0, libc::EINVAL));
-    // A QP on it takes no receives of its own, and keeps it.
+    // A QP on an SRQ has no receives of its own, and keeps the SRQ in use.
     let qp = b.qp(Service::Rc, true);
     assert_eq!(qp.cap().max_recv_wr, 0);
     let init = QpAttr { qp_state: QpState::Init, port_num: 1, ..QpAttr::default() };
@@ -235,7 +235,7 @@ fn what_cannot_be_is_refused_and_changes_nothing() {
     assert_eq!(errno(b.srq.clone().destroy()), libc::EBUSY);
 }
 
-/// A file on the node's own file system, as domains are named by.
+/// A file on the node's own file system, which identifies a domain.
 fn file(scratch: &Scratch) -> (String, FileId) {
     let path = scratch.dir().join("domain");
     std::fs::write(&path, b"").expect("a file");
@@ -287,7 +287,7 @@ fn processes_share_a_domain_and_a_target_until_the_last_is_gone() {
     shared_by_processes(false);
 }
 
-/// A message then waits for the process whose SRQ it names, whoever made the target.
+/// A message then waits for the process that owns the SRQ it names, whichever process created the target.
 #[test]
 fn they_do_where_no_process_reaches_the_memory_of_another() {
     shared_by_processes(true);
@@ -297,7 +297,7 @@ fn shared_by_processes(no_direct_copies: bool) {
     let scratch = Scratch::new();
     let options = NodeOptions { vfs: Some(2), no_direct_copies, ..NodeOptions::default() };
     let node = scratch.node_with(&options).expect("a node");
-    // Holds the function, as any other program would; its books are the baseline.
+    // Opens the function like any other program; its object counts are the baseline.
     let device = open_device_of(&node, 2).expect("a device");
     let (path, file) = file(&scratch);
     let warm = XrcDomain::open(&device, XrcOpen::default()).expect("XRC is there");
@@ -333,13 +333,13 @@ fn shared_by_processes(no_direct_copies: bool) {
         assert_eq!(found, (WcStatus::Success, round - 1, 8 * round, qpn));
     }
 
-    // The program that made the target is killed: we hold it.
+    // The program that created the target is killed, but we keep the target open.
     other.kill();
     node.status().expect("cleaned up");
     assert_eq!(send_to(&a, &initiator, ours.srq.srqn(), 64), WcStatus::Success);
     assert_eq!(ours.wait().wr_id, 3);
     assert_eq!(target.query().expect("there").qp_state, QpState::Rts);
-    // The SRQ of the dead is not there any more.
+    // The SRQ of the dead program no longer exists.
     assert_eq!(send_to(&a, &initiator, theirs, 64), WcStatus::RemInvReqErr);
     target.destroy().expect("destroyed by the last");
     drop(ours);
@@ -347,7 +347,7 @@ fn shared_by_processes(no_direct_copies: bool) {
     assert_eq!(node.status().expect("status").functions[2].objects, before);
 }
 
-/// Nor an SRQ, an initiator, device memory and its key, which belong to the function as well.
+/// The same for an SRQ, an initiator, and device memory with its key, which also belong to the function.
 #[test]
 fn a_killed_program_leaves_no_domain_and_no_target_behind() {
     nothing_left_behind("none");
@@ -382,7 +382,7 @@ fn nothing_left_behind(switches: &str) {
             let how = XrcOpen { create: false, ..named(file) };
             assert_eq!(errno(XrcDomain::open(&device, how)), libc::EAGAIN, "the domain went with its holder");
         } else {
-            // A program that only waits for events is woken, and cleans up.
+            // A program that only waits for events is woken and cleans up.
             assert!(device.events().wait(Some(SOON)).expect("the interrupt's descriptor"));
             assert_eq!(device.events().next(), None);
         }
@@ -424,7 +424,7 @@ fn reads_writes_and_atomics_over_xrc() {
     assert_eq!(b.words.bytes(1024, 16), b"0123456789abcdef");
     assert_eq!(a.words.bytes(ROOM, 16), b"0123456789abcdef");
     assert_eq!(b.words.word(2048), 5);
-    // Without an SRQ named there is no request.
+    // Without an SRQ number there is no request.
     let wr = SendWr { wr_id: 1, op: SendOp::Send, sge: &[], flags: SendFlags::SIGNALED };
     assert_eq!(initiator.post_send([wr]).expect_err("to nobody").errno, libc::EINVAL);
     assert_eq!(target.post_send([wr]).expect_err("by a target").errno, libc::EINVAL);

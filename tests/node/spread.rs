@@ -1,4 +1,4 @@
-//! Receive side scaling by the driver over a node: work queues, indirection tables, and the QPs that spread frames over them.
+//! Receive side scaling by the driver over a node: work queues, indirection tables, and the QPs that distribute frames over them.
 
 use devmodel::LinkLayer;
 use driver::{
@@ -19,7 +19,7 @@ use std::{
 
 const SOON: Duration = Duration::from_secs(5);
 const ROOM: usize = 2048;
-/// Work queues, and entries of the table over them.
+/// Number of work queues, and of entries in the table over them.
 const QUEUES: usize = 4;
 const ENTRIES: usize = 64;
 
@@ -118,7 +118,7 @@ struct Receiver {
     device: Arc<Device>,
 }
 
-/// Which queue an entry of the table leads to.
+/// Returns the queue of a table entry.
 fn queue_of(entry: usize) -> usize {
     entry / 5 % QUEUES
 }
@@ -160,7 +160,7 @@ impl Receiver {
         Qp::create_rss(&self.pd, &init)
     }
 
-    /// All frames that nobody else wants go to `qp`.
+    /// A flow that sends all frames without another receiver to `qp`.
     fn everything(qp: &Arc<Qp>) -> Flow {
         Flow::create(qp, &FlowAttr { kind: FlowKind::AllDefault, ..FlowAttr::default() }).expect("a flow")
     }
@@ -179,7 +179,7 @@ fn refused<T>(result: Result<T, Error>, errno: i32) {
     assert_eq!(result.err().map(|error| error.errno()), Some(errno));
 }
 
-/// A frame with ports, as they lie at the beginning of both TCP and UDP; checksums are not looked at.
+/// Builds a frame with ports at the offsets common to TCP and UDP; checksums are not checked.
 fn packet(to: [u8; 6], protocol: u8, (src, sport): (&str, u16), (dst, dport): (&str, u16)) -> Vec<u8> {
     let rest = [&sport.to_be_bytes()[..], &dport.to_be_bytes(), &[0; 8], &[0x50, 0x10], &[0; 16]].concat();
     let len = rest.len() as u8;
@@ -204,7 +204,7 @@ fn frames_go_where_the_hash_of_the_verification_suite_says() {
     let (v4, v6) = (Fields::SRC_IPV4 | Fields::DST_IPV4, Fields::SRC_IPV6 | Fields::DST_IPV6);
     let tcp = Fields::SRC_PORT_TCP | Fields::DST_PORT_TCP;
     let udp = Fields::SRC_PORT_UDP | Fields::DST_PORT_UDP;
-    // Fields, protocol of the frame, and whether its ports count.
+    // Hash fields, protocol of the frame, and whether the ports are hashed.
     let kinds = [(tcp, TCP, true), (tcp, UDP, false), (udp, UDP, true), (Fields::empty(), TCP, false)];
     let suites = [(v4, &SUITE_V4[..]), (v6, &SUITE_V6[..])];
     for ((addresses, suite), (ports, protocol, counts)) in
@@ -266,7 +266,7 @@ fn a_work_queue_takes_receives_when_ready_and_flushes_them_in_error() {
     let (a, b) = (Sender::new(&node, 1), Receiver::new(&node, 2));
     let qp = b.rss(Fields::SRC_IPV4).expect("a QP");
     let _flow = Receiver::everything(&qp);
-    // All frames of one source go to one queue: to which is seen first.
+    // All frames of one source go to the same queue; the first frame shows which.
     let frame = packet(b.mac(), TCP, ("10.0.0.1", 1), ("10.0.0.2", 2));
     (0..QUEUES).for_each(|q| b.post(q, q as u64).expect("a receive"));
     a.send(&frame);
@@ -301,7 +301,7 @@ fn a_work_queue_takes_receives_when_ready_and_flushes_them_in_error() {
     assert_eq!(next(cq, SOON).map(|wc| (wc.wr_id, wc.status)), Some((15, WcStatus::Success)));
     assert_eq!(next(cq, Duration::from_millis(30)), None, "what came in RESET is lost");
 
-    // A frame that nobody took goes with the move.
+    // An unpolled frame is discarded by the transition.
     b.post(q, 16).expect("a receive");
     a.send(&frame);
     let end = Instant::now() + SOON;
@@ -399,7 +399,7 @@ fn what_cannot_be_is_refused_and_what_is_in_use_stays() {
     refused(create(&|init| init.max_wr = most_wr + 1), libc::EINVAL);
     refused(create(&|init| init.max_sge = most_sge + 1), libc::EINVAL);
     refused(create(&|init| init.cq = other.cqs[0].clone()), libc::EINVAL);
-    // A WQ that was refused left no trace on the CQ: the next one works.
+    // A refused WQ leaves no trace on the CQ: the next one works.
     let spare = create(&|init| (init.max_wr, init.max_sge) = (3, 0)).expect("a WQ");
     assert_eq!(spare.size(), (4, 1));
     spare.destroy().expect("nothing holds it");

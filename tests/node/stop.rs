@@ -1,5 +1,5 @@
-//! SIGSTOP of either side in full flow, at random instants: whoever shares nothing with it goes on as if it were not there,
-//! its peer waits without losing the connection, and everything goes on after SIGCONT. IRONVERBS_STOPS says how often.
+//! Stops either side with SIGSTOP under full load, at random instants: unrelated programs continue undisturbed, the peer waits without
+//! losing the connection, and everything continues after SIGCONT. IRONVERBS_STOPS sets the number.
 
 use devmodel::state::QpRow;
 use ironverbs_tests::{
@@ -11,21 +11,21 @@ use ironverbs_tests::{
 use node::{Node, NodeOptions};
 use std::time::{Duration, Instant};
 
-/// Longer than the transport's patience of the programs that are stopped: 8 timeouts of 8 to 14 ms.
+/// Longer than the transport timeout of the stopped programs: 8 timeouts of 8 to 14 ms.
 const LONG: Duration = Duration::from_millis(300);
-/// Every how many stops one is so long.
+/// One in this many stops is that long.
 const SOME: usize = 16;
 
 fn start(scratch: &Scratch, fid: u8) -> Program {
     program::worker(env!("CARGO_BIN_EXE_flow"), scratch, fid)
 }
 
-/// How often, where nobody says so `usual` times.
+/// Number of stops; `usual` if IRONVERBS_STOPS is not set.
 fn stops(usual: usize) -> usize {
     program::number("IRONVERBS_STOPS").map_or(usual, |number| number as usize)
 }
 
-/// Frames that the ports of `fids` have sent.
+/// Returns the number of frames that the ports of `fids` have sent.
 fn sent(node: &Node, fids: [u8; 2]) -> [u64; 2] {
     let packets = devmodel::state::Counters::TxPackets as usize;
     fids.map(|fid| node.adapter().region().counters(fid)[packets])
@@ -74,7 +74,8 @@ fn stopped_at_random(fids: [u8; 2], stops: usize, no_direct_copies: bool) {
     assert!(took[1][stops - 1] < UNDISTURBED, "{:?}", took[1][stops - 1]);
 }
 
-/// A program that cleans up after the dead has the node's lock: it must not wait for a stopped program that holds what the dead used.
+/// A program that cleans up after the dead holds the node's lock: it must not wait for a stopped program that holds something the dead
+/// used.
 #[test]
 fn a_program_killed_beside_a_stopped_peer_is_cleaned_up_after_without_holding_up_anybody() {
     let scratch = Scratch::new();
@@ -89,7 +90,8 @@ fn a_program_killed_beside_a_stopped_peer_is_cleaned_up_after_without_holding_up
         let victim = random.draw() as usize >> 7 & 1;
         programs[victim].stop();
         programs[1 - victim].kill();
-        // It may have been stopped while it cleaned up after the dead of the last round, with the node's lock; that is said in time.
+        // The victim may have been stopped while it cleaned up after the last round's dead, with the node's lock held; this is reported in
+        // time.
         let (took, refused) = bystander.beside(programs[victim].pid(), &format!("round {round}"));
         assert!(took < UNDISTURBED || refused, "{took:?}");
         programs[victim].go_on();
@@ -116,7 +118,7 @@ fn either_side_stopped_where_copies_are_forbidden_holds_up_nobody_else() {
     stopped_at_random([1, 2], stops(300) / 4, true);
 }
 
-/// Programs of all kinds and their supervisors: all come to their end.
+/// Programs of all kinds and their supervisors: all run to completion.
 #[test]
 fn programs_stopped_in_mixed_traffic_go_on_and_hold_up_nobody_else() {
     workload::run(Fate::Stopped, stops(60), false, env!("CARGO_BIN_EXE_torture"));

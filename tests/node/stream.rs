@@ -1,4 +1,4 @@
-//! Our driver's stream to a VF, recorded and held against the stock drivers' streams in `tests/streams/`.
+//! Our driver's stream to a VF, recorded and compared with the stock drivers' streams in `tests/streams/`.
 
 use driver::{
     AddressHandle, Ah, Cq, Device, OpenOptions, Pd, Qp, QpAttr, QpAttrMask as Mask, QpInit, QpState, RecvWr,
@@ -27,12 +27,12 @@ const SOON: Duration = Duration::from_secs(10);
 const LEN: usize = 64 << 10;
 const QKEY: u32 = 0x1111_1111;
 
-/// The address the node gives function `fid`.
+/// The address that the node assigns to function `fid`.
 fn v4(fid: u8) -> [u8; 16] {
     [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 127, 0, 0, fid + 1]
 }
 
-/// Function 1 of a node, recorded.
+/// Opens function 1 of a node with a recorder.
 fn recorded(node: &Arc<Node>, recorder: Arc<Recorder>) -> Arc<Device> {
     let transport = NodeTransport::open(node, 1).expect("a function");
     let transport = RecordingTransport::new(Arc::new(transport), 1, recorder);
@@ -46,7 +46,7 @@ fn good(cq: &Cq) {
     assert_eq!(found.status, WcStatus::Success, "{found:?}");
 }
 
-/// One RC connection, and what perftest's programs do over it, both ways.
+/// One RC connection with the traffic of perftest's programs, both ways.
 fn reliable(ours: &Arc<Device>, theirs: &Arc<Device>) {
     let (a, b) =
         (End::new(ours.clone(), LEN).expect("an end"), End::new(theirs.clone(), LEN).expect("an end"));
@@ -74,7 +74,7 @@ fn reliable(ours: &Arc<Device>, theirs: &Arc<Device>) {
     }
 }
 
-/// Datagrams to the other function.
+/// Sends datagrams to the other function.
 fn datagrams(ours: &Arc<Device>, theirs: &Arc<Device>) {
     let end = |device: &Arc<Device>| {
         let pd = Pd::alloc(device).expect("a PD");
@@ -110,7 +110,7 @@ fn datagrams(ours: &Arc<Device>, theirs: &Arc<Device>) {
     good(&peer_cq);
 }
 
-/// Receives of a shared receive queue.
+/// Receives through a shared receive queue.
 fn shared(ours: &Arc<Device>, theirs: &Arc<Device>) {
     let peer = End::new(theirs.clone(), LEN).expect("an end");
     let pd = Pd::alloc(ours).expect("a PD");
@@ -137,7 +137,7 @@ fn shared(ours: &Arc<Device>, theirs: &Arc<Device>) {
     }
 }
 
-/// A VF's life under our driver, with the verbs of the stock driver's stream; the file it was recorded in.
+/// Records the life of a VF under our driver, with the verbs of the stock driver's stream. Returns the file.
 fn life(scratch: &Scratch) -> PathBuf {
     let node = scratch.node(2).expect("a node");
     let file = scratch.dir().join("recorded");
@@ -185,7 +185,7 @@ fn a_recording_has_commands_with_their_answers_requests_and_registers() {
     let count = |what: fn(&Event) -> bool| records.iter().filter(|record| what(&record.event)).count();
     assert_eq!(count(|event| matches!(event, Event::Command { delivery: None, .. })), 0, "unanswered");
     assert!(count(|event| matches!(event, Event::Command { .. })) > 50);
-    // Everything a program posted is there: two SENDs, a WRITE, a READ, two atomics and a datagram.
+    // Everything that a program posted is there: two SENDs, a WRITE, a READ, two atomics and a datagram.
     let all = lines::lines(&records, None, Detail::Named);
     let posted = |begin: &str| all.iter().filter(|line| line.starts_with(begin)).count();
     let sent = [
@@ -199,7 +199,7 @@ fn a_recording_has_commands_with_their_answers_requests_and_registers() {
     assert_eq!(sent.map(posted), [2, 1, 1, 1, 1, 1]);
     assert_eq!(["post:receive ", "post:shared "].map(posted), [2, 3]);
     assert!(posted("write cmdq_phy_addr_31_12=") >= 1);
-    // Objects are named by their order, so that two lives look alike.
+    // Objects are named by their order, so that two recordings match.
     assert!(
         all.iter().any(|line| line.starts_with("CREATE_QP ") && line.contains("qpc.pd=pd#1")),
         "{all:#?}"

@@ -1,8 +1,7 @@
-//! Torture in real time: two programs on a node, or on two that are joined by a link, whose wire loses, doubles, reorders,
-//! damages and delays frames. They check every byte, the order and the count of all services; see
-//! [`ironverbs_tests::torture`].
+//! Torture in real time: two programs on a node, or on two nodes joined by a link, with a wire that loses, duplicates, reorders, corrupts
+//! and delays frames. The programs check every byte, the order and the count on all services ([`ironverbs_tests::torture`]).
 //!
-//! IRONVERBS_TORTURE says for how many seconds, IRONVERBS_SEED from which seed on.
+//! IRONVERBS_TORTURE sets the duration in seconds, IRONVERBS_SEED the first seed.
 
 use devmodel::wire::Faults;
 use ironverbs_tests::program::{Program, Scratch, free_port, number, seed};
@@ -14,7 +13,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// The faults that befall frames: each by itself, and together, up to 30 %.
+/// Fault plans: each fault by itself, and combined, up to 30 %.
 const MIXES: [&str; 9] = [
     "drop=5%",
     "duplicate=10%",
@@ -26,20 +25,19 @@ const MIXES: [&str; 9] = [
     "drop=7%,duplicate=8%,reorder=8%,corrupt=7%",
     "drop=1%,duplicate=2%,reorder=1%,corrupt=1%,delay=50us",
 ];
-/// How long requests are posted in one round.
+/// Time during which requests are posted in a round.
 const ROUND: Duration = Duration::from_millis(1500);
-/// How long a round may take: programs that start, and what is under way at the end (20 s at most, see the program), on a
-/// machine that is busy.
+/// Time limit for a round: program start and the outstanding work at the end (at most 20 s in the program), on a busy machine.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// The nodes of a round, with what joins them.
+/// The nodes of a round, and the link that joins them.
 struct Bench {
     _uplink: Option<Uplink>,
     nodes: Vec<(Arc<Node>, Scratch)>,
 }
 
 impl Bench {
-    /// One node with `faults` between its functions. A delay needs a link: two nodes.
+    /// Makes one node with `faults` between its functions. A delay needs a link, and therefore two nodes.
     fn of(faults: Faults) -> Self {
         let node = |faults, id| {
             let scratch = Scratch::new();
@@ -55,7 +53,7 @@ impl Bench {
         Self { _uplink: Some(uplink), nodes }
     }
 
-    /// Directory and function of side `side`.
+    /// Returns directory and function of side `side`.
     fn place(&self, side: usize) -> (&Path, &'static str) {
         match self.nodes.get(side) {
             Some((_, scratch)) if self.nodes.len() > 1 => (scratch.dir(), "1"),
@@ -64,7 +62,7 @@ impl Bench {
     }
 }
 
-/// A round with the faults of `mix`; what both sides say they did.
+/// Runs a round with the faults of `mix`. Returns the summaries of both sides.
 fn round(mix: &str, seed: u64) -> Result<String, String> {
     let faults: Faults = format!("{mix},seed={}", seed as u32).parse().expect("faults");
     let bench = Bench::of(faults);
@@ -96,7 +94,7 @@ fn every_byte_is_right_in_order_and_counted_under_any_faults() {
     let first = seed();
     let begin = Instant::now();
     let mut seed = first;
-    // Each mix once at least, where IRONVERBS_MIXES does not say how many.
+    // Each mix at least once, unless IRONVERBS_MIXES sets the number.
     let mixes = number("IRONVERBS_MIXES").unwrap_or(MIXES.len() as u64);
     while seed < first + mixes || begin.elapsed() < length {
         let mix = MIXES[(seed % MIXES.len() as u64) as usize];

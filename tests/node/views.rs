@@ -1,7 +1,7 @@
-//! Views that run already when the devices of their node change, as Debian's tools see them from inside.
+//! Views that are already running when the devices of their node change, as seen by Debian's tools inside.
 //!
-//! Needs `ironverbs` and the provider built (`scripts/test.sh build`), and the packages iproute2, perftest, ibverbs-utils,
-//! infiniband-diags and python3.
+//! Needs `ironverbs` and the provider built (`scripts/test.sh build`), and the packages iproute2, perftest, ibverbs-utils, infiniband-diags
+//! and python3.
 
 use ironverbs_tests::stock::{Node, Running, ironverbs, is_heard, port};
 use std::{
@@ -12,8 +12,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Words every shell of a test knows. `shown` prints what there is to see of the devices, `comes N` waits until libibverbs lists
-/// so many, `step N` tells the test how far the shell is and waits for it.
+/// Shell functions of every test. `shown` prints all that is visible of the devices, `comes N` waits until libibverbs lists N of them,
+/// `step N` reports its progress to the test and waits for it.
 const WORDS: &str = r#"
 shown() {
     echo "verbs $(ibv_devices | tail -n +3 | awk '{print $1}' | xargs)"
@@ -38,7 +38,7 @@ struct Shell {
 
 impl Shell {
     fn start(node: &Node, script: &str) -> Self {
-        // Not in the node's directory, where whoever touches a file wakes supervisors.
+        // Not in the node's directory, where any change of a file wakes supervisors.
         let name = format!("ironverbs-steps-{}", node.dir().file_name().unwrap().to_string_lossy());
         let steps = std::env::temp_dir().join(name);
         let script = format!("STEPS={}\n{WORDS}\n{script}", steps.display());
@@ -49,7 +49,7 @@ impl Shell {
         PathBuf::from(format!("{}.{name}", self.steps.display()))
     }
 
-    /// Waits until the shell has come to step `number`.
+    /// Waits until the shell has reached step `number`.
     fn reaches(&mut self, number: u32) {
         let start = Instant::now();
         while !self.file(&number.to_string()).exists() {
@@ -62,12 +62,12 @@ impl Shell {
         }
     }
 
-    /// Lets it go on from step `number`.
+    /// Lets it continue from step `number`.
     fn goes_on(&self, number: u32) {
         fs::write(self.file(&format!("{number}.go")), "").expect("a file in the temporary directory");
     }
 
-    /// Its output: the values behind a word, one for each time.
+    /// Returns its output: the values after a word, one for each time.
     fn finish(mut self) -> Printed {
         Printed(self.running.take().expect("it is under way").finish())
     }
@@ -89,7 +89,7 @@ impl Printed {
         self.0.lines().filter_map(|line| line.strip_prefix(word)).map(str::trim).collect()
     }
 
-    /// The times `shown` printed, each of the node with as many VFs as said and nothing half done.
+    /// Checks that each output of `shown` has the node with this number of VFs, and no intermediate state.
     fn shows(&self, vfs: &[u32]) {
         let names = |prefix: &str, suffix: &str| {
             let list =
@@ -110,13 +110,13 @@ impl Printed {
     }
 }
 
-/// Has a program on the node that wants `vfs` VFs, and nothing else.
+/// Runs a program on the node that only requests `vfs` VFs.
 fn want(node: &Node, vfs: &str, more: &[&str]) {
     node.ironverbs(&["run"], &[&["--vfs", vfs], more, &["--", "true"]].concat()).finish();
 }
 
-/// VFs that another run brings are there in a view that runs already, with all that is to be seen of them: its programs use and
-/// count them. Work that is under way there goes on.
+/// VFs added by another run appear completely in a view that is already running: its programs use and count them. Work in progress there
+/// continues.
 #[test]
 fn vfs_that_another_run_brings_are_seen_and_used_in_views_that_run_already() {
     let node = Node::new("views-more", 2);
@@ -141,7 +141,7 @@ fn vfs_that_another_run_brings_are_seen_and_used_in_views_that_run_already() {
     shell.goes_on(1);
     let printed = shell.finish();
     printed.shows(&[2, 12]);
-    // A shell that stood in the directory stands there still.
+    // A shell with this working directory is still in it.
     assert_eq!(printed.all("here")[0], printed.all("listed")[1], "{}", printed.0);
     let files = |kind| (0..=12).map(|i| format!(" {kind}{i}")).collect::<String>();
     assert_eq!(printed.all("files")[1], format!("rdma_cm{}{}", files("umad"), files("uverbs")));
@@ -152,7 +152,7 @@ fn vfs_that_another_run_brings_are_seen_and_used_in_views_that_run_already() {
     assert_eq!(printed.all("rows"), ["1"], "{}", printed.0);
 }
 
-/// Two changes at once, and a node in the place of another: fewer VFs, InfiniBand.
+/// Two changes at once, and a node that replaces another, with fewer VFs and InfiniBand.
 #[test]
 fn a_view_follows_quick_changes_and_a_node_that_was_made_anew() {
     let node = Node::new("views-anew", 2);
@@ -176,8 +176,8 @@ fn a_view_follows_quick_changes_and_a_node_that_was_made_anew() {
     assert!(printed.0.contains("ironverbs iron3"), "{}", printed.0);
 }
 
-/// A run inside a view that wants more VFs waits for the view to show them, and keeps its supervisor. So it is for users who need a
-/// user namespace.
+/// A run inside a view that requests more VFs waits for the view to show them, and keeps its supervisor. The same for users who need a user
+/// namespace.
 #[test]
 fn a_run_inside_a_view_brings_its_vfs_to_the_view() {
     let root = fs::metadata("/proc/self").is_ok_and(|own| std::os::unix::fs::MetadataExt::uid(&own) == 0);
@@ -198,8 +198,8 @@ fn a_run_inside_a_view_brings_its_vfs_to_the_view() {
     }
 }
 
-/// Root's node that is shared with a group: programs of root and of a member reach each other, whoever opened the node first, and
-/// somebody else is refused.
+/// A node of root's shared with a group: programs of root and of a member reach each other, whichever opened the node first; other users
+/// are refused.
 #[test]
 fn users_of_a_group_share_roots_node() {
     const GROUP: &str = "4321";
@@ -242,13 +242,13 @@ fn users_of_a_group_share_roots_node() {
         let said = start(&client, !root_serves).finish();
         assert!(said.contains("65536      1000"), "{said}");
         server.finish();
-        // The next round begins on a node that its first program, a member's, makes.
+        // The next round begins on a node made by its first program, a member's.
         node.ironverbs(&["node", "reset"], &[]).finish();
     }
 }
 
-/// A supervisor that is killed leaves the view there was: nothing waits, and `ironverbs doctor` says what is not seen. A new
-/// run sees all.
+/// If a supervisor is killed, the view stays as it was: nothing waits, and `ironverbs doctor` reports what is missing. A new run sees
+/// everything.
 #[test]
 fn a_view_without_its_supervisor_stays_as_it_was_and_nothing_waits() {
     let node = Node::new("views-killed", 2);
@@ -271,8 +271,8 @@ fn a_view_without_its_supervisor_stays_as_it_was_and_nothing_waits() {
     assert!(printed.0.contains("see 3 of the 7 functions"), "{}", printed.0);
 }
 
-/// Where a device file cannot be made, as where mounting is refused, nothing of the new VFs is shown, and `ironverbs doctor` says so. The
-/// next change is followed again.
+/// If a device file cannot be created, for example because mounting is refused, nothing of the new VFs is shown, and `ironverbs doctor`
+/// reports it. The next change is followed again.
 #[test]
 fn a_view_in_which_a_device_file_cannot_be_made_stays_whole() {
     let node = Node::new("views-refused", 2);
@@ -295,7 +295,7 @@ fn a_view_in_which_a_device_file_cannot_be_made_stays_whole() {
     assert!(printed.0.contains("see 3 of the 8 functions") && printed.0.contains("own\n"), "{}", printed.0);
 }
 
-/// A list of devices from before the change is good after it: devices of it are opened, and a new list has all.
+/// A device list from before the change remains valid: its devices can be opened, and a new list has all devices.
 #[test]
 fn a_program_that_holds_a_list_of_devices_keeps_it() {
     let node = Node::new("views-held", 2);
@@ -308,7 +308,7 @@ fn a_program_that_holds_a_list_of_devices_keeps_it() {
     assert_eq!(printed.all("opened"), ["iron0 iron1 iron2", "iron6"], "{}", printed.0);
 }
 
-/// Lists the devices, waits for a step, opens what it listed before and the last VF of a new list.
+/// Lists the devices, waits for a step, then opens the devices of the old list and the last VF of a new one.
 const HOLDS_A_LIST: &str = r#"
 import ctypes, os, sys, time
 verbs = ctypes.CDLL("libibverbs.so.1")
@@ -338,7 +338,7 @@ opened(held)
 opened([device for device in now if verbs.ibv_get_device_name(device) == b"iron6"])
 "#;
 
-/// Processes that supervise programs of the node.
+/// Returns the processes that supervise programs of the node.
 fn supervisors(node: &Node) -> Vec<u32> {
     let name = node.dir().display().to_string();
     let all = fs::read_dir("/proc").expect("/proc").flatten();

@@ -1,4 +1,5 @@
-//! Other places that a node's devices reach: guests, Linux nodes, clusters of them, the Debian package; and the scripts that make them.
+//! Places outside the process that a node's devices reach: guests, Linux nodes, clusters of them, the Debian package; and the scripts that
+//! make them.
 
 mod guest;
 mod kubernetes;

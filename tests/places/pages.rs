@@ -1,5 +1,5 @@
-//! The commands of README and docs, as a reader pastes them: into a shell in a directory that looks like the tree after `make build`, as a
-//! user who has no node yet.
+//! The commands of README and docs, pasted as a reader would: into a shell in a directory that looks like the tree after `make build`, as a
+//! user without a node.
 
 use ironverbs_tests::{
     program::{Scratch, built},
@@ -14,7 +14,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Blocks that a test below does not try: the page, how the block begins, and why.
+/// Blocks that no test below runs: the page, the beginning of the block, and the reason.
 const UNTRIED: &[(&str, &str, &str)] = &[
     ("README.md", "git clone", "scripts/fresh.sh does so"),
     ("README.md", "make test", "it is what runs this"),
@@ -64,7 +64,7 @@ const UNTRIED: &[(&str, &str, &str)] = &[
     ("docs/with-a-card.md", "lspci", "it needs a card"),
 ];
 
-/// Words by which commands begin on our pages. Lines of outputs and files that are shown begin with others.
+/// First words of commands on our pages. Lines of displayed output and files begin with others.
 const COMMANDS: &[&str] = &[
     "$k",
     "./ironverbs",
@@ -87,7 +87,7 @@ fn tree() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
 }
 
-/// The blocks of commands of a page: paragraphs that are indented, with the empty lines between them.
+/// Returns the command blocks of a page: indented paragraphs, together with the empty lines between them.
 fn blocks(page: &str) -> Vec<String> {
     let text = fs::read_to_string(tree().join(page)).unwrap_or_else(|e| panic!("{page}: {e}"));
     let (mut all, mut block, mut apart) = (vec![], String::new(), true);
@@ -113,23 +113,23 @@ fn blocks(page: &str) -> Vec<String> {
     .collect()
 }
 
-/// The block of commands of a page that begins so.
+/// Returns the command block of a page with this beginning.
 pub fn block_of(page: &str, begins: &str) -> String {
     let block = blocks(page).into_iter().find(|block| block.starts_with(begins));
     block.unwrap_or_else(|| panic!("{page} has no block that begins with {begins:?}"))
 }
 
-/// Where a reader types, and the places that a block makes and that are not below it.
+/// A reader's working directory, and the places outside it that a block creates.
 pub struct Desk {
     /// In memory.
     scratch: Scratch,
-    /// On a disk, as most trees are: guests have a /dev/shm of their own.
+    /// On disk, like most source trees: guests have a /dev/shm of their own.
     tree: PathBuf,
     others: Vec<PathBuf>,
 }
 
 impl Desk {
-    /// `None`, with a word, where a program or a place that the block takes cannot be had.
+    /// Returns `None` with a message if a program or a place that the block needs is unavailable.
     pub fn new(block: &str, needs: &[&str]) -> Option<Self> {
         let there = |program: &str| {
             let path = std::env::var_os("PATH").unwrap_or_default();
@@ -157,26 +157,26 @@ impl Desk {
             symlink(fs::canonicalize(entry.path()).unwrap(), this.tree.join(entry.file_name())).unwrap();
         }
         symlink(built(), this.tree.join("target/release")).unwrap();
-        // The reader's own, in commands that run one.
+        // The reader's own program, for commands that run one.
         let program = this.tree.join("program");
         fs::write(&program, "#!/bin/sh\nibv_devices\n").unwrap();
         fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
         Some(this)
     }
 
-    /// A path of the reader's.
+    /// Returns a path of the reader's.
     pub fn path(&self, name: &str) -> PathBuf {
         self.scratch.dir().join(name)
     }
 
-    /// A command of the reader's.
+    /// Returns a command of the reader's.
     pub fn command(&self, program: &str, words: &[&str]) -> Command {
         let path = std::env::var("PATH").unwrap();
         let mut command = Command::new(program);
         command.args(words).current_dir(&self.tree);
         command.env("PATH", format!("{}:{path}", built().display()));
         command.env("XDG_RUNTIME_DIR", self.path("run")).env_remove("IRONVERBS_NODE");
-        // Open MPI refuses root otherwise, as it says.
+        // Open MPI otherwise refuses to run as root.
         command.env("OMPI_ALLOW_RUN_AS_ROOT", "1").env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1");
         command
     }
@@ -188,7 +188,7 @@ impl Drop for Desk {
     }
 }
 
-/// Pastes a block into a shell; expects that it succeeds, and prints these.
+/// Pastes a block into a shell. It must succeed and print these texts.
 fn pasted(page: &str, begins: &str, needs: &[&str], prints: &[&str]) {
     let block = block_of(page, begins);
     let Some(desk) = Desk::new(&block, needs) else { return };
@@ -200,7 +200,7 @@ fn pasted(page: &str, begins: &str, needs: &[&str], prints: &[&str]) {
         .for_each(|words| assert!(said.contains(words), "{page}: expected {words:?} of\n{block}in\n{said}"));
 }
 
-/// True if a program of perftest listens.
+/// Returns true if a perftest program listens.
 fn listens() -> bool {
     let sockets = |file| fs::read_to_string(file).unwrap_or_default();
     // 18515 in the state LISTEN: proc_pid_net(5).
@@ -208,14 +208,14 @@ fn listens() -> bool {
     all.lines().any(|line| line.contains(":4853 ") && line.split_whitespace().nth(3) == Some("0A"))
 }
 
-/// Types each line of a block into a terminal of its own, once the one before waits for others. The last has to end and print these; then
-/// those that serve are interrupted, and the others have to end too.
+/// Types each line of a block into its own terminal, once the program of the previous line waits for others. The last must end and print
+/// these texts; then the servers are interrupted, and the others must end too.
 fn in_terminals(page: &str, begins: &str, needs: &[&str], prints: &[&str]) {
     let block = block_of(page, begins);
     let Some(desk) = Desk::new(&block, needs) else { return };
     let lines: Vec<_> = block.lines().collect();
     let (last, others) = lines.split_last().unwrap();
-    // In the shell's place, so that it ends with this test.
+    // Replaces the shell, so that it ends with this test.
     let typed = |line: &str| Running::start(&mut desk.command("sh", &["-c", &format!("exec {line}")]), line);
     let others: Vec<_> = others
         .iter()
@@ -267,7 +267,7 @@ fn every_block_of_commands_is_tried_or_it_is_said_why_not() {
     }
 }
 
-/// Tests, and the blocks that they try.
+/// The tests, and the blocks that they run.
 macro_rules! tried {
     ($($name:ident: $how:ident($page:literal, $begins:literal, needs $needs:expr, prints $prints:expr);)*) => {
         const TRIED: &[(&str, &str)] = &[$(($page, $begins)),*];

@@ -1,4 +1,4 @@
-//! The work of scripts on a machine that has nothing yet, with programs in place of those that take minutes.
+//! The scripts on a machine without any of their results, with stubs in place of programs that take minutes.
 
 use ironverbs_tests::program::Scratch;
 use std::{
@@ -8,7 +8,7 @@ use std::{
     process::Command,
 };
 
-/// A directory with programs that come before the system's own.
+/// Makes a directory of programs that precede the system's own in PATH.
 fn programs(scratch: &Scratch, texts: &[(&str, &str)]) -> PathBuf {
     let bin = scratch.dir().join("bin");
     fs::create_dir_all(&bin).unwrap();
@@ -23,7 +23,7 @@ fn of_the_tree(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(path)
 }
 
-/// A script of the tree, run with `bin` before the system's programs: how it ended, and what it printed.
+/// Runs a script of the tree with `bin` before the system's programs. Returns its exit code and its output.
 fn run(scratch: &Scratch, bin: &Path, script: &str, words: &[&str]) -> (Option<i32>, String) {
     let script = of_the_tree(script);
     let path = format!("{}:{}", bin.display(), std::env::var("PATH").unwrap());
@@ -56,7 +56,7 @@ fn entries(dir: &Path) -> Vec<String> {
     names
 }
 
-/// Makes the folder it is told of, and says so.
+/// Makes the folder given as an argument, and reports it.
 const DEBOOTSTRAP: &str = r#"for folder; do case $folder in */ironverbs/*) mkdir -p "$folder/usr" && break ;; esac; done
 echo made >>"$XDG_CACHE_HOME/made""#;
 
@@ -97,7 +97,7 @@ fn the_whole_run_says_at_its_end_why_it_failed_and_waits_for_nobody() {
     let (all, why) = said.split_once("ci: ended with 2").expect(&said);
     assert!(code == Some(2) && all.contains("begun"), "{code:?}: {said}");
     assert!(why.contains("FAIL [   1.0s] a test") && !why.contains("0 failed"), "{said}");
-    // Something stays behind with the run's output open.
+    // A process remains that has the run's output open.
     let stays = "sleep 30 & echo make $*";
     let begun = std::time::Instant::now();
     let (code, said) = run(&scratch, &programs(&scratch, &[("make", stays)]), ".ci/run", &[]);
@@ -105,11 +105,11 @@ fn the_whole_run_says_at_its_end_why_it_failed_and_waits_for_nobody() {
     assert!(begun.elapsed() < std::time::Duration::from_secs(20));
 }
 
-/// A runner that says what it is told to run.
+/// A runner that prints what it is told to run.
 const RUNNER: &str = r#"case "$*" in *--version) echo "cargo-nextest VERSION (of a test)" ;; *) echo "ours: $* by $CARGO" ;; esac"#;
 
-/// A cargo that makes the runner `RUNNER`, where and in the version that it is told, and counts how often. As a command of
-/// another version, installed for other projects, its `nextest` is the wrong one.
+/// A cargo that installs `RUNNER` in the requested place and version, and counts the installations. Its own `nextest` subcommand, another
+/// version installed for other projects, is the wrong one.
 const CARGO: &str = r#"
 case $1 in
 install)
@@ -126,7 +126,7 @@ nextest) echo "another nextest: $*" ;;
 *) echo "cargo $*" ;;
 esac"#;
 
-/// The output of `scripts/nextest.sh` and of those who call it in a scratch directory with a cargo of this text.
+/// Runs `scripts/nextest.sh` and its callers in a scratch directory, with a stub for cargo.
 struct Nextest {
     scratch: Scratch,
     bin: PathBuf,
@@ -154,7 +154,7 @@ impl Nextest {
         assert_eq!(code, Some(0), "{said}");
     }
 
-    /// How often it was made.
+    /// Returns the number of builds.
     fn made(&self) -> usize {
         fs::read_to_string(self.scratch.dir().join("cache/made")).map_or(0, |lines| lines.lines().count())
     }
@@ -170,7 +170,7 @@ fn the_runner_of_tests_is_made_once_outside_the_tree() {
     let path = nextest.path();
     assert!(path.starts_with(nextest.scratch.dir().join("cache/ironverbs/tools")), "{}", path.display());
     assert!(path.is_file());
-    // Nothing of its making stays, and nothing is where cargo keeps what is installed for all.
+    // No build files remain, and nothing is installed in cargo's shared directory.
     let tools = entries(&nextest.scratch.dir().join("cache/ironverbs/tools"));
     assert!(tools.iter().all(|name| !name.contains("part")), "{tools:?}");
     assert_eq!(entries(nextest.scratch.dir()), ["bin", "cache"]);
@@ -234,7 +234,7 @@ fn where_crates_io_is_out_of_reach_it_is_said_what_is_missing() {
     assert!(!nextest.path().exists());
     let tools = entries(&nextest.scratch.dir().join("cache/ironverbs/tools"));
     assert!(tools.iter().all(|name| !name.contains("part")), "{tools:?}");
-    // A nextest that is there needs nobody's answer.
+    // An existing nextest is used without running cargo.
     let there = Nextest::with(CARGO);
     there.installs();
     fs::write(there.bin.join("cargo"), "#!/bin/sh\nexit 101\n").unwrap();
@@ -254,7 +254,7 @@ fn the_settings_of_tests_ask_for_the_runner_that_is_installed() {
     );
 }
 
-/// Nothing is missing but the runner.
+/// Only the runner is missing.
 #[test]
 fn what_tests_need_comes_with_their_runner_and_what_the_demonstration_needs_does_not() {
     let nextest = Nextest::with(CARGO);
@@ -278,7 +278,7 @@ fn what_tests_need_comes_with_their_runner_and_what_the_demonstration_needs_does
 fn a_fresh_debian_shows_the_demonstration_and_then_runs_the_tests() {
     let scratch = Scratch::new();
     fs::create_dir_all(scratch.dir().join("cache")).unwrap();
-    // In place of the mounts: what is to be run there, on which folder.
+    // Replaces the mounts: prints the command and the folder.
     let inside = r#"while [ "$1" != sh ] || [ "$2" = -c ]; do shift; done
 echo "in ${2##*/}"; [ -z "$5" ] || echo "with $(ls "$5")"; shift 5; "$@""#;
     let make = r#"echo "make $*"; [ "$*" != "$FAILS" ]"#;
@@ -296,12 +296,12 @@ echo "in ${2##*/}"; [ -z "$5" ] || echo "with $(ls "$5")"; shift 5; "$@""#;
     assert_eq!(lines(&said), [&["in bookworm"], &both[..], &["in trixie"], &both[..]].concat(), "{said}");
     let (code, said) = fresh(&["trixie", "--", "make", "other"]);
     assert_eq!((code, lines(&said)), (Some(0), vec!["in trixie".into(), "make other".into()]), "{said}");
-    // In place of the tree a folder.
+    // A folder in place of the tree.
     let (code, said) = fresh(&["--with", bin.to_str().unwrap(), "bookworm", "--", "make", "other"]);
     let with_it = ["in bookworm", "with debootstrap", "id", "make", "unshare", "make other"];
     assert_eq!(code, Some(0), "{said}");
     assert_eq!(lines(&said), with_it, "{said}");
-    // A command that fails ends it, with the suite's name, and leaves nothing behind.
+    // A failing command ends the run with the suite's name, and leaves nothing behind.
     programs(&scratch, &[("make", &make.replace("$FAILS", "demo"))]);
     let (code, said) = fresh(&["bookworm"]);
     assert_eq!((code, lines(&said)), (Some(1), vec!["in bookworm".into(), "make demo".into()]), "{said}");
@@ -325,7 +325,7 @@ esac"#;
     assert!(said.contains(cni) && said.contains(", found h1:other=\n"), "{said}");
     assert!(said.contains("plugins@v1.9.1 cannot be had: not found"), "{said}");
     assert!(said.contains("go-programs: plugin-client cannot be built: go: no compiler\n"), "{said}");
-    // Nothing says that it is whole, and the next one tries again.
+    // The folder is not marked as complete, and the next run tries again.
     let folder = scratch.dir().join("cache/ironverbs/go");
     assert_eq!(entries(&folder).iter().filter(|name| name.starts_with("work-")).count(), 0);
     let (_, path) = run(&scratch, &bin, "scripts/go-programs.sh", &["path", "cni"]);
@@ -373,7 +373,7 @@ fn clusters_that_are_not_there_and_commands_that_are_none_are_named() {
         let expected = format!("no cluster in {}", scratch.dir().join("none").display());
         assert!(code == Some(1) && said.contains(&expected), "{words:?}: {said}");
     }
-    // One that has no nodes.
+    // A directory without nodes.
     fs::create_dir_all(scratch.dir().join("none/run")).unwrap();
     for words in [&["on", "3", "true"][..], &["kill", "3"]] {
         let (code, said) = cluster(words);
@@ -384,7 +384,7 @@ fn clusters_that_are_not_there_and_commands_that_are_none_are_named() {
     }
 }
 
-/// A report of four tests, of which one was skipped and one needed a second try, and what a part said that keeps no report.
+/// A report of four tests, one of which was skipped and one of which needed a second try, and the output of a part that keeps no report.
 #[test]
 fn the_last_line_of_the_tests_counts_what_passed_failed_was_skipped_and_tried_again() {
     let scratch = Scratch::new();
@@ -415,7 +415,7 @@ fn the_last_line_of_the_tests_counts_what_passed_failed_was_skipped_and_tried_ag
     assert_eq!(last, "5 passed, 1 failed, 2 skipped, 2 retried (loom: trixie one, a-binary late)", "{said}");
     assert!(said.contains("tests 61 s, loom 2 s; 1 min 3 s in all"), "{said}");
     assert!(said.contains("a-binary lacks: skipped: no tshark here"), "{said}");
-    // A part that failed without a test that did is a failure too.
+    // A part that failed without a failing test also counts as a failure.
     let (code, last, said) = count(&["tests", "loom", "build"]);
     assert_eq!((code, last.starts_with("5 passed, 3 failed, ")), (Some(1), true), "{said}");
 }

@@ -1,4 +1,4 @@
-//! Completion queues: their size, their clock, their events, their memory.
+//! Completion queues: size, timestamps, events, memory.
 
 use super::*;
 use driver::{Completion, RawCompletion, WcStatus, dma::Buffers};
@@ -44,7 +44,7 @@ fn completions_come_once_and_in_order_while_the_size_changes() {
             }
         });
         let (begin, mut posted, mut seen) = (Instant::now(), 0u64, 0);
-        // On a busy machine the other thread may begin late.
+        // On a busy machine the other thread may start late.
         while seen < 20_000 || resized.load(Relaxed) < 3 {
             assert!(begin.elapsed() < 6 * SOON, "{} sizes, {seen} completions", resized.load(Relaxed));
             while posted < seen + 50 {
@@ -119,7 +119,7 @@ fn openers_that_find_no_interrupt_of_their_own_share_those_of_completions() {
     let scratch = Scratch::new();
     let node = scratch.node(2).expect("a node");
     let init = CqInit { vector: 1, ..entries(64) };
-    // More than the function has, two for each.
+    // More devices and CQs than the function has vectors.
     let others: Vec<_> = (0..40)
         .map(|_| {
             let device = open_device_of(&node, 1).expect("a device");
@@ -149,7 +149,7 @@ fn a_size_that_cannot_be_is_refused_and_changes_nothing() {
     for i in 0..5 {
         a.write(i, &b.card());
     }
-    // All five have come when a sixth, to the other queue, has.
+    // When a sixth, on the other queue, has arrived, so have all five.
     b.qp.post_recv([driver::RecvWr { wr_id: 1, sge: &[] }]).expect("post");
     let wr = SendWr { wr_id: 5, op: SendOp::Send, sge: &[], flags: SendFlags::empty() };
     a.qp.post_send([wr]).expect("post");
@@ -255,7 +255,7 @@ fn an_overrun_fails_the_queue_pair_unless_it_is_ignored() {
     }
 }
 
-/// Memory of this process, counted.
+/// Memory of this process that counts its allocations.
 #[derive(Default)]
 struct Own {
     blocks: Mutex<Vec<(usize, Layout)>>,
@@ -266,7 +266,7 @@ struct Own {
 impl Buffers for Own {
     fn obtain(&self, len: usize, align: usize) -> Result<Option<NonNull<u8>>, driver::Error> {
         let layout = Layout::from_size_align(len, align).expect("a layout");
-        // SAFETY: not of size zero.
+        // SAFETY: the size is not zero.
         let ptr = NonNull::new(unsafe { std::alloc::alloc(layout) }).expect("memory");
         self.blocks.lock().expect("a lock").push((ptr.as_ptr() as usize, layout));
         self.given.fetch_add(1, Relaxed);

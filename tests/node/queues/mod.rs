@@ -14,10 +14,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// More than anything here takes.
+/// An upper bound for every wait in these tests.
 const SOON: Duration = Duration::from_secs(10);
 
-/// One end of a connection of any service, with a CQ for sends and one for receives. Objects that refer to others come first.
+/// One end of a connection of any service, with a send CQ and a receive CQ. Referrers are declared before the objects they refer to.
 struct Side {
     qp: Arc<Qp>,
     sends: Arc<Cq>,
@@ -36,7 +36,7 @@ impl Side {
         Self::within(device, &pd, service, init)
     }
 
-    /// As `of`, with the queues' memory of `domain`.
+    /// Like `of`, with the queues' memory from `domain`.
     fn within(device: Arc<Device>, domain: &Arc<Pd>, service: Service, init: &CqInit) -> Self {
         let sends = Cq::create_with(&device, init, domain.buffers()).expect("a CQ");
         let receives = Cq::create_with(&device, init, domain.buffers()).expect("a CQ");
@@ -70,13 +70,13 @@ impl Side {
         self.qp.post_send([wr]).expect("post");
     }
 
-    /// The next event, if one comes within `limit`.
+    /// Returns the next event, if one arrives within `limit`.
     fn event(&self, limit: Duration) -> Option<Event> {
         end::event(&self.device, limit)
     }
 }
 
-/// Two connected sides on functions 1 and 2.
+/// Returns two connected sides on functions 1 and 2.
 fn pair(scratch: &Scratch, init: &CqInit) -> (Side, Side) {
     let node = scratch.node(2).expect("a node");
     let open = |fid| open_device_of(&node, fid).expect("a device");

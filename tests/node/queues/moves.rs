@@ -1,11 +1,11 @@
-//! States of queue pairs: every attribute in every move, draining, errors that stop sending only.
+//! Queue pair states: every attribute in every transition, draining, and errors that stop only the send queue.
 
 use super::*;
 use driver::{
     AddressHandle, Ah, Completion, QpAttr, QpAttrMask as M, QpEvent, QpState, RecvWr, Target, WcStatus,
 };
 
-/// Attributes that suit every move; `to` is connected to itself.
+/// Attributes for every transition; the QP is connected to itself.
 fn attr(side: &Side, to: QpState) -> QpAttr {
     QpAttr {
         qp_state: to,
@@ -148,7 +148,7 @@ fn draining_is_reported_to_its_requester_and_posts_wait() {
     while side.sends.poll(&mut out) == 0 {
         assert!(begin.elapsed() < SOON);
     }
-    // It is connected to itself, but expects other PSNs: what counts is that the request went out.
+    // It is connected to itself but expects other PSNs; the test only needs the request to be sent.
     assert_eq!(out[0].wr_id, 3);
 }
 

@@ -1,4 +1,4 @@
-//! A node on which programs fail, and what must be so after each of them.
+//! A node on which programs fail, and the checks after each of them.
 
 use super::run::{KINDS, Outcome, Shim, Shortage};
 use ironverbs_tests::{
@@ -12,14 +12,14 @@ use std::{
     process::Command,
 };
 
-/// The program that is run.
+/// The program to run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Program {
-    /// `ironverbs node create`, where there is none.
+    /// `ironverbs node create`, in a directory without a node.
     Create,
     /// `ironverbs node status`.
     Status,
-    /// `true`, launched.
+    /// `ironverbs run` with `true`.
     True,
     /// `ibv_devinfo`.
     Devices,
@@ -29,25 +29,25 @@ pub enum Program {
     Objects,
     /// `tests/programs/connects.c`.
     Connects,
-    /// `ironverbs serve`, until its socket is there.
+    /// `ironverbs serve`, until its socket exists.
     Serve,
 }
 
-/// A program, a node of its own, and what lets its calls fail.
+/// A program, a node of its own, and the library that makes its calls fail.
 pub struct Lab {
     program: Program,
     shim: Shim,
-    /// Holds the node and all that programs make.
+    /// Holds the node and all files that programs make.
     dir: PathBuf,
     ironverbs: PathBuf,
-    /// How the program is launched on the node.
+    /// Arguments that launch the program on the node.
     words: Vec<String>,
-    /// Its output when nothing fails.
+    /// Output when nothing fails.
     says: String,
 }
 
 impl Lab {
-    /// Where `program` can be run. `None`: it is not installed.
+    /// Sets up a node on which `program` can run. Returns `None` if it is not installed.
     pub fn new(program: Program) -> Option<Self> {
         let path = |program: PathBuf| program.to_str().expect("a path in UTF-8").to_owned();
         let words = match program {
@@ -114,7 +114,7 @@ impl Lab {
         running.end()
     }
 
-    /// Calls of each kind in a run in which none fails.
+    /// Returns the number of calls of each kind in a run in which none fails.
     pub fn counts(&mut self) -> [u32; KINDS.len()] {
         self.fresh().expect("a node");
         let outcome = self.run(None);
@@ -126,12 +126,12 @@ impl Lab {
         counts
     }
 
-    /// Says if the program succeeded when calls failed, or what was wrong with how it ended or with what it left.
+    /// Runs the program with failing calls. Returns true if it succeeded, or an error if it ended in a wrong way or left something behind.
     pub fn attempt(&mut self, shortage: &Shortage) -> Result<bool, String> {
         let outcome = self.run(Some(shortage));
         let gone = self.shim.all_gone();
         let judged = outcome.judge(Some(shortage)).and_then(|succeeded| match succeeded {
-            // The state that it sees is whole, or it is not launched.
+            // A launched program must see the complete state.
             true if outcome.failed_in_ironverbs()
                 && self.tells_what_it_sees()
                 && outcome.out != self.says =>
@@ -148,12 +148,12 @@ impl Lab {
         gone.and(left).map_err(described).and(judged)
     }
 
-    /// True if it says what of the node it sees, and that alone.
+    /// Returns true if the output consists of the program's view of the node.
     fn tells_what_it_sees(&self) -> bool {
         matches!(self.program, Program::Devices | Program::Rdma)
     }
 
-    /// Has a new node, or none where the program makes it.
+    /// Makes a new node, unless the program itself makes it.
     fn fresh(&self) -> Result<(), String> {
         let _ = fs::remove_dir_all(&self.dir);
         fs::create_dir(&self.dir).map_err(|e| e.to_string())?;
@@ -164,7 +164,7 @@ impl Lab {
         self.succeeds(&["run", "--vfs", "2"], &["true"]).map(drop)
     }
 
-    /// The output of a command in which nothing fails.
+    /// Returns the output of a command in which nothing fails.
     fn succeeds(&self, words: &[&str], program: &[&str]) -> Result<String, String> {
         let mut command = self.command(words);
         if !program.is_empty() {
@@ -178,7 +178,7 @@ impl Lab {
         }
     }
 
-    /// Checks that a program finds all as it was.
+    /// Checks that a program finds the node unchanged.
     fn as_before(&self) -> Result<(), String> {
         let files = |dir: &Path| -> BTreeSet<String> {
             let all = fs::read_dir(dir).into_iter().flatten().flatten();

@@ -1,8 +1,8 @@
-//! Programs on a node that find no room, no memory, no descriptor or no process, at each call in turn that can fail for it: an error in
-//! words or a way without it, and nothing left behind. `tests/programs/shortage.c` lets the calls fail.
+//! Programs on a node that run out of space, memory, descriptors or processes, at each call in turn that can fail for that reason: they
+//! report an error or do without, and leave nothing behind. `tests/programs/shortage.c` makes the calls fail.
 //!
-//! `IRONVERBS_SHORTAGES` says how many calls of each kind are tried in each program (10), `all` tries every one;
-//! `IRONVERBS_SEED` (1) chooses among them.
+//! `IRONVERBS_SHORTAGES` sets the number of calls of each kind to try in each program (10), `all` tries every one; `IRONVERBS_SEED` (1)
+//! selects them.
 
 mod lab;
 mod run;
@@ -10,7 +10,7 @@ mod run;
 use lab::{Lab, Program};
 use run::{KINDS, Kind, Shortage};
 
-/// Calls of each kind that are tried in each program.
+/// Number of calls of each kind to try in each program.
 fn samples() -> usize {
     match std::env::var("IRONVERBS_SHORTAGES").as_deref() {
         Ok("all") => usize::MAX,
@@ -19,7 +19,7 @@ fn samples() -> usize {
     }
 }
 
-/// Some of the numbers from 1 to `count`, one from each part of as many as are wanted.
+/// Chooses `wanted` of the numbers from 1 to `count`, one from each of equal ranges.
 fn chosen(count: u32, wanted: usize) -> Vec<u32> {
     let seed = ironverbs_tests::program::seed();
     let parts = u64::from(count).min(wanted as u64);
@@ -49,7 +49,7 @@ fn tried(program: Program) {
         for first in chosen(count, samples()) {
             attempt(Shortage::once(kind, first));
         }
-        // From one call on, as when there is none left at all.
+        // All calls from one on, as when a resource is exhausted.
         for first in chosen(count, samples() / 3) {
             attempt(Shortage::lasting(kind, first));
         }

@@ -1,4 +1,4 @@
-//! One run of a program in which a call fails, and what became of it.
+//! One run of a program in which a call fails, and its outcome.
 
 use std::{
     fmt,
@@ -11,9 +11,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How long a program may take, and what it leaves may take to end.
+/// Time limit for a program, and for processes that it leaves.
 pub const LIMIT: Duration = Duration::from_secs(20);
-/// Bytes of the file in which calls are counted: see `tests/programs/shortage.c`.
+/// Bytes of the file in which `tests/programs/shortage.c` counts calls.
 const COUNTS: usize = 512;
 
 /// The exit status of a Rust program that panicked.
@@ -22,17 +22,17 @@ const PANIC: i32 = 101;
 /// The exit status of `ironverbs run` when it cannot launch the program.
 const LAUNCHER: i32 = 125;
 
-/// A kind of calls, and why they fail.
+/// A kind of call, and the errors it fails with.
 pub struct Kind {
     pub name: &'static str,
     errnos: &'static [i32],
 }
 
-/// As `kinds` of the program that lets them fail.
+/// In the order of `kinds` in `shortage.c`.
 pub const KINDS: [Kind; 10] = [
     Kind { name: "open", errnos: &[libc::EMFILE, libc::ENFILE, libc::ENOMEM] },
     Kind { name: "fallocate", errnos: &[libc::ENOSPC, libc::ENOMEM] },
-    // A file system that is full makes holes all the same; one that may not is out of memory, or forbidden to.
+    // A full file system can still punch holes; a failure means a lack of memory or of permission.
     Kind { name: "hole", errnos: &[libc::ENOMEM, libc::EPERM] },
     Kind { name: "mmap", errnos: &[libc::ENOMEM] },
     Kind { name: "memfd", errnos: &[libc::EMFILE, libc::ENOMEM] },
@@ -43,7 +43,7 @@ pub const KINDS: [Kind; 10] = [
     Kind { name: "fork", errnos: &[libc::EAGAIN, libc::ENOMEM] },
 ];
 
-/// Which calls fail.
+/// The calls that fail.
 pub struct Shortage {
     kind: &'static Kind,
     first: u32,
@@ -56,12 +56,12 @@ impl Shortage {
         Self { kind, first, last, errno: kind.errnos[first as usize % kind.errnos.len()] }
     }
 
-    /// One call alone.
+    /// A single failing call.
     pub fn once(kind: &'static Kind, number: u32) -> Self {
         Self::of(kind, number, number)
     }
 
-    /// True if a program says what it was short of: in our words, or in the system's.
+    /// Returns true if a program reports the shortage, in our words or in the system's.
     fn is_reported_in(&self, said: &str) -> bool {
         let causes =
             KINDS.iter().flat_map(|kind| kind.errnos).map(|errno| std::io::Error::from_raw_os_error(*errno));
@@ -70,15 +70,15 @@ impl Shortage {
         said.contains("ironverbs: ") || words.any(|words| said.contains(&words))
     }
 
-    /// True if it may have befallen a stock program or library, which keep the cause to themselves; `code` is its exit code. A frame that
-    /// finds no memory is lost, as on a network: who waits for it hears that its time is up.
+    /// Returns true if the failure may have occurred in a stock program or library, which do not report the cause; `code` is the exit code.
+    /// A frame that finds no memory is lost, as on a network, so its receiver reports a timeout.
     fn is_anybodys(&self, code: i32, said: &str) -> bool {
         let kind = self.kind.name;
         code != LAUNCHER
             && (["open", "socket"].contains(&kind) || kind == "fallocate" && said.contains("timed out"))
     }
 
-    /// All from one on.
+    /// All calls from one on.
     pub fn lasting(kind: &'static Kind, first: u32) -> Self {
         Self::of(kind, first, u32::MAX)
     }
@@ -94,23 +94,23 @@ impl fmt::Display for Shortage {
 
 /// The outcome of a run.
 pub struct Outcome {
-    /// `None`: it did not end in time.
+    /// `None` if it did not end in time.
     pub status: Option<ExitStatus>,
-    /// Its output, on stdout and on stderr.
+    /// Output on stdout and stderr.
     pub said: String,
-    /// The part of that on stdout.
+    /// The part on stdout.
     pub out: String,
-    /// The call that failed, if it came to that.
+    /// The call that failed, if any.
     pub failed: String,
 }
 
 impl Outcome {
-    /// True if the call that failed was one of `ironverbs` itself or of its supervisor.
+    /// Returns true if the failing call was one of `ironverbs` itself or of its supervisor.
     pub fn failed_in_ironverbs(&self) -> bool {
         self.failed.starts_with("ironverbs:")
     }
 
-    /// True if it succeeded when calls failed as `shortage` says, or was an error in words: how it ended otherwise.
+    /// Returns true on success and false on a reported error; any other outcome of a run with `shortage` is an error.
     pub fn judge(&self, shortage: Option<&Shortage>) -> Result<bool, String> {
         let Self { status, said, failed, .. } = self;
         let wrong = |what: String| Err(format!("{failed}: {what}:\n{said}"));
@@ -120,7 +120,7 @@ impl Outcome {
             () if status.signal().is_some() || code == PANIC || said.contains("panicked") => {
                 wrong(status.to_string())
             }
-            // The status that our own programs end with when what may never happen did.
+            // The exit status of our own programs for a violated invariant.
             () if code == 3 => wrong("a broken promise".into()),
             () if code != 0 && said.trim().is_empty() => wrong(format!("{status} without a word")),
             () if code != 0
@@ -133,14 +133,14 @@ impl Outcome {
     }
 }
 
-/// The library that lets calls fail, and where they are counted.
+/// The library that makes calls fail, and the file in which it counts them.
 pub struct Shim {
     library: PathBuf,
     counts: PathBuf,
 }
 
 impl Shim {
-    /// `library` counts in the file `counts`, which nobody else has.
+    /// Uses `library` with the private file `counts`.
     pub fn new(library: PathBuf, counts: PathBuf) -> Self {
         Self { library, counts }
     }
@@ -151,7 +151,7 @@ impl Shim {
         file.write_all_at(&[0; COUNTS], 0).expect("counts");
     }
 
-    /// Calls there were since it was last started, by kind.
+    /// Returns the number of calls since the last start, by kind.
     pub fn counts(&self) -> [u32; KINDS.len()] {
         let bytes = fs::read(&self.counts).expect("counts");
         std::array::from_fn(|i| u32::from_ne_bytes(std::array::from_fn(|byte| bytes[i * 4 + byte])))
@@ -163,7 +163,7 @@ impl Shim {
         String::from_utf8_lossy(name.split(|b| *b == 0).next().unwrap_or_default()).into_owned()
     }
 
-    /// Starts `command`, in which the calls fail that `shortage` names.
+    /// Starts `command` with the calls in `shortage` failing.
     pub fn start(&self, command: &mut Command, shortage: Option<&Shortage>) -> Running<'_> {
         self.reset();
         let how = match shortage {
@@ -184,7 +184,7 @@ impl Shim {
         let _ = fs::remove_file(&self.counts);
     }
 
-    /// Waits until every process is gone that ran in this lab: those that stay are named, and ended.
+    /// Waits until all processes of this lab are gone; remaining ones are reported and killed.
     pub fn all_gone(&self) -> Result<(), String> {
         let begin = Instant::now();
         loop {
@@ -203,7 +203,7 @@ impl Shim {
         }
     }
 
-    /// Processes whose environment names our file: those that were started here, and the supervisors of these.
+    /// Processes with our file in their environment: those started here, and their supervisors.
     fn processes(&self) -> Vec<(u32, String)> {
         let ours = self.counts.to_str().expect("a path in UTF-8").as_bytes();
         let of_us = |pid: &u32| {
@@ -218,7 +218,7 @@ impl Shim {
     }
 }
 
-/// A program under way.
+/// A running program.
 pub struct Running<'a> {
     shim: &'a Shim,
     child: Child,
@@ -234,7 +234,7 @@ fn read(mut from: impl Read + Send + 'static) -> JoinHandle<String> {
 }
 
 impl Running<'_> {
-    /// True if it ended before `there` was.
+    /// Returns true if it ended before `there` existed.
     pub fn ended_before(&mut self, there: &Path) -> bool {
         let begin = Instant::now();
         while begin.elapsed() < LIMIT && !there.exists() {
@@ -265,7 +265,7 @@ impl Running<'_> {
                 None => sleep(Duration::from_millis(1)),
             }
         };
-        // A process that has their ends open still is found later.
+        // A process that still has their ends open is found later.
         let texts = status.map(|_| self.texts.map(|text| text.join().expect("reader")));
         let [out, errors] = texts.unwrap_or_default();
         Outcome { status, said: format!("{out}{errors}"), out, failed: self.shim.failed() }

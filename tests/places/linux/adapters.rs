@@ -2,7 +2,7 @@
 
 use ironverbs_tests::linux::{CHECKS, COMPLAINTS, Place, VFS, complaints};
 
-/// Hosts of large machines have as many.
+/// As many as large hosts have.
 const ADAPTERS: usize = 8;
 
 #[test]

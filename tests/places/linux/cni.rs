@@ -1,18 +1,18 @@
-//! Programs of Kubernetes' networking by others, unmodified, on a PF and its VFs as the stock driver has them.
+//! Third-party programs of Kubernetes' networking, unmodified, on a PF and its VFs under the stock driver.
 //!
-//! They are those of `scripts/go-programs.sh`, and those in the folders that CNI_PATH names; a test whose programs are missing is skipped.
+//! The programs are those of `scripts/go-programs.sh` and those in the folders of CNI_PATH; a test with missing programs is skipped.
 
 use super::infiniband::PARTITIONS;
 use ironverbs_tests::linux::{CHECKS, COMPLAINTS, Place, complaints, part};
 use ironverbs_tests::stock::GoPrograms;
 use std::env;
 
-/// How often a pod comes and goes in the test of that; `make test-cni` has more.
+/// The variable with the number of pods to create and delete; `make test-cni` sets a larger one.
 const ROUNDS: &str = "IRONVERBS_CNI_ROUNDS";
 
-/// Shell functions. `net NAME PLUGINS` describes a network of CNI version $version, `cni add|check|del NAME POD` has cnitool do that for
-/// a pod, whose network namespace has its name, where that version has a CHECK; `state` prints what the node's kernel has of devices and links, without order,
-/// and of the VFs of its PF $pf.
+/// Shell functions. `net NAME PLUGINS` writes a network configuration of CNI version $version. `cni add|check|del NAME POD` runs cnitool
+/// for a pod, which is the network namespace of that name; versions without CHECK skip it. `state` prints the devices and links of the
+/// node's kernel, sorted, and the VFs of its PF $pf.
 const FUNCTIONS: &str = r#"
 export NETCONFPATH=/run/net.d CNI_IFNAME=net1
 pci=/sys/bus/pci/devices
@@ -35,7 +35,7 @@ state() {
 in_pod() { pod=$1; shift; ip netns exec $pod timeout 60 "$@"; }
 "#;
 
-/// A place, and shell variables that name the programs; `None`, with a word, where something is missing.
+/// Returns a place, and shell variables with the paths of the programs. Returns `None` with a message if something is missing.
 fn place(programs: &[&str]) -> Option<(Place, String)> {
     let place = Place::new()?;
     let names = [programs, &["cnitool"]].concat();
@@ -85,7 +85,7 @@ fn sriov_cni_and_rdma_cni_give_a_pod_a_vf_and_take_it_back() {
     );
     let said = place.script(&[], &script);
     assert_eq!(complaints(&said), Vec::<&str>::new());
-    // The sriov-cni that the proxy has is of 2019 and sets a VLAN alone; CNI_PATH may have a newer one.
+    // The proxy's version of sriov-cni is from 2019 and can only set a VLAN; CNI_PATH may have a newer one.
     let sets_all = said.contains("version 1.0.0\n");
     let all = ["max_tx_rate 1000Mbps", "trust on", "spoof checking on", "link-state enable"];
     let macs = if sets_all { "02:aa:bb:cc:dd:0" } else { "02:1b:56:00:00:0" };
@@ -139,7 +139,7 @@ fn host_device_and_rdma_cni_give_pods_vfs_as_often_as_they_come() {
         said.lines().filter_map(|line| line.strip_prefix("memory ")?.parse().ok()).collect();
     let lost = memory[0] - memory[1];
     println!("{rounds} rounds, {lost} KiB less memory");
-    // A page for each round would be a leak; some slabs stay around.
+    // A page for each round would be a leak; some slabs remain.
     assert!(lost < 16_384, "{lost} KiB");
 }
 
@@ -217,7 +217,7 @@ fn ipoib_cni_gives_pods_a_device_each_above_the_pf() {
         complaints"#
     );
     let said = place.script(&["--link-layer", "infiniband"], &script);
-    // The plugin makes devices without a queue in front of them, which the kernel notes.
+    // The plugin creates devices without a qdisc, which the kernel reports.
     let strange: Vec<_> = complaints(&said)
         .into_iter()
         .filter(|line| !line.ends_with("default qdisc (pfifo_fast) fail, fallback to noqueue"))

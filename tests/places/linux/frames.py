@@ -23,13 +23,13 @@ import time
 
 # IEEE 802, local experiments: frames under test, and frames that carry others to or from the wire.
 TEST, WRAPPED = b"\x88\xb5", b"\x88\xb6"
-# A station on the wire, whom nobody here knows.
+# A station on the wire that is not known to the adapter.
 STATION = bytes.fromhex("020000000099")
 ETH_P_ALL, PACKET_OUTGOING = 3, 4
 SOL_PACKET, PACKET_AUXDATA, TP_STATUS_VLAN_VALID = 263, 8, 1 << 4
 CLONE_NEWNET = 0x40000000
 PATIENCE = 10
-# Longer than most frames take on a machine that has something else to do.
+# Longer than most frames take on a busy machine.
 QUIET = 0.3
 
 
@@ -73,13 +73,13 @@ class End:
             try:
                 frame, info, _, (_, _, kind, _, _) = self.socket.recvmsg(65536, 256)
             except OSError:
-                # The device went down meanwhile, which is told once.
+                # The device went down meanwhile, which the socket reports once.
                 continue
             if kind == PACKET_OUTGOING:
                 continue
             tag = None
             for level, which, data in info:
-                # struct tpacket_auxdata: the status first, the tag behind the lengths.
+                # struct tpacket_auxdata: the status comes first, the tag after the lengths.
                 if (level, which) == (SOL_PACKET, PACKET_AUXDATA):
                     if int.from_bytes(data[:4], sys.byteorder) & TP_STATUS_VLAN_VALID:
                         tag = int.from_bytes(data[16:18], sys.byteorder)

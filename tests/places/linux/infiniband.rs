@@ -1,13 +1,13 @@
-//! A PF and its VFs on InfiniBand, as the kernel's own driver and IPoIB have them.
+//! A PF and its VFs on InfiniBand, with the kernel's own driver and IPoIB.
 
 use super::traffic::MEETING;
 use ironverbs_tests::linux::{CHECKS, COMPLAINTS, Place, complaints, part};
 
-/// Sets P_Keys as a subnet manager does.
+/// Script that sets P_Keys like a subnet manager.
 pub const PARTITIONS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/places/linux/partitions.py");
 
-/// Shell functions: `numvfs N`; `active N`, whether so many ports are; `vf N` moves VF N, whose RDMA device is `mlx5_N`, into namespace nN, where its
-/// IPoIB device ib0 has 10.9.0.N.
+/// Shell functions: `numvfs N`; `active N` checks that N ports are active; `vf N` moves VF N with its RDMA device `mlx5_N` into namespace
+/// nN, where its IPoIB device ib0 has 10.9.0.N.
 const FUNCTIONS: &str = r#"
 pf=/sys/bus/pci/devices/0000:00:00.0
 numvfs() { echo $1 >$pf/sriov_numvfs; is $(cat $pf/sriov_numvfs) $1; }
@@ -89,7 +89,7 @@ fn vfs_come_and_go_and_have_the_guids_their_pf_gives_them() {
     let given = part(&said, "given");
     assert!(given.contains("Node GUID: 0x0011223344556677"), "{given}");
     assert!(given.contains("Port GUID: 0x0011223344556678"), "{given}");
-    // The GUID is the end of IPoIB's address.
+    // IPoIB's address ends with the GUID.
     assert!(part(&said, "given_net").contains(":00:11:22:33:44:55:66:78 "), "{said}");
     let down = part(&said, "down").lines().find(|line| line.starts_with("link mlx5_3/1 ")).unwrap();
     assert!(!down.contains("ACTIVE"), "{down}");
@@ -153,7 +153,7 @@ fn vfs_in_two_namespaces_meet_by_ipoib_in_their_partitions_and_by_verbs() {
     assert!(said.lines().any(|line| line.ends_with("receiver")), "{said}");
 }
 
-/// A virtual machine has VFs alone, as the second guest here; both are on the subnet of one adapter.
+/// A virtual machine has only VFs, as the second guest here does; both are on the subnet of one adapter.
 #[test]
 fn two_kernels_on_one_subnet_meet_by_ipoib_and_by_verbs() {
     let Some(place) = Place::new() else { return };
@@ -188,7 +188,7 @@ fn two_kernels_on_one_subnet_meet_by_ipoib_and_by_verbs() {
         say over
         complaints"
     );
-    // The node is there before both look for it.
+    // The node must exist before both guests look for it.
     let node = place.path("node").display().to_string();
     let made = std::process::Command::new(ironverbs_tests::program::built().join("ironverbs"))
         .args(["node", "create", "--node", &node, "--link-layer", "infiniband"])

@@ -1,6 +1,6 @@
-//! `ironverbs linux`, judged by what runs there: the stock mlx5 driver, iproute2, perftest and librdmacm on a kernel of their own.
+//! Tests of `ironverbs linux`, with the stock mlx5 driver, iproute2, perftest and librdmacm on a separate Linux kernel.
 //!
-//! Skipped where no kernel was made (`scripts/linux-kernel.sh build`), but for what needs none.
+//! They are skipped if no kernel was built (`scripts/linux-kernel.sh build`), except those that need none.
 
 mod adapters;
 mod cni;

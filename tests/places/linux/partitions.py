@@ -13,7 +13,7 @@ import sys
 REGISTER_AGENT = 0xC01C1B01
 ENABLE_PKEY = 0x1B03
 HEADER = struct.Struct("=IIIII4s4s2s6B16s4sH6x")
-# InfiniBand Architecture, 14.2.1.1: a subnet management packet that is routed by LID.
+# InfiniBand Architecture, 14.2.1.1: a LID-routed subnet management packet.
 SUBN_LID_ROUTED, SET, SET_ANSWER, P_KEY_TABLE = 0x01, 0x02, 0x81, 0x0016
 SMP = struct.Struct(">BBBBHHQHHIQ32s64s128x")
 

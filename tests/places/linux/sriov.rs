@@ -1,4 +1,4 @@
-//! A PF and its VFs as the kernel's own driver has them.
+//! A PF and its VFs under the kernel's own driver.
 
 use ironverbs_tests::linux::{COMPLAINTS, Place, VFS, complaints};
 
@@ -29,7 +29,7 @@ fn vfs_come_and_go_as_they_are_told() {
     assert_eq!(said.lines().next(), Some("7"));
     assert_eq!(numbers_of_vfs(&said), [7, 0, 3], "{said}");
     let lines: Vec<&str> = said.lines().filter(|line| line.parse::<u8>().is_ok()).collect();
-    // The total; then RDMA links with net devices and VFs, for each number.
+    // The total number, then for each number of VFs the RDMA links with net devices and the VFs.
     assert_eq!(lines, ["7", "8", "7", "1", "0", "4", "3"], "{said}");
     for wanted in [
         ["vf 0", "link/ether 02:11:22:33:44:55"],

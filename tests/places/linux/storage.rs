@@ -1,9 +1,9 @@
-//! Files and blocks of another node, by the kernel's own clients and servers: NFS over RDMA, NVMe over RDMA.
+//! Files and blocks of another node, with the kernel's own clients and servers: NFS over RDMA, NVMe over RDMA.
 
 use ironverbs_tests::linux::{CHECKS, COMPLAINTS, Place, VFS, complaints, part};
 
-/// Shell functions of the server. `nfs FOLDER ADDRESS` exports a folder to one client, and answers what the kernel asks a mountd
-/// before it asks; `nvme FILE ADDRESS` offers a file's bytes as a disk at an address of its own.
+/// Shell functions of the server. `nfs FOLDER ADDRESS` exports a folder to one client, and answers the kernel's queries to mountd in
+/// advance; `nvme FILE ADDRESS` exports a file as a disk at an address of its own.
 const SERVERS: &str = r#"
 nfs() {
     mount -t nfsd nfsd /proc/fs/nfsd
@@ -89,7 +89,7 @@ fn files_and_blocks_of_another_node_come_by_rdma() {
     );
     let said = place.scripts(&[("node", &["--vfs", "1"], &server), ("other", &["--vfs", "1"], &client)]);
     for said in &said {
-        // The server tells where it remembers clients, and that there is nothing yet.
+        // The server reports where it records clients, and that there are none yet.
         let beside = complaints(said).into_iter().filter(|line| !line.contains(" NFSD: "));
         assert_eq!(beside.collect::<Vec<_>>(), Vec::<&str>::new());
     }

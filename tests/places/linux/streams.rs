@@ -1,4 +1,4 @@
-//! The command's streams, status and files, and that nothing is left behind.
+//! The command's streams, exit status and files, and that nothing is left behind.
 
 use ironverbs_tests::linux::Place;
 use ironverbs_tests::program::built;
@@ -62,7 +62,7 @@ fn a_guest_that_is_asked_to_stop_ends_its_command_first() {
     let mut line = String::new();
     stdout.read_line(&mut line).unwrap();
     assert_eq!(line, "up\n");
-    // `timeout` passes the signal on.
+    // `timeout` forwards the signal.
     let pid = i32::try_from(child.id()).unwrap();
     #[allow(unsafe_code)]
     // SAFETY: a signal to a process that we started and have not waited for.
@@ -80,7 +80,7 @@ fn a_guest_that_is_asked_to_stop_ends_its_command_first() {
 fn a_launcher_that_is_killed_takes_its_guest_and_its_server_along() {
     let Some(place) = Place::new() else { return };
     let mut command = place.command("linux");
-    // One that is busy on its processors, for such a kernel does not always end when it is asked to.
+    // A guest that keeps its processors busy, because such a kernel does not always end when asked to.
     let busy = "for one in 1 2 3 4; do while :; do /bin/true; done & done; echo up; sleep 1000";
     command.args(["--cpus", "2", "--", "sh", "-c", busy]);
     let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
@@ -89,7 +89,7 @@ fn a_launcher_that_is_killed_takes_its_guest_and_its_server_along() {
     stdout.read_line(&mut line).unwrap();
     assert_eq!(line, "up\n");
     let ours = place.path("tmp").display().to_string();
-    // Processes whose command line names our folder: the kernel, its helpers and the server.
+    // Processes with our folder in the command line: the kernel, its helpers and the server.
     let there = || {
         let processes = fs::read_dir("/proc").unwrap().map(|entry| entry.unwrap().path().join("cmdline"));
         processes
@@ -100,7 +100,7 @@ fn a_launcher_that_is_killed_takes_its_guest_and_its_server_along() {
     assert!(there() >= 2);
     let launcher = fs::read_to_string(format!("/proc/{0}/task/{0}/children", child.id())).unwrap();
     #[allow(unsafe_code)]
-    // SAFETY: a signal to the one child of a process that we started, which waits for it.
+    // SAFETY: a signal to the only child of a process that we started, which waits for it.
     unsafe {
         libc::kill(launcher.trim().parse().unwrap(), libc::SIGKILL);
     }
@@ -110,7 +110,7 @@ fn a_launcher_that_is_killed_takes_its_guest_and_its_server_along() {
         assert!(began.elapsed() < Duration::from_secs(20), "{} processes are left", there());
         std::thread::sleep(Duration::from_millis(20));
     }
-    // Its folder goes with the next guest.
+    // Its folder is removed when the next guest starts.
     assert_eq!(place.left().len(), 1);
     place.script(&[], "true");
     assert_eq!(place.left(), Vec::<std::path::PathBuf>::new());
@@ -123,7 +123,7 @@ fn what_cannot_be_started_is_said_in_a_line() {
     let made =
         Command::new(built().join("ironverbs")).args(["node", "create", "--node", &twin]).output().unwrap();
     assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
-    // Little memory, for a machine that has no more room in /dev/shm.
+    // Little memory, in case the machine has no room left in /dev/shm.
     let kernel = ["--memory", "256M", "--kernel", "/bin/true"];
     for (words, wanted) in [
         (vec!["--kernel", "/nowhere/vmlinux"], "cannot read the kernel /nowhere/vmlinux"),

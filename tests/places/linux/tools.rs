@@ -1,4 +1,4 @@
-//! The output of Linux tools that ask about a card, for a PF and its VFs: pciutils, devlink, ethtool, iproute2's rdma, infiniband-diags.
+//! The output of Linux tools that query a card, for a PF and its VFs: pciutils, devlink, ethtool, iproute2's rdma, infiniband-diags.
 
 use ironverbs_tests::linux::{CHECKS, COMPLAINTS, Place, VFS, complaints, part};
 
@@ -77,7 +77,7 @@ fn tools_find_a_card_with_vfs() {
     );
     has("ibv_devinfo", &["vendor_part_id:\t\t\t4119", "link_layer:\t\tEthernet", "RoCE v2"]);
     has("mode", &["netns exclusive"]);
-    // Three echoes came, and as many went back.
+    // Three echo requests were received and answered.
     for name in ["rx_packets", "tx_packets", "rx_vport_unicast_packets", "tx_vport_unicast_packets"] {
         let line = part(&said, "counters").lines().find(|line| line.trim().starts_with(&format!("{name}: ")));
         let count = line.and_then(|line| line.rsplit(' ').next()?.parse::<u32>().ok());

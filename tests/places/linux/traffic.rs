@@ -1,9 +1,9 @@
-//! Programs on two VFs, each in a network namespace of its own: every one of libibverbs' and perftest's patterns, rping and TCP.
+//! Programs on two VFs, each in a network namespace of its own: all traffic patterns of libibverbs and perftest, rping and TCP.
 
 use ironverbs_tests::linux::{CHECKS, COMPLAINTS, Place, VFS, complaints};
 
-/// A shell function: `meets PROGRAM OPTION...` runs a server in namespace n1, which has 10.9.0.1, and its client in n2; says so if the client's
-/// 100 iterations were.
+/// A shell function: `meets PROGRAM OPTION...` runs a server in namespace n1, which has 10.9.0.1, and its client in n2, and prints a line
+/// if the client did 100 iterations.
 pub const MEETING: &str = r#"
 meets() {
     program=$1
@@ -55,8 +55,8 @@ fn programs_in_two_namespaces_meet_on_two_vfs() {
     assert!(received.contains("MBytes"), "{received}");
 }
 
-/// The command of a VF that is idle otherwise is told of by one interrupt, which none other makes good for if it is lost: Linux waits a minute
-/// then, and complains.
+/// On an otherwise idle VF a command completes with a single interrupt. If it is lost, no other interrupt follows: Linux then waits for a
+/// minute and prints a warning.
 #[test]
 fn idle_vfs_are_told_of_each_command_beside_traffic_of_others() {
     let Some(place) = Place::new() else { return };

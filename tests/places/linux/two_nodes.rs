@@ -31,7 +31,7 @@ fn vfs_of_two_nodes_and_a_program_of_the_host_meet_on_one_wire() {
         program(&["rping", "-s", "-a", "10.7.0.3", "-C", "20", "-V"]),
         program(&["ib_write_bw", "-R", "-d", "iron1", "-n", "100", "-F"]),
     ];
-    // VFs have the addresses; the PF is up for the adapter's port to be.
+    // The VFs have the addresses; the PF is up so that the adapter's port is up.
     let vf = "numvfs 1
         net=$(ls $pci/0000:00:01.0/net) device=$(ls $pci/0000:00:01.0/infiniband)
         ip link set $net up";

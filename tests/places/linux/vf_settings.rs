@@ -1,5 +1,5 @@
-//! The effect of `ip link set PF vf N` on frames, on the kernel's own driver of the PF: each setting is made, and frames and RDMA between
-//! VFs in namespaces, or to and from the wire, go or do not go.
+//! The effect of `ip link set PF vf N` on frames, with the kernel's own driver of the PF: after each setting, frames and RDMA between VFs
+//! in namespaces, or to and from the wire, pass or do not pass.
 
 use ironverbs_tests::linux::{CHECKS, COMPLAINTS, Place, VFS, complaints};
 use ironverbs_tests::program::{Program, built};
@@ -11,12 +11,13 @@ use std::{
 };
 use testkit::Stop;
 
-/// Sends frames in a guest and looks for them. The script says what `arrives`, `lost` and `rate` do; the VF of namespace nN is nN here.
+/// Script that sends frames in a guest and looks for them; its head describes `arrives`, `lost` and `rate`. The VF of namespace nN is
+/// called nN here.
 const FRAMES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/places/linux/frames.py");
 
-/// More shell functions. `path N M` has RDMA programs of two namespaces find each other by other ways than the VFs under test: a
-/// link beside them (10.8.0.N), and `neighbours N M`, which need no asking. `pingpong SERVER CLIENT OPTION...` runs there;
-/// `rdma_passes SERVER CLIENT` and `rdma_fails SERVER CLIENT` end the script if it does not come to that.
+/// More shell functions. `path N M` lets RDMA programs of two namespaces exchange addresses without using the VFs under test: by a separate
+/// link (10.8.0.N), and by `neighbours N M`, which avoids ARP. `pingpong SERVER CLIENT OPTION...` runs there; `rdma_passes SERVER CLIENT`
+/// and `rdma_fails SERVER CLIENT` end the script if the result differs.
 const FUNCTIONS: &str = r#"
 neighbour() { eval "ip -n n$1 neigh replace 10.9.0.$2 lladdr \$M$2 dev \$D$1 nud permanent"; }
 neighbours() { neighbour $1 $2; neighbour $2 $1; }
@@ -51,8 +52,8 @@ has_carrier() { ip -n n$1 link show up | grep -q "$(eval echo \$D$1): .*LOWER_UP
 has_no_carrier() { ! has_carrier $1; }
 "#;
 
-/// Runs `script` where a PF is up and has `vfs` VFs, which `vf` gives namespaces of their own. Returns its output; the kernel has nothing to
-/// complain of.
+/// Runs `script` with a PF that is up and has `vfs` VFs, moved by `vf` into namespaces of their own. Returns its output and checks that the
+/// kernel reported no problems.
 fn settings(place: &Place, vfs: u8, script: &str) -> String {
     let said = place.script(
         &["--vfs", &vfs.to_string()],
@@ -72,7 +73,7 @@ fn settings(place: &Place, vfs: u8, script: &str) -> String {
             echo all is so"
         ),
     );
-    // So the driver says of every device that becomes promiscuous.
+    // The driver prints this for every device that becomes promiscuous.
     let usual = "S-tagged traffic will be dropped while C-tag vlan stripping is enabled";
     let complaints = complaints(&said).into_iter().filter(|line| !line.contains(usual));
     assert_eq!(complaints.collect::<Vec<_>>(), Vec::<&str>::new());
@@ -157,7 +158,7 @@ fn a_vlan_separates_vfs_and_a_state_takes_their_link_away() {
     );
 }
 
-/// The other side of a node's uplink: frames that come wrapped go back as they were, others go back in a wrapping.
+/// The other end of a node's uplink: wrapped frames are returned unwrapped, others are returned wrapped.
 fn echo(wire: &UnixDatagram, node: &Path, over: &AtomicBool) {
     const WRAPPED: [u8; 2] = [0x88, 0xb6];
     let mut frame = [0; 65_536];
@@ -167,7 +168,7 @@ fn echo(wire: &UnixDatagram, node: &Path, over: &AtomicBool) {
             frame if frame.get(12..14) == Some(&WRAPPED) => frame[14..].to_vec(),
             frame => [&[0xff; 6], &[2, 0, 0, 0, 0, 0x99], &WRAPPED[..], frame].concat(),
         };
-        // One that finds no room is lost, as on any wire.
+        // A frame that finds no room is lost, as on any wire.
         let _ = wire.send_to(&back, node);
     }
 }
@@ -217,7 +218,7 @@ fn a_trusted_vf_sees_what_is_not_for_it_and_the_wire_sees_tags() {
     });
 }
 
-/// Mb/s below `name` in what was printed.
+/// Returns the values in Mb/s after `name` in the output.
 fn rates(said: &str, name: &str) -> Vec<f64> {
     said.lines().filter_map(|line| line.strip_prefix(name)?.trim().parse().ok()).collect()
 }
@@ -249,11 +250,11 @@ fn a_vf_sends_no_faster_than_its_rate() {
         rate n1 n2 20
         rdma_rate",
     );
-    // Of pings and pongs only one way is limited.
+    // For ping-pong traffic only one direction is limited.
     for (name, ways) in [("rate ", 1.0), ("rdma_rate ", 2.0)] {
         let found = rates(&said, name).into_iter().map(|rate| rate / ways);
         let [before, limited, after] = found.collect::<Vec<_>>()[..] else { panic!("{said}") };
-        // A receiver that was held up finds what came before as well.
+        // A delayed receiver also finds frames that came before.
         assert!((3.0..14.0).contains(&limited) && before >= 20.0 && after >= 20.0, "{name}: {said}");
     }
     assert!(rates(&said, "other_rate ")[0] >= 20.0, "{said}");

@@ -1,5 +1,4 @@
-//! The action of `action.yml` for GitHub's workflows: its steps as a runner runs them, but for apt, and the workflow in README.md
-//! behind them.
+//! The GitHub action of `action.yml`: its steps as a runner executes them, but without apt, followed by the workflow in README.md.
 
 use super::{is_debian, pack, said, scratch, text, tree, yaml::Values};
 use ironverbs_tests::program::built;
@@ -10,18 +9,18 @@ use std::{
     process::{Command, Output},
 };
 
-/// In place of apt: puts packages that are files into `$ROOT`, and notes all else.
+/// Replaces apt: unpacks packages given as files into `$ROOT`, and records everything else.
 const APT: &str = r#"#!/bin/sh
 echo "$*" >>"$ROOT/asked"
 for word; do case $word in *.deb) dpkg-deb -x "$word" "$ROOT" ;; esac; done
 "#;
 
-/// A runner whose files are in a folder.
+/// A runner with its files in a folder.
 struct Runner<'a> {
     folder: &'a Path,
 }
 
-/// A job's adapter is gone with the machine it ran on; here that goes on.
+/// A job's adapter disappears with its machine; here the machine stays, so the adapter is removed.
 impl Drop for Runner<'_> {
     fn drop(&mut self) {
         let left = fs::read_to_string(self.folder.join("env")).unwrap_or_default();
@@ -34,7 +33,7 @@ impl Runner<'_> {
     fn new(folder: &Path) -> Runner<'_> {
         let bin = folder.join("bin");
         fs::create_dir_all(&bin).unwrap();
-        // Nobody's settings are changed by a test.
+        // A test must not change the settings of the user.
         for (name, program) in
             [("apt-get", APT), ("sysctl", "#!/bin/sh\n"), ("sudo", "#!/bin/sh\nexec \"$@\"\n")]
         {
@@ -51,7 +50,7 @@ impl Runner<'_> {
         fs::read_to_string(self.folder.join(file)).unwrap()
     }
 
-    /// Runs a step with a shell that names its script by {0}, with what earlier ones left in the environment.
+    /// Runs a step with a shell that takes its script as {0}, and with the environment set by earlier steps.
     fn step(&self, shell: &str, run: &str, variables: &[(String, String)]) -> Output {
         let (script, at) = (self.folder.join("step"), self.folder.display());
         fs::write(&script, run).unwrap();
@@ -69,7 +68,7 @@ impl Runner<'_> {
         command.current_dir(self.folder).output().unwrap()
     }
 
-    /// Runs the action's steps with these inputs until one fails; what they printed, and whether all succeeded.
+    /// Runs the action's steps with these inputs until one fails. Returns their output, and true if all succeeded.
     fn action(&self, action: &Values, inputs: &[(&str, &str)]) -> (bool, String) {
         let mut all = String::new();
         for step in 0..action.all("runs.steps.", ".run").len() {
@@ -143,7 +142,7 @@ fn what_the_action_cannot_do_is_the_jobs_error_in_a_line() {
         assert!(all.contains(why), "{all}");
     };
     refused(&[("deb", "/none.deb")], "no package at /none.deb");
-    // Nothing is in it, and the command is there already.
+    // It is empty, and the command is already installed.
     let package = scratch.dir().join("package");
     fs::write(&package, "").unwrap();
     symlink(built().join("ironverbs"), scratch.dir().join("bin/ironverbs")).unwrap();

@@ -1,5 +1,5 @@
-//! The Helm chart of `packaging/chart`: what it renders, and what it says of values that cannot be. Kubernetes itself judges it in
-//! `tests/places/kubernetes/chart.rs`.
+//! The Helm chart of `packaging/chart`: its output, and its messages about invalid values. `tests/places/kubernetes/chart.rs` tests it with
+//! Kubernetes itself.
 
 use super::{said, text, tree, yaml::Values};
 use ironverbs_tests::stock::GoPrograms;

@@ -1,7 +1,7 @@
 #!/bin/sh
-# Installs the package that lies here on a bare Debian, uses it, removes and purges it (scripts/deb.sh check).
+# Installs the package in this directory on a bare Debian, uses it, removes and purges it (scripts/deb.sh check).
 #
-# Only files of packages that it depends on may be found afterwards, to the last file, size and owner.
+# Afterwards only files of packages that it depends on may be left, compared by file, size and owner.
 set -eu
 export DEBIAN_FRONTEND=noninteractive LC_ALL=C
 package=$(ls ./ironverbs_*.deb)
@@ -13,7 +13,7 @@ quietly() {
 }
 apt() { quietly apt-get -q -y -o Acquire::Retries=3 "$@"; }
 
-# Every file, but for those in which apt and dpkg remember what they did.
+# Lists all files except those in which apt and dpkg keep their records.
 files() { # LIST
     find / -xdev \( -path /root/ironverbs -o -path /var/cache -o -path /var/log -o -path /var/lib/apt -o -path /var/lib/dpkg -o -path /tmp \) -prune -o \
         \( -type d -printf '%p %y %m %u:%g\n' -o -printf '%p %y %m %u:%g %s %l\n' \) | sort >"$1"
@@ -23,7 +23,7 @@ same() { # WHEN EXPECTED FOUND
     diff "$2" "$3" >difference || { cat difference; die "$1: other files than expected"; }
 }
 
-# As it is for the user UID: the devices are there in a run, and nowhere else.
+# Checks the result for the user UID: the devices exist in a run, and nowhere else.
 works() { # UID
     user() { timeout 120 setpriv --reuid "$1" --regid "$1" --clear-groups env -i -C /tmp HOME=/tmp PATH=/usr/bin:/bin sh -ec "$2" </dev/null; }
     user "$1" 'ironverbs demo' >log 2>&1 || { cat log; die "user $1 sees no demonstration"; }
@@ -44,7 +44,7 @@ nothing() { # WHEN
 
 nothing "before"
 apt update
-# The commands of the README, with all that the package recommends.
+# The commands of the README, with everything that the package recommends.
 apt install "$package"
 ironverbs --version | grep -qF "$(dpkg-deb -f "$package" Version | sed 's/.*\.\([0-9a-f]*\).*/\1/')" ||
     die "expected $(ironverbs --version) to name the commit of $package"
@@ -57,12 +57,12 @@ apt remove ironverbs
 files removed
 ! diff installed removed | grep '^>' || die "removing has made files"
 diff installed removed | sed -n 's/^< \([^ ]*\) .*/\1/p' | sort >gone
-# Directories that are others' too stay.
+# Directories that other packages own as well stay.
 while read -r file; do [ -e "$file" ] || echo "$file"; done <owned >owned-alone
 same "gone with the package" owned-alone gone
 nothing "after removing"
 
-# The same again, to purge it.
+# Installs it again, to purge it.
 quietly dpkg -i "$package"
 files installed-again
 same "installed again" installed installed-again

@@ -1,5 +1,5 @@
-//! The Debian package that `scripts/deb.sh` makes of what is built beside these tests: its files and their places, what runs when the tree is out of
-//! reach, what is left behind; and the manual and completion in it.
+//! The Debian package that `scripts/deb.sh` makes from the build beside these tests: its files and their locations, that it works without
+//! the source tree, and that nothing is left behind; also its manual pages and shell completion.
 //!
 //! `scripts/deb.sh check` does the same on bare Debians, with apt.
 
@@ -23,31 +23,31 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// The output of a program, which has to succeed.
+/// Runs a program, which must succeed, and returns its output.
 fn said(command: &mut Command) -> String {
     let Output { status, stdout, stderr } = command.output().unwrap_or_else(|e| panic!("{command:?}: {e}"));
     assert!(status.success(), "{command:?}: {status}: {}{}", text(&stdout), text(&stderr));
     text(&stdout)
 }
 
-/// A directory of a test's own. Removed with it.
+/// A private directory for a test, removed with the value.
 fn scratch() -> Scratch {
     let scratch = Scratch::new();
     fs::create_dir(scratch.dir()).unwrap();
     scratch
 }
 
-/// Makes the package in `dir`, with one more variable of the environment.
+/// Makes the package in `dir`, with one additional environment variable.
 fn pack(dir: &Path, name: &str, value: &str) -> PathBuf {
     let mut script = Command::new("timeout");
     script.args(["120", "sh"]).arg(tree().join("scripts/deb.sh")).arg("pack").arg(dir);
     script.env("IRONVERBS_BUILT", built()).env_remove("SOURCE_DATE_EPOCH").env(name, value);
-    // dpkg-deb's own setting: a third of the time.
+    // dpkg-deb's own setting: takes a third of the time.
     script.env("DPKG_DEB_COMPRESSOR_LEVEL", "1");
     PathBuf::from(said(&mut script).trim())
 }
 
-/// Mode, owner and path of everything in the package.
+/// Returns mode, owner and path of everything in the package.
 fn contents(package: &Path) -> Vec<(String, String, String)> {
     let list = said(Command::new("dpkg-deb").arg("-c").arg(package));
     let entry = |line: &str| {
@@ -78,7 +78,7 @@ fn the_package_has_its_files_in_their_places_and_is_the_same_whenever_it_is_made
 
     let contents = contents(&package);
     let programs = ["./usr/bin/ironverbs", "./usr/share/ironverbs/scripts/linux-kernel.sh"];
-    // Anything in /etc would be for programs outside of any run too: a .driver file of libibverbs above all.
+    // Anything in /etc would also affect programs outside of a run, in particular a .driver file of libibverbs.
     let files = [
         "./usr/bin/ironverbs",
         "./usr/lib/ironverbs/libironverbs_loader.so",
@@ -110,7 +110,7 @@ fn the_package_has_its_files_in_their_places_and_is_the_same_whenever_it_is_made
     let missing: Vec<&&str> =
         files.iter().filter(|file| !contents.iter().any(|(_, _, path)| path == *file)).collect();
     assert!(missing.is_empty(), "{missing:?}");
-    // Nothing is run at installation, and nothing is configured.
+    // No scripts run at installation, and there is nothing to configure.
     let control =
         said(Command::new("sh").args(["-c", "dpkg-deb --ctrl-tarfile \"$0\" | tar -t"]).arg(&package));
     let control: BTreeSet<&str> = control.lines().collect();
@@ -118,7 +118,7 @@ fn the_package_has_its_files_in_their_places_and_is_the_same_whenever_it_is_made
 
     let root = scratch.dir().join("root");
     said(Command::new("dpkg-deb").arg("-x").arg(&package).arg(&root));
-    // The kernel of `ironverbs linux` is the same, whether the sources or the package make it.
+    // The kernel of `ironverbs linux` is the same whether it is made from the sources or from the package.
     let kernel =
         |place: &Path| said(Command::new("sh").arg(place.join("scripts/linux-kernel.sh")).arg("path"));
     assert_eq!(kernel(&root.join("usr/share/ironverbs")), kernel(&tree()));
@@ -134,7 +134,8 @@ fn the_package_has_its_files_in_their_places_and_is_the_same_whenever_it_is_made
     }
 }
 
-/// Installs, uses and purges the package in `$AT/root`, where the tree and cargo's target directory cannot be seen. dpkg keeps its books beside it.
+/// Installs, uses and purges the package in `$AT/root`, where the source tree and cargo's target directory are not visible. dpkg's database
+/// is beside it.
 const INSTALLED: &str = r#"
     set -e
     mount -t tmpfs none "$TREE" || exit 77
@@ -184,11 +185,11 @@ fn what_is_installed_runs_without_the_tree_and_goes_without_a_trace() {
     let row = |line: &str| line.split_whitespace().take(2).eq(["2", "1000"]);
     assert!(all.lines().any(row), "expected the table of ib_read_lat: {all}");
     let left = all.lines().find_map(|line| line.strip_prefix("left:")).expect(&all);
-    // Of directories that it did not find, dpkg leaves none.
+    // dpkg leaves none of the directories that it created.
     assert_eq!(left.trim(), "", "{dpkg}");
 }
 
-/// Manual pages and completion, as the package has them.
+/// Returns the manual pages and the completion in the package.
 fn manual(share: &Path) -> Vec<(String, String)> {
     let made = said(Command::new(built().join("examples/manual")).arg(share).arg("2001-02-03"));
     assert_eq!(made, "");
@@ -202,12 +203,12 @@ fn manual(share: &Path) -> Vec<(String, String)> {
     pages
 }
 
-/// The help of a command, by the name of its page.
+/// Returns the help of a command, by the name of its page.
 fn help(page: &str) -> String {
     said(Command::new(built().join("ironverbs")).args(page.split('-').skip(1)).arg("--help"))
 }
 
-/// The commands that a help lists.
+/// Returns the commands listed in a help text.
 fn commands(help: &str) -> impl Iterator<Item = &str> {
     let list = help.split_once("Commands:\n").map_or("", |(_, list)| list);
     let words = list
@@ -270,7 +271,7 @@ fn formatters_have_nothing_to_say_of_the_pages() {
     }
 }
 
-/// Prints what bash offers for the words of each line.
+/// Prints bash's completions for the words of each line.
 const TAB: &str = r#"
     . "$0"
     while read -r -a COMP_WORDS; do

@@ -1,11 +1,11 @@
-//! YAML as it is for those who read it, by a parser of Debian's.
+//! Parses YAML with Debian's own parser.
 
 use std::{
     io::Write,
     process::{Command, Stdio},
 };
 
-/// Prints each value behind its path, such as `a.b.0=c`, one a line; what is JSON in a string is gone into.
+/// Prints each value after its path, such as `a.b.0=c`, one per line, including values of JSON in strings.
 const FLATTEN: &str = r#"
 import json, sys, yaml
 def show(path, value):
@@ -21,11 +21,11 @@ for document in yaml.safe_load_all(sys.stdin):
     show([document["kind"]] if "kind" in document else [], document)
 "#;
 
-/// Paths and values of a text, those of a Kubernetes object behind its kind.
+/// Paths and values of a text; those of a Kubernetes object are prefixed with its kind.
 pub struct Values(Vec<(String, String)>);
 
 impl Values {
-    /// Parses a text. `None`, with a word, where there is no parser.
+    /// Parses a text. Returns `None` with a message if there is no parser.
     pub fn of(text: &str) -> Option<Self> {
         let there = Command::new("python3").args(["-c", "import yaml"]).output();
         if !there.is_ok_and(|there| there.status.success()) {
@@ -46,12 +46,12 @@ impl Values {
         Some(Self(lines.lines().map(pair).collect()))
     }
 
-    /// The value at a path.
+    /// Returns the value at a path.
     pub fn get(&self, path: &str) -> Option<&str> {
         self.0.iter().find(|(at, _)| at == path).map(|(_, value)| value.as_str())
     }
 
-    /// Values of all paths that begin and end so.
+    /// Returns the values of all paths with this prefix and suffix.
     pub fn all(&self, begin: &str, end: &str) -> Vec<&str> {
         let fits = |path: &str| path.starts_with(begin) && path.ends_with(end);
         self.0.iter().filter(|(path, _)| fits(path)).map(|(_, value)| value.as_str()).collect()
