@@ -1,4 +1,4 @@
-//! A program that shares nothing with those that are killed and stopped, and whose work must not be affected by them.
+//! A program that shares nothing with the programs that are killed and stopped, and must not be affected by them.
 
 use crate::end::{End, pair};
 use devmodel::state::{GroupRow, SubnetGroupRow};
@@ -9,9 +9,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How long anything may take that nobody holds up.
+/// Time limit for an operation that is not held up.
 pub const SOON: Duration = Duration::from_secs(20);
-/// How long one round of a bystander may take on a busy machine: hundreds of times as long as usual.
+/// Time limit for one round of a bystander on a busy machine: hundreds of times the usual duration.
 pub const UNDISTURBED: Duration = Duration::from_secs(2);
 /// Bytes of each WRITE of a bystander.
 const PIECE: usize = 4096;
@@ -27,7 +27,7 @@ pub struct Baseline {
 }
 
 impl Baseline {
-    /// The state of `node` after cleaning up after dead programs: programs, and what they had.
+    /// Returns the state of `node` after cleaning up after dead programs: its programs and their objects.
     pub fn of(node: &Node) -> Self {
         let status = node.status().expect("status");
         let region = node.adapter().region();
@@ -41,7 +41,7 @@ impl Baseline {
     }
 }
 
-/// Traffic on two functions, and a third one opened, used, closed.
+/// Traffic on two functions, and a third one that is opened, used and closed.
 struct Bystander {
     node: Arc<Node>,
     ends: (End, End),
@@ -73,14 +73,14 @@ impl Bystander {
     }
 }
 
-/// A bystander in a thread of its own, so that a round that hangs is noticed and does not hang the test.
+/// A bystander in its own thread, so that a round that hangs is detected and does not hang the test.
 pub struct Rounds {
     ask: mpsc::Sender<()>,
     answers: mpsc::Receiver<(Result<(), String>, Duration)>,
 }
 
 impl Rounds {
-    /// Starts a bystander on functions `fids` of `node`, which nobody else has.
+    /// Starts a bystander on functions `fids` of `node`, which no other program uses.
     pub fn start(node: &Arc<Node>, fids: [u8; 3]) -> Self {
         let ends = pair(node, fids[0], fids[1], 64 << 10).expect("a pair");
         let mut bystander = Bystander { node: node.clone(), ends, third: fids[2], round: 0 };
@@ -98,15 +98,15 @@ impl Rounds {
         Self { ask, answers }
     }
 
-    /// Runs a round, and returns how long it took.
+    /// Runs a round. Returns its duration.
     pub fn one(&self, when: &str) -> Duration {
         let (outcome, took) = self.ask(when);
         outcome.unwrap_or_else(|e| panic!("{when}: the bystander: {e}"));
         took
     }
 
-    /// Runs a round while process `pid` is stopped. Returns how long it took, and whether it could not open a device
-    /// because this process has the node's lock.
+    /// Runs a round while process `pid` is stopped. Returns its duration, and true if it could not open a device because this process holds
+    /// the node's lock.
     pub fn beside(&self, pid: u32, when: &str) -> (Duration, bool) {
         let (outcome, took) = self.ask(when);
         let says_so = |error: &String| error.contains(&format!("is locked by process {pid} "));

@@ -1,4 +1,4 @@
-//! The processor time that a piece of work costs, whatever else the machine does meanwhile.
+//! Measures the processor time of a piece of work, independent of other load.
 
 use std::time::Instant;
 
@@ -8,21 +8,21 @@ pub struct Cpu {
     cpu: Option<u64>,
 }
 
-/// Nanoseconds this thread has run (first field of `schedstat`), where the kernel says.
+/// Returns the nanoseconds that this thread has run (first field of `schedstat`), if the kernel provides it.
 fn ran() -> Option<u64> {
-    // The kernel brings the account up to date when the thread offers the processor, else only at ticks.
+    // The kernel updates the value when the thread yields, otherwise only at ticks.
     std::thread::yield_now();
     let text = std::fs::read_to_string("/proc/thread-self/schedstat").ok()?;
     text.split_whitespace().next()?.parse().ok()
 }
 
 impl Cpu {
-    /// Begins to count.
+    /// Starts the measurement.
     pub fn start() -> Self {
         Self { wall: Instant::now(), cpu: ran() }
     }
 
-    /// Nanoseconds of processor time since the start; of the clock on the wall where the kernel does not say.
+    /// Returns the nanoseconds of processor time since the start; without `schedstat`, wall-clock time.
     pub fn nanos(&self) -> f64 {
         match (self.cpu, ran()) {
             (Some(from), Some(to)) => to.saturating_sub(from) as f64,

@@ -1,5 +1,5 @@
-//! The driver joined to the model in one program and one thread, in logical time, over a wire with a fault plan: when a
-//! poll finds nothing and the chip has nothing to do, time jumps to the next timer.
+//! The driver connected to the model in one program and one thread, in logical time, over a wire with a fault plan. When a poll finds
+//! nothing and the chip has no work, time advances to the next timer.
 #![allow(unsafe_code)] // the two crates meet at raw memory: the driver's buffers are the chip's host memory
 
 use crate::bed::SharedWire;
@@ -25,13 +25,13 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError, atomic::Ordering},
 };
 
-/// Bytes of the area that openers share.
+/// Bytes of the area shared by openers.
 const SHARED: usize = 64 << 10;
 
-/// The memory of this process, as far as it was mapped for a function.
+/// The memory of this process that is mapped for functions.
 #[derive(Default)]
 pub struct Mapped {
-    /// Ranges of bus addresses, by function, end and start: where they begin in memory, and how often they were mapped.
+    /// Ranges of bus addresses by function, end and start: the memory address, and the number of mappings.
     ranges: BTreeMap<(u8, u64, u64), (u64, usize)>,
 }
 
@@ -42,12 +42,12 @@ impl Mapped {
         let ((_, _, start), (memory, _)) = of_function.find(|((_, _, start), _)| *start <= at)?;
         Some((memory + (at - start)) as *mut u8)
     }
-    /// Maps `len` bytes of this process from `memory` on to bus address `at` of function `fid`. The caller keeps the
-    /// memory until it is unmapped.
+    /// Maps `len` bytes of this process at `memory` to bus address `at` of function `fid`. The caller keeps the memory until it is
+    /// unmapped.
     pub fn map(&mut self, fid: u8, at: Iova, memory: u64, len: usize) {
         self.ranges.entry((fid, at + len as u64, at)).or_insert((memory, 0)).1 += 1;
     }
-    /// Takes one such mapping back.
+    /// Removes one such mapping.
     pub fn unmap(&mut self, fid: u8, at: u64, len: usize) {
         let key = (fid, at + len as u64, at);
         if let Some((_, times)) = self.ranges.get_mut(&key) {
@@ -57,25 +57,25 @@ impl Mapped {
             }
         }
     }
-    /// True if nothing is mapped.
+    /// Returns true if nothing is mapped.
     pub fn is_empty(&self) -> bool {
         self.ranges.is_empty()
     }
-    /// See [`Host::read`].
+    /// Implements [`Host::read`].
     pub fn read(&self, rid: Rid, at: Iova, buf: &mut [u8]) -> Result<(), Abort> {
         let from = self.reach(rid, at, buf.len()).ok_or(Abort::Source)?;
-        // SAFETY: the range was mapped by its owner, who keeps it; all is one thread.
+        // SAFETY: the range was mapped by its owner, who keeps it; everything runs in one thread.
         unsafe { std::ptr::copy(from, buf.as_mut_ptr(), buf.len()) };
         Ok(())
     }
-    /// See [`Host::write`].
+    /// Implements [`Host::write`].
     pub fn write(&self, rid: Rid, at: Iova, data: &[u8]) -> Result<(), Abort> {
         let to = self.reach(rid, at, data.len()).ok_or(Abort::Destination)?;
         // SAFETY: as in `read`.
         unsafe { std::ptr::copy(data.as_ptr(), to, data.len()) };
         Ok(())
     }
-    /// See [`Host::copy`].
+    /// Implements [`Host::copy`].
     pub fn copy(&self, staged: &[u8], moves: &[Move]) -> Result<(), Abort> {
         for one in moves {
             let len = one.len as usize;
@@ -95,7 +95,7 @@ impl Mapped {
     }
 }
 
-/// The machine that the chip sees: memory, and the eventfds of its interrupts.
+/// The machine as seen by the chip: memory, and the eventfds of its interrupts.
 #[derive(Default)]
 struct Process {
     mapped: Mapped,
@@ -146,7 +146,7 @@ struct Inner {
 }
 
 impl Inner {
-    /// Lets the model work, or time jump to the next timer or delayed frame.
+    /// Runs the model, or advances time to the next timer or delayed frame.
     fn idle(&mut self) {
         let Self { adapter, runner, process, now, wire, .. } = self;
         loop {
@@ -187,7 +187,7 @@ impl Inner {
 pub struct Machine(Arc<Mutex<Inner>>);
 
 impl Machine {
-    /// A machine whose adapter has `vfs` VFs.
+    /// Creates a machine with an adapter that has `vfs` VFs.
     pub fn new(vfs: u8, config: Config) -> Self {
         let geometry = Geometry { functions: vfs + 1, ..Geometry::SMALL };
         let mut process = Process::default();
@@ -215,17 +215,17 @@ impl Machine {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The wire between the functions.
+    /// Returns the wire between the functions.
     pub fn wire(&self) -> SharedWire {
         self.inner().wire.clone()
     }
 
-    /// Logical time, in picoseconds.
+    /// Returns the logical time in picoseconds.
     pub fn now(&self) -> u64 {
         self.inner().now
     }
 
-    /// Function `fid`, for the driver.
+    /// Returns the transport of function `fid` for the driver.
     pub fn function(&self, fid: u8) -> Arc<dyn Transport> {
         Arc::new(Slot { machine: self.clone(), fid, combines: false })
     }
@@ -235,12 +235,12 @@ impl Machine {
         Self::bring_up(self.function(fid), fid)
     }
 
-    /// The same, with doorbell pages that are said to combine writes.
+    /// The same, with doorbell pages that are declared write-combining.
     pub fn open_combining(&self, fid: u8) -> Result<Arc<Device>, Error> {
         Self::bring_up(Arc::new(Slot { machine: self.clone(), fid, combines: true }), fid)
     }
 
-    /// Stores to doorbell pages that are said to combine writes.
+    /// Returns the number of stores to such doorbell pages.
     pub fn combined(&self) -> usize {
         self.inner().combined
     }
@@ -255,20 +255,20 @@ impl Machine {
 impl Drop for Inner {
     fn drop(&mut self) {
         for (at, (_, layout)) in std::mem::take(&mut self.blocks) {
-            // SAFETY: allocated in `block` with this layout, and nobody who was given it is left.
+            // SAFETY: allocated in `block` with this layout, and no user of it is left.
             unsafe { std::alloc::dealloc(at as *mut u8, layout) };
         }
     }
 }
 
-/// One function, as the driver reaches it.
+/// A function, as accessed by the driver.
 struct Slot {
     machine: Machine,
     fid: u8,
     combines: bool,
 }
 
-/// A doorbell page of a function, whose stores the adapter sees one by one.
+/// A doorbell page of a function; the adapter sees its stores one by one.
 struct Page {
     slot: Slot,
     at: u32,
@@ -358,7 +358,7 @@ impl Transport for Slot {
         if fd < 0 {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: a descriptor that was just made and that nobody else has.
+        // SAFETY: a descriptor that was just made and has no other owner.
         let fd = unsafe { OwnedFd::from_raw_fd(fd) };
         let ours = fd.try_clone()?;
         let Inner { adapter, process, .. } = &mut *self.machine.inner();

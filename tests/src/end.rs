@@ -1,4 +1,4 @@
-//! One end of an RC connection: the driver's safe verbs, and memory that other processes may change at any time.
+//! One end of an RC connection, using the driver's safe verbs and memory that other processes may change at any time.
 
 use driver::{
     AccessFlags, AddressHandle, Completion, Cq, Device, Error, Event, LinkLayer, Mr, Pd, PostError, Qp,
@@ -14,7 +14,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// The values that the other end must know.
+/// The values that the other end needs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Card {
     /// GID.
@@ -23,7 +23,7 @@ pub struct Card {
     pub qpn: u32,
     /// Address of the region.
     pub addr: u64,
-    /// Its key.
+    /// Its rkey.
     pub rkey: u32,
 }
 
@@ -44,8 +44,8 @@ impl FromStr for Card {
     }
 }
 
-/// Memory that is registered: whole words, as atomics, for a peer may write them while we read. It begins with a page, so that
-/// what a transfer is split into does not depend on where the allocator put it.
+/// Registered memory, accessed in whole words as atomics, because a peer may write them while we read. It starts at a page boundary, so
+/// that the way a transfer is split does not depend on the allocator.
 pub struct Words {
     pages: Box<[Page]>,
     len: usize,
@@ -57,16 +57,16 @@ const WORDS_PER_PAGE: usize = 512;
 struct Page([AtomicU64; WORDS_PER_PAGE]);
 
 impl Words {
-    /// `len` bytes of zeros (a multiple of 8).
+    /// Allocates `len` zeroed bytes (a multiple of 8).
     pub fn new(len: usize) -> Self {
         let page = || Page([const { AtomicU64::new(0) }; WORDS_PER_PAGE]);
         Self { pages: (0..len.div_ceil(size_of::<Page>())).map(|_| page()).collect(), len }
     }
-    /// Bytes.
+    /// Length in bytes.
     pub fn len(&self) -> usize {
         self.len
     }
-    /// True if there are none.
+    /// Returns true if the length is zero.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
@@ -78,15 +78,15 @@ impl Words {
         let words = &self.pages[at / size_of::<Page>()].0;
         &words[at / 8 % WORDS_PER_PAGE]
     }
-    /// The word at byte `at` (a multiple of 8).
+    /// Reads the word at byte `at` (a multiple of 8).
     pub fn word(&self, at: usize) -> u64 {
         self.at(at).load(Relaxed)
     }
-    /// Changes the word at byte `at`.
+    /// Writes the word at byte `at`.
     pub fn set_word(&self, at: usize, value: u64) {
         self.at(at).store(value, Relaxed);
     }
-    /// `len` bytes from `at`.
+    /// Reads `len` bytes from `at`.
     pub fn bytes(&self, at: usize, len: usize) -> Vec<u8> {
         (at..at + len).map(|i| self.word(i & !7).to_ne_bytes()[i & 7]).collect()
     }
@@ -100,7 +100,7 @@ impl Words {
     }
 }
 
-/// How patient a connection is.
+/// Timeout and retries of a connection.
 #[derive(Clone, Copy, Debug)]
 pub struct Patience {
     /// ACK timeout exponent.
@@ -115,13 +115,13 @@ impl Default for Patience {
     }
 }
 
-/// One end of a connection. Objects that refer to others come before those, so that they are dropped first.
+/// One end of a connection. Referrers are declared before the objects they refer to, so that they are dropped first.
 pub struct End {
     /// Queue pair.
     pub qp: Arc<Qp>,
     /// Its completion queue.
     pub cq: Arc<Cq>,
-    /// Region over `words`, with all rights.
+    /// Region over `words`, with all access rights.
     pub mr: Mr,
     /// Protection domain.
     pub pd: Arc<Pd>,
@@ -131,7 +131,7 @@ pub struct End {
     pub words: Arc<Words>,
 }
 
-/// All rights a region can give to peers, and local write.
+/// All rights that a region can grant to peers, and local write.
 pub fn all_rights() -> AccessFlags {
     AccessFlags::LOCAL_WRITE
         | AccessFlags::REMOTE_WRITE
@@ -145,7 +145,7 @@ pub fn register(pd: &Arc<Pd>, words: &Words, access: AccessFlags) -> Result<Mr, 
 }
 
 /// Registers `len` bytes of `words` from byte `at` on.
-#[allow(unsafe_code)] // registering hands memory out; see the reason at the block
+#[allow(unsafe_code)] // registration makes memory accessible; the block says why that is sound
 pub fn register_from(
     pd: &Arc<Pd>,
     words: &Words,
@@ -155,12 +155,12 @@ pub fn register_from(
 ) -> Result<Mr, Error> {
     assert!(at + len <= words.len(), "{len} bytes from {at} on, of {}", words.len());
     let addr = words.addr() + at as u64;
-    // SAFETY: whoever holds the region keeps the words (`End` drops them last), words that change under us are atomics, and
-    // the range was found to be theirs.
+    // SAFETY: the holder of the region keeps the words (`End` drops them last), words that may change concurrently are atomics, and the
+    // range has been checked to lie within them.
     unsafe { Mr::register(pd, addr as *mut u8, len, addr, access) }
 }
 
-/// A QP with queues of 64 that reports to `cq`.
+/// Creates a QP with queues of 64 entries that reports to `cq`.
 pub fn queue_pair(pd: &Arc<Pd>, cq: &Arc<Cq>) -> Result<Arc<Qp>, Error> {
     let init = QpInit {
         max_send_wr: 64,
@@ -175,13 +175,13 @@ pub fn queue_pair(pd: &Arc<Pd>, cq: &Arc<Cq>) -> Result<Arc<Qp>, Error> {
     Qp::create(pd, &init)
 }
 
-/// The GID by which programs know the function of `device`: on InfiniBand it has one.
+/// Returns the GID that programs use for the function of `device`; on InfiniBand it has only one.
 pub fn own_gid(device: &Device) -> Result<[u8; 16], Error> {
     device.gid(gid_index(device).into())
 }
 
-/// How `device` reaches the function of its node that is known by `gid`. On InfiniBand its LID follows from the last byte of
-/// its GUID, its number.
+/// Returns the address handle by which `device` reaches the function of its node with GID `gid`. On InfiniBand the LID follows from the
+/// last byte of the function's GUID, which is its number.
 pub fn way(device: &Device, gid: [u8; 16]) -> AddressHandle {
     let dlid = match device.link_layer() {
         LinkLayer::InfiniBand => u16::from(gid[15]) + 1,
@@ -205,7 +205,7 @@ fn gid_index(device: &Device) -> u8 {
     }
 }
 
-/// Takes `qp` from RESET to RTS, connected to `peer`, from PSN 0 on both sides.
+/// Moves `qp` from RESET to RTS, connected to `peer`, from PSN 0 on both sides.
 pub fn connect(qp: &Qp, peer: &Card, patience: Patience) -> Result<(), Error> {
     use QpAttrMask as M;
     let access = AccessFlags::REMOTE_WRITE | AccessFlags::REMOTE_READ | AccessFlags::REMOTE_ATOMIC;
@@ -229,7 +229,7 @@ pub fn connect(qp: &Qp, peer: &Card, patience: Patience) -> Result<(), Error> {
         max_rd_atomic: 4,
         ..QpAttr::default()
     };
-    // Only reliable services have answers to wait for.
+    // Only reliable services have responses to wait for.
     let (answers, patience) = match qp.service() {
         Service::Uc => (M::empty(), M::empty()),
         _ => (
@@ -242,7 +242,7 @@ pub fn connect(qp: &Qp, peer: &Card, patience: Patience) -> Result<(), Error> {
 }
 
 impl End {
-    /// An end with `len` bytes of memory, in RESET.
+    /// Creates an end with `len` bytes of memory, in RESET.
     pub fn new(device: Arc<Device>, len: usize) -> Result<Self, Error> {
         let pd = Pd::alloc(&device)?;
         let cq = Cq::create(&device, 256, 0)?;
@@ -252,7 +252,7 @@ impl End {
         Ok(Self { qp, cq, mr, pd, device, words })
     }
 
-    /// The values that the other end must know.
+    /// Returns the values that the other end needs.
     pub fn card(&self) -> Result<Card, Error> {
         Ok(Card {
             gid: own_gid(&self.device)?,
@@ -267,7 +267,7 @@ impl End {
         connect(&self.qp, peer, patience)
     }
 
-    /// `len` bytes from `at`.
+    /// Returns a scatter/gather entry of `len` bytes from `at`.
     pub fn sge(&self, at: usize, len: usize) -> Sge {
         Sge { addr: self.words.addr() + at as u64, length: len as u32, lkey: self.mr.lkey() }
     }
@@ -282,13 +282,13 @@ impl End {
         self.qp.post_recv([RecvWr { wr_id, sge: &[self.sge(at, len)] }])
     }
 
-    /// The next completion; `None` if there is none within `limit`.
+    /// Returns the next completion, or `None` if there is none within `limit`.
     pub fn wait(&self, limit: Duration) -> Option<Completion> {
         completion(&self.cq, limit)
     }
 }
 
-/// The next completion of `cq`; `None` if there is none within `limit`.
+/// Returns the next completion of `cq`, or `None` if there is none within `limit`.
 pub fn completion(cq: &Cq, limit: Duration) -> Option<Completion> {
     let begin = Instant::now();
     let mut out = [Completion::default()];
@@ -301,7 +301,7 @@ pub fn completion(cq: &Cq, limit: Duration) -> Option<Completion> {
     Some(out[0])
 }
 
-/// The next event of `device`; `None` if there is none within `limit`.
+/// Returns the next event of `device`, or `None` if there is none within `limit`.
 ///
 /// # Panics
 /// The descriptor of the device's interrupts cannot be waited for.
@@ -316,7 +316,7 @@ pub fn event(device: &Device, limit: Duration) -> Option<Event> {
     }
 }
 
-/// Both ends, connected to each other, on functions `a` and `b` of `node`.
+/// Creates both ends on functions `a` and `b` of `node`, connected to each other.
 pub fn pair(
     node: &Arc<node::Node>,
     a: u8,
@@ -330,7 +330,7 @@ pub fn pair(
     Ok((a, b))
 }
 
-/// True if a completion is the end of a connection whose peer is gone.
+/// Returns true if a completion status means that the peer is gone.
 pub fn is_peer_gone(status: WcStatus) -> bool {
     status == WcStatus::RetryExcErr
 }

@@ -1,9 +1,10 @@
-//! Where driver and model meet, and what judges them.
+//! Tests of driver and model together, and the tools that they share.
 //!
-//! [`bed`] drives the device model alone, in logical time, through the registers, rings and records a driver would use.
-//! [`direct`] joins driver and model in one thread, in logical time. [`end`] is one end of a connection made of the driver's verbs
-//! on a node; [`manager`] joins communication management to queue pair 1. [`torture`] checks all that goes between two programs.
-//! [`linux`] starts Linux nodes. [`stock`] runs Debian's programs and ours in C, [`workload`] many of them at once, beside a [`bystander`] that must not notice.
+//! [`bed`] drives the device model alone, in logical time, through the registers, rings and records that a driver would use. [`direct`]
+//! connects driver and model in one thread, in logical time. [`end`] is one end of a connection, made of the driver's verbs on a node;
+//! [`manager`] runs communication management on queue pair 1. [`torture`] checks all traffic between two programs. [`linux`] starts Linux
+//! nodes. [`stock`] runs Debian's programs and our C programs; [`workload`] runs many of them at once, beside a [`bystander`] that must not
+//! be affected.
 //!
 //! ```
 //! use hwspec::wire::BthOpcode;

@@ -1,4 +1,4 @@
-//! Linux nodes (`ironverbs linux`) that a test starts, and what their scripts have in common.
+//! Linux nodes (`ironverbs linux`) started by tests, and code shared by their scripts.
 
 use crate::program::{Program, Scratch, built};
 use std::{
@@ -9,19 +9,19 @@ use std::{
     time::Duration,
 };
 
-/// Seconds for a guest that comes up, works and goes, on a machine that does other things as well.
+/// Time limit in seconds for a guest to boot, work and shut down on a busy machine.
 pub const LIMIT: u64 = 240;
 
-/// A place for a node and for what a guest leaves behind.
+/// A place for a node and for files that a guest leaves behind.
 pub struct Place {
-    /// The directory of all of it.
+    /// The directory that holds everything.
     pub scratch: Scratch,
-    /// Seconds a command may take.
+    /// Time limit for a command in seconds.
     pub limit: u64,
 }
 
 impl Place {
-    /// `None`, with a word, where there is no kernel.
+    /// Returns `None` with a message if there is no kernel.
     pub fn new() -> Option<Self> {
         let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../scripts/linux-kernel.sh");
         let path = Command::new("sh").args([script, "path"]).output().unwrap().stdout;
@@ -33,24 +33,24 @@ impl Place {
         Some(Self::without_kernel())
     }
 
-    /// The same for what needs no kernel.
+    /// The same for tests that need no kernel.
     pub fn without_kernel() -> Self {
         let scratch = Scratch::new();
         std::fs::create_dir_all(scratch.dir().join("tmp")).unwrap();
         Self { scratch, limit: LIMIT }
     }
 
-    /// A name in the scratch directory.
+    /// Returns a path in the scratch directory.
     pub fn path(&self, name: &str) -> PathBuf {
         self.scratch.dir().join(name)
     }
 
-    /// `ironverbs WORD --node ...`, all of whose files go below the scratch directory.
+    /// Returns the command `ironverbs WORD --node ...`, with all its files below the scratch directory.
     pub fn command(&self, word: &str) -> Command {
         self.command_on("node", word)
     }
 
-    /// The same on another node, whose name is `node` here.
+    /// The same on another node, which is called `node` here.
     pub fn command_on(&self, node: &str, word: &str) -> Command {
         let mut command = Command::new("timeout");
         command.args(["-k", "10", &self.limit.to_string()]).arg(built().join("ironverbs")).arg(word);
@@ -59,7 +59,7 @@ impl Place {
         command
     }
 
-    /// Runs `script` in a guest, which must end with 0; what it printed.
+    /// Runs `script` in a guest, which must exit with 0. Returns its output.
     pub fn script(&self, options: &[&str], script: &str) -> String {
         self.script_on("node", options, script)
     }
@@ -75,8 +75,8 @@ impl Place {
         said
     }
 
-    /// Runs a script in a guest of each node at once; what they printed. They share the folder `$share`, in which `say NAME` and
-    /// `await NAME` let them wait for each other.
+    /// Runs a script in a guest of each node at once and returns their output. They share the folder `$share`, in which `say NAME` and
+    /// `await NAME` synchronize them.
     pub fn scripts(&self, guests: &[(&str, &[&str], &str)]) -> Vec<String> {
         let share = self.path("share");
         std::fs::create_dir_all(&share).unwrap();
@@ -100,7 +100,7 @@ impl Place {
         })
     }
 
-    /// Makes nodes with numbers of their own, as many VFs and one wire, which is there as long as what this returns.
+    /// Makes nodes with numbers of their own, the same number of VFs, and one wire. The wire exists as long as the returned program.
     pub fn wire(&self, nodes: &[&str], vfs: u8) -> Program {
         let path = |name: &str| self.path(name).display().to_string();
         for (number, node) in nodes.iter().enumerate() {
@@ -109,7 +109,7 @@ impl Place {
             let output = create.args(["--vfs", &vfs.to_string()]).output().unwrap();
             assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         }
-        // The last has links to all others, and switches between them.
+        // The last node has links to all others, and switches between them.
         let (last, others) = nodes.split_last().unwrap();
         let links: Vec<_> = others.iter().map(|node| format!("node:{}", path(node))).collect();
         let mut words = vec!["serve".to_owned(), "--node".into(), path(last)];
@@ -122,14 +122,14 @@ impl Place {
         wire
     }
 
-    /// Lists the files that guests which have ended left behind.
+    /// Lists the files that ended guests left behind.
     pub fn left(&self) -> Vec<PathBuf> {
         std::fs::read_dir(self.path("tmp")).unwrap().map(|entry| entry.unwrap().path()).collect()
     }
 }
 
-/// Shell functions: `numvfs N` sets the number of VFs and prints it with the milliseconds that took; `vf N` moves VF N with its
-/// RDMA device into namespace nN, where it has 10.9.0.N, with the names in $DN and $RN and the MAC in $MN.
+/// Shell functions: `numvfs N` sets the number of VFs and prints it with the duration in milliseconds; `vf N` moves VF N with its RDMA
+/// device into namespace nN, with address 10.9.0.N, and puts the names into $DN and $RN and the MAC into $MN.
 pub const VFS: &str = r#"
 pci=/sys/bus/pci/devices
 now() { echo $(($(date +%s%N) / 1000000)); }
@@ -151,12 +151,12 @@ vf() {
 }
 "#;
 
-/// Prints what the kernel complained of; prepended to scripts that look for it.
+/// Prints the problems that the kernel reported; prepended to scripts that check for them.
 pub const COMPLAINTS: &str =
     "complaints() { dmesg -l emerg,alert,crit,err,warn | sed 's/^/complaint: /'; }\n";
 
-/// Shell functions. `is FOUND EXPECTED` and `until_so COMMAND`, which waits for its success, end the script if it does not come
-/// to that; `part NAME COMMAND...` prints what the command prints, for [`part`].
+/// Shell functions. `is FOUND EXPECTED` and `until_so COMMAND`, which waits for success, end the script on failure; `part NAME COMMAND...`
+/// prints the output of the command for [`part`].
 pub const CHECKS: &str = r#"
 until_so() {
     for try in $(seq 50); do ! "$@" || return 0; sleep 0.1; done
@@ -181,7 +181,7 @@ pub fn part<'s>(said: &'s str, name: &str) -> &'s str {
     rest.split_once(&end).unwrap_or_else(|| panic!("no end of {name}: {said}")).0
 }
 
-/// The lines of `said` that [`COMPLAINTS`] made.
+/// Returns the lines of `said` that [`COMPLAINTS`] printed.
 pub fn complaints(said: &str) -> Vec<&str> {
     said.lines().filter(|line| line.starts_with("complaint: ")).collect()
 }

@@ -10,10 +10,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How long a MAD is waited for at once.
+/// Longest single wait for a MAD.
 const TURN: Duration = Duration::from_millis(50);
 
-/// An agent and the queue pair it speaks through.
+/// An agent and the queue pair that it uses.
 pub struct Manager {
     /// Queue pair 1.
     pub gsi: Gsi,
@@ -24,7 +24,7 @@ pub struct Manager {
 }
 
 impl Manager {
-    /// On `device`, with communication ids that begin with `tag`.
+    /// Opens a manager on `device`, with communication ids that begin with `tag`.
     pub fn open(device: &Arc<Device>, tag: u16) -> Result<Self, Error> {
         let attr = device.attr();
         let config = Config {
@@ -37,7 +37,7 @@ impl Manager {
         Ok(Self { gsi, agent: Agent::new(config), events: VecDeque::new(), start: Instant::now() })
     }
 
-    /// Gives a command.
+    /// Issues a command.
     pub fn command(&mut self, id: ConnId, command: Command) -> Result<(), String> {
         self.take(Input::Command(id, command))
     }
@@ -54,7 +54,7 @@ impl Manager {
         done.map_err(|refused| refused.to_string())
     }
 
-    /// The next event; `None` if there is none within `limit`.
+    /// Returns the next event, or `None` if there is none within `limit`.
     pub fn event(&mut self, limit: Duration) -> Result<Option<(ConnId, Event)>, String> {
         let begin = Instant::now();
         loop {
@@ -73,7 +73,7 @@ impl Manager {
         }
     }
 
-    /// The path from GID `index` of this port to a peer.
+    /// Returns the path from GID `index` of this port to a peer.
     pub fn path(&self, index: u16, gid: [u8; 16], lid: u16) -> Result<Path, Error> {
         let port = self.gsi.device().port()?;
         let ethernet = port.link_layer == LinkLayer::Ethernet;
@@ -89,7 +89,7 @@ impl Manager {
     }
 }
 
-/// Takes `qp` from RESET to RTS as a connection says.
+/// Moves `qp` from RESET to RTS with a connection's parameters.
 pub fn start(qp: &Qp, device: &Device, parameters: &QpParameters) -> Result<(), Error> {
     let (path, p) = (&parameters.path, parameters);
     let access = AccessFlags::REMOTE_WRITE | AccessFlags::REMOTE_READ;

@@ -13,7 +13,7 @@ use std::{
     time::Duration,
 };
 
-/// True if this process, and programs it starts, have CAP_NET_RAW in effect: raw packet queue pairs and flows need it.
+/// Returns true if this process, and programs it starts, have CAP_NET_RAW in effect, which raw packet queue pairs and flows require.
 pub fn may_send_raw() -> bool {
     const NET_RAW: u32 = 13;
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
@@ -22,7 +22,7 @@ pub fn may_send_raw() -> bool {
     set.is_some_and(|set| set >> NET_RAW & 1 != 0)
 }
 
-/// The directory of the built `ironverbs`, beside the test that asks.
+/// Returns the directory of the built `ironverbs`, beside the calling test.
 ///
 /// # Panics
 /// It was not built.
@@ -34,12 +34,12 @@ pub fn built() -> PathBuf {
     dir.into()
 }
 
-/// The number in environment variable `name`, if there is one.
+/// Returns the number in environment variable `name`, if it is set.
 pub fn number(name: &str) -> Option<u64> {
     std::env::var(name).ok()?.parse().ok()
 }
 
-/// The seed of random choices: IRONVERBS_SEED, or 1.
+/// Returns the random seed: IRONVERBS_SEED, or 1.
 pub fn seed() -> u64 {
     number("IRONVERBS_SEED").unwrap_or(1)
 }
@@ -53,7 +53,7 @@ pub fn worker(flow: &str, scratch: &Scratch, fid: u8) -> Program {
     Program::start(Path::new(flow), &[&dir, &fid.to_string()]).expect("a worker")
 }
 
-/// A TCP port of 127.0.0.1 that is free at the moment.
+/// Returns a TCP port of 127.0.0.1 that is currently free.
 pub fn free_port() -> std::io::Result<u16> {
     Ok(std::net::TcpListener::bind((std::net::Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port())
 }
@@ -62,24 +62,24 @@ pub fn free_port() -> std::io::Result<u16> {
 pub struct Scratch(PathBuf);
 
 impl Scratch {
-    /// A unique path at which there is nothing yet.
+    /// Chooses a unique path at which nothing exists yet.
     pub fn new() -> Self {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let name = format!("ironverbs-judge-{}-{}", std::process::id(), COUNT.fetch_add(1, Relaxed));
         Self(Path::new("/dev/shm").join(name))
     }
 
-    /// The directory.
+    /// Returns the directory.
     pub fn dir(&self) -> &Path {
         &self.0
     }
 
-    /// A node in it, with `vfs` VFs.
+    /// Creates a node in it, with `vfs` VFs.
     pub fn node(&self, vfs: u8) -> Result<Arc<Node>, NodeError> {
         self.node_with(&NodeOptions { vfs: Some(vfs), ..NodeOptions::default() })
     }
 
-    /// A node in it, as `options` say.
+    /// Creates a node in it, with `options`.
     pub fn node_with(&self, options: &NodeOptions) -> Result<Arc<Node>, NodeError> {
         Node::open_or_create(&self.0, options)
     }
@@ -129,7 +129,7 @@ impl Program {
         Ok(Self { child, stdin, lines, name })
     }
 
-    /// The next line, within `limit`.
+    /// Waits for the next line within `limit`.
     pub fn hear(&mut self, limit: Duration) -> Result<String, String> {
         self.lines.recv_timeout(limit).map_err(|_| match self.child.try_wait() {
             Ok(Some(status)) => format!("{} has ended: {status}", self.name),
@@ -137,7 +137,7 @@ impl Program {
         })
     }
 
-    /// The rest of the next line, which begins with `word`.
+    /// Waits for the next line, which must begin with `word`, and returns the rest.
     pub fn expect(&mut self, word: &str, limit: Duration) -> Result<String, String> {
         let line = self.hear(limit)?;
         match line.strip_prefix(word) {
@@ -151,40 +151,40 @@ impl Program {
         writeln!(self.stdin, "{line}").map_err(|e| format!("{} does not listen: {e}", self.name))
     }
 
-    /// Its process id.
+    /// Returns its process id.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// The next line, if there is one already.
+    /// Returns the next line, if one has arrived.
     pub fn heard(&mut self) -> Option<String> {
         self.lines.try_recv().ok()
     }
 
-    /// SIGSTOP.
+    /// Sends SIGSTOP.
     pub fn stop(&self) {
         self.signal(libc::SIGSTOP);
     }
 
-    /// SIGCONT.
+    /// Sends SIGCONT.
     pub fn go_on(&self) {
         self.signal(libc::SIGCONT);
     }
 
     #[allow(unsafe_code)]
     fn signal(&self, signal: libc::c_int) {
-        // SAFETY: touches no memory of ours; the child is not reaped before `kill`, so the id is still its own.
+        // SAFETY: accesses no memory of ours; the child is not reaped before `kill`, so the id is still its own.
         unsafe { libc::kill(self.child.id() as libc::pid_t, signal) };
     }
 
-    /// kill -9, and waits until it is gone.
+    /// Sends SIGKILL and waits until the process is gone.
     pub fn kill(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// Connects two workers (see the binary `flow`) that wrote their `cards`, and waits until data flow both ways.
+/// Connects two workers (binary `flow`) that wrote their `cards`, and waits until data moves both ways.
 pub fn connect(programs: &mut [Program; 2], cards: &[String; 2], limit: Duration) -> Result<(), String> {
     programs[0].tell(&cards[1])?;
     programs[1].tell(&cards[0])?;

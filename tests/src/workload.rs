@@ -1,5 +1,5 @@
-//! Mixed traffic: programs of many kinds on one node at once, each with a supervisor of its own. One after the other
-//! is killed or stopped, at random instants drawn from a seed.
+//! Mixed traffic: programs of many kinds on one node at once, each with its own supervisor. They are killed or stopped one after the other,
+//! at random instants derived from a seed.
 
 use crate::{
     bed::Chaos,
@@ -14,30 +14,28 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Pairs of programs that run at once: more programs that want a processor than there are.
+/// Pairs of programs that run at once: more programs than processors.
 const AT_ONCE: usize = 3;
 /// Functions of the workload; those of the bystander follow.
 const FUNCTIONS: u64 = 6;
 const VFS: u8 = 9;
-/// The files that a node's directory keeps.
+/// The files in a node's directory.
 const FILES: [&str; 4] = ["adapter", "parties", "ports", "userns"];
-/// How long a pair may take: some seconds of work, beside others, and stopped now and then.
+/// Time limit for a pair: some seconds of work, beside others and with occasional stops.
 const LIMIT: Duration = Duration::from_secs(60);
-/// How long a client may take to learn that its server is dead: 8 timeouts of 67 to 270 ms, and as long again to end; on a
-/// machine that is busy.
+/// Time limit for a client to detect that its server is dead: 8 timeouts of 67 to 270 ms, and as long again to end, on a busy machine.
 const NOTICED: Duration = Duration::from_secs(30);
-/// How long a client is given that cannot learn of its server's death, because it only waits for messages or has
-/// minutes of patience.
+/// Grace period for a client that cannot detect its server's death, because it only waits for messages or has a timeout of minutes.
 const GRACE: Duration = Duration::from_millis(800);
-/// How long a pair of datagrams runs, which waits forever for those that are lost.
+/// Time limit for a pair of datagram programs, which wait forever for lost messages.
 const LOSSY: Duration = Duration::from_secs(5);
-/// Longest stop: longer than the patience of the impatient, 8 timeouts of 8 to 14 ms.
+/// Longest stop: longer than the shortest transport timeout, 8 timeouts of 8 to 14 ms.
 const LONG: u64 = 300_000;
 
-/// How a program fails whose supervisor ended before it was ready.
+/// The error of a program with a supervisor that ended before the program was ready.
 const UNSUPERVISED: &str = "cannot start the supervisor: it ended";
 
-/// How a client finds its server.
+/// How a client connects to its server.
 #[derive(Clone, Copy, PartialEq)]
 enum Meets {
     /// By a TCP port.
@@ -46,14 +44,14 @@ enum Meets {
     Manager,
 }
 
-/// A kind of traffic. In its commands `{own}` and `{peer}` stand for the numbers of functions, `{at}` and `{to}` for their
-/// addresses, `{gid}` for perftest's choice of one, `{port}` for a port.
+/// A kind of traffic. Placeholders in its commands: `{own}` and `{peer}` are the numbers of functions, `{at}` and `{to}` their addresses,
+/// `{gid}` perftest's GID option, `{port}` a port.
 struct Kind {
     server: &'static str,
-    /// The words that the client's command adds to the server's, or the whole of it.
+    /// The arguments that the client's command adds to the server's, or the whole command.
     client: Result<&'static str, &'static str>,
     meets: Meets,
-    /// True if the client notices that its server was killed, and ends.
+    /// True if the client detects that its server was killed, and ends.
     notices: bool,
     /// Datagrams, which may be lost: the pair need not complete.
     lossy: bool,
@@ -78,7 +76,7 @@ const KINDS: &[Kind] = &[
     perftest("ib_send_bw -c XRC -q 4 -s 4096 -D 2 {gid}"),
     perftest("ib_send_bw -c XRC -q 2 -s 4096 -e -n 20000 {gid}"),
     perftest("ib_write_bw -c XRC -q 4 -s 65536 -D 2 {gid}"),
-    // It waits for a WRITE of its peer, and checks nothing else.
+    // It only waits for a WRITE of its peer.
     Kind { notices: false, ..perftest("ib_write_lat -s 64 -n 20000 {gid}") },
     Kind { notices: false, ..perftest("ib_send_bw -c UC -q 8 -s 8192 -D 2 {gid}") },
     Kind { notices: false, lossy: true, ..perftest("ib_send_bw -c UD -q 4 -s 1024 -D 2 {gid}") },
@@ -87,7 +85,7 @@ const KINDS: &[Kind] = &[
         client: Err("{torture} {dir} {own} connect {port} {seed} 1500 seed=0"),
         ..perftest("{torture} {dir} {own} listen {port} {seed} 1500 seed=0")
     },
-    // A QP that is connected by the manager waits 8 times 2 s and more for an answer, as on Linux.
+    // A QP connected by the manager waits at least 8 times 2 s for a response, as on Linux.
     Kind { notices: false, meets: Meets::Manager, ..perftest("ib_write_bw -R -q 8 -s 65536 -D 2 {gid}") },
     managed("rping -s -a {at} -p {port} -V -C 3000", "rping -c -a {to} -p {port} -V -C 3000"),
     // Its client waits for messages first, and only then for the manager's events.
@@ -107,7 +105,7 @@ const KINDS: &[Kind] = &[
     },
 ];
 
-/// The fate of a program at a random instant.
+/// What happens to a program at a random instant.
 #[derive(Clone, Copy, PartialEq)]
 pub enum Fate {
     /// SIGKILL.
@@ -126,7 +124,7 @@ struct Pair {
     listeners: usize,
     sides: [Option<Running>; 2],
     begun: Instant,
-    /// Which side was killed, and when.
+    /// The side that was killed, and when.
     killed: Option<(usize, Instant)>,
 }
 
@@ -138,9 +136,9 @@ struct Traffic<'a> {
     infiniband: bool,
     random: Chaos,
     pairs: Vec<Pair>,
-    /// Pairs that completed, and those that lost a side.
+    /// Number of pairs that completed, and of those that lost a side.
     ended: [usize; 2],
-    /// Supervisors that were killed; each may cost a program that was just starting.
+    /// Number of supervisors killed; each may have cost a program that was just starting.
     unsupervised: usize,
 }
 
@@ -149,7 +147,7 @@ fn signal(name: &str, pid: u32) -> bool {
     sent.is_ok_and(|sent| sent.status.success())
 }
 
-/// The supervisors of programs on `node`.
+/// Returns the supervisors of programs on `node`.
 fn supervisors(node: &Node) -> Vec<u32> {
     let dir = node.dir().display().to_string();
     let pids = fs::read_dir("/proc").into_iter().flatten().flatten();
@@ -165,7 +163,7 @@ impl Traffic<'_> {
         (self.random.draw() >> 20) % below
     }
 
-    /// Starts a pair of any kind on any two functions, or one.
+    /// Starts a pair of a random kind on two random functions, or on one.
     fn start(&mut self) {
         let kinds: Vec<&'static Kind> =
             KINDS.iter().filter(|kind| !self.infiniband || kind.meets == Meets::Port).collect();
@@ -223,7 +221,7 @@ impl Traffic<'_> {
         Ok(())
     }
 
-    /// Checks how pair `i` has ended.
+    /// Checks how pair `i` ended.
     fn end(&mut self, i: usize) -> Result<(), String> {
         let mut pair = self.pairs.swap_remove(i);
         let mut lost = pair.killed.is_some();
@@ -253,7 +251,7 @@ impl Traffic<'_> {
         Err(what)
     }
 
-    /// A living process of any pair, or a supervisor of any program: its pid, and pair and side if it is of one.
+    /// Chooses a living process of any pair, or a supervisor of any program. Returns its pid, and pair and side if it belongs to one.
     fn victim(&mut self) -> Option<(u32, Option<(usize, usize)>)> {
         if self.draw(5) == 0 {
             let all = supervisors(self.node);
@@ -290,7 +288,7 @@ impl Traffic<'_> {
 }
 
 impl Pair {
-    /// True if it goes on. Fails if it does though it should have ended.
+    /// Returns true if it is still running. Fails if it should have ended.
     fn go_on(&mut self, node: &Node) -> Result<bool, String> {
         let now = Instant::now();
         let ended = self.sides.each_mut().map(|side| side.as_mut().is_none_or(Running::ended));
@@ -313,7 +311,7 @@ impl Pair {
         if self.sides[1].is_none() {
             let ready = match self.kind.meets {
                 Meets::Port => is_heard(&self.port),
-                // Other pairs may start or stop listening in the meantime.
+                // Other pairs may start or stop listening meanwhile.
                 Meets::Manager => {
                     locks(node, LISTENING) > self.listeners || now - self.begun > Duration::from_secs(3)
                 }
@@ -339,7 +337,7 @@ impl Pair {
     }
 }
 
-/// The names of the files in the directory of a node.
+/// Returns the names of the files in a node's directory.
 fn files(node: &Node) -> Vec<String> {
     let entries = fs::read_dir(node.dir()).expect("the node's directory").flatten();
     entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()
@@ -358,7 +356,7 @@ pub fn run(fate: Fate, count: usize, infiniband: bool, torture: &str) {
     let before = (Baseline::of(&runtime), locks(&node, 0..u64::MAX));
     let bystander = Rounds::start(&runtime, [VFS - 2, VFS - 1, VFS]);
     let mut took = [Vec::new(), Vec::new()];
-    // Any state but 0 will do.
+    // Any nonzero state will do.
     let random = Chaos { seed: seed.wrapping_mul(2).wrapping_add(1), ..Chaos::default() };
     let mut traffic = Traffic {
         node: &node,
@@ -403,7 +401,7 @@ pub fn run(fate: Fate, count: usize, infiniband: bool, torture: &str) {
                 }
                 signal("CONT", pid);
                 if locked_out {
-                    // Others that opened or closed a device at this time failed for the same reason.
+                    // Other programs that opened or closed a device at this time failed for the same reason.
                     locked += 1;
                     traffic.pairs.drain(..).for_each(|mut pair| pair.kill_all());
                     bystander.one(&format!("{when}, which goes on"));
@@ -414,13 +412,13 @@ pub fn run(fate: Fate, count: usize, infiniband: bool, torture: &str) {
     traffic.finish().unwrap_or_else(|what| panic!("IRONVERBS_SEED={seed}, at the end: {what}"));
     let [whole, parted] = traffic.ended;
     bystander.end();
-    // A fresh pair, on functions whose programs were killed.
+    // A new pair on functions of killed programs.
     let gid: &[&str] = if infiniband { &[] } else { &["-x", "1"] };
     let options = [gid, &["-F", "-q", "8", "-n", "200"]].concat();
     stock::Pair::plain(&node, "ib_write_bw", "iron1", "iron2", &options).has_figures("a fresh pair");
     let status = runtime.status().expect("status");
     let begun = Instant::now();
-    // Supervisors end with their programs, and not before.
+    // Supervisors end together with their programs, and not before.
     while !supervisors(&node).is_empty() {
         assert!(begun.elapsed() < SOON, "supervisors are left: {:?}", supervisors(&node));
         sleep(Duration::from_millis(20));

@@ -1,4 +1,4 @@
-//! Programs in C on the stock libibverbs, which say of each call what it must answer.
+//! C programs on the stock libibverbs that check the result of each call.
 //!
 //! Needs `ironverbs` and the provider built (`scripts/test.sh build`), a C compiler and libibverbs-dev.
 
@@ -8,7 +8,7 @@ use ironverbs_tests::{
     stock::{Node, compiled, compiled_alone, compiled_cm, renamed_libraries},
 };
 
-/// The output of a program, which prints a line for each promise that is kept; and how many it kept.
+/// Runs a program, which prints a line for each check that passes. Returns the number of passed checks, and the output.
 fn kept(name: &str, devices: &[&str]) -> (usize, String) {
     let program = compiled(name);
     let node = Node::new(&format!("c-{name}"), 2);
@@ -18,7 +18,7 @@ fn kept(name: &str, devices: &[&str]) -> (usize, String) {
     (out.lines().filter(|line| line.ends_with(" ok")).count(), out)
 }
 
-/// Runs a program, which keeps all of its `promises`.
+/// Runs a program in which `promises` checks must pass.
 fn keeps(name: &str, devices: &[&str], promises: usize) {
     let (kept, out) = kept(name, devices);
     assert_eq!(kept, promises, "{out}");
@@ -82,7 +82,7 @@ fn frames_are_spread_over_work_queues_as_the_published_hash_says() {
     keeps("spread", &["iron1", "iron2"], promises);
 }
 
-/// Huge pages that the machine keeps ready for a test, if it lets us; afterwards it has what it had.
+/// Huge pages reserved for a test, if the machine permits; afterwards their number is restored.
 struct HugePages(Option<u64>);
 
 impl HugePages {
@@ -109,14 +109,14 @@ impl Drop for HugePages {
 #[test]
 fn queues_lie_in_huge_pages_where_the_environment_wants_that_and_nowhere_else() {
     let pages = HugePages::at_least(16);
-    // As root; others may not have what `vm.hugetlb_shm_group` does not give them.
+    // Works as root; other users get only what `vm.hugetlb_shm_group` grants them.
     let given = pages.0.is_some() && HugePages::number().is_some_and(|number| number >= 16);
     let promises = if given { 3 } else { 2 };
     let (kept, out) = kept("huge", &["iron1"]);
     assert!((promises..=3).contains(&kept), "{out}");
 }
 
-/// The same program is judged by libmlx5 and Linux in a guest.
+/// A guest test runs the same program with libmlx5 and Linux.
 #[test]
 fn what_verbs_refuse_they_refuse_with_the_codes_that_the_page_has() {
     let program = compiled("codes");
@@ -131,7 +131,7 @@ fn what_verbs_refuse_they_refuse_with_the_codes_that_the_page_has() {
 
 #[test]
 fn a_program_that_gave_up_its_user_root_and_descriptors_goes_on() {
-    // As root; others have neither to give up.
+    // As root; other users have no such privileges to drop.
     let (kept, out) = kept("cramped", &["iron1", "iron2"]);
     assert_eq!(kept, if is_root() { 3 } else { 1 }, "{out}");
 }
@@ -164,14 +164,14 @@ fn a_libibverbs_that_a_program_brings_along_sees_the_devices_beside_the_systems(
     }
 }
 
-/// Their time would judge the machine as well: READs take 0.2 ms where pollers make way, 3 ms where they do not, and 0.5 ms where other
-/// programs want the same processors.
+/// Measuring their time would also measure the machine: READs take 0.2 ms if pollers yield, 3 ms if they do not, and 0.5 ms if other
+/// programs use the same processors.
 #[test]
 fn threads_that_poll_make_way_for_a_caller_that_spins_where_processors_are_few() {
     let program = compiled("pollers");
     let program = program.to_str().expect("a path in UTF-8");
     let out = Node::new("c-pollers", 1).run(&["taskset", "-c", "0,1", program, "iron1", "2", "2000"]);
     let slept: Vec<u32> = out.split_whitespace().skip(3).filter_map(|times| times.parse().ok()).collect();
-    // Some 4,000 times each; a thread that only yields never sleeps of its own accord.
+    // Usually about 4,000 sleeps each; a thread that only yields never sleeps voluntarily.
     assert!(slept.len() == 2 && slept.iter().all(|times| *times >= 100), "{out}");
 }

@@ -1,7 +1,7 @@
-//! Devices of a node in containers that podman makes, as `ironverbs cdi generate` describes them to it.
+//! Devices of a node in podman containers, described to podman by `ironverbs cdi generate`.
 //!
-//! Needs `ironverbs` and the provider built (`scripts/test.sh build`), root, podman and runc. Tests whose needs
-//! cannot be met here say so, and are skipped.
+//! Needs `ironverbs` and the provider built (`scripts/test.sh build`), root, podman and runc. Tests with requirements that are not met say
+//! so, and are skipped.
 
 use crate::trust::{GROUP, Treasure};
 use ironverbs_tests::stock::{GoPrograms, LISTENING, Node, Pair, Running, locks};
@@ -13,8 +13,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// A node with two VFs that podman knows, and two network namespaces with a cable between them for what programs tell
-/// each other over TCP. Gone when the test ends.
+/// A node with two VFs registered with podman, and two network namespaces joined by a cable for the programs' exchange over TCP. Removed
+/// when the test ends.
 struct Place {
     node: Node,
     home: PathBuf,
@@ -83,7 +83,7 @@ impl Place {
         self.home.join(format!("root{side}"))
     }
 
-    /// Network namespace of a side.
+    /// Returns the network namespace of a side.
     fn net(&self, side: usize) -> String {
         format!("iron{}-{side}", std::process::id())
     }
@@ -103,12 +103,12 @@ impl Place {
         command
     }
 
-    /// The command that makes a container with a network and process numbers of its own, and `devices`, by `more` options; the
-    /// program follows.
+    /// Returns the command that makes a container with `devices`, a network and a PID namespace of its own, and `more` options; the program
+    /// follows.
     fn container(&self, side: usize, devices: &[&str], more: &[&str]) -> Command {
         let mut command = self.podman();
         command.args(["run", "--rm", "-v", "/usr:/usr:ro"]);
-        // Where this process may not raise its limits, runc may not either.
+        // If this process may not raise its limits, runc may not either.
         command.args(["--ulimit", "nofile=1024:1024", "--ulimit", "nproc=1024:1024"]);
         command.args(["--network", &format!("ns:/run/netns/{}", self.net(side))]);
         for device in devices {
@@ -123,7 +123,7 @@ impl Place {
         Running::start(self.container(side, devices, &[]).args(program), &program.join(" "))
     }
 
-    /// Waits until a server of perftest listens in the first container, by rdma_cm or else by TCP.
+    /// Waits until a perftest server listens in the first container, by rdma_cm or by TCP.
     fn until_heard(&self, tool: &str, by_cm: bool) {
         let begin = Instant::now();
         let sockets = || Command::new("ip").args(["netns", "exec", &self.net(0), "ss", "-Hltn"]).output();
@@ -137,7 +137,7 @@ impl Place {
         }
     }
 
-    /// A server on iron1 and its client on iron2, in containers made by `more` options; what the client printed.
+    /// Runs a server on iron1 and its client on iron2, in containers with `more` options. Returns the client's output.
     fn pair(&self, more: &[&str], tool: &str, options: &[&str]) -> String {
         let start = |side: usize, device: &str, words: &[&str]| {
             let program = [&[tool, "-d", device], options, words].concat();
@@ -167,7 +167,7 @@ impl Drop for Place {
     }
 }
 
-/// Makes our runtime the one of containers: an engine takes a program without arguments.
+/// Selects our runtime for containers: an engine takes a program without arguments.
 fn by_our_runtime(place: &mut Place) {
     let script = place.home.join("ironverbs-runc");
     let (command, node) = (place.node.binary(), place.node.dir());
@@ -178,7 +178,7 @@ fn by_our_runtime(place: &mut Place) {
     place.runtime = script;
 }
 
-/// The names that a program in a container printed, a line each.
+/// Returns the names that a program in a container printed, one per line.
 fn names(said: &str) -> Vec<&str> {
     said.lines().map(str::trim).filter(|line| !line.is_empty()).collect()
 }
@@ -254,7 +254,7 @@ fn two_nodes_of_a_host_are_told_apart() {
     assert!(second.contains("iron1") && second.contains(&other.dir().display().to_string()), "{second}");
 }
 
-/// The figure that the last row of perftest's table has in `column`.
+/// Returns the figure in `column` of the last row of perftest's table.
 fn figure(said: &str, column: usize) -> f64 {
     let row = said.lines().rev().find(|line| line.trim().starts_with(|c: char| c.is_ascii_digit()));
     let figure = row.and_then(|row| row.split_whitespace().nth(column)).and_then(|word| word.parse().ok());
@@ -301,7 +301,7 @@ fn programs_in_two_containers_connect_by_address() {
     }
 }
 
-/// As a kubelet has containers made that a device plugin gave functions: by their PCI addresses.
+/// Containers are made as a kubelet requests them for functions allocated by a device plugin: by PCI address.
 #[test]
 fn containers_that_a_device_plugin_gave_functions_have_them() {
     let Some(mut place) = Place::new("containers-plugin") else { return };
@@ -332,8 +332,8 @@ fn containers_that_a_device_plugin_gave_functions_have_them() {
     assert!(figure(&said, 4) > 0.0, "{said}");
 }
 
-/// By our runtime a container has a supervisor: RDMA netlink knows the container's devices and no others, counters count, an address that is
-/// given shows, and programs that are started there later are under it as well. It goes with the container.
+/// With our runtime a container has a supervisor: RDMA netlink shows only the container's devices, counters count, an address that is set
+/// becomes visible, and programs started there later are under it as well. It ends with the container.
 #[test]
 fn a_container_of_our_runtime_has_counters_and_rdma_netlink() {
     let Some(mut place) = Place::new("containers-super") else { return };
@@ -392,14 +392,14 @@ fn a_container_of_our_runtime_has_counters_and_rdma_netlink() {
     }
 }
 
-/// The plugin that gives all pods the same functions, many times, in a view of the node: all it looks for is there.
+/// The plugin that gives all pods the same functions, many times, in a view of the node: everything that it looks for is there.
 #[test]
 fn the_shared_device_plugin_offers_the_nodes_functions() {
     let Some(programs) = GoPrograms::with(&["cni"], &["k8s-rdma-shared-dp", "plugin-client"]) else { return };
     let [plugin, client] =
         ["k8s-rdma-shared-dp", "plugin-client"].map(|name| programs.find(name).expect("there"));
     let node = Node::new("shared-plugin", 2);
-    // Kubelet's folders are not this host's.
+    // The kubelet's folders are not those of this host.
     let script = format!(
         r#"mount -t tmpfs none /var/lib && registry=/var/lib/kubelet/plugins_registry
         mkdir -p $registry /var/lib/kubelet/device-plugins

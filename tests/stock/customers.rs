@@ -1,4 +1,4 @@
-//! The programs that other people build on verbs, as Debian ships them: UCX, libfabric and Open MPI; and a watcher of events.
+//! Third-party programs built on verbs, as Debian ships them: UCX, libfabric and Open MPI; and a program that watches events.
 //!
 //! Needs `ironverbs` and the provider built (`scripts/test.sh build`), and the packages ucx-utils, libfabric-bin, openmpi-bin,
 //! libopenmpi-dev and ibverbs-utils.
@@ -43,7 +43,7 @@ fn ucx_puts_gets_and_adds() {
     }
 }
 
-/// It lists the devices of the addresses that the host's interfaces have, and finds the others when asked for theirs.
+/// It lists the devices with addresses on the host's interfaces, and finds the others when asked for their addresses.
 #[test]
 fn libfabric_finds_every_device() {
     let node = Node::new("fi-info", 2);
@@ -57,7 +57,7 @@ fn libfabric_finds_every_device() {
     assert!(out.contains("FI_EP_MSG") && out.contains("FI_EP_DGRAM"), "{out}");
 }
 
-/// fi_pingpong with a server on the first VF.
+/// Runs fi_pingpong with a server on the first VF.
 fn fabric(node: &Node, provider: &str, endpoint: &str, sizes: &[&str]) {
     let pair = Pair::listening(
         node,
@@ -108,7 +108,7 @@ fn open_mpi_sends_and_checks_messages_of_every_size() {
 #[test]
 fn asyncwatch_listens_to_a_device() {
     let node = Node::new("asyncwatch", 2);
-    // It never ends by itself; what it says first is that it has an open device and waits.
+    // It never ends by itself; its first line says that it has an open device and waits.
     let out = node.run(&["sh", "-c", "timeout 2 stdbuf -o0 ibv_asyncwatch -d iron1; [ $? = 124 ]"]);
     assert!(out.contains("iron1: async event FD"), "{out}");
 }

@@ -1,5 +1,5 @@
-//! UC and UD by Debian's ibverbs-utils and perftest, and by a C program that answers datagrams with address handles the
-//! stock libibverbs makes of completions.
+//! UC and UD with Debian's ibverbs-utils and perftest, and with a C program that answers datagrams using address handles that the stock
+//! libibverbs derives from completions.
 //!
 //! Needs `ironverbs` and the provider built (`scripts/test.sh build`), the packages perftest and ibverbs-utils, and a C compiler with
 //! libibverbs-dev.
@@ -43,7 +43,7 @@ fn perftest_runs_on_unreliable_services() {
 #[test]
 fn multicast_groups_carry_perftest() {
     let node = Node::new("multicast", 2);
-    // perftest's group is an IPv6 one: the source has to be one too.
+    // perftest's group is an IPv6 one, so the source must be IPv6 too.
     let rows = ["ib_send_lat", "ib_send_bw"].map(|tool| (tool, "-c UD -g -x 0 -F -n 500"));
     each(&PEERS, &rows, |tool, server, client, options| Pair::plain(&node, tool, server, client, options));
 }
@@ -61,12 +61,12 @@ fn raw_packets_are_counted_by_perftest() {
         node.ironverbs(&["run"], &words)
     };
     let (one, two) = ("02:1b:56:00:00:01", "02:1b:56:00:00:02");
-    // The flow of a program that was killed takes nothing from the next.
+    // The flow of a killed program takes no frames from the next.
     let mut killed = end("--server", "iron1", one, two);
     std::thread::sleep(std::time::Duration::from_secs(2));
     killed.kill();
     let mut server = end("--server", "iron1", one, two);
-    // The two do not talk to each other: the client sends until the server has what it waits for.
+    // The two do not communicate otherwise: the client sends until the server has everything it waits for.
     for _ in 0..20 {
         let said = end("--client", "iron2", two, one).finish();
         assert!(said.contains("MsgRate"), "{said}");
@@ -91,7 +91,7 @@ fn on_infiniband_lids_are_enough() {
     each(&PEERS, &rows, |tool, server, client, options| Pair::plain(&node, tool, server, client, options));
 }
 
-/// The 40 bytes before the payload, as the first receiver printed them.
+/// Returns the 40 bytes before the payload, as the first receiver printed them.
 fn header(said: &str) -> Vec<u8> {
     let line = said.lines().find(|line| line.starts_with("grh")).expect("a line that begins with grh");
     let bytes = line.split_once(':').expect("a colon").1;
@@ -104,12 +104,12 @@ fn a_datagram_is_answered_with_an_address_handle_made_of_its_completion() {
     let program = program.to_str().expect("a path in UTF-8");
     let node = Node::new("reply", 2);
     for (from, to) in PEERS {
-        // IPv6: the header of the packet, which is a GRH but for its next header (IBTA A17.4.5.2).
+        // IPv6: the header of the packet, which equals a GRH except for the next header (IBTA A17.4.5.2).
         let said = node.run(&[program, from, to, "0"]);
         assert!(said.contains("answered"), "{said}");
         let grh = header(&said);
         assert_eq!((grh[0], &grh[1..4], grh[6], grh[7]), (0x62, &[0x21, 0x23, 0x45][..], 17, 9), "{said}");
-        // IPv4: its header in the last 20 bytes.
+        // IPv4: its header is in the last 20 bytes.
         let said = node.run(&[program, from, to, "1"]);
         assert!(said.contains("answered"), "{said}");
         let ip = &header(&said)[20..];

@@ -1,4 +1,4 @@
-//! Programs and libraries of Debian's, and C programs on the stock libibverbs, on a node.
+//! Debian's programs and libraries, and C programs on the stock libibverbs, on a node.
 
 mod c_programs;
 mod containers;

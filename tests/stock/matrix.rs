@@ -1,20 +1,20 @@
-//! Debian's programs under tools that watch them, and within limits that login nodes and batch systems set.
+//! Debian's programs under debugging tools, and within limits that login nodes and batch systems set.
 
 use ironverbs_tests::stock::{Node, Pair, compiled_library, customers::ucx, sanitized};
 
-/// Words before a program's.
+/// A command prefix.
 type Prefix = Vec<String>;
 
 fn words(of: &str) -> Prefix {
     of.split(' ').map(String::from).collect()
 }
 
-/// The program with a limit, as a shell sets it.
+/// Runs the program with a limit set by a shell.
 fn limited(limit: &str) -> Prefix {
     ["sh", "-c", &format!("ulimit {limit}; exec \"$@\""), "sh"].map(String::from).into()
 }
 
-/// Runs device query, perftest, rping and UCX with `prefix` before each, on a node that stands: who may not make large files could not
+/// Runs device query, perftest, rping and UCX with `prefix` before each, on an existing node: a user who may not make large files could not
 /// make one.
 fn all_run(name: &str, prefix: &Prefix) {
     let node = Node::new(&format!("matrix-{name}"), 2);
@@ -65,7 +65,7 @@ fn programs_run_that_lock_all_their_memory() {
     all_run("lock", &words(&format!("env LD_PRELOAD={lock}")));
 }
 
-/// ThreadSanitizer knows nothing of code that was not compiled for it, such as ours, and is told so, as for any other library.
+/// ThreadSanitizer cannot see into uninstrumented code such as ours, and is told so, as for any other library.
 #[test]
 fn sanitizers_have_nothing_to_say_of_programs_that_are_right() {
     for kind in ["address", "undefined", "thread"] {

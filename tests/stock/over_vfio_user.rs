@@ -1,5 +1,5 @@
-//! Debian's programs on our provider on a vfio-user socket: driver and device in different processes, the device's own
-//! interface between them.
+//! Debian's programs on our provider on a vfio-user socket: driver and device are in different processes, with the device's own interface
+//! between them.
 //!
 //! Needs `ironverbs` and the provider built (`scripts/test.sh build`), and the packages perftest, ibverbs-utils, ucx-utils, libfabric-bin,
 //! openmpi-bin and libopenmpi-dev.
@@ -17,7 +17,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// A server of two functions; gone, with its sockets, when the test ends.
+/// A server of two functions; removed, with its sockets, when the test ends.
 struct Served {
     server: Running,
     sockets: [PathBuf; 2],
@@ -30,7 +30,7 @@ impl Served {
         Self::serving(name, &[])
     }
 
-    /// Functions that misbehave as `how` says.
+    /// Serves functions that misbehave as `how` says.
     fn misbehaving(name: &str, how: &str) -> Self {
         Self::serving(name, &["--misbehave", how])
     }
@@ -108,7 +108,7 @@ fn ucx_sends_puts_and_gets() {
     }
 }
 
-/// libfabric's programs talk to the address that they connect to, so that must be one of the host's too.
+/// libfabric's programs also use their fabric address for TCP, so it must be an address of the host.
 #[test]
 fn libfabric_talks_over_connections_and_by_datagrams() {
     let served = Served::new("vu-fabric");
@@ -122,7 +122,7 @@ fn libfabric_talks_over_connections_and_by_datagrams() {
     }
 }
 
-/// Between two functions that one program has open, each over its socket.
+/// Between two functions that one program has open, each over its own socket.
 #[test]
 fn raw_packets_are_sent_spread_and_rid_of_their_tags() {
     let served = Served::new("vu-raw");
@@ -136,12 +136,12 @@ fn raw_packets_are_sent_spread_and_rid_of_their_tags() {
     }
 }
 
-/// Each rank is a program on a function of its own.
+/// Each rank is a program on its own function.
 #[test]
 fn open_mpi_sends_and_checks_messages_of_every_size() {
     let served = Served::new("vu-mpi");
     let program = compiled_mpi("ranks").display().to_string();
-    // One program for all ranks: mpirun of Open MPI 5.0.7 crashes when a job has two, even of true(1).
+    // One program for all ranks: mpirun of Open MPI 5.0.7 crashes if a job has two, even of true(1).
     let rank = r#"
         rank=$OMPI_COMM_WORLD_RANK program=$1 ironverbs=$2
         shift 2
@@ -171,7 +171,7 @@ fn a_function_is_for_one_program_at_a_time_and_says_so() {
         assert!(out.contains(line), "{line:?} is missing in\n{out}");
     }
     let holder = served.run(1, &["ibv_rc_pingpong", "-d", "iron0", "-g", "0", "-p", "18999"]);
-    // It has the function once it listens.
+    // It has the function open once it listens.
     let begin = Instant::now();
     let heard = || fs::read_to_string("/proc/net/tcp6").unwrap_or_default().contains(":4A37 ");
     while !heard() && begin.elapsed() < Duration::from_secs(20) {
@@ -203,7 +203,7 @@ fn connections_are_made_by_address() {
         ("ib_write_bw -R -F -n 500", "ib_write_bw -R -F -n 500 10.0.0.1", "65536      500"),
     ] {
         let serving = at(1, server);
-        // A listener shows nowhere; who asks before it is there is refused, or hears nothing.
+        // A listener is not visible from outside; a client that connects before it is there is refused, or gets no answer.
         let begin = Instant::now();
         let heard = loop {
             let (succeeded, heard) = at(2, client).ends();
@@ -248,14 +248,14 @@ fn a_program_hears_that_its_device_is_gone() {
     waiting.finish();
 }
 
-/// The faults that happen to functions in traffic that is so long that it never ends by itself.
+/// Faults of a function during traffic that takes too long to end by itself.
 const LOST: [&str; 3] = [
     "power-loss@doorbell=500",
     "wrong-health=fatal@doorbell=500",
     "wrong-health=fatal@doorbell=500,stuck-command@doorbell=500",
 ];
 
-/// A program that polls is told by a failing poll, one that sleeps is woken to find the same: such a program never looks at events.
+/// A polling program gets an error from the poll; a sleeping one is woken and gets the same. Such a program never reads events.
 #[test]
 fn a_program_in_traffic_ends_when_its_function_is_lost() {
     for how in LOST {
@@ -277,8 +277,8 @@ fn a_program_in_traffic_ends_when_its_function_is_lost() {
             let (mut server, client) = sides;
             let mut said = client.fails();
             assert!(said.contains("remote address: "), "{what}: it did not connect: {said}");
-            // Either function may be lost first. If it is the server's, the client may hear of that before its own goes; if not, nothing tells
-            // the server that its peer sends no more.
+            // Either function may be lost first. If it is the server's, the client may learn of that before its own is lost; otherwise
+            // nothing tells the server that its peer has stopped sending.
             match said.contains("poll CQ failed") {
                 true => server.kill(),
                 false => said += &server.fails(),
@@ -289,7 +289,7 @@ fn a_program_in_traffic_ends_when_its_function_is_lost() {
     }
 }
 
-/// A program that looks at events is told by one, and takes all apart that it had.
+/// A program that reads events gets one, and destroys all its objects.
 #[test]
 fn a_program_in_traffic_hears_that_its_device_is_gone() {
     let program = compiled("fatal").display().to_string();
@@ -304,7 +304,7 @@ fn a_program_in_traffic_hears_that_its_device_is_gone() {
     }
 }
 
-/// A guest's manager is not one of ours: nothing of it can be seen on the node but what it says.
+/// A guest's manager is not one of ours: the node sees nothing of it except its messages.
 #[test]
 fn a_connection_to_a_guest_lasts_although_nothing_shows_that_its_manager_lives() {
     const SOON: Duration = Duration::from_secs(20);
@@ -321,7 +321,7 @@ fn a_connection_to_a_guest_lasts_although_nothing_shows_that_its_manager_lives()
     guest.expect("listening", SOON).unwrap();
     let mut host = served.node.start(&[&program, "127.0.0.2", "127.0.0.1"]);
     guest.expect("connected", SOON).unwrap();
-    // True if peers live is looked at every half second.
+    // The node checks every half second that peers are alive.
     sleep(Duration::from_secs(2));
     host.kill();
     assert_eq!(host.end(), "established\n");

@@ -1,15 +1,15 @@
-//! rdma-core's own tests in Python, the quickest of their files, with the pyverbs that is installed here. scripts/userlands.sh runs all
-//! files on three releases of Debian.
+//! rdma-core's own Python tests, the quickest of their files, with the installed pyverbs. scripts/userlands.sh runs all files on three
+//! releases of Debian.
 
 use ironverbs_tests::{program::Scratch, stock::Node};
 use std::{fs, path::Path, process::Command};
 
-/// Where Debian's package has the tests, some of them packed.
+/// Location of the tests in Debian's package, some of them compressed.
 const TESTS: &str = "/usr/share/doc/rdma-core/tests";
 
 #[test]
 fn rdma_cores_own_tests_of_domains_queues_and_atomics_pass() {
-    // Debian's interpreter, whose modules pyverbs is, and not one that a user put in front of it.
+    // Debian's own interpreter, which has the pyverbs module, rather than another one in the user's PATH.
     let import = Command::new("/usr/bin/python3").args(["-c", "import pyverbs"]).output();
     if !Path::new(TESTS).exists() || !import.is_ok_and(|out| out.status.success()) {
         return println!("skipped: no python3-pyverbs here");

@@ -1,4 +1,4 @@
-//! Debian's own connection manager library and its programs on a simulated node: rdmacm-utils and perftest's `-R`.
+//! Debian's librdmacm and programs that use it on a simulated node: rdmacm-utils and perftest's `-R`.
 //!
 //! Needs `ironverbs` and the provider built (`scripts/test.sh build`), and the packages rdmacm-utils and perftest.
 
@@ -6,7 +6,7 @@ use ironverbs_tests::stock::{Node, Pair, compiled_cpp, locks, rename, renamed_li
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// Every lock there can be on a node's ports.
+/// The range of all possible locks on a node's ports.
 const ALL: std::ops::Range<u64> = 0..u64::MAX;
 
 /// iron1 of node 0.
@@ -16,7 +16,7 @@ fn words(line: &str) -> Vec<&str> {
     line.split_whitespace().collect()
 }
 
-/// A pair of programs on one node, each a line of words; nobody holds a port when both have ended.
+/// Runs a pair of programs on one node, each given as a command line, and checks that no port is held when both have ended.
 fn pair(name: &str, server: &str, client: &str) -> Pair {
     let node = Node::new(name, 2);
     let pair = Pair::managed(&node, &words(server), &words(client));
@@ -92,13 +92,13 @@ fn a_group_is_joined_and_its_members_hear() {
 #[test]
 fn a_group_of_a_subnet_is_joined_at_its_administrator_and_left_by_its_last_member() {
     let node = Node::new("cm-mckey-ib", 2).on_infiniband();
-    // They keep the ports from being reset, by which these would leave all groups.
+    // They keep the functions open, because a port that is reset leaves all groups.
     let _watching = [1, 2].map(|i| node.start(&words(&format!("ibv_asyncwatch -d iron{i}"))));
     let joined = |text: &str, lid: &str| {
         let first = format!("joined dgid: ff12:4001:ffff::1:101 mlid {lid} sl 0");
         assert!(text.contains(&first) && text.contains("return status 0"), "{first}: {text}");
     };
-    // Two members at one port, of which one leaves; the other goes on hearing.
+    // Two members at one port, one of which leaves; the other still receives.
     let group = "mckey -m 224.1.1.1 -b";
     let [brief, long] = [1, 4].map(|count| node.start(&words(&format!("{group} 127.0.0.2 -C {count}"))));
     let send = |count: u32| node.run(&words(&format!("{group} 127.0.0.3 -s -C {count}")));
@@ -106,7 +106,7 @@ fn a_group_of_a_subnet_is_joined_at_its_administrator_and_left_by_its_last_membe
     let sent = send(1);
     let texts = [sent, brief.finish(), send(3), long.finish()];
     texts.iter().for_each(|text| joined(text, "0xc000"));
-    // Without members it has ended; the next of the same name is another, and numbers come back late.
+    // Without members the group is deleted; the next of the same name is a new one, and numbers are reused late.
     joined(&send(1), "0xc001");
 }
 
@@ -189,13 +189,13 @@ fn losing_a_peer_is_reported() {
         std::thread::sleep(Duration::from_millis(700));
         (server, client)
     };
-    // In the midst of its work.
+    // In the middle of its work.
     let (mut server, client) = pair();
     server.kill();
     let text = client.end();
     assert!(text.contains("DISCONNECT") || text.contains("completion failed"), "{}", tail(&text));
 
-    // Waiting for a peer that does nothing, so that no packet would show that it is gone.
+    // While waiting for an idle peer, so that no packet would reveal that it is gone.
     let (server, mut client) = pair();
     client.signal("STOP");
     std::thread::sleep(Duration::from_millis(300));
@@ -221,7 +221,7 @@ fn a_burst_of_requests_to_a_program_that_slept_is_answered() {
     let server = Pair::listener(&node, &words("ucmatose -c 100"));
     server.stop();
     let client = node.start(&words(&format!("ucmatose -s {SERVER} -c 100")));
-    // All of them wait in its queue when it wakes.
+    // All of them wait in its queue when it continues.
     let start = Instant::now();
     while !node.run(&words("rdma resource show iron1")).contains("cm_id 101 ") {
         assert!(start.elapsed() < Duration::from_secs(30), "they do not ask");
@@ -258,7 +258,7 @@ fn tail(text: &str) -> String {
     text.lines().rev().take(5).collect::<Vec<_>>().join("\n")
 }
 
-/// The IPv4 addresses of the queue pairs that perftest printed, its own and its peer's, of which it tells GIDs.
+/// Returns the IPv4 addresses of the queue pairs printed by perftest, its own and its peer's; it prints them as GIDs.
 fn addresses(said: &str) -> Vec<String> {
     let address = |line: &str| {
         let octets = line.trim().strip_prefix("GID: ")?.split(':').skip(12);
@@ -275,8 +275,8 @@ fn perftest_connects_from_the_device_it_is_given() {
     assert_eq!(addresses(&pair.client), ["127.0.0.3", "127.0.0.2"], "{}", pair.client);
 }
 
-/// Runs a program with a network namespace of its own, whose loopback interface has one more address. `None`: this host
-/// forbids it.
+/// Returns a command that runs a program in a network namespace of its own, with an additional address on the loopback interface. Returns
+/// `None` if this host forbids it.
 fn with_address(address: &str, program: &str) -> Option<Vec<String>> {
     let namespace = ["unshare", "-n"];
     let allowed = std::process::Command::new(namespace[0]).args([namespace[1], "true"]).status();
@@ -297,7 +297,7 @@ fn in_a_namespace_with_one_functions_address_that_function_connects() {
         for (device, address) in [("iron1", to), ("iron2", from)] {
             node.ironverbs(&["node", "address"], &[device, address]).finish();
         }
-        // Neither names a device: perftest then opens the first, which has nothing to do with it.
+        // Neither names a device: perftest then opens the first, which is not involved.
         let server = with_address(to, tool);
         let client = with_address(from, &format!("{tool} {}", to));
         let (Some(server), Some(client)) = (server, client) else { return };
@@ -308,7 +308,7 @@ fn in_a_namespace_with_one_functions_address_that_function_connects() {
     }
 }
 
-/// As a container has it that was given one function: the others are in sysfs, but not in `/dev`.
+/// As in a container that was given one function: the others are in sysfs, but not in `/dev`.
 #[test]
 fn a_program_that_may_open_one_device_connects_from_it() {
     let allowed = std::process::Command::new("unshare").args(["-m", "true"]).status();
@@ -323,6 +323,6 @@ fn a_program_that_may_open_one_device_connects_from_it() {
     let client = ["unshare", "-m", "sh", "-c", script, view.to_str().expect("a path in UTF-8")];
     let pair = Pair::managed(&node, &words("rping -s -C 3"), &client);
     let _ = std::fs::remove_dir(view);
-    // Had it been given the device of the address it connects to, librdmacm would not have found that.
+    // If it had been given the device of the destination address instead, librdmacm would not have found it.
     assert!(pair.client.contains("ping data: rdma-ping-2:"), "{}", pair.client);
 }

@@ -1,5 +1,5 @@
-//! Shared receive queues and XRC by Debian's ibverbs-utils and perftest, and by a C program on the stock libibverbs that
-//! looks at answers, events and what processes share.
+//! Shared receive queues and XRC with Debian's ibverbs-utils and perftest, and with a C program on the stock libibverbs that checks
+//! results, events and sharing between processes.
 //!
 //! Needs `ironverbs` and the provider built (`scripts/test.sh build`), the packages perftest and ibverbs-utils, and a C compiler with
 //! libibverbs-dev.
@@ -68,11 +68,11 @@ fn on_infiniband_they_are_the_same() {
     each(&PEERS, &rows, |tool, server, client, options| Pair::plain(&node, tool, server, client, options));
 }
 
-/// The text that `ironverbs node status` prints of the objects on `iron1`.
+/// Returns the output of `ironverbs node status` about the objects on `iron1`.
 fn objects(node: &Node) -> String {
     let said = node.ironverbs(&["node", "status"], &[]).finish();
     let line = said.lines().find(|line| line.starts_with("iron1:")).unwrap_or("nobody has it");
-    // The words that follow are counters.
+    // The rest of the line is counters.
     line.split("; tx_").next().unwrap_or(line).to_owned()
 }
 
@@ -93,9 +93,9 @@ fn killed_programs_leave_nothing_to_one_that_only_watches() {
         }
     };
     within(20, "nobody watches", &|now| now.contains("uctx 1"));
-    // Objects that XRC needs are made once.
+    // Objects that XRC needs are created once.
     Pair::perftest(&node, "ib_send_bw", "iron1", "iron1", &["-c", "XRC", "-n", "100"]).has_figures("XRC");
-    // The next program cleans up after programs that ended without closing what they had; the one that watches sleeps.
+    // The next program cleans up after programs that ended without closing their objects; the watching one sleeps.
     node.run(&["true"]);
     let before = objects(&node);
     for options in [&["--use-srq"][..], &["-c", "XRC"], &["-c", "XRC", "-b"]] {

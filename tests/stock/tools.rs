@@ -1,10 +1,10 @@
-//! Debian's own ibverbs-utils and perftest on a simulated node: nothing of them is ours, so they judge the whole.
+//! Debian's own ibverbs-utils and perftest on a simulated node: unmodified third-party programs that test the whole.
 //!
 //! Needs `ironverbs` and the provider built (`scripts/test.sh build`), and the packages perftest and ibverbs-utils.
 
 use ironverbs_tests::stock::{Node, Pair};
 
-/// Where the client finds the server: two VFs, or a VF and itself.
+/// Server and client devices: two VFs, or a VF and itself.
 pub const PEERS: [(&str, &str); 2] = [("iron1", "iron2"), ("iron1", "iron1")];
 const LATENCY: [&str; 4] = ["ib_send_lat", "ib_write_lat", "ib_read_lat", "ib_atomic_lat"];
 const BANDWIDTH: [&str; 4] = ["ib_send_bw", "ib_write_bw", "ib_read_bw", "ib_atomic_bw"];
@@ -27,7 +27,7 @@ fn ibv_devinfo_describes_every_function() {
 /// A program of ibverbs-utils or perftest, and its options.
 pub type Row<'a> = (&'a str, &'a str);
 
-/// Fails unless a pingpong found its data right, or perftest printed figures.
+/// Fails unless a pingpong found correct data, or perftest printed figures.
 pub fn judge((tool, options): Row<'_>, pair: &Pair) {
     match tool.ends_with("_pingpong") {
         true => pair.is_whole(),
@@ -35,7 +35,7 @@ pub fn judge((tool, options): Row<'_>, pair: &Pair) {
     }
 }
 
-/// Runs each row between all `peers` as `start` does for a program, its server, its client and its options.
+/// Runs each row between all `peers`; `start` gets a program, its server, its client and its options.
 pub fn each(peers: &[(&str, &str)], rows: &[Row<'_>], start: impl Fn(&str, &str, &str, &[&str]) -> Pair) {
     for (server, client) in peers {
         for row in rows {
@@ -59,7 +59,7 @@ fn rc_pingpong_checks_its_data() {
     all_run(&Node::new("pingpong", 2), &PEERS, &options.map(|options| ("ibv_rc_pingpong", options)));
 }
 
-/// Runs every tool of `tools` that knows the options, over all peers.
+/// Runs every one of `tools` that supports the options, between all peers.
 fn perftest(name: &str, tools: &[&str], options: &str, peers: &[(&str, &str)]) {
     let rows: Vec<Row<'_>> = tools.iter().map(|tool| (*tool, options)).collect();
     all_run(&Node::new(name, 2), peers, &rows);

@@ -1,8 +1,8 @@
-//! Members of a node's group and programs in containers may put anything into its directory, which they share with root. It is data, and does
-//! nothing to the host ([security](../../docs/security.md)).
+//! Members of a node's group, and programs in containers, may put anything into its directory, which they share with root. It is treated as
+//! data, and cannot affect the host ([security](../../docs/security.md)).
 //!
-//! Needs `ironverbs` and the provider built (`scripts/test.sh build`), root, setpriv and a C compiler. Tests whose needs
-//! cannot be met here say so, and are skipped.
+//! Needs `ironverbs` and the provider built (`scripts/test.sh build`), root, setpriv and a C compiler. Tests with requirements that are not
+//! met say so, and are skipped.
 
 use ironverbs_tests::stock::Node;
 use std::{
@@ -13,21 +13,21 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// A group that nobody of this machine needs to have.
+/// A group that need not exist on this machine.
 pub const GROUP: &str = "4321";
-/// Files of a node's directory, and names that once were.
+/// Files of a node's directory, and names used in the past.
 const NAMES: [&str; 8] =
     ["adapter", "parties", "ports", "userns", "clock", "conductor", "containers", "cpuinfo"];
-/// How long a command of root's may take, whatever stands there.
+/// Time limit for a command of root, whatever the directory contains.
 const LIMIT: Duration = Duration::from_secs(10);
 
-/// Things of root's that others would like to have: a file, a name where nothing is, and root's rights for code of theirs.
+/// Targets of an attack on root: a file, a name at which nothing exists, and root's rights for code of the attacker.
 pub struct Treasure {
     home: PathBuf,
 }
 
 impl Treasure {
-    /// The code of theirs lies in the directory of `node`, where they can put it themselves.
+    /// The attacker's code is in the directory of `node`, where they can put it themselves.
     pub fn beside(node: &Node) -> Self {
         let home = node.dir().with_extension("treasure");
         fs::create_dir(&home).expect("a directory");
@@ -59,7 +59,7 @@ impl Treasure {
         self.home.join("mark")
     }
 
-    /// A script that leaves code wherever a launcher has looked for some.
+    /// Returns a script that leaves code wherever a launcher has looked for some.
     pub fn code(&self, node: &Node) -> String {
         format!(
             "cd {} && mkdir -p lib && for name in libironverbs libironverbs-rdmav34 libironverbs-rdmav57 libironverbs-rdmav59 \
@@ -69,7 +69,7 @@ impl Treasure {
         )
     }
 
-    /// Scripts that put something in the place of `name`, which stands beside it meanwhile.
+    /// Returns scripts that put something in place of `name`, which is moved aside meanwhile.
     pub fn in_place_of(&self, node: &Node, name: &str) -> Vec<String> {
         let [dir, file, gone] =
             [node.dir().to_path_buf(), self.file(), self.gone()].map(|p| p.display().to_string());
@@ -82,7 +82,7 @@ impl Treasure {
         ]
     }
 
-    /// Root's commands on such a node take no longer than ever, and touch nothing of root's. Code of others is not run.
+    /// Checks that root's commands on such a node take no longer than usual, change nothing of root's, and run no foreign code.
     pub fn stays_whole(&self, node: &Node, when: &str) {
         let dir = node.dir().display().to_string();
         let timed = &["run", "--clock", "timed", "--node", &dir, "--", "true"][..];
@@ -114,7 +114,7 @@ impl Drop for Treasure {
     }
 }
 
-/// Runs a script as a member of the group, which is nothing else.
+/// Runs a script as a user with no rights except membership of the group.
 fn as_member(script: &str) -> Output {
     let member = ["--reuid=65534", "--regid=65534", "--groups", GROUP, "--", "sh", "-ec", script];
     Command::new("setpriv").args(member).output().expect("setpriv")

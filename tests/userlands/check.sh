@@ -1,10 +1,10 @@
 #!/bin/sh
-# Runs the provider under the rdma-core of one userland folder. Called by scripts/userlands.sh.
+# Tests the provider with the rdma-core of one userland folder. Called by scripts/userlands.sh.
 #
 #   check.sh SUITE FOLDER
 #
-# First the layout is probed and the devices are listed; then the suite's own verbs programs run between two VFs,
-# started by `ironverbs run` from the host so that the folder needs nothing of ours but the provider.
+# First it checks the layout and lists the devices; then the suite's own verbs programs run between two VFs, started by `ironverbs run` from
+# the host, so that the folder needs nothing of ours but the provider.
 set -eu
 
 suite=$1
@@ -23,7 +23,7 @@ die() { echo "userlands: $*" >&2; exit 1; }
 [ -x "$built/examples/probe" ] || die "expected $built/examples/probe (cargo build --release --examples), found none"
 
 # --- layout -------------------------------------------------------------------------------------------------------
-# The layouts that each release is known to have; sid moves on, so there only an unknown layout is a failure.
+# The known layouts of each release; sid moves on, so there only an unknown layout is a failure.
 case $suite in
 bookworm) expected="operations 76 (since v36), verbs_context 648 bytes, comp_mask of verbs_qp at 352" ;;
 trixie) expected="operations 76 (since v36), verbs_context 648 bytes, comp_mask of verbs_qp at 360" ;;
@@ -37,13 +37,13 @@ say "layout" "$found"
 # --- programs -----------------------------------------------------------------------------------------------------
 run() { sh "$here/tests/userlands/enter.sh" "$folder" "$node/n" "$@"; }
 
-# serve COMMAND...: starts a server, whose process is $server
+# serve COMMAND...: starts a server; its process is $server
 serve() {
     sh "$here/tests/userlands/enter.sh" "$folder" "$node/n" "$@" >"$node/server" 2>&1 &
     server=$!
 }
 
-# ask AGAIN COMMAND...: runs its client, again while that fails and says AGAIN
+# ask AGAIN COMMAND...: runs its client, and retries while that fails and prints AGAIN
 ask() {
     again=$1
     shift
@@ -56,7 +56,7 @@ ask() {
     return 1
 }
 
-# ends STATUS: the client ended with STATUS, and the server ends well by itself; otherwise it is ended
+# ends STATUS: checks that the client ended with STATUS and that the server ends successfully by itself; otherwise kills the server
 ends() {
     if [ "$1" = 0 ] && wait $server; then return 0; fi
     kill $server 2>/dev/null || true
@@ -64,7 +64,7 @@ ends() {
     return 1
 }
 
-# holds NAME FUNCTION ARGUMENTS...: says whether the function succeeds, and what server and client said if it does not
+# holds NAME FUNCTION ARGUMENTS...: reports if the function succeeds, and prints the output of server and client if it does not
 holds() {
     name=$1
     shift
@@ -80,7 +80,7 @@ holds() {
     failed=1
 }
 
-# check NAME PATTERN COMMAND...: the command succeeds and says PATTERN
+# check NAME PATTERN COMMAND...: the command must succeed and print PATTERN
 check() {
     name=$1
     shift
@@ -92,7 +92,7 @@ says() {
     run "$@" >"$node/client" 2>&1 && grep -q -- "$pattern" "$node/client"
 }
 
-# pair PROGRAM KIND ARGUMENTS...: a server on iron1 and a client on iron2, both must succeed
+# pair PROGRAM KIND ARGUMENTS...: a server on iron1 and a client on iron2, both of which must succeed
 pair() {
     program=$1 kind=$2
     shift 2
@@ -117,7 +117,7 @@ pair_of() {
 
 check "ibv_devices" iron2 ibv_devices
 check "ibv_devinfo -v" PORT_ACTIVE ibv_devinfo -v -d iron1
-# It waits for events for ever; what it says first is that it does.
+# It waits for events forever; its first line says so.
 check "ibv_asyncwatch" "iron1: async event FD" \
     sh -c 'timeout 3 stdbuf -o0 ibv_asyncwatch -d iron1; [ $? = 124 ]'
 pair ibv_rc_pingpong pingpong -c -n 1000
@@ -134,15 +134,14 @@ pair ibv_uc_pingpong pingpong
 pair ibv_ud_pingpong pingpong -c
 pair ibv_srq_pingpong pingpong -c
 pair ibv_xsrq_pingpong pingpong
-# Fewer messages than receives are posted: these services lose what finds none.
+# Fewer messages than posted receives: these services lose messages without one.
 for service in UC UD; do pair ib_send_bw perftest -n 400 -c $service; done
 pair ib_send_bw perftest -n 1000 -c XRC
 pair ib_write_bw perftest -n 1000 -c UC
 pair ib_send_bw perftest -n 1000 --use-srq
 
 # --- connections, and what others build on verbs -----------------------------------------------------------------------------------
-# sid's UCX is built without verbs.
-# libfabric looks up the machine's own name.
+# sid's UCX is built without verbs. libfabric resolves the machine's own host name.
 echo "127.0.0.1 localhost $(uname -n)" >"$folder/etc/hosts"
 # meet NAME PATTERN SERVER.. -- CLIENT..
 meet() {
@@ -175,7 +174,7 @@ meet "ucmatose -c 10" "return status 0" ucmatose -c 10 -- ucmatose -s 127.0.0.2 
 meet "udaddy" "return status 0" udaddy -- udaddy -s 127.0.0.2
 meet "rstream" "" rstream -S 4096 -I 100 -- rstream -s 127.0.0.2 -S 4096 -I 100
 meet "mckey" "return status 0" mckey -m 224.1.1.1 -b 127.0.0.2 -C 3 -- mckey -m 224.1.1.1 -b 127.0.0.3 -s -C 3
-# A server of copies does not end by itself.
+# A copy server does not end by itself.
 copied() {
     rm -f "$folder/ironverbs/to"
     serve rcopy
@@ -212,7 +211,7 @@ if [ "$suite" != sid ]; then
 fi
 
 # --- rdma-core's own tests ----------------------------------------------------------------------------------------
-# Every file, held to the counts in docs/pyverbs.md; and what we promise beyond them.
+# Every file, compared with the counts in docs/pyverbs.md; and our additional promises.
 pyverbs() {
     sh "$here/tests/userlands/pyverbs.sh" "$folder" "$node/rows" >"$node/client" 2>&1 &&
         sh "$here/tests/userlands/page.sh" worse "$suite=$node/rows" >>"$node/client" 2>&1 || return 1

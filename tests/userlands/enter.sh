@@ -1,7 +1,6 @@
 #!/bin/sh
-# Runs a command inside a userland folder, on a node whose adapter is as strict as a card, but not as slow
-# (docs/twin.md); what the command can see of the host is /sys, /dev and /proc as `ironverbs run` shows them, and the
-# provider where the host has it.
+# Runs a command inside a userland folder, on a node with an adapter as strict as a card, but not as slow (docs/twin.md). Of the host the
+# command sees /sys, /dev and /proc as `ironverbs run` shows them, and the provider at its path on the host.
 #
 #   enter.sh FOLDER NODE COMMAND..      limit: IRONVERBS_LIMIT seconds, 60
 set -eu

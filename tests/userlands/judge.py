@@ -24,7 +24,7 @@ import threading
 import unittest
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-# The core, and below it what belongs to other kinds of devices too.
+# The core, followed by files that also concern other kinds of devices.
 FILES = ('addr atomic cq cq_events cqex device flow fork mr odp parent_domain pd qp qpex relaxed_ordering rss_traffic shared_pd'
          ' srq mlx5_huge_page rdmacm').split()
 LIMIT = 40
@@ -90,20 +90,20 @@ def cases(suite):
 
 def one(device, file, done):
     global OUT
-    # Some tests hand what cannot be packed to processes of their own, as only a fork can; newer Python does not by itself.
+    # Some tests pass unpicklable objects to child processes, which only works with fork; newer Python no longer uses it by default.
     multiprocessing.set_start_method('fork', force=True)
-    # Lines of the tests must not mix with ours.
+    # Output of the tests must not mix with ours.
     OUT = os.fdopen(os.dup(1), 'w')
     os.dup2(2, 1)
     sys.path[:0] = [HERE, os.path.join(HERE, 'tests')]
     sys.argv[1:] = ['--dev', device, '--gid', '1', '--port', '1']
     from args_parser import parser
     parser.parse_args()
-    # The package's own start imports every file; only this one is wanted, and modules it shares with others.
+    # The package's own __init__ imports every file; only this one is needed, with the modules that it shares with others.
     package = type(sys)('tests')
     package.__path__ = [os.path.join(HERE, 'tests')]
     sys.modules['tests'] = package
-    # This and mlx5_base want each other, and only in this order.
+    # This and mlx5_base import each other, and only this order works.
     importlib.import_module('tests.utils')
     module = importlib.import_module('tests.test_' + file)
     result = Lines(file)
@@ -111,7 +111,7 @@ def one(device, file, done):
         name = test.id().split('.', 2)[-1]
         if name in done or '_FailedTest' in name:
             continue
-        # They draw attributes by chance, and whether those are offered decides what is skipped.
+        # The tests choose attributes at random, and are skipped if those are not supported, so the seed is fixed.
         random.seed(name)
         unittest.TestSuite([test]).run(result)
         result.said.add(name)
@@ -226,7 +226,7 @@ def table(page, found):
         for name, (_, rows) in found.items():
             for file, test, what, reason in rows:
                 if what == outcome and file in FILES:
-                    # Numbers that change from run to run say nothing.
+                    # Numbers that change from run to run carry no information.
                     reason = re.sub(r'0x[0-9a-f]{6,}', '0x..', reason).replace('|', '\\|')
                     on[file, reason, test.split('.')[-1]][name] = True
         if not on:
@@ -257,7 +257,7 @@ def worse(page, found):
     for name, (counts, rows) in found.items():
         for file in FILES:
             was, now = said.get((file, name), {}), counts.get(file, collections.Counter()).copy()
-            # Not every machine has huge pages to give.
+            # Not every machine has huge pages available.
             now['passed'] += sum(row[0] == file and 'no huge pages' in row[3] for row in rows)
             before = f'expected {was.get("of", 0)} passed, {was.get("failed", 0)} failed, {was.get("errors", 0)} in error'
             if now['passed'] < was.get('of', 0) or any(now[o] > was.get(o, 0) for o in ('failed', 'errors')):

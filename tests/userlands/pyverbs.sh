@@ -1,9 +1,9 @@
 #!/bin/sh
-# rdma-core's own tests in one userland folder, file by file. Called by scripts/userlands.sh.
+# Runs rdma-core's own tests in one userland folder, file by file. Called by scripts/userlands.sh.
 #
-#   pyverbs.sh FOLDER ROWS [FILE..]      a line per test goes to ROWS, what else is said to ROWS.log
+#   pyverbs.sh FOLDER ROWS [FILE..]      a line per test goes to ROWS, all other output to ROWS.log
 #
-# Without FILE promises.py runs too, which is ours; its words go to ROWS.promises.
+# Without FILE our own promises.py runs too; its output goes to ROWS.promises.
 set -eu
 
 folder=$1
@@ -20,17 +20,17 @@ clean() {
     [ -z "$had" ] || [ "$had" -ge 64 ] || echo "$had" >$pages 2>/dev/null || true
 }
 trap clean EXIT
-# Some tests want huge pages, and are skipped without; the machine gets back what it had.
+# Some tests need huge pages, and are skipped without; the machine's setting is restored.
 [ -z "$had" ] || [ "$had" -ge 64 ] || echo 64 >$pages 2>/dev/null || true
 
-# The tests lie in the documentation, partly packed.
+# The tests are in the documentation, partly compressed.
 mkdir "$room/bin"
 cp -r "$folder/usr/share/doc/rdma-core/tests" "$room/"
 find "$room/tests" -name '*.gz' -exec gunzip -f {} +
 cp "$here/tests/userlands/judge.py" "$here/tests/userlands/promises.py" "$room/"
 enter() { sh "$here/tests/userlands/enter.sh" "$folder" "$node/n" "$@"; }
 
-# They ask `rdma` for the names of links; where that cannot answer they are told that there are none.
+# They query `rdma` for the names of links; if it cannot answer, they are told that there are none.
 path=/usr/bin:/bin:/usr/sbin:/sbin
 if ! enter env PATH=$path rdma link show -j 2>/dev/null | grep -q iron1; then
     printf '#!/bin/sh\necho "[]"\n' >"$room/bin/rdma"

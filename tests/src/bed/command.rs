@@ -1,4 +1,4 @@
-//! The command queue, driven as the interface says: entry, mailboxes, doorbell, answer.
+//! The command queue, driven through the device's interface: entry, mailboxes, doorbell, answer.
 
 use super::Bed;
 use hwspec::{
@@ -9,37 +9,37 @@ use hwspec::{
     layout::Layout,
 };
 
-/// A CQE as it lies in memory.
+/// A CQE in its memory layout.
 pub use hwspec::cqe::Cqe64 as Cqe;
 
-/// Bytes a mailbox carries.
+/// Bytes of data per mailbox.
 const CHUNK: usize = 512;
-/// Distance between mailboxes in memory: their address must be a multiple of 1024.
+/// Distance between mailboxes in memory: their addresses must be multiples of 1024.
 const STRIDE: u64 = 1024;
-/// Mailboxes of each direction: enough for 32 KiB.
+/// Mailboxes in each direction, enough for 32 KiB.
 pub(super) const MAILBOXES: u64 = 64;
 /// The entry type of a command.
 const KIND_PCI: u8 = 7;
 /// Registers of the initialization segment.
 const CMD_DOORBELL: u32 = 0x18;
 
-/// Why a command was refused.
+/// Why a command failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CommandError {
-    /// It did not reach the firmware.
+    /// The firmware never received it.
     Delivery(DeliveryStatus),
-    /// It was refused, with a syndrome.
+    /// The firmware refused it, with a syndrome.
     Refused(Status, u32),
     /// The entry still belongs to the device.
     Unanswered,
 }
 
-/// Where the command queue of a function lies.
+/// Addresses of a function's command queue and mailboxes.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct CommandMemory {
-    /// The queue.
+    /// Command queue.
     pub queue: u64,
-    /// log2 of the bytes of an entry.
+    /// log2 of the entry size in bytes.
     pub log_stride: u8,
     /// Input mailboxes.
     pub input: u64,
@@ -48,7 +48,7 @@ pub(super) struct CommandMemory {
 }
 
 impl Bed {
-    /// Carries out a command whose input and output are layouts of fixed size.
+    /// Executes a command with input and output layouts of fixed size.
     pub fn command<I: Layout, O: Layout>(
         &mut self,
         fid: u8,
@@ -58,7 +58,7 @@ impl Bed {
         self.command_with(fid, opcode, 0, input, &[], O::SIZE).map(|out| O::read(&out))
     }
 
-    /// Carries out a command with bytes behind its fixed input (page lists), an `op_mod` and room for `out_len` bytes.
+    /// Executes a command with `tail` bytes after its fixed input (page lists), an `op_mod`, and room for `out_len` bytes of output.
     pub fn command_with<I: Layout>(
         &mut self,
         fid: u8,
@@ -79,7 +79,7 @@ impl Bed {
         self.raw_command(fid, &bytes, out_len)
     }
 
-    /// Carries out a command given as bytes; the answer without its mailbox structure.
+    /// Executes a command given as bytes. Returns the answer without its mailbox structure.
     pub fn raw_command(&mut self, fid: u8, input: &[u8], out_len: usize) -> Result<Vec<u8>, CommandError> {
         let at = self.state(fid).command;
         self.write_command(fid, 0, input, out_len);
@@ -109,7 +109,7 @@ impl Bed {
         }
     }
 
-    /// Writes a command into `slot` without ringing.
+    /// Writes a command into `slot` without ringing the doorbell.
     pub fn write_command(&mut self, fid: u8, slot: u64, input: &[u8], out_len: usize) {
         const TOKEN: u8 = 0x5a;
         let at = self.state(fid).command;
@@ -129,7 +129,7 @@ impl Bed {
         self.memory.put(at.queue + (slot << at.log_stride), entry.as_bytes());
     }
 
-    /// The command queue entry of `slot`.
+    /// Returns the command queue entry of `slot`.
     pub fn command_entry(&self, fid: u8, slot: u64) -> CmdQueueEntry {
         let at = self.functions[&fid].command;
         CmdQueueEntry::read(self.memory.get(at.queue + (slot << at.log_stride), CmdQueueEntry::SIZE))
@@ -141,7 +141,7 @@ impl Bed {
         self.run_rounds(1000);
     }
 
-    /// Where the command queue of `fid` lies: queue, input mailboxes, output mailboxes.
+    /// Returns the addresses of `fid`'s command queue, input mailboxes and output mailboxes.
     pub fn command_memory(&self, fid: u8) -> (u64, u64, u64) {
         let at = self.functions[&fid].command;
         (at.queue, at.input, at.output)

@@ -18,18 +18,18 @@ use hwspec::{
     wqe::*,
 };
 
-/// Whom a datagram is for: an address vector.
+/// The address vector of a datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Av {
     /// Destination MAC.
     pub dmac: [u8; 6],
     /// Destination GID.
     pub dgid: [u8; 16],
-    /// Our GID index.
+    /// Index of the source GID.
     pub sgid_index: u8,
     /// Destination QP.
     pub qpn: u32,
-    /// Q_Key, with its top bit for that of the sender.
+    /// Q_Key; if its top bit is set, the sender's own is used.
     pub qkey: u32,
     /// UDP source port.
     pub sport: u16,
@@ -37,17 +37,17 @@ pub struct Av {
     pub traffic_class: u8,
     /// Hop limit.
     pub hop_limit: u8,
-    /// InfiniBand: the LID, in place of `sport`, and whether there is a GRH. On Ethernet there is.
+    /// InfiniBand: the LID, in place of `sport`.
     pub rlid: Option<u16>,
-    /// See `rlid`.
+    /// InfiniBand: adds a GRH. On Ethernet there always is one.
     pub grh: bool,
 }
 
 impl Av {
-    /// QP number of all members of a group.
+    /// QP number that addresses all members of a group.
     pub const GROUP_QPN: u32 = 0xff_ffff;
 
-    /// The vector for the group of IPv4 address `239.0.0.n`.
+    /// Returns the address vector of the group with IPv4 address `239.0.0.n`.
     pub fn group(n: u8, qkey: u32) -> Self {
         Self {
             dmac: [0x01, 0x00, 0x5e, 0, 0, n],
@@ -63,12 +63,12 @@ impl Av {
         }
     }
 
-    /// GID of the group with IPv4 address `239.0.0.n`.
+    /// Returns the GID of the group with IPv4 address `239.0.0.n`.
     pub fn group_gid(n: u8) -> [u8; 16] {
         [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 239, 0, 0, n]
     }
 
-    /// The segment, in its long form.
+    /// Returns the WQE segment, in its long form.
     pub fn segment(&self) -> Vec<u8> {
         let mut av = AvSeg::zeroed();
         av.set()
@@ -89,26 +89,26 @@ impl Av {
 /// A UMR work request.
 #[derive(Clone, Debug, Default)]
 pub struct Umr {
-    /// The key, as the control segment names it.
+    /// The key, as the control segment has it.
     pub key: u32,
     /// Raw `check_free`: 1 fails unless the key is free, 2 if it is.
     pub check: u8,
-    /// Fields of `context` that count.
+    /// The fields of `context` to change.
     pub mask: MkeyMask,
     /// The key's context.
     pub context: MkeyContext,
-    /// Translation entries, in the WQE.
+    /// Translation entries in the WQE.
     pub inline: Vec<u64>,
-    /// Or where they are, and how many octowords.
+    /// Alternatively, the address of the entries and the number of octowords.
     pub list: Option<(Sge, u16)>,
-    /// First octoword that changes.
+    /// First octoword to change.
     pub offset: Option<u16>,
-    /// Refuse unless the key is tied to this queue pair.
+    /// Fails unless the key belongs to this queue pair.
     pub tied: bool,
 }
 
 impl Umr {
-    /// The WQE for block `index` of `qp`.
+    /// Returns the WQE for block `index` of `qp`.
     pub fn wqe(&self, qp: Qp, index: u16) -> Vec<u8> {
         let octowords = self.list.map_or(self.inline.len().div_ceil(2) as u16, |(_, n)| n);
         let mut umr = UmrCtrlSeg::zeroed();
@@ -145,12 +145,12 @@ impl Umr {
 }
 
 impl Bed {
-    /// A datagram QP of `service` with Q_Key `qkey`, in RTS.
+    /// Creates a datagram QP of `service` with Q_Key `qkey`, in RTS.
     pub fn datagram(&mut self, fid: u8, service: ServiceType, qkey: u32) -> Qp {
         self.datagram_with(fid, QpSpec { service, ..QpSpec::default() }, qkey)
     }
 
-    /// As [`datagram`](Self::datagram), created as `spec` says.
+    /// Like [`datagram`](Self::datagram), with creation parameters `spec`.
     pub fn datagram_with(&mut self, fid: u8, spec: QpSpec, qkey: u32) -> Qp {
         let qp = self.qp_with(fid, spec).unwrap_or_else(|e| panic!("CREATE_QP: {e:?}"));
         let sgid_index = match self.adapter.config().link_layer {
@@ -161,7 +161,7 @@ impl Bed {
         qp
     }
 
-    /// The vector that leads to `to`, whose number on the wire is `qpn`.
+    /// Returns the address vector of `to`, with the QP number that is used on the wire.
     pub fn av(&self, to: Qp, qkey: u32) -> Av {
         if self.adapter.config().link_layer == LinkLayer::Infiniband {
             return Av {
@@ -195,7 +195,7 @@ impl Bed {
         self.command::<_, CmdOut>(qp.fid, Opcode::DetachFromMcg, &input).map(drop)
     }
 
-    /// A QP for UMR on any key, in RTS.
+    /// Creates a QP for UMR on any key, in RTS.
     pub fn umr_qp(&mut self, fid: u8) -> Qp {
         let spec = QpSpec {
             service: ServiceType::RegUmr,
@@ -207,7 +207,7 @@ impl Bed {
         self.datagram_with(fid, spec, 0)
     }
 
-    /// A free key for UMR, with room for `octowords` of translations.
+    /// Creates a free key for UMR, with room for `octowords` of translations.
     pub fn free_key(&mut self, fid: u8, mode: AccessMode, octowords: u32, pd: u32) -> u32 {
         const VARIANT: u8 = 0x31;
         let context = MkeyContext::with(|s| {
@@ -232,7 +232,7 @@ impl Bed {
         self.command::<_, CmdOut>(fid, Opcode::DestroyMkey, &input).map(drop)
     }
 
-    /// The chip's context of a key.
+    /// Queries the context of a key.
     pub fn query_mkey(&mut self, fid: u8, key: u32) -> MkeyContext {
         let input = QueryMkeyIn::with(|s| s.mkey_index(key >> 8));
         let out: QueryMkeyOut =
@@ -240,7 +240,7 @@ impl Bed {
         out.memory_key_mkey_entry()
     }
 
-    /// Another protection domain.
+    /// Allocates another protection domain.
     pub fn pd(&mut self, fid: u8) -> u32 {
         let out: AllocPdOut = self
             .command(fid, Opcode::AllocPd, &CmdIn::zeroed())
@@ -248,7 +248,7 @@ impl Bed {
         out.pd()
     }
 
-    /// Ends a protection domain.
+    /// Deallocates a protection domain.
     pub fn dealloc_pd(&mut self, fid: u8, pd: u32) -> Result<(), CommandError> {
         let input = DeallocPdIn::with(|s| s.pd(pd));
         self.command::<_, CmdOut>(fid, Opcode::DeallocPd, &input).map(drop)

@@ -16,32 +16,32 @@ use hwspec::{
     wqe::{CqeMode, CtrlSeg, DataSeg, EthSeg, WQE_BB, WqeOpcode},
 };
 
-/// log2 of the basic blocks of a send queue, and of the WQEs of a receive queue.
+/// log2 of the number of basic blocks of a send queue, and of WQEs of a receive queue.
 const LOG_SIZE: u8 = 6;
 /// log2 of a receive WQE in bytes: two data segments.
 const LOG_STRIDE: u8 = 5;
-/// Bytes of each of the two buffers of a receive WQE: the first is short, so that frames are split.
+/// Bytes of the first of a receive WQE's two buffers: short, so that frames are split.
 const FIRST: usize = 512;
 const SECOND: usize = 9 << 10;
-/// `wq.wq_type`: a ring.
+/// `wq.wq_type`: a cyclic queue.
 const CYCLIC: u8 = 1;
 /// `user_index` of receive queues.
 pub const USER_INDEX: u32 = 0x12_3456;
-/// States of the queues.
+/// Queue state: reset.
 pub const RESET: u8 = 0;
-/// See [`RESET`].
+/// Queue state: ready.
 pub const READY: u8 = 1;
-/// See [`RESET`].
+/// Queue state: error.
 pub const ERROR: u8 = 3;
-/// `flow_context.action`.
+/// `flow_context.action`: drop.
 pub const DROP: u16 = 2;
-/// See [`DROP`].
+/// `flow_context.action`: forward.
 pub const FORWARD: u16 = 4;
-/// See [`DROP`].
+/// `flow_context.action`: count.
 pub const COUNT: u16 = 8;
-/// `destination_type`.
+/// `destination_type`: flow table.
 pub const TO_TABLE: u8 = 1;
-/// See [`TO_TABLE`].
+/// `destination_type`: TIR.
 pub const TO_TIR: u8 = 2;
 
 /// A receive queue and its buffers.
@@ -49,7 +49,7 @@ pub const TO_TIR: u8 = 2;
 pub struct RxQueue {
     /// Number.
     pub rqn: u32,
-    /// Where its completions go.
+    /// Its completion queue.
     pub cq: Cq,
     buffers: Mr,
     ring: u64,
@@ -57,7 +57,7 @@ pub struct RxQueue {
     posted: u16,
 }
 
-/// A net device as a driver has it: one send queue and some receive queues.
+/// A driver's net device: one send queue and some receive queues.
 #[derive(Clone, Debug)]
 pub struct Nic {
     /// Function.
@@ -68,9 +68,9 @@ pub struct Nic {
     pub tisn: u32,
     /// Send queue number.
     pub sqn: u32,
-    /// Where its completions go.
+    /// Completion queue of sends.
     pub send_cq: Cq,
-    /// Receive queues, filled.
+    /// Receive queues, with posted receives.
     pub rx: Vec<RxQueue>,
     ring: u64,
     record: u64,
@@ -78,21 +78,21 @@ pub struct Nic {
     pi: u16,
 }
 
-/// The options of a frame that is sent.
+/// Options for sending a frame.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Send {
-    /// Bytes of headers that go inline into the WQE.
+    /// Bytes of headers to put inline into the WQE.
     pub inline: usize,
-    /// Fill in the checksums of IP, and of TCP or UDP.
+    /// Fills in the checksums of IP, and of TCP or UDP.
     pub checksums: bool,
-    /// Insert this VLAN tag.
+    /// Inserts this VLAN tag.
     pub vlan: Option<u16>,
-    /// Cut the data behind the inline headers into frames of so many bytes of data.
+    /// Segments the data after the inline headers into frames with this many bytes of data.
     pub mss: u16,
 }
 
 impl Bed {
-    /// A net device with `queues` receive queues of 64 WQEs, all filled. Nothing is steered to it yet.
+    /// Creates a net device with `queues` receive queues of 64 WQEs, all posted. No frames are directed to it yet.
     pub fn nic(&mut self, fid: u8, queues: usize) -> Nic {
         self.function(fid);
         let td: AllocTransportDomainOut =
@@ -114,14 +114,14 @@ impl Bed {
         nic
     }
 
-    /// One receive queue more, as the context is `change`d, with `n` WQEs posted.
+    /// Adds a receive queue with `n` posted WQEs; `change` adjusts its context.
     pub fn add_queue(&mut self, nic: &mut Nic, n: u16, change: impl FnOnce(&mut RqContext)) {
         let rq = self.receive_queue(nic.fid, change);
         nic.rx.push(rq);
         self.fill_last(nic, n);
     }
 
-    /// CREATE_SQ over the device's ring.
+    /// CREATE_SQ on the device's ring.
     pub fn create_sq(&mut self, nic: &Nic, change: impl FnOnce(&mut SqContext)) -> Result<u32, CommandError> {
         let (pd, uar) = (self.state(nic.fid).pd, self.state(nic.fid).uar);
         let wq = WorkQueue::with(|s| {
@@ -179,7 +179,7 @@ impl Bed {
         RxQueue { rqn, cq, buffers, ring, record, posted: 0 }
     }
 
-    /// Posts `n` receive WQEs more to the queue made last.
+    /// Posts `n` more receive WQEs to the last queue.
     pub fn fill_last(&mut self, nic: &mut Nic, n: u16) {
         if let Some(rq) = nic.rx.last_mut() {
             rq.posted = rq.posted.wrapping_add(n);
@@ -188,7 +188,7 @@ impl Bed {
         }
     }
 
-    /// The oldest receive WQE of the first queue names a key that is not there.
+    /// Puts an invalid key into the oldest receive WQE of the first queue.
     pub fn spoil(&mut self, nic: &Nic) {
         let seg = DataSeg::with(|s| s.byte_count(FIRST as u32).lkey(!0).addr(nic.rx[0].buffers.va));
         self.memory.put(nic.rx[0].ring, seg.as_bytes());
@@ -202,12 +202,12 @@ impl Bed {
         self.command::<_, CreateTirOut>(nic.fid, Opcode::CreateTir, &input).map(|out| out.tirn())
     }
 
-    /// A TIR that leads to receive queue `q` alone.
+    /// Creates a TIR that delivers to receive queue `q` only.
     pub fn direct_tir(&mut self, nic: &Nic, q: usize) -> u32 {
         self.tir(nic, TirContext::with(|s| s.inline_rqn(nic.rx[q].rqn))).expect("a TIR")
     }
 
-    /// A table of all the device's receive queues, in order.
+    /// Creates a table of all the device's receive queues, in order.
     pub fn rqt(&mut self, nic: &Nic) -> u32 {
         let n = nic.rx.len() as u16;
         let c = RqtContext::with(|s| s.rqt_max_size(n).rqt_actual_size(n));
@@ -219,7 +219,7 @@ impl Bed {
         CreateRqtOut::read(&out).rqtn()
     }
 
-    /// A flow table at `level`; packets it does not match go to table `miss`, or are dropped.
+    /// Creates a flow table at `level`. Packets without a match go to table `miss`, or are dropped.
     pub fn flow_table(&mut self, fid: u8, level: u8, miss: Option<u32>) -> Result<u32, CommandError> {
         let mut c = FlowTableContext::zeroed();
         c.set()
@@ -231,14 +231,14 @@ impl Bed {
         self.command::<_, CreateFlowTableOut>(fid, Opcode::CreateFlowTable, &input).map(|out| out.table_id())
     }
 
-    /// Makes `table` the first one; `None`: no table.
+    /// Makes `table` the root; `None` removes the root.
     pub fn flow_root(&mut self, fid: u8, table: Option<u32>) -> Result<(), CommandError> {
         let input = SetFlowTableRootIn::with(|s| s.table_id(table.unwrap_or(0)));
         let op_mod = u16::from(table.is_none());
         self.command_with(fid, Opcode::SetFlowTableRoot, op_mod, &input, &[], CmdOut::SIZE).map(drop)
     }
 
-    /// A group of `table` for flow indices `range`, whose entries match the bits of `mask`.
+    /// Creates a group of `table` for flow indices `range`, with entries that match the bits of `mask`.
     pub fn flow_group(
         &mut self,
         fid: u8,
@@ -257,8 +257,8 @@ impl Bed {
         self.command::<_, CreateFlowGroupOut>(fid, Opcode::CreateFlowGroup, &input).map(|out| out.group_id())
     }
 
-    /// Sets the entry `index` of `table`: packets with `value` in the bits of the group go to all of `to` and are counted
-    /// by `counters`; to nowhere if there is nothing in `to`.
+    /// Sets entry `index` of `table`: packets with `value` in the bits of the group go to all destinations in `to` and are counted by
+    /// `counters`. An empty `to` drops them.
     pub fn flow_entry(
         &mut self,
         fid: u8,
@@ -296,7 +296,7 @@ impl Bed {
         self.command::<_, CmdOut>(fid, Opcode::DeleteFlowTableEntry, &input).map(drop)
     }
 
-    /// A device that takes every frame that comes, into its one receive queue.
+    /// Creates a device that receives all incoming frames in its only receive queue.
     pub fn open_nic(&mut self, fid: u8) -> Nic {
         let nic = self.nic(fid, 1);
         let tir = self.direct_tir(&nic, 0);
@@ -304,7 +304,7 @@ impl Bed {
         nic
     }
 
-    /// All frames that come go to `tir`: a table with one entry that matches everything. Returns table and group.
+    /// Directs all incoming frames to `tir`, by a table with one entry that matches everything. Returns table and group.
     pub fn steer_all(&mut self, nic: &Nic, tir: u32) -> (u32, u32) {
         let table = self.flow_table(nic.fid, 10, None).expect("a flow table");
         let group = self.flow_group(nic.fid, table, 0..=0, MatchHeaders::zeroed()).expect("a flow group");
@@ -314,7 +314,7 @@ impl Bed {
         (table, group)
     }
 
-    /// Sends `frame`, signaled, and runs.
+    /// Sends `frame`, signaled, and runs the model.
     pub fn send_frame(&mut self, nic: &mut Nic, frame: &[u8], how: Send) {
         let (inline, rest) = frame.split_at(how.inline);
         let mut eth = EthSeg::zeroed();
@@ -334,7 +334,7 @@ impl Bed {
         body.resize(body.len().next_multiple_of(16), 0);
         if !rest.is_empty() {
             self.memory.put(nic.data.at, rest);
-            // In two pieces, so that they must be put together.
+            // In two pieces, so that the device must gather them.
             let half = rest.len() / 2;
             for (at, len) in [(0, half), (half, rest.len() - half)] {
                 let mut seg = DataSeg::zeroed();
@@ -349,7 +349,7 @@ impl Bed {
         self.run();
     }
 
-    /// Posts a WQE: a control segment, then `body`; rings the doorbell.
+    /// Posts a WQE with a control segment and `body`, and rings the doorbell.
     pub fn post_raw(&mut self, nic: &mut Nic, opcode: WqeOpcode, body: &[u8]) {
         let ds = 1 + body.len().div_ceil(16);
         let mut ctrl = CtrlSeg::zeroed();
@@ -367,7 +367,7 @@ impl Bed {
         self.write64(nic.fid, (uar << UAR_SHIFT) + BF_OFFSET as u32, register);
     }
 
-    /// The next frame that receive queue `q` took: its CQE, and its bytes. The WQE is posted again.
+    /// Returns the next frame received by queue `q`: its CQE and its bytes. Posts the WQE again.
     pub fn received(&mut self, nic: &mut Nic, q: usize) -> Option<(Cqe64, Vec<u8>)> {
         let rq = nic.rx[q].clone();
         let cqe = self.poll_raw(rq.cq)?;
@@ -382,7 +382,7 @@ impl Bed {
         Some((cqe, bytes))
     }
 
-    /// Frames that all receive queues took.
+    /// Returns the frames received by all queues.
     pub fn all_received(&mut self, nic: &mut Nic) -> Vec<Vec<u8>> {
         let mut all = Vec::new();
         for q in 0..nic.rx.len() {

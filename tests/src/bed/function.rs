@@ -1,4 +1,4 @@
-//! Functions: their registers, and their bring-up in the order of the interface.
+//! Functions: registers, and bring-up in the documented order.
 
 use super::{
     Bed,
@@ -23,14 +23,14 @@ const MEMORY_AND_MASTER: u32 = 0x6;
 const SRIOV_CONTROL: usize = SRIOV_CAP + 0x08;
 const SRIOV_NUM_VFS: usize = SRIOV_CAP + 0x10;
 const VF_ENABLE_AND_MSE: u32 = 0x9;
-/// MSI-X capability: enable, with the capability's ID below it.
+/// MSI-X capability: enable bit, in the dword with the capability ID.
 const MSIX_ENABLE: u32 = 1 << 31;
-/// Vectors the bed unmasks, and where their messages go.
+/// Vectors that the bed unmasks, and the address of their messages.
 const VECTORS: u32 = 4;
 const MESSAGE_ADDRESS: u32 = 0xfee0_0000;
 /// `modify_nic_vport_field_select.roce_en`.
 const SELECT_ROCE_EN: u32 = 1 << 1;
-/// Pages in one MANAGE_PAGES.
+/// Pages per MANAGE_PAGES command.
 const PAGES_PER_COMMAND: u32 = 512;
 
 /// GID index of the link-local GID.
@@ -38,19 +38,19 @@ pub const GID_LINK_LOCAL: u8 = 0;
 /// GID index of the IPv4-mapped GID.
 pub const GID_IPV4: u8 = 1;
 
-/// The state that the bed keeps of a function that is up.
+/// The bed's state for an initialized function.
 #[derive(Clone, Debug, Default)]
 pub struct FunctionState {
     pub(super) command: CommandMemory,
-    /// Protection domain, made at bring-up.
+    /// Protection domain, allocated at bring-up.
     pub pd: u32,
-    /// User access region, made at bring-up.
+    /// User access region, allocated at bring-up.
     pub uar: u32,
-    /// Pages the chip was given.
+    /// Number of pages given to the chip.
     pub pages: u32,
 }
 
-/// IPv4-mapped GID of a function: 127.0.0.(fid+1).
+/// The IPv4-mapped GID of a function: 127.0.0.(fid+1).
 pub fn gid_v4(fid: u8) -> [u8; 16] {
     gid_of_v4([127, 0, 0, fid + 1])
 }
@@ -87,13 +87,13 @@ impl Bed {
         self.forget(|f| f == fid);
     }
 
-    /// Forgets what the functions that `gone` picks had.
+    /// Drops the bed's state for the functions that `gone` selects.
     fn forget(&mut self, gone: impl Fn(u8) -> bool) {
         self.functions.retain(|fid, _| !gone(*fid));
         self.queues.eq_of.retain(|fid, _| !gone(*fid));
     }
 
-    /// Switches `n` VFs on (or off with 0), through the SR-IOV capability of the PF.
+    /// Enables `n` VFs (0 disables them) through the SR-IOV capability of the PF.
     pub fn set_vfs(&mut self, n: u16) {
         self.config_write(0, SRIOV_CONTROL, 0);
         self.forget(|fid| fid != 0);
@@ -103,13 +103,12 @@ impl Bed {
         }
     }
 
-    /// The state that the bed keeps of a function that is up.
+    /// Returns the bed's state for an initialized function.
     pub fn state(&self, fid: u8) -> &FunctionState {
         self.functions.get(&fid).unwrap_or_else(|| panic!("function {fid} is up"))
     }
 
-    /// Brings function `fid` up, unless it is: VFs enabled, command queue, pages, INIT_HCA, RoCE addresses, and a PD and
-    /// a UAR for what follows. Returns `fid`.
+    /// Brings function `fid` up if necessary: VF enable, command queue, pages, INIT_HCA, RoCE addresses, a PD and a UAR. Returns `fid`.
     pub fn function(&mut self, fid: u8) -> u8 {
         if self.functions.contains_key(&fid) {
             return fid;
@@ -155,7 +154,7 @@ impl Bed {
         Ok(())
     }
 
-    /// Lets frames to groups come back to the net device that sent them, or not.
+    /// Enables or disables loopback of group frames to the net device that sent them.
     pub fn local_loopback(&mut self, fid: u8, on: bool) -> Result<(), CommandError> {
         /// `field_select`: unicast and multicast loopback.
         const SELECT: u32 = 0xc00;
@@ -172,13 +171,13 @@ impl Bed {
         context.set().roce_en(true);
         roce.set().field_select(SELECT_ROCE_EN.to_be_bytes()).nic_vport_context(context);
         self.command::<_, CmdOut>(fid, Opcode::ModifyNicVportContext, &roce)?;
-        // As Linux does.
+        // Linux does the same.
         self.local_loopback(fid, false)?;
         self.set_gid(fid, GID_LINK_LOCAL, identity::link_local_gid(0, fid))?;
         self.set_gid(fid, GID_IPV4, gid_v4(fid))
     }
 
-    /// Gives the function a command queue (again).
+    /// Sets up a command queue for the function, possibly again.
     pub fn set_command_queue(&mut self, fid: u8) {
         let geometry = self.read32(fid, CMDQ_LOW);
         let (log_size, log_stride) = ((geometry >> 4) as u8 & 0xf, geometry as u8 & 0xf);
@@ -193,7 +192,7 @@ impl Bed {
         self.functions.insert(fid, FunctionState { command, ..FunctionState::default() });
     }
 
-    /// Answers QUERY_PAGES of `stage` (1 boot, 2 init) with MANAGE_PAGES.
+    /// Executes QUERY_PAGES for `stage` (1 boot, 2 init) and gives the pages with MANAGE_PAGES.
     fn give_pages(&mut self, fid: u8, stage: u16) -> Result<(), CommandError> {
         let query = QueryPagesIn::with(|s| s.op_mod(stage));
         let out: QueryPagesOut = self.command(fid, Opcode::QueryPages, &query)?;
@@ -216,7 +215,7 @@ impl Bed {
         self.set_gid_in(fid, index, gid, None)
     }
 
-    /// As [`set_gid`](Self::set_gid), of an address in a VLAN.
+    /// Like [`set_gid`](Self::set_gid), with an address in a VLAN.
     pub fn set_gid_in(
         &mut self,
         fid: u8,

@@ -1,4 +1,4 @@
-//! The machine around the chip: flat memories, who may reach them, and the interrupts that were raised.
+//! The machine around the chip: flat memories with their access rights, and the interrupts that were raised.
 
 use devmodel::host::{Abort, Host, Iova, Move, Party, Rid, Source};
 use std::{
@@ -6,9 +6,9 @@ use std::{
     ops::Range,
 };
 
-/// Bytes between the addresses of one function and those of the next.
+/// Size of a function's address space in bytes.
 const SPACE: u64 = 1 << 36;
-/// Bytes left unmapped between two allocations, so that running over the end of one is seen.
+/// Unmapped bytes between two allocations, so that overruns are detected.
 const GUARD: u64 = 1 << 16;
 
 /// An interrupt message.
@@ -24,37 +24,37 @@ pub struct Interrupt {
     pub data: u32,
 }
 
-/// One allocation: who may use it is the function whose space it lies in.
+/// An allocation, usable by the function that owns the address space.
 #[derive(Clone)]
 struct Block {
     bytes: Vec<u8>,
-    /// The program it belongs to; `None` is memory of the machine that every party reaches.
+    /// The program it belongs to; `None` for memory of the machine that every party can reach.
     owner: Option<Party>,
 }
 
-/// Memory in which every function has its own addresses; what is not mapped for a function aborts.
+/// Memory with a separate address space per function; accesses to unmapped addresses abort.
 #[derive(Clone)]
 pub struct Memory {
     blocks: BTreeMap<Iova, Block>,
     next: BTreeMap<u8, u64>,
     party: Party,
-    /// Parties whose program memory no other party can copy.
+    /// Parties with program memory that no other party can copy.
     pub unreachable: BTreeSet<u16>,
     /// Parties that were woken for work, in order.
     pub woken: Vec<Party>,
     /// Interrupts raised, in order.
     pub interrupts: Vec<Interrupt>,
-    /// Address ranges that cannot be copied from, though their owner reads them.
+    /// Address ranges that cannot be copied from, although their owner can read them.
     pub uncopied: Vec<Range<Iova>>,
-    /// Parties that are stopped: whoever waits for one waits for ever, so a test that does fails.
+    /// Stopped parties: waiting for one never ends, so a test that does so fails.
     pub stopped: BTreeSet<u16>,
-    /// Parties that were killed.
+    /// Killed parties.
     pub dead: BTreeSet<u16>,
-    /// The functions that our party uses, if others use the rest; else all.
+    /// The functions used by our party, if others use the rest; `None` means all.
     pub uses: Option<BTreeSet<u8>>,
     /// Functions that were left to their users, in order.
     pub left: Vec<u8>,
-    /// Functions whose transfers were made, with their number: to see that a reset function makes none.
+    /// Number of transfers by function, to check that a reset function makes none.
     pub transfers: BTreeMap<u8, u64>,
 }
 
@@ -78,12 +78,12 @@ impl Default for Memory {
 }
 
 impl Memory {
-    /// Zeroed, page-aligned memory of the machine, mapped for `fid`.
+    /// Allocates zeroed, page-aligned memory of the machine, mapped for `fid`.
     pub fn alloc(&mut self, fid: u8, len: usize) -> Iova {
         self.alloc_for(fid, len, None)
     }
 
-    /// As [`alloc`](Self::alloc); memory of `owner`'s program, if given.
+    /// Like [`alloc`](Self::alloc), with memory of `owner`'s program if given.
     pub fn alloc_for(&mut self, fid: u8, len: usize, owner: Option<Party>) -> Iova {
         let next = self.next.entry(fid).or_insert((u64::from(fid) + 1) * SPACE + GUARD);
         let at = *next;
@@ -97,17 +97,17 @@ impl Memory {
         self.blocks.remove(&at);
     }
 
-    /// Sets the party through whose eyes the runner looks from now on.
+    /// Sets the party that the runner acts for from now on.
     pub fn set_party(&mut self, party: Party) {
         self.party = party;
     }
 
-    /// Bytes allocated.
+    /// Number of bytes allocated.
     pub fn len(&self) -> usize {
         self.blocks.values().map(|b| b.bytes.len()).sum()
     }
 
-    /// True if nothing is allocated.
+    /// Returns true if nothing is allocated.
     pub fn is_empty(&self) -> bool {
         self.blocks.is_empty()
     }
@@ -118,25 +118,25 @@ impl Memory {
         (offset.checked_add(len)? <= block.bytes.len()).then_some((*base, offset))
     }
 
-    /// The bytes at `at`, as the program sees them.
+    /// The bytes at `at`, as seen by the program.
     pub fn get(&self, at: Iova, len: usize) -> &[u8] {
         let (base, offset) = self.find(at, len).expect("mapped memory");
         &self.blocks[&base].bytes[offset..offset + len]
     }
 
-    /// The bytes at `at`, for the program to change.
+    /// The bytes at `at`, writable by the program.
     pub fn get_mut(&mut self, at: Iova, len: usize) -> &mut [u8] {
         let (base, offset) = self.find(at, len).expect("mapped memory");
         let block = self.blocks.get_mut(&base).expect("a block that was just found");
         &mut block.bytes[offset..offset + len]
     }
 
-    /// Writes `bytes` at `at`, as the program.
+    /// Writes `bytes` to `at` as the program.
     pub fn put(&mut self, at: Iova, bytes: &[u8]) {
         self.get_mut(at, bytes.len()).copy_from_slice(bytes);
     }
 
-    /// Where a transfer of `rid` at `at` goes, if it may.
+    /// Finds the memory for a transfer of `rid` at `at`, if it is allowed.
     fn reach(&mut self, rid: Rid, at: Iova, len: usize) -> Option<(Iova, usize)> {
         *self.transfers.entry(rid.0).or_default() += 1;
         if at / SPACE != u64::from(rid.0) + 1 {

@@ -1,9 +1,9 @@
-//! A logical-time test bed of the device model, without a driver.
+//! A test bed of the device model, in logical time and without a driver.
 //!
-//! A [`Bed`] is one adapter, the [`Memory`] of the machine around it, a [`Wire`] with a fault plan, and a clock that only
-//! moves when a test says so. Everything goes through the interface of the chip: commands through the command queue, work
-//! through rings, doorbell records and doorbells, results as raw CQEs and EQEs. So a bed judges the model by what a
-//! driver would see, and two beds with the same inputs do the same, bit for bit.
+//! A [`Bed`] is one adapter, the [`Memory`] of the machine around it, a [`Wire`] with a fault plan, and a clock that moves only when a test
+//! advances it. All access goes through the interface of the chip: commands through the command queue, work through rings, doorbell records
+//! and doorbells, results as raw CQEs and EQEs. A bed therefore tests the model by what a driver would see, and two beds with the same
+//! inputs behave identically, bit for bit.
 
 mod command;
 mod datagram;
@@ -55,16 +55,16 @@ pub const MS: u64 = 1_000 * US;
 /// Picoseconds in a second.
 pub const S: u64 = 1_000 * MS;
 
-/// Rounds in which a bed must come to rest.
+/// Number of rounds after which a bed must be idle.
 const ROUNDS: usize = 200_000;
 
-/// A bed; see the [module](self).
+/// A test bed as described in the [module](self).
 pub struct Bed {
     /// The chip.
     pub adapter: Adapter,
-    /// The runner that drives it.
+    /// The runner that drives the chip.
     pub runner: Runner,
-    /// The machine around it.
+    /// The machine around the chip.
     pub memory: Memory,
     wire: SharedWire,
     now: u64,
@@ -73,12 +73,12 @@ pub struct Bed {
 }
 
 impl Bed {
-    /// A small adapter that was just powered on: only the PF is there. Starts at one second, so that no time is 0.
+    /// Creates a small adapter that was just powered on, with only the PF. Time starts at one second, so that no time is 0.
     pub fn new(config: Config) -> Self {
         Self::with_geometry(config, Geometry::SMALL)
     }
 
-    /// As [`new`](Self::new), of any size.
+    /// Like [`new`](Self::new), with any geometry.
     pub fn with_geometry(config: Config, geometry: Geometry) -> Self {
         let mut memory = Memory::default();
         let adapter = Adapter::power_on(Region::private(geometry), config, &mut memory);
@@ -98,37 +98,37 @@ impl Bed {
         bed
     }
 
-    /// A bed with the default behaviour.
+    /// Creates a bed with the default behaviour.
     pub fn cx5() -> Self {
         Self::new(Config::default())
     }
 
-    /// A bed with the default behaviour on InfiniBand.
+    /// Creates a bed with the default behaviour on InfiniBand.
     pub fn infiniband() -> Self {
         Self::new(Config { link_layer: LinkLayer::Infiniband, ..Config::default() })
     }
 
-    /// A bed that follows the letter of the specification.
+    /// Creates a bed that follows the letter of the specification.
     pub fn ibta() -> Self {
         Self::new(Config { profile: Profile::Ibta, ..Config::default() })
     }
 
-    /// Frames stay within the region, payload by reference, as on a node: nothing is captured, no fault plan applies.
+    /// Keeps frames within the region, with payload by reference, as on a node: nothing is captured and no fault plan applies.
     pub fn unwatched(&mut self) {
         self.runner.set_link(None);
     }
 
-    /// The wire.
+    /// Returns the wire.
     pub fn wire(&self) -> MutexGuard<'_, Wire> {
         self.wire.get()
     }
 
-    /// Logical time, in picoseconds.
+    /// Returns the logical time in picoseconds.
     pub fn now(&self) -> u64 {
         self.now
     }
 
-    /// Lets the chip work until nothing is left to do at this time.
+    /// Runs the chip until no work is left at this time.
     pub fn run(&mut self) {
         for _ in 0..ROUNDS {
             if !self.round() {
@@ -138,7 +138,7 @@ impl Bed {
         panic!("the adapter did not come to rest within {ROUNDS} rounds");
     }
 
-    /// Lets the chip work for at most `rounds` rounds: for work that has to wait for another party.
+    /// Runs the chip for at most `rounds` rounds, for work that has to wait for another party.
     pub fn run_rounds(&mut self, rounds: usize) {
         for _ in 0..rounds {
             if !self.round() {
@@ -184,14 +184,14 @@ impl Bed {
         Func::try_lock(self.adapter.region(), fid, &mut self.memory)?.next_timer()
     }
 
-    /// Party `party` is stopped while it holds function `fid`.
+    /// Stops party `party` while it holds function `fid`.
     pub fn stop_holding(&mut self, fid: u8, party: Party) {
         self.as_stopped(party, |adapter, memory| {
             std::mem::forget(Func::lock(adapter.region(), fid, memory));
         });
     }
 
-    /// Party `party` is stopped while it puts a frame into the receive ring of `fid`.
+    /// Stops party `party` while it puts a frame into the receive ring of `fid`.
     pub fn stop_filling(&mut self, fid: u8, party: Party) {
         self.as_stopped(party, |adapter, memory| {
             std::mem::forget(WireRing::of(adapter.region(), fid).fill(memory));
@@ -206,14 +206,14 @@ impl Bed {
         self.memory.stopped.insert(party.0);
     }
 
-    /// Party `party`, which was stopped, is killed; what it held is taken from it.
+    /// Kills the stopped party `party` and releases what it held.
     pub fn kill(&mut self, party: Party) {
         self.memory.stopped.remove(&party.0);
         self.memory.dead.insert(party.0);
         self.adapter.region().free_locks_of(&mut self.memory, party);
     }
 
-    /// When the chip or the wire wants to be looked at next, in picoseconds.
+    /// Returns the next time at which the chip or the wire has work, in picoseconds.
     pub fn next_timer(&mut self) -> Option<u64> {
         let arrival = self.wire().next_arrival();
         let timers: Vec<u64> =
@@ -221,7 +221,7 @@ impl Bed {
         timers.into_iter().chain(arrival).min()
     }
 
-    /// Runs, then jumps to the next timer or late frame and runs again. False if there was none.
+    /// Runs, advances to the next timer or delayed frame, and runs again. Returns false if there was none.
     pub fn advance_to_timer(&mut self) -> bool {
         self.run();
         let Some(at) = self.next_timer() else { return false };
@@ -230,7 +230,7 @@ impl Bed {
         true
     }
 
-    /// Lets `duration` (ps) pass, with every timer in it at its time.
+    /// Advances time by `duration` (ps), handling every timer at its time.
     pub fn advance(&mut self, duration: u64) {
         let end = self.now + duration;
         self.run();
@@ -242,7 +242,7 @@ impl Bed {
         self.run();
     }
 
-    /// Lets time pass until `done` says so, from timer to timer; false if that does not happen within `limit` (ps).
+    /// Advances time from timer to timer until `done` returns true. Returns false if that does not happen within `limit` (ps).
     pub fn advance_until(&mut self, limit: u64, mut done: impl FnMut(&mut Self) -> bool) -> bool {
         let end = self.now + limit;
         self.run();
@@ -263,18 +263,18 @@ impl Bed {
         self.wire().now = now;
     }
 
-    /// A whole frame arrives from outside.
+    /// Delivers a complete frame from outside.
     pub fn inject(&mut self, frame: &[u8]) {
         self.runner.receive(&self.adapter, &mut self.memory, self.now, frame);
         self.run();
     }
 
-    /// A counter of a function.
+    /// Reads a counter of a function.
     pub fn counter(&mut self, fid: u8, counter: Counters) -> u64 {
         Func::lock(self.adapter.region(), fid, &mut self.memory).function().counters[counter as usize]
     }
 
-    /// Frames that entered the wire since the last call, or since the start.
+    /// Returns the frames that entered the wire since the last call.
     pub fn take_frames(&mut self) -> Vec<Captured> {
         std::mem::take(&mut self.wire().captured)
     }

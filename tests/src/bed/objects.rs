@@ -20,7 +20,7 @@ use std::collections::BTreeMap;
 /// Access rights of a memory region (`ibv_access_flags`), as booleans of the mkey.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Access {
-    /// The chip may write on behalf of local work.
+    /// The chip may write for local work.
     pub local_write: bool,
     /// Peers may write.
     pub remote_write: bool,
@@ -53,33 +53,33 @@ impl Access {
     pub const LOCAL: Self = Self { local_write: true, ..Self::LOCAL_READ };
 }
 
-/// A piece of memory of a program.
+/// A piece of a program's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Buffer {
     /// Bus address.
     pub at: u64,
-    /// Bytes.
+    /// Length in bytes.
     pub len: usize,
 }
 
-/// A memory region over its own buffer. Its virtual addresses are [`VA`](Self::VA) away from the bus addresses, so that
-/// mixing them up is seen.
+/// A memory region over its own buffer. Its virtual addresses differ from the bus addresses by [`VA`](Self::VA), so that confusing them is
+/// detected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mr {
     /// Function.
     pub fid: u8,
-    /// Where it begins, as work requests name it.
+    /// Start address in work requests.
     pub va: u64,
-    /// Bytes.
+    /// Length in bytes.
     pub len: usize,
-    /// Its key, local and remote.
+    /// The key, both local and remote.
     pub key: u32,
     /// Bus address of its first byte.
     pub at: u64,
 }
 
 impl Mr {
-    /// Virtual minus bus address.
+    /// Difference between virtual and bus addresses.
     pub const VA: u64 = 0x7000_0000_0000;
 }
 
@@ -110,7 +110,7 @@ pub struct Srq {
     pub srqn: u32,
 }
 
-/// A ring of CQEs or EQEs as its owner keeps it.
+/// The owner's state of a CQE or EQE ring.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Ring {
     pub at: u64,
@@ -120,19 +120,19 @@ pub(super) struct Ring {
     pub arm_sn: u8,
 }
 
-/// A ring of SRQ WQEs.
+/// The owner's state of an SRQ WQE ring.
 #[derive(Clone, Debug)]
 pub(super) struct SrqRing {
     pub at: u64,
     pub stride: u64,
-    /// WQE that the next post fills, and those that came back, in order.
+    /// Free WQEs in order: the next post uses the first; returned ones are appended.
     pub free: std::collections::VecDeque<u16>,
     pub tail: u16,
     pub counter: u16,
     pub record: u64,
 }
 
-/// The rings that the owner of the queues keeps.
+/// All rings, as kept by the owner of the queues.
 #[derive(Clone, Default)]
 pub(super) struct Queues {
     pub cqs: BTreeMap<Cq, Ring>,
@@ -142,20 +142,20 @@ pub(super) struct Queues {
     pub eq_of: BTreeMap<u8, Eq>,
 }
 
-/// log2 of the entries of a CQ, by default.
+/// Default log2 of the number of entries of a CQ.
 const LOG_CQ: u8 = 7;
-/// log2 of the entries of an EQ.
+/// log2 of the number of entries of an EQ.
 const LOG_EQ: u8 = 6;
 /// Bytes of a CQE and of an EQE.
 pub(super) const ENTRY: usize = 64;
 
-/// The page list of a ring: big-endian bus addresses of its 4 KiB pages.
+/// Returns the page list of a ring: big-endian bus addresses of its 4 KiB pages.
 pub(super) fn page_list(at: u64, len: usize) -> Vec<u8> {
     (0..len.div_ceil(4096).max(1) as u64).flat_map(|i| (at + i * 4096).to_be_bytes()).collect()
 }
 
 impl Bed {
-    /// The EQ that this function's CQs report to, made on first use; it takes every event.
+    /// Returns the EQ that this function's CQs report to. It is created on first use, and receives all event types.
     pub fn eq(&mut self, fid: u8) -> Eq {
         if let Some(eq) = self.queues.eq_of.get(&fid) {
             return *eq;
@@ -165,7 +165,7 @@ impl Bed {
         eq
     }
 
-    /// An EQ for the events in `mask`, with MSI-X vector `vector`.
+    /// Creates an EQ for the events in `mask`, with MSI-X vector `vector`.
     pub fn eq_with(&mut self, fid: u8, mask: u64, vector: u16) -> Result<Eq, CommandError> {
         let uar = self.state(fid).uar;
         let len = ENTRY << LOG_EQ;
@@ -186,7 +186,7 @@ impl Bed {
         Ok(eq)
     }
 
-    /// A counter set.
+    /// Allocates a counter set.
     pub fn counter_set(&mut self, fid: u8) -> u8 {
         let out: AllocQCounterOut = self
             .command(fid, Opcode::AllocQCounter, &CmdIn::zeroed())
@@ -194,24 +194,24 @@ impl Bed {
         out.counter_set_id()
     }
 
-    /// The counts of a counter set; it begins anew if `clear`.
+    /// Queries a counter set, and clears it if `clear`.
     pub fn query_counters(&mut self, fid: u8, set: u8, clear: bool) -> QueryQCounterOut {
         let input = QueryQCounterIn::with(|s| s.counter_set_id(set).clear(clear));
         self.command(fid, Opcode::QueryQCounter, &input).unwrap_or_else(|e| panic!("QUERY_Q_COUNTER: {e:?}"))
     }
 
-    /// A CQ of 128 entries, on a function that is brought up if it is not.
+    /// Creates a CQ of 128 entries, after bringing the function up if necessary.
     pub fn cq_on(&mut self, fid: u8) -> Cq {
         self.function(fid);
         self.cq(fid)
     }
 
-    /// A CQ of 128 entries.
+    /// Creates a CQ of 128 entries.
     pub fn cq(&mut self, fid: u8) -> Cq {
         self.cq_of(fid, LOG_CQ)
     }
 
-    /// A CQ of `1 << log` entries.
+    /// Creates a CQ of `1 << log` entries.
     pub fn cq_of(&mut self, fid: u8, log: u8) -> Cq {
         let eq = self.eq(fid);
         let len = ENTRY << log;
@@ -244,24 +244,24 @@ impl Bed {
         Ok(())
     }
 
-    /// Memory of a program.
+    /// Allocates memory of a program.
     pub fn buffer(&mut self, fid: u8, len: usize) -> Buffer {
         Buffer { at: self.memory.alloc(fid, len), len }
     }
 
-    /// A memory region over `len` new bytes, in the function's PD.
+    /// Creates a memory region over `len` new bytes, in the function's PD.
     pub fn mr(&mut self, fid: u8, len: usize, access: Access) -> Mr {
         let pd = self.state(fid).pd;
         self.mr_with(fid, len, access, pd, None)
     }
 
-    /// A memory region in `pd` whose memory belongs to `owner`'s program.
+    /// Creates a memory region in `pd` over memory of `owner`'s program.
     pub fn mr_with(&mut self, fid: u8, len: usize, access: Access, pd: u32, owner: Option<Party>) -> Mr {
         let at = self.memory.alloc_for(fid, len, owner);
         self.mr_over(fid, Buffer { at, len }, access, pd).unwrap_or_else(|e| panic!("CREATE_MKEY: {e:?}"))
     }
 
-    /// A memory region over existing memory.
+    /// Creates a memory region over existing memory.
     pub fn mr_over(&mut self, fid: u8, buffer: Buffer, access: Access, pd: u32) -> Result<Mr, CommandError> {
         const VARIANT: u8 = 0x42;
         let va = buffer.at + Mr::VA;
@@ -303,19 +303,19 @@ impl Bed {
         self.memory.put(mr.at, bytes);
     }
 
-    /// Fills a memory region with a pattern that depends on `seed` and the position, and returns it.
+    /// Fills a memory region with a pattern that depends on `seed` and the position, and returns the pattern.
     pub fn pattern(&mut self, mr: Mr, seed: u8) -> Vec<u8> {
         let bytes: Vec<u8> = (0..mr.len).map(|i| (i as u8) ^ (i >> 8) as u8 ^ seed).collect();
         self.memory.put(mr.at, &bytes);
         bytes
     }
 
-    /// The bytes of a memory region.
+    /// Returns the bytes of a memory region.
     pub fn bytes(&self, mr: Mr) -> Vec<u8> {
         self.memory.get(mr.at, mr.len).to_vec()
     }
 
-    /// A shared receive queue of `1 << log` WQEs of 64 bytes.
+    /// Creates a shared receive queue of `1 << log` WQEs of 64 bytes.
     pub fn srq(&mut self, fid: u8, log: u8) -> Srq {
         let (at, record, ring) = self.srq_ring(fid, log);
         let len = Self::SRQ_STRIDE << log;
@@ -330,7 +330,7 @@ impl Bed {
         srq
     }
 
-    /// An XRC domain.
+    /// Allocates an XRC domain.
     pub fn xrcd(&mut self, fid: u8) -> u32 {
         self.function(fid);
         let out: AllocXrcdOut = self
@@ -339,13 +339,13 @@ impl Bed {
         out.xrcd()
     }
 
-    /// An XRC SRQ of `1 << log` WQEs of 64 bytes, in `xrcd`, with completions in `cq`.
+    /// Creates an XRC SRQ of `1 << log` WQEs of 64 bytes in `xrcd`, with completions in `cq`.
     pub fn xrc_srq(&mut self, fid: u8, log: u8, xrcd: u32, cq: Cq) -> Srq {
         let pd = self.state(fid).pd;
         self.xrc_srq_in(fid, log, xrcd, cq, pd)
     }
 
-    /// As [`xrc_srq`](Self::xrc_srq), in protection domain `pd`.
+    /// Like [`xrc_srq`](Self::xrc_srq), in protection domain `pd`.
     pub fn xrc_srq_in(&mut self, fid: u8, log: u8, xrcd: u32, cq: Cq, pd: u32) -> Srq {
         let (at, record, ring) = self.srq_ring(fid, log);
         let context = XrcSrqContext::with(|s| {
@@ -374,7 +374,7 @@ impl Bed {
         self.command::<_, CmdOut>(srq.fid, Opcode::DestroyXrcSrq, &input).map(drop)
     }
 
-    /// A ring of `1 << log` SRQ WQEs: where it is, and its doorbell record.
+    /// Allocates a ring of `1 << log` SRQ WQEs. Returns its address, that of its doorbell record, and its state.
     fn srq_ring(&mut self, fid: u8, log: u8) -> (u64, u64, SrqRing) {
         let stride = Self::SRQ_STRIDE as u64;
         let at = self.memory.alloc(fid, Self::SRQ_STRIDE << log);
@@ -388,7 +388,7 @@ impl Bed {
         (at, record, SrqRing { at, stride, free, tail: count - 1, counter: 0, record })
     }
 
-    /// Asks for one event when fewer than `limit` WQEs are left in the SRQ.
+    /// Requests one event when fewer than `limit` WQEs are left in the SRQ.
     pub fn arm_srq(&mut self, srq: Srq, limit: u16) -> Result<(), CommandError> {
         const ARM_SRQ: u16 = 1;
         let input = ArmRqIn::with(|s| s.srq_number(srq.srqn).lwm(limit));

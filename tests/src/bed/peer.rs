@@ -1,4 +1,4 @@
-//! A peer that is no function of the adapter: it sends what a test writes, and its answers are read byte by byte.
+//! A peer that is not a function of the adapter: it sends packets written by a test, and its answers are checked byte by byte.
 
 use super::{Bed, Captured, Path, Qp, QpSpec};
 use devmodel::identity;
@@ -21,13 +21,13 @@ const QPN: u32 = 0xabcdef;
 /// A foreign peer, connected to a QP of the adapter.
 #[derive(Clone, Copy, Debug)]
 pub struct Peer {
-    /// The QP it talks to.
+    /// The QP that it is connected to.
     pub qp: Qp,
-    /// How that QP was connected; seen from the adapter.
+    /// The path of that QP, as seen from the adapter.
     pub path: Path,
 }
 
-/// A packet a peer sends.
+/// A packet sent by a peer.
 #[derive(Clone, Debug)]
 pub struct Pkt {
     packet: Packet,
@@ -35,74 +35,74 @@ pub struct Pkt {
 }
 
 impl Pkt {
-    /// A packet with MigReq set and the default P_Key, no AckReq, no payload.
+    /// A packet with MigReq set and the default P_Key, without AckReq and payload.
     pub fn new(opcode: BthOpcode, psn: u32) -> Self {
         let mut packet = Packet::default();
         packet.bth.set().opcode(opcode).psn(Psn::new(psn)).mig_req(true).pkey(0xffff);
         Self { packet, payload: Vec::new() }
     }
-    /// With payload.
+    /// Adds a payload.
     #[must_use]
     pub fn payload(mut self, bytes: &[u8]) -> Self {
         self.payload = bytes.to_vec();
         self
     }
-    /// With AckReq.
+    /// Sets AckReq.
     #[must_use]
     pub fn ack_req(mut self) -> Self {
         self.packet.bth.set().ack_req(true);
         self
     }
-    /// With a RETH.
+    /// Adds a RETH.
     #[must_use]
     pub fn reth(mut self, va: u64, rkey: u32, len: u32) -> Self {
         self.packet.reth = Reth::with(|s| s.va(va).rkey(rkey).dma_len(len));
         self
     }
-    /// With an AtomicETH.
+    /// Adds an AtomicETH.
     #[must_use]
     pub fn atomic(mut self, va: u64, rkey: u32, swap_add: u64, compare: u64) -> Self {
         let atomic = AtomicEth::with(|s| s.va(va).rkey(rkey).swap_add(swap_add).compare(compare));
         self.packet.atomic = atomic;
         self
     }
-    /// With an AETH.
+    /// Adds an AETH.
     #[must_use]
     pub fn aeth(mut self, syndrome: Syndrome, msn: u32) -> Self {
         self.packet.aeth = Aeth::with(|s| s.syndrome(syndrome).msn(Psn::new(msn)));
         self
     }
-    /// With an AtomicAckETH.
+    /// Adds an AtomicAckETH.
     #[must_use]
     pub fn atomic_ack(mut self, original: u64) -> Self {
         self.packet.atomic_ack = AtomicAckEth::with(|s| s.original(original));
         self
     }
-    /// With a DETH.
+    /// Adds a DETH.
     #[must_use]
     pub fn deth(mut self, qkey: u32, src_qp: u32) -> Self {
         self.packet.deth = Deth::with(|s| s.qkey(qkey).src_qp(Qpn(src_qp)));
         self
     }
-    /// With an XRCETH.
+    /// Adds an XRCETH.
     #[must_use]
     pub fn xrceth(mut self, srqn: u32) -> Self {
         self.packet.xrceth.set().srqn(Srqn(srqn));
         self
     }
-    /// With immediate data.
+    /// Adds immediate data.
     #[must_use]
     pub fn imm(mut self, imm: u32) -> Self {
         self.packet.imm = imm;
         self
     }
-    /// With a key to invalidate.
+    /// Adds a key to invalidate.
     #[must_use]
     pub fn ieth(mut self, rkey: u32) -> Self {
         self.packet.ieth = rkey;
         self
     }
-    /// With other fields of the BTH changed.
+    /// Changes other fields of the BTH.
     #[must_use]
     pub fn bth(
         mut self,
@@ -114,18 +114,18 @@ impl Pkt {
 }
 
 impl Peer {
-    /// The frame of `pkt`, as it comes to the adapter.
+    /// Returns the frame of `pkt` as it reaches the adapter.
     pub fn frame(&self, pkt: &Pkt) -> Vec<u8> {
         self.frame_in(pkt, &self.envelope())
     }
 
-    /// The headers that the peer's packets begin with.
+    /// Returns the headers that the peer's packets begin with.
     pub fn envelope(&self) -> Envelope {
         let addresses = IpPair::V4 { src: ADDRESS, dst: [127, 0, 0, self.qp.fid + 1] };
         Envelope::new(MAC, identity::mac(0, self.qp.fid), addresses)
     }
 
-    /// As [`frame`](Self::frame), with something else before the BTH.
+    /// Like [`frame`](Self::frame), with different headers before the BTH.
     pub fn frame_in(&self, pkt: &Pkt, envelope: &Envelope) -> Vec<u8> {
         let mut packet = pkt.packet;
         if packet.bth.dest_qp().0 == 0 {
@@ -138,13 +138,13 @@ impl Peer {
 }
 
 impl Bed {
-    /// An RC QP on function `fid`, in RTS, whose peer is foreign.
+    /// Creates an RC QP on function `fid`, in RTS, with a foreign peer.
     pub fn foreign(&mut self, fid: u8, path: Path) -> Peer {
         let qp = self.qp(fid);
         self.foreign_of(qp, path)
     }
 
-    /// As [`foreign`](Self::foreign), with a QP created as `spec` says.
+    /// Like [`foreign`](Self::foreign), with creation parameters `spec`.
     pub fn foreign_with(&mut self, fid: u8, spec: QpSpec, path: Path) -> Peer {
         let qp = self.qp_with(fid, spec).unwrap_or_else(|e| panic!("CREATE_QP: {e:?}"));
         self.foreign_of(qp, path)
@@ -157,13 +157,13 @@ impl Bed {
         Peer { qp, path }
     }
 
-    /// The peer's packet arrives; what the adapter sends back at once.
+    /// Delivers the peer's packet. Returns the frames that the adapter sends back at once.
     pub fn from_peer(&mut self, peer: Peer, pkt: &Pkt) -> Vec<Captured> {
         self.inject(&peer.frame(pkt));
         self.answers()
     }
 
-    /// Frames that left the adapter since the last call.
+    /// Returns the frames that left the adapter since the last call.
     pub fn answers(&mut self) -> Vec<Captured> {
         let at = self.now();
         let left = std::mem::take(&mut self.wire().left);

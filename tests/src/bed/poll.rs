@@ -1,4 +1,4 @@
-//! Results: CQEs and EQEs, taken from their rings as a driver takes them.
+//! Results: CQEs and EQEs, consumed from their rings as a driver does.
 
 use super::{Bed, Cq, Eq, Qp, objects::ENTRY};
 use hwspec::{
@@ -9,7 +9,7 @@ use hwspec::{
     layout::Layout,
 };
 
-/// The content of a CQE.
+/// The contents of a CQE.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Wc {
     /// Kind.
@@ -22,9 +22,9 @@ pub struct Wc {
     pub byte_len: u32,
     /// Immediate data or invalidated key.
     pub imm: u32,
-    /// Cause, of an error.
+    /// Error syndrome, if any.
     pub error: Option<CqeSyndrome>,
-    /// Vendor's cause, of an error.
+    /// Vendor error syndrome.
     pub vendor_err: u8,
     /// Solicited.
     pub solicited: bool,
@@ -46,18 +46,18 @@ impl Wc {
         }
     }
 
-    /// True if it reports success.
+    /// Returns true if it reports success.
     pub fn is_ok(&self) -> bool {
         self.error.is_none()
     }
-    /// True if it is of the send side.
+    /// Returns true if it belongs to the send queue.
     pub fn is_send(&self) -> bool {
         matches!(self.opcode, CqeOpcode::Req | CqeOpcode::ReqErr)
     }
 }
 
 impl Bed {
-    /// The next CQE, if there is one. The consumer index goes to the doorbell record.
+    /// Returns the next CQE, if there is one, and updates the consumer index in the doorbell record.
     pub fn poll_raw(&mut self, cq: Cq) -> Option<Cqe64> {
         let ring = self.queues.cqs[&cq];
         let slot = u64::from(ring.ci) & ((1 << ring.log) - 1);
@@ -82,17 +82,17 @@ impl Bed {
         Some(cqe)
     }
 
-    /// The next completion, if there is one.
+    /// Returns the next completion, if there is one.
     pub fn poll(&mut self, cq: Cq) -> Option<Wc> {
         self.poll_raw(cq).map(|cqe| Wc::of(&cqe))
     }
 
-    /// All completions there are.
+    /// Returns all available completions.
     pub fn completions(&mut self, cq: Cq) -> Vec<Wc> {
         std::iter::from_fn(|| self.poll(cq)).collect()
     }
 
-    /// The only completion there is; a test that expects one fails on any other number.
+    /// Returns the only available completion. Fails on any other number.
     #[track_caller]
     pub fn one(&mut self, cq: Cq) -> Wc {
         let all = self.completions(cq);
@@ -100,7 +100,7 @@ impl Bed {
         all[0]
     }
 
-    /// True if a CQE waits.
+    /// Returns true if a CQE is available.
     pub fn has_completion(&self, cq: Cq) -> bool {
         let ring = self.queues.cqs[&cq];
         let slot = u64::from(ring.ci) & ((1 << ring.log) - 1);
@@ -108,7 +108,7 @@ impl Bed {
         cqe.owner() == (ring.ci >> ring.log & 1 == 1) && cqe.opcode() != CqeOpcode::Invalid
     }
 
-    /// Asks for an event at the next (solicited) completion.
+    /// Requests an event at the next (solicited) completion.
     pub fn arm_cq(&mut self, cq: Cq, solicited: bool) {
         let ring = self.queues.cqs[&cq];
         let mut arm = CqArm::zeroed();
@@ -119,7 +119,7 @@ impl Bed {
         self.run();
     }
 
-    /// The next event, if there is one; its doorbell is rung, which arms the EQ again.
+    /// Returns the next event, if there is one, and rings its doorbell, which arms the EQ again.
     pub fn poll_eq(&mut self, eq: Eq) -> Option<Eqe> {
         let ring = self.queues.eqs[&eq];
         let slot = u64::from(ring.ci) & ((1 << ring.log) - 1);
@@ -131,7 +131,7 @@ impl Bed {
             ring.ci = ring.ci.wrapping_add(1);
         }
         self.arm_eq(eq);
-        // A completion event uses up the arming of its CQ.
+        // A completion event disarms its CQ.
         if eqe.event_type() == EventType::Comp {
             let cqn = eqe.data::<hwspec::eqe::CompEvent>().cq_number().0;
             if let Some(ring) = self.queues.cqs.get_mut(&Cq { fid: eq.fid, cqn }) {
@@ -141,19 +141,19 @@ impl Bed {
         Some(eqe)
     }
 
-    /// All events of the function's EQ, made by its CQs.
+    /// Returns all events of the EQ that the function's CQs report to.
     pub fn events(&mut self, fid: u8) -> Vec<Eqe> {
         let eq = self.eq(fid);
         std::iter::from_fn(|| self.poll_eq(eq)).collect()
     }
 
-    /// Events of `kind` for `qp` among `events`.
+    /// Counts events of `kind` for `qp` among `events`.
     pub fn qp_events(events: &[Eqe], qp: Qp, kind: EventType) -> usize {
         let for_qp = |e: &&Eqe| e.data::<QpEvent>().qpn_rqn_sqn().0 == qp.qpn;
         events.iter().filter(|e| e.event_type() == kind).filter(for_qp).count()
     }
 
-    /// Tells the chip how far an EQ was read and asks for the next interrupt.
+    /// Reports the consumer index of an EQ to the chip and requests the next interrupt.
     pub fn arm_eq(&mut self, eq: Eq) {
         let ring = self.queues.eqs[&eq];
         let arm = EqDoorbell::with(|s| s.eqn(Eqn(eq.eqn.into())).ci(ring.ci & 0xff_ffff));

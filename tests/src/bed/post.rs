@@ -12,18 +12,18 @@ use hwspec::{
 pub struct Sge {
     /// Virtual address.
     pub va: u64,
-    /// Bytes.
+    /// Length in bytes.
     pub len: u32,
     /// Key.
     pub lkey: u32,
 }
 
 impl Mr {
-    /// All of the region.
+    /// The whole region.
     pub fn sge(&self) -> Sge {
         self.part(0, self.len as u32)
     }
-    /// `len` bytes from `offset`; may lie outside.
+    /// `len` bytes from `offset`; may be out of bounds.
     pub fn part(&self, offset: u64, len: u32) -> Sge {
         Sge { va: self.va + offset, len, lkey: self.key }
     }
@@ -74,15 +74,15 @@ pub struct Wr {
     pub sges: Vec<Sge>,
     /// Bytes in the WQE itself, instead of `sges`.
     pub inline: Option<Vec<u8>>,
-    /// A CQE on success, too.
+    /// Generates a CQE on success.
     pub signaled: bool,
-    /// Wait for earlier READs and atomics.
+    /// Waits for earlier READs and atomics.
     pub fence: bool,
-    /// Solicited event at the peer.
+    /// Sets the solicited event bit.
     pub solicited: bool,
-    /// Whom a datagram is for.
+    /// Address vector of a datagram.
     pub to: Option<Av>,
-    /// XRC: the SRQ it is for.
+    /// XRC: the SRQ number.
     pub xrc_srqn: Option<u32>,
 }
 
@@ -100,65 +100,65 @@ impl Wr {
             xrc_srqn: None,
         }
     }
-    /// SEND of `sge`.
+    /// A SEND of `sge`.
     pub fn send(sge: Sge) -> Self {
         Self::new(Op::Send, &[sge])
     }
-    /// WRITE of `sge` to the start of `to`.
+    /// A WRITE of `sge` to the start of `to`.
     pub fn write(sge: Sge, to: Mr) -> Self {
         Self::new(Op::Write { va: to.va, rkey: to.key }, &[sge])
     }
-    /// READ of the start of `from` into `sge`.
+    /// A READ of the start of `from` into `sge`.
     pub fn read(sge: Sge, from: Mr) -> Self {
         Self::new(Op::Read { va: from.va, rkey: from.key }, &[sge])
     }
-    /// FETCH_ADD on the first word of `on`; the old value comes to `sge`.
+    /// A FETCH_ADD on the first word of `on`; the old value is written to `sge`.
     pub fn fetch_add(sge: Sge, on: Mr, add: u64) -> Self {
         Self::new(Op::FetchAdd { va: on.va, rkey: on.key, add }, &[sge])
     }
-    /// Compare and swap on the first word of `on`; the old value comes to `sge`.
+    /// A compare and swap on the first word of `on`; the old value is written to `sge`.
     pub fn compare_swap(sge: Sge, on: Mr, compare: u64, swap: u64) -> Self {
         Self::new(Op::CompareSwap { va: on.va, rkey: on.key, compare, swap }, &[sge])
     }
-    /// A CQE only on error.
+    /// Generates a CQE only on error.
     #[must_use]
     pub fn unsignaled(mut self) -> Self {
         self.signaled = false;
         self
     }
-    /// With the fence.
+    /// Sets the fence.
     #[must_use]
     pub fn fenced(mut self) -> Self {
         self.fence = true;
         self
     }
-    /// With the solicited event bit.
+    /// Sets the solicited event bit.
     #[must_use]
     pub fn solicited(mut self) -> Self {
         self.solicited = true;
         self
     }
-    /// The data in the WQE.
+    /// Puts the data into the WQE.
     #[must_use]
     pub fn inline(mut self, data: &[u8]) -> Self {
         self.inline = Some(data.to_vec());
         self
     }
 
-    /// As a datagram for `av`.
+    /// Makes it a datagram for `av`.
     #[must_use]
     pub fn to(mut self, av: Av) -> Self {
         self.to = Some(av);
         self
     }
-    /// Over XRC, for the SRQ `srqn`.
+    /// Makes it an XRC request for the SRQ `srqn`.
     #[must_use]
     pub fn for_srq(mut self, srqn: u32) -> Self {
         self.xrc_srqn = Some(srqn);
         self
     }
 
-    /// The WQE for block `index` of QP `qpn`, whole segments.
+    /// Returns the WQE for block `index` of QP `qpn`, in whole segments.
     pub fn wqe(&self, qpn: u32, index: u16) -> Vec<u8> {
         let mut body = Vec::new();
         if let Some(av) = &self.to {
@@ -242,7 +242,7 @@ fn data_seg(sge: &Sge) -> DataSeg {
     DataSeg::with(|s| s.byte_count(sge.len & 0x7fff_ffff).lkey(sge.lkey).addr(sge.va))
 }
 
-/// Data segments and the terminator that a list shorter than its WQE needs.
+/// Returns data segments, and the terminator if the list is shorter than its WQE.
 fn scatter_list(sges: &[Sge], room: usize) -> Vec<u8> {
     let mut bytes: Vec<u8> = sges.iter().flat_map(|s| *data_seg(s).as_bytes()).collect();
     assert!(bytes.len() <= room, "{} scatter entries do not fit {room} bytes", sges.len());
@@ -253,13 +253,13 @@ fn scatter_list(sges: &[Sge], room: usize) -> Vec<u8> {
 }
 
 impl Bed {
-    /// Writes a work request into the send queue; without ringing the doorbell. Returns the index of its first block.
+    /// Writes a work request to the send queue without ringing the doorbell. Returns the index of its first block.
     pub fn queue(&mut self, qp: Qp, wr: &Wr) -> u16 {
         let index = self.queues.qps[&qp].sq_pi;
         self.queue_wqe(qp, &wr.wqe(qp.qpn, index))
     }
 
-    /// As [`queue`](Self::queue), with the bytes of the WQE.
+    /// Like [`queue`](Self::queue), with the bytes of the WQE.
     pub fn queue_wqe(&mut self, qp: Qp, wqe: &[u8]) -> u16 {
         let q = self.queues.qps.get_mut(&qp).expect("a QP of this bed");
         let index = q.sq_pi;
@@ -269,12 +269,12 @@ impl Bed {
         index
     }
 
-    /// The block that the next send WQE begins in.
+    /// Returns the block in which the next send WQE begins.
     pub fn next_index(&self, qp: Qp) -> u16 {
         self.queues.qps[&qp].sq_pi
     }
 
-    /// Writes a WQE over what lies at block `index` of the send queue, as a program that breaks its word does.
+    /// Overwrites block `index` of the send queue with a WQE, like a program that breaks the rules.
     pub fn rewrite(&mut self, qp: Qp, index: u16, wqe: &[u8]) {
         let q = self.queues.qps[&qp];
         let mask = (1u64 << q.log_sq) - 1;
@@ -284,40 +284,40 @@ impl Bed {
         }
     }
 
-    /// Raises the send counter of the doorbell record to what is queued.
+    /// Updates the send counter of the doorbell record.
     pub fn publish(&mut self, qp: Qp) {
         let q = self.queues.qps[&qp];
         self.memory.put(q.record + 4, &u32::from(q.sq_pi).to_be_bytes());
     }
 
-    /// Raises the doorbell record, rings and lets the chip work to its end.
+    /// Updates the doorbell record, rings the doorbell and runs the chip until it is idle.
     pub fn ring(&mut self, qp: Qp) {
         self.publish(qp);
         self.doorbell(qp);
         self.run();
     }
 
-    /// Writes the doorbell register of a QP. The chip may work at once, but is not waited for.
+    /// Writes the doorbell register of a QP. The chip may act at once, but is not run to completion.
     pub fn doorbell(&mut self, qp: Qp) {
         let q = self.queues.qps[&qp];
         let last = q.sq_pi.wrapping_sub(1);
         let slot = u64::from(last) & ((1 << q.log_sq) - 1);
         let ctrl = self.memory.get(q.at + q.sq_offset + slot * WQE_BB as u64, 8);
         let value = u64::from_be_bytes(prefix(ctrl));
-        // The last block may be in the middle of a WQE; the chip believes the record and needs the QP number only.
+        // The last block may be in the middle of a WQE; the chip uses the record and only needs the QP number.
         let value = value & !0xffff_ff00 | u64::from(qp.qpn) << 8;
         let uar = self.state(qp.fid).uar;
         self.write64(qp.fid, (uar << UAR_SHIFT) + BF_OFFSET as u32, value);
     }
 
-    /// Posts one send work request and lets the chip work. Returns the index of its first block.
+    /// Posts one send work request and runs the chip. Returns the index of its first block.
     pub fn post(&mut self, qp: Qp, wr: &Wr) -> u16 {
         let index = self.queue(qp, wr);
         self.ring(qp);
         index
     }
 
-    /// Posts several at once, with one doorbell.
+    /// Posts several work requests with one doorbell.
     pub fn post_all(&mut self, qp: Qp, wrs: &[Wr]) -> Vec<u16> {
         let indices = wrs.iter().map(|wr| self.queue(qp, wr)).collect();
         self.ring(qp);
@@ -348,12 +348,12 @@ impl Bed {
         index
     }
 
-    /// Gives a WQE of an SRQ back after its completion.
+    /// Returns a WQE of an SRQ to the free list after its completion.
     pub(super) fn recycle(&mut self, srq: Srq, index: u16) {
         if let Some(ring) = self.queues.srqs.get_mut(&srq) {
             let next = NextSeg::with(|s| s.next_wqe_index(index));
             let tail = ring.at + u64::from(ring.tail) * ring.stride;
-            // The former tail is linked now and may be used; one WQE always stays behind as the tail.
+            // The former tail is now linked and may be used; one WQE always remains as the tail.
             ring.free.push_back(ring.tail);
             ring.tail = index;
             self.memory.put(tail, next.as_bytes());

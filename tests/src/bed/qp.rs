@@ -1,4 +1,4 @@
-//! The QP and its way through the states.
+//! The QP and its state transitions.
 
 use super::{
     Bed, Cq, Srq,
@@ -23,42 +23,42 @@ pub struct Qp {
     pub fid: u8,
     /// Number.
     pub qpn: u32,
-    /// CQ of sends.
+    /// Send CQ.
     pub send_cq: Cq,
-    /// CQ of receives.
+    /// Receive CQ.
     pub recv_cq: Cq,
 }
 
-/// The parameters that a QP is created with.
+/// The creation parameters of a QP.
 #[derive(Clone, Copy, Debug)]
 pub struct QpSpec {
     /// Service.
     pub service: ServiceType,
-    /// log2 of the send queue in basic blocks of 64 bytes.
+    /// log2 of the send queue size in basic blocks of 64 bytes.
     pub log_sq: u8,
-    /// log2 of the receive queue in WQEs.
+    /// log2 of the receive queue size in WQEs.
     pub log_rq: u8,
-    /// log2 of a receive WQE in 16-byte units.
+    /// log2 of the receive WQE size in 16-byte units.
     pub log_stride: u8,
-    /// CQ of sends; one of its own if none.
+    /// Send CQ; if `None`, a new one.
     pub send_cq: Option<Cq>,
-    /// CQ of receives; the send CQ if none.
+    /// Receive CQ; if `None`, the send CQ.
     pub recv_cq: Option<Cq>,
-    /// Receives come from here.
+    /// SRQ to use for receives.
     pub srq: Option<Srq>,
-    /// Protection domain; the function's if none.
+    /// Protection domain; if `None`, the function's.
     pub pd: Option<u32>,
-    /// No send queue, no receive queue.
+    /// Creates the QP without a send queue.
     pub no_sq: bool,
-    /// See `no_sq`.
+    /// Creates the QP without a receive queue.
     pub no_rq: bool,
     /// XRC domain.
     pub xrcd: u32,
-    /// The reserved lkey may be used.
+    /// Allows the reserved lkey.
     pub rlky: bool,
-    /// Own multicasts do not come back.
+    /// Blocks multicast loopback.
     pub block_loopback: bool,
-    /// Source QP number in datagrams; 0 is the QP's own.
+    /// Source QP number in datagrams; 0 means the QP's own.
     pub deth_sqpn: u32,
     /// Counter set.
     pub counter_set: u8,
@@ -86,7 +86,7 @@ impl Default for QpSpec {
     }
 }
 
-/// How a QP reaches its peer, and what it expects of it.
+/// How a QP reaches its peer, and the parameters of the connection.
 #[derive(Clone, Copy, Debug)]
 pub struct Path {
     /// Peer's QP number.
@@ -95,7 +95,7 @@ pub struct Path {
     pub dmac: [u8; 6],
     /// Peer's GID.
     pub dgid: [u8; 16],
-    /// Our GID index.
+    /// Index of the source GID.
     pub sgid_index: u8,
     /// Path MTU in bytes.
     pub mtu: u32,
@@ -111,15 +111,15 @@ pub struct Path {
     pub rnr_retry: u8,
     /// RNR NAK timer code.
     pub min_rnr_nak: u8,
-    /// log2 of READs and atomics sent at once.
+    /// log2 of the maximum number of outstanding READs and atomics.
     pub log_rd_atomic: u8,
-    /// log2 of READs and atomics accepted at once.
+    /// log2 of the maximum number of READs and atomics accepted.
     pub log_dest_rd_atomic: u8,
-    /// Remote READs, WRITEs and atomics allowed.
+    /// Allows remote READs.
     pub remote_read: bool,
-    /// See `remote_read`.
+    /// Allows remote WRITEs.
     pub remote_write: bool,
-    /// See `remote_read`.
+    /// Allows remote atomics.
     pub remote_atomic: bool,
     /// DSCP and ECN.
     pub traffic_class: u8,
@@ -129,19 +129,19 @@ pub struct Path {
     pub qkey: u32,
     /// Counter set.
     pub counter_set: u8,
-    /// InfiniBand: peer's LID, service level, and index of the P_Key.
+    /// InfiniBand: the peer's LID.
     pub rlid: u16,
-    /// See `rlid`.
+    /// InfiniBand: the service level.
     pub sl: u8,
-    /// See `rlid`.
+    /// InfiniBand: index of the P_Key.
     pub pkey_index: u16,
-    /// A GRH; always there on Ethernet.
+    /// InfiniBand: sends a GRH; on Ethernet there always is one.
     pub grh: bool,
 }
 
-/// First PSN that a QP of the default path sends.
+/// First PSN sent by a QP of the default path.
 pub const SENDS: u32 = 0x100;
-/// First PSN that a QP of the default path expects.
+/// First PSN expected by a QP of the default path.
 pub const EXPECTS: u32 = 0x200;
 
 impl Default for Path {
@@ -175,7 +175,7 @@ impl Default for Path {
     }
 }
 
-/// The rings of a QP as its owner keeps them.
+/// The owner's state of a QP's rings.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct QpQueues {
     pub at: u64,
@@ -184,7 +184,7 @@ pub(super) struct QpQueues {
     pub log_rq: u8,
     pub stride: u64,
     pub sq_offset: u64,
-    /// Basic blocks and receive WQEs posted, free-running.
+    /// Number of basic blocks and receive WQEs posted, free-running.
     pub sq_pi: u16,
     pub rq_pi: u16,
     pub srq: Option<Srq>,
@@ -207,12 +207,12 @@ pub mod opt {
 }
 
 impl Bed {
-    /// An RC QP with a CQ of its own, in RESET.
+    /// Creates an RC QP with its own CQ, in RESET.
     pub fn qp(&mut self, fid: u8) -> Qp {
         self.qp_with(fid, QpSpec::default()).unwrap_or_else(|e| panic!("CREATE_QP: {e:?}"))
     }
 
-    /// A QP in RESET.
+    /// Creates a QP, in RESET.
     pub fn qp_with(&mut self, fid: u8, spec: QpSpec) -> Result<Qp, CommandError> {
         self.function(fid);
         let send_cq = match spec.send_cq {
@@ -276,7 +276,7 @@ impl Bed {
         Ok(qp)
     }
 
-    /// The context that carries `path` in a transition.
+    /// Returns the QP context with the fields of `path`.
     pub fn context(&self, qp: Qp, path: &Path) -> QpContext {
         let mut av = AddressPath::zeroed();
         av.set()
@@ -383,7 +383,7 @@ impl Bed {
     /// Any state to RESET.
     pub fn to_reset(&mut self, qp: Qp) -> Result<(), CommandError> {
         self.command::<_, CmdOut>(qp.fid, Opcode::Qp2Rst, &Qp2rstIn::with(|s| s.qpn(qp.qpn)))?;
-        // The owner starts its rings anew, as after creation.
+        // The owner resets its rings, as after creation.
         if let Some(q) = self.queues.qps.get_mut(&qp) {
             (q.sq_pi, q.rq_pi) = (0, 0);
             self.memory.put(q.record, &[0; 8]);
@@ -402,7 +402,7 @@ impl Bed {
         Ok(())
     }
 
-    /// The chip's context of a QP.
+    /// Queries the context of a QP.
     pub fn query(&mut self, qp: Qp) -> QpContext {
         let input = QueryQpIn::with(|s| s.qpn(qp.qpn));
         let out: QueryQpOut = self
@@ -411,19 +411,19 @@ impl Bed {
         out.qpc()
     }
 
-    /// The state of a QP.
+    /// Queries the state of a QP.
     pub fn qp_state(&mut self, qp: Qp) -> QpState {
         self.query(qp).state()
     }
 
-    /// Takes a QP from RESET to RTS.
+    /// Moves a QP from RESET to RTS.
     pub fn ready(&mut self, qp: Qp, path: &Path) {
         self.to_init(qp, path).unwrap_or_else(|e| panic!("RST2INIT_QP: {e:?}"));
         self.to_rtr(qp, path).unwrap_or_else(|e| panic!("INIT2RTR_QP: {e:?}"));
         self.to_rts(qp, path).unwrap_or_else(|e| panic!("RTR2RTS_QP: {e:?}"));
     }
 
-    /// `base` with the addresses that lead from one function to `to`.
+    /// Returns `base` with the addresses of `to`.
     pub fn path_to(&self, to: Qp, base: Path) -> Path {
         if self.adapter.config().link_layer == LinkLayer::Infiniband {
             let (rlid, dgid) = (identity::lid(to.fid), identity::port_gid(0, to.fid));
@@ -441,7 +441,7 @@ impl Bed {
         self.connect_with(a, b, Path::default());
     }
 
-    /// Connects two QPs: both to RTS, with the attributes of `path`; `b` sends from `path.rq_psn`.
+    /// Connects two QPs: moves both to RTS with the attributes of `path`; `b` sends from `path.rq_psn`.
     pub fn connect_with(&mut self, a: Qp, b: Qp, path: Path) {
         let to_b = self.path_to(b, path);
         let to_a = self.path_to(a, Path { sq_psn: path.rq_psn, rq_psn: path.sq_psn, ..path });
@@ -449,7 +449,7 @@ impl Bed {
         self.ready(b, &to_a);
     }
 
-    /// Two connected RC QPs on functions 1 and 2.
+    /// Creates two connected RC QPs on functions 1 and 2.
     pub fn pair(&mut self, path: Path) -> (Qp, Qp) {
         let (a, b) = (self.qp(1), self.qp(2));
         self.connect_with(a, b, path);

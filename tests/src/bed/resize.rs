@@ -1,4 +1,4 @@
-//! Other memory for a CQ, as its owner goes about it.
+//! Resizing a CQ, as its owner does it.
 
 use super::{
     Bed, Cq,
@@ -13,8 +13,8 @@ use hwspec::{
 };
 
 impl Bed {
-    /// Gives a CQ a new ring of `1 << log` entries: entries not taken yet move one place on, for the one that marks the
-    /// end of the old ring counts as well.
+    /// Gives a CQ a new ring of `1 << log` entries. Unpolled entries move by one place, because the resize CQE at the end of the old ring
+    /// counts as well.
     pub fn resize_cq(&mut self, cq: Cq, log: u8) -> Result<(), CommandError> {
         const RESIZE: u16 = 1;
         /// Size, page offset and page size.

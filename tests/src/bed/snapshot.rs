@@ -1,4 +1,4 @@
-//! A bed, kept: the chip's region, the memory around it, the wire and the clock.
+//! A snapshot of a bed: the chip's region, the memory around it, the wire and the clock.
 
 use super::{Bed, FunctionState, Memory, SharedWire, Wire, objects::Queues};
 use devmodel::{
@@ -8,7 +8,7 @@ use devmodel::{
 };
 use std::collections::BTreeMap;
 
-/// All that a bed is at one moment.
+/// The complete state of a bed.
 #[derive(Clone)]
 pub struct Saved {
     config: Config,
@@ -21,14 +21,14 @@ pub struct Saved {
 }
 
 impl Saved {
-    /// The chip's part.
+    /// Returns the chip's part.
     pub fn region(&self) -> &Snapshot {
         &self.region
     }
 }
 
 impl Bed {
-    /// Keeps all there is.
+    /// Takes a snapshot.
     pub fn save(&self) -> Saved {
         Saved {
             config: *self.adapter.config(),
@@ -41,7 +41,7 @@ impl Bed {
         }
     }
 
-    /// A bed that goes on where `saved` was kept.
+    /// Creates a bed that continues from `saved`.
     pub fn restore(saved: &Saved) -> Self {
         let wire = SharedWire::new(saved.wire.clone());
         let mut runner = Runner::new();

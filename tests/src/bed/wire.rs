@@ -1,4 +1,4 @@
-//! The wire between the functions: it is watched, and it can lose, double, damage, delay and reorder frames by plan.
+//! The wire between the functions: it captures frames, and can lose, duplicate, corrupt, delay and reorder them by plan.
 
 use devmodel::engine::{Link, Verdict};
 use hwspec::{
@@ -17,19 +17,19 @@ pub enum Fault {
     Drop,
     /// It arrives twice.
     Duplicate,
-    /// The byte at this offset behind the headers (or, if that is too far, the last one) is inverted.
+    /// The byte at this offset after the headers (or the last byte, if that is too far) is inverted.
     Corrupt(usize),
     /// It arrives this much later, in picoseconds.
     Delay(u64),
-    /// It arrives behind so many frames that enter the wire after it.
+    /// It arrives after this many frames that enter the wire after it.
     Behind(u32),
-    /// A router on the way marks it: congestion experienced.
+    /// A router on the way marks it as congestion experienced.
     Mark,
-    /// It carries this P_Key; the ICRC is made right again.
+    /// Its P_Key is replaced, and the ICRC is updated.
     Pkey(u16),
 }
 
-/// Which frames a rule is for; `None` is any.
+/// Selects the frames of a rule; `None` matches any.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Filter {
     /// Sending function.
@@ -43,7 +43,7 @@ pub struct Filter {
 }
 
 impl Filter {
-    /// Frames that function `fid` sends.
+    /// Frames sent by function `fid`.
     pub fn from(fid: u8) -> Self {
         Self { from: Some(fid), ..Self::default() }
     }
@@ -55,7 +55,7 @@ impl Filter {
     pub fn operation(operation: Operation) -> Self {
         Self { operation: Some(operation), ..Self::default() }
     }
-    /// Of those, only the ones with this PSN.
+    /// Restricts the filter to this PSN.
     #[must_use]
     pub fn psn(mut self, psn: u32) -> Self {
         self.psn = Some(psn);
@@ -71,7 +71,7 @@ impl Filter {
     }
 }
 
-/// A fault for some of the frames a filter picks.
+/// A fault for some of the frames that a filter selects.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Rule {
     filter: Filter,
@@ -80,25 +80,25 @@ struct Rule {
     fault: Fault,
 }
 
-/// Chances of faults, in parts of 10,000 per frame.
+/// Probabilities of faults, in parts of 10,000 per frame.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Chaos {
-    /// State of the generator; not 0.
+    /// State of the generator, nonzero.
     pub seed: u64,
     /// Lost.
     pub drop: u32,
-    /// Doubled.
+    /// Duplicated.
     pub duplicate: u32,
-    /// Sent behind one to eight later frames.
+    /// Delayed until after one to eight later frames.
     pub reorder: u32,
-    /// Damaged.
+    /// Corrupted.
     pub corrupt: u32,
-    /// Late by up to 100 us.
+    /// Delayed by up to 100 us.
     pub delay: u32,
 }
 
 impl Chaos {
-    /// The next random number (xorshift64*).
+    /// Returns the next random number (xorshift64*).
     pub fn draw(&mut self) -> u64 {
         self.seed ^= self.seed >> 12;
         self.seed ^= self.seed << 25;
@@ -130,18 +130,18 @@ impl Chaos {
 /// A frame as it entered the wire.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Captured {
-    /// When, in picoseconds.
+    /// Time in picoseconds.
     pub at: u64,
     /// The function that sent it.
     pub from: u8,
-    /// The fault that the plan gave it.
+    /// The fault applied by the plan.
     pub fault: Option<Fault>,
-    /// Ethernet to ICRC.
+    /// The bytes from Ethernet to ICRC.
     pub bytes: Vec<u8>,
 }
 
 impl Captured {
-    /// Its headers; all frames the model sends have them.
+    /// Returns its headers, which all frames of the model have.
     pub fn headers(&self) -> Headers<'_> {
         parse(&self.bytes).expect("a RoCEv2 or InfiniBand frame")
     }
@@ -157,15 +157,15 @@ impl Captured {
     pub fn dest_qp(&self) -> Qpn {
         self.headers().bth().dest_qp()
     }
-    /// AETH syndrome, if it has an AETH.
+    /// AETH syndrome, if there is an AETH.
     pub fn syndrome(&self) -> Option<Syndrome> {
         self.headers().aeth().map(|a| a.syndrome())
     }
-    /// AETH MSN, if it has an AETH.
+    /// AETH MSN, if there is an AETH.
     pub fn msn(&self) -> Option<u32> {
         self.headers().aeth().map(|a| Psn::get(a.msn()))
     }
-    /// Payload without pad.
+    /// Payload without padding.
     pub fn payload(&self) -> &[u8] {
         self.headers().payload().expect("a pad count that fits")
     }
@@ -174,32 +174,32 @@ impl Captured {
 /// State of the wire.
 #[derive(Clone, Default)]
 pub struct Wire {
-    /// Logical time, kept by the bed.
+    /// Logical time, maintained by the bed.
     pub now: u64,
     /// All frames that entered, in order.
     pub captured: Vec<Captured>,
-    /// Frames to MACs that are no function of the adapter, in order.
+    /// Frames to MACs that belong to no function of the adapter, in order.
     pub left: Vec<Vec<u8>>,
     /// Random faults.
     pub chaos: Option<Chaos>,
-    /// Do not keep frames: for long runs.
+    /// Does not keep frames, for long runs.
     pub forgetful: bool,
-    /// Frames that entered.
+    /// Number of frames that entered.
     pub frames: u64,
     rules: Vec<Rule>,
-    /// Frames under way, by when they arrive and then by number.
+    /// Delayed frames, by arrival time and then by number.
     late: BTreeMap<(u64, u64), Vec<u8>>,
-    /// Frames kept back, and how many others must enter first.
+    /// Frames held back, and the number of others that must enter first.
     behind: Vec<(u32, Vec<u8>)>,
 }
 
 impl Wire {
-    /// The next `times` frames that `filter` picks, after the first `skip`, suffer `fault`.
+    /// Applies `fault` to the next `times` frames that `filter` selects, after skipping `skip`.
     pub fn plan(&mut self, filter: Filter, skip: u32, times: u32, fault: Fault) {
         self.rules.push(Rule { filter, skip, times, fault });
     }
 
-    /// Forgets the plan.
+    /// Clears the plan.
     pub fn heal(&mut self) {
         self.rules.clear();
         self.chaos = None;
@@ -218,18 +218,18 @@ impl Wire {
         self.chaos.as_mut()?.fault()
     }
 
-    /// When the next late frame arrives. Frames kept back behind others that never come are late, too.
+    /// Returns the arrival time of the next delayed frame. Frames held back behind others that never come are included.
     pub fn next_arrival(&self) -> Option<u64> {
         self.late.keys().next().map(|(at, _)| *at)
     }
 
-    /// A late frame that is due.
+    /// Returns a delayed frame that is due.
     pub fn take_late(&mut self) -> Option<Vec<u8>> {
         let key = *self.late.keys().next()?;
         (key.0 <= self.now).then(|| self.late.remove(&key)).flatten()
     }
 
-    /// A frame kept back, released because nothing else moves.
+    /// Returns a frame held back, released because nothing else moves.
     pub fn take_kept(&mut self) -> Option<Vec<u8>> {
         (!self.behind.is_empty()).then(|| self.behind.remove(0).1)
     }
@@ -240,7 +240,7 @@ impl Wire {
         if !self.forgetful {
             self.captured.push(Captured { at: self.now, from, fault, bytes: frame.to_vec() });
         }
-        // Those that waited for this frame come behind it.
+        // Frames that waited for this one follow it.
         for (left, _) in &mut self.behind {
             *left = left.saturating_sub(1);
         }
@@ -279,12 +279,12 @@ impl Wire {
     }
 }
 
-/// The headers of a frame: on Ethernet, or behind an LRH.
+/// Parses the headers of a frame: Ethernet, or after an LRH.
 pub fn parse(frame: &[u8]) -> Result<Headers<'_>, ParseError> {
     Headers::parse(frame).or_else(|wrong| Headers::parse_route(frame, frame.len()).map_err(|_| wrong))
 }
 
-/// Changes the BTH of a frame and makes its ICRC right.
+/// Changes the BTH of a frame and updates its ICRC.
 pub fn rewrite(frame: &mut [u8], change: impl FnOnce(&mut hwspec::wire::Bth)) {
     let Ok(h) = parse(frame) else { return };
     let at = h.payload_start() - h.bth().opcode().ext_len() - hwspec::wire::Bth::SIZE;
@@ -294,7 +294,7 @@ pub fn rewrite(frame: &mut [u8], change: impl FnOnce(&mut hwspec::wire::Bth)) {
     reseal(frame);
 }
 
-/// Writes the right ICRC over the last four bytes of an untagged frame; behind an LRH, ICRC and VCRC.
+/// Writes the correct ICRC to the last four bytes of an untagged frame; after an LRH, ICRC and VCRC.
 pub fn reseal(frame: &mut [u8]) {
     if Headers::parse(frame).is_err() && Headers::parse_route(frame, frame.len()).is_ok() {
         let vcrc = frame.len() - VCRC_SIZE;
@@ -310,16 +310,16 @@ pub fn reseal(frame: &mut [u8]) {
     frame[end..].copy_from_slice(&icrc);
 }
 
-/// The wire, in the hands of the bed and of the runner.
+/// The wire, shared by the bed and the runner.
 #[derive(Clone, Default)]
 pub struct SharedWire(Arc<Mutex<Wire>>);
 
 impl SharedWire {
-    /// A wire in the given state.
+    /// Creates a wire with the given state.
     pub fn new(wire: Wire) -> Self {
         Self(Arc::new(Mutex::new(wire)))
     }
-    /// The state.
+    /// Locks the state.
     pub fn get(&self) -> MutexGuard<'_, Wire> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -1,22 +1,22 @@
 //! A worker that keeps traffic flowing to a peer until the peer is gone: `flow DIR FID`.
 //!
-//! For every connection it says `card ...`, reads the card of its peer, says `connected`, reads `go`, says `flowing`
-//! when data have gone both ways, and at the end `failed STATUS`. It ends with its standard input.
+//! For every connection it prints `card ...`, reads the card of its peer, prints `connected`, reads `go`, prints `flowing` when data has
+//! moved both ways, and at the end `failed STATUS`. It exits when its standard input ends.
 
 use driver::{Completion, SendOp, Sge, WcOpcode, WcStatus};
 use ironverbs_tests::end::{Card, End, Patience, Words, queue_pair};
 use std::{error::Error, io::Write, path::PathBuf, sync::Arc};
 
-/// Layout of the memory: what is sent, where the peer writes, where messages arrive.
+/// Layout of the memory: outgoing data, data written by the peer, received messages.
 const WRITTEN: usize = 128 << 10;
 const INBOX: usize = 256 << 10;
 const LEN: usize = 512 << 10;
-/// Bytes of a message, and messages received at once.
+/// Bytes of a message, and number of posted receives.
 const MESSAGE: usize = 1024;
 const RECEIVES: usize = 32;
-/// Requests under way.
+/// Outstanding requests.
 const DEPTH: u64 = 16;
-/// A short patience, 8 x 8 ms or so, but longer than a busy machine keeps a program that holds a lock from running.
+/// A short timeout, about 8 x 8 ms, but longer than a busy machine preempts a program that holds a lock.
 const PATIENCE: Patience = Patience { timeout: 11, retry_cnt: 7 };
 
 fn say(line: impl std::fmt::Display) -> std::io::Result<()> {
@@ -43,17 +43,17 @@ fn main() -> Result<(), Box<dyn Error>> {
         let peer: Card = line.parse()?;
         end.connect(&peer, PATIENCE)?;
         say("connected")?;
-        // The peer must be ready to receive before our patience begins to run.
+        // The peer must be ready to receive before our timeout starts.
         let Some(_) = hear() else { return Ok(()) };
         let failure = flow(&end, &peer)?;
         say(format!("failed {failure:?}"))?;
-        // A new QP for the next peer; the old one goes, with whatever is left of it in the CQ.
+        // A new QP for the next peer; the old one is destroyed together with its remaining completions in the CQ.
         let old = std::mem::replace(&mut end.qp, queue_pair(&end.pd, &end.cq)?);
         old.destroy()?;
     }
 }
 
-/// Keeps WRITEs, READs and SENDs under way until one fails; checks what arrives.
+/// Keeps WRITEs, READs and SENDs outstanding until one fails, and checks the data that arrives.
 fn flow(end: &End, peer: &Card) -> Result<WcStatus, Box<dyn Error>> {
     let qpn = end.qp.qpn();
     for i in 0..RECEIVES {
@@ -91,7 +91,7 @@ fn flow(end: &End, peer: &Card) -> Result<WcStatus, Box<dyn Error>> {
     }
 }
 
-/// Request `number`: of every kind and many sizes in turn. A SEND carries one word, repeated.
+/// Posts request `number`, with every kind and many sizes in turn. A SEND carries one word, repeated.
 fn post(end: &End, peer: &Card, number: u64) -> Result<(), Box<dyn Error>> {
     let slot = number % DEPTH;
     let at = slot as usize * 4096;

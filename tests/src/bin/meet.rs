@@ -1,10 +1,10 @@
-//! Two programs that meet by communication management: `meet DIR FID listen` and `meet DIR FID connect`.
+//! Two programs that connect by communication management: `meet DIR FID listen` and `meet DIR FID connect`.
 //!
-//! Both say `port GID LID`. The one that connects reads that line of the other and the number of a service, the one that
-//! listens the service. Once connected they say `connected`, exchange a message, say `heard`, and the active side
-//! disconnects. Both say `ended`; a connection that was refused says `rejected REASON`. With `anything` behind it the other's
-//! message may be any: for peers that are other programs. DIR may also be a place that is no node's, as `node::place` has it
-//! with semicolons between its lines; FID then says nothing.
+//! Both print `port GID LID`. The connecting one reads that line of the other and the number of a service; the listening one reads the
+//! service. Once connected they print `connected`, exchange a message, print `heard`, and the active side disconnects. Both print `ended`;
+//! a refused connection prints `rejected REASON`. With the argument `anything` the other's message may have any contents, for peers that
+//! are other programs. DIR may also describe a place without a node, in the format of `node::place` with semicolons between its lines; FID
+//! is then ignored.
 
 use cm::{Accept, Command, ConnId, Connect, Event, Service};
 use driver::{SendOp, WcStatus};
@@ -51,7 +51,7 @@ fn main() -> Done<()> {
     };
     let device = place.open()?;
     let mut manager = Manager::open(&device, std::process::id() as u16)?;
-    // The manager waits for events, the other end polls; where there may be two openers each has its own device.
+    // The manager waits for events, the other end polls; where a function may have two openers each has its own device.
     let device = if matches!(place, Place::Node { .. }) { place.open()? } else { device };
     let mut end = End::new(device.clone(), 4096)?;
     let port = device.port()?;
@@ -59,7 +59,7 @@ fn main() -> Done<()> {
     match role.as_str() {
         "listen" => listen(&mut manager, &mut end, anything),
         _ => {
-            // Where they share a function, the one that listens answers for what nobody listens to.
+            // If they share a function, the listening one answers for services without a listener.
             manager.agent.set_elder(false);
             connect(&mut manager, &mut end, anything)
         }
@@ -89,7 +89,7 @@ fn listen(manager: &mut Manager, end: &mut End, anything: bool) -> Done<()> {
             rnr_retry_count: 7,
             ..Accept::default()
         };
-        // The queue pair must be ready before the peer knows of it: its PSN is the agent's to know only after.
+        // The queue pair must be ready before the peer learns of it, because only after that is its PSN known to the agent alone.
         let mut parameters = manager.agent.qp_parameters(id).ok_or("no parameters")?;
         parameters.rq_psn = own;
         start(&end.qp, &end.device, &parameters)?;
@@ -151,7 +151,7 @@ fn connect(manager: &mut Manager, end: &mut End, anything: bool) -> Done<()> {
     }
 }
 
-/// A message each way.
+/// Exchanges a message each way.
 fn talk(end: &End, anything: bool) -> Done<()> {
     say("connected")?;
     end.words.put(64, WORDS);
@@ -168,7 +168,7 @@ fn talk(end: &End, anything: bool) -> Done<()> {
     Ok(say("heard")?)
 }
 
-/// Disconnects, whether or not the other does so too.
+/// Disconnects, even if the other side does so too.
 fn part(manager: &mut Manager, id: ConnId) -> Done<()> {
     let private_data = Vec::new();
     if manager.command(id, Command::Disconnect { private_data }).is_err() {

@@ -1,7 +1,7 @@
 //! One side of a torture run: `torture DIR FID listen|connect PORT SEED MILLISECONDS FAULTS`.
 //!
-//! Both sides are given the same port of 127.0.0.1, over which they meet, seed, time and faults, as `--wire-faults` has them.
-//! Each says a line of what it did and ends with 0, or says what was wrong and ends with 1.
+//! Both sides get the same port of 127.0.0.1, over which they exchange lines, and the same seed, time and faults, in the format of
+//! `--wire-faults`. Each prints a summary line and exits with 0, or prints the error and exits with 1.
 
 use devmodel::wire::Faults;
 use ironverbs_tests::torture::{Peer, Rules, Side, Sums};
@@ -16,14 +16,14 @@ use std::{
 
 type Done<T> = Result<T, Box<dyn Error>>;
 
-/// How long the peer may take to come, to connect, or to end: it is a program that starts, on a machine that is busy.
+/// Time limit for the peer to start, to connect, or to end, on a busy machine.
 const SOON: Duration = Duration::from_secs(20);
-/// How long what is under way may take to end: a hundred times what the connections' patience allows for.
+/// Time limit for outstanding requests to finish: a hundred times the connections' timeout.
 const DRAINED: Duration = Duration::from_secs(20);
-/// After so long without a frame nothing more is on the wire.
+/// After this time without a frame the wire is empty.
 const QUIET: Duration = Duration::from_millis(50);
 
-/// Lines to and from the peer.
+/// The line-based connection to the peer.
 struct Peering {
     stream: TcpStream,
     heard: Vec<u8>,
@@ -57,7 +57,7 @@ impl Peering {
         Ok(self.stream.write_all(format!("{line}\n").as_bytes())?)
     }
 
-    /// The next line, if it is there.
+    /// Returns the next line, if it has arrived.
     fn hear<T: FromStr<Err = String>>(&mut self) -> Done<Option<T>> {
         let mut some = [0; 4096];
         match self.stream.read(&mut some) {
@@ -71,7 +71,7 @@ impl Peering {
         Ok(Some(String::from_utf8_lossy(&line).trim().parse()?))
     }
 
-    /// The next line, within `limit`, while `meanwhile` goes on.
+    /// Waits for the next line within `limit`, while `meanwhile` keeps running.
     fn wait<T: FromStr<Err = String>>(
         &mut self,
         what: &str,
@@ -111,7 +111,7 @@ fn main() -> Done<()> {
     let mut peering = Peering::meet(role, port.parse()?)?;
     let device = node::open_device(&PathBuf::from(dir), fid)?;
     let which = usize::from(role == "listen");
-    // By the seed: memory that can be lent or not, a side that sleeps for events or polls.
+    // The seed selects memory that can be lent or not, and a side that sleeps for events or polls.
     let mut side = Side::new(device, which, seed, Rules::of(&faults), seed & 1 == 0)?;
     let sleeps = seed >> 1 & 1 != 0 && which == 1;
     let nap = || {
@@ -126,14 +126,14 @@ fn main() -> Done<()> {
 
     let mut paced = Paced { side, sleeps, last: Instant::now(), longest: Duration::ZERO };
     let length = Duration::from_millis(milliseconds.parse()?);
-    // Of two sides that fail, the one that was kept from running may be the one that only lost its peer.
+    // If both sides fail, the one that was kept from running may merely have lost its peer.
     torment(&mut paced, &mut peering, length)
         .map_err(|what| format!("{what}; the longest turn took {:?}", paced.longest))?;
     println!("{}; the longest turn took {:?}", paced.side.summary(), paced.longest);
     Ok(())
 }
 
-/// Posts for `length`, until all has come and both sides have said what they sent.
+/// Posts requests for `length`, then continues until everything has arrived and both sides have reported what they sent.
 fn torment(paced: &mut Paced, peering: &mut Peering, length: Duration) -> Done<()> {
     let begin = Instant::now();
     while begin.elapsed() < length {
@@ -160,7 +160,7 @@ fn torment(paced: &mut Paced, peering: &mut Peering, length: Duration) -> Done<(
     Ok(())
 }
 
-/// A side, and how long it was kept from running: what its own retries cannot outlast, nor its peer's.
+/// A side, and the longest time it was kept from running, which neither its own retries nor its peer's may outlast.
 struct Paced {
     side: Side,
     sleeps: bool,
@@ -169,7 +169,7 @@ struct Paced {
 }
 
 impl Paced {
-    /// A turn; one in vain gives way to others.
+    /// Takes a turn; a turn without progress yields to other threads.
     fn turn(&mut self, last: bool) -> Done<usize> {
         let turned = self.side.turn(last);
         self.longest = self.longest.max(self.last.elapsed());

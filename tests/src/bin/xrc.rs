@@ -1,8 +1,8 @@
-//! A program with a target QP and an SRQ in the XRC domain of a file: `xrc DIR FID FILE`. Of what else is the function's
-//! it has an initiator and a region of device memory.
+//! A program with a target QP and an SRQ in the XRC domain of a file: `xrc DIR FID FILE`. It also has an initiator and a region of device
+//! memory on the function.
 //!
-//! It says `target GID QPN SRQN`, reads the card of the initiator, says `connected`, and `received LEN` for each message
-//! that names its SRQ. It ends with its standard input.
+//! It prints `target GID QPN SRQN`, reads the card of the initiator, prints `connected`, and `received LEN` for each message to its SRQ. It
+//! exits when its standard input ends.
 
 use driver::{
     AccessFlags, Completion, Cq, Dm, FileId, Mr, Pd, Qp, QpInit, RecvWr, Service, Sge, Srq, SrqInit,

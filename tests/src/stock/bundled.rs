@@ -1,4 +1,4 @@
-//! Copies of the system's libraries and programs under names of their own, as Python wheels bring libraries along.
+//! Copies of the system's libraries and programs under other names, like the bundled libraries of Python wheels.
 
 use super::compile::scratch;
 use std::{
@@ -8,11 +8,11 @@ use std::{
     process::Command,
 };
 
-/// The sonames that are changed, and what to: as long, so that the files stay as they are otherwise.
+/// The sonames to change, and their replacements of the same length, so that the files otherwise stay as they are.
 const SONAMES: [(&[u8], &[u8]); 2] =
     [(b"libibverbs.so.1\0", b"libibverbs-0.so\0"), (b"librdmacm.so.1\0", b"librdmacm-0.so\0")];
 
-/// A directory with `libibverbs-0.so` and `librdmacm-0.so`, which know each other by these names.
+/// Makes a directory with `libibverbs-0.so` and `librdmacm-0.so`, which refer to each other by these names.
 pub fn renamed_libraries(name: &str) -> PathBuf {
     let dir = scratch().join(name);
     fs::create_dir_all(&dir).expect("a directory");
@@ -30,7 +30,7 @@ pub fn renamed_libraries(name: &str) -> PathBuf {
     dir
 }
 
-/// A copy of `from` that knows the libraries by the other names.
+/// Makes a copy of `from` that refers to the libraries by the other names.
 pub fn rename(from: &Path, to: &Path) {
     let mut bytes = fs::read(from).unwrap_or_else(|error| panic!("{}: {error}", from.display()));
     let mut renamed = 0;

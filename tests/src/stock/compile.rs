@@ -11,17 +11,17 @@ pub fn compiled(name: &str) -> PathBuf {
     built("cc", &format!("{name}.c"), &["-libverbs", "-pthread"])
 }
 
-/// Compiles `tests/programs/NAME.c`, which connects by librdmacm.
+/// Compiles `tests/programs/NAME.c`, which uses librdmacm.
 pub fn compiled_cm(name: &str) -> PathBuf {
     built("cc", &format!("{name}.c"), &["-lrdmacm", "-libverbs"])
 }
 
-/// Compiles `tests/programs/NAME.c`, a program of Open MPI's.
+/// Compiles `tests/programs/NAME.c`, an Open MPI program.
 pub fn compiled_mpi(name: &str) -> PathBuf {
     built("mpicc", &format!("{name}.c"), &[])
 }
 
-/// Compiles `tests/programs/NAME.c` to a library that is loaded before others.
+/// Compiles `tests/programs/NAME.c` to a library for LD_PRELOAD.
 pub fn compiled_library(name: &str) -> PathBuf {
     built("cc", &format!("{name}.c"), &["-shared", "-fPIC", "-ldl"])
 }
@@ -31,7 +31,8 @@ pub fn compiled_alone(name: &str) -> PathBuf {
     built("cc", &format!("{name}.c"), &["-ldl"])
 }
 
-/// Where compiled programs and changed libraries go: `CARGO_TARGET_TMPDIR` of the test that asks, which cargo does not give to libraries.
+/// Directory for compiled programs and changed libraries: `CARGO_TARGET_TMPDIR` of the calling test, which cargo does not set for
+/// libraries.
 pub(super) fn scratch() -> PathBuf {
     target().join("tmp")
 }
@@ -55,7 +56,7 @@ fn built(compiler: &str, source: &str, libraries: &[&str]) -> PathBuf {
 fn built_as(name: &str, compiler: &str, source: &str, libraries: &[&str]) -> PathBuf {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("programs").join(source);
     let program = scratch().join(name);
-    // Tests that run at once may want the same program: under this name it is always whole.
+    // Concurrent tests may need the same program: under its final name it is always complete.
     let half = program.with_extension(std::process::id().to_string());
     let mut command = Command::new(compiler);
     command.args(["-Wall", "-Wextra", "-Werror", "-O1", "-o"]).arg(&half).arg(&source).args(libraries);
@@ -65,7 +66,7 @@ fn built_as(name: &str, compiler: &str, source: &str, libraries: &[&str]) -> Pat
     program
 }
 
-/// Compiles `tests/programs/NAME.cpp`, which connects by librdmacm.
+/// Compiles `tests/programs/NAME.cpp`, which uses librdmacm.
 pub fn compiled_cpp(name: &str) -> PathBuf {
     built("c++", &format!("{name}.cpp"), &["-lrdmacm", "-libverbs", "-pthread"])
 }

@@ -1,19 +1,19 @@
-//! How UCX, libfabric and an Open MPI program are called, whatever they run on.
+//! Command lines of UCX, libfabric and an Open MPI program, whatever they run on.
 
 use super::{Node, Pair, compiled_mpi};
 use std::process::Command;
 
-/// UCX's names for its transports that are made of verbs alone; RC connects with the help of UD.
+/// UCX's names for its transports that use only verbs; RC connects with the help of UD.
 pub const TRANSPORTS: [&str; 2] = ["rc_v", "ud_v"];
 
-/// The options that make ucx_perftest talk to its peer by itself: built with MPI, as in Debian 13, it expects to be started by that.
+/// Options that make ucx_perftest connect to its peer by itself: a build with MPI, as in Debian 13, expects to be started by MPI.
 fn without_mpi() -> &'static [&'static str] {
     let help = Command::new("ucx_perftest").arg("-h").output().map(|out| out.stdout).unwrap_or_default();
     let knows = String::from_utf8_lossy(&help).lines().any(|line| line.trim_start().starts_with("-P <0|1>"));
     if knows { &["-P", "0"] } else { &[] }
 }
 
-/// ucx_perftest on `device`, with one transport and nothing beside it.
+/// ucx_perftest on `device` with a single transport.
 pub fn ucx(device: &str, transport: &str, test: &str, size: &str, port: &str) -> Vec<String> {
     let (tls, device) = (format!("UCX_TLS={transport},self"), format!("UCX_NET_DEVICES={device}:1"));
     let words =
@@ -51,13 +51,13 @@ pub fn ranks(node: &Node, transport: &str, ports: &[&str], what: &str) -> String
 /// The message sizes that fi_pingpong sends.
 pub const SIZES: [&str; 6] = ["64", "256", "1k", "4k", "64k", "1m"];
 
-/// fi_pingpong with its data checked; `more` says which side it is.
+/// fi_pingpong with data checks; `more` selects the side.
 pub fn fabric(provider: &str, endpoint: &str, more: &[&str]) -> Vec<String> {
     let words = ["fi_pingpong", "-p", provider, "-e", endpoint, "-c", "-I", "200"];
     words.iter().chain(more).map(|word| (*word).into()).collect()
 }
 
-/// That `said` has a row of all messages of each of `sizes`.
+/// Checks that `said` has a row with all messages for each of `sizes`.
 pub fn fabric_said(said: &str, sizes: &[&str]) {
     for size in sizes {
         let row =

@@ -1,4 +1,4 @@
-//! Programs that are written in Go, as others build them.
+//! Third-party programs written in Go.
 
 use std::{
     env,
@@ -7,11 +7,11 @@ use std::{
     process::Command,
 };
 
-/// Where they are: what `scripts/go-programs.sh` built, and the folders that `CNI_PATH` names.
+/// The folders in which to look: those of `scripts/go-programs.sh` and those in `CNI_PATH`.
 pub struct GoPrograms(Vec<PathBuf>);
 
 impl GoPrograms {
-    /// Looks for `names` in `sets` of that script. `None`, and a line that says so, if one of them is missing.
+    /// Looks for `names` in `sets` of that script. Returns `None` and prints a line if one is missing.
     pub fn with(sets: &[&str], names: &[&str]) -> Option<Self> {
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../scripts/go-programs.sh");
         let made = |set: &&str| {
@@ -28,12 +28,12 @@ impl GoPrograms {
         missing.is_none().then_some(this)
     }
 
-    /// The program's file, or that of something that came with it.
+    /// Returns the path of a program, or of a file that came with it.
     pub fn find(&self, name: &str) -> Option<PathBuf> {
         self.0.iter().map(|folder| folder.join(name)).find(|program| program.exists())
     }
 
-    /// The folders, as CNI_PATH names them.
+    /// Returns the folders in the format of CNI_PATH.
     pub fn path(&self) -> OsString {
         env::join_paths(&self.0).expect("folders without colons")
     }

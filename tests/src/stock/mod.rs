@@ -1,4 +1,4 @@
-//! Programs of Debian's and in C, run on a node by `ironverbs run` as users run them.
+//! Debian's programs and our C programs, run on a node by `ironverbs run` as users run them.
 //!
 //! They need `ironverbs` and the provider built (`scripts/test.sh build`).
 

@@ -1,4 +1,4 @@
-//! A node of a test's own, and programs that `ironverbs run` starts on it.
+//! A test's own node, and programs started on it by `ironverbs run`.
 
 use super::Running;
 use crate::program::built;
@@ -10,10 +10,10 @@ use std::{
     sync::{Mutex, MutexGuard},
 };
 
-/// Two cores: one pair at a time.
+/// For machines with two cores: one pair at a time.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
-/// Cargo's target directory, above the test that asks.
+/// Cargo's target directory, above the calling test.
 pub(super) fn target() -> PathBuf {
     let me = std::env::current_exe().expect("the test's own path");
     me.ancestors().nth(3).expect("target/<profile>/deps/<test>").into()
@@ -24,7 +24,7 @@ pub fn ironverbs() -> PathBuf {
     std::env::var_os("IRONVERBS_BIN").map_or_else(|| built().join("ironverbs"), PathBuf::from)
 }
 
-/// The command and the provider in a directory of their own, which is gone when this is.
+/// The command and the provider in a temporary directory, removed when dropped.
 struct Installed(PathBuf);
 
 impl Installed {
@@ -47,7 +47,7 @@ impl Drop for Installed {
     }
 }
 
-/// A node that is gone when the test ends.
+/// A node that is removed when the test ends.
 pub struct Node {
     dir: PathBuf,
     vfs: u8,
@@ -59,7 +59,7 @@ pub struct Node {
 }
 
 impl Node {
-    /// A node with `vfs` VFs; tests of one process have one at a time.
+    /// Makes a node with `vfs` VFs; tests of one process have one at a time.
     pub fn new(name: &str, vfs: u8) -> Self {
         let turn = ONE_AT_A_TIME.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         let dir = Path::new("/dev/shm").join(format!("ironverbs-test-{}-{name}", std::process::id()));
@@ -75,7 +75,7 @@ impl Node {
         }
     }
 
-    /// Another node for the same test, with its own number.
+    /// Makes another node for the same test, with its own number.
     pub fn beside(&self, id: u16) -> Self {
         let dir = self.dir.with_extension(id.to_string());
         let _ = fs::remove_dir_all(&dir);
@@ -106,19 +106,19 @@ impl Node {
         Running::of(child, format!("{} {}", command.join(" "), args.join(" ")))
     }
 
-    /// The same with ports that speak InfiniBand.
+    /// Sets the link layer to InfiniBand.
     pub fn on_infiniband(mut self) -> Self {
         self.options.extend(["--link-layer".into(), "infiniband".into()]);
         self
     }
 
-    /// The same for programs in virtual time.
+    /// Runs programs in virtual time.
     pub fn timed(mut self) -> Self {
         self.options.extend(["--clock".into(), "timed".into()]);
         self
     }
 
-    /// The same in virtual time where faults befall frames as the file `plan` says; `timeline` says what followed.
+    /// Runs programs in virtual time with the fault plan in the file `plan`; the events are written to `timeline`.
     pub fn tried(self, plan: &Path, timeline: &Path) -> Self {
         let mut node = self.timed();
         let paths = [("--faults", plan), ("--timeline", timeline)];
@@ -126,42 +126,42 @@ impl Node {
         node
     }
 
-    /// The same for programs that see the devices of `other` too.
+    /// Lets programs see the devices of `other` too.
     pub fn and_adapter(mut self, other: &Self) -> Self {
         self.options.extend(["--adapter".into(), other.dir.display().to_string()]);
         self
     }
 
-    /// The same with an adapter as strict as `switches` say.
+    /// Makes the adapter as strict as `switches` say.
     pub fn strict(mut self, switches: &str) -> Self {
         self.options.extend(["--strict".into(), switches.into()]);
         self
     }
 
-    /// The same for programs that may register more than they may lock.
+    /// Lets programs register more memory than they may lock.
     pub fn without_memlock(mut self) -> Self {
         self.options.push("--no-memlock".into());
         self
     }
 
-    /// The same for programs that are started by way of the command `prefix`.
+    /// Starts programs through the command `prefix`.
     pub fn under(mut self, prefix: &[&str]) -> Self {
         self.prefix = prefix.iter().map(|word| (*word).into()).collect();
         self
     }
 
-    /// The same with a command that every user may read: a checkout below `/root` is root's alone.
+    /// Uses a copy of the command that every user can read: a checkout below `/root` is readable only by root.
     pub fn installed(mut self) -> Self {
         self.installed = Some(Installed::new());
         self
     }
 
-    /// The command that programs are run by.
+    /// Returns the command that runs programs.
     pub fn binary(&self) -> PathBuf {
         self.installed.as_ref().map_or_else(ironverbs, |installed| installed.0.join("ironverbs"))
     }
 
-    /// The same with an environment variable set for all programs.
+    /// Sets an environment variable for all programs.
     pub fn with(mut self, name: &'static str, value: &'static str) -> Self {
         self.env.push((name, value));
         self
@@ -196,7 +196,7 @@ impl Node {
         Running::of(child, program.join(" "))
     }
 
-    /// Runs a program to its end; its output.
+    /// Runs a program to completion and returns its output.
     pub fn run(&self, program: &[&str]) -> String {
         self.start(program).finish()
     }

@@ -1,4 +1,4 @@
-//! Pairs of stock programs, each a server and its client.
+//! Pairs of stock programs, a server and its client.
 
 use super::{Node, Running};
 use std::{
@@ -19,13 +19,13 @@ pub struct Pair {
     pub client: String,
 }
 
-/// A port that no other pair of this test has.
+/// Returns a port that no other pair of this test has.
 pub fn port() -> String {
     let base = 20_000 + (std::process::id() % 20_000) as u16;
     (base + PORTS.fetch_add(1, Ordering::Relaxed)).to_string()
 }
 
-/// Waits until somebody listens on `port`.
+/// Waits until a process listens on `port`.
 fn listening(port: &str, server: &mut Running) {
     let start = Instant::now();
     while start.elapsed() < Duration::from_secs(20) && !server.ended() && !is_heard(port) {
@@ -33,7 +33,7 @@ fn listening(port: &str, server: &mut Running) {
     }
 }
 
-/// True if any process listens on `port`.
+/// Returns true if any process listens on `port`.
 pub fn is_heard(port: &str) -> bool {
     let wanted = format!(":{:04X} ", port.parse::<u16>().expect("a port"));
     let tables = ["/proc/net/tcp", "/proc/net/tcp6"].map(|t| fs::read_to_string(t).unwrap_or_default());
@@ -48,7 +48,7 @@ pub fn is_heard(port: &str) -> bool {
 /// The range of listeners' locks in a node's file of ports.
 pub const LISTENING: std::ops::Range<u64> = 1 << 32..2 << 32;
 
-/// Locks on a range of a node's file of ports, by any process.
+/// Counts the locks on a range of a node's file of ports, of any process.
 pub fn locks(node: &Node, range: std::ops::Range<u64>) -> usize {
     use std::os::unix::fs::MetadataExt;
     let Ok(meta) = fs::metadata(node.dir().join("ports")) else { return 0 };
@@ -72,7 +72,7 @@ pub fn address(dev: &str) -> String {
 }
 
 impl Pair {
-    /// A pair of programs on two nodes, joined by some link: `iron1` of each. Or what was printed, if one failed.
+    /// Runs a pair of programs on two linked nodes, on `iron1` of each. If one fails, the error is their output.
     pub fn across(server: &Node, client: &Node, tool: &str, options: &[&str]) -> Result<Self, String> {
         let port = port();
         let gid = if tool.starts_with("ib_") { "-x" } else { "-g" };
@@ -83,7 +83,7 @@ impl Pair {
         Self::ends(first, second)
     }
 
-    /// Waits for both. If one failed, the error is what they printed.
+    /// Waits for both. If one failed, the error is their output.
     fn ends(server: Running, client: Running) -> Result<Self, String> {
         let what = client.what().to_owned();
         let ((client_succeeded, client), (server_succeeded, server)) = (client.ends(), server.ends());
@@ -93,9 +93,9 @@ impl Pair {
         Err(format!("{what} failed; the server printed\n{server}\nthe client printed\n{client}"))
     }
 
-    /// A pair of `ibv_rc_pingpong` where frames are lost. It has no last word: who has all it waits for goes, and if its
-    /// last acknowledgement is lost nobody is there to repeat it. Its peer then runs out of retries, as IBTA 9.7.5.1.3
-    /// wants it; a run that ended so is made again, twice at most.
+    /// Runs a pair of `ibv_rc_pingpong` on a lossy wire. It has no final handshake: a side exits when it has received everything, and if
+    /// its last acknowledgement is lost, it cannot be repeated. The peer then runs out of retries, as IBTA 9.7.5.1.3 requires; such a run
+    /// is repeated, at most twice.
     pub fn where_frames_are_lost(run: impl Fn() -> Result<Self, String>) -> Self {
         let unanswered = |said: &String| said.contains("transport retry counter exceeded");
         let mut ran = run();
@@ -107,8 +107,8 @@ impl Pair {
         ran.unwrap_or_else(|said| panic!("{said}"))
     }
 
-    /// A pair of programs on functions that are served at `sockets`, with addresses 10.0.0.1 and 10.0.0.2: each reaches
-    /// its own over vfio-user and nothing else, and finds the other's MAC by asking.
+    /// Runs a pair of programs on functions served at `sockets`, with addresses 10.0.0.1 and 10.0.0.2: each reaches only its own function,
+    /// over vfio-user, and resolves the other's MAC on the wire.
     pub fn served(node: &Node, sockets: &[PathBuf; 2], tool: &str, options: &[&str]) -> Self {
         let gid = if tool.starts_with("ib_") { "-x" } else { "-g" };
         Self::served_at(node, sockets, ["10.0.0.1", "10.0.0.2"], |me, port| {
@@ -118,7 +118,7 @@ impl Pair {
         })
     }
 
-    /// The same of any programs, which have `addresses`: words of the server, 0, which listens on a port, and of the client.
+    /// The same for any programs with `addresses`: command lines of the server (0), which listens on a port, and of the client.
     pub fn served_at(
         node: &Node,
         sockets: &[PathBuf; 2],
@@ -130,7 +130,7 @@ impl Pair {
         Self { server: first.finish(), client }
     }
 
-    /// Server and client of [`served_at`](Self::served_at), started.
+    /// Starts server and client of [`served_at`](Self::served_at).
     pub fn served_under_way(
         node: &Node,
         sockets: &[PathBuf; 2],
@@ -149,14 +149,14 @@ impl Pair {
         (first, launch(1))
     }
 
-    /// A pair of programs that find each other by the connection manager: `iron<i>` listens for `iron<j>`.
+    /// Runs a pair of programs that connect by the connection manager: `iron<i>` listens for `iron<j>`.
     pub fn managed(node: &Node, server: &[&str], client: &[&str]) -> Self {
         let first = Self::listener(node, server);
         let client = node.start(client).finish();
         Self { server: first.finish(), client }
     }
 
-    /// Starts a program that listens by the connection manager, and waits until it does.
+    /// Starts a program that listens through the connection manager, and waits until it does.
     pub fn listener(node: &Node, server: &[&str]) -> Running {
         let before = locks(node, LISTENING);
         let mut first = node.start(server);
@@ -168,7 +168,7 @@ impl Pair {
         first
     }
 
-    /// Starts a server, and when it listens a client.
+    /// Starts a server and, when it listens, a client.
     fn start(node: &Node, server: &[&str], client: &[&str], port: &str) -> (Running, Running) {
         let mut first = node.start(server);
         listening(port, &mut first);
@@ -180,7 +180,7 @@ impl Pair {
         Self::ends(first, second).unwrap_or_else(|said| panic!("{said}"))
     }
 
-    /// A server and, when it listens on the port given to both, its client; each `words` make a command of that port.
+    /// Starts a server and, when it listens on the common port, its client; each of `words` returns the command for that port.
     pub fn listening(
         node: &Node,
         server: impl Fn(&str) -> Vec<String>,
@@ -192,12 +192,12 @@ impl Pair {
         Self::run(node, &words[0], &words[1], &port)
     }
 
-    /// A pair of a libibverbs example program.
+    /// Runs a pair of a libibverbs example program.
     pub fn pingpong(node: &Node, tool: &str, server: &str, client: &str, options: &[&str]) -> Self {
         Self::try_pingpong(node, tool, server, client, options).unwrap_or_else(|said| panic!("{said}"))
     }
 
-    /// The same, or what was printed by a pair of which one failed.
+    /// The same; if one of the pair fails, the error is the output.
     pub fn try_pingpong(
         node: &Node,
         tool: &str,
@@ -213,7 +213,7 @@ impl Pair {
         Self::ends(first, second)
     }
 
-    /// A pair of programs that exchange their addresses over TCP, without a GID index.
+    /// Runs a pair of programs that exchange their addresses over TCP, without a GID index.
     pub fn plain(node: &Node, tool: &str, server: &str, client: &str, options: &[&str]) -> Self {
         let port = port();
         let common = |dev| [&[tool, "-d", dev, "-p", &port], options].concat();
@@ -221,14 +221,14 @@ impl Pair {
         Self::run(node, &common(server), &[&common(client)[..], &[&to]].concat(), &port)
     }
 
-    /// A pair of a perftest program, run to its end.
+    /// Runs a pair of a perftest program to completion.
     pub fn perftest(node: &Node, tool: &str, server: &str, client: &str, options: &[&str]) -> Self {
         let (first, second) = Self::perftest_under_way(node, tool, server, client, options);
         let client = second.finish();
         Self { server: first.finish(), client }
     }
 
-    /// Server and client of a perftest program, started.
+    /// Starts server and client of a perftest program.
     pub fn perftest_under_way(
         node: &Node,
         tool: &str,
@@ -242,21 +242,21 @@ impl Pair {
         Self::start(node, &common(server), &[&common(client)[..], &[&to]].concat(), &port)
     }
 
-    /// The rows of figures that perftest's client printed.
+    /// Returns the rows of figures in the output of perftest's client.
     pub fn rows(&self) -> Vec<Vec<f64>> {
         let numbers =
             |line: &str| line.split_whitespace().map(str::parse).collect::<Result<Vec<f64>, _>>().ok();
         self.client.lines().filter_map(numbers).filter(|row| row.len() >= 3).collect()
     }
 
-    /// Fails unless a pingpong ran to its end and its data were right.
+    /// Fails unless a pingpong ran to completion with correct data.
     pub fn is_whole(&self) {
         let said = format!("{}{}", self.client, self.server);
         let ended = self.client.contains("iters in") || self.client.contains("success");
         assert!(ended && !said.contains("invalid data"), "{said}");
     }
 
-    /// Fails unless perftest printed figures, in every row one that is not zero.
+    /// Fails unless perftest printed figures, with a nonzero one in every row.
     pub fn has_figures(&self, what: &str) {
         let rows = self.rows();
         assert!(!rows.is_empty(), "{what} printed no figures: {}", self.client);

@@ -1,4 +1,4 @@
-//! A program of a test, bounded in time.
+//! A program of a test, with a time limit.
 
 use std::{
     fs,
@@ -10,7 +10,7 @@ use std::{
 
 const LIMIT: Duration = Duration::from_secs(90);
 
-/// A running program whose output is collected. It is killed when dropped.
+/// A running program with its output collected. It is killed when dropped.
 pub struct Running {
     child: Held,
     what: String,
@@ -36,7 +36,7 @@ fn collect(mut from: impl Read + Send + 'static) -> std::thread::JoinHandle<Stri
     })
 }
 
-/// Waits until all threads of process `pid`, which failures call `what`, sleep.
+/// Waits until all threads of process `pid` sleep; error messages call it `what`.
 pub fn until_rest(pid: u32, what: &str) {
     let asleep = |task: fs::DirEntry| {
         let stat = fs::read_to_string(task.path().join("stat")).unwrap_or_default();
@@ -53,35 +53,35 @@ pub fn until_rest(pid: u32, what: &str) {
 }
 
 impl Running {
-    /// A child whose output and errors are pipes; failures call it `what`.
+    /// Wraps a child with stdout and stderr as pipes; error messages call it `what`.
     pub(super) fn of(mut child: Child, what: String) -> Self {
         let output = collect(child.stdout.take().expect("piped"));
         let errors = collect(child.stderr.take().expect("piped"));
         Self { child: Held(child), what, output, errors }
     }
 
-    /// Starts a command that is no program of a node; failures call it `what`.
+    /// Starts a command that is not a program of a node; error messages call it `what`.
     pub fn start(command: &mut Command, what: &str) -> Self {
         let piped = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         Self::of(piped.spawn().unwrap_or_else(|e| panic!("{what}: {e}")), what.into())
     }
 
-    /// Its command, for messages.
+    /// Returns its command, for messages.
     pub(super) fn what(&self) -> &str {
         &self.what
     }
 
-    /// True if it has ended.
+    /// Returns true if it has ended.
     pub fn ended(&mut self) -> bool {
         self.child.0.try_wait().expect("wait").is_some()
     }
 
-    /// Its process.
+    /// Returns its process id.
     pub fn pid(&self) -> u32 {
         self.child.0.id()
     }
 
-    /// Ends it now.
+    /// Kills it.
     pub fn kill(&mut self) {
         let _ = self.child.0.kill();
         let _ = self.child.0.wait();
@@ -93,19 +93,19 @@ impl Running {
         assert!(sent.expect("kill").success(), "{} is gone already", self.what);
     }
 
-    /// Stops it while it waits for others. In the middle of its work it may hold what they need.
+    /// Stops it while it waits for others: in the middle of its work it may hold something that they need.
     pub fn stop(&self) {
         until_rest(self.child.0.id(), &self.what);
         self.signal("STOP");
     }
 
-    /// Asks it to end by SIGINT and waits; its output.
+    /// Interrupts it with SIGINT and waits. Returns its output.
     pub fn interrupt(self) -> String {
         self.signal("INT");
         self.finish()
     }
 
-    /// Waits for its end, which must be a failure; its output.
+    /// Waits for its end, which must be a failure. Returns its output.
     pub fn fails(self) -> String {
         let what = self.what.clone();
         let (succeeded, text) = self.ends();
@@ -113,12 +113,12 @@ impl Running {
         text
     }
 
-    /// Waits for its end, of whatever kind; its output.
+    /// Waits for its end, with any status. Returns its output.
     pub fn end(self) -> String {
         self.ends().1
     }
 
-    /// Waits for its end; its output.
+    /// Waits for its successful end. Returns its output.
     pub fn finish(self) -> String {
         let what = self.what.clone();
         let (succeeded, text) = self.ends();
@@ -126,7 +126,7 @@ impl Running {
         text
     }
 
-    /// Waits for its end: whether it succeeded, and its output.
+    /// Waits for its end. Returns true if it succeeded, and its output.
     pub fn ends(mut self) -> (bool, String) {
         let start = Instant::now();
         let status = loop {

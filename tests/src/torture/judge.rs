@@ -1,56 +1,56 @@
-//! The fates that a message may meet, by its service and the faults of the wire.
+//! Which outcomes are allowed for a message, by its service and the faults of the wire.
 
 use super::plan::{Plan, Request};
 use devmodel::wire::Faults;
 use driver::{Completion, Service, WcFlags, WcOpcode};
 
-/// The faults that a wire may inflict on messages.
+/// The effects that a wire may have on messages.
 #[derive(Clone, Copy, Debug)]
 pub struct Rules {
-    /// An unreliable message may come as often: 2 where frames are doubled.
+    /// Maximum number of arrivals of an unreliable message: 2 if frames are duplicated.
     pub copies: u8,
-    /// Unreliable messages may come out of order.
+    /// Unreliable messages may arrive out of order.
     pub reordered: bool,
-    /// So many frames are lost that a connection may run out of retries.
+    /// Loss is so high that a connection may run out of retries.
     pub wears_out: bool,
 }
 
 impl Rules {
-    /// Those of a wire with `faults`.
+    /// The rules for a wire with `faults`.
     pub fn of(faults: &Faults) -> Self {
-        // A reordered frame waits for those behind it, and is lost if there are none.
+        // A reordered frame waits for those after it, and is lost if there are none.
         let lost = faults.drop + faults.corrupt + faults.reorder;
         Self {
             copies: if faults.duplicate == 0 { 1 } else { 2 },
-            // A delay is a link's, and the lanes to a link keep no order among each other.
+            // Only links delay frames, and the lanes to a link are not ordered with each other.
             reordered: faults.reorder != 0 || faults.delay != 0,
             wears_out: lost > 50_000,
         }
     }
 }
 
-/// The messages that arrived on one lane so far.
+/// The messages that have arrived on one lane.
 pub struct Arrivals {
     plan: Plan,
     rules: Rules,
     reliable: bool,
     /// The next request that has not been seen.
     next: u64,
-    /// Messages that arrived.
+    /// Number of messages that arrived.
     pub count: u64,
-    /// How often unreliable ones came, by number.
+    /// Number of arrivals of unreliable messages, by number.
     seen: Vec<u8>,
 }
 
 impl Arrivals {
-    /// Nothing yet of what `plan` sends.
+    /// No arrivals yet of the messages in `plan`.
     pub fn new(plan: Plan, service: Service, rules: Rules) -> Self {
         let reliable = !matches!(service, Service::Uc | Service::Ud);
         Self { plan, rules, reliable, next: 0, count: 0, seen: Vec::new() }
     }
 
-    /// Which request `wc` is of, when the first word of its buffer is `first`; requests that came before it without a
-    /// receive go to `before`.
+    /// Returns the number of the request that completion `wc` belongs to; `first` is the first word of its buffer. Requests before it that
+    /// took no receive are appended to `before`.
     pub fn take(&mut self, wc: &Completion, first: u64, before: &mut Vec<u64>) -> Result<u64, String> {
         let n = if self.reliable { self.in_order(before) } else { self.named(wc, first)? };
         let request = self.plan.request(n);
@@ -59,7 +59,7 @@ impl Arrivals {
         Ok(n)
     }
 
-    /// The number after the last that was seen: no message may be missing.
+    /// Returns the number after the last one seen, which means that no message may be missing.
     pub fn end(&self) -> u64 {
         self.next
     }

@@ -1,4 +1,4 @@
-//! One lane: what this side sends on it, and what the peer's requests must bring.
+//! One lane: what this side sends on it, and the expected effect of the peer's requests.
 
 use super::{
     judge::{Arrivals, Rules},
@@ -9,42 +9,42 @@ use crate::end::Words;
 use driver::{Completion, Qp, SendOp, WcOpcode, WcStatus};
 use std::sync::Arc;
 
-/// The requests that a lane sent so far, as its peer must know to count what arrived.
+/// The requests that a lane has sent, which its peer needs to check the arrivals.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sent {
     /// Requests posted.
     pub posted: u64,
-    /// Of those, requests that take a receive.
+    /// Of those, requests that consume a receive.
     pub receives: u64,
-    /// Of those, the ones that are known to be done.
+    /// Of those, the ones known to be complete.
     pub received: u64,
-    /// The amount that it added to the peer's sum, and the part of that known to be done.
+    /// The amount added to the peer's sum, and the part of it known to be complete.
     pub added: [u64; 2],
 }
 
-/// A queue pair, and its peer.
+/// A queue pair and its peer.
 pub struct Lane {
     /// The queue pair that sends.
     pub qp: Arc<Qp>,
-    /// The queue pair that receives, where that is another: XRC's target.
+    /// The queue pair that receives, if it is a different one: XRC's target.
     pub target: Option<Arc<Qp>>,
     index: usize,
     plan: Plan,
     peer: Plan,
     arrivals: Arrivals,
     sent: Sent,
-    /// All requests before this one are done.
+    /// All requests before this one are complete.
     done: u64,
-    /// The connection ended.
+    /// The connection has ended.
     broken: bool,
-    /// The values that the answers to atomics must be, by buffer.
+    /// The expected results of atomics, by buffer.
     expected: [Option<u64>; SLOTS as usize],
-    /// FetchAdds to the lane's word, and CmpSwaps, posted so far.
+    /// Number of FetchAdds on the lane's own word, and of CmpSwaps, posted so far.
     atomics: [u64; 2],
 }
 
 impl Lane {
-    /// Lane `index` of side `side`, 0 or 1, of a run of `seed`.
+    /// Creates lane `index` of side `side`, 0 or 1, of a run of `seed`.
     pub fn new(
         index: usize,
         side: usize,
@@ -70,28 +70,28 @@ impl Lane {
         }
     }
 
-    /// The requests that were sent.
+    /// Returns the requests that were sent.
     pub fn sent(&self) -> Sent {
         self.sent
     }
 
-    /// Messages that arrived.
+    /// Returns the number of messages that arrived.
     pub fn arrived(&self) -> u64 {
         self.arrivals.count
     }
 
-    /// True if its connection ended.
+    /// Returns true if its connection has ended.
     pub fn is_broken(&self) -> bool {
         self.broken
     }
 
-    /// True if nothing is under way.
+    /// Returns true if nothing is outstanding.
     pub fn is_idle(&self) -> bool {
         self.broken || self.done == self.sent.posted
     }
 
-    /// The next request, its number and its operation, if there is room for one; its data are laid where they belong. After
-    /// the last of a run only what makes it report its end.
+    /// Prepares the next request and its data if there is room for one. Returns its number and operation. After the end of a run, returns
+    /// only what is needed to report completion.
     pub fn next(
         &mut self,
         last: bool,
@@ -153,8 +153,8 @@ impl Lane {
         Some((n, request, op))
     }
 
-    /// A request of this side's completed: it must be the next that reports, and bring what it asked for. `readable` is the
-    /// plan of what the peer lets read.
+    /// Handles a completion of this side: it must be of the next signaled request, with the expected result. `readable` is the plan of the
+    /// data that the peer lets read.
     pub fn completed(
         &mut self,
         wc: &Completion,
@@ -215,7 +215,7 @@ impl Lane {
         Ok(())
     }
 
-    /// A message arrived in the receive whose buffer is at `inbox`, behind `before` bytes that are not the message's.
+    /// Handles a message received in the buffer at `inbox`, after `before` bytes that do not belong to the message.
     pub fn received(
         &mut self,
         wc: &Completion,
@@ -226,7 +226,7 @@ impl Lane {
     ) -> Result<(), String> {
         let mut passed = Vec::new();
         let n = self.arrivals.take(wc, words.word(inbox), &mut passed).map_err(|what| self.wrong(what))?;
-        // Data that a reliable peer wrote before it are there as well.
+        // Data that a reliable peer wrote before it has arrived as well.
         for n in passed.into_iter().chain([n]) {
             let request = self.peer.request(n);
             let right = match request.kind {
@@ -243,7 +243,7 @@ impl Lane {
         Ok(())
     }
 
-    /// Checks that as much arrived as the peer `sent`.
+    /// Checks that everything the peer `sent` has arrived.
     pub fn settle(&self, sent: &Sent) -> Result<(), String> {
         let count = self.arrivals.count;
         let reliable = !matches!(LANES[self.index].service(), driver::Service::Uc | driver::Service::Ud);
@@ -267,7 +267,7 @@ impl Lane {
 /// The number of the pattern that READs read.
 pub const READABLE: u64 = 0xffff_ffff;
 
-/// The amount that a FetchAdd adds to the sum of all lanes; `None`: it counts in the lane's own word.
+/// Returns the amount that a FetchAdd adds to the sum of all lanes, or `None` if it counts in the lane's own word.
 fn added(request: &Request) -> Option<u64> {
     (request.draw % 2 == 0).then_some(request.draw >> 48)
 }

@@ -1,4 +1,4 @@
-//! The requests that are sent, drawn from a seed: both sides know every request of the other and every byte of it.
+//! The requests, derived from a seed: both sides know every request of the other and every byte of it.
 
 use crate::end::Words;
 use driver::Service;
@@ -7,9 +7,9 @@ use driver::Service;
 pub const LARGEST: usize = 100_000;
 /// Bytes of the largest datagram: the path MTU.
 pub const DATAGRAM: usize = 4096;
-/// Bytes up to which messages may be sent inline.
+/// Maximum number of bytes of an inline message.
 pub const INLINE: usize = 64;
-/// Requests of a lane under way; request `n` has buffer `n % SLOTS` on both sides.
+/// Maximum number of outstanding requests of a lane; request `n` has buffer `n % SLOTS` on both sides.
 pub const SLOTS: u64 = 4;
 
 /// A kind of request.
@@ -26,22 +26,22 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// True if it takes a receive of the peer's.
+    /// Returns true if it consumes a receive of the peer.
     pub fn receives(self) -> bool {
         matches!(self, Self::Send | Self::SendImm | Self::WriteImm)
     }
 
-    /// True if it carries immediate data.
+    /// Returns true if it carries immediate data.
     pub fn has_immediate(self) -> bool {
         matches!(self, Self::SendImm | Self::WriteImm)
     }
 
-    /// True if it writes to an address of the peer's.
+    /// Returns true if it writes to an address of the peer.
     pub fn writes(self) -> bool {
         matches!(self, Self::Write | Self::WriteImm)
     }
 
-    /// True if it has a result that must be checked.
+    /// Returns true if it has a result that must be checked.
     pub fn answers(self) -> bool {
         matches!(self, Self::Read | Self::FetchAdd | Self::CmpSwap)
     }
@@ -50,21 +50,21 @@ impl Kind {
 /// A request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Request {
-    /// The operation that it does.
+    /// The operation.
     pub kind: Kind,
-    /// Bytes that it moves; 8 for atomics.
+    /// Number of bytes; 8 for atomics.
     pub len: usize,
-    /// Its data are in the work request.
+    /// The data is inline in the work request.
     pub inline: bool,
-    /// It reports its completion.
+    /// It generates a completion.
     pub signaled: bool,
-    /// Its data are in two pieces.
+    /// The data is in two pieces.
     pub halved: bool,
-    /// A number for what the request leaves open: where a READ begins, what an atomic adds.
+    /// A random number for the remaining choices: where a READ begins, the operand of an atomic.
     pub draw: u64,
 }
 
-/// All requests of one lane: what one queue pair sends to another.
+/// All requests of one lane, from one queue pair to another.
 #[derive(Clone, Copy, Debug)]
 pub struct Plan {
     lane: u8,
@@ -80,12 +80,12 @@ fn mix(x: u64) -> u64 {
 }
 
 impl Plan {
-    /// The plan of lane `lane` for runs of `seed`.
+    /// Returns the plan of lane `lane` for runs of `seed`.
     pub fn new(seed: u64, lane: u8, service: Service) -> Self {
         Self { lane, base: mix(seed.wrapping_add(u64::from(lane) << 56 | 0x5eed)), service }
     }
 
-    /// Request `n`.
+    /// Returns request `n`.
     pub fn request(&self, n: u64) -> Request {
         use Kind::*;
         let mut draw = mix(self.base ^ n.wrapping_mul(0x9e37_79b9_7f4a_7c15));
@@ -100,7 +100,7 @@ impl Plan {
         };
         let mut kind = kinds[pick(kinds.len())];
         let most = if self.service == Service::Ud { DATAGRAM } else { LARGEST };
-        // Small ones more often than large ones, and those next to a packet's end more often than chance has them.
+        // Prefers small sizes, and sizes near a packet boundary.
         let len = match pick(12) {
             0 => 0,
             1..=3 => pick(INLINE + 1),
@@ -110,7 +110,7 @@ impl Plan {
             _ => pick(LARGEST + 1),
         };
         let mut len = len.min(most);
-        // Where messages may be missing their numbers must be in them.
+        // If messages may be missing, they must carry their numbers.
         let counted = !matches!(self.service, Service::Uc | Service::Ud);
         if kind == Send && len < 8 && !counted {
             kind = SendImm;
@@ -128,12 +128,12 @@ impl Plan {
         }
     }
 
-    /// The immediate data of request `n`.
+    /// Returns the immediate data of request `n`.
     pub fn immediate(&self, n: u64) -> u32 {
         u32::from(self.lane) << 24 | n as u32 & 0xff_ffff
     }
 
-    /// The number of the request that immediate data are of.
+    /// Returns the number of the request that immediate data belongs to.
     pub fn number_of(&self, immediate: u32) -> Result<u64, String> {
         match immediate >> 24 == u32::from(self.lane) {
             true => Ok(u64::from(immediate & 0xff_ffff)),
@@ -141,24 +141,24 @@ impl Plan {
         }
     }
 
-    /// Word `k` of request `n`: the number above, and below what only this word of it has.
+    /// Returns word `k` of request `n`: the request number in the upper half, and a value unique to this word below.
     fn word(&self, n: u64, k: u64) -> u64 {
         n << 32 | mix(self.base ^ n << 32 ^ k) & 0xffff_ffff
     }
 
-    /// The number of the request whose first word is `word`.
+    /// Returns the number of the request with `word` as its first word.
     pub fn number_in(word: u64) -> u64 {
         word >> 32
     }
 
-    /// Lays the data of request `n` at `at` (a multiple of 8): `len` bytes, and up to the end of the last word.
+    /// Writes the data of request `n` to `at` (a multiple of 8): `len` bytes, and the rest of the last word.
     pub fn fill(&self, words: &Words, at: usize, n: u64, len: usize) {
         for k in 0..len.div_ceil(8) {
             words.set_word(at + 8 * k, self.word(n, k as u64));
         }
     }
 
-    /// Checks that exactly the data of request `n` are at `at`: of `len` bytes, from word `from` of the whole on.
+    /// Checks that exactly the data of request `n` is at `at`: `len` bytes, from word `from` of the whole on.
     pub fn check(&self, words: &Words, at: usize, n: u64, from: usize, len: usize) -> Result<(), String> {
         for k in 0..len.div_ceil(8) {
             let (found, expected) = (words.word(at + 8 * k), self.word(n, (from + k) as u64));
@@ -169,8 +169,8 @@ impl Plan {
         Ok(())
     }
 
-    /// True if the data at `at` are those of WRITE `n`, or of later requests that have the same buffer; where `any`, of
-    /// earlier ones as well.
+    /// Returns true if the data at `at` is that of WRITE `n`, or of later requests with the same buffer; if `any`, earlier ones are
+    /// accepted as well.
     pub fn check_written(
         &self,
         words: &Words,
@@ -181,7 +181,7 @@ impl Plan {
     ) -> Result<(), String> {
         for k in 0..len.div_ceil(8) {
             let (found, left) = (words.word(at + 8 * k), len - 8 * k);
-            // Most words are one request's.
+            // Most words come from one request.
             let by = Self::number_in(found);
             let sound =
                 left >= 8 && (any || by >= n) && by % SLOTS == n % SLOTS && found == self.word(by, k as u64);
@@ -199,11 +199,11 @@ impl Plan {
         Ok(())
     }
 
-    /// True if `found`, word `k` of a buffer, begins with the bytes of one WRITE and ends with those of another a few before
-    /// or behind it, both from request `first` to some way behind request `n`: one arrives while the word is read, and
-    /// RDMA promises no order of the bytes of a message.
+    /// Returns true if `found`, word `k` of a buffer, begins with bytes of one WRITE and ends with bytes of another a few before or after
+    /// it, both between request `first` and a few requests after `n`: a WRITE arrives while the word is read, and RDMA guarantees no order
+    /// of the bytes of a message.
     fn is_torn(&self, found: u64, k: usize, first: u64, n: u64) -> bool {
-        /// More WRITEs in a row than are lost on an unreliable lane.
+        /// More than the number of consecutive WRITEs lost on an unreliable lane.
         const FEW: usize = 16;
         let writers: Vec<u64> = (first..n + (SLOTS << 10))
             .step_by(SLOTS as usize)
@@ -226,9 +226,9 @@ impl Plan {
             .any(|(i, new)| near(i).iter().any(|old| joins(*new, *old) || joins(*old, *new)))
     }
 
-    /// True if the first `left` bytes of `found`, word `k` of a buffer, are those of WRITEs from request `first` to some way
-    /// behind request `n`, of which at least one ends within the word: it leaves the rest to those before it. Each gives
-    /// all bytes from where the one before ended to its own end, or to the middle of the word, where one is being written.
+    /// Returns true if the first `left` bytes of `found`, word `k` of a buffer, come from WRITEs between request `first` and a few requests
+    /// after `n`, at least one of which ends within the word and leaves the rest to earlier ones. Each contributes all bytes from the end
+    /// of the one before to its own end, or to the middle of the word while it is being written.
     fn is_mixed(&self, found: u64, k: usize, first: u64, n: u64, left: usize) -> bool {
         let left = left.min(8);
         let writers: Vec<([u8; 8], usize)> = (first..n + (SLOTS << 10))
@@ -240,7 +240,7 @@ impl Plan {
             })
             .collect();
         let found = found.to_ne_bytes();
-        // Up to where each byte is some writer's.
+        // The offset up to which each byte comes from some writer.
         let mut reached = [false; 9];
         reached[0] = true;
         for from in 0..left {
@@ -260,7 +260,7 @@ impl Plan {
     }
 }
 
-/// True if the first `left` bytes of two words of memory differ, or all of them.
+/// Returns true if the first `left` bytes of two words in memory differ.
 fn differ(a: u64, b: u64, left: usize) -> bool {
     let count = left.min(8);
     a.to_ne_bytes()[..count] != b.to_ne_bytes()[..count]
@@ -271,7 +271,7 @@ mod tests {
     use super::*;
 
     const SEED: u64 = 7;
-    /// Requests that share a buffer: some in it, one after the other.
+    /// Requests that share a buffer, one after the other.
     fn sharers(plan: &Plan) -> Vec<(u64, usize)> {
         let writes = |n: &u64| {
             let request = plan.request(*n);
@@ -296,8 +296,8 @@ mod tests {
             missed += usize::from(plan.check_written(&words, 0, n, len, false).is_ok());
             words.set_word(at, words.word(at) ^ one);
         }
-        // Data that were written may be being written over: a number may become that of another request of the buffer, and
-        // a byte that of a request which ended there.
+        // Written data may be in the process of being overwritten: a number may become that of another request of the buffer, and a byte
+        // that of a request which ended there.
         println!("{missed} of {} damaged bits of {len} bytes written are not seen", 8 * len);
         assert!(missed < 8 * len / 50, "{missed}");
     }

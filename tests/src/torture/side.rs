@@ -16,17 +16,17 @@ use std::{collections::HashMap, error::Error, fmt, str::FromStr, sync::Arc, time
 type Done<T> = Result<T, Box<dyn Error>>;
 
 const QKEY: u32 = 0x1111_1111;
-/// Some 8 times 34 ms: longer than a busy machine keeps a program that holds a lock from running (180 ms were seen).
+/// About 8 times 34 ms: longer than a busy machine preempts a program that holds a lock (180 ms have been seen).
 const PATIENCE: Patience = Patience { timeout: 13, retry_cnt: 7 };
 
-/// The values that a side must know of the other.
+/// The values that a side needs from the other.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Peer {
     gid: [u8; 16],
     base: u64,
     rkey: u32,
     srqn: u32,
-    /// Numbers of the queue pairs that send, and of those that receive.
+    /// Numbers of the sending queue pairs, and of the receiving ones.
     qpns: [Vec<u32>; 2],
 }
 
@@ -56,7 +56,7 @@ impl FromStr for Peer {
     }
 }
 
-/// The requests that a side sent on all lanes.
+/// The requests that a side has sent on all lanes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sums(Vec<Sent>);
 
@@ -80,10 +80,10 @@ impl FromStr for Sums {
     }
 }
 
-/// One side. Objects that refer to others come before those, so that they are dropped first.
+/// One side. Referrers are declared before the objects they refer to, so that they are dropped first.
 pub struct Side {
     lanes: Vec<Lane>,
-    /// Lanes by the numbers of what sends and of what receives.
+    /// Lanes by the numbers of the sending and receiving queue pairs.
     numbers: HashMap<u32, usize>,
     peer: Option<(Peer, Arc<Ah>)>,
     shared: Arc<Srq>,
@@ -95,15 +95,15 @@ pub struct Side {
     words: Words,
     layout: Layout,
     rules: Rules,
-    /// Unreliable requests that may be posted. Nothing holds their senders back, so they keep step with what completes on
-    /// the others and with what arrives.
+    /// Number of unreliable requests that may be posted. There is no flow control for their senders, so they keep pace with completions on
+    /// the other lanes and with arrivals.
     credit: usize,
-    /// The data that this side lets read, and those that it reads.
+    /// The plan of the data that this side lets read, and of the data that it reads.
     readable: [Plan; 2],
 }
 
 impl Side {
-    /// Side `side`, 0 or 1, of a run of `seed`. Of whole pages its memory can be lent to the node, else it is copied.
+    /// Creates side `side`, 0 or 1, of a run of `seed`. With `whole_pages` its memory can be lent to the node, otherwise it is copied.
     pub fn new(device: Arc<Device>, side: usize, seed: u64, rules: Rules, whole_pages: bool) -> Done<Self> {
         const PAGE: usize = 4096;
         let len = Layout::new(0).len;
@@ -162,7 +162,7 @@ impl Side {
         })
     }
 
-    /// The values that the other side must know.
+    /// Returns the values that the other side needs.
     pub fn card(&self) -> Done<Peer> {
         let receiving = |lane: &Lane| lane.target.as_ref().unwrap_or(&lane.qp).qpn();
         let qpns = [
@@ -198,18 +198,18 @@ impl Side {
         Ok(())
     }
 
-    /// The requests that this side sent.
+    /// Returns the requests that this side has sent.
     pub fn sums(&self) -> Sums {
         Sums(self.lanes.iter().map(Lane::sent).collect())
     }
 
-    /// True if nothing is under way.
+    /// Returns true if nothing is outstanding.
     pub fn is_idle(&self) -> bool {
         self.lanes.iter().all(Lane::is_idle)
     }
 
-    /// Posts a request on each lane that has room, unless it is the `last` of the run; takes what has completed. Returns
-    /// how many of both.
+    /// Posts a request on each lane that has room, unless this is the `last` phase of the run, and handles completions. Returns the number
+    /// of both.
     pub fn turn(&mut self, last: bool) -> Done<usize> {
         let posted = self.post(last)?;
         let mut out = [Completion::default(); 64];
@@ -228,16 +228,16 @@ impl Side {
         Ok(posted + sent + received)
     }
 
-    /// Sleeps until something completes, `limit` at most.
+    /// Sleeps until something completes, at most `limit`.
     pub fn rest(&self, limit: Duration) -> Done<()> {
-        // Arming raises an event at once if something has come meanwhile.
+        // Arming raises an event at once if a completion has arrived meanwhile.
         self.cqs.iter().for_each(|cq| cq.arm(false));
         self.device.events().wait(Some(limit))?;
         while self.device.events().next().is_some() {}
         Ok(())
     }
 
-    /// When both sides are idle: whether as much arrived as the peer says it sent.
+    /// When both sides are idle: checks that everything the peer says it sent has arrived.
     pub fn settle(&self, peer: &Sums) -> Result<(), String> {
         for (lane, sent) in self.lanes.iter().zip(&peer.0) {
             lane.settle(sent)?;
@@ -250,7 +250,7 @@ impl Side {
         }
     }
 
-    /// A summary in a line: requests posted and messages received on the lanes of each kind, connections that ended.
+    /// Returns a one-line summary: requests posted and messages received on the lanes of each kind, and connections that ended.
     pub fn summary(&self) -> String {
         let mut kinds: Vec<(Way, u64, u64)> = Vec::new();
         for (way, lane) in LANES.into_iter().zip(&self.lanes) {
@@ -283,7 +283,7 @@ impl Side {
             let mut flags = SendFlags::empty();
             flags.set(SendFlags::SIGNALED, request.signaled);
             flags.set(SendFlags::INLINE, request.inline);
-            // A FENCE changes the order of execution only, so it may be anywhere.
+            // A FENCE affects only the order of execution, so it may be set on any request.
             flags.set(SendFlags::FENCE, LANES[index].service().has_atomics() && n % 7 == 0);
             post(&lane.qp, SendWr { wr_id: n, op, sge: &sge, flags }, |service| match service {
                 Service::Ud => Target::Datagram { ah, qpn: peer.qpns[1][index], qkey: QKEY },
@@ -305,7 +305,7 @@ impl Side {
         let Self { lanes, words, layout, rules, peer, .. } = &mut *self;
         let lane = &mut lanes[index];
         if wc.status != WcStatus::Success {
-            // The receives that a connection that ended has left; others are still there for those that share them.
+            // Receives of a connection that has ended; shared receives are still available to the others.
             if !(rules.wears_out && wc.status == WcStatus::WrFlushErr) {
                 return Err(format!("lane {index}, {:?}: a receive failed: {wc:?}", LANES[index]).into());
             }
@@ -347,7 +347,7 @@ fn post<'a>(qp: &Qp, wr: SendWr<'_>, target: impl Fn(Service) -> Target<'a>) -> 
     .map_err(|e| format!("{op:?} was refused: {e}").into())
 }
 
-/// The data of a request, at `at`.
+/// Returns the scatter/gather entries of a request's data at `at`.
 fn pieces(request: &Request, at: u64, lkey: u32) -> Vec<Sge> {
     let len = request.len as u32;
     let first = if request.halved { len / 2 } else { len };
@@ -356,7 +356,7 @@ fn pieces(request: &Request, at: u64, lkey: u32) -> Vec<Sge> {
     sges.map(|(addr, length)| Sge { addr, length, lkey }).collect()
 }
 
-/// Takes a UD queue pair to RTS.
+/// Moves a UD queue pair to RTS.
 fn run(qp: &Qp) -> Result<(), driver::Error> {
     let attr = |qp_state| QpAttr { qp_state, port_num: 1, qkey: QKEY, ..QpAttr::default() };
     qp.modify(&attr(QpState::Init), Mask::STATE | Mask::PORT | Mask::PKEY_INDEX | Mask::QKEY)?;

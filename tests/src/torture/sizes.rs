@@ -1,28 +1,28 @@
-//! The layout of the memory of a side; it is the same on both.
+//! The memory layout of a side, the same on both.
 
 use super::plan::{DATAGRAM, LARGEST, Request, SLOTS};
 use driver::Service;
 
 /// Bytes of a buffer for a message of any size.
 pub const ROOM: usize = LARGEST.next_multiple_of(4096);
-/// Bytes of a GRH, which lies before each datagram.
+/// Bytes of the GRH before each datagram.
 pub const GRH: usize = 40;
-/// Bytes of a buffer for a datagram behind its GRH.
+/// Bytes of a buffer for a datagram with its GRH.
 pub const DATAGRAM_ROOM: usize = GRH + DATAGRAM;
 
 /// The kind of a lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
-    /// A service with receives of each queue pair's own.
+    /// A service in which each queue pair has its own receives.
     Own(Service),
-    /// RC whose receives are shared.
+    /// RC with shared receives.
     Shared,
     /// XRC.
     Extended,
 }
 
 impl Way {
-    /// The service of what is sent.
+    /// Returns the service of the sender.
     pub fn service(self) -> Service {
         match self {
             Self::Own(service) => service,
@@ -31,7 +31,7 @@ impl Way {
         }
     }
 
-    /// Receives of a queue pair, or of all that share them.
+    /// Returns the number of receives of a queue pair, or of all that share them.
     pub fn receives(self) -> usize {
         match self {
             Self::Own(Service::Ud) => 32,
@@ -40,7 +40,7 @@ impl Way {
         }
     }
 
-    /// Bytes of the buffer of a receive.
+    /// Returns the size of a receive buffer in bytes.
     pub fn room(self) -> usize {
         match self {
             Self::Own(Service::Ud) => DATAGRAM_ROOM,
@@ -71,22 +71,22 @@ pub const LANES: [Way; 13] = [
 pub struct Layout {
     /// The first byte.
     pub start: usize,
-    /// Words of each lane that atomics work on, two of each, and one that those of all lanes add to.
+    /// Words for atomics: two for each lane, and one that all lanes add to.
     pub words: usize,
     /// The source of READs: [`LARGEST`] bytes that never change.
     pub readable: usize,
-    /// For each lane, where what it sends or reads lies: [`SLOTS`] buffers.
+    /// For each lane, [`SLOTS`] buffers for data that it sends or reads.
     pub sources: usize,
-    /// For each lane, where its peer writes: [`SLOTS`] buffers.
+    /// For each lane, [`SLOTS`] buffers that its peer writes to.
     pub targets: usize,
-    /// For each lane, its receives. Lanes that share theirs have the same.
+    /// For each lane, its receives. Lanes that share receives have the same offset.
     pub inboxes: [usize; LANES.len()],
-    /// Bytes of all.
+    /// Total size in bytes.
     pub len: usize,
 }
 
 impl Layout {
-    /// The layout of a side whose memory begins at `start`.
+    /// Returns the layout of a side with memory starting at `start`.
     pub fn new(start: usize) -> Self {
         let mut end = start;
         let mut take = |len: usize| {
@@ -109,32 +109,32 @@ impl Layout {
         Self { start, words, readable, sources, targets, inboxes, len: end - start }
     }
 
-    /// The word of what is readable that a READ begins with.
+    /// Returns the word of the readable data at which a READ begins.
     pub fn read_from(request: &Request) -> usize {
         request.draw as usize % ((LARGEST - request.len) / 8 + 1)
     }
 
-    /// Where request `n` of `lane` has its data, or the answer to it.
+    /// Returns the offset of the data or the result of request `n` of `lane`.
     pub fn source(&self, lane: usize, n: u64) -> usize {
         self.sources + slot(lane, n)
     }
 
-    /// Where request `n` of a peer's `lane` writes.
+    /// Returns the offset that request `n` of a peer's `lane` writes to.
     pub fn target(&self, lane: usize, n: u64) -> usize {
         self.targets + slot(lane, n)
     }
 
-    /// Receive `slot` of `lane`.
+    /// Returns the offset of receive `slot` of `lane`.
     pub fn inbox(&self, lane: usize, slot: usize) -> usize {
         self.inboxes[lane] + slot * LANES[lane].room()
     }
 
-    /// The word that the FetchAdds of `lane` count in, and the one its CmpSwaps do.
+    /// Returns the offset of the word for FetchAdds of `lane`, or of the one for its CmpSwaps.
     pub fn word(&self, lane: usize, which: usize) -> usize {
         self.words + 8 * (2 * lane + which)
     }
 
-    /// The word that all lanes add to.
+    /// Returns the offset of the word that all lanes add to.
     pub fn sum(&self) -> usize {
         self.words + 16 * LANES.len()
     }
