@@ -176,8 +176,8 @@ fn a_view_follows_quick_changes_and_a_node_that_was_made_anew() {
     assert!(printed.0.contains("ironverbs iron3"), "{}", printed.0);
 }
 
-/// A run inside a view that requests more VFs waits for the view to show them, and keeps its supervisor. The same for users who need a user
-/// namespace.
+/// A run inside a view that requests more VFs waits for the view to show them, and keeps its supervisor. The same with a user namespace,
+/// for users other than root.
 #[test]
 fn a_run_inside_a_view_brings_its_vfs_to_the_view() {
     let root = fs::metadata("/proc/self").is_ok_and(|own| std::os::unix::fs::MetadataExt::uid(&own) == 0);

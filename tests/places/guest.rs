@@ -1,4 +1,4 @@
-//! A guest under QEMU, whose stock driver has a VF of the model. `make test-guest` runs all scenarios.
+//! A guest under QEMU with a VF of the model under its stock driver. `make test-guest` runs all scenarios.
 
 use ironverbs_tests::program::built;
 use std::{path::Path, process::Command};

@@ -64,7 +64,7 @@ impl Mapped {
     /// Implements [`Host::read`].
     pub fn read(&self, rid: Rid, at: Iova, buf: &mut [u8]) -> Result<(), Abort> {
         let from = self.reach(rid, at, buf.len()).ok_or(Abort::Source)?;
-        // SAFETY: the range was mapped by its owner, who keeps it; everything runs in one thread.
+        // SAFETY: the range was mapped by its owner, which keeps it; everything runs in one thread.
         unsafe { std::ptr::copy(from, buf.as_mut_ptr(), buf.len()) };
         Ok(())
     }

@@ -105,7 +105,7 @@ const KINDS: &[Kind] = &[
     },
 ];
 
-/// What happens to a program at a random instant.
+/// The fate of a program at a random instant.
 #[derive(Clone, Copy, PartialEq)]
 pub enum Fate {
     /// SIGKILL.

@@ -14,8 +14,8 @@ fn limited(limit: &str) -> Prefix {
     ["sh", "-c", &format!("ulimit {limit}; exec \"$@\""), "sh"].map(String::from).into()
 }
 
-/// Runs device query, perftest, rping and UCX with `prefix` before each, on an existing node: a user who may not make large files could not
-/// make one.
+/// Runs device query, perftest, rping and UCX with `prefix` before each. The node already exists, because a user with a file size limit
+/// could not make one.
 fn all_run(name: &str, prefix: &Prefix) {
     let node = Node::new(&format!("matrix-{name}"), 2);
     node.run(&["true"]);

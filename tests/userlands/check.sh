@@ -140,7 +140,7 @@ pair ib_send_bw perftest -n 1000 -c XRC
 pair ib_write_bw perftest -n 1000 -c UC
 pair ib_send_bw perftest -n 1000 --use-srq
 
-# --- connections, and what others build on verbs -----------------------------------------------------------------------------------
+# --- connections, and programs built on verbs -----------------------------------------------------------------------------------------
 # sid's UCX is built without verbs. libfabric resolves the machine's own host name.
 echo "127.0.0.1 localhost $(uname -n)" >"$folder/etc/hosts"
 # meet NAME PATTERN SERVER.. -- CLIENT..

@@ -418,7 +418,7 @@ impl Machine {
 
     /// Allocates zeroed memory for `fid` and returns its address.
     pub fn block(&self, owner: Owner, fid: u8, len: usize) -> u64 {
-        // The driver picks doorbell pages of a queue by its address, so the alignment must be the same in every run.
+        // The driver chooses the page size of a queue by its address, so the alignment must be the same in every run.
         let layout = Layout::from_size_align(len.next_multiple_of(4096), len.next_power_of_two().max(4096));
         let layout = layout.expect("a size");
         // SAFETY: the size is not zero.

@@ -221,7 +221,7 @@ fn a_queue_that_fails_flushes_what_is_behind_and_only_if_it_was_made_to() {
         });
         let tir = bed.direct_tir(&nic, 0);
         bed.steer_all(&nic, tir);
-        // The buffers of the first WQE are no longer in use.
+        // The first WQE gets an invalid key.
         bed.spoil(&nic);
         bed.inject(&frame(mac(2), mac(1), 0x88b5, &[7; 100]));
         let failed = bed.poll(nic.rx[0].cq).expect("a completion");

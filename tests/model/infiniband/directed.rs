@@ -58,7 +58,7 @@ fn two_hops_away_are_the_functions() {
     for fid in [0u8, 1, 3] {
         let answer = ask(&mut bed, &[1, fid + 1], attribute::NODE_INFO, 0);
         if fid == 1 {
-            // This function's program has a QP0, so it has to answer, but the test's program does not.
+            // The program of this function has a QP0, so it gets the request; here it sends no answer.
             assert_eq!(answer.map(|a| a.header().status()), Some(0));
             continue;
         }

@@ -89,7 +89,7 @@ fn listen(manager: &mut Manager, end: &mut End, anything: bool) -> Done<()> {
             rnr_retry_count: 7,
             ..Accept::default()
         };
-        // The queue pair must be ready before the peer learns of it, because only after that is its PSN known to the agent alone.
+        // The queue pair must be ready before the peer learns of it. The agent knows our PSN only from the accept command.
         let mut parameters = manager.agent.qp_parameters(id).ok_or("no parameters")?;
         parameters.rq_psn = own;
         start(&end.qp, &end.device, &parameters)?;

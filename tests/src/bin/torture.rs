@@ -160,7 +160,7 @@ fn torment(paced: &mut Paced, peering: &mut Peering, length: Duration) -> Done<(
     Ok(())
 }
 
-/// A side, and the longest time it was kept from running, which neither its own retries nor its peer's may outlast.
+/// A side, and the longest time for which it did not run: neither its own retries nor its peer's outlast a long pause.
 struct Paced {
     side: Side,
     sleeps: bool,

@@ -59,7 +59,7 @@ impl Arrivals {
         Ok(n)
     }
 
-    /// Returns the number after the last one seen, which means that no message may be missing.
+    /// Returns the number after the last message seen.
     pub fn end(&self) -> u64 {
         self.next
     }

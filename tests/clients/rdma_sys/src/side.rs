@@ -160,19 +160,19 @@ impl Side {
 
     /// Returns the queue pair number.
     pub fn qp_num(&self) -> u32 {
-        // SAFETY: our own queue pair, whose number does not change.
+        // SAFETY: our own queue pair; its number does not change.
         unsafe { (*self.qp).qp_num }
     }
 
     /// Returns address and rkey of byte `at`, for the peer.
     pub fn place(&self, at: usize) -> (u64, u32) {
-        // SAFETY: our own registration, whose keys do not change.
+        // SAFETY: our own registration; its keys do not change.
         (self.memory as u64 + at as u64, unsafe { (*self.mr).rkey })
     }
 
     fn sge(&self, (at, len): (usize, usize)) -> ibv_sge {
         assert!(at + len <= LEN);
-        // SAFETY: our own registration, whose keys do not change.
+        // SAFETY: our own registration; its keys do not change.
         ibv_sge { addr: self.memory as u64 + at as u64, length: len as u32, lkey: unsafe { (*self.mr).lkey } }
     }
 

@@ -83,7 +83,7 @@ impl Pair {
         Self::boot_on(images, name, place, kernels, server::Plan { infiniband, ..Default::default() })
     }
 
-    /// The same on a server with a different configuration, whatever functions it lists.
+    /// The same on a server configured by `served`, but always with the PF and a VF as its functions.
     pub fn boot_on(
         images: &Images,
         name: &str,
