@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Breaks the product in the ways that tests/mutants.toml lists, and says which test catches each.
+"""Breaks the product in the ways that tests/mutants.toml lists, and reports which test catches each.
 
   scripts/mutants.py                     all of them
-  scripts/mutants.py --sample 12 --seed 7    a dozen, chosen by a seed
+  scripts/mutants.py --sample 12 --seed 7    a dozen, selected by a seed
   scripts/mutants.py NAME..              these
-  scripts/mutants.py --check             only looks whether each stands where the list says; builds nothing
+  scripts/mutants.py --check             only checks that each applies where the list says; builds nothing
 
-All mutants are compiled into one copy of the tree, below target/mutants, and IRONVERBS_MUTANT chooses one of them when a test runs. Each
+All mutants are compiled into one copy of the tree, below target/mutants, and IRONVERBS_MUTANT selects one of them when a test runs. Each
 mutant's test must pass without it and fail with it. The last line counts how many were caught, and by which of `make test` and
 `make test-all`.
 """
@@ -43,7 +43,7 @@ def die(words):
 
 
 def mutants():
-    """The list, each with its number."""
+    """Returns the list of mutants, with their numbers."""
     found = tomllib.loads(LIST.read_text())['mutant']
     for number, mutant in enumerate(found, 1):
         mutant['number'] = number
@@ -54,21 +54,21 @@ def mutants():
 
 
 def switched(mutant):
-    """The text that does either, as the environment says."""
+    """Returns code that selects the mutant or the original by the environment."""
     find, change = mutant['find'], mutant['change']
     either = f"if crate::mutated({mutant['number']}) {{ {change} }} else {{ {find} }}"
     return either if find.endswith((';', '}')) else f'({either})'
 
 
 def write(path, text):
-    """Writes `text` unless it is there already, so that cargo builds what is new alone."""
+    """Writes `text` unless it is there already, so that cargo rebuilds only changed files."""
     path.parent.mkdir(parents=True, exist_ok=True)
     if not path.exists() or path.read_bytes() != text:
         path.write_bytes(text)
 
 
 def copy_with(found):
-    """Makes the copy of the tree that has all mutants."""
+    """Makes the copy of the tree that contains all mutants."""
     files = subprocess.run(['git', 'ls-files', '-z'], cwd=ROOT, capture_output=True, check=True).stdout.decode()
     files = [name for name in files.split('\0') if name and (ROOT / name).is_file()]
     texts = {}
@@ -89,7 +89,7 @@ def copy_with(found):
 
 
 def build():
-    """Builds the copy. Returns the tests of each binary, and where it runs."""
+    """Builds the copy. Returns the tests of each binary, and its working directory."""
     env = dict(os.environ, CARGO_TARGET_DIR=str(TARGET), RUSTFLAGS='-Awarnings')
     cargo = [os.environ.get('CARGO', 'cargo'), 'build', '--locked', '--quiet', '--profile', 'quick', '--workspace']
     subprocess.run(cargo + ['--lib', '--bins', '--tests', '--examples'], cwd=TREE, env=env, timeout=BUILD, check=True)
@@ -102,7 +102,7 @@ def build():
 
 
 def passes(suite, name, number):
-    """Whether test `name` passes while mutant `number` is chosen; 0 is none."""
+    """Returns true if test `name` passes with mutant `number` selected; 0 selects none."""
     env = dict(os.environ, IRONVERBS_MUTANT=str(number), PROPTEST_RNG_SEED='1')
     words = [suite['binary-path'], '--exact', name]
     try:

@@ -1,9 +1,9 @@
-"""What the parts of scripts/test.sh found: which failed, were skipped and why, needed a second try; the slowest; a last line of counts.
+"""Prints the results of scripts/test.sh: failed and skipped tests with reasons, second tries, the slowest; counts in the last line.
 
   results.py FOLDER --times PART=SECONDS.. --failed PART..
 
-FOLDER has a report of nextest (JUnit's XML) or what was said (text) for each part. A line `skipped: REASON` of a test that passed is a
-test that was skipped. A part that says nothing of single tests counts as one. Ends with 1 if anything failed.
+FOLDER has a report of nextest (JUnit's XML) or an output (text) for each part. A passed test that printed a line `skipped: REASON` counts
+as skipped. A part that does not list single tests counts as one. Exits with 1 if anything failed.
 """
 import argparse
 import pathlib
@@ -15,13 +15,13 @@ SLOWEST = 10
 
 
 class Found:
-    """Counts, and what is to be said of each."""
+    """The counts, and the tests to list for each."""
 
     def __init__(self):
         self.passed, self.failed, self.skipped, self.retried, self.times = 0, [], [], [], []
 
     def report(self, file):
-        """Takes in a report of nextest."""
+        """Adds a report of nextest."""
         for case in xml.etree.ElementTree.parse(file).iter('testcase'):
             name = f"{case.get('classname')} {case.get('name')}"
             self.times.append((float(case.get('time') or 0), name))
@@ -38,7 +38,7 @@ class Found:
                 self.passed += 1
 
     def words(self, file, failed):
-        """Takes in what a part said, which failed or did not."""
+        """Adds the output of a part; `failed` tells if the part failed."""
         text = file.read_text(errors='replace')
         self.skipped += [f'{file.stem}: {line}' for line in re.findall(r'^(?:\S+: )?skipped: .*', text, re.MULTILINE)]
         self.retried += [f'{file.stem}: {name}' for name in re.findall(r'^second try: (.*)', text, re.MULTILINE)]

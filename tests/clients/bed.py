@@ -1,4 +1,4 @@
-"""A node of its own for one client, programs on it, and what its devices counted."""
+"""A temporary node for one client, programs on it, and the counters of its devices."""
 
 import os
 import pathlib
@@ -17,15 +17,15 @@ VFS = 2
 
 
 class Skip(Exception):
-    """The client cannot be had on this machine."""
+    """The client is not available on this machine."""
 
 
 class Wrong(Exception):
-    """What was expected and what was found instead."""
+    """A failure: what was expected, and what was found instead."""
 
 
 def need(program):
-    """The path of a program, or a reason to skip."""
+    """Returns the path of a program, or skips the client."""
     return shutil.which(program) or skip(f"no {program} here")
 
 
@@ -39,19 +39,19 @@ def expect(holds, what):
 
 
 def free_port():
-    """A TCP port that nobody listens on now."""
+    """Returns a TCP port that is currently free."""
     with socket.socket() as one:
         one.bind(("127.0.0.1", 0))
         return one.getsockname()[1]
 
 
 def tail(text, lines=6):
-    """The last lines of an output, as one."""
+    """Returns the last lines of an output, joined to one line."""
     return " | ".join(line.strip() for line in text.strip().splitlines()[-lines:])[-900:]
 
 
 class Program:
-    """A program on the node, in a process group of its own; its output is in a file."""
+    """A program on the node, in its own process group, with its output in a file."""
 
     def __init__(self, bed, words, environment):
         self.bed = bed
@@ -71,7 +71,7 @@ class Program:
         return pathlib.Path(self.log.name).read_text(errors="replace")
 
     def wait(self, seconds):
-        """The output of a program that must end well within this time."""
+        """Waits for a program that must succeed within this time, and returns its output."""
         try:
             status = self.process.wait(self.bed.left(seconds))
         except subprocess.TimeoutExpired:
@@ -81,7 +81,7 @@ class Program:
         return self.output()
 
     def until(self, word, seconds):
-        """Returns once the program has said this."""
+        """Waits until the program has printed this word."""
         end = time.monotonic() + self.bed.left(seconds)
         while word not in self.output():
             status = self.process.poll()
@@ -91,7 +91,7 @@ class Program:
         return self
 
     def end(self):
-        """Ends the program and its children."""
+        """Kills the program and its children."""
         try:
             os.killpg(self.process.pid, signal.SIGKILL)
         except ProcessLookupError:
@@ -101,7 +101,7 @@ class Program:
 
 
 class Bed:
-    """A node for one client. All its programs are ended and its memory is given back when it closes."""
+    """A node for one client. Closing it ends all its programs and frees its memory."""
 
     def __init__(self, limit, link_layer="ethernet"):
         expect((BUILT / "ironverbs").exists(), f"expected the command at {BUILT / 'ironverbs'} (make build), found none")
@@ -125,7 +125,7 @@ class Bed:
         shutil.rmtree(self.directory, ignore_errors=True)
 
     def left(self, seconds):
-        """This many seconds, or what the client has left of its time."""
+        """Returns this many seconds, or the rest of the client's time if that is less."""
         left = self.end_of_time - time.monotonic()
         expect(left > 0, f"expected the client to be done within {self.limit} s, found it busy")
         return min(seconds, left)
@@ -134,18 +134,18 @@ class Bed:
         return [str(BUILT / "ironverbs"), "run", "--node", self.node, "--", *map(str, words)]
 
     def start(self, *words, **environment):
-        """A program on the node that goes on while others run."""
+        """Starts a program on the node that runs in the background."""
         self.left(1)
         program = Program(self, words, environment)
         self.programs.append(program)
         return program
 
     def run(self, *words, seconds=60, **environment):
-        """The output of a program on the node."""
+        """Runs a program on the node and returns its output."""
         return self.start(*words, **environment).wait(seconds)
 
     def sent(self):
-        """Bytes of RDMA packets each device has sent, as a program on the node reads them below `/sys`."""
+        """Returns the bytes of RDMA packets that each device has sent, as read below `/sys` by a program on the node."""
         # The supervisor of a launched program updates the files within 80 ms. It writes them in place, so a file that grows between two
         # reads is misread at its end; head needs only one read.
         script = "sleep 0.3; for d in /sys/class/infiniband/iron*; do echo ${d##*/} $(head -n 1 $d/ports/1/counters/port_xmit_data); done"
@@ -155,7 +155,7 @@ class Bed:
         return counted
 
     def must_have_sent(self, before, least):
-        """Holds what all devices sent since `before` to the bytes that a client says it moved, and returns it."""
+        """Checks that the devices have sent at least the bytes that a client reports since `before`, and returns their number."""
         # The supervisor updates the counters every 80 ms.
         end = time.monotonic() + self.left(3)
         while True:

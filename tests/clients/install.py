@@ -1,4 +1,4 @@
-"""What clients need besides Debian's packages: wheels and crates, fetched once in fixed versions."""
+"""Installs what clients need besides Debian's packages: wheels and crates, fetched once in fixed versions."""
 
 import contextlib
 import fcntl
@@ -18,9 +18,9 @@ ROOM = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".
 
 @contextlib.contextmanager
 def made(name, *parts):
-    """The folder of `name`, and whether it is still to be filled; it is whole once the block ends without an error.
+    """Yields the folder of `name`, and true if it must still be filled; it is complete once the block ends without an error.
 
-    It is named by what it is made of, so that other versions make a new one, which takes the place of the old.
+    The folder is named by a hash of its inputs, so that other versions make a new one, which replaces the old.
     """
     folder = ROOM / f"{name}-{hashlib.sha256(repr(parts).encode()).hexdigest()[:12]}"
     ROOM.mkdir(parents=True, exist_ok=True)
@@ -37,7 +37,7 @@ def made(name, *parts):
 
 
 def fetch(what, words, limit, **more):
-    """Runs a package client; that it fails is a reason to skip."""
+    """Runs a package client; if it fails, the client is skipped."""
     print(f"clients: {what} is made ready", file=sys.stderr)
     try:
         done = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=limit, **more)
@@ -49,7 +49,7 @@ def fetch(what, words, limit, **more):
 
 
 def wheels(name):
-    """The interpreter of an environment with the wheels of `wheels/NAME.txt` and nothing else."""
+    """Returns the interpreter of an environment with only the wheels of `wheels/NAME.txt`."""
     wanted = HERE / "wheels" / f"{name}.txt"
     with made(name, wanted.read_text(), sys.version) as (folder, missing):
         python = folder / "bin" / "python"
@@ -61,7 +61,7 @@ def wheels(name):
 
 
 def crate(name, version):
-    """The directory of a crate's built tests and examples: `debug/deps` and `debug/examples`."""
+    """Builds a crate's tests and examples; they are in `debug/deps` and `debug/examples` of the returned directory."""
     cargo, rustc = need("cargo"), need("rustc")
     release = subprocess.run([rustc, "--version"], capture_output=True, text=True, timeout=60).stdout
     with made(name, version, release) as (folder, missing):
@@ -86,15 +86,15 @@ def crate(name, version):
 
 
 def header(path, debian):
-    """Skips where a header that Debian has in this package is not installed."""
+    """Skips the client if a header is not installed; `debian` is the package that has it."""
     if not pathlib.Path("/usr/include", path).exists():
         skip(f"no {path} here ({debian})")
 
 
 def package(name, crate, **environment):
-    """The directory of what a package of ours beside this file is built to, against the installed libibverbs.
+    """Builds a package of ours beside this file against the installed libibverbs, and returns the directory.
 
-    That `crate`, which it is built on, cannot be built is a reason to skip; that ours cannot then, is a failure.
+    If `crate`, which it depends on, cannot be built, the client is skipped; if our package cannot be built, it fails.
     """
     cargo, rustc = need("cargo"), need("rustc")
     versions = [

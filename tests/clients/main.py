@@ -1,4 +1,4 @@
-"""Runs the clients named in the arguments, or all, each on a node of its own, and prints a line for each."""
+"""Runs the clients named in the arguments, or all, each on its own node, and prints a line for each."""
 
 import importlib
 import sys
@@ -22,7 +22,7 @@ CLIENTS = {
 
 
 def judge(name):
-    """What there is to say of one client: `ok`, `skipped` or `FAILED`, and why."""
+    """Runs one client and returns the result: `ok`, `skipped` or `FAILED`, and the reason."""
     client = importlib.import_module(f"with_{name}")
     try:
         installed = client.install()

@@ -1,4 +1,4 @@
-"""What two programs of a client share: bytes to compare, and words left for the other in the directory both run in."""
+"""Code shared by the two programs of a client: data to compare, and messages exchanged through their working directory."""
 
 import os
 import pathlib

@@ -1,4 +1,4 @@
-"""fio's rdma engine: each verb of its client against its server, over rdma_cm; the server verifies what it is sent."""
+"""fio's rdma engine: each verb of its client against its server, over rdma_cm; the server verifies the data it receives."""
 
 SIZE = 16 << 20
 BLOCK = 64 << 10

@@ -1,4 +1,4 @@
-"""InfiniStore: a server with its pool of memory on one device, a client on another that puts blocks and gets them."""
+"""InfiniStore: a server with its memory pool on one device, and a client on another that stores blocks and reads them back."""
 
 import sys
 

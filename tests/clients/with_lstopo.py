@@ -1,4 +1,4 @@
-"""hwloc's lstopo: each device of the node is an OpenFabrics object, below the PCI device it belongs to."""
+"""hwloc's lstopo: it shows each device of the node as an OpenFabrics object, below its PCI device."""
 
 import xml.etree.ElementTree
 

@@ -1,7 +1,7 @@
 """Mooncake's transfer engine at its defaults: RDMA, two polling threads for each device, handshakes peer to peer.
 
-With all devices of the node its bytes are compared. Its latency is taken with one device on each side: idle polling
-threads of Mooncake spin without a verbs call for 100 ms, so with more devices than processors they take each other's time.
+With all devices of the node the data is compared. The latency is measured with one device on each side: idle polling threads of Mooncake
+spin for 100 ms without a verbs call, so with more devices than processors they compete for processor time.
 """
 
 import sys

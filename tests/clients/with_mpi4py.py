@@ -1,4 +1,4 @@
-"""mpi4py on Debian's Open MPI: two ranks over UCX, which is given no transport but verbs."""
+"""mpi4py on Debian's Open MPI: two ranks over UCX, restricted to verbs transports."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""NIXL's wheel, which brings a libibverbs of its own: agent to agent over its UCX backend, as it chooses by itself."""
+"""NIXL's wheel, which bundles its own libibverbs: agent to agent over its UCX backend, with the transports it selects itself."""
 
 import os
 import sys

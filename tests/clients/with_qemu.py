@@ -1,4 +1,4 @@
-"""QEMU's migration over RDMA: a machine goes from one QEMU to another, and all its memory is compared."""
+"""QEMU's migration over RDMA: migrates a machine from one QEMU to another and compares all its memory."""
 
 import json
 import os
@@ -49,7 +49,7 @@ def check(bed, qemu):
 
 
 def finished(bed, end):
-    """The state a migration ends in."""
+    """Waits for the end of a migration and returns its state."""
     until = time.monotonic() + bed.left(60)
     while time.monotonic() < until:
         state = end("query-migrate").get("status")
@@ -104,7 +104,7 @@ class Monitor:
                 return answer["return"]
 
     def memory(self, bed, name):
-        """All memory of the machine below its hole for devices."""
+        """Returns all memory of the machine below the PCI hole."""
         path = os.path.join(bed.directory, f"memory-{name}")
         self("pmemsave", val=0, size=MEMORY, filename=path)
         with open(path, "rb") as image:

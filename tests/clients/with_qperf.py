@@ -1,7 +1,7 @@
 """qperf: its RDMA tests on InfiniBand, and those of reliable connections on RoCE.
 
-It knows no GIDs, so on RoCE it needs rdma_cm, which it offers for reliable connections only; so it is with any RoCE
-device. Its help names tests of XRC that Debian's build does not have.
+It does not support GIDs, so on any RoCE device it needs rdma_cm, which it supports only for reliable connections. Its help lists tests
+of XRC that Debian's build does not have.
 """
 
 import re

@@ -1,6 +1,6 @@
-"""rdma-sys, the bindings of libibverbs for Rust: a program of ours on them (`rdma_sys/`), between two devices of either link layer.
+"""rdma-sys, Rust bindings of libibverbs: our own program that uses them (`rdma_sys/`), between two devices of either link layer.
 
-Its bindgen wants a libclang of release 15 at most: PyPI's wheel has one, and gcc the headers that belong to a compiler.
+Its bindgen needs libclang 15 or older: PyPI's wheel has one, and gcc provides the compiler's own headers.
 """
 
 import re

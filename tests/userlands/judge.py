@@ -1,14 +1,14 @@
-"""Runs rdma-core's own tests file by file, and keeps the page of what they found. Lies inside a folder, beside `tests`.
+"""Runs rdma-core's own tests file by file, and maintains the page with their results. It is placed in a folder, beside `tests`.
 
   judge.py run DEVICE FILE..     a line per test: file, test, outcome, reason; separated by tabs
   judge.py one DEVICE FILE DONE  the same for one file without the tests named in DONE, in this process
-  judge.py show                  the counts of each file, and why what did not pass did not
-  judge.py write PAGE            prints PAGE with its table and reasons made anew
-  judge.py worse PAGE            says what got worse than PAGE says, and fails if anything did
+  judge.py show                  the counts of each file, and the reasons of tests that did not pass
+  judge.py write PAGE            prints PAGE with its table and reasons updated
+  judge.py worse PAGE            prints regressions against PAGE, and fails if there are any
 
-show, write and worse read what run said, each line with the suite's name and a tab before it.
+show, write and worse read the output of run, each line prefixed with the suite's name and a tab.
 
-A test that crashes its process or does not end within LIMIT is an error, and the rest of its file goes on in another.
+A test that crashes its process or does not end within LIMIT is an error, and the rest of its file continues in another process.
 """
 import collections
 import importlib
@@ -34,7 +34,7 @@ OUTCOMES = ('passed', 'skipped', 'failed', 'errors')
 # --- in the folder --------------------------------------------------------------------------------------------------
 
 class Lines(unittest.TestResult):
-    """Says the outcome of each test as soon as it is known."""
+    """Prints the outcome of each test as soon as it is known."""
 
     def __init__(self, file):
         super().__init__()
@@ -119,7 +119,7 @@ def one(device, file, done):
 
 
 def follow(process):
-    """The lines of a process, and None when LIMIT passes without one."""
+    """Yields the lines of a process, and None if LIMIT passes without one."""
     lines = queue.Queue()
 
     def read():
@@ -139,7 +139,7 @@ def follow(process):
 
 
 def run(device, files):
-    """Each file in a process of its own; True if there was nothing wrong with running them."""
+    """Runs each file in its own process. Returns True if running them caused no problem."""
     for file in files:
         if not os.path.exists(os.path.join(HERE, 'tests', f'test_{file}.py')):
             continue
@@ -182,7 +182,7 @@ def run(device, files):
 # --- the page -------------------------------------------------------------------------------------------------------
 
 def read():
-    """Of each suite: {file: Counter of outcomes}, [(file, test, outcome, reason)]."""
+    """Reads the rows. Returns for each suite {file: Counter of outcomes} and [(file, test, outcome, reason)]."""
     found = {}
     for line in sys.stdin:
         suite, *row = line.rstrip('\n').split('\t')
@@ -245,7 +245,7 @@ def table(page, found):
 
 
 def worse(page, found):
-    """What got worse than the page says, in lines."""
+    """Returns the regressions against the page, as lines."""
     text = open(page, encoding='utf-8').read().split('<!-- counts -->\n', 1)[1]
     lines = [line.strip('| ').split(' | ') for line in text.split('\n\n', 1)[0].splitlines()]
     names, said = lines[0][1:], {}

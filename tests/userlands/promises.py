@@ -1,6 +1,6 @@
-"""What the provider promises beyond what rdma-core's own tests look at; run inside a folder, on two QPs of one device.
+"""Checks promises of the provider that rdma-core's own tests do not cover; run inside a folder, on two QPs of one device.
 
-Builds on what those tests share, which lies beside it.
+Uses the shared code of those tests, which is beside it.
 """
 import errno
 import os

@@ -1,7 +1,7 @@
 """Writes garbage into a function: configuration space, BAR0, command queue, doorbells, addresses outside memory.
 
-garbage.py BDF SEED SECONDS; ends with 0 when every access came back and every command either was answered or the
-device said why not. What the device answered is printed, by status.
+garbage.py BDF SEED SECONDS; exits with 0 if every access returned, and every command was either answered or rejected with a reason.
+The device's answers are printed by status.
 """
 import ctypes
 import mmap
@@ -24,7 +24,7 @@ SPARE, END = 512 << 20, 1 << 30
 
 
 class Dma:
-    """Pages of this program whose bus address is known: there is no IOMMU in the guest."""
+    """Pages of this program with known bus addresses: there is no IOMMU in the guest."""
 
     def __init__(self, pages):
         # Python has no name for MAP_LOCKED.
@@ -54,7 +54,7 @@ class Bar:
 
 
 def anywhere():
-    """An address: inside memory that the kernel does not use, around its end, far outside, not aligned."""
+    """Returns a random address: inside memory that the kernel does not use, around its end, far outside, unaligned."""
     return DICE.choice(
         [
             lambda: DICE.randrange(SPARE, END) & ~0xFFF,
@@ -69,7 +69,7 @@ def anywhere():
 
 
 def check_spare():
-    """Ends the program unless the kernel leaves the spare half alone."""
+    """Exits unless the kernel leaves the spare half alone."""
     with open("/proc/iomem") as table:
         used = [line.split()[0] for line in table if line.endswith("System RAM\n")]
     ends = [int(part.split("-")[1], 16) for part in used]
@@ -87,7 +87,7 @@ def config():
 
 
 class Commands:
-    """A command queue that works, for commands that are garbage."""
+    """A valid command queue for garbage commands."""
 
     OPCODES = (
         [0x100, 0x101, 0x102, 0x103, 0x104, 0x105, 0x107, 0x108, 0x109, 0x10A, 0x10B, 0x10D]
@@ -110,7 +110,7 @@ class Commands:
         self.stride = 1 << (self.bar.read(0x14) & 15)
 
     def send(self, data, out_length, wild=False, slot=0):
-        """One command; its status, or None without an answer."""
+        """Sends one command. Returns its status, or None if it was not answered."""
         memory, address = self.dma.map, self.dma.address
         # Mailboxes: pages 1 and 2 for input, page 3 for output.
         rest = data[16:]
@@ -148,7 +148,7 @@ class Commands:
         return status
 
     def bring_up(self):
-        """As a driver would, without much care."""
+        """Brings the function up like a driver, with few checks."""
         self.send(struct.pack(">HHHH8x", 0x104, 0, 0, 0), 16)
         self.send(struct.pack(">HHHH8x", 0x10B, 0, 0, 0)[:8] + struct.pack(">I4x", 1), 16)
         given = [page for page in self.dma.address[16:]]

@@ -4,14 +4,13 @@
     frames.py arrives|lost FROM TO [dst=MAC] [src=MAC] [tag=VLAN] [beside]
     frames.py rate FROM TO LEAST
 
-An end is a net device, as NAMESPACE:DEVICE if it is not of this namespace; or `wire`, whatever is at the other side of eth0's uplink,
-where somebody unwraps frames from eth0 and wraps what comes otherwise. The addresses are those of the ends if nothing else is
-said; `wire` has one of its own.
+An end is a net device, written NAMESPACE:DEVICE if it is in another namespace, or `wire`, the other end of eth0's uplink, where a process
+unwraps frames from eth0 and wraps all others. The default addresses are those of the ends; `wire` has one of its own.
 
-`arrives` is patient: it sends again until the frame is there, as it was sent; it has the tag `tag` on it or none. `lost` sends several
-and waits, `beside` until another frame has come the same way with the addresses of the ends, else for a while; it tries again while
-one of them arrives. Both end with 1, and a line, if it does not come to that. `rate` prints how many Mb/s of frames of 9000
-bytes get through, and tries again for a while if it is less than LEAST, for the machine may do something else.
+`arrives` resends until the frame arrives unchanged, with the tag `tag` or untagged. `lost` sends several frames and waits for a while, or
+with `beside` until another frame with the addresses of the ends has come the same way; it tries again while one of them arrives. On
+failure both print a line and exit with 1. `rate` prints the rate in Mb/s of frames of 9000 bytes, and tries again for a while if it is
+below LEAST, because the machine may be busy.
 """
 
 import ctypes
@@ -56,7 +55,7 @@ class End:
         enter(here)
 
     def send(self, frame):
-        """What the device does not take, for it has no carrier or no room, is lost."""
+        """Sends a frame. It is lost if the device has no carrier or no room."""
         if self.is_wire:
             frame = STATION + self.own + WRAPPED + frame
         try:
@@ -65,7 +64,7 @@ class End:
             pass
 
     def received(self, until):
-        """Frames of tests that come until then, with the tag on each."""
+        """Yields the test frames that arrive until then, each with its tag."""
         while True:
             left = max(0, until - time.monotonic())
             if not select.select([self.socket], [], [], left)[0]:
@@ -106,7 +105,7 @@ class Unexpected(Exception):
 
 
 def deliver(start, end, head):
-    """Sends frames until one arrives; the tag on it, and what came before it."""
+    """Sends frames until one arrives. Returns its tag, and the frames that came before it."""
     before = []
     until = time.monotonic() + PATIENCE
     while time.monotonic() < until:
@@ -141,7 +140,7 @@ def lost(start, end, head, beside):
 
 
 def rate(start, end, head, least):
-    """Mb/s that get through in half a second, behind what an idle port may send at once."""
+    """Measures the rate over half a second, after the burst that an idle port may send."""
     until = time.monotonic() + PATIENCE
     frame, found = head + bytes(8986), 0
     while found < least and time.monotonic() < until:

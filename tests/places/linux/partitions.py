@@ -1,6 +1,6 @@
-"""Sets the P_Key table of a port, as a subnet manager does: partitions.py DEVICE LID P_KEY...
+"""Sets the P_Key table of a port, like a subnet manager: partitions.py DEVICE LID P_KEY...
 
-DEVICE (such as umad0) is where the manager is, LID whose table it sets.
+DEVICE (such as umad0) is the manager's own port, LID that of the port to configure.
 """
 
 import fcntl
