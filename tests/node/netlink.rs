@@ -354,7 +354,7 @@ fn management_packets_of_every_class_are_answered_at_once() {
     ] {
         assert!(out.contains(part), "{part:?} is missing in\n{out}");
     }
-    // A table has as many records as there are.
+    // The answer has exactly as many records as there are.
     assert_eq!(out.matches("PathRecord dump").count(), 1, "{out}");
     assert!(!out.contains("sysstat ping succeeded"), "{out}");
 }

@@ -61,21 +61,21 @@ impl Mapped {
     pub fn is_empty(&self) -> bool {
         self.ranges.is_empty()
     }
-    /// Implements [`Host::read`].
+    /// The read of [`Host::read`], on the mapped memory.
     pub fn read(&self, rid: Rid, at: Iova, buf: &mut [u8]) -> Result<(), Abort> {
         let from = self.reach(rid, at, buf.len()).ok_or(Abort::Source)?;
         // SAFETY: the range was mapped by its owner, which keeps it; everything runs in one thread.
         unsafe { std::ptr::copy(from, buf.as_mut_ptr(), buf.len()) };
         Ok(())
     }
-    /// Implements [`Host::write`].
+    /// The write of [`Host::write`], on the mapped memory.
     pub fn write(&self, rid: Rid, at: Iova, data: &[u8]) -> Result<(), Abort> {
         let to = self.reach(rid, at, data.len()).ok_or(Abort::Destination)?;
         // SAFETY: as in `read`.
         unsafe { std::ptr::copy(data.as_ptr(), to, data.len()) };
         Ok(())
     }
-    /// Implements [`Host::copy`].
+    /// The copies of [`Host::copy`], on the mapped memory.
     pub fn copy(&self, staged: &[u8], moves: &[Move]) -> Result<(), Abort> {
         for one in moves {
             let len = one.len as usize;

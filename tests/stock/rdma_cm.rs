@@ -323,6 +323,6 @@ fn a_program_that_may_open_one_device_connects_from_it() {
     let client = ["unshare", "-m", "sh", "-c", script, view.to_str().expect("a path in UTF-8")];
     let pair = Pair::managed(&node, &words("rping -s -C 3"), &client);
     let _ = std::fs::remove_dir(view);
-    // If it had been given the device of the destination address instead, librdmacm would not have found it.
+    // If the connection had been assigned the device of the destination address, librdmacm would not have found that device.
     assert!(pair.client.contains("ping data: rdma-ping-2:"), "{}", pair.client);
 }

@@ -69,7 +69,7 @@ impl Treasure {
         )
     }
 
-    /// Returns scripts that put something in place of `name`, which is moved aside meanwhile.
+    /// Returns scripts that replace `name` by a link to root's file, by a dangling link, by a FIFO, or by a directory.
     pub fn in_place_of(&self, node: &Node, name: &str) -> Vec<String> {
         let [dir, file, gone] =
             [node.dir().to_path_buf(), self.file(), self.gone()].map(|p| p.display().to_string());

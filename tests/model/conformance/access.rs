@@ -89,7 +89,7 @@ fn row_25_region_without_permission_is_an_access_error() {
     }
 }
 
-/// Row 25: the requester ends with REM_ACCESS_ERR, vendor_err 0x88.
+/// Row 25: the requester fails with REM_ACCESS_ERR, vendor_err 0x88.
 #[test]
 fn row_25_access_error_fails_the_requester() {
     let (mut bed, [a, b], [from, to]) = ends(64);

@@ -65,7 +65,7 @@ fn row_07_duplicate_read_is_replayed() {
     assert_eq!(bed.query(peer.qp).next_rcv_psn(), EXPECTS + 3);
 }
 
-/// Row 7: a duplicate READ may ask for a part of the original.
+/// Row 7: a duplicate READ may request a part of the original.
 #[test]
 fn row_07_duplicate_read_of_a_part_is_replayed() {
     let (mut bed, peer, from) = foreign(4 * MTU, Access::ALL);

@@ -48,7 +48,7 @@ fn row_52_fence_does_not_wait_for_writes() {
     );
 }
 
-/// Row 59: the data of a WRITE are visible when the receive completion of a later SEND is.
+/// Row 59: the data of a WRITE is visible before the receive completion of a later SEND.
 #[test]
 fn row_59_write_is_visible_before_the_send_behind_it() {
     let (mut bed, peer, to) = foreign(4 * MTU, Access::ALL);

@@ -81,7 +81,7 @@ fn row_31_last_is_neither_empty_nor_longer_than_the_mtu() {
     );
 }
 
-/// Row 31: the packets of a WRITE carry together what its RETH says.
+/// Row 31: the packets of a WRITE together carry the length in its RETH.
 #[test]
 fn row_31_write_carries_what_its_reth_says() {
     for says in [4, 12, 4096] {
@@ -103,7 +103,7 @@ fn row_31_write_carries_what_its_reth_says() {
     }
 }
 
-/// Row 31: no message is longer than 2^31.
+/// Row 31: a message longer than 2^31 is invalid.
 #[test]
 fn row_31_message_longer_than_two_gigabytes_is_invalid() {
     assert_last_invalid(&[Pkt::new(BthOpcode::RcReadRequest, EXPECTS)], 0x8000_0001, "READ");
@@ -136,7 +136,7 @@ fn row_32_wrong_pad_count_is_invalid() {
     }
 }
 
-/// Row 32: pad bytes that are sent are zero, and their number is right.
+/// Row 32: the pad of sent packets is zero and has the correct length.
 #[test]
 fn row_32_sent_pad_is_zero() {
     let (mut bed, peer, from) = foreign(64, Access::LOCAL);
@@ -216,8 +216,8 @@ fn row_44_read_consumes_a_psn_per_response() {
     }
 }
 
-/// Beyond the rows: a message longer than the device advertises is not begun: LOC_LEN_ERR. One of 2^31 bytes would take half
-/// of all PSNs at an MTU of 256, and requests under way could not be distinguished from acknowledged ones.
+/// Beyond the rows: a message longer than the advertised maximum is not started: LOC_LEN_ERR. A message of 2^31 bytes would take half of
+/// all PSNs at an MTU of 256, and outstanding requests could not be distinguished from acknowledged ones.
 #[test]
 fn a_message_longer_than_advertised_is_not_begun() {
     let advertised: u32 = 1 << 30;
@@ -228,7 +228,7 @@ fn a_message_longer_than_advertised_is_not_begun() {
     ] {
         let mut bed = Bed::cx5();
         let peer = bed.foreign(1, path());
-        // Far longer than the region; but that is looked at later.
+        // Far longer than the region, but the region is checked later.
         let from = bed.mr(1, 64, Access::LOCAL);
         let half = |more: u32| from.part(0, advertised / 2 + more);
         bed.post(peer.qp, &Wr::new(Op::Send, &[half(0), half(more)]));

@@ -141,7 +141,7 @@ fn entries_of_the_database_push_and_pop_tags() {
     bed.send_frame(&mut b, &sent, Send { vlan: Some(7), ..Send::default() });
     bed.send_frame(&mut b, &sent, Send::default());
     assert_eq!(bed.all_received(&mut a), [sent.clone(), sent], "where there is no tag none comes off");
-    // It can be queried, and is replaced when the action changes.
+    // The entry can be queried, and pushes no more tags when its action changes.
     let input = QueryFteIn::with(|s| s.table_type(FDB).table_id(fdb.table).flow_index(1));
     let out = bed.command_with(0, Opcode::QueryFlowTableEntry, 0, &input, &[], 0x348).unwrap();
     let kept = QueryFteOut::read(&out).flow_context();

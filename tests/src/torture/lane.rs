@@ -90,8 +90,8 @@ impl Lane {
         self.broken || self.done == self.sent.posted
     }
 
-    /// Prepares the next request and its data if there is room for one. Returns its number and operation. After the end of a run, returns
-    /// only what is needed to report completion.
+    /// Prepares the next request and its data if there is room for one. Returns its number, itself and its operation. With `last`, stops
+    /// once the previous request is signaled, so that the end of the run is reported.
     pub fn next(
         &mut self,
         last: bool,

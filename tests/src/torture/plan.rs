@@ -3,9 +3,9 @@
 use crate::end::Words;
 use driver::Service;
 
-/// Bytes of the largest message.
+/// Maximum size of a message in bytes.
 pub const LARGEST: usize = 100_000;
-/// Bytes of the largest datagram: the path MTU.
+/// Maximum size of a datagram in bytes: the path MTU.
 pub const DATAGRAM: usize = 4096;
 /// Maximum number of bytes of an inline message.
 pub const INLINE: usize = 64;
