@@ -1,7 +1,7 @@
 //! Stopped programs that hold locks which others need.
 //!
 //! A stopped program (SIGSTOP, a debugger, a frozen cgroup) is alive, so its work must not be taken over. A program that needs one of its
-//! locks waits until it continues or is killed, and reports on stderr which program that is. docs/node.md describes which programs can be
+//! locks waits until it continues or is killed, and reports on stderr which program that is. docs/limits.md describes which programs can be
 //! affected.
 
 use super::{
