@@ -337,7 +337,7 @@ pub const PAGES: &[Page] = &[
         description: &[
             "Looks without taking part: nobody waits for it, and nothing changes. Programs that have died are shown as dead.",
         ],
-        documents: &["node.md"],
+        documents: &["node.md", "limits.md"],
         ..NOTHING
     },
     Page {
@@ -345,7 +345,7 @@ pub const PAGES: &[Page] = &[
         description: &[
             "A node with programs on it is left alone, unless --force is given: these go on by themselves, without newcomers.",
         ],
-        documents: &["node.md"],
+        documents: &["node.md", "limits.md"],
         ..NOTHING
     },
     Page {
@@ -478,7 +478,7 @@ pub const PAGES: &[Page] = &[
             ("2", "The command line cannot be understood."),
         ],
         see: &["ironverbs-sim(1)", "ib_write_bw(1)"],
-        documents: &["testing.md"],
+        documents: &["bench.md"],
         ..NOTHING
     },
     Page {

@@ -3,7 +3,7 @@
 //!
 //! A run fails if a byte is wrong; if a completion is lost, duplicated or out of order; if a call does not end although no program that
 //! shares anything with the caller is stopped; if anything does not continue when the stopped programs continue; or if anything is left
-//! over when all programs have ended. docs/testing.md says how to repeat a seed and how to run for a night.
+//! over when all programs have ended. docs/stress.md says how to repeat a seed and how to run for a night.
 #![deny(unsafe_code)]
 
 mod host;
