@@ -11,6 +11,7 @@ mod ownership;
 mod pci;
 mod properties;
 mod queue_pairs;
+mod shown;
 mod strict;
 mod table;
 mod umem;
