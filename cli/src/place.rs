@@ -19,7 +19,7 @@ pub fn open(dir: &Path, options: &NodeOptions) -> Result<Arc<Node>, NodeError> {
     };
     node.inspect_err(|_| {
         if !was_there && !dir.join("adapter").exists() {
-            let _ = fs::remove_file(dir.join("parties"));
+            let _ = Node::reset(dir, false);
             // Fails on purpose if another process has put something there.
             let _ = fs::remove_dir(dir);
         }

@@ -5,7 +5,7 @@
 //! read a block again if it changed meanwhile.
 
 use super::data;
-use super::ports::{Hold, Matter, PortAt, Ports};
+use super::ports::{self, Hold, Matter, PortAt, Ports};
 use std::{
     fs::{File, OpenOptions},
     io,
@@ -142,7 +142,7 @@ impl CmBoard {
 /// The connection identifiers of all programs on the node in `dir`: number, process and identifier. The process is 0 if it is hidden by
 /// another PID namespace.
 pub fn cm_ids(dir: &Path) -> io::Result<Vec<(u32, u32, CmId)>> {
-    let file = data::open(&dir.join("ports"), OpenOptions::new().read(true))?;
+    let file = data::open(&dir.join(ports::NAME), OpenOptions::new().read(true))?;
     let blocks = (file.metadata()?.len() / BLOCK as u64).min(u64::from(u16::MAX) + 1);
     let mut all = Vec::new();
     for block in 0..blocks as u32 {

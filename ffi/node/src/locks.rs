@@ -12,12 +12,15 @@ use super::{NodeError, data, holder::Holder, party_set::PARTIES, sys};
 use ::sync::Kept;
 use std::{
     collections::BTreeSet,
-    fs::{File, OpenOptions},
+    fs::{self, File, OpenOptions},
     os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
     sync::{Condvar, Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
 };
+
+/// Name of the file in the node's directory.
+const NAME: &str = "parties";
 
 /// Time limit of a wait for the node lock if its holder is stopped.
 const PATIENCE_WITH_STOPPED: Duration = Duration::from_millis(700);
@@ -54,9 +57,28 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl LockFile {
-    /// Opens the lock file in `dir`, and creates it if missing.
-    pub fn open(dir: &Path) -> Result<&'static Self, NodeError> {
-        Self::open_with(dir, true)
+    /// Opens the lock file in `dir`, creates it if missing, and takes the node's lock. A reset that went first may have removed the file that
+    /// was waited for.
+    pub fn open_locked(dir: &Path) -> Result<(&'static Self, NodeLock), NodeError> {
+        loop {
+            let file = Self::open_with(dir, true)?;
+            let lock = file.lock()?;
+            if file.is_of(dir) {
+                return Ok((file, lock));
+            }
+        }
+    }
+
+    /// True if `dir` has this file, and no other in its place.
+    fn is_of(&self, dir: &Path) -> bool {
+        data::id(&dir.join(NAME)) == Some((self.id.0, self.id.1))
+    }
+
+    /// Removes the file from `dir`, for the holder of its lock, if no program lives on the node.
+    pub fn remove(&self, dir: &Path, _lock: &NodeLock) {
+        if self.is_of(dir) {
+            let _ = fs::remove_file(dir.join(NAME));
+        }
     }
 
     /// Opens the lock file in `dir`, which must exist.
@@ -65,7 +87,7 @@ impl LockFile {
     }
 
     fn open_with(dir: &Path, create: bool) -> Result<&'static Self, NodeError> {
-        let path = dir.join("parties");
+        let path = dir.join(NAME);
         let failed = || NodeError::system(format!("open {}", path.display()));
         let mut open = locked(&OPEN);
         // Opening and closing the file again would release this process's locks, so check whether it is already open.

@@ -11,6 +11,7 @@ use super::{
     parked::Parked,
     party::Me,
     party_set::PROGRAMS,
+    ports::Ports,
     room, sys, vfs,
 };
 use crate::{
@@ -90,8 +91,7 @@ impl Node {
         if options.is_none() && !path.exists() {
             return Err(NodeError::Missing(dir.into()));
         }
-        let locks = LockFile::open(dir)?;
-        let lock = locks.lock()?;
+        let (locks, lock) = LockFile::open_locked(dir)?;
         let id = data::id(&path);
         let known = nodes.iter().filter_map(Weak::upgrade).find(|n| Some(n.file) == id && n.core.is_ours());
         let node = match (known, id, options) {
@@ -304,15 +304,14 @@ impl Node {
         let nodes = NODES.lock().unwrap_or_else(PoisonError::into_inner);
         // Kept until the lock is free again, because dropping the last reference to a node acquires it.
         let ours: Vec<Arc<Self>> = nodes.iter().filter_map(Weak::upgrade).collect();
-        let locks = LockFile::open(&dir)?;
-        let _lock = match locks.lock() {
+        let locked = match LockFile::open_locked(&dir) {
             // A forced reset does not need the lock: the next node is a new file.
             Err(NodeError::Held { .. }) if force => None,
             other => Some(other?),
         };
         let path = dir.join("adapter");
         let id = data::id(&path);
-        let mut pids = locks.holders();
+        let mut pids = locked.as_ref().map_or_else(Vec::new, |(locks, _)| locks.holders());
         if ours.iter().any(|n| Some(n.file) == id && n.core.is_ours()) {
             pids.push(std::process::id());
         }
@@ -320,11 +319,17 @@ impl Node {
             return Err(NodeError::Busy { dir, pids });
         }
         let _ = std::fs::remove_file(dir.join("adapter.new"));
-        match std::fs::remove_file(&path) {
-            Ok(()) => Ok(true),
-            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(false),
-            Err(e) => Err(NodeError::system(format!("remove {}", path.display()))(e)),
+        let removed = match std::fs::remove_file(&path) {
+            Ok(()) => true,
+            Err(e) if e.kind() == io::ErrorKind::NotFound => false,
+            Err(e) => return Err(NodeError::system(format!("remove {}", path.display()))(e)),
+        };
+        // Programs that live on without their node are told from those of the next by these files.
+        if let Some((locks, lock)) = locked.as_ref().filter(|_| pids.is_empty()) {
+            Ports::remove(&dir);
+            locks.remove(&dir, lock);
         }
+        Ok(removed)
     }
 }
 

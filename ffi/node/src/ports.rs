@@ -61,6 +61,9 @@ impl PortAt {
     }
 }
 
+/// Name of the file in the node's directory.
+pub(crate) const NAME: &str = "ports";
+
 /// The ports of one node, as seen by this process.
 pub struct Ports {
     file: Kept<File>,
@@ -75,7 +78,7 @@ impl Ports {
     /// # Errors
     /// The file cannot be opened or created.
     pub fn open(dir: &Path) -> Result<&'static Self, NodeError> {
-        let path = dir.join("ports");
+        let path = dir.join(NAME);
         let failed = || NodeError::system(format!("open {}", path.display()));
         let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
         // Closing any descriptor of the file would release all locks, so it is opened once and never closed.
@@ -90,6 +93,11 @@ impl Ports {
         let ports: &'static Self = Box::leak(Box::new(Self { file, id }));
         open.push(ports);
         Ok(ports)
+    }
+
+    /// Removes the ports of the node in `dir`, on which no program lives.
+    pub(crate) fn remove(dir: &Path) {
+        let _ = std::fs::remove_file(dir.join(NAME));
     }
 
     /// Ports of this process alone, for functions that belong to no node, which serve one process at a time. A forked child gets its own.

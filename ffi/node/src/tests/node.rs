@@ -2,8 +2,8 @@
 
 use super::bed::{OnNode, Other, Scratch, say, start, until_killed};
 use crate::{
-    FunctionAddress, NodeError, NodeOptions, NodeTransport, file, gid::gid_of_ip, node::Node, open_device,
-    open_device_of,
+    FunctionAddress, NodeError, NodeOptions, NodeTransport, file, gid::gid_of_ip, locks::LockFile,
+    node::Node, open_device, open_device_of, ports::Ports,
 };
 use devmodel::LinkLayer;
 use driver::transport::{Scope, Transport};
@@ -105,6 +105,44 @@ fn a_node_in_use_is_not_reset_unless_forced() {
     let node = scratch.node();
     assert_eq!(node.vfs(), 3);
     assert!(matches!(Node::reset(&scratch.0, false), Err(NodeError::Busy { .. })));
+}
+
+#[test]
+fn a_reset_leaves_nothing_of_a_node_on_which_nobody_lives() {
+    let scratch = Scratch::new();
+    let files = || {
+        let mut names: Vec<_> =
+            std::fs::read_dir(&scratch.0).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        names.sort();
+        names
+    };
+    let node = scratch.node();
+    Ports::open(&scratch.0).unwrap();
+    assert_eq!(files(), ["adapter", "parties", "ports"]);
+    assert!(Node::reset(&scratch.0, true).unwrap());
+    assert_eq!(files(), ["parties", "ports"], "who lives on without the node is told from others by them");
+    drop(node);
+    assert!(!Node::reset(&scratch.0, false).unwrap());
+    assert!(files().is_empty(), "{:?}", files());
+    assert!(!Node::reset(&scratch.0, false).unwrap());
+    assert!(files().is_empty(), "{:?}", files());
+}
+
+#[test]
+fn a_program_that_waited_for_the_lock_of_a_node_that_is_reset_takes_that_of_the_next() {
+    let scratch = Scratch::new();
+    drop(scratch.node());
+    let (file, lock) = LockFile::open_locked(&scratch.0).unwrap();
+    std::thread::scope(|scope| {
+        let late = scope.spawn(|| LockFile::open_locked(&scratch.0).map(|(file, _lock)| file));
+        // Time for it to open the file. One that comes later finds none there, which is right too.
+        std::thread::sleep(std::time::Duration::from_millis(100));
+        file.remove(&scratch.0, &lock);
+        drop(lock);
+        let late = late.join().unwrap().unwrap();
+        assert!(!std::ptr::eq(file, late));
+        assert!(std::fs::metadata(scratch.0.join("parties")).is_ok());
+    });
 }
 
 #[test]
