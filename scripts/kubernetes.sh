@@ -10,8 +10,9 @@
 #   scripts/kubernetes.sh down           ends it all and removes what it wrote
 #
 # By variables: CLUSTER, its folder, in memory (/dev/shm/ironverbs-kubernetes); NODES (2), VFS of each (7), CPUS (2) and MEMORY (2G) of each;
-# HOST=1 for a node `host` besides, on this host's own kernel, whose pods have verbs at the host's speed and no net devices, or HOST=plain for one that
-# has nothing of ours, for the chart in packaging/chart; IRONVERBS, the command.
+# RDMA_NETNS, whether a node's RDMA devices are seen in one network namespace each (exclusive) or in all (shared), which Linux refuses to
+# change once there are pods; HOST=1 for a node `host` besides, on this host's own kernel, whose pods have verbs at the host's speed and no
+# net devices, or HOST=plain for one that has nothing of ours, for the chart in packaging/chart; IRONVERBS, the command.
 set -eu
 
 HERE=$(cd "$(dirname "$0")/.." && pwd)
@@ -21,6 +22,7 @@ HOST=${HOST:-}
 VFS=${VFS:-7}
 CPUS=${CPUS:-2}
 MEMORY=${MEMORY:-2G}
+RDMA_NETNS=${RDMA_NETNS:-exclusive}
 IRONVERBS=${IRONVERBS:-${CARGO_TARGET_DIR:-$HERE/target}/release/ironverbs}
 # Seconds that the control plane and the nodes may take to be ready, and to end.
 PATIENCE=180
@@ -72,6 +74,7 @@ check() {
     [ "$(id -u)" = 0 ] || die "expected root, who may make network namespaces and TAP devices"
     [ ! -e "$CLUSTER" ] || die "$CLUSTER is there already: scripts/kubernetes.sh down"
     case $NODES$HOST in [1-9] | [0-9]1 | [0-9]plain) ;; *) die "expected NODES of 1 to 9 and HOST of 1, plain or nothing, found '$NODES' and '$HOST'" ;; esac
+    case $RDMA_NETNS in exclusive | shared) ;; *) die "expected RDMA_NETNS of exclusive or shared, found '$RDMA_NETNS'" ;; esac
     for program in etcd containerd runc nft busybox nsenter ip openssl; do
         command -v $program >/dev/null || die "no $program here: scripts/install-deps.sh kubernetes"
     done
@@ -110,7 +113,7 @@ start_node() { # NODE
     mkdir -p "$CLUSTER/images/node-$1" "$CLUSTER/asked/node-$1"
     start "node-$1" "$IRONVERBS" linux --node "$CLUSTER/adapter-$1" --vfs "$VFS" --cpus "$CPUS" --memory "$MEMORY" \
         --share "$CLUSTER" --log "$CLUSTER/log/node-$1.kernel" -- \
-        sh "$HERE/scripts/kubernetes/node.sh" "$CLUSTER" "$1" "$NODES" "$PROGRAMS" "$PLUGINS"
+        sh "$HERE/scripts/kubernetes/node.sh" "$CLUSTER" "$1" "$NODES" "$PROGRAMS" "$PLUGINS" "$RDMA_NETNS"
 }
 
 # Succeeds if there is nothing more to wait for.

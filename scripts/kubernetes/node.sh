@@ -1,5 +1,5 @@
 #!/bin/sh
-# node.sh CLUSTER NUMBER NODES PROGRAMS PLUGINS: the command of a Linux node that is one of Kubernetes, until CLUSTER/stop is there.
+# node.sh CLUSTER NUMBER NODES PROGRAMS PLUGINS NETNS: the command of a Linux node that is one of Kubernetes, until CLUSTER/stop is there.
 #
 # Its PF eth0 carries the node's address, its VFs are for pods.
 set -eu
@@ -8,7 +8,7 @@ number=$2
 nodes=$3
 
 echo "node-$number" >/proc/sys/kernel/hostname
-rdma system set netns exclusive
+rdma system set netns "$6"
 ip addr add "10.10.0.$number/16" dev eth0
 ip link set eth0 up
 # A service's address has to have a route before kube-proxy's rules make another of it.

@@ -10,12 +10,10 @@ const RESOURCE: &str = "rdma/hca";
 #[test]
 #[ignore = "make test-kubernetes"]
 fn pods_share_a_pf_of_which_five_hundred_are_offered() {
-    let Some(cluster) = Cluster::new(&[("NODES", "2"), ("VFS", "1")], &[]) else { return };
+    let form = &[("NODES", "2"), ("VFS", "1"), ("RDMA_NETNS", "shared")];
+    let Some(cluster) = Cluster::new(form, &[]) else { return };
     cluster.tools();
     cluster.multus();
-    for node in [1, 2] {
-        cluster.on(node, &["rdma", "system", "set", "netns", "shared"]);
-    }
     cluster.shared_plugin(
         r#"{"configList": [{"resourceName": "hca", "rdmaHcaMax": 500, "selectors": {"ifNames": ["eth0"]}}]}"#,
     );
