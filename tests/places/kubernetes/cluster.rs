@@ -248,9 +248,10 @@ impl Cluster {
         })
     }
 
-    /// Returns the warnings and errors in a node's kernel log.
+    /// Returns the warnings and errors in a node's kernel log, except the scheduler's remark that a busy machine left a pod's timer late.
     pub fn complaints(&self, node: u8) -> String {
-        self.on(node, &["dmesg", "-l", "emerg,alert,crit,err,warn"])
+        let said = self.on(node, &["dmesg", "-l", "emerg,alert,crit,err,warn"]);
+        said.split_inclusive('\n').filter(|line| !line.contains("cfs_period_timer")).collect()
     }
 
     /// Runs a program on a node, which has to succeed, and returns what it printed.
