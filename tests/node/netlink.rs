@@ -331,7 +331,7 @@ fn management_packets_of_every_class_are_answered_at_once() {
     let node = Node::new("nl-classes", 2).on_infiniband();
     // Generous time limits, which must not be used up.
     let script = "saquery -C iron1 -t 20000 CPI; saquery -C iron1 -t 20000 --src-to-dst 2:3 PR; saquery -C iron1 -t 20000 NR 3; \
-        saquery -C iron1 -t 20000 PIR 512/2; saquery -C iron1 -t 20000 MCMR; saquery -C iron1 -t 20000 SR; saquery -C iron1 -t 20000; \
+        saquery -C iron1 -t 20000 PIR 512/2; saquery -C iron1 -t 20000 MCMR; saquery -C iron1 -t 20000 SR; \
         vendstat -C iron1 -t 20000 -N 3; ibsysstat -C iron1 -t 20000 3; \
         perfquery -C iron1 -t 20000 512 2; perfquery -C iron1 -t 20000 512 200; perfquery -C iron1 -t 20000 99; \
         timeout -s INT 3 ibping -C iron1 -t 20000 -c 1 3; ibqueryerrors -C iron1 -t 20000 --skip-sl --details; echo clean $?";
@@ -343,7 +343,6 @@ fn management_packets_of_every_class_are_answered_at_once() {
         "Class version............2",
         "dlid....................3",
         "NodeDescription.........ironverbs iron2",
-        "(SA_ERR_NO_RESOURCES)",
         "MAD Method/Attribute combination is not supported",
         "vendstat: iberror: failed",
         "failed: ibsystat to Lid 3: Connection timed out",
@@ -357,4 +356,25 @@ fn management_packets_of_every_class_are_answered_at_once() {
     // The answer has exactly as many records as there are.
     assert_eq!(out.matches("PathRecord dump").count(), 1, "{out}");
     assert!(!out.contains("sysstat ping succeeded"), "{out}");
+}
+
+/// As the kernel does, the supervisor assembles the segments of a table for a program, and reports a buffer that is too small by ENOSPC.
+#[test]
+fn tables_of_the_subnet_administrator_come_whole() {
+    let node = Node::new("nl-tables", 6).on_infiniband();
+    let said = |words: &[&str]| node.run(&[&["saquery", "-C", "iron1", "-t", "20000"], words].concat());
+    let nodes = said(&[]);
+    assert_eq!(nodes.matches("NodeRecord dump").count(), 8, "{nodes}");
+    for name in (0..7).map(|fid| format!("ironverbs iron{fid}\n")).chain(["ironverbs switch\n".into()]) {
+        assert!(nodes.contains(&name), "{name:?} is missing in {nodes}");
+    }
+    assert_eq!(said(&["-p"]).matches("PathRecord dump").count(), 8 * 8);
+    // One of each function, the switch's own, and those of its ports for functions.
+    assert_eq!(said(&["PIR"]).matches("PortInfoRecord dump").count(), 7 + 129);
+    let errors = node.run(&["ibqueryerrors", "-C", "iron1", "-t", "20000", "--details"]);
+    assert!(errors.contains("## Summary: 8 nodes checked, 0 bad nodes found"), "{errors}");
+    // The kernel handles a read of the same length from any other file.
+    let plain =
+        node.run(&["sh", "-c", "head -c 4000 /dev/zero | dd bs=320 iflag=fullblock 2>/dev/null | wc -c"]);
+    assert_eq!(plain.trim(), "4000");
 }

@@ -4,6 +4,7 @@ use crate::{
     cmd,
     mlx5::{self, Job, Step, completion, ethernet, event},
     region::{Func, TimerKind},
+    subnet,
 };
 
 /// Runs one job on its function.
@@ -33,6 +34,7 @@ fn dispatch_control(job: Job, func: &mut Func<'_>, step: &mut Step<'_>) {
         // Queues that waited for the port's rate are in the ready ring.
         Job::Timeout { kind: TimerKind::Pace, .. } => func.publish_ready(),
         Job::Timeout { qp, kind: TimerKind::Rate } => mlx5::take_turn(func, step, qp),
+        Job::Timeout { qp: table, kind: TimerKind::Segments } => subnet::expire(func, step, table),
         Job::Timeout { qp, kind: TimerKind::Connection(timer) } => mlx5::expire(func, step, qp, timer),
         Job::Flush { qp } => mlx5::flush_qp(func, step, qp),
     }

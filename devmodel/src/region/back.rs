@@ -31,9 +31,10 @@ pub(super) const fn along(table: Table) -> &'static [(Table, u32)] {
 }
 
 /// Numbers of timers and ready-ring entries to back where so many rows of each table were ever used: what `Table::Timer` has room for, and
-/// a power of two of ready-ring entries. None where there is no queue: the first page of either table is mapped in any case.
+/// a power of two of ready-ring entries. None where there is no queue and no table of the subnet administrator: the first page of either
+/// is mapped in any case.
 pub(super) fn at_once(used: impl Fn(Table) -> u32) -> [u32; 2] {
-    let timers = match 3 * used(Table::Qp) + used(Table::Cq) + used(Table::Rq) {
+    let timers = match 3 * used(Table::Qp) + used(Table::Cq) + used(Table::Rq) + used(Table::SubnetSend) {
         0 => 0,
         some => some + 2,
     };
@@ -149,7 +150,7 @@ impl Func<'_> {
         if !self.back_links(table, fresh, end) {
             return Err(Shortage::NoMemory);
         }
-        if matches!(table, Table::Qp | Table::Cq | Table::Sq | Table::Rq) {
+        if matches!(table, Table::Qp | Table::Cq | Table::Sq | Table::Rq | Table::SubnetSend) {
             let before = |t: Table| self.function().free[t as usize].fresh;
             let after = |t: Table| if t as u8 == table as u8 { end } else { before(t) };
             let ([timers, ready], [more_timers, more_ready]) = (at_once(before), at_once(after));

@@ -9,8 +9,8 @@ use crate::{
     state::{
         CounterRow, Counters, CqRow, EqRow, FlowCounterRow, FlowEntryRow, FlowGroupRow, FlowTableRow,
         FunctionRow, GroupRow, Head, L2Row, MemicRow, MkeyRow, PdRow, QpRow, ReadResource, RqRow, RqtRow,
-        SchedulingRow, SendRecord, SqRow, SrqRow, SubnetGroupRow, TdRow, TirRow, TisRow, UarRow, UctxRow,
-        UmemRow, VportRow, XrcdRow,
+        SchedulingRow, SendRecord, SqRow, SrqRow, SubnetGroupRow, SubnetSendRow, TdRow, TirRow, TisRow,
+        UarRow, UctxRow, UmemRow, VportRow, XrcdRow,
     },
     transport::Congestion,
 };
@@ -42,7 +42,7 @@ macro_rules! impl_row { ($($R:ty => $T:ident),* $(,)?) => { $(
 impl_row!(PdRow => Pd, TdRow => Td, XrcdRow => Xrcd, UarRow => Uar, UctxRow => Uctx, UmemRow => Umem, MemicRow => Memic, CounterRow => Counter, GroupRow => Group,
     EqRow => Eq, CqRow => Cq, SrqRow => Srq, MkeyRow => Mkey, QpRow => Qp, SqRow => Sq,
     RqRow => Rq, TisRow => Tis, TirRow => Tir, RqtRow => Rqt, FlowTableRow => FlowTable, FlowGroupRow => FlowGroup,
-    FlowEntryRow => FlowEntry, FlowCounterRow => FlowCounter, SubnetGroupRow => SubnetGroup,
+    FlowEntryRow => FlowEntry, FlowCounterRow => FlowCounter, SubnetGroupRow => SubnetGroup, SubnetSendRow => SubnetSend,
     VportRow => Vport, L2Row => L2, SchedulingRow => Scheduling);
 
 /// A journaled row held by reference, so that a job does not look it up for each access.

@@ -8,8 +8,8 @@ use super::{
 use crate::state::{
     CounterRow, CqRow, EqRow, FlowCounterRow, FlowEntryRow, FlowGroupRow, FlowTableRow, FunctionRow,
     GroupRow, L2Row, MemicRow, MkeyRow, PdRow, QpRow, ReadResource, RqRow, RqtRow, SUBNET_GROUPS,
-    SchedulingRow, SendRecord, SqRow, SrqRow, SubnetGroupRow, Table, TdRow, TimerRow, TirRow, TisRow, UarRow,
-    UctxRow, UmemRow, VportRow, XrcdRow,
+    SUBNET_SENDS, SchedulingRow, SendRecord, SqRow, SrqRow, SubnetGroupRow, SubnetSendRow, Table, TdRow,
+    TimerRow, TirRow, TisRow, UarRow, UctxRow, UmemRow, VportRow, XrcdRow,
 };
 use crate::transport::Congestion;
 
@@ -182,6 +182,7 @@ impl Table {
             Self::FlowGroup => 1024,
             Self::FlowEntry => 8192,
             Self::SubnetGroup => SUBNET_GROUPS,
+            Self::SubnetSend => SUBNET_SENDS,
             Self::Vport => g.functions.into(),
             Self::L2 => 1024,
             Self::Scheduling | Self::FlowCount => 256,
@@ -192,9 +193,11 @@ impl Table {
             Self::Congestion => 1 << g.log_qp,
             Self::Mkey => 1 << g.log_mkey,
             Self::Mtt => 1 << g.log_mtt,
-            // Per QP at most an ACK timer, an RNR timer and a rate timer; per CQ one event timer; per RQ one flush timer; one
-            // timer for commands and one for the port's rate.
-            Self::Timer => (3 << g.log_qp) + (1 << g.log_cq) + Self::Rq.rows(g) + 2,
+            // Per QP at most an ACK timer, an RNR timer and a rate timer; per CQ one event timer; per RQ one flush timer; per table
+            // that the subnet administrator sends one response timer; one timer for commands and one for the port's rate.
+            Self::Timer => {
+                (3 << g.log_qp) + (1 << g.log_cq) + Self::Rq.rows(g) + Self::SubnetSend.rows(g) + 2
+            }
             Self::Link => Self::of_objects().map(|t| t.rows(g)).sum(),
             // QPs, and send queues without a QP.
             Self::Ready => 2 << g.log_qp,
@@ -230,6 +233,7 @@ impl Table {
             Self::FlowEntry => size_of::<FlowEntryRow>(),
             Self::FlowCounter => size_of::<FlowCounterRow>(),
             Self::SubnetGroup => size_of::<SubnetGroupRow>(),
+            Self::SubnetSend => size_of::<SubnetSendRow>(),
             Self::Vport => size_of::<VportRow>(),
             Self::L2 => size_of::<L2Row>(),
             Self::Scheduling => size_of::<SchedulingRow>(),

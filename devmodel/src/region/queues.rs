@@ -2,7 +2,7 @@
 
 use super::{Func, Region, Sync, Table, func::Row};
 use crate::{
-    state::{CqRow, QpFlags, QpRow, RqRow, SqRow, TimerRow},
+    state::{CqRow, QpFlags, QpRow, RqRow, SqRow, SubnetSendRow, TimerRow},
     transport::Timer,
 };
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
@@ -23,6 +23,8 @@ pub enum TimerKind {
     Pace,
     /// A QP limited by congestion control may send again.
     Rate,
+    /// The receiver of a table's segments has not responded in time.
+    Segments,
 }
 
 /// Numbers the timer kinds, as stored in heap entries.
@@ -45,6 +47,7 @@ numbered! {
     Command = 4,
     Pace = 5,
     Rate = 6,
+    Segments = 7,
 }
 
 /// Marks a send queue without a QP in the ready ring.
@@ -180,6 +183,7 @@ impl Func<'_> {
             TimerKind::Command => Some(self.function().cmd_timed != 0),
             TimerKind::Pace => Some(self.is_held()),
             TimerKind::Rate => Some(self.row::<QpRow>(index)?.has(QpFlags::TIMER_RATE)),
+            TimerKind::Segments => Some(self.row::<SubnetSendRow>(index)?.timed != 0),
         }
     }
 
@@ -205,6 +209,11 @@ impl Func<'_> {
             TimerKind::Rate => {
                 if let Some(qp) = self.row_mut::<QpRow>(index) {
                     qp.set(QpFlags::TIMER_RATE, on);
+                }
+            }
+            TimerKind::Segments => {
+                if let Some(row) = self.row_mut::<SubnetSendRow>(index) {
+                    row.timed = on.into();
                 }
             }
         }

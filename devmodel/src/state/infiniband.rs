@@ -11,6 +11,8 @@ pub const PORT_GUIDS: usize = 8;
 pub const ARBITRATION: usize = 8;
 /// Multicast groups a subnet may have.
 pub const SUBNET_GROUPS: usize = 1024;
+/// Maximum number of tables that the administrator sends at a time.
+pub const SUBNET_SENDS: usize = 128;
 
 /// Link-local GID prefix, which every subnet has (IBTA 4.1.1).
 pub(crate) const DEFAULT_PREFIX: [u8; 8] = [0xfe, 0x80, 0, 0, 0, 0, 0, 0];
@@ -86,6 +88,40 @@ rows! {
         traffic_class: u8,
         /// Hop limit.
         hop_limit: u8,
+    }
+    /// A table that the administrator sends in several segments (IBTA 13.6), kept by the PF: its receiver and progress. Segments are not
+    /// stored; they are built from the records each time they are sent.
+    SubnetSendRow {
+        /// Time limit for the receiver's response, ps.
+        due: u64,
+        /// Hash of the table, so that all segments are of the same records.
+        digest: u64,
+        /// The query.
+        query: [u8; 256],
+        /// Source GID of the response, if it has a GRH.
+        sgid: [u8; 16],
+        /// Destination GID of the response, if it has a GRH.
+        dgid: [u8; 16],
+        /// The QP that sent the query.
+        peer: u32,
+        /// Number of segments acknowledged.
+        acked: u32,
+        /// Number of segments sent.
+        sent: u32,
+        /// The last segment in the receiver's window.
+        window: u32,
+        /// LID of the port that sent the query.
+        lid: u16,
+        /// P_Key of the query.
+        pkey: u16,
+        /// Service level of the query.
+        sl: u8,
+        /// 1: the response has a GRH.
+        has_grh: u8,
+        /// Number of timeouts since a segment was acknowledged.
+        silences: u8,
+        /// 1: a timer is armed.
+        timed: u8,
     }
 }
 

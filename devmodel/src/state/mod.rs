@@ -27,7 +27,9 @@ pub use function::{
     UNICAST_LIST, VLAN_LIST,
 };
 pub(crate) use infiniband::DEFAULT_PREFIX;
-pub use infiniband::{ARBITRATION, IbPort, PKEYS, PORT_GUIDS, SUBNET_GROUPS, SubnetGroupRow};
+pub use infiniband::{
+    ARBITRATION, IbPort, PKEYS, PORT_GUIDS, SUBNET_GROUPS, SUBNET_SENDS, SubnetGroupRow, SubnetSendRow,
+};
 pub use objects::{
     CounterRow, CqRow, EqRow, GroupRow, MemicRow, MkeyRow, PdRow, SrqKind, SrqRow, TdRow, TimerRow, UarRow,
     UctxRow, UmemRow, WqMemory, XrcdRow,

@@ -31,6 +31,8 @@ pub enum Table {
     FlowCounter,
     /// Multicast groups of the subnet; only the PF's are used.
     SubnetGroup,
+    /// Tables that the subnet administrator is sending; only the PF's are used.
+    SubnetSend,
     /// The e-switch manager's settings for each function's port; only the PF's rows of this and the next two tables are used.
     Vport,
     /// MAC addresses that the port accepts from the wire.
@@ -65,7 +67,7 @@ impl Table {
     pub const KNOWN_TO_PEERS: [Self; 3] = [Self::Qp, Self::Srq, Self::Mkey];
 
     /// All tables, in order.
-    pub const ALL: [Self; 40] = [
+    pub const ALL: [Self; 41] = [
         Self::Function,
         Self::Journal,
         Self::Eq,
@@ -89,6 +91,7 @@ impl Table {
         Self::FlowEntry,
         Self::FlowCounter,
         Self::SubnetGroup,
+        Self::SubnetSend,
         Self::Vport,
         Self::L2,
         Self::Scheduling,

@@ -1,6 +1,6 @@
 //! Management packets that no queue pair takes: those to the switch, and those to QP0 of a port without one.
 
-use super::{Subnet, sa, switch};
+use super::{Subnet, rmpp, switch};
 use crate::{
     Config, identity,
     mlx5::{Frame, Packet, Payload, Step, bytes_of},
@@ -21,7 +21,7 @@ use hwspec::{
 /// The virtual lane of subnet management (IBTA 7.6.3).
 const MANAGEMENT_LANE: u8 = 15;
 /// Hop limit of a packet that stays in the subnet.
-const HOP_LIMIT: u8 = 0xff;
+pub(super) const HOP_LIMIT: u8 = 0xff;
 
 /// Takes a packet that came to the port of `func`, if its agents are to have it: false if not.
 #[cold]
@@ -53,19 +53,20 @@ pub(crate) fn arrive(func: &mut Func<'_>, step: &mut Step<'_>, packet: &Packet<'
         func.count(Counters::RxDroppedQkey, 1);
         return true;
     }
-    let back = Back { route: back(packet, &lrh), qpn, peer: deth.src_qp().0 };
+    let pkey = packet.headers.bth().pkey();
+    let back = Back { route: back(packet, &lrh), qpn, peer: deth.src_qp().0, pkey };
     let config = *step.config;
     match qpn {
         0 if to_switch => {
             let Some(from) = identity::fid_of_lid(lrh.slid()) else { return true };
             match (Subnet { region: func.region(), config: &config }).switch(from, &mad) {
-                switch::Way::Back(answer) => back.send(func, step, &answer, packet),
+                switch::Way::Back(answer) => back.send(func, step, &answer),
                 switch::Way::Out(fid, mad) => {
                     let mut on = back;
                     on.route.dlid = identity::lid(fid);
                     on.route.slid = PERMISSIVE_LID;
                     on.peer = 0;
-                    on.send(func, step, &mad, packet);
+                    on.send(func, step, &mad);
                 }
                 switch::Way::Lost => {}
             }
@@ -79,17 +80,14 @@ pub(crate) fn arrive(func: &mut Func<'_>, step: &mut Step<'_>, packet: &Packet<'
                 return true;
             }
             if let Some(answer) = own_smp(func, &config, &mad) {
-                back.send(func, step, &answer, packet);
+                back.send(func, step, &answer);
             }
         }
+        1 if to_switch && header.mgmt_class() == MgmtClass::SubnAdm => rmpp::arrive(func, step, &back, &mad),
+        1 if to_switch => {}
         1 => {
-            let answer = match header.mgmt_class() {
-                MgmtClass::SubnAdm if to_switch => sa::answer(func, &config, lrh.slid(), &mad),
-                _ if !to_switch => super::local::local(func, &config, &mad, true),
-                _ => None,
-            };
-            if let Some(answer) = answer {
-                back.send(func, step, &answer, packet);
+            if let Some(answer) = super::local::local(func, &config, &mad, true) {
+                back.send(func, step, &answer);
             }
         }
         _ => func.count(Counters::RxDroppedQp, 1),
@@ -115,12 +113,14 @@ fn own_smp(func: &mut Func<'_>, config: &Config, request: &Mad) -> Option<Mad> {
 }
 
 /// How an answer goes back.
-struct Back {
-    route: Route,
+pub(super) struct Back {
+    pub route: Route,
     /// The special QP that answers.
-    qpn: u32,
+    pub qpn: u32,
     /// The QP that asked.
-    peer: u32,
+    pub peer: u32,
+    /// P_Key of the request.
+    pub pkey: u16,
 }
 
 fn back(packet: &Packet<'_>, lrh: &Lrh) -> Route {
@@ -136,10 +136,9 @@ fn back(packet: &Packet<'_>, lrh: &Lrh) -> Route {
 }
 
 impl Back {
-    fn send(&self, func: &mut Func<'_>, step: &mut Step<'_>, mad: &Mad, request: &Packet<'_>) {
-        let asked = request.headers.bth();
+    pub fn send(&self, func: &mut Func<'_>, step: &mut Step<'_>, mad: &Mad) {
         let mut bth = wire::Bth::zeroed();
-        bth.set().opcode(BthOpcode::UdSendOnly).mig_req(true).pkey(asked.pkey()).dest_qp(Qpn(self.peer));
+        bth.set().opcode(BthOpcode::UdSendOnly).mig_req(true).pkey(self.pkey).dest_qp(Qpn(self.peer));
         let deth = Deth::with(|s| s.qkey(if self.qpn == 0 { 0 } else { QP1_QKEY }).src_qp(Qpn(self.qpn)));
         let packet = wire::Packet { bth, deth, ..wire::Packet::default() };
         let payload = Payload::Staged(step.stage(mad), MAD_SIZE as u32);

@@ -53,17 +53,17 @@ pub(super) type Answer<T> = Result<T, u16>;
 
 /// Answers a request for an agent of this class version (IBTA 13.4.7): with what `make` makes of it, or with the status that
 /// says why there is none. `None` is no answer, as to a MAD that is no request.
-pub(super) fn answer(
+pub(super) fn answer<T: From<Mad>>(
     request: &Mad,
     class_version: u8,
-    make: impl FnOnce(&MadHeader) -> Answer<Option<Mad>>,
-) -> Option<Mad> {
+    make: impl FnOnce(&MadHeader) -> Answer<Option<T>>,
+) -> Option<T> {
     let header = MadHeader::from_bytes(prefix(request));
     header.method().answer()?;
     if header.base_version() != mad::BASE_VERSION || header.class_version() != class_version {
-        return Some(turned(request, status::BAD_VERSION));
+        return Some(turned(request, status::BAD_VERSION).into());
     }
-    make(&header).unwrap_or_else(|status| Some(turned(request, status)))
+    make(&header).unwrap_or_else(|status| Some(turned(request, status).into()))
 }
 
 /// `request` turned into an answer: method and status. A bad status says why there is no other answer.

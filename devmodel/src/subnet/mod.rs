@@ -2,8 +2,8 @@
 //!
 //! There is no subnet manager: ports come up active, with the LIDs of [`identity`](crate::identity). The attributes that a
 //! manager could change of a port (`smp`) and read of it (`pma`) are there all the same, through `MAD_IFC` and by packets.
-//! The administrator (`sa`, `paths`, `groups`) answers queries that come as packets to the switch's LID; the PF's state
-//! holds what it knows, and whoever runs the PF runs it (`agent`).
+//! The administrator (`sa`, `paths`, `groups`) answers queries that come as packets to the switch's LID, and splits tables into
+//! segments (`rmpp`); the PF's state holds its records, and the process that runs the PF runs it (`agent`).
 
 use crate::{Config, region::Region};
 use hwspec::{layout::Layout, wire::mad::sa::SaMad};
@@ -16,6 +16,7 @@ mod partitions;
 mod paths;
 mod pma;
 mod records;
+mod rmpp;
 mod sa;
 mod smp;
 mod switch;
@@ -27,6 +28,7 @@ pub(crate) use local::local;
 pub use mad::PORT_CAPABILITIES;
 pub(crate) use mad::{SOFT_CAPABILITIES, port};
 pub(crate) use pma::port_counters;
+pub(crate) use rmpp::expire;
 pub(crate) use smp::set_link;
 
 /// The subnet of an adapter that behaves as `config` says.

@@ -36,10 +36,15 @@ impl<T: Layout> Asked<T> {
 }
 
 impl Subnet<'_> {
-    /// `PathRecord`s that match.
-    pub fn paths(&self, asked: &Asked<PathRecord>) -> Answer<Vec<Vec<u8>>> {
+    /// `PathRecord`s that match. A query must name at least one end, unless it is for a `table`, which may have the paths between all
+    /// ports.
+    pub fn paths(&self, table: bool, asked: &Asked<PathRecord>) -> Answer<Vec<Vec<u8>>> {
         let (has, want) = (|bits| asked.has(bits), &asked.want);
         let pkey = has(PKEY).then(|| want.pkey());
+        let names_an_end = has(DGID | DLID | SGID | SLID);
+        if !names_an_end && !table {
+            return Err(status::INSUFFICIENT_COMPONENTS);
+        }
         let fits = asked.selects(MTU_SELECTOR | MTU, (want.mtu_selector(), want.mtu()), MTU_4096)
             && asked.selects(RATE_SELECTOR | RATE, (want.rate_selector(), want.rate()), RATE_100G)
             && asked.selects(
@@ -47,6 +52,9 @@ impl Subnet<'_> {
                 (want.life_time_selector(), want.life_time()),
                 PACKET_LIFE,
             );
+        if !names_an_end && fits {
+            return Ok(self.ends().iter().flat_map(|source| self.paths_from(source, asked)).collect());
+        }
         let source = match (has(SGID), has(SLID)) {
             (true, _) => self.by_gid(&want.sgid()),
             (_, true) => self.by_lid(want.slid()),
@@ -69,18 +77,21 @@ impl Subnet<'_> {
             });
             return Ok(path.into_iter().collect());
         }
-        if !has(DGID | DLID | SGID | SLID) {
-            return Err(status::INSUFFICIENT_COMPONENTS);
-        }
+        Ok(self.paths_from(&source, asked))
+    }
+
+    fn paths_from(&self, source: &End, asked: &Asked<PathRecord>) -> Vec<Vec<u8>> {
+        let (has, want) = (|bits| asked.has(bits), &asked.want);
+        let pkey = has(PKEY).then(|| want.pkey());
         let destinations = self
             .ends()
             .into_iter()
             .filter(|end| (!has(DGID) || end.gid() == want.dgid()) && (!has(DLID) || end.lid == want.dlid()));
         let records = destinations.filter_map(|to| {
-            let pkey = self.pkey_between(&source, &to, pkey)?;
-            Some(path(&source, (to.lid, to.gid()), pkey, asked).bytes().to_vec())
+            let pkey = self.pkey_between(source, &to, pkey)?;
+            Some(path(source, (to.lid, to.gid()), pkey, asked).bytes().to_vec())
         });
-        Ok(records.collect())
+        records.collect()
     }
 }
 

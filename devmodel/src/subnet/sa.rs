@@ -3,24 +3,23 @@
 use super::{
     Asked, Subnet, groups,
     mad::{self, Answer, turned},
+    rmpp::Response,
 };
 use crate::{Config, region::Func};
 use hwspec::{
     layout::{Layout, prefix},
     wire::mad::{
         BASE_VERSION, ClassPortInfo, Mad, Method,
-        sa::{self, CLASS_VERSION, DATA_SIZE, SEND_ONLY_FULL_MEMBER, SaAttribute, SaMad, rmpp},
+        sa::{self, CLASS_VERSION, SEND_ONLY_FULL_MEMBER, SaAttribute, SaMad, rmpp},
         status,
     },
 };
 
-/// Bytes of the SA header, which RMPP counts as payload.
-const SA_HEADER: u32 = 20;
 /// `capability_mask` of `ClassPortInfo`: UD multicast.
 const UD_MULTICAST: u16 = 1 << 9;
 
 /// Answers a query of the port with LID `from`. `None` is no answer.
-pub(super) fn answer(func: &mut Func<'_>, config: &Config, from: u16, request: &Mad) -> Option<Mad> {
+pub(super) fn answer(func: &mut Func<'_>, config: &Config, from: u16, request: &Mad) -> Option<Response> {
     let subnet = Subnet { region: func.region(), config };
     subnet.administer(from, request, |query| {
         if attribute(query) != SaAttribute::McMemberRecord {
@@ -46,9 +45,9 @@ impl Subnet<'_> {
         from: u16,
         request: &Mad,
         change: impl FnOnce(&SaMad) -> Answer<Vec<Vec<u8>>>,
-    ) -> Option<Mad> {
+    ) -> Option<Response> {
         let query = SaMad::read(request);
-        // Nothing we send needs an acknowledgement, and a query fits in one segment.
+        // A query fits in one segment, which needs no acknowledgement.
         if query.rmpp_flags() & rmpp::ACTIVE != 0 && query.rmpp_type() != rmpp::DATA {
             return None;
         }
@@ -58,12 +57,12 @@ impl Subnet<'_> {
                 _ => self.find(from, &query)?,
             };
             match &records[..] {
-                _ if header.method() == Method::GetTable => table(request, &records).map(Some),
-                [record] => Ok(Some(single(request, record))),
+                _ if header.method() == Method::GetTable => Ok(Some(table(request, &records))),
+                [record] => Ok(Some(single(request, record).into())),
                 [] => Err(sa::status::NO_RECORDS),
                 // IBTA 15.4.4: a Get that matches several is an error, but for paths, of which one will do.
                 [record, ..] if attribute(&query) == SaAttribute::PathRecord => {
-                    Ok(Some(single(request, record)))
+                    Ok(Some(single(request, record).into()))
                 }
                 _ => Err(sa::status::TOO_MANY_RECORDS),
             }
@@ -73,7 +72,9 @@ impl Subnet<'_> {
     fn find(&self, from: u16, query: &SaMad) -> Answer<Vec<Vec<u8>>> {
         match attribute(query) {
             SaAttribute::ClassPortInfo => Ok(vec![class_port_info().bytes().to_vec()]),
-            SaAttribute::PathRecord => self.paths(&Asked::read(from, query)),
+            SaAttribute::PathRecord => {
+                self.paths(query.header().method() == Method::GetTable, &Asked::read(from, query))
+            }
             SaAttribute::McMemberRecord => Ok(groups::query(self.region, &Asked::read(from, query))),
             SaAttribute::NodeRecord => Ok(self.nodes(&Asked::read(from, query))),
             SaAttribute::PortInfoRecord => Ok(self.ports(&Asked::read(from, query))),
@@ -103,28 +104,11 @@ fn offset(record: usize) -> u16 {
     record.div_ceil(8) as u16
 }
 
-/// A table: as many records as one segment holds; none at all if there are more (IBTA 13.6: later segments would have to
-/// wait for acknowledgements of the first).
-fn table(request: &Mad, records: &[Vec<u8>]) -> Answer<Mad> {
-    let distance = records.first().map_or(0, |r| usize::from(offset(r.len())) * 8);
-    let len = distance * records.len();
-    if len > DATA_SIZE {
-        return Err(sa::status::NO_RESOURCES);
-    }
-    let mut data = [0; DATA_SIZE];
-    for (at, record) in data.chunks_exact_mut(distance.max(1)).zip(records) {
+fn table(request: &Mad, records: &[Vec<u8>]) -> Response {
+    let offset = records.first().map_or(0, |r| offset(r.len()));
+    let mut data = vec![0; usize::from(offset) * 8 * records.len()];
+    for (at, record) in data.chunks_exact_mut((usize::from(offset) * 8).max(1)).zip(records) {
         at[..record.len()].copy_from_slice(record);
     }
-    let mut answer = SaMad::from_bytes(turned(request, 0));
-    answer
-        .set()
-        .rmpp_version(rmpp::VERSION)
-        .rmpp_type(rmpp::DATA)
-        .rmpp_flags(rmpp::ACTIVE | rmpp::FIRST | rmpp::LAST)
-        .rmpp_status(0)
-        .rmpp_segment(1)
-        .rmpp_payload_len(SA_HEADER + len as u32)
-        .attribute_offset((distance / 8) as u16)
-        .data(data);
-    Ok(*answer.as_bytes())
+    Response::table(&turned(request, 0), offset, &data)
 }

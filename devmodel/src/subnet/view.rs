@@ -16,7 +16,7 @@ use hwspec::{
     layout::prefix,
     wire::{
         lrh::PERMISSIVE_LID,
-        mad::{Mad, MadHeader, Method, MgmtClass, Smp, status},
+        mad::{Mad, MadHeader, Method, MgmtClass, Smp, sa::SaMad, status},
     },
 };
 use std::mem::offset_of;
@@ -26,11 +26,11 @@ const VENDOR_WITH_OUI: std::ops::RangeInclusive<u8> = 0x30..=0x4f;
 
 impl Region {
     /// The answer that comes back to function `from` when a general management packet (QP1) leaves its port for `dlid` (IBTA
-    /// 13.4): of performance management, counted since power-on, and of the subnet's administrator. A request to change
-    /// something is refused. Where no agent is, the answer is that of Linux: method and attribute are not supported together
-    /// (IBTA 13.4.7). `None`: there is no such port, the packet is no request, or it is of a vendor's class with an OUI, whose
-    /// tools (ibsysstat) take any answer for a success.
-    pub fn general(&self, config: &Config, from: u8, dlid: u16, request: &Mad) -> Option<Mad> {
+    /// 13.4): of performance management, counted since power-on, and of the subnet's administrator, whose tables are in one piece, as
+    /// Linux returns them to programs. A request to change something is refused. Where no agent is, the answer is that of Linux:
+    /// method and attribute are not supported together (IBTA 13.4.7). `None`: there is no such port, the packet is no request, or it is
+    /// of a vendor's class with an OUI, whose tools (ibsysstat) take any answer for a success.
+    pub fn general(&self, config: &Config, from: u8, dlid: u16, request: &Mad) -> Option<Vec<u8>> {
         let subnet = Subnet { region: self, config };
         let counted = |fid| -> Option<Counted> {
             let downs = offset_of!(FunctionRow, ib) + offset_of!(IbPort, link_downed);
@@ -42,9 +42,10 @@ impl Region {
             identity::SWITCH_LID => None,
             _ => Some(identity::fid_of_lid(dlid).filter(|fid| subnet.is_up(*fid))?),
         };
-        match (header.mgmt_class(), fid) {
+        let answer = match (header.mgmt_class(), fid) {
             (MgmtClass::SubnAdm, None) => {
-                subnet.administer(identity::lid(from), request, |_| Err(status::BAD_METHOD))
+                let refuse = |_: &SaMad| Err(status::BAD_METHOD);
+                return subnet.administer(identity::lid(from), request, refuse).map(|answer| answer.whole());
             }
             (MgmtClass::Perf, _) if header.method() == Method::Set => {
                 Some(turned(request, status::BAD_METHOD))
@@ -63,7 +64,8 @@ impl Region {
             }
             (class, _) if VENDOR_WITH_OUI.contains(&class.raw()) => None,
             _ => Some(turned(request, status::BAD_ATTRIBUTE)),
-        }
+        };
+        answer.map(|mad| mad.to_vec())
     }
 
     /// The answer that comes back to function `from` when a subnet management packet that asks leaves its port for `dlid`

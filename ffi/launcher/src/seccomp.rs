@@ -76,34 +76,41 @@ pub const ENABLE_PKEY: u32 = 0x1b03;
 /// [`REGISTER`] with flags.
 pub const REGISTER_2: u32 = 0xc028_1b04;
 
+/// Length of a read with room for one packet of a umad file: a header with a P_Key index, and a MAD. libibumad begins with this length,
+/// before it knows whether an answer is longer.
+pub const ONE_DATAGRAM: u32 = 64 + 256;
+
 /// Passes calls on RDMA netlink and umad files to the supervisor. Socket calls are trapped only on the `reserved` numbers, so that calls on
-/// a program's own sockets never wait for it.
-fn watching(reserved: Reserved) -> [libc::sock_filter; 25] {
+/// a program's own sockets never wait for it, and reads only if their length is [`ONE_DATAGRAM`].
+fn watching(reserved: Reserved) -> [libc::sock_filter; 28] {
     let numbers = reserved.numbers();
     [
         op(LOAD, DATA_ARCH),
-        want(AUDIT_ARCH, 22),
+        want(AUDIT_ARCH, 25),
         op(LOAD, DATA_NR),
-        either(ON_DESCRIPTORS[0] as u32, 10),
-        either(ON_DESCRIPTORS[1] as u32, 9),
-        either(ON_DESCRIPTORS[2] as u32, 8),
-        either(ON_DESCRIPTORS[3] as u32, 7),
-        either(ON_DESCRIPTORS[4] as u32, 6),
-        either(libc::SYS_ioctl as u32, 9),
-        want(libc::SYS_socket as u32, 14),
+        either(ON_DESCRIPTORS[0] as u32, 11),
+        either(ON_DESCRIPTORS[1] as u32, 10),
+        either(ON_DESCRIPTORS[2] as u32, 9),
+        either(ON_DESCRIPTORS[3] as u32, 8),
+        either(ON_DESCRIPTORS[4] as u32, 7),
+        either(libc::SYS_ioctl as u32, 10),
+        either(libc::SYS_read as u32, 14),
+        want(libc::SYS_socket as u32, 16),
         op(LOAD, DATA_ARG0),
-        want(libc::AF_NETLINK as u32, 12),
+        want(libc::AF_NETLINK as u32, 14),
         op(LOAD, DATA_ARG2),
-        libc::sock_filter { code: JUMP_EQ, jt: 9, jf: 10, k: NETLINK_RDMA as u32 },
+        libc::sock_filter { code: JUMP_EQ, jt: 11, jf: 12, k: NETLINK_RDMA as u32 },
         op(LOAD, DATA_ARG0),
-        libc::sock_filter { code: JUMP_GE, jt: 0, jf: 8, k: numbers.start },
-        libc::sock_filter { code: JUMP_GE, jt: 7, jf: 0, k: numbers.end },
+        libc::sock_filter { code: JUMP_GE, jt: 0, jf: 10, k: numbers.start },
+        libc::sock_filter { code: JUMP_GE, jt: 9, jf: 0, k: numbers.end },
         op(RETURN, libc::SECCOMP_RET_USER_NOTIF),
         op(LOAD, DATA_ARG1),
-        either(REGISTER, 3),
-        either(REGISTER_2, 2),
-        either(ENABLE_PKEY, 1),
-        want(UNREGISTER, 1),
+        either(REGISTER, 5),
+        either(REGISTER_2, 4),
+        either(ENABLE_PKEY, 3),
+        libc::sock_filter { code: JUMP_EQ, jt: 2, jf: 3, k: UNREGISTER },
+        op(LOAD, DATA_ARG2),
+        want(ONE_DATAGRAM, 1),
         op(RETURN, libc::SECCOMP_RET_USER_NOTIF),
         ALLOW,
     ]
@@ -210,6 +217,11 @@ mod tests {
         for call in [libc::SYS_read, libc::SYS_write, libc::SYS_futex, libc::SYS_getsockname] {
             assert!(!watched(call, [65600, 3, rdma]));
         }
+        assert!(watched(libc::SYS_read, [3, 0, ONE_DATAGRAM]));
+        assert!(
+            !watched(libc::SYS_read, [3, ONE_DATAGRAM, 4096])
+                && !watched(libc::SYS_write, [3, 0, ONE_DATAGRAM])
+        );
         assert_eq!(run(&HIDING, libc::SYS_socket, [netlink, 3, rdma]) & 0xffff, libc::EPROTONOSUPPORT as u32);
         assert_eq!(run(&HIDING, libc::SYS_sendto, [65600, 3, rdma]), libc::SECCOMP_RET_ALLOW);
     }

@@ -114,7 +114,8 @@ impl Observer {
     }
 
     /// The response that function `from` gets if its port sends the general management MAD `request` to `dlid`; `None` if there is none.
-    pub fn general(&self, from: u8, dlid: u16, request: &Mad) -> Option<Mad> {
+    /// A table of the subnet administrator is returned in one piece.
+    pub fn general(&self, from: u8, dlid: u16, request: &Mad) -> Option<Vec<u8>> {
         self.region.general(&read_behaviour(&self.map), from, dlid, request)
     }
 

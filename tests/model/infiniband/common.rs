@@ -10,6 +10,7 @@ pub use hwspec::{
 pub use ironverbs_tests::bed::*;
 
 use devmodel::identity;
+use std::cell::Cell;
 
 /// Builds the header of a MAD.
 pub fn header(class: MgmtClass, version: u8, method: Method, attribute: u16, modifier: u32) -> MadHeader {
@@ -47,38 +48,75 @@ pub fn ask(bed: &mut Bed, fid: u8, request: &Smp) -> Smp {
     Smp::read(&mad_ifc(bed, fid, request.as_bytes(), 3).expect("MAD_IFC"))
 }
 
+/// Builds a query to the subnet administrator for records that match `record` in the components of `mask`.
+pub fn query<R: Layout>(method: Method, attribute: sa::SaAttribute, mask: u64, record: &R) -> sa::SaMad {
+    sa::SaMad::with(|s| {
+        s.header(header(MgmtClass::SubnAdm, 2, method, attribute.raw(), 0))
+            .component_mask(mask)
+            .data(prefix(record.bytes()))
+    })
+}
+
+/// Number of receives of a [`General`] that may be posted at a time.
+const SLOTS: u16 = 16;
+/// Bytes of each receive: a GRH and a MAD.
+const SLOT: u32 = 296;
+
 /// A function's QP1, and memory for its datagrams.
 pub struct General {
     /// The QP.
     pub qp: Qp,
     from: Mr,
     to: Mr,
+    /// Number of receives posted so far.
+    posted: Cell<u16>,
 }
 
 impl General {
     /// Creates QP1 on function `fid`.
     pub fn new(bed: &mut Bed, fid: u8) -> Self {
         let qp = bed.datagram(fid, ServiceType::Qp1, mad::QP1_QKEY);
-        Self { qp, from: bed.mr(fid, 256, Access::LOCAL), to: bed.mr(fid, 296, Access::LOCAL) }
+        let to = bed.mr(fid, usize::from(SLOTS) * SLOT as usize, Access::LOCAL);
+        Self { qp, from: bed.mr(fid, 256, Access::LOCAL), to, posted: Cell::new(0) }
+    }
+
+    /// Posts receives for `n` datagrams.
+    pub fn listen(&self, bed: &mut Bed, n: u16) {
+        for _ in 0..n {
+            let slot = u64::from(self.posted.get() % SLOTS);
+            self.posted
+                .set(bed.post_recv(self.qp, &[self.to.part(slot * u64::from(SLOT), SLOT)]).wrapping_add(1));
+        }
+    }
+
+    /// Sends a datagram to QP1 at `lid`.
+    pub fn send(&self, bed: &mut Bed, lid: u16, mad: &[u8; MAD_SIZE]) {
+        bed.fill(self.from, mad);
+        let av = Av { rlid: Some(lid), grh: false, sgid_index: 0, ..Av::group(0, mad::QP1_QKEY) };
+        bed.post(self.qp, &Wr::new(Op::Send, &[self.from.sge()]).to(Av { qpn: 1, ..av }));
+    }
+
+    /// Returns the datagrams that arrived from QP1 at `lid` since the last call.
+    pub fn heard(&self, bed: &mut Bed, lid: u16) -> Vec<[u8; MAD_SIZE]> {
+        let mut heard = Vec::new();
+        while let Some(cqe) = bed.poll_raw(self.qp.send_cq) {
+            if cqe.opcode() == CqeOpcode::RespSend {
+                assert_eq!((cqe.rqpn().0, cqe.slid(), cqe.byte_cnt()), (1, lid, SLOT));
+                let at = usize::from(cqe.wqe_counter() % SLOTS) * SLOT as usize;
+                heard.push(prefix(&bed.bytes(self.to)[at + 40..]));
+            }
+        }
+        heard
     }
 
     /// Sends `request` to QP1 at `lid`. Returns the answer, if one arrives.
     pub fn ask(&self, bed: &mut Bed, lid: u16, request: &[u8; MAD_SIZE]) -> Option<[u8; MAD_SIZE]> {
-        bed.fill(self.from, request);
-        bed.post_recv(self.qp, &[self.to.sge()]);
-        let av = Av { rlid: Some(lid), grh: false, sgid_index: 0, ..Av::group(0, mad::QP1_QKEY) };
-        bed.post(self.qp, &Wr::new(Op::Send, &[self.from.sge()]).to(Av { qpn: 1, ..av }));
-        let mut answer = None;
-        while let Some(cqe) = bed.poll_raw(self.qp.send_cq) {
-            if cqe.opcode() == CqeOpcode::RespSend {
-                assert_eq!((cqe.rqpn().0, cqe.slid(), cqe.byte_cnt()), (1, lid, 296));
-                answer = Some(prefix(&bed.bytes(self.to)[40..]));
-            }
-        }
-        answer
+        self.listen(bed, 1);
+        self.send(bed, lid, request);
+        self.heard(bed, lid).pop()
     }
 
-    /// Queries the subnet administrator.
+    /// Sends a [`query`] to the subnet administrator.
     pub fn query<R: Layout>(
         &self,
         bed: &mut Bed,
@@ -87,11 +125,7 @@ impl General {
         mask: u64,
         record: &R,
     ) -> sa::SaMad {
-        let query = sa::SaMad::with(|s| {
-            s.header(header(MgmtClass::SubnAdm, 2, method, attribute.raw(), 0))
-                .component_mask(mask)
-                .data(prefix(record.bytes()))
-        });
+        let query = query(method, attribute, mask, record);
         let answer = self.ask(bed, identity::SWITCH_LID, query.as_bytes()).expect("an answer");
         let answer = sa::SaMad::read(&answer);
         assert_eq!(answer.header().transaction_id(), query.header().transaction_id());

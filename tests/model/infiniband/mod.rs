@@ -6,5 +6,6 @@ mod common;
 mod directed;
 mod groups;
 mod ports;
+mod segments;
 mod traffic;
 mod virtual_ports;

@@ -43,6 +43,8 @@ fn vfs_come_and_go_and_have_the_guids_their_pf_gives_them() {
         part class cat $pf/class
         part firmware devlink dev info pci/0000:00:00.0
         part driver ethtool -i ib0
+        part nodes saquery
+        part paths saquery -p
 
         ip link set ib0 vf 2 node_guid 00:11:22:33:44:55:66:77
         ip link set ib0 vf 2 port_guid 00:11:22:33:44:55:66:78
@@ -82,6 +84,10 @@ fn vfs_come_and_go_and_have_the_guids_their_pf_gives_them() {
     let ibstat = part(&said, "ibstat");
     assert_eq!(ibstat.matches("Link layer: InfiniBand").count(), 4, "{ibstat}");
     assert!(ibstat.contains("Node GUID: 0x021b56fffe000003"), "{ibstat}");
+    // Tables of several segments, which Linux acknowledges and assembles, have all functions of the node and the switch.
+    let nodes = part(&said, "nodes").matches("NodeRecord dump").count();
+    assert!(nodes >= 9, "{said}");
+    assert_eq!(part(&said, "paths").matches("PathRecord dump").count(), nodes * nodes);
     assert!(part(&said, "net").contains("ib3"), "{said}");
     assert!(part(&said, "ipoib").contains("ipoib pkey 0xffff mode datagram"), "{said}");
     let set = part(&said, "set").lines().find(|line| line.contains("vf 2 ")).unwrap();

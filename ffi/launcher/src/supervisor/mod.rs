@@ -285,6 +285,9 @@ impl Audience {
             Some(sight) if notice.call == libc::SYS_ioctl => {
                 self.umads.serve(&self.listener, &sight.inventory, &notice);
             }
+            Some(sight) if notice.call == libc::SYS_read => {
+                self.umads.read(&self.listener, &sight.inventory, &notice);
+            }
             Some(sight) => self.sockets.serve(&self.listener, &sight.inventory, notice),
         }
         Ok(())

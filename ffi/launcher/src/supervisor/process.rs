@@ -2,8 +2,10 @@
 #![allow(unsafe_code)]
 
 use std::fs;
+use std::io::{self, ErrorKind};
 use std::mem::size_of;
 use std::ops::Range;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 
 /// A thread of a program, by the ID in a notice.
 #[derive(Clone, Copy, Debug)]
@@ -161,6 +163,20 @@ impl Process {
     /// The inode of the socket behind descriptor `number`; `None` if it is not a socket.
     pub fn socket(self, number: u32) -> Option<u64> {
         self.file(number)?.strip_prefix("socket:[")?.strip_suffix(']')?.parse().ok()
+    }
+
+    /// Duplicates descriptor `number` into this process.
+    pub fn descriptor(self, number: u32) -> io::Result<OwnedFd> {
+        let group = self.group().ok_or(ErrorKind::NotFound)?;
+        let own = |fd: libc::c_long| match RawFd::try_from(fd) {
+            // SAFETY: both calls below return new descriptors, which no other code in this process uses.
+            Ok(fd @ 0..) => Ok(unsafe { OwnedFd::from_raw_fd(fd) }),
+            _ => Err(io::Error::last_os_error()),
+        };
+        // SAFETY: no memory is passed.
+        let process = own(unsafe { libc::syscall(libc::SYS_pidfd_open, group, 0) })?;
+        // SAFETY: no memory is passed; `process` is open until the call returns.
+        own(unsafe { libc::syscall(libc::SYS_pidfd_getfd, process.as_raw_fd(), number, 0) })
     }
 
     /// The first of `numbers` that is not open in it.

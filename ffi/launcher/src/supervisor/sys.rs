@@ -175,13 +175,22 @@ pub fn receive_packet(from: BorrowedFd<'_>, most: usize) -> io::Result<Option<Ve
     }
 }
 
-/// Sends a packet. Drops it if the socket is full.
-pub fn send_packet(to: BorrowedFd<'_>, bytes: &[u8]) {
+/// Copies the next packet without removing it: at most `most` bytes of it, and its length. `None` if there is none.
+pub fn peek_packet(from: BorrowedFd<'_>, most: usize) -> Option<(Vec<u8>, usize)> {
+    let mut bytes = vec![0u8; most];
+    let flags = libc::MSG_PEEK | libc::MSG_TRUNC | libc::MSG_DONTWAIT;
+    // SAFETY: the kernel writes at most `most` bytes.
+    let got = unsafe { libc::recv(from.as_raw_fd(), bytes.as_mut_ptr().cast(), most, flags) };
+    let len = usize::try_from(got).ok()?;
+    bytes.truncate(len);
+    Some((bytes, len))
+}
+
+/// Sends a packet. Returns false if the socket has no room for it.
+pub fn send_packet(to: BorrowedFd<'_>, bytes: &[u8]) -> bool {
+    let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
     // SAFETY: the bytes are only read.
-    unsafe {
-        let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
-        libc::send(to.as_raw_fd(), bytes.as_ptr().cast(), bytes.len(), flags)
-    };
+    unsafe { libc::send(to.as_raw_fd(), bytes.as_ptr().cast(), bytes.len(), flags) >= 0 }
 }
 
 /// The inode, which identifies a file.

@@ -5,20 +5,18 @@
 //! number. A program writes packets to the subnet, and reads those that come back. Subnet management, performance
 //! management and the subnet's administrator are answered here, other classes are said not to be supported, and packets to ports
 //! that are not there time out at once: nobody else could answer later.
+//!
+//! The administrator's tables are returned in one piece, because the kernel assembles segments for programs. If a program's buffer holds
+//! one datagram and the next is longer, it gets ENOSPC and a header with the length. A socket cannot return that, so reads of exactly this
+//! length ([`ONE_DATAGRAM`]) are handled here too.
 
 use super::process::{Piece, Process};
 use super::sys;
 use crate::nldev::Inventory;
 use crate::notify::{Listener, Notice};
-use crate::seccomp::{ENABLE_PKEY, REGISTER, REGISTER_2, UNREGISTER};
+use crate::seccomp::{ENABLE_PKEY, ONE_DATAGRAM, REGISTER, REGISTER_2, UNREGISTER};
 use devmodel::LinkLayer;
-use hwspec::{
-    layout::Layout,
-    wire::mad::{
-        MAD_SIZE, MgmtClass,
-        sa::{SaMad, rmpp},
-    },
-};
+use hwspec::wire::mad::MAD_SIZE;
 use node::devices::DeviceInfo;
 use std::collections::BTreeMap;
 use std::io;
@@ -32,10 +30,10 @@ const OLD_HEADER: usize = 56;
 const HEADER: usize = 64;
 /// Bytes of a MAD's own header.
 const MAD_HEADER: usize = 24;
-/// Length of a MAD before what RMPP counts as data.
-const RMPP_HEADER: usize = 36;
 /// Packets handled in a row.
 const BURST: usize = 64;
+
+const _: () = assert!(ONE_DATAGRAM as usize == HEADER + MAD_SIZE);
 
 /// An open file to which an ioctl was made.
 struct File {
@@ -91,6 +89,30 @@ impl Umads {
         }
     }
 
+    /// Handles a read with room for one datagram. If it is on one of the files and the next packet is longer, returns as much of the packet
+    /// as fits, including a header with its length, and ENOSPC; the packet stays queued. Passes other reads to the kernel.
+    pub fn read(&mut self, listener: &Listener, inventory: &Inventory, notice: &Notice) {
+        if self.0.is_empty() {
+            return listener.pass(notice);
+        }
+        let (process, number) = (Process(notice.thread), notice.args[0] as u32);
+        let file = process.socket(number).and_then(|inode| self.0.get_mut(&inode));
+        let longer = file.and_then(|file| {
+            file.work(inventory);
+            let its = process.descriptor(number).ok()?;
+            let (packet, len) = sys::peek_packet(its.as_fd(), ONE_DATAGRAM as usize)?;
+            (len > packet.len()).then_some(packet)
+        });
+        let buffer = Piece { address: notice.args[1], len: ONE_DATAGRAM as usize };
+        match longer {
+            Some(packet) => {
+                let given = process.write(buffer, &packet);
+                listener.answer(notice, Err(given.err().unwrap_or(libc::ENOSPC)));
+            }
+            None => listener.pass(notice),
+        }
+    }
+
     /// Replaces the descriptor by a socket.
     fn open(
         &mut self,
@@ -126,14 +148,6 @@ impl Umads {
     pub fn work(&mut self, inventory: &Inventory) {
         self.0.retain(|_, file| file.work(inventory));
     }
-}
-
-/// Length of an answer as a reader gets it: of RMPP data as much as there is, as with the kernel. Readers count
-/// records by it.
-fn given_len(answer: &[u8; MAD_SIZE]) -> usize {
-    let mad = SaMad::read(answer);
-    let data = mad.header().mgmt_class() == MgmtClass::SubnAdm && mad.rmpp_flags() & rmpp::ACTIVE != 0;
-    if data { RMPP_HEADER.saturating_add(mad.rmpp_payload_len() as usize).min(MAD_SIZE) } else { MAD_SIZE }
 }
 
 /// The device whose file a descriptor is, if it is one of ours.
@@ -220,27 +234,34 @@ impl File {
         let (qpn, lid) = (ne32(&packet, 20).to_be(), be16(&packet, 28));
         let answer = match qpn {
             _ if !self.infiniband => None,
-            0 => inventory.observer(&self.node).and_then(|observer| observer.management(self.fid, lid, &mad)),
+            0 => {
+                let observer = inventory.observer(&self.node);
+                observer.and_then(|observer| observer.management(self.fid, lid, &mad)).map(|mad| mad.to_vec())
+            }
             1 => inventory.observer(&self.node).and_then(|observer| observer.general(self.fid, lid, &mad)),
             _ => None,
         };
-        let mut back = packet;
-        match answer {
-            Some(answer) => {
-                back.truncate(header);
-                back[4..16].fill(0);
-                back.extend(&answer[..given_len(&answer)]);
-            }
-            // A sender that gives no timeout does not wait for an answer.
-            None if ne32(&back, 8) == 0 => return,
-            // Returns what was sent, as far as it identifies the request.
-            None => {
-                back.truncate(header + MAD_HEADER);
-                back[4..8].copy_from_slice(&libc::ETIMEDOUT.to_ne_bytes());
+        let back = |status: i32, mad: &[u8]| {
+            let mut back = packet[..header].to_vec();
+            let len = if status == 0 { header + mad.len() } else { MAD_HEADER };
+            back[4..8].copy_from_slice(&status.to_ne_bytes());
+            back[16..20].copy_from_slice(&(len as u32).to_ne_bytes());
+            back.extend(mad);
+            back
+        };
+        if let Some(answer) = answer {
+            let mut answer = back(0, &answer);
+            answer[8..16].fill(0);
+            // An answer larger than the socket accepts is lost.
+            if sys::send_packet(self.ours.as_fd(), &answer) {
+                return;
             }
         }
-        let len = if answer.is_some() { back.len() } else { MAD_HEADER };
-        back[16..20].copy_from_slice(&(len as u32).to_ne_bytes());
-        sys::send_packet(self.ours.as_fd(), &back);
+        // A sender that gives no timeout does not wait for an answer.
+        if ne32(&packet, 8) != 0 {
+            // Returns what was sent, as far as it identifies the request.
+            let lost = back(libc::ETIMEDOUT, &packet[header..header + MAD_HEADER]);
+            sys::send_packet(self.ours.as_fd(), &lost);
+        }
     }
 }

@@ -6,6 +6,8 @@ use crate::{hw_enum, hw_layout};
 pub const CLASS_VERSION: u8 = 2;
 /// Bytes of records in one MAD.
 pub const DATA_SIZE: usize = 200;
+/// Bytes of the administrator's own header, which RMPP counts as payload and repeats in every segment.
+pub const HEADER_SIZE: usize = 20;
 
 hw_enum! {
     /// Attribute ids (IBTA table 202).
@@ -36,11 +38,25 @@ pub mod status {
     pub const INSUFFICIENT_COMPONENTS: u16 = 0x0600;
 }
 
-/// RMPP (IBTA 13.6.2.1): version, data packets, flags.
+/// RMPP (IBTA 13.6.2.1): version, packet types, flags, reasons for an ABORT.
 pub mod rmpp {
     #![allow(missing_docs)]
     pub const VERSION: u8 = 1;
     pub const DATA: u8 = 1;
+    pub const ACK: u8 = 2;
+    pub const STOP: u8 = 3;
+    pub const ABORT: u8 = 4;
+    /// `rmpp_resp_time` of packets without a response time.
+    pub const NO_RESP_TIME: u8 = 0x1f;
+    /// The type is unknown or out of place.
+    pub const BAD_TYPE: u8 = 121;
+    /// An ACK's window ends before the segment that it acknowledges.
+    pub const WINDOW_TOO_SMALL: u8 = 122;
+    /// An ACK acknowledges a segment that was not sent.
+    pub const SEGMENT_TOO_BIG: u8 = 123;
+    /// The receiver did not respond to any retry.
+    pub const TOO_MANY_RETRIES: u8 = 126;
+    pub const UNSPECIFIED: u8 = 127;
     pub const ACTIVE: u8 = 1;
     pub const FIRST: u8 = 2;
     pub const LAST: u8 = 4;
@@ -57,7 +73,8 @@ hw_layout! {
         0x18 [ 7: 0] rmpp_status: u8,
         /// Number of the segment, from 1.
         0x1c [31: 0] rmpp_segment: u32,
-        /// Bytes of the SA header and records of all segments.
+        /// DATA: bytes of SA headers and records, in the first segment those of all segments, in the last segment its own. ACK: the last
+        /// segment that may be sent.
         0x20 [31: 0] rmpp_payload_len: u32,
         0x24         sm_key: [u8; 8],
         /// Distance of records, in 8-byte units.
