@@ -20,6 +20,8 @@ struct Place {
     home: PathBuf,
     description: PathBuf,
     runtime: PathBuf,
+    /// Soft and hard limit of descriptors of a container's programs.
+    files: String,
 }
 
 impl Place {
@@ -37,7 +39,7 @@ impl Place {
         let home = std::env::temp_dir().join(format!("ironverbs-{id}"));
         let node = Node::new(name, 2);
         let description = format!("/var/run/cdi/ironverbs-{id}.json").into();
-        let place = Self { node, home, description, runtime: "runc".into() };
+        let place = Self { node, home, description, runtime: "runc".into(), files: "1024:1024".into() };
         let file = place.description.display().to_string();
         place.node.ironverbs(&["node", "create"], &["--vfs", "2", "--group", GROUP]).finish();
         place.node.ironverbs(&["cdi", "generate"], &["--output", &file]).finish();
@@ -109,7 +111,7 @@ impl Place {
         let mut command = self.podman();
         command.args(["run", "--rm", "-v", "/usr:/usr:ro"]);
         // If this process may not raise its limits, runc may not either.
-        command.args(["--ulimit", "nofile=1024:1024", "--ulimit", "nproc=1024:1024"]);
+        command.args(["--ulimit", &format!("nofile={}", self.files), "--ulimit", "nproc=1024:1024"]);
         command.args(["--network", &format!("ns:/run/netns/{}", self.net(side))]);
         for device in devices {
             command.args(["--device", &format!("ironverbs/function={device}")]);
@@ -390,6 +392,38 @@ fn a_container_of_our_runtime_has_counters_and_rdma_netlink() {
             std::thread::sleep(Duration::from_millis(20));
         }
     }
+}
+
+/// An engine that runs in a view, and its containers, use that run's supervisor, because the kernel accepts only one. It reports to each
+/// container the devices that the container was given, with their numbers there.
+#[test]
+fn rdma_netlink_in_containers_of_an_engine_in_a_view_knows_the_containers_devices() {
+    let Some(mut place) = Place::new("containers-view") else { return };
+    // As in a kubelet's containers, the hard limit is the engine's: the run's sockets have numbers above the soft limit.
+    let hard = Command::new("sh").args(["-c", "ulimit -Hn"]).output().expect("sh").stdout;
+    place.files = format!("1024:{}", String::from_utf8_lossy(&hard).trim());
+    let list = "rdma dev; rdma link; rdma resource; rdma statistic; rdma resource show mr; ibv_devinfo -l";
+    for by_ours in [false, true] {
+        if by_ours {
+            by_our_runtime(&mut place);
+        }
+        let mut container = place.container(0, &["iron2"], &[]);
+        container.args(["sh", "-c", list]);
+        let words: Vec<_> = [container.get_program()].into_iter().chain(container.get_args()).collect();
+        let words: Vec<_> = words.iter().map(|word| word.to_str().expect("text")).collect();
+        let said = place.node.run(&words);
+        for wanted in [
+            ": iron2: node_type ca",
+            "link iron2/1 state ACTIVE",
+            ": iron2: pd 0 cq 0 qp 0",
+            "link iron2/1 rx_write_requests",
+        ] {
+            assert!(said.contains(wanted), "expected {wanted}: {said}");
+        }
+        assert!(!said.contains("iron0") && !said.contains("iron1"), "by our runtime: {by_ours}: {said}");
+    }
+    // The engine itself sees them all.
+    assert_eq!(place.node.run(&["rdma", "dev"]).matches(": node_type ca").count(), 3);
 }
 
 /// The plugin that gives all pods the same functions, many times, in a view of the node: everything that it looks for is there.

@@ -81,11 +81,17 @@ pub fn places() -> io::Result<Vec<Place>> {
 
 /// The same with the number of each `uverbsN`, ordered by it.
 pub fn shown() -> io::Result<Vec<(u32, Place)>> {
+    shown_below(Path::new("/"))
+}
+
+/// The same for a program whose root directory is `root`.
+pub fn shown_below(root: &Path) -> io::Result<Vec<(u32, Place)>> {
+    let class = root.join(UVERBS.trim_start_matches('/'));
     let numbered = |name: OsString| {
         let number = name.to_str()?.strip_prefix("uverbs")?.parse().ok()?;
-        Some((number, place(Path::new(&name))?))
+        Some((number, place_in(&class, Path::new(&name))?))
     };
-    let mut all: Vec<_> = names(Path::new(UVERBS))?.into_iter().filter_map(numbered).collect();
+    let mut all: Vec<_> = names(&class)?.into_iter().filter_map(numbered).collect();
     all.sort_by_key(|(number, _)| *number);
     Ok(all)
 }

@@ -2,6 +2,7 @@
 
 use super::host::Host;
 use node::devices::DeviceInfo;
+use node::place::Place;
 use node::{FunctionAddress, NodeError, Observer};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -135,6 +136,19 @@ impl Inventory {
     /// Our devices.
     pub fn devices(&self) -> &[DeviceInfo] {
         &self.devices
+    }
+
+    /// Calls `with` with the inventory of a program that sees only the devices at `shown`, with their numbers there.
+    pub fn as_seen<R>(&mut self, shown: &[(u32, Place)], with: impl FnOnce(&Self) -> R) -> R {
+        let known = |(uverbs, place): &(u32, Place)| {
+            let device = self.devices.iter().find(|device| device.place == *place)?;
+            Some(DeviceInfo { uverbs: *uverbs, ..device.clone() })
+        };
+        let seen = shown.iter().filter_map(known).collect();
+        let all = std::mem::replace(&mut self.devices, seen);
+        let done = with(self);
+        self.devices = all;
+        done
     }
 
     /// The directories of the nodes.

@@ -13,7 +13,7 @@ mod umad;
 use super::inside;
 pub use super::nldev::Follows;
 use super::nldev::{Host, Inventory};
-use super::notify::Listener;
+use super::notify::{Listener, Notice};
 use super::projection::Projection;
 use super::reserved::Reserved;
 pub use super::sys::Limit;
@@ -21,6 +21,7 @@ use super::{project, seccomp, sys as launcher};
 use live::Live;
 use node::Observer;
 use node::devices::DeviceInfo;
+use process::Process;
 use sockets::Sockets;
 use std::fs;
 use std::io::{self, ErrorKind, Read, Write};
@@ -282,15 +283,28 @@ impl Audience {
                 self.listener.answer(&notice, Err(libc::EPROTONOSUPPORT));
             }
             None => self.listener.pass(&notice),
-            Some(sight) if notice.call == libc::SYS_ioctl => {
-                self.umads.serve(&self.listener, &sight.inventory, &notice);
-            }
             Some(sight) if notice.call == libc::SYS_read => {
                 self.umads.read(&self.listener, &sight.inventory, &notice);
             }
-            Some(sight) => self.sockets.serve(&self.listener, &sight.inventory, notice),
+            Some(sight) => match Process(notice.thread).other_root() {
+                Some(root) => {
+                    // Each container of an engine that runs in the view has some of the devices.
+                    let shown = project::shown_below(&root).unwrap_or_default();
+                    sight.inventory.as_seen(&shown, |inventory| self.reply(inventory, notice));
+                }
+                None => self.reply(&sight.inventory, notice),
+            },
         }
         Ok(())
+    }
+
+    /// Handles a call of a program that sees the devices of `inventory`.
+    fn reply(&mut self, inventory: &Inventory, notice: Notice) {
+        if notice.call == libc::SYS_ioctl {
+            self.umads.serve(&self.listener, inventory, &notice);
+        } else {
+            self.sockets.serve(&self.listener, inventory, notice);
+        }
     }
 }
 

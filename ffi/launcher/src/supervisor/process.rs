@@ -6,6 +6,7 @@ use std::io::{self, ErrorKind};
 use std::mem::size_of;
 use std::ops::Range;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::path::PathBuf;
 
 /// A thread of a program, by the ID in a notice.
 #[derive(Clone, Copy, Debug)]
@@ -151,6 +152,13 @@ impl Process {
     pub fn file(self, number: u32) -> Option<String> {
         let link = fs::read_link(format!("/proc/{}/fd/{number}", self.0)).ok()?;
         link.into_os_string().into_string().ok()
+    }
+
+    /// Path of its root directory, if its mount namespace is not this process's: that of a container, for instance.
+    pub fn other_root(self) -> Option<PathBuf> {
+        let namespace = |process: &str| fs::read_link(format!("/proc/{process}/ns/mnt")).ok();
+        let its = namespace(&self.0.to_string())?;
+        (namespace("self").as_ref() != Some(&its)).then(|| format!("/proc/{}/root", self.0).into())
     }
 
     /// The flags of the open descriptor `number`.
