@@ -19,6 +19,10 @@ CARGO=${CARGO:-cargo}
 cd "$HERE"
 
 LIBRARIES="libironverbs_provider.so libironverbs_loader.so libironverbs_time.so"
+INSTALLED="packaging/chart packaging/linux/README.md packaging/linux/config packaging/linux/uml.patch
+    scripts/container-image.sh scripts/go-programs.sh scripts/install-deps.sh
+    scripts/kubernetes scripts/kubernetes.sh scripts/linux-kernel.sh
+    tests/places/linux/plugin-client tests/places/linux/sriov-cni"
 ARCHITECTURE=$(dpkg --print-architecture)
 MAINTAINER="${DEBFULLNAME:-the ironverbs authors} <${DEBEMAIL:-authors@ironverbs.invalid}>"
 
@@ -153,10 +157,12 @@ pack() { # DIRECTORY
         chmod 644 "$root/usr/lib/ironverbs/$name"
     done
     "$BUILT/examples/manual" "$share" "$(date -u -d "@$date" +%F)"
-    # The parts that a kernel for `ironverbs linux` is made of, in the folders in which the script looks for it.
-    mkdir -p "$share/ironverbs/scripts" "$share/ironverbs/packaging/linux"
-    cp scripts/linux-kernel.sh "$share/ironverbs/scripts"
-    cp packaging/linux/README.md packaging/linux/config packaging/linux/uml.patch "$share/ironverbs/packaging/linux"
+    # The scripts that the pages run, and the sources of the kernel and programs that they build, in the directories of the source tree,
+    # where the scripts look for each other.
+    for file in $INSTALLED; do
+        mkdir -p "$share/ironverbs/${file%/*}"
+        cp -r "$file" "$share/ironverbs/$file"
+    done
     cp README.md "$doc"
     cp -r docs/*.md docs/drawings "$doc/docs"
     copyright >"$doc/copyright"

@@ -23,7 +23,10 @@ VFS=${VFS:-7}
 CPUS=${CPUS:-2}
 MEMORY=${MEMORY:-2G}
 RDMA_NETNS=${RDMA_NETNS:-exclusive}
-IRONVERBS=${IRONVERBS:-${CARGO_TARGET_DIR:-$HERE/target}/release/ironverbs}
+# The package's copy of this script has no build directory next to it.
+BUILT=${CARGO_TARGET_DIR:-$HERE/target}/release/ironverbs
+[ -e "$BUILT" ] || BUILT=$(command -v ironverbs || echo "$BUILT")
+IRONVERBS=${IRONVERBS:-$BUILT}
 # Seconds that the control plane and the nodes may take to be ready, and to end.
 PATIENCE=180
 ENDING=30

@@ -50,6 +50,9 @@ ironverbs --version | grep -qF "$(dpkg-deb -f "$package" Version | sed 's/.*\.\(
     die "expected $(ironverbs --version) to name the commit of $package"
 works 0
 works 65534
+# The scripts that its pages run find each other, and name missing programs.
+if /usr/share/ironverbs/scripts/kubernetes.sh up >log 2>&1; then die "expected no cluster without its programs"; fi
+grep -q 'no etcd here: scripts/install-deps.sh kubernetes' log || { cat log; die "expected to be told what is missing"; }
 dpkg -L ironverbs | sort >owned
 files installed
 

@@ -11,6 +11,7 @@ use ironverbs_tests::program::{Scratch, built};
 use std::{
     collections::BTreeSet,
     fs,
+    os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
     process::{Command, Output},
 };
@@ -77,7 +78,11 @@ fn the_package_has_its_files_in_their_places_and_is_the_same_whenever_it_is_made
     assert!(fs::read(&package).unwrap() == fs::read(&another).unwrap(), "two packages differ");
 
     let contents = contents(&package);
-    let programs = ["./usr/bin/ironverbs", "./usr/share/ironverbs/scripts/linux-kernel.sh"];
+    // Files of the source tree keep their modes.
+    let is_program = |path: &str| match path.strip_prefix("./usr/share/ironverbs/") {
+        Some(of_tree) => fs::metadata(tree().join(of_tree)).unwrap().permissions().mode() & 0o100 != 0,
+        None => path == "./usr/bin/ironverbs",
+    };
     // Anything in /etc would also affect programs outside of a run, in particular a .driver file of libibverbs.
     let files = [
         "./usr/bin/ironverbs",
@@ -96,11 +101,18 @@ fn the_package_has_its_files_in_their_places_and_is_the_same_whenever_it_is_made
         "./usr/share/ironverbs/packaging/linux/uml.patch",
         "./usr/share/ironverbs/scripts/linux-kernel.sh",
     ];
-    let many = ["./usr/share/doc/ironverbs/docs/", "./usr/share/man/man1/ironverbs"];
+    let many = [
+        "./usr/share/doc/ironverbs/docs/",
+        "./usr/share/man/man1/ironverbs",
+        "./usr/share/ironverbs/packaging/chart/",
+        "./usr/share/ironverbs/scripts/",
+        "./usr/share/ironverbs/tests/places/linux/plugin-client/",
+        "./usr/share/ironverbs/tests/places/linux/sriov-cni/",
+    ];
     for (mode, owner, path) in &contents {
         let expected = match path {
             path if path.ends_with('/') => "drwxr-xr-x",
-            path if programs.contains(&path.as_str()) => "-rwxr-xr-x",
+            path if is_program(path) => "-rwxr-xr-x",
             _ => "-rw-r--r--",
         };
         assert_eq!((mode.as_str(), owner.as_str()), (expected, "root/root"), "{path}");
@@ -118,10 +130,33 @@ fn the_package_has_its_files_in_their_places_and_is_the_same_whenever_it_is_made
 
     let root = scratch.dir().join("root");
     said(Command::new("dpkg-deb").arg("-x").arg(&package).arg(&root));
-    // The kernel of `ironverbs linux` is the same whether it is made from the sources or from the package.
-    let kernel =
-        |place: &Path| said(Command::new("sh").arg(place.join("scripts/linux-kernel.sh")).arg("path"));
-    assert_eq!(kernel(&root.join("usr/share/ironverbs")), kernel(&tree()));
+    // The kernel of `ironverbs linux` and the Go programs are the same whether they are made from the sources or from the package.
+    let share = root.join("usr/share/ironverbs");
+    let made_by = |place: &Path, script: &str, words: &[&str]| {
+        said(Command::new("sh").arg(place.join("scripts").join(script)).arg("path").args(words))
+    };
+    for (script, words) in
+        [("linux-kernel.sh", &[][..]), ("go-programs.sh", &["cni"]), ("go-programs.sh", &["kubernetes"])]
+    {
+        assert_eq!(made_by(&share, script, words), made_by(&tree(), script, words), "{script} {words:?}");
+    }
+    // The files that the pages on clusters and their nodes name exist.
+    for page in ["kubernetes", "linux"] {
+        let page = fs::read_to_string(root.join(format!("usr/share/doc/ironverbs/docs/{page}.md"))).unwrap();
+        let words = page.split(|c: char| !(c.is_ascii_alphanumeric() || "/.-".contains(c)));
+        let named = words.filter(|word| word.starts_with("scripts/") || word.starts_with("packaging/"));
+        for file in named.map(|word| word.trim_end_matches('.')) {
+            assert!(share.join(file).exists(), "the package has no {file}");
+        }
+    }
+    // So do the scripts that these run.
+    for script in fs::read_dir(share.join("scripts")).unwrap().map(|entry| entry.unwrap().path()) {
+        let text = fs::read_to_string(&script).unwrap_or_default();
+        for beside in text.split("\"$HERE/scripts/").skip(1).filter_map(|rest| rest.split('"').next()) {
+            let there = share.join("scripts").join(beside).exists() || beside == "nextest.sh";
+            assert!(there, "{} runs {beside}, which the package does not have", script.display());
+        }
+    }
     let notices = said(Command::new("gzip").arg("-dc").arg(root.join("usr/share/doc/ironverbs/NOTICES.gz")));
     assert!(notices.contains("\nclap 4") && notices.contains("Permission is hereby granted"), "{notices}");
     for file in files.iter().filter(|file| file.starts_with("./usr/bin/") || file.ends_with(".so")) {
