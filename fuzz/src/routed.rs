@@ -40,7 +40,7 @@ fn build() -> Stage {
     let path = Path { mtu: 256, timeout: 6, retry_count: 3, grh: false, ..Path::default() };
     let (rc, _) = bed.pair(path);
     let (c, d) = (bed.qp(2), bed.qp(3));
-    bed.connect_with(c, d, path);
+    bed.connect(c, d, path);
     let mr = bed.mr(1, 8192, Access::ALL);
     let regions = [bed.mr(2, 2048, Access::ALL), bed.mr(3, 2048, Access::ALL)];
     let ud = bed.datagram(1, ServiceType::Ud, QKEY);

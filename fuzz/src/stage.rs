@@ -88,7 +88,7 @@ fn build() -> Kept {
     let (victim, peer) = bed.pair(path);
     let foreign = bed.foreign(1, path);
     let (c, d) = (bed.qp(2), bed.qp(3));
-    bed.connect_with(c, d, path);
+    bed.connect(c, d, path);
     let mr = bed.mr(1, 8192, Access { remote_invalidate: true, ..Access::ALL });
     let remote = bed.mr(2, 8192, Access::ALL);
     let regions = [bed.mr(2, 2048, Access::ALL), bed.mr(3, 2048, Access::ALL)];

@@ -45,7 +45,7 @@ fn cost(n: usize) -> Cost {
                 let qp = bed.qp_with(i as u8 + 1, spec(i)).expect("CREATE_QP");
                 (qp, bed.mr(i as u8 + 1, 64, Access::ALL))
             });
-            bed.connect_with(ends[0].0, ends[1].0, path);
+            bed.connect(ends[0].0, ends[1].0, path);
             ends
         })
         .collect();

@@ -8,7 +8,7 @@ fn in_full_flow(seed: u64) -> (Bed, Vec<Qp>, Vec<Mr>) {
     let path = Path { mtu: 256, timeout: 8, ..Path::default() };
     let (a, b) = bed.pair(path);
     let (c, d) = (bed.qp(3), bed.qp(1));
-    bed.connect_with(c, d, path);
+    bed.connect(c, d, path);
     let mrs: Vec<Mr> = [1, 2, 3].map(|fid| bed.mr(fid, 16384, Access::ALL)).to_vec();
     for (i, mr) in mrs.iter().enumerate() {
         bed.pattern(*mr, i as u8);

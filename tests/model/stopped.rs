@@ -16,8 +16,7 @@ fn commands_of_others_do_not_wait_for_a_function_that_is_held() {
         let mut bed = layer();
         let (a, _) = bed.pair(Path::default());
         let (from, to) = (bed.mr(1, 64, Access::LOCAL), bed.mr(2, 64, Access::ALL));
-        bed.post(a, &Wr::write(from.sge(), to));
-        assert!(bed.one(a.send_cq).is_ok());
+        bed.done(a, &Wr::write(from.sge(), to));
         bed.function(3);
         for held in [0, 1, 2] {
             bed.stop_holding(held, STOPPED);
@@ -29,8 +28,7 @@ fn commands_of_others_do_not_wait_for_a_function_that_is_held() {
         bed.destroy_qp(qp).expect("a queue pair goes");
         bed.reset(3);
         bed.kill(STOPPED);
-        bed.post(a, &Wr::write(from.sge(), to));
-        assert!(bed.one(a.send_cq).is_ok());
+        bed.done(a, &Wr::write(from.sge(), to));
     }
 }
 
@@ -40,8 +38,7 @@ fn after_a_write() -> (Bed, Mr) {
     bed.unwatched();
     let (a, _) = bed.pair(Path::default());
     let (from, to) = (bed.mr(1, 4096, Access::LOCAL), bed.mr(2, 4096, Access::ALL));
-    bed.post(a, &Wr::write(from.sge(), to));
-    assert!(bed.one(a.send_cq).is_ok());
+    bed.done(a, &Wr::write(from.sge(), to));
     (bed, from)
 }
 
@@ -106,13 +103,12 @@ fn functions_of_strangers_are_left_to_their_users() {
     bed.unwatched();
     let (a, _) = bed.pair(Path::default());
     let (c, d) = (bed.qp(2), bed.qp(3));
-    bed.connect_with(c, d, Path::default());
+    bed.connect(c, d, Path::default());
     let (from, to) = (bed.mr(1, 64, Access::LOCAL), bed.mr(2, 64, Access::ALL));
     let (on, there) = (bed.mr(2, 64, Access::LOCAL), bed.mr(3, 64, Access::ALL));
     bed.memory.uses = Some([1].into());
     // Function 2 is a peer: the sender runs it, and its packets to function 1 come back.
-    bed.post(a, &Wr::write(from.sge(), to));
-    assert!(bed.one(a.send_cq).is_ok());
+    bed.done(a, &Wr::write(from.sge(), to));
     assert!(bed.memory.left.is_empty());
     // Frames between functions 2 and 3 do not concern the program that uses function 1.
     bed.post(c, &Wr::write(on.sge(), there));

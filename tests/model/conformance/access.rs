@@ -2,23 +2,22 @@
 
 use super::common::*;
 use devmodel::Profile;
-use hwspec::cmd::{CmdIn, Opcode, resource::*};
 
+/// Requests 8 bytes at `offset` of the memory, with its key changed in the bits `change`, and checks that this gets an access NAK and
+/// changes nothing. `i` is 0 for a WRITE, 1 for a READ, 2 for a FETCH_ADD.
 #[track_caller]
-fn assert_access_nak(bed: &mut Bed, peer: Peer, pkt: &Pkt, what: &str) {
-    let answers = bed.from_peer(peer, pkt);
-    assert_eq!(brief(&answers).len(), 1, "{what}: {:?}", brief(&answers));
-    assert_eq!((answers[0].opcode(), answers[0].syndrome()), (BthOpcode::RcAck, Some(NAK_ACCESS)), "{what}");
-    assert_responder_failed(bed, peer.qp, EventType::WqAccessError);
-}
-
-fn requests(va: u64, key: u32, len: u32) -> Vec<(&'static str, Pkt)> {
-    let data = vec![1; len as usize];
-    vec![
-        ("WRITE", Pkt::new(BthOpcode::RcWriteOnly, EXPECTS).reth(va, key, len).payload(&data).ack_req()),
-        ("READ", Pkt::new(BthOpcode::RcReadRequest, EXPECTS).reth(va, key, len)),
-        ("FETCH_ADD", Pkt::new(BthOpcode::RcFetchAdd, EXPECTS).atomic(va, key, 1, 0).ack_req()),
-    ]
+fn assert_access_nak(i: usize, (mut bed, peer, mr): (Bed, Peer, Mr), offset: i64, change: u32) {
+    let (va, key) = (mr.va.wrapping_add_signed(offset), mr.key ^ change);
+    let opcode = [BthOpcode::RcWriteOnly, BthOpcode::RcReadRequest, BthOpcode::RcFetchAdd][i];
+    let pkt = match opcode {
+        BthOpcode::RcFetchAdd => Pkt::new(opcode, EXPECTS).atomic(va, key, 1, 0).ack_req(),
+        BthOpcode::RcReadRequest => Pkt::new(opcode, EXPECTS).reth(va, key, 8),
+        _ => Pkt::new(opcode, EXPECTS).reth(va, key, 8).payload(&[1; 8]).ack_req(),
+    };
+    let answers = bed.from_peer(peer, &pkt);
+    assert_eq!(acknowledgement(&answers).0, NAK_ACCESS, "{opcode:?} at {offset}, key changed by {change:#x}");
+    assert_responder_failed(&mut bed, peer.qp, EventType::WqAccessError);
+    assert_eq!(bed.bytes(mr), [0; 64]);
 }
 
 /// Row 25: a key that does not exist, or that has another variant.
@@ -26,10 +25,7 @@ fn requests(va: u64, key: u32, len: u32) -> Vec<(&'static str, Pkt)> {
 fn row_25_bad_rkey_is_an_access_error() {
     for i in 0..3 {
         for change in [0x0000_0001, 0x0000_4000] {
-            let (mut bed, peer, mr) = foreign(64, Access::ALL);
-            let (what, pkt) = requests(mr.va, mr.key ^ change, 8).remove(i);
-            assert_access_nak(&mut bed, peer, &pkt, what);
-            assert_eq!(bed.bytes(mr), [0; 64]);
+            assert_access_nak(i, foreign(64, Access::ALL), 0, change);
         }
     }
 }
@@ -39,10 +35,7 @@ fn row_25_bad_rkey_is_an_access_error() {
 fn row_25_out_of_bounds_is_an_access_error() {
     for i in 0..2 {
         for offset in [-8i64, -1, 57, 64, i64::MAX] {
-            let (mut bed, peer, mr) = foreign(64, Access::ALL);
-            let (what, pkt) = requests(mr.va.wrapping_add_signed(offset), mr.key, 8).remove(i);
-            assert_access_nak(&mut bed, peer, &pkt, &format!("{what} at {offset}"));
-            assert_eq!(bed.bytes(mr), [0; 64]);
+            assert_access_nak(i, foreign(64, Access::ALL), offset, 0);
         }
     }
 }
@@ -52,11 +45,9 @@ fn row_25_out_of_bounds_is_an_access_error() {
 fn row_25_other_protection_domain_is_an_access_error() {
     for i in 0..3 {
         let (mut bed, peer, _) = foreign(64, Access::ALL);
-        let pd: AllocPdOut = bed.command(1, Opcode::AllocPd, &CmdIn::zeroed()).expect("ALLOC_PD");
-        let other = bed.mr_with(1, 64, Access::ALL, pd.pd(), None);
-        let (what, pkt) = requests(other.va, other.key, 8).remove(i);
-        assert_access_nak(&mut bed, peer, &pkt, what);
-        assert_eq!(bed.bytes(other), [0; 64]);
+        let pd = bed.pd(1);
+        let other = bed.mr_with(1, 64, Access::ALL, pd, None);
+        assert_access_nak(i, (bed, peer, other), 0, 0);
     }
 }
 
@@ -67,9 +58,7 @@ fn row_25_key_of_another_function_is_an_access_error() {
         let (mut bed, peer, _) = foreign(64, Access::ALL);
         bed.function(2);
         let other = bed.mr(2, 64, Access::ALL);
-        let (what, pkt) = requests(other.va, other.key, 8).remove(i);
-        assert_access_nak(&mut bed, peer, &pkt, what);
-        assert_eq!(bed.bytes(other), [0; 64]);
+        assert_access_nak(i, (bed, peer, other), 0, 0);
     }
 }
 
@@ -82,10 +71,7 @@ fn row_25_region_without_permission_is_an_access_error() {
         Access { remote_atomic: false, ..Access::ALL },
     ];
     for (i, access) in none.into_iter().enumerate() {
-        let (mut bed, peer, mr) = foreign(64, access);
-        let (what, pkt) = requests(mr.va, mr.key, 8).remove(i);
-        assert_access_nak(&mut bed, peer, &pkt, what);
-        assert_eq!(bed.bytes(mr), [0; 64]);
+        assert_access_nak(i, foreign(64, access), 0, 0);
     }
 }
 
@@ -101,11 +87,9 @@ fn row_25_access_error_fails_the_requester() {
 }
 
 fn write_that_ends_outside(profile: Profile) -> Vec<u8> {
-    let mut bed = Bed::new(Config { profile, ..Config::default() });
-    let peer = bed.foreign(1, path());
-    let to = bed.mr(1, 3 * MTU, Access::ALL);
-    let mut packets = message(WRITE, EXPECTS, &[7; 4 * MTU]);
-    packets[0] = packets[0].clone().reth(to.va, to.key, 4 * MTU as u32);
+    let config = Config { profile, ..Config::default() };
+    let (mut bed, peer, to) = foreign_on(config, path(), 3 * MTU, Access::ALL);
+    let packets = write_message(to, EXPECTS, &[7; 4 * MTU]);
     let answers: Vec<Captured> = packets.iter().flat_map(|pkt| bed.from_peer(peer, pkt)).collect();
     assert_eq!(acknowledgement(&answers).0, NAK_ACCESS);
     assert_eq!(bed.qp_state(peer.qp), QpState::Err);
@@ -136,8 +120,7 @@ fn row_27_qp_without_the_right_is_an_invalid_request() {
             Path { remote_atomic: false, ..p },
         ];
         let (a, b) = (bed.qp(1), bed.qp(2));
-        bed.ready(a, &bed.path_to(b, p));
-        bed.ready(b, &bed.path_to(a, Path { sq_psn: p.rq_psn, rq_psn: p.sq_psn, ..lacking[i] }));
+        bed.connect_each([a, b], [p, lacking[i].back()]);
         let (x, y) = (bed.mr(1, 8, Access::ALL), bed.mr(2, 8, Access::ALL));
         let wrs = [Wr::write(x.sge(), y), Wr::read(x.sge(), y), Wr::fetch_add(x.sge(), y, 1)];
         bed.fill(x, &[9; 8]);
@@ -185,8 +168,7 @@ fn row_29_zero_byte_send_uses_a_receive() {
     let mut bed = Bed::cx5();
     let (a, b) = bed.pair(path());
     bed.post_recv(b, &[]);
-    bed.post(a, &Wr::new(Op::Send, &[]));
-    assert!(bed.one(a.send_cq).is_ok());
+    bed.done(a, &Wr::new(Op::Send, &[]));
     let wc = bed.one(b.recv_cq);
     assert_eq!((wc.opcode, wc.byte_len, wc.wqe), (CqeOpcode::RespSend, 0, 0));
 }
@@ -194,9 +176,7 @@ fn row_29_zero_byte_send_uses_a_receive() {
 /// Row 33: a bad lkey in the responder's receive: NAK 0x63, LOC_PROT_ERR there, REM_OP_ERR at the requester.
 #[test]
 fn row_33_bad_lkey_in_the_receive_is_an_operation_error() {
-    let mut bed = Bed::cx5();
-    let (a, b) = bed.pair(path());
-    let (from, to) = (bed.mr(1, 64, Access::LOCAL), bed.mr(2, 64, Access::LOCAL));
+    let (mut bed, [a, b], [from, to]) = ends(64);
     bed.post_recv(b, &[Sge { lkey: to.key ^ 0x100_0000, ..to.sge() }]);
     bed.post(a, &Wr::send(from.sge()));
     let naks: Vec<_> = bed.take_frames().iter().filter_map(|f| f.syndrome()).collect();
@@ -255,8 +235,7 @@ fn row_35_read_into_read_only_memory_fails_after_the_request() {
 #[test]
 fn row_61_dereg_in_the_middle_of_a_write_ends_access() {
     let (mut bed, peer, to) = foreign(4 * MTU, Access::ALL);
-    let mut packets = message(WRITE, EXPECTS, &[7; 4 * MTU]);
-    packets[0] = packets[0].clone().reth(to.va, to.key, 4 * MTU as u32);
+    let packets = write_message(to, EXPECTS, &[7; 4 * MTU]);
     bed.from_peer(peer, &packets[0]);
     bed.from_peer(peer, &packets[1]);
     bed.destroy_mr(to).expect("DESTROY_MKEY");
@@ -286,9 +265,9 @@ fn row_61_dereg_of_the_source_ends_in_a_protection_error() {
 fn row_61_dereg_of_a_read_destination_ends_in_a_protection_error() {
     let (mut bed, peer, into) = foreign(2 * MTU, Access::LOCAL);
     bed.post(peer.qp, &read_from_peer(into.sge()));
-    bed.from_peer(peer, &Pkt::new(BthOpcode::RcReadRespFirst, SENDS).aeth(ACK, 1).payload(&[1; MTU]));
+    bed.from_peer(peer, &read_response(BthOpcode::RcReadRespFirst, SENDS, 1));
     bed.destroy_mr(into).expect("DESTROY_MKEY");
-    bed.from_peer(peer, &Pkt::new(BthOpcode::RcReadRespLast, SENDS + 1).aeth(ACK, 1).payload(&[1; MTU]));
+    bed.from_peer(peer, &read_response(BthOpcode::RcReadRespLast, SENDS + 1, 1));
     assert_requester_failed(&mut bed, peer.qp, CqeSyndrome::LocalProtErr);
     assert_eq!(bed.bytes(into)[MTU..], [0; MTU]);
 }

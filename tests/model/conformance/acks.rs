@@ -6,8 +6,7 @@ use super::common::*;
 #[test]
 fn row_11_ack_req_is_answered() {
     let (mut bed, peer, to) = foreign(4 * MTU, Access::ALL);
-    let mut packets = message(WRITE, EXPECTS, &[7; 4 * MTU]);
-    packets[0] = packets[0].clone().reth(to.va, to.key, 4 * MTU as u32);
+    let mut packets = write_message(to, EXPECTS, &[7; 4 * MTU]);
     // Also in the middle of a message.
     packets[1] = packets[1].clone().ack_req();
     let answers: Vec<_> = packets.iter().map(|pkt| bed.from_peer(peer, pkt)).collect();
@@ -19,8 +18,7 @@ fn row_11_ack_req_is_answered() {
 #[test]
 fn row_11_coalesced_acks_cover_the_last_request() {
     let (mut bed, [a, _], [from, to]) = ends(64);
-    let wrs: Vec<Wr> = (0..20).map(|_| Wr::write(from.sge(), to)).collect();
-    bed.post_all(a, &wrs);
+    bed.post_all(a, &vec![Wr::write(from.sge(), to); 20]);
     assert_eq!(bed.completions(a.send_cq).len(), 20);
     let frames = bed.take_frames();
     let asked = frames.iter().filter(|f| f.headers().bth().ack_req()).map(|f| f.psn()).max();
@@ -89,12 +87,11 @@ fn row_14_msn_counts_messages() {
     bed.post_recv(peer.qp, &[mr.sge()]);
     let mut psn = EXPECTS;
     let mut msns = Vec::new();
-    let mut write = message(WRITE, psn, &[1; 3 * MTU]);
-    write[0] = write[0].clone().reth(mr.va, mr.key, 3 * MTU as u32);
+    let write = write_message(mr, psn, &[1; 3 * MTU]);
     psn += 3;
     let send = message(SEND, psn, &[2; 2 * MTU]);
     psn += 2;
-    let read = vec![Pkt::new(BthOpcode::RcReadRequest, psn).reth(mr.va, mr.key, 2 * MTU as u32)];
+    let read = vec![read_of(mr, psn, 0, 2 * MTU)];
     psn += 2;
     let atomic = vec![Pkt::new(BthOpcode::RcFetchAdd, psn).atomic(mr.va, mr.key, 1, 0)];
     for packets in [write, send, read, atomic] {
@@ -107,9 +104,7 @@ fn row_14_msn_counts_messages() {
 /// Row 58: MigReq is 1 in all packets sent if path migration is not used.
 #[test]
 fn row_58_mig_req_is_set_in_every_packet() {
-    let mut bed = Bed::cx5();
-    let (a, b) = bed.pair(path());
-    let (x, y) = (bed.mr(1, 3 * MTU, Access::ALL), bed.mr(2, 3 * MTU, Access::ALL));
+    let (mut bed, [a, b], [x, y]) = ends(3 * MTU);
     bed.post_recv(b, &[y.sge()]);
     bed.post_all(
         a,
@@ -125,8 +120,7 @@ fn row_58_mig_req_is_set_in_every_packet() {
 #[test]
 fn row_58_mig_req_clear_is_accepted() {
     let (mut bed, peer, to) = foreign(64, Access::ALL);
-    let pkt = Pkt::new(BthOpcode::RcWriteOnly, EXPECTS).reth(to.va, to.key, 8).payload(&[3; 8]).ack_req();
-    let answers = bed.from_peer(peer, &pkt.bth(|b| b.mig_req(false)));
+    let answers = bed.from_peer(peer, &write_of(to, EXPECTS, 3).bth(|b| b.mig_req(false)));
     assert_eq!(acknowledgement(&answers), (ACK, EXPECTS, 1));
     assert_eq!(bed.bytes(to)[..8], [3; 8]);
 }

@@ -41,8 +41,7 @@ fn row_09_atomics_return_the_original_and_change_memory() {
         (Wr::compare_swap(old.sge(), on, 42, 9), 7, 7),
         (Wr::fetch_add(old.sge(), on, u64::MAX), 7, 6),
     ] {
-        bed.post(a, &wr);
-        let wc = bed.one(a.send_cq);
+        let wc = bed.execute(a, &wr);
         assert!(wc.is_ok());
         assert_eq!(wc.byte_len, 8);
         assert_eq!((word(&bed, old), word(&bed, on)), (before, after), "{:?}", wr.op);

@@ -31,13 +31,18 @@ pub fn path() -> Path {
 
 /// Returns a QP of function 1 that is connected to a foreign peer on that path, with `len` bytes of memory and no unread events.
 pub fn foreign(len: usize, access: Access) -> (Bed, Peer, Mr) {
-    foreign_on(Config::default(), len, access)
+    foreign_by(path(), len, access)
 }
 
-/// Like [`foreign`], with an adapter configuration.
-fn foreign_on(config: Config, len: usize, access: Access) -> (Bed, Peer, Mr) {
+/// Like [`foreign`], on another path.
+pub fn foreign_by(path: Path, len: usize, access: Access) -> (Bed, Peer, Mr) {
+    foreign_on(Config::default(), path, len, access)
+}
+
+/// Like [`foreign_by`], with an adapter configuration.
+pub fn foreign_on(config: Config, path: Path, len: usize, access: Access) -> (Bed, Peer, Mr) {
     let mut bed = Bed::new(config);
-    let peer = bed.foreign(1, path());
+    let peer = bed.foreign(1, path);
     let mr = bed.mr(1, len, access);
     bed.events(1);
     (bed, peer, mr)
@@ -46,7 +51,7 @@ fn foreign_on(config: Config, len: usize, access: Access) -> (Bed, Peer, Mr) {
 /// Like [`foreign`], with an adapter configuration and four posted receives, so that a request that must be refused finds everything that a
 /// good one needs.
 pub fn judged(config: Config, len: usize) -> (Bed, Peer, Mr) {
-    let (mut bed, peer, mr) = foreign_on(config, len, Access::ALL);
+    let (mut bed, peer, mr) = foreign_on(config, path(), len, Access::ALL);
     for _ in 0..4 {
         bed.post_recv(peer.qp, &[mr.sge()]);
     }
@@ -56,8 +61,13 @@ pub fn judged(config: Config, len: usize) -> (Bed, Peer, Mr) {
 /// Returns connected QPs of functions 1 and 2, with `len` bytes of memory each: the first has only local access, which a requester needs;
 /// the second has full access.
 pub fn ends(len: usize) -> (Bed, [Qp; 2], [Mr; 2]) {
+    ends_on(path(), len)
+}
+
+/// Like [`ends`], on another path.
+pub fn ends_on(path: Path, len: usize) -> (Bed, [Qp; 2], [Mr; 2]) {
     let mut bed = Bed::cx5();
-    let (a, b) = bed.pair(path());
+    let (a, b) = bed.pair(path);
     let mrs = [bed.mr(1, len, Access::LOCAL), bed.mr(2, len, Access::ALL)];
     (bed, [a, b], mrs)
 }
@@ -87,8 +97,51 @@ pub fn message(first: [BthOpcode; 4], psn: u32, payload: &[u8]) -> Vec<Pkt> {
 pub const SEND: [BthOpcode; 4] =
     [BthOpcode::RcSendFirst, BthOpcode::RcSendMiddle, BthOpcode::RcSendLast, BthOpcode::RcSendOnly];
 /// Opcodes of a WRITE by position.
-pub const WRITE: [BthOpcode; 4] =
+const WRITE: [BthOpcode; 4] =
     [BthOpcode::RcWriteFirst, BthOpcode::RcWriteMiddle, BthOpcode::RcWriteLast, BthOpcode::RcWriteOnly];
+
+/// Opcodes of a WRITE with immediate data by position.
+const WRITE_IMM: [BthOpcode; 4] =
+    [BthOpcode::RcWriteFirst, BthOpcode::RcWriteMiddle, BthOpcode::RcWriteLastImm, BthOpcode::RcWriteOnlyImm];
+
+/// Builds a WRITE to the start of `to`.
+pub fn write_message(to: Mr, psn: u32, payload: &[u8]) -> Vec<Pkt> {
+    written(WRITE, to, psn, payload)
+}
+
+/// Builds a WRITE with immediate data `imm`.
+pub fn write_imm_message(to: Mr, psn: u32, payload: &[u8], imm: u32) -> Vec<Pkt> {
+    let mut packets = written(WRITE_IMM, to, psn, payload);
+    let last = packets.pop().map(|last| last.imm(imm));
+    packets.extend(last);
+    packets
+}
+
+fn written(opcodes: [BthOpcode; 4], to: Mr, psn: u32, payload: &[u8]) -> Vec<Pkt> {
+    let mut packets = message(opcodes, psn, payload);
+    packets[0] = packets[0].clone().reth(to.va, to.key, payload.len() as u32);
+    packets
+}
+
+/// Builds a WRITE of eight bytes to the start of `to`.
+pub fn write_of(to: Mr, psn: u32, byte: u8) -> Pkt {
+    Pkt::new(BthOpcode::RcWriteOnly, psn).reth(to.va, to.key, 8).payload(&[byte; 8]).ack_req()
+}
+
+/// Builds a request to READ `len` bytes from byte `at` of `from`.
+pub fn read_of(from: Mr, psn: u32, at: usize, len: usize) -> Pkt {
+    Pkt::new(BthOpcode::RcReadRequest, psn).reth(from.va + at as u64, from.key, len as u32)
+}
+
+/// Builds a READ response with an AETH and a full payload.
+pub fn read_response(opcode: BthOpcode, psn: u32, byte: u8) -> Pkt {
+    Pkt::new(opcode, psn).aeth(ACK, 1).payload(&[byte; MTU])
+}
+
+/// Returns the number of completion events that function `fid` received since the last call.
+pub fn completion_events(bed: &mut Bed, fid: u8) -> usize {
+    bed.events(fid).iter().filter(|e| e.event_type() == EventType::Comp).count()
+}
 
 /// Returns (opcode, PSN) of frames.
 pub fn brief(frames: &[Captured]) -> Vec<(BthOpcode, u32)> {

@@ -6,11 +6,6 @@ use hwspec::{
     context::cq::CqContext,
 };
 
-/// Returns the number of completion events that `fid` received.
-fn events(bed: &mut Bed, fid: u8) -> usize {
-    bed.events(fid).iter().filter(|e| e.event_type() == EventType::Comp).count()
-}
-
 fn moderate(bed: &mut Bed, cq: Cq, count: u16, period: u16) {
     let context = CqContext::with(|s| s.cq_max_count(count).cq_period(period));
     let mut input = ModifyCqIn::zeroed();
@@ -30,12 +25,10 @@ fn row_55_an_overrun_that_is_ignored_harms_nobody() {
         s.cqn(cq.cqn).cq_context(context).modify_field_select_resize_field_select(OVERRUN.to_be_bytes())
     });
     bed.command::<_, CmdOut>(1, Opcode::ModifyCq, &input).expect("MODIFY_CQ");
-    let a = bed.qp_with(1, QpSpec { send_cq: Some(cq), ..QpSpec::default() }).expect("CREATE_QP");
-    let b = bed.qp(2);
-    bed.connect_with(a, b, path());
+    let (a, _) = bed.pair_of([QpSpec { send_cq: Some(cq), ..QpSpec::default() }, QpSpec::default()], path());
     let (from, to) = (bed.mr(1, 64, Access::LOCAL), bed.mr(2, 64, Access::ALL));
     bed.events(1);
-    bed.post_all(a, &(0..6).map(|_| Wr::write(from.sge(), to)).collect::<Vec<_>>());
+    bed.post_all(a, &vec![Wr::write(from.sge(), to); 6]);
     bed.advance(MS);
     assert_eq!(bed.events(1), []);
     assert_eq!(bed.qp_state(a), QpState::Rts);
@@ -49,22 +42,22 @@ fn row_56_moderated_events_wait_for_company_or_time() {
     let (mut bed, [a, _], [from, to]) = ends(64);
     moderate(&mut bed, a.send_cq, 4, PERIOD);
     bed.arm_cq(a.send_cq, false);
-    events(&mut bed, 1);
+    completion_events(&mut bed, 1);
     let wr = || Wr::write(from.sge(), to);
     bed.post_all(a, &[wr(), wr(), wr()]);
     bed.advance(u64::from(PERIOD) * us / 2);
-    assert_eq!(events(&mut bed, 1), 0, "three of four, half of the time");
+    assert_eq!(completion_events(&mut bed, 1), 0, "three of four, half of the time");
     bed.post(a, &wr());
-    assert_eq!(events(&mut bed, 1), 1, "the fourth");
+    assert_eq!(completion_events(&mut bed, 1), 1, "the fourth");
     bed.advance(MS);
-    assert_eq!(events(&mut bed, 1), 0, "no second event when the period ends");
+    assert_eq!(completion_events(&mut bed, 1), 0, "no second event when the period ends");
     assert_eq!(bed.completions(a.send_cq).len(), 4);
     bed.arm_cq(a.send_cq, false);
     bed.post(a, &wr());
     bed.advance(u64::from(PERIOD) * us - us);
-    assert_eq!(events(&mut bed, 1), 0, "one, nearly the whole period");
+    assert_eq!(completion_events(&mut bed, 1), 0, "one, nearly the whole period");
     bed.advance(2 * us);
-    assert_eq!(events(&mut bed, 1), 1, "one, after the period");
+    assert_eq!(completion_events(&mut bed, 1), 1, "one, after the period");
 }
 
 /// Row 56: moderation also applies to completions that came before the CQ was armed; a CQ's timer is removed with it.
@@ -72,12 +65,12 @@ fn row_56_moderated_events_wait_for_company_or_time() {
 fn row_56_arming_late_is_moderated_as_well() {
     let (mut bed, [a, _], [from, to]) = ends(64);
     moderate(&mut bed, a.send_cq, 2, 1000);
-    events(&mut bed, 1);
+    completion_events(&mut bed, 1);
     bed.post(a, &Wr::write(from.sge(), to));
     bed.arm_cq(a.send_cq, false);
-    assert_eq!(events(&mut bed, 1), 0);
+    assert_eq!(completion_events(&mut bed, 1), 0);
     bed.advance(2 * MS);
-    assert_eq!(events(&mut bed, 1), 1);
+    assert_eq!(completion_events(&mut bed, 1), 1);
     bed.arm_cq(a.send_cq, false);
     bed.post(a, &Wr::write(from.sge(), to));
     bed.destroy_qp(a).expect("DESTROY_QP");
@@ -85,7 +78,7 @@ fn row_56_arming_late_is_moderated_as_well() {
     bed.destroy_cq(a.send_cq).expect("DESTROY_CQ");
     assert_eq!(bed.next_timer(), None);
     bed.advance(2 * MS);
-    assert_eq!(events(&mut bed, 1), 0, "of a CQ that is gone");
+    assert_eq!(completion_events(&mut bed, 1), 0, "of a CQ that is gone");
 }
 
 /// Every CQE without an error has a timestamp in nanoseconds, by the clock of the internal timer.
@@ -116,8 +109,7 @@ fn row_55_completions_survive_a_resize() {
     for (log, waiting, used) in [(9, 5, 0), (3, 5, 3), (7, 0, 130), (7, 126, 200), (5, 31, 700)] {
         let (mut bed, [a, b], [from, to]) = ends(64);
         for _ in 0..used {
-            bed.post(a, &Wr::write(from.sge(), to));
-            assert!(bed.one(a.send_cq).is_ok());
+            bed.done(a, &Wr::write(from.sge(), to));
         }
         let mut posted: Vec<u16> = (0..waiting).map(|_| bed.post(a, &Wr::write(from.sge(), to))).collect();
         bed.resize_cq(a.send_cq, log).expect("MODIFY_CQ");
@@ -138,8 +130,7 @@ fn row_55_a_resize_that_does_not_fit_is_refused() {
     }
     assert!(bed.resize_cq(a.send_cq, 3).is_err(), "eight and the mark are nine");
     assert_eq!(bed.completions(a.send_cq).len(), 8);
-    bed.post(a, &Wr::write(from.sge(), to));
-    assert!(bed.one(a.send_cq).is_ok());
+    bed.done(a, &Wr::write(from.sge(), to));
 }
 
 /// Requests that send nothing wait for no acknowledgement: one doorbell executes as many as fit a queue, and each completes.
@@ -149,14 +140,12 @@ fn a_doorbell_for_a_thousand_requests_that_send_nothing_completes_them_all() {
     bed.function(1);
     let cq = bed.cq_of(1, 10);
     let spec = QpSpec { log_sq: 10, send_cq: Some(cq), ..QpSpec::default() };
-    let a = bed.qp_with(1, spec).expect("CREATE_QP");
-    let b = bed.qp(2);
-    bed.connect_with(a, b, path());
+    let (a, _) = bed.pair_of([spec, QpSpec::default()], path());
     bed.arm_cq(cq, false);
-    events(&mut bed, 1);
+    completion_events(&mut bed, 1);
     bed.post_all(a, &vec![Wr::new(Op::Nop, &[]); 1000]);
     let done: Vec<_> = bed.completions(cq).iter().map(|wc| (wc.wqe, wc.error)).collect();
     assert_eq!(done, (0..1000).map(|wqe| (wqe, None)).collect::<Vec<_>>());
-    assert_eq!(events(&mut bed, 1), 1);
+    assert_eq!(completion_events(&mut bed, 1), 1);
     assert_eq!(bed.qp_state(a), QpState::Rts);
 }

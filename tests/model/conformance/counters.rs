@@ -33,11 +33,8 @@ fn row_60_counter_sets_count_their_qps_only() {
 fn counted(bed: &mut Bed, path: Path) -> ((Qp, u8), (Qp, u8)) {
     let (a, b) = (bed.qp(1), bed.qp(2));
     let sets = [bed.counter_set(1), bed.counter_set(2)];
-    let to_b = bed.path_to(b, Path { counter_set: sets[0], ..path });
-    let back = Path { sq_psn: path.rq_psn, rq_psn: path.sq_psn, counter_set: sets[1], ..path };
-    let to_a = bed.path_to(a, back);
-    bed.ready(a, &to_b);
-    bed.ready(b, &to_a);
+    let [from_a, from_b] = sets.map(|counter_set| Path { counter_set, ..path });
+    bed.connect_each([a, b], [from_a, from_b.back()]);
     ((a, sets[0]), (b, sets[1]))
 }
 
@@ -53,8 +50,7 @@ fn row_60_a_nak_counts_at_the_requester() {
         let mut bed = Bed::cx5();
         let ((a, ours), (_, theirs)) = counted(&mut bed, Path { remote_write, ..path() });
         let (from, to) = (bed.mr(1, 64, Access::LOCAL), bed.mr(2, 64, access));
-        bed.post(a, &Wr::write(from.sge(), to));
-        assert!(!bed.one(a.send_cq).is_ok());
+        assert!(!bed.execute(a, &Wr::write(from.sge(), to)).is_ok());
         let requester = bed.query_counters(1, ours, false);
         assert_eq!((count(&requester), requester.req_cqe_error()), (1, 1));
         let responder = bed.query_counters(2, theirs, false);

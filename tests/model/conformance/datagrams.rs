@@ -14,17 +14,16 @@ const QKEY: u32 = 0x1111_2222;
 const GRH: u32 = 40;
 
 /// Returns a datagram QP and memory on each of functions 1 and 2.
-fn two(bed: &mut Bed) -> (Qp, Qp, Mr, Mr) {
+fn two(mut bed: Bed) -> (Bed, Qp, Qp, Mr, Mr) {
     let (a, b) = (bed.datagram(1, ServiceType::Ud, QKEY), bed.datagram(2, ServiceType::Ud, QKEY));
     let (from, to) = (bed.mr(1, 8192, Access::LOCAL), bed.mr(2, 8192, Access::LOCAL));
-    (a, b, from, to)
+    (bed, a, b, from, to)
 }
 
 /// Row 54: a datagram arrives after 40 bytes, the last 20 of which are its IPv4 header, and its completion identifies the sender.
 #[test]
 fn row_54_datagram_arrives_behind_its_ip_header() {
-    let mut bed = Bed::cx5();
-    let (a, b, from, to) = two(&mut bed);
+    let (mut bed, a, b, from, to) = two(Bed::cx5());
     let data = bed.pattern(from, 7);
     for len in [0u32, 1, 255, 300, 1024, 4096] {
         bed.fill(to, &[0xee; 8192]);
@@ -33,8 +32,7 @@ fn row_54_datagram_arrives_behind_its_ip_header() {
         if len == 0 {
             wr.sges.clear();
         }
-        bed.post(a, &wr);
-        let sent = bed.one(a.send_cq);
+        let sent = bed.execute(a, &wr);
         assert_eq!((sent.opcode, sent.error), (CqeOpcode::Req, None), "{len} bytes");
         let cqe = bed.poll_raw(b.recv_cq).expect("a completion");
         assert_eq!(cqe.byte_cnt(), len + GRH);
@@ -52,8 +50,7 @@ fn row_54_datagram_arrives_behind_its_ip_header() {
 /// Row 54: over IPv6 the 40 bytes are the whole header.
 #[test]
 fn row_54_datagram_over_ipv6() {
-    let mut bed = Bed::cx5();
-    let (a, b, from, to) = two(&mut bed);
+    let (mut bed, a, b, from, to) = two(Bed::cx5());
     bed.post_recv(b, &[to.sge()]);
     let gid = devmodel::identity::link_local_gid(0, 2);
     let av = Av { sgid_index: GID_LINK_LOCAL, dgid: gid, ..bed.av(b, QKEY) };
@@ -72,8 +69,7 @@ fn row_54_datagram_over_ipv6() {
 /// receive queue continues.
 #[test]
 fn row_48_a_refused_datagram_stops_sending_only() {
-    let mut bed = Bed::cx5();
-    let (a, b, from, to) = two(&mut bed);
+    let (mut bed, a, b, from, to) = two(Bed::cx5());
     let av = bed.av(b, QKEY);
     let small = Wr::new(Op::Send, &[from.part(0, 8)]).to(av);
     bed.post_all(a, &[Wr::new(Op::Send, &[from.part(0, 4097)]).to(av), small.clone()]);
@@ -83,26 +79,22 @@ fn row_48_a_refused_datagram_stops_sending_only() {
     assert_eq!(bed.qp_state(a), QpState::SqErr);
     assert_eq!(bed.take_frames(), []);
     // Posts are still flushed.
-    bed.post(a, &small);
-    assert_eq!(bed.one(a.send_cq).error, Some(CqeSyndrome::WrFlushErr));
+    assert_eq!(bed.execute(a, &small).error, Some(CqeSyndrome::WrFlushErr));
     // The receive queue still works.
     let back = bed.mr(1, 256, Access::LOCAL);
     bed.post_recv(a, &[back.sge()]);
-    bed.post(b, &Wr::new(Op::Send, &[to.part(0, 8)]).to(bed.av(a, QKEY)));
-    assert_eq!(bed.one(b.send_cq).error, None);
+    assert_eq!(bed.execute(b, &Wr::new(Op::Send, &[to.part(0, 8)]).to(bed.av(a, QKEY))).error, None);
     assert_eq!(bed.one(a.recv_cq).byte_len, 8 + GRH);
     bed.sqerr_to_rts(a).expect("SQERR2RTS_QP");
     bed.post_recv(b, &[to.sge()]);
-    bed.post(a, &small);
-    assert!(bed.one(a.send_cq).is_ok());
+    bed.done(a, &small);
     assert!(bed.one(b.recv_cq).is_ok());
 }
 
 /// Row 40: a datagram with a wrong Q_Key is silently dropped and counted; a request with the top bit set uses the sender's own Q_Key.
 #[test]
 fn row_40_wrong_qkey_is_dropped_and_counted() {
-    let mut bed = Bed::cx5();
-    let (a, b, from, to) = two(&mut bed);
+    let (mut bed, a, b, from, to) = two(Bed::cx5());
     bed.post_recv(b, &[to.sge()]);
     bed.post(a, &Wr::new(Op::Send, &[from.part(0, 8)]).to(bed.av(b, QKEY + 1)));
     assert!(bed.one(a.send_cq).is_ok(), "the sender does not know");
@@ -117,8 +109,8 @@ fn row_40_wrong_qkey_is_dropped_and_counted() {
 /// Row 54: a datagram is lost if there is no receive or it is too short; the profile decides if the QP stays as it is or fails.
 #[test]
 fn row_54_no_receive_and_a_short_one() {
-    for mut bed in [Bed::cx5(), Bed::ibta()] {
-        let (a, b, from, to) = two(&mut bed);
+    for bed in [Bed::cx5(), Bed::ibta()] {
+        let (mut bed, a, b, from, to) = two(bed);
         let wr = Wr::new(Op::Send, &[from.part(0, 100)]).to(bed.av(b, QKEY));
         bed.post(a, &wr);
         assert_eq!(bed.counter(2, Counters::OutOfBuffer), 1);
@@ -140,8 +132,7 @@ fn row_54_no_receive_and_a_short_one() {
 /// Row 41: a UD packet for a connected QP, an RC packet for a datagram QP, and a packet longer than the MTU are dropped.
 #[test]
 fn row_41_packets_of_another_transport_are_dropped() {
-    let mut bed = Bed::cx5();
-    let (a, b, from, to) = two(&mut bed);
+    let (mut bed, a, b, from, to) = two(Bed::cx5());
     let rc = bed.qp(2);
     bed.foreign_of(rc, Path::default());
     let dropped = bed.counter(2, Counters::RxDroppedQp);
@@ -209,8 +200,7 @@ fn row_54_datagrams_within_a_function() {
     let mr = bed.mr(1, 1024, Access::LOCAL);
     bed.post_recv(b, &[mr.part(512, 512)]);
     bed.post_recv(a, &[mr.part(512, 512)]);
-    bed.post(a, &Wr::new(Op::Send, &[]).inline(b"to the neighbour").to(bed.av(b, QKEY)));
-    assert!(bed.one(a.send_cq).is_ok());
+    bed.done(a, &Wr::new(Op::Send, &[]).inline(b"to the neighbour").to(bed.av(b, QKEY)));
     assert_eq!(bed.one(b.recv_cq).byte_len, 16 + GRH);
     assert_eq!(&bed.bytes(mr)[552..568], b"to the neighbour");
     bed.post(a, &Wr::new(Op::Send, &[]).inline(b"me").to(bed.av(a, QKEY)));
@@ -288,8 +278,7 @@ fn row_50_datagrams_from_a_shared_queue() {
 /// The DETH is between BTH and payload.
 #[test]
 fn row_54_deth_follows_the_bth() {
-    let mut bed = Bed::cx5();
-    let (a, b, from, _) = two(&mut bed);
+    let (mut bed, a, b, from, _) = two(Bed::cx5());
     bed.post(a, &Wr::new(Op::Send, &[from.part(0, 4)]).to(bed.av(b, QKEY)));
     let frame = bed.take_frames().pop().expect("a frame");
     let at = frame.headers().payload_start() - Deth::SIZE;

@@ -5,14 +5,16 @@ use devmodel::state::Counters;
 use hwspec::handle::Qpn;
 
 fn write(to: Mr) -> Pkt {
-    Pkt::new(BthOpcode::RcWriteOnly, EXPECTS).reth(to.va, to.key, 8).payload(&[1; 8]).ack_req()
+    write_of(to, EXPECTS, 1)
 }
 
-/// Checks that the frame is dropped without an answer or an effect, that `counter` increases, and that the QP still works.
+/// Checks that the peer's frame is dropped without an answer or an effect, that `counter` increases, and that the QP still works.
 #[track_caller]
-fn assert_dropped(bed: &mut Bed, peer: Peer, to: Mr, frame: &[u8], counter: Counters) {
+fn assert_dropped(counter: Counters, frame: impl FnOnce(&mut Bed, Peer, Mr) -> Vec<u8>) {
+    let (mut bed, peer, to) = foreign(64, Access::ALL);
+    let frame = frame(&mut bed, peer, to);
     let before = bed.counter(1, counter);
-    bed.inject(frame);
+    bed.inject(&frame);
     assert_eq!(brief(&bed.answers()), []);
     assert_eq!(bed.bytes(to), [0; 64]);
     assert_eq!(bed.counter(1, counter), before + 1, "{counter:?}");
@@ -23,9 +25,7 @@ fn assert_dropped(bed: &mut Bed, peer: Peer, to: Mr, frame: &[u8], counter: Coun
 /// Row 39: a packet with a P_Key that does not match is dropped and counted.
 #[test]
 fn row_39_pkey_mismatch_is_dropped() {
-    let (mut bed, peer, to) = foreign(64, Access::ALL);
-    let frame = peer.frame(&write(to).bth(|b| b.pkey(0x8001)));
-    assert_dropped(&mut bed, peer, to, &frame, Counters::RxDroppedPkey);
+    assert_dropped(Counters::RxDroppedPkey, |_, peer, to| peer.frame(&write(to).bth(|b| b.pkey(0x8001))));
 }
 
 /// Row 39: its sender fails with RETRY_EXC.
@@ -42,46 +42,38 @@ fn row_39_sender_with_another_pkey_runs_out_of_retries() {
 /// Row 41: a bad ICRC.
 #[test]
 fn row_41_bad_icrc_is_dropped() {
-    let (mut bed, peer, to) = foreign(64, Access::ALL);
-    let mut frame = peer.frame(&write(to));
-    let last = frame.len() - 1;
-    frame[last] ^= 1;
-    assert_dropped(&mut bed, peer, to, &frame, Counters::RxIcrcErrors);
-    // A damaged payload.
-    let (mut bed, peer, to) = foreign(64, Access::ALL);
-    let mut frame = peer.frame(&write(to));
-    let at = frame.len() - 8;
-    frame[at] ^= 1;
-    assert_dropped(&mut bed, peer, to, &frame, Counters::RxIcrcErrors);
+    // A damaged ICRC, and a damaged payload.
+    for from_the_end in [1, 8] {
+        assert_dropped(Counters::RxIcrcErrors, |_, peer, to| {
+            let mut frame = peer.frame(&write(to));
+            let at = frame.len() - from_the_end;
+            frame[at] ^= 1;
+            frame
+        });
+    }
 }
 
 /// Row 41: a nonzero transport version.
 #[test]
 fn row_41_transport_version_is_dropped() {
-    let (mut bed, peer, to) = foreign(64, Access::ALL);
-    let frame = peer.frame(&write(to).bth(|b| b.tver(1)));
-    assert_dropped(&mut bed, peer, to, &frame, Counters::RxDroppedQp);
+    assert_dropped(Counters::RxDroppedQp, |_, peer, to| peer.frame(&write(to).bth(|b| b.tver(1))));
 }
 
 /// Row 41: a QP number that does not exist, or that belongs to another function.
 #[test]
 fn row_41_unknown_qp_is_dropped() {
-    let (mut bed, peer, to) = foreign(64, Access::ALL);
-    let frame = peer.frame(&write(to).bth(|b| b.dest_qp(Qpn(0x12_3456))));
-    assert_dropped(&mut bed, peer, to, &frame, Counters::RxDroppedQp);
-    let (mut bed, peer, to) = foreign(64, Access::ALL);
-    let other = bed.qp(2);
-    let frame = peer.frame(&write(to).bth(|b| b.dest_qp(Qpn(other.qpn))));
-    assert_dropped(&mut bed, peer, to, &frame, Counters::RxDroppedQp);
+    let to_qp = |peer: Peer, to, qpn| peer.frame(&write(to).bth(|b| b.dest_qp(Qpn(qpn))));
+    assert_dropped(Counters::RxDroppedQp, |_, peer, to| to_qp(peer, to, 0x12_3456));
+    assert_dropped(Counters::RxDroppedQp, |bed, peer, to| to_qp(peer, to, bed.qp(2).qpn));
 }
 
 /// Row 41: an opcode of another transport.
 #[test]
 fn row_41_wrong_transport_is_dropped() {
     for opcode in [BthOpcode::UcWriteOnly, BthOpcode::UdSendOnly, BthOpcode::XrcWriteOnly] {
-        let (mut bed, peer, to) = foreign(64, Access::ALL);
-        let pkt = Pkt::new(opcode, EXPECTS).reth(to.va, to.key, 8).payload(&[1; 8]);
-        assert_dropped(&mut bed, peer, to, &peer.frame(&pkt), Counters::RxDroppedQp);
+        assert_dropped(Counters::RxDroppedQp, |_, peer, to| {
+            peer.frame(&Pkt::new(opcode, EXPECTS).reth(to.va, to.key, 8).payload(&[1; 8]))
+        });
     }
 }
 

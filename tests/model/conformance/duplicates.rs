@@ -28,8 +28,7 @@ fn row_06_duplicate_send_uses_no_receive() {
 #[test]
 fn row_06_duplicate_write_is_not_written_again() {
     let (mut bed, peer, to) = foreign(3 * MTU, Access::ALL);
-    let mut packets = message(WRITE, EXPECTS, &[7; 3 * MTU]);
-    packets[0] = packets[0].clone().reth(to.va, to.key, 3 * MTU as u32);
+    let packets = write_message(to, EXPECTS, &[7; 3 * MTU]);
     for pkt in &packets {
         bed.from_peer(peer, pkt);
     }
@@ -47,7 +46,7 @@ fn row_06_duplicate_write_is_not_written_again() {
 #[test]
 fn row_07_duplicate_read_is_replayed() {
     let (mut bed, peer, from) = foreign(3 * MTU, Access::ALL);
-    let read = Pkt::new(BthOpcode::RcReadRequest, EXPECTS).reth(from.va, from.key, 3 * MTU as u32);
+    let read = read_of(from, EXPECTS, 0, 3 * MTU);
     for seed in [1, 2] {
         let data = bed.pattern(from, seed);
         let answers = bed.from_peer(peer, &read);
@@ -70,10 +69,8 @@ fn row_07_duplicate_read_is_replayed() {
 fn row_07_duplicate_read_of_a_part_is_replayed() {
     let (mut bed, peer, from) = foreign(4 * MTU, Access::ALL);
     let data = bed.pattern(from, 3);
-    bed.from_peer(peer, &Pkt::new(BthOpcode::RcReadRequest, EXPECTS).reth(from.va, from.key, 4 * MTU as u32));
-    let part =
-        Pkt::new(BthOpcode::RcReadRequest, EXPECTS + 1).reth(from.va + MTU as u64, from.key, 3 * MTU as u32);
-    let answers = bed.from_peer(peer, &part);
+    bed.from_peer(peer, &read_of(from, EXPECTS, 0, 4 * MTU));
+    let answers = bed.from_peer(peer, &read_of(from, EXPECTS + 1, MTU, 3 * MTU));
     assert_eq!(
         brief(&answers),
         [
@@ -84,9 +81,7 @@ fn row_07_duplicate_read_of_a_part_is_replayed() {
     );
     let payload: Vec<u8> = answers.iter().flat_map(|a| a.payload().to_vec()).collect();
     assert_eq!(payload, data[MTU..]);
-    let last =
-        Pkt::new(BthOpcode::RcReadRequest, EXPECTS + 3).reth(from.va + 3 * MTU as u64, from.key, MTU as u32);
-    let answers = bed.from_peer(peer, &last);
+    let answers = bed.from_peer(peer, &read_of(from, EXPECTS + 3, 3 * MTU, MTU));
     assert_eq!(brief(&answers), [(BthOpcode::RcReadRespOnly, EXPECTS + 3)]);
     assert_eq!(answers[0].payload(), &data[3 * MTU..]);
 }
@@ -95,7 +90,7 @@ fn row_07_duplicate_read_of_a_part_is_replayed() {
 #[test]
 fn row_07_duplicate_read_checks_the_key_again() {
     let (mut bed, peer, from) = foreign(MTU, Access::ALL);
-    let read = Pkt::new(BthOpcode::RcReadRequest, EXPECTS).reth(from.va, from.key, MTU as u32);
+    let read = read_of(from, EXPECTS, 0, MTU);
     assert_eq!(brief(&bed.from_peer(peer, &read)), [(BthOpcode::RcReadRespOnly, EXPECTS)]);
     bed.destroy_mr(from).expect("DESTROY_MKEY");
     for answer in bed.from_peer(peer, &read) {
@@ -107,17 +102,11 @@ fn row_07_duplicate_read_checks_the_key_again() {
 #[test]
 fn row_08_duplicate_read_outside_the_original_is_dropped() {
     let (mut bed, peer, from) = foreign(8 * MTU, Access::ALL);
-    bed.from_peer(peer, &Pkt::new(BthOpcode::RcReadRequest, EXPECTS).reth(from.va, from.key, 2 * MTU as u32));
-    bed.from_peer(
-        peer,
-        &Pkt::new(BthOpcode::RcReadRequest, EXPECTS + 2).reth(from.va, from.key, 2 * MTU as u32),
-    );
-    let longer = Pkt::new(BthOpcode::RcReadRequest, EXPECTS).reth(from.va, from.key, 3 * MTU as u32);
-    let elsewhere =
-        Pkt::new(BthOpcode::RcReadRequest, EXPECTS).reth(from.va + 4 * MTU as u64, from.key, 2 * MTU as u32);
-    let before = Pkt::new(BthOpcode::RcReadRequest, EXPECTS - 1).reth(from.va, from.key, MTU as u32);
-    for pkt in [longer, elsewhere, before] {
-        assert_eq!(brief(&bed.from_peer(peer, &pkt)), []);
+    bed.from_peer(peer, &read_of(from, EXPECTS, 0, 2 * MTU));
+    bed.from_peer(peer, &read_of(from, EXPECTS + 2, 0, 2 * MTU));
+    // Longer, elsewhere, and before the original.
+    for (psn, at, len) in [(EXPECTS, 0, 3 * MTU), (EXPECTS, 4 * MTU, 2 * MTU), (EXPECTS - 1, 0, MTU)] {
+        assert_eq!(brief(&bed.from_peer(peer, &read_of(from, psn, at, len))), []);
     }
     assert_eq!(bed.qp_state(peer.qp), QpState::Rts);
 }
@@ -126,7 +115,7 @@ fn row_08_duplicate_read_outside_the_original_is_dropped() {
 #[test]
 fn row_08_duplicate_read_without_its_resource_is_dropped() {
     let (mut bed, peer, from) = foreign(MTU, Access::ALL);
-    let read = |psn| Pkt::new(BthOpcode::RcReadRequest, psn).reth(from.va, from.key, MTU as u32);
+    let read = |psn| read_of(from, psn, 0, MTU);
     for psn in EXPECTS..EXPECTS + 40 {
         assert_eq!(brief(&bed.from_peer(peer, &read(psn))), [(BthOpcode::RcReadRespOnly, psn)]);
     }

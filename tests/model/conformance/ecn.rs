@@ -16,8 +16,7 @@ use hwspec::{
 use ironverbs_tests::bed::CommandError;
 
 fn marked(peer: Peer, psn: u32, to: Mr) -> Vec<u8> {
-    let pkt = Pkt::new(BthOpcode::RcWriteOnly, psn).reth(to.va, to.key, 8).payload(&[1; 8]).ack_req();
-    let mut frame = peer.frame(&pkt);
+    let mut frame = peer.frame(&write_of(to, psn, 1));
     hwspec::wire::ip::mark_congested(&mut frame);
     frame
 }

@@ -39,7 +39,7 @@ fn row_45_work_behind_a_failure_is_flushed_in_order() {
 #[test]
 fn row_45_earlier_work_completes_before_the_failure() {
     let (mut bed, peer, from) = foreign(64, Access::LOCAL);
-    let posted = bed.post_all(peer.qp, &(0..3).map(|_| write_to_peer(from.sge())).collect::<Vec<_>>());
+    let posted = bed.post_all(peer.qp, &vec![write_to_peer(from.sge()); 3]);
     bed.from_peer(peer, &nak(NAK_ACCESS, SENDS + 1, 1));
     let got: Vec<_> = bed.completions(peer.qp.send_cq).iter().map(|wc| (wc.wqe, wc.error)).collect();
     assert_eq!(
@@ -52,22 +52,26 @@ fn row_45_earlier_work_completes_before_the_failure() {
     );
 }
 
-/// Row 46: posts to a QP in ERR get flush completions, on both queues.
-#[test]
-fn row_46_posts_in_err_are_flushed() {
-    let mut bed = Bed::cx5();
-    let (a, _) = bed.pair(path());
-    let mr = bed.mr(1, 64, Access::LOCAL);
-    bed.to_err(a).expect("2ERR_QP");
-    bed.take_frames();
-    let recv = bed.post_recv(a, &[mr.sge()]);
-    let send = bed.post(a, &Wr::send(mr.sge()));
+/// Checks that one receive and one send request are flushed, in any order.
+#[track_caller]
+fn assert_flushed(bed: &mut Bed, a: Qp, recv: u16, send: u16) {
     bed.advance(MS);
     let mut got: Vec<_> =
         bed.completions(a.send_cq).iter().map(|wc| (wc.is_send(), wc.wqe, wc.error)).collect();
     got.sort_by_key(|(is_send, ..)| *is_send);
     let flush = Some(CqeSyndrome::WrFlushErr);
     assert_eq!(got, [(false, recv, flush), (true, send, flush)]);
+}
+
+/// Row 46: posts to a QP in ERR get flush completions, on both queues.
+#[test]
+fn row_46_posts_in_err_are_flushed() {
+    let (mut bed, [a, _], [mr, _]) = ends(64);
+    bed.to_err(a).expect("2ERR_QP");
+    bed.take_frames();
+    let recv = bed.post_recv(a, &[mr.sge()]);
+    let send = bed.post(a, &Wr::send(mr.sge()));
+    assert_flushed(&mut bed, a, recv, send);
     assert_eq!(brief(&bed.take_frames()), []);
 }
 
@@ -106,21 +110,14 @@ fn row_46_move_to_reset_drops_work_in_silence() {
 /// Row 47: if a doorbell record is raised after the QP failed, the missing flush completions appear without a doorbell.
 #[test]
 fn row_47_doorbell_record_raised_in_err_is_flushed() {
-    let mut bed = Bed::cx5();
-    let (a, _) = bed.pair(path());
-    let mr = bed.mr(1, 64, Access::LOCAL);
+    let (mut bed, [a, _], [mr, _]) = ends(64);
     bed.to_err(a).expect("2ERR_QP");
     bed.run();
     assert_eq!(bed.completions(a.send_cq), []);
     let recv = bed.post_recv(a, &[mr.sge()]);
     let send = bed.queue(a, &Wr::send(mr.sge()));
     bed.publish(a);
-    bed.advance(MS);
-    let mut got: Vec<_> =
-        bed.completions(a.send_cq).iter().map(|wc| (wc.is_send(), wc.wqe, wc.error)).collect();
-    got.sort_by_key(|(is_send, ..)| *is_send);
-    let flush = Some(CqeSyndrome::WrFlushErr);
-    assert_eq!(got, [(false, recv, flush), (true, send, flush)]);
+    assert_flushed(&mut bed, a, recv, send);
 }
 
 /// Row 55: a CQ that overflows raises a CQ error event and fails its QPs; no entry is overwritten.
@@ -130,12 +127,10 @@ fn row_55_cq_overflow_overwrites_nothing() {
     bed.function(1);
     let cq = bed.cq_of(1, 2);
     let spec = QpSpec { send_cq: Some(cq), ..QpSpec::default() };
-    let a = bed.qp_with(1, spec).expect("CREATE_QP");
-    let b = bed.qp(2);
-    bed.connect_with(a, b, path());
+    let (a, _) = bed.pair_of([spec, QpSpec::default()], path());
     let (from, to) = (bed.mr(1, 64, Access::LOCAL), bed.mr(2, 64, Access::ALL));
     bed.events(1);
-    let posted = bed.post_all(a, &(0..6).map(|_| Wr::write(from.sge(), to)).collect::<Vec<_>>());
+    let posted = bed.post_all(a, &vec![Wr::write(from.sge(), to); 6]);
     bed.advance(MS);
     let events = bed.events(1);
     let overrun = events.iter().filter(|e| e.event_type() == EventType::CqError).find(|e| {
@@ -152,33 +147,28 @@ fn row_55_cq_overflow_overwrites_nothing() {
 /// Row 56: a CQ armed for solicited events raises one only for solicited completions and errors.
 #[test]
 fn row_56_solicited_arming_ignores_plain_completions() {
-    let mut bed = Bed::cx5();
-    let (a, b) = bed.pair(path());
-    let (from, to) = (bed.mr(1, 64, Access::LOCAL), bed.mr(2, 64, Access::LOCAL));
+    let (mut bed, [a, b], [from, to]) = ends(64);
     for _ in 0..4 {
         bed.post_recv(b, &[to.sge()]);
     }
-    let count = |bed: &mut Bed| bed.events(2).iter().filter(|e| e.event_type() == EventType::Comp).count();
     bed.arm_cq(b.recv_cq, true);
     bed.post(a, &Wr::send(from.sge()));
-    assert_eq!(count(&mut bed), 0, "not solicited");
+    assert_eq!(completion_events(&mut bed, 2), 0, "not solicited");
     bed.post(a, &Wr::send(from.sge()).solicited());
-    assert_eq!(count(&mut bed), 1, "solicited");
+    assert_eq!(completion_events(&mut bed, 2), 1, "solicited");
     bed.post(a, &Wr::send(from.sge()).solicited());
-    assert_eq!(count(&mut bed), 0, "one event for one arming");
+    assert_eq!(completion_events(&mut bed, 2), 0, "one event for one arming");
     bed.completions(b.recv_cq);
     bed.arm_cq(b.recv_cq, true);
     bed.to_err(b).expect("2ERR_QP");
     bed.run();
-    assert_eq!(count(&mut bed), 1, "an error completion");
+    assert_eq!(completion_events(&mut bed, 2), 1, "an error completion");
 }
 
 /// Row 56: a CQ armed for any completion raises one event, with an interrupt, for a plain one.
 #[test]
 fn row_56_plain_arming_tells_of_the_next_completion() {
-    let mut bed = Bed::cx5();
-    let (a, b) = bed.pair(path());
-    let (from, to) = (bed.mr(1, 64, Access::LOCAL), bed.mr(2, 64, Access::LOCAL));
+    let (mut bed, [a, b], [from, to]) = ends(64);
     for _ in 0..2 {
         bed.post_recv(b, &[to.sge()]);
     }
@@ -188,33 +178,29 @@ fn row_56_plain_arming_tells_of_the_next_completion() {
     let before = bed.memory.interrupts.iter().filter(|i| i.fid == 2).count();
     bed.post_all(a, &[Wr::send(from.sge()), Wr::send(from.sge())]);
     assert_eq!(bed.memory.interrupts.iter().filter(|i| i.fid == 2).count(), before + 1);
-    let events = bed.events(2);
-    assert_eq!(events.iter().filter(|e| e.event_type() == EventType::Comp).count(), 1);
+    assert_eq!(completion_events(&mut bed, 2), 1);
 }
 
 /// Row 56: a completion raises one event, even if the CQ is armed again before it is polled; one that arrives while the CQ is not armed
 /// raises one at the next arming.
 #[test]
 fn row_56_each_completion_is_notified_exactly_once() {
-    let mut bed = Bed::cx5();
-    let (a, b) = bed.pair(path());
-    let (from, to) = (bed.mr(1, 64, Access::LOCAL), bed.mr(2, 64, Access::LOCAL));
+    let (mut bed, [a, b], [from, to]) = ends(64);
     for _ in 0..3 {
         bed.post_recv(b, &[to.sge()]);
     }
-    let count = |bed: &mut Bed| bed.events(2).iter().filter(|e| e.event_type() == EventType::Comp).count();
     bed.arm_cq(b.recv_cq, false);
     bed.post(a, &Wr::send(from.sge()));
-    assert_eq!(count(&mut bed), 1);
+    assert_eq!(completion_events(&mut bed, 2), 1);
     bed.arm_cq(b.recv_cq, false);
-    assert_eq!(count(&mut bed), 0, "notified already");
+    assert_eq!(completion_events(&mut bed, 2), 0, "notified already");
     bed.post(a, &Wr::send(from.sge()));
-    assert_eq!(count(&mut bed), 1, "the next one");
+    assert_eq!(completion_events(&mut bed, 2), 1, "the next one");
     bed.post(a, &Wr::send(from.sge()));
-    assert_eq!(count(&mut bed), 0, "not armed");
+    assert_eq!(completion_events(&mut bed, 2), 0, "not armed");
     bed.arm_cq(b.recv_cq, false);
-    assert_eq!(count(&mut bed), 1, "came between the event and the arming");
+    assert_eq!(completion_events(&mut bed, 2), 1, "came between the event and the arming");
     assert_eq!(bed.completions(b.recv_cq).len(), 3);
     bed.arm_cq(b.recv_cq, false);
-    assert_eq!(count(&mut bed), 0, "all polled");
+    assert_eq!(completion_events(&mut bed, 2), 0, "all polled");
 }

@@ -16,26 +16,14 @@ struct Stage {
 
 fn stage() -> Stage {
     let mut bed = Bed::cx5();
-    let mut qps = Vec::new();
-    let mut ends = Vec::new();
-    for fid in [1, 2] {
-        let xrcd = bed.xrcd(fid);
-        let cq = bed.cq(fid);
-        let dummy = bed.xrc_srq(fid, 4, xrcd, cq);
-        let spec = QpSpec {
-            service: ServiceType::Xrc,
-            srq: Some(dummy),
-            xrcd,
-            no_sq: fid == 2,
-            ..QpSpec::default()
-        };
-        qps.push(bed.qp_with(fid, spec).expect("CREATE_QP"));
-        ends.push(xrcd);
-    }
-    let (initiator, target) = (qps[0], qps[1]);
-    bed.connect_with(initiator, target, path());
+    let ends = [1, 2].map(|fid| {
+        let (xrcd, cq) = (bed.xrcd(fid), bed.cq(fid));
+        let srq = Some(bed.xrc_srq(fid, 4, xrcd, cq));
+        QpSpec { service: ServiceType::Xrc, srq, xrcd, no_sq: fid == 2, ..QpSpec::default() }
+    });
+    let (initiator, target) = bed.pair_of(ends, path());
     let cqs = [bed.cq(2), bed.cq(2)];
-    let srqs = [bed.xrc_srq(2, 4, ends[1], cqs[0]), bed.xrc_srq(2, 4, ends[1], cqs[1])];
+    let srqs = cqs.map(|cq| bed.xrc_srq(2, 4, ends[1].xrcd, cq));
     let (from, to) = (bed.mr(1, 2048, Access::ALL), bed.mr(2, 2048, Access::ALL));
     Stage { bed, initiator, target, srqs, cqs, from, to }
 }
@@ -52,8 +40,7 @@ fn row_50_xrc_messages_go_to_the_srq_they_name() {
         if len == 0 {
             wr.sges.clear();
         }
-        s.bed.post(s.initiator, &wr);
-        assert!(s.bed.one(s.initiator.send_cq).is_ok());
+        s.bed.done(s.initiator, &wr);
         let cqe = s.bed.poll_raw(s.cqs[i]).expect("a completion");
         assert_eq!((cqe.byte_cnt(), cqe.qpn().0, cqe.srqn_uidx()), (len, s.target.qpn, s.srqs[i].srqn));
         assert_eq!(s.bed.completions(s.cqs[1 - i]), []);
@@ -86,11 +73,9 @@ fn row_50_xrc_is_reliable() {
     assert!(s.bed.one(s.initiator.send_cq).is_ok());
     assert_eq!(s.bed.bytes(s.to), data);
     s.bed.fill(s.from, &[0; 2048]);
-    s.bed.post(s.initiator, &Wr::read(s.from.sge(), s.to).for_srq(srqn));
-    assert!(s.bed.one(s.initiator.send_cq).is_ok());
+    s.bed.done(s.initiator, &Wr::read(s.from.sge(), s.to).for_srq(srqn));
     assert_eq!(s.bed.bytes(s.from), data);
-    s.bed.post(s.initiator, &Wr::fetch_add(s.from.part(0, 8), s.to, 1).for_srq(srqn));
-    assert!(s.bed.one(s.initiator.send_cq).is_ok());
+    s.bed.done(s.initiator, &Wr::fetch_add(s.from.part(0, 8), s.to, 1).for_srq(srqn));
 }
 
 /// Row 25: a request may use the keys of its SRQ's domain, regardless of the QP's domain and of later requests.
@@ -115,8 +100,10 @@ fn row_25_xrc_keys_are_those_of_the_srq() {
     let all = s.bed.completions(s.initiator.send_cq);
     assert!(all.len() == 2 && all.iter().all(Wc::is_ok), "{all:?}");
     assert_eq!(s.bed.bytes(s.from)[..600], data);
-    s.bed.post(s.initiator, &Wr::read(s.from.part(0, 8), theirs).for_srq(first.srqn));
-    assert_eq!(s.bed.one(s.initiator.send_cq).error, Some(CqeSyndrome::RemoteAccessErr));
+    assert_eq!(
+        s.bed.execute(s.initiator, &Wr::read(s.from.part(0, 8), theirs).for_srq(first.srqn)).error,
+        Some(CqeSyndrome::RemoteAccessErr)
+    );
 }
 
 /// Row 23: a request for an SRQ that is not in the target's domain is refused.
@@ -126,8 +113,7 @@ fn row_23_xrc_request_for_no_srq_of_the_domain() {
     let other = s.bed.xrcd(2);
     let cq = s.bed.cq(2);
     let foreign = s.bed.xrc_srq(2, 4, other, cq);
-    s.bed.post(s.initiator, &Wr::send(s.from.part(0, 8)).for_srq(foreign.srqn));
-    let wc = s.bed.one(s.initiator.send_cq);
+    let wc = s.bed.execute(s.initiator, &Wr::send(s.from.part(0, 8)).for_srq(foreign.srqn));
     assert_eq!(wc.error, Some(CqeSyndrome::RemoteInvalReqErr));
     assert_eq!(s.bed.qp_state(s.target), QpState::Err);
 }

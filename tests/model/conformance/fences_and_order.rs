@@ -55,8 +55,7 @@ fn row_59_write_is_visible_before_the_send_behind_it() {
     for round in 1..20u8 {
         bed.post_recv(peer.qp, &[]);
         let mut psn = bed.query(peer.qp).next_rcv_psn();
-        let mut packets = message(WRITE, psn, &[round; 4 * MTU]);
-        packets[0] = packets[0].clone().reth(to.va, to.key, 4 * MTU as u32);
+        let mut packets = write_message(to, psn, &[round; 4 * MTU]);
         psn += 4;
         packets.push(Pkt::new(BthOpcode::RcSendOnly, psn).ack_req());
         let frames: Vec<Vec<u8>> = packets.iter().map(|pkt| peer.frame(pkt)).collect();
@@ -76,10 +75,8 @@ fn row_59_write_is_visible_before_the_send_behind_it() {
 /// Row 59: the same between two functions in one step, with payload by reference.
 #[test]
 fn row_59_write_is_visible_before_the_send_behind_it_within_the_region() {
-    let mut bed = Bed::cx5();
-    let (a, b) = bed.pair(path());
+    let (mut bed, [a, b], [from, to]) = ends(16 * MTU);
     bed.unwatched();
-    let (from, to) = (bed.mr(1, 16 * MTU, Access::LOCAL), bed.mr(2, 16 * MTU, Access::ALL));
     for round in 1..20 {
         let data = bed.pattern(from, round);
         bed.post_recv(b, &[]);

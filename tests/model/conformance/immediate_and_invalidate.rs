@@ -6,18 +6,7 @@ use super::common::*;
 #[test]
 fn row_51_write_imm_takes_a_receive_at_its_last_packet() {
     let (mut bed, peer, to) = foreign(3 * MTU, Access::ALL);
-    let mut packets = message(
-        [
-            BthOpcode::RcWriteFirst,
-            BthOpcode::RcWriteMiddle,
-            BthOpcode::RcWriteLastImm,
-            BthOpcode::RcWriteOnlyImm,
-        ],
-        EXPECTS,
-        &[4; 2 * MTU + 1],
-    );
-    packets[0] = packets[0].clone().reth(to.va, to.key, 2 * MTU as u32 + 1);
-    packets[2] = packets[2].clone().imm(0x1122_3344);
+    let packets = write_imm_message(to, EXPECTS, &[4; 2 * MTU + 1], 0x1122_3344);
     bed.from_peer(peer, &packets[0]);
     bed.from_peer(peer, &packets[1]);
     assert_eq!(bed.completions(peer.qp.recv_cq), []);
@@ -39,8 +28,7 @@ fn row_51_immediate_data_arrive_as_they_were_sent() {
     ] {
         for len in [1, 2 * MTU] {
             bed.post_recv(b, &[y.sge()]);
-            bed.post(a, &Wr::new(op, &[x.part(0, len as u32)]));
-            assert!(bed.one(a.send_cq).is_ok());
+            bed.done(a, &Wr::new(op, &[x.part(0, len as u32)]));
             let wc = bed.one(b.recv_cq);
             assert_eq!((wc.opcode, wc.imm, wc.byte_len), (opcode, 0xa1b2_c3d4, len as u32));
         }
@@ -56,11 +44,9 @@ fn row_51_invalidated_key_is_dead() {
     let y = bed.mr(2, 64, Access { remote_invalidate: true, ..Access::ALL });
     let inbox = bed.mr(2, 64, Access::LOCAL);
     bed.fill(x, &[6; 64]);
-    bed.post(a, &Wr::write(x.part(0, 8), y));
-    assert!(bed.one(a.send_cq).is_ok());
+    bed.done(a, &Wr::write(x.part(0, 8), y));
     bed.post_recv(b, &[inbox.sge()]);
-    bed.post(a, &Wr::new(Op::SendInv(y.key), &[x.part(0, 4)]));
-    assert!(bed.one(a.send_cq).is_ok());
+    bed.done(a, &Wr::new(Op::SendInv(y.key), &[x.part(0, 4)]));
     let wc = bed.one(b.recv_cq);
     assert_eq!((wc.opcode, wc.imm, wc.byte_len), (CqeOpcode::RespSendInv, y.key, 4));
     bed.post(a, &Wr::write(x.sge(), y));

@@ -2,52 +2,32 @@
 
 use super::common::*;
 
-/// Sends the packets one by one and checks that only the last one is refused as invalid.
+/// Sends packets with these opcodes and payload lengths, with `says` as the length in their RETH, and checks that only the last one is
+/// refused as invalid. A last one that completes a message requests an acknowledgement.
 #[track_caller]
-fn assert_last_invalid(packets: &[Pkt], reth_len: u32, what: &str) {
+fn assert_last_invalid(packets: &[(BthOpcode, usize)], says: usize) {
     let (mut bed, peer, mr) = judged(Config::default(), 8 * MTU);
-    for (i, pkt) in packets.iter().enumerate() {
-        let answers = bed.from_peer(peer, &pkt.clone().reth(mr.va, mr.key, reth_len));
+    for (i, (opcode, len)) in packets.iter().enumerate() {
+        let pkt = Pkt::new(*opcode, EXPECTS + i as u32).payload(&vec![1; *len]);
+        let pkt = if opcode.is_last() { pkt.ack_req() } else { pkt };
+        let answers = bed.from_peer(peer, &pkt.reth(mr.va, mr.key, says as u32));
         if i + 1 == packets.len() {
-            assert_eq!(acknowledgement(&answers).0, NAK_INVALID, "{what}");
+            assert_eq!(acknowledgement(&answers).0, NAK_INVALID, "{packets:?}, RETH of {says}");
         } else {
-            assert_eq!(brief(&answers), [], "{what}");
+            assert_eq!(brief(&answers), [], "{packets:?}, RETH of {says}");
         }
     }
-    assert_eq!(bed.qp_state(peer.qp), QpState::Err, "{what}");
+    assert_eq!(bed.qp_state(peer.qp), QpState::Err, "{packets:?}, RETH of {says}");
 }
 
 /// Row 31: FIRST and MIDDLE carry exactly one path MTU.
 #[test]
 fn row_31_first_and_middle_must_be_full() {
     for len in [0, MTU - 4, MTU + 4] {
-        let data = vec![1; len];
-        assert_last_invalid(
-            &[Pkt::new(BthOpcode::RcSendFirst, EXPECTS).payload(&data)],
-            0,
-            &format!("SEND FIRST of {len}"),
-        );
-        assert_last_invalid(
-            &[Pkt::new(BthOpcode::RcWriteFirst, EXPECTS).payload(&data)],
-            3 * MTU as u32,
-            &format!("WRITE FIRST of {len}"),
-        );
-        assert_last_invalid(
-            &[
-                Pkt::new(BthOpcode::RcSendFirst, EXPECTS).payload(&[1; MTU]),
-                Pkt::new(BthOpcode::RcSendMiddle, EXPECTS + 1).payload(&data),
-            ],
-            0,
-            &format!("SEND MIDDLE of {len}"),
-        );
-        assert_last_invalid(
-            &[
-                Pkt::new(BthOpcode::RcWriteFirst, EXPECTS).payload(&[1; MTU]),
-                Pkt::new(BthOpcode::RcWriteMiddle, EXPECTS + 1).payload(&data),
-            ],
-            3 * MTU as u32,
-            &format!("WRITE MIDDLE of {len}"),
-        );
+        assert_last_invalid(&[(BthOpcode::RcSendFirst, len)], 0);
+        assert_last_invalid(&[(BthOpcode::RcWriteFirst, len)], 3 * MTU);
+        assert_last_invalid(&[(BthOpcode::RcSendFirst, MTU), (BthOpcode::RcSendMiddle, len)], 0);
+        assert_last_invalid(&[(BthOpcode::RcWriteFirst, MTU), (BthOpcode::RcWriteMiddle, len)], 3 * MTU);
     }
 }
 
@@ -55,63 +35,29 @@ fn row_31_first_and_middle_must_be_full() {
 #[test]
 fn row_31_last_is_neither_empty_nor_longer_than_the_mtu() {
     for len in [0, MTU + 4] {
-        let data = vec![1; len];
-        assert_last_invalid(
-            &[
-                Pkt::new(BthOpcode::RcSendFirst, EXPECTS).payload(&[1; MTU]),
-                Pkt::new(BthOpcode::RcSendLast, EXPECTS + 1).payload(&data).ack_req(),
-            ],
-            0,
-            &format!("SEND LAST of {len}"),
-        );
-        assert_last_invalid(
-            &[
-                Pkt::new(BthOpcode::RcWriteFirst, EXPECTS).payload(&[1; MTU]),
-                Pkt::new(BthOpcode::RcWriteLast, EXPECTS + 1).payload(&data).ack_req(),
-            ],
-            (MTU + len.max(4)) as u32,
-            &format!("WRITE LAST of {len}"),
-        );
+        assert_last_invalid(&[(BthOpcode::RcSendFirst, MTU), (BthOpcode::RcSendLast, len)], 0);
+        let says = MTU + len.max(4);
+        assert_last_invalid(&[(BthOpcode::RcWriteFirst, MTU), (BthOpcode::RcWriteLast, len)], says);
     }
-    let long = vec![1; MTU + 4];
-    assert_last_invalid(
-        &[Pkt::new(BthOpcode::RcSendOnly, EXPECTS).payload(&long).ack_req()],
-        0,
-        "SEND ONLY longer than the MTU",
-    );
+    assert_last_invalid(&[(BthOpcode::RcSendOnly, MTU + 4)], 0);
 }
 
 /// Row 31: the packets of a WRITE together carry the length in its RETH.
 #[test]
 fn row_31_write_carries_what_its_reth_says() {
     for says in [4, 12, 4096] {
-        assert_last_invalid(
-            &[Pkt::new(BthOpcode::RcWriteOnly, EXPECTS).payload(&[1; 8]).ack_req()],
-            says,
-            "WRITE ONLY of 8",
-        );
+        assert_last_invalid(&[(BthOpcode::RcWriteOnly, 8)], says);
     }
     for says in [MTU + 4, MTU + 12] {
-        assert_last_invalid(
-            &[
-                Pkt::new(BthOpcode::RcWriteFirst, EXPECTS).payload(&[1; MTU]),
-                Pkt::new(BthOpcode::RcWriteLast, EXPECTS + 1).payload(&[1; 8]).ack_req(),
-            ],
-            says as u32,
-            "WRITE of MTU + 8",
-        );
+        assert_last_invalid(&[(BthOpcode::RcWriteFirst, MTU), (BthOpcode::RcWriteLast, 8)], says);
     }
 }
 
 /// Row 31: a message longer than 2^31 is invalid.
 #[test]
 fn row_31_message_longer_than_two_gigabytes_is_invalid() {
-    assert_last_invalid(&[Pkt::new(BthOpcode::RcReadRequest, EXPECTS)], 0x8000_0001, "READ");
-    assert_last_invalid(
-        &[Pkt::new(BthOpcode::RcWriteFirst, EXPECTS).payload(&[1; MTU])],
-        0x8000_0001,
-        "WRITE",
-    );
+    assert_last_invalid(&[(BthOpcode::RcReadRequest, 0)], 0x8000_0001);
+    assert_last_invalid(&[(BthOpcode::RcWriteFirst, MTU)], 0x8000_0001);
 }
 
 /// Row 32: a pad count on a full packet, or one that makes the length differ from the RETH, is invalid.
@@ -160,18 +106,14 @@ fn row_32_sent_pad_is_zero() {
 fn row_44_messages_are_cut_by_the_path_mtu() {
     for mtu in [256, 512, 1024, 2048, 4096] {
         for len in [0, 1, mtu - 1, mtu, mtu + 1, 2 * mtu, 3 * mtu - 1, 3 * mtu] {
-            let mut bed = Bed::cx5();
-            let peer = bed.foreign(1, Path { mtu, ..Path::default() });
-            let from = bed.mr(1, 4 * 4096, Access::LOCAL);
+            let (mut bed, peer, from) = foreign_by(Path { mtu, ..Path::default() }, 4 * 4096, Access::LOCAL);
             let data = bed.pattern(from, 5);
-            let sges = [from.part(0, len)];
-            bed.post(peer.qp, &write_to_peer(sges[0]));
+            let mut wr = write_to_peer(from.part(0, len));
             if len == 0 {
                 // A length of 0 in a data segment means 2^31: nothing to send is an empty list.
-                bed = Bed::cx5();
-                let peer = bed.foreign(1, Path { mtu, ..Path::default() });
-                bed.post(peer.qp, &Wr::new(Op::Write { va: 1, rkey: 1 }, &[]));
+                wr.sges.clear();
             }
+            bed.post(peer.qp, &wr);
             let frames = bed.answers();
             let n = len.div_ceil(mtu).max(1) as usize;
             assert_eq!(frames.len(), n, "{len} bytes, MTU {mtu}");
@@ -194,9 +136,7 @@ fn row_44_messages_are_cut_by_the_path_mtu() {
 /// Row 44: a READ consumes as many PSNs as its response has packets; AETHs are on FIRST, LAST and ONLY.
 #[test]
 fn row_44_read_consumes_a_psn_per_response() {
-    let mut bed = Bed::cx5();
-    let (a, _) = bed.pair(path());
-    let (x, y) = (bed.mr(1, 8 * MTU, Access::ALL), bed.mr(2, 8 * MTU, Access::ALL));
+    let (mut bed, [a, _], [x, y]) = ends(8 * MTU);
     bed.post(a, &Wr::read(x.part(0, 3 * MTU as u32 + 1), y));
     bed.post(a, &Wr::write(x.part(0, 8), y));
     let frames = bed.take_frames();

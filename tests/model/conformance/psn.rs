@@ -25,13 +25,10 @@ fn wrapping() -> Path {
 /// Row 2: PSNs wrap in requests and their acknowledgements.
 #[test]
 fn row_02_psn_wraps_in_requests_and_acks() {
-    let mut bed = Bed::cx5();
-    let (a, b) = bed.pair(wrapping());
-    let (from, to) = (bed.mr(1, 5 * MTU, Access::LOCAL), bed.mr(2, 5 * MTU, Access::ALL));
+    let (mut bed, [a, b], [from, to]) = ends_on(wrapping(), 5 * MTU);
     let data = bed.pattern(from, 1);
     for _ in 0..3 {
-        bed.post(a, &Wr::write(from.sge(), to));
-        assert!(bed.one(a.send_cq).is_ok());
+        bed.done(a, &Wr::write(from.sge(), to));
         assert_eq!(bed.bytes(to), data);
     }
     let frames = bed.take_frames();
@@ -45,12 +42,9 @@ fn row_02_psn_wraps_in_requests_and_acks() {
 /// Row 2: PSNs wrap in READ responses.
 #[test]
 fn row_02_psn_wraps_in_read_responses() {
-    let mut bed = Bed::cx5();
-    let (a, _) = bed.pair(wrapping());
-    let (into, from) = (bed.mr(1, 5 * MTU, Access::LOCAL), bed.mr(2, 5 * MTU, Access::ALL));
+    let (mut bed, [a, _], [into, from]) = ends_on(wrapping(), 5 * MTU);
     let data = bed.pattern(from, 2);
-    bed.post(a, &Wr::read(into.sge(), from));
-    assert!(bed.one(a.send_cq).is_ok());
+    bed.done(a, &Wr::read(into.sge(), from));
     assert_eq!(bed.bytes(into), data);
     let frames = bed.take_frames();
     let responses: Vec<u32> = frames.iter().filter(|f| f.from == 2).map(|f| f.psn()).collect();
@@ -61,9 +55,7 @@ fn row_02_psn_wraps_in_read_responses() {
 #[test]
 fn row_02_psn_wraps_in_retransmissions() {
     for lost in [0xff_fffe, 0xff_ffff, 0, 1] {
-        let mut bed = Bed::cx5();
-        let (a, _) = bed.pair(wrapping());
-        let (from, to) = (bed.mr(1, 5 * MTU, Access::LOCAL), bed.mr(2, 5 * MTU, Access::ALL));
+        let (mut bed, [a, _], [from, to]) = ends_on(wrapping(), 5 * MTU);
         let data = bed.pattern(from, 3);
         bed.wire().plan(Filter::from(1).psn(lost), 0, 1, Fault::Drop);
         bed.post(a, &Wr::write(from.sge(), to));
@@ -92,8 +84,7 @@ fn row_02_psn_is_compared_in_a_window_of_half_the_numbers() {
 #[test]
 fn row_03_psn_ahead_gets_one_sequence_nak() {
     let (mut bed, peer, to) = foreign(64, Access::ALL);
-    let pkt = Pkt::new(BthOpcode::RcWriteOnly, EXPECTS + 2).reth(to.va, to.key, 8).payload(&[9; 8]).ack_req();
-    let answers = bed.from_peer(peer, &pkt);
+    let answers = bed.from_peer(peer, &write_of(to, EXPECTS + 2, 9));
     assert_eq!(acknowledgement(&answers), (NAK_SEQUENCE, EXPECTS, 0));
     assert_eq!(bed.bytes(to)[..8], [0; 8]);
     assert_eq!(bed.qp_state(peer.qp), QpState::Rts);
@@ -105,9 +96,7 @@ fn row_03_psn_ahead_gets_one_sequence_nak() {
 #[test]
 fn row_04_out_of_sequence_is_silent_until_the_expected_psn() {
     let (mut bed, peer, to) = foreign(64, Access::ALL);
-    let write = |psn: u32| {
-        Pkt::new(BthOpcode::RcWriteOnly, psn).reth(to.va, to.key, 8).payload(&[psn as u8; 8]).ack_req()
-    };
+    let write = |psn: u32| write_of(to, psn, psn as u8);
     assert_eq!(acknowledgement(&bed.from_peer(peer, &write(EXPECTS))), (ACK, EXPECTS, 1));
     assert_eq!(acknowledgement(&bed.from_peer(peer, &write(EXPECTS + 2))), (NAK_SEQUENCE, EXPECTS + 1, 1));
     for psn in [EXPECTS + 2, EXPECTS + 3, EXPECTS + 4] {
@@ -124,14 +113,13 @@ fn row_04_out_of_sequence_is_silent_until_the_expected_psn() {
 fn row_05_psn_behind_never_gets_a_nak() {
     let (mut bed, peer, to) = foreign(64, Access::ALL);
     for psn in EXPECTS..EXPECTS + 4 {
-        let pkt = Pkt::new(BthOpcode::RcWriteOnly, psn).reth(to.va, to.key, 8).payload(&[1; 8]).ack_req();
-        acknowledgement(&bed.from_peer(peer, &pkt));
+        acknowledgement(&bed.from_peer(peer, &write_of(to, psn, 1)));
     }
     let odd = [
-        Pkt::new(BthOpcode::RcWriteOnly, EXPECTS).reth(to.va, to.key, 8).payload(&[2; 8]).ack_req(),
+        write_of(to, EXPECTS, 2),
         Pkt::new(BthOpcode::RcSendOnly, EXPECTS + 1).payload(&[2; 8]).ack_req(),
         Pkt::new(BthOpcode::RcSendMiddle, EXPECTS + 2).payload(&[2; MTU]).ack_req(),
-        Pkt::new(BthOpcode::RcReadRequest, EXPECTS + 3).reth(to.va, to.key, 8),
+        read_of(to, EXPECTS + 3, 0, 8),
         Pkt::new(BthOpcode::RcSendOnly, EXPECTS - 1).payload(&[2; 8]).ack_req(),
         Pkt::new(BthOpcode::RcFetchAdd, EXPECTS).atomic(to.va, to.key, 1, 0),
     ];

@@ -6,9 +6,7 @@ use super::common::*;
 #[test]
 fn row_38_requester_keeps_to_max_rd_atomic() {
     for log in [0, 1, 2] {
-        let mut bed = Bed::cx5();
-        let peer = bed.foreign(1, Path { log_rd_atomic: log, ..path() });
-        let into = bed.mr(1, 64, Access::LOCAL);
+        let (mut bed, peer, into) = foreign_by(Path { log_rd_atomic: log, ..path() }, 64, Access::LOCAL);
         let wrs: Vec<Wr> = (0..10)
             .map(|i| match i % 2 {
                 0 => read_from_peer(into.part(0, 8)),
@@ -35,16 +33,11 @@ fn row_38_requester_keeps_to_max_rd_atomic() {
 /// Row 38: a responder that gets more than max_dest_rd_atomic serves or refuses them, and keeps working.
 #[test]
 fn row_38_responder_survives_more_reads_than_agreed() {
-    let mut bed = Bed::cx5();
-    let peer = bed.foreign(1, Path { log_dest_rd_atomic: 0, ..path() });
-    let from = bed.mr(1, 4 * MTU, Access::ALL);
+    let (mut bed, peer, from) = foreign_by(Path { log_dest_rd_atomic: 0, ..path() }, 4 * MTU, Access::ALL);
     let data = bed.pattern(from, 6);
-    let mut psn = EXPECTS;
     let mut answers = Vec::new();
-    for _ in 0..4 {
-        let pkt = Pkt::new(BthOpcode::RcReadRequest, psn).reth(from.va, from.key, 4 * MTU as u32);
-        answers.extend(bed.from_peer(peer, &pkt));
-        psn += 4;
+    for i in 0..4 {
+        answers.extend(bed.from_peer(peer, &read_of(from, EXPECTS + 4 * i, 0, 4 * MTU)));
     }
     let (responses, others): (Vec<_>, Vec<_>) = answers.iter().partition(|f| f.opcode() != BthOpcode::RcAck);
     assert!(others.iter().all(|f| f.syndrome() == Some(NAK_INVALID)), "{:?}", brief(&answers));
@@ -59,7 +52,7 @@ fn row_42_gap_in_read_responses_is_asked_for_again() {
     let (mut bed, peer, into) = foreign(4 * MTU, Access::LOCAL);
     bed.post(peer.qp, &read_from_peer(into.sge()));
     let request = bed.answers().remove(0).headers().reth().expect("a RETH");
-    bed.from_peer(peer, &Pkt::new(BthOpcode::RcReadRespFirst, SENDS).aeth(ACK, 1).payload(&[1; MTU]));
+    bed.from_peer(peer, &read_response(BthOpcode::RcReadRespFirst, SENDS, 1));
     // The response SENDS + 1 is lost.
     let again = bed.from_peer(peer, &Pkt::new(BthOpcode::RcReadRespMiddle, SENDS + 2).payload(&[3; MTU]));
     assert_eq!(brief(&again), [(BthOpcode::RcReadRequest, SENDS + 1)]);
@@ -70,7 +63,7 @@ fn row_42_gap_in_read_responses_is_asked_for_again() {
     for (opcode, i) in
         [(BthOpcode::RcReadRespFirst, 1), (BthOpcode::RcReadRespMiddle, 2), (BthOpcode::RcReadRespLast, 3)]
     {
-        bed.from_peer(peer, &Pkt::new(opcode, SENDS + i).aeth(ACK, 1).payload(&[i as u8 + 1; MTU]));
+        bed.from_peer(peer, &read_response(opcode, SENDS + i, i as u8 + 1));
     }
     assert!(bed.one(peer.qp.send_cq).is_ok());
     let want: Vec<u8> = (1..=4).flat_map(|i| [i; MTU]).collect();
@@ -97,22 +90,14 @@ fn row_43_stale_response_is_ignored() {
     let (mut bed, peer, into) = foreign(2 * MTU, Access::LOCAL);
     bed.post(peer.qp, &read_from_peer(into.sge()));
     bed.answers();
-    bed.from_peer(peer, &Pkt::new(BthOpcode::RcReadRespFirst, SENDS).aeth(ACK, 1).payload(&[1; MTU]));
-    assert_eq!(
-        brief(
-            &bed.from_peer(
-                peer,
-                &Pkt::new(BthOpcode::RcReadRespFirst, SENDS).aeth(ACK, 1).payload(&[9; MTU])
-            )
-        ),
-        []
-    );
+    bed.from_peer(peer, &read_response(BthOpcode::RcReadRespFirst, SENDS, 1));
+    assert_eq!(brief(&bed.from_peer(peer, &read_response(BthOpcode::RcReadRespFirst, SENDS, 9))), []);
     assert_eq!(bed.bytes(into)[..MTU], [1; MTU]);
-    bed.from_peer(peer, &Pkt::new(BthOpcode::RcReadRespLast, SENDS + 1).aeth(ACK, 1).payload(&[2; MTU]));
+    bed.from_peer(peer, &read_response(BthOpcode::RcReadRespLast, SENDS + 1, 2));
     assert!(bed.one(peer.qp.send_cq).is_ok());
     bed.fill(into, &[0; 2 * MTU]);
     for psn in [SENDS, SENDS + 1] {
-        let stale = Pkt::new(BthOpcode::RcReadRespOnly, psn).aeth(ACK, 1).payload(&[9; MTU]);
+        let stale = read_response(BthOpcode::RcReadRespOnly, psn, 9);
         assert_eq!(brief(&bed.from_peer(peer, &stale)), []);
     }
     assert_eq!(bed.bytes(into), [0; 2 * MTU]);
@@ -146,9 +131,7 @@ fn row_43_acknowledgement_of_what_was_never_sent_is_ignored() {
 /// Row 42: it is requested only once, even if the response that reveals the gap acknowledges requests before the READ.
 #[test]
 fn row_42_a_gap_behind_progress_is_asked_for_once() {
-    let mut bed = Bed::cx5();
-    let peer = bed.foreign(1, Path { retry_count: 1, ..path() });
-    let mr = bed.mr(1, 4 * MTU, Access::LOCAL);
+    let (mut bed, peer, mr) = foreign_by(Path { retry_count: 1, ..path() }, 4 * MTU, Access::LOCAL);
     bed.post_all(peer.qp, &[write_to_peer(mr.part(0, 8)), read_from_peer(mr.sge())]);
     bed.answers();
     let middle = |psn| Pkt::new(BthOpcode::RcReadRespMiddle, psn).payload(&[1; MTU]);

@@ -63,8 +63,7 @@ fn stage(octowords: u32, pages: u64) -> Stage {
     let mut bed = Bed::cx5();
     // The second QP is a kernel's: it may use the reserved key, and so refer to pages.
     let kernel = QpSpec { rlky: true, ..QpSpec::default() };
-    let pair = (bed.qp(1), bed.qp_with(2, kernel).expect("CREATE_QP"));
-    bed.connect_with(pair.0, pair.1, path());
+    let pair = bed.pair_of([QpSpec::default(), kernel], path());
     let umr = bed.umr_qp(2);
     let pd = bed.state(2).pd;
     let key = bed.free_key(2, AccessMode::Mtt, octowords, pd);
@@ -87,14 +86,12 @@ impl Stage {
     }
 
     fn post(&mut self, umr: &Umr) -> Wc {
-        self.bed.umr(self.umr, umr);
-        self.bed.one(self.umr.send_cq)
+        self.bed.umr(self.umr, umr)
     }
 
     /// WRITEs the source's 64 bytes to `va`.
     fn write(&mut self, va: u64, rkey: u32) -> Wc {
-        self.bed.post(self.pair.0, &Wr::new(Op::Write { va, rkey }, &[self.from.sge()]));
-        self.bed.one(self.pair.0.send_cq)
+        self.bed.execute(self.pair.0, &Wr::new(Op::Write { va, rkey }, &[self.from.sge()]))
     }
 }
 
@@ -224,8 +221,7 @@ fn row_61_rights_and_domain_of_a_key_in_use() {
     let change = Umr { key, check: MUST_BE_IN_USE, mask: rights(), context: read_only, ..Umr::default() };
     assert!(s.post(&change).is_ok());
     let read = Wr::new(Op::Read { va: VA, rkey: key }, &[s.from.sge()]);
-    s.bed.post(s.pair.0, &read);
-    assert!(s.bed.one(s.pair.0.send_cq).is_ok());
+    s.bed.done(s.pair.0, &read);
     assert_eq!(s.write(VA, key).error, Some(CqeSyndrome::RemoteAccessErr));
     let other = s.bed.pd(2);
     let moved = Umr { context: context(other, 1, key as u8), ..change };
@@ -245,35 +241,25 @@ fn row_51_fast_registration_on_a_connected_qp() {
         context: context(0, 2, variant),
         ..s.enable()
     };
-    let post = |s: &mut Stage, umr: &Umr| {
-        s.bed.umr(b, umr);
-        s.bed.one(b.send_cq)
-    };
     let one = fast(&s, 0x77);
-    assert!(post(&mut s, &one).is_ok());
+    assert!(s.bed.umr(b, &one).is_ok());
     let named = key & !0xff | 0x77;
     assert!(s.write(VA, named).is_ok());
-    s.bed.post(b, &Wr::new(Op::LocalInval(named), &[]));
-    assert!(s.bed.one(b.send_cq).is_ok());
+    s.bed.done(b, &Wr::new(Op::LocalInval(named), &[]));
     let two = fast(&s, 0x78);
-    assert!(post(&mut s, &two).is_ok(), "free again");
-    let a = s.pair.0;
-    let wr = Wr::new(Op::Write { va: VA, rkey: named }, &[s.from.sge()]);
-    s.bed.post(a, &wr);
-    assert_eq!(s.bed.one(a.send_cq).error, Some(CqeSyndrome::RemoteAccessErr), "the former name");
+    assert!(s.bed.umr(b, &two).is_ok(), "free again");
+    assert_eq!(s.write(VA, named).error, Some(CqeSyndrome::RemoteAccessErr), "the former name");
     // A QP of another domain.
     let pd = s.bed.pd(2);
     let stranger = s.bed.qp_with(2, QpSpec { pd: Some(pd), ..QpSpec::default() }).expect("CREATE_QP");
     s.bed.foreign_of(stranger, path());
     let umr = fast(&s, 0x79);
-    s.bed.umr(stranger, &Umr { check: 0, ..umr });
-    assert_eq!(s.bed.one(stranger.send_cq).error, Some(CqeSyndrome::MwBindErr));
+    assert_eq!(s.bed.umr(stranger, &Umr { check: 0, ..umr }).error, Some(CqeSyndrome::MwBindErr));
     // A program's QP of the same domain. It may not refer to pages, because they could belong to any process.
     let program = s.bed.qp(2);
     s.bed.foreign_of(program, path());
     let umr = fast(&s, 0x7a);
-    s.bed.umr(program, &Umr { check: 0, ..umr });
-    assert_eq!(s.bed.one(program.send_cq).error, Some(CqeSyndrome::MwBindErr));
+    assert_eq!(s.bed.umr(program, &Umr { check: 0, ..umr }).error, Some(CqeSyndrome::MwBindErr));
 }
 
 /// Row 25: a key made of parts of others translates to them, with its own bounds and rights. It cannot be made of keys of its own kind.
@@ -293,8 +279,7 @@ fn row_25_a_key_made_of_others() {
         ..Umr::default()
     };
     let key = s.bed.free_key(2, AccessMode::Klm, 4, pd);
-    s.bed.umr(umr, &make(key, list));
-    assert!(s.bed.one(umr.send_cq).is_ok());
+    assert!(s.bed.umr(umr, &make(key, list)).is_ok());
     assert!(s.write(VA + 96, key).is_ok());
     assert_eq!(s.bed.bytes(parts[0])[4090..4106], [[0u8; 6].as_slice(), &[0x5a; 4], &[0; 6]].concat());
     assert_eq!(s.bed.bytes(parts[1])[..50], [0x5a; 50]);
@@ -306,9 +291,8 @@ fn row_25_a_key_made_of_others() {
     let outer = s2.bed.free_key(2, AccessMode::Klm, 4, s2.pd);
     let mr = s2.bed.mr(2, 300, Access::LOCAL);
     let umr = s2.umr;
-    s2.bed.umr(umr, &make(inner, klm(mr, 0, 300).to_vec()));
-    s2.bed.umr(umr, &make(outer, vec![300 << 32 | u64::from(inner), VA]));
-    assert!(s2.bed.completions(umr.send_cq).iter().all(Wc::is_ok));
+    assert!(s2.bed.umr(umr, &make(inner, klm(mr, 0, 300).to_vec())).is_ok());
+    assert!(s2.bed.umr(umr, &make(outer, vec![300 << 32 | u64::from(inner), VA])).is_ok());
     assert!(s2.write(VA, inner).is_ok());
     assert_eq!(s2.write(VA, outer).error, Some(CqeSyndrome::RemoteAccessErr));
 }

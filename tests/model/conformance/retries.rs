@@ -24,7 +24,7 @@ fn row_15_lost_ack_is_repaired_with_the_same_psn() {
 #[test]
 fn row_15_retransmission_begins_at_the_oldest_unacknowledged() {
     let (mut bed, peer, from) = foreign(64, Access::LOCAL);
-    bed.post_all(peer.qp, &(0..4).map(|_| write_to_peer(from.sge())).collect::<Vec<_>>());
+    bed.post_all(peer.qp, &vec![write_to_peer(from.sge()); 4]);
     bed.answers();
     assert_eq!(brief(&bed.from_peer(peer, &ack(SENDS + 1, 2))), []);
     assert!(bed.advance_until(4 * timeout(14), |b| !b.wire().left.is_empty()));
@@ -49,9 +49,7 @@ fn row_15_timer_restarts_on_progress() {
 /// Row 16: with T = 0 there is no timeout.
 #[test]
 fn row_16_timeout_zero_never_times_out() {
-    let mut bed = Bed::cx5();
-    let peer = bed.foreign(1, Path { timeout: 0, ..path() });
-    let from = bed.mr(1, 64, Access::LOCAL);
+    let (mut bed, peer, from) = foreign_by(Path { timeout: 0, ..path() }, 64, Access::LOCAL);
     bed.post(peer.qp, &write_to_peer(from.sge()));
     assert_eq!(bed.answers().len(), 1);
     bed.advance(10_000 * S);
@@ -64,9 +62,7 @@ fn row_16_timeout_zero_never_times_out() {
 #[test]
 fn row_17_retries_exhausted_end_in_retry_exc() {
     for retry_count in [0, 1, 3, 7] {
-        let mut bed = Bed::cx5();
-        let peer = bed.foreign(1, Path { retry_count, ..path() });
-        let from = bed.mr(1, 64, Access::LOCAL);
+        let (mut bed, peer, from) = foreign_by(Path { retry_count, ..path() }, 64, Access::LOCAL);
         let start = bed.now();
         bed.post(peer.qp, &write_to_peer(from.sge()));
         let tries = u64::from(retry_count) + 1;
@@ -101,7 +97,7 @@ fn row_17_detection_time_lies_in_the_bounds_of_t() {
 #[test]
 fn row_18_sequence_nak_restarts_from_its_psn() {
     let (mut bed, peer, from) = foreign(64, Access::LOCAL);
-    let posted = bed.post_all(peer.qp, &(0..4).map(|_| write_to_peer(from.sge())).collect::<Vec<_>>());
+    let posted = bed.post_all(peer.qp, &vec![write_to_peer(from.sge()); 4]);
     bed.answers();
     let again = bed.from_peer(peer, &nak(NAK_SEQUENCE, SENDS + 2, 2));
     let done: Vec<u16> = bed.completions(peer.qp.send_cq).iter().map(|wc| wc.wqe).collect();
@@ -132,9 +128,7 @@ fn row_18_sequence_nak_restarts_inside_a_message() {
 /// Row 18: a sequence NAK costs one retry; without progress the retries run out.
 #[test]
 fn row_18_sequence_nak_costs_a_retry() {
-    let mut bed = Bed::cx5();
-    let peer = bed.foreign(1, Path { retry_count: 2, ..path() });
-    let from = bed.mr(1, 64, Access::LOCAL);
+    let (mut bed, peer, from) = foreign_by(Path { retry_count: 2, ..path() }, 64, Access::LOCAL);
     bed.post(peer.qp, &write_to_peer(from.sge()));
     bed.answers();
     for _ in 0..2 {
@@ -151,11 +145,9 @@ fn row_18_sequence_nak_costs_a_retry() {
 /// Row 18: progress reloads the retry counter.
 #[test]
 fn row_18_progress_reloads_the_retry_counter() {
-    let mut bed = Bed::cx5();
-    let peer = bed.foreign(1, Path { retry_count: 1, ..path() });
-    let from = bed.mr(1, 64, Access::LOCAL);
+    let (mut bed, peer, from) = foreign_by(Path { retry_count: 1, ..path() }, 64, Access::LOCAL);
     let n = 6;
-    bed.post_all(peer.qp, &(0..n).map(|_| write_to_peer(from.sge())).collect::<Vec<_>>());
+    bed.post_all(peer.qp, &vec![write_to_peer(from.sge()); n as usize]);
     bed.answers();
     for i in 1..n {
         let again = bed.from_peer(peer, &nak(NAK_SEQUENCE, SENDS + i, i));

@@ -6,9 +6,7 @@ use hwspec::wire::{Syndrome, aeth::rnr_ns};
 /// Row 19: a SEND that finds no receive WQE gets an RNR NAK with its own PSN; the QP stays in RTS.
 #[test]
 fn row_19_send_without_a_receive_gets_rnr_nak() {
-    let mut bed = Bed::cx5();
-    let peer = bed.foreign(1, Path { min_rnr_nak: 14, ..path() });
-    let buffer = bed.mr(1, 64, Access::LOCAL);
+    let (mut bed, peer, buffer) = foreign_by(Path { min_rnr_nak: 14, ..path() }, 64, Access::LOCAL);
     let pkt = Pkt::new(BthOpcode::RcSendOnly, EXPECTS).payload(&[1; 8]).ack_req();
     let answers = bed.from_peer(peer, &pkt);
     assert_eq!(acknowledgement(&answers), (Syndrome::RnrNak(14), EXPECTS, 0));
@@ -38,17 +36,7 @@ fn row_19_send_meets_rnr_on_its_first_packet() {
 #[test]
 fn row_19_write_imm_meets_rnr_on_its_last_packet() {
     let (mut bed, peer, to) = foreign(3 * MTU, Access::ALL);
-    let mut packets = message(
-        [
-            BthOpcode::RcWriteFirst,
-            BthOpcode::RcWriteMiddle,
-            BthOpcode::RcWriteLastImm,
-            BthOpcode::RcWriteOnlyImm,
-        ],
-        EXPECTS,
-        &[5; 3 * MTU],
-    );
-    packets[0] = packets[0].clone().reth(to.va, to.key, 3 * MTU as u32);
+    let packets = write_imm_message(to, EXPECTS, &[5; 3 * MTU], 0);
     assert_eq!(brief(&bed.from_peer(peer, &packets[0])), []);
     assert_eq!(brief(&bed.from_peer(peer, &packets[1])), []);
     let (syndrome, psn, _) = acknowledgement(&bed.from_peer(peer, &packets[2]));
@@ -67,10 +55,8 @@ fn row_20_rnr_wait_is_at_least_that_of_the_table() {
     for (code, time) in [(0, 65536), (1, 1), (12, 64), (14, 128), (25, 6144), (31, 49152)] {
         let wait = time * 10 * US;
         assert_eq!(rnr_ns(code) * NS, wait);
-        let mut bed = Bed::cx5();
         // An acknowledgement timeout long enough not to interfere.
-        let peer = bed.foreign(1, Path { timeout: 24, ..path() });
-        let from = bed.mr(1, 64, Access::LOCAL);
+        let (mut bed, peer, from) = foreign_by(Path { timeout: 24, ..path() }, 64, Access::LOCAL);
         bed.post(peer.qp, &Wr::send(from.sge()));
         bed.answers();
         assert_eq!(brief(&bed.from_peer(peer, &nak(Syndrome::RnrNak(code), SENDS, 0))), []);
@@ -84,9 +70,8 @@ fn row_20_rnr_wait_is_at_least_that_of_the_table() {
 /// Row 21: rnr_retry 7 never runs out, and does not consume retry_cnt.
 #[test]
 fn row_21_rnr_retry_seven_is_infinite() {
-    let mut bed = Bed::cx5();
-    let (a, b) = bed.pair(Path { retry_count: 1, rnr_retry: 7, min_rnr_nak: 1, ..path() });
-    let (from, to) = (bed.mr(1, 64, Access::LOCAL), bed.mr(2, 64, Access::LOCAL));
+    let (mut bed, [a, b], [from, to]) =
+        ends_on(Path { retry_count: 1, rnr_retry: 7, min_rnr_nak: 1, ..path() }, 64);
     bed.post(a, &Wr::send(from.sge()));
     bed.advance(20 * MS);
     let rnr = bed.take_frames().iter().filter(|f| matches!(f.syndrome(), Some(Syndrome::RnrNak(_)))).count();
@@ -101,9 +86,7 @@ fn row_21_rnr_retry_seven_is_infinite() {
 #[test]
 fn row_22_rnr_retries_exhausted_end_in_rnr_retry_exc() {
     for rnr_retry in [0, 1, 6] {
-        let mut bed = Bed::cx5();
-        let (a, b) = bed.pair(Path { rnr_retry, min_rnr_nak: 1, ..path() });
-        let from = bed.mr(1, 64, Access::LOCAL);
+        let (mut bed, [a, b], [from, _]) = ends_on(Path { rnr_retry, min_rnr_nak: 1, ..path() }, 64);
         bed.post(a, &Wr::send(from.sge()));
         assert!(bed.advance_until(S, |b| b.has_completion(a.send_cq)));
         let wc = assert_requester_failed(&mut bed, a, CqeSyndrome::RnrRetryExcErr);
@@ -117,9 +100,8 @@ fn row_22_rnr_retries_exhausted_end_in_rnr_retry_exc() {
 /// Row 64: an RNR NAK by itself neither consumes nor restores a transport retry: timeouts add up across RNR NAKs.
 #[test]
 fn row_64_rnr_nak_does_not_restore_retry_cnt() {
-    let mut bed = Bed::cx5();
-    let peer = bed.foreign(1, Path { retry_count: 2, rnr_retry: 7, ..path() });
-    let from = bed.mr(1, 64, Access::LOCAL);
+    let (mut bed, peer, from) =
+        foreign_by(Path { retry_count: 2, rnr_retry: 7, ..path() }, 64, Access::LOCAL);
     let rnr = nak(Syndrome::RnrNak(1), SENDS, 0);
     bed.post(peer.qp, &Wr::send(from.sge()));
     assert_eq!(bed.answers().len(), 1);
@@ -142,11 +124,10 @@ fn row_64_rnr_nak_does_not_restore_retry_cnt() {
 /// restored one.
 #[test]
 fn row_64_what_an_rnr_nak_acknowledges_restores_both_counters() {
-    let mut bed = Bed::cx5();
-    let peer = bed.foreign(1, Path { retry_count: 1, rnr_retry: 1, ..path() });
-    let from = bed.mr(1, 64, Access::LOCAL);
+    let (mut bed, peer, from) =
+        foreign_by(Path { retry_count: 1, rnr_retry: 1, ..path() }, 64, Access::LOCAL);
     let n = 6;
-    bed.post_all(peer.qp, &(0..n).map(|_| Wr::send(from.sge())).collect::<Vec<_>>());
+    bed.post_all(peer.qp, &vec![Wr::send(from.sge()); n as usize]);
     bed.answers();
     for i in 1..n {
         assert!(bed.advance_until(4 * timeout(14), |b| !b.wire().left.is_empty()), "timeout {i}");
@@ -165,9 +146,8 @@ fn row_64_what_an_rnr_nak_acknowledges_restores_both_counters() {
 /// that arrive late. The acknowledgement timer does not run, even if the wait is longer.
 #[test]
 fn row_65_late_naks_do_not_disturb_an_rnr_wait() {
-    let mut bed = Bed::cx5();
-    let peer = bed.foreign(1, Path { timeout: 10, retry_count: 1, rnr_retry: 1, ..path() });
-    let from = bed.mr(1, 64, Access::LOCAL);
+    let (mut bed, peer, from) =
+        foreign_by(Path { timeout: 10, retry_count: 1, rnr_retry: 1, ..path() }, 64, Access::LOCAL);
     bed.post_all(peer.qp, &[Wr::send(from.sge()), Wr::read(from.sge(), from)]);
     bed.answers();
     let start = bed.now();

@@ -6,14 +6,8 @@ fn shared(n: usize, log: u8) -> (Bed, Srq, Vec<(Qp, Qp)>) {
     let mut bed = Bed::cx5();
     bed.function(2);
     let srq = bed.srq(2, log);
-    let pairs = (0..n)
-        .map(|_| {
-            let a = bed.qp(1);
-            let b = bed.qp_with(2, QpSpec { srq: Some(srq), ..QpSpec::default() }).expect("CREATE_QP");
-            bed.connect_with(a, b, Path { min_rnr_nak: 1, ..path() });
-            (a, b)
-        })
-        .collect();
+    let specs = [QpSpec::default(), QpSpec { srq: Some(srq), ..QpSpec::default() }];
+    let pairs = (0..n).map(|_| bed.pair_of(specs, Path { min_rnr_nak: 1, ..path() })).collect();
     bed.events(2);
     (bed, srq, pairs)
 }

@@ -29,14 +29,8 @@ fn survives(run: Run) -> (u64, u64) {
     let path =
         Path { timeout: 10, retry_count: 7, rnr_retry: 7, min_rnr_nak: run.min_rnr_nak, ..Path::default() };
     let srq = run.shared.then(|| bed.srq(2, 7));
-    let pairs: Vec<(Qp, Qp)> = (0..PAIRS)
-        .map(|_| {
-            let spec = QpSpec { srq, log_rq: 7, ..QpSpec::default() };
-            let (a, b) = (bed.qp(1), bed.qp_with(2, spec).expect("CREATE_QP"));
-            bed.connect_with(a, b, path);
-            (a, b)
-        })
-        .collect();
+    let specs = [QpSpec::default(), QpSpec { srq, log_rq: 7, ..QpSpec::default() }];
+    let pairs: Vec<(Qp, Qp)> = (0..PAIRS).map(|_| bed.pair_of(specs, path)).collect();
     let (from, to) = (bed.mr(1, LARGEST, Access::ALL), bed.mr(2, LARGEST, Access::ALL));
     let receive = |bed: &mut Bed, qp| match srq {
         Some(srq) => drop(bed.post_srq(srq, &[to.sge()])),

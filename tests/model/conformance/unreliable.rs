@@ -4,23 +4,18 @@ use super::common::*;
 use devmodel::state::Counters;
 use hwspec::context::ServiceType;
 
-fn uc() -> QpSpec {
-    QpSpec { service: ServiceType::Uc, ..QpSpec::default() }
-}
-
-/// A connected pair on functions 1 and 2.
-fn pair(bed: &mut Bed) -> (Qp, Qp) {
-    let (a, b) = (bed.qp_with(1, uc()).expect("CREATE_QP"), bed.qp_with(2, uc()).expect("CREATE_QP"));
-    bed.connect_with(a, b, path());
-    (a, b)
+/// Returns a connected pair on functions 1 and 2, with memory of these lengths.
+fn ends(from: usize, to: usize) -> (Bed, [Qp; 2], [Mr; 2]) {
+    let mut bed = Bed::cx5();
+    let (a, b) = bed.pair_of([QpSpec { service: ServiceType::Uc, ..QpSpec::default() }; 2], path());
+    let mrs = [bed.mr(1, from, Access::LOCAL), bed.mr(2, to, Access::ALL)];
+    (bed, [a, b], mrs)
 }
 
 /// Row 53: multi-packet SENDs and WRITEs arrive complete and in order; there are no responses, and no packet requests one.
 #[test]
 fn row_53_messages_arrive_without_answers() {
-    let mut bed = Bed::cx5();
-    let (a, b) = pair(&mut bed);
-    let (from, to) = (bed.mr(1, 20_000, Access::LOCAL), bed.mr(2, 20_000, Access::ALL));
+    let (mut bed, [a, b], [from, to]) = ends(20_000, 20_000);
     let data = bed.pattern(from, 3);
     for (len, inline) in [(0u32, false), (1, true), (300, false), (20_000, false)] {
         bed.fill(to, &[0; 20_000]);
@@ -57,9 +52,7 @@ fn row_53_messages_arrive_without_answers() {
 #[test]
 fn row_53_a_lost_packet_costs_its_message() {
     for lost in 0..3 {
-        let mut bed = Bed::cx5();
-        let (a, b) = pair(&mut bed);
-        let (from, to) = (bed.mr(1, 700, Access::LOCAL), bed.mr(2, 4096, Access::ALL));
+        let (mut bed, [a, b], [from, to]) = ends(700, 4096);
         let data = bed.pattern(from, 9);
         bed.post_recv(b, &[to.part(0, 1024)]);
         bed.post_recv(b, &[to.part(1024, 1024)]);
@@ -77,9 +70,7 @@ fn row_53_a_lost_packet_costs_its_message() {
 /// Row 53: a responder silently drops invalid messages: without a receive, with a bad key, out of bounds.
 #[test]
 fn row_53_what_is_wrong_is_dropped() {
-    let mut bed = Bed::cx5();
-    let (a, b) = pair(&mut bed);
-    let (from, to) = (bed.mr(1, 700, Access::LOCAL), bed.mr(2, 1024, Access::ALL));
+    let (mut bed, [a, b], [from, to]) = ends(700, 1024);
     let read_only = bed.mr(2, 1024, Access { remote_write: false, ..Access::ALL });
     let bad = [
         Wr::send(from.sge()),
@@ -101,9 +92,7 @@ fn row_53_what_is_wrong_is_dropped() {
 /// Row 48: a request that UC does not support, or one with a bad key, stops only the send queue.
 #[test]
 fn row_48_a_refused_request_stops_sending_only() {
-    let mut bed = Bed::cx5();
-    let (a, b) = pair(&mut bed);
-    let (from, to) = (bed.mr(1, 700, Access::LOCAL), bed.mr(2, 1024, Access::ALL));
+    let (mut bed, [a, b], [from, to]) = ends(700, 1024);
     bed.post_all(a, &[Wr::read(from.sge(), to), Wr::send(from.sge())]);
     let errors: Vec<_> = bed.completions(a.send_cq).iter().map(|wc| wc.error).collect();
     assert_eq!(errors, [Some(CqeSyndrome::LocalQpOpErr), Some(CqeSyndrome::WrFlushErr)]);
@@ -112,8 +101,10 @@ fn row_48_a_refused_request_stops_sending_only() {
     bed.post(b, &Wr::send(to.part(0, 8)));
     assert!(bed.one(a.recv_cq).is_ok());
     bed.sqerr_to_rts(a).expect("SQERR2RTS_QP");
-    bed.post(a, &Wr::new(Op::Send, &[Sge { lkey: from.key ^ 1, ..from.sge() }]));
-    assert_eq!(bed.one(a.send_cq).error, Some(CqeSyndrome::LocalProtErr));
+    assert_eq!(
+        bed.execute(a, &Wr::new(Op::Send, &[Sge { lkey: from.key ^ 1, ..from.sge() }])).error,
+        Some(CqeSyndrome::LocalProtErr)
+    );
     assert_eq!(bed.qp_state(a), QpState::SqErr);
     bed.sqerr_to_rts(a).expect("SQERR2RTS_QP");
     bed.completions(b.send_cq);

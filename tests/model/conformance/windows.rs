@@ -37,8 +37,7 @@ struct Part {
 
 fn stage(access: Access) -> Stage {
     let mut bed = Bed::cx5();
-    let (a, b) = (bed.qp(1), bed.qp(2));
-    bed.connect_with(a, b, path());
+    let (a, b) = bed.pair(path());
     let (region, from) = (bed.mr(2, REGION, access), bed.mr(1, 64, Access::ALL));
     let pd = bed.state(2).pd;
     let window = bed.free_key(2, AccessMode::Klm, 4, pd);
@@ -85,14 +84,9 @@ impl Stage {
         Umr { key, mask: MkeyMask::FREE | MkeyMask::QPN, context, tied, ..Umr::default() }
     }
 
-    fn post(&mut self, qp: Qp, umr: &Umr) -> Wc {
-        self.bed.umr(qp, umr);
-        self.bed.one(qp.send_cq)
-    }
-
     fn bind(&mut self, part: Part) -> Wc {
         let umr = self.bind_wr(part);
-        self.post(self.b, &umr)
+        self.bed.umr(self.b, &umr)
     }
 
     fn key(&self, part: Part) -> u32 {
@@ -101,8 +95,7 @@ impl Stage {
 
     /// WRITEs 64 bytes from the first peer.
     fn write(&mut self, va: u64, rkey: u32) -> Wc {
-        self.bed.post(self.a, &Wr::new(Op::Write { va, rkey }, &[self.from.sge()]));
-        self.bed.one(self.a.send_cq)
+        self.bed.execute(self.a, &Wr::new(Op::Write { va, rkey }, &[self.from.sge()]))
     }
 }
 
@@ -159,32 +152,21 @@ fn a_bind_keeps_to_its_region() {
 fn a_window_of_type_2_is_of_one_queue_pair() {
     let mut s = stage(Access::LOCAL);
     let part = Part { qpn: s.b.qpn, ..s.part() };
-    let (c, d) = (s.bed.qp(1), s.bed.qp(2));
-    s.bed.connect_with(c, d, path());
-    assert_eq!(
-        {
-            let umr = s.bind_wr(part);
-            s.post(d, &umr)
-        }
-        .error,
-        UNBOUND,
-        "tied to another than it is posted on"
-    );
+    let (_, d) = s.bed.pair(path());
+    let bind = s.bind_wr(part);
+    assert_eq!(s.bed.umr(d, &bind).error, UNBOUND, "tied to another than it is posted on");
     assert!(s.bind(part).is_ok());
     let (va, rkey) = (s.region.va + 512, s.key(part));
     assert!(s.write(va, rkey).is_ok());
-    let (e, f) = (s.bed.qp(1), s.bed.qp(2));
-    s.bed.connect_with(e, f, path());
-    s.bed.post(e, &Wr::new(Op::Write { va, rkey }, &[s.from.sge()]));
-    assert_eq!(s.bed.one(e.send_cq).error, REFUSED);
+    let (e, _) = s.bed.pair(path());
+    assert_eq!(s.bed.execute(e, &Wr::new(Op::Write { va, rkey }, &[s.from.sge()])).error, REFUSED);
     // Another queue pair cannot invalidate it either.
-    let (g, h) = (s.bed.qp(1), s.bed.qp(2));
-    s.bed.connect_with(g, h, path());
+    let (_, h) = s.bed.pair(path());
     let end = s.end_wr(rkey, true);
-    assert_eq!(s.post(h, &end).error, UNBOUND);
+    assert_eq!(s.bed.umr(h, &end).error, UNBOUND);
     assert!(s.write(va, rkey).is_ok());
     // It can be bound, invalidated, and bound again.
-    assert!(s.post(s.b, &end).is_ok());
+    assert!(s.bed.umr(s.b, &end).is_ok());
     assert_eq!(s.write(va, rkey).error, REFUSED);
 }
 
@@ -211,10 +193,10 @@ fn only_windows_of_type_2_are_invalidated() {
     let part = s.part();
     assert!(s.bind(part).is_ok());
     let end = s.end_wr(s.key(part), true);
-    assert_eq!(s.post(s.b, &end).error, UNBOUND);
+    assert_eq!(s.bed.umr(s.b, &end).error, UNBOUND);
     let mut s = stage(Access::LOCAL);
     let end = s.end_wr(s.region.key, true);
-    assert_eq!(s.post(s.b, &end).error, UNBOUND);
+    assert_eq!(s.bed.umr(s.b, &end).error, UNBOUND);
 }
 
 /// IBTA 10.6.7.2.5 and the manual of `ibv_dereg_mr`: a region cannot be deregistered while a window is bound to it.
@@ -224,7 +206,7 @@ fn a_region_with_windows_stays() {
     let ends: [(&str, End); 3] = [
         ("ended", |s, part| {
             let end = s.end_wr(s.key(part), true);
-            assert!(s.post(s.b, &end).is_ok());
+            assert!(s.bed.umr(s.b, &end).is_ok());
         }),
         ("deallocated", |s, part| {
             let key = s.key(part);
@@ -233,8 +215,7 @@ fn a_region_with_windows_stays() {
         ("invalidated by the peer", |s, part| {
             let into = s.bed.mr(2, 64, Access::LOCAL);
             s.bed.post_recv(s.b, &[into.sge()]);
-            s.bed.post(s.a, &Wr::new(Op::SendInv(s.key(part)), &[s.from.sge()]));
-            assert!(s.bed.one(s.a.send_cq).is_ok());
+            s.bed.done(s.a, &Wr::new(Op::SendInv(s.key(part)), &[s.from.sge()]));
         }),
     ];
     for (how, end) in ends {
@@ -243,7 +224,7 @@ fn a_region_with_windows_stays() {
         let mut umr = s.bind_wr(part);
         umr.mask |= MkeyMask::EN_RINVAL;
         umr.context.set().en_rinval(true);
-        assert!(s.post(s.b, &umr).is_ok());
+        assert!(s.bed.umr(s.b, &umr).is_ok());
         assert!(s.bed.destroy_mkey(2, s.region.key).is_err(), "{how}");
         end(&mut s, part);
         assert!(s.bed.destroy_mkey(2, s.region.key).is_ok(), "{how}");

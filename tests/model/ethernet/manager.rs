@@ -250,7 +250,7 @@ pub fn pair_by(bed: &mut Bed, mac: [u8; 6]) -> (Qp, Qp) {
     let (a, b) = (bed.qp(1), bed.qp(2));
     let base = Path { timeout: 14, retry_count: 1, ..Path::default() };
     let to_b = bed.path_to(b, base);
-    let to_a = bed.path_to(a, Path { sq_psn: base.rq_psn, rq_psn: base.sq_psn, ..base });
+    let to_a = bed.path_to(a, base.back());
     bed.ready(a, &Path { dmac: mac, ..to_b });
     bed.ready(b, &to_a);
     (a, b)

@@ -268,8 +268,7 @@ fn port_counters_tell_what_went_over_the_wire() {
         mad[pma::DATA + 2..pma::DATA + 4].copy_from_slice(&select.to_be_bytes());
         mad_ifc(bed, fid, &prefix(&mad), 3).expect("counters")[pma::DATA..].to_vec()
     };
-    bed.post(a, &Wr::write(from.sge(), to));
-    assert!(bed.one(a.send_cq).is_ok());
+    bed.done(a, &Wr::write(from.sge(), to));
     let sent =
         pma::PortCountersExtended::read(&get(&mut bed, 1, pma::PORT_COUNTERS_EXTENDED, Method::Get, 0));
     let frames = bed.take_frames();

@@ -25,21 +25,17 @@ fn rc_over_lids_and_over_gids() {
         let (a, b) = bed.pair(Path { grh, sl, mtu: 2048, ..Path::default() });
         let (from, to) = (bed.mr(1, 9000, Access::ALL), bed.mr(2, 9000, Access::ALL));
         let data = bed.pattern(from, 5);
-        bed.post(a, &Wr::write(from.sge(), to));
-        assert!(bed.one(a.send_cq).is_ok());
+        bed.done(a, &Wr::write(from.sge(), to));
         assert_eq!(bed.bytes(to), data);
         bed.fill(from, &[0; 9000]);
-        bed.post(a, &Wr::read(from.sge(), to));
-        assert!(bed.one(a.send_cq).is_ok());
+        bed.done(a, &Wr::read(from.sge(), to));
         assert_eq!(bed.bytes(from), data);
         bed.post_recv(b, &[to.sge()]);
-        bed.post(a, &Wr::send(from.part(3, 5001)));
-        assert!(bed.one(a.send_cq).is_ok());
+        bed.done(a, &Wr::send(from.part(3, 5001)));
         assert_eq!(bed.one(b.recv_cq).byte_len, 5001);
         assert_eq!(bed.bytes(to)[..5001], data[3..5004]);
         bed.fill(to, &41u64.to_le_bytes());
-        bed.post(a, &Wr::fetch_add(from.part(0, 8), to, 1));
-        assert!(bed.one(a.send_cq).is_ok());
+        bed.done(a, &Wr::fetch_add(from.part(0, 8), to, 1));
         assert_eq!(bed.bytes(to)[..8], 42u64.to_le_bytes());
         check_frames(&mut bed, grh, sl);
     }
@@ -53,8 +49,7 @@ fn rc_without_a_wire_that_is_watched() {
     let (a, _) = bed.pair(Path { grh: false, ..Path::default() });
     let (from, to) = (bed.mr(1, 100_000, Access::ALL), bed.mr(2, 100_000, Access::ALL));
     let data = bed.pattern(from, 8);
-    bed.post(a, &Wr::write(from.sge(), to));
-    assert!(bed.one(a.send_cq).is_ok());
+    bed.done(a, &Wr::write(from.sge(), to));
     assert_eq!(bed.bytes(to), data);
 }
 
@@ -87,8 +82,7 @@ fn ud_completions_name_their_sender() {
     for grh in [false, true] {
         bed.fill(to, &[0xee; 200]);
         bed.post_recv(b, &[to.sge()]);
-        bed.post(a, &Wr::new(Op::Send, &[from.sge()]).to(Av { grh, ..bed.av(b, 5) }));
-        assert!(bed.one(a.send_cq).is_ok());
+        bed.done(a, &Wr::new(Op::Send, &[from.sge()]).to(Av { grh, ..bed.av(b, 5) }));
         let cqe = bed.poll_raw(b.recv_cq).expect("a completion");
         assert_eq!((cqe.slid(), cqe.grh(), cqe.rqpn().0, cqe.byte_cnt()), (2, grh.into(), a.qpn, 140));
         let got = bed.bytes(to);
@@ -119,7 +113,7 @@ fn a_packet_for_somebody_else_is_dropped() {
     assert_eq!(bed.counter(2, Counters::RxDroppedQp), 1);
     // A connected QP accepts packets only from its peer's port.
     let (c, d, e) = (bed.qp(1), bed.qp(2), bed.qp(3));
-    bed.connect(c, d);
+    bed.connect(c, d, Path::default());
     let to_d = bed.path_to(d, Path::default());
     bed.ready(e, &to_d);
     let (from, mr) = (bed.mr(3, 8, Access::LOCAL), bed.mr(2, 8, Access::ALL));

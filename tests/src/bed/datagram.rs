@@ -1,7 +1,7 @@
 //! Datagrams and registration by work request.
 
 use super::{
-    Bed, Path, Qp, QpSpec, Sge,
+    Bed, Path, Qp, QpSpec, Sge, Wc,
     command::CommandError,
     function::{GID_IPV4, gid_v4},
 };
@@ -254,11 +254,12 @@ impl Bed {
         self.command::<_, CmdOut>(fid, Opcode::DeallocPd, &input).map(drop)
     }
 
-    /// Posts a UMR and lets the chip work.
-    pub fn umr(&mut self, qp: Qp, umr: &Umr) -> u16 {
+    /// Posts a UMR and returns its completion, which must be the only one.
+    #[track_caller]
+    pub fn umr(&mut self, qp: Qp, umr: &Umr) -> Wc {
         let index = self.next_index(qp);
         self.queue_wqe(qp, &umr.wqe(qp, index));
         self.ring(qp);
-        index
+        self.one(qp.send_cq)
     }
 }

@@ -1,6 +1,6 @@
 //! Work requests: WQEs in the rings, doorbell records, doorbells.
 
-use super::{Av, Bed, Mr, Qp, Srq, objects::SrqRing};
+use super::{Av, Bed, Mr, Qp, Srq, Wc, objects::SrqRing};
 use hwspec::{
     doorbell::{BF_OFFSET, UAR_SHIFT},
     layout::prefix,
@@ -315,6 +315,21 @@ impl Bed {
         let index = self.queue(qp, wr);
         self.ring(qp);
         index
+    }
+
+    /// Posts one send work request and returns its completion, which must be the only one.
+    #[track_caller]
+    pub fn execute(&mut self, qp: Qp, wr: &Wr) -> Wc {
+        self.post(qp, wr);
+        self.one(qp.send_cq)
+    }
+
+    /// Like [`execute`](Self::execute), for a request that must succeed.
+    #[track_caller]
+    pub fn done(&mut self, qp: Qp, wr: &Wr) -> Wc {
+        let wc = self.execute(qp, wr);
+        assert!(wc.is_ok(), "{wc:?}");
+        wc
     }
 
     /// Posts several work requests with one doorbell.

@@ -175,6 +175,14 @@ impl Default for Path {
     }
 }
 
+impl Path {
+    /// Returns the attributes of the same connection at its other end, without addresses.
+    #[must_use]
+    pub fn back(self) -> Self {
+        Self { sq_psn: self.rq_psn, rq_psn: self.sq_psn, ..self }
+    }
+}
+
 /// The owner's state of a QP's rings.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct QpQueues {
@@ -436,23 +444,27 @@ impl Bed {
         Path { remote_qpn: to.qpn, dmac: identity::mac(0, to.fid), dgid, ..base }
     }
 
-    /// Connects two QPs with the default path.
-    pub fn connect(&mut self, a: Qp, b: Qp) {
-        self.connect_with(a, b, Path::default());
+    /// Connects two QPs: moves both to RTS with the attributes of `path`; `b` sends from `path.rq_psn`.
+    pub fn connect(&mut self, a: Qp, b: Qp, path: Path) {
+        self.connect_each([a, b], [path, path.back()]);
     }
 
-    /// Connects two QPs: moves both to RTS with the attributes of `path`; `b` sends from `path.rq_psn`.
-    pub fn connect_with(&mut self, a: Qp, b: Qp, path: Path) {
-        let to_b = self.path_to(b, path);
-        let to_a = self.path_to(a, Path { sq_psn: path.rq_psn, rq_psn: path.sq_psn, ..path });
-        self.ready(a, &to_b);
-        self.ready(b, &to_a);
+    /// Moves two QPs to RTS, each with its own attributes of the connection.
+    pub fn connect_each(&mut self, [a, b]: [Qp; 2], [from_a, from_b]: [Path; 2]) {
+        self.ready(a, &self.path_to(b, from_a));
+        self.ready(b, &self.path_to(a, from_b));
     }
 
     /// Creates two connected RC QPs on functions 1 and 2.
     pub fn pair(&mut self, path: Path) -> (Qp, Qp) {
-        let (a, b) = (self.qp(1), self.qp(2));
-        self.connect_with(a, b, path);
+        self.pair_of([QpSpec::default(); 2], path)
+    }
+
+    /// Like [`pair`](Self::pair), with creation parameters.
+    pub fn pair_of(&mut self, [a, b]: [QpSpec; 2], path: Path) -> (Qp, Qp) {
+        let mut qp = |fid, spec| self.qp_with(fid, spec).unwrap_or_else(|e| panic!("CREATE_QP: {e:?}"));
+        let (a, b) = (qp(1, a), qp(2, b));
+        self.connect(a, b, path);
         (a, b)
     }
 }
