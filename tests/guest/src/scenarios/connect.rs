@@ -2,17 +2,16 @@
 //! the kernel's; each as client and as server.
 
 use std::path::Path;
-use std::process::{Child, Command, Output, Stdio};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
-use super::host::{GUEST, HOST, Host, way_to_host};
+use super::host::{GUEST, HOST, LIMIT, on_node, output_of};
 use super::wire::Wire;
+use super::with_host;
 use crate::images::{Images, KERNELS};
-use crate::machine::{Guest, Plan};
-use crate::{Outcome, bound_to_us, built, failed, log};
+use crate::machine::Guest;
+use crate::{Outcome, failed, log};
 
-/// Time limit for a program in seconds: longer than a kernel repeats its DREQ when the DREP of a program that has ended is lost.
-const LIMIT: u64 = 110;
 /// Number of connection attempts, half a second apart: until the server listens, the client is rejected at once.
 const TRIES: usize = 30;
 
@@ -30,21 +29,6 @@ const PATIENT: [(&str, &str); 1] =
 
 fn words(program: &str, me: &str, peer: &str, port: u16) -> String {
     program.replace("ME", me).replace("PEER", peer).replace("PORT", &port.to_string())
-}
-
-/// Starts a program of the host on the node; the program ends by itself.
-fn on_host(node: &Path, words: &str) -> Outcome<Child> {
-    let mut command = bound_to_us("timeout");
-    command.arg(LIMIT.to_string()).arg(built().join("ironverbs")).args(["run", "--node"]).arg(node).arg("--");
-    command.args(words.split_whitespace());
-    Ok(command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?)
-}
-
-/// Waits for its end. Returns its output, and true if it exited with 0.
-fn end(child: Child) -> Outcome<(bool, String)> {
-    let Output { status, stdout, stderr } = child.wait_with_output()?;
-    let said = format!("{}{}{status}", String::from_utf8_lossy(&stdout), String::from_utf8_lossy(&stderr));
-    Ok((status.success(), said))
 }
 
 /// Runs programs between the host and a guest with the address [`GUEST`], both ways.
@@ -67,7 +51,7 @@ done";
 
 fn host_serves(node: &Path, guest: &mut Guest, server: &str, client: &str) -> Outcome {
     let begin = Instant::now();
-    let serving = on_host(node, server)?;
+    let serving = on_node(node, server)?;
     let asked = guest.run(
         LIMIT,
         &format!(
@@ -78,38 +62,33 @@ fn host_serves(node: &Path, guest: &mut Guest, server: &str, client: &str) -> Ou
         // The server need not be waited for.
         let _ = Command::new("kill").args(["-TERM", &serving.id().to_string()]).status();
     }
-    let (ok, said) = end(serving)?;
-    match (asked, ok) {
-        (Ok(_), true) => {
+    match (asked, output_of(server, serving)) {
+        (Ok(_), Ok(_)) => {
             println!("    {:5.1} s  guest: {client}", begin.elapsed().as_secs_f32());
             Ok(())
         }
-        (Ok(_), false) => failed(format!("{server} on the host: {said}")),
-        (Err(error), _) => failed(format!("{client} in the guest: {error}\n--- the host's {server}: {said}")),
+        (Ok(_), Err(error)) => Err(error),
+        (Err(error), served) => failed(format!("{client} in the guest: {error}\n--- the host: {served:?}")),
     }
 }
 
 fn guest_serves(node: &Path, guest: &mut Guest, server: &str, client: &str) -> Outcome {
     let begin = Instant::now();
     let serving = guest.start_script(LIMIT, &format!("timeout {LIMIT} {server}"))?;
-    let mut said = String::new();
-    let mut ok = false;
+    let mut asked = failed("not asked");
     for _ in 0..TRIES {
-        (ok, said) = end(on_host(node, client)?)?;
-        if ok || begin.elapsed() > Duration::from_secs(LIMIT) {
+        asked = output_of(client, on_node(node, client)?);
+        if asked.is_ok() || begin.elapsed() > Duration::from_secs(LIMIT) {
             break;
         }
         std::thread::sleep(Duration::from_millis(500));
     }
     let served = guest.wait(&serving)?;
-    if ok && served.status == 0 {
+    if asked.is_ok() && served.status == 0 {
         println!("    {:5.1} s  host:  {client}", begin.elapsed().as_secs_f32());
         return Ok(());
     }
-    failed(format!(
-        "{client} on the host: {said}\n--- the guest's {server}: {} {}",
-        served.status, served.text
-    ))
+    failed(format!("{asked:?}\n--- the guest's {server}: {} {}", served.status, served.text))
 }
 
 /// rxe in the guest, with its kernel's rdma_cm, over a wire.
@@ -133,23 +112,9 @@ fn over_wire(images: &Images, name: &str, faults: Option<&str>, programs: &[(&st
 
 /// The stock mlx5 driver in the guest, on a function of the same node as the host's programs.
 pub fn mlx5(images: &Images) -> Outcome {
-    let mut host = Host::new("connect", "iron2", "mlx5_0")?;
-    let socket = host.dir.join("iron1");
-    host.serve(&["--plug", &format!("1={}", socket.display())], &socket)?;
-    let (_, world) = way_to_host()?;
-    let mut guest = Guest::boot(images, Plan::new("connect").plug(&socket).qemu(world))?;
-    guest.run(
-        90,
-        &format!(
-            "modprobe -a mlx5_core mlx5_ib ib_uverbs rdma_cm rdma_ucm
-until [ -d /sys/bus/pci/devices/0000:00:10.0/net ]; do sleep 0.05; done
-dev=$(ls /sys/bus/pci/devices/0000:00:10.0/net)
-ip addr add {GUEST}/24 dev $dev && ip link set $dev up
-until ibv_devinfo -v -d mlx5_0 | grep -q 'GID.*1]:.*::ffff:{GUEST}'; do sleep 0.1; done"
-        ),
-    )?;
-    between(host.node(), &mut guest, &PROGRAMS)?;
+    let (mut server, mut guest, ..) = with_host::boot(images, "connect")?;
+    between(&server.node(), &mut guest, &PROGRAMS)?;
     log::clean(&mut guest)?;
     guest.power_off()?;
-    host.part().map(drop)
+    server.check()
 }

@@ -1,165 +1,99 @@
 //! The host as the other end: tools run between programs with our provider on a node and a guest.
 
-use std::fs;
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use super::scratch::{Scratch, scratch};
+use super::sides::words;
 use crate::machine::Guest;
+use crate::server::Server;
 use crate::{Outcome, bound_to_us, built, failed};
 
-/// Time limit for each tool in seconds.
-const LIMIT: u64 = 90;
+/// Time limit for a program in seconds: longer than a kernel repeats its DREQ when the DREP of a program that has ended is lost.
+pub const LIMIT: u64 = 110;
 /// Address of the guest.
 pub const GUEST: &str = "10.7.0.2";
 /// Address of the device on the host.
 pub const HOST: &str = "10.7.0.1";
 
-/// Tools, each run twice: with the client on the host and with the client in the guest. perftest assumes that the peer supports as many
-/// outstanding READs as itself, but the two differ.
-const TOOLS: [(&str, &str); 5] = [
-    ("ibv_rc_pingpong", "-g 1 -c -n 100"),
-    ("ib_send_bw", "-x 1 -F -s 4096 -n 200 -u 18"),
-    ("ib_write_bw", "-x 1 -F -s 65536 -n 30 -u 18"),
-    ("ib_read_bw", "-x 1 -F -o 16 -s 65536 -n 30 -u 18"),
-    ("ib_atomic_lat", "-x 1 -F -o 16 -n 50 -u 18"),
-];
-
-/// The node on the host, with the process that drives its uplink and the device that uses it.
-pub struct Host {
-    /// Directory for sockets and captures.
-    pub dir: Scratch,
+/// A device of a node, used by programs of the host, and a device of a guest.
+pub struct Ends {
     node: PathBuf,
     ours: &'static str,
     theirs: &'static str,
-    served: Option<Child>,
+    /// Index of the GID with the address [`GUEST`].
+    gid: u32,
 }
 
-impl Drop for Host {
-    fn drop(&mut self) {
-        if let Some(mut served) = self.served.take() {
-            let _ = served.kill();
-            let _ = served.wait();
-        }
-        let _ = fs::remove_dir_all(&self.node);
-    }
-}
-
-fn ironverbs(words: &[&str], node: &Path) -> Command {
-    let mut command = bound_to_us(built().join("ironverbs"));
-    command.args(words).arg("--node").arg(node).stdin(Stdio::null());
-    command
-}
-
-fn ends_well(mut command: Command) -> Outcome<String> {
-    let output = command.output()?;
-    let said = said(&output);
-    if output.status.success() { Ok(said) } else { failed(format!("{command:?}: {said}")) }
-}
-
-fn said(output: &Output) -> String {
-    format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
-}
-
-/// Waits for a process that was asked to end, or ends by itself.
-fn ended(mut child: Child, what: &str) -> Outcome<String> {
-    let until = Instant::now() + Duration::from_secs(LIMIT);
-    while child.try_wait()?.is_none() {
-        if Instant::now() > until {
-            let _ = child.kill();
-            let _ = child.wait();
-            return failed(format!("{what}: not done after {LIMIT} s"));
-        }
-        std::thread::sleep(Duration::from_millis(10));
-    }
-    let output = child.wait_with_output()?;
-    let said = said(&output);
-    if output.status.success() { Ok(said) } else { failed(format!("{what}: {}: {said}", output.status)) }
-}
-
-fn interrupt(child: Child, what: &str) -> Outcome<String> {
-    Command::new("kill").args(["-INT", &child.id().to_string()]).status()?;
-    ended(child, what)
-}
-
-impl Host {
-    /// Makes a node with device `ours`, which talks to the guest's device `theirs`.
-    pub fn new(name: &str, ours: &'static str, theirs: &'static str) -> Outcome<Self> {
-        let dir = scratch(name)?;
-        let node = PathBuf::from(format!("/dev/shm/ivg-{}-{name}", std::process::id()));
-        let host = Self { dir, node, ours, theirs, served: None };
-        let mut create = ironverbs(&["node", "create"], &host.node);
-        create.args(["--node-id", "1", "--vfs", "2"]);
-        ends_well(create)?;
-        let mut address = ironverbs(&["node", "address"], &host.node);
-        address.args([ours, &format!("{HOST}/24")]);
-        ends_well(address)?;
-        Ok(host)
+impl Ends {
+    /// Gives device `ours` of the node of `server` its address. The guest's device `theirs` has one already.
+    pub fn new(server: &Server, ours: &'static str, theirs: &'static str, gid: u32) -> Outcome<Self> {
+        let node = server.node();
+        let mut address = Command::new(built().join("ironverbs"));
+        address.args(["node", "address", "--node"]).arg(&node).args([ours, &format!("{HOST}/24")]);
+        host("ironverbs node address", &mut address)?;
+        Ok(Self { node, ours, theirs, gid })
     }
 
-    /// The node's directory.
-    pub fn node(&self) -> &Path {
-        &self.node
+    fn start(&self, command: &str, port: u16, peer: &str) -> Outcome<Child> {
+        on_node(&self.node, &format!("{} {peer}", words(command, self.ours, Some(1), port)))
     }
 
-    /// Serves the node until [`part`](Self::part). `words` are the arguments; `socket` exists once it serves.
-    pub fn serve(&mut self, words: &[&str], socket: &Path) -> Outcome {
-        let mut serve = ironverbs(&["serve"], &self.node);
-        serve.args(words);
-        self.served = Some(serve.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?);
-        let until = Instant::now() + Duration::from_secs(20);
-        while !socket.exists() {
-            if Instant::now() > until {
-                return failed(format!("expected {} within 20 s", socket.display()));
+    /// Runs a tool with its server in the guest and its client on the host; QEMU forwards the client's TCP connection to `port`.
+    pub fn host_asks(&self, guest: &mut Guest, command: &str, port: u16) -> Outcome {
+        let serving = guest.start_script(LIMIT, &words(command, self.theirs, Some(self.gid), port))?;
+        guest.run(30, &format!("until ss -Hltn 'sport = :{port}' | grep -q .; do sleep 0.05; done"))?;
+        let client = output_of(command, self.start(command, port, "127.0.0.1")?);
+        let served = guest.wait(&serving)?;
+        match client {
+            Ok(said) => sound(command, &said)?,
+            Err(error) => {
+                return failed(format!("{error}\n--- the server: status {}\n{}", served.status, served.text));
             }
-            std::thread::sleep(Duration::from_millis(10));
         }
-        Ok(())
-    }
-
-    /// Stops serving. Returns the server's output.
-    pub fn part(&mut self) -> Outcome<String> {
-        match self.served.take() {
-            Some(served) => interrupt(served, "ironverbs serve"),
-            None => failed("nothing is served"),
+        match served.status {
+            0 => sound(command, &served.text),
+            // perftest's last exchange over TCP may find the forwarded connection closed.
+            _ if command.starts_with("ib_") && served.text.contains("Couldn't read remote address") => Ok(()),
+            status => failed(format!("{command}: the server ended with {status}: {}", served.text)),
         }
     }
 
-    /// Runs all tools, with the client on either side.
-    pub fn converse(&self, guest: &mut Guest, ports: &[u16]) -> Outcome {
-        TOOLS.iter().zip(ports).try_for_each(|((tool, options), port)| {
-            host_asks(self, guest, *port, tool, options)?;
-            guest_asks(self, guest, tool, options)
-        })
-    }
-
-    /// Starts a tool on the host.
-    fn start(&self, words: &str) -> Outcome<Child> {
-        let mut command = ironverbs(&["run"], &self.node);
-        command.arg("--").args(words.split_whitespace());
-        Ok(command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?)
+    /// Runs a tool with its server on the host and its client in the guest.
+    pub fn guest_asks(&self, guest: &mut Guest, command: &str) -> Outcome {
+        let port = free_ports(1)?[0];
+        let serving = self.start(command, port, "")?;
+        wait_for_listener(port)?;
+        let client = format!("{} 10.0.2.2", words(command, self.theirs, Some(self.gid), port));
+        let client = guest.run(LIMIT, &client);
+        match (client, output_of(command, serving)) {
+            (Ok(client), Ok(served)) => sound(command, &client).and_then(|()| sound(command, &served)),
+            (Err(error), served) => failed(format!("{error}\n--- the host's side: {served:?}")),
+            (Ok(_), Err(error)) => Err(error),
+        }
     }
 }
 
-/// QEMU arguments for a network card that connects to the host, at PCI address 9, and the ports by which the host reaches the guest's
-/// tools.
-pub fn way_to_host() -> Outcome<(Vec<u16>, [String; 4])> {
-    let ports = TOOLS.iter().map(|_| free_port()).collect::<Outcome<Vec<u16>>>()?;
+/// QEMU arguments for a network card at PCI address 8 that connects to the host, and the `count` ports by which the host reaches tools of
+/// the guest. The guest's address is 10.0.2.15.
+pub fn way_to_host(count: usize) -> Outcome<(Vec<u16>, [String; 4])> {
+    let ports = free_ports(count)?;
     let forwards: String = ports.iter().map(|p| format!(",hostfwd=tcp:127.0.0.1:{p}-:{p}")).collect();
     let words = [
         "-netdev".into(),
-        format!("user,id=world{forwards}"),
+        format!("user,id=world,ipv6=off{forwards}"),
         "-device".into(),
-        "virtio-net-pci,netdev=world,addr=0x9".into(),
+        "virtio-net-pci,netdev=world,addr=0x8".into(),
     ];
     Ok((ports, words))
 }
 
-/// Finds a TCP port of the host that is not in use.
-fn free_port() -> Outcome<u16> {
-    Ok(TcpListener::bind(("127.0.0.1", 0))?.local_addr()?.port())
+/// Finds TCP ports of the host that are not in use.
+fn free_ports(count: usize) -> Outcome<Vec<u16>> {
+    let held: Result<Vec<TcpListener>, _> = (0..count).map(|_| TcpListener::bind("127.0.0.1:0")).collect();
+    let ports: Result<Vec<u16>, _> = held?.iter().map(|l| l.local_addr().map(|a| a.port())).collect();
+    Ok(ports?)
 }
 
 /// Checks that a tool that exited with 0 printed no error.
@@ -168,45 +102,49 @@ fn sound(tool: &str, said: &str) -> Outcome {
     if wrong { failed(format!("{tool}: {said}")) } else { Ok(()) }
 }
 
-/// Runs the client on the host; QEMU forwards its TCP connection to the guest.
-fn host_asks(host: &Host, guest: &mut Guest, port: u16, tool: &str, options: &str) -> Outcome {
-    let serving = guest.start_script(LIMIT, &format!("{tool} -d {} {options} -p {port}", host.theirs))?;
-    guest.run(30, &format!("until ss -Hltn 'sport = :{port}' | grep -q .; do sleep 0.05; done"))?;
-    let client = ended(host.start(&format!("{tool} -d {} {options} -p {port} 127.0.0.1", host.ours))?, tool);
-    let served = guest.wait(&serving)?;
-    match client {
-        Ok(said) => sound(tool, &said)?,
-        Err(error) => {
-            return failed(format!("{error}\n--- the server: status {}\n{}", served.status, served.text));
-        }
-    }
-    // perftest's last exchange over TCP may find the forwarded connection closed.
-    if served.status != 0
-        && !(tool.starts_with("ib_") && served.text.contains("Couldn't read remote address"))
-    {
-        return failed(format!("{tool}: the server ended with {}: {}", served.status, served.text));
-    }
-    Ok(())
+/// Starts a program of the host on a node; it ends by itself.
+pub fn on_node(node: &Path, words: &str) -> Outcome<Child> {
+    let mut command = bound_to_us("timeout");
+    command.arg(LIMIT.to_string()).arg(built().join("ironverbs")).args(["run", "--node"]).arg(node).arg("--");
+    piped(command.args(words.split_whitespace()))
 }
 
-/// Runs the client in the guest.
-fn guest_asks(host: &Host, guest: &mut Guest, tool: &str, options: &str) -> Outcome {
-    let port = free_port()?;
-    let server = host.start(&format!("{tool} -d {} {options} -p {port}", host.ours))?;
-    let listens = format!(":{port:04X} ");
-    let until = Instant::now() + Duration::from_secs(20);
-    while Instant::now() < until {
-        let tables = ["/proc/net/tcp", "/proc/net/tcp6"].map(|t| fs::read_to_string(t).unwrap_or_default());
-        if tables.concat().lines().any(|line| line.contains(&listens) && line.contains(" 0A ")) {
-            break;
+/// Runs a command on the host; it must exit with 0. Returns its output.
+pub fn host(what: &str, command: &mut Command) -> Outcome<String> {
+    output_of(what, piped(command)?)
+}
+
+fn piped(command: &mut Command) -> Outcome<Child> {
+    Ok(command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?)
+}
+
+/// Waits for a program of the host, which must exit with 0. Returns its output.
+pub fn output_of(what: &str, child: Child) -> Outcome<String> {
+    let Output { status, stdout, stderr } = child.wait_with_output()?;
+    let said = format!("{}{}", String::from_utf8_lossy(&stdout), String::from_utf8_lossy(&stderr));
+    if status.success() {
+        Ok(said)
+    } else {
+        failed(format!("{what} on the host ended with {status}\n{said}"))
+    }
+}
+
+/// Waits until a process on the host listens on a TCP port, without connecting: a tool would take the connection for its peer.
+fn wait_for_listener(port: u16) -> Outcome {
+    let until = Instant::now() + Duration::from_secs(60);
+    let listens = |file: &str| {
+        let table = std::fs::read_to_string(file).unwrap_or_default();
+        let local = format!(":{port:04X}");
+        table.lines().any(|line| {
+            let words: Vec<&str> = line.split_whitespace().collect();
+            words.len() > 3 && words[1].ends_with(&local) && words[3] == "0A"
+        })
+    };
+    while !listens("/proc/net/tcp") && !listens("/proc/net/tcp6") {
+        if Instant::now() > until {
+            return failed(format!("expected a listener on port {port}, found none"));
         }
-        std::thread::sleep(Duration::from_millis(10));
+        std::thread::sleep(Duration::from_millis(50));
     }
-    let client = guest.run(LIMIT, &format!("{tool} -d {} {options} -p {port} 10.0.2.2", host.theirs));
-    let server = ended(server, tool);
-    match (client, server) {
-        (Ok(client), Ok(server)) => sound(tool, &client).and_then(|()| sound(tool, &server)),
-        (Err(error), server) => failed(format!("{error}\n--- the server: {server:?}")),
-        (Ok(_), Err(error)) => Err(error),
-    }
+    Ok(())
 }

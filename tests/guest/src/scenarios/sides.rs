@@ -47,6 +47,16 @@ pub fn perftest(name: &str, options: &str) -> Tool {
     Tool { command: format!("{name} -F -u 18 {options}"), seconds: 90 }
 }
 
+/// Returns the command line of a verbs tool for a device and the index of a GID.
+pub fn words(command: &str, device: &str, gid: Option<u32>, port: u16) -> String {
+    let gid = match gid {
+        Some(gid) if command.starts_with("ib_") => format!("-x {gid}"),
+        Some(gid) => format!("-g {gid}"),
+        None => String::new(),
+    };
+    format!("{command} -d {device} {gid} -p {port}")
+}
+
 /// Guests and the two ends in them.
 #[derive(Debug)]
 pub struct Bench {
@@ -130,15 +140,7 @@ impl Bench {
     /// Runs a verbs tool once, with side 1 as the client.
     pub fn tool(&mut self, tool: &Tool) -> Outcome<[String; 2]> {
         let port = self.port();
-        let perftest = tool.command.starts_with("ib_");
-        let words = |side: &Side| {
-            let gid = match (side.gid, perftest) {
-                (Some(gid), true) => format!("-x {gid}"),
-                (Some(gid), false) => format!("-g {gid}"),
-                (None, _) => String::new(),
-            };
-            format!("{} -d {} {gid} -p {port}", tool.command, side.device)
-        };
+        let words = |side: &Side| words(&tool.command, &side.device, side.gid, port);
         let server = words(&self.sides[0]);
         let client = format!("{} {}", words(&self.sides[1]), self.sides[0].host);
         let said = self.converse(tool.seconds, port, &server, &client)?;

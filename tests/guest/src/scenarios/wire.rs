@@ -1,31 +1,25 @@
 //! rxe in a guest and our provider on the host, with raw Ethernet frames between them.
 
-use std::net::TcpListener;
 use std::path::Path;
-use std::process::{Child, Command, Output, Stdio};
-use std::time::{Duration, Instant};
+use std::process::{Child, Command, Stdio};
 
+use super::host::{Ends, GUEST, HOST, host, way_to_host};
 use super::scratch::{Scratch, scratch};
 use crate::images::{Images, KERNELS};
 use crate::machine::{Guest, Plan};
 use crate::server::{self, Server};
 use crate::{Outcome, bound_to_us, built, failed, log};
 
-/// Addresses on the wire: the host's, on VF 1, and the guest's.
-const HOST: &str = "10.7.0.1";
-const GUEST: &str = "10.7.0.2";
-/// Time limit for a tool in seconds, about twenty times what it needs.
-const PATIENCE: u64 = 60;
 /// Tools, run each way; a slow guest must be able to keep up with the outstanding requests.
-const TOOLS: [(&str, &str); 7] = [
-    ("ibv_rc_pingpong", "-c -n 200"),
+const TOOLS: [&str; 7] = [
+    "ibv_rc_pingpong -c -n 200",
     // Only on a good wire, because unreliable services do not retransmit.
-    ("ibv_uc_pingpong", "-c -n 200"),
-    ("ibv_ud_pingpong", "-c -n 200 -s 1000"),
-    ("ibv_rc_pingpong", "-c -s 65536 -n 20"),
-    ("ib_send_bw", "-F -u 17 -t 8 -n 100 -s 16384"),
-    ("ib_write_bw", "-F -u 17 -t 8 -n 100 -s 16384"),
-    ("ib_read_bw", "-F -u 17 -o 8 -t 8 -n 100 -s 16384"),
+    "ibv_uc_pingpong -c -n 200",
+    "ibv_ud_pingpong -c -n 200 -s 1000",
+    "ibv_rc_pingpong -c -s 65536 -n 20",
+    "ib_send_bw -F -u 17 -t 8 -n 100 -s 16384",
+    "ib_write_bw -F -u 17 -t 8 -n 100 -s 16384",
+    "ib_read_bw -F -u 17 -o 8 -t 8 -n 100 -s 16384",
 ];
 
 /// The test bed: a node connected to a guest's network card.
@@ -34,16 +28,9 @@ pub(super) struct Wire {
     pub guest: Guest,
     /// The server of the node, where device `iron1` has [`HOST`].
     pub server: Server,
+    ends: Ends,
     ports: Vec<u16>,
-    gid: String,
     scratch: Scratch,
-}
-
-/// Finds TCP ports of the host that are not in use.
-fn free_ports(count: usize) -> Outcome<Vec<u16>> {
-    let held: Result<Vec<TcpListener>, _> = (0..count).map(|_| TcpListener::bind("127.0.0.1:0")).collect();
-    let ports: Result<Vec<u16>, _> = held?.iter().map(|l| l.local_addr().map(|a| a.port())).collect();
-    Ok(ports?)
 }
 
 impl Wire {
@@ -58,25 +45,17 @@ impl Wire {
         let server =
             Server::start(&server::Plan { arguments, more: vec![near.clone()], ..Default::default() })?;
         // The tools' exchange over TCP uses QEMU's own network.
-        let ports = free_ports(2 * TOOLS.len())?;
-        let mut user = String::from("user,id=out,ipv6=off");
-        for port in &ports[..TOOLS.len()] {
-            user.push_str(&format!(",hostfwd=tcp:127.0.0.1:{port}-:{port}"));
-        }
+        let (ports, world) = way_to_host(TOOLS.len())?;
         let wire = format!(
             "dgram,id=wire,local.type=unix,local.path={},remote.type=unix,remote.path={}",
             far.display(),
             near.display()
         );
-        let plan = Plan::new(name).kernel(kernel).qemu([
-            "-netdev".to_string(),
-            user,
-            "-device".into(),
-            "virtio-net-pci,netdev=out,addr=0x8".into(),
-            "-netdev".into(),
-            wire,
-            "-device".into(),
-            "virtio-net-pci,netdev=wire,addr=0x9,mac=52:54:00:00:07:02".into(),
+        let plan = Plan::new(name).kernel(kernel).qemu(world).qemu([
+            "-netdev",
+            &wire,
+            "-device",
+            "virtio-net-pci,netdev=wire,addr=0x9,mac=52:54:00:00:07:02",
         ]);
         let mut guest = Guest::boot(images, plan)?;
         let gid = guest.run(
@@ -95,110 +74,12 @@ done
 exit 1"#
             ),
         )?;
-        let node = server.node();
-        host(
-            "ironverbs node address",
-            Command::new(built().join("ironverbs"))
-                .args(["node", "address", "--node"])
-                .arg(&node)
-                .args(["iron1", &format!("{HOST}/24")]),
-        )?;
-        Ok(Self { guest, server, ports, gid: gid.trim().into(), scratch })
-    }
-
-    /// Builds the command for a tool on the host, on VF 1 of the node.
-    fn ours(&self, tool: &str, options: &str, port: u16, peer: &str) -> Command {
-        let mut command = bound_to_us("timeout");
-        command
-            .arg(PATIENCE.to_string())
-            .arg(built().join("ironverbs"))
-            .args(["run", "--node"])
-            .arg(self.server.node())
-            .arg("--");
-        command.arg(tool).args(options.split_whitespace()).args(["-d", "iron1", "-p", &port.to_string()]);
-        command.args([if tool.starts_with("ib_") { "-x" } else { "-g" }, "1"]);
-        if !peer.is_empty() {
-            command.arg(peer);
-        }
-        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        command
-    }
-
-    fn theirs(&self, tool: &str, options: &str, port: u16, peer: &str) -> String {
-        let gid = if tool.starts_with("ib_") { "-x" } else { "-g" };
-        format!("{tool} {options} -d rxe0 -p {port} {gid} {} {peer}", self.gid)
-    }
-
-    /// Runs the server in the guest and the client on the host.
-    fn host_asks(&mut self, tool: &str, options: &str, port: u16) -> Outcome {
-        let server = self.theirs(tool, options, port, "");
-        let running = self.guest.start_script(PATIENCE, &server)?;
-        self.guest.run(30, &format!("until ss -Hltn 'sport = :{port}' | grep -q .; do sleep 0.05; done"))?;
-        let asked = host(tool, &mut self.ours(tool, options, port, "127.0.0.1"));
-        let served = self.guest.done(&running);
-        match asked {
-            Ok(asked) => judge(tool, &asked)?,
-            Err(error) => return failed(format!("{error}\n--- the guest's side: {served:?}")),
-        }
-        judge(tool, &served?)
-    }
-
-    /// Runs the server on the host and the client in the guest.
-    fn guest_asks(&mut self, tool: &str, options: &str, port: u16) -> Outcome {
-        let child = self.ours(tool, options, port, "").spawn()?;
-        wait_for_listener(port)?;
-        let asking = self.theirs(tool, options, port, "10.0.2.2");
-        let asked = self.guest.run(PATIENCE, &asking);
-        let served = output_of(tool, child);
-        let served = match asked {
-            Ok(asked) => judge(tool, &asked).and(served),
-            Err(error) => return failed(format!("{error}\n--- the host's side: {served:?}")),
+        let Ok(gid) = gid.trim().parse() else {
+            return failed(format!("expected a GID's index, found {gid:?}"));
         };
-        judge(tool, &served?)
+        let ends = Ends::new(&server, "iron1", "rxe0", gid)?;
+        Ok(Self { guest, server, ends, ports, scratch })
     }
-}
-
-fn judge(tool: &str, said: &str) -> Outcome {
-    if said.contains("invalid data") || said.contains("Failed status") {
-        return failed(format!("{tool}: {said}"));
-    }
-    Ok(())
-}
-
-/// Runs a command on the host; it must exit with 0. Returns its output.
-fn host(what: &str, command: &mut Command) -> Outcome<String> {
-    let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
-    output_of(what, child)
-}
-
-fn output_of(what: &str, child: Child) -> Outcome<String> {
-    let Output { status, stdout, stderr } = child.wait_with_output()?;
-    let said = format!("{}{}", String::from_utf8_lossy(&stdout), String::from_utf8_lossy(&stderr));
-    if status.success() {
-        Ok(said)
-    } else {
-        failed(format!("{what} on the host ended with {status}\n{said}"))
-    }
-}
-
-/// Waits until a process on the host listens on a TCP port, without connecting: a tool would take the connection for its peer.
-fn wait_for_listener(port: u16) -> Outcome {
-    let until = Instant::now() + Duration::from_secs(60);
-    let listens = |file: &str| {
-        let table = std::fs::read_to_string(file).unwrap_or_default();
-        let local = format!(":{port:04X}");
-        table.lines().any(|line| {
-            let words: Vec<&str> = line.split_whitespace().collect();
-            words.len() > 3 && words[1].ends_with(&local) && words[3] == "0A"
-        })
-    };
-    while !listens("/proc/net/tcp") && !listens("/proc/net/tcp6") {
-        if Instant::now() > until {
-            return failed(format!("expected a listener on port {port}, found none"));
-        }
-        std::thread::sleep(Duration::from_millis(50));
-    }
-    Ok(())
 }
 
 /// An `ironverbs node` process on a node's wire; it runs until told to end.
@@ -329,14 +210,13 @@ fn once(images: &Images, name: &str, kernel: &str, faults: Option<&str>, excused
 }
 
 fn tools(wire: &mut Wire, good: bool) -> Outcome {
-    for (n, (tool, options)) in TOOLS.into_iter().enumerate() {
+    for (tool, port) in TOOLS.into_iter().zip(&wire.ports) {
         if !good && (tool.contains("_uc_") || tool.contains("_ud_")) {
             continue;
         }
-        let (inward, outward) = (wire.ports[n], wire.ports[TOOLS.len() + n]);
-        let tries = if good || tool != "ibv_rc_pingpong" { 1 } else { 3 };
-        answered(tries, || wire.host_asks(tool, options, inward))?;
-        answered(tries, || wire.guest_asks(tool, options, outward))?;
+        let tries = if good || !tool.starts_with("ibv_rc_pingpong") { 1 } else { 3 };
+        answered(tries, || wire.ends.host_asks(&mut wire.guest, tool, *port))?;
+        answered(tries, || wire.ends.guest_asks(&mut wire.guest, tool))?;
     }
     Ok(())
 }
