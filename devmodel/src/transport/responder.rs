@@ -17,7 +17,7 @@ const RNR: u8 = 0x20;
 
 bitflags::bitflags! {
     /// The peer's access rights to local memory.
-    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub struct Rights: u8 {
         /// READs.
         const READ = 1 << 0;

@@ -1,7 +1,8 @@
 //! Exhaustive exploration of two endpoints: every order in which packets can be sent, delayed, lost and copied, timers
 //! can expire and receives can be posted.
 
-use super::endpoints::{Endpoints, MTU, Scenario, Step};
+use super::endpoints::{Endpoints, Scenario, Step};
+use super::pair::MTU;
 use crate::transport::{Kind, Status};
 use std::collections::HashMap;
 
@@ -28,21 +29,9 @@ impl Found {
 
 /// Checks the invariants of every state.
 fn check(state: &Endpoints, gives_up: &[Status]) {
-    let rises = |list: &[u8]| list.windows(2).all(|pair| pair[0] < pair[1]);
-    assert!(rises(&state.delivered) && rises(&state.fetched), "each message once, in order: {state:?}");
-    assert!(
-        state.completed.iter().enumerate().all(|(i, message)| usize::from(*message) == i),
-        "each completion once, in order: {state:?}"
-    );
-    assert!(
-        state
-            .completed
-            .iter()
-            .all(|message| state.delivered.contains(message) || state.fetched.contains(message)),
-        "nothing completes that was not delivered: {state:?}"
-    );
-    assert!(!state.refused, "no request is refused for good: {state:?}");
-    assert!(state.failed.is_none_or(|status| gives_up.contains(&status)), "{state:?}");
+    state.check_effects();
+    assert!(!state.is_refused(), "no request is refused for good: {state:?}");
+    assert!(state.failure().is_none_or(|status| gives_up.contains(&status)), "{state:?}");
 }
 
 /// Explores all states reachable from the first, and asserts that an end is reachable from each of them.
@@ -60,8 +49,8 @@ fn explore(scenario: Scenario, gives_up: &[Status]) -> Found {
         if steps.is_empty() {
             assert!(state.is_over(), "nothing can happen any more: {state:?}");
             ends.push(at);
-            found.whole += usize::from(state.failed.is_none());
-            found.gave_up += usize::from(state.failed.is_some());
+            found.whole += usize::from(state.failure().is_none());
+            found.gave_up += usize::from(state.failure().is_some());
         }
         found.steps += steps.len();
         for step in steps {

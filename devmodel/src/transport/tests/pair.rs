@@ -141,11 +141,14 @@ pub(super) struct Receive {
 }
 
 /// One end of the connection.
+#[derive(Clone, Debug, Default)]
 pub(super) struct End {
     pub now: u64,
     pub requester: Requester,
     pub posted: Vec<Post>,
     requests: Vec<Request>,
+    /// Number of packets of a message after which an acknowledgement is requested.
+    pub ask_every: u32,
     /// Completed requests, by number.
     pub completed: Vec<(u32, Option<Status>)>,
     /// The data returned by READs and atomics, by number.
@@ -153,7 +156,9 @@ pub(super) struct End {
     pub congestion: Congestion,
     dcqcn: Dcqcn,
     pub responder: Responder,
-    resources: [ReadResource; ReadResource::PER_QP],
+    pub resources: [ReadResource; ReadResource::PER_QP],
+    /// PSN of each packet of a SEND or WRITE that was executed, and its offset in the receive or its address.
+    pub executed: Vec<(u32, u64)>,
     pub memory: Vec<u8>,
     /// The peer's rights to memory, by [`KEY`].
     pub granted: Rights,
@@ -169,7 +174,7 @@ pub(super) struct End {
 }
 
 impl End {
-    fn new(psn: u32) -> Self {
+    pub fn new(psn: u32) -> Self {
         let mut requester =
             Requester { retry_count: 7, rnr_retry: 7, ack_timeout: 14, log_reads: 2, ..Requester::default() };
         requester.begin(psn);
@@ -180,22 +185,13 @@ impl End {
         Self {
             now: 1,
             requester,
-            posted: Vec::new(),
-            requests: Vec::new(),
-            completed: Vec::new(),
-            brought: Vec::new(),
-            congestion: Congestion::default(),
-            dcqcn: Dcqcn::default(),
+            ask_every: 4,
             responder,
-            resources: [ReadResource::default(); ReadResource::PER_QP],
             memory: vec![0; LEN],
             granted: Rights::all(),
             checks_ahead: true,
             is_there: true,
-            receives: Vec::new(),
-            received: Vec::new(),
-            events: Vec::new(),
-            refused: None,
+            ..Self::default()
         }
     }
 
@@ -219,7 +215,8 @@ impl End {
 
     fn place(&self, key: u32, va: u64, len: u64, rights: Rights) -> Option<usize> {
         let at = va.checked_sub(VA)?;
-        (key == KEY && self.granted.contains(rights) && at + len <= LEN as u64).then_some(at as usize)
+        (key == KEY && self.granted.contains(rights) && at + len <= self.memory.len() as u64)
+            .then_some(at as usize)
     }
 
     /// Receives a packet.
@@ -256,40 +253,37 @@ impl End {
 
     /// The packets that are sent now.
     pub fn transmit(&mut self) -> Vec<Pkt> {
-        let mut out = Vec::new();
-        self.send_answers(&mut out);
-        if self.responder.owes_ack() && !self.has_ended() {
-            let (psn, syndrome, ends) = self.responder.take_ack();
-            let aeth = Some((syndrome.into_bits() as u8, self.responder.msn));
-            out.push(Pkt { aeth, ask: false, ..Pkt::new(BthOpcode::RcAck, psn) });
-            if ends {
-                self.end();
-            }
-        }
-        while !self.has_ended() && !self.requester.waits_rnr() {
-            if !self.requester.has_unsent() && !self.admit() {
-                break;
-            }
-            let at = self.requester.send;
-            let packet = self.send_request(at);
-            out.push(packet);
-        }
-        out
+        let answers: Vec<Pkt> = std::iter::from_fn(|| self.next_answer()).collect();
+        answers.into_iter().chain(std::iter::from_fn(|| self.next_request())).collect()
     }
 
-    /// Starts the next posted request, if it is admitted.
-    fn admit(&mut self) -> bool {
-        let Some(work) = self.posted.get(self.requester.tail as usize) else { return false };
-        let packets = work.kind.packets(work.len, MTU);
-        if !self.requester.has_room() || !self.requester.admits(Some(work.kind), packets, work.order) {
-            return false;
+    /// The next packet of a request, if one may be sent.
+    pub fn next_request(&mut self) -> Option<Pkt> {
+        if !self.may_send() {
+            return None;
         }
+        if let Some(request) = self.startable().filter(|_| !self.requester.has_unsent()) {
+            self.requests.push(request);
+            self.requester.take();
+            self.requester.number(&request);
+        }
+        Some(self.send_request(self.requester.send))
+    }
+
+    /// True if a packet of a request may be sent.
+    pub fn may_send(&self) -> bool {
+        let more = self.requester.has_unsent() || self.startable().is_some();
+        more && !self.has_ended() && !self.requester.waits_rnr()
+    }
+
+    /// The next posted request, if it may start.
+    fn startable(&self) -> Option<Request> {
+        let work = self.posted.get(self.requester.tail as usize)?;
+        let packets = work.kind.packets(work.len, MTU);
+        let admitted =
+            self.requester.has_room() && self.requester.admits(Some(work.kind), packets, work.order);
         let (psn, kind) = (self.requester.psn, work.kind as u8);
-        let request = Request { psn, packets, length: work.len, kind, ..Request::default() };
-        self.requests.push(request);
-        self.requester.take();
-        self.requester.number(&request);
-        true
+        admitted.then_some(Request { psn, packets, length: work.len, kind, ..Request::default() })
     }
 
     fn send_request(&mut self, at: u32) -> Pkt {
@@ -308,7 +302,7 @@ impl End {
             }
             return packet;
         }
-        let next = self.requester.next_packet(&one, MTU, Some(4));
+        let next = self.requester.next_packet(&one, MTU, Some(self.ask_every));
         let bytes = work.data[next.from as usize..(next.from + next.len) as usize].to_vec();
         let opcode = kind.opcode(next.first, next.last);
         let mut packet = Pkt { ask: next.ask, payload: bytes, ..Pkt::new(opcode, next.psn.get()) };
@@ -322,24 +316,35 @@ impl End {
         packet
     }
 
-    /// Sends the pending responses to READs and atomics.
-    fn send_answers(&mut self, out: &mut Vec<Pkt>) {
-        while let Some(reply) = (!self.has_ended()).then(|| next_reply(self)).flatten() {
+    /// The next response to a READ or an atomic, or else the acknowledgement that is owed.
+    pub fn next_answer(&mut self) -> Option<Pkt> {
+        if self.has_ended() {
+            return None;
+        }
+        if let Some(reply) = next_reply(self) {
             let one = reply.resource;
             let place = match reply.len {
                 0 => Some(0),
                 len => self.place(one.rkey, one.va + u64::from(reply.from), len.into(), Rights::READ),
             };
-            let Some(place) = place else {
-                refuse_reply(self, &reply);
-                return;
-            };
-            let payload = self.memory[place..place + reply.len as usize].to_vec();
-            let aeth = (reply.opcode != BthOpcode::RcReadRespMiddle).then_some((0x1f, one.msn));
-            let packet = Pkt::new(reply.opcode, reply.psn.get());
-            out.push(Pkt { payload, aeth, original: one.original, ask: false, ..packet });
-            replied(self, &reply, 1);
+            if let Some(place) = place {
+                let payload = self.memory[place..place + reply.len as usize].to_vec();
+                let aeth = (reply.opcode != BthOpcode::RcReadRespMiddle).then_some((0x1f, one.msn));
+                replied(self, &reply, 1);
+                let packet = Pkt::new(reply.opcode, reply.psn.get());
+                return Some(Pkt { payload, aeth, original: one.original, ask: false, ..packet });
+            }
+            refuse_reply(self, &reply);
         }
+        if !self.responder.owes_ack() {
+            return None;
+        }
+        let (psn, syndrome, ends) = self.responder.take_ack();
+        let aeth = Some((syndrome.into_bits() as u8, self.responder.msn));
+        if ends {
+            self.end();
+        }
+        Some(Pkt { aeth, ask: false, ..Pkt::new(BthOpcode::RcAck, psn) })
     }
 
     /// The next time at which a timer expires.
@@ -437,6 +442,7 @@ impl Responses for End {
         if self.responder.rx.done + packet.len() > into.len {
             return Err(Refusal::LENGTH);
         }
+        self.executed.push((packet.psn, self.responder.rx.done.into()));
         self.responder.rx.done += packet.len();
         if packet.opcode.is_last() {
             self.received.push(self.responder.rx.done);
@@ -458,6 +464,7 @@ impl Responses for End {
         let Some(at) = self.place(message.rkey, va, packet.len().into(), Rights::WRITE) else {
             return Err(access(self));
         };
+        self.executed.push((packet.psn, va));
         self.memory[at..at + packet.payload.len()].copy_from_slice(&packet.payload);
         Ok(())
     }
