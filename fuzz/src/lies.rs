@@ -77,10 +77,7 @@ fn use_device(device: &Arc<Device>, reach: &mut Reach) -> Result<(), Error> {
         .map(|srq| Qp::create(&end.pd, &QpInit { srq: Some(srq.clone()), ..init(Service::Rc) }));
     let attr = |qp_state| QpAttr { qp_state, port_num: 1, ..QpAttr::default() };
     if let Ok(ud) = &ud {
-        let _ = ud.modify(
-            &attr(QpState::Init),
-            QpAttrMask::STATE | QpAttrMask::PKEY_INDEX | QpAttrMask::PORT | QpAttrMask::QKEY,
-        );
+        let _ = ud.advance_to(QpState::Init, &attr(QpState::Init));
     }
     let mut out = [Completion::default(); 16];
     for round in 0..ROUNDS {

@@ -4,7 +4,10 @@
 //! it checks a capture.
 
 use hwspec::wire::{Headers, Icrc, eth::Ethernet};
-use ironverbs_tests::stock::{Node, Pair, Running};
+use ironverbs_tests::{
+    end::{Card, End, Patience},
+    stock::{Node, Pair, Running},
+};
 use std::{
     fs,
     path::{Path, PathBuf},
@@ -385,44 +388,10 @@ fn a_peer_that_nobody_has_is_refused_in_time_and_by_name() {
     let device = node::open_device_of(&node, 1).expect("iron1");
     let start = Instant::now();
     let gid = "::ffff:10.9.9.9".parse::<std::net::Ipv6Addr>().expect("an address").octets();
-    let said = pair_refused(&device, gid);
+    let end = End::new(device, 4096).expect("an end");
+    let card = Card { gid, ..end.card().expect("a card") };
+    let said = end.connect(&card, Patience::default()).expect_err("nobody has that address").to_string();
     assert!(said.contains("10.9.9.9") && start.elapsed() < Duration::from_secs(10), "{said}");
-    drop(device);
+    drop(end);
     joined.end();
-}
-
-/// Returns why a QP of `device` cannot be connected to `gid`.
-fn pair_refused(device: &std::sync::Arc<driver::Device>, gid: [u8; 16]) -> String {
-    use driver::{AddressHandle, Cq, Pd, Qp, QpAttr, QpAttrMask as Mask, QpInit, QpState, Service};
-    let pd = Pd::alloc(device).expect("a PD");
-    let cq = Cq::create(device, 16, 0).expect("a CQ");
-    let init = QpInit {
-        max_send_wr: 4,
-        max_recv_wr: 4,
-        max_send_sge: 1,
-        max_recv_sge: 1,
-        max_inline: 0,
-        sq_sig_all: false,
-        cookie: 0,
-        ..QpInit::new(Service::Rc, &cq, &cq)
-    };
-    let qp = Qp::create(&pd, &init).expect("a QP");
-    let attr = QpAttr { qp_state: QpState::Init, port_num: 1, ..QpAttr::default() };
-    qp.modify(&attr, Mask::STATE | Mask::PKEY_INDEX | Mask::PORT | Mask::ACCESS_FLAGS).expect("INIT");
-    let ah = AddressHandle {
-        is_global: true,
-        dgid: gid,
-        sgid_index: 1,
-        hop_limit: 64,
-        ..AddressHandle::default()
-    };
-    let attr = QpAttr { qp_state: QpState::Rtr, ah, path_mtu: 1024, min_rnr_timer: 12, ..QpAttr::default() };
-    let mask = Mask::STATE
-        | Mask::AV
-        | Mask::PATH_MTU
-        | Mask::DEST_QPN
-        | Mask::RQ_PSN
-        | Mask::MAX_DEST_RD_ATOMIC
-        | Mask::MIN_RNR_TIMER;
-    qp.modify(&attr, mask).expect_err("nobody has that address").to_string()
 }

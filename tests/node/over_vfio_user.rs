@@ -2,8 +2,8 @@
 
 use devmodel::{Config, region::Geometry, serve};
 use driver::{
-    Device, OpenOptions, Pd, QpAttr, QpAttrMask, QpInit, QpState, SendFlags, SendOp, SendWr, Service, Sge,
-    Target, WcOpcode, WcStatus, open_resolving,
+    Device, OpenOptions, Pd, QpAttr, QpInit, QpState, SendFlags, SendOp, SendWr, Service, Sge, Target,
+    WcOpcode, WcStatus, open_resolving,
     transport::{Transport, VfioUserTransport, Width},
 };
 use ironverbs_tests::{
@@ -236,10 +236,7 @@ fn a_frame_longer_than_any_of_discovery_stops_nobody_from_being_found() {
     let init =
         QpInit { max_send_wr: 8, max_send_sge: 1, ..QpInit::new(Service::RawPacket, &end.cq, &end.cq) };
     let raw = driver::Qp::create(&end.pd, &init).expect("a raw queue pair");
-    let to = |qp_state| QpAttr { qp_state, port_num: 1, ..QpAttr::default() };
-    raw.modify(&to(QpState::Init), QpAttrMask::STATE | QpAttrMask::PORT).unwrap();
-    raw.modify(&to(QpState::Rtr), QpAttrMask::STATE).unwrap();
-    raw.modify(&to(QpState::Rts), QpAttrMask::STATE).unwrap();
+    raw.advance_to(QpState::Rts, &QpAttr { port_num: 1, ..QpAttr::default() }).unwrap();
     // An ICMPv6 message of 3,000 bytes.
     let mut frame = vec![0; 14 + 40 + 3000];
     frame[..6].copy_from_slice(&mac(2));
@@ -330,7 +327,7 @@ fn a_server_that_goes_leaves_errors_and_no_hang() {
 
 #[test]
 fn on_infiniband_a_lid_is_address_enough() {
-    use driver::{AddressHandle, QpAttr, QpAttrMask as M, QpState};
+    use driver::AddressHandle;
     let served = Served::with(Config { link_layer: devmodel::LinkLayer::Infiniband, ..Config::default() });
     let ends = [1, 2].map(|fid| {
         let transport = VfioUserTransport::open(&served.socket(fid)).expect("a function");
@@ -347,30 +344,20 @@ fn on_infiniband_a_lid_is_address_enough() {
             port_num: 1,
             ..AddressHandle::default()
         };
-        let qp = &ends[me].qp;
-        let init = QpAttr { qp_state: QpState::Init, port_num: 1, ..QpAttr::default() };
-        qp.modify(&init, M::STATE | M::PKEY_INDEX | M::PORT | M::ACCESS_FLAGS).expect("INIT");
-        let rtr = QpAttr {
-            qp_state: QpState::Rtr,
+        let attr = QpAttr {
+            port_num: 1,
+            ah,
             path_mtu: 2048,
             dest_qp_num: ends[peer].qp.qpn(),
             max_dest_rd_atomic: 1,
+            max_rd_atomic: 1,
             min_rnr_timer: 1,
-            ah,
-            ..QpAttr::default()
-        };
-        let reliable = M::MAX_DEST_RD_ATOMIC | M::MIN_RNR_TIMER;
-        qp.modify(&rtr, M::STATE | M::AV | M::PATH_MTU | M::DEST_QPN | M::RQ_PSN | reliable).expect("RTR");
-        let rts = QpAttr {
-            qp_state: QpState::Rts,
             timeout: 14,
             retry_cnt: 7,
             rnr_retry: 7,
-            max_rd_atomic: 1,
             ..QpAttr::default()
         };
-        let reliable = M::TIMEOUT | M::RETRY_CNT | M::RNR_RETRY | M::MAX_QP_RD_ATOMIC;
-        qp.modify(&rts, M::STATE | M::SQ_PSN | reliable).expect("RTS");
+        ends[me].qp.advance_to(QpState::Rts, &attr).expect("RTS");
     }
     let [a, b] = &ends;
     let data = pattern(5000, 3);

@@ -66,14 +66,8 @@ impl End {
 
     /// Moves the QP to RTS, as for services without a peer.
     fn run(&self) {
-        let attr = |qp_state| QpAttr { qp_state, port_num: 1, qkey: QKEY, ..QpAttr::default() };
-        let (init, rts) = match self.qp.service() {
-            Service::RawPacket => (Mask::PORT, Mask::empty()),
-            _ => (Mask::PORT | Mask::PKEY_INDEX | Mask::QKEY, Mask::SQ_PSN),
-        };
-        self.qp.modify(&attr(QpState::Init), Mask::STATE | init).expect("INIT");
-        self.qp.modify(&attr(QpState::Rtr), Mask::STATE).expect("RTR");
-        self.qp.modify(&attr(QpState::Rts), Mask::STATE | rts).expect("RTS");
+        let attr = QpAttr { port_num: 1, qkey: QKEY, ..QpAttr::default() };
+        self.qp.advance_to(QpState::Rts, &attr).expect("RTS");
     }
 
     fn sge(&self, at: usize, len: usize) -> Sge {

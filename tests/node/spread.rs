@@ -77,12 +77,7 @@ impl Sender {
         let mr = register(&pd, &words, all_rights()).expect("a region");
         let init = QpInit { max_send_wr: 1, max_send_sge: 1, ..QpInit::new(Service::RawPacket, &cq, &cq) };
         let qp = Qp::create(&pd, &init).expect("a QP");
-        for (qp_state, more) in
-            [(QpState::Init, Mask::PORT), (QpState::Rtr, Mask::empty()), (QpState::Rts, Mask::empty())]
-        {
-            let attr = QpAttr { qp_state, port_num: 1, ..QpAttr::default() };
-            qp.modify(&attr, Mask::STATE | more).expect("a move");
-        }
+        qp.advance_to(QpState::Rts, &QpAttr { port_num: 1, ..QpAttr::default() }).expect("RTS");
         Self { qp, cq, mr, words }
     }
 

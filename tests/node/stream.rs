@@ -1,8 +1,8 @@
 //! Our driver's stream to a VF, recorded and compared with the stock drivers' streams in `tests/streams/`.
 
 use driver::{
-    AddressHandle, Ah, Cq, Device, OpenOptions, Pd, Qp, QpAttr, QpAttrMask as Mask, QpInit, QpState, RecvWr,
-    SendFlags, SendOp, SendWr, Service, Sge, Srq, SrqInit, Target, WcStatus,
+    AddressHandle, Ah, Cq, Device, OpenOptions, Pd, Qp, QpAttr, QpInit, QpState, RecvWr, SendFlags, SendOp,
+    SendWr, Service, Sge, Srq, SrqInit, Target, WcStatus,
 };
 use ironverbs_tests::{
     end::{End, Patience, Words, all_rights, completion, connect, register},
@@ -89,11 +89,8 @@ fn datagrams(ours: &Arc<Device>, theirs: &Arc<Device>) {
             ..QpInit::new(Service::Ud, &cq, &cq)
         };
         let qp = Qp::create(&pd, &init).expect("a QP");
-        let attr = |qp_state| QpAttr { qp_state, port_num: 1, qkey: QKEY, ..QpAttr::default() };
-        qp.modify(&attr(QpState::Init), Mask::STATE | Mask::PORT | Mask::PKEY_INDEX | Mask::QKEY)
-            .expect("INIT");
-        qp.modify(&attr(QpState::Rtr), Mask::STATE).expect("RTR");
-        qp.modify(&attr(QpState::Rts), Mask::STATE | Mask::SQ_PSN).expect("RTS");
+        let attr = QpAttr { port_num: 1, qkey: QKEY, ..QpAttr::default() };
+        qp.advance_to(QpState::Rts, &attr).expect("RTS");
         (qp, cq, mr, pd, words)
     };
     let ((qp, cq, mr, pd, words), (peer, peer_cq, peer_mr, _peer_pd, peer_words)) = (end(ours), end(theirs));

@@ -2,7 +2,7 @@
 
 use driver::{
     AccessFlags, AddressHandle, Completion, Cq, Device, Error, Event, LinkLayer, Mr, Pd, PostError, Qp,
-    QpAttr, QpAttrMask, QpInit, QpState, RecvWr, SendFlags, SendOp, SendWr, Service, Sge, WcStatus,
+    QpAttr, QpInit, QpState, RecvWr, SendFlags, SendOp, SendWr, Service, Sge, WcStatus,
 };
 use std::{
     fmt,
@@ -168,8 +168,6 @@ pub fn queue_pair(pd: &Arc<Pd>, cq: &Arc<Cq>) -> Result<Arc<Qp>, Error> {
         max_send_sge: 2,
         max_recv_sge: 2,
         max_inline: 64,
-        sq_sig_all: false,
-        cookie: 0,
         ..QpInit::new(Service::Rc, cq, cq)
     };
     Qp::create(pd, &init)
@@ -207,38 +205,22 @@ fn gid_index(device: &Device) -> u8 {
 
 /// Moves `qp` from RESET to RTS, connected to `peer`, from PSN 0 on both sides.
 pub fn connect(qp: &Qp, peer: &Card, patience: Patience) -> Result<(), Error> {
-    use QpAttrMask as M;
     let access = AccessFlags::REMOTE_WRITE | AccessFlags::REMOTE_READ | AccessFlags::REMOTE_ATOMIC;
-    let init = QpAttr { qp_state: QpState::Init, port_num: 1, qp_access_flags: access, ..QpAttr::default() };
-    qp.modify(&init, M::STATE | M::PKEY_INDEX | M::PORT | M::ACCESS_FLAGS)?;
-    let ah = way(qp.pd().device(), peer.gid);
-    let rtr = QpAttr {
-        qp_state: QpState::Rtr,
+    let attr = QpAttr {
+        qp_access_flags: access,
+        port_num: 1,
+        ah: way(qp.pd().device(), peer.gid),
         path_mtu: 4096,
         dest_qp_num: peer.qpn,
         max_dest_rd_atomic: 4,
+        max_rd_atomic: 4,
         min_rnr_timer: 1,
-        ah,
-        ..QpAttr::default()
-    };
-    let rts = QpAttr {
-        qp_state: QpState::Rts,
         timeout: patience.timeout,
         retry_cnt: patience.retry_cnt,
         rnr_retry: 7,
-        max_rd_atomic: 4,
         ..QpAttr::default()
     };
-    // Only reliable services have responses to wait for.
-    let (answers, patience) = match qp.service() {
-        Service::Uc => (M::empty(), M::empty()),
-        _ => (
-            M::MAX_DEST_RD_ATOMIC | M::MIN_RNR_TIMER,
-            M::TIMEOUT | M::RETRY_CNT | M::RNR_RETRY | M::MAX_QP_RD_ATOMIC,
-        ),
-    };
-    qp.modify(&rtr, M::STATE | M::AV | M::PATH_MTU | M::DEST_QPN | M::RQ_PSN | answers)?;
-    qp.modify(&rts, M::STATE | M::SQ_PSN | patience)
+    qp.advance_to(QpState::Rts, &attr)
 }
 
 impl End {

@@ -1,9 +1,7 @@
 //! A connection manager: the protocol's state machine on queue pair 1 of a function.
 
 use cm::{Agent, Command, Config, ConnId, Event, Input, Output, Path, QpParameters};
-use driver::{
-    AccessFlags, AddressHandle, Device, Error, Gsi, LinkLayer, Qp, QpAttr, QpAttrMask as M, QpState,
-};
+use driver::{AccessFlags, AddressHandle, Device, Error, Gsi, LinkLayer, Qp, QpAttr, QpState};
 use std::{
     collections::VecDeque,
     sync::Arc,
@@ -93,8 +91,6 @@ impl Manager {
 pub fn start(qp: &Qp, device: &Device, parameters: &QpParameters) -> Result<(), Error> {
     let (path, p) = (&parameters.path, parameters);
     let access = AccessFlags::REMOTE_WRITE | AccessFlags::REMOTE_READ;
-    let init = QpAttr { qp_state: QpState::Init, port_num: 1, qp_access_flags: access, ..QpAttr::default() };
-    qp.modify(&init, M::STATE | M::PKEY_INDEX | M::PORT | M::ACCESS_FLAGS)?;
     let gids = device.port()?.gid_tbl_len.min(16) as u16;
     let mut index = 0;
     for entry in 0..gids {
@@ -114,27 +110,21 @@ pub fn start(qp: &Qp, device: &Device, parameters: &QpParameters) -> Result<(), 
         port_num: 1,
         ..AddressHandle::default()
     };
-    let rtr = QpAttr {
-        qp_state: QpState::Rtr,
+    let attr = QpAttr {
+        qp_access_flags: access,
+        port_num: 1,
+        ah,
         path_mtu: 128 << path.mtu,
         dest_qp_num: p.remote_qpn,
         rq_psn: p.rq_psn,
+        sq_psn: p.sq_psn,
         max_dest_rd_atomic: p.responder_resources,
+        max_rd_atomic: p.initiator_depth,
         min_rnr_timer: 1,
-        ah,
-        ..QpAttr::default()
-    };
-    let mask =
-        M::STATE | M::AV | M::PATH_MTU | M::DEST_QPN | M::RQ_PSN | M::MAX_DEST_RD_ATOMIC | M::MIN_RNR_TIMER;
-    qp.modify(&rtr, mask)?;
-    let rts = QpAttr {
-        qp_state: QpState::Rts,
         timeout: p.ack_timeout,
         retry_cnt: p.retry_count,
         rnr_retry: p.rnr_retry_count,
-        sq_psn: p.sq_psn,
-        max_rd_atomic: p.initiator_depth,
         ..QpAttr::default()
     };
-    qp.modify(&rts, M::STATE | M::TIMEOUT | M::RETRY_CNT | M::RNR_RETRY | M::SQ_PSN | M::MAX_QP_RD_ATOMIC)
+    qp.advance_to(QpState::Rts, &attr)
 }

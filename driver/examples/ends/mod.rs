@@ -5,8 +5,8 @@
 #![allow(dead_code)] // each example uses only part of this
 
 use driver::{
-    AccessFlags, AddressHandle, Completion, Cq, Device, Error, Mr, Pd, Qp, QpAttr, QpAttrMask as Mask,
-    QpInit, QpState, SendFlags, SendOp, SendWr, Service, Sge, dma::DmaMem, transport::Scope,
+    AccessFlags, AddressHandle, Completion, Cq, Device, Error, Mr, Pd, Qp, QpAttr, QpInit, QpState,
+    SendFlags, SendOp, SendWr, Service, Sge, dma::DmaMem, transport::Scope,
 };
 use node::{Node, NodeOptions, open_device_of};
 use std::{
@@ -70,22 +70,19 @@ impl End {
     /// Connects through its own GID `sgid_index` to queue pair `qpn` of the port with `gid`: RESET to INIT, RTR (ready
     /// to receive) and RTS (ready to send).
     pub fn connect(&self, sgid_index: u8, gid: [u8; 16], qpn: u32) -> Result<(), Error> {
-        let access = AccessFlags::REMOTE_WRITE;
-        let init =
-            QpAttr { qp_state: QpState::Init, port_num: 1, qp_access_flags: access, ..QpAttr::default() };
-        self.qp.modify(&init, Mask::STATE | Mask::PKEY_INDEX | Mask::PORT | Mask::ACCESS_FLAGS)?;
-
         let way = AddressHandle { dgid: gid, sgid_index, hop_limit: 64, ..AddressHandle::default() };
-        let ah = AddressHandle { is_global: true, port_num: 1, ..way };
-        let rtr =
-            QpAttr { qp_state: QpState::Rtr, path_mtu: 4096, dest_qp_num: qpn, ah, ..QpAttr::default() };
-        let answers = Mask::MAX_DEST_RD_ATOMIC | Mask::MIN_RNR_TIMER;
-        let path = Mask::AV | Mask::PATH_MTU | Mask::DEST_QPN | Mask::RQ_PSN;
-        self.qp.modify(&rtr, Mask::STATE | path | answers)?;
-
-        let rts = QpAttr { qp_state: QpState::Rts, timeout: 14, retry_cnt: 7, ..QpAttr::default() };
-        let retries = Mask::TIMEOUT | Mask::RETRY_CNT | Mask::RNR_RETRY | Mask::MAX_QP_RD_ATOMIC;
-        self.qp.modify(&QpAttr { rnr_retry: 7, ..rts }, Mask::STATE | Mask::SQ_PSN | retries)
+        let attr = QpAttr {
+            qp_access_flags: AccessFlags::REMOTE_WRITE,
+            ah: AddressHandle { is_global: true, port_num: 1, ..way },
+            port_num: 1,
+            path_mtu: 4096,
+            dest_qp_num: qpn,
+            timeout: 14,
+            retry_cnt: 7,
+            rnr_retry: 7,
+            ..QpAttr::default()
+        };
+        self.qp.advance_to(QpState::Rts, &attr)
     }
 
     /// Returns a scatter/gather entry for `len` bytes of this end's memory at `offset`.

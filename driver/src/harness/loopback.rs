@@ -7,8 +7,8 @@ use crate::{
     event::Event,
     transport::Scope,
     verbs::{
-        AccessFlags, AddressHandle, Completion, Cq, Device, Mr, Pd, Qp, QpAttr, QpAttrMask as M, QpInit,
-        QpState, RecvWr, SendFlags, SendOp, SendWr, Service, Sge, WcStatus,
+        AccessFlags, AddressHandle, Completion, Cq, Device, Mr, Pd, Qp, QpAttr, QpInit, QpState, RecvWr,
+        SendFlags, SendOp, SendWr, Service, Sge, WcStatus,
     },
 };
 use std::{
@@ -47,7 +47,6 @@ fn queue_pair(pd: &Arc<Pd>, cq: &Arc<Cq>) -> Result<Arc<Qp>, Error> {
         max_recv_sge: 1,
         max_inline: 16,
         sq_sig_all: true,
-        cookie: 0,
         ..QpInit::new(Service::Rc, cq, cq)
     };
     Qp::create(pd, &init)
@@ -87,9 +86,6 @@ impl Pair {
     fn connect(&self, qp: &Qp, peer: &Qp) -> Result<(), Error> {
         let port = self.device.port()?;
         let access = AccessFlags::REMOTE_WRITE | AccessFlags::REMOTE_READ | AccessFlags::REMOTE_ATOMIC;
-        let init =
-            QpAttr { qp_state: QpState::Init, port_num: 1, qp_access_flags: access, ..QpAttr::default() };
-        qp.modify(&init, M::STATE | M::PKEY_INDEX | M::PORT | M::ACCESS_FLAGS)?;
         let ethernet = port.link_layer == crate::verbs::LinkLayer::Ethernet;
         let ah = AddressHandle {
             dgid: if ethernet { self.device.gid(0)? } else { [0; 16] },
@@ -100,26 +96,21 @@ impl Pair {
             port_num: 1,
             ..AddressHandle::default()
         };
-        let rtr = QpAttr {
-            qp_state: QpState::Rtr,
+        let attr = QpAttr {
+            port_num: 1,
+            qp_access_flags: access,
             path_mtu: port.active_mtu,
             dest_qp_num: peer.qpn(),
             max_dest_rd_atomic: 4,
+            max_rd_atomic: 4,
             min_rnr_timer: 12,
-            ah,
-            ..QpAttr::default()
-        };
-        let mask = M::STATE | M::AV | M::PATH_MTU | M::DEST_QPN | M::RQ_PSN | M::MAX_DEST_RD_ATOMIC;
-        qp.modify(&rtr, mask | M::MIN_RNR_TIMER)?;
-        let rts = QpAttr {
-            qp_state: QpState::Rts,
             timeout: 14,
             retry_cnt: 3,
             rnr_retry: 3,
-            max_rd_atomic: 4,
+            ah,
             ..QpAttr::default()
         };
-        qp.modify(&rts, M::STATE | M::TIMEOUT | M::RETRY_CNT | M::RNR_RETRY | M::SQ_PSN | M::MAX_QP_RD_ATOMIC)
+        qp.advance_to(QpState::Rts, &attr)
     }
 
     /// The number of the protection domain in use.

@@ -28,7 +28,6 @@ pub(super) fn init(cq: &Arc<Cq>) -> QpInit {
         max_send_sge: 2,
         max_recv_sge: 2,
         max_inline: 60,
-        sq_sig_all: false,
         cookie: 77,
         ..QpInit::new(Service::Rc, cq, cq)
     }
@@ -408,6 +407,37 @@ fn illegal_modify_is_einval_and_changes_nothing() {
     assert_eq!(qp.modify(&bad_mtu, RTR).unwrap_err().errno(), libc::EINVAL);
     assert_eq!(qp.state(), QpState::Init);
     qp.modify(&attr(QpState::Rtr), RTR).unwrap();
+}
+
+#[test]
+fn on_the_way_to_a_state_each_move_has_the_attributes_that_it_needs() {
+    let bed = bed();
+    let qp = Qp::create(bed.qp.pd(), &init(&bed.cq)).unwrap();
+    let moves = |go: &dyn Fn()| {
+        qp.modify(&attr(QpState::Reset), Mask::STATE).unwrap();
+        bed.chip.state().inputs.clear();
+        go();
+        let mut sent = bed.chip.state().inputs.clone();
+        sent.retain(|(op, _)| [Opcode::Rst2initQp, Opcode::Init2rtrQp, Opcode::Rtr2rtsQp].contains(op));
+        (qp.state(), sent)
+    };
+    let by_hand = moves(&|| connect(&qp));
+    assert_eq!((by_hand.0, by_hand.1.len()), (QpState::Rts, 3));
+    assert_eq!(moves(&|| qp.advance_to(QpState::Rts, &attr(QpState::Err)).unwrap()), by_hand);
+    let with_a_stop = moves(&|| {
+        qp.advance_to(QpState::Init, &attr(QpState::Err)).unwrap();
+        assert_eq!(qp.state(), QpState::Init);
+        qp.advance_to(QpState::Rts, &attr(QpState::Err)).unwrap();
+        qp.advance_to(QpState::Rts, &QpAttr::default()).expect("it is there");
+    });
+    assert_eq!(with_a_stop, by_hand);
+    assert_eq!(qp.advance_to(QpState::Init, &attr(QpState::Init)).unwrap_err().errno(), libc::EINVAL);
+    assert_eq!(qp.state(), QpState::Rts, "there is no way back");
+    let as_far_as_it_comes = moves(&|| {
+        let bad_mtu = QpAttr { path_mtu: 1000, ..attr(QpState::Rts) };
+        assert_eq!(qp.advance_to(QpState::Rts, &bad_mtu).unwrap_err().errno(), libc::EINVAL);
+    });
+    assert_eq!(as_far_as_it_comes, (QpState::Init, by_hand.1[..1].to_vec()));
 }
 
 #[test]

@@ -37,16 +37,7 @@ fn events_arrive_with_their_cookies() {
     let (chip, device) = device();
     let pd = Pd::alloc(&device).unwrap();
     let cq = Cq::create(&device, 10, 0xc0).unwrap();
-    let init = QpInit {
-        max_send_wr: 1,
-        max_recv_wr: 1,
-        max_send_sge: 1,
-        max_recv_sge: 1,
-        max_inline: 0,
-        sq_sig_all: true,
-        cookie: 0xd0,
-        ..QpInit::new(Service::Rc, &cq, &cq)
-    };
+    let init = QpInit { max_send_wr: 1, cookie: 0xd0, ..QpInit::new(Service::Rc, &cq, &cq) };
     let qp = Qp::create(&pd, &init).unwrap();
     let mut error = CqErrorEvent::zeroed();
     error.set().cqn(Cqn(cq.cqn()));

@@ -2,7 +2,7 @@
 
 use super::{device, open, options};
 use crate::{
-    AddressHandle, Cq, Device, OpenOptions, Pd, Qp, QpAttr, QpAttrMask as Mask, QpInit, QpState, Service,
+    AddressHandle, Cq, Device, OpenOptions, Pd, Qp, QpAttr, QpInit, QpState, Service,
     transport::fake::{Chip, Lie},
 };
 use hwspec::cmd::{Opcode, Status, qp::ModifyQpIn, uctx::CreateUctxIn, vport::SetRoceAddressIn};
@@ -155,16 +155,7 @@ fn a_program_that_leaves_the_hop_limit_at_its_least_gets_through_routers() {
             ..AddressHandle::default()
         };
         let attr = QpAttr { port_num: 1, path_mtu: 1024, ah, ..QpAttr::default() };
-        let init = Mask::STATE | Mask::PKEY_INDEX | Mask::PORT | Mask::ACCESS_FLAGS;
-        qp.modify(&QpAttr { qp_state: QpState::Init, ..attr }, init).unwrap();
-        let rtr = Mask::STATE
-            | Mask::AV
-            | Mask::PATH_MTU
-            | Mask::DEST_QPN
-            | Mask::RQ_PSN
-            | Mask::MAX_DEST_RD_ATOMIC
-            | Mask::MIN_RNR_TIMER;
-        qp.modify(&QpAttr { qp_state: QpState::Rtr, ..attr }, rtr).unwrap();
+        qp.advance_to(QpState::Rtr, &attr).unwrap();
         chip.last::<ModifyQpIn>(Opcode::Init2rtrQp).qpc().primary_address_path().hop_limit()
     };
     assert_eq!([0, 1, 2, 64, 255].map(hops), [64, 64, 2, 64, 255]);

@@ -311,11 +311,10 @@ impl RawPort {
 
     /// Takes the queue pair from RESET to RTS, with all receives posted.
     fn start(&self) -> Result<(), Error> {
-        let to = |qp_state| QpAttr { qp_state, port_num: 1, ..QpAttr::default() };
-        self.qp.modify(&to(QpState::Init), QpAttrMask::STATE | QpAttrMask::PORT)?;
+        let attr = QpAttr { port_num: 1, ..QpAttr::default() };
+        self.qp.advance_to(QpState::Init, &attr)?;
         (0..u64::from(DEPTH)).try_for_each(|slot| self.post(slot))?;
-        self.qp.modify(&to(QpState::Rtr), QpAttrMask::STATE)?;
-        self.qp.modify(&to(QpState::Rts), QpAttrMask::STATE)?;
+        self.qp.advance_to(QpState::Rts, &attr)?;
         self.cq.arm(false);
         Ok(())
     }

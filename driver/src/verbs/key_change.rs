@@ -17,12 +17,7 @@ pub(super) fn change_key(device: &Arc<Device>, key: u32, change: &Change) -> Res
     let init =
         QpInit { max_send_wr: 2, max_send_sge: 1, sq_sig_all: true, ..QpInit::new(Service::Keys, &cq, &cq) };
     let qp = Qp::create(&pd, &init)?;
-    let place = QpAttrMask::STATE | QpAttrMask::PORT | QpAttrMask::PKEY_INDEX;
-    for (state, mask) in
-        [(QpState::Init, place), (QpState::Rtr, QpAttrMask::STATE), (QpState::Rts, QpAttrMask::STATE)]
-    {
-        qp.modify(&QpAttr { qp_state: state, port_num: 1, ..QpAttr::default() }, mask)?;
-    }
+    qp.advance_to(QpState::Rts, &QpAttr { port_num: 1, ..QpAttr::default() })?;
     let mut batch = qp.begin();
     batch
         .change(key, change)

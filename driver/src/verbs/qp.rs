@@ -2,7 +2,7 @@
 
 use super::{
     AccessFlags, Cq, Pd, QpAttr, QpAttrMask, QpCap, QpState, RwqTable, Service, Srq, XrcDomain, ends::ends,
-    modify, raw::RawQueues,
+    modify, raw::RawQueues, transitions::transition,
 };
 use crate::{
     dma::DmaMem,
@@ -153,6 +153,24 @@ impl Qp {
             self.start_over();
         }
         *control = next;
+        Ok(())
+    }
+
+    /// Moves a queue pair through the states before `goal` (RESET, INIT, RTR, RTS) to `goal`. Each move sets the
+    /// attributes of `attr` that this service requires for it; `qp_state` is not read. Errors are those of
+    /// [`modify`](Self::modify), and leave the queue pair in the last state that it reached.
+    pub fn advance_to(&self, goal: QpState, attr: &QpAttr) -> Result<(), Error> {
+        while self.state() != goal {
+            let from = self.state();
+            let to = match from {
+                QpState::Reset => QpState::Init,
+                QpState::Init => QpState::Rtr,
+                QpState::Rtr => QpState::Rts,
+                _ => goal,
+            };
+            let needed = transition(self.service, from, to).map_or(QpAttrMask::empty(), |row| row.required);
+            self.modify(&QpAttr { qp_state: to, ..*attr }, QpAttrMask::STATE | needed)?;
+        }
         Ok(())
     }
 

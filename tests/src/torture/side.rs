@@ -8,8 +8,8 @@ use super::{
 };
 use crate::end::{Card, Patience, Words, all_rights, connect, own_gid, register_from, way};
 use driver::{
-    Ah, Completion, Cq, Device, Mr, Pd, Qp, QpAttr, QpAttrMask as Mask, QpInit, QpState, RecvWr, SendFlags,
-    SendOp, SendWr, Service, Sge, Srq, SrqInit, Target, WcFlags, WcStatus, XrcDomain, XrcOpen,
+    Ah, Completion, Cq, Device, Mr, Pd, Qp, QpAttr, QpInit, QpState, RecvWr, SendFlags, SendOp, SendWr,
+    Service, Sge, Srq, SrqInit, Target, WcFlags, WcStatus, XrcDomain, XrcOpen,
 };
 use std::{collections::HashMap, error::Error, fmt, str::FromStr, sync::Arc, time::Duration};
 
@@ -358,8 +358,5 @@ fn pieces(request: &Request, at: u64, lkey: u32) -> Vec<Sge> {
 
 /// Moves a UD queue pair to RTS.
 fn run(qp: &Qp) -> Result<(), driver::Error> {
-    let attr = |qp_state| QpAttr { qp_state, port_num: 1, qkey: QKEY, ..QpAttr::default() };
-    qp.modify(&attr(QpState::Init), Mask::STATE | Mask::PORT | Mask::PKEY_INDEX | Mask::QKEY)?;
-    qp.modify(&attr(QpState::Rtr), Mask::STATE)?;
-    qp.modify(&attr(QpState::Rts), Mask::STATE | Mask::SQ_PSN)
+    qp.advance_to(QpState::Rts, &QpAttr { port_num: 1, qkey: QKEY, ..QpAttr::default() })
 }

@@ -57,9 +57,7 @@ fn objects(dir: &Path) -> Result<Objects, Box<dyn std::error::Error>> {
     let (pd, cq) = (Pd::alloc(&device)?, Cq::create(&device, 16, 0)?);
     let init = QpInit { max_send_wr: 4, max_recv_wr: 4, ..QpInit::new(Service::Rc, &cq, &cq) };
     let qp = Qp::create(&pd, &init)?;
-    let attr = QpAttr { qp_state: QpState::Init, port_num: 1, ..QpAttr::default() };
-    let mask = QpAttrMask::STATE | QpAttrMask::PKEY_INDEX | QpAttrMask::PORT | QpAttrMask::ACCESS_FLAGS;
-    qp.modify(&attr, mask)?;
+    qp.advance_to(QpState::Init, &QpAttr { port_num: 1, ..QpAttr::default() })?;
     qp.post_recv([RecvWr { wr_id: 1, sge: &[] }])?;
     // The request is flushed, which creates a completion and an event.
     cq.arm(false);

@@ -4,8 +4,8 @@
 use super::bed::{OnNode, Other, Pages, Scratch, listen, say, start};
 use crate::{Node, NodeOptions, open_device, open_device_of};
 use driver::{
-    AccessFlags, AddressHandle, Completion, Cq, Device, Event, Mr, Pd, Qp, QpAttr, QpAttrMask, QpInit,
-    QpState, RecvWr, SendFlags, SendOp, SendWr, Service, Sge, WcStatus,
+    AccessFlags, AddressHandle, Completion, Cq, Device, Event, Mr, Pd, Qp, QpAttr, QpInit, QpState, RecvWr,
+    SendFlags, SendOp, SendWr, Service, Sge, WcStatus,
 };
 use std::{
     path::Path,
@@ -45,8 +45,6 @@ fn new_qp(pd: &Arc<Pd>, cq: &Arc<Cq>) -> Arc<Qp> {
         max_send_sge: 2,
         max_recv_sge: 2,
         max_inline: 64,
-        sq_sig_all: false,
-        cookie: 0,
         ..QpInit::new(Service::Rc, cq, cq)
     };
     Qp::create(pd, &init).unwrap()
@@ -73,50 +71,22 @@ impl End {
 
     fn connect(&self, peer: &Card) {
         let access = AccessFlags::REMOTE_WRITE | AccessFlags::REMOTE_READ | AccessFlags::REMOTE_ATOMIC;
-        let init =
-            QpAttr { qp_state: QpState::Init, port_num: 1, qp_access_flags: access, ..QpAttr::default() };
-        let mask = QpAttrMask::STATE | QpAttrMask::PKEY_INDEX | QpAttrMask::PORT | QpAttrMask::ACCESS_FLAGS;
-        self.qp.modify(&init, mask).unwrap();
-        let ah = AddressHandle {
-            dgid: peer.0,
-            sgid_index: 1,
-            hop_limit: 64,
-            is_global: true,
+        let way = AddressHandle { dgid: peer.0, sgid_index: 1, hop_limit: 64, ..AddressHandle::default() };
+        let attr = QpAttr {
+            qp_access_flags: access,
             port_num: 1,
-            ..AddressHandle::default()
-        };
-        let rtr = QpAttr {
-            qp_state: QpState::Rtr,
+            ah: AddressHandle { is_global: true, port_num: 1, ..way },
             path_mtu: 4096,
             dest_qp_num: peer.1,
             max_dest_rd_atomic: 4,
+            max_rd_atomic: 4,
             min_rnr_timer: 12,
-            ah,
-            ..QpAttr::default()
-        };
-        let mask = QpAttrMask::STATE
-            | QpAttrMask::AV
-            | QpAttrMask::PATH_MTU
-            | QpAttrMask::DEST_QPN
-            | QpAttrMask::RQ_PSN
-            | QpAttrMask::MAX_DEST_RD_ATOMIC
-            | QpAttrMask::MIN_RNR_TIMER;
-        self.qp.modify(&rtr, mask).unwrap();
-        let rts = QpAttr {
-            qp_state: QpState::Rts,
             timeout: 14,
             retry_cnt: 7,
             rnr_retry: 7,
-            max_rd_atomic: 4,
             ..QpAttr::default()
         };
-        let mask = QpAttrMask::STATE
-            | QpAttrMask::TIMEOUT
-            | QpAttrMask::RETRY_CNT
-            | QpAttrMask::RNR_RETRY
-            | QpAttrMask::SQ_PSN
-            | QpAttrMask::MAX_QP_RD_ATOMIC;
-        self.qp.modify(&rts, mask).unwrap();
+        self.qp.advance_to(QpState::Rts, &attr).unwrap();
     }
 
     fn sge(&self, offset: u64, length: u32) -> [Sge; 1] {
