@@ -12,7 +12,6 @@ use std::{
     fs,
     path::{Path, PathBuf},
     process::Command,
-    thread::sleep,
     time::{Duration, Instant},
 };
 
@@ -27,12 +26,9 @@ struct Joined {
     _turn: Node,
 }
 
+#[track_caller]
 fn until(what: &str, done: impl Fn() -> bool) {
-    let start = Instant::now();
-    while !done() {
-        assert!(start.elapsed() < Duration::from_secs(20), "expected {what} within 20 s");
-        sleep(Duration::from_millis(20));
-    }
+    testkit::until(what, Duration::from_secs(20), done);
 }
 
 impl Joined {
@@ -62,7 +58,7 @@ impl Joined {
             links.push(node.ironverbs(&["serve"], &[&["--link", end][..], &faults].concat()));
         }
         let joined = Self { nodes, links, sockets, loses: faults.contains("drop"), _turn: turn };
-        until("both uplinks to be held", || {
+        until("both uplinks are held", || {
             joined.nodes.iter().all(|node| status(node).contains("uplink held"))
         });
         joined
@@ -219,8 +215,8 @@ fn faults_on_a_nodes_own_wire_are_made_good() {
     assert!(!format!("{}{}", pair.server, pair.client).contains("invalid data"));
     let (mut server, mut client) =
         Pair::perftest_under_way(&turn, "ib_write_bw", "iron1", "iron2", &["-D", "20", "-s", "65536"]);
-    until("damage to be found", || status(&turn).contains("rx_icrc_errors"));
-    until("requests to be sent again", || status(&turn).contains("duplicate_request"));
+    until("damage is found", || status(&turn).contains("rx_icrc_errors"));
+    until("requests are sent again", || status(&turn).contains("duplicate_request"));
     client.kill();
     server.kill();
     let refused = turn.ironverbs(&["node", "create"], &["--wire-faults", "drop=2%"]).fails();
@@ -252,7 +248,7 @@ fn a_plan_befalls_the_frames_it_names_and_says_what_followed() {
     );
     let timeline = room.0.join("timeline.json").display().to_string();
     let trial = turn.ironverbs(&["node", "faults"], &[&plan, "--timeline", &timeline]);
-    until("the plan to be tried", || status(&turn).contains("wire captured"));
+    until("the plan is tried", || status(&turn).contains("wire captured"));
     Pair::perftest(&turn, "ib_write_bw", "iron1", "iron2", &["-n", "200", "-s", "65536", "-t", "1"]);
     let said = trial.interrupt();
     let lines: Vec<&str> = said.lines().collect();
@@ -297,11 +293,11 @@ fn a_plan_befalls_the_frames_it_names_and_says_what_followed() {
 fn a_plan_whose_process_is_killed_holds_nobody_up() {
     let (turn, _room, plan) = planned("link-plan-dies", "[[fault]]\ndo = \"delay\"\nfor_us = 50\n");
     let mut trial = turn.ironverbs(&["node", "faults"], &[&plan]);
-    until("the plan to be tried", || status(&turn).contains("wire captured"));
+    until("the plan is tried", || status(&turn).contains("wire captured"));
     let (server, client) =
         Pair::perftest_under_way(&turn, "ib_write_bw", "iron1", "iron2", &["-D", "4", "-s", "65536"]);
     trial.kill();
-    until("the wire to be free", || !status(&turn).contains("wire captured"));
+    until("the wire is free", || !status(&turn).contains("wire captured"));
     for program in [client, server] {
         program.finish();
     }
@@ -330,7 +326,7 @@ fn a_capture_holds_whole_packets_that_a_dissector_understands() {
     turn.ironverbs(&["node", "create"], &["--vfs", "2"]).finish();
     let file = std::env::temp_dir().join(format!("ironverbs-{}.pcap", std::process::id()));
     let capture = turn.ironverbs(&["node", "capture"], &[&file.display().to_string()]);
-    until("the capture to begin", || status(&turn).contains("wire captured"));
+    until("the capture begins", || status(&turn).contains("wire captured"));
     Pair::pingpong(&turn, "ibv_rc_pingpong", "iron1", "iron2", &["-c", "-n", "20"]);
     for (tool, options) in [
         ("ib_write_bw", &["-n", "20", "-s", "8"][..]),

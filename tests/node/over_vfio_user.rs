@@ -264,11 +264,8 @@ fn closed_and_opened_again_the_function_is_as_new() {
         a.post(1, SendOp::Write { raddr: b.words.addr(), rkey: b.mr.rkey() }, &[a.sge(0, 64)]).unwrap();
         completed(&a, WcOpcode::RdmaWrite);
         drop((a, b));
-        let begin = Instant::now();
-        while served.plugs.iter().any(serve::Plug::in_use) {
-            assert!(begin.elapsed() < SOON, "round {round}: somebody still has the function");
-            std::thread::sleep(Duration::from_millis(1));
-        }
+        let what = format_args!("round {round}: nobody has the functions any more");
+        testkit::until(what, SOON, || !served.plugs.iter().any(serve::Plug::in_use));
     }
 }
 

@@ -10,10 +10,7 @@ use ironverbs_tests::{
     program::Scratch,
 };
 use node::{Node, open_device_of};
-use std::{
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::{sync::Arc, time::Duration};
 
 const QKEY: u32 = 0x1111_1111;
 const ROOM: usize = 8192;
@@ -408,10 +405,7 @@ fn vlan_tags_come_in_the_frame_or_beside_it() {
         a.send(len, &Target::Peer).expect("a post");
         a.good(WcOpcode::Send);
         let (mut wc, mut cqe) = (Completion::default(), RawCompletion::zeroed());
-        let end = Instant::now() + SOON;
-        while !b.cq.poll_raw(&mut wc, &mut cqe) {
-            assert!(Instant::now() < end, "no completion");
-        }
+        testkit::until("a completion", SOON, || b.cq.poll_raw(&mut wc, &mut cqe));
         let (wanted, tag) = match strip {
             false => (sent, 0),
             true => ([&sent[..12], &sent[16..]].concat(), 0x6123),

@@ -7,7 +7,7 @@ use driver::{
     SendOp, SendWr, Service, Sge, WcFlags, WcStatus, Wq, WqAttr, WqInit, WqState,
 };
 use ironverbs_tests::{
-    end::{Words, all_rights, register},
+    end::{Words, all_rights, completion as next, register},
     program::Scratch,
 };
 use node::{Node, NodeOptions, open_device_of};
@@ -16,6 +16,7 @@ use std::{
     sync::Arc,
     time::{Duration, Instant},
 };
+use testkit::until;
 
 const SOON: Duration = Duration::from_secs(5);
 const ROOM: usize = 2048;
@@ -90,18 +91,6 @@ impl Sender {
     }
 }
 
-fn next(cq: &Cq, limit: Duration) -> Option<Completion> {
-    let begin = Instant::now();
-    let mut out = [Completion::default()];
-    while cq.poll(&mut out) == 0 {
-        if begin.elapsed() > limit {
-            return None;
-        }
-        std::thread::yield_now();
-    }
-    Some(out[0])
-}
-
 /// Work queues on two CQs of one function, all ready, and a table over them.
 struct Receiver {
     table: Option<Arc<RwqTable>>,
@@ -153,6 +142,17 @@ impl Receiver {
             block_multicast_loopback: false,
         };
         Qp::create_rss(&self.pd, &init)
+    }
+
+    /// Waits for the next frame in any queue, one from `src`.
+    #[track_caller]
+    fn frame(&self, src: &str) -> Completion {
+        let mut found = None;
+        until(format_args!("a frame from {src}"), SOON, || {
+            found = self.cqs.iter().find_map(|cq| next(cq, Duration::ZERO));
+            found.is_some()
+        });
+        found.expect("it was waited for")
     }
 
     /// A flow that sends all frames without another receiver to `qp`.
@@ -214,10 +214,8 @@ fn frames_go_where_the_hash_of_the_verification_suite_says() {
             let sent = packet(b.mac(), protocol, (src, *sport), (dst, *dport));
             a.send(&sent);
             let (mut wc, mut cqe) = (Completion::default(), RawCompletion::zeroed());
-            let end = Instant::now() + SOON;
-            while !b.cqs[q % 2].poll_raw(&mut wc, &mut cqe) {
-                assert!(Instant::now() < end, "{src} to {dst}: not in queue {q}");
-            }
+            let what = format_args!("{src} to {dst}: in queue {q}");
+            until(what, SOON, || b.cqs[q % 2].poll_raw(&mut wc, &mut cqe));
             assert_eq!((wc.status, wc.wr_id, wc.qpn), (WcStatus::Success, 7, b.wqs[q].wqn()));
             assert_eq!(cqe.rx_hash_result(), *hash, "{src} to {dst}");
             assert_eq!((wc.byte_len as usize, b.words.bytes(q * ROOM, sent.len())), (sent.len(), sent));
@@ -238,15 +236,10 @@ fn flows_spread_over_all_queues_and_each_stays_in_its_own() {
         let frame = packet(b.mac(), UDP, (&src, port), ("10.0.0.2", 53));
         let mut queues = [0, 1].map(|_| {
             a.send(&frame);
-            let end = Instant::now() + SOON;
-            loop {
-                assert!(Instant::now() < end, "{src}: lost");
-                let found = b.cqs.iter().find_map(|cq| next(cq, Duration::ZERO));
-                let Some(wc) = found else { continue };
-                let q = b.wqs.iter().position(|wq| wq.wqn() == wc.qpn).expect("a queue of ours");
-                assert_eq!((wc.status, wc.wr_id), (WcStatus::Success, q as u64));
-                break q;
-            }
+            let wc = b.frame(&src);
+            let q = b.wqs.iter().position(|wq| wq.wqn() == wc.qpn).expect("a queue of ours");
+            assert_eq!((wc.status, wc.wr_id), (WcStatus::Success, q as u64));
+            q
         });
         queues.sort();
         assert_eq!(queues[0], queues[1], "{src}");
@@ -265,14 +258,9 @@ fn a_work_queue_takes_receives_when_ready_and_flushes_them_in_error() {
     let frame = packet(b.mac(), TCP, ("10.0.0.1", 1), ("10.0.0.2", 2));
     (0..QUEUES).for_each(|q| b.post(q, q as u64).expect("a receive"));
     a.send(&frame);
-    let end = Instant::now() + SOON;
-    let q = loop {
-        assert!(Instant::now() < end, "no frame");
-        if let Some(wc) = b.cqs.iter().find_map(|cq| next(cq, Duration::ZERO)) {
-            assert!(!wc.flags.contains(WcFlags::IP_CSUM), "its checksum is 0");
-            break wc.wr_id as usize;
-        }
-    };
+    let wc = b.frame("10.0.0.1");
+    assert!(!wc.flags.contains(WcFlags::IP_CSUM), "its checksum is 0");
+    let q = wc.wr_id as usize;
     let (wq, cq) = (&b.wqs[q], &b.cqs[q % 2]);
     assert_eq!(wq.state(), WqState::Rdy);
 
@@ -299,10 +287,7 @@ fn a_work_queue_takes_receives_when_ready_and_flushes_them_in_error() {
     // An unpolled frame is discarded by the transition.
     b.post(q, 16).expect("a receive");
     a.send(&frame);
-    let end = Instant::now() + SOON;
-    while !cq.is_ready() {
-        assert!(Instant::now() < end, "no frame");
-    }
+    until("a frame", SOON, || cq.is_ready());
     to(wq, WqState::Reset).expect("reset");
     assert_eq!(next(cq, Duration::from_millis(30)), None);
     to(wq, WqState::Rdy).expect("ready");
@@ -330,13 +315,7 @@ fn vlan_tags_are_taken_out_where_the_queue_says_so() {
             b.post(q, q as u64).expect("a receive");
         }
         a.send(&tagged);
-        let end = Instant::now() + SOON;
-        let wc = loop {
-            assert!(Instant::now() < end, "no frame");
-            if let Some(wc) = b.cqs.iter().find_map(|cq| next(cq, Duration::ZERO)) {
-                break wc;
-            }
-        };
+        let wc = b.frame("10.0.0.1");
         let got = b.words.bytes(wc.wr_id as usize * ROOM, wc.byte_len as usize);
         assert_eq!(&got, if strip { &plain } else { &tagged });
     }

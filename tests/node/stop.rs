@@ -54,11 +54,9 @@ fn stopped_at_random(fids: [u8; 2], stops: usize, no_direct_copies: bool) {
         victim.go_on();
     }
     let before = sent(&node, fids);
-    let begin = Instant::now();
-    while sent(&node, fids).iter().zip(before).any(|(now, before)| *now < before + 100) {
-        assert!(begin.elapsed() < SOON, "the programs that were stopped do not go on");
-        std::thread::sleep(Duration::from_millis(10));
-    }
+    testkit::until("the programs that were stopped go on", SOON, || {
+        sent(&node, fids).iter().zip(before).all(|(now, before)| *now >= before + 100)
+    });
     for program in &mut programs {
         assert_eq!(program.heard(), None, "a connection ended");
     }

@@ -4,13 +4,8 @@
 //! and python3.
 
 use ironverbs_tests::stock::{Node, Running, ironverbs, is_heard, port};
-use std::{
-    fs,
-    path::PathBuf,
-    process::Command,
-    thread::sleep,
-    time::{Duration, Instant},
-};
+use std::{fs, path::PathBuf, process::Command, time::Duration};
+use testkit::until;
 
 /// Shell functions of every test. `shown` prints all that is visible of the devices, `comes N` waits until libibverbs lists N of them,
 /// `step N` reports its progress to the test and waits for it.
@@ -51,15 +46,13 @@ impl Shell {
 
     /// Waits until the shell has reached step `number`.
     fn reaches(&mut self, number: u32) {
-        let start = Instant::now();
-        while !self.file(&number.to_string()).exists() {
-            let running = self.running.as_mut().expect("it is under way");
-            assert!(
-                !running.ended() && start.elapsed() < Duration::from_secs(60),
-                "step {number} is not reached"
-            );
-            sleep(Duration::from_millis(20));
-        }
+        let file = self.file(&number.to_string());
+        let running = self.running.as_mut().expect("it is under way");
+        until(format_args!("step {number} is reached"), Duration::from_secs(60), || {
+            let is_there = file.exists();
+            assert!(is_there || !running.ended(), "step {number} is not reached");
+            is_there
+        });
     }
 
     /// Lets it continue from step `number`.
@@ -234,11 +227,7 @@ fn users_of_a_group_share_roots_node() {
             false => Running::start(&mut as_other(&member, program), "a member's program"),
         };
         let server = start(&server, root_serves);
-        let begin = Instant::now();
-        while !is_heard(&port) {
-            assert!(begin.elapsed() < Duration::from_secs(20), "the server does not listen");
-            sleep(Duration::from_millis(10));
-        }
+        until("the server listens", Duration::from_secs(20), || is_heard(&port));
         let said = start(&client, !root_serves).finish();
         assert!(said.contains("65536      1000"), "{said}");
         server.finish();

@@ -3,16 +3,16 @@
 
 use ironverbs_tests::{
     program::{Scratch, built},
-    stock::{Running, until_rest},
+    stock::{Running, is_heard, until_rest},
 };
 use std::{
     fs,
     os::unix::fs::{PermissionsExt, symlink},
     path::{Path, PathBuf},
     process::Command,
-    thread::sleep,
-    time::{Duration, Instant},
+    time::Duration,
 };
+use testkit::until;
 
 /// Blocks that no test below runs: the page, the beginning of the block, and the reason.
 const UNTRIED: &[(&str, &str, &str)] = &[
@@ -203,14 +203,6 @@ fn pasted(page: &str, begins: &str, needs: &[&str], prints: &[&str]) {
         .for_each(|words| assert!(said.contains(words), "{page}: expected {words:?} of\n{block}in\n{said}"));
 }
 
-/// Returns true if a perftest program listens.
-fn listens() -> bool {
-    let sockets = |file| fs::read_to_string(file).unwrap_or_default();
-    // 18515 in the state LISTEN: proc_pid_net(5).
-    let all = sockets("/proc/net/tcp") + &sockets("/proc/net/tcp6");
-    all.lines().any(|line| line.contains(":4853 ") && line.split_whitespace().nth(3) == Some("0A"))
-}
-
 /// Types each line of a block into its own terminal, once the program of the previous line waits for others. The last must end and print
 /// these texts; then the servers are interrupted, and the others must end too.
 fn in_terminals(page: &str, begins: &str, needs: &[&str], prints: &[&str]) {
@@ -224,15 +216,10 @@ fn in_terminals(page: &str, begins: &str, needs: &[&str], prints: &[&str]) {
         .iter()
         .map(|line| {
             let running = typed(line);
-            let began = Instant::now();
             match line.contains(" serve ") {
                 true => until_rest(running.pid(), line),
-                false => {
-                    while !listens() {
-                        assert!(began.elapsed() < Duration::from_secs(30), "{line} does not listen");
-                        sleep(Duration::from_millis(20));
-                    }
-                }
+                // perftest's port.
+                false => until(format_args!("{line} listens"), Duration::from_secs(30), || is_heard("18515")),
             }
             (line, running)
         })

@@ -10,8 +10,9 @@ use std::{
     os::unix::fs::{MetadataExt, PermissionsExt, symlink},
     path::PathBuf,
     process::Command,
-    time::{Duration, Instant},
+    time::Duration,
 };
+use testkit::until;
 
 /// A node with two VFs registered with podman, and two network namespaces joined by a cable for the programs' exchange over TCP. Removed
 /// when the test ends.
@@ -127,16 +128,12 @@ impl Place {
 
     /// Waits until a perftest server listens in the first container, by rdma_cm or by TCP.
     fn until_heard(&self, tool: &str, by_cm: bool) {
-        let begin = Instant::now();
         let sockets = || Command::new("ip").args(["netns", "exec", &self.net(0), "ss", "-Hltn"]).output();
         let listens = || match by_cm {
             true => locks(&self.node, LISTENING) != 0,
             false => String::from_utf8_lossy(&sockets().expect("ss").stdout).contains(":18515"),
         };
-        while !listens() {
-            assert!(begin.elapsed() < Duration::from_secs(30), "{tool} does not listen");
-            std::thread::sleep(Duration::from_millis(20));
-        }
+        until(format_args!("{tool} listens"), Duration::from_secs(30), listens);
     }
 
     /// Runs a server on iron1 and its client on iron2, in containers with `more` options. Returns the client's output.
@@ -361,11 +358,9 @@ fn a_container_of_our_runtime_has_counters_and_rdma_netlink() {
         let running = Running::start(container.args(["sh", "-c", &script(reads)]), "the container's shell");
         let exec =
             |program: &[&str]| place.podman().args(["exec", &name]).args(program).output().expect("podman");
-        let begin = Instant::now();
-        while !exec(&["test", "-e", "/tmp/ready"]).status.success() {
-            assert!(begin.elapsed() < Duration::from_secs(60), "the container is not ready");
-            std::thread::sleep(Duration::from_millis(100));
-        }
+        until("the container is ready", Duration::from_secs(60), || {
+            exec(&["test", "-e", "/tmp/ready"]).status.success()
+        });
         place.node.ironverbs(&["node", "address"], &["iron1", "10.79.0.99/24"]).finish();
         let links = String::from_utf8(exec(&["rdma", "link"]).stdout).expect("text");
         exec(&["touch", "/tmp/execed"]);
@@ -383,14 +378,12 @@ fn a_container_of_our_runtime_has_counters_and_rdma_netlink() {
         for file in ["ready", "execed"] {
             fs::remove_file(place.root(0).join("tmp").join(file)).expect("what the container left");
         }
-        let begin = Instant::now();
         let of_node = fs::metadata(place.node.dir()).expect("the node's directory");
         let of_node = format!("{:x}-{:x}-", of_node.dev(), of_node.ino());
         let doors = || fs::read_dir("/run/ironverbs").expect("root's own directory").flatten();
-        while doors().any(|door| door.file_name().to_string_lossy().starts_with(&of_node)) {
-            assert!(begin.elapsed() < Duration::from_secs(10), "the supervisor goes with its container");
-            std::thread::sleep(Duration::from_millis(20));
-        }
+        until("the supervisor goes with its container", Duration::from_secs(10), || {
+            !doors().any(|door| door.file_name().to_string_lossy().starts_with(&of_node))
+        });
     }
 }
 

@@ -7,7 +7,7 @@
 use super::tools::{Row, judge};
 use ironverbs_tests::{
     program::{Program, may_send_raw},
-    stock::{Node, Pair, Running, compiled, compiled_cpp, compiled_mpi, customers, ironverbs},
+    stock::{Node, Pair, Running, compiled, compiled_cpp, compiled_mpi, customers, ironverbs, is_heard},
 };
 use std::{
     fs,
@@ -16,6 +16,7 @@ use std::{
     thread::sleep,
     time::{Duration, Instant},
 };
+use testkit::until;
 
 /// A server of two functions; removed, with its sockets, when the test ends.
 struct Served {
@@ -44,11 +45,9 @@ impl Served {
         let plugs = [1, 2].map(|fid| format!("{fid}={}", sockets[fid - 1].display()));
         let plugs = ["--vfs", "2", "--plug", &plugs[0], "--plug", &plugs[1]];
         let server = node.ironverbs(&["serve"], &[&plugs[..], options].concat());
-        let begin = Instant::now();
-        while !sockets.iter().all(|socket| socket.exists()) {
-            assert!(begin.elapsed() < Duration::from_secs(20), "the sockets did not appear");
-            sleep(Duration::from_millis(5));
-        }
+        until("the sockets are there", Duration::from_secs(20), || {
+            sockets.iter().all(|socket| socket.exists())
+        });
         Self { server, sockets, home, node }
     }
 
@@ -172,11 +171,7 @@ fn a_function_is_for_one_program_at_a_time_and_says_so() {
     }
     let holder = served.run(1, &["ibv_rc_pingpong", "-d", "iron0", "-g", "0", "-p", "18999"]);
     // It has the function open once it listens.
-    let begin = Instant::now();
-    let heard = || fs::read_to_string("/proc/net/tcp6").unwrap_or_default().contains(":4A37 ");
-    while !heard() && begin.elapsed() < Duration::from_secs(20) {
-        sleep(Duration::from_millis(5));
-    }
+    until("the holder listens", Duration::from_secs(20), || is_heard("18999"));
     let out = served.run(1, &["ibv_devinfo"]).fails();
     assert!(out.contains("another client"), "{out}");
     let mut holder = holder;
@@ -239,11 +234,7 @@ fn a_program_hears_that_its_device_is_gone() {
     let sign = served.home.join("open");
     let [program, file] = [&program, &sign].map(|path| path.to_str().expect("a path in UTF-8"));
     let waiting = served.run(1, &[program, "iron0", file]);
-    let begin = Instant::now();
-    while !sign.exists() {
-        assert!(begin.elapsed() < Duration::from_secs(20), "the device did not open");
-        sleep(Duration::from_millis(5));
-    }
+    until("the device is open", Duration::from_secs(20), || sign.exists());
     served.server.kill();
     waiting.finish();
 }

@@ -222,11 +222,9 @@ fn a_burst_of_requests_to_a_program_that_slept_is_answered() {
     server.stop();
     let client = node.start(&words(&format!("ucmatose -s {SERVER} -c 100")));
     // All of them wait in its queue when it continues.
-    let start = Instant::now();
-    while !node.run(&words("rdma resource show iron1")).contains("cm_id 101 ") {
-        assert!(start.elapsed() < Duration::from_secs(30), "they do not ask");
-        std::thread::sleep(Duration::from_millis(50));
-    }
+    testkit::until("they ask", Duration::from_secs(30), || {
+        node.run(&words("rdma resource show iron1")).contains("cm_id 101 ")
+    });
     server.signal("CONT");
     assert!(client.finish().contains("return status 0") && server.finish().contains("return status 0"));
 }
@@ -236,11 +234,8 @@ fn events_at_the_same_time_keep_their_order() {
     let program = compiled_cpp("fickle").display().to_string();
     let node = Node::new("cm-order", 2);
     let asked = |what: &str| {
-        let start = Instant::now();
-        while !node.run(&words("rdma resource show cm_id")).contains(what) {
-            assert!(start.elapsed() < Duration::from_secs(30), "not {what}");
-            std::thread::sleep(Duration::from_millis(50));
-        }
+        let there = || node.run(&words("rdma resource show cm_id")).contains(what);
+        testkit::until(what, Duration::from_secs(30), there);
     };
     let server = Pair::listener(&node, &[&program]);
     server.stop();

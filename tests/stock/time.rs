@@ -10,6 +10,7 @@ use std::{
     thread::sleep,
     time::{Duration, Instant},
 };
+use testkit::until;
 
 /// The rows of `ironverbs sim`.
 fn sim(words: &[&str]) -> Vec<Vec<f64>> {
@@ -108,12 +109,8 @@ fn groups_and_raw_frames_live_in_virtual_time() {
     let receiver = group("mckey -m 224.1.1.1 -b 127.0.0.2 -C 30");
     // The three seconds that the sender waits for others to join are over at once, so it begins when the receiver has its queue pair and, a
     // moment later, has joined.
-    let begin = Instant::now();
     let has_queue_pair = || node.ironverbs(&["node", "status"], &[]).end().contains("iron1: up; qp 2");
-    while !has_queue_pair() {
-        assert!(begin.elapsed() < Duration::from_secs(30), "the receiver makes no queue pair");
-        sleep(Duration::from_millis(20));
-    }
+    until("the receiver has a queue pair", Duration::from_secs(30), has_queue_pair);
     sleep(Duration::from_millis(500));
     let sender = group("mckey -m 224.1.1.1 -b 127.0.0.3 -s -C 30");
     for text in [sender.finish(), receiver.finish()] {
@@ -235,10 +232,7 @@ fn faults_cost_programs_what_they_cost_in_the_simulation() {
     let expected = sim(&[&["write_bw", "--faults", &plan_word][..], &options].concat())[0][3];
     assert!((found - expected).abs() < 0.01 * expected, "{found}, not {expected}");
     // The conductor writes it when its programs have been gone for a while.
-    let begin = Instant::now();
-    while !timeline.exists() && begin.elapsed().as_secs() < 20 {
-        sleep(Duration::from_millis(20));
-    }
+    until("a timeline", Duration::from_secs(20), || timeline.exists());
     sleep(Duration::from_millis(100));
     let text = fs::read_to_string(&timeline).expect("a timeline");
     assert!(text.contains("\"nak\":\"NAK (sequence)\""), "{}", &text[..text.len().min(400)]);
@@ -362,10 +356,7 @@ fn what_cannot_live_in_virtual_time_is_refused_in_a_line() {
     let node = Node::new("timed-node", 8);
     let timed = ["--clock", "timed", "--", "sh", "-c", "echo there; while :; do :; done"];
     let mut endless = node.ironverbs(&["run"], &timed);
-    let begin = Instant::now();
-    while !node.dir().join("clock").exists() && begin.elapsed().as_secs() < 20 {
-        sleep(Duration::from_millis(10));
-    }
+    until("a clock", Duration::from_secs(20), || node.dir().join("clock").exists());
     sleep(Duration::from_millis(300));
     refused(&node, &["true"], "is in virtual time");
     let other = node.ironverbs(&["run"], &["--clock", "timed", "--seed", "2", "--", "true"]).fails();

@@ -308,11 +308,7 @@ fn a_server_goes_on_when_nobody_reads_what_it_says() {
     drop(ours);
     let process = command(&scratch, &[]).stdout(OwnedFd::from(theirs)).spawn().unwrap();
     let mut served = Served { scratch, process };
-    let begun = Instant::now();
-    while !served.socket().exists() {
-        assert!(begun.elapsed() < SOON, "expected a socket within {SOON:?}");
-        std::thread::sleep(Duration::from_millis(5));
-    }
+    testkit::until("a socket", SOON, || served.socket().exists());
     served.guest();
     served.signal("TERM");
     let status = served.process.wait().unwrap();

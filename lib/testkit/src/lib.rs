@@ -1,6 +1,6 @@
 //! Helpers shared by tests of several crates: a separate process for a test ([`alone!`]), additional processes
-//! ([`Other`]), a directory ([`Scratch`]), an end for spinning threads ([`Stop`]), and the kernel's headers as
-//! reference ([`linux`]).
+//! ([`Other`]), a directory ([`Scratch`]), waiting ([`until`]), an end for spinning threads ([`Stop`]), and the kernel's
+//! headers as reference ([`linux`]).
 //!
 //! `std::thread::scope` waits for its threads even if its body panics. A thread that runs until a flag is set would
 //! keep a failed test from ending, unless the body holds a [`Stop`]:
@@ -27,7 +27,9 @@ pub mod linux;
 mod other;
 mod scratch;
 mod stop;
+mod until;
 
 pub use other::{Other, listen, role, say, until_killed};
 pub use scratch::Scratch;
 pub use stop::Stop;
+pub use until::until;

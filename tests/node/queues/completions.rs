@@ -11,20 +11,11 @@ use std::{
         atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering::Relaxed},
     },
 };
+use testkit::until;
 
 fn take(cq: &Cq) -> Option<Completion> {
     let mut out = [Completion::default()];
     (cq.poll(&mut out) == 1).then_some(out[0])
-}
-
-fn wait(cq: &Cq) -> Completion {
-    let begin = Instant::now();
-    loop {
-        match take(cq) {
-            Some(wc) => return wc,
-            None => assert!(begin.elapsed() < SOON, "no completion"),
-        }
-    }
 }
 
 #[test]
@@ -133,11 +124,11 @@ fn openers_that_find_no_interrupt_of_their_own_share_those_of_completions() {
     while events.drain(|_| ()) {}
     a.sends.arm(false);
     a.write(1, &b.card());
-    let (begin, mut found) = (Instant::now(), Vec::new());
-    while found.is_empty() {
-        assert!(begin.elapsed() < SOON, "no event");
+    let mut found = Vec::new();
+    until("an event", SOON, || {
         events.drain(|event| found.push(event));
-    }
+        !found.is_empty()
+    });
     assert!(matches!(found[..], [Event::Cq { cookie: COOKIE, .. }]), "{found:?}");
     drop(others);
 }
@@ -184,10 +175,7 @@ fn entries_bear_the_time_of_the_device() {
     for i in 0..5 {
         let before = a.device.clock().expect("a clock");
         a.write(i, &b.card());
-        let begin = Instant::now();
-        while !a.sends.poll_raw(&mut wc, &mut raw) {
-            assert!(begin.elapsed() < SOON);
-        }
+        until("a completion", SOON, || a.sends.poll_raw(&mut wc, &mut raw));
         let after = a.device.clock().expect("a clock");
         assert_eq!(wc.wr_id, i);
         assert!((before..=after).contains(&raw.timestamp()) && raw.timestamp() > last);

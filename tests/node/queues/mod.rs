@@ -3,7 +3,7 @@
 mod completions;
 mod moves;
 
-use driver::{Cq, CqInit, Device, Event, Pd, Qp, QpInit, SendFlags, SendOp, SendWr, Service};
+use driver::{Completion, Cq, CqInit, Device, Event, Pd, Qp, QpInit, SendFlags, SendOp, SendWr, Service};
 use ironverbs_tests::{
     end::{self, Card, Patience, Words, all_rights, connect, register},
     program::Scratch,
@@ -88,6 +88,11 @@ fn pair(scratch: &Scratch, init: &CqInit) -> (Side, Side) {
 fn join(a: &Side, b: &Side) {
     connect(&a.qp, &b.card(), Patience::default()).expect("RTS");
     connect(&b.qp, &a.card(), Patience::default()).expect("RTS");
+}
+
+#[track_caller]
+fn wait(cq: &Cq) -> Completion {
+    end::completion(cq, SOON).expect("a completion")
 }
 
 fn entries(entries: u32) -> CqInit {

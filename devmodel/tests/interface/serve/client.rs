@@ -31,7 +31,7 @@ use std::{
         Arc,
         atomic::{AtomicU32, Ordering::Relaxed},
     },
-    time::{Duration, Instant},
+    time::Duration,
 };
 use vfio_user_proto::{zerocopy::IntoBytes, *};
 
@@ -111,12 +111,9 @@ pub fn directory() -> PathBuf {
 }
 
 /// Waits until `what` returns true.
-pub fn eventually(name: &str, mut what: impl FnMut() -> bool) {
-    let begun = Instant::now();
-    while !what() {
-        assert!(begun.elapsed() < SOON, "{name}");
-        std::thread::sleep(Duration::from_millis(2));
-    }
+#[track_caller]
+pub fn eventually(name: &str, what: impl FnMut() -> bool) {
+    testkit::until(name, SOON, what);
 }
 
 pub fn memfd(len: u64) -> File {

@@ -2,11 +2,7 @@
 #![allow(unsafe_code)]
 
 use crate::{Node, NodeOptions};
-use std::{
-    process::Command,
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::{process::Command, sync::Arc, time::Duration};
 pub use testkit::{Other, Scratch, listen, say, until_killed};
 
 /// Opens the node in a test's directory.
@@ -63,12 +59,9 @@ fn other_process() {
 }
 
 /// Waits until `done` returns true, at most five seconds.
-pub fn eventually(what: &str, mut done: impl FnMut() -> bool) {
-    let begin = Instant::now();
-    while !done() {
-        assert!(begin.elapsed() < Duration::from_secs(5), "{what}: not within 5 s");
-        std::thread::sleep(Duration::from_millis(2));
-    }
+#[track_caller]
+pub fn eventually(what: &str, done: impl FnMut() -> bool) {
+    testkit::until(what, Duration::from_secs(5), done);
 }
 
 /// Whole pages of private memory.
