@@ -1,12 +1,13 @@
 //! Covers a directory of the launched program's view with a tmpfs, and keeps its old entries accessible.
 
-use std::ffi::{CString, OsStr, OsString};
+use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
+
+use nix::mount::MsFlags;
 
 use super::LaunchError;
 use super::sys;
@@ -40,10 +41,8 @@ pub fn cover(at: &Path) -> Result<Covered, LaunchError> {
         };
         entries.push((entry.file_name(), kind));
     }
-    let target = cstring(at)?;
-    let old = sys::open_path(&target).map_err(step("open"))?;
-    sys::mount(Some(c"ironverbs"), &target, Some(c"tmpfs"), libc::MS_NOSUID, Some(c"mode=755"))
-        .map_err(step("mount a tmpfs over"))?;
+    let old = sys::open_path(at).map_err(step("open"))?;
+    sys::mount_tmpfs(at).map_err(step("mount a tmpfs over"))?;
     Ok(Covered { at: at.to_path_buf(), old, entries })
 }
 
@@ -105,16 +104,15 @@ impl Covered {
 
     /// Makes the cover read-only. Entries kept by bind mounts keep their own setting.
     pub fn seal(&self) -> Result<(), LaunchError> {
-        let flags = libc::MS_REMOUNT | libc::MS_BIND | libc::MS_RDONLY | libc::MS_NOSUID;
-        sys::mount(None, &cstring(&self.at)?, None, flags, None)
+        let flags = MsFlags::MS_REMOUNT | MsFlags::MS_BIND | MsFlags::MS_RDONLY | MsFlags::MS_NOSUID;
+        sys::mount(None, &self.at, flags)
             .map_err(LaunchError::step(format!("make {} read-only", self.at.display())))
     }
 }
 
 /// Recursively binds `old` to `new`.
 pub fn bind(old: &Path, new: &Path) -> io::Result<()> {
-    let (old, new) = (c_path(old)?, c_path(new)?);
-    sys::mount(Some(&old), &new, None, libc::MS_BIND | libc::MS_REC, None)
+    sys::mount(Some(old), new, MsFlags::MS_BIND | MsFlags::MS_REC)
 }
 
 /// True if this kernel's tmpfs lists the newest entry first, as most do. Tested in `dir`.
@@ -130,12 +128,4 @@ pub fn newest_first(dir: &Path) -> io::Result<bool> {
     let _ = fs::remove_dir(&two);
     let _ = fs::remove_dir(&one);
     found
-}
-
-pub fn c_path(path: &Path) -> io::Result<CString> {
-    CString::new(path.as_os_str().as_bytes()).map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))
-}
-
-fn cstring(path: &Path) -> Result<CString, LaunchError> {
-    c_path(path).map_err(LaunchError::step(format!("name {}", path.display())))
 }

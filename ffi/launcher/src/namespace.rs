@@ -6,9 +6,12 @@
 
 use std::fs::{self, File};
 use std::io::{self, Read, Seek, Write};
-use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
+
+use nix::errno::Errno;
+use nix::sched::{CloneFlags, setns, unshare};
+use nix::unistd::{getegid, geteuid};
 
 use super::LaunchError;
 use super::sys;
@@ -29,10 +32,10 @@ pub enum Way {
 
 /// Moves the calling (single-threaded) process into a mount namespace of its own. No mount propagates from it.
 pub fn enter(node: &Path) -> Result<Way, LaunchError> {
-    let way = match sys::unshare(libc::CLONE_NEWNS) {
+    let way = match unshare(CloneFlags::CLONE_NEWNS) {
         Ok(()) => Way::Privileged,
-        Err(e) if e.raw_os_error() == Some(libc::EPERM) => unprivileged(node)?,
-        Err(e) => return Err(LaunchError::forbidden("unshare(CLONE_NEWNS)", e)),
+        Err(Errno::EPERM) => unprivileged(node)?,
+        Err(e) => return Err(LaunchError::forbidden("unshare(CLONE_NEWNS)", e.into())),
     };
     // Slave, not private, so that the host can unmount file systems later.
     sys::make_mounts_slaves().map_err(|e| LaunchError::forbidden("mount(\"/\", MS_REC | MS_SLAVE)", e))?;
@@ -41,9 +44,9 @@ pub fn enter(node: &Path) -> Result<Way, LaunchError> {
 
 /// Like [`enter`], with a new user namespace if one is needed; used to find out whether the host permits it.
 pub fn enter_fresh() -> io::Result<()> {
-    if sys::unshare(libc::CLONE_NEWNS).is_err() {
+    if unshare(CloneFlags::CLONE_NEWNS).is_err() {
         new_user().map_err(LaunchError::into_io)?;
-        sys::unshare(libc::CLONE_NEWNS)?;
+        unshare(CloneFlags::CLONE_NEWNS)?;
     }
     sys::make_mounts_slaves()
 }
@@ -52,8 +55,8 @@ fn unprivileged(node: &Path) -> Result<Way, LaunchError> {
     let path = node.join(MEMBERS);
     let step = |what: &str| LaunchError::step(format!("{what} {}", path.display()));
     // Another user with access to the file could lock it and block this process.
-    let mut file = node::data::open_or_make(&path).map_err(step("open"))?;
-    sys::lock(file.as_raw_fd()).map_err(step("lock"))?;
+    let file = node::data::open_or_make(&path).map_err(step("open"))?;
+    let mut file = sys::lock(file).map_err(step("lock"))?;
     let mut text = String::new();
     file.read_to_string(&mut text).map_err(step("read"))?;
     let mut members: Vec<Member> = text.lines().filter_map(Member::parse).filter(Member::alive).collect();
@@ -64,7 +67,7 @@ fn unprivileged(node: &Path) -> Result<Way, LaunchError> {
         new_user()?;
         Way::NewUser
     };
-    sys::unshare(libc::CLONE_NEWNS).map_err(|e| LaunchError::forbidden("unshare(CLONE_NEWNS)", e))?;
+    unshare(CloneFlags::CLONE_NEWNS).map_err(|e| LaunchError::forbidden("unshare(CLONE_NEWNS)", e.into()))?;
 
     // exec keeps the PID and the start time, so this line identifies the program from now on.
     members.extend(Member::of(std::process::id()));
@@ -78,8 +81,9 @@ fn unprivileged(node: &Path) -> Result<Way, LaunchError> {
 
 /// Enters a new user namespace in which the caller keeps its user and group IDs.
 fn new_user() -> Result<(), LaunchError> {
-    let (uid, gid) = (sys::euid(), sys::egid());
-    sys::unshare(libc::CLONE_NEWUSER).map_err(|e| LaunchError::forbidden("unshare(CLONE_NEWUSER)", e))?;
+    let (uid, gid) = (geteuid(), getegid());
+    unshare(CloneFlags::CLONE_NEWUSER)
+        .map_err(|e| LaunchError::forbidden("unshare(CLONE_NEWUSER)", e.into()))?;
     // An unprivileged user may write a group map only after setgroups is disabled (user_namespaces(7)).
     let write = |file: &str, text: String| {
         fs::write(format!("/proc/self/{file}"), text)
@@ -124,8 +128,8 @@ impl Member {
     }
 
     fn join(&self) -> io::Result<()> {
-        let fd = OwnedFd::from(File::open(format!("/proc/{}/ns/user", self.pid))?);
-        sys::setns(&fd, libc::CLONE_NEWUSER)
+        let user = File::open(format!("/proc/{}/ns/user", self.pid))?;
+        Ok(setns(user, CloneFlags::CLONE_NEWUSER)?)
     }
 }
 

@@ -1,6 +1,10 @@
 //! Checks for `ironverbs doctor`. Each attempts the actual operation, in a child process if it has side effects.
 
 use std::io;
+use std::path::Path;
+
+use nix::sched::{CloneFlags, unshare};
+use nix::sys::prctl::get_no_new_privs;
 
 use super::reserved::Reserved;
 use super::sys;
@@ -12,8 +16,7 @@ pub use super::sys::Answer;
 pub fn namespaces() -> Answer {
     sys::in_child(|| {
         namespace::enter_fresh()?;
-        let flags = libc::MS_NOSUID;
-        sys::mount(Some(c"ironverbs"), c"/sys/class", Some(c"tmpfs"), flags, Some(c"mode=755"))
+        sys::mount_tmpfs(Path::new("/sys/class"))
     })
 }
 
@@ -38,9 +41,9 @@ pub fn seccomp() -> Answer {
 /// Checks whether set-uid programs such as `sudo` work in a run. They do not if the run needs a user namespace or no_new_privs.
 pub fn set_uid() -> Answer {
     sys::in_child(|| {
-        sys::unshare(libc::CLONE_NEWNS)?;
+        unshare(CloneFlags::CLONE_NEWNS)?;
         seccomp::hide_rdma_netlink()?;
-        if sys::has_no_new_privs() { Err(io::Error::from_raw_os_error(libc::EPERM)) } else { Ok(()) }
+        if get_no_new_privs()? { Err(io::Error::from_raw_os_error(libc::EPERM)) } else { Ok(()) }
     })
 }
 

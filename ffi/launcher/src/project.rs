@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use super::LaunchError;
-use super::cover::{Covered, bind, c_path, cover, cover_or_make, newest_first};
+use super::cover::{Covered, bind, cover, cover_or_make, newest_first};
 use super::error::is_shortage;
 use super::processor;
 use super::projection::{self, CDEVS, Entries, Projection};
@@ -221,21 +221,20 @@ fn sysfs(
     let lib = Path::new(STEM).parent().unwrap_or(Path::new(DEVICES));
     provider::lay(lib, provider).map_err(fill(DEVICES))?;
     processor.map_or(Ok(()), |text| fs::write(PROCESSOR, text)).map_err(fill(DEVICES))?;
-    let functions = c_path(Path::new(FUNCTIONS)).map_err(fill(FUNCTIONS))?;
-    let functions = clone_of(FUNCTIONS, sys::clone_mount(&functions))?;
+    let functions = clone_of(FUNCTIONS)?;
     if let Some(home) = &home {
         home.seal()?;
     }
 
     entries.bus.write(Path::new(PCI)).map_err(fill(PCI))?;
-    let bus = clone_of(PCI, sys::clone_mount(c"/sys/bus/pci/devices"))?;
+    let bus = clone_of(PCI)?;
     if let Some(pci) = &pci {
         pci.keep(|_, target| target.is_some_and(|to| !to.starts_with(DEVICES_FROM_BUS)))?;
         pci.seal()?;
     }
 
     entries.classes.write(Path::new(CLASS)).map_err(fill(CLASS))?;
-    let classes = clone_of(CLASS, sys::clone_mount(c"/sys/class"))?;
+    let classes = clone_of(CLASS)?;
     if let Some(class) = &class {
         class.keep(|name, _| CLASSES.iter().all(|c| name != *c))?;
         for name in CLASSES {
@@ -251,7 +250,7 @@ fn sysfs(
 /// Opens the projected directories of this process's view again: those of functions, PCI devices and classes.
 pub fn again() -> io::Result<[OwnedFd; 3]> {
     let open = |dir: &str| {
-        let clone = sys::clone_mount(&c_path(Path::new(dir))?)?;
+        let clone = sys::clone_mount(dir)?;
         sys::make_writable(&clone)?;
         Ok::<_, io::Error>(clone)
     };
@@ -259,8 +258,8 @@ pub fn again() -> io::Result<[OwnedFd; 3]> {
 }
 
 /// The clone of a projected directory; `None` if the host does not support it. A shortage is an error.
-fn clone_of(dir: &str, clone: io::Result<OwnedFd>) -> Result<Option<OwnedFd>, LaunchError> {
-    match clone {
+fn clone_of(dir: &str) -> Result<Option<OwnedFd>, LaunchError> {
+    match sys::clone_mount(dir) {
         Err(e) if is_shortage(&e) => Err(LaunchError::step(format!("open {dir} once more"))(e)),
         clone => Ok(clone.ok()),
     }

@@ -6,8 +6,9 @@ use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-use super::cover::{bind, c_path};
-use super::sys;
+use nix::mount::{MntFlags, umount2};
+
+use super::cover::bind;
 use super::sysfs::{self, DEVICES_FROM_CLASS};
 use super::tree::{Tree, lay};
 use node::devices::DeviceInfo;
@@ -152,8 +153,9 @@ pub fn make_device_file(at: &Path) -> io::Result<()> {
 
 /// Removes a file that [`make_device_file`] created, if it exists. A file of another origin has nothing mounted over it and stays.
 fn remove_device_file(at: &Path) -> io::Result<()> {
-    let unmounted = c_path(at).and_then(|at| sys::unmount(&at));
-    match unmounted.and_then(|()| fs::remove_file(at)) {
+    // By itself, without following links. Its open files stay open.
+    let unmounted = umount2(at, MntFlags::MNT_DETACH | MntFlags::UMOUNT_NOFOLLOW);
+    match unmounted.map_err(io::Error::from).and_then(|()| fs::remove_file(at)) {
         Err(e) if !matches!(e.raw_os_error(), Some(libc::ENOENT | libc::EINVAL)) => Err(e),
         _ => Ok(()),
     }

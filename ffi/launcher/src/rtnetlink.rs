@@ -3,6 +3,7 @@
 
 use super::netlink::Netlink;
 use super::nldev::message::{Attributes, HEADER, requests};
+use nix::sys::socket::MsgFlags;
 use std::io;
 use std::path::Path;
 use std::time::Duration;
@@ -56,7 +57,7 @@ pub fn set_vf(net: &str, vf: u32, settings: &VfSettings) -> io::Result<()> {
     socket.bind(0)?;
     socket.send(0, &message(index, vf, settings))?;
     loop {
-        let received = socket.receive(8192, 0)?;
+        let received = socket.receive(8192, MsgFlags::empty())?;
         // Only messages from the kernel count.
         if received.from != 0 {
             continue;

@@ -122,7 +122,7 @@ fn watching(reserved: Reserved) -> [libc::sock_filter; 28] {
 fn install<T>(filter: impl Fn() -> io::Result<T>) -> io::Result<T> {
     match filter() {
         Err(e) if e.raw_os_error() == Some(libc::EACCES) => {
-            sys::no_new_privs()?;
+            nix::sys::prctl::set_no_new_privs()?;
             filter()
         }
         done => done,

@@ -1,130 +1,91 @@
 //! System calls that the standard library lacks, with safe wrappers that return `io::Result`.
 #![allow(unsafe_code)]
 
-use std::ffi::{CStr, CString};
 use std::fs::File;
-use std::io;
+use std::io::{self, IoSliceMut};
 use std::mem::size_of;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::path::Path;
 use std::ptr;
+
+use nix::fcntl::{Flock, FlockArg, OFlag, open};
+use nix::mount::MsFlags;
+use nix::sched::{CloneFlags, setns};
+use nix::sys::stat::Mode;
+use nix::sys::uio::{RemoteIoVec, process_vm_readv};
+use nix::sys::wait::{WaitStatus, waitpid};
+use nix::unistd::{ForkResult, chdir, chroot, fchdir, fork, getppid};
+use nix::{NixPath, errno::Errno};
 
 fn done(result: libc::c_int) -> io::Result<()> {
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Effective user ID.
-pub fn euid() -> u32 {
-    // SAFETY: takes no arguments and cannot fail.
-    unsafe { libc::geteuid() }
+/// Mounts a tmpfs over `target`.
+pub fn mount_tmpfs(target: &Path) -> io::Result<()> {
+    let (name, kind, mode) = (Some("ironverbs"), Some("tmpfs"), Some("mode=755"));
+    Ok(nix::mount::mount(name, target, kind, MsFlags::MS_NOSUID, mode)?)
 }
 
-/// Effective group ID.
-pub fn egid() -> u32 {
-    // SAFETY: takes no arguments and cannot fail.
-    unsafe { libc::getegid() }
-}
-
-/// Moves the calling (single-threaded) process into new namespaces of the kinds in `flags`.
-pub fn unshare(flags: libc::c_int) -> io::Result<()> {
-    // SAFETY: only changes kernel attributes of this process.
-    done(unsafe { libc::unshare(flags) })
-}
-
-/// Joins the namespace that `fd` refers to, which must be of the kind in `flags`.
-pub fn setns(fd: &OwnedFd, flags: libc::c_int) -> io::Result<()> {
-    // SAFETY: the descriptor is open during the call.
-    done(unsafe { libc::setns(fd.as_raw_fd(), flags) })
-}
-
-/// mount(2); `None` where the call ignores the argument.
-pub fn mount(
-    source: Option<&CStr>,
-    target: &CStr,
-    fstype: Option<&CStr>,
-    flags: libc::c_ulong,
-    data: Option<&CStr>,
-) -> io::Result<()> {
-    let text = |s: Option<&CStr>| s.map_or(ptr::null(), CStr::as_ptr);
-    // SAFETY: every pointer is null or a C string that outlives the call.
-    done(unsafe {
-        libc::mount(text(source), target.as_ptr(), text(fstype), flags, text(data).cast::<libc::c_void>())
-    })
+/// Changes or adds a mount at `target` by `flags`, of `source` if they need one.
+pub fn mount(source: Option<&Path>, target: &Path, flags: MsFlags) -> io::Result<()> {
+    Ok(nix::mount::mount(source, target, None::<&Path>, flags, None::<&Path>)?)
 }
 
 /// Exchanges two files on one mount atomically: at every instant both names exist.
-pub fn exchange(one: &CStr, other: &CStr) -> io::Result<()> {
+pub fn exchange(one: &Path, other: &Path) -> io::Result<()> {
     let (at, flags) = (libc::AT_FDCWD, libc::RENAME_EXCHANGE);
-    // SAFETY: the paths are C strings that outlive the call; no other memory is passed.
-    let result = unsafe { libc::syscall(libc::SYS_renameat2, at, one.as_ptr(), at, other.as_ptr(), flags) };
-    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
-}
-
-/// Unmounts the file system mounted at `at` itself, without following links. Its open files stay open.
-///
-/// # Errors
-/// EINVAL: nothing is mounted there.
-pub fn unmount(at: &CStr) -> io::Result<()> {
-    // SAFETY: the path is a C string that outlives the call.
-    done(unsafe { libc::umount2(at.as_ptr(), libc::MNT_DETACH | libc::UMOUNT_NOFOLLOW) })
+    let result = one.with_nix_path(|one| {
+        // SAFETY: the paths are C strings that outlive the call; no other memory is passed.
+        other.with_nix_path(|other| unsafe {
+            libc::syscall(libc::SYS_renameat2, at, one.as_ptr(), at, other.as_ptr(), flags)
+        })
+    })??;
+    done(result as libc::c_int)
 }
 
 /// Makes all mounts of the namespace slaves of the mounts they were copied from, so that new mounts do not propagate.
 pub fn make_mounts_slaves() -> io::Result<()> {
-    let slaves = || mount(None, c".", None, libc::MS_REC | libc::MS_SLAVE, None);
-    let (root, here) = (open_path(c"/")?, open_path(c".")?);
-    enter_dir(&root)?;
+    let slaves = || mount(None, Path::new("."), MsFlags::MS_REC | MsFlags::MS_SLAVE);
+    let (root, here) = (open_path("/")?, open_path(".")?);
+    fchdir(&root)?;
     match slaves() {
         // The root directory is a chroot, not a mount. The mounts begin above it, at the root of the namespace.
         Err(e) if e.raw_os_error() == Some(libc::EINVAL) => {
             climb_out_of_chroot()?;
             let done = slaves();
-            enter_dir(&root)?;
-            chroot(c".")?;
+            fchdir(&root)?;
+            chroot(".")?;
             done?;
         }
         other => other?,
     }
-    enter_dir(&here)
+    Ok(fchdir(&here)?)
 }
 
 /// Changes to the root of the mount namespace. With the root below the working directory, `..` is not limited.
 fn climb_out_of_chroot() -> io::Result<()> {
-    chroot(c"proc")?;
+    chroot("proc")?;
     for _ in 0..libc::PATH_MAX / 2 {
-        // SAFETY: the path is a C string.
-        done(unsafe { libc::chdir(c"..".as_ptr()) })?;
+        chdir("..")?;
     }
     Ok(())
 }
 
-fn chroot(path: &CStr) -> io::Result<()> {
-    // SAFETY: the path is a C string that outlives the call.
-    done(unsafe { libc::chroot(path.as_ptr()) })
-}
-
-fn enter_dir(dir: &OwnedFd) -> io::Result<()> {
-    // SAFETY: the descriptor is open during the call.
-    done(unsafe { libc::fchdir(dir.as_raw_fd()) })
-}
-
 /// Opens `path` as a location only (O_PATH).
-pub fn open_path(path: &CStr) -> io::Result<OwnedFd> {
-    // SAFETY: the path is a C string; a returned descriptor is new.
-    unsafe {
-        let fd = libc::open(path.as_ptr(), libc::O_PATH | libc::O_DIRECTORY | libc::O_CLOEXEC);
-        if fd < 0 { Err(io::Error::last_os_error()) } else { Ok(OwnedFd::from_raw_fd(fd)) }
-    }
+pub fn open_path(path: &(impl NixPath + ?Sized)) -> io::Result<OwnedFd> {
+    Ok(open(path, OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC, Mode::empty())?)
 }
 
 /// Clones the mount at `path`, and returns its descriptor. Settings of the clone and the original are independent.
-pub fn clone_mount(path: &CStr) -> io::Result<OwnedFd> {
+pub fn clone_mount(path: &str) -> io::Result<OwnedFd> {
     const OPEN_TREE_CLONE: libc::c_uint = 1;
     let flags = OPEN_TREE_CLONE | libc::O_CLOEXEC as libc::c_uint;
     // SAFETY: the path is a C string; a returned descriptor is new.
-    unsafe {
+    path.with_nix_path(|path| unsafe {
         let fd = libc::syscall(libc::SYS_open_tree, libc::AT_FDCWD, path.as_ptr(), flags);
         if fd < 0 { Err(io::Error::last_os_error()) } else { Ok(OwnedFd::from_raw_fd(fd as RawFd)) }
-    }
+    })?
 }
 
 /// Makes a cloned mount writable, even if the original is not.
@@ -152,31 +113,26 @@ pub fn make_writable(clone: &OwnedFd) -> io::Result<()> {
 /// # Errors
 /// The thread has ended, its namespace is not accessible, or `look` failed.
 pub fn within<T>(thread: u32, look: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
-    let namespace = |of: &str| File::open(format!("/proc/{of}/ns/mnt")).map(OwnedFd::from);
+    let namespace = |of: &str| File::open(format!("/proc/{of}/ns/mnt"));
     let whose = thread.to_string();
-    let there = (namespace(&whose)?, open_path(&path(&format!("/proc/{whose}/root"))?)?);
-    let here = (namespace("self")?, open_path(c"/")?);
-    let go = |(namespace, root): &(OwnedFd, OwnedFd)| {
-        setns(namespace, libc::CLONE_NEWNS)?;
-        enter_dir(root)?;
-        chroot(c".")
+    let there = (namespace(&whose)?, open_path(format!("/proc/{whose}/root").as_str())?);
+    let here = (namespace("self")?, open_path("/")?);
+    let go = |(namespace, root): &(File, OwnedFd)| -> io::Result<()> {
+        setns(namespace, CloneFlags::CLONE_NEWNS)?;
+        fchdir(root)?;
+        Ok(chroot(".")?)
     };
     let looked = go(&there).and_then(|()| look());
     go(&here)?;
     looked
 }
 
-fn path(text: &str) -> io::Result<CString> {
-    CString::new(text).map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))
-}
-
-/// Waits for the exclusive advisory lock of `fd`.
-pub fn lock(fd: RawFd) -> io::Result<()> {
+/// Waits for the exclusive advisory lock of `file`.
+pub fn lock(mut file: File) -> io::Result<Flock<File>> {
     loop {
-        // SAFETY: no memory is passed.
-        match done(unsafe { libc::flock(fd, libc::LOCK_EX) }) {
-            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-            other => return other,
+        match Flock::lock(file, FlockArg::LockExclusive) {
+            Err((again, Errno::EINTR)) => file = again,
+            other => return Ok(other.map_err(|(_, e)| e)?),
         }
     }
 }
@@ -228,18 +184,6 @@ pub fn inherited() -> io::Result<Vec<u32>> {
     Ok(numbers)
 }
 
-/// Sets no_new_privs for this process and everything it starts: set-uid files no longer gain privileges.
-pub fn no_new_privs() -> io::Result<()> {
-    // SAFETY: no memory is passed.
-    done(unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) })
-}
-
-/// True if no_new_privs is set.
-pub fn has_no_new_privs() -> bool {
-    // SAFETY: no memory is passed.
-    unsafe { libc::prctl(libc::PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0) == 1 }
-}
-
 /// Permits every process of the same user to copy to and from this one's memory, where Yama would refuse siblings.
 pub fn allow_any_tracer() -> io::Result<()> {
     // SAFETY: no memory is passed.
@@ -269,45 +213,33 @@ pub enum Answer {
 /// threads, the child must not wait for a lock that one of them held.
 pub fn in_child(ask: impl FnOnce() -> io::Result<()>) -> Answer {
     // SAFETY: the child only runs `ask` and exits with `_exit`, without returning into the caller's stack.
-    unsafe {
-        match libc::fork() {
-            -1 => Answer::Unknown,
-            0 => {
-                let code = match ask() {
-                    Ok(()) => 0,
-                    Err(e) => e.raw_os_error().map_or(255, |n| n.clamp(1, 254)),
-                };
-                libc::_exit(code)
-            }
-            child => {
-                let mut status = 0;
-                while libc::waitpid(child, &mut status, 0) < 0 {
-                    if io::Error::last_os_error().kind() != io::ErrorKind::Interrupted {
-                        return Answer::Unknown;
-                    }
-                }
-                match libc::WIFEXITED(status).then(|| libc::WEXITSTATUS(status)) {
-                    Some(0) => Answer::Yes,
-                    Some(n) if n < 255 => Answer::No(n),
-                    _ => Answer::Unknown,
-                }
-            }
+    match unsafe { fork() } {
+        Err(_) => Answer::Unknown,
+        Ok(ForkResult::Child) => {
+            let code = match ask() {
+                Ok(()) => 0,
+                Err(e) => e.raw_os_error().map_or(255, |n| n.clamp(1, 254)),
+            };
+            // SAFETY: ends the child without running the parent's exit handlers.
+            unsafe { libc::_exit(code) }
         }
+        Ok(ForkResult::Parent { child }) => loop {
+            match waitpid(child, None) {
+                Err(Errno::EINTR) => {}
+                Ok(WaitStatus::Exited(_, 0)) => return Answer::Yes,
+                Ok(WaitStatus::Exited(_, n)) if n < 255 => return Answer::No(n),
+                _ => return Answer::Unknown,
+            }
+        },
     }
 }
 
 /// Reads eight bytes of the parent's memory as another process of the user would.
 pub fn read_parent(word: &u64) -> io::Result<()> {
-    let mut copy = 0u64;
-    let size = size_of::<u64>();
-    let local = libc::iovec { iov_base: (&raw mut copy).cast(), iov_len: size };
-    let remote = libc::iovec { iov_base: ptr::from_ref(word).cast_mut().cast(), iov_len: size };
-    // SAFETY: the local vector is `copy`, eight bytes; the remote one is only read, in the parent.
-    let got =
-        unsafe { libc::process_vm_readv(libc::getppid(), &raw const local, 1, &raw const remote, 1, 0) };
-    match got {
-        8 if copy == *word => Ok(()),
-        n if n < 0 => Err(io::Error::last_os_error()),
+    let mut copy = [0; size_of::<u64>()];
+    let remote = RemoteIoVec { base: ptr::from_ref(word) as usize, len: copy.len() };
+    match process_vm_readv(getppid(), &mut [IoSliceMut::new(&mut copy)], &[remote])? {
+        8 if u64::from_ne_bytes(copy) == *word => Ok(()),
         _ => Err(io::Error::from_raw_os_error(libc::EIO)),
     }
 }

@@ -7,7 +7,6 @@ use std::io;
 use std::os::unix::fs::{FileExt, symlink};
 use std::path::Path;
 
-use super::cover::c_path;
 use super::sys::exchange;
 
 /// An entry below a root; parent directories are implied.
@@ -210,7 +209,7 @@ pub fn swap(at: &Path, twin: &Path, bytes: &[u8]) -> io::Result<()> {
         }
         other => other?,
     }
-    exchange(&c_path(at)?, &c_path(twin)?)
+    exchange(at, twin)
 }
 
 #[cfg(test)]

@@ -49,7 +49,7 @@ pub fn id(path: &Path) -> Option<(u64, u64)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sys;
+    use nix::unistd::geteuid;
     use std::os::unix::fs::{chown, symlink};
 
     #[test]
@@ -75,7 +75,7 @@ mod tests {
             let error = open_or_make(&at(name)).unwrap_err().to_string();
             assert!(error.contains(said), "{name}: {error}");
         }
-        if sys::euid() == 0 {
+        if geteuid().is_root() {
             fs::write(at("foreign"), "").unwrap();
             chown(at("foreign"), Some(65534), None).unwrap();
             assert!(open_or_make(&at("foreign")).unwrap_err().to_string().contains("uid 65534"));

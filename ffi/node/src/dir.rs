@@ -1,18 +1,26 @@
 //! The directory of a node: a user's default directory, and the checks before a directory is used.
 
-use std::ffi::CString;
+use nix::{
+    sys::statfs::{FsType, Statfs, TMPFS_MAGIC, statfs},
+    unistd::{Gid, getegid, geteuid, getgroups},
+};
 use std::fs;
 use std::io;
-use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt, chown, fchown};
 use std::path::{Path, PathBuf};
 
-use super::{NodeError, data, sys};
+use super::{NodeError, data};
 
-pub use super::sys::Space;
+const RAMFS_MAGIC: FsType = FsType(0x8584_58f6);
 
-const TMPFS_MAGIC: i64 = 0x0102_1994;
-const RAMFS_MAGIC: i64 = 0x8584_58f6;
+/// Size of a file system in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Space {
+    /// Total.
+    pub total: u64,
+    /// Free to the caller.
+    pub free: u64,
+}
 
 /// The reason why a directory cannot hold a node.
 #[derive(Debug, thiserror::Error)]
@@ -27,7 +35,7 @@ pub struct DirError {
 /// The calling user's default node directory: in the login's runtime directory, else in `/dev/shm`, else in `/tmp`; the first one that is
 /// on a memory file system.
 pub fn default_dir() -> PathBuf {
-    let uid = sys::euid();
+    let uid = geteuid().as_raw();
     let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
     let login = PathBuf::from(format!("/run/user/{uid}"));
     for dir in runtime.into_iter().chain([login]) {
@@ -46,7 +54,7 @@ pub fn default_dir() -> PathBuf {
 /// # Errors
 /// The reason why the last of these directories cannot be used either.
 pub fn own() -> Result<PathBuf, DirError> {
-    let uid = sys::euid();
+    let uid = geteuid().as_raw();
     let login = PathBuf::from(format!("/run/user/{uid}"));
     let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).into_iter().chain([login]);
     let of_login = runtime
@@ -93,8 +101,8 @@ pub fn claim(dir: &Path) -> Result<PathBuf, DirError> {
 /// # Errors
 /// The caller is not root, or the directory is not the caller's.
 pub fn share(dir: &Path, group: u32) -> Result<(), DirError> {
-    if sys::euid() != 0 {
-        let why = format!("only root can share a node, you are uid {}", sys::euid());
+    if !geteuid().is_root() {
+        let why = format!("only root can share a node, you are uid {}", geteuid());
         return Err(DirError { dir: dir.display().to_string(), why });
     }
     let full = claim(dir)?;
@@ -146,7 +154,7 @@ pub(crate) fn new_file(file: &fs::File, dir: &Path) -> io::Result<()> {
 /// trusted: one of them may have placed a directory where the caller's is expected.
 pub fn check(dir: &Path) -> Result<(), DirError> {
     let refuse = |why: String| DirError { dir: dir.display().to_string(), why };
-    let uid = sys::euid();
+    let uid = geteuid().as_raw();
     // In a world-writable directory, the name may be a link that another user made to one of the caller's directories. The check is done
     // without a trailing slash, which would follow the link.
     let name: PathBuf = dir.components().collect();
@@ -162,7 +170,7 @@ pub fn check(dir: &Path) -> Result<(), DirError> {
     if meta.uid() != uid && !shared {
         return Err(refuse(format!("it is owned by uid {}, you are uid {uid}", meta.uid())));
     }
-    if meta.uid() != uid && !sys::has_group(meta.gid()) {
+    if meta.uid() != uid && !has_group(meta.gid()) {
         return Err(refuse(format!("it is shared with group {}, which is none of yours", meta.gid())));
     }
     if !shared && meta.mode() & 0o022 != 0 {
@@ -202,12 +210,16 @@ pub(crate) fn existing(dir: &Path) -> Result<PathBuf, NodeError> {
 
 /// True if the file system of `path` keeps its files in memory, as a region shared by processes requires.
 pub fn in_memory(path: &Path) -> bool {
-    statfs(path).is_some_and(|s| [TMPFS_MAGIC, RAMFS_MAGIC].contains(&s.kind))
+    statfs(path).is_ok_and(|s| [TMPFS_MAGIC, RAMFS_MAGIC].contains(&s.filesystem_type()))
 }
 
 /// The space of the file system of `path`. `None` if it has no limit or does not report one.
 pub fn space(path: &Path) -> Option<Space> {
-    statfs(path).map(|s| s.space).filter(|space| space.total != 0)
+    let of = |s: Statfs| {
+        let bytes = |blocks| blocks * s.block_size() as u64;
+        Space { total: bytes(s.blocks()), free: bytes(s.blocks_available()) }
+    };
+    statfs(path).ok().map(of).filter(|space| space.total != 0)
 }
 
 /// Bytes free to the caller in the file system of `path`; `None` as for [`space`].
@@ -215,9 +227,10 @@ pub fn free_bytes(path: &Path) -> Option<u64> {
     space(path).map(|space| space.free)
 }
 
-fn statfs(path: &Path) -> Option<sys::FileSystem> {
-    let path = CString::new(path.as_os_str().as_bytes()).ok()?;
-    sys::statfs(&path).ok()
+/// True if the caller is in `group`, as its primary or a supplementary group.
+fn has_group(group: u32) -> bool {
+    let group = Gid::from_raw(group);
+    getegid() == group || getgroups().is_ok_and(|all| all.contains(&group))
 }
 
 fn owner(path: &Path) -> Option<u32> {
@@ -255,7 +268,7 @@ mod tests {
 
     #[test]
     fn a_directory_of_another_user_is_refused_by_name() {
-        let (dir, other) = if sys::euid() == 0 {
+        let (dir, other) = if geteuid().is_root() {
             let dir = scratch("foreign");
             fs::create_dir(&dir).unwrap();
             chown(&dir, Some(65534), None).unwrap();
@@ -272,7 +285,7 @@ mod tests {
 
     #[test]
     fn a_directory_is_shared_with_a_group_on_purpose_alone() {
-        if sys::euid() != 0 {
+        if !geteuid().is_root() {
             return;
         }
         let dir = scratch("shared");
@@ -302,7 +315,7 @@ mod tests {
         claim(&dir).unwrap();
         std::os::unix::fs::symlink(&dir, &link).unwrap();
         assert_eq!(claim(&link).unwrap(), fs::canonicalize(&dir).unwrap());
-        if sys::euid() == 0 {
+        if geteuid().is_root() {
             std::os::unix::fs::lchown(&link, Some(65534), None).unwrap();
             for name in [link.clone(), link.join("")] {
                 let said = claim(&name).unwrap_err().to_string();

@@ -52,6 +52,11 @@ pub struct LockFile {
 
 static OPEN: Mutex<Vec<&'static LockFile>> = Mutex::new(Vec::new());
 
+/// The byte of a slot.
+fn byte(slot: u16) -> sys::Bytes {
+    (slot.into(), 1)
+}
+
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -147,7 +152,7 @@ impl LockFile {
         let mut holding: Option<(u32, Instant)> = None;
         loop {
             let step = || NodeError::system("lock the node");
-            if self.file.get().and_then(|file| sys::lock_byte(file, 0)).map_err(step())? {
+            if self.file.get().and_then(|file| sys::lock_range(file, byte(0), true)).map_err(step())? {
                 return Ok(());
             }
             let now = Instant::now();
@@ -189,7 +194,7 @@ impl LockFile {
         if held.contains(&slot) {
             return Ok(false);
         }
-        let got = self.file.get().and_then(|file| sys::lock_byte(file, slot));
+        let got = self.file.get().and_then(|file| sys::lock_range(file, byte(slot), true));
         let got = got.map_err(NodeError::system("lock a place on the node"))?;
         if got {
             held.insert(slot);
@@ -206,7 +211,7 @@ impl LockFile {
 
     fn unlock(&self, slot: u16) {
         if let Ok(file) = self.file.get() {
-            sys::unlock_byte(file, slot);
+            sys::unlock_range(file, byte(slot));
         }
     }
 
@@ -217,16 +222,14 @@ impl LockFile {
 
     /// PID of the other process that holds the byte of `slot`; 0 if it is hidden by another PID namespace.
     pub fn holder(&self, slot: u16) -> Option<u32> {
-        match self.file.get() {
-            Ok(file) => sys::byte_holder(file, slot),
-            // Unknown: no party is taken for dead.
-            Err(_) => Some(0),
-        }
+        // Unknown: no party is taken for dead.
+        self.file.get().and_then(|file| sys::range_holder(file, byte(slot))).unwrap_or(Some(0))
     }
 
     /// True if another process is alive on the node: one system call for all slots.
     pub fn is_lived_on(&self) -> bool {
-        self.file.get().is_ok_and(|file| sys::range_holder(file, (1, PARTIES as i64 - 1)).is_some())
+        let holder = self.file.get().and_then(|file| sys::range_holder(file, (1, PARTIES as i64 - 1)));
+        holder.is_ok_and(|holder| holder.is_some())
     }
 
     /// PIDs of the other processes that are alive on the node, as from [`holder`](Self::holder).

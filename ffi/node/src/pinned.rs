@@ -1,7 +1,7 @@
 //! A program's registered memory, limited as the kernel limits memory that a driver pins (`ib_umem_get`).
-#![allow(unsafe_code)]
 
 use super::capabilities;
+use nix::sys::resource::{Resource, getrlimit};
 use std::{
     env, io,
     sync::atomic::{AtomicU64, Ordering::Relaxed},
@@ -43,10 +43,8 @@ impl Pinned {
 
 /// RLIMIT_MEMLOCK in bytes.
 fn limit() -> u64 {
-    let mut limit = libc::rlimit { rlim_cur: libc::RLIM_INFINITY, rlim_max: libc::RLIM_INFINITY };
-    // SAFETY: the kernel writes one such structure. On failure, which is not known to occur, there is no limit.
-    unsafe { libc::getrlimit(libc::RLIMIT_MEMLOCK, &raw mut limit) };
-    limit.rlim_cur
+    // On failure, which is not known to occur, there is no limit.
+    getrlimit(Resource::RLIMIT_MEMLOCK).map_or(libc::RLIM_INFINITY, |(soft, _)| soft)
 }
 
 fn may_lock() -> bool {

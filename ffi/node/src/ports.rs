@@ -6,6 +6,7 @@
 
 use super::{NodeError, data, sys};
 use ::sync::Kept;
+use nix::sys::memfd::{MFdFlags, memfd_create};
 use std::{
     fs::File,
     io,
@@ -111,7 +112,7 @@ impl Ports {
         if let Some(ports) = known.iter().find(|ports| ports.id.2 == here) {
             return Ok(ports);
         }
-        let file = sys::memory_file(c"ironverbs-ports")?;
+        let file = File::from(memfd_create(c"ironverbs-ports", MFdFlags::MFD_CLOEXEC)?);
         let meta = file.metadata()?;
         let (file, id) = (Kept::new(file)?, (meta.dev(), meta.ino(), here));
         let ports: &'static Self = Box::leak(Box::new(Self { file, id }));
@@ -141,7 +142,7 @@ impl Ports {
 
     /// PID of the other process that holds any part of `at` in a node's file; 0 if it is hidden by another PID namespace.
     pub fn holder(file: &File, matter: Matter, at: PortAt) -> Option<u32> {
-        sys::range_holder(file, at.range(matter))
+        sys::range_holder(file, at.range(matter)).ok().flatten()
     }
 
     /// Writes connection identifiers to the file.

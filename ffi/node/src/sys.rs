@@ -3,13 +3,23 @@
 
 use migration::map_error;
 use mmap_rs::{Mmap, MmapFlags, MmapMut, MmapOptions};
+use nix::{
+    errno::Errno,
+    fcntl::{FallocateFlags, FcntlArg, fallocate, fcntl},
+    sys::{
+        eventfd::{EfdFlags, EventFd},
+        prctl::{get_timerslack, set_timerslack},
+        resource::{Resource, UsageWho, getrlimit, getrusage},
+        uio::{RemoteIoVec, process_vm_readv},
+    },
+    unistd::{Pid, Whence, gettid, lseek},
+};
 use std::{
-    ffi::CStr,
     fs::File,
-    io,
+    io::{self, IoSliceMut},
     mem::MaybeUninit,
     os::{
-        fd::{AsRawFd, FromRawFd, OwnedFd, RawFd},
+        fd::{OwnedFd, RawFd},
         unix::fs::FileExt,
     },
     ptr::{self, NonNull},
@@ -18,68 +28,6 @@ use std::{
 
 fn done(result: libc::c_int) -> io::Result<()> {
     if result == -1 { Err(io::Error::last_os_error()) } else { Ok(()) }
-}
-
-/// Effective user ID.
-pub fn euid() -> u32 {
-    // SAFETY: takes no arguments and cannot fail.
-    unsafe { libc::geteuid() }
-}
-
-/// True if the caller is in `group`, as its primary or a supplementary group.
-pub fn has_group(group: u32) -> bool {
-    // SAFETY: takes no arguments and cannot fail.
-    if unsafe { libc::getegid() } == group {
-        return true;
-    }
-    // SAFETY: only queries the number of groups.
-    let count = unsafe { libc::getgroups(0, ptr::null_mut()) };
-    let mut all = vec![0; usize::try_from(count).unwrap_or(0)];
-    // SAFETY: the buffer has room for the requested number of groups.
-    let got = unsafe { libc::getgroups(count, all.as_mut_ptr()) };
-    all.truncate(usize::try_from(got).unwrap_or(0));
-    all.contains(&group)
-}
-
-/// Creates an anonymous file in memory.
-pub fn memory_file(name: &CStr) -> io::Result<File> {
-    // SAFETY: a terminated name; the descriptor is new and not shared.
-    unsafe {
-        match libc::memfd_create(name.as_ptr(), libc::MFD_CLOEXEC) {
-            -1 => Err(io::Error::last_os_error()),
-            fd => Ok(File::from_raw_fd(fd)),
-        }
-    }
-}
-
-/// Size of a file system in bytes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Space {
-    /// Total.
-    pub total: u64,
-    /// Free to the caller.
-    pub free: u64,
-}
-
-/// Properties of a file system.
-pub struct FileSystem {
-    /// Its magic number.
-    pub kind: i64,
-    /// Its size.
-    pub space: Space,
-}
-
-/// The file system of `path`.
-pub fn statfs(path: &CStr) -> io::Result<FileSystem> {
-    let mut out = MaybeUninit::<libc::statfs>::uninit();
-    // SAFETY: the kernel fills `out` if it returns 0, and it is read only then.
-    unsafe {
-        done(libc::statfs(path.as_ptr(), out.as_mut_ptr()))?;
-        let out = out.assume_init();
-        let bytes = |blocks| blocks * out.f_bsize as u64;
-        let space = Space { total: bytes(out.f_blocks), free: bytes(out.f_bavail) };
-        Ok(FileSystem { kind: out.f_type as _, space })
-    }
 }
 
 /// Nanoseconds of CLOCK_MONOTONIC.
@@ -125,41 +73,33 @@ impl Shared {
 
 /// The process's file size limit: the kernel sends SIGXFSZ to a process that exceeds it.
 pub fn file_size_limit() -> u64 {
-    let mut limit = libc::rlimit { rlim_cur: libc::RLIM_INFINITY, rlim_max: 0 };
-    // SAFETY: writes one local structure.
-    unsafe { libc::getrlimit(libc::RLIMIT_FSIZE, &raw mut limit) };
-    limit.rlim_cur
+    getrlimit(Resource::RLIMIT_FSIZE).map_or(libc::RLIM_INFINITY, |(soft, _)| soft)
 }
 
 /// Allocates a range of `file`, so that touching it cannot fail.
 pub fn allocate(file: &File, offset: u64, len: u64) -> io::Result<()> {
-    // SAFETY: the descriptor is open.
-    done(unsafe { libc::fallocate(file.as_raw_fd(), 0, offset as i64, len as i64) })
+    Ok(fallocate(file, FallocateFlags::empty(), offset as i64, len as i64)?)
 }
 
 /// Punches a hole into `file`: the range reads as zeros and needs no memory.
 pub fn punch(file: &File, offset: u64, len: u64) -> io::Result<()> {
-    let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
-    // SAFETY: the descriptor is open.
-    done(unsafe { libc::fallocate(file.as_raw_fd(), mode, offset as i64, len as i64) })
+    let mode = FallocateFlags::FALLOC_FL_PUNCH_HOLE | FallocateFlags::FALLOC_FL_KEEP_SIZE;
+    Ok(fallocate(file, mode, offset as i64, len as i64)?)
 }
 
 /// Overwrites a range of `file` with zeros. Holes remain holes.
 pub fn clear(file: &File, offset: u64, len: u64) -> io::Result<()> {
     const ZEROS: [u8; 16 << 10] = [0; 16 << 10];
-    let seek = |from: u64, what: libc::c_int| {
-        // SAFETY: changes the file offset of an open descriptor, which is not used for reading or writing.
-        let to = unsafe { libc::lseek(file.as_raw_fd(), from as i64, what) };
-        u64::try_from(to).map_err(|_| io::Error::last_os_error())
-    };
+    // The file offset is not used for reading or writing.
+    let seek = |from: u64, what| lseek(file, from as i64, what).map(|to| to as u64);
     let end = offset.saturating_add(len);
     let mut at = offset;
     while at < end {
-        at = match seek(at, libc::SEEK_DATA) {
-            Err(e) if e.raw_os_error() == Some(libc::ENXIO) => return Ok(()),
+        at = match seek(at, Whence::SeekData) {
+            Err(Errno::ENXIO) => return Ok(()),
             data => data?,
         };
-        let stop = seek(at, libc::SEEK_HOLE)?.min(end);
+        let stop = seek(at, Whence::SeekHole)?.min(end);
         while at < stop {
             let now = ZEROS.len().min((stop - at) as usize);
             file.write_all_at(&ZEROS[..now], at)?;
@@ -169,79 +109,36 @@ pub fn clear(file: &File, offset: u64, len: u64) -> io::Result<()> {
     Ok(())
 }
 
-fn byte_lock(kind: libc::c_int, byte: u16) -> libc::flock {
-    // SAFETY: a plain structure of integers.
-    let mut lock: libc::flock = unsafe { MaybeUninit::zeroed().assume_init() };
-    lock.l_type = kind as libc::c_short;
-    lock.l_whence = libc::SEEK_SET as libc::c_short;
-    lock.l_start = byte.into();
-    lock.l_len = 1;
-    lock
+/// A range of bytes of a file, by which processes lock something: its start and its length.
+pub type Bytes = (i64, i64);
+
+fn range_lock(kind: libc::c_int, (l_start, l_len): Bytes) -> libc::flock {
+    libc::flock { l_type: kind as _, l_whence: libc::SEEK_SET as _, l_start, l_len, l_pid: 0 }
 }
 
-/// Locks one byte of `file` for this process. Returns false if another process holds it.
-pub fn lock_byte(file: &File, byte: u16) -> io::Result<bool> {
-    let mut lock = byte_lock(libc::F_WRLCK, byte);
+/// Locks a range of `file` for this process, exclusively if `alone`. Returns false if another process holds a part of it.
+pub fn lock_range(file: &File, range: Bytes, alone: bool) -> io::Result<bool> {
+    let lock = range_lock(if alone { libc::F_WRLCK } else { libc::F_RDLCK }, range);
     loop {
-        // SAFETY: the structure lives across the call.
-        match done(unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETLK, &raw mut lock) }) {
-            Ok(()) => return Ok(true),
-            Err(e) => match e.raw_os_error() {
-                Some(libc::EINTR) => {}
-                Some(libc::EAGAIN | libc::EACCES) => return Ok(false),
-                _ => return Err(e),
-            },
+        match fcntl(file, FcntlArg::F_SETLK(&lock)) {
+            Ok(_) => return Ok(true),
+            Err(Errno::EINTR) => {}
+            Err(Errno::EAGAIN | Errno::EACCES) => return Ok(false),
+            Err(e) => return Err(e.into()),
         }
     }
 }
 
-/// Releases a byte.
-pub fn unlock_byte(file: &File, byte: u16) {
-    let mut lock = byte_lock(libc::F_UNLCK, byte);
-    // SAFETY: the structure lives across the call.
-    unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETLK, &raw mut lock) };
+/// Releases a range.
+pub fn unlock_range(file: &File, range: Bytes) {
+    let _ = fcntl(file, FcntlArg::F_SETLK(&range_lock(libc::F_UNLCK, range)));
 }
 
-/// PID of the other process that holds the byte; 0 if it is hidden by a PID namespace.
-pub fn byte_holder(file: &File, byte: u16) -> Option<u32> {
-    let mut lock = byte_lock(libc::F_WRLCK, byte);
-    // SAFETY: the structure lives across the call.
-    let asked = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GETLK, &raw mut lock) };
-    // On an error the byte may still be held.
-    (asked == -1 || lock.l_type != libc::F_UNLCK as libc::c_short).then_some(lock.l_pid.max(0) as u32)
-}
-
-fn range_lock(kind: libc::c_int, (start, len): (i64, i64)) -> libc::flock {
-    let mut lock = byte_lock(kind, 0);
-    (lock.l_start, lock.l_len) = (start, len);
-    lock
-}
-
-/// Locks `(start, length)` of `file` for this process, exclusively if `alone`. Returns false if another process holds a part of it.
-pub fn lock_range(file: &File, range: (i64, i64), alone: bool) -> io::Result<bool> {
-    let mut lock = range_lock(if alone { libc::F_WRLCK } else { libc::F_RDLCK }, range);
-    // SAFETY: the structure lives across the call.
-    match done(unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETLK, &raw mut lock) }) {
-        Ok(()) => Ok(true),
-        Err(e) if matches!(e.raw_os_error(), Some(libc::EAGAIN | libc::EACCES)) => Ok(false),
-        Err(e) => Err(e),
-    }
-}
-
-/// Releases `(start, length)`.
-pub fn unlock_range(file: &File, range: (i64, i64)) {
-    let mut lock = range_lock(libc::F_UNLCK, range);
-    // SAFETY: the structure lives across the call.
-    unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETLK, &raw mut lock) };
-}
-
-/// PID of the other process that holds a part of `(start, length)`; 0 if it is hidden by a PID namespace.
-pub fn range_holder(file: &File, range: (i64, i64)) -> Option<u32> {
+/// PID of the other process that holds a part of a range; 0 if it is hidden by a PID namespace.
+pub fn range_holder(file: &File, range: Bytes) -> io::Result<Option<u32>> {
     let mut lock = range_lock(libc::F_WRLCK, range);
-    // SAFETY: the structure lives across the call.
-    let asked = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GETLK, &raw mut lock) };
-    let held = asked == 0 && lock.l_type != libc::F_UNLCK as libc::c_short;
-    held.then(|| u32::try_from(lock.l_pid).unwrap_or(0))
+    fcntl(file, FcntlArg::F_GETLK(&mut lock))?;
+    Ok((lock.l_type != libc::F_UNLCK as libc::c_short).then_some(lock.l_pid.max(0) as u32))
 }
 
 /// Runs `body` in a forked child, where it may do little more than make system calls, and returns its result.
@@ -331,17 +228,12 @@ impl Drop for Life<'_> {
 
 /// The kernel's ID of the calling thread.
 pub fn thread_id() -> u32 {
-    // SAFETY: takes no arguments.
-    unsafe { libc::syscall(libc::SYS_gettid) as u32 }
+    gettid().as_raw() as u32
 }
 
 /// Creates a non-blocking eventfd.
 pub fn eventfd() -> io::Result<OwnedFd> {
-    // SAFETY: accesses no memory.
-    let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
-    done(fd)?;
-    // SAFETY: a new descriptor, which this function owns.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+    Ok(EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?.into())
 }
 
 /// Adds one to an eventfd.
@@ -442,37 +334,28 @@ pub fn yield_now() {
 /// Sleeps for `nanos`, without the kernel's default timer slack of 50 us.
 pub fn nap(nanos: u32) {
     let time = libc::timespec { tv_sec: 0, tv_nsec: nanos.into() };
-    // SAFETY: the structure lives across the call; the slack is an attribute of the thread and is restored afterwards. An interrupted sleep
-    // counts as done.
-    unsafe {
-        let slack = libc::prctl(libc::PR_GET_TIMERSLACK, 0, 0, 0, 0);
-        libc::prctl(libc::PR_SET_TIMERSLACK, 1, 0, 0, 0);
-        libc::nanosleep(&raw const time, ptr::null_mut());
-        if slack > 0 {
-            libc::prctl(libc::PR_SET_TIMERSLACK, slack as libc::c_ulong, 0, 0, 0);
-        }
+    // The slack is an attribute of the thread, and is restored afterwards.
+    let slack = get_timerslack().unwrap_or(0);
+    let _ = set_timerslack(1);
+    // SAFETY: the structure lives across the call. An interrupted sleep counts as done.
+    unsafe { libc::nanosleep(&raw const time, ptr::null_mut()) };
+    if slack > 0 {
+        let _ = set_timerslack(slack as libc::c_ulong);
     }
 }
 
 /// Number of involuntary context switches of the calling thread.
 pub fn involuntary_switches() -> u64 {
-    let mut usage = MaybeUninit::<libc::rusage>::zeroed();
-    // SAFETY: the call writes the structure; if it fails, it stays zero, which is valid too.
-    let usage = unsafe {
-        libc::getrusage(libc::RUSAGE_THREAD, usage.as_mut_ptr());
-        usage.assume_init()
-    };
-    usage.ru_nivcsw.unsigned_abs()
+    let usage = getrusage(UsageWho::RUSAGE_THREAD);
+    usage.map_or(0, |usage| usage.involuntary_context_switches().unsigned_abs())
 }
 
 /// Reads eight bytes at `at` of process `pid`, if permitted.
 pub fn peek(pid: u32, at: u64) -> io::Result<u64> {
-    let mut word = 0u64;
-    let local = [Piece { iov_base: (&raw mut word).cast(), iov_len: 8 }];
-    let remote = [Piece { iov_base: at as *mut libc::c_void, iov_len: 8 }];
-    // SAFETY: `word` is a local variable.
-    match unsafe { read_process(pid, &local, &remote) }? {
-        8 => Ok(word),
+    let mut word = [0; 8];
+    let (local, remote) = (&mut [IoSliceMut::new(&mut word)], RemoteIoVec { base: at as usize, len: 8 });
+    match process_vm_readv(Pid::from_raw(pid as libc::pid_t), local, &[remote])? {
+        8 => Ok(u64::from_ne_bytes(word)),
         _ => Err(io::Error::from_raw_os_error(libc::EFAULT)),
     }
 }

@@ -3,6 +3,7 @@
 use super::codes::*;
 use super::message::{Asker, Request, requests};
 use crate::{netlink::Netlink, seccomp::NETLINK_RDMA};
+use nix::sys::socket::MsgFlags;
 use std::io;
 use std::time::Duration;
 
@@ -54,7 +55,7 @@ impl Host {
         let mut all = Vec::new();
         let acknowledged = request.header.flags & NLM_F_ACK != 0;
         while all.len() < MANY {
-            let mut datagram = self.0.receive(LARGEST, 0)?.bytes;
+            let mut datagram = self.0.receive(LARGEST, MsgFlags::empty())?.bytes;
             let of_ours = requests(&datagram).all(|m| m.header.seq == request.header.seq);
             // Skips what remains of an earlier answer that took too long.
             if !of_ours {

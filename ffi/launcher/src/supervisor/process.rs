@@ -2,11 +2,14 @@
 #![allow(unsafe_code)]
 
 use std::fs;
-use std::io::{self, ErrorKind};
+use std::io::{self, ErrorKind, IoSlice, IoSliceMut};
 use std::mem::size_of;
 use std::ops::Range;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::path::PathBuf;
+
+use nix::sys::uio::{RemoteIoVec, process_vm_readv, process_vm_writev};
+use nix::unistd::Pid;
 
 /// A thread of a program, by the ID in a notice.
 #[derive(Clone, Copy, Debug)]
@@ -47,11 +50,9 @@ impl Process {
         if piece.len == 0 {
             return Ok(bytes);
         }
-        let local = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: piece.len };
-        let remote = libc::iovec { iov_base: piece.address as *mut libc::c_void, iov_len: piece.len };
-        // SAFETY: the local vector is `bytes`; the remote one is only an address in the other process.
-        let got = unsafe { libc::process_vm_readv(self.pid(), &raw const local, 1, &raw const remote, 1, 0) };
-        if usize::try_from(got) == Ok(piece.len) { Ok(bytes) } else { fault() }
+        let remote = RemoteIoVec { base: piece.address as usize, len: piece.len };
+        let got = process_vm_readv(self.pid(), &mut [IoSliceMut::new(&mut bytes)], &[remote]);
+        if got == Ok(piece.len) { Ok(bytes) } else { fault() }
     }
 
     /// Writes to a range, truncated to its length.
@@ -60,16 +61,13 @@ impl Process {
         if len == 0 {
             return Ok(());
         }
-        let local = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: len };
-        let remote = libc::iovec { iov_base: piece.address as *mut libc::c_void, iov_len: len };
-        // SAFETY: the local vector is only read; the remote one is an address in the other process.
-        let put =
-            unsafe { libc::process_vm_writev(self.pid(), &raw const local, 1, &raw const remote, 1, 0) };
-        if usize::try_from(put) == Ok(len) { Ok(()) } else { fault() }
+        let remote = RemoteIoVec { base: piece.address as usize, len };
+        let put = process_vm_writev(self.pid(), &[IoSlice::new(&bytes[..len])], &[remote]);
+        if put == Ok(len) { Ok(()) } else { fault() }
     }
 
-    fn pid(self) -> libc::pid_t {
-        self.0 as libc::pid_t
+    fn pid(self) -> Pid {
+        Pid::from_raw(self.0 as libc::pid_t)
     }
 
     /// Reads a number of `N` bytes.
@@ -208,6 +206,7 @@ impl Message {
 }
 
 #[cfg(test)]
+#[allow(unsafe_code)]
 mod tests {
     use super::*;
 

@@ -10,6 +10,7 @@ use crate::netlink::{Netlink, Received};
 use crate::nldev::{Asker, Inventory, answer};
 use crate::notify::{Listener, Notice};
 use crate::reserved::Reserved;
+use nix::sys::socket::MsgFlags;
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::os::fd::AsFd;
@@ -21,9 +22,6 @@ const LARGEST: usize = 64 << 10;
 const LOOK: Duration = Duration::from_millis(20);
 /// Length of a netlink address.
 const ADDRESS: usize = 12;
-/// Socket options that control how errors are reported.
-const NETLINK_CAP_ACK: libc::c_int = 10;
-const NETLINK_EXT_ACK: libc::c_int = 11;
 
 /// A socket that a program was given.
 struct Given {
@@ -237,8 +235,8 @@ impl Given {
         Ok(Asker {
             port: self.socket.port()?,
             admin: process.is_admin(),
-            ext_ack: self.socket.has(NETLINK_EXT_ACK),
-            cap_ack: self.socket.has(NETLINK_CAP_ACK),
+            ext_ack: self.socket.has(libc::NETLINK_EXT_ACK),
+            cap_ack: self.socket.has(libc::NETLINK_CAP_ACK),
         })
     }
 
@@ -290,25 +288,25 @@ impl Given {
             if !listener.waits(&reader.notice) {
                 return Err(libc::EINTR);
             }
-            let got = self.first(if kept { libc::MSG_PEEK } else { 0 })?;
+            let got = self.first(if kept { MsgFlags::MSG_PEEK } else { MsgFlags::empty() })?;
             if got.from == port {
                 let result = given(reader, process, &got.bytes, most);
                 return Ok((result, (!kept).then_some(got.bytes)));
             }
             if kept {
-                let _ = self.first(0);
+                let _ = self.first(MsgFlags::empty());
             }
         }
     }
 
-    fn first(&self, flags: libc::c_int) -> Result<Received, i32> {
-        let got = self.socket.receive(LARGEST, flags | libc::MSG_DONTWAIT);
+    fn first(&self, flags: MsgFlags) -> Result<Received, i32> {
+        let got = self.socket.receive(LARGEST, flags | MsgFlags::MSG_DONTWAIT);
         got.map_err(|e| e.raw_os_error().unwrap_or(libc::EIO))
     }
 
     /// Changes the data that is queued for the program, in its socket and behind it.
     fn put_back(&mut self, ours: &Netlink, port: u32, change: impl FnOnce(&mut VecDeque<Vec<u8>>)) {
-        let waiting = std::iter::from_fn(|| self.first(0).ok());
+        let waiting = std::iter::from_fn(|| self.first(MsgFlags::empty()).ok());
         let mut all: VecDeque<_> = waiting.filter(|got| got.from == port).map(|got| got.bytes).collect();
         all.append(&mut self.answers);
         change(&mut all);

@@ -124,7 +124,7 @@ impl Umads {
     ) -> io::Result<u64> {
         let flags = process.file_flags(number).unwrap_or(0);
         let (ours, its) = sys::packet_pair(flags & libc::O_NONBLOCK != 0)?;
-        let inode = sys::inode(its.as_fd())?;
+        let inode = nix::sys::stat::fstat(&its)?.st_ino;
         listener.place(notice, its.as_fd(), number, flags & libc::O_CLOEXEC != 0)?;
         let file = File {
             ours,

@@ -11,10 +11,22 @@ use super::{
 };
 use crate::holder::Holder;
 use crate::sys;
+use nix::{
+    errno::Errno,
+    sys::{
+        prctl::set_name,
+        socket::{
+            AddressFamily, MsgFlags, Shutdown, SockFlag, SockType, recv, setsockopt, shutdown, socketpair,
+            sockopt,
+        },
+        time::TimeVal,
+        wait::{WaitPidFlag, WaitStatus, waitpid},
+    },
+    unistd::{ForkResult, Pid, fork},
+};
 use std::{
     io,
-    os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd},
-    ptr,
+    os::fd::{AsRawFd, OwnedFd, RawFd},
     sync::{Mutex, OnceLock, PoisonError},
     time::{Duration, Instant},
 };
@@ -28,13 +40,13 @@ const LONGEST: usize = 256;
 static ASKER: OnceLock<Mutex<OwnedFd>> = OnceLock::new();
 
 /// The asker's process. It ends when this is dropped or the server is killed.
-pub struct Asker(libc::pid_t);
+pub struct Asker(Pid);
 
 #[cfg(test)]
 impl Asker {
     /// Its PID.
     pub fn pid(&self) -> libc::pid_t {
-        self.0
+        self.0.as_raw()
     }
 }
 
@@ -43,13 +55,11 @@ impl Drop for Asker {
         let Some(socket) = ASKER.get() else { return };
         let socket = socket.lock().unwrap_or_else(PoisonError::into_inner);
         let begun = Instant::now();
-        // SAFETY: the descriptor is open; the process is a child of this one, and no other thread waits for it.
-        unsafe {
-            libc::shutdown(socket.as_raw_fd(), libc::SHUT_RDWR);
-            // A stopped asker ends later.
-            while libc::waitpid(self.0, ptr::null_mut(), libc::WNOHANG) == 0 && begun.elapsed() < PATIENCE {
-                std::thread::sleep(Duration::from_millis(1));
-            }
+        let _ = shutdown(socket.as_raw_fd(), Shutdown::Both);
+        // A stopped asker ends later.
+        let ended = || waitpid(self.0, Some(WaitPidFlag::WNOHANG)) != Ok(WaitStatus::StillAlive);
+        while !ended() && begun.elapsed() < PATIENCE {
+            std::thread::sleep(Duration::from_millis(1));
         }
     }
 }
@@ -59,36 +69,19 @@ impl Drop for Asker {
 /// # Safety
 /// There are no other threads.
 pub unsafe fn start() -> io::Result<Asker> {
-    let mut ends = [0; 2];
-    // SAFETY: the kernel writes two new descriptors.
-    let (here, there) = unsafe {
-        let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC;
-        if libc::socketpair(libc::AF_UNIX, kind, 0, ends.as_mut_ptr()) != 0 {
-            return Err(io::Error::last_os_error());
-        }
-        (OwnedFd::from_raw_fd(ends[0]), OwnedFd::from_raw_fd(ends[1]))
-    };
-    let most = libc::timeval { tv_sec: 0, tv_usec: PATIENCE.subsec_micros().into() };
-    let len = size_of_val(&most) as libc::socklen_t;
-    for option in [libc::SO_RCVTIMEO, libc::SO_SNDTIMEO] {
-        // SAFETY: `most` lives across the call.
-        let done = unsafe {
-            libc::setsockopt(here.as_raw_fd(), libc::SOL_SOCKET, option, (&raw const most).cast(), len)
-        };
-        if done != 0 {
-            return Err(io::Error::last_os_error());
-        }
-    }
+    let (here, there) = socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC)?;
+    let most = TimeVal::new(0, PATIENCE.subsec_micros().into());
+    setsockopt(&here, sockopt::ReceiveTimeout, &most)?;
+    setsockopt(&here, sockopt::SendTimeout, &most)?;
     // SAFETY: there are no other threads, as the caller guarantees, so the child is a complete copy of this process; it never returns from
     // here.
-    match unsafe { libc::fork() } {
-        -1 => Err(io::Error::last_os_error()),
-        0 => {
+    match unsafe { fork() }? {
+        ForkResult::Child => {
             let status = answer_all(there.as_raw_fd());
             // SAFETY: ends the child without running the parent's exit handlers.
             unsafe { libc::_exit(libc::c_int::from(status.is_err())) }
         }
-        child => {
+        ForkResult::Parent { child } => {
             let _ = ASKER.set(Mutex::new(here));
             Ok(Asker(child))
         }
@@ -104,8 +97,8 @@ fn answer_all(socket: RawFd) -> io::Result<()> {
         }
         libc::close(libc::STDOUT_FILENO);
         super::privileges::close_inherited();
-        libc::prctl(libc::PR_SET_NAME, c"ironverbs-asker".as_ptr());
     }
+    let _ = set_name(c"ironverbs-asker");
     violation::watch_thread(Role::Asker);
     super::privileges::drop_capabilities(Needs::default())?;
     rules::install(Role::Asker, Needs::default(), (std::process::id(), sys::thread_id()))?;
@@ -139,20 +132,15 @@ pub fn ask(pid: u32) -> Option<Holder> {
 
 fn send(socket: RawFd, bytes: &[u8]) -> bool {
     let bytes = &bytes[..bytes.len().min(LONGEST)];
-    // SAFETY: the bytes live across the call.
-    let sent = unsafe { libc::send(socket, bytes.as_ptr().cast(), bytes.len(), libc::MSG_NOSIGNAL) };
-    sent == bytes.len() as isize
+    nix::sys::socket::send(socket, bytes, MsgFlags::MSG_NOSIGNAL) == Ok(bytes.len())
 }
 
 /// Length of the next packet, or 0 if the other end is closed. `None` on a timeout.
 fn receive(socket: RawFd, into: &mut [u8]) -> Option<usize> {
     loop {
-        // SAFETY: the buffer lives across the call.
-        let got = unsafe { libc::recv(socket, into.as_mut_ptr().cast(), into.len(), 0) };
-        match usize::try_from(got) {
-            Ok(got) => return Some(got),
-            Err(_) if io::Error::last_os_error().kind() == io::ErrorKind::Interrupted => {}
-            Err(_) => return None,
+        match recv(socket, into, MsgFlags::empty()) {
+            Err(Errno::EINTR) => {}
+            got => return got.ok(),
         }
     }
 }

@@ -183,8 +183,8 @@ fn a_party_of_the_node_works_in_jail() {
             sys::futex_wake(&word);
             sys::allocate(&file, 0, 1 << 16).is_ok()
                 && sys::punch(&file, 0, 1 << 16).is_ok()
-                && sys::lock_byte(&file, 1).is_ok_and(|locked| locked)
-                && sys::byte_holder(&file, 1).is_none()
+                && sys::lock_range(&file, (1, 1), true).is_ok_and(|locked| locked)
+                && sys::range_holder(&file, (1, 1)).is_ok_and(|holder| holder.is_none())
                 && !sys::futex_wait(&word, 0, Some(1000))
                 && memory.iter().rev().take(4096).all(|byte| *byte == 2)
         });

@@ -3,12 +3,11 @@
 #![allow(unsafe_code)]
 
 use super::role::Role;
+use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
 use std::{
     cell::Cell,
     fmt::{self, Write},
     io,
-    mem::MaybeUninit,
-    ptr,
 };
 
 /// The exit status that a shell reports for a process killed by SIGSYS.
@@ -51,29 +50,15 @@ impl Write for Line {
 
 /// Installs the handler.
 pub fn watch() -> io::Result<()> {
-    // SAFETY: plain structures; the handler is async-signal-safe.
-    unsafe {
-        let mut action = MaybeUninit::<libc::sigaction>::zeroed().assume_init();
-        action.sa_sigaction = on_refusal as *const () as usize;
-        action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
-        libc::sigfillset(&raw mut action.sa_mask);
-        match libc::sigaction(libc::SIGSYS, &raw const action, ptr::null_mut()) {
-            0 => Ok(()),
-            _ => Err(io::Error::last_os_error()),
-        }
-    }
+    let action = SigAction::new(SigHandler::SigAction(on_refusal), SaFlags::SA_ONSTACK, SigSet::all());
+    // SAFETY: the handler is async-signal-safe.
+    Ok(unsafe { sigaction(Signal::SIGSYS, &action) }.map(drop)?)
 }
 
 /// Records the role of the calling thread, and unblocks SIGSYS: a process that blocks it would be killed without a message.
 pub fn watch_thread(role: Role) {
     ROLE.set(role.name());
-    // SAFETY: the set is written before it is read.
-    unsafe {
-        let mut set = MaybeUninit::<libc::sigset_t>::uninit();
-        libc::sigemptyset(set.as_mut_ptr());
-        libc::sigaddset(set.as_mut_ptr(), libc::SIGSYS);
-        libc::pthread_sigmask(libc::SIG_UNBLOCK, set.as_ptr(), ptr::null_mut());
-    }
+    let _ = SigSet::from(Signal::SIGSYS).thread_unblock();
 }
 
 extern "C" fn on_refusal(_: libc::c_int, info: *mut libc::siginfo_t, _: *mut libc::c_void) {

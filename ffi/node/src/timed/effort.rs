@@ -2,9 +2,13 @@
 #![allow(unsafe_code)]
 
 use clock::Player;
+use nix::{
+    time::ClockId,
+    unistd::{Pid, read},
+};
 use std::{
     collections::HashMap,
-    os::fd::{AsRawFd, FromRawFd, OwnedFd},
+    os::fd::{FromRawFd, OwnedFd},
     time::Duration,
 };
 
@@ -96,21 +100,14 @@ fn counter(tid: u32) -> Option<OwnedFd> {
 }
 
 fn value(counter: &OwnedFd) -> Option<u64> {
-    let mut value = 0u64;
-    // SAFETY: the kernel writes eight bytes.
-    let len = unsafe { libc::read(counter.as_raw_fd(), (&raw mut value).cast(), size_of::<u64>()) };
-    (len == size_of::<u64>() as isize).then_some(value)
+    let mut value = [0; size_of::<u64>()];
+    (read(counter, &mut value) == Ok(value.len())).then(|| u64::from_ne_bytes(value))
 }
 
 /// How long all threads of a process have computed.
 fn process_time(pid: u32) -> Option<Duration> {
-    let (mut clock, mut time) = (0, libc::timespec { tv_sec: 0, tv_nsec: 0 });
-    // SAFETY: both write to what they are given, and fail for a process that is gone.
-    let known = unsafe {
-        libc::clock_getcpuclockid(pid as libc::pid_t, &raw mut clock) == 0
-            && libc::clock_gettime(clock, &raw mut time) == 0
-    };
-    known.then(|| Duration::new(time.tv_sec as u64, time.tv_nsec as u32))
+    let clock = ClockId::pid_cpu_clock_id(Pid::from_raw(pid as libc::pid_t)).ok()?;
+    clock.now().ok().map(Duration::from)
 }
 
 /// True if a thread is there.
