@@ -13,7 +13,7 @@ use super::{
 use crate::devices::{DeviceInfo, MAX_VFS};
 use devmodel::{
     region::{PortGlimpse, Region},
-    state::{COUNTERS, CqRow, MkeyRow, PdRow, QpRow, SrqRow, UctxRow},
+    state::COUNTERS,
 };
 use hwspec::wire::mad::Mad;
 use std::{
@@ -135,36 +135,6 @@ impl Observer {
         !self.map.header().taken.is_empty() && self.locks.is_lived_on()
     }
 
-    /// The queue pairs of `fid`.
-    pub fn qps(&self, fid: u8) -> impl Iterator<Item = Seen<QpRow>> + '_ {
-        self.seen(fid, |row: &QpRow| (row.head.uid, row.head.party))
-    }
-
-    /// The completion queues of `fid`.
-    pub fn cqs(&self, fid: u8) -> impl Iterator<Item = Seen<CqRow>> + '_ {
-        self.seen(fid, |row: &CqRow| (row.head.uid, row.head.party))
-    }
-
-    /// The memory keys of `fid`, numbered by their index.
-    pub fn mkeys(&self, fid: u8) -> impl Iterator<Item = Seen<MkeyRow>> + '_ {
-        self.seen(fid, |row: &MkeyRow| (row.head.uid, row.head.party))
-    }
-
-    /// The protection domains of `fid`.
-    pub fn pds(&self, fid: u8) -> impl Iterator<Item = Seen<PdRow>> + '_ {
-        self.seen(fid, |row: &PdRow| (row.head.uid, row.head.party))
-    }
-
-    /// The shared receive queues of `fid`.
-    pub fn srqs(&self, fid: u8) -> impl Iterator<Item = Seen<SrqRow>> + '_ {
-        self.seen(fid, |row: &SrqRow| (row.head.uid, row.head.party))
-    }
-
-    /// The user contexts of `fid`: one for each time it is open. A context's number is the row's index.
-    pub fn contexts(&self, fid: u8) -> impl Iterator<Item = Seen<UctxRow>> + '_ {
-        self.seen(fid, |row: &UctxRow| (row.head.uid, row.head.party))
-    }
-
     /// The connection identifiers of `fid`. Their context is not known.
     pub fn cm_ids(&self, fid: u8) -> impl Iterator<Item = Seen<CmId>> {
         // The file is created by the first program that uses the connection manager.
@@ -175,14 +145,15 @@ impl Observer {
         })
     }
 
-    /// The objects of living programs. Those of dead programs are destroyed when the next program joins.
-    fn seen<R>(&self, fid: u8, whose: fn(&R) -> (u16, u16)) -> impl Iterator<Item = Seen<R>> + '_
+    /// The objects of a kind of `fid` that living programs own, a memory key numbered by its index. A row of user contexts is one opening of
+    /// the function. Objects of dead programs are destroyed when the next program joins.
+    pub fn objects<R>(&self, fid: u8) -> impl Iterator<Item = Seen<R>> + '_
     where
         R: devmodel::region::Row + zerocopy::FromBytes + 'static,
     {
         let mut known: HashMap<u16, Option<u32>> = HashMap::new();
         self.region.objects::<R>(fid).filter_map(move |(number, row)| {
-            let (context, party) = whose(&row);
+            let (context, party) = (row.head().uid, row.head().party);
             let pid = *known.entry(party).or_insert_with(|| self.locks.holder(party));
             Some(Seen { number, owner: Owner { context, pid: pid? }, row })
         })

@@ -3,7 +3,7 @@
 use super::call::{Call, Done, PORT, Refused, handle};
 use super::codes::{attr, cmd};
 use super::message::Attributes;
-use devmodel::state::{CqRow, MkeyRow, PdRow, QpFlags, QpRow, SrqRow};
+use devmodel::state::{CqRow, MkeyRow, PdRow, QpFlags, QpRow, SrqRow, UctxRow};
 use hwspec::context::{QpState, ServiceType};
 use node::devices::DeviceInfo;
 use node::{CmId, Observer, Owner, Seen};
@@ -230,7 +230,7 @@ fn qps(observer: &Observer, fid: u8, _: bool) -> Vec<(u32, Attributes)> {
     /// `IB_MIG_MIGRATED`.
     const MIGRATED: u8 = 0;
     let mut all = Vec::new();
-    for Seen { number, owner: whose, row } in observer.qps(fid) {
+    for Seen { number, owner: whose, row } in observer.objects::<QpRow>(fid) {
         let Some(kind) = qp_type(&row) else { continue };
         // QP0 and QP1 are known by those numbers.
         let number = if kind < 2 { kind.into() } else { number };
@@ -294,11 +294,12 @@ fn cqs(observer: &Observer, fid: u8, _: bool) -> Vec<(u32, Attributes)> {
         owner(&mut out, whose);
         (number, out)
     };
-    observer.cqs(fid).map(entry).collect()
+    observer.objects(fid).map(entry).collect()
 }
 
 fn mrs(observer: &Observer, fid: u8, admin: bool) -> Vec<(u32, Attributes)> {
-    let live = observer.mkeys(fid).filter(|seen| seen.row.access & (LOCAL_READ | FREE) == LOCAL_READ);
+    let live =
+        observer.objects::<MkeyRow>(fid).filter(|seen| seen.row.access & (LOCAL_READ | FREE) == LOCAL_READ);
     let entry = |Seen { number, owner: whose, row }: Seen<MkeyRow>| {
         let key = number << 8 | u32::from(row.variant);
         let mut out = Attributes::default();
@@ -323,7 +324,7 @@ fn pds(observer: &Observer, fid: u8, _: bool) -> Vec<(u32, Attributes)> {
         owner(&mut out, whose);
         (number, out)
     };
-    observer.pds(fid).map(entry).collect()
+    observer.objects(fid).map(entry).collect()
 }
 
 fn contexts(observer: &Observer, fid: u8, _: bool) -> Vec<(u32, Attributes)> {
@@ -333,14 +334,14 @@ fn contexts(observer: &Observer, fid: u8, _: bool) -> Vec<(u32, Attributes)> {
         owner(&mut out, Owner { context: 1, ..seen.owner });
         (seen.number, out)
     };
-    observer.contexts(fid).map(entry).collect()
+    observer.objects::<UctxRow>(fid).map(entry).collect()
 }
 
 fn srqs(observer: &Observer, fid: u8, _: bool) -> Vec<(u32, Attributes)> {
     /// `SrqRow::kind`, which are also the first of `ib_srq_type`.
     const XRC: u32 = 1;
     let users: Vec<(u32, u32)> =
-        observer.qps(fid).filter(|q| q.row.srqn != 0).map(|q| (q.row.srqn, q.number)).collect();
+        observer.objects::<QpRow>(fid).filter(|q| q.row.srqn != 0).map(|q| (q.row.srqn, q.number)).collect();
     let entry = |Seen { number, owner: whose, row }: Seen<SrqRow>| {
         let mut out = Attributes::default();
         out.u32(attr::RES_SRQN, number)
@@ -365,5 +366,5 @@ fn srqs(observer: &Observer, fid: u8, _: bool) -> Vec<(u32, Attributes)> {
         owner(&mut out, whose);
         (number, out)
     };
-    observer.srqs(fid).map(entry).collect()
+    observer.objects(fid).map(entry).collect()
 }
