@@ -5,7 +5,7 @@ use std::path::Path;
 
 use crate::images::Images;
 use crate::machine::{Guest, Plan};
-use crate::server::{self, Server};
+use crate::server;
 use crate::{Outcome, failed, log};
 
 use super::scratch::scratch;
@@ -22,23 +22,17 @@ pub fn on_vfio(images: &Images) -> Outcome {
     let scratch = scratch("blueflame")?;
     let recorded = stream::file(&scratch);
     let arguments = stream::arguments(&recorded);
-    let mut server = Server::start(&server::Plan { functions: vec![1, 2], arguments, ..Default::default() })?;
-    let plan = Plan::new("blueflame").iommu().plug(server.socket(1)).plug(server.socket(2));
-    let mut guest = Guest::boot(images, plan)?;
-    for slot in [0x10, 0x11] {
-        vfio::bind(&mut guest, slot)?;
-    }
+    let served = server::Plan { arguments, ..Default::default() };
+    let (mut server, guest) = vfio::two_vfs(images, Plan::new("blueflame"), served)?;
     let side = |n: usize, environment: &str| Side {
-        guest: 0,
         prefix: format!(
             "env {environment} /built/ironverbs run --bdf 0000:00:1{n}.0 --address 192.168.7.{}/24 --",
             n + 1
         ),
         device: "iron0".into(),
-        net: String::new(),
         gid: Some(1),
         host: "127.0.0.1".into(),
-        address: String::new(),
+        ..Side::default()
     };
     let mut bench = Bench::new(vec![guest], [side(0, "MLX5_SHUT_UP_BF=0"), side(1, "MLX5_SHUT_UP_BF=1")]);
     let looking = format!("until [ -e /tmp/end ]; do cat {TYPES}; sleep 0.2; done | sort -u");

@@ -4,7 +4,7 @@ use std::process::Command;
 
 use crate::images::{self, Images};
 use crate::machine::{Guest, Plan};
-use crate::server::{self, Server};
+use crate::server;
 use crate::{Outcome, Trouble, failed, log, tree};
 
 use super::sides::{Bench, Side};
@@ -20,23 +20,17 @@ const LAY_OVER: &str = "mkdir /run/programs && mount -t 9p -o trans=virtio,versi
 /// Runs each of them and checks its output.
 pub fn on_vfio(images: &Images) -> Outcome {
     let programs = images::programs()?;
-    let mut server = Server::start(&server::Plan { functions: vec![1, 2], ..Default::default() })?;
     let folder =
         format!("local,path={},mount_tag=programs,security_model=none,readonly=on", programs.display());
-    let plan = Plan::new("customers").iommu().plug(server.socket(1)).plug(server.socket(2));
-    let mut guest = Guest::boot(images, plan.qemu(["-virtfs".into(), folder]))?;
-    for slot in [0x10, 0x11] {
-        vfio::bind(&mut guest, slot)?;
-    }
+    let plan = Plan::new("customers").qemu(["-virtfs".into(), folder]);
+    let (mut server, mut guest) = vfio::two_vfs(images, plan, server::Plan::default())?;
     guest.run(20, LAY_OVER)?;
     let sides = [0, 1].map(|n| Side {
-        guest: 0,
         prefix: launcher(n),
         device: "iron0".into(),
-        net: String::new(),
-        gid: None,
         host: ADDRESSES[0].into(),
         address: ADDRESSES[n].into(),
+        ..Side::default()
     });
     // Both ends are in the same guest.
     let mut bench = Bench::new(vec![guest], sides);

@@ -44,13 +44,11 @@ pub fn run(images: &Images) -> Outcome {
                ip link set d0 up && rdma link add rxe0 type rxe netdev d0";
     pair.bench.guests[0].run(30, rxe)?;
     let side = || Side {
-        guest: 0,
-        prefix: String::new(),
         device: "rxe0".into(),
         net: "d0".into(),
-        gid: None,
         host: "127.0.0.1".into(),
         address: "10.1.1.1".into(),
+        ..Side::default()
     };
     let sides = std::mem::replace(&mut pair.bench.sides, [side(), side()]);
     find_gid(&mut pair.bench, 0)?;

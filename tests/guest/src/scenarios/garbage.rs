@@ -33,13 +33,9 @@ pub fn run(images: &Images) -> Outcome {
     let mut sides = Vec::new();
     for slot in [0x10, 0x11] {
         sides.push(Side {
-            guest: 0,
-            prefix: String::new(),
             device: mlx5::device(&mut honest, slot)?,
-            net: String::new(),
-            gid: None,
             host: "127.0.0.1".into(),
-            address: String::new(),
+            ..Side::default()
         });
     }
     let [first, second] = <[Side; 2]>::try_from(sides).or_else(|_| failed("two sides"))?;

@@ -6,7 +6,7 @@ use crate::server::{self, Server};
 use crate::{Outcome, failed};
 
 use super::scratch::{Scratch, scratch};
-use super::sides::{Bench, Side, cable, find_gid, plug_cable};
+use super::sides::{Bench, Side, boot_two, find_gid};
 
 /// Placement of guests and functions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -95,21 +95,14 @@ impl Pair {
         let server = Server::start(&server::Plan { functions: vec![0, 1], ..served })?;
         let scratch = scratch(name)?;
         let two = place == Place::TwoGuests;
-        let plans = if two {
-            [0, 1]
-                .map(|n| {
-                    let plan = Plan::new(&format!("{name}{n}")).kernel(kernels[usize::from(n)]);
-                    plan.plug(server.socket(u16::from(n))).qemu(cable(&scratch, n))
-                })
-                .to_vec()
+        let mut guests = if two {
+            let plan = |n| Plan::new(&format!("{name}{n}")).kernel(kernels[n]).plug(server.socket(n as u16));
+            boot_two(images, &scratch, [plan(0), plan(1)])?
         } else {
-            vec![Plan::new(name).kernel(kernels[0]).plug(server.socket(0)).plug(server.socket(1))]
+            let plan = Plan::new(name).kernel(kernels[0]).plug(server.socket(0)).plug(server.socket(1));
+            vec![Guest::boot(images, plan)?]
         };
-        let mut guests = Guest::boot_all(images, plans)?;
-        for (n, guest) in (0..).zip(&mut guests) {
-            if two {
-                plug_cable(guest, n)?;
-            }
+        for guest in &mut guests {
             load(guest, if two { &[0x10] } else { &[0x10, 0x11] }, infiniband)?;
         }
         let mut sides = Vec::new();

@@ -1,10 +1,11 @@
 //! The two ends of a connection, in one guest or two, and tools run between them.
 
-use crate::machine::Guest;
+use crate::images::Images;
+use crate::machine::{Guest, Plan};
 use crate::{Outcome, failed};
 
 /// One end.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Side {
     /// Index of the guest.
     pub guest: usize,
@@ -199,8 +200,15 @@ echo "{device} has no RoCE v2 GID for {address}:"; grep -H . /sys/class/infiniba
     Ok(())
 }
 
-/// QEMU arguments that join two guests by a cable for the tools' exchange over TCP; the guest gets 10.9.0.(1+n).
-pub fn cable(dir: &std::path::Path, n: u8) -> Vec<String> {
+/// Boots two guests joined by a cable in `dir` for the tools' exchange over TCP; the n-th has the address 10.9.0.(1+n).
+pub fn boot_two(images: &Images, dir: &std::path::Path, [first, second]: [Plan; 2]) -> Outcome<Vec<Guest>> {
+    let plans = vec![first.qemu(cable(dir, 0)), second.qemu(cable(dir, 1))];
+    let mut guests = Guest::boot_all(images, plans)?;
+    (0..).zip(&mut guests).try_for_each(|(n, guest)| plug_cable(guest, n))?;
+    Ok(guests)
+}
+
+fn cable(dir: &std::path::Path, n: u8) -> Vec<String> {
     let path = dir.join("cable").display().to_string();
     let server = if n == 0 { "on" } else { "off,reconnect-ms=50" };
     vec![
@@ -211,8 +219,7 @@ pub fn cable(dir: &std::path::Path, n: u8) -> Vec<String> {
     ]
 }
 
-/// Configures the guest's end of [`cable`].
-pub fn plug_cable(guest: &mut Guest, n: u8) -> Outcome {
+fn plug_cable(guest: &mut Guest, n: u8) -> Outcome {
     let script = format!(
         "modprobe virtio_net
 until [ -d /sys/bus/pci/devices/0000:00:08.0/virtio*/net ]; do sleep 0.05; done

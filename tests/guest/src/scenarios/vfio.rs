@@ -8,7 +8,7 @@ use crate::server::{self, Server, Strict};
 use crate::{Outcome, failed, log};
 
 use super::scratch::scratch;
-use super::sides::{Bench, Side, cable, find_gid, pingpong, plug_cable};
+use super::sides::{Bench, Side, boot_two, find_gid, pingpong};
 use super::wire::{Beside, packets};
 use super::{mlx5, stream, verbs};
 
@@ -20,6 +20,15 @@ pub fn bind(guest: &mut Guest, slot: u32) -> Outcome {
          [ -c /dev/vfio/$(basename \"$(readlink iommu_group)\") ]"
     );
     guest.run(30, &script).map(drop)
+}
+
+/// Serves two VFs, and boots a guest with both bound to vfio-pci.
+pub fn two_vfs(images: &Images, plan: Plan, served: server::Plan) -> Outcome<(Server, Guest)> {
+    let server = Server::start(&server::Plan { functions: vec![1, 2], ..served })?;
+    let mut guest = Guest::boot(images, plan.iommu().plug(server.socket(1)).plug(server.socket(2)))?;
+    bind(&mut guest, 0x10)?;
+    bind(&mut guest, 0x11)?;
+    Ok((server, guest))
 }
 
 /// Starts rdma-core's tests. They read EQEs 8 bytes at a time and leave the rest to scapy. Versions up to 2.4 accepted truncated packets,
@@ -69,16 +78,8 @@ status=$?; cat /tmp/said; exit $status",
 pub fn provider(images: &Images) -> Outcome {
     let server = Server::start(&server::Plan { functions: vec![0, 1], ..Default::default() })?;
     let scratch = scratch("provider")?;
-    let plans = [0, 1].map(|n| {
-        let plan = Plan::new(["ours", "stock"][usize::from(n)])
-            .plug(server.socket(u16::from(n)))
-            .qemu(cable(&scratch, n));
-        if n == 0 { plan.iommu() } else { plan }
-    });
-    let mut guests = Guest::boot_all(images, plans.to_vec())?;
-    for (n, guest) in (0..).zip(&mut guests) {
-        plug_cable(guest, n)?;
-    }
+    let plans = [Plan::new("ours").plug(server.socket(0)).iommu(), Plan::new("stock").plug(server.socket(1))];
+    let mut guests = boot_two(images, &scratch, plans)?;
     bind(&mut guests[0], 0x10)?;
     mlx5::load(&mut guests[1], &[0x10], false)?;
     // A VF that was assigned no MAC has chosen a random one.
@@ -89,19 +90,18 @@ pub fn provider(images: &Images) -> Outcome {
         guest: 0,
         prefix: "/built/ironverbs run --bdf 0000:00:10.0 --address 192.168.7.1/24 --".into(),
         device: "iron0".into(),
-        net: String::new(),
         gid: Some(1),
         host: "10.9.0.1".into(),
         address: "192.168.7.1".into(),
+        ..Side::default()
     };
     let stock = Side {
         guest: 1,
-        prefix: String::new(),
         device: mlx5::device(&mut guests[1], 0x10)?,
         net: "f10".into(),
-        gid: None,
         host: "10.9.0.2".into(),
         address: "192.168.7.2".into(),
+        ..Side::default()
     };
     let mut bench = Bench::new(guests, [ours, stock]);
     bench.give_address(1)?;
