@@ -7,6 +7,7 @@ use super::{
     timing::Profile,
 };
 use crate::{named::named, region::Lookup};
+use std::collections::HashMap;
 
 /// Translations per line of memory, which one read fetches.
 const PER_LINE: u32 = 8;
@@ -107,6 +108,23 @@ pub(crate) struct Outgoing {
     pub frame: u64,
     /// Bytes of data.
     pub data: u64,
+    /// Its position in a message of several packets; `None` for a message of one packet.
+    pub piece: Option<Piece>,
+}
+
+/// Identifies a message that a card is sending: the sending function, true for a READ response, the destination QP, and the
+/// destination address (MAC or LID).
+pub(crate) type Flow = (u8, bool, u32, [u8; 6]);
+
+/// One packet of a message of several.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Piece {
+    /// The message.
+    pub flow: Flow,
+    /// True for the first packet of the message.
+    pub begins: bool,
+    /// True for the last packet.
+    pub ends: bool,
 }
 
 impl Units {
@@ -238,7 +256,7 @@ impl Units {
         // Time at which the last piece of its data arrives.
         let cause = match out.made {
             Made::Read | Made::ReadAnswer => {
-                let read = self.reader.read(p, made, out.data);
+                let read = self.reader.read(p, made, &out);
                 self.load(Station::Reader, read.busy, read.waited);
                 spans.then(cause, here, Part::Fetch, read.until)
             }
@@ -335,17 +353,18 @@ impl Units {
     }
 }
 
-/// The reader of host memory. It is slow after an idle period and speeds up with the bytes read since, up to the PCIe
-/// bandwidth. So the first bytes of a message take longer than the rest, regardless of their division into packets.
+/// The reader of host memory. It reads one stream at the rate of the PCIe lanes. The first bytes of a message arrive more
+/// slowly than the lanes allow, and the rate rises with the bytes of that message read so far, regardless of their division into
+/// packets and of other reads. So no message is faster because others are outstanding.
 #[derive(Default)]
 struct Reader {
-    /// Bytes read since the last idle period.
-    read: u64,
-    /// Time at which the last of them arrives.
+    /// Time at which the lanes have carried all reads requested so far.
     until: Ps,
+    /// For each message that is partly read: its bytes read so far, and the arrival of the last of them.
+    begun: HashMap<Flow, (u64, Ps)>,
 }
 
-/// A read of host memory: arrival of its last byte, time it occupied the reader, and time it waited for earlier reads.
+/// A read of host memory: arrival of its last byte, time it occupied the lanes, and time it waited for earlier reads.
 struct Read {
     until: Ps,
     busy: Ps,
@@ -353,26 +372,36 @@ struct Read {
 }
 
 impl Reader {
-    fn read(&mut self, p: &Profile, at: Ps, len: u64) -> Read {
-        if at >= self.until {
-            self.read = 0;
-        }
-        let (first, mut busy, mut left) = (at + p.read_trip(), 0, len);
-        let begin = first.max(self.until);
-        let chunk = u64::from(p.card.chunk);
-        let bound = p.slot.time(chunk);
-        while left > 0 {
-            let piece = left.min(chunk);
-            let pace = p.card.read_pace.time(piece, self.read, p.card.read_pace_bytes);
-            // The pace only improves: once the PCIe bandwidth is the limit, it remains the limit.
-            let pieces = if piece == chunk && pace <= bound { left / chunk } else { 1 };
-            busy += pieces * if piece == chunk { bound } else { p.slot.time(piece) }.max(pace);
-            self.read += pieces * piece;
-            left -= pieces * piece;
-        }
+    fn read(&mut self, p: &Profile, at: Ps, out: &Outgoing) -> Read {
+        let first = at + p.read_trip();
+        let begun =
+            out.piece.filter(|piece| !piece.begins).and_then(|piece| self.begun.get(&piece.flow).copied());
+        let (behind, before) = begun.unwrap_or((0, first));
+        let (begin, busy) = (first.max(self.until), p.slot.time(out.data));
         self.until = begin + busy;
-        Read { until: self.until, busy, waited: begin - first }
+        let there = first.max(before) + pace(p, out.data, behind);
+        match out.piece {
+            Some(piece) if piece.ends => _ = self.begun.remove(&piece.flow),
+            Some(piece) => _ = self.begun.insert(piece.flow, (behind + out.data, there)),
+            None => {}
+        }
+        Read { until: self.until.max(there), busy, waited: begin - first }
     }
+}
+
+/// Time to read `len` bytes of a message after its first `behind` bytes, if nothing else is read.
+fn pace(p: &Profile, len: u64, behind: u64) -> Ps {
+    let (chunk, mut took, mut read) = (u64::from(p.card.chunk), 0, 0);
+    let bound = p.slot.time(chunk);
+    while read < len {
+        let piece = (len - read).min(chunk);
+        let pace = p.card.read_pace.time(piece, behind + read, p.card.read_pace_bytes);
+        // The pace only improves: once the PCIe bandwidth is the limit, it remains the limit.
+        let pieces = if piece == chunk && pace <= bound { (len - read) / chunk } else { 1 };
+        took += pieces * if piece == chunk { bound } else { p.slot.time(piece) }.max(pace);
+        read += pieces * piece;
+    }
+    took
 }
 
 #[cfg(test)]
@@ -388,31 +417,42 @@ mod tests {
         card.send(&profile(), &mut Spans::default(), 0, Cause::new(0), packet).at
     }
 
+    /// A packet of `len` bytes: a whole message, or a piece of one.
+    fn packet(len: u64, piece: Option<Piece>) -> Outgoing {
+        Outgoing { made: Made::Read, frame: len + 58, data: len, piece }
+    }
+
     #[test]
-    fn a_reader_that_rested_is_slow_at_first() {
+    fn the_first_bytes_of_a_message_take_longer_than_those_behind_them() {
         let p = profile();
-        let alone = |len| Reader::default().read(&p, 0, len).until - p.read_trip();
+        let alone = |len| Reader::default().read(&p, 0, &packet(len, None)).until - p.read_trip();
         let slope = |from: u64, to: u64| (alone(to) - alone(from)) as f64 / (to - from) as f64 / 1e3;
         // As measured on cards (ns per byte), unless the wire is slower.
         assert!((0.2..0.25).contains(&slope(256, 4096)), "{}", slope(256, 4096));
         assert!((0.14..0.2).contains(&slope(4096, 8192)), "{}", slope(4096, 8192));
         assert!((0.1..0.15).contains(&slope(8192, 16384)), "{}", slope(8192, 16384));
-        // In the end it is limited by the PCIe bandwidth.
+        // The same message in packets takes as long. The lanes delay the packet after it only by their own rate; each read is
+        // rounded to a picosecond by itself.
         let mut reader = Reader::default();
-        let begin = reader.read(&p, 0, 1 << 20).until;
-        let end = reader.read(&p, 0, 2 << 20).until;
-        assert_eq!((end - begin) / 1000, 8192 * p.slot.time(256) / 1000);
-        // After an idle period it is slow again, but not before.
-        assert_eq!(reader.read(&p, end, 512).until - end, alone(512) + p.read_trip());
+        let piece = |n: u64| Piece { flow: (1, false, 7, [0; 6]), begins: n == 0, ends: n == 7 };
+        let pieces = (0..8).map(|n| reader.read(&p, 0, &packet(1024, Some(piece(n)))).until).last();
+        assert_eq!(pieces.unwrap() - p.read_trip(), alone(8192));
+        let lanes = 8 * p.slot.time(1024) + p.slot.time(64);
+        assert_eq!(reader.read(&p, 0, &packet(64, None)).until, p.read_trip() + lanes);
+        // Other messages delay a message once they fill the lanes, and never speed it up.
+        let mut reader = Reader::default();
+        let ends: Vec<_> = (0..100).map(|_| reader.read(&p, 0, &packet(8192, None)).until).collect();
+        assert!(ends.windows(2).all(|two| two[0] <= two[1] && two[0] >= alone(8192) + p.read_trip()));
+        assert_eq!(ends[99] - ends[98], p.slot.time(8192));
     }
 
     #[test]
     fn an_acknowledgement_passes_packets_that_wait_for_data() {
         let p = profile();
         let mut card = Units::new(&profile());
-        let packet = Outgoing { made: Made::Read, frame: 4154, data: 4096 };
+        let packet = Outgoing { made: Made::Read, frame: 4154, data: 4096, piece: None };
         let busy = (0..8).map(|_| sent(&mut card, packet)).last().unwrap();
-        let ack = Outgoing { made: Made::Acknowledgement, frame: 62, data: 0 };
+        let ack = Outgoing { made: Made::Acknowledgement, frame: 62, data: 0, piece: None };
         assert!(sent(&mut card, ack) < busy / 2);
         assert_eq!(card.port_free(), busy + p.wire.time(62), "it takes its bits of the port all the same");
     }
@@ -420,7 +460,7 @@ mod tests {
     #[test]
     fn functions_of_a_card_share_its_port() {
         let mut card = Units::new(&profile());
-        let packet = Outgoing { made: Made::Read, frame: 4154, data: 4096 };
+        let packet = Outgoing { made: Made::Read, frame: 4154, data: 4096, piece: None };
         let end = (0..1000).map(|_| sent(&mut card, packet)).last().unwrap();
         let gbps = 1000.0 * 4096.0 * 8e3 / end as f64;
         assert!((95.0..98.1).contains(&gbps), "{gbps} Gb/s");

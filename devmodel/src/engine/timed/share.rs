@@ -79,7 +79,7 @@ impl<T> Timed<'_, T> {
             spans,
             here,
             cause,
-            Outgoing { made: Made::Read, frame: len, data: len },
+            Outgoing { made: Made::Read, frame: len, data: len, piece: None },
         );
         if let Some(mirror) = mirror {
             mirror.pass(now);

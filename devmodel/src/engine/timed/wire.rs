@@ -4,7 +4,7 @@ use super::{Ends, Happened, Task, Timed, What, qp_mask};
 use crate::{
     Adapter, LinkLayer,
     engine::{
-        card::{For, Made, Outgoing},
+        card::{For, Made, Outgoing, Piece},
         delivery::seal,
         faults::damage,
         network::{Fabric, Move, Packet, Pause, PortLoad, Settings, Topology},
@@ -127,7 +127,7 @@ impl<T> Timed<'_, T> {
                 let what = Traced::Frame(headers, frame.payload.len());
                 watch(&TraceEvent { now, fid, what });
             }
-            let Some(out) = outgoing(link_layer, frame, reads) else { continue };
+            let Some(out) = outgoing(adapter, (fid, frame), reads) else { continue };
             self.frames[0] += 1;
             self.frames[1] += u64::from(out.made == Made::Acknowledgement);
             let here = self.place(fid);
@@ -375,17 +375,26 @@ fn headers_of(link_layer: LinkLayer, head: &[u8], payload: usize) -> Option<Head
     }
 }
 
-/// The packet to send for a frame; `None` if its headers cannot be parsed, which no stage produces. `reads`: its data was
-/// copied from host memory.
-fn outgoing(link_layer: LinkLayer, frame: &Frame, reads: bool) -> Option<Outgoing> {
+/// The packet to send for a frame of function `fid`; `None` if its headers cannot be parsed, which no stage produces. `reads`:
+/// its data was copied from host memory.
+fn outgoing(adapter: &Adapter, (fid, frame): (u8, &Frame), reads: bool) -> Option<Outgoing> {
     let head = &frame.headers[..frame.header_len as usize];
     let data = frame.payload.len();
-    let made = match headers_of(link_layer, head, data)?.bth().opcode().operation() {
+    let bth = headers_of(adapter.config().link_layer, head, data)?.bth();
+    let opcode = bth.opcode();
+    let made = match opcode.operation() {
         Some(Operation::ReadResponse) => Made::ReadAnswer,
         Some(Operation::AtomicAck) => Made::AtomicAnswer,
         Some(Operation::Ack) => Made::Acknowledgement,
         _ if data > 0 && (reads || matches!(frame.payload, Payload::Pieces(..))) => Made::Read,
         _ => Made::Inline,
     };
-    Some(Outgoing { made, frame: (head.len() + data + pad(data) + ICRC_SIZE) as u64, data: data as u64 })
+    let (begins, ends) = (opcode.is_first(), opcode.is_last());
+    let piece = (!begins || !ends).then(|| {
+        let (mut to, address) = ([0; 6], &head[adapter.address_in_frame()]);
+        to[..address.len()].copy_from_slice(address);
+        Piece { flow: (fid, opcode.is_response(), bth.dest_qp().0, to), begins, ends }
+    });
+    let frame = (head.len() + data + pad(data) + ICRC_SIZE) as u64;
+    Some(Outgoing { made, frame, data: data as u64, piece })
 }

@@ -71,9 +71,9 @@ pub struct Card {
     pub complete: Ns,
     /// Data passes through the units in pieces of this many bytes: the next unit starts when it has one.
     pub chunk: u32,
-    /// Time per byte of the reader of host memory after an idle period (PXDP).
+    /// Time per byte of the reader of host memory at the beginning of a message (PXDP).
     pub read_pace: Ns,
-    /// After this many bytes the time per byte has halved, after twice as many it is a third, and so on.
+    /// After this many bytes of the message the time per byte has halved, after twice as many it is a third, and so on.
     pub read_pace_bytes: u32,
     /// Interval in packets between those of a message that request an acknowledgement.
     pub ack_every: u32,
