@@ -1,10 +1,11 @@
 use super::{
     super::{
         spans::Part,
-        timing::{Card, Profile},
+        timing::{Card, Ns, Profile},
     },
     *,
 };
+use proptest::{prelude::*, sample::select};
 use std::sync::{Arc, Mutex};
 
 fn plan(operation: Operation, measure: Measure) -> Plan {
@@ -123,6 +124,37 @@ fn a_bandwidth_never_falls_while_messages_get_longer() {
                 assert!(longer > 0.98 * ns, "{what}");
             }
         }
+    }
+}
+
+/// The time of a message in nanoseconds, from depth and throughput (Little's law). The number of messages is a multiple of the depth,
+/// because the last ones would count as slow if they were fewer.
+fn under_way(plan: &Plan, depth: u32) -> f64 {
+    let plan = Plan { depth, moderation: 1, iters: 120 * depth, ..plan.clone() };
+    f64::from(depth) * f64::from(plan.bytes) * 8.0 / gbps(&plan)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(60))]
+
+    #[test]
+    fn a_message_is_no_faster_while_more_is_under_way(
+        operation in select(&[Operation::Send, Operation::Write, Operation::Read][..]),
+        profile in select(&["direct-x16", "direct-x8", "pods-switch"][..]),
+        mtu in select(&[1024, 4096][..]),
+        log in 5..17u32,
+        more in 0..32u32,
+        depth in 1..12u32,
+        deeper in 1..6u32,
+    ) {
+        let mut plan = Plan::new(operation, Measure::Bandwidth, Profile::load(profile).unwrap());
+        (plan.bytes, plan.mtu) = ((1 << log) + (more << log) / 32, Some(mtu));
+        // Posting takes no time: a message that is posted while an earlier doorbell is on its way is sent with that doorbell, which
+        // saves the time of its own.
+        let host = &mut plan.profile.host;
+        (host.post_rate, host.pio) = (Ns(0.0), Ns(0.0));
+        let (few, many) = (under_way(&plan, depth), under_way(&plan, depth + deeper));
+        prop_assert!(many > 0.995 * few, "{} B: {few} ns, then {many}", plan.bytes);
     }
 }
 
