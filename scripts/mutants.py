@@ -50,6 +50,8 @@ def mutants():
         count = (ROOT / mutant['file']).read_text().count(mutant['find'])
         if count != 1:
             die(f"{mutant['name']}: expected its text once in {mutant['file']}, found it {count} times")
+        if mutant['find'].startswith('.'):
+            die(f"{mutant['name']}: expected an expression or statements, found a method without its receiver")
     return found
 
 
