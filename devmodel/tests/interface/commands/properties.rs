@@ -1,15 +1,10 @@
 //! For arbitrary bytes written: no panic, a reply, and a function that still works.
 
-use super::bed::{Bed, CMDQ, MEMORY, with_list};
-use hwspec::{
-    cmd::{
-        CmdIn, Opcode, Status, cq::CreateCqIn, eq::CreateEqIn, mkey::CreateMkeyIn, qp::CreateQpIn, srq::*,
-    },
-    context::{
-        cq::CqContext, eq::EqContext, mkey::MkeyContext, qp::QpContext, srq::RmpContext, srq::SrqContext,
-        wq::WorkQueue,
-    },
+use super::{
+    bed::{Bed, CMDQ, MEMORY},
+    shown::{KINDS, Kind, kinds},
 };
+use hwspec::cmd::{CmdIn, Opcode, Status};
 use proptest::prelude::*;
 
 /// All existing opcodes, and some unknown ones.
@@ -32,53 +27,18 @@ fn goes_on(bed: &mut Bed, fid: u8) {
     bed.ok(fid, Opcode::AllocPd, &CmdIn::zeroed(), 16);
 }
 
-/// Inputs that create one object of each kind, with their page lists, and the commands that query and destroy
-/// it.
-fn creations(bed: &mut Bed) -> Vec<(Opcode, Vec<u8>, Opcode, Opcode)> {
-    let base = bed.base(0);
-    let cqn = bed.cq(0, 0, &base);
-    let at = bed.pages(0, 4);
-    let pages = [at, at + 4096];
-    let eq = EqContext::with(|s| s.log_eq_size(4).uar_page(base.uar).intr(3));
-    let create_eq = CreateEqIn::with(|s| s.eq_context_entry(eq));
-    let mut cq = CqContext::zeroed();
-    cq.set().log_cq_size(6).uar_page(base.uar).c_eqn_or_apu_element(base.eqn).dbr_addr(at);
-    let create_cq = CreateCqIn::with(|s| s.cq_context(cq));
-    let mut key = MkeyContext::zeroed();
-    key.set().access_mode_1_0(1).pd(base.pd).len(8192).log_page_size(12).translations_octword_size(1);
-    let mut create_mkey = CreateMkeyIn::zeroed();
-    create_mkey.set().memory_key_mkey_entry(key).translations_octword_actual_size(1);
-    let mut qp = QpContext::zeroed();
-    qp.set().pd(base.pd).uar_page(base.uar).cqn_snd(cqn).cqn_rcv(cqn).log_rq_size(5).log_rq_stride(1);
-    qp.set().log_sq_size(4).dbr_addr(at);
-    let create_qp = CreateQpIn::with(|s| s.qpc(qp));
-    let srq = SrqContext::with(|s| s.log_srq_size(5).log_rq_stride(1).pd(base.pd));
-    let create_srq = CreateSrqIn::with(|s| s.srq_context_entry(srq));
-    let wq = WorkQueue::with(|s| s.pd(base.pd).log_wq_sz(5).log_wq_stride(5));
-    let rmp = RmpContext::with(|s| s.wq(wq));
-    let create_rmp = CreateRmpIn::with(|s| s.ctx(rmp));
-    vec![
-        (Opcode::CreateEq, with_list(&create_eq, &pages), Opcode::QueryEq, Opcode::DestroyEq),
-        (Opcode::CreateCq, with_list(&create_cq, &pages), Opcode::QueryCq, Opcode::DestroyCq),
-        (Opcode::CreateMkey, with_list(&create_mkey, &pages), Opcode::QueryMkey, Opcode::DestroyMkey),
-        (Opcode::CreateQp, with_list(&create_qp, &pages), Opcode::QueryQp, Opcode::DestroyQp),
-        (Opcode::CreateSrq, with_list(&create_srq, &pages), Opcode::QuerySrq, Opcode::DestroySrq),
-        (Opcode::CreateRmp, with_list(&create_rmp, &pages), Opcode::QueryRmp, Opcode::DestroyRmp),
-    ]
-}
-
 proptest! {
     #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
 
     #[test]
     fn what_a_damaged_creation_makes_is_shown_and_ended(
-        changes in prop::collection::vec((0..6usize, prop::collection::vec((16..0x120usize, any::<u8>()), 0..4)), 1..40),
+        changes in prop::collection::vec((0..KINDS, prop::collection::vec((16..0x120usize, any::<u8>()), 0..4)), 1..40),
     ) {
         let mut bed = Bed::power_on();
         bed.bring_up(0);
-        let all = creations(&mut bed);
+        let all = kinds(&mut bed);
         for (which, damage) in changes {
-            let (create, input, query, destroy) = &all[which];
+            let Kind { create, input, query, destroy, .. } = &all[which];
             let (mut input, sound) = (input.clone(), damage.is_empty());
             for (at, byte) in damage {
                 if let Some(place) = input.get_mut(at) {

@@ -11,11 +11,11 @@ use hwspec::{
 };
 
 /// A kind of object: a creation that is accepted, and the context in it.
-struct Kind {
-    create: Opcode,
-    query: Opcode,
-    destroy: Opcode,
-    input: Vec<u8>,
+pub struct Kind {
+    pub create: Opcode,
+    pub query: Opcode,
+    pub destroy: Opcode,
+    pub input: Vec<u8>,
     /// Bytes before the context, in the input of the creation and in the output of the query.
     at: [usize; 2],
     /// The fields of the context, without structures in between: name, first bit, width.
@@ -182,8 +182,11 @@ impl Kind {
     }
 }
 
+/// Number of kinds.
+pub const KINDS: usize = 12;
+
 /// Every kind of object with a context that can be queried.
-fn kinds(bed: &mut Bed) -> Vec<Kind> {
+pub fn kinds(bed: &mut Bed) -> [Kind; KINDS] {
     let base = bed.base(0);
     let cqn = bed.cq(0, 0, &base);
     let at = bed.pages(0, 4);
@@ -247,7 +250,7 @@ fn kinds(bed: &mut Bed) -> Vec<Kind> {
         };
     }
     let create_key = with_list(&create_key, &pages);
-    vec![
+    [
         kind!(EqContext, CreateEq CreateEqIn, QueryEq QueryEqOut, DestroyEq, create_eq, [STATE, &["ec", "oi"]]),
         kind!(CqContext, CreateCq CreateCqIn, QueryCq QueryCqOut, DestroyCq, create_cq, [STATE, OTHER_CQS]),
         kind!(MkeyContext, CreateMkey CreateMkeyIn, QueryMkey QueryMkeyOut, DestroyMkey, create_key, [OTHER_KEYS]),

@@ -1,6 +1,6 @@
 //! Program memory that is lent to the node and returned.
 //!
-//! Whether memory may be lent depends on the whole process: its credit, mappings, threads and fork handlers. So each of these tests has a
+//! Lending depends on the whole process: its credit, mappings, threads and fork handlers. So each of these tests has a
 //! process of its own.
 #![allow(unsafe_code)]
 
