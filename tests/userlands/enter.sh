@@ -12,7 +12,7 @@ node=$2
 shift 2
 [ -x "$built/ironverbs" ] || { echo "userlands: no $built/ironverbs (cargo build --release)" >&2; exit 1; }
 mkdir -p "$folder$built"
-exec timeout "${IRONVERBS_LIMIT:-60}" "$built/ironverbs" run --node "$node" --vfs 4 \
+exec timeout --verbose "${IRONVERBS_LIMIT:-60}" "$built/ironverbs" run --node "$node" --vfs 4 \
     --strict owner=pf,pages=real,events=strict,uid=strict,reserved=zero -- sh -c '
     folder=$1 built=$2; shift 2
     for dir in sys dev proc; do mount --rbind "/$dir" "$folder/$dir"; done
