@@ -74,8 +74,8 @@ holds() {
         say "$name" "$told"
         return 0
     fi
-    sed 's/^/    server: /' "$node/server" >&2
-    sed 's/^/    client: /' "$node/client" >&2
+    tail -n 8 "$node/server" | sed 's/^/    server: /' >&2
+    tail -n 8 "$node/client" | sed 's/^/    client: /' >&2
     say "$name" FAILED
     failed=1
 }
