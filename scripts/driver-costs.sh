@@ -19,7 +19,7 @@ finish() {
 }
 node=/dev/shm/ironverbs-costs-$$
 trap finish EXIT
-"$target/ironverbs" serve --node "$node" --vfs 1 --plug 1="$scratch/function" >"$scratch/serve" 2>&1 &
+"$target/ironverbs" serve --adapter "$node" --vfs 1 --plug 1="$scratch/function" >"$scratch/serve" 2>&1 &
 served=$!
 for _ in $(seq 100); do [ ! -S "$scratch/function" ] || break; sleep 0.1; done
 [ -S "$scratch/function" ] || die "expected a socket of ironverbs serve, found none: $(cat "$scratch/serve")"

@@ -16,7 +16,7 @@ NODE=$(mktemp -d /dev/shm/ironverbs-verbs-XXXXXX)
 trap 'rm -rf "$NODE"' EXIT
 
 die() { echo "fuzz-verbs: $*" >&2; exit 1; }
-run() { timeout $((SECONDS_ALL + 60)) "$BUILT/ironverbs" run --node "$NODE/n" --vfs 4 -- "$@"; }
+run() { timeout $((SECONDS_ALL + 60)) "$BUILT/ironverbs" run --adapter "$NODE/n" --vfs 4 -- "$@"; }
 
 [ -x "$BUILT/ironverbs" ] || die "no $BUILT/ironverbs: run make build first"
 program=$NODE/verbs
@@ -43,7 +43,7 @@ pingpong() {
 }
 # Prints programs, their memory, and objects on functions; prints nothing when all are gone.
 left() {
-    "$BUILT/ironverbs" node status --node "$NODE/n" |
+    "$BUILT/ironverbs" adapter status "$NODE/n" |
         grep -E "^program [0-9]|^iron[0-9]+: .*(qp|cq|mkey|pd|eq|uar) |[1-9][0-9]* KiB of it drivers" || true
 }
 

@@ -90,11 +90,11 @@ check() {
 make_wire() {
     links=
     for node in 0 $(seq "$NODES"); do
-        "$IRONVERBS" node create --node "$CLUSTER/adapter-$node" --node-id "$node" --vfs "$VFS" >/dev/null
-        [ "$node" = 0 ] || links="$links --link node:$CLUSTER/adapter-$node"
+        "$IRONVERBS" adapter create "$CLUSTER/adapter-$node" --id "$node" --vfs "$VFS" >/dev/null
+        [ "$node" = 0 ] || links="$links node:$CLUSTER/adapter-$node"
     done
     # shellcheck disable=SC2086  # a list
-    start wire unshare -n "$IRONVERBS" serve --node "$CLUSTER/adapter-0" $links --link tap:wire0
+    start wire unshare -n "$IRONVERBS" link --adapter "$CLUSTER/adapter-0" $links tap:wire0
     await 20 "a wire" inside ip link show wire0 || die "$(tail -n 3 "$CLUSTER/log/wire")"
     inside ip link set lo up
     inside ip addr add 10.10.0.100/16 dev wire0
@@ -106,7 +106,7 @@ make_wire() {
 # with it, for their processes are in a namespace of their own.
 start_host() {
     mkdir -p "$CLUSTER/images/host" "$CLUSTER/asked/host"
-    [ "$HOST" = plain ] && view= || view="$IRONVERBS run --node $CLUSTER/adapter-0 --"
+    [ "$HOST" = plain ] && view= || view="$IRONVERBS run --adapter $CLUSTER/adapter-0 --"
     # shellcheck disable=SC2086  # a command, or nothing
     start host nsenter -t "$(cat "$CLUSTER/run/wire")" -n unshare --pid --fork --kill-child --mount-proc $view \
         sh "$HERE/scripts/kubernetes/host.sh" "$CLUSTER" "$PROGRAMS" "$PLUGINS" "$IRONVERBS"
@@ -114,7 +114,7 @@ start_host() {
 
 start_node() { # NODE
     mkdir -p "$CLUSTER/images/node-$1" "$CLUSTER/asked/node-$1"
-    start "node-$1" "$IRONVERBS" linux --node "$CLUSTER/adapter-$1" --vfs "$VFS" --cpus "$CPUS" --memory "$MEMORY" \
+    start "node-$1" "$IRONVERBS" linux --adapter "$CLUSTER/adapter-$1" --vfs "$VFS" --cpus "$CPUS" --memory "$MEMORY" \
         --share "$CLUSTER" --log "$CLUSTER/log/node-$1.kernel" -- \
         sh "$HERE/scripts/kubernetes/node.sh" "$CLUSTER" "$1" "$NODES" "$PROGRAMS" "$PLUGINS" "$RDMA_NETNS"
 }

@@ -35,7 +35,7 @@ build_static() {
 # The static program brings up a served function, and a static server serves it as well.
 test_static() { # SERVER
     rm -rf "$work"/*
-    timeout 60 "$1" serve --node "$work/node" --plug "1=$work/socket" >"$work/served" 2>&1 &
+    timeout 60 "$1" serve --adapter "$work/node" --plug "1=$work/socket" >"$work/served" 2>&1 &
     server=$!
     for _ in 1 2 3 4 5 6 7 8 9 10; do
         grep -q ^jailed "$work/served" && break

@@ -40,7 +40,7 @@ pub fn bringup(command: &options::Bringup) -> ExitCode {
         transport = Arc::new(RecordingTransport::new(transport, function, recorder));
     }
     say_line!("bring-up of {target}{}", if command.write { "" } else { ", reading only" });
-    if command.target.bdf.is_some() {
+    if command.target.vfio.is_some() {
         say_line!("kernel VFIO has reset the function when it was opened, and will when it is closed");
     }
     let report = harness::run(&transport, &plan, &mut show);
@@ -84,7 +84,7 @@ fn plan(command: &options::Bringup) -> Result<Plan, String> {
 }
 
 fn open(command: &options::Bringup) -> Result<(String, Arc<dyn Transport>), String> {
-    if let Some(address) = command.target.bdf {
+    if let Some(address) = command.target.vfio {
         // Opening the function resets it, which would break its users.
         let device = Sysfs::default().device(address).map_err(|e| e.to_string())?;
         if !command.force {
@@ -136,14 +136,14 @@ fn write_reports(command: &options::Bringup, target: &str, report: &Report) -> R
         )?;
     }
     if let Some(file) = &command.json {
-        let vfio = command.target.bdf.is_some();
+        let vfio = command.target.vfio.is_some();
         write(file, format!("{:#}\n", as_json(target, vfio, report)))?;
     }
     Ok(())
 }
 
 fn reset_at_open(command: &options::Bringup) -> &'static str {
-    match command.target.bdf {
+    match command.target.vfio {
         Some(_) => "kernel VFIO resets the function when it is opened and closed\n",
         None => "",
     }

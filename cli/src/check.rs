@@ -1,4 +1,4 @@
-//! `ironverbs check`: checks captured frames against the rules of the reliable connection.
+//! `ironverbs pcap check`: checks captured frames against the rules of the reliable connection.
 
 use crate::say::{fail, say_line};
 use devmodel::wire::rules::Checker;

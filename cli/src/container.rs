@@ -116,7 +116,7 @@ pub fn mounts<'a>(node: &'a Path, provider: &'a Provider) -> [(&'a Path, [&'stat
 /// The hook that shows devices in a container, in the format of OCI runtimes.
 pub fn hook_of(node: &Path, shown: &[&DeviceInfo], command: &Path) -> Value {
     let mut args: Vec<Value> = HOOK.map(Value::from).into();
-    args.extend(["--node".into(), json!(node)]);
+    args.extend(["--adapter".into(), json!(node)]);
     for device in shown {
         args.extend(["--device".into(), json!(device.name)]);
     }

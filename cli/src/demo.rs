@@ -19,13 +19,14 @@ pub fn demo(demo: &Demo) -> ExitCode {
 }
 
 fn try_demo(demo: &Demo) -> Result<(), String> {
+    demo.identity.without_plan()?;
     let node = place::open(&demo.node.path(), &demo.identity.over(NodeOptions::default()));
     let node = node.map_err(|e| e.to_string())?;
     let (vfs, node) = (node.vfs(), node.dir().to_path_buf());
     if vfs < 2 {
         let node = node.display();
         return Err(format!(
-            "expected a node of 2 VFs or more, found {vfs} in {node}; --node takes another's directory"
+            "expected an adapter of 2 VFs or more, found {vfs} in {node}; --adapter takes another's directory"
         ));
     }
     let port = pair::free_port()?;

@@ -13,7 +13,6 @@ use node::dir;
 use node::place::Place;
 use serde_json::json;
 
-use crate::options::LookOptions;
 use crate::say::say_line;
 
 /// rdma-core releases with a known private provider interface; the provider detects it again when it is loaded.
@@ -57,8 +56,8 @@ impl State {
     }
 }
 
-pub fn doctor(how: &LookOptions) -> ExitCode {
-    let node = how.node.path();
+/// Reports on this host and the adapter in `node`.
+pub fn doctor(node: &Path, is_json: bool) -> ExitCode {
     let findings = [
         view(),
         library(),
@@ -69,7 +68,7 @@ pub fn doctor(how: &LookOptions) -> ExitCode {
         seccomp(),
         supervisor(),
         set_uid(),
-        memory(&node),
+        memory(node),
         process_vm(),
         lending(),
         optional("ucx-utils", "ucx_perftest", "make bench compares with it"),
@@ -77,7 +76,7 @@ pub fn doctor(how: &LookOptions) -> ExitCode {
         qemu(),
     ];
     let bad = findings.iter().filter(|f| matches!(f.state, State::Missing)).count();
-    if how.json {
+    if is_json {
         let finding =
             |f: &Finding| json!({ "what": f.what, "state": f.state.word(), "text": f.text.as_str() });
         let all: Vec<_> = findings.iter().map(finding).collect();
@@ -92,11 +91,11 @@ pub fn doctor(how: &LookOptions) -> ExitCode {
     }
 }
 
-/// Checks whether programs started from here see a node, and all of its devices.
+/// Checks that programs started from here see an adapter, and all of its devices.
 fn view() -> Finding {
     const WHAT: &str = "this shell";
     let Some(node) = env::var_os("IRONVERBS_NODE").map(PathBuf::from) else { return no_view() };
-    // If the device directory cannot be listed, it counts as empty: this shell then sees no node.
+    // If the device directory cannot be listed, it counts as empty: this shell then sees no adapter.
     let seen = launcher::places().unwrap_or_default();
     if seen.is_empty() {
         return no_view();
@@ -109,24 +108,24 @@ fn view() -> Finding {
             return limited(
                 WHAT,
                 format!(
-                    "its programs see {seen} of the {there} functions of the node in {}: the supervisor of this run has ended, or may not \
+                    "its programs see {seen} of the {there} functions of the adapter in {}: the supervisor of this run has ended, or may not \
                      make device files; programs of another `ironverbs run` see all",
                     node.display()
                 ),
             );
         }
     }
-    // Functions elsewhere belong to no node; the directory is listed for them nevertheless.
+    // Functions elsewhere belong to no adapter; the directory is listed for them nevertheless.
     let nodes =
         if nodes.is_empty() { vec![node.display()] } else { nodes.iter().map(|dir| dir.display()).collect() };
     let paths: Vec<String> = nodes.iter().map(ToString::to_string).collect();
-    found(WHAT, format!("its programs see the node in {}", paths.join(" and that in ")))
+    found(WHAT, format!("its programs see the adapter in {}", paths.join(" and that in ")))
 }
 
 fn no_view() -> Finding {
     found(
         "this shell",
-        "its programs see no node: `ironverbs run -- ib_write_bw ...` sees one, `ib_write_bw ...` alone does not",
+        "its programs see no adapter: `ironverbs run -- ib_write_bw ...` sees one, `ib_write_bw ...` alone does not",
     )
 }
 
@@ -227,7 +226,7 @@ fn supervisor() -> Finding {
     match probe::supervisor() {
         probe::ANOTHER_LISTENS => limited(
             WHAT,
-            format!("another supervisor listens here (a run inside a run of another node): {without}"),
+            format!("another supervisor listens here (a run inside a run on another adapter): {without}"),
         ),
         answer => match refused(answer) {
             None => found(WHAT, "a supervisor answers it"),
@@ -266,7 +265,9 @@ fn memory(node: &Path) -> Finding {
     if !dir::in_memory(at) {
         missing(
             WHAT,
-            format!("{path} is not on a tmpfs: mount -t tmpfs tmpfs /dev/shm, or name another with --node"),
+            format!(
+                "{path} is not on a tmpfs: mount -t tmpfs tmpfs /dev/shm, or name another with --adapter"
+            ),
         )
     } else if free < ROOM {
         limited(
@@ -298,7 +299,7 @@ fn process_vm() -> Finding {
 fn lending() -> Finding {
     const WHAT: &str = "userfaultfd";
     match migration::check_write_protection() {
-        Ok(()) => found(WHAT, "registered memory can be lent to the node"),
+        Ok(()) => found(WHAT, "registered memory can be lent to the adapter"),
         Err(why) => limited(
             WHAT,
             format!(
@@ -308,7 +309,7 @@ fn lending() -> Finding {
     }
 }
 
-/// Checks for the kernel VFIO support that `run --bdf`, `bringup --bdf` and `vf` need.
+/// Checks for the kernel VFIO support that `run --vfio`, `bringup --vfio` and `vf` need.
 fn vfio() -> Finding {
     const WHAT: &str = "kernel VFIO";
     let groups = fs::read_dir("/sys/kernel/iommu_groups").map_or(0, Iterator::count);

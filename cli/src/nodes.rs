@@ -1,4 +1,4 @@
-//! The nodes of a command that uses several: each is an adapter of one machine.
+//! The adapters of a command that uses several: those of one machine.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -18,7 +18,7 @@ pub fn open(first: &Path, options: &NodeOptions, others: &[PathBuf]) -> Result<V
         let node = place::open(dir, &beside(&nodes, dir)).map_err(|e| e.to_string())?;
         if let Some(other) = nodes.iter().find(|other| number(other) == number(&node)) {
             return Err(format!(
-                "expected nodes with numbers of their own, found {} for both {} and {}: node create --node-id",
+                "expected adapters with numbers of their own, found {} for both {} and {}: adapter create --id",
                 number(&node),
                 other.dir().display(),
                 node.dir().display()

@@ -4,11 +4,11 @@ use std::env;
 use std::path::Path;
 use std::process::Command;
 
-/// The command to run `program` on the node.
+/// The command to run `program` on the adapter.
 pub fn on_node(node: &Path, program: &str, args: &[String]) -> Result<Command, String> {
     let exe = env::current_exe().map_err(|e| format!("cannot find myself: {e}"))?;
     let mut command = Command::new(exe);
-    command.arg("run").arg("--node").arg(node).arg("--").arg(program).args(args);
+    command.arg("run").arg("--adapter").arg(node).arg("--").arg(program).args(args);
     Ok(command)
 }
 

@@ -62,7 +62,7 @@ impl Pod {
         if first.len() > 1 && source != SETTING {
             let names: Vec<String> = first.iter().map(|given| given.address.to_string()).collect();
             return Err(format!(
-                "{source} names {} functions, {}: say by --bdf, or in {SETTING}, which is meant",
+                "{source} names {} functions, {}: say by --vfio, or in {SETTING}, which is meant",
                 names.len(),
                 names.join(" and ")
             ));
@@ -349,7 +349,7 @@ mod tests {
             ("0000:3b:00.4", "10.0.0.4"),
         ]);
         let error = Fake::new("two").variable(STATUS, &two).functions().unwrap_err();
-        for word in [STATUS, "2 functions", "0000:3b:00.1 and 0000:3b:00.2:", "--bdf"] {
+        for word in [STATUS, "2 functions", "0000:3b:00.1 and 0000:3b:00.2:", "--vfio"] {
             assert!(error.contains(word), "{word}: {error}");
         }
         let twice = status(&[("0000:3b:00.1", "10.0.0.1"), ("0000:3b:00.1", "10.0.1.1")]);

@@ -1,4 +1,4 @@
-//! `ironverbs run`: execs the program on a node.
+//! `ironverbs run`: execs the program on an adapter.
 
 use std::env;
 use std::ffi::OsString;
@@ -34,18 +34,26 @@ pub fn run(run: &Run) -> ExitCode {
         Ok(provider) => provider,
         Err(e) => return fail(e.exit_code(), e),
     };
-    let no_pod = run.node.is_named() || run.wanted.is_any() || !run.adapters.is_empty();
+    if run.time.clock == ClockKind::Real
+        && let Err(why) = run.wanted.identity.without_plan()
+    {
+        return fail(OURS, why);
+    }
+    let no_pod = run.nodes.is_named() || run.wanted.is_any();
     let places = match run.functions.places(&Pod::here(), no_pod) {
         Ok(places) => places,
         Err(e) => return fail(OURS, e),
     };
     let (node, devices) = match places.is_empty() {
-        true => match nodes::open(&run.node.path(), &run.wanted.options(), &run.adapters) {
+        true => match nodes::open(&run.nodes.path(), &run.wanted.options(), run.nodes.others()) {
             Ok(nodes) => {
                 (nodes[0].dir().to_path_buf(), nodes.iter().flat_map(|node| node.devices()).collect())
             }
             Err(e) => return fail(OURS, e),
         },
+        false if !run.nodes.others().is_empty() => {
+            return fail(OURS, "expected one --adapter at most beside --vfio and --vfio-user, found several");
+        }
         false => match elsewhere(run, places) {
             Ok(found) => found,
             Err(e) => return fail(OURS, e),
@@ -71,19 +79,19 @@ fn in_time(run: &Run, node: &Path, devices: &[DeviceInfo]) -> Result<Option<Path
     if run.time.clock == ClockKind::Real {
         return match is_conducted(node) {
             true => Err(format!(
-                "the node in {} is in virtual time: programs on it are run with --clock timed",
+                "the adapter in {} is in virtual time: programs on it are run with --clock timed",
                 node.display()
             )),
             false => Ok(None),
         };
     }
-    if !run.adapters.is_empty() {
+    if !run.nodes.others().is_empty() {
         return Err(
-            "--clock timed: expected one node, for each has a time of its own, found --adapter".into()
+            "--clock timed: expected one --adapter, for each has a time of its own, found several".into()
         );
     }
     if devices.iter().any(|device| device.node().is_none()) {
-        return Err("--clock timed: expected a node, for no other function has virtual time".into());
+        return Err("--clock timed: expected an adapter, for no other function has virtual time".into());
     }
     let program = run.program.first().and_then(|name| launcher::find_program(name).ok());
     if let Some(program) = program.filter(|program| is_static(program)) {
@@ -95,7 +103,7 @@ fn in_time(run: &Run, node: &Path, devices: &[DeviceInfo]) -> Result<Option<Path
     let exe = env::current_exe().map_err(|e| format!("cannot find this command's file: {e}"))?;
     let clocks = provider::clocks(&exe).map_err(|e| e.to_string())?;
     let link_layer = devices.first().map_or(LinkLayer::Ethernet, |device| device.link_layer);
-    timed::begin(node, &run.time.rules, link_layer).map(|()| Some(clocks))
+    timed::begin(node, &run.time.rules, run.wanted.identity.plan(), link_layer).map(|()| Some(clocks))
 }
 
 /// True if a file is a 64-bit program without an interpreter (ELF-64: `e_phoff`, `e_phentsize`, `e_phnum`, PT_INTERP).
@@ -121,7 +129,7 @@ fn hint(args: &[OsString], devices: &[DeviceInfo]) -> Option<String> {
     let first = devices.first()?;
     let last = devices.iter().rfind(|device| device.node() == first.node())?;
     Some(format!(
-        "there is no device {name} here; the program sees {} to {} (others: `ironverbs node create --name`)",
+        "there is no device {name} here; the program sees {} to {} (others: `ironverbs adapter create --name`)",
         first.name, last.name
     ))
 }
@@ -138,7 +146,7 @@ fn missing_card(arg: &str) -> Option<&str> {
 
 /// The devices of functions that belong to no node, and the directory that nevertheless lists the processes that share a user namespace.
 fn elsewhere(run: &Run, places: Vec<Place>) -> Result<(PathBuf, Vec<DeviceInfo>), String> {
-    let dir = dir::claim(&run.node.path()).map_err(|e| e.to_string())?;
+    let dir = dir::claim(&run.nodes.path()).map_err(|e| e.to_string())?;
     let devices = functions(places).map_err(|e| e.to_string())?;
     Ok((dir, devices))
 }

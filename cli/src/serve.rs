@@ -1,4 +1,5 @@
-//! `ironverbs serve`: serves functions of a node over vfio-user to QEMU guests, and over vhost-user to user-mode Linux.
+//! `ironverbs serve` and `ironverbs link`: functions of an adapter for QEMU guests (vfio-user) and user-mode Linux (vhost-user), and links
+//! of its wire.
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -10,11 +11,30 @@ use node::jail::{self, Jail, Role};
 use node::{Node, NodeError, ServedFunction, Signals};
 use stream::{Recording, file::Recorder};
 
-use crate::options::{PlugAt, Serve};
+use crate::options::{Link, PlugAt, Serve, Wanted};
 use crate::say::say_line;
 use crate::{place, say::fail};
 
+/// Links the wire, as a server without functions.
+pub fn link(link: Link) -> ExitCode {
+    let Link { node, id, fault, no_jail, links } = link;
+    serve(&Serve {
+        node,
+        wanted: Wanted::numbered(id),
+        plugs: Vec::new(),
+        virtio: Vec::new(),
+        links,
+        link_fault: fault,
+        misbehave: Vec::new(),
+        record: None,
+        no_jail,
+    })
+}
+
 pub fn serve(serve: &Serve) -> ExitCode {
+    if let Err(why) = serve.wanted.identity.without_plan() {
+        return fail(1, why);
+    }
     // Before other threads are started.
     let signals = match Signals::hold() {
         Ok(signals) => signals,
@@ -44,7 +64,7 @@ pub fn serve(serve: &Serve) -> ExitCode {
         Ok(more) => plugs.extend(more),
         Err(why) => return fail(1, why),
     }
-    let uplink = match Uplink::hold(&node, &serve.links, serve.link_faults.unwrap_or_default()) {
+    let uplink = match Uplink::hold(&node, &serve.links, serve.link_fault.unwrap_or_default()) {
         Ok(uplink) => Some(uplink),
         // Another server of the node already answers for its programs.
         Err(NodeError::OutletHeld { .. }) if serve.links.is_empty() => None,

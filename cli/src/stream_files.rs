@@ -1,4 +1,4 @@
-//! `ironverbs stream`: prints and compares recordings of what drivers sent.
+//! `ironverbs trace`: prints and compares recordings of what drivers sent.
 
 use std::fs;
 use std::io::Write;
@@ -9,15 +9,15 @@ use stream::lines::{self, collapsed};
 use stream::text::Detail;
 use stream::words::{Allowed, Words, aligned};
 
-use crate::options::Stream;
+use crate::options::Trace;
 use crate::say::fail;
 
 /// Context lines of both streams around a difference.
 const AROUND: usize = 2;
 
-pub fn stream(command: &Stream) -> ExitCode {
+pub fn trace(command: &Trace) -> ExitCode {
     let done = match command {
-        Stream::Show { file, function, raw, compact } => {
+        Trace::Show { file, function, raw, compact } => {
             let detail = match (raw, compact) {
                 (true, _) => Detail::Raw,
                 (_, true) => Detail::Compact,
@@ -25,8 +25,8 @@ pub fn stream(command: &Stream) -> ExitCode {
             };
             show(file, *function, detail)
         }
-        Stream::Diff { a, b, function, words: false, allow: None } => diff(a, b, *function),
-        Stream::Diff { a, b, function, allow, .. } => words(a, b, *function, allow.as_deref()),
+        Trace::Diff { a, b, function, words: false, allow: None } => diff(a, b, *function),
+        Trace::Diff { a, b, function, allow, .. } => words(a, b, *function, allow.as_deref()),
     };
     done.unwrap_or_else(|why| fail(1, why))
 }

@@ -1,4 +1,4 @@
-//! Nodes in virtual time: the process that conducts one, and programs that need one.
+//! Adapters in virtual time: the process that conducts one, and programs that need one.
 
 use crate::{options::TimeRules, trial};
 use devmodel::{LinkLayer, engine::timing::Profile};
@@ -20,23 +20,24 @@ use std::{
 /// Time limit for a conductor to start.
 const BEGINS: Duration = Duration::from_secs(5);
 
-fn rules(options: &TimeRules, link_layer: LinkLayer) -> Result<Rules, String> {
+fn rules(options: &TimeRules, fault: Option<&Path>, link_layer: LinkLayer) -> Result<Rules, String> {
     let name = options.profile.name(link_layer);
     let profile = Profile::load(name).map_err(|e| e.to_string())?;
     if profile.wire.link_layer != link_layer {
         let found = profile.wire.link_layer;
         return Err(format!(
-            "--profile: expected one of {link_layer}, as the node is, found {name}, of {found}"
+            "--profile: expected one of {link_layer}, as the adapter is, found {name}, of {found}"
         ));
     }
-    let faults = trial::wanted(&options.trial, options.seed).map_err(|e| e.to_string())?;
+    let faults =
+        trial::wanted(fault, options.timeline.as_deref(), options.seed).map_err(|e| e.to_string())?;
     Ok(Rules { profile, seed: options.seed, faults })
 }
 
 /// Conducts `node` unless another process does.
-pub fn conduct(node: &Arc<Node>, options: &TimeRules) -> Result<String, NodeError> {
+pub fn conduct(node: &Arc<Node>, options: &TimeRules, fault: Option<&Path>) -> Result<String, NodeError> {
     let failed = |why: String| NodeError::system("conduct the node")(std::io::Error::other(why));
-    let rules = rules(options, node.link_layer()).map_err(failed)?;
+    let rules = rules(options, fault, node.link_layer()).map_err(failed)?;
     let path = node.dir().join("conductor");
     let file =
         node::data::open_or_make(&path).map_err(NodeError::system(format!("make {}", path.display())))?;
@@ -45,28 +46,29 @@ pub fn conduct(node: &Arc<Node>, options: &TimeRules) -> Result<String, NodeErro
     let plan = rules.faults.clone();
     let found = Conductor::new(node, rules)?.run();
     if let Some((plan, found)) = plan.zip(found) {
-        if options.trial.faults.is_some() {
+        if fault.is_some() {
             // On the programs' standard error.
             eprint!("{}", trial::table(&plan, &found));
         }
-        trial::finish(&plan, &found, options.trial.timeline.as_deref()).map_err(|e| failed(e.to_string()))?;
+        trial::finish(&plan, &found, options.timeline.as_deref()).map_err(|e| failed(e.to_string()))?;
     }
     Ok(String::new())
 }
 
-/// Makes sure that the node in `dir` is conducted with `options`.
-pub fn begin(dir: &Path, options: &TimeRules, link_layer: LinkLayer) -> Result<(), String> {
-    let (rules, profile) = (rules(options, link_layer)?, options.profile.name(link_layer));
+/// Makes sure that the adapter in `dir` is conducted with `options` and the plan in the file `fault`.
+pub fn begin(
+    dir: &Path,
+    options: &TimeRules,
+    fault: Option<&Path>,
+    link_layer: LinkLayer,
+) -> Result<(), String> {
+    let (rules, profile) = (rules(options, fault, link_layer)?, options.profile.name(link_layer));
     let other = || {
         format!(
             "the node in {} is in virtual time by other rules than '{profile}' with seed {}{}: wait for its programs to end",
             dir.display(),
             options.seed,
-            options
-                .trial
-                .faults
-                .as_ref()
-                .map_or(String::new(), |path| format!(" and faults of {}", path.display()))
+            fault.map_or(String::new(), |path| format!(" and faults of {}", path.display()))
         )
     };
     match rules.sit_down(dir) {
@@ -76,16 +78,16 @@ pub fn begin(dir: &Path, options: &TimeRules, link_layer: LinkLayer) -> Result<(
     }
     let exe = env::current_exe().map_err(|e| format!("cannot find this command's file: {e}"))?;
     let mut command = Command::new(exe);
-    command.args(["node", "conduct", "--profile", profile, "--seed", &options.seed.to_string()]);
+    command.args(["adapter", "conduct", "--profile", profile, "--seed", &options.seed.to_string()]);
     // The conductor has another working directory.
     let whole = |path: &Path| std::path::absolute(path).unwrap_or_else(|_| path.to_path_buf());
-    if let Some(path) = &options.trial.faults {
-        command.arg("--faults").arg(whole(path));
+    if let Some(path) = fault {
+        command.arg("--fault").arg(whole(path));
     }
-    if let Some(path) = &options.trial.timeline {
+    if let Some(path) = &options.timeline {
         command.arg("--timeline").arg(whole(path));
     }
-    command.arg("--node").arg(dir).stdin(Stdio::null()).stdout(Stdio::null());
+    command.arg("--adapter").arg(dir).stdin(Stdio::null()).stdout(Stdio::null());
     // It is not a child of the program that this process execs.
     fork_apart(|| Err(command.exec())).map_err(|e| format!("cannot start the node's conductor: {e}"))?;
     let since = Instant::now();

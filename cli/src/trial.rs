@@ -1,6 +1,5 @@
 //! Fault plans and their results.
 
-use crate::options::Trial;
 use devmodel::engine::faults::{FaultPlan, Followed, Found, FrameLine};
 use hwspec::wire::{NakCode, Syndrome};
 use serde_json::{Value, json};
@@ -9,12 +8,16 @@ use std::{error::Error, fs, path::Path};
 /// Maximum number of faults and NAKs that are listed individually.
 const TOLD: usize = 20;
 
-/// The requested plan. It has no faults if only a timeline is requested.
+/// The plan in the file `fault`. It has no faults if only a timeline is requested.
 ///
 /// # Errors
 /// Those of [`plan`].
-pub fn wanted(options: &Trial, seed: u64) -> Result<Option<FaultPlan>, Box<dyn Error>> {
-    match (&options.faults, &options.timeline) {
+pub fn wanted(
+    fault: Option<&Path>,
+    timeline: Option<&Path>,
+    seed: u64,
+) -> Result<Option<FaultPlan>, Box<dyn Error>> {
+    match (fault, timeline) {
         (Some(path), _) => plan(path, seed).map(Some),
         (None, Some(_)) => Ok(Some(FaultPlan::none(seed))),
         (None, None) => Ok(None),

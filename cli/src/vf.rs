@@ -39,6 +39,7 @@ fn run(sysfs: &Sysfs, command: &Vf) -> Result<String, String> {
             let of = |number: usize| VfSettings { mac: mac.get(number).copied(), vlan: *vlan, trust: *trust };
             create(&device(pf)?, *count, *probe, of)
         }
+        Vf::Delete { pf } => create(&device(pf)?, 0, false, |_| VfSettings::default()),
         Vf::Bind { address, driver, force } => bind(&device(address)?, driver, *force).map_err(in_words),
         Vf::Unbind { address, force } => unbind(&device(address)?, *force).map_err(in_words),
         Vf::List { all } => list(sysfs, *all).map_err(in_words),

@@ -50,10 +50,10 @@ node() {
     command -v ironverbs >/dev/null || die "no ironverbs here: it is the step before that installs it"
     # One for each job, as runners of one's own have several.
     node=/dev/shm/ironverbs-$(id -u)-${GITHUB_RUN_ID:-0}-${GITHUB_RUN_ATTEMPT:-1}-${GITHUB_JOB:-job}
-    said=$(ironverbs node create --node "$node" --vfs "${IRONVERBS_VFS:-8}" --link-layer "${IRONVERBS_LINK_LAYER:-ethernet}" 2>&1) ||
+    said=$(ironverbs adapter create "$node" --vfs "${IRONVERBS_VFS:-8}" --link-layer "${IRONVERBS_LINK_LAYER:-ethernet}" 2>&1) ||
         die "$(first "$said")"
     echo "$said"
-    said=$(ironverbs run --node "$node" -- true 2>&1) || die "programs cannot be run here: $(first "$said")"
+    said=$(ironverbs run --adapter "$node" -- true 2>&1) || die "programs cannot be run here: $(first "$said")"
     echo "IRONVERBS_NODE=$node" >>"$GITHUB_ENV"
     echo "node=$node" >>"$GITHUB_OUTPUT"
 }

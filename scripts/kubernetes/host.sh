@@ -21,7 +21,7 @@ if [ -z "${IRONVERBS_NODE:-}" ]; then
 fi
 cat >/run/runtime <<END
 #!/bin/sh
-exec $4 cdi runtime --node $IRONVERBS_NODE -- "\$@"
+exec $4 cdi runtime --adapter $IRONVERBS_NODE -- "\$@"
 END
 chmod +x /run/runtime
 exec sh "$(dirname "$0")/machine.sh" "$1" host 10.10.0.100 "$2" "$3" /run/runtime "/$group"

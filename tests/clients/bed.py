@@ -111,7 +111,7 @@ class Bed:
         self.directory = tempfile.mkdtemp(prefix="ironverbs-clients-")
         memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
         self.node = tempfile.mkdtemp(prefix="ironverbs-clients-", dir=memory)
-        command = [BUILT / "ironverbs", "node", "create", "--node", self.node, "--vfs", str(VFS), "--link-layer", link_layer]
+        command = [BUILT / "ironverbs", "node", "create", "--adapter", self.node, "--vfs", str(VFS), "--link-layer", link_layer]
         made = subprocess.run(command, capture_output=True, text=True, timeout=30)
         expect(made.returncode == 0, f"expected a new node, found {tail(made.stderr)}")
 
@@ -131,7 +131,7 @@ class Bed:
         return min(seconds, left)
 
     def launch(self, words):
-        return [str(BUILT / "ironverbs"), "run", "--node", self.node, "--", *map(str, words)]
+        return [str(BUILT / "ironverbs"), "run", "--adapter", self.node, "--", *map(str, words)]
 
     def start(self, *words, **environment):
         """Starts a program on the node that runs in the background."""

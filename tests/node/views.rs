@@ -187,7 +187,7 @@ fn a_run_inside_a_view_brings_its_vfs_to_the_view() {
         let printed = Shell::start(&node, &script).finish();
         printed.shows(&[2, 7]);
         assert!(printed.0.lines().any(|line| line == "8"), "{}", printed.0);
-        assert!(printed.0.contains("programs see the node in"), "{}", printed.0);
+        assert!(printed.0.contains("programs see the adapter in"), "{}", printed.0);
     }
 }
 

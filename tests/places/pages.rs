@@ -21,7 +21,7 @@ const UNTRIED: &[(&str, &str, &str)] = &[
     ("docs/bench.md", "make", "it measures the machine, for minutes"),
     ("docs/bringup.md", "ironverbs bringup", "it needs a card"),
     ("docs/cni.md", "CNI_PATH=", "make test-cni does so"),
-    ("docs/containers.md", "ironverbs node create", "tests of containers do so, with an image of theirs"),
+    ("docs/containers.md", "ironverbs adapter create", "tests of containers do so, with an image of theirs"),
     ("docs/containers.md", "printf", "tests of containers do so, with an image of theirs"),
     ("docs/guests.md", "make", "make test-all does so"),
     ("docs/install.md", "make deb", "make test-deb does so"),
@@ -42,25 +42,25 @@ const UNTRIED: &[(&str, &str, &str)] = &[
     ("docs/node.md", "ironverbs run", "the nodes are the reader's"),
     ("docs/serve.md", "ironverbs serve", "it goes on for a guest, as tests of guests have it"),
     ("docs/stream.md", "ironverbs serve", "it goes on for a guest, as tests of guests have it"),
-    ("docs/stream.md", "ironverbs stream", "the recordings are the reader's"),
+    ("docs/stream.md", "ironverbs trace", "the recordings are the reader's"),
     ("docs/stress.md", "make", "make test-all does so"),
     ("docs/testing.md", "make", "it takes minutes, from another seed each time"),
-    ("docs/time.md", "ironverbs check", "the capture is the reader's"),
+    ("docs/time.md", "ironverbs pcap check", "the capture is the reader's"),
     ("docs/time.md", "ironverbs sim send_lat", "tests of the command do so, and judge what it prints"),
     ("docs/time.md", "ironverbs run", "tests of time do so, for one size: all take a minute"),
     ("docs/time.md", "ironverbs sim network", "the topology is the reader's"),
     ("docs/time.md", "make driver-costs", "it measures the machine, for minutes"),
-    ("docs/twin.md", "ironverbs node create", "it goes on for a guest, as tests of guests have it"),
+    ("docs/twin.md", "ironverbs adapter create", "it goes on for a guest, as tests of guests have it"),
     ("docs/vfio.md", "ironverbs vf list", "it needs a card"),
-    ("docs/wire.md", "ironverbs run --wire-faults", "the program is the reader's"),
+    ("docs/wire.md", "ironverbs run --fault", "the program is the reader's"),
     (
         "docs/wire.md",
-        "ironverbs node faults",
+        "ironverbs adapter fault",
         "it goes on until it is interrupted, as tests of links have it",
     ),
     (
         "docs/wire.md",
-        "ironverbs node capture",
+        "ironverbs adapter capture",
         "it goes on until it is interrupted, as tests of links have it",
     ),
     ("docs/with-a-card.md", "./ironverbs", "it needs a card"),
@@ -216,7 +216,7 @@ fn in_terminals(page: &str, begins: &str, needs: &[&str], prints: &[&str]) {
         .iter()
         .map(|line| {
             let running = typed(line);
-            match line.contains(" serve ") {
+            match line.contains(" link ") {
                 true => until_rest(running.pid(), line),
                 // perftest's port.
                 false => until(format_args!("{line} listens"), Duration::from_secs(30), || is_heard("18515")),
@@ -227,7 +227,7 @@ fn in_terminals(page: &str, begins: &str, needs: &[&str], prints: &[&str]) {
     let said = typed(last).finish();
     prints.iter().for_each(|words| assert!(said.contains(words), "{page}: expected {words:?} in\n{said}"));
     for (line, running) in others.into_iter().rev() {
-        match line.contains(" serve ") {
+        match line.contains(" link ") {
             true => running.signal("TERM"),
             false => drop(running.finish()),
         }
@@ -277,13 +277,13 @@ tried! {
     the_page_of_time_shows_a_plan_of_faults:
         pasted("docs/time.md", "cat >plan.toml", needs [], prints ["drop           RcWriteMiddle"]);
     the_page_of_nodes_shows_names_of_a_cards_own:
-        pasted("docs/node.md", "ironverbs node create", needs [], prints ["node in "]);
+        pasted("docs/node.md", "ironverbs adapter create", needs [], prints ["adapter in "]);
     the_page_of_vfio_shows_driver_and_model_apart:
         in_terminals("docs/vfio.md", "ironverbs serve", needs ["ib_send_bw"], prints ["Send BW Test", " 65536 "]);
     the_page_of_the_wire_shows_an_address:
-        pasted("docs/wire.md", "ironverbs node create", needs [], prints ["10.0.0.5"]);
+        pasted("docs/wire.md", "ironverbs adapter create", needs [], prints ["10.0.0.5"]);
     the_page_of_the_wire_shows_two_nodes:
-        in_terminals("docs/wire.md", "ironverbs serve", needs ["ib_write_bw"], prints ["RDMA_Write BW Test", " 65536 "]);
+        in_terminals("docs/wire.md", "ironverbs link", needs ["ib_write_bw"], prints ["RDMA_Write BW Test", " 65536 "]);
     the_page_of_linux_nodes_shows_one:
         pasted("docs/linux.md", "scripts/install-deps.sh", needs ["flex"], prints ["link mlx5_1/1 state ACTIVE"]);
     the_page_of_plugins_shows_a_pod_with_a_vf:

@@ -274,7 +274,7 @@ fn programs_in_two_containers_reach_each_other() {
         let host = figure(&Pair::perftest(&place.node, tool, "iron1", "iron2", options).client, column);
         println!("{tool} {more:?}: {apart} in containers, {host} on the host, {:.2} of it", apart / host);
     }
-    let status = place.node.ironverbs(&["node", "status"], &["--json"]).finish();
+    let status = place.node.ironverbs(&["adapter", "status"], &["-o", "json"]).finish();
     assert!(status.contains("\"programs\": []"), "nobody is left on the node: {status}");
 }
 

@@ -1,4 +1,4 @@
-//! The functions of a guest and their servers: one adapter per node, each with a server of its own.
+//! The functions of a guest and their servers: each adapter has one of its own.
 
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader};
@@ -22,7 +22,7 @@ pub const MOST_VFS: u8 = SLOTS - 1;
 /// Default number of VFs of a PF, if there is room: each costs a socket, a thread and some of the guest's startup time.
 const USUAL_VFS: u8 = 7;
 
-/// A range of VFs of a node, such as `4-6`.
+/// A range of VFs of an adapter, such as `4-6`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct VfRange {
     first: u8,
@@ -37,27 +37,30 @@ impl FromStr for VfRange {
         match (first.parse(), last.parse()) {
             // Excludes the PF, which would treat the others as its VFs.
             (Ok(first @ 1..), Ok(last)) if first <= last && last - first < SLOTS => Ok(Self { first, last }),
-            _ => Err(format!("expected VFs of the node, {SLOTS} at most, such as 4 or 4-6, found '{text}'")),
+            _ => {
+                Err(format!("expected VFs of the adapter, {SLOTS} at most, such as 4 or 4-6, found '{text}'"))
+            }
         }
     }
 }
 
-/// Functions of one node, in consecutive slots of the guest's bus.
+/// Functions of one adapter, in consecutive slots of the guest's bus.
 pub struct Adapter {
     node: PathBuf,
     functions: VfRange,
 }
 
-/// The adapters that `linux` requests, in the order of the guest's bus. Missing nodes are created.
+/// The adapters that `linux` requests, in the order of the guest's bus. Missing ones are created.
 pub fn adapters(linux: &Linux) -> Result<Vec<Adapter>, String> {
-    let dir = linux.node.path();
+    let dir = linux.nodes.path();
+    linux.identity.without_plan()?;
     // An existing node keeps its properties, because others may be using it.
     let is_new = Observer::identity(&dir).is_none();
     let asked = linux.functions.map(|functions| functions.last).or(linux.vfs);
     let vfs = asked.filter(|vfs| is_new && *vfs > node::DEFAULT_VFS);
     let options = linux.identity.over(NodeOptions { vfs, ..NodeOptions::default() });
-    // This process is a party of the nodes only until this function returns.
-    let nodes = nodes::open(&dir, &options, &linux.adapters)?;
+    // This process is a party of the adapters only until this function returns.
+    let nodes = nodes::open(&dir, &options, linux.nodes.others())?;
     let count = nodes.len();
     let range = |there| match linux.functions {
         Some(VfRange { last, .. }) if last > there => Err(few_vfs(last, there)),
@@ -71,10 +74,10 @@ pub fn adapters(linux: &Linux) -> Result<Vec<Adapter>, String> {
 }
 
 fn few_vfs(wanted: u8, there: u8) -> String {
-    format!("expected {wanted} VFs, found {there} in the node: node create --vfs makes more")
+    format!("expected {wanted} VFs, found {there} in the node: adapter create --vfs makes more")
 }
 
-/// Number of VFs that each of `count` adapters shows, out of the `there` VFs of its node.
+/// Number of VFs that each of `count` adapters shows, out of the `there` VFs it has.
 fn shown(wanted: Option<u8>, there: u8, count: usize) -> Result<u8, String> {
     let room = usize::from(SLOTS).checked_div(count).and_then(|slots| slots.checked_sub(1));
     let Some(room) = room else {
@@ -101,7 +104,7 @@ impl Adapter {
     pub fn serve(&self, sockets: &[(u8, PathBuf)]) -> Result<Child, String> {
         let exe = std::env::current_exe().map_err(|e| format!("cannot find this program: {e}"))?;
         let mut command = Command::new(exe);
-        command.arg("serve").arg("--node").arg(&self.node).stdin(Stdio::null()).stdout(Stdio::piped());
+        command.arg("serve").arg("--adapter").arg(&self.node).stdin(Stdio::null()).stdout(Stdio::piped());
         for (fid, socket) in sockets {
             let mut at = OsString::from(format!("{fid}="));
             at.push(socket);
@@ -152,7 +155,7 @@ mod tests {
         assert_eq!("4-6".parse(), Ok(VfRange { first: 4, last: 6 }));
         for text in ["", "0", "0-3", "6-4", "4-", "1-33", "256", "4-6-8", "-1"] {
             let why = text.parse::<VfRange>().unwrap_err();
-            assert!(why.contains("expected VFs of the node") && why.contains(text), "{why}");
+            assert!(why.contains("expected VFs of the adapter") && why.contains(text), "{why}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Options for functions that belong to no node: those of a physical adapter, and those behind a socket.
+//! Options for functions of a card, and for those behind a socket.
 
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -10,13 +10,13 @@ use node::place::{Addresses, Neighbour, Place, parse_mac};
 use super::NodeDir;
 use crate::pod::Pod;
 
-/// Functions that belong to no node. The program sees them, in this order, as iron0, iron1...
+/// Functions of no simulated adapter. The program sees them, in this order, as iron0, iron1...
 #[derive(Args)]
 pub struct Functions {
-    /// Use a PCI function bound to vfio-pci, such as 0000:c1:00.2, instead of the node's; may be repeated
-    #[arg(long, value_name = "ADDRESS", conflicts_with = "vfs")]
-    pub bdf: Vec<Address>,
-    /// Use a function behind a vfio-user socket instead of the node's; may be repeated
+    /// Use a PCI function bound to vfio-pci, such as 0000:c1:00.2; may be repeated
+    #[arg(long, alias = "bdf", value_name = "PCI ADDRESS", conflicts_with = "vfs")]
+    pub vfio: Vec<Address>,
+    /// Use a function behind a vfio-user socket; may be repeated
     #[arg(long, value_name = "SOCKET", conflicts_with = "vfs")]
     pub vfio_user: Vec<PathBuf>,
     /// IP address of a function (RoCE uses one besides the link-local address): the first applies to the first function, and so on
@@ -29,16 +29,16 @@ pub struct Functions {
 }
 
 impl Functions {
-    /// The functions' places; empty for the node's functions. Functions and addresses of `pod` apply where the command line names none.
-    /// `no_pod` is true if a node was named, or a program is on one.
+    /// The functions' places; empty for the adapter's functions. Functions and addresses of `pod` apply where the command line names none.
+    /// `no_pod` is true if an adapter was named, or a program is on one.
     pub fn places(&self, pod: &Pod, no_pod: bool) -> Result<Vec<Place>, String> {
         let given = |address, ips| Place::Vfio(address, Addresses { ips, ..Addresses::default() });
         let mut places = Vec::new();
-        for address in &self.bdf {
+        for address in &self.vfio {
             let ips = if self.address.is_empty() { pod.addresses(*address)? } else { Vec::new() };
             places.push(given(*address, ips));
         }
-        if self.bdf.is_empty() && self.vfio_user.is_empty() && !no_pod {
+        if self.vfio.is_empty() && self.vfio_user.is_empty() && !no_pod {
             places.extend(pod.functions()?.into_iter().map(|function| given(function.address, function.ips)));
         }
         for socket in &self.vfio_user {
@@ -48,7 +48,7 @@ impl Functions {
         let (asked, there) = (self.address.len(), places.len());
         if asked > there || there == 0 && !self.neighbour.is_empty() {
             return Err(format!(
-                "--address and --neighbour go with --bdf or --vfio-user: {there} functions, {asked} addresses"
+                "--address and --neighbour go with --vfio or --vfio-user: {there} functions, {asked} addresses"
             ));
         }
         for (number, place) in places.iter_mut().enumerate() {
@@ -66,11 +66,11 @@ impl Functions {
 
 #[derive(Subcommand)]
 pub enum Vf {
-    /// Create virtual functions of a physical function and print their addresses; 0 removes them
+    /// Create virtual functions of a physical function, and print their addresses
     Create {
         /// The physical function, such as 0000:c1:00.0
         pf: Address,
-        /// Number of virtual functions
+        /// Number of virtual functions it has then
         count: u16,
         /// Let the kernel's drivers bind to them at once
         #[arg(long)]
@@ -84,6 +84,11 @@ pub enum Vf {
         /// Trust them with operations of the physical function: receive all frames, change MAC addresses
         #[arg(long)]
         trust: bool,
+    },
+    /// Delete the virtual functions of a physical function
+    Delete {
+        /// The physical function, such as 0000:c1:00.0
+        pf: Address,
     },
     /// Bind a function to a driver
     Bind {
@@ -141,7 +146,7 @@ pub struct Bringup {
     /// for the firmware and 5 for the others
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=600))]
     pub timeout: Option<u64>,
-    /// Record registers, commands and work requests sent to the function in this file (see `ironverbs stream`)
+    /// Record registers, commands and work requests sent to the function in this file (see `ironverbs trace`)
     #[arg(long, value_name = "FILE")]
     pub record: Option<PathBuf>,
     /// Also write the report to this file
@@ -157,12 +162,12 @@ pub struct Bringup {
 #[group(required = true, multiple = false)]
 pub struct Target {
     /// A PCI function bound to vfio-pci, such as 0000:c1:00.2
-    #[arg(long)]
-    pub bdf: Option<Address>,
+    #[arg(long, alias = "bdf", value_name = "PCI ADDRESS")]
+    pub vfio: Option<Address>,
     /// A function behind this vfio-user socket
     #[arg(long, value_name = "SOCKET")]
     pub vfio_user: Option<PathBuf>,
-    /// Function of a simulated node: 0 is the PF, 1 and up are its VFs
+    /// Function of a simulated adapter: 0 is the PF, 1 and up are its VFs
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(0..=127))]
     pub function: Option<u8>,
 }

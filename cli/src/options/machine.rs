@@ -1,4 +1,4 @@
-//! Options for serving a node's functions to another kernel.
+//! Options for serving an adapter's functions to another kernel, and its wire to others.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -9,7 +9,7 @@ use devmodel::serve::Misbehaviour;
 use devmodel::wire::Faults;
 use link::LinkSpec;
 
-use super::{Identity, NodeDir, Wanted};
+use super::{Identity, NodeDir, NodeDirs, Wanted};
 use crate::linux::{MOST_VFS, Memory, VfRange};
 
 #[derive(Args)]
@@ -25,20 +25,18 @@ pub struct Serve {
     /// its VFs there, numbered from 1
     #[arg(long = "plug-virtio", value_name = "FUNCTION=SOCKET")]
     pub virtio: Vec<PlugAt>,
-    /// Link of the node's wire; may be repeated: dgram:LOCAL,PEER (raw frames on a unix datagram socket), stream:listen:PATH or
-    /// stream:connect:PATH, udp:ADDRESS,peer=ADDRESS (RoCE v2 on UDP port 4791; either address may be left out), tap:NAME (a TAP device of
-    /// this host's kernel), node:DIR (another node of this host)
+    /// A link, as of `ironverbs link`, to serve guests and a wire by one process; may be repeated
     #[arg(long = "link", value_name = "LINK")]
     pub links: Vec<LinkSpec>,
-    /// Apply faults to frames on the links, in both directions, such as drop=1%,reorder=0.5%,delay=20us,seed=7
-    #[arg(long, requires = "links", value_name = "FAULTS")]
-    pub link_faults: Option<Faults>,
+    /// Faults of frames on the links, as of `ironverbs link --fault`
+    #[arg(long, alias = "link-faults", requires = "links", value_name = "SPEC")]
+    pub link_fault: Option<Faults>,
     /// Make the functions misbehave in one or more ways, separated by commas: wrong-health[=fatal], stuck-command[=OPCODE],
     /// lost-interrupt[=VECTOR], power-loss=COMMANDS, power-loss@WHEN, ask-pages=PAGES@WHEN, ask-pages=PAGES@teardown; the first two and
     /// WHEN as in power-loss@1000 (after that many commands) or power-loss@doorbell=1000
     #[arg(long, value_name = "HOW", value_delimiter = ',')]
     pub misbehave: Vec<Misbehaviour>,
-    /// Record registers, commands and work requests sent to the functions in this file (see `ironverbs stream`)
+    /// Record registers, commands and work requests sent to the functions in this file (see `ironverbs trace`)
     #[arg(long, value_name = "FILE")]
     pub record: Option<PathBuf>,
     /// Keep system calls and capabilities that serving does not need, to debug the server
@@ -47,19 +45,36 @@ pub struct Serve {
 }
 
 #[derive(Args)]
-pub struct Linux {
+pub struct Link {
     #[command(flatten)]
     pub node: NodeDir,
+    /// Number that distinguishes adapters on one wire, for a new one [default: 0]
+    #[arg(long, value_name = "N")]
+    pub id: Option<u16>,
+    /// Faults of frames on the links, in both directions, such as drop=1%,reorder=0.5%,delay=20us,seed=7
+    #[arg(long, value_name = "SPEC")]
+    pub fault: Option<Faults>,
+    /// Keep system calls and capabilities that links do not need, to debug them
+    #[arg(long)]
+    pub no_jail: bool,
+    /// Links: udp:ADDRESS,peer=ADDRESS (RoCE v2 on UDP port 4791; either address may be left out), tap:NAME (a TAP device of this host's
+    /// kernel), node:DIR (another adapter of this host), dgram:LOCAL,PEER (raw frames on a unix datagram socket), stream:listen:PATH or
+    /// stream:connect:PATH
+    #[arg(required = true, value_name = "LINK")]
+    pub links: Vec<LinkSpec>,
+}
+
+#[derive(Args)]
+pub struct Linux {
+    #[command(flatten)]
+    pub nodes: NodeDirs,
     #[command(flatten)]
     pub identity: Identity,
-    /// Maximum number of VFs of each PF there [default: as many as the node has, 7 at most, fewer with many adapters]
+    /// Maximum number of VFs of each PF there [default: as many as the adapter has, 7 at most, fewer with many adapters]
     #[arg(long, value_parser = clap::value_parser!(u8).range(0..=i64::from(MOST_VFS)))]
     pub vfs: Option<u8>,
-    /// Another node with a PF and VFs for the guest; may be repeated
-    #[arg(long = "adapter", value_name = "DIR", value_hint = ValueHint::DirPath)]
-    pub adapters: Vec<PathBuf>,
-    /// Give the guest only VFs of the node, such as 4-6, like a virtual machine without a PF
-    #[arg(long, value_name = "FIRST-LAST", conflicts_with_all = ["vfs", "adapters"])]
+    /// Give the guest only VFs of the adapter, such as 4-6, like a virtual machine without a PF
+    #[arg(long, value_name = "FIRST-LAST", conflicts_with = "vfs")]
     pub functions: Option<VfRange>,
     /// Folder to use as the guest's root; its changes are discarded at the end
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath, default_value = "/")]

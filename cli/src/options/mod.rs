@@ -13,11 +13,12 @@ use std::process::ExitCode;
 
 use clap::error::ErrorKind;
 use clap::{Args, Parser, Subcommand, ValueHint};
+use clap_complete::Shell;
 
 pub use self::function::{Bringup, Functions, Vf};
-pub use self::machine::{Linux, PlugAt, Serve};
-pub use self::node::{Capture, Identity, LookOptions, Node, NodeDir, Wanted, Watch, WireTrial};
-pub use self::sim::{Pattern, Reaction, Sim, SimLook, SimNetwork, SimPlan, Trial};
+pub use self::machine::{Link, Linux, PlugAt, Serve};
+pub use self::node::{Adapter, Capture, Identity, NodeDir, NodeDirs, Output, Wanted, Watch, WireTrial};
+pub use self::sim::{Pattern, Reaction, Sim, SimLook, SimNetwork, SimPlan};
 pub use self::time::{ClockKind, Time, TimeRules};
 use crate::say::say;
 
@@ -31,59 +32,85 @@ pub struct Options {
 
 #[derive(Subcommand)]
 pub enum Command {
-    /// Run a program so that it sees the node's devices: iron0 is the PF, iron1.. are its VFs
+    /// Run a program that sees the adapter's devices: iron0 is the PF, iron1.. are its VFs
     Run(Run),
     /// Show Debian's ib_read_lat running between two VFs
     Demo(Demo),
     /// Report what this host lacks and how to get it
-    Doctor(LookOptions),
-    /// Serve functions of a node as vfio-user devices to QEMU guests
+    Doctor {
+        #[command(flatten)]
+        node: NodeDir,
+        #[command(flatten)]
+        output: Output,
+    },
+    /// Create, show and delete adapters, and act on their wire
+    #[command(subcommand, alias = "node")]
+    Adapter(Adapter),
+    /// Serve an adapter's functions as vfio-user devices to QEMU guests
     Serve(Serve),
-    /// Start a Linux kernel, as a program of this host, that drives the node's PF and VFs with its own mlx5 driver
+    /// Connect an adapter's wire to other adapters, hosts and kernels
+    Link(Link),
+    /// Start a Linux kernel, as a program of this host, that drives the adapter's PF and VFs with its own mlx5 driver
     Linux(Linux),
-    /// Show, create or remove a node
-    #[command(subcommand)]
-    Node(Node),
-    /// Create virtual functions of a physical adapter, and bind functions to VFIO or back
+    /// Create and delete virtual functions of a physical card, and bind functions to VFIO or back
     #[command(subcommand)]
     Vf(Vf),
     /// Bring up a function step by step, and report the step that fails and what it found
     Bringup(Bringup),
-    /// Measure perftest on the node and UCX over shared memory side by side
+    /// Measure perftest on the adapter and UCX over shared memory side by side
     Bench(Bench),
     /// Run one of perftest's patterns in virtual time: the time a ConnectX-5 would take, the same in every run
     #[command(subcommand)]
     Sim(Sim),
-    /// Report the frames of a capture that break a rule of the reliable connection
-    Check {
-        /// The capture, pcap or pcapng, of any sender: this model, rxe, a physical adapter
-        file: PathBuf,
-        /// Frames may be missing from the capture
-        #[arg(long)]
-        lossy: bool,
-    },
-    /// Print what a driver sent to a function, or compare two such recordings
+    /// Read captures of RoCE v2 frames
     #[command(subcommand)]
-    Stream(Stream),
-    /// Let container engines add a node's devices to containers
+    Pcap(Pcap),
+    /// The former name of `pcap check`.
+    #[command(hide = true)]
+    Check(Check),
+    /// Print what a driver sent to a function, or compare two such recordings
+    #[command(subcommand, alias = "stream")]
+    Trace(Trace),
+    /// Let container engines add an adapter's devices to containers
     #[command(subcommand)]
     Cdi(Cdi),
+    /// Print the completion script of a shell
+    Completions {
+        /// The shell
+        shell: Shell,
+    },
+}
+
+#[derive(Subcommand)]
+pub enum Pcap {
+    /// Report the frames of a capture that break a rule of the reliable connection
+    Check(Check),
+}
+
+#[derive(Args)]
+pub struct Check {
+    /// The capture, pcap or pcapng, of any sender: this model, rxe, a card
+    pub file: PathBuf,
+    /// Frames may be missing from the capture
+    #[arg(long)]
+    pub lossy: bool,
 }
 
 #[derive(Subcommand)]
 pub enum Cdi {
-    /// Describe the node's devices for podman, containerd, CRI-O and docker (Container Device Interface)
+    /// Describe the adapter's devices for podman, containerd, CRI-O and docker (Container Device Interface)
     Generate {
         #[command(flatten)]
         node: NodeDir,
         /// File to write, such as /etc/cdi/ironverbs.json [default: standard output]
         #[arg(long, value_name = "FILE")]
         output: Option<PathBuf>,
-        /// Device class after ironverbs/, which distinguishes the nodes of a host
+        /// Device class after ironverbs/, which distinguishes the adapters of a host
         #[arg(long, value_name = "NAME", default_value = "function", value_parser = class)]
         class: String,
     },
     /// Show devices in a container that is being created; container runtimes call this as `generate` specifies
+    #[command(hide = true)]
     Hook {
         #[command(flatten)]
         node: NodeDir,
@@ -121,7 +148,7 @@ fn class(text: &str) -> Result<String, String> {
 }
 
 #[derive(Subcommand)]
-pub enum Stream {
+pub enum Trace {
     /// Print a recording of `serve --record` or `bringup --record` with the names of the data sheet
     Show {
         /// The recording
@@ -177,22 +204,22 @@ pub struct Bench {
 #[derive(Args)]
 pub struct Run {
     #[command(flatten)]
-    pub node: NodeDir,
-    #[command(flatten)]
-    pub wanted: Wanted,
-    /// Another node with devices for the program; may be repeated. A missing node is made like the first
-    #[arg(long = "adapter", value_name = "DIR", value_hint = ValueHint::DirPath, conflicts_with_all = ["bdf", "vfio_user"])]
-    pub adapters: Vec<PathBuf>,
-    #[command(flatten)]
-    pub functions: Functions,
-    #[command(flatten)]
-    pub time: Time,
+    pub nodes: NodeDirs,
     /// Let the program register more memory than its RLIMIT_MEMLOCK allows (ulimit -l); a card's driver never does without CAP_IPC_LOCK
     #[arg(long)]
     pub no_memlock: bool,
     /// The program and its arguments
     #[arg(required = true, trailing_var_arg = true, value_name = "PROGRAM", value_hint = ValueHint::CommandWithArguments)]
     pub program: Vec<OsString>,
+    #[command(flatten, next_help_heading = "Options of the adapter, fixed when it is created")]
+    pub wanted: Wanted,
+    #[command(
+        flatten,
+        next_help_heading = "Functions of a card or behind a socket, instead of the adapter's"
+    )]
+    pub functions: Functions,
+    #[command(flatten, next_help_heading = "Time")]
+    pub time: Time,
 }
 
 /// Handles a command line that does not parse: prints help and version on request, help if there are no arguments, otherwise a one-line

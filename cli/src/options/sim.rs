@@ -95,8 +95,8 @@ pub struct SimLook {
 #[group(id = "trial")]
 pub struct Trial {
     /// Apply faults to frames, as this plan specifies (TOML)
-    #[arg(long, value_name = "PLAN")]
-    pub faults: Option<PathBuf>,
+    #[arg(long, alias = "faults", value_name = "FILE")]
+    pub fault: Option<PathBuf>,
     /// Write the faults, the frames that they hit, their consequences, and all frames, as JSON
     #[arg(long, value_name = "FILE")]
     pub timeline: Option<PathBuf>,

@@ -1,7 +1,8 @@
 //! Real or virtual time for programs.
 
-use super::sim::{SimProfile, Trial};
+use super::sim::SimProfile;
 use clap::Args;
+use std::path::PathBuf;
 
 /// The clock of a program.
 #[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
@@ -30,6 +31,7 @@ pub struct TimeRules {
     /// Seed for the variation of programs' times
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
-    #[command(flatten)]
-    pub trial: Trial,
+    /// Write the faults, the frames that they hit, their consequences, and all frames, as JSON
+    #[arg(long, value_name = "FILE")]
+    pub timeline: Option<PathBuf>,
 }

@@ -2,7 +2,7 @@
 
 use super::perfetto;
 use crate::{
-    node_state::counted,
+    adapter::counted,
     options::SimLook,
     say::{say, say_line},
     trial,
@@ -30,7 +30,8 @@ pub fn run(plan: &Plan, look: &SimLook) -> Result<Report, Box<dyn Error>> {
         return Err(format!("--waterfall: expected 1 to {}, found {number}", plan.iters).into());
     }
     let timeline = look.waterfall.is_some() || look.trace.is_some();
-    let plan_of_faults = trial::wanted(&look.trial, plan.seed)?;
+    let plan_of_faults =
+        trial::wanted(look.trial.fault.as_deref(), look.trial.timeline.as_deref(), plan.seed)?;
     let mut found = Found::default();
     let faults = plan_of_faults.clone().map(|plan| (plan, &mut found));
     let run = match &look.pcap {
@@ -39,7 +40,7 @@ pub fn run(plan: &Plan, look: &SimLook) -> Result<Report, Box<dyn Error>> {
     };
     if let Some(plan) = plan_of_faults {
         // A run that the faults have aborted still has a timeline to show.
-        if look.trial.faults.is_some() {
+        if look.trial.fault.is_some() {
             say!("{}", trial::table(&plan, &found));
         }
         trial::finish(&plan, &found, look.trial.timeline.as_deref())?;

@@ -1,9 +1,10 @@
-//! `ironverbs check` on captures as other programs write them.
+//! `ironverbs pcap check` on captures as other programs write them.
 
 use std::{fs, path::Path, process::Command};
 
 fn check(file: &Path) -> (bool, String) {
-    let out = Command::new(env!("CARGO_BIN_EXE_ironverbs")).arg("check").arg(file).output().unwrap();
+    let out =
+        Command::new(env!("CARGO_BIN_EXE_ironverbs")).args(["pcap", "check"]).arg(file).output().unwrap();
     (out.status.success(), String::from_utf8_lossy(&[out.stdout, out.stderr].concat()).into_owned())
 }
 

@@ -1,4 +1,4 @@
-//! Commands that only show something: help, version, `doctor` and `node status`, as text and as JSON.
+//! Commands that only show something: help, version, `doctor` and `adapter status`, as text and as JSON.
 
 use serde_json::Value;
 use std::process::{Command, Output};
@@ -13,13 +13,13 @@ fn text(bytes: &[u8]) -> String {
 
 #[test]
 fn a_bare_command_prints_help() {
-    for (args, word) in [(&[][..], "doctor"), (&["node"], "reset"), (&["vf"], "unbind")] {
+    for (args, word) in [(&[][..], "doctor"), (&["adapter"], "delete"), (&["vf"], "unbind")] {
         let out = ironverbs(args);
         assert!(out.status.success() && out.stderr.is_empty(), "{args:?}: {}", text(&out.stderr));
         let help = text(&out.stdout);
         assert!(help.contains("Usage:") && help.contains(word), "{args:?}: {help}");
     }
-    let wrong = ironverbs(&["nod"]);
+    let wrong = ironverbs(&["adaptr"]);
     assert_eq!((wrong.status.code(), text(&wrong.stderr).lines().count()), (Some(2), 1));
 }
 
@@ -39,10 +39,10 @@ fn the_version_names_the_commit_of_a_checkout() {
 
 #[test]
 fn the_doctor_tells_programs_what_it_tells_people() {
-    let (words, json) = (ironverbs(&["doctor"]), ironverbs(&["doctor", "--json"]));
+    let (words, json) = (ironverbs(&["doctor"]), ironverbs(&["doctor", "-o", "json"]));
     assert_eq!(words.status.code(), json.status.code());
     let words = text(&words.stdout);
-    assert!(words.contains("its programs see no node: `ironverbs run -- "), "{words}");
+    assert!(words.contains("its programs see no adapter: `ironverbs run -- "), "{words}");
     let json: Value = serde_json::from_slice(&json.stdout).unwrap();
     let findings = json["findings"].as_array().unwrap();
     assert_eq!(findings.len(), words.lines().count());
@@ -59,20 +59,19 @@ fn the_state_of_a_node_can_be_had_as_json() {
     let room = testkit::Scratch::new();
     let dir = room.0.display().to_string();
     let create = ironverbs(&[
-        "node",
+        "adapter",
         "create",
-        "--node",
         &dir,
         "--vfs",
         "3",
-        "--node-id",
+        "--id",
         "7",
         "--strict",
         "events=strict,ids=cx7",
     ]);
     assert!(create.status.success(), "{}", text(&create.stderr));
-    assert!(ironverbs(&["node", "address", "--node", &dir, "iron2", "10.0.0.5/24"]).status.success());
-    let out = ironverbs(&["node", "status", "--node", &dir, "--json"]);
+    assert!(ironverbs(&["adapter", "address", "--adapter", &dir, "iron2", "10.0.0.5/24"]).status.success());
+    let out = ironverbs(&["adapter", "status", &dir, "--output", "json"]);
     let status: Value = serde_json::from_slice(&out.stdout).unwrap();
     assert_eq!(status["directory"], dir.as_str());
     assert_eq!((&status["vfs"], &status["node_id"]), (&Value::from(3), &Value::from(7)));
@@ -84,4 +83,44 @@ fn the_state_of_a_node_can_be_had_as_json() {
     assert_eq!(functions[2]["address"], "10.0.0.5/24");
     assert_eq!(functions[2]["counters"]["tx_packets"], 0);
     assert!(status["memory"].as_u64().unwrap() > 0);
+}
+
+#[test]
+fn the_names_of_the_previous_release_still_work() {
+    let room = testkit::Scratch::new();
+    let dir = room.0.display().to_string();
+    let words = ["node", "create", "--node", &dir, "--node-id", "7", "--wire-faults", "drop=1%,seed=2"];
+    assert!(ironverbs(&words).status.success());
+    let status = ironverbs(&["node", "status", "--node", &dir, "--json"]);
+    let status: Value = serde_json::from_slice(&status.stdout).unwrap();
+    assert_eq!((&status["node_id"], &status["faults"]), (&Value::from(7), &Value::from("drop=1%,seed=2")));
+    assert!(ironverbs(&["node", "reset", "--node", &dir]).status.success());
+    for (words, why) in [
+        (&["check", "/no/such/file"][..], "/no/such/file"),
+        (&["stream", "show", "/no/such/file"], "/no/such/file"),
+        (&["bringup", "--bdf", "0000:ff:1f.7"], "0000:ff:1f.7"),
+    ] {
+        let refused = text(&ironverbs(words).stderr);
+        assert!(refused.contains(why) && !refused.contains("unexpected"), "{words:?}: {refused}");
+    }
+}
+
+#[test]
+fn a_plan_of_faults_needs_virtual_time() {
+    let room = testkit::Scratch::new();
+    let dir = room.0.display().to_string();
+    for words in [
+        &["adapter", "create", &dir][..],
+        &["run", "--adapter", &dir],
+        &["serve", "--plug", "1=/x", "--adapter", &dir],
+    ] {
+        let plan =
+            [words, &["--fault", "plan.toml"], if words[0] == "run" { &["true"] } else { &[] }].concat();
+        let refused = text(&ironverbs(&plan).stderr);
+        assert!(
+            refused.contains("plan.toml") && refused.contains("run --clock timed"),
+            "{plan:?}: {refused}"
+        );
+        assert!(!room.0.exists());
+    }
 }

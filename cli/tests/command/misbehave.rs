@@ -29,7 +29,7 @@ impl Served {
         fs::create_dir_all(scratch.dir()).unwrap();
         let socket = scratch.dir().join("f1");
         let mut command = Command::new(env!("CARGO_BIN_EXE_ironverbs"));
-        command.arg("serve").arg("--node").arg(scratch.dir().join("node"));
+        command.arg("serve").arg("--adapter").arg(scratch.dir().join("node"));
         command.arg("--plug").arg(format!("1={}", socket.display())).arg("--misbehave").arg(how);
         let mut process = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap();
         let mut line = String::new();

@@ -36,7 +36,7 @@ impl Bench {
     /// The command, with a node of its own.
     fn command(&self, options: &[&str], program: &[&str]) -> Command {
         let mut command = Command::new(self.root.join("ironverbs"));
-        command.arg("run").arg("--node").arg(&self.node).args(options).arg("--").args(program);
+        command.arg("run").arg("--adapter").arg(&self.node).args(options).arg("--").args(program);
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         command
     }
@@ -47,7 +47,12 @@ impl Bench {
 
     /// Another command on the node.
     fn about(&self, words: &[&str]) -> Output {
-        Command::new(self.root.join("ironverbs")).args(words).arg("--node").arg(&self.node).output().unwrap()
+        Command::new(self.root.join("ironverbs"))
+            .args(words)
+            .arg("--adapter")
+            .arg(&self.node)
+            .output()
+            .unwrap()
     }
 
     /// The output of `sh -c script` on the node; it must succeed.
@@ -108,7 +113,7 @@ fn the_program_sees_the_devices_in_every_place_tools_look() {
 fn devices_are_called_and_placed_as_the_node_was_made() {
     let bench = Bench::new("called");
     let made: Vec<_> =
-        "node create --vfs 3 --name mlx5_90 --pci 0000:3b:00.0 --numa 1".split_whitespace().collect();
+        "adapter create --vfs 3 --name mlx5_90 --pci 0000:3b:00.0 --numa 1".split_whitespace().collect();
     let made = text(&bench.about(&made));
     assert!(made.contains("mlx5_90 and 3 VFs"), "{made}");
     let listed = bench.sh("ls /sys/class/infiniband /sys/bus/pci/devices");
@@ -120,11 +125,11 @@ fn devices_are_called_and_placed_as_the_node_was_made() {
     assert_eq!(bench.sh("cat /sys/class/infiniband/mlx5_91/device/numa_node"), "1\n");
     // A device can be specified by its name and by its number.
     for device in ["mlx5_92", "iron2", "2"] {
-        let said = text(&bench.about(&["node", "address", device, "10.9.0.2/24"]));
+        let said = text(&bench.about(&["adapter", "address", device, "10.9.0.2/24"]));
         assert_eq!(said, "mlx5_92: 10.9.0.2\n");
     }
-    assert!(text(&bench.about(&["node", "status"])).contains("mlx5_92: down; address 10.9.0.2/24"));
-    let said = complaint(&bench.about(&["node", "address", "mlx5_0"]));
+    assert!(text(&bench.about(&["adapter", "status"])).contains("mlx5_92: down; address 10.9.0.2/24"));
+    let said = complaint(&bench.about(&["adapter", "address", "mlx5_0"]));
     assert!(said.ends_with("no device 'mlx5_0': expected mlx5_90 to mlx5_93\n"), "{said}");
     let said = complaint(&bench.run(&["--name", "mlx5_0"], &["true"]));
     assert!(said.contains("name mlx5_90, asked for mlx5_0"), "{said}");
@@ -221,7 +226,7 @@ fn a_node_on_a_disk_is_refused_and_not_begun() {
     let bench = Bench::new("disk");
     let there = bench.root.join("node");
     let refused = Command::new(bench.root.join("ironverbs"))
-        .args(["run", "--node"])
+        .args(["run", "--adapter"])
         .arg(&there)
         .args(["--", "true"])
         .output()
@@ -316,25 +321,28 @@ fn unprivileged_programs_of_a_node_share_a_user_namespace() {
 fn a_node_is_watched_as_often_as_is_asked_for() {
     let bench = Bench::new("watched");
     bench.sh("true");
-    let said = text(&bench.about(&["node", "status", "--watch", "0.05", "--times", "3"]));
-    let heads = said.lines().filter(|line| line.starts_with("node in ")).count();
+    let said = text(&bench.about(&["adapter", "status", "--watch", "0.05", "--times", "3"]));
+    let heads = said.lines().filter(|line| line.starts_with("adapter in ")).count();
     assert!(heads == 3 && said.matches("tx Gb/s").count() == 3, "{said}");
-    let lines = text(&bench.about(&["node", "status", "--json", "--watch", "0.05", "--times", "2"]));
+    let lines = text(&bench.about(&["adapter", "status", "-o", "json", "--watch", "0.05", "--times", "2"]));
     assert_eq!(lines.lines().count(), 2, "{lines}");
     for line in lines.lines() {
         let status: serde_json::Value = serde_json::from_str(line).unwrap();
         assert_eq!(status["vfs"], 3, "{line}");
     }
-    assert!(complaint(&bench.about(&["node", "status", "--times", "2"])).contains("--watch"));
+    assert!(complaint(&bench.about(&["adapter", "status", "--times", "2"])).contains("--watch"));
 }
 
 #[test]
 fn a_demo_on_a_node_of_one_vf_says_that_it_takes_two() {
     let bench = Bench::new("demo");
-    text(&bench.about(&["node", "create", "--vfs", "1"]));
+    text(&bench.about(&["adapter", "create", "--vfs", "1"]));
     let output = bench.about(&["demo"]);
     assert_eq!(output.status.code(), Some(1));
     let said = String::from_utf8_lossy(&output.stderr);
     let node = bench.node.display();
-    assert!(said.contains(&format!("demo: expected a node of 2 VFs or more, found 1 in {node}")), "{said}");
+    assert!(
+        said.contains(&format!("demo: expected an adapter of 2 VFs or more, found 1 in {node}")),
+        "{said}"
+    );
 }

@@ -106,7 +106,7 @@ fn v4(fid: u8) -> [u8; 16] {
 
 fn command(scratch: &Scratch, more: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_ironverbs"));
-    command.arg("serve").arg("--node").arg(scratch.dir().join("node"));
+    command.arg("serve").arg("--adapter").arg(scratch.dir().join("node"));
     command.arg("--plug").arg(format!("1={}", socket(scratch).display())).args(more);
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     command
@@ -167,7 +167,7 @@ fn guests_of_two_servers_talk() {
     let served = Served::new();
     let there = served.scratch.dir().join("f3");
     let mut other = Command::new(env!("CARGO_BIN_EXE_ironverbs"));
-    other.arg("serve").arg("--node").arg(served.scratch.dir().join("node"));
+    other.arg("serve").arg("--adapter").arg(served.scratch.dir().join("node"));
     other.arg("--plug").arg(format!("3={}", there.display())).stdin(Stdio::null()).stdout(Stdio::piped());
     let process = other.spawn().unwrap();
     let mut other = Served { scratch: Scratch::new(), process };
@@ -202,7 +202,7 @@ fn what_is_served_is_busy_and_what_is_busy_is_not_served() {
     let other = served.scratch.dir().join("f2");
     let plug = format!("2={}", other.display());
     let mut second = Command::new(env!("CARGO_BIN_EXE_ironverbs"));
-    second.arg("serve").arg("--node").arg(served.scratch.dir().join("node")).arg("--plug").arg(plug);
+    second.arg("serve").arg("--adapter").arg(served.scratch.dir().join("node")).arg("--plug").arg(plug);
     let said = second.output().unwrap();
     assert!(!said.status.success());
     let why = String::from_utf8_lossy(&said.stderr);
@@ -477,38 +477,35 @@ fn what_is_recorded_on_either_side_is_the_same_and_can_be_printed_and_compared()
     process.kill().unwrap();
     process.wait().unwrap();
 
-    assert_eq!(
-        run(&["stream", "diff", "--words", &device, &driver]),
-        (Some(0), String::new(), String::new())
-    );
-    let (_, all, _) = run(&["stream", "show", &device]);
+    assert_eq!(run(&["trace", "diff", "--words", &device, &driver]), (Some(0), String::new(), String::new()));
+    let (_, all, _) = run(&["trace", "show", &device]);
     let position = |begin: &str| all.lines().position(|line| line.starts_with(begin)).expect(begin);
     let order =
         ["ENABLE_HCA", "INIT_HCA", "CREATE_EQ uid=uid#1", "CREATE_QP", "post:Rc:Send", "TEARDOWN_HCA"];
     assert!(order.map(position).is_sorted(), "{all}");
 
     // `diff` also accepts the output of `show`, and a list permits the differences in it.
-    let (_, compact, _) = run(&["stream", "show", "--compact", &device]);
+    let (_, compact, _) = run(&["trace", "show", "--compact", &device]);
     let kept = scratch.dir().join("kept");
     fs::write(&kept, compact.replace("ENABLE_HCA", "NOP x=1")).unwrap();
     let kept = kept.display().to_string();
-    let (status, said, _) = run(&["stream", "diff", "--words", &kept, &driver]);
+    let (status, said, _) = run(&["trace", "diff", "--words", &kept, &driver]);
     assert_eq!((status, said.as_str()), (Some(1), "sends ENABLE_HCA\nlacks NOP\n"));
     let list = scratch.dir().join("list");
     fs::write(&list, "sends ENABLE_HCA - it must\nlacks NOP - it need not\n").unwrap();
     let list = list.display().to_string();
-    assert_eq!(run(&["stream", "diff", "--allow", &list, &kept, &driver]).0, Some(0));
-    let (status, said, _) = run(&["stream", "diff", "--allow", &list, &device, &driver]);
+    assert_eq!(run(&["trace", "diff", "--allow", &list, &kept, &driver]).0, Some(0));
+    let (status, said, _) = run(&["trace", "diff", "--allow", &list, &device, &driver]);
     assert_eq!((status, said.lines().next()), (Some(1), Some("not needed: lacks NOP")));
-    let (status, said, _) = run(&["stream", "diff", &kept, &driver]);
+    let (status, said, _) = run(&["trace", "diff", &kept, &driver]);
     assert!(status == Some(1) && said.contains("\n- NOP x=1\n+ ENABLE_HCA\n"), "{said}");
 
     // Invalid files, and unwritable paths.
     for (words, expected) in [
-        (vec!["stream", "show", &list], "line 1: expected a stream"),
-        (vec!["stream", "show", "--function", "9", &device], "nothing was sent to function 9"),
+        (vec!["trace", "show", &list], "line 1: expected a stream"),
+        (vec!["trace", "show", "--function", "9", &device], "nothing was sent to function 9"),
         (
-            vec!["stream", "diff", "--allow", &kept, &device, &driver],
+            vec!["trace", "diff", "--allow", &kept, &device, &driver],
             "expected a difference, ' - ' and a reason",
         ),
         (vec!["bringup", "--vfio-user", &socket, "--record", "/nowhere/file"], "/nowhere/file"),

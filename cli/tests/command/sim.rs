@@ -117,7 +117,7 @@ fn wireshark_reads_the_frames_with_their_check_sums() {
 fn a_plan_of_faults_says_what_followed() {
     let (plan, timeline) = (Scratch::named("plan.toml"), Scratch::named("timeline.json"));
     fs::write(&plan.0, "[[fault]]\ndo = \"drop\"\nopcode = \"RcWriteMiddle\"\nnth = 20\n").unwrap();
-    let words = format!("write_bw -n 50 --faults {}", plan.0.display());
+    let words = format!("write_bw -n 50 --fault {}", plan.0.display());
     let text = said(&format!("{words} --timeline {}", timeline.0.display()));
     let line = text.lines().find(|line| line.contains("RcWriteMiddle")).unwrap();
     assert!(
@@ -144,7 +144,7 @@ fn a_plan_of_faults_says_what_followed() {
         line.ends_with(":1: expected a frame as this fault says, found none in the whole run\n"),
         "{line}"
     );
-    assert!(refused("write_bw --faults /no/such/file").contains("/no/such/file: No such file"));
+    assert!(refused("write_bw --fault /no/such/file").contains("/no/such/file: No such file"));
     // All frames, in a run without faults.
     let text = said(&format!("write_bw -n 50 --timeline {}", timeline.0.display()));
     assert_eq!(text.lines().count(), 2, "{text}");

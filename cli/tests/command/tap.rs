@@ -1,4 +1,4 @@
-//! `ironverbs serve --link tap:`, tested against this host's kernel in a separate network namespace.
+//! `ironverbs link tap:`, tested against this host's kernel in a separate network namespace.
 
 use std::{
     fs,
@@ -26,12 +26,13 @@ impl Wire {
         fs::create_dir_all(scratch.dir()).unwrap();
         let node = scratch.dir().join("node").display().to_string();
         let ironverbs = env!("CARGO_BIN_EXE_ironverbs");
-        let made = Command::new(ironverbs).args(["node", "create", "--vfs", "2", "--node", &node]).output();
+        let made =
+            Command::new(ironverbs).args(["adapter", "create", "--vfs", "2", "--adapter", &node]).output();
         assert!(made.unwrap().status.success());
-        let address = ["node", "address", "--node", &node, "iron1", "10.0.0.1/24"];
+        let address = ["adapter", "address", "--adapter", &node, "iron1", "10.0.0.1/24"];
         assert!(Command::new(ironverbs).args(address).status().unwrap().success());
         let server = Command::new("unshare")
-            .args(["-n", ironverbs, "serve", "--node", &node, "--link", "tap:wire0"])
+            .args(["-n", ironverbs, "link", "--adapter", &node, "tap:wire0"])
             .stdin(Stdio::null())
             .spawn()
             .unwrap();

@@ -94,7 +94,7 @@ pub enum NodeError {
         remedy: &'static str,
     },
     /// A property that is fixed at the node's creation differs.
-    #[error("the node in {} has {what} {found}, asked for {asked}: reset it, or use another --node", dir.display())]
+    #[error("the node in {} has {what} {found}, asked for {asked}: reset it, or use another --adapter", dir.display())]
     Differs {
         /// The node's directory.
         dir: PathBuf,

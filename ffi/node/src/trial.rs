@@ -38,7 +38,7 @@ impl TrialThread {
     pub fn start(node: &Arc<Node>, plan: FaultPlan) -> Result<Self, NodeError> {
         let failed = || NodeError::system("try the plan of faults");
         if timed::is_conducted(node.dir()) {
-            let why = "the node is in virtual time, expected `run --clock timed --faults` there";
+            let why = "the node is in virtual time, expected `run --clock timed --fault` there";
             return Err(failed()(io::Error::other(why)));
         }
         let wire = TrialWire::new(plan, node.core().now()).map_err(io::Error::other).map_err(failed())?;

@@ -129,7 +129,10 @@ fn what_cannot_be_started_is_said_in_a_line() {
         (vec!["--kernel", "/nowhere/vmlinux"], "cannot read the kernel /nowhere/vmlinux"),
         (vec!["--memory", "100M"], "expected 256M to 3840M"),
         (vec!["--vfs", "32"], "32 is not in 0..=31"),
-        (vec!["--functions", "0-3"], "expected VFs of the node, 32 at most, such as 4 or 4-6, found '0-3'"),
+        (
+            vec!["--functions", "0-3"],
+            "expected VFs of the adapter, 32 at most, such as 4 or 4-6, found '0-3'",
+        ),
         (
             [&kernel[..], &["--adapter", &twin]].concat(),
             "expected nodes with numbers of their own, found 0 for both",

@@ -123,7 +123,7 @@ fn later_steps_of_a_workflow_have_an_adapter() {
     let shell = workflow.get("jobs.test.defaults.run.shell").expect("the example's shell");
     let out = runner.step(shell, step(1, "run").expect("the example's step"), &[]);
     let devices = runner.step(shell, "ibv_devices | grep -c iron", &[]);
-    said(Command::new(scratch.dir().join("usr/bin/ironverbs")).args(["node", "reset", "--node", &node]));
+    said(Command::new(scratch.dir().join("usr/bin/ironverbs")).args(["node", "reset", "--adapter", &node]));
     assert!(out.status.success(), "{}{}", text(&out.stdout), text(&out.stderr));
     let row = |line: &str| line.split_whitespace().take(2).eq(["2", "1000"]);
     assert!(text(&out.stdout).lines().any(row), "{}", text(&out.stdout));

@@ -34,7 +34,7 @@ works() { # UID
     [ "$inside" = 9 ] || die "expected iron0 to iron8 in a run, found $inside"
     user "$1" 'LD_DEBUG=files ibv_devices' >log 2>&1 || true
     ! grep ironverbs log || die "a program outside of any run has looked for us"
-    user "$1" 'ironverbs node reset' >log
+    user "$1" 'ironverbs adapter delete' >log
 }
 
 nothing() { # WHEN

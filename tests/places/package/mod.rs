@@ -183,9 +183,9 @@ const INSTALLED: &str = r#"
     install -i "$PACKAGE" >"$AT/said" 2>&1
     ironverbs=$AT/root/usr/bin/ironverbs
     "$ironverbs" --version
-    "$ironverbs" doctor --node "$AT/node" | grep ' provider '
-    timeout -k 1 30 "$ironverbs" demo --node "$AT/node"
-    "$ironverbs" node reset --node "$AT/node"
+    "$ironverbs" doctor --adapter "$AT/node" | grep ' provider '
+    timeout -k 1 30 "$ironverbs" demo --adapter "$AT/node"
+    "$ironverbs" node reset --adapter "$AT/node"
     install -P ironverbs >>"$AT/said" 2>&1
     echo "left: $(ls -A "$AT/root") $(ls -A "$books/info" | grep ironverbs || true)"
 "#;
@@ -324,7 +324,7 @@ fn bash_completes_commands_options_and_values() {
     manual(scratch.dir());
     let script = scratch.dir().join("bash-completion/completions/ironverbs");
     let lines =
-        ["ironverbs do", "ironverbs node .", "ironverbs run --link-layer .", "ironverbs bringup --vfio"];
+        ["ironverbs do", "ironverbs adapter .", "ironverbs run --link-layer .", "ironverbs bringup --vfio-"];
     let mut bash = Command::new("bash");
     bash.args(["-c", TAB]).arg(script).env("LINES_TO_COMPLETE", lines.join("\n"));
     let offered = said(&mut bash);

@@ -1,6 +1,6 @@
-//! `ironverbs node status --watch`: repeatedly shows the activity of a node's functions.
+//! `ironverbs adapter status --watch`: repeatedly shows the activity of a node's functions.
 
-use crate::{node_state, options::Watch, say::say};
+use crate::{adapter, options::Watch, say::say};
 use devmodel::state::{COUNTERS, Counters};
 use node::{FunctionStatus, NodeError, NodeStatus, Observer, Signals};
 use std::{
@@ -37,7 +37,7 @@ pub fn watch(dir: &Path, json: bool, options: &Watch) -> Result<String, NodeErro
     loop {
         let (status, at) = (Observer::open(dir)?.status(), Instant::now());
         if json {
-            say!("{}\n", node_state::json(&status));
+            say!("{}\n", adapter::json(&status));
         } else {
             // On a terminal, the table is updated in place.
             let clear = if stdout().is_terminal() { "\x1b[H\x1b[J" } else { "" };
@@ -53,7 +53,7 @@ pub fn watch(dir: &Path, json: bool, options: &Watch) -> Result<String, NodeErro
 }
 
 fn table(status: &NodeStatus, before: Option<&Look>, at: Instant) -> String {
-    let mut text = format!("node in {}: {} programs\n", status.dir.display(), status.parties.len());
+    let mut text = format!("adapter in {}: {} programs\n", status.dir.display(), status.parties.len());
     let _ = write!(
         text,
         "{:<12} {:>8} {:>8} {:>10} {:>10} {:>10} {:>10}",

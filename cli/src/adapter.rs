@@ -1,4 +1,4 @@
-//! `ironverbs node`: the state of a node, and its removal.
+//! `ironverbs adapter`: creation, state and deletion of adapters, and actions on their wire.
 
 use std::fmt::Write;
 use std::process::ExitCode;
@@ -15,7 +15,7 @@ use node::{
 use serde_json::{Map, Value, json};
 
 use crate::say::{say, say_line};
-use crate::{node_watch, options, place, say::fail, timed, trial};
+use crate::{options, place, say::fail, timed, trial, watch};
 
 /// Interval of checks whether a capture has ended by itself.
 const LOOK: Duration = Duration::from_millis(200);
@@ -52,7 +52,7 @@ const COUNTERS: [(Counters, &str); 28] = [
     (Counters::ReqTransportRetriesExceeded, "req_transport_retries_exceeded"),
 ];
 
-pub fn node(command: &options::Node) -> ExitCode {
+pub fn adapter(command: &options::Adapter) -> ExitCode {
     match run(command) {
         Ok(text) => {
             say!("{text}");
@@ -62,19 +62,21 @@ pub fn node(command: &options::Node) -> ExitCode {
     }
 }
 
-fn run(command: &options::Node) -> Result<String, NodeError> {
+fn run(command: &options::Adapter) -> Result<String, NodeError> {
     match command {
-        options::Node::Create(create) => {
+        options::Adapter::Create(create) => {
+            let failed = |why: String| NodeError::system("create the adapter")(std::io::Error::other(why));
+            create.identity.without_plan().map_err(failed)?;
             let options = NodeOptions { vfs: create.vfs, ..NodeOptions::default() };
             if let Some(group) = &create.group {
-                dir::share(&create.node.path(), group_number(group)?)?;
+                dir::share(&create.adapter.path(), group_number(group)?)?;
             }
             let options = create.identity.over(create.seen.over(options));
-            let node = place::open(&create.node.path(), &options)?;
+            let node = place::open(&create.adapter.path(), &options)?;
             let name = node.devices().first().map(|pf| pf.name.clone()).unwrap_or_default();
-            Ok(format!("node in {}: {name} and {} VFs\n", node.dir().display(), node.vfs()))
+            Ok(format!("adapter in {}: {name} and {} VFs\n", node.dir().display(), node.vfs()))
         }
-        options::Node::Address(address) => {
+        options::Adapter::Address(address) => {
             let node = Node::open(&address.node.path())?;
             let devices = node.devices();
             let fid = function(&address.device, &devices).ok_or_else(|| NodeError::NoName {
@@ -86,24 +88,24 @@ fn run(command: &options::Node) -> Result<String, NodeError> {
             let now = node.devices().into_iter().find(|device| device.fid == fid);
             Ok(now.map(|device| format!("{}: {}\n", device.name, device.ip)).unwrap_or_default())
         }
-        options::Node::Capture(capture) => captured(capture),
-        options::Node::Faults(trial) => tried(trial),
-        options::Node::Conduct { node, rules } => {
+        options::Adapter::Capture(capture) => captured(capture),
+        options::Adapter::Fault(trial) => tried(trial),
+        options::Adapter::Conduct { node, rules, fault } => {
             let node = Node::open(&node.path())?;
-            timed::conduct(&node, rules)
+            timed::conduct(&node, rules, fault.as_deref())
         }
-        options::Node::Status { how, watch } if watch.watch.is_some() => {
-            node_watch::watch(&how.node.path(), how.json, watch)
+        options::Adapter::Status { adapter, output, watch } if watch.watch.is_some() => {
+            watch::watch(&adapter.path(), output.is_json(), watch)
         }
-        options::Node::Status { how, .. } => {
-            let status = Observer::open(&how.node.path())?.status();
-            Ok(if how.json { format!("{:#}\n", json(&status)) } else { in_words(&status) })
+        options::Adapter::Status { adapter, output, .. } => {
+            let status = Observer::open(&adapter.path())?.status();
+            Ok(if output.is_json() { format!("{:#}\n", json(&status)) } else { in_words(&status) })
         }
-        options::Node::Reset(reset) => {
-            let dir = reset.node.path();
-            let was_there = Node::reset(&dir, reset.force)?;
+        options::Adapter::Delete(delete) => {
+            let dir = delete.adapter.path();
+            let was_there = Node::reset(&dir, delete.force)?;
             let what = if was_there { "removed" } else { "there was none" };
-            Ok(format!("node in {}: {what}\n", dir.display()))
+            Ok(format!("adapter in {}: {what}\n", dir.display()))
         }
     }
 }
@@ -166,7 +168,7 @@ fn in_words(status: &NodeStatus) -> String {
     // Writing to a String cannot fail.
     let _ = writeln!(
         text,
-        "node in {}: id {}, {}, {} and {} VFs, {} KiB of memory ({} KiB of it drivers' and lent by programs)",
+        "adapter in {}: id {}, {}, {} and {} VFs, {} KiB of memory ({} KiB of it drivers' and lent by programs)",
         status.dir.display(),
         status.node_id,
         status.link_layer,

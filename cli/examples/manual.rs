@@ -5,9 +5,7 @@
 //! ```
 //!
 //! fills `man/man1` and the directories below a share directory where bash, zsh and fish look for completion. The pages bear the date.
-//! Facts that the definition does not contain, such as exit statuses, are in `pages.rs`.
-
-mod pages;
+//! Texts that the definition does not contain, such as exit statuses, are in `help.rs` of the command.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -19,7 +17,7 @@ use clap::Command;
 use clap_complete::Shell;
 use clap_mangen::Man;
 use clap_mangen::roff::{Roff, bold, italic, roman};
-use pages::{Entry, Page};
+use ironverbs_cli::help::{self, Entry, Page};
 
 /// The path of each shell's completion below a share directory, on Debian.
 const COMPLETION: [(Shell, &str); 3] = [
@@ -27,6 +25,9 @@ const COMPLETION: [(Shell, &str); 3] = [
     (Shell::Zsh, "zsh/vendor-completions/_ironverbs"),
     (Shell::Fish, "fish/vendor_completions.d/ironverbs.fish"),
 ];
+
+/// The directory of the packaged pages of `docs/`.
+const DOCUMENTS: &str = "/usr/share/doc/ironverbs/docs";
 
 fn main() -> ExitCode {
     let mut args = std::env::args_os().skip(1);
@@ -52,14 +53,7 @@ fn write_all(share: &Path, date: &OsStr) -> io::Result<()> {
     root.build();
     let manual =
         Manual { date: date.to_string_lossy().into_owned(), source: root.render_version().trim().to_owned() };
-    let mut left: Vec<&Page> = pages::PAGES.iter().collect();
-    manual.write(&root, &share.join("man/man1"), &mut left)?;
-    match left.first() {
-        None => Ok(()),
-        Some(page) => {
-            Err(io::Error::other(format!("pages.rs has a page for {}, which is no command", page.of)))
-        }
-    }
+    manual.write(&root, &share.join("man/man1"))
 }
 
 fn create(path: PathBuf) -> io::Result<fs::File> {
@@ -74,15 +68,14 @@ struct Manual {
 }
 
 impl Manual {
-    /// Writes the page of `command` and those of its subcommands, and removes their texts from `left`.
-    fn write(&self, command: &Command, dir: &Path, left: &mut Vec<&Page>) -> io::Result<()> {
+    /// Writes the page of `command` and those of its subcommands.
+    fn write(&self, command: &Command, dir: &Path) -> io::Result<()> {
         let name = page_name(command);
-        let page = left.iter().position(|page| page.of == name).map(|found| left.swap_remove(found));
-        let page = page.ok_or_else(|| io::Error::other(format!("pages.rs has no page for {name}")))?;
         let mut file = create(dir.join(format!("{name}.1")))?;
-        self.page(command, page, &mut file)?;
+        self.page(command, &help::page(&name.replace('-', " ")), &mut file)?;
         file.flush()?;
-        command.get_subcommands().try_for_each(|below| self.write(below, dir, left))
+        let shown = command.get_subcommands().filter(|below| !below.is_hide_set());
+        shown.into_iter().try_for_each(|below| self.write(below, dir))
     }
 
     fn page(&self, command: &Command, page: &Page, file: &mut impl Write) -> io::Result<()> {
@@ -109,19 +102,19 @@ impl Manual {
         if command.has_subcommands() {
             man.render_subcommands_section(file)?;
         }
-        let named = command.get_arguments().any(|arg| arg.get_long() == Some("node"));
+        let named = command.get_arguments().any(|arg| arg.get_long() == Some("adapter"));
         let with = |own: &[Entry], nodes: &[Entry]| if named { [own, nodes].concat() } else { own.to_vec() };
         let mut roff = Roff::default();
-        list(&mut roff, "EXIT STATUS", if page.exit.is_empty() { pages::EXIT } else { page.exit });
-        list(&mut roff, "ENVIRONMENT", &with(page.environment, pages::NODE_ENVIRONMENT));
-        list(&mut roff, "FILES", &with(page.files, pages::NODE_FILES));
+        list(&mut roff, "EXIT STATUS", if page.exit.is_empty() { help::EXIT } else { page.exit });
+        list(&mut roff, "ENVIRONMENT", &with(page.environment, help::ADAPTER_ENVIRONMENT));
+        list(&mut roff, "FILES", &with(page.files, help::ADAPTER_FILES));
         list(&mut roff, "EXAMPLES", page.examples);
         see_also(&mut roff, command, page);
         roff.to_writer(file)
     }
 }
 
-/// The name of a command's page, such as `ironverbs-node-status`.
+/// The name of a command's page, such as `ironverbs-adapter-status`.
 fn page_name(command: &Command) -> String {
     command.get_display_name().unwrap_or(command.get_name()).to_owned()
 }
@@ -142,7 +135,7 @@ fn list(roff: &mut Roff, heading: &str, entries: &[Entry]) {
 fn see_also(roff: &mut Roff, command: &Command, page: &Page) {
     let name = page_name(command);
     let above = name.rsplit_once('-').map(|(above, _)| above.to_owned());
-    let below = command.get_subcommands().map(page_name);
+    let below = command.get_subcommands().filter(|below| !below.is_hide_set()).map(page_name);
     let mut pages: Vec<String> = above.into_iter().chain(below).map(|name| format!("{name}(1)")).collect();
     pages.extend(page.see.iter().map(|name| (*name).to_owned()));
     roff.control("SH", ["SEE ALSO"]);
@@ -154,6 +147,6 @@ fn see_also(roff: &mut Roff, command: &Command, page: &Page) {
     }
     for document in page.documents {
         roff.control("PP", []);
-        roff.text([italic(format!("{}/{document}", pages::DOCUMENTS))]);
+        roff.text([italic(format!("{DOCUMENTS}/{document}"))]);
     }
 }
