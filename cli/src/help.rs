@@ -135,7 +135,7 @@ pub const PAGES: &[Page] = &[
             ("ironverbs doctor", "Report what this host lacks."),
         ],
         see: &["ibv_devinfo(1)", "ib_write_bw(1)", "rdma(8)"],
-        documents: &["node.md"],
+        documents: &["adapter.md"],
         ..NOTHING
     },
     Page {
@@ -189,7 +189,7 @@ pub const PAGES: &[Page] = &[
             ("ironverbs run --clock timed -- ib_send_lat -d iron1 -x 1", "Measure in the time of a card."),
         ],
         see: &["ironverbs-adapter(1)", "ironverbs-vf(1)"],
-        documents: &["node.md", "launcher.md", "vfio.md", "wire.md", "time.md"],
+        documents: &["adapter.md", "launcher.md", "vfio.md", "wire.md", "time.md"],
     },
     Page {
         of: "ironverbs demo",
@@ -211,7 +211,7 @@ pub const PAGES: &[Page] = &[
             ("1", "Something is missing."),
             ("2", "The command line is invalid."),
         ],
-        documents: &["node.md", "launcher.md"],
+        documents: &["adapter.md", "launcher.md"],
         ..NOTHING
     },
     Page {
@@ -242,7 +242,7 @@ pub const PAGES: &[Page] = &[
             ),
         ],
         see: &["ironverbs-run(1)"],
-        documents: &["node.md", "twin.md", "wire.md"],
+        documents: &["adapter.md", "twin.md", "wire.md"],
         ..NOTHING
     },
     Page {
@@ -254,7 +254,7 @@ pub const PAGES: &[Page] = &[
             ("ironverbs adapter status --watch", "Print counters and rates every second."),
             ("ironverbs adapter status -o json", "Print everything as JSON."),
         ],
-        documents: &["node.md", "limits.md"],
+        documents: &["adapter.md", "limits.md"],
         ..NOTHING
     },
     Page {
@@ -300,7 +300,7 @@ pub const PAGES: &[Page] = &[
         description: &[
             "The next program creates a new adapter. While programs are on it, --force is needed: they go on by themselves, without new ones.",
         ],
-        documents: &["node.md", "limits.md"],
+        documents: &["adapter.md", "limits.md"],
         ..NOTHING
     },
     Page {

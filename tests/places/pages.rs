@@ -1,5 +1,5 @@
 //! The commands of README and docs, pasted as a reader would: into a shell in a directory that looks like the tree after `make build`, as a
-//! user without a node.
+//! user without an adapter.
 
 use ironverbs_tests::{
     program::{Scratch, built},
@@ -39,7 +39,7 @@ const UNTRIED: &[(&str, &str, &str)] = &[
     ("docs/chart.md", "make image", "the test of the chart does so"),
     ("docs/chart.md", "helm install", "the test of the chart does so"),
     ("docs/chart.md", "for pod", "the test of the chart does so"),
-    ("docs/node.md", "ironverbs run", "the nodes are the reader's"),
+    ("docs/adapter.md", "ironverbs run", "the adapters are the reader's"),
     ("docs/serve.md", "ironverbs serve", "it goes on for a guest, as tests of guests have it"),
     ("docs/stream.md", "ironverbs serve", "it goes on for a guest, as tests of guests have it"),
     ("docs/stream.md", "ironverbs trace", "the recordings are the reader's"),
@@ -276,15 +276,15 @@ tried! {
             prints ["hca_id:\tiron8", "1000 iters in", "ping data: rdma-ping-9"]);
     the_page_of_time_shows_a_plan_of_faults:
         pasted("docs/time.md", "cat >plan.toml", needs [], prints ["drop           RcWriteMiddle"]);
-    the_page_of_nodes_shows_names_of_a_cards_own:
-        pasted("docs/node.md", "ironverbs adapter create", needs [], prints ["adapter in "]);
+    the_page_of_adapters_shows_names_of_a_cards_own:
+        pasted("docs/adapter.md", "ironverbs adapter create", needs [], prints ["adapter in "]);
     the_page_of_vfio_shows_driver_and_model_apart:
         in_terminals("docs/vfio.md", "ironverbs serve", needs ["ib_send_bw"], prints ["Send BW Test", " 65536 "]);
     the_page_of_the_wire_shows_an_address:
         pasted("docs/wire.md", "ironverbs adapter create", needs [], prints ["10.0.0.5"]);
-    the_page_of_the_wire_shows_two_nodes:
+    the_page_of_the_wire_shows_two_adapters:
         in_terminals("docs/wire.md", "ironverbs link", needs ["ib_write_bw"], prints ["RDMA_Write BW Test", " 65536 "]);
-    the_page_of_linux_nodes_shows_one:
+    the_page_of_linux_guests_shows_one:
         pasted("docs/linux.md", "scripts/install-deps.sh", needs ["flex"], prints ["link mlx5_1/1 state ACTIVE"]);
     the_page_of_plugins_shows_a_pod_with_a_vf:
         pasted("docs/cni.md", "plugins=", needs ["flex", "go"], prints ["netdev eth0"]);
