@@ -56,6 +56,9 @@ done)
 # Each known way to break the product still applies where its list says.
 python3 scripts/mutants.py --check
 
+# Lines, files and unsafe blocks by room, and the reasons of commits that add many.
+scripts/rooms.sh
+
 # The crate graph in docs/README.md matches cargo's: a directory, and the last part of the names of the crates it depends on.
 drawn=$(sed -n '/^## Which crate needs which/,/^## /s/^    //p' docs/README.md | tr -s ' ' | sed 's/ $//')
 known=$($CARGO tree --locked --workspace --edges normal --depth 1 --no-dedupe --prefix depth --format '{p}' |
