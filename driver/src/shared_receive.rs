@@ -13,6 +13,8 @@ pub struct SharedReceives {
     /// Number of the queue.
     pub srqn: u32,
     inbox: Inbox,
+    /// Bytes that come in a CQE may be copied to the receive's buffers.
+    in_cqes: bool,
     free: BiasedMutex<FreeList>,
 }
 
@@ -56,11 +58,12 @@ impl FreeList {
 }
 
 impl SharedReceives {
-    /// Creates a list of all `entries` (a power of two) of the ring in `inbox`, free and in order.
-    pub fn new(inbox: Inbox, entries: u32) -> Self {
+    /// Creates a list of all `entries` (a power of two) of the ring in `inbox`, free and in order. Bytes that come in a CQE are copied to
+    /// the receives' buffers only with `in_cqes`.
+    pub fn new(inbox: Inbox, entries: u32, in_cqes: bool) -> Self {
         let list = (0..entries).map(|at| Entry { next: (at + 1) % entries, wr_id: 0, under_way: false });
         let free = FreeList { head: 0, tail: entries - 1, posted: 0, entries: list.collect() };
-        let this = Self { srqn: 0, inbox, free: BiasedMutex::new(free) };
+        let this = Self { srqn: 0, inbox, in_cqes, free: BiasedMutex::new(free) };
         (0..entries).for_each(|at| this.link(at, (at + 1) % entries));
         this
     }
@@ -94,7 +97,7 @@ impl SharedReceives {
         let entry = free.entries.get_mut(at as usize).filter(|entry| entry.under_way)?;
         let wr_id = entry.wr_id;
         entry.under_way = false;
-        let fits = bytes.is_none_or(|bytes| self.inbox.put(at, bytes));
+        let fits = bytes.is_none_or(|bytes| self.in_cqes && self.inbox.put(at, bytes));
         let tail = free.tail;
         if let Some(last) = free.entries.get_mut(tail as usize) {
             last.next = at;
@@ -120,7 +123,8 @@ mod tests {
         let transport: Arc<dyn Transport> = Chip::new().opener(1);
         let mem = Arc::new(DmaMem::alloc(&transport, 256, Scope::Opener).unwrap());
         let ring = DmaRing::new(mem, 0, 4, 64);
-        SharedReceives::new(Inbox { ring, first: 1, segments: 3, shifted: Arc::default() }, 4).numbered(9)
+        SharedReceives::new(Inbox { ring, first: 1, segments: 3, shifted: Arc::default() }, 4, true)
+            .numbered(9)
     }
 
     fn post(receives: &SharedReceives, wr_id: u64) -> Option<u32> {

@@ -1,7 +1,7 @@
 //! The driver's verbs directly on the model, in logical time, over a wire that loses, duplicates and corrupts frames.
 
 use devmodel::Config;
-use driver::{Completion, Device, Error, SendFlags, SendOp, SendWr, WcOpcode, WcStatus};
+use driver::{Completion, Device, Error, SendFlags, SendOp, SendWr, Target, WcOpcode, WcStatus};
 use ironverbs_tests::{
     bed::{Chaos, Fault, Filter},
     direct::Machine,
@@ -98,15 +98,14 @@ fn requests_written_into_the_doorbell_page_are_done_once_and_in_order() {
     let wr = |wr_id, op, sge, flags| SendWr { wr_id, op, sge, flags };
     let add = SendOp::FetchAdd { raddr, rkey, add: 1 };
     let write = SendOp::Write { raddr: raddr + 64, rkey };
-    let (word, piece) = ([a.sge(8, 8)], [a.sge(64, 40)]);
+    let word = [a.sge(8, 8)];
     let (silent, told) = (SendFlags::empty(), SendFlags::SIGNALED);
     let mut stores = 0;
     for number in 0..300 {
         // Work requests of one basic block, of two (which eventually wrap around the end of the ring), and three at once.
-        a.words.put(64, &pattern(40, number as usize));
         let posted = match number % 3 {
             0 => a.qp.post_send([wr(number, add, &word[..], told)]),
-            1 => a.qp.post_send([wr(number, write, &piece[..], told | SendFlags::INLINE)]),
+            1 => a.qp.post_inline(wr(number, write, &[], told), &Target::Peer, &pattern(40, number as usize)),
             _ => a.qp.post_send([silent, silent, told].map(|flags| wr(number, add, &word[..], flags))),
         };
         posted.expect("post");

@@ -73,7 +73,8 @@ impl Registers for LyingBar {
 
 #[allow(unsafe_code)] // passes on the caller's promise
 #[deny(clippy::missing_trait_methods)]
-impl Transport for Liar {
+// SAFETY: memory is that of the transport within.
+unsafe impl Transport for Liar {
     fn bar(&self, index: u8) -> io::Result<Bar> {
         let commands = AtomicU32::new(0);
         Ok(Bar::Trapped(Arc::new(LyingBar { inner: self.inner.bar(index)?, lie: self.lie, commands })))
@@ -81,6 +82,10 @@ impl Transport for Liar {
     /// Returns `None`, because doorbells in such pages would bypass the lies about registers.
     fn combining(&self) -> Option<Arc<dyn Combining>> {
         None
+    }
+    unsafe fn dma_map_paged(&self, base: *mut u8, len: usize) -> io::Result<Iova> {
+        // SAFETY: the caller's guarantee is passed on unchanged.
+        unsafe { self.inner.dma_map_paged(base, len) }
     }
     unsafe fn dma_map(&self, base: *mut u8, len: usize, access: Access) -> io::Result<Iova> {
         // SAFETY: the caller upholds the contract of `dma_map`.
@@ -109,7 +114,6 @@ impl Transport for Liar {
         fn page_size(&self) -> usize;
         fn dma_unmap(&self, iova: Iova, len: usize) -> io::Result<()>;
         fn pages_on_demand(&self) -> bool;
-        fn dma_map_paged(&self, base: *mut u8, len: usize) -> io::Result<Iova>;
         fn dma_unmap_paged(&self, iova: Iova, len: usize) -> io::Result<()>;
         fn populate(&self, base: *mut u8, len: usize, write: bool) -> io::Result<()>;
         fn dma_alloc(&self, len: usize, scope: Scope) -> io::Result<DmaBlock>;

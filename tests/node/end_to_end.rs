@@ -3,7 +3,7 @@
 
 use driver::{
     AccessFlags, Completion, Cq, Mr, Pd, Qp, QpAttr, QpAttrMask, QpInit, QpState, SendFlags, SendOp, SendWr,
-    Service, WcFlags, WcOpcode, WcStatus,
+    Service, Target, WcFlags, WcOpcode, WcStatus,
 };
 use ironverbs_tests::{
     cost::Cpu,
@@ -118,19 +118,11 @@ fn inline_data_are_taken_when_posted() {
     let (a, b) = pair(&node, 1, 2, 4096).expect("two ends");
     for len in [1, 8, 28, 29, 60, 64] {
         let data = pattern(len, len as u8);
-        a.words.put(0, &data);
         let op = SendOp::Write { raddr: b.words.addr(), rkey: b.mr.rkey() };
-        let mut sge = a.sge(0, len);
-        // The key of inline data is not checked.
-        sge.lkey = 0xdead;
-        a.qp.post_send([SendWr {
-            wr_id: 1,
-            op,
-            sge: &[sge],
-            flags: SendFlags::SIGNALED | SendFlags::INLINE,
-        }])
-        .expect("post");
-        a.words.put(0, &vec![0; len]);
+        let mut data_then = data.clone();
+        let wr = SendWr { wr_id: 1, op, sge: &[], flags: SendFlags::SIGNALED };
+        a.qp.post_inline(wr, &Target::Peer, &data_then).expect("post");
+        data_then.fill(0);
         completed(&a, WcOpcode::RdmaWrite);
         assert_eq!(b.words.bytes(0, len), data);
     }

@@ -55,10 +55,15 @@ fn reliable(ours: &Arc<Device>, theirs: &Arc<Device>) {
     a.cq.arm(false);
     for (x, y) in [(&a, &b), (&b, &a)] {
         let (raddr, rkey) = (y.words.addr(), y.mr.rkey());
-        for flags in [SendFlags::SIGNALED, SendFlags::SIGNALED | SendFlags::INLINE] {
+        for inline in [false, true] {
             y.receive(1, 4096, 64).expect("a receive");
-            x.qp.post_send([SendWr { wr_id: 1, op: SendOp::Send, sge: &[x.sge(0, 64)], flags }])
-                .expect("a send");
+            let sge = [x.sge(0, 64)];
+            let wr = SendWr { wr_id: 1, op: SendOp::Send, sge: &sge, flags: SendFlags::SIGNALED };
+            let posted = match inline {
+                false => x.qp.post_send([wr]),
+                true => x.qp.post_inline(wr, &Target::Peer, &x.words.bytes(0, 64)),
+            };
+            posted.expect("a send");
             good(&x.cq);
             good(&y.cq);
         }

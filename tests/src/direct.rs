@@ -308,7 +308,8 @@ impl Slot {
     }
 }
 
-impl Transport for Slot {
+// SAFETY: blocks lie in the memory of the process, and are never freed.
+unsafe impl Transport for Slot {
     fn config_read(&self, offset: u16, width: Width) -> io::Result<u32> {
         let Inner { adapter, process, .. } = &mut *self.machine.inner();
         Ok(adapter.config_read(process, self.fid, offset.into(), width.bytes()))

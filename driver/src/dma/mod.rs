@@ -41,8 +41,23 @@ enum OnDrop {
     Return(Arc<dyn Buffers>),
 }
 
-/// A source of memory for queues.
-pub trait Buffers: Send + Sync {
+/// A source of memory for queues. A program without `unsafe` cannot be one:
+///
+/// ```compile_fail,E0200
+/// use std::ptr::NonNull;
+/// struct Wild;
+/// impl driver::dma::Buffers for Wild {
+///     fn obtain(&self, _: usize, _: usize) -> Result<Option<NonNull<u8>>, driver::Error> {
+///         Ok(NonNull::new(0x10000 as *mut u8))
+///     }
+///     fn give_back(&self, _: NonNull<u8>) {}
+/// }
+/// ```
+///
+/// # Safety
+/// [`obtain`](Self::obtain) returns memory of the requested length and alignment that nothing else in this process accesses, and that stays
+/// mapped, until it is given back.
+pub unsafe trait Buffers: Send + Sync {
     /// Returns `len` bytes aligned to `align` (a multiple of 4096), exclusive to this process until
     /// [`give_back`](Self::give_back). `None` if the transport's own memory is to be used.
     ///
@@ -149,15 +164,15 @@ impl DmaMem {
 
     /// The memory as words, in memory order (big-endian values are not converted).
     #[inline(always)]
-    pub fn words(&self) -> &[AtomicU64] {
+    pub(crate) fn words(&self) -> &[AtomicU64] {
         // SAFETY: the block is page-aligned, lives as long as `self`, and is only accessed through atomics.
         unsafe { std::slice::from_raw_parts(self.block.ptr.as_ptr().cast(), self.block.len / 8) }
     }
 
-    /// The memory as 32-bit words.
+    /// The memory as 32-bit words, for blocks that hold nothing else: words of both sizes at one place do not mix.
     #[inline(always)]
-    pub fn words32(&self) -> &[AtomicU32] {
-        // SAFETY: as in `words`. If 32- and 64-bit accesses overlap, one of them is the initialisation.
+    pub(crate) fn words32(&self) -> &[AtomicU32] {
+        // SAFETY: as in `words`. Its users in this crate access each word by one size; another size initializes it at most.
         unsafe { std::slice::from_raw_parts(self.block.ptr.as_ptr().cast(), self.block.len / 4) }
     }
 
@@ -243,11 +258,17 @@ impl UserMapping {
     }
 
     /// Like [`UserMapping::map`], for memory with pages that may come and go.
-    pub fn map_paged(transport: &Arc<dyn Transport>, addr: *mut u8, len: usize) -> Result<Self, Error> {
+    /// # Safety
+    /// The device may change what is mapped in the range at any time as long as this value lives.
+    pub unsafe fn map_paged(
+        transport: &Arc<dyn Transport>,
+        addr: *mut u8,
+        len: usize,
+    ) -> Result<Self, Error> {
         let (first, whole) = whole_pages(addr, len, transport.page_size())?;
         let lead = addr as usize - first as usize;
-        let base = transport
-            .dma_map_paged(first, whole)
+        // SAFETY: the caller's guarantee.
+        let base = unsafe { transport.dma_map_paged(first, whole) }
             .map_err(Error::io("cannot let the device reach memory on demand"))?;
         Ok(Self { transport: transport.clone(), base, len: whole, paged: true, iova: base + lead as u64 })
     }
@@ -282,8 +303,8 @@ impl Drop for UserMapping {
     }
 }
 
-/// Copies inline data from the caller's buffer at `addr`. By posting with the inline flag the caller guarantees that the
-/// buffer is readable, as it guarantees the device without the flag.
+/// Copies inline data from the caller's buffer at `addr`. [`SendBatch::push`](crate::SendBatch::push) is where the caller guarantees that the
+/// buffer is readable.
 #[inline]
 pub(crate) fn copy_from_caller(addr: u64, out: &mut [u8]) {
     if !out.is_empty() {
@@ -320,7 +341,7 @@ pub(crate) fn few_from_caller(addr: u64, len: usize) -> u128 {
 pub(crate) const FEW: usize = 16;
 
 /// Copies received data into the caller's buffer at `addr`, as the device does with data that does not come in the CQE.
-/// By posting the receive the caller guarantees that the buffer exists.
+/// By [`Device::receive_in_cqes`](crate::Device::receive_in_cqes) the caller guarantees that the buffers of receives exist.
 #[inline]
 pub(crate) fn copy_to_caller(addr: u64, bytes: &[u8]) {
     if !bytes.is_empty() {

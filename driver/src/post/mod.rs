@@ -50,8 +50,17 @@ impl<'a> SendBatch<'a> {
 
     /// Adds one work request. If it is refused, the earlier ones stay in the batch. EINVAL: not valid for this QP or
     /// its state; ENOMEM: the queue is full, or a WQE has no room for so many SGEs or inline bytes.
+    ///
+    /// # Safety
+    /// With [`SendFlags::INLINE`], the memory that `wr.sge` names is readable. It may be changed afterwards.
     #[inline(always)]
-    pub fn push(&mut self, wr: &SendWr<'_>) -> Result<(), i32> {
+    #[allow(unsafe_code)] // the guarantee about the caller's memory can only come from the caller
+    pub unsafe fn push(&mut self, wr: &SendWr<'_>) -> Result<(), i32> {
+        self.put(wr)
+    }
+
+    #[inline(always)]
+    pub(crate) fn put(&mut self, wr: &SendWr<'_>) -> Result<(), i32> {
         match wr.sge {
             [one] if wr.flags.contains(SendFlags::INLINE) => self.push_inline(wr, one),
             [one] if self.put_plain(wr.wr_id, &wr.op, *one, wr.flags) => Ok(()),
@@ -81,7 +90,7 @@ impl<'a> SendBatch<'a> {
     #[inline(never)]
     fn push_other(&mut self, wr: &SendWr<'_>) -> Result<(), i32> {
         match self.queue.plain == 0 && self.may_be_plain(wr) && self.look_for_room() {
-            true => self.push(wr),
+            true => self.put(wr),
             false => self.push_any(wr),
         }
     }
@@ -165,15 +174,23 @@ impl<'a> SendBatch<'a> {
     fn push_any(&mut self, wr: &SendWr<'_>) -> Result<(), i32> {
         match self.queue.service {
             Service::Rc => match wr.op {
-                SendOp::LocalInv(_) | SendOp::BindMw { .. } => self.push_to(wr, &Target::Peer),
+                SendOp::LocalInv(_) | SendOp::BindMw { .. } => self.put_to(wr, &Target::Peer),
                 _ => self.build(wr, Plan::of(&wr.op), &[]),
             },
-            _ => self.push_to(wr, &Target::Peer),
+            _ => self.put_to(wr, &Target::Peer),
         }
     }
 
     /// Like [`SendBatch::push`], for services with a target in each work request.
-    pub fn push_to(&mut self, wr: &SendWr<'_>, target: &Target<'_>) -> Result<(), i32> {
+    ///
+    /// # Safety
+    /// As for [`SendBatch::push`].
+    #[allow(unsafe_code)] // the guarantee about the caller's memory can only come from the caller
+    pub unsafe fn push_to(&mut self, wr: &SendWr<'_>, target: &Target<'_>) -> Result<(), i32> {
+        self.put_to(wr, target)
+    }
+
+    fn put_to(&mut self, wr: &SendWr<'_>, target: &Target<'_>) -> Result<(), i32> {
         let plan = Plan::of(&wr.op);
         let service = self.queue.service;
         if !plan.fits(service) {
@@ -334,20 +351,18 @@ impl<'a> SendBatch<'a> {
     pub fn abort(self) {}
 }
 
+/// The request, unless it is sent inline from an address that nobody guarantees.
+#[inline(always)]
+fn outline(wr: SendWr<'_>) -> Result<SendWr<'_>, i32> {
+    if wr.flags.contains(SendFlags::INLINE) { Err(libc::EINVAL) } else { Ok(wr) }
+}
+
 impl Qp {
-    /// Posts in order, with one doorbell. On an error, the earlier requests are posted.
+    /// Posts in order, with one doorbell. On an error, the earlier requests are posted. EINVAL: [`SendFlags::INLINE`], for which there is
+    /// [`Qp::post_inline`].
     #[inline]
     pub fn post_send<'w>(&self, wrs: impl IntoIterator<Item = SendWr<'w>>) -> Result<(), PostError> {
-        let mut batch = SendBatch::new(self);
-        let mut result = Ok(());
-        for (index, wr) in wrs.into_iter().enumerate() {
-            if let Err(errno) = batch.push(&wr) {
-                result = Err(PostError { index, errno });
-                break;
-            }
-        }
-        batch.commit();
-        result
+        self.post_each(wrs, |batch, wr| batch.put(&outline(wr)?))
     }
 
     /// Like [`Qp::post_send`], for services with a target in each work request.
@@ -355,10 +370,53 @@ impl Qp {
         &self,
         wrs: impl IntoIterator<Item = (SendWr<'w>, Target<'t>)>,
     ) -> Result<(), PostError> {
+        self.post_each(wrs, |batch, (wr, target)| batch.put_to(&outline(wr)?, &target))
+    }
+
+    /// Like [`Qp::post_send`], also for [`SendFlags::INLINE`].
+    ///
+    /// # Safety
+    /// As for [`SendBatch::push`].
+    #[inline]
+    #[allow(unsafe_code)] // the guarantee about the caller's memory can only come from the caller
+    pub unsafe fn post_send_raw<'w>(
+        &self,
+        wrs: impl IntoIterator<Item = SendWr<'w>>,
+    ) -> Result<(), PostError> {
+        self.post_each(wrs, |batch, wr| batch.put(&wr))
+    }
+
+    /// Like [`Qp::post_send_to`], also for [`SendFlags::INLINE`].
+    ///
+    /// # Safety
+    /// As for [`SendBatch::push`].
+    #[allow(unsafe_code)] // the guarantee about the caller's memory can only come from the caller
+    pub unsafe fn post_send_to_raw<'w, 't>(
+        &self,
+        wrs: impl IntoIterator<Item = (SendWr<'w>, Target<'t>)>,
+    ) -> Result<(), PostError> {
+        self.post_each(wrs, |batch, (wr, target)| batch.put_to(&wr, &target))
+    }
+
+    /// Posts one request with `data` instead of `wr.sge`, sent inline: `data` may be changed once this returns.
+    pub fn post_inline(&self, wr: SendWr<'_>, target: &Target<'_>, data: &[u8]) -> Result<(), PostError> {
+        let length = u32::try_from(data.len()).map_err(|_| PostError { index: 0, errno: libc::ENOMEM })?;
+        let sge = [Sge { addr: data.as_ptr() as u64, length, lkey: 0 }];
+        self.post_each([SendWr { sge: &sge, flags: wr.flags | SendFlags::INLINE, ..wr }], |batch, wr| {
+            batch.put_to(&wr, target)
+        })
+    }
+
+    #[inline(always)]
+    fn post_each<T>(
+        &self,
+        all: impl IntoIterator<Item = T>,
+        mut put: impl FnMut(&mut SendBatch<'_>, T) -> Result<(), i32>,
+    ) -> Result<(), PostError> {
         let mut batch = SendBatch::new(self);
         let mut result = Ok(());
-        for (index, (wr, target)) in wrs.into_iter().enumerate() {
-            if let Err(errno) = batch.push_to(&wr, &target) {
+        for (index, one) in all.into_iter().enumerate() {
+            if let Err(errno) = put(&mut batch, one) {
                 result = Err(PostError { index, errno });
                 break;
             }

@@ -4,7 +4,7 @@ use super::{
     data::{Bed, bed_on, connect, init, write},
     open,
 };
-use crate::{Qp, QpInit, SendFlags, SendOp, SendWr, Sge, transport::fake::Chip};
+use crate::{Qp, QpInit, SendFlags, SendOp, SendWr, Sge, Target, transport::fake::Chip};
 use hwspec::{
     cmd::{Opcode, cq::CreateCqIn, qp::CreateQpIn, resource::DeallocUarIn},
     cqe::CqeOpcode,
@@ -46,10 +46,6 @@ fn taken(bed: &Bed) -> Vec<(u32, u64)> {
     std::mem::take(&mut bed.chip.state().doorbells)
 }
 
-fn inline(data: &[u8]) -> Sge {
-    Sge { addr: data.as_ptr() as u64, length: data.len() as u32, lkey: 0 }
-}
-
 #[test]
 fn a_request_is_written_into_the_buffers_of_its_register_in_turn() {
     let (bed, page) = bed();
@@ -57,15 +53,16 @@ fn a_request_is_written_into_the_buffers_of_its_register_in_turn() {
     let sge = [Sge { addr: 0x1000, length: 8, lkey: 1 }];
     for number in 0..40u64 {
         let data = [number as u8; 12];
-        let within = [inline(&data)];
-        let wr = match number % 3 {
-            0 => write(number, &sge, SendFlags::SIGNALED),
-            1 => SendWr { op: SendOp::Send, ..write(number, &within, SendFlags::INLINE) },
-            _ => {
-                SendWr { op: SendOp::Read { raddr: 8, rkey: 1 }, ..write(number, &sge, SendFlags::SIGNALED) }
+        let wr = write(number, &sge, SendFlags::SIGNALED);
+        let posted = match number % 3 {
+            0 => bed.qp.post_send([wr]),
+            1 => {
+                let wr = SendWr { op: SendOp::Send, ..write(number, &[], SendFlags::empty()) };
+                bed.qp.post_inline(wr, &Target::Peer, &data)
             }
+            _ => bed.qp.post_send([SendWr { op: SendOp::Read { raddr: 8, rkey: 1 }, ..wr }]),
         };
-        bed.qp.post_send([wr]).unwrap();
+        posted.unwrap();
         let to = register(page) + (number % 2) as u32 * BUFFER;
         assert_eq!(taken(&bed), stores(to, &bed.block(number)), "request {number}");
         // The doorbell record was written before all of it.
@@ -81,7 +78,6 @@ fn a_request_is_written_into_the_buffers_of_its_register_in_turn() {
 fn a_request_that_goes_round_the_end_of_the_ring_is_written_in_one_piece() {
     let (bed, page) = bed();
     let data: Vec<u8> = (0..60).collect();
-    let long = [inline(&data)];
     // Fifteen of one block, and one of two that wraps: the last block of the ring and the first.
     for number in 0..15u64 {
         bed.qp.post_send([write(number, &[], SendFlags::SIGNALED)]).unwrap();
@@ -89,7 +85,7 @@ fn a_request_that_goes_round_the_end_of_the_ring_is_written_in_one_piece() {
         assert_eq!(bed.poll().len(), 1);
     }
     taken(&bed);
-    bed.qp.post_send([write(15, &long, SendFlags::INLINE)]).unwrap();
+    bed.qp.post_inline(write(15, &[], SendFlags::empty()), &Target::Peer, &data).unwrap();
     let to = register(page) + BUFFER;
     let expected = [stores(to, &bed.block(15)), stores(to + 64, &bed.block(16))].concat();
     assert_eq!(taken(&bed), expected);
@@ -111,7 +107,7 @@ fn several_requests_and_those_that_fit_no_buffer_ring_a_doorbell() {
     // Segments: control, remote address, data after a four-byte header.
     for (bytes, blocks) in [(0, 1), (14 * 16 - 4, 4), (14 * 16 - 3, 0), (300, 0)] {
         taken(&bed);
-        qp.post_send([write(0, &[inline(&data[..bytes])], SendFlags::INLINE)]).unwrap();
+        qp.post_inline(write(0, &[], SendFlags::empty()), &Target::Peer, &data[..bytes]).unwrap();
         let (stores, to) = (taken(&bed), to());
         let places: Vec<u32> = stores.iter().map(|(at, _)| *at).collect();
         let all = (to..).step_by(8).take(if blocks == 0 { 1 } else { 8 * blocks });

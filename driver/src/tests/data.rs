@@ -1,7 +1,7 @@
 use super::device;
 use crate::{
     AccessFlags, AddressHandle, Completion, Cq, Device, Pd, Qp, QpAttr, QpAttrMask as Mask, QpInit, QpState,
-    RecvWr, SendFlags, SendOp, SendWr, Service, Sge, WcOpcode, WcStatus, transport::fake::Chip,
+    RecvWr, SendFlags, SendOp, SendWr, Service, Sge, Target, WcOpcode, WcStatus, transport::fake::Chip,
 };
 use hwspec::{
     cmd::{Opcode, cq::CreateCqIn, qp::*},
@@ -176,15 +176,20 @@ fn inline_data_lie_in_the_wqe_padded_with_zeros() {
     let (first, second) = ([1u8; 20], [2u8; 11]);
     let piece = |data: &[u8]| Sge { addr: data.as_ptr() as u64, length: data.len() as u32, lkey: 0 };
     let sge = [piece(&first), piece(&second)];
-    bed.qp.post_send([write(1, &sge, SendFlags::INLINE)]).unwrap();
+    let mut batch = bed.qp.begin();
+    batch.put(&write(1, &sge, SendFlags::INLINE)).unwrap();
+    batch.commit();
     let bytes = [bed.block(0), bed.block(1)].concat();
     assert_eq!(CtrlSeg::read(&bytes).ds(), 2 + 3);
     assert_eq!(bytes[32..36], 0x8000_001fu32.to_be_bytes());
     assert_eq!((&bytes[36..56], &bytes[56..67]), (&first[..], &second[..]));
     assert!(bytes[67..80].iter().all(|b| *b == 0));
-    let long = vec![0u8; 1000];
-    let error = bed.qp.post_send([write(1, &[piece(&long)], SendFlags::INLINE)]).unwrap_err();
-    assert_eq!(error.errno, libc::ENOMEM);
+    let post = |data: &[u8]| bed.qp.post_inline(write(1, &[], SendFlags::empty()), &Target::Peer, data);
+    assert_eq!(post(&[0; 1000]).unwrap_err().errno, libc::ENOMEM);
+    post(&first).unwrap();
+    assert_eq!(bed.block(2)[36..56], first);
+    // An address alone says nothing of the memory there.
+    assert_eq!(bed.qp.post_send([write(1, &sge, SendFlags::INLINE)]).unwrap_err().errno, libc::EINVAL);
 }
 
 #[test]
@@ -249,7 +254,7 @@ fn ring_goes_round_many_times() {
 fn aborted_batch_was_never_there() {
     let bed = bed();
     let mut batch = bed.qp.begin();
-    batch.push(&write(1, &[], SendFlags::empty())).unwrap();
+    batch.put(&write(1, &[], SendFlags::empty())).unwrap();
     batch.abort();
     bed.qp.begin().commit();
     assert!(bed.chip.state().doorbells.is_empty());
@@ -268,7 +273,9 @@ fn a_plain_request_is_the_wqe_that_it_is_among_others() {
             // An empty SGE adds nothing to the WQE, but excludes the request from the fast path.
             let lists = [&[sge][..], &[sge, Sge::default()]];
             for (wr_id, sge) in lists.into_iter().enumerate() {
-                bed.qp.post_send([SendWr { wr_id: wr_id as u64, op, sge, flags }]).unwrap();
+                let mut batch = bed.qp.begin();
+                batch.put(&SendWr { wr_id: wr_id as u64, op, sge, flags }).unwrap();
+                batch.commit();
             }
             let blocks = [0, 1].map(|index| {
                 let mut block = bed.block(index);
@@ -292,8 +299,8 @@ fn plain_requests_and_others_share_the_queues_room() {
     let plain = |id| write(id, &sge, SendFlags::SIGNALED);
     // A discarded request takes no room in the queue.
     let mut batch = bed.qp.begin();
-    (0..cap).for_each(|id| batch.push(&plain(id.into())).unwrap());
-    assert_eq!(batch.push(&plain(99)), Err(libc::ENOMEM));
+    (0..cap).for_each(|id| batch.put(&plain(id.into())).unwrap());
+    assert_eq!(batch.put(&plain(99)), Err(libc::ENOMEM));
     batch.abort();
     for id in 0..cap.into() {
         post(if id % 3 == 1 { read(id) } else { plain(id) }).unwrap();

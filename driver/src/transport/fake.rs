@@ -312,7 +312,8 @@ impl Registers for Chip {
     }
 }
 
-impl Transport for Fake {
+// SAFETY: blocks lie in the chip's memory, which it never frees.
+unsafe impl Transport for Fake {
     fn config_read(&self, offset: u16, _: Width) -> io::Result<u32> {
         Ok(self.chip.state().config.get(&offset).copied().unwrap_or(0))
     }

@@ -87,7 +87,12 @@ unsafe impl Sync for DmaBlock {}
 /// One PCI function: kernel VFIO, a vfio-user socket, or a model in this process.
 ///
 /// Control path only, except for [`Transport::idle`] and [`Bar::doorbell`].
-pub trait Transport: Send + Sync {
+///
+/// # Safety
+/// The blocks of `dma_alloc`, `dma_attach` and `shared` are memory of their length, zeroed at first, that stays mapped until it is freed
+/// or detached and is accessed by nobody in this process but through the block; `bar` returns registers that stay mapped while the
+/// transport lives; `dma_unmap` returns `Ok` only once the device cannot access the range.
+pub unsafe trait Transport: Send + Sync {
     /// Reads configuration space. The value is in host order, converted from PCI's little-endian.
     fn config_read(&self, offset: u16, width: Width) -> io::Result<u32>;
     /// Writes configuration space.
@@ -116,7 +121,9 @@ pub trait Transport: Send + Sync {
     }
     /// Like `dma_map`, for memory that need not be mapped yet, or ever. A device access to a missing page aborts.
     /// Nothing is pinned.
-    fn dma_map_paged(&self, base: *mut u8, len: usize) -> io::Result<Iova> {
+    /// # Safety
+    /// The device may change what is mapped in the range at any time until `dma_unmap_paged`.
+    unsafe fn dma_map_paged(&self, base: *mut u8, len: usize) -> io::Result<Iova> {
         let _ = (base, len);
         Err(io::ErrorKind::Unsupported.into())
     }

@@ -96,7 +96,7 @@ impl Qp {
             .cqn_rcv(init.recv_cq.cqn())
             .dbr_addr(record.iova())
             .log_ack_req_freq(LOG_ACK_REQ_FREQ)
-            .cs_res(if init.service.is_connected() { SCATTER_32 } else { 0 })
+            .cs_res(if init.service.is_connected() && device.takes_data_in_cqes() { SCATTER_32 } else { 0 })
             .user_index(NO_USER_INDEX);
         match geometry.sq_blocks {
             0 => qpc.set().no_sq(true),
@@ -231,7 +231,7 @@ impl Parts {
             raw: service == Service::RawPacket,
             sq: SendTracker::new(geometry.sq_blocks),
             rq: RecvTracker::new(geometry.rq_entries),
-            inbox: (geometry.rq_entries > 0).then(|| Inbox {
+            inbox: (geometry.rq_entries > 0 && device.takes_data_in_cqes()).then(|| Inbox {
                 ring: DmaRing::new(mem.clone(), 0, geometry.rq_entries, geometry.rq_stride),
                 first: 0,
                 segments: geometry.rq_stride / WQE_DS,

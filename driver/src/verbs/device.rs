@@ -32,7 +32,7 @@ use std::{
     hash::{BuildHasher, RandomState},
     sync::{
         Arc, OnceLock,
-        atomic::{AtomicU64, Ordering::Relaxed},
+        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
     },
 };
 
@@ -70,6 +70,7 @@ pub struct Device {
     pub(crate) records: RecordPool,
     variants: Variants,
     pub(crate) shifted: Arc<Shifted>,
+    in_cqes: AtomicBool,
     null_key: OnceLock<u32>,
     attr: DeviceAttr,
     events: Events,
@@ -214,6 +215,7 @@ impl Device {
             records: RecordPool::default(),
             variants: Variants::default(),
             shifted: Arc::default(),
+            in_cqes: AtomicBool::new(false),
             null_key: OnceLock::new(),
             attr,
             events,
@@ -319,6 +321,20 @@ impl Device {
             high = again;
         }
         Err(Error::device("a clock that runs forward", "one whose upper half changes at every look"))
+    }
+
+    /// Lets messages of up to 32 bytes arrive in the CQE, for connected queue pairs and SRQs that are created from now on: polling copies
+    /// them to the receive's buffers. This saves the device a write.
+    ///
+    /// # Safety
+    /// The memory that a receive names stays mapped until the receive has been polled, or its queue is gone.
+    #[allow(unsafe_code)] // the guarantee about the caller's memory can only come from the caller
+    pub unsafe fn receive_in_cqes(&self) {
+        self.in_cqes.store(true, Relaxed);
+    }
+
+    pub(crate) fn takes_data_in_cqes(&self) -> bool {
+        self.in_cqes.load(Relaxed)
     }
 
     /// The null key, for local use: writes to it are discarded, and reads return zeros (`ibv_alloc_null_mr`).

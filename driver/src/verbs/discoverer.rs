@@ -334,10 +334,8 @@ impl RawPort {
         if self.under_way >= DEPTH {
             return Err(failed(libc::EAGAIN));
         }
-        let sge = [Sge { addr: frame.as_ptr() as u64, length: frame.len() as u32, lkey: 0 }];
-        let flags = SendFlags::INLINE | SendFlags::SIGNALED;
-        let wr = SendWr { wr_id: SEND, op: SendOp::Send, sge: &sge, flags };
-        self.qp.post_send_to([(wr, Target::Peer)]).map_err(|error| failed(error.errno))?;
+        let wr = SendWr { wr_id: SEND, op: SendOp::Send, sge: &[], flags: SendFlags::SIGNALED };
+        self.qp.post_inline(wr, &Target::Peer, frame).map_err(|error| failed(error.errno))?;
         self.under_way += 1;
         Ok(())
     }

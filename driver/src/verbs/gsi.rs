@@ -118,11 +118,9 @@ impl Gsi {
             return Err(Error::refused(libc::EAGAIN, "too many MADs are under way"));
         }
         let ah = self.handle(&mut inner, to)?;
-        let sge = [Sge { addr: mad.as_ptr() as u64, length: MAD_SIZE as u32, lkey: 0 }];
-        let flags = SendFlags::INLINE | SendFlags::SIGNALED;
-        let wr = SendWr { wr_id: u64::MAX, op: SendOp::Send, sge: &sge, flags };
+        let wr = SendWr { wr_id: u64::MAX, op: SendOp::Send, sge: &[], flags: SendFlags::SIGNALED };
         let target = Target::Datagram { ah: &ah, qpn: to.remote_qpn, qkey: OWN_QKEY };
-        let sent = self.qp.post_send_to([(wr, target)]);
+        let sent = self.qp.post_inline(wr, &target, mad);
         sent.map_err(|error| Error::Invalid { what: "a MAD cannot be sent".into(), errno: error.errno })?;
         inner.under_way += 1;
         Ok(())

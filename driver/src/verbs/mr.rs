@@ -133,8 +133,8 @@ impl Mr {
         let device = &pd.device;
         let transport = &device.function.transport;
         let mapping = match paged {
-            true => UserMapping::map_paged(transport, addr, len)?,
-            // SAFETY: the caller's guarantee.
+            // SAFETY: the caller's guarantee, here and below.
+            true => unsafe { UserMapping::map_paged(transport, addr, len)? },
             false => unsafe { UserMapping::map(transport, addr, len, writable)? },
         };
         let pages = translation(mapping.iova, hca_va, len)?;

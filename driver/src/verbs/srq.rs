@@ -123,7 +123,7 @@ impl Srq {
         };
         let segments = stride / WQE_DS - 1;
         let inbox = Inbox { ring, first: 1, segments, shifted: device.shifted.clone() };
-        let pending = SharedReceives::new(inbox, entries);
+        let pending = SharedReceives::new(inbox, entries, device.takes_data_in_cqes());
         let created = make(pd, init, &place, &pages);
         let ((kind, srqn), (mem, record)) = Error::or_keep(created, (mem, record))?;
         let receives = Arc::new(pending.numbered(srqn));

@@ -324,7 +324,9 @@ fn width(width: Width) -> usize {
     }
 }
 
-impl Transport for NodeTransport {
+#[allow(unsafe_code)] // passes on the caller's promise
+// SAFETY: blocks lie in the mapped windows of the node, which stay for the process, and are allocated once; the model reads the table of mappings at each access.
+unsafe impl Transport for NodeTransport {
     fn config_read(&self, offset: u16, w: Width) -> io::Result<u32> {
         let core = self.ours()?;
         let fid = self.fid();
@@ -348,7 +350,6 @@ impl Transport for NodeTransport {
         }
     }
 
-    #[allow(unsafe_code)]
     unsafe fn dma_map(&self, base: *mut u8, len: usize, access: Access) -> io::Result<Iova> {
         // SAFETY: guaranteed by the caller.
         unsafe { self.ours()?.register(base, len, access) }
@@ -362,7 +363,7 @@ impl Transport for NodeTransport {
         true
     }
 
-    fn dma_map_paged(&self, base: *mut u8, len: usize) -> io::Result<Iova> {
+    unsafe fn dma_map_paged(&self, base: *mut u8, len: usize) -> io::Result<Iova> {
         self.ours()?.register_paged(base, len)
     }
 

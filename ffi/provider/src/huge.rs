@@ -211,7 +211,8 @@ struct HugePages {
     must: bool,
 }
 
-impl Buffers for HugePages {
+// SAFETY: the memory is a fresh mapping of this length.
+unsafe impl Buffers for HugePages {
     fn obtain(&self, len: usize, align: usize) -> Result<Option<NonNull<u8>>, Error> {
         debug_assert!(align <= CHUNK);
         match self.pool.give(len) {

@@ -172,10 +172,12 @@ unsafe fn join(
 ) -> Result<*mut verbs_context, c_int> {
     let async_file = AsyncFile::new().map_err(without("make the file of a device's events"))?;
     // SAFETY: guaranteed by the caller. The event descriptor is set before the library would ask the kernel for one; the library closes it.
+    // Programs keep the buffers of their receives, as ibv_post_recv(3) demands.
     unsafe {
         let context = &mut *base.add(layout.context_offset()).cast::<ibv_context>();
         context.async_fd = async_file.reader();
         let ours = open(async_file)?;
+        ours.device.receive_in_cqes();
         context.num_comp_vectors = ours.device.attr().num_comp_vectors.max(1) as c_int;
         channel::enter(cmd_fd, &ours.channels);
         base.add(layout.context_size).cast::<*mut Context>().write(Box::into_raw(ours));

@@ -63,7 +63,8 @@ struct Allocators {
     free: FreeBuffer,
 }
 
-impl Buffers for Allocators {
+// SAFETY: the program's allocators promise this to ibv_alloc_parent_domain(3).
+unsafe impl Buffers for Allocators {
     fn obtain(&self, len: usize, align: usize) -> Result<Option<NonNull<u8>>, driver::Error> {
         let (domain, context) = (self.domain.load(Ordering::Acquire), self.context.load(Ordering::Relaxed));
         // SAFETY: the program's function, called as the interface specifies.

@@ -221,8 +221,8 @@ pub unsafe extern "C" fn post_send(
         unsafe {
             let ours = IronQp::of(qp);
             let posted = match ours.birth.check() {
-                Ok(()) if ours.service == Service::Rc => ours.inner.post_send(&mut walk),
-                Ok(()) => ours.inner.post_send_to(Addressed { walk: &mut walk, service: ours.service }),
+                Ok(()) if ours.service == Service::Rc => ours.inner.post_send_raw(&mut walk),
+                Ok(()) => ours.inner.post_send_to_raw(Addressed { walk: &mut walk, service: ours.service }),
                 Err(errno) => Err(PostError { index: 0, errno }),
             };
             walk.finish(wr, posted, bad)

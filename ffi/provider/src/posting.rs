@@ -161,9 +161,12 @@ impl Posting {
         let Some(batch) = &mut self.batch else { return };
         let (wr_id, op, flags) = self.open;
         let wr = SendWr { wr_id, op, sge, flags: flags | more };
-        let pushed = match state & ADDRESSED != 0 {
-            false => batch.push(&wr),
-            true => batch.push_to(&wr, &self.target.take().unwrap_or_default()),
+        // SAFETY: of inline data either the program guarantees that it is readable, as for the verb that has set it, or it is `early`.
+        let pushed = unsafe {
+            match state & ADDRESSED != 0 {
+                false => batch.push(&wr),
+                true => batch.push_to(&wr, &self.target.take().unwrap_or_default()),
+            }
         };
         if let Err(errno) = pushed {
             self.fail(errno);

@@ -388,7 +388,8 @@ impl Registers for LyingBar {
 
 #[allow(unsafe_code)] // passes on the caller's promise
 #[deny(clippy::missing_trait_methods)]
-impl Transport for Liar {
+// SAFETY: memory is that of the transport within; lies are about registers, configuration and interrupts.
+unsafe impl Transport for Liar {
     fn config_read(&self, offset: u16, width: Width) -> io::Result<u32> {
         let lie = locked(&self.state).told.due(Kind::Config, true);
         match lie {
@@ -402,6 +403,10 @@ impl Transport for Liar {
     /// Returns `None`, because doorbells in such pages would bypass the lies about registers.
     fn combining(&self) -> Option<Arc<dyn Combining>> {
         None
+    }
+    unsafe fn dma_map_paged(&self, base: *mut u8, len: usize) -> io::Result<Iova> {
+        // SAFETY: the caller's guarantee is passed on unchanged.
+        unsafe { self.inner.dma_map_paged(base, len) }
     }
     unsafe fn dma_map(&self, base: *mut u8, len: usize, access: Access) -> io::Result<Iova> {
         // SAFETY: the caller upholds the contract of `dma_map`.
@@ -448,7 +453,6 @@ impl Transport for Liar {
         fn page_size(&self) -> usize;
         fn dma_unmap(&self, iova: Iova, len: usize) -> io::Result<()>;
         fn pages_on_demand(&self) -> bool;
-        fn dma_map_paged(&self, base: *mut u8, len: usize) -> io::Result<Iova>;
         fn dma_unmap_paged(&self, iova: Iova, len: usize) -> io::Result<()>;
         fn populate(&self, base: *mut u8, len: usize, write: bool) -> io::Result<()>;
         fn interrupt(&self, vector: u16) -> io::Result<Interrupt>;

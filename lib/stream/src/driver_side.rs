@@ -120,7 +120,8 @@ impl RecordingTransport {
 }
 
 #[deny(clippy::missing_trait_methods)]
-impl Transport for RecordingTransport {
+// SAFETY: all memory is that of the transport within.
+unsafe impl Transport for RecordingTransport {
     fn bar(&self, index: u8) -> io::Result<Bar> {
         let bar = self.transport.bar(index)?;
         Ok(match index {
@@ -131,6 +132,10 @@ impl Transport for RecordingTransport {
     /// Not available: requests written to the device in such a page would bypass the recorded registers.
     fn combining(&self) -> Option<Arc<dyn Combining>> {
         None
+    }
+    unsafe fn dma_map_paged(&self, base: *mut u8, len: usize) -> io::Result<Iova> {
+        // SAFETY: the caller's guarantee is passed on unchanged.
+        unsafe { self.transport.dma_map_paged(base, len) }
     }
     unsafe fn dma_map(&self, base: *mut u8, len: usize, access: Access) -> io::Result<Iova> {
         // SAFETY: the caller's guarantee is passed on unchanged.
@@ -163,7 +168,6 @@ impl Transport for RecordingTransport {
         fn page_size(&self) -> usize;
         fn dma_unmap(&self, iova: Iova, len: usize) -> io::Result<()>;
         fn pages_on_demand(&self) -> bool;
-        fn dma_map_paged(&self, base: *mut u8, len: usize) -> io::Result<Iova>;
         fn dma_unmap_paged(&self, iova: Iova, len: usize) -> io::Result<()>;
         fn populate(&self, base: *mut u8, len: usize, write: bool) -> io::Result<()>;
         fn interrupt(&self, vector: u16) -> io::Result<Interrupt>;
@@ -202,7 +206,8 @@ mod tests {
         Err(io::ErrorKind::AddrInUse.into())
     }
 
-    impl Transport for Contrary {
+    // SAFETY: it has no memory.
+    unsafe impl Transport for Contrary {
         fn config_read(&self, _: u16, _: Width) -> io::Result<u32> {
             none()
         }

@@ -47,7 +47,8 @@ impl LabTransport {
     }
 }
 
-impl Transport for LabTransport {
+// SAFETY: blocks lie in the machine's memory, which outlives all programs.
+unsafe impl Transport for LabTransport {
     fn config_read(&self, offset: u16, width: Width) -> io::Result<u32> {
         let adapter = &machine().adapter;
         Ok(self.touch(|_, host| adapter.config_read(host, self.fid, offset.into(), width.bytes())))

@@ -279,13 +279,14 @@ impl Side {
                 continue;
             };
             let at = self.words.addr() + self.layout.source(index, n) as u64;
-            let sge = pieces(&request, at, self.mr.lkey());
+            let inline = request.inline.then(|| self.words.bytes(self.layout.source(index, n), request.len));
+            let sge = if request.inline { Vec::new() } else { pieces(&request, at, self.mr.lkey()) };
             let mut flags = SendFlags::empty();
             flags.set(SendFlags::SIGNALED, request.signaled);
-            flags.set(SendFlags::INLINE, request.inline);
             // A FENCE affects only the order of execution, so it may be set on any request.
             flags.set(SendFlags::FENCE, LANES[index].service().has_atomics() && n % 7 == 0);
-            post(&lane.qp, SendWr { wr_id: n, op, sge: &sge, flags }, |service| match service {
+            let wr = SendWr { wr_id: n, op, sge: &sge, flags };
+            post(&lane.qp, wr, inline.as_deref(), |service| match service {
                 Service::Ud => Target::Datagram { ah, qpn: peer.qpns[1][index], qkey: QKEY },
                 Service::XrcIni => Target::Srq(peer.srqn),
                 _ => Target::Peer,
@@ -338,11 +339,17 @@ impl Side {
     }
 }
 
-fn post<'a>(qp: &Qp, wr: SendWr<'_>, target: impl Fn(Service) -> Target<'a>) -> Done<()> {
+fn post<'a>(
+    qp: &Qp,
+    wr: SendWr<'_>,
+    inline: Option<&[u8]>,
+    target: impl Fn(Service) -> Target<'a>,
+) -> Done<()> {
     let op: SendOp = wr.op;
-    match qp.service() {
-        service @ (Service::Ud | Service::XrcIni) => qp.post_send_to([(wr, target(service))]),
-        _ => qp.post_send([wr]),
+    match (inline, qp.service()) {
+        (Some(data), service) => qp.post_inline(wr, &target(service), data),
+        (None, service @ (Service::Ud | Service::XrcIni)) => qp.post_send_to([(wr, target(service))]),
+        (None, _) => qp.post_send([wr]),
     }
     .map_err(|e| format!("{op:?} was refused: {e}").into())
 }

@@ -147,7 +147,8 @@ impl VfioTransport {
     }
 }
 
-impl Transport for VfioTransport {
+// SAFETY: the kernel's IOMMU maps and unmaps before its ioctl returns; blocks are mappings of this type, freed by `dma_free` alone.
+unsafe impl Transport for VfioTransport {
     fn page_size(&self) -> usize {
         iommu::host_page()
     }

@@ -189,7 +189,8 @@ impl Source for Reach {
     }
 }
 
-impl Transport for VfioUserTransport {
+// SAFETY: blocks are pieces of this type's own memory, and the server confirms each unmapping.
+unsafe impl Transport for VfioUserTransport {
     fn name(&self) -> Option<String> {
         Some(self.path.to_string_lossy().into_owned())
     }

@@ -175,7 +175,8 @@ fn a_registration_that_overlaps_keeps_what_is_lent() {
     bed.unmap(second, 2 * 4096);
     assert!(is_private(base));
     assert_eq!((bed.blocks(), pages.bytes()[4096]), (0, 6));
-    let paged = bed.transport.dma_map_paged(base, 4096).unwrap();
+    // SAFETY: the pages are mapped until the end of the test.
+    let paged = unsafe { bed.transport.dma_map_paged(base, 4096) }.unwrap();
     assert!(arena_offset(bed.map(base, 4096, WHOLE)).is_none(), "moved from under a region on demand");
     bed.transport.dma_unmap_paged(paged, 4096).unwrap();
 }
