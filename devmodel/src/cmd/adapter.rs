@@ -7,7 +7,7 @@ use super::{
 };
 use crate::translate::{NULL_KEY, RESERVED_LKEY};
 use crate::{mlx5::eswitch, state::HcaState};
-use hwspec::cmd::{CmdOut, adapter::*, adapter_id::*};
+use hwspec::cmd::{adapter::*, adapter_id::*};
 
 /// Supported interface step sequences: 0 and 1.
 const ISSI_SUPPORTED: u32 = 0b11;
@@ -34,7 +34,7 @@ pub(super) fn enable(call: &mut Call<'_, '_, '_>) -> Done {
     } else if call.step.config.strict.pages {
         page_requests::vf_changed(call.func, input.function_id(), true);
     }
-    call.done()
+    Ok(())
 }
 
 pub(super) fn disable(call: &mut Call<'_, '_, '_>) -> Done {
@@ -49,14 +49,14 @@ pub(super) fn disable(call: &mut Call<'_, '_, '_>) -> Done {
     } else if call.step.config.strict.pages {
         page_requests::vf_changed(call.func, input.function_id(), false);
     }
-    call.done()
+    Ok(())
 }
 
 pub(super) fn init(call: &mut Call<'_, '_, '_>) -> Done {
     // The owner's identity after the header is meant for shared cards; older drivers omit it.
     Syndrome::PagesMissing.unless(call.func.function().pages_wanted.iter().all(|n| *n <= 0))?;
     *call.func.function_mut(|f| &mut f.hca_state) = HcaState::Running.raw();
-    call.answer(&CmdOut::zeroed())
+    Ok(())
 }
 
 pub(super) fn teardown(call: &mut Call<'_, '_, '_>) -> Done {
@@ -84,7 +84,7 @@ pub(super) fn set_issi(call: &mut Call<'_, '_, '_>) -> Done {
     let issi = u32::from(input.current_issi());
     Syndrome::Issi.unless(issi < 32 && ISSI_SUPPORTED & 1 << issi != 0)?;
     *call.func.function_mut(|f| &mut f.issi) = issi;
-    call.answer(&CmdOut::zeroed())
+    Ok(())
 }
 
 pub(super) fn query(call: &mut Call<'_, '_, '_>) -> Done {
@@ -98,11 +98,11 @@ pub(super) fn driver_version(call: &mut Call<'_, '_, '_>) -> Done {
     let version = input.driver_version();
     let end = version.iter().position(|b| *b == 0).unwrap_or(version.len());
     tracing::debug!(fid = call.func.fid(), driver = %String::from_utf8_lossy(&version[..end]), "driver version");
-    call.answer(&CmdOut::zeroed())
+    Ok(())
 }
 
-pub(super) fn nop(call: &mut Call<'_, '_, '_>) -> Done {
-    call.done()
+pub(super) fn nop(_: &mut Call<'_, '_, '_>) -> Done {
+    Ok(())
 }
 
 pub(super) fn special_contexts(call: &mut Call<'_, '_, '_>) -> Done {

@@ -1,14 +1,18 @@
 //! A command in execution: its input, its access rights and its output.
 
-use super::refusal::{Done, Refused, Syndrome};
+use super::{
+    object::Object,
+    refusal::{Done, Refused, Syndrome},
+};
 use crate::{
     host::Party,
     mlx5::Step,
-    region::{Func, MttRange, Row, Shortage},
+    region::{Func, MttRange, Shortage},
     state::UctxRow,
 };
 use hwspec::{
-    cmd::Opcode,
+    cmd::{CmdOut, Opcode},
+    decode::command,
     layout::{Layout, prefix},
 };
 
@@ -64,9 +68,11 @@ impl Call<'_, '_, '_> {
         Ok(())
     }
 
-    /// Sets the output to a header alone.
-    pub fn done(&mut self) -> Done {
-        self.answer_bytes(&[0; 8])
+    /// Like [`answer`](Self::answer), with a list after it.
+    pub fn answer_list<T: Layout, E: Layout>(&mut self, out: &T, list: impl IntoIterator<Item = E>) -> Done {
+        let mut bytes = out.bytes().to_vec();
+        list.into_iter().for_each(|entry| bytes.extend_from_slice(entry.bytes()));
+        self.answer_bytes(&bytes)
     }
 
     /// Party that sent the command.
@@ -85,22 +91,36 @@ impl Call<'_, '_, '_> {
     }
 
     /// The index of object `number`, if the caller may use it.
-    pub fn own<R: Row>(&self, number: u32, otherwise: Syndrome) -> Done<u32> {
-        match self.func.index::<R>(number).and_then(|i| self.func.row::<R>(i).map(|row| (i, row.head().uid)))
-        {
-            Some((index, uid)) if self.may_use(uid) => Ok(index),
-            _ => otherwise.refuse(),
-        }
+    pub fn own<R: Object>(&self, number: u32) -> Done<u32> {
+        self.find::<R>(number, |uid| self.may_use(uid))
     }
 
     /// Like [`own`](Self::own), for objects that the function's driver shares with all contexts (UAR pages, XRC domains).
     /// A strict adapter does not share them: Linux creates each with the uid that uses it.
-    pub fn shared<R: Row>(&self, number: u32, otherwise: Syndrome) -> Done<u32> {
-        match self.func.index::<R>(number).and_then(|i| self.func.row::<R>(i).map(|row| (i, row.head().uid)))
-        {
-            Some((index, uid)) if self.is_shared(uid) || self.may_use(uid) => Ok(index),
-            _ => otherwise.refuse(),
-        }
+    pub fn shared<R: Object>(&self, number: u32) -> Done<u32> {
+        self.find::<R>(number, |uid| self.is_shared(uid) || self.may_use(uid))
+    }
+
+    fn find<R: Object>(&self, number: u32, usable: impl Fn(u16) -> bool) -> Done<u32> {
+        let found = self.func.index::<R>(number);
+        found
+            .filter(|i| self.func.row::<R>(*i).is_some_and(|row| usable(row.head().uid)))
+            .ok_or(Refused(R::MISSING))
+    }
+
+    /// The index of the object that the command names, if the caller may use it.
+    pub fn named<R: Object>(&self) -> Done<u32> {
+        self.own::<R>(command::object(self.input).ok_or(Refused(Syndrome::InputLength))?)
+    }
+
+    /// Row `index`.
+    pub fn row<R: Object>(&self, index: u32) -> Done<&R> {
+        self.func.row::<R>(index).ok_or(Refused(R::MISSING))
+    }
+
+    /// Row `index`, mutable.
+    pub fn row_mut<R: Object>(&mut self, index: u32) -> Done<&mut R> {
+        self.func.row_mut::<R>(index).ok_or(Refused(R::MISSING))
     }
 
     /// True if objects of the function's driver are shared with all contexts.
@@ -108,49 +128,62 @@ impl Call<'_, '_, '_> {
         uid == 0 && !self.step.config.strict.uid
     }
 
-    /// Allocates a row for the caller, with an index of at least `first`.
-    pub fn alloc<R: Row + zerocopy::FromZeros>(&mut self, first: u32) -> Done<u32> {
+    /// Allocates a row for the caller.
+    pub fn alloc<R: Object>(&mut self) -> Done<u32> {
         let party = self.party();
-        self.func.alloc_from::<R>(self.uid, party, first).map_err(|short| match short {
-            Shortage::Full => Refused(Syndrome::TableFull),
-            Shortage::NoMemory => Refused(Syndrome::NoMemory),
-        })
+        self.func.alloc_from::<R>(self.uid, party, R::FIRST).map_err(Refused::from)
+    }
+
+    /// Creates an object of the caller. `fill` sets the fields of its row after the head, and each object that it then refers to
+    /// counts the reference.
+    pub fn make<R: Object>(&mut self, fill: impl FnOnce(&mut R)) -> Done<u32> {
+        let index = self.alloc::<R>()?;
+        self.fill(index, fill)?;
+        Ok(index)
+    }
+
+    /// Like [`make`](Self::make), in row `index` that was allocated.
+    pub fn fill<R: Object>(&mut self, index: u32, fill: impl FnOnce(&mut R)) -> Done {
+        let row = self.row_mut::<R>(index)?;
+        let head = *row.head();
+        fill(row);
+        *row.head_mut() = head;
+        let row = *row;
+        row.refers().for_each(|reference| reference.take(self.func));
+        Ok(())
+    }
+
+    /// Answers with the number of the object that was created. All outputs have it in the third dword.
+    pub fn created<R: Object>(&mut self, index: u32) -> Done {
+        let mut out = [0; CmdOut::SIZE];
+        out[8..12].copy_from_slice(&self.func.number::<R>(index).to_be_bytes());
+        self.answer(&out)
+    }
+
+    /// Destroys an object of the caller, if nothing refers to it.
+    pub fn end<R: Object>(&mut self, index: u32) -> Done {
+        Syndrome::InUse.unless(self.row::<R>(index)?.head().refs == 0)?;
+        (R::END)(self.func, index);
+        Ok(())
     }
 
     /// Allocates `len` translation entries.
     pub fn alloc_mtt(&mut self, len: u32) -> Done<MttRange> {
         self.func.alloc_mtt(len).map_err(|short| match short {
             Shortage::Full => Refused(Syndrome::NoTranslation),
-            Shortage::NoMemory => Refused(Syndrome::NoMemory),
+            short => short.into(),
         })
+    }
+
+    /// Stores `list` in translation entries of its own.
+    pub fn store(&mut self, list: &[u64]) -> Done<MttRange> {
+        let range = self.alloc_mtt(list.len() as u32)?;
+        (range.first..).zip(list).for_each(|(at, entry)| self.func.set_mtt(at, *entry));
+        Ok(range)
     }
 
     /// Tells runners that their copies of the e-switch are stale.
     pub fn switch_changed(&self) {
         self.func.region().switch_changed();
-    }
-
-    /// Adds a reference to row `index` of `R`.
-    pub fn hold<R: Row>(&mut self, index: u32) {
-        if let Some(row) = self.func.row_mut::<R>(index) {
-            row.head_mut().refs += 1;
-        }
-    }
-
-    /// Frees the caller's row `number` if nothing refers to it.
-    pub fn release<R: Row>(&mut self, number: u32, otherwise: Syndrome) -> Done {
-        let index = self.own::<R>(number, otherwise)?;
-        let refs = self.func.row::<R>(index).map_or(0, |row| row.head().refs);
-        Syndrome::InUse.unless(refs == 0)?;
-        self.func.free::<R>(index);
-        Ok(())
-    }
-}
-
-/// Drops a reference to the row of `number`.
-pub(super) fn let_go<R: Row>(func: &mut Func<'_>, number: u32) {
-    if let Some(row) = func.get_mut::<R>(number) {
-        let head = row.head_mut();
-        head.refs = head.refs.saturating_sub(1);
     }
 }

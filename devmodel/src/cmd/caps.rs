@@ -234,8 +234,8 @@ fn which(op_mod: u16) -> (CapType, bool) {
 }
 
 pub(super) fn query(call: &mut Call<'_, '_, '_>) -> Done {
-    let input: QueryHcaCapIn = call.input()?;
-    let fid = vport(call, input.other_function(), input.function_id())?;
+    call.input::<QueryHcaCapIn>()?;
+    let fid = vport(call)?;
     let (kind, current) = which(call.op_mod);
     let config = call.step.config;
     let page = match fid == call.func.fid() {
@@ -292,5 +292,5 @@ pub(super) fn set(call: &mut Call<'_, '_, '_>) -> Done {
     }
     Syndrome::CapValue.unless(given == allowed)?;
     *call.func.function_mut(|f| &mut f.caps_set) = chosen;
-    call.answer(&CmdOut::zeroed())
+    Ok(())
 }

@@ -10,7 +10,7 @@ use crate::{
     state::{CongestionRow, Counters, QpRow},
 };
 use hwspec::{
-    cmd::{CmdOut, congestion::*},
+    cmd::congestion::*,
     context::congestion::{CongProtocol, RoceNotificationPoint, RoceReactionPoint},
     layout::{Layout, prefix},
 };
@@ -46,7 +46,7 @@ pub(super) fn modify_status(call: &mut Call<'_, '_, '_>) -> Done {
     Syndrome::CongPriority.unless(input.priority() < PRIORITIES && !input.tag_enable())?;
     let off = &mut change(call)?.off[place];
     *off = *off & !(1 << input.priority()) | u32::from(!input.enable()) << input.priority();
-    call.answer(&CmdOut::zeroed())
+    Ok(())
 }
 
 pub(super) fn query_parameters(call: &mut Call<'_, '_, '_>) -> Done {
@@ -93,7 +93,7 @@ pub(super) fn modify_parameters(call: &mut Call<'_, '_, '_>) -> Done {
         _ => row.set_notification(select, &RoceNotificationPoint::read(&given)),
     };
     Syndrome::CongParameter.unless(taken)?;
-    call.answer(&CmdOut::zeroed())
+    Ok(())
 }
 
 pub(super) fn query_statistics(call: &mut Call<'_, '_, '_>) -> Done {

@@ -1,19 +1,21 @@
 //! Completion queues.
 
 use super::{
-    call::{Call, let_go},
+    bind::{Bound, cast},
+    call::Call,
     eq,
-    memory::{self, Layout as Memory},
+    memory::{self, entries},
+    object,
     refusal::{Done, Syndrome},
 };
 use crate::{
     mlx5::event,
     region::{Effect, Func, TimerKind},
-    state::{CqRow, EqRow, UarRow},
+    state::{CqRow, UarRow},
     translate,
 };
 use hwspec::{
-    cmd::{CmdOut, cq::*},
+    cmd::cq::*,
     context::{ArmState, CqStatus, cq::CqContext},
     cqe::{Cqe64, CqeOpcode},
     layout::Bits,
@@ -34,9 +36,23 @@ const RESIZE_SIZE: u32 = 1 << 0;
 /// Size, page offset and page size.
 const RESIZE_FIELDS: u32 = 0b111;
 
-fn context_flags(context: &CqContext) -> u32 {
-    if context.oi() { CqRow::OVERRUN_IGNORED } else { 0 }
-}
+bind! { CqContext <-> CqRow {
+    cqe_sz <-> cqe_size,
+    oi <-> flags[CqRow::OVERRUN_IGNORED],
+    log_cq_size <-> log_size,
+    uar_page <-> uar,
+    cq_period <-> moderation[0],
+    cq_max_count <-> moderation[1],
+} shows row {
+    status = row.status as u8,
+    st = row.arm as u8,
+    page_offset = memory::page_offset(&row.memory),
+    log_page_size = memory::log_page_size(&row.memory),
+    c_eqn_or_apu_element = event::number(row.eqn),
+    consumer_counter = row.ci & 0xff_ffff,
+    producer_counter = row.pi & 0xff_ffff,
+    dbr_addr = row.dbr,
+} }
 
 pub(super) fn create(call: &mut Call<'_, '_, '_>) -> Done {
     let input: CreateCqIn = call.input()?;
@@ -46,84 +62,52 @@ pub(super) fn create(call: &mut Call<'_, '_, '_>) -> Done {
     // Unsupported: compressed entries, collapsed queues, queues of the accelerator.
     let plain = context.cqe_sz() <= 1 && !context.cqe_comp_en() && !context.cc() && !context.apu_cq();
     Syndrome::CqFlags.unless(plain)?;
-    let uar = call.shared::<UarRow>(context.uar_page(), Syndrome::NoSuchUar)?;
+    call.shared::<UarRow>(context.uar_page())?;
     let eqn = eq::shared(call, context.c_eqn_or_apu_element())?;
     let umem = context.dbr_umem_valid().then_some(context.dbr_umem_id());
     let dbr = memory::record_in(call, umem, context.dbr_addr())?;
-    let layout = Memory {
-        log_page_size: context.log_page_size(),
-        page_offset: context.page_offset(),
-        bytes: 64 << (log_size + context.cqe_sz()),
-    };
+    let bytes = 64 << (log_size + context.cqe_sz());
     let memory = match input.cq_umem_valid() {
-        true => memory::within(call, input.cq_umem_id(), input.cq_umem_offset(), layout.bytes)?,
-        false => memory::map(call, CreateCqIn::SIZE, layout)?,
+        true => memory::within(call, input.cq_umem_id(), input.cq_umem_offset(), bytes)?,
+        false => {
+            memory::map(call, CreateCqIn::SIZE, (context.log_page_size(), context.page_offset()), bytes)?
+        }
     };
-    let index = call.alloc::<CqRow>(0)?;
-    call.hold::<UarRow>(uar);
-    call.hold::<EqRow>(eqn);
     let ring = input.cq_umem_valid().then_some(input.cq_umem_id());
-    let umems = memory::hold(call, [ring, umem]);
-    if let Some(row) = call.func.row_mut::<CqRow>(index) {
-        row.memory = memory;
-        row.umems = umems;
-        row.dbr = dbr;
-        row.log_size = log_size.into();
-        row.eqn = eqn;
+    let umems = memory::umems(call, [ring, umem]);
+    let index = call.make::<CqRow>(|row| {
+        row.take(&context);
+        (row.memory, row.umems, row.dbr, row.eqn) = (memory, umems, dbr, eqn);
         row.arm = ArmState::Fired.into_bits() as u32;
-        row.uar = uar;
-        row.cqe_size = context.cqe_sz().into();
-        row.flags = context_flags(&context);
-        row.moderation = [context.cq_period(), context.cq_max_count()];
-    }
-    call.answer(&CreateCqOut::with(|s| s.cqn(call.func.number::<CqRow>(index))))
+    })?;
+    call.created::<CqRow>(index)
 }
 
 pub(super) fn query(call: &mut Call<'_, '_, '_>) -> Done {
-    let input: QueryCqIn = call.input()?;
-    let index = call.own::<CqRow>(input.cqn(), Syndrome::NoSuchCq)?;
-    let Some(row) = call.func.row::<CqRow>(index) else { return Syndrome::NoSuchCq.refuse() };
-    let (page_offset, log_page_size) = memory::page_layout(&row.memory);
-    let context = CqContext::with(|s| {
-        s.status(row.status as u8)
-            .cqe_sz(row.cqe_size as u8)
-            .oi(row.flags & CqRow::OVERRUN_IGNORED != 0)
-            .st(row.arm as u8)
-            .page_offset(page_offset)
-            .log_cq_size(row.log_size as u8)
-            .uar_page(row.uar)
-            .cq_period(row.moderation[0])
-            .cq_max_count(row.moderation[1])
-            .c_eqn_or_apu_element(event::number(row.eqn))
-            .log_page_size(log_page_size)
-            .consumer_counter(row.ci & 0xff_ffff)
-            .producer_counter(row.pi & 0xff_ffff)
-            .dbr_addr(row.dbr)
-    });
+    let context = call.row::<CqRow>(call.named::<CqRow>()?)?.show();
     call.answer(&QueryCqOut::with(|s| s.cq_context(context)))
 }
 
 pub(super) fn modify(call: &mut Call<'_, '_, '_>) -> Done {
     let input: ModifyCqIn = call.input()?;
-    let index = call.own::<CqRow>(input.cqn(), Syndrome::NoSuchCq)?;
+    let index = call.own::<CqRow>(input.cqn())?;
     if call.op_mod == RESIZE {
         return resize(call, &input, index);
     }
     let fields = u32::from_be_bytes(input.modify_field_select_resize_field_select());
     Syndrome::ModifyField.unless(fields & !(PERIOD | COUNT | OVERRUN) == 0)?;
     let context = input.cq_context();
-    if let Some(row) = call.func.row_mut::<CqRow>(index) {
-        if fields & PERIOD != 0 {
-            row.moderation[0] = context.cq_period();
-        }
-        if fields & COUNT != 0 {
-            row.moderation[1] = context.cq_max_count();
-        }
-        if fields & OVERRUN != 0 {
-            row.flags = row.flags & !CqRow::OVERRUN_IGNORED | context_flags(&context);
-        }
+    let row = call.row_mut::<CqRow>(index)?;
+    if fields & PERIOD != 0 {
+        row.moderation[0] = context.cq_period();
     }
-    call.answer(&CmdOut::zeroed())
+    if fields & COUNT != 0 {
+        row.moderation[1] = context.cq_max_count();
+    }
+    if fields & OVERRUN != 0 {
+        row.flags = row.flags & !CqRow::OVERRUN_IGNORED | u32::from(context.oi()) * CqRow::OVERRUN_IGNORED;
+    }
+    Ok(())
 }
 
 /// Moves the queue to new memory. A last entry in the old memory marks the position from which the new memory is
@@ -136,7 +120,7 @@ fn resize(call: &mut Call<'_, '_, '_>, input: &ModifyCqIn, index: u32) -> Done {
     let context = input.cq_context();
     let log_size = context.log_cq_size();
     Syndrome::QueueSize.unless(log_size <= LOG_MAX_SIZE)?;
-    let Some(row) = call.func.row::<CqRow>(index).copied() else { return Syndrome::NoSuchCq.refuse() };
+    let row = *call.row::<CqRow>(index)?;
     Syndrome::CqFlags.unless(u32::from(context.cqe_sz()) == row.cqe_size)?;
     let mut word = [0; 4];
     let read = call.step.host.read(call.func.rid(), row.dbr, &mut word).is_ok();
@@ -144,12 +128,8 @@ fn resize(call: &mut Call<'_, '_, '_>, input: &ModifyCqIn, index: u32) -> Done {
     let waiting = row.pi.wrapping_sub(ci) & 0xff_ffff;
     let fits = waiting < 1 << row.log_size && waiting < 1 << log_size;
     Syndrome::QueueSize.unless(fits && row.status == u32::from(CqStatus::Ok.raw()))?;
-    let layout = Memory {
-        log_page_size: context.log_page_size(),
-        page_offset: context.page_offset(),
-        bytes: 64 << (log_size + context.cqe_sz()),
-    };
-    let memory = memory::map(call, ModifyCqIn::SIZE, layout)?;
+    let pages = (context.log_page_size(), context.page_offset());
+    let memory = memory::map(call, ModifyCqIn::SIZE, pages, 64 << (log_size + context.cqe_sz()))?;
     let log_cqe = if row.cqe_size == 1 { 7 } else { 6 };
     let slot = (row.pi & ((1 << row.log_size) - 1)) << log_cqe;
     let last = translate::queue(call.func, &row.memory, slot + (1 << log_cqe) - Cqe64::SIZE as u32);
@@ -157,35 +137,19 @@ fn resize(call: &mut Call<'_, '_, '_>, input: &ModifyCqIn, index: u32) -> Done {
     if let Some(at) = last {
         call.func.effect(Effect::Write { at, data: cqe.as_bytes() });
     }
-    memory::unmap(call.func, row.memory);
-    memory::release(call.func, [row.umems[0], 0]);
-    if let Some(row) = call.func.row_mut::<CqRow>(index) {
-        row.memory = memory;
-        row.umems[0] = 0;
-        row.log_size = log_size.into();
-        row.pi = row.pi.wrapping_add(1);
-        row.ci = ci;
-    }
-    call.answer(&CmdOut::zeroed())
-}
-
-pub(super) fn destroy(call: &mut Call<'_, '_, '_>) -> Done {
-    let input: DestroyCqIn = call.input()?;
-    let index = call.own::<CqRow>(input.cqn(), Syndrome::NoSuchCq)?;
-    let refs = call.func.row::<CqRow>(index).map_or(0, |row| row.head.refs);
-    Syndrome::InUse.unless(refs == 0)?;
-    end(call.func, index);
-    call.answer(&CmdOut::zeroed())
+    call.func.free_mtt(entries(&row.memory));
+    memory::umem(row.umems[0]).into_iter().for_each(|umem| umem.drop(call.func));
+    let row = call.row_mut::<CqRow>(index)?;
+    row.memory = memory;
+    row.umems[0] = 0;
+    row.log_size = log_size.into();
+    row.pi = row.pi.wrapping_add(1);
+    row.ci = ci;
+    Ok(())
 }
 
 /// Destroys the completion queue, even if other objects refer to it.
 pub(super) fn end(func: &mut Func<'_>, index: u32) {
-    let Some(row) = func.row::<CqRow>(index) else { return };
-    let (memory, umems, uar, eqn) = (row.memory, row.umems, row.uar, row.eqn);
-    memory::unmap(func, memory);
-    memory::release(func, umems);
     func.forget_timer(index, TimerKind::Cq);
-    let_go::<UarRow>(func, uar);
-    let_go::<EqRow>(func, eqn);
-    func.free::<CqRow>(index);
+    object::end::<CqRow>(func, index);
 }

@@ -7,7 +7,10 @@ use super::{
     table::{self, Sender},
 };
 use crate::{mlx5::event, region::Func, state::UctxRow};
-use hwspec::eqe::{CmdEvent, Eqe, EventType};
+use hwspec::{
+    decode,
+    eqe::{CmdEvent, Eqe, EventType},
+};
 
 /// Executes the command in `call`. A command is refused if it has no line in the table or its line does not permit it.
 pub(super) fn run(call: &mut Call<'_, '_, '_>) -> Done {
@@ -27,7 +30,9 @@ pub(super) fn run(call: &mut Call<'_, '_, '_>) -> Done {
         Syndrome::Privileged.unless(command.sender != Sender::Owner)?;
         Syndrome::Uid.unless(call.func.row::<UctxRow>(call.uid.into()).is_some())?;
     }
-    (command.run)(call)
+    (command.run)(call)?;
+    // A handler without an answer leaves the zeros of a header.
+    Syndrome::OutputLength.unless(call.output.len() >= decode::command::least_output(call.opcode))
 }
 
 /// Raises the completion event of the command in `slot`.

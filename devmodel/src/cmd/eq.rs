@@ -6,28 +6,40 @@
 //! has no uid. Here it may have one, which identifies the owner of the queue; without one an ambiguous number is refused.
 
 use super::{
-    call::{Call, let_go},
-    caps,
-    memory::{self, Layout as Memory},
+    bind::{Bound, cast},
+    call::Call,
+    caps, memory,
     refusal::{Done, Syndrome},
     strict,
 };
 use crate::{
     mlx5::event,
-    region::Func,
     state::{EqRow, MSIX_VECTORS, UarRow},
 };
 use hwspec::{
-    cmd::{CmdOut, eq::*},
+    cmd::eq::*,
     context::{ArmState, eq::EqContext},
     eqe::Eqe,
-    layout::prefix,
+    layout::{Bits, prefix},
 };
 
 /// log2 of the maximum size of an event queue.
 pub(super) const LOG_MAX_SIZE: u8 = 16;
 /// log2 of the maximum number of event queues of a user context.
 pub(super) const LOG_NUMBERS: u8 = 7;
+
+bind! { EqContext <-> EqRow {
+    log_eq_size <-> log_size,
+    uar_page <-> uar,
+    intr <-> vector,
+} shows row {
+    st = (if row.armed != 0 { ArmState::Armed } else { ArmState::Fired }).into_bits() as u8,
+    page_offset = memory::page_offset(&row.memory),
+    log_page_size = memory::log_page_size(&row.memory),
+    consumer_counter = row.ci & 0xff_ffff,
+    producer_counter = row.pi & 0xff_ffff,
+} }
+
 /// The event queue `number` for the caller's CQs: one of its own, otherwise one shared by the function's driver.
 pub(super) fn shared(call: &Call<'_, '_, '_>, number: u32) -> Done<u32> {
     let strict = call.step.config.strict.uid;
@@ -45,8 +57,7 @@ pub(super) fn shared(call: &Call<'_, '_, '_>, number: u32) -> Done<u32> {
 /// Like [`shared`], restricted to the caller's own. The function's driver may name those of all contexts.
 fn own(call: &Call<'_, '_, '_>, number: u32) -> Done<u32> {
     let index = shared(call, number)?;
-    let uid = call.func.row::<EqRow>(index).map_or(0, |row| row.head.uid);
-    Syndrome::NoSuchEq.unless(call.may_use(uid))?;
+    Syndrome::NoSuchEq.unless(call.may_use(call.row::<EqRow>(index)?.head.uid))?;
     Ok(index)
 }
 
@@ -56,8 +67,7 @@ fn alloc(call: &mut Call<'_, '_, '_>, uar: u32) -> Done<u32> {
     let strict = call.step.config.strict.reserved;
     let mut taken = Vec::new();
     let found = loop {
-        // Number 0 is not used: in a CQ's row it means no event queue.
-        let index = match call.alloc::<EqRow>(1) {
+        let index = match call.alloc::<EqRow>() {
             Ok(index) => index,
             refused => break refused,
         };
@@ -80,12 +90,7 @@ pub(super) fn create(call: &mut Call<'_, '_, '_>) -> Done {
     let log_size = context.log_eq_size();
     Syndrome::QueueSize.unless(log_size <= LOG_MAX_SIZE)?;
     Syndrome::Vector.unless(usize::from(context.intr()) < MSIX_VECTORS)?;
-    let uar = call.shared::<UarRow>(context.uar_page(), Syndrome::NoSuchUar)?;
-    let layout = Memory {
-        log_page_size: context.log_page_size(),
-        page_offset: context.page_offset(),
-        bytes: (Eqe::SIZE as u64) << log_size,
-    };
+    let uar = call.shared::<UarRow>(context.uar_page())?;
     let mask = input.event_bitmask();
     let mask: [u64; 4] = std::array::from_fn(|i| u64::from_be_bytes(prefix(&mask[8 * i..])));
     let strict = call.step.config.strict;
@@ -96,37 +101,21 @@ pub(super) fn create(call: &mut Call<'_, '_, '_>) -> Done {
         Syndrome::EventOwner.unless(call.uid == 0 || mask == [0; 4])?;
     }
     let for_all = call.for_all;
-    let memory = memory::map(call, CreateEqIn::SIZE, layout)?;
+    let pages = (context.log_page_size(), context.page_offset());
+    let memory = memory::map(call, CreateEqIn::SIZE, pages, (Eqe::SIZE as u64) << log_size)?;
     let index = alloc(call, uar)?;
-    call.hold::<UarRow>(uar);
-    if let Some(row) = call.func.row_mut::<EqRow>(index) {
-        row.memory = memory;
-        row.mask = mask;
-        row.shared = for_all.into();
-        row.log_size = log_size.into();
-        row.vector = context.intr().into();
-        row.uar = uar;
-    }
+    call.fill::<EqRow>(index, |row| {
+        row.take(&context);
+        (row.memory, row.mask, row.shared) = (memory, mask, for_all.into());
+    })?;
     call.answer(&CreateEqOut::with(|s| s.eq_number(event::number(index) as u8)))
 }
 
 pub(super) fn query(call: &mut Call<'_, '_, '_>) -> Done {
     let input: QueryEqIn = call.input()?;
-    let index = own(call, input.eq_number().into())?;
-    let Some(row) = call.func.row::<EqRow>(index) else { return Syndrome::NoSuchEq.refuse() };
-    let (page_offset, log_page_size) = memory::page_layout(&row.memory);
-    let state = if row.armed != 0 { ArmState::Armed } else { ArmState::Fired };
-    let context = EqContext::with(|s| {
-        s.st(hwspec::layout::Bits::into_bits(state) as u8)
-            .page_offset(page_offset)
-            .log_eq_size(row.log_size as u8)
-            .uar_page(row.uar)
-            .intr(row.vector as u16)
-            .log_page_size(log_page_size)
-            .consumer_counter(row.ci & 0xff_ffff)
-            .producer_counter(row.pi & 0xff_ffff)
-    });
-    call.answer(&QueryEqOut::with(|s| s.eq_context_entry(context).event_bitmask(row.mask[0])))
+    let row = call.row::<EqRow>(own(call, input.eq_number().into())?)?;
+    let out = QueryEqOut::with(|s| s.eq_context_entry(row.show()).event_bitmask(row.mask[0]));
+    call.answer(&out)
 }
 
 pub(super) fn destroy(call: &mut Call<'_, '_, '_>) -> Done {
@@ -134,17 +123,5 @@ pub(super) fn destroy(call: &mut Call<'_, '_, '_>) -> Done {
     let number = input.eq_number().into();
     Syndrome::EqNumber.unless(call.uid != 0 || event::called(call.func, number).count() < 2)?;
     let index = own(call, number)?;
-    let refs = call.func.row::<EqRow>(index).map_or(0, |row| row.head.refs);
-    Syndrome::InUse.unless(refs == 0)?;
-    end(call.func, index);
-    call.answer(&CmdOut::zeroed())
-}
-
-/// Destroys the event queue, even if other objects refer to it.
-pub(super) fn end(func: &mut Func<'_>, index: u32) {
-    let Some(row) = func.row::<EqRow>(index) else { return };
-    let (memory, uar) = (row.memory, row.uar);
-    memory::unmap(func, memory);
-    let_go::<UarRow>(func, uar);
-    func.free::<EqRow>(index);
+    call.end::<EqRow>(index)
 }

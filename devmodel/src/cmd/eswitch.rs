@@ -1,20 +1,22 @@
 //! Commands with which the PF manages the e-switch: settings of ports, the MAC address table, bandwidth.
 
 use super::{
+    bind::{Bound, cast},
     call::Call,
+    nic_vport::address,
+    object,
     refusal::{Done, Refused, Syndrome},
     vport::{manages, vport},
 };
 use crate::{
-    region::{Func, Shortage, Table},
+    region::{Func, Table},
     state::{L2Row, SchedulingRow, VportRow},
 };
 use hwspec::{
-    cmd::{CmdOut, eswitch::*},
+    cmd::eswitch::*,
     context::{
         caps::QosCap,
         eswitch::{EswVportContext, EswitchCap, HostParams, SchedulingContext},
-        vport::MacAddressLayout,
     },
     layout::prefix,
     pcie::SRIOV_CAP,
@@ -43,21 +45,22 @@ const LOG_DEPTH: u8 = 1;
 /// The maximum share.
 const MOST_SHARE: u32 = 100;
 
+bind! { SchedulingContext <-> SchedulingRow {
+    element_type <-> kind,
+    element_attributes <-> attributes,
+    parent_element_id <-> parent,
+    bw_share <-> share,
+    max_average_bw <-> limit,
+} }
+
 /// Allows only the e-switch manager.
 fn manager(call: &Call<'_, '_, '_>) -> Done {
     Syndrome::FunctionId.unless(manages(call.func))
 }
 
-pub(super) fn short(short: Shortage) -> Refused {
-    Refused(match short {
-        Shortage::Full => Syndrome::TableFull,
-        Shortage::NoMemory => Syndrome::NoMemory,
-    })
-}
-
 /// The mutable settings of the port of `fid`.
 pub(super) fn settings<'f>(func: &'f mut Func<'_>, fid: u8) -> Done<&'f mut VportRow> {
-    func.row_at::<VportRow>(fid.into()).map_err(short)
+    func.row_at::<VportRow>(fid.into()).map_err(Refused::from)
 }
 
 /// The capability page of the e-switch.
@@ -86,17 +89,17 @@ pub(super) fn qos() -> QosCap {
 pub(super) fn functions(call: &mut Call<'_, '_, '_>) -> Done {
     manager(call)?;
     let region = call.func.region();
-    let mut host = HostParams::zeroed();
-    host.set()
-        .host_num_of_vfs(region.config_dword(0, NUM_VFS) as u16)
-        .host_total_vfs(u16::from(region.functions()) - 1);
+    let host = HostParams::with(|s| {
+        s.host_num_of_vfs(region.config_dword(0, NUM_VFS) as u16)
+            .host_total_vfs(u16::from(region.functions()) - 1)
+    });
     call.answer(&QueryEswFunctionsOut::with(|s| s.host_params_context(host)))
 }
 
 pub(super) fn query_context(call: &mut Call<'_, '_, '_>) -> Done {
-    let input: QueryEswVportContextIn = call.input()?;
+    call.input::<QueryEswVportContextIn>()?;
     manager(call)?;
-    let row = call.func.region().vport(vport(call, input.other_vport(), input.vport_number())?);
+    let row = call.func.region().vport(vport(call)?);
     let context = EswVportContext::with(|s| {
         s.vport_cvlan_strip(row.strip != 0)
             .vport_cvlan_insert(row.insert as u8)
@@ -110,7 +113,7 @@ pub(super) fn query_context(call: &mut Call<'_, '_, '_>) -> Done {
 pub(super) fn modify_context(call: &mut Call<'_, '_, '_>) -> Done {
     let input: ModifyEswVportContextIn = call.input()?;
     manager(call)?;
-    let fid = vport(call, input.other_vport(), input.vport_number())?;
+    let fid = vport(call)?;
     let (fields, c) = (input.field_select(), input.esw_vport_context());
     let known =
         !fields.vport_svlan_strip() && !fields.vport_svlan_insert() && !fields.fdb_to_vport_reg_c_id();
@@ -126,7 +129,7 @@ pub(super) fn modify_context(call: &mut Call<'_, '_, '_>) -> Done {
         row.tci = u16::from(c.cvlan_pcp()) << 13 | u16::from(c.cvlan_cfi()) << 12 | c.cvlan_id();
     }
     call.switch_changed();
-    call.answer(&CmdOut::zeroed())
+    Ok(())
 }
 
 pub(super) fn set_address(call: &mut Call<'_, '_, '_>) -> Done {
@@ -135,12 +138,12 @@ pub(super) fn set_address(call: &mut Call<'_, '_, '_>) -> Done {
     let index = l2_index(call, input.table_index())?;
     l2_owner(call, index)?;
     let uid = call.uid;
-    let row = call.func.row_at::<L2Row>(index).map_err(short)?;
+    let row = call.func.row_at::<L2Row>(index).map_err(Refused::from)?;
     row.head.uid = uid;
     row.mac = prefix(&input.mac_address().as_bytes()[2..]);
     row.vlan = if input.vlan_valid() { VLAN_VALID | input.vlan() } else { 0 };
     call.switch_changed();
-    call.answer(&CmdOut::zeroed())
+    Ok(())
 }
 
 /// Checks that the entry is free or belongs to the caller.
@@ -160,11 +163,7 @@ pub(super) fn query_address(call: &mut Call<'_, '_, '_>) -> Done {
     let index = l2_index(call, input.table_index())?;
     let mut out = QueryL2TableEntryOut::zeroed();
     if let Some(row) = call.func.row::<L2Row>(index) {
-        let mut mac = MacAddressLayout::zeroed();
-        mac.set()
-            .mac_addr_47_32(u16::from_be_bytes(prefix(&row.mac)))
-            .mac_addr_31_0(u32::from_be_bytes(prefix(&row.mac[2..])));
-        out.set().vlan_valid(row.vlan & VLAN_VALID != 0).vlan(row.vlan & 0xfff).mac_address(mac);
+        out.set().vlan_valid(row.vlan & VLAN_VALID != 0).vlan(row.vlan & 0xfff).mac_address(address(row.mac));
     }
     call.answer(&out)
 }
@@ -176,14 +175,14 @@ pub(super) fn delete_address(call: &mut Call<'_, '_, '_>) -> Done {
     l2_owner(call, index)?;
     call.func.clear_at::<L2Row>(index);
     call.switch_changed();
-    call.answer(&CmdOut::zeroed())
+    Ok(())
 }
 
 /// Element `number` of the e-switch's hierarchy.
 fn element(call: &Call<'_, '_, '_>, hierarchy: u8, number: u32) -> Done<u32> {
     manager(call)?;
     Syndrome::Scheduling.unless(hierarchy == E_SWITCH)?;
-    call.own::<SchedulingRow>(number, Syndrome::NoSuchElement)
+    call.own::<SchedulingRow>(number)
 }
 
 pub(super) fn create_element(call: &mut Call<'_, '_, '_>) -> Done {
@@ -202,13 +201,8 @@ pub(super) fn create_element(call: &mut Call<'_, '_, '_>) -> Done {
     // The root has no parent.
     if c.parent_element_id() != 0 {
         element(call, E_SWITCH, c.parent_element_id())?;
-        call.hold::<SchedulingRow>(c.parent_element_id());
     }
-    let index = call.alloc::<SchedulingRow>(1)?;
-    if let Some(row) = call.func.row_mut::<SchedulingRow>(index) {
-        (row.kind, row.attributes) = (c.element_type().into(), attributes);
-        (row.parent, row.share, row.limit) = (c.parent_element_id(), c.bw_share(), c.max_average_bw());
-    }
+    let index = call.make::<SchedulingRow>(|row| row.take(&c))?;
     set_limits(call)?;
     call.answer(&CreateSchedulingElementOut::with(|s| s.scheduling_element_id(index)))
 }
@@ -219,13 +213,12 @@ pub(super) fn modify_element(call: &mut Call<'_, '_, '_>) -> Done {
     let (mask, c) = (input.modify_bitmask(), input.scheduling_context());
     Syndrome::ModifyField.unless(mask & !(SHARE | LIMIT) == 0)?;
     Syndrome::Scheduling.unless(c.bw_share() <= MOST_SHARE)?;
-    if let Some(row) = call.func.row_mut::<SchedulingRow>(index) {
-        if mask & SHARE != 0 {
-            row.share = c.bw_share();
-        }
-        if mask & LIMIT != 0 {
-            row.limit = c.max_average_bw();
-        }
+    let row = call.row_mut::<SchedulingRow>(index)?;
+    if mask & SHARE != 0 {
+        row.share = c.bw_share();
+    }
+    if mask & LIMIT != 0 {
+        row.limit = c.max_average_bw();
     }
     set_limits(call)?;
     call.answer(&ModifySchedulingElementOut::zeroed())
@@ -234,26 +227,14 @@ pub(super) fn modify_element(call: &mut Call<'_, '_, '_>) -> Done {
 pub(super) fn query_element(call: &mut Call<'_, '_, '_>) -> Done {
     let input: QuerySchedulingElementIn = call.input()?;
     let index = element(call, input.scheduling_hierarchy(), input.scheduling_element_id())?;
-    let mut out = QuerySchedulingElementOut::zeroed();
-    if let Some(row) = call.func.row::<SchedulingRow>(index) {
-        let mut c = SchedulingContext::zeroed();
-        c.set()
-            .element_type(row.kind as u8)
-            .element_attributes(row.attributes)
-            .parent_element_id(row.parent)
-            .bw_share(row.share)
-            .max_average_bw(row.limit);
-        out.set().scheduling_context(c);
-    }
-    call.answer(&out)
+    let context = call.row::<SchedulingRow>(index)?.show();
+    call.answer(&QuerySchedulingElementOut::with(|s| s.scheduling_context(context)))
 }
 
 pub(super) fn destroy_element(call: &mut Call<'_, '_, '_>) -> Done {
     let input: DestroySchedulingElementIn = call.input()?;
     let index = element(call, input.scheduling_hierarchy(), input.scheduling_element_id())?;
-    let refs = call.func.row::<SchedulingRow>(index).map_or(0, |row| row.head.refs);
-    Syndrome::InUse.unless(refs == 0)?;
-    end_element(call.func, index);
+    call.end::<SchedulingRow>(index)?;
     call.answer(&DestroySchedulingElementOut::zeroed())
 }
 
@@ -293,6 +274,5 @@ pub(super) fn end_element(func: &mut Func<'_>, index: u32) {
         }
         func.region().switch_changed();
     }
-    super::call::let_go::<SchedulingRow>(func, row.parent);
-    func.free::<SchedulingRow>(index);
+    object::end::<SchedulingRow>(func, index);
 }

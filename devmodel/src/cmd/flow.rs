@@ -1,15 +1,17 @@
 //! Flow tables and the groups in them (PRM: flow tables). Entries are in [`flow_entry`](super::flow_entry).
 
 use super::{
-    call::{Call, SHARED_UID, let_go},
-    eswitch::{settings, short},
+    bind::{Bound, cast},
+    call::{Call, SHARED_UID},
+    eswitch::settings,
+    object,
     refusal::{Done, Syndrome},
     vport::{manages, vport},
 };
 use crate::{
     Config, LinkLayer,
     region::{Func, GROUP_ETHERNET},
-    state::{FlowCounterRow, FlowEntryRow, FlowGroupRow, FlowTableRow, VportRow},
+    state::{FlowCounterRow, FlowEntryRow, FlowGroupRow, FlowTableRow, MATCH, VportRow},
 };
 use hwspec::{
     cmd::{CmdIn, CmdOut, flow::*},
@@ -45,6 +47,13 @@ pub(super) const OUTER: u8 = 1;
 /// `match_criteria_enable`: source vport of a frame, in the forwarding database.
 pub(super) const MISC: u8 = 2;
 
+bind! { FlowTableContext <-> FlowTableRow {
+    level <-> level,
+    log_size <-> log_size,
+    table_miss_action <-> miss_action,
+    table_miss_id <-> miss,
+} }
+
 /// A namespace of tables: tables of one type and vport cannot refer to those of another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Place {
@@ -74,22 +83,24 @@ impl Place {
     }
 }
 
-/// The namespace of a command's tables. Every function has tables for received frames; the driver of the e-switch manager has those for
-/// frames between functions.
-pub(super) fn place(call: &Call<'_, '_, '_>, other: bool, number: u16, table_type: u8) -> Done<Place> {
-    let vport = match table_type {
+/// The namespace of a command's tables; all inputs have these fields in the same places. Every function has tables for received
+/// frames; the driver of the e-switch manager has those for frames between functions.
+pub(super) fn place(call: &Call<'_, '_, '_>) -> Done<Place> {
+    let input = DestroyFlowTableIn::read(call.input);
+    let vport = match input.table_type() {
         NIC_RECEIVE | FDB => {
-            Syndrome::FunctionId.unless(!other && number == 0)?;
+            Syndrome::FunctionId.unless(!input.other_vport() && input.vport_number() == 0)?;
             0
         }
-        _ => vport(call, other, number)?,
+        _ => vport(call)?,
     };
-    Ok(Place { vport: Some(vport.into()), ..place_of_type(call, table_type)? })
+    Ok(Place { vport: Some(vport.into()), ..place_of_type(call)? })
 }
 
 /// Like [`place`], for commands that do not specify the vport.
-pub(super) fn place_of_type(call: &Call<'_, '_, '_>, table_type: u8) -> Done<Place> {
-    let known = match table_type {
+pub(super) fn place_of_type(call: &Call<'_, '_, '_>) -> Done<Place> {
+    let kind = DestroyFlowTableIn::read(call.input).table_type();
+    let known = match kind {
         NIC_RECEIVE => true,
         EGRESS | INGRESS | FDB => {
             manages(call.func) && call.uid == 0 && call.step.config.link_layer == LinkLayer::Ethernet
@@ -97,14 +108,13 @@ pub(super) fn place_of_type(call: &Call<'_, '_, '_>, table_type: u8) -> Done<Pla
         _ => false,
     };
     Syndrome::FlowTableType.unless(known)?;
-    Ok(Place { kind: table_type.into(), vport: None })
+    Ok(Place { kind: kind.into(), vport: None })
 }
 
 /// A table owned by the caller.
 pub(super) fn table(call: &Call<'_, '_, '_>, place: Place, number: u32) -> Done<u32> {
-    let index = call.own::<FlowTableRow>(number, Syndrome::NoSuchFlowTable)?;
-    let there = call.func.row::<FlowTableRow>(index).is_some_and(|row| place.holds(row));
-    Syndrome::NoSuchFlowTable.unless(there)?;
+    let index = call.own::<FlowTableRow>(number)?;
+    Syndrome::NoSuchFlowTable.unless(place.holds(call.row::<FlowTableRow>(index)?))?;
     Ok(index)
 }
 
@@ -131,8 +141,7 @@ fn miss(call: &Call<'_, '_, '_>, place: Place, level: u32, c: &FlowTableContext)
         MISS_DROP => Ok((0, 0)),
         MISS_FORWARD => {
             let next = table(call, place, c.table_miss_id())?;
-            Syndrome::FlowLevel
-                .unless(call.func.row::<FlowTableRow>(next).is_some_and(|t| t.level > level))?;
+            Syndrome::FlowLevel.unless(call.row::<FlowTableRow>(next)?.level > level)?;
             Ok((1, next))
         }
         _ => Syndrome::FlowAction.refuse(),
@@ -141,7 +150,7 @@ fn miss(call: &Call<'_, '_, '_>, place: Place, level: u32, c: &FlowTableContext)
 
 pub(super) fn create_table(call: &mut Call<'_, '_, '_>) -> Done {
     let input: CreateFlowTableIn = call.input()?;
-    let place = place(call, input.other_vport(), input.vport_number(), input.table_type())?;
+    let place = place(call)?;
     let c = input.flow_table_context();
     let plain = !c.reformat_en() && !c.decap_en() && !c.sw_owner() && !c.termination_table();
     Syndrome::QueueFlags.unless(plain)?;
@@ -149,53 +158,41 @@ pub(super) fn create_table(call: &mut Call<'_, '_, '_>) -> Done {
     Syndrome::FlowLevel.unless(c.level() <= MAX_LEVEL)?;
     let (miss_action, miss) = miss(call, place, c.level().into(), &c)?;
     let shared = CmdIn::read(call.input).uid() == SHARED_UID;
-    let index = call.alloc::<FlowTableRow>(1)?;
-    if let Some(row) = call.func.row_mut::<FlowTableRow>(index) {
-        row.level = c.level().into();
-        row.log_size = c.log_size().into();
+    let index = call.make::<FlowTableRow>(|row| {
+        row.take(&c);
         row.shared = shared.into();
         (row.miss_action, row.miss) = (miss_action, miss);
         (row.kind, row.vport) = (place.kind, place.vport.unwrap_or(0));
-    }
-    call.answer(&CreateFlowTableOut::with(|s| s.table_id(index)))
+    })?;
+    call.created::<FlowTableRow>(index)
 }
 
 pub(super) fn modify_table(call: &mut Call<'_, '_, '_>) -> Done {
     let input: ModifyFlowTableIn = call.input()?;
-    let place = place(call, input.other_vport(), input.vport_number(), input.table_type())?;
+    let place = place(call)?;
     let index = table(call, place, input.table_id())?;
     Syndrome::ModifyField.unless(input.modify_field_select() == MISS_TABLE)?;
-    let level = call.func.row::<FlowTableRow>(index).map_or(0, |row| row.level);
+    let level = call.row::<FlowTableRow>(index)?.level;
     let (action, next) = miss(call, place, level, &input.flow_table_context())?;
-    if let Some(row) = call.func.row_mut::<FlowTableRow>(index) {
-        (row.miss_action, row.miss) = (action, next);
-    }
+    let row = call.row_mut::<FlowTableRow>(index)?;
+    (row.miss_action, row.miss) = (action, next);
     changed(call, place);
-    call.answer(&CmdOut::zeroed())
+    Ok(())
 }
 
 pub(super) fn query_table(call: &mut Call<'_, '_, '_>) -> Done {
     let input: QueryFlowTableIn = call.input()?;
-    let place = place_of_type(call, input.table_type())?;
+    let place = place_of_type(call)?;
     let index = table(call, place, input.table_id())?;
-    let Some(row) = call.func.row::<FlowTableRow>(index) else { return Syndrome::NoSuchFlowTable.refuse() };
-    let mut c = FlowTableContext::zeroed();
-    c.set()
-        .level(row.level as u8)
-        .log_size(row.log_size as u8)
-        .table_miss_action(row.miss_action as u8)
-        .table_miss_id(row.miss);
-    call.answer(&QueryFlowTableOut::with(|s| s.flow_table_context(c)))
+    let context = call.row::<FlowTableRow>(index)?.show();
+    call.answer(&QueryFlowTableOut::with(|s| s.flow_table_context(context)))
 }
 
 pub(super) fn destroy_table(call: &mut Call<'_, '_, '_>) -> Done {
     let input: DestroyFlowTableIn = call.input()?;
-    let place = place(call, input.other_vport(), input.vport_number(), input.table_type())?;
+    let place = place(call)?;
     let index = table(call, place, input.table_id())?;
-    let refs = call.func.row::<FlowTableRow>(index).map_or(0, |row| row.head.refs);
-    Syndrome::InUse.unless(refs == 0)?;
-    end_table(call.func, index);
-    call.answer(&CmdOut::zeroed())
+    call.end::<FlowTableRow>(index)
 }
 
 /// Destroys the table. Packets that a miss or the root setting sends to it are dropped from now on.
@@ -205,7 +202,7 @@ pub(super) fn end_table(func: &mut Func<'_>, index: u32) {
     root.iter_mut().filter(|root| **root == index + 1).for_each(|root| *root = 0);
     let steers = root[0] != 0;
     func.takes_frames(GROUP_ETHERNET, steers);
-    func.free::<FlowTableRow>(index);
+    object::end::<FlowTableRow>(func, index);
     if table.kind != u32::from(NIC_RECEIVE) {
         if let Some(set) = func.row_mut::<VportRow>(table.vport) {
             for first in [&mut set.ingress, &mut set.egress] {
@@ -220,7 +217,7 @@ pub(super) fn end_table(func: &mut Func<'_>, index: u32) {
 
 pub(super) fn set_root(call: &mut Call<'_, '_, '_>) -> Done {
     let input: SetFlowTableRootIn = call.input()?;
-    let place = place(call, input.other_vport(), input.vport_number(), input.table_type())?;
+    let place = place(call)?;
     Syndrome::QueueFlags.unless(input.underlay_qpn() == 0)?;
     let root = match call.op_mod {
         CONNECT => table(call, place, input.table_id())? + 1,
@@ -240,15 +237,15 @@ pub(super) fn set_root(call: &mut Call<'_, '_, '_>) -> Done {
         }
     }
     changed(call, place);
-    call.answer(&CmdOut::zeroed())
+    Ok(())
 }
 
 pub(super) fn create_group(call: &mut Call<'_, '_, '_>) -> Done {
     let input: CreateFlowGroupIn = call.input()?;
-    let place = place(call, input.other_vport(), input.vport_number(), input.table_type())?;
+    let place = place(call)?;
     let index = open_table(call, place, input.table_id())?;
     let (start, end) = (input.start_flow_index(), input.end_flow_index());
-    let size = call.func.row::<FlowTableRow>(index).map_or(0, |row| 1u32 << row.log_size);
+    let size = 1u32 << call.row::<FlowTableRow>(index)?.log_size;
     Syndrome::FlowRange.unless(start <= end && end < size)?;
     let overlaps = call
         .func
@@ -259,19 +256,25 @@ pub(super) fn create_group(call: &mut Call<'_, '_, '_>) -> Done {
     Syndrome::FlowRange.unless(!overlaps)?;
     let mask = input.match_criteria();
     criteria(place, &mask, input.match_criteria_enable())?;
-    let group = call.alloc::<FlowGroupRow>(1)?;
-    call.hold::<FlowTableRow>(index);
-    if let Some(row) = call.func.row_mut::<FlowGroupRow>(group) {
+    let group = call.make::<FlowGroupRow>(|row| {
         (row.table, row.start, row.end) = (index, start, end);
         row.criteria = input.match_criteria_enable().into();
-        if row.criteria & u32::from(OUTER) != 0 {
-            row.mask = *mask.outer_headers().as_bytes();
-        }
-        if row.criteria & u32::from(MISC) != 0 {
-            row.port = mask.misc_parameters().source_port().into();
-        }
-    }
-    call.answer(&CreateFlowGroupOut::with(|s| s.group_id(group)))
+        (row.mask, row.port) = matched(row.criteria, &mask);
+    })?;
+    call.created::<FlowGroupRow>(group)
+}
+
+/// The headers and the source vport of `param`, as far as `criteria` includes them, as in a row.
+pub(super) fn matched(criteria: u32, param: &MatchParam) -> ([u8; MATCH], u32) {
+    let has = |part: u8| criteria & u32::from(part) != 0;
+    let headers = if has(OUTER) { *param.outer_headers().as_bytes() } else { [0; MATCH] };
+    (headers, if has(MISC) { param.misc_parameters().source_port().into() } else { 0 })
+}
+
+/// Headers and source vport of a row, as a query shows them.
+pub(super) fn shown(headers: &[u8; MATCH], port: u32) -> MatchParam {
+    let misc = MatchMisc::with(|s| s.source_port(port as u16));
+    MatchParam::with(|s| s.outer_headers(Layout::read(headers)).misc_parameters(misc))
 }
 
 /// Checks the match criteria: the outer headers, except for fields that this device does not parse, and in the forwarding database the
@@ -287,63 +290,43 @@ fn criteria(place: Place, mask: &MatchParam, enable: u8) -> Done {
 
 pub(super) fn query_group(call: &mut Call<'_, '_, '_>) -> Done {
     let input: QueryFlowGroupIn = call.input()?;
-    let place = place_of_type(call, input.table_type())?;
+    let place = place_of_type(call)?;
     let index = group(call, place, input.table_id(), input.group_id())?;
-    let Some(row) = call.func.row::<FlowGroupRow>(index) else { return Syndrome::NoSuchFlowGroup.refuse() };
-    let mut mask = MatchParam::zeroed();
-    let misc = MatchMisc::with(|s| s.source_port(row.port as u16));
-    mask.set().outer_headers(Layout::read(&row.mask)).misc_parameters(misc);
-    let mut out = QueryFlowGroupOut::zeroed();
-    out.set()
-        .start_flow_index(row.start)
-        .end_flow_index(row.end)
-        .match_criteria_enable(row.criteria as u8)
-        .match_criteria(mask);
+    let row = call.row::<FlowGroupRow>(index)?;
+    let out = QueryFlowGroupOut::with(|s| {
+        s.start_flow_index(row.start)
+            .end_flow_index(row.end)
+            .match_criteria_enable(row.criteria as u8)
+            .match_criteria(shown(&row.mask, row.port))
+    });
     call.answer(&out)
 }
 
 /// A group in a table of the caller.
 pub(super) fn group(call: &Call<'_, '_, '_>, place: Place, table_id: u32, group_id: u32) -> Done<u32> {
     let table = open_table(call, place, table_id)?;
-    let group = call.own::<FlowGroupRow>(group_id, Syndrome::NoSuchFlowGroup)?;
-    let of_table = call.func.row::<FlowGroupRow>(group).is_some_and(|row| row.table == table);
-    Syndrome::NoSuchFlowGroup.unless(of_table)?;
+    let group = call.own::<FlowGroupRow>(group_id)?;
+    Syndrome::NoSuchFlowGroup.unless(call.row::<FlowGroupRow>(group)?.table == table)?;
     Ok(group)
 }
 
 pub(super) fn destroy_group(call: &mut Call<'_, '_, '_>) -> Done {
     let input: DestroyFlowGroupIn = call.input()?;
-    let place = place(call, input.other_vport(), input.vport_number(), input.table_type())?;
+    let place = place(call)?;
     let index = group(call, place, input.table_id(), input.group_id())?;
-    let refs = call.func.row::<FlowGroupRow>(index).map_or(0, |row| row.head.refs);
-    Syndrome::InUse.unless(refs == 0)?;
-    end_group(call.func, index);
-    call.answer(&CmdOut::zeroed())
-}
-
-/// Destroys the group, even if other objects refer to it.
-pub(super) fn end_group(func: &mut Func<'_>, index: u32) {
-    let Some(table) = func.row::<FlowGroupRow>(index).map(|row| row.table) else { return };
-    let_go::<FlowTableRow>(func, table);
-    func.free::<FlowGroupRow>(index);
+    call.end::<FlowGroupRow>(index)
 }
 
 pub(super) fn alloc_counter(call: &mut Call<'_, '_, '_>) -> Done {
     let input: AllocFlowCounterIn = call.input()?;
     // Bulk allocation of counters is not supported.
     Syndrome::QueueFlags.unless(input.flow_counter_bulk() == 0)?;
-    let index = call.alloc::<FlowCounterRow>(1)?;
+    let index = call.make::<FlowCounterRow>(|_| {})?;
     if manages(call.func) {
-        call.func.back_flow_counts().map_err(short)?;
+        call.func.back_flow_counts()?;
         forget_count(call, index);
     }
-    call.answer(&AllocFlowCounterOut::with(|s| s.flow_counter_id(index)))
-}
-
-pub(super) fn dealloc_counter(call: &mut Call<'_, '_, '_>) -> Done {
-    let input: DeallocFlowCounterIn = call.input()?;
-    call.release::<FlowCounterRow>(input.flow_counter_id(), Syndrome::NoSuchFlowCounter)?;
-    call.answer(&CmdOut::zeroed())
+    call.created::<FlowCounterRow>(index)
 }
 
 /// Queries one counter or a range. Numbers in the range that the caller may not use read as zero.
@@ -351,11 +334,11 @@ pub(super) fn query_counter(call: &mut Call<'_, '_, '_>) -> Done {
     let input: QueryFlowCounterIn = call.input()?;
     let (first, count) = (input.flow_counter_id(), u32::from(input.num_of_counters()));
     if count == 0 {
-        call.own::<FlowCounterRow>(first, Syndrome::NoSuchFlowCounter)?;
+        call.own::<FlowCounterRow>(first)?;
     }
-    let mut bytes = CmdOut::zeroed().as_bytes().to_vec();
+    let mut counters = Vec::new();
     for id in first..first.saturating_add(count.max(1)) {
-        let own = call.own::<FlowCounterRow>(id, Syndrome::NoSuchFlowCounter).ok();
+        let own = call.own::<FlowCounterRow>(id).ok();
         let mut counter = TrafficCounter::zeroed();
         if let Some(row) = own.and_then(|i| call.func.row::<FlowCounterRow>(i)) {
             let [packets, octets] = switched(call, id);
@@ -368,9 +351,9 @@ pub(super) fn query_counter(call: &mut Call<'_, '_, '_>) -> Done {
                 forget_count(call, id);
             }
         }
-        bytes.extend_from_slice(counter.as_bytes());
+        counters.push(counter);
     }
-    call.answer_bytes(&bytes)
+    call.answer_list(&CmdOut::zeroed(), counters)
 }
 
 /// The e-switch's part of counter `index`: all senders use the manager's tables.

@@ -1,21 +1,21 @@
 //! Entries of flow tables: their match values and destinations.
 
 use super::{
-    call::{Call, let_go},
-    flow::{MISC, OUTER, Place, changed, open_table, place, place_of_type, table},
+    call::Call,
+    flow::{Place, changed, group, matched, open_table, place, place_of_type, shown, table},
+    object::{self, Object, Ref, to},
     refusal::{Done, Refused, Syndrome},
 };
 use crate::{
     region::Func,
-    state::{DESTINATIONS, ENTRY_COUNTERS, FlowCounterRow, FlowEntryRow, FlowGroupRow, FlowTableRow, TirRow},
+    state::{ENTRY_COUNTERS, FlowCounterRow, FlowEntryRow, FlowGroupRow, FlowTableRow, TirRow},
 };
 use hwspec::{
-    cmd::{CmdOut, flow::*},
-    context::flow::{
-        FlowContext, FlowCounterId, FlowDestination, FlowVlan, MatchHeaders, MatchMisc, MatchParam,
-    },
+    cmd::flow::*,
+    context::flow::{FlowContext, FlowCounterId, FlowDestination, FlowVlan},
     layout::Layout,
 };
+use zerocopy::FromZeros;
 
 /// `op_mod` of `SET_FLOW_TABLE_ENTRY`: creates an entry.
 pub(super) const ADD: u16 = 0;
@@ -29,32 +29,19 @@ const TAG: u8 = 1 << 1;
 const LIST: u8 = 1 << 2;
 const COUNTERS: u8 = 1 << 3;
 
-/// The actions of an entry, from its context and lists.
-struct Act {
-    action: u32,
-    tag: u32,
-    to: [u32; DESTINATIONS],
-    counters: [u32; ENTRY_COUNTERS],
-    count: [u32; 2],
-    vports: [u32; 5],
-    push: [u32; 2],
-}
-
 /// A tag to push, encoded as in an entry.
 fn tag(vlan: FlowVlan) -> u32 {
     u32::from_be_bytes(*vlan.as_bytes())
 }
 
-/// Checks the actions. Destination tables must be above `level`.
-fn act(call: &Call<'_, '_, '_>, place: Place, level: Option<u32>, c: &FlowContext) -> Done<Act> {
-    let mut act = Act {
+/// An entry with the actions of a command, from its context and lists, which are checked. Destination tables must be above `level`.
+fn act(call: &Call<'_, '_, '_>, place: Place, level: Option<u32>, c: &FlowContext) -> Done<FlowEntryRow> {
+    let mut act = FlowEntryRow {
         action: c.action().into(),
         tag: c.flow_tag(),
-        to: [0; DESTINATIONS],
-        counters: [0; ENTRY_COUNTERS],
         count: [0, c.flow_counter_list_size()],
-        vports: [0; 5],
         push: [c.push_vlan(), c.push_vlan_2()].map(tag),
+        ..FlowEntryRow::new_zeroed()
     };
     let known = FlowEntryRow::ALLOW | FlowEntryRow::DROP | FlowEntryRow::FORWARD | FlowEntryRow::COUNT;
     Syndrome::FlowAction.unless(act.action & !(known | place.tag_actions(call.step.config)) == 0)?;
@@ -90,21 +77,19 @@ fn act(call: &Call<'_, '_, '_>, place: Place, level: Option<u32>, c: &FlowContex
                 let next = table(call, place, id)?;
                 // Levels increase along every path, so that packets cannot loop; unless the driver takes responsibility
                 // for that.
-                let higher = |level| call.func.row::<FlowTableRow>(next).is_some_and(|t| t.level > level);
-                Syndrome::FlowLevel.unless(level.is_none_or(higher))?;
+                let next = call.row::<FlowTableRow>(next)?.level;
+                Syndrome::FlowLevel.unless(level.is_none_or(|level| next > level))?;
             }
-            (FlowEntryRow::TO_TIR, false) => drop(call.own::<TirRow>(id, Syndrome::NoSuchTir)?),
+            (FlowEntryRow::TO_TIR, false) => drop(call.own::<TirRow>(id)?),
             _ => return Syndrome::FlowDestination.refuse(),
         }
-        let Some(to) = act.to.get_mut(act.count[0] as usize) else {
-            return Syndrome::FlowDestination.refuse();
-        };
+        let to = act.to.get_mut(act.count[0] as usize).ok_or(Refused(Syndrome::FlowDestination))?;
         *to = u32::from(d.destination_type()) << 24 | id;
         act.count[0] += 1;
     }
     for (counter, item) in act.counters[..counters].iter_mut().zip(items) {
         *counter = FlowCounterId::read(item).flow_counter_id();
-        call.own::<FlowCounterRow>(*counter, Syndrome::NoSuchFlowCounter)?;
+        call.own::<FlowCounterRow>(*counter)?;
     }
     Ok(act)
 }
@@ -127,25 +112,23 @@ fn vports(row: &FlowEntryRow) -> impl Iterator<Item = u32> {
     (0..128).filter(bit).chain((uplink & FlowEntryRow::UPLINK != 0).then_some(UPLINK))
 }
 
-/// Takes a reference to each object that the entry forwards to.
-fn hold(call: &mut Call<'_, '_, '_>, act: &Act) {
-    for to in &act.to[..act.count[0] as usize] {
-        match to >> 24 {
-            FlowEntryRow::TO_TABLE => call.hold::<FlowTableRow>(to & 0xff_ffff),
-            _ => call.hold::<TirRow>(to & 0xff_ffff),
-        }
-    }
-    act.counters[..act.count[1] as usize].iter().for_each(|c| call.hold::<FlowCounterRow>(*c));
+/// The destinations of an entry other than vports: type and number.
+fn destinations(row: &FlowEntryRow) -> impl Iterator<Item = (u32, u32)> {
+    row.to.iter().take(row.count[0] as usize).map(|to| (to >> 24, to & 0xff_ffff))
 }
 
-fn release(func: &mut Func<'_>, row: &FlowEntryRow) {
-    for to in row.to.iter().take(row.count[0] as usize) {
-        match to >> 24 {
-            FlowEntryRow::TO_TABLE => let_go::<FlowTableRow>(func, to & 0xff_ffff),
-            _ => let_go::<TirRow>(func, to & 0xff_ffff),
-        }
-    }
-    row.counters.iter().take(row.count[1] as usize).for_each(|c| let_go::<FlowCounterRow>(func, *c));
+/// The counters of an entry.
+fn counters(row: &FlowEntryRow) -> impl Iterator<Item = u32> {
+    row.counters.iter().take(row.count[1] as usize).copied()
+}
+
+/// The objects that the actions of an entry name.
+pub(super) fn refers(row: &FlowEntryRow) -> impl Iterator<Item = Ref> {
+    let destination = |(kind, id)| match kind {
+        FlowEntryRow::TO_TABLE => to::<FlowTableRow>(id),
+        _ => to::<TirRow>(id),
+    };
+    destinations(row).filter_map(destination).chain(counters(row).filter_map(to::<FlowCounterRow>))
 }
 
 /// The entry of `table` at flow index `flow`, and its predecessor.
@@ -175,27 +158,26 @@ fn link(func: &mut Func<'_>, table: u32, before: Option<u32>, index: u32) {
 
 pub(super) fn set(call: &mut Call<'_, '_, '_>) -> Done {
     let input: SetFteIn = call.input()?;
-    let place = place(call, input.other_vport(), input.vport_number(), input.table_type())?;
+    let place = place(call)?;
     let table = open_table(call, place, input.table_id())?;
-    let level = call.func.row::<FlowTableRow>(table).map_or(0, |row| row.level);
-    let c = input.flow_context();
-    let act = act(call, place, (!input.ignore_flow_level()).then_some(level), &c)?;
+    let level = call.row::<FlowTableRow>(table)?.level;
+    let act = act(call, place, (!input.ignore_flow_level()).then_some(level), &input.flow_context())?;
     let (before, here) = find(call.func, table, input.flow_index());
     match call.op_mod {
         ADD => {
             Syndrome::InUse.unless(here.is_none())?;
-            insert(call, (place, table), before, &input, &act)?;
+            insert(call, (place, table), before, &input, act)?;
         }
         MODIFY => {
             let index = here.ok_or(Refused(Syndrome::NoSuchFlowEntry))?;
             // A table may be shared by all user contexts, but an entry belongs to its creator.
-            call.own::<FlowEntryRow>(index, Syndrome::NoSuchFlowEntry)?;
+            call.own::<FlowEntryRow>(index)?;
             modify(call, index, input.modify_enable_mask(), act)?;
         }
         _ => return Syndrome::OpMod.refuse(),
     }
     changed(call, place);
-    call.answer(&CmdOut::zeroed())
+    Ok(())
 }
 
 fn insert(
@@ -203,83 +185,51 @@ fn insert(
     (place, table): (Place, u32),
     before: Option<u32>,
     input: &SetFteIn,
-    act: &Act,
+    act: FlowEntryRow,
 ) -> Done {
     let (c, flow) = (input.flow_context(), input.flow_index());
-    let group = super::flow::group(call, place, input.table_id(), c.group_id())?;
-    let Some(g) = call.func.row::<FlowGroupRow>(group) else { return Syndrome::NoSuchFlowGroup.refuse() };
+    let group = group(call, place, input.table_id(), c.group_id())?;
+    let g = call.row::<FlowGroupRow>(group)?;
     Syndrome::FlowRange.unless((g.start..=g.end).contains(&flow))?;
-    let criteria = g.criteria;
-    let index = call.alloc::<FlowEntryRow>(0)?;
-    call.hold::<FlowGroupRow>(group);
-    hold(call, act);
+    let (value, port) = matched(g.criteria, &c.match_value());
     let next = match before {
-        Some(before) => call.func.row::<FlowEntryRow>(before).map_or(0, |row| row.next),
-        None => call.func.row::<FlowTableRow>(table).map_or(0, |row| row.first),
+        Some(before) => call.row::<FlowEntryRow>(before)?.next,
+        None => call.row::<FlowTableRow>(table)?.first,
     };
-    if let Some(row) = call.func.row_mut::<FlowEntryRow>(index) {
-        (row.table, row.group, row.flow, row.next) = (table, group, flow, next);
-        (row.action, row.tag, row.push) = (act.action, act.tag, act.push);
-        (row.to, row.counters, row.count, row.vports) = (act.to, act.counters, act.count, act.vports);
-        if criteria & u32::from(OUTER) != 0 {
-            row.value = *c.match_value().outer_headers().as_bytes();
-        }
-        if criteria & u32::from(MISC) != 0 {
-            row.port = c.match_value().misc_parameters().source_port().into();
-        }
-    }
+    let entry = FlowEntryRow { table, group, flow, next, value, port, ..act };
+    let index = call.make::<FlowEntryRow>(|row| *row = entry)?;
     link(call.func, table, before, index + 1);
     Ok(())
 }
 
-fn modify(call: &mut Call<'_, '_, '_>, index: u32, mask: u8, act: Act) -> Done {
+fn modify(call: &mut Call<'_, '_, '_>, index: u32, mask: u8, act: FlowEntryRow) -> Done {
     Syndrome::ModifyField.unless(mask & !(ACTION | TAG | LIST | COUNTERS) == 0)?;
-    let Some(old) = call.func.row::<FlowEntryRow>(index).copied() else {
-        return Syndrome::NoSuchFlowEntry.refuse();
-    };
-    let mut new = old;
-    if mask & ACTION != 0 {
-        (new.action, new.push) = (act.action, act.push);
-    }
-    if mask & TAG != 0 {
-        new.tag = act.tag;
-    }
-    if mask & LIST != 0 {
-        (new.to, new.count[0], new.vports) = (act.to, act.count[0], act.vports);
-    }
-    if mask & COUNTERS != 0 {
-        (new.counters, new.count[1]) = (act.counters, act.count[1]);
-    }
+    let old = *call.row::<FlowEntryRow>(index)?;
     // Takes the new references before dropping the old ones.
-    let whole = Act {
-        action: new.action,
-        tag: new.tag,
-        to: new.to,
-        counters: new.counters,
-        count: new.count,
-        vports: new.vports,
-        push: new.push,
-    };
-    hold(call, &whole);
-    release(call.func, &old);
-    if let Some(row) = call.func.row_mut::<FlowEntryRow>(index) {
-        (row.action, row.tag, row.push) = (new.action, new.tag, new.push);
-        (row.to, row.counters, row.count, row.vports) = (new.to, new.counters, new.count, new.vports);
-    }
+    call.fill::<FlowEntryRow>(index, |row| {
+        if mask & ACTION != 0 {
+            (row.action, row.push) = (act.action, act.push);
+        }
+        if mask & TAG != 0 {
+            row.tag = act.tag;
+        }
+        if mask & LIST != 0 {
+            (row.to, row.count[0], row.vports) = (act.to, act.count[0], act.vports);
+        }
+        if mask & COUNTERS != 0 {
+            (row.counters, row.count[1]) = (act.counters, act.count[1]);
+        }
+    })?;
+    old.refers().for_each(|reference| reference.drop(call.func));
     Ok(())
 }
 
 pub(super) fn query(call: &mut Call<'_, '_, '_>) -> Done {
     let input: QueryFteIn = call.input()?;
-    let place = place_of_type(call, input.table_type())?;
+    let place = place_of_type(call)?;
     let table = table(call, place, input.table_id())?;
     let (_, here) = find(call.func, table, input.flow_index());
-    let Some(row) = here.and_then(|i| call.func.row::<FlowEntryRow>(i)) else {
-        return Syndrome::NoSuchFlowEntry.refuse();
-    };
-    let mut value = MatchParam::zeroed();
-    let misc = MatchMisc::with(|s| s.source_port(row.port as u16));
-    value.set().outer_headers(MatchHeaders::read(&row.value)).misc_parameters(misc);
+    let row = call.row::<FlowEntryRow>(here.ok_or(Refused(Syndrome::NoSuchFlowEntry))?)?;
     let mut c = FlowContext::zeroed();
     c.set()
         .group_id(row.group)
@@ -289,29 +239,25 @@ pub(super) fn query(call: &mut Call<'_, '_, '_>) -> Done {
         .push_vlan_2(Layout::read(&row.push[1].to_be_bytes()))
         .destination_list_size(row.count[0] + vports(row).count() as u32)
         .flow_counter_list_size(row.count[1])
-        .match_value(value);
-    let mut bytes = QueryFteOut::with(|s| s.flow_context(c)).as_bytes().to_vec();
-    let to = row.to.iter().take(row.count[0] as usize).map(|to| (to >> 24, to & 0xff_ffff));
-    for (kind, id) in to.chain(vports(row).map(|vport| (FlowEntryRow::TO_VPORT, vport))) {
-        let d = FlowDestination::with(|s| s.destination_type(kind as u8).destination_id(id));
-        bytes.extend_from_slice(d.as_bytes());
-    }
-    for counter in row.counters.iter().take(row.count[1] as usize) {
-        bytes.extend_from_slice(FlowCounterId::with(|s| s.flow_counter_id(*counter)).as_bytes());
-    }
-    call.answer_bytes(&bytes)
+        .match_value(shown(&row.value, row.port));
+    let all = destinations(row).chain(vports(row).map(|vport| (FlowEntryRow::TO_VPORT, vport)));
+    let destination =
+        |(kind, id)| *FlowDestination::with(|s| s.destination_type(kind as u8).destination_id(id)).as_bytes();
+    let counter = |id| *FlowCounterId::with(|s| s.flow_counter_id(id)).as_bytes();
+    let list: Vec<_> = all.map(destination).chain(counters(row).map(counter)).collect();
+    call.answer_list(&QueryFteOut::with(|s| s.flow_context(c)), list)
 }
 
 pub(super) fn delete(call: &mut Call<'_, '_, '_>) -> Done {
     let input: DeleteFteIn = call.input()?;
-    let place = place(call, input.other_vport(), input.vport_number(), input.table_type())?;
+    let place = place(call)?;
     let table = open_table(call, place, input.table_id())?;
     let (_, here) = find(call.func, table, input.flow_index());
     let index = here.ok_or(Refused(Syndrome::NoSuchFlowEntry))?;
-    call.own::<FlowEntryRow>(index, Syndrome::NoSuchFlowEntry)?;
+    call.own::<FlowEntryRow>(index)?;
     end(call.func, index);
     changed(call, place);
-    call.answer(&CmdOut::zeroed())
+    Ok(())
 }
 
 /// Destroys the entries that forward to TIR `tir`, which is destroyed although they refer to it.
@@ -320,10 +266,8 @@ pub(super) fn end_with(func: &mut Func<'_>, tir: u32) {
         return;
     }
     for index in func.live::<FlowEntryRow>() {
-        let leads = func.row::<FlowEntryRow>(index).is_some_and(|row| {
-            row.to.iter().take(row.count[0] as usize).any(|to| *to == FlowEntryRow::TO_TIR << 24 | tir)
-        });
-        if leads {
+        let leads = |row: &FlowEntryRow| destinations(row).any(|to| to == (FlowEntryRow::TO_TIR, tir));
+        if func.row::<FlowEntryRow>(index).is_some_and(leads) {
             end(func, index);
         }
     }
@@ -334,7 +278,5 @@ pub(super) fn end(func: &mut Func<'_>, index: u32) {
     let Some(row) = func.row::<FlowEntryRow>(index).copied() else { return };
     let (before, _) = find(func, row.table, row.flow);
     link(func, row.table, before, row.next);
-    release(func, &row);
-    let_go::<FlowGroupRow>(func, row.group);
-    func.free::<FlowEntryRow>(index);
+    object::end::<FlowEntryRow>(func, index);
 }

@@ -10,7 +10,7 @@ use crate::{LinkLayer, identity, mlx5::eswitch, state::PORT_GUIDS, subnet};
 use hwspec::{
     cmd::{CmdOut, vport::*},
     context::vport::{HcaVportContext, Pkey},
-    layout::Layout,
+    layout::prefix,
     wire::mad::smp::{PHYS_DISABLED, PHYS_LINK_UP, port_state},
 };
 
@@ -25,19 +25,19 @@ const FOLLOW: u8 = 2;
 const ALL: u16 = 0xffff;
 
 /// The function with the vport that a command is about. These commands exist on InfiniBand only.
-fn subject(call: &Call<'_, '_, '_>, other: bool, number: u16, port: u8) -> Done<u8> {
+fn subject(call: &Call<'_, '_, '_>, port: u8) -> Done<u8> {
     Syndrome::NotOnThisLink.unless(call.step.config.link_layer == LinkLayer::Infiniband)?;
-    subject_on_any_link(call, other, number, port)
+    subject_on_any_link(call, port)
 }
 
-fn subject_on_any_link(call: &Call<'_, '_, '_>, other: bool, number: u16, port: u8) -> Done<u8> {
+fn subject_on_any_link(call: &Call<'_, '_, '_>, port: u8) -> Done<u8> {
     Syndrome::Port.unless(port <= 1)?;
-    vport(call, other, number)
+    vport(call)
 }
 
 pub(super) fn query_context(call: &mut Call<'_, '_, '_>) -> Done {
     let input: QueryHcaVportContextIn = call.input()?;
-    let fid = subject(call, input.other_vport(), input.vport_number(), input.port_num())?;
+    let fid = subject(call, input.port_num())?;
     let (f, region) = (books(call, fid), call.func.region());
     let set = region.vport(fid).admin_state.checked_sub(1).filter(|_| input.other_vport());
     let [node_guid, port_guid] = region.guids(call.step.config, fid).map(u64::from_be_bytes);
@@ -65,11 +65,10 @@ pub(super) fn query_context(call: &mut Call<'_, '_, '_>) -> Done {
 
 pub(super) fn modify_context(call: &mut Call<'_, '_, '_>) -> Done {
     let input: ModifyHcaVportContextIn = call.input()?;
-    let fid = subject(call, input.other_vport(), input.vport_number(), input.port_num())?;
+    let fid = subject(call, input.port_num())?;
     let context = input.hca_vport_context();
     if input.other_vport() {
-        manage(call, fid, &context)?;
-        return call.answer(&CmdOut::zeroed());
+        return manage(call, fid, &context);
     }
     // Only the manager sets a port's GUIDs.
     Syndrome::ModifyField.unless(context.field_select() & !STATE_POLICY == 0)?;
@@ -83,7 +82,7 @@ pub(super) fn modify_context(call: &mut Call<'_, '_, '_>) -> Done {
         *call.func.function_mut(|f| &mut f.vport_admin_state) = policy.into();
         subnet::set_link(call.func, policy != DOWN && !eswitch::is_held_down(call.func));
     }
-    call.answer(&CmdOut::zeroed())
+    Ok(())
 }
 
 /// Changes the fields of vport `fid` that the manager controls. Zeros remove a GUID.
@@ -121,27 +120,19 @@ fn entries(index: u16, len: usize) -> Done<std::ops::Range<usize>> {
 
 pub(super) fn query_gid(call: &mut Call<'_, '_, '_>) -> Done {
     let input: QueryHcaVportGidIn = call.input()?;
-    let fid = subject(call, input.other_vport(), input.vport_number(), input.port_num())?;
+    let fid = subject(call, input.port_num())?;
     let (range, port) = (entries(input.gid_index(), PORT_GUIDS)?, books(call, fid).ib);
-    let mut bytes = QueryHcaVportGidOut::with(|s| s.gids_num(range.len() as u16)).bytes().to_vec();
-    for index in range {
-        // An entry without a GUID still has the prefix. Linux reads the subnet prefix from the last entry.
-        let mut empty = [0; 16];
-        empty[..8].copy_from_slice(&port.gid_prefix);
-        bytes.extend_from_slice(&port.gid(index).unwrap_or(empty));
-    }
-    call.answer_bytes(&bytes)
+    let out = QueryHcaVportGidOut::with(|s| s.gids_num(range.len() as u16));
+    // An entry without a GUID still has the prefix. Linux reads the subnet prefix from the last entry.
+    let empty = prefix(&port.gid_prefix);
+    call.answer_list(&out, range.map(|index| port.gid(index).unwrap_or(empty)))
 }
 
 pub(super) fn query_pkey(call: &mut Call<'_, '_, '_>) -> Done {
     let input: QueryHcaVportPkeyIn = call.input()?;
     // RoCE has P_Keys too, although only the default one (A17.7.1).
-    let fid = subject_on_any_link(call, input.other_vport(), input.vport_number(), input.port_num())?;
+    let fid = subject_on_any_link(call, input.port_num())?;
     let pkeys = books(call, fid).ib.pkeys;
     let range = entries(input.pkey_index(), pkeys.len())?;
-    let mut bytes = CmdOut::zeroed().bytes().to_vec();
-    for pkey in &pkeys[range] {
-        bytes.extend_from_slice(Pkey::with(|s| s.pkey(*pkey)).bytes());
-    }
-    call.answer_bytes(&bytes)
+    call.answer_list(&CmdOut::zeroed(), pkeys[range].iter().map(|pkey| Pkey::with(|s| s.pkey(*pkey))))
 }

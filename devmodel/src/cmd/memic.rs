@@ -6,16 +6,12 @@ use super::{
 };
 use crate::{
     region::{
-        Func, Memic, Table,
+        Memic, Table,
         memic::{PAGE, SIZE, WITHIN},
     },
     state::MemicRow,
 };
-use hwspec::{
-    cmd::{CmdOut, memic::*},
-    context::caps::DeviceMemCap,
-    pcie::MEMIC_BAR,
-};
+use hwspec::{cmd::memic::*, context::caps::DeviceMemCap, pcie::MEMIC_BAR};
 
 /// log2 of the smallest allocation.
 const LOG_UNIT: u8 = 12;
@@ -62,12 +58,9 @@ pub(super) fn alloc(call: &mut Call<'_, '_, '_>) -> Done {
         first = first.max(at + bytes);
     }
     Syndrome::NoMemic.unless(first.checked_add(len).is_some_and(|behind| behind <= end))?;
-    let index = call.alloc::<MemicRow>(0)?;
+    call.make::<MemicRow>(|row| (row.first, row.len) = (first, len))?;
     let (from, to) = (first / PAGE as u32, (first + len) / PAGE as u32);
     call.func.back_rows(Table::MemicPage, from, to).or(Err(Refused(Syndrome::NoMemory)))?;
-    if let Some(row) = call.func.row_mut::<MemicRow>(index) {
-        (row.first, row.len) = (first, len);
-    }
     // Clears the contents left by an earlier owner.
     let memic = Memic::of(call.func.region(), call.func.fid());
     for page in (first..first + len).step_by(PAGE) {
@@ -83,8 +76,8 @@ pub(super) fn dealloc(call: &mut Call<'_, '_, '_>) -> Done {
     let (number, row) = holding(call, first, 1).ok_or(Refused(Syndrome::Memic))?;
     let len = input.memic_size().checked_next_multiple_of(PAGE as u32);
     Syndrome::Memic.unless(row.first == first && len == Some(row.len))?;
-    call.release::<MemicRow>(number, Syndrome::Memic)?;
-    call.answer(&CmdOut::zeroed())
+    let index = call.own::<MemicRow>(number)?;
+    call.end::<MemicRow>(index)
 }
 
 /// The caller's allocation that contains `len` bytes from `first`.
@@ -102,9 +95,4 @@ pub(super) fn place(call: &mut Call<'_, '_, '_>, at: u64, len: u64) -> Done<(u32
     let first = offset(at).ok_or(Refused(Syndrome::Memic))?;
     let (number, _) = holding(call, first, len).ok_or(Refused(Syndrome::Memic))?;
     Ok((number, first))
-}
-
-/// Frees an allocation.
-pub(super) fn end(func: &mut Func<'_>, index: u32) {
-    func.free::<MemicRow>(index);
 }

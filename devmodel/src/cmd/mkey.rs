@@ -1,20 +1,22 @@
 //! Memory keys.
 
 use super::{
-    call::{Call, let_go},
+    bind::{Bound, cast},
+    call::Call,
     memic,
     memory::LOG_PAGE,
+    object,
     refusal::{Done, Syndrome},
 };
 use crate::{
     region::{Func, MttRange},
-    state::{MemicRow, MkeyRow, PdRow},
-    translate::{self, NULL_KEY, PRESENT, RESERVED_LKEY},
+    state::{MkeyRow, PdRow},
+    translate::{self, PRESENT, RESERVED_LKEY},
 };
 use hwspec::{
-    cmd::{CmdOut, mkey::*},
+    cmd::mkey::*,
     context::{AccessMode, mkey::MkeyContext},
-    layout::Bits,
+    layout::{Bits, prefix},
     pcie::MEMIC_BAR,
 };
 
@@ -22,8 +24,6 @@ use hwspec::{
 pub(super) const LOG_MAX_LEN: u8 = 47;
 /// log2 of the maximum number of key entries in a work request.
 pub(super) const LOG_MAX_LIST: u8 = 16;
-/// The first allocated index: those before it are reserved for the reserved lkey and the null key.
-const FIRST: u32 = (NULL_KEY >> 8) + 1;
 /// Bits of `MkeyRow::access`.
 const LOCAL_READ: u8 = 1;
 const LOCAL_WRITE: u8 = 2;
@@ -37,33 +37,30 @@ const UMR: u8 = 128;
 const REMOTE_INVALIDATE: u8 = 1;
 const RELAXED_WRITE: u8 = 2;
 const RELAXED_READ: u8 = 4;
-/// `mkc.qpn` of a key that any QP may use.
-const ANY_QP: u32 = 0xff_ffff;
 
-fn access(context: &MkeyContext) -> u8 {
-    [
-        (context.lr(), LOCAL_READ),
-        (context.lw(), LOCAL_WRITE),
-        (context.rr(), REMOTE_READ),
-        (context.rw(), REMOTE_WRITE),
-        (context.a(), ATOMIC),
-        (context.free(), FREE),
-        (context.length64(), LENGTH64),
-        (context.umr_en(), UMR),
-    ]
-    .iter()
-    .fold(0, |all, (on, bit)| if *on { all | bit } else { all })
-}
-
-fn flags(context: &MkeyContext) -> u8 {
-    [
-        (context.en_rinval(), REMOTE_INVALIDATE),
-        (context.relaxed_ordering_write(), RELAXED_WRITE),
-        (context.relaxed_ordering_read(), RELAXED_READ),
-    ]
-    .iter()
-    .fold(0, |all, (on, bit)| if *on { all | bit } else { all })
-}
+bind! { MkeyContext <-> MkeyRow {
+    free <-> access[FREE],
+    umr_en <-> access[UMR],
+    a <-> access[ATOMIC],
+    rw <-> access[REMOTE_WRITE],
+    rr <-> access[REMOTE_READ],
+    lw <-> access[LOCAL_WRITE],
+    lr <-> access[LOCAL_READ],
+    length64 <-> access[LENGTH64],
+    en_rinval <-> flags[REMOTE_INVALIDATE],
+    relaxed_ordering_write <-> flags[RELAXED_WRITE],
+    relaxed_ordering_read <-> flags[RELAXED_READ],
+    qpn <-> qpn,
+    mkey_7_0 <-> variant,
+    pd <-> pd,
+    len <-> len,
+} shows row {
+    access_mode_1_0 = row.mode & 3,
+    access_mode_4_2 = row.mode >> 2,
+    start_addr = if memic(row).is_some() { MEMIC_BAR + u64::from(row.log_page) } else { row.start },
+    translations_octword_size = if memic(row).is_some() { 0 } else { row.pages.div_ceil(2) },
+    log_page_size = if memic(row).is_some() { 0 } else { row.log_page as u8 },
+} }
 
 /// Number of pages of `1 << log_page` bytes that the region covers.
 fn pages(context: &MkeyContext, log_page: u32) -> u64 {
@@ -78,18 +75,16 @@ pub(super) fn create(call: &mut Call<'_, '_, '_>) -> Done {
     let mode = AccessMode::from_bits(
         u64::from(context.access_mode_4_2()) << 2 | u64::from(context.access_mode_1_0()),
     );
-    let pd = call.own::<PdRow>(context.pd(), Syndrome::NoSuchPd)?;
+    call.own::<PdRow>(context.pd())?;
     // The whole address space is available only without translation.
     let whole = context.length64() && mode == AccessMode::Pa;
     let end = context.start_addr().checked_add(context.len());
     let bounded = !context.length64() && context.len() <= 1 << LOG_MAX_LEN && end.is_some();
     Syndrome::MkeyLength.unless(whole || bounded)?;
     Syndrome::MkeyAccess.unless(!context.bsf_en() && context.bsf_octword_size() == 0)?;
-    let mut device_memory = None;
     let (range, log_page) = match mode {
         AccessMode::Memic => {
             let (number, first) = memic::place(call, context.start_addr(), context.len())?;
-            device_memory = Some(number);
             (MttRange { first: 0, len: number }, first)
         }
         AccessMode::Pa => (MttRange::default(), 0),
@@ -97,25 +92,14 @@ pub(super) fn create(call: &mut Call<'_, '_, '_>) -> Done {
         AccessMode::Klm => (klms(call, &input, &context)?, 0),
         _ => return Syndrome::AccessMode.refuse(),
     };
-    let index = call.alloc::<MkeyRow>(FIRST)?;
-    call.hold::<PdRow>(pd);
-    if let Some(index) = device_memory.and_then(|number| call.func.index::<MemicRow>(number)) {
-        call.hold::<MemicRow>(index);
-    }
-    if let Some(row) = call.func.row_mut::<MkeyRow>(index) {
+    let index = call.make::<MkeyRow>(|row| {
+        row.take(&context);
         // Device memory is addressed from 0.
-        row.start = if device_memory.is_some() { 0 } else { context.start_addr() };
-        row.len = context.len();
-        (row.mtt, row.pages) = (range.first, range.len);
-        row.log_page = log_page;
-        row.pd = context.pd();
-        row.variant = context.mkey_7_0();
+        row.start = if mode == AccessMode::Memic { 0 } else { context.start_addr() };
+        (row.mtt, row.pages, row.log_page) = (range.first, range.len, log_page);
         row.mode = mode.into_bits() as u8;
-        row.access = access(&context);
-        row.flags = flags(&context);
-        row.qpn = context.qpn();
-    }
-    call.answer(&CreateMkeyOut::with(|s| s.mkey_index(call.func.number::<MkeyRow>(index))))
+    })?;
+    call.created::<MkeyRow>(index)
 }
 
 /// Takes the translation entries after the input. A key in the free state may have room without entries.
@@ -137,12 +121,9 @@ fn translations(
     let always = if input.pg_access() { 0 } else { PRESENT };
     let list: Vec<u64> = call.list(CreateMkeyIn::SIZE, given as usize)?.collect();
     Syndrome::PageAddress.unless(list.iter().take(needed as usize).all(|e| e & 0xfff & !PRESENT == 0))?;
-    let range = call.alloc_mtt(room as u32)?;
-    for i in 0..room {
-        let entry = list.get(i as usize).map_or(0, |e| e & !0xfff | e & PRESENT | always);
-        call.func.set_mtt(range.first + i as u32, entry);
-    }
-    Ok((range, log_page))
+    let mut list: Vec<u64> = list.iter().map(|e| e & !0xfff | e & PRESENT | always).collect();
+    list.resize(room as usize, 0);
+    Ok((call.store(&list)?, log_page))
 }
 
 /// Room of the key in translation entries of 8 bytes. The device handles 64 bytes at a time.
@@ -161,70 +142,36 @@ fn klms(call: &mut Call<'_, '_, '_>, input: &CreateMkeyIn, context: &MkeyContext
     if given == 0 {
         return Ok(MttRange { first: 0, len: room as u32 });
     }
-    let list: Vec<u64> = call.list(CreateMkeyIn::SIZE, given as usize)?.collect();
+    let mut list: Vec<u64> = call.list(CreateMkeyIn::SIZE, given as usize)?.collect();
     let physical = list.chunks(2).any(|klm| klm[0] as u32 == RESERVED_LKEY);
     Syndrome::MkeyAccess.unless(call.uid == 0 || !physical)?;
-    let range = call.alloc_mtt(room as u32)?;
-    for i in 0..room {
-        call.func.set_mtt(range.first + i as u32, list.get(i as usize).copied().unwrap_or(0));
-    }
-    Ok(range)
+    list.resize(room as usize, 0);
+    call.store(&list)
 }
 
 pub(super) fn query(call: &mut Call<'_, '_, '_>) -> Done {
     let input: QueryMkeyIn = call.input()?;
-    let index = call.own::<MkeyRow>(input.mkey_index(), Syndrome::NoSuchMkey)?;
-    let Some(row) = call.func.row::<MkeyRow>(index) else { return Syndrome::NoSuchMkey.refuse() };
-    let has = |bit| row.access & bit != 0;
-    let in_device = row.mode == AccessMode::Memic.raw();
-    let context = MkeyContext::with(|s| {
-        s.free(has(FREE))
-            .access_mode_1_0(row.mode & 3)
-            .access_mode_4_2(row.mode >> 2)
-            .umr_en(has(UMR))
-            .a(has(ATOMIC))
-            .rw(has(REMOTE_WRITE))
-            .rr(has(REMOTE_READ))
-            .lw(has(LOCAL_WRITE))
-            .lr(has(LOCAL_READ))
-            .qpn(row.qpn & ANY_QP)
-            .mkey_7_0(row.variant)
-            .length64(has(LENGTH64))
-            .en_rinval(row.flags & REMOTE_INVALIDATE != 0)
-            .relaxed_ordering_write(row.flags & RELAXED_WRITE != 0)
-            .relaxed_ordering_read(row.flags & RELAXED_READ != 0)
-            .pd(row.pd)
-            .start_addr(if in_device { MEMIC_BAR + u64::from(row.log_page) } else { row.start })
-            .len(row.len)
-            .translations_octword_size(if in_device { 0 } else { row.pages.div_ceil(2) })
-            .log_page_size(if in_device { 0 } else { row.log_page as u8 })
-    });
+    let row = *call.row::<MkeyRow>(call.named::<MkeyRow>()?)?;
     let (mtt, pages) = (row.mtt, if row.mtt == 0 { 0 } else { row.pages });
-    let mut out = QueryMkeyOut::zeroed();
-    out.set().memory_key_mkey_entry(context);
+    let mut out = QueryMkeyOut::with(|s| s.memory_key_mkey_entry(row.show()));
     if input.pg_access() {
         let mut first = [0; 32];
         for i in 0..pages.min(4) {
             let entry = call.func.mtt(mtt + i).to_be_bytes();
             first[8 * i as usize..][..8].copy_from_slice(&entry);
         }
-        out.set()
-            .bsf0_klm0_pas_mtt0_1(hwspec::layout::prefix(&first))
-            .bsf1_klm1_pas_mtt2_3(hwspec::layout::prefix(&first[16..]));
+        out.set().bsf0_klm0_pas_mtt0_1(prefix(&first)).bsf1_klm1_pas_mtt2_3(prefix(&first[16..]));
     }
     call.answer(&out)
 }
 
 pub(super) fn destroy(call: &mut Call<'_, '_, '_>) -> Done {
-    let input: DestroyMkeyIn = call.input()?;
-    let index = call.own::<MkeyRow>(input.mkey_index(), Syndrome::NoSuchMkey)?;
-    let refs = call.func.row::<MkeyRow>(index).map_or(0, |row| row.head.refs);
-    Syndrome::InUse.unless(refs == 0)?;
+    let index = call.named::<MkeyRow>()?;
+    let row = *call.row::<MkeyRow>(index)?;
+    call.end::<MkeyRow>(index)?;
     // Frames in flight may still refer to its memory, if it ever had any.
-    let used = call.func.row::<MkeyRow>(index).is_some_and(|row| row.access & FREE == 0 || row.mtt != 0);
-    end(call.func, index);
-    call.quiesce = used;
-    call.answer(&CmdOut::zeroed())
+    call.quiesce = row.access & FREE == 0 || row.mtt != 0;
+    Ok(())
 }
 
 /// The device memory allocation of a key.
@@ -232,16 +179,14 @@ pub(super) fn memic(row: &MkeyRow) -> Option<u32> {
     (row.mode == AccessMode::Memic.raw()).then_some(row.pages)
 }
 
+/// The translation entries of a key.
+pub(super) fn entries(row: &MkeyRow) -> MttRange {
+    MttRange { first: row.mtt, len: if memic(row).is_some() { 0 } else { row.pages } }
+}
+
 /// Destroys the key.
 pub(super) fn end(func: &mut Func<'_>, index: u32) {
     let number = func.number::<MkeyRow>(index);
     translate::unbind(func, number);
-    let Some(row) = func.row::<MkeyRow>(index) else { return };
-    let (range, pd) = (MttRange { first: row.mtt, len: row.pages }, row.pd);
-    match memic(row) {
-        Some(number) => let_go::<MemicRow>(func, number),
-        None => func.free_mtt(range),
-    }
-    let_go::<PdRow>(func, pd);
-    func.free::<MkeyRow>(index);
+    object::end::<MkeyRow>(func, index);
 }

@@ -1,8 +1,12 @@
 //! Commands: the driver's requests to the device through the command queue (PRM: command interface).
 //!
 //! `queue` fetches a command and writes its output, `table` lists the commands with the states and senders they are allowed for, `dispatch`
-//! enforces the table, and one file per kind of object executes the commands. A refused command changes nothing: all its changes are rolled
-//! back.
+//! enforces the table, and one file per kind of object executes the commands. `object` lists the kinds with the objects that each refers to,
+//! and `bind!` states which field of a context is kept in which field of a row. A refused command changes nothing: all its changes are
+//! rolled back.
+
+#[macro_use]
+mod bind;
 
 mod adapter;
 mod call;
@@ -10,6 +14,7 @@ mod caps;
 mod caps_ethernet;
 mod caps_infiniband;
 mod congestion;
+mod counter_set;
 mod cq;
 mod dispatch;
 mod eq;
@@ -23,6 +28,7 @@ mod memic;
 mod memory;
 mod mkey;
 mod nic_vport;
+mod object;
 mod page_requests;
 mod pages;
 mod port_counters;
@@ -34,19 +40,18 @@ mod refusal;
 mod registers;
 mod registers_infiniband;
 mod registers_management;
-mod resource;
+
 mod rq;
 mod special_qps;
 mod sq;
 mod srq;
-mod srq_context;
 mod strict;
 mod table;
 mod tir;
 mod uctx;
 mod vport;
 
+pub(crate) use object::end_objects;
 pub(crate) use queue::{complete_held, delayed, doorbell};
 pub use refusal::Syndrome;
 pub use table::{COMMANDS, Command, Sender};
-pub(crate) use uctx::end_objects;

@@ -12,7 +12,7 @@ use crate::{
     state::{FunctionRow, MULTICAST_LIST, UNICAST_LIST, VLAN_LIST, VportRow},
 };
 use hwspec::{
-    cmd::{CmdOut, vport::*},
+    cmd::vport::*,
     context::vport::{MacAddressLayout, NicVportContext},
     layout::prefix,
 };
@@ -42,7 +42,8 @@ const UNICAST: u8 = 0;
 const MULTICAST: u8 = 1;
 const VLANS: u8 = 2;
 
-fn address(mac: [u8; 6]) -> MacAddressLayout {
+/// `mac` as in contexts.
+pub(super) fn address(mac: [u8; 6]) -> MacAddressLayout {
     MacAddressLayout::with(|s| {
         s.mac_addr_47_32(u16::from_be_bytes(prefix(&mac)))
             .mac_addr_31_0(u32::from_be_bytes(prefix(&mac[2..])))
@@ -62,7 +63,7 @@ fn list(f: &FunctionRow, kind: u8) -> Vec<u64> {
 
 pub(super) fn query(call: &mut Call<'_, '_, '_>) -> Done {
     let input: QueryNicVportContextIn = call.input()?;
-    let fid = vport(call, input.other_vport(), input.vport_number())?;
+    let fid = vport(call)?;
     let node_id = call.step.config.node_id;
     let set = call.func.region().vport(fid);
     let guids = call.func.region().guids(call.step.config, fid);
@@ -86,24 +87,22 @@ pub(super) fn query(call: &mut Call<'_, '_, '_>) -> Done {
             .permanent_address(address(if set.mac == [0; 6] { f.mac } else { set.mac }))
             .arm_change_event(set.events & VportRow::ARMED != 0)
     });
-    let mut bytes = QueryNicVportContextOut::with(|s| s.nic_vport_context(context)).as_bytes().to_vec();
     // As many entries as there is room for.
-    let room = call.output.len().saturating_sub(bytes.len()) / 8;
-    list.iter().take(room).for_each(|entry| bytes.extend_from_slice(&entry.to_be_bytes()));
-    call.answer_bytes(&bytes)
+    let room = call.output.len().saturating_sub(QueryNicVportContextOut::SIZE) / 8;
+    let out = QueryNicVportContextOut::with(|s| s.nic_vport_context(context));
+    call.answer_list(&out, list.into_iter().take(room).map(u64::to_be_bytes))
 }
 
 pub(super) fn modify(call: &mut Call<'_, '_, '_>) -> Done {
     let input: ModifyNicVportContextIn = call.input()?;
-    let fid = vport(call, input.other_vport(), input.vport_number())?;
+    let fid = vport(call)?;
     let fields = u32::from_be_bytes(input.field_select());
     let context = input.nic_vport_context();
     let managed =
         input.other_vport() || manages(call.func) && fields & (CHANGE_EVENT | NODE_GUID | PORT_GUID) != 0;
     if managed {
         Syndrome::ModifyField.unless(fields & !MANAGED == 0)?;
-        manage(call, fid, fields, &context)?;
-        return call.answer(&CmdOut::zeroed());
+        return manage(call, fid, fields, &context);
     }
     Syndrome::ModifyField.unless(fields & !KNOWN == 0)?;
     let mut changed = 0;
@@ -145,7 +144,7 @@ pub(super) fn modify(call: &mut Call<'_, '_, '_>) -> Done {
     }
     eswitch::takes(call.func, call.step.config);
     tell_manager(call, changed);
-    call.answer(&CmdOut::zeroed())
+    Ok(())
 }
 
 fn mac_of(context: &NicVportContext) -> [u8; 6] {

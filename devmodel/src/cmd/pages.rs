@@ -154,7 +154,6 @@ fn take(call: &mut Call<'_, '_, '_>, id: u16, count: u32) -> Done {
         *call.func.function_mut(|f| &mut f.page_list) = [another.first, another.len];
     }
     *call.func.function_mut(|f| &mut f.pages_held) = left.len() as u32;
-    let mut bytes = ManagePagesOut::with(|s| s.output_num_entries(n as u32)).as_bytes().to_vec();
-    given.iter().for_each(|page| bytes.extend_from_slice(&page.to_be_bytes()));
-    call.answer_bytes(&bytes)
+    let out = ManagePagesOut::with(|s| s.output_num_entries(n as u32));
+    call.answer_list(&out, given.into_iter().map(u64::to_be_bytes))
 }

@@ -60,7 +60,7 @@ const VPORT: [Counters; 20] = [
 
 pub(super) fn query_vport(call: &mut Call<'_, '_, '_>) -> Done {
     let input: QueryVportCounterIn = call.input()?;
-    let fid = vport(call, input.other_vport(), input.vport_number())?;
+    let fid = vport(call)?;
     Syndrome::Port.unless(input.port_num() <= 1)?;
     // Only the owner may clear them.
     Syndrome::FunctionId.unless(!input.clear() || fid == call.func.fid())?;

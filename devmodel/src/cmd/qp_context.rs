@@ -1,8 +1,10 @@
 //! The QP context: the fields that each transition takes, and the context shown for a QP's row.
 
 use super::{
+    bind::{Bound, cast},
     call::Call,
     memory,
+    qp::{RQ_NONE, RQ_OWN, RQ_SHARED},
     refusal::{Done, Syndrome},
 };
 use crate::{
@@ -25,11 +27,6 @@ pub(super) const LOG_MAX_READS: u8 = 4;
 pub(super) const MIN_SOURCE_PORT: u16 = 0xc000;
 /// `qpc.mtu` of the largest path MTU, 4096 bytes.
 const MAX_MTU: u8 = 5;
-/// `qpc.rq_type` of a QP that receives from an SRQ or RMP.
-const SHARED_RQ: u8 = 1;
-/// `qpc.rq_type` of a QP without receives.
-const NO_RQ: u8 = 3;
-
 bitflags::bitflags! {
     /// `opt_param_mask`: optional fields of the context, in addition to a transition's required ones.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -190,80 +187,79 @@ pub(super) fn take_send(call: &Call<'_, '_, '_>, row: &mut QpRow, context: &QpCo
     Ok(())
 }
 
-/// Builds the context of a row.
-pub(super) fn show(row: &QpRow) -> QpContext {
-    let has = |flag| row.has(flag);
-    let mut path = AddressPath::zeroed();
-    path.set()
-        .pkey_index(row.pkey_index)
-        .grh(row.grh != 0)
-        .ack_timeout(row.requester.ack_timeout)
-        .src_addr_index(row.sgid_index)
-        .rlid(row.rlid)
-        .mlid(row.path_bits & 0x7f)
-        .sl(row.sl & 15)
-        .eth_prio(row.sl & 7)
-        .hop_limit(row.hop_limit)
-        .tclass(row.tclass)
-        .flow_label(row.flow_label)
-        .rgid_rip(row.dgid)
-        .dscp(row.tclass >> 2)
-        .ecn(row.tclass & 3)
-        .udp_sport(row.udp_sport)
-        .vhca_port_num(1)
-        .rmac_47_32(u16::from_be_bytes(prefix(&row.dmac)))
-        .rmac_31_0(u32::from_be_bytes(prefix(&row.dmac[2..])));
-    let rq_type = match (has(QpFlags::HAS_SRQ), has(QpFlags::NO_RQ)) {
-        (true, _) => SHARED_RQ,
-        (_, true) => NO_RQ,
-        _ => 0,
-    };
-    let (page_offset, log_page_size) = memory::page_layout(&row.memory);
-    QpContext::with(|s| {
-        s.state(if has(QpFlags::DRAINING) { QpState::SqDraining } else { state_of(row) })
-            .st(Bits::from_bits(row.service.into()))
-            .pm_state(PathMigState::Migrated)
-            .pd(row.pd & 0xff_ffff)
-            .mtu(row.mtu.checked_ilog2().map_or(0, |log| (log as u8).saturating_sub(7)))
-            .log_msg_max(row.log_msg_max)
-            .log_rq_size(row.log_rq)
-            .log_rq_stride(row.log_rq_stride.saturating_sub(4))
-            .no_sq(has(QpFlags::NO_SQ))
-            .log_sq_size(row.log_sq)
-            .rlky(has(QpFlags::RESERVED_LKEY))
-            .counter_set_id(row.counter_set as u8)
-            .uar_page(row.uar & 0xff_ffff)
-            .user_index(row.user_index)
-            .log_page_size(log_page_size)
-            .remote_qpn(row.remote_qpn)
-            .primary_address_path(path)
-            .log_sra_max(row.requester.log_reads)
-            .retry_count(row.requester.retry_count)
-            .rnr_retry(row.requester.rnr_retry)
-            .cur_rnr_retry(row.requester.rnr_left)
-            .cur_retry_count(row.requester.retries_left)
-            .next_send_psn(row.requester.psn & 0xff_ffff)
-            .cqn_snd(row.cqn_snd)
-            .deth_sqpn(row.deth_sqpn)
-            .last_acked_psn(row.requester.una_psn.wrapping_sub(1) & 0xff_ffff)
-            .log_rra_max(row.responder.log_resources)
-            .rre(row.responder.allows(Rights::READ))
-            .rwe(row.responder.allows(Rights::WRITE))
-            .rae(row.responder.allows(Rights::ATOMIC))
-            .page_offset(page_offset)
-            .min_rnr_nak(row.responder.min_rnr_nak)
-            .next_rcv_psn(row.responder.psn & 0xff_ffff)
-            .xrcd(row.xrcd)
-            .cqn_rcv(row.cqn_rcv)
-            .dbr_addr(row.dbr)
-            .q_key(row.qkey)
-            .rq_type(rq_type)
-            .srqn_rmpn_xrqn(row.srqn)
-            .rmsn(row.responder.msn & 0xff_ffff)
-            .hw_sq_wqebb_counter(row.sq_next)
-            .sw_sq_wqebb_counter(row.sq_pi)
-            .hw_rq_counter(row.rq_ci.into())
-            .sw_rq_counter(row.rq_pi.into())
+bind! { QpContext <-> QpRow {
+    log_rq_size <-> log_rq,
+    log_sq_size <-> log_sq,
+    user_index <-> user_index,
+    counter_set_id <-> counter_set,
+    cqn_snd <-> cqn_snd,
+    cqn_rcv <-> cqn_rcv,
+} shows row {
+    state = if row.has(QpFlags::DRAINING) { QpState::SqDraining } else { state_of(row) },
+    st = Bits::from_bits(row.service.into()),
+    pm_state = PathMigState::Migrated,
+    pd = row.pd & 0xff_ffff,
+    mtu = row.mtu.checked_ilog2().map_or(0, |log| (log as u8).saturating_sub(7)),
+    log_msg_max = row.log_msg_max,
+    log_rq_stride = row.log_rq_stride.saturating_sub(4),
+    no_sq = row.has(QpFlags::NO_SQ),
+    rlky = row.has(QpFlags::RESERVED_LKEY),
+    uar_page = row.uar & 0xff_ffff,
+    log_page_size = memory::log_page_size(&row.memory),
+    remote_qpn = row.remote_qpn,
+    primary_address_path = path(row),
+    log_sra_max = row.requester.log_reads,
+    retry_count = row.requester.retry_count,
+    rnr_retry = row.requester.rnr_retry,
+    cur_rnr_retry = row.requester.rnr_left,
+    cur_retry_count = row.requester.retries_left,
+    next_send_psn = row.requester.psn & 0xff_ffff,
+    deth_sqpn = row.deth_sqpn,
+    last_acked_psn = row.requester.una_psn.wrapping_sub(1) & 0xff_ffff,
+    log_rra_max = row.responder.log_resources,
+    rre = row.responder.allows(Rights::READ),
+    rwe = row.responder.allows(Rights::WRITE),
+    rae = row.responder.allows(Rights::ATOMIC),
+    page_offset = memory::page_offset(&row.memory),
+    min_rnr_nak = row.responder.min_rnr_nak,
+    next_rcv_psn = row.responder.psn & 0xff_ffff,
+    xrcd = row.xrcd,
+    dbr_addr = row.dbr,
+    q_key = row.qkey,
+    rq_type = match (row.has(QpFlags::HAS_SRQ), row.has(QpFlags::NO_RQ)) {
+        (true, _) => RQ_SHARED,
+        (_, true) => RQ_NONE,
+        _ => RQ_OWN,
+    },
+    srqn_rmpn_xrqn = row.srqn,
+    rmsn = row.responder.msn & 0xff_ffff,
+    hw_sq_wqebb_counter = row.sq_next,
+    sw_sq_wqebb_counter = row.sq_pi,
+    hw_rq_counter = row.rq_ci.into(),
+    sw_rq_counter = row.rq_pi.into(),
+} }
+
+/// The path to the peer, as shown for a row.
+fn path(row: &QpRow) -> AddressPath {
+    AddressPath::with(|s| {
+        s.pkey_index(row.pkey_index)
+            .grh(row.grh != 0)
+            .ack_timeout(row.requester.ack_timeout)
+            .src_addr_index(row.sgid_index)
+            .rlid(row.rlid)
+            .mlid(row.path_bits & 0x7f)
+            .sl(row.sl & 15)
+            .eth_prio(row.sl & 7)
+            .hop_limit(row.hop_limit)
+            .tclass(row.tclass)
+            .flow_label(row.flow_label)
+            .rgid_rip(row.dgid)
+            .dscp(row.tclass >> 2)
+            .ecn(row.tclass & 3)
+            .udp_sport(row.udp_sport)
+            .vhca_port_num(1)
+            .rmac_47_32(u16::from_be_bytes(prefix(&row.dmac)))
+            .rmac_31_0(u32::from_be_bytes(prefix(&row.dmac[2..])))
     })
 }
 

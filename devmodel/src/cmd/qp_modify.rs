@@ -1,7 +1,8 @@
 //! State transitions of a queue pair (IBTA 10.3.1): the legal ones, and the context fields that each takes.
 
 use super::{
-    call::{Call, let_go},
+    call::Call,
+    object::to,
     qp,
     qp_context::{self, OptParam},
     refusal::{Done, Refused, Syndrome},
@@ -11,7 +12,7 @@ use crate::{
     state::{PdRow, QpFlags, QpRow},
 };
 use hwspec::{
-    cmd::{CmdOut, Opcode, qp::*},
+    cmd::{Opcode, qp::*},
     context::{QpState, ServiceType},
 };
 
@@ -82,8 +83,8 @@ pub(super) fn transition(call: &mut Call<'_, '_, '_>) -> Done {
     let Some(transition) = table(op) else { return Syndrome::UnknownOpcode.refuse() };
     // All these inputs have the same layout up to the end of the context.
     let input: ModifyQpIn = call.input()?;
-    let index = call.own::<QpRow>(input.qpn(), Syndrome::NoSuchQp)?;
-    let Some(mut row) = call.func.row::<QpRow>(index).copied() else { return Syndrome::NoSuchQp.refuse() };
+    let index = call.named::<QpRow>()?;
+    let mut row = *call.row::<QpRow>(index)?;
     Syndrome::QpState.unless(qp_context::state_of(&row) == transition.from)?;
     if op == Opcode::Sqd2sqdQp {
         // IBTA 10.3.1.6: only after the queue has drained.
@@ -104,9 +105,9 @@ pub(super) fn transition(call: &mut Call<'_, '_, '_>) -> Done {
             qp_context::take(call, &mut row, &context, must)?;
             if row.service == ServiceType::RegUmr.raw() {
                 // It is created without a domain; translation lists come from the memory of this one.
-                let pd = call.own::<PdRow>(context.pd(), Syndrome::NoSuchPd)?;
-                let_go::<PdRow>(call.func, row.pd);
-                call.hold::<PdRow>(pd);
+                call.own::<PdRow>(context.pd())?;
+                to::<PdRow>(row.pd).into_iter().for_each(|pd| pd.drop(call.func));
+                to::<PdRow>(context.pd()).into_iter().for_each(|pd| pd.take(call.func));
                 row.pd = context.pd();
             }
         }
@@ -117,9 +118,7 @@ pub(super) fn transition(call: &mut Call<'_, '_, '_>) -> Done {
     qp_context::take(call, &mut row, &context, optional)?;
     row.state = transition.to.raw();
     row.set(QpFlags::DRAINING, op == Opcode::Rts2sqdQp);
-    if let Some(place) = call.func.row_mut::<QpRow>(index) {
-        *place = row;
-    }
+    *call.row_mut::<QpRow>(index)? = row;
     if op == Opcode::Rts2sqdQp {
         Work::on(call.func, call.step, index, settle::drained);
     }
@@ -127,30 +126,20 @@ pub(super) fn transition(call: &mut Call<'_, '_, '_>) -> Done {
         // Requests may have been posted earlier.
         call.func.make_ready(index);
     }
-    call.answer(&ModifyQpOut::zeroed())
+    Ok(())
 }
 
 /// Moves the QP to ERR, from any state. All posted work requests complete with a flush error.
 pub(super) fn to_error(call: &mut Call<'_, '_, '_>) -> Done {
-    let index = named(call)?;
-    if Work::on(call.func, call.step, index, flush::enter_error).is_none() {
-        return Syndrome::NoSuchQp.refuse();
-    }
-    call.answer(&CmdOut::zeroed())
+    let index = call.named::<QpRow>()?;
+    Work::on(call.func, call.step, index, flush::enter_error).ok_or(Refused(Syndrome::NoSuchQp))?;
+    Ok(())
 }
 
 /// Moves the QP to RESET, from any state.
 pub(super) fn to_reset(call: &mut Call<'_, '_, '_>) -> Done {
-    let index = named(call)?;
+    let index = call.named::<QpRow>()?;
     call.func.forget_timers(index);
-    if let Some(row) = call.func.row_mut::<QpRow>(index) {
-        qp::reset(row);
-    }
-    call.answer(&CmdOut::zeroed())
-}
-
-/// The queue pair named by the input of `to_error` or `to_reset`; both inputs have the same layout.
-fn named(call: &Call<'_, '_, '_>) -> Done<u32> {
-    let input: Qp2errIn = call.input()?;
-    call.own::<QpRow>(input.qpn(), Syndrome::NoSuchQp)
+    qp::reset(call.row_mut::<QpRow>(index)?);
+    Ok(())
 }

@@ -1,6 +1,7 @@
 //! The reason why a command was refused: the status defined by the interface, and a syndrome that identifies
 //! the failed check.
 
+use crate::region::Shortage;
 use hwspec::cmd::Status;
 
 macro_rules! syndromes { ($( $(#[$m:meta])* $name:ident = $code:literal, $status:ident, $text:literal; )*) => {
@@ -144,6 +145,15 @@ syndromes! {
 /// A command was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Refused(pub Syndrome);
+
+impl From<Shortage> for Refused {
+    fn from(short: Shortage) -> Self {
+        Self(match short {
+            Shortage::Full => Syndrome::TableFull,
+            Shortage::NoMemory => Syndrome::NoMemory,
+        })
+    }
+}
 
 /// The result of a command handler.
 pub(super) type Done<T = ()> = Result<T, Refused>;

@@ -111,9 +111,7 @@ pub(super) fn access(call: &mut Call<'_, '_, '_>) -> Done {
         (_, READ) => read(call, id, &mut register),
         _ => return Syndrome::Register.refuse(),
     }
-    let mut out = CmdOut::zeroed().as_bytes().to_vec();
-    out.extend_from_slice(&register);
-    call.answer_bytes(&out)
+    call.answer_list(&CmdOut::zeroed(), register.into_iter().map(|byte| [byte]))
 }
 
 fn read(call: &Call<'_, '_, '_>, id: u16, register: &mut [u8]) {

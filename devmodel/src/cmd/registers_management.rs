@@ -75,9 +75,7 @@ fn read(call: &mut Call<'_, '_, '_>, id: u16, size: usize) -> Done {
             register.extend_from_slice(part);
         }
     }
-    let mut out = CmdOut::zeroed().as_bytes().to_vec();
-    out.extend_from_slice(&register);
-    call.answer_bytes(&out)
+    call.answer_list(&CmdOut::zeroed(), register.into_iter().map(|byte| [byte]))
 }
 
 /// Checks that the requested component is the only existing one.

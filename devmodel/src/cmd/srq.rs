@@ -1,27 +1,78 @@
 //! Shared receive queues: SRQ, XRC SRQ and RMP, which differ only in their contexts.
 
 use super::{
-    call::{Call, let_go},
-    memory::{self, Layout as Memory},
+    bind::{Bound, cast},
+    call::Call,
+    memory,
     refusal::{Done, Syndrome},
-    srq_context::{self, Shape},
 };
-use crate::{
-    region::Func,
-    state::{CqRow, PdRow, SrqKind, SrqRow, XrcdRow},
+use crate::state::{CqRow, PdRow, SrqKind, SrqRow, XrcdRow};
+use hwspec::{
+    cmd::{Opcode, srq::*},
+    context::{
+        srq::{RmpContext, SrqContext, XrcSrqContext},
+        wq::WorkQueue,
+    },
+    layout::Layout,
 };
-use hwspec::cmd::{CmdOut, Opcode, srq::*};
+use zerocopy::FromZeros;
 
 /// log2 of the maximum number of WQEs.
 pub(super) const LOG_MAX_SIZE: u8 = 15;
 /// log2 of a WQE in bytes: at least a next segment and one data segment.
-const LOG_STRIDES: std::ops::RangeInclusive<u8> = 5..=9;
+const LOG_STRIDES: std::ops::RangeInclusive<u32> = 5..=9;
 /// `modify_rmp` bitmask: the limit.
 const LWM: u64 = 1;
-/// `rmp_state`: ready.
+/// `rmp_state` and `rmpc.state`: ready.
 const RMP_READY: u8 = 1;
+/// `wq.wq_type`: each WQE links to the next.
+const LINKED_LIST: u8 = 0;
 /// `op_mod` of `ARM_RQ` and `ARM_XRC_SRQ`.
 pub(super) const ARM: u16 = 1;
+
+bind! { SrqContext <-> SrqRow {
+    log_srq_size <-> log_size,
+    pd <-> pd,
+    lwm <-> lwm,
+    dbr_addr <-> dbr,
+} shows row {
+    log_rq_stride = row.log_stride as u8 - 4,
+    page_offset = memory::page_offset(&row.memory),
+    log_page_size = memory::log_page_size(&row.memory),
+    wqe_cnt = filled(row),
+} }
+
+bind! { XrcSrqContext <-> SrqRow {
+    log_xrc_srq_size <-> log_size,
+    xrcd <-> xrcd,
+    cqn <-> cqn,
+    user_index <-> user_index,
+    pd <-> pd,
+    lwm <-> lwm,
+} shows row {
+    log_rq_stride = row.log_stride as u8 - 4,
+    page_offset = memory::page_offset(&row.memory),
+    log_page_size = memory::log_page_size(&row.memory),
+    wqe_cnt = filled(row),
+    db_record_addr_h = (row.dbr >> 32) as u32,
+    db_record_addr_l = row.dbr as u32 >> 2,
+} }
+
+bind! { WorkQueue <-> SrqRow {
+    lwm <-> lwm,
+    pd <-> pd,
+    dbr_addr <-> dbr,
+    log_wq_stride <-> log_stride,
+    log_wq_sz <-> log_size,
+} shows row {
+    page_offset = memory::page_offset(&row.memory),
+    log_wq_pg_sz = memory::log_page_size(&row.memory),
+} }
+
+/// Number of WQEs posted and not consumed.
+fn filled(row: &SrqRow) -> u16 {
+    row.counter.wrapping_sub(row.consumed) as u16
+}
 
 fn kind_of(op: Opcode) -> SrqKind {
     match op {
@@ -36,86 +87,82 @@ fn kind_of(op: Opcode) -> SrqKind {
 pub(super) fn create(call: &mut Call<'_, '_, '_>) -> Done {
     let kind = kind_of(call.opcode);
     Syndrome::InputLength.unless(call.input.len() >= CreateSrqIn::SIZE)?;
-    let shape = srq_context::read(call.input, kind);
-    Syndrome::Umem.unless(!shape.umem)?;
-    Syndrome::Signature.unless(!shape.signature)?;
-    Syndrome::RqType.unless(!shape.cyclic)?;
-    Syndrome::QueueSize.unless(shape.log_size <= LOG_MAX_SIZE)?;
-    Syndrome::Stride.unless(LOG_STRIDES.contains(&shape.log_stride))?;
-    let pd = call.own::<PdRow>(shape.pd, Syndrome::NoSuchPd)?;
-    let (mut cq, mut xrcd) = (None, None);
-    if kind == SrqKind::Xrc {
-        cq = Some(call.own::<CqRow>(shape.cqn, Syndrome::NoSuchCq)?);
-        xrcd = Some(call.shared::<XrcdRow>(shape.xrcd, Syndrome::NoSuchXrcd)?);
-    }
-    let dbr = memory::record(shape.dbr)?;
-    let layout = Memory {
-        log_page_size: shape.log_page_size,
-        page_offset: shape.page_offset,
-        bytes: 1u64 << (shape.log_size + shape.log_stride),
+    let mut given = SrqRow::new_zeroed();
+    let (mut umem, mut cyclic, mut index_is_number) = (false, false, false);
+    let (pages, signature) = match kind {
+        SrqKind::Srq => {
+            let c = CreateSrqIn::read(call.input).srq_context_entry();
+            given.take(&c);
+            given.log_stride = u32::from(c.log_rq_stride()) + 4;
+            ((c.log_page_size(), c.page_offset()), c.wq_signature())
+        }
+        SrqKind::Xrc => {
+            let input = CreateXrcSrqIn::read(call.input);
+            let c = input.xrc_srq_context_entry();
+            given.take(&c);
+            given.log_stride = u32::from(c.log_rq_stride()) + 4;
+            given.dbr = u64::from(c.db_record_addr_h()) << 32 | u64::from(c.db_record_addr_l()) << 2;
+            umem = input.xrc_srq_umem_valid() || c.dbr_umem_valid();
+            cyclic = c.basic_cyclic_rcv_wqe();
+            index_is_number = c.user_index_equal_xrc_srqn();
+            ((c.log_page_size(), c.page_offset()), c.wq_signature())
+        }
+        SrqKind::Rmp => {
+            let c = CreateRmpIn::read(call.input).ctx();
+            let wq = c.wq();
+            given.take(&wq);
+            umem = wq.wq_umem_valid() || wq.dbr_umem_valid();
+            cyclic = wq.wq_type() != LINKED_LIST || c.basic_cyclic_rcv_wqe();
+            ((wq.log_wq_pg_sz(), wq.page_offset()), wq.wq_signature())
+        }
     };
-    let memory = memory::map(call, CreateSrqIn::SIZE, layout)?;
-    let index = call.alloc::<SrqRow>(1)?;
-    call.hold::<PdRow>(pd);
-    cq.iter().for_each(|cq| call.hold::<CqRow>(*cq));
-    xrcd.iter().for_each(|xrcd| call.hold::<XrcdRow>(*xrcd));
-    let number = call.func.number::<SrqRow>(index);
-    if let Some(row) = call.func.row_mut::<SrqRow>(index) {
-        row.memory = memory;
-        row.dbr = dbr;
-        row.kind = kind as u32;
-        row.pd = shape.pd;
-        row.cqn = shape.cqn;
-        row.xrcd = shape.xrcd;
-        row.log_size = shape.log_size.into();
-        row.log_stride = shape.log_stride.into();
-        row.lwm = shape.lwm.into();
-        row.user_index = if shape.user_index_is_number { number } else { shape.user_index };
+    Syndrome::Umem.unless(!umem)?;
+    Syndrome::Signature.unless(!signature)?;
+    Syndrome::RqType.unless(!cyclic)?;
+    Syndrome::QueueSize.unless(given.log_size <= LOG_MAX_SIZE.into())?;
+    Syndrome::Stride.unless(LOG_STRIDES.contains(&given.log_stride))?;
+    call.own::<PdRow>(given.pd)?;
+    if kind == SrqKind::Xrc {
+        call.own::<CqRow>(given.cqn)?;
+        call.shared::<XrcdRow>(given.xrcd)?;
     }
-    call.answer(&CreateSrqOut::with(|s| s.srqn(number)))
+    memory::record(given.dbr)?;
+    given.kind = kind as u32;
+    given.memory = memory::map(call, CreateSrqIn::SIZE, pages, 1u64 << (given.log_size + given.log_stride))?;
+    let index = call.make::<SrqRow>(|row| *row = given)?;
+    if index_is_number {
+        call.row_mut::<SrqRow>(index)?.user_index = call.func.number::<SrqRow>(index);
+    }
+    call.created::<SrqRow>(index)
 }
 
-/// The index of `number`, if it is of this kind.
-fn find(call: &Call<'_, '_, '_>, number: u32, kind: SrqKind) -> Done<u32> {
-    let index = call.own::<SrqRow>(number, Syndrome::NoSuchSrq)?;
-    let is = call.func.row::<SrqRow>(index).is_some_and(|row| row.kind == kind as u32);
-    Syndrome::NoSuchSrq.unless(is)?;
+/// The index of the queue that the command names, if it is of its kind.
+fn named(call: &Call<'_, '_, '_>) -> Done<u32> {
+    let index = call.named::<SrqRow>()?;
+    Syndrome::NoSuchSrq.unless(call.row::<SrqRow>(index)?.kind == kind_of(call.opcode) as u32)?;
     Ok(index)
 }
 
 pub(super) fn query(call: &mut Call<'_, '_, '_>) -> Done {
-    let input: QuerySrqIn = call.input()?;
-    let kind = kind_of(call.opcode);
-    let index = find(call, input.srqn(), kind)?;
-    let Some(row) = call.func.row::<SrqRow>(index) else { return Syndrome::NoSuchSrq.refuse() };
-    let (page_offset, log_page_size) = memory::page_layout(&row.memory);
-    let shape = Shape {
-        log_size: row.log_size as u8,
-        log_stride: row.log_stride as u8,
-        log_page_size,
-        page_offset,
-        pd: row.pd,
-        cqn: row.cqn,
-        xrcd: row.xrcd,
-        dbr: row.dbr,
-        lwm: row.lwm as u16,
-        user_index: row.user_index,
-        filled: row.counter.wrapping_sub(row.consumed) as u16,
-        ..Shape::default()
-    };
-    let out = srq_context::show(&shape, kind);
-    call.answer_bytes(&out)
+    let row = *call.row::<SrqRow>(named(call)?)?;
+    match kind_of(call.opcode) {
+        SrqKind::Srq => call.answer(&QuerySrqOut::with(|s| s.srq_context_entry(row.show()))),
+        SrqKind::Xrc => call.answer(&QueryXrcSrqOut::with(|s| s.xrc_srq_context_entry(row.show()))),
+        SrqKind::Rmp => {
+            let context = RmpContext::with(|s| s.state(RMP_READY).wq(row.show()));
+            call.answer(&QueryRmpOut::with(|s| s.rmp_context(context)))
+        }
+    }
 }
 
 pub(super) fn arm(call: &mut Call<'_, '_, '_>) -> Done {
     let input: ArmRqIn = call.input()?;
-    let index = find(call, input.srq_number(), kind_of(call.opcode))?;
-    set_limit(call, index, input.lwm())?;
-    call.answer(&CmdOut::zeroed())
+    let index = named(call)?;
+    set_limit(call, index, input.lwm())
 }
 
 fn set_limit(call: &mut Call<'_, '_, '_>, index: u32, lwm: u16) -> Done {
-    let Some(row) = call.func.row_mut::<SrqRow>(index) else { return Syndrome::NoSuchSrq.refuse() };
+    let row = call.row_mut::<SrqRow>(index)?;
     Syndrome::QueueSize.unless(u32::from(lwm) < 1 << row.log_size)?;
     row.lwm = lwm.into();
     Ok(())
@@ -123,33 +170,16 @@ fn set_limit(call: &mut Call<'_, '_, '_>, index: u32, lwm: u16) -> Done {
 
 pub(super) fn modify_rmp(call: &mut Call<'_, '_, '_>) -> Done {
     let input: ModifyRmpIn = call.input()?;
-    let index = find(call, input.rmpn(), SrqKind::Rmp)?;
+    let index = named(call)?;
     let fields = u64::from_be_bytes(input.bitmask());
     Syndrome::ModifyField.unless(fields & !LWM == 0 && input.rmp_state() == RMP_READY)?;
     if fields & LWM != 0 {
         set_limit(call, index, input.ctx().wq().lwm())?;
     }
-    call.answer(&CmdOut::zeroed())
+    Ok(())
 }
 
 pub(super) fn destroy(call: &mut Call<'_, '_, '_>) -> Done {
-    let input: DestroySrqIn = call.input()?;
-    let index = find(call, input.srqn(), kind_of(call.opcode))?;
-    let refs = call.func.row::<SrqRow>(index).map_or(0, |row| row.head.refs);
-    Syndrome::InUse.unless(refs == 0)?;
-    end(call.func, index);
-    call.answer(&CmdOut::zeroed())
-}
-
-/// Destroys the queue, even if other objects refer to it.
-pub(super) fn end(func: &mut Func<'_>, index: u32) {
-    let Some(row) = func.row::<SrqRow>(index) else { return };
-    let (memory, kind, pd, cqn, xrcd) = (row.memory, row.kind, row.pd, row.cqn, row.xrcd);
-    memory::unmap(func, memory);
-    let_go::<PdRow>(func, pd);
-    if kind == SrqKind::Xrc as u32 {
-        let_go::<CqRow>(func, cqn);
-        let_go::<XrcdRow>(func, xrcd);
-    }
-    func.free::<SrqRow>(index);
+    let index = named(call)?;
+    call.end::<SrqRow>(index)
 }

@@ -1,11 +1,11 @@
 //! The table of commands: one line for each opcode; everything else is refused.
 
 use super::{
-    adapter, call::Call, caps, congestion, cq, eq, eswitch, flow, flow_entry, hca_vport, mad_ifc, mcg, memic,
-    memory, mkey, nic_vport, pages, port_counters, qp, qp_modify, refusal::Done, registers, resource, rq, sq,
-    srq, tir, uctx, vport,
+    adapter, call::Call, caps, congestion, counter_set, cq, eq, eswitch, flow, flow_entry, hca_vport,
+    mad_ifc, mcg, memic, memory, mkey, nic_vport, object, pages, port_counters, qp, qp_modify, refusal::Done,
+    registers, rq, sq, srq, tir, uctx, vport,
 };
-use crate::state::HcaState;
+use crate::state::*;
 use hwspec::cmd::Opcode;
 
 /// The parties that may send a command.
@@ -89,12 +89,12 @@ commands! {
     QueryEq,                RUNNING, ONE,          Object,  eq::query;
 
     CreateCq,               RUNNING, ONE,          Object,  cq::create;
-    DestroyCq,              RUNNING, ONE,          Object,  cq::destroy;
+    DestroyCq,              RUNNING, ONE,          Object,  object::destroy::<CqRow>;
     QueryCq,                RUNNING, ONE,          Object,  cq::query;
     ModifyCq,               RUNNING, CQ_FIELDS,    Object,  cq::modify;
 
     CreateQp,               RUNNING, ONE,          Object,  qp::create;
-    DestroyQp,              RUNNING, ONE,          Object,  qp::destroy;
+    DestroyQp,              RUNNING, ONE,          Object,  object::destroy::<QpRow>;
     Rst2initQp,             RUNNING, ONE,          Object,  qp_modify::transition;
     Init2rtrQp,             RUNNING, ONE,          Object,  qp_modify::transition;
     Rtr2rtsQp,              RUNNING, ONE,          Object,  qp_modify::transition;
@@ -133,25 +133,25 @@ commands! {
     QueryHcaVportPkey,      RUNNING, ONE,          Owner,   hca_vport::query_pkey;
     QueryVportCounter,      RUNNING, ONE,          General, port_counters::query_vport;
 
-    AllocQCounter,          RUNNING, ONE,          Object,  resource::alloc_counter;
-    DeallocQCounter,        RUNNING, ONE,          Object,  resource::dealloc_counter;
-    QueryQCounter,          RUNNING, ONE,          Object,  resource::query_counter;
+    AllocQCounter,          RUNNING, ONE,          Object,  object::alloc::<CounterRow>;
+    DeallocQCounter,        RUNNING, ONE,          Object,  object::destroy::<CounterRow>;
+    QueryQCounter,          RUNNING, ONE,          Object,  counter_set::query;
     CreateSchedulingElement, RUNNING, ONE,         Object,  eswitch::create_element;
     DestroySchedulingElement, RUNNING, ONE,        Object,  eswitch::destroy_element;
     QuerySchedulingElement, RUNNING, ONE,          Object,  eswitch::query_element;
     ModifySchedulingElement, RUNNING, ONE,         Object,  eswitch::modify_element;
-    AllocPd,                RUNNING, ONE,          Object,  resource::alloc_pd;
-    DeallocPd,              RUNNING, ONE,          Object,  resource::dealloc_pd;
-    AllocUar,               RUNNING, ONE,          Object,  resource::alloc_uar;
-    DeallocUar,             RUNNING, ONE,          Object,  resource::dealloc_uar;
+    AllocPd,                RUNNING, ONE,          Object,  object::alloc::<PdRow>;
+    DeallocPd,              RUNNING, ONE,          Object,  object::destroy::<PdRow>;
+    AllocUar,               RUNNING, ONE,          Object,  object::alloc::<UarRow>;
+    DeallocUar,             RUNNING, ONE,          Object,  object::destroy::<UarRow>;
     AccessReg,              ENABLED, REGISTER,     Owner,   registers::access;
     AttachToMcg,            RUNNING, ONE,          Object,  mcg::attach;
     DetachFromMcg,          RUNNING, ONE,          Object,  mcg::detach;
     Nop,                    ALWAYS,  ONE,          General, adapter::nop;
-    AllocXrcd,              RUNNING, ONE,          Object,  resource::alloc_xrcd;
-    DeallocXrcd,            RUNNING, ONE,          Object,  resource::dealloc_xrcd;
-    AllocTransportDomain,   RUNNING, ONE,          Object,  resource::alloc_td;
-    DeallocTransportDomain, RUNNING, ONE,          Object,  resource::dealloc_td;
+    AllocXrcd,              RUNNING, ONE,          Object,  object::alloc::<XrcdRow>;
+    DeallocXrcd,            RUNNING, ONE,          Object,  object::destroy::<XrcdRow>;
+    AllocTransportDomain,   RUNNING, ONE,          Object,  object::alloc::<TdRow>;
+    DeallocTransportDomain, RUNNING, ONE,          Object,  object::destroy::<TdRow>;
 
     QueryCongStatus,        RUNNING, ONE,          General, congestion::query_status;
     ModifyCongStatus,       RUNNING, ONE,          Owner,   congestion::modify_status;
@@ -164,15 +164,15 @@ commands! {
     DeleteL2TableEntry,     RUNNING, ONE,          Object,  eswitch::delete_address;
     CreateTir,              RUNNING, ONE,          Object,  tir::create_tir;
     ModifyTir,              RUNNING, ONE,          Object,  tir::modify_tir;
-    DestroyTir,             RUNNING, ONE,          Object,  tir::destroy_tir;
+    DestroyTir,             RUNNING, ONE,          Object,  object::destroy::<TirRow>;
     QueryTir,               RUNNING, ONE,          Object,  tir::query_tir;
     CreateSq,               RUNNING, ONE,          Object,  sq::create;
     ModifySq,               RUNNING, ONE,          Object,  sq::modify;
-    DestroySq,              RUNNING, ONE,          Object,  sq::destroy;
+    DestroySq,              RUNNING, ONE,          Object,  object::destroy::<SqRow>;
     QuerySq,                RUNNING, ONE,          Object,  sq::query;
     CreateRq,               RUNNING, ONE,          Object,  rq::create;
     ModifyRq,               RUNNING, ONE,          Object,  rq::modify;
-    DestroyRq,              RUNNING, ONE,          Object,  rq::destroy;
+    DestroyRq,              RUNNING, ONE,          Object,  object::destroy::<RqRow>;
     QueryRq,                RUNNING, ONE,          Object,  rq::query;
     CreateRmp,              RUNNING, ONE,          Object,  srq::create;
     ModifyRmp,              RUNNING, ONE,          Object,  srq::modify_rmp;
@@ -180,11 +180,11 @@ commands! {
     QueryRmp,               RUNNING, ONE,          Object,  srq::query;
     CreateTis,              RUNNING, ONE,          Object,  tir::create_tis;
     ModifyTis,              RUNNING, ONE,          Object,  tir::modify_tis;
-    DestroyTis,             RUNNING, ONE,          Object,  tir::destroy_tis;
+    DestroyTis,             RUNNING, ONE,          Object,  object::destroy::<TisRow>;
     QueryTis,               RUNNING, ONE,          Object,  tir::query_tis;
     CreateRqt,              RUNNING, ONE,          Object,  tir::create_rqt;
     ModifyRqt,              RUNNING, ONE,          Object,  tir::modify_rqt;
-    DestroyRqt,             RUNNING, ONE,          Object,  tir::destroy_rqt;
+    DestroyRqt,             RUNNING, ONE,          Object,  object::destroy::<RqtRow>;
     QueryRqt,               RUNNING, ONE,          Object,  tir::query_rqt;
 
     SetFlowTableRoot,       RUNNING, ROOT,         Owner,   flow::set_root;
@@ -198,14 +198,14 @@ commands! {
     QueryFlowTableEntry,    RUNNING, ONE,          Object,  flow_entry::query;
     DeleteFlowTableEntry,   RUNNING, ONE,          Object,  flow_entry::delete;
     AllocFlowCounter,       RUNNING, ONE,          Object,  flow::alloc_counter;
-    DeallocFlowCounter,     RUNNING, ONE,          Object,  flow::dealloc_counter;
+    DeallocFlowCounter,     RUNNING, ONE,          Object,  object::destroy::<FlowCounterRow>;
     QueryFlowCounter,       RUNNING, ONE,          Object,  flow::query_counter;
     ModifyFlowTable,        RUNNING, ONE,          Object,  flow::modify_table;
 
     CreateUctx,             RUNNING, ONE,          Owner,   uctx::create;
     DestroyUctx,            RUNNING, ONE,          Owner,   uctx::destroy;
     CreateUmem,             RUNNING, ONE,          Object,  memory::create;
-    DestroyUmem,            RUNNING, ONE,          Object,  memory::destroy;
+    DestroyUmem,            RUNNING, ONE,          Object,  object::destroy::<UmemRow>;
 }
 
 // A duplicate or misplaced opcode does not compile.

@@ -10,9 +10,9 @@ use crate::{
     state::{FunctionRow, ROCE_ADDRESSES, RoceAddress},
 };
 use hwspec::{
-    cmd::{CmdOut, vport::*},
+    cmd::vport::*,
     context::vport::RoceAddr,
-    layout::prefix,
+    layout::{Layout, prefix},
 };
 use zerocopy::FromZeros;
 
@@ -26,7 +26,7 @@ const ROCE_V2: u8 = 2;
 const IPV4: u8 = 0;
 const IPV6: u8 = 1;
 /// First 12 bytes of a GID with an IPv4 address.
-const MAPPED: [u8; 12] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff];
+pub(super) const MAPPED: [u8; 12] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff];
 /// `admin_state`: follow the link.
 const FOLLOW: u32 = 2;
 /// `admin_state`: down, regardless of the link.
@@ -44,9 +44,11 @@ pub(super) fn manages(func: &Func<'_>) -> bool {
 }
 
 /// The function with the vport that a command is about: the caller's own, or any for the driver of the e-switch
-/// manager.
-pub(super) fn vport(call: &Call<'_, '_, '_>, other: bool, number: u16) -> Done<u8> {
-    if !other {
+/// manager. All inputs name it in the same places.
+pub(super) fn vport(call: &Call<'_, '_, '_>) -> Done<u8> {
+    let input = QueryVportStateIn::read(call.input);
+    let number = input.vport_number();
+    if !input.other_vport() {
         Syndrome::FunctionId.unless(number == 0)?;
         return Ok(call.func.fid());
     }
@@ -65,7 +67,7 @@ pub(super) fn books(call: &Call<'_, '_, '_>, fid: u8) -> FunctionRow {
 
 pub(super) fn query_state(call: &mut Call<'_, '_, '_>) -> Done {
     let input: QueryVportStateIn = call.input()?;
-    let fid = vport(call, input.other_vport(), input.vport_number())?;
+    let fid = vport(call)?;
     let (f, set) = (books(call, fid), call.func.region().vport(fid).admin_state.checked_sub(1));
     let state = if set == Some(DOWN) { 0 } else { f.vport_state };
     let admin = set.filter(|_| input.other_vport()).unwrap_or(f.vport_admin_state);
@@ -74,7 +76,7 @@ pub(super) fn query_state(call: &mut Call<'_, '_, '_>) -> Done {
 
 pub(super) fn modify_state(call: &mut Call<'_, '_, '_>) -> Done {
     let input: ModifyVportStateIn = call.input()?;
-    let fid = vport(call, input.other_vport(), input.vport_number())?;
+    let fid = vport(call)?;
     let admin = u32::from(input.admin_state());
     Syndrome::VportState.unless(admin <= FOLLOW)?;
     if input.other_vport() {
@@ -87,7 +89,7 @@ pub(super) fn modify_state(call: &mut Call<'_, '_, '_>) -> Done {
         *call.func.function_mut(|f| &mut f.vport_admin_state) = admin;
         eswitch::set_link(call.func, admin != DOWN);
     }
-    call.answer(&CmdOut::zeroed())
+    Ok(())
 }
 
 pub(super) fn set_roce_address(call: &mut Call<'_, '_, '_>) -> Done {
@@ -118,7 +120,7 @@ pub(super) fn set_roce_address(call: &mut Call<'_, '_, '_>) -> Done {
         }
     }
     call.func.function_mut(|f| &mut f.roce)[index] = address;
-    call.answer(&CmdOut::zeroed())
+    Ok(())
 }
 
 pub(super) fn query_roce_address(call: &mut Call<'_, '_, '_>) -> Done {

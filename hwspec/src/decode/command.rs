@@ -2,7 +2,10 @@
 
 use super::{Structure, Value};
 use crate::{
-    cmd::{self, CmdIn, CmdOut, Half, Tail, adapter::AccessRegisterIn, flow::SetFteIn, mkey::CreateMkeyIn},
+    cmd::{
+        self, CmdIn, CmdOut, Half, Opcode, Tail, adapter::AccessRegisterIn, flow::SetFteIn,
+        mkey::CreateMkeyIn,
+    },
     context::{
         AccessMode, CapType,
         caps::*,
@@ -11,7 +14,7 @@ use crate::{
         mkey::Mtt,
         port::*,
     },
-    layout::{Bits, Field, Layout, row},
+    layout::{Bits, Field, Layout, load, row},
     wqe::KlmSeg,
 };
 
@@ -94,6 +97,19 @@ pub fn input(whole: &[u8]) -> Shape {
         Some(command) => shape(&command.input, whole, whole),
         None => shape(&Half::of::<CmdIn>(Tail::None), whole, whole),
     }
+}
+
+/// The number of the object that an input names: the field at the end of its third dword. `None` if the command has no such
+/// field, or the input is shorter than the command.
+pub fn object(whole: &[u8]) -> Option<u32> {
+    let input = cmd::find(CmdIn::read(whole).opcode())?.input;
+    let field = input.fields.iter().find(|field| field.offset + field.width == 96)?;
+    (whole.len() >= input.size).then(|| load(whole, 8, field.width - 1, 0) as u32)
+}
+
+/// The least size of the output of a command: that of a header, which is shorter for a few.
+pub fn least_output(opcode: Opcode) -> usize {
+    cmd::find(opcode).map_or(CmdOut::SIZE, |command| command.output.size.min(CmdOut::SIZE))
 }
 
 /// The structures of the output for `input`. A refused command returns only a header.
