@@ -1,4 +1,4 @@
-//! `bind!`: the fields of a context and those of a row that keep each other's values.
+//! `bind!`: the fields of a context and those of a row that keep each other's values. `select!`: the fields that a command changes.
 
 use hwspec::layout::Bits;
 
@@ -43,4 +43,9 @@ macro_rules! bind {
     };
     (@show $row:ident $place:ident $([$at:literal])?) => { cast($row.$place $([$at])?) };
     (@show $row:ident $place:ident [$flag:path]) => { $row.$place & $flag != 0 };
+}
+
+/// Executes the statements whose bits `has` finds among those that the driver selected.
+macro_rules! select {
+    ($has:ident: $( $bit:path => $change:expr; )*) => { $( if $has($bit) { $change; } )* };
 }

@@ -98,14 +98,12 @@ pub(super) fn modify(call: &mut Call<'_, '_, '_>) -> Done {
     Syndrome::ModifyField.unless(fields & !(PERIOD | COUNT | OVERRUN) == 0)?;
     let context = input.cq_context();
     let row = call.row_mut::<CqRow>(index)?;
-    if fields & PERIOD != 0 {
-        row.moderation[0] = context.cq_period();
-    }
-    if fields & COUNT != 0 {
-        row.moderation[1] = context.cq_max_count();
-    }
-    if fields & OVERRUN != 0 {
-        row.flags = row.flags & !CqRow::OVERRUN_IGNORED | u32::from(context.oi()) * CqRow::OVERRUN_IGNORED;
+    let ignored = if context.oi() { CqRow::OVERRUN_IGNORED } else { 0 };
+    let has = |field| fields & field != 0;
+    select! { has:
+        PERIOD => row.moderation[0] = context.cq_period();
+        COUNT => row.moderation[1] = context.cq_max_count();
+        OVERRUN => row.flags = row.flags & !CqRow::OVERRUN_IGNORED | ignored;
     }
     Ok(())
 }

@@ -214,12 +214,8 @@ pub(super) fn modify_element(call: &mut Call<'_, '_, '_>) -> Done {
     Syndrome::ModifyField.unless(mask & !(SHARE | LIMIT) == 0)?;
     Syndrome::Scheduling.unless(c.bw_share() <= MOST_SHARE)?;
     let row = call.row_mut::<SchedulingRow>(index)?;
-    if mask & SHARE != 0 {
-        row.share = c.bw_share();
-    }
-    if mask & LIMIT != 0 {
-        row.limit = c.max_average_bw();
-    }
+    let has = |field| mask & field != 0;
+    select! { has: SHARE => row.share = c.bw_share(); LIMIT => row.limit = c.max_average_bw(); }
     set_limits(call)?;
     call.answer(&ModifySchedulingElementOut::zeroed())
 }

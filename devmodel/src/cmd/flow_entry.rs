@@ -207,17 +207,12 @@ fn modify(call: &mut Call<'_, '_, '_>, index: u32, mask: u8, act: FlowEntryRow) 
     let old = *call.row::<FlowEntryRow>(index)?;
     // Takes the new references before dropping the old ones.
     call.fill::<FlowEntryRow>(index, |row| {
-        if mask & ACTION != 0 {
-            (row.action, row.push) = (act.action, act.push);
-        }
-        if mask & TAG != 0 {
-            row.tag = act.tag;
-        }
-        if mask & LIST != 0 {
-            (row.to, row.count[0], row.vports) = (act.to, act.count[0], act.vports);
-        }
-        if mask & COUNTERS != 0 {
-            (row.counters, row.count[1]) = (act.counters, act.count[1]);
+        let has = |field| mask & field != 0;
+        select! { has:
+            ACTION => (row.action, row.push) = (act.action, act.push);
+            TAG => row.tag = act.tag;
+            LIST => (row.to, row.count[0], row.vports) = (act.to, act.count[0], act.vports);
+            COUNTERS => (row.counters, row.count[1]) = (act.counters, act.count[1]);
         }
     })?;
     old.refers().for_each(|reference| reference.drop(call.func));

@@ -92,14 +92,11 @@ fn manage(call: &mut Call<'_, '_, '_>, fid: u8, context: &HcaVportContext) -> Do
     Syndrome::ModifyField.unless(known && context.cap_mask1_field_select() == 0)?;
     Syndrome::VportState.unless(fields & STATE_POLICY == 0 || policy <= FOLLOW)?;
     let row = settings(call.func, fid)?;
-    if fields & PORT_GUID != 0 {
-        row.port_guid = context.port_guid();
-    }
-    if fields & NODE_GUID != 0 {
-        row.node_guid = context.node_guid();
-    }
-    if fields & STATE_POLICY != 0 {
-        row.admin_state = u32::from(policy) + 1;
+    let has = |field| fields & field != 0;
+    select! { has:
+        PORT_GUID => row.port_guid = context.port_guid();
+        NODE_GUID => row.node_guid = context.node_guid();
+        STATE_POLICY => row.admin_state = u32::from(policy) + 1;
     }
     match fid == call.func.fid() {
         true => eswitch::take_over(call.func, call.step.config),

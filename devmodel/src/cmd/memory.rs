@@ -32,13 +32,18 @@ pub(super) fn map(
     Syndrome::PageList.unless(u32::from(page_offset) < OFFSETS)?;
     let first = u64::from(page_offset) << log_page >> OFFSETS.trailing_zeros();
     let pages = (first + bytes).div_ceil(1 << log_page);
+    let range = store(call, offset, pages, 0)?;
+    Ok(WqMemory { mtt: range.first, pages: range.len, log_page, offset: first as u32 })
+}
+
+/// Stores the list of `pages` at `offset` of the input, of which entries may have these low bits.
+fn store(call: &mut Call<'_, '_, '_>, offset: usize, pages: u64, low: u64) -> Done<MttRange> {
     let list = call.list(offset, pages as usize).or(Syndrome::PageList.refuse())?;
     let mut list: Vec<u64> = list.collect();
-    Syndrome::PageAddress.unless(list.iter().all(|page| page & 0xfff == 0))?;
+    Syndrome::PageAddress.unless(list.iter().all(|page| page & 0xfff & !low == 0))?;
     // Readable and writable, like the entries of a key with both rights.
     list.iter_mut().for_each(|page| *page |= 3);
-    let range = call.store(&list)?;
-    Ok(WqMemory { mtt: range.first, pages: range.len, log_page, offset: first as u32 })
+    call.store(&list)
 }
 
 /// The index of a user memory object for the caller's queues. Even the function's driver cannot use those of other
@@ -94,12 +99,8 @@ pub(super) fn create(call: &mut Call<'_, '_, '_>) -> Done {
     let offset = umem.page_offset();
     let pages = umem.num_of_mtt();
     Syndrome::PageList.unless(u64::from(offset) < 1 << log_page && (1..=MOST_PAGES).contains(&pages))?;
-    let list = call.list(CreateUmemIn::SIZE, pages as usize).or(Syndrome::PageList.refuse())?;
-    let mut list: Vec<u64> = list.collect();
-    Syndrome::PageAddress.unless(list.iter().all(|page| page & 0xfff <= 3))?;
-    // The low bits of the entry are the permissions; the object is only used for queues.
-    list.iter_mut().for_each(|page| *page |= 3);
-    let range = call.store(&list)?;
+    // The low bits of the entries are the permissions; the object is only used for queues.
+    let range = store(call, CreateUmemIn::SIZE, pages, 3)?;
     let memory = WqMemory { mtt: range.first, pages: range.len, log_page, offset };
     let index = call.make::<UmemRow>(|row| row.memory = memory)?;
     call.created::<UmemRow>(index)

@@ -40,7 +40,6 @@ mod refusal;
 mod registers;
 mod registers_infiniband;
 mod registers_management;
-
 mod rq;
 mod special_qps;
 mod sq;

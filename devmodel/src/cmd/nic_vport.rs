@@ -160,11 +160,10 @@ fn manage(call: &mut Call<'_, '_, '_>, fid: u8, fields: u32, context: &NicVportC
         // Zeros remove the setting.
         row.mac = mac;
     }
-    if fields & NODE_GUID != 0 {
-        row.node_guid = context.node_guid();
-    }
-    if fields & PORT_GUID != 0 {
-        row.port_guid = context.port_guid();
+    let has = |field| fields & field != 0;
+    select! { has:
+        NODE_GUID => row.node_guid = context.node_guid();
+        PORT_GUID => row.port_guid = context.port_guid();
     }
     if fields & CHANGE_EVENT != 0 {
         let wanted = [
@@ -220,22 +219,17 @@ fn addresses(call: &mut Call<'_, '_, '_>, kind: u8, count: usize) -> Done {
     };
     Syndrome::VportList.unless(count <= max)?;
     let given: Vec<u64> = call.list(ModifyNicVportContextIn::SIZE, count)?.collect();
-    let mac = |entry: &u64| entry & 0xffff_ffff_ffff;
-    match kind {
-        UNICAST => {
-            let list = call.func.function_mut(|f| &mut f.unicast_list);
-            list.iter_mut().zip(&given).for_each(|(to, entry)| *to = mac(entry));
-        }
-        MULTICAST => {
-            let list = call.func.function_mut(|f| &mut f.multicast_list);
-            list.iter_mut().zip(&given).for_each(|(to, entry)| *to = mac(entry));
-        }
+    let macs = match kind {
+        UNICAST => call.func.function_mut(|f| &mut f.unicast_list).as_mut_slice(),
+        MULTICAST => call.func.function_mut(|f| &mut f.multicast_list).as_mut_slice(),
         _ => {
             let list = call.func.function_mut(|f| &mut f.vlan_list);
             // The low 12 bits of the first dword are the number.
             list.iter_mut().zip(&given).for_each(|(to, entry)| *to = (entry >> 32) as u16 & 0xfff);
+            &mut []
         }
-    }
+    };
+    macs.iter_mut().zip(&given).for_each(|(to, entry)| *to = entry & 0xffff_ffff_ffff);
     call.func.function_mut(|f| &mut f.list_len)[usize::from(kind)] = count as u32;
     Ok(())
 }

@@ -38,33 +38,17 @@ pub(super) fn wanted(func: &Func<'_>) -> [i32; 2] {
     WANTED[usize::from(func.fid() != 0)].map(|pages| scaled(func, pages))
 }
 
-fn makes(opcode: Opcode) -> bool {
-    matches!(
-        opcode,
-        Opcode::CreateMkey
-            | Opcode::CreateCq
-            | Opcode::CreateQp
-            | Opcode::CreateSrq
-            | Opcode::CreateXrcSrq
-            | Opcode::CreateRmp
-            | Opcode::CreateRq
-            | Opcode::CreateSq
-    )
-}
-
-fn ends(opcode: Opcode) -> bool {
-    matches!(
-        opcode,
-        Opcode::DestroyMkey
-            | Opcode::DestroyCq
-            | Opcode::DestroyQp
-            | Opcode::DestroySrq
-            | Opcode::DestroyXrcSrq
-            | Opcode::DestroyRmp
-            | Opcode::DestroyRq
-            | Opcode::DestroySq
-    )
-}
+/// The commands that create objects in such pages, and those that destroy them.
+const OBJECTS: [[Opcode; 2]; 8] = [
+    [Opcode::CreateMkey, Opcode::DestroyMkey],
+    [Opcode::CreateCq, Opcode::DestroyCq],
+    [Opcode::CreateQp, Opcode::DestroyQp],
+    [Opcode::CreateSrq, Opcode::DestroySrq],
+    [Opcode::CreateXrcSrq, Opcode::DestroyXrcSrq],
+    [Opcode::CreateRmp, Opcode::DestroyRmp],
+    [Opcode::CreateRq, Opcode::DestroyRq],
+    [Opcode::CreateSq, Opcode::DestroySq],
+];
 
 /// Sends the driver an event that requests `count` pages for `function`, or offers pages back if negative. False if no event
 /// queue listens for it.
@@ -90,16 +74,14 @@ pub(super) fn puts_off(func: &mut Func<'_>, config: &Config, opcode: Opcode, slo
         }
         return false;
     }
-    if !makes(opcode) && !ends(opcode) {
-        return false;
-    }
+    let Some([_, destroys]) = OBJECTS.into_iter().find(|pair| pair.contains(&opcode)) else { return false };
     let makers = func.function().makers.wrapping_add(1);
     *func.function_mut(|f| &mut f.makers) = makers;
     let surplus = surplus(func, config);
     if makers % EVERY != 0 || func.function().pages_owed != 0 {
         return false;
     }
-    if ends(opcode) {
+    if opcode == destroys {
         if surplus > 0 {
             request(func, 0, -(surplus as i32));
         }

@@ -64,20 +64,18 @@ pub(super) fn take(call: &Call<'_, '_, '_>, row: &mut QpRow, context: &QpContext
         // There is no alternate path: the QP counts as already migrated.
         Syndrome::OptParam.unless(context.pm_state() != PathMigState::Rearm)?;
     }
-    if has(OptParam::RRE) {
-        row.responder.allow(Rights::READ, context.rre());
-    }
-    if has(OptParam::RWE) {
-        row.responder.allow(Rights::WRITE, context.rwe());
-    }
-    if has(OptParam::RAE) {
-        row.responder.allow(Rights::ATOMIC, context.rae());
-    }
-    if has(OptParam::Q_KEY) {
-        row.qkey = context.q_key();
-    }
-    if has(OptParam::COUNTER_SET_ID) {
-        row.counter_set = context.counter_set_id().into();
+    select! { has:
+        OptParam::RRE => row.responder.allow(Rights::READ, context.rre());
+        OptParam::RWE => row.responder.allow(Rights::WRITE, context.rwe());
+        OptParam::RAE => row.responder.allow(Rights::ATOMIC, context.rae());
+        OptParam::Q_KEY => row.qkey = context.q_key();
+        OptParam::COUNTER_SET_ID => row.counter_set = context.counter_set_id().into();
+        OptParam::RNR_TIMEOUT => row.responder.min_rnr_nak = context.min_rnr_nak();
+        OptParam::RETRY_COUNT => row.requester.retry_count = context.retry_count();
+        OptParam::RETRY_COUNT => row.requester.retries_left = context.retry_count();
+        OptParam::RNR_RETRY => row.requester.rnr_retry = context.rnr_retry();
+        OptParam::RNR_RETRY => row.requester.rnr_left = context.rnr_retry();
+        OptParam::ACK_TIMEOUT => row.requester.ack_timeout = path.ack_timeout();
     }
     if has(OptParam::PRIMARY_ADDRESS_PATH) {
         match call.step.config.link_layer {
@@ -92,20 +90,6 @@ pub(super) fn take(call: &Call<'_, '_, '_>, row: &mut QpRow, context: &QpContext
     if has(OptParam::SRA_MAX) {
         Syndrome::ReadDepth.unless(context.log_sra_max() <= LOG_MAX_READS)?;
         row.requester.log_reads = context.log_sra_max();
-    }
-    if has(OptParam::RNR_TIMEOUT) {
-        row.responder.min_rnr_nak = context.min_rnr_nak();
-    }
-    if has(OptParam::RETRY_COUNT) {
-        row.requester.retry_count = context.retry_count();
-        row.requester.retries_left = row.requester.retry_count;
-    }
-    if has(OptParam::RNR_RETRY) {
-        row.requester.rnr_retry = context.rnr_retry();
-        row.requester.rnr_left = row.requester.rnr_retry;
-    }
-    if has(OptParam::ACK_TIMEOUT) {
-        row.requester.ack_timeout = path.ack_timeout();
     }
     Ok(())
 }

@@ -19,79 +19,49 @@ use hwspec::{
 /// Access rights of the responder.
 const ACCESS: OptParam = OptParam::RRE.union(OptParam::RWE).union(OptParam::RAE);
 
-/// The parameters that may be changed when no request is outstanding.
-const DRAINED: OptParam = ACCESS
-    .union(OptParam::PKEY_INDEX)
-    .union(OptParam::Q_KEY)
-    .union(OptParam::RNR_TIMEOUT)
-    .union(OptParam::PRIMARY_ADDRESS_PATH)
-    .union(OptParam::SRA_MAX)
-    .union(OptParam::RRA_MAX)
-    .union(OptParam::PM_STATE)
-    .union(OptParam::RETRY_COUNT)
-    .union(OptParam::RNR_RETRY)
-    .union(OptParam::ACK_TIMEOUT)
-    .union(OptParam::PRIMARY_PORT);
-
-/// A transition: source state, target state, and the optional fields that it accepts.
-struct Transition {
-    from: QpState,
-    to: QpState,
-    optional: OptParam,
-}
-
-fn table(op: Opcode) -> Option<Transition> {
-    let (from, to, optional) = match op {
-        Opcode::Rst2initQp => (QpState::Reset, QpState::Init, OptParam::COUNTER_SET_ID),
-        Opcode::Init2initQp => (
-            QpState::Init,
-            QpState::Init,
-            ACCESS.union(OptParam::PKEY_INDEX).union(OptParam::PRIMARY_PORT).union(OptParam::Q_KEY),
-        ),
-        Opcode::Init2rtrQp => {
-            (QpState::Init, QpState::Rtr, ACCESS.union(OptParam::PKEY_INDEX).union(OptParam::Q_KEY))
+/// A transition: its source state, its target state, and the optional fields that it accepts.
+fn table(op: Opcode) -> Option<(QpState, QpState, OptParam)> {
+    use OptParam as P;
+    Some(match op {
+        Opcode::Rst2initQp => (QpState::Reset, QpState::Init, P::COUNTER_SET_ID),
+        Opcode::Init2initQp => {
+            (QpState::Init, QpState::Init, ACCESS | P::PKEY_INDEX | P::PRIMARY_PORT | P::Q_KEY)
         }
-        Opcode::Rtr2rtsQp => (
-            QpState::Rtr,
-            QpState::Rts,
-            ACCESS.union(OptParam::RNR_TIMEOUT).union(OptParam::PM_STATE).union(OptParam::Q_KEY),
-        ),
-        Opcode::Rts2rtsQp => (
-            QpState::Rts,
-            QpState::Rts,
-            ACCESS
-                .union(OptParam::RNR_TIMEOUT)
-                .union(OptParam::PM_STATE)
-                .union(OptParam::COUNTER_SET_ID)
-                .union(OptParam::Q_KEY),
-        ),
-        Opcode::Sqerr2rtsQp => {
-            (QpState::SqErr, QpState::Rts, ACCESS.union(OptParam::RNR_TIMEOUT).union(OptParam::Q_KEY))
+        Opcode::Init2rtrQp => (QpState::Init, QpState::Rtr, ACCESS | P::PKEY_INDEX | P::Q_KEY),
+        Opcode::Rtr2rtsQp => (QpState::Rtr, QpState::Rts, ACCESS | P::RNR_TIMEOUT | P::PM_STATE | P::Q_KEY),
+        Opcode::Rts2rtsQp => {
+            let optional = ACCESS | P::RNR_TIMEOUT | P::PM_STATE | P::COUNTER_SET_ID | P::Q_KEY;
+            (QpState::Rts, QpState::Rts, optional)
         }
-        Opcode::SqdRtsQp => {
-            (QpState::SqDrained, QpState::Rts, ACCESS.union(OptParam::RNR_TIMEOUT).union(OptParam::Q_KEY))
+        Opcode::Sqerr2rtsQp => (QpState::SqErr, QpState::Rts, ACCESS | P::RNR_TIMEOUT | P::Q_KEY),
+        Opcode::SqdRtsQp => (QpState::SqDrained, QpState::Rts, ACCESS | P::RNR_TIMEOUT | P::Q_KEY),
+        Opcode::Rts2sqdQp => (QpState::Rts, QpState::SqDrained, P::empty()),
+        Opcode::Sqd2sqdQp => {
+            // What may be changed while no request is outstanding.
+            let path =
+                P::PKEY_INDEX | P::PRIMARY_PORT | P::PRIMARY_ADDRESS_PATH | P::PM_STATE | P::ACK_TIMEOUT;
+            let retries = P::RNR_TIMEOUT | P::RETRY_COUNT | P::RNR_RETRY;
+            let optional = ACCESS | P::Q_KEY | P::SRA_MAX | P::RRA_MAX | path | retries;
+            (QpState::SqDrained, QpState::SqDrained, optional)
         }
-        Opcode::Rts2sqdQp => (QpState::Rts, QpState::SqDrained, OptParam::empty()),
-        Opcode::Sqd2sqdQp => (QpState::SqDrained, QpState::SqDrained, DRAINED),
         _ => return None,
-    };
-    Some(Transition { from, to, optional })
+    })
 }
 
 pub(super) fn transition(call: &mut Call<'_, '_, '_>) -> Done {
     let op = call.opcode;
-    let Some(transition) = table(op) else { return Syndrome::UnknownOpcode.refuse() };
+    let (from, next, accepted) = table(op).ok_or(Refused(Syndrome::UnknownOpcode))?;
     // All these inputs have the same layout up to the end of the context.
     let input: ModifyQpIn = call.input()?;
     let index = call.named::<QpRow>()?;
     let mut row = *call.row::<QpRow>(index)?;
-    Syndrome::QpState.unless(qp_context::state_of(&row) == transition.from)?;
+    Syndrome::QpState.unless(qp_context::state_of(&row) == from)?;
     if op == Opcode::Sqd2sqdQp {
         // IBTA 10.3.1.6: only after the queue has drained.
         Syndrome::QpState.unless(!row.has(QpFlags::DRAINING))?;
     }
     let optional = OptParam::from_bits(input.opt_param_mask())
-        .filter(|given| transition.optional.contains(*given))
+        .filter(|given| accepted.contains(*given))
         .ok_or(Refused(Syndrome::OptParam))?;
     let context = input.qpc();
     match op {
@@ -116,13 +86,13 @@ pub(super) fn transition(call: &mut Call<'_, '_, '_>) -> Done {
         _ => {}
     }
     qp_context::take(call, &mut row, &context, optional)?;
-    row.state = transition.to.raw();
+    row.state = next.raw();
     row.set(QpFlags::DRAINING, op == Opcode::Rts2sqdQp);
     *call.row_mut::<QpRow>(index)? = row;
     if op == Opcode::Rts2sqdQp {
         Work::on(call.func, call.step, index, settle::drained);
     }
-    if transition.to == QpState::Rts {
+    if next == QpState::Rts {
         // Requests may have been posted earlier.
         call.func.make_ready(index);
     }
