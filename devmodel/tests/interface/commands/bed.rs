@@ -113,6 +113,12 @@ impl Reply {
     pub fn syndrome(&self) -> u32 {
         CmdOut::read(&self.output).syndrome()
     }
+    /// The number of the object that the command created.
+    #[track_caller]
+    pub fn made(&self) -> u32 {
+        assert_eq!(self.status(), Status::Ok, "{:#x}", self.syndrome());
+        u32::from_be_bytes(prefix(&self.output[8..])) & 0xff_ffff
+    }
     /// The reason for the refusal; `None` if the command was accepted.
     pub fn refused(&self) -> Option<Syndrome> {
         Syndrome::from_code(self.syndrome())
@@ -133,6 +139,13 @@ impl Bed {
     /// Powers the adapter on: only the PF is present.
     pub fn power_on() -> Self {
         Self::with(Config::default())
+    }
+
+    /// An initialized PF.
+    pub fn up() -> Self {
+        let mut bed = Self::power_on();
+        bed.bring_up(0);
+        bed
     }
 
     /// Like [`power_on`](Self::power_on), with the strictness of `switches`.
@@ -235,6 +248,13 @@ impl Bed {
         let reply = self.run(fid, op, 0, input.bytes(), out);
         assert_eq!(reply.status(), Status::Ok, "{op:?}: syndrome {:#x}", reply.syndrome());
         reply.output
+    }
+
+    /// The output of a query of object `number`.
+    pub fn query<O: Layout>(&mut self, fid: u8, op: Opcode, number: u32) -> O {
+        let mut input = [0; 16];
+        input[8..12].copy_from_slice(&number.to_be_bytes());
+        O::read(&self.ok(fid, op, &input, O::SIZE))
     }
 
     /// Runs a command and returns its status.

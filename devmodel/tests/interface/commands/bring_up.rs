@@ -94,8 +94,7 @@ fn commands_before_their_turn_are_refused_and_change_nothing() {
 
 #[test]
 fn pages_must_be_aligned_and_the_running_device_keeps_what_it_needs() {
-    let mut bed = Bed::power_on();
-    bed.bring_up(0);
+    let mut bed = Bed::up();
     let give = ManagePagesIn::with(|s| s.op_mod(1).input_num_entries(2));
     let odd = with_list(&give, &[0x20_0000, 0x20_1004]);
     assert_eq!(bed.run(0, Opcode::ManagePages, 0, &odd, 16).status(), Status::BadParam);
@@ -111,8 +110,7 @@ fn pages_must_be_aligned_and_the_running_device_keeps_what_it_needs() {
 
 #[test]
 fn capabilities_follow_the_tables_and_what_is_not_there_reads_zero() {
-    let mut bed = Bed::power_on();
-    bed.bring_up(0);
+    let mut bed = Bed::up();
     let max = HcaCap::read(&caps(&mut bed, CapType::General, false));
     assert_eq!((max.log_max_qp(), max.log_max_cq(), max.log_max_mkey()), (8, 8, 8));
     assert!(max.xrc() && max.rc() && max.roce() && max.atomic());
@@ -196,8 +194,7 @@ fn the_vport_has_the_functions_addresses_and_keeps_roce_addresses() {
 
 #[test]
 fn infiniband_commands_are_refused_on_an_ethernet_link() {
-    let mut bed = Bed::power_on();
-    bed.bring_up(0);
+    let mut bed = Bed::up();
     assert_eq!(
         bed.status(0, Opcode::QueryHcaVportContext, &QueryHcaVportContextIn::zeroed(), 0x210),
         Status::BadOp
@@ -207,8 +204,7 @@ fn infiniband_commands_are_refused_on_an_ethernet_link() {
 
 #[test]
 fn registers_read_at_load_are_there() {
-    let mut bed = Bed::power_on();
-    bed.bring_up(0);
+    let mut bed = Bed::up();
     for (id, size) in [(0x5003u16, 0x10), (0x5004, 0x40), (0x5006, 0x10), (0x500f, 0x10), (0x6001, 0x40)] {
         let mut bytes = AccessRegisterIn::with(|s| s.op_mod(1).register_id(id)).as_bytes().to_vec();
         bytes.resize(16 + size, 0);
@@ -226,8 +222,7 @@ fn registers_read_at_load_are_there() {
 /// The registers behind `devlink dev info` of a PF: MCAM, MCQS, MCQI.
 #[test]
 fn the_pf_tells_which_firmware_runs() {
-    let mut bed = Bed::power_on();
-    bed.bring_up(0);
+    let mut bed = Bed::up();
     bed.enable_vfs(1);
     bed.bring_up(1);
     let mut read = |fid: u8, op_mod: u16, id: u16, register: &[u8], size: usize| {

@@ -35,8 +35,7 @@ fn deliver(
 
 #[test]
 fn a_wrong_entry_or_chain_is_told_in_the_delivery_status() {
-    let mut bed = Bed::power_on();
-    bed.bring_up(0);
+    let mut bed = Bed::up();
     let b = &mut bed;
     let entries: [(Change<'_, CmdQueueEntry>, DeliveryStatus); 10] = [
         (&|e| e, DeliveryStatus::Ok),
@@ -70,8 +69,7 @@ fn a_wrong_entry_or_chain_is_told_in_the_delivery_status() {
 
 #[test]
 fn a_command_that_can_not_be_answered_is_not_carried_out() {
-    let mut bed = Bed::power_on();
-    bed.bring_up(0);
+    let mut bed = Bed::up();
     bed.place(0, 0, SetIssiIn::with(|s| s.opcode(Opcode::SetIssi).current_issi(0)).as_bytes(), 16);
     let mut entry = bed.entry(0, 0);
     // An output longer than the reply, in mailboxes that do not exist.
@@ -91,8 +89,7 @@ fn a_command_that_can_not_be_answered_is_not_carried_out() {
 
 #[test]
 fn opcode_length_and_op_mod_are_checked() {
-    let mut bed = Bed::power_on();
-    bed.bring_up(0);
+    let mut bed = Bed::up();
     assert_eq!(bed.status(0, Opcode::Other(0xfff), &CmdIn::zeroed(), 16), Status::BadOp);
     assert_eq!(bed.status(0, Opcode::Other(0x0), &CmdIn::zeroed(), 16), Status::BadOp);
     let reply = bed.run(0, Opcode::SetIssi, 0, &[0; 8], 16);
@@ -102,8 +99,7 @@ fn opcode_length_and_op_mod_are_checked() {
 
 #[test]
 fn several_slots_of_one_doorbell_are_done_in_order() {
-    let mut bed = Bed::power_on();
-    bed.bring_up(0);
+    let mut bed = Bed::up();
     let input = CmdIn::with(|s| s.opcode(Opcode::AllocPd));
     for slot in [9, 2, 5] {
         bed.place(0, slot, input.as_bytes(), 16);
@@ -116,8 +112,7 @@ fn several_slots_of_one_doorbell_are_done_in_order() {
 
 #[test]
 fn a_slot_that_software_owns_is_left_alone() {
-    let mut bed = Bed::power_on();
-    bed.bring_up(0);
+    let mut bed = Bed::up();
     let before = *bed.entry(0, 0).as_bytes();
     bed.write32(0, 0x18, u32::MAX);
     assert_eq!(bed.entry(0, 0).as_bytes(), &before);

@@ -15,8 +15,7 @@ use hwspec::{
 const PAGE: u64 = 4096;
 
 fn ready() -> (Bed, Base) {
-    let mut bed = Bed::power_on();
-    bed.bring_up(0);
+    let mut bed = Bed::up();
     let base = bed.base(0);
     (bed, base)
 }
@@ -111,11 +110,8 @@ fn a_key_is_of_what_was_given_out_and_holds_it() {
     for (from, len) in [(at + 4096, 4097), (at - PAGE, 64), (at + 2 * PAGE, 1), (u64::MAX - 7, 8)] {
         assert_ne!(key(&mut bed, &base, from, len).status(), Status::Ok, "{from:#x}+{len}");
     }
-    let reply = key(&mut bed, &base, at + 4096, 4096);
-    assert_eq!(reply.status(), Status::Ok, "{:#x}", reply.syndrome());
-    let index = CreateMkeyOut::read(&reply.output).mkey_index();
-    let query = QueryMkeyIn::with(|s| s.mkey_index(index));
-    let queried = QueryMkeyOut::read(&bed.ok(0, Opcode::QueryMkey, &query, QueryMkeyOut::SIZE));
+    let index = key(&mut bed, &base, at + 4096, 4096).made();
+    let queried = bed.query::<QueryMkeyOut>(0, Opcode::QueryMkey, index);
     let queried = queried.memory_key_mkey_entry();
     assert_eq!((queried.start_addr(), queried.len()), (at + 4096, 4096));
     assert_eq!(queried.access_mode_4_2() << 2 | queried.access_mode_1_0(), AccessMode::Memic.raw());

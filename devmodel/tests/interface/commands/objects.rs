@@ -31,14 +31,10 @@ impl Bed {
         CreateUctxOut::read(&out).uid()
     }
     pub fn pd(&mut self, fid: u8, uid: u16) -> u32 {
-        let reply = self.run(fid, Opcode::AllocPd, uid, CmdIn::zeroed().as_bytes(), 16);
-        assert_eq!(reply.status(), Status::Ok);
-        AllocPdOut::read(&reply.output).pd()
+        self.run(fid, Opcode::AllocPd, uid, CmdIn::zeroed().as_bytes(), 16).made()
     }
     pub fn uar(&mut self, fid: u8, uid: u16) -> u32 {
-        let reply = self.run(fid, Opcode::AllocUar, uid, CmdIn::zeroed().as_bytes(), 16);
-        assert_eq!(reply.status(), Status::Ok);
-        AllocUarOut::read(&reply.output).uar()
+        self.run(fid, Opcode::AllocUar, uid, CmdIn::zeroed().as_bytes(), 16).made()
     }
 
     /// Creates an event queue of 16 entries for the event types in `mask`.
@@ -75,9 +71,7 @@ impl Bed {
     }
 
     pub fn cq(&mut self, fid: u8, uid: u16, base: &Base) -> u32 {
-        let reply = self.cq_reply(fid, uid, base, &|c| c);
-        assert_eq!(reply.status(), Status::Ok, "{:#x}", reply.syndrome());
-        CreateCqOut::read(&reply.output).cqn()
+        self.cq_reply(fid, uid, base, &|c| c).made()
     }
 
     pub fn mkey_reply(&mut self, fid: u8, uid: u16, pages: &[u64], change: Change<'_, MkeyContext>) -> Reply {
@@ -104,8 +98,7 @@ pub fn name(bed: &mut Bed, fid: u8, op: Opcode, uid: u16, number: u32) -> Reply 
 
 #[test]
 fn command_completions_go_to_their_event_queue_but_not_the_one_that_creates_it() {
-    let mut bed = Bed::power_on();
-    bed.bring_up(0);
+    let mut bed = Bed::up();
     let uar = bed.uar(0, 0);
     let (eqn, at) = bed.eq(0, uar, 1 << EventType::Cmd.raw(), 3);
     assert_eq!(bed.memory(0, at, 64), [0; 64], "no event for the CREATE_EQ itself");
@@ -126,8 +119,7 @@ fn command_completions_go_to_their_event_queue_but_not_the_one_that_creates_it()
 
 #[test]
 fn a_masked_vector_is_pending_until_it_is_unmasked() {
-    let mut bed = Bed::power_on();
-    bed.bring_up(0);
+    let mut bed = Bed::up();
     let uar = bed.uar(0, 0);
     let (eqn, _) = bed.eq(0, uar, 1 << EventType::Cmd.raw(), 5);
     let control = hwspec::pcie::MSIX_TABLE as u64 + 16 * 5 + 12;
@@ -143,8 +135,7 @@ fn a_masked_vector_is_pending_until_it_is_unmasked() {
 
 #[test]
 fn an_event_queue_shows_what_it_was_created_with_and_goes_when_nothing_refers_to_it() {
-    let mut bed = Bed::power_on();
-    bed.bring_up(0);
+    let mut bed = Bed::up();
     let base = bed.base(0);
     let query = QueryEqIn::with(|s| s.eq_number(base.eqn as u8));
     let out = QueryEqOut::read(&bed.ok(0, Opcode::QueryEq, &query, QueryEqOut::SIZE)).eq_context_entry();
@@ -161,8 +152,7 @@ fn an_event_queue_shows_what_it_was_created_with_and_goes_when_nothing_refers_to
 
 #[test]
 fn a_completion_queue_is_checked_shown_and_modified() {
-    let mut bed = Bed::power_on();
-    bed.bring_up(0);
+    let mut bed = Bed::up();
     let base = bed.base(0);
     let b = &mut bed;
     let rows: Refusals<'_, CqContext> = &[
@@ -182,8 +172,7 @@ fn a_completion_queue_is_checked_shown_and_modified() {
     let context = CqContext::with(|s| s.cq_period(12).cq_max_count(34));
     modify.set().cqn(cqn).modify_field_select_resize_field_select([0, 0, 0, 3]).cq_context(context);
     b.ok(0, Opcode::ModifyCq, &modify, 16);
-    let query = QueryCqIn::with(|s| s.cqn(cqn));
-    let queried = QueryCqOut::read(&b.ok(0, Opcode::QueryCq, &query, QueryCqOut::SIZE)).cq_context();
+    let queried = b.query::<QueryCqOut>(0, Opcode::QueryCq, cqn).cq_context();
     assert_eq!((queried.cq_period(), queried.cq_max_count(), queried.log_cq_size()), (12, 34, 6));
     modify.set().modify_field_select_resize_field_select([1, 0, 0, 0]);
     assert_eq!(b.status(0, Opcode::ModifyCq, &modify, 16), Status::BadParam);
@@ -193,13 +182,10 @@ fn a_completion_queue_is_checked_shown_and_modified() {
 
 #[test]
 fn a_key_holds_the_whole_region_or_is_refused() {
-    let mut bed = Bed::power_on();
-    bed.bring_up(0);
+    let mut bed = Bed::up();
     let pd = bed.pd(0, 0);
     let two = [0x20_0000, 0x30_0000];
-    let reply = bed.mkey_reply(0, 0, &two, &|c| c.pd(pd).start_addr(0x7000_0123).len(0x1e00));
-    assert_eq!(reply.status(), Status::Ok);
-    let index = CreateMkeyOut::read(&reply.output).mkey_index();
+    let index = bed.mkey_reply(0, 0, &two, &|c| c.pd(pd).start_addr(0x7000_0123).len(0x1e00)).made();
     let query = QueryMkeyIn::with(|s| s.mkey_index(index).pg_access(true));
     let out = QueryMkeyOut::read(&bed.ok(0, Opcode::QueryMkey, &query, QueryMkeyOut::SIZE));
     let queried = out.memory_key_mkey_entry();
@@ -231,8 +217,7 @@ fn a_key_holds_the_whole_region_or_is_refused() {
 
 #[test]
 fn counter_sets_count_from_their_allocation() {
-    let mut bed = Bed::power_on();
-    bed.bring_up(0);
+    let mut bed = Bed::up();
     let out = bed.ok(0, Opcode::AllocQCounter, &CmdIn::zeroed(), 16);
     let set = AllocQCounterOut::read(&out).counter_set_id();
     let query = QueryQCounterIn::with(|s| s.counter_set_id(set).clear(true));
@@ -244,44 +229,34 @@ fn counter_sets_count_from_their_allocation() {
 
 #[test]
 fn shared_receive_queues_keep_their_state_and_are_told_apart() {
-    let mut bed = Bed::power_on();
-    bed.bring_up(0);
+    let mut bed = Bed::up();
     let base = bed.base(0);
     let cqn = bed.cq(0, 0, &base);
     let at = bed.pages(0, 4);
     let srq = SrqContext::with(|s| s.log_srq_size(6).log_rq_stride(2).pd(base.pd).dbr_addr(at + 0x3000));
     let input = CreateSrqIn::with(|s| s.srq_context_entry(srq));
-    let reply = bed.run(0, Opcode::CreateSrq, 0, &with_list(&input, &[at]), 16);
-    assert_eq!(reply.status(), Status::Ok);
-    let srqn = CreateSrqOut::read(&reply.output).srqn();
+    let srqn = bed.run(0, Opcode::CreateSrq, 0, &with_list(&input, &[at]), 16).made();
 
     let out = bed.ok(0, Opcode::AllocXrcd, &CmdIn::zeroed(), 16);
     let xrcd = AllocXrcdOut::read(&out).xrcd();
     let mut xrc = XrcSrqContext::zeroed();
     xrc.set().log_xrc_srq_size(6).log_rq_stride(2).pd(base.pd).cqn(cqn).xrcd(xrcd).user_index(5);
     let input = CreateXrcSrqIn::with(|s| s.xrc_srq_context_entry(xrc));
-    let reply = bed.run(0, Opcode::CreateXrcSrq, 0, &with_list(&input, &[at + 4096]), 16);
-    assert_eq!(reply.status(), Status::Ok);
-    let xrc_srqn = CreateXrcSrqOut::read(&reply.output).xrc_srqn();
+    let xrc_srqn = bed.run(0, Opcode::CreateXrcSrq, 0, &with_list(&input, &[at + 4096]), 16).made();
 
     let wq = WorkQueue::with(|s| s.pd(base.pd).log_wq_sz(6).log_wq_stride(6));
     let rmp = RmpContext::with(|s| s.wq(wq));
     let input = CreateRmpIn::with(|s| s.ctx(rmp));
-    let reply = bed.run(0, Opcode::CreateRmp, 0, &with_list(&input, &[at + 8192]), 16);
-    assert_eq!(reply.status(), Status::Ok);
-    let rmpn = CreateRmpOut::read(&reply.output).rmpn();
+    let rmpn = bed.run(0, Opcode::CreateRmp, 0, &with_list(&input, &[at + 8192]), 16).made();
 
     let mut arm = ArmRqIn::zeroed();
     arm.set().op_mod(1).srq_number(srqn).lwm(7);
     bed.ok(0, Opcode::ArmRq, &arm, 16);
     arm.set().lwm(64);
     assert_eq!(bed.status(0, Opcode::ArmRq, &arm, 16), Status::BadParam);
-    let query = QuerySrqIn::with(|s| s.srqn(srqn));
-    let queried =
-        QuerySrqOut::read(&bed.ok(0, Opcode::QuerySrq, &query, QuerySrqOut::SIZE)).srq_context_entry();
+    let queried = bed.query::<QuerySrqOut>(0, Opcode::QuerySrq, srqn).srq_context_entry();
     assert_eq!((queried.lwm(), queried.log_srq_size(), queried.log_rq_stride()), (7, 6, 2));
-    let query = QueryRmpIn::with(|s| s.rmpn(rmpn));
-    let queried = QueryRmpOut::read(&bed.ok(0, Opcode::QueryRmp, &query, QueryRmpOut::SIZE)).rmp_context();
+    let queried = bed.query::<QueryRmpOut>(0, Opcode::QueryRmp, rmpn).rmp_context();
     assert_eq!((queried.wq().log_wq_sz(), queried.wq().log_wq_stride()), (6, 6));
 
     assert_eq!(name(&mut bed, 0, Opcode::DestroySrq, 0, xrc_srqn).status(), Status::BadResource);

@@ -7,8 +7,7 @@ use super::{
 use devmodel::cmd::Syndrome;
 use hwspec::{
     cmd::{
-        CmdIn, CmdOut, Opcode, Status, eq::*, memic::*, mkey::CreateMkeyOut, qp::CreateQpOut, resource::*,
-        srq::*, uctx::*,
+        CmdIn, CmdOut, Opcode, Status, eq::*, memic::*, mkey::CreateMkeyOut, resource::*, srq::*, uctx::*,
     },
     context::{AccessMode, ArmState, ServiceType, qp::QpContext, srq::XrcSrqContext},
     layout::{Bits, Layout},
@@ -17,8 +16,7 @@ use hwspec::{
 
 #[test]
 fn every_table_ends_at_its_advertised_limit_and_is_reusable() {
-    let mut bed = Bed::power_on();
-    bed.bring_up(0);
+    let mut bed = Bed::up();
     let mut pds = Vec::new();
     let full = loop {
         let reply = bed.run(0, Opcode::AllocPd, 0, CmdIn::zeroed().as_bytes(), 16);
@@ -37,8 +35,7 @@ fn every_table_ends_at_its_advertised_limit_and_is_reusable() {
 
 #[test]
 fn translation_entries_run_out_with_no_resources_and_come_back() {
-    let mut bed = Bed::power_on();
-    bed.bring_up(0);
+    let mut bed = Bed::up();
     let pd = bed.pd(0, 0);
     // The table has 4,096 entries. A key in the free state occupies none until entries are loaded.
     let free = bed.mkey_reply(0, 0, &[], &|c| c.pd(pd).free(true).translations_octword_size(1 << 20));
@@ -76,8 +73,7 @@ fn no_function_reaches_objects_of_another() {
 
 #[test]
 fn a_user_context_reaches_its_own_objects_only_and_takes_them_with_it() {
-    let mut bed = Bed::power_on();
-    bed.bring_up(0);
+    let mut bed = Bed::up();
     let base = bed.base(0);
     let (a, b) = (bed.uid(0), bed.uid(0));
     let pd = bed.pd(0, a);
@@ -88,9 +84,7 @@ fn a_user_context_reaches_its_own_objects_only_and_takes_them_with_it() {
     assert_eq!(reply.syndrome(), Syndrome::NoSuchPd.code());
     let reply = bed.mkey_reply(0, b, &[0x20_0000], &|c| c.pd(base.pd));
     assert_eq!(reply.syndrome(), Syndrome::NoSuchPd.code(), "nor those of the function's driver");
-    let reply = bed.mkey_reply(0, a, &[0x20_0000], &|c| c.pd(pd));
-    assert_eq!(reply.status(), Status::Ok);
-    let key = CreateMkeyOut::read(&reply.output).mkey_index();
+    let key = bed.mkey_reply(0, a, &[0x20_0000], &|c| c.pd(pd)).made();
     // A command reserved to the function's driver, and a uid that does not exist.
     assert_eq!(
         bed.run(0, Opcode::CreateUctx, a, CreateUctxIn::zeroed().as_bytes(), 16).status(),
@@ -114,8 +108,7 @@ fn a_user_context_reaches_its_own_objects_only_and_takes_them_with_it() {
 #[test]
 fn more_user_contexts_than_event_queues_have_numbers_each_have_their_own() {
     const CONTEXTS: u16 = 600;
-    let mut bed = Bed::power_on();
-    bed.bring_up(0);
+    let mut bed = Bed::up();
     let own = bed.base(0).eqn;
     let all: Vec<(u16, u32, u32)> = (0..CONTEXTS)
         .map(|vector| {
@@ -166,8 +159,7 @@ fn more_user_contexts_than_event_queues_have_numbers_each_have_their_own() {
 
 #[test]
 fn what_a_dead_party_owned_is_reaped() {
-    let mut bed = Bed::power_on();
-    bed.bring_up(0);
+    let mut bed = Bed::up();
     let base = bed.base(0);
     let uid = bed.uid(0);
     let cqn = bed.cq(0, uid, &base);
@@ -190,9 +182,7 @@ fn srq_of_xrc(bed: &mut Bed, (pd, cqn, xrcd): (u32, u32, u32)) -> u32 {
     let at = bed.pages(0, 1);
     let context = XrcSrqContext::with(|s| s.log_xrc_srq_size(6).log_rq_stride(2).pd(pd).cqn(cqn).xrcd(xrcd));
     let input = CreateXrcSrqIn::with(|s| s.xrc_srq_context_entry(context));
-    let reply = bed.run(0, Opcode::CreateXrcSrq, 0, &with_list(&input, &[at]), 16);
-    assert_eq!(reply.status(), Status::Ok, "{:#x}", reply.syndrome());
-    CreateXrcSrqOut::read(&reply.output).xrc_srqn()
+    bed.run(0, Opcode::CreateXrcSrq, 0, &with_list(&input, &[at]), 16).made()
 }
 
 /// As in Linux: XRC SRQs, their senders, device memory and its keys are at uid 0, regardless of their owner.
@@ -218,9 +208,7 @@ fn what_is_made_at_uid_0_out_of_a_contexts_objects_ends_with_it() {
             bed.qp_reply(0, uid, &base, cqn, of).0
         };
         assert_eq!(sender(&mut bed, uid).status(), Status::BadResource, "the XRC domain is at uid 0");
-        let reply = sender(&mut bed, 0);
-        assert_eq!(reply.status(), Status::Ok, "{:#x}", reply.syndrome());
-        let qpn = CreateQpOut::read(&reply.output).qpn();
+        let qpn = sender(&mut bed, 0).made();
         let alloc = AllocMemicIn::with(|s| s.range_start_addr(MEMIC_BAR).range_size(4096).memic_size(4096));
         let with_uid = bed.run(0, Opcode::AllocMemic, uid, alloc.as_bytes(), AllocMemicOut::SIZE);
         assert_eq!(with_uid.syndrome(), Syndrome::Reserved.code(), "it has no field for that");
@@ -233,9 +221,7 @@ fn what_is_made_at_uid_0_out_of_a_contexts_objects_ends_with_it() {
             })
         };
         assert_ne!(memic(&mut bed, uid).status(), Status::Ok, "the memory is at uid 0");
-        let reply = memic(&mut bed, 0);
-        assert_eq!(reply.status(), Status::Ok, "{:#x}", reply.syndrome());
-        let key = CreateMkeyOut::read(&reply.output).mkey_index();
+        let key = memic(&mut bed, 0).made();
 
         if reaped {
             assert!(bed.adapter.reap(&mut bed.host, devmodel::host::Party(1), 1).is_some());

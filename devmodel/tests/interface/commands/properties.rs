@@ -34,8 +34,7 @@ proptest! {
     fn what_a_damaged_creation_makes_is_shown_and_ended(
         changes in prop::collection::vec((0..KINDS, prop::collection::vec((16..0x120usize, any::<u8>()), 0..4)), 1..40),
     ) {
-        let mut bed = Bed::power_on();
-        bed.bring_up(0);
+        let mut bed = Bed::up();
         let all = kinds(&mut bed);
         for (which, damage) in changes {
             let Kind { create, input, query, destroy, .. } = &all[which];
@@ -64,8 +63,7 @@ proptest! {
     fn any_command_is_answered(
         commands in prop::collection::vec((opcode(), 0..3u16, 0..3u16, bytes(), 8..5000usize), 1..30),
     ) {
-        let mut bed = Bed::power_on();
-        bed.bring_up(0);
+        let mut bed = Bed::up();
         bed.uid(0);
         let base = bed.base(0);
         bed.cq(0, 0, &base);
@@ -88,8 +86,7 @@ proptest! {
         pointers in (0..MEMORY as u32 / 512, 0..MEMORY as u32 / 512),
         mailboxes in prop::collection::vec(any::<u8>(), 8192),
     ) {
-        let mut bed = Bed::power_on();
-        bed.bring_up(0);
+        let mut bed = Bed::up();
         bed.memory(0, super::bed::BOXES_IN, 8192).copy_from_slice(&mailboxes);
         let mut entry = entry;
         entry[0] = kind;

@@ -62,8 +62,7 @@ impl Bed {
         // Software initially gives all entries to the device: an odd owner bit and no opcode.
         self.memory(fid, cq, 4096).chunks_mut(64).for_each(|cqe| cqe[63] = 0xf1);
         let (reply, at) = self.qp_reply(fid, 0, &base, cqn, &|c| c);
-        assert_eq!(reply.status(), Status::Ok, "{:#x}", reply.syndrome());
-        let qpn = CreateQpOut::read(&reply.output).qpn();
+        let qpn = reply.made();
         let data = self.pages(fid, 1);
         let reply =
             self.mkey_reply(fid, 0, &[data], &|c| c.pd(base.pd).start_addr(data).rr(true).rw(true).a(true));
@@ -100,8 +99,7 @@ impl Bed {
     }
 
     pub fn show(&mut self, fid: u8, qpn: u32) -> QpContext {
-        let query = QueryQpIn::with(|s| s.qpn(qpn));
-        QueryQpOut::read(&self.ok(fid, Opcode::QueryQp, &query, QueryQpOut::SIZE)).qpc()
+        self.query::<QueryQpOut>(fid, Opcode::QueryQp, qpn).qpc()
     }
 
     /// Moves `qp` from RESET to RTS, connected to `peer`.
@@ -289,8 +287,7 @@ fn what_a_queue_pair_refers_to_stays_until_it_is_destroyed() {
     let reply = bed.run(1, Opcode::CreateSrq, 0, &with_list(&input, &[at]), 16);
     let srqn = CreateSrqOut::read(&reply.output).srqn();
     let (reply, _) = bed.qp_reply(1, 0, &base, cqn, &|c| c.rq_type(1).srqn_rmpn_xrqn(srqn));
-    assert_eq!(reply.status(), Status::Ok);
-    let qpn = CreateQpOut::read(&reply.output).qpn();
+    let qpn = reply.made();
     assert_eq!((bed.show(1, qpn).rq_type(), bed.show(1, qpn).srqn_rmpn_xrqn()), (1, srqn));
     let held = [
         (Opcode::DestroyCq, cqn),

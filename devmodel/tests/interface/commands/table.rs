@@ -112,122 +112,31 @@ fn the_device_has_every_command_the_interface_names() {
     assert_eq!(COMMANDS.iter().map(|command| command.opcode.raw()).collect::<Vec<_>>(), named);
 }
 
+macro_rules! opcodes { ($($name:ident)*) => { &[ $( Opcode::$name ),* ] } }
+
 /// The commands of this device that Linux lets programs send through `DEVX_OTHER` (drivers/infiniband/hw/mlx5/devx.c:
 /// `devx_is_general_cmd`).
-const GENERAL: &[Opcode] = &[
-    Opcode::QueryHcaCap,
-    Opcode::QueryHcaVportContext,
-    Opcode::QueryVportState,
-    Opcode::QueryAdapter,
-    Opcode::QueryIssi,
-    Opcode::QueryNicVportContext,
-    Opcode::QueryRoceAddress,
-    Opcode::QueryVportCounter,
-    Opcode::QueryEswFunctions,
-    Opcode::QueryEswVportContext,
-    Opcode::Nop,
-    Opcode::QueryCongStatus,
-    Opcode::QueryCongParams,
-    Opcode::QueryCongStatistics,
-];
+const GENERAL: &[Opcode] = opcodes! {
+    QueryHcaCap QueryHcaVportContext QueryVportState QueryAdapter QueryIssi QueryNicVportContext
+    QueryRoceAddress QueryVportCounter QueryEswFunctions QueryEswVportContext Nop QueryCongStatus
+    QueryCongParams QueryCongStatistics
+};
 
-/// The commands with which Linux lets programs create, modify and query DEVX objects, and those that destroy them (the same file:
-/// `devx_is_obj_create_cmd`, `_modify_cmd`, `_query_cmd`, `devx_obj_build_destroy_cmd`).
-const OBJECTS: &[Opcode] = &[
-    Opcode::CreateMkey,
-    Opcode::CreateCq,
-    Opcode::AllocPd,
-    Opcode::AllocTransportDomain,
-    Opcode::CreateRmp,
-    Opcode::CreateSq,
-    Opcode::CreateRq,
-    Opcode::CreateRqt,
-    Opcode::CreateTir,
-    Opcode::CreateTis,
-    Opcode::AllocQCounter,
-    Opcode::CreateFlowTable,
-    Opcode::CreateFlowGroup,
-    Opcode::AllocFlowCounter,
-    Opcode::CreateQp,
-    Opcode::CreateSrq,
-    Opcode::CreateXrcSrq,
-    Opcode::AttachToMcg,
-    Opcode::AllocXrcd,
-    Opcode::SetFlowTableEntry,
-    Opcode::ModifyCq,
-    Opcode::ModifyRmp,
-    Opcode::ModifySq,
-    Opcode::ModifyRq,
-    Opcode::ModifyRqt,
-    Opcode::ModifyTir,
-    Opcode::ModifyTis,
-    Opcode::ModifyFlowTable,
-    Opcode::Rst2initQp,
-    Opcode::Init2rtrQp,
-    Opcode::Init2initQp,
-    Opcode::Rtr2rtsQp,
-    Opcode::Rts2rtsQp,
-    Opcode::Sqerr2rtsQp,
-    Opcode::Qp2Err,
-    Opcode::Qp2Rst,
-    Opcode::ArmXrcSrq,
-    Opcode::ArmRq,
-    Opcode::QueryMkey,
-    Opcode::QueryCq,
-    Opcode::QueryRmp,
-    Opcode::QuerySq,
-    Opcode::QueryRq,
-    Opcode::QueryRqt,
-    Opcode::QueryTir,
-    Opcode::QueryTis,
-    Opcode::QueryQCounter,
-    Opcode::QueryFlowTable,
-    Opcode::QueryFlowGroup,
-    Opcode::QueryFlowTableEntry,
-    Opcode::QueryFlowCounter,
-    Opcode::QueryQp,
-    Opcode::QuerySrq,
-    Opcode::QueryXrcSrq,
-    Opcode::DestroyUmem,
-    Opcode::DestroyMkey,
-    Opcode::DestroyCq,
-    Opcode::DeallocPd,
-    Opcode::DeallocTransportDomain,
-    Opcode::DestroyRmp,
-    Opcode::DestroySq,
-    Opcode::DestroyRq,
-    Opcode::DestroyRqt,
-    Opcode::DestroyTir,
-    Opcode::DestroyTis,
-    Opcode::DeallocQCounter,
-    Opcode::DestroyFlowTable,
-    Opcode::DestroyFlowGroup,
-    Opcode::DeleteFlowTableEntry,
-    Opcode::DeallocFlowCounter,
-    Opcode::DestroyQp,
-    Opcode::DestroySrq,
-    Opcode::DestroyXrcSrq,
-    Opcode::DetachFromMcg,
-    Opcode::DeallocXrcd,
-    Opcode::CreateSchedulingElement,
-    Opcode::ModifySchedulingElement,
-    Opcode::QuerySchedulingElement,
-    Opcode::DestroySchedulingElement,
-    Opcode::SetL2TableEntry,
-    Opcode::QueryL2TableEntry,
-    Opcode::DeleteL2TableEntry,
-];
+/// Of the commands with which Linux lets programs create, modify, query and destroy DEVX objects (the same file: `devx_is_obj_create_cmd`,
+/// `_modify_cmd`, `_query_cmd`, `devx_obj_build_destroy_cmd`), those without a uid in the structures of its header.
+const OBJECTS: &[Opcode] = opcodes! {
+    CreateFlowGroup AllocFlowCounter SetFlowTableEntry ModifyFlowTable QueryMkey QueryCq QueryRmp QuerySq
+    QueryRq QueryRqt QueryTir QueryTis QueryQCounter QueryFlowTable QueryFlowGroup QueryFlowTableEntry
+    QueryFlowCounter QueryQp QuerySrq QueryXrcSrq DeallocQCounter DestroyFlowTable DestroyFlowGroup
+    DeleteFlowTableEntry DeallocFlowCounter CreateSchedulingElement ModifySchedulingElement
+    QuerySchedulingElement DestroySchedulingElement SetL2TableEntry QueryL2TableEntry DeleteL2TableEntry
+};
 
 /// Additional commands that user contexts may send here, unlike in Linux, where they are reserved to the kernel: the user-space driver of
 /// a function sends them on behalf of its program, and their objects end with the program.
-const OURS: &[Opcode] = &[
-    Opcode::QueryEq,
-    Opcode::DestroyEq,
-    Opcode::AllocMemic,
-    Opcode::DeallocMemic,
-    Opcode::Rts2sqdQp,
-    Opcode::Sqd2sqdQp,
-];
+const OURS: &[Opcode] = opcodes! {
+    QueryEq DestroyEq AllocMemic DeallocMemic Rts2sqdQp Sqd2sqdQp
+};
 
 /// The structure of an opcode, where the names differ by more than capitalization.
 fn structure(opcode: Opcode) -> String {
@@ -362,21 +271,14 @@ fn variants_are_those_the_headers_name() {
 }
 
 /// The commands that Linux sends before INIT_HCA (mlx5/core/main.c, `mlx5_function_enable` and its callees), and those that undo them.
-const BEFORE_INIT: &[Opcode] = &[
-    Opcode::EnableHca,
-    Opcode::QueryIssi,
-    Opcode::SetIssi,
-    Opcode::QueryPages,
-    Opcode::ManagePages,
-    Opcode::AccessReg,
-    Opcode::QueryHcaCap,
-    Opcode::SetHcaCap,
-    Opcode::InitHca,
-    Opcode::DisableHca,
-];
+const BEFORE_INIT: &[Opcode] = opcodes! {
+    EnableHca QueryIssi SetIssi QueryPages ManagePages AccessReg QueryHcaCap SetHcaCap InitHca DisableHca
+};
 
 /// Additional commands that this device accepts as early.
-const EARLY: &[Opcode] = &[Opcode::Nop, Opcode::QueryAdapter, Opcode::SetDriverVersion];
+const EARLY: &[Opcode] = opcodes! {
+    Nop QueryAdapter SetDriverVersion
+};
 
 #[test]
 fn before_init_hca_a_driver_may_send_what_linux_does_then() {

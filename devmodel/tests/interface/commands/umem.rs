@@ -17,9 +17,7 @@ fn umem_reply(bed: &mut Bed, uid: u16, list: &[u64], change: Change<'_, UserMemo
 }
 
 fn umem(bed: &mut Bed, uid: u16, list: &[u64], offset: u32) -> u32 {
-    let reply = umem_reply(bed, uid, list, &|umem| umem.page_offset(offset));
-    assert_eq!(reply.status(), Status::Ok, "{:#x}", reply.syndrome());
-    CreateUmemOut::read(&reply.output).umem_id()
+    umem_reply(bed, uid, list, &|umem| umem.page_offset(offset)).made()
 }
 
 /// Creates a CQ of 64 entries (one page) at byte `at` of one object, with its doorbell record at byte `dbr` of
@@ -33,9 +31,19 @@ fn cq_over(bed: &mut Bed, uid: u16, base: &Base, ring: (u32, u64), dbr: (u32, u6
     bed.run(0, Opcode::CreateCq, uid, input.as_bytes(), 16)
 }
 
+/// Creates a QP with queues of `1 << log` entries at byte `at` of one object, with its doorbell record at byte `dbr` of another.
+fn qp_over(bed: &mut Bed, base: &Base, cqn: u32, log: u8, ring: (u32, u64), dbr: (u32, u64)) -> u32 {
+    let mut context = QpContext::zeroed();
+    context.set().st(ServiceType::Rc).pd(base.pd).uar_page(base.uar).cqn_snd(cqn).cqn_rcv(cqn);
+    context.set().log_rq_size(log).log_rq_stride(2).log_sq_size(log);
+    context.set().dbr_umem_valid(true).dbr_umem_id(dbr.0).dbr_addr(dbr.1);
+    let mut input = CreateQpIn::with(|s| s.qpc(context));
+    input.set().wq_umem_valid(true).wq_umem_id(ring.0).wq_umem_offset(ring.1);
+    bed.run(0, Opcode::CreateQp, 0, input.as_bytes(), 16).made()
+}
+
 fn ready() -> (Bed, Base) {
-    let mut bed = Bed::power_on();
-    bed.bring_up(0);
+    let mut bed = Bed::up();
     let base = bed.base(0);
     (bed, base)
 }
@@ -45,11 +53,8 @@ fn a_cq_lies_where_the_object_says() {
     let (mut bed, base) = ready();
     let pages = [0x30_0000, 0x50_0000, 0x10_0000];
     let object = umem(&mut bed, 0, &pages, 0x40);
-    let reply = cq_over(&mut bed, 0, &base, (object, 0x1000 - 0x40), (object, 0x2000));
-    assert_eq!(reply.status(), Status::Ok, "{:#x}", reply.syndrome());
-    let cqn = CreateCqOut::read(&reply.output).cqn();
-    let query = QueryCqIn::with(|s| s.cqn(cqn));
-    let queried = QueryCqOut::read(&bed.ok(0, Opcode::QueryCq, &query, QueryCqOut::SIZE)).cq_context();
+    let cqn = cq_over(&mut bed, 0, &base, (object, 0x1000 - 0x40), (object, 0x2000)).made();
+    let queried = bed.query::<QueryCqOut>(0, Opcode::QueryCq, cqn).cq_context();
     assert_eq!(queried.dbr_addr(), pages[2] + 0x40, "the record is in the third page, behind the offset");
     assert_eq!((queried.page_offset(), queried.log_page_size()), (0, 0), "the ring fills the second page");
     assert_eq!(name(&mut bed, 0, Opcode::DestroyCq, 0, cqn).status(), Status::Ok);
@@ -62,16 +67,9 @@ fn a_qp_lists_the_pages_of_its_object() {
     let pages = [0x30_0000, 0x50_0000, 0x10_0000];
     let (object, records) = (umem(&mut bed, 0, &pages, 0), umem(&mut bed, 0, &[0x60_0000], 0x18));
     let cqn = bed.cq(0, 0, &base);
-    let mut context = QpContext::zeroed();
-    context.set().st(ServiceType::Rc).pd(base.pd).uar_page(base.uar).cqn_snd(cqn).cqn_rcv(cqn);
     // 64 receive WQEs of 64 bytes and 64 send basic blocks: two pages.
-    context.set().log_rq_size(6).log_rq_stride(2).log_sq_size(6);
-    context.set().dbr_umem_valid(true).dbr_umem_id(records);
-    let mut input = CreateQpIn::zeroed();
-    input.set().qpc(context).wq_umem_valid(true).wq_umem_id(object).wq_umem_offset(0x1000);
-    let reply = bed.run(0, Opcode::CreateQp, 0, input.as_bytes(), 16);
-    assert_eq!(reply.status(), Status::Ok, "{:#x}", reply.syndrome());
-    let query = QueryQpIn::with(|s| s.qpn(CreateQpOut::read(&reply.output).qpn()));
+    let qpn = qp_over(&mut bed, &base, cqn, 6, (object, 0x1000), (records, 0));
+    let query = QueryQpIn::with(|s| s.qpn(qpn));
     let out = bed.ok(0, Opcode::QueryQp, &query, QueryQpOut::SIZE + 16);
     let list: Vec<u64> = out[QueryQpOut::SIZE..]
         .chunks_exact(8)
@@ -89,13 +87,7 @@ fn an_object_that_something_lies_in_cannot_be_destroyed() {
         .map(|dbr| cq_over(&mut bed, 0, &base, (ring, 0), (records, dbr)))
         .map(|reply| CreateCqOut::read(&reply.output).cqn())
         .into();
-    let mut context = QpContext::zeroed();
-    context.set().st(ServiceType::Rc).pd(base.pd).uar_page(base.uar).cqn_snd(cqs[0]).cqn_rcv(cqs[0]);
-    context.set().log_rq_size(4).log_rq_stride(2).log_sq_size(4).dbr_umem_valid(true).dbr_umem_id(records);
-    let input = CreateQpIn::with(|s| s.qpc(context).wq_umem_valid(true).wq_umem_id(ring));
-    let reply = bed.run(0, Opcode::CreateQp, 0, input.as_bytes(), 16);
-    assert_eq!(reply.status(), Status::Ok, "{:#x}", reply.syndrome());
-    let qpn = CreateQpOut::read(&reply.output).qpn();
+    let qpn = qp_over(&mut bed, &base, cqs[0], 4, (ring, 0), (records, 0));
     let users = [(Opcode::DestroyQp, qpn), (Opcode::DestroyCq, cqs[0]), (Opcode::DestroyCq, cqs[1])];
     for (op, number) in users {
         for object in [ring, records] {
@@ -114,14 +106,7 @@ fn a_move_of_a_qp_to_reset_does_not_let_go_of_its_objects() {
     let (mut bed, base) = ready();
     let object = umem(&mut bed, 0, &[0x30_0000, 0x50_0000], 0);
     let cqn = bed.cq(0, 0, &base);
-    let mut context = QpContext::zeroed();
-    context.set().st(ServiceType::Rc).pd(base.pd).uar_page(base.uar).cqn_snd(cqn).cqn_rcv(cqn);
-    context.set().log_rq_size(4).log_rq_stride(2).log_sq_size(4).dbr_umem_valid(true).dbr_umem_id(object);
-    context.set().dbr_addr(0x1000);
-    let input = CreateQpIn::with(|s| s.qpc(context).wq_umem_valid(true).wq_umem_id(object));
-    let reply = bed.run(0, Opcode::CreateQp, 0, input.as_bytes(), 16);
-    assert_eq!(reply.status(), Status::Ok, "{:#x}", reply.syndrome());
-    let qpn = CreateQpOut::read(&reply.output).qpn();
+    let qpn = qp_over(&mut bed, &base, cqn, 4, (object, 0), (object, 0x1000));
     for op in [Opcode::Qp2Err, Opcode::Qp2Rst] {
         assert_eq!(name(&mut bed, 0, op, 0, qpn).status(), Status::Ok);
         let refused = name(&mut bed, 0, Opcode::DestroyUmem, 0, object);
