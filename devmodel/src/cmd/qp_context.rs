@@ -98,17 +98,17 @@ pub(super) fn take(call: &Call<'_, '_, '_>, row: &mut QpRow, context: &QpContext
 fn take_path(func: &Func<'_>, row: &mut QpRow, path: &AddressPath) -> Done {
     let source = func.function().roce.get(usize::from(path.src_addr_index()));
     Syndrome::SourceAddress.unless(source.is_some_and(|address| address.valid != 0))?;
-    row.sgid_index = path.src_addr_index();
-    row.hop_limit = path.hop_limit();
+    row.path.sgid_index = path.src_addr_index();
+    row.path.hop_limit = path.hop_limit();
     // DSCP may be in a field of its own; ECN is set by the network.
-    row.tclass = if path.tclass() != 0 { path.tclass() } else { path.dscp() << 2 | path.ecn() };
-    row.flow_label = path.flow_label();
-    row.sl = path.eth_prio();
-    row.grh = 1;
-    row.dgid = path.rgid_rip();
-    row.dmac = prefix(&path.as_bytes()[0x26..]);
+    row.path.tclass = if path.tclass() != 0 { path.tclass() } else { path.dscp() << 2 | path.ecn() };
+    row.path.flow_label = path.flow_label();
+    row.path.sl = path.eth_prio();
+    row.path.grh = 1;
+    row.path.dgid = path.rgid_rip();
+    row.path.dmac = prefix(&path.as_bytes()[0x26..]);
     let asked = if source_port(func) { path.udp_sport() } else { 0 };
-    row.udp_sport = asked;
+    row.path.udp_sport = asked;
     Ok(())
 }
 
@@ -121,15 +121,15 @@ fn pkeys(link: LinkLayer) -> usize {
 fn take_route(func: &Func<'_>, row: &mut QpRow, path: &AddressPath) -> Done {
     let source = func.function().ib.gid(path.src_addr_index().into());
     Syndrome::SourceAddress.unless(!path.grh() || source.is_some())?;
-    row.rlid = path.rlid();
-    row.path_bits = path.mlid();
-    row.sl = path.sl();
-    row.grh = path.grh().into();
-    row.sgid_index = path.src_addr_index();
-    row.hop_limit = path.hop_limit();
-    row.tclass = path.tclass();
-    row.flow_label = path.flow_label();
-    row.dgid = path.rgid_rip();
+    row.path.rlid = path.rlid();
+    row.path.path_bits = path.mlid();
+    row.path.sl = path.sl();
+    row.path.grh = path.grh().into();
+    row.path.sgid_index = path.src_addr_index();
+    row.path.hop_limit = path.hop_limit();
+    row.path.tclass = path.tclass();
+    row.path.flow_label = path.flow_label();
+    row.path.dgid = path.rgid_rip();
     Ok(())
 }
 
@@ -152,9 +152,9 @@ pub(super) fn take_receive(call: &Call<'_, '_, '_>, row: &mut QpRow, context: &Q
         must |= OptParam::RRA_MAX | OptParam::RNR_TIMEOUT;
     }
     take(call, row, context, must)?;
-    if row.udp_sport == 0 {
+    if row.path.udp_sport == 0 {
         // One port per flow, in the dynamic range, so that switches can distribute flows (A17.9.2).
-        row.udp_sport = MIN_SOURCE_PORT | ((qpn ^ row.remote_qpn) & 0x3fff) as u16;
+        row.path.udp_sport = MIN_SOURCE_PORT | ((qpn ^ row.remote_qpn) & 0x3fff) as u16;
     }
     row.responder.begin(context.next_rcv_psn());
     Ok(())
@@ -227,23 +227,23 @@ bind! { QpContext <-> QpRow {
 fn path(row: &QpRow) -> AddressPath {
     AddressPath::with(|s| {
         s.pkey_index(row.pkey_index)
-            .grh(row.grh != 0)
+            .grh(row.path.grh != 0)
             .ack_timeout(row.requester.ack_timeout)
-            .src_addr_index(row.sgid_index)
-            .rlid(row.rlid)
-            .mlid(row.path_bits & 0x7f)
-            .sl(row.sl & 15)
-            .eth_prio(row.sl & 7)
-            .hop_limit(row.hop_limit)
-            .tclass(row.tclass)
-            .flow_label(row.flow_label)
-            .rgid_rip(row.dgid)
-            .dscp(row.tclass >> 2)
-            .ecn(row.tclass & 3)
-            .udp_sport(row.udp_sport)
+            .src_addr_index(row.path.sgid_index)
+            .rlid(row.path.rlid)
+            .mlid(row.path.path_bits & 0x7f)
+            .sl(row.path.sl & 15)
+            .eth_prio(row.path.sl & 7)
+            .hop_limit(row.path.hop_limit)
+            .tclass(row.path.tclass)
+            .flow_label(row.path.flow_label)
+            .rgid_rip(row.path.dgid)
+            .dscp(row.path.tclass >> 2)
+            .ecn(row.path.tclass & 3)
+            .udp_sport(row.path.udp_sport)
             .vhca_port_num(1)
-            .rmac_47_32(u16::from_be_bytes(prefix(&row.dmac)))
-            .rmac_31_0(u32::from_be_bytes(prefix(&row.dmac[2..])))
+            .rmac_47_32(u16::from_be_bytes(prefix(&row.path.dmac)))
+            .rmac_31_0(u32::from_be_bytes(prefix(&row.path.dmac[2..])))
     })
 }
 

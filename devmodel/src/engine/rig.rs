@@ -484,8 +484,9 @@ fn connect(adapter: &Adapter, machine: &mut Machine, side: Side, peer: Side, lin
     let q = func.get_mut::<QpRow>(side.qpn).expect("the QP");
     (q.state, q.mtu, q.remote_qpn) = (QpState::Rts.raw(), link.mtu, peer.qpn);
     // On InfiniBand the destination is a LID.
-    q.rlid = identity::lid(peer.fid);
-    (q.dmac, q.dgid, q.tclass) = (identity::mac(NODE, peer.fid), gid(peer.fid), link.traffic_class);
+    q.path.rlid = identity::lid(peer.fid);
+    (q.path.dmac, q.path.dgid, q.path.tclass) =
+        (identity::mac(NODE, peer.fid), gid(peer.fid), link.traffic_class);
     q.set(QpFlags::SCATTER_RES, link.scatter_to_cqe);
     let (requester, responder) = (&mut q.requester, &mut q.responder);
     (requester.retry_count, requester.retries_left) = (link.retry_count, link.retry_count);

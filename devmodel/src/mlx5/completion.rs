@@ -31,8 +31,8 @@ pub(crate) fn timestamp(now: u64) -> u64 {
 
 /// The number that a CQE carries in addition to the QP number: the user index, or the SRQ of a receive.
 pub(crate) fn user_index(w: &Work<'_, '_, '_>, receive: bool) -> u32 {
-    match w.q.user_index & NO_USER_INDEX {
-        NO_USER_INDEX if receive && w.q.has(QpFlags::HAS_SRQ) => w.q.srqn & 0xff_ffff,
+    match w.receiver.user_index & NO_USER_INDEX {
+        NO_USER_INDEX if receive && w.q.has(QpFlags::HAS_SRQ) => w.receiver.srqn & 0xff_ffff,
         NO_USER_INDEX => 0,
         index => index,
     }

@@ -12,14 +12,14 @@ use hwspec::wire::{BthOpcode, Packet};
 #[cold]
 pub(crate) fn notify(w: &mut Work<'_, '_, '_>) {
     w.count(Counters::NpEcnMarkedRocePackets);
-    let (now, p, priority) = (w.step.now, *w.step.dcqcn(), w.q.sl & 7);
+    let (now, p, priority) = (w.step.now, *w.step.dcqcn(), w.q.path.sl & 7);
     if p.np_off >> priority & 1 != 0 || !w.q.responder.notifier.on_mark(now, &p) {
         return;
     }
     let mut bth = w.bth(BthOpcode::Cnp, 0);
     bth.set().becn(true);
     let class = Class::new(p.cnp_dscp << 2, if p.cnp_prio_mode { priority } else { p.cnp_802p_prio });
-    w.send_as(&Packet { bth, ..Packet::default() }, &Payload::Empty, class);
+    w.send_along(None, &Packet { bth, ..Packet::default() }, &Payload::Empty, class);
     w.count(Counters::NpCnpSent);
 }
 
@@ -27,7 +27,7 @@ pub(crate) fn notify(w: &mut Work<'_, '_, '_>) {
 #[cold]
 pub(crate) fn notified(w: &mut Work<'_, '_, '_>) {
     let off = w.step.dcqcn().rp_off;
-    match off >> (w.q.sl & 7) & 1 {
+    match off >> (w.q.path.sl & 7) & 1 {
         0 => transport::congestion_notified(w),
         _ => w.count(Counters::RpCnpIgnored),
     }

@@ -1,11 +1,14 @@
 //! Cached packet headers of queue pairs: the headers before the BTH are constant except for lengths and
 //! checksum.
 
-use crate::state::{QpRow, RoceAddress};
+use crate::state::{Path, RoceAddress};
 use hwspec::wire::{Envelope, Head, IpPair, eth::Vlan};
 
 /// Number of cached headers per runner.
 pub(crate) const FLOWS: usize = 16;
+
+/// ECN-capable transport, codepoint 0 (RFC 3168): routers may mark packets instead of dropping them.
+const ECT0: u8 = 2;
 
 /// The fields by which networks classify packets: the traffic class of the IP header, and the priority of the
 /// VLAN tag.
@@ -16,6 +19,11 @@ impl Class {
     #[inline(always)]
     pub(crate) fn new(traffic_class: u8, priority: u8) -> Self {
         Self(u16::from(priority) << 8 | u16::from(traffic_class))
+    }
+    /// The class of a path's packets.
+    #[inline(always)]
+    pub(super) fn of(path: &Path) -> Self {
+        Self::new(path.tclass & !3 | ECT0, path.sl)
     }
     pub(super) fn traffic_class(self) -> u8 {
         self.0 as u8
@@ -30,7 +38,7 @@ type Source = [u8; size_of::<RoceAddress>()];
 
 /// The header template of a queue pair, valid as long as its inputs are unchanged.
 pub(crate) struct Flow {
-    path: [u8; QpRow::PATH],
+    path: [u8; size_of::<Path>()],
     source: Source,
     mac: [u8; 6],
     src_port: u16,
@@ -42,14 +50,15 @@ impl Flow {
     #[inline(always)]
     pub(super) fn is(
         &self,
-        q: &QpRow,
+        path: &Path,
         source: &RoceAddress,
         mac: [u8; 6],
         src_port: u16,
         class: Class,
     ) -> bool {
+        let path: &[u8; size_of::<Path>()] = zerocopy::transmute_ref!(path);
         let source: &Source = zerocopy::transmute_ref!(source);
-        self.path == *q.path()
+        self.path == *path
             && self.source == *source
             && self.mac == mac
             && self.src_port == src_port
@@ -57,23 +66,24 @@ impl Flow {
     }
 
     #[inline(never)]
-    pub(super) fn new(q: &QpRow, source: &RoceAddress, mac: [u8; 6], src_port: u16, class: Class) -> Self {
+    pub(super) fn new(path: &Path, source: &RoceAddress, mac: [u8; 6], src_port: u16, class: Class) -> Self {
         let envelope = Envelope {
             src_mac: if source.mac == [0; 6] { mac } else { source.mac },
-            dst_mac: q.dmac,
+            dst_mac: path.dmac,
             vlan: source.vlan().map(|vid| {
                 let mut tag = Vlan::zeroed();
                 tag.set().vid(vid).pcp(class.priority());
                 tag
             }),
-            addresses: IpPair::from_gids(source.gid, q.dgid),
+            addresses: IpPair::from_gids(source.gid, path.dgid),
             traffic_class: class.traffic_class(),
-            hop_limit: if q.hop_limit == 0 { 64 } else { q.hop_limit },
-            flow_label: q.flow_label,
+            hop_limit: if path.hop_limit == 0 { 64 } else { path.hop_limit },
+            flow_label: path.flow_label,
             identification: 0,
             src_port,
         };
-        let source: Source = zerocopy::transmute!(*source);
-        Self { path: *q.path(), source, mac, src_port, class, head: Head::new(&envelope) }
+        let head = Head::new(&envelope);
+        let (path, source) = (zerocopy::transmute!(*path), zerocopy::transmute!(*source));
+        Self { path, source, mac, src_port, class, head }
     }
 }

@@ -106,7 +106,7 @@ pub(crate) fn run(w: &mut Work<'_, '_, '_>) {
         // The WQE in use was taken from the SRQ and must be returned to the program.
         if w.q.responder.rx.kind == Message::SEND {
             let cqe = completion::error(w, CqeOpcode::RespErr, FLUSHED, w.q.responder.rx.receive as u16, 0);
-            completion::push(w, w.q.cqn_rcv, cqe, true);
+            completion::push(w, w.receiver.cqn, cqe, true);
             w.q.responder.rx = Message::default();
         }
         last_wqe(w);
@@ -116,7 +116,7 @@ pub(crate) fn run(w: &mut Work<'_, '_, '_>) {
         if receive::refresh(w).is_some() {
             while w.q.rq_ci != w.q.rq_pi && left > 0 {
                 let cqe = completion::error(w, CqeOpcode::RespErr, FLUSHED, w.q.rq_ci, 0);
-                if !completion::push(w, w.q.cqn_rcv, cqe, true) {
+                if !completion::push(w, w.receiver.cqn, cqe, true) {
                     w.q.rq_ci = w.q.rq_pi;
                     break;
                 }

@@ -8,7 +8,7 @@ use super::{
 use crate::{
     LinkLayer, identity,
     region::{Func, Piece, SlotPayload},
-    state::{Counters, IbPort},
+    state::{Counters, IbPort, Path},
     subnet,
 };
 use hwspec::{
@@ -55,24 +55,30 @@ impl Work<'_, '_, '_> {
         takes
     }
 
-    /// Sends a packet on the QP's path. False if the QP has no source address.
+    /// [`send_along`](Self::send_along) on InfiniBand.
     #[cold]
-    pub(super) fn send_routed(&mut self, packet: &Packet, payload: Payload, traffic_class: u8) -> bool {
-        let q = &self.q;
+    pub(super) fn send_routed(
+        &mut self,
+        path: Option<&Path>,
+        packet: &Packet,
+        payload: Payload,
+        traffic_class: u8,
+    ) -> bool {
+        let path = path.unwrap_or(&self.q.path);
         let f = self.func.function();
-        let grh = match q.grh {
+        let grh = match path.grh {
             0 => None,
             _ => {
-                let Some(sgid) = f.ib.gid(q.sgid_index.into()) else { return false };
-                let hop_limit = if q.hop_limit == 0 { 1 } else { q.hop_limit };
-                Some(Grh { sgid, dgid: q.dgid, traffic_class, flow_label: q.flow_label, hop_limit })
+                let Some(sgid) = f.ib.gid(path.sgid_index.into()) else { return false };
+                let hop_limit = if path.hop_limit == 0 { 1 } else { path.hop_limit };
+                Some(Grh { sgid, dgid: path.dgid, traffic_class, flow_label: path.flow_label, hop_limit })
             }
         };
-        let management = q.service == ServiceType::Qp0.raw();
+        let management = self.q.service == ServiceType::Qp0.raw();
         let route = Route {
             vl: if management { MANAGEMENT_LANE } else { 0 },
-            sl: q.sl,
-            dlid: q.rlid,
+            sl: path.sl,
+            dlid: path.rlid,
             slid: identity::lid(self.func.fid()),
             grh,
         };
@@ -97,7 +103,7 @@ impl Work<'_, '_, '_> {
     /// The function that the QP is connected to, by its LID; `None` if the LID is not in this subnet.
     #[cold]
     pub(super) fn routed_peer(&self) -> Option<u8> {
-        identity::fid_of_lid(self.q.rlid)
+        identity::fid_of_lid(self.q.path.rlid)
     }
 
     /// [`is_from_peer`](Self::is_from_peer) on InfiniBand (IBTA 9.6.1.5): the packet comes from the peer's LID, and has a GRH
@@ -105,14 +111,15 @@ impl Work<'_, '_, '_> {
     /// [arrival](accept). There is no alternate path, so no other addresses are valid (IBTA 17.2.8).
     #[cold]
     pub(super) fn is_from_port(&self, packet: &Arrived<'_>) -> bool {
-        let near = packet.headers.lrh().is_some_and(|lrh| lrh.slid() == self.q.rlid);
-        let global = self.q.grh != 0;
+        let near = packet.headers.lrh().is_some_and(|lrh| lrh.slid() == self.q.path.rlid);
+        let global = self.q.path.grh != 0;
         if !near || packet.headers.has_grh() != global {
             return false;
         }
         let (source, destination) = packet.headers.addresses().gids();
         !global
-            || source == self.q.dgid && self.func.function().ib.is_gid(self.q.sgid_index.into(), &destination)
+            || source == self.q.path.dgid
+                && self.func.function().ib.is_gid(self.q.path.sgid_index.into(), &destination)
     }
 }
 

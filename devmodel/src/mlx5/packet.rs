@@ -6,7 +6,7 @@ use super::{
     step::Payload,
     work::Work,
 };
-use crate::state::{Counters, RoceAddress};
+use crate::state::{Counters, Path, RoceAddress};
 use hwspec::{
     handle::Psn,
     wire::{Aeth, Bth, BthOpcode, ICRC_SIZE, Packet, Syndrome, bth::Transport, ip::is_v4, pad},
@@ -22,9 +22,6 @@ fn is_same_partition(pkey: u16) -> bool {
 
 /// `mig_req` in the first word of a BTH.
 const MIG_REQ: u32 = 1 << 22;
-
-/// ECN-capable transport, codepoint 0 (RFC 3168): routers may mark packets instead of dropping them.
-const ECT0: u8 = 2;
 
 impl Work<'_, '_, '_> {
     /// Builds a BTH to the peer. MigReq is 1: no path migration (IBTA 17.2.8).
@@ -61,10 +58,10 @@ impl Work<'_, '_, '_> {
     /// choose the latter (Linux rxe and mlx5 ignore them as well).
     #[inline(always)]
     pub(crate) fn is_from_peer(&self, packet: &Arrived<'_>) -> bool {
-        let own = self.func.function().roce.get(usize::from(self.q.sgid_index));
+        let own = self.func.function().roce.get(usize::from(self.q.path.sgid_index));
         match (packet.headers.plain_v4(), own) {
             (Some((source, destination)), Some(own)) if own.vlan == [0; 2] => {
-                is_v4(&self.q.dgid, source) && is_v4(&own.gid, destination)
+                is_v4(&self.q.path.dgid, source) && is_v4(&own.gid, destination)
             }
             _ => self.is_from_peer_otherwise(packet, own),
         }
@@ -80,32 +77,37 @@ impl Work<'_, '_, '_> {
         own.is_some_and(|own| {
             // An address in VLAN 0 is in no VLAN: its packets are tagged only for their priority.
             let vlan = own.vlan().filter(|vlan| *vlan != 0);
-            source == self.q.dgid && destination == own.gid && packet.headers.vlan_id() == vlan
+            source == self.q.path.dgid && destination == own.gid && packet.headers.vlan_id() == vlan
         })
     }
 
     /// Sends a packet to the peer. False if the QP has no source address.
     #[inline]
     pub(crate) fn send(&mut self, packet: &Packet, payload: &Payload) -> bool {
-        let class = Class::new(self.q.tclass & !3 | ECT0, self.q.sl);
-        self.send_as(packet, payload, class)
+        self.send_along(None, packet, payload, Class::of(&self.q.path))
     }
 
-    /// Sends a packet with the given traffic class.
-    pub(crate) fn send_as(&mut self, packet: &Packet, payload: &Payload, class: Class) -> bool {
+    /// Sends a packet on `path`, or to the peer if that is `None`, with the given traffic class.
+    pub(crate) fn send_along(
+        &mut self,
+        path: Option<&Path>,
+        packet: &Packet,
+        payload: &Payload,
+        class: Class,
+    ) -> bool {
         if self.is_infiniband() {
-            return self.send_routed(packet, *payload, class.traffic_class());
+            return self.send_routed(path, packet, *payload, class.traffic_class());
         }
-        let q = &self.q;
+        let path = path.unwrap_or(&self.q.path);
         let f = self.func.function();
-        let Some(source) = f.roce.get(q.sgid_index as usize) else { return false };
+        let Some(source) = f.roce.get(path.sgid_index as usize) else { return false };
         // Annex A17: any port from 0xc000 up, constant for all packets of a flow.
-        let src_port = if q.udp_sport == 0 { 0xc000 | self.qp as u16 & 0x3fff } else { q.udp_sport };
+        let src_port = if path.udp_sport == 0 { 0xc000 | self.qp as u16 & 0x3fff } else { path.udp_sport };
         let bytes = &mut self.step.buffers;
         let place = &mut bytes.flows[(self.qp as usize + usize::from(self.func.fid())) % FLOWS];
         let flow = match place {
-            Some(flow) if flow.is(q, source, f.mac, src_port, class) => flow,
-            _ => place.insert(Flow::new(q, source, f.mac, src_port, class)),
+            Some(flow) if flow.is(path, source, f.mac, src_port, class) => flow,
+            _ => place.insert(Flow::new(path, source, f.mac, src_port, class)),
         };
         // Built in place, because a frame is large.
         let frame = bytes.out.room();

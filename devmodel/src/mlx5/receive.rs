@@ -53,7 +53,7 @@ pub(crate) fn load(w: &mut Work<'_, '_, '_>, index: u16) -> Option<Domain> {
     } else {
         let slot = u32::from(index) & ((1 << w.q.log_rq) - 1);
         let at = translate::queue(w.func, &w.q.memory, slot << w.q.log_rq_stride)?;
-        (at, 1usize << w.q.log_rq_stride, w.q.pd)
+        (at, 1usize << w.q.log_rq_stride, w.receiver.pd)
     };
     let rid = w.func.rid();
     let buffers = &mut *w.step.buffers;

@@ -90,7 +90,7 @@ impl Responses for Work<'_, '_, '_> {
         if self.q.has(QpFlags::HAS_SRQ) {
             let (aborted, index) = (Failure::of(Status::RemoteAborted), self.q.responder.rx.receive as u16);
             let cqe = completion::error(self, CqeOpcode::RespErr, aborted, index, 0);
-            completion::push(self, self.q.cqn_rcv, cqe, true);
+            completion::push(self, self.receiver.cqn, cqe, true);
         }
     }
     #[inline(always)]
@@ -170,13 +170,13 @@ fn of_shared<'a, 'r, 'h>(
     w: &mut Work<'a, 'r, 'h>,
     execute: impl FnOnce(&mut Work<'a, 'r, 'h>) -> Result<(), Refusal>,
 ) -> Result<(), Refusal> {
-    let shared = w.func.get::<SrqRow>(w.q.srqn).copied();
+    let shared = w.func.get::<SrqRow>(w.receiver.srqn).copied();
     let result = execute(w);
     // A WQE taken for a packet that does not count, or for an immediate that is not delivered, was not consumed.
     let unused =
         result.is_err_and(|refusal| refusal == Refusal::Lost || w.q.responder.rx.kind != Message::SEND);
     if let Some(before) = shared.filter(|_| unused) {
-        if let Some(row) = w.func.get_mut::<SrqRow>(w.q.srqn) {
+        if let Some(row) = w.func.get_mut::<SrqRow>(w.receiver.srqn) {
             *row = before;
         }
     }
@@ -279,7 +279,7 @@ fn complete(
     w.q.responder.finish_message();
     receive::done(w);
     let (user, qpn, now) = (completion::user_index(w, true), w.qpn(), completion::timestamp(w.step.now));
-    let place = completion::place(w.func, w.step, w.q.cqn_rcv, solicited);
+    let place = completion::place(w.func, w.step, w.receiver.cqn, solicited);
     let cqe = place.ok_or(Refusal::Fatal(NakCode::RemoteOperational, None))?;
     let mut format = CqeFormat::NoInline;
     if let Some(inline) = inline {

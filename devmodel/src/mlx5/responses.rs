@@ -112,7 +112,7 @@ pub(crate) fn fail(w: &mut Work<'_, '_, '_>) {
             if let Some(counter) = counter_of(status) {
                 w.count(counter);
             }
-            completion::push(w, w.q.cqn_rcv, cqe, true);
+            completion::push(w, w.receiver.cqn, cqe, true);
             receive::done(w);
             w.q.responder.rx = Message::default();
         }
@@ -149,7 +149,7 @@ fn gather(w: &mut Work<'_, '_, '_>, reply: &Reply) -> Result<Payload, Abort> {
     let mut pieces = std::mem::take(&mut w.step.buffers.pieces);
     pieces.clear();
     let at = one.va.wrapping_add(from.into());
-    let pd = if one.xrc_srqn == 0 { w.q.pd } else { srq::domain(w, one.xrc_srqn) };
+    let pd = if one.xrc_srqn == 0 { w.receiver.pd } else { srq::domain(w, one.xrc_srqn) };
     let user = User { pd, qpn: w.qpn() };
     let found = translate::pieces(w.func, user, one.rkey, at, len, access::REMOTE_READ, &mut pieces);
     let rid = w.func.rid();

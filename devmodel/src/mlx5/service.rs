@@ -21,12 +21,13 @@ pub(crate) fn run(w: &mut Work<'_, '_, '_>, budget: &mut u32) {
     match ServiceType::from_raw(w.q.service) {
         ServiceType::Uc => uc::run(w, budget),
         ServiceType::RegUmr => at_once(w, budget, umr::next),
-        ServiceType::Xrc => xrc::run(w, |w| {
+        ServiceType::Xrc if xrc::select(w, w.q.xrc_srqn) => {
             if responses::waiting(w) {
                 responses::run(w, budget);
             }
             requester::run(w, budget);
-        }),
+        }
+        ServiceType::Xrc => {}
         _ => at_once(w, budget, datagram::next),
     }
 }

@@ -20,13 +20,13 @@ pub(crate) fn named(w: &Work<'_, '_, '_>, srqn: u32) -> Option<SrqRow> {
 /// The protection domain of requests that name `srqn`.
 #[cold]
 pub(crate) fn domain(w: &Work<'_, '_, '_>, srqn: u32) -> u32 {
-    named(w, srqn).map_or(w.q.pd, |srq| srq.pd)
+    named(w, srqn).map_or(w.receiver.pd, |srq| srq.pd)
 }
 
 /// Takes the next receive WQE and returns its index. `None` if there is none.
 #[inline(never)]
 pub(super) fn take(w: &mut Work<'_, '_, '_>) -> Option<u16> {
-    let srqn = w.q.srqn;
+    let srqn = w.receiver.srqn;
     let mut srq = *w.func.get::<SrqRow>(srqn)?;
     let posted = |counter: u32, consumed: u32| (counter as u16).wrapping_sub(consumed as u16);
     let rid = w.func.rid();
@@ -60,7 +60,7 @@ pub(super) fn take(w: &mut Work<'_, '_, '_>) -> Option<u16> {
 /// Address and size of the scatter list of WQE `index` in a shared queue, and its protection domain.
 #[inline(never)]
 pub(super) fn place(w: &Work<'_, '_, '_>, index: u16) -> Option<(Iova, usize, u32)> {
-    let srq = *w.func.get::<SrqRow>(w.q.srqn)?;
+    let srq = *w.func.get::<SrqRow>(w.receiver.srqn)?;
     let slot = u32::from(index) & ((1 << srq.log_size) - 1);
     let at = translate::queue(w.func, &srq.memory, (slot << srq.log_stride) + WQE_DS as u32)?;
     Some((at, (1usize << srq.log_stride).checked_sub(WQE_DS)?, srq.pd))

@@ -58,7 +58,7 @@ fn uplink(rig: &Rig) -> OutletRing<'_> {
 fn a_connection_to_somebody_outside_pauses_while_the_uplink_is_full_and_loses_nothing() {
     let (mut rig, mut runner) = rig();
     let (near, qpn) = (rig.sides[0].fid, rig.sides[0].qpn);
-    rig.with(0, |func| func.get_mut::<QpRow>(qpn).expect("the QP").dmac = [6, 0, 0, 0, 0, 1]);
+    rig.with(0, |func| func.get_mut::<QpRow>(qpn).expect("the QP").path.dmac = [6, 0, 0, 0, 0, 1]);
     uplink(&rig).open(true);
     rig.post_send(0, WqeOpcode::RdmaWrite, 1 << 20, 0, true);
     go(&mut rig, &mut runner, 1);
@@ -139,9 +139,9 @@ fn what_a_queue_pair_or_its_function_is_given_anew_the_next_packet_says() {
     type Change = (&'static str, fn(&mut QpRow), fn(&mut FunctionRow), fn(&Headers<'_>) -> bool);
     let changes: [Change; 7] = [
         ("nothing", |_| {}, |_| {}, |h| h.ipv4().is_some() && h.vlan().is_none()),
-        ("hop limit", |q| q.hop_limit = 9, |_| {}, |h| h.ipv4().map(|ip| ip.ttl()) == Some(9)),
-        ("port", |q| q.udp_sport = 0xd00d, |_| {}, |h| h.udp().src_port() == 0xd00d),
-        ("class", |q| q.tclass = 0x40, |_| {}, |h| h.traffic_class() == 0x42),
+        ("hop limit", |q| q.path.hop_limit = 9, |_| {}, |h| h.ipv4().map(|ip| ip.ttl()) == Some(9)),
+        ("port", |q| q.path.udp_sport = 0xd00d, |_| {}, |h| h.udp().src_port() == 0xd00d),
+        ("class", |q| q.path.tclass = 0x40, |_| {}, |h| h.traffic_class() == 0x42),
         ("MAC", |_| {}, |f| f.roce.iter_mut().for_each(|r| r.mac = [2; 6]), |h| h.ethernet().src() == [2; 6]),
         (
             "VLAN",
@@ -151,7 +151,7 @@ fn what_a_queue_pair_or_its_function_is_given_anew_the_next_packet_says() {
         ),
         (
             "addresses",
-            |q| q.dgid = gid_of_v4([192, 0, 2, 2]),
+            |q| q.path.dgid = gid_of_v4([192, 0, 2, 2]),
             |f| f.roce.iter_mut().for_each(|r| r.gid = gid_of_v4([192, 0, 2, 1])),
             |h| h.vlan().is_some() && h.ipv4().is_some_and(|ip| ip.src() == [192, 0, 2, 1]),
         ),

@@ -64,10 +64,9 @@ pub(crate) fn with(
 /// Runs the turn of a QP in error.
 #[cold]
 fn execute_in_error(w: &mut Work<'_, '_, '_>) {
-    match w.q.service == ServiceType::Xrc.raw() {
-        // The receive in use belongs to the SRQ that was named, and its completion goes to that SRQ's CQ.
-        true => xrc::run(w, flush::run),
-        false => flush::run(w),
+    // Over XRC, the receive in use belongs to the SRQ that was named, and its completion goes to that SRQ's CQ.
+    if w.q.service != ServiceType::Xrc.raw() || xrc::select(w, w.q.xrc_srqn) {
+        flush::run(w);
     }
 }
 

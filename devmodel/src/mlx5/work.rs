@@ -22,10 +22,28 @@ pub(crate) struct Work<'a, 'r, 'h> {
     /// QP index.
     pub qp: u32,
     pub q: Held<'r, QpRow>,
+    /// Where requests of the peer go: for XRC, as the current one says.
+    pub receiver: Receiver,
     /// Put the QP in the ready ring afterwards.
     pub ready: bool,
     /// Give the QP its turn to send afterwards.
     pub execute: bool,
+}
+
+/// The objects that a peer's requests use: those of the QP, or of the SRQ that a request over XRC names.
+#[derive(Clone, Copy)]
+pub(crate) struct Receiver {
+    pub pd: u32,
+    pub srqn: u32,
+    pub cqn: u32,
+    pub user_index: u32,
+}
+
+impl Receiver {
+    #[inline(always)]
+    pub(super) fn of(q: &QpRow) -> Self {
+        Self { pd: q.pd, srqn: q.srqn, cqn: q.cqn_rcv, user_index: q.user_index }
+    }
 }
 
 impl<'r, 'h> Work<'_, 'r, 'h> {
@@ -39,7 +57,8 @@ impl<'r, 'h> Work<'_, 'r, 'h> {
         stage: impl FnOnce(&mut Work<'_, 'r, 'h>) -> T,
     ) -> Option<T> {
         let q = func.hold::<QpRow>(qp)?;
-        let mut w = Work { func, step, qp, q, ready: false, execute: false };
+        let receiver = Receiver::of(&q);
+        let mut w = Work { func, step, qp, q, receiver, ready: false, execute: false };
         let out = stage(&mut w);
         w.close();
         Some(out)
@@ -73,7 +92,7 @@ impl<'r, 'h> Work<'_, 'r, 'h> {
     /// The user of keys for this QP.
     #[inline]
     pub(crate) fn user(&self) -> User {
-        User { pd: self.q.pd, qpn: self.qpn() }
+        User { pd: self.receiver.pd, qpn: self.qpn() }
     }
 
     /// The domain of the keys in its work requests' lists.
@@ -129,7 +148,7 @@ impl<'r, 'h> Work<'_, 'r, 'h> {
     pub(crate) fn peer(&self) -> Option<u8> {
         let fid = match self.is_infiniband() {
             true => self.routed_peer(),
-            false => identity::fid_of_mac(self.step.config.node_id, self.q.dmac),
+            false => identity::fid_of_mac(self.step.config.node_id, self.q.path.dmac),
         };
         fid.filter(|fid| *fid < self.func.region().functions())
     }

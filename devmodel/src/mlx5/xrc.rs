@@ -3,7 +3,7 @@
 use super::{
     received::{Packet, check},
     reliable, srq,
-    work::Work,
+    work::{Receiver, Work},
 };
 use crate::{
     host::Party,
@@ -12,26 +12,18 @@ use crate::{
 };
 use hwspec::{handle::Psn, wire::NakCode};
 
-/// Runs `then` on the QP with the SRQ, CQ and protection domain for requests to `srqn`.
-fn lend(w: &mut Work<'_, '_, '_>, srqn: u32, then: impl FnOnce(&mut Work<'_, '_, '_>)) {
-    let q = &w.q;
-    let own = (q.pd, q.srqn, q.cqn_rcv, q.user_index);
-    if let Some(srq) = srq::named(w, srqn).filter(|_| w.q.has(QpFlags::NO_SQ)) {
-        let party = Party(srq.head.party);
-        if !w.step.host.reaches(party) {
-            w.step.blocked = Some(party);
-            return;
-        }
-        w.q.srqn = srqn;
-        (w.q.pd, w.q.cqn_rcv, w.q.user_index) = (srq.pd, srq.cqn, srq.user_index);
+/// Makes the SRQ `srqn` the receiver of the QP's requests, with its CQ and protection domain. False if this runner cannot reach its
+/// memory.
+pub(crate) fn select(w: &mut Work<'_, '_, '_>, srqn: u32) -> bool {
+    w.receiver = Receiver::of(&w.q);
+    let Some(srq) = srq::named(w, srqn).filter(|_| w.q.has(QpFlags::NO_SQ)) else { return true };
+    let party = Party(srq.head.party);
+    if !w.step.host.reaches(party) {
+        w.step.blocked = Some(party);
+        return false;
     }
-    then(w);
-    (w.q.pd, w.q.srqn, w.q.cqn_rcv, w.q.user_index) = own;
-}
-
-/// Runs the QP's turn to send, for the latest request.
-pub(crate) fn run(w: &mut Work<'_, '_, '_>, then: impl FnOnce(&mut Work<'_, '_, '_>)) {
-    lend(w, w.q.xrc_srqn, then);
+    w.receiver = Receiver { pd: srq.pd, srqn, cqn: srq.cqn, user_index: srq.user_index };
+    true
 }
 
 /// Handles a packet for the QP: a target accepts requests, an initiator responses.
@@ -58,5 +50,7 @@ pub(crate) fn arrive(w: &mut Work<'_, '_, '_>, packet: &Packet<'_>) {
             return;
         }
     }
-    lend(w, srqn, |w| reliable::accept_checked(w, packet));
+    if select(w, srqn) {
+        reliable::accept_checked(w, packet);
+    }
 }

@@ -34,6 +34,6 @@ pub use objects::{
     CounterRow, CqRow, EqRow, GroupRow, MemicRow, MkeyRow, PdRow, SrqKind, SrqRow, TdRow, TimerRow, UarRow,
     UctxRow, UmemRow, WqMemory, XrcdRow,
 };
-pub use qp::{QpFlags, QpRow, SendRecord};
+pub use qp::{Path, QpFlags, QpRow, SendRecord};
 pub use row::{FreeList, Head};
 pub use table::Table;

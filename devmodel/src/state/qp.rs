@@ -58,6 +58,34 @@ impl QpFlags {
     }
 }
 
+/// The path of a packet to its destination: the fields of its headers before the BTH.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable)]
+#[repr(C)]
+pub struct Path {
+    /// Own RoCE address table index.
+    pub sgid_index: u8,
+    /// Hop limit (TTL).
+    pub hop_limit: u8,
+    /// Traffic class (DSCP and ECN).
+    pub tclass: u8,
+    /// 1: a GRH is configured (always for RoCE).
+    pub grh: u8,
+    /// UDP source port.
+    pub udp_sport: u16,
+    /// Peer's MAC.
+    pub dmac: [u8; 6],
+    /// Peer's GID.
+    pub dgid: [u8; 16],
+    /// Flow label, for IPv6.
+    pub flow_label: u32,
+    /// InfiniBand: the peer's LID.
+    pub rlid: u16,
+    /// InfiniBand: service level.
+    pub sl: u8,
+    /// InfiniBand: low bits of the source LID.
+    pub path_bits: u8,
+}
+
 /// A queue pair.
 ///
 /// Indices of work queues are free-running 16-bit counters, in WQEBBs of 64 bytes for the SQ and in WQEs for the RQ.
@@ -100,22 +128,8 @@ pub struct QpRow {
     pub log_rq_stride: u8,
     /// log2 of the largest message.
     pub log_msg_max: u8,
-    /// Own RoCE address table index.
-    pub sgid_index: u8,
-    /// Hop limit (TTL).
-    pub hop_limit: u8,
-    /// Traffic class (DSCP and ECN).
-    pub tclass: u8,
-    /// 1: a GRH is configured (always for RoCE).
-    pub grh: u8,
-    /// UDP source port.
-    pub udp_sport: u16,
-    /// Peer's MAC.
-    pub dmac: [u8; 6],
-    /// Peer's GID.
-    pub dgid: [u8; 16],
-    /// Flow label, for IPv6.
-    pub flow_label: u32,
+    /// Path to the peer. In a datagram QP, the MAC and LID are those of the latest destination: the room there limits the next turn.
+    pub path: Path,
     /// P_Key index.
     pub pkey_index: u16,
     /// Counter set.
@@ -124,12 +138,6 @@ pub struct QpRow {
     pub qkey: u32,
     /// UAR of its doorbells.
     pub uar: u32,
-    /// InfiniBand: the peer's LID.
-    pub rlid: u16,
-    /// InfiniBand: service level.
-    pub sl: u8,
-    /// InfiniBand: low bits of the source LID.
-    pub path_bits: u8,
 
     /// The flags of [`QpFlags`].
     pub flags: u32,
@@ -172,25 +180,9 @@ pub struct QpRow {
 // The context fills two cache lines. Requests change one, responses change another and part of the last.
 const _: () = assert!(size_of::<QpRow>() == 320 && offset_of!(QpRow, flags) == 128);
 const _: () = assert!(offset_of!(QpRow, requester) + offset_of!(Requester, timers) + size_of::<u64>() == 192);
-// The fields at the start of a queue pair's packets are contiguous.
-const _: () = assert!(QpRow::PATH == 32);
-
 impl QpRow {
     /// Bit of `stall_psn` that marks it as valid.
     pub const STALL: u32 = 1 << 31;
-    /// Bytes of [`path`](Self::path).
-    pub const PATH: usize = offset_of!(Self, flow_label) + 4 - offset_of!(Self, sgid_index);
-
-    /// The path to the peer: the fields of its packets before the BTH, from `sgid_index` to `flow_label`.
-    #[inline(always)]
-    pub fn path(&self) -> &[u8; Self::PATH] {
-        const AT: usize = offset_of!(QpRow, sgid_index);
-        let bytes: &[u8; size_of::<Self>()] = zerocopy::transmute_ref!(self);
-        match bytes[AT..].first_chunk() {
-            Some(path) => path,
-            None => &[0; Self::PATH],
-        }
-    }
 
     /// True for a datagram service: messages are single packets, and each names its destination.
     pub fn is_datagram(&self) -> bool {

@@ -1,11 +1,11 @@
 //! Multicast groups on the sending function (IBTA 10.5).
 
-use super::address::{MULTICAST_QPN, source_qpn};
+use super::{address::source_qpn, send::send};
 use crate::{
     LinkLayer, identity,
     mlx5::{received, step::Payload, work::Work},
     region::Func,
-    state::{GroupRow, QpFlags, QpRow},
+    state::{GroupRow, Path, QpFlags, QpRow},
 };
 use hwspec::wire::Packet;
 
@@ -36,14 +36,13 @@ pub(super) fn blocks(func: &Func<'_>, packet: &received::Packet<'_>, qp: u32) ->
 
 /// Delivers a multicast packet to members on the sending function: the wire does not loop it back, so the port does.
 #[cold]
-pub(super) fn loop_back(w: &mut Work<'_, '_, '_>, packet: &Packet, payload: Payload) {
-    debug_assert_eq!(w.q.remote_qpn, MULTICAST_QPN);
-    if members(w.func, w.q.dgid).is_empty() {
+pub(super) fn loop_back(w: &mut Work<'_, '_, '_>, path: &Path, packet: &Packet, payload: Payload) {
+    if members(w.func, path.dgid).is_empty() {
         return;
     }
-    match w.step.config.link_layer {
-        LinkLayer::Ethernet => w.q.dmac = w.func.function().mac,
-        LinkLayer::Infiniband => w.q.rlid = identity::lid(w.func.fid()),
-    }
-    w.send(packet, &payload);
+    let here = match w.step.config.link_layer {
+        LinkLayer::Ethernet => Path { dmac: w.func.function().mac, ..*path },
+        LinkLayer::Infiniband => Path { rlid: identity::lid(w.func.fid()), ..*path },
+    };
+    send(w, &here, packet, &payload);
 }

@@ -41,7 +41,7 @@ pub(crate) fn arrive(w: &mut Work<'_, '_, '_>, packet: &Packet<'_>) {
         Err(counter) => return w.count(counter),
     };
     let shared = match w.q.has(QpFlags::HAS_SRQ) {
-        true => w.func.get::<SrqRow>(w.q.srqn).copied(),
+        true => w.func.get::<SrqRow>(w.receiver.srqn).copied(),
         false => None,
     };
     let Some(index) = receive::take(w) else { return w.count(Counters::OutOfBuffer) };
@@ -52,7 +52,7 @@ pub(crate) fn arrive(w: &mut Work<'_, '_, '_>, packet: &Packet<'_>) {
         }
         Err(Drop(counter)) => {
             w.count(counter);
-            if let (Some(before), Some(row)) = (shared, w.func.get_mut::<SrqRow>(w.q.srqn)) {
+            if let (Some(before), Some(row)) = (shared, w.func.get_mut::<SrqRow>(w.receiver.srqn)) {
                 *row = before;
             }
         }
@@ -154,7 +154,7 @@ fn complete(w: &mut Work<'_, '_, '_>, packet: &Packet<'_>, deth: &Deth, index: u
             cqe.set().sl(l3.raw());
         }
     }
-    if !completion::push(w, w.q.cqn_rcv, cqe, bth.se()) {
+    if !completion::push(w, w.receiver.cqn, cqe, bth.se()) {
         settle::unreported(w);
     }
 }
@@ -165,7 +165,7 @@ fn fail(w: &mut Work<'_, '_, '_>, index: u16, failure: Failure) {
         w.count(Counters::RespLocalLengthError);
     }
     let cqe = completion::error(w, CqeOpcode::RespErr, failure, index, 0);
-    completion::push(w, w.q.cqn_rcv, cqe, true);
+    completion::push(w, w.receiver.cqn, cqe, true);
     receive::done(w);
     let (uid, qpn) = (w.q.head.uid, w.qpn());
     event::queue(w.func, uid, EventType::WqCatasError, qpn);

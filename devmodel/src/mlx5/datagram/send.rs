@@ -8,10 +8,12 @@ use super::{
 use crate::{
     mlx5::{
         fetch::{self, Wqe},
+        flow::Class,
         lists::{self, ListFault},
         step::Payload,
         work::{Failure, Work},
     },
+    state::Path,
     transport::qkey_of,
 };
 use hwspec::{
@@ -37,48 +39,53 @@ fn transmit(w: &mut Work<'_, '_, '_>, wqe: &Wqe, av: &AvSeg) -> Result<(), Failu
     if wqe.length > u32::from(w.q.mtu) {
         return Err(Failure::new(TOO_LONG, vendor_err::SGE_LENGTH));
     }
-    aim(w, av)?;
+    let path = path_of(w, av)?;
     let payload = gather(w, wqe)?;
     let opcode = match wqe.opcode {
         WqeOpcode::SendImm => BthOpcode::UdSendOnlyImm,
         _ => BthOpcode::UdSendOnly,
     };
     let mut bth = w.bth(opcode, w.q.requester.psn);
-    bth.set().se(wqe.solicited);
+    bth.set().se(wqe.solicited).dest_qp(av.destination_qp_dct());
     let mut deth = Deth::zeroed();
     deth.set().qkey(qkey_of(av.qkey(), w.q.qkey)).src_qp(Qpn(source_qpn(&w.q, w.qpn())));
     let packet = Packet { bth, deth, imm: wqe.imm, ..Packet::default() };
-    if !w.send(&packet, &payload) {
+    if !send(w, &path, &packet, &payload) {
         return Err(fetch::refuse(CqeSyndrome::LocalQpOpErr));
     }
-    if w.q.remote_qpn == MULTICAST_QPN {
-        groups::loop_back(w, &packet, payload);
+    if av.destination_qp_dct() == Qpn(MULTICAST_QPN) {
+        groups::loop_back(w, &path, &packet, payload);
     }
     w.q.requester.psn = Psn::new(w.q.requester.psn).add(1).get();
     Ok(())
 }
 
-/// Takes the path of a packet from its address vector; a connected QP has it in its context.
-fn aim(w: &mut Work<'_, '_, '_>, av: &AvSeg) -> Result<(), Failure> {
+/// The path of a packet, from its address vector.
+fn path_of(w: &Work<'_, '_, '_>, av: &AvSeg) -> Result<Path, Failure> {
     let ethernet = w.step.config.link_layer == crate::LinkLayer::Ethernet;
     let source = w.func.function().roce.get(usize::from(av.src_addr_index()));
     if ethernet && source.is_none_or(|address| address.valid == 0) {
         return Err(fetch::refuse(CqeSyndrome::LocalQpOpErr));
     }
-    let q = &mut *w.q;
-    q.remote_qpn = av.destination_qp_dct().0 & 0xff_ffff;
-    q.sgid_index = av.src_addr_index();
-    q.hop_limit = av.hop_limit();
-    q.tclass = av.tclass();
-    q.flow_label = av.flow_label();
-    q.grh = av.grh().into();
-    q.dgid = av.rgid_rip();
-    q.dmac = av.rmac();
-    q.udp_sport = av.rlid_udp_sport();
-    q.rlid = av.rlid_udp_sport();
-    q.sl = av.sl_eth_prio();
-    q.path_bits = av.mlid();
-    Ok(())
+    Ok(Path {
+        sgid_index: av.src_addr_index(),
+        hop_limit: av.hop_limit(),
+        tclass: av.tclass(),
+        grh: av.grh().into(),
+        udp_sport: av.rlid_udp_sport(),
+        dmac: av.rmac(),
+        dgid: av.rgid_rip(),
+        flow_label: av.flow_label(),
+        rlid: av.rlid_udp_sport(),
+        sl: av.sl_eth_prio(),
+        path_bits: av.mlid(),
+    })
+}
+
+/// Sends a packet on `path`, whose end is from now on the latest destination.
+pub(super) fn send(w: &mut Work<'_, '_, '_>, path: &Path, packet: &Packet, payload: &Payload) -> bool {
+    (w.q.path.dmac, w.q.path.rlid) = (path.dmac, path.rlid);
+    w.send_along(Some(path), packet, payload, Class::of(path))
 }
 
 /// Payload of the message, by value: its buffer belongs to the program again once the request completes.
