@@ -8,7 +8,7 @@ use super::{
     refusal::{Done, Refused, Syndrome},
 };
 use crate::{
-    mlx5::{flush, settle, work::Work},
+    mlx5::{drained, flush, work::Work},
     state::{PdRow, QpFlags, QpRow},
 };
 use hwspec::{
@@ -90,7 +90,7 @@ pub(super) fn transition(call: &mut Call<'_, '_, '_>) -> Done {
     row.set(QpFlags::DRAINING, op == Opcode::Rts2sqdQp);
     *call.row_mut::<QpRow>(index)? = row;
     if op == Opcode::Rts2sqdQp {
-        Work::on(call.func, call.step, index, settle::drained);
+        Work::on(call.func, call.step, index, drained);
     }
     if next == QpState::Rts {
         // Requests may have been posted earlier.

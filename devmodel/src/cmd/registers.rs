@@ -8,10 +8,7 @@ use super::{
     refusal::{Done, Syndrome},
     registers_infiniband, registers_management, vport,
 };
-use crate::{
-    LinkLayer,
-    mlx5::{eswitch, port},
-};
+use crate::{LinkLayer, mlx5::eswitch};
 use hwspec::{
     cmd::{CmdOut, adapter::AccessRegisterIn},
     context::port::Pfcc,
@@ -90,7 +87,7 @@ pub(super) fn access(call: &mut Call<'_, '_, '_>) -> Done {
                 Syndrome::VportState.unless(state == UP || state == DOWN)?;
                 match state == UP && call.func.function().vport_state != 0 {
                     // Raising a port that is already up still raises the event.
-                    true => port::port_event(call.func, PortChange::Active),
+                    true => eswitch::port_event(call.func, PortChange::Active),
                     false => eswitch::set_link(call.func, state == UP),
                 }
             }

@@ -4,7 +4,7 @@ use super::{delivery::seal, runner::Runner};
 use crate::{
     Adapter,
     host::Host,
-    mlx5::{Frame, pace},
+    mlx5::{Frame, rates},
     region::{Func, Left, SlotPayload, WireRing},
 };
 
@@ -63,7 +63,7 @@ impl Runner {
 #[cold]
 pub(super) fn keep_pace(host: &mut dyn Host, now: u64, func: &mut Func<'_>, bytes: u64) {
     if func.region().is_switched() {
-        pace::sent(func, now, bytes);
+        rates::sent(func, now, bytes);
         func.commit(host);
     }
 }

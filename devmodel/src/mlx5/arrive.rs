@@ -1,10 +1,8 @@
-//! Arrival of a frame: it is parsed and delivered to its QP.
+//! Arrival of a frame: it is parsed and delivered to its QP. Packets of connected QPs are checked in the order of IBTA 9.6.
 
 use super::{
-    datagram::{self, GENERAL, GROUP, MULTICAST_QPN},
-    ethernet, infiniband,
-    received::{Packet, checked},
-    reliable, service,
+    connected, ethernet, infiniband,
+    multicast::{self, GENERAL, GROUP},
     step::{Frame, Payload, Step},
     turn,
     work::Work,
@@ -17,8 +15,20 @@ use crate::{
 };
 use hwspec::{
     context::ServiceType,
-    wire::{Headers, ICRC_SIZE, Icrc, eth::ip_offset, pad},
+    wire::{BthOpcode, Headers, ICRC_SIZE, Icrc, eth::ip_offset, lrh::MULTICAST_QPN, pad},
 };
+
+/// A received packet.
+pub(crate) struct Packet<'p> {
+    pub headers: Headers<'p>,
+    /// Payload, pad excluded.
+    pub data: SlotPayload<'p>,
+    pub len: u32,
+    /// Number of packets of a train, with consecutive PSNs from that of the headers; otherwise 1.
+    pub packets: u32,
+    /// True if payload and pad together are whole words, as they must be (IBTA 9.2.4).
+    pub padded: bool,
+}
 
 /// Takes the oldest frame of the ring and delivers it to its QP.
 #[inline(never)]
@@ -76,7 +86,7 @@ fn accept_train(func: &mut Func<'_>, step: &mut Step<'_>, train: &Frame, payload
     let Some(qp) = qp else { return false };
     let mut taken = false;
     turn::with(func, step, qp, |w| {
-        taken = w.q.service == ServiceType::Rc.raw() && reliable::arrive_in_train(w, &packet);
+        taken = w.is(ServiceType::Rc) && connected::arrive_in_train(w, &packet);
     });
     if taken {
         func.count(Counters::RxPackets, packets.into());
@@ -121,7 +131,7 @@ fn destination(func: &mut Func<'_>, packet: &Packet<'_>) -> Option<u32> {
 #[inline(never)]
 fn deliver(func: &mut Func<'_>, step: &mut Step<'_>, qp: u32, packet: &Packet<'_>) {
     if qp >= GENERAL {
-        return datagram::deliver(func, step, packet, qp);
+        return multicast::deliver(func, step, packet, qp);
     }
     turn::with(func, step, qp, |w| route(w, packet));
 }
@@ -194,8 +204,59 @@ fn open_ethernet<'p>(bytes: &'p [u8], body: &'p [u8]) -> Result<Packet<'p>, Coun
 /// Dispatches the packet by the service of its QP.
 #[inline(always)]
 fn route(w: &mut Work<'_, '_, '_>, packet: &Packet<'_>) {
-    if w.q.service != ServiceType::Rc.raw() {
-        return service::arrive(w, packet);
+    if !w.is(ServiceType::Rc) {
+        return connected::arrive_unlike_rc(w, packet);
     }
-    reliable::arrive(w, packet);
+    connected::arrive(w, packet);
+}
+
+/// Builds a packet received with pad and ICRC, after checking the ICRC.
+pub(super) fn checked<'p>(
+    headers: Headers<'p>,
+    mut sum: Icrc,
+    data: &'p [u8],
+    icrc: &[u8],
+) -> Result<Packet<'p>, Counters> {
+    sum.update(data);
+    if sum.finish() != icrc {
+        return Err(Counters::RxIcrcErrors);
+    }
+    let pad = usize::from(headers.bth().pad_count());
+    let whole = data.len() % 4 == 0 && pad <= data.len();
+    let data = &data[..data.len().saturating_sub(pad)];
+    Ok(Packet { headers, data: SlotPayload::Bytes(data), len: data.len() as u32, packets: 1, padded: whole })
+}
+
+/// False if [`refusal`] finds a reason to drop the packet silently.
+#[inline(always)]
+pub(crate) fn check(w: &mut Work<'_, '_, '_>, packet: &Packet<'_>) -> bool {
+    match refusal(w, packet) {
+        None => true,
+        Some(counter) => dropped(w, counter),
+    }
+}
+
+/// The counter of a packet to drop: its QP has another transport or is in the wrong state, it is not from the address the QP is
+/// connected to, or its partition does not match (IBTA 9.6.1).
+#[inline(always)]
+pub(crate) fn refusal(w: &mut Work<'_, '_, '_>, packet: &Packet<'_>) -> Option<Counters> {
+    let bth = packet.headers.bth();
+    let opcode = bth.opcode();
+    let state = w.receives();
+    // The upper three bits give the transport even for undefined opcodes.
+    let transport = bth.opcode().transport() == w.q.transport();
+    if !state || !transport && opcode != BthOpcode::Cnp {
+        return Some(Counters::RxDroppedQp);
+    }
+    if !w.is_from_peer(packet) {
+        return Some(Counters::RxDroppedQp);
+    }
+    (!w.takes_partition(bth.pkey())).then_some(Counters::RxDroppedPkey)
+}
+
+/// Counts a dropped packet.
+#[cold]
+fn dropped(w: &mut Work<'_, '_, '_>, counter: Counters) -> bool {
+    w.count(counter);
+    false
 }

@@ -1,18 +1,18 @@
-//! Propagation of the e-switch manager's settings to ports, and of port changes to the manager.
+//! The port: its link state, the e-switch manager's settings of it, and the report of changes to the manager.
 //!
 //! No function waits for another's lock: the manager's settings are in its own rows, which all functions may read, and a note in
 //! a function's receive ring tells it of a change.
 
-use super::{event, port};
+use super::event;
 use crate::{
     LinkLayer,
     config::Config,
     identity,
     region::{Func, GROUP_ADDRESSES, GROUP_STRANGERS},
-    state::{EqRow, FunctionRow, VportRow},
+    state::{FunctionRow, VportRow},
     subnet,
 };
-use hwspec::eqe::{Eqe, EventType, VportEvent};
+use hwspec::eqe::{Eqe, EventType, PortChange, PortEvent, VportEvent};
 
 /// `FunctionRow::vport_admin_state`, and `VportRow::admin_state` less one: down.
 const DOWN: u32 = 0;
@@ -53,7 +53,23 @@ pub(crate) fn is_held_down(func: &Func<'_>) -> bool {
 
 /// Raises the link, unless the manager holds it down, or takes it down.
 pub(crate) fn set_link(func: &mut Func<'_>, up: bool) {
-    port::set_link(func, up && !is_held_down(func));
+    set_port(func, up && !is_held_down(func));
+}
+
+/// Changes the link state; event queues that subscribe to port events are notified of a change.
+pub(crate) fn set_port(func: &mut Func<'_>, up: bool) {
+    if func.function().vport_state == u32::from(up) {
+        return;
+    }
+    *func.function_mut(|f| &mut f.vport_state) = up.into();
+    port_event(func, if up { PortChange::Active } else { PortChange::Down });
+}
+
+/// Sends a port event to every event queue that subscribes to it.
+pub(crate) fn port_event(func: &mut Func<'_>, change: PortChange) {
+    let mut eqe = Eqe::new(EventType::PortChange, PortEvent::with(|s| s.port_num(1)));
+    eqe.set().event_sub_type(change.raw());
+    event::broadcast(func, eqe);
 }
 
 /// Reports a change of the context of `vport` to the manager, or remembers it until the manager asks again.
@@ -64,13 +80,8 @@ pub(crate) fn context_changed(func: &mut Func<'_>, vport: u8) {
         return;
     }
     row.events &= !VportRow::ARMED;
-    let bit = 1u64 << EventType::NicVportChange.raw();
-    for eqn in func.live::<EqRow>() {
-        if func.row::<EqRow>(eqn).is_some_and(|eq| eq.mask[0] & bit != 0) {
-            let data = VportEvent::with(|s| s.vport_num(vport.into()));
-            event::push(func, eqn, Eqe::new(EventType::NicVportChange, data));
-        }
-    }
+    let data = VportEvent::with(|s| s.vport_num(vport.into()));
+    event::broadcast(func, Eqe::new(EventType::NicVportChange, data));
 }
 
 /// Tells the switch if the function accepts frames to addresses other than its initial one.

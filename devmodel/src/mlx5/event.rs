@@ -1,8 +1,8 @@
 //! Events: entries of event queues and their interrupts (PRM: event queues).
 
-use super::interrupt;
 use crate::{
     host::Iova,
+    pcie::msix,
     region::{Effect, Func, Table},
     state::EqRow,
     translate,
@@ -50,7 +50,7 @@ pub(crate) fn push(func: &mut Func<'_>, eqn: u32, mut eqe: Eqe) {
     row.pi = pi.wrapping_add(1);
     row.armed = 0;
     if armed != 0 {
-        interrupt::raise(func, vector);
+        msix::raise(func, vector);
     }
 }
 
@@ -68,7 +68,7 @@ pub(crate) fn update(func: &mut Func<'_>, (uar, number): (u32, u32), ci: u32, ar
     let vector = row.vector;
     row.armed = u32::from(behind == 0);
     if behind != 0 {
-        interrupt::raise(func, vector);
+        msix::raise(func, vector);
     }
 }
 
@@ -77,46 +77,47 @@ pub(crate) fn completion(func: &mut Func<'_>, eqn: u32, cqn: u32) {
     push(func, eqn, Eqe::new(EventType::Comp, CompEvent::with(|s| s.cq_number(Cqn(cqn)))));
 }
 
-/// The event queue that receives events of `kind`.
+/// The event queues that receive events of `kind`.
+fn listeners(func: &Func<'_>, kind: EventType) -> Vec<u32> {
+    let bit = kind.raw();
+    let takes = |eq: &EqRow| eq.mask[usize::from(bit) / 64] >> (bit % 64) & 1 != 0;
+    func.live::<EqRow>().into_iter().filter(|eqn| func.row::<EqRow>(*eqn).is_some_and(takes)).collect()
+}
+
+/// The first event queue that receives events of `kind`.
 pub(crate) fn listener(func: &Func<'_>, kind: EventType) -> Option<u32> {
-    let bit = 1u64 << kind.raw();
-    func.live::<EqRow>().into_iter().find(|i| func.row::<EqRow>(*i).is_some_and(|eq| eq.mask[0] & bit != 0))
+    listeners(func, kind).first().copied()
+}
+
+/// Raises an event in every event queue that receives events of its kind.
+pub(crate) fn broadcast(func: &mut Func<'_>, eqe: Eqe) {
+    for eqn in listeners(func, eqe.event_type()) {
+        push(func, eqn, eqe);
+    }
 }
 
 /// Raises an event of a QP, SRQ or CQ of user context `uid`. It goes to an EQ of that context that subscribes to it,
 /// otherwise to one of the function's own driver. If the driver has none, events of its objects go to all contexts that
 /// subscribe to them.
 pub(crate) fn affiliated(func: &mut Func<'_>, uid: u16, kind: EventType, data: impl EventData) {
-    let bit = kind.raw();
-    let mut wanting: Vec<(u32, u16)> = func
-        .live::<EqRow>()
-        .into_iter()
-        .filter_map(|eqn| func.row::<EqRow>(eqn).map(|eq| (eqn, eq)))
-        .filter(|(_, eq)| eq.mask[usize::from(bit) / 64] >> (bit % 64) & 1 != 0)
-        .map(|(eqn, eq)| (eqn, eq.head.uid))
-        .collect();
-    let of = |uid: u16| wanting.iter().position(|(_, owner)| *owner == uid);
+    let mut wanting = listeners(func, kind);
+    let of = |uid: u16| {
+        let mut own =
+            wanting.iter().filter(|eqn| func.row::<EqRow>(**eqn).is_some_and(|eq| eq.head.uid == uid));
+        own.next().copied()
+    };
     match of(uid).or_else(|| of(0)) {
-        Some(at) => wanting = vec![wanting[at]],
+        Some(eqn) => wanting = vec![eqn],
         None if uid != 0 => return,
         None => {}
     }
-    for (eqn, _) in wanting {
+    for eqn in wanting {
         push(func, eqn, Eqe::new(kind, data));
     }
 }
 
-/// Raises an event of QP or SRQ `number`.
-pub(crate) fn queue(func: &mut Func<'_>, uid: u16, kind: EventType, number: u32) {
-    of_kind(func, uid, kind, QueueKind::Qp, number);
-}
-
-/// Reports that receive queue `number`, which has no queue pair, failed and could not report it in a completion.
-pub(crate) fn receive_queue(func: &mut Func<'_>, uid: u16, number: u32) {
-    of_kind(func, uid, EventType::WqCatasError, QueueKind::Rq, number);
-}
-
-fn of_kind(func: &mut Func<'_>, uid: u16, kind: EventType, queue: QueueKind, number: u32) {
+/// Raises an event of QP, SRQ or receive queue `number`.
+pub(crate) fn queue(func: &mut Func<'_>, uid: u16, kind: EventType, (queue, number): (QueueKind, u32)) {
     affiliated(func, uid, kind, QpEvent::with(|s| s.kind(queue).qpn_rqn_sqn(Qpn(number))));
 }
 

@@ -121,7 +121,7 @@ pub(crate) fn wqe(w: &mut Work<'_, '_, '_>, index: u16, out: &mut Wqe) -> Result
     let ctrl = read(w, index)?;
     let ds = ctrl.ds();
     let bytes = &w.step.buffers.wqe[..usize::from(ds) * WQE_DS];
-    let done = match w.q.service == ServiceType::Rc.raw() {
+    let done = match w.is(ServiceType::Rc) {
         true => take_apart(bytes, &ctrl, WQE_DS, out),
         false => unlike_rc(bytes, &ctrl, ServiceType::from_raw(w.q.service), out),
     };

@@ -1,7 +1,7 @@
 //! The error state: all posted WQEs complete in order with a flush error (IBTA 10.3.1.5).
 
 use super::{
-    completion, event, fetch, receive,
+    completion, fetch, receive,
     work::{Failure, Work},
 };
 use crate::{
@@ -49,8 +49,7 @@ pub(crate) fn enter_error(w: &mut Work<'_, '_, '_>) {
 fn last_wqe(w: &mut Work<'_, '_, '_>) {
     if w.q.has(QpFlags::LAST_WQE_OWED) {
         w.q.set(QpFlags::LAST_WQE_OWED, false);
-        let (uid, qpn) = (w.q.head.uid, w.qpn());
-        event::queue(w.func, uid, EventType::SrqLastWqe, qpn);
+        w.raise(EventType::SrqLastWqe);
     }
 }
 
@@ -78,7 +77,7 @@ pub(crate) fn sends(w: &mut Work<'_, '_, '_>, left: &mut usize) {
 
 /// Handles a failed send request. The unreliable services only stop sending (IBTA 10.3.1.6), the others go to ERR.
 pub(crate) fn stop(w: &mut Work<'_, '_, '_>) {
-    let unreliable = w.q.service == ServiceType::Uc.raw() || w.q.is_datagram();
+    let unreliable = w.is(ServiceType::Uc) || w.q.is_datagram();
     if !unreliable {
         return enter_error(w);
     }

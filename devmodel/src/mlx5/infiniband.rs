@@ -1,7 +1,7 @@
 //! Packets on InfiniBand: LRH and GRH instead of Ethernet, IP and UDP (IBTA 7.7, 8.3, 9.6.1).
 
 use super::{
-    received::{Packet as Arrived, checked},
+    arrive::{Packet as Arrived, checked},
     step::{Frame, Payload, Step},
     work::Work,
 };

@@ -1,15 +1,14 @@
-//! Construction of packet headers from a QP's path (IBTA 9.2, annex A17).
+//! Construction of packet headers from a QP's path (IBTA 9.2, annex A17). The headers before the BTH are cached, for they are constant
+//! except for lengths and checksum.
 
-use super::{
-    flow::{Class, FLOWS, Flow},
-    received::Packet as Arrived,
-    step::Payload,
-    work::Work,
-};
+use super::{arrive::Packet as Arrived, step::Payload, work::Work};
 use crate::state::{Counters, Path, RoceAddress};
 use hwspec::{
     handle::Psn,
-    wire::{Aeth, Bth, BthOpcode, ICRC_SIZE, Packet, Syndrome, bth::Transport, ip::is_v4, pad},
+    wire::{
+        Aeth, Bth, BthOpcode, Envelope, Head, ICRC_SIZE, IpPair, Packet, Syndrome, bth::Transport, eth::Vlan,
+        ip::is_v4, pad,
+    },
 };
 
 /// The port's only P_Key: full member of the default partition.
@@ -22,6 +21,90 @@ fn is_same_partition(pkey: u16) -> bool {
 
 /// `mig_req` in the first word of a BTH.
 const MIG_REQ: u32 = 1 << 22;
+
+/// Number of cached headers per runner.
+pub(crate) const FLOWS: usize = 16;
+
+/// ECN-capable transport, codepoint 0 (RFC 3168): routers may mark packets instead of dropping them.
+const ECT0: u8 = 2;
+
+/// The fields by which networks classify packets: the traffic class of the IP header, and the priority of the
+/// VLAN tag.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Class(u16);
+
+impl Class {
+    #[inline(always)]
+    pub(crate) fn new(traffic_class: u8, priority: u8) -> Self {
+        Self(u16::from(priority) << 8 | u16::from(traffic_class))
+    }
+    /// The class of a path's packets.
+    #[inline(always)]
+    pub(super) fn of(path: &Path) -> Self {
+        Self::new(path.tclass & !3 | ECT0, path.sl)
+    }
+    pub(super) fn traffic_class(self) -> u8 {
+        self.0 as u8
+    }
+    pub(super) fn priority(self) -> u8 {
+        (self.0 >> 8) as u8 & 7
+    }
+}
+
+/// The bytes of the source address.
+type Source = [u8; size_of::<RoceAddress>()];
+
+/// The header template of a queue pair, valid as long as its inputs are unchanged.
+pub(crate) struct Flow {
+    path: [u8; size_of::<Path>()],
+    source: Source,
+    mac: [u8; 6],
+    src_port: u16,
+    class: Class,
+    pub(super) head: Head,
+}
+
+impl Flow {
+    #[inline(always)]
+    pub(super) fn is(
+        &self,
+        path: &Path,
+        source: &RoceAddress,
+        mac: [u8; 6],
+        src_port: u16,
+        class: Class,
+    ) -> bool {
+        let path: &[u8; size_of::<Path>()] = zerocopy::transmute_ref!(path);
+        let source: &Source = zerocopy::transmute_ref!(source);
+        self.path == *path
+            && self.source == *source
+            && self.mac == mac
+            && self.src_port == src_port
+            && self.class == class
+    }
+
+    #[inline(never)]
+    pub(super) fn new(path: &Path, source: &RoceAddress, mac: [u8; 6], src_port: u16, class: Class) -> Self {
+        let envelope = Envelope {
+            src_mac: if source.mac == [0; 6] { mac } else { source.mac },
+            dst_mac: path.dmac,
+            vlan: source.vlan().map(|vid| {
+                let mut tag = Vlan::zeroed();
+                tag.set().vid(vid).pcp(class.priority());
+                tag
+            }),
+            addresses: IpPair::from_gids(source.gid, path.dgid),
+            traffic_class: class.traffic_class(),
+            hop_limit: if path.hop_limit == 0 { 64 } else { path.hop_limit },
+            flow_label: path.flow_label,
+            identification: 0,
+            src_port,
+        };
+        let head = Head::new(&envelope);
+        let (path, source) = (zerocopy::transmute!(*path), zerocopy::transmute!(*source));
+        Self { path, source, mac, src_port, class, head }
+    }
+}
 
 impl Work<'_, '_, '_> {
     /// Builds a BTH to the peer. MigReq is 1: no path migration (IBTA 17.2.8).

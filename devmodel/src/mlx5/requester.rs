@@ -4,9 +4,9 @@
 //! unacknowledged PSN and retransmits the same packets; payload and operands are read from the WQE again.
 
 use super::{
+    acks,
     fetch::{self, Wqe},
     lists::{self, ListFault},
-    settle,
     step::Payload,
     umr,
     work::{Failure, Work},
@@ -80,7 +80,7 @@ pub(crate) fn run(w: &mut Work<'_, '_, '_>, budget: &mut u32) {
             w.ready = true;
             return;
         } else if let Err(failure) = transmit(w, &record, &wqe, budget) {
-            return settle::mark_failed(w, at, failure);
+            return acks::mark_failed(w, at, failure);
         }
     }
 }
@@ -122,7 +122,7 @@ fn resume(w: &mut Work<'_, '_, '_>, budget: &mut u32) {
             transmit(w, &record, &wqe, budget)
         });
         if let Err(failure) = sent {
-            return settle::mark_failed(w, at, failure);
+            return acks::mark_failed(w, at, failure);
         }
     }
 }
@@ -202,7 +202,7 @@ fn admit(w: &mut Work<'_, '_, '_>, wqe: &mut Wqe) -> Option<SendRecord> {
     w.q.sq_next = index.wrapping_add(fetch::blocks(wqe.ds));
     w.q.requester.take();
     if let Some(failure) = failure {
-        settle::mark_failed(w, at, failure);
+        acks::mark_failed(w, at, failure);
         return None;
     }
     w.q.requester.number(&request);
@@ -226,7 +226,7 @@ fn fail_malformed(w: &mut Work<'_, '_, '_>, index: u16, ds: u8, failure: Failure
         SendRecord { wqe_index: index, ds, wqebbs: wqebbs as u8, request, ..Default::default() };
     w.q.sq_next = index.wrapping_add(wqebbs);
     w.q.requester.take();
-    settle::mark_failed(w, at, failure);
+    acks::mark_failed(w, at, failure);
 }
 
 /// Executes a request that sends nothing.
@@ -256,7 +256,7 @@ fn transmit(
         *budget -= 1;
         return Ok(());
     }
-    let ask_every = (w.q.service != ServiceType::Uc.raw()).then_some(w.step.config.ack_every);
+    let ask_every = (!w.is(ServiceType::Uc)).then_some(w.step.config.ack_every);
     let mut alike = false;
     while *budget > 0 {
         if alike && w.step.trains {
@@ -275,7 +275,7 @@ fn transmit(
         };
         let psn = one.psn.get();
         // With XRC, another header follows the BTH.
-        let middle = !one.first && !one.last && w.q.service != ServiceType::Xrc.raw();
+        let middle = !one.first && !one.last && !w.is(ServiceType::Xrc);
         if middle && alike {
             w.send_alike(one.psn, one.ask, one.packets, payload);
         } else {
@@ -285,7 +285,7 @@ fn transmit(
             if kind.is_write() {
                 packet.reth.set().va(record.raddr).rkey(record.rkey).dma_len(request.length);
             }
-            if w.q.service == ServiceType::Xrc.raw() {
+            if w.is(ServiceType::Xrc) {
                 packet.xrceth.set().srqn(Srqn(wqe.xrc_srqn));
             }
             alike = w.send(&packet, &payload) && middle;
@@ -358,7 +358,7 @@ fn gather_train(
 ) -> Option<(Outgoing, Payload)> {
     let most =
         w.q.requester.alike_ahead(request, w.step.config.ack_every).min(budget).min(lists::LONGEST_TRAIN);
-    if most < 2 || wqe.inline || w.q.service != ServiceType::Rc.raw() {
+    if most < 2 || wqe.inline || !w.is(ServiceType::Rc) {
         return None;
     }
     let [start, end] = wqe.data.map(usize::from);
@@ -381,7 +381,7 @@ fn gather_list(w: &mut Work<'_, '_, '_>, wqe: &Wqe, from: u32, len: u32) -> Resu
     let rid = w.func.rid();
     let payload = match found {
         // Unreliable packets are not acknowledged; their buffer belongs to the program again at once.
-        Ok(()) if w.q.service == ServiceType::Uc.raw() => lists::by_value(w.step, rid, &pieces)
+        Ok(()) if w.is(ServiceType::Uc) => lists::by_value(w.step, rid, &pieces)
             .map_err(|_| Failure::new(CqeSyndrome::LocalProtErr, vendor_err::LKEY)),
         Ok(()) => lists::payload(w.step, rid, &pieces, true)
             .map_err(|_| Failure::new(CqeSyndrome::LocalProtErr, vendor_err::LKEY)),

@@ -2,7 +2,7 @@
 
 use super::{
     Job,
-    flow::{FLOWS, Flow},
+    packet::{FLOWS, Flow},
 };
 use crate::{
     config::Config,

@@ -1,18 +1,47 @@
-//! Triggers of work on a queue pair: a doorbell, a timer, its turn to send.
+//! Work on a queue pair: what triggers it, that is, a doorbell, a timer or its turn, and the packets that it sends in its turn (PRM:
+//! doorbells).
 
 use super::{
-    congestion, doorbell, ethernet, flush, pace, requester, responses, service, step::Step, timers,
-    work::Work, xrc,
+    acks, completion, datagram, ethernet,
+    fetch::{self, Wqe},
+    flush, rates, receive, requester, responder,
+    step::Step,
+    umr,
+    work::{Failure, Work},
 };
-use crate::{host::Party, region::Func, state::QpRow, transport::Timer};
-use hwspec::context::{QpState, ServiceType};
+use crate::{
+    host::Party,
+    region::Func,
+    state::{Counters, QpFlags, QpRow, SendRecord},
+    transport::{self, Request, Timer},
+};
+use hwspec::{
+    context::{QpState, ServiceType},
+    cqe::CqeOpcode,
+};
 
 /// Handles a send doorbell, of a QP or of a send queue without one.
 #[inline(never)]
 pub(crate) fn ring(func: &mut Func<'_>, step: &mut Step<'_>, qpn: u32, uar: u32) {
     let qp = func.index::<QpRow>(qpn);
-    if qp.and_then(|qp| with(func, step, qp, |w| doorbell::ring(w, uar))).is_none() {
+    if qp.and_then(|qp| with(func, step, qp, |w| ring_qp(w, uar))).is_none() {
         ethernet::ring(func, step, qpn, uar);
+    }
+}
+
+/// Send doorbell of a QP: the doorbell record holds the number of posted WQEs, the register only tells that it changed. Starts the requester, or flushes the WQEs posted to a QP in error.
+fn ring_qp(w: &mut Work<'_, '_, '_>, uar: u32) {
+    // A doorbell is valid only through the UAR page of the QP.
+    let good = w.q.uar == uar && w.func.function().rings() && !w.q.has(QpFlags::NO_SQ);
+    if !good || fetch::refresh(w).is_none() {
+        return w.count(Counters::BadDoorbells);
+    }
+    match w.state() {
+        // In SQE, posted WQEs are flushed.
+        QpState::Rts | QpState::SqErr => w.execute = true,
+        QpState::Err => flush::enter_error(w),
+        // Posted before the QP was ready to send; the transition to RTS starts it.
+        _ => {}
     }
 }
 
@@ -22,10 +51,17 @@ pub(crate) fn take_turn(func: &mut Func<'_>, step: &mut Step<'_>, qp: u32) {
     with(func, step, qp, |w| w.execute = true);
 }
 
-/// Handles an expired timer of the QP.
+/// Handles an expired timer of the QP. The deadline in the QP's row is authoritative: the timer may have been restarted or stopped.
 #[inline(always)]
 pub(crate) fn expire(func: &mut Func<'_>, step: &mut Step<'_>, qp: u32, timer: Timer) {
-    with(func, step, qp, |w| timers::expire(w, timer));
+    with(func, step, qp, |w| match timer {
+        _ if !w.q.requester.timers.is_due(timer, w.step.now) => {}
+        Timer::Ack => w.execute |= transport::acknowledgement_timeout(w, |w| w.is_peer_held_up()),
+        Timer::Rnr => {
+            w.q.requester.rnr_timeout();
+            w.execute = true;
+        }
+    });
 }
 
 /// Flushes a QP in error, which owes completions.
@@ -65,7 +101,7 @@ pub(crate) fn with(
 #[cold]
 fn execute_in_error(w: &mut Work<'_, '_, '_>) {
     // Over XRC, the receive in use belongs to the SRQ that was named, and its completion goes to that SRQ's CQ.
-    if w.q.service != ServiceType::Xrc.raw() || xrc::select(w, w.q.xrc_srqn) {
+    if !w.is(ServiceType::Xrc) || receive::select(w, w.q.xrc_srqn) {
         flush::run(w);
     }
 }
@@ -81,7 +117,7 @@ fn execute(w: &mut Work<'_, '_, '_>) {
     }
     let mut budget = w.room().min(w.step.quantum);
     if w.step.region.is_switched() {
-        budget = pace::budget(w, budget);
+        budget = rates::budget(w, budget);
     }
     if budget == 0 {
         // The peer must consume the waiting frames before more are sent.
@@ -90,7 +126,7 @@ fn execute(w: &mut Work<'_, '_, '_>) {
         return;
     }
     match w.q.requester.is_limited() {
-        true => congestion::take_turn(w, budget, send),
+        true => rates::take_limited_turn(w, budget, send),
         false => send(w, &mut budget),
     }
 }
@@ -98,14 +134,13 @@ fn execute(w: &mut Work<'_, '_, '_>) {
 /// Sends the responses that the peer waits for; requests are sent in the next turn.
 #[cold]
 fn answer(w: &mut Work<'_, '_, '_>) {
-    let answers = matches!(w.state(), QpState::Rtr | QpState::Rts | QpState::SqDrained | QpState::SqErr);
-    if !answers || w.q.service != ServiceType::Rc.raw() {
+    if !w.receives() || !w.is(ServiceType::Rc) {
         w.ready = true;
         return;
     }
-    if responses::waiting(w) {
+    if responder::waiting(w) {
         let mut budget = w.room().min(w.step.quantum);
-        responses::run(w, &mut budget);
+        responder::run(w, &mut budget);
     }
     w.ready |= requester::waiting(w);
 }
@@ -113,18 +148,95 @@ fn answer(w: &mut Work<'_, '_, '_>) {
 /// Sends up to `budget` packets.
 #[inline(always)]
 fn send(w: &mut Work<'_, '_, '_>, budget: &mut u32) {
-    match w.state() {
-        QpState::Rtr | QpState::Rts | QpState::SqDrained | QpState::SqErr => {
-            if w.q.service != ServiceType::Rc.raw() {
-                return service::run(w, budget);
+    if !w.receives() {
+        return;
+    }
+    if !w.is(ServiceType::Rc) {
+        return send_unlike_rc(w, budget);
+    }
+    if responder::waiting(w) {
+        responder::run(w, budget);
+    }
+    if requester::waiting(w) {
+        requester::run(w, budget);
+    }
+}
+
+/// [`send`] for services other than RC. RC, the most frequent, bypasses this dispatch.
+#[cold]
+fn send_unlike_rc(w: &mut Work<'_, '_, '_>, budget: &mut u32) {
+    match ServiceType::from_raw(w.q.service) {
+        ServiceType::Uc => send_unreliable(w, budget),
+        ServiceType::RegUmr => send_at_once(w, budget, umr::next),
+        ServiceType::Xrc => {
+            if !receive::select(w, w.q.xrc_srqn) {
+                return;
             }
-            if responses::waiting(w) {
-                responses::run(w, budget);
+            if responder::waiting(w) {
+                responder::run(w, budget);
             }
-            if requester::waiting(w) {
-                requester::run(w, budget);
+            requester::run(w, budget);
+        }
+        _ => send_at_once(w, budget, datagram::next),
+    }
+}
+
+/// [`send`] for UC: a sent packet is done.
+fn send_unreliable(w: &mut Work<'_, '_, '_>, budget: &mut u32) {
+    loop {
+        if w.state() == QpState::SqErr {
+            return flush::stop(w);
+        }
+        requester::run(w, budget);
+        if w.q.requester.is_acknowledged() || matches!(w.state(), QpState::Err | QpState::SqErr) {
+            w.q.requester.timers.stop(Timer::Ack);
+            return;
+        }
+        transport::complete_sent(w);
+    }
+}
+
+/// Executes the WQE at an index; returns its number of segments and its result.
+type Next = fn(&mut Work<'_, '_, '_>, u16) -> (u8, Result<Wqe, Failure>);
+
+/// Executes up to `budget` work requests, each of which is complete when `next` returns.
+fn send_at_once(w: &mut Work<'_, '_, '_>, budget: &mut u32, next: Next) {
+    while w.q.sq_next != w.q.sq_pi {
+        match w.state() {
+            QpState::Rts => {}
+            QpState::SqErr => return flush::sends_of_stopped(w),
+            _ => return,
+        }
+        if *budget == 0 {
+            w.ready = true;
+            return;
+        }
+        *budget -= 1;
+        let index = w.q.sq_next;
+        let (ds, done) = next(w, index);
+        w.q.sq_next = index.wrapping_add(fetch::blocks(ds));
+        w.q.sq_ci = w.q.sq_next;
+        let (opcode, length) = match &done {
+            Ok(wqe) => (wqe.opcode.raw(), wqe.length),
+            Err(_) => (w.step.buffers.wqe[3], 0),
+        };
+        match done {
+            Ok(wqe) => {
+                let record = SendRecord {
+                    wqe_index: index,
+                    opcode,
+                    request: Request { length, ..Request::default() },
+                    ..SendRecord::default()
+                };
+                if wqe.signaled && !acks::complete(w, &record, None) {
+                    return;
+                }
+            }
+            Err(failure) => {
+                let cqe = completion::error(w, CqeOpcode::ReqErr, failure, index, opcode);
+                completion::push(w, w.q.cqn_snd, cqe, true);
+                return flush::stop(w);
             }
         }
-        _ => {}
     }
 }

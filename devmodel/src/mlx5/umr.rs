@@ -119,7 +119,7 @@ fn check(w: &Work<'_, '_, '_>, wqe: &Wqe, umr: &UmrCtrlSeg, row: &MkeyRow) -> Re
     let indirect = row.mode == AccessMode::Klm.raw() || w.q.has(QpFlags::RESERVED_LKEY);
     let of_domain = row.pd == w.q.pd && !mask.contains(MkeyMask::PD) && indirect;
     // The creator of the queue may change any key that it could have created itself.
-    let by_owner = w.q.service == ServiceType::RegUmr.raw() && may_use(w.q.head.uid, row.head.uid);
+    let by_owner = w.is(ServiceType::RegUmr) && may_use(w.q.head.uid, row.head.uid);
     let own = by_owner || of_domain;
     // IBTA 10.6.7.2.2: a program binds a window to the queue pair of the request, and to no other.
     let tied = row.qpn == w.qpn() || !umr.check_qpn();
@@ -196,9 +196,7 @@ fn change(row: &mut MkeyRow, context: &MkeyContextSeg, mask: MkeyMask) -> Result
 /// True if the key is a memory window: created by a program, which cannot name physical memory, from one part of a
 /// region.
 fn is_window(w: &Work<'_, '_, '_>, row: &MkeyRow) -> bool {
-    row.mode == AccessMode::Klm.raw()
-        && w.q.service != ServiceType::RegUmr.raw()
-        && !w.q.has(QpFlags::RESERVED_LKEY)
+    row.mode == AccessMode::Klm.raw() && !w.is(ServiceType::RegUmr) && !w.q.has(QpFlags::RESERVED_LKEY)
 }
 
 /// The key index of the region that `words` bind a window to; `None` if they unbind it. IBTA 10.6.7.2.4: the region

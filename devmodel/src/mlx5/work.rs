@@ -1,6 +1,6 @@
 //! The queue pair that a stage works on.
 
-use super::{counter_of_event, lists::Domain, step::Step};
+use super::{counter_of_event, event, lists::Domain, step::Step};
 use crate::{
     Profile,
     host::Rid,
@@ -10,7 +10,10 @@ use crate::{
     translate::User,
     transport::{Event, Timer},
 };
-use hwspec::context::QpState;
+use hwspec::{
+    context::{QpState, ServiceType},
+    eqe::{EventType, QueueKind},
+};
 use std::sync::atomic::Ordering::Acquire;
 
 pub(crate) use super::Failure;
@@ -99,6 +102,24 @@ impl<'r, 'h> Work<'_, 'r, 'h> {
     #[inline(always)]
     pub(crate) fn domain(&self) -> Domain {
         Domain { user: self.user(), rlky: self.q.has(QpFlags::RESERVED_LKEY) }
+    }
+
+    /// True if this is the QP's service.
+    #[inline(always)]
+    pub(crate) fn is(&self, service: ServiceType) -> bool {
+        self.q.service == service.raw()
+    }
+
+    /// True in the states in which the QP takes packets.
+    #[inline(always)]
+    pub(crate) fn receives(&self) -> bool {
+        matches!(self.state(), QpState::Rtr | QpState::Rts | QpState::SqDrained | QpState::SqErr)
+    }
+
+    /// Raises an event of the QP.
+    pub(crate) fn raise(&mut self, kind: EventType) {
+        let qpn = self.qpn();
+        event::queue(self.func, self.q.head.uid, kind, (QueueKind::Qp, qpn));
     }
 
     #[inline]

@@ -1,12 +1,12 @@
 //! BAR0: initialization segment, MSI-X table and pending bits, UAR pages.
 
-use super::{init_segment, slow};
+use super::{init_segment, msix, slow};
 use crate::{
     Adapter,
     engine::Runner,
     host::Host,
     identity::BAR0_SIZE,
-    mlx5::{Job, interrupt},
+    mlx5::Job,
     region::{Func, Memic, memic},
     state::Counters,
 };
@@ -116,8 +116,8 @@ impl Adapter {
         match place(offset) {
             Place::InitSegment(at) => init_segment::read(&func, self.config(), now, at),
             // PCI structures are little-endian.
-            Place::MsixTable(at) => interrupt::read_table(&func, at).swap_bytes(),
-            Place::MsixPending(at) => interrupt::read_pending(&func, at).swap_bytes(),
+            Place::MsixTable(at) => msix::read_table(&func, at).swap_bytes(),
+            Place::MsixPending(at) => msix::read_pending(&func, at).swap_bytes(),
             Place::Memic(at) => {
                 let mut word = [0; 4];
                 let read = Memic::of(self.region(), fid).read(at, &mut word);
@@ -159,7 +159,7 @@ impl Adapter {
                 if func.function().bar_answers() {
                     match other {
                         Place::InitSegment(at) => init_segment::write(&mut func, at, value),
-                        Place::MsixTable(at) => interrupt::write_table(&mut func, at, value.swap_bytes()),
+                        Place::MsixTable(at) => msix::write_table(&mut func, at, value.swap_bytes()),
                         Place::Memic(at) => {
                             let _ = Memic::of(self.region(), fid).write(at, &value.to_be_bytes());
                         }

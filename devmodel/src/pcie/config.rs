@@ -1,15 +1,11 @@
 //! Configuration space: reads, and the bits that can be written.
 
-use super::{config_space::set_dword, sriov};
-use crate::{
-    Adapter,
-    engine::Runner,
-    host::Host,
-    identity::BAR0_SIZE,
-    mlx5::interrupt::{self, MSIX_CONTROL},
-    region::Func,
-    state::FunctionRow,
+use super::{
+    config_space::set_dword,
+    msix::{self, MSIX_CONTROL},
+    sriov,
 };
+use crate::{Adapter, engine::Runner, host::Host, identity::BAR0_SIZE, region::Func, state::FunctionRow};
 use hwspec::pcie::{EXPRESS_CAP, EXTENDED_CONFIG_SIZE, VENDOR_CAP};
 
 /// Command register: memory space, bus master, parity, SERR, INTx disable.
@@ -117,7 +113,7 @@ impl Adapter {
                 self.reset(host, fid)
             }
             MSIX_CONTROL => {
-                interrupt::control_changed(&mut func);
+                msix::control_changed(&mut func);
                 func.commit(host);
                 drop(func);
                 0

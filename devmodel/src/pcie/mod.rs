@@ -7,7 +7,7 @@ pub(crate) mod bar;
 mod config;
 mod config_space;
 mod init_segment;
-mod msix;
+pub(crate) mod msix;
 mod reset;
 pub(crate) mod slow;
 mod sriov;

@@ -1,12 +1,84 @@
-//! MSI-X vectors of hosts that keep the MSI-X table to themselves.
+//! MSI-X: the table and pending bits in BAR0 (PCI Express Base 5.0, 7.7.2), and vectors of hosts that keep the table to themselves.
 
 use crate::{
     Adapter,
     host::Host,
-    mlx5::interrupt::{MASKED, control_changed},
-    region::Func,
+    region::{Effect, Func},
     state::MSIX_VECTORS,
 };
+use hwspec::pcie::MSIX_CAP;
+
+/// Message control of the capability.
+pub(super) const MSIX_CONTROL: usize = MSIX_CAP;
+/// Message control: enabled.
+const ENABLE: u32 = 1 << 31;
+/// Message control: all vectors masked.
+const FUNCTION_MASK: u32 = 1 << 30;
+/// Vector control: masked.
+const MASKED: u32 = 1;
+
+/// Raises `vector` when the current job commits; records it as pending while it is masked.
+pub(crate) fn raise(func: &mut Func<'_>, vector: u32) {
+    let vector = vector as usize;
+    if vector >= MSIX_VECTORS {
+        return;
+    }
+    let control = func.function().config_dword(MSIX_CONTROL);
+    if control & ENABLE == 0 || !func.function().may_dma() {
+        return;
+    }
+    let entry = func.function().msix[vector];
+    if control & FUNCTION_MASK != 0 || entry.control & MASKED != 0 {
+        *func.function_mut(|f| &mut f.msix_pending) |= 1 << vector;
+        return;
+    }
+    func.effect(Effect::Msix { vector: vector as u16, address: entry.address, data: entry.data });
+}
+
+/// Sends the pending messages that have been unmasked.
+pub(super) fn control_changed(func: &mut Func<'_>) {
+    let pending = func.function().msix_pending;
+    if pending == 0 {
+        return;
+    }
+    *func.function_mut(|f| &mut f.msix_pending) = 0;
+    (0..MSIX_VECTORS as u32).filter(|v| pending & 1 << v != 0).for_each(|v| raise(func, v));
+}
+
+/// The dword at `offset` of the table, in PCI byte order.
+pub(super) fn read_table(func: &Func<'_>, offset: usize) -> u32 {
+    let Some(entry) = func.function().msix.get(offset / 16) else { return 0 };
+    match offset % 16 {
+        0 => entry.address as u32,
+        4 => (entry.address >> 32) as u32,
+        8 => entry.data,
+        _ => entry.control,
+    }
+}
+
+/// Writes the dword at `offset` of the table.
+pub(super) fn write_table(func: &mut Func<'_>, offset: usize, value: u32) {
+    if offset / 16 >= MSIX_VECTORS {
+        return;
+    }
+    let entry = &mut func.function_mut(|f| &mut f.msix)[offset / 16];
+    match offset % 16 {
+        0 => entry.address = entry.address & !0xffff_ffff | u64::from(value & !3),
+        4 => entry.address = entry.address & 0xffff_ffff | u64::from(value) << 32,
+        8 => entry.data = value,
+        _ => entry.control = value & MASKED,
+    }
+    control_changed(func);
+}
+
+/// The dword at `offset` of the pending bits.
+pub(super) fn read_pending(func: &Func<'_>, offset: usize) -> u32 {
+    match offset {
+        0 => func.function().msix_pending as u32,
+        4 => (func.function().msix_pending >> 32) as u32,
+        _ => 0,
+    }
+}
 
 /// The message that a vector sends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

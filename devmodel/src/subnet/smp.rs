@@ -3,7 +3,7 @@
 use super::mad::{self, Answer, turned};
 use crate::{
     Config, identity,
-    mlx5::port,
+    mlx5::eswitch,
     region::Func,
     state::{ARBITRATION, IbPort, PKEYS, PORT_GUIDS},
 };
@@ -158,7 +158,7 @@ fn set(func: &mut Func<'_>, id: u16, modifier: u32, data: &[u8; 64]) -> Answer<(
                 *guid = prefix(given);
             }
             if *guids != before {
-                port::port_event(func, PortChange::Guid);
+                eswitch::port_event(func, PortChange::Guid);
             }
         }
         attribute::PKEY_TABLE => {
@@ -169,7 +169,7 @@ fn set(func: &mut Func<'_>, id: u16, modifier: u32, data: &[u8; 64]) -> Answer<(
                 *pkey = u16::from_be_bytes(prefix(given));
             }
             if *pkeys != before {
-                port::port_event(func, PortChange::Pkey);
+                eswitch::port_event(func, PortChange::Pkey);
             }
         }
         attribute::SL_TO_VL => {
@@ -300,10 +300,10 @@ fn set_port_info(func: &mut Func<'_>, info: &PortInfo) -> Answer<()> {
     let changed = port.gid_prefix != func.function().ib.gid_prefix;
     *func.function_mut(|f| &mut f.ib) = port;
     if changed {
-        port::port_event(func, PortChange::Guid);
+        eswitch::port_event(func, PortChange::Guid);
     }
     if info.client_reregister() {
-        port::port_event(func, PortChange::ClientRereg);
+        eswitch::port_event(func, PortChange::ClientRereg);
     }
     match (state, physical) {
         (port_state::DOWN, PHYS_DISABLED) => set_link(func, false),
@@ -319,5 +319,5 @@ pub(crate) fn set_link(func: &mut Func<'_>, up: bool) {
         let downed = func.function_mut(|f| &mut f.ib.link_downed);
         *downed = downed.saturating_add(1);
     }
-    port::set_link(func, up);
+    eswitch::set_port(func, up);
 }

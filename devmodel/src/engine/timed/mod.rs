@@ -23,7 +23,7 @@ use super::{
 use crate::{
     Adapter, Config,
     host::Host,
-    mlx5::{Job, Step, pace, step::Buffers},
+    mlx5::{Job, Step, rates, step::Buffers},
     region::{Func, Lookup, Lookups, TimerKind},
     transport::Timer,
 };
@@ -331,7 +331,7 @@ impl<T> Timed<'_, T> {
             self.submit(cause, fid, job);
         }
         if adapter.region().is_switched() {
-            pace::sent(&mut func, now, self.buffers.bytes());
+            rates::sent(&mut func, now, self.buffers.bytes());
         }
         let timer = func.next_timer();
         if let Some(at) = timer.filter(|_| self.timer.insert(fid, timer) != Some(timer)) {

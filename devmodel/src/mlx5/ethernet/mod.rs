@@ -1,17 +1,12 @@
 //! The Ethernet side: frames other than RDMA, from send queues to the wire, and from the wire through flow tables to
 //! receive queues.
 
-mod checksum;
-mod flush;
 mod frame;
-mod hash;
 mod receive;
-mod segment;
 mod steer;
 mod transmit;
 
-pub(crate) use flush::{begin as flush_receives, flush};
-pub(crate) use receive::arrive;
+pub(crate) use receive::{arrive, flush, flush_receives};
 pub(crate) use transmit::{ring, run};
 
 /// The fields that flow tables can match, for a frame of `len` bytes that begins with `bytes`; `None` if it is not a

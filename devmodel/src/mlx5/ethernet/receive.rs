@@ -2,24 +2,25 @@
 //! CQE that reports the results of steering and checks.
 
 use super::{
-    checksum, flush,
-    frame::{Parts, TAG, TCP, UDP},
-    hash, steer,
+    frame::{self, Parts, TAG, TCP, UDP},
+    steer,
 };
 use crate::{
     LinkLayer,
     host::Party,
     mlx5::{
         Step, completion, eswitch, event,
+        flush::{BATCH, FIRST_LOOK_US, LAST_LOOK_US, PS_PER_US},
         lists::{self, Domain},
     },
-    region::{Func, GROUP_ETHERNET, SlotPayload, Sync},
+    region::{Func, GROUP_ETHERNET, SlotPayload, Sync, TimerKind},
     state::{Counters, FunctionRow, RqRow, RqtRow, TirRow},
     translate::{self, User},
 };
 use hwspec::{
-    cqe::{Cqe64, CqeError, CqeOpcode, CqeSyndrome, eth},
+    cqe::{Cqe64, CqeError, CqeOpcode, CqeSyndrome, eth, vendor_err},
     doorbell::RCV_DBR,
+    eqe::{EventType, QueueKind},
     handle::{Qpn, Srqn},
     wire::{ROCE_PORT, eth::EtherType},
 };
@@ -154,7 +155,7 @@ struct Received {
 
 /// Delivers a frame to the queue selected by an interface.
 fn deliver(func: &mut Func<'_>, step: &mut Step<'_>, tir: &TirRow, head: &[u8], frame: &mut Received) {
-    let (hash, hash_type) = hash::packet(tir, head, &frame.parts);
+    let (hash, hash_type) = steer::hash(tir, head, &frame.parts);
     let rqn = if tir.disp == DIRECT {
         Some(tir.rqn)
     } else {
@@ -198,14 +199,15 @@ fn deliver(func: &mut Func<'_>, step: &mut Step<'_>, tir: &TirRow, head: &[u8], 
     rq.ci = (rq.ci + 1) & 0xffff;
     if !completion::append(func, step, rq.cqn, cqe, false) {
         rq.state = ERROR;
+        // No completion could report it.
         let number = func.number::<RqRow>(index);
-        event::receive_queue(func, rq.head.uid, number);
+        event::queue(func, rq.head.uid, EventType::WqCatasError, (QueueKind::Rq, number));
     }
     if let Some(row) = func.row_mut::<RqRow>(index) {
         (row.pi, row.ci, row.state) = (rq.pi, rq.ci, rq.state);
     }
     if rq.state == ERROR {
-        flush::begin(func, step.now, index);
+        flush_receives(func, step.now, index);
     }
 }
 
@@ -317,10 +319,10 @@ impl Ranges {
 fn describe(step: &Step<'_>, frame: &Received, stripped: Option<u16>) -> Cqe64 {
     let bytes = step.staged(frame.start, frame.len as u32);
     let parts = &frame.parts;
-    let good = checksum::verify(bytes, parts);
+    let good = frame::verify(bytes, parts);
     // Covers all bytes after the Ethernet header that the driver sees.
     let from = 14 + if stripped.is_some() { TAG } else { 0 };
-    let sum = checksum::add(0, bytes.get(from..).unwrap_or_default());
+    let sum = frame::add(0, bytes.get(from..).unwrap_or_default());
     let l3 = match parts.version {
         4 => eth::L3_IPV4,
         6 => eth::L3_IPV6,
@@ -357,4 +359,56 @@ fn describe(step: &Step<'_>, frame: &Received, stripped: Option<u16>) -> Cqe64 {
         .qpn(Qpn(frame.tag))
         .opcode(CqeOpcode::RespSend);
     cqe
+}
+
+// Receive queues in error: posted WQEs complete as flushed, in order (IBTA 10.3.1; PRM: `rqc.flush_in_error_en`).
+
+/// Starts the flush of queue `index` in the error state, from `now` on, if it is configured to flush.
+#[cold]
+pub(crate) fn flush_receives(func: &mut Func<'_>, now: u64, index: u32) {
+    let Some(rq) = func.row_mut::<RqRow>(index) else { return };
+    if rq.state == ERROR && rq.flags & RqRow::FLUSH != 0 {
+        rq.flush_wait = 0;
+        func.forget_timer(index, TimerKind::Rq);
+        func.arm_timer(index, TimerKind::Rq, now);
+    }
+}
+
+/// Completes a batch of the WQEs posted to queue `index`. Receives are posted without a doorbell, so an empty queue is
+/// checked again, with the interval doubled each time.
+#[cold]
+pub(crate) fn flush(func: &mut Func<'_>, step: &mut Step<'_>, index: u32) {
+    let Some(mut rq) = func.row::<RqRow>(index).copied() else { return };
+    if rq.state != ERROR {
+        return;
+    }
+    let party = Party(rq.head.party);
+    if !step.host.reaches(party) {
+        step.blocked = Some(party);
+        return;
+    }
+    refresh(func, step, &mut rq);
+    let mut left = BATCH;
+    while rq.pi != rq.ci && left != 0 {
+        left -= 1;
+        func.count(Counters::RespCqeError, 1);
+        func.count(Counters::RespCqeFlushError, 1);
+        let cqe = failed(func, index, &rq, (CqeSyndrome::WrFlushErr, vendor_err::FLUSH));
+        rq.ci = (rq.ci + 1) & 0xffff;
+        if !completion::append(func, step, rq.cqn, cqe, true) {
+            rq.ci = rq.pi;
+        }
+    }
+    let wait = match left {
+        0 => Some(0),
+        BATCH if rq.flush_wait >= LAST_LOOK_US => None,
+        BATCH if rq.flush_wait != 0 => Some(rq.flush_wait * 2),
+        _ => Some(FIRST_LOOK_US),
+    };
+    if let Some(row) = func.row_mut::<RqRow>(index) {
+        (row.pi, row.ci, row.flush_wait) = (rq.pi, rq.ci, wait.unwrap_or(rq.flush_wait));
+    }
+    if let Some(wait) = wait {
+        func.arm_timer(index, TimerKind::Rq, step.now + u64::from(wait) * PS_PER_US);
+    }
 }

@@ -1,29 +1,139 @@
-//! Receiving datagrams (IBTA 9.8.3.2): datagrams that fit are delivered after the 40 bytes of the GRH, others are
-//! dropped.
+//! Datagrams: UD queue pairs and the port's special ones, QP0 and QP1 (IBTA 9.8.3, 13.5.1).
+//!
+//! A work request is one packet, and complete when the packet is sent. A datagram that fits is delivered after the 40 bytes of the GRH,
+//! another is dropped.
 
-use super::address::TOO_LONG;
+use super::{
+    acks,
+    arrive::Packet,
+    completion, counter_of_dropped,
+    fetch::{self, Wqe},
+    flush,
+    lists::{self, Domain, ListFault},
+    multicast,
+    packet::Class,
+    receive,
+    step::Payload,
+    work::{Failure, Work},
+};
 use crate::{
     Profile,
     host::Abort,
-    mlx5::{
-        completion, counter_of_dropped, event, flush,
-        lists::{self, Domain},
-        receive,
-        received::Packet,
-        settle,
-        work::{Failure, Work},
-    },
     region::SlotPayload,
-    state::{Counters, QpFlags, SrqRow},
-    transport::{Datagram, Receiver, check_datagram},
+    state::{Counters, Path, QpFlags, QpRow, SrqRow},
+    transport::{Datagram, Receiver, check_datagram, qkey_of},
 };
 use hwspec::{
-    context::{QpState, ServiceType},
+    context::ServiceType,
     cqe::{Cqe64, CqeOpcode, CqeSyndrome, RoceL3Type, vendor_err},
     eqe::EventType,
-    handle::Qpn,
-    wire::{Deth, GRH_SIZE},
+    handle::{Psn, Qpn},
+    wire::{self, BthOpcode, Deth, GRH_SIZE, lrh::MULTICAST_QPN},
+    wqe::{AvSeg, WqeOpcode},
 };
+
+/// The error of a message that exceeds a packet or a receive buffer.
+const TOO_LONG: CqeSyndrome = CqeSyndrome::LocalLengthErr;
+
+/// The QP number of `q` as seen by a peer; its own is `number`. Special QPs have the numbers 0 and 1 in any row.
+pub(super) fn source_qpn(q: &QpRow, number: u32) -> u32 {
+    match ServiceType::from_raw(q.service) {
+        ServiceType::Qp0 => 0,
+        ServiceType::Qp1 => 1,
+        _ if q.deth_sqpn != 0 => q.deth_sqpn & 0xff_ffff,
+        _ => number,
+    }
+}
+
+/// Sends the message of the work request at `index`.
+pub(crate) fn next(w: &mut Work<'_, '_, '_>, index: u16) -> (u8, Result<Wqe, Failure>) {
+    match fetch::datagram(w, index) {
+        Ok((wqe, av)) => (wqe.ds, transmit(w, &wqe, &av).map(|()| wqe)),
+        Err((ds, failure)) => (ds, Err(failure)),
+    }
+}
+
+fn transmit(w: &mut Work<'_, '_, '_>, wqe: &Wqe, av: &AvSeg) -> Result<(), Failure> {
+    if wqe.opcode == WqeOpcode::Nop {
+        return Ok(());
+    }
+    // IBTA 9.8.3.1: a message is a single packet.
+    if wqe.length > u32::from(w.q.mtu) {
+        return Err(Failure::new(TOO_LONG, vendor_err::SGE_LENGTH));
+    }
+    let path = path_of(w, av)?;
+    let payload = gather(w, wqe)?;
+    let opcode = match wqe.opcode {
+        WqeOpcode::SendImm => BthOpcode::UdSendOnlyImm,
+        _ => BthOpcode::UdSendOnly,
+    };
+    let mut bth = w.bth(opcode, w.q.requester.psn);
+    bth.set().se(wqe.solicited).dest_qp(av.destination_qp_dct());
+    let mut deth = Deth::zeroed();
+    deth.set().qkey(qkey_of(av.qkey(), w.q.qkey)).src_qp(Qpn(source_qpn(&w.q, w.qpn())));
+    let packet = wire::Packet { bth, deth, imm: wqe.imm, ..wire::Packet::default() };
+    if !send(w, &path, &packet, &payload) {
+        return Err(fetch::refuse(CqeSyndrome::LocalQpOpErr));
+    }
+    if av.destination_qp_dct() == Qpn(MULTICAST_QPN) {
+        multicast::loop_back(w, &path, &packet, payload);
+    }
+    w.q.requester.psn = Psn::new(w.q.requester.psn).add(1).get();
+    Ok(())
+}
+
+/// The path of a packet, from its address vector.
+fn path_of(w: &Work<'_, '_, '_>, av: &AvSeg) -> Result<Path, Failure> {
+    let ethernet = w.step.config.link_layer == crate::LinkLayer::Ethernet;
+    let source = w.func.function().roce.get(usize::from(av.src_addr_index()));
+    if ethernet && source.is_none_or(|address| address.valid == 0) {
+        return Err(fetch::refuse(CqeSyndrome::LocalQpOpErr));
+    }
+    Ok(Path {
+        sgid_index: av.src_addr_index(),
+        hop_limit: av.hop_limit(),
+        tclass: av.tclass(),
+        grh: av.grh().into(),
+        udp_sport: av.rlid_udp_sport(),
+        dmac: av.rmac(),
+        dgid: av.rgid_rip(),
+        flow_label: av.flow_label(),
+        rlid: av.rlid_udp_sport(),
+        sl: av.sl_eth_prio(),
+        path_bits: av.mlid(),
+    })
+}
+
+/// Sends a packet on `path`, whose end is from now on the latest destination.
+pub(super) fn send(w: &mut Work<'_, '_, '_>, path: &Path, packet: &wire::Packet, payload: &Payload) -> bool {
+    (w.q.path.dmac, w.q.path.rlid) = (path.dmac, path.rlid);
+    w.send_along(Some(path), packet, payload, Class::of(path))
+}
+
+/// Payload of the message, by value: its buffer belongs to the program again once the request completes.
+fn gather(w: &mut Work<'_, '_, '_>, wqe: &Wqe) -> Result<Payload, Failure> {
+    let [start, end] = wqe.data.map(usize::from);
+    let buffers = &mut *w.step.buffers;
+    if wqe.inline {
+        let at = buffers.staged.len() as u32;
+        let bytes = buffers.wqe.get(start..end).ok_or(fetch::refuse(CqeSyndrome::LocalQpOpErr))?;
+        buffers.staged.extend_from_slice(bytes);
+        return Ok(Payload::Staged(at, wqe.length));
+    }
+    let mut pieces = std::mem::take(&mut buffers.pieces);
+    let list = &w.step.buffers.wqe[start..end];
+    let domain = w.domain();
+    let found = lists::check(w.func, domain, list, lists::GATHER)
+        .and_then(|()| lists::resolve(w.func, domain, list, 0, wqe.length, lists::GATHER, &mut pieces));
+    let rid = w.func.rid();
+    let payload = match found {
+        Ok(()) => lists::by_value(w.step, rid, &pieces)
+            .map_err(|_| Failure::new(CqeSyndrome::LocalProtErr, vendor_err::LKEY)),
+        Err(fault) => Err(ListFault::failure(fault)),
+    };
+    w.step.buffers.pieces = pieces;
+    payload
+}
 
 /// The reason why a datagram is not delivered.
 enum Refusal {
@@ -32,6 +142,7 @@ enum Refusal {
     /// The receive WQE completes with an error, and the QP goes to ERR.
     Fail(Failure),
 }
+
 use Refusal::{Drop, Fail};
 
 /// Handles a packet for a datagram QP.
@@ -71,8 +182,8 @@ fn check(w: &mut Work<'_, '_, '_>, packet: &Packet<'_>) -> Result<Deth, Counters
         padded: packet.padded,
     };
     let receiver = Receiver {
-        ready: matches!(w.state(), QpState::Rtr | QpState::Rts | QpState::SqDrained | QpState::SqErr),
-        manages: w.q.service == ServiceType::Qp0.raw(),
+        ready: w.receives(),
+        manages: w.is(ServiceType::Qp0),
         qkey: w.q.qkey,
         mtu: w.q.mtu.into(),
     };
@@ -155,7 +266,7 @@ fn complete(w: &mut Work<'_, '_, '_>, packet: &Packet<'_>, deth: &Deth, index: u
         }
     }
     if !completion::push(w, w.receiver.cqn, cqe, bth.se()) {
-        settle::unreported(w);
+        acks::unreported(w);
     }
 }
 
@@ -167,7 +278,6 @@ fn fail(w: &mut Work<'_, '_, '_>, index: u16, failure: Failure) {
     let cqe = completion::error(w, CqeOpcode::RespErr, failure, index, 0);
     completion::push(w, w.receiver.cqn, cqe, true);
     receive::done(w);
-    let (uid, qpn) = (w.q.head.uid, w.qpn());
-    event::queue(w.func, uid, EventType::WqCatasError, qpn);
+    w.raise(EventType::WqCatasError);
     flush::enter_error(w);
 }
