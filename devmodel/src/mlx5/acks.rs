@@ -114,19 +114,12 @@ fn scatter(
     len: u32,
 ) -> Result<(), Option<Failure>> {
     let wqe = requester::again(w, record).map_err(Some)?;
-    let mut pieces = std::mem::take(&mut w.step.buffers.pieces);
-    let list = &w.step.buffers.wqe[usize::from(wqe.data[0])..usize::from(wqe.data[1])];
-    let found = lists::resolve(w.func, w.domain(), list, from, len, lists::SCATTER, &mut pieces);
+    w.resolve_send(&wqe, from, len, lists::SCATTER).map_err(|fault| Some(fault.failure()))?;
     let rid = w.func.rid();
-    let result = match found {
-        Ok(()) => lists::place(w.step, data, rid, &pieces).map_err(|abort| match abort {
-            Abort::Source | Abort::Gone => None,
-            Abort::Destination => Some(Failure::new(CqeSyndrome::LocalProtErr, vendor_err::READ_SCATTER)),
-        }),
-        Err(fault) => Err(Some(fault.failure())),
-    };
-    w.step.buffers.pieces = pieces;
-    result
+    lists::place(w.step, data, rid).map_err(|abort| {
+        let failure = Failure::new(CqeSyndrome::LocalProtErr, vendor_err::READ_SCATTER);
+        (abort == Abort::Destination).then_some(failure)
+    })
 }
 
 impl Requests for Work<'_, '_, '_> {
@@ -187,8 +180,7 @@ impl Requests for Work<'_, '_, '_> {
         };
         self.q.sq_ci = record.wqe_index.wrapping_add(record.wqebbs.into());
         self.q.set(QpFlags::SQ_FAILED, true);
-        let cqe = completion::error(self, CqeOpcode::ReqErr, failure, record.wqe_index, record.opcode);
-        completion::push(self, self.q.cqn_snd, cqe, true);
+        completion::fail(self, CqeOpcode::ReqErr, failure, record.wqe_index, record.opcode);
         flush::stop(self);
     }
     #[inline(always)]

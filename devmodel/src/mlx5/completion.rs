@@ -38,39 +38,48 @@ pub(crate) fn user_index(w: &Work<'_, '_, '_>, receive: bool) -> u32 {
     }
 }
 
-/// Builds an error CQE and counts it.
+/// Completes WQE `wqe` of the QP with an error, and counts it. Returns as [`append`] does.
 #[cold]
-pub(crate) fn error(
+pub(crate) fn fail(
     w: &mut Work<'_, '_, '_>,
     kind: CqeOpcode,
     failure: Failure,
     wqe: u16,
     opcode: u8,
-) -> Cqe64 {
+) -> bool {
     let receive = kind == CqeOpcode::RespErr;
     w.count(if receive { Counters::RespCqeError } else { Counters::ReqCqeError });
     if failure.syndrome == CqeSyndrome::WrFlushErr {
         w.count(if receive { Counters::RespCqeFlushError } else { Counters::ReqCqeFlushError });
     }
+    let cqn = if receive { w.receiver.cqn } else { w.q.cqn_snd };
+    let cqe = error(kind, failure, (w.qpn(), user_index(w, receive)), wqe, opcode);
+    append(w.func, w.step, cqn, cqe, true)
+}
+
+/// The error CQE of WQE `wqe` of a queue with this number and user index.
+#[cold]
+pub(crate) fn error(
+    kind: CqeOpcode,
+    failure: Failure,
+    (number, user): (u32, u32),
+    wqe: u16,
+    opcode: u8,
+) -> Cqe64 {
     let mut cqe = CqeError::zeroed();
     cqe.set()
-        .srqn(Srqn(user_index(w, receive)))
+        .srqn(Srqn(user))
         .vendor_err_synd(failure.vendor)
         .syndrome(failure.syndrome)
         .s_wqe_opcode(opcode)
-        .qpn(Qpn(w.qpn()))
+        .qpn(Qpn(number))
         .wqe_counter(wqe)
         .opcode(kind);
     Cqe64::from_bytes(*cqe.as_bytes())
 }
 
-/// Appends `cqe` to CQ `cqn`. False if the CQ is full, broken or destroyed, or the job has no room for more effects: the QP must
-/// go to ERR. If the CQ became full, its error event was raised.
-pub(crate) fn push(w: &mut Work<'_, '_, '_>, cqn: u32, cqe: Cqe64, solicited: bool) -> bool {
-    append(w.func, w.step, cqn, cqe, solicited)
-}
-
-/// Like [`push`], for queues without a QP.
+/// Appends `cqe` to CQ `cqn`. False if the CQ is full, broken or destroyed, or the job has no room for more effects: the queue must go
+/// to ERR. If the CQ became full, its error event was raised.
 pub(crate) fn append(
     func: &mut Func<'_>,
     step: &mut Step<'_>,

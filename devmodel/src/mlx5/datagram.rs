@@ -9,10 +9,10 @@ use super::{
     completion, counter_of_dropped,
     fetch::{self, Wqe},
     flush,
-    lists::{self, Domain, ListFault},
+    lists::{self, Domain},
     multicast,
     packet::Class,
-    receive,
+    receive, requester,
     step::Payload,
     work::{Failure, Work},
 };
@@ -20,7 +20,7 @@ use crate::{
     Profile,
     host::Abort,
     region::SlotPayload,
-    state::{Counters, Path, QpFlags, QpRow, SrqRow},
+    state::{Counters, Path, QpRow},
     transport::{Datagram, Receiver, check_datagram, qkey_of},
 };
 use hwspec::{
@@ -62,7 +62,10 @@ fn transmit(w: &mut Work<'_, '_, '_>, wqe: &Wqe, av: &AvSeg) -> Result<(), Failu
         return Err(Failure::new(TOO_LONG, vendor_err::SGE_LENGTH));
     }
     let path = path_of(w, av)?;
-    let payload = gather(w, wqe)?;
+    if let Some(failure) = (!wqe.inline).then(|| requester::check_list(w, wqe)).flatten() {
+        return Err(failure);
+    }
+    let payload = requester::gather(w, wqe, 0, wqe.length)?;
     let opcode = match wqe.opcode {
         WqeOpcode::SendImm => BthOpcode::UdSendOnlyImm,
         _ => BthOpcode::UdSendOnly,
@@ -110,31 +113,6 @@ pub(super) fn send(w: &mut Work<'_, '_, '_>, path: &Path, packet: &wire::Packet,
     w.send_along(Some(path), packet, payload, Class::of(path))
 }
 
-/// Payload of the message, by value: its buffer belongs to the program again once the request completes.
-fn gather(w: &mut Work<'_, '_, '_>, wqe: &Wqe) -> Result<Payload, Failure> {
-    let [start, end] = wqe.data.map(usize::from);
-    let buffers = &mut *w.step.buffers;
-    if wqe.inline {
-        let at = buffers.staged.len() as u32;
-        let bytes = buffers.wqe.get(start..end).ok_or(fetch::refuse(CqeSyndrome::LocalQpOpErr))?;
-        buffers.staged.extend_from_slice(bytes);
-        return Ok(Payload::Staged(at, wqe.length));
-    }
-    let mut pieces = std::mem::take(&mut buffers.pieces);
-    let list = &w.step.buffers.wqe[start..end];
-    let domain = w.domain();
-    let found = lists::check(w.func, domain, list, lists::GATHER)
-        .and_then(|()| lists::resolve(w.func, domain, list, 0, wqe.length, lists::GATHER, &mut pieces));
-    let rid = w.func.rid();
-    let payload = match found {
-        Ok(()) => lists::by_value(w.step, rid, &pieces)
-            .map_err(|_| Failure::new(CqeSyndrome::LocalProtErr, vendor_err::LKEY)),
-        Err(fault) => Err(ListFault::failure(fault)),
-    };
-    w.step.buffers.pieces = pieces;
-    payload
-}
-
 /// The reason why a datagram is not delivered.
 enum Refusal {
     /// Silently dropped; the receive WQE is not consumed.
@@ -151,10 +129,7 @@ pub(crate) fn arrive(w: &mut Work<'_, '_, '_>, packet: &Packet<'_>) {
         Ok(deth) => deth,
         Err(counter) => return w.count(counter),
     };
-    let shared = match w.q.has(QpFlags::HAS_SRQ) {
-        true => w.func.get::<SrqRow>(w.receiver.srqn).copied(),
-        false => None,
-    };
+    let shared = receive::shared(w);
     let Some(index) = receive::take(w) else { return w.count(Counters::OutOfBuffer) };
     match deliver(w, packet, index) {
         Ok(()) => {
@@ -163,9 +138,7 @@ pub(crate) fn arrive(w: &mut Work<'_, '_, '_>, packet: &Packet<'_>) {
         }
         Err(Drop(counter)) => {
             w.count(counter);
-            if let (Some(before), Some(row)) = (shared, w.func.get_mut::<SrqRow>(w.receiver.srqn)) {
-                *row = before;
-            }
+            receive::give_back(w, shared);
         }
         Err(Fail(failure)) => fail(w, index, failure),
     }
@@ -220,19 +193,12 @@ fn place(
     len: u32,
     data: &SlotPayload<'_>,
 ) -> Result<(), Refusal> {
-    let mut pieces = std::mem::take(&mut w.step.buffers.pieces);
-    let list = &w.step.buffers.receive;
-    let found = lists::resolve(w.func, domain, list, from, len, lists::SCATTER, &mut pieces);
+    w.resolve_receive(domain, from, len).map_err(|_| protection())?;
     let rid = w.func.rid();
-    let result = match found {
-        Ok(()) => lists::place(w.step, data, rid, &pieces).map_err(|abort| match abort {
-            Abort::Source | Abort::Gone => Drop(Counters::RxMalformed),
-            Abort::Destination => protection(),
-        }),
-        Err(_) => Err(protection()),
-    };
-    w.step.buffers.pieces = pieces;
-    result
+    lists::place(w.step, data, rid).map_err(|abort| match abort {
+        Abort::Source | Abort::Gone => Drop(Counters::RxMalformed),
+        Abort::Destination => protection(),
+    })
 }
 
 fn complete(w: &mut Work<'_, '_, '_>, packet: &Packet<'_>, deth: &Deth, index: u16) {
@@ -265,7 +231,7 @@ fn complete(w: &mut Work<'_, '_, '_>, packet: &Packet<'_>, deth: &Deth, index: u
             cqe.set().sl(l3.raw());
         }
     }
-    if !completion::push(w, w.receiver.cqn, cqe, bth.se()) {
+    if !completion::append(w.func, w.step, w.receiver.cqn, cqe, bth.se()) {
         acks::unreported(w);
     }
 }
@@ -275,8 +241,7 @@ fn fail(w: &mut Work<'_, '_, '_>, index: u16, failure: Failure) {
     if failure.syndrome == CqeSyndrome::LocalLengthErr {
         w.count(Counters::RespLocalLengthError);
     }
-    let cqe = completion::error(w, CqeOpcode::RespErr, failure, index, 0);
-    completion::push(w, w.receiver.cqn, cqe, true);
+    completion::fail(w, CqeOpcode::RespErr, failure, index, 0);
     receive::done(w);
     w.raise(EventType::WqCatasError);
     flush::enter_error(w);

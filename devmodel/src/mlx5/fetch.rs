@@ -58,6 +58,12 @@ impl Wqe {
         xrc_srqn: 0,
     };
 
+    /// The list of data segments, in the step's buffer.
+    #[inline(always)]
+    pub(crate) fn list<'b>(&self, buffer: &'b [u8]) -> &'b [u8] {
+        &buffer[usize::from(self.data[0])..usize::from(self.data[1])]
+    }
+
     /// The WQE described by its control segment.
     #[inline(always)]
     fn of(ctrl: &CtrlSeg) -> Self {

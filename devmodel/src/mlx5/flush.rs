@@ -16,7 +16,7 @@ use hwspec::{
     wqe::CtrlSeg,
 };
 
-const FLUSHED: Failure = Failure::of(Status::Flushed);
+pub(crate) const FLUSHED: Failure = Failure::of(Status::Flushed);
 /// Maximum number of completions at once.
 pub(crate) const BATCH: usize = 64;
 /// First and last interval between checks of the receive counter of a QP in error. Receives are posted without a doorbell;
@@ -62,8 +62,7 @@ pub(crate) fn sends(w: &mut Work<'_, '_, '_>, left: &mut usize) {
         let index = w.q.sq_ci;
         let ds = fetch::segments(w, index);
         let opcode = CtrlSeg::read(&w.step.buffers.wqe).opcode().raw();
-        let cqe = completion::error(w, CqeOpcode::ReqErr, FLUSHED, index, opcode);
-        if !completion::push(w, w.q.cqn_snd, cqe, true) {
+        if !completion::fail(w, CqeOpcode::ReqErr, FLUSHED, index, opcode) {
             w.q.sq_ci = w.q.sq_pi;
             break;
         }
@@ -104,8 +103,7 @@ pub(crate) fn run(w: &mut Work<'_, '_, '_>) {
     if w.q.has(QpFlags::HAS_SRQ) {
         // The WQE in use was taken from the SRQ and must be returned to the program.
         if w.q.responder.rx.kind == Message::SEND {
-            let cqe = completion::error(w, CqeOpcode::RespErr, FLUSHED, w.q.responder.rx.receive as u16, 0);
-            completion::push(w, w.receiver.cqn, cqe, true);
+            completion::fail(w, CqeOpcode::RespErr, FLUSHED, w.q.responder.rx.receive as u16, 0);
             w.q.responder.rx = Message::default();
         }
         last_wqe(w);
@@ -114,8 +112,7 @@ pub(crate) fn run(w: &mut Work<'_, '_, '_>) {
         let before = w.q.rq_ci;
         if receive::refresh(w).is_some() {
             while w.q.rq_ci != w.q.rq_pi && left > 0 {
-                let cqe = completion::error(w, CqeOpcode::RespErr, FLUSHED, w.q.rq_ci, 0);
-                if !completion::push(w, w.receiver.cqn, cqe, true) {
+                if !completion::fail(w, CqeOpcode::RespErr, FLUSHED, w.q.rq_ci, 0) {
                     w.q.rq_ci = w.q.rq_pi;
                     break;
                 }

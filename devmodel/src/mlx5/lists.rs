@@ -1,8 +1,9 @@
-//! Scatter and gather lists, and the payload transferred with them.
+//! Scatter and gather lists, and the payload transferred with them. A list or a key is resolved to the pieces in the step's buffers.
 
 use super::{
-    Failure,
-    step::{Payload, Step},
+    fetch::Wqe,
+    step::{Buffers, Payload, Step},
+    work::{Failure, Work},
 };
 use crate::{
     host::{Abort, Rid},
@@ -110,21 +111,49 @@ pub(crate) fn resolve(
     if left == 0 { Ok(()) } else { Err(ListFault::Short) }
 }
 
-/// Turns `pieces` of local memory into the payload of a packet.
+impl Work<'_, '_, '_> {
+    /// Resolves bytes `from..from + len` of the receive WQE's list.
+    #[inline(always)]
+    pub(crate) fn resolve_receive(&mut self, domain: Domain, from: u32, len: u32) -> Result<(), ListFault> {
+        let Buffers { receive, pieces, .. } = &mut *self.step.buffers;
+        resolve(self.func, domain, receive, from, len, SCATTER, pieces)
+    }
+
+    /// Resolves bytes `from..from + len` of the send WQE's list.
+    #[inline(always)]
+    pub(crate) fn resolve_send(&mut self, wqe: &Wqe, from: u32, len: u32, need: u8) -> Result<(), ListFault> {
+        let domain = self.domain();
+        let Buffers { wqe: bytes, pieces, .. } = &mut *self.step.buffers;
+        resolve(self.func, domain, wqe.list(bytes), from, len, need, pieces)
+    }
+
+    /// Resolves `len` bytes at `va` of a key that the peer named, in protection domain `pd`.
+    #[inline(always)]
+    pub(crate) fn resolve_key(
+        &mut self,
+        pd: u32,
+        (rkey, va): (u32, u64),
+        len: u32,
+        need: u8,
+    ) -> Result<(), Fault> {
+        let user = User { pd, qpn: self.qpn() };
+        let pieces = &mut self.step.buffers.pieces;
+        pieces.clear();
+        translate::pieces(self.func, user, rkey, va, len, need, pieces)
+    }
+}
+
+/// Turns the pieces of local memory into the payload of a packet.
 #[inline]
-pub(crate) fn payload(
-    step: &mut Step<'_>,
-    rid: Rid,
-    pieces: &[Piece],
-    value: bool,
-) -> Result<Payload, Abort> {
+pub(crate) fn payload(step: &mut Step<'_>, rid: Rid, value: bool) -> Result<Payload, Abort> {
+    let pieces = &step.buffers.pieces;
     let len = Piece::sum(pieces);
     if len == 0 {
         return Ok(Payload::Empty);
     }
     let inside = pieces.iter().any(|piece| memic::is_within(piece.at));
     if pieces.len() > 4 || value && len <= BY_VALUE || inside {
-        return by_value(step, rid, pieces);
+        return by_value(step, rid);
     }
     let mut four = [Piece::default(); 4];
     four[..pieces.len()].copy_from_slice(pieces);
@@ -148,10 +177,11 @@ pub(crate) fn of_whole(pieces: &[Piece], mtu: u32) -> Option<(u16, Payload)> {
     Some((packets, Payload::Pieces(used as u8, four).part(0, u32::from(packets) * mtu)))
 }
 
-/// Copies `pieces` of local memory into the payload of a packet.
-pub(crate) fn by_value(step: &mut Step<'_>, rid: Rid, pieces: &[Piece]) -> Result<Payload, Abort> {
+/// Copies the pieces of local memory into the payload of a packet.
+pub(crate) fn by_value(step: &mut Step<'_>, rid: Rid) -> Result<Payload, Abort> {
     let (mut start, mut len) = (None, 0);
-    for piece in pieces {
+    for i in 0..step.buffers.pieces.len() {
+        let piece = step.buffers.pieces[i];
         let at = step.stage_from(rid, piece.at, piece.len as usize)?;
         start.get_or_insert(at);
         len += piece.len;
@@ -159,25 +189,22 @@ pub(crate) fn by_value(step: &mut Step<'_>, rid: Rid, pieces: &[Piece]) -> Resul
     Ok(start.map_or(Payload::Empty, |start| Payload::Staged(start, len)))
 }
 
-/// Copies the payload of a frame to `to`, which has the same length.
+/// Copies the payload of a frame to the pieces, which have the same length.
 #[inline]
-pub(crate) fn place(
-    step: &mut Step<'_>,
-    data: &SlotPayload<'_>,
-    rid: Rid,
-    to: &[Piece],
-) -> Result<(), Abort> {
+pub(crate) fn place(step: &mut Step<'_>, data: &SlotPayload<'_>, rid: Rid) -> Result<(), Abort> {
+    let mut dst = 0..step.buffers.pieces.len();
     match *data {
         SlotPayload::Bytes(bytes) => {
             let mut rest = bytes;
-            for piece in to {
+            for i in dst {
+                let piece = step.buffers.pieces[i];
                 let (here, after) = rest.split_at((piece.len as usize).min(rest.len()));
                 step.write((rid, piece.at), here)?;
                 rest = after;
             }
         }
         SlotPayload::Pieces(from, pieces) => {
-            let (mut src, mut dst) = (pieces.iter().copied(), to.iter().copied());
+            let mut src = pieces.iter().copied();
             let (mut s, mut d) = (Piece::default(), Piece::default());
             loop {
                 if s.len == 0 {
@@ -186,7 +213,7 @@ pub(crate) fn place(
                 }
                 if d.len == 0 {
                     let Some(next) = dst.next() else { break };
-                    d = next;
+                    d = step.buffers.pieces[next];
                 }
                 let n = s.len.min(d.len);
                 step.copy((from, s.at), (rid, d.at), n)?;
@@ -198,13 +225,16 @@ pub(crate) fn place(
     Ok(())
 }
 
-/// True if the memory of a packet's pieces is present: a program may have unmapped memory after registering it. A piece spans at most two
+/// True if the memory of the pieces is present: a program may have unmapped memory after registering it. A piece spans at most two
 /// pages, so checking its ends is sufficient.
 #[cold]
-pub(crate) fn are_there(step: &mut Step<'_>, rid: Rid, pieces: &[Piece]) -> bool {
-    let mut there = |at| !matches!(step.read(rid, at, &mut [0]), Err(Abort::Source | Abort::Destination));
-    let ends = |piece: &Piece| [piece.at, piece.at.wrapping_add(u64::from(piece.len).saturating_sub(1))];
-    pieces.iter().filter(|piece| piece.len > 0).flat_map(ends).all(&mut there)
+pub(crate) fn are_there(step: &mut Step<'_>, rid: Rid) -> bool {
+    (0..step.buffers.pieces.len()).all(|i| {
+        let piece = step.buffers.pieces[i];
+        let ends = [piece.at, piece.at.wrapping_add(u64::from(piece.len).saturating_sub(1))];
+        let mut there = |at| !matches!(step.read(rid, at, &mut [0]), Err(Abort::Source | Abort::Destination));
+        piece.len == 0 || ends.into_iter().all(&mut there)
+    })
 }
 
 /// Reads the bytes of a payload into the start of `into`.

@@ -48,6 +48,18 @@ pub(crate) fn done(w: &mut Work<'_, '_, '_>) {
     }
 }
 
+/// The state of the QP's shared queue, if it has one.
+pub(crate) fn shared(w: &Work<'_, '_, '_>) -> Option<SrqRow> {
+    w.func.get::<SrqRow>(w.receiver.srqn).filter(|_| w.q.has(QpFlags::HAS_SRQ)).copied()
+}
+
+/// Returns the WQE taken from the shared queue since it was as `before`.
+pub(crate) fn give_back(w: &mut Work<'_, '_, '_>, before: Option<SrqRow>) {
+    if let (Some(before), Some(row)) = (before, w.func.get_mut::<SrqRow>(w.receiver.srqn)) {
+        *row = before;
+    }
+}
+
 /// Resizes the buffer for WQEs of `len` bytes.
 #[inline(never)]
 fn fit(room: &mut Vec<u8>, len: usize) {

@@ -137,12 +137,9 @@ fn is_there(w: &mut Work<'_, '_, '_>, record: &SendRecord, wqe: &Wqe) -> Result<
     let mtu = u32::from(w.q.mtu.max(256));
     let from = w.q.requester.packet * mtu;
     let len = mtu.min(record.request.length.saturating_sub(from));
-    let mut pieces = std::mem::take(&mut w.step.buffers.pieces);
-    let list = &w.step.buffers.wqe[usize::from(wqe.data[0])..usize::from(wqe.data[1])];
-    let found = lists::resolve(w.func, w.domain(), list, from, len, lists::GATHER, &mut pieces);
     // A fault of the list itself is detected when the packet is sent.
-    let there = found.is_err() || lists::are_there(w.step, w.func.rid(), &pieces);
-    w.step.buffers.pieces = pieces;
+    let there =
+        w.resolve_send(wqe, from, len, lists::GATHER).is_err() || lists::are_there(w.step, w.func.rid());
     if there { Ok(()) } else { Err(Failure::new(CqeSyndrome::LocalProtErr, vendor_err::LKEY)) }
 }
 
@@ -211,9 +208,10 @@ fn admit(w: &mut Work<'_, '_, '_>, wqe: &mut Wqe) -> Option<SendRecord> {
 
 /// The fault in the gather list of a WQE, if any.
 #[inline(never)]
-fn check_list(w: &Work<'_, '_, '_>, wqe: &Wqe) -> Option<Failure> {
-    let list = &w.step.buffers.wqe[usize::from(wqe.data[0])..usize::from(wqe.data[1])];
-    lists::check(w.func, w.domain(), list, lists::GATHER).err().map(ListFault::failure)
+pub(crate) fn check_list(w: &Work<'_, '_, '_>, wqe: &Wqe) -> Option<Failure> {
+    lists::check(w.func, w.domain(), wqe.list(&w.step.buffers.wqe), lists::GATHER)
+        .err()
+        .map(ListFault::failure)
 }
 
 /// Records a malformed WQE as a failed request.
@@ -334,7 +332,7 @@ fn request_packet(
 
 /// Payload of one packet: inline bytes, or the memory of a list.
 #[inline]
-fn gather(w: &mut Work<'_, '_, '_>, wqe: &Wqe, from: u32, len: u32) -> Result<Payload, Failure> {
+pub(crate) fn gather(w: &mut Work<'_, '_, '_>, wqe: &Wqe, from: u32, len: u32) -> Result<Payload, Failure> {
     if !wqe.inline {
         return gather_list(w, wqe, from, len);
     }
@@ -361,32 +359,21 @@ fn gather_train(
     if most < 2 || wqe.inline || !w.is(ServiceType::Rc) {
         return None;
     }
-    let [start, end] = wqe.data.map(usize::from);
-    let mut pieces = std::mem::take(&mut w.step.buffers.pieces);
-    let (from, list) = (w.q.requester.packet * mtu, &w.step.buffers.wqe[start..end]);
-    let found = lists::resolve(w.func, w.domain(), list, from, most * mtu, lists::GATHER, &mut pieces);
-    let whole = found.ok().and_then(|()| lists::of_whole(&pieces, mtu));
-    w.step.buffers.pieces = pieces;
-    let (packets, payload) = whole?;
+    let from = w.q.requester.packet * mtu;
+    w.resolve_send(wqe, from, most * mtu, lists::GATHER).ok()?;
+    let (packets, payload) = lists::of_whole(&w.step.buffers.pieces, mtu)?;
     Some((w.q.requester.next_train(request, mtu, packets), payload))
 }
 
 /// Payload of one packet from memory: small data by value, larger data by reference.
 #[inline(never)]
 fn gather_list(w: &mut Work<'_, '_, '_>, wqe: &Wqe, from: u32, len: u32) -> Result<Payload, Failure> {
-    let [start, end] = wqe.data.map(usize::from);
-    let mut pieces = std::mem::take(&mut w.step.buffers.pieces);
-    let list = &w.step.buffers.wqe[start..end];
-    let found = lists::resolve(w.func, w.domain(), list, from, len, lists::GATHER, &mut pieces);
+    w.resolve_send(wqe, from, len, lists::GATHER).map_err(ListFault::failure)?;
     let rid = w.func.rid();
-    let payload = match found {
+    let payload = match w.is(ServiceType::Rc) || w.is(ServiceType::Xrc) {
+        true => lists::payload(w.step, rid, true),
         // Unreliable packets are not acknowledged; their buffer belongs to the program again at once.
-        Ok(()) if w.is(ServiceType::Uc) => lists::by_value(w.step, rid, &pieces)
-            .map_err(|_| Failure::new(CqeSyndrome::LocalProtErr, vendor_err::LKEY)),
-        Ok(()) => lists::payload(w.step, rid, &pieces, true)
-            .map_err(|_| Failure::new(CqeSyndrome::LocalProtErr, vendor_err::LKEY)),
-        Err(fault) => Err(fault.failure()),
+        false => lists::by_value(w.step, rid),
     };
-    w.step.buffers.pieces = pieces;
-    payload
+    payload.map_err(|_| Failure::new(CqeSyndrome::LocalProtErr, vendor_err::LKEY))
 }

@@ -4,15 +4,15 @@
 use super::{
     arrive::Packet,
     completion, counter_of, event_of, flush, lists, receive,
-    step::{Buffers, Payload},
+    step::Payload,
     work::{Failure, Work},
 };
 use crate::{
     Profile,
     host::{Abort, Iova},
     region::{Effect, SlotPayload},
-    state::{QpFlags, SrqRow},
-    translate::{self, User, access},
+    state::QpFlags,
+    translate::{self, access},
     transport::{self, Event, Message, ReadResource, Refusal, Reply, Responder, Responses, Rights, Status},
 };
 use hwspec::{
@@ -90,8 +90,7 @@ impl Responses for Work<'_, '_, '_> {
     fn abort_receive(&mut self) {
         if self.q.has(QpFlags::HAS_SRQ) {
             let (aborted, index) = (Failure::of(Status::RemoteAborted), self.q.responder.rx.receive as u16);
-            let cqe = completion::error(self, CqeOpcode::RespErr, aborted, index, 0);
-            completion::push(self, self.receiver.cqn, cqe, true);
+            completion::fail(self, CqeOpcode::RespErr, aborted, index, 0);
         }
     }
     #[inline(always)]
@@ -104,13 +103,8 @@ impl Responses for Work<'_, '_, '_> {
     }
     #[cold]
     fn is_there(&mut self, rkey: u32, va: u64, len: u32) -> bool {
-        let mut pieces = std::mem::take(&mut self.step.buffers.pieces);
-        pieces.clear();
-        let user = self.user();
-        let found = translate::pieces(self.func, user, rkey, va, len, access::REMOTE_READ, &mut pieces);
-        let there = found.is_ok() && lists::are_there(self.step, self.func.rid(), &pieces);
-        self.step.buffers.pieces = pieces;
-        there
+        let found = self.resolve_key(self.receiver.pd, (rkey, va), len, access::REMOTE_READ);
+        found.is_ok() && lists::are_there(self.step, self.func.rid())
     }
     fn checks_ahead(&self) -> bool {
         self.profile() == Profile::Ibta
@@ -129,13 +123,8 @@ impl Responses for Work<'_, '_, '_> {
         complete(self, CqeOpcode::RespWrImm, receive as u16, message.length, imm, se, None)
     }
     fn locate(&mut self, eth: &AtomicEth) -> Option<Iova> {
-        let mut pieces = std::mem::take(&mut self.step.buffers.pieces);
-        pieces.clear();
-        let user = self.user();
-        let found = translate::pieces(self.func, user, eth.rkey(), eth.va(), 8, access::ATOMIC, &mut pieces);
-        let place = pieces.first().map(|piece| piece.at);
-        self.step.buffers.pieces = pieces;
-        found.ok().and(place)
+        self.resolve_key(self.receiver.pd, (eth.rkey(), eth.va()), 8, access::ATOMIC).ok()?;
+        self.step.buffers.pieces.first().map(|piece| piece.at)
     }
     fn modify(&mut self, at: Iova, change: impl FnOnce(u64) -> Option<u64>) -> Result<u64, Refusal> {
         let mut word = [0; 8];
@@ -171,15 +160,11 @@ fn of_shared<'a, 'r, 'h>(
     w: &mut Work<'a, 'r, 'h>,
     execute: impl FnOnce(&mut Work<'a, 'r, 'h>) -> Result<(), Refusal>,
 ) -> Result<(), Refusal> {
-    let shared = w.func.get::<SrqRow>(w.receiver.srqn).copied();
+    let shared = receive::shared(w);
     let result = execute(w);
     // A WQE taken for a packet that does not count, or for an immediate that is not delivered, was not consumed.
-    let unused =
-        result.is_err_and(|refusal| refusal == Refusal::Lost || w.q.responder.rx.kind != Message::SEND);
-    if let Some(before) = shared.filter(|_| unused) {
-        if let Some(row) = w.func.get_mut::<SrqRow>(w.receiver.srqn) {
-            *row = before;
-        }
+    if result.is_err_and(|refusal| refusal == Refusal::Lost || w.q.responder.rx.kind != Message::SEND) {
+        receive::give_back(w, shared);
     }
     result
 }
@@ -199,12 +184,9 @@ fn send(w: &mut Work<'_, '_, '_>, packet: &Packet<'_>, opcode: BthOpcode) -> Res
         if u64::from(w.q.responder.rx.done) + u64::from(packet.len) > room {
             return Err(Refusal::LENGTH);
         }
+        // For a payload in the CQE as well, because the driver copies it to the list.
+        w.resolve_receive(domain, w.q.responder.rx.done, packet.len).map_err(|_| PROTECTION)?;
         if opcode.is_only() && packet.len <= INLINE_32 as u32 && w.q.has(QpFlags::SCATTER_RES) {
-            // The keys are checked nevertheless, because the driver copies the data to the list.
-            let done = w.q.responder.rx.done;
-            let Buffers { receive, pieces, .. } = &mut *w.step.buffers;
-            lists::resolve(w.func, domain, receive, done, packet.len, lists::SCATTER, pieces)
-                .map_err(|_| PROTECTION)?;
             inline = Some(match packet.data {
                 SlotPayload::Bytes(bytes) => bytes,
                 SlotPayload::Pieces(..) => {
@@ -213,7 +195,7 @@ fn send(w: &mut Work<'_, '_, '_>, packet: &Packet<'_>, opcode: BthOpcode) -> Res
                 }
             });
         } else {
-            scatter(w, packet, domain)?;
+            place(w, packet, PROTECTION)?;
         }
     }
     w.q.responder.rx.done += packet.len;
@@ -247,23 +229,12 @@ fn extended(packet: &Packet<'_>) -> (CqeOpcode, u32) {
     }
 }
 
-/// Scatters a packet of a SEND into the list of the receive WQE.
+/// Copies a packet's payload to the pieces of memory; `refusal` if they cannot be written.
 #[inline(never)]
-fn scatter(w: &mut Work<'_, '_, '_>, packet: &Packet<'_>, domain: lists::Domain) -> Result<(), Refusal> {
-    let mut pieces = std::mem::take(&mut w.step.buffers.pieces);
-    let list = &w.step.buffers.receive;
-    let found =
-        lists::resolve(w.func, domain, list, w.q.responder.rx.done, packet.len, lists::SCATTER, &mut pieces);
+fn place(w: &mut Work<'_, '_, '_>, packet: &Packet<'_>, refusal: Refusal) -> Result<(), Refusal> {
     let rid = w.func.rid();
-    let result = match found {
-        Ok(()) => lists::place(w.step, &packet.data, rid, &pieces).map_err(|abort| match abort {
-            Abort::Source | Abort::Gone => Refusal::Lost,
-            Abort::Destination => PROTECTION,
-        }),
-        Err(_) => Err(PROTECTION),
-    };
-    w.step.buffers.pieces = pieces;
-    result
+    let placed = lists::place(w.step, &packet.data, rid);
+    placed.map_err(|abort| if abort == Abort::Destination { refusal } else { Refusal::Lost })
 }
 
 /// Finishes a message: MSN, receive WQE, completion.
@@ -302,23 +273,13 @@ fn complete(
 }
 
 fn place_write(w: &mut Work<'_, '_, '_>, packet: &Packet<'_>, rx: &Message) -> Result<(), Refusal> {
-    let mut pieces = std::mem::take(&mut w.step.buffers.pieces);
-    pieces.clear();
     let at = rx.va.wrapping_add(rx.done.into());
-    let found =
-        translate::pieces(w.func, w.user(), rx.rkey, at, packet.len, access::REMOTE_WRITE, &mut pieces);
-    let rid = w.func.rid();
-    let result = match found {
-        Ok(()) => lists::place(w.step, &packet.data, rid, &pieces).map_err(|abort| match abort {
-            Abort::Source | Abort::Gone => Refusal::Lost,
-            Abort::Destination => Refusal::ACCESS,
-        }),
+    match w.resolve_key(w.receiver.pd, (rx.rkey, at), packet.len, access::REMOTE_WRITE) {
+        Ok(()) => place(w, packet, Refusal::ACCESS),
         // The packet of the train that is refused and counted is determined when they are handled one by one.
         Err(_) if packet.packets > 1 => Err(Refusal::ACCESS),
         Err(_) => Err(transport::access(w)),
-    };
-    w.step.buffers.pieces = pieces;
-    result
+    }
 }
 
 /// True if there are packets to send.
@@ -411,11 +372,10 @@ pub(crate) fn fail(w: &mut Work<'_, '_, '_>) {
     match status {
         Some(status) if w.q.responder.rx.kind == Message::SEND => {
             let index = w.q.responder.rx.receive as u16;
-            let cqe = completion::error(w, CqeOpcode::RespErr, Failure::of(status), index, 0);
             if let Some(counter) = counter_of(status) {
                 w.count(counter);
             }
-            completion::push(w, w.receiver.cqn, cqe, true);
+            completion::fail(w, CqeOpcode::RespErr, Failure::of(status), index, 0);
             receive::done(w);
             w.q.responder.rx = Message::default();
         }
@@ -433,14 +393,9 @@ fn gather_train(w: &mut Work<'_, '_, '_>, reply: &Reply, budget: u32) -> Option<
     if most < 2 || !w.is(ServiceType::Rc) {
         return None;
     }
-    let (one, mut pieces) = (&reply.resource, std::mem::take(&mut w.step.buffers.pieces));
-    pieces.clear();
-    let (at, user) = (one.va.wrapping_add(reply.from.into()), w.user());
-    let need = access::REMOTE_READ;
-    let found = translate::pieces(w.func, user, one.rkey, at, most * reply.len, need, &mut pieces);
-    let train = found.ok().and_then(|()| lists::of_whole(&pieces, reply.len));
-    w.step.buffers.pieces = pieces;
-    train
+    let (one, at) = (&reply.resource, reply.resource.va.wrapping_add(reply.from.into()));
+    w.resolve_key(w.receiver.pd, (one.rkey, at), most * reply.len, access::REMOTE_READ).ok()?;
+    lists::of_whole(&w.step.buffers.pieces, reply.len)
 }
 
 /// Payload of a response.
@@ -449,19 +404,13 @@ fn gather(w: &mut Work<'_, '_, '_>, reply: &Reply) -> Result<Payload, Abort> {
     if len == 0 {
         return Ok(Payload::Empty);
     }
-    let mut pieces = std::mem::take(&mut w.step.buffers.pieces);
-    pieces.clear();
     let at = one.va.wrapping_add(from.into());
     let pd = if one.xrc_srqn == 0 { w.receiver.pd } else { receive::domain(w, one.xrc_srqn) };
-    let user = User { pd, qpn: w.qpn() };
-    let found = translate::pieces(w.func, user, one.rkey, at, len, access::REMOTE_READ, &mut pieces);
+    let found = w.resolve_key(pd, (one.rkey, at), len, access::REMOTE_READ);
+    // With too many pieces the payload is copied; then earlier copies must be made first.
+    if found.is_err() || w.step.buffers.pieces.len() > 4 && !w.step.flush() {
+        return Err(Abort::Source);
+    }
     let rid = w.func.rid();
-    let payload = match found {
-        // With too many pieces the payload is copied; then earlier copies must be made first.
-        Ok(()) if pieces.len() > 4 && !w.step.flush() => Err(Abort::Source),
-        Ok(()) => lists::payload(w.step, rid, &pieces, false),
-        Err(_) => Err(Abort::Source),
-    };
-    w.step.buffers.pieces = pieces;
-    payload
+    lists::payload(w.step, rid, false)
 }

@@ -233,8 +233,7 @@ fn send_at_once(w: &mut Work<'_, '_, '_>, budget: &mut u32, next: Next) {
                 }
             }
             Err(failure) => {
-                let cqe = completion::error(w, CqeOpcode::ReqErr, failure, index, opcode);
-                completion::push(w, w.q.cqn_snd, cqe, true);
+                completion::fail(w, CqeOpcode::ReqErr, failure, index, opcode);
                 return flush::stop(w);
             }
         }

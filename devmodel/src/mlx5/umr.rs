@@ -265,25 +265,21 @@ fn words(
 /// Reads the list of entries from the memory of a data segment.
 fn fetch_list(w: &mut Work<'_, '_, '_>, seg: &DataSeg, bytes: &mut [u8]) -> Result<(), Failure> {
     let bad = Failure::new(CqeSyndrome::LocalProtErr, vendor_err::LKEY);
-    let mut pieces = std::mem::take(&mut w.step.buffers.pieces);
     let (domain, rid) = (w.domain(), w.func.rid());
-    let found =
-        lists::resolve(w.func, domain, seg.as_bytes(), 0, bytes.len() as u32, lists::GATHER, &mut pieces);
-    let mut rest = bytes;
-    let mut result = found.map_err(ListFault::failure);
-    if result.is_ok() && !w.step.flush() {
-        result = Err(bad);
+    let (len, pieces) = (bytes.len() as u32, &mut w.step.buffers.pieces);
+    lists::resolve(w.func, domain, seg.as_bytes(), 0, len, lists::GATHER, pieces)
+        .map_err(ListFault::failure)?;
+    if !w.step.flush() {
+        return Err(bad);
     }
-    for piece in &pieces {
-        if result.is_err() {
-            break;
-        }
+    let mut rest = bytes;
+    for i in 0..w.step.buffers.pieces.len() {
+        let piece = w.step.buffers.pieces[i];
         let (here, after) = rest.split_at_mut((piece.len as usize).min(rest.len()));
-        result = w.step.read(rid, piece.at, here).map_err(|_| bad);
+        w.step.read(rid, piece.at, here).map_err(|_| bad)?;
         rest = after;
     }
-    w.step.buffers.pieces = pieces;
-    result
+    Ok(())
 }
 
 /// Writes translation entries into the key's range, which is allocated now if it has none yet.

@@ -9,19 +9,20 @@ use crate::{
     LinkLayer,
     host::Party,
     mlx5::{
-        Step, completion, eswitch, event,
-        flush::{BATCH, FIRST_LOOK_US, LAST_LOOK_US, PS_PER_US},
+        Failure, Step, completion, eswitch, event,
+        flush::{BATCH, FIRST_LOOK_US, FLUSHED, LAST_LOOK_US, PS_PER_US},
         lists::{self, Domain},
+        step::Buffers,
     },
     region::{Func, GROUP_ETHERNET, SlotPayload, Sync, TimerKind},
     state::{Counters, FunctionRow, RqRow, RqtRow, TirRow},
     translate::{self, User},
 };
 use hwspec::{
-    cqe::{Cqe64, CqeError, CqeOpcode, CqeSyndrome, eth, vendor_err},
+    cqe::{Cqe64, CqeOpcode, CqeSyndrome, eth},
     doorbell::RCV_DBR,
     eqe::{EventType, QueueKind},
-    handle::{Qpn, Srqn},
+    handle::Qpn,
     wire::{ROCE_PORT, eth::EtherType},
 };
 use std::sync::atomic::Ordering::Relaxed;
@@ -193,7 +194,7 @@ fn deliver(func: &mut Func<'_>, step: &mut Step<'_>, tir: &TirRow, head: &[u8], 
         Err(syndrome) => {
             rq.state = ERROR;
             func.count(Counters::RespCqeError, 1);
-            failed(func, index, &rq, (syndrome, 0))
+            failed(func, index, &rq, Failure::new(syndrome, 0))
         }
     };
     rq.ci = (rq.ci + 1) & 0xffff;
@@ -211,22 +212,10 @@ fn deliver(func: &mut Func<'_>, step: &mut Step<'_>, tir: &TirRow, head: &[u8], 
     }
 }
 
-/// The error CQE of the oldest WQE, with syndrome and vendor error.
-pub(super) fn failed(
-    func: &Func<'_>,
-    index: u32,
-    rq: &RqRow,
-    (syndrome, vendor): (CqeSyndrome, u8),
-) -> Cqe64 {
-    let mut cqe = CqeError::zeroed();
-    cqe.set()
-        .srqn(Srqn(rq.user_index))
-        .vendor_err_synd(vendor)
-        .syndrome(syndrome)
-        .qpn(Qpn(func.number::<RqRow>(index)))
-        .wqe_counter(rq.ci as u16)
-        .opcode(CqeOpcode::RespErr);
-    Cqe64::from_bytes(*cqe.as_bytes())
+/// The error CQE of the oldest WQE.
+fn failed(func: &Func<'_>, index: u32, rq: &RqRow, failure: Failure) -> Cqe64 {
+    let number = func.number::<RqRow>(index);
+    completion::error(CqeOpcode::RespErr, failure, (number, rq.user_index), rq.ci as u16, 0)
 }
 
 /// Reads the receive counter of the doorbell record.
@@ -265,25 +254,20 @@ fn scatter(
     let cut = if strip.is_some() { TAG } else { 0 };
 
     let domain = Domain { user: User { pd: rq.pd, qpn: 0 }, rlky: rq.flags & RqRow::RLKY != 0 };
-    let mut pieces = std::mem::take(&mut step.buffers.pieces);
     let len = (frame.len - cut) as u32;
-    let found = lists::resolve(func, domain, &step.buffers.receive, 0, len, lists::SCATTER, &mut pieces);
-    let mut written = Ok(());
-    if found.is_ok() {
-        // Omits the tag: the addresses, then the bytes after the tag.
-        let mut source = Ranges::new(frame.start, if cut == 0 { 0 } else { 12 }, cut as u32);
-        for piece in &pieces {
-            let (mut to, mut left) = (piece.at, piece.len);
-            while left > 0 && written.is_ok() {
-                let (from, n) = source.next(left);
-                written = step.write_staged((rid, to), from, n);
-                (to, left) = (to.wrapping_add(n.into()), left - n);
-            }
+    let Buffers { receive, pieces, .. } = &mut *step.buffers;
+    lists::resolve(func, domain, receive, 0, len, lists::SCATTER, pieces)
+        .map_err(|fault| fault.failure().syndrome)?;
+    // Omits the tag: the addresses, then the bytes after the tag.
+    let mut source = Ranges::new(frame.start, if cut == 0 { 0 } else { 12 }, cut as u32);
+    for i in 0..step.buffers.pieces.len() {
+        let (mut to, mut left) = (step.buffers.pieces[i].at, step.buffers.pieces[i].len);
+        while left > 0 {
+            let (from, n) = source.next(left);
+            step.write_staged((rid, to), from, n).or(Err(CqeSyndrome::LocalProtErr))?;
+            (to, left) = (to.wrapping_add(n.into()), left - n);
         }
     }
-    step.buffers.pieces = pieces;
-    found.map_err(|fault| fault.failure().syndrome)?;
-    written.or(Err(CqeSyndrome::LocalProtErr))?;
     Ok(cqe)
 }
 
@@ -393,7 +377,7 @@ pub(crate) fn flush(func: &mut Func<'_>, step: &mut Step<'_>, index: u32) {
         left -= 1;
         func.count(Counters::RespCqeError, 1);
         func.count(Counters::RespCqeFlushError, 1);
-        let cqe = failed(func, index, &rq, (CqeSyndrome::WrFlushErr, vendor_err::FLUSH));
+        let cqe = failed(func, index, &rq, FLUSHED);
         rq.ci = (rq.ci + 1) & 0xffff;
         if !completion::append(func, step, rq.cqn, cqe, true) {
             rq.ci = rq.pi;

@@ -7,7 +7,7 @@ use super::{
 use crate::{
     host::{Abort, Party},
     mlx5::{
-        Step, completion,
+        self, Step, completion,
         fetch::{blocks, has_reserved},
         lists::{self, Domain},
         rates,
@@ -18,9 +18,9 @@ use crate::{
 };
 use hwspec::{
     context::ServiceType,
-    cqe::{Cqe64, CqeError, CqeOpcode, CqeSyndrome},
+    cqe::{Cqe64, CqeOpcode, CqeSyndrome},
     doorbell::{RECORD_SIZE, SND_DBR},
-    handle::{Qpn, Srqn},
+    handle::Qpn,
     layout::Layout,
     wire::eth::{EtherType, Ethernet},
     wqe::{CqeMode, CtrlSeg, DataSeg, EthSeg, InlineSeg, MAX_DS, WQE_BB, WQE_BB_SHIFT, WQE_DS, WqeOpcode},
@@ -136,16 +136,8 @@ fn one(func: &mut Func<'_>, step: &mut Step<'_>, index: u32, sq: &mut SqRow) {
         Err(syndrome) => {
             sq.state = ERROR;
             func.count(Counters::ReqCqeError, 1);
-            let mut cqe = CqeError::zeroed();
-            cqe.set()
-                .srqn(Srqn(sq.user_index))
-                .vendor_err_synd(BAD_WQE)
-                .syndrome(syndrome)
-                .s_wqe_opcode(opcode)
-                .qpn(Qpn(number))
-                .wqe_counter(at)
-                .opcode(CqeOpcode::ReqErr);
-            Cqe64::from_bytes(*cqe.as_bytes())
+            let failure = mlx5::Failure::new(syndrome, BAD_WQE);
+            completion::error(CqeOpcode::ReqErr, failure, (number, sq.user_index), at, opcode)
         }
     };
     if !completion::append(func, step, sq.cqn, cqe, false) {
@@ -300,18 +292,11 @@ fn pointed(
     if u64::from(len) > max {
         return Err(CqeSyndrome::LocalLengthErr);
     }
-    let mut pieces = std::mem::take(&mut step.buffers.pieces);
-    let found = lists::resolve(func, domain, segment.as_bytes(), 0, len, lists::GATHER, &mut pieces);
-    let mut read = Ok(());
-    if found.is_ok() {
-        for piece in &pieces {
-            read = read.and_then(|()| step.stage_from(func.rid(), piece.at, piece.len as usize).map(drop));
-        }
-    }
-    step.buffers.pieces = pieces;
-    found.map_err(|fault| fault.failure().syndrome)?;
-    match read {
-        Ok(()) | Err(Abort::Gone) => Ok(()),
+    let pieces = &mut step.buffers.pieces;
+    lists::resolve(func, domain, segment.as_bytes(), 0, len, lists::GATHER, pieces)
+        .map_err(|fault| fault.failure().syndrome)?;
+    match lists::by_value(step, func.rid()) {
+        Ok(_) | Err(Abort::Gone) => Ok(()),
         Err(_) => Err(CqeSyndrome::LocalProtErr),
     }
 }
