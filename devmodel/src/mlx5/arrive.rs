@@ -81,9 +81,7 @@ fn accept_train(func: &mut Func<'_>, step: &mut Step<'_>, train: &Frame, payload
     let bytes = usize::from(train.packets) * (headers.len() + ICRC_SIZE) + len;
     let Ok(headers) = Headers::of_built(headers, bytes) else { return false };
     let packet = Packet { headers, data: payload, len: len as u32, packets, padded: true };
-    let bth = packet.headers.bth();
-    let qp = func.index::<QpRow>(bth.dest_qp().0).filter(|qp| bth.tver() == 0 && func.exists::<QpRow>(*qp));
-    let Some(qp) = qp else { return false };
+    let Some(qp) = numbered(func, &packet) else { return false };
     let mut taken = false;
     turn::with(func, step, qp, |w| {
         taken = w.is(ServiceType::Rc) && connected::arrive_in_train(w, &packet);
@@ -122,9 +120,14 @@ fn accept(func: &mut Func<'_>, step: &mut Step<'_>, headers: &[u8], payload: Slo
 /// The destination QP of a packet. IBTA 9.6.1.2: it exists, has this transport and is in a state that accepts packets.
 #[inline(always)]
 fn destination(func: &mut Func<'_>, packet: &Packet<'_>) -> Option<u32> {
+    numbered(func, packet).or_else(|| special_destination(func, packet))
+}
+
+/// The QP with the destination's number.
+#[inline(always)]
+fn numbered(func: &Func<'_>, packet: &Packet<'_>) -> Option<u32> {
     let bth = packet.headers.bth();
-    let qp = func.index::<QpRow>(bth.dest_qp().0).filter(|qp| bth.tver() == 0 && func.exists::<QpRow>(*qp));
-    qp.or_else(|| special_destination(func, packet))
+    func.index::<QpRow>(bth.dest_qp().0).filter(|qp| bth.tver() == 0 && func.exists::<QpRow>(*qp))
 }
 
 /// Delivers a packet to its [`destination`].
@@ -133,7 +136,10 @@ fn deliver(func: &mut Func<'_>, step: &mut Step<'_>, qp: u32, packet: &Packet<'_
     if qp >= GENERAL {
         return multicast::deliver(func, step, packet, qp);
     }
-    turn::with(func, step, qp, |w| route(w, packet));
+    turn::with(func, step, qp, |w| match w.is(ServiceType::Rc) {
+        true => connected::arrive(w, packet),
+        false => connected::arrive_unlike_rc(w, packet),
+    });
 }
 
 /// [`accept`] for a complete frame, or on InfiniBand.
@@ -141,33 +147,25 @@ fn deliver(func: &mut Func<'_>, step: &mut Step<'_>, qp: u32, packet: &Packet<'_
 fn accept_sealed(
     func: &mut Func<'_>,
     step: &mut Step<'_>,
-    frame: (&[u8], SlotPayload<'_>, bool),
+    (headers, payload, sealed): (&[u8], SlotPayload<'_>, bool),
     routed: bool,
 ) {
-    if let Ok((qp, packet)) = open_sealed(func, step, frame, routed) {
-        deliver(func, step, qp, &packet);
-    }
-}
-
-/// Parses a complete frame, or one on InfiniBand, and finds its destination.
-fn open_sealed<'p>(
-    func: &mut Func<'_>,
-    step: &mut Step<'_>,
-    (headers, payload, sealed): (&'p [u8], SlotPayload<'p>, bool),
-    routed: bool,
-) -> Result<(u32, Packet<'p>), ()> {
     let opened = match (routed, payload) {
         (true, _) => infiniband::open(headers, payload, sealed),
         (_, SlotPayload::Bytes(body)) => open_ethernet(headers, body),
         _ => Err(Counters::RxMalformed),
     };
-    let packet = opened.map_err(|counter| func.count(counter, 1))?;
+    let packet = match opened {
+        Ok(packet) => packet,
+        Err(counter) => return func.count(counter, 1),
+    };
     func.count(Counters::RxBytes, packet.headers.frame_len() as u64);
     if routed && !infiniband::accept(func, step, &packet) {
-        return Err(());
+        return;
     }
-    let qp = destination(func, &packet).ok_or(())?;
-    Ok((qp, packet))
+    if let Some(qp) = destination(func, &packet) {
+        deliver(func, step, qp, &packet);
+    }
 }
 
 /// Destinations other than a QP's number: the special QPs and multicast (IBTA 9.6.1.1).
@@ -194,29 +192,18 @@ fn special_destination(func: &mut Func<'_>, packet: &Packet<'_>) -> Option<u32> 
 /// Parses a complete frame; fails unless its headers are valid and its ICRC is correct (IBTA 7.8.1).
 fn open_ethernet<'p>(bytes: &'p [u8], body: &'p [u8]) -> Result<Packet<'p>, Counters> {
     let headers = Headers::parse_head(bytes, bytes.len() + body.len()).map_err(|_| Counters::RxMalformed)?;
-    let padded = headers.padded_range().len();
-    let (data, icrc) = (body.get(..padded), body.get(padded..padded + ICRC_SIZE));
-    let (Some(data), Some(icrc)) = (data, icrc) else { return Err(Counters::RxMalformed) };
-    let sum = Icrc::new(bytes.get(ip_offset(bytes)..).unwrap_or_default());
-    checked(headers, sum, data, icrc)
-}
-
-/// Dispatches the packet by the service of its QP.
-#[inline(always)]
-fn route(w: &mut Work<'_, '_, '_>, packet: &Packet<'_>) {
-    if !w.is(ServiceType::Rc) {
-        return connected::arrive_unlike_rc(w, packet);
-    }
-    connected::arrive(w, packet);
+    checked(headers, Icrc::new(bytes.get(ip_offset(bytes)..).unwrap_or_default()), body)
 }
 
 /// Builds a packet received with pad and ICRC, after checking the ICRC.
 pub(super) fn checked<'p>(
     headers: Headers<'p>,
     mut sum: Icrc,
-    data: &'p [u8],
-    icrc: &[u8],
+    body: &'p [u8],
 ) -> Result<Packet<'p>, Counters> {
+    let padded = headers.padded_range().len();
+    let (data, icrc) = (body.get(..padded), body.get(padded..padded + ICRC_SIZE));
+    let (Some(data), Some(icrc)) = (data, icrc) else { return Err(Counters::RxMalformed) };
     sum.update(data);
     if sum.finish() != icrc {
         return Err(Counters::RxIcrcErrors);
@@ -230,10 +217,11 @@ pub(super) fn checked<'p>(
 /// False if [`refusal`] finds a reason to drop the packet silently.
 #[inline(always)]
 pub(crate) fn check(w: &mut Work<'_, '_, '_>, packet: &Packet<'_>) -> bool {
-    match refusal(w, packet) {
-        None => true,
-        Some(counter) => dropped(w, counter),
+    let refusal = refusal(w, packet);
+    if let Some(counter) = refusal {
+        w.count(counter);
     }
+    refusal.is_none()
 }
 
 /// The counter of a packet to drop: its QP has another transport or is in the wrong state, it is not from the address the QP is
@@ -242,21 +230,10 @@ pub(crate) fn check(w: &mut Work<'_, '_, '_>, packet: &Packet<'_>) -> bool {
 pub(crate) fn refusal(w: &mut Work<'_, '_, '_>, packet: &Packet<'_>) -> Option<Counters> {
     let bth = packet.headers.bth();
     let opcode = bth.opcode();
-    let state = w.receives();
     // The upper three bits give the transport even for undefined opcodes.
-    let transport = bth.opcode().transport() == w.q.transport();
-    if !state || !transport && opcode != BthOpcode::Cnp {
-        return Some(Counters::RxDroppedQp);
-    }
-    if !w.is_from_peer(packet) {
+    let transport = opcode.transport() == w.q.transport();
+    if !w.receives() || !transport && opcode != BthOpcode::Cnp || !w.is_from_peer(packet) {
         return Some(Counters::RxDroppedQp);
     }
     (!w.takes_partition(bth.pkey())).then_some(Counters::RxDroppedPkey)
-}
-
-/// Counts a dropped packet.
-#[cold]
-fn dropped(w: &mut Work<'_, '_, '_>, counter: Counters) -> bool {
-    w.count(counter);
-    false
 }

@@ -100,12 +100,6 @@ impl Work<'_, '_, '_> {
         true
     }
 
-    /// The function that the QP is connected to, by its LID; `None` if the LID is not in this subnet.
-    #[cold]
-    pub(super) fn routed_peer(&self) -> Option<u8> {
-        identity::fid_of_lid(self.q.path.rlid)
-    }
-
     /// [`is_from_peer`](Self::is_from_peer) on InfiniBand (IBTA 9.6.1.5): the packet comes from the peer's LID, and has a GRH
     /// if and only if the connection does, with the GIDs of the connection. The destination port was checked on
     /// [arrival](accept). There is no alternate path, so no other addresses are valid (IBTA 17.2.8).
@@ -140,10 +134,7 @@ pub(super) fn open<'p>(
     let (SlotPayload::Bytes(body), true) = (payload, sealed) else {
         return Ok(Arrived { headers, data: payload, len: len as u32, packets: 1, padded: true });
     };
-    let padded = headers.padded_range().len();
-    let (data, icrc) = (body.get(..padded), body.get(padded..padded + ICRC_SIZE));
-    let (Some(data), Some(icrc)) = (data, icrc) else { return Err(Counters::RxMalformed) };
-    checked(headers, Icrc::of_route(bytes), data, icrc)
+    checked(headers, Icrc::of_route(bytes), body)
 }
 
 /// True if a packet received by the port is for one of its queue pairs. Packets for the switch or for agents of the port are

@@ -105,12 +105,6 @@ pub(crate) fn named(w: &Work<'_, '_, '_>, srqn: u32) -> Option<SrqRow> {
     (srq.kind == SrqKind::Xrc as u32 && srq.xrcd == w.q.xrcd).then_some(*srq)
 }
 
-/// The protection domain of requests that name `srqn`.
-#[cold]
-pub(crate) fn domain(w: &Work<'_, '_, '_>, srqn: u32) -> u32 {
-    named(w, srqn).map_or(w.receiver.pd, |srq| srq.pd)
-}
-
 /// Takes the next receive WQE and returns its index. `None` if there is none.
 #[inline(never)]
 fn take_shared(w: &mut Work<'_, '_, '_>) -> Option<u16> {

@@ -405,7 +405,8 @@ fn gather(w: &mut Work<'_, '_, '_>, reply: &Reply) -> Result<Payload, Abort> {
         return Ok(Payload::Empty);
     }
     let at = one.va.wrapping_add(from.into());
-    let pd = if one.xrc_srqn == 0 { w.receiver.pd } else { receive::domain(w, one.xrc_srqn) };
+    let named = if one.xrc_srqn == 0 { None } else { receive::named(w, one.xrc_srqn) };
+    let pd = named.map_or(w.receiver.pd, |srq| srq.pd);
     let found = w.resolve_key(pd, (one.rkey, at), len, access::REMOTE_READ);
     // With too many pieces the payload is copied; then earlier copies must be made first.
     if found.is_err() || w.step.buffers.pieces.len() > 4 && !w.step.flush() {

@@ -29,7 +29,8 @@ pub(crate) fn ring(func: &mut Func<'_>, step: &mut Step<'_>, qpn: u32, uar: u32)
     }
 }
 
-/// Send doorbell of a QP: the doorbell record holds the number of posted WQEs, the register only tells that it changed. Starts the requester, or flushes the WQEs posted to a QP in error.
+/// Reads the producer index and starts the requester, or flushes the WQEs posted to a QP in error. The doorbell record holds the number
+/// of posted WQEs, the register only tells that it changed.
 fn ring_qp(w: &mut Work<'_, '_, '_>, uar: u32) {
     // A doorbell is valid only through the UAR page of the QP.
     let good = w.q.uar == uar && w.func.function().rings() && !w.q.has(QpFlags::NO_SQ);

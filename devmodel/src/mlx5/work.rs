@@ -147,18 +147,16 @@ impl<'r, 'h> Work<'_, 'r, 'h> {
         self.step.config.profile
     }
 
-    /// Number of packets to put in a ring with `free` slots, leaving a share for acknowledgements and other senders.
-    #[inline]
-    fn share_of(&self, free: usize) -> usize {
-        free.saturating_sub(self.step.sent() + 32).min(BATCH)
-    }
-
     /// Number of packets that may be sent now: the peer's receive ring must have room for them, as on a link with priority flow
     /// control.
     #[inline]
     pub(crate) fn room(&self) -> u32 {
         match self.peer() {
-            Some(fid) => self.share_of(WireRing::of(self.func.region(), fid).free()) as u32,
+            // Leaves a share for acknowledgements and other senders.
+            Some(fid) => {
+                let free = WireRing::of(self.func.region(), fid).free();
+                free.saturating_sub(self.step.sent() + 32).min(BATCH) as u32
+            }
             None if self.is_infiniband() => BATCH as u32,
             None => self.room_of_uplink(),
         }
@@ -168,7 +166,7 @@ impl<'r, 'h> Work<'_, 'r, 'h> {
     #[inline]
     pub(crate) fn peer(&self) -> Option<u8> {
         let fid = match self.is_infiniband() {
-            true => self.routed_peer(),
+            true => identity::fid_of_lid(self.q.path.rlid),
             false => identity::fid_of_mac(self.step.config.node_id, self.q.path.dmac),
         };
         fid.filter(|fid| *fid < self.func.region().functions())

@@ -11,7 +11,6 @@ mod function;
 mod infiniband;
 mod objects;
 mod qp;
-mod row;
 mod table;
 
 pub use crate::transport::ReadResource;
@@ -31,9 +30,8 @@ pub use infiniband::{
     ARBITRATION, IbPort, PKEYS, PORT_GUIDS, SUBNET_GROUPS, SUBNET_SENDS, SubnetGroupRow, SubnetSendRow,
 };
 pub use objects::{
-    CounterRow, CqRow, EqRow, GroupRow, MemicRow, MkeyRow, PdRow, SrqKind, SrqRow, TdRow, TimerRow, UarRow,
-    UctxRow, UmemRow, WqMemory, XrcdRow,
+    CounterRow, CqRow, EqRow, FreeList, GroupRow, Head, MemicRow, MkeyRow, PdRow, SrqKind, SrqRow, TdRow,
+    TimerRow, UarRow, UctxRow, UmemRow, WqMemory, XrcdRow,
 };
 pub use qp::{Path, QpFlags, QpRow, SendRecord};
-pub use row::{FreeList, Head};
 pub use table::Table;

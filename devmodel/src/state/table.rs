@@ -1,10 +1,21 @@
 //! The tables that a function's rows are kept in.
 
-/// The tables of a function's block, in memory order.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
-#[allow(missing_docs)]
-pub enum Table {
+macro_rules! tables { ($( $(#[$m:meta])* $T:ident, )*) => {
+    /// The tables of a function's block, in memory order.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    #[repr(u8)]
+    #[allow(missing_docs)]
+    pub enum Table {
+        $( $(#[$m])* $T, )*
+    }
+
+    impl Table {
+        /// All tables, in order.
+        pub const ALL: [Self; [$( Self::$T ),*].len()] = [$( Self::$T ),*];
+    }
+} }
+
+tables! {
     Function,
     Journal,
     Eq,
@@ -65,51 +76,6 @@ impl Table {
     /// considers connected would be refused as a stale connection (IBTA 12.9.8.3.1), and a write to an old key must not hit new memory. A
     /// peer also cannot predict the next number from those it has seen.
     pub const KNOWN_TO_PEERS: [Self; 3] = [Self::Qp, Self::Srq, Self::Mkey];
-
-    /// All tables, in order.
-    pub const ALL: [Self; 41] = [
-        Self::Function,
-        Self::Journal,
-        Self::Eq,
-        Self::Pd,
-        Self::Uar,
-        Self::Td,
-        Self::Xrcd,
-        Self::Counter,
-        Self::Uctx,
-        Self::Umem,
-        Self::Memic,
-        Self::MemicPage,
-        Self::Group,
-        Self::Sq,
-        Self::Rq,
-        Self::Tis,
-        Self::Tir,
-        Self::Rqt,
-        Self::FlowTable,
-        Self::FlowGroup,
-        Self::FlowEntry,
-        Self::FlowCounter,
-        Self::SubnetGroup,
-        Self::SubnetSend,
-        Self::Vport,
-        Self::L2,
-        Self::Scheduling,
-        Self::FlowCount,
-        Self::Srq,
-        Self::Cq,
-        Self::Qp,
-        Self::SendRecord,
-        Self::ReadResource,
-        Self::Congestion,
-        Self::Mkey,
-        Self::Mtt,
-        Self::Timer,
-        Self::Ready,
-        Self::Link,
-        Self::RxSlot,
-        Self::RxPayload,
-    ];
 
     /// The object tables, with rows that are allocated and freed, in order.
     pub fn of_objects() -> impl Iterator<Item = Self> {

@@ -11,7 +11,7 @@ use hwspec::{
 use std::ops::Range;
 
 /// IEEE 802.1ad service tag.
-const SERVICE_TAG: u16 = 0x88a8;
+pub(super) const SERVICE_TAG: u16 = 0x88a8;
 /// IP protocol number of TCP.
 pub(super) const TCP: u8 = 6;
 /// IP protocol number of UDP.
@@ -30,6 +30,23 @@ const UDP_SIZE: usize = 8;
 pub(super) const TAG: usize = Vlan::SIZE;
 /// Maximum number of tags that are parsed.
 const TAGS: usize = 2;
+
+/// The kinds of destinations, each with counters of its own.
+pub(super) enum Cast {
+    Unicast,
+    Multicast,
+    Broadcast,
+}
+
+impl Cast {
+    pub(super) fn of(frame: &[u8]) -> Self {
+        match frame {
+            [0xff, 0xff, 0xff, 0xff, 0xff, 0xff, ..] => Self::Broadcast,
+            [first, ..] if first & 1 != 0 => Self::Multicast,
+            _ => Self::Unicast,
+        }
+    }
+}
 
 /// The positions of the parts of a frame. Offsets are from its first byte and within the parsed bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -2,7 +2,8 @@
 //! CQE that reports the results of steering and checks.
 
 use super::{
-    frame::{self, Parts, TAG, TCP, UDP},
+    ERROR, READY,
+    frame::{self, Cast, Parts, TAG, TCP, UDP},
     steer,
 };
 use crate::{
@@ -31,9 +32,6 @@ use std::sync::atomic::Ordering::Relaxed;
 const HEAD: usize = 256;
 /// Size of the frame check sequence, which counts towards the MTU of the port and is not present here.
 const FCS: usize = 4;
-/// States of the queue's context.
-const READY: u32 = 1;
-pub(super) const ERROR: u32 = 3;
 /// `TirRow::disp`: all packets to one queue.
 const DIRECT: u32 = 0;
 
@@ -57,9 +55,7 @@ pub(crate) fn arrive(func: &mut Func<'_>, step: &mut Step<'_>) -> bool {
     }
     let start = step.stage(slot.headers());
     step.stage(rest);
-    let mut head = [0; HEAD];
-    let seen = len.min(HEAD);
-    head[..seen].copy_from_slice(&step.staged(start, len as u32)[..seen]);
+    let (head, seen) = head_of(step, start, len);
     let head = &head[..seen];
     let Some(parts) = Parts::of(head, len).filter(|parts| !is_rdma(func, head, parts)) else {
         step.buffers.staged.truncate(start as usize);
@@ -78,9 +74,7 @@ pub(super) fn come_back(func: &mut Func<'_>, step: &mut Step<'_>, (start, len): 
     if takes & GROUP_ETHERNET == 0 || func.function().local_block & FunctionRow::BLOCK_MULTICAST != 0 {
         return;
     }
-    let mut head = [0; HEAD];
-    let seen = (len as usize).min(HEAD);
-    head[..seen].copy_from_slice(&step.staged(start, len)[..seen]);
+    let (head, seen) = head_of(step, start, len as usize);
     let head = &head[..seen];
     if head.first().is_none_or(|first| first & 1 == 0) {
         return;
@@ -91,6 +85,13 @@ pub(super) fn come_back(func: &mut Func<'_>, step: &mut Step<'_>, (start, len): 
     take(func, step, (start, len as usize), head, &parts, Some(td));
     // A stopped party misses the frame, as with a full queue: the sender does not wait for it.
     step.blocked = None;
+}
+
+/// The beginning of a staged frame, and the length of that.
+fn head_of(step: &Step<'_>, start: u32, len: usize) -> ([u8; HEAD], usize) {
+    let (mut head, seen) = ([0; HEAD], len.min(HEAD));
+    head[..seen].copy_from_slice(&step.staged(start, len as u32)[..seen]);
+    (head, seen)
 }
 
 /// True if the frame goes to the queue pairs: RoCE v2, if the function has it enabled.
@@ -122,13 +123,10 @@ fn take(
     if steered.tirs().is_empty() {
         return func.count(Counters::EthRxUnmatched, 1);
     }
-    let group = head[0] & 1 != 0;
-    let [packets, bytes] = match head {
-        [0xff, 0xff, 0xff, 0xff, 0xff, 0xff, ..] => {
-            [Counters::EthRxBroadcastPackets, Counters::EthRxBroadcastBytes]
-        }
-        _ if group => [Counters::EthRxMulticastPackets, Counters::EthRxMulticastBytes],
-        _ => [Counters::EthRxUnicastPackets, Counters::EthRxUnicastBytes],
+    let [packets, bytes] = match Cast::of(head) {
+        Cast::Broadcast => [Counters::EthRxBroadcastPackets, Counters::EthRxBroadcastBytes],
+        Cast::Multicast => [Counters::EthRxMulticastPackets, Counters::EthRxMulticastBytes],
+        Cast::Unicast => [Counters::EthRxUnicastPackets, Counters::EthRxUnicastBytes],
     };
     func.count(packets, 1);
     func.count(bytes, len as u64);

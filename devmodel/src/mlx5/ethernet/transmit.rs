@@ -1,7 +1,8 @@
 //! Send queues without a queue pair: transmission of WQEs as frames (PRM: Ethernet send WQEs).
 
 use super::{
-    frame::{self, Parts, TCP},
+    ERROR, READY,
+    frame::{self, Cast, Parts, SERVICE_TAG, TCP},
     receive,
 };
 use crate::{
@@ -12,7 +13,7 @@ use crate::{
         lists::{self, Domain},
         rates,
     },
-    region::Func,
+    region::{Func, MAX_FRAME},
     state::{Counters, SqRow, TisRow},
     translate::{self, User},
 };
@@ -26,9 +27,6 @@ use hwspec::{
     wqe::{CqeMode, CtrlSeg, DataSeg, EthSeg, InlineSeg, MAX_DS, WQE_BB, WQE_BB_SHIFT, WQE_DS, WqeOpcode},
 };
 
-/// States of the queue's context.
-const READY: u32 = 1;
-const ERROR: u32 = 3;
 /// Maximum number of WQEs that a queue sends at once.
 const BATCH: usize = 64;
 /// Number of staged bytes that ends a queue's turn.
@@ -37,10 +35,6 @@ const STAGED: usize = 256 << 10;
 const MAX_LSO: u64 = 256 << 10;
 /// Minimum size of a frame after padding, frame check sequence excluded (IEEE 802.3, 4.2.3.3).
 const MIN_FRAME: usize = 60;
-/// Longest frame.
-pub(super) const MAX_FRAME: usize = crate::region::MAX_FRAME;
-/// EtherType of an IEEE 802.1ad service tag.
-const SERVICE_TAG: u16 = 0x88a8;
 /// Vendor error of a malformed WQE.
 const BAD_WQE: u8 = 0x68;
 
@@ -304,13 +298,10 @@ fn pointed(
 /// Counts raw frame `i` of the step as sent.
 fn account(func: &mut Func<'_>, step: &Step<'_>, i: usize) {
     let Some(&(at, len)) = step.buffers.raw.get(i) else { return };
-    let group = step.staged(at, 6);
-    let [packets, bytes] = match group {
-        [0xff, 0xff, 0xff, 0xff, 0xff, 0xff] => {
-            [Counters::EthTxBroadcastPackets, Counters::EthTxBroadcastBytes]
-        }
-        [first, ..] if first & 1 != 0 => [Counters::EthTxMulticastPackets, Counters::EthTxMulticastBytes],
-        _ => [Counters::EthTxUnicastPackets, Counters::EthTxUnicastBytes],
+    let [packets, bytes] = match Cast::of(step.staged(at, 6)) {
+        Cast::Broadcast => [Counters::EthTxBroadcastPackets, Counters::EthTxBroadcastBytes],
+        Cast::Multicast => [Counters::EthTxMulticastPackets, Counters::EthTxMulticastBytes],
+        Cast::Unicast => [Counters::EthTxUnicastPackets, Counters::EthTxUnicastBytes],
     };
     func.count(packets, 1);
     func.count(bytes, len.into());
