@@ -56,13 +56,6 @@ fn schedule_responses(w: &mut Work<'_, '_, '_>) {
     }
 }
 
-/// IBTA 11.6.3.1: communication established, before the program has moved the QP to RTS.
-#[cold]
-fn note_established(w: &mut Work<'_, '_, '_>) {
-    w.q.set(QpFlags::COMM_EST, true);
-    w.raise(EventType::CommEst);
-}
-
 /// Passes a response to the requester, and any other packet to the responder.
 #[inline]
 fn execute(w: &mut Work<'_, '_, '_>, packet: &Packet<'_>) {
@@ -74,7 +67,9 @@ fn execute(w: &mut Work<'_, '_, '_>, packet: &Packet<'_>) {
         rates::notify(w);
     }
     if w.state() == QpState::Rtr && !w.q.has(QpFlags::COMM_EST) {
-        note_established(w);
+        // IBTA 11.6.3.1: communication established, before the program has moved the QP to RTS.
+        w.q.set(QpFlags::COMM_EST, true);
+        w.raise(EventType::CommEst);
     }
     if opcode.is_response() {
         acks::answer(w, packet);

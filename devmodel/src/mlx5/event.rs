@@ -27,11 +27,6 @@ pub(crate) fn called<'a>(func: &'a Func<'_>, number: u32) -> impl Iterator<Item 
     all.filter_map(|index| Some((index, func.row::<EqRow>(index)?)))
 }
 
-/// The event queue with number `number` on doorbell page `uar`.
-fn behind(func: &Func<'_>, uar: u32, number: u32) -> Option<u32> {
-    called(func, number).find(|(_, row)| row.uar == uar).map(|(index, _)| index)
-}
-
 /// Appends an event to the EQ in row `eqn`.
 pub(crate) fn push(func: &mut Func<'_>, eqn: u32, mut eqe: Eqe) {
     let Some(row) = func.row::<EqRow>(eqn) else { return };
@@ -57,7 +52,7 @@ pub(crate) fn push(func: &mut Func<'_>, eqn: u32, mut eqe: Eqe) {
 /// EQ register of a doorbell page: sets the consumer index, and arms. Arming an EQ with unconsumed entries raises its
 /// interrupt at once.
 pub(crate) fn update(func: &mut Func<'_>, (uar, number): (u32, u32), ci: u32, arm: bool) {
-    let Some(eqn) = behind(func, uar, number) else { return };
+    let Some((eqn, _)) = called(func, number).find(|(_, row)| row.uar == uar) else { return };
     let Some(row) = func.row_mut::<EqRow>(eqn) else { return };
     // The register has 24 bits; the remaining ones are taken from the producer index.
     let behind = row.pi.wrapping_sub(ci) & 0xff_ffff;

@@ -27,9 +27,8 @@ pub(crate) const PS_PER_US: u64 = 1_000_000;
 
 /// Moves the QP to ERR, or begins the flush if a command has already moved it there.
 pub(crate) fn enter_error(w: &mut Work<'_, '_, '_>) {
-    let begun = w.q.has(QpFlags::FLUSH_SQ | QpFlags::FLUSH_RQ) && w.state() == QpState::Err;
-    if begun {
-        w.ready = true;
+    w.ready = true;
+    if w.q.has(QpFlags::FLUSH_SQ | QpFlags::FLUSH_RQ) && w.state() == QpState::Err {
         return;
     }
     let q = &mut *w.q;
@@ -39,22 +38,11 @@ pub(crate) fn enter_error(w: &mut Work<'_, '_, '_>) {
     q.flush_wait = 0;
     q.requester.stop();
     q.responder.stop();
-    w.ready = true;
-    let shared = w.q.has(QpFlags::HAS_SRQ);
-    w.q.set(QpFlags::LAST_WQE_OWED, shared);
-}
-
-/// IBTA 10.2.9.2 (affiliated event "last WQE reached"): the QP takes no more WQEs from its SRQ, and those it took have
-/// completed.
-fn last_wqe(w: &mut Work<'_, '_, '_>) {
-    if w.q.has(QpFlags::LAST_WQE_OWED) {
-        w.q.set(QpFlags::LAST_WQE_OWED, false);
-        w.raise(EventType::SrqLastWqe);
-    }
+    q.set(QpFlags::LAST_WQE_OWED, q.has(QpFlags::HAS_SRQ));
 }
 
 /// Completes up to `left` of the posted send requests.
-pub(crate) fn sends(w: &mut Work<'_, '_, '_>, left: &mut usize) {
+fn sends(w: &mut Work<'_, '_, '_>, left: &mut usize) {
     if w.q.has(QpFlags::NO_SQ) || fetch::refresh(w).is_none() {
         return;
     }
@@ -97,6 +85,7 @@ pub(crate) fn sends_of_stopped(w: &mut Work<'_, '_, '_>) {
 }
 
 /// Completes the posted WQEs, a batch at a time.
+#[cold]
 pub(crate) fn run(w: &mut Work<'_, '_, '_>) {
     let mut left = BATCH;
     sends(w, &mut left);
@@ -106,7 +95,11 @@ pub(crate) fn run(w: &mut Work<'_, '_, '_>) {
             completion::fail(w, CqeOpcode::RespErr, FLUSHED, w.q.responder.rx.receive as u16, 0);
             w.q.responder.rx = Message::default();
         }
-        last_wqe(w);
+        // IBTA 10.2.9.2 (affiliated event "last WQE reached"): the QP takes no more WQEs from its SRQ, and those it took have completed.
+        if w.q.has(QpFlags::LAST_WQE_OWED) {
+            w.q.set(QpFlags::LAST_WQE_OWED, false);
+            w.raise(EventType::SrqLastWqe);
+        }
     } else if !w.q.has(QpFlags::NO_RQ) {
         w.q.responder.rx = Message::default();
         let before = w.q.rq_ci;

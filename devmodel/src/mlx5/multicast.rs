@@ -16,7 +16,7 @@ use crate::{
 };
 use hwspec::{
     handle::Qpn,
-    wire::{Bth, IpPair, Lrh, Packet, ip::gid_of_v4},
+    wire::{Bth, Lrh, Packet},
 };
 
 /// The destination of a multicast packet: the QPs of a group.
@@ -29,7 +29,7 @@ pub(crate) const GENERAL: u32 = u32::MAX - 1;
 pub(crate) fn deliver(func: &mut Func<'_>, step: &mut Step<'_>, packet: &arrive::Packet<'_>, whom: u32) {
     let members = match whom {
         GENERAL => special_qps(func, 1),
-        _ => group(func, packet),
+        _ => members(func, packet.headers.addresses().gids().1),
     };
     if members.is_empty() {
         func.count(Counters::RxDroppedQp, 1);
@@ -74,17 +74,8 @@ fn pass_on(func: &mut Func<'_>, step: &mut Step<'_>, packet: &arrive::Packet<'_>
     }
 }
 
-/// The members of the group that a packet is sent to.
-fn group(func: &Func<'_>, packet: &arrive::Packet<'_>) -> Vec<u32> {
-    let gid = match packet.headers.addresses() {
-        IpPair::V4 { dst, .. } => gid_of_v4(dst),
-        IpPair::V6 { dst, .. } => dst,
-    };
-    members(func, gid)
-}
-
 /// QPs of the group with this GID, in the order of their joining.
-pub(super) fn members(func: &Func<'_>, gid: [u8; 16]) -> Vec<u32> {
+fn members(func: &Func<'_>, gid: [u8; 16]) -> Vec<u32> {
     if func.used::<GroupRow>() == 0 {
         return Vec::new();
     }
@@ -96,7 +87,7 @@ pub(super) fn members(func: &Func<'_>, gid: [u8; 16]) -> Vec<u32> {
 
 /// True if QP `qp` sent this packet itself and blocks its loopback. Other QPs of its function receive the packet, which Linux relies on
 /// for IPoIB devices, all of which block their own.
-pub(super) fn blocks(func: &Func<'_>, packet: &arrive::Packet<'_>, qp: u32) -> bool {
+fn blocks(func: &Func<'_>, packet: &arrive::Packet<'_>, qp: u32) -> bool {
     let Some(row) = func.row::<QpRow>(qp).filter(|row| row.has(QpFlags::BLOCK_MULTICAST_LOOPBACK)) else {
         return false;
     };

@@ -31,23 +31,16 @@ const ECT0: u8 = 2;
 /// The fields by which networks classify packets: the traffic class of the IP header, and the priority of the
 /// VLAN tag.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Class(u16);
+pub(crate) struct Class {
+    pub traffic_class: u8,
+    pub priority: u8,
+}
 
 impl Class {
-    #[inline(always)]
-    pub(crate) fn new(traffic_class: u8, priority: u8) -> Self {
-        Self(u16::from(priority) << 8 | u16::from(traffic_class))
-    }
     /// The class of a path's packets.
     #[inline(always)]
     pub(super) fn of(path: &Path) -> Self {
-        Self::new(path.tclass & !3 | ECT0, path.sl)
-    }
-    pub(super) fn traffic_class(self) -> u8 {
-        self.0 as u8
-    }
-    pub(super) fn priority(self) -> u8 {
-        (self.0 >> 8) as u8 & 7
+        Self { traffic_class: path.tclass & !3 | ECT0, priority: path.sl & 7 }
     }
 }
 
@@ -90,11 +83,11 @@ impl Flow {
             dst_mac: path.dmac,
             vlan: source.vlan().map(|vid| {
                 let mut tag = Vlan::zeroed();
-                tag.set().vid(vid).pcp(class.priority());
+                tag.set().vid(vid).pcp(class.priority);
                 tag
             }),
             addresses: IpPair::from_gids(source.gid, path.dgid),
-            traffic_class: class.traffic_class(),
+            traffic_class: class.traffic_class,
             hop_limit: if path.hop_limit == 0 { 64 } else { path.hop_limit },
             flow_label: path.flow_label,
             identification: 0,
@@ -179,7 +172,7 @@ impl Work<'_, '_, '_> {
         class: Class,
     ) -> bool {
         if self.is_infiniband() {
-            return self.send_routed(path, packet, *payload, class.traffic_class());
+            return self.send_routed(path, packet, *payload, class.traffic_class);
         }
         let path = path.unwrap_or(&self.q.path);
         let f = self.func.function();

@@ -24,7 +24,10 @@ pub(crate) fn notify(w: &mut Work<'_, '_, '_>) {
     }
     let mut bth = w.bth(BthOpcode::Cnp, 0);
     bth.set().becn(true);
-    let class = Class::new(p.cnp_dscp << 2, if p.cnp_prio_mode { priority } else { p.cnp_802p_prio });
+    let class = Class {
+        traffic_class: p.cnp_dscp << 2,
+        priority: if p.cnp_prio_mode { priority } else { p.cnp_802p_prio & 7 },
+    };
     w.send_along(None, &Packet { bth, ..Packet::default() }, &Payload::Empty, class);
     w.count(Counters::NpCnpSent);
 }

@@ -87,6 +87,7 @@ pub(crate) fn load(w: &mut Work<'_, '_, '_>, index: u16) -> Option<Domain> {
 
 /// Makes the SRQ `srqn` the receiver of the QP's requests, with its CQ and protection domain. False if this runner cannot reach its
 /// memory.
+#[cold]
 pub(crate) fn select(w: &mut Work<'_, '_, '_>, srqn: u32) -> bool {
     w.receiver = Receiver::of(&w.q);
     let Some(srq) = named(w, srqn).filter(|_| w.q.has(QpFlags::NO_SQ)) else { return true };

@@ -110,8 +110,14 @@ impl Responses for Work<'_, '_, '_> {
         self.profile() == Profile::Ibta
     }
     #[inline(always)]
-    fn write(&mut self, packet: &Packet<'_>, message: &Message) -> Result<(), Refusal> {
-        place_write(self, packet, message)
+    fn write(&mut self, packet: &Packet<'_>, rx: &Message) -> Result<(), Refusal> {
+        let at = rx.va.wrapping_add(rx.done.into());
+        match self.resolve_key(self.receiver.pd, (rx.rkey, at), packet.len, access::REMOTE_WRITE) {
+            Ok(()) => place(self, packet, Refusal::ACCESS),
+            // The packet of the train that is refused and counted is determined when they are handled one by one.
+            Err(_) if packet.packets > 1 => Err(Refusal::ACCESS),
+            Err(_) => Err(transport::access(self)),
+        }
     }
     fn complete_write(
         &mut self,
@@ -272,16 +278,6 @@ fn complete(
     Ok(())
 }
 
-fn place_write(w: &mut Work<'_, '_, '_>, packet: &Packet<'_>, rx: &Message) -> Result<(), Refusal> {
-    let at = rx.va.wrapping_add(rx.done.into());
-    match w.resolve_key(w.receiver.pd, (rx.rkey, at), packet.len, access::REMOTE_WRITE) {
-        Ok(()) => place(w, packet, Refusal::ACCESS),
-        // The packet of the train that is refused and counted is determined when they are handled one by one.
-        Err(_) if packet.packets > 1 => Err(Refusal::ACCESS),
-        Err(_) => Err(transport::access(w)),
-    }
-}
-
 /// True if there are packets to send.
 #[inline]
 pub(crate) fn waiting(w: &Work<'_, '_, '_>) -> bool {
@@ -310,8 +306,7 @@ pub(crate) fn run(w: &mut Work<'_, '_, '_>, budget: &mut u32) {
 /// first, so the acknowledgement waits with them.
 #[cold]
 pub(crate) fn acknowledge(w: &mut Work<'_, '_, '_>, budget: u32) {
-    let answers = w.receives();
-    if answers && w.is(ServiceType::Rc) && !w.q.responder.owes_answers() {
+    if w.receives() && w.is(ServiceType::Rc) && !w.q.responder.owes_answers() {
         run(w, &mut budget.min(1));
     }
 }

@@ -98,20 +98,15 @@ pub(crate) fn with(
     })
 }
 
-/// Runs the turn of a QP in error.
-#[cold]
-fn execute_in_error(w: &mut Work<'_, '_, '_>) {
-    // Over XRC, the receive in use belongs to the SRQ that was named, and its completion goes to that SRQ's CQ.
-    if !w.is(ServiceType::Xrc) || receive::select(w, w.q.xrc_srqn) {
-        flush::run(w);
-    }
-}
-
 /// Runs the QP's turn to send: responses before requests.
 #[inline]
 fn execute(w: &mut Work<'_, '_, '_>) {
     if w.state() == QpState::Err {
-        return execute_in_error(w);
+        // Over XRC, the receive in use belongs to the SRQ that was named, and its completion goes to that SRQ's CQ.
+        if !w.is(ServiceType::Xrc) || receive::select(w, w.q.xrc_srqn) {
+            flush::run(w);
+        }
+        return;
     }
     if w.step.takes_turns {
         return answer(w);

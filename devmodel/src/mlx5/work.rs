@@ -117,6 +117,7 @@ impl<'r, 'h> Work<'_, 'r, 'h> {
     }
 
     /// Raises an event of the QP.
+    #[cold]
     pub(crate) fn raise(&mut self, kind: EventType) {
         let qpn = self.qpn();
         event::queue(self.func, self.q.head.uid, kind, (QueueKind::Qp, qpn));

@@ -15,7 +15,7 @@ use crate::{
         lists::{self, Domain},
         step::Buffers,
     },
-    region::{Func, GROUP_ETHERNET, SlotPayload, Sync, TimerKind},
+    region::{Func, GROUP_ETHERNET, Piece, SlotPayload, Sync, TimerKind},
     state::{Counters, FunctionRow, RqRow, RqtRow, TirRow},
     translate::{self, User},
 };
@@ -130,13 +130,13 @@ fn take(
     };
     func.count(packets, 1);
     func.count(bytes, len as u64);
-    let mut frame = Received { start, len, parts: *parts, tag: steered.tag };
+    let frame = Received { start, len, parts: *parts, tag: steered.tag };
     for tirn in steered.tirs() {
         let Some(tir) = func.row::<TirRow>(*tirn).copied() else { continue };
         if own == Some(tir.td) && tir.self_loopback & TirRow::MULTICAST == 0 {
             continue;
         }
-        deliver(func, step, &tir, head, &mut frame);
+        deliver(func, step, &tir, head, &frame);
         if step.blocked.is_some() {
             return;
         }
@@ -153,7 +153,7 @@ struct Received {
 }
 
 /// Delivers a frame to the queue selected by an interface.
-fn deliver(func: &mut Func<'_>, step: &mut Step<'_>, tir: &TirRow, head: &[u8], frame: &mut Received) {
+fn deliver(func: &mut Func<'_>, step: &mut Step<'_>, tir: &TirRow, head: &[u8], frame: &Received) {
     let (hash, hash_type) = steer::hash(tir, head, &frame.parts);
     let rqn = if tir.disp == DIRECT {
         Some(tir.rqn)
@@ -183,10 +183,12 @@ fn deliver(func: &mut Func<'_>, step: &mut Step<'_>, tir: &TirRow, head: &[u8], 
         return;
     }
     let cqe = match scatter(func, step, &rq, frame) {
-        Ok(cqe) => {
-            let mut cqe = cqe;
-            cqe.set().rx_hash_result(hash).rx_hash_type(hash_type);
-            cqe.set().srqn_uidx(rq.user_index).wqe_counter(rq.ci as u16);
+        Ok(mut cqe) => {
+            cqe.set()
+                .rx_hash_result(hash)
+                .rx_hash_type(hash_type)
+                .srqn_uidx(rq.user_index)
+                .wqe_counter(rq.ci as u16);
             cqe
         }
         Err(syndrome) => {
@@ -233,12 +235,7 @@ fn refill(func: &Func<'_>, step: &mut Step<'_>, rq: &mut RqRow) -> bool {
 }
 
 /// Writes a frame to the buffers of the oldest WQE and builds its CQE.
-fn scatter(
-    func: &Func<'_>,
-    step: &mut Step<'_>,
-    rq: &RqRow,
-    frame: &mut Received,
-) -> Result<Cqe64, CqeSyndrome> {
+fn scatter(func: &Func<'_>, step: &mut Step<'_>, rq: &RqRow, frame: &Received) -> Result<Cqe64, CqeSyndrome> {
     let slot = rq.ci & ((1 << rq.log_size) - 1);
     let at = translate::queue(func, &rq.memory, slot << rq.log_stride).ok_or(CqeSyndrome::LocalQpOpErr)?;
     let rid = func.rid();
@@ -249,52 +246,25 @@ fn scatter(
     let strip =
         frame.parts.tag.filter(|tag| tag.0 == EtherType::VLAN.raw() && rq.flags & RqRow::KEEP_VLAN == 0);
     let cqe = describe(step, frame, strip.map(|tag| tag.1));
-    let cut = if strip.is_some() { TAG } else { 0 };
-
     let domain = Domain { user: User { pd: rq.pd, qpn: 0 }, rlky: rq.flags & RqRow::RLKY != 0 };
-    let len = (frame.len - cut) as u32;
+    let len = (frame.len - if strip.is_some() { TAG } else { 0 }) as u32;
     let Buffers { receive, pieces, .. } = &mut *step.buffers;
     lists::resolve(func, domain, receive, 0, len, lists::SCATTER, pieces)
         .map_err(|fault| fault.failure().syndrome)?;
-    // Omits the tag: the addresses, then the bytes after the tag.
-    let mut source = Ranges::new(frame.start, if cut == 0 { 0 } else { 12 }, cut as u32);
+    let mut from = frame.start;
+    if strip.is_some() {
+        // The frame once more, without its tag.
+        let (at, staged) = (frame.start as usize, &mut step.buffers.staged);
+        from = staged.len() as u32;
+        staged.extend_from_within(at..at + 12);
+        staged.extend_from_within(at + 12 + TAG..at + frame.len);
+    }
     for i in 0..step.buffers.pieces.len() {
-        let (mut to, mut left) = (step.buffers.pieces[i].at, step.buffers.pieces[i].len);
-        while left > 0 {
-            let (from, n) = source.next(left);
-            step.write_staged((rid, to), from, n).or(Err(CqeSyndrome::LocalProtErr))?;
-            (to, left) = (to.wrapping_add(n.into()), left - n);
-        }
+        let Piece { at, len, .. } = step.buffers.pieces[i];
+        step.write_staged((rid, at), from, len).or(Err(CqeSyndrome::LocalProtErr))?;
+        from += len;
     }
     Ok(cqe)
-}
-
-/// Staged bytes with a gap.
-struct Ranges {
-    at: u32,
-    /// Bytes before the gap; 0 if no gap is ahead.
-    before: u32,
-    gap: u32,
-}
-
-impl Ranges {
-    fn new(start: u32, before: u32, gap: u32) -> Self {
-        Self { at: start, before, gap }
-    }
-
-    /// The next bytes, at most `want`: their offset and number.
-    fn next(&mut self, want: u32) -> (u32, u32) {
-        let at = self.at;
-        let n = if self.before == 0 { want } else { want.min(self.before) };
-        self.at += n;
-        if self.before != 0 {
-            self.before -= n;
-            if self.before == 0 {
-                self.at += self.gap;
-            }
-        }
-        (at, n)
-    }
 }
 
 /// The CQE of a frame; `stripped` is the tag that was removed.
