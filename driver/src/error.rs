@@ -151,6 +151,13 @@ impl Error {
     }
 }
 
+/// [`Error::errno`], for callers that return one.
+impl From<Error> for i32 {
+    fn from(error: Error) -> Self {
+        error.errno()
+    }
+}
+
 /// A list of work requests was posted up to `index`; the request there was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("work request {index} was refused: {}", io::Error::from_raw_os_error(*errno))]

@@ -1,9 +1,9 @@
 //! Address handles.
 
-use crate::abi::public::{ibv_ah, ibv_ah_attr, ibv_pd};
+use crate::abi::public::{ibv_ah, ibv_ah_attr};
 use crate::convert;
-use crate::guard::guard_ptr;
-use crate::ours::{Ours, destroy, ours};
+use crate::guard::verb;
+use crate::ours::{Destroy, Last, Of, ours};
 use crate::pd::IronPd;
 use crate::users::Use;
 use libc::c_int;
@@ -21,26 +21,17 @@ pub struct IronAh {
 ours!(IronAh: ibv_ah);
 
 /// `ibv_create_ah`; the library sets the public members afterwards.
-///
-/// # Safety
-/// Called by libibverbs with a PD of this provider.
-pub unsafe extern "C" fn create_ah(pd: *mut ibv_pd, attr: *mut ibv_ah_attr) -> *mut ibv_ah {
-    guard_ptr(|| {
-        // SAFETY: V1 and V2 for the PD, V3 for its context, V4 for `attr`.
-        let (owner, context, attr) = unsafe { (IronPd::of(pd), (*pd).context, &*attr) };
-        // SAFETY: V3: the PD holds its context.
-        unsafe { IronPd::context(pd) }.birth.check()?;
-        let inner = driver::Ah::create(&owner.inner, &convert::ah_from_c(attr)).map_err(|e| e.errno())?;
-        let public = ibv_ah { context, pd, handle: 0 };
-        Ok(IronAh { public, inner, _pd: owner.users.hold() }.into_public())
+pub extern "C" fn create_ah(pd: Of<IronPd>, attr: &ibv_ah_attr) -> Option<Of<IronAh>> {
+    verb(pd, || {
+        let inner = driver::Ah::create(&pd.inner, &convert::ah_from_c(attr))?;
+        let public = ibv_ah { context: pd.context().raw(), pd: Some(pd), handle: 0 };
+        Ok(Of::made(IronAh { public, inner, _pd: pd.users.hold() }))
     })
 }
 
+impl Destroy for IronAh {}
+
 /// `ibv_destroy_ah`.
-///
-/// # Safety
-/// Called by libibverbs as the last use of an address handle of this provider.
-pub unsafe extern "C" fn destroy_ah(ah: *mut ibv_ah) -> c_int {
-    // SAFETY: V1, V2 and V5 for the handle, V3 for its PD and context.
-    unsafe { destroy(ah, |_| Ok(()), |_: &mut IronAh| Ok(())) }
+pub extern "C" fn destroy_ah(ah: Last<IronAh>) -> c_int {
+    ah.destroy()
 }

@@ -1,28 +1,23 @@
 //! The device clock, as raw ticks and as wall clock time.
 
-use crate::abi::public::{self as abi, ibv_context, ibv_values_ex};
+use crate::abi::public::{self as abi, ibv_values_ex};
 use crate::context::Context;
-use crate::guard::guard_int;
+use crate::guard::verb;
+use crate::ours::Of;
 use driver::Device;
 use libc::c_int;
 use std::sync::{Mutex, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// `ibv_query_rt_values_ex`. Returns the raw clock in `tv_nsec`, as other providers do. Unknown values are left out of the mask.
-///
-/// # Safety
-/// Called by programs with an open context of this provider and a writable `values`.
-pub unsafe extern "C" fn query_rt_values(context: *mut ibv_context, values: *mut ibv_values_ex) -> c_int {
-    guard_int(|| {
-        // SAFETY: V1 for the context, V4 for `values`.
-        let (ours, values) = unsafe { (Context::of(context), &mut *values) };
-        ours.birth.check()?;
+pub extern "C" fn query_rt_values(context: Of<Context>, values: &mut ibv_values_ex) -> c_int {
+    verb(context, || {
         let wanted = values.comp_mask & abi::IBV_VALUES_MASK_RAW_CLOCK;
         if wanted != 0 {
-            if ours.device.attr().clock_khz == 0 {
+            if context.device.attr().clock_khz == 0 {
                 return Err(libc::EOPNOTSUPP);
             }
-            let counts = ours.device.clock().map_err(|e| e.errno())?;
+            let counts = context.device.clock()?;
             values.raw_clock = libc::timespec { tv_sec: 0, tv_nsec: counts as i64 };
         }
         values.comp_mask = wanted;

@@ -3,13 +3,16 @@
 use crate::abi::public::ibv_context;
 use crate::channel::Channels;
 use crate::clock::WallClock;
+use crate::device::IronDevice;
 use crate::events::{AsyncFile, Pump, Targets};
 use crate::exports::Exports;
 use crate::guard::Birth;
 use crate::huge::HugePool;
+use crate::ours::{Born, Object, Of};
 use crate::registration::Registration;
 use crate::users::Users;
 use libc::c_int;
+use std::ptr::NonNull;
 use std::sync::Arc;
 
 /// The provider's state of an open device.
@@ -38,15 +41,34 @@ pub struct Context {
     pub _silent: Option<AsyncFile>,
 }
 
-impl Context {
-    /// Returns the provider's state behind a program's context pointer.
-    ///
-    /// # Safety
-    /// `context` was returned by [`alloc_context`](crate::open::alloc_context) and is not closed.
-    #[inline]
-    pub unsafe fn of<'a>(context: *const ibv_context) -> &'a Self {
-        // SAFETY: the pointer to this structure follows the library's part of the context.
-        unsafe { &*context.add(1).cast::<*const Self>().read() }
+// SAFETY: the pointer to this structure follows the library's part of the context.
+unsafe impl Object for Context {
+    type Public = ibv_context;
+
+    #[inline(always)]
+    unsafe fn behind(public: NonNull<ibv_context>) -> NonNull<Self> {
+        // SAFETY: V1: `alloc_context` or `import_context` returned the pointer, after `join` had written the word.
+        unsafe { public.add(1).cast::<NonNull<Self>>().read() }
+    }
+}
+
+impl Of<Context> {
+    /// Number of completion vectors.
+    pub fn completion_vectors(self) -> c_int {
+        // SAFETY: V1: `join` has set the member.
+        unsafe { (*self.raw()).num_comp_vectors }
+    }
+
+    /// The device as libibverbs knows it.
+    pub fn library_device(self) -> Of<IronDevice> {
+        // SAFETY: V1: the library has set the member, and does not change it.
+        unsafe { (*self.raw()).device }
+    }
+}
+
+impl Born for Context {
+    fn birth(of: Of<Self>) -> Birth {
+        of.birth
     }
 }
 

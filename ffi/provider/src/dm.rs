@@ -1,19 +1,18 @@
 //! Device memory, and null memory regions.
 
 use crate::abi::memory::{ibv_alloc_dm_attr, ibv_dm};
-use crate::abi::public::{ibv_context, ibv_mr, ibv_pd};
 use crate::context::Context;
 use crate::convert;
-use crate::device::IronDevice;
-use crate::guard::{Birth, guard_int, guard_ptr};
+use crate::guard::{Birth, answer, verb};
 use crate::mr::{IronMr, TYPE_NONE, access_flags};
-use crate::ours::{Ours, destroy};
+use crate::ours::{Destroy, Last, Of, list, ours};
 use crate::pd::IronPd;
 use crate::users::Use;
 use driver::InPlace;
-use libc::{c_int, c_uint, c_void, size_t};
+use libc::{c_int, c_uint, size_t};
 use node::place::Place;
 use std::ptr::null_mut;
+use std::slice;
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// `ibv_dm.comp_mask`: the handle is valid.
@@ -47,147 +46,103 @@ pub struct IronDm {
     _context: Use,
 }
 
-const _: () = assert!(std::mem::offset_of!(IronDm, public) == 0);
-
-// SAFETY: asserted above; `context` points to an `ibv_context`.
-unsafe impl Ours for IronDm {
-    type Public = ibv_dm;
-    const CONTEXT: usize = std::mem::offset_of!(ibv_dm, context);
-
-    /// A forked child can allocate device memory of its own ([`in_child`]).
-    unsafe fn birth(dm: *const ibv_dm) -> Birth {
-        // SAFETY: guaranteed by the caller.
-        unsafe { Self::of(dm) }.birth
-    }
-}
+// A forked child can allocate device memory of its own ([`in_child`]).
+ours!(IronDm: ibv_dm, |dm: Of<IronDm>| dm.birth);
 
 impl IronDm {
     /// Allocates the object that the program gets.
-    ///
-    /// # Safety
-    /// `context` is an open context of this provider.
-    pub unsafe fn hand_out(context: *mut ibv_context, inner: Arc<driver::Dm>) -> *mut ibv_dm {
+    pub fn publish(context: Of<Context>, inner: Arc<driver::Dm>) -> Of<Self> {
         let public = ibv_dm {
-            context,
+            context: context.raw(),
             memcpy_to_dm: Some(to_dm),
             memcpy_from_dm: Some(from_dm),
             comp_mask: HANDLE,
             handle: inner.handle(),
         };
-        // SAFETY: guaranteed by the caller: V1.
-        let context = unsafe { Context::of(context) }.users.hold();
-        Self { public, inner, birth: Birth::here(), _context: context }.into_public()
+        Of::made(Self { public, inner, birth: Birth::here(), _context: context.users.hold() })
     }
 }
 
 /// `ibv_alloc_dm`.
-///
-/// # Safety
-/// Called by programs with an open context of this provider.
-pub unsafe extern "C" fn alloc_dm(context: *mut ibv_context, attr: *mut ibv_alloc_dm_attr) -> *mut ibv_dm {
-    guard_ptr(|| {
-        // SAFETY: V1 for the context, V4 for `attr`.
-        let (ours, attr) = unsafe { (Context::of(context), &*attr) };
+pub extern "C" fn alloc_dm(context: Of<Context>, attr: &ibv_alloc_dm_attr) -> Option<Of<IronDm>> {
+    answer(|| {
         if attr.comp_mask != 0 {
             return Err(libc::EINVAL);
         }
-        let device = match ours.birth.is_here() {
-            true => ours.device.clone(),
-            // SAFETY: the device of a context is an `IronDevice`.
-            false => in_child(unsafe { &(*(*context).device.cast::<IronDevice>()).place })?,
+        let device = match context.birth.is_here() {
+            true => context.device.clone(),
+            false => in_child(&context.library_device().place)?,
         };
         let inner = driver::Dm::alloc(&device, attr.length as u64, attr.log_align_req);
         let inner = inner.map_err(convert::not_made)?;
         let handle = inner.handle();
-        // SAFETY: V1 for the context.
-        let dm = unsafe { IronDm::hand_out(context, inner) };
-        ours.exports.enter_dm(dm, handle);
+        let dm = IronDm::publish(context, inner);
+        context.exports.dms.enter(dm, handle);
         Ok(dm)
     })
 }
 
-/// `ibv_free_dm`. Fails with EBUSY while memory regions refer to it.
-///
-/// # Safety
-/// Called by programs as the last use of device memory of this provider, unless the call fails.
-pub unsafe extern "C" fn free_dm(dm: *mut ibv_dm) -> c_int {
-    let leave = |context: &Context| {
-        // SAFETY: V1, V2.
-        if Arc::strong_count(&unsafe { IronDm::of(dm) }.inner) > 1 {
+impl Destroy for IronDm {
+    fn leave(dm: Of<Self>) -> Result<(), c_int> {
+        if Arc::strong_count(&dm.inner) > 1 {
             return Err(libc::EBUSY);
         }
-        context.exports.leave_dm(dm);
+        dm.context().exports.dms.leave(dm.raw());
         Ok(())
-    };
-    // SAFETY: V1, V2 and V5 for the device memory, V3 for its context.
-    unsafe { destroy(dm, leave, |ours: &mut IronDm| ours.inner.destroy_in_place()) }
+    }
+
+    fn end(&mut self) -> Result<(), driver::Error> {
+        self.inner.destroy_in_place()
+    }
+}
+
+/// `ibv_free_dm`. Fails with EBUSY while memory regions refer to it.
+pub extern "C" fn free_dm(dm: Last<IronDm>) -> c_int {
+    dm.destroy()
 }
 
 /// `ibv_memcpy_to_dm`.
-unsafe extern "C" fn to_dm(dm: *mut ibv_dm, offset: u64, from: *const c_void, length: size_t) -> c_int {
-    guard_int(|| {
-        // SAFETY: called by programs with device memory of this provider and `length` readable bytes.
-        unsafe {
-            IronDm::of(dm).birth.check()?;
-            let bytes: &[u8] =
-                if length == 0 { &[] } else { std::slice::from_raw_parts(from.cast(), length) };
-            IronDm::of(dm).inner.write(offset, bytes)
-        }
-    })
+///
+/// # Safety
+/// Called by programs with `length` readable bytes (V4).
+unsafe extern "C" fn to_dm(dm: Of<IronDm>, offset: u64, from: *const u8, length: size_t) -> c_int {
+    // SAFETY: guaranteed by the caller.
+    verb(dm, || dm.inner.write(offset, unsafe { list(from, length) }))
 }
 
 /// `ibv_memcpy_from_dm`.
-unsafe extern "C" fn from_dm(to: *mut c_void, dm: *mut ibv_dm, offset: u64, length: size_t) -> c_int {
-    guard_int(|| {
-        // SAFETY: called by programs with device memory of this provider and room for `length` bytes.
-        unsafe {
-            IronDm::of(dm).birth.check()?;
-            let inner = &IronDm::of(dm).inner;
-            let bytes: &mut [u8] =
-                if length == 0 { &mut [] } else { std::slice::from_raw_parts_mut(to.cast(), length) };
-            inner.read(offset, bytes)
-        }
+///
+/// # Safety
+/// Called by programs with room for `length` bytes (V4).
+unsafe extern "C" fn from_dm(to: *mut u8, dm: Of<IronDm>, offset: u64, length: size_t) -> c_int {
+    verb(dm, || {
+        // SAFETY: guaranteed by the caller.
+        let bytes = if length == 0 { &mut [] } else { unsafe { slice::from_raw_parts_mut(to, length) } };
+        dm.inner.read(offset, bytes)
     })
 }
 
 /// `ibv_reg_dm_mr`.
-///
-/// # Safety
-/// Called by programs with a PD and device memory of one context of this provider.
-pub unsafe extern "C" fn reg_dm_mr(
-    pd: *mut ibv_pd,
-    dm: *mut ibv_dm,
+pub extern "C" fn reg_dm_mr(
+    pd: Of<IronPd>,
+    dm: Of<IronDm>,
     offset: u64,
     length: size_t,
     access: c_uint,
-) -> *mut ibv_mr {
-    guard_ptr(|| {
-        // SAFETY: V1 and V2 for PD and device memory, V3 for the PD's context.
-        let (ours, memory) = unsafe {
-            IronPd::context(pd).birth.check()?;
-            (IronPd::of(pd), IronDm::of(dm))
-        };
+) -> Option<Of<IronMr>> {
+    verb(pd, || {
         let rights = access_flags(access)?;
-        let inner = driver::Mr::of_device(&ours.inner, &memory.inner, offset, length, rights);
+        let inner = driver::Mr::of_device(&pd.inner, &dm.inner, offset, length, rights);
         let inner = inner.map_err(convert::not_made)?;
         let keys = (inner.lkey(), inner.rkey());
-        let bytes = (null_mut(), length);
-        // SAFETY: V1 and V2 for the PD.
-        Ok(unsafe { IronMr::hand_out(pd, bytes, keys, TYPE_NONE, access as c_int, Some(inner)) })
+        Ok(IronMr::publish(pd, (null_mut(), length), 0, keys, TYPE_NONE, access as c_int, Some(inner)))
     })
 }
 
 /// `ibv_alloc_null_mr`.
-///
-/// # Safety
-/// Called by programs with a PD of this provider.
-pub unsafe extern "C" fn alloc_null_mr(pd: *mut ibv_pd) -> *mut ibv_mr {
-    guard_ptr(|| {
-        // SAFETY: V1 for the PD, V3 for its context.
-        let context = unsafe { IronPd::context(pd) };
-        context.birth.check()?;
-        let key = context.device.null_key().map_err(|e| e.errno())?;
-        // SAFETY: V1 and V2 for the PD.
-        Ok(unsafe { IronMr::hand_out(pd, (null_mut(), 0), (key, 0), TYPE_NONE, 0, None) })
+pub extern "C" fn alloc_null_mr(pd: Of<IronPd>) -> Option<Of<IronMr>> {
+    verb(pd, || {
+        let key = pd.context().device.null_key()?;
+        Ok(IronMr::publish(pd, (null_mut(), 0), 0, (key, 0), TYPE_NONE, 0, None))
     })
 }

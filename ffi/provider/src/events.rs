@@ -45,25 +45,34 @@ pub struct Delivered {
     pub errors: Option<u32>,
 }
 
-/// Waits until the program has acknowledged this many events. libibverbs increments the counters under the object's mutex.
-///
-/// # Safety
-/// The arguments are members of an object of this provider that libibverbs has initialized and that is not freed meanwhile.
-pub unsafe fn acknowledged(
-    mutex: *mut libc::pthread_mutex_t,
-    cond: *mut libc::pthread_cond_t,
-    counters: &[(*const u32, Option<u32>)],
-) {
-    // SAFETY: guaranteed by the caller.
+/// Initializes the locks of a new object, which libibverbs leaves to the provider.
+pub fn init_locks(mutex: &mut libc::pthread_mutex_t, cond: &mut libc::pthread_cond_t) {
+    // SAFETY: the references are to a lock and a condition that are not in use, because the object is new.
     unsafe {
-        let all = || counters.iter().all(|(done, sent)| sent.is_none_or(|sent| done.read_volatile() == sent));
-        libc::pthread_mutex_lock(mutex);
-        while !all() {
-            libc::pthread_cond_wait(cond, mutex);
-        }
-        libc::pthread_mutex_unlock(mutex);
+        libc::pthread_mutex_init(mutex, std::ptr::null());
+        libc::pthread_cond_init(cond, std::ptr::null());
     }
 }
+
+/// Removes an object from the targets of its context, and waits until the program has acknowledged the events that it read of it.
+/// libibverbs increments the named counters, members of the object, under the object's mutex.
+macro_rules! withdraw {
+    ($of:expr, $($counter:ident: $kind:ident),+) => {{
+        let sent = $of.context().targets.leave($of.cookie);
+        let object = $of.raw();
+        // SAFETY: V1 and V5: libibverbs has initialized these members, and the object is not freed meanwhile.
+        unsafe {
+            let (mutex, cond) = (&raw mut (*object).mutex, &raw mut (*object).cond);
+            let counters = [$((&raw const (*object).$counter, sent.$kind)),+];
+            libc::pthread_mutex_lock(mutex);
+            while counters.iter().any(|(done, sent)| sent.is_some_and(|sent| done.read_volatile() != sent)) {
+                libc::pthread_cond_wait(cond, mutex);
+            }
+            libc::pthread_mutex_unlock(mutex);
+        }
+    }};
+}
+pub(crate) use withdraw;
 
 impl Targets {
     /// Creates an empty set.

@@ -1,70 +1,65 @@
 //! The objects that contexts of this process can import from each other, by handle.
 
-use crate::abi::memory::ibv_dm;
-use crate::abi::public::{ibv_mr, ibv_pd};
+use crate::dm::IronDm;
+use crate::mr::IronMr;
+use crate::ours::{Object, Of};
+use crate::pd::IronPd;
 use std::collections::BTreeMap;
+use std::marker::PhantomData;
+use std::ptr::NonNull;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Address of a program's object. It may be dereferenced only while it is on a list.
-pub type At = usize;
-
 /// Objects and their handles. Keyed by address: objects come and go by the thousands, and lookups by handle are rare.
-pub type List = Mutex<BTreeMap<At, u32>>;
+pub struct List<T>(Mutex<BTreeMap<usize, u32>>, PhantomData<fn() -> T>);
 
 /// The objects that contexts sharing a device can import.
 #[derive(Default)]
 pub struct Exports {
-    pub pds: List,
-    pub mrs: List,
-    pub dms: List,
+    pub pds: List<IronPd>,
+    pub mrs: List<IronMr>,
+    pub dms: List<IronDm>,
 }
 
-/// Locks a list.
-pub fn hold<T>(list: &Mutex<T>) -> MutexGuard<'_, T> {
-    list.lock().unwrap_or_else(PoisonError::into_inner)
+impl<T> Default for List<T> {
+    fn default() -> Self {
+        Self::new()
+    }
 }
 
-fn enter<T>(list: &List, handle: u32, object: *mut T) {
-    hold(list).insert(object as At, handle);
+impl<T> List<T> {
+    /// An empty list.
+    pub const fn new() -> Self {
+        Self(Mutex::new(BTreeMap::new()), PhantomData)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<usize, u32>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
-fn leave<T>(list: &List, object: *mut T) {
-    hold(list).remove(&(object as At));
-}
-
-/// Finds the object with handle `wanted`.
-pub fn find(list: &BTreeMap<At, u32>, wanted: u32) -> Option<At> {
-    list.iter().find(|(_, handle)| **handle == wanted).map(|(at, _)| *at)
-}
-
-impl Exports {
-    /// Makes a PD importable.
-    pub fn enter_pd(&self, pd: *mut ibv_pd, handle: u32) {
-        enter(&self.pds, handle, pd);
+impl<T: Object> List<T> {
+    /// Makes an object importable.
+    pub fn enter(&self, object: Of<T>, handle: u32) {
+        self.lock().insert(object.raw() as usize, handle);
     }
 
-    /// Withdraws a PD that is about to be deallocated.
-    pub fn leave_pd(&self, pd: *mut ibv_pd) {
-        leave(&self.pds, pd);
+    /// Withdraws an object that is about to be destroyed.
+    pub fn leave(&self, object: *const T::Public) {
+        self.lock().remove(&(object as usize));
     }
 
-    /// Makes a memory region importable.
-    pub fn enter_mr(&self, mr: *mut ibv_mr, handle: u32) {
-        enter(&self.mrs, handle, mr);
+    /// Calls `then` with the first object with a handle that is `wanted`. The object is not destroyed meanwhile.
+    pub fn with<R>(&self, wanted: impl Fn(u32) -> bool, then: impl FnOnce(Of<T>) -> R) -> Option<R> {
+        let list = self.lock();
+        let at = list.iter().find(|(_, handle)| wanted(**handle)).map(|(at, _)| *at)?;
+        // SAFETY: on the list, so not destroyed while the lock is held.
+        Some(then(unsafe { Of::new(NonNull::new(at as *mut T::Public)?) }))
     }
 
-    /// Withdraws a memory region that is about to be deregistered.
-    pub fn leave_mr(&self, mr: *mut ibv_mr) {
-        leave(&self.mrs, mr);
-    }
-
-    /// Makes device memory importable.
-    pub fn enter_dm(&self, dm: *mut ibv_dm, handle: u32) {
-        enter(&self.dms, handle, dm);
-    }
-
-    /// Withdraws device memory that is about to be freed.
-    pub fn leave_dm(&self, dm: *mut ibv_dm) {
-        leave(&self.dms, dm);
+    /// Calls `then` with every object and its handle. The objects are not destroyed meanwhile.
+    pub fn each<R>(&self, then: impl Fn(Of<T>) -> Option<R>) -> Vec<R> {
+        let list = self.lock();
+        // SAFETY: on the list, so not destroyed while the lock is held.
+        list.keys().filter_map(|at| then(unsafe { Of::new(NonNull::new(*at as *mut T::Public)?) })).collect()
     }
 }

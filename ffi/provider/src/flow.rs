@@ -1,8 +1,8 @@
 //! Flow rules, which steer packets to a raw packet QP.
 
-use crate::abi::public::{self as abi, ibv_flow, ibv_flow_attr, ibv_qp};
-use crate::guard::guard_ptr;
-use crate::ours::{Ours, destroy, ours};
+use crate::abi::public::{self as abi, ibv_flow, ibv_flow_attr};
+use crate::guard::verb;
+use crate::ours::{Destroy, Last, Of, ours};
 use crate::qp::IronQp;
 use crate::rights;
 use crate::users::Use;
@@ -17,7 +17,7 @@ const HEAD: usize = 6;
 
 /// The provider's flow. Programs see its first member.
 #[repr(C)]
-struct IronFlow {
+pub struct IronFlow {
     public: ibv_flow,
     _inner: driver::Flow,
     _qp: Use,
@@ -28,34 +28,28 @@ ours!(IronFlow: ibv_flow);
 /// `ibv_create_flow`.
 ///
 /// # Safety
-/// Called by programs with a QP of this provider and an attribute structure that is followed by its specs.
-pub unsafe extern "C" fn create_flow(qp: *mut ibv_qp, attr: *mut ibv_flow_attr) -> *mut ibv_flow {
-    guard_ptr(|| {
-        // SAFETY: V1 and V2 for the QP, V3 for its context.
-        let (ours, context) = unsafe { (IronQp::of(qp), (*qp).context) };
-        ours.birth.check()?;
+/// Called by programs with an attribute structure that is followed by its specs (V4), or null.
+pub unsafe extern "C" fn create_flow(qp: Of<IronQp>, attr: *const ibv_flow_attr) -> Option<Of<IronFlow>> {
+    verb(qp, || {
         rights::raw_packets()?;
-        // SAFETY: V4: the specs follow the structure.
-        let attr = unsafe { read(attr) }?;
-        let inner = driver::Flow::create(&ours.inner, &attr).map_err(|e| e.errno())?;
-        let public = ibv_flow { comp_mask: 0, context, handle: 0 };
-        Ok(IronFlow { public, _inner: inner, _qp: ours.flows.hold() }.into_public())
+        // SAFETY: guaranteed by the caller.
+        let inner = driver::Flow::create(&qp.inner, &unsafe { read(attr) }?)?;
+        let public = ibv_flow { comp_mask: 0, context: qp.context().raw(), handle: 0 };
+        Ok(Of::made(IronFlow { public, _inner: inner, _qp: qp.flows.hold() }))
     })
 }
 
+impl Destroy for IronFlow {}
+
 /// `ibv_destroy_flow`.
-///
-/// # Safety
-/// Called by programs as the last use of a flow of this provider.
-pub unsafe extern "C" fn destroy_flow(flow: *mut ibv_flow) -> c_int {
-    // SAFETY: V1, V2 and V5 for the flow, V3 for its QP and context.
-    unsafe { destroy(flow, |_| Ok(()), |_: &mut IronFlow| Ok(())) }
+pub extern "C" fn destroy_flow(flow: Last<IronFlow>) -> c_int {
+    flow.destroy()
 }
 
 /// Reads a program's flow rule. Fails with EINVAL for invalid sizes and EOPNOTSUPP for types, flags and specs that are not supported.
 ///
 /// # Safety
-/// The structure is followed by as many specs as it says, of the sizes that they say.
+/// As for [`create_flow`].
 unsafe fn read(attr: *const ibv_flow_attr) -> Result<FlowAttr, c_int> {
     // SAFETY: guaranteed by the caller: null, or V4 for the structure.
     let head = unsafe { attr.as_ref() }.ok_or(libc::EINVAL)?;

@@ -1,8 +1,10 @@
 //! Wrapper of every C entry point: it catches panics and refuses calls from forked children.
 
+use crate::ours::{Born, Object, Of};
 use libc::c_int;
 use node::timed::Call;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::ptr::NonNull;
 use std::sync::Once;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -51,28 +53,52 @@ pub fn guard<T>(on_panic: T, body: impl FnOnce() -> T) -> T {
     catch_unwind(AssertUnwindSafe(body)).unwrap_or(on_panic)
 }
 
-/// For entry points that return a pointer. Returns null and sets errno on an error or a panic.
-pub fn guard_ptr<T>(body: impl FnOnce() -> Result<*mut T, c_int>) -> *mut T {
-    let _call = Call::begin();
-    match guard(Err(libc::EIO), body) {
-        Ok(pointer) => pointer,
-        Err(errno) => {
-            set_errno(errno);
-            std::ptr::null_mut()
-        }
+/// A result of a verb, and its form in C.
+pub trait Answer: Sized {
+    type C;
+    /// Converts a result. A failed verb also sets errno, which some callers of those that return an errno expect.
+    fn to_c(result: Result<Self, c_int>) -> Self::C;
+}
+
+/// 0 or an errno.
+impl Answer for () {
+    type C = c_int;
+
+    fn to_c(result: Result<Self, c_int>) -> c_int {
+        result.err().inspect(|errno| set_errno(*errno)).unwrap_or(0)
     }
 }
 
-/// For entry points that return 0 or an errno. Also sets errno, which some callers expect.
-pub fn guard_int(body: impl FnOnce() -> Result<(), c_int>) -> c_int {
-    let _call = Call::begin();
-    match guard(Err(libc::EIO), body) {
-        Ok(()) => 0,
-        Err(errno) => {
-            set_errno(errno);
-            errno
-        }
+/// A pointer, or null.
+impl<T: Object> Answer for Of<T> {
+    type C = Option<Self>;
+
+    fn to_c(result: Result<Self, c_int>) -> Option<Self> {
+        result.inspect_err(|errno| set_errno(*errno)).ok()
     }
+}
+
+/// A pointer, or null.
+impl<T> Answer for NonNull<T> {
+    type C = Option<Self>;
+
+    fn to_c(result: Result<Self, c_int>) -> Option<Self> {
+        result.inspect_err(|errno| set_errno(*errno)).ok()
+    }
+}
+
+/// Runs the body of a verb. A panic becomes EIO.
+pub fn answer<T: Answer>(body: impl FnOnce() -> Result<T, c_int>) -> T::C {
+    let _call = Call::begin();
+    T::to_c(guard(Err(libc::EIO), body))
+}
+
+/// Runs the body of a verb on `object`. Fails with EIO in a forked child.
+pub fn verb<T: Answer, O: Born>(object: Of<O>, body: impl FnOnce() -> Result<T, c_int>) -> T::C {
+    answer(|| {
+        O::birth(object).check()?;
+        body()
+    })
 }
 
 /// Sets the C library's errno.
@@ -105,7 +131,7 @@ mod tests {
 
     #[test]
     fn a_panic_becomes_an_errno() {
-        assert_eq!(guard_int(|| panic!("on purpose")), libc::EIO);
-        assert!(guard_ptr::<u8>(|| panic!("on purpose")).is_null());
+        assert_eq!(answer::<()>(|| panic!("on purpose")), libc::EIO);
+        assert!(answer::<Of<crate::pd::IronPd>>(|| panic!("on purpose")).is_none());
     }
 }

@@ -3,64 +3,48 @@
 //! A context is imported by its command descriptor or a duplicate of it, which refer to the same file. The device file of a simulated
 //! function is meaningless in another process, so imported objects must belong to a context that this process opened.
 
-use crate::abi::memory::ibv_dm;
-use crate::abi::public::{ibv_context, ibv_mr, ibv_pd};
 use crate::context::Context;
-use crate::device::IronDevice;
 use crate::dm::IronDm;
-use crate::exports::{At, Exports, find, hold};
-use crate::guard::{guard, guard_ptr, set_errno};
+use crate::exports::{Exports, List};
+use crate::guard::{guard, set_errno, verb};
 use crate::mr::{IronMr, TYPE_IMPORTED};
-use crate::ours::{Ours, destroy};
+use crate::ours::{Last, Of};
 use crate::pd::{IronPd, PdKind};
 use driver::LinkLayer;
 use libc::{c_int, c_ulong, c_void};
 use node::place::Place;
 use std::os::fd::RawFd;
 use std::ptr::null_mut;
-use std::sync::Mutex;
 
 /// Contexts of this process, by command descriptor.
-static CONTEXTS: Mutex<Vec<(RawFd, At)>> = Mutex::new(Vec::new());
+static CONTEXTS: List<Context> = List::new();
 
 impl Exports {
     /// Calls `then` with the region that has this key, in any context that shares the device.
-    pub fn with_key<T>(&self, key: u32, then: impl FnOnce(&ibv_mr, &IronMr) -> T) -> Option<T> {
-        let mrs = hold(&self.mrs);
-        let at = find(&mrs, key >> 8)? as *const ibv_mr;
-        // SAFETY: on the list, so not deregistered while the lock is held.
-        let (public, ours) = unsafe { (&*at, IronMr::of(at)) };
-        (public.lkey == key).then(|| then(public, ours))
+    pub fn with_key<T>(&self, key: u32, then: impl FnOnce(Of<IronMr>) -> T) -> Option<T> {
+        self.mrs.with(|handle| handle == key >> 8, |mr| (mr.keys().0 == key).then(|| then(mr))).flatten()
     }
 }
 
 /// Makes a context importable by `fd`.
-pub fn enter_context(fd: RawFd, context: *mut ibv_context) {
-    hold(&CONTEXTS).push((fd, context as At));
+pub fn enter_context(fd: RawFd, context: Of<Context>) {
+    CONTEXTS.enter(context, fd as u32);
 }
 
 /// Withdraws a context that is about to be closed.
-pub fn leave_context(context: *mut ibv_context) {
-    hold(&CONTEXTS).retain(|(_, at)| *at != context as At);
+pub fn leave_context(context: Of<Context>) {
+    CONTEXTS.leave(context.raw());
 }
 
 /// The places of the devices that this process has open.
 pub fn open_places() -> Vec<Place> {
-    let contexts = hold(&CONTEXTS);
-    // SAFETY: on the list, so not closed while the lock is held; its device belongs to this provider.
-    let place = |at: &At| unsafe {
-        let context = *at as *const ibv_context;
-        let here = Context::of(context).birth.is_here();
-        here.then(|| (*(*context).device.cast::<IronDevice>()).place.clone())
-    };
-    contexts.iter().filter_map(|(_, at)| place(at)).collect()
+    CONTEXTS.each(|context| context.birth.is_here().then(|| context.library_device().place.clone()))
 }
 
 /// Finds the context with command descriptor `fd`, or with one that `fd` duplicates. The program keeps the context open until the import is
 /// done. Fails with EOPNOTSUPP if no context of this process matches.
-pub fn context_behind(fd: RawFd) -> Result<*mut ibv_context, c_int> {
-    let found = hold(&CONTEXTS).iter().find(|(other, _)| is_same_file(fd, *other)).map(|(_, at)| *at);
-    Ok(found.ok_or(libc::EOPNOTSUPP)? as *mut ibv_context)
+pub fn context_behind(fd: RawFd) -> Result<Of<Context>, c_int> {
+    CONTEXTS.with(|other| is_same_file(fd, other as RawFd), |context| context).ok_or(libc::EOPNOTSUPP)
 }
 
 /// True if two descriptors of this process refer to the same open file description.
@@ -114,8 +98,8 @@ struct GidEntry {
 /// Handles an ioctl command of libibverbs for a context of this provider. Returns `None` for commands to pass to the kernel.
 ///
 /// # Safety
-/// `command` is a whole command with as many attributes as it says, and `context` an open context of this provider.
-unsafe fn answer(context: *const ibv_context, command: *mut Command) -> Option<Result<(), c_int>> {
+/// `command` is a whole command with as many attributes as it says (V4).
+unsafe fn answer(context: Of<Context>, command: *mut Command) -> Option<Result<(), c_int>> {
     // SAFETY: guaranteed by the caller: the attributes follow the command.
     let (of, attributes) = unsafe {
         let count = usize::from((*command).attributes);
@@ -124,17 +108,16 @@ unsafe fn answer(context: *const ibv_context, command: *mut Command) -> Option<R
     };
     match (of, attributes) {
         (ASYNC_EVENT, [file]) => {
-            // SAFETY: guaranteed by the caller.
-            file.data = unsafe { (*context).async_fd }.into();
+            // SAFETY: V1: `join` has set the descriptor.
+            file.data = unsafe { (*context.raw()).async_fd }.into();
             Some(Ok(()))
         }
         // All releases pass exactly these attributes, in this order. Without this command the library would read sysfs, which fails in
         // programs that have changed their root or run out of descriptors.
         (GID_ENTRY, [port, index, _flags, entry]) if usize::from(entry.len) >= size_of::<GidEntry>() => {
-            // SAFETY: guaranteed by the caller: V4 for the output buffer.
-            let found = unsafe { gid_entry(context, port.data as u32, index.data as u32) };
+            let found = gid_entry(&context, port.data as u32, index.data as u32);
             entry.flags |= VALID;
-            // SAFETY: as above; its alignment is not guaranteed.
+            // SAFETY: guaranteed by the caller: V4 for the output buffer, whose alignment is not guaranteed.
             Some(found.map(|found| unsafe { (entry.data as *mut GidEntry).write_unaligned(found) }))
         }
         _ => None,
@@ -142,18 +125,13 @@ unsafe fn answer(context: *const ibv_context, command: *mut Command) -> Option<R
 }
 
 /// Returns entry `index` of a port's GID table. Fails with ENODATA if it is empty and EINVAL if the port or the entry does not exist.
-///
-/// # Safety
-/// `context` is an open context of this provider.
-unsafe fn gid_entry(context: *const ibv_context, port: u32, index: u32) -> Result<GidEntry, c_int> {
+fn gid_entry(context: &Context, port: u32, index: u32) -> Result<GidEntry, c_int> {
     /// `IB_UVERBS_GID_TYPE_IB`, `IB_UVERBS_GID_TYPE_ROCE_V2`.
     const KINDS: [u32; 2] = [0, 2];
-    // SAFETY: V1.
-    let ours = unsafe { Context::of(context) };
-    ours.birth.check()?;
+    context.birth.check()?;
     let number = u16::try_from(index).ok().filter(|_| port == 1).ok_or(libc::EINVAL)?;
-    let gid = ours.device.gid(number).map_err(|e| e.errno())?;
-    let is_ethernet = ours.device.port().map_err(|e| e.errno())?.link_layer == LinkLayer::Ethernet;
+    let gid = context.device.gid(number)?;
+    let is_ethernet = context.device.port()?.link_layer == LinkLayer::Ethernet;
     match gid {
         [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0] => Err(libc::ENODATA),
         gid => Ok(GidEntry { gid, index, port, kind: KINDS[usize::from(is_ethernet)], interface: 0 }),
@@ -167,12 +145,12 @@ unsafe fn gid_entry(context: *const ibv_context, port: u32, index: u32) -> Resul
 /// As for ioctl(2) with one argument. libibverbs built any command for one of the provider's descriptors.
 pub unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_void) -> c_int {
     let answered = guard(None, || {
-        let context = || hold(&CONTEXTS).iter().find(|(other, _)| *other == fd).map(|(_, at)| *at);
         if request != VERBS_IOCTL || argument.is_null() {
             return None;
         }
-        // SAFETY: a whole command with as many attributes as it says, and an open context of this provider.
-        unsafe { answer(context()? as *const ibv_context, argument.cast()) }
+        let context = CONTEXTS.with(|other| other as RawFd == fd, |context| context)?;
+        // SAFETY: guaranteed by the caller: a whole command.
+        unsafe { answer(context, argument.cast()) }
     });
     match answered {
         Some(Ok(())) => 0,
@@ -186,105 +164,67 @@ pub unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_voi
 }
 
 /// `ibv_import_pd`. Fails with ENOENT if no context of the device has a PD with this handle.
-///
-/// # Safety
-/// Called by programs with an open context of this provider.
-pub unsafe extern "C" fn import_pd(context: *mut ibv_context, handle: u32) -> *mut ibv_pd {
-    guard_ptr(|| {
-        // SAFETY: V1.
-        let ours = unsafe { Context::of(context) };
-        ours.birth.check()?;
-        let pds = hold(&ours.exports.pds);
-        let at = find(&pds, handle).ok_or(libc::ENOENT)?;
-        // SAFETY: on the list, so not deallocated; it cannot be deallocated while it is in use.
-        let theirs = unsafe { IronPd::of(at as *const ibv_pd) };
-        let kind = PdKind::Imported { _origin: theirs.users.hold() };
-        // SAFETY: V1.
-        Ok(unsafe { IronPd::publish(context, theirs.inner.clone(), kind) })
+pub extern "C" fn import_pd(context: Of<Context>, handle: u32) -> Option<Of<IronPd>> {
+    verb(context, || {
+        let found = context.exports.pds.with(
+            |other| other == handle,
+            |theirs| {
+                let kind = PdKind::Imported { _origin: theirs.users.hold() };
+                IronPd::publish(context, theirs.inner.clone(), kind)
+            },
+        );
+        found.ok_or(libc::ENOENT)
     })
 }
 
 /// `ibv_unimport_pd`. Programs may call it before they destroy the objects that they created in the PD.
-///
-/// # Safety
-/// Called by programs as the last use of a PD that [`import_pd`] returned.
-pub unsafe extern "C" fn unimport_pd(pd: *mut ibv_pd) {
+pub extern "C" fn unimport_pd(pd: Last<IronPd>) {
     guard((), || {
-        // SAFETY: V1, V2 and V5 for the domain, V3 for its context and for the PD that it was imported from, which counts it as a user.
+        let found = pd.of();
+        if !found.context().birth.is_here() {
+            return;
+        }
+        if found.users.none().is_ok() {
+            drop(pd.take());
+            return;
+        }
+        let ours = found.raw().cast::<IronPd>();
+        // SAFETY: V1, V2 and V5. Objects in the PD still refer to its public part, so that stays allocated; they count as users of it until
+        // they are destroyed. Nothing uses the other members any more.
         unsafe {
-            if !IronPd::context(pd).birth.is_here() {
-                return;
-            }
-            let ours = pd.cast::<IronPd>();
-            match (*ours).users.none() {
-                Ok(()) => drop(Box::from_raw(ours)),
-                // Objects in the PD still refer to its public part and its use count, so those stay allocated.
-                Err(_) => {
-                    (&raw mut (*ours).inner).drop_in_place();
-                    (&raw mut (*ours).kind).drop_in_place();
-                    (&raw mut (*ours).context).drop_in_place();
-                }
-            }
+            (&raw mut (*ours).inner).drop_in_place();
+            (&raw mut (*ours).kind).drop_in_place();
+            (&raw mut (*ours).context).drop_in_place();
         }
     });
 }
 
 /// `ibv_import_mr`. The region's address is not reported. Fails with ENOENT if no context of the device has a region with this handle.
-///
-/// # Safety
-/// Called by programs with a PD of this provider.
-pub unsafe extern "C" fn import_mr(pd: *mut ibv_pd, handle: u32) -> *mut ibv_mr {
-    guard_ptr(|| {
-        // SAFETY: V1 for the PD, V3 for its context.
-        let ours = unsafe { IronPd::context(pd) };
-        ours.birth.check()?;
-        let mrs = hold(&ours.exports.mrs);
-        let at = find(&mrs, handle).ok_or(libc::ENOENT)?;
-        // SAFETY: on the list, so not deregistered.
-        let (length, keys) = unsafe {
-            let theirs = at as *const ibv_mr;
-            ((*theirs).length, ((*theirs).lkey, (*theirs).rkey))
-        };
-        drop(mrs);
-        // SAFETY: V1 and V2 for the PD.
-        Ok(unsafe { IronMr::hand_out(pd, (null_mut(), length), keys, TYPE_IMPORTED, 0, None) })
+pub extern "C" fn import_mr(pd: Of<IronPd>, handle: u32) -> Option<Of<IronMr>> {
+    verb(pd, || {
+        let mrs = &pd.context().exports.mrs;
+        let found = mrs.with(|other| other == handle, |theirs| (theirs.length(), theirs.keys()));
+        let (length, keys) = found.ok_or(libc::ENOENT)?;
+        Ok(IronMr::publish(pd, (null_mut(), length), 0, keys, TYPE_IMPORTED, 0, None))
     })
 }
 
-/// `ibv_unimport_mr`.
-///
-/// # Safety
-/// Called by programs as the last use of a region that [`import_mr`] returned.
-pub unsafe extern "C" fn unimport_mr(mr: *mut ibv_mr) {
-    // SAFETY: V1, V2 and V5 for the region, V3 for its PD and context. The device keeps the region until the original is deregistered.
-    unsafe { destroy(mr, |_| Ok(()), |_: &mut IronMr| Ok(())) };
+/// `ibv_unimport_mr`. The device keeps the region until the original is deregistered.
+pub extern "C" fn unimport_mr(mr: Last<IronMr>) {
+    mr.free();
 }
 
 /// `ibv_import_dm`. Fails with ENOENT if no context of the device has device memory with this handle.
-///
-/// # Safety
-/// Called by programs with an open context of this provider.
-pub unsafe extern "C" fn import_dm(context: *mut ibv_context, handle: u32) -> *mut ibv_dm {
-    guard_ptr(|| {
-        // SAFETY: V1.
-        let ours = unsafe { Context::of(context) };
-        ours.birth.check()?;
-        let dms = hold(&ours.exports.dms);
-        let at = find(&dms, handle).ok_or(libc::ENOENT)?;
-        // SAFETY: on the list, so not freed.
-        let inner = unsafe { IronDm::of(at as *const ibv_dm) }.inner.clone();
-        // SAFETY: V1.
-        Ok(unsafe { IronDm::hand_out(context, inner) })
+pub extern "C" fn import_dm(context: Of<Context>, handle: u32) -> Option<Of<IronDm>> {
+    verb(context, || {
+        let found = context.exports.dms.with(|other| other == handle, |theirs| theirs.inner.clone());
+        Ok(IronDm::publish(context, found.ok_or(libc::ENOENT)?))
     })
 }
 
-/// `ibv_unimport_dm`.
-///
-/// # Safety
-/// Called by programs as the last use of device memory that [`import_dm`] returned.
-pub unsafe extern "C" fn unimport_dm(dm: *mut ibv_dm) {
-    // SAFETY: V1, V2 and V5 for the device memory, V3 for its context. The device keeps the memory until the original is freed.
-    unsafe { destroy(dm, |_| Ok(()), |_: &mut IronDm| Ok(())) };
+/// `ibv_unimport_dm`. The device keeps the memory until the original is freed.
+pub extern "C" fn unimport_dm(dm: Last<IronDm>) {
+    dm.free();
 }
 
 #[cfg(test)]

@@ -23,7 +23,7 @@
 //!
 //! # Obligations of callers of verbs
 //!
-//! Verbs take raw pointers from programs. Their `SAFETY` comments refer to these clauses:
+//! Verbs take pointers from programs. The types of their arguments ([`ours`]) and the `SAFETY` comments refer to these clauses:
 //!
 //! - **V1, live**: a pointer to an object was returned by the verb that creates such objects, here or in libibverbs (devices, channels),
 //!   and has not been passed to the verb that destroys it. Programs uphold it, as the manual page of each verb says (ibv_create_qp(3) and

@@ -7,11 +7,11 @@ use crate::{register, registration};
 use node::place::Place;
 use std::ffi::CStr;
 use std::path::Path;
+use zerocopy::IntoBytes;
 
 /// Reads the marker file. `None` if the device belongs to another provider.
-fn place_of(sysfs: *const verbs_sysfs_dev) -> Option<Place> {
-    // SAFETY: libibverbs passes its own record; the name is a terminated array within it.
-    let name = unsafe { CStr::from_ptr((&raw const (*sysfs).sysfs_name).cast()) }.to_str().ok()?;
+fn place_of(sysfs: &verbs_sysfs_dev) -> Option<Place> {
+    let name = CStr::from_bytes_until_nul(sysfs.sysfs_name.as_bytes()).ok()?.to_str().ok()?;
     if !name.starts_with("uverbs") {
         return None;
     }
@@ -22,10 +22,7 @@ fn place_of(sysfs: *const verbs_sysfs_dev) -> Option<Place> {
 }
 
 /// True if the device belongs to this provider.
-///
-/// # Safety
-/// Called by libibverbs with its own record of a device.
-pub unsafe extern "C" fn match_device(sysfs: *mut verbs_sysfs_dev) -> bool {
+pub extern "C" fn match_device(sysfs: &verbs_sysfs_dev) -> bool {
     guard(false, || {
         register::unload_loaders();
         place_of(sysfs).is_some()
@@ -33,24 +30,17 @@ pub unsafe extern "C" fn match_device(sysfs: *mut verbs_sysfs_dev) -> bool {
 }
 
 /// Allocates the provider's part of a matched device.
-///
-/// # Safety
-/// Called by libibverbs with its own record of a device.
-pub unsafe extern "C" fn alloc_device(sysfs: *mut verbs_sysfs_dev) -> *mut verbs_device {
-    guard(std::ptr::null_mut(), || {
-        let Some(place) = place_of(sysfs) else { return std::ptr::null_mut() };
+pub extern "C" fn alloc_device(sysfs: &verbs_sysfs_dev) -> Option<Box<IronDevice>> {
+    guard(None, || {
+        let place = place_of(sysfs)?;
         // SAFETY: all-zero is a valid device.
         let mut device: verbs_device = unsafe { std::mem::zeroed() };
         device.core_support = crate::abi::public::IBV_UVERBS_CORE_SUPPORT_OPTIONAL_MR_ACCESS;
-        Box::into_raw(Box::new(IronDevice { device, place })).cast()
+        Some(Box::new(IronDevice { device, place }))
     })
 }
 
 /// Frees a device that libibverbs no longer uses.
-///
-/// # Safety
-/// Called by libibverbs with a device that [`alloc_device`] returned.
-pub unsafe extern "C" fn uninit_device(device: *mut verbs_device) {
-    // SAFETY: from Box::into_raw in alloc_device.
-    guard((), || drop(unsafe { Box::from_raw(device.cast::<IronDevice>()) }));
+pub extern "C" fn uninit_device(device: Box<IronDevice>) {
+    guard((), || drop(device));
 }

@@ -2,21 +2,23 @@
 
 use crate::abi::ops::MAX_OPS;
 use crate::abi::probe::{CONTEXT_ROOM, Layout};
-use crate::abi::public::{ibv_context, ibv_device};
+use crate::abi::public::ibv_context;
 use crate::abi::verbs_types::verbs_context;
 use crate::channel::{self, Channels};
 use crate::clock::WallClock;
 use crate::context::{Context, io_errno};
 use crate::device::IronDevice;
 use crate::events::{AsyncFile, Pump, Targets};
-use crate::guard::{Birth, guard, guard_ptr};
+use crate::guard::{Birth, answer, guard};
 use crate::import;
+use crate::ours::{Last, Of};
 use crate::registration::Registration;
 use crate::table;
 use crate::users::Users;
 use libc::{c_int, c_void};
 use node::place::Place;
 use std::os::fd::RawFd;
+use std::ptr::NonNull;
 use std::sync::Arc;
 
 impl Context {
@@ -87,103 +89,71 @@ fn without(what: &str) -> impl FnOnce(std::io::Error) -> c_int {
 }
 
 /// Opens a device. Takes ownership of `cmd_fd`.
-///
-/// # Safety
-/// Called by libibverbs with a device that [`crate::matching::alloc_device`] returned.
-pub unsafe extern "C" fn alloc_context(
-    device: *mut ibv_device,
+pub extern "C" fn alloc_context(
+    device: Of<IronDevice>,
     cmd_fd: c_int,
     _private: *mut c_void,
-) -> *mut verbs_context {
-    guard_ptr(|| {
-        // SAFETY: a device of this provider, initialized by libibverbs.
-        let registration = unsafe { Registration::of(device) };
-        let layout = &registration.layout;
-        let operations = table::fill(&layout.ops).map_err(|_| libc::ENOSYS)?;
-        // SAFETY: a device of this provider; the room exceeds the library's part plus the provider's pointer behind it.
-        let (place, base) = unsafe {
-            (&(*device.cast::<IronDevice>()).place, layout.library.init_context(device, cmd_fd, CONTEXT_ROOM))
-        };
-        let open = |async_file| Context::open(registration, place, async_file);
-        // SAFETY: the library has just initialized the context, which is not shared yet.
-        let made = unsafe { finish(layout, base, cmd_fd, &operations, open) }?;
-        // SAFETY: the offset is from the library's layout.
-        import::enter_context(cmd_fd, unsafe { made.cast::<u8>().add(layout.context_offset()).cast() });
-        Ok(made)
-    })
+) -> Option<NonNull<verbs_context>> {
+    answer(|| set_up(device, cmd_fd, |file| Context::open(device.registration(), &device.place, file)))
 }
 
 /// Opens the device of another context of this process again (`ibv_import_device`). The library passes the first device with the file's
 /// number, which may be any device of this provider: the file decides which context is meant. Fails with EOPNOTSUPP if the file belongs to
 /// no context.
-///
-/// # Safety
-/// Called by libibverbs with a device of this provider.
-pub unsafe extern "C" fn import_context(device: *mut ibv_device, cmd_fd: c_int) -> *mut verbs_context {
-    guard_ptr(|| {
-        // SAFETY: a device of this provider, initialized by libibverbs.
-        let registration = unsafe { Registration::of(device) };
-        let layout = &registration.layout;
-        let operations = table::fill(&layout.ops).map_err(|_| libc::ENOSYS)?;
+pub extern "C" fn import_context(device: Of<IronDevice>, cmd_fd: c_int) -> Option<NonNull<verbs_context>> {
+    answer(|| {
         let other = import::context_behind(cmd_fd)?;
-        // SAFETY: an open context of this provider. Devices of another libibverbs instance cannot be imported: this one does not count
-        // their users.
-        if !std::ptr::eq(unsafe { Context::of(other) }.registration, registration) {
+        // Devices of another libibverbs instance cannot be imported: this one does not count their users.
+        if !std::ptr::eq(other.registration, device.registration()) {
             return Err(libc::EOPNOTSUPP);
         }
-        // SAFETY: an open context of this provider; the room exceeds the library's part plus the provider's pointer behind it.
-        let base = unsafe { layout.library.init_context((*other).device, cmd_fd, CONTEXT_ROOM) };
-        // SAFETY: an open context of this provider, which `context_behind` found and V1 keeps open during the call.
-        let open = |silent| unsafe { Context::of(other) }.again(silent);
-        // SAFETY: the library has just initialized the context, which is not shared yet.
-        let made = unsafe { finish(layout, base, cmd_fd, &operations, open) }?;
-        // SAFETY: the offset is from the library's layout.
-        import::enter_context(cmd_fd, unsafe { made.cast::<u8>().add(layout.context_offset()).cast() });
-        Ok(made)
+        set_up(other.library_device(), cmd_fd, |silent| other.again(silent))
     })
 }
 
 /// Joins the library's and the provider's part of a context; on failure frees the library's part.
-///
-/// # Safety
-/// `base` is null or a fresh context that is not shared yet.
-unsafe fn finish(
-    layout: &Layout,
-    base: *mut u8,
+fn set_up(
+    device: Of<IronDevice>,
     cmd_fd: RawFd,
-    operations: &[*const c_void; MAX_OPS],
     open: impl FnOnce(AsyncFile) -> Result<Box<Context>, c_int>,
-) -> Result<*mut verbs_context, c_int> {
-    if base.is_null() {
-        return Err(libc::ENOMEM);
-    }
-    // SAFETY: guaranteed by the caller: `base` is not shared yet.
-    unsafe { join(layout, base, cmd_fd, operations, open).inspect_err(|_| discard(layout, base)) }
+) -> Result<NonNull<verbs_context>, c_int> {
+    let layout = &device.registration().layout;
+    let operations = table::fill(&layout.ops).map_err(|_| libc::ENOSYS)?;
+    // SAFETY: V1 for the device; the room exceeds the library's part plus the provider's pointer behind it.
+    let base = unsafe { layout.library.init_context(device.raw().cast(), cmd_fd, CONTEXT_ROOM) };
+    let base = NonNull::new(base).ok_or(libc::ENOMEM)?;
+    // SAFETY: the library has just initialized the context, which is not shared yet.
+    let context = unsafe {
+        join(layout, base, cmd_fd, &operations, open).inspect_err(|_| discard(layout, base.as_ptr()))
+    };
+    import::enter_context(cmd_fd, context?);
+    Ok(base.cast())
 }
 
 /// # Safety
-/// `base` is a fresh context.
+/// `base` is a fresh context that is not shared yet.
 unsafe fn join(
     layout: &Layout,
-    base: *mut u8,
+    base: NonNull<u8>,
     cmd_fd: RawFd,
     operations: &[*const c_void; MAX_OPS],
     open: impl FnOnce(AsyncFile) -> Result<Box<Context>, c_int>,
-) -> Result<*mut verbs_context, c_int> {
+) -> Result<Of<Context>, c_int> {
     let async_file = AsyncFile::new().map_err(without("make the file of a device's events"))?;
     // SAFETY: guaranteed by the caller. The event descriptor is set before the library would ask the kernel for one; the library closes it.
-    // Programs keep the buffers of their receives, as ibv_post_recv(3) demands.
+    // V1 and V2 hold for the context once the provider's part is behind it. Programs keep the buffers of their receives, as
+    // ibv_post_recv(3) demands.
     unsafe {
-        let context = &mut *base.add(layout.context_offset()).cast::<ibv_context>();
-        context.async_fd = async_file.reader();
+        let context = base.add(layout.context_offset()).cast::<ibv_context>();
+        (*context.as_ptr()).async_fd = async_file.reader();
         let ours = open(async_file)?;
         ours.device.receive_in_cqes();
-        context.num_comp_vectors = ours.device.attr().num_comp_vectors.max(1) as c_int;
+        (*context.as_ptr()).num_comp_vectors = ours.device.attr().num_comp_vectors.max(1) as c_int;
         channel::enter(cmd_fd, &ours.channels);
         base.add(layout.context_size).cast::<*mut Context>().write(Box::into_raw(ours));
-        layout.library.set_ops(base, operations);
+        layout.library.set_ops(base.as_ptr(), operations);
+        Ok(Of::new(context))
     }
-    Ok(base.cast())
 }
 
 /// Frees the library's part of a context.
@@ -197,26 +167,21 @@ unsafe fn discard(layout: &Layout, base: *mut u8) {
 
 /// Closes a device. Some programs close it before they destroy their objects (pyverbs when it skips a test): then everything stays
 /// allocated until the process exits.
-///
-/// # Safety
-/// Called by libibverbs with an open context of this provider.
-pub unsafe extern "C" fn free_context(context: *mut ibv_context) {
+pub extern "C" fn free_context(context: Last<Context>) {
     guard((), || {
-        // SAFETY: V1.
-        let ours = unsafe { Context::of(context) };
-        if ours.users.none().is_err() {
+        let of = context.of();
+        if of.users.none().is_err() {
             return;
         }
-        let layout = &ours.registration.layout;
-        import::leave_context(context);
-        // SAFETY: from Box::into_raw in `join`; this is the last use.
-        let ours = unsafe { Box::from_raw(std::ptr::from_ref(Context::of(context)).cast_mut()) };
+        let layout = &of.registration.layout;
+        import::leave_context(of);
+        let ours = context.take();
         if ours.birth.is_here() {
             ours.close();
         } else {
             std::mem::forget(ours);
         }
-        // SAFETY: the start of the allocation, by the same offset that was used to set it up.
-        unsafe { discard(layout, context.cast::<u8>().sub(layout.context_offset())) }
+        // SAFETY: V5: the last use; the start of the allocation, by the same offset that was used to set it up.
+        unsafe { discard(layout, of.raw().cast::<u8>().sub(layout.context_offset())) }
     });
 }

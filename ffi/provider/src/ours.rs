@@ -1,152 +1,251 @@
-//! Objects that verbs return to programs. Each is boxed, and programs hold a pointer to its first member. One verb creates an object,
-//! another destroys it.
+//! Programs' pointers, and the objects behind them. Verbs and the members of C structures have these types in place of pointers; they have
+//! the form of a pointer, or with `Option` that of one that may be null. C upholds their invariants, so that only this file dereferences
+//! what a program passes.
+//!
+//! Most objects are boxed by the verb that creates them, and programs hold a pointer to their first member until another verb destroys
+//! them.
 
 use crate::abi::public::ibv_context;
 use crate::context::Context;
-use crate::guard::{Birth, guard_int};
+use crate::guard::{Birth, answer, guard};
 use driver::Error;
 use libc::c_int;
+use std::ops::Deref;
+use std::ptr::NonNull;
 
-/// An object of this provider, with a first member that programs hold a pointer to.
+/// An object that programs have a pointer to.
 ///
 /// # Safety
-/// A `Public` is the first member of the object and contains a pointer to an [`ibv_context`] at offset [`Ours::CONTEXT`]. [`ours!`] has the
-/// compiler check the former.
-pub unsafe trait Ours: Sized {
-    /// The public structure of the verbs interface.
+/// [`Object::behind`] returns the object.
+pub unsafe trait Object: Sized {
+    /// The structure of the verbs interface that programs have a pointer to.
     type Public;
-    /// Offset of the pointer to the object's context.
-    const CONTEXT: usize;
 
     /// Returns the object behind a program's pointer.
     ///
     /// # Safety
-    /// `public` was returned by [`Ours::into_public`] or comes from a box of the object, and the object is not destroyed.
-    #[inline]
-    unsafe fn of<'a>(public: *const Self::Public) -> &'a Self
-    where
-        Self: 'a,
-    {
-        // SAFETY: V1, V2.
-        unsafe { &*public.cast::<Self>() }
-    }
+    /// V1 and V2 hold for `public`.
+    unsafe fn behind(public: NonNull<Self::Public>) -> NonNull<Self>;
+}
 
-    /// The context that the object was created in.
-    ///
-    /// # Safety
-    /// As for [`Ours::of`].
-    #[inline]
-    unsafe fn context(public: *const Self::Public) -> &'static Context {
-        // SAFETY: V1 and V2, by the invariant of the trait; V3 for the context.
-        unsafe { Context::of(public.byte_add(Self::CONTEXT).cast::<*const ibv_context>().read()) }
-    }
+/// An object that belongs to the process that created it.
+pub trait Born: Object {
+    /// That process.
+    fn birth(of: Of<Self>) -> Birth;
+}
 
-    /// The process that created the object.
-    ///
-    /// # Safety
-    /// As for [`Ours::of`].
-    unsafe fn birth(public: *const Self::Public) -> Birth {
-        // SAFETY: guaranteed by the caller.
-        unsafe { Self::context(public) }.birth
-    }
+/// A boxed object of this provider. [`ours!`] implements it.
+///
+/// # Safety
+/// A `Public` is the first member of the object and contains a pointer to an [`ibv_context`] at offset [`Ours::CONTEXT`].
+pub unsafe trait Ours: Born {
+    /// Offset of the pointer to the object's context.
+    const CONTEXT: usize;
+}
 
-    /// Boxes the object and returns the pointer for the program.
-    fn into_public(self) -> *mut Self::Public {
-        Box::into_raw(Box::new(self)).cast()
+/// A program's pointer to an object: V1 and V2 hold for it, and V6 for those of one call.
+#[repr(transparent)]
+pub struct Of<T: Object>(NonNull<T::Public>);
+
+impl<T: Object> Clone for Of<T> {
+    fn clone(&self) -> Self {
+        *self
     }
 }
 
-/// Declares `$object` as a program-visible object: its first member is `public`, which begins with a `$public`.
+impl<T: Object> Copy for Of<T> {}
+
+impl<T: Object> PartialEq for Of<T> {
+    fn eq(&self, other: &Self) -> bool {
+        self.0 == other.0
+    }
+}
+
+impl<T: Object> Deref for Of<T> {
+    type Target = T;
+
+    #[inline(always)]
+    fn deref(&self) -> &T {
+        // SAFETY: V1 and V2, by the invariant of the type.
+        unsafe { T::behind(self.0).as_ref() }
+    }
+}
+
+impl<T: Object> Of<T> {
+    /// # Safety
+    /// The invariant of the type.
+    pub unsafe fn new(public: NonNull<T::Public>) -> Self {
+        Self(public)
+    }
+
+    /// The program's pointer.
+    pub fn raw(self) -> *mut T::Public {
+        self.0.as_ptr()
+    }
+}
+
+impl<T: Ours> Of<T> {
+    /// Hands a new object to the program.
+    pub fn made(object: T) -> Self {
+        Self::of_box(Box::new(object))
+    }
+
+    /// Hands a new object to the program.
+    pub fn of_box(object: Box<T>) -> Self {
+        Self(NonNull::from(Box::leak(object)).cast())
+    }
+
+    /// The context that the object was created in.
+    pub fn context(self) -> Of<Context> {
+        // SAFETY: V1 and V2, by the invariants of the type and the trait; V3 for the context.
+        Of(unsafe { self.0.byte_add(T::CONTEXT).cast::<NonNull<ibv_context>>().read() })
+    }
+}
+
+/// A list among the arguments of a verb.
+///
+/// # Safety
+/// `first` is the first of `count` elements, or anything for none (V4).
+#[inline(always)]
+pub unsafe fn list<'a, T>(first: *const T, count: usize) -> &'a [T] {
+    // SAFETY: guaranteed by the caller.
+    if count == 0 { &[] } else { unsafe { std::slice::from_raw_parts(first, count) } }
+}
+
+/// Declares `$object` as a program-visible object: its first member is `public`, which begins with a `$public`. It belongs to the process
+/// `$birth`, by default the one that opened its context.
 macro_rules! ours {
     ($object:ident: $public:ident) => {
+        ours!($object: $public, |of: Of<$object>| of.context().birth);
+    };
+    ($object:ident: $public:ident, $birth:expr) => {
         const _: () = assert!(std::mem::offset_of!($object, public) == 0);
+        // SAFETY: asserted above: the pointer to the first member is one to the object (repr(C)).
+        unsafe impl $crate::ours::Object for $object {
+            type Public = $public;
+
+            #[inline(always)]
+            unsafe fn behind(public: std::ptr::NonNull<$public>) -> std::ptr::NonNull<Self> {
+                public.cast()
+            }
+        }
+        impl $crate::ours::Born for $object {
+            fn birth(of: $crate::ours::Of<Self>) -> $crate::guard::Birth {
+                ($birth)(of)
+            }
+        }
         // SAFETY: asserted above; `public` is a `$public`, or begins with one (repr(C)); its `context` points to an `ibv_context`.
         unsafe impl $crate::ours::Ours for $object {
-            type Public = $public;
             const CONTEXT: usize = std::mem::offset_of!($public, context);
         }
     };
 }
 pub(crate) use ours;
 
-/// Destroys an object; the common path of all destroy verbs. `leave` fails while the object is in use, and removes it from the tables where
-/// it can be found. `end` destroys it in the device. If either fails, the program still has the object and may call again (V5), so its
-/// memory and its references stay. `leave` and `end` may therefore be called again after they have succeeded.
-///
-/// A lost device fails nothing: as in Linux, which completes destroy commands itself once a device is lost, the object is destroyed.
-///
-/// # Safety
-/// V1, V2 and V5 for the object, V3 for its context; it has no user once `leave` has returned `Ok`.
-pub unsafe fn destroy<T: Ours>(
-    public: *mut T::Public,
-    leave: impl FnOnce(&Context) -> Result<(), c_int>,
-    end: impl FnOnce(&mut T) -> Result<(), Error>,
-) -> c_int {
-    guard_int(|| {
-        // SAFETY: guaranteed by the caller. A forked child only has a copy of the object, and leaves it alone.
-        unsafe {
-            if !T::birth(public).is_here() {
-                return Ok(());
-            }
-            leave(T::context(public))?;
-            end_alone(public, end)
-        }
-    })
+/// How an object is destroyed. If a step fails, the program still has the object and may call again (V5), so its memory and its references
+/// stay. The steps may therefore be called again after they have succeeded.
+pub trait Destroy: Ours {
+    /// Fails while the object is in use, and removes it from the tables where it can be found.
+    fn leave(_of: Of<Self>) -> Result<(), c_int> {
+        Ok(())
+    }
+
+    /// Destroys it in the device.
+    fn end(&mut self) -> Result<(), Error> {
+        Ok(())
+    }
 }
 
-/// Destroys the object in the device and, on success, frees it.
-///
-/// # Safety
-/// V1, V2 and V5 for the object, which has no other user.
-unsafe fn end_alone<T: Ours>(
-    public: *mut T::Public,
-    end: impl FnOnce(&mut T) -> Result<(), Error>,
-) -> Result<(), c_int> {
-    // SAFETY: guaranteed by the caller: this is the only reference.
-    match end(unsafe { &mut *public.cast::<T>() }) {
-        Ok(()) => {}
-        Err(error @ (Error::Command { .. } | Error::Delivery { .. } | Error::Invalid { .. })) => {
-            return Err(error.errno());
-        }
-        Err(error) => tracing::warn!(%error, "an object was destroyed without the device"),
+/// A program's pointer in a call that destroys the object: V5 holds, too. The object is in a box of its own.
+#[repr(transparent)]
+pub struct Last<T: Born>(Of<T>);
+
+impl<T: Born> Last<T> {
+    /// The object.
+    pub fn of(&self) -> Of<T> {
+        self.0
     }
-    // SAFETY: guaranteed by the caller: the object comes from a box of its own, and this is its last use.
-    drop(unsafe { Box::from_raw(public.cast::<T>()) });
-    Ok(())
+
+    /// Takes back the box.
+    pub fn take(self) -> Box<T> {
+        // SAFETY: by the invariant of the type, the object is in a box, and this is its last use.
+        unsafe { Box::from_raw(T::behind(self.0.0).as_ptr()) }
+    }
+}
+
+impl<T: Destroy> Last<T> {
+    /// Destroys an object; the common path of all destroy verbs. A forked child only has a copy of the object, and leaves it alone.
+    ///
+    /// A lost device fails nothing: as in Linux, which completes destroy commands itself once a device is lost, the object is destroyed.
+    pub fn destroy(self) -> c_int {
+        answer(|| {
+            if !T::birth(self.0).is_here() {
+                return Ok(());
+            }
+            T::leave(self.0)?;
+            self.end()
+        })
+    }
+
+    /// Destroys the object in the device and, on success, frees it.
+    fn end(self) -> Result<(), c_int> {
+        // SAFETY: V1, V2 and V5: this is the only reference.
+        match unsafe { T::behind(self.0.0).as_mut() }.end() {
+            Ok(()) => {}
+            Err(error @ (Error::Command { .. } | Error::Delivery { .. } | Error::Invalid { .. })) => {
+                return Err(error.errno());
+            }
+            Err(error) => tracing::warn!(%error, "an object was destroyed without the device"),
+        }
+        self.take();
+        Ok(())
+    }
+
+    /// Frees an object that stays in the device.
+    pub fn free(self) {
+        guard((), || {
+            if T::birth(self.0).is_here() {
+                self.take();
+            }
+        });
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::abi::public::ibv_pd;
-    use crate::users::Users;
+    use crate::users::{Use, Users};
     use std::ptr::null_mut;
 
     /// An object on a device that returns the given results, and that uses another object.
     #[repr(C)]
-    struct Object {
+    struct Refused {
         public: ibv_pd,
         answers: Vec<Result<(), Error>>,
-        _uses: crate::users::Use,
+        _uses: Use,
     }
 
-    ours!(Object: ibv_pd);
+    ours!(Refused: ibv_pd);
+
+    impl Destroy for Refused {
+        fn end(&mut self) -> Result<(), Error> {
+            self.answers.pop().unwrap_or(Ok(()))
+        }
+    }
 
     /// Destroys an object until the call succeeds. Returns the result of each call, and the use check of the used object afterwards.
     fn ended(answers: impl IntoIterator<Item = Error>) -> (Vec<Result<(), c_int>>, Result<(), c_int>) {
-        let used: &'static Users = Box::leak(Box::default());
+        let used = Users::default();
         let answers = answers.into_iter().map(Err).collect::<Vec<_>>();
         let calls = answers.len() + 1;
         let public = ibv_pd { context: null_mut(), handle: 7 };
-        let object = Object { public, answers, _uses: used.hold() }.into_public();
+        let object = Of::made(Refused { public, answers, _uses: used.hold() });
         let mut said = Vec::new();
         for _ in 0..calls {
             assert_eq!(used.none(), Err(libc::EBUSY));
-            // SAFETY: the test's own object, which it does not use after a successful call.
-            let result = unsafe {
-                assert_eq!((*object).handle, 7);
-                end_alone::<Object>(object, |object| object.answers.pop().unwrap_or(Ok(())))
-            };
+            assert_eq!(object.public.handle, 7);
+            let result = Last(object).end();
             said.push(result);
             if result.is_ok() {
                 break;

@@ -1,10 +1,10 @@
 //! Thread domains and parent domains. A parent domain is a PD with a thread domain and the program's own allocators.
 
 use crate::abi::public::ibv_parent_domain_init_attr;
-use crate::abi::public::{self as abi, AllocBuffer, FreeBuffer, ibv_context, ibv_pd, ibv_td};
+use crate::abi::public::{self as abi, AllocBuffer, FreeBuffer, ibv_pd, ibv_td};
 use crate::context::Context;
-use crate::guard::guard_ptr;
-use crate::ours::{Ours, destroy, ours};
+use crate::guard::verb;
+use crate::ours::{Destroy, Last, Of, ours};
 use crate::pd::{IronPd, PdKind};
 use crate::users::{Use, Users};
 use driver::dma::Buffers;
@@ -29,29 +29,25 @@ pub struct IronTd {
 ours!(IronTd: ibv_td);
 
 /// `ibv_alloc_td`. `attr` is a mask of extensions; none is defined.
-///
-/// # Safety
-/// Called by programs with an open context of this provider.
-pub unsafe extern "C" fn alloc_td(context: *mut ibv_context, attr: *const u32) -> *mut ibv_td {
-    guard_ptr(|| {
-        // SAFETY: V1 for the context, V4 for `attr`, which begins with its mask.
-        let (ours, mask) = unsafe { (Context::of(context), if attr.is_null() { 0 } else { *attr }) };
-        ours.birth.check()?;
-        if mask != 0 {
+pub extern "C" fn alloc_td(context: Of<Context>, attr: Option<&u32>) -> Option<Of<IronTd>> {
+    verb(context, || {
+        if attr.is_some_and(|mask| *mask != 0) {
             return Err(libc::EOPNOTSUPP);
         }
-        let (public, users) = (ibv_td { context }, Users::default());
-        Ok(IronTd { public, users, _context: ours.users.hold() }.into_public())
+        let (public, users) = (ibv_td { context: context.raw() }, Users::default());
+        Ok(Of::made(IronTd { public, users, _context: context.users.hold() }))
     })
 }
 
+impl Destroy for IronTd {
+    fn leave(td: Of<Self>) -> Result<(), c_int> {
+        td.users.none()
+    }
+}
+
 /// `ibv_dealloc_td`. Fails with EBUSY while a parent domain refers to it.
-///
-/// # Safety
-/// Called by programs with a thread domain of this provider.
-pub unsafe extern "C" fn dealloc_td(td: *mut ibv_td) -> c_int {
-    // SAFETY: V1, V2 and V5 for the thread domain, V3 for its context; the check ensures that it has no users.
-    unsafe { destroy(td, |_| IronTd::of(td).users.none(), |_: &mut IronTd| Ok(())) }
+pub extern "C" fn dealloc_td(td: Last<IronTd>) -> c_int {
+    td.destroy()
 }
 
 /// The program's allocators.
@@ -87,26 +83,14 @@ unsafe impl Buffers for Allocators {
 }
 
 /// `ibv_alloc_parent_domain`. Queues created in it are allocated by its allocators; doorbell records are allocated by the provider.
-///
-/// # Safety
-/// Called by programs with an open context of this provider and PDs of it.
-pub unsafe extern "C" fn alloc_parent_domain(
-    context: *mut ibv_context,
-    attr: *const ibv_parent_domain_init_attr,
-) -> *mut ibv_pd {
-    guard_ptr(|| {
-        // SAFETY: V1 for the context, V4 for `attr`.
-        let (ours, attr) = unsafe { (Context::of(context), &*attr) };
-        ours.birth.check()?;
+pub extern "C" fn alloc_parent_domain(
+    context: Of<Context>,
+    attr: &ibv_parent_domain_init_attr,
+) -> Option<Of<IronPd>> {
+    verb(context, || {
         let has = |bit| attr.comp_mask & bit != 0;
-        if attr.pd.is_null() || attr.comp_mask & !MASK != 0 {
-            return Err(libc::EINVAL);
-        }
-        // SAFETY: V1, V2 and V6 for the PD.
-        let pd = unsafe { IronPd::of(attr.pd) };
-        if pd.is_parent_domain() {
-            return Err(libc::EINVAL);
-        }
+        let pd = attr.pd.filter(|pd| attr.comp_mask & !MASK == 0 && !pd.is_parent_domain());
+        let pd = pd.ok_or(libc::EINVAL)?;
         let context_of = match has(abi::IBV_PARENT_DOMAIN_INIT_ATTR_PD_CONTEXT) {
             true => attr.pd_context,
             false => std::ptr::null_mut(),
@@ -122,13 +106,10 @@ pub unsafe extern "C" fn alloc_parent_domain(
         };
         let buffers = allocators.clone().map(|allocators| allocators as Arc<dyn Buffers>);
         let inner = driver::Pd::face(&pd.inner, buffers);
-        // SAFETY: V1, V2 and V6 for the thread domain.
-        let td = (!attr.td.is_null()).then(|| unsafe { IronTd::of(attr.td) });
-        let kind = PdKind::Parent { _pd: pd.users.hold(), _td: td.map(|td| td.users.hold()) };
-        // SAFETY: V1 for the context.
-        let made = unsafe { IronPd::publish(context, inner, kind) };
+        let kind = PdKind::Parent { _pd: pd.users.hold(), _td: attr.td.map(|td| td.users.hold()) };
+        let made = IronPd::publish(context, inner, kind);
         if let Some(allocators) = allocators {
-            allocators.domain.store(made, Ordering::Release);
+            allocators.domain.store(made.raw(), Ordering::Release);
         }
         Ok(made)
     })

@@ -1,9 +1,9 @@
 //! Protection domains.
 
-use crate::abi::public::{ibv_context, ibv_pd};
+use crate::abi::public::ibv_pd;
 use crate::context::Context;
-use crate::guard::guard_ptr;
-use crate::ours::{Ours, destroy, ours};
+use crate::guard::verb;
+use crate::ours::{Destroy, Last, Of, ours};
 use crate::users::{Use, Users};
 use driver::InPlace;
 use libc::c_int;
@@ -35,14 +35,9 @@ pub enum PdKind {
 
 impl IronPd {
     /// Allocates the object that the program gets.
-    ///
-    /// # Safety
-    /// `context` is an open context of this provider.
-    pub unsafe fn publish(context: *mut ibv_context, inner: Arc<driver::Pd>, kind: PdKind) -> *mut ibv_pd {
-        let public = ibv_pd { context, handle: inner.pdn() };
-        // SAFETY: guaranteed by the caller: V1.
-        let context = unsafe { Context::of(context) }.users.hold();
-        Self { public, inner, users: Users::default(), kind, context }.into_public()
+    pub fn publish(context: Of<Context>, inner: Arc<driver::Pd>, kind: PdKind) -> Of<Self> {
+        let public = ibv_pd { context: context.raw(), handle: inner.pdn() };
+        Of::made(Self { public, inner, users: Users::default(), kind, context: context.users.hold() })
     }
 
     /// True if created by `ibv_alloc_parent_domain`.
@@ -52,39 +47,33 @@ impl IronPd {
 }
 
 /// `ibv_alloc_pd`.
-///
-/// # Safety
-/// Called by libibverbs with an open context of this provider.
-pub unsafe extern "C" fn alloc_pd(context: *mut ibv_context) -> *mut ibv_pd {
-    guard_ptr(|| {
-        // SAFETY: V1.
-        let ours = unsafe { Context::of(context) };
-        ours.birth.check()?;
-        let inner = driver::Pd::alloc(&ours.device).map_err(|e| e.errno())?;
+pub extern "C" fn alloc_pd(context: Of<Context>) -> Option<Of<IronPd>> {
+    verb(context, || {
+        let inner = driver::Pd::alloc(&context.device)?;
         let handle = inner.pdn();
-        // SAFETY: V1.
-        let pd = unsafe { IronPd::publish(context, inner, PdKind::Own) };
-        ours.exports.enter_pd(pd, handle);
+        let pd = IronPd::publish(context, inner, PdKind::Own);
+        context.exports.pds.enter(pd, handle);
         Ok(pd)
     })
 }
 
-/// `ibv_dealloc_pd`, for PDs and parent domains. Fails with EBUSY while it contains objects.
-///
-/// # Safety
-/// Called by libibverbs with a PD of this provider.
-pub unsafe extern "C" fn dealloc_pd(pd: *mut ibv_pd) -> c_int {
-    let leave = |context: &Context| {
-        // SAFETY: V1, V2.
-        let ours = unsafe { IronPd::of(pd) };
-        ours.users.none()?;
+impl Destroy for IronPd {
+    fn leave(pd: Of<Self>) -> Result<(), c_int> {
+        pd.users.none()?;
         // An imported PD still belongs to its exporter, and objects may remain from an import that is gone.
-        if matches!(ours.kind, PdKind::Imported { .. }) || Arc::strong_count(&ours.inner) > 1 {
+        if matches!(pd.kind, PdKind::Imported { .. }) || Arc::strong_count(&pd.inner) > 1 {
             return Err(libc::EBUSY);
         }
-        context.exports.leave_pd(pd);
+        pd.context().exports.pds.leave(pd.raw());
         Ok(())
-    };
-    // SAFETY: V1, V2 and V5 for the PD, V3 for its context; the checks ensure that it has no users.
-    unsafe { destroy(pd, leave, |ours: &mut IronPd| ours.inner.destroy_in_place()) }
+    }
+
+    fn end(&mut self) -> Result<(), driver::Error> {
+        self.inner.destroy_in_place()
+    }
+}
+
+/// `ibv_dealloc_pd`, for PDs and parent domains. Fails with EBUSY while it contains objects.
+pub extern "C" fn dealloc_pd(pd: Last<IronPd>) -> c_int {
+    pd.destroy()
 }

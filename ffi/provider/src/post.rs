@@ -1,12 +1,11 @@
 //! `ibv_post_send` and `ibv_post_recv`. Hot path. The program's list is converted one request at a time on the stack; the driver validates
 //! and builds the requests, and rings the doorbell once for the whole list.
 
-use crate::abi::public::{self as abi, ibv_qp, ibv_recv_wr, ibv_send_wr, ibv_sge};
-use crate::ah::IronAh;
+use crate::abi::public::{self as abi, ibv_recv_wr, ibv_send_wr, ibv_sge};
 use crate::convert;
-use crate::guard::guard;
+use crate::guard::{Birth, guard};
 use crate::mw;
-use crate::ours::Ours;
+use crate::ours::{self, Of};
 use crate::qp::IronQp;
 use driver::{PostError, RecvWr, SendFlags, SendOp, SendWr, Service, Sge, Target};
 use libc::c_int;
@@ -14,34 +13,47 @@ use libc::c_int;
 /// SGE lists are passed on without copying.
 const _: () = assert!(size_of::<Sge>() == size_of::<ibv_sge>() && align_of::<Sge>() == align_of::<ibv_sge>());
 
-/// A singly linked list of work requests.
-pub trait WorkRequest {
+/// A work request in a singly linked list.
+///
+/// # Safety
+/// `next` returns null or a work request, and `pieces` as many SGEs as it says, or a null list. Programs uphold it (V4).
+pub unsafe trait WorkRequest: 'static {
     /// The next request in the list, or null.
-    fn next(&self) -> *mut Self;
+    fn next(&self) -> *const Self;
+    /// The SGE list, and its length.
+    fn pieces(&self) -> (*const ibv_sge, c_int);
 }
 
-impl WorkRequest for ibv_send_wr {
-    fn next(&self) -> *mut Self {
-        self.next
-    }
-}
+macro_rules! work_requests { ($($name:ident)+) => { $(
+    // SAFETY: V4.
+    unsafe impl WorkRequest for $name {
+        #[inline(always)]
+        fn next(&self) -> *const Self {
+            self.next
+        }
 
-impl WorkRequest for ibv_recv_wr {
-    fn next(&self) -> *mut Self {
-        self.next
+        #[inline(always)]
+        fn pieces(&self) -> (*const ibv_sge, c_int) {
+            (self.sg_list, self.num_sge)
+        }
     }
-}
+)+ } }
+work_requests! { ibv_send_wr ibv_recv_wr }
+
+/// A program's list of work requests: null or the first of them (V4).
+#[repr(transparent)]
+pub struct Requests<W>(*const W);
 
 /// Iterates over the program's list. Stops at the first request that cannot be converted, and keeps its errno.
 pub struct Walk<W> {
-    at: *mut W,
+    at: *const W,
     refused: Option<c_int>,
 }
 
 impl<W: WorkRequest> Walk<W> {
     #[inline]
-    fn step<T>(&mut self, convert: impl FnOnce(&W) -> Result<T, c_int>) -> Option<T> {
-        // SAFETY: the program's list: null or a work request.
+    fn step<T>(&mut self, convert: impl FnOnce(&'static W) -> Result<T, c_int>) -> Option<T> {
+        // SAFETY: the program's list: null or a work request, which the program keeps until the call returns.
         let wr = unsafe { self.at.as_ref() }?;
         match convert(wr) {
             Ok(converted) => {
@@ -54,10 +66,22 @@ impl<W: WorkRequest> Walk<W> {
             }
         }
     }
+}
 
-    /// Returns the errno, and points `bad` to the first request that was not posted.
-    #[inline]
-    unsafe fn finish(self, first: *mut W, posted: Result<(), PostError>, bad: *mut *mut W) -> c_int {
+/// Posts a list of requests with `post`. Returns the errno, and points `bad` to the first request that was not posted.
+#[inline(always)]
+pub fn list<W: WorkRequest>(
+    birth: Birth,
+    Requests(first): Requests<W>,
+    bad: Option<&mut *const W>,
+    post: impl FnOnce(&mut Walk<W>) -> Result<(), PostError>,
+) -> c_int {
+    guard(libc::EIO, || {
+        let mut walk = Walk { at: first, refused: None };
+        let posted = match birth.check() {
+            Ok(()) => post(&mut walk),
+            Err(errno) => Err(PostError { index: 0, errno }),
+        };
         let (errno, at) = match posted {
             Err(error) => {
                 let mut at = first;
@@ -67,34 +91,28 @@ impl<W: WorkRequest> Walk<W> {
                 }
                 (error.errno, at)
             }
-            Ok(()) => match self.refused {
+            Ok(()) => match walk.refused {
                 None => return 0,
-                Some(errno) => (errno, self.at),
+                Some(errno) => (errno, walk.at),
             },
         };
-        if !bad.is_null() {
-            // SAFETY: `bad` is the program's output pointer.
-            unsafe { *bad = at };
+        if let Some(bad) = bad {
+            *bad = at;
         }
         errno
-    }
+    })
 }
 
-/// The program's SGE list.
-///
-/// # Safety
-/// `list` has `count` SGEs for as long as the result is used.
+/// The SGE list of a request.
 #[inline]
-unsafe fn pieces<'a>(list: *const ibv_sge, count: c_int) -> Result<&'a [Sge], c_int> {
+fn pieces<W: WorkRequest>(wr: &W) -> Result<&[Sge], c_int> {
+    let (list, count) = wr.pieces();
     let count = usize::try_from(count).map_err(|_| libc::EINVAL)?;
-    if count == 0 {
-        return Ok(&[]);
-    }
-    if list.is_null() {
+    if list.is_null() && count != 0 {
         return Err(libc::EINVAL);
     }
-    // SAFETY: guaranteed by the caller: `list` has `count` SGEs. Both types have the same layout, as asserted above.
-    Ok(unsafe { std::slice::from_raw_parts(list.cast(), count) })
+    // SAFETY: by the invariant of the trait, `list` has `count` SGEs. Both types have the same layout, as asserted above.
+    Ok(unsafe { ours::list(list.cast(), count) })
 }
 
 impl Iterator for &mut Walk<ibv_send_wr> {
@@ -107,11 +125,10 @@ impl Iterator for &mut Walk<ibv_send_wr> {
 }
 
 #[inline]
-fn send_wr(wr: &ibv_send_wr) -> Result<SendWr<'static>, c_int> {
+fn send_wr(wr: &ibv_send_wr) -> Result<SendWr<'_>, c_int> {
     let op = send_op(wr)?;
     let flags = convert::common_flags(wr.send_flags).ok_or(libc::EINVAL)?;
-    // SAFETY: the program keeps its list until the call returns.
-    Ok(SendWr { wr_id: wr.wr_id, op, sge: unsafe { pieces(wr.sg_list, wr.num_sge) }?, flags })
+    Ok(SendWr { wr_id: wr.wr_id, op, sge: pieces(wr)?, flags })
 }
 
 /// Iterates over requests that carry a destination.
@@ -133,23 +150,18 @@ impl Iterator for Addressed<'_> {
 }
 
 /// Converts a request that may ask for checksum offload.
-fn raw_packet(wr: &ibv_send_wr) -> Result<SendWr<'static>, c_int> {
+fn raw_packet(wr: &ibv_send_wr) -> Result<SendWr<'_>, c_int> {
     let flags = SendFlags::from_bits(wr.send_flags).ok_or(libc::EINVAL)?;
-    // SAFETY: the program keeps its list until the call returns.
-    Ok(SendWr { wr_id: wr.wr_id, op: send_op(wr)?, sge: unsafe { pieces(wr.sg_list, wr.num_sge) }?, flags })
+    Ok(SendWr { wr_id: wr.wr_id, op: send_op(wr)?, sge: pieces(wr)?, flags })
 }
 
 /// The destination of a request.
-fn target(wr: &ibv_send_wr, service: Service) -> Result<Target<'static>, c_int> {
+fn target(wr: &ibv_send_wr, service: Service) -> Result<Target<'_>, c_int> {
     match service {
         Service::Ud => {
             // SAFETY: for this service, the program sets this member of the union.
-            let ud = unsafe { wr.wr.ud };
-            if ud.ah.is_null() {
-                return Err(libc::EINVAL);
-            }
-            // SAFETY: an address handle of this provider, which the program keeps until the call returns.
-            let ah: &'static driver::Ah = unsafe { &IronAh::of(ud.ah).inner };
+            let ud = unsafe { &wr.wr.ud };
+            let ah = &ud.ah.as_ref().ok_or(libc::EINVAL)?.inner;
             Ok(Target::Datagram { ah, qpn: ud.remote_qpn, qkey: ud.remote_qkey })
         }
         Service::XrcIni => Ok(Target::Srq(wr.remote_srqn)),
@@ -162,8 +174,7 @@ impl Iterator for &mut Walk<ibv_recv_wr> {
 
     #[inline]
     fn next(&mut self) -> Option<Self::Item> {
-        // SAFETY: the program keeps its list until the call returns.
-        self.step(|wr| Ok(RecvWr { wr_id: wr.wr_id, sge: unsafe { pieces(wr.sg_list, wr.num_sge) }? }))
+        self.step(|wr| Ok(RecvWr { wr_id: wr.wr_id, sge: pieces(wr)? }))
     }
 }
 
@@ -199,78 +210,42 @@ fn send_op(wr: &ibv_send_wr) -> Result<SendOp, c_int> {
         }
         abi::IBV_WR_LOCAL_INV => SendOp::LocalInv(wr.imm_data),
         abi::IBV_WR_BIND_MW => {
-            // SAFETY: with this opcode the program has set this member, with a window and an MR of this provider.
-            unsafe { mw::binding(wr.extra.bind_mw.mw, wr.extra.bind_mw.rkey, &wr.extra.bind_mw.bind_info)? }
+            // SAFETY: with this opcode the program has set this member.
+            let bind = unsafe { &wr.extra.bind_mw };
+            mw::binding(bind.mw, bind.rkey, &bind.bind_info)?
         }
         _ => return Err(libc::EINVAL),
     })
 }
 
 /// `ibv_post_send`.
-///
-/// # Safety
-/// Called by programs with a QP of this provider and a list of send work requests.
-pub unsafe extern "C" fn post_send(
-    qp: *mut ibv_qp,
-    wr: *mut ibv_send_wr,
-    bad: *mut *mut ibv_send_wr,
+pub extern "C" fn post_send(
+    qp: Of<IronQp>,
+    requests: Requests<ibv_send_wr>,
+    bad: Option<&mut *const ibv_send_wr>,
 ) -> c_int {
-    guard(libc::EIO, || {
-        let mut walk = Walk { at: wr, refused: None };
-        // SAFETY: V1 and V2 for the QP, V4 for the list and for `bad`.
-        unsafe {
-            let ours = IronQp::of(qp);
-            let posted = match ours.birth.check() {
-                Ok(()) if ours.service == Service::Rc => ours.inner.post_send_raw(&mut walk),
-                Ok(()) => ours.inner.post_send_to_raw(Addressed { walk: &mut walk, service: ours.service }),
-                Err(errno) => Err(PostError { index: 0, errno }),
-            };
-            walk.finish(wr, posted, bad)
+    // SAFETY: V4: the program's inline data is readable, and its other buffers stay until they complete (ibv_post_send(3)).
+    list(qp.birth, requests, bad, |walk| unsafe {
+        match qp.service {
+            Service::Rc => qp.inner.post_send_raw(walk),
+            service => qp.inner.post_send_to_raw(Addressed { walk, service }),
         }
     })
 }
 
 /// `ibv_post_recv`.
-///
-/// # Safety
-/// Called by programs with a QP of this provider and a list of receive work requests.
-pub unsafe extern "C" fn post_recv(
-    qp: *mut ibv_qp,
-    wr: *mut ibv_recv_wr,
-    bad: *mut *mut ibv_recv_wr,
+pub extern "C" fn post_recv(
+    qp: Of<IronQp>,
+    requests: Requests<ibv_recv_wr>,
+    bad: Option<&mut *const ibv_recv_wr>,
 ) -> c_int {
-    guard(libc::EIO, || {
-        // SAFETY: V1 and V2 for the QP, V4 for the list and for `bad`.
-        unsafe {
-            let ours = IronQp::of(qp);
-            receives(wr, bad, |walk| match ours.birth.check() {
-                Ok(()) => ours.inner.post_recv(walk),
-                Err(errno) => Err(PostError { index: 0, errno }),
-            })
-        }
-    })
-}
-
-/// Posts a list of receives with `post`, and returns the errno.
-///
-/// # Safety
-/// `wr` is a program's list, and `bad` is null or points to where the first request that was not posted is stored.
-#[inline]
-pub unsafe fn receives(
-    wr: *mut ibv_recv_wr,
-    bad: *mut *mut ibv_recv_wr,
-    post: impl FnOnce(&mut Walk<ibv_recv_wr>) -> Result<(), PostError>,
-) -> c_int {
-    let mut walk = Walk { at: wr, refused: None };
-    let posted = post(&mut walk);
-    // SAFETY: guaranteed by the caller: V4 for the list and for `bad`.
-    unsafe { walk.finish(wr, posted, bad) }
+    list(qp.birth, requests, bad, |walk| qp.inner.post_recv(walk))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::ptr::null_mut;
+    use std::ptr::null;
 
     fn send(opcode: u32, num_sge: c_int) -> ibv_send_wr {
         // SAFETY: all-zero is a valid, empty work request.
@@ -285,27 +260,27 @@ mod tests {
         let mut list =
             [send(abi::IBV_WR_SEND, 0), send(abi::IBV_WR_SEND, 0), send(77, 0), send(abi::IBV_WR_SEND, 0)];
         for index in 0..3 {
-            list[index].next = &raw mut list[index + 1];
+            list[index].next = &raw const list[index + 1];
         }
-        let first = list.as_mut_ptr();
-        let mut walk = Walk { at: first, refused: None };
-        assert_eq!((&mut walk).count(), 2);
-        let mut bad = null_mut();
-        // SAFETY: the list and `bad` are locals of this test.
-        assert_eq!(unsafe { walk.finish(first, Ok(()), &raw mut bad) }, libc::EINVAL);
-        assert_eq!(bad, &raw mut list[2]);
-        let walk = Walk { at: null_mut(), refused: None };
-        let failed = Err(PostError { index: 1, errno: libc::ENOMEM });
-        // SAFETY: the list and `bad` are locals of this test.
-        assert_eq!(unsafe { walk.finish(first, failed, &raw mut bad) }, libc::ENOMEM);
-        assert_eq!(bad, &raw mut list[1]);
+        let first = list.as_ptr();
+        let post = |post: &mut dyn FnMut(&mut Walk<ibv_send_wr>) -> Result<(), PostError>| {
+            let mut bad = null();
+            let errno = super::list(Birth::here(), Requests(first), Some(&mut bad), post);
+            (errno, bad)
+        };
+        let all = &mut |walk: &mut Walk<ibv_send_wr>| {
+            assert_eq!(walk.count(), 2);
+            Ok(())
+        };
+        assert_eq!(post(all), (libc::EINVAL, &raw const list[2]));
+        let failed = &mut |_: &mut Walk<ibv_send_wr>| Err(PostError { index: 1, errno: libc::ENOMEM });
+        assert_eq!(post(failed), (libc::ENOMEM, &raw const list[1]));
     }
 
     #[test]
     fn impossible_counts_of_pieces_are_refused() {
-        for (count, list) in [(-1, null_mut()), (1, null_mut())] {
-            // SAFETY: nothing is read through the null pointer.
-            assert_eq!(unsafe { pieces(list, count) }, Err(libc::EINVAL));
+        for count in [-1, 1] {
+            assert_eq!(pieces(&send(abi::IBV_WR_SEND, count)), Err(libc::EINVAL));
         }
     }
 

@@ -1,6 +1,7 @@
 //! Collects the work requests between `ibv_wr_start` and `ibv_wr_complete`.
 
 use crate::convert::common_flags;
+use crate::ours;
 use driver::{SendBatch, SendFlags, SendOp, SendWr, Service, Sge, Target};
 use libc::c_int;
 
@@ -226,9 +227,6 @@ impl Posting {
 
 /// The bytes of an inline SGE.
 pub fn bytes_of(piece: &Sge) -> &[u8] {
-    match piece.length {
-        0 => &[],
-        // SAFETY: inline data is program memory at this address, valid during the call that names it.
-        length => unsafe { std::slice::from_raw_parts(piece.addr as *const u8, length as usize) },
-    }
+    // SAFETY: inline data is program memory at this address, valid during the call that names it.
+    unsafe { ours::list(piece.addr as *const u8, piece.length as usize) }
 }

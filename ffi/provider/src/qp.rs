@@ -1,10 +1,11 @@
 //! Queue pairs.
 
 use crate::abi::probe::QP_ROOM;
-use crate::abi::public::{self as abi, ibv_context, ibv_qp, ibv_qp_ex};
+use crate::abi::public::{self as abi, ibv_qp, ibv_qp_ex};
 use crate::context::Context;
+use crate::events::init_locks;
 use crate::guard::Birth;
-use crate::ours::ours;
+use crate::ours::{Of, ours};
 use crate::posting::Posting;
 use crate::users::{Use, Users};
 use driver::Service;
@@ -37,53 +38,43 @@ pub struct IronQp {
     _uses: Vec<Use>,
 }
 
-ours!(IronQp: ibv_qp);
+ours!(IronQp: ibv_qp, |qp: Of<IronQp>| qp.birth);
 
 impl IronQp {
     /// Allocates the object that the program gets. `fill` sets the members that depend on the type; the QP refers to the objects in `uses`.
-    ///
-    /// # Safety
-    /// `context` is an open context of this provider.
-    pub unsafe fn publish(
-        context: *mut ibv_context,
+    pub fn publish(
+        context: Of<Context>,
         inner: Arc<driver::Qp>,
         cookie: u64,
         uses: Vec<Use>,
         fill: impl FnOnce(&mut Self),
-    ) -> *mut ibv_qp {
-        // SAFETY: guaranteed by the caller: V1.
-        let ours = unsafe { Context::of(context) };
+    ) -> Of<Self> {
         let mut made = Box::new(Self {
             public: Public { words: [0; QP_ROOM / 4] },
             service: inner.service(),
             posting: UnsafeCell::new(Posting::of(inner.service())),
             inner,
-            birth: ours.birth,
+            birth: context.birth,
             cookie,
             sq_sig_all: false,
             flows: Users::default(),
             _uses: uses,
         });
-        // SAFETY: zeroed memory is a valid ibv_qp_ex.
-        unsafe {
-            let public = &mut made.public.qp;
-            let qp = &mut public.base;
-            qp.context = context;
-            qp.qp_num = made.inner.qpn();
-            qp.handle = qp.qp_num;
-            qp.state = abi::IBV_QPS_RESET;
-            libc::pthread_mutex_init(&raw mut qp.mutex, std::ptr::null());
-            libc::pthread_cond_init(&raw mut qp.cond, std::ptr::null());
-        }
+        let number = made.inner.qpn();
+        let qp = &mut made.extended().base;
+        qp.context = context.raw();
+        (qp.qp_num, qp.handle) = (number, number);
+        qp.state = abi::IBV_QPS_RESET;
+        init_locks(&mut qp.mutex, &mut qp.cond);
         fill(&mut made);
-        let qp = Box::into_raw(made).cast();
-        ours.targets.enter(cookie, qp as usize, None);
+        let qp = Of::of_box(made);
+        context.targets.enter(cookie, qp.raw() as usize, None);
         qp
     }
 
-    /// The members that programs read.
-    pub fn base(&mut self) -> &mut ibv_qp {
-        // SAFETY: zeroed memory is a valid ibv_qp_ex, and only members of it are set.
-        unsafe { &mut (*self.public.qp).base }
+    /// The members that programs access.
+    pub fn extended(&mut self) -> &mut ibv_qp_ex {
+        // SAFETY: zeroed memory is a valid ibv_qp_ex, and words behind its members are only set in libraries where it is shorter.
+        unsafe { &mut self.public.qp }
     }
 }

@@ -3,16 +3,17 @@
 //! An operation (`wr_send`, `wr_rdma_write`, ...) opens a work request and its data setter closes it; a request without data is closed by
 //! the next call. The first failure is kept: `wr_complete` reports it and posts nothing.
 
-use crate::abi::memory::{ibv_mw, ibv_mw_bind_info};
-use crate::abi::public::{self as abi, ibv_ah, ibv_data_buf, ibv_qp_ex, ibv_sge};
+use crate::abi::memory::ibv_mw_bind_info;
+use crate::abi::public::{self as abi, ibv_data_buf, ibv_qp_ex, ibv_sge};
 use crate::ah::IronAh;
 use crate::guard::guard;
-use crate::mw;
-use crate::ours::Ours;
+use crate::mw::{self, IronMw};
+use crate::ours::{self, Of};
 use crate::posting::{MAX_INLINE_PIECES, Posting};
 use crate::qp::IronQp;
 use driver::{SendBatch, SendFlags, SendOp, Service, Sge, Target};
 use libc::{c_int, c_void, size_t};
+use std::sync::Arc;
 
 /// The supported `send_ops_flags` of a QP of this service.
 pub fn send_ops(service: Service) -> u64 {
@@ -55,169 +56,129 @@ pub fn install(qp: &mut ibv_qp_ex) {
     qp.wr_set_inline_data_list = Some(set_inline_data_list);
 }
 
-/// Calls `body` with the collection of the thread that called `ibv_wr_start`; does nothing without that call.
-///
+/// A QP in the hands of the thread that called `ibv_wr_start`, or in that call: V1 and V2 hold, and the batch in it holds the send queue's
+/// lock, so there is no second such thread. Programs uphold it (ibv_wr_post(3)).
+#[repr(transparent)]
+pub struct Posted(Of<IronQp>);
+
+impl Posted {
+    /// Calls `body` with the collection.
+    #[inline(always)]
+    fn collection<T>(self, on_panic: T, body: impl FnOnce(&mut Posting) -> T) -> T {
+        // SAFETY: by the invariant of the type, no other thread uses it.
+        guard(on_panic, || body(unsafe { &mut *self.0.posting.get() }))
+    }
+
+    /// Calls `body` with the collection; does nothing without a start.
+    #[inline(always)]
+    fn with(self, body: impl FnOnce(&mut Posting)) {
+        self.collection((), |posting| {
+            if posting.is_started() {
+                body(posting);
+            }
+        });
+    }
+
+    /// Opens a work request.
+    #[inline(always)]
+    fn begin(self, op: SendOp) {
+        let qp = self.0.raw().cast::<ibv_qp_ex>();
+        // SAFETY: V1, V2: programs set the two members before the call.
+        let (wr_id, flags) = unsafe { ((*qp).wr_id, (*qp).wr_flags) };
+        self.with(|posting| posting.begin(wr_id, flags, op));
+    }
+}
+
+extern "C" fn start(qp: Posted) {
+    let Posted(of) = qp;
+    if of.birth.is_here() {
+        guard((), || {
+            // SAFETY: the batch does not outlive the driver's QP: it ends at complete or abort, before the program may destroy the QP.
+            let batch = unsafe { std::mem::transmute::<SendBatch<'_>, SendBatch<'static>>(of.inner.begin()) };
+            // SAFETY: by the invariant of the type, and the batch holds the lock now.
+            unsafe { (*of.posting.get()).start(batch) };
+        });
+    }
+}
+
+extern "C" fn complete(qp: Posted) -> c_int {
+    qp.collection(libc::EIO, Posting::complete)
+}
+
+extern "C" fn abort(qp: Posted) {
+    qp.collection((), Posting::abort);
+}
+
+macro_rules! operations { ($($name:ident($($argument:ident: $t:ty),*) = $op:expr;)*) => { $(
+    extern "C" fn $name(qp: Posted $(, $argument: $t)*) {
+        qp.begin($op);
+    }
+)* } }
+operations! {
+    send() = SendOp::Send;
+    send_imm(imm: u32) = SendOp::SendImm(u32::from_be(imm));
+    send_inv(rkey: u32) = SendOp::SendInv(rkey);
+    rdma_write(rkey: u32, raddr: u64) = SendOp::Write { raddr, rkey };
+    rdma_write_imm(rkey: u32, raddr: u64, imm: u32) = SendOp::WriteImm { raddr, rkey, imm: u32::from_be(imm) };
+    rdma_read(rkey: u32, raddr: u64) = SendOp::Read { raddr, rkey };
+    atomic_cmp_swp(rkey: u32, raddr: u64, compare: u64, swap: u64) = SendOp::CmpSwap { raddr, rkey, compare, swap };
+    atomic_fetch_add(rkey: u32, raddr: u64, add: u64) = SendOp::FetchAdd { raddr, rkey, add };
+    local_inv(rkey: u32) = SendOp::LocalInv(rkey);
+}
+
+extern "C" fn set_ud_addr(qp: Posted, ah: Option<Of<IronAh>>, qpn: u32, qkey: u32) {
+    qp.with(|posting| {
+        let Some(ah) = ah else { return posting.fail(libc::EINVAL) };
+        // SAFETY: V1: the program keeps its address handle until the work request is complete.
+        let ah: &'static driver::Ah = unsafe { &*Arc::as_ptr(&ah.inner) };
+        posting.aim(Target::Datagram { ah, qpn, qkey });
+    });
+}
+
+extern "C" fn set_xrc_srqn(qp: Posted, srqn: u32) {
+    qp.with(|posting| posting.aim(Target::Srq(srqn)));
+}
+
+extern "C" fn bind_mw(qp: Posted, mw: Option<Of<IronMw>>, rkey: u32, info: &ibv_mw_bind_info) {
+    match mw::binding(mw, rkey, info) {
+        Ok(op) => qp.begin(op),
+        Err(errno) => qp.with(|posting| posting.fail(errno)),
+    }
+}
+
+extern "C" fn set_sge(qp: Posted, lkey: u32, addr: u64, length: u32) {
+    qp.with(|posting| posting.piece(lkey, addr, length));
+}
+
 /// # Safety
-/// `qp` belongs to this provider. The batch in it holds the send queue's lock, so there is no second such thread.
-#[inline(always)]
-unsafe fn with(qp: *mut ibv_qp_ex, body: impl FnOnce(&mut Posting)) {
-    guard((), || {
-        // SAFETY: guaranteed by the caller: V1 and V2, and no other thread is between `ibv_wr_start` and `ibv_wr_complete`.
-        let posting = unsafe { &mut *IronQp::of(qp.cast()).posting.get() };
-        if posting.is_started() {
-            body(posting);
-        }
+/// Called by programs with a list of `count` SGEs (V4), which are in the driver's layout.
+unsafe extern "C" fn set_sge_list(qp: Posted, count: size_t, list: *const ibv_sge) {
+    // SAFETY: guaranteed by the caller.
+    let pieces = unsafe { ours::list(list.cast::<Sge>(), count) };
+    qp.with(|posting| posting.data(pieces, SendFlags::empty()));
+}
+
+/// The data is copied before this returns.
+extern "C" fn set_inline_data(qp: Posted, addr: *mut c_void, length: size_t) {
+    qp.with(|posting| match u32::try_from(length) {
+        Ok(length) => posting.data(&[Sge { addr: addr as u64, length, lkey: 0 }], SendFlags::INLINE),
+        Err(_) => posting.fail(libc::EINVAL),
     });
 }
 
-#[inline(always)]
-unsafe fn begin(qp: *mut ibv_qp_ex, op: SendOp) {
-    // SAFETY: called by programs between start and complete; they set the two members before the call.
-    unsafe {
-        let (wr_id, flags) = ((*qp).wr_id, (*qp).wr_flags);
-        with(qp, |posting| posting.begin(wr_id, flags, op));
-    }
-}
-
-unsafe extern "C" fn start(qp: *mut ibv_qp_ex) {
-    guard((), || {
-        // SAFETY: called by programs with a QP of this provider. The batch does not outlive the driver's QP: it ends at complete or abort,
-        // before the program may destroy the QP.
-        unsafe {
-            let ours = IronQp::of(qp.cast());
-            if ours.birth.check().is_err() {
-                return;
-            }
-            let batch = std::mem::transmute::<SendBatch<'_>, SendBatch<'static>>(ours.inner.begin());
-            (*ours.posting.get()).start(batch);
+/// # Safety
+/// Called by programs with a list of `count` buffers (V4).
+unsafe extern "C" fn set_inline_data_list(qp: Posted, count: size_t, list: *const ibv_data_buf) {
+    // SAFETY: guaranteed by the caller.
+    let buffers = unsafe { ours::list(list, count) };
+    qp.with(|posting| {
+        let mut pieces = [Sge::default(); MAX_INLINE_PIECES];
+        if buffers.len() > MAX_INLINE_PIECES || buffers.iter().any(|b| b.length > u32::MAX as usize) {
+            return posting.fail(libc::EINVAL);
         }
-    });
-}
-
-unsafe extern "C" fn complete(qp: *mut ibv_qp_ex) -> c_int {
-    guard(libc::EIO, || {
-        // SAFETY: as in `with`.
-        unsafe { &mut *IronQp::of(qp.cast()).posting.get() }.complete()
-    })
-}
-
-unsafe extern "C" fn abort(qp: *mut ibv_qp_ex) {
-    guard((), || {
-        // SAFETY: as in `with`.
-        unsafe { &mut *IronQp::of(qp.cast()).posting.get() }.abort();
-    });
-}
-
-unsafe extern "C" fn send(qp: *mut ibv_qp_ex) {
-    // SAFETY: called by programs between start and complete.
-    unsafe { begin(qp, SendOp::Send) }
-}
-
-unsafe extern "C" fn send_imm(qp: *mut ibv_qp_ex, imm: u32) {
-    // SAFETY: called by programs between start and complete.
-    unsafe { begin(qp, SendOp::SendImm(u32::from_be(imm))) }
-}
-
-unsafe extern "C" fn send_inv(qp: *mut ibv_qp_ex, rkey: u32) {
-    // SAFETY: called by programs between start and complete.
-    unsafe { begin(qp, SendOp::SendInv(rkey)) }
-}
-
-unsafe extern "C" fn rdma_write(qp: *mut ibv_qp_ex, rkey: u32, raddr: u64) {
-    // SAFETY: called by programs between start and complete.
-    unsafe { begin(qp, SendOp::Write { raddr, rkey }) }
-}
-
-unsafe extern "C" fn rdma_write_imm(qp: *mut ibv_qp_ex, rkey: u32, raddr: u64, imm: u32) {
-    // SAFETY: called by programs between start and complete.
-    unsafe { begin(qp, SendOp::WriteImm { raddr, rkey, imm: u32::from_be(imm) }) }
-}
-
-unsafe extern "C" fn rdma_read(qp: *mut ibv_qp_ex, rkey: u32, raddr: u64) {
-    // SAFETY: called by programs between start and complete.
-    unsafe { begin(qp, SendOp::Read { raddr, rkey }) }
-}
-
-unsafe extern "C" fn atomic_cmp_swp(qp: *mut ibv_qp_ex, rkey: u32, raddr: u64, compare: u64, swap: u64) {
-    // SAFETY: called by programs between start and complete.
-    unsafe { begin(qp, SendOp::CmpSwap { raddr, rkey, compare, swap }) }
-}
-
-unsafe extern "C" fn atomic_fetch_add(qp: *mut ibv_qp_ex, rkey: u32, raddr: u64, add: u64) {
-    // SAFETY: called by programs between start and complete.
-    unsafe { begin(qp, SendOp::FetchAdd { raddr, rkey, add }) }
-}
-
-unsafe extern "C" fn local_inv(qp: *mut ibv_qp_ex, rkey: u32) {
-    // SAFETY: called by programs between start and complete.
-    unsafe { begin(qp, SendOp::LocalInv(rkey)) }
-}
-
-unsafe extern "C" fn set_ud_addr(qp: *mut ibv_qp_ex, ah: *mut ibv_ah, qpn: u32, qkey: u32) {
-    // SAFETY: called by programs between start and complete; the program keeps its address handle until the work request is complete.
-    unsafe {
-        with(qp, |posting| {
-            if ah.is_null() {
-                return posting.fail(libc::EINVAL);
-            }
-            let ah: &'static driver::Ah = &IronAh::of(ah).inner;
-            posting.aim(Target::Datagram { ah, qpn, qkey });
-        });
-    }
-}
-
-unsafe extern "C" fn set_xrc_srqn(qp: *mut ibv_qp_ex, srqn: u32) {
-    // SAFETY: called by programs between start and complete.
-    unsafe { with(qp, |posting| posting.aim(Target::Srq(srqn))) }
-}
-
-unsafe extern "C" fn bind_mw(qp: *mut ibv_qp_ex, mw: *mut ibv_mw, rkey: u32, info: *const ibv_mw_bind_info) {
-    // SAFETY: called by programs between start and complete, with a window and an MR of this provider.
-    unsafe {
-        match mw::binding(mw, rkey, &*info) {
-            Ok(op) => begin(qp, op),
-            Err(errno) => with(qp, |posting| posting.fail(errno)),
+        for (piece, buffer) in pieces.iter_mut().zip(buffers) {
+            *piece = Sge { addr: buffer.addr as u64, length: buffer.length as u32, lkey: 0 };
         }
-    }
-}
-
-unsafe extern "C" fn set_sge(qp: *mut ibv_qp_ex, lkey: u32, addr: u64, length: u32) {
-    // SAFETY: called by programs between start and complete.
-    unsafe { with(qp, |posting| posting.piece(lkey, addr, length)) }
-}
-
-unsafe extern "C" fn set_sge_list(qp: *mut ibv_qp_ex, count: size_t, list: *const ibv_sge) {
-    // SAFETY: called by programs between start and complete; the program's list has `count` SGEs, in the driver's layout.
-    unsafe {
-        let pieces: &[Sge] = if count == 0 { &[] } else { std::slice::from_raw_parts(list.cast(), count) };
-        with(qp, |posting| posting.data(pieces, SendFlags::empty()));
-    }
-}
-
-unsafe extern "C" fn set_inline_data(qp: *mut ibv_qp_ex, addr: *mut c_void, length: size_t) {
-    // SAFETY: called by programs between start and complete; the data is copied before this returns.
-    unsafe {
-        with(qp, |posting| match u32::try_from(length) {
-            Ok(length) => posting.data(&[Sge { addr: addr as u64, length, lkey: 0 }], SendFlags::INLINE),
-            Err(_) => posting.fail(libc::EINVAL),
-        });
-    }
-}
-
-unsafe extern "C" fn set_inline_data_list(qp: *mut ibv_qp_ex, count: size_t, list: *const ibv_data_buf) {
-    // SAFETY: called by programs between start and complete; the program's list has `count` buffers.
-    unsafe {
-        with(qp, |posting| {
-            let buffers: &[ibv_data_buf] =
-                if count == 0 { &[] } else { std::slice::from_raw_parts(list, count) };
-            let mut pieces = [Sge::default(); MAX_INLINE_PIECES];
-            if buffers.len() > MAX_INLINE_PIECES || buffers.iter().any(|b| b.length > u32::MAX as usize) {
-                return posting.fail(libc::EINVAL);
-            }
-            for (piece, buffer) in pieces.iter_mut().zip(buffers) {
-                *piece = Sge { addr: buffer.addr as u64, length: buffer.length as u32, lkey: 0 };
-            }
-            posting.data(&pieces[..buffers.len()], SendFlags::INLINE);
-        });
-    }
+        posting.data(&pieces[..buffers.len()], SendFlags::INLINE);
+    });
 }

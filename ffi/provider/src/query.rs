@@ -5,39 +5,36 @@ use crate::abi::memory::{
     IBV_ODP_SUPPORT_ATOMIC, IBV_ODP_SUPPORT_IMPLICIT, IBV_ODP_SUPPORT_READ, IBV_ODP_SUPPORT_RECV,
     IBV_ODP_SUPPORT_SEND, IBV_ODP_SUPPORT_SRQ_RECV, IBV_ODP_SUPPORT_WRITE,
 };
-use crate::abi::public::{self as abi, ibv_context, ibv_device_attr, ibv_device_attr_ex, ibv_port_attr};
+use crate::abi::public::{self as abi, ibv_device_attr, ibv_device_attr_ex, ibv_port_attr};
 use crate::context::Context;
 use crate::convert::mtu_code;
-use crate::guard::guard_int;
+use crate::guard::{answer, verb};
+use crate::ours::Of;
 use driver::{DeviceAttr, LinkLayer, RxHashFields};
-use libc::{c_int, c_void, size_t};
+use libc::{c_int, size_t};
+use std::mem::MaybeUninit;
 
 /// `ibv_query_device`, `ibv_query_device_ex`. Fills at most `size` bytes. The attributes were read when the device was opened, so a forked
 /// child may query them too.
 ///
 /// # Safety
-/// Called by libibverbs with an open context of this provider and `size` writable bytes.
+/// Called by libibverbs with `size` writable bytes (V4).
 pub unsafe extern "C" fn query_device_ex(
-    context: *mut ibv_context,
-    input: *const u32,
-    answer: *mut ibv_device_attr_ex,
+    context: Of<Context>,
+    input: Option<&u32>,
+    out: *mut u8,
     size: size_t,
 ) -> c_int {
-    guard_int(|| {
-        // SAFETY: V1 for the context, V4 for the input, which begins with its mask of extensions; there are none.
-        let (ours, mask) = unsafe { (Context::of(context), if input.is_null() { 0 } else { *input }) };
-        if mask != 0 || size < size_of::<ibv_device_attr>() {
+    answer(|| {
+        // The input begins with its mask of extensions; there are none.
+        if input.is_some_and(|mask| *mask != 0) || size < size_of::<ibv_device_attr>() {
             return Err(libc::EINVAL);
         }
-        let full = describe(ours.device.attr());
-        // SAFETY: V4: `size` bytes have room; a longer structure of a newer release ends in zeros.
+        let full = describe(context.device.attr());
+        // SAFETY: guaranteed by the caller; a longer structure of a newer release ends in zeros.
         unsafe {
-            answer.cast::<u8>().write_bytes(0, size);
-            std::ptr::copy_nonoverlapping(
-                (&raw const full).cast::<u8>(),
-                answer.cast::<u8>(),
-                size.min(size_of::<ibv_device_attr_ex>()),
-            );
+            out.write_bytes(0, size);
+            out.copy_from_nonoverlapping((&raw const full).cast(), size.min(size_of_val(&full)));
         }
         Ok(())
     })
@@ -142,26 +139,16 @@ fn describe(attr: &DeviceAttr) -> ibv_device_attr_ex {
     all
 }
 
-/// `ibv_query_port`. The library has zeroed `answer`; its newer members stay zero.
-///
-/// # Safety
-/// Called by libibverbs with an open context of this provider and room for the answer.
-pub unsafe extern "C" fn query_port(
-    context: *mut ibv_context,
-    port: u8,
-    answer: *mut ibv_port_attr,
-) -> c_int {
+/// `ibv_query_port`. The library has zeroed `out`; its newer members stay zero.
+pub extern "C" fn query_port(context: Of<Context>, port: u8, out: &mut MaybeUninit<ibv_port_attr>) -> c_int {
     /// Physical state 5 is LinkUp, 3 is Disabled (IBTA 14.2.5.6).
     const PHYS: [u8; 2] = [3, 5];
-    guard_int(|| {
-        // SAFETY: V1.
-        let ours = unsafe { Context::of(context) };
-        ours.birth.check()?;
+    verb(context, || {
         if port != 1 {
             return Err(libc::EINVAL);
         }
-        let found = ours.device.port().map_err(|e| e.errno())?;
-        let value = ibv_port_attr {
+        let found = context.device.port()?;
+        out.write(ibv_port_attr {
             state: if found.active { abi::IBV_PORT_ACTIVE } else { abi::IBV_PORT_DOWN },
             max_mtu: mtu_code(found.max_mtu),
             active_mtu: mtu_code(found.active_mtu),
@@ -187,34 +174,18 @@ pub unsafe extern "C" fn query_port(
             },
             flags: 0,
             port_cap_flags2: 0,
-        };
-        // SAFETY: V4: the answer has room for the part that every release has.
-        unsafe {
-            std::ptr::copy_nonoverlapping(
-                (&raw const value).cast::<c_void>(),
-                answer.cast(),
-                size_of_val(&value),
-            )
-        };
+        });
         Ok(())
     })
 }
 
 /// `ibv_query_port_speed` (v62 and later), in units of 100 Mb/s.
-///
-/// # Safety
-/// Called by libibverbs with an open context of this provider and room for the answer.
-pub unsafe extern "C" fn query_port_speed(context: *mut ibv_context, port: u32, answer: *mut u64) -> c_int {
-    guard_int(|| {
-        // SAFETY: V1.
-        let ours = unsafe { Context::of(context) };
-        ours.birth.check()?;
+pub extern "C" fn query_port_speed(context: Of<Context>, port: u32, out: &mut MaybeUninit<u64>) -> c_int {
+    verb(context, || {
         if port != 1 {
             return Err(libc::EINVAL);
         }
-        let speed = ours.device.port().map_err(|e| e.errno())?.speed();
-        // SAFETY: V4: the answer has room.
-        unsafe { answer.write(u64::from(speed)) };
+        out.write(context.device.port()?.speed().into());
         Ok(())
     })
 }

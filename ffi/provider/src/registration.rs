@@ -1,8 +1,9 @@
 //! The libibverbs instances in this process that the provider is registered with.
 
 use crate::abi::probe::Layout;
-use crate::abi::public::ibv_device;
-use crate::abi::verbs_types::{verbs_device, verbs_device_ops};
+use crate::abi::verbs_types::verbs_device_ops;
+use crate::device::IronDevice;
+use crate::ours::Of;
 use std::ffi::CString;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -15,15 +16,12 @@ pub struct Registration {
     pub layout: Layout,
 }
 
-impl Registration {
+impl Of<IronDevice> {
     /// The registration that a device belongs to.
-    ///
-    /// # Safety
-    /// `device` was returned by [`crate::matching::alloc_device`] and initialized by libibverbs, which sets its operations.
-    pub unsafe fn of(device: *const ibv_device) -> &'static Self {
-        // SAFETY: V1, V2; device operations that name the provider's functions are the first member of a registration, which is never
-        // freed.
-        unsafe { &*(*device.cast::<verbs_device>()).ops.cast::<Self>() }
+    pub fn registration(self) -> &'static Registration {
+        // SAFETY: V1, V2: libibverbs has set the device's operations to those that name this provider's functions, the first member of a
+        // registration, which is never freed.
+        unsafe { &*(*self.raw()).ops.cast::<Registration>() }
     }
 }
 

@@ -1,9 +1,10 @@
 //! XRC domains, identified by files.
 
-use crate::abi::public::{self as abi, ibv_context, ibv_qp, ibv_qp_open_attr, ibv_xrcd, ibv_xrcd_init_attr};
+use crate::abi::public::{self as abi, ibv_qp_open_attr, ibv_xrcd, ibv_xrcd_init_attr};
 use crate::context::{Context, io_errno};
-use crate::guard::guard_ptr;
-use crate::ours::{Ours, destroy, ours};
+use crate::guard::{answer, verb};
+use crate::ours::{Destroy, Last, Of, ours};
+use crate::qp::IronQp;
 use crate::qp_verbs;
 use crate::users::{Use, Users};
 use driver::{FileId, InPlace, XrcOpen};
@@ -47,18 +48,9 @@ fn file_of(fd: c_int) -> Result<(FileId, OwnedFd), c_int> {
 }
 
 /// `ibv_open_xrcd`.
-///
-/// # Safety
-/// Called by programs with an open context of this provider.
-pub unsafe extern "C" fn open_xrcd(
-    context: *mut ibv_context,
-    init: *mut ibv_xrcd_init_attr,
-) -> *mut ibv_xrcd {
+pub extern "C" fn open_xrcd(context: Of<Context>, init: &ibv_xrcd_init_attr) -> Option<Of<IronXrcd>> {
     const KNOWN: u32 = abi::IBV_XRCD_INIT_ATTR_FD | abi::IBV_XRCD_INIT_ATTR_OFLAGS;
-    guard_ptr(|| {
-        // SAFETY: V1 for the context, V4 for `init`.
-        let (ours, init) = unsafe { (Context::of(context), &*init) };
-        ours.birth.check()?;
+    verb(context, || {
         if init.comp_mask & !KNOWN != 0 {
             return Err(libc::EOPNOTSUPP);
         }
@@ -71,48 +63,42 @@ pub unsafe extern "C" fn open_xrcd(
             create: init.oflags & libc::O_CREAT != 0,
             exclusive: init.oflags & libc::O_EXCL != 0,
         };
-        let inner = driver::XrcDomain::open(&ours.device, how).map_err(|e| e.errno())?;
-        let public = ibv_xrcd { context };
-        let (users, of_context) = (Users::default(), ours.users.hold());
-        Ok(IronXrcd { public, inner, users, _file: kept, _context: of_context }.into_public())
+        let inner = driver::XrcDomain::open(&context.device, how)?;
+        let public = ibv_xrcd { context: context.raw() };
+        let (users, of_context) = (Users::default(), context.users.hold());
+        Ok(Of::made(IronXrcd { public, inner, users, _file: kept, _context: of_context }))
     })
 }
 
-/// `ibv_close_xrcd`.
-///
-/// # Safety
-/// Called by programs with an XRC domain of this provider.
-pub unsafe extern "C" fn close_xrcd(xrcd: *mut ibv_xrcd) -> c_int {
-    // SAFETY: V1, V2 and V5 for the domain, V3 for its context; the check ensures that it has no users.
-    unsafe {
-        let leave = |_: &Context| IronXrcd::of(xrcd).users.none();
-        destroy(xrcd, leave, |ours: &mut IronXrcd| ours.inner.destroy_in_place())
+impl Destroy for IronXrcd {
+    fn leave(xrcd: Of<Self>) -> Result<(), c_int> {
+        xrcd.users.none()
+    }
+
+    fn end(&mut self) -> Result<(), driver::Error> {
+        self.inner.destroy_in_place()
     }
 }
 
+/// `ibv_close_xrcd`.
+pub extern "C" fn close_xrcd(xrcd: Last<IronXrcd>) -> c_int {
+    xrcd.destroy()
+}
+
 /// `ibv_open_qp`: opens a target QP that this or another program created in the XRC domain.
-///
-/// # Safety
-/// Called by programs with an open context of this provider.
-pub unsafe extern "C" fn open_qp(context: *mut ibv_context, attr: *mut ibv_qp_open_attr) -> *mut ibv_qp {
+pub extern "C" fn open_qp(context: Of<Context>, attr: &ibv_qp_open_attr) -> Option<Of<IronQp>> {
     const NEEDED: u32 = abi::IBV_QP_OPEN_ATTR_NUM | abi::IBV_QP_OPEN_ATTR_XRCD | abi::IBV_QP_OPEN_ATTR_TYPE;
-    guard_ptr(|| {
-        // SAFETY: V1 for the context, V4 for `attr`: a member is read only if `comp_mask` names it; V1, V2 and V6 for
-        // the domain.
-        unsafe {
-            let attr = &*attr;
-            if attr.comp_mask & !(NEEDED | abi::IBV_QP_OPEN_ATTR_CONTEXT) != 0 {
-                return Err(libc::EOPNOTSUPP);
-            }
-            let whole = attr.comp_mask & NEEDED == NEEDED;
-            if !whole || attr.xrcd.is_null() || attr.qp_type != abi::IBV_QPT_XRC_RECV {
-                return Err(libc::EINVAL);
-            }
-            let has_context = attr.comp_mask & abi::IBV_QP_OPEN_ATTR_CONTEXT != 0;
-            let qp_context = if has_context { attr.qp_context } else { std::ptr::null_mut() };
-            qp_verbs::target(context, attr.xrcd, qp_context, |domain, cookie| {
-                driver::Qp::open_target(domain, attr.qp_num, cookie)
-            })
+    answer(|| {
+        if attr.comp_mask & !(NEEDED | abi::IBV_QP_OPEN_ATTR_CONTEXT) != 0 {
+            return Err(libc::EOPNOTSUPP);
         }
+        // A member is read only if `comp_mask` names it.
+        let whole = attr.comp_mask & NEEDED == NEEDED && attr.qp_type == abi::IBV_QPT_XRC_RECV;
+        let domain = if whole { attr.xrcd } else { None }.ok_or(libc::EINVAL)?;
+        let has_context = attr.comp_mask & abi::IBV_QP_OPEN_ATTR_CONTEXT != 0;
+        let qp_context = if has_context { attr.qp_context } else { std::ptr::null_mut() };
+        qp_verbs::target(context, domain, None, qp_context, |domain, cookie| {
+            driver::Qp::open_target(domain, attr.qp_num, cookie)
+        })
     })
 }

@@ -2,8 +2,13 @@
 
 #![allow(missing_docs, non_camel_case_types)]
 
-use super::public::{ibv_context, ibv_mr, ibv_pd};
-use libc::{c_int, c_uint, c_void, size_t};
+use super::public::ibv_context;
+use crate::dm::IronDm;
+use crate::mr::IronMr;
+use crate::mw::IronMw;
+use crate::ours::Of;
+use crate::pd::IronPd;
+use libc::{c_int, c_uint, size_t};
 
 pub const IBV_MW_TYPE_1: u32 = 1;
 pub const IBV_MW_TYPE_2: u32 = 2;
@@ -30,7 +35,7 @@ pub const IBV_ADVISE_MR_FLAG_FLUSH: u32 = 1;
 #[repr(C)]
 pub struct ibv_mw {
     pub context: *mut ibv_context,
-    pub pd: *mut ibv_pd,
+    pub pd: Option<Of<IronPd>>,
     pub rkey: u32,
     pub handle: u32,
     pub kind: c_uint,
@@ -39,7 +44,7 @@ pub struct ibv_mw {
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct ibv_mw_bind_info {
-    pub mr: *mut ibv_mr,
+    pub mr: Option<Of<IronMr>>,
     pub addr: u64,
     pub length: u64,
     pub mw_access_flags: c_uint,
@@ -56,7 +61,7 @@ pub struct ibv_mw_bind {
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct ibv_wr_bind_mw {
-    pub mw: *mut ibv_mw,
+    pub mw: Option<Of<IronMw>>,
     pub rkey: u32,
     pub bind_info: ibv_mw_bind_info,
 }
@@ -71,8 +76,8 @@ pub struct ibv_alloc_dm_attr {
 #[repr(C)]
 pub struct ibv_dm {
     pub context: *mut ibv_context,
-    pub memcpy_to_dm: Option<unsafe extern "C" fn(*mut ibv_dm, u64, *const c_void, size_t) -> c_int>,
-    pub memcpy_from_dm: Option<unsafe extern "C" fn(*mut c_void, *mut ibv_dm, u64, size_t) -> c_int>,
+    pub memcpy_to_dm: Option<unsafe extern "C" fn(Of<IronDm>, u64, *const u8, size_t) -> c_int>,
+    pub memcpy_from_dm: Option<unsafe extern "C" fn(*mut u8, Of<IronDm>, u64, size_t) -> c_int>,
     pub comp_mask: u32,
     pub handle: u32,
 }

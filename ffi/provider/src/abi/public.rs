@@ -2,14 +2,29 @@
 //!
 //! Enumerations are plain integers here: they come from foreign memory, and an unknown value must be refused rather than be undefined
 //! behaviour. Structures that grew over the releases are in their newest known form (rdma-core 65); those that the library or the
-//! application passes with a size are only filled up to that size. `tests/abi/public_layout.rs` checks sizes and offsets against the
+//! application passes with a size are only filled up to that size. Pointers to this provider's objects are [`Of`], and the functions that
+//! the provider sets and programs call are of the types of its own. `tests/abi/public_layout.rs` checks sizes and offsets against the
 //! installed header.
 
 #![allow(missing_docs, non_camel_case_types)]
 
 pub use super::codes::*;
-use super::memory::{ibv_mw, ibv_mw_bind_info, ibv_wr_bind_mw};
+use super::memory::{ibv_mw_bind_info, ibv_wr_bind_mw};
+use crate::ah::IronAh;
+use crate::cq::IronCq;
+use crate::cq_ex::Polled;
+use crate::device::IronDevice;
+use crate::mw::IronMw;
+use crate::ours::Of;
+use crate::parent_domain::IronTd;
+use crate::pd::IronPd;
+use crate::post::Requests;
+use crate::qp_ex::Posted;
+use crate::srq::IronSrq;
+use crate::wq::{IronRwqTable, IronWq};
+use crate::xrc::IronXrcd;
 use libc::{c_char, c_int, c_uint, c_void, pthread_cond_t, pthread_mutex_t, size_t};
+use std::sync::atomic::AtomicI32;
 
 /// 16 bytes of a GID, network order.
 pub type ibv_gid = [u8; 16];
@@ -29,7 +44,7 @@ pub struct ibv_device {
 
 #[repr(C)]
 pub struct ibv_context {
-    pub device: *mut ibv_device,
+    pub device: Of<IronDevice>,
     pub ops: [Slot; 32],
     pub cmd_fd: c_int,
     pub async_fd: c_int,
@@ -159,8 +174,8 @@ pub type FreeBuffer = unsafe extern "C" fn(*mut ibv_pd, *mut c_void, *mut c_void
 
 #[repr(C)]
 pub struct ibv_parent_domain_init_attr {
-    pub pd: *mut ibv_pd,
-    pub td: *mut ibv_td,
+    pub pd: Option<Of<IronPd>>,
+    pub td: Option<Of<IronTd>>,
     pub comp_mask: u32,
     pub alloc: Option<AllocBuffer>,
     pub free: Option<FreeBuffer>,
@@ -217,7 +232,7 @@ pub struct ibv_flow_attr {
 #[repr(C)]
 pub struct ibv_ah {
     pub context: *mut ibv_context,
-    pub pd: *mut ibv_pd,
+    pub pd: Option<Of<IronPd>>,
     pub handle: u32,
 }
 
@@ -230,7 +245,7 @@ pub struct ibv_pd {
 #[repr(C)]
 pub struct ibv_mr {
     pub context: *mut ibv_context,
-    pub pd: *mut ibv_pd,
+    pub pd: Option<Of<IronPd>>,
     pub addr: *mut c_void,
     pub length: size_t,
     pub handle: u32,
@@ -278,9 +293,9 @@ pub struct ibv_qp_cap {
 #[repr(C)]
 pub struct ibv_qp_init_attr {
     pub qp_context: *mut c_void,
-    pub send_cq: *mut ibv_cq,
-    pub recv_cq: *mut ibv_cq,
-    pub srq: *mut ibv_srq,
+    pub send_cq: Option<Of<IronCq>>,
+    pub recv_cq: Option<Of<IronCq>>,
+    pub srq: Option<Of<IronSrq>>,
     pub cap: ibv_qp_cap,
     pub qp_type: c_uint,
     pub sq_sig_all: c_int,
@@ -290,18 +305,18 @@ pub struct ibv_qp_init_attr {
 pub struct ibv_qp_init_attr_ex {
     /// As in `ibv_qp_init_attr`, except that its padding holds `comp_mask`.
     pub qp_context: *mut c_void,
-    pub send_cq: *mut ibv_cq,
-    pub recv_cq: *mut ibv_cq,
-    pub srq: *mut ibv_srq,
+    pub send_cq: Option<Of<IronCq>>,
+    pub recv_cq: Option<Of<IronCq>>,
+    pub srq: Option<Of<IronSrq>>,
     pub cap: ibv_qp_cap,
     pub qp_type: c_uint,
     pub sq_sig_all: c_int,
     pub comp_mask: u32,
-    pub pd: *mut ibv_pd,
-    pub xrcd: *mut ibv_xrcd,
+    pub pd: Option<Of<IronPd>>,
+    pub xrcd: Option<Of<IronXrcd>>,
     pub create_flags: u32,
     pub max_tso_header: u16,
-    pub rwq_ind_tbl: *mut ibv_rwq_ind_table,
+    pub rwq_ind_tbl: Option<Of<IronRwqTable>>,
     pub rx_hash_conf: ibv_rx_hash_conf,
     pub source_qpn: u32,
     pub send_ops_flags: u64,
@@ -316,19 +331,21 @@ pub struct ibv_rx_hash_conf {
     pub rx_hash_fields_mask: u64,
 }
 
+pub type PostReceives<T> =
+    extern "C" fn(Of<T>, Requests<ibv_recv_wr>, Option<&mut *const ibv_recv_wr>) -> c_int;
+
 /// The library sets `wq_context`, `events_completed` and the locks after the call.
 #[repr(C)]
 pub struct ibv_wq {
     pub context: *mut ibv_context,
     pub wq_context: *mut c_void,
-    pub pd: *mut ibv_pd,
-    pub cq: *mut ibv_cq,
+    pub pd: Option<Of<IronPd>>,
+    pub cq: Option<Of<IronCq>>,
     pub wq_num: u32,
     pub handle: u32,
     pub state: c_uint,
     pub wq_type: c_uint,
-    pub post_recv:
-        Option<unsafe extern "C" fn(*mut ibv_wq, *mut ibv_recv_wr, *mut *mut ibv_recv_wr) -> c_int>,
+    pub post_recv: Option<PostReceives<IronWq>>,
     pub mutex: pthread_mutex_t,
     pub cond: pthread_cond_t,
     pub events_completed: u32,
@@ -341,8 +358,8 @@ pub struct ibv_wq_init_attr {
     pub wq_type: c_uint,
     pub max_wr: u32,
     pub max_sge: u32,
-    pub pd: *mut ibv_pd,
-    pub cq: *mut ibv_cq,
+    pub pd: Option<Of<IronPd>>,
+    pub cq: Option<Of<IronCq>>,
     pub comp_mask: u32,
     pub create_flags: u32,
 }
@@ -367,7 +384,7 @@ pub struct ibv_rwq_ind_table {
 #[repr(C)]
 pub struct ibv_rwq_ind_table_init_attr {
     pub log_ind_tbl_size: u32,
-    pub ind_tbl: *mut *mut ibv_wq,
+    pub ind_tbl: *const Option<Of<IronWq>>,
     pub comp_mask: u32,
 }
 
@@ -419,8 +436,8 @@ pub struct ibv_data_buf {
 #[repr(C)]
 pub struct ibv_send_wr {
     pub wr_id: u64,
-    pub next: *mut ibv_send_wr,
-    pub sg_list: *mut ibv_sge,
+    pub next: *const ibv_send_wr,
+    pub sg_list: *const ibv_sge,
     pub num_sge: c_int,
     pub opcode: c_uint,
     pub send_flags: c_uint,
@@ -450,7 +467,7 @@ pub union ibv_wr_body {
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct ibv_wr_ud {
-    pub ah: *mut ibv_ah,
+    pub ah: Option<Of<IronAh>>,
     pub remote_qpn: u32,
     pub remote_qkey: u32,
 }
@@ -474,8 +491,8 @@ pub struct ibv_wr_atomic {
 #[repr(C)]
 pub struct ibv_recv_wr {
     pub wr_id: u64,
-    pub next: *mut ibv_recv_wr,
-    pub sg_list: *mut ibv_sge,
+    pub next: *const ibv_recv_wr,
+    pub sg_list: *const ibv_sge,
     pub num_sge: c_int,
 }
 
@@ -500,7 +517,7 @@ pub struct ibv_wc {
 pub struct ibv_comp_channel {
     pub context: *mut ibv_context,
     pub fd: c_int,
-    pub refcnt: c_int,
+    pub refcnt: AtomicI32,
 }
 
 #[repr(C)]
@@ -520,13 +537,15 @@ pub struct ibv_cq {
 pub struct ibv_cq_init_attr_ex {
     pub cqe: u32,
     pub cq_context: *mut c_void,
-    pub channel: *mut ibv_comp_channel,
+    pub channel: Option<&'static ibv_comp_channel>,
     pub comp_vector: u32,
     pub wc_flags: u64,
     pub comp_mask: u32,
     pub flags: u32,
-    pub parent_domain: *mut ibv_pd,
+    pub parent_domain: Option<Of<IronPd>>,
 }
+
+pub type StartPoll = extern "C" fn(Of<IronCq>, Option<&u32>) -> c_int;
 
 /// A function pointer is `None` unless its field was requested (`wc_flags`).
 #[repr(C)]
@@ -535,31 +554,31 @@ pub struct ibv_cq_ex {
     pub comp_mask: u32,
     pub status: c_uint,
     pub wr_id: u64,
-    pub start_poll: Option<unsafe extern "C" fn(*mut ibv_cq_ex, *mut u32) -> c_int>,
-    pub next_poll: Option<unsafe extern "C" fn(*mut ibv_cq_ex) -> c_int>,
-    pub end_poll: Option<unsafe extern "C" fn(*mut ibv_cq_ex)>,
-    pub read_opcode: Option<unsafe extern "C" fn(*mut ibv_cq_ex) -> c_uint>,
-    pub read_vendor_err: Option<unsafe extern "C" fn(*mut ibv_cq_ex) -> u32>,
-    pub read_byte_len: Option<unsafe extern "C" fn(*mut ibv_cq_ex) -> u32>,
-    pub read_imm_data: Option<unsafe extern "C" fn(*mut ibv_cq_ex) -> u32>,
-    pub read_qp_num: Option<unsafe extern "C" fn(*mut ibv_cq_ex) -> u32>,
-    pub read_src_qp: Option<unsafe extern "C" fn(*mut ibv_cq_ex) -> u32>,
-    pub read_wc_flags: Option<unsafe extern "C" fn(*mut ibv_cq_ex) -> c_uint>,
-    pub read_slid: Option<unsafe extern "C" fn(*mut ibv_cq_ex) -> u32>,
-    pub read_sl: Option<unsafe extern "C" fn(*mut ibv_cq_ex) -> u8>,
-    pub read_dlid_path_bits: Option<unsafe extern "C" fn(*mut ibv_cq_ex) -> u8>,
-    pub read_completion_ts: Option<unsafe extern "C" fn(*mut ibv_cq_ex) -> u64>,
-    pub read_cvlan: Option<unsafe extern "C" fn(*mut ibv_cq_ex) -> u16>,
+    pub start_poll: Option<StartPoll>,
+    pub next_poll: Option<extern "C" fn(Polled) -> c_int>,
+    pub end_poll: Option<extern "C" fn(Polled)>,
+    pub read_opcode: Option<extern "C" fn(Polled) -> c_uint>,
+    pub read_vendor_err: Option<extern "C" fn(Polled) -> u32>,
+    pub read_byte_len: Option<extern "C" fn(Polled) -> u32>,
+    pub read_imm_data: Option<extern "C" fn(Polled) -> u32>,
+    pub read_qp_num: Option<extern "C" fn(Polled) -> u32>,
+    pub read_src_qp: Option<extern "C" fn(Polled) -> u32>,
+    pub read_wc_flags: Option<extern "C" fn(Polled) -> c_uint>,
+    pub read_slid: Option<extern "C" fn(Polled) -> u32>,
+    pub read_sl: Option<extern "C" fn(Polled) -> u8>,
+    pub read_dlid_path_bits: Option<extern "C" fn(Polled) -> u8>,
+    pub read_completion_ts: Option<extern "C" fn(Polled) -> u64>,
+    pub read_cvlan: Option<extern "C" fn(Polled) -> u16>,
     pub read_flow_tag: Slot,
     pub read_tm_info: Slot,
-    pub read_completion_wallclock_ns: Option<unsafe extern "C" fn(*mut ibv_cq_ex) -> u64>,
+    pub read_completion_wallclock_ns: Option<extern "C" fn(Polled) -> u64>,
 }
 
 #[repr(C)]
 pub struct ibv_srq {
     pub context: *mut ibv_context,
     pub srq_context: *mut c_void,
-    pub pd: *mut ibv_pd,
+    pub pd: Option<Of<IronPd>>,
     pub handle: u32,
     pub mutex: pthread_mutex_t,
     pub cond: pthread_cond_t,
@@ -587,9 +606,9 @@ pub struct ibv_srq_init_attr_ex {
     pub attr: ibv_srq_attr,
     pub comp_mask: u32,
     pub srq_type: c_uint,
-    pub pd: *mut ibv_pd,
-    pub xrcd: *mut ibv_xrcd,
-    pub cq: *mut ibv_cq,
+    pub pd: Option<Of<IronPd>>,
+    pub xrcd: Option<Of<IronXrcd>>,
+    pub cq: Option<Of<IronCq>>,
 }
 
 #[repr(C)]
@@ -608,7 +627,7 @@ pub struct ibv_xrcd_init_attr {
 pub struct ibv_qp_open_attr {
     pub comp_mask: u32,
     pub qp_num: u32,
-    pub xrcd: *mut ibv_xrcd,
+    pub xrcd: Option<Of<IronXrcd>>,
     pub qp_context: *mut c_void,
     pub qp_type: c_uint,
 }
@@ -617,10 +636,10 @@ pub struct ibv_qp_open_attr {
 pub struct ibv_qp {
     pub context: *mut ibv_context,
     pub qp_context: *mut c_void,
-    pub pd: *mut ibv_pd,
-    pub send_cq: *mut ibv_cq,
-    pub recv_cq: *mut ibv_cq,
-    pub srq: *mut ibv_srq,
+    pub pd: Option<Of<IronPd>>,
+    pub send_cq: Option<Of<IronCq>>,
+    pub recv_cq: Option<Of<IronCq>>,
+    pub srq: Option<Of<IronSrq>>,
     pub handle: u32,
     pub qp_num: u32,
     pub state: c_uint,
@@ -630,34 +649,32 @@ pub struct ibv_qp {
     pub events_completed: u32,
 }
 
-type QpEx = *mut ibv_qp_ex;
-
 #[repr(C)]
 pub struct ibv_qp_ex {
     pub base: ibv_qp,
     pub comp_mask: u64,
     pub wr_id: u64,
     pub wr_flags: c_uint,
-    pub wr_atomic_cmp_swp: Option<unsafe extern "C" fn(QpEx, u32, u64, u64, u64)>,
-    pub wr_atomic_fetch_add: Option<unsafe extern "C" fn(QpEx, u32, u64, u64)>,
-    pub wr_bind_mw: Option<unsafe extern "C" fn(QpEx, *mut ibv_mw, u32, *const ibv_mw_bind_info)>,
-    pub wr_local_inv: Option<unsafe extern "C" fn(QpEx, u32)>,
-    pub wr_rdma_read: Option<unsafe extern "C" fn(QpEx, u32, u64)>,
-    pub wr_rdma_write: Option<unsafe extern "C" fn(QpEx, u32, u64)>,
-    pub wr_rdma_write_imm: Option<unsafe extern "C" fn(QpEx, u32, u64, u32)>,
-    pub wr_send: Option<unsafe extern "C" fn(QpEx)>,
-    pub wr_send_imm: Option<unsafe extern "C" fn(QpEx, u32)>,
-    pub wr_send_inv: Option<unsafe extern "C" fn(QpEx, u32)>,
+    pub wr_atomic_cmp_swp: Option<extern "C" fn(Posted, u32, u64, u64, u64)>,
+    pub wr_atomic_fetch_add: Option<extern "C" fn(Posted, u32, u64, u64)>,
+    pub wr_bind_mw: Option<extern "C" fn(Posted, Option<Of<IronMw>>, u32, &ibv_mw_bind_info)>,
+    pub wr_local_inv: Option<extern "C" fn(Posted, u32)>,
+    pub wr_rdma_read: Option<extern "C" fn(Posted, u32, u64)>,
+    pub wr_rdma_write: Option<extern "C" fn(Posted, u32, u64)>,
+    pub wr_rdma_write_imm: Option<extern "C" fn(Posted, u32, u64, u32)>,
+    pub wr_send: Option<extern "C" fn(Posted)>,
+    pub wr_send_imm: Option<extern "C" fn(Posted, u32)>,
+    pub wr_send_inv: Option<extern "C" fn(Posted, u32)>,
     pub wr_send_tso: Slot,
-    pub wr_set_ud_addr: Option<unsafe extern "C" fn(QpEx, *mut ibv_ah, u32, u32)>,
-    pub wr_set_xrc_srqn: Option<unsafe extern "C" fn(QpEx, u32)>,
-    pub wr_set_inline_data: Option<unsafe extern "C" fn(QpEx, *mut c_void, size_t)>,
-    pub wr_set_inline_data_list: Option<unsafe extern "C" fn(QpEx, size_t, *const ibv_data_buf)>,
-    pub wr_set_sge: Option<unsafe extern "C" fn(QpEx, u32, u64, u32)>,
-    pub wr_set_sge_list: Option<unsafe extern "C" fn(QpEx, size_t, *const ibv_sge)>,
-    pub wr_start: Option<unsafe extern "C" fn(QpEx)>,
-    pub wr_complete: Option<unsafe extern "C" fn(QpEx) -> c_int>,
-    pub wr_abort: Option<unsafe extern "C" fn(QpEx)>,
+    pub wr_set_ud_addr: Option<extern "C" fn(Posted, Option<Of<IronAh>>, u32, u32)>,
+    pub wr_set_xrc_srqn: Option<extern "C" fn(Posted, u32)>,
+    pub wr_set_inline_data: Option<extern "C" fn(Posted, *mut c_void, size_t)>,
+    pub wr_set_inline_data_list: Option<unsafe extern "C" fn(Posted, size_t, *const ibv_data_buf)>,
+    pub wr_set_sge: Option<extern "C" fn(Posted, u32, u64, u32)>,
+    pub wr_set_sge_list: Option<unsafe extern "C" fn(Posted, size_t, *const ibv_sge)>,
+    pub wr_start: Option<extern "C" fn(Posted)>,
+    pub wr_complete: Option<extern "C" fn(Posted) -> c_int>,
+    pub wr_abort: Option<extern "C" fn(Posted)>,
     pub wr_atomic_write: Slot,
     /// In v45 and later; before that, `verbs_qp.comp_mask` begins here.
     pub wr_flush: Slot,

@@ -6,7 +6,10 @@
 #![allow(missing_docs, non_camel_case_types)]
 
 use super::public::{ibv_device, ibv_mr};
+use crate::device::IronDevice;
+use crate::ours::Of;
 use libc::{c_char, c_int, c_void};
+use std::ptr::NonNull;
 
 /// Intrusive doubly linked list.
 #[repr(C)]
@@ -43,12 +46,12 @@ pub struct verbs_device_ops {
     pub match_max_abi_version: u32,
     pub match_table: *const verbs_match_ent,
     pub static_providers: *const c_void,
-    pub match_device: Option<unsafe extern "C" fn(*mut verbs_sysfs_dev) -> bool>,
+    pub match_device: Option<extern "C" fn(&verbs_sysfs_dev) -> bool>,
     pub alloc_context:
-        Option<unsafe extern "C" fn(*mut ibv_device, c_int, *mut c_void) -> *mut verbs_context>,
-    pub import_context: Option<unsafe extern "C" fn(*mut ibv_device, c_int) -> *mut verbs_context>,
-    pub alloc_device: Option<unsafe extern "C" fn(*mut verbs_sysfs_dev) -> *mut verbs_device>,
-    pub uninit_device: Option<unsafe extern "C" fn(*mut verbs_device)>,
+        Option<extern "C" fn(Of<IronDevice>, c_int, *mut c_void) -> Option<NonNull<verbs_context>>>,
+    pub import_context: Option<extern "C" fn(Of<IronDevice>, c_int) -> Option<NonNull<verbs_context>>>,
+    pub alloc_device: Option<extern "C" fn(&verbs_sysfs_dev) -> Option<Box<IronDevice>>>,
+    pub uninit_device: Option<extern "C" fn(Box<IronDevice>)>,
 }
 
 // SAFETY: the table is constant; its pointers refer to constants and functions.

@@ -5,6 +5,7 @@ use super::id::{Id, State};
 use super::manager::{Manager, Shared};
 use super::sockaddr::SockAddr;
 use super::uapi::{self, Plain, command, event, port_space, qp_type};
+use crate::ours;
 use libc::{c_int, size_t};
 use std::os::fd::RawFd;
 
@@ -175,14 +176,9 @@ impl Manager {
                 if input.optlen > MOST || (input.optval == 0 && input.optlen != 0) {
                     return Err(libc::EINVAL);
                 }
-                let value = match input.optlen {
-                    0 => Vec::new(),
-                    // SAFETY: the program states that this many bytes are readable there.
-                    len => unsafe {
-                        std::slice::from_raw_parts(input.optval as *const u8, len as usize).to_vec()
-                    },
-                };
-                self.set_option(input.id, input.level, input.optname, &value)
+                // SAFETY: the program states that this many bytes are readable there.
+                let value = unsafe { ours::list(input.optval as *const u8, input.optlen as usize) };
+                self.set_option(input.id, input.level, input.optname, value)
             }
             command::NOTIFY => {
                 let input = uapi::Notify::read(body);
