@@ -2,6 +2,7 @@
 
 pub mod codes;
 pub mod got;
+pub mod layout;
 pub mod memory;
 pub mod objects;
 pub mod ops;
