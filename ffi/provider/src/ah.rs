@@ -3,10 +3,9 @@
 use crate::abi::public::{ibv_ah, ibv_ah_attr};
 use crate::convert;
 use crate::guard::verb;
-use crate::ours::{Destroy, Last, Of, ours};
+use crate::ours::{Destroy, Of, ours};
 use crate::pd::IronPd;
 use crate::users::Use;
-use libc::c_int;
 use std::sync::Arc;
 
 /// The provider's address handle. Programs see its first member.
@@ -29,9 +28,5 @@ pub extern "C" fn create_ah(pd: Of<IronPd>, attr: &ibv_ah_attr) -> Option<Of<Iro
     })
 }
 
-impl Destroy for IronAh {}
-
 /// `ibv_destroy_ah`.
-pub extern "C" fn destroy_ah(ah: Last<IronAh>) -> c_int {
-    ah.destroy()
-}
+impl Destroy for IronAh {}

@@ -5,7 +5,7 @@ use crate::context::{Context, io_errno};
 use crate::events::withdraw;
 use crate::guard::{Birth, answer, guard, verb};
 use crate::huge::{self, Queue};
-use crate::ours::{Destroy, Last, Of, ours};
+use crate::ours::{Destroy, Of, ours};
 use crate::pd::IronPd;
 use crate::poll;
 use crate::users::{Use, Users};
@@ -119,6 +119,7 @@ pub extern "C" fn create_cq(
     answer(|| IronCq::create(context, &wanted, |_| {}))
 }
 
+/// `ibv_destroy_cq`. Waits until the program has acknowledged every event of the CQ that it read.
 impl Destroy for IronCq {
     fn leave(cq: Of<Self>) -> Result<(), c_int> {
         cq.users.none()?;
@@ -129,11 +130,6 @@ impl Destroy for IronCq {
     fn end(&mut self) -> Result<(), driver::Error> {
         self.inner.destroy_in_place()
     }
-}
-
-/// `ibv_destroy_cq`. Waits until the program has acknowledged every event of the CQ that it read.
-pub extern "C" fn destroy_cq(cq: Last<IronCq>) -> c_int {
-    cq.destroy()
 }
 
 /// `ibv_poll_cq`: returns the number of completions, or a negative value on failure.

@@ -5,7 +5,7 @@ use crate::context::Context;
 use crate::convert;
 use crate::guard::{Birth, answer, verb};
 use crate::mr::{IronMr, TYPE_NONE, access_flags};
-use crate::ours::{Destroy, Last, Of, list, ours};
+use crate::ours::{Destroy, Of, list, ours};
 use crate::pd::IronPd;
 use crate::users::Use;
 use driver::InPlace;
@@ -82,6 +82,7 @@ pub extern "C" fn alloc_dm(context: Of<Context>, attr: &ibv_alloc_dm_attr) -> Op
     })
 }
 
+/// `ibv_free_dm`. Fails with EBUSY while memory regions refer to it.
 impl Destroy for IronDm {
     fn leave(dm: Of<Self>) -> Result<(), c_int> {
         if Arc::strong_count(&dm.inner) > 1 {
@@ -94,11 +95,6 @@ impl Destroy for IronDm {
     fn end(&mut self) -> Result<(), driver::Error> {
         self.inner.destroy_in_place()
     }
-}
-
-/// `ibv_free_dm`. Fails with EBUSY while memory regions refer to it.
-pub extern "C" fn free_dm(dm: Last<IronDm>) -> c_int {
-    dm.destroy()
 }
 
 /// `ibv_memcpy_to_dm`.

@@ -2,7 +2,7 @@
 
 use crate::abi::public::{self as abi, ibv_flow, ibv_flow_attr};
 use crate::guard::verb;
-use crate::ours::{Destroy, Last, Of, ours};
+use crate::ours::{Destroy, Of, ours};
 use crate::qp::IronQp;
 use crate::rights;
 use crate::users::Use;
@@ -39,12 +39,8 @@ pub unsafe extern "C" fn create_flow(qp: Of<IronQp>, attr: *const ibv_flow_attr)
     })
 }
 
-impl Destroy for IronFlow {}
-
 /// `ibv_destroy_flow`.
-pub extern "C" fn destroy_flow(flow: Last<IronFlow>) -> c_int {
-    flow.destroy()
-}
+impl Destroy for IronFlow {}
 
 /// Reads a program's flow rule. Fails with EINVAL for invalid sizes and EOPNOTSUPP for types, flags and specs that are not supported.
 ///

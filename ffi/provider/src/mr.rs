@@ -9,7 +9,7 @@ use crate::abi::verbs_types::verbs_mr;
 use crate::convert;
 use crate::exports::Exports;
 use crate::guard::{answer, verb};
-use crate::ours::{self, Destroy, Last, Of, ours};
+use crate::ours::{self, Destroy, Of, ours};
 use crate::pd::IronPd;
 use crate::users::Use;
 use driver::{AccessFlags, InPlace};
@@ -169,15 +169,11 @@ pub unsafe extern "C" fn rereg_mr(
     })
 }
 
+/// `ibv_dereg_mr`. Fails with EBUSY while memory windows are bound to it.
 impl Destroy for IronMr {
     fn end(&mut self) -> Result<(), driver::Error> {
         self.inner.as_mut().map_or(Ok(()), InPlace::destroy_in_place)
     }
-}
-
-/// `ibv_dereg_mr`. Fails with EBUSY while memory windows are bound to it.
-pub extern "C" fn dereg_mr(mr: Last<IronMr>) -> c_int {
-    mr.destroy()
 }
 
 /// `ibv_advise_mr`. Prefetches synchronously, with or without `IBV_ADVISE_MR_FLAG_FLUSH`. Fails with EOPNOTSUPP for other advice; EINVAL

@@ -2,7 +2,7 @@
 
 use crate::abi::memory::{IBV_MW_TYPE_1, IBV_MW_TYPE_2, ibv_mw, ibv_mw_bind, ibv_mw_bind_info};
 use crate::guard::verb;
-use crate::ours::{Destroy, Last, Of, ours};
+use crate::ours::{Destroy, Of, ours};
 use crate::pd::IronPd;
 use crate::qp::IronQp;
 use crate::users::Use;
@@ -34,15 +34,11 @@ pub extern "C" fn alloc_mw(pd: Of<IronPd>, kind: c_uint) -> Option<Of<IronMw>> {
     })
 }
 
+/// `ibv_dealloc_mw`.
 impl Destroy for IronMw {
     fn end(&mut self) -> Result<(), driver::Error> {
         self.inner.destroy_in_place()
     }
-}
-
-/// `ibv_dealloc_mw`.
-pub extern "C" fn dealloc_mw(mw: Last<IronMw>) -> c_int {
-    mw.destroy()
 }
 
 /// The memory range to bind a window to. An imported MR's memory belongs to its exporter.

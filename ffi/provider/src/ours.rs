@@ -174,10 +174,10 @@ impl<T: Born> Last<T> {
 }
 
 impl<T: Destroy> Last<T> {
-    /// Destroys an object; the common path of all destroy verbs. A forked child only has a copy of the object, and leaves it alone.
+    /// Destroys an object: the verb of every [`Destroy`]. A forked child only has a copy of the object, and leaves it alone.
     ///
     /// A lost device fails nothing: as in Linux, which completes destroy commands itself once a device is lost, the object is destroyed.
-    pub fn destroy(self) -> c_int {
+    pub extern "C" fn destroy(self) -> c_int {
         answer(|| {
             if !T::birth(self.0).is_here() {
                 return Ok(());
@@ -201,8 +201,8 @@ impl<T: Destroy> Last<T> {
         Ok(())
     }
 
-    /// Frees an object that stays in the device.
-    pub fn free(self) {
+    /// Frees an object that stays in the device: the verb of imported objects.
+    pub extern "C" fn free(self) {
         guard((), || {
             if T::birth(self.0).is_here() {
                 self.take();

@@ -4,7 +4,7 @@ use crate::abi::public::ibv_parent_domain_init_attr;
 use crate::abi::public::{self as abi, AllocBuffer, FreeBuffer, ibv_pd, ibv_td};
 use crate::context::Context;
 use crate::guard::verb;
-use crate::ours::{Destroy, Last, Of, ours};
+use crate::ours::{Destroy, Of, ours};
 use crate::pd::{IronPd, PdKind};
 use crate::users::{Use, Users};
 use driver::dma::Buffers;
@@ -39,15 +39,11 @@ pub extern "C" fn alloc_td(context: Of<Context>, attr: Option<&u32>) -> Option<O
     })
 }
 
+/// `ibv_dealloc_td`. Fails with EBUSY while a parent domain refers to it.
 impl Destroy for IronTd {
     fn leave(td: Of<Self>) -> Result<(), c_int> {
         td.users.none()
     }
-}
-
-/// `ibv_dealloc_td`. Fails with EBUSY while a parent domain refers to it.
-pub extern "C" fn dealloc_td(td: Last<IronTd>) -> c_int {
-    td.destroy()
 }
 
 /// The program's allocators.

@@ -3,7 +3,7 @@
 use crate::abi::public::ibv_pd;
 use crate::context::Context;
 use crate::guard::verb;
-use crate::ours::{Destroy, Last, Of, ours};
+use crate::ours::{Destroy, Of, ours};
 use crate::users::{Use, Users};
 use driver::InPlace;
 use libc::c_int;
@@ -57,6 +57,7 @@ pub extern "C" fn alloc_pd(context: Of<Context>) -> Option<Of<IronPd>> {
     })
 }
 
+/// `ibv_dealloc_pd`, for PDs and parent domains. Fails with EBUSY while it contains objects.
 impl Destroy for IronPd {
     fn leave(pd: Of<Self>) -> Result<(), c_int> {
         pd.users.none()?;
@@ -71,9 +72,4 @@ impl Destroy for IronPd {
     fn end(&mut self) -> Result<(), driver::Error> {
         self.inner.destroy_in_place()
     }
-}
-
-/// `ibv_dealloc_pd`, for PDs and parent domains. Fails with EBUSY while it contains objects.
-pub extern "C" fn dealloc_pd(pd: Last<IronPd>) -> c_int {
-    pd.destroy()
 }

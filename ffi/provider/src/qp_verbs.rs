@@ -8,7 +8,7 @@ use crate::convert;
 use crate::events::withdraw;
 use crate::guard::{answer, verb};
 use crate::huge::{self, Queue};
-use crate::ours::{Destroy, Last, Of};
+use crate::ours::{Destroy, Of};
 use crate::pd::IronPd;
 use crate::qp::IronQp;
 use crate::qp_ex;
@@ -264,6 +264,7 @@ pub extern "C" fn set_ece(_qp: Of<IronQp>, ece: &ibv_ece) -> c_int {
     answer(|| if ece.comp_mask == 0 && ece.vendor_id == VENDOR { Ok(()) } else { Err(libc::EINVAL) })
 }
 
+/// `ibv_destroy_qp`. Waits until the program has acknowledged every event of the QP that it read.
 impl Destroy for IronQp {
     fn leave(qp: Of<Self>) -> Result<(), c_int> {
         if qp.inner.is_member() {
@@ -277,9 +278,4 @@ impl Destroy for IronQp {
     fn end(&mut self) -> Result<(), driver::Error> {
         self.inner.destroy_in_place()
     }
-}
-
-/// `ibv_destroy_qp`. Waits until the program has acknowledged every event of the QP that it read.
-pub extern "C" fn destroy_qp(qp: Last<IronQp>) -> c_int {
-    qp.destroy()
 }

@@ -7,7 +7,7 @@ use crate::cq::IronCq;
 use crate::events::{init_locks, withdraw};
 use crate::guard::{Birth, answer, verb};
 use crate::huge::{self, Queue};
-use crate::ours::{Destroy, Last, Of, ours};
+use crate::ours::{Destroy, Of, ours};
 use crate::pd::IronPd;
 use crate::post::{self, Requests};
 use crate::users::{Use, Users};
@@ -148,6 +148,7 @@ pub extern "C" fn post_srq_recv(
     post::list(srq.birth, requests, bad, |walk| srq.inner.post_recv(walk))
 }
 
+/// `ibv_destroy_srq`. Waits until the program has acknowledged every event of the SRQ that it read.
 impl Destroy for IronSrq {
     fn leave(srq: Of<Self>) -> Result<(), c_int> {
         srq.users.none()?;
@@ -158,9 +159,4 @@ impl Destroy for IronSrq {
     fn end(&mut self) -> Result<(), driver::Error> {
         self.inner.destroy_in_place()
     }
-}
-
-/// `ibv_destroy_srq`. Waits until the program has acknowledged every event of the SRQ that it read.
-pub extern "C" fn destroy_srq(srq: Last<IronSrq>) -> c_int {
-    srq.destroy()
 }

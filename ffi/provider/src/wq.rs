@@ -7,7 +7,7 @@ use crate::convert;
 use crate::events::withdraw;
 use crate::guard::{Birth, verb};
 use crate::huge::{self, Queue};
-use crate::ours::{Destroy, Last, Of, ours};
+use crate::ours::{Destroy, Of, ours};
 use crate::post::{self, Requests};
 use crate::users::{Use, Users};
 use driver::{InPlace, RwqTable, Wq, WqAttr, WqInit, WqState};
@@ -132,6 +132,7 @@ extern "C" fn post_wq_recv(
     post::list(wq.birth, requests, bad, |walk| wq.inner.post_recv(walk))
 }
 
+/// `ibv_destroy_wq`. Fails with EBUSY while a table refers to it. Waits until the program has acknowledged every event of it that it read.
 impl Destroy for IronWq {
     fn leave(wq: Of<Self>) -> Result<(), c_int> {
         wq.users.none()?;
@@ -142,11 +143,6 @@ impl Destroy for IronWq {
     fn end(&mut self) -> Result<(), driver::Error> {
         self.inner.destroy_in_place()
     }
-}
-
-/// `ibv_destroy_wq`. Fails with EBUSY while a table refers to it. Waits until the program has acknowledged every event of it that it read.
-pub extern "C" fn destroy_wq(wq: Last<IronWq>) -> c_int {
-    wq.destroy()
 }
 
 /// `ibv_create_rwq_ind_table`.
@@ -181,6 +177,7 @@ pub extern "C" fn create_rwq_ind_table(
     })
 }
 
+/// `ibv_destroy_rwq_ind_table`. Fails with EBUSY while a QP uses it.
 impl Destroy for IronRwqTable {
     fn leave(table: Of<Self>) -> Result<(), c_int> {
         table.users.none()
@@ -189,9 +186,4 @@ impl Destroy for IronRwqTable {
     fn end(&mut self) -> Result<(), driver::Error> {
         self.inner.destroy_in_place()
     }
-}
-
-/// `ibv_destroy_rwq_ind_table`. Fails with EBUSY while a QP uses it.
-pub extern "C" fn destroy_rwq_ind_table(table: Last<IronRwqTable>) -> c_int {
-    table.destroy()
 }

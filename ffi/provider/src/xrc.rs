@@ -3,7 +3,7 @@
 use crate::abi::public::{self as abi, ibv_qp_open_attr, ibv_xrcd, ibv_xrcd_init_attr};
 use crate::context::{Context, io_errno};
 use crate::guard::{answer, verb};
-use crate::ours::{Destroy, Last, Of, ours};
+use crate::ours::{Destroy, Of, ours};
 use crate::qp::IronQp;
 use crate::qp_verbs;
 use crate::users::{Use, Users};
@@ -70,6 +70,7 @@ pub extern "C" fn open_xrcd(context: Of<Context>, init: &ibv_xrcd_init_attr) -> 
     })
 }
 
+/// `ibv_close_xrcd`.
 impl Destroy for IronXrcd {
     fn leave(xrcd: Of<Self>) -> Result<(), c_int> {
         xrcd.users.none()
@@ -78,11 +79,6 @@ impl Destroy for IronXrcd {
     fn end(&mut self) -> Result<(), driver::Error> {
         self.inner.destroy_in_place()
     }
-}
-
-/// `ibv_close_xrcd`.
-pub extern "C" fn close_xrcd(xrcd: Last<IronXrcd>) -> c_int {
-    xrcd.destroy()
 }
 
 /// `ibv_open_qp`: opens a target QP that this or another program created in the XRC domain.
