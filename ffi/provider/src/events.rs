@@ -2,14 +2,14 @@
 
 use crate::abi::public as abi;
 use crate::channel::Channel;
-use crate::pipe::EventPipe;
+use crate::pipe::{self, EventPipe};
 use driver::transport::Kept;
 use driver::transport::Quiet;
 use driver::{CompletionEvents, DeviceEvent, Event, HealthWatch, PortEvent, QpEvent, SrqEvent};
 use libc::c_int;
 use std::collections::HashMap;
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, RawFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
@@ -210,14 +210,7 @@ pub struct Pump {
 impl Pump {
     /// Starts the first thread.
     pub fn start(device: Arc<driver::Device>, targets: Arc<Targets>) -> io::Result<Self> {
-        let mut ends = [-1; 2];
-        // SAFETY: two ints to fill; this function then owns the descriptors.
-        let (stopped, stop) = unsafe {
-            if libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC) != 0 {
-                return Err(io::Error::last_os_error());
-            }
-            (OwnedFd::from_raw_fd(ends[0]), OwnedFd::from_raw_fd(ends[1]))
-        };
+        let (stopped, stop) = pipe::ends()?;
         let (stopped, stop) = (Arc::new(Kept::new(stopped)?), Kept::new(stop)?);
         let thread = {
             let (device, targets, stopped) = (device.clone(), targets.clone(), stopped.clone());

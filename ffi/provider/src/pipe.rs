@@ -9,6 +9,18 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
 use std::sync::Mutex;
 
+/// The ends of a new pipe: for reading and for writing.
+pub fn ends() -> io::Result<(OwnedFd, OwnedFd)> {
+    let mut ends: [c_int; 2] = [-1; 2];
+    // SAFETY: two ints to fill; this function then owns the descriptors.
+    unsafe {
+        if libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC) != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        Ok((OwnedFd::from_raw_fd(ends[0]), OwnedFd::from_raw_fd(ends[1])))
+    }
+}
+
 /// An event file with records of `N` bytes. The program owns and closes the read end; the provider owns the write end.
 pub struct EventPipe<const N: usize> {
     reader: RawFd,
@@ -21,13 +33,7 @@ pub struct EventPipe<const N: usize> {
 impl<const N: usize> EventPipe<N> {
     /// Creates an empty pipe.
     pub fn new() -> io::Result<Self> {
-        let mut ends: [c_int; 2] = [-1; 2];
-        // SAFETY: two ints to fill.
-        if unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC) } != 0 {
-            return Err(io::Error::last_os_error());
-        }
-        // SAFETY: fresh descriptors that this function owns.
-        let (reader, writer) = unsafe { (OwnedFd::from_raw_fd(ends[0]), OwnedFd::from_raw_fd(ends[1])) };
+        let (reader, writer) = ends()?;
         // SAFETY: a descriptor of this function. A full pipe, with thousands of unread records, loses further records instead of blocking
         // the event thread.
         if unsafe { libc::fcntl(writer.as_raw_fd(), libc::F_SETFL, libc::O_NONBLOCK) } != 0 {

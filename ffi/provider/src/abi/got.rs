@@ -3,8 +3,10 @@
 //! Completion channels are the one verb without a provider operation: libibverbs itself writes a command to the device file. The provider
 //! therefore intercepts its calls of `write`, and those of no other object: only that object's table is changed.
 
-use libc::{c_int, c_void, dl_phdr_info, size_t};
+use super::objects;
+use libc::c_void;
 use std::ffi::CStr;
+use std::ops::Range;
 use std::slice;
 
 #[cfg(target_arch = "x86_64")]
@@ -30,11 +32,10 @@ struct Dyn {
 
 /// The mapped object that an address belongs to.
 struct Object {
-    inside: usize,
     base: usize,
     dynamic: *const Dyn,
     /// The range that was made read-only after relocation (RELRO).
-    relro: (usize, usize),
+    relro: Range<usize>,
 }
 
 /// Redirects every call of `name` from the object around `inside` to `target`. Returns the number of slots that were set.
@@ -45,12 +46,7 @@ struct Object {
 /// # Safety
 /// `target` has the type of the function it replaces and lives as long as the process.
 pub unsafe fn replace_import(inside: usize, name: &CStr, target: *const c_void) -> Result<usize, String> {
-    let mut object = Object { inside, base: 0, dynamic: std::ptr::null(), relro: (0, 0) };
-    // SAFETY: the callback uses its data pointer only during this call.
-    unsafe { libc::dl_iterate_phdr(Some(find_object), (&raw mut object).cast()) };
-    if object.dynamic.is_null() {
-        return Err("its dynamic section was not found".into());
-    }
+    let object = find_object(inside).ok_or("its dynamic section was not found")?;
     let mut set = 0;
     // SAFETY: the loader keeps these tables mapped and initialized.
     unsafe {
@@ -78,29 +74,21 @@ pub unsafe fn replace_import(inside: usize, name: &CStr, target: *const c_void) 
     if set == 0 { Err(format!("it does not call {}", name.to_string_lossy())) } else { Ok(set) }
 }
 
-unsafe extern "C" fn find_object(info: *mut dl_phdr_info, _size: size_t, data: *mut c_void) -> c_int {
-    // SAFETY: the loader's record and the data pointer are both valid during the call.
-    let (info, object) = unsafe { (&*info, &mut *data.cast::<Object>()) };
-    // SAFETY: the loader's own count of headers.
-    let headers = unsafe { slice::from_raw_parts(info.dlpi_phdr, usize::from(info.dlpi_phnum)) };
-    let base = info.dlpi_addr as usize;
-    let range = |h: &libc::Elf64_Phdr| (base + h.p_vaddr as usize, base + (h.p_vaddr + h.p_memsz) as usize);
-    let holds = |h: &&libc::Elf64_Phdr| {
-        let (low, high) = range(h);
-        h.p_type == libc::PT_LOAD && (low..high).contains(&object.inside)
-    };
-    if !headers.iter().any(|h| holds(&h)) {
-        return 0;
-    }
-    object.base = base;
-    for header in headers {
-        match header.p_type {
-            libc::PT_DYNAMIC => object.dynamic = range(header).0 as *const Dyn,
-            libc::PT_GNU_RELRO => object.relro = range(header),
-            _ => {}
+fn find_object(inside: usize) -> Option<Object> {
+    let mut found = None;
+    objects::each(|info, headers| {
+        let of = |kind| headers.iter().filter(move |header| header.p_type == kind);
+        let here = of(libc::PT_LOAD).any(|header| objects::range(info, header).contains(&inside));
+        if here {
+            found = of(libc::PT_DYNAMIC).next().map(|dynamic| Object {
+                base: info.dlpi_addr as usize,
+                dynamic: objects::range(info, dynamic).start as *const Dyn,
+                relro: of(libc::PT_GNU_RELRO).next().map_or(0..0, |relro| objects::range(info, relro)),
+            });
         }
-    }
-    1
+        here
+    });
+    found
 }
 
 /// Looks up an entry of the dynamic section. glibc has relocated the addresses in it; musl has not.
@@ -121,7 +109,7 @@ unsafe fn dynamic_value(object: &Object, tag: i64) -> Option<usize> {
 }
 
 unsafe fn write_slot(object: &Object, slot: usize, target: *const c_void) -> Result<(), String> {
-    let sealed = (object.relro.0..object.relro.1).contains(&slot);
+    let sealed = object.relro.contains(&slot);
     // SAFETY: one page of the object's own data; other threads only read the slot.
     unsafe {
         let page = libc::sysconf(libc::_SC_PAGESIZE) as usize;

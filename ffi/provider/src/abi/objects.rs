@@ -3,8 +3,9 @@
 //! A library is identified by the functions it defines, because its name is not reliable: Python wheels bundle a libibverbs or a librdmacm
 //! under another name, in addition to the system's.
 
-use libc::{c_int, c_void, dl_phdr_info, size_t};
+use libc::{Elf64_Phdr, c_int, c_void, dl_phdr_info, size_t};
 use std::ffi::{CStr, CString};
+use std::ops::Range;
 use std::slice;
 
 /// A loaded object that defines a function.
@@ -26,7 +27,7 @@ impl Object {
 /// Name and mapped ranges of a loaded object.
 struct Mapped {
     name: CString,
-    ranges: Vec<(usize, usize)>,
+    ranges: Vec<Range<usize>>,
 }
 
 /// All objects that define `name` themselves, in load order. They are kept loaded from now on.
@@ -36,16 +37,36 @@ pub fn defining(name: &CStr) -> Vec<Object> {
 
 /// Total number of objects ever loaded into this process; unloading does not decrease it.
 pub fn loaded_so_far() -> u64 {
-    let mut count = 0u64;
-    // SAFETY: the callback uses its data pointer only during this call.
-    unsafe { libc::dl_iterate_phdr(Some(read_adds), (&raw mut count).cast()) };
+    let mut count = 0;
+    each(|info, _| {
+        count = info.dlpi_adds;
+        true
+    });
     count
 }
 
-unsafe extern "C" fn read_adds(info: *mut dl_phdr_info, _size: size_t, data: *mut c_void) -> c_int {
-    // SAFETY: the loader's record, which has had this size in every C library since 2005, and a local counter.
-    unsafe { *data.cast::<u64>() = (*info).dlpi_adds };
-    1
+/// Calls `visit` with each loaded object and its program headers, until it returns true.
+pub fn each<F: FnMut(&dl_phdr_info, &[Elf64_Phdr]) -> bool>(mut visit: F) {
+    unsafe extern "C" fn call<F: FnMut(&dl_phdr_info, &[Elf64_Phdr]) -> bool>(
+        info: *mut dl_phdr_info,
+        _size: size_t,
+        data: *mut c_void,
+    ) -> c_int {
+        // SAFETY: the loader's record, which has had this size in every C library since 2005, with its own header count, and the closure of
+        // this call, all valid during the call.
+        unsafe {
+            let headers = slice::from_raw_parts((*info).dlpi_phdr, usize::from((*info).dlpi_phnum));
+            (*data.cast::<F>())(&*info, headers).into()
+        }
+    }
+    // SAFETY: the callback uses its data pointer only during this call.
+    unsafe { libc::dl_iterate_phdr(Some(call::<F>), (&raw mut visit).cast()) };
+}
+
+/// The addresses of a segment.
+pub fn range(info: &dl_phdr_info, header: &Elf64_Phdr) -> Range<usize> {
+    let start = (info.dlpi_addr + header.p_vaddr) as usize;
+    start..start + header.p_memsz as usize
 }
 
 fn definition(object: &Mapped, name: &CStr) -> Option<Object> {
@@ -59,7 +80,7 @@ fn definition(object: &Mapped, name: &CStr) -> Option<Object> {
         }
         // This also searches the objects that the object is linked with.
         let at = libc::dlsym(handle, name.as_ptr()) as usize;
-        if !object.ranges.iter().any(|(low, high)| (*low..*high).contains(&at)) {
+        if !object.ranges.iter().any(|range| range.contains(&at)) {
             libc::dlclose(handle);
             return None;
         }
@@ -68,26 +89,19 @@ fn definition(object: &Mapped, name: &CStr) -> Option<Object> {
 }
 
 fn mapped() -> Vec<Mapped> {
-    let mut all: Vec<Mapped> = Vec::new();
-    // SAFETY: the callback uses its data pointer only during this call.
-    unsafe { libc::dl_iterate_phdr(Some(note), (&raw mut all).cast()) };
-    all
-}
-
-unsafe extern "C" fn note(info: *mut dl_phdr_info, _size: size_t, data: *mut c_void) -> c_int {
-    // SAFETY: the loader's record with its own header count, and the list of this call, all valid during the call.
-    unsafe {
-        let (info, all) = (&*info, &mut *data.cast::<Vec<Mapped>>());
-        let headers = slice::from_raw_parts(info.dlpi_phdr, usize::from(info.dlpi_phnum));
-        let base = info.dlpi_addr as usize;
+    let mut all = Vec::new();
+    each(|info, headers| {
         let loads = headers.iter().filter(|header| header.p_type == libc::PT_LOAD);
-        let range =
-            |h: &libc::Elf64_Phdr| (base + h.p_vaddr as usize, base + (h.p_vaddr + h.p_memsz) as usize);
-        let name =
-            if info.dlpi_name.is_null() { CString::default() } else { CStr::from_ptr(info.dlpi_name).into() };
-        all.push(Mapped { name, ranges: loads.map(range).collect() });
-    }
-    0
+        let ranges = loads.map(|header| range(info, header)).collect();
+        let name = match info.dlpi_name.is_null() {
+            true => CString::default(),
+            // SAFETY: the loader's own terminated string.
+            false => unsafe { CStr::from_ptr(info.dlpi_name) }.into(),
+        };
+        all.push(Mapped { name, ranges });
+        false
+    });
+    all
 }
 
 #[cfg(test)]

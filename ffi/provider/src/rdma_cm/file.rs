@@ -8,7 +8,8 @@ use driver::transport::{Identity, Kept};
 use libc::c_int;
 use std::collections::VecDeque;
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, IntoRawFd, RawFd};
+use std::os::unix::net::UnixStream;
 
 /// An event that has not been fetched yet.
 pub struct Pending {
@@ -39,27 +40,11 @@ impl EventFile {
     /// # Errors
     /// Those of socketpair(2).
     pub fn new(nonblock: bool) -> io::Result<Self> {
-        let mut ends: [c_int; 2] = [-1; 2];
-        let kind = libc::SOCK_STREAM | libc::SOCK_CLOEXEC;
-        // SAFETY: two ints to fill.
-        if unsafe { libc::socketpair(libc::AF_UNIX, kind, 0, ends.as_mut_ptr()) } != 0 {
-            return Err(io::Error::last_os_error());
-        }
-        // SAFETY: a fresh descriptor that this function owns.
-        let writer = unsafe { OwnedFd::from_raw_fd(ends[1]) };
-        if nonblock {
-            // SAFETY: a descriptor of this function.
-            unsafe { libc::fcntl(ends[0], libc::F_SETFL, libc::O_NONBLOCK) };
-        }
-        // SAFETY: a fresh descriptor of this function.
-        let reader_is = Identity::of(unsafe { BorrowedFd::borrow_raw(ends[0]) })?;
-        Ok(Self {
-            reader: ends[0],
-            reader_is,
-            writer: Kept::new(writer)?,
-            events: VecDeque::new(),
-            asker: None,
-        })
+        let (reader, writer) = UnixStream::pair()?;
+        reader.set_nonblocking(nonblock)?;
+        let (reader_is, writer) = (Identity::of(reader.as_fd())?, Kept::new(writer.into())?);
+        let reader = reader.into_raw_fd();
+        Ok(Self { reader, reader_is, writer, events: VecDeque::new(), asker: None })
     }
 
     /// The program's end.

@@ -11,9 +11,7 @@ use crate::import;
 use libc::c_int;
 use node::gid::gid_of_ip;
 use std::collections::BTreeSet;
-use std::mem::{size_of, zeroed};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6, UdpSocket};
 
 /// Every host has this address on its loopback interface, so it says nothing about functions.
 const LOOPBACK: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
@@ -127,27 +125,20 @@ fn interface_addresses() -> Vec<IpAddr> {
 
 /// The source address that the kernel would use for `dst`.
 fn route_source(dst: &SockAddr) -> Option<IpAddr> {
-    // Any port number will do.
+    /// Any port number will do.
     const DISCARD: u16 = 9;
-    let family = if dst.ip()?.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
-    let to = dst.with_port(DISCARD);
-    // SAFETY: a descriptor of this function; addresses of the given sizes. Connecting a datagram socket sends nothing.
-    unsafe {
-        let fd = libc::socket(family, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0);
-        if fd < 0 {
-            return None;
-        }
-        let socket = OwnedFd::from_raw_fd(fd);
-        let connected =
-            libc::connect(socket.as_raw_fd(), to.storage().as_ptr().cast(), to.len() as libc::socklen_t);
-        let mut own: libc::sockaddr_storage = zeroed();
-        let mut length = size_of::<libc::sockaddr_storage>() as libc::socklen_t;
-        let named = |own, length| libc::getsockname(socket.as_raw_fd(), own, length);
-        if connected != 0 || named((&raw mut own).cast(), &raw mut length) != 0 {
-            return None;
-        }
-        read_ip((&raw const own).cast())
-    }
+    let (any, to): (IpAddr, SocketAddr) = match *dst {
+        SockAddr::V4 { ip, .. } => (Ipv4Addr::UNSPECIFIED.into(), (ip, DISCARD).into()),
+        SockAddr::V6 { ip, flow, scope, .. } => (
+            Ipv6Addr::UNSPECIFIED.into(),
+            SocketAddrV6::new(ip, DISCARD, u32::from_ne_bytes(flow), scope).into(),
+        ),
+        SockAddr::Ib { .. } => return None,
+    };
+    // Connecting a datagram socket sends nothing.
+    let socket = UdpSocket::bind((any, 0)).ok()?;
+    socket.connect(to).ok()?;
+    Some(socket.local_addr().ok()?.ip().to_canonical())
 }
 
 /// # Safety
