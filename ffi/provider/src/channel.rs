@@ -1,11 +1,11 @@
 //! Completion channels. libibverbs creates them by writing command 17 to the device file, so the provider intercepts its `write`.
 
-use crate::guard::{guard, set_errno};
+use crate::guard::{guard, lock, set_errno};
 use crate::pipe::EventPipe;
 use libc::{c_int, c_void, size_t, ssize_t};
 use std::collections::HashMap;
 use std::os::fd::RawFd;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 /// `IB_USER_VERBS_CMD_CREATE_COMP_CHANNEL` of the kernel's write interface.
 const CREATE_COMP_CHANNEL: u32 = 17;
@@ -23,7 +23,7 @@ impl Channels {
     fn create(&self) -> std::io::Result<RawFd> {
         let channel = Channel::new()?;
         let fd = channel.reader();
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = lock(&self.0);
         all.retain(|_, channel| Arc::strong_count(channel) > 1 || !channel.abandoned());
         all.insert(fd, Arc::new(channel));
         Ok(fd)
@@ -31,7 +31,7 @@ impl Channels {
 
     /// Returns the channel of a descriptor.
     pub fn get(&self, fd: RawFd) -> Option<Arc<Channel>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).get(&fd).cloned()
+        lock(&self.0).get(&fd).cloned()
     }
 }
 
@@ -40,19 +40,19 @@ static OPEN: Mutex<Vec<(RawFd, Arc<Channels>)>> = Mutex::new(Vec::new());
 
 /// Handles commands on `fd` for these channels from now on.
 pub fn enter(fd: RawFd, channels: &Arc<Channels>) {
-    let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut open = lock(&OPEN);
     open.retain(|(other, _)| *other != fd);
     open.push((fd, Arc::clone(channels)));
 }
 
 /// Stops handling commands for these channels, because the context is being closed.
 pub fn leave(channels: &Arc<Channels>) {
-    OPEN.lock().unwrap_or_else(PoisonError::into_inner).retain(|(_, other)| !Arc::ptr_eq(channels, other));
+    lock(&OPEN).retain(|(_, other)| !Arc::ptr_eq(channels, other));
 }
 
 /// True if `fd` is the command descriptor of an open context of this provider.
 pub fn is_ours(fd: RawFd) -> bool {
-    OPEN.lock().unwrap_or_else(PoisonError::into_inner).iter().any(|(other, _)| *other == fd)
+    lock(&OPEN).iter().any(|(other, _)| *other == fd)
 }
 
 /// Replaces write(2) in libibverbs.
@@ -61,7 +61,7 @@ pub fn is_ours(fd: RawFd) -> bool {
 /// As for write(2). libibverbs built any command that is written to one of the provider's descriptors.
 pub unsafe extern "C" fn write_command(fd: c_int, buffer: *const c_void, length: size_t) -> ssize_t {
     let ours = guard(None, || {
-        let open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
+        let open = lock(&OPEN);
         open.iter().find(|(other, _)| *other == fd).map(|(_, channels)| Arc::clone(channels))
     });
     let Some(channels) = ours else {

@@ -2,11 +2,11 @@
 
 use crate::abi::public::{self as abi, ibv_values_ex};
 use crate::context::Context;
-use crate::guard::verb;
+use crate::guard::{lock, verb};
 use crate::ours::Of;
 use driver::Device;
 use libc::c_int;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// `ibv_query_rt_values_ex`. Returns the raw clock in `tv_nsec`, as other providers do. Unknown values are left out of the mask.
@@ -41,7 +41,7 @@ impl WallClock {
     /// not respond. The two clocks are compared again if `counts` is more than a second away from the last comparison.
     pub fn at(&self, device: &Device, counts: u64) -> u64 {
         let khz = u64::from(device.attr().clock_khz.max(1));
-        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = lock(&self.0);
         let near = |known: &Instant| known.counts.abs_diff(counts) < khz.saturating_mul(1000);
         let instant = match known.filter(near) {
             Some(instant) => instant,

@@ -3,7 +3,7 @@
 use crate::abi::memory::{ibv_alloc_dm_attr, ibv_dm};
 use crate::context::Context;
 use crate::convert;
-use crate::guard::{Birth, answer, verb};
+use crate::guard::{Birth, answer, lock, verb};
 use crate::mr::{IronMr, TYPE_NONE, access_flags};
 use crate::ours::{Destroy, Of, list, ours};
 use crate::pd::IronPd;
@@ -13,7 +13,7 @@ use libc::{c_int, c_uint, size_t};
 use node::place::Place;
 use std::ptr::null_mut;
 use std::slice;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 /// `ibv_dm.comp_mask`: the handle is valid.
 const HANDLE: u32 = 1;
@@ -25,7 +25,7 @@ static IN_CHILD: Mutex<Vec<(Birth, String, Arc<driver::Device>)>> = Mutex::new(V
 /// supported this way: it needs no other object of the parent.
 #[cold]
 fn in_child(place: &Place) -> Result<Arc<driver::Device>, c_int> {
-    let mut opened = IN_CHILD.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut opened = lock(&IN_CHILD);
     let name = place.to_string();
     if let Some((.., device)) = opened.iter().find(|(birth, at, _)| birth.is_here() && *at == name) {
         return Ok(device.clone());

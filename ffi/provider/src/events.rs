@@ -2,6 +2,7 @@
 
 use crate::abi::public as abi;
 use crate::channel::Channel;
+use crate::guard::lock;
 use crate::pipe::{self, EventPipe};
 use driver::transport::Kept;
 use driver::transport::Quiet;
@@ -11,7 +12,7 @@ use std::collections::HashMap;
 use std::io;
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -80,10 +81,6 @@ impl Targets {
         Self { by_cookie: Mutex::default(), next_cookie: AtomicU64::new(1), async_file }
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<u64, Target>> {
-        self.by_cookie.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Returns a cookie that is unique within this context.
     pub fn new_cookie(&self) -> u64 {
         self.next_cookie.fetch_add(1, Ordering::Relaxed)
@@ -91,12 +88,12 @@ impl Targets {
 
     /// Reports events with this cookie for `object`.
     pub fn enter(&self, cookie: u64, object: usize, channel: Option<Arc<Channel>>) {
-        self.lock().insert(cookie, Target { object, channel, completions: 0, errors: 0 });
+        lock(&self.by_cookie).insert(cookie, Target { object, channel, completions: 0, errors: 0 });
     }
 
     /// Removes an object, and withdraws its unread events.
     pub fn leave(&self, cookie: u64) -> Delivered {
-        let Some(target) = self.lock().remove(&cookie) else {
+        let Some(target) = lock(&self.by_cookie).remove(&cookie) else {
             return Delivered { completions: None, errors: None };
         };
         let is_object = |bytes: &[u8]| bytes.starts_with(&(target.object as u64).to_ne_bytes());
@@ -109,7 +106,7 @@ impl Targets {
     }
 
     fn completion(&self, cookie: u64) {
-        let mut targets = self.lock();
+        let mut targets = lock(&self.by_cookie);
         let Some(target) = targets.get_mut(&cookie) else { return };
         let record = (target.object as u64).to_ne_bytes();
         if target.channel.as_ref().is_some_and(|channel| channel.send(record)) {
@@ -118,7 +115,7 @@ impl Targets {
     }
 
     fn affiliated(&self, cookie: u64, kind: u32) {
-        let mut targets = self.lock();
+        let mut targets = lock(&self.by_cookie);
         let Some(target) = targets.get_mut(&cookie) else { return };
         if self.send_async(target.object as u64, kind) {
             target.errors = target.errors.wrapping_add(1);
@@ -147,7 +144,7 @@ impl Targets {
             Event::Device(DeviceEvent::Fatal) => {
                 self.send_async(0, abi::IBV_EVENT_DEVICE_FATAL);
                 // Wakes every waiter for completions, because there will be none.
-                let all: Vec<u64> = self.lock().keys().copied().collect();
+                let all: Vec<u64> = lock(&self.by_cookie).keys().copied().collect();
                 all.into_iter().for_each(|cookie| self.completion(cookie));
             }
             Event::Device(DeviceEvent::Other(..)) => {}
@@ -222,7 +219,7 @@ impl Pump {
     /// Makes sure that a thread forwards the events of completion vector `vector`.
     pub fn attend(&self, vector: u32) -> io::Result<()> {
         let at = vector as usize;
-        let mut threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut threads = lock(&self.threads);
         if threads.len() <= at {
             threads.resize_with(at + 1, || None);
         }

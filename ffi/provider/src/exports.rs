@@ -1,13 +1,14 @@
 //! The objects that contexts of this process can import from each other, by handle.
 
 use crate::dm::IronDm;
+use crate::guard::lock;
 use crate::mr::IronMr;
 use crate::ours::{Object, Of};
 use crate::pd::IronPd;
 use std::collections::BTreeMap;
 use std::marker::PhantomData;
 use std::ptr::NonNull;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
 
 /// Objects and their handles. Keyed by address: objects come and go by the thousands, and lookups by handle are rare.
 pub struct List<T>(Mutex<BTreeMap<usize, u32>>, PhantomData<fn() -> T>);
@@ -31,26 +32,22 @@ impl<T> List<T> {
     pub const fn new() -> Self {
         Self(Mutex::new(BTreeMap::new()), PhantomData)
     }
-
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<usize, u32>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 impl<T: Object> List<T> {
     /// Makes an object importable.
     pub fn enter(&self, object: Of<T>, handle: u32) {
-        self.lock().insert(object.raw() as usize, handle);
+        lock(&self.0).insert(object.raw() as usize, handle);
     }
 
     /// Withdraws an object that is about to be destroyed.
     pub fn leave(&self, object: *const T::Public) {
-        self.lock().remove(&(object as usize));
+        lock(&self.0).remove(&(object as usize));
     }
 
     /// Calls `then` with the first object with a handle that is `wanted`. The object is not destroyed meanwhile.
     pub fn with<R>(&self, wanted: impl Fn(u32) -> bool, then: impl FnOnce(Of<T>) -> R) -> Option<R> {
-        let list = self.lock();
+        let list = lock(&self.0);
         let at = list.iter().find(|(_, handle)| wanted(**handle)).map(|(at, _)| *at)?;
         // SAFETY: on the list, so not destroyed while the lock is held.
         Some(then(unsafe { Of::new(NonNull::new(at as *mut T::Public)?) }))
@@ -58,7 +55,7 @@ impl<T: Object> List<T> {
 
     /// Calls `then` with every object and its handle. The objects are not destroyed meanwhile.
     pub fn each<R>(&self, then: impl Fn(Of<T>) -> Option<R>) -> Vec<R> {
-        let list = self.lock();
+        let list = lock(&self.0);
         // SAFETY: on the list, so not destroyed while the lock is held.
         list.keys().filter_map(|at| then(unsafe { Of::new(NonNull::new(*at as *mut T::Public)?) })).collect()
     }

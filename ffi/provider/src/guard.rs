@@ -5,8 +5,8 @@ use libc::c_int;
 use node::timed::Call;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::NonNull;
-use std::sync::Once;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Mutex, MutexGuard, Once, PoisonError};
 
 /// Number of forks between the process that loaded the provider and this one.
 static FORKS: AtomicU32 = AtomicU32::new(0);
@@ -70,22 +70,16 @@ impl Answer for () {
 }
 
 /// A pointer, or null.
-impl<T: Object> Answer for Of<T> {
-    type C = Option<Self>;
+macro_rules! pointers { ($($kind:ident<$t:ident $(: $bound:ident)?>)+) => { $(
+    impl<$t $(: $bound)?> Answer for $kind<$t> {
+        type C = Option<Self>;
 
-    fn to_c(result: Result<Self, c_int>) -> Option<Self> {
-        result.inspect_err(|errno| set_errno(*errno)).ok()
+        fn to_c(result: Result<Self, c_int>) -> Option<Self> {
+            result.inspect_err(|errno| set_errno(*errno)).ok()
+        }
     }
-}
-
-/// A pointer, or null.
-impl<T> Answer for NonNull<T> {
-    type C = Option<Self>;
-
-    fn to_c(result: Result<Self, c_int>) -> Option<Self> {
-        result.inspect_err(|errno| set_errno(*errno)).ok()
-    }
-}
+)+ } }
+pointers! { Of<T: Object> NonNull<T> }
 
 /// Runs the body of a verb. A panic becomes EIO.
 pub fn answer<T: Answer>(body: impl FnOnce() -> Result<T, c_int>) -> T::C {
@@ -99,6 +93,11 @@ pub fn verb<T: Answer, O: Born>(object: Of<O>, body: impl FnOnce() -> Result<T, 
         O::birth(object).check()?;
         body()
     })
+}
+
+/// Locks a mutex, even if a thread panicked while it held it: [`guard`] catches panics.
+pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Sets the C library's errno.

@@ -5,13 +5,14 @@
 //! libmlx5 that is System V shared memory, so the same privileges apply: CAP_IPC_LOCK, or membership of the group in
 //! `vm.hugetlb_shm_group`.
 
+use crate::guard::lock;
 use driver::dma::Buffers;
 use driver::{Error, Pd, Service};
 use libc::c_int;
 use std::collections::HashMap;
 use std::io;
 use std::ptr::NonNull;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 /// Size of a huge page.
 const HUGE: usize = 2 << 20;
@@ -175,14 +176,10 @@ impl Drop for Segment {
 }
 
 impl HugePool {
-    fn segments(&self) -> MutexGuard<'_, Vec<Segment>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Allocates `len` bytes, rounded up to whole chunks.
     fn give(&self, len: usize) -> io::Result<NonNull<u8>> {
         let chunks = len.div_ceil(CHUNK).max(1);
-        let mut segments = self.segments();
+        let mut segments = lock(&self.0);
         if let Some(found) = segments.iter_mut().find_map(|segment| segment.give(chunks)) {
             return Ok(found);
         }
@@ -194,7 +191,7 @@ impl HugePool {
 
     /// Frees an allocation, and unmaps segments without allocations.
     fn take_back(&self, ptr: NonNull<u8>) {
-        let mut segments = self.segments();
+        let mut segments = lock(&self.0);
         let address = ptr.as_ptr() as usize;
         if let Some(at) = segments.iter_mut().position(|segment| segment.take(address)) {
             if segments[at].runs.is_empty() {

@@ -3,9 +3,10 @@
 use crate::abi::probe::Layout;
 use crate::abi::verbs_types::verbs_device_ops;
 use crate::device::IronDevice;
+use crate::guard::lock;
 use crate::ours::Of;
 use std::ffi::CString;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 
 /// A registration with one libibverbs instance. It lives as long as the process.
 #[repr(C)]
@@ -41,7 +42,7 @@ static PROCESS: Mutex<Process> =
 
 /// Locks the list of libraries and loaders in this process.
 pub fn process() -> MutexGuard<'static, Process> {
-    PROCESS.lock().unwrap_or_else(PoisonError::into_inner)
+    lock(&PROCESS)
 }
 
 /// The root of sysfs as libibverbs sees it, once the provider is registered with one. All instances read the same variable.

@@ -9,7 +9,9 @@ use crate::qp_verbs;
 use crate::users::{Use, Users};
 use driver::{FileId, InPlace, XrcOpen};
 use libc::c_int;
-use std::os::fd::{FromRawFd, OwnedFd};
+use std::fs::File;
+use std::os::fd::BorrowedFd;
+use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 
 /// The provider's XRC domain. Programs see its first member.
@@ -21,30 +23,19 @@ pub struct IronXrcd {
     /// SRQs and target QPs in it.
     pub users: Users,
     /// The file that identifies it. Kept open so that its inode number is not reused.
-    _file: Option<OwnedFd>,
+    _file: Option<File>,
     _context: Use,
 }
 
 ours!(IronXrcd: ibv_xrcd);
 
 /// Returns the identity of the file behind a descriptor, and a duplicate that keeps it open.
-fn file_of(fd: c_int) -> Result<(FileId, OwnedFd), c_int> {
-    // SAFETY: any number is acceptable; the result is a fresh descriptor that this function owns.
-    let kept = unsafe {
-        match libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, 0) {
-            -1 => return Err(io_errno(std::io::Error::last_os_error())),
-            kept => OwnedFd::from_raw_fd(kept),
-        }
-    };
-    // SAFETY: a structure of integers to fill; any descriptor is acceptable.
-    let stat = unsafe {
-        let mut stat: libc::stat = std::mem::zeroed();
-        if libc::fstat(fd, &raw mut stat) != 0 {
-            return Err(io_errno(std::io::Error::last_os_error()));
-        }
-        stat
-    };
-    Ok((FileId { dev: stat.st_dev, ino: stat.st_ino }, kept))
+fn file_of(fd: c_int) -> Result<(FileId, File), c_int> {
+    // SAFETY: any number but -1 is acceptable; the descriptor is only duplicated, by which a closed one fails.
+    let kept = unsafe { BorrowedFd::borrow_raw(fd) }.try_clone_to_owned().map_err(io_errno)?;
+    let kept = File::from(kept);
+    let found = kept.metadata().map_err(io_errno)?;
+    Ok((FileId { dev: found.dev(), ino: found.ino() }, kept))
 }
 
 /// `ibv_open_xrcd`.

@@ -26,11 +26,12 @@ struct Asker<'a> {
     private_data: &'a [u8],
 }
 
-/// Copies `data` into a private data field.
-fn fill(field: &mut [u8; 256], len: &mut u8, data: &[u8]) {
+/// The private data field with `data`, and its length.
+fn field(data: &[u8]) -> ([u8; 256], u8) {
+    let mut field = [0; 256];
     let count = data.len().min(255);
     field[..count].copy_from_slice(&data[..count]);
-    *len = count as u8;
+    (field, count as u8)
 }
 
 impl Manager {
@@ -52,8 +53,8 @@ impl Manager {
             Event::Reply(reply) => self.replied(conn, number, &reply),
             Event::Established { .. } => self.report(number, event::ESTABLISHED, 0, nothing.bytes(), (0, 0)),
             Event::Rejected { reason, private_data, .. } => {
-                let mut param = nothing;
-                fill(&mut param.private_data, &mut param.private_data_len, &private_data);
+                let (private_data, private_data_len) = field(&private_data);
+                let param = ConnParam { private_data, private_data_len, ..nothing };
                 self.report(number, event::REJECTED, reason.raw().into(), param.bytes(), (0, 0));
             }
             Event::Failed(Failure::Request | Failure::Reply | Failure::Sidr) => {
@@ -83,20 +84,24 @@ impl Manager {
 
     fn replied(&mut self, conn: Conn, number: u32, reply: &Reply) {
         self.take_time(conn);
-        let mut param = ConnParam::zero();
-        fill(&mut param.private_data, &mut param.private_data_len, &reply.private_data);
-        param.qp_num = reply.remote_qpn;
-        param.responder_resources = reply.responder_resources;
-        param.initiator_depth = reply.initiator_depth;
-        param.flow_control = reply.flow_control.into();
-        param.rnr_retry_count = reply.rnr_retry_count;
-        param.srq = reply.srq.into();
+        let (private_data, private_data_len) = field(&reply.private_data);
+        let param = ConnParam {
+            qp_num: reply.remote_qpn,
+            private_data,
+            private_data_len,
+            srq: reply.srq.into(),
+            responder_resources: reply.responder_resources,
+            initiator_depth: reply.initiator_depth,
+            flow_control: reply.flow_control.into(),
+            rnr_retry_count: reply.rnr_retry_count,
+            ..ConnParam::zero()
+        };
         self.report(number, event::CONNECT_RESPONSE, 0, param.bytes(), reply.ece);
     }
 
     fn answered(&mut self, number: u32, answer: &SidrReply) {
-        let mut param = UdParam::zero();
-        fill(&mut param.private_data, &mut param.private_data_len, &answer.private_data);
+        let (private_data, private_data_len) = field(&answer.private_data);
+        let mut param = UdParam { private_data, private_data_len, ..UdParam::zero() };
         let Some(id) = self.ids.get_mut(number) else { return };
         if answer.status != SidrStatus::Valid {
             let status = answer.status.raw().into();
@@ -127,20 +132,20 @@ impl Manager {
             Service::Uc => qp_type::UC,
             Service::Xrc => qp_type::XRC_TGT,
         };
-        let skip = child.header_len();
-        let mut param = ConnParam::zero();
-        fill(
-            &mut param.private_data,
-            &mut param.private_data_len,
-            request.private_data.get(skip..).unwrap_or(&[]),
-        );
-        param.qp_num = request.remote_qpn;
-        param.responder_resources = request.responder_resources;
-        param.initiator_depth = request.initiator_depth;
-        param.flow_control = request.flow_control.into();
-        param.retry_count = request.retry_count;
-        param.rnr_retry_count = request.rnr_retry_count;
-        param.srq = request.srq.into();
+        let data = request.private_data.get(child.header_len()..).unwrap_or(&[]);
+        let (private_data, private_data_len) = field(data);
+        let param = ConnParam {
+            qp_num: request.remote_qpn,
+            private_data,
+            private_data_len,
+            srq: request.srq.into(),
+            responder_resources: request.responder_resources,
+            initiator_depth: request.initiator_depth,
+            flow_control: request.flow_control.into(),
+            retry_count: request.retry_count,
+            rnr_retry_count: request.rnr_retry_count,
+            ..ConnParam::zero()
+        };
         let child = Id { qp_type: kind, path: Some(request.path), at: Some(at), ..child };
         if self.present(listener, child, conn, param.bytes(), request.ece) {
             self.take_time(conn);
@@ -172,13 +177,9 @@ impl Manager {
             pkey: query.pkey,
             ..Path::default()
         };
-        let mut param = UdParam::zero();
-        let skip = child.header_len();
-        fill(
-            &mut param.private_data,
-            &mut param.private_data_len,
-            query.private_data.get(skip..).unwrap_or(&[]),
-        );
+        let (private_data, private_data_len) =
+            field(query.private_data.get(child.header_len()..).unwrap_or(&[]));
+        let param = UdParam { private_data, private_data_len, ..UdParam::zero() };
         let child = Id { path: Some(path), at: Some(at), ..child };
         self.present(listener, child, conn, param.bytes(), (0, 0));
     }

@@ -8,7 +8,7 @@ use super::manager::Shared;
 use super::open_files;
 use crate::abi::probe::Library;
 use crate::abi::{got, objects};
-use crate::guard::{guard, set_errno};
+use crate::guard::{guard, lock, set_errno};
 use libc::{c_char, c_int, c_void, size_t, ssize_t};
 use std::ffi::CStr;
 use std::sync::Mutex;
@@ -65,7 +65,7 @@ fn look() {
     for object in objects::defining(c"rdma_create_id") {
         {
             // Not held across a call to the dynamic linker: constructors take it with the linker's lock held.
-            let mut joined = JOINED.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+            let mut joined = lock(&JOINED);
             if joined.contains(&object.at) {
                 continue;
             }
