@@ -199,7 +199,8 @@ pub extern "C" fn unimport_pd(pd: Last<IronPd>) {
     });
 }
 
-/// `ibv_import_mr`. The region's address is not reported. The device keeps the region until the original is deregistered. Fails with ENOENT if no context of the device has a region with this handle.
+/// `ibv_import_mr`. The region's address is not reported. The device keeps the region until the original is deregistered. Fails with ENOENT
+/// if no context of the device has a region with this handle.
 pub extern "C" fn import_mr(pd: Of<IronPd>, handle: u32) -> Option<Of<IronMr>> {
     verb(pd, || {
         let mrs = &pd.context().exports.mrs;
@@ -209,7 +210,8 @@ pub extern "C" fn import_mr(pd: Of<IronPd>, handle: u32) -> Option<Of<IronMr>> {
     })
 }
 
-/// `ibv_import_dm`. The device keeps the memory until the original is freed. Fails with ENOENT if no context of the device has device memory with this handle.
+/// `ibv_import_dm`. The device keeps the memory until the original is freed. Fails with ENOENT if no context of the device has device
+/// memory with this handle.
 pub extern "C" fn import_dm(context: Of<Context>, handle: u32) -> Option<Of<IronDm>> {
     verb(context, || {
         let found = context.exports.dms.with(|other| other == handle, |theirs| theirs.inner.clone());

@@ -29,13 +29,13 @@
 //!   and has not been passed to the verb that destroys it. Programs uphold it, as the manual page of each verb says (ibv_create_qp(3) and
 //!   the like); libibverbs passes the pointer on unchanged.
 //! - **V2, ours**: the program's pointer is to the first member of a structure of this provider, which is `repr(C)`, and has the provenance
-//!   of the whole structure, from `Box::into_raw`. Contexts are the exception: the provider's part follows the library's ([`context`]). The
+//!   of the whole structure, from its box. Contexts are the exception: the provider's part follows the library's ([`context`]). The
 //!   verb that creates the object upholds it.
 //! - **V3, kept**: the objects that an object refers to in its public structure (its context, PD, CQs and so on) live as long as it does.
 //!   The provider upholds it: each object holds a count on them ([`users`]), and no object is destroyed while its count is not zero.
 //! - **V4, arguments**: structures, lists and strings among the arguments are complete, aligned and as long as they say, and are not
 //!   changed by others during the call; output buffers are writable. Members that a `comp_mask` does not name are not read. Programs uphold
-//!   it, by the manual page of the verb.
+//!   it, by the manual page of the verb. An argument that is a reference is such a structure, or a `MaybeUninit` for an output buffer.
 //! - **V5, last**: the thread that destroys an object has no concurrent call that uses it, and uses it no more unless the call fails.
 //!   Programs uphold it.
 //! - **V6, one context**: the objects named in one call belong to one context, so all belong to this provider if one does. Programs uphold
