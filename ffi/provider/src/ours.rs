@@ -7,7 +7,7 @@
 
 use crate::abi::public::ibv_context;
 use crate::context::Context;
-use crate::guard::{Birth, answer, guard};
+use crate::guard::{Birth, answer};
 use driver::Error;
 use libc::c_int;
 use std::ops::Deref;
@@ -203,10 +203,11 @@ impl<T: Destroy> Last<T> {
 
     /// Frees an object that stays in the device: the verb of imported objects.
     pub extern "C" fn free(self) {
-        guard((), || {
+        answer(|| {
             if T::birth(self.0).is_here() {
                 self.take();
             }
+            Ok(())
         });
     }
 }

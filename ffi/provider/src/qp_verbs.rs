@@ -255,8 +255,10 @@ const VENDOR: u32 = 0x15b3;
 
 /// `ibv_query_ece`. The device has no options; as with libmlx5 that is not an error.
 pub extern "C" fn query_ece(_qp: Of<IronQp>, ece: &mut MaybeUninit<ibv_ece>) -> c_int {
-    ece.write(ibv_ece { vendor_id: VENDOR, options: 0, comp_mask: 0 });
-    0
+    answer(|| {
+        ece.write(ibv_ece { vendor_id: VENDOR, options: 0, comp_mask: 0 });
+        Ok(())
+    })
 }
 
 /// `ibv_set_ece`. Accepts the peer's options and ignores them. Fails with EINVAL for another vendor's.
