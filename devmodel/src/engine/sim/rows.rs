@@ -68,31 +68,27 @@ const SHAPE: f64 = 0.1;
 /// Messages of a latency run with a 99.9 % quantile to compare.
 const MANY: u32 = 200_000;
 
-/// A figure of a run: its name, unit, published value, tolerance, the profile parameters that it decides, and its location in a report.
-type Figure = (&'static str, &'static str, f64, f64, &'static str, fn(&Report) -> f64);
+/// A kind of figure: its unit, tolerance, and location in a report.
+type Kind = (&'static str, f64, fn(&Report) -> f64);
 
-/// A run, and the published figures for it. `change` sets options that differ from perftest's defaults.
-struct Run {
-    number: u32,
-    profile: &'static str,
-    operation: Operation,
-    measure: Measure,
-    bytes: u32,
-    change: fn(&mut Plan),
-    figures: &'static [Figure],
-}
+const LEAST: Kind = ("us", LATENCY, |report| latency(report).min);
+const TYPICAL: Kind = ("us", LATENCY, |report| latency(report).typical);
+const AVERAGE: Kind = ("us", LATENCY, |report| latency(report).avg);
+const P99: Kind = ("us", LATENCY, |report| latency(report).p99);
+const P99_9: Kind = ("us", LATENCY, |report| latency(report).p99_9);
+const GBPS: Kind = ("Gb/s", RATE, gbps);
+/// MB/s of perftest, of 2^20 bytes.
+const MBPS: Kind = ("MB/s", RATE, |report| gbps(report) * 1e9 / 8.0 / 1048576.0);
+/// Millions of messages per second.
+const MPPS: Kind = ("M/s", RATE, |report| gbps(report) * 1e3 / 8.0 / f64::from(report.bytes));
+/// Packets other than acknowledgements, for each acknowledgement.
+const PACKETS: Kind = ("", RATE, |r| (r.frames[0] - r.frames[1]) as f64 / r.frames[1] as f64);
 
-impl Run {
-    const fn of(
-        number: u32,
-        profile: &'static str,
-        (operation, measure, bytes): (Operation, Measure, u32),
-        change: fn(&mut Plan),
-        figures: &'static [Figure],
-    ) -> Self {
-        Self { number, profile, operation, measure, bytes, change, figures }
-    }
-}
+/// A figure of a run: its name, published value, kind, and the profile parameters that it decides.
+type Figure = (&'static str, f64, Kind, &'static str);
+
+/// A run: its number, profile, pattern, options that differ from perftest's defaults, and the published figures for it.
+type Run = (u32, &'static str, (Operation, Measure, u32), fn(&mut Plan), &'static [Figure]);
 
 fn latency(report: &Report) -> Latency {
     match report.figures {
@@ -109,212 +105,113 @@ fn gbps(report: &Report) -> f64 {
     }
 }
 
-/// In MB/s of perftest, of 2^20 bytes.
-fn mbps(report: &Report) -> f64 {
-    gbps(report) * 1e9 / 8.0 / 1048576.0
-}
-
-/// In millions of messages per second.
-fn mpps(report: &Report) -> f64 {
-    gbps(report) * 1e3 / 8.0 / f64::from(report.bytes)
-}
-
 const NONE: fn(&mut Plan) = |_| ();
 
 use Measure::{Bandwidth as Bw, Latency as Lat};
 use Operation::{FetchAdd, Read, Send, Write};
 
 const RUNS: &[Run] = &[
-    Run::of(
+    (
         1,
         "direct-x16",
         (Send, Lat, 2),
         |plan| plan.iters = MANY,
         &[
-            ("SEND lat 2 B, typical", "us", 0.83, LATENCY, "send, receive", |r| latency(r).typical),
-            ("99 %", "us", 1.01, LATENCY, "spread_cq", |r| latency(r).p99),
-            ("99.9 %", "us", 2.14, LATENCY, "spread_cq", |r| latency(r).p99_9),
+            ("SEND lat 2 B, typical", 0.83, TYPICAL, "send, receive"),
+            ("99 %", 1.01, P99, "spread_cq"),
+            ("99.9 %", 2.14, P99_9, "spread_cq"),
         ],
     ),
-    Run::of(
-        2,
-        "direct-x16",
-        (Send, Lat, 64),
-        NONE,
-        &[("SEND lat 64 B", "us", 0.91, LATENCY, "write, pio_block", |r| latency(r).typical)],
-    ),
-    Run::of(
-        2,
-        "direct-x16",
-        (Send, Lat, 128),
-        NONE,
-        &[("SEND lat 128 B", "us", 0.95, LATENCY, "pio_block, send_block", |r| latency(r).typical)],
-    ),
-    Run::of(
-        3,
-        "direct-x16",
-        (Send, Lat, 256),
-        NONE,
-        &[("SEND lat 256 B", "us", 1.30, LATENCY, "memory, one_way", |r| latency(r).typical)],
-    ),
-    Run::of(
-        4,
-        "direct-x16",
-        (Send, Lat, 4096),
-        NONE,
-        &[("SEND lat 4096 B", "us", 2.18, LATENCY, "read_pace", |r| latency(r).typical)],
-    ),
-    Run::of(
-        5,
-        "direct-x16",
-        (Send, Bw, 65536),
-        NONE,
-        &[("SEND bandwidth 64 KiB", "Gb/s", 98.15, RATE, "", gbps)],
-    ),
-    Run::of(
-        6,
-        "direct-x16",
-        (Send, Bw, 64),
-        NONE,
-        &[("SEND rate 64 B", "M/s", 7.83, RATE, "post_rate", mpps)],
-    ),
-    Run::of(
+    (2, "direct-x16", (Send, Lat, 64), NONE, &[("SEND lat 64 B", 0.91, TYPICAL, "write, pio_block")]),
+    (2, "direct-x16", (Send, Lat, 128), NONE, &[("SEND lat 128 B", 0.95, TYPICAL, "pio_block, send_block")]),
+    (3, "direct-x16", (Send, Lat, 256), NONE, &[("SEND lat 256 B", 1.30, TYPICAL, "memory, one_way")]),
+    (4, "direct-x16", (Send, Lat, 4096), NONE, &[("SEND lat 4096 B", 2.18, TYPICAL, "read_pace")]),
+    (5, "direct-x16", (Send, Bw, 65536), NONE, &[("SEND bandwidth 64 KiB", 98.15, GBPS, "")]),
+    (6, "direct-x16", (Send, Bw, 64), NONE, &[("SEND rate 64 B", 7.83, MPPS, "post_rate")]),
+    (
         7,
         "direct-x8",
         (Write, Lat, 8),
         |plan| plan.iters = MANY,
         &[
-            ("WRITE lat 8 B, least", "us", 0.93, LATENCY, "poll_memory", |r| latency(r).min),
-            ("typical", "us", 0.99, LATENCY, "spread_memory", |r| latency(r).typical),
-            ("99 %", "us", 1.15, LATENCY, "spread_memory", |r| latency(r).p99),
-            ("99.9 %", "us", 1.40, LATENCY, "spread_memory", |r| latency(r).p99_9),
+            ("WRITE lat 8 B, least", 0.93, LEAST, "poll_memory"),
+            ("typical", 0.99, TYPICAL, "spread_memory"),
+            ("99 %", 1.15, P99, "spread_memory"),
+            ("99.9 %", 1.40, P99_9, "spread_memory"),
         ],
     ),
-    Run::of(
+    (
         8,
         "direct-x8",
         (Send, Lat, 8),
         |plan| plan.iters = MANY,
         &[
-            ("SEND lat 8 B, least", "us", 0.89, LATENCY, "post, poll_cq", |r| latency(r).min),
-            ("typical", "us", 0.92, LATENCY, "spread_cq", |r| latency(r).typical),
-            ("99 %", "us", 0.95, LATENCY, "spread_cq", |r| latency(r).p99),
+            ("SEND lat 8 B, least", 0.89, LEAST, "post, poll_cq"),
+            ("typical", 0.92, TYPICAL, "spread_cq"),
+            ("99 %", 0.95, P99, "spread_cq"),
         ],
     ),
-    Run::of(
+    (
         9,
         "direct-x8",
         (Write, Bw, 1 << 20),
         |plan| plan.iters = 1000,
-        &[("WRITE bandwidth 1 MiB", "Gb/s", 55.87, RATE, "overhead", gbps)],
+        &[("WRITE bandwidth 1 MiB", 55.87, GBPS, "overhead")],
     ),
-    Run::of(
+    (
         9,
         "direct-x8",
         (Send, Bw, 1 << 20),
         |plan| plan.iters = 1000,
-        &[("SEND bandwidth 1 MiB", "Gb/s", 55.88, RATE, "", gbps)],
+        &[("SEND bandwidth 1 MiB", 55.88, GBPS, "")],
     ),
-    Run::of(
-        10,
-        "pods-switch",
-        (Read, Lat, 2),
-        NONE,
-        &[("READ lat 2 B", "us", 2.69, LATENCY, "memory, one_way, answer", |r| latency(r).typical)],
-    ),
-    Run::of(
-        10,
-        "pods-switch",
-        (Write, Lat, 2),
-        NONE,
-        &[("WRITE lat 2 B", "us", 1.58, LATENCY, "post, poll_memory", |r| latency(r).typical)],
-    ),
-    Run::of(
-        10,
-        "pods-switch",
-        (Send, Lat, 2),
-        NONE,
-        &[("SEND lat 2 B", "us", 1.68, LATENCY, "poll_cq", |r| latency(r).typical)],
-    ),
-    Run::of(
-        11,
-        "pods-switch",
-        (FetchAdd, Lat, 8),
-        NONE,
-        &[("FETCH_ADD lat 8 B", "us", 2.65, LATENCY, "", |r| latency(r).typical)],
-    ),
-    Run::of(
-        11,
-        "pods-switch",
-        (FetchAdd, Bw, 8),
-        NONE,
-        &[("FETCH_ADD rate, 16 under way", "M/s", 2.17, RATE, "atomic", mpps)],
-    ),
-    Run::of(
-        12,
-        "pods-switch",
-        (Write, Bw, 65536),
-        NONE,
-        &[("WRITE bandwidth 64 KiB", "MB/s", 11024.0, RATE, "", mbps)],
-    ),
-    Run::of(
-        12,
-        "pods-switch",
-        (Send, Bw, 65536),
-        NONE,
-        &[("SEND bandwidth 64 KiB", "MB/s", 10986.0, RATE, "", mbps)],
-    ),
-    Run::of(
-        12,
-        "pods-switch",
-        (Read, Bw, 65536),
-        NONE,
-        &[("READ bandwidth 64 KiB", "MB/s", 10401.0, RATE, "read_answer", mbps)],
-    ),
-    Run::of(
+    (10, "pods-switch", (Read, Lat, 2), NONE, &[("READ lat 2 B", 2.69, TYPICAL, "memory, one_way, answer")]),
+    (10, "pods-switch", (Write, Lat, 2), NONE, &[("WRITE lat 2 B", 1.58, TYPICAL, "post, poll_memory")]),
+    (10, "pods-switch", (Send, Lat, 2), NONE, &[("SEND lat 2 B", 1.68, TYPICAL, "poll_cq")]),
+    (11, "pods-switch", (FetchAdd, Lat, 8), NONE, &[("FETCH_ADD lat 8 B", 2.65, TYPICAL, "")]),
+    (11, "pods-switch", (FetchAdd, Bw, 8), NONE, &[("FETCH_ADD rate, 16 under way", 2.17, MPPS, "atomic")]),
+    (12, "pods-switch", (Write, Bw, 65536), NONE, &[("WRITE bandwidth 64 KiB", 11024.0, MBPS, "")]),
+    (12, "pods-switch", (Send, Bw, 65536), NONE, &[("SEND bandwidth 64 KiB", 10986.0, MBPS, "")]),
+    (12, "pods-switch", (Read, Bw, 65536), NONE, &[("READ bandwidth 64 KiB", 10401.0, MBPS, "read_answer")]),
+    (
         13,
         "switch-25g",
         (Write, Lat, 8),
         |plan| plan.iters = MANY,
-        &[
-            ("WRITE lat 8 B, typical", "us", 2.13, LATENCY, "switch, post", |r| latency(r).typical),
-            ("99 %", "us", 2.19, LATENCY, "spread_memory", |r| latency(r).p99),
-        ],
+        &[("WRITE lat 8 B, typical", 2.13, TYPICAL, "switch, post"), ("99 %", 2.19, P99, "spread_memory")],
     ),
-    Run::of(
+    (
         14,
         "pods-switch",
         (Write, Bw, 1),
         |plan| (plan.depth, plan.inline) = (1, 1),
-        &[("WRITE 1 B, one under way", "M/s", 0.478, RATE, "complete", mpps)],
+        &[("WRITE 1 B, one under way", 0.478, MPPS, "complete")],
     ),
-    Run::of(
+    (
         14,
         "pods-switch",
         (Write, Bw, 1),
         |plan| (plan.depth, plan.moderation, plan.inline) = (8, 1, 1),
-        &[("WRITE 1 B, eight under way", "M/s", 3.1, RATE, "", mpps)],
+        &[("WRITE 1 B, eight under way", 3.1, MPPS, "")],
     ),
-    Run::of(
+    (
         15,
         "direct-x16",
         (Write, Bw, 1 << 20),
         |plan| plan.iters = 200,
-        &[("packets for an ACK, WRITE 1 MiB", "", 28.5, RATE, "ack_every", |r| {
-            (r.frames[0] - r.frames[1]) as f64 / r.frames[1] as f64
-        })],
+        &[("packets for an ACK, WRITE 1 MiB", 28.5, PACKETS, "ack_every")],
     ),
-    Run::of(
+    (
         17,
         "pods-slow-host",
         (Read, Lat, 2),
         |plan| plan.iters = MANY,
         &[
-            ("READ lat 2 B, least", "us", 6.66, LATENCY, "post, poll_cq", |r| latency(r).min),
-            ("typical", "us", 6.74, LATENCY, "spread_cq", |r| latency(r).typical),
-            ("average", "us", 6.82, LATENCY, "spread_cq", |r| latency(r).avg),
-            ("99 %", "us", 7.15, LATENCY, "spread_cq", |r| latency(r).p99),
-            ("99.9 %", "us", 20.37, LATENCY, "spread_cq", |r| latency(r).p99_9),
+            ("READ lat 2 B, least", 6.66, LEAST, "post, poll_cq"),
+            ("typical", 6.74, TYPICAL, "spread_cq"),
+            ("average", 6.82, AVERAGE, "spread_cq"),
+            ("99 %", 7.15, P99, "spread_cq"),
+            ("99.9 %", 20.37, P99_9, "spread_cq"),
         ],
     ),
 ];
@@ -326,14 +223,14 @@ const RUNS: &[Run] = &[
 /// A profile cannot be loaded, or a run is refused.
 pub fn all(load: impl Fn(&str) -> Result<Profile, ProfileError>) -> Result<Vec<Row>, RowError> {
     let mut rows = Vec::new();
-    for one in RUNS {
-        let mut plan = Plan::new(one.operation, one.measure, load(one.profile)?);
-        plan.bytes = one.bytes;
-        (one.change)(&mut plan);
+    for (number, profile, (operation, measure, bytes), change, figures) in RUNS {
+        let mut plan = Plan::new(*operation, *measure, load(profile)?);
+        plan.bytes = *bytes;
+        change(&mut plan);
         let report = run(&plan)?;
-        rows.extend(one.figures.iter().map(|(what, unit, published, tolerance, fitted, value)| Row {
-            number: one.number,
-            profile: one.profile,
+        rows.extend(figures.iter().map(|(what, published, (unit, tolerance, value), fitted)| Row {
+            number: *number,
+            profile,
             what: (*what).into(),
             unit,
             published: *published,
