@@ -14,6 +14,9 @@ const PER_LINE: u32 = 8;
 
 /// The units of a card, shared by all of its functions.
 pub(crate) struct Units {
+    profile: Profile,
+    /// The number of the card.
+    here: usize,
     reader: Reader,
     /// QP contexts.
     contexts: Cache,
@@ -32,8 +35,28 @@ pub(crate) struct Units {
     receiver: Ps,
     /// Time at which the writer to host memory is free.
     writer: Ps,
-    /// Work done by each station.
-    loads: [Load; Station::ALL.len()],
+    loads: Loads,
+}
+
+/// Work done by each station.
+#[derive(Default)]
+struct Loads([Load; Station::ALL.len()]);
+
+impl Loads {
+    fn add(&mut self, station: Station, busy: Ps, waited: Ps) {
+        let load = &mut self.0[station as usize];
+        load.count += 1;
+        load.busy += busy;
+        load.waited += waited;
+    }
+
+    /// Adds a read of an entry that was not cached.
+    #[inline]
+    fn missed(&mut self, p: &Profile, station: Station, missed: bool) {
+        if missed {
+            self.add(station, p.read_trip(), 0);
+        }
+    }
 }
 
 named! {
@@ -128,9 +151,11 @@ pub(crate) struct Piece {
 }
 
 impl Units {
-    /// The idle units of a card with profile `p`.
-    pub(crate) fn new(p: &Profile) -> Self {
+    /// The idle units of card `here` with profile `p`.
+    pub(crate) fn new(p: &Profile, here: usize) -> Self {
         Self {
+            profile: p.clone(),
+            here,
             contexts: Cache::new(p.card.contexts),
             keys: Cache::new(p.card.keys),
             translations: Cache::new(p.card.translations),
@@ -150,14 +175,13 @@ impl Units {
     #[inline]
     pub(crate) fn context(
         &mut self,
-        p: &Profile,
         spans: &mut Spans,
-        here: usize,
         (fid, qp, for_what): (u8, u32, For),
         cause: Cause,
     ) -> Cause {
+        let (p, here) = (&self.profile, self.here);
         let (from, missed) = self.contexts.get(fid, qp, cause.at, p.read_trip());
-        self.missed(p, Station::Contexts, missed);
+        self.loads.missed(p, Station::Contexts, missed);
         if missed {
             let behind = |unit: &mut Ps| *unit = cause.at.max(*unit) + p.card.miss.ps();
             match for_what {
@@ -176,17 +200,16 @@ impl Units {
     #[inline]
     pub(crate) fn look_up(
         &mut self,
-        p: &Profile,
         spans: &mut Spans,
-        here: usize,
         (fid, lookups): (u8, &[Lookup]),
         cause: Cause,
     ) -> Cause {
+        let (p, here) = (&self.profile, self.here);
         let (mut keys, mut pages) = (cause.at, cause.at);
         for lookup in lookups {
             if let Lookup::Key(number) = lookup {
                 let (from, missed) = self.keys.get(fid, *number, cause.at, p.read_trip());
-                self.missed(p, Station::Keys, missed);
+                self.loads.missed(p, Station::Keys, missed);
                 keys = keys.max(from);
             }
         }
@@ -194,7 +217,7 @@ impl Units {
             let Lookup::Translations(first, count) = *lookup else { continue };
             for line in first / PER_LINE..=(first + count.max(1) - 1) / PER_LINE {
                 let (from, missed) = self.translations.get(fid, line, keys, p.read_trip());
-                self.missed(p, Station::Translations, missed);
+                self.loads.missed(p, Station::Translations, missed);
                 pages = pages.max(from);
             }
         }
@@ -202,39 +225,19 @@ impl Units {
         spans.then(cause, here, Part::Translation, pages)
     }
 
-    #[inline]
-    fn missed(&mut self, p: &Profile, station: Station, missed: bool) {
-        if missed {
-            self.load(station, p.read_trip(), 0);
-        }
-    }
-
     /// The load of each unit, in the order of [`Station::ALL`].
     pub(crate) fn loads(&self) -> &[Load; Station::ALL.len()] {
-        &self.loads
+        &self.loads.0
     }
 
-    fn load(&mut self, station: Station, busy: Ps, waited: Ps) {
-        let load = &mut self.loads[station as usize];
-        load.count += 1;
-        load.busy += busy;
-        load.waited += waited;
-    }
-
-    /// Sends a packet requested at `cause`; returns the time at which its last bit has left the port. `here` is the number of the card.
-    pub(crate) fn send(
-        &mut self,
-        p: &Profile,
-        spans: &mut Spans,
-        here: usize,
-        cause: Cause,
-        out: Outgoing,
-    ) -> Cause {
+    /// Sends a packet requested at `cause`; returns the time at which its last bit has left the port.
+    pub(crate) fn send(&mut self, spans: &mut Spans, cause: Cause, out: Outgoing) -> Cause {
+        let (p, here) = (&self.profile, self.here);
         let (now, card, on_wire) = (cause.at, &p.card, p.wire.time(out.frame));
         if out.made == Made::Acknowledgement {
             // It overtakes packets that wait for data.
             self.port += on_wire;
-            self.load(Station::Port, on_wire, 0);
+            self.loads.add(Station::Port, on_wire, 0);
             let made = spans.then(cause, here, Part::Acknowledge, now + card.acknowledge.ps());
             return spans.then(made, here, Part::Bits, made.at + on_wire);
         }
@@ -250,19 +253,19 @@ impl Units {
         // An idle unit generates several at once, and then one per `busy`.
         let made = now.max((*unit).saturating_sub((at_once - 1) * busy));
         *unit = made.max(*unit) + busy;
-        self.load(if answers { Station::Responder } else { Station::Sender }, busy, made - now);
+        self.loads.add(if answers { Station::Responder } else { Station::Sender }, busy, made - now);
         let cause =
             spans.then(cause, here, if answers { Part::WaitResponder } else { Part::WaitSender }, made);
         // Time at which the last piece of its data arrives.
         let cause = match out.made {
             Made::Read | Made::ReadAnswer => {
                 let read = self.reader.read(p, made, &out);
-                self.load(Station::Reader, read.busy, read.waited);
+                self.loads.add(Station::Reader, read.busy, read.waited);
                 spans.then(cause, here, Part::Fetch, read.until)
             }
             Made::AtomicAnswer => {
                 let (begin, busy) = (made.max(self.atomics), p.read_trip() + card.atomic.ps());
-                self.load(Station::Atomics, busy, begin - made);
+                self.loads.add(Station::Atomics, busy, begin - made);
                 self.atomics = begin + busy;
                 spans.then(cause, here, Part::Atomic, self.atomics)
             }
@@ -274,7 +277,7 @@ impl Units {
         let alone = (ready + piece).max(made + turn + on_wire);
         self.port = alone.max(self.port + on_wire);
         let waited = self.port - alone;
-        self.load(Station::Port, on_wire, waited);
+        self.loads.add(Station::Port, on_wire, waited);
         let cause = spans.then(cause, here, if answers { Part::Answer } else { Part::Send }, ready);
         let cause = spans.then(cause, here, Part::WaitPort, ready + waited);
         spans.then(cause, here, Part::Bits, self.port)
@@ -297,23 +300,18 @@ impl Units {
 
     /// Receives a packet with its last bit arriving at `cause`; returns the time at which it is processed. Packets wait for the
     /// receiver while earlier ones fill the buffer in front of the writer.
-    pub(crate) fn receive(&mut self, p: &Profile, spans: &mut Spans, here: usize, cause: Cause) -> Cause {
+    pub(crate) fn receive(&mut self, spans: &mut Spans, cause: Cause) -> Cause {
+        let (p, here) = (&self.profile, self.here);
         let full = self.writer.saturating_sub(p.slot.time(p.card.receive_buffer.into()));
         let busy = p.card.receive_packet.ps();
         self.receiver = cause.at.max(self.receiver + busy).max(full);
-        self.load(Station::Receiver, busy, self.receiver - cause.at);
+        self.loads.add(Station::Receiver, busy, self.receiver - cause.at);
         spans.then(cause, here, Part::WaitReceiver, self.receiver)
     }
 
     /// Writes data of a received packet to host memory; returns the time at which a program can see it.
-    pub(crate) fn write(
-        &mut self,
-        p: &Profile,
-        spans: &mut Spans,
-        here: usize,
-        cause: Cause,
-        len: u64,
-    ) -> Cause {
+    pub(crate) fn write(&mut self, spans: &mut Spans, cause: Cause, len: u64) -> Cause {
+        let (p, here) = (&self.profile, self.here);
         let piece = len.min(u64::from(p.card.chunk));
         let received = cause.at + p.card.receive.ps();
         // All but the last piece may have been written while the packet came in.
@@ -323,33 +321,28 @@ impl Units {
         let end = alone.max(self.writer + whole);
         let waited = end - alone;
         self.writer = end + p.slot.write.ps();
-        self.load(Station::Writer, whole + p.slot.write.ps(), waited);
+        self.loads.add(Station::Writer, whole + p.slot.write.ps(), waited);
         let cause = spans.then(cause, here, Part::Receive, received);
-        self.in_memory(p, spans, here, cause, waited)
+        self.in_memory(spans, cause, waited)
     }
 
     /// Writes a completion to host memory; returns the time at which a program can see it, which is never before the data.
-    pub(crate) fn complete(
-        &mut self,
-        p: &Profile,
-        spans: &mut Spans,
-        here: usize,
-        cause: Cause,
-        len: u64,
-    ) -> Cause {
+    pub(crate) fn complete(&mut self, spans: &mut Spans, cause: Cause, len: u64) -> Cause {
+        let (p, here) = (&self.profile, self.here);
         let made = cause.at + p.card.complete.ps();
         let (start, busy) = (made.max(self.writer), p.slot.time(len) + p.slot.write.ps());
-        self.load(Station::Writer, busy, start - made);
+        self.loads.add(Station::Writer, busy, start - made);
         self.writer = start + busy;
         let cause = spans.then(cause, here, Part::Complete, made);
-        self.in_memory(p, spans, here, cause, start - made)
+        self.in_memory(spans, cause, start - made)
     }
 
     /// Time at which a program can see the writer's last write, which followed `cause` and a wait.
-    fn in_memory(&self, p: &Profile, spans: &mut Spans, here: usize, cause: Cause, waited: Ps) -> Cause {
+    fn in_memory(&self, spans: &mut Spans, cause: Cause, waited: Ps) -> Cause {
+        let here = self.here;
         let cause = spans.then(cause, here, Part::WaitWriter, cause.at + waited);
         let cause = spans.then(cause, here, Part::Write, self.writer);
-        spans.then(cause, here, Part::Up, self.writer + p.write_trip())
+        spans.then(cause, here, Part::Up, self.writer + self.profile.write_trip())
     }
 }
 
@@ -414,7 +407,7 @@ mod tests {
 
     /// Sends a packet at time 0; returns the time at which its last bit has left.
     fn sent(card: &mut Units, packet: Outgoing) -> Ps {
-        card.send(&profile(), &mut Spans::default(), 0, Cause::new(0), packet).at
+        card.send(&mut Spans::default(), Cause::new(0), packet).at
     }
 
     /// A packet of `len` bytes: a whole message, or a piece of one.
@@ -449,7 +442,7 @@ mod tests {
     #[test]
     fn an_acknowledgement_passes_packets_that_wait_for_data() {
         let p = profile();
-        let mut card = Units::new(&profile());
+        let mut card = Units::new(&profile(), 0);
         let packet = Outgoing { made: Made::Read, frame: 4154, data: 4096, piece: None };
         let busy = (0..8).map(|_| sent(&mut card, packet)).last().unwrap();
         let ack = Outgoing { made: Made::Acknowledgement, frame: 62, data: 0, piece: None };
@@ -459,7 +452,7 @@ mod tests {
 
     #[test]
     fn functions_of_a_card_share_its_port() {
-        let mut card = Units::new(&profile());
+        let mut card = Units::new(&profile(), 0);
         let packet = Outgoing { made: Made::Read, frame: 4154, data: 4096, piece: None };
         let end = (0..1000).map(|_| sent(&mut card, packet)).last().unwrap();
         let gbps = 1000.0 * 4096.0 * 8e3 / end as f64;

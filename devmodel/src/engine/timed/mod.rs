@@ -135,7 +135,7 @@ impl<T> Timed<'_, T> {
     /// Cards of `profile`; `card_of` gives the card of each function.
     pub fn new(profile: Profile, card_of: Vec<usize>) -> Self {
         let count = card_of.iter().copied().max().unwrap_or(0) + 1;
-        let cards = (0..count).map(|_| Units::new(&profile)).collect();
+        let cards = (0..count).map(|here| Units::new(&profile, here)).collect();
         let turns = vec![Turns::default(); count];
         Self {
             schedule: Schedule::default(),
@@ -240,8 +240,8 @@ impl<T> Timed<'_, T> {
     fn with_context(&mut self, adapter: &Adapter, task: &Task) -> Cause {
         let Some(qp) = task.queue() else { return task.cause };
         let here = self.place(task.fid);
-        let Self { cards, profile, spans, .. } = self;
-        cards[here].context(profile, spans, here, (task.fid, qp & qp_mask(adapter), For::Sending), task.cause)
+        let queue = (task.fid, qp & qp_mask(adapter), For::Sending);
+        self.cards[here].context(&mut self.spans, queue, task.cause)
     }
 
     /// Drops the next events that are timers stopped in the meantime, so that the time does not advance for them.
@@ -324,8 +324,7 @@ impl<T> Timed<'_, T> {
         }
         let reads = step.reads;
         self.lookups = lookups.take();
-        let Self { cards, profile, spans, lookups, .. } = self;
-        let cause = cards[here].look_up(profile, spans, here, (fid, lookups), cause);
+        let cause = self.cards[here].look_up(&mut self.spans, (fid, &self.lookups), cause);
         // A QP with more to send continues in its next turn.
         while let Some(job) = func.take_ready().map(ready_job) {
             self.submit(cause, fid, job);
@@ -348,10 +347,10 @@ impl<T> Timed<'_, T> {
     /// and the program is not descheduled.
     pub fn written(&mut self, fid: u8, len: u32, completion: bool, cause: Cause) -> Cause {
         let here = self.place(fid);
-        let Self { cards, profile, spans, trial, .. } = self;
+        let Self { cards, spans, trial, .. } = self;
         let there = match completion {
-            true => cards[here].complete(profile, spans, here, cause, len.into()),
-            false => cards[here].write(profile, spans, here, cause, len.into()),
+            true => cards[here].complete(spans, cause, len.into()),
+            false => cards[here].write(spans, cause, len.into()),
         };
         let awake = trial.as_ref().and_then(|trial| trial.until(Deed::Sleep, fid, 0)).unwrap_or(0);
         spans.then(there, here, Part::Asleep, awake)

@@ -73,14 +73,9 @@ impl<T> Timed<'_, T> {
         }
         self.frames[0] += 1;
         let (here, len) = (self.place(fid), whole.len() as u64);
-        let Self { cards, profile, spans, mirror, .. } = self;
-        let sent = cards[here].send(
-            profile,
-            spans,
-            here,
-            cause,
-            Outgoing { made: Made::Read, frame: len, data: len, piece: None },
-        );
+        let out = Outgoing { made: Made::Read, frame: len, data: len, piece: None };
+        let Self { cards, spans, mirror, .. } = self;
+        let sent = cards[here].send(spans, cause, out);
         if let Some(mirror) = mirror {
             mirror.pass(now);
             mirror.frame(sent.at, whole.clone());

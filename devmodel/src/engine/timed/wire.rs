@@ -131,9 +131,9 @@ impl<T> Timed<'_, T> {
             self.frames[0] += 1;
             self.frames[1] += u64::from(out.made == Made::Acknowledgement);
             let here = self.place(fid);
-            let Self { cards, profile, spans, mirror, buffers, .. } = self;
-            let sent = cards[here].send(profile, spans, here, cause, out);
+            let sent = self.cards[here].send(&mut self.spans, cause, out);
             last = Some(sent);
+            let Self { mirror, buffers, .. } = self;
             if let Some(mirror) = mirror {
                 let mut whole = Vec::new();
                 mirror.pass(now);
@@ -185,7 +185,7 @@ impl<T> Timed<'_, T> {
         let across = sent.at + profile.wire.across(bytes);
         let cable = spans.then(sent, here, Part::Cable, sent.at + profile.wire.propagation.ps());
         let across = spans.then(cable, here, Part::Switch, across);
-        flight.cause = cards[there].receive(profile, spans, there, across);
+        flight.cause = cards[there].receive(spans, across);
         self.schedule.at(flight.cause.at, What::Frame(to, flight));
     }
 
@@ -256,12 +256,12 @@ impl<T> Timed<'_, T> {
             mark_congested(&mut flight.frame.headers[..len]);
         }
         let from = self.place(flight.from);
-        let Self { network, schedule, spans, cards, profile, .. } = self;
+        let Self { network, schedule, spans, cards, .. } = self;
         if let Some(network) = network {
             network.came[from] += flight.frame.payload.len() as u64;
         }
         let across = spans.then(flight.cause, packet.to, Part::Switch, now);
-        flight.cause = cards[packet.to].receive(profile, spans, packet.to, across);
+        flight.cause = cards[packet.to].receive(spans, across);
         let until = flight.cause.at;
         if until == now {
             return Some((to, flight));
@@ -311,8 +311,8 @@ impl<T> Timed<'_, T> {
             let of = if opcode.is_response() { Ends::Answer } else { Ends::Message };
             ends = opcode.is_last().then_some(of);
             let qp = bth.dest_qp().0 & qp_mask(adapter);
-            let Self { cards, profile, spans, .. } = self;
-            flight.cause = cards[here].context(profile, spans, here, (fid, qp, For::Receiving), flight.cause);
+            let queue = (fid, qp, For::Receiving);
+            flight.cause = self.cards[here].context(&mut self.spans, queue, flight.cause);
         }
         let cause = self.arrive(adapter, host, fid, &flight);
         Happened::Function { fid, cause, ends }
