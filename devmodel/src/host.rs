@@ -3,6 +3,7 @@
 //! A [`Host`] is one runner's view of that machine: the memory it can reach, the interrupts it can raise and the other parties
 //! of the node it can wake. The model calls nothing else.
 
+use std::ops::Range;
 pub use sync::{Party, forward};
 
 /// Requester ID: the function (0 is the PF, `i` is VF `i`) that issues a transfer or an interrupt.
@@ -45,17 +46,49 @@ pub struct Move {
     pub len: u32,
 }
 
-/// The services that the chip needs from the machine it is plugged into.
-pub trait Host {
+/// The bus of the machine: transfers and interrupts of functions. By default nothing is attached to it: every address is unmapped.
+pub trait Bus {
     /// Reads `buf.len()` bytes at `at`.
-    fn read(&mut self, rid: Rid, at: Iova, buf: &mut [u8]) -> Result<(), Abort>;
+    fn read(&mut self, rid: Rid, at: Iova, buf: &mut [u8]) -> Result<(), Abort> {
+        let _ = (rid, at, buf);
+        Err(Abort::Source)
+    }
     /// Writes `data` at `at` in ascending order: the last byte becomes visible last, after all earlier writes.
-    fn write(&mut self, rid: Rid, at: Iova, data: &[u8]) -> Result<(), Abort>;
+    fn write(&mut self, rid: Rid, at: Iova, data: &[u8]) -> Result<(), Abort> {
+        let _ = (rid, at, data);
+        Err(Abort::Destination)
+    }
     /// Carries out all `moves`, those into the memory of one party in the given order. `staged` holds the bytes of
     /// [`Source::Staged`] moves. After an abort, some of the moves may have been carried out.
-    fn copy(&mut self, staged: &[u8], moves: &[Move]) -> Result<(), Abort>;
+    fn copy(&mut self, staged: &[u8], moves: &[Move]) -> Result<(), Abort> {
+        moves.iter().try_for_each(|one| one.through_buffer(self, staged))
+    }
     /// Raises the MSI-X interrupt of table entry `vector` with the message `address` and `data`.
-    fn msix(&mut self, rid: Rid, vector: u16, address: u64, data: u32);
+    fn msix(&mut self, rid: Rid, vector: u16, address: u64, data: u32) {
+        let _ = (rid, vector, address, data);
+    }
+}
+
+impl Move {
+    /// Carries out the move by a read and a write of `bus`.
+    pub fn through_buffer(&self, bus: &mut (impl Bus + ?Sized), staged: &[u8]) -> Result<(), Abort> {
+        let len = self.len as usize;
+        match self.src {
+            Source::Staged(at) => {
+                let bytes = staged.get(at as usize..).and_then(|bytes| bytes.get(..len));
+                bus.write(self.dst_rid, self.dst, bytes.ok_or(Abort::Source)?)
+            }
+            Source::Bus(rid, at) => {
+                let mut bytes = vec![0; len];
+                bus.read(rid, at, &mut bytes)?;
+                bus.write(self.dst_rid, self.dst, &bytes)
+            }
+        }
+    }
+}
+
+/// The parties of the machine, as seen by one of them: how they wait for, wake and watch each other.
+pub trait Parties {
     /// The party that this runner works for.
     fn party(&self) -> Party;
     /// Like [`party`](Self::party), but only for a runner that always runs on the same thread, which the
@@ -134,23 +167,143 @@ pub trait Host {
     }
 }
 
+/// A host with a single party: its runners wait only for one another, and have nobody to wake.
+pub trait Alone {
+    /// True if a program that uses a function is stopped.
+    fn has_stopped_program(&self) -> bool {
+        false
+    }
+}
+
+impl<H: Alone> Parties for H {
+    fn party(&self) -> Party {
+        Party(1)
+    }
+    fn reaches(&mut self, _: Party) -> bool {
+        true
+    }
+    fn wake(&mut self, _: Party) {}
+    fn alive(&mut self, _: Party) -> bool {
+        true
+    }
+    fn relax(&mut self, _: Party, _: u32) -> bool {
+        std::thread::yield_now();
+        false
+    }
+    fn has_stopped_user(&mut self, _: Rid) -> bool {
+        self.has_stopped_program()
+    }
+}
+
+/// Implements [`Parties`] for a wrapper of a host by calls to the wrapped host.
+macro_rules! forward_parties {
+    ($this:ident.$host:tt) => {
+        $crate::host::forward! { $this.$host:
+            fn party(&$this) -> Party;
+            fn steady(&$this) -> Option<Party>;
+            fn barrier(&mut $this);
+            fn reaches(&mut $this, party: Party) -> bool;
+            fn by_reference(&mut $this, from: Rid, to: Rid) -> bool;
+            fn is_tended(&mut $this, rid: Rid) -> bool;
+            fn uplink_waits(&mut $this);
+            fn capture_waits(&mut $this);
+            fn keeper(&mut $this, rid: Rid) -> Option<Party>;
+            fn tends(&mut $this, rid: Rid) -> bool;
+            fn wake(&mut $this, party: Party);
+            fn uses(&mut $this, rid: Rid) -> bool;
+            fn leave_to_users(&mut $this, rid: Rid) -> bool;
+            fn alive(&mut $this, party: Party) -> bool;
+            fn relax(&mut $this, holder: Party, times: u32) -> bool;
+            fn is_stopped(&mut $this, party: Party) -> bool;
+            fn has_stopped_user(&mut $this, rid: Rid) -> bool;
+            fn entropy(&mut $this) -> [u64; 2];
+        }
+    };
+}
+pub(crate) use forward_parties;
+
+/// The services that the chip needs from the machine it is plugged into.
+pub trait Host: Bus + Parties {}
+
+impl<H: Bus + Parties> Host for H {}
+
+/// A machine with one flat memory for all functions, in which a bus address is an offset. It records writes and interrupts.
+#[derive(Clone, Debug, Default)]
+pub struct FlatMachine {
+    /// The memory.
+    pub memory: Vec<u8>,
+    /// Functions and vectors of the interrupts that were raised, in order.
+    pub interrupts: Vec<(u8, u16)>,
+    /// Address and length of every write.
+    pub written: Vec<(Iova, u32)>,
+    /// Addresses that are not mapped.
+    pub hole: Range<Iova>,
+    /// A program that uses a function is stopped.
+    pub has_stopped_program: bool,
+}
+
+impl Alone for FlatMachine {
+    fn has_stopped_program(&self) -> bool {
+        self.has_stopped_program
+    }
+}
+
+impl FlatMachine {
+    fn range(&self, at: Iova, len: usize) -> Option<Range<usize>> {
+        let end = at.checked_add(len as u64)?;
+        let hole = at < self.hole.end && end > self.hole.start;
+        (end <= self.memory.len() as u64 && !hole).then_some(at as usize..end as usize)
+    }
+}
+
+impl Bus for FlatMachine {
+    fn read(&mut self, _: Rid, at: Iova, buf: &mut [u8]) -> Result<(), Abort> {
+        let range = self.range(at, buf.len()).ok_or(Abort::Source)?;
+        buf.copy_from_slice(&self.memory[range]);
+        Ok(())
+    }
+    fn write(&mut self, _: Rid, at: Iova, data: &[u8]) -> Result<(), Abort> {
+        let range = self.range(at, data.len()).ok_or(Abort::Destination)?;
+        self.memory[range].copy_from_slice(data);
+        self.written.push((at, data.len() as u32));
+        Ok(())
+    }
+    // Most of a simulation's copies are from memory to memory, which needs no buffer.
+    fn copy(&mut self, staged: &[u8], moves: &[Move]) -> Result<(), Abort> {
+        for one in moves {
+            let Source::Bus(_, at) = one.src else {
+                one.through_buffer(self, staged)?;
+                continue;
+            };
+            let to = self.range(one.dst, one.len as usize).ok_or(Abort::Destination)?;
+            let from = self.range(at, one.len as usize).ok_or(Abort::Source)?;
+            self.memory.copy_within(from, to.start);
+            self.written.push((one.dst, one.len));
+        }
+        Ok(())
+    }
+    fn msix(&mut self, rid: Rid, vector: u16, _: u64, _: u32) {
+        self.interrupts.push((rid.0, vector));
+    }
+}
+
 /// The host contends for the locks of the model it drives.
 impl sync::Contender for dyn Host + '_ {
     #[inline]
     fn party(&self) -> Party {
-        Host::party(self)
+        Parties::party(self)
     }
     #[inline]
     fn steady(&self) -> Option<Party> {
-        Host::steady(self)
+        Parties::steady(self)
     }
     fn barrier(&mut self) {
-        Host::barrier(self);
+        Parties::barrier(self);
     }
     fn alive(&mut self, party: Party) -> bool {
-        Host::alive(self, party)
+        Parties::alive(self, party)
     }
     fn relax(&mut self, holder: Party, times: u32) -> bool {
-        Host::relax(self, holder, times)
+        Parties::relax(self, holder, times)
     }
 }

@@ -8,19 +8,7 @@
 //! use devmodel::engine::{sim::{self, Measure, Operation, Plan}, timing::Profile};
 //! use devmodel::{Adapter, Config, host::*, region::{Geometry, Region}};
 //!
-//! struct Machine; // implements Host: memory, interrupts, and who else is there
-//! # impl Host for Machine {
-//! #     fn read(&mut self, _: Rid, _: Iova, _: &mut [u8]) -> Result<(), Abort> { Err(Abort::Source) }
-//! #     fn write(&mut self, _: Rid, _: Iova, _: &[u8]) -> Result<(), Abort> { Err(Abort::Destination) }
-//! #     fn copy(&mut self, _: &[u8], _: &[Move]) -> Result<(), Abort> { Err(Abort::Source) }
-//! #     fn msix(&mut self, _: Rid, _: u16, _: u64, _: u32) {}
-//! #     fn party(&self) -> Party { Party(1) }
-//! #     fn reaches(&mut self, _: Party) -> bool { true }
-//! #     fn wake(&mut self, _: Party) {}
-//! #     fn alive(&mut self, _: Party) -> bool { true }
-//! #     fn relax(&mut self, _: Party, _: u32) -> bool { false }
-//! # }
-//! let mut machine = Machine;
+//! let mut machine = FlatMachine::default();
 //! let adapter = Adapter::power_on(Region::private(Geometry::SMALL), Config::default(), &mut machine);
 //! // Configuration space of function 0, the PF: device 1017 of vendor 15b3.
 //! assert_eq!(adapter.config_read(&mut machine, 0, 0, 4), 0x1017_15b3);

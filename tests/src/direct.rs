@@ -6,7 +6,7 @@ use crate::bed::SharedWire;
 use devmodel::{
     Adapter, Config,
     engine::Runner,
-    host::{Abort, Host, Iova, Move, Party, Rid, Source},
+    host::{Abort, Alone, Bus, Iova, Rid, forward},
     identity,
     pcie::MsixMessage,
     region::{Func, Geometry, Region, Sync as Word, WireRing},
@@ -61,36 +61,19 @@ impl Mapped {
     pub fn is_empty(&self) -> bool {
         self.ranges.is_empty()
     }
-    /// The read of [`Host::read`], on the mapped memory.
-    pub fn read(&self, rid: Rid, at: Iova, buf: &mut [u8]) -> Result<(), Abort> {
+}
+
+impl Bus for Mapped {
+    fn read(&mut self, rid: Rid, at: Iova, buf: &mut [u8]) -> Result<(), Abort> {
         let from = self.reach(rid, at, buf.len()).ok_or(Abort::Source)?;
         // SAFETY: the range was mapped by its owner, which keeps it; everything runs in one thread.
         unsafe { std::ptr::copy(from, buf.as_mut_ptr(), buf.len()) };
         Ok(())
     }
-    /// The write of [`Host::write`], on the mapped memory.
-    pub fn write(&self, rid: Rid, at: Iova, data: &[u8]) -> Result<(), Abort> {
+    fn write(&mut self, rid: Rid, at: Iova, data: &[u8]) -> Result<(), Abort> {
         let to = self.reach(rid, at, data.len()).ok_or(Abort::Destination)?;
         // SAFETY: as in `read`.
         unsafe { std::ptr::copy(data.as_ptr(), to, data.len()) };
-        Ok(())
-    }
-    /// The copies of [`Host::copy`], on the mapped memory.
-    pub fn copy(&self, staged: &[u8], moves: &[Move]) -> Result<(), Abort> {
-        for one in moves {
-            let len = one.len as usize;
-            let bytes = match one.src {
-                Source::Staged(at) => {
-                    staged.get(at as usize..at as usize + len).ok_or(Abort::Source)?.to_vec()
-                }
-                Source::Bus(rid, at) => {
-                    let mut bytes = vec![0; len];
-                    self.read(rid, at, &mut bytes)?;
-                    bytes
-                }
-            };
-            self.write(one.dst_rid, one.dst, &bytes)?;
-        }
         Ok(())
     }
 }
@@ -102,15 +85,10 @@ struct Process {
     eventfds: BTreeMap<(u8, u16), OwnedFd>,
 }
 
-impl Host for Process {
-    fn read(&mut self, rid: Rid, at: Iova, buf: &mut [u8]) -> Result<(), Abort> {
-        self.mapped.read(rid, at, buf)
-    }
-    fn write(&mut self, rid: Rid, at: Iova, data: &[u8]) -> Result<(), Abort> {
-        self.mapped.write(rid, at, data)
-    }
-    fn copy(&mut self, staged: &[u8], moves: &[Move]) -> Result<(), Abort> {
-        self.mapped.copy(staged, moves)
+impl Bus for Process {
+    forward! { self.mapped:
+        fn read(&mut self, rid: Rid, at: Iova, buf: &mut [u8]) -> Result<(), Abort>;
+        fn write(&mut self, rid: Rid, at: Iova, data: &[u8]) -> Result<(), Abort>;
     }
     fn msix(&mut self, rid: Rid, vector: u16, _address: u64, _data: u32) {
         if let Some(fd) = self.eventfds.get(&(rid.0, vector)) {
@@ -119,20 +97,9 @@ impl Host for Process {
             unsafe { libc::write(fd.as_raw_fd(), (&raw const one).cast(), 8) };
         }
     }
-    fn party(&self) -> Party {
-        Party(1)
-    }
-    fn reaches(&mut self, _: Party) -> bool {
-        true
-    }
-    fn wake(&mut self, _: Party) {}
-    fn alive(&mut self, _: Party) -> bool {
-        true
-    }
-    fn relax(&mut self, _: Party, _: u32) -> bool {
-        false
-    }
 }
+
+impl Alone for Process {}
 
 struct Inner {
     adapter: Adapter,

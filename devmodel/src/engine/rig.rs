@@ -3,7 +3,7 @@
 
 use crate::{
     Adapter, Config,
-    host::{Abort, Host, Iova, Move, Party, Rid, Source},
+    host::{FlatMachine, Iova, Party},
     identity,
     region::{Func, Geometry, Region, Sync},
     state::{CqRow, EqRow, MkeyRow, PdRow, QpFlags, QpRow, RoceAddress, WqMemory},
@@ -44,76 +44,6 @@ impl Sizes {
 
 const LOG_RQ_STRIDE: u8 = 5;
 const ME: Party = Party(1);
-
-/// A machine with flat memory; a bus address is an offset into it.
-pub(crate) struct Machine {
-    pub memory: Vec<u8>,
-    pub interrupts: Vec<(u8, u16)>,
-    /// Address and length of every write.
-    pub written: Vec<(Iova, u32)>,
-    /// Start and end of a range of addresses that are refused.
-    pub hole: (Iova, Iova),
-    /// A program that uses a function is stopped.
-    pub has_stopped_user: bool,
-}
-
-impl Machine {
-    fn range(&self, at: Iova, len: usize) -> Option<std::ops::Range<usize>> {
-        let end = at.checked_add(len as u64)?;
-        let hole = at < self.hole.1 && end > self.hole.0;
-        (end <= self.memory.len() as u64 && !hole).then_some(at as usize..end as usize)
-    }
-}
-
-impl Host for Machine {
-    fn read(&mut self, _: Rid, at: Iova, buf: &mut [u8]) -> Result<(), Abort> {
-        let range = self.range(at, buf.len()).ok_or(Abort::Source)?;
-        buf.copy_from_slice(&self.memory[range]);
-        Ok(())
-    }
-    fn write(&mut self, _: Rid, at: Iova, data: &[u8]) -> Result<(), Abort> {
-        let range = self.range(at, data.len()).ok_or(Abort::Destination)?;
-        self.memory[range].copy_from_slice(data);
-        self.written.push((at, data.len() as u32));
-        Ok(())
-    }
-    fn copy(&mut self, staged: &[u8], moves: &[Move]) -> Result<(), Abort> {
-        for one in moves {
-            let to = self.range(one.dst, one.len as usize).ok_or(Abort::Destination)?;
-            match one.src {
-                Source::Bus(_, at) => {
-                    let from = self.range(at, one.len as usize).ok_or(Abort::Source)?;
-                    self.memory.copy_within(from, to.start);
-                }
-                Source::Staged(at) => {
-                    let from = staged.get(at as usize..(at + one.len) as usize).ok_or(Abort::Source)?;
-                    self.memory[to].copy_from_slice(from);
-                }
-            }
-            self.written.push((one.dst, one.len));
-        }
-        Ok(())
-    }
-    fn msix(&mut self, rid: Rid, vector: u16, _: u64, _: u32) {
-        self.interrupts.push((rid.0, vector));
-    }
-    fn party(&self) -> Party {
-        ME
-    }
-    fn reaches(&mut self, _: Party) -> bool {
-        true
-    }
-    fn wake(&mut self, _: Party) {}
-    fn alive(&mut self, _: Party) -> bool {
-        true
-    }
-    fn relax(&mut self, _: Party, _: u32) -> bool {
-        false
-    }
-    fn has_stopped_user(&mut self, _: Rid) -> bool {
-        self.has_stopped_user
-    }
-}
 
 /// One side of a connection: a QP with its queues, a CQ, an EQ and a key for all memory.
 #[derive(Clone, Copy, Debug)]
@@ -170,7 +100,7 @@ impl Default for Link {
 /// Connected functions: side `i` with side `i ^ 1`.
 pub(crate) struct Rig {
     pub adapter: Adapter,
-    pub machine: Machine,
+    pub machine: FlatMachine,
     pub sides: Vec<Side>,
     sizes: Sizes,
     /// Buffer for a request, reused.
@@ -186,13 +116,7 @@ impl Rig {
 
     /// A connected pair of queue pairs for each pair of functions. The near sides share one data area, the far sides another.
     pub(crate) fn of_pairs(config: Config, link: Link, pairs: &[[u8; 2]], sizes: Sizes) -> Self {
-        let mut machine = Machine {
-            memory: vec![0; FIRST as usize],
-            interrupts: Vec::new(),
-            written: Vec::new(),
-            hole: (0, 0),
-            has_stopped_user: false,
-        };
+        let mut machine = FlatMachine { memory: vec![0; FIRST as usize], ..FlatMachine::default() };
         let adapter = Adapter::power_on(Region::private(sizes.geometry), config, &mut machine);
         // Completion queues are contiguous, so that an address identifies the owner of its queue.
         let mut free = FIRST + 2 * pairs.len() as u64 * cq_bytes(sizes);
@@ -390,7 +314,7 @@ struct Own {
 }
 
 impl Own {
-    fn of(adapter: &Adapter, machine: &mut Machine, fid: u8, free: &mut Iova) -> Self {
+    fn of(adapter: &Adapter, machine: &mut FlatMachine, fid: u8, free: &mut Iova) -> Self {
         adapter.region().sync(fid, Sync::Present).store(1, Release);
         let mut func = Func::lock(adapter.region(), fid, machine);
         let f = &mut func;
@@ -430,7 +354,7 @@ impl Own {
 
 fn create(
     adapter: &Adapter,
-    machine: &mut Machine,
+    machine: &mut FlatMachine,
     fid: u8,
     own: Own,
     cq_at: Iova,
@@ -479,7 +403,7 @@ fn gid(fid: u8) -> [u8; 16] {
     hwspec::wire::ip::gid_of_v4([127, 0, 0, fid + 1])
 }
 
-fn connect(adapter: &Adapter, machine: &mut Machine, side: Side, peer: Side, link: Link) {
+fn connect(adapter: &Adapter, machine: &mut FlatMachine, side: Side, peer: Side, link: Link) {
     let mut func = Func::lock(adapter.region(), side.fid, machine);
     let q = func.get_mut::<QpRow>(side.qpn).expect("the QP");
     (q.state, q.mtu, q.remote_qpn) = (QpState::Rts.raw(), link.mtu, peer.qpn);

@@ -275,7 +275,7 @@ fn a_lost_packet_is_sent_again_though_a_bystander_at_the_peer_is_stopped() {
     let (mut rig, mut runner) = rig();
     waiting_at_the_peer(&mut rig, &mut runner);
     rig.with(1, |func| func.take_front());
-    rig.machine.has_stopped_user = true;
+    rig.machine.has_stopped_program = true;
     for timeout in 0.. {
         // Others continue to send to that function, and it consumes their frames.
         rig.with(1, |func| func.has_frame().then(|| func.take_front()));
@@ -293,7 +293,7 @@ fn a_lost_packet_is_sent_again_though_a_bystander_at_the_peer_is_stopped() {
 fn no_retry_is_spent_while_only_one_who_is_stopped_could_take_what_waits() {
     let (mut rig, mut runner) = rig();
     waiting_at_the_peer(&mut rig, &mut runner);
-    rig.machine.has_stopped_user = true;
+    rig.machine.has_stopped_program = true;
     let held = Func::lock(rig.adapter.region(), rig.sides[1].fid, &mut rig.machine);
     let mut now = 0;
     for _ in 0..20 {
@@ -319,7 +319,7 @@ fn memory_that_is_gone_fails_the_one_request_and_not_those_before() {
     for to in [0, 1 << 20] {
         rig.post_list(0, WqeOpcode::RdmaWrite, &list, (peer.data + to, peer.key), 0, true);
     }
-    rig.machine.hole = (peer.data + (1 << 20) + 4096, peer.data + (2 << 20));
+    rig.machine.hole = peer.data + (1 << 20) + 4096..peer.data + (2 << 20);
     let bytes = pattern(&mut rig, 0, 8192);
     go(&mut rig, &mut runner, 1);
     assert_eq!(rig.poll(0).map(|c| c.opcode()), Some(CqeOpcode::Req));

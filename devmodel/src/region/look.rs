@@ -214,53 +214,27 @@ fn words<A: Word>(from: *mut u8, to: *mut A::Value, count: usize) {
 mod tests {
     use super::*;
     use crate::{
-        host::{Abort, Host, Iova, Move, Party, Rid},
+        host::{FlatMachine, Party},
         region::{Func, Geometry},
         state::{Counters, PdRow, QpRow},
     };
 
-    struct Quiet;
-    impl Host for Quiet {
-        fn read(&mut self, _: Rid, _: Iova, _: &mut [u8]) -> Result<(), Abort> {
-            Err(Abort::Source)
-        }
-        fn write(&mut self, _: Rid, _: Iova, _: &[u8]) -> Result<(), Abort> {
-            Err(Abort::Destination)
-        }
-        fn copy(&mut self, _: &[u8], _: &[Move]) -> Result<(), Abort> {
-            Err(Abort::Source)
-        }
-        fn msix(&mut self, _: Rid, _: u16, _: u64, _: u32) {}
-        fn party(&self) -> Party {
-            Party(1)
-        }
-        fn reaches(&mut self, _: Party) -> bool {
-            false
-        }
-        fn wake(&mut self, _: Party) {}
-        fn alive(&mut self, _: Party) -> bool {
-            true
-        }
-        fn relax(&mut self, _: Party, _: u32) -> bool {
-            false
-        }
-    }
-
     #[test]
     fn a_look_finds_what_is_live_by_the_drivers_numbers_while_somebody_holds_the_lock() {
         let region = Region::private(Geometry::SMALL);
-        let mut func = Func::lock(&region, 2, &mut Quiet);
+        let mut host = FlatMachine::default();
+        let mut func = Func::lock(&region, 2, &mut host);
         let (a, b) = (func.alloc::<PdRow>(7, Party(3)).unwrap(), func.alloc::<PdRow>(8, Party(4)).unwrap());
         let numbers = [a, b].map(|index| func.number::<PdRow>(index));
-        func.commit(&mut Quiet);
+        func.commit(&mut host);
         func.count(Counters::TxPackets, 5);
         *func.function_mut(|f| &mut f.vport_state) = 1;
-        func.commit(&mut Quiet);
+        func.commit(&mut host);
         let found: Vec<_> =
             region.objects::<PdRow>(2).map(|(n, row)| (n, row.head.uid, row.head.party)).collect();
         assert_eq!(found, [(numbers[0], 7, 3), (numbers[1], 8, 4)]);
         func.free::<PdRow>(a);
-        func.commit(&mut Quiet);
+        func.commit(&mut host);
         assert_eq!(region.objects::<PdRow>(2).map(|(n, _)| n).collect::<Vec<_>>(), [numbers[1]]);
         assert_eq!(region.counters(2)[Counters::TxPackets as usize], 5);
         assert!(region.port(2).unwrap().up);

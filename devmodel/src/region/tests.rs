@@ -2,7 +2,7 @@
 
 use super::{flat::Header, *};
 use crate::{
-    host::{Abort, Host, Iova, Move, Party, Rid},
+    host::{Abort, Bus, Host, Iova, Parties, Party, Rid, forward, forward_parties},
     state::{CqRow, PdRow, QpFlags, QpRow},
 };
 use std::{collections::HashSet, ptr::NonNull, sync::Arc};
@@ -20,21 +20,17 @@ pub(super) struct Machine {
     interrupts: Vec<u16>,
 }
 
-impl Host for Machine {
-    fn read(&mut self, _: Rid, _: Iova, buf: &mut [u8]) -> Result<(), Abort> {
-        buf.fill(0);
-        Ok(())
-    }
+impl Bus for Machine {
     fn write(&mut self, _: Rid, at: Iova, data: &[u8]) -> Result<(), Abort> {
         self.written.push((at, data.into()));
-        Ok(())
-    }
-    fn copy(&mut self, _: &[u8], _: &[Move]) -> Result<(), Abort> {
         Ok(())
     }
     fn msix(&mut self, _: Rid, vector: u16, _: u64, _: u32) {
         self.interrupts.push(vector);
     }
+}
+
+impl Parties for Machine {
     fn party(&self) -> Party {
         Party(self.me)
     }
@@ -225,10 +221,7 @@ fn a_ring_has_room_when_all_is_taken_though_the_last_frame_was_not_counted() {
 
 /// A host that is killed in the middle of carrying out effects.
 struct Killed<'a>(&'a mut Machine, usize);
-impl Host for Killed<'_> {
-    fn read(&mut self, rid: Rid, at: Iova, buf: &mut [u8]) -> Result<(), Abort> {
-        self.0.read(rid, at, buf)
-    }
+impl Bus for Killed<'_> {
     fn write(&mut self, rid: Rid, at: Iova, data: &[u8]) -> Result<(), Abort> {
         if self.1 == 0 {
             std::panic::resume_unwind(Box::new("killed"));
@@ -236,25 +229,12 @@ impl Host for Killed<'_> {
         self.1 -= 1;
         self.0.write(rid, at, data)
     }
-    fn copy(&mut self, staged: &[u8], moves: &[Move]) -> Result<(), Abort> {
-        self.0.copy(staged, moves)
+    forward! { self.0:
+        fn msix(&mut self, rid: Rid, vector: u16, address: u64, data: u32);
     }
-    fn msix(&mut self, rid: Rid, vector: u16, address: u64, data: u32) {
-        self.0.msix(rid, vector, address, data);
-    }
-    fn party(&self) -> Party {
-        self.0.party()
-    }
-    fn reaches(&mut self, _: Party) -> bool {
-        true
-    }
-    fn wake(&mut self, _: Party) {}
-    fn alive(&mut self, party: Party) -> bool {
-        self.0.alive(party)
-    }
-    fn relax(&mut self, _: Party, _: u32) -> bool {
-        false
-    }
+}
+impl Parties for Killed<'_> {
+    forward_parties! { self.0 }
 }
 
 #[test]

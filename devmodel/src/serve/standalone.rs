@@ -6,7 +6,7 @@ use super::{Function, Guest, transfer};
 use crate::{
     Adapter, Config,
     engine::Runner,
-    host::{Abort, Host, Iova, Move, Party, Rid, Source},
+    host::{Abort, Alone, Bus, Host, Iova, Move, Rid, Source},
     pcie::MsixMessage,
     region::{FunctionSet, Geometry, Patience, Region},
 };
@@ -115,7 +115,7 @@ impl StandaloneHost<'_> {
     }
 }
 
-impl Host for StandaloneHost<'_> {
+impl Bus for StandaloneHost<'_> {
     fn read(&mut self, rid: Rid, at: Iova, buf: &mut [u8]) -> Result<(), Abort> {
         self.guest(rid).ok_or(Abort::Source)?.memory.read(at, buf)
     }
@@ -143,18 +143,6 @@ impl Host for StandaloneHost<'_> {
             guest.irqs.raise(vector, data);
         }
     }
-    fn party(&self) -> Party {
-        Party(1)
-    }
-    fn reaches(&mut self, _: Party) -> bool {
-        true
-    }
-    fn wake(&mut self, _: Party) {}
-    fn alive(&mut self, _: Party) -> bool {
-        true
-    }
-    fn relax(&mut self, _: Party, _: u32) -> bool {
-        std::thread::yield_now();
-        false
-    }
 }
+
+impl Alone for StandaloneHost<'_> {}

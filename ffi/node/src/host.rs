@@ -8,7 +8,7 @@ use super::{
     sys,
 };
 use devmodel::{
-    host::{Abort, Host, Iova, Move, Party, Rid, forward},
+    host::{Abort, Bus, Iova, Move, Parties, Party, Rid, forward},
     region::Outlet,
 };
 use std::sync::atomic::Ordering::*;
@@ -16,7 +16,7 @@ use std::sync::atomic::Ordering::*;
 /// One runner's view of the node.
 pub struct NodeHost<'a>(pub(super) Memory<'a>);
 
-impl Host for NodeHost<'_> {
+impl Bus for NodeHost<'_> {
     forward! { self.0:
         fn read(&mut self, rid: Rid, at: Iova, buf: &mut [u8]) -> Result<(), Abort>;
         fn write(&mut self, rid: Rid, at: Iova, data: &[u8]) -> Result<(), Abort>;
@@ -30,7 +30,9 @@ impl Host for NodeHost<'_> {
         }
         core.fire(rid.0, vector);
     }
+}
 
+impl Parties for NodeHost<'_> {
     #[inline]
     fn party(&self) -> Party {
         Party(self.0.core.me.slot)

@@ -20,7 +20,7 @@ use crate::{
 };
 use devmodel::{
     Adapter, Config, LinkLayer, Profile,
-    host::{Abort, Host, Iova, Move, Party, Rid},
+    host::{self, Parties, Party},
     region::{Geometry, Region},
     strict::Strict,
     wire::Faults,
@@ -431,22 +431,14 @@ const STRANGER: Party = Party(u16::MAX);
 /// A host without a machine, for switching on the adapter and checking its locks. It considers only the calling party alive.
 struct Unplugged(Party);
 
-impl Host for Unplugged {
+impl host::Bus for Unplugged {}
+
+impl Parties for Unplugged {
     fn entropy(&mut self) -> [u64; 2] {
         // Two hashes under keys that the standard library gets from the system.
         let random = RandomState::new();
         [0, 1].map(|i: u64| random.hash_one(i))
     }
-    fn read(&mut self, _: Rid, _: Iova, _: &mut [u8]) -> Result<(), Abort> {
-        Err(Abort::Source)
-    }
-    fn write(&mut self, _: Rid, _: Iova, _: &[u8]) -> Result<(), Abort> {
-        Err(Abort::Destination)
-    }
-    fn copy(&mut self, _: &[u8], _: &[Move]) -> Result<(), Abort> {
-        Err(Abort::Source)
-    }
-    fn msix(&mut self, _: Rid, _: u16, _: u64, _: u32) {}
     fn party(&self) -> Party {
         self.0
     }

@@ -4,7 +4,7 @@ use crate::{
     machine::{Fault, functions, machine},
     schedule::{Point, visit},
 };
-use devmodel::host::{Abort, Host, Iova, Move, Party, Rid, Source};
+use devmodel::host::{Abort, Bus, Iova, Move, Parties, Party, Rid, Source};
 
 /// The host of one runner.
 pub struct LabHost {
@@ -16,23 +16,23 @@ pub struct LabHost {
 /// Number of times that a waiter checks the lock before it asks if the holder is stopped.
 const LOOKS: u32 = 3;
 
-impl Host for LabHost {
+impl Bus for LabHost {
     fn read(&mut self, rid: Rid, at: Iova, buf: &mut [u8]) -> Result<(), Abort> {
         visit(Point::Copy);
-        let done = machine().memory.borrow().mapped.read(rid, at, buf);
+        let done = machine().memory.borrow_mut().mapped.read(rid, at, buf);
         done.map_err(|abort| machine().abort(rid, at, abort))
     }
 
     fn write(&mut self, rid: Rid, at: Iova, data: &[u8]) -> Result<(), Abort> {
         visit(Point::Copy);
-        let done = machine().memory.borrow().mapped.write(rid, at, data);
+        let done = machine().memory.borrow_mut().mapped.write(rid, at, data);
         done.map_err(|abort| machine().abort(rid, at, abort))
     }
 
     fn copy(&mut self, staged: &[u8], moves: &[Move]) -> Result<(), Abort> {
         for one in moves {
             visit(Point::Copy);
-            let done = machine().memory.borrow().mapped.copy(staged, std::slice::from_ref(one));
+            let done = machine().memory.borrow_mut().mapped.copy(staged, std::slice::from_ref(one));
             done.map_err(|abort| match (abort, one.src) {
                 (Abort::Source, Source::Bus(rid, at)) => machine().abort(rid, at, abort),
                 _ => machine().abort(one.dst_rid, one.dst, abort),
@@ -42,8 +42,9 @@ impl Host for LabHost {
     }
 
     // Programs poll, so interrupts wake no thread.
-    fn msix(&mut self, _: Rid, _: u16, _: u64, _: u32) {}
+}
 
+impl Parties for LabHost {
     fn party(&self) -> Party {
         self.party
     }

@@ -1,6 +1,6 @@
 //! The machine around the chip: flat memories with their access rights, and the interrupts that were raised.
 
-use devmodel::host::{Abort, Host, Iova, Move, Party, Rid, Source};
+use devmodel::host::{Abort, Bus, Iova, Move, Parties, Party, Rid, Source};
 use std::{
     collections::{BTreeMap, BTreeSet},
     ops::Range,
@@ -148,7 +148,7 @@ impl Memory {
     }
 }
 
-impl Host for Memory {
+impl Bus for Memory {
     fn read(&mut self, rid: Rid, at: Iova, buf: &mut [u8]) -> Result<(), Abort> {
         let (base, offset) = self.reach(rid, at, buf.len()).ok_or(Abort::Source)?;
         buf.copy_from_slice(&self.blocks[&base].bytes[offset..offset + buf.len()]);
@@ -164,21 +164,13 @@ impl Host for Memory {
 
     fn copy(&mut self, staged: &[u8], moves: &[Move]) -> Result<(), Abort> {
         for one in moves {
-            let len = one.len as usize;
-            let mut bytes = vec![0; len];
-            match one.src {
-                Source::Bus(_, at)
-                    if self.uncopied.iter().any(|r| at < r.end && r.start < at + len as u64) =>
-                {
+            if let Source::Bus(_, at) = one.src {
+                let end = at + u64::from(one.len);
+                if self.uncopied.iter().any(|r| at < r.end && r.start < end) {
                     return Err(Abort::Source);
                 }
-                Source::Bus(rid, at) => self.read(rid, at, &mut bytes)?,
-                Source::Staged(at) => {
-                    let at = at as usize;
-                    bytes.copy_from_slice(staged.get(at..at + len).ok_or(Abort::Source)?);
-                }
             }
-            self.write(one.dst_rid, one.dst, &bytes)?;
+            one.through_buffer(self, staged)?;
         }
         Ok(())
     }
@@ -186,7 +178,9 @@ impl Host for Memory {
     fn msix(&mut self, rid: Rid, vector: u16, address: u64, data: u32) {
         self.interrupts.push(Interrupt { fid: rid.0, vector, address, data });
     }
+}
 
+impl Parties for Memory {
     fn party(&self) -> Party {
         self.party
     }

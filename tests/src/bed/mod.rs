@@ -37,7 +37,7 @@ pub use wire::{Captured, Chaos, Fault, Filter, SharedWire, Wire, parse, reseal, 
 use devmodel::{
     Adapter, Config, LinkLayer, Profile,
     engine::Runner,
-    host::{Host, Party},
+    host::{Parties, Party},
     region::{Func, Geometry, Region, Sync, WireRing},
     state::Counters,
 };

@@ -6,7 +6,6 @@ use crate::{
         sim::{Measure, Operation, Plan, Report, SimError, Watch, watch},
         timing::Profile,
     },
-    host::{Abort, Host, Iova, Move, Party, Rid},
     state::Counters,
 };
 use hwspec::wire::{BthOpcode, NakCode, Syndrome};
@@ -154,100 +153,6 @@ fn a_program_on_no_processor_has_its_peer_wait_for_receives() {
     times.sort_unstable();
     let gap = times.windows(2).map(|two| two[1] - two[0]).max().expect("frames");
     assert!((600_000_000..1_400_000_000).contains(&gap), "{gap}");
-}
-
-/// A host without memory that answers everything contrary to the defaults of [`Host`], and records its calls.
-#[derive(Default)]
-struct Contrary(Vec<&'static str>);
-
-impl Host for Contrary {
-    fn read(&mut self, _: Rid, _: Iova, _: &mut [u8]) -> Result<(), Abort> {
-        Err(Abort::Gone)
-    }
-    fn write(&mut self, _: Rid, _: Iova, _: &[u8]) -> Result<(), Abort> {
-        Err(Abort::Gone)
-    }
-    fn copy(&mut self, _: &[u8], _: &[Move]) -> Result<(), Abort> {
-        Err(Abort::Gone)
-    }
-    fn msix(&mut self, _: Rid, _: u16, _: u64, _: u32) {
-        self.0.push("msix");
-    }
-    fn party(&self) -> Party {
-        Party(7)
-    }
-    fn steady(&self) -> Option<Party> {
-        Some(Party(7))
-    }
-    fn barrier(&mut self) {
-        self.0.push("barrier");
-    }
-    fn reaches(&mut self, _: Party) -> bool {
-        false
-    }
-    fn by_reference(&mut self, _: Rid, _: Rid) -> bool {
-        false
-    }
-    fn is_tended(&mut self, _: Rid) -> bool {
-        true
-    }
-    fn uplink_waits(&mut self) {
-        self.0.push("uplink_waits");
-    }
-    fn capture_waits(&mut self) {
-        self.0.push("capture_waits");
-    }
-    fn keeper(&mut self, _: Rid) -> Option<Party> {
-        Some(Party(7))
-    }
-    fn tends(&mut self, _: Rid) -> bool {
-        true
-    }
-    fn wake(&mut self, _: Party) {
-        self.0.push("wake");
-    }
-    fn uses(&mut self, _: Rid) -> bool {
-        false
-    }
-    fn leave_to_users(&mut self, _: Rid) -> bool {
-        true
-    }
-    fn alive(&mut self, _: Party) -> bool {
-        false
-    }
-    fn relax(&mut self, _: Party, _: u32) -> bool {
-        true
-    }
-    fn is_stopped(&mut self, _: Party) -> bool {
-        true
-    }
-    fn has_stopped_user(&mut self, _: Rid) -> bool {
-        true
-    }
-    fn entropy(&mut self) -> [u64; 2] {
-        [7; 2]
-    }
-}
-
-#[test]
-fn a_bus_that_refuses_leaves_locks_and_parties_to_its_host() {
-    let mut host = Contrary::default();
-    let mut bus = Refusing(&mut host);
-    assert_eq!(bus.read(Rid(0), 0, &mut [0]), Err(Abort::Source));
-    bus.msix(Rid(0), 0, 0, 0);
-    let (one, other) = (Rid(0), Rid(1));
-    // Taking a lock that is biased to another thread requires a barrier in that thread.
-    bus.barrier();
-    bus.uplink_waits();
-    bus.capture_waits();
-    bus.wake(Party(1));
-    let parties = [Some(bus.party()), bus.steady(), bus.keeper(one)];
-    let said = [bus.is_tended(one), bus.tends(one), bus.leave_to_users(one), bus.relax(Party(1), 1)];
-    let stopped = [bus.is_stopped(Party(1)), bus.has_stopped_user(one)];
-    let denied = [bus.by_reference(one, other), bus.reaches(Party(1)), bus.uses(one), bus.alive(Party(1))];
-    assert_eq!((parties, said, stopped), ([Some(Party(7)); 3], [true; 4], [true; 2]));
-    assert_eq!((denied, bus.entropy()), ([false; 4], [7; 2]));
-    assert_eq!(host.0, ["barrier", "uplink_waits", "capture_waits", "wake"]);
 }
 
 #[test]

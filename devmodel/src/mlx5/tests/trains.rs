@@ -133,7 +133,7 @@ fn a_refusal_within_a_train_is_at_its_packet() {
                     pattern(rig, 0, 40 << 10);
                     pattern(rig, 1, 40 << 10);
                     let hole = rig.sides[end].data + at;
-                    rig.machine.hole = (hole, hole + 1);
+                    rig.machine.hole = hole..hole + 1;
                     let to = rig.sides[1].data;
                     rig.post_recv(1, to, 40 << 10);
                     rig.post_send(0, opcode, 40 << 10, 0, true);

@@ -4,7 +4,7 @@ use devmodel::{
     Adapter, Config,
     cmd::Syndrome,
     engine::Runner,
-    host::{Abort, Host, Iova, Move, Party, Rid, Source},
+    host::{Abort, Bus, Iova, Parties, Party, Rid},
     region::{Geometry, Region},
 };
 use hwspec::{
@@ -58,7 +58,7 @@ impl Machine {
     }
 }
 
-impl Host for Machine {
+impl Bus for Machine {
     fn read(&mut self, rid: Rid, at: Iova, buf: &mut [u8]) -> Result<(), Abort> {
         let from = self.at(rid, at, buf.len()).ok_or(Abort::Source)?;
         buf.copy_from_slice(from);
@@ -68,20 +68,12 @@ impl Host for Machine {
         self.at(rid, at, data.len()).ok_or(Abort::Destination)?.copy_from_slice(data);
         Ok(())
     }
-    fn copy(&mut self, staged: &[u8], moves: &[Move]) -> Result<(), Abort> {
-        for one in moves {
-            let mut bytes = vec![0; one.len as usize];
-            match one.src {
-                Source::Bus(rid, at) => self.read(rid, at, &mut bytes)?,
-                Source::Staged(at) => bytes.copy_from_slice(&staged[at as usize..][..one.len as usize]),
-            }
-            self.write(one.dst_rid, one.dst, &bytes)?;
-        }
-        Ok(())
-    }
     fn msix(&mut self, rid: Rid, vector: u16, address: u64, data: u32) {
         self.interrupts.push((rid, vector, address, data));
     }
+}
+
+impl Parties for Machine {
     fn party(&self) -> Party {
         Party(self.party.max(1))
     }

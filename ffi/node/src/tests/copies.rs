@@ -2,7 +2,7 @@
 
 use super::bed::{OnNode, Other, Pages, Scratch, eventually, listen, say, start, until_killed};
 use crate::{NodeOptions, NodeTransport, ServedFunction, node::Node};
-use devmodel::host::{Abort, Host, Move, Party, Rid, Source};
+use devmodel::host::{Abort, Bus, Move, Parties, Party, Rid, Source};
 use driver::transport::{Access, Scope, Transport};
 use std::{path::Path, time::Duration};
 

@@ -12,7 +12,7 @@ use crate::{
     node::Node,
     open_device_of,
 };
-use devmodel::host::{Abort, Host, Move, Rid, Source};
+use devmodel::host::{Abort, Bus, Move, Rid, Source};
 use driver::{
     transport::{Access, Transport},
     verbs::{AccessFlags, Mr, Pd},

@@ -15,7 +15,7 @@ use devmodel::{
         timed::{Ends, Happened, Timed},
         timing::{Dice, HostCosts, Profile, Spread},
     },
-    host::{Host, Iova, Rid},
+    host::{Bus, Iova, Rid},
     mlx5::Job,
     pcie::{doorbell, doorbell_half},
 };

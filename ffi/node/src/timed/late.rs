@@ -1,7 +1,7 @@
 //! The conductor's view of memory: completions and interrupts are kept until programs can see them.
 
 use crate::host::NodeHost;
-use devmodel::host::{Abort, Host, Iova, Move, Party, Rid, forward};
+use devmodel::host::{Abort, Bus, Iova, Move, Parties, Party, Rid, forward};
 
 /// Bytes of a completion or an event at least; results of atomics are shorter.
 const ENTRY: usize = 64;
@@ -23,7 +23,7 @@ pub struct Late<'h, 'm> {
 }
 
 #[deny(clippy::missing_trait_methods)]
-impl Host for Late<'_, '_> {
+impl Bus for Late<'_, '_> {
     fn write(&mut self, rid: Rid, at: Iova, data: &[u8]) -> Result<(), Abort> {
         if data.len() >= ENTRY {
             self.written.push(Written::Entry(rid, at, data.to_vec()));
@@ -40,6 +40,13 @@ impl Host for Late<'_, '_> {
     fn msix(&mut self, rid: Rid, vector: u16, _: u64, _: u32) {
         self.written.push(Written::Interrupt(rid, vector));
     }
+    forward! { self.host:
+        fn read(&mut self, rid: Rid, at: Iova, buf: &mut [u8]) -> Result<(), Abort>;
+    }
+}
+
+#[deny(clippy::missing_trait_methods)]
+impl Parties for Late<'_, '_> {
     // The conductor runs all functions, and nobody else does.
     fn uses(&mut self, _: Rid) -> bool {
         true
@@ -57,7 +64,6 @@ impl Host for Late<'_, '_> {
         false
     }
     forward! { self.host:
-        fn read(&mut self, rid: Rid, at: Iova, buf: &mut [u8]) -> Result<(), Abort>;
         fn party(&self) -> Party;
         fn steady(&self) -> Option<Party>;
         fn barrier(&mut self);
