@@ -5,7 +5,6 @@
 
 use super::{
     macs::Macs,
-    switch::Destination,
     tags::{self, Tags},
 };
 use crate::{
@@ -115,14 +114,12 @@ impl Switch {
             self.refresh(adapter);
             return self.route(adapter, from, whole, whole.len());
         }
-        let outside = from.map(|_| None);
-        let to: Vec<Option<u8>> = match adapter.destination(whole) {
-            Destination::Function(to) => vec![Some(to)],
-            Destination::Group => adapter.group(from).map(Some).chain(outside).collect(),
-            // Functions with other addresses than their initial ones check for themselves if the frame is for them.
-            Destination::Uplink => adapter.strangers(from).map(Some).chain(outside).collect(),
-        };
-        to.into_iter().map(|to| (to, Tags::default())).collect()
+        if let Some(to) = adapter.owner(whole) {
+            return vec![(Some(to), Tags::default())];
+        }
+        // Functions with other addresses than their initial ones check for themselves if a unicast frame is for them.
+        let inside = adapter.takers(from, adapter.is_for_group(whole)).map(Some);
+        inside.chain(from.map(|_| None)).map(|to| (to, Tags::default())).collect()
     }
 
     /// Finds the route of a frame of `from` (`None`: the uplink) with the first bytes `head` and a total of `len` bytes.
@@ -180,13 +177,9 @@ impl Switch {
         }
         let Some(root) = self.root else {
             let mut found = Found::new(form);
-            let set = |functions: &mut dyn Iterator<Item = u8>| functions.fold(0, |set, fid| set | 1 << fid);
-            found.to.push(if group {
-                (set(&mut adapter.group(from)), true, 0)
-            } else if let Some(owners) = self.macs.owners(mac) {
-                (owners, false, 0)
-            } else {
-                (set(&mut adapter.strangers(from)), true, 0)
+            found.to.push(match self.macs.owners(mac).filter(|_| !group) {
+                Some(owners) => (owners, false, 0),
+                None => (adapter.takers(from, group).fold(0, |set, fid| set | 1 << fid), true, 0),
             });
             return found;
         };

@@ -2,7 +2,6 @@
 
 mod cache;
 mod card;
-mod delivery;
 mod dispatch;
 mod eswitch;
 pub mod faults;
@@ -10,13 +9,12 @@ mod macs;
 mod mirror;
 pub mod network;
 pub(crate) mod rig;
+mod route;
 mod runner;
 pub mod scenario;
 mod sched;
 pub mod sim;
 pub mod spans;
-mod switch;
-mod switched;
 mod tags;
 mod text;
 pub mod timed;

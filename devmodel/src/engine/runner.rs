@@ -5,10 +5,9 @@
 //! one function's lock while it holds another's.
 
 use super::{
-    delivery::{Hand, payload_of},
     dispatch::dispatch,
     eswitch::Switch,
-    switched::keep_pace,
+    route::{At, Hand, payload_of},
 };
 use crate::{
     Adapter, Config, LinkLayer, cmd,
@@ -99,34 +98,37 @@ impl Runner {
 
     /// Executes `job` on function `fid` and the work that follows.
     pub fn submit(&mut self, adapter: &Adapter, host: &mut dyn Host, now: u64, fid: u8, job: Job) {
-        match Func::lock_own(adapter.region(), fid, host) {
-            Some(func) => self.work_on(adapter, host, now, func, Some(&job)),
-            None => self.submit_as_any(adapter, host, now, fid, &job),
+        let at = &mut At { adapter, host, now };
+        match Func::lock_own(adapter.region(), fid, at.host) {
+            Some(func) => self.work_on(at, func, Some(&job)),
+            None => self.submit_as_any(at, fid, &job),
         }
         if !self.buffers.held.is_empty() {
-            let locked = self.complete_held(adapter, host, fid);
-            self.run_waiting(adapter, host, now, locked);
+            let locked = self.complete_held(at, fid);
+            self.make_waiting_due(at, locked);
+            self.run_due(at);
         }
         if self.due != 0 {
-            self.run_due(adapter, host, now);
+            self.run_due(at);
         }
     }
 
     #[inline(never)]
-    fn submit_as_any(&mut self, adapter: &Adapter, host: &mut dyn Host, now: u64, fid: u8, job: &Job) {
-        let func = Func::lock(adapter.region(), fid, host);
-        self.work_on(adapter, host, now, func, Some(job));
+    fn submit_as_any(&mut self, at: &mut At<'_>, fid: u8, job: &Job) {
+        let func = Func::lock(at.adapter.region(), fid, at.host);
+        self.work_on(at, func, Some(job));
     }
 
     /// Completes commands that took memory away, once no transfer in progress refers to it any more. Returns the functions that
     /// were locked for that.
     #[cold]
-    fn complete_held(&mut self, adapter: &Adapter, host: &mut dyn Host, fid: u8) -> FunctionSet {
+    fn complete_held(&mut self, at: &mut At<'_>, fid: u8) -> FunctionSet {
+        let region = at.adapter.region();
         // Endless patience does not run out.
-        let locked = purge_frames(adapter.region(), host, fid, Patience::Endless).unwrap_or_default();
-        let mut func = Func::lock(adapter.region(), fid, host);
+        let locked = purge_frames(region, at.host, fid, Patience::Endless).unwrap_or_default();
+        let mut func = Func::lock(region, fid, at.host);
         self.buffers.held.drain(..).for_each(|completion| cmd::complete_held(&mut func, &completion));
-        func.commit(host);
+        func.commit(at.host);
         locked | 1 << fid
     }
 
@@ -140,14 +142,15 @@ impl Runner {
     /// [`run`](Self::run) for a function that appears to have something to do.
     #[inline]
     pub fn run_busy(&mut self, adapter: &Adapter, host: &mut dyn Host, now: u64, fid: u8) {
+        let at = &mut At { adapter, host, now };
         if self.due != 0 || self.defers {
             self.due |= 1 << fid;
         } else {
             self.last = fid;
-            self.work(adapter, host, now, fid);
+            self.work(at, fid);
         }
         if self.due != 0 {
-            self.run_due(adapter, host, now);
+            self.run_due(at);
         }
     }
 
@@ -162,14 +165,21 @@ impl Runner {
     /// Runs those of `functions` that have something to do. This runner has held them, so other parties left work to it.
     #[cold]
     pub fn run_waiting(&mut self, adapter: &Adapter, host: &mut dyn Host, now: u64, functions: FunctionSet) {
+        let at = &mut At { adapter, host, now };
+        self.make_waiting_due(at, functions);
+        self.run_due(at);
+    }
+
+    #[cold]
+    fn make_waiting_due(&mut self, at: &mut At<'_>, functions: FunctionSet) {
         fence(SeqCst);
-        for fid in adapter.functions().filter(|fid| functions & 1 << fid != 0) {
+        for fid in at.adapter.functions().filter(|fid| functions & 1 << fid != 0) {
             let rid = Rid(fid);
-            if adapter.has_work(fid, now) && (self.defers || host.uses(rid) || !host.leave_to_users(rid)) {
+            let mine = self.defers || at.host.uses(rid);
+            if at.adapter.has_work(fid, at.now) && (mine || !at.host.leave_to_users(rid)) {
                 self.due |= 1 << fid;
             }
         }
-        self.run_due(adapter, host, now);
     }
 
     /// Receives a whole frame (Ethernet to ICRC) from outside.
@@ -185,8 +195,9 @@ impl Runner {
         now: u64,
         frames: impl Iterator<Item = &'f [u8]>,
     ) {
-        frames.for_each(|frame| self.come_in(adapter, host, now, frame));
-        self.run_due(adapter, host, now);
+        let at = &mut At { adapter, host, now };
+        frames.for_each(|frame| self.come_in(at, frame));
+        self.run_due(at);
     }
 
     /// Forwards frames that were diverted from the wire by [`OutletRing::divert`](crate::region::OutletRing::divert), and runs
@@ -198,12 +209,13 @@ impl Runner {
         now: u64,
         frames: impl Iterator<Item = (Option<u8>, &'f [u8])>,
     ) {
-        frames.for_each(|(from, frame)| self.carry(adapter, host, Left { from, now }, frame));
-        self.run_due(adapter, host, now);
+        let at = &mut At { adapter, host, now };
+        frames.for_each(|(from, frame)| self.carry(at, Left { from, now }, frame));
+        self.run_due(at);
     }
 
     #[inline(never)]
-    fn run_due(&mut self, adapter: &Adapter, host: &mut dyn Host, now: u64) {
+    fn run_due(&mut self, at: &mut At<'_>) {
         for _ in 0..ROUNDS {
             if self.due == 0 || self.defers {
                 break;
@@ -214,7 +226,7 @@ impl Runner {
                     & 127;
             self.due &= !(1 << fid);
             self.last = fid;
-            self.work(adapter, host, now, fid);
+            self.work(at, fid);
         }
     }
 
@@ -228,20 +240,20 @@ impl Runner {
     /// Works on `fid` for one budget, then on the functions that its frames are passed to. If the function is locked, its
     /// holder will see the work.
     #[inline]
-    fn work(&mut self, adapter: &Adapter, host: &mut dyn Host, now: u64, fid: u8) {
-        if let Some(keeper) = host.keeper(Rid(fid)) {
-            return host.wake(keeper);
+    fn work(&mut self, at: &mut At<'_>, fid: u8) {
+        if let Some(keeper) = at.host.keeper(Rid(fid)) {
+            return at.host.wake(keeper);
         }
-        match Func::lock_own(adapter.region(), fid, host) {
-            Some(func) => self.work_on(adapter, host, now, func, None),
-            None => self.work_as_any(adapter, host, now, fid),
+        match Func::lock_own(at.adapter.region(), fid, at.host) {
+            Some(func) => self.work_on(at, func, None),
+            None => self.work_as_any(at, fid),
         }
     }
 
     #[inline(never)]
-    fn work_as_any(&mut self, adapter: &Adapter, host: &mut dyn Host, now: u64, fid: u8) {
-        if let Some(func) = Func::try_lock(adapter.region(), fid, host) {
-            self.work_on(adapter, host, now, func, None);
+    fn work_as_any(&mut self, at: &mut At<'_>, fid: u8) {
+        if let Some(func) = Func::try_lock(at.adapter.region(), fid, at.host) {
+            self.work_on(at, func, None);
         }
     }
 
@@ -249,21 +261,14 @@ impl Runner {
     /// the lock if it must take it again.
     // The function stays where it was locked: copying it immediately would stall until its fields have been stored.
     #[inline(always)]
-    fn work_on(
-        &mut self,
-        adapter: &Adapter,
-        host: &mut dyn Host,
-        now: u64,
-        func: Func<'_>,
-        first: Option<&Job>,
-    ) {
+    fn work_on(&mut self, at: &mut At<'_>, func: Func<'_>, first: Option<&Job>) {
         // A stage that panicked may have left frames.
         self.hand.forget();
         let (fid, mut handed) = (func.fid(), None);
         let hands = if self.defers { 0 } else { HANDS };
-        let (waits, outcome) = self.turn(adapter, host, now, func, first, (hands, &mut handed));
+        let (waits, outcome) = self.turn(at, func, first, (hands, &mut handed));
         if waits || handed.is_some() || !matches!(outcome, Outcome::Idle) {
-            self.go_on(adapter, host, now, (fid, first.is_some()), (waits, outcome), &mut handed);
+            self.go_on(at, (fid, first.is_some()), (waits, outcome), &mut handed);
         }
     }
 
@@ -271,9 +276,7 @@ impl Runner {
     #[inline(never)]
     fn go_on<'r>(
         &mut self,
-        adapter: &'r Adapter,
-        host: &mut dyn Host,
-        now: u64,
+        at: &mut At<'r>,
         (mut fid, wait): (u8, bool),
         mut came: (bool, Outcome),
         handed: &mut Option<Func<'r>>,
@@ -282,28 +285,27 @@ impl Runner {
         loop {
             match came {
                 (_, Outcome::More) => self.due |= 1 << fid,
-                (_, Outcome::Blocked(party)) => host.wake(party),
+                (_, Outcome::Blocked(party)) => at.host.wake(party),
                 (false, Outcome::Idle) => {}
                 (true, Outcome::Idle) if handed.is_some() => self.due |= 1 << fid,
                 (true, Outcome::Idle) => {
-                    let keeper = if wait { None } else { host.keeper(Rid(fid)) };
+                    let keeper = if wait { None } else { at.host.keeper(Rid(fid)) };
                     if let Some(keeper) = keeper {
-                        return host.wake(keeper);
+                        return at.host.wake(keeper);
                     }
-                    let region = adapter.region();
-                    let func = if wait {
-                        Some(Func::lock(region, fid, host))
-                    } else {
-                        Func::try_lock(region, fid, host)
+                    let region = at.adapter.region();
+                    let func = match wait {
+                        true => Some(Func::lock(region, fid, at.host)),
+                        false => Func::try_lock(region, fid, at.host),
                     };
                     let Some(func) = func else { return };
-                    came = self.turn(adapter, host, now, func, None, (hands, handed));
+                    came = self.turn(at, func, None, (hands, handed));
                     continue;
                 }
             }
             let Some(func) = handed.take() else { return };
             (fid, hands) = (func.fid(), hands - 1);
-            came = self.turn(adapter, host, now, func, None, (hands, handed));
+            came = self.turn(at, func, None, (hands, handed));
         }
     }
 
@@ -313,40 +315,21 @@ impl Runner {
     #[inline(never)]
     fn turn<'r>(
         &mut self,
-        adapter: &'r Adapter,
-        host: &mut dyn Host,
-        now: u64,
-        mut func: Func<'r>,
+        at: &mut At<'r>,
+        mut func: Func<'_>,
         first: Option<&Job>,
         (hands, handed): (usize, &mut Option<Func<'r>>),
     ) -> (bool, Outcome) {
         let fid = func.fid();
-        let outcome = self.locked(adapter, host, now, &mut func, first);
+        let outcome = self.locked(at, &mut func, first);
         if matches!(outcome, Outcome::Blocked(_)) {
-            self.lay_down(adapter, host, fid);
+            self.lay_down(at, fid);
         }
-        // Frames of a function enter the wire in the order in which it made them, so before another party can run it.
-        if !self.buffers.raw.is_empty() {
-            let bytes = self.deliver_raw(adapter, host, now, fid);
-            keep_pace(host, now, &mut func, bytes);
-        }
-        if self.buffers.out.is_empty() {
-            self.buffers.delivered();
-        } else if let Some(to) = self.addressee(adapter) {
-            if hands > 0 && to != fid && self.tended != Some(to) && !host.is_tended(Rid(to)) {
-                *handed = self.hand_over(adapter, host, now, fid, to);
-            }
-            if handed.is_none() {
-                self.deliver(adapter, host, now, fid, to);
-            }
-        } else {
-            let bytes = self.scatter(adapter, host, now, fid);
-            keep_pace(host, now, &mut func, bytes);
-        }
-        if host.tends(Rid(fid)) {
+        *handed = self.deliver(at, &mut func, hands > 0);
+        if at.host.tends(Rid(fid)) {
             // We poll this function, and find frames missed now later.
             func.unlock();
-            (WireRing::of(adapter.region(), fid).waits(), outcome)
+            (WireRing::of(at.adapter.region(), fid).waits(), outcome)
         } else {
             (func.unlock_and_look(), outcome)
         }
@@ -354,19 +337,13 @@ impl Runner {
 
     /// Works on a locked function.
     #[inline(always)]
-    fn locked(
-        &mut self,
-        adapter: &Adapter,
-        host: &mut dyn Host,
-        now: u64,
-        func: &mut Func<'_>,
-        first: Option<&Job>,
-    ) -> Outcome {
+    fn locked(&mut self, at: &mut At<'_>, func: &mut Func<'_>, first: Option<&Job>) -> Outcome {
+        let At { adapter, now, .. } = *at;
         let link = self.link.is_some();
         let config = adapter.config();
         let bound = if self.defers { 1 } else { config.budget };
         let Self { buffers, hand, trace: watch, .. } = self;
-        let mut step = Step::new(host, now, (adapter.region(), config), buffers);
+        let mut step = Step::new(at.host, now, (adapter.region(), config), buffers);
         step.trains = watch.is_none() && !link && !config.sealed && config.link_layer == LinkLayer::Ethernet;
         // Starting point, also after a rollback: with `first`, unless that was committed.
         let (mut first, mut kept, mut budget) = (first, first, bound);
@@ -430,9 +407,8 @@ fn take_in_hand(func: &mut Func<'_>, step: &mut Step<'_>, hand: &mut Hand, watch
         }
     } else if func.function().may_dma() || has_agents(step.config) {
         trace(watch, step.now, func.fid(), Traced::Job(Job::Arrive));
-        let headers = &frame.headers[..frame.header_len as usize];
         let payload = payload_of(frame, hand.from, &hand.staged);
-        arrive_in_hand(func, step, headers, payload);
+        arrive_in_hand(func, step, frame.head(), payload);
     }
 }
 

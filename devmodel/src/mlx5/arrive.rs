@@ -67,7 +67,7 @@ pub(crate) fn arrive_in_train(func: &mut Func<'_>, step: &mut Step<'_>, from: u8
         let Payload::Pieces(n, pieces) = &one.payload else { return };
         step.more_in_hand = more || i < train.packets;
         let payload = SlotPayload::Pieces(Rid(from), &pieces[..usize::from(*n)]);
-        accept(func, step, &one.headers[..usize::from(one.header_len)], payload, false);
+        accept(func, step, one.head(), payload, false);
         if step.refused || step.blocked.is_some() {
             return;
         }
@@ -76,7 +76,7 @@ pub(crate) fn arrive_in_train(func: &mut Func<'_>, step: &mut Step<'_>, from: u8
 
 /// Delivers a train to its QP. False, without any effect, if its packets must be handled one by one.
 fn accept_train(func: &mut Func<'_>, step: &mut Step<'_>, train: &Frame, payload: SlotPayload<'_>) -> bool {
-    let (headers, packets) = (&train.headers[..usize::from(train.header_len)], u32::from(train.packets));
+    let (headers, packets) = (train.head(), u32::from(train.packets));
     let len = train.payload.len();
     let bytes = usize::from(train.packets) * (headers.len() + ICRC_SIZE) + len;
     let Ok(headers) = Headers::of_built(headers, bytes) else { return false };

@@ -37,6 +37,12 @@ impl Frame {
         Self { header_len: 0, packets: 1, headers: [0; 128], payload }
     }
 
+    /// The headers in use.
+    #[inline]
+    pub(crate) fn head(&self) -> &[u8] {
+        &self.headers[..usize::from(self.header_len)]
+    }
+
     /// Sets a payload by reference.
     #[inline(never)]
     pub(crate) fn refer(&mut self, payload: &Payload) {
@@ -222,8 +228,10 @@ pub(crate) struct Buffers {
     pub(crate) held: Vec<CommandCompletion>,
     /// Raw frames, stored as bytes in `staged`: offset and length.
     pub(crate) raw: Vec<(u32, u32)>,
-    /// Numbers of frames, staged bytes and raw frames of committed jobs.
-    committed: (usize, usize, usize),
+    /// Notes: the function that is told, and the vport that it is told about.
+    pub(crate) notes: Vec<(u8, u8)>,
+    /// Numbers of frames, staged bytes, raw frames and notes of committed jobs.
+    committed: [usize; 4],
 }
 
 impl Default for Buffers {
@@ -239,7 +247,8 @@ impl Default for Buffers {
             pieces: Vec::with_capacity(256),
             held: Vec::new(),
             raw: Vec::with_capacity(64),
-            committed: (0, 0, 0),
+            notes: Vec::new(),
+            committed: [0; 4],
         }
     }
 }
@@ -247,16 +256,18 @@ impl Default for Buffers {
 impl Buffers {
     /// Keeps the output of the jobs so far, even if the next job is rolled back.
     pub(crate) fn committed(&mut self) {
-        self.committed = (self.out.len(), self.staged.len(), self.raw.len());
+        self.committed = [self.out.len(), self.staged.len(), self.raw.len(), self.notes.len()];
     }
 
     /// Discards the output of the jobs since the last commit.
     pub(crate) fn rollback(&mut self) {
         self.jobs.clear();
         self.moves.clear();
-        self.out.truncate(self.committed.0);
-        self.staged.truncate(self.committed.1);
-        self.raw.truncate(self.committed.2);
+        let [out, staged, raw, notes] = self.committed;
+        self.out.truncate(out);
+        self.staged.truncate(staged);
+        self.raw.truncate(raw);
+        self.notes.truncate(notes);
     }
 
     /// Total size in bytes of the frames waiting for delivery.
@@ -270,7 +281,8 @@ impl Buffers {
         self.out.clear();
         self.staged.clear();
         self.raw.clear();
-        self.committed = (0, 0, 0);
+        self.notes.clear();
+        self.committed = [0; 4];
     }
 }
 
@@ -397,11 +409,9 @@ impl Step<'_> {
         self.buffers.raw.push((at, len));
     }
 
-    /// Notifies function `to` of a change that concerns `vport`; [`noted`](super::eswitch::noted) handles it. The note is a raw frame
-    /// of two bytes, which no queue sends.
+    /// Notifies function `to` of a change that concerns `vport`; [`noted`](super::eswitch::noted) handles it.
     pub(crate) fn tell(&mut self, to: u8, vport: u8) {
-        let at = self.stage(&[to, vport]);
-        self.send_raw(at);
+        self.buffers.notes.push((to, vport));
     }
 
     /// Writes staged bytes to memory before the step commits.

@@ -9,7 +9,7 @@ use super::{
     Deed, FaultPlan, Found, Trial, damage,
     trial::Port,
 };
-use crate::{Adapter, LinkLayer, engine::switch::Destination, region::Left};
+use crate::{Adapter, LinkLayer, region::Left};
 use hwspec::wire::{Headers, ICRC_SIZE, ip::mark_congested};
 use std::collections::BTreeMap;
 
@@ -47,10 +47,7 @@ impl TrialWire {
     /// A whole frame was sent.
     pub fn enter(&mut self, adapter: &Adapter, left: Left, mut frame: Vec<u8>) {
         let (from, now) = (left.from, left.now.saturating_sub(self.begin));
-        let to = match adapter.destination(&frame) {
-            Destination::Function(fid) => Some(fid),
-            Destination::Group | Destination::Uplink => None,
-        };
+        let to = adapter.owner(&frame);
         let ethernet = adapter.config().link_layer == LinkLayer::Ethernet;
         let parsed = match ethernet {
             true => Headers::parse(&frame),

@@ -1,6 +1,5 @@
 //! The timed runner: executes the same stages, and models their packets and writes on a card's units in virtual picoseconds.
 
-mod share;
 mod turns;
 mod wire;
 
@@ -15,6 +14,7 @@ use super::{
     faults::{Deed, FaultPlan, Found, Refusing, Trial},
     mirror::Mirror,
     network::Move,
+    route::At,
     runner::{self, Trace, Traced, ready_job},
     sched::{Ps, Schedule},
     spans::{Cause, Part, Spans},
@@ -203,8 +203,9 @@ impl<T> Timed<'_, T> {
         loop {
             self.forget_timers(adapter);
             let what = self.schedule.take()?;
+            let at = &mut At { adapter, host: &mut *host, now: self.schedule.now() };
             return Some(match what {
-                What::Job(task) => match self.begin_task(adapter, host, task) {
+                What::Job(task) => match self.begin_task(at, task) {
                     Some(cause) => Happened::Function { fid: task.fid, cause, ends: None },
                     None => continue,
                 },
@@ -213,10 +214,10 @@ impl<T> Timed<'_, T> {
                         self.later(until, fid, flight);
                         continue;
                     }
-                    None => self.take_up(adapter, host, fid, flight),
+                    None => self.take_up(at, fid, flight),
                 },
                 What::Net(what) => match self.move_on(what) {
-                    Some((fid, flight)) => self.take_up(adapter, host, fid, flight),
+                    Some((fid, flight)) => self.take_up(at, fid, flight),
                     None => continue,
                 },
                 What::Late(bound) => {
@@ -227,7 +228,7 @@ impl<T> Timed<'_, T> {
                     self.watch_inbox(card);
                     continue;
                 }
-                What::Turn(card) => match self.next_turn(adapter, host, card) {
+                What::Turn(card) => match self.next_turn(at, card) {
                     Some(happened) => happened,
                     None => continue,
                 },
@@ -289,16 +290,13 @@ impl<T> Timed<'_, T> {
 
     /// Executes a job. Returns the time and chain of spans of its writes: it may have waited for keys and translations, and
     /// requests without acknowledgement complete when they have left the port.
-    fn carry_out(&mut self, adapter: &Adapter, host: &mut dyn Host, task: &Task) -> Cause {
+    fn carry_out(&mut self, at: &mut At<'_>, task: &Task) -> Cause {
         let Task { cause, ref job, posted, fid } = *task;
-        let now = self.schedule.now();
-        let mut refusing;
+        let At { adapter, now, .. } = *at;
+        let mut refusing = Refusing(at.host);
         let host: &mut dyn Host = match &self.trial {
-            Some(trial) if trial.until(Deed::Abort, fid, now).is_some() => {
-                refusing = Refusing(host);
-                &mut refusing
-            }
-            _ => host,
+            Some(trial) if trial.until(Deed::Abort, fid, now).is_some() => &mut refusing,
+            _ => &mut *refusing.0,
         };
         let unmapped = self.trial.as_ref().is_some_and(|trial| trial.until(Deed::Unmap, fid, now).is_some());
         let here = self.place(fid);
@@ -339,7 +337,7 @@ impl<T> Timed<'_, T> {
         func.commit(host);
         drop(func);
         self.buffers.committed();
-        let left = self.transmit(adapter, host, fid, reads, cause);
+        let left = self.transmit(&mut At { adapter, host, now }, fid, reads, cause);
         left.filter(|_| task.sends()).unwrap_or(cause)
     }
 

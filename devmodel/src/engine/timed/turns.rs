@@ -1,14 +1,11 @@
 //! Turns to send: the queue pairs of a card take turns, and send no faster than its port.
 
 use super::{Happened, Task, Timed, What, qp_mask, wire::Flight};
-use crate::{
-    Adapter,
-    engine::{
-        faults::Deed,
-        sched::Ps,
-        spans::{Cause, Part},
-    },
-    host::Host,
+use crate::engine::{
+    faults::Deed,
+    route::At,
+    sched::Ps,
+    spans::{Cause, Part},
 };
 use std::collections::{BTreeMap, VecDeque};
 
@@ -92,12 +89,7 @@ impl<T> Timed<'_, T> {
 
     /// Starts a task that is due. Returns `None` if its function is stopped, or if its queue pair has to wait for its turn:
     /// after those before it, and until the port has little left to send.
-    pub(super) fn begin_task(
-        &mut self,
-        adapter: &Adapter,
-        host: &mut dyn Host,
-        mut task: Task,
-    ) -> Option<Cause> {
+    pub(super) fn begin_task(&mut self, at: &mut At<'_>, mut task: Task) -> Option<Cause> {
         let here = self.place(task.fid);
         if let Some(until) = self.stopped(task.fid) {
             task.cause = self.spans.then(task.cause, here, Part::WaitReceiver, until);
@@ -105,17 +97,16 @@ impl<T> Timed<'_, T> {
             return None;
         }
         if task.sends() {
-            let now = self.schedule.now();
-            let queue = (task.fid, task.queue().unwrap_or(0) & qp_mask(adapter));
-            if !self.turns[here].is_empty() || self.is_held(here) || self.pace(here) > now {
+            let queue = (task.fid, task.queue().unwrap_or(0) & qp_mask(at.adapter));
+            if !self.turns[here].is_empty() || self.is_held(here) || self.pace(here) > at.now {
                 self.turns[here].wait(queue, task);
                 self.call(here);
                 return None;
             }
             self.turns[here].last = Some(queue);
-            task.cause = self.with_context(adapter, &task);
+            task.cause = self.with_context(at.adapter, &task);
         }
-        Some(self.carry_out(adapter, host, &task))
+        Some(self.carry_out(at, &task))
     }
 
     /// Schedules the next turn of a card, if a queue pair waits for one and the port is not held; releasing the port calls this again.
@@ -128,12 +119,7 @@ impl<T> Timed<'_, T> {
     }
 
     /// The turn of the queue pair that has waited longest at a card.
-    pub(super) fn next_turn(
-        &mut self,
-        adapter: &Adapter,
-        host: &mut dyn Host,
-        here: usize,
-    ) -> Option<Happened<T>> {
+    pub(super) fn next_turn(&mut self, at: &mut At<'_>, here: usize) -> Option<Happened<T>> {
         self.turns[here].is_called = false;
         let now = self.schedule.now();
         if self.is_held(here) || self.pace(here) > now {
@@ -146,8 +132,8 @@ impl<T> Timed<'_, T> {
         match stopped {
             Some(until) => self.schedule.at(until, What::Job(task)),
             None => {
-                task.cause = self.with_context(adapter, &task);
-                task.cause = self.carry_out(adapter, host, &task);
+                task.cause = self.with_context(at.adapter, &task);
+                task.cause = self.carry_out(at, &task);
             }
         }
         self.call(here);

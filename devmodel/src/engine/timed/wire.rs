@@ -5,16 +5,14 @@ use crate::{
     Adapter, LinkLayer,
     engine::{
         card::{For, Made, Outgoing, Piece},
-        delivery::seal,
         faults::damage,
         network::{Fabric, Move, Packet, Pause, PortLoad, Settings, Topology},
-        runner::{TraceEvent, Traced},
+        route::{At, payload_of, seal},
+        runner::{Traced, trace},
         sched::Ps,
         spans::{Cause, Part},
     },
-    host::{Host, Rid},
     mlx5::{Frame, Job, Payload},
-    region::{SlotPayload, WireRing},
 };
 use hwspec::wire::{BthOpcode, Headers, ICRC_SIZE, Operation, ip::mark_congested, lrh::VCRC_SIZE, pad};
 use std::collections::VecDeque;
@@ -27,28 +25,20 @@ pub(super) struct Flight {
     from: u8,
     pub(super) cause: Cause,
     /// The whole frame, if its receiver gets it as bytes: it was corrupted on the way, or its address does not identify its receiver.
-    pub(super) whole: Option<Vec<u8>>,
+    whole: Option<Vec<u8>>,
     /// Its number in the timeline of a fault plan.
     number: Option<usize>,
 }
 
 impl Flight {
     /// A frame of `from`, which has left its port at `cause`.
-    pub(super) fn new(frame: Frame, bytes: Vec<u8>, from: u8, cause: Cause) -> Self {
+    fn new(frame: Frame, bytes: Vec<u8>, from: u8, cause: Cause) -> Self {
         Self { frame, bytes, from, cause, whole: None, number: None }
-    }
-
-    pub(super) fn from(&self) -> u8 {
-        self.from
-    }
-
-    fn headers(&self) -> &[u8] {
-        &self.frame.headers[..self.frame.header_len as usize]
     }
 
     /// Its headers, if it belongs to the transport.
     fn transport(&self, link_layer: LinkLayer) -> Option<Headers<'_>> {
-        headers_of(link_layer, self.headers(), self.frame.payload.len())
+        headers_of(link_layer, self.frame.head(), self.frame.payload.len())
     }
 }
 
@@ -107,56 +97,48 @@ impl<T> Timed<'_, T> {
         self.network.as_ref().map_or(&[], |network| &network.came)
     }
 
-    /// Sends the frames of a step: fetches payload from memory, then uses the wire. Returns the time at which the last of them
-    /// has left the port.
-    pub(super) fn transmit(
-        &mut self,
-        adapter: &Adapter,
-        host: &mut dyn Host,
-        fid: u8,
-        reads: bool,
-        cause: Cause,
-    ) -> Option<Cause> {
-        let mut last = self.transmit_raw(adapter, host, fid, cause);
-        let now = self.schedule.now();
-        let link_layer = adapter.config().link_layer;
+    /// Sends the notes and frames of a step: fetches payload from memory, then uses the wire. Returns the time at which the last
+    /// of them has left the port.
+    pub(super) fn transmit(&mut self, at: &mut At<'_>, fid: u8, reads: bool, cause: Cause) -> Option<Cause> {
+        for (to, vport) in std::mem::take(&mut self.buffers.notes) {
+            if at.push_note(to, vport) {
+                self.submit(cause, to, Job::Arrive);
+            }
+        }
+        let mut last = None;
+        for (start, len) in std::mem::take(&mut self.buffers.raw) {
+            let whole = self.buffers.staged.get(start as usize..(start + len) as usize);
+            let (whole, len) = (whole.unwrap_or_default().to_vec(), u64::from(len));
+            let out = Outgoing { made: Made::Read, frame: len, data: len, piece: None };
+            let sent = self.depart(at, fid, (&whole, 0), cause, out);
+            last = Some(sent);
+            if let Some(mirror) = &mut self.mirror {
+                mirror.frame(sent.at, whole.clone());
+            }
+            self.share(at, len, Flight::new(Frame::new(Payload::Empty), Vec::new(), fid, sent), &whole);
+        }
         let mut out = std::mem::take(&mut self.buffers.out);
         for frame in out.iter() {
-            let headers = &frame.headers[..frame.header_len as usize];
-            if let Some(watch) = &mut self.trace {
-                let what = Traced::Frame(headers, frame.payload.len());
-                watch(&TraceEvent { now, fid, what });
-            }
-            let Some(out) = outgoing(adapter, (fid, frame), reads) else { continue };
-            self.frames[0] += 1;
-            self.frames[1] += u64::from(out.made == Made::Acknowledgement);
-            let here = self.place(fid);
-            let sent = self.cards[here].send(&mut self.spans, cause, out);
+            let Some(out) = outgoing(at.adapter, (fid, frame), reads) else { continue };
+            let sent = self.depart(at, fid, (frame.head(), frame.payload.len()), cause, out);
             last = Some(sent);
-            let Self { mirror, buffers, .. } = self;
-            if let Some(mirror) = mirror {
-                let mut whole = Vec::new();
-                mirror.pass(now);
-                if seal(host, link_layer, fid, frame, &buffers.staged, &mut whole).is_ok() {
-                    mirror.frame(sent.at, whole);
-                }
+            let (to, mut whole) = (at.adapter.owner(frame.head()), Vec::new());
+            let sealed = (to.is_none() || self.mirror.is_some())
+                && seal(at, fid, frame, &self.buffers.staged, &mut whole).is_ok();
+            if let Some(mirror) = self.mirror.as_mut().filter(|_| sealed) {
+                mirror.frame(sent.at, whole.clone());
             }
-            let staged = match frame.payload {
-                Payload::Staged(at, len) => {
-                    buffers.staged.get(at as usize..(at + len) as usize).unwrap_or(&[]).to_vec()
-                }
-                _ => Vec::new(),
-            };
-            let flight = Box::new(Flight::new(*frame, staged, fid, sent));
-            match adapter.owner(headers) {
-                Some(to) => self.send_off(adapter, host, (to, out.frame, flight)),
-                None => {
-                    let mut whole = Vec::new();
-                    let staged = &self.buffers.staged;
-                    if seal(host, link_layer, fid, frame, staged, &mut whole).is_ok() {
-                        self.share(adapter, host, out.frame, flight, &whole);
-                    }
-                }
+            let (mut frame, mut staged) = (*frame, Vec::new());
+            if let Payload::Staged(from, len) = frame.payload {
+                let bytes = self.buffers.staged.get(from as usize..(from + len) as usize);
+                staged = bytes.unwrap_or_default().to_vec();
+                frame.payload = Payload::Staged(0, len);
+            }
+            let flight = Flight::new(frame, staged, fid, sent);
+            match to {
+                Some(to) => self.send_off(at, (to, out.frame, Box::new(flight))),
+                None if sealed => self.share(at, out.frame, flight, &whole),
+                None => {}
             }
         }
         out.clear();
@@ -165,10 +147,39 @@ impl<T> Timed<'_, T> {
         last
     }
 
+    /// The card of `fid` sends a frame with these headers and so many bytes of payload. Returns the time at which it has left.
+    fn depart(
+        &mut self,
+        at: &At<'_>,
+        fid: u8,
+        (headers, payload): (&[u8], usize),
+        cause: Cause,
+        out: Outgoing,
+    ) -> Cause {
+        trace(&mut self.trace, at.now, fid, Traced::Frame(headers, payload));
+        self.frames[0] += 1;
+        self.frames[1] += u64::from(out.made == Made::Acknowledgement);
+        if let Some(mirror) = &mut self.mirror {
+            mirror.pass(at.now);
+        }
+        let here = self.place(fid);
+        self.cards[here].send(&mut self.spans, cause, out)
+    }
+
+    /// Delivers a whole frame to each of its destinations, with its tags changed for each. There are no destinations outside.
+    #[cold]
+    fn share(&mut self, at: &mut At<'_>, bytes: u64, flight: Flight, whole: &[u8]) {
+        let ways = self.switch.ways(at.adapter, Some(flight.from), whole);
+        for (to, tags) in ways.into_iter().filter_map(|(to, tags)| Some((to?, tags))) {
+            let one = Flight { whole: Some(tags.changed(whole)), ..flight.clone() };
+            self.send_off(at, (to, bytes, Box::new(one)));
+        }
+    }
+
     /// Sends a frame that has left its card to its function, subject to the fault plan.
-    pub(super) fn send_off(&mut self, adapter: &Adapter, host: &mut dyn Host, bound: Bound) {
+    fn send_off(&mut self, at: &mut At<'_>, bound: Bound) {
         match self.trial.is_some() {
-            true => self.try_frame(adapter, host, bound),
+            true => self.try_frame(at, bound),
             false => self.set_out(bound),
         }
     }
@@ -192,10 +203,10 @@ impl<T> Timed<'_, T> {
     /// [`send_off`](Self::send_off) with a fault plan. Faults apply to the transport's frames, so a frame without transport
     /// headers passes.
     #[cold]
-    fn try_frame(&mut self, adapter: &Adapter, host: &mut dyn Host, (to, bytes, mut flight): Bound) {
-        let (now, fid) = (self.schedule.now(), flight.from);
+    fn try_frame(&mut self, at: &mut At<'_>, (to, bytes, mut flight): Bound) {
+        let (now, fid) = (at.now, flight.from);
         let here = self.place(fid);
-        let link_layer = adapter.config().link_layer;
+        let link_layer = at.adapter.config().link_layer;
         let (left, data) = (flight.cause.at, flight.frame.payload.len() as u32);
         let Some((trial, headers)) = self.trial.as_mut().zip(flight.transport(link_layer)) else {
             return self.set_out((to, bytes, flight));
@@ -212,12 +223,7 @@ impl<T> Timed<'_, T> {
         }
         if fate.corrupt && flight.whole.is_none() {
             let mut whole = Vec::new();
-            // The data that it refers to was copied a moment ago.
-            let mut frame = flight.frame;
-            if let Payload::Staged(_, len) = frame.payload {
-                frame.payload = Payload::Staged(0, len);
-            }
-            if seal(host, link_layer, fid, &frame, &flight.bytes, &mut whole).is_ok() {
+            if seal(at, fid, &flight.frame, &flight.bytes, &mut whole).is_ok() {
                 flight.whole = Some(whole);
             }
         }
@@ -297,51 +303,35 @@ impl<T> Timed<'_, T> {
     }
 
     /// Processes a received frame on its function.
-    pub(super) fn take_up(
-        &mut self,
-        adapter: &Adapter,
-        host: &mut dyn Host,
-        fid: u8,
-        mut flight: Box<Flight>,
-    ) -> Happened<T> {
-        let bth = flight.transport(adapter.config().link_layer).map(|headers| headers.bth());
+    pub(super) fn take_up(&mut self, at: &mut At<'_>, fid: u8, mut flight: Box<Flight>) -> Happened<T> {
+        let bth = flight.transport(at.adapter.config().link_layer).map(|headers| headers.bth());
         let (mut ends, here) = (None, self.place(fid));
         if let Some(bth) = bth {
             let opcode = bth.opcode();
             let of = if opcode.is_response() { Ends::Answer } else { Ends::Message };
             ends = opcode.is_last().then_some(of);
-            let qp = bth.dest_qp().0 & qp_mask(adapter);
+            let qp = bth.dest_qp().0 & qp_mask(at.adapter);
             let queue = (fid, qp, For::Receiving);
             flight.cause = self.cards[here].context(&mut self.spans, queue, flight.cause);
         }
-        let cause = self.arrive(adapter, host, fid, &flight);
+        let cause = self.arrive(at, fid, &flight);
         Happened::Function { fid, cause, ends }
     }
 
     /// Pushes a received frame into its receiver's ring and processes it. Returns the time and chain of spans of the resulting writes.
-    fn arrive(&mut self, adapter: &Adapter, host: &mut dyn Host, to: u8, flight: &Flight) -> Cause {
+    fn arrive(&mut self, at: &mut At<'_>, to: u8, flight: &Flight) -> Cause {
         if let Some((trial, number)) = self.trial.as_mut().zip(flight.number) {
-            trial.arrived(number, self.schedule.now());
+            trial.arrived(number, at.now);
         }
-        let ring = WireRing::of(adapter.region(), to);
         let came = match &flight.whole {
-            Some(whole) => {
-                let (headers, rest) = whole.split_at(adapter.headers_in(whole));
-                ring.push(host, headers, SlotPayload::Bytes(rest), true)
-            }
+            Some(whole) => at.push_whole(to, whole),
             None => {
-                let payload = match &flight.frame.payload {
-                    Payload::Empty => SlotPayload::Bytes(&[]),
-                    Payload::Staged(..) => SlotPayload::Bytes(&flight.bytes),
-                    Payload::Pieces(n, pieces) => {
-                        SlotPayload::Pieces(Rid(flight.from), &pieces[..*n as usize])
-                    }
-                };
-                ring.push(host, flight.headers(), payload, false)
+                let payload = payload_of(&flight.frame, flight.from, &flight.bytes);
+                at.push(to, flight.frame.head(), payload, false)
             }
         };
         match came {
-            true => self.carry_out(adapter, host, &Task::new(to, Job::Arrive, flight.cause)),
+            true => self.carry_out(at, &Task::new(to, Job::Arrive, flight.cause)),
             false => flight.cause,
         }
     }
@@ -378,8 +368,7 @@ fn headers_of(link_layer: LinkLayer, head: &[u8], payload: usize) -> Option<Head
 /// The packet to send for a frame of function `fid`; `None` if its headers cannot be parsed, which no stage produces. `reads`:
 /// its data was copied from host memory.
 fn outgoing(adapter: &Adapter, (fid, frame): (u8, &Frame), reads: bool) -> Option<Outgoing> {
-    let head = &frame.headers[..frame.header_len as usize];
-    let data = frame.payload.len();
+    let (head, data) = (frame.head(), frame.payload.len());
     let bth = headers_of(adapter.config().link_layer, head, data)?.bth();
     let opcode = bth.opcode();
     let made = match opcode.operation() {
