@@ -25,5 +25,5 @@ pub use card::{Load, Station};
 pub use macs::Macs;
 pub use mirror::TakeFrame;
 pub use runner::{Runner, Trace, TraceEvent, Traced};
-pub use sched::Ps;
+pub use sched::{Ps, Schedule};
 pub use text::TextError;

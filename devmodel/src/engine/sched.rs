@@ -10,6 +10,7 @@ pub type Ps = u64;
 type Key = (Ps, u64, u32);
 
 /// Future events, ordered by time.
+#[derive(Clone)]
 pub struct Schedule<T> {
     now: Ps,
     made: u64,
@@ -54,6 +55,12 @@ impl<T> Schedule<T> {
         self.places[place as usize].take()
     }
 
+    /// Takes the next event that is due by `now`, and its time.
+    pub fn take_by(&mut self, now: Ps) -> Option<(Ps, T)> {
+        let at = self.peek().map(|(at, _)| at).filter(|at| *at <= now)?;
+        Some((at, self.drop_next()?))
+    }
+
     /// Advances the time to `at`, unless that is past.
     pub fn begin(&mut self, at: Ps) {
         self.now = self.now.max(at);
@@ -62,10 +69,9 @@ impl<T> Schedule<T> {
     /// Takes the next event and advances the time to it.
     #[inline]
     pub fn take(&mut self) -> Option<T> {
-        let Reverse((at, _, place)) = self.heap.pop()?;
-        self.now = self.now.max(at);
-        self.free.push(place);
-        self.places[place as usize].take()
+        let at = self.peek()?.0;
+        self.begin(at);
+        self.drop_next()
     }
 }
 

@@ -1,8 +1,8 @@
 //! A wire that drops, duplicates, corrupts, delays and reorders frames, at random but reproducibly.
 
 use super::{Link, Verdict};
-use crate::engine::timing::Dice;
-use std::{collections::VecDeque, fmt, str::FromStr};
+use crate::engine::{Schedule, timing::Dice};
+use std::{fmt, str::FromStr};
 
 /// Kinds of faults and their probabilities, each in millionths.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -103,14 +103,13 @@ fn nanoseconds(text: &str) -> Option<u32> {
 }
 
 /// A wire with faults, as described in the [module](self).
-#[derive(Debug)]
 pub struct FaultyWire {
     plan: Faults,
     dice: Dice,
     /// Reordered frames: number of frames that must pass first, and the frame.
     behind: Vec<(u32, Vec<u8>)>,
-    /// Delayed frames by arrival time (ps), in order.
-    delayed: VecDeque<(u64, Vec<u8>)>,
+    /// Delayed frames, by arrival time.
+    delayed: Schedule<Vec<u8>>,
     befallen: u64,
 }
 
@@ -118,7 +117,7 @@ impl FaultyWire {
     /// A wire with the faults of `plan`; `which` distinguishes several wires with the same plan.
     pub fn new(plan: Faults, which: u32) -> Self {
         let dice = Dice::new(u64::from(plan.seed) << 32 | u64::from(which));
-        Self { plan, dice, behind: Vec::new(), delayed: VecDeque::new(), befallen: 0 }
+        Self { plan, dice, behind: Vec::new(), delayed: Schedule::default(), befallen: 0 }
     }
 
     /// Number of faults applied, not counting delays.
@@ -172,16 +171,16 @@ impl FaultyWire {
             return;
         }
         let at = now + u64::from(self.plan.delay) * 1000;
-        self.delayed.extend(more.into_iter().map(|frame| (at, frame)));
+        more.into_iter().for_each(|frame| self.delayed.at(at, frame));
         self.leave(now, out);
     }
 
     /// Appends frames that have arrived by `now` (ps) to `out`. Returns the time of the next arrival.
     pub fn leave(&mut self, now: u64, out: &mut Vec<Vec<u8>>) -> Option<u64> {
-        while self.delayed.front().is_some_and(|(at, _)| *at <= now) {
-            out.extend(self.delayed.pop_front().map(|(_, frame)| frame));
+        while let Some((_, frame)) = self.delayed.take_by(now) {
+            out.push(frame);
         }
-        self.delayed.front().map(|(at, _)| *at)
+        self.delayed.peek().map(|(at, _)| at)
     }
 }
 

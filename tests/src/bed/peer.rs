@@ -168,7 +168,7 @@ impl Bed {
         let at = self.now();
         let left = std::mem::take(&mut self.wire().left);
         left.into_iter()
-            .map(|bytes| Captured { at, from: bytes.get(11).copied().unwrap_or(0), fault: None, bytes })
+            .map(|bytes| Captured { at, from: bytes.get(11).copied().unwrap_or(0), bytes })
             .collect()
     }
 }

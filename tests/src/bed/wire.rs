@@ -1,14 +1,11 @@
 //! The wire between the functions: it captures frames, and can lose, duplicate, corrupt, delay and reorder them by plan.
 
-use devmodel::engine::{Link, Verdict};
+use devmodel::engine::{Link, Schedule, Verdict};
 use hwspec::{
     handle::{Psn, Qpn},
     wire::{BthOpcode, Headers, Icrc, Operation, ParseError, Syndrome, VCRC_SIZE, lrh},
 };
-use std::{
-    collections::BTreeMap,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// A fault that happens to a frame.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -23,8 +20,6 @@ pub enum Fault {
     Delay(u64),
     /// It arrives after this many frames that enter the wire after it.
     Behind(u32),
-    /// A router on the way marks it as congestion experienced.
-    Mark,
     /// Its P_Key is replaced, and the ICRC is updated.
     Pkey(u16),
 }
@@ -134,8 +129,6 @@ pub struct Captured {
     pub at: u64,
     /// The function that sent it.
     pub from: u8,
-    /// The fault applied by the plan.
-    pub fault: Option<Fault>,
     /// The bytes from Ethernet to ICRC.
     pub bytes: Vec<u8>,
 }
@@ -187,8 +180,8 @@ pub struct Wire {
     /// Number of frames that entered.
     pub frames: u64,
     rules: Vec<Rule>,
-    /// Delayed frames, by arrival time and then by number.
-    late: BTreeMap<(u64, u64), Vec<u8>>,
+    /// Delayed frames.
+    late: Schedule<Vec<u8>>,
     /// Frames held back, and the number of others that must enter first.
     behind: Vec<(u32, Vec<u8>)>,
 }
@@ -220,13 +213,12 @@ impl Wire {
 
     /// Returns the arrival time of the next delayed frame. Frames held back behind others that never come are included.
     pub fn next_arrival(&self) -> Option<u64> {
-        self.late.keys().next().map(|(at, _)| *at)
+        self.late.peek().map(|(at, _)| at)
     }
 
     /// Returns a delayed frame that is due.
     pub fn take_late(&mut self) -> Option<Vec<u8>> {
-        let key = *self.late.keys().next()?;
-        (key.0 <= self.now).then(|| self.late.remove(&key)).flatten()
+        self.late.take_by(self.now).map(|(_, frame)| frame)
     }
 
     /// Returns a frame held back, released because nothing else moves.
@@ -238,7 +230,7 @@ impl Wire {
         self.frames += 1;
         let fault = self.fault(from, frame);
         if !self.forgetful {
-            self.captured.push(Captured { at: self.now, from, fault, bytes: frame.to_vec() });
+            self.captured.push(Captured { at: self.now, from, bytes: frame.to_vec() });
         }
         // Frames that waited for this one follow it.
         for (left, _) in &mut self.behind {
@@ -258,16 +250,12 @@ impl Wire {
                 Verdict::Deliver
             }
             Some(Fault::Delay(by)) => {
-                self.late.insert((self.now + by, self.frames), frame.to_vec());
+                self.late.at(self.now + by, frame.to_vec());
                 Verdict::Drop
             }
             Some(Fault::Behind(n)) => {
                 self.behind.push((n, frame.to_vec()));
                 Verdict::Drop
-            }
-            Some(Fault::Mark) => {
-                hwspec::wire::ip::mark_congested(frame);
-                Verdict::Deliver
             }
             Some(Fault::Pkey(pkey)) => {
                 rewrite(frame, |bth| {

@@ -82,8 +82,7 @@ impl TrialWire {
     /// Frames that have left by `now`, in order, each with its sender.
     pub fn leave(&mut self, now: Ps) -> Vec<Leaving> {
         let (mut out, now) = (Vec::new(), now.saturating_sub(self.begin));
-        while self.schedule.peek().is_some_and(|(at, _)| at <= now) {
-            let Some((from, frame, number)) = self.schedule.drop_next() else { break };
+        while let Some((_, (from, frame, number))) = self.schedule.take_by(now) {
             if let Some(number) = number {
                 self.trial.arrived(number, now);
             }

@@ -26,6 +26,7 @@ enum Seen {
 }
 
 /// A program: it posts and polls, one thing after the other.
+#[derive(Default)]
 struct Program {
     /// Its queue pairs' sides.
     sides: Vec<usize>,
@@ -86,13 +87,7 @@ impl<'p> Bench<'p> {
             asked: vec![VecDeque::new(); qps],
             behind: vec![0; qps],
             posted: vec![0; qps],
-            completed: 0,
-            next: 0,
-            busy: 0,
-            waking: false,
-            noted: VecDeque::new(),
-            began: Vec::new(),
-            done: Vec::new(),
+            ..Program::default()
         };
         let programs = (0..usize::from(functions)).flat_map(|f| [program(0, f), program(1, f)]).collect();
         let config = Config { link_layer: plan.profile.wire.link_layer, ..Config::default() };

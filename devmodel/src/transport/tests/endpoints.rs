@@ -41,12 +41,10 @@ pub(super) enum Step {
     PostReceive,
     AckTimer,
     RnrTimer,
-    DataArrives(usize),
-    DataIsLost(usize),
-    DataIsCopied(usize),
-    AnswerArrives(usize),
-    AnswerIsLost(usize),
-    AnswerIsCopied(usize),
+    /// A packet in flight, by direction and number.
+    Arrives(usize, usize),
+    IsLost(usize, usize),
+    IsCopied(usize, usize),
 }
 
 /// The effects of all messages, each executed once and in order.
@@ -87,8 +85,8 @@ pub(super) struct Endpoints {
     scenario: Scenario,
     requester: End,
     responder: End,
-    data: Vec<Pkt>,
-    answers: Vec<Pkt>,
+    /// Packets in flight: requests, and answers.
+    wire: [Vec<Pkt>; 2],
     losses: u8,
     copies: u8,
     effects: Rc<Effects>,
@@ -119,8 +117,7 @@ impl Endpoints {
             effects: Rc::new(Effects::of(&scenario, &responder.memory)),
             requester,
             responder,
-            data: Vec::new(),
-            answers: Vec::new(),
+            wire: Default::default(),
             losses: scenario.losses,
             copies: scenario.copies,
             scenario,
@@ -139,18 +136,14 @@ impl Endpoints {
             self.requester.succeeded() as u8,
             self.failure().map_or(0, |s| s as u8),
         ]);
-        for one in &self.data {
-            key.extend_from_slice(&one.psn.to_le_bytes());
-            // A PSN always identifies the same packet, except for AckReq.
-            key.push(u8::from(one.ask));
+        for packets in &self.wire {
+            for one in packets {
+                key.extend_from_slice(&one.psn.to_le_bytes());
+                let syndrome = one.aeth.map_or(0, |(syndrome, _)| syndrome);
+                key.extend([one.opcode.raw(), u8::from(one.ask), syndrome]);
+            }
+            key.push(0xff);
         }
-        key.push(0xff);
-        for one in &self.answers {
-            key.extend_from_slice(&one.psn.to_le_bytes());
-            let syndrome = one.aeth.map_or(0, |(syndrome, _)| syndrome);
-            key.extend([one.opcode.raw(), syndrome]);
-        }
-        key.push(0xff);
         let reads = self.count(Kind::Read);
         self.responder.resources[..reads].iter().for_each(|one| key.extend_from_slice(one.as_bytes()));
         key
@@ -209,22 +202,19 @@ impl Endpoints {
         let mut steps = Vec::new();
         let owes_answer = responder.owes_answers() || responder.owes_ack();
         let all = [
-            (Step::SendPacket, self.requester.may_send() && self.data.len() < IN_FLIGHT),
-            (Step::SendAnswer, owes_answer && self.answers.len() < IN_FLIGHT),
+            (Step::SendPacket, self.requester.may_send() && self.wire[0].len() < IN_FLIGHT),
+            (Step::SendAnswer, owes_answer && self.wire[1].len() < IN_FLIGHT),
             (Step::PostReceive, self.responder.receives.len() < self.count(Kind::Send)),
             (Step::AckTimer, timers.runs(Timer::Ack)),
             (Step::RnrTimer, timers.runs(Timer::Rnr)),
         ];
         steps.extend(all.into_iter().filter_map(|(step, can)| can.then_some(step)));
-        for i in (0..self.data.len()).filter(|i| *i == 0 || self.data[*i] != self.data[*i - 1]) {
-            steps.push(Step::DataArrives(i));
-            steps.extend((self.losses > 0).then_some(Step::DataIsLost(i)));
-            steps.extend((self.copies > 0).then_some(Step::DataIsCopied(i)));
-        }
-        for i in (0..self.answers.len()).filter(|i| *i == 0 || self.answers[*i] != self.answers[*i - 1]) {
-            steps.push(Step::AnswerArrives(i));
-            steps.extend((self.losses > 0).then_some(Step::AnswerIsLost(i)));
-            steps.extend((self.copies > 0).then_some(Step::AnswerIsCopied(i)));
+        for (from, packets) in self.wire.iter().enumerate() {
+            for i in (0..packets.len()).filter(|i| *i == 0 || packets[*i] != packets[*i - 1]) {
+                steps.push(Step::Arrives(from, i));
+                steps.extend((self.losses > 0).then_some(Step::IsLost(from, i)));
+                steps.extend((self.copies > 0).then_some(Step::IsCopied(from, i)));
+            }
         }
         steps
     }
@@ -233,9 +223,9 @@ impl Endpoints {
     pub(super) fn after(&self, step: Step) -> Self {
         let mut w = self.clone();
         match step {
-            Step::SendPacket => w.data.extend(w.requester.next_request()),
+            Step::SendPacket => w.wire[0].extend(w.requester.next_request()),
             // The requester does not read the MSN, so answers that differ only in it are the same.
-            Step::SendAnswer => w.answers.extend(w.responder.next_answer().map(|answer| {
+            Step::SendAnswer => w.wire[1].extend(w.responder.next_answer().map(|answer| {
                 let aeth = answer.aeth.map(|(syndrome, _)| (syndrome, 0));
                 Pkt { aeth, ..answer }
             })),
@@ -244,27 +234,22 @@ impl Endpoints {
                 acknowledgement_timeout(&mut w.requester, |_| false);
             }
             Step::RnrTimer => w.requester.requester.rnr_timeout(),
-            Step::DataArrives(i) => w.responder.take(&w.data.remove(i)),
-            Step::DataIsLost(i) => {
-                w.data.remove(i);
+            Step::Arrives(from, i) => {
+                let to = if from == 0 { &mut w.responder } else { &mut w.requester };
+                to.take(&w.wire[from].remove(i));
+            }
+            Step::IsLost(from, i) => {
+                w.wire[from].remove(i);
                 w.losses -= 1;
             }
-            Step::DataIsCopied(i) => {
-                w.data.push(w.data[i].clone());
-                w.copies -= 1;
-            }
-            Step::AnswerArrives(i) => w.requester.take(&w.answers.remove(i)),
-            Step::AnswerIsLost(i) => {
-                w.answers.remove(i);
-                w.losses -= 1;
-            }
-            Step::AnswerIsCopied(i) => {
-                w.answers.push(w.answers[i].clone());
+            Step::IsCopied(from, i) => {
+                w.wire[from].push(w.wire[from][i].clone());
                 w.copies -= 1;
             }
         }
-        w.data.sort_by_key(|one| (one.opcode.raw(), one.psn, one.ask));
-        w.answers.sort_by_key(|one| (one.opcode.raw(), one.psn, one.aeth));
+        w.wire
+            .iter_mut()
+            .for_each(|all| all.sort_by_key(|one| (one.opcode.raw(), one.psn, one.ask, one.aeth)));
         w
     }
 }
