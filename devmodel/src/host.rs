@@ -3,6 +3,7 @@
 //! A [`Host`] is one runner's view of that machine: the memory it can reach, the interrupts it can raise and the other parties
 //! of the node it can wake. The model calls nothing else.
 
+use crate::region::Outlet;
 use std::ops::Range;
 pub use sync::{Party, forward};
 
@@ -114,10 +115,10 @@ pub trait Parties {
         let _ = rid;
         false
     }
-    /// A frame waits in the uplink for the party that drains it.
-    fn uplink_waits(&mut self) {}
-    /// A frame waits in the capture.
-    fn capture_waits(&mut self) {}
+    /// A frame waits in an outlet for the party that drains it.
+    fn outlet_waits(&mut self, outlet: Outlet) {
+        let _ = outlet;
+    }
     /// The party that exclusively runs function `rid`, if that is another party: only it can reach the memory that the function
     /// works on.
     fn keeper(&mut self, rid: Rid) -> Option<Party> {
@@ -205,8 +206,7 @@ macro_rules! forward_parties {
             fn reaches(&mut $this, party: Party) -> bool;
             fn by_reference(&mut $this, from: Rid, to: Rid) -> bool;
             fn is_tended(&mut $this, rid: Rid) -> bool;
-            fn uplink_waits(&mut $this);
-            fn capture_waits(&mut $this);
+            fn outlet_waits(&mut $this, outlet: $crate::region::Outlet);
             fn keeper(&mut $this, rid: Rid) -> Option<Party>;
             fn tends(&mut $this, rid: Rid) -> bool;
             fn wake(&mut $this, party: Party);

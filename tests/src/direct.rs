@@ -2,14 +2,14 @@
 //! nothing and the chip has no work, time advances to the next timer.
 #![allow(unsafe_code)] // the two crates meet at raw memory: the driver's buffers are the chip's host memory
 
-use crate::bed::SharedWire;
+use crate::bed::{self, SharedWire};
 use devmodel::{
     Adapter, Config,
     engine::Runner,
     host::{Abort, Alone, Bus, Iova, Rid, forward},
     identity,
     pcie::MsixMessage,
-    region::{Func, Geometry, Region, Sync as Word, WireRing},
+    region::{Geometry, Region},
 };
 use driver::{
     Device, Error, OpenOptions,
@@ -22,7 +22,7 @@ use std::{
     io,
     os::fd::{AsRawFd, FromRawFd, OwnedFd},
     ptr::NonNull,
-    sync::{Arc, Mutex, MutexGuard, PoisonError, atomic::Ordering},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
 /// Bytes of the area shared by openers.
@@ -116,35 +116,11 @@ impl Inner {
     /// Runs the model, or advances time to the next timer or delayed frame.
     fn idle(&mut self) {
         let Self { adapter, runner, process, now, wire, .. } = self;
-        loop {
-            let Some(frame) = wire.get().take_late() else { break };
-            runner.receive(adapter, process, *now, &frame);
-        }
-        let mut next: Option<u64> = None;
-        let mut busy = false;
-        for fid in 0..adapter.region().functions() {
-            let region = adapter.region();
-            let timer = Func::lock(region, fid, process).next_timer();
-            if WireRing::of(region, fid).waits()
-                || region.sync(fid, Word::Ready).load(Ordering::Relaxed) != 0
-                || timer.is_some_and(|at| at <= *now)
-            {
-                runner.run(adapter, process, *now, fid);
-                busy = true;
+        if !bed::round(adapter, runner, process, *now, wire) {
+            if let Some(at) = bed::next_timer(adapter, process, wire) {
+                *now = at.max(*now);
+                wire.get().now = *now;
             }
-            next = [next, timer].into_iter().flatten().min();
-        }
-        if busy {
-            return;
-        }
-        let kept = wire.get().take_kept();
-        if let Some(frame) = kept {
-            return runner.receive(adapter, process, *now, &frame);
-        }
-        let arrival = wire.get().next_arrival();
-        if let Some(at) = [next, arrival].into_iter().flatten().min() {
-            *now = at.max(*now);
-            wire.get().now = *now;
         }
     }
 }

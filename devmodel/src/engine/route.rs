@@ -115,7 +115,7 @@ impl At<'_> {
         let ring = OutletRing::of(self.adapter.region(), Outlet::Capture);
         let (pushed, diverted) = ring.offer(self.host, left, whole);
         if pushed {
-            self.host.capture_waits();
+            self.host.outlet_waits(Outlet::Capture);
         }
         diverted
     }
@@ -432,7 +432,7 @@ impl Runner {
             return;
         }
         if OutletRing::of(at.adapter.region(), Outlet::Uplink).push(at.host, left, whole) {
-            at.host.uplink_waits();
+            at.host.outlet_waits(Outlet::Uplink);
         }
     }
 }

@@ -87,13 +87,8 @@ impl Parties for NodeHost<'_> {
     }
 
     #[inline]
-    fn uplink_waits(&mut self) {
-        self.0.core.outlet_filled(Outlet::Uplink);
-    }
-
-    #[inline]
-    fn capture_waits(&mut self) {
-        self.0.core.outlet_filled(Outlet::Capture);
+    fn outlet_waits(&mut self, outlet: Outlet) {
+        self.0.core.outlet_filled(outlet);
     }
 
     fn wake(&mut self, party: Party) {

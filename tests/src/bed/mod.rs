@@ -37,7 +37,7 @@ pub use wire::{Captured, Chaos, Fault, Filter, SharedWire, Wire, parse, reseal, 
 use devmodel::{
     Adapter, Config, LinkLayer, Profile,
     engine::Runner,
-    host::{Parties, Party},
+    host::{Host, Parties, Party},
     region::{Func, Geometry, Region, Sync, WireRing},
     state::Counters,
 };
@@ -148,40 +148,8 @@ impl Bed {
     }
 
     fn round(&mut self) -> bool {
-        let mut any = false;
-        loop {
-            let Some(frame) = self.wire().take_late() else { break };
-            self.runner.receive(&self.adapter, &mut self.memory, self.now, &frame);
-            any = true;
-        }
-        for fid in 0..self.adapter.region().functions() {
-            if self.has_work(fid) {
-                self.runner.run(&self.adapter, &mut self.memory, self.now, fid);
-                any = true;
-            }
-        }
-        if !any {
-            let kept = self.wire().take_kept();
-            if let Some(frame) = kept {
-                self.runner.receive(&self.adapter, &mut self.memory, self.now, &frame);
-                any = true;
-            }
-        }
-        any
-    }
-
-    fn has_work(&mut self, fid: u8) -> bool {
-        let region = self.adapter.region();
-        if region.function_lock(fid).holder().is_some() {
-            return false;
-        }
-        WireRing::of(region, fid).waits()
-            || region.sync(fid, Sync::Ready).load(Ordering::Relaxed) != 0
-            || self.timer_of(fid).is_some_and(|at| at <= self.now)
-    }
-
-    fn timer_of(&mut self, fid: u8) -> Option<u64> {
-        Func::try_lock(self.adapter.region(), fid, &mut self.memory)?.next_timer()
+        let Self { adapter, runner, memory, now, wire, .. } = self;
+        round(adapter, runner, memory, *now, wire)
     }
 
     /// Stops party `party` while it holds function `fid`.
@@ -215,10 +183,7 @@ impl Bed {
 
     /// Returns the next time at which the chip or the wire has work, in picoseconds.
     pub fn next_timer(&mut self) -> Option<u64> {
-        let arrival = self.wire().next_arrival();
-        let timers: Vec<u64> =
-            (0..self.adapter.region().functions()).filter_map(|fid| self.timer_of(fid)).collect();
-        timers.into_iter().chain(arrival).min()
+        next_timer(&self.adapter, &mut self.memory, &self.wire)
     }
 
     /// Runs, advances to the next timer or delayed frame, and runs again. Returns false if there was none.
@@ -278,4 +243,48 @@ impl Bed {
     pub fn take_frames(&mut self) -> Vec<Captured> {
         std::mem::take(&mut self.wire().captured)
     }
+}
+
+/// Runs every function that has work and is not held by another party, and delivers the frames of the wire that are due. Returns false
+/// if nothing moved.
+pub fn round(
+    adapter: &Adapter,
+    runner: &mut Runner,
+    host: &mut dyn Host,
+    now: u64,
+    wire: &SharedWire,
+) -> bool {
+    let mut any = false;
+    loop {
+        let Some(frame) = wire.get().take_late() else { break };
+        runner.receive(adapter, host, now, &frame);
+        any = true;
+    }
+    let region = adapter.region();
+    for fid in 0..region.functions() {
+        let waits = || {
+            WireRing::of(region, fid).waits() || region.sync(fid, Sync::Ready).load(Ordering::Relaxed) != 0
+        };
+        let is_free = region.function_lock(fid).holder().is_none();
+        if is_free && (waits() || timer_of(adapter, host, fid).is_some_and(|at| at <= now)) {
+            runner.run(adapter, host, now, fid);
+            any = true;
+        }
+    }
+    let kept = if any { None } else { wire.get().take_kept() };
+    if let Some(frame) = kept {
+        runner.receive(adapter, host, now, &frame);
+        any = true;
+    }
+    any
+}
+
+/// Returns the next time at which the chip or the wire has work, in picoseconds.
+pub fn next_timer(adapter: &Adapter, host: &mut dyn Host, wire: &SharedWire) -> Option<u64> {
+    let timers = (0..adapter.region().functions()).filter_map(|fid| timer_of(adapter, host, fid));
+    timers.chain(wire.get().next_arrival()).min()
+}
+
+fn timer_of(adapter: &Adapter, host: &mut dyn Host, fid: u8) -> Option<u64> {
+    Func::try_lock(adapter.region(), fid, host)?.next_timer()
 }

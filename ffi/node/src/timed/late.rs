@@ -1,7 +1,10 @@
 //! The conductor's view of memory: completions and interrupts are kept until programs can see them.
 
 use crate::host::NodeHost;
-use devmodel::host::{Abort, Bus, Iova, Move, Parties, Party, Rid, forward};
+use devmodel::{
+    host::{Abort, Bus, Iova, Move, Parties, Party, Rid, forward},
+    region::Outlet,
+};
 
 /// Bytes of a completion or an event at least; results of atomics are shorter.
 const ENTRY: usize = 64;
@@ -69,8 +72,7 @@ impl Parties for Late<'_, '_> {
         fn barrier(&mut self);
         fn reaches(&mut self, party: Party) -> bool;
         fn by_reference(&mut self, from: Rid, to: Rid) -> bool;
-        fn uplink_waits(&mut self);
-        fn capture_waits(&mut self);
+        fn outlet_waits(&mut self, outlet: Outlet);
         fn wake(&mut self, party: Party);
         fn alive(&mut self, party: Party) -> bool;
         fn relax(&mut self, holder: Party, times: u32) -> bool;
