@@ -1,7 +1,5 @@
-//! A wire that drops, duplicates, corrupts, delays and reorders frames, at random but reproducibly.
+//! Faults of a wire by chance, as `drop=1%,seed=7`: short for a [plan](crate::engine::faults) that any frame is subject to.
 
-use super::{Link, Verdict};
-use crate::engine::{Schedule, timing::Dice};
 use std::{fmt, str::FromStr};
 
 /// Kinds of faults and their probabilities, each in millionths.
@@ -29,7 +27,7 @@ pub struct Faults {
 pub struct FaultsError(String);
 
 /// Probability 1.
-const CERTAIN: u32 = 1_000_000;
+pub(crate) const CERTAIN: u32 = 1_000_000;
 
 impl Faults {
     /// True if no fault is configured.
@@ -102,100 +100,10 @@ fn nanoseconds(text: &str) -> Option<u32> {
     number.parse::<u32>().ok()?.checked_mul(unit)
 }
 
-/// A wire with faults, as described in the [module](self).
-pub struct FaultyWire {
-    plan: Faults,
-    dice: Dice,
-    /// Reordered frames: number of frames that must pass first, and the frame.
-    behind: Vec<(u32, Vec<u8>)>,
-    /// Delayed frames, by arrival time.
-    delayed: Schedule<Vec<u8>>,
-    befallen: u64,
-}
-
-impl FaultyWire {
-    /// A wire with the faults of `plan`; `which` distinguishes several wires with the same plan.
-    pub fn new(plan: Faults, which: u32) -> Self {
-        let dice = Dice::new(u64::from(plan.seed) << 32 | u64::from(which));
-        Self { plan, dice, behind: Vec::new(), delayed: Schedule::default(), befallen: 0 }
-    }
-
-    /// Number of faults applied, not counting delays.
-    pub fn befallen(&self) -> u64 {
-        self.befallen
-    }
-
-    fn happens(&mut self, chance: u32) -> bool {
-        let happens = chance != 0 && self.dice.bits() % u64::from(CERTAIN) < u64::from(chance);
-        self.befallen += u64::from(happens);
-        happens
-    }
-
-    /// Applies the fault plan to `frame`; held frames that become due are appended to `more`.
-    fn befall(&mut self, frame: &mut Vec<u8>, more: &mut Vec<Vec<u8>>) -> Verdict {
-        let mut i = 0;
-        while i < self.behind.len() {
-            self.behind[i].0 -= 1;
-            match self.behind[i].0 {
-                0 => more.push(self.behind.swap_remove(i).1),
-                _ => i += 1,
-            }
-        }
-        if self.happens(self.plan.drop) {
-            return Verdict::Drop;
-        }
-        if self.happens(self.plan.corrupt) && frame.len() > LINK_HEADER {
-            let bit = self.dice.bits() as usize % ((frame.len() - LINK_HEADER) * 8);
-            frame[LINK_HEADER + bit / 8] ^= 1 << (bit % 8);
-        }
-        if self.happens(self.plan.reorder) {
-            let behind = self.dice.bits() as u32 % 4 + 1;
-            self.behind.push((behind, std::mem::take(frame)));
-            return Verdict::Drop;
-        }
-        if self.happens(self.plan.duplicate) { Verdict::Duplicate } else { Verdict::Deliver }
-    }
-
-    /// Sends `frame` into the wire at `now` (ps); frames that leave it now are appended to `out`.
-    pub fn enter(&mut self, now: u64, mut frame: Vec<u8>, out: &mut Vec<Vec<u8>>) {
-        let mut more = Vec::new();
-        let verdict = self.befall(&mut frame, &mut more);
-        if verdict == Verdict::Duplicate {
-            more.insert(0, frame.clone());
-        }
-        if verdict != Verdict::Drop {
-            more.insert(0, frame);
-        }
-        if self.plan.delay == 0 {
-            out.append(&mut more);
-            return;
-        }
-        let at = now + u64::from(self.plan.delay) * 1000;
-        more.into_iter().for_each(|frame| self.delayed.at(at, frame));
-        self.leave(now, out);
-    }
-
-    /// Appends frames that have arrived by `now` (ps) to `out`. Returns the time of the next arrival.
-    pub fn leave(&mut self, now: u64, out: &mut Vec<Vec<u8>>) -> Option<u64> {
-        while let Some((_, frame)) = self.delayed.take_by(now) {
-            out.push(frame);
-        }
-        self.delayed.peek().map(|(at, _)| at)
-    }
-}
-
-/// Bytes of an Ethernet header: a frame corrupted there would go to another destination.
-const LINK_HEADER: usize = 14;
-
-impl Link for FaultyWire {
-    fn transmit(&mut self, _from: u8, frame: &mut Vec<u8>, more: &mut Vec<Vec<u8>>) -> Verdict {
-        self.befall(frame, more)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::engine::faults::{LINK_HEADER, TrialWire};
 
     #[test]
     fn a_plan_is_read_and_written() {
@@ -210,11 +118,19 @@ mod tests {
         }
     }
 
+    fn wire(plan: &str) -> TrialWire {
+        TrialWire::by_chance(&plan.parse().unwrap(), 0)
+    }
+
+    /// The frames that leave `wire` at `now`.
+    fn left(wire: &mut TrialWire, now: u64) -> Vec<Vec<u8>> {
+        wire.leave(now).into_iter().map(|(_, frame)| frame).collect()
+    }
+
     fn sent(plan: &str, frames: usize) -> Vec<Vec<u8>> {
-        let mut wire = FaultyWire::new(plan.parse().unwrap(), 0);
-        let mut out = Vec::new();
-        (0..frames).for_each(|i| wire.enter(i as u64, vec![(i >> 8) as u8, i as u8, 0, 0], &mut out));
-        out
+        let mut wire = wire(plan);
+        (0..frames).for_each(|i| wire.enter_any(0, vec![(i >> 8) as u8, i as u8, 0, 0]));
+        left(&mut wire, 0)
     }
 
     #[test]
@@ -240,10 +156,10 @@ mod tests {
 
     #[test]
     fn damage_spares_the_link_header() {
-        let mut wire = FaultyWire::new("corrupt=100%".parse().unwrap(), 0);
+        let mut wire = wire("corrupt=100%");
         for _ in 0..100 {
-            let mut out = Vec::new();
-            wire.enter(0, vec![0; 60], &mut out);
+            wire.enter_any(0, vec![0; 60]);
+            let out = left(&mut wire, 0);
             let ones: u32 = out[0][LINK_HEADER..].iter().map(|b| b.count_ones()).sum();
             assert!(ones == 1 && out[0][..LINK_HEADER] == [0; LINK_HEADER]);
         }
@@ -251,11 +167,9 @@ mod tests {
 
     #[test]
     fn a_delayed_frame_leaves_when_its_time_has_come() {
-        let mut wire = FaultyWire::new("delay=1us".parse().unwrap(), 0);
-        let mut out = Vec::new();
-        wire.enter(5, vec![1], &mut out);
-        assert_eq!(wire.leave(1_000_004, &mut out), Some(1_000_005));
-        assert!(out.is_empty());
-        assert_eq!((wire.leave(1_000_005, &mut out), out), (None, vec![vec![1]]));
+        let mut wire = wire("delay=1us");
+        wire.enter_any(5, vec![1]);
+        assert_eq!((left(&mut wire, 1_000_004), wire.next()), (vec![], Some(1_000_005)));
+        assert_eq!((left(&mut wire, 1_000_005), wire.next()), (vec![vec![1]], None));
     }
 }

@@ -5,6 +5,7 @@ mod link;
 mod pcap;
 pub mod rules;
 
-pub use faults::{Faults, FaultsError, FaultyWire};
+pub(crate) use faults::CERTAIN;
+pub use faults::{Faults, FaultsError};
 pub use link::{Link, Verdict};
 pub use pcap::Capture;

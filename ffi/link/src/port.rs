@@ -4,8 +4,8 @@ use super::{BATCH, bearer::Bearer, sockets};
 use ::sync::Eager;
 use devmodel::{
     LinkLayer,
-    engine::Macs,
-    wire::{Faults, FaultyWire},
+    engine::{Macs, faults::TrialWire},
+    wire::Faults,
 };
 use hwspec::wire::{Discovery, DiscoveryFrame};
 use node::{AddressRequest, UplinkHold};
@@ -31,8 +31,8 @@ pub struct PortLink {
     pub spec: String,
     bearer: Box<dyn Bearer>,
     faulty: bool,
-    out: Mutex<FaultyWire>,
-    inward: Mutex<FaultyWire>,
+    out: Mutex<TrialWire>,
+    inward: Mutex<TrialWire>,
     stalled: AtomicBool,
     /// Frames sent.
     pub sent: AtomicU64,
@@ -49,8 +49,8 @@ impl PortLink {
             spec,
             bearer,
             faulty: !faults.is_none(),
-            out: Mutex::new(FaultyWire::new(faults, which * 2)),
-            inward: Mutex::new(FaultyWire::new(faults, which * 2 + 1)),
+            out: Mutex::new(TrialWire::by_chance(&faults, which * 2)),
+            inward: Mutex::new(TrialWire::by_chance(&faults, which * 2 + 1)),
             stalled: AtomicBool::new(false),
             sent: AtomicU64::new(0),
             received: AtomicU64::new(0),
@@ -73,9 +73,15 @@ impl PortLink {
         if !self.faulty {
             return self.send(frame);
         }
-        let mut through = Vec::new();
-        lock(&self.out).enter(now, frame.to_vec(), &mut through);
+        lock(&self.out).enter_any(now, frame.to_vec());
+        self.send_late(now);
+    }
+
+    /// Sends the frames that have left the wire with its faults. Returns when the next will.
+    fn send_late(&self, now: u64) -> Option<u64> {
+        let (through, next) = leave(&self.out, now);
         through.iter().for_each(|frame| self.send(frame));
+        next
     }
 
     /// Sends a frame. After a peer has been full for a while, it is not waited for again until it accepts a frame.
@@ -115,6 +121,13 @@ pub struct Port {
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Frames that have left a wire by `now`, and the time at which the next will.
+fn leave(wire: &Mutex<TrialWire>, now: u64) -> (Vec<Vec<u8>>, Option<u64>) {
+    let mut wire = lock(wire);
+    let through = wire.leave(now).into_iter().map(|(_, frame)| frame).collect();
+    (through, wire.next())
 }
 
 fn mac_at(frame: &[u8], at: usize) -> [u8; 6] {
@@ -166,18 +179,15 @@ impl Port {
         if !this.faulty {
             return self.let_in(link, frames);
         }
-        let mut through = Vec::with_capacity(frames.len());
-        let now = self.hold.now();
-        let mut wire = lock(&this.inward);
-        frames.into_iter().for_each(|frame| wire.enter(now, frame, &mut through));
+        let (now, mut wire) = (self.hold.now(), lock(&this.inward));
+        frames.into_iter().for_each(|frame| wire.enter_any(now, frame));
         drop(wire);
-        self.let_in(link, through);
+        self.arrive_late(link);
     }
 
     /// Delivers delayed frames of `link` that are due. Returns when the next will be due.
     pub fn arrive_late(&self, link: usize) -> Option<u64> {
-        let mut through = Vec::new();
-        let next = lock(&self.links.get(link)?.inward).leave(self.hold.now(), &mut through);
+        let (through, next) = leave(&self.links.get(link)?.inward, self.hold.now());
         self.let_in(link, through);
         next
     }
@@ -275,13 +285,7 @@ impl Port {
     /// Sends delayed frames that are due. Returns when the next will be due.
     pub fn emit_late(&self) -> Option<u64> {
         let now = self.hold.now();
-        let late = |link: &PortLink| {
-            let mut through = Vec::new();
-            let next = lock(&link.out).leave(now, &mut through);
-            through.iter().for_each(|frame| link.send(frame));
-            next
-        };
-        self.links.iter().filter_map(late).min()
+        self.links.iter().filter_map(|link| link.send_late(now)).min()
     }
 
     /// Forwards a frame from one link to the others, like a switch.

@@ -19,6 +19,8 @@ pub use plan::{Deed, Fault, FaultPlan};
 pub(crate) use refusing::Refusing;
 pub use timeline::{Followed, FrameLine, Timeline};
 pub(crate) use trial::Trial;
+#[cfg(test)]
+pub(crate) use wire::LINK_HEADER;
 pub use wire::{Leaving, TrialWire};
 
 /// Inverts a bit of a whole frame's ICRC; on InfiniBand a VCRC follows it.

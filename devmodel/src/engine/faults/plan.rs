@@ -1,15 +1,17 @@
 //! Fault plans: parsing and validation.
 
 use super::super::text::{self, TextError};
+use crate::wire::{CERTAIN, Faults};
 use hwspec::wire::BthOpcode;
 use serde::Deserialize;
 use std::fmt;
 
 /// The effect of a fault on a frame, or from that frame on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Deed {
     /// The frame is dropped.
+    #[default]
     Drop,
     /// One of its bits is inverted: the receiver finds a wrong ICRC.
     Corrupt,
@@ -41,7 +43,7 @@ impl fmt::Display for Deed {
 }
 
 /// A fault of a plan.
-#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Fault {
     /// Its effect.
@@ -97,6 +99,25 @@ impl FaultPlan {
     /// A plan without faults: frames are only recorded.
     pub fn none(seed: u64) -> Self {
         Self { file: String::new(), faults: Vec::new(), seed }
+    }
+
+    /// The plan that `faults` are short for; `which` distinguishes several wires with the same faults.
+    pub(super) fn by_chance(faults: &Faults, which: u32) -> Self {
+        let Faults { drop, duplicate, reorder, corrupt, delay, seed } = *faults;
+        let late = if delay == 0 { 0 } else { CERTAIN };
+        let chances = [
+            (Deed::Drop, drop),
+            (Deed::Corrupt, corrupt),
+            (Deed::Reorder, reorder),
+            (Deed::Duplicate, duplicate),
+            (Deed::Delay, late),
+        ];
+        let fault = |(deed, millionths): (Deed, u32)| {
+            let (chance, for_us) = (Some(f64::from(millionths) / f64::from(CERTAIN)), f64::from(delay) / 1e3);
+            (millionths != 0).then(|| (Fault { deed, chance, for_us, ..Fault::default() }, 0, None))
+        };
+        let faults = chances.into_iter().filter_map(fault).collect();
+        Self { file: String::new(), faults, seed: u64::from(seed) << 32 | u64::from(which) }
     }
 
     /// Parses a plan. `file` is its name, for errors; `seed` determines the random numbers.

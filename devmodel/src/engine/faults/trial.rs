@@ -30,10 +30,10 @@ pub(crate) struct Fate {
 
 /// A plan in progress.
 pub(crate) struct Trial<T> {
-    plan: FaultPlan,
+    pub plan: FaultPlan,
     /// Start time of the run.
     begin: Ps,
-    dice: Dice,
+    pub dice: Dice,
     /// For each fault, the number of frames that matched, and the number it was applied to.
     matched: Vec<u64>,
     pub befell: Vec<u64>,
@@ -76,7 +76,7 @@ impl<T> Trial<T> {
         headers: &Headers<'_>,
         bytes: u32,
     ) -> (Option<usize>, Fate) {
-        let fate = self.fate(now, from, to, headers);
+        let fate = self.fate(now, from, to, Some(headers));
         let bth = headers.bth();
         let line = FrameLine {
             at: left,
@@ -134,19 +134,23 @@ impl<T> Trial<T> {
         due.into_iter().map(|(.., what)| what).collect()
     }
 
-    /// The faults of a frame that `from` sends to `to` at `now`.
-    fn fate(&mut self, now: Ps, from: Port, to: Port, headers: &Headers<'_>) -> Fate {
-        let bth = headers.bth();
-        let (opcode, qp, psn) = (bth.opcode(), bth.dest_qp().0, bth.psn().get());
-        let message = self.message(from, qp, opcode, psn);
+    /// The faults of a frame that `from` sends to `to` at `now`; of the transport if it has `headers`.
+    pub(super) fn fate(&mut self, now: Ps, from: Port, to: Port, headers: Option<&Headers<'_>>) -> Fate {
+        let bth = headers.map(|headers| headers.bth());
+        let (opcode, qp) = (bth.map(|bth| bth.opcode()), bth.map(|bth| bth.dest_qp().0));
+        let psn = bth.map(|bth| bth.psn().get());
+        let message = match (qp, opcode, psn) {
+            (Some(qp), Some(opcode), Some(psn)) => self.message(from, qp, opcode, psn),
+            _ => None,
+        };
         let us = (now - self.begin.min(now)) as f64 / 1e6;
         let mut fate = Fate::default();
         for (number, (fault, _, named)) in self.plan.faults.iter().enumerate() {
             let is = fault.from.is_none_or(|one| Some(one) == from)
                 && fault.to.is_none_or(|one| Some(one) == to)
-                && fault.qp.is_none_or(|one| one == qp)
-                && fault.psn.is_none_or(|one| one == psn)
-                && named.is_none_or(|one| one == opcode)
+                && fault.qp.is_none_or(|one| Some(one) == qp)
+                && fault.psn.is_none_or(|one| Some(one) == psn)
+                && named.is_none_or(|one| Some(one) == opcode)
                 && fault.message.is_none_or(|one| Some(one) == message)
                 && fault.after_us.is_none_or(|at| us >= at)
                 && fault.before_us.is_none_or(|at| us < at);
@@ -169,7 +173,11 @@ impl<T> Trial<T> {
                 Deed::Corrupt => fate.corrupt = true,
                 Deed::Duplicate => fate.twice = true,
                 Deed::Delay => fate.delay += lasts,
-                Deed::Reorder => fate.behind = fate.behind.max(fault.behind),
+                Deed::Reorder => {
+                    let behind =
+                        if fault.behind > 0 { fault.behind } else { self.dice.bits() as u32 % 4 + 1 };
+                    fate.behind = fate.behind.max(behind);
+                }
                 Deed::Mark => fate.mark = true,
                 Deed::Pause => fate.pause = fate.pause.max(lasts),
                 Deed::Stop | Deed::Abort | Deed::Unmap | Deed::Sleep => {

@@ -7,9 +7,13 @@ use super::{
         text::TextError,
     },
     Deed, FaultPlan, Found, Trial, damage,
-    trial::Port,
+    trial::{Fate, Port},
 };
-use crate::{Adapter, LinkLayer, region::Left};
+use crate::{
+    Adapter, LinkLayer,
+    region::Left,
+    wire::{Faults, Link, Verdict},
+};
 use hwspec::wire::{Headers, ICRC_SIZE, ip::mark_congested};
 use std::collections::BTreeMap;
 
@@ -18,6 +22,9 @@ pub type Leaving = (Option<u8>, Vec<u8>);
 
 /// A frame in flight: sender, bytes, and number in the timeline.
 type Way = (Port, Vec<u8>, Option<usize>);
+
+/// Bytes of an Ethernet header: a frame corrupted there would go to another destination.
+pub(crate) const LINK_HEADER: usize = 14;
 
 /// A wire that applies a plan. Frames without faults leave it at once and in order.
 pub struct TrialWire {
@@ -42,6 +49,28 @@ impl TrialWire {
             schedule: Schedule::default(),
             paused: BTreeMap::new(),
         })
+    }
+
+    /// A wire that any frame may enter, with faults by chance; `which` distinguishes several wires with the same faults.
+    pub fn by_chance(faults: &Faults, which: u32) -> Self {
+        let trial = Trial::new(FaultPlan::by_chance(faults, which), 0);
+        Self { begin: 0, trial, schedule: Schedule::default(), paused: BTreeMap::new() }
+    }
+
+    /// Number of faults applied by chance, not counting delays.
+    pub fn befallen(&self) -> u64 {
+        let (plan, befell) = (&self.trial.plan, &self.trial.befell);
+        plan.faults().zip(befell).filter(|((fault, _), _)| fault.deed != Deed::Delay).map(|(_, n)| n).sum()
+    }
+
+    /// Any frame was sent on a wire with faults by chance.
+    pub fn enter_any(&mut self, now: Ps, mut frame: Vec<u8>) {
+        let fate = self.trial.fate(now, None, None, None);
+        if fate.corrupt && frame.len() > LINK_HEADER {
+            let bit = self.trial.dice.bits() as usize % ((frame.len() - LINK_HEADER) * 8);
+            frame[LINK_HEADER + bit / 8] ^= 1 << (bit % 8);
+        }
+        self.set_out(now + fate.delay, &fate, (None, frame, None));
     }
 
     /// A whole frame was sent.
@@ -70,13 +99,13 @@ impl TrialWire {
         if fate.pause > 0 {
             self.paused.insert(from, now + fate.pause);
         }
-        let (frames, passed) = self.trial.go_on(&fate, from, (from, frame, number));
-        for frame in frames {
-            self.schedule.at(at.max(now + fate.delay), frame);
-        }
-        for late in passed {
-            self.schedule.at(at, late);
-        }
+        self.set_out(at.max(now + fate.delay), &fate, (from, frame, number));
+    }
+
+    /// Has a frame leave at `at`, unless its fate is another, followed by those that it was the last to overtake.
+    fn set_out(&mut self, at: Ps, fate: &Fate, way: Way) {
+        let (frames, passed) = self.trial.go_on(fate, way.0, way);
+        frames.into_iter().chain(passed).for_each(|way| self.schedule.at(at, way));
     }
 
     /// Frames that have left by `now`, in order, each with its sender.
@@ -101,6 +130,15 @@ impl TrialWire {
         let mut rest = self.leave(Ps::MAX);
         rest.extend(self.trial.held.into_iter().map(|(.., (from, frame, _))| (from, frame)));
         (Found { befell: self.trial.befell, timeline: self.trial.timeline }, rest)
+    }
+}
+
+impl Link for TrialWire {
+    fn transmit(&mut self, _: u8, frame: &mut Vec<u8>, more: &mut Vec<Vec<u8>>) -> Verdict {
+        self.enter_any(0, std::mem::take(frame));
+        // Functions do not wait for a delay.
+        more.extend(self.leave(Ps::MAX).into_iter().map(|(_, frame)| frame));
+        Verdict::Drop
     }
 }
 
