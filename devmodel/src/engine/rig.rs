@@ -254,6 +254,11 @@ impl Rig {
         crate::mlx5::Job::Doorbell { qpn: self.sides[i].qpn, uar: self.sides[i].uar }
     }
 
+    /// The send counter of side `i`, which its doorbell record has.
+    pub(crate) fn posted(&self, i: usize) -> u16 {
+        self.sides[i].sq_pi
+    }
+
     /// Posts a receive of `len` bytes at `at`.
     pub(crate) fn post_recv(&mut self, i: usize, at: Iova, len: u32) {
         let side = &mut self.sides[i];

@@ -171,7 +171,7 @@ impl Memory<'_> {
         mapped.then_some(Place::There(slot, low))
     }
 
-    /// Implements `Host::read`.
+    /// Implements `Bus::read`.
     #[inline]
     pub fn read(&mut self, rid: Rid, at: Iova, buf: &mut [u8]) -> Result<(), Abort> {
         self.scratch.touched.note(rid.0);
@@ -202,7 +202,7 @@ impl Memory<'_> {
         Ok(())
     }
 
-    /// Implements `Host::write`.
+    /// Implements `Bus::write`.
     #[inline]
     pub fn write(&mut self, rid: Rid, at: Iova, data: &[u8]) -> Result<(), Abort> {
         self.scratch.touched.note(rid.0);
@@ -239,7 +239,7 @@ impl Memory<'_> {
         Ok(())
     }
 
-    /// Implements `Host::copy`. Successive moves to or from one party are batched into one system call.
+    /// Implements `Bus::copy`. Successive moves to or from one party are batched into one system call.
     #[inline]
     pub fn copy(&mut self, staged: &[u8], moves: &[Move]) -> Result<(), Abort> {
         let result = self.copy_all(staged, moves);

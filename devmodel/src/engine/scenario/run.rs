@@ -175,7 +175,7 @@ impl<'s> Run<'s> {
         let rung = spans.then(posted, card, Part::Doorbell, posted.at + host.pio.ps());
         let there = spans.then(rung, card, Part::Down, rung.at + self.profile.slot.one_way.ps());
         self.programs[number].busy = rung.at;
-        self.timed.submit(there, card as u8, self.rig.doorbell(side));
+        self.timed.ring(there, card as u8, self.rig.doorbell(side), self.rig.posted(side));
         self.timed.at(rung.at, Next::Post(number));
     }
 

@@ -272,7 +272,7 @@ impl<'p> Bench<'p> {
         self.programs[p].busy = rung.at;
         let there = spans.then(rung, card, Part::Down, rung.at + slot.one_way.ps());
         let whole = spans.then(there, card, Part::Blocks, there.at + more * card_costs.send_block.ps());
-        self.timed.submit(whole, self.rig.sides[side].fid, self.rig.doorbell(side));
+        self.timed.ring(whole, self.rig.sides[side].fid, self.rig.doorbell(side), self.rig.posted(side));
     }
 
     /// A throughput program processes completions, and posts while fewer messages than its depth are outstanding.
