@@ -1,7 +1,8 @@
 //! The services that the chip needs from the machine it is plugged into.
 //!
-//! A [`Host`] is one runner's view of that machine: the memory it can reach, the interrupts it can raise and the other parties
-//! of the node it can wake. The model calls nothing else.
+//! A [`Host`] is one runner's view of that machine: its [`Bus`], with the memory it can reach and the interrupts it can raise,
+//! and the [`Parties`] of the node that it waits for and wakes. A machine with a single party is [`Alone`]. The model calls
+//! nothing else.
 
 use crate::region::Outlet;
 use std::ops::Range;
