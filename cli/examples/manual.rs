@@ -82,7 +82,9 @@ impl Manual {
         // The usage in one line; the list of options follows.
         let usage = command.clone().render_usage().to_string();
         let usage = usage.trim_start_matches("Usage: ").to_owned();
-        let mut definition = command.clone().override_usage(usage);
+        // The page has one section of options.
+        let mut definition =
+            command.clone().override_usage(usage).mut_args(|option| option.help_heading(None::<&str>));
         if !page.description.is_empty() {
             definition = definition.long_about(page.description.join("\n\n"));
         }

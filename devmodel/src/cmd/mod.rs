@@ -22,6 +22,7 @@ mod eswitch;
 mod flow;
 mod flow_entry;
 mod hca_vport;
+mod kinds;
 mod mad_ifc;
 mod mcg;
 mod memic;
@@ -50,7 +51,7 @@ mod tir;
 mod uctx;
 mod vport;
 
-pub(crate) use object::end_objects;
+pub(crate) use kinds::end_objects;
 pub(crate) use queue::{complete_held, delayed, doorbell};
 pub use refusal::Syndrome;
 pub use table::{COMMANDS, Command, Sender};

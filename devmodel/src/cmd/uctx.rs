@@ -2,8 +2,10 @@
 
 use super::{
     call::Call,
-    caps, mkey,
-    object::{end_objects, end_some},
+    caps,
+    kinds::end_objects,
+    mkey,
+    object::end_some,
     refusal::{Done, Syndrome},
 };
 use crate::{

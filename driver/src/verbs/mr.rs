@@ -133,8 +133,9 @@ impl Mr {
         let device = &pd.device;
         let transport = &device.function.transport;
         let mapping = match paged {
-            // SAFETY: the caller's guarantee, here and below.
+            // SAFETY: the caller's guarantee.
             true => unsafe { UserMapping::map_paged(transport, addr, len)? },
+            // SAFETY: the caller's guarantee.
             false => unsafe { UserMapping::map(transport, addr, len, writable)? },
         };
         let pages = translation(mapping.iova, hca_va, len)?;
