@@ -1,7 +1,7 @@
 //! The process that lets time go on.
 
 use super::{
-    effort::{Efforts, Spent, has_ended, is_there, runs},
+    effort::{Efforts, LOOK, Spent, has_ended, is_there, runs},
     late::{Late, Written},
     limits::{Limit, Limits},
 };
@@ -41,8 +41,6 @@ const STEADY: u32 = 3;
 const STEPS: u32 = 256;
 /// How often it is looked whether threads are there.
 const ROLL_CALL: Duration = Duration::from_millis(100);
-/// How often threads are looked at that compute.
-const LOOK: Duration = Duration::from_micros(20);
 /// Before so much time passes at once everybody who waits has another look, ps.
 const LONG: Ps = 10_000_000;
 /// Programs that look at clocks between their polls may poll until a deadline: they find that a part of the time has passed for which they have done so,
@@ -139,8 +137,10 @@ pub struct Conductor {
     efforts: Efforts,
     /// Somebody was woken, or may notice something.
     shown: bool,
-    /// When everybody had another look before much time passed, and was left to compute.
-    looked: [Ps; 2],
+    /// When everybody had another look before much time passed.
+    looked: Ps,
+    /// For each player when it was last left to compute before much more did, and the thread that was.
+    thought: Vec<(Ps, u32)>,
     /// Since when a program has looked at clocks between polls.
     measuring: Option<Ps>,
     /// See [`looks`], when everybody had another look.
@@ -198,7 +198,8 @@ impl Conductor {
             spinners,
             efforts,
             shown: false,
-            looked: [0; 2],
+            looked: 0,
+            thought: vec![(0, 0); PLAYERS],
             measuring: None,
             looks: 0,
             called: None,
@@ -300,10 +301,9 @@ impl Conductor {
     /// Before much time passes, until `soonest`, threads may do something after all. Returns whether they were asked to.
     fn hesitates(&mut self, soonest: Ps, players: &[Player]) -> bool {
         let now = self.engine.now();
-        let [looked, thought] = &mut self.looked;
-        if soonest > now + LONG && *looked != now {
+        if soonest > now + LONG && self.looked != now {
             // A thread that heard something, or was interrupted, may have done what another one waits for.
-            *looked = now;
+            self.looked = now;
             self.looks = looks(players);
             self.board.speak();
             return true;
@@ -318,11 +318,17 @@ impl Conductor {
                 return true;
             }
         }
-        if soonest > now + LONGER && *thought != now {
-            *thought = now;
-            return players.iter().any(|player| thinks(&self.board, &mut self.efforts, player));
+        soonest > now + LONGER && players.iter().any(|player| self.thinks(player))
+    }
+
+    /// True if a thread that seemed to look at memory did something else, once it had time enough. It has that once at a time.
+    fn thinks(&mut self, player: &Player) -> bool {
+        let (this, thought) = ((self.engine.now(), player.thread().0), &mut self.thought[player.number()]);
+        if player.state() != State::Spinning || *thought == this {
+            return false;
         }
-        false
+        *thought = this;
+        self.efforts.noticed(&self.board, player, THINKS)
     }
 
     /// True if a thread does something. If so it was waited for.
@@ -522,7 +528,7 @@ impl Conductor {
                 let host = &self.rules.profile.host;
                 let notice = host.poll_memory.ps() + self.spread(fid, players, |host| &host.spread_memory);
                 for player in players.iter().filter(|player| ends.is_some() && player.fid() == Some(fid)) {
-                    let looks = noticed(&self.board, &mut self.efforts, player);
+                    let looks = self.efforts.noticed(&self.board, player, LOOKS);
                     self.spinners[player.number()] += u32::from(looks);
                     // Between its looks at memory it may look for completions, and none tells of a WRITE.
                     let may_look = ends == Some(Ends::Message) && !told;
@@ -557,33 +563,6 @@ fn look_again(players: &[Player]) -> bool {
 fn looks(players: &[Player]) -> u64 {
     let polls = players.iter().filter(|player| player.state() == State::Waiting);
     polls.map(Player::time).fold(0, u64::wrapping_add)
-}
-
-/// True if a thread that seemed to look at memory did something else, once it had time enough.
-fn thinks(board: &Board, efforts: &mut Efforts, player: &Player) -> bool {
-    let mut spent = Spent::begin(efforts, player, THINKS);
-    while player.state() == State::Spinning && runs(player) {
-        let heard = board.heard();
-        match spent.as_mut().and_then(|spent| spent.is_all(efforts, player)) {
-            Some(false) => board.listen(heard, LOOK),
-            _ => return false,
-        }
-    }
-    player.state() == State::Noticed
-}
-
-/// True if a thread that looks at memory noticed that something is different, once it had time enough for a look.
-fn noticed(board: &Board, efforts: &mut Efforts, player: &Player) -> bool {
-    let mut spent = Spent::begin(efforts, player, LOOKS);
-    loop {
-        let heard = board.heard();
-        match (player.state(), spent.as_mut().and_then(|spent| spent.is_all(efforts, player))) {
-            (State::Noticed, _) => return true,
-            // A thread that yields gets the processor back late.
-            (State::Spinning, Some(false)) => board.listen(heard, LOOK),
-            _ => return false,
-        }
-    }
 }
 
 /// True if the node in `dir` has a conductor.

@@ -1,7 +1,7 @@
 //! How long threads have computed.
 #![allow(unsafe_code)]
 
-use clock::Player;
+use clock::{Board, Player, State};
 use nix::{
     time::ClockId,
     unistd::{Pid, read},
@@ -33,6 +33,9 @@ const EXCLUDE: u64 = 1 << 5 | 1 << 6;
 /// PERF_FLAG_FD_CLOEXEC.
 const CLOEXEC: u32 = 1 << 3;
 
+/// How often threads are looked at that compute.
+pub const LOOK: Duration = Duration::from_micros(20);
+
 /// Clocks of threads. The kernel brings a thread's own up to date at its ticks alone, milliseconds apart; counters are exact. Where they may
 /// not be had the other one is asked, and programs that look at memory are slower.
 #[derive(Default)]
@@ -49,6 +52,21 @@ impl Efforts {
             Some(nanos) if is_there(tid, pid) => Some(Duration::from_nanos(nanos)),
             Some(_) => None,
             None => process_time(pid),
+        }
+    }
+
+    /// True if a thread that looks at memory noticed that something is different, or does something else, before it has computed for
+    /// `patience`.
+    pub fn noticed(&mut self, board: &Board, player: &Player, patience: Duration) -> bool {
+        let mut spent = Spent::begin(self, player, patience);
+        loop {
+            let heard = board.heard();
+            match (player.state(), spent.as_mut().and_then(|spent| spent.is_all(self, player))) {
+                (State::Noticed, _) => return true,
+                // A thread that yields gets the processor back late; one that waits for something else may never.
+                (State::Spinning, Some(false)) if runs(player) => board.listen(heard, LOOK),
+                _ => return false,
+            }
         }
     }
 
