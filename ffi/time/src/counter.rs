@@ -1,6 +1,6 @@
 //! The processor's counter of cycles. Programs read it by an instruction, which the kernel lets fail with a signal.
 
-use super::player;
+use super::{own::own, player};
 use clock::CYCLE;
 use libc::{c_int, c_void, sigaction as Action, siginfo_t};
 use std::{
@@ -35,16 +35,9 @@ impl Theirs {
 type Handler = unsafe extern "C" fn(c_int, *mut siginfo_t, *mut c_void);
 
 unsafe extern "C" fn kernel_sigaction(signal: c_int, new: *const Action, old: *mut Action) -> c_int {
-    // glibc's own, behind ours.
-    // SAFETY: a name that ends with 0; what is found is of this type.
+    // SAFETY: the caller upholds the contract of libc's function, which is of this type.
     unsafe {
-        let found = libc::dlsym(libc::RTLD_NEXT, c"sigaction".as_ptr());
-        if found.is_null() {
-            return super::fail(libc::ENOSYS);
-        }
-        let call: unsafe extern "C" fn(c_int, *const Action, *mut Action) -> c_int =
-            std::mem::transmute(found);
-        call(signal, new, old)
+        own!(sigaction(signal => c_int, new => *const Action, old => *mut Action) -> c_int, else super::fail(libc::ENOSYS))
     }
 }
 

@@ -7,6 +7,7 @@
 mod alarms;
 mod clocks;
 mod counter;
+mod own;
 mod programs;
 mod sockets;
 mod waits;

@@ -1,7 +1,7 @@
 //! Programs that become others or start some: those begin with the processor's counter as it is, for their loader reads it before this
 //! library is there. It takes the counter again in each.
 
-use super::counter;
+use super::{counter, own::own};
 use libc::{FILE, c_char, c_int, c_void, pid_t};
 
 /// The next function of this name, which is libc's, called while the counter may be read.
@@ -11,16 +11,8 @@ macro_rules! next {
         /// As of the function of this name in libc.
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $name($($arg: $kind),*) -> $result {
-            let name = concat!(stringify!($name), "\0");
-            // SAFETY: the name ends with 0; what is found is libc's function of this type, and the caller's promise is its own.
-            unsafe {
-                let found = libc::dlsym(libc::RTLD_NEXT, name.as_ptr().cast());
-                if found.is_null() {
-                    return $none;
-                }
-                let call: unsafe extern "C" fn($($kind),*) -> $result = std::mem::transmute(found);
-                counter::with_ours(|| call($($arg),*))
-            }
+            // SAFETY: libc's function is of this type, and the caller's promise is its own.
+            unsafe { counter::with_ours(|| own!($name($($arg => $kind),*) -> $result, else $none)) }
         }
     };
 }
