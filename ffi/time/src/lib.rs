@@ -10,6 +10,7 @@ mod counter;
 mod own;
 mod programs;
 mod sockets;
+mod threads;
 mod waits;
 
 use clock::{Board, Player};

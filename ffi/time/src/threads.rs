@@ -1,0 +1,60 @@
+//! Threads of programs. A new thread gets its place on the board before its creator continues, so that time stands still while it computes
+//! something that others wait for, even if it never reads a clock.
+
+use super::{own::own, player};
+use clock::Call;
+use libc::{c_int, c_void, pthread_attr_t, pthread_t};
+use std::sync::atomic::{AtomicBool, Ordering::*};
+
+/// libc's type of a thread's start routine. It may end the thread from inside, which unwinds the stack.
+pub type Begin = unsafe extern "C-unwind" fn(*mut c_void) -> *mut c_void;
+
+/// The start routine and argument of a new thread. The creator waits until the thread has taken them.
+struct Given {
+    begin: Begin,
+    with: *mut c_void,
+    taken: AtomicBool,
+}
+
+/// # Safety
+/// `given` points to a [`Given`] that is alive until it is taken, and whose function may be called with its argument.
+unsafe extern "C-unwind" fn begin(given: *mut c_void) -> *mut c_void {
+    let _ = player();
+    let given = given.cast_const().cast::<Given>();
+    // SAFETY: the caller's promise. Nothing here is dropped, so the thread may end in the middle of the call.
+    unsafe {
+        let (begin, with) = ((*given).begin, (*given).with);
+        (*given).taken.store(true, Release);
+        begin(with)
+    }
+}
+
+/// # Safety
+/// As of the function of this name in libc.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pthread_create(
+    thread: *mut pthread_t,
+    attributes: *const pthread_attr_t,
+    first: Begin,
+    with: *mut c_void,
+) -> c_int {
+    let make = |begin: Begin, with: *mut c_void| {
+        // SAFETY: the caller's promise; libc's function is of this type.
+        unsafe {
+            own!(pthread_create(thread => *mut pthread_t, attributes => *const pthread_attr_t, begin => Begin,
+                with => *mut c_void) -> c_int, else libc::ENOSYS)
+        }
+    };
+    if player().is_none() {
+        return make(first, with);
+    }
+    let given = Given { begin: first, with, taken: AtomicBool::new(false) };
+    // The creator counts as computing until then.
+    let _call = Call::begin();
+    let failed = make(begin, (&raw const given).cast_mut().cast());
+    while failed == 0 && !given.taken.load(Acquire) {
+        // SAFETY: it takes nothing.
+        unsafe { libc::syscall(libc::SYS_sched_yield) };
+    }
+    failed
+}
