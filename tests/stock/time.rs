@@ -2,7 +2,7 @@
 
 use ironverbs_tests::{
     program::may_send_raw,
-    stock::{Node, Pair, Running, compiled, customers, ironverbs},
+    stock::{Node, Pair, Running, compiled, compiled_rust, customers, ironverbs},
 };
 use std::{
     fs,
@@ -318,6 +318,63 @@ fn waits_with_limits_and_alarms_end_at_a_time_of_the_node() {
     let said = node.run(&["python3", "-c", WAITS]);
     assert_eq!(said, "0.2\n0.2\n0.2\n0.6\n2.0\n10 0 0\n");
     assert!(alone.elapsed().as_secs_f64() > 1.2);
+}
+
+/// Waits of Python's standard library that end at their limits.
+const LIMITS: &str = r#"
+import asyncio, queue, socket, sys, threading, time
+limit = float(sys.argv[1]) / 1000
+def takes(name, call):
+    begin = time.monotonic()
+    call()
+    print(name, f"{1000 * limit:.3f} {1000 * (time.monotonic() - begin):.3f}")
+def fails(error, call):
+    try:
+        call()
+    except error:
+        return
+    sys.exit("it came")
+threading.Thread(target=time.sleep, args=(1e6,), daemon=True).start()
+lock, condition, (one, two) = threading.Lock(), threading.Condition(), socket.socketpair()
+lock.acquire()
+one.settimeout(limit)
+takes("lock", lambda: lock.acquire(timeout=limit))
+takes("event", lambda: threading.Event().wait(limit))
+with condition:
+    takes("condition", lambda: condition.wait(limit))
+takes("queue", lambda: fails(queue.Empty, lambda: queue.Queue().get(timeout=limit)))
+takes("socket", lambda: fails(TimeoutError, lambda: one.recv(1)))
+takes("asyncio", lambda: asyncio.run(asyncio.sleep(limit)))
+"#;
+
+/// Runs a program that prints for each of `kinds` waits its name, its expected and its measured time in milliseconds. The tolerance covers
+/// the calls that read the clock.
+fn lasts_as_long_as_it_should(program: &[&str], kinds: usize) {
+    let node = Node::new("timed-limits", 1).timed();
+    let begin = Instant::now();
+    let said = node.run(&[program, &["600000"]].concat());
+    let waits: Vec<Vec<f64>> = said
+        .lines()
+        .map(|line| line.split_whitespace().skip(1).map(|word| word.parse().expect("a number")).collect())
+        .collect();
+    assert_eq!(waits.len(), kinds, "{said}");
+    assert!(waits.iter().all(|wait| (0.0..0.004).contains(&(wait[1] - wait[0]))), "{said}");
+    assert!(begin.elapsed().as_secs() < 60, "{:?}", begin.elapsed());
+}
+
+#[test]
+fn limits_of_libcs_waits_are_the_nodes() {
+    lasts_as_long_as_it_should(&[compiled("limits").to_str().expect("UTF-8")], 8);
+}
+
+#[test]
+fn limits_of_waits_in_rust_are_the_nodes() {
+    lasts_as_long_as_it_should(&[compiled_rust("limits").to_str().expect("UTF-8")], 4);
+}
+
+#[test]
+fn limits_of_waits_in_python_are_the_nodes() {
+    lasts_as_long_as_it_should(&["python3", "-c", LIMITS], 6);
 }
 
 #[test]

@@ -2,12 +2,15 @@
 
 use std::{sync::atomic::AtomicU32, time::Duration};
 
+/// Our own futex waits pass this in an argument that the kernel ignores, which distinguishes them from waits of programs.
+pub const OURS: usize = 0x6972_6f6e;
+
 /// Sleeps while `word` is `seen`, until it is rung or `limit` is over.
 pub fn futex_wait(word: &AtomicU32, seen: u32, limit: Duration) {
     let limit =
         libc::timespec { tv_sec: limit.as_secs() as libc::time_t, tv_nsec: limit.subsec_nanos().into() };
     // SAFETY: both are valid for the call, which reads them.
-    unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAIT, seen, &raw const limit) };
+    unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAIT, seen, &raw const limit, OURS) };
 }
 
 /// Wakes all who sleep on `word`.

@@ -164,7 +164,8 @@ pub fn futex_wait(word: &AtomicU32, value: u32, nanos: Option<u64>) -> bool {
     });
     let time = time.as_ref().map_or(ptr::null(), ptr::from_ref);
     // SAFETY: the word is alive. Not a private futex, because other processes map the word too.
-    let result = unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAIT, value, time) };
+    let result =
+        unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAIT, value, time, clock::OURS) };
     result == 0 || io::Error::last_os_error().raw_os_error() == Some(libc::EAGAIN)
 }
 

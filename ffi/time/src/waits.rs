@@ -1,7 +1,11 @@
 //! Waits for files that end at a time, which is the node's.
 
 use super::{Errno, PS, nanoseconds, player, time_of};
-use libc::{c_int, c_long, c_void, epoll_event, fd_set, nfds_t, pollfd, sigset_t, size_t, timespec, timeval};
+use clock::Call;
+use libc::{
+    c_int, c_long, c_void, clockid_t, epoll_event, fd_set, nfds_t, pollfd, sigset_t, size_t, timespec,
+    timeval,
+};
 use std::ptr::{null, null_mut};
 
 /// How long the kernel waits before it is asked whether the time has come, in nanoseconds: at first, and at most.
@@ -9,32 +13,61 @@ const SLICES: (u64, u64) = (250_000, 16_000_000);
 /// Bytes of the kernel's own `sigset_t`.
 const SIGNALS: size_t = 8;
 
-/// Waits by `wait`, which is given nanoseconds, for `limit` of them. Returns what that returned, and how many nanoseconds were left. `None` if it
-/// is the kernel's matter, as where the limit is 0, or none, or none that makes sense.
-fn waited(limit: Option<u64>, mut wait: impl FnMut(u64) -> c_long) -> Option<(c_int, u64)> {
-    let limit = limit?;
-    let (board, player) = player().filter(|(_, player)| limit > 0 && !player.is_apart())?;
+/// The time of the node at which `clock` is `ns`. `None` if the caller is not in virtual time.
+pub fn deadline(clock: clockid_t, ns: u64) -> Option<u64> {
+    let (board, _) = player()?;
+    Some(ns.saturating_sub(board.wall(0, clock == libc::CLOCK_REALTIME)).saturating_mul(PS))
+}
+
+/// The time of the node in `ns` nanoseconds. `None` if the caller is not in virtual time.
+pub fn after(ns: u64) -> Option<u64> {
+    let _errno = Errno::keep();
+    player().map(|(_, player)| player.now().saturating_add(ns.saturating_mul(PS)))
+}
+
+/// Nanoseconds left until a time of the node.
+pub fn left(until: u64) -> u64 {
+    let _errno = Errno::keep();
+    player().map_or(0, |(_, player)| until.saturating_sub(player.now()) / PS)
+}
+
+/// The kernel's own monotonic clock in `ns` nanoseconds.
+pub fn in_kernel(ns: u64) -> timespec {
+    time_of(clock::monotonic_ns().saturating_add(ns))
+}
+
+/// Calls `wait`, which waits for a number of nanoseconds at most, until it finds something or the node's time is `until`. Threads of a
+/// provider, and threads in a call of it, wait for as long on this machine.
+pub fn waited_until<R>(until: u64, mut wait: impl FnMut(u64) -> Option<R>) -> Option<R> {
     let errno = Errno::keep();
-    let until = player.now().saturating_add(limit.saturating_mul(PS));
+    let limited = player().filter(|(_, player)| !player.is_apart() && !player.calls());
     drop(errno);
-    let mut found = wait(0);
-    if found == 0 {
-        // This thread may have done what others wait for, so those have another look.
-        board.speak();
-        let waiting = player.limit(until);
-        let mut slice = SLICES.0;
-        while found == 0 && !waiting.is_over() {
-            found = wait(slice);
-            slice = (2 * slice).min(SLICES.1);
-        }
-        if found == 0 {
-            found = wait(0);
-        }
+    let Some((board, player)) = limited else { return wait(left(until)) };
+    // A check whether a lock is free may show as a sleep in the kernel, but the program does not sleep.
+    let look = Call::begin();
+    if let Some(found) = wait(0) {
+        return Some(found);
     }
-    let errno = Errno::keep();
-    let left = until.saturating_sub(player.now()) / PS;
-    drop(errno);
-    Some((found as c_int, left))
+    drop(look);
+    // This thread may have done what others wait for, so those have another look.
+    board.speak();
+    let waiting = player.limit(until);
+    let mut slice = SLICES.0;
+    while !waiting.is_over() {
+        if let Some(found) = wait(slice) {
+            return Some(found);
+        }
+        slice = (2 * slice).min(SLICES.1);
+    }
+    wait(0)
+}
+
+/// The same for files and `limit` nanoseconds, where `wait` returns 0 if it finds nothing. Returns its result, and the nanoseconds left.
+/// `None` if the kernel has to wait: the limit is 0, there is none, or the caller is not in virtual time.
+fn waited(limit: Option<u64>, mut wait: impl FnMut(u64) -> c_long) -> Option<(c_int, u64)> {
+    let until = after(limit.filter(|ns| *ns > 0)?)?;
+    let found = waited_until(until, |ns| Some(wait(ns)).filter(|found| *found != 0));
+    Some((found.unwrap_or(0) as c_int, left(until)))
 }
 
 /// Milliseconds as nanoseconds. `None` is without a limit.
