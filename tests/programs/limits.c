@@ -18,6 +18,7 @@
 static struct timespec limit;
 static double asked;
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t plain = PTHREAD_COND_INITIALIZER;
 
 static double now(void)
 {
@@ -59,6 +60,38 @@ static void *holds(void *rwlock)
 	return NULL;
 }
 
+/* Wakes the other thread in the middle of its limit, after computing for a while. */
+static void *wakes(void *unused)
+{
+	clock_nanosleep(CLOCK_MONOTONIC, 0, &(struct timespec){ 1, 0 }, NULL);
+	for (volatile int i = 0; i < 3000000; i++)
+		;
+	pthread_mutex_lock(&mutex);
+	pthread_cond_signal(&plain);
+	pthread_mutex_unlock(&mutex);
+	return unused;
+}
+
+static void conditions(void)
+{
+	pthread_cond_t monotonic;
+	pthread_condattr_t kind;
+	pthread_condattr_init(&kind);
+	pthread_condattr_setclock(&kind, CLOCK_MONOTONIC);
+	pthread_cond_init(&monotonic, &kind);
+	pthread_mutex_lock(&mutex);
+	TAKES("cond", 1, HOLD(pthread_cond_timedwait(&plain, &mutex, end(CLOCK_REALTIME)) == ETIMEDOUT));
+	TAKES("cond-monotonic", 1, HOLD(pthread_cond_timedwait(&monotonic, &mutex, end(CLOCK_MONOTONIC)) == ETIMEDOUT));
+	TAKES("cond-clock", 1, HOLD(pthread_cond_clockwait(&plain, &mutex, CLOCK_MONOTONIC, end(CLOCK_MONOTONIC)) == ETIMEDOUT));
+	pthread_t thread;
+	double begin = now();
+	HOLD(!pthread_create(&thread, NULL, wakes, NULL));
+	HOLD(!pthread_cond_timedwait(&plain, &mutex, end(CLOCK_REALTIME)));
+	printf("cond-signalled 1000.000 %.3f\n", now() - begin);
+	pthread_mutex_unlock(&mutex);
+	pthread_join(thread, NULL);
+}
+
 static void locks(void)
 {
 	static pthread_rwlock_t rwlock = PTHREAD_RWLOCK_INITIALIZER;
@@ -87,6 +120,7 @@ int main(int argc, char **argv)
 	limit = (struct timespec){ millis / 1000, millis % 1000 * 1000000 };
 	pthread_t thread;
 	HOLD(!pthread_create(&thread, NULL, sleeps, NULL));
+	conditions();
 	locks();
 	return 0;
 }

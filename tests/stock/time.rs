@@ -2,7 +2,7 @@
 
 use ironverbs_tests::{
     program::may_send_raw,
-    stock::{Node, Pair, Running, compiled, compiled_rust, customers, ironverbs},
+    stock::{Node, Pair, Running, compiled, compiled_cpp, compiled_rust, customers, ironverbs},
 };
 use std::{
     fs,
@@ -364,7 +364,12 @@ fn lasts_as_long_as_it_should(program: &[&str], kinds: usize) {
 
 #[test]
 fn limits_of_libcs_waits_are_the_nodes() {
-    lasts_as_long_as_it_should(&[compiled("limits").to_str().expect("UTF-8")], 8);
+    lasts_as_long_as_it_should(&[compiled("limits").to_str().expect("UTF-8")], 12);
+}
+
+#[test]
+fn limits_of_waits_in_cpp_are_the_nodes() {
+    lasts_as_long_as_it_should(&[compiled_cpp("limits").to_str().expect("UTF-8")], 6);
 }
 
 #[test]

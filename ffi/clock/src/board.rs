@@ -46,6 +46,8 @@ pub enum State {
     Noticed = 4,
     /// It waits in the kernel for files, no longer than until a time.
     Limited = 5,
+    /// It waits for another thread until a time at most, and sleeps on its place on the board.
+    Parked = 6,
 }
 
 impl State {
@@ -56,6 +58,7 @@ impl State {
             3 => Self::Spinning,
             4 => Self::Noticed,
             5 => Self::Limited,
+            6 => Self::Parked,
             _ => Self::Running,
         }
     }
@@ -334,6 +337,11 @@ impl Board {
         let board = *self;
         let taken = move |number: &usize| board.0.places[*number].tid.load(Acquire) != 0;
         (0..PLAYERS).filter(taken).map(move |number| Player::new(board, number))
+    }
+
+    /// The player at place `number`, which a thread uses or has used.
+    pub fn at(&self, number: usize) -> Player {
+        Player::new(*self, number)
     }
 
     /// Something was said that a thread may hear which looks for completions and for that in turn.

@@ -10,7 +10,7 @@ mod player;
 mod sys;
 
 pub use board::{Bell, Board, Costs, FILE, PLAYERS, State, Written};
-pub use player::{Call, Limited, Player, stay_apart};
+pub use player::{Call, Limited, Parked, Player, stay_apart};
 pub use sys::{OURS, monotonic_ns, sleep, state};
 
 /// Picoseconds of a cycle of the processor's counter: so fast is no processor that has another counter, so programs that measure it see which

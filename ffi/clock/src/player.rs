@@ -246,6 +246,18 @@ impl Player {
         self.board.players().find(|player| player.thread() == (pid, pid))
     }
 
+    /// Begins a wait of the calling thread for another one, until `until` at most.
+    pub fn park(&self, until: u64) -> Parked {
+        self.stay_until(until, State::Parked);
+        Parked(*self)
+    }
+
+    /// Ends a wait that has begun.
+    fn unstay(&self, how: State) {
+        let _ = self.place().state.compare_exchange(how as u32, State::Running as u32, SeqCst, Relaxed);
+        self.place().over.store(0, SeqCst);
+    }
+
     /// Sleeps while its state is `how`.
     fn rest(&self, how: State) {
         let word = &self.place().state;
@@ -294,10 +306,28 @@ impl Limited {
 
 impl Drop for Limited {
     fn drop(&mut self) {
-        let (limited, running) = (State::Limited as u32, State::Running as u32);
-        let place = self.0.place();
-        let _ = place.state.compare_exchange(limited, running, SeqCst, Relaxed);
-        place.over.store(0, SeqCst);
+        self.0.unstay(State::Limited);
+    }
+}
+
+/// The calling thread waits for another one until this is dropped.
+pub struct Parked(Player);
+
+impl Parked {
+    /// Sleeps until the time is reached, another thread [wakes it](Player::rise), or a signal handler has slept meanwhile.
+    pub fn rest(&self) {
+        self.0.rest(State::Parked);
+    }
+
+    /// Begins the wait again if neither has happened. A caller that checks its condition after this call misses no wake-up.
+    pub fn again(&self) {
+        self.0.stay_until(self.0.until(), State::Parked);
+    }
+}
+
+impl Drop for Parked {
+    fn drop(&mut self) {
+        self.0.unstay(State::Parked);
     }
 }
 
@@ -394,14 +424,20 @@ impl Player {
         self.wake();
     }
 
-    /// Ends its wait in the kernel at `at`. It does something from now on, though the kernel has not let it go on yet.
+    /// Ends its wait in the kernel, or for another thread, at `at`. It does something from now on, though the kernel has not let it go on
+    /// yet.
     pub fn expire(&self, at: u64) {
         let place = self.place();
-        let (limited, running) = (State::Limited as u32, State::Running as u32);
+        let ends = |how: State| {
+            place.state.compare_exchange(how as u32, State::Running as u32, SeqCst, Relaxed).is_ok()
+        };
         place.time.fetch_max(at, AcqRel);
         place.over.store(1, SeqCst);
-        if place.state.compare_exchange(limited, running, SeqCst, Relaxed).is_err() {
+        if !ends(State::Limited) {
             place.over.store(0, SeqCst);
+            if ends(State::Parked) {
+                sys::futex_wake(&place.state);
+            }
         }
     }
 
@@ -423,7 +459,7 @@ impl Player {
         match self.state() {
             State::Sleeping => self.rise(at),
             State::Waiting | State::Spinning => self.wake(),
-            State::Running | State::Noticed | State::Limited => {}
+            State::Running | State::Noticed | State::Limited | State::Parked => {}
         }
     }
 
@@ -504,6 +540,36 @@ mod tests {
         assert!(waiting.may_hear());
         waiting.wake();
         waiter.join().unwrap();
+        std::fs::remove_file(path).unwrap();
+    }
+
+    #[test]
+    fn a_parked_thread_goes_on_when_another_lets_it_or_its_time_has_come() {
+        let (board, path) = board("parked");
+        let parks = std::thread::spawn(move || {
+            let player = board.player().unwrap();
+            [5000, 9000].map(|until| {
+                let parked = player.park(until);
+                parked.rest();
+                drop(parked);
+                assert!(!player.calls(), "it does what it does by itself");
+                player.now()
+            })
+        });
+        let begin = Instant::now();
+        let until = |at: u64| loop {
+            let parked = |player: &Player| player.state() == State::Parked && player.until() == at;
+            if let Some(player) = board.players().find(parked) {
+                break player;
+            }
+            assert!(begin.elapsed() < Duration::from_secs(20), "no thread is parked");
+            std::thread::yield_now();
+        };
+        until(5000).rise(3000);
+        let last = until(9000);
+        board.set_now(9000);
+        last.expire(9000);
+        assert_eq!(parks.join().unwrap(), [3000, 9000]);
         std::fs::remove_file(path).unwrap();
     }
 

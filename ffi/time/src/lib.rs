@@ -6,6 +6,7 @@
 
 mod alarms;
 mod clocks;
+mod conditions;
 mod counter;
 mod locks;
 mod own;

@@ -79,5 +79,5 @@ fn built_as(name: &str, compiler: &str, source: &str, libraries: &[&str]) -> Pat
 
 /// Compiles `tests/programs/NAME.cpp`, which uses librdmacm.
 pub fn compiled_cpp(name: &str) -> PathBuf {
-    built("c++", &format!("{name}.cpp"), &["-lrdmacm", "-libverbs", "-pthread"])
+    built_as(&format!("{name}-cpp"), "c++", &format!("{name}.cpp"), &["-lrdmacm", "-libverbs", "-pthread"])
 }

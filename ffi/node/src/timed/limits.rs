@@ -1,10 +1,11 @@
-//! Ends of threads' waits in the kernel, and alarms of their processes: what time passes, and does not go on for alone.
+//! Time limits of threads' waits in the kernel and for each other, and alarms of their processes. Time passes them, but does not advance for
+//! them alone.
 
 use clock::{Board, Player, State};
 use devmodel::engine::Ps;
 use std::time::{Duration, Instant};
 
-/// The end of a thread's wait in the kernel, or an alarm of its process.
+/// The end of a thread's wait, or an alarm of its process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Limit {
     /// When that is.
@@ -19,7 +20,8 @@ impl Limit {
     pub fn first(players: &[Player]) -> Option<Self> {
         let limits = players.iter().flat_map(|player| {
             let of = |at, is_alarm| Self { at, player: player.number(), is_alarm };
-            let waits = (player.state() == State::Limited).then(|| of(player.until(), false));
+            let may_end = matches!(player.state(), State::Limited | State::Parked);
+            let waits = may_end.then(|| of(player.until(), false));
             let alarm = Some(player.alarm()).filter(|at| *at != 0).map(|at| of(at, true));
             waits.into_iter().chain(alarm)
         });
