@@ -4,12 +4,18 @@
 #define _GNU_SOURCE
 #include <errno.h>
 #include <linux/futex.h>
+#include <poll.h>
 #include <pthread.h>
 #include <semaphore.h>
+#include <signal.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/epoll.h>
 #include <sys/syscall.h>
+#include <sys/time.h>
+#include <sys/timerfd.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -19,6 +25,7 @@ static struct timespec limit;
 static double asked;
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t plain = PTHREAD_COND_INITIALIZER;
+static volatile int rang;
 
 static double now(void)
 {
@@ -72,6 +79,17 @@ static void *wakes(void *unused)
 	return unused;
 }
 
+static void rings(int signal)
+{
+	(void)signal;
+	rang++;
+}
+
+static void notified(union sigval value)
+{
+	sem_post(value.sival_ptr);
+}
+
 static void conditions(void)
 {
 	pthread_cond_t monotonic;
@@ -111,6 +129,55 @@ static void locks(void)
 		&& errno == ETIMEDOUT));
 }
 
+static void files(void)
+{
+	uint64_t times;
+	struct itimerspec once = { .it_value = limit }, often = { limit, limit }, at = { .it_value = *end(CLOCK_REALTIME) }, left;
+	int fd = timerfd_create(CLOCK_MONOTONIC, 0), real = timerfd_create(CLOCK_REALTIME, 0), set = epoll_create1(0);
+	struct pollfd file = { fd, POLLIN, 0 };
+	struct epoll_event event = { .events = EPOLLIN };
+	HOLD(!epoll_ctl(set, EPOLL_CTL_ADD, fd, &event));
+	HOLD(!timerfd_settime(fd, 0, &once, NULL));
+	TAKES("timerfd", 1, HOLD(read(fd, &times, 8) == 8 && times == 1));
+	HOLD(!timerfd_settime(fd, 0, &once, NULL));
+	TAKES("timerfd-poll", 1, HOLD(poll(&file, 1, -1) == 1));
+	HOLD(!timerfd_settime(fd, 0, &once, NULL) && poll(&file, 1, 0) == 0);
+	TAKES("timerfd-epoll", 1, HOLD(epoll_wait(set, &event, 1, -1) == 1));
+	HOLD(!timerfd_settime(fd, 0, &often, NULL));
+	/* It expires again at the end of the sleep. */
+	TAKES("timerfd-often", 3, nanosleep(&limit, NULL); nanosleep(&limit, NULL); HOLD(read(fd, &times, 8) == 8);
+		if (times == 1) HOLD(read(fd, &times, 8) == 8); HOLD(read(fd, &times, 8) == 8));
+	HOLD(!timerfd_settime(fd, 0, &once, &left) && left.it_interval.tv_sec == limit.tv_sec);
+	HOLD(!timerfd_gettime(fd, &left));
+	printf("timerfd-left %.3f %.3f\n", asked, left.it_value.tv_sec * 1e3 + left.it_value.tv_nsec / 1e6);
+	at.it_value = *end(CLOCK_REALTIME);
+	HOLD(!timerfd_settime(real, TFD_TIMER_ABSTIME, &at, NULL));
+	TAKES("timerfd-until", 1, HOLD(read(real, &times, 8) == 8));
+}
+
+static void alarms(void)
+{
+	sem_t come;
+	sem_init(&come, 0, 0);
+	struct timeval once = { limit.tv_sec, limit.tv_nsec / 1000 };
+	struct itimerspec timer = { .it_value = limit };
+	struct sigevent event = { .sigev_notify = SIGEV_SIGNAL, .sigev_signo = SIGUSR1 }, thread = { .sigev_notify = SIGEV_THREAD };
+	timer_t id, other;
+	thread.sigev_notify_function = notified;
+	thread.sigev_value.sival_ptr = &come;
+	signal(SIGALRM, rings);
+	signal(SIGUSR1, rings);
+	HOLD(!setitimer(ITIMER_REAL, &(struct itimerval){ .it_value = once }, NULL));
+	TAKES("setitimer", 1, HOLD(pause() && rang == 1));
+	HOLD(!timer_create(CLOCK_MONOTONIC, &event, &id) && !timer_settime(id, 0, &timer, NULL));
+	TAKES("timer", 1, HOLD(pause() && rang == 2));
+	HOLD(!timer_settime(id, 0, &timer, NULL));
+	TAKES("timer-sleep", 1, HOLD(nanosleep(&(struct timespec){ 2 * limit.tv_sec + 1, 0 }, NULL) && rang == 3));
+	HOLD(!timer_create(CLOCK_REALTIME, &thread, &other) && !timer_settime(other, 0, &timer, NULL));
+	TAKES("timer-thread", 1, HOLD(!sem_wait(&come)));
+	HOLD(!timer_delete(id) && !timer_delete(other));
+}
+
 int main(int argc, char **argv)
 {
 	HOLD(argc == 2);
@@ -122,5 +189,7 @@ int main(int argc, char **argv)
 	HOLD(!pthread_create(&thread, NULL, sleeps, NULL));
 	conditions();
 	locks();
+	files();
+	alarms();
 	return 0;
 }

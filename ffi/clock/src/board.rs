@@ -28,7 +28,7 @@ const RING: usize = 512;
 /// Nanoseconds of which clocks' origins are multiples.
 const EVEN: u64 = 1_000_000;
 /// Name and version of the layout.
-const MAGIC: u64 = 0x636c_6f63_6b00_0005;
+const MAGIC: u64 = 0x636c_6f63_6b00_0006;
 
 /// The state of a thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -147,9 +147,6 @@ pub(crate) struct Place {
     pub began: AtomicU64,
     /// While it sleeps, or waits no longer: until when.
     pub until: AtomicU64,
-    /// Of a process's first thread: when its process is sent SIGALRM, 0 is never; and how long after that again, 0 is not.
-    pub alarm: AtomicU64,
-    pub interval: AtomicU64,
     /// The event that the conductor woke it for became visible at this time; 0 is none.
     pub woken: AtomicU64,
     /// The time that it takes to notice that event.

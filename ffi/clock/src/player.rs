@@ -224,28 +224,6 @@ impl Player {
         Limited(*self)
     }
 
-    /// The process of the calling thread is sent SIGALRM at `at`, unless that is 0, and every `interval` from then on, unless that is 0. Returns
-    /// what was to happen before. `None` if the process's first thread is not on the board, which would have to remember it.
-    pub fn set_alarm(&self, at: u64, interval: u64) -> Option<(u64, u64)> {
-        let first = self.first()?;
-        let before = (first.place().alarm.swap(0, SeqCst), first.place().interval.swap(interval, SeqCst));
-        first.place().alarm.store(at, SeqCst);
-        self.board.tell();
-        Some(before)
-    }
-
-    /// When the process of the calling thread is sent SIGALRM, and how long after that again; both 0 are not at all.
-    pub fn alarm_of_process(&self) -> Option<(u64, u64)> {
-        let first = self.first()?;
-        Some((first.alarm(), first.place().interval.load(SeqCst)))
-    }
-
-    /// The first thread of the calling thread's process.
-    fn first(&self) -> Option<Self> {
-        let pid = sys::thread().1;
-        self.board.players().find(|player| player.thread() == (pid, pid))
-    }
-
     /// Begins a wait of the calling thread for another one, until `until` at most.
     pub fn park(&self, until: u64) -> Parked {
         self.stay_until(until, State::Parked);
@@ -337,7 +315,7 @@ impl Place {
         self.fid.store(u32::MAX, Relaxed);
         self.time.store(now, Relaxed);
         self.began.store(now, Relaxed);
-        for word in [&self.woken, &self.notice, &self.alarm, &self.interval] {
+        for word in [&self.woken, &self.notice] {
             word.store(0, Relaxed);
         }
         self.rested.store(1, Relaxed);
@@ -441,21 +419,8 @@ impl Player {
         }
     }
 
-    /// When its process is to be sent SIGALRM; 0 is never.
-    pub fn alarm(&self) -> u64 {
-        self.place().alarm.load(SeqCst)
-    }
-
-    /// It is `at`, when its process is to be sent SIGALRM: that is done, and whatever the thread waited for in virtual time ends.
-    pub fn sound(&self, at: u64) {
-        let place = self.place();
-        let interval = place.interval.load(SeqCst);
-        let next = if interval == 0 { 0 } else { at.saturating_add(interval) };
-        if place.alarm.compare_exchange(at, next, SeqCst, Relaxed).is_err() {
-            // The program thought better of it.
-            return;
-        }
-        sys::send_alarm(self.thread().1);
+    /// Ends its wait in virtual time at `at`, because it gets a signal.
+    pub fn interrupt(&self, at: u64) {
         match self.state() {
             State::Sleeping => self.rise(at),
             State::Waiting | State::Spinning => self.wake(),

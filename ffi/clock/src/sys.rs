@@ -43,15 +43,6 @@ pub fn realtime_ns() -> u64 {
     kernel_ns(libc::CLOCK_REALTIME)
 }
 
-/// Sends SIGALRM to a process, if there is one.
-pub fn send_alarm(pid: u32) {
-    // 0 would be the group of the calling one.
-    if let Some(pid) = libc::pid_t::try_from(pid).ok().filter(|pid| *pid > 0) {
-        // SAFETY: it takes nothing of ours.
-        unsafe { libc::syscall(libc::SYS_kill, pid, libc::SIGALRM) };
-    }
-}
-
 /// The calling thread and its process.
 pub fn thread() -> (u32, u32) {
     // SAFETY: always succeeds.

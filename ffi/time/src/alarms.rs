@@ -1,33 +1,43 @@
-//! Alarms: SIGALRM at a time of the node.
+//! The calls by which programs set the process's alarm: SIGALRM at a time of the node.
 
-use super::{Errno, PS, player};
-use clock::Player;
-use libc::{c_int, c_uint, itimerval, timeval};
+use super::timers;
+use libc::{c_int, c_uint, itimerspec, itimerval, timespec, timeval};
 
-/// Picoseconds of a time that is a number of seconds and microseconds.
-fn ps_of(at: timeval) -> Option<u64> {
-    let (seconds, us) = (u64::try_from(at.tv_sec).ok()?, u64::try_from(at.tv_usec).ok()?);
-    (us < 1_000_000).then_some(seconds.saturating_mul(1_000_000).saturating_add(us).saturating_mul(1000 * PS))
+fn of_micros(at: timeval) -> timespec {
+    // An invalid time stays invalid.
+    timespec { tv_sec: at.tv_sec, tv_nsec: at.tv_usec.saturating_mul(1000) }
 }
 
-/// The other way round. A time that is not over is not zero.
-fn time_of(ps: u64) -> timeval {
-    let us = ps.div_ceil(1000 * PS);
-    timeval { tv_sec: (us / 1_000_000) as libc::time_t, tv_usec: (us % 1_000_000) as libc::suseconds_t }
+/// Rounds up, so that a remaining time is not zero.
+fn in_micros(at: timespec) -> timeval {
+    let us = (at.tv_nsec + 999) / 1000;
+    timeval { tv_sec: at.tv_sec + us / 1_000_000, tv_usec: us % 1_000_000 }
 }
 
-/// Tells what a timer says at `now` that rings at `at`, and every `interval` from then on.
-fn said((at, interval): (u64, u64), now: u64) -> itimerval {
-    let left = if at == 0 { 0 } else { at.saturating_sub(now).max(1) };
-    itimerval { it_interval: time_of(interval), it_value: time_of(left) }
+/// Returns the alarm, and sets it to `new` if given. Returns `None` if the alarm is the kernel's.
+fn ask(new: Option<itimerval>) -> Option<itimerval> {
+    let new = new
+        .map(|new| itimerspec { it_interval: of_micros(new.it_interval), it_value: of_micros(new.it_value) });
+    let before = timers::alarm(new.as_ref())?;
+    Some(itimerval { it_interval: in_micros(before.it_interval), it_value: in_micros(before.it_value) })
 }
 
-/// The alarm of this process as it was, and the time; `change` may set another one. `None` if it is the kernel's matter.
-fn with_alarm(change: impl FnOnce(&Player, u64) -> Option<(u64, u64)>) -> Option<itimerval> {
-    let _errno = Errno::keep();
-    let (_, player) = player()?;
-    let now = player.now();
-    Some(said(change(&player, now)?, now))
+/// Calls `f`, which makes the process another program. The rest of its alarm is counted in this machine's time, because exec ends the
+/// thread that waits for it.
+pub fn hand_over<R>(f: impl FnOnce() -> R) -> R {
+    let left = timers::has_alarm().then(|| ask(None)).flatten();
+    let Some(mut left) = left else { return f() };
+    let set = |alarm: &itimerval| {
+        let none: *mut itimerval = std::ptr::null_mut();
+        // SAFETY: the kernel reads what is ours.
+        unsafe { libc::syscall(libc::SYS_setitimer, libc::ITIMER_REAL, std::ptr::from_ref(alarm), none) }
+    };
+    set(&left);
+    let result = f();
+    // The call has failed, so the process is the same program still.
+    left.it_value = timeval { tv_sec: 0, tv_usec: 0 };
+    set(&left);
+    result
 }
 
 /// # Safety
@@ -36,12 +46,7 @@ fn with_alarm(change: impl FnOnce(&Player, u64) -> Option<(u64, u64)>) -> Option
 pub unsafe extern "C" fn setitimer(which: c_int, new: *const itimerval, old: *mut itimerval) -> c_int {
     // SAFETY: the caller's promise: it is null, or can be read.
     let asked = unsafe { new.as_ref() }.filter(|_| which == libc::ITIMER_REAL);
-    let times = asked.and_then(|new| Some((ps_of(new.it_value)?, ps_of(new.it_interval)?)));
-    let before = times.and_then(|(value, interval)| {
-        with_alarm(|player, now| {
-            player.set_alarm(if value == 0 { 0 } else { now.saturating_add(value) }, interval)
-        })
-    });
+    let before = asked.and_then(|new| ask(Some(*new)));
     match before {
         Some(before) => {
             if !old.is_null() {
@@ -60,7 +65,7 @@ pub unsafe extern "C" fn setitimer(which: c_int, new: *const itimerval, old: *mu
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn getitimer(which: c_int, now: *mut itimerval) -> c_int {
     let ours = which == libc::ITIMER_REAL && !now.is_null();
-    let says = if ours { with_alarm(|player, _| player.alarm_of_process()) } else { None };
+    let says = if ours { ask(None) } else { None };
     match says {
         Some(says) => {
             // SAFETY: the caller's promise; it is not null.

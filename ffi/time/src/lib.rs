@@ -13,6 +13,7 @@ mod own;
 mod programs;
 mod sockets;
 mod threads;
+mod timers;
 mod waits;
 
 use clock::{Board, Player};

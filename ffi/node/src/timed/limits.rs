@@ -1,40 +1,32 @@
-//! Time limits of threads' waits in the kernel and for each other, and alarms of their processes. Time passes them, but does not advance for
-//! them alone.
+//! Time limits of threads' waits in the kernel and for each other. Time passes them, but does not advance for them alone.
 
 use clock::{Board, Player, State};
 use devmodel::engine::Ps;
 use std::time::{Duration, Instant};
 
-/// The end of a thread's wait, or an alarm of its process.
+/// The end of a thread's wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Limit {
     /// When that is.
     pub at: Ps,
     /// The player's place.
     player: usize,
-    is_alarm: bool,
 }
 
 impl Limit {
     /// The first of all.
     pub fn first(players: &[Player]) -> Option<Self> {
-        let limits = players.iter().flat_map(|player| {
-            let of = |at, is_alarm| Self { at, player: player.number(), is_alarm };
-            let may_end = matches!(player.state(), State::Limited | State::Parked);
-            let waits = may_end.then(|| of(player.until(), false));
-            let alarm = Some(player.alarm()).filter(|at| *at != 0).map(|at| of(at, true));
-            waits.into_iter().chain(alarm)
-        });
-        limits.min()
+        let may_end = |player: &&Player| matches!(player.state(), State::Limited | State::Parked);
+        players
+            .iter()
+            .filter(may_end)
+            .map(|player| Self { at: player.until(), player: player.number() })
+            .min()
     }
 
     /// Its time has come.
     pub fn pass(self, board: &Board) {
-        let Some(player) = board.players().find(|player| player.number() == self.player) else { return };
-        match self.is_alarm {
-            true => player.sound(self.at),
-            false => player.expire(self.at),
-        }
+        board.at(self.player).expire(self.at);
         // The thread may do what others wait for before it rests again, so those have another look.
         board.speak();
     }
