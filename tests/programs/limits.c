@@ -2,7 +2,9 @@
  *
  * Prints for each wait its name, its expected and its measured time in milliseconds. */
 #define _GNU_SOURCE
+#include <arpa/inet.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <linux/futex.h>
 #include <poll.h>
 #include <pthread.h>
@@ -13,6 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
+#include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/time.h>
 #include <sys/timerfd.h>
@@ -178,6 +181,38 @@ static void alarms(void)
 	HOLD(!timer_delete(id) && !timer_delete(other));
 }
 
+static void sockets(void)
+{
+	static char bytes[1 << 20];
+	int pair[2], listener = socket(AF_INET, SOCK_STREAM, 0), more = 0;
+	struct timeval once = { limit.tv_sec, limit.tv_nsec / 1000 };
+	struct sockaddr_in here = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+	socklen_t len = sizeof here;
+	HOLD(!socketpair(AF_UNIX, SOCK_STREAM, 0, pair));
+	HOLD(!setsockopt(pair[0], SOL_SOCKET, SO_RCVTIMEO, &once, sizeof once));
+	HOLD(!setsockopt(pair[0], SOL_SOCKET, SO_SNDTIMEO, &once, sizeof once));
+	TAKES("recv", 1, HOLD(recv(pair[0], bytes, 1, 0) < 0 && errno == EAGAIN));
+	TAKES("read", 1, HOLD(read(pair[0], bytes, 1) < 0 && errno == EAGAIN));
+	while (send(pair[0], bytes, sizeof bytes, MSG_DONTWAIT) > 0)
+		;
+	TAKES("send", 1, HOLD(send(pair[0], bytes, 1, 0) < 0 && errno == EAGAIN));
+	HOLD(!bind(listener, (struct sockaddr *)&here, len) && !listen(listener, 0));
+	HOLD(!getsockname(listener, (struct sockaddr *)&here, &len));
+	HOLD(!setsockopt(listener, SOL_SOCKET, SO_RCVTIMEO, &once, sizeof once));
+	TAKES("accept", 1, HOLD(accept(listener, NULL, NULL) < 0 && errno == EAGAIN));
+	/* The queue takes some connections, and later ones are not answered. */
+	for (int full = 0; !full; more++) {
+		int fd = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0);
+		struct pollfd file = { fd, POLLOUT, 0 };
+		HOLD(more < 8 && connect(fd, (struct sockaddr *)&here, len) < 0 && errno == EINPROGRESS);
+		full = poll(&file, 1, 20) == 0;
+	}
+	int fd = socket(AF_INET, SOCK_STREAM, 0);
+	HOLD(!setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &once, sizeof once));
+	TAKES("connect", 1, HOLD(connect(fd, (struct sockaddr *)&here, len) < 0 && errno == EINPROGRESS));
+	HOLD(!(fcntl(fd, F_GETFL) & O_NONBLOCK));
+}
+
 int main(int argc, char **argv)
 {
 	HOLD(argc == 2);
@@ -191,5 +226,6 @@ int main(int argc, char **argv)
 	locks();
 	files();
 	alarms();
+	sockets();
 	return 0;
 }

@@ -363,8 +363,8 @@ fn lasts_as_long_as_it_should(program: &[&str], kinds: usize) {
 }
 
 #[test]
-fn limits_of_libcs_waits_and_timers_are_the_nodes() {
-    lasts_as_long_as_it_should(&[compiled("limits").to_str().expect("UTF-8")], 22);
+fn limits_of_libcs_waits_timers_and_sockets_are_the_nodes() {
+    lasts_as_long_as_it_should(&[compiled("limits").to_str().expect("UTF-8")], 27);
 }
 
 #[test]

@@ -1,8 +1,9 @@
-//! The messages of threads to each other by files and sockets: a thread that hears something is no earlier than the one that said it.
+//! The messages of threads to each other by files and sockets: a thread that hears something is no earlier than the one that said it, and
+//! one that waits for it does so until a time of the node, if the socket has a limit.
 
-use super::{Errno, player};
+use super::{Errno, fail, player, waits::ready};
 use clock::{Board, Player};
-use libc::{c_int, c_void, msghdr, size_t, sockaddr, sockaddr_storage, socklen_t, ssize_t};
+use libc::{c_int, c_long, c_void, msghdr, size_t, sockaddr, sockaddr_storage, socklen_t, ssize_t, timeval};
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 /// One end of a socket's connection, as the kernel says it: the address's bytes. Nothing if it is no socket.
@@ -89,6 +90,34 @@ fn hear(board: Board, player: Player, key: Option<u64>, bytes: u64) {
     }
 }
 
+/// Limit of calls on a socket in nanoseconds, by `SO_RCVTIMEO` or `SO_SNDTIMEO`. `None` if the socket has none, if its calls do not block,
+/// or if the file is not a socket.
+fn limit(fd: c_int, option: c_int, flags: c_int) -> Option<u64> {
+    let _errno = Errno::keep();
+    let (mut limit, mut len) = (timeval { tv_sec: 0, tv_usec: 0 }, size_of::<timeval>() as socklen_t);
+    // SAFETY: the kernel writes as many bytes as there are at most.
+    let failed =
+        unsafe { libc::getsockopt(fd, libc::SOL_SOCKET, option, (&raw mut limit).cast(), &raw mut len) };
+    let ns = limit.tv_sec as u64 * 1_000_000_000 + limit.tv_usec as u64 * 1000;
+    // SAFETY: it takes no addresses.
+    let waits = || unsafe { libc::fcntl(fd, libc::F_GETFL) } & libc::O_NONBLOCK == 0;
+    Some(ns).filter(|ns| failed == 0 && *ns > 0 && flags & libc::MSG_DONTWAIT == 0 && waits())
+}
+
+/// Hears by `call`, once there is something to hear.
+fn hearing(fd: c_int, flags: c_int, call: impl FnOnce() -> c_long) -> ssize_t {
+    let hearing = listen(fd);
+    let found = limit(fd, libc::SO_RCVTIMEO, flags).map_or(Ok(()), |ns| ready(fd, libc::POLLIN, ns));
+    heard(hearing, found.map_or_else(|errno| fail(errno) as ssize_t, |()| call() as ssize_t))
+}
+
+/// Says `len` bytes by `call`, once there is room for some.
+fn saying(fd: c_int, len: size_t, flags: c_int, call: impl FnOnce() -> c_long) -> ssize_t {
+    let saying = say(fd, len);
+    let found = limit(fd, libc::SO_SNDTIMEO, flags).map_or(Ok(()), |ns| ready(fd, libc::POLLOUT, ns));
+    said(saying, found.map_or_else(|errno| fail(errno) as ssize_t, |()| call() as ssize_t))
+}
+
 /// Bytes of a message's parts.
 ///
 /// # Safety
@@ -105,18 +134,16 @@ unsafe fn bytes_of(message: *const msghdr) -> size_t {
 /// As of the function of this name in libc.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn read(fd: c_int, to: *mut c_void, len: size_t) -> ssize_t {
-    let hearing = listen(fd);
     // SAFETY: the kernel checks what it is given.
-    heard(hearing, unsafe { libc::syscall(libc::SYS_read, fd, to, len) } as ssize_t)
+    hearing(fd, 0, || unsafe { libc::syscall(libc::SYS_read, fd, to, len) })
 }
 
 /// # Safety
 /// As of the function of this name in libc.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn write(fd: c_int, from: *const c_void, len: size_t) -> ssize_t {
-    let saying = say(fd, len);
     // SAFETY: the kernel checks what it is given.
-    said(saying, unsafe { libc::syscall(libc::SYS_write, fd, from, len) } as ssize_t)
+    saying(fd, len, 0, || unsafe { libc::syscall(libc::SYS_write, fd, from, len) })
 }
 
 /// # Safety
@@ -124,20 +151,17 @@ pub unsafe extern "C" fn write(fd: c_int, from: *const c_void, len: size_t) -> s
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn recv(fd: c_int, to: *mut c_void, len: size_t, flags: c_int) -> ssize_t {
     let nobody: *mut c_void = std::ptr::null_mut();
-    let hearing = listen(fd);
     // SAFETY: the kernel checks what it is given.
-    heard(hearing, unsafe { libc::syscall(libc::SYS_recvfrom, fd, to, len, flags, nobody, nobody) }
-        as ssize_t)
+    hearing(fd, flags, || unsafe { libc::syscall(libc::SYS_recvfrom, fd, to, len, flags, nobody, nobody) })
 }
 
 /// # Safety
 /// As of the function of this name in libc.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn send(fd: c_int, from: *const c_void, len: size_t, flags: c_int) -> ssize_t {
-    let saying = say(fd, len);
     let nobody: *const c_void = std::ptr::null();
     // SAFETY: the kernel checks what it is given.
-    said(saying, unsafe { libc::syscall(libc::SYS_sendto, fd, from, len, flags, nobody, 0) } as ssize_t)
+    saying(fd, len, flags, || unsafe { libc::syscall(libc::SYS_sendto, fd, from, len, flags, nobody, 0) })
 }
 
 /// # Safety
@@ -151,9 +175,8 @@ pub unsafe extern "C" fn recvfrom(
     who: *mut sockaddr,
     who_len: *mut socklen_t,
 ) -> ssize_t {
-    let hearing = listen(fd);
     // SAFETY: the kernel checks what it is given.
-    heard(hearing, unsafe { libc::syscall(libc::SYS_recvfrom, fd, to, len, flags, who, who_len) } as ssize_t)
+    hearing(fd, flags, || unsafe { libc::syscall(libc::SYS_recvfrom, fd, to, len, flags, who, who_len) })
 }
 
 /// # Safety
@@ -167,18 +190,18 @@ pub unsafe extern "C" fn sendto(
     whom: *const sockaddr,
     whom_len: socklen_t,
 ) -> ssize_t {
-    let saying = say(fd, len);
     // SAFETY: the kernel checks what it is given.
-    said(saying, unsafe { libc::syscall(libc::SYS_sendto, fd, from, len, flags, whom, whom_len) } as ssize_t)
+    saying(fd, len, flags, || unsafe {
+        libc::syscall(libc::SYS_sendto, fd, from, len, flags, whom, whom_len)
+    })
 }
 
 /// # Safety
 /// As of the function of this name in libc.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t {
-    let hearing = listen(fd);
     // SAFETY: the kernel checks what it is given.
-    heard(hearing, unsafe { libc::syscall(libc::SYS_recvmsg, fd, message, flags) } as ssize_t)
+    hearing(fd, flags, || unsafe { libc::syscall(libc::SYS_recvmsg, fd, message, flags) })
 }
 
 /// # Safety
@@ -186,7 +209,74 @@ pub unsafe extern "C" fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> ssize_t {
     // SAFETY: the caller's promise.
-    let saying = say(fd, unsafe { bytes_of(message) });
+    let len = unsafe { bytes_of(message) };
     // SAFETY: the kernel checks what it is given.
-    said(saying, unsafe { libc::syscall(libc::SYS_sendmsg, fd, message, flags) } as ssize_t)
+    saying(fd, len, flags, || unsafe { libc::syscall(libc::SYS_sendmsg, fd, message, flags) })
+}
+
+/// # Safety
+/// As of the function of this name in libc.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn accept(fd: c_int, who: *mut sockaddr, who_len: *mut socklen_t) -> c_int {
+    // SAFETY: the caller's promise.
+    unsafe { accept4(fd, who, who_len, 0) }
+}
+
+/// # Safety
+/// As of the function of this name in libc.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn accept4(
+    fd: c_int,
+    who: *mut sockaddr,
+    who_len: *mut socklen_t,
+    flags: c_int,
+) -> c_int {
+    match limit(fd, libc::SO_RCVTIMEO, 0).map_or(Ok(()), |ns| ready(fd, libc::POLLIN, ns)) {
+        // SAFETY: the kernel checks what it is given.
+        Ok(()) => unsafe { libc::syscall(libc::SYS_accept4, fd, who, who_len, flags) as c_int },
+        Err(errno) => fail(errno),
+    }
+}
+
+/// # Safety
+/// As of the function of this name in libc.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn connect(fd: c_int, whom: *const sockaddr, len: socklen_t) -> c_int {
+    // SAFETY: the kernel checks what it is given.
+    let call = || unsafe { libc::syscall(libc::SYS_connect, fd, whom, len) as c_int };
+    let Some(ns) = limit(fd, libc::SO_SNDTIMEO, 0).filter(|_| player().is_some()) else { return call() };
+    // SAFETY: they take no addresses.
+    let connected = unsafe {
+        let flags = libc::fcntl(fd, libc::F_GETFL);
+        libc::fcntl(fd, libc::F_SETFL, flags | libc::O_NONBLOCK);
+        let connected = call();
+        let _errno = Errno::keep();
+        libc::fcntl(fd, libc::F_SETFL, flags);
+        connected
+    };
+    // SAFETY: it is the calling thread's own.
+    match (connected, unsafe { *libc::__errno_location() }) {
+        (0, _) => 0,
+        (_, libc::EINPROGRESS) => match ready(fd, libc::POLLOUT, ns) {
+            Ok(()) => outcome(fd),
+            Err(libc::EAGAIN) => fail(libc::EINPROGRESS),
+            Err(errno) => fail(errno),
+        },
+        // The queue of a Unix socket is full, and poll(2) does not tell when it has room.
+        (_, libc::EAGAIN) => call(),
+        _ => -1,
+    }
+}
+
+/// The result of a connect that ended in the background.
+fn outcome(fd: c_int) -> c_int {
+    let (mut error, mut len) = (0, size_of::<c_int>() as socklen_t);
+    // SAFETY: the kernel writes as many bytes as there are at most.
+    match unsafe {
+        libc::getsockopt(fd, libc::SOL_SOCKET, libc::SO_ERROR, (&raw mut error).cast(), &raw mut len)
+    } {
+        0 if error == 0 => 0,
+        0 => fail(error),
+        _ => -1,
+    }
 }

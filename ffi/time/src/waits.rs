@@ -3,8 +3,8 @@
 use super::{Errno, PS, nanoseconds, player, time_of};
 use clock::Call;
 use libc::{
-    c_int, c_long, c_void, clockid_t, epoll_event, fd_set, nfds_t, pollfd, sigset_t, size_t, timespec,
-    timeval,
+    c_int, c_long, c_short, c_void, clockid_t, epoll_event, fd_set, nfds_t, pollfd, sigset_t, size_t,
+    timespec, timeval,
 };
 use std::ptr::{null, null_mut};
 
@@ -68,6 +68,26 @@ fn waited(limit: Option<u64>, mut wait: impl FnMut(u64) -> c_long) -> Option<(c_
     let until = after(limit.filter(|ns| *ns > 0)?)?;
     let found = waited_until(until, |ns| Some(wait(ns)).filter(|found| *found != 0));
     Some((found.unwrap_or(0) as c_int, left(until)))
+}
+
+/// Waits until `fd` is ready for `events`, for `ns` nanoseconds at most. Returns at once for threads that are not in virtual time, which
+/// wait in the call that follows.
+///
+/// # Errors
+/// The error number for that call: EAGAIN at the limit, or the error of the wait.
+pub fn ready(fd: c_int, events: c_short, ns: u64) -> Result<(), c_int> {
+    let mut file = pollfd { fd, events, revents: 0 };
+    let found = waited(Some(ns), |ns| {
+        let (at, mask): (_, *const sigset_t) = (time_of(ns), null());
+        // SAFETY: the kernel reads and writes what is ours.
+        unsafe { libc::syscall(libc::SYS_ppoll, &raw mut file, 1, &raw const at, mask, SIGNALS) }
+    });
+    match found {
+        Some((0, _)) => Err(libc::EAGAIN),
+        // SAFETY: it is the calling thread's own.
+        Some((failed, _)) if failed < 0 => Err(unsafe { *libc::__errno_location() }),
+        _ => Ok(()),
+    }
 }
 
 /// Milliseconds as nanoseconds. `None` is without a limit.
