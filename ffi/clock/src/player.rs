@@ -190,17 +190,28 @@ impl Player {
         place.notice.store(0, Relaxed);
         place.fid.store(fid.into(), Relaxed);
         place.rested.store(1, Relaxed);
+        // Time goes on beneath a thread that is seen to wait, so it looks for news before it is.
+        let (spinning, running) = (State::Spinning as u32, State::Running as u32);
+        let _ = place.state.compare_exchange(spinning, running, SeqCst, Relaxed);
+        if self.has_news(fid) {
+            return;
+        }
         place.state.store(State::Waiting as u32, SeqCst);
-        // An entry that came since it last began to look may be one that it has not seen.
-        let entries = self.board.0.entries[usize::from(fid) % FUNCTIONS].load(SeqCst);
-        let known = u64::from(fid) << 32 | u64::from(entries);
-        let said = self.board.0.said.load(SeqCst);
-        let is_new = place.known.swap(known, Relaxed) != known;
-        if place.said.swap(said, Relaxed) != said || is_new {
-            place.state.store(State::Running as u32, SeqCst);
+        // News may have come meanwhile, from another thread, or from the conductor if this one was taken to look at memory.
+        if self.has_news(fid) {
+            place.state.store(running, SeqCst);
             return;
         }
         self.rest(State::Waiting);
+    }
+
+    /// True if, since the calling thread last asked, something was said or an entry of `fid` came, which it may not have seen.
+    fn has_news(&self, fid: u8) -> bool {
+        let entries = self.board.0.entries[usize::from(fid) % FUNCTIONS].load(SeqCst);
+        let known = u64::from(fid) << 32 | u64::from(entries);
+        let said = self.board.0.said.load(SeqCst);
+        let is_new = self.place().known.swap(known, Relaxed) != known;
+        self.place().said.swap(said, Relaxed) != said || is_new
     }
 
     /// The thread sleeps until `until`, or until a signal ends that. Returns how much of it is left then.
@@ -535,6 +546,21 @@ mod tests {
         board.set_now(9000);
         last.expire(9000);
         assert_eq!(parks.join().unwrap(), [3000, 9000]);
+        std::fs::remove_file(path).unwrap();
+    }
+
+    #[test]
+    fn a_thread_that_finds_news_is_not_seen_to_wait() {
+        let (board, path) = board("news");
+        let player = board.player().unwrap();
+        assert!(player.has_news(1), "it has not asked before");
+        assert!(!player.has_news(1));
+        board.entry(2);
+        assert!(!player.has_news(1), "another function's entry");
+        board.entry(1);
+        assert!(player.has_news(1) && !player.has_news(1));
+        board.speak();
+        assert!(player.has_news(1) && !player.has_news(1));
         std::fs::remove_file(path).unwrap();
     }
 
