@@ -1,11 +1,12 @@
 //! Debian's programs in virtual time: what they print is what `ironverbs sim` says of cards, at every run.
 
 use ironverbs_tests::{
-    program::may_send_raw,
-    stock::{Node, Pair, Running, compiled, compiled_cpp, compiled_rust, customers, ironverbs},
+    program::{built, may_send_raw},
+    stock::{Node, Pair, Running, compiled, compiled_cpp, customers, ironverbs},
 };
 use std::{
     fs,
+    path::Path,
     process::Command,
     thread::sleep,
     time::{Duration, Instant},
@@ -88,7 +89,7 @@ fn on_infiniband_perftest_prints_what_the_simulation_says() {
 
 /// The conductor has the first one's stderr, and ends when nobody is there any more.
 #[test]
-fn a_program_that_nobody_has_waited_for_holds_up_no_other() {
+fn a_program_that_has_not_been_waited_for_holds_up_no_other() {
     let node = Node::new("timed-zombie", 1).timed();
     let [first, second] = [0; 2].map(|_| {
         let program = node.start(&["true"]);
@@ -282,8 +283,14 @@ fn sleeps_take_their_time_and_none_of_this_machines() {
 
 /// Waits for nothing that comes, by each call that has a limit, and alarms.
 const WAITS: &str = r#"
-import os, select, signal, sys, threading, time
+import asyncio, os, queue, select, signal, socket, sys, threading, time
 reader, _ = os.pipe()
+def fails(error, call):
+    try:
+        call()
+    except error:
+        return
+    sys.exit("it came")
 def took(call):
     begin = time.monotonic()
     call()
@@ -298,6 +305,14 @@ unit = 600 if len(sys.argv) > 1 else 0.2
 took(lambda: select.select([reader], [], [], unit))
 took(lambda: poll.poll(1000 * unit))
 took(lambda: epoll.poll(unit))
+lock, (one, two) = threading.Lock(), socket.socketpair()
+lock.acquire()
+one.settimeout(unit)
+took(lambda: lock.acquire(timeout=unit))
+took(lambda: threading.Event().wait(unit))
+took(lambda: fails(queue.Empty, lambda: queue.Queue().get(timeout=unit)))
+took(lambda: fails(TimeoutError, lambda: one.recv(1)))
+took(lambda: asyncio.run(asyncio.sleep(unit)))
 signal.setitimer(signal.ITIMER_REAL, unit, 2 * unit)
 took(lambda: (signal.pause(), signal.pause()))
 print(round(signal.setitimer(signal.ITIMER_REAL, 0)[0] / unit, 3))
@@ -311,48 +326,21 @@ fn waits_with_limits_and_alarms_end_at_a_time_of_the_node() {
     let begin = Instant::now();
     // Beside a thread that sleeps, time goes on by itself.
     let said = node.run(&["python3", "-c", WAITS, "beside"]);
-    assert_eq!(said, "600.0\n600.0\n600.0\n1800.0\n2.0\n10 0 0\n");
+    assert_eq!(said, "600.0\n".repeat(8) + "1800.0\n2.0\n10 0 0\n");
     assert!(begin.elapsed().as_secs() < 60);
-    // Alone, somebody who is not of the node might come, so it goes on as this machine's.
+    // Alone it goes on as this machine's, because a program that is not of the node might come.
     let alone = Instant::now();
     let said = node.run(&["python3", "-c", WAITS]);
-    assert_eq!(said, "0.2\n0.2\n0.2\n0.6\n2.0\n10 0 0\n");
-    assert!(alone.elapsed().as_secs_f64() > 1.2);
+    assert_eq!(said, "0.2\n".repeat(8) + "0.6\n2.0\n10 0 0\n");
+    assert!(alone.elapsed().as_secs_f64() > 2.2);
 }
-
-/// Waits of Python's standard library that end at their limits.
-const LIMITS: &str = r#"
-import asyncio, queue, socket, sys, threading, time
-limit = float(sys.argv[1]) / 1000
-def takes(name, call):
-    begin = time.monotonic()
-    call()
-    print(name, f"{1000 * limit:.3f} {1000 * (time.monotonic() - begin):.3f}")
-def fails(error, call):
-    try:
-        call()
-    except error:
-        return
-    sys.exit("it came")
-threading.Thread(target=time.sleep, args=(1e6,), daemon=True).start()
-lock, condition, (one, two) = threading.Lock(), threading.Condition(), socket.socketpair()
-lock.acquire()
-one.settimeout(limit)
-takes("lock", lambda: lock.acquire(timeout=limit))
-takes("event", lambda: threading.Event().wait(limit))
-with condition:
-    takes("condition", lambda: condition.wait(limit))
-takes("queue", lambda: fails(queue.Empty, lambda: queue.Queue().get(timeout=limit)))
-takes("socket", lambda: fails(TimeoutError, lambda: one.recv(1)))
-takes("asyncio", lambda: asyncio.run(asyncio.sleep(limit)))
-"#;
 
 /// Runs a program that prints for each of `kinds` waits its name, its expected and its measured time in milliseconds. The tolerance covers
 /// the calls that read the clock.
-fn lasts_as_long_as_it_should(program: &[&str], kinds: usize) {
+fn lasts_as_long_as_it_should(program: &Path, kinds: usize) {
     let node = Node::new("timed-limits", 1).timed();
     let begin = Instant::now();
-    let said = node.run(&[program, &["600000"]].concat());
+    let said = node.run(&[program.to_str().expect("a path in UTF-8"), "600000"]);
     let waits: Vec<Vec<f64>> = said
         .lines()
         .map(|line| line.split_whitespace().skip(1).map(|word| word.parse().expect("a number")).collect())
@@ -363,23 +351,12 @@ fn lasts_as_long_as_it_should(program: &[&str], kinds: usize) {
 }
 
 #[test]
-fn limits_of_libcs_waits_timers_and_sockets_are_the_nodes() {
-    lasts_as_long_as_it_should(&[compiled("limits").to_str().expect("UTF-8")], 27);
-}
-
-#[test]
-fn limits_of_waits_in_cpp_are_the_nodes() {
-    lasts_as_long_as_it_should(&[compiled_cpp("limits").to_str().expect("UTF-8")], 6);
-}
-
-#[test]
-fn limits_of_waits_in_rust_are_the_nodes() {
-    lasts_as_long_as_it_should(&[compiled_rust("limits").to_str().expect("UTF-8")], 4);
-}
-
-#[test]
-fn limits_of_waits_in_python_are_the_nodes() {
-    lasts_as_long_as_it_should(&["python3", "-c", LIMITS], 6);
+fn limits_of_waits_in_c_cpp_and_rust_are_the_nodes() {
+    for (program, kinds) in
+        [(compiled("limits"), 27), (compiled_cpp("waits"), 6), (built().join("limits"), 4)]
+    {
+        lasts_as_long_as_it_should(&program, kinds);
+    }
 }
 
 #[test]

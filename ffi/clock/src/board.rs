@@ -44,10 +44,8 @@ pub enum State {
     Spinning = 3,
     /// It did that, and goes on when the conductor says when it noticed.
     Noticed = 4,
-    /// It waits in the kernel for files, no longer than until a time.
+    /// It waits in the kernel, or on its place on the board, no longer than until a time.
     Limited = 5,
-    /// It waits for another thread until a time at most, and sleeps on its place on the board.
-    Parked = 6,
 }
 
 impl State {
@@ -58,7 +56,6 @@ impl State {
             3 => Self::Spinning,
             4 => Self::Noticed,
             5 => Self::Limited,
-            6 => Self::Parked,
             _ => Self::Running,
         }
     }

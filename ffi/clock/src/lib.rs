@@ -10,8 +10,8 @@ mod player;
 mod sys;
 
 pub use board::{Bell, Board, Costs, FILE, PLAYERS, State, Written};
-pub use player::{Call, Limited, Parked, Player, stay_apart};
-pub use sys::{OURS, monotonic_ns, sleep, state};
+pub use player::{Call, Limited, Player, stay_apart};
+pub use sys::{OURS, monotonic_ns, realtime_ns, sleep, state};
 
 /// Picoseconds of a cycle of the processor's counter: so fast is no processor that has another counter, so programs that measure it see which
 /// one they have.

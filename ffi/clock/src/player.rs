@@ -235,18 +235,6 @@ impl Player {
         Limited(*self)
     }
 
-    /// Begins a wait of the calling thread for another one, until `until` at most.
-    pub fn park(&self, until: u64) -> Parked {
-        self.stay_until(until, State::Parked);
-        Parked(*self)
-    }
-
-    /// Ends a wait that has begun.
-    fn unstay(&self, how: State) {
-        let _ = self.place().state.compare_exchange(how as u32, State::Running as u32, SeqCst, Relaxed);
-        self.place().over.store(0, SeqCst);
-    }
-
     /// Sleeps while its state is `how`.
     fn rest(&self, how: State) {
         let word = &self.place().state;
@@ -291,32 +279,19 @@ impl Limited {
     pub fn is_over(&self) -> bool {
         self.0.state() != State::Limited || !self.0.board.is_conducted()
     }
+
+    /// Waits on the board instead of in the kernel, until the limit is reached or another thread [wakes](Player::wake) this one.
+    pub fn rest(&self) {
+        self.0.rest(State::Limited);
+    }
 }
 
 impl Drop for Limited {
     fn drop(&mut self) {
-        self.0.unstay(State::Limited);
-    }
-}
-
-/// The calling thread waits for another one until this is dropped.
-pub struct Parked(Player);
-
-impl Parked {
-    /// Sleeps until the time is reached, another thread [wakes it](Player::rise), or a signal handler has slept meanwhile.
-    pub fn rest(&self) {
-        self.0.rest(State::Parked);
-    }
-
-    /// Begins the wait again if neither has happened. A caller that checks its condition after this call misses no wake-up.
-    pub fn again(&self) {
-        self.0.stay_until(self.0.until(), State::Parked);
-    }
-}
-
-impl Drop for Parked {
-    fn drop(&mut self) {
-        self.0.unstay(State::Parked);
+        let (limited, running) = (State::Limited as u32, State::Running as u32);
+        let place = self.0.place();
+        let _ = place.state.compare_exchange(limited, running, SeqCst, Relaxed);
+        place.over.store(0, SeqCst);
     }
 }
 
@@ -413,29 +388,30 @@ impl Player {
         self.wake();
     }
 
-    /// Ends its wait in the kernel, or for another thread, at `at`. It does something from now on, though the kernel has not let it go on
-    /// yet.
+    /// Ends its wait in the kernel, or on the board, at `at`. It does something from now on, though the kernel has not let it go on yet.
     pub fn expire(&self, at: u64) {
         let place = self.place();
-        let ends = |how: State| {
-            place.state.compare_exchange(how as u32, State::Running as u32, SeqCst, Relaxed).is_ok()
-        };
+        let (limited, running) = (State::Limited as u32, State::Running as u32);
         place.time.fetch_max(at, AcqRel);
         place.over.store(1, SeqCst);
-        if !ends(State::Limited) {
-            place.over.store(0, SeqCst);
-            if ends(State::Parked) {
-                sys::futex_wake(&place.state);
-            }
+        match place.state.compare_exchange(limited, running, SeqCst, Relaxed) {
+            Ok(_) => sys::futex_wake(&place.state),
+            Err(_) => place.over.store(0, SeqCst),
         }
     }
 
-    /// Ends its wait in virtual time at `at`, because it gets a signal.
-    pub fn interrupt(&self, at: u64) {
-        match self.state() {
+    /// A thread's wait in virtual time, which differs from its next one unless both end when a completion comes.
+    pub fn wait_of(&self) -> (State, u64) {
+        (self.state(), self.until())
+    }
+
+    /// Ends its `wait` at `at`, because it got a signal. A wait that its signal handler has begun goes on.
+    pub fn interrupt(&self, wait: (State, u64), at: u64) {
+        match wait.0 {
+            _ if self.wait_of() != wait => {}
             State::Sleeping => self.rise(at),
             State::Waiting | State::Spinning => self.wake(),
-            State::Running | State::Noticed | State::Limited | State::Parked => {}
+            State::Running | State::Noticed | State::Limited => {}
         }
     }
 
@@ -520,32 +496,48 @@ mod tests {
     }
 
     #[test]
-    fn a_parked_thread_goes_on_when_another_lets_it_or_its_time_has_come() {
-        let (board, path) = board("parked");
-        let parks = std::thread::spawn(move || {
+    fn a_limited_wait_on_the_board_ends_at_its_limit_or_when_another_thread_ends_it() {
+        let (board, path) = board("limited");
+        let waits = std::thread::spawn(move || {
             let player = board.player().unwrap();
             [5000, 9000].map(|until| {
-                let parked = player.park(until);
-                parked.rest();
-                drop(parked);
-                assert!(!player.calls(), "it does what it does by itself");
-                player.now()
+                let limited = player.limit(until);
+                limited.rest();
+                assert!(limited.is_over());
+                let calls = player.calls();
+                drop(limited);
+                (player.now(), calls, player.calls())
             })
         });
         let begin = Instant::now();
         let until = |at: u64| loop {
-            let parked = |player: &Player| player.state() == State::Parked && player.until() == at;
-            if let Some(player) = board.players().find(parked) {
+            let limited = |player: &Player| player.wait_of() == (State::Limited, at);
+            if let Some(player) = board.players().find(limited) {
                 break player;
             }
-            assert!(begin.elapsed() < Duration::from_secs(20), "no thread is parked");
+            assert!(begin.elapsed() < Duration::from_secs(20), "no thread waits");
             std::thread::yield_now();
         };
-        until(5000).rise(3000);
+        until(5000).wake();
         let last = until(9000);
         board.set_now(9000);
         last.expire(9000);
-        assert_eq!(parks.join().unwrap(), [3000, 9000]);
+        // At the limit it counts as doing something even before the kernel lets it go on.
+        assert_eq!(waits.join().unwrap(), [(1000, false, false), (9000, true, false)]);
+        std::fs::remove_file(path).unwrap();
+    }
+
+    #[test]
+    fn a_signal_ends_the_wait_in_which_it_came_and_no_later_one() {
+        let (board, path) = board("interrupt");
+        let player = board.player().unwrap();
+        let wait = (State::Sleeping, 5000);
+        player.stay_until(7000, State::Sleeping);
+        player.interrupt(wait, 3000);
+        assert_eq!(player.wait_of(), (State::Sleeping, 7000), "the handler's own sleep");
+        player.stay_until(5000, State::Sleeping);
+        player.interrupt(wait, 3000);
+        assert_eq!((player.state(), player.time()), (State::Running, 3000));
         std::fs::remove_file(path).unwrap();
     }
 

@@ -1,6 +1,6 @@
 //! The calls by which programs set the process's alarm: SIGALRM at a time of the node.
 
-use super::timers;
+use super::{own::instead, timers};
 use libc::{c_int, c_uint, itimerspec, itimerval, timespec, timeval};
 
 fn of_micros(at: timeval) -> timespec {
@@ -40,52 +40,35 @@ pub fn hand_over<R>(f: impl FnOnce() -> R) -> R {
     result
 }
 
-/// # Safety
-/// As of the function of this name in libc.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn setitimer(which: c_int, new: *const itimerval, old: *mut itimerval) -> c_int {
-    // SAFETY: the caller's promise: it is null, or can be read.
-    let asked = unsafe { new.as_ref() }.filter(|_| which == libc::ITIMER_REAL);
-    let before = asked.and_then(|new| ask(Some(*new)));
-    match before {
-        Some(before) => {
-            if !old.is_null() {
-                // SAFETY: the caller's promise.
-                unsafe { old.write(before) };
-            }
-            0
+instead! {
+    fn setitimer(which: c_int, new: *const itimerval, old: *mut itimerval) -> c_int {
+        let asked = new.as_ref().filter(|_| which == libc::ITIMER_REAL);
+        let Some(before) = asked.and_then(|new| ask(Some(*new))) else {
+            return libc::syscall(libc::SYS_setitimer, which, new, old) as c_int;
+        };
+        if !old.is_null() {
+            old.write(before);
         }
-        // SAFETY: the kernel checks what it is given.
-        None => unsafe { libc::syscall(libc::SYS_setitimer, which, new, old) as c_int },
+        0
     }
-}
 
-/// # Safety
-/// As of the function of this name in libc.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn getitimer(which: c_int, now: *mut itimerval) -> c_int {
-    let ours = which == libc::ITIMER_REAL && !now.is_null();
-    let says = if ours { ask(None) } else { None };
-    match says {
-        Some(says) => {
-            // SAFETY: the caller's promise; it is not null.
-            unsafe { now.write(says) };
-            0
-        }
-        // SAFETY: the kernel checks what it is given.
-        None => unsafe { libc::syscall(libc::SYS_getitimer, which, now) as c_int },
+    fn getitimer(which: c_int, now: *mut itimerval) -> c_int {
+        let ours = which == libc::ITIMER_REAL && !now.is_null();
+        let Some(says) = ours.then(|| ask(None)).flatten() else {
+            return libc::syscall(libc::SYS_getitimer, which, now) as c_int;
+        };
+        now.write(says);
+        0
     }
-}
 
-/// Asks for SIGALRM in so many seconds. Returns how many were left of those asked for before.
-#[unsafe(no_mangle)]
-pub extern "C" fn alarm(seconds: c_uint) -> c_uint {
-    let zero = timeval { tv_sec: 0, tv_usec: 0 };
-    let new = itimerval { it_interval: zero, it_value: timeval { tv_sec: seconds.into(), tv_usec: 0 } };
-    let mut old = itimerval { it_interval: zero, it_value: zero };
-    // SAFETY: both are ours.
-    unsafe { setitimer(libc::ITIMER_REAL, &raw const new, &raw mut old) };
-    // Rounded, but what is not over is not nothing (alarm(2)).
-    let (whole, us) = (old.it_value.tv_sec as c_uint, old.it_value.tv_usec);
-    whole + c_uint::from(us >= 500_000 || (whole == 0 && us > 0))
+    /// Asks for SIGALRM in so many seconds. Returns how many were left of those asked for before.
+    fn alarm(seconds: c_uint) -> c_uint {
+        let zero = timeval { tv_sec: 0, tv_usec: 0 };
+        let new = itimerval { it_interval: zero, it_value: timeval { tv_sec: seconds.into(), tv_usec: 0 } };
+        let mut old = itimerval { it_interval: zero, it_value: zero };
+        setitimer(libc::ITIMER_REAL, &raw const new, &raw mut old);
+        // Rounded, but a rest of less than a second is not none (alarm(2)).
+        let (whole, us) = (old.it_value.tv_sec as c_uint, old.it_value.tv_usec);
+        whole + c_uint::from(us >= 500_000 || (whole == 0 && us > 0))
+    }
 }

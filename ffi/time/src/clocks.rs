@@ -1,12 +1,13 @@
 //! Clocks and sleeps.
 
-use super::{PS, fail, nanoseconds, player, time_of, timers::ring_due};
+use super::{PS, errno, fail, nanoseconds, own::instead, player, time_of, timers::ring_due};
 use libc::{c_int, c_uint, c_void, clockid_t, time_t, timespec, timeval, useconds_t};
 
 /// How long a thread is off its processor that yields it, in nanoseconds.
 const YIELD: u64 = 1000;
 
-/// The value of a clock, in nanoseconds; looking costs time, and lasts until it is a multiple of `whole` nanoseconds. `None` if it is the kernel's.
+/// The value of a clock, in nanoseconds; reading it costs time, and lasts until it is a multiple of `whole` nanoseconds. `None` if it is the
+/// kernel's.
 fn now(clock: clockid_t, whole: u64) -> Option<u64> {
     let real = match clock {
         libc::CLOCK_REALTIME | libc::CLOCK_REALTIME_COARSE | libc::CLOCK_TAI => true,
@@ -19,62 +20,15 @@ fn now(clock: clockid_t, whole: u64) -> Option<u64> {
     let (board, player) = player()?;
     let time = player.spend(board.costs().clock);
     // While a thread does nothing but read clocks, time advances by these calls alone.
-    ring_due(time);
+    ring_due(time, false);
     let says = board.wall(time, real);
     let later = says.next_multiple_of(whole);
     player.spend((later - says) * PS - if later > says { time % PS } else { 0 });
     Some(later)
 }
 
-/// # Safety
-/// As of the function of this name in libc: `to` is null, or a `timespec` can be written to it.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn clock_gettime(clock: clockid_t, to: *mut timespec) -> c_int {
-    match now(clock, 1) {
-        Some(ns) if !to.is_null() => {
-            // SAFETY: the caller's promise.
-            unsafe { to.write(time_of(ns)) };
-            0
-        }
-        // SAFETY: the kernel checks what it is given.
-        _ => unsafe { libc::syscall(libc::SYS_clock_gettime, clock, to) as c_int },
-    }
-}
-
-/// # Safety
-/// As of the function of this name in libc: `to` is null, or a `timeval` can be written to it.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn gettimeofday(to: *mut timeval, zone: *mut c_void) -> c_int {
-    // Programs measure the processor's counter by this clock: they find what it is at every run if nothing is rounded.
-    match now(libc::CLOCK_REALTIME, 1000) {
-        Some(ns) if !to.is_null() => {
-            let us = ns / 1000;
-            let at = timeval { tv_sec: (us / 1_000_000) as time_t, tv_usec: (us % 1_000_000) as i64 };
-            // SAFETY: the caller's promise.
-            unsafe { to.write(at) };
-            0
-        }
-        // SAFETY: the kernel checks what it is given.
-        _ => unsafe { libc::syscall(libc::SYS_gettimeofday, to, zone) as c_int },
-    }
-}
-
-/// # Safety
-/// As of the function of this name in libc: `to` is null, or a number can be written to it.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn time(to: *mut time_t) -> time_t {
-    let mut at = timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: `at` is ours.
-    unsafe { clock_gettime(libc::CLOCK_REALTIME, &raw mut at) };
-    if !to.is_null() {
-        // SAFETY: the caller's promise.
-        unsafe { to.write(at.tv_sec) };
-    }
-    at.tv_sec
-}
-
-/// Sleeps for `ns`, or until the board's time is `ns` of the clock. Returns how many were left when a signal came. `None` if it is the kernel's
-/// matter.
+/// Sleeps for `ns`, or until the board's time is `ns` of the clock. Returns how many were left when a signal came. `None` if the kernel has to
+/// do it.
 fn slept(ns: u64, until: Option<bool>) -> Option<u64> {
     let (board, player) = player()?;
     let now = player.now();
@@ -85,94 +39,94 @@ fn slept(ns: u64, until: Option<bool>) -> Option<u64> {
     Some(if end > now { player.sleep(end).div_ceil(PS) } else { 0 })
 }
 
-/// Tells a caller what it did not sleep, and why.
-///
-/// # Safety
-/// `left` is null, or can be written to.
-unsafe fn interrupted(ns: u64, left: *mut timespec) -> c_int {
-    if !left.is_null() {
-        // SAFETY: the caller's promise.
-        unsafe { left.write(time_of(ns)) };
-    }
-    fail(libc::EINTR)
-}
-
-/// # Safety
-/// As of the function of this name in libc: `how_long` can be read, and `left` is null or can be written to.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn nanosleep(how_long: *const timespec, left: *mut timespec) -> c_int {
-    // SAFETY: the caller's promise.
-    let asked = unsafe { how_long.as_ref() }.and_then(nanoseconds);
-    match asked.map(|ns| slept(ns, None)) {
-        Some(Some(0)) => 0,
-        // SAFETY: the caller's promise.
-        Some(Some(ns)) => unsafe { interrupted(ns, left) },
-        // SAFETY: the kernel checks what it is given.
-        Some(None) => unsafe { libc::syscall(libc::SYS_nanosleep, how_long, left) as c_int },
-        None => fail(libc::EINVAL),
-    }
-}
-
-/// # Safety
-/// As of the function of this name in libc: `how_long` can be read, and `left` is null or can be written to.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn clock_nanosleep(
-    clock: clockid_t,
-    flags: c_int,
-    how_long: *const timespec,
-    left: *mut timespec,
-) -> c_int {
-    // SAFETY: the caller's promise.
-    let Some(ns) = unsafe { how_long.as_ref() }.and_then(nanoseconds) else { return libc::EINVAL };
-    let until = (flags & libc::TIMER_ABSTIME != 0).then_some(clock == libc::CLOCK_REALTIME);
-    match slept(ns, until) {
-        Some(0) => return 0,
-        Some(ns) => {
-            // A caller that named a time can tell by itself how much is left.
-            let left = if until.is_some() { std::ptr::null_mut() } else { left };
-            // SAFETY: the caller's promise.
-            unsafe { interrupted(ns, left) };
-            return libc::EINTR;
+instead! {
+    fn clock_gettime(clock: clockid_t, to: *mut timespec) -> c_int {
+        match now(clock, 1) {
+            Some(ns) if !to.is_null() => {
+                to.write(time_of(ns));
+                0
+            }
+            _ => libc::syscall(libc::SYS_clock_gettime, clock, to) as c_int,
         }
-        None => {}
     }
-    // SAFETY: the kernel checks what it is given.
-    match unsafe { libc::syscall(libc::SYS_clock_nanosleep, clock, flags, how_long, left) } {
-        0 => 0,
-        // SAFETY: it is the calling thread's own.
-        _ => unsafe { *libc::__errno_location() },
+
+    fn gettimeofday(to: *mut timeval, zone: *mut c_void) -> c_int {
+        // Programs measure the processor's counter by this clock: they find what it is at every run if nothing is rounded.
+        match now(libc::CLOCK_REALTIME, 1000) {
+            Some(ns) if !to.is_null() => {
+                let us = ns / 1000;
+                to.write(timeval { tv_sec: (us / 1_000_000) as time_t, tv_usec: (us % 1_000_000) as i64 });
+                0
+            }
+            _ => libc::syscall(libc::SYS_gettimeofday, to, zone) as c_int,
+        }
     }
-}
 
-/// Sleeps.
-#[unsafe(no_mangle)]
-pub extern "C" fn usleep(us: useconds_t) -> c_int {
-    let how_long = timespec { tv_sec: (us / 1_000_000) as time_t, tv_nsec: i64::from(us % 1_000_000) * 1000 };
-    // SAFETY: `how_long` is ours.
-    unsafe { nanosleep(&raw const how_long, std::ptr::null_mut()) }
-}
-
-/// Sleeps.
-#[unsafe(no_mangle)]
-pub extern "C" fn sleep(seconds: c_uint) -> c_uint {
-    let mut left = timespec { tv_sec: seconds as time_t, tv_nsec: 0 };
-    let how_long = left;
-    // SAFETY: both are ours.
-    match unsafe { nanosleep(&raw const how_long, &raw mut left) } {
-        0 => 0,
-        _ => left.tv_sec as c_uint,
+    fn time(to: *mut time_t) -> time_t {
+        let mut at = timespec { tv_sec: 0, tv_nsec: 0 };
+        clock_gettime(libc::CLOCK_REALTIME, &raw mut at);
+        if !to.is_null() {
+            to.write(at.tv_sec);
+        }
+        at.tv_sec
     }
-}
 
-/// A thread waits for another: for its lock, or for a turn of its own. All that wait have a look round meanwhile, for they may be in the middle
-/// of a call that finds nothing.
-#[unsafe(no_mangle)]
-pub extern "C" fn sched_yield() -> c_int {
-    let Some((board, _)) = player() else {
-        // SAFETY: it takes nothing.
-        return unsafe { libc::syscall(libc::SYS_sched_yield) as c_int };
-    };
-    board.speak();
-    let _ = slept(YIELD, None);
-    0
+    fn nanosleep(how_long: *const timespec, left: *mut timespec) -> c_int {
+        match how_long.as_ref().and_then(nanoseconds).map(|ns| slept(ns, None)) {
+            Some(Some(0)) => 0,
+            Some(Some(ns)) => {
+                if !left.is_null() {
+                    left.write(time_of(ns));
+                }
+                fail(libc::EINTR)
+            }
+            Some(None) => libc::syscall(libc::SYS_nanosleep, how_long, left) as c_int,
+            None => fail(libc::EINVAL),
+        }
+    }
+
+    fn clock_nanosleep(clock: clockid_t, flags: c_int, how_long: *const timespec, left: *mut timespec) -> c_int {
+        let Some(ns) = how_long.as_ref().and_then(nanoseconds) else { return libc::EINVAL };
+        let until = (flags & libc::TIMER_ABSTIME != 0).then_some(clock == libc::CLOCK_REALTIME);
+        match slept(ns, until) {
+            Some(0) => 0,
+            Some(ns) => {
+                // A caller that named a time can tell by itself how much is left.
+                if until.is_none() && !left.is_null() {
+                    left.write(time_of(ns));
+                }
+                fail(libc::EINTR);
+                libc::EINTR
+            }
+            None => match libc::syscall(libc::SYS_clock_nanosleep, clock, flags, how_long, left) {
+                0 => 0,
+                _ => errno(),
+            },
+        }
+    }
+
+    fn usleep(us: useconds_t) -> c_int {
+        let how_long = timespec { tv_sec: (us / 1_000_000) as time_t, tv_nsec: i64::from(us % 1_000_000) * 1000 };
+        nanosleep(&raw const how_long, std::ptr::null_mut())
+    }
+
+    fn sleep(seconds: c_uint) -> c_uint {
+        let mut left = timespec { tv_sec: seconds as time_t, tv_nsec: 0 };
+        let how_long = left;
+        match nanosleep(&raw const how_long, &raw mut left) {
+            0 => 0,
+            _ => left.tv_sec as c_uint,
+        }
+    }
+
+    /// A thread waits for another: for its lock, or for a turn of its own. All that wait have a look round meanwhile, for they may be in the middle
+    /// of a call that finds nothing.
+    fn sched_yield() -> c_int {
+        let Some((board, _)) = player() else {
+            return libc::syscall(libc::SYS_sched_yield) as c_int;
+        };
+        board.speak();
+        let _ = slept(YIELD, None);
+        0
+    }
 }

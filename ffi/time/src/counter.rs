@@ -1,6 +1,10 @@
 //! The processor's counter of cycles. Programs read it by an instruction, which the kernel lets fail with a signal.
 
-use super::{own::own, player};
+use super::{
+    fail,
+    own::{instead, own},
+    player,
+};
 use clock::CYCLE;
 use libc::{c_int, c_void, sigaction as Action, siginfo_t};
 use std::{
@@ -15,7 +19,7 @@ struct Theirs {
     busy: AtomicBool,
     action: UnsafeCell<Option<Action>>,
 }
-// SAFETY: the action is touched by who set `busy` alone, see `with`.
+// SAFETY: only the thread that has set `busy` touches the action, see `with`.
 unsafe impl Sync for Theirs {}
 
 static THEIRS: Theirs = Theirs { busy: AtomicBool::new(false), action: UnsafeCell::new(None) };
@@ -34,12 +38,7 @@ impl Theirs {
 
 type Handler = unsafe extern "C" fn(c_int, *mut siginfo_t, *mut c_void);
 
-unsafe extern "C" fn kernel_sigaction(signal: c_int, new: *const Action, old: *mut Action) -> c_int {
-    // SAFETY: the caller upholds the contract of libc's function, which is of this type.
-    unsafe {
-        own!(sigaction(signal => c_int, new => *const Action, old => *mut Action) -> c_int, else super::fail(libc::ENOSYS))
-    }
-}
+own!(sigaction(signal: c_int, new: *const Action, old: *mut Action) -> c_int, or fail(libc::ENOSYS));
 
 /// Lets this thread's reads of the counter, and those of threads it makes, come here.
 #[cfg(target_arch = "x86_64")]
@@ -49,7 +48,7 @@ pub fn take() {
         let (mut ours, mut before): (Action, Action) = (zeroed(), zeroed());
         ours.sa_sigaction = segv as Handler as usize;
         ours.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK | libc::SA_NODEFER;
-        if kernel_sigaction(libc::SIGSEGV, &raw const ours, &raw mut before) == 0 {
+        if own(libc::SIGSEGV, &raw const ours, &raw mut before) == 0 {
             THEIRS.with(|theirs| *theirs = Some(before));
             libc::prctl(libc::PR_SET_TSC, libc::PR_TSC_SIGSEGV);
         }
@@ -124,30 +123,27 @@ unsafe extern "C" fn segv(signal: c_int, info: *mut siginfo_t, context: *mut c_v
             _ => {
                 let mut default: Action = zeroed();
                 default.sa_sigaction = libc::SIG_DFL;
-                kernel_sigaction(signal, &raw const default, null_mut());
+                own(signal, &raw const default, null_mut());
             }
         }
     }
 }
 
-/// # Safety
-/// As of the function of this name in libc.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn sigaction(signal: c_int, new: *const Action, old: *mut Action) -> c_int {
-    if signal != libc::SIGSEGV || super::BOARD.get().is_none_or(Option::is_none) {
-        // SAFETY: the caller's promise.
-        return unsafe { kernel_sigaction(signal, new, old) };
+instead! {
+    fn sigaction(signal: c_int, new: *const Action, old: *mut Action) -> c_int {
+        if signal != libc::SIGSEGV || super::BOARD.get().is_none_or(Option::is_none) {
+            return own(signal, new, old);
+        }
+        // Read before the lock, which a handler of a fault here would wait for.
+        let new = new.as_ref().copied();
+        let before = THEIRS.with(|theirs| match new {
+            Some(new) => theirs.replace(new),
+            None => *theirs,
+        });
+        if !old.is_null() {
+            // All bytes zero are an action.
+            old.write(before.unwrap_or(zeroed()));
+        }
+        0
     }
-    // Read before the lock, which a handler of a fault here would wait for.
-    // SAFETY: the caller's promise: it is null, or an action.
-    let new = unsafe { new.as_ref() }.copied();
-    let before = THEIRS.with(|theirs| match new {
-        Some(new) => theirs.replace(new),
-        None => *theirs,
-    });
-    if !old.is_null() {
-        // SAFETY: the caller's promise; all bytes zero are an action.
-        unsafe { old.write(before.unwrap_or(zeroed())) };
-    }
-    0
 }

@@ -92,8 +92,7 @@ struct Errno(c_int);
 
 impl Errno {
     fn keep() -> Self {
-        // SAFETY: it is the calling thread's own.
-        Self(unsafe { *libc::__errno_location() })
+        Self(errno())
     }
 }
 
@@ -101,6 +100,12 @@ impl Drop for Errno {
     fn drop(&mut self) {
         fail(self.0);
     }
+}
+
+/// The calling thread's errno.
+fn errno() -> c_int {
+    // SAFETY: it is the calling thread's own.
+    unsafe { *libc::__errno_location() }
 }
 
 /// Sets errno.

@@ -1,9 +1,8 @@
-//! Looks up libc's own functions, which this library's functions of the same names hide.
+//! Functions that programs call instead of libc's, and libc's own ones, which those hide.
 
 use libc::c_void;
 use std::{
     ffi::CStr,
-    ptr::null_mut,
     sync::atomic::{AtomicPtr, Ordering::*},
 };
 
@@ -12,41 +11,65 @@ const VERSIONS: [&CStr; 4] = [c"GLIBC_2.34", c"GLIBC_2.15", c"GLIBC_2.3.3", c"GL
 
 /// Returns the address of libc's function `name`, or null if it has none. `known` caches it.
 pub fn find(name: &CStr, known: &AtomicPtr<c_void>) -> *mut c_void {
-    let mut found = known.load(Relaxed);
-    if found.is_null() {
+    if known.load(Relaxed).is_null() {
+        let (name, next) = (name.as_ptr(), libc::RTLD_NEXT);
         // SAFETY: the name and the versions are C strings.
-        found = unsafe {
-            let newest =
-                VERSIONS.iter().map(|version| libc::dlvsym(libc::RTLD_NEXT, name.as_ptr(), version.as_ptr()));
-            newest.into_iter().find(|at| !at.is_null()).unwrap_or(null_mut())
-        };
-        if found.is_null() {
-            // SAFETY: the name is a C string.
-            found = unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) };
-        }
+        let newest = VERSIONS.iter().map(|version| unsafe { libc::dlvsym(next, name, version.as_ptr()) });
+        // SAFETY: the name is a C string.
+        let found =
+            newest.into_iter().find(|at| !at.is_null()).unwrap_or_else(|| unsafe { libc::dlsym(next, name) });
         known.store(found, Relaxed);
     }
-    found
+    known.load(Relaxed)
 }
 
-/// Calls libc's own function of this name and type, or evaluates to the value after `else` if there is none. The caller upholds that
-/// function's contract.
+/// Defines `own`, which calls libc's own function of this name, or returns the value after `or` if this libc has none.
 macro_rules! own {
-    ($name:ident($($arg:expr => $kind:ty),*) -> $result:ty, else $none:expr) => {{
-        static KNOWN: std::sync::atomic::AtomicPtr<libc::c_void> = std::sync::atomic::AtomicPtr::new(std::ptr::null_mut());
-        let name = const {
-            match std::ffi::CStr::from_bytes_with_nul(concat!(stringify!($name), "\0").as_bytes()) {
-                Ok(name) => name,
-                Err(_) => unreachable!(),
+    ($name:ident($($arg:ident: $kind:ty),*) -> $result:ty, or $none:expr) => {
+        unsafe fn own($($arg: $kind),*) -> $result {
+            static KNOWN: std::sync::atomic::AtomicPtr<libc::c_void> = std::sync::atomic::AtomicPtr::new(std::ptr::null_mut());
+            let name = const {
+                match std::ffi::CStr::from_bytes_with_nul(concat!(stringify!($name), "\0").as_bytes()) {
+                    Ok(name) => name,
+                    Err(_) => unreachable!(),
+                }
+            };
+            let found = $crate::own::find(name, &KNOWN);
+            if found.is_null() {
+                return $none;
             }
-        };
-        match $crate::own::find(name, &KNOWN) {
-            found if found.is_null() => $none,
-            found => {
-                let call: unsafe extern "C" fn($($kind),*) -> $result = std::mem::transmute(found);
-                call($($arg),*)
-            }
+            // SAFETY: libc's function of this name has this type, and the caller keeps to its contract.
+            unsafe { std::mem::transmute::<*mut libc::c_void, unsafe extern "C" fn($($kind),*) -> $result>(found)($($arg),*) }
         }
-    }};
+    };
 }
 pub(crate) use own;
+
+/// Defines functions that programs call instead of libc's of the same names. The body of one with a value after `or` may call [`own`].
+macro_rules! instead {
+    () => {};
+    ($(#[$doc:meta])* fn $name:ident($($arg:ident: $kind:ty),* $(,)?) -> $result:ty, or $none:expr; $body:block $($more:tt)*) => {
+        $crate::own::instead! {
+            $(#[$doc])*
+            fn $name($($arg: $kind),*) -> $result {
+                $crate::own::own!($name($($arg: $kind),*) -> $result, or $none);
+                $body
+            }
+            $($more)*
+        }
+    };
+    ($(#[$doc:meta])* fn $name:ident($($arg:ident: $kind:ty),* $(,)?) -> $result:ty $body:block $($more:tt)*) => {
+        $(#[$doc])*
+        /// # Safety
+        /// As of the function of this name in libc.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $name($($arg: $kind),*) -> $result {
+            // SAFETY: the caller keeps to the contract of libc's function: a pointer is null where that may be, or valid as the function has it
+            // and for as long. The kernel checks what system calls are given, and libc's own function gets what it would have got.
+            #[allow(unused_unsafe)]
+            unsafe { $body }
+        }
+        $crate::own::instead! { $($more)* }
+    };
+}
+pub(crate) use instead;

@@ -1,14 +1,18 @@
 //! The messages of threads to each other by files and sockets: a thread that hears something is no earlier than the one that said it, and
 //! one that waits for it does so until a time of the node, if the socket has a limit.
 
-use super::{Errno, fail, player, waits::ready};
+use super::{Errno, errno, fail, own::instead, player, waits::ready};
 use clock::{Board, Player};
 use libc::{c_int, c_long, c_void, msghdr, size_t, sockaddr, sockaddr_storage, socklen_t, ssize_t, timeval};
-use std::hash::{DefaultHasher, Hash, Hasher};
+use std::{
+    hash::{DefaultHasher, Hash, Hasher},
+    ptr::{null, null_mut},
+};
 
-/// One end of a socket's connection, as the kernel says it: the address's bytes. Nothing if it is no socket.
+/// A system call that returns the address of one end of a socket's connection.
 type Ask = unsafe extern "C" fn(c_int, *mut sockaddr, *mut socklen_t) -> c_int;
 
+/// The bytes of the address. `None` if `fd` is not a socket.
 fn end(fd: c_int, ask: Ask) -> Option<[u8; 128]> {
     let mut bytes = [0; size_of::<sockaddr_storage>()];
     let mut len = bytes.len() as socklen_t;
@@ -54,7 +58,7 @@ fn said(saying: Option<Saying>, bytes: ssize_t) -> ssize_t {
     bytes
 }
 
-/// Something is to be heard: until then whoever says it, by this direction of a connection, calls the thread.
+/// Something is to be heard. Until then a thread that says it, by this direction of a connection, calls this one.
 struct Hearing(Board, Player, Option<u64>);
 
 /// A call begins that hears.
@@ -83,7 +87,7 @@ fn hear(board: Board, player: Player, key: Option<u64>, bytes: u64) {
     match key {
         Some(key) => match board.hear(key, bytes) {
             Some(time) => player.hear(Some(time)),
-            // Somebody who is not on the board.
+            // It was said by a thread that is not on the board.
             None => _ = player.now(),
         },
         None => player.hear(None),
@@ -130,144 +134,6 @@ unsafe fn bytes_of(message: *const msghdr) -> size_t {
     }
 }
 
-/// # Safety
-/// As of the function of this name in libc.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn read(fd: c_int, to: *mut c_void, len: size_t) -> ssize_t {
-    // SAFETY: the kernel checks what it is given.
-    hearing(fd, 0, || unsafe { libc::syscall(libc::SYS_read, fd, to, len) })
-}
-
-/// # Safety
-/// As of the function of this name in libc.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn write(fd: c_int, from: *const c_void, len: size_t) -> ssize_t {
-    // SAFETY: the kernel checks what it is given.
-    saying(fd, len, 0, || unsafe { libc::syscall(libc::SYS_write, fd, from, len) })
-}
-
-/// # Safety
-/// As of the function of this name in libc.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn recv(fd: c_int, to: *mut c_void, len: size_t, flags: c_int) -> ssize_t {
-    let nobody: *mut c_void = std::ptr::null_mut();
-    // SAFETY: the kernel checks what it is given.
-    hearing(fd, flags, || unsafe { libc::syscall(libc::SYS_recvfrom, fd, to, len, flags, nobody, nobody) })
-}
-
-/// # Safety
-/// As of the function of this name in libc.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn send(fd: c_int, from: *const c_void, len: size_t, flags: c_int) -> ssize_t {
-    let nobody: *const c_void = std::ptr::null();
-    // SAFETY: the kernel checks what it is given.
-    saying(fd, len, flags, || unsafe { libc::syscall(libc::SYS_sendto, fd, from, len, flags, nobody, 0) })
-}
-
-/// # Safety
-/// As of the function of this name in libc.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn recvfrom(
-    fd: c_int,
-    to: *mut c_void,
-    len: size_t,
-    flags: c_int,
-    who: *mut sockaddr,
-    who_len: *mut socklen_t,
-) -> ssize_t {
-    // SAFETY: the kernel checks what it is given.
-    hearing(fd, flags, || unsafe { libc::syscall(libc::SYS_recvfrom, fd, to, len, flags, who, who_len) })
-}
-
-/// # Safety
-/// As of the function of this name in libc.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn sendto(
-    fd: c_int,
-    from: *const c_void,
-    len: size_t,
-    flags: c_int,
-    whom: *const sockaddr,
-    whom_len: socklen_t,
-) -> ssize_t {
-    // SAFETY: the kernel checks what it is given.
-    saying(fd, len, flags, || unsafe {
-        libc::syscall(libc::SYS_sendto, fd, from, len, flags, whom, whom_len)
-    })
-}
-
-/// # Safety
-/// As of the function of this name in libc.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t {
-    // SAFETY: the kernel checks what it is given.
-    hearing(fd, flags, || unsafe { libc::syscall(libc::SYS_recvmsg, fd, message, flags) })
-}
-
-/// # Safety
-/// As of the function of this name in libc.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> ssize_t {
-    // SAFETY: the caller's promise.
-    let len = unsafe { bytes_of(message) };
-    // SAFETY: the kernel checks what it is given.
-    saying(fd, len, flags, || unsafe { libc::syscall(libc::SYS_sendmsg, fd, message, flags) })
-}
-
-/// # Safety
-/// As of the function of this name in libc.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn accept(fd: c_int, who: *mut sockaddr, who_len: *mut socklen_t) -> c_int {
-    // SAFETY: the caller's promise.
-    unsafe { accept4(fd, who, who_len, 0) }
-}
-
-/// # Safety
-/// As of the function of this name in libc.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn accept4(
-    fd: c_int,
-    who: *mut sockaddr,
-    who_len: *mut socklen_t,
-    flags: c_int,
-) -> c_int {
-    match limit(fd, libc::SO_RCVTIMEO, 0).map_or(Ok(()), |ns| ready(fd, libc::POLLIN, ns)) {
-        // SAFETY: the kernel checks what it is given.
-        Ok(()) => unsafe { libc::syscall(libc::SYS_accept4, fd, who, who_len, flags) as c_int },
-        Err(errno) => fail(errno),
-    }
-}
-
-/// # Safety
-/// As of the function of this name in libc.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn connect(fd: c_int, whom: *const sockaddr, len: socklen_t) -> c_int {
-    // SAFETY: the kernel checks what it is given.
-    let call = || unsafe { libc::syscall(libc::SYS_connect, fd, whom, len) as c_int };
-    let Some(ns) = limit(fd, libc::SO_SNDTIMEO, 0).filter(|_| player().is_some()) else { return call() };
-    // SAFETY: they take no addresses.
-    let connected = unsafe {
-        let flags = libc::fcntl(fd, libc::F_GETFL);
-        libc::fcntl(fd, libc::F_SETFL, flags | libc::O_NONBLOCK);
-        let connected = call();
-        let _errno = Errno::keep();
-        libc::fcntl(fd, libc::F_SETFL, flags);
-        connected
-    };
-    // SAFETY: it is the calling thread's own.
-    match (connected, unsafe { *libc::__errno_location() }) {
-        (0, _) => 0,
-        (_, libc::EINPROGRESS) => match ready(fd, libc::POLLOUT, ns) {
-            Ok(()) => outcome(fd),
-            Err(libc::EAGAIN) => fail(libc::EINPROGRESS),
-            Err(errno) => fail(errno),
-        },
-        // The queue of a Unix socket is full, and poll(2) does not tell when it has room.
-        (_, libc::EAGAIN) => call(),
-        _ => -1,
-    }
-}
-
 /// The result of a connect that ended in the background.
 fn outcome(fd: c_int) -> c_int {
     let (mut error, mut len) = (0, size_of::<c_int>() as socklen_t);
@@ -278,5 +144,72 @@ fn outcome(fd: c_int) -> c_int {
         0 if error == 0 => 0,
         0 => fail(error),
         _ => -1,
+    }
+}
+
+instead! {
+    fn read(fd: c_int, to: *mut c_void, len: size_t) -> ssize_t {
+        hearing(fd, 0, || libc::syscall(libc::SYS_read, fd, to, len))
+    }
+
+    fn write(fd: c_int, from: *const c_void, len: size_t) -> ssize_t {
+        saying(fd, len, 0, || libc::syscall(libc::SYS_write, fd, from, len))
+    }
+
+    fn recv(fd: c_int, to: *mut c_void, len: size_t, flags: c_int) -> ssize_t {
+        recvfrom(fd, to, len, flags, null_mut(), null_mut())
+    }
+
+    fn send(fd: c_int, from: *const c_void, len: size_t, flags: c_int) -> ssize_t {
+        sendto(fd, from, len, flags, null(), 0)
+    }
+
+    fn recvfrom(fd: c_int, to: *mut c_void, len: size_t, flags: c_int, from: *mut sockaddr, room: *mut socklen_t) -> ssize_t {
+        hearing(fd, flags, || libc::syscall(libc::SYS_recvfrom, fd, to, len, flags, from, room))
+    }
+
+    fn sendto(fd: c_int, from: *const c_void, len: size_t, flags: c_int, to: *const sockaddr, to_len: socklen_t) -> ssize_t {
+        saying(fd, len, flags, || libc::syscall(libc::SYS_sendto, fd, from, len, flags, to, to_len))
+    }
+
+    fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t {
+        hearing(fd, flags, || libc::syscall(libc::SYS_recvmsg, fd, message, flags))
+    }
+
+    fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> ssize_t {
+        saying(fd, bytes_of(message), flags, || libc::syscall(libc::SYS_sendmsg, fd, message, flags))
+    }
+
+    fn accept(fd: c_int, from: *mut sockaddr, room: *mut socklen_t) -> c_int {
+        accept4(fd, from, room, 0)
+    }
+
+    fn accept4(fd: c_int, from: *mut sockaddr, room: *mut socklen_t, flags: c_int) -> c_int {
+        match limit(fd, libc::SO_RCVTIMEO, 0).map_or(Ok(()), |ns| ready(fd, libc::POLLIN, ns)) {
+            Ok(()) => libc::syscall(libc::SYS_accept4, fd, from, room, flags) as c_int,
+            Err(error) => fail(error),
+        }
+    }
+
+    fn connect(fd: c_int, to: *const sockaddr, len: socklen_t) -> c_int {
+        let call = || libc::syscall(libc::SYS_connect, fd, to, len) as c_int;
+        let Some(ns) = limit(fd, libc::SO_SNDTIMEO, 0).filter(|_| player().is_some()) else { return call() };
+        let flags = libc::fcntl(fd, libc::F_GETFL);
+        libc::fcntl(fd, libc::F_SETFL, flags | libc::O_NONBLOCK);
+        let connected = call();
+        let kept = Errno::keep();
+        libc::fcntl(fd, libc::F_SETFL, flags);
+        drop(kept);
+        match (connected, errno()) {
+            (0, _) => 0,
+            (_, libc::EINPROGRESS) => match ready(fd, libc::POLLOUT, ns) {
+                Ok(()) => outcome(fd),
+                Err(libc::EAGAIN) => fail(libc::EINPROGRESS),
+                Err(error) => fail(error),
+            },
+            // The queue of a Unix socket is full, and poll(2) does not tell when it has room.
+            (_, libc::EAGAIN) => call(),
+            _ => -1,
+        }
     }
 }

@@ -1,7 +1,7 @@
 //! Threads of programs. A new thread gets its place on the board before its creator continues, so that time stands still while it computes
 //! something that others wait for, even if it never reads a clock.
 
-use super::{own::own, player};
+use super::{own::instead, player};
 use clock::Call;
 use libc::{c_int, c_void, pthread_attr_t, pthread_t};
 use std::sync::atomic::{AtomicBool, Ordering::*};
@@ -29,32 +29,23 @@ unsafe extern "C-unwind" fn begin(given: *mut c_void) -> *mut c_void {
     }
 }
 
-/// # Safety
-/// As of the function of this name in libc.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn pthread_create(
-    thread: *mut pthread_t,
-    attributes: *const pthread_attr_t,
-    first: Begin,
-    with: *mut c_void,
-) -> c_int {
-    let make = |begin: Begin, with: *mut c_void| {
-        // SAFETY: the caller's promise; libc's function is of this type.
-        unsafe {
-            own!(pthread_create(thread => *mut pthread_t, attributes => *const pthread_attr_t, begin => Begin,
-                with => *mut c_void) -> c_int, else libc::ENOSYS)
+instead! {
+    fn pthread_create(
+        thread: *mut pthread_t,
+        attributes: *const pthread_attr_t,
+        first: Begin,
+        with: *mut c_void,
+    ) -> c_int, or libc::ENOSYS; {
+        if player().is_none() {
+            return own(thread, attributes, first, with);
         }
-    };
-    if player().is_none() {
-        return make(first, with);
+        let given = Given { begin: first, with, taken: AtomicBool::new(false) };
+        // The creator counts as computing until then.
+        let _call = Call::begin();
+        let failed = own(thread, attributes, begin, (&raw const given).cast_mut().cast());
+        while failed == 0 && !given.taken.load(Acquire) {
+            libc::syscall(libc::SYS_sched_yield);
+        }
+        failed
     }
-    let given = Given { begin: first, with, taken: AtomicBool::new(false) };
-    // The creator counts as computing until then.
-    let _call = Call::begin();
-    let failed = make(begin, (&raw const given).cast_mut().cast());
-    while failed == 0 && !given.taken.load(Acquire) {
-        // SAFETY: it takes nothing.
-        unsafe { libc::syscall(libc::SYS_sched_yield) };
-    }
-    failed
 }

@@ -1,21 +1,25 @@
-//! Timers in the node's time: timer files (timerfd_create(2)), POSIX timers (timer_create(2)), and the process's alarm.
+//! Timers in the node's time: timer files (timerfd_create(2)), POSIX timers (timer_create(2)), the process's alarm, and limits of waits for
+//! condition variables.
 //!
-//! The kernel has all of these timers and delivers their expirations, but they do not run by themselves. Once one is set, a thread of this
-//! library waits on the board until the first of them is due, like any thread with a limit, and has the kernel let it expire.
+//! The kernel's own timers do not run. Once a timer is set, a thread of this library, the keeper, waits on the board until the first is due, as
+//! any thread with a limit does, and then causes what the timer is for. Time stands still meanwhile, as the keeper does something.
 
 use super::{
-    Errno, PS, nanoseconds,
-    own::own,
+    Errno, PS, errno, fail, nanoseconds,
+    own::instead,
     player,
     threads::{Begin, pthread_create},
     time_of,
     waits::{after, deadline},
 };
-use clock::{Board, Call, Player};
-use libc::{CLOCK_MONOTONIC, c_int, c_void, clockid_t, itimerspec, sigevent, timer_t};
+use clock::{Board, Player};
+use libc::{
+    CLOCK_MONOTONIC, ENOSYS, ETIMEDOUT, c_int, c_void, clockid_t, itimerspec, pthread_cond_t, sigevent,
+    timer_t,
+};
 use std::{
     mem::zeroed,
-    ptr::null_mut,
+    ptr::{null, null_mut},
     sync::{
         Once,
         atomic::{AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering::*},
@@ -24,10 +28,14 @@ use std::{
 
 /// TFD_IOC_SET_TICKS: sets the number of expirations of a timer file.
 const SET_TICKS: libc::Ioctl = 0x4008_5400;
-/// Nanoseconds in which the kernel lets a POSIX timer expire that is due.
-const SOON: u64 = 20_000;
+/// PTHREAD_CANCEL_DISABLE.
+const NO_CANCEL: c_int = 1;
 /// Maximum number of timers of a process in virtual time.
 const MOST: usize = 256;
+
+unsafe extern "C" {
+    fn pthread_setcancelstate(state: c_int, before: *mut c_int) -> c_int;
+}
 
 /// The kind of a timer, or the state of a place without one.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -38,26 +46,27 @@ enum Kind {
     Taken,
     Alarm,
     File,
-    /// A POSIX timer, which sends a signal to the process or a thread, creates a thread, or does neither.
     Posix,
+    /// The limit of a thread's wait for a condition variable.
+    Condition,
 }
 
 /// A timer.
 struct Timer {
     kind: AtomicU32,
-    /// The kernel's file descriptor, or libc's timer id.
+    /// The kernel's file descriptor, libc's timer id, or the condition variable's address.
     id: AtomicU64,
     /// The clock of its absolute times.
     clock: AtomicI32,
-    /// The thread that gets its signal; 0 is none.
+    /// The thread that gets its signal, or the process, by its first thread; 0 is none.
     tid: AtomicU32,
-    /// Function and argument of the thread that is created instead of a signal; 0 is none.
-    notifies: [AtomicUsize; 2],
+    /// The signal's number and value, or function and argument of a thread that is created.
+    call: [AtomicUsize; 2],
     /// When it rings, in the node's picoseconds; 0 is never.
     at: AtomicU64,
     /// Picoseconds from then to the next time, and so on; 0 is once.
     interval: AtomicU64,
-    /// Expirations of a timer file since it was last read.
+    /// Expirations of a timer file since it was last read; of a wait, 1 once it has been ended.
     unread: AtomicU64,
 }
 
@@ -67,7 +76,7 @@ static TIMERS: [Timer; MOST] = [const {
         id: AtomicU64::new(0),
         clock: AtomicI32::new(CLOCK_MONOTONIC),
         tid: AtomicU32::new(0),
-        notifies: [const { AtomicUsize::new(0) }; 2],
+        call: [const { AtomicUsize::new(0) }; 2],
         at: AtomicU64::new(0),
         interval: AtomicU64::new(0),
         unread: AtomicU64::new(0),
@@ -91,31 +100,50 @@ extern "C" fn forked() {
     KEEPER.store(0, Relaxed);
 }
 
+/// The calling thread's process.
+fn process() -> u32 {
+    // SAFETY: it takes nothing.
+    unsafe { libc::getpid() as u32 }
+}
+
+/// The arguments of `rt_sigqueueinfo` (2) for a signal of a timer.
+#[repr(C)]
+struct Info {
+    signal: c_int,
+    error: c_int,
+    code: c_int,
+    unused: c_int,
+    timer: c_int,
+    overrun: c_int,
+    value: usize,
+    more: [u64; 12],
+}
+
 impl Timer {
+    fn is(&self, kind: Kind) -> bool {
+        self.kind.load(Acquire) == kind as u32
+    }
+
     /// The timer of this kind and number.
     fn find(kind: Kind, id: u64) -> Option<&'static Self> {
-        TIMERS.iter().find(|timer| timer.kind.load(Acquire) == kind as u32 && timer.id.load(Relaxed) == id)
+        TIMERS.iter().find(|timer| timer.is(kind) && timer.id.load(Relaxed) == id)
     }
 
     /// Adds a timer. Returns `None` if there are too many, or if the program is not in virtual time.
-    fn new(
-        kind: Kind,
-        id: u64,
-        clock: clockid_t,
-        (tid, notifies): (u32, [usize; 2]),
-    ) -> Option<&'static Self> {
+    fn new(kind: Kind, id: u64, clock: clockid_t, (tid, call): (u32, [usize; 2])) -> Option<&'static Self> {
         player()?;
         // SAFETY: the handler only touches this library's statics.
         FORKS.call_once(|| _ = unsafe { libc::pthread_atfork(None, None, Some(forked)) });
         let free = |timer: &&Self| {
             timer.kind.compare_exchange(Kind::None as u32, Kind::Taken as u32, AcqRel, Relaxed).is_ok()
         };
-        // A closed file leaves its place to the next one with its descriptor.
-        let timer = Self::find(kind, id).or_else(|| TIMERS.iter().find(free))?;
+        // A closed file leaves its place to the next one with its descriptor, but several threads may wait for a condition variable.
+        let same = if kind == Kind::Condition { None } else { Self::find(kind, id) };
+        let timer = same.or_else(|| TIMERS.iter().find(free))?;
         timer.id.store(id, Relaxed);
         timer.clock.store(clock, Relaxed);
         timer.tid.store(tid, Relaxed);
-        timer.notifies.iter().zip(notifies).for_each(|(word, value)| word.store(value, Relaxed));
+        timer.call.iter().zip(call).for_each(|(word, value)| word.store(value, Relaxed));
         for word in [&timer.at, &timer.interval, &timer.unread] {
             word.store(0, Relaxed);
         }
@@ -123,15 +151,15 @@ impl Timer {
         Some(timer)
     }
 
-    /// Rings at `at`, and every `interval` from then on.
-    fn set(&self, at: u64, interval: u64) {
+    /// Rings at `at`, and every `interval` from then on. Returns false if no thread can wait for that.
+    fn set(&self, at: u64, interval: u64) -> bool {
         self.at.store(0, SeqCst);
         self.interval.store(interval, SeqCst);
         self.at.store(at, SeqCst);
-        let Some((board, player)) = player().filter(|_| at != 0) else { return };
+        let Some((board, player)) = player().filter(|_| at != 0) else { return true };
         NEXT.fetch_min(at, SeqCst);
-        ring_due(player.now());
-        keep(board);
+        ring_due(player.now(), false);
+        keep(board)
     }
 
     /// Sets the timer to `new`, a time of its clock if `is_absolute`, else from now. Returns `None` if that is no valid time.
@@ -154,10 +182,11 @@ impl Timer {
         itimerspec { it_interval: time_of(interval / PS), it_value: time_of(left.div_ceil(PS)) }
     }
 
-    /// Rings if it is due at `now`. Returns the time at which it is due next.
-    fn ring(&self, now: u64) -> u64 {
+    /// Rings if it is due at `now`. Returns the time at which it is due next. Only the keeper, in whose time no thread runs, knows that a
+    /// thread with a [condition](Kind::Condition) has begun to wait.
+    fn ring(&self, now: u64, keeper: bool) -> u64 {
         let (at, interval) = (self.at.load(SeqCst), self.interval.load(SeqCst));
-        if at == 0 || at > now {
+        if at == 0 || at > now || (!keeper && self.is(Kind::Condition)) {
             return if at == 0 { u64::MAX } else { at };
         }
         let times = 1 + (now - at).checked_div(interval).unwrap_or(0);
@@ -168,39 +197,177 @@ impl Timer {
         if next == 0 { u64::MAX } else { next }
     }
 
-    /// Has the kernel deliver `times` expirations. If a thread that waits in virtual time gets a signal by that, its wait ends.
+    /// Does what the timer is for, which has expired `times`.
     fn sound(&self, times: u64) {
+        let ([first, second], id) =
+            (self.call.each_ref().map(|word| word.load(Relaxed)), self.id.load(Relaxed));
         let tid = self.tid.load(Relaxed);
-        let gets = player().and_then(|(board, me)| {
-            let is = |other: &Player| other.thread().0 == tid && other.number() != me.number();
-            board.players().find(is).map(|thread| (thread, thread.state(), me.now()))
-        });
-        let (kind, id) = (self.kind.load(Acquire), self.id.load(Relaxed));
-        if kind == Kind::File as u32 {
-            let mut file = libc::pollfd { fd: id as c_int, events: libc::POLLIN, revents: 0 };
-            let now = time_of(0);
-            // SAFETY: the kernel reads and writes what is ours, and refuses a file that is no timer.
+        if self.is(Kind::File) {
+            self.expire(id, times);
+        } else if self.is(Kind::Condition) {
+            // SAFETY: the thread that waits for it does so until `unread` says that this is done.
+            unsafe { libc::pthread_cond_broadcast(id as *mut pthread_cond_t) };
+            self.unread.store(1, SeqCst);
+        } else if tid != 0 {
+            signal(tid, first as c_int, second);
+        } else if first != 0 {
+            // It inherits this thread's mask, so it takes no signals.
+            // SAFETY: the program gave this function for threads with this argument, a word that may be an address. The thread is detached, so
+            // its return value is not read.
             unsafe {
-                let unread =
-                    libc::syscall(libc::SYS_ppoll, &raw mut file, 1, &raw const now, null_mut::<c_void>())
-                        > 0;
-                let ticks = times + if unread { self.unread.load(Relaxed) } else { 0 };
-                self.unread.store(ticks, Relaxed);
-                libc::syscall(libc::SYS_ioctl, id, SET_TICKS, &raw const ticks);
+                let mut thread = zeroed();
+                let begin: Begin = std::mem::transmute(first);
+                if pthread_create(&raw mut thread, null(), begin, second as *mut c_void) == 0 {
+                    libc::pthread_detach(thread);
+                }
             }
-        } else if kind == Kind::Alarm as u32 {
-            // SAFETY: it takes nothing of ours.
-            unsafe { libc::kill(libc::getpid(), libc::SIGALRM) };
-        } else if self.notifies[0].load(Relaxed) != 0 {
-            self.notify();
-        } else if kind == Kind::Posix as u32 {
-            posix_ring(id as timer_t);
-        }
-        // If its state has changed meanwhile, it no longer waits for what this signal interrupts.
-        if let Some((thread, _, now)) = gets.filter(|(thread, waited, _)| thread.state() == *waited) {
-            thread.interrupt(now);
         }
     }
+
+    /// Adds `times` expirations to the timer file `fd`.
+    fn expire(&self, fd: u64, times: u64) {
+        let mut file = libc::pollfd { fd: fd as c_int, events: libc::POLLIN, revents: 0 };
+        let (now, none) = (time_of(0), null_mut::<c_void>());
+        // SAFETY: the kernel reads and writes what is ours, and refuses a file that is no timer.
+        unsafe {
+            let unread = libc::syscall(libc::SYS_ppoll, &raw mut file, 1, &raw const now, none) > 0;
+            let ticks = times + if unread { self.unread.load(Relaxed) } else { 0 };
+            self.unread.store(ticks, Relaxed);
+            libc::syscall(libc::SYS_ioctl, fd, SET_TICKS, &raw const ticks);
+        }
+    }
+}
+
+/// Sends `signal` to a thread, or to the process if it is the first one. If the thread waits in virtual time, its wait ends, behind the signal's
+/// handler.
+fn signal(tid: u32, signal: c_int, value: usize) {
+    let waits = player().and_then(|(board, me)| {
+        let is = |other: &Player| other.thread().0 == tid && other.number() != me.number();
+        board.players().find(is).map(|thread| (thread, thread.wait_of(), me.now()))
+    });
+    let info = Info {
+        signal,
+        error: 0,
+        code: libc::SI_TIMER,
+        unused: 0,
+        timer: 0,
+        overrun: 0,
+        value,
+        more: [0; 12],
+    };
+    let pid = process();
+    // SAFETY: the kernel reads what is ours.
+    unsafe {
+        match tid == pid {
+            true => libc::syscall(libc::SYS_rt_sigqueueinfo, pid, signal, &raw const info),
+            false => libc::syscall(libc::SYS_rt_tgsigqueueinfo, pid, tid, signal, &raw const info),
+        }
+    };
+    if let Some((thread, wait, now)) = waits {
+        thread.interrupt(wait, now);
+    }
+}
+
+/// Rings all timers that are due at `now`, but leaves waits to the keeper.
+pub fn ring_due(now: u64, keeper: bool) {
+    if NEXT.load(SeqCst) > now {
+        return;
+    }
+    let _errno = Errno::keep();
+    NEXT.store(u64::MAX, SeqCst);
+    let next = TIMERS.iter().map(|timer| timer.ring(now, keeper)).min();
+    NEXT.fetch_min(next.unwrap_or(u64::MAX), SeqCst);
+}
+
+/// Creates the keeper if there is none yet, and tells it that a timer was set. Returns false if there can be none.
+fn keep(board: Board) -> bool {
+    if KEEPER.compare_exchange(0, BEGINS, SeqCst, Relaxed).is_ok() {
+        // SAFETY: the thread has no argument and only touches this library's statics; the signal masks are ours, and the old one is
+        // restored. The thread blocks all signals, because they are for the program's threads.
+        unsafe {
+            let (mut all, mut before, mut thread) = (zeroed(), zeroed(), zeroed());
+            libc::sigfillset(&raw mut all);
+            libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, &raw mut before);
+            if pthread_create(&raw mut thread, null(), keeper, null_mut()) == 0 {
+                libc::pthread_detach(thread);
+            } else {
+                KEEPER.store(0, SeqCst);
+            }
+            libc::pthread_sigmask(libc::SIG_SETMASK, &raw const before, null_mut());
+        }
+    }
+    while KEEPER.load(SeqCst) == BEGINS {
+        // SAFETY: it takes nothing. The keeper computes, so time stands still, though this thread yields.
+        unsafe { libc::syscall(libc::SYS_sched_yield) };
+    }
+    SETS.fetch_add(1, SeqCst);
+    let place = KEEPER.load(SeqCst).checked_sub(1);
+    place.map(|number| board.at(number).wake()).is_some()
+}
+
+/// The thread that waits for timers.
+unsafe extern "C-unwind" fn keeper(_: *mut c_void) -> *mut c_void {
+    let Some((board, player)) = player() else {
+        KEEPER.store(0, SeqCst);
+        return null_mut();
+    };
+    KEEPER.store(player.number() + 1, SeqCst);
+    while board.is_conducted() {
+        let sets = SETS.load(SeqCst);
+        ring_due(player.now(), true);
+        let waits = player.limit(NEXT.load(SeqCst));
+        // The wait begins before this check, so a thread that sets a timer after the check ends the wait.
+        if SETS.load(SeqCst) == sets {
+            waits.rest();
+        }
+    }
+    KEEPER.store(0, SeqCst);
+    null_mut()
+}
+
+/// Calls `wait`, which waits for a condition variable without a limit, and ends it when the node's time is `until`: then returns ETIMEDOUT.
+/// Returns `None` without a wait if there are too many timers.
+pub fn wait_limited(
+    condition: *mut pthread_cond_t,
+    until: u64,
+    wait: impl FnOnce() -> c_int,
+) -> Option<c_int> {
+    let timer = Timer::new(Kind::Condition, condition.addr() as u64, CLOCK_MONOTONIC, (0, [0; 2]))?;
+    let cancels = |state| {
+        let mut before = 0;
+        // SAFETY: it writes to what is ours. A thread that was cancelled while it waits would leave the timer behind.
+        unsafe { pthread_setcancelstate(state, &raw mut before) };
+        before
+    };
+    let before = cancels(NO_CANCEL);
+    let result = timer.set(until, 0).then(wait);
+    cancels(before);
+    let is_over = timer.at.swap(0, SeqCst) == 0;
+    // The condition variable may not be destroyed before the keeper has used it.
+    while is_over && timer.unread.load(SeqCst) == 0 {
+        std::hint::spin_loop();
+    }
+    timer.kind.store(Kind::None as u32, Release);
+    // A signal that ended the wait before counts, and one that came with the limit has another thread to wake: all that wait are awake.
+    result.map(|result| if is_over && result == 0 { ETIMEDOUT } else { result })
+}
+
+/// True if the alarm of this process is set. After vfork(2), the alarm in the shared memory is the parent's.
+pub fn has_alarm() -> bool {
+    let is_set = |alarm: &Timer| alarm.at.load(SeqCst) != 0 && alarm.tid.load(Relaxed) == process();
+    Timer::find(Kind::Alarm, 0).is_some_and(is_set)
+}
+
+/// Sets the process's alarm to `new`, if given, and returns its previous remaining time and interval. Returns `None` if the alarm is the
+/// kernel's.
+pub fn alarm(new: Option<&itimerspec>) -> Option<itimerspec> {
+    let _errno = Errno::keep();
+    let signal = (process(), [libc::SIGALRM as usize, 0]);
+    let alarm =
+        Timer::find(Kind::Alarm, 0).or_else(|| Timer::new(Kind::Alarm, 0, CLOCK_MONOTONIC, signal))?;
+    let before = alarm.says();
+    new.map_or(Some(()), |new| alarm.change(new, false))?;
+    Some(before)
 }
 
 /// A [`sigevent`] with SIGEV_THREAD; the declaration in the libc crate lacks the function.
@@ -212,282 +379,92 @@ struct ThreadEvent {
     function: usize,
 }
 
-impl Timer {
-    /// Creates a thread for the timer's function. It inherits this thread's mask, so it takes no signals.
-    fn notify(&self) {
-        let [function, value] = self.notifies.each_ref().map(|word| word.load(Relaxed));
-        // SAFETY: the program gave this function for threads with this argument, a word that may be an address. The thread is detached, so
-        // its return value is not read.
-        unsafe {
-            let mut thread = zeroed();
-            let begin: Begin = std::mem::transmute(function);
-            if pthread_create(&raw mut thread, std::ptr::null(), begin, value as *mut c_void) == 0 {
-                libc::pthread_detach(thread);
+instead! {
+    fn timerfd_create(clock: clockid_t, flags: c_int) -> c_int {
+        let fd = libc::syscall(libc::SYS_timerfd_create, clock, flags) as c_int;
+        let (zero, _errno) = (0u64, Errno::keep());
+        // The kernel refuses zero expirations with EINVAL, and with another error if it lacks this call.
+        if fd >= 0 && libc::syscall(libc::SYS_ioctl, fd, SET_TICKS, &raw const zero) < 0 && errno() == libc::EINVAL {
+            let _ = Timer::new(Kind::File, fd as u64, clock, (0, [0; 2]));
+        }
+        fd
+    }
+
+    fn timerfd_settime(fd: c_int, flags: c_int, new: *const itimerspec, old: *mut itimerspec) -> c_int {
+        let timer = Timer::find(Kind::File, fd as u64);
+        let before = timer.map(Timer::says);
+        let never = itimerspec { it_interval: time_of(0), it_value: time_of(0) };
+        let is_valid = |new: &&itimerspec| nanoseconds(&new.it_value).and(nanoseconds(&new.it_interval)).is_some();
+        let wanted = new.as_ref().filter(is_valid);
+        // The kernel's timer is stopped, which also clears its expirations.
+        let (set, tell) = if timer.and(wanted).is_some() { (&raw const never, null_mut()) } else { (new, old) };
+        let failed = libc::syscall(libc::SYS_timerfd_settime, fd, flags, set, tell) as c_int;
+        if let (0, Some(timer), Some(before), Some(wanted)) = (failed, timer, before, wanted) {
+            let _ = timer.change(wanted, flags & libc::TFD_TIMER_ABSTIME != 0);
+            if !old.is_null() {
+                old.write(before);
             }
         }
+        failed
     }
-}
 
-/// Lets a POSIX timer ring, and returns once it has.
-fn posix_ring(id: timer_t) {
-    let (soon, mut left) = (itimerspec { it_interval: time_of(0), it_value: time_of(SOON) }, SOON);
-    // This thread counts as computing, and sleeps: the kernel prefers to deliver the signal to a thread that is running.
-    let _call = Call::begin();
-    // SAFETY: libc's functions are of these types; they read and write what is ours, and refuse a timer that was deleted. All bytes zero
-    // are a time.
-    unsafe {
-        let none: *mut itimerspec = null_mut();
-        let mut failed = own!(timer_settime(id => timer_t, 0 => c_int, &raw const soon => *const itimerspec, none => *mut itimerspec) -> c_int,
-                else -1);
-        while failed == 0 && left > 0 {
-            let nap = time_of(SOON);
-            libc::syscall(libc::SYS_nanosleep, &raw const nap, none);
-            let mut says: itimerspec = zeroed();
-            failed = own!(timer_gettime(id => timer_t, &raw mut says => *mut itimerspec) -> c_int, else -1);
-            left = nanoseconds(&says.it_value).unwrap_or(0);
+    fn timerfd_gettime(fd: c_int, now: *mut itimerspec) -> c_int {
+        let failed = libc::syscall(libc::SYS_timerfd_gettime, fd, now) as c_int;
+        if let (0, Some(timer)) = (failed, Timer::find(Kind::File, fd as u64)) {
+            now.write(timer.says());
         }
+        failed
     }
-}
 
-/// Rings all timers that are due at `now`.
-pub fn ring_due(now: u64) {
-    if NEXT.load(SeqCst) > now {
-        return;
-    }
-    let _errno = Errno::keep();
-    NEXT.store(u64::MAX, SeqCst);
-    let next = TIMERS.iter().map(|timer| timer.ring(now)).min();
-    NEXT.fetch_min(next.unwrap_or(u64::MAX), SeqCst);
-}
-
-/// Creates the thread that waits for timers if there is none yet, and tells it that a timer was set.
-fn keep(board: Board) {
-    if KEEPER.compare_exchange(0, BEGINS, SeqCst, Relaxed).is_ok() {
-        // SAFETY: the thread has no argument and only touches this library's statics; the signal masks are ours, and the old one is
-        // restored. The thread blocks all signals, because they are for the program's threads.
-        unsafe {
-            let (mut all, mut before, mut thread) = (zeroed(), zeroed(), zeroed());
-            libc::sigfillset(&raw mut all);
-            libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, &raw mut before);
-            let made = libc::pthread_create(&raw mut thread, std::ptr::null(), keeper, null_mut());
-            if made == 0 {
-                libc::pthread_detach(thread);
-            } else {
-                KEEPER.store(0, SeqCst);
-            }
-            libc::pthread_sigmask(libc::SIG_SETMASK, &raw const before, null_mut());
-        }
-    }
-    while KEEPER.load(SeqCst) == BEGINS {
-        std::hint::spin_loop();
-    }
-    SETS.fetch_add(1, SeqCst);
-    if let Some(number) = KEEPER.load(SeqCst).checked_sub(1) {
-        board.at(number).wake();
-    }
-}
-
-/// The thread that waits for timers.
-extern "C" fn keeper(_: *mut c_void) -> *mut c_void {
-    let Some((board, player)) = player() else {
-        KEEPER.store(0, SeqCst);
-        return null_mut();
-    };
-    KEEPER.store(player.number() + 1, SeqCst);
-    while board.is_conducted() {
-        let sets = SETS.load(SeqCst);
-        ring_due(player.now());
-        let parked = player.park(NEXT.load(SeqCst));
-        // The wait begins before this check, so a thread that sets a timer after the check ends the wait.
-        if SETS.load(SeqCst) == sets {
-            parked.rest();
-        }
-    }
-    KEEPER.store(0, SeqCst);
-    null_mut()
-}
-
-/// True if the alarm of this process is set. After vfork(2), the alarm in the shared memory is the parent's.
-pub fn has_alarm() -> bool {
-    // SAFETY: it takes nothing.
-    let first = unsafe { libc::getpid() } as u32;
-    let is_set = |alarm: &Timer| alarm.at.load(SeqCst) != 0 && alarm.tid.load(Relaxed) == first;
-    Timer::find(Kind::Alarm, 0).is_some_and(is_set)
-}
-
-/// Sets the process's alarm to `new`, if given, and returns its previous remaining time and interval. Returns `None` if the alarm is the
-/// kernel's.
-pub fn alarm(new: Option<&itimerspec>) -> Option<itimerspec> {
-    let _errno = Errno::keep();
-    // SAFETY: it takes nothing.
-    let first = unsafe { libc::getpid() } as u32;
-    let alarm = Timer::find(Kind::Alarm, 0)
-        .or_else(|| Timer::new(Kind::Alarm, 0, CLOCK_MONOTONIC, (first, [0; 2])))?;
-    let before = alarm.says();
-    new.map_or(Some(()), |new| alarm.change(new, false))?;
-    Some(before)
-}
-
-/// # Safety
-/// As of the function of this name in libc.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn timerfd_create(clock: clockid_t, flags: c_int) -> c_int {
-    // SAFETY: it takes no addresses.
-    let fd = unsafe { libc::syscall(libc::SYS_timerfd_create, clock, flags) } as c_int;
-    let zero = 0u64;
-    let _errno = Errno::keep();
-    // SAFETY: the kernel reads the number.
-    let counts = || unsafe { libc::syscall(libc::SYS_ioctl, fd, SET_TICKS, &raw const zero) };
-    // The kernel refuses zero expirations with EINVAL, and with another error if it lacks this call.
-    if fd >= 0 && counts() < 0 && errno() == libc::EINVAL {
-        let _ = Timer::new(Kind::File, fd as u64, clock, (0, [0; 2]));
-    }
-    fd
-}
-
-fn errno() -> c_int {
-    // SAFETY: it is the calling thread's own.
-    unsafe { *libc::__errno_location() }
-}
-
-/// # Safety
-/// As of the function of this name in libc.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn timerfd_settime(
-    fd: c_int,
-    flags: c_int,
-    new: *const itimerspec,
-    old: *mut itimerspec,
-) -> c_int {
-    let timer = Timer::find(Kind::File, fd as u64);
-    let before = timer.map(Timer::says);
-    let (never, nothing) =
-        (itimerspec { it_interval: time_of(0), it_value: time_of(0) }, null_mut::<itimerspec>());
-    // The kernel's timer is stopped, which also clears its expirations.
-    // SAFETY: the caller's promise: it can be read, if the kernel does not refuse it.
-    let wanted = unsafe { new.as_ref() }
-        .filter(|new| nanoseconds(&new.it_value).and(nanoseconds(&new.it_interval)).is_some());
-    let (set, tell) = if timer.and(wanted).is_some() { (&raw const never, nothing) } else { (new, old) };
-    // SAFETY: the kernel checks what it is given.
-    let failed = unsafe { libc::syscall(libc::SYS_timerfd_settime, fd, flags, set, tell) } as c_int;
-    if let (0, Some(timer), Some(before), Some(wanted)) = (failed, timer, before, wanted) {
-        let _ = timer.change(wanted, flags & libc::TFD_TIMER_ABSTIME != 0);
-        if !old.is_null() {
-            // SAFETY: the caller's promise.
-            unsafe { old.write(before) };
-        }
-    }
-    failed
-}
-
-/// # Safety
-/// As of the function of this name in libc.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn timerfd_gettime(fd: c_int, now: *mut itimerspec) -> c_int {
-    // SAFETY: the kernel checks what it is given.
-    let failed = unsafe { libc::syscall(libc::SYS_timerfd_gettime, fd, now) } as c_int;
-    if let (0, Some(timer)) = (failed, Timer::find(Kind::File, fd as u64)) {
-        // SAFETY: the kernel has written to it.
-        unsafe { now.write(timer.says()) };
-    }
-    failed
-}
-
-/// # Safety
-/// As of the function of this name in libc.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn timer_create(clock: clockid_t, event: *mut sigevent, id: *mut timer_t) -> c_int {
-    let ours =
-        matches!(clock, libc::CLOCK_REALTIME | CLOCK_MONOTONIC | libc::CLOCK_BOOTTIME | libc::CLOCK_TAI);
-    // SAFETY: all bytes zero are an event.
-    let mut silent: sigevent = unsafe { zeroed() };
-    silent.sigev_notify = libc::SIGEV_NONE;
-    // SAFETY: it takes nothing.
-    let first = unsafe { libc::getpid() } as u32;
-    // SAFETY: the caller's promise: it is null, or an event; one with SIGEV_THREAD has the members of a `ThreadEvent`.
-    let (gets, event) = unsafe {
-        match event.as_ref().map(|event| event.sigev_notify) {
-            None | Some(libc::SIGEV_SIGNAL) => ((first, [0; 2]), event),
-            Some(libc::SIGEV_THREAD_ID) => (((*event).sigev_notify_thread_id as u32, [0; 2]), event),
-            Some(libc::SIGEV_THREAD) if ours && player().is_some() => {
+    fn timer_create(clock: clockid_t, event: *mut sigevent, id: *mut timer_t) -> c_int, or fail(ENOSYS); {
+        let ours = matches!(clock, libc::CLOCK_REALTIME | CLOCK_MONOTONIC | libc::CLOCK_BOOTTIME | libc::CLOCK_TAI);
+        // All bytes zero are an event.
+        let mut silent: sigevent = zeroed();
+        silent.sigev_notify = libc::SIGEV_NONE;
+        let signal = |event: &sigevent| [event.sigev_signo as usize, event.sigev_value.sival_ptr.addr()];
+        // libc would create a thread for its own timer.
+        let (call, kernels) = match event.as_ref() {
+            None => ((process(), [libc::SIGALRM as usize, 0]), event),
+            Some(with) if with.sigev_notify == libc::SIGEV_SIGNAL => ((process(), signal(with)), event),
+            Some(with) if with.sigev_notify == libc::SIGEV_THREAD_ID => ((with.sigev_notify_thread_id as u32, signal(with)), event),
+            Some(with) if with.sigev_notify == libc::SIGEV_THREAD && ours && player().is_some() => {
                 let thread = &*event.cast::<ThreadEvent>();
                 ((0, [thread.function, thread.value]), &raw mut silent)
             }
             Some(_) => ((0, [0; 2]), event),
+        };
+        let failed = own(clock, kernels, id);
+        // Without a place no thread would be created for it.
+        if failed == 0 && ours && Timer::new(Kind::Posix, id.read() as u64, clock, call).is_none() && kernels != event {
+            timer_delete(id.read());
+            return fail(libc::EAGAIN);
         }
-    };
-    // SAFETY: the caller's promise; libc's function is of this type.
-    let failed = unsafe {
-        own!(timer_create(clock => clockid_t, event => *mut sigevent, id => *mut timer_t) -> c_int, else super::fail(libc::ENOSYS))
-    };
-    if failed == 0 && ours {
-        // SAFETY: libc has written the number.
-        let timer = unsafe { id.read() };
-        if Timer::new(Kind::Posix, timer as u64, clock, gets).is_none() && gets.1[0] != 0 {
-            // Without a place no thread would be created for it.
-            // SAFETY: it was made above, and the caller does not learn of it.
-            unsafe { timer_delete(timer) };
-            return super::fail(libc::EAGAIN);
-        }
+        failed
     }
-    failed
-}
 
-/// # Safety
-/// As of the function of this name in libc.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn timer_settime(
-    id: timer_t,
-    flags: c_int,
-    new: *const itimerspec,
-    old: *mut itimerspec,
-) -> c_int {
-    // SAFETY: the caller's promise: it can be read.
-    let wanted = unsafe { new.as_ref() };
-    let ours = Timer::find(Kind::Posix, id as u64).zip(wanted).and_then(|(timer, wanted)| {
-        let before = timer.says();
-        timer.change(wanted, flags & libc::TIMER_ABSTIME != 0).map(|()| before)
-    });
-    match ours {
-        Some(before) if !old.is_null() => {
-            // SAFETY: the caller's promise.
-            unsafe { old.write(before) };
-            0
+    fn timer_settime(id: timer_t, flags: c_int, new: *const itimerspec, old: *mut itimerspec) -> c_int, or fail(ENOSYS); {
+        let ours = Timer::find(Kind::Posix, id as u64).zip(new.as_ref()).and_then(|(timer, new)| {
+            let before = timer.says();
+            timer.change(new, flags & libc::TIMER_ABSTIME != 0).map(|()| before)
+        });
+        let Some(before) = ours else { return own(id, flags, new, old) };
+        if !old.is_null() {
+            old.write(before);
         }
-        Some(_) => 0,
-        // SAFETY: the caller's promise; libc's function is of this type.
-        None => unsafe {
-            own!(timer_settime(id => timer_t, flags => c_int, new => *const itimerspec, old => *mut itimerspec) -> c_int,
-                else super::fail(libc::ENOSYS))
-        },
+        0
     }
-}
 
-/// # Safety
-/// As of the function of this name in libc.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn timer_gettime(id: timer_t, now: *mut itimerspec) -> c_int {
-    match Timer::find(Kind::Posix, id as u64) {
-        Some(timer) => {
-            // SAFETY: the caller's promise.
-            unsafe { now.write(timer.says()) };
-            0
+    fn timer_gettime(id: timer_t, now: *mut itimerspec) -> c_int, or fail(ENOSYS); {
+        let Some(timer) = Timer::find(Kind::Posix, id as u64) else { return own(id, now) };
+        now.write(timer.says());
+        0
+    }
+
+    fn timer_delete(id: timer_t) -> c_int, or fail(ENOSYS); {
+        if let Some(timer) = Timer::find(Kind::Posix, id as u64) {
+            timer.at.store(0, SeqCst);
+            timer.kind.store(Kind::None as u32, Release);
         }
-        // SAFETY: the caller's promise; libc's function is of this type.
-        None => unsafe {
-            own!(timer_gettime(id => timer_t, now => *mut itimerspec) -> c_int, else super::fail(libc::ENOSYS))
-        },
+        own(id)
     }
-}
-
-/// # Safety
-/// As of the function of this name in libc.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn timer_delete(id: timer_t) -> c_int {
-    if let Some(timer) = Timer::find(Kind::Posix, id as u64) {
-        timer.at.store(0, SeqCst);
-        timer.kind.store(Kind::None as u32, Release);
-    }
-    // SAFETY: the caller's promise; libc's function is of this type.
-    unsafe { own!(timer_delete(id => timer_t) -> c_int, else super::fail(libc::ENOSYS)) }
 }

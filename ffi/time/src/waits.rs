@@ -1,6 +1,6 @@
 //! Waits for files that end at a time, which is the node's.
 
-use super::{Errno, PS, nanoseconds, player, time_of};
+use super::{Errno, PS, errno, nanoseconds, own::instead, player, time_of};
 use clock::Call;
 use libc::{
     c_int, c_long, c_short, c_void, clockid_t, epoll_event, fd_set, nfds_t, pollfd, sigset_t, size_t,
@@ -31,9 +31,10 @@ pub fn left(until: u64) -> u64 {
     player().map_or(0, |(_, player)| until.saturating_sub(player.now()) / PS)
 }
 
-/// The kernel's own monotonic clock in `ns` nanoseconds.
-pub fn in_kernel(ns: u64) -> timespec {
-    time_of(clock::monotonic_ns().saturating_add(ns))
+/// The value of the kernel's own `clock` in `ns` nanoseconds.
+pub fn in_kernel(clock: clockid_t, ns: u64) -> timespec {
+    let now = if clock == libc::CLOCK_REALTIME { clock::realtime_ns() } else { clock::monotonic_ns() };
+    time_of(now.saturating_add(ns))
 }
 
 /// Calls `wait`, which waits for a number of nanoseconds at most, until it finds something or the node's time is `until`. Threads of a
@@ -84,8 +85,7 @@ pub fn ready(fd: c_int, events: c_short, ns: u64) -> Result<(), c_int> {
     });
     match found {
         Some((0, _)) => Err(libc::EAGAIN),
-        // SAFETY: it is the calling thread's own.
-        Some((failed, _)) if failed < 0 => Err(unsafe { *libc::__errno_location() }),
+        Some((failed, _)) if failed < 0 => Err(errno()),
         _ => Ok(()),
     }
 }
@@ -93,57 +93,6 @@ pub fn ready(fd: c_int, events: c_short, ns: u64) -> Result<(), c_int> {
 /// Milliseconds as nanoseconds. `None` is without a limit.
 fn of_millis(millis: c_int) -> Option<u64> {
     u64::try_from(millis).ok().map(|millis| millis * 1_000_000)
-}
-
-/// # Safety
-/// As of the function of this name in libc.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn poll(files: *mut pollfd, count: nfds_t, millis: c_int) -> c_int {
-    let limit = of_millis(millis);
-    let at = limit.map(time_of);
-    let at = at.as_ref().map_or(null(), std::ptr::from_ref);
-    // SAFETY: the caller's promise.
-    unsafe { ppoll(files, count, at, null()) }
-}
-
-/// # Safety
-/// As of the function of this name in libc.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn ppoll(
-    files: *mut pollfd,
-    count: nfds_t,
-    limit: *const timespec,
-    mask: *const sigset_t,
-) -> c_int {
-    let call = |at: *mut timespec| {
-        // SAFETY: the kernel checks what it is given, and writes to a time of ours.
-        unsafe { libc::syscall(libc::SYS_ppoll, files, count, at, mask, SIGNALS) }
-    };
-    // SAFETY: the caller's promise: it is null, or a time.
-    let limit = unsafe { limit.as_ref() }.copied();
-    match waited(limit.as_ref().and_then(nanoseconds), |ns| {
-        let mut at = time_of(ns);
-        call(&raw mut at)
-    }) {
-        Some((found, _)) => found,
-        None => match limit {
-            Some(mut at) => call(&raw mut at) as c_int,
-            None => call(null_mut()) as c_int,
-        },
-    }
-}
-
-/// Programs call this that were compiled to have an array's size checked; they say how many bytes it has.
-///
-/// # Safety
-/// As of `poll`, for an array of `size` bytes.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn __poll_chk(files: *mut pollfd, count: nfds_t, millis: c_int, size: size_t) -> c_int {
-    if size as u64 / (size_of::<pollfd>() as u64) < count {
-        std::process::abort();
-    }
-    // SAFETY: the caller's promise.
-    unsafe { poll(files, count, millis) }
 }
 
 /// Sets of files as the kernel takes them: it writes to them also when none is ready.
@@ -196,7 +145,7 @@ unsafe fn selected(
     };
     let Some(mut at) = limit else { return (call(null_mut()) as c_int, 0) };
     let ns = nanoseconds(&at);
-    // The kernel refuses sets that cannot be read, so nobody else looks at them first.
+    // The kernel refuses sets that cannot be read, so nothing else looks at them first.
     if ns.is_none_or(|ns| ns == 0) || player().is_none() {
         let found = call(&raw mut at) as c_int;
         return (found, nanoseconds(&at).unwrap_or(0));
@@ -211,79 +160,73 @@ unsafe fn selected(
     waited.unwrap_or_else(|| (call(&raw mut at) as c_int, nanoseconds(&at).unwrap_or(0)))
 }
 
-/// # Safety
-/// As of the function of this name in libc.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn select(
-    count: c_int,
-    reads: *mut fd_set,
-    writes: *mut fd_set,
-    others: *mut fd_set,
-    limit: *mut timeval,
-) -> c_int {
-    // SAFETY: the caller's promise: it is null, or a time.
-    let theirs = unsafe { limit.as_mut() };
-    let at =
-        theirs.as_ref().map(|at| timespec { tv_sec: at.tv_sec, tv_nsec: at.tv_usec.saturating_mul(1000) });
-    // SAFETY: the caller's promise.
-    let (found, left) = unsafe { selected(count, [reads, writes, others], at, null()) };
-    if let Some(theirs) = theirs {
-        *theirs = timeval {
-            tv_sec: (left / 1_000_000_000) as libc::time_t,
-            tv_usec: (left % 1_000_000_000 / 1000) as libc::suseconds_t,
-        };
+instead! {
+    fn poll(files: *mut pollfd, count: nfds_t, millis: c_int) -> c_int {
+        let limit = of_millis(millis);
+        let at = limit.map(time_of);
+        let at = at.as_ref().map_or(null(), std::ptr::from_ref);
+        ppoll(files, count, at, null())
     }
-    found
-}
 
-/// # Safety
-/// As of the function of this name in libc.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn pselect(
-    count: c_int,
-    reads: *mut fd_set,
-    writes: *mut fd_set,
-    others: *mut fd_set,
-    limit: *const timespec,
-    mask: *const sigset_t,
-) -> c_int {
-    // SAFETY: the caller's promise: it is null, or a time.
-    let at = unsafe { limit.as_ref() }.copied();
-    // SAFETY: the caller's promise.
-    unsafe { selected(count, [reads, writes, others], at, mask) }.0
-}
+    fn ppoll(files: *mut pollfd, count: nfds_t, limit: *const timespec, mask: *const sigset_t) -> c_int {
+        let call = |at: *mut timespec| libc::syscall(libc::SYS_ppoll, files, count, at, mask, SIGNALS);
+        let limit = limit.as_ref().copied();
+        let found = waited(limit.as_ref().and_then(nanoseconds), |ns| {
+            let mut at = time_of(ns);
+            call(&raw mut at)
+        });
+        match found {
+            Some((found, _)) => found,
+            None => match limit {
+                Some(mut at) => call(&raw mut at) as c_int,
+                None => call(null_mut()) as c_int,
+            },
+        }
+    }
 
-/// # Safety
-/// As of the function of this name in libc.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn epoll_wait(
-    fd: c_int,
-    events: *mut epoll_event,
-    most: c_int,
-    millis: c_int,
-) -> c_int {
-    // SAFETY: the caller's promise.
-    unsafe { epoll_pwait(fd, events, most, millis, null()) }
-}
+    /// Programs call this that were compiled to have an array's size checked; they say how many bytes it has.
+    fn __poll_chk(files: *mut pollfd, count: nfds_t, millis: c_int, size: size_t) -> c_int {
+        if size as u64 / (size_of::<pollfd>() as u64) < count {
+            std::process::abort();
+        }
+        poll(files, count, millis)
+    }
 
-/// # Safety
-/// As of the function of this name in libc.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn epoll_pwait(
-    fd: c_int,
-    events: *mut epoll_event,
-    most: c_int,
-    millis: c_int,
-    mask: *const sigset_t,
-) -> c_int {
-    let call = |millis: c_int| {
-        // SAFETY: the kernel checks what it is given.
-        unsafe { libc::syscall(libc::SYS_epoll_pwait, fd, events, most, millis, mask, SIGNALS) }
-    };
-    // A wait of less than a millisecond would be none.
-    let whole = |ns: u64| ns.div_ceil(1_000_000) as c_int;
-    match waited(of_millis(millis), |ns| call(whole(ns))) {
-        Some((found, _)) => found,
-        None => call(millis) as c_int,
+    fn select(count: c_int, reads: *mut fd_set, writes: *mut fd_set, others: *mut fd_set, limit: *mut timeval) -> c_int {
+        let theirs = limit.as_mut();
+        let at = theirs.as_ref().map(|at| timespec { tv_sec: at.tv_sec, tv_nsec: at.tv_usec.saturating_mul(1000) });
+        let (found, left) = selected(count, [reads, writes, others], at, null());
+        if let Some(theirs) = theirs {
+            *theirs = timeval {
+                tv_sec: (left / 1_000_000_000) as libc::time_t,
+                tv_usec: (left % 1_000_000_000 / 1000) as libc::suseconds_t,
+            };
+        }
+        found
+    }
+
+    fn pselect(
+        count: c_int,
+        reads: *mut fd_set,
+        writes: *mut fd_set,
+        others: *mut fd_set,
+        limit: *const timespec,
+        mask: *const sigset_t,
+    ) -> c_int {
+        selected(count, [reads, writes, others], limit.as_ref().copied(), mask).0
+    }
+
+    fn epoll_wait(fd: c_int, events: *mut epoll_event, most: c_int, millis: c_int) -> c_int {
+        epoll_pwait(fd, events, most, millis, null())
+    }
+
+    fn epoll_pwait(fd: c_int, events: *mut epoll_event, most: c_int, millis: c_int, mask: *const sigset_t) -> c_int {
+        let call = |millis: c_int| libc::syscall(libc::SYS_epoll_pwait, fd, events, most, millis, mask, SIGNALS);
+        // A wait of less than a millisecond would be none.
+        let whole = |ns: u64| ns.div_ceil(1_000_000) as c_int;
+        match waited(of_millis(millis), |ns| call(whole(ns))) {
+            Some((found, _)) => found,
+            None => call(millis) as c_int,
+        }
     }
 }

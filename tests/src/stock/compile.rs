@@ -48,17 +48,6 @@ pub fn sanitized(name: &str, kind: &str) -> PathBuf {
     )
 }
 
-/// Compiles `tests/programs/NAME.rs`, which has no dependencies.
-pub fn compiled_rust(name: &str) -> PathBuf {
-    let program = scratch().join(format!("{name}-rs"));
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("programs").join(name).with_extension("rs");
-    let said =
-        Command::new("rustc").args(["--edition", "2024", "-O", "-o"]).arg(&program).arg(source).output();
-    let said = said.expect("rustc, which built this test");
-    assert!(said.status.success(), "{}", String::from_utf8_lossy(&said.stderr));
-    program
-}
-
 fn built(compiler: &str, source: &str, libraries: &[&str]) -> PathBuf {
     let name = source.split('.').next().expect("a name");
     built_as(name, compiler, source, libraries)
@@ -79,5 +68,5 @@ fn built_as(name: &str, compiler: &str, source: &str, libraries: &[&str]) -> Pat
 
 /// Compiles `tests/programs/NAME.cpp`, which uses librdmacm.
 pub fn compiled_cpp(name: &str) -> PathBuf {
-    built_as(&format!("{name}-cpp"), "c++", &format!("{name}.cpp"), &["-lrdmacm", "-libverbs", "-pthread"])
+    built("c++", &format!("{name}.cpp"), &["-lrdmacm", "-libverbs", "-pthread"])
 }

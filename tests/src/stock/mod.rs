@@ -12,8 +12,7 @@ mod running;
 
 pub use bundled::{rename, renamed_libraries};
 pub use compile::{
-    compiled, compiled_alone, compiled_cm, compiled_cpp, compiled_library, compiled_mpi, compiled_rust,
-    sanitized,
+    compiled, compiled_alone, compiled_cm, compiled_cpp, compiled_library, compiled_mpi, sanitized,
 };
 pub use go::GoPrograms;
 pub use node::{Node, ironverbs};

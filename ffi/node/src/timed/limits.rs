@@ -16,12 +16,8 @@ pub struct Limit {
 impl Limit {
     /// The first of all.
     pub fn first(players: &[Player]) -> Option<Self> {
-        let may_end = |player: &&Player| matches!(player.state(), State::Limited | State::Parked);
-        players
-            .iter()
-            .filter(may_end)
-            .map(|player| Self { at: player.until(), player: player.number() })
-            .min()
+        let limited = players.iter().filter(|player| player.state() == State::Limited);
+        limited.map(|player| Self { at: player.until(), player: player.number() }).min()
     }
 
     /// Its time has come.

@@ -1,4 +1,4 @@
-/* The waits of C++'s standard library that have a limit, beside a thread that sleeps: limits MILLISECONDS
+/* The waits of C++'s standard library that have a limit, beside a thread that sleeps: waits MILLISECONDS
  *
  * Prints for each wait its name, its expected and its measured time in milliseconds. */
 #include <chrono>
