@@ -87,7 +87,7 @@ fn on_infiniband_perftest_prints_what_the_simulation_says() {
     }
 }
 
-/// The conductor has the first one's stderr, and ends when nobody is there any more.
+/// The conductor has the first one's stderr, and ends when no program is left.
 #[test]
 fn a_program_that_has_not_been_waited_for_holds_up_no_other() {
     let node = Node::new("timed-zombie", 1).timed();

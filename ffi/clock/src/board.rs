@@ -237,7 +237,7 @@ impl Board {
             let _ = FOUND.set(board);
             return Ok(Some(board));
         }
-        // SAFETY: the whole mapping, which nobody else knows.
+        // SAFETY: the whole mapping, to which there is no other reference.
         unsafe { libc::munmap(std::ptr::from_ref(board.0).cast_mut().cast(), size_of::<Layout>()) };
         Ok(None)
     }
@@ -274,11 +274,11 @@ impl Board {
     /// True if its conductor lives.
     pub fn is_conducted(&self) -> bool {
         let pid = self.0.conductor.load(SeqCst);
-        // One that has ended may be there until somebody asks how.
+        // A process that has ended stays a zombie until its parent waits for it.
         pid != 0 && sys::state(pid, pid).is_some_and(|state| state != 'Z')
     }
 
-    /// Ends the conducting, unless somebody is on the board. Returns whether it did.
+    /// Ends the conducting, unless a thread is on the board. Returns whether it did.
     pub fn close(&self) -> bool {
         let pid = self.0.conductor.swap(0, SeqCst);
         // A thread that sits down asks for the conductor afterwards.
@@ -299,7 +299,7 @@ impl Board {
         self.0.now.load(Acquire)
     }
 
-    /// The node's time, or what anybody said later.
+    /// The node's time, or the latest time at which something was said, if that is later.
     pub fn latest(&self) -> u64 {
         self.now().max(self.0.sent.load(Acquire))
     }

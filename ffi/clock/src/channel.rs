@@ -1,5 +1,5 @@
-//! Connections between threads, and when what goes over them was said: whoever hears something is no earlier than who said it, and not
-//! later than that for what else was said meanwhile.
+//! Connections between threads, and the times at which bytes were sent over them. A thread that receives bytes is no earlier than their
+//! sender was, and other messages sent meanwhile do not make it later.
 
 use super::board::Board;
 use std::sync::atomic::{AtomicU64, Ordering::*};
@@ -106,7 +106,7 @@ mod tests {
         board.say(7, 5, 4000);
         assert_eq!(board.hear(7, 50), Some(3000));
         assert_eq!(board.hear(7, 5), Some(4000));
-        assert_eq!(board.hear(7, 1), None, "nobody said that");
+        assert_eq!(board.hear(7, 1), None, "it was never said");
         for call in 0..200 {
             board.say(9, 1, call);
         }

@@ -1,4 +1,4 @@
-//! Virtual time of a node: the board that its programs share with their conductor, docs/time.md.
+//! Virtual time of a node: the board that its programs share with their conductor, docs/time-inside.md.
 //!
 //! The board is a file in the node's directory. Each thread of a program is a [`Player`] with a time of its own, which goes on by what its calls
 //! cost. Threads that wait say so, and the conductor, a process of its own, lets the next thing happen when all do.

@@ -128,7 +128,7 @@ impl Player {
         self.place().time.store(self.now().max(said), Relaxed);
     }
 
-    /// It is about to hear what is said by the direction `key`, or by nobody.
+    /// It is about to hear what is said by the direction `key`, or no longer is.
     pub fn listen_to(&self, key: Option<u64>) {
         self.place().listens.store(key.unwrap_or(0), SeqCst);
     }
@@ -484,7 +484,7 @@ mod tests {
             if let Some(player) = board.players().find(waits) {
                 break player;
             }
-            assert!(begin.elapsed() < Duration::from_secs(20), "nobody waits");
+            assert!(begin.elapsed() < Duration::from_secs(20), "no thread waits");
             std::thread::yield_now();
         };
         assert!(!waiting.may_hear());

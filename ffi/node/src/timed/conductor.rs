@@ -1,7 +1,9 @@
 //! The process that lets time go on.
 
+mod waiting;
+
 use super::{
-    effort::{Efforts, LOOK, Spent, has_ended, is_there, runs},
+    effort::{Efforts, LOOK, has_ended, is_there, runs},
     late::{Late, Written},
     limits::{Limit, Limits},
 };
@@ -26,39 +28,21 @@ use std::{
     sync::Arc,
     time::{Duration, Instant},
 };
+use waiting::{LONG, look_again, looks};
 
 /// Functions of a node, each of which is on a card of its own.
 const FUNCTIONS: usize = 128;
-/// How long a thread may compute before it is taken to look at memory until that changes.
-const COMPUTES: Duration = Duration::from_millis(2);
-/// The same of one that did so the last times. A look takes some nanoseconds.
-const SPINS: Duration = Duration::from_micros(150);
 /// How long one may compute until it must have seen that a message is whole.
 const LOOKS: Duration = Duration::from_micros(500);
-/// How often it must have done so.
-const STEADY: u32 = 3;
-/// How much happens before it is looked whether somebody does something meanwhile.
+/// Number of steps between two looks whether a thread does something.
 const STEPS: u32 = 256;
 /// How often it is looked whether threads are there.
 const ROLL_CALL: Duration = Duration::from_millis(100);
-/// Before so much time passes at once everybody who waits has another look, ps.
-const LONG: Ps = 10_000_000;
-/// Programs that look at clocks between their polls may poll until a deadline: they find that a part of the time has passed for which they have done so,
-/// and no less and no more than this, ps.
-const LEAPS: (Ps, Ps) = (1_000_000, 50_000_000);
-/// See [`LEAPS`].
-const PART: Ps = 64;
-/// Before so much does, who computes is left for [`THINKS`] of a processor, for it may not be looking at memory.
-const LONGER: Ps = 1_000_000_000;
-/// See [`LONGER`].
-const THINKS: Duration = Duration::from_millis(100);
 /// How often the conductor looks around while nothing happens and no program looks at a clock.
 const IDLE: Duration = Duration::from_millis(2);
-/// It ends when nobody came for so long.
+/// It ends when no program came for so long.
 const LINGER: Duration = Duration::from_millis(300);
-/// A thread to which something was said is waited for so long.
-const HEARS: Duration = Duration::from_millis(200);
-/// A program that an interrupt woke is waited for so long.
+/// Wait for a program that an interrupt woke, at most.
 const WAKES: Duration = Duration::from_millis(2);
 /// Picoseconds of which the time is a multiple when a conductor begins.
 const EVEN: Ps = 1_000_000_000;
@@ -94,7 +78,7 @@ pub struct Rules {
     pub profile: Profile,
     /// Programs' times vary as this number decides.
     pub seed: u64,
-    /// The faults that befall frames.
+    /// The faults of frames.
     pub faults: Option<FaultPlan>,
 }
 
@@ -106,15 +90,15 @@ impl Rules {
         hash.finish()
     }
 
-    /// Takes a place for the calling thread, and for the program that it becomes, on the board of the node in `dir`. `None` if nobody
-    /// conducts the node, `false` if it is by other rules.
+    /// Takes a place for the calling thread, and for the program that it becomes, on the board of the node in `dir`. `None` if the
+    /// node has no conductor, `false` if it is by other rules.
     pub fn sit_down(&self, dir: &Path) -> Option<bool> {
         let board = Board::find(&board_of(dir)).ok().flatten()?;
         if board.mark() != self.mark() {
             return Some(false);
         }
         board.player()?;
-        // A conductor that ends asks whether anybody sits.
+        // A conductor that ends checks whether a thread has a place.
         board.is_conducted().then_some(true)
     }
 }
@@ -135,25 +119,25 @@ pub struct Conductor {
     /// How often in a row each player, by its place, was found to look at memory, and noticed something.
     spinners: Vec<u32>,
     efforts: Efforts,
-    /// Somebody was woken, or may notice something.
+    /// A thread was woken, or may notice something.
     shown: bool,
-    /// When everybody had another look before much time passed.
+    /// When all threads had another look before much time passed.
     looked: Ps,
     /// For each player when it was last left to compute before much more did, and the thread that was.
     thought: Vec<(Ps, u32)>,
     /// Since when a program has looked at clocks between polls.
     measuring: Option<Ps>,
-    /// See [`looks`], when everybody had another look.
+    /// See [`waiting`], the looks at clocks when all threads had another look.
     looks: u64,
     /// Since when threads have been called that do not hear it.
     called: Option<Instant>,
     limits: Limits,
-    /// See [`looks`], when nothing happened the last time, and how long to look around the next.
+    /// The looks at clocks when nothing happened the last time, and how long to look around the next.
     quiet: (u64, Duration),
 }
 
 impl Conductor {
-    /// Begins to conduct `node`, which nobody else conducts.
+    /// Begins to conduct `node`, which has no other conductor.
     ///
     /// # Errors
     /// The board cannot be made.
@@ -208,7 +192,7 @@ impl Conductor {
         })
     }
 
-    /// Lets time go on until nobody has been on the board for a while. Returns what came of the plan of faults, if there was one.
+    /// Lets time go on until no thread has been on the board for a while. Returns what came of the plan of faults, if there was one.
     pub fn run(mut self) -> Option<Found> {
         let (mut deserted, mut called): (Option<Instant>, _) = (None, Instant::now());
         loop {
@@ -278,7 +262,7 @@ impl Conductor {
                     self.board.speak();
                 }
                 _ => {
-                    // Time goes on by looks at clocks alone, so who polls until a deadline is not kept waiting.
+                    // Time goes on by looks at clocks alone, so a program that polls until a deadline is not kept waiting.
                     let (looks, (before, wait)) = (looks(&players), self.quiet);
                     let wait = if looks == before { (2 * wait).min(IDLE) } else { LOOK };
                     self.quiet = (looks, wait);
@@ -298,81 +282,6 @@ impl Conductor {
         self.board.set_now(self.engine.now());
     }
 
-    /// Before much time passes, until `soonest`, threads may do something after all. Returns whether they were asked to.
-    fn hesitates(&mut self, soonest: Ps, players: &[Player]) -> bool {
-        let now = self.engine.now();
-        if soonest > now + LONG && self.looked != now {
-            // A thread that heard something, or was interrupted, may have done what another one waits for.
-            self.looked = now;
-            self.looks = looks(players);
-            self.board.speak();
-            return true;
-        }
-        if soonest > now + LONG && looks(players) == self.looks {
-            self.measuring = None;
-        } else if soonest > now + LONG {
-            let since = *self.measuring.get_or_insert(now);
-            let next = now + ((now - since) / PART).clamp(LEAPS.0, LEAPS.1);
-            if next < soonest {
-                self.begin(next);
-                return true;
-            }
-        }
-        soonest > now + LONGER && players.iter().any(|player| self.thinks(player))
-    }
-
-    /// True if a thread that seemed to look at memory did something else, once it had time enough. It has that once at a time.
-    fn thinks(&mut self, player: &Player) -> bool {
-        let (this, thought) = ((self.engine.now(), player.thread().0), &mut self.thought[player.number()]);
-        if player.state() != State::Spinning || *thought == this {
-            return false;
-        }
-        *thought = this;
-        self.efforts.noticed(&self.board, player, THINKS)
-    }
-
-    /// True if a thread does something. If so it was waited for.
-    fn wait_for(&mut self, players: &[Player], heard: u32) -> bool {
-        let may_run = |state| matches!(state, State::Running | State::Limited);
-        let is_busy = |player: &&Player| may_run(player.state()) && runs(player);
-        let Some(busy) = players.iter().find(is_busy) else { return false };
-        let patience = self.patience(busy);
-        let (mut time, mut spent) = (busy.time(), Spent::begin(&mut self.efforts, busy, patience));
-        loop {
-            self.board.listen(heard, LOOK);
-            if self.board.heard() != heard || !is_busy(&busy) {
-                return true;
-            }
-            self.collect(busy);
-            if busy.time() != time || busy.calls() {
-                // It looks at clocks, or the kernel has it wait.
-                (time, spent) = (busy.time(), Spent::begin(&mut self.efforts, busy, patience));
-            }
-            match spent.as_mut().and_then(|spent| spent.is_all(&mut self.efforts, busy)) {
-                Some(false) => continue,
-                // It computed for long without a call.
-                Some(true) => _ = busy.spins(),
-                None => self.leaves(busy),
-            }
-            // Others may still do something.
-            return true;
-        }
-    }
-
-    /// True if a thread is about to hear something: it does nothing before the kernel lets it, but then at the time at which that was said.
-    fn calls(&mut self, players: &[Player], heard: u32) -> bool {
-        if !players.iter().any(Player::is_called) {
-            self.called = None;
-            return false;
-        }
-        let since = *self.called.get_or_insert_with(Instant::now);
-        if since.elapsed() > HEARS {
-            return false;
-        }
-        self.board.listen(heard, LOOK);
-        true
-    }
-
     /// Frees the places of threads that are gone, and cleans up after their programs.
     fn call_the_roll(&mut self, players: &[Player]) {
         let is_gone = |player: &&Player| has_ended(player);
@@ -390,26 +299,6 @@ impl Conductor {
         self.efforts.forget(player);
         self.spinners[player.number()] = 0;
         player.free();
-    }
-
-    /// How long a thread may compute before it is taken to look at memory.
-    fn patience(&self, player: &Player) -> Duration {
-        if self.spinners[player.number()] >= STEADY { SPINS } else { COMPUTES }
-    }
-
-    /// Lets threads go on that noticed something of which nothing more is to come. Returns whether there were any.
-    fn release(&mut self, players: &[Player]) -> bool {
-        let mut any = false;
-        for player in players.iter().filter(|player| player.state() == State::Noticed) {
-            let fid = player.fid().map_or(0, usize::from);
-            if self.early.get(fid).is_none_or(|early| *early == 0) {
-                // It computed, and did not look at memory.
-                self.spinners[player.number()] = 0;
-                player.wake();
-                any = true;
-            }
-        }
-        any
     }
 
     /// Takes what a thread wrote to doorbells.
@@ -442,7 +331,7 @@ impl Conductor {
         }
     }
 
-    /// Lets things happen until one of them may be noticed, or the time of somebody who is not served by the device has come.
+    /// Lets things happen until one of them may be noticed, or the time of a thread that the device does not serve has come.
     fn go_on(&mut self, players: &[Player]) {
         self.shown = false;
         let sleepers = players.iter().filter(|player| player.state() == State::Sleeping);
@@ -551,18 +440,6 @@ impl Conductor {
             }
         }
     }
-}
-
-/// Lets threads go on that wait for completions, if somebody said something meanwhile that they may look for too. Returns whether there were any.
-fn look_again(players: &[Player]) -> bool {
-    let waits = |player: &&Player| player.state() == State::Waiting && player.may_hear();
-    players.iter().filter(waits).map(Player::wake).count() > 0
-}
-
-/// A number that changes when a thread that polls looks at a clock.
-fn looks(players: &[Player]) -> u64 {
-    let polls = players.iter().filter(|player| player.state() == State::Waiting);
-    polls.map(Player::time).fold(0, u64::wrapping_add)
 }
 
 /// True if the node in `dir` has a conductor.

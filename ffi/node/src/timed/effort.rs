@@ -76,7 +76,7 @@ impl Efforts {
     }
 }
 
-/// The computing time of a thread since somebody began to wait for it. Between two looks it counts for a tenth of the patience at most: where this
+/// The computing time of a thread since a wait for it began. Between two looks it counts for a tenth of the patience at most: where this
 /// machine is one of several on a processor, the kernel takes the time of the others for the thread's.
 pub struct Spent {
     patience: Duration,
@@ -110,7 +110,7 @@ fn counter(tid: u32) -> Option<OwnedFd> {
         flags: EXCLUDE,
         ..Attributes::default()
     };
-    // SAFETY: the kernel reads as many bytes of the attributes as they say to have, and gives a descriptor that nobody else owns.
+    // SAFETY: the kernel reads as many bytes of the attributes as they say to have, and gives a descriptor that has no other owner.
     unsafe {
         let fd = libc::syscall(libc::SYS_perf_event_open, &raw const attributes, tid, -1, -1, CLOEXEC);
         (fd >= 0).then(|| OwnedFd::from_raw_fd(fd as i32))

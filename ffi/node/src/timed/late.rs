@@ -50,7 +50,7 @@ impl Bus for Late<'_, '_> {
 
 #[deny(clippy::missing_trait_methods)]
 impl Parties for Late<'_, '_> {
-    // The conductor runs all functions, and nobody else does.
+    // The conductor alone runs the functions.
     fn uses(&mut self, _: Rid) -> bool {
         true
     }

@@ -36,7 +36,7 @@ pub struct Limits {
 }
 
 impl Limits {
-    /// The first limit, if it is passed now, before what else happens `soonest`. Where nothing else does, somebody who is not on the board
+    /// The first limit, if it is passed now, before what else happens `soonest`. Where nothing else does, a program that is not on the board
     /// may be about to say something: then as much of this machine's time has to pass as from `now` to the limit.
     pub fn due(&mut self, players: &[Player], soonest: Option<Ps>, now: Ps) -> Option<Limit> {
         let first = Limit::first(players);

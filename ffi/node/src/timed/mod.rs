@@ -1,4 +1,4 @@
-//! A node in virtual time: its programs wait where they would poll, and a conductor lets the next thing happen. docs/time.md.
+//! A node in virtual time: its programs wait where they would poll, and a conductor lets the next thing happen. docs/time-inside.md.
 
 mod conductor;
 mod effort;
