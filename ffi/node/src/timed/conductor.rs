@@ -482,4 +482,15 @@ mod tests {
         assert_eq!(conductor.engine.next(&core.adapter), Some(now));
         assert_eq!(conductor.board.take_left(), 0);
     }
+
+    #[test]
+    fn what_a_thread_tells_during_the_look_at_others_has_all_looked_at_again() {
+        let scratch = Scratch::new();
+        let rules = Rules { profile: Profile::load("direct-x16").unwrap(), seed: 1, faults: None };
+        let mut conductor = Conductor::new(&scratch.node(), rules).unwrap();
+        let heard = conductor.board.heard();
+        assert!(!conductor.wait_for(&[], heard));
+        conductor.board.speak();
+        assert!(conductor.wait_for(&[], heard));
+    }
 }

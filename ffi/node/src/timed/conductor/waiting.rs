@@ -60,11 +60,12 @@ impl Conductor {
         self.efforts.noticed(&self.board, player, THINKS)
     }
 
-    /// True if a thread does something. If so it was waited for.
+    /// True if a thread does something, or did while this looked. If so it was waited for.
     pub(super) fn wait_for(&mut self, players: &[Player], heard: u32) -> bool {
         let may_run = |state| matches!(state, State::Running | State::Limited);
         let is_busy = |player: &&Player| may_run(player.state()) && runs(player);
-        let Some(busy) = players.iter().find(is_busy) else { return false };
+        // A thread may have let another one go on that was looked at before it, and rest by now. It tells of that, as of all it does for others.
+        let Some(busy) = players.iter().find(is_busy) else { return self.board.heard() != heard };
         let patience = self.patience(busy);
         let (mut time, mut spent) = (busy.time(), Spent::begin(&mut self.efforts, busy, patience));
         loop {
