@@ -1,6 +1,6 @@
 #!/bin/sh
 # Counts the instructions with which the driver posts, receives and polls (driver/examples/costs.rs), and has the simulation derive the cost
-# on a card: scripts/driver-costs.sh [PROFILE], where PROFILE is a file to write (docs/time.md). Needs valgrind; `make driver-costs` builds
+# on a card: scripts/driver-costs.sh [PROFILE], where PROFILE is a file to write (docs/time-inside.md). Needs valgrind; `make driver-costs` builds
 # the programs.
 set -eu
 

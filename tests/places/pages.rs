@@ -49,7 +49,7 @@ const UNTRIED: &[(&str, &str, &str)] = &[
     ("docs/time.md", "ironverbs sim send_lat", "tests of the command do so, and judge what it prints"),
     ("docs/time.md", "ironverbs run", "tests of time do so, for one size: all take a minute"),
     ("docs/time.md", "ironverbs sim network", "the topology is the reader's"),
-    ("docs/time.md", "make driver-costs", "it measures the machine, for minutes"),
+    ("docs/time-inside.md", "make driver-costs", "it measures the machine, for minutes"),
     ("docs/twin.md", "ironverbs adapter create", "it goes on for a guest, as tests of guests have it"),
     ("docs/vfio.md", "ironverbs vf list", "it needs a card"),
     ("docs/wire.md", "ironverbs run --fault", "the program is the reader's"),

@@ -1,4 +1,4 @@
-//! The units of a card, and the time at which each is free (docs/time.md).
+//! The units of a card, and the time at which each is free (docs/time-inside.md).
 
 use super::{
     cache::Cache,

@@ -1,5 +1,5 @@
 //! Loaded before a program in virtual time (`LD_PRELOAD`): its clocks, its counter of cycles, its sleeps and other waits, and what it says
-//! to others by files and sockets. docs/time.md.
+//! to others by files and sockets. docs/time-inside.md.
 //!
 //! All of it works on the board that `IRONVERBS_CLOCK` names. Without one every call is the kernel's.
 #![allow(unsafe_code)]

@@ -1,6 +1,6 @@
 //! Costs: profiles of a card, its slot, the wire between two cards, and the hosts' programs.
 //!
-//! All numbers are in files in `devmodel/profiles/`, each with its source. docs/time.md explains how the units use them, and
+//! All numbers are in files in `devmodel/profiles/`, each with its source. docs/time-inside.md explains how the units use them, and
 //! how well they match measurements on cards.
 
 mod load;
