@@ -44,8 +44,10 @@ pub enum State {
     Spinning = 3,
     /// It did that, and goes on when the conductor says when it noticed.
     Noticed = 4,
-    /// It waits in the kernel, or on its place on the board, no longer than until a time.
+    /// It waits in the kernel for files, no longer than until a time.
     Limited = 5,
+    /// It waits on its place on the board, no longer than until a time.
+    Parked = 6,
 }
 
 impl State {
@@ -56,6 +58,7 @@ impl State {
             3 => Self::Spinning,
             4 => Self::Noticed,
             5 => Self::Limited,
+            6 => Self::Parked,
             _ => Self::Running,
         }
     }

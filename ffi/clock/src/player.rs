@@ -196,7 +196,7 @@ impl Player {
         if self.has_news(fid) {
             return;
         }
-        place.state.store(State::Waiting as u32, SeqCst);
+        self.stay(State::Waiting);
         // News may have come meanwhile, from another thread, or from the conductor if this one was taken to look at memory.
         if self.has_news(fid) {
             place.state.store(running, SeqCst);
@@ -225,6 +225,13 @@ impl Player {
         self.now();
         self.place().until.store(until, Relaxed);
         self.place().rested.store(1, Relaxed);
+        self.stay(how);
+    }
+
+    /// The thread is seen to rest from now on. It says so before: a conductor that has looked at other threads already, which this one may
+    /// have let go on, then looks at them again.
+    fn stay(&self, how: State) {
+        self.board.0.bell.fetch_add(1, SeqCst);
         self.place().state.store(how as u32, SeqCst);
     }
 
@@ -232,7 +239,13 @@ impl Player {
     pub fn limit(&self, until: u64) -> Limited {
         self.stay_until(until, State::Limited);
         self.board.tell();
-        Limited(*self)
+        Limited(*self, State::Limited)
+    }
+
+    /// The thread is about to [rest](Limited::rest) on the board, no longer than until `until`.
+    pub fn park(&self, until: u64) -> Limited {
+        self.stay_until(until, State::Parked);
+        Limited(*self, State::Parked)
     }
 
     /// Sleeps while its state is `how`.
@@ -271,26 +284,25 @@ impl Drop for Call {
     }
 }
 
-/// The calling thread waits in the kernel until this is dropped.
-pub struct Limited(Player);
+/// The calling thread waits in the kernel or on the board until this is dropped.
+pub struct Limited(Player, State);
 
 impl Limited {
     /// True if it has waited for as long as it was to.
     pub fn is_over(&self) -> bool {
-        self.0.state() != State::Limited || !self.0.board.is_conducted()
+        self.0.state() != self.1 || !self.0.board.is_conducted()
     }
 
-    /// Waits on the board instead of in the kernel, until the limit is reached or another thread [wakes](Player::wake) this one.
+    /// Waits on the board until the limit is reached or another thread [wakes](Player::wake) this one.
     pub fn rest(&self) {
-        self.0.rest(State::Limited);
+        self.0.rest(self.1);
     }
 }
 
 impl Drop for Limited {
     fn drop(&mut self) {
-        let (limited, running) = (State::Limited as u32, State::Running as u32);
         let place = self.0.place();
-        let _ = place.state.compare_exchange(limited, running, SeqCst, Relaxed);
+        let _ = place.state.compare_exchange(self.1 as u32, State::Running as u32, SeqCst, Relaxed);
         place.over.store(0, SeqCst);
     }
 }
@@ -391,12 +403,15 @@ impl Player {
     /// Ends its wait in the kernel, or on the board, at `at`. It does something from now on, though the kernel has not let it go on yet.
     pub fn expire(&self, at: u64) {
         let place = self.place();
-        let (limited, running) = (State::Limited as u32, State::Running as u32);
+        let ends = |how: State| {
+            place.state.compare_exchange(how as u32, State::Running as u32, SeqCst, Relaxed).is_ok()
+        };
         place.time.fetch_max(at, AcqRel);
         place.over.store(1, SeqCst);
-        match place.state.compare_exchange(limited, running, SeqCst, Relaxed) {
-            Ok(_) => sys::futex_wake(&place.state),
-            Err(_) => place.over.store(0, SeqCst),
+        match () {
+            () if ends(State::Limited) => {}
+            () if ends(State::Parked) => sys::futex_wake(&place.state),
+            () => place.over.store(0, SeqCst),
         }
     }
 
@@ -411,7 +426,7 @@ impl Player {
             _ if self.wait_of() != wait => {}
             State::Sleeping => self.rise(at),
             State::Waiting | State::Spinning => self.wake(),
-            State::Running | State::Noticed | State::Limited => {}
+            State::Running | State::Noticed | State::Limited | State::Parked => {}
         }
     }
 
@@ -501,7 +516,7 @@ mod tests {
         let waits = std::thread::spawn(move || {
             let player = board.player().unwrap();
             [5000, 9000].map(|until| {
-                let limited = player.limit(until);
+                let limited = player.park(until);
                 limited.rest();
                 assert!(limited.is_over());
                 let calls = player.calls();
@@ -511,7 +526,7 @@ mod tests {
         });
         let begin = Instant::now();
         let until = |at: u64| loop {
-            let limited = |player: &Player| player.wait_of() == (State::Limited, at);
+            let limited = |player: &Player| player.wait_of() == (State::Parked, at);
             if let Some(player) = board.players().find(limited) {
                 break player;
             }

@@ -315,7 +315,7 @@ unsafe extern "C-unwind" fn keeper(_: *mut c_void) -> *mut c_void {
     while board.is_conducted() {
         let sets = SETS.load(SeqCst);
         ring_due(player.now(), true);
-        let waits = player.limit(NEXT.load(SeqCst));
+        let waits = player.park(NEXT.load(SeqCst));
         // The wait begins before this check, so a thread that sets a timer after the check ends the wait.
         if SETS.load(SeqCst) == sets {
             waits.rest();

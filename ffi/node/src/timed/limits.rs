@@ -16,7 +16,8 @@ pub struct Limit {
 impl Limit {
     /// The first of all.
     pub fn first(players: &[Player]) -> Option<Self> {
-        let limited = players.iter().filter(|player| player.state() == State::Limited);
+        let limited =
+            players.iter().filter(|player| matches!(player.state(), State::Limited | State::Parked));
         limited.map(|player| Self { at: player.until(), player: player.number() }).min()
     }
 
