@@ -13,7 +13,7 @@ mod told;
 use crate::bytes::Bytes;
 use ::tests::{
     direct::Machine,
-    end::{End, Patience},
+    end::{Card, End, Patience, own_gid},
 };
 use devmodel::Config;
 use driver::{
@@ -60,7 +60,8 @@ fn use_device(device: &Arc<Device>, reach: &mut Reach) -> Result<(), Error> {
     let _ = device.health().is_fatal();
     let end = End::new(device.clone(), MEMORY)?;
     (0..MEMORY).step_by(8).for_each(|at| end.words.set_word(at, UNTOUCHED));
-    let _ = end.card().and_then(|card| end.connect(&card, Patience::default()));
+    let own = own_gid(device).map(|gid| Card { gid, qpn: end.qp.qpn(), addr: 0, rkey: 0 });
+    let _ = own.and_then(|card| end.connect(&card, Patience::default()));
     let small = Cq::create(device, 8, 1)?;
     let shared = Srq::create(&end.pd, &SrqInit { max_wr: 16, max_sge: 2, xrc: None, cookie: 2 });
     let init = |service| QpInit {
@@ -88,12 +89,8 @@ fn use_device(device: &Arc<Device>, reach: &mut Reach) -> Result<(), Error> {
         let _ = end.qp.post_recv(receive());
         let _ = ud.as_ref().map(|qp| qp.post_recv(receive()));
         let _ = shared.as_ref().map(|srq| srq.post_recv(receive()));
-        let _ = end.post(round, SendOp::Send, &[end.sge(at(round + 7), 24)]);
-        let _ = end.post(
-            round,
-            SendOp::Write { raddr: end.words.addr() + at(round) as u64, rkey: end.mr.rkey() },
-            &[end.sge(at(round + 3), 8)],
-        );
+        let _ = end.try_post(round, SendOp::Send, &[end.sge(at(round + 7), 24)]);
+        let _ = end.try_post(round, end.to_write(at(round)), &[end.sge(at(round + 3), 8)]);
         end.cq.arm(round % 2 == 0);
         for cq in [&end.cq, &small] {
             let found = cq.poll(&mut out);

@@ -4,7 +4,7 @@
 //! is that of a node in use, with objects and traffic, or of a fresh node; the input says which words are changed.
 
 use crate::{bytes::Bytes, scratch::Scratch};
-use driver::{QpAttr, QpAttrMask, QpState, SendOp};
+use driver::{QpAttr, QpAttrMask, QpState, RecvWr, SendOp};
 use node::{Node, NodeOptions, Observer, open_device};
 use std::{
     fs::File,
@@ -12,7 +12,7 @@ use std::{
     sync::{Mutex, OnceLock, PoisonError},
     time::{Duration, Instant},
 };
-use tests::end::{End, Patience};
+use tests::end::{Card, End, Patience, own_gid};
 
 /// Page size in bytes.
 const PAGE: usize = 4096;
@@ -114,19 +114,19 @@ type Any = Box<dyn std::error::Error>;
 
 fn end(scratch: &Scratch) -> Result<End, Any> {
     let end = End::new(open_device(scratch.dir(), 1)?, 8 * PAGE)?;
-    end.connect(&end.card()?, Patience::default())?;
+    let card = Card { gid: own_gid(&end.device)?, qpn: end.qp.qpn(), addr: 0, rkey: 0 };
+    end.connect(&card, Patience::default())?;
     Ok(end)
 }
 
 /// Writes to itself: payload, a receive, a completion and an event.
 fn transfer(end: &End) -> Result<(), Any> {
-    let to = end.card()?;
-    end.receive(1, 0, 0)?;
+    end.qp.post_recv([RecvWr { wr_id: 1, sge: &[] }])?;
     end.cq.arm(false);
-    let op = SendOp::WriteImm { raddr: to.addr + PAGE as u64, rkey: to.rkey, imm: 7 };
-    end.post(2, op, &[end.sge(0, 600)])?;
-    let _ = (end.wait(SOON), end.wait(SOON));
-    while end.device.events().next().is_some() {}
+    let op = SendOp::WriteImm { raddr: end.words.addr() + PAGE as u64, rkey: end.mr.rkey(), imm: 7 };
+    end.try_post(2, op, &[end.sge(0, 600)])?;
+    let _ = (end.next(SOON), end.next(SOON));
+    end.drain();
     Ok(())
 }
 

@@ -18,8 +18,8 @@ fn two_ends(machine: &Machine, patience: Patience) -> (End, End) {
 fn ends_by(open: impl Fn(u8) -> Result<Arc<Device>, Error>, patience: Patience) -> (End, End) {
     let end = |fid| End::new(open(fid).expect("bring-up"), LEN).expect("an end");
     let (a, b) = (end(1), end(2));
-    a.connect(&b.card().expect("card"), patience).expect("connect");
-    b.connect(&a.card().expect("card"), patience).expect("connect");
+    a.connect(&b.card(), patience).expect("connect");
+    b.connect(&a.card(), patience).expect("connect");
     (a, b)
 }
 
@@ -59,23 +59,22 @@ fn data_are_right_on_a_bad_wire() {
         let chaos = Chaos { seed, drop: 300, duplicate: 200, reorder: 200, corrupt: 200, delay: 200 };
         machine.wire().get().chaos = Some(chaos);
         machine.wire().get().forgetful = true;
-        let (raddr, rkey) = (b.words.addr(), b.mr.rkey());
         for (i, len) in [8, 4096, 5000, 100_000, LEN].into_iter().enumerate() {
             let data = pattern(len, i);
             a.words.put(0, &data);
-            a.post(1, SendOp::Write { raddr, rkey }, &[a.sge(0, len)]).expect("post");
+            a.post(1, b.to_write(0), &[a.sge(0, len)]);
             let wc = wait(&a);
             assert_eq!((wc.status, wc.opcode), (WcStatus::Success, WcOpcode::RdmaWrite));
             assert!(b.words.bytes(0, len) == data, "WRITE of {len}, seed {seed}");
 
             a.words.put(0, &vec![0; len]);
-            a.post(2, SendOp::Read { raddr, rkey }, &[a.sge(0, len)]).expect("post");
+            a.post(2, b.to_read(0), &[a.sge(0, len)]);
             assert_eq!(wait(&a).status, WcStatus::Success);
             assert!(a.words.bytes(0, len) == data, "READ of {len}, seed {seed}");
 
             b.words.put(0, &vec![0; len]);
-            b.receive(3, 0, len).expect("post");
-            a.post(4, SendOp::Send, &[a.sge(0, len)]).expect("post");
+            b.receive(3, 0, len);
+            a.post(4, SendOp::Send, &[a.sge(0, len)]);
             assert_eq!(wait(&a).status, WcStatus::Success);
             let wc = wait(&b);
             assert_eq!((wc.status, wc.wr_id, wc.byte_len as usize), (WcStatus::Success, 3, len));
@@ -83,7 +82,7 @@ fn data_are_right_on_a_bad_wire() {
         }
         b.words.set_word(0, 0);
         for i in 0..20 {
-            a.post(5, SendOp::FetchAdd { raddr, rkey, add: 1 }, &[a.sge(0, 8)]).expect("post");
+            a.post(5, b.to_add(0, 1), &[a.sge(0, 8)]);
             assert_eq!(wait(&a).status, WcStatus::Success);
             assert_eq!((a.words.word(0), b.words.word(0)), (i, i + 1), "once and only once, seed {seed}");
         }
@@ -127,7 +126,7 @@ fn a_peer_that_is_cut_off_ends_in_retry_exceeded_after_the_time_of_the_specifica
     let (a, b) = two_ends(&machine, patience);
     machine.wire().get().plan(Filter::from(1), 0, u32::MAX, Fault::Drop);
     let start = machine.now();
-    a.post(1, SendOp::Write { raddr: b.words.addr(), rkey: b.mr.rkey() }, &[a.sge(0, 64)]).expect("post");
+    a.post(1, b.to_write(0), &[a.sge(0, 64)]);
     let wc = wait(&a);
     assert_eq!((wc.status, wc.vendor_err), (WcStatus::RetryExcErr, 0x81));
     // Four timeouts of T to 4 T each.

@@ -148,7 +148,7 @@ fn place_of(switches: &str) -> Place {
     let dir = Scratch::new();
     let strict = Some(switches.parse().expect("known switches"));
     let node = dir.node_with(&NodeOptions { vfs: Some(2), strict, ..NodeOptions::default() });
-    Place { node: node.expect("a node"), _dir: dir }
+    Place { node, _dir: dir }
 }
 
 impl Place {

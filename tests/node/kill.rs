@@ -25,7 +25,7 @@ fn kills(usual: usize) -> usize {
 fn killed_at_random(fids: [u8; 2], kills: usize, no_direct_copies: bool) {
     let scratch = Scratch::new();
     let options = NodeOptions { vfs: Some(4), no_direct_copies, ..NodeOptions::default() };
-    let node = scratch.node_with(&options).expect("a node");
+    let node = scratch.node_with(&options);
     let before = Baseline::of(&node);
     let mut random = Chaos { seed: 0x1234_5678_9abc_def1, ..Chaos::default() };
     let mut programs = fids.map(|fid| start(&scratch, fid));
@@ -80,8 +80,7 @@ fn either_side_killed_where_copies_are_forbidden_leaves_a_working_node() {
 /// Kills a program at any moment from its start: while it opens the device, creates objects, connects.
 #[test]
 fn a_program_killed_while_it_sets_up_leaves_nothing() {
-    let scratch = Scratch::new();
-    let node = scratch.node(4).expect("a node");
+    let (scratch, node) = Scratch::with_node(4);
     let before = Baseline::of(&node);
     let mut random = Chaos { seed: 0xfeed_beef, ..Chaos::default() };
     for _ in 0..kills(500) / 2 {

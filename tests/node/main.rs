@@ -10,6 +10,7 @@ mod memory;
 mod netlink;
 mod over_vfio_user;
 mod passive;
+mod programs;
 mod queues;
 mod room;
 mod services;

@@ -40,7 +40,7 @@ fn meet(passive: &mut Program, port: &str, active: &mut Program, service: u16) {
 
 fn on_one_node(link_layer: LinkLayer, functions: [u8; 2]) {
     let scratch = Scratch::new();
-    let _node = scratch.node_with(&options(link_layer, 0)).expect("a node");
+    let _node = scratch.node_with(&options(link_layer, 0));
     let (mut passive, port) = start(&scratch, functions[0], "listen");
     let (mut active, _) = start(&scratch, functions[1], "connect");
     meet(&mut passive, &port, &mut active, 7);
@@ -68,7 +68,7 @@ fn programs_that_share_a_function_meet() {
 fn programs_that_share_a_function_but_no_memory_meet() {
     let scratch = Scratch::new();
     let apart = NodeOptions { no_direct_copies: true, ..options(LinkLayer::Ethernet, 0) };
-    let _node = scratch.node_with(&apart).expect("a node");
+    let _node = scratch.node_with(&apart);
     let (mut passive, port) = start(&scratch, 1, "listen");
     let (mut active, _) = start(&scratch, 1, "connect");
     meet(&mut passive, &port, &mut active, 7);
@@ -77,7 +77,7 @@ fn programs_that_share_a_function_but_no_memory_meet() {
 #[test]
 fn programs_that_are_killed_leave_queue_pair_1_to_the_others() {
     let scratch = Scratch::new();
-    let _node = scratch.node_with(&options(LinkLayer::Ethernet, 0)).expect("a node");
+    let _node = scratch.node_with(&options(LinkLayer::Ethernet, 0));
     let (mut passive, port) = start(&scratch, 1, "listen");
     for i in 0..3 {
         let (mut bystander, _) = start(&scratch, 1, "listen");
@@ -103,8 +103,8 @@ fn hold(node: &Arc<Node>, end: &str) -> Uplink {
 #[test]
 fn programs_of_two_nodes_meet_over_a_link() {
     let [here, there] = [Scratch::new(), Scratch::new()];
-    let nodes = [(&here, 1), (&there, 2)]
-        .map(|(scratch, id)| scratch.node_with(&options(LinkLayer::Ethernet, id)).expect("a node"));
+    let nodes =
+        [(&here, 1), (&there, 2)].map(|(scratch, id)| scratch.node_with(&options(LinkLayer::Ethernet, id)));
     let at = |name| here.dir().join(name).display().to_string();
     let _links = [
         hold(&nodes[0], &format!("dgram:{},{}", at("a"), at("b"))),
@@ -125,7 +125,7 @@ fn mad(text: &[u8]) -> Mad {
 #[test]
 fn every_opener_of_a_function_gets_every_mad_until_it_leaves() {
     let scratch = Scratch::new();
-    let node = scratch.node_with(&options(LinkLayer::Ethernet, 0)).expect("a node");
+    let node = scratch.node_with(&options(LinkLayer::Ethernet, 0));
     let open = |fid| Gsi::open(&open_device_of(&node, fid).expect("a device"), 0).expect("a QP1");
     let (first, second, sender) = (open(1), open(1), open(2));
     let (to, from) = (first.device().gid(1).unwrap(), sender.device().gid(1).unwrap());
@@ -160,7 +160,7 @@ fn every_opener_of_a_function_gets_every_mad_until_it_leaves() {
 #[test]
 fn more_mads_than_fit_at_once_all_arrive() {
     let scratch = Scratch::new();
-    let node = scratch.node_with(&options(LinkLayer::Ethernet, 0)).expect("a node");
+    let node = scratch.node_with(&options(LinkLayer::Ethernet, 0));
     let open = |fid| Gsi::open(&open_device_of(&node, fid).expect("a device"), 0).expect("a QP1");
     let (receiver, sender) = (open(1), open(2));
     let address = MadAddress {
@@ -186,7 +186,7 @@ fn more_mads_than_fit_at_once_all_arrive() {
 #[test]
 fn a_peer_that_nobody_answers_for_holds_up_nobody_twice() {
     let scratch = Scratch::new();
-    let node = scratch.node_with(&options(LinkLayer::Ethernet, 1)).expect("a node");
+    let node = scratch.node_with(&options(LinkLayer::Ethernet, 1));
     let at = |name| scratch.dir().join(name).display().to_string();
     let _link = hold(&node, &format!("dgram:{},{}", at("a"), at("b")));
     let gsi = Gsi::open(&open_device_of(&node, 1).expect("a device"), 0).expect("a QP1");

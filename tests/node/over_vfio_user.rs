@@ -2,12 +2,11 @@
 
 use devmodel::{Config, region::Geometry, serve};
 use driver::{
-    Device, OpenOptions, Pd, QpAttr, QpInit, QpState, SendFlags, SendOp, SendWr, Service, Sge, Target,
-    WcOpcode, WcStatus, open_resolving,
+    Device, OpenOptions, Pd, QpAttr, QpState, SendOp, Service, Target, WcOpcode, open_resolving,
     transport::{Transport, VfioUserTransport, Width},
 };
 use ironverbs_tests::{
-    end::{End, Patience},
+    end::{End, Patience, SOON, attributes},
     program::Scratch,
 };
 use std::{
@@ -19,7 +18,6 @@ use std::{
     time::{Duration, Instant},
 };
 
-const SOON: Duration = Duration::from_secs(10);
 const LEN: usize = 1 << 20;
 
 /// An adapter with two VFs, each with a socket.
@@ -107,17 +105,9 @@ fn open(socket: &Path, fid: u8) -> Result<Arc<Device>, String> {
 }
 
 fn pair(served: &Served) -> (End, End) {
-    let a = End::new(served.device(1), LEN).expect("an end");
-    let b = End::new(served.device(2), LEN).expect("an end");
-    a.connect(&b.card().unwrap(), Patience::default()).expect("connected");
-    b.connect(&a.card().unwrap(), Patience::default()).expect("connected");
+    let [a, b] = [1, 2].map(|fid| End::new(served.device(fid), LEN).expect("an end"));
+    a.join(&b);
     (a, b)
-}
-
-#[track_caller]
-fn completed(end: &End, opcode: WcOpcode) {
-    let wc = end.wait(SOON).expect("a completion");
-    assert_eq!((wc.status, wc.opcode), (WcStatus::Success, opcode), "{wc:?}");
 }
 
 fn pattern(len: usize, seed: u8) -> Vec<u8> {
@@ -128,31 +118,30 @@ fn pattern(len: usize, seed: u8) -> Vec<u8> {
 fn every_operation_between_two_sockets() {
     let served = Served::new();
     let (a, b) = pair(&served);
-    let (raddr, rkey) = (b.words.addr(), b.mr.rkey());
     for (seed, len) in [8, 64, 4096, 4104, 100_000].into_iter().enumerate() {
         let data = pattern(len, seed as u8);
         a.words.put(0, &data);
-        a.post(1, SendOp::Write { raddr, rkey }, &[a.sge(0, len)]).unwrap();
-        completed(&a, WcOpcode::RdmaWrite);
+        a.post(1, b.to_write(0), &[a.sge(0, len)]);
+        a.good(WcOpcode::RdmaWrite);
         assert!(b.words.bytes(0, len) == data, "WRITE of {len}");
 
-        b.receive(2, 0, LEN).unwrap();
+        b.receive(2, 0, LEN);
         let data = pattern(len, 50 + seed as u8);
         a.words.put(0, &data);
-        a.post(3, SendOp::Send, &[a.sge(0, len)]).unwrap();
-        completed(&a, WcOpcode::Send);
-        completed(&b, WcOpcode::Recv);
+        a.post(3, SendOp::Send, &[a.sge(0, len)]);
+        a.good(WcOpcode::Send);
+        b.good(WcOpcode::Recv);
         assert!(b.words.bytes(0, len) == data, "SEND of {len}");
 
         let data = pattern(len, 100 + seed as u8);
         b.words.put(0, &data);
-        a.post(4, SendOp::Read { raddr, rkey }, &[a.sge(0, len)]).unwrap();
-        completed(&a, WcOpcode::RdmaRead);
+        a.post(4, b.to_read(0), &[a.sge(0, len)]);
+        a.good(WcOpcode::RdmaRead);
         assert!(a.words.bytes(0, len) == data, "READ of {len}");
     }
     b.words.set_word(0, 40);
-    a.post(5, SendOp::FetchAdd { raddr, rkey, add: 2 }, &[a.sge(0, 8)]).unwrap();
-    completed(&a, WcOpcode::FetchAdd);
+    a.post(5, b.to_add(0, 2), &[a.sge(0, 8)]);
+    a.good(WcOpcode::FetchAdd);
     assert_eq!((a.words.word(0), b.words.word(0)), (40, 42));
 }
 
@@ -162,13 +151,13 @@ fn an_armed_queue_wakes_a_sleeping_program() {
     let (a, b) = pair(&served);
     b.cq.arm(false);
     // Drains the events of the bring-up.
-    while b.device.events().next().is_some() {}
-    b.receive(1, 0, LEN).unwrap();
+    b.drain();
+    b.receive(1, 0, LEN);
     assert!(!b.device.events().wait(Some(Duration::from_millis(50))).unwrap(), "nothing has come yet");
-    a.post(2, SendOp::Send, &[a.sge(0, 8)]).unwrap();
+    a.post(2, SendOp::Send, &[a.sge(0, 8)]);
     assert!(b.device.events().wait(Some(SOON)).unwrap());
     assert!(matches!(b.device.events().next(), Some(driver::Event::Cq { .. })));
-    completed(&b, WcOpcode::Recv);
+    b.good(WcOpcode::Recv);
 }
 
 #[test]
@@ -232,11 +221,7 @@ fn a_bringup_hears_a_frame_from_outside_or_says_who_was_silent() {
 fn a_frame_longer_than_any_of_discovery_stops_nobody_from_being_found() {
     let served = Served::new();
     let (a, b) = (served.device(1), served.device(2));
-    let end = End::new(a.clone(), LEN).expect("an end");
-    let init =
-        QpInit { max_send_wr: 8, max_send_sge: 1, ..QpInit::new(Service::RawPacket, &end.cq, &end.cq) };
-    let raw = driver::Qp::create(&end.pd, &init).expect("a raw queue pair");
-    raw.advance_to(QpState::Rts, &QpAttr { port_num: 1, ..QpAttr::default() }).unwrap();
+    let end = End::alone(&a, Service::RawPacket);
     // An ICMPv6 message of 3,000 bytes.
     let mut frame = vec![0; 14 + 40 + 3000];
     frame[..6].copy_from_slice(&mac(2));
@@ -247,10 +232,8 @@ fn a_frame_longer_than_any_of_discovery_stops_nobody_from_being_found() {
     (frame[20], frame[21]) = (58, 255);
     end.words.put(0, &frame);
     for _ in 0..3 {
-        let sge = [Sge { length: frame.len() as u32, ..end.sge(0, frame.len()) }];
-        let wr = SendWr { wr_id: 1, op: SendOp::Send, sge: &sge, flags: SendFlags::SIGNALED };
-        raw.post_send_to([(wr, Target::Peer)]).expect("a post");
-        completed(&end, WcOpcode::Send);
+        end.send_to(1, frame.len(), &Target::Peer);
+        end.good(WcOpcode::Send);
     }
     assert_eq!(a.resolve(1, &gid(2)).unwrap(), mac(2));
     assert_eq!(b.resolve(1, &gid(1)).unwrap(), mac(1));
@@ -261,8 +244,8 @@ fn closed_and_opened_again_the_function_is_as_new() {
     let served = Served::new();
     for round in 0..3 {
         let (a, b) = pair(&served);
-        a.post(1, SendOp::Write { raddr: b.words.addr(), rkey: b.mr.rkey() }, &[a.sge(0, 64)]).unwrap();
-        completed(&a, WcOpcode::RdmaWrite);
+        a.post(1, b.to_write(0), &[a.sge(0, 64)]);
+        a.good(WcOpcode::RdmaWrite);
         drop((a, b));
         let what = format_args!("round {round}: nobody has the functions any more");
         testkit::until(what, SOON, || !served.plugs.iter().any(serve::Plug::in_use));
@@ -273,13 +256,11 @@ fn closed_and_opened_again_the_function_is_as_new() {
 fn one_process_shares_the_socket_and_opens_the_function_twice() {
     let served = Served::new();
     let (first, second) = (served.device(1), served.device(1));
-    let a = End::new(first, 4096).expect("an end");
-    let b = End::new(second, 4096).expect("an end");
-    a.connect(&b.card().unwrap(), Patience::default()).unwrap();
-    b.connect(&a.card().unwrap(), Patience::default()).unwrap();
+    let [a, b] = [first, second].map(|device| End::new(device, 4096).expect("an end"));
+    a.join(&b);
     a.words.set_word(0, 7);
-    a.post(1, SendOp::Write { raddr: b.words.addr(), rkey: b.mr.rkey() }, &[a.sge(0, 8)]).unwrap();
-    completed(&a, WcOpcode::RdmaWrite);
+    a.post(1, b.to_write(0), &[a.sge(0, 8)]);
+    a.good(WcOpcode::RdmaWrite);
     assert_eq!(b.words.word(0), 7);
 }
 
@@ -336,33 +317,22 @@ fn on_infiniband_a_lid_is_address_enough() {
         End::new(device, 8192).expect("an end")
     });
     for (me, peer) in [(0, 1), (1, 0)] {
-        let ah = AddressHandle {
-            dlid: ends[peer].device.port().unwrap().lid,
-            port_num: 1,
-            ..AddressHandle::default()
-        };
+        let dlid = ends[peer].device.port().unwrap().lid;
+        let ah = AddressHandle { dlid, port_num: 1, ..AddressHandle::default() };
         let attr = QpAttr {
-            port_num: 1,
             ah,
             path_mtu: 2048,
-            dest_qp_num: ends[peer].qp.qpn(),
-            max_dest_rd_atomic: 1,
-            max_rd_atomic: 1,
-            min_rnr_timer: 1,
-            timeout: 14,
-            retry_cnt: 7,
-            rnr_retry: 7,
-            ..QpAttr::default()
+            ..attributes(&ends[me].qp, &ends[peer].card(), Patience::default())
         };
         ends[me].qp.advance_to(QpState::Rts, &attr).expect("RTS");
     }
     let [a, b] = &ends;
     let data = pattern(5000, 3);
     a.words.put(0, &data);
-    b.receive(1, 0, 8192).unwrap();
-    a.post(2, SendOp::Send, &[a.sge(0, 5000)]).unwrap();
-    completed(a, WcOpcode::Send);
-    completed(b, WcOpcode::Recv);
+    b.receive(1, 0, 8192);
+    a.post(2, SendOp::Send, &[a.sge(0, 5000)]);
+    a.good(WcOpcode::Send);
+    b.good(WcOpcode::Recv);
     assert!(b.words.bytes(0, 5000) == data);
 }
 
@@ -370,10 +340,9 @@ fn on_infiniband_a_lid_is_address_enough() {
 fn traffic_goes_on_while_commands_hang_until_the_device_is_given_up() {
     let served = Served::misbehaving("stuck-command@doorbell=100");
     let (a, b) = pair(&served);
-    let (raddr, rkey) = (b.words.addr(), b.mr.rkey());
     let write = || {
-        a.post(1, SendOp::Write { raddr, rkey }, &[a.sge(0, 64)]).unwrap();
-        completed(&a, WcOpcode::RdmaWrite);
+        a.post(1, b.to_write(0), &[a.sge(0, 64)]);
+        a.good(WcOpcode::RdmaWrite);
     };
     (0..101).for_each(|_| write());
     let device = a.device.clone();

@@ -2,44 +2,42 @@
 //! shared between processes, and what is left of them after SIGKILL.
 
 use driver::{
-    AccessFlags, Completion, Cq, Device, Dm, Error, Event, FileId, Mr, Pd, Qp, QpAttr, QpAttrMask, QpEvent,
-    QpInit, QpState, RecvWr, SendFlags, SendOp, SendWr, Service, Sge, Srq, SrqEvent, SrqInit, Target,
-    WcOpcode, WcStatus, XrcDomain, XrcOpen,
+    AccessFlags, Device, Dm, Error, Event, FileId, Qp, QpAttr, QpAttrMask, QpEvent, QpInit, QpState, RecvWr,
+    SendFlags, SendOp, SendWr, Service, Srq, SrqEvent, SrqInit, Target, WcOpcode, WcStatus, XrcDomain,
+    XrcOpen,
 };
 use ironverbs_tests::{
-    end::{self, Card, Patience, Words, all_rights, connect, register},
+    end::{Card, End, Make, Patience, SOON, connect},
     program::{Program, Scratch},
 };
 use node::{Node, NodeOptions, open_device_of};
-use std::{os::unix::fs::MetadataExt, path::Path, sync::Arc, time::Duration};
+use std::{ops::Deref, os::unix::fs::MetadataExt, path::Path, sync::Arc, time::Duration};
 
-const SOON: Duration = Duration::from_secs(10);
 const ROOM: usize = 256;
 
-/// A side with memory and an SRQ of seven receives. Referrers are declared before the objects they refer to.
+/// An end with an SRQ of seven receives, and further queue pairs.
 struct Side {
     srq: Arc<Srq>,
-    cq: Arc<Cq>,
-    mr: Mr,
-    pd: Arc<Pd>,
-    device: Arc<Device>,
-    words: Words,
+    end: End,
+}
+
+impl Deref for Side {
+    type Target = End;
+    fn deref(&self) -> &End {
+        &self.end
+    }
 }
 
 impl Side {
-    fn of(device: Arc<Device>, domain: Option<&Arc<XrcDomain>>) -> Self {
-        let pd = Pd::alloc(&device).expect("a protection domain");
-        let cq = Cq::create(&device, 64, 0).expect("a CQ");
-        let words = Words::new(64 * ROOM);
-        let mr = register(&pd, &words, all_rights()).expect("a region");
-        let xrc = domain.map(|domain| (domain.clone(), cq.clone()));
+    fn of(device: &Arc<Device>, domain: Option<&Arc<XrcDomain>>) -> Self {
+        let end = End::on(device, &Make::default());
+        let xrc = domain.map(|domain| (domain.clone(), end.cq.clone()));
         let init = SrqInit { max_wr: 7, max_sge: 2, xrc, cookie: 5 };
-        let srq = Srq::create(&pd, &init).expect("an SRQ");
-        Self { srq, cq, mr, pd, device, words }
+        Self { srq: Srq::create(&end.pd, &init).expect("an SRQ"), end }
     }
 
     fn new(node: &Arc<Node>, fid: u8) -> Self {
-        Self::of(open_device_of(node, fid).expect("a device"), None)
+        Self::of(&open_device_of(node, fid).expect("a device"), None)
     }
 
     fn qp(&self, service: Service, shared: bool) -> Arc<Qp> {
@@ -53,49 +51,41 @@ impl Side {
         Qp::create(&self.pd, &init).expect("a QP")
     }
 
-    fn card(&self, qp: &Qp) -> Card {
-        let gid = self.device.gid(1).expect("a GID");
-        Card { gid, qpn: qp.qpn(), addr: self.words.addr(), rkey: self.mr.rkey() }
-    }
-
-    fn sge(&self, slot: usize, len: usize) -> Sge {
-        Sge { addr: self.words.addr() + (slot * ROOM) as u64, length: len as u32, lkey: self.mr.lkey() }
-    }
-
     fn receive(&self, slot: usize) -> Result<(), i32> {
-        let sge =
-            [self.sge(slot, 16), Sge { addr: self.sge(slot, 0).addr + 16, ..self.sge(slot, ROOM - 16) }];
+        let sge = [self.sge(slot * ROOM, 16), self.sge(slot * ROOM + 16, ROOM - 16)];
         self.srq.post_recv([RecvWr { wr_id: slot as u64, sge: &sge }]).map_err(|e| e.errno)
     }
 
+    fn receive_all(&self) {
+        (0..7).for_each(|slot| self.receive(slot).expect("room"));
+    }
+
+    /// Posts `op` with `len` bytes of `slot`.
+    fn post_to(&self, qp: &Qp, op: SendOp, slot: usize, len: usize, target: Target<'_>) {
+        let sge = [self.sge(slot * ROOM, len)];
+        let wr = SendWr { wr_id: 1, op, sge: &sge, flags: SendFlags::SIGNALED };
+        qp.post_send_to([(wr, target)]).expect("a request");
+    }
+
     fn send(&self, qp: &Qp, slot: usize, len: usize) {
-        let sge = [self.sge(slot, len)];
-        qp.post_send([SendWr { wr_id: 1, op: SendOp::Send, sge: &sge, flags: SendFlags::SIGNALED }])
-            .expect("a send");
-    }
-
-    fn wait(&self) -> Completion {
-        self.poll(SOON).expect("a completion")
-    }
-
-    fn poll(&self, limit: Duration) -> Option<Completion> {
-        end::completion(&self.cq, limit)
-    }
-
-    fn event(&self, limit: Duration) -> Option<Event> {
-        end::event(&self.device, limit)
+        self.post_to(qp, SendOp::Send, slot, len, Target::Peer);
     }
 }
 
-/// Creates `n` RC QPs of `b` on its SRQ, each connected to a QP of `a`.
-fn pairs(a: &Side, b: &Side, n: usize) -> Vec<(Arc<Qp>, Arc<Qp>)> {
+/// QPs that are connected.
+type Pairs = Vec<(Arc<Qp>, Arc<Qp>)>;
+
+/// Makes two sides, and `n` RC QPs of the second on its SRQ, each connected to a QP of the first.
+fn sides(node: &Arc<Node>, n: usize) -> (Side, Side, Pairs) {
+    let (a, b) = (Side::new(node, 1), Side::new(node, 2));
     let pair = |_| {
         let (x, y) = (a.qp(Service::Rc, false), b.qp(Service::Rc, true));
-        connect(&x, &b.card(&y), Patience::default()).expect("connected");
-        connect(&y, &a.card(&x), Patience::default()).expect("connected");
+        connect(&x, &b.card_of(&y), Patience::default()).expect("connected");
+        connect(&y, &a.card_of(&x), Patience::default()).expect("connected");
         (x, y)
     };
-    (0..n).map(pair).collect()
+    let pairs = (0..n).map(pair).collect();
+    (a, b, pairs)
 }
 
 fn errno<T>(result: Result<T, Error>) -> i32 {
@@ -104,15 +94,11 @@ fn errno<T>(result: Result<T, Error>) -> i32 {
 
 #[test]
 fn queue_pairs_take_receives_in_the_order_of_their_messages() {
-    let scratch = Scratch::new();
-    let node = scratch.node(2).expect("a node");
-    let (a, b) = (Side::new(&node, 1), Side::new(&node, 2));
-    let pairs = pairs(&a, &b, 3);
+    let (_scratch, node) = Scratch::with_node(2);
+    let (a, b, pairs) = sides(&node, 3);
     // Many rounds, with sizes that fit into the CQE and sizes that do not.
     for round in 0..40usize {
-        for slot in 0..7 {
-            b.receive(slot).expect("room");
-        }
+        b.receive_all();
         assert_eq!(b.receive(7), Err(libc::ENOMEM));
         for slot in 0..7 {
             let len = [8, 24, 100, 200][(round + slot) % 4];
@@ -131,22 +117,18 @@ fn queue_pairs_take_receives_in_the_order_of_their_messages() {
 
 #[test]
 fn an_empty_queue_makes_senders_wait() {
-    let scratch = Scratch::new();
-    let node = scratch.node(2).expect("a node");
-    let (a, b) = (Side::new(&node, 1), Side::new(&node, 2));
-    let pairs = pairs(&a, &b, 1);
+    let (_scratch, node) = Scratch::with_node(2);
+    let (a, b, pairs) = sides(&node, 1);
     a.send(&pairs[0].0, 0, 64);
-    assert_eq!(a.poll(Duration::from_millis(50)), None, "no receive, no acknowledgement");
+    assert_eq!(a.next(Duration::from_millis(50)), None, "no receive, no acknowledgement");
     b.receive(3).expect("room");
     assert_eq!((b.wait().wr_id, a.wait().status), (3, WcStatus::Success));
 }
 
 #[test]
 fn completions_nobody_took_give_their_receives_back() {
-    let scratch = Scratch::new();
-    let node = scratch.node(2).expect("a node");
-    let (a, b) = (Side::new(&node, 1), Side::new(&node, 2));
-    let mut pairs = pairs(&a, &b, 2);
+    let (_scratch, node) = Scratch::with_node(2);
+    let (a, b, mut pairs) = sides(&node, 2);
     for slot in 0..7 {
         b.receive(slot).expect("room");
         a.send(&pairs[0].0, 0, 64);
@@ -154,23 +136,17 @@ fn completions_nobody_took_give_their_receives_back() {
     }
     let (_x, y) = pairs.remove(0);
     y.destroy().expect("destroyed");
-    for slot in 0..7 {
-        b.receive(slot).expect("room again");
-    }
+    b.receive_all();
     a.send(&pairs[0].0, 0, 64);
     assert_eq!((b.wait().wr_id, a.wait().status), (0, WcStatus::Success));
 }
 
 #[test]
 fn the_limit_event_comes_once_for_each_arming() {
-    let scratch = Scratch::new();
-    let node = scratch.node(2).expect("a node");
-    let (a, b) = (Side::new(&node, 1), Side::new(&node, 2));
-    let pairs = pairs(&a, &b, 1);
+    let (_scratch, node) = Scratch::with_node(2);
+    let (a, b, pairs) = sides(&node, 1);
     for _ in 0..2 {
-        for slot in 0..7 {
-            b.receive(slot).expect("room");
-        }
+        b.receive_all();
         b.srq.arm(4).expect("armed");
         assert_eq!(b.srq.query().expect("attributes").limit, 4);
         let mut events = 0;
@@ -192,10 +168,8 @@ fn the_limit_event_comes_once_for_each_arming() {
 
 #[test]
 fn a_queue_pair_in_error_tells_that_it_takes_no_more() {
-    let scratch = Scratch::new();
-    let node = scratch.node(2).expect("a node");
-    let (a, b) = (Side::new(&node, 1), Side::new(&node, 2));
-    let pairs = pairs(&a, &b, 1);
+    let (_scratch, node) = Scratch::with_node(2);
+    let (_a, b, pairs) = sides(&node, 1);
     let qp = &pairs[0].1;
     let attr = QpAttr { qp_state: QpState::Err, ..QpAttr::default() };
     qp.modify(&attr, QpAttrMask::STATE).expect("to the error state");
@@ -206,8 +180,7 @@ fn a_queue_pair_in_error_tells_that_it_takes_no_more() {
 
 #[test]
 fn what_cannot_be_is_refused_and_changes_nothing() {
-    let scratch = Scratch::new();
-    let node = scratch.node(2).expect("a node");
+    let (_scratch, node) = Scratch::with_node(2);
     let b = Side::new(&node, 2);
     let most = b.device.attr().clone();
     let make = |max_wr, max_sge| Srq::create(&b.pd, &SrqInit { max_wr, max_sge, xrc: None, cookie: 0 });
@@ -243,14 +216,19 @@ fn file(scratch: &Scratch) -> (String, FileId) {
     (path.to_string_lossy().into_owned(), FileId { dev: meta.dev(), ino: meta.ino() })
 }
 
+/// Starts a program with a target and an SRQ in the domain of the file at `path`.
+fn start(scratch: &Scratch, path: &str) -> Program {
+    let dir = scratch.dir().to_string_lossy();
+    Program::start(Path::new(env!("CARGO_BIN_EXE_xrc")), &[&dir, "2", path]).expect("started")
+}
+
 fn named(file: FileId) -> XrcOpen {
     XrcOpen { file: Some(file), create: true, exclusive: false }
 }
 
 #[test]
 fn a_file_names_one_domain() {
-    let scratch = Scratch::new();
-    let node = scratch.node(2).expect("a node");
+    let (scratch, node) = Scratch::with_node(2);
     let (_, file) = file(&scratch);
     let device = open_device_of(&node, 1).expect("a device");
     let open = |create, exclusive| XrcDomain::open(&device, XrcOpen { file: Some(file), create, exclusive });
@@ -276,9 +254,7 @@ fn a_file_names_one_domain() {
 }
 
 fn send_to(side: &Side, qp: &Qp, srqn: u32, len: usize) -> WcStatus {
-    let sge = [side.sge(0, len)];
-    let wr = SendWr { wr_id: 1, op: SendOp::Send, sge: &sge, flags: SendFlags::SIGNALED };
-    qp.post_send_to([(wr, Target::Srq(srqn))]).expect("a send");
+    side.post_to(qp, SendOp::Send, 0, len, Target::Srq(srqn));
     side.wait().status
 }
 
@@ -296,7 +272,7 @@ fn they_do_where_no_process_reaches_the_memory_of_another() {
 fn shared_by_processes(no_direct_copies: bool) {
     let scratch = Scratch::new();
     let options = NodeOptions { vfs: Some(2), no_direct_copies, ..NodeOptions::default() };
-    let node = scratch.node_with(&options).expect("a node");
+    let node = scratch.node_with(&options);
     // Opens the function like any other program; its object counts are the baseline.
     let device = open_device_of(&node, 2).expect("a device");
     let (path, file) = file(&scratch);
@@ -306,20 +282,18 @@ fn shared_by_processes(no_direct_copies: bool) {
     let initiator = a.qp(Service::XrcIni, false);
     let before = node.status().expect("status").functions[2].objects.clone();
 
-    let dir = scratch.dir().to_string_lossy().into_owned();
-    let mut other =
-        Program::start(Path::new(env!("CARGO_BIN_EXE_xrc")), &[&dir, "2", &path]).expect("started");
+    let mut other = start(&scratch, &path);
     let card = other.expect("target", SOON).expect("its numbers");
     let mut words = card.split(' ').map(|w| w.parse::<u128>().expect("a number"));
     let mut number = || words.next().expect("three numbers");
     let (gid, qpn, theirs) = (number().to_be_bytes(), number() as u32, number() as u32);
     connect(&initiator, &Card { gid, qpn, addr: 0, rkey: 0 }, Patience::default()).expect("connected");
-    other.tell(&a.card(&initiator).to_string()).expect("a living program");
+    other.tell(&a.card_of(&initiator).to_string()).expect("a living program");
     other.expect("connected", SOON).expect("connected");
 
     // Their target, our SRQ in the same domain.
     let domain = XrcDomain::open(&device, named(file)).expect("the same domain");
-    let ours = Side::of(device.clone(), Some(&domain));
+    let ours = Side::of(&device, Some(&domain));
     let target = Qp::open_target(&domain, qpn, 3).expect("opened");
     for slot in 0..4 {
         ours.receive(slot).expect("room");
@@ -362,7 +336,6 @@ fn nothing_left_behind(switches: &str) {
     let scratch = Scratch::new();
     let strict = Some(switches.parse().expect("known switches"));
     let node = scratch.node_with(&NodeOptions { vfs: Some(2), strict, ..NodeOptions::default() });
-    let node = node.expect("a node");
     let device = open_device_of(&node, 2).expect("a device");
     let most = device.attr().max_dm_size;
     let (path, file) = file(&scratch);
@@ -370,10 +343,8 @@ fn nothing_left_behind(switches: &str) {
     warm.close().expect("closed");
     assert_eq!(device.events().next(), None);
     let before = node.status().expect("status").functions[2].objects.clone();
-    let dir = scratch.dir().to_string_lossy().into_owned();
     for asked in [true, false, true] {
-        let mut other =
-            Program::start(Path::new(env!("CARGO_BIN_EXE_xrc")), &[&dir, "2", &path]).expect("started");
+        let mut other = start(&scratch, &path);
         other.expect("target", SOON).expect("its numbers");
         assert_ne!(node.status().expect("status").functions[2].objects, before);
         other.kill();
@@ -393,27 +364,23 @@ fn nothing_left_behind(switches: &str) {
 
 #[test]
 fn reads_writes_and_atomics_over_xrc() {
-    let scratch = Scratch::new();
-    let node = scratch.node(2).expect("a node");
+    let (_scratch, node) = Scratch::with_node(2);
     let a = Side::new(&node, 1);
     let device = open_device_of(&node, 2).expect("a device");
     let domain = XrcDomain::open(&device, XrcOpen::default()).expect("a domain");
-    let b = Side::of(device, Some(&domain));
+    let b = Side::of(&device, Some(&domain));
     let (initiator, target) =
         (a.qp(Service::XrcIni, false), Qp::create_target(&domain, 0).expect("a target"));
-    connect(&initiator, &b.card(&target), Patience::default()).expect("connected");
-    connect(&target, &a.card(&initiator), Patience::default()).expect("connected");
-    let there = b.card(&target);
-    let (raddr, rkey, srqn) = (there.addr, there.rkey, b.srq.srqn());
+    connect(&initiator, &b.card_of(&target), Patience::default()).expect("connected");
+    connect(&target, &a.card_of(&initiator), Patience::default()).expect("connected");
+    let (raddr, rkey, srqn) = (b.words.addr(), b.mr.rkey(), b.srq.srqn());
     a.words.put(0, b"0123456789abcdef");
     b.receive(9).expect("room");
     let write = SendOp::WriteImm { raddr: raddr + 1024, rkey, imm: 77 };
-    let read = SendOp::Read { raddr: raddr + 1024, rkey };
-    let add = SendOp::FetchAdd { raddr: raddr + 2048, rkey, add: 5 };
+    let read = b.to_read(1024);
+    let add = b.to_add(2048, 5);
     for (op, slot, len) in [(write, 0, 16), (read, 1, 16), (add, 2, 8)] {
-        let sge = [a.sge(slot, len)];
-        let wr = SendWr { wr_id: 1, op, sge: &sge, flags: SendFlags::SIGNALED };
-        initiator.post_send_to([(wr, Target::Srq(srqn))]).expect("posted");
+        a.post_to(&initiator, op, slot, len, Target::Srq(srqn));
         assert_eq!(a.wait().status, WcStatus::Success, "{op:?}");
     }
     let wc = b.wait();
@@ -431,8 +398,6 @@ fn reads_writes_and_atomics_over_xrc() {
     let access = AccessFlags::empty();
     let attr = QpAttr { qp_state: QpState::Rts, qp_access_flags: access, ..QpAttr::default() };
     target.modify(&attr, QpAttrMask::ACCESS_FLAGS).expect("rights taken");
-    let sge = [a.sge(0, 8)];
-    let wr = SendWr { wr_id: 1, op: write, sge: &sge, flags: SendFlags::SIGNALED };
-    initiator.post_send_to([(wr, Target::Srq(srqn))]).expect("posted");
+    a.post_to(&initiator, write, 0, 8, Target::Srq(srqn));
     assert_eq!(a.wait().status, WcStatus::RemInvReqErr);
 }

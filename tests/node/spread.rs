@@ -3,11 +3,11 @@
 use devmodel::LinkLayer;
 use driver::{
     Completion, Cq, Device, Error, Event, Flow, FlowAttr, FlowKind, Mr, Pd, Qp, QpAttr, QpAttrMask as Mask,
-    QpInit, QpState, RawCompletion, RecvWr, RssInit, RwqTable, RxHash, RxHashFields as Fields, SendFlags,
-    SendOp, SendWr, Service, Sge, WcFlags, WcStatus, Wq, WqAttr, WqInit, WqState,
+    QpState, RawCompletion, RecvWr, RssInit, RwqTable, RxHash, RxHashFields as Fields, SendFlags, SendOp,
+    SendWr, Service, Sge, Target, WcFlags, WcOpcode, WcStatus, Wq, WqAttr, WqInit, WqState,
 };
 use ironverbs_tests::{
-    end::{Words, all_rights, completion as next, register},
+    end::{End, SOON, Words, all_rights, completion as next, register},
     program::Scratch,
 };
 use node::{Node, NodeOptions, open_device_of};
@@ -18,7 +18,6 @@ use std::{
 };
 use testkit::until;
 
-const SOON: Duration = Duration::from_secs(5);
 const ROOM: usize = 2048;
 /// Number of work queues, and of entries in the table over them.
 const QUEUES: usize = 4;
@@ -55,40 +54,16 @@ const SUITE_V6: [(&str, u16, &str, u16, u32, u32); 3] = [
 const TCP: u8 = 6;
 const UDP: u8 = 17;
 
-fn node() -> (Scratch, Arc<Node>) {
-    let scratch = Scratch::new();
-    let node = scratch.node(3).expect("a node");
-    (scratch, node)
+/// The sender of frames, on function 1, and their receiver on function 2.
+fn sides(node: &Arc<Node>) -> (End, Receiver) {
+    let device = open_device_of(node, 1).expect("a function");
+    (End::alone(&device, Service::RawPacket), Receiver::new(node, 2))
 }
 
-/// The sender of frames.
-struct Sender {
-    qp: Arc<Qp>,
-    cq: Arc<Cq>,
-    mr: Mr,
-    words: Words,
-}
-
-impl Sender {
-    fn new(node: &Arc<Node>, fid: u8) -> Self {
-        let device = open_device_of(node, fid).expect("a function");
-        let pd = Pd::alloc(&device).expect("a PD");
-        let cq = Cq::create(&device, 8, 0).expect("a CQ");
-        let words = Words::new(ROOM);
-        let mr = register(&pd, &words, all_rights()).expect("a region");
-        let init = QpInit { max_send_wr: 1, max_send_sge: 1, ..QpInit::new(Service::RawPacket, &cq, &cq) };
-        let qp = Qp::create(&pd, &init).expect("a QP");
-        qp.advance_to(QpState::Rts, &QpAttr { port_num: 1, ..QpAttr::default() }).expect("RTS");
-        Self { qp, cq, mr, words }
-    }
-
-    fn send(&self, frame: &[u8]) {
-        self.words.put(0, frame);
-        let sge = Sge { addr: self.words.addr(), length: frame.len() as u32, lkey: self.mr.lkey() };
-        let wr = SendWr { wr_id: 0, op: SendOp::Send, sge: &[sge], flags: SendFlags::SIGNALED };
-        self.qp.post_send([wr]).expect("a post");
-        assert_eq!(next(&self.cq, SOON).expect("a completion").status, WcStatus::Success);
-    }
+fn send(from: &End, frame: &[u8]) {
+    from.words.put(0, frame);
+    from.send_to(0, frame.len(), &Target::Peer);
+    from.good(WcOpcode::Send);
 }
 
 /// Work queues on two CQs of one function, all ready, and a table over them.
@@ -194,8 +169,8 @@ fn packet(to: [u8; 6], protocol: u8, (src, sport): (&str, u16), (dst, dport): (&
 
 #[test]
 fn frames_go_where_the_hash_of_the_verification_suite_says() {
-    let (_scratch, node) = node();
-    let (a, b) = (Sender::new(&node, 1), Receiver::new(&node, 2));
+    let (_scratch, node) = Scratch::with_node(3);
+    let (a, b) = sides(&node);
     let (v4, v6) = (Fields::SRC_IPV4 | Fields::DST_IPV4, Fields::SRC_IPV6 | Fields::DST_IPV6);
     let tcp = Fields::SRC_PORT_TCP | Fields::DST_PORT_TCP;
     let udp = Fields::SRC_PORT_UDP | Fields::DST_PORT_UDP;
@@ -212,7 +187,7 @@ fn frames_go_where_the_hash_of_the_verification_suite_says() {
             let q = queue_of(*hash as usize % ENTRIES);
             b.post(q, 7).expect("a receive");
             let sent = packet(b.mac(), protocol, (src, *sport), (dst, *dport));
-            a.send(&sent);
+            send(&a, &sent);
             let (mut wc, mut cqe) = (Completion::default(), RawCompletion::zeroed());
             let what = format_args!("{src} to {dst}: in queue {q}");
             until(what, SOON, || b.cqs[q % 2].poll_raw(&mut wc, &mut cqe));
@@ -225,8 +200,8 @@ fn frames_go_where_the_hash_of_the_verification_suite_says() {
 
 #[test]
 fn flows_spread_over_all_queues_and_each_stays_in_its_own() {
-    let (_scratch, node) = node();
-    let (a, b) = (Sender::new(&node, 1), Receiver::new(&node, 2));
+    let (_scratch, node) = Scratch::with_node(3);
+    let (a, b) = sides(&node);
     let qp = b.rss(Fields::SRC_IPV4 | Fields::SRC_PORT_UDP).expect("a QP");
     let _flow = Receiver::everything(&qp);
     (0..QUEUES * 64).for_each(|i| b.post(i % QUEUES, (i % QUEUES) as u64).expect("a receive"));
@@ -235,7 +210,7 @@ fn flows_spread_over_all_queues_and_each_stays_in_its_own() {
         let (src, port) = (format!("10.1.{}.{flow}", 7 * flow % 251), 1024 + 977 * flow);
         let frame = packet(b.mac(), UDP, (&src, port), ("10.0.0.2", 53));
         let mut queues = [0, 1].map(|_| {
-            a.send(&frame);
+            send(&a, &frame);
             let wc = b.frame(&src);
             let q = b.wqs.iter().position(|wq| wq.wqn() == wc.qpn).expect("a queue of ours");
             assert_eq!((wc.status, wc.wr_id), (WcStatus::Success, q as u64));
@@ -250,14 +225,14 @@ fn flows_spread_over_all_queues_and_each_stays_in_its_own() {
 
 #[test]
 fn a_work_queue_takes_receives_when_ready_and_flushes_them_in_error() {
-    let (_scratch, node) = node();
-    let (a, b) = (Sender::new(&node, 1), Receiver::new(&node, 2));
+    let (_scratch, node) = Scratch::with_node(3);
+    let (a, b) = sides(&node);
     let qp = b.rss(Fields::SRC_IPV4).expect("a QP");
     let _flow = Receiver::everything(&qp);
     // All frames of one source go to the same queue; the first frame shows which.
     let frame = packet(b.mac(), TCP, ("10.0.0.1", 1), ("10.0.0.2", 2));
     (0..QUEUES).for_each(|q| b.post(q, q as u64).expect("a receive"));
-    a.send(&frame);
+    send(&a, &frame);
     let wc = b.frame("10.0.0.1");
     assert!(!wc.flags.contains(WcFlags::IP_CSUM), "its checksum is 0");
     let q = wc.wr_id as usize;
@@ -277,16 +252,16 @@ fn a_work_queue_takes_receives_when_ready_and_flushes_them_in_error() {
 
     to(wq, WqState::Reset).expect("reset");
     assert_eq!(b.post(q, 14), Err(libc::EINVAL), "in RESET");
-    a.send(&frame);
+    send(&a, &frame);
     to(wq, WqState::Rdy).expect("ready");
     b.post(q, 15).expect("a receive");
-    a.send(&frame);
+    send(&a, &frame);
     assert_eq!(next(cq, SOON).map(|wc| (wc.wr_id, wc.status)), Some((15, WcStatus::Success)));
     assert_eq!(next(cq, Duration::from_millis(30)), None, "what came in RESET is lost");
 
     // An unpolled frame is discarded by the transition.
     b.post(q, 16).expect("a receive");
-    a.send(&frame);
+    send(&a, &frame);
     until("a frame", SOON, || cq.is_ready());
     to(wq, WqState::Reset).expect("reset");
     assert_eq!(next(cq, Duration::from_millis(30)), None);
@@ -303,8 +278,8 @@ fn a_work_queue_takes_receives_when_ready_and_flushes_them_in_error() {
 
 #[test]
 fn vlan_tags_are_taken_out_where_the_queue_says_so() {
-    let (_scratch, node) = node();
-    let (a, b) = (Sender::new(&node, 1), Receiver::new(&node, 2));
+    let (_scratch, node) = Scratch::with_node(3);
+    let (a, b) = sides(&node);
     let qp = b.rss(Fields::DST_IPV4).expect("a QP");
     let _flow = Receiver::everything(&qp);
     let plain = packet(b.mac(), TCP, ("10.0.0.1", 1), ("10.0.0.2", 2));
@@ -314,7 +289,7 @@ fn vlan_tags_are_taken_out_where_the_queue_says_so() {
             wq.modify(&WqAttr { strip_vlan: Some(strip), ..WqAttr::default() }).expect("a change");
             b.post(q, q as u64).expect("a receive");
         }
-        a.send(&tagged);
+        send(&a, &tagged);
         let wc = b.frame("10.0.0.1");
         let got = b.words.bytes(wc.wr_id as usize * ROOM, wc.byte_len as usize);
         assert_eq!(&got, if strip { &plain } else { &tagged });
@@ -324,8 +299,8 @@ fn vlan_tags_are_taken_out_where_the_queue_says_so() {
 #[test]
 fn a_work_queue_that_cannot_say_what_came_is_an_event() {
     const COOKIE: u64 = 0x77;
-    let (_scratch, node) = node();
-    let (a, b) = (Sender::new(&node, 1), Receiver::new(&node, 2));
+    let (_scratch, node) = Scratch::with_node(3);
+    let (a, b) = sides(&node);
     let cq = Cq::create(&b.device, 1, 0x55).expect("a CQ");
     let wq = Wq::create(&b.pd, &WqInit { cookie: COOKIE, ..wanted(&cq) }).expect("a WQ");
     to(&wq, WqState::Rdy).expect("ready");
@@ -338,7 +313,7 @@ fn a_work_queue_that_cannot_say_what_came_is_an_event() {
     let room = cq.entries();
     for wr_id in 0..2 + u64::from(room) {
         wq.post_recv([RecvWr { wr_id, sge: &[b.sge(0)] }]).expect("a receive");
-        a.send(&frame);
+        send(&a, &frame);
     }
     let (mut failed, end) = (0, Instant::now() + SOON);
     while failed < 2 {
@@ -360,7 +335,7 @@ fn a_work_queue_that_cannot_say_what_came_is_an_event() {
 
 #[test]
 fn what_cannot_be_is_refused_and_what_is_in_use_stays() {
-    let (_scratch, node) = node();
+    let (_scratch, node) = Scratch::with_node(3);
     let (mut b, other) = (Receiver::new(&node, 2), Receiver::new(&node, 3));
     let attr = b.device.attr();
     let (most_wr, most_sge, most) = (attr.max_wq_wr, attr.max_sge, attr.max_rwq_table_size as usize);
@@ -422,7 +397,7 @@ fn a_port_that_is_not_ethernet_has_no_work_queues() {
     let scratch = Scratch::new();
     let options =
         NodeOptions { vfs: Some(1), link_layer: Some(LinkLayer::Infiniband), ..NodeOptions::default() };
-    let node = scratch.node_with(&options).expect("a node");
+    let node = scratch.node_with(&options);
     let device = open_device_of(&node, 1).expect("a function");
     let (pd, cq) = (Pd::alloc(&device).expect("a PD"), Cq::create(&device, 8, 0).expect("a CQ"));
     refused(Wq::create(&pd, &wanted(&cq)), libc::EOPNOTSUPP);

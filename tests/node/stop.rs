@@ -34,7 +34,7 @@ fn sent(node: &Node, fids: [u8; 2]) -> [u64; 2] {
 fn stopped_at_random(fids: [u8; 2], stops: usize, no_direct_copies: bool) {
     let scratch = Scratch::new();
     let options = NodeOptions { vfs: Some(6), no_direct_copies, ..NodeOptions::default() };
-    let node = scratch.node_with(&options).expect("a node");
+    let node = scratch.node_with(&options);
     let mut programs = fids.map(|fid| start(&scratch, fid));
     let cards = [0, 1].map(|i: usize| programs[i].expect("card", SOON).expect("a card"));
     connect(&mut programs, &cards, SOON).expect("connected");
@@ -76,8 +76,7 @@ fn stopped_at_random(fids: [u8; 2], stops: usize, no_direct_copies: bool) {
 /// used.
 #[test]
 fn a_program_killed_beside_a_stopped_peer_is_cleaned_up_after_without_holding_up_anybody() {
-    let scratch = Scratch::new();
-    let node = scratch.node(6).expect("a node");
+    let (scratch, node) = Scratch::with_node(6);
     let bystander = Rounds::start(&node, [3, 4, 5]);
     let mut random = Chaos { seed: 0x00c0_ffee, ..Chaos::default() };
     for round in 0..stops(300) / 10 {

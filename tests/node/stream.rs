@@ -1,18 +1,16 @@
 //! Our driver's stream to a VF, recorded and compared with the stock drivers' streams in `tests/streams/`.
 
 use driver::{
-    AddressHandle, Ah, Cq, Device, OpenOptions, Pd, Qp, QpAttr, QpInit, QpState, RecvWr, SendFlags, SendOp,
-    SendWr, Service, Sge, Srq, SrqInit, Target, WcStatus,
+    Device, OpenOptions, Pd, QpInit, RecvWr, SendFlags, SendOp, SendWr, Service, Srq, SrqInit, Target,
 };
 use ironverbs_tests::{
-    end::{End, Patience, Words, all_rights, completion, connect, register},
+    end::{End, Make, QKEY},
     program::Scratch,
 };
 use node::{Node, NodeTransport, open_device_of};
 use std::{
     path::{Path, PathBuf},
     sync::Arc,
-    time::Duration,
 };
 use stream::{
     RecordingTransport,
@@ -23,9 +21,7 @@ use stream::{
     words::{Allowed, Words as Said},
 };
 
-const SOON: Duration = Duration::from_secs(10);
 const LEN: usize = 64 << 10;
-const QKEY: u32 = 0x1111_1111;
 
 /// The address that the node assigns to function `fid`.
 fn v4(fid: u8) -> [u8; 16] {
@@ -40,23 +36,14 @@ fn recorded(node: &Arc<Node>, recorder: Arc<Recorder>) -> Arc<Device> {
     Device::open(Arc::new(transport), options).expect("a device")
 }
 
-#[track_caller]
-fn good(cq: &Cq) {
-    let found = completion(cq, SOON).expect("a completion");
-    assert_eq!(found.status, WcStatus::Success, "{found:?}");
-}
-
 /// One RC connection with the traffic of perftest's programs, both ways.
 fn reliable(ours: &Arc<Device>, theirs: &Arc<Device>) {
-    let (a, b) =
-        (End::new(ours.clone(), LEN).expect("an end"), End::new(theirs.clone(), LEN).expect("an end"));
-    a.connect(&b.card().expect("a card"), Patience::default()).expect("connected");
-    b.connect(&a.card().expect("a card"), Patience::default()).expect("connected");
+    let [a, b] = [ours, theirs].map(|device| End::new(device.clone(), LEN).expect("an end"));
+    a.join(&b);
     a.cq.arm(false);
     for (x, y) in [(&a, &b), (&b, &a)] {
-        let (raddr, rkey) = (y.words.addr(), y.mr.rkey());
         for inline in [false, true] {
-            y.receive(1, 4096, 64).expect("a receive");
+            y.receive(1, 4096, 64);
             let sge = [x.sge(0, 64)];
             let wr = SendWr { wr_id: 1, op: SendOp::Send, sge: &sge, flags: SendFlags::SIGNALED };
             let posted = match inline {
@@ -64,84 +51,50 @@ fn reliable(ours: &Arc<Device>, theirs: &Arc<Device>) {
                 true => x.qp.post_inline(wr, &Target::Peer, &x.words.bytes(0, 64)),
             };
             posted.expect("a send");
-            good(&x.cq);
-            good(&y.cq);
+            x.succeeded();
+            y.succeeded();
         }
-        for op in [
-            SendOp::Write { raddr, rkey },
-            SendOp::Read { raddr, rkey },
-            SendOp::FetchAdd { raddr, rkey, add: 3 },
-            SendOp::CmpSwap { raddr, rkey, compare: 3, swap: 4 },
-        ] {
-            x.post(2, op, &[x.sge(8192, 8)]).expect("a request");
-            good(&x.cq);
+        let (raddr, rkey) = (y.words.addr(), y.mr.rkey());
+        let swap = SendOp::CmpSwap { raddr, rkey, compare: 3, swap: 4 };
+        for op in [y.to_write(0), y.to_read(0), y.to_add(0, 3), swap] {
+            x.post(2, op, &[x.sge(8192, 8)]);
+            x.succeeded();
         }
     }
 }
 
-/// Sends datagrams to the other function.
+/// Sends a datagram to the other function.
 fn datagrams(ours: &Arc<Device>, theirs: &Arc<Device>) {
-    let end = |device: &Arc<Device>| {
-        let pd = Pd::alloc(device).expect("a PD");
-        let cq = Cq::create(device, 64, 0).expect("a CQ");
-        let words = Words::new(LEN);
-        let mr = register(&pd, &words, all_rights()).expect("a region");
-        let init = QpInit {
-            max_send_wr: 8,
-            max_recv_wr: 8,
-            max_send_sge: 1,
-            max_recv_sge: 1,
-            ..QpInit::new(Service::Ud, &cq, &cq)
-        };
-        let qp = Qp::create(&pd, &init).expect("a QP");
-        let attr = QpAttr { port_num: 1, qkey: QKEY, ..QpAttr::default() };
-        qp.advance_to(QpState::Rts, &attr).expect("RTS");
-        (qp, cq, mr, pd, words)
-    };
-    let ((qp, cq, mr, pd, words), (peer, peer_cq, peer_mr, _peer_pd, peer_words)) = (end(ours), end(theirs));
-    let there = Sge { addr: peer_words.addr(), length: 4096, lkey: peer_mr.lkey() };
-    peer.post_recv([RecvWr { wr_id: 1, sge: &[there] }]).expect("a receive");
-    let way = AddressHandle { dgid: v4(2), sgid_index: 1, hop_limit: 64, ..AddressHandle::default() };
-    let ah =
-        Ah::create(&pd, &AddressHandle { is_global: true, port_num: 1, ..way }).expect("an address handle");
-    let here = Sge { addr: words.addr(), length: 64, lkey: mr.lkey() };
-    let send = SendWr { wr_id: 1, op: SendOp::Send, sge: &[here], flags: SendFlags::SIGNALED };
-    let target = Target::Datagram { ah: &ah, qpn: peer.qpn(), qkey: QKEY };
-    qp.post_send_to([(send, target)]).expect("a send");
-    good(&cq);
-    good(&peer_cq);
+    let [from, to] = [ours, theirs].map(|device| End::alone(device, Service::Ud));
+    to.receive(1, 0, 4096);
+    let ah = from.ah(v4(2));
+    from.send_to(1, 64, &Target::Datagram { ah: &ah, qpn: to.qp.qpn(), qkey: QKEY });
+    from.succeeded();
+    to.succeeded();
 }
 
 /// Receives through a shared receive queue.
 fn shared(ours: &Arc<Device>, theirs: &Arc<Device>) {
-    let peer = End::new(theirs.clone(), LEN).expect("an end");
     let pd = Pd::alloc(ours).expect("a PD");
-    let cq = Cq::create(ours, 64, 0).expect("a CQ");
-    let words = Words::new(LEN);
-    let mr = register(&pd, &words, all_rights()).expect("a region");
     let srq = Srq::create(&pd, &SrqInit { max_wr: 7, max_sge: 1, xrc: None, cookie: 0 }).expect("an SRQ");
-    let init = QpInit {
-        max_send_wr: 8,
-        max_send_sge: 1,
-        srq: Some(srq.clone()),
-        ..QpInit::new(Service::Rc, &cq, &cq)
+    let share = |init: &mut QpInit| {
+        init.srq = Some(srq.clone());
+        (init.max_recv_wr, init.max_recv_sge) = (0, 0);
     };
-    let qp = Qp::create(&pd, &init).expect("a QP");
-    connect(&qp, &peer.card().expect("a card"), Patience::default()).expect("connected");
-    let card = ironverbs_tests::end::Card { gid: v4(1), qpn: qp.qpn(), addr: words.addr(), rkey: mr.rkey() };
-    peer.connect(&card, Patience::default()).expect("connected");
+    let own = End::of(&pd, &Make { qp: &share, ..Make::default() }).expect("an end");
+    let peer = End::new(theirs.clone(), LEN).expect("an end");
+    own.join(&peer);
     for round in 0..3 {
-        let sge = Sge { addr: words.addr(), length: 64, lkey: mr.lkey() };
-        srq.post_recv([RecvWr { wr_id: round, sge: &[sge] }]).expect("a receive");
-        peer.post(round, SendOp::Send, &[peer.sge(0, 64)]).expect("a send");
-        good(&peer.cq);
-        good(&cq);
+        srq.post_recv([RecvWr { wr_id: round, sge: &[own.sge(0, 64)] }]).expect("a receive");
+        peer.post(round, SendOp::Send, &[peer.sge(0, 64)]);
+        peer.succeeded();
+        own.succeeded();
     }
 }
 
 /// Records the life of a VF under our driver, with the verbs of the stock driver's stream. Returns the file.
 fn life(scratch: &Scratch) -> PathBuf {
-    let node = scratch.node(2).expect("a node");
+    let node = scratch.node(2);
     let file = scratch.dir().join("recorded");
     let recorder = Recorder::create(&file).expect("a file");
     let theirs = open_device_of(&node, 2).expect("a device");
@@ -210,8 +163,7 @@ fn a_recording_has_commands_with_their_answers_requests_and_registers() {
 
 #[test]
 fn what_goes_beyond_the_limit_is_left_out_and_the_file_says_so() {
-    let scratch = Scratch::new();
-    let node = scratch.node(1).expect("a node");
+    let (scratch, node) = Scratch::with_node(1);
     let file = scratch.dir().join("short");
     drop(recorded(&node, Recorder::with_limit(&file, 10_000).expect("a file")));
     assert!(std::fs::metadata(&file).expect("the file").len() < 10_200);

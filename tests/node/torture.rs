@@ -42,7 +42,7 @@ impl Bench {
         let node = |faults, id| {
             let scratch = Scratch::new();
             let options = NodeOptions { vfs: Some(2), faults, node_id: id, ..NodeOptions::default() };
-            (scratch.node_with(&options).expect("a node"), scratch)
+            (scratch.node_with(&options), scratch)
         };
         if faults.delay == 0 {
             return Self { _uplink: None, nodes: vec![node(Some(faults), None)] };

@@ -2,7 +2,7 @@
 
 use crate::end::{End, pair};
 use devmodel::state::{GroupRow, SubnetGroupRow};
-use driver::{SendOp, WcStatus};
+use driver::WcStatus;
 use node::{Node, open_device_of};
 use std::{
     sync::{Arc, mpsc},
@@ -20,7 +20,8 @@ const PIECE: usize = 4096;
 #[derive(Debug, PartialEq)]
 pub struct Baseline {
     parties: usize,
-    objects: Vec<Vec<(&'static str, u32)>>,
+    /// Of each function: true if it is up, and its objects.
+    functions: Vec<(bool, Vec<(&'static str, u32)>)>,
     /// Memberships in multicast groups, and groups of the subnet.
     groups: [u32; 2],
     driver_memory: u64,
@@ -34,7 +35,7 @@ impl Baseline {
         let memberships = status.functions.iter().map(|f| region.used::<GroupRow>(f.fid)).sum();
         Self {
             parties: status.parties.len(),
-            objects: status.functions.iter().map(|f| f.objects.clone()).collect(),
+            functions: status.functions.iter().map(|f| (f.up, f.objects.clone())).collect(),
             groups: [memberships, region.used::<SubnetGroupRow>(0)],
             driver_memory: status.driver_memory,
         }
@@ -57,9 +58,8 @@ impl Bystander {
             for at in (0..PIECE).step_by(8) {
                 a.words.set_word(at, self.round << 16 | at as u64);
             }
-            let op = SendOp::Write { raddr: b.words.addr(), rkey: b.mr.rkey() };
-            a.post(i, op, &[a.sge(0, PIECE)]).map_err(|e| e.to_string())?;
-            let done = a.wait(SOON).ok_or("no completion")?;
+            a.post(i, b.to_write(0), &[a.sge(0, PIECE)]);
+            let done = a.next(SOON).ok_or("no completion")?;
             if done.status != WcStatus::Success {
                 return Err(format!("{:?}", done.status));
             }
@@ -82,7 +82,7 @@ pub struct Rounds {
 impl Rounds {
     /// Starts a bystander on functions `fids` of `node`, which no other program uses.
     pub fn start(node: &Arc<Node>, fids: [u8; 3]) -> Self {
-        let ends = pair(node, fids[0], fids[1], 64 << 10).expect("a pair");
+        let ends = pair(node, fids[0], fids[1], 64 << 10);
         let mut bystander = Bystander { node: node.clone(), ends, third: fids[2], round: 0 };
         let (ask, asked) = mpsc::channel::<()>();
         let (answer, answers) = mpsc::channel();

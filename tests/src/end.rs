@@ -1,9 +1,11 @@
-//! One end of an RC connection, using the driver's safe verbs and memory that other processes may change at any time.
+//! One end of a connection or service, using the driver's safe verbs and memory that other processes may change at any time.
 
 use driver::{
-    AccessFlags, AddressHandle, Completion, Cq, Device, Error, Event, LinkLayer, Mr, Pd, PostError, Qp,
-    QpAttr, QpInit, QpState, RecvWr, SendFlags, SendOp, SendWr, Service, Sge, WcStatus,
+    AccessFlags, AddressHandle, Ah, Completion, Cq, CqInit, Device, Error, Event, LinkLayer, Mr, Pd,
+    PostError, Qp, QpAttr, QpInit, QpState, RecvWr, SendFlags, SendOp, SendWr, Service, Sge, Target,
+    WcOpcode, WcStatus,
 };
+use node::{Node, open_device_of};
 use std::{
     fmt,
     str::FromStr,
@@ -13,6 +15,11 @@ use std::{
     },
     time::{Duration, Instant},
 };
+
+/// Time limit for whatever a test waits for on a busy machine.
+pub const SOON: Duration = Duration::from_secs(10);
+/// Q_Key of all ends.
+pub const QKEY: u32 = 0x1111_1111;
 
 /// The values that the other end needs.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -115,12 +122,35 @@ impl Default for Patience {
     }
 }
 
+/// How an end differs from the usual one: an RC queue pair with 64 entries in each queue, and one completion queue.
+pub struct Make<'a> {
+    /// Bytes of memory.
+    pub len: usize,
+    /// Service of the queue pair.
+    pub service: Service,
+    /// Attributes of each completion queue.
+    pub cq: CqInit,
+    /// True if receives are reported to a completion queue of their own.
+    pub two_cqs: bool,
+    /// Changes the attributes of the queue pair.
+    pub qp: &'a dyn Fn(&mut QpInit),
+}
+
+impl Default for Make<'_> {
+    fn default() -> Self {
+        let cq = CqInit { entries: 256, ..CqInit::default() };
+        Self { len: 16 << 10, service: Service::Rc, cq, two_cqs: false, qp: &|_| () }
+    }
+}
+
 /// One end of a connection. Referrers are declared before the objects they refer to, so that they are dropped first.
 pub struct End {
     /// Queue pair.
     pub qp: Arc<Qp>,
-    /// Its completion queue.
+    /// Completion queue of its sends.
     pub cq: Arc<Cq>,
+    /// Completion queue of its receives, usually the same.
+    pub receives: Arc<Cq>,
     /// Region over `words`, with all access rights.
     pub mr: Mr,
     /// Protection domain.
@@ -160,17 +190,21 @@ pub fn register_from(
     unsafe { Mr::register(pd, addr as *mut u8, len, addr, access) }
 }
 
-/// Creates a QP with queues of 64 entries that reports to `cq`.
-pub fn queue_pair(pd: &Arc<Pd>, cq: &Arc<Cq>) -> Result<Arc<Qp>, Error> {
-    let init = QpInit {
+/// Attributes of a QP with queues of 64 entries.
+fn usual(service: Service, send: &Arc<Cq>, receive: &Arc<Cq>) -> QpInit {
+    QpInit {
         max_send_wr: 64,
         max_recv_wr: 64,
         max_send_sge: 2,
         max_recv_sge: 2,
         max_inline: 64,
-        ..QpInit::new(Service::Rc, cq, cq)
-    };
-    Qp::create(pd, &init)
+        ..QpInit::new(service, send, receive)
+    }
+}
+
+/// Creates an RC QP with queues of 64 entries that reports to `cq`.
+pub fn queue_pair(pd: &Arc<Pd>, cq: &Arc<Cq>) -> Result<Arc<Qp>, Error> {
+    Qp::create(pd, &usual(Service::Rc, cq, cq))
 }
 
 /// Returns the GID that programs use for the function of `device`; on InfiniBand it has only one.
@@ -203,10 +237,10 @@ fn gid_index(device: &Device) -> u8 {
     }
 }
 
-/// Moves `qp` from RESET to RTS, connected to `peer`, from PSN 0 on both sides.
-pub fn connect(qp: &Qp, peer: &Card, patience: Patience) -> Result<(), Error> {
+/// Returns the attributes by which `qp` is connected to `peer`, from PSN 0 on both sides.
+pub fn attributes(qp: &Qp, peer: &Card, patience: Patience) -> QpAttr {
     let access = AccessFlags::REMOTE_WRITE | AccessFlags::REMOTE_READ | AccessFlags::REMOTE_ATOMIC;
-    let attr = QpAttr {
+    QpAttr {
         qp_access_flags: access,
         port_num: 1,
         ah: way(qp.pd().device(), peer.gid),
@@ -219,29 +253,69 @@ pub fn connect(qp: &Qp, peer: &Card, patience: Patience) -> Result<(), Error> {
         retry_cnt: patience.retry_cnt,
         rnr_retry: 7,
         ..QpAttr::default()
-    };
-    qp.advance_to(QpState::Rts, &attr)
+    }
+}
+
+/// Moves `qp` from RESET to RTS, connected to `peer`.
+pub fn connect(qp: &Qp, peer: &Card, patience: Patience) -> Result<(), Error> {
+    qp.advance_to(QpState::Rts, &attributes(qp, peer, patience))
+}
+
+/// Moves the QP of a service without a peer to RTS.
+pub fn run(qp: &Qp) -> Result<(), Error> {
+    qp.advance_to(QpState::Rts, &QpAttr { port_num: 1, qkey: QKEY, ..QpAttr::default() })
 }
 
 impl End {
     /// Creates an end with `len` bytes of memory, in RESET.
     pub fn new(device: Arc<Device>, len: usize) -> Result<Self, Error> {
-        let pd = Pd::alloc(&device)?;
-        let cq = Cq::create(&device, 256, 0)?;
-        let words = Arc::new(Words::new(len));
-        let mr = register(&pd, &words, all_rights())?;
-        let qp = queue_pair(&pd, &cq)?;
-        Ok(Self { qp, cq, mr, pd, device, words })
+        Self::of(&Pd::alloc(&device)?, &Make { len, ..Make::default() })
+    }
+
+    /// Creates an end in domain `pd`, in RESET.
+    pub fn of(pd: &Arc<Pd>, make: &Make<'_>) -> Result<Self, Error> {
+        let device = pd.device().clone();
+        let cq = Cq::create_with(&device, &make.cq, pd.buffers())?;
+        let receives = match make.two_cqs {
+            true => Cq::create_with(&device, &make.cq, pd.buffers())?,
+            false => cq.clone(),
+        };
+        let words = Arc::new(Words::new(make.len));
+        let mr = register(pd, &words, all_rights())?;
+        let mut init = usual(make.service, &cq, &receives);
+        (make.qp)(&mut init);
+        let qp = Qp::create(pd, &init)?;
+        Ok(Self { qp, cq, receives, mr, pd: pd.clone(), device, words })
+    }
+
+    /// Creates an end of `device`, in RESET.
+    ///
+    /// # Panics
+    /// This and the following functions, where an object cannot be made or a request is refused.
+    #[track_caller]
+    pub fn on(device: &Arc<Device>, make: &Make<'_>) -> Self {
+        Self::of(&Pd::alloc(device).expect("a PD"), make).expect("an end")
+    }
+
+    /// Creates an end of `service` that is ready to send without a peer.
+    #[track_caller]
+    pub fn alone(device: &Arc<Device>, service: Service) -> Self {
+        let end = Self::on(device, &Make { service, ..Make::default() });
+        run(&end.qp).expect("RTS");
+        end
     }
 
     /// Returns the values that the other end needs.
-    pub fn card(&self) -> Result<Card, Error> {
-        Ok(Card {
-            gid: own_gid(&self.device)?,
-            qpn: self.qp.qpn(),
-            addr: self.words.addr(),
-            rkey: self.mr.rkey(),
-        })
+    #[track_caller]
+    pub fn card(&self) -> Card {
+        self.card_of(&self.qp)
+    }
+
+    /// Returns the values that the peer of `qp` needs, which uses this end's memory.
+    #[track_caller]
+    pub fn card_of(&self, qp: &Qp) -> Card {
+        let gid = own_gid(&self.device).expect("a GID");
+        Card { gid, qpn: qp.qpn(), addr: self.words.addr(), rkey: self.mr.rkey() }
     }
 
     /// Connects to `peer`.
@@ -249,24 +323,105 @@ impl End {
         connect(&self.qp, peer, patience)
     }
 
+    /// Connects two ends to each other.
+    #[track_caller]
+    pub fn join(&self, other: &Self) {
+        self.connect(&other.card(), Patience::default()).expect("connected");
+        other.connect(&self.card(), Patience::default()).expect("connected");
+    }
+
     /// Returns a scatter/gather entry of `len` bytes from `at`.
     pub fn sge(&self, at: usize, len: usize) -> Sge {
         Sge { addr: self.words.addr() + at as u64, length: len as u32, lkey: self.mr.lkey() }
     }
 
-    /// Posts a signaled request.
-    pub fn post(&self, wr_id: u64, op: SendOp, sge: &[Sge]) -> Result<(), PostError> {
+    /// Returns a WRITE to this end's memory, for its peer.
+    pub fn to_write(&self, at: usize) -> SendOp {
+        SendOp::Write { raddr: self.words.addr() + at as u64, rkey: self.mr.rkey() }
+    }
+
+    /// Returns a READ of this end's memory, for its peer.
+    pub fn to_read(&self, at: usize) -> SendOp {
+        SendOp::Read { raddr: self.words.addr() + at as u64, rkey: self.mr.rkey() }
+    }
+
+    /// Returns an addition to a word of this end's memory, for its peer.
+    pub fn to_add(&self, at: usize, add: u64) -> SendOp {
+        SendOp::FetchAdd { raddr: self.words.addr() + at as u64, rkey: self.mr.rkey(), add }
+    }
+
+    /// Posts a signaled request, which a damaged device may refuse.
+    pub fn try_post(&self, wr_id: u64, op: SendOp, sge: &[Sge]) -> Result<(), PostError> {
         self.qp.post_send([SendWr { wr_id, op, sge, flags: SendFlags::SIGNALED }])
     }
 
+    /// Posts a signaled request.
+    #[track_caller]
+    pub fn post(&self, wr_id: u64, op: SendOp, sge: &[Sge]) {
+        self.try_post(wr_id, op, sge).expect("a request");
+    }
+
+    /// Posts a signaled SEND of the first `len` bytes to `target`.
+    #[track_caller]
+    pub fn send_to(&self, wr_id: u64, len: usize, target: &Target<'_>) {
+        let wr = SendWr { wr_id, op: SendOp::Send, sge: &[self.sge(0, len)], flags: SendFlags::SIGNALED };
+        self.qp.post_send_to([(wr, *target)]).expect("a request");
+    }
+
     /// Posts a receive of `len` bytes at `at`.
-    pub fn receive(&self, wr_id: u64, at: usize, len: usize) -> Result<(), PostError> {
-        self.qp.post_recv([RecvWr { wr_id, sge: &[self.sge(at, len)] }])
+    #[track_caller]
+    pub fn receive(&self, wr_id: u64, at: usize, len: usize) {
+        self.qp.post_recv([RecvWr { wr_id, sge: &[self.sge(at, len)] }]).expect("a receive");
+    }
+
+    /// Returns the address handle for the port with `gid`.
+    #[track_caller]
+    pub fn ah(&self, gid: [u8; 16]) -> Arc<Ah> {
+        Ah::create(&self.pd, &way(&self.device, gid)).expect("an address handle")
     }
 
     /// Returns the next completion, or `None` if there is none within `limit`.
-    pub fn wait(&self, limit: Duration) -> Option<Completion> {
+    pub fn next(&self, limit: Duration) -> Option<Completion> {
         completion(&self.cq, limit)
+    }
+
+    /// Waits for the next completion.
+    #[track_caller]
+    pub fn wait(&self) -> Completion {
+        self.next(SOON).expect("a completion")
+    }
+
+    /// Waits for the next completion, which must be the success of an `opcode`.
+    #[track_caller]
+    pub fn good(&self, opcode: WcOpcode) -> Completion {
+        let wc = self.wait();
+        assert_eq!((wc.status, wc.opcode, wc.qpn), (WcStatus::Success, opcode, self.qp.qpn()), "{wc:?}");
+        wc
+    }
+
+    /// Waits for the next completion, which must be a success.
+    #[track_caller]
+    pub fn succeeded(&self) -> Completion {
+        let wc = self.wait();
+        assert_eq!(wc.status, WcStatus::Success, "{wc:?}");
+        wc
+    }
+
+    /// Checks that nothing completes.
+    #[track_caller]
+    pub fn nothing(&self) {
+        assert_eq!(self.next(Duration::from_millis(30)), None);
+    }
+
+    /// Returns the next event, or `None` if there is none within `limit`.
+    #[track_caller]
+    pub fn event(&self, limit: Duration) -> Option<Event> {
+        event(&self.device, limit)
+    }
+
+    /// Takes all events that have arrived.
+    pub fn drain(&self) {
+        while self.device.events().next().is_some() {}
     }
 }
 
@@ -299,17 +454,17 @@ pub fn event(device: &Device, limit: Duration) -> Option<Event> {
 }
 
 /// Creates both ends on functions `a` and `b` of `node`, connected to each other.
-pub fn pair(
-    node: &Arc<node::Node>,
-    a: u8,
-    b: u8,
-    len: usize,
-) -> Result<(End, End), Box<dyn std::error::Error>> {
-    let open = |fid| node::open_device_of(node, fid);
-    let (a, b) = (End::new(open(a)?, len)?, End::new(open(b)?, len)?);
-    a.connect(&b.card()?, Patience::default())?;
-    b.connect(&a.card()?, Patience::default())?;
-    Ok((a, b))
+#[track_caller]
+pub fn pair(node: &Arc<Node>, a: u8, b: u8, len: usize) -> (End, End) {
+    pair_with(node, a, b, &Make { len, ..Make::default() })
+}
+
+/// Like `pair`, with ends as `make` says.
+#[track_caller]
+pub fn pair_with(node: &Arc<Node>, a: u8, b: u8, make: &Make<'_>) -> (End, End) {
+    let [a, b] = [a, b].map(|fid| End::on(&open_device_of(node, fid).expect("a function"), make));
+    a.join(&b);
+    (a, b)
 }
 
 /// Returns true if a completion status means that the peer is gone.

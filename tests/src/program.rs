@@ -1,6 +1,6 @@
 //! Programs on a scratch node: processes that a test starts, exchanges lines with, and kills.
 
-use node::{Node, NodeError, NodeOptions};
+use node::{Node, NodeOptions};
 use std::{
     io::{BufRead, BufReader, Write},
     path::{Path, PathBuf},
@@ -74,14 +74,24 @@ impl Scratch {
         &self.0
     }
 
+    /// Creates a node in a new directory, with `vfs` VFs.
+    #[track_caller]
+    pub fn with_node(vfs: u8) -> (Self, Arc<Node>) {
+        let scratch = Self::new();
+        let node = scratch.node(vfs);
+        (scratch, node)
+    }
+
     /// Creates a node in it, with `vfs` VFs.
-    pub fn node(&self, vfs: u8) -> Result<Arc<Node>, NodeError> {
+    #[track_caller]
+    pub fn node(&self, vfs: u8) -> Arc<Node> {
         self.node_with(&NodeOptions { vfs: Some(vfs), ..NodeOptions::default() })
     }
 
     /// Creates a node in it, with `options`.
-    pub fn node_with(&self, options: &NodeOptions) -> Result<Arc<Node>, NodeError> {
-        Node::open_or_create(&self.0, options)
+    #[track_caller]
+    pub fn node_with(&self, options: &NodeOptions) -> Arc<Node> {
+        Node::open_or_create(&self.0, options).expect("a node")
     }
 }
 

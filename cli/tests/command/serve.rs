@@ -13,7 +13,7 @@ use devmodel::identity;
 use driver::transport::VfioUserTransport;
 use driver::{Device, OpenOptions, SendOp, WcStatus};
 use node::{Node, open_device_of};
-use tests::end::{End, Patience, is_peer_gone};
+use tests::end::{End, is_peer_gone};
 use tests::program::Scratch;
 
 const SOON: Duration = Duration::from_secs(20);
@@ -56,8 +56,7 @@ impl Served {
 
     fn pair(&self) -> (End, End) {
         let (guest, program) = (self.guest(), self.program(2));
-        guest.connect(&program.card().unwrap(), Patience::default()).unwrap();
-        program.connect(&guest.card().unwrap(), Patience::default()).unwrap();
+        guest.join(&program);
         (guest, program)
     }
 
@@ -122,7 +121,7 @@ fn start(scratch: &Scratch, more: &[&str]) -> Child {
 
 #[track_caller]
 fn done(end: &End) {
-    let completion = end.wait(SOON).expect("a completion");
+    let completion = end.next(SOON).expect("a completion");
     assert_eq!(completion.status, WcStatus::Success, "{completion:?}");
 }
 
@@ -136,27 +135,26 @@ fn a_guest_and_a_program_of_the_node_talk_both_ways() {
     let (guest, program) = served.pair();
     let mut seed = 0;
     for (a, b) in [(&guest, &program), (&program, &guest)] {
-        let (raddr, rkey) = (b.words.addr(), b.mr.rkey());
         for len in [8, 100, 4096, 300_000] {
             seed += 1;
             let data = pattern(len, seed);
             a.words.put(0, &data);
-            a.post(1, SendOp::Write { raddr, rkey }, &[a.sge(0, len)]).unwrap();
+            a.post(1, b.to_write(0), &[a.sge(0, len)]);
             done(a);
             assert!(b.words.bytes(0, len) == data, "WRITE of {len}");
-            b.receive(2, LEN / 2, LEN / 2).unwrap();
-            a.post(3, SendOp::Send, &[a.sge(0, len)]).unwrap();
+            b.receive(2, LEN / 2, LEN / 2);
+            a.post(3, SendOp::Send, &[a.sge(0, len)]);
             done(a);
             done(b);
             assert!(b.words.bytes(LEN / 2, len) == data, "SEND of {len}");
             let data = pattern(len, seed ^ 0x55);
             b.words.put(0, &data);
-            a.post(4, SendOp::Read { raddr, rkey }, &[a.sge(0, len)]).unwrap();
+            a.post(4, b.to_read(0), &[a.sge(0, len)]);
             done(a);
             assert!(a.words.bytes(0, len) == data, "READ of {len}");
         }
         b.words.set_word(0, 40);
-        a.post(5, SendOp::FetchAdd { raddr, rkey, add: 2 }, &[a.sge(0, 8)]).unwrap();
+        a.post(5, b.to_add(0, 2), &[a.sge(0, 8)]);
         done(a);
         assert_eq!((a.words.word(0), b.words.word(0)), (40, 42));
     }
@@ -174,17 +172,15 @@ fn guests_of_two_servers_talk() {
     let mut line = String::new();
     BufReader::new(other.process.stdout.take().unwrap()).read_line(&mut line).unwrap();
     let (a, b) = (served.guest(), guest(&there, 3));
-    a.connect(&b.card().unwrap(), Patience::default()).unwrap();
-    b.connect(&a.card().unwrap(), Patience::default()).unwrap();
+    a.join(&b);
     for (from, to) in [(&a, &b), (&b, &a)] {
         let data = pattern(200_000, 7);
         from.words.put(0, &data);
-        let (raddr, rkey) = (to.words.addr(), to.mr.rkey());
-        from.post(1, SendOp::Write { raddr, rkey }, &[from.sge(0, data.len())]).unwrap();
+        from.post(1, to.to_write(0), &[from.sge(0, data.len())]);
         done(from);
         assert!(to.words.bytes(0, data.len()) == data);
         to.words.put(0, &pattern(5000, 8));
-        from.post(2, SendOp::Read { raddr, rkey }, &[from.sge(0, 5000)]).unwrap();
+        from.post(2, to.to_read(0), &[from.sge(0, 5000)]);
         done(from);
         assert!(from.words.bytes(0, 5000) == pattern(5000, 8));
     }
@@ -237,17 +233,13 @@ fn a_server_that_was_killed_is_followed_by_the_next() {
     served.process.wait().unwrap();
     assert!(served.socket().exists(), "nobody could remove it");
     // A program that was connected to the guest gets an error, and does not hang.
-    program
-        .post(1, SendOp::Write { raddr: guest.words.addr(), rkey: guest.mr.rkey() }, &[program.sge(0, 8)])
-        .unwrap();
-    let completion = program.wait(SOON).expect("a completion");
+    program.post(1, guest.to_write(0), &[program.sge(0, 8)]);
+    let completion = program.next(SOON).expect("a completion");
     assert!(is_peer_gone(completion.status), "{completion:?}");
     drop((guest, program));
     served.process = start(&served.scratch, &[]);
     let (guest, program) = served.pair();
-    guest
-        .post(1, SendOp::Write { raddr: program.words.addr(), rkey: program.mr.rkey() }, &[guest.sge(0, 8)])
-        .unwrap();
+    guest.post(1, program.to_write(0), &[guest.sge(0, 8)]);
     done(&guest);
 }
 
@@ -283,13 +275,7 @@ fn a_silent_client_holds_nobody_up() {
     let (guest, program) = served.pair();
     let begun = Instant::now();
     for _ in 0..100 {
-        guest
-            .post(
-                1,
-                SendOp::Write { raddr: program.words.addr(), rkey: program.mr.rkey() },
-                &[guest.sge(0, 64)],
-            )
-            .unwrap();
+        guest.post(1, program.to_write(0), &[guest.sge(0, 64)]);
         done(&guest);
     }
     assert!(begun.elapsed() < Duration::from_secs(5));
@@ -415,15 +401,15 @@ fn a_server_that_breaks_out_ends_and_its_neighbours_go_on() {
     served.process.stderr.take().unwrap().read_to_string(&mut why).unwrap();
     assert_eq!(status.code(), Some(159), "{status}: {why}");
     assert!(why.contains("the main thread refuses system call 59") && why.lines().count() == 1, "{why}");
-    let to = SendOp::Write { raddr: guest.words.addr(), rkey: guest.mr.rkey() };
-    program.post(1, to, &[program.sge(0, 8)]).unwrap();
-    let completion = program.wait(SOON).expect("a completion");
+    let to = guest.to_write(0);
+    program.post(1, to, &[program.sge(0, 8)]);
+    let completion = program.next(SOON).expect("a completion");
     assert!(is_peer_gone(completion.status), "{completion:?}");
     drop((guest, program));
     served.process = start(&served.scratch, &[]);
     let (guest, program) = served.pair();
-    let to = SendOp::Write { raddr: program.words.addr(), rkey: program.mr.rkey() };
-    guest.post(1, to, &[guest.sge(0, 8)]).unwrap();
+    let to = program.to_write(0);
+    guest.post(1, to, &[guest.sge(0, 8)]);
     done(&guest);
 }
 

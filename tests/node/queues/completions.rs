@@ -20,17 +20,15 @@ fn take(cq: &Cq) -> Option<Completion> {
 
 #[test]
 fn completions_come_once_and_in_order_while_the_size_changes() {
-    let scratch = Scratch::new();
-    let (a, b) = pair(&scratch, &entries(100));
-    let to = b.card();
+    let (_scratch, a, b) = pair(entries(100));
     let (stop, resized) = (AtomicBool::new(false), AtomicU32::new(0));
     std::thread::scope(|scope| {
         let _stop = testkit::Stop(&stop);
         scope.spawn(|| {
             for round in (0..).take_while(|_| !stop.load(Relaxed)) {
                 let size = [200, 70, 1000, 100, 64][round % 5];
-                a.sends.resize(size).expect("at most 60 wait");
-                assert!(a.sends.entries() >= size);
+                a.cq.resize(size).expect("at most 60 wait");
+                assert!(a.cq.entries() >= size);
                 resized.fetch_add(1, Relaxed);
             }
         });
@@ -39,10 +37,10 @@ fn completions_come_once_and_in_order_while_the_size_changes() {
         while seen < 20_000 || resized.load(Relaxed) < 3 {
             assert!(begin.elapsed() < 6 * SOON, "{} sizes, {seen} completions", resized.load(Relaxed));
             while posted < seen + 50 {
-                a.write(posted, &to);
+                write(&a, posted, &b);
                 posted += 1;
             }
-            let wc = wait(&a.sends);
+            let wc = wait(&a.cq);
             assert_eq!((wc.wr_id, wc.status), (seen, WcStatus::Success));
             seen += 1;
         }
@@ -51,23 +49,21 @@ fn completions_come_once_and_in_order_while_the_size_changes() {
 
 #[test]
 fn an_event_means_that_the_next_poll_finds_a_completion_while_the_size_changes() {
-    let scratch = Scratch::new();
-    let (a, b) = pair(&scratch, &entries(10));
-    let to = b.card();
+    let (_scratch, a, b) = pair(entries(10));
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let _stop = testkit::Stop(&stop);
         scope.spawn(|| {
             for round in (0..).take_while(|_| !stop.load(Relaxed)) {
-                a.sends.resize([100, 10][round % 2]).expect("one waits");
+                a.cq.resize([100, 10][round % 2]).expect("one waits");
             }
         });
         for i in 0..2000 {
-            while a.event(Duration::ZERO).is_some() {}
-            a.sends.arm(false);
-            a.write(i, &to);
+            a.drain();
+            a.cq.arm(false);
+            write(&a, i, &b);
             assert!(matches!(a.event(SOON), Some(Event::Cq { .. })), "{i}");
-            assert_eq!(take(&a.sends).map(|wc| wc.wr_id), Some(i));
+            assert_eq!(take(&a.cq).map(|wc| wc.wr_id), Some(i));
         }
     });
 }
@@ -75,8 +71,7 @@ fn an_event_means_that_the_next_poll_finds_a_completion_while_the_size_changes()
 #[test]
 #[allow(unsafe_code)] // waits for a descriptor
 fn the_events_of_a_queue_come_with_its_completion_vector_alone() {
-    let scratch = Scratch::new();
-    let (a, b) = pair(&scratch, &CqInit { vector: 1, ..entries(64) });
+    let (_scratch, a, b) = pair(CqInit { vector: 1, ..entries(64) });
     let vectors = a.device.attr().num_comp_vectors;
     assert_eq!(vectors as usize, std::thread::available_parallelism().map_or(1, usize::from).min(63));
     let refused = Cq::create_with(&a.device, &CqInit { vector: vectors, ..entries(64) }, None);
@@ -92,23 +87,22 @@ fn the_events_of_a_queue_come_with_its_completion_vector_alone() {
         // SAFETY: one entry that lives across the call.
         unsafe { libc::poll(&mut entry, 1, limit.as_millis() as i32) == 1 }
     };
-    while a.event(Duration::ZERO).is_some() {}
+    a.drain();
     for i in 0..100 {
         assert_eq!(drained(), [], "armed, and nothing has come");
-        a.sends.arm(false);
-        a.write(i, &b.card());
+        a.cq.arm(false);
+        write(&a, i, &b);
         assert!(readable(SOON));
         let events = drained();
         assert!(matches!(events[..], [Event::Cq { cookie: COOKIE, .. }]), "{events:?}");
-        assert_eq!(wait(&a.sends).wr_id, i);
+        assert_eq!(wait(&a.cq).wr_id, i);
     }
     assert_eq!(a.event(Duration::ZERO), None, "with vector 0 there came nothing");
 }
 
 #[test]
 fn openers_that_find_no_interrupt_of_their_own_share_those_of_completions() {
-    let scratch = Scratch::new();
-    let node = scratch.node(2).expect("a node");
+    let (_scratch, node) = Scratch::with_node(2);
     let init = CqInit { vector: 1, ..entries(64) };
     // More devices and CQs than the function has vectors.
     let others: Vec<_> = (0..40)
@@ -117,13 +111,13 @@ fn openers_that_find_no_interrupt_of_their_own_share_those_of_completions() {
             Cq::create_with(&device, &init, None).expect("a CQ with the second vector")
         })
         .collect();
-    let open = |fid| Side::of(open_device_of(&node, fid).expect("a device"), Service::Rc, &init);
+    let open = |fid| End::on(&open_device_of(&node, fid).expect("a device"), &make(Service::Rc, init));
     let (a, b) = (open(1), open(2));
-    join(&a, &b);
+    a.join(&b);
     let events = a.device.completion_vector(1).expect("a vector").expect("a node's openers share interrupts");
     while events.drain(|_| ()) {}
-    a.sends.arm(false);
-    a.write(1, &b.card());
+    a.cq.arm(false);
+    write(&a, 1, &b);
     let mut found = Vec::new();
     until("an event", SOON, || {
         events.drain(|event| found.push(event));
@@ -135,10 +129,9 @@ fn openers_that_find_no_interrupt_of_their_own_share_those_of_completions() {
 
 #[test]
 fn a_size_that_cannot_be_is_refused_and_changes_nothing() {
-    let scratch = Scratch::new();
-    let (a, b) = pair(&scratch, &entries(7));
+    let (_scratch, a, b) = pair(entries(7));
     for i in 0..5 {
-        a.write(i, &b.card());
+        write(&a, i, &b);
     }
     // When a sixth, on the other queue, has arrived, so have all five.
     b.qp.post_recv([driver::RecvWr { wr_id: 1, sge: &[] }]).expect("post");
@@ -146,36 +139,35 @@ fn a_size_that_cannot_be_is_refused_and_changes_nothing() {
     a.qp.post_send([wr]).expect("post");
     assert_eq!(wait(&b.receives).wr_id, 1);
     let begin = Instant::now();
-    while a.sends.resize(3).is_ok() {
+    while a.cq.resize(3).is_ok() {
         assert!(begin.elapsed() < SOON);
-        a.sends.resize(7).expect("larger");
+        a.cq.resize(7).expect("larger");
         a.device.transport().idle();
     }
     for size in [0, 1, 3, a.device.attr().max_cqe + 1] {
-        assert_eq!(a.sends.resize(size).expect_err("refused").errno(), libc::EINVAL, "{size}");
+        assert_eq!(a.cq.resize(size).expect_err("refused").errno(), libc::EINVAL, "{size}");
     }
-    assert_eq!(a.sends.entries(), 7);
-    a.sends.resize(5).expect("it is as large already");
-    a.sends.resize(20).expect("larger");
-    assert_eq!((0..5).map(|_| wait(&a.sends).wr_id).collect::<Vec<_>>(), [0, 1, 2, 3, 4]);
-    a.sends.resize(1).expect("empty");
-    assert_eq!(a.sends.entries(), 1);
-    a.write(9, &b.card());
-    assert_eq!(wait(&a.sends).wr_id, 9);
+    assert_eq!(a.cq.entries(), 7);
+    a.cq.resize(5).expect("it is as large already");
+    a.cq.resize(20).expect("larger");
+    assert_eq!((0..5).map(|_| wait(&a.cq).wr_id).collect::<Vec<_>>(), [0, 1, 2, 3, 4]);
+    a.cq.resize(1).expect("empty");
+    assert_eq!(a.cq.entries(), 1);
+    write(&a, 9, &b);
+    assert_eq!(wait(&a.cq).wr_id, 9);
 }
 
 #[test]
 fn entries_bear_the_time_of_the_device() {
-    let scratch = Scratch::new();
-    let (a, b) = pair(&scratch, &entries(16));
+    let (_scratch, a, b) = pair(entries(16));
     let khz = u64::from(a.device.attr().clock_khz);
     assert!(khz > 0);
     let (mut wc, mut raw) = (Completion::default(), RawCompletion::zeroed());
     let mut last = 0;
     for i in 0..5 {
         let before = a.device.clock().expect("a clock");
-        a.write(i, &b.card());
-        until("a completion", SOON, || a.sends.poll_raw(&mut wc, &mut raw));
+        write(&a, i, &b);
+        until("a completion", SOON, || a.cq.poll_raw(&mut wc, &mut raw));
         let after = a.device.clock().expect("a clock");
         assert_eq!(wc.wr_id, i);
         assert!((before..=after).contains(&raw.timestamp()) && raw.timestamp() > last);
@@ -192,43 +184,41 @@ fn entries_bear_the_time_of_the_device() {
 #[test]
 fn moderated_events_wait_for_company_or_time() {
     const PERIOD: Duration = Duration::from_micros(4000);
-    let scratch = Scratch::new();
-    let (a, b) = pair(&scratch, &entries(64));
-    a.sends.moderate(8, PERIOD.as_micros() as u16).expect("moderation");
-    while a.event(Duration::ZERO).is_some() {}
+    let (_scratch, a, b) = pair(entries(64));
+    a.cq.moderate(8, PERIOD.as_micros() as u16).expect("moderation");
+    a.drain();
     let is_told = |limit| match a.event(limit) {
         Some(Event::Cq { cookie, .. }) => cookie == COOKIE,
         _ => false,
     };
-    a.sends.arm(false);
+    a.cq.arm(false);
     let begin = Instant::now();
-    a.write(0, &b.card());
+    write(&a, 0, &b);
     assert!(is_told(SOON), "one, when its time has come");
     assert!(begin.elapsed() >= PERIOD, "{:?}", begin.elapsed());
-    assert_eq!(wait(&a.sends).wr_id, 0);
-    a.sends.moderate(8, a.device.attr().max_cq_period).expect("moderation");
-    a.sends.arm(false);
+    assert_eq!(wait(&a.cq).wr_id, 0);
+    a.cq.moderate(8, a.device.attr().max_cq_period).expect("moderation");
+    a.cq.arm(false);
     for i in 0..8 {
-        a.write(i, &b.card());
+        write(&a, i, &b);
     }
     assert!(is_told(SOON), "eight");
-    (0..8).for_each(|i| assert_eq!(wait(&a.sends).wr_id, i));
-    a.sends.moderate(0, 0).expect("none");
-    a.sends.arm(false);
-    a.write(1, &b.card());
+    (0..8).for_each(|i| assert_eq!(wait(&a.cq).wr_id, i));
+    a.cq.moderate(0, 0).expect("none");
+    a.cq.arm(false);
+    write(&a, 1, &b);
     assert!(is_told(SOON), "at once");
     let period = a.device.attr().max_cq_period + 1;
-    assert_eq!(a.sends.moderate(8, period).expect_err("refused").errno(), libc::EINVAL);
+    assert_eq!(a.cq.moderate(8, period).expect_err("refused").errno(), libc::EINVAL);
 }
 
 #[test]
 fn an_overrun_fails_the_queue_pair_unless_it_is_ignored() {
     for ignore_overrun in [false, true] {
-        let scratch = Scratch::new();
-        let (a, b) = pair(&scratch, &CqInit { ignore_overrun, ..entries(3) });
-        while a.event(Duration::ZERO).is_some() {}
+        let (_scratch, a, b) = pair(CqInit { ignore_overrun, ..entries(3) });
+        a.drain();
         for i in 0..10 {
-            a.write(i, &b.card());
+            write(&a, i, &b);
         }
         let limit = if ignore_overrun { Duration::from_millis(300) } else { SOON };
         let found = a.event(limit);
@@ -273,29 +263,27 @@ unsafe impl Buffers for Own {
 
 #[test]
 fn queues_may_lie_in_memory_of_the_program() {
-    let scratch = Scratch::new();
-    let node = scratch.node(2).expect("a node");
+    let (_scratch, node) = Scratch::with_node(2);
     let own = Arc::new(Own::default());
-    let side = |fid| {
+    let end = |fid| {
         let device = open_device_of(&node, fid).expect("a device");
         let domain = Pd::face(&Pd::alloc(&device).expect("a PD"), Some(own.clone() as Arc<dyn Buffers>));
-        Side::within(device, &domain, Service::Rc, &entries(16))
+        End::of(&domain, &make(Service::Rc, entries(16))).expect("an end")
     };
     {
-        let (a, b) = (side(1), side(2));
+        let (a, b) = (end(1), end(2));
         assert_eq!(own.given.load(Relaxed), 6, "two CQs and a QP, twice");
-        join(&a, &b);
+        a.join(&b);
         for i in 0..100 {
             a.words.set_word(0, i);
-            a.write(i, &b.card());
-            assert_eq!((wait(&a.sends).wr_id, b.words.word(0)), (i, i));
+            write(&a, i, &b);
+            assert_eq!((wait(&a.cq).wr_id, b.words.word(0)), (i, i));
         }
-        a.sends.resize(100).expect("a larger one");
+        a.cq.resize(100).expect("a larger one");
         assert_eq!(own.given.load(Relaxed), 7);
-        a.write(5, &b.card());
-        assert_eq!(wait(&a.sends).wr_id, 5);
+        write(&a, 5, &b);
+        assert_eq!(wait(&a.cq).wr_id, 5);
         assert!(take(&b.receives).is_none());
-        let _ = &a.pd;
     }
     assert!(own.blocks.lock().expect("a lock").is_empty(), "all came back");
 }

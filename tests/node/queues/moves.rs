@@ -1,25 +1,18 @@
 //! Queue pair states: every attribute in every transition, draining, and errors that stop only the send queue.
 
 use super::*;
-use driver::{
-    AddressHandle, Ah, Completion, QpAttr, QpAttrMask as M, QpEvent, QpState, RecvWr, Target, WcStatus,
-};
+use driver::{AddressHandle, Ah, QpAttr, QpAttrMask as M, QpEvent, QpState, Target, WcStatus};
+use ironverbs_tests::end::way;
+use node::Node;
 
 /// Attributes for every transition; the QP is connected to itself.
-fn attr(side: &Side, to: QpState) -> QpAttr {
+fn attr(side: &End, to: QpState) -> QpAttr {
     QpAttr {
         qp_state: to,
         cur_qp_state: side.qp.state(),
         path_mtu: 1024,
         dest_qp_num: side.qp.qpn(),
-        ah: AddressHandle {
-            dgid: side.device.gid(1).expect("a GID"),
-            sgid_index: 1,
-            hop_limit: 9,
-            is_global: true,
-            port_num: 1,
-            ..AddressHandle::default()
-        },
+        ah: AddressHandle { hop_limit: 9, ..way(&side.device, side.card().gid) },
         port_num: 1,
         qkey: 0x1234,
         max_rd_atomic: 2,
@@ -61,18 +54,18 @@ const UD: [(QpState, M); 3] = [
     (QpState::Rts, M::SQ_PSN),
 ];
 
-fn device(scratch: &Scratch) -> Arc<Device> {
-    open_device_of(&scratch.node(1).expect("a node"), 1).expect("a device")
+fn end(node: &Arc<Node>, fid: u8, service: Service) -> End {
+    End::on(&open_device_of(node, fid).expect("a device"), &make(service, entries(16)))
 }
 
-fn to_rts(side: &Side, moves: &[(QpState, M)]) {
+fn to_rts(side: &End, moves: &[(QpState, M)]) {
     for (to, mask) in moves {
         side.qp.modify(&attr(side, *to), M::STATE | *mask).expect("a legal move");
     }
 }
 
 #[track_caller]
-fn refused(side: &Side, to: QpState, mask: M) {
+fn refused(side: &End, to: QpState, mask: M) {
     let before = (side.qp.state(), side.qp.query().expect("QUERY_QP"));
     let error = side.qp.modify(&attr(side, to), mask).expect_err("refused");
     assert_eq!(error.errno(), libc::EINVAL, "{to:?} {mask:?}: {error}");
@@ -82,8 +75,8 @@ fn refused(side: &Side, to: QpState, mask: M) {
 #[test]
 fn every_move_needs_all_it_must_have_and_takes_nothing_else() {
     for (service, moves) in [(Service::Rc, RC), (Service::Uc, UC), (Service::Ud, UD)] {
-        let scratch = Scratch::new();
-        let side = Side::of(device(&scratch), service, &entries(16));
+        let (_scratch, node) = Scratch::with_node(1);
+        let side = end(&node, 1, service);
         for (to, mask) in moves {
             for bit in mask.iter() {
                 refused(&side, to, (mask | M::STATE) - bit);
@@ -119,12 +112,12 @@ fn every_move_needs_all_it_must_have_and_takes_nothing_else() {
 
 #[test]
 fn draining_is_reported_to_its_requester_and_posts_wait() {
-    let scratch = Scratch::new();
-    let side = Side::of(device(&scratch), Service::Rc, &entries(16));
+    let (_scratch, node) = Scratch::with_node(1);
+    let side = end(&node, 1, Service::Rc);
     to_rts(&side, &RC);
     let mut psn = attr(&side, QpState::Rts);
     psn.qp_state = QpState::Sqd;
-    while side.event(Duration::ZERO).is_some() {}
+    side.drain();
     side.qp.modify(&psn, M::STATE).expect("to SQD");
     assert_eq!(side.event(Duration::from_millis(100)), None, "nobody asked");
     side.qp.modify(&attr(&side, QpState::Rts), M::STATE).expect("to RTS");
@@ -139,31 +132,23 @@ fn draining_is_reported_to_its_requester_and_posts_wait() {
     let found = side.qp.query().expect("QUERY_QP");
     assert_eq!((found.timeout, found.retry_cnt, found.rnr_retry), (10, 5, 2));
     refused(&side, QpState::Sqd, M::STATE | M::SQ_PSN);
-    side.write(3, &side.card());
-    let mut out = [Completion::default()];
-    std::thread::sleep(Duration::from_millis(20));
-    assert_eq!(side.sends.poll(&mut out), 0, "posted, not sent");
+    write(&side, 3, &side);
+    side.nothing();
     side.qp.modify(&attr(&side, QpState::Rts), M::STATE).expect("to RTS");
     // It is connected to itself but expects other PSNs; the test only needs the request to be sent.
-    assert_eq!(wait(&side.sends).wr_id, 3);
+    assert_eq!(wait(&side.cq).wr_id, 3);
 }
 
 #[test]
 fn a_datagram_that_cannot_be_sent_stops_sending_only() {
     const QKEY: u32 = 0x1234;
-    let scratch = Scratch::new();
-    let node = scratch.node(2).expect("a node");
-    let open = |fid| open_device_of(&node, fid).expect("a device");
-    let (a, b) = (Side::of(open(1), Service::Ud, &entries(16)), Side::of(open(2), Service::Ud, &entries(16)));
+    let (_scratch, node) = Scratch::with_node(2);
+    let (a, b) = (end(&node, 1, Service::Ud), end(&node, 2, Service::Ud));
     to_rts(&a, &UD);
     to_rts(&b, &UD);
-    let way = |from: &Side, to: &Side| {
-        let ah = AddressHandle { dgid: to.card().gid, ..attr(from, QpState::Rts).ah };
-        Ah::create(&from.pd, &ah).expect("an address")
-    };
-    let (to_b, to_a) = (way(&a, &b), way(&b, &a));
-    let send = |from: &Side, ah: &Arc<Ah>, qpn, wr_id, lkey| {
-        let sge = [driver::Sge { lkey, ..from.sge(8) }];
+    let (to_b, to_a) = (a.ah(b.card().gid), b.ah(a.card().gid));
+    let send = |from: &End, ah: &Arc<Ah>, qpn, wr_id, lkey| {
+        let sge = [driver::Sge { lkey, ..from.sge(0, 8) }];
         let wr = SendWr { wr_id, op: SendOp::Send, sge: &sge, flags: SendFlags::SIGNALED };
         from.qp.post_send_to([(wr, Target::Datagram { ah, qpn, qkey: QKEY })])
     };
@@ -173,15 +158,15 @@ fn a_datagram_that_cannot_be_sent_stops_sending_only() {
     };
     send(&a, &to_b, b.qp.qpn(), 1, 0xbad).expect("post");
     send(&a, &to_b, b.qp.qpn(), 2, a.mr.lkey()).expect("post");
-    assert_eq!(next(&a.sends), (1, WcStatus::LocProtErr));
-    assert_eq!(next(&a.sends), (2, WcStatus::WrFlushErr));
-    a.qp.post_recv([RecvWr { wr_id: 9, sge: &[a.sge(100)] }]).expect("post");
+    assert_eq!(next(&a.cq), (1, WcStatus::LocProtErr));
+    assert_eq!(next(&a.cq), (2, WcStatus::WrFlushErr));
+    a.receive(9, 0, 100);
     send(&b, &to_a, a.qp.qpn(), 3, b.mr.lkey()).expect("post");
     assert_eq!(next(&a.receives), (9, WcStatus::Success), "it goes on receiving");
     assert_eq!(a.qp.query().expect("QUERY_QP").qp_state, QpState::Sqe);
     a.qp.modify(&attr(&a, QpState::Rts), M::STATE).expect("SQE to RTS");
-    b.qp.post_recv([RecvWr { wr_id: 8, sge: &[b.sge(100)] }]).expect("post");
+    b.receive(8, 0, 100);
     send(&a, &to_b, b.qp.qpn(), 4, a.mr.lkey()).expect("post");
-    assert_eq!(next(&a.sends), (4, WcStatus::Success));
+    assert_eq!(next(&a.cq), (4, WcStatus::Success));
     assert_eq!(next(&b.receives), (8, WcStatus::Success));
 }

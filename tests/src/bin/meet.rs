@@ -93,7 +93,7 @@ fn listen(manager: &mut Manager, end: &mut End, anything: bool) -> Done<()> {
         let mut parameters = manager.agent.qp_parameters(id).ok_or("no parameters")?;
         parameters.rq_psn = own;
         start(&end.qp, &end.device, &parameters)?;
-        end.receive(1, 0, 64)?;
+        end.receive(1, 0, 64);
         manager.command(id, Command::Accept(Box::new(accept)))?;
         let (_, event) = next(manager)?;
         let Event::Established { .. } = event else {
@@ -143,7 +143,7 @@ fn connect(manager: &mut Manager, end: &mut End, anything: bool) -> Done<()> {
         }
         let parameters = manager.agent.qp_parameters(id).ok_or("no parameters")?;
         start(&end.qp, &end.device, &parameters)?;
-        end.receive(1, 0, 64)?;
+        end.receive(1, 0, 64);
         manager.command(id, Command::Ready { private_data: Vec::new() })?;
         talk(end, anything)?;
         part(manager, id)?;
@@ -155,9 +155,9 @@ fn connect(manager: &mut Manager, end: &mut End, anything: bool) -> Done<()> {
 fn talk(end: &End, anything: bool) -> Done<()> {
     say("connected")?;
     end.words.put(64, WORDS);
-    end.post(2, SendOp::Send, &[end.sge(64, WORDS.len())])?;
+    end.post(2, SendOp::Send, &[end.sge(64, WORDS.len())]);
     for _ in 0..2 {
-        let wc = end.wait(SOON).ok_or("no completion")?;
+        let wc = end.next(SOON).ok_or("no completion")?;
         if wc.status != WcStatus::Success {
             return Err(format!("{wc:?}").into());
         }

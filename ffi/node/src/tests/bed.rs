@@ -43,8 +43,6 @@ fn other_process() {
         "memory" => super::copies::lends_memory(&dir),
         "lend" => super::lend::lends(&dir),
         "interrupt" => super::copies::waits_for_an_interrupt(&dir),
-        "verbs" => super::verbs::serves(&dir, 2),
-        "verbs-1" => super::verbs::serves(&dir, 1),
         "open" => super::node::opens(&dir),
         "crowd" => super::crowd::opens(&dir),
         "refused" => super::crowd::is_refused(&dir),

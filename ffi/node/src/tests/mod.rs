@@ -10,4 +10,3 @@ mod lend;
 mod node;
 mod room;
 mod uplink;
-mod verbs;
