@@ -3,8 +3,7 @@
 //! Needs `ironverbs` and the provider built (`scripts/test.sh build`), and the packages iproute2, perftest, ibverbs-utils, rdmacm-utils and
 //! pciutils.
 
-use ironverbs_tests::stock::Node;
-use std::fs;
+use ironverbs_tests::{program::is_root, stock::Node};
 use std::time::Duration;
 
 /// Shell functions: `shown` prints the devices as libibverbs, the kernel and sysfs list them, `comes WHAT COMMAND` waits until the command
@@ -22,10 +21,6 @@ comes() { what=$1; shift; for i in $(seq 200); do eval "$*" && return; sleep 0.0
 
 fn said<'a>(said: &'a str, word: &str) -> Vec<&'a str> {
     said.lines().filter_map(|line| line.strip_prefix(word)).map(str::trim).collect()
-}
-
-fn is_root() -> bool {
-    fs::metadata("/proc/self").is_ok_and(|own| std::os::unix::fs::MetadataExt::uid(&own) == 0)
 }
 
 /// Each has its own names, addresses, VFs and counters, even while the other gets VFs.

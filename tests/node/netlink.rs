@@ -2,7 +2,7 @@
 //!
 //! Needs `ironverbs` and the provider built (`scripts/test.sh build`), and the packages iproute2, perftest, ibverbs-utils and python3.
 
-use ironverbs_tests::stock::Node;
+use ironverbs_tests::stock::{Node, ironverbs};
 use std::{
     path::Path,
     time::{Duration, Instant},
@@ -218,33 +218,21 @@ fn counters_are_whole_at_every_read_and_true_in_new_views_from_the_start() {
 #[test]
 fn nothing_is_left_when_the_last_process_goes_and_not_before() {
     let node = Node::new("nl-end", 1);
-    let name = node.dir().display().to_string();
-    let supervisors = || {
-        let all = std::fs::read_dir("/proc").expect("/proc").flatten();
-        let ours = all.filter(|entry| {
-            let read = |file: &str| std::fs::read_to_string(entry.path().join(file)).unwrap_or_default();
-            read("comm").trim() == "ironverbs-super" && read("cmdline").contains(&name)
-        });
-        ours.count()
-    };
     // The program ends, but a child of it continues and queries later.
     let out = node.run(&["sh", "-c", "(sleep 1; rdma dev show) & echo gone"]);
     assert!(out.contains("gone") && out.contains("iron1"), "{out}");
-    testkit::until("all supervisors are gone", Duration::from_secs(5), || supervisors() == 0);
+    testkit::until("all supervisors are gone", Duration::from_secs(5), || node.supervisors().is_empty());
 }
 
 #[test]
 fn a_run_of_another_node_inside_a_run_finds_its_devices_in_sysfs() {
     let node = Node::new("nl-nested", 2);
     let other = node.dir().with_extension("inner");
-    let command = std::env::current_exe().expect("our own path");
-    let built = command.ancestors().nth(2).expect("target/<profile>/deps/<test>");
-    let ironverbs =
-        std::env::var("IRONVERBS_BIN").unwrap_or_else(|_| built.join("ironverbs").display().to_string());
     let script = format!(
         "{ironverbs} run -- rdma link show iron2/1; {ironverbs} run --node {0} --vfs 1 -- ibv_devices; \
          {ironverbs} run --node {0} -- {ironverbs} doctor | grep netlink; rm -r {0}",
-        other.display()
+        other.display(),
+        ironverbs = ironverbs().display()
     );
     let out = node.run(&["sh", "-c", &script]);
     assert!(

@@ -1,7 +1,10 @@
 //! A sleeping target: one-sided operations need no thread of it where the host allows direct copies, and otherwise only its parked thread.
 
 use devmodel::state::Counters;
-use ironverbs_tests::stock::{Node, Pair, Running, until_rest};
+use ironverbs_tests::{
+    program::signal,
+    stock::{Node, Pair, Running, until_rest},
+};
 use node::{Node as Runtime, NodeStatus};
 use std::{
     process::Command,
@@ -9,6 +12,7 @@ use std::{
     thread::sleep,
     time::{Duration, Instant},
 };
+use testkit::until;
 
 /// The target's function, and that of the program that accesses it.
 const TARGET: u8 = 1;
@@ -42,11 +46,6 @@ impl Watch {
     }
 }
 
-fn signal(name: &str, pid: u32) {
-    let done = Command::new("kill").args([name, &pid.to_string()]).status().expect("kill");
-    assert!(done.success(), "kill {name} {pid}");
-}
-
 fn state(pid: u32) -> char {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     stat.rsplit(") ").next().and_then(|rest| rest.chars().next()).unwrap_or('?')
@@ -57,14 +56,12 @@ fn under_way(node: &Node, tool: &str) -> (Running, Running, Watch) {
     // An ACK timeout of at least 1 s, so that a short delay of the target does not end the connection.
     let (server, client) =
         Pair::perftest_under_way(node, tool, "iron1", "iron2", &["-D", "4", "-s", "4096", "-u", "18"]);
-    let start = Instant::now();
-    let watch = loop {
-        if let Ok(node) = Runtime::open(node.dir()) {
-            break Watch(node);
-        }
-        assert!(start.elapsed() < Duration::from_secs(20), "no node in {}", node.dir().display());
-        sleep(Duration::from_millis(10));
-    };
+    let mut found = None;
+    until("a node", Duration::from_secs(20), || {
+        found = Runtime::open(node.dir()).ok();
+        found.is_some()
+    });
+    let watch = Watch(found.expect("it was waited for"));
     assert!(watch.wait(1000) >= 1000, "{tool}: nothing arrives at the target");
     (server, client, watch)
 }
@@ -73,7 +70,7 @@ fn under_way(node: &Node, tool: &str) -> (Running, Running, Watch) {
 fn is_worked_on_while_stopped(tool: &str, watch: &Watch, target: u32) {
     until_rest(target, tool);
     // From here on no thread of it runs, not even the parked one.
-    signal("-STOP", target);
+    assert!(signal("STOP", target));
     sleep(Duration::from_millis(100));
     let (_, wakes) = watch.target().expect("the target");
     assert_eq!(state(target), 'T', "{tool}");
@@ -81,7 +78,7 @@ fn is_worked_on_while_stopped(tool: &str, watch: &Watch, target: u32) {
     let after = watch.wait(before + 5000);
     let (_, wakes_after) = watch.target().expect("the target");
     assert_eq!(state(target), 'T', "{tool}");
-    signal("-CONT", target);
+    assert!(signal("CONT", target));
     assert!(after >= before + 5000, "{tool}: {before} frames before, {after} while stopped");
     assert_eq!(wakes_after, wakes, "{tool}: the parked thread");
     println!("{tool}: {} frames while the target was stopped, its parked thread never woken", after - before);
@@ -131,13 +128,13 @@ fn where_copies_are_forbidden_the_parked_thread_does_them() {
         assert!(after >= before + 200, "{tool}: {before} frames, then {after}");
         assert!(wakes_after > wakes, "{tool}: the parked thread was not woken");
         // Stopped for a moment, shorter than the sender's timeout, it processes no frames.
-        signal("-STOP", pid);
+        assert!(signal("STOP", pid));
         sleep(Duration::from_millis(100));
         assert_eq!(state(pid), 'T', "{tool}");
         let stopped = watch.arrived();
         sleep(Duration::from_millis(200));
         let still = watch.arrived();
-        signal("-CONT", pid);
+        assert!(signal("CONT", pid));
         assert_eq!(still, stopped, "{tool}: frames were taken while the target was stopped");
         client.finish();
         server.finish();

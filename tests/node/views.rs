@@ -3,7 +3,10 @@
 //! Needs `ironverbs` and the provider built (`scripts/test.sh build`), and the packages iproute2, perftest, ibverbs-utils, infiniband-diags
 //! and python3.
 
-use ironverbs_tests::stock::{Node, Running, ironverbs, is_heard, port};
+use ironverbs_tests::{
+    program::{is_root, signal},
+    stock::{Node, Running, ironverbs, is_heard, port},
+};
 use std::{fs, path::PathBuf, process::Command, time::Duration};
 use testkit::until;
 
@@ -173,10 +176,9 @@ fn a_view_follows_quick_changes_and_a_node_that_was_made_anew() {
 /// for users other than root.
 #[test]
 fn a_run_inside_a_view_brings_its_vfs_to_the_view() {
-    let root = fs::metadata("/proc/self").is_ok_and(|own| std::os::unix::fs::MetadataExt::uid(&own) == 0);
     let nobody = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"];
     for (name, user) in [("views-inside", &[][..]), ("views-nobody", &nobody)] {
-        if !user.is_empty() && !root {
+        if !user.is_empty() && !is_root() {
             continue;
         }
         let node = Node::new(name, 2).under(user).installed();
@@ -196,7 +198,7 @@ fn a_run_inside_a_view_brings_its_vfs_to_the_view() {
 #[test]
 fn users_of_a_group_share_roots_node() {
     const GROUP: &str = "4321";
-    if !fs::metadata("/proc/self").is_ok_and(|own| std::os::unix::fs::MetadataExt::uid(&own) == 0) {
+    if !is_root() {
         println!("skipped: only root can share a node");
         return;
     }
@@ -249,10 +251,9 @@ fn a_view_without_its_supervisor_stays_as_it_was_and_nothing_waits() {
     );
     let mut shell = Shell::start(&node, &script);
     shell.reaches(1);
-    for supervisor in supervisors(&node) {
-        let status = Command::new("kill").args(["-KILL", &supervisor.to_string()]).status();
-        assert!(status.expect("kill").success());
-    }
+    let supervisors = node.supervisors();
+    assert!(!supervisors.is_empty(), "nobody supervises");
+    supervisors.into_iter().for_each(|supervisor| assert!(signal("KILL", supervisor)));
     want(&node, "6", &[]);
     shell.goes_on(1);
     let printed = shell.finish();
@@ -326,16 +327,3 @@ print("devices", len(now))
 opened(held)
 opened([device for device in now if verbs.ibv_get_device_name(device) == b"iron6"])
 "#;
-
-/// Returns the processes that supervise programs of the node.
-fn supervisors(node: &Node) -> Vec<u32> {
-    let name = node.dir().display().to_string();
-    let all = fs::read_dir("/proc").expect("/proc").flatten();
-    let ours = all.filter(|entry| {
-        let read = |file: &str| fs::read_to_string(entry.path().join(file)).unwrap_or_default();
-        read("comm").trim() == "ironverbs-super" && read("cmdline").contains(&name)
-    });
-    let pids: Vec<u32> = ours.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();
-    assert!(!pids.is_empty(), "nobody supervises");
-    pids
-}

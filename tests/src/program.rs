@@ -22,6 +22,29 @@ pub fn may_send_raw() -> bool {
     set.is_some_and(|set| set >> NET_RAW & 1 != 0)
 }
 
+/// Returns true if root runs this process.
+pub fn is_root() -> bool {
+    std::fs::metadata("/proc/self").is_ok_and(|own| std::os::unix::fs::MetadataExt::uid(&own) == 0)
+}
+
+/// Sends signal `name` to process `pid`. Returns false if there is none.
+pub fn signal(name: &str, pid: u32) -> bool {
+    let sent = Command::new("kill").args([&format!("-{name}"), &pid.to_string()]).output();
+    sent.is_ok_and(|sent| sent.status.success())
+}
+
+/// Writes a line for the test that started this process.
+pub fn say(line: impl std::fmt::Display) {
+    println!("{line}");
+    let _ = std::io::stdout().flush();
+}
+
+/// Reads a line of the test that started this process; `None` if it says no more.
+pub fn hear() -> Option<String> {
+    let mut line = String::new();
+    (std::io::stdin().read_line(&mut line).ok()? > 0).then(|| line.trim().to_owned())
+}
+
 /// Returns the directory of the built `ironverbs`, beside the calling test.
 ///
 /// # Panics

@@ -4,15 +4,16 @@
 use crate::{
     bed::Chaos,
     bystander::{Baseline, Rounds, SOON, UNDISTURBED},
+    program::signal,
     stock::{self, LISTENING, Node, Running, address, is_heard, locks, port},
 };
 use node::Node as Runtime;
 use std::{
     fs,
-    process::Command,
     thread::sleep,
     time::{Duration, Instant},
 };
+use testkit::until;
 
 /// Pairs of programs that run at once: more programs than processors.
 const AT_ONCE: usize = 3;
@@ -142,22 +143,6 @@ struct Traffic<'a> {
     unsupervised: usize,
 }
 
-fn signal(name: &str, pid: u32) -> bool {
-    let sent = Command::new("kill").args([&format!("-{name}"), &pid.to_string()]).output();
-    sent.is_ok_and(|sent| sent.status.success())
-}
-
-/// Returns the supervisors of programs on `node`.
-fn supervisors(node: &Node) -> Vec<u32> {
-    let dir = node.dir().display().to_string();
-    let pids = fs::read_dir("/proc").into_iter().flatten().flatten();
-    let pids = pids.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
-    let read = |pid: &u32, file: &str| fs::read_to_string(format!("/proc/{pid}/{file}")).unwrap_or_default();
-    pids.filter(|pid| read(pid, "comm").trim() == "ironverbs-super")
-        .filter(|pid| read(pid, "cmdline").split('\0').any(|word| word == dir))
-        .collect()
-}
-
 impl Traffic<'_> {
     fn draw(&mut self, below: u64) -> u64 {
         (self.random.draw() >> 20) % below
@@ -211,6 +196,11 @@ impl Traffic<'_> {
         while self.pairs.len() < AT_ONCE {
             self.start();
         }
+        self.look()
+    }
+
+    /// Checks the pairs that have ended.
+    fn look(&mut self) -> Result<(), String> {
         let mut i = 0;
         while i < self.pairs.len() {
             match self.pairs[i].go_on(self.node)? {
@@ -254,7 +244,7 @@ impl Traffic<'_> {
     /// Chooses a living process of any pair, or a supervisor of any program. Returns its pid, and pair and side if it belongs to one.
     fn victim(&mut self) -> Option<(u32, Option<(usize, usize)>)> {
         if self.draw(5) == 0 {
-            let all = supervisors(self.node);
+            let all = self.node.supervisors();
             let which = self.draw(all.len().max(1) as u64) as usize;
             return Some((*all.get(which)?, None));
         }
@@ -274,13 +264,7 @@ impl Traffic<'_> {
     /// Lets all pairs complete.
     fn finish(&mut self) -> Result<(), String> {
         while !self.pairs.is_empty() {
-            let mut i = 0;
-            while i < self.pairs.len() {
-                match self.pairs[i].go_on(self.node)? {
-                    true => i += 1,
-                    false => self.end(i)?,
-                }
-            }
+            self.look()?;
             sleep(Duration::from_millis(5));
         }
         Ok(())
@@ -417,12 +401,8 @@ pub fn run(fate: Fate, count: usize, infiniband: bool, torture: &str) {
     let options = [gid, &["-F", "-q", "8", "-n", "200"]].concat();
     stock::Pair::plain(&node, "ib_write_bw", "iron1", "iron2", &options).has_figures("a fresh pair");
     let status = runtime.status().expect("status");
-    let begun = Instant::now();
     // Supervisors end together with their programs, and not before.
-    while !supervisors(&node).is_empty() {
-        assert!(begun.elapsed() < SOON, "supervisors are left: {:?}", supervisors(&node));
-        sleep(Duration::from_millis(20));
-    }
+    until("all supervisors are gone", SOON, || node.supervisors().is_empty());
     let after = (Baseline::of(&runtime), locks(&node, 0..u64::MAX));
     assert_eq!(after, before, "IRONVERBS_SEED={seed}");
     let strange: Vec<_> = files(&node).into_iter().filter(|name| !FILES.contains(&name.as_str())).collect();

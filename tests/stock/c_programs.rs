@@ -2,9 +2,8 @@
 //!
 //! Needs `ironverbs` and the provider built (`scripts/test.sh build`), a C compiler and libibverbs-dev.
 
-use crate::trust::is_root;
 use ironverbs_tests::{
-    program::may_send_raw,
+    program::{is_root, may_send_raw},
     stock::{Node, compiled, compiled_alone, compiled_cm, renamed_libraries},
 };
 
@@ -12,9 +11,7 @@ use ironverbs_tests::{
 fn kept(name: &str, devices: &[&str]) -> (usize, String) {
     let program = compiled(name);
     let node = Node::new(&format!("c-{name}"), 2);
-    let mut command = vec![program.to_str().expect("a path in UTF-8")];
-    command.extend(devices);
-    let out = node.run(&command);
+    let out = node.run(&[&[&*program], devices].concat());
     (out.lines().filter(|line| line.ends_with(" ok")).count(), out)
 }
 
@@ -43,25 +40,25 @@ fn raw_packets_have_checksums_filled_in_tags_beside_them_and_receives_flushed() 
 #[test]
 fn a_program_that_closes_all_descriptors_keeps_the_files_that_get_their_numbers() {
     let program = compiled_cm("closed");
-    let out = Node::new("c-closed", 2).run(&[program.to_str().expect("a path in UTF-8"), "iron1"]);
+    let out = Node::new("c-closed", 2).run(&[&program, "iron1"]);
     assert!(out.contains("as they were ok"), "{out}");
 }
 
 #[test]
 fn a_program_registers_no_more_than_it_may_lock_unless_it_is_told_so() {
     let program = compiled("pinned");
-    let program = program.to_str().expect("a path in UTF-8");
-    let limited = Node::new("c-pinned", 2).with("IRONVERBS_MEMLOCK", "1").run(&[program, "iron1", "limited"]);
+    let limited =
+        Node::new("c-pinned", 2).with("IRONVERBS_MEMLOCK", "1").run(&[&program, "iron1", "limited"]);
     assert!(limited.contains("limited ok"), "{limited}");
     let node = Node::new("c-unpinned", 2).with("IRONVERBS_MEMLOCK", "1").without_memlock();
-    let unlimited = node.run(&[program, "iron1", "unlimited"]);
+    let unlimited = node.run(&[&program, "iron1", "unlimited"]);
     assert!(unlimited.contains("unlimited ok"), "{unlimited}");
 }
 
 #[test]
 fn memory_that_goes_while_it_is_registered_is_an_error_for_writes_and_reads_alike() {
     let program = compiled("gone");
-    let command = [program.to_str().expect("a path in UTF-8"), "iron1", "iron2"];
+    let command = [&program, "iron1", "iron2"];
     let places = [
         ("here ", "remote access error"),
         ("there ", "remote access error"),
@@ -121,7 +118,7 @@ fn queues_lie_in_huge_pages_where_the_environment_wants_that_and_nowhere_else() 
 fn what_verbs_refuse_they_refuse_with_the_codes_that_the_page_has() {
     let program = compiled("codes");
     let node = Node::new("c-codes", 2);
-    let said = node.run(&[program.to_str().expect("a path in UTF-8"), "iron1"]);
+    let said = node.run(&[&program, "iron1"]);
     let page =
         std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/codes.md")).expect("the page");
     let rows = page.lines().filter(|line| line.starts_with("| `"));
@@ -150,14 +147,13 @@ fn threads_share_a_queue_pair_and_fork_while_others_register() {
 #[test]
 fn a_libibverbs_that_a_program_brings_along_sees_the_devices_beside_the_systems() {
     let program = compiled_alone("libraries");
-    let program = program.to_str().expect("a path in UTF-8");
     let own = renamed_libraries("bundled-c").join("libibverbs-0.so");
     let own = own.to_str().expect("a path in UTF-8");
     for (name, first, second) in
         [("own-second", "libibverbs.so.1", own), ("own-first", own, "libibverbs.so.1")]
     {
         let node = Node::new(&format!("c-{name}"), 2);
-        let out = node.run(&[program, first, second]);
+        let out = node.run(&[&program, first, second]);
         for promise in ["first ok", "second ok", "traffic ok", "closing ok"] {
             assert!(out.lines().any(|line| line == promise), "{name}: expected {promise:?} in\n{out}");
         }
@@ -169,8 +165,7 @@ fn a_libibverbs_that_a_program_brings_along_sees_the_devices_beside_the_systems(
 #[test]
 fn threads_that_poll_make_way_for_a_caller_that_spins_where_processors_are_few() {
     let program = compiled("pollers");
-    let program = program.to_str().expect("a path in UTF-8");
-    let out = Node::new("c-pollers", 1).run(&["taskset", "-c", "0,1", program, "iron1", "2", "2000"]);
+    let out = Node::new("c-pollers", 1).run(&["taskset", "-c", "0,1", &program, "iron1", "2", "2000"]);
     let slept: Vec<u32> = out.split_whitespace().skip(3).filter_map(|times| times.parse().ok()).collect();
     // Usually about 4,000 sleeps each; a thread that only yields never sleeps voluntarily.
     assert!(slept.len() == 2 && slept.iter().all(|times| *times >= 100), "{out}");

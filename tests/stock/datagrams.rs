@@ -101,16 +101,15 @@ fn header(said: &str) -> Vec<u8> {
 #[test]
 fn a_datagram_is_answered_with_an_address_handle_made_of_its_completion() {
     let program = compiled("reply");
-    let program = program.to_str().expect("a path in UTF-8");
     let node = Node::new("reply", 2);
     for (from, to) in PEERS {
         // IPv6: the header of the packet, which equals a GRH except for the next header (IBTA A17.4.5.2).
-        let said = node.run(&[program, from, to, "0"]);
+        let said = node.run(&[&program, from, to, "0"]);
         assert!(said.contains("answered"), "{said}");
         let grh = header(&said);
         assert_eq!((grh[0], &grh[1..4], grh[6], grh[7]), (0x62, &[0x21, 0x23, 0x45][..], 17, 9), "{said}");
         // IPv4: its header is in the last 20 bytes.
-        let said = node.run(&[program, from, to, "1"]);
+        let said = node.run(&[&program, from, to, "1"]);
         assert!(said.contains("answered"), "{said}");
         let ip = &header(&said)[20..];
         let host = |dev: &str| 1 + dev.trim_start_matches("iron").parse::<u8>().expect("a number");
@@ -118,6 +117,6 @@ fn a_datagram_is_answered_with_an_address_handle_made_of_its_completion() {
         assert_eq!(ip[12..], [127, 0, 0, host(from), 127, 0, 0, host(to)], "{said}");
     }
     let node = node.beside(7).on_infiniband();
-    let said = node.run(&[program, "iron1", "iron2", "0"]);
+    let said = node.run(&[&program, "iron1", "iron2", "0"]);
     assert!(said.contains("answered") && header(&said)[6] == 0x1b, "{said}");
 }

@@ -61,7 +61,7 @@ fn programs_run_within_limits_as_without() {
 
 #[test]
 fn programs_run_that_lock_all_their_memory() {
-    let lock = compiled_library("locked").display().to_string();
+    let lock = compiled_library("locked");
     all_run("lock", &words(&format!("env LD_PRELOAD={lock}")));
 }
 
@@ -72,7 +72,7 @@ fn sanitizers_have_nothing_to_say_of_programs_that_are_right() {
         let program = sanitized("queues", kind);
         let node = Node::new(&format!("sanitized-{kind}"), 2)
             .with("TSAN_OPTIONS", "ignore_noninstrumented_modules=1");
-        let out = node.run(&[program.to_str().expect("a path in UTF-8"), "iron1"]);
+        let out = node.run(&[&program, "iron1"]);
         assert_eq!(out.lines().filter(|line| line.ends_with(" ok")).count(), 5, "{kind}: {out}");
         assert!(!out.contains("Sanitizer") && !out.contains("runtime error"), "{kind}: {out}");
     }

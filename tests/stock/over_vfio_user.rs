@@ -127,7 +127,7 @@ fn raw_packets_are_sent_spread_and_rid_of_their_tags() {
     let served = Served::new("vu-raw");
     let [first, second] = [0, 1].map(|n| served.sockets[n].display().to_string());
     for (name, promises) in [("raw", [1, 4]), ("spread", [3, 7])] {
-        let program = compiled(name).display().to_string();
+        let program = compiled(name);
         let view = ["--vfio-user", &first, "--vfio-user", &second, "--", &program, "iron0", "iron1"];
         let out = served.node.ironverbs(&["run"], &view).finish();
         let kept = out.lines().filter(|line| line.ends_with(" ok")).count();
@@ -139,7 +139,7 @@ fn raw_packets_are_sent_spread_and_rid_of_their_tags() {
 #[test]
 fn open_mpi_sends_and_checks_messages_of_every_size() {
     let served = Served::new("vu-mpi");
-    let program = compiled_mpi("ranks").display().to_string();
+    let program = compiled_mpi("ranks");
     // One program for all ranks: mpirun of Open MPI 5.0.7 crashes if a job has two, even of true(1).
     let rank = r#"
         rank=$OMPI_COMM_WORLD_RANK program=$1 ironverbs=$2
@@ -232,8 +232,7 @@ fn a_program_hears_that_its_device_is_gone() {
     let program = compiled("fatal");
     let mut served = Served::new("vu-fatal");
     let sign = served.home.join("open");
-    let [program, file] = [&program, &sign].map(|path| path.to_str().expect("a path in UTF-8"));
-    let waiting = served.run(1, &[program, "iron0", file]);
+    let waiting = served.run(1, &[&program, "iron0", &sign.display().to_string()]);
     until("the device is open", Duration::from_secs(20), || sign.exists());
     served.server.kill();
     waiting.finish();
@@ -283,7 +282,7 @@ fn a_program_in_traffic_ends_when_its_function_is_lost() {
 /// A program that reads events gets one, and destroys all its objects.
 #[test]
 fn a_program_in_traffic_hears_that_its_device_is_gone() {
-    let program = compiled("fatal").display().to_string();
+    let program = compiled("fatal");
     for how in LOST {
         let served = Served::misbehaving("vu-lost-event", how);
         let socket = served.sockets[0].display().to_string();
@@ -299,7 +298,7 @@ fn a_program_in_traffic_hears_that_its_device_is_gone() {
 #[test]
 fn a_connection_to_a_guest_lasts_although_nothing_shows_that_its_manager_lives() {
     const SOON: Duration = Duration::from_secs(20);
-    let program = compiled_cpp("farewell").display().to_string();
+    let program = compiled_cpp("farewell");
     let served = Served::new("vu-meets");
     let place = format!(
         "vfio-user={};address=127.0.0.2;neighbour=127.0.0.1=02:1b:56:00:00:00",

@@ -207,7 +207,7 @@ fn losing_a_peer_is_reported() {
 
 #[test]
 fn a_connection_can_be_ended_by_what_a_program_does_at_its_exit() {
-    let program = compiled_cpp("farewell").display().to_string();
+    let program = compiled_cpp("farewell");
     for more in ["", "atexit"] {
         let pair = pair("cm-farewell", &program, &format!("{program} {SERVER} {more}"));
         assert_eq!(pair.client, "disconnected\nparted\n", "{more}");
@@ -231,7 +231,7 @@ fn a_burst_of_requests_to_a_program_that_slept_is_answered() {
 
 #[test]
 fn events_at_the_same_time_keep_their_order() {
-    let program = compiled_cpp("fickle").display().to_string();
+    let program = compiled_cpp("fickle");
     let node = Node::new("cm-order", 2);
     let asked = |what: &str| {
         let there = || node.run(&words("rdma resource show cm_id")).contains(what);

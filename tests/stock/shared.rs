@@ -114,14 +114,13 @@ fn killed_programs_leave_nothing_to_one_that_only_watches() {
 #[test]
 fn answers_events_and_what_processes_share_are_as_the_manual_pages_say() {
     let program = compiled("shared");
-    let path = program.to_str().expect("a path in UTF-8");
     let node = Node::new("shared-c", 2);
     // A program alone on its function, and one beside another.
     for device in ["iron1", "iron2", "iron1"] {
-        let said = node.run(&[path, device, "1"]);
+        let said = node.run(&[&program, device, "1"]);
         assert!(said.contains("all as it should be"), "{said}");
     }
     let infiniband = node.beside(7).on_infiniband();
-    let said = infiniband.run(&[path, "iron1", "0"]);
+    let said = infiniband.run(&[&program, "iron1", "0"]);
     assert!(said.contains("all as it should be"), "{said}");
 }

@@ -2,7 +2,7 @@
 
 use ironverbs_tests::{
     program::{built, may_send_raw},
-    stock::{Node, Pair, Running, compiled, compiled_cpp, customers, ironverbs},
+    stock::{Node, Pair, Running, compiled, compiled_cpp, customers, figures, ironverbs},
 };
 use std::{
     fs,
@@ -17,9 +17,7 @@ use testkit::until;
 fn sim(words: &[&str]) -> Vec<Vec<f64>> {
     let out = Command::new(ironverbs()).arg("sim").args(words).output().expect("ironverbs");
     assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
-    let text = String::from_utf8_lossy(&out.stdout).into_owned();
-    let numbers = |line: &str| line.split_whitespace().map(str::parse).collect::<Result<Vec<f64>, _>>().ok();
-    text.lines().filter_map(numbers).collect()
+    figures(&String::from_utf8_lossy(&out.stdout))
 }
 
 /// The rows that a perftest program prints in virtual time.
@@ -62,8 +60,7 @@ fn perftest_prints_what_the_simulation_says() {
 #[test]
 fn a_program_that_polls_until_a_deadline_comes_back_then() {
     let program = compiled("deadline");
-    let out =
-        Node::new("timed-deadline", 2).timed().run(&[program.to_str().expect("a path in UTF-8"), "iron1"]);
+    let out = Node::new("timed-deadline", 2).timed().run(&[&program, "iron1"]);
     let numbers =
         |line: &str| line.split_whitespace().filter_map(|word| word.parse().ok()).collect::<Vec<f64>>();
     let found: Vec<_> = out.lines().map(numbers).collect();
@@ -130,8 +127,7 @@ fn groups_and_raw_frames_live_in_virtual_time() {
     let said = end("--client", "iron2", two, one).finish();
     server.finish();
     // There and back by the same units as a SEND of that size.
-    let numbers = |line: &str| line.split_whitespace().map(str::parse).collect::<Result<Vec<f64>, _>>().ok();
-    let found = said.lines().filter_map(numbers).next_back().expect("a row")[4];
+    let found = figures(&said).pop().expect("a row")[4];
     let expected = sim(&["send_lat", "-s", "1024"])[0][4];
     assert!((found - expected).abs() < 0.05 * expected, "{found}, not {expected}");
 }

@@ -4,7 +4,7 @@
 //! Needs `ironverbs` and the provider built (`scripts/test.sh build`), root, setpriv and a C compiler. Tests with requirements that are not
 //! met say so, and are skipped.
 
-use ironverbs_tests::stock::Node;
+use ironverbs_tests::{program::is_root, stock::Node};
 use std::{
     fs,
     os::unix::fs::{MetadataExt, PermissionsExt},
@@ -143,8 +143,4 @@ fn what_a_member_of_the_group_puts_in_the_directory_does_nothing_to_root() {
         fs::remove_dir_all(node.dir()).expect("the node's directory");
         node.ironverbs(&["node", "create"], &create).finish();
     }
-}
-
-pub fn is_root() -> bool {
-    fs::metadata("/proc/self").is_ok_and(|own| own.uid() == 0)
 }

@@ -49,15 +49,14 @@ pub struct Lab {
 impl Lab {
     /// Sets up a node on which `program` can run. Returns `None` if it is not installed.
     pub fn new(program: Program) -> Option<Self> {
-        let path = |program: PathBuf| program.to_str().expect("a path in UTF-8").to_owned();
         let words = match program {
             Program::True => vec!["true".into()],
             Program::Devices => vec!["ibv_devinfo".into()],
             Program::Rdma => vec!["rdma".into(), "link".into()],
-            Program::Objects => vec![path(compiled("objects")), "iron1".into(), "iron2".into()],
+            Program::Objects => vec![compiled("objects"), "iron1".into(), "iron2".into()],
             Program::Connects => {
                 let port = 20_000 + std::process::id() % 20_000;
-                vec![path(compiled_cm("connects")), "127.0.0.2".into(), port.to_string()]
+                vec![compiled_cm("connects"), "127.0.0.2".into(), port.to_string()]
             }
             Program::Create | Program::Status | Program::Serve => Vec::new(),
         };
@@ -74,7 +73,7 @@ impl Lab {
         let _ = fs::remove_dir_all(&dir);
         fs::create_dir(&dir).expect("a directory in memory");
         let counts = std::env::temp_dir().join(name);
-        let shim = Shim::new(compiled_library("shortage"), counts);
+        let shim = Shim::new(compiled_library("shortage").into(), counts);
         Some(Self { program, shim, dir, ironverbs: built().join("ironverbs"), words, says: String::new() })
     }
 

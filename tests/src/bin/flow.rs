@@ -4,8 +4,11 @@
 //! moved both ways, and at the end `failed STATUS`. It exits when its standard input ends.
 
 use driver::{Completion, SendOp, Sge, WcOpcode, WcStatus};
-use ironverbs_tests::end::{Card, End, Patience, Words, queue_pair};
-use std::{error::Error, io::Write, path::PathBuf, sync::Arc};
+use ironverbs_tests::{
+    end::{Card, End, Patience, Words, queue_pair},
+    program::{hear, say},
+};
+use std::{error::Error, path::PathBuf, sync::Arc};
 
 /// Layout of the memory: outgoing data, data written by the peer, received messages.
 const WRITTEN: usize = 128 << 10;
@@ -19,17 +22,6 @@ const DEPTH: u64 = 16;
 /// A short timeout, about 8 x 8 ms, but longer than a busy machine preempts a program that holds a lock.
 const PATIENCE: Patience = Patience { timeout: 11, retry_cnt: 7 };
 
-fn say(line: impl std::fmt::Display) -> std::io::Result<()> {
-    let mut out = std::io::stdout().lock();
-    writeln!(out, "{line}")?;
-    out.flush()
-}
-
-fn hear() -> Option<String> {
-    let mut line = String::new();
-    (std::io::stdin().read_line(&mut line).ok()? > 0).then(|| line.trim().to_owned())
-}
-
 fn main() -> Result<(), Box<dyn Error>> {
     let mut args = std::env::args().skip(1);
     let usage = "usage: flow DIR FID";
@@ -38,15 +30,15 @@ fn main() -> Result<(), Box<dyn Error>> {
     let device = node::open_device(&dir, fid)?;
     let mut end = End::new(device, LEN)?;
     loop {
-        say(format!("card {}", end.card()))?;
+        say(format!("card {}", end.card()));
         let Some(line) = hear() else { return Ok(()) };
         let peer: Card = line.parse()?;
         end.connect(&peer, PATIENCE)?;
-        say("connected")?;
+        say("connected");
         // The peer must be ready to receive before our timeout starts.
         let Some(_) = hear() else { return Ok(()) };
         let failure = flow(&end, &peer)?;
-        say(format!("failed {failure:?}"))?;
+        say(format!("failed {failure:?}"));
         // A new QP for the next peer; the old one is destroyed together with its remaining completions in the CQ.
         let old = std::mem::replace(&mut end.qp, queue_pair(&end.pd, &end.cq)?);
         old.destroy()?;
@@ -83,7 +75,7 @@ fn flow(end: &End, peer: &Card) -> Result<WcStatus, Box<dyn Error>> {
         }
         if !said && done > 2 * DEPTH && received > 2 {
             said = true;
-            say("flowing")?;
+            say("flowing");
         }
         if n == 0 {
             std::thread::yield_now();

@@ -15,27 +15,18 @@ use hwspec::wire::{
 use ironverbs_tests::{
     end::{End, queue_pair},
     manager::{Manager, start},
+    program::{hear, say},
 };
 use node::place::Place;
-use std::{error::Error, io::Write, path::PathBuf, time::Duration};
+use std::{error::Error, path::PathBuf, time::Duration};
 
 const SOON: Duration = Duration::from_secs(20);
 const WORDS: &[u8; 16] = b"we have met here";
 
 type Done<T> = Result<T, Box<dyn Error>>;
 
-fn say(line: impl std::fmt::Display) -> std::io::Result<()> {
-    let mut out = std::io::stdout().lock();
-    writeln!(out, "{line}")?;
-    out.flush()
-}
-
-fn hear() -> Done<String> {
-    let mut line = String::new();
-    match std::io::stdin().read_line(&mut line)? {
-        0 => Err("nobody speaks to me".into()),
-        _ => Ok(line.trim().to_owned()),
-    }
+fn heard() -> Done<String> {
+    hear().ok_or_else(|| "nobody speaks to me".into())
 }
 
 fn main() -> Done<()> {
@@ -55,7 +46,7 @@ fn main() -> Done<()> {
     let device = if matches!(place, Place::Node { .. }) { place.open()? } else { device };
     let mut end = End::new(device.clone(), 4096)?;
     let port = device.port()?;
-    say(format!("port {:032x} {}", u128::from_be_bytes(device.gid((port.lid == 0).into())?), port.lid))?;
+    say(format!("port {:032x} {}", u128::from_be_bytes(device.gid((port.lid == 0).into())?), port.lid));
     match role.as_str() {
         "listen" => listen(&mut manager, &mut end, anything),
         _ => {
@@ -71,10 +62,10 @@ fn next(manager: &mut Manager) -> Done<(ConnId, Event)> {
 }
 
 fn listen(manager: &mut Manager, end: &mut End, anything: bool) -> Done<()> {
-    let service_id = service_id(PortSpace::Tcp, hear()?.parse()?);
+    let service_id = service_id(PortSpace::Tcp, heard()?.parse()?);
     let listener = manager.agent.open()?;
     manager.command(listener, Command::Listen { service_id })?;
-    say("listening")?;
+    say("listening");
     loop {
         let (id, event) = next(manager)?;
         let Event::Request(request) = event else {
@@ -116,7 +107,7 @@ fn listen(manager: &mut Manager, end: &mut End, anything: bool) -> Done<()> {
 
 fn connect(manager: &mut Manager, end: &mut End, anything: bool) -> Done<()> {
     loop {
-        let line = hear()?;
+        let line = heard()?;
         let mut words = line.split_whitespace();
         let mut word = || words.next().ok_or("GID, LID and service are missing");
         let gid = u128::from_str_radix(word()?, 16)?.to_be_bytes();
@@ -135,7 +126,7 @@ fn connect(manager: &mut Manager, end: &mut End, anything: bool) -> Done<()> {
         match next(manager)?.1 {
             Event::Reply(_) => {}
             Event::Rejected { reason, .. } => {
-                say(format!("rejected {reason:?}"))?;
+                say(format!("rejected {reason:?}"));
                 manager.command(id, Command::Destroy)?;
                 continue;
             }
@@ -153,7 +144,7 @@ fn connect(manager: &mut Manager, end: &mut End, anything: bool) -> Done<()> {
 
 /// Exchanges a message each way.
 fn talk(end: &End, anything: bool) -> Done<()> {
-    say("connected")?;
+    say("connected");
     end.words.put(64, WORDS);
     end.post(2, SendOp::Send, &[end.sge(64, WORDS.len())]);
     for _ in 0..2 {
@@ -165,7 +156,8 @@ fn talk(end: &End, anything: bool) -> Done<()> {
     if !anything && end.words.bytes(0, WORDS.len()) != WORDS {
         return Err("another message was expected".into());
     }
-    Ok(say("heard")?)
+    say("heard");
+    Ok(())
 }
 
 /// Disconnects, even if the other side does so too.
@@ -186,5 +178,6 @@ fn finish(manager: &mut Manager, end: &mut End, id: ConnId) -> Done<()> {
     let old = std::mem::replace(&mut end.qp, queue_pair(&end.pd, &end.cq)?);
     old.destroy()?;
     end.words.put(0, &[0; 16]);
-    Ok(say("ended")?)
+    say("ended");
+    Ok(())
 }

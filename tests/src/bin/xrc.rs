@@ -8,17 +8,14 @@ use driver::{
     AccessFlags, Completion, Cq, Dm, FileId, Mr, Pd, Qp, QpInit, RecvWr, Service, Sge, Srq, SrqInit,
     WcStatus, XrcDomain, XrcOpen,
 };
-use ironverbs_tests::end::{Card, Patience, Words, connect, register};
-use std::{error::Error, io::Write, os::unix::fs::MetadataExt, path::PathBuf};
+use ironverbs_tests::{
+    end::{Card, Patience, Words, connect, register},
+    program::{hear, say},
+};
+use std::{error::Error, os::unix::fs::MetadataExt, path::PathBuf};
 
 const RECEIVES: u32 = 8;
 const ROOM: usize = 1024;
-
-fn say(line: impl std::fmt::Display) -> std::io::Result<()> {
-    let mut out = std::io::stdout().lock();
-    writeln!(out, "{line}")?;
-    out.flush()
-}
 
 fn main() -> Result<(), Box<dyn Error>> {
     let mut args = std::env::args().skip(1);
@@ -44,12 +41,10 @@ fn main() -> Result<(), Box<dyn Error>> {
     let dm = Dm::alloc(&device, ROOM as u64, 0)?;
     let access = AccessFlags::LOCAL_WRITE | AccessFlags::ZERO_BASED;
     let _region = Mr::of_device(&pd, &dm, 0, ROOM, access)?;
-    say(format!("target {} {} {}", u128::from_be_bytes(device.gid(1)?), target.qpn(), srq.srqn()))?;
-    let mut line = String::new();
-    std::io::stdin().read_line(&mut line)?;
-    connect(&target, &line.parse::<Card>()?, Patience::default())?;
-    say("connected")?;
-    let end = std::thread::spawn(|| std::io::stdin().read_line(&mut String::new()));
+    say(format!("target {} {} {}", u128::from_be_bytes(device.gid(1)?), target.qpn(), srq.srqn()));
+    connect(&target, &hear().unwrap_or_default().parse::<Card>()?, Patience::default())?;
+    say("connected");
+    let end = std::thread::spawn(hear);
     let mut out = [Completion::default()];
     while !end.is_finished() {
         if cq.poll(&mut out) == 0 {
@@ -57,7 +52,7 @@ fn main() -> Result<(), Box<dyn Error>> {
             continue;
         }
         assert_eq!(out[0].status, WcStatus::Success);
-        say(format!("received {}", out[0].byte_len))?;
+        say(format!("received {}", out[0].byte_len));
     }
     Ok(())
 }

@@ -6,29 +6,40 @@ use std::{
     process::Command,
 };
 
-/// Compiles `tests/programs/NAME.c`.
-pub fn compiled(name: &str) -> PathBuf {
-    built("cc", &format!("{name}.c"), &["-libverbs", "-pthread"])
+/// Compiles `tests/programs/NAME.c`. Returns the path, as do the following functions.
+pub fn compiled(name: &str) -> String {
+    built("cc", name, "c", &["-libverbs", "-pthread"])
 }
 
 /// Compiles `tests/programs/NAME.c`, which uses librdmacm.
-pub fn compiled_cm(name: &str) -> PathBuf {
-    built("cc", &format!("{name}.c"), &["-lrdmacm", "-libverbs"])
+pub fn compiled_cm(name: &str) -> String {
+    built("cc", name, "c", &["-lrdmacm", "-libverbs"])
+}
+
+/// Compiles `tests/programs/NAME.cpp`, which uses librdmacm.
+pub fn compiled_cpp(name: &str) -> String {
+    built("c++", name, "cpp", &["-lrdmacm", "-libverbs", "-pthread"])
 }
 
 /// Compiles `tests/programs/NAME.c`, an Open MPI program.
-pub fn compiled_mpi(name: &str) -> PathBuf {
-    built("mpicc", &format!("{name}.c"), &[])
+pub fn compiled_mpi(name: &str) -> String {
+    built("mpicc", name, "c", &[])
 }
 
 /// Compiles `tests/programs/NAME.c` to a library for LD_PRELOAD.
-pub fn compiled_library(name: &str) -> PathBuf {
-    built("cc", &format!("{name}.c"), &["-shared", "-fPIC", "-ldl"])
+pub fn compiled_library(name: &str) -> String {
+    built("cc", name, "c", &["-shared", "-fPIC", "-ldl"])
 }
 
 /// Compiles `tests/programs/NAME.c`, which finds its libraries itself.
-pub fn compiled_alone(name: &str) -> PathBuf {
-    built("cc", &format!("{name}.c"), &["-ldl"])
+pub fn compiled_alone(name: &str) -> String {
+    built("cc", name, "c", &["-ldl"])
+}
+
+/// Compiles `tests/programs/NAME.c` for a sanitizer: `address`, `undefined` or `thread`.
+pub fn sanitized(name: &str, kind: &str) -> String {
+    let libraries = ["-libverbs", "-pthread", "-g", &format!("-fsanitize={kind}")];
+    built_as(&format!("{name}-{kind}"), "cc", &format!("{name}.c"), &libraries)
 }
 
 /// Directory for compiled programs and changed libraries: `CARGO_TARGET_TMPDIR` of the calling test, which cargo does not set for
@@ -37,23 +48,11 @@ pub(super) fn scratch() -> PathBuf {
     target().join("tmp")
 }
 
-/// Compiles `tests/programs/NAME.c` for a sanitizer: `address`, `undefined` or `thread`.
-pub fn sanitized(name: &str, kind: &str) -> PathBuf {
-    let sanitize = format!("-fsanitize={kind}");
-    built_as(
-        &format!("{name}-{kind}"),
-        "cc",
-        &format!("{name}.c"),
-        &["-libverbs", "-pthread", "-g", &sanitize],
-    )
+fn built(compiler: &str, name: &str, language: &str, libraries: &[&str]) -> String {
+    built_as(name, compiler, &format!("{name}.{language}"), libraries)
 }
 
-fn built(compiler: &str, source: &str, libraries: &[&str]) -> PathBuf {
-    let name = source.split('.').next().expect("a name");
-    built_as(name, compiler, source, libraries)
-}
-
-fn built_as(name: &str, compiler: &str, source: &str, libraries: &[&str]) -> PathBuf {
+fn built_as(name: &str, compiler: &str, source: &str, libraries: &[&str]) -> String {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("programs").join(source);
     let program = scratch().join(name);
     // Concurrent tests may need the same program: under its final name it is always complete.
@@ -63,10 +62,5 @@ fn built_as(name: &str, compiler: &str, source: &str, libraries: &[&str]) -> Pat
     let said = command.output().expect("a compiler (apt-get install gcc g++ libopenmpi-dev)");
     assert!(said.status.success(), "{}", String::from_utf8_lossy(&said.stderr));
     std::fs::rename(&half, &program).expect("a place for the program");
-    program
-}
-
-/// Compiles `tests/programs/NAME.cpp`, which uses librdmacm.
-pub fn compiled_cpp(name: &str) -> PathBuf {
-    built("c++", &format!("{name}.cpp"), &["-lrdmacm", "-libverbs", "-pthread"])
+    program.into_os_string().into_string().expect("a path in UTF-8")
 }

@@ -32,7 +32,7 @@ pub fn ucx_pair(node: &Node, transport: &str, test: &str, size: &str) -> Pair {
 
 /// Two ranks of our own MPI program on a node, on these ports of devices: one for both, or one for each.
 pub fn ranks(node: &Node, transport: &str, ports: &[&str], what: &str) -> String {
-    let program = compiled_mpi("ranks").display().to_string();
+    let program = compiled_mpi("ranks");
     let tls = format!("UCX_TLS={transport},self");
     let mut words: Vec<String> = ["mpirun", "--allow-run-as-root", "--oversubscribe"].map(Into::into).into();
     for (n, port) in ports.iter().enumerate() {

@@ -16,5 +16,5 @@ pub use compile::{
 };
 pub use go::GoPrograms;
 pub use node::{Node, ironverbs};
-pub use pair::{LISTENING, Pair, address, is_heard, locks, port};
+pub use pair::{LISTENING, Pair, address, figures, is_heard, locks, port};
 pub use running::{Running, until_rest};

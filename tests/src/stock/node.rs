@@ -190,6 +190,18 @@ impl Node {
         command
     }
 
+    /// Returns the processes that supervise programs of the node.
+    pub fn supervisors(&self) -> Vec<u32> {
+        let dir = self.dir.display().to_string();
+        let pids = fs::read_dir("/proc").into_iter().flatten().flatten();
+        let pids = pids.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+        let read =
+            |pid: &u32, file: &str| fs::read_to_string(format!("/proc/{pid}/{file}")).unwrap_or_default();
+        pids.filter(|pid| read(pid, "comm").trim() == "ironverbs-super")
+            .filter(|pid| read(pid, "cmdline").split('\0').any(|word| word == dir))
+            .collect()
+    }
+
     /// Starts a program.
     pub fn start(&self, program: &[&str]) -> Running {
         let child = self.command(program).spawn().expect("start ironverbs run");

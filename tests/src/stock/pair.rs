@@ -27,8 +27,13 @@ pub fn port() -> String {
 
 /// Waits until a process listens on `port`.
 fn listening(port: &str, server: &mut Running) {
+    waiting(server, || is_heard(port));
+}
+
+/// Waits until `so` returns true, or the server has ended.
+fn waiting(server: &mut Running, so: impl Fn() -> bool) {
     let start = Instant::now();
-    while start.elapsed() < Duration::from_secs(20) && !server.ended() && !is_heard(port) {
+    while start.elapsed() < Duration::from_secs(20) && !server.ended() && !so() {
         sleep(Duration::from_millis(5));
     }
 }
@@ -69,6 +74,12 @@ pub fn locks(node: &Node, range: std::ops::Range<u64>) -> usize {
 pub fn address(dev: &str) -> String {
     let fid: u8 = dev.trim_start_matches("iron").parse().expect("iron<number>");
     format!("127.0.0.{}", fid + 1)
+}
+
+/// Returns the lines that consist of numbers.
+pub fn figures(said: &str) -> Vec<Vec<f64>> {
+    let numbers = |line: &str| line.split_whitespace().map(str::parse).collect::<Result<Vec<f64>, _>>().ok();
+    said.lines().filter_map(numbers).collect()
 }
 
 impl Pair {
@@ -160,11 +171,7 @@ impl Pair {
     pub fn listener(node: &Node, server: &[&str]) -> Running {
         let before = locks(node, LISTENING);
         let mut first = node.start(server);
-        let start = Instant::now();
-        while start.elapsed() < Duration::from_secs(20) && !first.ended() && locks(node, LISTENING) == before
-        {
-            sleep(Duration::from_millis(5));
-        }
+        waiting(&mut first, || locks(node, LISTENING) != before);
         first
     }
 
@@ -173,11 +180,6 @@ impl Pair {
         let mut first = node.start(server);
         listening(port, &mut first);
         (first, node.start(client))
-    }
-
-    fn run(node: &Node, server: &[&str], client: &[&str], port: &str) -> Self {
-        let (first, second) = Self::start(node, server, client, port);
-        Self::ends(first, second).unwrap_or_else(|said| panic!("{said}"))
     }
 
     /// Starts a server and, when it listens on the common port, its client; each of `words` returns the command for that port.
@@ -189,7 +191,8 @@ impl Pair {
         let port = port();
         let (server, client) = (server(&port), client(&port));
         let words = [&server, &client].map(|of| of.iter().map(String::as_str).collect::<Vec<_>>());
-        Self::run(node, &words[0], &words[1], &port)
+        let (first, second) = Self::start(node, &words[0], &words[1], &port);
+        Self::ends(first, second).unwrap_or_else(|said| panic!("{said}"))
     }
 
     /// Runs a pair of a libibverbs example program.
@@ -205,20 +208,14 @@ impl Pair {
         client: &str,
         options: &[&str],
     ) -> Result<Self, String> {
-        let port = port();
-        let common = |dev| [&[tool, "-d", dev, "-g", "1", "-p", &port], options].concat();
-        let to = address(server);
-        let (first, second) =
-            Self::start(node, &common(server), &[&common(client)[..], &[&to]].concat(), &port);
+        let (first, second) = Self::between(node, tool, server, client, &[&["-g", "1"], options].concat());
         Self::ends(first, second)
     }
 
     /// Runs a pair of programs that exchange their addresses over TCP, without a GID index.
     pub fn plain(node: &Node, tool: &str, server: &str, client: &str, options: &[&str]) -> Self {
-        let port = port();
-        let common = |dev| [&[tool, "-d", dev, "-p", &port], options].concat();
-        let to = address(server);
-        Self::run(node, &common(server), &[&common(client)[..], &[&to]].concat(), &port)
+        let (first, second) = Self::between(node, tool, server, client, options);
+        Self::ends(first, second).unwrap_or_else(|said| panic!("{said}"))
     }
 
     /// Runs a pair of a perftest program to completion.
@@ -236,17 +233,19 @@ impl Pair {
         client: &str,
         options: &[&str],
     ) -> (Running, Running) {
+        Self::between(node, tool, server, client, &[&["-x", "1", "-F"], options].concat())
+    }
+
+    /// Starts a server on one device and, when it listens, its client on another.
+    fn between(node: &Node, tool: &str, server: &str, client: &str, options: &[&str]) -> (Running, Running) {
         let port = port();
-        let common = |dev| [&[tool, "-d", dev, "-x", "1", "-F", "-p", &port], options].concat();
-        let to = address(server);
-        Self::start(node, &common(server), &[&common(client)[..], &[&to]].concat(), &port)
+        let common = |dev| [&[tool, "-d", dev, "-p", &port], options].concat();
+        Self::start(node, &common(server), &[&common(client)[..], &[&address(server)]].concat(), &port)
     }
 
     /// Returns the rows of figures in the output of perftest's client.
     pub fn rows(&self) -> Vec<Vec<f64>> {
-        let numbers =
-            |line: &str| line.split_whitespace().map(str::parse).collect::<Result<Vec<f64>, _>>().ok();
-        self.client.lines().filter_map(numbers).filter(|row| row.len() >= 3).collect()
+        figures(&self.client).into_iter().filter(|row| row.len() >= 3).collect()
     }
 
     /// Fails unless a pingpong ran to completion with correct data.

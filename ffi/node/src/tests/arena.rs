@@ -17,8 +17,7 @@ fn with_arena<R>(node: &Node, f: impl FnOnce(&Arena<'_>) -> R) -> R {
 
 #[test]
 fn blocks_never_overlap_and_all_come_back() {
-    let scratch = Scratch::new();
-    let node = scratch.node();
+    let (_scratch, node) = Scratch::with_node();
     let mut live: BTreeMap<u32, u32> = BTreeMap::new();
     let mut seed = 7u64;
     let mut random = move |below: u64| {
@@ -52,8 +51,7 @@ fn blocks_never_overlap_and_all_come_back() {
 
 #[test]
 fn memory_comes_zeroed_also_when_it_was_used_before() {
-    let scratch = Scratch::new();
-    let node = scratch.node();
+    let (_scratch, node) = Scratch::with_node();
     let mut pages = Vec::new();
     for _ in 0..3 {
         let page = with_arena(&node, |a| a.alloc(3 * PAGE, Owner::Function(1), node.dir())).unwrap();
@@ -71,8 +69,7 @@ fn memory_comes_zeroed_also_when_it_was_used_before() {
 
 #[test]
 fn freeing_twice_or_in_the_middle_of_a_block_does_nothing() {
-    let scratch = Scratch::new();
-    let node = scratch.node();
+    let (_scratch, node) = Scratch::with_node();
     let page = with_arena(&node, |a| a.alloc(4 * PAGE, Owner::Party(3), node.dir())).unwrap();
     with_arena(&node, |a| {
         a.free(page + 1);
@@ -87,8 +84,7 @@ fn freeing_twice_or_in_the_middle_of_a_block_does_nothing() {
 
 #[test]
 fn more_than_the_arena_has_is_refused() {
-    let scratch = Scratch::new();
-    let node = scratch.node();
+    let (_scratch, node) = Scratch::with_node();
     let refused = with_arena(&node, |a| a.alloc(1 << 46, Owner::Party(3), node.dir()));
     assert!(refused.unwrap_err().to_string().contains("no room"));
     assert_eq!(node.core().map.header().arena_used.load(SeqCst), 0);
@@ -96,8 +92,7 @@ fn more_than_the_arena_has_is_refused() {
 
 #[test]
 fn the_ten_thousandth_block_costs_no_more_than_the_first() {
-    let scratch = Scratch::new();
-    let node = scratch.node();
+    let (_scratch, node) = Scratch::with_node();
     let round = || {
         let begin = Instant::now();
         for _ in 0..1000 {
@@ -135,8 +130,7 @@ fn forbid_holes() {
 #[test]
 fn a_block_is_free_and_zero_where_no_holes_can_be_made() {
     testkit::alone!();
-    let scratch = Scratch::new();
-    let node = scratch.node();
+    let (_scratch, node) = Scratch::with_node();
     forbid_holes();
     let (len, owner) = (40 * PAGE, Owner::Party(9));
     let mut first = None;

@@ -2,11 +2,15 @@
 #![allow(unsafe_code)]
 
 use crate::{Node, NodeOptions};
+use driver::{Cq, Device, Pd, Qp, QpAttr, QpAttrMask, QpInit, QpState, RecvWr, Service};
 use std::{process::Command, sync::Arc, time::Duration};
 pub use testkit::{Other, Scratch, listen, say, until_killed};
 
 /// Opens the node in a test's directory.
-pub trait OnNode {
+pub trait OnNode: Sized {
+    /// A new directory with a node of three VFs.
+    fn with_node() -> (Self, Arc<Node>);
+
     /// A node with three VFs.
     fn node(&self) -> Arc<Node> {
         self.node_with(&NodeOptions { vfs: Some(3), ..NodeOptions::default() })
@@ -17,6 +21,12 @@ pub trait OnNode {
 }
 
 impl OnNode for Scratch {
+    fn with_node() -> (Self, Arc<Node>) {
+        let scratch = Self::new();
+        let node = scratch.node();
+        (scratch, node)
+    }
+
     fn node_with(&self, options: &NodeOptions) -> Arc<Node> {
         Node::open_or_create(&self.0, options).unwrap()
     }
@@ -53,6 +63,28 @@ fn other_process() {
         "visit" => super::damage::visits(&dir),
         "stay" => super::damage::stays(&dir),
         other => panic!("no role {other}"),
+    }
+}
+
+/// The objects of every program: a queue pair and the objects it needs.
+pub struct Objects {
+    _qp: Arc<Qp>,
+    pub cq: Arc<Cq>,
+    _pd: Arc<Pd>,
+}
+
+impl Objects {
+    /// Creates a queue pair whose posted request is flushed, which creates a completion and an event.
+    pub fn flushed(device: &Arc<Device>) -> Result<Self, Box<dyn std::error::Error>> {
+        let (pd, cq) = (Pd::alloc(device)?, Cq::create(device, 16, 77)?);
+        let init = QpInit { max_send_wr: 4, max_recv_wr: 4, ..QpInit::new(Service::Rc, &cq, &cq) };
+        let qp = Qp::create(&pd, &init)?;
+        qp.advance_to(QpState::Init, &QpAttr { port_num: 1, ..QpAttr::default() })?;
+        qp.post_recv([RecvWr { wr_id: 1, sge: &[] }])?;
+        while device.events().next().is_some() {}
+        cq.arm(false);
+        qp.modify(&QpAttr { qp_state: QpState::Err, ..QpAttr::default() }, QpAttrMask::STATE)?;
+        Ok(Self { _qp: qp, cq, _pd: pd })
     }
 }
 

@@ -47,8 +47,7 @@ fn bus(fid: u8, at: u64) -> Source {
 /// access that process.
 #[test]
 fn memory_is_copied_with_the_process_that_holds_the_place_and_with_no_other() {
-    let scratch = Scratch::new();
-    let node = scratch.node();
+    let (scratch, node) = Scratch::with_node();
     let _ours = NodeTransport::open(&node, 2).unwrap();
     let mut other = start(&scratch, "memory");
     let (_, party) = (other.hear_number(), other.hear_number() as u16);
@@ -64,8 +63,7 @@ fn memory_is_copied_with_the_process_that_holds_the_place_and_with_no_other() {
 
 #[test]
 fn bytes_go_between_two_programs_in_one_copy() {
-    let scratch = Scratch::new();
-    let node = scratch.node();
+    let (scratch, node) = Scratch::with_node();
     let ours = NodeTransport::open(&node, 2).unwrap();
     let mut other = start(&scratch, "memory");
     let (theirs, party) = (other.hear_number(), other.hear_number());
@@ -100,8 +98,7 @@ fn bytes_go_between_two_programs_in_one_copy() {
 
 #[test]
 fn memory_that_is_gone_aborts_the_transfer() {
-    let scratch = Scratch::new();
-    let node = scratch.node();
+    let (scratch, node) = Scratch::with_node();
     let ours = NodeTransport::open(&node, 2).unwrap();
     let mut other = start(&scratch, "memory");
     let (theirs, _) = (other.hear_number(), other.hear());
@@ -126,8 +123,7 @@ fn memory_that_is_gone_aborts_the_transfer() {
 
 #[test]
 fn only_what_crosses_the_border_of_a_server_travels_by_value() {
-    let scratch = Scratch::new();
-    let node = scratch.node();
+    let (_scratch, node) = Scratch::with_node();
     let by_reference = |from, to| {
         let core = node.core();
         core.drive(core.now(), |_, host| host.by_reference(Rid(from), Rid(to)))
@@ -143,8 +139,7 @@ fn only_what_crosses_the_border_of_a_server_travels_by_value() {
 
 #[test]
 fn a_function_reaches_only_memory_of_its_openers() {
-    let scratch = Scratch::new();
-    let node = scratch.node();
+    let (scratch, node) = Scratch::with_node();
     let ours = NodeTransport::open(&node, 2).unwrap();
     let mut other = start(&scratch, "memory");
     let (theirs, _) = (other.hear_number(), other.hear());
@@ -170,8 +165,7 @@ fn a_function_reaches_only_memory_of_its_openers() {
 
 #[test]
 fn memory_that_is_not_there_cannot_be_mapped() {
-    let scratch = Scratch::new();
-    let node = scratch.node();
+    let (_scratch, node) = Scratch::with_node();
     let ours = NodeTransport::open(&node, 2).unwrap();
     #[allow(unsafe_code)]
     let try_map = |base: *mut u8, len: usize, access: Access| {
@@ -218,8 +212,7 @@ pub fn waits_for_an_interrupt(dir: &Path) {
 
 #[test]
 fn interrupts_reach_all_listeners_of_the_vector() {
-    let scratch = Scratch::new();
-    let node = scratch.node();
+    let (scratch, node) = Scratch::with_node();
     let mut other = start(&scratch, "interrupt");
     assert_eq!(other.hear(), "ready");
     let core = node.core();
@@ -249,8 +242,7 @@ fn interrupts_reach_all_listeners_of_the_vector() {
 
 #[test]
 fn a_parked_thread_that_nobody_needs_never_runs() {
-    let scratch = Scratch::new();
-    let node = scratch.node();
+    let (scratch, node) = Scratch::with_node();
     let _ours = NodeTransport::open(&node, 2).unwrap();
     let mut other = start(&scratch, "memory");
     let (theirs, party) = (other.hear_number(), other.hear_number() as u16);

@@ -1,11 +1,9 @@
 //! Hundreds of programs on one node: living, and killed.
 #![allow(unsafe_code)]
 
-use super::bed::{OnNode, Other, Scratch, eventually, listen, say, start, until_killed};
+use super::bed::{Objects, OnNode, Other, Scratch, eventually, listen, say, start, until_killed};
 use crate::{NodeTransport, Observer, node::Node, open_device, party_set::PROGRAMS};
-use driver::{
-    Cq, Device, Event, Pd, Qp, QpAttr, QpAttrMask, QpInit, QpState, RecvWr, Service, transport::Transport,
-};
+use driver::{Device, Event, transport::Transport};
 use std::{
     path::Path,
     sync::Arc,
@@ -44,22 +42,14 @@ pub fn opens_many(dir: &Path) {
 
 /// True if a completion on `device` raises an event there and nowhere else.
 fn has_its_event(device: &Arc<Device>) -> bool {
-    let (pd, cq) = (Pd::alloc(device).unwrap(), Cq::create(device, 16, 77).unwrap());
-    let init = QpInit { max_recv_wr: 1, ..QpInit::new(Service::Rc, &cq, &cq) };
-    let qp = Qp::create(&pd, &init).unwrap();
-    qp.advance_to(QpState::Init, &QpAttr { port_num: 1, ..QpAttr::default() }).unwrap();
-    qp.post_recv([RecvWr { wr_id: 1, sge: &[] }]).unwrap();
-    while device.events().next().is_some() {}
-    cq.arm(false);
-    // The posted request is flushed, which creates a completion.
-    qp.modify(&QpAttr { qp_state: QpState::Err, ..QpAttr::default() }, QpAttrMask::STATE).unwrap();
+    let objects = Objects::flushed(device).unwrap();
     let begin = Instant::now();
     while begin.elapsed() < Duration::from_secs(20) {
         // Others listen to the same vector, so most interrupts are for them.
         device.events().wait(Some(Duration::from_millis(100))).unwrap();
         while let Some(event) = device.events().next() {
             if let Event::Cq { cqn, cookie } = event {
-                return (cqn, cookie) == (cq.cqn(), 77);
+                return (cqn, cookie) == (objects.cq.cqn(), 77);
             }
         }
     }
@@ -112,8 +102,7 @@ fn a_table_full_of_dead_parties_is_emptied_by_the_next_party() {
 
 #[test]
 fn a_node_of_as_many_living_programs_as_it_takes_refuses_one_more() {
-    let scratch = Scratch::new();
-    let node = scratch.node();
+    let (scratch, node) = Scratch::with_node();
     take_places(&node, PROGRAMS - 1);
     let (locks, party) = (node.core().locks, node.party());
     let others = || (1..=PROGRAMS as u16).filter(|slot| *slot != party);
@@ -146,8 +135,7 @@ fn a_node_of_as_many_living_programs_as_it_takes_refuses_one_more() {
 
 #[test]
 fn an_empty_table_is_not_looked_through_place_by_place() {
-    let scratch = Scratch::new();
-    let node = scratch.node();
+    let (scratch, node) = Scratch::with_node();
     let memory = node.status().unwrap().memory;
     drop(node);
     let opening = || {
@@ -164,8 +152,7 @@ fn an_empty_table_is_not_looked_through_place_by_place() {
 
 #[test]
 fn looking_at_a_node_changes_nothing_and_takes_no_place() {
-    let scratch = Scratch::new();
-    let node = scratch.node();
+    let (scratch, node) = Scratch::with_node();
     let mut other = start(&scratch, "crowd");
     other.hear();
     let lock = node.core().locks.lock().unwrap();
@@ -182,8 +169,7 @@ fn looking_at_a_node_changes_nothing_and_takes_no_place() {
 #[test]
 fn hundreds_of_programs_live_on_one_function() {
     const ALIVE: usize = 300;
-    let scratch = Scratch::new();
-    let node = scratch.node();
+    let (scratch, node) = Scratch::with_node();
     let mut all: Vec<Other> = (0..ALIVE).map(|_| start(&scratch, "crowd")).collect();
     let mut parties: Vec<u64> = all.iter_mut().map(Other::hear_number).collect();
     parties.sort_unstable();
@@ -201,8 +187,7 @@ fn hundreds_of_programs_live_on_one_function() {
 
 #[test]
 fn five_hundred_openers_of_one_function_each_have_their_events() {
-    let scratch = Scratch::new();
-    let node = scratch.node();
+    let (scratch, node) = Scratch::with_node();
     let mut all: Vec<Other> = (0..10).map(|_| start(&scratch, "openers")).collect();
     for one in &mut all {
         assert_eq!(one.hear(), "open");

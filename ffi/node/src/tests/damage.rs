@@ -1,11 +1,11 @@
 //! Damaged nodes, and processes that are stopped while they hold something that a change of the node needs.
 #![allow(unsafe_code)]
 
-use super::bed::{OnNode, Other, Scratch, command, say, start, until_killed};
+use super::bed::{Objects, OnNode, Other, Scratch, command, say, start, until_killed};
 use crate::{NodeError, NodeTransport, Observer, file, node::Node, open_device};
 use devmodel::region::{Func, Sync};
 use driver::{
-    Cq, Device, Pd, Qp, QpAttr, QpAttrMask, QpInit, QpState, RecvWr, Service,
+    Device, Pd,
     transport::{Transport, Width},
 };
 use hwspec::pcie::SRIOV_CAP;
@@ -44,26 +44,12 @@ fn stopped_with(scratch: &Scratch, fid: u8) -> Other {
     other
 }
 
-/// The objects of every program: a queue pair and the objects it needs.
-struct Objects {
-    _qp: Arc<Qp>,
-    _cq: Arc<Cq>,
-    _pd: Arc<Pd>,
-    _device: Arc<Device>,
-}
-
-fn objects(dir: &Path) -> Result<Objects, Box<dyn std::error::Error>> {
+/// Opens a function, creates objects and takes their events.
+fn objects(dir: &Path) -> Result<(Objects, Arc<Device>), Box<dyn std::error::Error>> {
     let device = open_device(dir, 1)?;
-    let (pd, cq) = (Pd::alloc(&device)?, Cq::create(&device, 16, 0)?);
-    let init = QpInit { max_send_wr: 4, max_recv_wr: 4, ..QpInit::new(Service::Rc, &cq, &cq) };
-    let qp = Qp::create(&pd, &init)?;
-    qp.advance_to(QpState::Init, &QpAttr { port_num: 1, ..QpAttr::default() })?;
-    qp.post_recv([RecvWr { wr_id: 1, sge: &[] }])?;
-    // The request is flushed, which creates a completion and an event.
-    cq.arm(false);
-    qp.modify(&QpAttr { qp_state: QpState::Err, ..QpAttr::default() }, QpAttrMask::STATE)?;
+    let objects = Objects::flushed(&device)?;
     while device.events().next().is_some() {}
-    Ok(Objects { _qp: qp, _cq: cq, _pd: pd, _device: device })
+    Ok((objects, device))
 }
 
 /// Holds objects until it is killed.
@@ -93,8 +79,7 @@ fn signal(other: &Other, number: i32) {
 
 #[test]
 fn a_process_that_is_stopped_with_the_nodes_lock_is_named_within_a_second() {
-    let scratch = Scratch::new();
-    let node = scratch.node();
+    let (scratch, node) = Scratch::with_node();
     let transport = NodeTransport::open(&node, 1).unwrap();
     let blocks: Vec<_> =
         (0..20).map(|_| transport.dma_alloc(4096, driver::transport::Scope::Opener).unwrap()).collect();
@@ -149,8 +134,7 @@ pub fn changes_vfs(dir: &Path) {
 
 #[test]
 fn vfs_that_a_killed_program_was_changing_come_back() {
-    let scratch = Scratch::new();
-    let node = scratch.node();
+    let (scratch, node) = Scratch::with_node();
     let mut other = start(&scratch, "changes-vfs");
     other.hear();
     five_vfs_come_when_killed(&node, other);
@@ -158,8 +142,7 @@ fn vfs_that_a_killed_program_was_changing_come_back() {
 
 #[test]
 fn vfs_are_not_changed_while_a_program_that_is_stopped_holds_one() {
-    let scratch = Scratch::new();
-    let node = scratch.node();
+    let (scratch, node) = Scratch::with_node();
     let other = stopped_with(&scratch, 2);
     let (asked, theirs) = (Arc::clone(&node), std::sync::mpsc::channel());
     std::thread::spawn(move || {
@@ -177,8 +160,7 @@ fn vfs_are_not_changed_while_a_program_that_is_stopped_holds_one() {
 
 #[test]
 fn the_last_program_is_cleaned_up_after_when_the_holder_of_the_pf_continues() {
-    let scratch = Scratch::new();
-    let node = scratch.node();
+    let (scratch, node) = Scratch::with_node();
     let pf = NodeTransport::open(&node, 0).unwrap();
     pf.shared().unwrap();
     let mut last = start(&scratch, "stay");
@@ -196,8 +178,7 @@ fn the_last_program_is_cleaned_up_after_when_the_holder_of_the_pf_continues() {
 
 #[test]
 fn a_lock_that_is_handed_on_is_waited_for() {
-    let scratch = Scratch::new();
-    let node = scratch.node();
+    let (scratch, node) = Scratch::with_node();
     let mut other = start(&scratch, "holds-lock");
     other.hear();
     std::thread::scope(|scope| {
@@ -211,8 +192,7 @@ fn a_lock_that_is_handed_on_is_waited_for() {
 
 #[test]
 fn a_panic_with_the_nodes_lock_gives_it_back() {
-    let scratch = Scratch::new();
-    let node = scratch.node();
+    let (scratch, node) = Scratch::with_node();
     let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
         let _lock = node.core().locks.lock().unwrap();
         panic!("on purpose");
@@ -359,8 +339,7 @@ fn a_function_that_carries_nothing_out_is_not_waited_for() {
     const MEMORY_SPACE: u32 = 1 << 1;
     const SRIOV_CONTROL: u16 = SRIOV_CAP as u16 + 8;
     const VF_MEMORY_SPACE: u32 = 1 << 3;
-    let scratch = Scratch::new();
-    let node = scratch.node();
+    let (scratch, node) = Scratch::with_node();
     let begin = Instant::now();
     let pf = NodeTransport::open(&node, 0).unwrap();
     let control = pf.config_read(SRIOV_CONTROL, Width::B2).unwrap();

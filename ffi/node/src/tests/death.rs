@@ -30,8 +30,7 @@ pub fn leaves_blocks_behind(dir: &Path) {
 
 #[test]
 fn what_a_killed_program_had_comes_back() {
-    let scratch = Scratch::new();
-    let node = scratch.node();
+    let (scratch, node) = Scratch::with_node();
     let memory = node.status().unwrap().memory;
     let mut other = start(&scratch, "arena");
     let opener = other.hear_number() as u32;
@@ -63,8 +62,7 @@ fn what_a_killed_program_had_comes_back() {
 
 #[test]
 fn a_function_stays_as_long_as_somebody_has_it_open() {
-    let scratch = Scratch::new();
-    let node = scratch.node();
+    let (scratch, node) = Scratch::with_node();
     let mut other = start(&scratch, "arena");
     other.hear();
     let ours = NodeTransport::open(&node, 1).unwrap();
@@ -95,8 +93,7 @@ pub fn dies_with_a_function(dir: &Path) {
 
 #[test]
 fn the_change_of_a_killed_lock_holder_is_taken_back() {
-    let scratch = Scratch::new();
-    let node = scratch.node();
+    let (scratch, node) = Scratch::with_node();
     let core = node.core();
     let mtu = || core.drive(core.now(), |_, host| Func::lock(core.adapter.region(), 1, host).function().mtu);
     let before = mtu();
@@ -110,8 +107,7 @@ fn the_change_of_a_killed_lock_holder_is_taken_back() {
 
 #[test]
 fn somebody_with_open_devices_notices_a_death_without_being_asked() {
-    let scratch = Scratch::new();
-    let node = scratch.node();
+    let (scratch, node) = Scratch::with_node();
     let ours = NodeTransport::open(&node, 2).unwrap();
     let mut other = start(&scratch, "arena");
     other.hear();
@@ -135,8 +131,7 @@ pub fn dies_with_the_node(dir: &Path) {
 
 #[test]
 fn the_nodes_lock_goes_with_its_holder() {
-    let scratch = Scratch::new();
-    let node = scratch.node();
+    let (scratch, node) = Scratch::with_node();
     let mut other = start(&scratch, "node-lock");
     other.hear();
     other.kill();

@@ -38,8 +38,7 @@ struct Bed {
 
 impl Bed {
     fn new() -> Self {
-        let scratch = Scratch::new();
-        let node = scratch.node();
+        let (scratch, node) = Scratch::with_node();
         let transport = NodeTransport::open(&node, 1).unwrap();
         Self { node, transport, _scratch: scratch }
     }
@@ -422,8 +421,7 @@ pub fn lends(dir: &Path) {
 
 /// A node, another program on it, and the address that it reports for its memory.
 fn with_a_lender(env: &[(&str, &str)]) -> (Scratch, Arc<Node>, Other, u64) {
-    let scratch = Scratch::new();
-    let node = scratch.node();
+    let (scratch, node) = Scratch::with_node();
     let mut other = Other::start(command(&scratch, "lend").envs(env.iter().copied()));
     let iova = other.hear_number();
     (scratch, node, other, iova)
@@ -439,8 +437,7 @@ fn a_program_may_forbid_that_its_memory_is_lent() {
 #[test]
 fn a_region_of_whole_pages_is_lent_and_one_of_parts_is_not() {
     testkit::alone!();
-    let scratch = Scratch::new();
-    let node = scratch.node();
+    let (_scratch, node) = Scratch::with_node();
     let device = open_device_of(&node, 1).unwrap();
     let pd = Pd::alloc(&device).unwrap();
     let pages = Pages::new(4);

@@ -28,8 +28,7 @@ fn programs_that_start_at_once_make_one_node() {
 
 #[test]
 fn a_node_is_shared_within_a_process_and_outlives_it() {
-    let scratch = Scratch::new();
-    let node = scratch.node();
+    let (scratch, node) = Scratch::with_node();
     assert!(Arc::ptr_eq(&node, &Node::open(&scratch.0).unwrap()));
     let generation = |n: &Node| n.core().me;
     let first = generation(&node);
@@ -42,8 +41,7 @@ fn a_node_is_shared_within_a_process_and_outlives_it() {
 
 #[test]
 fn a_new_node_costs_little_and_is_its_owners_alone() {
-    let scratch = Scratch::new();
-    let node = scratch.node();
+    let (scratch, node) = Scratch::with_node();
     let status = node.status().unwrap();
     assert!(status.memory < 8 << 20, "{} bytes", status.memory);
     assert_eq!((status.vfs, status.functions.len(), status.parties.len()), (3, 4, 0));
@@ -178,8 +176,7 @@ fn the_number_of_vfs_is_what_was_asked_for_or_an_error() {
 
 #[test]
 fn a_child_of_a_fork_leaves_the_node_alone() {
-    let scratch = Scratch::new();
-    let node = scratch.node();
+    let (_scratch, node) = Scratch::with_node();
     let ours = NodeTransport::open(&node, 1).unwrap();
     #[allow(unsafe_code)]
     // SAFETY: the child only makes calls that do not allocate, and exits at once.
@@ -200,8 +197,7 @@ fn a_child_of_a_fork_leaves_the_node_alone() {
 
 #[test]
 fn functions_of_one_process_share_blocks_by_their_address() {
-    let scratch = Scratch::new();
-    let node = scratch.node();
+    let (_scratch, node) = Scratch::with_node();
     let (one, two) = (NodeTransport::open(&node, 1).unwrap(), NodeTransport::open(&node, 2).unwrap());
     let block = one.dma_alloc(10_000, Scope::Function).unwrap();
     assert_eq!(one.dma_attach(block.iova, 10_000).unwrap().ptr, block.ptr);
@@ -267,8 +263,7 @@ fn a_node_keeps_what_its_devices_are_called_and_where_they_are() {
 
 #[test]
 fn an_address_becomes_the_second_gid_and_goes_again() {
-    let scratch = Scratch::new();
-    let node = scratch.node();
+    let (_scratch, node) = Scratch::with_node();
     let ten: FunctionAddress = "10.0.0.5/24".parse().unwrap();
     node.set_address(1, Some(ten)).unwrap();
     assert_eq!(open_device_of(&node, 1).unwrap().gid(1).unwrap(), gid_of_ip("10.0.0.5".parse().unwrap()));

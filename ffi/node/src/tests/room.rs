@@ -11,8 +11,7 @@ use std::{fs::OpenOptions, os::unix::fs::MetadataExt, sync::Arc};
 
 #[test]
 fn a_node_whose_pages_are_gone_ends_in_errors() {
-    let scratch = Scratch::new();
-    let node = scratch.node();
+    let (scratch, node) = Scratch::with_node();
     let transport = NodeTransport::open(&node, 1).unwrap();
     let Bar::Trapped(registers) = transport.bar(0).unwrap() else { panic!("a node traps its registers") };
     assert!(!transport.is_gone());
@@ -70,8 +69,7 @@ fn a_program_needs_addresses_for_what_it_uses_alone() {
 #[test]
 fn a_program_that_locks_its_memory_does_not_fill_the_machine() {
     testkit::alone!();
-    let scratch = Scratch::new();
-    let node = scratch.node();
+    let (scratch, node) = Scratch::with_node();
     // SAFETY: only changes where pages are kept.
     if unsafe { libc::mlockall(libc::MCL_CURRENT | libc::MCL_FUTURE) } != 0 {
         println!("skipped: this user may not lock memory: {}", std::io::Error::last_os_error());

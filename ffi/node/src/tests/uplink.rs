@@ -14,8 +14,7 @@ use std::{
 
 #[test]
 fn a_server_with_many_frames_to_take_is_waited_for_until_it_takes_none() {
-    let scratch = Scratch::new();
-    let node = scratch.node();
+    let (_scratch, node) = Scratch::with_node();
     let hold = UplinkHold::new(&node).unwrap();
     let core = node.core();
     core.make_room_for(1).unwrap();
@@ -54,8 +53,7 @@ fn a_server_with_many_frames_to_take_is_waited_for_until_it_takes_none() {
 
 #[test]
 fn a_program_that_is_busy_with_its_function_is_waited_for_too() {
-    let scratch = Scratch::new();
-    let node = scratch.node();
+    let (_scratch, node) = Scratch::with_node();
     let hold = UplinkHold::new(&node).unwrap();
     let core = node.core();
     core.make_room_for(1).unwrap();
