@@ -1,11 +1,11 @@
 //! The driver's verbs directly on the model, in logical time, over a wire that loses, duplicates and corrupts frames.
 
 use devmodel::Config;
-use driver::{Completion, Device, Error, SendFlags, SendOp, SendWr, Target, WcOpcode, WcStatus};
+use driver::{Device, Error, SendFlags, SendOp, SendWr, Target, WcStatus};
 use ironverbs_tests::{
     bed::{Chaos, Fault, Filter},
     direct::Machine,
-    end::{End, Patience},
+    end::{End, Patience, every_operation, pattern},
 };
 use std::sync::Arc;
 
@@ -21,22 +21,6 @@ fn ends_by(open: impl Fn(u8) -> Result<Arc<Device>, Error>, patience: Patience) 
     a.connect(&b.card(), patience).expect("connect");
     b.connect(&a.card(), patience).expect("connect");
     (a, b)
-}
-
-/// Polls until there is a completion; each empty poll advances logical time.
-#[track_caller]
-fn wait(end: &End) -> Completion {
-    let mut out = [Completion::default()];
-    for _ in 0..1_000_000 {
-        if end.cq.poll(&mut out) == 1 {
-            return out[0];
-        }
-    }
-    panic!("no completion");
-}
-
-fn pattern(len: usize, seed: usize) -> Vec<u8> {
-    (0..len).map(|i| (i ^ (i >> 8) ^ seed) as u8).collect()
 }
 
 #[test]
@@ -59,31 +43,11 @@ fn data_are_right_on_a_bad_wire() {
         let chaos = Chaos { seed, drop: 300, duplicate: 200, reorder: 200, corrupt: 200, delay: 200 };
         machine.wire().get().chaos = Some(chaos);
         machine.wire().get().forgetful = true;
-        for (i, len) in [8, 4096, 5000, 100_000, LEN].into_iter().enumerate() {
-            let data = pattern(len, i);
-            a.words.put(0, &data);
-            a.post(1, b.to_write(0), &[a.sge(0, len)]);
-            let wc = wait(&a);
-            assert_eq!((wc.status, wc.opcode), (WcStatus::Success, WcOpcode::RdmaWrite));
-            assert!(b.words.bytes(0, len) == data, "WRITE of {len}, seed {seed}");
-
-            a.words.put(0, &vec![0; len]);
-            a.post(2, b.to_read(0), &[a.sge(0, len)]);
-            assert_eq!(wait(&a).status, WcStatus::Success);
-            assert!(a.words.bytes(0, len) == data, "READ of {len}, seed {seed}");
-
-            b.words.put(0, &vec![0; len]);
-            b.receive(3, 0, len);
-            a.post(4, SendOp::Send, &[a.sge(0, len)]);
-            assert_eq!(wait(&a).status, WcStatus::Success);
-            let wc = wait(&b);
-            assert_eq!((wc.status, wc.wr_id, wc.byte_len as usize), (WcStatus::Success, 3, len));
-            assert!(b.words.bytes(0, len) == data, "SEND of {len}, seed {seed}");
-        }
+        every_operation(&a, &b, &[8, 4096, 5000, 100_000, LEN - 8]);
         b.words.set_word(0, 0);
         for i in 0..20 {
             a.post(5, b.to_add(0, 1), &[a.sge(0, 8)]);
-            assert_eq!(wait(&a).status, WcStatus::Success);
+            a.succeeded();
             assert_eq!((a.words.word(0), b.words.word(0)), (i, i + 1), "once and only once, seed {seed}");
         }
     }
@@ -104,16 +68,16 @@ fn requests_written_into_the_doorbell_page_are_done_once_and_in_order() {
         // Work requests of one basic block, of two (which eventually wrap around the end of the ring), and three at once.
         let posted = match number % 3 {
             0 => a.qp.post_send([wr(number, add, &word[..], told)]),
-            1 => a.qp.post_inline(wr(number, write, &[], told), &Target::Peer, &pattern(40, number as usize)),
+            1 => a.qp.post_inline(wr(number, write, &[], told), &Target::Peer, &pattern(40, number as u8)),
             _ => a.qp.post_send([silent, silent, told].map(|flags| wr(number, add, &word[..], flags))),
         };
         posted.expect("post");
-        let wc = wait(&a);
+        let wc = a.wait();
         assert_eq!((wc.status, wc.wr_id), (WcStatus::Success, number));
         stores += [8, 16, 1][number as usize % 3];
         assert_eq!(machine.combined(), stores, "request {number}");
         if number % 3 == 1 {
-            assert_eq!(b.words.bytes(64, 40), pattern(40, number as usize));
+            assert_eq!(b.words.bytes(64, 40), pattern(40, number as u8));
         }
     }
     assert_eq!(b.words.word(0), 100 + 300, "each was done once");
@@ -127,7 +91,7 @@ fn a_peer_that_is_cut_off_ends_in_retry_exceeded_after_the_time_of_the_specifica
     machine.wire().get().plan(Filter::from(1), 0, u32::MAX, Fault::Drop);
     let start = machine.now();
     a.post(1, b.to_write(0), &[a.sge(0, 64)]);
-    let wc = wait(&a);
+    let wc = a.wait();
     assert_eq!((wc.status, wc.vendor_err), (WcStatus::RetryExcErr, 0x81));
     // Four timeouts of T to 4 T each.
     let (took, t) = (machine.now() - start, 4_096_000u64 << 14);

@@ -4,7 +4,6 @@ mod conformance;
 mod driver_on_model;
 mod ethernet;
 mod infiniband;
-mod scale;
 mod snapshot;
 mod soak;
 mod stopped;

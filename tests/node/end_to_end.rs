@@ -3,11 +3,14 @@
 
 use driver::{
     AccessFlags, Completion, Cq, Mr, Pd, Qp, QpAttr, QpAttrMask, QpInit, QpState, SendFlags, SendOp, SendWr,
-    Service, Target, WcFlags, WcOpcode, WcStatus,
+    Service, Target, WcOpcode, WcStatus,
 };
 use ironverbs_tests::{
     cost::Cpu,
-    end::{Card, End, Patience, SOON, Words, all_rights, connect, pair, queue_pair, register},
+    end::{
+        Card, End, Patience, SOON, Words, all_rights, connect, every_operation, pair, pattern, queue_pair,
+        register,
+    },
     program::Scratch,
 };
 use node::{Node, open_device, open_device_of};
@@ -19,80 +22,26 @@ const LEN: usize = 9 << 20;
 const SIZES: [usize; 13] =
     [8, 16, 64, 128, 1000, 4088, 4096, 4104, 8192, 65536, 100_000, 1 << 20, (4 << 20) + 8];
 
-fn pattern(len: usize, seed: u8) -> Vec<u8> {
-    (0..len).map(|i| (i as u8) ^ (i >> 8) as u8 ^ (i >> 16) as u8 ^ seed).collect()
-}
-
-/// Runs all operations from `a` to `b` at every size.
-fn every_operation(a: &End, b: &End) {
-    for (i, len) in SIZES.into_iter().enumerate() {
-        let data = pattern(len, i as u8);
-        a.words.put(0, &data);
-        a.post(1, b.to_write(0), &[a.sge(0, len)]);
-        a.good(WcOpcode::RdmaWrite);
-        assert!(b.words.bytes(0, len) == data, "WRITE of {len}");
-
-        b.receive(7, 0, LEN);
-        let (raddr, rkey) = (b.words.addr() + 8, b.mr.rkey());
-        let len = len.min(LEN - 8);
-        a.post(2, SendOp::WriteImm { raddr, rkey, imm: 0x0102_0304 }, &[a.sge(0, len)]);
-        a.good(WcOpcode::RdmaWrite);
-        let wc = b.good(WcOpcode::RecvRdmaWithImm);
-        assert_eq!((wc.wr_id, wc.byte_len as usize, wc.imm_or_inv), (7, len, 0x0102_0304));
-        assert!(wc.flags.contains(WcFlags::WITH_IMM));
-        assert!(b.words.bytes(8, len) == data[..len], "WRITE_IMM of {len}");
-
-        let data = pattern(len, 100 + i as u8);
-        b.words.put(0, &data);
-        a.post(3, b.to_read(0), &[a.sge(0, len)]);
-        a.good(WcOpcode::RdmaRead);
-        assert!(a.words.bytes(0, len) == data, "READ of {len}");
-
-        for (op, imm) in [(SendOp::Send, false), (SendOp::SendImm(9), true)] {
-            let data = pattern(len, 200 + i as u8);
-            a.words.put(0, &data);
-            b.words.put(0, &vec![0; len]);
-            b.receive(8, 0, LEN);
-            a.post(4, op, &[a.sge(0, len / 2), a.sge(len / 2, len - len / 2)]);
-            a.good(WcOpcode::Send);
-            let wc = b.good(WcOpcode::Recv);
-            assert_eq!((wc.wr_id, wc.byte_len as usize, wc.flags.contains(WcFlags::WITH_IMM)), (8, len, imm));
-            assert!(b.words.bytes(0, len) == data, "SEND of {len}");
-        }
-    }
-    b.words.set_word(0, 40);
-    let (raddr, rkey) = (b.words.addr(), b.mr.rkey());
-    for (op, opcode, before, after) in [
-        (SendOp::FetchAdd { raddr, rkey, add: 2 }, WcOpcode::FetchAdd, 40, 42),
-        (SendOp::CmpSwap { raddr, rkey, compare: 42, swap: 7 }, WcOpcode::CompSwap, 42, 7),
-        (SendOp::CmpSwap { raddr, rkey, compare: 42, swap: 9 }, WcOpcode::CompSwap, 7, 7),
-    ] {
-        a.post(5, op, &[a.sge(0, 8)]);
-        a.good(opcode);
-        assert_eq!((a.words.word(0), b.words.word(0)), (before, after), "{op:?}");
-    }
-}
-
 #[test]
 fn every_operation_between_two_functions() {
     let (_scratch, node) = Scratch::with_node(2);
     let (a, b) = pair(&node, 1, 2, LEN);
-    every_operation(&a, &b);
-    every_operation(&b, &a);
+    every_operation(&a, &b, &SIZES);
+    every_operation(&b, &a, &SIZES);
 }
 
 #[test]
 fn every_operation_between_a_function_and_itself() {
     let (_scratch, node) = Scratch::with_node(2);
     let (a, b) = pair(&node, 1, 1, LEN);
-    every_operation(&a, &b);
+    every_operation(&a, &b, &SIZES);
 }
 
 #[test]
 fn every_operation_with_the_physical_function() {
     let (_scratch, node) = Scratch::with_node(1);
     let (a, b) = pair(&node, 0, 1, LEN);
-    every_operation(&a, &b);
+    every_operation(&a, &b, &SIZES);
 }
 
 #[test]

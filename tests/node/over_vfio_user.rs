@@ -6,7 +6,7 @@ use driver::{
     transport::{Transport, VfioUserTransport, Width},
 };
 use ironverbs_tests::{
-    end::{End, Patience, SOON, attributes},
+    end::{End, Patience, SOON, attributes, every_operation, pattern},
     program::Scratch,
 };
 use std::{
@@ -110,39 +110,11 @@ fn pair(served: &Served) -> (End, End) {
     (a, b)
 }
 
-fn pattern(len: usize, seed: u8) -> Vec<u8> {
-    (0..len).map(|i| (i as u8) ^ (i >> 8) as u8 ^ seed).collect()
-}
-
 #[test]
 fn every_operation_between_two_sockets() {
     let served = Served::new();
     let (a, b) = pair(&served);
-    for (seed, len) in [8, 64, 4096, 4104, 100_000].into_iter().enumerate() {
-        let data = pattern(len, seed as u8);
-        a.words.put(0, &data);
-        a.post(1, b.to_write(0), &[a.sge(0, len)]);
-        a.good(WcOpcode::RdmaWrite);
-        assert!(b.words.bytes(0, len) == data, "WRITE of {len}");
-
-        b.receive(2, 0, LEN);
-        let data = pattern(len, 50 + seed as u8);
-        a.words.put(0, &data);
-        a.post(3, SendOp::Send, &[a.sge(0, len)]);
-        a.good(WcOpcode::Send);
-        b.good(WcOpcode::Recv);
-        assert!(b.words.bytes(0, len) == data, "SEND of {len}");
-
-        let data = pattern(len, 100 + seed as u8);
-        b.words.put(0, &data);
-        a.post(4, b.to_read(0), &[a.sge(0, len)]);
-        a.good(WcOpcode::RdmaRead);
-        assert!(a.words.bytes(0, len) == data, "READ of {len}");
-    }
-    b.words.set_word(0, 40);
-    a.post(5, b.to_add(0, 2), &[a.sge(0, 8)]);
-    a.good(WcOpcode::FetchAdd);
-    assert_eq!((a.words.word(0), b.words.word(0)), (40, 42));
+    every_operation(&a, &b, &[8, 64, 4096, 4104, 100_000]);
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use driver::{
     AccessFlags, AddressHandle, Ah, Completion, Cq, CqInit, Device, Error, Event, LinkLayer, Mr, Pd,
-    PostError, Qp, QpAttr, QpInit, QpState, RecvWr, SendFlags, SendOp, SendWr, Service, Sge, Target,
+    PostError, Qp, QpAttr, QpInit, QpState, RecvWr, SendFlags, SendOp, SendWr, Service, Sge, Target, WcFlags,
     WcOpcode, WcStatus,
 };
 use node::{Node, open_device_of};
@@ -465,6 +465,62 @@ pub fn pair_with(node: &Arc<Node>, a: u8, b: u8, make: &Make<'_>) -> (End, End) 
     let [a, b] = [a, b].map(|fid| End::on(&open_device_of(node, fid).expect("a function"), make));
     a.join(&b);
     (a, b)
+}
+
+/// Returns `len` bytes that depend on their place and on `seed`.
+pub fn pattern(len: usize, seed: u8) -> Vec<u8> {
+    (0..len).map(|i| (i as u8) ^ (i >> 8) as u8 ^ (i >> 16) as u8 ^ seed).collect()
+}
+
+/// Runs all operations from `a` to `b`, those with data at every one of `sizes`.
+pub fn every_operation(a: &End, b: &End, sizes: &[usize]) {
+    let room = b.words.len();
+    for (i, len) in sizes.iter().copied().enumerate() {
+        let data = pattern(len, i as u8);
+        a.words.put(0, &data);
+        a.post(1, b.to_write(0), &[a.sge(0, len)]);
+        a.good(WcOpcode::RdmaWrite);
+        assert!(b.words.bytes(0, len) == data, "WRITE of {len}");
+
+        b.receive(7, 0, room);
+        let (raddr, rkey) = (b.words.addr() + 8, b.mr.rkey());
+        let len = len.min(room - 8);
+        a.post(2, SendOp::WriteImm { raddr, rkey, imm: 0x0102_0304 }, &[a.sge(0, len)]);
+        a.good(WcOpcode::RdmaWrite);
+        let wc = b.good(WcOpcode::RecvRdmaWithImm);
+        assert_eq!((wc.wr_id, wc.byte_len as usize, wc.imm_or_inv), (7, len, 0x0102_0304));
+        assert!(wc.flags.contains(WcFlags::WITH_IMM));
+        assert!(b.words.bytes(8, len) == data[..len], "WRITE_IMM of {len}");
+
+        let data = pattern(len, 100 + i as u8);
+        b.words.put(0, &data);
+        a.post(3, b.to_read(0), &[a.sge(0, len)]);
+        a.good(WcOpcode::RdmaRead);
+        assert!(a.words.bytes(0, len) == data, "READ of {len}");
+
+        for (op, imm) in [(SendOp::Send, false), (SendOp::SendImm(9), true)] {
+            let data = pattern(len, 200 + i as u8);
+            a.words.put(0, &data);
+            b.words.put(0, &vec![0; len]);
+            b.receive(8, 0, room);
+            a.post(4, op, &[a.sge(0, len / 2), a.sge(len / 2, len - len / 2)]);
+            a.good(WcOpcode::Send);
+            let wc = b.good(WcOpcode::Recv);
+            assert_eq!((wc.wr_id, wc.byte_len as usize, wc.flags.contains(WcFlags::WITH_IMM)), (8, len, imm));
+            assert!(b.words.bytes(0, len) == data, "SEND of {len}");
+        }
+    }
+    b.words.set_word(0, 40);
+    let (raddr, rkey) = (b.words.addr(), b.mr.rkey());
+    for (op, opcode, before, after) in [
+        (SendOp::FetchAdd { raddr, rkey, add: 2 }, WcOpcode::FetchAdd, 40, 42),
+        (SendOp::CmpSwap { raddr, rkey, compare: 42, swap: 7 }, WcOpcode::CompSwap, 42, 7),
+        (SendOp::CmpSwap { raddr, rkey, compare: 42, swap: 9 }, WcOpcode::CompSwap, 7, 7),
+    ] {
+        a.post(5, op, &[a.sge(0, 8)]);
+        a.good(opcode);
+        assert_eq!((a.words.word(0), b.words.word(0)), (before, after), "{op:?}");
+    }
 }
 
 /// Returns true if a completion status means that the peer is gone.

@@ -11,9 +11,9 @@ use std::time::{Duration, Instant};
 
 use devmodel::identity;
 use driver::transport::VfioUserTransport;
-use driver::{Device, OpenOptions, SendOp, WcStatus};
+use driver::{Device, OpenOptions, WcStatus};
 use node::{Node, open_device_of};
-use tests::end::{End, is_peer_gone};
+use tests::end::{End, every_operation, is_peer_gone};
 use tests::program::Scratch;
 
 const SOON: Duration = Duration::from_secs(20);
@@ -125,38 +125,12 @@ fn done(end: &End) {
     assert_eq!(completion.status, WcStatus::Success, "{completion:?}");
 }
 
-fn pattern(len: usize, seed: u8) -> Vec<u8> {
-    (0..len).map(|i| (i as u8) ^ (i >> 8) as u8 ^ seed).collect()
-}
-
 #[test]
 fn a_guest_and_a_program_of_the_node_talk_both_ways() {
     let served = Served::new();
     let (guest, program) = served.pair();
-    let mut seed = 0;
     for (a, b) in [(&guest, &program), (&program, &guest)] {
-        for len in [8, 100, 4096, 300_000] {
-            seed += 1;
-            let data = pattern(len, seed);
-            a.words.put(0, &data);
-            a.post(1, b.to_write(0), &[a.sge(0, len)]);
-            done(a);
-            assert!(b.words.bytes(0, len) == data, "WRITE of {len}");
-            b.receive(2, LEN / 2, LEN / 2);
-            a.post(3, SendOp::Send, &[a.sge(0, len)]);
-            done(a);
-            done(b);
-            assert!(b.words.bytes(LEN / 2, len) == data, "SEND of {len}");
-            let data = pattern(len, seed ^ 0x55);
-            b.words.put(0, &data);
-            a.post(4, b.to_read(0), &[a.sge(0, len)]);
-            done(a);
-            assert!(a.words.bytes(0, len) == data, "READ of {len}");
-        }
-        b.words.set_word(0, 40);
-        a.post(5, b.to_add(0, 2), &[a.sge(0, 8)]);
-        done(a);
-        assert_eq!((a.words.word(0), b.words.word(0)), (40, 42));
+        every_operation(a, b, &[8, 100, 4096, 300_000]);
     }
 }
 
@@ -174,15 +148,7 @@ fn guests_of_two_servers_talk() {
     let (a, b) = (served.guest(), guest(&there, 3));
     a.join(&b);
     for (from, to) in [(&a, &b), (&b, &a)] {
-        let data = pattern(200_000, 7);
-        from.words.put(0, &data);
-        from.post(1, to.to_write(0), &[from.sge(0, data.len())]);
-        done(from);
-        assert!(to.words.bytes(0, data.len()) == data);
-        to.words.put(0, &pattern(5000, 8));
-        from.post(2, to.to_read(0), &[from.sge(0, 5000)]);
-        done(from);
-        assert!(from.words.bytes(0, 5000) == pattern(5000, 8));
+        every_operation(from, to, &[5000, 200_000]);
     }
 }
 

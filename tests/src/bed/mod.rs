@@ -75,13 +75,8 @@ pub struct Bed {
 impl Bed {
     /// Creates a small adapter that was just powered on, with only the PF. Time starts at one second, so that no time is 0.
     pub fn new(config: Config) -> Self {
-        Self::with_geometry(config, Geometry::SMALL)
-    }
-
-    /// Like [`new`](Self::new), with any geometry.
-    pub fn with_geometry(config: Config, geometry: Geometry) -> Self {
         let mut memory = Memory::default();
-        let adapter = Adapter::power_on(Region::private(geometry), config, &mut memory);
+        let adapter = Adapter::power_on(Region::private(Geometry::SMALL), config, &mut memory);
         let wire = SharedWire::default();
         let mut runner = Runner::new();
         runner.set_link(Some(Box::new(wire.clone())));
