@@ -3,7 +3,7 @@
 
 use super::manager::*;
 use hwspec::{
-    cmd::{CmdOut, Opcode, adapter::QueryHcaCapIn, eswitch::*, flow::*, vport::*},
+    cmd::{CmdOut, Opcode, adapter::QueryHcaCapIn, eswitch::*, flow::*},
     context::{
         CapType,
         eswitch::{EswitchFlowTableCaps, SchedulingContext},
@@ -187,7 +187,8 @@ impl Pf {
     /// `esw_vport_change_handle_locked`: turns a vport's address lists and promiscuity requests into entries, then arms its next change
     /// event.
     fn changed(&mut self, bed: &mut Bed, vf: u8) {
-        let [(c, unicast), (_, multicast)] = [0, 1].map(|kind| list(bed, vf, kind));
+        let [(c, unicast), (_, multicast)] =
+            [0, 1].map(|kind| context_of(bed, 0, (vf != 0).then_some(vf), kind));
         let vport = &mut self.vports[usize::from(vf)];
         (vport.unicast, vport.multicast) = (unicast, multicast);
         vport.promiscuous = vport.trusted && c.promisc_all();
@@ -349,16 +350,6 @@ fn delete(bed: &mut Bed, (kind, vport): (u8, Option<u8>), table: u32, index: u32
     input.set().table_type(kind).table_id(table).flow_index(index);
     input.set().other_vport(vport.is_some()).vport_number(vport.unwrap_or(0).into());
     let _: CmdOut = bed.command(0, Opcode::DeleteFlowTableEntry, &input).unwrap();
-}
-
-/// Returns a list of a vport, by `allowed_list_type`, and its context.
-fn list(bed: &mut Bed, vf: u8, kind: u8) -> (NicVportContext, Vec<Mac>) {
-    let mut input = QueryNicVportContextIn::zeroed();
-    input.set().other_vport(vf != 0).vport_number(vf.into()).allowed_list_type(kind);
-    let out = bed.command_with(0, Opcode::QueryNicVportContext, 0, &input, &[], 0x110 + 128 * 8).unwrap();
-    let c = QueryNicVportContextOut::read(&out).nic_vport_context();
-    let macs = out[0x110..].chunks(8).take(c.allowed_list_size().into()).map(|entry| prefix(&entry[2..]));
-    (c, macs.collect())
 }
 
 /// `esw_vst_mode_is_steering`.

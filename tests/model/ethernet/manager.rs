@@ -51,10 +51,15 @@ pub fn modify(
 }
 
 pub fn context(bed: &mut Bed, by: u8, vport: Option<u8>) -> (NicVportContext, Vec<[u8; 6]>) {
+    context_of(bed, by, vport, 0)
+}
+
+/// Returns a vport's context and its list of the kind `allowed_list_type`.
+pub fn context_of(bed: &mut Bed, by: u8, vport: Option<u8>, kind: u8) -> (NicVportContext, Vec<[u8; 6]>) {
     let mut input = QueryNicVportContextIn::zeroed();
-    input.set().other_vport(vport.is_some()).vport_number(vport.unwrap_or(0).into());
-    let out =
-        bed.command_with(by, Opcode::QueryNicVportContext, 0, &input, &[], 0x110 + 64).expect("a context");
+    input.set().other_vport(vport.is_some()).vport_number(vport.unwrap_or(0).into()).allowed_list_type(kind);
+    let out = bed.command_with(by, Opcode::QueryNicVportContext, 0, &input, &[], 0x110 + 128 * 8);
+    let out = out.expect("a context");
     let c = QueryNicVportContextOut::read(&out).nic_vport_context();
     let list = out[0x110..].chunks(8).take(c.allowed_list_size().into()).map(|e| prefix(&e[2..])).collect();
     (c, list)

@@ -232,11 +232,11 @@ fn a_queue_that_fails_flushes_what_is_behind_and_only_if_it_was_made_to() {
 }
 
 /// A net device of function 2 that distributes received frames over four queues by the Toeplitz hash of addresses and ports.
-fn spread() -> (Bed, Nic) {
+fn spread(ipv6: bool) -> (Bed, Nic) {
     let mut bed = Bed::cx5();
     let nic = bed.nic(2, 4);
     let rqt = bed.rqt(&nic);
-    let fields = HashFields::with(|s| s.selected_fields(0xf));
+    let fields = HashFields::with(|s| s.selected_fields(0xf).l3_prot_type(ipv6));
     let mut c = TirContext::zeroed();
     c.set()
         .disp_type(1)
@@ -257,7 +257,7 @@ fn the_hash_is_that_of_the_verification_suite() {
         (([199, 92, 111, 2], 14230), ([65, 69, 140, 83], 4739), 0xc626_b0ea, 0xd718_262a),
         (([24, 19, 198, 95], 12898), ([12, 22, 207, 184], 38024), 0x5c2b_394a, 0xd2d0_a5de),
     ];
-    let (mut bed, mut nic) = spread();
+    let (mut bed, mut nic) = spread(false);
     for (src, dst, with_ports, without) in suite {
         for (packet, hash, kind) in [
             (tcp4(src, dst, 1, 0x10, b"x"), with_ports, eth::HASH_IPV4 | eth::HASH_TCP),
@@ -272,7 +272,7 @@ fn the_hash_is_that_of_the_verification_suite() {
 
 #[test]
 fn flows_spread_over_the_queues_and_each_stays_in_its_own() {
-    let (mut bed, mut nic) = spread();
+    let (mut bed, mut nic) = spread(false);
     for port in 1000..1100 {
         let flow = frame(mac(2), mac(1), 0x0800, &tcp4((A.0, port), B, 1, 0x10, b"x"));
         bed.inject(&flow);
@@ -308,15 +308,7 @@ fn ipv6_is_hashed_and_judged_too() {
     // From the verification suite.
     let src = [0x3f, 0xfe, 0x25, 0x01, 0x02, 0x00, 0x1f, 0xff, 0, 0, 0, 0, 0, 0, 0, 0x07];
     let dst = [0x3f, 0xfe, 0x25, 0x01, 0x02, 0x00, 0x00, 0x03, 0, 0, 0, 0, 0, 0, 0, 0x01];
-    let mut bed = Bed::cx5();
-    let mut nic = bed.nic(2, 4);
-    let rqt = bed.rqt(&nic);
-    let fields = HashFields::with(|s| s.selected_fields(0xf).l3_prot_type(true));
-    let mut c = TirContext::zeroed();
-    c.set().disp_type(1).indirect_table(rqt).rx_hash_fn(2).rx_hash_toeplitz_key(KEY);
-    c.set().rx_hash_field_selector_outer(fields);
-    let tir = bed.tir(&nic, c).expect("a TIR");
-    bed.steer_all(&nic, tir);
+    let (mut bed, mut nic) = spread(true);
     let mut tcp = [0; 20];
     tcp[..4].copy_from_slice(&[0x0a, 0xea, 0x06, 0xe6]);
     tcp[12] = 5 << 4;

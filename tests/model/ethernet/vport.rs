@@ -1,6 +1,6 @@
 //! The vport: addresses, promiscuity, link, counters.
 
-use super::packets::*;
+use super::{manager::*, packets::*};
 use devmodel::{engine::Macs, state::Counters};
 use hwspec::{
     cmd::{CmdOut, Opcode, adapter::*, vport::*},
@@ -11,25 +11,6 @@ use hwspec::{
     layout::Layout,
 };
 use ironverbs_tests::bed::{Access, Bed, CommandError, GID_IPV4, GID_LINK_LOCAL, Path, Send, Wr, gid_v4};
-
-const ADDRESSES: u32 = 1 << 2;
-const PROMISC: u32 = 1 << 4;
-
-fn modify(bed: &mut Bed, fid: u8, fields: u32, c: NicVportContext, list: &[u64]) -> Result<(), CommandError> {
-    let input = ModifyNicVportContextIn::with(|s| s.field_select(fields.to_be_bytes()).nic_vport_context(c));
-    let list: Vec<u8> = list.iter().flat_map(|e| e.to_be_bytes()).collect();
-    bed.command_with(fid, Opcode::ModifyNicVportContext, 0, &input, &list, 0x10).map(drop)
-}
-
-fn query(bed: &mut Bed, fid: u8, kind: u8, entries: usize) -> (NicVportContext, Vec<u64>) {
-    let input = QueryNicVportContextIn::with(|s| s.allowed_list_type(kind));
-    let len = QueryNicVportContextOut::SIZE + 8 * entries;
-    let out = bed.command_with(fid, Opcode::QueryNicVportContext, 0, &input, &[], len).expect("an answer");
-    let context = QueryNicVportContextOut::read(&out).nic_vport_context();
-    let list =
-        out[QueryNicVportContextOut::SIZE..].chunks(8).map(|c| u64::from_be_bytes(c.try_into().unwrap()));
-    (context, list.take(context.allowed_list_size().into()).collect())
-}
 
 fn register(bed: &mut Bed, fid: u8, id: u16, write: bool, bytes: &[u8]) -> Result<Vec<u8>, CommandError> {
     let input = AccessRegisterIn::with(|s| s.register_id(id));
@@ -49,46 +30,46 @@ fn lists_are_kept_each_for_itself() {
     let mut bed = Bed::cx5();
     bed.function(1);
     let lists = [
-        (0, vec![0x021b_5600_0001, 0x0202_0202_0202]),
-        (1, vec![0x3333_0000_0001]),
-        (2, vec![5 << 32, 9 << 32]),
+        (0, vec![mac(1), [2; 6]]),
+        (1, vec![[0x33, 0x33, 0, 0, 0, 1]]),
+        // VLANs 5 and 9.
+        (2, vec![[0, 5, 0, 0, 0, 0], [0, 9, 0, 0, 0, 0]]),
     ];
     for (kind, list) in &lists {
         let c = NicVportContext::with(|s| s.allowed_list_type(*kind).allowed_list_size(list.len() as u16));
-        modify(&mut bed, 1, ADDRESSES, c, list).unwrap();
+        modify(&mut bed, 1, None, LIST, c, list).unwrap();
     }
     for (kind, list) in &lists {
-        assert_eq!(&query(&mut bed, 1, *kind, 8).1, list);
+        assert_eq!(&context_of(&mut bed, 1, None, *kind).1, list);
     }
     let c = NicVportContext::with(|s| s.allowed_list_size(65));
-    assert!(modify(&mut bed, 1, ADDRESSES, c, &[0; 65]).is_err(), "more than the advertised 64");
+    assert!(modify(&mut bed, 1, None, LIST, c, &[[0; 6]; 65]).is_err(), "more than the advertised 64");
 }
 
 #[test]
 fn a_second_address_and_promiscuity_bring_frames_for_others() {
-    let other = [2, 2, 2, 2, 2, 2];
+    let other = [2; 6];
     let mut bed = Bed::cx5();
     let (mut a, mut b) = (bed.open_nic(1), bed.open_nic(2));
     let sent = frame(other, mac(1), 0x88b5, &[1; 46]);
     bed.send_frame(&mut a, &sent, Send::default());
     assert!(bed.received(&mut b, 0).is_none());
-    let c = NicVportContext::with(|s| s.allowed_list_size(1));
-    modify(&mut bed, 2, ADDRESSES, c, &[0x0202_0202_0202]).unwrap();
+    listen(&mut bed, 2, &[other]);
     bed.send_frame(&mut a, &sent, Send::default());
     assert_eq!(bed.all_received(&mut b), std::slice::from_ref(&sent));
-    modify(&mut bed, 2, ADDRESSES, NicVportContext::zeroed(), &[]).unwrap();
+    listen(&mut bed, 2, &[]);
     bed.send_frame(&mut a, &sent, Send::default());
     assert!(bed.received(&mut b, 0).is_none());
-    modify(&mut bed, 2, PROMISC, NicVportContext::with(|s| s.promisc_all(true)), &[]).unwrap();
+    modify(&mut bed, 2, None, PROMISC, NicVportContext::with(|s| s.promisc_all(true)), &[]).unwrap();
     bed.send_frame(&mut a, &sent, Send::default());
     assert_eq!(bed.all_received(&mut b), [sent]);
-    assert!(query(&mut bed, 2, 0, 0).0.promisc_all());
+    assert!(context(&mut bed, 2, None).0.promisc_all());
 }
 
 /// Before a link delivers a frame it can query which functions want it.
 #[test]
 fn whoever_brings_frames_from_outside_sees_who_wants_them() {
-    let other = [2, 2, 2, 2, 2, 2];
+    let other = [2; 6];
     let mut bed = Bed::cx5();
     let mut macs = Macs::default();
     let mut wanted = |bed: &Bed| {
@@ -97,10 +78,9 @@ fn whoever_brings_frames_from_outside_sees_who_wants_them() {
     };
     bed.open_nic(1);
     assert_eq!(wanted(&bed), (false, false));
-    let c = NicVportContext::with(|s| s.allowed_list_size(1));
-    modify(&mut bed, 1, ADDRESSES, c, &[0x0202_0202_0202]).unwrap();
+    listen(&mut bed, 1, &[other]);
     assert_eq!(wanted(&bed), (true, false));
-    modify(&mut bed, 1, PROMISC, NicVportContext::with(|s| s.promisc_all(true)), &[]).unwrap();
+    modify(&mut bed, 1, None, PROMISC, NicVportContext::with(|s| s.promisc_all(true)), &[]).unwrap();
     assert_eq!(wanted(&bed), (true, true));
     bed.reset(1);
     assert_eq!(wanted(&bed), (false, false));
@@ -138,7 +118,7 @@ fn the_mtu_is_that_of_the_register_and_of_the_vport() {
     register(&mut bed, 2, 0x5003, true, pmtu.as_bytes()).unwrap();
     let read = Pmtu::read(&register(&mut bed, 2, 0x5003, false, pmtu.as_bytes()).unwrap());
     assert_eq!((read.oper_mtu(), read.admin_mtu()), (1522, 1522));
-    assert_eq!(query(&mut bed, 2, 0, 0).0.mtu(), 1522);
+    assert_eq!(context(&mut bed, 2, None).0.mtu(), 1522);
     bed.inject(&frame(mac(2), mac(1), 0x88b5, &[0; 1504]));
     bed.inject(&frame(mac(2), mac(1), 0x88b5, &[0; 1505]));
     assert_eq!(bed.all_received(&mut b).len(), 1);

@@ -18,8 +18,7 @@ fn gid(fid: u8) -> [u8; 16] {
 /// 13.4.8.1, 15.2.4: the class exists and reports its capabilities.
 #[test]
 fn the_administrator_tells_what_it_can_do() {
-    let mut bed = Bed::infiniband();
-    let a = General::new(&mut bed, 1);
+    let (mut bed, a) = general();
     let answer = a.query(&mut bed, Method::Get, SaAttribute::ClassPortInfo, 0, &ClassPortInfo::zeroed());
     assert_eq!((answer.header().method(), answer.header().status()), (Method::GetResp, 0));
     let info = ClassPortInfo::read(&answer.data());
@@ -29,8 +28,7 @@ fn the_administrator_tells_what_it_can_do() {
 /// 15.2.5.16: a path record between two ports tells how packets get there.
 #[test]
 fn a_path_is_found_by_gid_and_by_lid() {
-    let mut bed = Bed::infiniband();
-    let a = General::new(&mut bed, 1);
+    let (mut bed, a) = general();
     bed.function(2);
     let check = |record: &PathRecord| {
         assert_eq!((record.slid(), record.dlid(), record.pkey()), (2, 3, 0xffff));
@@ -58,8 +56,7 @@ fn a_path_is_found_by_gid_and_by_lid() {
 /// 15.4.4: a query that matches nothing has a status of its own.
 #[test]
 fn a_path_that_is_not_there_is_not_found() {
-    let mut bed = Bed::infiniband();
-    let a = General::new(&mut bed, 1);
+    let (mut bed, a) = general();
     let ask = |bed: &mut Bed, mask: u64, record: PathRecord| {
         a.query(bed, Method::Get, SaAttribute::PathRecord, mask, &record).header().status()
     };
@@ -77,11 +74,7 @@ fn a_path_that_is_not_there_is_not_found() {
 /// 10.9.3, 15.2.5.16: a path uses a partition that both ports belong to, one of them as a full member.
 #[test]
 fn a_path_is_in_a_partition_that_both_ports_are_in() {
-    let mut bed = Bed::infiniband();
-    let a = General::new(&mut bed, 1);
-    let keys = |bed: &mut Bed, fid: u8, keys: &[u8]| {
-        ask(bed, fid, &smp(Method::Set, smp::attribute::PKEY_TABLE, 0, keys));
-    };
+    let (mut bed, a) = general();
     let path = |bed: &mut Bed, pkey: Option<u16>| {
         let mut record = paths(gid(2), gid(1));
         record.set().pkey(pkey.unwrap_or_default());
@@ -92,23 +85,22 @@ fn a_path_is_in_a_partition_that_both_ports_are_in() {
             refused => Err(refused),
         }
     };
-    keys(&mut bed, 1, &[0xff, 0xff, 0x80, 0x05, 0x00, 0x06]);
-    keys(&mut bed, 2, &[0xff, 0xff, 0x00, 0x05, 0x00, 0x06]);
+    set(&mut bed, 1, smp::attribute::PKEY_TABLE, &[0xff, 0xff, 0x80, 0x05, 0x00, 0x06]);
+    set(&mut bed, 2, smp::attribute::PKEY_TABLE, &[0xff, 0xff, 0x00, 0x05, 0x00, 0x06]);
     assert_eq!(path(&mut bed, None), Ok(0xffff));
     assert_eq!(path(&mut bed, Some(0x8005)), Ok(0x8005));
     assert_eq!(path(&mut bed, Some(0x0005)), Ok(0x8005));
     assert_eq!(path(&mut bed, Some(0x8006)), Err(status::NO_RECORDS), "two limited members");
     assert_eq!(path(&mut bed, Some(0x8007)), Err(status::NO_RECORDS), "nobody's");
     assert_eq!(path(&mut bed, Some(0x8000)), Err(status::NO_RECORDS), "no partition");
-    keys(&mut bed, 2, &[0x00, 0x00, 0x00, 0x05]);
+    set(&mut bed, 2, smp::attribute::PKEY_TABLE, &[0x00, 0x00, 0x00, 0x05]);
     assert_eq!(path(&mut bed, None), Ok(0x8005));
 }
 
 /// 13.6.2.1: a table that fits one segment is returned in one segment that says so.
 #[test]
 fn a_table_of_paths_is_one_segment() {
-    let mut bed = Bed::infiniband();
-    let a = General::new(&mut bed, 1);
+    let (mut bed, a) = general();
     let answer = a.query(
         &mut bed,
         Method::GetTable,
@@ -128,8 +120,7 @@ fn a_table_of_paths_is_one_segment() {
 /// 15.2.5.2, 15.2.5.3.
 #[test]
 fn nodes_and_ports_are_on_record() {
-    let mut bed = Bed::infiniband();
-    let a = General::new(&mut bed, 1);
+    let (mut bed, a) = general();
     for (lid, kind, guid) in
         [(3, 1, identity::guid(0, 2)), (identity::SWITCH_LID, 2, identity::switch_guid(0))]
     {
@@ -152,8 +143,7 @@ fn nodes_and_ports_are_on_record() {
 
 #[test]
 fn what_the_administrator_does_not_keep_is_refused() {
-    let mut bed = Bed::infiniband();
-    let a = General::new(&mut bed, 1);
+    let (mut bed, a) = general();
     let none = PathRecord::zeroed();
     for (method, attribute, wrong) in [
         (Method::Get, SaAttribute::ServiceRecord, super::common::status::BAD_ATTRIBUTE),
@@ -183,8 +173,7 @@ fn a_query_with_a_wrong_qkey_is_not_heard() {
 /// The switch is separate from the PF: it answers even if the PF has no driver.
 #[test]
 fn the_administrator_needs_no_driver_of_the_pf() {
-    let mut bed = Bed::infiniband();
-    let a = General::new(&mut bed, 1);
+    let (mut bed, a) = general();
     bed.config_write(0, 4, 0);
     let answer = a.query(&mut bed, Method::Get, SaAttribute::ClassPortInfo, 0, &ClassPortInfo::zeroed());
     assert_eq!(answer.header().status(), 0);

@@ -1,11 +1,11 @@
 //! Code shared by the tests: management datagrams and their transport.
 
 pub use hwspec::{
-    cmd::{Opcode, vport::*},
-    context::ServiceType,
+    cmd::{CmdOut, Opcode, vport::*},
+    context::{ServiceType, vport::HcaVportContext},
     cqe::CqeOpcode,
     layout::{Layout, prefix},
-    wire::mad::{self, MAD_SIZE, MadHeader, Method, MgmtClass, Smp, sa, smp, status},
+    wire::mad::{self, MAD_SIZE, MadHeader, Method, MgmtClass, Smp, pma, sa, smp, status},
 };
 pub use ironverbs_tests::bed::*;
 
@@ -48,6 +48,69 @@ pub fn ask(bed: &mut Bed, fid: u8, request: &Smp) -> Smp {
     Smp::read(&mad_ifc(bed, fid, request.as_bytes(), 3).expect("MAD_IFC"))
 }
 
+/// Returns an attribute that the agent of `fid` is asked for.
+pub fn get(bed: &mut Bed, fid: u8, attribute: u16, modifier: u32) -> [u8; 64] {
+    ask(bed, fid, &smp(Method::Get, attribute, modifier, &[])).data()
+}
+
+/// Sets an attribute of the port of `fid`.
+pub fn set(bed: &mut Bed, fid: u8, attribute: u16, data: &[u8]) {
+    ask(bed, fid, &smp(Method::Set, attribute, 0, data));
+}
+
+/// Returns `PortInfo` of `fid`.
+pub fn port_info(bed: &mut Bed, fid: u8) -> smp::PortInfo {
+    smp::PortInfo::read(&get(bed, fid, smp::attribute::PORT_INFO, 0))
+}
+
+/// Sends an SMP from QP0 of `fid` to `lid`. Returns the answer, if one arrives.
+pub fn send_smp(bed: &mut Bed, fid: u8, lid: u16, request: &Smp) -> Option<Smp> {
+    let qp = bed.datagram(fid, ServiceType::Qp0, 0);
+    let (from, to) = (bed.mr(fid, 256, Access::LOCAL), bed.mr(fid, 296, Access::LOCAL));
+    bed.fill(from, request.as_bytes());
+    bed.post_recv(qp, &[to.sge()]);
+    let av = Av { rlid: Some(lid), grh: false, sgid_index: 0, qpn: 0, ..Av::group(0, 0) };
+    bed.post(qp, &Wr::new(Op::Send, &[from.sge()]).to(av));
+    let mut answer = None;
+    while let Some(cqe) = bed.poll_raw(qp.send_cq) {
+        if cqe.opcode() == CqeOpcode::RespSend {
+            answer = Some(Smp::read(&bed.bytes(to)[40..]));
+        }
+    }
+    bed.destroy_qp(qp).expect("DESTROY_QP");
+    answer
+}
+
+/// Builds a request for counters of port 1 to the performance management agent.
+pub fn perf(method: Method, attribute: u16, select: u16) -> [u8; MAD_SIZE] {
+    let mut mad = prefix(header(MgmtClass::Perf, 1, method, attribute, 0).as_bytes());
+    mad[pma::DATA + 1] = 1;
+    mad[pma::DATA + 2..pma::DATA + 4].copy_from_slice(&select.to_be_bytes());
+    mad
+}
+
+/// Returns the context of a vport: that of `by`, or the one it manages.
+pub fn context(bed: &mut Bed, by: u8, vport: Option<u16>) -> Result<HcaVportContext, CommandError> {
+    bed.function(by);
+    let mut input = QueryHcaVportContextIn::zeroed();
+    input.set().other_vport(vport.is_some()).port_num(1).vport_number(vport.unwrap_or(0));
+    let out: QueryHcaVportContextOut = bed.command(by, Opcode::QueryHcaVportContext, &input)?;
+    Ok(out.hca_vport_context())
+}
+
+/// Changes what [`context`] returns.
+pub fn modify(
+    bed: &mut Bed,
+    by: u8,
+    vport: Option<u16>,
+    context: HcaVportContext,
+) -> Result<(), CommandError> {
+    let mut input = ModifyHcaVportContextIn::zeroed();
+    input.set().other_vport(vport.is_some()).port_num(1).vport_number(vport.unwrap_or(0));
+    input.set().hca_vport_context(context);
+    bed.command::<_, CmdOut>(by, Opcode::ModifyHcaVportContext, &input).map(drop)
+}
+
 /// Builds a query to the subnet administrator for records that match `record` in the components of `mask`.
 pub fn query<R: Layout>(method: Method, attribute: sa::SaAttribute, mask: u64, record: &R) -> sa::SaMad {
     sa::SaMad::with(|s| {
@@ -70,6 +133,13 @@ pub struct General {
     to: Mr,
     /// Number of receives posted so far.
     posted: Cell<u16>,
+}
+
+/// A bed, and QP1 on its function 1.
+pub fn general() -> (Bed, General) {
+    let mut bed = Bed::infiniband();
+    let general = General::new(&mut bed, 1);
+    (bed, general)
 }
 
 impl General {

@@ -7,29 +7,19 @@ use hwspec::wire::{
     mad::smp::{NodeInfo, PortInfo, SwitchInfo, attribute},
 };
 
-/// Sends a directed-route SMP from function 1 along `path` and returns the answer.
-fn ask(bed: &mut Bed, path: &[u8], attribute: u16, modifier: u32) -> Option<Smp> {
-    let qp = bed.datagram(1, ServiceType::Qp0, 0);
-    let (from, to) = (bed.mr(1, 256, Access::LOCAL), bed.mr(1, 296, Access::LOCAL));
-    let mut h = header(MgmtClass::SubnDirected, 1, Method::Get, attribute, modifier);
-    // The sender has taken the first hop, out of its only port (C14-9).
-    h.set().hop_pointer(1).hop_count(path.len() as u8);
+/// Builds a directed-route SMP along `path`, of which the sender has taken `hop_pointer` hops.
+fn request(path: &[u8], hop_pointer: u8, method: Method, attribute: u16, modifier: u32) -> Smp {
+    let mut h = header(MgmtClass::SubnDirected, 1, method, attribute, modifier);
+    h.set().hop_pointer(hop_pointer).hop_count(path.len() as u8);
     let mut initial = [0; 64];
     initial[1..=path.len()].copy_from_slice(path);
-    let mut request = Smp::zeroed();
-    request.set().header(h).dr_slid(PERMISSIVE_LID).dr_dlid(PERMISSIVE_LID).initial_path(initial);
-    bed.fill(from, request.as_bytes());
-    bed.post_recv(qp, &[to.sge()]);
-    let av = Av { rlid: Some(PERMISSIVE_LID), grh: false, sgid_index: 0, qpn: 0, ..Av::group(0, 0) };
-    bed.post(qp, &Wr::new(Op::Send, &[from.sge()]).to(av));
-    let mut answer = None;
-    while let Some(cqe) = bed.poll_raw(qp.send_cq) {
-        if cqe.opcode() == CqeOpcode::RespSend {
-            answer = Some(Smp::read(&bed.bytes(to)[40..]));
-        }
-    }
-    bed.destroy_qp(qp).expect("DESTROY_QP");
-    answer
+    Smp::with(|s| s.header(h).dr_slid(PERMISSIVE_LID).dr_dlid(PERMISSIVE_LID).initial_path(initial))
+}
+
+/// Sends a directed-route SMP from function 1 along `path` and returns the answer.
+fn ask(bed: &mut Bed, path: &[u8], attribute: u16, modifier: u32) -> Option<Smp> {
+    // The sender has taken the first hop, out of its only port (C14-9).
+    send_smp(bed, 1, PERMISSIVE_LID, &request(path, 1, Method::Get, attribute, modifier))
 }
 
 #[test]
@@ -73,12 +63,7 @@ fn two_hops_away_are_the_functions() {
 
 /// Returns the answer that a packet from function 1 along `path` would get, without any effect on the state.
 fn look(bed: &Bed, path: &[u8], method: Method, attribute: u16, modifier: u32) -> Option<Smp> {
-    let mut h = header(MgmtClass::SubnDirected, 1, method, attribute, modifier);
-    h.set().hop_count(path.len() as u8);
-    let mut initial = [0; 64];
-    initial[1..=path.len()].copy_from_slice(path);
-    let mut request = Smp::zeroed();
-    request.set().header(h).dr_slid(PERMISSIVE_LID).dr_dlid(PERMISSIVE_LID).initial_path(initial);
+    let request = request(path, 0, method, attribute, modifier);
     let (region, config) = (bed.adapter.region(), bed.adapter.config());
     region.management(config, 1, PERMISSIVE_LID, request.as_bytes()).map(|answer| Smp::read(&answer))
 }
@@ -113,6 +98,6 @@ fn an_observer_gets_the_agents_answers_and_changes_nothing() {
     let own = look(&bed, &[], Method::Get, attribute::PORT_INFO, 1).expect("an answer");
     let mut info = PortInfo::read(&own.data());
     info.set().m_key(0x5ec2e7).m_key_protect_bits(2).port_state(0).port_physical_state(0);
-    super::common::ask(&mut bed, 1, &smp(Method::Set, attribute::PORT_INFO, 0, info.as_bytes()));
+    set(&mut bed, 1, attribute::PORT_INFO, info.as_bytes());
     assert!(look(&bed, &[], Method::Get, attribute::PORT_INFO, 1).is_none());
 }

@@ -28,8 +28,8 @@ fn query(
 /// RFC 4391, 5: the broadcast group already exists when a port joins it.
 #[test]
 fn ipoib_finds_its_broadcast_group() {
-    let mut bed = Bed::infiniband();
-    let (a, b) = (General::new(&mut bed, 1), General::new(&mut bed, 2));
+    let (mut bed, a) = general();
+    let b = General::new(&mut bed, 2);
     let (bad, first) = query(&mut bed, &a, Method::Set, JOIN, &record(1, BROADCAST, join_state::FULL));
     assert_eq!((bad, first.qkey(), first.mtu(), first.pkey()), (0, 0x0b1b, 4, 0xffff));
     assert_eq!((first.mlid() >= 0xc000, first.join_state(), first.scope()), (true, 1, 2));
@@ -40,8 +40,8 @@ fn ipoib_finds_its_broadcast_group() {
 /// 15.2.5.17.2, o15-0.2.4: other groups are created when a full member joins with all required attributes.
 #[test]
 fn a_group_is_created_by_a_join_with_all_its_attributes() {
-    let mut bed = Bed::infiniband();
-    let (a, b) = (General::new(&mut bed, 1), General::new(&mut bed, 2));
+    let (mut bed, a) = general();
+    let b = General::new(&mut bed, 2);
     let full = record(1, GROUP, join_state::FULL);
     assert_eq!(query(&mut bed, &a, Method::Set, JOIN, &full).0, status::INSUFFICIENT_COMPONENTS);
     let non = record(1, GROUP, join_state::NON_MEMBER);
@@ -66,10 +66,10 @@ fn a_group_is_created_by_a_join_with_all_its_attributes() {
 /// partition.
 #[test]
 fn a_group_is_for_members_of_its_partition() {
-    let mut bed = Bed::infiniband();
-    let (a, b) = (General::new(&mut bed, 1), General::new(&mut bed, 2));
-    let keys = smp(Method::Set, smp::attribute::PKEY_TABLE, 0, &[0xff, 0xff, 0x80, 0x05]);
-    ask(&mut bed, 1, &keys);
+    let (mut bed, a) = general();
+    let b = General::new(&mut bed, 2);
+    let join = |bed: &mut Bed, fid| set(bed, fid, smp::attribute::PKEY_TABLE, &[0xff, 0xff, 0x80, 0x05]);
+    join(&mut bed, 1);
     let mut mgid = BROADCAST;
     mgid[4..6].copy_from_slice(&[0x80, 0x05]);
     let wanted = |fid: u8, pkey: u16| {
@@ -82,7 +82,7 @@ fn a_group_is_for_members_of_its_partition() {
     assert_eq!(query(&mut bed, &b, Method::Set, JOIN, &wanted(2, 0x8005)).0, status::REQ_INVALID);
     let silent = JOIN & !member::PKEY;
     assert_eq!(query(&mut bed, &b, Method::Set, silent, &wanted(2, 0)).0, status::REQ_INVALID);
-    ask(&mut bed, 2, &keys);
+    join(&mut bed, 2);
     let (ok, joined) = query(&mut bed, &b, Method::Set, JOIN, &wanted(2, 0x0005));
     assert_eq!((ok, joined.mlid(), joined.pkey()), (0, made.mlid(), 0x8005));
     let mut foreign = record(1, GROUP, join_state::FULL);
@@ -92,8 +92,8 @@ fn a_group_is_for_members_of_its_partition() {
 
 #[test]
 fn a_group_ends_with_its_last_member() {
-    let mut bed = Bed::infiniband();
-    let (a, b) = (General::new(&mut bed, 1), General::new(&mut bed, 2));
+    let (mut bed, a) = general();
+    let b = General::new(&mut bed, 2);
     for (by, fid) in [(&a, 1), (&b, 2)] {
         assert_eq!(query(&mut bed, by, Method::Set, CREATE, &record(fid, GROUP, join_state::FULL)).0, 0);
     }
@@ -116,8 +116,8 @@ fn a_group_ends_with_its_last_member() {
 /// A single port cannot use up all groups, and releases all it has.
 #[test]
 fn a_port_has_its_share_of_groups() {
-    let mut bed = Bed::infiniband();
-    let (a, b) = (General::new(&mut bed, 1), General::new(&mut bed, 2));
+    let (mut bed, a) = general();
+    let b = General::new(&mut bed, 2);
     let group = |n: u16| {
         let mut gid = GROUP;
         gid[13..15].copy_from_slice(&n.to_be_bytes());

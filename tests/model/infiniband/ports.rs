@@ -13,16 +13,8 @@ use hwspec::{
         vport::HcaVportContext,
     },
     eqe::{EventType, PortChange},
-    wire::mad::{pma, smp::*},
+    wire::mad::smp::*,
 };
-
-fn context(bed: &mut Bed, fid: u8) -> HcaVportContext {
-    bed.function(fid);
-    let out: QueryHcaVportContextOut = bed
-        .command(fid, Opcode::QueryHcaVportContext, &QueryHcaVportContextIn::zeroed())
-        .expect("the context");
-    out.hca_vport_context()
-}
 
 /// Returns the sub-types of the port events that function 1 received.
 fn port_events(bed: &mut Bed) -> Vec<u8> {
@@ -35,12 +27,11 @@ fn port_events(bed: &mut Bed) -> Vec<u8> {
 fn a_port_comes_up_active() {
     let mut bed = Bed::infiniband();
     for fid in [0, 1, 3] {
-        let c = context(&mut bed, fid);
+        let c = context(&mut bed, fid, None).unwrap();
         assert_eq!((c.vport_state(), c.port_state(), c.port_physical_state()), (4, 4, 5));
         assert_eq!((c.lid(), c.sm_lid(), c.lmc()), (u16::from(fid) + 1, identity::SWITCH_LID, 0));
         assert_eq!(c.port_guid(), u64::from_be_bytes(identity::guid(0, fid)));
-        let info =
-            PortInfo::read(&ask(&mut bed, fid, &smp(Method::Get, attribute::PORT_INFO, 1, &[])).data());
+        let info = PortInfo::read(&get(&mut bed, fid, attribute::PORT_INFO, 1));
         assert_eq!((info.port_state(), info.lid(), info.master_sm_lid()), (4, c.lid(), c.sm_lid()));
         assert_eq!((info.mtu_cap(), info.neighbor_mtu(), info.capability_mask()), (5, 5, c.cap_mask1()));
         assert_eq!((info.link_width_active(), info.link_speed_ext_active()), (2, 2), "4x, 25 Gb/s");
@@ -75,8 +66,7 @@ fn the_tables_have_one_entry_that_counts() {
 fn an_ethernet_port_knows_none_of_it() {
     let mut bed = Bed::cx5();
     bed.function(1);
-    let asked = QueryHcaVportContextIn::zeroed();
-    assert!(bed.command::<_, QueryHcaVportContextOut>(1, Opcode::QueryHcaVportContext, &asked).is_err());
+    assert!(context(&mut bed, 1, None).is_err());
     assert!(mad_ifc(&mut bed, 1, smp(Method::Get, attribute::NODE_INFO, 0, &[]).as_bytes(), 3).is_err());
 }
 
@@ -100,8 +90,8 @@ fn capabilities_and_registers_are_those_of_the_link() {
     let pmtu = Pmtu::read(&read(&mut bed, 0x5003, 0x10));
     assert_eq!((pmtu.max_mtu(), pmtu.oper_mtu()), (4096, 4096));
     let name = read(&mut bed, 0x6001, 0x40);
-    let mad = ask(&mut bed, 1, &smp(Method::Get, attribute::NODE_DESCRIPTION, 0, &[]));
-    assert_eq!(mad.data(), name[..], "one description, however asked for");
+    let mad = get(&mut bed, 1, attribute::NODE_DESCRIPTION, 0);
+    assert_eq!(mad, name[..], "one description, however asked for");
 }
 
 /// The capability mask bits that software sets are visible in every query; the others cannot be set.
@@ -109,20 +99,18 @@ fn capabilities_and_registers_are_those_of_the_link() {
 fn the_driver_sets_the_capabilities_of_its_agents() {
     const COMMUNICATION_MANAGEMENT: u32 = 1 << 16;
     let mut bed = Bed::infiniband();
-    let before = context(&mut bed, 1);
+    let before = context(&mut bed, 1, None).unwrap();
     assert_ne!(before.cap_mask1_field_select() & COMMUNICATION_MANAGEMENT, 0);
     let modify = |bed: &mut Bed, mask: u32, value: u32| {
         let context = HcaVportContext::with(|s| s.cap_mask1(value).cap_mask1_field_select(mask));
-        let input = ModifyHcaVportContextIn::with(|s| s.hca_vport_context(context));
-        bed.command::<_, CmdOut>(1, Opcode::ModifyHcaVportContext, &input)
+        modify(bed, 1, None, context)
     };
     modify(&mut bed, COMMUNICATION_MANAGEMENT, COMMUNICATION_MANAGEMENT).expect("set");
-    let after = context(&mut bed, 1).cap_mask1();
+    let after = context(&mut bed, 1, None).unwrap().cap_mask1();
     assert_eq!(after, before.cap_mask1() | COMMUNICATION_MANAGEMENT);
-    let info = PortInfo::read(&ask(&mut bed, 1, &smp(Method::Get, attribute::PORT_INFO, 0, &[])).data());
-    assert_eq!(info.capability_mask(), after);
+    assert_eq!(port_info(&mut bed, 1).capability_mask(), after);
     modify(&mut bed, COMMUNICATION_MANAGEMENT, 0).expect("cleared");
-    assert_eq!(context(&mut bed, 1).cap_mask1(), before.cap_mask1());
+    assert_eq!(context(&mut bed, 1, None).unwrap().cap_mask1(), before.cap_mask1());
     assert!(modify(&mut bed, 1 << 15, 0).is_err());
 }
 
@@ -131,8 +119,7 @@ fn the_driver_sets_the_capabilities_of_its_agents() {
 fn node_info_says_what_and_who() {
     let mut bed = Bed::infiniband();
     for (fid, device) in [(0, 0x1017), (2, 0x1018)] {
-        let info =
-            NodeInfo::read(&ask(&mut bed, fid, &smp(Method::Get, attribute::NODE_INFO, 0, &[])).data());
+        let info = NodeInfo::read(&get(&mut bed, fid, attribute::NODE_INFO, 0));
         assert_eq!((info.node_type(), info.num_ports(), info.local_port_num()), (CHANNEL_ADAPTER, 1, 1));
         assert_eq!((info.node_guid(), info.port_guid()), (identity::guid(0, fid), identity::guid(0, fid)));
         assert_eq!((info.device_id(), info.partition_cap()), (device, 128));
@@ -179,24 +166,19 @@ fn a_port_is_taken_down_and_up() {
     let mut bed = Bed::infiniband();
     bed.function(1);
     bed.eq(1);
-    let get =
-        |bed: &mut Bed| PortInfo::read(&ask(bed, 1, &smp(Method::Get, attribute::PORT_INFO, 0, &[])).data());
-    let mut info = get(&mut bed);
+    let mut info = port_info(&mut bed, 1);
     info.set().port_state(port_state::DOWN).port_physical_state(PHYS_DISABLED);
-    ask(&mut bed, 1, &smp(Method::Set, attribute::PORT_INFO, 0, info.as_bytes()));
-    let c = context(&mut bed, 1);
+    set(&mut bed, 1, attribute::PORT_INFO, info.as_bytes());
+    let c = context(&mut bed, 1, None).unwrap();
     assert_eq!((c.vport_state(), c.port_physical_state()), (1, 3));
     info.set().port_physical_state(2);
-    ask(&mut bed, 1, &smp(Method::Set, attribute::PORT_INFO, 0, info.as_bytes()));
-    assert_eq!(get(&mut bed).port_state(), port_state::ACTIVE);
+    set(&mut bed, 1, attribute::PORT_INFO, info.as_bytes());
+    assert_eq!(port_info(&mut bed, 1).port_state(), port_state::ACTIVE);
     assert_eq!(port_events(&mut bed), [PortChange::Down.raw(), PortChange::Active.raw()]);
     info.set().port_state(0).port_physical_state(0).client_reregister(true);
-    ask(&mut bed, 1, &smp(Method::Set, attribute::PORT_INFO, 0, info.as_bytes()));
+    set(&mut bed, 1, attribute::PORT_INFO, info.as_bytes());
     assert_eq!(port_events(&mut bed), [PortChange::ClientRereg.raw()]);
-    let mut counters = header(MgmtClass::Perf, 1, Method::Get, pma::PORT_COUNTERS, 0).as_bytes().to_vec();
-    counters.resize(MAD_SIZE, 0);
-    counters[pma::DATA + 1] = 1;
-    let answer = mad_ifc(&mut bed, 1, &prefix(&counters), 3).expect("PortCounters");
+    let answer = mad_ifc(&mut bed, 1, &perf(Method::Get, pma::PORT_COUNTERS, 0), 3).expect("PortCounters");
     assert_eq!(pma::PortCounters::read(&answer[pma::DATA..]).link_downed(), 1);
 }
 
@@ -232,26 +214,16 @@ fn what_an_agent_does_not_know_is_refused() {
 #[test]
 fn a_management_key_protects_the_port() {
     let mut bed = Bed::infiniband();
-    let mut info = PortInfo::read(&ask(&mut bed, 1, &smp(Method::Get, attribute::PORT_INFO, 0, &[])).data());
+    let mut info = port_info(&mut bed, 1);
     info.set().m_key(0x5ec2e7).m_key_protect_bits(2).port_state(0).port_physical_state(0);
-    ask(&mut bed, 1, &smp(Method::Set, attribute::PORT_INFO, 0, info.as_bytes()));
+    set(&mut bed, 1, attribute::PORT_INFO, info.as_bytes());
     let mut request = smp(Method::Get, attribute::PORT_INFO, 0, &[]);
     assert!(mad_ifc(&mut bed, 1, request.as_bytes(), 0).is_err());
     assert!(mad_ifc(&mut bed, 1, request.as_bytes(), 1).is_ok(), "the driver may say that it checked");
     // The same from another port, with a packet to the agent of this one.
-    let qp = bed.datagram(2, ServiceType::Qp0, 0);
-    let (from, to) = (bed.mr(2, 256, Access::LOCAL), bed.mr(2, 296, Access::LOCAL));
-    let send = |bed: &mut Bed, request: &Smp| {
-        bed.fill(from, request.as_bytes());
-        bed.post_recv(qp, &[to.sge()]);
-        let av = Av { rlid: Some(2), grh: false, sgid_index: 0, qpn: 0, ..Av::group(0, 0) };
-        bed.post(qp, &Wr::new(Op::Send, &[from.sge()]).to(av));
-        let answered = bed.completions(qp.send_cq).len() == 2;
-        answered.then(|| Smp::read(&bed.bytes(to)[40..]))
-    };
-    assert_eq!(send(&mut bed, &request), None);
+    assert_eq!(send_smp(&mut bed, 2, 2, &request), None);
     request.set().m_key(0x5ec2e7);
-    let answer = send(&mut bed, &request).expect("with the key");
+    let answer = send_smp(&mut bed, 2, 2, &request).expect("with the key");
     assert_eq!(PortInfo::read(&answer.data()).m_key_violations(), 1);
 }
 
@@ -262,11 +234,7 @@ fn port_counters_tell_what_went_over_the_wire() {
     let (a, _) = bed.pair(Path::default());
     let (from, to) = (bed.mr(1, 4000, Access::LOCAL), bed.mr(2, 4000, Access::ALL));
     let get = |bed: &mut Bed, fid: u8, id: u16, method: Method, select: u16| {
-        let mut mad = header(MgmtClass::Perf, 1, method, id, 0).as_bytes().to_vec();
-        mad.resize(MAD_SIZE, 0);
-        mad[pma::DATA + 1] = 1;
-        mad[pma::DATA + 2..pma::DATA + 4].copy_from_slice(&select.to_be_bytes());
-        mad_ifc(bed, fid, &prefix(&mad), 3).expect("counters")[pma::DATA..].to_vec()
+        mad_ifc(bed, fid, &perf(method, id, select), 3).expect("counters")[pma::DATA..].to_vec()
     };
     bed.done(a, &Wr::write(from.sge(), to));
     let sent =
@@ -292,10 +260,8 @@ fn port_counters_tell_what_went_over_the_wire() {
 fn counters_are_read_over_the_wire() {
     let mut bed = Bed::infiniband();
     let (a, b) = (General::new(&mut bed, 1), General::new(&mut bed, 2));
-    let mut mad = header(MgmtClass::Perf, 1, Method::Get, pma::PORT_COUNTERS_EXTENDED, 0).as_bytes().to_vec();
-    mad.resize(MAD_SIZE, 0);
-    mad[pma::DATA + 1] = 1;
-    let answer = a.ask(&mut bed, identity::lid(2), &prefix(&mad)).expect("an answer");
+    let request = perf(Method::Get, pma::PORT_COUNTERS_EXTENDED, 0);
+    let answer = a.ask(&mut bed, identity::lid(2), &request).expect("an answer");
     let h = MadHeader::read(&answer);
     assert_eq!((h.method(), h.status()), (Method::GetResp, 0));
     let counters = pma::PortCountersExtended::read(&answer[pma::DATA..]);

@@ -24,10 +24,10 @@ fn answer(of: &SaMad, kind: u8, segment: u32, window: u32) -> [u8; MAD_SIZE] {
 }
 
 /// Creates the QP1 of a port that queries, with receives for ten segments.
-fn asker(bed: &mut Bed) -> General {
-    let a = General::new(bed, 1);
-    a.listen(bed, 10);
-    a
+fn asker() -> (Bed, General) {
+    let (mut bed, a) = general();
+    a.listen(&mut bed, 10);
+    (bed, a)
 }
 
 fn acknowledge(a: &General, bed: &mut Bed, of: &SaMad, segment: u32, window: u32) {
@@ -52,8 +52,7 @@ fn aborts(a: &General, bed: &mut Bed) -> Vec<u8> {
 /// 13.6.2, 13.6.5: the first segment has the total length; the others are sent when they are in the receiver's window.
 #[test]
 fn a_table_comes_in_as_many_segments_as_it_takes() {
-    let mut bed = Bed::infiniband();
-    let a = asker(&mut bed);
+    let (mut bed, a) = asker();
     a.send(&mut bed, SWITCH_LID, nodes().as_bytes());
     let mut all = segments(&a, &mut bed);
     assert_eq!(all.len(), 1, "the initial window is one segment");
@@ -93,8 +92,7 @@ fn a_table_comes_in_as_many_segments_as_it_takes() {
 /// 15.2.5.16 requires a requester to name an end, but OpenSM answers such a query of `saquery -p` in this way.
 #[test]
 fn a_table_of_paths_without_an_end_is_of_all_ports() {
-    let mut bed = Bed::infiniband();
-    let a = asker(&mut bed);
+    let (mut bed, a) = asker();
     let all = query(Method::GetTable, SaAttribute::PathRecord, 0, &PathRecord::zeroed());
     a.send(&mut bed, SWITCH_LID, all.as_bytes());
     acknowledge(&a, &mut bed, &all, 1, 9);
@@ -106,8 +104,7 @@ fn a_table_of_paths_without_an_end_is_of_all_ports() {
 /// 13.6.6: a segment that is not acknowledged in time is sent again, with those after it.
 #[test]
 fn a_segment_that_is_lost_is_sent_again() {
-    let mut bed = Bed::infiniband();
-    let a = General::new(&mut bed, 1);
+    let (mut bed, a) = general();
     a.listen(&mut bed, 2);
     a.send(&mut bed, SWITCH_LID, nodes().as_bytes());
     acknowledge(&a, &mut bed, &nodes(), 1, 3);
@@ -124,8 +121,7 @@ fn a_segment_that_is_lost_is_sent_again() {
 
 #[test]
 fn a_receiver_that_stays_silent_is_given_up() {
-    let mut bed = Bed::infiniband();
-    let a = asker(&mut bed);
+    let (mut bed, a) = asker();
     a.send(&mut bed, SWITCH_LID, nodes().as_bytes());
     bed.advance(20 * PATIENCE);
     let all = segments(&a, &mut bed);
@@ -146,8 +142,7 @@ fn a_receiver_that_gives_up_or_makes_no_sense_gets_no_more() {
         (rmpp::STOP, 0, 0, &[]),
         (rmpp::ABORT, 0, 0, &[]),
     ] {
-        let mut bed = Bed::infiniband();
-        let a = asker(&mut bed);
+        let (mut bed, a) = asker();
         a.send(&mut bed, SWITCH_LID, nodes().as_bytes());
         assert_eq!(numbers(&a, &mut bed), [1]);
         a.send(&mut bed, SWITCH_LID, &answer(&nodes(), kind, segment, window));
@@ -160,8 +155,7 @@ fn a_receiver_that_gives_up_or_makes_no_sense_gets_no_more() {
 
 #[test]
 fn an_acknowledgement_that_was_overtaken_changes_nothing() {
-    let mut bed = Bed::infiniband();
-    let a = asker(&mut bed);
+    let (mut bed, a) = asker();
     a.send(&mut bed, SWITCH_LID, nodes().as_bytes());
     acknowledge(&a, &mut bed, &nodes(), 1, 3);
     acknowledge(&a, &mut bed, &nodes(), 2, 3);
@@ -174,21 +168,19 @@ fn an_acknowledgement_that_was_overtaken_changes_nothing() {
 /// All segments of a table must be of the same records: with one path less, the remaining segments would have others.
 #[test]
 fn a_table_of_books_that_changed_is_given_up() {
-    let mut bed = Bed::infiniband();
-    let a = asker(&mut bed);
+    let (mut bed, a) = asker();
     let paths =
         query(Method::GetTable, SaAttribute::PathRecord, path::SLID, &PathRecord::with(|s| s.slid(2)));
     a.send(&mut bed, SWITCH_LID, paths.as_bytes());
     assert_eq!(numbers(&a, &mut bed), [1]);
-    ask(&mut bed, 2, &smp(Method::Set, smp::attribute::PKEY_TABLE, 0, &[0; 64]));
+    set(&mut bed, 2, smp::attribute::PKEY_TABLE, &[0; 64]);
     acknowledge(&a, &mut bed, &paths, 1, 9);
     assert_eq!(aborts(&a, &mut bed), [rmpp::UNSPECIFIED]);
 }
 
 #[test]
 fn a_query_that_is_repeated_begins_anew() {
-    let mut bed = Bed::infiniband();
-    let a = asker(&mut bed);
+    let (mut bed, a) = asker();
     for _ in 0..12 {
         a.listen(&mut bed, 1);
         a.send(&mut bed, SWITCH_LID, nodes().as_bytes());
@@ -200,8 +192,8 @@ fn a_query_that_is_repeated_begins_anew() {
 
 #[test]
 fn a_port_that_asks_for_many_tables_at_once_leaves_room_for_others() {
-    let mut bed = Bed::infiniband();
-    let (a, b) = (asker(&mut bed), General::new(&mut bed, 2));
+    let (mut bed, a) = asker();
+    let b = General::new(&mut bed, 2);
     b.listen(&mut bed, 1);
     let numbered = |id: u64| {
         let (mut query, mut header) = (nodes(), nodes().header());

@@ -126,7 +126,7 @@ fn a_packet_for_somebody_else_is_dropped() {
 fn partitions_keep_ports_apart() {
     let mut bed = Bed::infiniband();
     for (fid, keys) in [(1u8, [0xff, 0xff, 0x80, 0x05]), (2, [0xff, 0xff, 0x00, 0x05])] {
-        ask(&mut bed, fid, &smp(Method::Set, smp::attribute::PKEY_TABLE, 0, &keys));
+        set(&mut bed, fid, smp::attribute::PKEY_TABLE, &keys);
     }
     let at = |pkey_index| Path { pkey_index, grh: false, timeout: 8, retry_count: 1, ..Path::default() };
     let (a, _) = bed.pair(at(1));
@@ -136,11 +136,10 @@ fn partitions_keep_ports_apart() {
     let frame = bed.take_frames().remove(0);
     assert_eq!((frame.headers().bth().pkey(), frame.opcode()), (0x8005, BthOpcode::RcWriteOnly));
     // The peer leaves the partition.
-    ask(&mut bed, 2, &smp(Method::Set, smp::attribute::PKEY_TABLE, 0, &[0xff, 0xff, 0x80, 0x06]));
+    set(&mut bed, 2, smp::attribute::PKEY_TABLE, &[0xff, 0xff, 0x80, 0x06]);
     bed.post(a, &Wr::write(from.sge(), to));
     bed.advance(S);
     assert!(!bed.one(a.send_cq).is_ok());
     assert!(bed.counter(2, Counters::RxDroppedPkey) > 0);
-    let info = ask(&mut bed, 2, &smp(Method::Get, smp::attribute::PORT_INFO, 0, &[]));
-    assert!(smp::PortInfo::read(&info.data()).p_key_violations() > 0);
+    assert!(port_info(&mut bed, 2).p_key_violations() > 0);
 }

@@ -4,10 +4,7 @@
 use super::common::*;
 use devmodel::identity;
 use hwspec::{
-    cmd::{
-        CmdOut,
-        adapter::{QueryHcaCapIn, QueryHcaCapOut},
-    },
+    cmd::adapter::{QueryHcaCapIn, QueryHcaCapOut},
     context::{caps::HcaCap, vport::HcaVportContext},
     eqe::{EventType, PortChange},
     wire::mad::{
@@ -23,19 +20,6 @@ const STATE_POLICY: u32 = 1 << 2;
 /// `vport_state_policy`: down, up, follow.
 const POLICIES: [u8; 3] = [0, 1, 2];
 
-fn modify(bed: &mut Bed, by: u8, vport: u16, context: HcaVportContext) -> Result<(), CommandError> {
-    let mut input = ModifyHcaVportContextIn::zeroed();
-    input.set().other_vport(true).port_num(1).vport_number(vport).hca_vport_context(context);
-    bed.command::<_, CmdOut>(by, Opcode::ModifyHcaVportContext, &input).map(drop)
-}
-
-fn context(bed: &mut Bed, by: u8, vport: Option<u16>) -> Result<HcaVportContext, CommandError> {
-    let mut input = QueryHcaVportContextIn::zeroed();
-    input.set().other_vport(vport.is_some()).port_num(1).vport_number(vport.unwrap_or(0));
-    let out: QueryHcaVportContextOut = bed.command(by, Opcode::QueryHcaVportContext, &input)?;
-    Ok(out.hca_vport_context())
-}
-
 /// `ip link set ib0 vf N node_guid`, then `port_guid`.
 fn set_guids(bed: &mut Bed, vport: u16, [node, port]: [u64; 2]) {
     for (field, guid) in [(NODE_GUID, node), (PORT_GUID, port)] {
@@ -45,7 +29,7 @@ fn set_guids(bed: &mut Bed, vport: u16, [node, port]: [u64; 2]) {
             NODE_GUID => c.set().node_guid(guid),
             _ => c.set().port_guid(guid),
         };
-        modify(bed, 0, vport, c).unwrap();
+        modify(bed, 0, Some(vport), c).unwrap();
     }
     bed.run();
 }
@@ -69,7 +53,7 @@ fn guids_of_a_vf_are_those_its_manager_gives_it_behind_its_reset_too() {
             let out = bed.command_with(by, Opcode::QueryHcaVportGid, 0, &input, &[], 32).unwrap();
             assert_eq!(out[16..], gid);
         }
-        let info = NodeInfo::read(&ask(&mut bed, 1, &smp(Method::Get, attribute::NODE_INFO, 0, &[])).data());
+        let info = NodeInfo::read(&get(&mut bed, 1, attribute::NODE_INFO, 0));
         assert_eq!([info.node_guid(), info.port_guid()], given.map(u64::to_be_bytes));
         let record = PathRecord::with(|s| s.sgid(identity::port_gid(0, 2)).dgid(gid));
         let answer =
@@ -99,7 +83,7 @@ fn the_pf_says_whether_the_link_of_a_vf_is_up() {
         (down, 1, Some(PortChange::Down)),
     ] {
         let c = HcaVportContext::with(|s| s.field_select(STATE_POLICY).vport_state_policy(policy));
-        modify(&mut bed, 0, 1, c).unwrap();
+        modify(&mut bed, 0, Some(1), c).unwrap();
         bed.run();
         let seen = context(&mut bed, 0, Some(1)).unwrap();
         assert_eq!((seen.vport_state_policy(), seen.vport_state()), (policy, state));
@@ -113,8 +97,7 @@ fn the_pf_says_whether_the_link_of_a_vf_is_up() {
     bed.reset(1);
     bed.function(1);
     let c = HcaVportContext::with(|s| s.field_select(STATE_POLICY).vport_state_policy(up));
-    let input = ModifyHcaVportContextIn::with(|s| s.hca_vport_context(c));
-    let _: CmdOut = bed.command(1, Opcode::ModifyHcaVportContext, &input).unwrap();
+    modify(&mut bed, 1, None, c).unwrap();
     assert_eq!(context(&mut bed, 1, None).unwrap().vport_state(), 1);
 }
 
@@ -122,9 +105,7 @@ fn the_pf_says_whether_the_link_of_a_vf_is_up() {
 fn the_pf_sees_the_partitions_of_a_vf() {
     let mut bed = Bed::infiniband();
     bed.function(1);
-    let mut pkeys = [0; 64];
-    pkeys[..4].copy_from_slice(&[0xff, 0xff, 0x80, 0x01]);
-    ask(&mut bed, 1, &smp(Method::Set, attribute::PKEY_TABLE, 0, &pkeys));
+    set(&mut bed, 1, attribute::PKEY_TABLE, &[0xff, 0xff, 0x80, 0x01]);
     let input = QueryHcaVportPkeyIn::with(|s| s.other_vport(true).vport_number(1).port_num(1).pkey_index(1));
     let out = bed.command_with(0, Opcode::QueryHcaVportPkey, 0, &input, &[], 20).unwrap();
     assert_eq!(out[16..], [0, 0, 0x80, 0x01]);
@@ -142,10 +123,10 @@ fn nobody_but_the_pf_manages_ports() {
     assert!(manages(&mut bed, 0) && !manages(&mut bed, 1));
     let mut c = HcaVportContext::zeroed();
     c.set().field_select(PORT_GUID).port_guid(5);
-    assert!(modify(&mut bed, 1, 2, c).is_err() && context(&mut bed, 1, Some(2)).is_err());
-    assert!(modify(&mut bed, 0, 9, c).is_err(), "there is no such vport");
+    assert!(modify(&mut bed, 1, Some(2), c).is_err() && context(&mut bed, 1, Some(2)).is_err());
+    assert!(modify(&mut bed, 0, Some(9), c).is_err(), "there is no such vport");
     c.set().field_select(1 << 3);
-    assert!(modify(&mut bed, 0, 1, c).is_err(), "there is no such field");
+    assert!(modify(&mut bed, 0, Some(1), c).is_err(), "there is no such field");
     c.set().field_select(STATE_POLICY).vport_state_policy(3);
-    assert!(modify(&mut bed, 0, 1, c).is_err(), "nor such a policy");
+    assert!(modify(&mut bed, 0, Some(1), c).is_err(), "nor such a policy");
 }
