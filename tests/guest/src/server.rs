@@ -5,7 +5,8 @@ use std::process::{Child, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::{Outcome, bound_to_us, built, failed};
+use crate::machine::Guest;
+use crate::{Outcome, bound_to_us, built, failed, log};
 
 /// Maximum time until all sockets exist.
 const START: Duration = Duration::from_secs(30);
@@ -121,6 +122,14 @@ impl Server {
             None => Ok(()),
             Some(status) => failed(format!("ironverbs serve ended with {status}: {}", self.log())),
         }
+    }
+
+    /// Powers guests off whose logs report no problem, and checks that the process still serves.
+    pub fn end(&mut self, guests: impl IntoIterator<Item = Guest>) -> Outcome {
+        let mut guests: Vec<_> = guests.into_iter().collect();
+        guests.iter_mut().try_for_each(log::clean)?;
+        guests.into_iter().try_for_each(Guest::power_off)?;
+        self.check()
     }
 }
 

@@ -6,7 +6,7 @@ use std::path::Path;
 use crate::images::Images;
 use crate::machine::{Guest, Plan};
 use crate::server;
-use crate::{Outcome, failed, log};
+use crate::{Outcome, failed};
 
 use super::scratch::scratch;
 use super::sides::{Bench, Side, pingpong};
@@ -43,9 +43,7 @@ pub fn on_vfio(images: &Images) -> Outcome {
     for (n, combines) in [(0, true), (1, false)] {
         pages(bench.guest(0)?, n, combines, &types)?;
     }
-    log::clean(bench.guest(0)?)?;
-    bench.power_off()?;
-    server.check()?;
+    server.end(bench.guests)?;
     drop(server);
     stores(&recorded)
 }
@@ -60,11 +58,11 @@ fn traffic(bench: &mut Bench) -> Outcome {
         ("ib_write_bw", "-n 200 -s 4096 -q 20"),
         ("ib_send_bw", "-n 200 -s 65536 -l 4"),
     ] {
-        for _ in 0..2 {
+        bench.each_way(|bench| {
             let figures = verbs::figures(bench, tool, options)?;
             println!("    {tool} {options}: {figures:?}");
-            bench.sides.swap(0, 1);
-        }
+            Ok(())
+        })?;
     }
     Ok(())
 }

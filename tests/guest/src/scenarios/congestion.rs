@@ -1,8 +1,8 @@
 //! Congestion control of a port, as the stock driver reads and sets it.
 
 use std::process::Command;
-use std::time::{Duration, Instant};
 
+use super::host::wait_for;
 use super::mlx5::Pair;
 use super::scratch::scratch;
 use super::sides::perftest;
@@ -122,16 +122,9 @@ fn marked_writes(pair: &mut Pair, files: &str, us: u32) -> Outcome<[u64; 3]> {
 
 /// Waits until the fault plan's process controls the wire.
 fn wait_for_faults(pair: &Pair) -> Outcome {
-    let until = Instant::now() + Duration::from_secs(20);
-    loop {
+    wait_for("the plan of faults to have the wire", 20, || {
         let mut command = Command::new(built().join("ironverbs"));
         let said = command.args(["node", "status", "--node"]).arg(pair.server.node()).output()?;
-        if String::from_utf8_lossy(&said.stdout).contains("wire captured by process") {
-            return Ok(());
-        }
-        if Instant::now() > until {
-            return failed("expected the plan of faults to have the wire within 20 s");
-        }
-        std::thread::sleep(Duration::from_millis(50));
-    }
+        Ok(String::from_utf8_lossy(&said.stdout).contains("wire captured by process"))
+    })
 }

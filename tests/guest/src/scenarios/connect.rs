@@ -114,7 +114,5 @@ fn over_wire(images: &Images, name: &str, faults: Option<&str>, programs: &[(&st
 pub fn mlx5(images: &Images) -> Outcome {
     let (mut server, mut guest, ..) = with_host::boot(images, "connect")?;
     between(&server.node(), &mut guest, &PROGRAMS)?;
-    log::clean(&mut guest)?;
-    guest.power_off()?;
-    server.check()
+    server.end([guest])
 }

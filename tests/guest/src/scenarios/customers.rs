@@ -5,7 +5,7 @@ use std::process::Command;
 use crate::images::{self, Images};
 use crate::machine::{Guest, Plan};
 use crate::server;
-use crate::{Outcome, Trouble, failed, log, tree};
+use crate::{Outcome, Trouble, failed, tree};
 
 use super::sides::{Bench, Side};
 use super::vfio;
@@ -37,9 +37,7 @@ pub fn on_vfio(images: &Images) -> Outcome {
     ucx(&mut bench)?;
     fabric(&mut bench)?;
     mpi(bench.guest(0)?)?;
-    log::clean(bench.guest(0)?)?;
-    bench.power_off()?;
-    server.check()
+    server.end(bench.guests)
 }
 
 /// The command that starts a program on a VF of its own.

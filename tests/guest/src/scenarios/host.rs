@@ -131,7 +131,6 @@ pub fn output_of(what: &str, child: Child) -> Outcome<String> {
 
 /// Waits until a process on the host listens on a TCP port, without connecting: a tool would take the connection for its peer.
 fn wait_for_listener(port: u16) -> Outcome {
-    let until = Instant::now() + Duration::from_secs(60);
     let listens = |file: &str| {
         let table = std::fs::read_to_string(file).unwrap_or_default();
         let local = format!(":{port:04X}");
@@ -140,9 +139,16 @@ fn wait_for_listener(port: u16) -> Outcome {
             words.len() > 3 && words[1].ends_with(&local) && words[3] == "0A"
         })
     };
-    while !listens("/proc/net/tcp") && !listens("/proc/net/tcp6") {
+    let listened = || Ok(listens("/proc/net/tcp") || listens("/proc/net/tcp6"));
+    wait_for(&format!("a listener on port {port}"), 60, listened)
+}
+
+/// Waits until `is_there`.
+pub fn wait_for(what: &str, seconds: u64, mut is_there: impl FnMut() -> Outcome<bool>) -> Outcome {
+    let until = Instant::now() + Duration::from_secs(seconds);
+    while !is_there()? {
         if Instant::now() > until {
-            return failed(format!("expected a listener on port {port}, found none"));
+            return failed(format!("expected {what} within {seconds} s"));
         }
         std::thread::sleep(Duration::from_millis(50));
     }

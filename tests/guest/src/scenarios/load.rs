@@ -37,8 +37,7 @@ pub fn run(images: &Images, infiniband: bool) -> Outcome {
             }
         }
         println!("    {} loads, unloads and loads again", guest.release());
-        guest.power_off()?;
-        server.check()?;
+        server.end([guest])?;
     }
     Ok(())
 }

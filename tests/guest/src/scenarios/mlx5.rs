@@ -150,12 +150,8 @@ ip -n apart addr add 10.9.0.2/24 dev far && ip -n apart link set far up && ip -n
 
     /// The same, but keeps the server running.
     pub fn finish_serving(mut self) -> Outcome<Server> {
-        for guest in &mut self.bench.guests {
-            crate::log::clean(guest)?;
-        }
         self.server.check()?;
-        self.bench.power_off()?;
-        self.server.check()?;
+        self.server.end(self.bench.guests)?;
         Ok(self.server)
     }
 }

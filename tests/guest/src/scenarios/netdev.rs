@@ -90,10 +90,7 @@ pub fn pings(bench: &mut Bench) -> Outcome {
 
 /// Transfers 10 MB by TCP each way and compares checksums, and the counters of both ends with each other.
 pub fn transfers(bench: &mut Bench) -> Outcome {
-    for back in [false, true] {
-        if back {
-            bench.sides.swap(0, 1);
-        }
+    bench.each_way(|bench| {
         let before = [counters(bench, 0)?, counters(bench, 1)?];
         let port = bench.port();
         let address = bench.sides[0].address.clone();
@@ -132,11 +129,8 @@ pub fn transfers(bench: &mut Bench) -> Outcome {
                 figure(0, "rx_bytes")
             ));
         }
-        if back {
-            bench.sides.swap(0, 1);
-        }
-    }
-    Ok(())
+        Ok(())
+    })
 }
 
 /// Checks that frames reach only their destination.

@@ -155,11 +155,16 @@ impl Bench {
 
     /// Runs a verbs tool in both directions.
     pub fn both_ways(&mut self, tool: &Tool) -> Outcome {
-        self.tool(tool)?;
+        self.each_way(|bench| bench.tool(tool).map(drop))
+    }
+
+    /// Does something, and then the same with the sides exchanged.
+    pub fn each_way(&mut self, mut deed: impl FnMut(&mut Self) -> Outcome) -> Outcome {
+        deed(self)?;
         self.sides.swap(0, 1);
-        let back = self.tool(tool);
+        let back = deed(self);
         self.sides.swap(0, 1);
-        back.map(drop)
+        back
     }
 
     /// Powers all guests off.

@@ -1,9 +1,9 @@
 //! The stock driver in a guest, and programs with our provider on the host, on one node.
 
+use crate::Outcome;
 use crate::images::Images;
 use crate::machine::{Guest, Plan};
 use crate::server::{self, Server};
-use crate::{Outcome, log};
 
 use super::host::{Ends, GUEST, way_to_host};
 
@@ -48,7 +48,5 @@ pub fn stock_driver(images: &Images) -> Outcome {
         ends.host_asks(&mut guest, tool, port)?;
         ends.guest_asks(&mut guest, tool)?;
     }
-    log::clean(&mut guest)?;
-    guest.power_off()?;
-    server.check()
+    server.end([guest])
 }
