@@ -23,24 +23,28 @@ fn start(scratch: &Scratch, fid: u8, role: &str) -> (Program, String) {
     (program, port)
 }
 
+fn connect(passive: &mut Program, port: &str, active: &mut Program, service: u16) {
+    active.tell(&format!("{port} {service}")).unwrap();
+    for word in ["connected", "heard", "ended"] {
+        active.expect(word, SOON).unwrap();
+        passive.expect(word, SOON).unwrap();
+    }
+}
+
 /// Connects the active program to the passive one, twice.
 fn meet(passive: &mut Program, port: &str, active: &mut Program, service: u16) {
     passive.tell(&service.to_string()).unwrap();
     passive.expect("listening", SOON).unwrap();
     for _ in 0..2 {
-        active.tell(&format!("{port} {service}")).unwrap();
-        for word in ["connected", "heard", "ended"] {
-            active.expect(word, SOON).unwrap();
-            passive.expect(word, SOON).unwrap();
-        }
+        connect(passive, port, active, service);
     }
     active.tell(&format!("{port} {}", service + 1)).unwrap();
     active.expect("rejected InvalidServiceId", SOON).unwrap();
 }
 
-fn on_one_node(link_layer: LinkLayer, functions: [u8; 2]) {
+fn on_one_node(options: &NodeOptions, functions: [u8; 2]) {
     let scratch = Scratch::new();
-    let _node = scratch.node_with(&options(link_layer, 0));
+    let _node = scratch.node_with(options);
     let (mut passive, port) = start(&scratch, functions[0], "listen");
     let (mut active, _) = start(&scratch, functions[1], "connect");
     meet(&mut passive, &port, &mut active, 7);
@@ -48,30 +52,26 @@ fn on_one_node(link_layer: LinkLayer, functions: [u8; 2]) {
 
 #[test]
 fn programs_on_two_functions_meet() {
-    on_one_node(LinkLayer::Ethernet, [1, 2]);
+    on_one_node(&options(LinkLayer::Ethernet, 0), [1, 2]);
 }
 
 #[test]
 fn programs_on_two_functions_of_a_subnet_meet() {
-    on_one_node(LinkLayer::Infiniband, [1, 2]);
+    on_one_node(&options(LinkLayer::Infiniband, 0), [1, 2]);
 }
 
 /// Both have a QP1 on that function, and receive messages for either.
 #[test]
 fn programs_that_share_a_function_meet() {
-    on_one_node(LinkLayer::Ethernet, [1, 1]);
-    on_one_node(LinkLayer::Infiniband, [3, 3]);
+    on_one_node(&options(LinkLayer::Ethernet, 0), [1, 1]);
+    on_one_node(&options(LinkLayer::Infiniband, 0), [3, 3]);
 }
 
 /// Where programs may not copy to each other's memory, each processes its own messages.
 #[test]
 fn programs_that_share_a_function_but_no_memory_meet() {
-    let scratch = Scratch::new();
     let apart = NodeOptions { no_direct_copies: true, ..options(LinkLayer::Ethernet, 0) };
-    let _node = scratch.node_with(&apart);
-    let (mut passive, port) = start(&scratch, 1, "listen");
-    let (mut active, _) = start(&scratch, 1, "connect");
-    meet(&mut passive, &port, &mut active, 7);
+    on_one_node(&apart, [1, 1]);
 }
 
 #[test]
@@ -87,11 +87,7 @@ fn programs_that_are_killed_leave_queue_pair_1_to_the_others() {
             passive.tell("7").unwrap();
             passive.expect("listening", SOON).unwrap();
         }
-        active.tell(&format!("{port} 7")).unwrap();
-        for word in ["connected", "heard", "ended"] {
-            active.expect(word, SOON).unwrap();
-            passive.expect(word, SOON).unwrap();
-        }
+        connect(&mut passive, &port, &mut active, 7);
         active.kill();
     }
 }
@@ -122,22 +118,23 @@ fn mad(text: &[u8]) -> Mad {
     mad
 }
 
+fn open(node: &Arc<Node>, fid: u8) -> Gsi {
+    Gsi::open(&open_device_of(node, fid).expect("a device"), 0).expect("a QP1")
+}
+
+fn address(from: &Gsi, remote_gid: [u8; 16]) -> MadAddress {
+    let local_gid = from.device().gid(1).unwrap();
+    let route = MadAddress { grh: true, hop_limit: 64, pkey: 0xffff, ..MadAddress::default() };
+    MadAddress { local_gid, remote_gid, remote_qpn: 1, ..route }
+}
+
 #[test]
 fn every_opener_of_a_function_gets_every_mad_until_it_leaves() {
     let scratch = Scratch::new();
     let node = scratch.node_with(&options(LinkLayer::Ethernet, 0));
-    let open = |fid| Gsi::open(&open_device_of(&node, fid).expect("a device"), 0).expect("a QP1");
-    let (first, second, sender) = (open(1), open(1), open(2));
+    let [first, second, sender] = [1, 1, 2].map(|fid| open(&node, fid));
     let (to, from) = (first.device().gid(1).unwrap(), sender.device().gid(1).unwrap());
-    let address = MadAddress {
-        local_gid: from,
-        remote_gid: to,
-        grh: true,
-        hop_limit: 64,
-        pkey: 0xffff,
-        remote_qpn: 1,
-        ..MadAddress::default()
-    };
+    let address = address(&sender, to);
     sender.send(&address, &mad(b"to whom it may concern")).unwrap();
     for gsi in [&first, &second] {
         assert!(gsi.wait(SOON).unwrap());
@@ -161,16 +158,8 @@ fn every_opener_of_a_function_gets_every_mad_until_it_leaves() {
 fn more_mads_than_fit_at_once_all_arrive() {
     let scratch = Scratch::new();
     let node = scratch.node_with(&options(LinkLayer::Ethernet, 0));
-    let open = |fid| Gsi::open(&open_device_of(&node, fid).expect("a device"), 0).expect("a QP1");
-    let (receiver, sender) = (open(1), open(2));
-    let address = MadAddress {
-        local_gid: sender.device().gid(1).unwrap(),
-        remote_gid: receiver.device().gid(1).unwrap(),
-        grh: true,
-        hop_limit: 64,
-        remote_qpn: 1,
-        ..MadAddress::default()
-    };
+    let [receiver, sender] = [1, 2].map(|fid| open(&node, fid));
+    let address = address(&sender, receiver.device().gid(1).unwrap());
     for number in 0..1000u32 {
         sender.send(&address, &mad(&number.to_be_bytes())).unwrap();
         if number % 64 == 63 {
@@ -189,17 +178,8 @@ fn a_peer_that_nobody_answers_for_holds_up_nobody_twice() {
     let node = scratch.node_with(&options(LinkLayer::Ethernet, 1));
     let at = |name| scratch.dir().join(name).display().to_string();
     let _link = hold(&node, &format!("dgram:{},{}", at("a"), at("b")));
-    let gsi = Gsi::open(&open_device_of(&node, 1).expect("a device"), 0).expect("a QP1");
-    let remote_gid = hwspec::wire::ip::gid_of_v4([10, 9, 9, 9]);
-    let local_gid = gsi.device().gid(1).unwrap();
-    let nobody = MadAddress {
-        local_gid,
-        remote_gid,
-        grh: true,
-        hop_limit: 64,
-        remote_qpn: 1,
-        ..MadAddress::default()
-    };
+    let gsi = open(&node, 1);
+    let nobody = address(&gsi, hwspec::wire::ip::gid_of_v4([10, 9, 9, 9]));
     let took = || {
         let begin = std::time::Instant::now();
         assert!(gsi.send(&nobody, &mad(b"hello?")).is_err());

@@ -2,7 +2,7 @@
 //!
 //! Needs `ironverbs` and the provider built (`scripts/test.sh build`), and the packages iproute2, perftest, ibverbs-utils and python3.
 
-use ironverbs_tests::stock::{Node, ironverbs};
+use ironverbs_tests::stock::{Node, has_all, ironverbs};
 use std::{
     path::Path,
     time::{Duration, Instant},
@@ -66,20 +66,20 @@ fn rdma_shows_devices_links_and_the_system() {
     let node = Node::new("nl-rdma", 2);
     let out = node.run(&["rdma", "-d", "dev", "show", "iron1"]);
     // Newer releases of iproute2 also print the protocol.
-    for part in [
-        "iron1: node_type ca ",
-        " fw 16.",
-        "node_guid 021b:56ff:fe00:0001",
-        "sys_image_guid 021b:56ff:fe00:0000",
-    ] {
-        assert!(out.contains(part), "{part:?} is missing in\n{out}");
-    }
+    has_all(
+        &out,
+        [
+            "iron1: node_type ca ",
+            " fw 16.",
+            "node_guid 021b:56ff:fe00:0001",
+            "sys_image_guid 021b:56ff:fe00:0000",
+        ],
+    );
     let out = node.run(&["rdma", "-j", "link", "show"]);
-    for part in
-        [r#""ifname":"iron2","port":1,"state":"ACTIVE","physical_state":"LINK_UP""#, r#""netdev":"lo""#]
-    {
-        assert!(out.contains(part), "{part:?} is missing in\n{out}");
-    }
+    has_all(
+        &out,
+        [r#""ifname":"iron2","port":1,"state":"ACTIVE","physical_state":"LINK_UP""#, r#""netdev":"lo""#],
+    );
     let out = node.run(&["rdma", "system", "show"]);
     assert!(out.contains("netns shared"), "{out}");
     let out = node.run(&["sh", "-c", "rdma dev set iron1 name other 2>&1 || true"]);
@@ -269,9 +269,10 @@ fn perfquery_reads_the_counters_of_every_port_on_infiniband_and_says_so_where_it
     drop(node);
     let ethernet = Node::new("nl-perf-eth", 1);
     let out = ethernet.run(&["sh", "-c", "perfquery -C iron1 2>&1 || true; ibstat iron1; ibstatus iron1"]);
-    for part in ["Failed to open 'iron1'", "State: Active", "Link layer: Ethernet", "state:\t\t 4: ACTIVE"] {
-        assert!(out.contains(part), "{part:?} is missing in\n{out}");
-    }
+    has_all(
+        &out,
+        ["Failed to open 'iron1'", "State: Active", "Link layer: Ethernet", "state:\t\t 4: ACTIVE"],
+    );
 }
 
 #[test]
@@ -286,27 +287,28 @@ fn infiniband_diags_find_the_subnet_as_it_is() {
     // The node's GUID from sysfs, in the format of these tools.
     let guid = out.lines().next().expect("a GUID").replace(':', "");
     let short = guid.trim_start_matches('0');
-    for part in [
-        &format!("Guid:............................0x{guid}\nPortGuid:........................0x{guid}"),
-        "Node Description:.................ironverbs iron2",
-        "GidPrefix:.......................0xfe80000000000000\nLid:.............................2\n",
-        "SMLid:...........................512\nCapMask:.........................0xc800\nLinkState:.......................Active",
-        // With the communication management bit, which belongs to the programs.
-        "Capability mask: 0x0001c800",
-        "port_cap_flags:\t\t0x0001c800",
-        "caps: <SYS_IMAGE_GUID, EXTENDED_SPEEDS, CAP_MASK2, CM>",
-        "sminfo: sm lid 512",
-        "SMINFO_MASTER",
-        &format!("[2]\t\"H-{guid}\"[1]({short}) \t\t# \"ironverbs iron1\" lid 2 4xEDR"),
-        &format!("Ca\t: 0x{guid} ports 1 \"ironverbs iron1\""),
-        "[2] lid 512-512 \"ironverbs switch\"\n[3] -> ca port",
-        "3 valid lids dumped",
-        // A port without a function has no peer.
-        "failed: operation nodeinfo: node info query failed",
-        "state:\t\t\tPORT_ACTIVE",
-    ] {
-        assert!(out.contains(part), "{part:?} is missing in\n{out}");
-    }
+    has_all(
+        &out,
+        [
+            &format!("Guid:............................0x{guid}\nPortGuid:........................0x{guid}"),
+            "Node Description:.................ironverbs iron2",
+            "GidPrefix:.......................0xfe80000000000000\nLid:.............................2\n",
+            "SMLid:...........................512\nCapMask:.........................0xc800\nLinkState:.......................Active",
+            // With the communication management bit, which belongs to the programs.
+            "Capability mask: 0x0001c800",
+            "port_cap_flags:\t\t0x0001c800",
+            "caps: <SYS_IMAGE_GUID, EXTENDED_SPEEDS, CAP_MASK2, CM>",
+            "sminfo: sm lid 512",
+            "SMINFO_MASTER",
+            &format!("[2]\t\"H-{guid}\"[1]({short}) \t\t# \"ironverbs iron1\" lid 2 4xEDR"),
+            &format!("Ca\t: 0x{guid} ports 1 \"ironverbs iron1\""),
+            "[2] lid 512-512 \"ironverbs switch\"\n[3] -> ca port",
+            "3 valid lids dumped",
+            // A port without a function has no peer.
+            "failed: operation nodeinfo: node info query failed",
+            "state:\t\t\tPORT_ACTIVE",
+        ],
+    );
     assert_eq!(out.matches("Ca\t1 \"H-").count(), 3, "{out}");
 }
 
@@ -322,21 +324,22 @@ fn management_packets_of_every_class_are_answered_at_once() {
     let start = Instant::now();
     let out = node.run(&["sh", "-c", &format!("{{ {script}; }} 2>&1; true")]);
     assert!(start.elapsed() < Duration::from_secs(15), "{:?}: {out}", start.elapsed());
-    for part in [
-        // The administrator's answers.
-        "Class version............2",
-        "dlid....................3",
-        "NodeDescription.........ironverbs iron2",
-        "MAD Method/Attribute combination is not supported",
-        "vendstat: iberror: failed",
-        "failed: ibsystat to Lid 3: Connection timed out",
-        "1 packets transmitted, 0 received",
-        // Performance management at the switch: an existing port, and a missing one.
-        "# Port counters: Lid 512 port 2",
-        "clean 0",
-    ] {
-        assert!(out.contains(part), "{part:?} is missing in\n{out}");
-    }
+    has_all(
+        &out,
+        [
+            // The administrator's answers.
+            "Class version............2",
+            "dlid....................3",
+            "NodeDescription.........ironverbs iron2",
+            "MAD Method/Attribute combination is not supported",
+            "vendstat: iberror: failed",
+            "failed: ibsystat to Lid 3: Connection timed out",
+            "1 packets transmitted, 0 received",
+            // Performance management at the switch: an existing port, and a missing one.
+            "# Port counters: Lid 512 port 2",
+            "clean 0",
+        ],
+    );
     // The answer has exactly as many records as there are.
     assert_eq!(out.matches("PathRecord dump").count(), 1, "{out}");
     assert!(!out.contains("sysstat ping succeeded"), "{out}");

@@ -15,7 +15,7 @@ struct Outcome {
 }
 
 /// Runs `ib_write_bw` with `options` between two VFs on a tmpfs of `size` MiB; at `when`, a file fills it up to the last `left` KiB.
-/// Returns `None` if mount namespaces are unavailable.
+/// Returns `None` if perftest or mount namespaces are unavailable.
 fn pair(size: u32, when: &str, left: u32, lend: bool, options: &str) -> Option<Outcome> {
     const SCRIPT: &str = r#"
         mount -t tmpfs -o size="$SIZE"m none "$AT" || exit 77
@@ -41,6 +41,10 @@ fn pair(size: u32, when: &str, left: u32, lend: bool, options: &str) -> Option<O
         echo "codes $s $c $i"
         cat "$AT.server" "$AT.client" "$AT.info"
     "#;
+    if !Path::new("/usr/bin/ib_write_bw").exists() {
+        println!("skipped: no perftest");
+        return None;
+    }
     let at = std::env::temp_dir().join(format!("ironverbs-room-{}", std::process::id()));
     std::fs::create_dir_all(&at).expect("a directory to mount on");
     let [delay, when] = match when.split_once(' ') {
@@ -82,9 +86,6 @@ fn is_signal(code: i32) -> bool {
 
 #[test]
 fn a_tmpfs_that_fills_up_ends_programs_by_errors_and_not_by_signals() {
-    if !Path::new("/usr/bin/ib_write_bw").exists() {
-        return println!("skipped: no perftest");
-    }
     let moments = ["before", "between", "during 0", "during 0.05", "during 0.2", "during 0.6"];
     for (size, left) in [(64, 0), (64, 300), (32, 4200), (64, 5000)] {
         for when in moments {
@@ -105,18 +106,12 @@ fn a_tmpfs_that_fills_up_ends_programs_by_errors_and_not_by_signals() {
 
 #[test]
 fn programs_that_run_already_are_not_disturbed_by_a_tmpfs_that_is_full() {
-    if !Path::new("/usr/bin/ib_write_bw").exists() {
-        return println!("skipped: no perftest");
-    }
     let Some(outcome) = pair(64, "during 2", 0, true, "-q 2 -D 3") else { return };
     assert_eq!(outcome.codes[..2], [0, 0], "{}", outcome.said);
 }
 
 #[test]
 fn lending_takes_nothing_that_queues_need() {
-    if !Path::new("/usr/bin/ib_write_bw").exists() {
-        return println!("skipped: no perftest");
-    }
     for lend in [false, true] {
         let Some(outcome) = pair(24, "never", 0, lend, "-q 8 -s 524288 -t 1024 -D 1") else { return };
         assert_eq!(outcome.codes, [0, 0, 0], "lending {lend}: {}", outcome.said);

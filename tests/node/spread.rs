@@ -144,6 +144,14 @@ fn to(wq: &Wq, state: WqState) -> Result<(), Error> {
     wq.modify(&WqAttr { state: Some(state), ..WqAttr::default() })
 }
 
+/// Both sides on a node of their own, and a flow of every frame to the second, hashed by `fields`.
+fn stage(fields: Fields) -> (Scratch, End, Receiver, Flow) {
+    let (scratch, node) = Scratch::with_node(3);
+    let (a, b) = sides(&node);
+    let flow = Receiver::everything(&b.rss(fields).expect("a QP"));
+    (scratch, a, b, flow)
+}
+
 #[track_caller]
 fn refused<T>(result: Result<T, Error>, errno: i32) {
     assert_eq!(result.err().map(|error| error.errno()), Some(errno));
@@ -200,10 +208,7 @@ fn frames_go_where_the_hash_of_the_verification_suite_says() {
 
 #[test]
 fn flows_spread_over_all_queues_and_each_stays_in_its_own() {
-    let (_scratch, node) = Scratch::with_node(3);
-    let (a, b) = sides(&node);
-    let qp = b.rss(Fields::SRC_IPV4 | Fields::SRC_PORT_UDP).expect("a QP");
-    let _flow = Receiver::everything(&qp);
+    let (_scratch, a, b, _flow) = stage(Fields::SRC_IPV4 | Fields::SRC_PORT_UDP);
     (0..QUEUES * 64).for_each(|i| b.post(i % QUEUES, (i % QUEUES) as u64).expect("a receive"));
     let mut got = [0; QUEUES];
     for flow in 1..=60 {
@@ -225,10 +230,7 @@ fn flows_spread_over_all_queues_and_each_stays_in_its_own() {
 
 #[test]
 fn a_work_queue_takes_receives_when_ready_and_flushes_them_in_error() {
-    let (_scratch, node) = Scratch::with_node(3);
-    let (a, b) = sides(&node);
-    let qp = b.rss(Fields::SRC_IPV4).expect("a QP");
-    let _flow = Receiver::everything(&qp);
+    let (_scratch, a, b, _flow) = stage(Fields::SRC_IPV4);
     // All frames of one source go to the same queue; the first frame shows which.
     let frame = packet(b.mac(), TCP, ("10.0.0.1", 1), ("10.0.0.2", 2));
     (0..QUEUES).for_each(|q| b.post(q, q as u64).expect("a receive"));
@@ -278,10 +280,7 @@ fn a_work_queue_takes_receives_when_ready_and_flushes_them_in_error() {
 
 #[test]
 fn vlan_tags_are_taken_out_where_the_queue_says_so() {
-    let (_scratch, node) = Scratch::with_node(3);
-    let (a, b) = sides(&node);
-    let qp = b.rss(Fields::DST_IPV4).expect("a QP");
-    let _flow = Receiver::everything(&qp);
+    let (_scratch, a, b, _flow) = stage(Fields::DST_IPV4);
     let plain = packet(b.mac(), TCP, ("10.0.0.1", 1), ("10.0.0.2", 2));
     let tagged = [&plain[..12], &[0x81, 0, 0x61, 0x23], &plain[12..]].concat();
     for strip in [true, false] {

@@ -52,32 +52,20 @@ impl Place {
             for link in ["bin", "sbin", "lib", "lib64"] {
                 symlink(format!("usr/{link}"), root.join(link)).expect("a link of the root");
             }
-            place.ip(&["netns", "add", &place.net(side)]);
+            place.ip(&format!("netns add {}", place.net(side)));
         }
-        place.ip(&[
-            "link",
-            "add",
-            "c0",
-            "netns",
-            &place.net(0),
-            "type",
-            "veth",
-            "peer",
-            "name",
-            "c1",
-            "netns",
-            &place.net(1),
-        ]);
+        let [first, second] = [0, 1].map(|side| place.net(side));
+        place.ip(&format!("link add c0 netns {first} type veth peer name c1 netns {second}"));
         let plain = place.container(0, &[], &[]).arg("true").output().expect("podman");
         if !plain.status.success() {
             println!("skipped: podman makes no container here: {}", String::from_utf8_lossy(&plain.stderr));
             return None;
         }
         for side in 0..2 {
-            let (net, link) = (place.net(side), format!("c{side}"));
-            place.ip(&["-n", &net, "addr", "add", &format!("{}/24", address(side)), "dev", &link]);
-            place.ip(&["-n", &net, "link", "set", "lo", "up"]);
-            place.ip(&["-n", &net, "link", "set", &link, "up"]);
+            let net = place.net(side);
+            place.ip(&format!("-n {net} addr add {}/24 dev c{side}", address(side)));
+            place.ip(&format!("-n {net} link set lo up"));
+            place.ip(&format!("-n {net} link set c{side} up"));
         }
         Some(place)
     }
@@ -91,9 +79,9 @@ impl Place {
         format!("iron{}-{side}", std::process::id())
     }
 
-    fn ip(&self, args: &[&str]) {
-        let done = Command::new("ip").args(args).status().expect("ip");
-        assert!(done.success(), "ip {}", args.join(" "));
+    fn ip(&self, words: &str) {
+        let done = Command::new("ip").args(words.split(' ')).status().expect("ip");
+        assert!(done.success(), "ip {words}");
     }
 
     fn podman(&self) -> Command {

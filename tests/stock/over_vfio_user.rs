@@ -7,7 +7,9 @@
 use super::tools::{Row, judge};
 use ironverbs_tests::{
     program::{Program, may_send_raw},
-    stock::{Node, Pair, Running, compiled, compiled_cpp, compiled_mpi, customers, ironverbs, is_heard},
+    stock::{
+        Node, Pair, Running, compiled, compiled_cpp, compiled_mpi, customers, has_all, ironverbs, is_heard,
+    },
 };
 use std::{
     fs,
@@ -54,6 +56,13 @@ impl Served {
     fn run(&self, fid: usize, program: &[&str]) -> Running {
         let socket = self.sockets[fid - 1].display().to_string();
         self.node.ironverbs(&["run"], &[&["--vfio-user", &socket, "--"], program].concat())
+    }
+
+    /// Runs a program on a function whose address is 10.0.0.`fid`.
+    fn at(&self, fid: usize, program: &[&str]) -> Running {
+        let (socket, address) = (self.sockets[fid - 1].display().to_string(), format!("10.0.0.{fid}"));
+        let view = ["--vfio-user", &socket, "--address", &address, "--"];
+        self.node.ironverbs(&["run"], &[&view[..], program].concat())
     }
 }
 
@@ -166,9 +175,7 @@ fn open_mpi_sends_and_checks_messages_of_every_size() {
 fn a_function_is_for_one_program_at_a_time_and_says_so() {
     let served = Served::new("vu-busy");
     let out = served.run(1, &["ibv_devinfo", "-v"]).finish();
-    for line in ["iron0", "PORT_ACTIVE", "link_layer:\t\tEthernet", "fe80::1b:56ff:fe00:1"] {
-        assert!(out.contains(line), "{line:?} is missing in\n{out}");
-    }
+    has_all(&out, ["iron0", "PORT_ACTIVE", "link_layer:\t\tEthernet", "fe80::1b:56ff:fe00:1"]);
     let holder = served.run(1, &["ibv_rc_pingpong", "-d", "iron0", "-g", "0", "-p", "18999"]);
     // It has the function open once it listens.
     until("the holder listens", Duration::from_secs(20), || is_heard("18999"));
@@ -183,13 +190,7 @@ fn a_function_is_for_one_program_at_a_time_and_says_so() {
 #[test]
 fn connections_are_made_by_address() {
     let served = Served::new("vu-cm");
-    let at = |fid: usize, line: &str| {
-        let socket = served.sockets[fid - 1].display().to_string();
-        let address = format!("10.0.0.{fid}");
-        let view = ["--vfio-user", &socket, "--address", &address, "--"];
-        let words: Vec<&str> = line.split_whitespace().collect();
-        served.node.ironverbs(&["run"], &[&view[..], &words].concat())
-    };
+    let at = |fid, line: &str| served.at(fid, &line.split_whitespace().collect::<Vec<_>>());
     for (server, client, said) in [
         ("rping -s -a 10.0.0.1 -C 10 -v", "rping -c -a 10.0.0.1 -C 10 -v", "rdma-ping-9:"),
         ("rping -s -C 3 -v", "rping -c -I 10.0.0.2 -a 10.0.0.1 -C 3 -v", "rdma-ping-2:"),
@@ -218,12 +219,7 @@ fn connections_are_made_by_address() {
 #[test]
 fn a_peer_that_is_not_there_is_named() {
     let served = Served::new("vu-nobody");
-    let socket = served.sockets[0].display().to_string();
-    let view = ["--vfio-user", &socket, "--address", "10.0.0.1", "--"];
-    let said = served
-        .node
-        .ironverbs(&["run"], &[&view[..], &["rping", "-c", "-a", "10.0.0.9", "-v"]].concat())
-        .fails();
+    let said = served.at(1, &["rping", "-c", "-a", "10.0.0.9", "-v"]).fails();
     assert!(said.contains("RDMA_CM_EVENT_ADDR_ERROR"), "{said}");
 }
 
@@ -285,10 +281,8 @@ fn a_program_in_traffic_hears_that_its_device_is_gone() {
     let program = compiled("fatal");
     for how in LOST {
         let served = Served::misbehaving("vu-lost-event", how);
-        let socket = served.sockets[0].display().to_string();
-        let view = ["--vfio-user", &socket, "--address", "10.0.0.1", "--"];
         let begin = Instant::now();
-        let said = served.node.ironverbs(&["run"], &[&view[..], &[&program, "iron0"]].concat()).finish();
+        let said = served.at(1, &[&program, "iron0"]).finish();
         assert!(said.contains("local catastrophic error") && said.contains("no poll"), "{how}: {said}");
         assert!(begin.elapsed() < Duration::from_secs(40), "{how}: it took {:?}", begin.elapsed());
     }

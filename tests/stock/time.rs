@@ -27,6 +27,12 @@ fn rows(node: &Node, tool: &str, options: &[&str]) -> Vec<Vec<f64>> {
     pair.rows()
 }
 
+/// Checks that `found` is as `expected` up to a share of it, and to the last digit of those that perftest prints.
+#[track_caller]
+fn near(found: f64, expected: f64, share: f64, what: impl std::fmt::Display) {
+    assert!((found - expected).abs() <= share * expected + 0.01, "{what}: {found}, not {expected}");
+}
+
 /// Programs whose figures are compared: the tool, its options, and the column that counts.
 const COMPARED: [(&str, &[&str], usize); 11] = [
     ("ib_send_lat", &["-s", "2", "-n", "1000"], 4),
@@ -48,10 +54,7 @@ fn perftest_prints_what_the_simulation_says() {
     for (tool, options, column) in COMPARED {
         let found = rows(&node, tool, options)[0][column];
         let words = [&[&tool[3..]], options].concat();
-        let expected = sim(&words)[0][column];
-        // Two digits behind the point are what perftest prints.
-        let most = 0.01 * expected + 0.01;
-        assert!((found - expected).abs() <= most, "{tool} {options:?}: {found}, not {expected}");
+        near(found, sim(&words)[0][column], 0.01, format_args!("{tool} {options:?}"));
     }
 }
 
@@ -78,9 +81,7 @@ fn on_infiniband_perftest_prints_what_the_simulation_says() {
     for (tool, options, column) in [COMPARED[0], COMPARED[2], COMPARED[3], COMPARED[5], COMPARED[7]] {
         let said = Pair::plain(&node, tool, "iron1", "iron2", options).rows();
         let words = [&[&tool[3..]], options, &["--profile", "edr-x16"]].concat();
-        let (found, expected) = (said[0][column], sim(&words)[0][column]);
-        let most = 0.01 * expected + 0.01;
-        assert!((found - expected).abs() <= most, "{tool} {options:?}: {found}, not {expected}");
+        near(said[0][column], sim(&words)[0][column], 0.01, format_args!("{tool} {options:?}"));
     }
 }
 
@@ -128,8 +129,7 @@ fn groups_and_raw_frames_live_in_virtual_time() {
     server.finish();
     // There and back by the same units as a SEND of that size.
     let found = figures(&said).pop().expect("a row")[4];
-    let expected = sim(&["send_lat", "-s", "1024"])[0][4];
-    assert!((found - expected).abs() < 0.05 * expected, "{found}, not {expected}");
+    near(found, sim(&["send_lat", "-s", "1024"])[0][4], 0.05, "raw frames");
 }
 
 #[test]
@@ -139,8 +139,8 @@ fn all_sizes_are_as_in_the_simulation() {
     let (found, expected) = (rows(&node, "ib_read_lat", &options), sim(&["read_lat", "-a", "-n", "50"]));
     assert_eq!(found.len(), 23);
     for (found, expected) in found.iter().zip(&expected) {
-        let off = (found[2] - expected[2]).abs();
-        assert!(found[0] == expected[0] && off <= 0.01 * expected[2] + 0.01, "{found:?}, not {expected:?}");
+        assert_eq!(found[0], expected[0]);
+        near(found[2], expected[2], 0.01, format_args!("{} bytes", found[0]));
     }
 }
 
@@ -162,8 +162,7 @@ fn ucx_takes_what_the_simulation_says() {
         let row: Vec<f64> =
             last.unwrap_or_default().split_whitespace().filter_map(|word| word.parse().ok()).collect();
         let (found, expected) = (row.get(column).copied().unwrap_or_default(), sim(words)[0][of_sim]);
-        let off = (found - expected).abs();
-        assert!(off <= 0.01 * expected + 0.01, "{test} {size}: expected {expected}, found {found}:\n{said}");
+        near(found, expected, 0.01, format_args!("{test} {size}:\n{said}"));
         // UCX takes its median by the counter and its average by a clock: the two agree.
         assert!((0.9..1.1).contains(&(row[1] / row[2])), "{test} {size}: {said}");
     }
@@ -180,11 +179,7 @@ fn two_ranks_of_mpi_take_what_the_simulation_says() {
     };
     // With the sixteen bytes by which MPI knows messages, and UCX's eight.
     for (size, whole) in [("4", "28"), ("16", "40"), ("4096", "4120")] {
-        let (found, expected) = (taken(size), sim(&["send_lat", "-s", whole])[0][5]);
-        assert!(
-            (found - expected).abs() <= 0.02 * expected + 0.01,
-            "{size}: {found}, not {expected}:\n{said}"
-        );
+        near(taken(size), sim(&["send_lat", "-s", whole])[0][5], 0.02, format_args!("{size}:\n{said}"));
     }
 }
 
@@ -215,39 +210,37 @@ fn two_runs_print_the_same_on_one_processor_and_beside_others() {
     }
 }
 
-#[test]
-fn faults_cost_programs_what_they_cost_in_the_simulation() {
-    let node = Node::new("timed-faults", 2);
+/// What a program of perftest measures while `plan` befalls its frames is what the simulation says; returns the timeline.
+fn befallen(node: Node, plan: &str, tool: &str, options: &[&str]) -> String {
     let file = |name: &str| node.dir().with_extension(name);
-    let (plan, timeline) = (file("toml"), file("json"));
-    let drop = "[[fault]]\ndo = \"drop\"\nopcode = \"RcWriteMiddle\"\nnth = 100\n";
-    fs::write(&plan, format!("{drop}\n[[fault]]\ndo = \"delay\"\nnth = 500\nfor_us = 20\n")).unwrap();
-    let plan_word = plan.display().to_string();
-    let node = node.tried(&plan, &timeline);
-    let options = ["-s", "65536", "-n", "500"];
-    let found = rows(&node, "ib_write_bw", &options)[0][3];
-    let expected = sim(&[&["write_bw", "--faults", &plan_word][..], &options].concat())[0][3];
-    assert!((found - expected).abs() < 0.01 * expected, "{found}, not {expected}");
+    let (file, timeline) = (file("toml"), file("json"));
+    fs::write(&file, plan).unwrap();
+    let node = node.tried(&file, &timeline);
+    let found = rows(&node, tool, options)[0][3];
+    let word = file.display().to_string();
+    near(found, sim(&[&[&tool[3..], "--faults", &word], options].concat())[0][3], 0.01, tool);
     // The conductor writes it when its programs have been gone for a while.
     until("a timeline", Duration::from_secs(20), || timeline.exists());
     sleep(Duration::from_millis(100));
     let text = fs::read_to_string(&timeline).expect("a timeline");
+    let _ = (fs::remove_file(&file), fs::remove_file(&timeline));
+    text
+}
+
+#[test]
+fn faults_cost_programs_what_they_cost_in_the_simulation() {
+    let plan = "[[fault]]\ndo = \"drop\"\nopcode = \"RcWriteMiddle\"\nnth = 100\n
+        [[fault]]\ndo = \"delay\"\nnth = 500\nfor_us = 20\n";
+    let node = Node::new("timed-faults", 2);
+    let text = befallen(node, plan, "ib_write_bw", &["-s", "65536", "-n", "500"]);
     assert!(text.contains("\"nak\":\"NAK (sequence)\""), "{}", &text[..text.len().min(400)]);
-    let _ = (fs::remove_file(&plan), fs::remove_file(&timeline));
 }
 
 /// Its receives are used up, and its peer waits as long as the RNR NAK says.
 #[test]
 fn a_program_on_no_processor_costs_what_it_does_in_the_simulation() {
-    let node = Node::new("timed-asleep", 2);
-    let (plan, timeline) = (node.dir().with_extension("toml"), node.dir().with_extension("json"));
-    fs::write(&plan, "[[fault]]\ndo = \"sleep\"\nfrom = 1\nnth = 20\nfor_us = 200\n").unwrap();
-    let options = ["-s", "64", "-n", "5000"];
-    let found = rows(&node.tried(&plan, &timeline), "ib_send_bw", &options)[0][3];
-    let plan_word = plan.display().to_string();
-    let expected = sim(&[&["send_bw", "--faults", &plan_word][..], &options].concat())[0][3];
-    assert!((found - expected).abs() < 0.01 * expected, "{found}, not {expected}");
-    let _ = (fs::remove_file(&plan), fs::remove_file(&timeline));
+    let plan = "[[fault]]\ndo = \"sleep\"\nfrom = 1\nnth = 20\nfor_us = 200\n";
+    befallen(Node::new("timed-asleep", 2), plan, "ib_send_bw", &["-s", "64", "-n", "5000"]);
 }
 
 #[test]

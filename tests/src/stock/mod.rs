@@ -18,3 +18,14 @@ pub use go::GoPrograms;
 pub use node::{Node, ironverbs};
 pub use pair::{LISTENING, Pair, address, figures, is_heard, locks, port};
 pub use running::{Running, until_rest};
+
+/// Checks that `said` contains every one of `parts`.
+///
+/// # Panics
+/// One is missing.
+#[track_caller]
+pub fn has_all<S: AsRef<str>>(said: &str, parts: impl IntoIterator<Item = S>) {
+    for part in parts {
+        assert!(said.contains(part.as_ref()), "{:?} is missing in\n{said}", part.as_ref());
+    }
+}

@@ -42,6 +42,13 @@ pub fn start(scratch: &Scratch, role: &str) -> Other {
     Other::start(&mut command(scratch, role))
 }
 
+/// The same, once it has said its first line.
+pub fn started(scratch: &Scratch, role: &str) -> Other {
+    let mut other = start(scratch, role);
+    other.hear();
+    other
+}
+
 /// Not a test itself: the entry point of the other processes.
 #[test]
 fn other_process() {

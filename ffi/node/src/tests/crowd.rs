@@ -1,7 +1,7 @@
 //! Hundreds of programs on one node: living, and killed.
 #![allow(unsafe_code)]
 
-use super::bed::{Objects, OnNode, Other, Scratch, eventually, listen, say, start, until_killed};
+use super::bed::{Objects, OnNode, Other, Scratch, eventually, listen, say, start, started, until_killed};
 use crate::{NodeTransport, Observer, node::Node, open_device, party_set::PROGRAMS};
 use driver::{Device, Event, transport::Transport};
 use std::{
@@ -153,8 +153,7 @@ fn an_empty_table_is_not_looked_through_place_by_place() {
 #[test]
 fn looking_at_a_node_changes_nothing_and_takes_no_place() {
     let (scratch, node) = Scratch::with_node();
-    let mut other = start(&scratch, "crowd");
-    other.hear();
+    let mut other = started(&scratch, "crowd");
     let lock = node.core().locks.lock().unwrap();
     let seen = Observer::open(&scratch.0).unwrap().status();
     assert_eq!(seen.parties.len(), 2, "the node's lock is ours, and nobody waits for it");

@@ -1,7 +1,7 @@
 //! Damaged nodes, and processes that are stopped while they hold something that a change of the node needs.
 #![allow(unsafe_code)]
 
-use super::bed::{Objects, OnNode, Other, Scratch, command, say, start, until_killed};
+use super::bed::{Objects, OnNode, Other, Scratch, command, say, start, started, until_killed};
 use crate::{NodeError, NodeTransport, Observer, file, node::Node, open_device};
 use devmodel::region::{Func, Sync};
 use driver::{
@@ -83,8 +83,7 @@ fn a_process_that_is_stopped_with_the_nodes_lock_is_named_within_a_second() {
     let transport = NodeTransport::open(&node, 1).unwrap();
     let blocks: Vec<_> =
         (0..20).map(|_| transport.dma_alloc(4096, driver::transport::Scope::Opener).unwrap()).collect();
-    let mut other = start(&scratch, "holds-lock");
-    other.hear();
+    let mut other = started(&scratch, "holds-lock");
     signal(&other, libc::SIGSTOP);
     let begin = Instant::now();
     let said = NodeTransport::open(&node, 2).err().map(|e| e.to_string()).unwrap();
@@ -135,9 +134,7 @@ pub fn changes_vfs(dir: &Path) {
 #[test]
 fn vfs_that_a_killed_program_was_changing_come_back() {
     let (scratch, node) = Scratch::with_node();
-    let mut other = start(&scratch, "changes-vfs");
-    other.hear();
-    five_vfs_come_when_killed(&node, other);
+    five_vfs_come_when_killed(&node, started(&scratch, "changes-vfs"));
 }
 
 #[test]
@@ -163,8 +160,7 @@ fn the_last_program_is_cleaned_up_after_when_the_holder_of_the_pf_continues() {
     let (scratch, node) = Scratch::with_node();
     let pf = NodeTransport::open(&node, 0).unwrap();
     pf.shared().unwrap();
-    let mut last = start(&scratch, "stay");
-    last.hear();
+    let mut last = started(&scratch, "stay");
     drop(pf);
     let mut other = stopped_with(&scratch, 0);
     last.kill();
@@ -179,8 +175,7 @@ fn the_last_program_is_cleaned_up_after_when_the_holder_of_the_pf_continues() {
 #[test]
 fn a_lock_that_is_handed_on_is_waited_for() {
     let (scratch, node) = Scratch::with_node();
-    let mut other = start(&scratch, "holds-lock");
-    other.hear();
+    let mut other = started(&scratch, "holds-lock");
     std::thread::scope(|scope| {
         let waiting = scope.spawn(|| node.core().locks.lock().map(drop));
         std::thread::sleep(Duration::from_millis(1500));
@@ -298,8 +293,7 @@ fn random_bytes_in_a_node_are_an_error_or_nothing_to_anybody() {
     assert_eq!(visit(&scratch).unwrap(), "ok");
     let clean = Copy::of(&path);
     // The node of a killed program: the next one works on its state.
-    let mut killed = start(&scratch, "stay");
-    killed.hear();
+    let mut killed = started(&scratch, "stay");
     killed.kill();
     let copies = [clean, Copy::of(&path)];
     assert!(copies.iter().all(|copy| copy.0.len() > 10));

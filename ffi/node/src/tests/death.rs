@@ -1,6 +1,6 @@
 //! Programs that die at a bad moment.
 
-use super::bed::{OnNode, Scratch, eventually, say, start, until_killed};
+use super::bed::{OnNode, Scratch, eventually, say, start, started, until_killed};
 use crate::{
     NodeTransport,
     arena::{Arena, Owner},
@@ -63,8 +63,7 @@ fn what_a_killed_program_had_comes_back() {
 #[test]
 fn a_function_stays_as_long_as_somebody_has_it_open() {
     let (scratch, node) = Scratch::with_node();
-    let mut other = start(&scratch, "arena");
-    other.hear();
+    let mut other = started(&scratch, "arena");
     let ours = NodeTransport::open(&node, 1).unwrap();
     let shared = ours.shared().unwrap().iova;
     other.kill();
@@ -109,8 +108,7 @@ fn the_change_of_a_killed_lock_holder_is_taken_back() {
 fn somebody_with_open_devices_notices_a_death_without_being_asked() {
     let (scratch, node) = Scratch::with_node();
     let ours = NodeTransport::open(&node, 2).unwrap();
-    let mut other = start(&scratch, "arena");
-    other.hear();
+    let mut other = started(&scratch, "arena");
     other.kill();
     let header = node.core().map.header();
     eventually("a poller finds the dead", || {
@@ -132,8 +130,7 @@ pub fn dies_with_the_node(dir: &Path) {
 #[test]
 fn the_nodes_lock_goes_with_its_holder() {
     let (scratch, node) = Scratch::with_node();
-    let mut other = start(&scratch, "node-lock");
-    other.hear();
+    let mut other = started(&scratch, "node-lock");
     other.kill();
     let begin = Instant::now();
     assert_eq!(node.status().unwrap().driver_memory, 0);

@@ -73,6 +73,10 @@ impl Bed {
     }
 }
 
+fn with_pages(count: usize) -> (Bed, Pages) {
+    (Bed::new(), Pages::new(count))
+}
+
 /// True if the page at `at` is private memory.
 fn is_private(at: *const u8) -> bool {
     let start = at as usize;
@@ -82,8 +86,7 @@ fn is_private(at: *const u8) -> bool {
 #[test]
 fn lent_memory_is_the_programs_and_the_devices_and_comes_back() {
     testkit::alone!();
-    let bed = Bed::new();
-    let mut pages = Pages::new(4);
+    let (bed, mut pages) = with_pages(4);
     pages.bytes()[0x1234] = 7;
     let iova = bed.lend(&mut pages);
     assert_eq!((pages.bytes()[0x1234], is_private(pages.base()), bed.blocks()), (7, false, 1));
@@ -98,8 +101,7 @@ fn lent_memory_is_the_programs_and_the_devices_and_comes_back() {
 #[test]
 fn a_program_outlives_the_cutting_short_of_the_file_that_its_memory_is_lent_to() {
     testkit::alone!();
-    let bed = Bed::new();
-    let mut pages = Pages::new(4);
+    let (bed, mut pages) = with_pages(4);
     pages.bytes().fill(7);
     bed.lend(&mut pages);
     bed.node.core().map.file().unwrap().set_len(4096).unwrap();
@@ -112,8 +114,7 @@ fn a_program_outlives_the_cutting_short_of_the_file_that_its_memory_is_lent_to()
 #[test]
 fn memory_with_anything_else_in_its_pages_stays() {
     testkit::alone!();
-    let bed = Bed::new();
-    let mut pages = Pages::new(1);
+    let (bed, mut pages) = with_pages(1);
     let iova = bed.map(pages.base(), 4096, Access::BOTH);
     assert!(arena_offset(iova).is_none() && is_private(pages.base()));
     // Nor may it be moved as long as others access it at its address.
@@ -146,8 +147,7 @@ fn stacks_files_and_read_only_windows_stay_what_they_are() {
 #[test]
 fn registrations_share_what_is_lent_until_the_last_ends() {
     testkit::alone!();
-    let bed = Bed::new();
-    let mut pages = Pages::new(4);
+    let (bed, mut pages) = with_pages(4);
     let base = pages.base();
     let whole = bed.lend(&mut pages);
     let part = bed.map(base.wrapping_add(4096), 4096, Access::BOTH);
@@ -162,8 +162,7 @@ fn registrations_share_what_is_lent_until_the_last_ends() {
 #[test]
 fn a_registration_that_overlaps_keeps_what_is_lent() {
     testkit::alone!();
-    let bed = Bed::new();
-    let mut pages = Pages::new(4);
+    let (bed, mut pages) = with_pages(4);
     let base = pages.base();
     let first = bed.map(base, 2 * 4096, WHOLE);
     let second = bed.map(base.wrapping_add(4096), 2 * 4096, WHOLE);
@@ -183,8 +182,7 @@ fn a_registration_that_overlaps_keeps_what_is_lent() {
 #[test]
 fn memory_that_the_program_gave_up_or_moved_is_no_trouble() {
     testkit::alone!();
-    let bed = Bed::new();
-    let mut pages = Pages::new(4);
+    let (bed, mut pages) = with_pages(4);
     let iova = bed.lend(&mut pages);
     pages.cut(2);
     bed.write(iova + 0x3000, &[1]);
@@ -215,8 +213,7 @@ fn memory_that_the_program_gave_up_or_moved_is_no_trouble() {
 #[test]
 fn other_memory_at_the_same_place_is_another_registration() {
     testkit::alone!();
-    let bed = Bed::new();
-    let mut pages = Pages::new(2);
+    let (bed, mut pages) = with_pages(2);
     let first = bed.lend(&mut pages);
     // The view of a registration cache that learns late of freed memory.
     // SAFETY: the pages are replaced in place.
@@ -237,8 +234,7 @@ fn other_memory_at_the_same_place_is_another_registration() {
 #[test]
 fn memory_that_may_not_be_read_comes_back_too() {
     testkit::alone!();
-    let bed = Bed::new();
-    let mut pages = Pages::new(2);
+    let (bed, mut pages) = with_pages(2);
     let iova = bed.lend(&mut pages);
     bed.write(iova + 5000, &[3]);
     let protect = |rights| {
@@ -267,8 +263,7 @@ fn a_threads_own_variables_stay_where_they_are() {
 #[test]
 fn a_child_has_a_copy_of_what_its_parent_may_not_read() {
     testkit::alone!();
-    let bed = Bed::new();
-    let mut pages = Pages::new(1);
+    let (bed, mut pages) = with_pages(1);
     pages.bytes()[100] = 1;
     bed.lend(&mut pages);
     let (base, all) = (pages.base(), libc::PROT_READ | libc::PROT_WRITE);
@@ -293,8 +288,7 @@ fn a_child_has_a_copy_of_what_its_parent_may_not_read() {
 #[test]
 fn a_child_of_fork_has_its_own_copy() {
     testkit::alone!();
-    let bed = Bed::new();
-    let mut pages = Pages::new(2);
+    let (bed, mut pages) = with_pages(2);
     pages.bytes()[100] = 1;
     let iova = bed.lend(&mut pages);
     let (base, mut ends) = (pages.base(), [0; 2]);
@@ -330,8 +324,7 @@ fn a_child_of_fork_has_its_own_copy() {
 #[test]
 fn threads_that_write_meanwhile_lose_nothing() {
     testkit::alone!();
-    let bed = Bed::new();
-    let mut pages = Pages::new(2);
+    let (bed, mut pages) = with_pages(2);
     let stop = AtomicBool::new(false);
     let words: &[AtomicU64] =
         // SAFETY: two pages of words; all threads use atomics.

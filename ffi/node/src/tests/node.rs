@@ -1,6 +1,6 @@
 //! Nodes: creation, sharing, refusal, reset.
 
-use super::bed::{OnNode, Other, Scratch, say, start, until_killed};
+use super::bed::{OnNode, Other, Scratch, say, start, started, until_killed};
 use crate::{
     FunctionAddress, NodeError, NodeOptions, NodeTransport, file, gid::gid_of_ip, locks::LockFile,
     node::Node, open_device, open_device_of, ports::Ports,
@@ -95,8 +95,7 @@ fn a_node_of_another_version_is_refused_and_can_be_reset() {
 #[test]
 fn a_node_in_use_is_not_reset_unless_forced() {
     let scratch = Scratch::new();
-    let mut other = start(&scratch, "open");
-    other.hear();
+    let other = started(&scratch, "open");
     let said = Node::reset(&scratch.0, false).unwrap_err().to_string();
     assert!(said.contains(&other.child.id().to_string()), "{said}");
     assert!(Node::reset(&scratch.0, true).unwrap());
@@ -151,8 +150,7 @@ fn a_program_on_a_node_that_was_reset_lives_on_the_new_one_after_it_left_the_old
     let new = scratch.node();
     assert_ne!(new.party(), old.party(), "a place that is held is not taken again");
     drop(old);
-    let mut other = start(&scratch, "open");
-    other.hear();
+    let other = started(&scratch, "open");
     let parties: Vec<u32> = new.status().unwrap().parties.iter().map(|p| p.pid).collect();
     assert_eq!(parties, [other.child.id()], "we have nothing open");
     assert_eq!(new.status().unwrap().reaped, 0, "nobody took us for dead");
