@@ -112,7 +112,10 @@ fn nodes_that_would_be_taken_for_each_other_are_refused() {
     for (options, expected) in [
         (&["--adapter", &*names][..], "are both iron0; `ironverbs adapter create --name`"),
         (&["--adapter", &*number], "expected adapters with numbers of their own, found 0 for both"),
-        (&["--adapter", &*names, "--clock", "timed"], "expected one --adapter, for each has a time of its own"),
+        (
+            &["--adapter", &*names, "--clock", "timed"],
+            "expected one --adapter, for each has a time of its own",
+        ),
         (&["--adapter", "/proc/1"], "/proc/1"),
     ] {
         let said = run(options);

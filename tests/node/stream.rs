@@ -28,12 +28,18 @@ fn v4(fid: u8) -> [u8; 16] {
     [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 127, 0, 0, fid + 1]
 }
 
-/// Opens function 1 of a node with a recorder.
+/// Opens function 1 of a node with a recorder. Short messages come in CQEs, as to programs of the provider.
 fn recorded(node: &Arc<Node>, recorder: Arc<Recorder>) -> Arc<Device> {
     let transport = NodeTransport::open(node, 1).expect("a function");
     let transport = RecordingTransport::new(Arc::new(transport), 1, recorder);
     let options = OpenOptions { link_local: true, gids: vec![v4(1)], ..OpenOptions::default() };
-    Device::open(Arc::new(transport), options).expect("a device")
+    let device = Device::open(Arc::new(transport), options).expect("a device");
+    // SAFETY: the receives of these tests name memory of ends, which live until they have been polled.
+    #[allow(unsafe_code)]
+    unsafe {
+        device.receive_in_cqes();
+    }
+    device
 }
 
 /// One RC connection with the traffic of perftest's programs, both ways.
