@@ -62,6 +62,14 @@ pub struct User {
     pub qpn: u32,
 }
 
+/// The protection domain and user for the keys of a list.
+#[derive(Clone, Copy)]
+pub(crate) struct Domain {
+    pub user: User,
+    /// True if the reserved lkey is usable.
+    pub rlky: bool,
+}
+
 /// The mkey of `key`, if `user` may use it with the access rights `need`.
 #[inline]
 pub fn key<'f>(func: &'f Func<'_>, user: User, key: u32, need: u8) -> Result<&'f MkeyRow, Fault> {

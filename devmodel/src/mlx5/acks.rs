@@ -2,8 +2,9 @@
 //! requests complete in order.
 
 use super::{
-    arrive::Packet,
-    completion, counter_of, flush, lists, requester,
+    completion, counter_of, flush, lists,
+    packet::Packet,
+    requester,
     work::{Failure, Work},
 };
 use crate::{

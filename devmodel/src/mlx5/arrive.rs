@@ -1,11 +1,11 @@
-//! Arrival of a frame: it is parsed and delivered to its QP. Packets of connected QPs are checked in the order of IBTA 9.6.
+//! Arrival of a frame: it is parsed and delivered to its QP.
 
 use super::{
     connected, ethernet, infiniband,
     multicast::{self, GENERAL, GROUP},
+    packet::{Packet, checked},
     step::{Frame, Payload, Step},
     turn,
-    work::Work,
 };
 use crate::{
     LinkLayer,
@@ -15,20 +15,8 @@ use crate::{
 };
 use hwspec::{
     context::ServiceType,
-    wire::{BthOpcode, Headers, ICRC_SIZE, Icrc, eth::ip_offset, lrh::MULTICAST_QPN, pad},
+    wire::{Headers, ICRC_SIZE, Icrc, eth::ip_offset, lrh::MULTICAST_QPN, pad},
 };
-
-/// A received packet.
-pub(crate) struct Packet<'p> {
-    pub headers: Headers<'p>,
-    /// Payload, pad excluded.
-    pub data: SlotPayload<'p>,
-    pub len: u32,
-    /// Number of packets of a train, with consecutive PSNs from that of the headers; otherwise 1.
-    pub packets: u32,
-    /// True if payload and pad together are whole words, as they must be (IBTA 9.2.4).
-    pub padded: bool,
-}
 
 /// Takes the oldest frame of the ring and delivers it to its QP.
 #[inline(never)]
@@ -193,47 +181,4 @@ fn special_destination(func: &mut Func<'_>, packet: &Packet<'_>) -> Option<u32> 
 fn open_ethernet<'p>(bytes: &'p [u8], body: &'p [u8]) -> Result<Packet<'p>, Counters> {
     let headers = Headers::parse_head(bytes, bytes.len() + body.len()).map_err(|_| Counters::RxMalformed)?;
     checked(headers, Icrc::new(bytes.get(ip_offset(bytes)..).unwrap_or_default()), body)
-}
-
-/// Builds a packet received with pad and ICRC, after checking the ICRC.
-pub(super) fn checked<'p>(
-    headers: Headers<'p>,
-    mut sum: Icrc,
-    body: &'p [u8],
-) -> Result<Packet<'p>, Counters> {
-    let padded = headers.padded_range().len();
-    let (data, icrc) = (body.get(..padded), body.get(padded..padded + ICRC_SIZE));
-    let (Some(data), Some(icrc)) = (data, icrc) else { return Err(Counters::RxMalformed) };
-    sum.update(data);
-    if sum.finish() != icrc {
-        return Err(Counters::RxIcrcErrors);
-    }
-    let pad = usize::from(headers.bth().pad_count());
-    let whole = data.len() % 4 == 0 && pad <= data.len();
-    let data = &data[..data.len().saturating_sub(pad)];
-    Ok(Packet { headers, data: SlotPayload::Bytes(data), len: data.len() as u32, packets: 1, padded: whole })
-}
-
-/// False if [`refusal`] finds a reason to drop the packet silently.
-#[inline(always)]
-pub(crate) fn check(w: &mut Work<'_, '_, '_>, packet: &Packet<'_>) -> bool {
-    let refusal = refusal(w, packet);
-    if let Some(counter) = refusal {
-        w.count(counter);
-    }
-    refusal.is_none()
-}
-
-/// The counter of a packet to drop: its QP has another transport or is in the wrong state, it is not from the address the QP is
-/// connected to, or its partition does not match (IBTA 9.6.1).
-#[inline(always)]
-pub(crate) fn refusal(w: &mut Work<'_, '_, '_>, packet: &Packet<'_>) -> Option<Counters> {
-    let bth = packet.headers.bth();
-    let opcode = bth.opcode();
-    // The upper three bits give the transport even for undefined opcodes.
-    let transport = opcode.transport() == w.q.transport();
-    if !w.receives() || !transport && opcode != BthOpcode::Cnp || !w.is_from_peer(packet) {
-        return Some(Counters::RxDroppedQp);
-    }
-    (!w.takes_partition(bth.pkey())).then_some(Counters::RxDroppedPkey)
 }

@@ -1,11 +1,7 @@
 //! Packets of connections: requests go to the responder, responses to the requester; the resulting responses are scheduled.
+//! Packets are checked first, in the order of IBTA 9.6.
 
-use super::{
-    acks,
-    arrive::{Packet, check, refusal},
-    datagram, rates, receive, responder,
-    work::Work,
-};
+use super::{acks, datagram, packet::Packet, rates, receive, responder, work::Work};
 use crate::{
     Profile,
     state::{Counters, QpFlags},
@@ -133,4 +129,28 @@ fn arrive_extended(w: &mut Work<'_, '_, '_>, packet: &Packet<'_>) {
         execute(w, packet);
         schedule_responses(w);
     }
+}
+
+/// False if [`refusal`] finds a reason to drop the packet silently.
+#[inline(always)]
+fn check(w: &mut Work<'_, '_, '_>, packet: &Packet<'_>) -> bool {
+    let refusal = refusal(w, packet);
+    if let Some(counter) = refusal {
+        w.count(counter);
+    }
+    refusal.is_none()
+}
+
+/// The counter of a packet to drop: its QP has another transport or is in the wrong state, it is not from the address the QP is
+/// connected to, or its partition does not match (IBTA 9.6.1).
+#[inline(always)]
+fn refusal(w: &mut Work<'_, '_, '_>, packet: &Packet<'_>) -> Option<Counters> {
+    let bth = packet.headers.bth();
+    let opcode = bth.opcode();
+    // The upper three bits give the transport even for undefined opcodes.
+    let transport = opcode.transport() == w.q.transport();
+    if !w.receives() || !transport && opcode != BthOpcode::Cnp || !w.is_from_peer(packet) {
+        return Some(Counters::RxDroppedQp);
+    }
+    (!w.takes_partition(bth.pkey())).then_some(Counters::RxDroppedPkey)
 }

@@ -4,23 +4,22 @@
 //! another is dropped.
 
 use super::{
-    acks,
-    arrive::Packet,
-    completion, counter_of_dropped,
+    acks, completion, counter_of_dropped,
     fetch::{self, Wqe},
-    flush,
-    lists::{self, Domain},
-    multicast,
-    packet::Class,
+    flow::Class,
+    flush, lists,
+    packet::Packet,
     receive, requester,
     step::Payload,
     work::{Failure, Work},
 };
 use crate::{
-    Profile,
+    LinkLayer, Profile,
     host::Abort,
-    region::SlotPayload,
-    state::{Counters, Path, QpRow},
+    identity,
+    region::{Func, SlotPayload},
+    state::{Counters, GroupRow, Path, QpRow},
+    translate::Domain,
     transport::{Datagram, Receiver, check_datagram, qkey_of},
 };
 use hwspec::{
@@ -79,7 +78,7 @@ fn transmit(w: &mut Work<'_, '_, '_>, wqe: &Wqe, av: &AvSeg) -> Result<(), Failu
         return Err(fetch::refuse(CqeSyndrome::LocalQpOpErr));
     }
     if av.destination_qp_dct() == Qpn(MULTICAST_QPN) {
-        multicast::loop_back(w, &path, &packet, payload);
+        loop_back(w, &path, &packet, payload);
     }
     w.q.requester.psn = Psn::new(w.q.requester.psn).add(1).get();
     Ok(())
@@ -87,7 +86,7 @@ fn transmit(w: &mut Work<'_, '_, '_>, wqe: &Wqe, av: &AvSeg) -> Result<(), Failu
 
 /// The path of a packet, from its address vector.
 fn path_of(w: &Work<'_, '_, '_>, av: &AvSeg) -> Result<Path, Failure> {
-    let ethernet = w.step.config.link_layer == crate::LinkLayer::Ethernet;
+    let ethernet = w.step.config.link_layer == LinkLayer::Ethernet;
     let source = w.func.function().roce.get(usize::from(av.src_addr_index()));
     if ethernet && source.is_none_or(|address| address.valid == 0) {
         return Err(fetch::refuse(CqeSyndrome::LocalQpOpErr));
@@ -111,6 +110,30 @@ fn path_of(w: &Work<'_, '_, '_>, av: &AvSeg) -> Result<Path, Failure> {
 pub(super) fn send(w: &mut Work<'_, '_, '_>, path: &Path, packet: &wire::Packet, payload: &Payload) -> bool {
     (w.q.path.dmac, w.q.path.rlid) = (path.dmac, path.rlid);
     w.send_along(Some(path), packet, payload, Class::of(path))
+}
+
+/// Delivers a multicast packet to members on the sending function: the wire does not loop it back, so the port does.
+#[cold]
+fn loop_back(w: &mut Work<'_, '_, '_>, path: &Path, packet: &wire::Packet, payload: Payload) {
+    if members(w.func, path.dgid).is_empty() {
+        return;
+    }
+    let here = match w.step.config.link_layer {
+        LinkLayer::Ethernet => Path { dmac: w.func.function().mac, ..*path },
+        LinkLayer::Infiniband => Path { rlid: identity::lid(w.func.fid()), ..*path },
+    };
+    send(w, &here, packet, &payload);
+}
+
+/// QPs of the group with this GID, in the order of their joining.
+pub(super) fn members(func: &Func<'_>, gid: [u8; 16]) -> Vec<u32> {
+    if func.used::<GroupRow>() == 0 {
+        return Vec::new();
+    }
+    let rows = func.live::<GroupRow>();
+    rows.iter()
+        .filter_map(|i| func.row::<GroupRow>(*i).filter(|row| row.gid == gid).map(|row| row.qp))
+        .collect()
 }
 
 /// The reason why a datagram is not delivered.

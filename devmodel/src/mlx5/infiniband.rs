@@ -1,7 +1,7 @@
 //! Packets on InfiniBand: LRH and GRH instead of Ethernet, IP and UDP (IBTA 7.7, 8.3, 9.6.1).
 
 use super::{
-    arrive::{Packet as Arrived, checked},
+    packet::{Packet as Arrived, checked},
     step::{Frame, Payload, Step},
     work::Work,
 };
@@ -117,7 +117,7 @@ impl Work<'_, '_, '_> {
     }
 }
 
-/// `arrive::open` for a frame that begins with an LRH. Detecting link-level corruption is the task of the switch: the VCRC is
+/// `arrive::open_ethernet` for a frame that begins with an LRH. Detecting link-level corruption is the task of the switch: the VCRC is
 /// not checked again.
 #[cold]
 pub(super) fn open<'p>(

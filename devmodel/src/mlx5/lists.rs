@@ -8,7 +8,7 @@ use super::{
 use crate::{
     host::{Abort, Rid},
     region::{Func, Piece, SlotPayload, memic},
-    translate::{self, Fault, RESERVED_LKEY, User, access},
+    translate::{self, Domain, Fault, RESERVED_LKEY, User, access},
 };
 use hwspec::{
     cqe::{CqeSyndrome, vendor_err},
@@ -18,14 +18,6 @@ use hwspec::{
 
 /// Payload up to this length travels by value: this is cheaper than a reference, and independent of the sender's memory.
 pub(crate) const BY_VALUE: usize = 256;
-
-/// The protection domain and user for the keys of a list.
-#[derive(Clone, Copy)]
-pub(crate) struct Domain {
-    pub user: User,
-    /// True if the reserved lkey is usable.
-    pub rlky: bool,
-}
 
 /// The reason why a list cannot hold or provide the requested data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

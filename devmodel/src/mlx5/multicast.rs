@@ -1,22 +1,21 @@
 //! Packets for several QPs of a function: those of a multicast group (IBTA 9.6.1.1, 10.5), or all QP1s.
 
 use super::{
-    arrive, datagram,
+    datagram,
     lists::bytes,
+    packet::Packet,
     step::{Frame, Payload, Step},
     turn::with,
-    work::Work,
 };
 use crate::{
-    LinkLayer,
     host::Party,
     identity,
     region::Func,
-    state::{Counters, GroupRow, Path, QpFlags, QpRow},
+    state::{Counters, GroupRow, QpFlags, QpRow},
 };
 use hwspec::{
     handle::Qpn,
-    wire::{Bth, Lrh, Packet},
+    wire::{Bth, Lrh},
 };
 
 /// The destination of a multicast packet: the QPs of a group.
@@ -26,10 +25,10 @@ pub(crate) const GENERAL: u32 = u32::MAX - 1;
 
 /// Delivers a packet to all QPs of its group, or to all QP1s.
 #[cold]
-pub(crate) fn deliver(func: &mut Func<'_>, step: &mut Step<'_>, packet: &arrive::Packet<'_>, whom: u32) {
+pub(crate) fn deliver(func: &mut Func<'_>, step: &mut Step<'_>, packet: &Packet<'_>, whom: u32) {
     let members = match whom {
         GENERAL => special_qps(func, 1),
-        _ => members(func, packet.headers.addresses().gids().1),
+        _ => datagram::members(func, packet.headers.addresses().gids().1),
     };
     if members.is_empty() {
         func.count(Counters::RxDroppedQp, 1);
@@ -50,7 +49,7 @@ pub(crate) fn deliver(func: &mut Func<'_>, step: &mut Step<'_>, packet: &arrive:
 
 /// Passes on a packet to a QP of a program with memory that this runner cannot reach: the packet goes through the ring once
 /// more, for that QP only, and waits there for its program.
-fn pass_on(func: &mut Func<'_>, step: &mut Step<'_>, packet: &arrive::Packet<'_>, qp: u32) {
+fn pass_on(func: &mut Func<'_>, step: &mut Step<'_>, packet: &Packet<'_>, qp: u32) {
     let h = &packet.headers;
     let mut frame = Frame::new(Payload::Empty);
     frame.header_len = h.head().len() as u16;
@@ -74,20 +73,9 @@ fn pass_on(func: &mut Func<'_>, step: &mut Step<'_>, packet: &arrive::Packet<'_>
     }
 }
 
-/// QPs of the group with this GID, in the order of their joining.
-fn members(func: &Func<'_>, gid: [u8; 16]) -> Vec<u32> {
-    if func.used::<GroupRow>() == 0 {
-        return Vec::new();
-    }
-    let rows = func.live::<GroupRow>();
-    rows.iter()
-        .filter_map(|i| func.row::<GroupRow>(*i).filter(|row| row.gid == gid).map(|row| row.qp))
-        .collect()
-}
-
 /// True if QP `qp` sent this packet itself and blocks its loopback. Other QPs of its function receive the packet, which Linux relies on
 /// for IPoIB devices, all of which block their own.
-fn blocks(func: &Func<'_>, packet: &arrive::Packet<'_>, qp: u32) -> bool {
+fn blocks(func: &Func<'_>, packet: &Packet<'_>, qp: u32) -> bool {
     let Some(row) = func.row::<QpRow>(qp).filter(|row| row.has(QpFlags::BLOCK_MULTICAST_LOOPBACK)) else {
         return false;
     };
@@ -98,19 +86,6 @@ fn blocks(func: &Func<'_>, packet: &arrive::Packet<'_>, qp: u32) -> bool {
     };
     from_here
         && h.deth().is_some_and(|deth| deth.src_qp().0 == datagram::source_qpn(row, func.number::<QpRow>(qp)))
-}
-
-/// Delivers a multicast packet to members on the sending function: the wire does not loop it back, so the port does.
-#[cold]
-pub(super) fn loop_back(w: &mut Work<'_, '_, '_>, path: &Path, packet: &Packet, payload: Payload) {
-    if members(w.func, path.dgid).is_empty() {
-        return;
-    }
-    let here = match w.step.config.link_layer {
-        LinkLayer::Ethernet => Path { dmac: w.func.function().mac, ..*path },
-        LinkLayer::Infiniband => Path { rlid: identity::lid(w.func.fid()), ..*path },
-    };
-    datagram::send(w, &here, packet, &payload);
 }
 
 /// Indices of all queue pairs that act as QP `number` of the port.

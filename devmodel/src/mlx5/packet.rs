@@ -1,14 +1,17 @@
-//! Construction of packet headers from a QP's path (IBTA 9.2, annex A17). The headers before the BTH are cached, for they are constant
-//! except for lengths and checksum.
+//! Received packets, and packets to send: construction of their headers from a QP's path (IBTA 9.2, annex A17).
 
-use super::{arrive::Packet as Arrived, step::Payload, work::Work};
-use crate::state::{Counters, Path, RoceAddress};
+use super::{
+    flow::{Class, FLOWS, Flow},
+    step::Payload,
+    work::Work,
+};
+use crate::{
+    region::SlotPayload,
+    state::{Counters, Path, RoceAddress},
+};
 use hwspec::{
     handle::Psn,
-    wire::{
-        Aeth, Bth, BthOpcode, Envelope, Head, ICRC_SIZE, IpPair, Packet, Syndrome, bth::Transport, eth::Vlan,
-        ip::is_v4, pad,
-    },
+    wire::{self, Aeth, Bth, BthOpcode, Headers, ICRC_SIZE, Icrc, Syndrome, bth::Transport, ip::is_v4, pad},
 };
 
 /// The port's only P_Key: full member of the default partition.
@@ -22,81 +25,35 @@ fn is_same_partition(pkey: u16) -> bool {
 /// `mig_req` in the first word of a BTH.
 const MIG_REQ: u32 = 1 << 22;
 
-/// Number of cached headers per runner.
-pub(crate) const FLOWS: usize = 16;
-
-/// ECN-capable transport, codepoint 0 (RFC 3168): routers may mark packets instead of dropping them.
-const ECT0: u8 = 2;
-
-/// The fields by which networks classify packets: the traffic class of the IP header, and the priority of the
-/// VLAN tag.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Class {
-    pub traffic_class: u8,
-    pub priority: u8,
+/// A received packet.
+pub(crate) struct Packet<'p> {
+    pub headers: Headers<'p>,
+    /// Payload, pad excluded.
+    pub data: SlotPayload<'p>,
+    pub len: u32,
+    /// Number of packets of a train, with consecutive PSNs from that of the headers; otherwise 1.
+    pub packets: u32,
+    /// True if payload and pad together are whole words, as they must be (IBTA 9.2.4).
+    pub padded: bool,
 }
 
-impl Class {
-    /// The class of a path's packets.
-    #[inline(always)]
-    pub(super) fn of(path: &Path) -> Self {
-        Self { traffic_class: path.tclass & !3 | ECT0, priority: path.sl & 7 }
+/// Builds a packet received with pad and ICRC, after checking the ICRC.
+pub(super) fn checked<'p>(
+    headers: Headers<'p>,
+    mut sum: Icrc,
+    body: &'p [u8],
+) -> Result<Packet<'p>, Counters> {
+    let padded = headers.padded_range().len();
+    let (data, icrc) = (body.get(..padded), body.get(padded..padded + ICRC_SIZE));
+    let (Some(data), Some(icrc)) = (data, icrc) else { return Err(Counters::RxMalformed) };
+    sum.update(data);
+    if sum.finish() != icrc {
+        return Err(Counters::RxIcrcErrors);
     }
-}
-
-/// The bytes of the source address.
-type Source = [u8; size_of::<RoceAddress>()];
-
-/// The header template of a queue pair, valid as long as its inputs are unchanged.
-pub(crate) struct Flow {
-    path: [u8; size_of::<Path>()],
-    source: Source,
-    mac: [u8; 6],
-    src_port: u16,
-    class: Class,
-    pub(super) head: Head,
-}
-
-impl Flow {
-    #[inline(always)]
-    pub(super) fn is(
-        &self,
-        path: &Path,
-        source: &RoceAddress,
-        mac: [u8; 6],
-        src_port: u16,
-        class: Class,
-    ) -> bool {
-        let path: &[u8; size_of::<Path>()] = zerocopy::transmute_ref!(path);
-        let source: &Source = zerocopy::transmute_ref!(source);
-        self.path == *path
-            && self.source == *source
-            && self.mac == mac
-            && self.src_port == src_port
-            && self.class == class
-    }
-
-    #[inline(never)]
-    pub(super) fn new(path: &Path, source: &RoceAddress, mac: [u8; 6], src_port: u16, class: Class) -> Self {
-        let envelope = Envelope {
-            src_mac: if source.mac == [0; 6] { mac } else { source.mac },
-            dst_mac: path.dmac,
-            vlan: source.vlan().map(|vid| {
-                let mut tag = Vlan::zeroed();
-                tag.set().vid(vid).pcp(class.priority);
-                tag
-            }),
-            addresses: IpPair::from_gids(source.gid, path.dgid),
-            traffic_class: class.traffic_class,
-            hop_limit: if path.hop_limit == 0 { 64 } else { path.hop_limit },
-            flow_label: path.flow_label,
-            identification: 0,
-            src_port,
-        };
-        let head = Head::new(&envelope);
-        let (path, source) = (zerocopy::transmute!(*path), zerocopy::transmute!(*source));
-        Self { path, source, mac, src_port, class, head }
-    }
+    let pad = usize::from(headers.bth().pad_count());
+    let whole = data.len() % 4 == 0 && pad <= data.len();
+    let data = &data[..data.len().saturating_sub(pad)];
+    Ok(Packet { headers, data: SlotPayload::Bytes(data), len: data.len() as u32, packets: 1, padded: whole })
 }
 
 impl Work<'_, '_, '_> {
@@ -133,7 +90,7 @@ impl Work<'_, '_, '_> {
     /// function is known by its number only. MAC and UDP source port are not checked: routers change the former, and senders
     /// choose the latter (Linux rxe and mlx5 ignore them as well).
     #[inline(always)]
-    pub(crate) fn is_from_peer(&self, packet: &Arrived<'_>) -> bool {
+    pub(crate) fn is_from_peer(&self, packet: &Packet<'_>) -> bool {
         let own = self.func.function().roce.get(usize::from(self.q.path.sgid_index));
         match (packet.headers.plain_v4(), own) {
             (Some((source, destination)), Some(own)) if own.vlan == [0; 2] => {
@@ -145,7 +102,7 @@ impl Work<'_, '_, '_> {
 
     /// [`is_from_peer`](Self::is_from_peer) for packets other than plain IPv4.
     #[cold]
-    fn is_from_peer_otherwise(&self, packet: &Arrived<'_>, own: Option<&RoceAddress>) -> bool {
+    fn is_from_peer_otherwise(&self, packet: &Packet<'_>, own: Option<&RoceAddress>) -> bool {
         if self.is_infiniband() {
             return self.is_from_port(packet);
         }
@@ -159,7 +116,7 @@ impl Work<'_, '_, '_> {
 
     /// Sends a packet to the peer. False if the QP has no source address.
     #[inline]
-    pub(crate) fn send(&mut self, packet: &Packet, payload: &Payload) -> bool {
+    pub(crate) fn send(&mut self, packet: &wire::Packet, payload: &Payload) -> bool {
         self.send_along(None, packet, payload, Class::of(&self.q.path))
     }
 
@@ -167,7 +124,7 @@ impl Work<'_, '_, '_> {
     pub(crate) fn send_along(
         &mut self,
         path: Option<&Path>,
-        packet: &Packet,
+        packet: &wire::Packet,
         payload: &Payload,
         class: Class,
     ) -> bool {
@@ -224,7 +181,7 @@ impl Work<'_, '_, '_> {
     pub(crate) fn send_ack(&mut self, psn: u32, syndrome: Syndrome) {
         let mut aeth = Aeth::zeroed();
         aeth.set().syndrome(syndrome).msn(Psn::new(self.q.responder.msn));
-        let packet = Packet { bth: self.bth(BthOpcode::RcAck, psn), aeth, ..Packet::default() };
+        let packet = wire::Packet { bth: self.bth(BthOpcode::RcAck, psn), aeth, ..wire::Packet::default() };
         self.send(&packet, &Payload::Empty);
     }
 }

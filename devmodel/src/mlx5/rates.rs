@@ -2,7 +2,7 @@
 //! a port.
 
 use super::{
-    packet::Class,
+    flow::Class,
     responder,
     step::{Payload, Step},
     work::Work,

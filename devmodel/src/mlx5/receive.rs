@@ -2,13 +2,12 @@
 
 use super::{
     event,
-    lists::Domain,
     work::{Receiver, Work},
 };
 use crate::{
     host::{Iova, Party},
     state::{QpFlags, SrqKind, SrqRow},
-    translate::{self, User},
+    translate::{self, Domain, User},
 };
 use hwspec::{
     doorbell::RCV_DBR,

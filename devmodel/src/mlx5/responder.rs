@@ -2,8 +2,9 @@
 //! atomics, then the pending acknowledgement (IBTA 9.7.5.1, 9.7.7).
 
 use super::{
-    arrive::Packet,
-    completion, counter_of, event_of, flush, lists, receive,
+    completion, counter_of, event_of, flush, lists,
+    packet::Packet,
+    receive,
     step::Payload,
     work::{Failure, Work},
 };

@@ -2,7 +2,7 @@
 
 use super::{
     Job,
-    packet::{FLOWS, Flow},
+    flow::{FLOWS, Flow},
 };
 use crate::{
     config::Config,

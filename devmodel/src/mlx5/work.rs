@@ -1,13 +1,13 @@
 //! The queue pair that a stage works on.
 
-use super::{counter_of_event, event, lists::Domain, step::Step};
+use super::{counter_of_event, event, step::Step};
 use crate::{
     Profile,
     host::Rid,
     identity,
     region::{self, Func, Held, Outlet, OutletRing, TimerKind, WireRing},
     state::{Counters, QpFlags, QpRow},
-    translate::User,
+    translate::{Domain, User},
     transport::{Event, Timer},
 };
 use hwspec::{

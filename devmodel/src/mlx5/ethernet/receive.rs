@@ -12,12 +12,12 @@ use crate::{
     mlx5::{
         Failure, Step, completion, eswitch, event,
         flush::{BATCH, FIRST_LOOK_US, FLUSHED, LAST_LOOK_US, PS_PER_US},
-        lists::{self, Domain},
+        lists,
         step::Buffers,
     },
     region::{Func, GROUP_ETHERNET, Piece, SlotPayload, Sync, TimerKind},
     state::{Counters, FunctionRow, RqRow, RqtRow, TirRow},
-    translate::{self, User},
+    translate::{self, Domain, User},
 };
 use hwspec::{
     cqe::{Cqe64, CqeOpcode, CqeSyndrome, eth},

@@ -10,12 +10,11 @@ use crate::{
     mlx5::{
         self, Step, completion,
         fetch::{blocks, has_reserved},
-        lists::{self, Domain},
-        rates,
+        lists, rates,
     },
     region::{Func, MAX_FRAME},
     state::{Counters, SqRow, TisRow},
-    translate::{self, User},
+    translate::{self, Domain, User},
 };
 use hwspec::{
     context::ServiceType,
