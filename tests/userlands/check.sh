@@ -12,7 +12,7 @@ folder=$2
 here=$(cd "$(dirname "$0")/../.." && pwd)
 built=${IRONVERBS_BUILT:-${CARGO_TARGET_DIR:-$here/target}/release}
 node=$(mktemp -d /dev/shm/ironverbs-userland-XXXXXX)
-port=$((20000 + $$ % 20000))
+port=$((10000 + $$ % 20000))
 failed=0
 trap 'rm -rf "$node"' EXIT
 

@@ -3,11 +3,15 @@
 use super::{Node, Running};
 use std::{
     fs,
+    net::{Ipv4Addr, TcpListener},
     path::PathBuf,
     sync::atomic::{AtomicU16, Ordering},
     thread::sleep,
     time::{Duration, Instant},
 };
+
+/// perftest's own port, for tests that name none.
+const PERFTEST: u16 = 18515;
 
 static PORTS: AtomicU16 = AtomicU16::new(0);
 
@@ -19,10 +23,16 @@ pub struct Pair {
     pub client: String,
 }
 
-/// Returns a port that no other pair of this test has.
+/// Returns a port that no other pair has, and nobody else at the moment. Each test's process has a range of its own, below the ports that the
+/// kernel chooses for clients.
 pub fn port() -> String {
-    let base = 20_000 + (std::process::id() % 20_000) as u16;
-    (base + PORTS.fetch_add(1, Ordering::Relaxed)).to_string()
+    let first = 10_000 + (std::process::id() % 700) as u16 * 32;
+    loop {
+        let port = first + PORTS.fetch_add(1, Ordering::Relaxed) % 32;
+        if port != PERFTEST && TcpListener::bind((Ipv4Addr::UNSPECIFIED, port)).is_ok() {
+            return port.to_string();
+        }
+    }
 }
 
 /// Waits until a process listens on `port`.
