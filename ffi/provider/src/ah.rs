@@ -1,10 +1,9 @@
 //! Address handles.
 
-use crate::abi::public::{ibv_ah, ibv_ah_attr};
+use crate::abi::public::{ibv_ah, ibv_ah_attr, ibv_pd};
 use crate::convert;
 use crate::guard::verb;
 use crate::ours::{Destroy, Of, ours};
-use crate::pd::IronPd;
 use crate::users::Use;
 use std::sync::Arc;
 
@@ -20,7 +19,7 @@ pub struct IronAh {
 ours!(IronAh: ibv_ah);
 
 /// `ibv_create_ah`; the library sets the public members afterwards.
-pub extern "C" fn create_ah(pd: Of<IronPd>, attr: &ibv_ah_attr) -> Option<Of<IronAh>> {
+pub extern "C" fn create_ah(pd: Of<ibv_pd>, attr: &ibv_ah_attr) -> Option<Of<ibv_ah>> {
     verb(pd, || {
         let inner = driver::Ah::create(&pd.inner, &convert::ah_from_c(attr))?;
         let public = ibv_ah { context: pd.context().raw(), pd: Some(pd), handle: 0 };
@@ -29,4 +28,4 @@ pub extern "C" fn create_ah(pd: Of<IronPd>, attr: &ibv_ah_attr) -> Option<Of<Iro
 }
 
 /// `ibv_destroy_ah`.
-impl Destroy for IronAh {}
+impl Destroy for ibv_ah {}

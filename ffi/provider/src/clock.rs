@@ -1,7 +1,6 @@
 //! The device clock, as raw ticks and as wall clock time.
 
-use crate::abi::public::{self as abi, ibv_values_ex};
-use crate::context::Context;
+use crate::abi::public::{self as abi, ibv_context, ibv_values_ex};
 use crate::guard::{lock, verb};
 use crate::ours::Of;
 use driver::Device;
@@ -10,7 +9,7 @@ use std::sync::Mutex;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// `ibv_query_rt_values_ex`. Returns the raw clock in `tv_nsec`, as other providers do. Unknown values are left out of the mask.
-pub extern "C" fn query_rt_values(context: Of<Context>, values: &mut ibv_values_ex) -> c_int {
+pub extern "C" fn query_rt_values(context: Of<ibv_context>, values: &mut ibv_values_ex) -> c_int {
     verb(context, || {
         let wanted = values.comp_mask & abi::IBV_VALUES_MASK_RAW_CLOCK;
         if wanted != 0 {

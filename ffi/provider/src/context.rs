@@ -1,14 +1,13 @@
 //! An open device: the context that libibverbs allocated, and the provider's state for it.
 
-use crate::abi::public::ibv_context;
+use crate::abi::public::{ibv_context, ibv_device};
 use crate::channel::Channels;
 use crate::clock::WallClock;
-use crate::device::IronDevice;
 use crate::events::{AsyncFile, Pump, Targets};
 use crate::exports::Exports;
 use crate::guard::Birth;
 use crate::huge::HugePool;
-use crate::ours::{Born, Object, Of};
+use crate::ours::{Born, Object, Of, Ours};
 use crate::registration::Registration;
 use crate::users::Users;
 use libc::c_int;
@@ -42,17 +41,17 @@ pub struct Context {
 }
 
 // SAFETY: the pointer to this structure follows the library's part of the context.
-unsafe impl Object for Context {
-    type Public = ibv_context;
+unsafe impl Object for ibv_context {
+    type Behind = Context;
 
     #[inline(always)]
-    unsafe fn behind(public: NonNull<ibv_context>) -> NonNull<Self> {
+    unsafe fn behind(public: NonNull<Self>) -> NonNull<Context> {
         // SAFETY: V1: `alloc_context` or `import_context` returned the pointer, after `join` had written the word.
-        unsafe { public.add(1).cast::<NonNull<Self>>().read() }
+        unsafe { public.add(1).cast::<NonNull<Context>>().read() }
     }
 }
 
-impl Of<Context> {
+impl Of<ibv_context> {
     /// Number of completion vectors.
     pub fn completion_vectors(self) -> c_int {
         // SAFETY: V1: `join` has set the member.
@@ -60,13 +59,21 @@ impl Of<Context> {
     }
 
     /// The device as libibverbs knows it.
-    pub fn library_device(self) -> Of<IronDevice> {
+    pub fn library_device(self) -> Of<ibv_device> {
         // SAFETY: V1: the library has set the member, and does not change it.
         unsafe { (*self.raw()).device }
     }
 }
 
-impl Born for Context {
+impl<T: Ours> Of<T> {
+    /// The context that the object was created in.
+    pub fn context(self) -> Of<ibv_context> {
+        // SAFETY: V1 and V2, by the invariants of the pointer and the trait; V3 for the context.
+        unsafe { Of::new(self.raw().byte_add(T::CONTEXT).cast::<NonNull<ibv_context>>().read()) }
+    }
+}
+
+impl Born for ibv_context {
     fn birth(of: Of<Self>) -> Birth {
         of.birth
     }

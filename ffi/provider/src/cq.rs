@@ -1,12 +1,11 @@
 //! Completion queues.
 
-use crate::abi::public::{self as abi, ibv_comp_channel, ibv_cq, ibv_cq_ex, ibv_wc};
-use crate::context::{Context, io_errno};
+use crate::abi::public::{self as abi, ibv_comp_channel, ibv_context, ibv_cq, ibv_cq_ex, ibv_pd, ibv_wc};
+use crate::context::io_errno;
 use crate::events::withdraw;
 use crate::guard::{Birth, answer, guard, verb};
 use crate::huge::{self, Queue};
 use crate::ours::{Destroy, Of, ours};
-use crate::pd::IronPd;
 use crate::poll;
 use crate::users::{Use, Users};
 use driver::{Completion, CqInit, InPlace, RawCompletion};
@@ -35,7 +34,7 @@ pub struct IronCq {
     _context: Use,
 }
 
-ours!(IronCq: ibv_cq, |cq: Of<IronCq>| cq.birth);
+ours!(IronCq: ibv_cq, |cq: Of<ibv_cq>| cq.birth);
 
 /// A completion: as converted by the driver, and as the device wrote it.
 #[derive(Default)]
@@ -59,16 +58,16 @@ pub struct Wanted<'a> {
     /// True if overruns are ignored.
     pub ignore_overrun: bool,
     /// A parent domain.
-    pub domain: Option<Of<IronPd>>,
+    pub domain: Option<Of<ibv_pd>>,
 }
 
 impl IronCq {
     /// Creates a CQ. libibverbs sets the channel and context members afterwards; all other members are set here, or by `fill`.
     pub fn create(
-        context: Of<Context>,
+        context: Of<ibv_context>,
         wanted: &Wanted<'_>,
         fill: impl FnOnce(&mut Self),
-    ) -> Result<Of<Self>, c_int> {
+    ) -> Result<Of<ibv_cq>, c_int> {
         let &Wanted { entries, channel, vector, ignore_overrun, domain } = wanted;
         context.birth.check()?;
         let vectors = i64::from(context.completion_vectors());
@@ -101,7 +100,7 @@ impl IronCq {
             _context: context.users.hold(),
         };
         fill(&mut cq);
-        let cq = Of::made(cq);
+        let cq = Of::<ibv_cq>::made(cq);
         context.targets.enter(cookie, cq.raw() as usize, channel);
         Ok(cq)
     }
@@ -109,26 +108,26 @@ impl IronCq {
 
 /// `ibv_create_cq`.
 pub extern "C" fn create_cq(
-    context: Of<Context>,
+    context: Of<ibv_context>,
     cqe: c_int,
     channel: Option<&ibv_comp_channel>,
     vector: c_int,
-) -> Option<Of<IronCq>> {
+) -> Option<Of<ibv_cq>> {
     let (entries, vector) = (i64::from(cqe), i64::from(vector));
     let wanted = Wanted { entries, channel, vector, ignore_overrun: false, domain: None };
     answer(|| IronCq::create(context, &wanted, |_| {}))
 }
 
 /// `ibv_destroy_cq`. Waits until the program has acknowledged every event of the CQ that it read.
-impl Destroy for IronCq {
+impl Destroy for ibv_cq {
     fn leave(cq: Of<Self>) -> Result<(), c_int> {
         cq.users.none()?;
         withdraw!(cq, comp_events_completed: completions, async_events_completed: errors);
         Ok(())
     }
 
-    fn end(&mut self) -> Result<(), driver::Error> {
-        self.inner.destroy_in_place()
+    fn end(cq: &mut IronCq) -> Result<(), driver::Error> {
+        cq.inner.destroy_in_place()
     }
 }
 
@@ -136,7 +135,7 @@ impl Destroy for IronCq {
 ///
 /// # Safety
 /// Called by programs with room for `count` completions (V4).
-pub unsafe extern "C" fn poll_cq(cq: Of<IronCq>, count: c_int, wc: *mut ibv_wc) -> c_int {
+pub unsafe extern "C" fn poll_cq(cq: Of<ibv_cq>, count: c_int, wc: *mut ibv_wc) -> c_int {
     guard(-libc::EIO, || {
         if count <= 0 {
             return if count == 0 { 0 } else { -libc::EINVAL };
@@ -153,7 +152,7 @@ pub unsafe extern "C" fn poll_cq(cq: Of<IronCq>, count: c_int, wc: *mut ibv_wc) 
 }
 
 /// `ibv_req_notify_cq`.
-pub extern "C" fn req_notify_cq(cq: Of<IronCq>, solicited_only: c_int) -> c_int {
+pub extern "C" fn req_notify_cq(cq: Of<ibv_cq>, solicited_only: c_int) -> c_int {
     verb(cq, || {
         cq.inner.arm(solicited_only != 0);
         Ok(())
@@ -161,7 +160,7 @@ pub extern "C" fn req_notify_cq(cq: Of<IronCq>, solicited_only: c_int) -> c_int 
 }
 
 /// `ibv_resize_cq`. Stores the new size in the CQ.
-pub extern "C" fn resize_cq(cq: Of<IronCq>, cqe: c_int) -> c_int {
+pub extern "C" fn resize_cq(cq: Of<ibv_cq>, cqe: c_int) -> c_int {
     verb(cq, || {
         let entries = u32::try_from(cqe).map_err(|_| libc::EINVAL)?;
         cq.inner.resize(entries)?;
@@ -173,7 +172,7 @@ pub extern "C" fn resize_cq(cq: Of<IronCq>, cqe: c_int) -> c_int {
 }
 
 /// `ibv_modify_cq`: sets event moderation.
-pub extern "C" fn modify_cq(cq: Of<IronCq>, attr: &abi::ibv_modify_cq_attr) -> c_int {
+pub extern "C" fn modify_cq(cq: Of<ibv_cq>, attr: &abi::ibv_modify_cq_attr) -> c_int {
     verb(cq, || {
         if attr.attr_mask & !abi::IBV_CQ_ATTR_MODERATE != 0 {
             return Err(libc::EINVAL);

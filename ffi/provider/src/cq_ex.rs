@@ -1,8 +1,7 @@
 //! The extended polling interface: `ibv_start_poll`, `ibv_next_poll`, `ibv_end_poll` and the field readers between them. Each reader
 //! decodes its field when called, so fields that are not read cost nothing.
 
-use crate::abi::public::{self as abi, ibv_cq_ex, ibv_cq_init_attr_ex};
-use crate::context::Context;
+use crate::abi::public::{self as abi, Polled, ibv_context, ibv_cq, ibv_cq_ex, ibv_cq_init_attr_ex};
 use crate::cq::{Current, IronCq, Wanted};
 use crate::guard::{answer, guard};
 use crate::ours::Of;
@@ -19,7 +18,7 @@ const MASK: u32 = abi::IBV_CQ_INIT_ATTR_MASK_FLAGS | abi::IBV_CQ_INIT_ATTR_MASK_
 const FLAGS: u32 = abi::IBV_CREATE_CQ_ATTR_SINGLE_THREADED | abi::IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN;
 
 /// `ibv_create_cq_ex`.
-pub extern "C" fn create_cq_ex(context: Of<Context>, attr: &ibv_cq_init_attr_ex) -> Option<Of<IronCq>> {
+pub extern "C" fn create_cq_ex(context: Of<ibv_context>, attr: &ibv_cq_init_attr_ex) -> Option<Of<ibv_cq>> {
     answer(|| {
         let has = |bit| attr.comp_mask & bit != 0;
         let flags = if has(abi::IBV_CQ_INIT_ATTR_MASK_FLAGS) { attr.flags } else { 0 };
@@ -54,9 +53,9 @@ pub extern "C" fn create_cq_ex(context: Of<Context>, attr: &ibv_cq_init_attr_ex)
 
 /// Sets the function pointers.
 fn install(public: &mut ibv_cq_ex, fields: u64, alone: bool) {
-    public.start_poll = Some(if alone { start_poll_alone } else { start_poll });
+    public.start_poll = Some(if alone { start_poll::<true> } else { start_poll::<false> });
     public.next_poll = Some(next_poll);
-    public.end_poll = Some(if alone { end_poll_alone } else { end_poll });
+    public.end_poll = Some(if alone { end_poll::<true> } else { end_poll::<false> });
     public.read_opcode = Some(read_opcode);
     public.read_vendor_err = Some(read_vendor_err);
     public.read_byte_len = Some(read_byte_len);
@@ -78,17 +77,12 @@ fn install(public: &mut ibv_cq_ex, fields: u64, alone: bool) {
     }
 }
 
-/// A CQ in the hands of the thread that polls it: V1 and V2 hold, and the thread holds `polling`, or is the only one that polls, as the
-/// program declared. Programs uphold it between start and end of polling (ibv_create_cq_ex(3)).
-#[repr(transparent)]
-pub struct Polled(Of<IronCq>);
-
 impl Polled {
     /// The completion that the thread is reading.
     #[inline]
     fn current(&self) -> &Current {
         // SAFETY: by the invariant of the type, only this thread uses it.
-        unsafe { &*self.0.current.get() }
+        unsafe { &*self.of().current.get() }
     }
 
     /// Makes the next completion current. Returns ENOENT if there is none. Inlined, because a call would cost ten instructions per
@@ -96,15 +90,15 @@ impl Polled {
     #[inline(always)]
     fn advance(&mut self) -> c_int {
         // SAFETY: by the invariant of the type, only this thread uses it.
-        let Current { completion, reads_raw, raw } = unsafe { &mut *self.0.current.get() };
-        let mut shown = Shown { cq: self.0, completion };
+        let Current { completion, reads_raw, raw } = unsafe { &mut *self.of().current.get() };
+        let mut shown = Shown { cq: self.of(), completion };
         let found = match *reads_raw {
-            true => self.0.inner.poll_raw(&mut shown, raw),
-            false => self.0.inner.poll(std::slice::from_mut(&mut shown)) == 1,
+            true => self.of().inner.poll_raw(&mut shown, raw),
+            false => self.of().inner.poll(std::slice::from_mut(&mut shown)) == 1,
         };
         match found {
             true => 0,
-            false if self.0.inner.is_gone() => libc::EIO,
+            false if self.of().inner.is_gone() => libc::EIO,
             false => libc::ENOENT,
         }
     }
@@ -113,7 +107,7 @@ impl Polled {
 /// Receives the current completion: `wr_id` and `status`, which programs read directly, and the fields for the readers.
 struct Shown<'a> {
     /// A CQ that this thread is polling for as long as this value lives.
-    cq: Of<IronCq>,
+    cq: Of<ibv_cq>,
     completion: &'a mut Completion,
 }
 
@@ -130,43 +124,33 @@ impl CompletionSlot for Shown<'_> {
     }
 }
 
-/// True if `attr` has no attributes: none are defined.
-#[inline]
-fn may_start(attr: Option<&u32>) -> bool {
-    attr.is_none_or(|mask| *mask == 0)
-}
-
-extern "C" fn start_poll(cq: Of<IronCq>, attr: Option<&u32>) -> c_int {
+/// `ibv_start_poll`. With `ALONE`, a single thread polls the CQ, as the program declared. No attributes are defined.
+extern "C" fn start_poll<const ALONE: bool>(cq: Of<ibv_cq>, attr: Option<&u32>) -> c_int {
     guard(libc::EIO, || {
-        if !may_start(attr) {
+        if attr.is_some_and(|mask| *mask != 0) {
             return libc::EINVAL;
         }
-        while cq.polling.swap(true, Ordering::Acquire) {
+        while !ALONE && cq.polling.swap(true, Ordering::Acquire) {
             std::hint::spin_loop();
         }
-        // This thread has just set `polling`.
-        let result = Polled(cq).advance();
-        if result != 0 {
+        // SAFETY: this thread has just set `polling`, or is the only one that polls.
+        let result = unsafe { Polled::new(cq) }.advance();
+        if !ALONE && result != 0 {
             cq.polling.store(false, Ordering::Release);
         }
         result
     })
 }
 
-/// `ibv_start_poll` for CQs that a single thread polls, as the program declared.
-extern "C" fn start_poll_alone(cq: Of<IronCq>, attr: Option<&u32>) -> c_int {
-    guard(libc::EIO, || if may_start(attr) { Polled(cq).advance() } else { libc::EINVAL })
-}
-
 extern "C" fn next_poll(mut cq: Polled) -> c_int {
     guard(libc::EIO, || cq.advance())
 }
 
-extern "C" fn end_poll(cq: Polled) {
-    cq.0.polling.store(false, Ordering::Release);
+extern "C" fn end_poll<const ALONE: bool>(cq: Polled) {
+    if !ALONE {
+        cq.of().polling.store(false, Ordering::Release);
+    }
 }
-
-extern "C" fn end_poll_alone(_: Polled) {}
 
 macro_rules! readers { ($($(#[$m:meta])* $name:ident: $t:ty = $of:expr;)*) => { $(
     $(#[$m])*
@@ -200,7 +184,7 @@ extern "C" fn read_completion_wallclock_ns(cq: Polled) -> u64 {
     guard(0, || match stamp(cq.current()) {
         0 => 0,
         stamp => {
-            let context = cq.0.context();
+            let context = cq.of().context();
             context.wall.at(&context.device, stamp)
         }
     })

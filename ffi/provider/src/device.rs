@@ -1,5 +1,6 @@
 //! The provider's part of a device.
 
+use crate::abi::public::ibv_device;
 use crate::abi::verbs_types::verbs_device;
 use crate::ours::Object;
 use node::place::Place;
@@ -13,13 +14,13 @@ pub struct IronDevice {
     pub place: Place,
 }
 
-const _: () = assert!(std::mem::offset_of!(IronDevice, device) == 0);
+const _: () = assert!(std::mem::offset_of!(IronDevice, device.device) == 0);
 
-// SAFETY: asserted above: the pointer to the first member is one to the device (repr(C)).
-unsafe impl Object for IronDevice {
-    type Public = verbs_device;
+// SAFETY: asserted above: the pointer to the structure is one to the device, which begins with it (repr(C)).
+unsafe impl Object for ibv_device {
+    type Behind = IronDevice;
 
-    unsafe fn behind(public: NonNull<verbs_device>) -> NonNull<Self> {
+    unsafe fn behind(public: NonNull<Self>) -> NonNull<IronDevice> {
         public.cast()
     }
 }

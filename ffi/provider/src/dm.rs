@@ -1,12 +1,11 @@
 //! Device memory, and null memory regions.
 
 use crate::abi::memory::{ibv_alloc_dm_attr, ibv_dm};
-use crate::context::Context;
+use crate::abi::public::{ibv_context, ibv_mr, ibv_pd};
 use crate::convert;
 use crate::guard::{Birth, answer, lock, verb};
 use crate::mr::{IronMr, TYPE_NONE, access_flags};
 use crate::ours::{Destroy, Of, list, ours};
-use crate::pd::IronPd;
 use crate::users::Use;
 use driver::InPlace;
 use libc::{c_int, c_uint, size_t};
@@ -47,11 +46,11 @@ pub struct IronDm {
 }
 
 // A forked child can allocate device memory of its own ([`in_child`]).
-ours!(IronDm: ibv_dm, |dm: Of<IronDm>| dm.birth);
+ours!(IronDm: ibv_dm, |dm: Of<ibv_dm>| dm.birth);
 
 impl IronDm {
     /// Allocates the object that the program gets.
-    pub fn publish(context: Of<Context>, inner: Arc<driver::Dm>) -> Of<Self> {
+    pub fn publish(context: Of<ibv_context>, inner: Arc<driver::Dm>) -> Of<ibv_dm> {
         let public = ibv_dm {
             context: context.raw(),
             memcpy_to_dm: Some(to_dm),
@@ -64,7 +63,7 @@ impl IronDm {
 }
 
 /// `ibv_alloc_dm`.
-pub extern "C" fn alloc_dm(context: Of<Context>, attr: &ibv_alloc_dm_attr) -> Option<Of<IronDm>> {
+pub extern "C" fn alloc_dm(context: Of<ibv_context>, attr: &ibv_alloc_dm_attr) -> Option<Of<ibv_dm>> {
     answer(|| {
         if attr.comp_mask != 0 {
             return Err(libc::EINVAL);
@@ -83,7 +82,7 @@ pub extern "C" fn alloc_dm(context: Of<Context>, attr: &ibv_alloc_dm_attr) -> Op
 }
 
 /// `ibv_free_dm`. Fails with EBUSY while memory regions refer to it.
-impl Destroy for IronDm {
+impl Destroy for ibv_dm {
     fn leave(dm: Of<Self>) -> Result<(), c_int> {
         if Arc::strong_count(&dm.inner) > 1 {
             return Err(libc::EBUSY);
@@ -92,8 +91,8 @@ impl Destroy for IronDm {
         Ok(())
     }
 
-    fn end(&mut self) -> Result<(), driver::Error> {
-        self.inner.destroy_in_place()
+    fn end(dm: &mut IronDm) -> Result<(), driver::Error> {
+        dm.inner.destroy_in_place()
     }
 }
 
@@ -101,7 +100,7 @@ impl Destroy for IronDm {
 ///
 /// # Safety
 /// Called by programs with `length` readable bytes (V4).
-unsafe extern "C" fn to_dm(dm: Of<IronDm>, offset: u64, from: *const u8, length: size_t) -> c_int {
+unsafe extern "C" fn to_dm(dm: Of<ibv_dm>, offset: u64, from: *const u8, length: size_t) -> c_int {
     // SAFETY: guaranteed by the caller.
     verb(dm, || dm.inner.write(offset, unsafe { list(from, length) }))
 }
@@ -110,7 +109,7 @@ unsafe extern "C" fn to_dm(dm: Of<IronDm>, offset: u64, from: *const u8, length:
 ///
 /// # Safety
 /// Called by programs with room for `length` bytes (V4).
-unsafe extern "C" fn from_dm(to: *mut u8, dm: Of<IronDm>, offset: u64, length: size_t) -> c_int {
+unsafe extern "C" fn from_dm(to: *mut u8, dm: Of<ibv_dm>, offset: u64, length: size_t) -> c_int {
     verb(dm, || {
         // SAFETY: guaranteed by the caller.
         let bytes = if length == 0 { &mut [] } else { unsafe { slice::from_raw_parts_mut(to, length) } };
@@ -120,12 +119,12 @@ unsafe extern "C" fn from_dm(to: *mut u8, dm: Of<IronDm>, offset: u64, length: s
 
 /// `ibv_reg_dm_mr`.
 pub extern "C" fn reg_dm_mr(
-    pd: Of<IronPd>,
-    dm: Of<IronDm>,
+    pd: Of<ibv_pd>,
+    dm: Of<ibv_dm>,
     offset: u64,
     length: size_t,
     access: c_uint,
-) -> Option<Of<IronMr>> {
+) -> Option<Of<ibv_mr>> {
     verb(pd, || {
         let rights = access_flags(access)?;
         let inner = driver::Mr::of_device(&pd.inner, &dm.inner, offset, length, rights);
@@ -136,7 +135,7 @@ pub extern "C" fn reg_dm_mr(
 }
 
 /// `ibv_alloc_null_mr`.
-pub extern "C" fn alloc_null_mr(pd: Of<IronPd>) -> Option<Of<IronMr>> {
+pub extern "C" fn alloc_null_mr(pd: Of<ibv_pd>) -> Option<Of<ibv_mr>> {
     verb(pd, || {
         let key = pd.context().device.null_key()?;
         Ok(IronMr::publish(pd, (null_mut(), 0), 0, (key, 0), TYPE_NONE, 0, None))

@@ -1,14 +1,13 @@
 //! The objects that contexts of this process can import from each other, by handle.
 
-use crate::dm::IronDm;
+use crate::abi::memory::ibv_dm;
+use crate::abi::public::{ibv_mr, ibv_pd};
 use crate::guard::lock;
-use crate::mr::IronMr;
-use crate::ours::{Object, Of};
-use crate::pd::IronPd;
+use crate::ours::Of;
 use std::collections::BTreeMap;
 use std::marker::PhantomData;
 use std::ptr::NonNull;
-use std::sync::Mutex;
+use std::sync::{Mutex, MutexGuard};
 
 /// Objects and their handles. Keyed by address: objects come and go by the thousands, and lookups by handle are rare.
 pub struct List<T>(Mutex<BTreeMap<usize, u32>>, PhantomData<fn() -> T>);
@@ -16,9 +15,9 @@ pub struct List<T>(Mutex<BTreeMap<usize, u32>>, PhantomData<fn() -> T>);
 /// The objects that contexts sharing a device can import.
 #[derive(Default)]
 pub struct Exports {
-    pub pds: List<IronPd>,
-    pub mrs: List<IronMr>,
-    pub dms: List<IronDm>,
+    pub pds: List<ibv_pd>,
+    pub mrs: List<ibv_mr>,
+    pub dms: List<ibv_dm>,
 }
 
 impl<T> Default for List<T> {
@@ -32,31 +31,34 @@ impl<T> List<T> {
     pub const fn new() -> Self {
         Self(Mutex::new(BTreeMap::new()), PhantomData)
     }
-}
 
-impl<T: Object> List<T> {
     /// Makes an object importable.
     pub fn enter(&self, object: Of<T>, handle: u32) {
         lock(&self.0).insert(object.raw() as usize, handle);
     }
 
     /// Withdraws an object that is about to be destroyed.
-    pub fn leave(&self, object: *const T::Public) {
+    pub fn leave(&self, object: *const T) {
         lock(&self.0).remove(&(object as usize));
     }
 
     /// Calls `then` with the first object with a handle that is `wanted`. The object is not destroyed meanwhile.
     pub fn with<R>(&self, wanted: impl Fn(u32) -> bool, then: impl FnOnce(Of<T>) -> R) -> Option<R> {
         let list = lock(&self.0);
-        let at = list.iter().find(|(_, handle)| wanted(**handle)).map(|(at, _)| *at)?;
-        // SAFETY: on the list, so not destroyed while the lock is held.
-        Some(then(unsafe { Of::new(NonNull::new(at as *mut T::Public)?) }))
+        Self::objects(&list).find(|(_, handle)| wanted(*handle)).map(|(object, _)| then(object))
     }
 
     /// Calls `then` with every object and its handle. The objects are not destroyed meanwhile.
     pub fn each<R>(&self, then: impl Fn(Of<T>) -> Option<R>) -> Vec<R> {
         let list = lock(&self.0);
-        // SAFETY: on the list, so not destroyed while the lock is held.
-        list.keys().filter_map(|at| then(unsafe { Of::new(NonNull::new(*at as *mut T::Public)?) })).collect()
+        Self::objects(&list).filter_map(|(object, _)| then(object)).collect()
+    }
+
+    /// The objects of a locked list, and their handles.
+    fn objects(list: &MutexGuard<'_, BTreeMap<usize, u32>>) -> impl Iterator<Item = (Of<T>, u32)> {
+        list.iter().filter_map(|(at, handle)| {
+            // SAFETY: on the list, so not destroyed while the lock is held.
+            Some((unsafe { Of::new(NonNull::new(*at as *mut T)?) }, *handle))
+        })
     }
 }

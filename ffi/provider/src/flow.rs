@@ -1,9 +1,8 @@
 //! Flow rules, which steer packets to a raw packet QP.
 
-use crate::abi::public::{self as abi, ibv_flow, ibv_flow_attr};
+use crate::abi::public::{self as abi, ibv_flow, ibv_flow_attr, ibv_qp};
 use crate::guard::verb;
 use crate::ours::{Destroy, Of, ours};
-use crate::qp::IronQp;
 use crate::rights;
 use crate::users::Use;
 use driver::{FlowAttr, FlowKind, FlowSpec};
@@ -29,7 +28,7 @@ ours!(IronFlow: ibv_flow);
 ///
 /// # Safety
 /// Called by programs with an attribute structure that is followed by its specs (V4), or null.
-pub unsafe extern "C" fn create_flow(qp: Of<IronQp>, attr: *const ibv_flow_attr) -> Option<Of<IronFlow>> {
+pub unsafe extern "C" fn create_flow(qp: Of<ibv_qp>, attr: *const ibv_flow_attr) -> Option<Of<ibv_flow>> {
     verb(qp, || {
         rights::raw_packets()?;
         // SAFETY: guaranteed by the caller.
@@ -40,7 +39,7 @@ pub unsafe extern "C" fn create_flow(qp: Of<IronQp>, attr: *const ibv_flow_attr)
 }
 
 /// `ibv_destroy_flow`.
-impl Destroy for IronFlow {}
+impl Destroy for ibv_flow {}
 
 /// Reads a program's flow rule. Fails with EINVAL for invalid sizes and EOPNOTSUPP for types, flags and specs that are not supported.
 ///

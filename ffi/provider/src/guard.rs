@@ -1,6 +1,6 @@
 //! Wrapper of every C entry point: it catches panics and refuses calls from forked children.
 
-use crate::ours::{Born, Object, Of};
+use crate::ours::{Born, Of};
 use libc::c_int;
 use node::timed::Call;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -70,8 +70,8 @@ impl Answer for () {
 }
 
 /// A pointer, or null.
-macro_rules! pointers { ($($kind:ident<$t:ident $(: $bound:ident)?>)+) => { $(
-    impl<$t $(: $bound)?> Answer for $kind<$t> {
+macro_rules! pointers { ($($kind:ident)+) => { $(
+    impl<T> Answer for $kind<T> {
         type C = Option<Self>;
 
         fn to_c(result: Result<Self, c_int>) -> Option<Self> {
@@ -79,7 +79,7 @@ macro_rules! pointers { ($($kind:ident<$t:ident $(: $bound:ident)?>)+) => { $(
         }
     }
 )+ } }
-pointers! { Of<T: Object> NonNull<T> }
+pointers! { Of NonNull }
 
 /// Runs the body of a verb. A panic becomes EIO.
 pub fn answer<T: Answer>(body: impl FnOnce() -> Result<T, c_int>) -> T::C {
@@ -131,6 +131,6 @@ mod tests {
     #[test]
     fn a_panic_becomes_an_errno() {
         assert_eq!(answer::<()>(|| panic!("on purpose")), libc::EIO);
-        assert!(answer::<Of<crate::pd::IronPd>>(|| panic!("on purpose")).is_none());
+        assert!(answer::<Of<crate::abi::public::ibv_pd>>(|| panic!("on purpose")).is_none());
     }
 }

@@ -3,6 +3,8 @@
 //! A context is imported by its command descriptor or a duplicate of it, which refer to the same file. The device file of a simulated
 //! function is meaningless in another process, so imported objects must belong to a context that this process opened.
 
+use crate::abi::memory::ibv_dm;
+use crate::abi::public::{ibv_context, ibv_mr, ibv_pd};
 use crate::context::Context;
 use crate::dm::IronDm;
 use crate::exports::{Exports, List};
@@ -17,22 +19,22 @@ use std::os::fd::RawFd;
 use std::ptr::null_mut;
 
 /// Contexts of this process, by command descriptor.
-static CONTEXTS: List<Context> = List::new();
+static CONTEXTS: List<ibv_context> = List::new();
 
 impl Exports {
     /// Calls `then` with the region that has this key, in any context that shares the device.
-    pub fn with_key<T>(&self, key: u32, then: impl FnOnce(Of<IronMr>) -> T) -> Option<T> {
+    pub fn with_key<T>(&self, key: u32, then: impl FnOnce(Of<ibv_mr>) -> T) -> Option<T> {
         self.mrs.with(|handle| handle == key >> 8, |mr| (mr.keys().0 == key).then(|| then(mr))).flatten()
     }
 }
 
 /// Makes a context importable by `fd`.
-pub fn enter_context(fd: RawFd, context: Of<Context>) {
+pub fn enter_context(fd: RawFd, context: Of<ibv_context>) {
     CONTEXTS.enter(context, fd as u32);
 }
 
 /// Withdraws a context that is about to be closed.
-pub fn leave_context(context: Of<Context>) {
+pub fn leave_context(context: Of<ibv_context>) {
     CONTEXTS.leave(context.raw());
 }
 
@@ -43,7 +45,7 @@ pub fn open_places() -> Vec<Place> {
 
 /// Finds the context with command descriptor `fd`, or with one that `fd` duplicates. The program keeps the context open until the import is
 /// done. Fails with EOPNOTSUPP if no context of this process matches.
-pub fn context_behind(fd: RawFd) -> Result<Of<Context>, c_int> {
+pub fn context_behind(fd: RawFd) -> Result<Of<ibv_context>, c_int> {
     CONTEXTS.with(|other| is_same_file(fd, other as RawFd), |context| context).ok_or(libc::EOPNOTSUPP)
 }
 
@@ -99,7 +101,7 @@ struct GidEntry {
 ///
 /// # Safety
 /// `command` is a whole command with as many attributes as it says (V4).
-unsafe fn answer(context: Of<Context>, command: *mut Command) -> Option<Result<(), c_int>> {
+unsafe fn answer(context: Of<ibv_context>, command: *mut Command) -> Option<Result<(), c_int>> {
     // SAFETY: guaranteed by the caller: the attributes follow the command.
     let (of, attributes) = unsafe {
         let count = usize::from((*command).attributes);
@@ -164,7 +166,7 @@ pub unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_voi
 }
 
 /// `ibv_import_pd`. Fails with ENOENT if no context of the device has a PD with this handle.
-pub extern "C" fn import_pd(context: Of<Context>, handle: u32) -> Option<Of<IronPd>> {
+pub extern "C" fn import_pd(context: Of<ibv_context>, handle: u32) -> Option<Of<ibv_pd>> {
     verb(context, || {
         let found = context.exports.pds.with(
             |other| other == handle,
@@ -178,7 +180,7 @@ pub extern "C" fn import_pd(context: Of<Context>, handle: u32) -> Option<Of<Iron
 }
 
 /// `ibv_unimport_pd`. Programs may call it before they destroy the objects that they created in the PD.
-pub extern "C" fn unimport_pd(pd: Last<IronPd>) {
+pub extern "C" fn unimport_pd(pd: Last<ibv_pd>) {
     guard((), || {
         let found = pd.of();
         if !found.context().birth.is_here() {
@@ -201,7 +203,7 @@ pub extern "C" fn unimport_pd(pd: Last<IronPd>) {
 
 /// `ibv_import_mr`. The region's address is not reported. The device keeps the region until the original is deregistered. Fails with ENOENT
 /// if no context of the device has a region with this handle.
-pub extern "C" fn import_mr(pd: Of<IronPd>, handle: u32) -> Option<Of<IronMr>> {
+pub extern "C" fn import_mr(pd: Of<ibv_pd>, handle: u32) -> Option<Of<ibv_mr>> {
     verb(pd, || {
         let mrs = &pd.context().exports.mrs;
         let found = mrs.with(|other| other == handle, |theirs| (theirs.length(), theirs.keys()));
@@ -212,7 +214,7 @@ pub extern "C" fn import_mr(pd: Of<IronPd>, handle: u32) -> Option<Of<IronMr>> {
 
 /// `ibv_import_dm`. The device keeps the memory until the original is freed. Fails with ENOENT if no context of the device has device
 /// memory with this handle.
-pub extern "C" fn import_dm(context: Of<Context>, handle: u32) -> Option<Of<IronDm>> {
+pub extern "C" fn import_dm(context: Of<ibv_context>, handle: u32) -> Option<Of<ibv_dm>> {
     verb(context, || {
         let found = context.exports.dms.with(|other| other == handle, |theirs| theirs.inner.clone());
         Ok(IronDm::publish(context, found.ok_or(libc::ENOENT)?))

@@ -4,13 +4,12 @@ use crate::abi::memory::{
     IBV_ADVISE_MR_ADVICE_PREFETCH, IBV_ADVISE_MR_ADVICE_PREFETCH_NO_FAULT,
     IBV_ADVISE_MR_ADVICE_PREFETCH_WRITE, IBV_ADVISE_MR_FLAG_FLUSH,
 };
-use crate::abi::public::{self as abi, ibv_mr, ibv_sge};
+use crate::abi::public::{self as abi, ibv_mr, ibv_pd, ibv_sge};
 use crate::abi::verbs_types::verbs_mr;
 use crate::convert;
 use crate::exports::Exports;
 use crate::guard::{answer, verb};
 use crate::ours::{self, Destroy, Of, ours};
-use crate::pd::IronPd;
 use crate::users::Use;
 use driver::{AccessFlags, InPlace};
 use libc::{c_int, c_uint, c_void, size_t};
@@ -55,14 +54,14 @@ impl IronMr {
 
     /// Allocates the object that the program gets.
     pub fn publish(
-        pd: Of<IronPd>,
+        pd: Of<ibv_pd>,
         (addr, length): (*mut c_void, size_t),
         hca_va: u64,
         (lkey, rkey): (u32, u32),
         mr_type: c_int,
         access: c_int,
         inner: Option<driver::Mr>,
-    ) -> Of<Self> {
+    ) -> Of<ibv_mr> {
         let context = pd.context();
         let mr = ibv_mr { context: context.raw(), pd: Some(pd), addr, length, handle: lkey >> 8, lkey, rkey };
         let public = verbs_mr { mr, mr_type, access };
@@ -86,12 +85,12 @@ pub const TYPE_IMPORTED: c_int = 2;
 /// # Safety
 /// Called by libibverbs with memory that stays allocated while registered.
 pub unsafe extern "C" fn reg_mr(
-    pd: Of<IronPd>,
+    pd: Of<ibv_pd>,
     addr: *mut c_void,
     length: size_t,
     hca_va: u64,
     access: c_int,
-) -> Option<Of<IronMr>> {
+) -> Option<Of<ibv_mr>> {
     verb(pd, || {
         let rights = access_flags(access as c_uint)?;
         // SAFETY: guaranteed by the caller.
@@ -114,9 +113,9 @@ pub fn access_flags(access: c_uint) -> Result<AccessFlags, c_int> {
 /// # Safety
 /// Called by libibverbs with an MR that no work request and no other thread uses, and memory that stays allocated while registered.
 pub unsafe extern "C" fn rereg_mr(
-    mr: Of<IronMr>,
+    mr: Of<ibv_mr>,
     flags: c_int,
-    pd: Option<Of<IronPd>>,
+    pd: Option<Of<ibv_pd>>,
     addr: *mut c_void,
     length: size_t,
     access: c_int,
@@ -170,9 +169,9 @@ pub unsafe extern "C" fn rereg_mr(
 }
 
 /// `ibv_dereg_mr`. Fails with EBUSY while memory windows are bound to it.
-impl Destroy for IronMr {
-    fn end(&mut self) -> Result<(), driver::Error> {
-        self.inner.as_mut().map_or(Ok(()), InPlace::destroy_in_place)
+impl Destroy for ibv_mr {
+    fn end(mr: &mut IronMr) -> Result<(), driver::Error> {
+        mr.inner.as_mut().map_or(Ok(()), InPlace::destroy_in_place)
     }
 }
 
@@ -183,7 +182,7 @@ impl Destroy for IronMr {
 /// # Safety
 /// Called by programs with a list of `count` SGEs (V4).
 pub unsafe extern "C" fn advise_mr(
-    pd: Of<IronPd>,
+    pd: Of<ibv_pd>,
     advice: c_uint,
     flags: u32,
     list: *const ibv_sge,

@@ -1,10 +1,9 @@
 //! Memory windows.
 
 use crate::abi::memory::{IBV_MW_TYPE_1, IBV_MW_TYPE_2, ibv_mw, ibv_mw_bind, ibv_mw_bind_info};
+use crate::abi::public::{ibv_pd, ibv_qp};
 use crate::guard::verb;
 use crate::ours::{Destroy, Of, ours};
-use crate::pd::IronPd;
-use crate::qp::IronQp;
 use crate::users::Use;
 use driver::{AccessFlags, InPlace, MwBind, MwType, SendFlags, SendOp};
 use libc::{c_int, c_uint};
@@ -20,7 +19,7 @@ pub struct IronMw {
 ours!(IronMw: ibv_mw);
 
 /// `ibv_alloc_mw`.
-pub extern "C" fn alloc_mw(pd: Of<IronPd>, kind: c_uint) -> Option<Of<IronMw>> {
+pub extern "C" fn alloc_mw(pd: Of<ibv_pd>, kind: c_uint) -> Option<Of<ibv_mw>> {
     verb(pd, || {
         let of = match kind {
             IBV_MW_TYPE_1 => MwType::One,
@@ -35,9 +34,9 @@ pub extern "C" fn alloc_mw(pd: Of<IronPd>, kind: c_uint) -> Option<Of<IronMw>> {
 }
 
 /// `ibv_dealloc_mw`.
-impl Destroy for IronMw {
-    fn end(&mut self) -> Result<(), driver::Error> {
-        self.inner.destroy_in_place()
+impl Destroy for ibv_mw {
+    fn end(mw: &mut IronMw) -> Result<(), driver::Error> {
+        mw.inner.destroy_in_place()
     }
 }
 
@@ -49,7 +48,7 @@ fn part(info: &ibv_mw_bind_info) -> Result<MwBind<'_>, c_int> {
 }
 
 /// `ibv_bind_mw`, for windows of type 1. libibverbs has already checked type and PDs.
-pub extern "C" fn bind_mw(qp: Of<IronQp>, mw: Of<IronMw>, bind: &ibv_mw_bind) -> c_int {
+pub extern "C" fn bind_mw(qp: Of<ibv_qp>, mw: Of<ibv_mw>, bind: &ibv_mw_bind) -> c_int {
     verb(qp, || {
         let flags = SendFlags::from_bits(bind.send_flags).ok_or(libc::EINVAL)?;
         mw.inner.bind(&qp.inner, bind.wr_id, flags, &part(&bind.bind_info)?)?;
@@ -61,7 +60,7 @@ pub extern "C" fn bind_mw(qp: Of<IronQp>, mw: Of<IronMw>, bind: &ibv_mw_bind) ->
 
 /// Builds the work request that binds a window of type 2 (`IBV_WR_BIND_MW`, `ibv_wr_bind_mw`).
 #[cold]
-pub fn binding(mw: Option<Of<IronMw>>, rkey: u32, info: &ibv_mw_bind_info) -> Result<SendOp, c_int> {
+pub fn binding(mw: Option<Of<ibv_mw>>, rkey: u32, info: &ibv_mw_bind_info) -> Result<SendOp, c_int> {
     match mw {
         Some(window) if window.inner.kind() == MwType::Two => window.inner.binding(rkey, &part(info)?),
         _ => Err(libc::EINVAL),

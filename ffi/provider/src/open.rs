@@ -2,12 +2,11 @@
 
 use crate::abi::ops::MAX_OPS;
 use crate::abi::probe::{CONTEXT_ROOM, Layout};
-use crate::abi::public::ibv_context;
+use crate::abi::public::{ibv_context, ibv_device};
 use crate::abi::verbs_types::verbs_context;
 use crate::channel::{self, Channels};
 use crate::clock::WallClock;
 use crate::context::{Context, io_errno};
-use crate::device::IronDevice;
 use crate::events::{AsyncFile, Pump, Targets};
 use crate::guard::{Birth, answer, guard};
 use crate::import;
@@ -90,7 +89,7 @@ fn without(what: &str) -> impl FnOnce(std::io::Error) -> c_int {
 
 /// Opens a device. Takes ownership of `cmd_fd`.
 pub extern "C" fn alloc_context(
-    device: Of<IronDevice>,
+    device: Of<ibv_device>,
     cmd_fd: c_int,
     _private: *mut c_void,
 ) -> Option<NonNull<verbs_context>> {
@@ -100,7 +99,7 @@ pub extern "C" fn alloc_context(
 /// Opens the device of another context of this process again (`ibv_import_device`). The library passes the first device with the file's
 /// number, which may be any device of this provider: the file decides which context is meant. Fails with EOPNOTSUPP if the file belongs to
 /// no context.
-pub extern "C" fn import_context(device: Of<IronDevice>, cmd_fd: c_int) -> Option<NonNull<verbs_context>> {
+pub extern "C" fn import_context(device: Of<ibv_device>, cmd_fd: c_int) -> Option<NonNull<verbs_context>> {
     answer(|| {
         let other = import::context_behind(cmd_fd)?;
         // Devices of another libibverbs instance cannot be imported: this one does not count their users.
@@ -113,7 +112,7 @@ pub extern "C" fn import_context(device: Of<IronDevice>, cmd_fd: c_int) -> Optio
 
 /// Joins the library's and the provider's part of a context; on failure frees the library's part.
 fn set_up(
-    device: Of<IronDevice>,
+    device: Of<ibv_device>,
     cmd_fd: RawFd,
     open: impl FnOnce(AsyncFile) -> Result<Box<Context>, c_int>,
 ) -> Result<NonNull<verbs_context>, c_int> {
@@ -138,7 +137,7 @@ unsafe fn join(
     cmd_fd: RawFd,
     operations: &[*const c_void; MAX_OPS],
     open: impl FnOnce(AsyncFile) -> Result<Box<Context>, c_int>,
-) -> Result<Of<Context>, c_int> {
+) -> Result<Of<ibv_context>, c_int> {
     let async_file = AsyncFile::new().map_err(without("make the file of a device's events"))?;
     // SAFETY: guaranteed by the caller. The event descriptor is set before the library would ask the kernel for one; the library closes it.
     // V1 and V2 hold for the context once the provider's part is behind it. Programs keep the buffers of their receives, as
@@ -167,7 +166,7 @@ unsafe fn discard(layout: &Layout, base: *mut u8) {
 
 /// Closes a device. Some programs close it before they destroy their objects (pyverbs when it skips a test): then everything stays
 /// allocated until the process exits.
-pub extern "C" fn free_context(context: Last<Context>) {
+pub extern "C" fn free_context(context: Last<ibv_context>) {
     guard((), || {
         let of = context.of();
         if of.users.none().is_err() {

@@ -5,39 +5,38 @@
 //! Most objects are boxed by the verb that creates them, and programs hold a pointer to their first member until another verb destroys
 //! them.
 
-use crate::abi::public::ibv_context;
-use crate::context::Context;
 use crate::guard::{Birth, answer};
 use driver::Error;
 use libc::c_int;
 use std::ops::Deref;
 use std::ptr::NonNull;
 
-/// An object that programs have a pointer to.
+/// A structure of the verbs interface that programs have pointers to. Pointers name it, and not the object, so that the structures, which
+/// contain such pointers, need none of the objects.
 ///
 /// # Safety
 /// [`Object::behind`] returns the object.
 pub unsafe trait Object: Sized {
-    /// The structure of the verbs interface that programs have a pointer to.
-    type Public;
+    /// The object behind it.
+    type Behind;
 
     /// Returns the object behind a program's pointer.
     ///
     /// # Safety
     /// V1 and V2 hold for `public`.
-    unsafe fn behind(public: NonNull<Self::Public>) -> NonNull<Self>;
+    unsafe fn behind(public: NonNull<Self>) -> NonNull<Self::Behind>;
 }
 
-/// An object that belongs to the process that created it.
+/// The structure of an object that belongs to the process that created it.
 pub trait Born: Object {
     /// That process.
     fn birth(of: Of<Self>) -> Birth;
 }
 
-/// A boxed object of this provider. [`ours!`] implements it.
+/// The structure of a boxed object of this provider. [`ours!`] implements it.
 ///
 /// # Safety
-/// A `Public` is the first member of the object and contains a pointer to an [`ibv_context`] at offset [`Ours::CONTEXT`].
+/// It is the first member of the object, and contains a pointer to an `ibv_context` at offset [`Ours::CONTEXT`].
 pub unsafe trait Ours: Born {
     /// Offset of the pointer to the object's context.
     const CONTEXT: usize;
@@ -45,60 +44,73 @@ pub unsafe trait Ours: Born {
 
 /// A program's pointer to an object: V1 and V2 hold for it, and V6 for those of one call.
 #[repr(transparent)]
-pub struct Of<T: Object>(NonNull<T::Public>);
+pub struct Of<T>(NonNull<T>);
 
-impl<T: Object> Clone for Of<T> {
+impl<T> Clone for Of<T> {
     fn clone(&self) -> Self {
         *self
     }
 }
 
-impl<T: Object> Copy for Of<T> {}
+impl<T> Copy for Of<T> {}
 
-impl<T: Object> PartialEq for Of<T> {
+impl<T> PartialEq for Of<T> {
     fn eq(&self, other: &Self) -> bool {
         self.0 == other.0
     }
 }
 
 impl<T: Object> Deref for Of<T> {
-    type Target = T;
+    type Target = T::Behind;
 
     #[inline(always)]
-    fn deref(&self) -> &T {
+    fn deref(&self) -> &T::Behind {
         // SAFETY: V1 and V2, by the invariant of the type.
         unsafe { T::behind(self.0).as_ref() }
     }
 }
 
-impl<T: Object> Of<T> {
+impl<T> Of<T> {
     /// # Safety
     /// The invariant of the type.
-    pub unsafe fn new(public: NonNull<T::Public>) -> Self {
+    pub unsafe fn new(public: NonNull<T>) -> Self {
         Self(public)
     }
 
     /// The program's pointer.
-    pub fn raw(self) -> *mut T::Public {
+    pub fn raw(self) -> *mut T {
         self.0.as_ptr()
     }
 }
 
 impl<T: Ours> Of<T> {
     /// Hands a new object to the program.
-    pub fn made(object: T) -> Self {
+    pub fn made(object: T::Behind) -> Self {
         Self::of_box(Box::new(object))
     }
 
     /// Hands a new object to the program.
-    pub fn of_box(object: Box<T>) -> Self {
+    pub fn of_box(object: Box<T::Behind>) -> Self {
         Self(NonNull::from(Box::leak(object)).cast())
     }
+}
 
-    /// The context that the object was created in.
-    pub fn context(self) -> Of<Context> {
-        // SAFETY: V1 and V2, by the invariants of the type and the trait; V3 for the context.
-        Of(unsafe { self.0.byte_add(T::CONTEXT).cast::<NonNull<ibv_context>>().read() })
+/// A program's pointer to an object in the hands of one thread, which began to use it by one call and ends by another: there is no second
+/// such thread. Programs uphold it.
+#[repr(transparent)]
+pub struct Held<T>(Of<T>);
+
+impl<T> Held<T> {
+    /// # Safety
+    /// The invariant of the type.
+    pub unsafe fn new(of: Of<T>) -> Self {
+        Self(of)
+    }
+
+    /// The object.
+    #[inline(always)]
+    pub fn of(&self) -> Of<T> {
+        self.0
     }
 }
 
@@ -116,26 +128,26 @@ pub unsafe fn list<'a, T>(first: *const T, count: usize) -> &'a [T] {
 /// `$birth`, by default the one that opened its context.
 macro_rules! ours {
     ($object:ident: $public:ident) => {
-        ours!($object: $public, |of: Of<$object>| of.context().birth);
+        ours!($object: $public, |of: $crate::ours::Of<$public>| of.context().birth);
     };
     ($object:ident: $public:ident, $birth:expr) => {
         const _: () = assert!(std::mem::offset_of!($object, public) == 0);
         // SAFETY: asserted above: the pointer to the first member is one to the object (repr(C)).
-        unsafe impl $crate::ours::Object for $object {
-            type Public = $public;
+        unsafe impl $crate::ours::Object for $public {
+            type Behind = $object;
 
             #[inline(always)]
-            unsafe fn behind(public: std::ptr::NonNull<$public>) -> std::ptr::NonNull<Self> {
+            unsafe fn behind(public: std::ptr::NonNull<Self>) -> std::ptr::NonNull<$object> {
                 public.cast()
             }
         }
-        impl $crate::ours::Born for $object {
+        impl $crate::ours::Born for $public {
             fn birth(of: $crate::ours::Of<Self>) -> $crate::guard::Birth {
                 ($birth)(of)
             }
         }
         // SAFETY: asserted above; `public` is a `$public`, or begins with one (repr(C)); its `context` points to an `ibv_context`.
-        unsafe impl $crate::ours::Ours for $object {
+        unsafe impl $crate::ours::Ours for $public {
             const CONTEXT: usize = std::mem::offset_of!($public, context);
         }
     };
@@ -151,7 +163,7 @@ pub trait Destroy: Ours {
     }
 
     /// Destroys it in the device.
-    fn end(&mut self) -> Result<(), Error> {
+    fn end(_object: &mut Self::Behind) -> Result<(), Error> {
         Ok(())
     }
 }
@@ -167,7 +179,7 @@ impl<T: Born> Last<T> {
     }
 
     /// Takes back the box.
-    pub fn take(self) -> Box<T> {
+    pub fn take(self) -> Box<T::Behind> {
         // SAFETY: by the invariant of the type, the object is in a box, and this is its last use.
         unsafe { Box::from_raw(T::behind(self.0.0).as_ptr()) }
     }
@@ -190,7 +202,7 @@ impl<T: Destroy> Last<T> {
     /// Destroys the object in the device and, on success, frees it.
     fn end(self) -> Result<(), c_int> {
         // SAFETY: V1, V2 and V5: this is the only reference.
-        match unsafe { T::behind(self.0.0).as_mut() }.end() {
+        match T::end(unsafe { T::behind(self.0.0).as_mut() }) {
             Ok(()) => {}
             Err(error @ (Error::Command { .. } | Error::Delivery { .. } | Error::Invalid { .. })) => {
                 return Err(error.errno());
@@ -215,23 +227,29 @@ impl<T: Destroy> Last<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::abi::public::ibv_pd;
+    use crate::abi::public::ibv_context;
     use crate::users::{Use, Users};
     use std::ptr::null_mut;
+
+    #[repr(C)]
+    struct Public {
+        context: *mut ibv_context,
+        handle: u32,
+    }
 
     /// An object on a device that returns the given results, and that uses another object.
     #[repr(C)]
     struct Refused {
-        public: ibv_pd,
+        public: Public,
         answers: Vec<Result<(), Error>>,
         _uses: Use,
     }
 
-    ours!(Refused: ibv_pd);
+    ours!(Refused: Public);
 
-    impl Destroy for Refused {
-        fn end(&mut self) -> Result<(), Error> {
-            self.answers.pop().unwrap_or(Ok(()))
+    impl Destroy for Public {
+        fn end(refused: &mut Refused) -> Result<(), Error> {
+            refused.answers.pop().unwrap_or(Ok(()))
         }
     }
 
@@ -240,8 +258,8 @@ mod tests {
         let used = Users::default();
         let answers = answers.into_iter().map(Err).collect::<Vec<_>>();
         let calls = answers.len() + 1;
-        let public = ibv_pd { context: null_mut(), handle: 7 };
-        let object = Of::made(Refused { public, answers, _uses: used.hold() });
+        let public = Public { context: null_mut(), handle: 7 };
+        let object: Of<Public> = Of::made(Refused { public, answers, _uses: used.hold() });
         let mut said = Vec::new();
         for _ in 0..calls {
             assert_eq!(used.none(), Err(libc::EBUSY));

@@ -1,8 +1,7 @@
 //! Thread domains and parent domains. A parent domain is a PD with a thread domain and the program's own allocators.
 
 use crate::abi::public::ibv_parent_domain_init_attr;
-use crate::abi::public::{self as abi, AllocBuffer, FreeBuffer, ibv_pd, ibv_td};
-use crate::context::Context;
+use crate::abi::public::{self as abi, AllocBuffer, FreeBuffer, ibv_context, ibv_pd, ibv_td};
 use crate::guard::verb;
 use crate::ours::{Destroy, Of, ours};
 use crate::pd::{IronPd, PdKind};
@@ -29,7 +28,7 @@ pub struct IronTd {
 ours!(IronTd: ibv_td);
 
 /// `ibv_alloc_td`. `attr` is a mask of extensions; none is defined.
-pub extern "C" fn alloc_td(context: Of<Context>, attr: Option<&u32>) -> Option<Of<IronTd>> {
+pub extern "C" fn alloc_td(context: Of<ibv_context>, attr: Option<&u32>) -> Option<Of<ibv_td>> {
     verb(context, || {
         if attr.is_some_and(|mask| *mask != 0) {
             return Err(libc::EOPNOTSUPP);
@@ -40,7 +39,7 @@ pub extern "C" fn alloc_td(context: Of<Context>, attr: Option<&u32>) -> Option<O
 }
 
 /// `ibv_dealloc_td`. Fails with EBUSY while a parent domain refers to it.
-impl Destroy for IronTd {
+impl Destroy for ibv_td {
     fn leave(td: Of<Self>) -> Result<(), c_int> {
         td.users.none()
     }
@@ -80,9 +79,9 @@ unsafe impl Buffers for Allocators {
 
 /// `ibv_alloc_parent_domain`. Queues created in it are allocated by its allocators; doorbell records are allocated by the provider.
 pub extern "C" fn alloc_parent_domain(
-    context: Of<Context>,
+    context: Of<ibv_context>,
     attr: &ibv_parent_domain_init_attr,
-) -> Option<Of<IronPd>> {
+) -> Option<Of<ibv_pd>> {
     verb(context, || {
         let has = |bit| attr.comp_mask & bit != 0;
         let pd = attr.pd.filter(|pd| attr.comp_mask & !MASK == 0 && !pd.is_parent_domain());

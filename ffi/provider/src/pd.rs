@@ -1,7 +1,6 @@
 //! Protection domains.
 
-use crate::abi::public::ibv_pd;
-use crate::context::Context;
+use crate::abi::public::{ibv_context, ibv_pd};
 use crate::guard::verb;
 use crate::ours::{Destroy, Of, ours};
 use crate::users::{Use, Users};
@@ -35,7 +34,7 @@ pub enum PdKind {
 
 impl IronPd {
     /// Allocates the object that the program gets.
-    pub fn publish(context: Of<Context>, inner: Arc<driver::Pd>, kind: PdKind) -> Of<Self> {
+    pub fn publish(context: Of<ibv_context>, inner: Arc<driver::Pd>, kind: PdKind) -> Of<ibv_pd> {
         let public = ibv_pd { context: context.raw(), handle: inner.pdn() };
         Of::made(Self { public, inner, users: Users::default(), kind, context: context.users.hold() })
     }
@@ -47,7 +46,7 @@ impl IronPd {
 }
 
 /// `ibv_alloc_pd`.
-pub extern "C" fn alloc_pd(context: Of<Context>) -> Option<Of<IronPd>> {
+pub extern "C" fn alloc_pd(context: Of<ibv_context>) -> Option<Of<ibv_pd>> {
     verb(context, || {
         let inner = driver::Pd::alloc(&context.device)?;
         let handle = inner.pdn();
@@ -58,7 +57,7 @@ pub extern "C" fn alloc_pd(context: Of<Context>) -> Option<Of<IronPd>> {
 }
 
 /// `ibv_dealloc_pd`, for PDs and parent domains. Fails with EBUSY while it contains objects.
-impl Destroy for IronPd {
+impl Destroy for ibv_pd {
     fn leave(pd: Of<Self>) -> Result<(), c_int> {
         pd.users.none()?;
         // An imported PD still belongs to its exporter, and objects may remain from an import that is gone.
@@ -69,7 +68,7 @@ impl Destroy for IronPd {
         Ok(())
     }
 
-    fn end(&mut self) -> Result<(), driver::Error> {
-        self.inner.destroy_in_place()
+    fn end(pd: &mut IronPd) -> Result<(), driver::Error> {
+        pd.inner.destroy_in_place()
     }
 }

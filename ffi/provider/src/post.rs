@@ -1,14 +1,14 @@
 //! `ibv_post_send` and `ibv_post_recv`. Hot path. The program's list is converted one request at a time on the stack; the driver validates
 //! and builds the requests, and rings the doorbell once for the whole list.
 
-use crate::abi::public::{self as abi, ibv_recv_wr, ibv_send_wr, ibv_sge};
+use crate::abi::public::{self as abi, ibv_qp, ibv_recv_wr, ibv_send_wr, ibv_sge};
 use crate::convert;
 use crate::guard::{Birth, guard};
 use crate::mw;
 use crate::ours::{self, Of};
-use crate::qp::IronQp;
 use driver::{PostError, RecvWr, SendFlags, SendOp, SendWr, Service, Sge, Target};
 use libc::c_int;
+use std::ptr::null;
 
 /// SGE lists are passed on without copying.
 const _: () = assert!(size_of::<Sge>() == size_of::<ibv_sge>() && align_of::<Sge>() == align_of::<ibv_sge>());
@@ -40,10 +40,6 @@ macro_rules! work_requests { ($($name:ident)+) => { $(
 )+ } }
 work_requests! { ibv_send_wr ibv_recv_wr }
 
-/// A program's list of work requests: null or the first of them (V4).
-#[repr(transparent)]
-pub struct Requests<W>(*const W);
-
 /// Iterates over the program's list. Stops at the first request that cannot be converted, and keeps its errno.
 pub struct Walk<W> {
     at: *const W,
@@ -72,11 +68,12 @@ impl<W: WorkRequest> Walk<W> {
 #[inline(always)]
 pub fn list<W: WorkRequest>(
     birth: Birth,
-    Requests(first): Requests<W>,
+    first: Option<&W>,
     bad: Option<&mut *const W>,
     post: impl FnOnce(&mut Walk<W>) -> Result<(), PostError>,
 ) -> c_int {
     guard(libc::EIO, || {
+        let first = first.map_or(null(), std::ptr::from_ref);
         let mut walk = Walk { at: first, refused: None };
         let posted = match birth.check() {
             Ok(()) => post(&mut walk),
@@ -220,8 +217,8 @@ fn send_op(wr: &ibv_send_wr) -> Result<SendOp, c_int> {
 
 /// `ibv_post_send`.
 pub extern "C" fn post_send(
-    qp: Of<IronQp>,
-    requests: Requests<ibv_send_wr>,
+    qp: Of<ibv_qp>,
+    requests: Option<&ibv_send_wr>,
     bad: Option<&mut *const ibv_send_wr>,
 ) -> c_int {
     // SAFETY: V4: the program's inline data is readable, and its other buffers stay until they complete (ibv_post_send(3)).
@@ -235,8 +232,8 @@ pub extern "C" fn post_send(
 
 /// `ibv_post_recv`.
 pub extern "C" fn post_recv(
-    qp: Of<IronQp>,
-    requests: Requests<ibv_recv_wr>,
+    qp: Of<ibv_qp>,
+    requests: Option<&ibv_recv_wr>,
     bad: Option<&mut *const ibv_recv_wr>,
 ) -> c_int {
     list(qp.birth, requests, bad, |walk| qp.inner.post_recv(walk))
@@ -245,7 +242,6 @@ pub extern "C" fn post_recv(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::ptr::null;
 
     fn send(opcode: u32, num_sge: c_int) -> ibv_send_wr {
         // SAFETY: all-zero is a valid, empty work request.
@@ -262,10 +258,9 @@ mod tests {
         for index in 0..3 {
             list[index].next = &raw const list[index + 1];
         }
-        let first = list.as_ptr();
         let post = |post: &mut dyn FnMut(&mut Walk<ibv_send_wr>) -> Result<(), PostError>| {
             let mut bad = null();
-            let errno = super::list(Birth::here(), Requests(first), Some(&mut bad), post);
+            let errno = super::list(Birth::here(), list.first(), Some(&mut bad), post);
             (errno, bad)
         };
         let all = &mut |walk: &mut Walk<ibv_send_wr>| {

@@ -1,8 +1,7 @@
 //! Queue pairs.
 
 use crate::abi::probe::QP_ROOM;
-use crate::abi::public::{self as abi, ibv_qp, ibv_qp_ex};
-use crate::context::Context;
+use crate::abi::public::{self as abi, ibv_context, ibv_qp, ibv_qp_ex};
 use crate::events::init_locks;
 use crate::guard::Birth;
 use crate::ours::{Of, ours};
@@ -38,17 +37,17 @@ pub struct IronQp {
     _uses: Vec<Use>,
 }
 
-ours!(IronQp: ibv_qp, |qp: Of<IronQp>| qp.birth);
+ours!(IronQp: ibv_qp, |qp: Of<ibv_qp>| qp.birth);
 
 impl IronQp {
     /// Allocates the object that the program gets. `fill` sets the members that depend on the type; the QP refers to the objects in `uses`.
     pub fn publish(
-        context: Of<Context>,
+        context: Of<ibv_context>,
         inner: Arc<driver::Qp>,
         cookie: u64,
         uses: Vec<Use>,
         fill: impl FnOnce(&mut Self),
-    ) -> Of<Self> {
+    ) -> Of<ibv_qp> {
         let mut made = Box::new(Self {
             public: Public { words: [0; QP_ROOM / 4] },
             service: inner.service(),
@@ -67,7 +66,7 @@ impl IronQp {
         qp.state = abi::IBV_QPS_RESET;
         init_locks(&mut qp.mutex, &mut qp.cond);
         fill(&mut made);
-        let qp = Of::of_box(made);
+        let qp = Of::<ibv_qp>::of_box(made);
         context.targets.enter(cookie, qp.raw() as usize, None);
         qp
     }

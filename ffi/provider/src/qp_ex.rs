@@ -3,14 +3,12 @@
 //! An operation (`wr_send`, `wr_rdma_write`, ...) opens a work request and its data setter closes it; a request without data is closed by
 //! the next call. The first failure is kept: `wr_complete` reports it and posts nothing.
 
-use crate::abi::memory::ibv_mw_bind_info;
-use crate::abi::public::{self as abi, ibv_data_buf, ibv_qp_ex, ibv_sge};
-use crate::ah::IronAh;
+use crate::abi::memory::{ibv_mw, ibv_mw_bind_info};
+use crate::abi::public::{self as abi, Posted, ibv_ah, ibv_data_buf, ibv_qp_ex, ibv_sge};
 use crate::guard::guard;
-use crate::mw::{self, IronMw};
+use crate::mw;
 use crate::ours::{self, Of};
 use crate::posting::{MAX_INLINE_PIECES, Posting};
-use crate::qp::IronQp;
 use driver::{SendBatch, SendFlags, SendOp, Service, Sge, Target};
 use libc::{c_int, c_void, size_t};
 use std::sync::Arc;
@@ -56,17 +54,12 @@ pub fn install(qp: &mut ibv_qp_ex) {
     qp.wr_set_inline_data_list = Some(set_inline_data_list);
 }
 
-/// A QP in the hands of the thread that called `ibv_wr_start`, or in that call: V1 and V2 hold, and the batch in it holds the send queue's
-/// lock, so there is no second such thread. Programs uphold it (ibv_wr_post(3)).
-#[repr(transparent)]
-pub struct Posted(Of<IronQp>);
-
 impl Posted {
     /// Calls `body` with the collection.
     #[inline(always)]
     fn collection<T>(self, on_panic: T, body: impl FnOnce(&mut Posting) -> T) -> T {
         // SAFETY: by the invariant of the type, no other thread uses it.
-        guard(on_panic, || body(unsafe { &mut *self.0.posting.get() }))
+        guard(on_panic, || body(unsafe { &mut *self.of().posting.get() }))
     }
 
     /// Calls `body` with the collection; does nothing without a start.
@@ -82,7 +75,7 @@ impl Posted {
     /// Opens a work request.
     #[inline(always)]
     fn begin(self, op: SendOp) {
-        let qp = self.0.raw().cast::<ibv_qp_ex>();
+        let qp = self.of().raw().cast::<ibv_qp_ex>();
         // SAFETY: V1, V2: programs set the two members before the call.
         let (wr_id, flags) = unsafe { ((*qp).wr_id, (*qp).wr_flags) };
         self.with(|posting| posting.begin(wr_id, flags, op));
@@ -90,7 +83,7 @@ impl Posted {
 }
 
 extern "C" fn start(qp: Posted) {
-    let Posted(of) = qp;
+    let of = qp.of();
     if of.birth.is_here() {
         guard((), || {
             // SAFETY: the batch does not outlive the driver's QP: it ends at complete or abort, before the program may destroy the QP.
@@ -126,7 +119,7 @@ operations! {
     local_inv(rkey: u32) = SendOp::LocalInv(rkey);
 }
 
-extern "C" fn set_ud_addr(qp: Posted, ah: Option<Of<IronAh>>, qpn: u32, qkey: u32) {
+extern "C" fn set_ud_addr(qp: Posted, ah: Option<Of<ibv_ah>>, qpn: u32, qkey: u32) {
     qp.with(|posting| {
         let Some(ah) = ah else { return posting.fail(libc::EINVAL) };
         // SAFETY: V1: the program keeps its address handle until the work request is complete.
@@ -139,7 +132,7 @@ extern "C" fn set_xrc_srqn(qp: Posted, srqn: u32) {
     qp.with(|posting| posting.aim(Target::Srq(srqn)));
 }
 
-extern "C" fn bind_mw(qp: Posted, mw: Option<Of<IronMw>>, rkey: u32, info: &ibv_mw_bind_info) {
+extern "C" fn bind_mw(qp: Posted, mw: Option<Of<ibv_mw>>, rkey: u32, info: &ibv_mw_bind_info) {
     match mw::binding(mw, rkey, info) {
         Ok(op) => qp.begin(op),
         Err(errno) => qp.with(|posting| posting.fail(errno)),

@@ -1,31 +1,33 @@
 //! Creates, modifies, queries and destroys queue pairs.
 
 use crate::abi::public::ibv_qp_init_attr_ex;
-use crate::abi::public::{self as abi, ibv_ece, ibv_qp, ibv_qp_attr, ibv_qp_cap, ibv_qp_init_attr};
+use crate::abi::public::{
+    self as abi, ibv_context, ibv_ece, ibv_pd, ibv_qp, ibv_qp_attr, ibv_qp_cap, ibv_qp_init_attr, ibv_xrcd,
+};
 use crate::abi::verbs_types::VERBS_QP_EX;
-use crate::context::Context;
 use crate::convert;
 use crate::events::withdraw;
 use crate::guard::{answer, verb};
 use crate::huge::{self, Queue};
 use crate::ours::{Destroy, Of};
-use crate::pd::IronPd;
 use crate::qp::IronQp;
 use crate::qp_ex;
 use crate::rights;
-use crate::xrc::IronXrcd;
 use driver::{InPlace, QpAttrMask, QpCap, QpInit, RssInit, RxHash, RxHashFields, Service, XrcDomain};
 use libc::{c_int, c_uint, c_void};
 use std::mem::MaybeUninit;
 use std::sync::Arc;
 
 /// `ibv_create_qp`.
-pub extern "C" fn create_qp(pd: Of<IronPd>, attr: &mut ibv_qp_init_attr) -> Option<Of<IronQp>> {
+pub extern "C" fn create_qp(pd: Of<ibv_pd>, attr: &mut ibv_qp_init_attr) -> Option<Of<ibv_qp>> {
     answer(|| create(pd.context(), pd, attr, Extras::default()))
 }
 
 /// `ibv_create_qp_ex`.
-pub extern "C" fn create_qp_ex(context: Of<Context>, attr: &mut ibv_qp_init_attr_ex) -> Option<Of<IronQp>> {
+pub extern "C" fn create_qp_ex(
+    context: Of<ibv_context>,
+    attr: &mut ibv_qp_init_attr_ex,
+) -> Option<Of<ibv_qp>> {
     const KNOWN: u32 = abi::IBV_QP_INIT_ATTR_PD
         | abi::IBV_QP_INIT_ATTR_XRCD
         | abi::IBV_QP_INIT_ATTR_CREATE_FLAGS
@@ -77,11 +79,11 @@ const CREATE_FLAGS: u32 = abi::IBV_QP_CREATE_BLOCK_SELF_MCAST_LB | abi::IBV_QP_C
 
 /// Creates a QP. Writes back the actual sizes.
 fn create(
-    context: Of<Context>,
-    pd: Of<IronPd>,
+    context: Of<ibv_context>,
+    pd: Of<ibv_pd>,
     attr: &mut ibv_qp_init_attr,
     extras: Extras,
-) -> Result<Of<IronQp>, c_int> {
+) -> Result<Of<ibv_qp>, c_int> {
     context.birth.check()?;
     let service = convert::service_from_c(attr.qp_type)?;
     if service == Service::RawPacket {
@@ -141,11 +143,11 @@ fn create(
 /// Creates an RSS QP: a raw packet QP that spreads packets over the work queues of an indirection table. It has no queues or sizes of its
 /// own.
 fn spread(
-    context: Of<Context>,
-    pd: Of<IronPd>,
+    context: Of<ibv_context>,
+    pd: Of<ibv_pd>,
     attr: &mut ibv_qp_init_attr_ex,
     flags: u32,
-) -> Result<Of<IronQp>, c_int> {
+) -> Result<Of<ibv_qp>, c_int> {
     const BOTH: u32 = abi::IBV_QP_INIT_ATTR_IND_TABLE | abi::IBV_QP_INIT_ATTR_RX_HASH;
     context.birth.check()?;
     if attr.qp_type != abi::IBV_QPT_RAW_PACKET {
@@ -194,12 +196,12 @@ fn spread(
 
 /// Makes a handle of an XRC target QP that `make` creates or opens. The QP refers only to its XRC domain.
 pub fn target(
-    context: Of<Context>,
-    xrcd: Of<IronXrcd>,
-    pd: Option<Of<IronPd>>,
+    context: Of<ibv_context>,
+    xrcd: Of<ibv_xrcd>,
+    pd: Option<Of<ibv_pd>>,
     qp_context: *mut c_void,
     make: impl FnOnce(&Arc<XrcDomain>, u64) -> Result<Arc<driver::Qp>, driver::Error>,
-) -> Result<Of<IronQp>, c_int> {
+) -> Result<Of<ibv_qp>, c_int> {
     context.birth.check()?;
     let cookie = context.targets.new_cookie();
     let inner = make(&xrcd.inner, cookie)?;
@@ -213,7 +215,7 @@ pub fn target(
 }
 
 /// `ibv_modify_qp`. libibverbs records the new state.
-pub extern "C" fn modify_qp(qp: Of<IronQp>, attr: &ibv_qp_attr, mask: c_int) -> c_int {
+pub extern "C" fn modify_qp(qp: Of<ibv_qp>, attr: &ibv_qp_attr, mask: c_int) -> c_int {
     verb(qp, || {
         let (attr, mask) = convert::attr_from_c(attr, mask as c_uint)?;
         let ports = qp.inner.pd().device().attr().phys_port_cnt;
@@ -226,7 +228,7 @@ pub extern "C" fn modify_qp(qp: Of<IronQp>, attr: &ibv_qp_attr, mask: c_int) -> 
 
 /// `ibv_query_qp`.
 pub extern "C" fn query_qp(
-    qp: Of<IronQp>,
+    qp: Of<ibv_qp>,
     attr: &mut MaybeUninit<ibv_qp_attr>,
     _mask: c_int,
     init: &mut MaybeUninit<ibv_qp_init_attr>,
@@ -254,7 +256,7 @@ pub extern "C" fn query_qp(
 const VENDOR: u32 = 0x15b3;
 
 /// `ibv_query_ece`. The device has no options; as with libmlx5 that is not an error.
-pub extern "C" fn query_ece(_qp: Of<IronQp>, ece: &mut MaybeUninit<ibv_ece>) -> c_int {
+pub extern "C" fn query_ece(_qp: Of<ibv_qp>, ece: &mut MaybeUninit<ibv_ece>) -> c_int {
     answer(|| {
         ece.write(ibv_ece { vendor_id: VENDOR, options: 0, comp_mask: 0 });
         Ok(())
@@ -262,12 +264,12 @@ pub extern "C" fn query_ece(_qp: Of<IronQp>, ece: &mut MaybeUninit<ibv_ece>) -> 
 }
 
 /// `ibv_set_ece`. Accepts the peer's options and ignores them. Fails with EINVAL for another vendor's.
-pub extern "C" fn set_ece(_qp: Of<IronQp>, ece: &ibv_ece) -> c_int {
+pub extern "C" fn set_ece(_qp: Of<ibv_qp>, ece: &ibv_ece) -> c_int {
     answer(|| if ece.comp_mask == 0 && ece.vendor_id == VENDOR { Ok(()) } else { Err(libc::EINVAL) })
 }
 
 /// `ibv_destroy_qp`. Waits until the program has acknowledged every event of the QP that it read.
-impl Destroy for IronQp {
+impl Destroy for ibv_qp {
     fn leave(qp: Of<Self>) -> Result<(), c_int> {
         if qp.inner.is_member() {
             return Err(libc::EBUSY);
@@ -277,7 +279,7 @@ impl Destroy for IronQp {
         Ok(())
     }
 
-    fn end(&mut self) -> Result<(), driver::Error> {
-        self.inner.destroy_in_place()
+    fn end(qp: &mut IronQp) -> Result<(), driver::Error> {
+        qp.inner.destroy_in_place()
     }
 }

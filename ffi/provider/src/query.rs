@@ -5,8 +5,7 @@ use crate::abi::memory::{
     IBV_ODP_SUPPORT_ATOMIC, IBV_ODP_SUPPORT_IMPLICIT, IBV_ODP_SUPPORT_READ, IBV_ODP_SUPPORT_RECV,
     IBV_ODP_SUPPORT_SEND, IBV_ODP_SUPPORT_SRQ_RECV, IBV_ODP_SUPPORT_WRITE,
 };
-use crate::abi::public::{self as abi, ibv_device_attr, ibv_device_attr_ex, ibv_port_attr};
-use crate::context::Context;
+use crate::abi::public::{self as abi, ibv_context, ibv_device_attr, ibv_device_attr_ex, ibv_port_attr};
 use crate::convert::mtu_code;
 use crate::guard::{answer, verb};
 use crate::ours::Of;
@@ -20,7 +19,7 @@ use std::mem::MaybeUninit;
 /// # Safety
 /// Called by libibverbs with `size` writable bytes (V4).
 pub unsafe extern "C" fn query_device_ex(
-    context: Of<Context>,
+    context: Of<ibv_context>,
     input: Option<&u32>,
     out: *mut u8,
     size: size_t,
@@ -140,7 +139,11 @@ fn describe(attr: &DeviceAttr) -> ibv_device_attr_ex {
 }
 
 /// `ibv_query_port`. The library has zeroed `out`; its newer members stay zero.
-pub extern "C" fn query_port(context: Of<Context>, port: u8, out: &mut MaybeUninit<ibv_port_attr>) -> c_int {
+pub extern "C" fn query_port(
+    context: Of<ibv_context>,
+    port: u8,
+    out: &mut MaybeUninit<ibv_port_attr>,
+) -> c_int {
     /// Physical state 5 is LinkUp, 3 is Disabled (IBTA 14.2.5.6).
     const PHYS: [u8; 2] = [3, 5];
     verb(context, || {
@@ -180,7 +183,7 @@ pub extern "C" fn query_port(context: Of<Context>, port: u8, out: &mut MaybeUnin
 }
 
 /// `ibv_query_port_speed` (v62 and later), in units of 100 Mb/s.
-pub extern "C" fn query_port_speed(context: Of<Context>, port: u32, out: &mut MaybeUninit<u64>) -> c_int {
+pub extern "C" fn query_port_speed(context: Of<ibv_context>, port: u32, out: &mut MaybeUninit<u64>) -> c_int {
     verb(context, || {
         if port != 1 {
             return Err(libc::EINVAL);

@@ -1,8 +1,8 @@
 //! The libibverbs instances in this process that the provider is registered with.
 
 use crate::abi::probe::Layout;
+use crate::abi::public::ibv_device;
 use crate::abi::verbs_types::verbs_device_ops;
-use crate::device::IronDevice;
 use crate::guard::lock;
 use crate::ours::Of;
 use std::ffi::CString;
@@ -17,12 +17,12 @@ pub struct Registration {
     pub layout: Layout,
 }
 
-impl Of<IronDevice> {
+impl Of<ibv_device> {
     /// The registration that a device belongs to.
     pub fn registration(self) -> &'static Registration {
         // SAFETY: V1, V2: libibverbs has set the device's operations to those that name this provider's functions, the first member of a
         // registration, which is never freed.
-        unsafe { &*(*self.raw()).ops.cast::<Registration>() }
+        unsafe { &*self.device.ops.cast::<Registration>() }
     }
 }
 

@@ -1,17 +1,13 @@
 //! Shared receive queues.
 
-use crate::abi::public::{self as abi, ibv_recv_wr, ibv_srq};
+use crate::abi::public::{self as abi, ibv_context, ibv_cq, ibv_pd, ibv_recv_wr, ibv_srq, ibv_xrcd};
 use crate::abi::public::{ibv_srq_attr, ibv_srq_init_attr, ibv_srq_init_attr_ex};
-use crate::context::Context;
-use crate::cq::IronCq;
 use crate::events::{init_locks, withdraw};
 use crate::guard::{Birth, answer, verb};
 use crate::huge::{self, Queue};
 use crate::ours::{Destroy, Of, ours};
-use crate::pd::IronPd;
-use crate::post::{self, Requests};
+use crate::post;
 use crate::users::{Use, Users};
-use crate::xrc::IronXrcd;
 use driver::{InPlace, SrqInit};
 use libc::{c_int, c_uint};
 use std::mem::MaybeUninit;
@@ -34,15 +30,15 @@ pub struct IronSrq {
 ours!(IronSrq: ibv_srq);
 
 /// `ibv_create_srq`. Writes back the actual sizes.
-pub extern "C" fn create_srq(pd: Of<IronPd>, init: &mut ibv_srq_init_attr) -> Option<Of<IronSrq>> {
+pub extern "C" fn create_srq(pd: Of<ibv_pd>, init: &mut ibv_srq_init_attr) -> Option<Of<ibv_srq>> {
     answer(|| create(pd, init.srq_context, &mut init.attr, None))
 }
 
 /// `ibv_create_srq_ex`, for features beyond `ibv_create_srq`.
 pub extern "C" fn create_srq_ex(
-    context: Of<Context>,
+    context: Of<ibv_context>,
     init: &mut ibv_srq_init_attr_ex,
-) -> Option<Of<IronSrq>> {
+) -> Option<Of<ibv_srq>> {
     const KNOWN: u32 = abi::IBV_SRQ_INIT_ATTR_TYPE
         | abi::IBV_SRQ_INIT_ATTR_PD
         | abi::IBV_SRQ_INIT_ATTR_XRCD
@@ -69,11 +65,11 @@ pub extern "C" fn create_srq_ex(
 
 /// Creates an SRQ.
 fn create(
-    pd: Of<IronPd>,
+    pd: Of<ibv_pd>,
     srq_context: *mut libc::c_void,
     attr: &mut ibv_srq_attr,
-    xrc: Option<(Of<IronXrcd>, Of<IronCq>)>,
-) -> Result<Of<IronSrq>, c_int> {
+    xrc: Option<(Of<ibv_xrcd>, Of<ibv_cq>)>,
+) -> Result<Of<ibv_srq>, c_int> {
     let context = pd.context();
     context.birth.check()?;
     let cookie = context.targets.new_cookie();
@@ -97,13 +93,13 @@ fn create(
     let users = Users::default();
     let mut srq = Box::new(IronSrq { public, inner, users, birth: context.birth, cookie, _uses: uses });
     init_locks(&mut srq.public.mutex, &mut srq.public.cond);
-    let srq = Of::of_box(srq);
+    let srq = Of::<ibv_srq>::of_box(srq);
     context.targets.enter(cookie, srq.raw() as usize, None);
     Ok(srq)
 }
 
 /// `ibv_modify_srq`. Sets the limit; the size is fixed at creation.
-pub extern "C" fn modify_srq(srq: Of<IronSrq>, attr: &ibv_srq_attr, mask: c_int) -> c_int {
+pub extern "C" fn modify_srq(srq: Of<ibv_srq>, attr: &ibv_srq_attr, mask: c_int) -> c_int {
     verb(srq, || {
         let mask = mask as c_uint;
         if mask & !(abi::IBV_SRQ_MAX_WR | abi::IBV_SRQ_LIMIT) != 0 {
@@ -120,7 +116,7 @@ pub extern "C" fn modify_srq(srq: Of<IronSrq>, attr: &ibv_srq_attr, mask: c_int)
 }
 
 /// `ibv_query_srq`.
-pub extern "C" fn query_srq(srq: Of<IronSrq>, attr: &mut MaybeUninit<ibv_srq_attr>) -> c_int {
+pub extern "C" fn query_srq(srq: Of<ibv_srq>, attr: &mut MaybeUninit<ibv_srq_attr>) -> c_int {
     verb(srq, || {
         let found = srq.inner.query()?;
         attr.write(ibv_srq_attr { max_wr: found.max_wr, max_sge: found.max_sge, srq_limit: found.limit });
@@ -129,7 +125,7 @@ pub extern "C" fn query_srq(srq: Of<IronSrq>, attr: &mut MaybeUninit<ibv_srq_att
 }
 
 /// `ibv_get_srq_num`: the number by which XRC requests address the SRQ.
-pub extern "C" fn get_srq_num(srq: Of<IronSrq>, number: &mut MaybeUninit<u32>) -> c_int {
+pub extern "C" fn get_srq_num(srq: Of<ibv_srq>, number: &mut MaybeUninit<u32>) -> c_int {
     answer(|| {
         if !srq.inner.is_xrc() {
             return Err(libc::EOPNOTSUPP);
@@ -141,22 +137,22 @@ pub extern "C" fn get_srq_num(srq: Of<IronSrq>, number: &mut MaybeUninit<u32>) -
 
 /// `ibv_post_srq_recv`.
 pub extern "C" fn post_srq_recv(
-    srq: Of<IronSrq>,
-    requests: Requests<ibv_recv_wr>,
+    srq: Of<ibv_srq>,
+    requests: Option<&ibv_recv_wr>,
     bad: Option<&mut *const ibv_recv_wr>,
 ) -> c_int {
     post::list(srq.birth, requests, bad, |walk| srq.inner.post_recv(walk))
 }
 
 /// `ibv_destroy_srq`. Waits until the program has acknowledged every event of the SRQ that it read.
-impl Destroy for IronSrq {
+impl Destroy for ibv_srq {
     fn leave(srq: Of<Self>) -> Result<(), c_int> {
         srq.users.none()?;
         withdraw!(srq, events_completed: errors);
         Ok(())
     }
 
-    fn end(&mut self) -> Result<(), driver::Error> {
-        self.inner.destroy_in_place()
+    fn end(srq: &mut IronSrq) -> Result<(), driver::Error> {
+        srq.inner.destroy_in_place()
     }
 }

@@ -1,11 +1,14 @@
 //! The provider's operations. Operations that are not listed, such as counters and flow actions, keep the library's stub, which fails with
 //! EOPNOTSUPP.
 
+use crate::abi::memory::{ibv_dm, ibv_mw};
 use crate::abi::ops::{MAX_OPS, OpsTable};
+use crate::abi::public::{ibv_ah, ibv_cq, ibv_flow, ibv_mr, ibv_pd, ibv_qp, ibv_rwq_ind_table};
+use crate::abi::public::{ibv_srq, ibv_td, ibv_wq, ibv_xrcd};
 use crate::ours::Last;
 use crate::{
-    ah, clock, cq, cq_ex, dm, flow, import, mcast, mr, mw, open, parent_domain, pd, post, qp, qp_verbs,
-    query, srq, wq, xrc,
+    ah, clock, cq, cq_ex, dm, flow, import, mcast, mr, mw, open, parent_domain, pd, post, qp_verbs, query,
+    srq, wq, xrc,
 };
 use libc::c_void;
 
@@ -16,10 +19,10 @@ macro_rules! functions {
     ($($module:ident: $($name:ident)+;)+) => { [$($((stringify!($name), $module::$name as Op),)+)+] };
 }
 
-/// Operations that end an object, with its type.
+/// Operations that end an object, by its structure.
 macro_rules! ends {
-    ($how:ident: $($name:ident($module:ident::$object:ident))+) => {
-        [$((stringify!($name), Last::<$module::$object>::$how as Op),)+]
+    ($how:ident: $($name:ident($object:ident))+) => {
+        [$((stringify!($name), Last::<$object>::$how as Op),)+]
     };
 }
 
@@ -50,12 +53,12 @@ pub fn fill(slots: &OpsTable) -> Result<[Op; MAX_OPS], &'static str> {
         xrc: open_qp open_xrcd;
     };
     let destroy = ends! {
-        destroy: close_xrcd(xrc::IronXrcd) dealloc_mw(mw::IronMw) dealloc_pd(pd::IronPd) dealloc_td(parent_domain::IronTd)
-        dereg_mr(mr::IronMr) destroy_ah(ah::IronAh) destroy_cq(cq::IronCq) destroy_flow(flow::IronFlow)
-        destroy_qp(qp::IronQp) destroy_rwq_ind_table(wq::IronRwqTable) destroy_srq(srq::IronSrq)
-        destroy_wq(wq::IronWq) free_dm(dm::IronDm)
+        destroy: close_xrcd(ibv_xrcd) dealloc_mw(ibv_mw) dealloc_pd(ibv_pd) dealloc_td(ibv_td)
+        dereg_mr(ibv_mr) destroy_ah(ibv_ah) destroy_cq(ibv_cq) destroy_flow(ibv_flow)
+        destroy_qp(ibv_qp) destroy_rwq_ind_table(ibv_rwq_ind_table) destroy_srq(ibv_srq)
+        destroy_wq(ibv_wq) free_dm(ibv_dm)
     };
-    let free = ends! { free: unimport_dm(dm::IronDm) unimport_mr(mr::IronMr) };
+    let free = ends! { free: unimport_dm(ibv_dm) unimport_mr(ibv_mr) };
     // Operations of newer releases. An older library has no slot for them and never calls them.
     let newer = functions! {
         qp_verbs: query_ece set_ece;

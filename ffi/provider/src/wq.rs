@@ -1,14 +1,15 @@
 //! Receive work queues, and the indirection tables that RSS QPs spread packets over (`qp_verbs.rs`).
 
-use crate::abi::public::{self as abi, ibv_recv_wr, ibv_rwq_ind_table, ibv_rwq_ind_table_init_attr};
+use crate::abi::public::{
+    self as abi, ibv_context, ibv_recv_wr, ibv_rwq_ind_table, ibv_rwq_ind_table_init_attr,
+};
 use crate::abi::public::{ibv_wq, ibv_wq_attr, ibv_wq_init_attr};
-use crate::context::Context;
 use crate::convert;
 use crate::events::withdraw;
 use crate::guard::{Birth, verb};
 use crate::huge::{self, Queue};
 use crate::ours::{Destroy, Of, ours};
-use crate::post::{self, Requests};
+use crate::post;
 use crate::users::{Use, Users};
 use driver::{InPlace, RwqTable, Wq, WqAttr, WqInit, WqState};
 use libc::c_int;
@@ -56,7 +57,7 @@ fn strips_tags(flags: u32, mask: u32) -> Result<Option<bool>, c_int> {
 }
 
 /// `ibv_create_wq`. Writes back the actual sizes.
-pub extern "C" fn create_wq(context: Of<Context>, init: &mut ibv_wq_init_attr) -> Option<Of<IronWq>> {
+pub extern "C" fn create_wq(context: Of<ibv_context>, init: &mut ibv_wq_init_attr) -> Option<Of<ibv_wq>> {
     verb(context, || {
         let (Some(pd), Some(cq)) = (init.pd, init.cq) else { return Err(libc::EINVAL) };
         if init.comp_mask & !abi::IBV_WQ_INIT_ATTR_FLAGS != 0 {
@@ -89,14 +90,15 @@ pub extern "C" fn create_wq(context: Of<Context>, init: &mut ibv_wq_init_attr) -
         public.wq_type = init.wq_type;
         public.post_recv = Some(post_wq_recv);
         let (users, uses) = (Users::default(), [pd.users.hold(), cq.users.hold()]);
-        let wq = Of::made(IronWq { public, inner, users, birth: context.birth, cookie, _uses: uses });
+        let wq =
+            Of::<ibv_wq>::made(IronWq { public, inner, users, birth: context.birth, cookie, _uses: uses });
         context.targets.enter(cookie, wq.raw() as usize, None);
         Ok(wq)
     })
 }
 
 /// `ibv_modify_wq`. Also updates the state in the public structure.
-pub extern "C" fn modify_wq(wq: Of<IronWq>, attr: &ibv_wq_attr) -> c_int {
+pub extern "C" fn modify_wq(wq: Of<ibv_wq>, attr: &ibv_wq_attr) -> c_int {
     const KNOWN: u32 = abi::IBV_WQ_ATTR_STATE | abi::IBV_WQ_ATTR_CURR_STATE | abi::IBV_WQ_ATTR_FLAGS;
     verb(wq, || {
         if attr.attr_mask == 0 || attr.attr_mask & !KNOWN != 0 {
@@ -125,31 +127,31 @@ pub extern "C" fn modify_wq(wq: Of<IronWq>, attr: &ibv_wq_attr) -> c_int {
 
 /// `ibv_post_wq_recv`.
 extern "C" fn post_wq_recv(
-    wq: Of<IronWq>,
-    requests: Requests<ibv_recv_wr>,
+    wq: Of<ibv_wq>,
+    requests: Option<&ibv_recv_wr>,
     bad: Option<&mut *const ibv_recv_wr>,
 ) -> c_int {
     post::list(wq.birth, requests, bad, |walk| wq.inner.post_recv(walk))
 }
 
 /// `ibv_destroy_wq`. Fails with EBUSY while a table refers to it. Waits until the program has acknowledged every event of it that it read.
-impl Destroy for IronWq {
+impl Destroy for ibv_wq {
     fn leave(wq: Of<Self>) -> Result<(), c_int> {
         wq.users.none()?;
         withdraw!(wq, events_completed: errors);
         Ok(())
     }
 
-    fn end(&mut self) -> Result<(), driver::Error> {
-        self.inner.destroy_in_place()
+    fn end(wq: &mut IronWq) -> Result<(), driver::Error> {
+        wq.inner.destroy_in_place()
     }
 }
 
 /// `ibv_create_rwq_ind_table`.
 pub extern "C" fn create_rwq_ind_table(
-    context: Of<Context>,
+    context: Of<ibv_context>,
     init: &ibv_rwq_ind_table_init_attr,
-) -> Option<Of<IronRwqTable>> {
+) -> Option<Of<ibv_rwq_ind_table>> {
     verb(context, || {
         let most = context.device.attr().max_rwq_table_size;
         if most == 0 {
@@ -161,7 +163,7 @@ pub extern "C" fn create_rwq_ind_table(
         }
         // SAFETY: V4: the list has as many work queues as the size says.
         let wqs = unsafe { std::slice::from_raw_parts(init.ind_tbl, 1 << log) };
-        let wqs: Option<Vec<Of<IronWq>>> = wqs.iter().copied().collect();
+        let wqs: Option<Vec<Of<ibv_wq>>> = wqs.iter().copied().collect();
         let wqs = wqs.ok_or(libc::EINVAL)?;
         let entries: Vec<Arc<Wq>> = wqs.iter().map(|wq| Arc::clone(&wq.inner)).collect();
         let inner = RwqTable::create(&context.device, &entries).map_err(convert::not_made)?;
@@ -178,12 +180,12 @@ pub extern "C" fn create_rwq_ind_table(
 }
 
 /// `ibv_destroy_rwq_ind_table`. Fails with EBUSY while a QP uses it.
-impl Destroy for IronRwqTable {
+impl Destroy for ibv_rwq_ind_table {
     fn leave(table: Of<Self>) -> Result<(), c_int> {
         table.users.none()
     }
 
-    fn end(&mut self) -> Result<(), driver::Error> {
-        self.inner.destroy_in_place()
+    fn end(table: &mut IronRwqTable) -> Result<(), driver::Error> {
+        table.inner.destroy_in_place()
     }
 }

@@ -1,10 +1,9 @@
 //! XRC domains, identified by files.
 
-use crate::abi::public::{self as abi, ibv_qp_open_attr, ibv_xrcd, ibv_xrcd_init_attr};
-use crate::context::{Context, io_errno};
+use crate::abi::public::{self as abi, ibv_context, ibv_qp, ibv_qp_open_attr, ibv_xrcd, ibv_xrcd_init_attr};
+use crate::context::io_errno;
 use crate::guard::{answer, verb};
 use crate::ours::{Destroy, Of, ours};
-use crate::qp::IronQp;
 use crate::qp_verbs;
 use crate::users::{Use, Users};
 use driver::{FileId, InPlace, XrcOpen};
@@ -39,7 +38,7 @@ fn file_of(fd: c_int) -> Result<(FileId, File), c_int> {
 }
 
 /// `ibv_open_xrcd`.
-pub extern "C" fn open_xrcd(context: Of<Context>, init: &ibv_xrcd_init_attr) -> Option<Of<IronXrcd>> {
+pub extern "C" fn open_xrcd(context: Of<ibv_context>, init: &ibv_xrcd_init_attr) -> Option<Of<ibv_xrcd>> {
     const KNOWN: u32 = abi::IBV_XRCD_INIT_ATTR_FD | abi::IBV_XRCD_INIT_ATTR_OFLAGS;
     verb(context, || {
         if init.comp_mask & !KNOWN != 0 {
@@ -62,18 +61,18 @@ pub extern "C" fn open_xrcd(context: Of<Context>, init: &ibv_xrcd_init_attr) -> 
 }
 
 /// `ibv_close_xrcd`.
-impl Destroy for IronXrcd {
+impl Destroy for ibv_xrcd {
     fn leave(xrcd: Of<Self>) -> Result<(), c_int> {
         xrcd.users.none()
     }
 
-    fn end(&mut self) -> Result<(), driver::Error> {
-        self.inner.destroy_in_place()
+    fn end(xrcd: &mut IronXrcd) -> Result<(), driver::Error> {
+        xrcd.inner.destroy_in_place()
     }
 }
 
 /// `ibv_open_qp`: opens a target QP that this or another program created in the XRC domain.
-pub extern "C" fn open_qp(context: Of<Context>, attr: &ibv_qp_open_attr) -> Option<Of<IronQp>> {
+pub extern "C" fn open_qp(context: Of<ibv_context>, attr: &ibv_qp_open_attr) -> Option<Of<ibv_qp>> {
     const NEEDED: u32 = abi::IBV_QP_OPEN_ATTR_NUM | abi::IBV_QP_OPEN_ATTR_XRCD | abi::IBV_QP_OPEN_ATTR_TYPE;
     answer(|| {
         if attr.comp_mask & !(NEEDED | abi::IBV_QP_OPEN_ATTR_CONTEXT) != 0 {

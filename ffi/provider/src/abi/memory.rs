@@ -3,12 +3,8 @@
 #![allow(missing_docs, non_camel_case_types)]
 
 use super::layout::{c_codes, c_structs};
-use super::public::ibv_context;
-use crate::dm::IronDm;
-use crate::mr::IronMr;
-use crate::mw::IronMw;
+use super::public::{ibv_context, ibv_mr, ibv_pd};
 use crate::ours::Of;
-use crate::pd::IronPd;
 use libc::{c_int, c_uint, size_t};
 
 c_codes! {
@@ -39,7 +35,7 @@ c_codes! {
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct ibv_wr_bind_mw {
-    pub mw: Option<Of<IronMw>>,
+    pub mw: Option<Of<ibv_mw>>,
     pub rkey: u32,
     pub bind_info: ibv_mw_bind_info,
 }
@@ -47,7 +43,7 @@ pub struct ibv_wr_bind_mw {
 c_structs! {
     pub struct ibv_mw {
         pub context: *mut ibv_context,
-        pub pd: Option<Of<IronPd>>,
+        pub pd: Option<Of<ibv_pd>>,
         pub rkey: u32,
         pub handle: u32,
         pub kind: c_uint,
@@ -55,7 +51,7 @@ c_structs! {
 
     #[derive(Clone, Copy)]
     pub struct ibv_mw_bind_info {
-        pub mr: Option<Of<IronMr>>,
+        pub mr: Option<Of<ibv_mr>>,
         pub addr: u64,
         pub length: u64,
         pub mw_access_flags: c_uint,
@@ -75,8 +71,8 @@ c_structs! {
 
     pub struct ibv_dm {
         pub context: *mut ibv_context,
-        pub memcpy_to_dm: Option<unsafe extern "C" fn(Of<IronDm>, u64, *const u8, size_t) -> c_int>,
-        pub memcpy_from_dm: Option<unsafe extern "C" fn(*mut u8, Of<IronDm>, u64, size_t) -> c_int>,
+        pub memcpy_to_dm: Option<unsafe extern "C" fn(Of<ibv_dm>, u64, *const u8, size_t) -> c_int>,
+        pub memcpy_from_dm: Option<unsafe extern "C" fn(*mut u8, Of<ibv_dm>, u64, size_t) -> c_int>,
         pub comp_mask: u32,
         pub handle: u32,
     }

@@ -2,28 +2,15 @@
 //!
 //! Enumerations are plain integers here: they come from foreign memory, and an unknown value must be refused rather than be undefined
 //! behaviour. Structures that grew over the releases are in their newest known form (rdma-core 65); those that the library or the
-//! application passes with a size are only filled up to that size. Pointers to this provider's objects are [`Of`], and the functions that
-//! the provider sets and programs call are of the types of its own. `tests/abi/public_layout.rs` checks sizes and offsets against the
-//! installed header.
+//! application passes with a size are only filled up to that size. Pointers to this provider's objects are [`Of`] or [`Held`], also in the
+//! functions that the provider sets and programs call. `tests/abi/public_layout.rs` checks sizes and offsets against the installed header.
 
 #![allow(missing_docs, non_camel_case_types)]
 
 pub use super::codes::*;
 use super::layout::c_structs;
-use super::memory::{ibv_mw_bind_info, ibv_wr_bind_mw};
-use crate::ah::IronAh;
-use crate::cq::IronCq;
-use crate::cq_ex::Polled;
-use crate::device::IronDevice;
-use crate::mw::IronMw;
-use crate::ours::Of;
-use crate::parent_domain::IronTd;
-use crate::pd::IronPd;
-use crate::post::Requests;
-use crate::qp_ex::Posted;
-use crate::srq::IronSrq;
-use crate::wq::{IronRwqTable, IronWq};
-use crate::xrc::IronXrcd;
+use super::memory::{ibv_mw, ibv_mw_bind_info, ibv_wr_bind_mw};
+use crate::ours::{Held, Of};
 use libc::{c_char, c_int, c_uint, c_void, pthread_cond_t, pthread_mutex_t, size_t};
 use std::sync::atomic::AtomicI32;
 
@@ -40,8 +27,8 @@ pub type FreeBuffer = unsafe extern "C" fn(*mut ibv_pd, *mut c_void, *mut c_void
 #[derive(Clone, Copy)]
 pub struct Gid(pub ibv_gid);
 
-pub type PostReceives<T> =
-    extern "C" fn(Of<T>, Requests<ibv_recv_wr>, Option<&mut *const ibv_recv_wr>) -> c_int;
+pub type PostReceives =
+    extern "C" fn(Of<ibv_wq>, Option<&ibv_recv_wr>, Option<&mut *const ibv_recv_wr>) -> c_int;
 
 /// Fields of particular operations.
 #[repr(C)]
@@ -62,7 +49,7 @@ pub union ibv_wr_body {
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct ibv_wr_ud {
-    pub ah: Option<Of<IronAh>>,
+    pub ah: Option<Of<ibv_ah>>,
     pub remote_qpn: u32,
     pub remote_qkey: u32,
 }
@@ -83,7 +70,13 @@ pub struct ibv_wr_atomic {
     pub rkey: u32,
 }
 
-pub type StartPoll = extern "C" fn(Of<IronCq>, Option<&u32>) -> c_int;
+pub type StartPoll = extern "C" fn(Of<ibv_cq>, Option<&u32>) -> c_int;
+
+/// A CQ between start and end of polling; the thread that polls it holds its lock, or is the only one that polls, as the program declared
+/// (ibv_create_cq_ex(3)).
+pub type Polled = Held<ibv_cq>;
+/// A QP that `ibv_wr_start` was called for, or in that call; the batch in it holds the send queue's lock (ibv_wr_post(3)).
+pub type Posted = Held<ibv_qp>;
 
 c_structs! {
     pub struct ibv_device {
@@ -97,7 +90,7 @@ c_structs! {
     }
 
     pub struct ibv_context {
-        pub device: Of<IronDevice>,
+        pub device: Of<ibv_device>,
         pub ops: [Slot; 32],
         pub cmd_fd: c_int,
         pub async_fd: c_int,
@@ -215,8 +208,8 @@ c_structs! {
     }
 
     pub struct ibv_parent_domain_init_attr {
-        pub pd: Option<Of<IronPd>>,
-        pub td: Option<Of<IronTd>>,
+        pub pd: Option<Of<ibv_pd>>,
+        pub td: Option<Of<ibv_td>>,
         pub comp_mask: u32,
         pub alloc: Option<AllocBuffer>,
         pub free: Option<FreeBuffer>,
@@ -269,7 +262,7 @@ c_structs! {
 
     pub struct ibv_ah {
         pub context: *mut ibv_context,
-        pub pd: Option<Of<IronPd>>,
+        pub pd: Option<Of<ibv_pd>>,
         pub handle: u32,
     }
 
@@ -280,7 +273,7 @@ c_structs! {
 
     pub struct ibv_mr {
         pub context: *mut ibv_context,
-        pub pd: Option<Of<IronPd>>,
+        pub pd: Option<Of<ibv_pd>>,
         pub addr: *mut c_void,
         pub length: size_t,
         pub handle: u32,
@@ -319,9 +312,9 @@ c_structs! {
 
     pub struct ibv_qp_init_attr {
         pub qp_context: *mut c_void,
-        pub send_cq: Option<Of<IronCq>>,
-        pub recv_cq: Option<Of<IronCq>>,
-        pub srq: Option<Of<IronSrq>>,
+        pub send_cq: Option<Of<ibv_cq>>,
+        pub recv_cq: Option<Of<ibv_cq>>,
+        pub srq: Option<Of<ibv_srq>>,
         pub cap: ibv_qp_cap,
         pub qp_type: c_uint,
         pub sq_sig_all: c_int,
@@ -330,18 +323,18 @@ c_structs! {
     pub struct ibv_qp_init_attr_ex {
         /// As in `ibv_qp_init_attr`, except that its padding holds `comp_mask`.
         pub qp_context: *mut c_void,
-        pub send_cq: Option<Of<IronCq>>,
-        pub recv_cq: Option<Of<IronCq>>,
-        pub srq: Option<Of<IronSrq>>,
+        pub send_cq: Option<Of<ibv_cq>>,
+        pub recv_cq: Option<Of<ibv_cq>>,
+        pub srq: Option<Of<ibv_srq>>,
         pub cap: ibv_qp_cap,
         pub qp_type: c_uint,
         pub sq_sig_all: c_int,
         pub comp_mask: u32,
-        pub pd: Option<Of<IronPd>>,
-        pub xrcd: Option<Of<IronXrcd>>,
+        pub pd: Option<Of<ibv_pd>>,
+        pub xrcd: Option<Of<ibv_xrcd>>,
         pub create_flags: u32,
         pub max_tso_header: u16,
-        pub rwq_ind_tbl: Option<Of<IronRwqTable>>,
+        pub rwq_ind_tbl: Option<Of<ibv_rwq_ind_table>>,
         pub rx_hash_conf: ibv_rx_hash_conf,
         pub source_qpn: u32,
         pub send_ops_flags: u64,
@@ -359,13 +352,13 @@ c_structs! {
     pub struct ibv_wq {
         pub context: *mut ibv_context,
         pub wq_context: *mut c_void,
-        pub pd: Option<Of<IronPd>>,
-        pub cq: Option<Of<IronCq>>,
+        pub pd: Option<Of<ibv_pd>>,
+        pub cq: Option<Of<ibv_cq>>,
         pub wq_num: u32,
         pub handle: u32,
         pub state: c_uint,
         pub wq_type: c_uint,
-        pub post_recv: Option<PostReceives<IronWq>>,
+        pub post_recv: Option<PostReceives>,
         pub mutex: pthread_mutex_t,
         pub cond: pthread_cond_t,
         pub events_completed: u32,
@@ -377,8 +370,8 @@ c_structs! {
         pub wq_type: c_uint,
         pub max_wr: u32,
         pub max_sge: u32,
-        pub pd: Option<Of<IronPd>>,
-        pub cq: Option<Of<IronCq>>,
+        pub pd: Option<Of<ibv_pd>>,
+        pub cq: Option<Of<ibv_cq>>,
         pub comp_mask: u32,
         pub create_flags: u32,
     }
@@ -400,7 +393,7 @@ c_structs! {
 
     pub struct ibv_rwq_ind_table_init_attr {
         pub log_ind_tbl_size: u32,
-        pub ind_tbl: *const Option<Of<IronWq>>,
+        pub ind_tbl: *const Option<Of<ibv_wq>>,
         pub comp_mask: u32,
     }
 
@@ -509,7 +502,7 @@ c_structs! {
         pub wc_flags: u64,
         pub comp_mask: u32,
         pub flags: u32,
-        pub parent_domain: Option<Of<IronPd>>,
+        pub parent_domain: Option<Of<ibv_pd>>,
     }
 
     /// A function pointer is `None` unless its field was requested (`wc_flags`).
@@ -541,7 +534,7 @@ c_structs! {
     pub struct ibv_srq {
         pub context: *mut ibv_context,
         pub srq_context: *mut c_void,
-        pub pd: Option<Of<IronPd>>,
+        pub pd: Option<Of<ibv_pd>>,
         pub handle: u32,
         pub mutex: pthread_mutex_t,
         pub cond: pthread_cond_t,
@@ -566,9 +559,9 @@ c_structs! {
         pub attr: ibv_srq_attr,
         pub comp_mask: u32,
         pub srq_type: c_uint,
-        pub pd: Option<Of<IronPd>>,
-        pub xrcd: Option<Of<IronXrcd>>,
-        pub cq: Option<Of<IronCq>>,
+        pub pd: Option<Of<ibv_pd>>,
+        pub xrcd: Option<Of<ibv_xrcd>>,
+        pub cq: Option<Of<ibv_cq>>,
     }
 
     pub struct ibv_xrcd {
@@ -584,7 +577,7 @@ c_structs! {
     pub struct ibv_qp_open_attr {
         pub comp_mask: u32,
         pub qp_num: u32,
-        pub xrcd: Option<Of<IronXrcd>>,
+        pub xrcd: Option<Of<ibv_xrcd>>,
         pub qp_context: *mut c_void,
         pub qp_type: c_uint,
     }
@@ -592,10 +585,10 @@ c_structs! {
     pub struct ibv_qp {
         pub context: *mut ibv_context,
         pub qp_context: *mut c_void,
-        pub pd: Option<Of<IronPd>>,
-        pub send_cq: Option<Of<IronCq>>,
-        pub recv_cq: Option<Of<IronCq>>,
-        pub srq: Option<Of<IronSrq>>,
+        pub pd: Option<Of<ibv_pd>>,
+        pub send_cq: Option<Of<ibv_cq>>,
+        pub recv_cq: Option<Of<ibv_cq>>,
+        pub srq: Option<Of<ibv_srq>>,
         pub handle: u32,
         pub qp_num: u32,
         pub state: c_uint,
@@ -612,7 +605,7 @@ c_structs! {
         pub wr_flags: c_uint,
         pub wr_atomic_cmp_swp: Option<extern "C" fn(Posted, u32, u64, u64, u64)>,
         pub wr_atomic_fetch_add: Option<extern "C" fn(Posted, u32, u64, u64)>,
-        pub wr_bind_mw: Option<extern "C" fn(Posted, Option<Of<IronMw>>, u32, &ibv_mw_bind_info)>,
+        pub wr_bind_mw: Option<extern "C" fn(Posted, Option<Of<ibv_mw>>, u32, &ibv_mw_bind_info)>,
         pub wr_local_inv: Option<extern "C" fn(Posted, u32)>,
         pub wr_rdma_read: Option<extern "C" fn(Posted, u32, u64)>,
         pub wr_rdma_write: Option<extern "C" fn(Posted, u32, u64)>,
@@ -621,7 +614,7 @@ c_structs! {
         pub wr_send_imm: Option<extern "C" fn(Posted, u32)>,
         pub wr_send_inv: Option<extern "C" fn(Posted, u32)>,
         pub wr_send_tso: Slot,
-        pub wr_set_ud_addr: Option<extern "C" fn(Posted, Option<Of<IronAh>>, u32, u32)>,
+        pub wr_set_ud_addr: Option<extern "C" fn(Posted, Option<Of<ibv_ah>>, u32, u32)>,
         pub wr_set_xrc_srqn: Option<extern "C" fn(Posted, u32)>,
         pub wr_set_inline_data: Option<extern "C" fn(Posted, *mut c_void, size_t)>,
         pub wr_set_inline_data_list: Option<unsafe extern "C" fn(Posted, size_t, *const ibv_data_buf)>,

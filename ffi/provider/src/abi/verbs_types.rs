@@ -48,8 +48,8 @@ pub struct verbs_device_ops {
     pub static_providers: *const c_void,
     pub match_device: Option<extern "C" fn(&verbs_sysfs_dev) -> bool>,
     pub alloc_context:
-        Option<extern "C" fn(Of<IronDevice>, c_int, *mut c_void) -> Option<NonNull<verbs_context>>>,
-    pub import_context: Option<extern "C" fn(Of<IronDevice>, c_int) -> Option<NonNull<verbs_context>>>,
+        Option<extern "C" fn(Of<ibv_device>, c_int, *mut c_void) -> Option<NonNull<verbs_context>>>,
+    pub import_context: Option<extern "C" fn(Of<ibv_device>, c_int) -> Option<NonNull<verbs_context>>>,
     pub alloc_device: Option<extern "C" fn(&verbs_sysfs_dev) -> Option<Box<IronDevice>>>,
     pub uninit_device: Option<extern "C" fn(Box<IronDevice>)>,
 }
