@@ -203,6 +203,11 @@ fn pasted(page: &str, begins: &str, needs: &[&str], prints: &[&str]) {
         .for_each(|words| assert!(said.contains(words), "{page}: expected {words:?} of\n{block}in\n{said}"));
 }
 
+/// True for a command that goes on until it is interrupted.
+fn serves(line: &str) -> bool {
+    [" serve ", " link "].iter().any(|command| line.contains(command))
+}
+
 /// Types each line of a block into its own terminal, once the program of the previous line waits for others. The last must end and print
 /// these texts; then the servers are interrupted, and the others must end too.
 fn in_terminals(page: &str, begins: &str, needs: &[&str], prints: &[&str]) {
@@ -216,7 +221,7 @@ fn in_terminals(page: &str, begins: &str, needs: &[&str], prints: &[&str]) {
         .iter()
         .map(|line| {
             let running = typed(line);
-            match line.contains(" link ") {
+            match serves(line) {
                 true => until_rest(running.pid(), line),
                 // perftest's port.
                 false => until(format_args!("{line} listens"), Duration::from_secs(30), || is_heard("18515")),
@@ -227,7 +232,7 @@ fn in_terminals(page: &str, begins: &str, needs: &[&str], prints: &[&str]) {
     let said = typed(last).finish();
     prints.iter().for_each(|words| assert!(said.contains(words), "{page}: expected {words:?} in\n{said}"));
     for (line, running) in others.into_iter().rev() {
-        match line.contains(" link ") {
+        match serves(line) {
             true => running.signal("TERM"),
             false => drop(running.finish()),
         }
