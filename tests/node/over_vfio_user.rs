@@ -219,7 +219,7 @@ fn closed_and_opened_again_the_function_is_as_new() {
         a.post(1, b.to_write(0), &[a.sge(0, 64)]);
         a.good(WcOpcode::RdmaWrite);
         drop((a, b));
-        let what = format_args!("round {round}: nobody has the functions any more");
+        let what = format!("round {round}: nobody has the functions any more");
         testkit::until(what, SOON, || !served.plugs.iter().any(serve::Plug::in_use));
     }
 }

@@ -197,7 +197,7 @@ fn frames_go_where_the_hash_of_the_verification_suite_says() {
             let sent = packet(b.mac(), protocol, (src, *sport), (dst, *dport));
             send(&a, &sent);
             let (mut wc, mut cqe) = (Completion::default(), RawCompletion::zeroed());
-            let what = format_args!("{src} to {dst}: in queue {q}");
+            let what = format!("{src} to {dst}: in queue {q}");
             until(what, SOON, || b.cqs[q % 2].poll_raw(&mut wc, &mut cqe));
             assert_eq!((wc.status, wc.wr_id, wc.qpn), (WcStatus::Success, 7, b.wqs[q].wqn()));
             assert_eq!(cqe.rx_hash_result(), *hash, "{src} to {dst}");
