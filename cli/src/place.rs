@@ -4,6 +4,7 @@ use std::fs;
 use std::path::Path;
 use std::sync::Arc;
 
+use devmodel::region::RegionError;
 use node::{Node, NodeError, NodeOptions};
 
 /// Opens the node in `dir`. A node of another version without programs is replaced by a new one. If no node is created, a directory that
@@ -11,7 +12,7 @@ use node::{Node, NodeError, NodeOptions};
 pub fn open(dir: &Path, options: &NodeOptions) -> Result<Arc<Node>, NodeError> {
     let was_there = dir.exists();
     let node = match Node::open_or_create(dir, options) {
-        Err(NodeError::Version { .. }) => {
+        Err(NodeError::Version { .. } | NodeError::Region(RegionError::Magic { .. })) => {
             Node::reset(dir, false)?;
             Node::open_or_create(dir, options)
         }

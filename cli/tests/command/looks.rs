@@ -1,7 +1,12 @@
 //! Commands that only show something: help, version, `doctor` and `adapter status`, as text and as JSON.
 
+use nix::unistd::{Whence, lseek};
 use serde_json::Value;
-use std::process::{Command, Output};
+use std::{
+    fs::File,
+    os::unix::fs::FileExt,
+    process::{Command, Output},
+};
 
 fn ironverbs(args: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_ironverbs")).args(args).env_remove("IRONVERBS_NODE").output().unwrap()
@@ -123,4 +128,30 @@ fn a_plan_of_faults_needs_virtual_time() {
         );
         assert!(!room.0.exists());
     }
+}
+
+/// Makes the adapter's region in this file one of the version before.
+fn age(file: &File) {
+    let mut at = 0;
+    loop {
+        at = lseek(file, at, Whence::SeekData).expect("the region begins with its name");
+        let mut begins = [0; 8];
+        file.read_exact_at(&mut begins, at as u64).unwrap();
+        if begins[1..] == *b"revnori" {
+            return file.write_all_at(&[begins[0] - 1], at as u64).unwrap();
+        }
+        at += 4096;
+    }
+}
+
+#[test]
+fn an_adapter_of_another_version_is_replaced_unless_programs_are_on_it() {
+    let room = testkit::Scratch::new();
+    let dir = room.0.display().to_string();
+    assert!(ironverbs(&["adapter", "create", &dir, "--vfs", "3"]).status.success());
+    age(&File::options().read(true).write(true).open(room.0.join("adapter")).unwrap());
+    let refused = text(&ironverbs(&["adapter", "status", &dir]).stderr);
+    assert!(refused.contains("made by another version"), "{refused}");
+    let made = ironverbs(&["adapter", "create", &dir]);
+    assert!(text(&made.stdout).contains("iron0 and 8 VFs"), "{}", text(&made.stderr));
 }
