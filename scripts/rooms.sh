@@ -11,7 +11,7 @@ cd "$(dirname "$0")/.."
 # Lower it whenever a change takes some out.
 UNSAFE=478
 # Commits before this rule.
-SINCE=2026-11-30
+SINCE=2026-11-30T00:00:00Z
 
 counted() { # DIRECTORY..: lines, files, unsafe blocks
     git ls-files -- "$@" | grep '\.rs$' | xargs awk '
@@ -33,6 +33,8 @@ printf '%-10s %8d %6d %7d\n' all $(counted hwspec devmodel driver ffi cli lib te
 found=$(counted driver ffi cli | cut -d' ' -f3)
 [ "$found" -le $UNSAFE ] || { echo "rooms: expected at most $UNSAFE unsafe blocks in driver, ffi and cli, found $found"; exit 1; }
 
+# The oldest commit of a shallow clone would seem to add the whole tree.
+[ "$(git rev-parse --is-shallow-repository 2>/dev/null)" != true ] || exit 0
 git log -50 --no-merges --since=$SINCE --format=%H 2>/dev/null | while read -r commit; do
     net=$(git show --numstat --format= "$commit" -- '*.rs' | awk '{ net += $1 - $2 } END { print net + 0 }')
     [ "$net" -le 400 ] || git show -s --format=%b "$commit" | grep -qiE 'took out|takes out|taken out|instead of|replaces|no longer|are gone|is gone|nothing could' ||

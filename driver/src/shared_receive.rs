@@ -73,6 +73,11 @@ impl SharedReceives {
         Self { srqn, ..self }
     }
 
+    /// True if bytes that come in a CQE may be copied to the receives' buffers.
+    pub fn takes_data_in_cqes(&self) -> bool {
+        self.in_cqes
+    }
+
     /// The ring of the entries.
     pub fn inbox(&self) -> &Inbox {
         &self.inbox

@@ -142,6 +142,11 @@ fn run(data: &[u8]) -> Reach {
         ..OpenOptions::default()
     };
     if let Ok(device) = Device::open(transport, options) {
+        // SAFETY: receives name memory of the ends of `use_device`, which outlives their queues.
+        #[allow(unsafe_code)]
+        unsafe {
+            device.receive_in_cqes();
+        }
         let _ = use_device(&device, &mut reach);
         let _ = device.close();
     }

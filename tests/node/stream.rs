@@ -4,7 +4,7 @@ use driver::{
     Device, OpenOptions, Pd, QpInit, RecvWr, SendFlags, SendOp, SendWr, Service, Srq, SrqInit, Target,
 };
 use ironverbs_tests::{
-    end::{End, Make, QKEY},
+    end::{End, Make, QKEY, in_cqes},
     program::Scratch,
 };
 use node::{Node, NodeTransport, open_device_of};
@@ -33,13 +33,7 @@ fn recorded(node: &Arc<Node>, recorder: Arc<Recorder>) -> Arc<Device> {
     let transport = NodeTransport::open(node, 1).expect("a function");
     let transport = RecordingTransport::new(Arc::new(transport), 1, recorder);
     let options = OpenOptions { link_local: true, gids: vec![v4(1)], ..OpenOptions::default() };
-    let device = Device::open(Arc::new(transport), options).expect("a device");
-    // SAFETY: the receives of these tests name memory of ends, which live until they have been polled.
-    #[allow(unsafe_code)]
-    unsafe {
-        device.receive_in_cqes();
-    }
-    device
+    in_cqes(Device::open(Arc::new(transport), options).expect("a device"))
 }
 
 /// One RC connection with the traffic of perftest's programs, both ways.

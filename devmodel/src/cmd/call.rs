@@ -177,8 +177,16 @@ impl Call<'_, '_, '_> {
 
     /// Stores `list` in translation entries of its own.
     pub fn store(&mut self, list: &[u64]) -> Done<MttRange> {
-        let range = self.alloc_mtt(list.len() as u32)?;
-        (range.first..).zip(list).for_each(|(at, entry)| self.func.set_mtt(at, *entry));
+        self.store_in(list, list.len() as u32)
+    }
+
+    /// Like [`store`](Self::store), with zeros behind the list: `room` entries in all.
+    pub fn store_in(&mut self, list: &[u64], room: u32) -> Done<MttRange> {
+        let range = self.alloc_mtt(room)?;
+        let entries = list.iter().copied().chain(std::iter::repeat(0));
+        (range.first..range.first + range.len)
+            .zip(entries)
+            .for_each(|(at, entry)| self.func.set_mtt(at, entry));
         Ok(range)
     }
 

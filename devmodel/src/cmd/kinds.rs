@@ -1,7 +1,7 @@
 //! The table of the kinds of objects.
 
 use super::{
-    cq, eswitch, flow, flow_entry,
+    cq, eswitch, flow, flow_entry, mcg,
     memory::{entries, umem},
     mkey,
     object::{Object, Ref, end, end_some, to},
@@ -92,8 +92,7 @@ objects! {
         umem(row.umems[0]),
         umem(row.umems[1])
     ] owns entries(&row.memory);
-    // Memberships end with their QP.
-    GroupRow, NotInGroup, 0;
+    GroupRow, NotInGroup, 0, by mcg::end;
     // The indices before the first are reserved for the reserved lkey and the null key.
     MkeyRow, NoSuchMkey, (NULL_KEY >> 8) + 1, by mkey::end; |row| refers [
         to::<PdRow>(row.pd),

@@ -65,6 +65,12 @@ pub(super) fn leave_all(func: &mut Func<'_>, qp: u32) {
     tell_switch(func);
 }
 
+/// Ends a membership.
+pub(super) fn end(func: &mut Func<'_>, index: u32) {
+    func.free::<GroupRow>(index);
+    tell_switch(func);
+}
+
 /// Has the switch deliver multicast frames to this function as long as it has members.
 fn tell_switch(func: &mut Func<'_>) {
     let any = func.used::<GroupRow>() != 0;

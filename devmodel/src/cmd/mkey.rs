@@ -121,9 +121,8 @@ fn translations(
     let always = if input.pg_access() { 0 } else { PRESENT };
     let list: Vec<u64> = call.list(CreateMkeyIn::SIZE, given as usize)?.collect();
     Syndrome::PageAddress.unless(list.iter().take(needed as usize).all(|e| e & 0xfff & !PRESENT == 0))?;
-    let mut list: Vec<u64> = list.iter().map(|e| e & !0xfff | e & PRESENT | always).collect();
-    list.resize(room as usize, 0);
-    Ok((call.store(&list)?, log_page))
+    let list: Vec<u64> = list.iter().map(|e| e & !0xfff | e & PRESENT | always).collect();
+    Ok((call.store_in(&list, room as u32)?, log_page))
 }
 
 /// Room of the key in translation entries of 8 bytes. The device handles 64 bytes at a time.
@@ -142,11 +141,10 @@ fn klms(call: &mut Call<'_, '_, '_>, input: &CreateMkeyIn, context: &MkeyContext
     if given == 0 {
         return Ok(MttRange { first: 0, len: room as u32 });
     }
-    let mut list: Vec<u64> = call.list(CreateMkeyIn::SIZE, given as usize)?.collect();
+    let list: Vec<u64> = call.list(CreateMkeyIn::SIZE, given as usize)?.collect();
     let physical = list.chunks(2).any(|klm| klm[0] as u32 == RESERVED_LKEY);
     Syndrome::MkeyAccess.unless(call.uid == 0 || !physical)?;
-    list.resize(room as usize, 0);
-    call.store(&list)
+    call.store_in(&list, room as u32)
 }
 
 pub(super) fn query(call: &mut Call<'_, '_, '_>) -> Done {

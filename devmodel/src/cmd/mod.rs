@@ -1,7 +1,7 @@
 //! Commands: the driver's requests to the device through the command queue (PRM: command interface).
 //!
 //! `queue` fetches a command and writes its output, `table` lists the commands with the states and senders they are allowed for, `dispatch`
-//! enforces the table, and one file per kind of object executes the commands. `object` lists the kinds with the objects that each refers to,
+//! enforces the table, and one file per kind of object executes the commands. `kinds` lists the kinds with the objects that each refers to,
 //! and `bind!` states which field of a context is kept in which field of a row. A refused command changes nothing: all its changes are
 //! rolled back.
 

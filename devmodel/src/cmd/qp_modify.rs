@@ -37,7 +37,7 @@ fn table(op: Opcode) -> Option<(QpState, QpState, OptParam)> {
         Opcode::SqdRtsQp => (QpState::SqDrained, QpState::Rts, ACCESS | P::RNR_TIMEOUT | P::Q_KEY),
         Opcode::Rts2sqdQp => (QpState::Rts, QpState::SqDrained, P::empty()),
         Opcode::Sqd2sqdQp => {
-            // What may be changed while no request is outstanding.
+            // These may be changed while no request is outstanding.
             let path =
                 P::PKEY_INDEX | P::PRIMARY_PORT | P::PRIMARY_ADDRESS_PATH | P::PM_STATE | P::ACK_TIMEOUT;
             let retries = P::RNR_TIMEOUT | P::RETRY_COUNT | P::RNR_RETRY;

@@ -1,4 +1,4 @@
-//! What rows of object tables have in common; queues, keys and domains other than the QP.
+//! The common part of rows of object tables; queues, keys and domains other than the QP.
 
 use super::COUNTERS;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};

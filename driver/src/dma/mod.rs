@@ -169,7 +169,7 @@ impl DmaMem {
         unsafe { std::slice::from_raw_parts(self.block.ptr.as_ptr().cast(), self.block.len / 8) }
     }
 
-    /// The memory as 32-bit words, for blocks that hold nothing else: words of both sizes at one place do not mix.
+    /// The memory as 32-bit words. At one place words of both sizes do not mix.
     #[inline(always)]
     pub(crate) fn words32(&self) -> &[AtomicU32] {
         // SAFETY: as in `words`. Its users in this crate access each word by one size; another size initializes it at most.

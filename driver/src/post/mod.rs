@@ -403,7 +403,10 @@ impl Qp {
         let length = u32::try_from(data.len()).map_err(|_| PostError { index: 0, errno: libc::ENOMEM })?;
         let sge = [Sge { addr: data.as_ptr() as u64, length, lkey: 0 }];
         self.post_each([SendWr { sge: &sge, flags: wr.flags | SendFlags::INLINE, ..wr }], |batch, wr| {
-            batch.put_to(&wr, target)
+            match target {
+                Target::Peer => batch.put(&wr),
+                _ => batch.put_to(&wr, target),
+            }
         })
     }
 

@@ -89,8 +89,8 @@ unsafe impl Sync for DmaBlock {}
 /// Control path only, except for [`Transport::idle`] and [`Bar::doorbell`].
 ///
 /// # Safety
-/// The blocks of `dma_alloc`, `dma_attach` and `shared` are memory of their length, zeroed at first, that stays mapped until it is freed
-/// or detached and is accessed by nobody in this process but through the block; `bar` returns registers that stay mapped while the
+/// The blocks of `dma_alloc`, `dma_attach` and `shared` are memory of their length that stays mapped until it is freed or detached, and is
+/// accessed in this process only through such blocks, by atomics; that of `dma_alloc` is zeroed. `bar` returns registers that stay mapped while the
 /// transport lives; `dma_unmap` returns `Ok` only once the device cannot access the range.
 pub unsafe trait Transport: Send + Sync {
     /// Reads configuration space. The value is in host order, converted from PCI's little-endian.

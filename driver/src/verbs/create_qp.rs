@@ -84,6 +84,9 @@ impl Qp {
             }
             _ => None,
         };
+        // An SRQ that was created before receives of it may be copied to does not take data in CQEs.
+        let shared_takes = init.srq.as_ref().is_none_or(|srq| srq.receives().takes_data_in_cqes());
+        let in_cqes = init.service.is_connected() && device.takes_data_in_cqes() && shared_takes;
         let mut qpc = QpContext::zeroed();
         qpc.set()
             .st(init.service.context())
@@ -96,7 +99,7 @@ impl Qp {
             .cqn_rcv(init.recv_cq.cqn())
             .dbr_addr(record.iova())
             .log_ack_req_freq(LOG_ACK_REQ_FREQ)
-            .cs_res(if init.service.is_connected() && device.takes_data_in_cqes() { SCATTER_32 } else { 0 })
+            .cs_res(if in_cqes { SCATTER_32 } else { 0 })
             .user_index(NO_USER_INDEX);
         match geometry.sq_blocks {
             0 => qpc.set().no_sq(true),

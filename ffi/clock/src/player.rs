@@ -422,11 +422,16 @@ impl Player {
 
     /// Ends its `wait` at `at`, because it got a signal. A wait that its signal handler has begun goes on.
     pub fn interrupt(&self, wait: (State, u64), at: u64) {
-        match wait.0 {
-            _ if self.wait_of() != wait => {}
-            State::Sleeping => self.rise(at),
-            State::Waiting | State::Spinning => self.wake(),
-            State::Running | State::Noticed | State::Limited | State::Parked => {}
+        let (how, place) = (wait.0, self.place());
+        if !matches!(how, State::Sleeping | State::Waiting | State::Spinning) || self.wait_of() != wait {
+            return;
+        }
+        if how == State::Sleeping {
+            place.time.fetch_max(at, AcqRel);
+        }
+        // It may have noticed something meanwhile, and then waits for the conductor.
+        if place.state.compare_exchange(how as u32, State::Running as u32, SeqCst, Relaxed).is_ok() {
+            sys::futex_wake(&place.state);
         }
     }
 

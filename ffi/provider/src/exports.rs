@@ -10,7 +10,10 @@ use std::ptr::NonNull;
 use std::sync::{Mutex, MutexGuard};
 
 /// Objects and their handles. Keyed by address: objects come and go by the thousands, and lookups by handle are rare.
-pub struct List<T>(Mutex<BTreeMap<usize, u32>>, PhantomData<fn() -> T>);
+pub struct List<T>(Mutex<Entered>, PhantomData<fn() -> T>);
+
+/// Objects by address, each with its number in the order of their entry, and its handle; and the next number.
+type Entered = (BTreeMap<usize, (u64, u32)>, u64);
 
 /// The objects that contexts sharing a device can import.
 #[derive(Default)]
@@ -29,36 +32,39 @@ impl<T> Default for List<T> {
 impl<T> List<T> {
     /// An empty list.
     pub const fn new() -> Self {
-        Self(Mutex::new(BTreeMap::new()), PhantomData)
+        Self(Mutex::new((BTreeMap::new(), 0)), PhantomData)
     }
 
     /// Makes an object importable.
     pub fn enter(&self, object: Of<T>, handle: u32) {
-        lock(&self.0).insert(object.raw() as usize, handle);
+        let (objects, next) = &mut *lock(&self.0);
+        objects.insert(object.raw() as usize, (*next, handle));
+        *next += 1;
     }
 
     /// Withdraws an object that is about to be destroyed.
     pub fn leave(&self, object: *const T) {
-        lock(&self.0).remove(&(object as usize));
+        lock(&self.0).0.remove(&(object as usize));
     }
 
-    /// Calls `then` with the first object with a handle that is `wanted`. The object is not destroyed meanwhile.
+    /// Calls `then` with the object that has been on the list longest of those with a handle that is `wanted`. The object is not destroyed meanwhile.
     pub fn with<R>(&self, wanted: impl Fn(u32) -> bool, then: impl FnOnce(Of<T>) -> R) -> Option<R> {
         let list = lock(&self.0);
-        Self::objects(&list).find(|(_, handle)| wanted(*handle)).map(|(object, _)| then(object))
+        let all = Self::objects(&list).filter(|(.., handle)| wanted(*handle));
+        all.min_by_key(|(_, number, _)| *number).map(|(object, ..)| then(object))
     }
 
     /// Calls `then` with every object and its handle. The objects are not destroyed meanwhile.
     pub fn each<R>(&self, then: impl Fn(Of<T>) -> Option<R>) -> Vec<R> {
         let list = lock(&self.0);
-        Self::objects(&list).filter_map(|(object, _)| then(object)).collect()
+        Self::objects(&list).filter_map(|(object, ..)| then(object)).collect()
     }
 
-    /// The objects of a locked list, and their handles.
-    fn objects(list: &MutexGuard<'_, BTreeMap<usize, u32>>) -> impl Iterator<Item = (Of<T>, u32)> {
-        list.iter().filter_map(|(at, handle)| {
+    /// The objects of a locked list, with their numbers and handles.
+    fn objects(list: &MutexGuard<'_, Entered>) -> impl Iterator<Item = (Of<T>, u64, u32)> {
+        list.0.iter().filter_map(|(at, (number, handle))| {
             // SAFETY: on the list, so not destroyed while the lock is held.
-            Some((unsafe { Of::new(NonNull::new(*at as *mut T)?) }, *handle))
+            Some((unsafe { Of::new(NonNull::new(*at as *mut T)?) }, *number, *handle))
         })
     }
 }

@@ -43,8 +43,8 @@ pub fn open_places() -> Vec<Place> {
     CONTEXTS.each(|context| context.birth.is_here().then(|| context.library_device().place.clone()))
 }
 
-/// Finds the context with command descriptor `fd`, or with one that `fd` duplicates. The program keeps the context open until the import is
-/// done. Fails with EOPNOTSUPP if no context of this process matches.
+/// Finds the context with command descriptor `fd`, or with one that `fd` duplicates: the first one, which the program keeps open until the
+/// import is done, while other threads may close contexts that they imported. Fails with EOPNOTSUPP if no context of this process matches.
 pub fn context_behind(fd: RawFd) -> Result<Of<ibv_context>, c_int> {
     CONTEXTS.with(|other| is_same_file(fd, other as RawFd), |context| context).ok_or(libc::EOPNOTSUPP)
 }

@@ -1,6 +1,6 @@
 //! Programs' pointers, and the objects behind them. Verbs and the members of C structures have these types in place of pointers; they have
-//! the form of a pointer, or with `Option` that of one that may be null. C upholds their invariants, so that only this file dereferences
-//! what a program passes.
+//! the form of a pointer, or with `Option` that of one that may be null. C upholds their invariants, so that only this file turns a pointer
+//! to an object into a reference.
 //!
 //! Most objects are boxed by the verb that creates them, and programs hold a pointer to their first member until another verb destroys
 //! them.

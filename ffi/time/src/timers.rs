@@ -159,10 +159,15 @@ impl Timer {
         let Some((board, player)) = player().filter(|_| at != 0) else { return true };
         NEXT.fetch_min(at, SeqCst);
         ring_due(player.now(), false);
-        keep(board)
+        let kept = keep(board);
+        if !kept {
+            self.at.store(0, SeqCst);
+        }
+        kept
     }
 
-    /// Sets the timer to `new`, a time of its clock if `is_absolute`, else from now. Returns `None` if that is no valid time.
+    /// Sets the timer to `new`, a time of its clock if `is_absolute`, else from now. Returns `None` if that is no valid time, or no thread
+    /// can wait for it.
     fn change(&self, new: &itimerspec, is_absolute: bool) -> Option<()> {
         let (value, interval) = (nanoseconds(&new.it_value)?, nanoseconds(&new.it_interval)?);
         let at = match value {
@@ -170,8 +175,7 @@ impl Timer {
             _ if is_absolute => deadline(self.clock.load(Relaxed), value)?.max(1),
             _ => after(value)?,
         };
-        self.set(at, interval.saturating_mul(PS));
-        Some(())
+        self.set(at, interval.saturating_mul(PS)).then_some(())
     }
 
     /// The remaining time, which is not zero while the timer is set, and the interval.
@@ -268,15 +272,18 @@ fn signal(tid: u32, signal: c_int, value: usize) {
     }
 }
 
-/// Rings all timers that are due at `now`, but leaves waits to the keeper.
-pub fn ring_due(now: u64, keeper: bool) {
-    if NEXT.load(SeqCst) > now {
-        return;
+/// Rings all timers that are due at `now`, but leaves waits to the keeper, which looks at all timers: another thread may be looking, and has
+/// set [`NEXT`] to nothing meanwhile. Returns when the next is due, as far as the caller knows.
+pub fn ring_due(now: u64, keeper: bool) -> u64 {
+    let next = NEXT.load(SeqCst);
+    if !keeper && next > now {
+        return next;
     }
     let _errno = Errno::keep();
     NEXT.store(u64::MAX, SeqCst);
-    let next = TIMERS.iter().map(|timer| timer.ring(now, keeper)).min();
-    NEXT.fetch_min(next.unwrap_or(u64::MAX), SeqCst);
+    let next = TIMERS.iter().map(|timer| timer.ring(now, keeper)).min().unwrap_or(u64::MAX);
+    NEXT.fetch_min(next, SeqCst);
+    next
 }
 
 /// Creates the keeper if there is none yet, and tells it that a timer was set. Returns false if there can be none.
@@ -314,8 +321,7 @@ unsafe extern "C-unwind" fn keeper(_: *mut c_void) -> *mut c_void {
     KEEPER.store(player.number() + 1, SeqCst);
     while board.is_conducted() {
         let sets = SETS.load(SeqCst);
-        ring_due(player.now(), true);
-        let waits = player.park(NEXT.load(SeqCst));
+        let waits = player.park(ring_due(player.now(), true));
         // The wait begins before this check, so a thread that sets a timer after the check ends the wait.
         if SETS.load(SeqCst) == sets {
             waits.rest();
@@ -400,7 +406,9 @@ instead! {
         let (set, tell) = if timer.and(wanted).is_some() { (&raw const never, null_mut()) } else { (new, old) };
         let failed = libc::syscall(libc::SYS_timerfd_settime, fd, flags, set, tell) as c_int;
         if let (0, Some(timer), Some(before), Some(wanted)) = (failed, timer, before, wanted) {
-            let _ = timer.change(wanted, flags & libc::TFD_TIMER_ABSTIME != 0);
+            if timer.change(wanted, flags & libc::TFD_TIMER_ABSTIME != 0).is_none() {
+                return fail(libc::EAGAIN);
+            }
             if !old.is_null() {
                 old.write(before);
             }

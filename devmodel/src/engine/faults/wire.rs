@@ -70,7 +70,11 @@ impl TrialWire {
             let bit = self.trial.dice.bits() as usize % ((frame.len() - LINK_HEADER) * 8);
             frame[LINK_HEADER + bit / 8] ^= 1 << (bit % 8);
         }
-        self.set_out(now + fate.delay, &fate, (None, frame, None));
+        let at = now + fate.delay;
+        // A dropped frame passes held ones, too.
+        let passed = if fate.lost { self.trial.passed(None) } else { Vec::new() };
+        passed.into_iter().for_each(|way| self.schedule.at(at, way));
+        self.set_out(at, at, &fate, (None, frame, None));
     }
 
     /// A whole frame was sent.
@@ -99,13 +103,14 @@ impl TrialWire {
         if fate.pause > 0 {
             self.paused.insert(from, now + fate.pause);
         }
-        self.set_out(at.max(now + fate.delay), &fate, (from, frame, number));
+        self.set_out(at.max(now + fate.delay), at, &fate, (from, frame, number));
     }
 
-    /// Has a frame leave at `at`, unless its fate is another, followed by those that it was the last to overtake.
-    fn set_out(&mut self, at: Ps, fate: &Fate, way: Way) {
+    /// Has a frame leave at `at`, unless its fate is another, and those that it was the last to overtake at `behind`.
+    fn set_out(&mut self, at: Ps, behind: Ps, fate: &Fate, way: Way) {
         let (frames, passed) = self.trial.go_on(fate, way.0, way);
-        frames.into_iter().chain(passed).for_each(|way| self.schedule.at(at, way));
+        frames.into_iter().for_each(|way| self.schedule.at(at, way));
+        passed.into_iter().for_each(|way| self.schedule.at(behind, way));
     }
 
     /// Frames that have left by `now`, in order, each with its sender.
@@ -215,6 +220,9 @@ mod tests {
             assert_eq!(left(&of(&format!("\"{deed}\"\nnth = 3\nfor_us = 10"))), all_but(&expected), "{deed}");
         }
         assert_eq!(left(&of("\"reorder\"\nnth = 3\nbehind = 2")), all_but(&[(2, 104)]));
+        // The frame that was overtaken does not take the delay of the one that overtook it.
+        let both = of("\"reorder\"\nnth = 3\nbehind = 1") + &of("\"delay\"\nnth = 4\nfor_us = 10");
+        assert_eq!(left(&both), all_but(&[(2, 103), (3, 113)]));
         let mut twice = all_but(&[]);
         twice.insert(3, (102, Some(2)));
         assert_eq!(left(&of("\"duplicate\"\nnth = 3")), twice);

@@ -203,6 +203,8 @@ fn a_key_holds_the_whole_region_or_is_refused() {
         (&|c| c.access_mode_1_0(3), Some(Syndrome::AccessMode)),
         (&|c| c.pd(pd + 1), Some(Syndrome::NoSuchPd)),
         (&|c| c.translations_octword_size(1 << 30), Some(Syndrome::NoTranslation)),
+        // Refused before any entry is made.
+        (&|c| c.translations_octword_size(1 << 29), Some(Syndrome::NoTranslation)),
     ];
     for &(change, by) in rows {
         let reply = bed.mkey_reply(0, 0, &two, &|c| change(c.pd(pd)));

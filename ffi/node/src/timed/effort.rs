@@ -65,7 +65,8 @@ impl Efforts {
                 (State::Noticed, _) => return true,
                 // A thread that yields gets the processor back late; one that waits for something else may never.
                 (State::Spinning, Some(false)) if runs(player) => board.listen(heard, LOOK),
-                _ => return false,
+                // It may have noticed since its state was read, and sleeps because of that.
+                _ => return player.state() == State::Noticed,
             }
         }
     }
