@@ -229,12 +229,11 @@ mod tests {
 
     #[test]
     fn a_file_that_was_cut_short_is_not_there() {
-        use std::os::fd::{AsRawFd, FromRawFd};
+        use std::os::fd::AsRawFd;
         watch();
-        // SAFETY: a new descriptor, and a new mapping of it that is never unmapped.
+        // SAFETY: a new mapping that is never unmapped.
         unsafe {
-            let file = std::fs::File::from_raw_fd(libc::memfd_create(c"guarded".as_ptr(), 0));
-            file.set_len(PAGE as u64).unwrap();
+            let file = testkit::memfd(PAGE as u64);
             let prot = libc::PROT_READ | libc::PROT_WRITE;
             let at = libc::mmap(std::ptr::null_mut(), PAGE, prot, libc::MAP_SHARED, file.as_raw_fd(), 0);
             file.set_len(0).unwrap();

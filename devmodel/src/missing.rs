@@ -249,18 +249,14 @@ mod tests {
     use super::*;
     use std::{
         fs::File,
-        os::{
-            fd::{AsRawFd, FromRawFd},
-            unix::fs::FileExt,
-        },
+        os::{fd::AsRawFd, unix::fs::FileExt},
     };
 
     /// Maps a file of `pages` pages and then truncates it to one.
     fn cut(pages: usize) -> (File, *mut u8) {
-        // SAFETY: a new descriptor, and a new mapping at an address chosen by the kernel.
+        // SAFETY: a new mapping at an address chosen by the kernel.
         unsafe {
-            let file = File::from_raw_fd(libc::memfd_create(c"missing".as_ptr(), 0));
-            file.set_len((pages * PAGE) as u64).unwrap();
+            let file = testkit::memfd((pages * PAGE) as u64);
             let prot = libc::PROT_READ | libc::PROT_WRITE;
             let at = libc::mmap(ptr::null_mut(), pages * PAGE, prot, libc::MAP_SHARED, file.as_raw_fd(), 0);
             assert_ne!(at, libc::MAP_FAILED);

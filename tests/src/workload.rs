@@ -154,7 +154,10 @@ impl Traffic<'_> {
             KINDS.iter().filter(|kind| !self.infiniband || kind.meets == Meets::Port).collect();
         let kind = kinds[self.draw(kinds.len() as u64) as usize];
         let (own, peer) = (1 + self.draw(FUNCTIONS), 1 + self.draw(FUNCTIONS));
-        let (port, seed) = (port(), self.draw(1 << 30).to_string());
+        // A client whose server was killed may be looking for it still, and would meet the next server at that port.
+        let port = std::iter::repeat_with(port).find(|port| self.pairs.iter().all(|pair| pair.port != *port));
+        let port = port.expect("more ports than pairs");
+        let seed = self.draw(1 << 30).to_string();
         let dir = self.node.dir().display().to_string();
         let gid =
             if self.infiniband { "-F -d iron{own} -p {port}" } else { "-F -x 1 -d iron{own} -p {port}" };

@@ -131,7 +131,7 @@ extern "C" fn in_child() {
 mod tests {
     use super::super::{Bar, Mapping};
     use super::*;
-    use std::{fs::File, os::fd::FromRawFd, sync::Arc};
+    use std::{fs::File, sync::Arc};
 
     /// Checks, when it is closed, that children would still lose its number.
     struct Watched(File, Arc<AtomicU32>);
@@ -164,9 +164,7 @@ mod tests {
 
     #[test]
     fn a_child_has_neither_the_file_nor_the_registers() {
-        // SAFETY: a new descriptor.
-        let file = unsafe { File::from_raw_fd(libc::memfd_create(c"registers".as_ptr(), libc::MFD_CLOEXEC)) };
-        file.set_len(0x4000).unwrap();
+        let file = testkit::memfd(0x4000);
         let bar = Bar::Mapped(Arc::new(Mapping::of_file(&file, 0, 0x4000).unwrap()));
         sync::fork::watch();
         let _absence = Absence::of_file(file.as_fd());

@@ -112,15 +112,12 @@ impl Pieces {
 mod tests {
     use super::super::{Bar, Combining, Mapping};
     use super::*;
-    use std::os::{fd::FromRawFd, unix::fs::FileExt};
+    use std::os::unix::fs::FileExt;
 
     const LEN: usize = 16 * PAGE;
 
     fn file() -> File {
-        // SAFETY: a new descriptor without another owner.
-        let file = unsafe { File::from_raw_fd(libc::memfd_create(c"bar".as_ptr(), libc::MFD_CLOEXEC)) };
-        file.set_len(LEN as u64).unwrap();
-        file
+        testkit::memfd(LEN as u64)
     }
 
     /// A BAR in pieces, and files in place of those in sysfs.

@@ -6,12 +6,10 @@
 //!
 //! ```
 //! use migration::{BackingFile, Pages, WriteProtection, areas};
-//! use std::{fs::File, os::{fd::FromRawFd, unix::fs::MetadataExt}};
+//! use std::os::unix::fs::MetadataExt;
 //! # const PAGE: usize = 4096;
 //!
-//! // SAFETY: a new descriptor without another owner.
-//! let file = unsafe { File::from_raw_fd(libc::memfd_create(c"pages".as_ptr(), libc::MFD_CLOEXEC)) };
-//! file.set_len(1 << 20)?;
+//! let file = testkit::memfd(1 << 20); // in a program, memfd_create(2)
 //! let meta = file.metadata()?;
 //! let backing = BackingFile { file: &file, id: (meta.dev(), meta.ino()), view: None };
 //!

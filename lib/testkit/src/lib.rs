@@ -24,11 +24,13 @@
 #[doc(hidden)]
 pub mod alone;
 pub mod linux;
+mod memfd;
 mod other;
 mod scratch;
 mod stop;
 mod until;
 
+pub use memfd::memfd;
 pub use other::{Other, listen, role, say, until_killed};
 pub use scratch::Scratch;
 pub use stop::Stop;

@@ -116,17 +116,6 @@ pub fn eventually(name: &str, what: impl FnMut() -> bool) {
     testkit::until(name, SOON, what);
 }
 
-pub fn memfd(len: u64) -> File {
-    // SAFETY: the arguments are a valid name and flags; the descriptor is new and ours.
-    let file = unsafe {
-        let fd = libc::memfd_create(c"guest".as_ptr(), libc::MFD_CLOEXEC);
-        assert!(fd >= 0, "{}", io::Error::last_os_error());
-        File::from_raw_fd(fd)
-    };
-    file.set_len(len).expect("a length");
-    file
-}
-
 pub fn eventfd() -> File {
     // SAFETY: the arguments are numbers; the descriptor is new and ours.
     unsafe {
@@ -175,7 +164,7 @@ impl Link for Connection {
 impl Client {
     pub fn new(path: &Path) -> Self {
         let (link, _) = Connection::connect(path, SOON).expect("a session");
-        Self { link, memory: memfd(MEMORY) }
+        Self { link, memory: testkit::memfd(MEMORY) }
     }
 
     pub fn call(&mut self, command: Command, payload: &[u8], fds: &[&File]) -> Result<Reply> {

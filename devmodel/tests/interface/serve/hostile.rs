@@ -1,6 +1,6 @@
 //! Hostile clients: their own session ends, without any effect on others.
 
-use super::client::{BASE, MEMORY, SOON, Served, eventfd, memfd, raw};
+use super::client::{BASE, MEMORY, SOON, Served, eventfd, raw};
 use hwspec::cmd::{Opcode, adapter::QueryPagesIn};
 use proptest::{
     prelude::*,
@@ -58,7 +58,7 @@ fn garbage_after_the_handshake_is_refused() {
                 word.copy_from_slice(&(rng.next_u32() % 64).to_ne_bytes());
             }
         }
-        let (event, memory) = (eventfd(), memfd(0x1000));
+        let (event, memory) = (eventfd(), testkit::memfd(0x1000));
         let fds: &[&File] = match round % 4 {
             0 => &[&event],
             1 => &[&memory],
@@ -198,7 +198,7 @@ fn accesses_beyond_a_region_are_refused() {
 fn interrupts_are_set_up_within_bounds_and_with_eventfds_alone() {
     let served = Served::new();
     let mut c = served.client(1);
-    let (event, file) = (eventfd(), memfd(0x1000));
+    let (event, file) = (eventfd(), testkit::memfd(0x1000));
     let with = IRQ_SET_DATA_EVENTFD | IRQ_SET_TRIGGER;
     let none = IRQ_SET_DATA_NONE | IRQ_SET_TRIGGER;
     let cases: [(u32, u32, u32, u32, &[&File]); 9] = [

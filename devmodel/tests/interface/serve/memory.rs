@@ -1,6 +1,6 @@
 //! A client's memory: windows, and accesses outside of them.
 
-use super::client::{BASE, CMDQ, FREE, MEMORY, Served, eventually, memfd};
+use super::client::{BASE, CMDQ, FREE, MEMORY, Served, eventually};
 use devmodel::serve::{GuestMemory, transfer};
 use hwspec::{
     cmd::{DeliveryStatus, Opcode, adapter::QueryPagesIn, queue::CmdQueueEntry},
@@ -21,7 +21,7 @@ use vfio_user_proto::{zerocopy::IntoBytes, *};
 fn windows_do_not_overlap_and_lie_within_their_file() {
     let served = Served::new();
     let mut c = served.client(1);
-    let file = memfd(0x10_000);
+    let file = testkit::memfd(0x10_000);
     assert_eq!(c.map(0x1000, 0x2000, 0, Some(&file)), 0);
     for (at, len) in [(0x1000, 0x2000), (0, 0x1001), (0x2fff, 1), (0, 0x10_000), (0x1800, 0x10)] {
         assert_eq!(c.map(at, len, 0, Some(&file)), libc::EEXIST, "{at:#x}+{len:#x}");
@@ -105,7 +105,7 @@ fn a_window_that_may_not_be_written_is_only_read() {
     c.ring();
     assert_eq!(c.peek(at, 64), before);
     // A file opened read-only cannot be mapped for writing.
-    let other = memfd(0x1000);
+    let other = testkit::memfd(0x1000);
     let path = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&other));
     let read_only = File::open(path).expect("the same file");
     assert_eq!(c.map(0, 0x1000, 0, Some(&read_only)), libc::EACCES);
@@ -157,7 +157,7 @@ fn map_file(memory: &GuestMemory, file: &File, len: u64) {
 #[test]
 fn when_an_unmap_returns_writers_in_other_threads_are_done() {
     const LEN: u64 = 1 << 20;
-    let (memory, file) = (GuestMemory::default(), memfd(LEN));
+    let (memory, file) = (GuestMemory::default(), testkit::memfd(LEN));
     let (over, written) = (AtomicBool::new(false), AtomicU64::new(0));
     std::thread::scope(|scope| {
         let _stop = testkit::Stop(&over);
@@ -191,7 +191,7 @@ fn when_an_unmap_returns_writers_in_other_threads_are_done() {
 fn copies_both_ways_and_windows_that_come_and_go_do_not_wait_for_each_other() {
     const LEN: u64 = 64 << 10;
     let (a, b) = (GuestMemory::default(), GuestMemory::default());
-    let files = [memfd(LEN), memfd(LEN)];
+    let files = [LEN; 2].map(testkit::memfd);
     let (over, copied) = (AtomicBool::new(false), AtomicU64::new(0));
     std::thread::scope(|scope| {
         let _stop = testkit::Stop(&over);

@@ -1,6 +1,6 @@
 //! Functions on vhost-user sockets: a client like user-mode Linux, and hostile ones.
 
-use super::client::{BASE, Client, Link, MEMORY, SOON, directory, eventually, memfd};
+use super::client::{BASE, Client, Link, MEMORY, SOON, directory, eventually};
 use devmodel::{
     Config,
     region::Geometry,
@@ -76,7 +76,7 @@ impl Served {
     }
 
     fn client(&self, fid: u8) -> Client<Frontend> {
-        let memory = memfd(MEMORY);
+        let memory = testkit::memfd(MEMORY);
         Client { link: Frontend::new(&self.path(fid), &memory), memory }
     }
 
@@ -124,7 +124,7 @@ impl Frontend {
         let socket = UnixStream::connect(path).expect("a connection");
         socket.set_read_timeout(Some(SOON)).expect("a timeout");
         let (calls, _) = UnixStream::pair().expect("a pair");
-        Self { socket, calls, queues: memfd(ROOM), sent: 0, taken: 0 }
+        Self { socket, calls, queues: testkit::memfd(ROOM), sent: 0, taken: 0 }
     }
 
     fn new(path: &Path, memory: &File) -> Self {
@@ -377,7 +377,7 @@ fn what_breaks_the_protocol_ends_that_session_alone() {
     let _pf = served.pf(2);
     let mut other = served.client(2);
     other.enable();
-    let memory = memfd(MEMORY);
+    let memory = testkit::memfd(MEMORY);
     type Harm = fn(&mut Frontend);
     let harms: &[(&str, Harm)] = &[
         ("an unknown request", |f| f.tell(99, &[], &[])),
@@ -388,7 +388,7 @@ fn what_breaks_the_protocol_ends_that_session_alone() {
         ("a queue nowhere", |f| f.tell(SET_VRING_ADDR, &[0, 8, 8, 8, 0], &[])),
         ("a table without files", |f| f.tell(SET_MEM_TABLE, &[1, BASE, 4096, BASE, 0], &[])),
         ("a table beyond its file", |f| {
-            let file = memfd(4096);
+            let file = testkit::memfd(4096);
             f.tell(SET_MEM_TABLE, &[1, BASE, 8192, BASE, 0], &[&file]);
         }),
         ("a table of a device", |f| {
@@ -450,7 +450,7 @@ fn garbage_is_no_harm() {
     let served = Served::new();
     let _pf = served.pf(2);
     let mut rng = TestRng::from_seed(RngAlgorithm::ChaCha, &[7; 32]);
-    let memory = memfd(MEMORY);
+    let memory = testkit::memfd(MEMORY);
     for round in 0..200 {
         let mut one = Frontend::new(&served.path(1), &memory);
         if round % 2 == 0 {

@@ -85,12 +85,7 @@ mod tests {
     use std::io::{Read, Seek, SeekFrom, Write};
 
     fn file(len: u64) -> (Arc<Alone<File>>, File) {
-        // SAFETY: a new descriptor.
-        let fd = unsafe { libc::memfd_create(c"ironverbs-test".as_ptr(), libc::MFD_CLOEXEC) };
-        assert!(fd >= 0);
-        // SAFETY: the descriptor is new and has no other owner.
-        let file: File = unsafe { std::os::fd::FromRawFd::from_raw_fd(fd) };
-        file.set_len(len).unwrap();
+        let file = testkit::memfd(len);
         (Arc::new(Alone::new(file.try_clone().unwrap())), file)
     }
 

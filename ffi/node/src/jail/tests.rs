@@ -168,7 +168,7 @@ fn memory_of_programs_is_reached_only_where_the_node_copies() {
 #[test]
 fn a_party_of_the_node_works_in_jail() {
     testkit::alone!();
-    let file = tempfile();
+    let file = testkit::memfd(0);
     let event = sys::eventfd().unwrap();
     for role in ROLES {
         is_fine(role, ALL, || {
@@ -189,11 +189,6 @@ fn a_party_of_the_node_works_in_jail() {
                 && memory.iter().rev().take(4096).all(|byte| *byte == 2)
         });
     }
-}
-
-fn tempfile() -> File {
-    // SAFETY: a new descriptor, which the `File` then owns.
-    unsafe { File::from_raw_fd(libc::memfd_create(c"jail".as_ptr(), libc::MFD_CLOEXEC)) }
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use crate::files::Scratch;
 use devmodel::serve::GuestMemory;
 use hwspec::cmd::{Opcode, queue::CmdQueueEntry};
-use std::{fs::File, os::fd::OwnedFd, sync::Arc};
+use std::sync::Arc;
 use stream::{event::Event, file::Recorder, tap::Tap};
 
 /// Address in guest memory of the command queue.
@@ -24,8 +24,7 @@ fn an_answer_is_recorded_though_the_next_command_is_in_its_place_already() {
     let scratch = Scratch::new(&[]);
     let tap = Arc::new(Tap::new(Recorder::create(scratch.path()).expect("a file"), 0));
     let memory = GuestMemory::default();
-    let ram = tempfile(2 * QUEUE);
-    memory.map(0, 2 * QUEUE, 3, Some((ram, 0))).expect("a window");
+    memory.map(0, 2 * QUEUE, 3, Some((testkit::memfd(2 * QUEUE).into(), 0))).expect("a window");
     let told = tap.clone();
     memory.watch(move |memory, at, data| told.gives(memory, at, data));
     tap.write(&memory, 0x14, 4, QUEUE);
@@ -46,12 +45,4 @@ fn an_answer_is_recorded_though_the_next_command_is_in_its_place_already() {
     let expected = [Opcode::CreateQp, Opcode::AllocPd]
         .map(|opcode| (opcode.raw().to_be_bytes().to_vec(), vec![opcode.raw() as u8; 16], Some(0)));
     assert_eq!(commands.collect::<Vec<_>>(), expected);
-}
-
-/// A private file of `len` bytes.
-fn tempfile(len: u64) -> OwnedFd {
-    let scratch = Scratch::new(&[]);
-    let file = File::options().read(true).write(true).open(scratch.path()).expect("a scratch file");
-    file.set_len(len).expect("room");
-    file.into()
 }
