@@ -28,7 +28,13 @@ fn pair(size: u32, when: &str, left: u32, lend: bool, options: &str) -> Option<O
         $run true || exit 77
         fill before
         $run ib_write_bw -d iron1 -x 1 -p $PORT $OPTIONS > "$AT.server" 2>&1 & server=$!
-        sleep 0.4
+        # The server listens, or it has ended.
+        heard=$(printf ':%04X [0-9A-F:]* 0A' "$PORT")
+        for i in $(seq 200); do
+            grep -q "$heard" /proc/net/tcp /proc/net/tcp6 && break
+            kill -0 $server 2> /dev/null || break
+            sleep 0.05
+        done
         fill between
         $run ib_write_bw -d iron2 -x 1 -p $PORT $OPTIONS 127.0.0.2 > "$AT.client" 2>&1 & client=$!
         sleep "$DELAY"
