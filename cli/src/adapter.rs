@@ -9,13 +9,13 @@ use nix::unistd::Group;
 use node::devices::function;
 use node::naming::Name;
 use node::{
-    CaptureThread, Captured, FunctionStatus, Node, NodeError, NodeOptions, NodeStatus, Observer, PartyStatus,
-    Signals, TrialThread, dir,
+    CaptureThread, Captured, FaultThread, FunctionStatus, Node, NodeError, NodeOptions, NodeStatus, Observer,
+    PartyStatus, Signals, dir,
 };
 use serde_json::{Map, Value, json};
 
 use crate::say::{say, say_line};
-use crate::{options, place, say::fail, timed, trial, watch};
+use crate::{faults, options, place, say::fail, timed, watch};
 
 /// Interval of checks whether a capture has ended by itself.
 const LOOK: Duration = Duration::from_millis(200);
@@ -89,7 +89,7 @@ fn run(command: &options::Adapter) -> Result<String, NodeError> {
             Ok(now.map(|device| format!("{}: {}\n", device.name, device.ip)).unwrap_or_default())
         }
         options::Adapter::Capture(capture) => captured(capture),
-        options::Adapter::Fault(trial) => tried(trial),
+        options::Adapter::Fault(faults) => inject(faults),
         options::Adapter::Conduct { node, rules, fault } => {
             let node = Node::open(&node.path())?;
             timed::conduct(&node, rules, fault.as_deref())
@@ -146,19 +146,19 @@ fn wait(signals: &Signals, seconds: Option<u64>, goes_on: impl Fn() -> bool) {
     }
 }
 
-fn tried(options: &options::WireTrial) -> Result<String, NodeError> {
-    let failed = |why: String| NodeError::system("try the plan of faults")(std::io::Error::other(why));
+fn inject(options: &options::WireFaults) -> Result<String, NodeError> {
+    let failed = |why: String| NodeError::system("apply the plan of faults")(std::io::Error::other(why));
     let signals = Signals::hold().map_err(NodeError::system("hold signals back"))?;
-    let plan = trial::plan(&options.plan, options.seed).map_err(|e| failed(e.to_string()))?;
+    let plan = faults::plan(&options.plan, options.seed).map_err(|e| failed(e.to_string()))?;
     let node = Node::open(&options.node.path())?;
-    let thread = TrialThread::start(&node, plan.clone())?;
+    let thread = FaultThread::start(&node, plan.clone())?;
     wait(&signals, options.seconds, || true);
     let (found, lost) = thread.finish().map_err(|e| failed(e.to_string()))?;
-    say!("{}", trial::table(&plan, &found));
+    say!("{}", faults::table(&plan, &found));
     if lost > 0 {
         say_line!("{lost} frames found no room and were lost");
     }
-    trial::finish(&plan, &found, options.timeline.as_deref()).map_err(|e| failed(e.to_string()))?;
+    faults::finish(&plan, &found, options.timeline.as_deref()).map_err(|e| failed(e.to_string()))?;
     Ok(String::new())
 }
 

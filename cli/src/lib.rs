@@ -16,6 +16,7 @@ mod check;
 mod container;
 mod demo;
 mod doctor;
+mod faults;
 pub mod help;
 mod line;
 mod linux;
@@ -32,7 +33,6 @@ mod serve;
 mod sim;
 mod stream_files;
 mod timed;
-mod trial;
 mod vf;
 mod watch;
 

@@ -1,7 +1,7 @@
 //! Adapters in virtual time: the process that conducts one, and programs that need one.
 
-use crate::{options::TimeRules, trial};
-use devmodel::{LinkLayer, engine::timing::Profile};
+use crate::{faults, options::TimeRules};
+use devmodel::{LinkLayer, engine::timing::TimingProfile};
 use launcher::supervisor::fork_apart;
 use nix::fcntl::{Flock, FlockArg};
 use node::{
@@ -22,7 +22,7 @@ const BEGINS: Duration = Duration::from_secs(5);
 
 fn rules(options: &TimeRules, fault: Option<&Path>, link_layer: LinkLayer) -> Result<Rules, String> {
     let name = options.profile.name(link_layer);
-    let profile = Profile::load(name).map_err(|e| e.to_string())?;
+    let profile = TimingProfile::load(name).map_err(|e| e.to_string())?;
     if profile.wire.link_layer != link_layer {
         let found = profile.wire.link_layer;
         return Err(format!(
@@ -30,7 +30,7 @@ fn rules(options: &TimeRules, fault: Option<&Path>, link_layer: LinkLayer) -> Re
         ));
     }
     let faults =
-        trial::wanted(fault, options.timeline.as_deref(), options.seed).map_err(|e| e.to_string())?;
+        faults::wanted(fault, options.timeline.as_deref(), options.seed).map_err(|e| e.to_string())?;
     Ok(Rules { profile, seed: options.seed, faults })
 }
 
@@ -48,9 +48,9 @@ pub fn conduct(node: &Arc<Node>, options: &TimeRules, fault: Option<&Path>) -> R
     if let Some((plan, found)) = plan.zip(found) {
         if fault.is_some() {
             // On the programs' standard error.
-            eprint!("{}", trial::table(&plan, &found));
+            eprint!("{}", faults::table(&plan, &found));
         }
-        trial::finish(&plan, &found, options.timeline.as_deref()).map_err(|e| failed(e.to_string()))?;
+        faults::finish(&plan, &found, options.timeline.as_deref()).map_err(|e| failed(e.to_string()))?;
     }
     Ok(String::new())
 }

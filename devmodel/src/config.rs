@@ -6,7 +6,7 @@ use crate::{strict::Strict, transport::Dcqcn, wire::Faults};
 
 /// The behaviour where the specification leaves room, or where the hardware differs from it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Profile {
+pub enum Conformance {
     /// The letter of the InfiniBand architecture specification.
     Ibta,
     /// As measured on ConnectX-5.
@@ -38,11 +38,11 @@ impl std::fmt::Display for LinkLayer {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Config {
     /// Conformance to the specification or to the hardware.
-    pub profile: Profile,
+    pub profile: Conformance,
     /// Least exponent of the acknowledgement timeout (4.096 us x 2^T); ConnectX-5 uses 16 by default.
     pub min_ack_timeout: u8,
     /// Time without progress after which the requester stops waiting, in hundredths of the acknowledgement timeout: for the first timeout,
-    /// the second, and all later ones. Used by [`Profile::Cx5`].
+    /// the second, and all later ones. Used by [`Conformance::Cx5`].
     pub ack_timeouts: [u16; 3],
     /// Number of request packets from one with AckReq set to the next, within a message of several packets.
     pub ack_every: u32,
@@ -66,7 +66,7 @@ pub struct Config {
 impl Default for Config {
     fn default() -> Self {
         Self {
-            profile: Profile::Cx5,
+            profile: Conformance::Cx5,
             min_ack_timeout: 0,
             // Together, the time that a ConnectX-5 takes for seven retries (docs/time.md, row 16); each is at least the minimum of IBTA
             // 9.7.6.1.3.

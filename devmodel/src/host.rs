@@ -112,7 +112,7 @@ pub trait Parties {
     /// True if another runner is about to run function `rid` anyway, so that frames that arrive there can be left to it. Called
     /// after the frame is stored, without a fence: a runner that stops polling must make sure that it sees earlier stores of
     /// other threads, and then check for frames once more.
-    fn is_tended(&mut self, rid: Rid) -> bool {
+    fn is_polled(&mut self, rid: Rid) -> bool {
         let _ = rid;
         false
     }
@@ -122,13 +122,13 @@ pub trait Parties {
     }
     /// The party that exclusively runs function `rid`, if that is another party: only it can reach the memory that the function
     /// works on.
-    fn keeper(&mut self, rid: Rid) -> Option<Party> {
+    fn exclusive_runner(&mut self, rid: Rid) -> Option<Party> {
         let _ = rid;
         None
     }
-    /// True if this party is the one that polls `rid`, the counterpart of [`is_tended`](Self::is_tended): it comes back to
+    /// True if this party is the one that polls `rid`, the counterpart of [`is_polled`](Self::is_polled): it comes back to
     /// `rid` without a wakeup.
-    fn tends(&mut self, rid: Rid) -> bool {
+    fn polls_itself(&mut self, rid: Rid) -> bool {
         let _ = rid;
         false
     }
@@ -137,12 +137,12 @@ pub trait Parties {
     /// True if the party of this runner uses function `rid`. A runner works on the functions that its party uses and on those
     /// they exchange frames with, and leaves all others to their own users: a program that is stopped while it holds a function
     /// must not block a program that has nothing to do with it.
-    fn uses(&mut self, rid: Rid) -> bool {
+    fn serves(&mut self, rid: Rid) -> bool {
         let _ = rid;
         true
     }
     /// Tells the parties that use function `rid` that it has work. False if there are no such parties.
-    fn leave_to_users(&mut self, rid: Rid) -> bool {
+    fn wake_users(&mut self, rid: Rid) -> bool {
         let _ = rid;
         false
     }
@@ -206,13 +206,13 @@ macro_rules! forward_parties {
             fn barrier(&mut $this);
             fn reaches(&mut $this, party: Party) -> bool;
             fn by_reference(&mut $this, from: Rid, to: Rid) -> bool;
-            fn is_tended(&mut $this, rid: Rid) -> bool;
+            fn is_polled(&mut $this, rid: Rid) -> bool;
             fn outlet_waits(&mut $this, outlet: $crate::region::Outlet);
-            fn keeper(&mut $this, rid: Rid) -> Option<Party>;
-            fn tends(&mut $this, rid: Rid) -> bool;
+            fn exclusive_runner(&mut $this, rid: Rid) -> Option<Party>;
+            fn polls_itself(&mut $this, rid: Rid) -> bool;
             fn wake(&mut $this, party: Party);
-            fn uses(&mut $this, rid: Rid) -> bool;
-            fn leave_to_users(&mut $this, rid: Rid) -> bool;
+            fn serves(&mut $this, rid: Rid) -> bool;
+            fn wake_users(&mut $this, rid: Rid) -> bool;
             fn alive(&mut $this, party: Party) -> bool;
             fn relax(&mut $this, holder: Party, times: u32) -> bool;
             fn is_stopped(&mut $this, party: Party) -> bool;

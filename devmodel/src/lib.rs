@@ -5,7 +5,7 @@
 //! time is an argument.
 //!
 //! ```
-//! use devmodel::engine::{sim::{self, Measure, Operation, Plan}, timing::Profile};
+//! use devmodel::engine::{sim::{self, Measure, Operation, Plan}, timing::TimingProfile};
 //! use devmodel::{Adapter, Config, host::*, region::{Geometry, Region}};
 //!
 //! let mut machine = FlatMachine::default();
@@ -15,7 +15,7 @@
 //! assert!(!adapter.region().is_present(1), "a VF is there once the PF enables it");
 //!
 //! // A whole adapter with two connected queue pairs, in virtual time: perftest's figures, the same at every run.
-//! let mut plan = Plan::new(Operation::Write, Measure::Latency, Profile::load("direct-x16")?);
+//! let mut plan = Plan::new(Operation::Write, Measure::Latency, TimingProfile::load("direct-x16")?);
 //! (plan.bytes, plan.iters) = (64, 100);
 //! assert_eq!(sim::run(&plan)?.samples.len(), 100);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
@@ -43,6 +43,6 @@ pub mod transport;
 pub mod wire;
 
 pub use adapter::Adapter;
-pub use config::{Config, LinkLayer, Profile};
+pub use config::{Config, Conformance, LinkLayer};
 pub use subnet::PORT_CAPABILITIES;
 pub use sync::laboratory;

@@ -5,7 +5,7 @@ use ironverbs_tests::{
     bed::Chaos,
     bystander::{Baseline, SOON},
     program::{self, Program, Scratch, connect},
-    workload::{self, Fate},
+    workload::{self, Signal},
 };
 use node::NodeOptions;
 use std::time::{Duration, Instant};
@@ -98,10 +98,10 @@ fn a_program_killed_while_it_sets_up_leaves_nothing() {
 /// Programs of all kinds and their supervisors; any of them may be killed at any moment.
 #[test]
 fn programs_killed_in_mixed_traffic_leave_a_node_as_it_was() {
-    workload::run(Fate::Killed, kills(80), false, env!("CARGO_BIN_EXE_torture"));
+    workload::run(Signal::Kill, kills(80), false, env!("CARGO_BIN_EXE_torture"));
 }
 
 #[test]
 fn programs_killed_in_mixed_traffic_on_infiniband_leave_a_node_as_it_was() {
-    workload::run(Fate::Killed, kills(80) / 4, true, env!("CARGO_BIN_EXE_torture"));
+    workload::run(Signal::Kill, kills(80) / 4, true, env!("CARGO_BIN_EXE_torture"));
 }

@@ -247,14 +247,14 @@ fn a_plan_befalls_the_frames_it_names_and_says_what_followed() {
          [[fault]]\ndo = \"stop\"\nfrom = 2\nnth = 1000\nfor_us = 2000\n",
     );
     let timeline = room.0.join("timeline.json").display().to_string();
-    let trial = turn.ironverbs(&["node", "faults"], &[&plan, "--timeline", &timeline]);
+    let faults = turn.ironverbs(&["node", "faults"], &[&plan, "--timeline", &timeline]);
     until("the plan is tried", || status(&turn).contains("wire captured"));
     Pair::perftest(&turn, "ib_write_bw", "iron1", "iron2", &["-n", "200", "-s", "65536", "-t", "1"]);
-    let said = trial.interrupt();
+    let said = faults.interrupt();
     let lines: Vec<&str> = said.lines().collect();
-    let told = |deed: &str| {
-        let of = |line: &&&str| line.split_whitespace().nth(1) == Some(deed);
-        (*lines.iter().find(of).unwrap_or_else(|| panic!("{deed} is not told of: {said}"))).to_owned()
+    let told = |kind: &str| {
+        let of = |line: &&&str| line.split_whitespace().nth(1) == Some(kind);
+        (*lines.iter().find(of).unwrap_or_else(|| panic!("{kind} is not told of: {said}"))).to_owned()
     };
     for lost in ["drop", "corrupt"] {
         let line = told(lost);
@@ -292,11 +292,11 @@ fn a_plan_befalls_the_frames_it_names_and_says_what_followed() {
 #[test]
 fn a_plan_whose_process_is_killed_holds_nobody_up() {
     let (turn, _room, plan) = planned("link-plan-dies", "[[fault]]\ndo = \"delay\"\nfor_us = 50\n");
-    let mut trial = turn.ironverbs(&["node", "faults"], &[&plan]);
+    let mut faults = turn.ironverbs(&["node", "faults"], &[&plan]);
     until("the plan is tried", || status(&turn).contains("wire captured"));
     let (server, client) =
         Pair::perftest_under_way(&turn, "ib_write_bw", "iron1", "iron2", &["-D", "4", "-s", "65536"]);
-    trial.kill();
+    faults.kill();
     until("the wire is free", || !status(&turn).contains("wire captured"));
     for program in [client, server] {
         program.finish();

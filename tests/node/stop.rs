@@ -6,7 +6,7 @@ use ironverbs_tests::{
     bed::Chaos,
     bystander::{Rounds, SOON, UNDISTURBED},
     program::{self, Program, Scratch, connect},
-    workload::{self, Fate},
+    workload::{self, Signal},
 };
 use node::{Node, NodeOptions};
 use std::time::{Duration, Instant};
@@ -118,10 +118,10 @@ fn either_side_stopped_where_copies_are_forbidden_holds_up_nobody_else() {
 /// Programs of all kinds and their supervisors: all run to completion.
 #[test]
 fn programs_stopped_in_mixed_traffic_go_on_and_hold_up_nobody_else() {
-    workload::run(Fate::Stopped, stops(60), false, env!("CARGO_BIN_EXE_torture"));
+    workload::run(Signal::Stop, stops(60), false, env!("CARGO_BIN_EXE_torture"));
 }
 
 #[test]
 fn programs_stopped_in_mixed_traffic_on_infiniband_go_on_and_hold_up_nobody_else() {
-    workload::run(Fate::Stopped, stops(60) / 4, true, env!("CARGO_BIN_EXE_torture"));
+    workload::run(Signal::Stop, stops(60) / 4, true, env!("CARGO_BIN_EXE_torture"));
 }

@@ -106,13 +106,13 @@ const KINDS: &[Kind] = &[
     },
 ];
 
-/// The fate of a program at a random instant.
+/// A signal to a program at a random instant.
 #[derive(Clone, Copy, PartialEq)]
-pub enum Fate {
+pub enum Signal {
     /// SIGKILL.
-    Killed,
+    Kill,
     /// SIGSTOP, and SIGCONT some milliseconds later.
-    Stopped,
+    Stop,
 }
 
 /// A server and its client.
@@ -330,12 +330,12 @@ fn files(node: &Node) -> Vec<String> {
     entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()
 }
 
-/// Applies `fate` to `count` programs of mixed traffic, and prints how that affected others. IRONVERBS_SEED
+/// Sends signals of a kind to `count` programs of mixed traffic, and prints how that affected others. IRONVERBS_SEED
 /// determines which programs and when; `torture` is the path of that program.
-pub fn run(fate: Fate, count: usize, infiniband: bool, torture: &str) {
+pub fn run(kind: Signal, count: usize, infiniband: bool, torture: &str) {
     let seed = crate::program::seed();
     println!("IRONVERBS_SEED={seed}");
-    let name = if fate == Fate::Killed { "KILL" } else { "STOP" };
+    let name = if kind == Signal::Kill { "KILL" } else { "STOP" };
     let node = Node::new(&format!("mixed-{name}"), VFS);
     let node = if infiniband { node.on_infiniband() } else { node };
     node.run(&["ibv_devinfo"]);
@@ -371,15 +371,15 @@ pub fn run(fate: Fate, count: usize, infiniband: bool, torture: &str) {
         met += 1;
         watched += usize::from(of.is_none());
         let when = format!("IRONVERBS_SEED={seed}, {met}: SIG{name} of {pid}");
-        match (fate, of) {
-            (Fate::Killed, of) => {
+        match (kind, of) {
+            (Signal::Kill, of) => {
                 traffic.unsupervised += usize::from(of.is_none());
                 took[1].push(bystander.one(&when));
                 if let Some((pair, side)) = of {
                     traffic.pairs[pair].killed = Some((side, Instant::now()));
                 }
             }
-            (Fate::Stopped, _) => {
+            (Signal::Stop, _) => {
                 let (round, locked_out) = bystander.beside(pid, &when);
                 took[1].push(round);
                 let longer = traffic.draw(LONG);

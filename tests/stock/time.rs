@@ -210,7 +210,7 @@ fn two_runs_print_the_same_on_one_processor_and_beside_others() {
 }
 
 /// A program of perftest measures what the simulation says while `plan` is applied to its frames. Returns the timeline.
-fn befallen(node: Node, plan: &str, tool: &str, options: &[&str]) -> String {
+fn hits(node: Node, plan: &str, tool: &str, options: &[&str]) -> String {
     let file = |name: &str| node.dir().with_extension(name);
     let (file, timeline) = (file("toml"), file("json"));
     fs::write(&file, plan).unwrap();
@@ -231,7 +231,7 @@ fn faults_cost_programs_what_they_cost_in_the_simulation() {
     let plan = "[[fault]]\ndo = \"drop\"\nopcode = \"RcWriteMiddle\"\nnth = 100\n
         [[fault]]\ndo = \"delay\"\nnth = 500\nfor_us = 20\n";
     let node = Node::new("timed-faults", 2);
-    let text = befallen(node, plan, "ib_write_bw", &["-s", "65536", "-n", "500"]);
+    let text = hits(node, plan, "ib_write_bw", &["-s", "65536", "-n", "500"]);
     assert!(text.contains("\"nak\":\"NAK (sequence)\""), "{}", &text[..text.len().min(400)]);
 }
 
@@ -239,7 +239,7 @@ fn faults_cost_programs_what_they_cost_in_the_simulation() {
 #[test]
 fn a_program_on_no_processor_costs_what_it_does_in_the_simulation() {
     let plan = "[[fault]]\ndo = \"sleep\"\nfrom = 1\nnth = 20\nfor_us = 200\n";
-    befallen(Node::new("timed-asleep", 2), plan, "ib_send_bw", &["-s", "64", "-n", "5000"]);
+    hits(Node::new("timed-asleep", 2), plan, "ib_send_bw", &["-s", "64", "-n", "5000"]);
 }
 
 #[test]

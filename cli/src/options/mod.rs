@@ -17,7 +17,7 @@ use clap_complete::Shell;
 
 pub use self::function::{Bringup, Functions, Vf};
 pub use self::machine::{Link, Linux, PlugAt, Serve};
-pub use self::node::{Adapter, Capture, Identity, NodeDir, NodeDirs, Output, Wanted, Watch, WireTrial};
+pub use self::node::{Adapter, Capture, Identity, NodeDir, NodeDirs, Output, Wanted, Watch, WireFaults};
 pub use self::sim::{Pattern, Reaction, Sim, SimLook, SimNetwork, SimPlan};
 pub use self::time::{ClockKind, Time, TimeRules};
 use crate::say::say;

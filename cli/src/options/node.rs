@@ -31,7 +31,7 @@ pub enum Adapter {
     Capture(Capture),
     /// Apply faults to the frames on an adapter's wire, as long as this runs
     #[command(alias = "faults")]
-    Fault(WireTrial),
+    Fault(WireFaults),
     /// Delete an adapter
     #[command(aliases = ["reset", "rm"])]
     Delete(Delete),
@@ -109,7 +109,7 @@ pub struct Capture {
 }
 
 #[derive(Args)]
-pub struct WireTrial {
+pub struct WireFaults {
     #[command(flatten)]
     pub node: NodeDir,
     /// Write the faults, the frames that they hit, their consequences, and all frames, as JSON

@@ -3,7 +3,7 @@
 use clap::{Args, Subcommand, ValueEnum};
 use devmodel::{
     LinkLayer,
-    engine::timing::{BUILT_IN, Profile, ProfileError},
+    engine::timing::{BUILT_IN, ProfileError, TimingProfile},
 };
 use std::path::PathBuf;
 
@@ -51,22 +51,22 @@ pub enum Sim {
 pub struct SimProfile {
     #[arg(id = "profile", long = "profile", value_name = "NAME or FILE",
         help = format!("Card, slot, wire and hosts: a file, or one of {} [default: {}; on InfiniBand {}]", BUILT_IN.join(", "),
-            Profile::usual(LinkLayer::Ethernet), Profile::usual(LinkLayer::Infiniband)))]
+            TimingProfile::usual(LinkLayer::Ethernet), TimingProfile::usual(LinkLayer::Infiniband)))]
     name: Option<String>,
 }
 
 impl SimProfile {
     /// The profile's name or file; by default that for ports with `link_layer`.
     pub fn name(&self, link_layer: LinkLayer) -> &str {
-        self.name.as_deref().unwrap_or(Profile::usual(link_layer))
+        self.name.as_deref().unwrap_or(TimingProfile::usual(link_layer))
     }
 
     /// Loads the profile.
     ///
     /// # Errors
     /// It does not exist, or a line of it is invalid.
-    pub fn load(&self) -> Result<Profile, ProfileError> {
-        Profile::load(self.name(LinkLayer::Ethernet))
+    pub fn load(&self) -> Result<TimingProfile, ProfileError> {
+        TimingProfile::load(self.name(LinkLayer::Ethernet))
     }
 }
 
@@ -87,13 +87,13 @@ pub struct SimLook {
     #[arg(long, value_name = "FILE", conflicts_with = "all")]
     pub pcap: Option<PathBuf>,
     #[command(flatten)]
-    pub trial: Trial,
+    pub faults: Faults,
 }
 
 /// Faults and their results.
 #[derive(Args)]
-#[group(id = "trial")]
-pub struct Trial {
+#[group(id = "faults")]
+pub struct Faults {
     /// Apply faults to frames, as this plan specifies (TOML)
     #[arg(long, alias = "faults", value_name = "FILE")]
     pub fault: Option<PathBuf>,

@@ -3,12 +3,12 @@
 use super::perfetto;
 use crate::{
     adapter::counted,
+    faults,
     options::SimLook,
     say::{say, say_line},
-    trial,
 };
 use devmodel::LinkLayer;
-use devmodel::engine::faults::Found;
+use devmodel::engine::faults::FaultReport;
 use devmodel::engine::sim::{self, Figures, Measure, Plan, Report, Watch};
 use devmodel::engine::{Ps, Station, spans::Span};
 use devmodel::wire::Capture;
@@ -31,8 +31,8 @@ pub fn run(plan: &Plan, look: &SimLook) -> Result<Report, Box<dyn Error>> {
     }
     let timeline = look.waterfall.is_some() || look.trace.is_some();
     let plan_of_faults =
-        trial::wanted(look.trial.fault.as_deref(), look.trial.timeline.as_deref(), plan.seed)?;
-    let mut found = Found::default();
+        faults::wanted(look.faults.fault.as_deref(), look.faults.timeline.as_deref(), plan.seed)?;
+    let mut found = FaultReport::default();
     let faults = plan_of_faults.clone().map(|plan| (plan, &mut found));
     let run = match &look.pcap {
         None => sim::watch(plan, Watch { timeline, faults, ..Watch::default() }).map_err(Into::into),
@@ -40,10 +40,10 @@ pub fn run(plan: &Plan, look: &SimLook) -> Result<Report, Box<dyn Error>> {
     };
     if let Some(plan) = plan_of_faults {
         // A run that the faults have aborted still has a timeline to show.
-        if look.trial.fault.is_some() {
-            say!("{}", trial::table(&plan, &found));
+        if look.faults.fault.is_some() {
+            say!("{}", faults::table(&plan, &found));
         }
-        trial::finish(&plan, &found, look.trial.timeline.as_deref())?;
+        faults::finish(&plan, &found, look.faults.timeline.as_deref())?;
     }
     run
 }

@@ -14,7 +14,7 @@ use std::process::ExitCode;
 use crate::options::{Sim, SimPlan};
 use crate::say::{fail, say, say_line};
 use devmodel::engine::sim::{Bandwidth, Figures, Latency, Measure, Operation, Plan, Report, rows};
-use devmodel::engine::timing::Profile;
+use devmodel::engine::timing::TimingProfile;
 
 pub fn sim(options: &Sim) -> ExitCode {
     let (operation, measure, options) = match options {
@@ -129,8 +129,8 @@ fn print_bandwidth(report: &Report, b: &Bandwidth, gbits: bool) {
 /// The table of docs/time.md.
 fn calibrate(profiles: Option<&Path>) -> ExitCode {
     let load = |name: &str| match profiles {
-        Some(folder) => Profile::load(&folder.join(format!("{name}.toml")).display().to_string()),
-        None => Profile::load(name),
+        Some(folder) => TimingProfile::load(&folder.join(format!("{name}.toml")).display().to_string()),
+        None => TimingProfile::load(name),
     };
     let rows = match rows::all(load) {
         Ok(rows) => rows,

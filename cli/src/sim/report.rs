@@ -8,7 +8,7 @@ use devmodel::engine::{
     Ps, Station,
     sim::{self, Figures, Measure, Operation, Plan, Report, Watch, rows},
     spans::{Part, Span, Unit},
-    timing::Profile,
+    timing::TimingProfile,
 };
 use plotters::prelude::*;
 use std::{fmt::Write as _, fs, path::Path};
@@ -36,12 +36,12 @@ const TAKEN_APART: [(Operation, &str, u32); 5] = [
 ];
 
 /// Writes the page of `profile` to `path`. `command` is the command line that makes it.
-pub fn write(profile: &Profile, command: &str, path: &Path) -> Result<(), Failed> {
+pub fn write(profile: &TimingProfile, command: &str, path: &Path) -> Result<(), Failed> {
     let page = page(profile, command)?;
     fs::write(path, page).map_err(|e| format!("cannot write {}: {e}", path.display()).into())
 }
 
-fn page(profile: &Profile, command: &str) -> Result<String, Failed> {
+fn page(profile: &TimingProfile, command: &str) -> Result<String, Failed> {
     let mut page = String::from(HEAD);
     writeln!(
         page,
@@ -64,7 +64,7 @@ fn page(profile: &Profile, command: &str) -> Result<String, Failed> {
     Ok(page)
 }
 
-fn plan(profile: &Profile, operation: Operation, measure: Measure, bytes: u32) -> Plan {
+fn plan(profile: &TimingProfile, operation: Operation, measure: Measure, bytes: u32) -> Plan {
     let mut plan = Plan::new(operation, measure, profile.clone());
     plan.bytes = bytes;
     plan.iters = if measure == Measure::Latency { LATENCIES } else { MESSAGES };
@@ -74,7 +74,7 @@ fn plan(profile: &Profile, operation: Operation, measure: Measure, bytes: u32) -
 /// A curve for each operation, over message sizes that are powers of two.
 fn curves(
     title: &str,
-    profile: &Profile,
+    profile: &TimingProfile,
     measure: Measure,
     powers: std::ops::RangeInclusive<u32>,
 ) -> Result<String, Failed> {
@@ -154,7 +154,7 @@ fn color(unit: Unit) -> RGBColor {
 }
 
 /// Breaks down messages with the median latency: draws a bar of spans for each, and lists the sums of their parts.
-fn taken_apart(profile: &Profile) -> Result<String, Failed> {
+fn taken_apart(profile: &TimingProfile) -> Result<String, Failed> {
     let mut page = String::from("<h2>Where the time goes</h2>\n<p>");
     let mut units: Vec<Unit> = Vec::new();
     let mut bars = String::new();
@@ -244,7 +244,7 @@ fn parts(spans: &[Span]) -> Result<String, Failed> {
 }
 
 /// The load of units, for long and for short messages.
-fn loads(profile: &Profile) -> Result<String, Failed> {
+fn loads(profile: &TimingProfile) -> Result<String, Failed> {
     let mut page = String::from("<h2>How busy units are</h2>\n<div class=columns>\n");
     for (operation, what, bytes) in [
         (Operation::Write, "WRITEs of 64 KiB", 65536),
@@ -274,7 +274,7 @@ fn load(what: &str, report: &Report) -> Result<String, Failed> {
 
 /// Lists published measurements, if the profile is of a card that has some.
 fn published(profile: &str) -> Result<String, Failed> {
-    let rows = rows::all(Profile::load)?;
+    let rows = rows::all(TimingProfile::load)?;
     let mut table = String::from(
         "<h2>Beside what was measured on cards</h2>\n\
          <table><tr><th>figure<th>published<th>model<th>off by\n",

@@ -6,7 +6,7 @@ use devmodel::engine::{
     network::Topology,
     scenario::{Flow, Scenario, permutation},
     sim::{self, Measure, Operation, Plan},
-    timing::{Profile, Rate},
+    timing::{Rate, TimingProfile},
 };
 use std::{fs, time::Instant};
 
@@ -27,7 +27,7 @@ pub fn speed() -> Result<(), Failed> {
         "M packets/s",
         "MiB"
     );
-    let profile = Profile::load("direct-x16")?;
+    let profile = TimingProfile::load("direct-x16")?;
     for (what, bytes, iters) in
         [("a pair, WRITEs of 64 KiB", 65536, 50_000), ("a pair, WRITEs of 2 B", 2, 400_000)]
     {

@@ -8,7 +8,7 @@ use super::{
     refusal::{Done, Refused, Syndrome},
 };
 use crate::{
-    mlx5::{drained, flush, work::Work},
+    mlx5::{drained, flush, work::QpStage},
     state::{PdRow, QpFlags, QpRow},
 };
 use hwspec::{
@@ -90,7 +90,7 @@ pub(super) fn transition(call: &mut Call<'_, '_, '_>) -> Done {
     row.set(QpFlags::DRAINING, op == Opcode::Rts2sqdQp);
     *call.row_mut::<QpRow>(index)? = row;
     if op == Opcode::Rts2sqdQp {
-        Work::on(call.func, call.step, index, drained);
+        QpStage::on(call.func, call.step, index, drained);
     }
     if next == QpState::Rts {
         // Requests may have been posted earlier.
@@ -102,7 +102,7 @@ pub(super) fn transition(call: &mut Call<'_, '_, '_>) -> Done {
 /// Moves the QP to ERR, from any state. All posted work requests complete with a flush error.
 pub(super) fn to_error(call: &mut Call<'_, '_, '_>) -> Done {
     let index = call.named::<QpRow>()?;
-    Work::on(call.func, call.step, index, flush::enter_error).ok_or(Refused(Syndrome::NoSuchQp))?;
+    QpStage::on(call.func, call.step, index, flush::enter_error).ok_or(Refused(Syndrome::NoSuchQp))?;
     Ok(())
 }
 

@@ -2,11 +2,15 @@
 
 use super::{sched::Ps, timing::Dice};
 
-/// State of an entry: never used, in host memory, or cached in the slot with this number minus `SLOTS`.
-type Place = u32;
-const NEW: Place = 0;
-const AWAY: Place = 1;
-const SLOTS: Place = 2;
+/// State of an entry.
+#[derive(Clone, Copy, Default)]
+enum Entry {
+    #[default]
+    NeverUsed,
+    InHostMemory,
+    /// Cached in the slot with this number.
+    Cached(u32),
+}
 
 /// A cached entry: owner, number, and the time from which it is available.
 struct Slot {
@@ -15,20 +19,25 @@ struct Slot {
     from: Ps,
 }
 
-/// A cache of entries, each identified by function and number. Eviction is random, so that the miss rate rises steadily with
-/// the number of entries.
+/// A cache of contexts, keys or translations, each identified by function and number. Eviction is random, so that the miss rate rises
+/// steadily with the number of entries.
 pub(crate) struct Cache {
     slots: Vec<Slot>,
     /// State of all entries ever used, by function and number. A new entry was just set up, and is therefore cached.
-    places: Vec<Vec<Place>>,
-    most: usize,
+    entries: Vec<Vec<Entry>>,
+    capacity: usize,
     dice: Dice,
 }
 
 impl Cache {
-    /// A cache of `most` entries.
-    pub(crate) fn new(most: u32) -> Self {
-        Self { slots: Vec::new(), places: Vec::new(), most: most.max(1) as usize, dice: Dice::new(1) }
+    /// A cache of `capacity` entries.
+    pub(crate) fn new(capacity: u32) -> Self {
+        Self {
+            slots: Vec::new(),
+            entries: Vec::new(),
+            capacity: capacity.max(1) as usize,
+            dice: Dice::new(1),
+        }
     }
 
     /// Looks up entry `number` of function `fid` at `now`; reading it from host memory takes `trip`. Returns the time at which
@@ -36,42 +45,42 @@ impl Cache {
     /// would overtake one another.
     #[inline]
     pub(crate) fn get(&mut self, fid: u8, number: u32, now: Ps, trip: Ps) -> (Ps, bool) {
-        match self.places.get(usize::from(fid)).and_then(|places| places.get(number as usize)) {
-            None | Some(&NEW) => (self.place(fid, number, now), false),
-            Some(&AWAY) => (self.place(fid, number, now + trip), true),
-            Some(place) => (now.max(self.slots[(place - SLOTS) as usize].from), false),
+        match self.entries.get(usize::from(fid)).and_then(|entries| entries.get(number as usize)) {
+            None | Some(Entry::NeverUsed) => (self.insert(fid, number, now), false),
+            Some(Entry::InHostMemory) => (self.insert(fid, number, now + trip), true),
+            Some(Entry::Cached(slot)) => (now.max(self.slots[*slot as usize].from), false),
         }
     }
 
     /// Caches an entry that is available from `from` on, evicting another if there is no room.
     #[cold]
-    fn place(&mut self, fid: u8, number: u32, from: Ps) -> Ps {
-        let slot = match self.slots.len() < self.most {
+    fn insert(&mut self, fid: u8, number: u32, from: Ps) -> Ps {
+        let slot = match self.slots.len() < self.capacity {
             true => self.slots.len(),
-            false => (self.dice.throw() * self.most as f64) as usize,
+            false => (self.dice.throw() * self.capacity as f64) as usize,
         };
-        *self.place_of(fid, number) = slot as Place + SLOTS;
-        let thing = Slot { fid, number, from };
+        *self.entry(fid, number) = Entry::Cached(slot as u32);
+        let new = Slot { fid, number, from };
         match self.slots.get_mut(slot) {
-            Some(place) => {
-                let other = std::mem::replace(place, thing);
-                *self.place_of(other.fid, other.number) = AWAY;
+            Some(slot) => {
+                let evicted = std::mem::replace(slot, new);
+                *self.entry(evicted.fid, evicted.number) = Entry::InHostMemory;
             }
-            None => self.slots.push(thing),
+            None => self.slots.push(new),
         }
         from
     }
 
-    fn place_of(&mut self, fid: u8, number: u32) -> &mut Place {
+    fn entry(&mut self, fid: u8, number: u32) -> &mut Entry {
         let (fid, number) = (usize::from(fid), number as usize);
-        if self.places.len() <= fid {
-            self.places.resize(fid + 1, Vec::new());
+        if self.entries.len() <= fid {
+            self.entries.resize(fid + 1, Vec::new());
         }
-        let places = &mut self.places[fid];
-        if places.len() <= number {
-            places.resize((number + 1).next_power_of_two(), NEW);
+        let entries = &mut self.entries[fid];
+        if entries.len() <= number {
+            entries.resize((number + 1).next_power_of_two(), Entry::NeverUsed);
         }
-        &mut places[number]
+        &mut entries[number]
     }
 }
 
@@ -79,23 +88,23 @@ impl Cache {
 mod tests {
     use super::*;
 
-    /// Miss rate of cyclic accesses to `things` entries.
-    fn missed(most: u32, things: u32) -> f64 {
-        let mut all = Cache::new(most);
-        (0..things).for_each(|n| assert_eq!(all.get(1, n, 0, 5), (0, false), "a new one is at hand"));
-        let misses = (0..20 * things).filter(|n| all.get(1, n % things, 100, 5).1).count();
-        misses as f64 / f64::from(20 * things)
+    /// Miss rate of cyclic accesses to `entries` entries.
+    fn miss_rate(capacity: u32, entries: u32) -> f64 {
+        let mut cache = Cache::new(capacity);
+        (0..entries).for_each(|n| assert_eq!(cache.get(1, n, 0, 5), (0, false), "a new entry is cached"));
+        let misses = (0..20 * entries).filter(|n| cache.get(1, n % entries, 100, 5).1).count();
+        misses as f64 / f64::from(20 * entries)
     }
 
     #[test]
-    fn as_many_as_there_is_room_for_are_never_missed_and_more_are_by_and_by() {
-        assert_eq!(missed(100, 100), 0.0);
-        let shares = [110, 150, 300, 1000].map(|things| missed(100, things));
-        assert!(shares.is_sorted() && shares[0] > 0.02 && shares[0] < 0.3 && shares[3] > 0.85, "{shares:?}");
+    fn entries_within_the_capacity_are_never_missed_and_the_miss_rate_rises_beyond_it() {
+        assert_eq!(miss_rate(100, 100), 0.0);
+        let rates = [110, 150, 300, 1000].map(|entries| miss_rate(100, entries));
+        assert!(rates.is_sorted() && rates[0] > 0.02 && rates[0] < 0.3 && rates[3] > 0.85, "{rates:?}");
     }
 
     #[test]
-    fn what_comes_while_a_thing_is_read_waits_for_it() {
+    fn a_packet_that_needs_an_entry_being_read_waits_for_it() {
         let mut one = Cache::new(1);
         one.get(1, 7, 0, 5);
         one.get(1, 8, 0, 5);
@@ -105,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn things_of_several_functions_share_the_room() {
+    fn entries_of_several_functions_share_the_capacity() {
         let mut one = Cache::new(1);
         one.get(1, 7, 0, 5);
         one.get(2, 7, 0, 5);

@@ -4,7 +4,7 @@ use super::{
     cache::Cache,
     sched::Ps,
     spans::{Cause, Part, Spans, Unit},
-    timing::Profile,
+    timing::TimingProfile,
 };
 use crate::{named::named, region::Lookup};
 use std::collections::HashMap;
@@ -14,7 +14,7 @@ const PER_LINE: u32 = 8;
 
 /// The units of a card, shared by all of its functions.
 pub(crate) struct Units {
-    profile: Profile,
+    profile: TimingProfile,
     /// The number of the card.
     here: usize,
     reader: Reader,
@@ -52,7 +52,7 @@ impl Loads {
 
     /// Adds a read of an entry that was not cached.
     #[inline]
-    fn missed(&mut self, p: &Profile, station: Station, missed: bool) {
+    fn missed(&mut self, p: &TimingProfile, station: Station, missed: bool) {
         if missed {
             self.add(station, p.read_trip(), 0);
         }
@@ -152,7 +152,7 @@ pub(crate) struct Piece {
 
 impl Units {
     /// The idle units of card `here` with profile `p`.
-    pub(crate) fn new(p: &Profile, here: usize) -> Self {
+    pub(crate) fn new(p: &TimingProfile, here: usize) -> Self {
         Self {
             profile: p.clone(),
             here,
@@ -365,7 +365,7 @@ struct Read {
 }
 
 impl Reader {
-    fn read(&mut self, p: &Profile, at: Ps, out: &Outgoing) -> Read {
+    fn read(&mut self, p: &TimingProfile, at: Ps, out: &Outgoing) -> Read {
         let first = at + p.read_trip();
         let begun =
             out.piece.filter(|piece| !piece.begins).and_then(|piece| self.begun.get(&piece.flow).copied());
@@ -383,7 +383,7 @@ impl Reader {
 }
 
 /// Time to read `len` bytes of a message after its first `behind` bytes, if nothing else is read.
-fn pace(p: &Profile, len: u64, behind: u64) -> Ps {
+fn pace(p: &TimingProfile, len: u64, behind: u64) -> Ps {
     let (chunk, mut took, mut read) = (u64::from(p.card.chunk), 0, 0);
     let bound = p.slot.time(chunk);
     while read < len {
@@ -401,8 +401,8 @@ fn pace(p: &Profile, len: u64, behind: u64) -> Ps {
 mod tests {
     use super::*;
 
-    fn profile() -> Profile {
-        Profile::load("direct-x16").unwrap()
+    fn profile() -> TimingProfile {
+        TimingProfile::load("direct-x16").unwrap()
     }
 
     /// Sends a packet at time 0; returns the time at which its last bit has left.

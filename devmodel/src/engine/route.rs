@@ -15,7 +15,9 @@ use crate::{
         Frame, Payload, rates,
         step::{Outbox, singly},
     },
-    region::{Func, GROUP_ADDRESSES, GROUP_STRANGERS, Left, Outlet, OutletRing, SlotPayload, Sync, WireRing},
+    region::{
+        Func, GROUP_ADDRESSES, GROUP_STRANGERS, Origin, Outlet, OutletRing, SlotPayload, Sync, WireRing,
+    },
     wire::Verdict,
 };
 use hwspec::wire::{
@@ -40,7 +42,7 @@ pub(super) struct At<'a> {
 /// Frames passed directly from one function to the next without using the ring, because one runner works on both. The receiver
 /// was locked before the sender was unlocked, so no other party can come in between.
 #[derive(Default)]
-pub(super) struct Hand {
+pub(super) struct InlineFrames {
     pub(super) frames: Outbox,
     pub(super) staged: Vec<u8>,
     pub(super) from: u8,
@@ -49,7 +51,7 @@ pub(super) struct Hand {
     pub(super) committed: usize,
 }
 
-impl Hand {
+impl InlineFrames {
     /// Drops all frames.
     #[inline]
     pub(super) fn forget(&mut self) {
@@ -81,7 +83,7 @@ impl At<'_> {
     /// the two.
     #[inline]
     fn may_run(&mut self, from: Option<u8>, to: u8) -> bool {
-        from.is_none_or(|from| self.host.uses(Rid(from))) || self.host.uses(Rid(to))
+        from.is_none_or(|from| self.host.serves(Rid(from))) || self.host.serves(Rid(to))
     }
 
     /// Puts a frame into the ring of `to`. Returns false, and counts it, if the ring is full.
@@ -111,9 +113,9 @@ impl At<'_> {
     }
 
     /// Copies a frame on the wire to the capture. Returns true if it was diverted, so that the capture's consumer forwards it.
-    fn capture(&mut self, left: Left, whole: &[u8]) -> bool {
+    fn capture(&mut self, origin: Origin, whole: &[u8]) -> bool {
         let ring = OutletRing::of(self.adapter.region(), Outlet::Capture);
-        let (pushed, diverted) = ring.offer(self.host, left, whole);
+        let (pushed, diverted) = ring.offer(self.host, origin, whole);
         if pushed {
             self.host.outlet_waits(Outlet::Capture);
         }
@@ -149,8 +151,8 @@ impl Runner {
         if self.buffers.out.is_empty() {
             self.buffers.delivered();
         } else if let Some(to) = self.addressee(at.adapter) {
-            if direct && to != fid && self.tended != Some(to) && !at.host.is_tended(Rid(to)) {
-                let handed = self.hand_over(at, fid, to);
+            if direct && to != fid && self.polled != Some(to) && !at.host.is_polled(Rid(to)) {
+                let handed = self.deliver_inline(at, fid, to);
                 if handed.is_some() {
                     return handed;
                 }
@@ -184,9 +186,9 @@ impl Runner {
     /// has checked that `to` is a different function without a poller. Returns `None` if the frames must go through the ring,
     /// because other frames wait there or another party keeps or holds `to`.
     #[inline(never)]
-    fn hand_over<'r>(&mut self, at: &mut At<'r>, from: u8, to: u8) -> Option<Func<'r>> {
+    fn deliver_inline<'r>(&mut self, at: &mut At<'r>, from: u8, to: u8) -> Option<Func<'r>> {
         let region = at.adapter.region();
-        if at.host.keeper(Rid(to)).is_some() || WireRing::of(region, to).waits() {
+        if at.host.exclusive_runner(Rid(to)).is_some() || WireRing::of(region, to).waits() {
             return None;
         }
         if !at.may_run(Some(from), to) {
@@ -196,10 +198,10 @@ impl Runner {
         if self.buffers.out.iter().any(is_by_reference) {
             region.note_sender(to, from);
         }
-        std::mem::swap(&mut self.hand.frames, &mut self.buffers.out);
-        std::mem::swap(&mut self.hand.staged, &mut self.buffers.staged);
-        (self.hand.from, self.hand.next, self.hand.committed) = (from, 0, 0);
-        for frame in self.hand.frames.iter() {
+        std::mem::swap(&mut self.inline.frames, &mut self.buffers.out);
+        std::mem::swap(&mut self.inline.staged, &mut self.buffers.staged);
+        (self.inline.from, self.inline.next, self.inline.committed) = (from, 0, 0);
+        for frame in self.inline.frames.iter() {
             trace(&mut self.trace, at.now, from, Traced::Frame(frame.head(), frame.payload.len()));
         }
         self.buffers.delivered();
@@ -208,9 +210,11 @@ impl Runner {
 
     /// Puts the remaining inline frames for `fid`, which is still locked, into its ring: another party must take them.
     #[cold]
-    pub(super) fn lay_down(&mut self, at: &mut At<'_>, fid: u8) {
-        let hand = std::mem::take(&mut self.hand);
-        singly(&hand.frames[hand.next..], |frame| self.enter(at, fid, hand.from, frame, &hand.staged));
+    pub(super) fn requeue_inline(&mut self, at: &mut At<'_>, fid: u8) {
+        let inline = std::mem::take(&mut self.inline);
+        singly(&inline.frames[inline.next..], |frame| {
+            self.enter(at, fid, inline.from, frame, &inline.staged)
+        });
     }
 
     /// Delivers the frames of a step to `to`, their only destination as found by [`addressee`](Self::addressee).
@@ -286,8 +290,8 @@ impl Runner {
             match to {
                 Some(to) => self.enter(at, to, from, &one, staged),
                 None => self.with_whole(at, from, &one, staged, |runner, at, whole| {
-                    let left = Left { from: Some(from), now: at.now };
-                    runner.leave(at, left, whole);
+                    let origin = Origin { from: Some(from), now: at.now };
+                    runner.leave(at, origin, whole);
                 }),
             }
         }
@@ -360,31 +364,31 @@ impl Runner {
     #[inline(always)]
     fn arrived(&mut self, at: &mut At<'_>, from: Option<u8>, to: u8) {
         step(Site::Arrived);
-        // The frame is stored before `is_tended` is read: a poller that stops first waits until all earlier stores of other
+        // The frame is stored before `is_polled` is read: a poller that stops first waits until all earlier stores of other
         // parties are visible, and then looks once more.
-        if at.host.is_tended(Rid(to)) {
-            self.tended = Some(to);
+        if at.host.is_polled(Rid(to)) {
+            self.polled = Some(to);
         } else {
-            self.arrived_untended(at, from, to);
+            self.arrived_unpolled(at, from, to);
         }
     }
 
     /// [`arrived`](Self::arrived) for a function without a poller.
     #[inline(never)]
-    fn arrived_untended(&mut self, at: &mut At<'_>, from: Option<u8>, to: u8) {
-        self.tended = None;
+    fn arrived_unpolled(&mut self, at: &mut At<'_>, from: Option<u8>, to: u8) {
+        self.polled = None;
         step(Site::Arrived);
         // The frame must also be stored before the lock of `to` is read.
         fence(SeqCst);
-        if at.may_run(from, to) || !at.host.leave_to_users(Rid(to)) {
+        if at.may_run(from, to) || !at.host.wake_users(Rid(to)) {
             self.due |= 1 << to;
         }
     }
 
     /// Sends a whole frame of `from` over the wire, past its observers.
     fn transmit(&mut self, at: &mut At<'_>, from: u8, whole: &mut Vec<u8>) {
-        let left = Left { from: Some(from), now: at.now };
-        if at.capture(left, whole) {
+        let origin = Origin { from: Some(from), now: at.now };
+        if at.capture(origin, whole) {
             return;
         }
         let mut more = Vec::new();
@@ -398,40 +402,40 @@ impl Runner {
             Verdict::Duplicate => 2,
         };
         for _ in 0..times {
-            self.carry(at, left, whole);
+            self.carry(at, origin, whole);
         }
         for frame in more {
-            self.carry(at, left, &frame);
+            self.carry(at, origin, &frame);
         }
     }
 
     /// Receives a whole frame from outside.
-    pub(super) fn come_in(&mut self, at: &mut At<'_>, whole: &[u8]) {
-        let left = Left { from: None, now: at.now };
-        if !at.capture(left, whole) {
-            self.carry(at, left, whole);
+    pub(super) fn receive_external(&mut self, at: &mut At<'_>, whole: &[u8]) {
+        let origin = Origin { from: None, now: at.now };
+        if !at.capture(origin, whole) {
+            self.carry(at, origin, whole);
         }
     }
 
     /// Delivers a whole frame to its destinations. A frame from outside is not sent back there.
-    pub(super) fn carry(&mut self, at: &mut At<'_>, left: Left, whole: &[u8]) {
-        for (to, tags) in self.switch.ways(at.adapter, left.from, whole) {
+    pub(super) fn carry(&mut self, at: &mut At<'_>, origin: Origin, whole: &[u8]) {
+        for (to, tags) in self.switch.ways(at.adapter, origin.from, whole) {
             let changed = (!tags.is_none()).then(|| tags.changed(whole));
             let whole = changed.as_deref().unwrap_or(whole);
             match to {
-                Some(to) if at.push_whole(to, whole) => self.arrived(at, left.from, to),
+                Some(to) if at.push_whole(to, whole) => self.arrived(at, origin.from, to),
                 Some(_) => {}
-                None => self.leave(at, left, whole),
+                None => self.leave(at, origin, whole),
             }
         }
     }
 
     /// Sends a whole frame out of the adapter.
-    fn leave(&mut self, at: &mut At<'_>, left: Left, whole: &[u8]) {
+    fn leave(&mut self, at: &mut At<'_>, origin: Origin, whole: &[u8]) {
         if self.link.as_mut().is_some_and(|link| link.leave(whole)) {
             return;
         }
-        if OutletRing::of(at.adapter.region(), Outlet::Uplink).push(at.host, left, whole) {
+        if OutletRing::of(at.adapter.region(), Outlet::Uplink).push(at.host, origin, whole) {
             at.host.outlet_waits(Outlet::Uplink);
         }
     }

@@ -7,13 +7,13 @@
 use super::{
     dispatch::dispatch,
     eswitch::Switch,
-    route::{At, Hand, payload_of},
+    route::{At, InlineFrames, payload_of},
 };
 use crate::{
     Adapter, Config, LinkLayer, cmd,
     host::{Host, Party, Rid},
-    mlx5::{Job, Step, arrive_in_hand, arrive_in_train, step::Buffers},
-    region::{Func, FunctionSet, Left, Patience, READY_SQ, Sync, WireRing, purge_frames},
+    mlx5::{Job, Step, arrive_in_train, arrive_inline, step::Buffers},
+    region::{Func, FunctionSet, Origin, Patience, READY_SQ, Sync, WireRing, purge_frames},
     wire::Link,
 };
 use std::sync::atomic::{Ordering::SeqCst, fence};
@@ -31,11 +31,11 @@ pub struct Runner {
     pub(super) link: Option<Box<dyn Link>>,
     pub(super) trace: Option<Trace>,
     pub(super) sealed: Vec<u8>,
-    pub(super) hand: Hand,
+    pub(super) inline: InlineFrames,
     /// A copy of the e-switch's settings, used if its manager has made any.
     pub(super) switch: Switch,
     /// The polled function that frames were last left to: further frames go into its ring without asking the host first.
-    pub(super) tended: Option<u8>,
+    pub(super) polled: Option<u8>,
 }
 
 /// An event of a run, for observers. Events describe a run completely: equal traces are equal runs.
@@ -175,8 +175,8 @@ impl Runner {
         fence(SeqCst);
         for fid in at.adapter.functions().filter(|fid| functions & 1 << fid != 0) {
             let rid = Rid(fid);
-            let mine = self.defers || at.host.uses(rid);
-            if at.adapter.has_work(fid, at.now) && (mine || !at.host.leave_to_users(rid)) {
+            let mine = self.defers || at.host.serves(rid);
+            if at.adapter.has_work(fid, at.now) && (mine || !at.host.wake_users(rid)) {
                 self.due |= 1 << fid;
             }
         }
@@ -196,7 +196,7 @@ impl Runner {
         frames: impl Iterator<Item = &'f [u8]>,
     ) {
         let at = &mut At { adapter, host, now };
-        frames.for_each(|frame| self.come_in(at, frame));
+        frames.for_each(|frame| self.receive_external(at, frame));
         self.run_due(at);
     }
 
@@ -210,7 +210,7 @@ impl Runner {
         frames: impl Iterator<Item = (Option<u8>, &'f [u8])>,
     ) {
         let at = &mut At { adapter, host, now };
-        frames.for_each(|(from, frame)| self.carry(at, Left { from, now }, frame));
+        frames.for_each(|(from, frame)| self.carry(at, Origin { from, now }, frame));
         self.run_due(at);
     }
 
@@ -241,8 +241,8 @@ impl Runner {
     /// holder will see the work.
     #[inline]
     fn work(&mut self, at: &mut At<'_>, fid: u8) {
-        if let Some(keeper) = at.host.keeper(Rid(fid)) {
-            return at.host.wake(keeper);
+        if let Some(other) = at.host.exclusive_runner(Rid(fid)) {
+            return at.host.wake(other);
         }
         match Func::lock_own(at.adapter.region(), fid, at.host) {
             Some(func) => self.work_on(at, func, None),
@@ -263,7 +263,7 @@ impl Runner {
     #[inline(always)]
     fn work_on(&mut self, at: &mut At<'_>, func: Func<'_>, first: Option<&Job>) {
         // A stage that panicked may have left frames.
-        self.hand.forget();
+        self.inline.forget();
         let (fid, mut handed) = (func.fid(), None);
         let hands = if self.defers { 0 } else { HANDS };
         let (waits, outcome) = self.turn(at, func, first, (hands, &mut handed));
@@ -289,9 +289,9 @@ impl Runner {
                 (false, Outcome::Idle) => {}
                 (true, Outcome::Idle) if handed.is_some() => self.due |= 1 << fid,
                 (true, Outcome::Idle) => {
-                    let keeper = if wait { None } else { at.host.keeper(Rid(fid)) };
-                    if let Some(keeper) = keeper {
-                        return at.host.wake(keeper);
+                    let other = if wait { None } else { at.host.exclusive_runner(Rid(fid)) };
+                    if let Some(other) = other {
+                        return at.host.wake(other);
                     }
                     let region = at.adapter.region();
                     let func = match wait {
@@ -323,10 +323,10 @@ impl Runner {
         let fid = func.fid();
         let outcome = self.locked(at, &mut func, first);
         if matches!(outcome, Outcome::Blocked(_)) {
-            self.lay_down(at, fid);
+            self.requeue_inline(at, fid);
         }
         *handed = self.deliver(at, &mut func, hands > 0);
-        if at.host.tends(Rid(fid)) {
+        if at.host.polls_itself(Rid(fid)) {
             // We poll this function, and find frames missed now later.
             func.unlock();
             (WireRing::of(at.adapter.region(), fid).waits(), outcome)
@@ -342,23 +342,23 @@ impl Runner {
         let link = self.link.is_some();
         let config = adapter.config();
         let bound = if self.defers { 1 } else { config.budget };
-        let Self { buffers, hand, trace: watch, .. } = self;
+        let Self { buffers, inline, trace: watch, .. } = self;
         let mut step = Step::new(at.host, now, (adapter.region(), config), buffers);
         step.trains = watch.is_none() && !link && !config.sealed && config.link_layer == LinkLayer::Ethernet;
         // Starting point, also after a rollback: with `first`, unless that was committed.
         let (mut first, mut kept, mut budget) = (first, first, bound);
         loop {
-            let in_hand = hand.next < hand.frames.len();
+            let is_inline = inline.next < inline.frames.len();
             // The job stays where it was built: copying it immediately would stall until its fields have been stored.
-            let found = if in_hand || kept.is_some() { None } else { next(func, now, config) };
+            let found = if is_inline || kept.is_some() { None } else { next(func, now, config) };
             // A job and everything that follows from it within the function is the smallest unit of a commit.
-            if in_hand {
-                take_in_hand(func, &mut step, hand, watch);
+            if is_inline {
+                take_inline(func, &mut step, inline, watch);
             } else if let Some(job) = kept.take().or(found.as_ref()) {
                 step.begin();
                 trace(watch, now, func.fid(), Traced::Job(*job));
                 dispatch(job, func, &mut step);
-            } else if commit(func, &mut step, hand) {
+            } else if commit(func, &mut step, inline) {
                 return Outcome::Idle;
             } else {
                 (step.careful, kept, budget) = (true, first, bound);
@@ -368,7 +368,7 @@ impl Runner {
                 follow(func, &mut step, watch);
             }
             if step.refused || step.blocked.is_some() {
-                take_back(func, &mut step, hand);
+                take_back(func, &mut step, inline);
                 match step.blocked {
                     // Only this job was rolled back: it waits for the party that can execute it.
                     Some(party) if step.careful => return Outcome::Blocked(party),
@@ -379,9 +379,9 @@ impl Runner {
                 }
             }
             budget = budget.saturating_sub(1);
-            let full = !step.more_in_hand && (step.yielded || budget == 0 || step.sent() >= OUT);
+            let full = !step.more_inline && (step.yielded || budget == 0 || step.sent() >= OUT);
             if step.careful || full || step.settle || !func.has_room() {
-                if !commit_so_far(func, &mut step, hand) {
+                if !commit_so_far(func, &mut step, inline) {
                     (step.careful, kept, budget) = (true, first, bound);
                     continue;
                 }
@@ -396,19 +396,24 @@ impl Runner {
 
 /// Processes the next inline frame.
 #[inline(never)]
-fn take_in_hand(func: &mut Func<'_>, step: &mut Step<'_>, hand: &mut Hand, watch: &mut Option<Trace>) {
-    let Some(frame) = hand.frames.get(hand.next) else { return };
-    hand.next += 1;
+fn take_inline(
+    func: &mut Func<'_>,
+    step: &mut Step<'_>,
+    inline: &mut InlineFrames,
+    watch: &mut Option<Trace>,
+) {
+    let Some(frame) = inline.frames.get(inline.next) else { return };
+    inline.next += 1;
     step.begin();
-    step.more_in_hand = hand.next < hand.frames.len();
+    step.more_inline = inline.next < inline.frames.len();
     if frame.packets > 1 {
         if func.function().may_dma() {
-            arrive_in_train(func, step, hand.from, frame);
+            arrive_in_train(func, step, inline.from, frame);
         }
     } else if func.function().may_dma() || has_agents(step.config) {
         trace(watch, step.now, func.fid(), Traced::Job(Job::Arrive));
-        let payload = payload_of(frame, hand.from, &hand.staged);
-        arrive_in_hand(func, step, frame.head(), payload);
+        let payload = payload_of(frame, inline.from, &inline.staged);
+        arrive_inline(func, step, frame.head(), payload);
     }
 }
 
@@ -423,39 +428,39 @@ fn follow(func: &mut Func<'_>, step: &mut Step<'_>, watch: &mut Option<Trace>) {
 
 /// Commits the jobs since the last commit. Returns false if a copy was aborted; the jobs are then rolled back.
 #[inline(always)]
-fn commit(func: &mut Func<'_>, step: &mut Step<'_>, hand: &mut Hand) -> bool {
-    if !step.buffers.moves.is_empty() && !copy(func, step, hand) {
+fn commit(func: &mut Func<'_>, step: &mut Step<'_>, inline: &mut InlineFrames) -> bool {
+    if !step.buffers.moves.is_empty() && !copy(func, step, inline) {
         return false;
     }
     func.commit(step.host);
     step.buffers.committed();
-    hand.committed = hand.next;
+    inline.committed = inline.next;
     true
 }
 
 /// [`commit`] with more jobs to come.
 #[inline(never)]
-fn commit_so_far(func: &mut Func<'_>, step: &mut Step<'_>, hand: &mut Hand) -> bool {
-    commit(func, step, hand)
+fn commit_so_far(func: &mut Func<'_>, step: &mut Step<'_>, inline: &mut InlineFrames) -> bool {
+    commit(func, step, inline)
 }
 
 /// Makes the copies that the jobs gathered. Returns false if one was aborted; the jobs are then rolled back.
 #[inline(never)]
-fn copy(func: &mut Func<'_>, step: &mut Step<'_>, hand: &mut Hand) -> bool {
+fn copy(func: &mut Func<'_>, step: &mut Step<'_>, inline: &mut InlineFrames) -> bool {
     let done = step.host.copy(&step.buffers.staged, &step.buffers.moves);
     step.buffers.moves.clear();
     if done.is_err() {
-        take_back(func, step, hand);
+        take_back(func, step, inline);
     }
     done.is_ok()
 }
 
 /// Rolls back the jobs since the last commit.
 #[cold]
-fn take_back(func: &mut Func<'_>, step: &mut Step<'_>, hand: &mut Hand) {
+fn take_back(func: &mut Func<'_>, step: &mut Step<'_>, inline: &mut InlineFrames) {
     func.rollback();
     step.buffers.rollback();
-    hand.next = hand.committed;
+    inline.next = inline.committed;
 }
 
 /// The outcome of working on a function.

@@ -5,10 +5,10 @@ use super::{
     completion, counter_of, flush, lists,
     packet::Packet,
     requester,
-    work::{Failure, Work},
+    work::{Failure, QpStage},
 };
 use crate::{
-    Profile,
+    Conformance,
     host::Abort,
     region::SlotPayload,
     state::{QpFlags, SendRecord},
@@ -23,7 +23,7 @@ use hwspec::{
 };
 
 /// Handles a response.
-pub(crate) fn answer(w: &mut Work<'_, '_, '_>, packet: &Packet<'_>) {
+pub(crate) fn answer(w: &mut QpStage<'_, '_, '_>, packet: &Packet<'_>) {
     let psn = packet.headers.bth().psn();
     let goes_on = transport::answer(w, psn, |w| match packet.headers.bth().opcode().operation() {
         Some(Operation::Ack) => {
@@ -49,7 +49,7 @@ pub(crate) fn answer(w: &mut Work<'_, '_, '_>, packet: &Packet<'_>) {
 }
 
 #[inline(never)]
-fn read_response(w: &mut Work<'_, '_, '_>, packet: &Packet<'_>, psn: Psn) {
+fn read_response(w: &mut QpStage<'_, '_, '_>, packet: &Packet<'_>, psn: Psn) {
     let (mtu, last) = (u32::from(w.q.mtu.max(256)), packet.headers.bth().opcode().is_last());
     if let Some((at, from)) = transport::read_response(w, psn, mtu, (packet.len, last, packet.padded)) {
         deliver(w, at, &packet.data, from, packet.len, psn);
@@ -57,7 +57,7 @@ fn read_response(w: &mut Work<'_, '_, '_>, packet: &Packet<'_>, psn: Psn) {
 }
 
 /// Handles a train of READ responses. False, without any effect, if they must be handled one by one.
-pub(crate) fn answer_train(w: &mut Work<'_, '_, '_>, packets: &Packet<'_>) -> bool {
+pub(crate) fn answer_train(w: &mut QpStage<'_, '_, '_>, packets: &Packet<'_>) -> bool {
     let (psn, mtu) = (packets.headers.bth().psn(), u32::from(w.q.mtu.max(256)));
     if packets.headers.bth().opcode() != BthOpcode::RcReadRespMiddle || packets.len != packets.packets * mtu {
         return false;
@@ -78,7 +78,7 @@ pub(crate) fn answer_train(w: &mut Work<'_, '_, '_>, packets: &Packet<'_>) -> bo
 }
 
 #[inline(never)]
-fn atomic_answer(w: &mut Work<'_, '_, '_>, packet: &Packet<'_>, psn: Psn) {
+fn atomic_answer(w: &mut QpStage<'_, '_, '_>, packet: &Packet<'_>, psn: Psn) {
     let Some((at, _)) = transport::answered(w, psn, false) else { return };
     let Some(eth) = packet.headers.atomic_ack() else { return };
     // The value is stored in the byte order of the host's words.
@@ -87,7 +87,7 @@ fn atomic_answer(w: &mut Work<'_, '_, '_>, packet: &Packet<'_>, psn: Psn) {
 }
 
 /// Places a response as required by the oldest work request, at `at`, and completes finished requests.
-fn deliver(w: &mut Work<'_, '_, '_>, at: u32, data: &SlotPayload<'_>, from: u32, len: u32, psn: Psn) {
+fn deliver(w: &mut QpStage<'_, '_, '_>, at: u32, data: &SlotPayload<'_>, from: u32, len: u32, psn: Psn) {
     let record = *w.func.send_record(w.qp, at);
     let small = record.request.length <= INLINE_32 as u32;
     let in_cqe = w.q.has(QpFlags::SCATTER_REQ) && record.flags & SendRecord::SIGNALED != 0 && small;
@@ -108,13 +108,13 @@ fn deliver(w: &mut Work<'_, '_, '_>, at: u32, data: &SlotPayload<'_>, from: u32,
 
 /// Scatters a response into the list of its WQE. `Err(None)`: the response is treated as lost.
 fn scatter(
-    w: &mut Work<'_, '_, '_>,
+    w: &mut QpStage<'_, '_, '_>,
     record: &SendRecord,
     data: &SlotPayload<'_>,
     from: u32,
     len: u32,
 ) -> Result<(), Option<Failure>> {
-    let wqe = requester::again(w, record).map_err(Some)?;
+    let wqe = requester::refetch(w, record).map_err(Some)?;
     w.resolve_send(&wqe, from, len, lists::SCATTER).map_err(|fault| Some(fault.failure()))?;
     let rid = w.func.rid();
     lists::place(w.step, data, rid).map_err(|abort| {
@@ -123,7 +123,7 @@ fn scatter(
     })
 }
 
-impl Requests for Work<'_, '_, '_> {
+impl Requests for QpStage<'_, '_, '_> {
     #[inline(always)]
     fn requester(&self) -> &Requester {
         &self.q.requester
@@ -152,10 +152,10 @@ impl Requests for Work<'_, '_, '_> {
     fn ack_timer(&self) -> AckTimer {
         let config = self.step.config;
         match self.profile() {
-            Profile::Cx5 => {
+            Conformance::Cx5 => {
                 AckTimer { least: config.min_ack_timeout & 0x1f, hundredths: config.ack_timeouts }
             }
-            Profile::Ibta => AckTimer { least: 0, hundredths: [100; 3] },
+            Conformance::Ibta => AckTimer { least: 0, hundredths: [100; 3] },
         }
     }
     #[cold]
@@ -198,7 +198,7 @@ impl Requests for Work<'_, '_, '_> {
 /// Marks record `at` as failed locally; it completes with that error when all earlier requests have
 /// completed.
 #[cold]
-pub(crate) fn mark_failed(w: &mut Work<'_, '_, '_>, at: u32, failure: Failure) {
+pub(crate) fn mark_failed(w: &mut QpStage<'_, '_, '_>, at: u32, failure: Failure) {
     let record = w.func.send_record_mut(w.qp, at);
     record.request.failed = 1;
     record.status = failure.syndrome.raw();
@@ -209,7 +209,7 @@ pub(crate) fn mark_failed(w: &mut Work<'_, '_, '_>, at: u32, failure: Failure) {
 
 /// In SQD: reports the send queue as drained once it is (IBTA 10.3.1.6).
 #[cold]
-pub(crate) fn drained(w: &mut Work<'_, '_, '_>) {
+pub(crate) fn drained(w: &mut QpStage<'_, '_, '_>) {
     let done = w.q.requester.head == w.q.requester.tail;
     w.q.set(QpFlags::DRAINING, !done);
     if done {
@@ -219,7 +219,7 @@ pub(crate) fn drained(w: &mut Work<'_, '_, '_>) {
 
 /// Reports a successful completion. False if the CQ could not take it and the QP is in error.
 pub(crate) fn complete(
-    w: &mut Work<'_, '_, '_>,
+    w: &mut QpStage<'_, '_, '_>,
     record: &SendRecord,
     inline: Option<&[u8; INLINE_32]>,
 ) -> bool {
@@ -247,7 +247,7 @@ pub(crate) fn complete(
 
 /// Handles a completion that could not be reported: a catastrophic error of the queue pair (IBTA 11.6.3.2).
 #[cold]
-pub(crate) fn unreported(w: &mut Work<'_, '_, '_>) {
+pub(crate) fn unreported(w: &mut QpStage<'_, '_, '_>) {
     w.raise(EventType::WqCatasError);
     flush::enter_error(w);
 }

@@ -32,7 +32,7 @@ pub(crate) fn arrive(func: &mut Func<'_>, step: &mut Step<'_>) {
 
 /// Handles a frame that did not come through the ring: headers, followed by the payload.
 #[inline(never)]
-pub(crate) fn arrive_in_hand(
+pub(crate) fn arrive_inline(
     func: &mut Func<'_>,
     step: &mut Step<'_>,
     headers: &[u8],
@@ -50,10 +50,10 @@ pub(crate) fn arrive_in_train(func: &mut Func<'_>, step: &mut Step<'_>, from: u8
     if accept_train(func, step, train, payload) {
         return;
     }
-    let more = step.more_in_hand;
+    let more = step.more_inline;
     for (i, one) in (1..).zip(train.of_train()) {
         let Payload::Pieces(n, pieces) = &one.payload else { return };
-        step.more_in_hand = more || i < train.packets;
+        step.more_inline = more || i < train.packets;
         let payload = SlotPayload::Pieces(Rid(from), &pieces[..usize::from(*n)]);
         accept(func, step, one.head(), payload, false);
         if step.refused || step.blocked.is_some() {

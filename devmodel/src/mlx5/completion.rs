@@ -3,7 +3,7 @@
 use super::{
     event,
     step::Step,
-    work::{Failure, Work},
+    work::{Failure, QpStage},
 };
 use crate::{
     region::{Func, TimerKind},
@@ -30,7 +30,7 @@ pub(crate) fn timestamp(now: u64) -> u64 {
 }
 
 /// The number that a CQE carries in addition to the QP number: the user index, or the SRQ of a receive.
-pub(crate) fn user_index(w: &Work<'_, '_, '_>, receive: bool) -> u32 {
+pub(crate) fn user_index(w: &QpStage<'_, '_, '_>, receive: bool) -> u32 {
     match w.receiver.user_index & NO_USER_INDEX {
         NO_USER_INDEX if receive && w.q.has(QpFlags::HAS_SRQ) => w.receiver.srqn & 0xff_ffff,
         NO_USER_INDEX => 0,
@@ -41,7 +41,7 @@ pub(crate) fn user_index(w: &Work<'_, '_, '_>, receive: bool) -> u32 {
 /// Completes WQE `wqe` of the QP with an error, and counts it. Returns as [`append`] does.
 #[cold]
 pub(crate) fn fail(
-    w: &mut Work<'_, '_, '_>,
+    w: &mut QpStage<'_, '_, '_>,
     kind: CqeOpcode,
     failure: Failure,
     wqe: u16,

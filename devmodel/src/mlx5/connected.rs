@@ -1,9 +1,9 @@
 //! Packets of connections: requests go to the responder, responses to the requester; the resulting responses are scheduled.
 //! Packets are checked first, in the order of IBTA 9.6.
 
-use super::{acks, datagram, packet::Packet, rates, receive, responder, work::Work};
+use super::{acks, datagram, packet::Packet, rates, receive, responder, work::QpStage};
 use crate::{
-    Profile,
+    Conformance,
     state::{Counters, QpFlags},
     transport::{self, Message},
 };
@@ -16,7 +16,7 @@ use hwspec::{
 
 /// Handles a packet for the QP.
 #[inline(always)]
-pub(crate) fn arrive(w: &mut Work<'_, '_, '_>, packet: &Packet<'_>) {
+pub(crate) fn arrive(w: &mut QpStage<'_, '_, '_>, packet: &Packet<'_>) {
     if check(w, packet) {
         execute(w, packet);
     }
@@ -24,7 +24,7 @@ pub(crate) fn arrive(w: &mut Work<'_, '_, '_>, packet: &Packet<'_>) {
 }
 
 /// Handles a train of MIDDLEs for the QP at once. False if its packets must be handled one by one.
-pub(crate) fn arrive_in_train(w: &mut Work<'_, '_, '_>, packets: &Packet<'_>) -> bool {
+pub(crate) fn arrive_in_train(w: &mut QpStage<'_, '_, '_>, packets: &Packet<'_>) -> bool {
     let plain = w.q.has(QpFlags::COMM_EST) || w.state() != QpState::Rtr;
     if !plain || packets.headers.is_ce_marked() || refusal(w, packets).is_some() {
         return false;
@@ -41,10 +41,10 @@ pub(crate) fn arrive_in_train(w: &mut Work<'_, '_, '_>, packets: &Packet<'_>) ->
 
 /// Schedules the QP's pending responses.
 #[inline(always)]
-fn schedule_responses(w: &mut Work<'_, '_, '_>) {
+fn schedule_responses(w: &mut QpStage<'_, '_, '_>) {
     if responder::waiting(w) {
         // With more frames waiting, one acknowledgement may cover those as well (IBTA 9.7.5.1.1: coalescing).
-        if w.step.more_in_hand || w.func.has_frame() {
+        if w.step.more_inline || w.func.has_frame() {
             w.ready = true;
         } else {
             w.execute = true;
@@ -54,7 +54,7 @@ fn schedule_responses(w: &mut Work<'_, '_, '_>) {
 
 /// Passes a response to the requester, and any other packet to the responder.
 #[inline]
-fn execute(w: &mut Work<'_, '_, '_>, packet: &Packet<'_>) {
+fn execute(w: &mut QpStage<'_, '_, '_>, packet: &Packet<'_>) {
     let opcode = packet.headers.bth().opcode();
     if opcode == BthOpcode::Cnp {
         return rates::notified(w);
@@ -69,7 +69,7 @@ fn execute(w: &mut Work<'_, '_, '_>, packet: &Packet<'_>) {
     }
     if opcode.is_response() {
         acks::answer(w, packet);
-    } else if opcode.is_known() || w.profile() == Profile::Cx5 {
+    } else if opcode.is_known() || w.profile() == Conformance::Cx5 {
         transport::request(w, packet);
     } else {
         // A reserved opcode: neither executed nor answered.
@@ -79,7 +79,7 @@ fn execute(w: &mut Work<'_, '_, '_>, packet: &Packet<'_>) {
 
 /// [`arrive`] for services other than RC. RC, the most frequent, bypasses this dispatch.
 #[cold]
-pub(crate) fn arrive_unlike_rc(w: &mut Work<'_, '_, '_>, packet: &Packet<'_>) {
+pub(crate) fn arrive_unlike_rc(w: &mut QpStage<'_, '_, '_>, packet: &Packet<'_>) {
     match ServiceType::from_raw(w.q.service) {
         ServiceType::Uc => arrive_unreliable(w, packet),
         ServiceType::Xrc => arrive_extended(w, packet),
@@ -89,7 +89,7 @@ pub(crate) fn arrive_unlike_rc(w: &mut Work<'_, '_, '_>, packet: &Packet<'_>) {
 }
 
 /// Handles a packet for a QP of UC, which sends no responses (IBTA 9.8.2).
-fn arrive_unreliable(w: &mut Work<'_, '_, '_>, packet: &Packet<'_>) {
+fn arrive_unreliable(w: &mut QpStage<'_, '_, '_>, packet: &Packet<'_>) {
     if !check(w, packet) {
         return;
     }
@@ -102,7 +102,7 @@ fn arrive_unreliable(w: &mut Work<'_, '_, '_>, packet: &Packet<'_>) {
 }
 
 /// Handles a packet for a QP of XRC (annex A14): a target accepts requests, an initiator responses.
-fn arrive_extended(w: &mut Work<'_, '_, '_>, packet: &Packet<'_>) {
+fn arrive_extended(w: &mut QpStage<'_, '_, '_>, packet: &Packet<'_>) {
     // Checked first, because a packet that is dropped must not select the SRQ.
     if !check(w, packet) {
         return;
@@ -133,7 +133,7 @@ fn arrive_extended(w: &mut Work<'_, '_, '_>, packet: &Packet<'_>) {
 
 /// False if [`refusal`] finds a reason to drop the packet silently.
 #[inline(always)]
-fn check(w: &mut Work<'_, '_, '_>, packet: &Packet<'_>) -> bool {
+fn check(w: &mut QpStage<'_, '_, '_>, packet: &Packet<'_>) -> bool {
     let refusal = refusal(w, packet);
     if let Some(counter) = refusal {
         w.count(counter);
@@ -144,7 +144,7 @@ fn check(w: &mut Work<'_, '_, '_>, packet: &Packet<'_>) -> bool {
 /// The counter of a packet to drop: its QP has another transport or is in the wrong state, it is not from the address the QP is
 /// connected to, or its partition does not match (IBTA 9.6.1).
 #[inline(always)]
-fn refusal(w: &mut Work<'_, '_, '_>, packet: &Packet<'_>) -> Option<Counters> {
+fn refusal(w: &mut QpStage<'_, '_, '_>, packet: &Packet<'_>) -> Option<Counters> {
     let bth = packet.headers.bth();
     let opcode = bth.opcode();
     // The upper three bits give the transport even for undefined opcodes.

@@ -6,15 +6,16 @@
 use super::{
     acks, completion, counter_of_dropped,
     fetch::{self, Wqe},
-    flow::Class,
-    flush, lists,
+    flush,
+    header_cache::TrafficClass,
+    lists,
     packet::Packet,
     receive, requester,
     step::Payload,
-    work::{Failure, Work},
+    work::{Failure, QpStage},
 };
 use crate::{
-    LinkLayer, Profile,
+    Conformance, LinkLayer,
     host::Abort,
     identity,
     region::{Func, SlotPayload},
@@ -45,14 +46,14 @@ pub(super) fn source_qpn(q: &QpRow, number: u32) -> u32 {
 }
 
 /// Sends the message of the work request at `index`.
-pub(crate) fn next(w: &mut Work<'_, '_, '_>, index: u16) -> (u8, Result<Wqe, Failure>) {
+pub(crate) fn next(w: &mut QpStage<'_, '_, '_>, index: u16) -> (u8, Result<Wqe, Failure>) {
     match fetch::datagram(w, index) {
         Ok((wqe, av)) => (wqe.ds, transmit(w, &wqe, &av).map(|()| wqe)),
         Err((ds, failure)) => (ds, Err(failure)),
     }
 }
 
-fn transmit(w: &mut Work<'_, '_, '_>, wqe: &Wqe, av: &AvSeg) -> Result<(), Failure> {
+fn transmit(w: &mut QpStage<'_, '_, '_>, wqe: &Wqe, av: &AvSeg) -> Result<(), Failure> {
     if wqe.opcode == WqeOpcode::Nop {
         return Ok(());
     }
@@ -85,7 +86,7 @@ fn transmit(w: &mut Work<'_, '_, '_>, wqe: &Wqe, av: &AvSeg) -> Result<(), Failu
 }
 
 /// The path of a packet, from its address vector.
-fn path_of(w: &Work<'_, '_, '_>, av: &AvSeg) -> Result<Path, Failure> {
+fn path_of(w: &QpStage<'_, '_, '_>, av: &AvSeg) -> Result<Path, Failure> {
     let ethernet = w.step.config.link_layer == LinkLayer::Ethernet;
     let source = w.func.function().roce.get(usize::from(av.src_addr_index()));
     if ethernet && source.is_none_or(|address| address.valid == 0) {
@@ -107,14 +108,19 @@ fn path_of(w: &Work<'_, '_, '_>, av: &AvSeg) -> Result<Path, Failure> {
 }
 
 /// Sends a packet on `path`, whose end is from now on the latest destination.
-pub(super) fn send(w: &mut Work<'_, '_, '_>, path: &Path, packet: &wire::Packet, payload: &Payload) -> bool {
+pub(super) fn send(
+    w: &mut QpStage<'_, '_, '_>,
+    path: &Path,
+    packet: &wire::Packet,
+    payload: &Payload,
+) -> bool {
     (w.q.path.dmac, w.q.path.rlid) = (path.dmac, path.rlid);
-    w.send_along(Some(path), packet, payload, Class::of(path))
+    w.send_along(Some(path), packet, payload, TrafficClass::of(path))
 }
 
 /// Delivers a multicast packet to members on the sending function: the wire does not loop it back, so the port does.
 #[cold]
-fn loop_back(w: &mut Work<'_, '_, '_>, path: &Path, packet: &wire::Packet, payload: Payload) {
+fn loop_back(w: &mut QpStage<'_, '_, '_>, path: &Path, packet: &wire::Packet, payload: Payload) {
     if members(w.func, path.dgid).is_empty() {
         return;
     }
@@ -147,7 +153,7 @@ enum Refusal {
 use Refusal::{Drop, Fail};
 
 /// Handles a packet for a datagram QP.
-pub(crate) fn arrive(w: &mut Work<'_, '_, '_>, packet: &Packet<'_>) {
+pub(crate) fn arrive(w: &mut QpStage<'_, '_, '_>, packet: &Packet<'_>) {
     let deth = match check(w, packet) {
         Ok(deth) => deth,
         Err(counter) => return w.count(counter),
@@ -168,7 +174,7 @@ pub(crate) fn arrive(w: &mut Work<'_, '_, '_>, packet: &Packet<'_>) {
 }
 
 /// The DETH of an accepted packet, or the counter of one that is silently dropped.
-fn check(w: &mut Work<'_, '_, '_>, packet: &Packet<'_>) -> Result<Deth, Counters> {
+fn check(w: &mut QpStage<'_, '_, '_>, packet: &Packet<'_>) -> Result<Deth, Counters> {
     let bth = packet.headers.bth();
     let deth = packet.headers.deth();
     let datagram = Datagram {
@@ -188,13 +194,13 @@ fn check(w: &mut Work<'_, '_, '_>, packet: &Packet<'_>) -> Result<Deth, Counters
 }
 
 /// Scatters GRH and message to the list of WQE `index`.
-fn deliver(w: &mut Work<'_, '_, '_>, packet: &Packet<'_>, index: u16) -> Result<(), Refusal> {
+fn deliver(w: &mut QpStage<'_, '_, '_>, packet: &Packet<'_>, index: u16) -> Result<(), Refusal> {
     let Some(domain) = receive::load(w, index) else { return Err(protection()) };
     if lists::capacity(&w.step.buffers.receive) < u64::from(packet.len) + GRH_SIZE as u64 {
         return Err(match w.profile() {
-            Profile::Cx5 => Fail(Failure::new(TOO_LONG, vendor_err::SGE_LENGTH)),
+            Conformance::Cx5 => Fail(Failure::new(TOO_LONG, vendor_err::SGE_LENGTH)),
             // IBTA 9.9.3.1, class D.
-            Profile::Ibta => Drop(Counters::RespLocalLengthError),
+            Conformance::Ibta => Drop(Counters::RespLocalLengthError),
         });
     }
     let grh = packet.headers.grh();
@@ -210,7 +216,7 @@ fn protection() -> Refusal {
 
 /// Writes `len` bytes at byte `from` of the current scatter list.
 fn place(
-    w: &mut Work<'_, '_, '_>,
+    w: &mut QpStage<'_, '_, '_>,
     domain: Domain,
     from: u32,
     len: u32,
@@ -224,7 +230,7 @@ fn place(
     })
 }
 
-fn complete(w: &mut Work<'_, '_, '_>, packet: &Packet<'_>, deth: &Deth, index: u16) {
+fn complete(w: &mut QpStage<'_, '_, '_>, packet: &Packet<'_>, deth: &Deth, index: u16) {
     let h = &packet.headers;
     let bth = h.bth();
     let (opcode, imm) = match h.imm() {
@@ -260,7 +266,7 @@ fn complete(w: &mut Work<'_, '_, '_>, packet: &Packet<'_>, deth: &Deth, index: u
 }
 
 /// Completes the receive WQE with an error (IBTA 9.9.3).
-fn fail(w: &mut Work<'_, '_, '_>, index: u16, failure: Failure) {
+fn fail(w: &mut QpStage<'_, '_, '_>, index: u16, failure: Failure) {
     if failure.syndrome == CqeSyndrome::LocalLengthErr {
         w.count(Counters::RespLocalLengthError);
     }

@@ -2,7 +2,7 @@
 
 use super::{
     lists,
-    work::{Failure, Work},
+    work::{Failure, QpStage},
 };
 use crate::{translate, transport::LOG_MAX_MESSAGE};
 use hwspec::{
@@ -90,7 +90,7 @@ pub(crate) fn refuse(syndrome: CqeSyndrome) -> Failure {
 }
 
 /// Reads the send counter of the doorbell record.
-pub(crate) fn refresh(w: &mut Work<'_, '_, '_>) -> Option<()> {
+pub(crate) fn refresh(w: &mut QpStage<'_, '_, '_>) -> Option<()> {
     let mut word = [0; RECORD_SIZE / 2];
     w.step.host.read(w.func.rid(), w.q.dbr + 4 * SND_DBR as u64, &mut word).ok()?;
     w.q.sq_pi = match w.step.posted.take() {
@@ -104,7 +104,7 @@ pub(crate) fn refresh(w: &mut Work<'_, '_, '_>) -> Option<()> {
 
 /// Reads basic block `index` into the step's WQE buffer, `at` blocks from its start.
 #[inline(always)]
-fn block(w: &mut Work<'_, '_, '_>, index: u16, at: usize) -> Option<()> {
+fn block(w: &mut QpStage<'_, '_, '_>, index: u16, at: usize) -> Option<()> {
     let slot = u32::from(index) & ((1u32 << w.q.log_sq) - 1);
     let from = translate::queue(w.func, &w.q.memory, w.q.sq_offset + (slot << WQE_BB_SHIFT))?;
     let rid = w.func.rid();
@@ -113,7 +113,7 @@ fn block(w: &mut Work<'_, '_, '_>, index: u16, at: usize) -> Option<()> {
 }
 
 /// Number of segments of the WQE at `index`, from its control segment; at least 1, so that a walk advances.
-pub(crate) fn segments(w: &mut Work<'_, '_, '_>, index: u16) -> u8 {
+pub(crate) fn segments(w: &mut QpStage<'_, '_, '_>, index: u16) -> u8 {
     match block(w, index, 0) {
         Some(()) => CtrlSeg::read(&w.step.buffers.wqe).ds().max(1),
         None => 1,
@@ -123,7 +123,7 @@ pub(crate) fn segments(w: &mut Work<'_, '_, '_>, index: u16) -> u8 {
 /// Fetches and checks the WQE at `index` and decodes it into `out`. A refusal includes the number of segments that it
 /// seems to have.
 #[inline(always)]
-pub(crate) fn wqe(w: &mut Work<'_, '_, '_>, index: u16, out: &mut Wqe) -> Result<(), (u8, Failure)> {
+pub(crate) fn wqe(w: &mut QpStage<'_, '_, '_>, index: u16, out: &mut Wqe) -> Result<(), (u8, Failure)> {
     let ctrl = read(w, index)?;
     let ds = ctrl.ds();
     let bytes = &w.step.buffers.wqe[..usize::from(ds) * WQE_DS];
@@ -152,7 +152,7 @@ fn unlike_rc(bytes: &[u8], ctrl: &CtrlSeg, service: ServiceType, out: &mut Wqe) 
 }
 
 /// Like [`wqe`] for a datagram QP: an address vector precedes the data.
-pub(crate) fn datagram(w: &mut Work<'_, '_, '_>, index: u16) -> Result<(Wqe, AvSeg), (u8, Failure)> {
+pub(crate) fn datagram(w: &mut QpStage<'_, '_, '_>, index: u16) -> Result<(Wqe, AvSeg), (u8, Failure)> {
     let ctrl = read(w, index)?;
     let ds = ctrl.ds();
     let bytes = &w.step.buffers.wqe[..usize::from(ds) * WQE_DS];
@@ -174,7 +174,7 @@ pub(crate) fn datagram(w: &mut Work<'_, '_, '_>, index: u16) -> Result<(Wqe, AvS
 
 /// Reads the WQE at `index` into the step's buffer and makes the checks common to all services.
 #[inline(always)]
-fn read(w: &mut Work<'_, '_, '_>, index: u16) -> Result<CtrlSeg, (u8, Failure)> {
+fn read(w: &mut QpStage<'_, '_, '_>, index: u16) -> Result<CtrlSeg, (u8, Failure)> {
     block(w, index, 0).ok_or((1, refuse(CqeSyndrome::LocalQpOpErr)))?;
     let ctrl = CtrlSeg::read(&w.step.buffers.wqe);
     let ds = ctrl.ds();
@@ -217,7 +217,7 @@ pub(super) fn has_reserved(buffer: &[u8], ds: u8, service: ServiceType) -> bool 
 
 /// Reads the blocks of a WQE after the first.
 #[inline(never)]
-fn rest(w: &mut Work<'_, '_, '_>, index: u16, blocks: u16) -> Option<()> {
+fn rest(w: &mut QpStage<'_, '_, '_>, index: u16, blocks: u16) -> Option<()> {
     (1..blocks).try_for_each(|at| block(w, index.wrapping_add(at), at.into()))
 }
 

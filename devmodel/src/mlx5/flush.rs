@@ -2,7 +2,7 @@
 
 use super::{
     completion, fetch, receive,
-    work::{Failure, Work},
+    work::{Failure, QpStage},
 };
 use crate::{
     state::QpFlags,
@@ -26,7 +26,7 @@ pub(crate) const LAST_LOOK_US: u32 = 4 << 20;
 pub(crate) const PS_PER_US: u64 = 1_000_000;
 
 /// Moves the QP to ERR, or begins the flush if a command has already moved it there.
-pub(crate) fn enter_error(w: &mut Work<'_, '_, '_>) {
+pub(crate) fn enter_error(w: &mut QpStage<'_, '_, '_>) {
     w.ready = true;
     if w.q.has(QpFlags::FLUSH_SQ | QpFlags::FLUSH_RQ) && w.state() == QpState::Err {
         return;
@@ -42,7 +42,7 @@ pub(crate) fn enter_error(w: &mut Work<'_, '_, '_>) {
 }
 
 /// Completes up to `left` of the posted send requests.
-fn sends(w: &mut Work<'_, '_, '_>, left: &mut usize) {
+fn sends(w: &mut QpStage<'_, '_, '_>, left: &mut usize) {
     if w.q.has(QpFlags::NO_SQ) || fetch::refresh(w).is_none() {
         return;
     }
@@ -63,7 +63,7 @@ fn sends(w: &mut Work<'_, '_, '_>, left: &mut usize) {
 }
 
 /// Handles a failed send request. The unreliable services only stop sending (IBTA 10.3.1.6), the others go to ERR.
-pub(crate) fn stop(w: &mut Work<'_, '_, '_>) {
+pub(crate) fn stop(w: &mut QpStage<'_, '_, '_>) {
     let unreliable = w.is(ServiceType::Uc) || w.q.is_datagram();
     if !unreliable {
         return enter_error(w);
@@ -78,7 +78,7 @@ pub(crate) fn stop(w: &mut Work<'_, '_, '_>) {
     sends_of_stopped(w);
 }
 
-pub(crate) fn sends_of_stopped(w: &mut Work<'_, '_, '_>) {
+pub(crate) fn sends_of_stopped(w: &mut QpStage<'_, '_, '_>) {
     let mut left = BATCH;
     sends(w, &mut left);
     w.ready |= left == 0;
@@ -86,7 +86,7 @@ pub(crate) fn sends_of_stopped(w: &mut Work<'_, '_, '_>) {
 
 /// Completes the posted WQEs, a batch at a time.
 #[cold]
-pub(crate) fn run(w: &mut Work<'_, '_, '_>) {
+pub(crate) fn run(w: &mut QpStage<'_, '_, '_>) {
     let mut left = BATCH;
     sends(w, &mut left);
     if w.q.has(QpFlags::HAS_SRQ) {

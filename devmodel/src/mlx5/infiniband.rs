@@ -3,7 +3,7 @@
 use super::{
     packet::{Packet as Arrived, checked},
     step::{Frame, Payload, Step},
-    work::Work,
+    work::QpStage,
 };
 use crate::{
     LinkLayer, identity,
@@ -24,7 +24,7 @@ const MANAGEMENT_LANE: u8 = 15;
 /// Largest payload of a packet.
 const MAX_PAYLOAD: u32 = 128 << MTU_4096;
 
-impl Work<'_, '_, '_> {
+impl QpStage<'_, '_, '_> {
     /// True if the link is InfiniBand.
     #[inline]
     pub(crate) fn is_infiniband(&self) -> bool {

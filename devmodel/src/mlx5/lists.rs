@@ -3,7 +3,7 @@
 use super::{
     fetch::Wqe,
     step::{Buffers, Payload, Step},
-    work::{Failure, Work},
+    work::{Failure, QpStage},
 };
 use crate::{
     host::{Abort, Rid},
@@ -103,7 +103,7 @@ pub(crate) fn resolve(
     if left == 0 { Ok(()) } else { Err(ListFault::Short) }
 }
 
-impl Work<'_, '_, '_> {
+impl QpStage<'_, '_, '_> {
     /// Resolves bytes `from..from + len` of the receive WQE's list.
     #[inline(always)]
     pub(crate) fn resolve_receive(&mut self, domain: Domain, from: u32, len: u32) -> Result<(), ListFault> {

@@ -13,8 +13,8 @@ pub(crate) mod eswitch;
 pub(crate) mod ethernet;
 pub(crate) mod event;
 mod fetch;
-mod flow;
 pub(crate) mod flush;
+mod header_cache;
 mod infiniband;
 pub(crate) mod lists;
 mod multicast;
@@ -32,7 +32,7 @@ pub(crate) mod work;
 mod tests;
 
 pub(crate) use acks::drained;
-pub(crate) use arrive::{arrive, arrive_in_hand, arrive_in_train};
+pub(crate) use arrive::{arrive, arrive_in_train, arrive_inline};
 pub(crate) use lists::bytes as bytes_of;
 pub(crate) use multicast::special_qps;
 pub(crate) use packet::Packet;

@@ -1,9 +1,9 @@
 //! Received packets, and packets to send: construction of their headers from a QP's path (IBTA 9.2, annex A17).
 
 use super::{
-    flow::{Class, FLOWS, Flow},
+    header_cache::{HeaderTemplate, TEMPLATES, TrafficClass},
     step::Payload,
-    work::Work,
+    work::QpStage,
 };
 use crate::{
     region::SlotPayload,
@@ -56,7 +56,7 @@ pub(super) fn checked<'p>(
     Ok(Packet { headers, data: SlotPayload::Bytes(data), len: data.len() as u32, packets: 1, padded: whole })
 }
 
-impl Work<'_, '_, '_> {
+impl QpStage<'_, '_, '_> {
     /// Builds a BTH to the peer. MigReq is 1: no path migration (IBTA 17.2.8).
     #[inline]
     pub(crate) fn bth(&self, opcode: BthOpcode, psn: u32) -> Bth {
@@ -117,7 +117,7 @@ impl Work<'_, '_, '_> {
     /// Sends a packet to the peer. False if the QP has no source address.
     #[inline]
     pub(crate) fn send(&mut self, packet: &wire::Packet, payload: &Payload) -> bool {
-        self.send_along(None, packet, payload, Class::of(&self.q.path))
+        self.send_along(None, packet, payload, TrafficClass::of(&self.q.path))
     }
 
     /// Sends a packet on `path`, or to the peer if that is `None`, with the given traffic class.
@@ -126,7 +126,7 @@ impl Work<'_, '_, '_> {
         path: Option<&Path>,
         packet: &wire::Packet,
         payload: &Payload,
-        class: Class,
+        class: TrafficClass,
     ) -> bool {
         if self.is_infiniband() {
             return self.send_routed(path, packet, *payload, class.traffic_class);
@@ -137,10 +137,10 @@ impl Work<'_, '_, '_> {
         // Annex A17: any port from 0xc000 up, constant for all packets of a flow.
         let src_port = if path.udp_sport == 0 { 0xc000 | self.qp as u16 & 0x3fff } else { path.udp_sport };
         let bytes = &mut self.step.buffers;
-        let place = &mut bytes.flows[(self.qp as usize + usize::from(self.func.fid())) % FLOWS];
+        let place = &mut bytes.templates[(self.qp as usize + usize::from(self.func.fid())) % TEMPLATES];
         let flow = match place {
             Some(flow) if flow.is(path, source, f.mac, src_port, class) => flow,
-            _ => place.insert(Flow::new(path, source, f.mac, src_port, class)),
+            _ => place.insert(HeaderTemplate::new(path, source, f.mac, src_port, class)),
         };
         // Built in place, because a frame is large.
         let frame = bytes.out.room();

@@ -2,10 +2,10 @@
 //! a port.
 
 use super::{
-    flow::Class,
+    header_cache::TrafficClass,
     responder,
     step::{Payload, Step},
-    work::Work,
+    work::QpStage,
 };
 use crate::{
     region::{Func, TimerKind},
@@ -16,7 +16,7 @@ use hwspec::wire::{BthOpcode, Packet};
 
 /// Notifies the peer after a packet of a QP arrived with a congestion mark.
 #[cold]
-pub(crate) fn notify(w: &mut Work<'_, '_, '_>) {
+pub(crate) fn notify(w: &mut QpStage<'_, '_, '_>) {
     w.count(Counters::NpEcnMarkedRocePackets);
     let (now, p, priority) = (w.step.now, *w.step.dcqcn(), w.q.path.sl & 7);
     if p.np_off >> priority & 1 != 0 || !w.q.responder.notifier.on_mark(now, &p) {
@@ -24,7 +24,7 @@ pub(crate) fn notify(w: &mut Work<'_, '_, '_>) {
     }
     let mut bth = w.bth(BthOpcode::Cnp, 0);
     bth.set().becn(true);
-    let class = Class {
+    let class = TrafficClass {
         traffic_class: p.cnp_dscp << 2,
         priority: if p.cnp_prio_mode { priority } else { p.cnp_802p_prio & 7 },
     };
@@ -34,7 +34,7 @@ pub(crate) fn notify(w: &mut Work<'_, '_, '_>) {
 
 /// Handles a congestion notification from the peer of a QP.
 #[cold]
-pub(crate) fn notified(w: &mut Work<'_, '_, '_>) {
+pub(crate) fn notified(w: &mut QpStage<'_, '_, '_>) {
     let off = w.step.dcqcn().rp_off;
     match off >> (w.q.path.sl & 7) & 1 {
         0 => transport::congestion_notified(w),
@@ -45,9 +45,9 @@ pub(crate) fn notified(w: &mut Work<'_, '_, '_>) {
 /// The turn of a rate-limited QP: `run` may send a packet if one is due. Otherwise a timer is armed.
 #[cold]
 pub(crate) fn take_limited_turn(
-    w: &mut Work<'_, '_, '_>,
+    w: &mut QpStage<'_, '_, '_>,
     mut budget: u32,
-    run: impl FnOnce(&mut Work<'_, '_, '_>, &mut u32),
+    run: impl FnOnce(&mut QpStage<'_, '_, '_>, &mut u32),
 ) {
     let now = w.step.now;
     let (congestion, parameters) = w.congestion();
@@ -96,7 +96,7 @@ pub(crate) fn may_send(func: &Func<'_>, step: &mut Step<'_>) -> bool {
 
 /// Number of packets out of `budget` that the QP may send now.
 #[cold]
-pub(crate) fn budget(w: &mut Work<'_, '_, '_>, budget: u32) -> u32 {
+pub(crate) fn budget(w: &mut QpStage<'_, '_, '_>, budget: u32) -> u32 {
     if may_send(w.func, w.step) {
         return match limit(w.func) {
             0 => budget,

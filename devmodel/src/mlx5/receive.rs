@@ -2,7 +2,7 @@
 
 use super::{
     event,
-    work::{Receiver, Work},
+    work::{QpStage, Receiver},
 };
 use crate::{
     host::{Iova, Party},
@@ -17,7 +17,7 @@ use hwspec::{
 
 /// Reads the receive counter of the doorbell record.
 #[inline(never)]
-pub(crate) fn refresh(w: &mut Work<'_, '_, '_>) -> Option<()> {
+pub(crate) fn refresh(w: &mut QpStage<'_, '_, '_>) -> Option<()> {
     let mut word = [0; 4];
     w.step.host.read(w.func.rid(), w.q.dbr + 4 * RCV_DBR as u64, &mut word).ok()?;
     w.q.rq_pi = u32::from_be_bytes(word) as u16;
@@ -27,7 +27,7 @@ pub(crate) fn refresh(w: &mut Work<'_, '_, '_>) -> Option<()> {
 /// Takes the next receive WQE and returns its index. `None` if there is none (IBTA 9.7.5.2.8: receiver not ready). A WQE of
 /// the QP's own queue is consumed only by [`done`].
 #[inline(always)]
-pub(crate) fn take(w: &mut Work<'_, '_, '_>) -> Option<u16> {
+pub(crate) fn take(w: &mut QpStage<'_, '_, '_>) -> Option<u16> {
     if w.q.has(QpFlags::HAS_SRQ) {
         return take_shared(w);
     }
@@ -41,19 +41,19 @@ pub(crate) fn take(w: &mut Work<'_, '_, '_>) -> Option<u16> {
 }
 
 /// Consumes the WQE taken, because its message is complete.
-pub(crate) fn done(w: &mut Work<'_, '_, '_>) {
+pub(crate) fn done(w: &mut QpStage<'_, '_, '_>) {
     if !w.q.has(QpFlags::HAS_SRQ) {
         w.q.rq_ci = w.q.rq_ci.wrapping_add(1);
     }
 }
 
 /// The state of the QP's shared queue, if it has one.
-pub(crate) fn shared(w: &Work<'_, '_, '_>) -> Option<SrqRow> {
+pub(crate) fn shared(w: &QpStage<'_, '_, '_>) -> Option<SrqRow> {
     w.func.get::<SrqRow>(w.receiver.srqn).filter(|_| w.q.has(QpFlags::HAS_SRQ)).copied()
 }
 
 /// Returns the WQE taken from the shared queue since it was as `before`.
-pub(crate) fn give_back(w: &mut Work<'_, '_, '_>, before: Option<SrqRow>) {
+pub(crate) fn give_back(w: &mut QpStage<'_, '_, '_>, before: Option<SrqRow>) {
     if let (Some(before), Some(row)) = (before, w.func.get_mut::<SrqRow>(w.receiver.srqn)) {
         *row = before;
     }
@@ -67,7 +67,7 @@ fn fit(room: &mut Vec<u8>, len: usize) {
 
 /// Reads the scatter list of WQE `index` into the step's buffer and returns the domain of its keys.
 #[inline(always)]
-pub(crate) fn load(w: &mut Work<'_, '_, '_>, index: u16) -> Option<Domain> {
+pub(crate) fn load(w: &mut QpStage<'_, '_, '_>, index: u16) -> Option<Domain> {
     let (at, len, pd) = if w.q.has(QpFlags::HAS_SRQ) {
         place_shared(w, index)?
     } else {
@@ -87,7 +87,7 @@ pub(crate) fn load(w: &mut Work<'_, '_, '_>, index: u16) -> Option<Domain> {
 /// Makes the SRQ `srqn` the receiver of the QP's requests, with its CQ and protection domain. False if this runner cannot reach its
 /// memory.
 #[cold]
-pub(crate) fn select(w: &mut Work<'_, '_, '_>, srqn: u32) -> bool {
+pub(crate) fn select(w: &mut QpStage<'_, '_, '_>, srqn: u32) -> bool {
     w.receiver = Receiver::of(&w.q);
     let Some(srq) = named(w, srqn).filter(|_| w.q.has(QpFlags::NO_SQ)) else { return true };
     let party = Party(srq.head.party);
@@ -100,14 +100,14 @@ pub(crate) fn select(w: &mut Work<'_, '_, '_>, srqn: u32) -> bool {
 }
 
 /// The SRQ `srqn`, if requests of the QP may name it: it must be in the QP's XRC domain.
-pub(crate) fn named(w: &Work<'_, '_, '_>, srqn: u32) -> Option<SrqRow> {
+pub(crate) fn named(w: &QpStage<'_, '_, '_>, srqn: u32) -> Option<SrqRow> {
     let srq = w.func.get::<SrqRow>(srqn)?;
     (srq.kind == SrqKind::Xrc as u32 && srq.xrcd == w.q.xrcd).then_some(*srq)
 }
 
 /// Takes the next receive WQE and returns its index. `None` if there is none.
 #[inline(never)]
-fn take_shared(w: &mut Work<'_, '_, '_>) -> Option<u16> {
+fn take_shared(w: &mut QpStage<'_, '_, '_>) -> Option<u16> {
     let srqn = w.receiver.srqn;
     let mut srq = *w.func.get::<SrqRow>(srqn)?;
     let posted = |counter: u32, consumed: u32| (counter as u16).wrapping_sub(consumed as u16);
@@ -141,7 +141,7 @@ fn take_shared(w: &mut Work<'_, '_, '_>) -> Option<u16> {
 
 /// Address and size of the scatter list of WQE `index` in a shared queue, and its protection domain.
 #[inline(never)]
-fn place_shared(w: &Work<'_, '_, '_>, index: u16) -> Option<(Iova, usize, u32)> {
+fn place_shared(w: &QpStage<'_, '_, '_>, index: u16) -> Option<(Iova, usize, u32)> {
     let srq = *w.func.get::<SrqRow>(w.receiver.srqn)?;
     let slot = u32::from(index) & ((1 << srq.log_size) - 1);
     let at = translate::queue(w.func, &srq.memory, (slot << srq.log_stride) + WQE_DS as u32)?;

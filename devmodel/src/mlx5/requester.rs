@@ -9,7 +9,7 @@ use super::{
     lists::{self, ListFault},
     step::Payload,
     umr,
-    work::{Failure, Work},
+    work::{Failure, QpStage},
 };
 use crate::{
     state::{QpFlags, SendRecord},
@@ -53,18 +53,18 @@ fn order_of(fence: FenceMode) -> Order {
 
 /// True if there are packets to send.
 #[inline(always)]
-pub(crate) fn waiting(w: &Work<'_, '_, '_>) -> bool {
+pub(crate) fn waiting(w: &QpStage<'_, '_, '_>) -> bool {
     w.q.requester.has_unsent() || w.q.sq_next != w.q.sq_pi
 }
 
 /// True if requests may be sent now.
 #[inline(always)]
-fn may_send(w: &Work<'_, '_, '_>) -> bool {
+fn may_send(w: &QpStage<'_, '_, '_>) -> bool {
     !w.q.requester.waits_rnr() && w.is_sending()
 }
 
 /// Sends up to `budget` packets: retransmissions first, then new requests.
-pub(crate) fn run(w: &mut Work<'_, '_, '_>, budget: &mut u32) {
+pub(crate) fn run(w: &mut QpStage<'_, '_, '_>, budget: &mut u32) {
     if w.q.requester.has_unsent() {
         resume(w, budget);
     }
@@ -87,7 +87,7 @@ pub(crate) fn run(w: &mut Work<'_, '_, '_>, budget: &mut u32) {
 
 /// Finishes a request that sends nothing; it completes when all earlier requests have. False if the job has no room for more.
 #[inline(never)]
-fn settled(w: &mut Work<'_, '_, '_>) -> bool {
+fn settled(w: &mut QpStage<'_, '_, '_>) -> bool {
     w.q.requester.next_request();
     transport::settle(w, None);
     // There may be any number of them in a row, which neither acknowledgements nor the budget limit.
@@ -98,7 +98,7 @@ fn settled(w: &mut Work<'_, '_, '_>) -> bool {
 
 /// Sends accepted requests from the next one on, up to one that failed locally.
 #[inline(never)]
-fn resume(w: &mut Work<'_, '_, '_>, budget: &mut u32) {
+fn resume(w: &mut QpStage<'_, '_, '_>, budget: &mut u32) {
     while w.q.requester.has_unsent() && may_send(w) {
         let at = w.q.requester.send;
         let record = *w.func.send_record(w.qp, at);
@@ -115,7 +115,7 @@ fn resume(w: &mut Work<'_, '_, '_>, budget: &mut u32) {
             w.ready = true;
             return;
         }
-        let sent = again(w, &record).and_then(|wqe| {
+        let sent = refetch(w, &record).and_then(|wqe| {
             if at == w.q.requester.head && w.q.requester.is_repeating() {
                 is_there(w, &record, &wqe)?;
             }
@@ -130,7 +130,7 @@ fn resume(w: &mut Work<'_, '_, '_>, budget: &mut u32) {
 /// Before a retransmission: checks that the payload's memory is still present, since the peer may have been unable to copy
 /// memory that the program unmapped.
 #[cold]
-fn is_there(w: &mut Work<'_, '_, '_>, record: &SendRecord, wqe: &Wqe) -> Result<(), Failure> {
+fn is_there(w: &mut QpStage<'_, '_, '_>, record: &SendRecord, wqe: &Wqe) -> Result<(), Failure> {
     if wqe.inline || kind_of(wqe.opcode).is_none_or(Kind::is_answered) {
         return Ok(());
     }
@@ -144,7 +144,7 @@ fn is_there(w: &mut Work<'_, '_, '_>, record: &SendRecord, wqe: &Wqe) -> Result<
 }
 
 /// Rereads the WQE of an outstanding request; fails if the program has overwritten it.
-pub(crate) fn again(w: &mut Work<'_, '_, '_>, record: &SendRecord) -> Result<Wqe, Failure> {
+pub(crate) fn refetch(w: &mut QpStage<'_, '_, '_>, record: &SendRecord) -> Result<Wqe, Failure> {
     let mut wqe = Wqe::NONE;
     fetch::wqe(w, record.wqe_index, &mut wqe).map_err(|(_, failure)| failure)?;
     let same =
@@ -155,7 +155,7 @@ pub(crate) fn again(w: &mut Work<'_, '_, '_>, record: &SendRecord) -> Result<Wqe
 /// Accepts the next WQE into a send record and decodes it into `wqe`. `None` if it has to wait, or failed. The caller has
 /// checked that one was posted.
 #[inline(always)]
-fn admit(w: &mut Work<'_, '_, '_>, wqe: &mut Wqe) -> Option<SendRecord> {
+fn admit(w: &mut QpStage<'_, '_, '_>, wqe: &mut Wqe) -> Option<SendRecord> {
     let q = &*w.q;
     if !q.requester.has_room() || q.has(QpFlags::SQ_FAILED) || w.state() != QpState::Rts {
         return None;
@@ -208,7 +208,7 @@ fn admit(w: &mut Work<'_, '_, '_>, wqe: &mut Wqe) -> Option<SendRecord> {
 
 /// The fault in the gather list of a WQE, if any.
 #[inline(never)]
-pub(crate) fn check_list(w: &Work<'_, '_, '_>, wqe: &Wqe) -> Option<Failure> {
+pub(crate) fn check_list(w: &QpStage<'_, '_, '_>, wqe: &Wqe) -> Option<Failure> {
     lists::check(w.func, w.domain(), wqe.list(&w.step.buffers.wqe), lists::GATHER)
         .err()
         .map(ListFault::failure)
@@ -216,7 +216,7 @@ pub(crate) fn check_list(w: &Work<'_, '_, '_>, wqe: &Wqe) -> Option<Failure> {
 
 /// Records a malformed WQE as a failed request.
 #[cold]
-fn fail_malformed(w: &mut Work<'_, '_, '_>, index: u16, ds: u8, failure: Failure) {
+fn fail_malformed(w: &mut QpStage<'_, '_, '_>, index: u16, ds: u8, failure: Failure) {
     let (at, psn) = (w.q.requester.tail, w.q.requester.psn);
     let wqebbs = fetch::blocks(ds);
     let request = Request { psn, ..Default::default() };
@@ -229,7 +229,7 @@ fn fail_malformed(w: &mut Work<'_, '_, '_>, index: u16, ds: u8, failure: Failure
 
 /// Executes a request that sends nothing.
 #[cold]
-fn local(w: &mut Work<'_, '_, '_>, wqe: &Wqe) -> Result<(), Failure> {
+fn local(w: &mut QpStage<'_, '_, '_>, wqe: &Wqe) -> Result<(), Failure> {
     match wqe.opcode {
         WqeOpcode::LocalInval => {
             translate::invalidate(w.func, w.user(), wqe.imm, false).map_err(|_| umr::REFUSED)
@@ -242,7 +242,7 @@ fn local(w: &mut Work<'_, '_, '_>, wqe: &Wqe) -> Result<(), Failure> {
 /// Sends the packets of one request from its current position.
 #[inline(always)]
 fn transmit(
-    w: &mut Work<'_, '_, '_>,
+    w: &mut QpStage<'_, '_, '_>,
     record: &SendRecord,
     wqe: &Wqe,
     budget: &mut u32,
@@ -302,7 +302,7 @@ fn transmit(
 
 /// Sends a READ or atomic request; a READ resumes at its current position.
 #[inline(never)]
-fn ask(w: &mut Work<'_, '_, '_>, record: &SendRecord, kind: Kind, wqe: &Wqe, mtu: u32) {
+fn ask(w: &mut QpStage<'_, '_, '_>, record: &SendRecord, kind: Kind, wqe: &Wqe, mtu: u32) {
     let (psn, skip) = w.q.requester.next_request_packet(&record.request, mtu);
     let packet = request_packet(w, record, kind, wqe, psn.get(), skip);
     w.send(&packet, &Payload::Empty);
@@ -313,7 +313,7 @@ fn ask(w: &mut Work<'_, '_, '_>, record: &SendRecord, kind: Kind, wqe: &Wqe, mtu
 
 /// Builds a READ or atomic request (IBTA 9.4.3, 9.4.5); a READ starts at byte `skip`.
 fn request_packet(
-    w: &Work<'_, '_, '_>,
+    w: &QpStage<'_, '_, '_>,
     record: &SendRecord,
     kind: Kind,
     wqe: &Wqe,
@@ -332,7 +332,12 @@ fn request_packet(
 
 /// Payload of one packet: inline bytes, or the memory of a list.
 #[inline]
-pub(crate) fn gather(w: &mut Work<'_, '_, '_>, wqe: &Wqe, from: u32, len: u32) -> Result<Payload, Failure> {
+pub(crate) fn gather(
+    w: &mut QpStage<'_, '_, '_>,
+    wqe: &Wqe,
+    from: u32,
+    len: u32,
+) -> Result<Payload, Failure> {
     if !wqe.inline {
         return gather_list(w, wqe, from, len);
     }
@@ -348,7 +353,7 @@ pub(crate) fn gather(w: &mut Work<'_, '_, '_>, wqe: &Wqe, from: u32, len: u32) -
 /// are fewer than two; list errors are detected when they are sent one by one.
 #[inline(never)]
 fn gather_train(
-    w: &mut Work<'_, '_, '_>,
+    w: &mut QpStage<'_, '_, '_>,
     request: &Request,
     wqe: &Wqe,
     mtu: u32,
@@ -367,7 +372,7 @@ fn gather_train(
 
 /// Payload of one packet from memory: small data by value, larger data by reference.
 #[inline(never)]
-fn gather_list(w: &mut Work<'_, '_, '_>, wqe: &Wqe, from: u32, len: u32) -> Result<Payload, Failure> {
+fn gather_list(w: &mut QpStage<'_, '_, '_>, wqe: &Wqe, from: u32, len: u32) -> Result<Payload, Failure> {
     w.resolve_send(wqe, from, len, lists::GATHER).map_err(ListFault::failure)?;
     let rid = w.func.rid();
     let payload = match w.is(ServiceType::Rc) || w.is(ServiceType::Xrc) {

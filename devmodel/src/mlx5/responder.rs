@@ -6,10 +6,10 @@ use super::{
     packet::Packet,
     receive,
     step::Payload,
-    work::{Failure, Work},
+    work::{Failure, QpStage},
 };
 use crate::{
-    Profile,
+    Conformance,
     host::{Abort, Iova},
     region::{Effect, SlotPayload},
     state::QpFlags,
@@ -55,7 +55,7 @@ impl transport::Packet for Packet<'_> {
     }
 }
 
-impl Responses for Work<'_, '_, '_> {
+impl Responses for QpStage<'_, '_, '_> {
     type Packet<'p> = Packet<'p>;
     type Word = Iova;
 
@@ -108,7 +108,7 @@ impl Responses for Work<'_, '_, '_> {
         found.is_ok() && lists::are_there(self.step, self.func.rid())
     }
     fn checks_ahead(&self) -> bool {
-        self.profile() == Profile::Ibta
+        self.profile() == Conformance::Ibta
     }
     #[inline(always)]
     fn write(&mut self, packet: &Packet<'_>, rx: &Message) -> Result<(), Refusal> {
@@ -164,8 +164,8 @@ impl Responses for Work<'_, '_, '_> {
 /// Executes a request of a QP with receives from a shared queue.
 #[inline(never)]
 fn of_shared<'a, 'r, 'h>(
-    w: &mut Work<'a, 'r, 'h>,
-    execute: impl FnOnce(&mut Work<'a, 'r, 'h>) -> Result<(), Refusal>,
+    w: &mut QpStage<'a, 'r, 'h>,
+    execute: impl FnOnce(&mut QpStage<'a, 'r, 'h>) -> Result<(), Refusal>,
 ) -> Result<(), Refusal> {
     let shared = receive::shared(w);
     let result = execute(w);
@@ -178,7 +178,7 @@ fn of_shared<'a, 'r, 'h>(
 
 /// Places a packet of a SEND in the receive WQE in use; the last packet completes it.
 #[inline(always)]
-fn send(w: &mut Work<'_, '_, '_>, packet: &Packet<'_>, opcode: BthOpcode) -> Result<(), Refusal> {
+fn send(w: &mut QpStage<'_, '_, '_>, packet: &Packet<'_>, opcode: BthOpcode) -> Result<(), Refusal> {
     let index = w.q.responder.rx.receive as u16;
     let (kind, imm) = meaning(packet, opcode);
     if kind == CqeOpcode::RespSendInv {
@@ -238,7 +238,7 @@ fn extended(packet: &Packet<'_>) -> (CqeOpcode, u32) {
 
 /// Copies a packet's payload to the pieces of memory; `refusal` if they cannot be written.
 #[inline(never)]
-fn place(w: &mut Work<'_, '_, '_>, packet: &Packet<'_>, refusal: Refusal) -> Result<(), Refusal> {
+fn place(w: &mut QpStage<'_, '_, '_>, packet: &Packet<'_>, refusal: Refusal) -> Result<(), Refusal> {
     let rid = w.func.rid();
     let placed = lists::place(w.step, &packet.data, rid);
     placed.map_err(|abort| if abort == Abort::Destination { refusal } else { Refusal::Lost })
@@ -247,7 +247,7 @@ fn place(w: &mut Work<'_, '_, '_>, packet: &Packet<'_>, refusal: Refusal) -> Res
 /// Finishes a message: MSN, receive WQE, completion.
 #[inline(always)]
 fn complete(
-    w: &mut Work<'_, '_, '_>,
+    w: &mut QpStage<'_, '_, '_>,
     kind: CqeOpcode,
     index: u16,
     len: u32,
@@ -281,13 +281,13 @@ fn complete(
 
 /// True if there are packets to send.
 #[inline]
-pub(crate) fn waiting(w: &Work<'_, '_, '_>) -> bool {
+pub(crate) fn waiting(w: &QpStage<'_, '_, '_>) -> bool {
     w.q.responder.owes_answers() || w.q.responder.owes_ack()
 }
 
 /// Sends up to `budget` packets.
 #[inline(always)]
-pub(crate) fn run(w: &mut Work<'_, '_, '_>, budget: &mut u32) {
+pub(crate) fn run(w: &mut QpStage<'_, '_, '_>, budget: &mut u32) {
     if w.q.responder.owes_answers() && !answers(w, budget) || !w.q.responder.owes_ack() {
         return;
     }
@@ -306,7 +306,7 @@ pub(crate) fn run(w: &mut Work<'_, '_, '_>, budget: &mut u32) {
 /// Sends the pending acknowledgement of a QP that may not send more now, so that the peer's ACK timer does not expire. Earlier responses go
 /// first, so the acknowledgement waits with them.
 #[cold]
-pub(crate) fn acknowledge(w: &mut Work<'_, '_, '_>, budget: u32) {
+pub(crate) fn acknowledge(w: &mut QpStage<'_, '_, '_>, budget: u32) {
     if w.receives() && w.is(ServiceType::Rc) && !w.q.responder.owes_answers() {
         run(w, &mut budget.min(1));
     }
@@ -314,7 +314,7 @@ pub(crate) fn acknowledge(w: &mut Work<'_, '_, '_>, budget: u32) {
 
 /// Sends the pending responses to READs and atomics. False if there are more than may be sent now.
 #[inline(never)]
-fn answers(w: &mut Work<'_, '_, '_>, budget: &mut u32) -> bool {
+fn answers(w: &mut QpStage<'_, '_, '_>, budget: &mut u32) -> bool {
     let mut alike = false;
     while let Some(reply) = transport::next_reply(w) {
         if *budget == 0 {
@@ -354,7 +354,7 @@ fn answers(w: &mut Work<'_, '_, '_>, budget: &mut u32) -> bool {
 }
 
 /// The headers of a response.
-fn packet(w: &Work<'_, '_, '_>, reply: &Reply) -> wire::Packet {
+fn packet(w: &QpStage<'_, '_, '_>, reply: &Reply) -> wire::Packet {
     let (mut aeth, mut atomic_ack) = (Aeth::zeroed(), AtomicAckEth::zeroed());
     aeth.set().syndrome(Syndrome::ACK).msn(Psn::new(reply.resource.msn));
     atomic_ack.set().original(reply.resource.original);
@@ -363,7 +363,7 @@ fn packet(w: &Work<'_, '_, '_>, reply: &Reply) -> wire::Packet {
 
 /// Ends the connection after a refused request: receive completion, event, ERR (IBTA 9.9.3).
 #[cold]
-pub(crate) fn fail(w: &mut Work<'_, '_, '_>) {
+pub(crate) fn fail(w: &mut QpStage<'_, '_, '_>) {
     let (code, status) = w.q.responder.refusal();
     match status {
         Some(status) if w.q.responder.rx.kind == Message::SEND => {
@@ -384,7 +384,7 @@ pub(crate) fn fail(w: &mut Work<'_, '_, '_>) {
 /// Payload of as many MIDDLEs from `reply` on as fit in one frame. `None` if there are fewer than two; memory errors are detected when they
 /// are sent one by one.
 #[inline(never)]
-fn gather_train(w: &mut Work<'_, '_, '_>, reply: &Reply, budget: u32) -> Option<(u16, Payload)> {
+fn gather_train(w: &mut QpStage<'_, '_, '_>, reply: &Reply, budget: u32) -> Option<(u16, Payload)> {
     let most = reply.middles().min(budget).min(lists::LONGEST_TRAIN);
     if most < 2 || !w.is(ServiceType::Rc) {
         return None;
@@ -395,7 +395,7 @@ fn gather_train(w: &mut Work<'_, '_, '_>, reply: &Reply, budget: u32) -> Option<
 }
 
 /// Payload of a response.
-fn gather(w: &mut Work<'_, '_, '_>, reply: &Reply) -> Result<Payload, Abort> {
+fn gather(w: &mut QpStage<'_, '_, '_>, reply: &Reply) -> Result<Payload, Abort> {
     let (one, from, len) = (&reply.resource, reply.from, reply.len);
     if len == 0 {
         return Ok(Payload::Empty);

@@ -2,7 +2,7 @@
 
 use super::{
     Job,
-    flow::{FLOWS, Flow},
+    header_cache::{HeaderTemplate, TEMPLATES},
 };
 use crate::{
     config::Config,
@@ -215,7 +215,7 @@ pub(crate) struct Buffers {
     pub(crate) jobs: VecDeque<Job>,
     pub(crate) out: Outbox,
     /// Cached headers of recently used queue pairs.
-    pub(crate) flows: [Option<Flow>; FLOWS],
+    pub(crate) templates: [Option<HeaderTemplate>; TEMPLATES],
     pub(crate) moves: Vec<Move>,
     pub(crate) staged: Vec<u8>,
     /// The current send WQE.
@@ -239,7 +239,7 @@ impl Default for Buffers {
         Self {
             jobs: VecDeque::with_capacity(256),
             out: Outbox::with_capacity(256),
-            flows: [const { None }; FLOWS],
+            templates: [const { None }; TEMPLATES],
             moves: Vec::with_capacity(1024),
             staged: Vec::with_capacity(64 << 10),
             wqe: [0; MAX_WQE_BBS * WQE_BB],
@@ -308,7 +308,7 @@ pub struct Step<'a> {
     /// Set by a stage that needs memory only this party can reach: the job is discarded and the party is woken.
     pub blocked: Option<Party>,
     /// The runner has more frames for this function.
-    pub(crate) more_in_hand: bool,
+    pub(crate) more_inline: bool,
     /// The send counter of the doorbell record at the time of the doorbell, if known. In virtual time a program may have written a
     /// later value, which the device must not see yet.
     pub(crate) posted: Option<u16>,
@@ -347,7 +347,7 @@ impl<'a> Step<'a> {
             yielded: false,
             settle: false,
             blocked: None,
-            more_in_hand: false,
+            more_inline: false,
             reads: false,
             trains: false,
             buffers,
@@ -361,7 +361,7 @@ impl Step<'_> {
     #[inline(always)]
     pub(crate) fn begin(&mut self) {
         (self.refused, self.yielded, self.settle) = (false, false, false);
-        (self.blocked, self.more_in_hand, self.reads) = (None, false, false);
+        (self.blocked, self.more_inline, self.reads) = (None, false, false);
         self.dcqcn = None;
     }
 

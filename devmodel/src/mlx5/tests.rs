@@ -1,6 +1,6 @@
 //! The pipeline from doorbell to completion, between two functions.
 
-use super::{Job, Step, completion, event, flush, step, work::Work};
+use super::{Job, Step, completion, event, flush, step, work::QpStage};
 use crate::{
     Config,
     engine::{
@@ -404,7 +404,7 @@ fn sending_that_stops_is_not_waited_for_any_more() {
     let context = (region, rig.adapter.config());
     let mut step = Step::new(&mut rig.machine, 1, context, &mut buffers);
     step.careful = true;
-    Work::on(&mut func, &mut step, qp, flush::stop).expect("a QP");
+    QpStage::on(&mut func, &mut step, qp, flush::stop).expect("a QP");
     let row = func.row::<QpRow>(qp).expect("a QP");
     assert_eq!((row.state, row.has(QpFlags::DRAINING)), (QpState::SqErr.raw(), false));
 }

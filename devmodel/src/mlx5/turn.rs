@@ -7,7 +7,7 @@ use super::{
     flush, rates, receive, requester, responder,
     step::Step,
     umr,
-    work::{Failure, Work},
+    work::{Failure, QpStage},
 };
 use crate::{
     host::Party,
@@ -31,7 +31,7 @@ pub(crate) fn ring(func: &mut Func<'_>, step: &mut Step<'_>, qpn: u32, uar: u32)
 
 /// Reads the producer index and starts the requester, or flushes the WQEs posted to a QP in error. The doorbell record holds the number
 /// of posted WQEs, the register only tells that it changed.
-fn ring_qp(w: &mut Work<'_, '_, '_>, uar: u32) {
+fn ring_qp(w: &mut QpStage<'_, '_, '_>, uar: u32) {
     // A doorbell is valid only through the UAR page of the QP.
     let good = w.q.uar == uar && w.func.function().rings() && !w.q.has(QpFlags::NO_SQ);
     if !good || fetch::refresh(w).is_none() {
@@ -82,9 +82,9 @@ pub(crate) fn with(
     func: &mut Func<'_>,
     step: &mut Step<'_>,
     qp: u32,
-    stage: impl FnOnce(&mut Work<'_, '_, '_>),
+    stage: impl FnOnce(&mut QpStage<'_, '_, '_>),
 ) -> Option<()> {
-    Work::on(func, step, qp, |w| {
+    QpStage::on(func, step, qp, |w| {
         let party = Party(w.q.head.party);
         // An XRC target has no memory of its own, and may outlive its creator.
         if !w.step.host.reaches(party) && !w.q.is_xrc_target() {
@@ -100,7 +100,7 @@ pub(crate) fn with(
 
 /// Runs the QP's turn to send: responses before requests.
 #[inline]
-fn execute(w: &mut Work<'_, '_, '_>) {
+fn execute(w: &mut QpStage<'_, '_, '_>) {
     if w.state() == QpState::Err {
         // Over XRC, the receive in use belongs to the SRQ that was named, and its completion goes to that SRQ's CQ.
         if !w.is(ServiceType::Xrc) || receive::select(w, w.q.xrc_srqn) {
@@ -129,7 +129,7 @@ fn execute(w: &mut Work<'_, '_, '_>) {
 
 /// Sends the responses that the peer waits for; requests are sent in the next turn.
 #[cold]
-fn answer(w: &mut Work<'_, '_, '_>) {
+fn answer(w: &mut QpStage<'_, '_, '_>) {
     if !w.receives() || !w.is(ServiceType::Rc) {
         w.ready = true;
         return;
@@ -143,7 +143,7 @@ fn answer(w: &mut Work<'_, '_, '_>) {
 
 /// Sends up to `budget` packets.
 #[inline(always)]
-fn send(w: &mut Work<'_, '_, '_>, budget: &mut u32) {
+fn send(w: &mut QpStage<'_, '_, '_>, budget: &mut u32) {
     if !w.receives() {
         return;
     }
@@ -160,7 +160,7 @@ fn send(w: &mut Work<'_, '_, '_>, budget: &mut u32) {
 
 /// [`send`] for services other than RC. RC, the most frequent, bypasses this dispatch.
 #[cold]
-fn send_unlike_rc(w: &mut Work<'_, '_, '_>, budget: &mut u32) {
+fn send_unlike_rc(w: &mut QpStage<'_, '_, '_>, budget: &mut u32) {
     match ServiceType::from_raw(w.q.service) {
         ServiceType::Uc => send_unreliable(w, budget),
         ServiceType::RegUmr => send_at_once(w, budget, umr::next),
@@ -178,7 +178,7 @@ fn send_unlike_rc(w: &mut Work<'_, '_, '_>, budget: &mut u32) {
 }
 
 /// [`send`] for UC: a sent packet is done.
-fn send_unreliable(w: &mut Work<'_, '_, '_>, budget: &mut u32) {
+fn send_unreliable(w: &mut QpStage<'_, '_, '_>, budget: &mut u32) {
     loop {
         if w.state() == QpState::SqErr {
             return flush::stop(w);
@@ -193,10 +193,10 @@ fn send_unreliable(w: &mut Work<'_, '_, '_>, budget: &mut u32) {
 }
 
 /// Executes the WQE at an index; returns its number of segments and its result.
-type Next = fn(&mut Work<'_, '_, '_>, u16) -> (u8, Result<Wqe, Failure>);
+type Next = fn(&mut QpStage<'_, '_, '_>, u16) -> (u8, Result<Wqe, Failure>);
 
 /// Executes up to `budget` work requests, each of which is complete when `next` returns.
-fn send_at_once(w: &mut Work<'_, '_, '_>, budget: &mut u32, next: Next) {
+fn send_at_once(w: &mut QpStage<'_, '_, '_>, budget: &mut u32, next: Next) {
     while w.q.sq_next != w.q.sq_pi {
         match w.state() {
             QpState::Rts => {}

@@ -6,7 +6,7 @@
 use super::{
     fetch::{self, Wqe},
     lists::{self, ListFault},
-    work::{Failure, Work},
+    work::{Failure, QpStage},
 };
 use crate::{
     region::Func,
@@ -33,7 +33,7 @@ const OCTOWORD: usize = 16;
 pub(crate) const REFUSED: Failure = Failure::new(CqeSyndrome::MwBindErr, vendor_err::LKEY);
 
 /// Executes the next work request of the driver's own UMR queue pair.
-pub(crate) fn next(w: &mut Work<'_, '_, '_>, index: u16) -> (u8, Result<Wqe, Failure>) {
+pub(crate) fn next(w: &mut QpStage<'_, '_, '_>, index: u16) -> (u8, Result<Wqe, Failure>) {
     let mut wqe = Wqe::NONE;
     match fetch::wqe(w, index, &mut wqe) {
         Ok(()) => {
@@ -50,7 +50,7 @@ pub(crate) fn next(w: &mut Work<'_, '_, '_>, index: u16) -> (u8, Result<Wqe, Fai
 
 /// Executes the UMR WQE in the step's buffer.
 #[cold]
-pub(crate) fn carry_out(w: &mut Work<'_, '_, '_>, wqe: &Wqe) -> Result<(), Failure> {
+pub(crate) fn carry_out(w: &mut QpStage<'_, '_, '_>, wqe: &Wqe) -> Result<(), Failure> {
     let [start, end] = wqe.data.map(usize::from);
     let bytes = w.step.buffers.wqe.get(start..end).unwrap_or_default();
     if bytes.len() < ENTRIES {
@@ -112,7 +112,7 @@ fn offset(umr: &UmrCtrlSeg) -> u64 {
 }
 
 /// Checks that this queue pair may change this key, and that the key is in the expected state.
-fn check(w: &Work<'_, '_, '_>, wqe: &Wqe, umr: &UmrCtrlSeg, row: &MkeyRow) -> Result<(), Failure> {
+fn check(w: &QpStage<'_, '_, '_>, wqe: &Wqe, umr: &UmrCtrlSeg, row: &MkeyRow) -> Result<(), Failure> {
     let mask = umr.mkey_mask();
     let free = row.access & access::FREE != 0;
     // Page entries, and a key of pages with changed rights or bounds, can reach any memory of the function.
@@ -195,14 +195,14 @@ fn change(row: &mut MkeyRow, context: &MkeyContextSeg, mask: MkeyMask) -> Result
 
 /// True if the key is a memory window: created by a program, which cannot name physical memory, from one part of a
 /// region.
-fn is_window(w: &Work<'_, '_, '_>, row: &MkeyRow) -> bool {
+fn is_window(w: &QpStage<'_, '_, '_>, row: &MkeyRow) -> bool {
     row.mode == AccessMode::Klm.raw() && !w.is(ServiceType::RegUmr) && !w.q.has(QpFlags::RESERVED_LKEY)
 }
 
 /// The key index of the region that `words` bind a window to; `None` if they unbind it. IBTA 10.6.7.2.4: the region
 /// has the window's domain and contains all of it, and rights that let peers modify the memory require local write
 /// access to the region.
-fn region(w: &Work<'_, '_, '_>, window: &MkeyRow, words: &[u64]) -> Result<Option<u32>, Failure> {
+fn region(w: &QpStage<'_, '_, '_>, window: &MkeyRow, words: &[u64]) -> Result<Option<u32>, Failure> {
     if window.qpn != ANY_QP && window.qpn != w.qpn() {
         return Err(REFUSED);
     }
@@ -229,7 +229,7 @@ fn move_domain(func: &mut Func<'_>, from: u32, to: u32) -> Result<(), Failure> {
 
 /// The translation entries of the request, from the WQE itself or from the memory that it points to.
 fn words(
-    w: &mut Work<'_, '_, '_>,
+    w: &mut QpStage<'_, '_, '_>,
     umr: &UmrCtrlSeg,
     row: &MkeyRow,
     rest: std::ops::Range<usize>,
@@ -263,7 +263,7 @@ fn words(
 }
 
 /// Reads the list of entries from the memory of a data segment.
-fn fetch_list(w: &mut Work<'_, '_, '_>, seg: &DataSeg, bytes: &mut [u8]) -> Result<(), Failure> {
+fn fetch_list(w: &mut QpStage<'_, '_, '_>, seg: &DataSeg, bytes: &mut [u8]) -> Result<(), Failure> {
     let bad = Failure::new(CqeSyndrome::LocalProtErr, vendor_err::LKEY);
     let (domain, rid) = (w.domain(), w.func.rid());
     let (len, pieces) = (bytes.len() as u32, &mut w.step.buffers.pieces);

@@ -2,7 +2,7 @@
 
 use super::{counter_of_event, event, step::Step};
 use crate::{
-    Profile,
+    Conformance,
     host::Rid,
     identity,
     region::{self, Func, Held, Outlet, OutletRing, TimerKind, WireRing},
@@ -19,7 +19,7 @@ use std::sync::atomic::Ordering::Acquire;
 pub(crate) use super::Failure;
 
 /// The queue pair that a stage works on: its row in place, recorded in the journal before the stage began.
-pub(crate) struct Work<'a, 'r, 'h> {
+pub(crate) struct QpStage<'a, 'r, 'h> {
     pub func: &'a mut Func<'r>,
     pub step: &'a mut Step<'h>,
     /// QP index.
@@ -49,7 +49,7 @@ impl Receiver {
     }
 }
 
-impl<'r, 'h> Work<'_, 'r, 'h> {
+impl<'r, 'h> QpStage<'_, 'r, 'h> {
     /// Runs `stage` on QP `qp`, starts the timers for its deadlines, and queues the QP if it has more to do. `None` if there is
     /// no such QP.
     #[inline(always)]
@@ -57,11 +57,11 @@ impl<'r, 'h> Work<'_, 'r, 'h> {
         func: &mut Func<'r>,
         step: &mut Step<'h>,
         qp: u32,
-        stage: impl FnOnce(&mut Work<'_, 'r, 'h>) -> T,
+        stage: impl FnOnce(&mut QpStage<'_, 'r, 'h>) -> T,
     ) -> Option<T> {
         let q = func.hold::<QpRow>(qp)?;
         let receiver = Receiver::of(&q);
-        let mut w = Work { func, step, qp, q, receiver, ready: false, execute: false };
+        let mut w = QpStage { func, step, qp, q, receiver, ready: false, execute: false };
         let out = stage(&mut w);
         w.close();
         Some(out)
@@ -139,12 +139,12 @@ impl<'r, 'h> Work<'_, 'r, 'h> {
     /// Counts an event of the connection.
     pub(crate) fn count_event(&mut self, event: Event) {
         // A ConnectX-5 counts a refused access only at the requester (row 60 of the conformance table).
-        if event != Event::AccessRefused || self.profile() == Profile::Ibta {
+        if event != Event::AccessRefused || self.profile() == Conformance::Ibta {
             self.count(counter_of_event(event));
         }
     }
 
-    pub(crate) fn profile(&self) -> Profile {
+    pub(crate) fn profile(&self) -> Conformance {
         self.step.config.profile
     }
 

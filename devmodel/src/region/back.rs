@@ -163,7 +163,7 @@ impl Func<'_> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Left, OutletRing, SlotPayload, TimerKind, WireRing, tests::machine};
+    use super::super::{Origin, OutletRing, SlotPayload, TimerKind, WireRing, tests::machine};
     use super::{super::Memory, *};
     use crate::state::{CqRow, FlowEntryRow, FreeList, MkeyRow, QpRow};
     use std::{
@@ -375,7 +375,7 @@ mod tests {
         let mut others = machine(9);
         let mut push = |stopped: &[u16]| {
             others.stopped.extend(stopped);
-            ring.push(&mut others, Left { from: Some(1), now: 1 }, &[7; 1000])
+            ring.push(&mut others, Origin { from: Some(1), now: 1 }, &[7; 1000])
         };
         assert!(push(&[]), "the first lane has memory");
         ring.hold_lane(0, &mut machine(1));

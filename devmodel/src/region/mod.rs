@@ -46,7 +46,7 @@ pub use layout::{MAX_FRAME, Outlet, SLOTS};
 pub use look::PortGlimpse;
 pub(crate) use lookups::{Lookup, Lookups};
 pub use memic::Memic;
-pub use outlet::{Left, OutletRing};
+pub use outlet::{Origin, OutletRing};
 pub use queues::{READY_SQ, TimerKind};
 pub use ring::WireRing;
 pub(crate) use senders::purge_frames;

@@ -58,7 +58,7 @@ const LOCK: usize = 8;
 
 /// Sender and time of a frame in an outlet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Left {
+pub struct Origin {
     /// Function that sent it; `None` if it came from outside.
     pub from: Option<u8>,
     /// Time at which it entered the wire, in ps.
@@ -158,25 +158,25 @@ impl<'r> OutletRing<'r> {
 
     /// Appends a frame. Returns false if the outlet has no consumer, or if every lane is full or held by a stopped program
     /// (which is counted).
-    pub fn push(&self, host: &mut dyn Host, left: Left, frame: &[u8]) -> bool {
-        self.offer(host, left, frame).0
+    pub fn push(&self, host: &mut dyn Host, origin: Origin, frame: &[u8]) -> bool {
+        self.offer(host, origin, frame).0
     }
 
     /// Like [`push`](Self::push); the second value is true if the consumer forwards the frame, even if there was no room for it.
-    pub(crate) fn offer(&self, host: &mut dyn Host, left: Left, frame: &[u8]) -> (bool, bool) {
+    pub(crate) fn offer(&self, host: &mut dyn Host, origin: Origin, frame: &[u8]) -> (bool, bool) {
         // Read once: the mode must not change between the two uses.
         let open = self.lane(0).word(Word::Open).load(Relaxed);
-        (open != CLOSED && self.append(host, left, frame), open == DIVERTED)
+        (open != CLOSED && self.append(host, origin, frame), open == DIVERTED)
     }
 
-    fn append(&self, host: &mut dyn Host, left: Left, frame: &[u8]) -> bool {
+    fn append(&self, host: &mut dyn Host, origin: Origin, frame: &[u8]) -> bool {
         // The last lane that may hold earlier frames.
         let last = self.lanes().skip(1).filter(Lane::waits).last().map_or(0, |lane| lane.index);
         if last == 0 && !self.lane(0).waits() {
-            self.since().store(left.now, Relaxed);
+            self.since().store(origin.now, Relaxed);
         }
         let mut lanes = self.lanes().skip(last);
-        let pushed = lanes.find_map(|lane| lane.push(host, left, frame)).unwrap_or(false);
+        let pushed = lanes.find_map(|lane| lane.push(host, origin, frame)).unwrap_or(false);
         if !pushed {
             self.lane(0).word(Word::Lost).fetch_add(1, Relaxed);
         }
@@ -184,7 +184,7 @@ impl<'r> OutletRing<'r> {
     }
 
     /// Takes the oldest frame into `frame`. For the consumer only.
-    pub fn pop(&self, frame: &mut Vec<u8>) -> Option<Left> {
+    pub fn pop(&self, frame: &mut Vec<u8>) -> Option<Origin> {
         self.lanes().find_map(|lane| lane.pop(frame))
     }
 
@@ -234,7 +234,7 @@ impl<'r> Lane<'r> {
     }
 
     /// Appends a frame; returns true if there was room for it. `None` if a stopped program holds the lane.
-    fn push(&self, host: &mut dyn Host, left: Left, frame: &[u8]) -> Option<bool> {
+    fn push(&self, host: &mut dyn Host, origin: Origin, frame: &[u8]) -> Option<bool> {
         let need = HEAD + frame.len().next_multiple_of(8);
         let (lock, dead) = self.lock().acquire_with(host, Patience::UntilStopped)?;
         if dead.is_any() {
@@ -249,8 +249,8 @@ impl<'r> Lane<'r> {
         if let Some(ring) = ring {
             let mut head = [0; HEAD];
             head[..4].copy_from_slice(&(frame.len() as u32).to_le_bytes());
-            head[4..6].copy_from_slice(&left.from.map_or(u16::MAX, u16::from).to_le_bytes());
-            head[8..].copy_from_slice(&left.now.to_le_bytes());
+            head[4..6].copy_from_slice(&origin.from.map_or(u16::MAX, u16::from).to_le_bytes());
+            head[8..].copy_from_slice(&origin.now.to_le_bytes());
             self.write(ring, tail, &head);
             step(Site::Outlet);
             self.write(ring, tail.wrapping_add(HEAD as u32), frame);
@@ -262,7 +262,7 @@ impl<'r> Lane<'r> {
     }
 
     /// Origin and length of the oldest frame. A malformed record is discarded together with everything after it.
-    fn front(&self, ring: NonNull<u8>) -> Option<(Left, usize)> {
+    fn front(&self, ring: NonNull<u8>) -> Option<(Origin, usize)> {
         let used = self.used();
         if used < HEAD {
             return None;
@@ -277,15 +277,15 @@ impl<'r> Lane<'r> {
             return None;
         }
         let from = u8::try_from(u16::from_le_bytes([from_low, from_high])).ok();
-        Some((Left { from, now: u64::from_le_bytes(*time) }, len))
+        Some((Origin { from, now: u64::from_le_bytes(*time) }, len))
     }
 
-    fn pop(&self, frame: &mut Vec<u8>) -> Option<Left> {
+    fn pop(&self, frame: &mut Vec<u8>) -> Option<Origin> {
         if !self.waits() {
             return None;
         }
         let ring = self.region.lane_pointer(self.which, self.index)?;
-        let (left, len) = self.front(ring)?;
+        let (origin, len) = self.front(ring)?;
         let at = self.word(Word::Head).load(Relaxed);
         frame.clear();
         frame.resize(len, 0);
@@ -293,7 +293,7 @@ impl<'r> Lane<'r> {
         let need = HEAD + len.next_multiple_of(8);
         step(Site::Outlet);
         self.word(Word::Head).store(at.wrapping_add(need as u32), Release);
-        Some(left)
+        Some(origin)
     }
 
     /// Calls `each` with the parts of the ring that make up `len` bytes from `at` on, each with its offset in the whole.
@@ -346,16 +346,16 @@ mod tests {
     fn frames_come_out_as_they_went_in_round_and_round() {
         let region = Region::private(Geometry::SMALL);
         let ring = OutletRing::of(&region, Outlet::Uplink);
-        assert!(!ring.push(&mut machine(1), Left { from: None, now: 0 }, &[1]), "nobody takes from it");
+        assert!(!ring.push(&mut machine(1), Origin { from: None, now: 0 }, &[1]), "nobody takes from it");
         ring.open(true);
         let mut out = Vec::new();
         for i in 0..500 {
-            let left = Left { from: (i % 3 != 0).then_some(i as u8), now: i as u64 };
-            assert!(ring.push(&mut machine(1), left, &frame(i)));
-            assert!(ring.push(&mut machine(1), left, &[]));
-            assert_eq!(ring.pop(&mut out), Some(left));
+            let origin = Origin { from: (i % 3 != 0).then_some(i as u8), now: i as u64 };
+            assert!(ring.push(&mut machine(1), origin, &frame(i)));
+            assert!(ring.push(&mut machine(1), origin, &[]));
+            assert_eq!(ring.pop(&mut out), Some(origin));
             assert_eq!(out, frame(i));
-            assert_eq!((ring.pop(&mut out), out.len()), (Some(left), 0));
+            assert_eq!((ring.pop(&mut out), out.len()), (Some(origin), 0));
             assert_eq!(ring.pop(&mut out), None);
         }
     }
@@ -365,14 +365,14 @@ mod tests {
         let region = Region::private(Geometry::SMALL);
         let ring = OutletRing::of(&region, Outlet::Capture);
         ring.open(true);
-        let left = Left { from: Some(1), now: 5 };
-        let fit = (0..1000).take_while(|_| ring.push(&mut machine(1), left, &[7; 1000])).count();
+        let origin = Origin { from: Some(1), now: 5 };
+        let fit = (0..1000).take_while(|_| ring.push(&mut machine(1), origin, &[7; 1000])).count();
         assert!((60..70).contains(&fit), "{fit} of 1016 bytes in 64 KiB");
         assert_eq!(ring.lost(), 1);
-        assert!(!ring.push(&mut machine(1), left, &[0; MAX_FRAME + 1]));
+        assert!(!ring.push(&mut machine(1), origin, &[0; MAX_FRAME + 1]));
         let mut out = Vec::new();
         assert_eq!(std::iter::from_fn(|| ring.pop(&mut out)).count(), fit);
-        assert!(ring.push(&mut machine(1), left, &[7; 1000]));
+        assert!(ring.push(&mut machine(1), origin, &[7; 1000]));
         ring.open(true);
         assert_eq!(ring.pop(&mut out), None, "whoever opens it finds it empty");
     }
@@ -384,7 +384,7 @@ mod tests {
         ring.open(true);
         let (all, mut out) = (ring.allowance(0), Vec::new());
         let fill = |now| {
-            let push = || ring.push(&mut machine(1), Left { from: Some(1), now }, &[7; 1000]);
+            let push = || ring.push(&mut machine(1), Origin { from: Some(1), now }, &[7; 1000]);
             (0..1000).take_while(|_| ring.allowance(now) >= 2000 && push()).count()
         };
         // The outlet had been empty for a long time.
@@ -405,13 +405,13 @@ mod tests {
         let region = Region::private(Geometry::SMALL);
         let ring = OutletRing::of(&region, Outlet::Uplink);
         ring.open(true);
-        let left = Left { from: Some(1), now: 7 };
+        let origin = Origin { from: Some(1), now: 7 };
         let mut sender = machine(9);
         sender.stopped.insert(1);
         let mut sent = 0..;
         let mut send = |n: usize| {
             for i in sent.by_ref().take(n) {
-                assert!(ring.push(&mut sender, left, &frame(i)));
+                assert!(ring.push(&mut sender, origin, &frame(i)));
             }
         };
         // The fillers of the first two lanes are taken for stopped, one after the other, and then continue.
@@ -428,7 +428,7 @@ mod tests {
         let mut take = |n: usize| {
             for i in came.by_ref().take(n) {
                 let mut out = Vec::new();
-                assert_eq!((ring.pop(&mut out), out == frame(i)), (Some(left), true), "frame {i}");
+                assert_eq!((ring.pop(&mut out), out == frame(i)), (Some(origin), true), "frame {i}");
             }
         };
         take(7);
@@ -445,22 +445,22 @@ mod tests {
         let region = Region::private(Geometry::SMALL);
         let ring = OutletRing::of(&region, Outlet::Uplink);
         ring.open(true);
-        let left = |now| Left { from: Some(1), now };
+        let origin = |now| Origin { from: Some(1), now };
         let mut others = machine(9);
-        assert!(ring.push(&mut others, left(1), &frame(1)));
+        assert!(ring.push(&mut others, origin(1), &frame(1)));
         // One filler after the other is stopped while it holds the lock of the first free lane.
         for stopped in 1..OUTLET_LANES as u16 {
             let lane = ring.lane(usize::from(stopped) - 1);
             let _ = lane.lock().acquire::<dyn Host>(&mut machine(stopped));
             others.stopped.insert(stopped);
-            assert!(ring.push(&mut others, left(1 + u64::from(stopped)), &frame(usize::from(stopped) + 1)));
+            assert!(ring.push(&mut others, origin(1 + u64::from(stopped)), &frame(usize::from(stopped) + 1)));
         }
         let _ = ring.lane(OUTLET_LANES - 1).lock().acquire::<dyn Host>(&mut machine(8));
         others.stopped.insert(8);
-        assert!(!ring.push(&mut others, left(20), &frame(0)), "all lanes are held");
+        assert!(!ring.push(&mut others, origin(20), &frame(0)), "all lanes are held");
         let mut out = Vec::new();
         for i in 1..=OUTLET_LANES {
-            assert_eq!(ring.pop(&mut out), Some(left(i as u64)), "in the order they went in");
+            assert_eq!(ring.pop(&mut out), Some(origin(i as u64)), "in the order they went in");
             assert_eq!(out, frame(i));
         }
         assert_eq!((ring.pop(&mut out), ring.lost()), (None, 1));

@@ -312,7 +312,7 @@ mod tests {
     use super::super::{Func, Memory, Outlet, OutletRing, Shortage, tests::machine};
     use crate::{
         host::Party,
-        region::{Geometry, Left, Region, Table},
+        region::{Geometry, Origin, Region, Table},
         state::{MkeyRow, PdRow, QpRow},
     };
     use std::{
@@ -425,7 +425,10 @@ mod tests {
         drop(func);
         let ring = OutletRing::of(&theirs, Outlet::Uplink);
         ring.open(true);
-        assert!(!ring.push(&mut host, Left { from: None, now: 0 }, &[1; 60]), "there is no ring to push to");
+        assert!(
+            !ring.push(&mut host, Origin { from: None, now: 0 }, &[1; 60]),
+            "there is no ring to push to"
+        );
         assert_eq!((ring.pop(&mut Vec::new()), ring.lost()), (None, 1));
         let func = Func::try_lock(&region, 1, &mut host).expect("nobody holds it");
         assert!(func.function().mtu != 77 && func.row::<PdRow>(pd).is_some());

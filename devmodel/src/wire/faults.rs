@@ -103,7 +103,7 @@ fn nanoseconds(text: &str) -> Option<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::faults::{LINK_HEADER, TrialWire};
+    use crate::engine::faults::{FaultWire, LINK_HEADER};
 
     #[test]
     fn a_plan_is_read_and_written() {
@@ -118,12 +118,12 @@ mod tests {
         }
     }
 
-    fn wire(plan: &str) -> TrialWire {
-        TrialWire::by_chance(&plan.parse().unwrap(), 0)
+    fn wire(plan: &str) -> FaultWire {
+        FaultWire::by_chance(&plan.parse().unwrap(), 0)
     }
 
     /// The frames that leave `wire` at `now`.
-    fn left(wire: &mut TrialWire, now: u64) -> Vec<Vec<u8>> {
+    fn left(wire: &mut FaultWire, now: u64) -> Vec<Vec<u8>> {
         wire.leave(now).into_iter().map(|(_, frame)| frame).collect()
     }
 

@@ -180,7 +180,7 @@ impl Uplink {
             sent: link.sent.load(Relaxed),
             received: link.received.load(Relaxed),
             lost: link.lost.load(Relaxed),
-            faults: link.befallen(),
+            faults: link.hits(),
         };
         self.port.links().iter().map(of).collect()
     }

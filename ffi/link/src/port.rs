@@ -4,7 +4,7 @@ use super::{BATCH, bearer::Bearer, sockets};
 use ::sync::Eager;
 use devmodel::{
     LinkLayer,
-    engine::{Macs, faults::TrialWire},
+    engine::{Macs, faults::FaultWire},
     wire::Faults,
 };
 use hwspec::wire::{Discovery, DiscoveryFrame};
@@ -31,8 +31,8 @@ pub struct PortLink {
     pub spec: String,
     bearer: Box<dyn Bearer>,
     faulty: bool,
-    out: Mutex<TrialWire>,
-    inward: Mutex<TrialWire>,
+    out: Mutex<FaultWire>,
+    inward: Mutex<FaultWire>,
     stalled: AtomicBool,
     /// Frames sent.
     pub sent: AtomicU64,
@@ -49,8 +49,8 @@ impl PortLink {
             spec,
             bearer,
             faulty: !faults.is_none(),
-            out: Mutex::new(TrialWire::by_chance(&faults, which * 2)),
-            inward: Mutex::new(TrialWire::by_chance(&faults, which * 2 + 1)),
+            out: Mutex::new(FaultWire::by_chance(&faults, which * 2)),
+            inward: Mutex::new(FaultWire::by_chance(&faults, which * 2 + 1)),
             stalled: AtomicBool::new(false),
             sent: AtomicU64::new(0),
             received: AtomicU64::new(0),
@@ -59,8 +59,8 @@ impl PortLink {
     }
 
     /// Number of faults applied to its frames.
-    pub fn befallen(&self) -> u64 {
-        lock(&self.out).befallen() + lock(&self.inward).befallen()
+    pub fn hits(&self) -> u64 {
+        lock(&self.out).hits() + lock(&self.inward).hits()
     }
 
     /// The bearer of its frames.
@@ -124,7 +124,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 /// Frames that have left a wire by `now`, and the time at which the next will.
-fn leave(wire: &Mutex<TrialWire>, now: u64) -> (Vec<Vec<u8>>, Option<u64>) {
+fn leave(wire: &Mutex<FaultWire>, now: u64) -> (Vec<Vec<u8>>, Option<u64>) {
     let mut wire = lock(wire);
     let through = wire.leave(now).into_iter().map(|(_, frame)| frame).collect();
     (through, wire.next())

@@ -3,7 +3,7 @@
 
 use super::scratch::Scratch;
 use devmodel::{
-    engine::{Runner, faults::TrialWire},
+    engine::{Runner, faults::FaultWire},
     wire::Faults,
 };
 use std::{
@@ -90,7 +90,7 @@ impl Engine {
     fn new(kind: Kind) -> Box<Self> {
         let mut runner = Runner::new();
         if !kind.faults.is_none() {
-            runner.set_link(Some(Box::new(TrialWire::by_chance(&kind.faults, std::process::id()))));
+            runner.set_link(Some(Box::new(FaultWire::by_chance(&kind.faults, std::process::id()))));
         }
         let scratch = Scratch { steady: kind.steady, ..Scratch::default() };
         Box::new(Self { runner, scratch })

@@ -66,23 +66,23 @@ impl Parties for NodeHost<'_> {
     }
 
     #[inline]
-    fn is_tended(&mut self, rid: Rid) -> bool {
+    fn is_polled(&mut self, rid: Rid) -> bool {
         let Some(function) = self.0.core.map.functions().get(usize::from(rid.0)) else { return false };
         let poller = function.poller.load(Relaxed);
-        let tended = poller != 0 && poller != u32::from(self.0.core.me.slot);
-        if tended {
+        let polled = poller != 0 && poller != u32::from(self.0.core.me.slot);
+        if polled {
             self.0.scratch.entrusted.note(rid.0);
         }
-        tended
+        polled
     }
 
     #[inline]
-    fn keeper(&mut self, rid: Rid) -> Option<Party> {
+    fn exclusive_runner(&mut self, rid: Rid) -> Option<Party> {
         let server = self.0.core.server(rid.0);
         (server != 0 && server != u32::from(self.0.core.me.slot)).then_some(Party(server as u16))
     }
     #[inline]
-    fn tends(&mut self, rid: Rid) -> bool {
+    fn polls_itself(&mut self, rid: Rid) -> bool {
         self.0.core.is_poller(rid.0)
     }
 
@@ -125,11 +125,11 @@ impl Parties for NodeHost<'_> {
     }
 
     #[inline]
-    fn uses(&mut self, rid: Rid) -> bool {
+    fn serves(&mut self, rid: Rid) -> bool {
         self.0.core.opens(rid.0).load(Relaxed) != 0
     }
 
-    fn leave_to_users(&mut self, rid: Rid) -> bool {
+    fn wake_users(&mut self, rid: Rid) -> bool {
         let core = self.0.core;
         core.openers(rid.0).inspect(|slot| core.wake(*slot)).count() != 0
     }

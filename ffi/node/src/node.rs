@@ -19,7 +19,7 @@ use crate::{
     naming::{Bus, Name, Naming},
 };
 use devmodel::{
-    Adapter, Config, LinkLayer, Profile,
+    Adapter, Config, Conformance, LinkLayer,
     host::{self, Parties, Party},
     region::{Geometry, Region},
     strict::Strict,
@@ -357,8 +357,8 @@ impl Drop for Node {
 
 fn write_behaviour(map: &Mapped, config: &Config) {
     let profile = match config.profile {
-        Profile::Ibta => 0,
-        Profile::Cx5 => 1,
+        Conformance::Ibta => 0,
+        Conformance::Cx5 => 1,
     };
     let link_layer = match config.link_layer {
         LinkLayer::Ethernet => 0,
@@ -392,7 +392,7 @@ pub(super) fn read_behaviour(map: &Mapped) -> Config {
         map.header().behaviour.each_ref().map(|word| word.load(Relaxed));
     let [drop, duplicate, reorder, corrupt, delay, seed, strict @ ..] = rest;
     Config {
-        profile: if profile == 0 { Profile::Ibta } else { Profile::Cx5 },
+        profile: if profile == 0 { Conformance::Ibta } else { Conformance::Cx5 },
         min_ack_timeout: timeout as u8,
         ack_every,
         sealed: sealed != 0,

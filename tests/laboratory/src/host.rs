@@ -65,11 +65,11 @@ impl Parties for LabHost {
         machine().wake(party.0);
     }
 
-    fn uses(&mut self, rid: Rid) -> bool {
+    fn serves(&mut self, rid: Rid) -> bool {
         functions(machine().place(self.party).open.get()).any(|fid| fid == rid.0)
     }
 
-    fn leave_to_users(&mut self, rid: Rid) -> bool {
+    fn wake_users(&mut self, rid: Rid) -> bool {
         machine().openers(rid.0).inspect(|slot| machine().wake(*slot)).count() != 0
     }
 

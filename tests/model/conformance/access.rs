@@ -1,7 +1,7 @@
 //! Keys, bounds and permissions, on both sides.
 
 use super::common::*;
-use devmodel::Profile;
+use devmodel::Conformance;
 
 /// Requests 8 bytes at `offset` of the memory, with its key changed in the bits `change`, and checks that this gets an access NAK and
 /// changes nothing. `i` is 0 for a WRITE, 1 for a READ, 2 for a FETCH_ADD.
@@ -86,7 +86,7 @@ fn row_25_access_error_fails_the_requester() {
     assert_responder_failed(&mut bed, b, EventType::WqAccessError);
 }
 
-fn write_that_ends_outside(profile: Profile) -> Vec<u8> {
+fn write_that_ends_outside(profile: Conformance) -> Vec<u8> {
     let config = Config { profile, ..Config::default() };
     let (mut bed, peer, to) = foreign_on(config, path(), 3 * MTU, Access::ALL);
     let packets = write_message(to, EXPECTS, &[7; 4 * MTU]);
@@ -99,13 +99,13 @@ fn write_that_ends_outside(profile: Profile) -> Vec<u8> {
 /// Row 26, `cx5`: a WRITE that ends outside its region: the packets before the fault are written.
 #[test]
 fn row_26_write_that_ends_outside_is_written_up_to_the_fault_on_cx5() {
-    assert_eq!(write_that_ends_outside(Profile::Cx5), [7; 3 * MTU]);
+    assert_eq!(write_that_ends_outside(Conformance::Cx5), [7; 3 * MTU]);
 }
 
 /// Row 26, `ibta`: a WRITE that ends outside its region: nothing is written.
 #[test]
 fn row_26_write_that_ends_outside_is_not_written_on_ibta() {
-    assert_eq!(write_that_ends_outside(Profile::Ibta), [0; 3 * MTU]);
+    assert_eq!(write_that_ends_outside(Conformance::Ibta), [0; 3 * MTU]);
 }
 
 /// Row 27: a responder QP without the access right: NAK 0x61, REM_INV_REQ, vendor_err 0x8a.

@@ -117,7 +117,7 @@ fn row_54_no_receive_and_a_short_one() {
         bed.post_recv(b, &[to.part(0, 139)]);
         bed.post(a, &wr);
         assert_eq!(bed.completions(a.send_cq).len(), 2);
-        if bed.adapter.config().profile == devmodel::Profile::Cx5 {
+        if bed.adapter.config().profile == devmodel::Conformance::Cx5 {
             assert_eq!(bed.one(b.recv_cq).error, Some(CqeSyndrome::LocalLengthErr));
             assert_eq!(bed.qp_state(b), QpState::Err);
             continue;

@@ -1,7 +1,7 @@
 //! Invalid requests at the responder.
 
 use super::common::*;
-use devmodel::Profile;
+use devmodel::Conformance;
 
 #[track_caller]
 fn assert_invalid(bed: &mut Bed, peer: Peer, pkt: &Pkt, what: &str) {
@@ -81,7 +81,7 @@ fn row_24_reserved_opcode_is_invalid_on_cx5() {
 #[test]
 fn row_24_reserved_opcode_is_never_executed_on_ibta() {
     for raw in [0x15, 0x18, 0x1f] {
-        let (mut bed, peer, mr) = judged(Config { profile: Profile::Ibta, ..Config::default() }, 4 * MTU);
+        let (mut bed, peer, mr) = judged(Config { profile: Conformance::Ibta, ..Config::default() }, 4 * MTU);
         let pkt = Pkt::new(BthOpcode::from_raw(raw), EXPECTS).payload(&[1; 8]).ack_req();
         assert_eq!(brief(&bed.from_peer(peer, &pkt)), [], "opcode {raw:#x}");
         assert_eq!(bed.qp_state(peer.qp), QpState::Rts);

@@ -78,7 +78,7 @@ fn row_17_retries_exhausted_end_in_retry_exc() {
 #[test]
 fn row_17_detection_time_lies_in_the_bounds_of_t() {
     let floor = Config { min_ack_timeout: 16, ..Config::default() };
-    let none = Config { profile: devmodel::Profile::Ibta, ..Config::default() };
+    let none = Config { profile: devmodel::Conformance::Ibta, ..Config::default() };
     for (config, t, effective) in
         [(none, 8, 8), (none, 14, 14), (none, 18, 18), (floor, 1, 16), (floor, 14, 16), (floor, 18, 18)]
     {

@@ -193,11 +193,11 @@ impl Parties for Memory {
         self.woken.push(party);
     }
 
-    fn uses(&mut self, rid: Rid) -> bool {
+    fn serves(&mut self, rid: Rid) -> bool {
         self.uses.as_ref().is_none_or(|uses| uses.contains(&rid.0))
     }
 
-    fn leave_to_users(&mut self, rid: Rid) -> bool {
+    fn wake_users(&mut self, rid: Rid) -> bool {
         self.left.push(rid.0);
         true
     }

@@ -35,7 +35,7 @@ pub use snapshot::Saved;
 pub use wire::{Captured, Chaos, Fault, Filter, SharedWire, Wire, parse, reseal, rewrite};
 
 use devmodel::{
-    Adapter, Config, LinkLayer, Profile,
+    Adapter, Config, Conformance, LinkLayer,
     engine::Runner,
     host::{Host, Parties, Party},
     region::{Func, Geometry, Region, Sync, WireRing},
@@ -105,7 +105,7 @@ impl Bed {
 
     /// Creates a bed that follows the letter of the specification.
     pub fn ibta() -> Self {
-        Self::new(Config { profile: Profile::Ibta, ..Config::default() })
+        Self::new(Config { profile: Conformance::Ibta, ..Config::default() })
     }
 
     /// Keeps frames within the region, with payload by reference, as on a node: nothing is captured and no fault plan applies.

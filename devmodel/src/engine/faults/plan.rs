@@ -9,7 +9,7 @@ use std::fmt;
 /// The effect of a fault on a frame, or from that frame on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Deed {
+pub enum FaultKind {
     /// The frame is dropped.
     #[default]
     Drop,
@@ -35,7 +35,7 @@ pub enum Deed {
     Sleep,
 }
 
-impl fmt::Display for Deed {
+impl fmt::Display for FaultKind {
     /// As written in a plan.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(&format!("{self:?}").to_lowercase())
@@ -48,7 +48,7 @@ impl fmt::Display for Deed {
 pub struct Fault {
     /// Its effect.
     #[serde(rename = "do")]
-    pub deed: Deed,
+    pub kind: FaultKind,
     /// Sending function.
     pub from: Option<u8>,
     /// Destination function.
@@ -106,15 +106,15 @@ impl FaultPlan {
         let Faults { drop, duplicate, reorder, corrupt, delay, seed } = *faults;
         let late = if delay == 0 { 0 } else { CERTAIN };
         let chances = [
-            (Deed::Drop, drop),
-            (Deed::Corrupt, corrupt),
-            (Deed::Reorder, reorder),
-            (Deed::Duplicate, duplicate),
-            (Deed::Delay, late),
+            (FaultKind::Drop, drop),
+            (FaultKind::Corrupt, corrupt),
+            (FaultKind::Reorder, reorder),
+            (FaultKind::Duplicate, duplicate),
+            (FaultKind::Delay, late),
         ];
-        let fault = |(deed, millionths): (Deed, u32)| {
+        let fault = |(kind, millionths): (FaultKind, u32)| {
             let (chance, for_us) = (Some(f64::from(millionths) / f64::from(CERTAIN)), f64::from(delay) / 1e3);
-            (millionths != 0).then(|| (Fault { deed, chance, for_us, ..Fault::default() }, 0, None))
+            (millionths != 0).then(|| (Fault { kind, chance, for_us, ..Fault::default() }, 0, None))
         };
         let faults = chances.into_iter().filter_map(fault).collect();
         Self { file: String::new(), faults, seed: u64::from(seed) << 32 | u64::from(which) }
@@ -163,13 +163,14 @@ impl FaultPlan {
 
     /// Rejects faults of memory and programs, which cannot be injected on a wire.
     pub(super) fn only_of_the_wire(&self) -> Result<(), TextError> {
-        let other =
-            |(fault, ..): &&(Fault, usize, _)| matches!(fault.deed, Deed::Abort | Deed::Unmap | Deed::Sleep);
+        let other = |(fault, ..): &&(Fault, usize, _)| {
+            matches!(fault.kind, FaultKind::Abort | FaultKind::Unmap | FaultKind::Sleep)
+        };
         match self.faults.iter().find(other) {
             Some((fault, line, _)) => {
                 let expected =
                     "a fault of frames, pause or stop, for this one is of virtual time (run --clock timed)";
-                Err(TextError::expected(&self.file, *line, expected, fault.deed))
+                Err(TextError::expected(&self.file, *line, expected, fault.kind))
             }
             None => Ok(()),
         }
@@ -188,8 +189,13 @@ impl FaultPlan {
 fn out_of_range(fault: &Fault) -> Option<(&'static str, f64, f64, f64)> {
     let times = |at: Option<f64>| at.unwrap_or(0.0);
     let lasts = matches!(
-        fault.deed,
-        Deed::Delay | Deed::Pause | Deed::Stop | Deed::Abort | Deed::Unmap | Deed::Sleep
+        fault.kind,
+        FaultKind::Delay
+            | FaultKind::Pause
+            | FaultKind::Stop
+            | FaultKind::Abort
+            | FaultKind::Unmap
+            | FaultKind::Sleep
     );
     let bounds = [
         ("psn", 0.0, 16_777_215.0, fault.psn.map_or(0.0, f64::from)),
@@ -203,8 +209,8 @@ fn out_of_range(fault: &Fault) -> Option<(&'static str, f64, f64, f64)> {
         ("for_us", if lasts { 0.001 } else { 0.0 }, if lasts { 1e8 } else { 0.0 }, fault.for_us),
         (
             "behind",
-            if fault.deed == Deed::Reorder { 1.0 } else { 0.0 },
-            if fault.deed == Deed::Reorder { 64.0 } else { 0.0 },
+            if fault.kind == FaultKind::Reorder { 1.0 } else { 0.0 },
+            if fault.kind == FaultKind::Reorder { 64.0 } else { 0.0 },
             f64::from(fault.behind),
         ),
     ];

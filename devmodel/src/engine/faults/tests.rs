@@ -4,21 +4,22 @@ use super::*;
 use crate::{
     engine::{
         sim::{Measure, Operation, Plan, Report, SimError, Watch, watch},
-        timing::Profile,
+        timing::TimingProfile,
     },
     state::Counters,
 };
 use hwspec::wire::{BthOpcode, NakCode, Syndrome};
 
 /// Runs 64 KiB WRITEs under `faults`.
-fn tried(faults: &str) -> (Result<Report, SimError>, Found, FaultPlan) {
-    let mut plan = Plan::new(Operation::Write, Measure::Bandwidth, Profile::load("direct-x16").unwrap());
+fn tried(faults: &str) -> (Result<Report, SimError>, FaultReport, FaultPlan) {
+    let mut plan =
+        Plan::new(Operation::Write, Measure::Bandwidth, TimingProfile::load("direct-x16").unwrap());
     plan.iters = 200;
     run(&plan, faults)
 }
 
-fn run(plan: &Plan, faults: &str) -> (Result<Report, SimError>, Found, FaultPlan) {
-    let mut found = Found::default();
+fn run(plan: &Plan, faults: &str) -> (Result<Report, SimError>, FaultReport, FaultPlan) {
+    let mut found = FaultReport::default();
     let faults = FaultPlan::parse("plan.toml", faults, 1).unwrap();
     let report = watch(plan, Watch { faults: Some((faults.clone(), &mut found)), ..Watch::default() });
     (report, found, faults)
@@ -33,7 +34,7 @@ fn counted(report: &Report, counter: Counters) -> u64 {
 fn a_lost_packet_is_asked_for_within_a_microsecond_and_comes_again() {
     let (report, found, _) = tried("[[fault]]\ndo = \"drop\"\nopcode = \"RcWriteMiddle\"\nnth = 100\n");
     let report = report.unwrap();
-    assert_eq!((found.befell.as_slice(), counted(&report, Counters::PacketSeqErr)), (&[1][..], 1));
+    assert_eq!((found.hits.as_slice(), counted(&report, Counters::PacketSeqErr)), (&[1][..], 1));
     let followed = &found.timeline.followed()[0];
     let frame = &found.timeline.frames[followed.frame];
     assert!(frame.opcode == BthOpcode::RcWriteMiddle && frame.arrived.is_none());
@@ -67,7 +68,7 @@ fn a_packet_that_comes_twice_is_taken_once() {
 
 #[test]
 fn what_is_lost_or_damaged_on_infiniband_is_asked_for_and_nothing_is_marked() {
-    let mut plan = Plan::new(Operation::Write, Measure::Bandwidth, Profile::load("edr-x16").unwrap());
+    let mut plan = Plan::new(Operation::Write, Measure::Bandwidth, TimingProfile::load("edr-x16").unwrap());
     plan.iters = 200;
     let on = |faults: &str| {
         let (report, found, _) = run(&plan, faults);
@@ -79,7 +80,7 @@ fn what_is_lost_or_damaged_on_infiniband_is_asked_for_and_nothing_is_marked() {
         let (report, found) =
             on(&format!("[[fault]]\ndo = \"{what}\"\nopcode = \"RcWriteMiddle\"\nnth = 100\n"));
         let errors = [Counters::RxIcrcErrors, Counters::PacketSeqErr].map(|of| counted(&report, of));
-        assert_eq!((errors, &found.befell[..]), ([u64::from(what == "corrupt"), 1], &[1][..]), "{what}");
+        assert_eq!((errors, &found.hits[..]), ([u64::from(what == "corrupt"), 1], &[1][..]), "{what}");
         assert!(report.duration > plain.duration);
     }
 }
@@ -133,7 +134,7 @@ fn a_function_that_stops_takes_up_later_what_came_meanwhile() {
 /// The 255 receives of the descheduled program are soon used up.
 #[test]
 fn a_program_on_no_processor_has_its_peer_wait_for_receives() {
-    let mut plan = Plan::new(Operation::Send, Measure::Bandwidth, Profile::load("direct-x16").unwrap());
+    let mut plan = Plan::new(Operation::Send, Measure::Bandwidth, TimingProfile::load("direct-x16").unwrap());
     (plan.bytes, plan.iters) = (64, 5000);
     let (report, found, _) = run(&plan, "[[fault]]\ndo = \"sleep\"\nfrom = 1\nnth = 20\nfor_us = 200\n");
     let report = report.unwrap();
@@ -159,7 +160,7 @@ fn a_program_on_no_processor_has_its_peer_wait_for_receives() {
 fn a_bus_that_refuses_ends_the_connection_and_what_was_found_is_told() {
     let (report, found, _) = tried("[[fault]]\ndo = \"abort\"\nfrom = 0\nnth = 100\nfor_us = 50\n");
     assert!(matches!(report, Err(SimError::Broken(_))), "{report:?}");
-    assert!(found.befell == [1] && found.timeline.frames.len() > 100);
+    assert!(found.hits == [1] && found.timeline.frames.len() > 100);
 }
 
 #[test]
@@ -190,6 +191,6 @@ fn faults_are_the_same_at_every_run_and_messages_are_counted() {
 #[test]
 fn a_fault_that_names_a_queue_pair_that_never_is_is_said_with_its_line() {
     let (_, found, plan) = tried("[[fault]]\ndo = \"drop\"\nnth = 1\n\n[[fault]]\ndo = \"drop\"\nqp = 77\n");
-    let line = plan.without_frame(&found.befell).unwrap().to_string();
+    let line = plan.without_frame(&found.hits).unwrap().to_string();
     assert_eq!(line, "plan.toml:5: expected a frame as this fault says, found none in the whole run");
 }

@@ -1,4 +1,4 @@
-//! A plan in progress on the wire of an adapter in real time: frames are diverted to the consumer that runs the plan, and
+//! Applies a fault plan to the wire of an adapter in real time: frames are diverted to the consumer that runs the plan, and
 //! forwarded from here.
 
 use super::{
@@ -6,12 +6,12 @@ use super::{
         sched::{Ps, Schedule},
         text::TextError,
     },
-    Deed, FaultPlan, Found, Trial, damage,
-    trial::{Fate, Port},
+    FaultInjector, FaultKind, FaultPlan, FaultReport, damage,
+    injector::{Effects, Port},
 };
 use crate::{
     Adapter, LinkLayer,
-    region::Left,
+    region::Origin,
     wire::{Faults, Link, Verdict},
 };
 use hwspec::wire::{Headers, ICRC_SIZE, ip::mark_congested};
@@ -27,16 +27,16 @@ type Way = (Port, Vec<u8>, Option<usize>);
 pub(crate) const LINK_HEADER: usize = 14;
 
 /// A wire that applies a plan. Frames without faults leave it at once and in order.
-pub struct TrialWire {
+pub struct FaultWire {
     /// Start time; all other times are relative to it.
     begin: Ps,
-    trial: Trial<Way>,
+    injector: FaultInjector<Way>,
     schedule: Schedule<Way>,
     /// Times until which functions send nothing.
     paused: BTreeMap<Port, Ps>,
 }
 
-impl TrialWire {
+impl FaultWire {
     /// Starts applying `plan` at `now`.
     ///
     /// # Errors
@@ -45,7 +45,7 @@ impl TrialWire {
         plan.only_of_the_wire()?;
         Ok(Self {
             begin: now,
-            trial: Trial::new(plan, 0),
+            injector: FaultInjector::new(plan, 0),
             schedule: Schedule::default(),
             paused: BTreeMap::new(),
         })
@@ -53,33 +53,33 @@ impl TrialWire {
 
     /// A wire that any frame may enter, with faults by chance; `which` distinguishes several wires with the same faults.
     pub fn by_chance(faults: &Faults, which: u32) -> Self {
-        let trial = Trial::new(FaultPlan::by_chance(faults, which), 0);
-        Self { begin: 0, trial, schedule: Schedule::default(), paused: BTreeMap::new() }
+        let injector = FaultInjector::new(FaultPlan::by_chance(faults, which), 0);
+        Self { begin: 0, injector, schedule: Schedule::default(), paused: BTreeMap::new() }
     }
 
-    /// Number of faults applied by chance, not counting delays.
-    pub fn befallen(&self) -> u64 {
-        let (plan, befell) = (&self.trial.plan, &self.trial.befell);
-        plan.faults().zip(befell).filter(|((fault, _), _)| fault.deed != Deed::Delay).map(|(_, n)| n).sum()
+    /// Number of faults applied, not counting delays.
+    pub fn hits(&self) -> u64 {
+        let (plan, hits) = (&self.injector.plan, &self.injector.hits);
+        plan.faults().zip(hits).filter(|((fault, _), _)| fault.kind != FaultKind::Delay).map(|(_, n)| n).sum()
     }
 
     /// Any frame was sent on a wire with faults by chance.
     pub fn enter_any(&mut self, now: Ps, mut frame: Vec<u8>) {
-        let fate = self.trial.fate(now, None, None, None);
-        if fate.corrupt && frame.len() > LINK_HEADER {
-            let bit = self.trial.dice.bits() as usize % ((frame.len() - LINK_HEADER) * 8);
+        let effects = self.injector.effects(now, None, None, None);
+        if effects.corrupt && frame.len() > LINK_HEADER {
+            let bit = self.injector.dice.bits() as usize % ((frame.len() - LINK_HEADER) * 8);
             frame[LINK_HEADER + bit / 8] ^= 1 << (bit % 8);
         }
-        let at = now + fate.delay;
+        let at = now + effects.delay;
         // A dropped frame passes held ones, too.
-        let passed = if fate.lost { self.trial.passed(None) } else { Vec::new() };
+        let passed = if effects.lost { self.injector.passed(None) } else { Vec::new() };
         passed.into_iter().for_each(|way| self.schedule.at(at, way));
-        self.set_out(at, at, &fate, (None, frame, None));
+        self.schedule_frames(at, at, &effects, (None, frame, None));
     }
 
     /// A whole frame was sent.
-    pub fn enter(&mut self, adapter: &Adapter, left: Left, mut frame: Vec<u8>) {
-        let (from, now) = (left.from, left.now.saturating_sub(self.begin));
+    pub fn enter(&mut self, adapter: &Adapter, origin: Origin, mut frame: Vec<u8>) {
+        let (from, now) = (origin.from, origin.now.saturating_sub(self.begin));
         let to = adapter.owner(&frame);
         let ethernet = adapter.config().link_layer == LinkLayer::Ethernet;
         let parsed = match ethernet {
@@ -88,27 +88,28 @@ impl TrialWire {
         };
         // A fault of this frame stops or pauses only the frames after it, so check before it is applied.
         let stopped =
-            [from, to].into_iter().flatten().filter_map(|fid| self.trial.until(Deed::Stop, fid, now));
+            [from, to].into_iter().flatten().filter_map(|fid| self.injector.until(FaultKind::Stop, fid, now));
         let at = stopped.chain(self.paused.get(&from).copied()).fold(now, Ps::max);
         // A plan only matches packets of the transport, so other frames pass.
         let Ok(headers) = parsed else { return self.schedule.at(at, (from, frame, None)) };
         let bytes = frame.len().saturating_sub(headers.payload_start() + ICRC_SIZE) as u32;
-        let (number, fate) = self.trial.sent((now, now), (from, to), &headers, bytes);
-        if fate.mark && ethernet {
+        let (number, effects) = self.injector.sent((now, now), (from, to), &headers, bytes);
+        if effects.mark && ethernet {
             mark_congested(&mut frame);
         }
-        if fate.corrupt {
+        if effects.corrupt {
             damage(adapter.config().link_layer, &mut frame);
         }
-        if fate.pause > 0 {
-            self.paused.insert(from, now + fate.pause);
+        if effects.pause > 0 {
+            self.paused.insert(from, now + effects.pause);
         }
-        self.set_out(at.max(now + fate.delay), at, &fate, (from, frame, number));
+        self.schedule_frames(at.max(now + effects.delay), at, &effects, (from, frame, number));
     }
 
-    /// Has a frame leave at `at`, unless its fate is another, and those that it was the last to overtake at `behind`.
-    fn set_out(&mut self, at: Ps, behind: Ps, fate: &Fate, way: Way) {
-        let (frames, passed) = self.trial.go_on(fate, way.0, way);
+    /// Schedules a frame, or as many copies as its effects leave, to leave at `at`. Held frames that it was the last to overtake leave at
+    /// `behind`.
+    fn schedule_frames(&mut self, at: Ps, behind: Ps, effects: &Effects, way: Way) {
+        let (frames, passed) = self.injector.apply(effects, way.0, way);
         frames.into_iter().for_each(|way| self.schedule.at(at, way));
         passed.into_iter().for_each(|way| self.schedule.at(behind, way));
     }
@@ -118,7 +119,7 @@ impl TrialWire {
         let (mut out, now) = (Vec::new(), now.saturating_sub(self.begin));
         while let Some((_, (from, frame, number))) = self.schedule.take_by(now) {
             if let Some(number) = number {
-                self.trial.arrived(number, now);
+                self.injector.arrived(number, now);
             }
             out.push((from, frame));
         }
@@ -131,14 +132,14 @@ impl TrialWire {
     }
 
     /// Ends the plan: returns its outcome and the frames still in flight.
-    pub fn end(mut self) -> (Found, Vec<Leaving>) {
+    pub fn end(mut self) -> (FaultReport, Vec<Leaving>) {
         let mut rest = self.leave(Ps::MAX);
-        rest.extend(self.trial.held.into_iter().map(|(.., (from, frame, _))| (from, frame)));
-        (Found { befell: self.trial.befell, timeline: self.trial.timeline }, rest)
+        rest.extend(self.injector.held.into_iter().map(|(.., (from, frame, _))| (from, frame)));
+        (FaultReport { hits: self.injector.hits, timeline: self.injector.timeline }, rest)
     }
 }
 
-impl Link for TrialWire {
+impl Link for FaultWire {
     fn transmit(&mut self, _: u8, frame: &mut Vec<u8>, more: &mut Vec<Vec<u8>>) -> Verdict {
         self.enter_any(0, std::mem::take(frame));
         // Functions do not wait for a delay.
@@ -155,13 +156,14 @@ mod tests {
         engine::{
             rig::{Link, Rig},
             sim::{Measure, Operation, Plan, Watch, watch},
-            timing::Profile,
+            timing::TimingProfile,
         },
     };
 
     /// Frames of WRITEs from function 0 to function 1, as sent.
     fn frames() -> Vec<Vec<u8>> {
-        let mut plan = Plan::new(Operation::Write, Measure::Bandwidth, Profile::load("direct-x16").unwrap());
+        let mut plan =
+            Plan::new(Operation::Write, Measure::Bandwidth, TimingProfile::load("direct-x16").unwrap());
         (plan.bytes, plan.iters, plan.mtu) = (1024, 8, Some(1024));
         let mut frames = Vec::new();
         let mut take = |_, whole: &[u8]| frames.push(whole.to_vec());
@@ -176,9 +178,9 @@ mod tests {
         let (rig, frames) = (Rig::new(Config::default(), Link::default()), frames());
         let (begin, us) = (5_000_000_000, 1_000_000);
         let plan = FaultPlan::parse("plan.toml", faults, 1).unwrap();
-        let mut wire = TrialWire::new(plan, begin).unwrap();
+        let mut wire = FaultWire::new(plan, begin).unwrap();
         let mut out = Vec::new();
-        let mut take = |wire: &mut TrialWire, at: Ps| {
+        let mut take = |wire: &mut FaultWire, at: Ps| {
             let known = |frame: &Vec<u8>| frames.iter().position(|one| one == frame);
             let which = wire.leave(begin + at * us).into_iter().map(|(from, frame)| {
                 assert_eq!(from, Some(0));
@@ -188,8 +190,8 @@ mod tests {
         };
         for at in 100..130 {
             if let Some(frame) = frames.get(at as usize - 100) {
-                let left = Left { from: Some(0), now: begin + at * us };
-                wire.enter(&rig.adapter, left, frame.clone());
+                let origin = Origin { from: Some(0), now: begin + at * us };
+                wire.enter(&rig.adapter, origin, frame.clone());
             }
             take(&mut wire, at);
         }
@@ -208,16 +210,16 @@ mod tests {
 
     #[test]
     fn frames_leave_as_the_plan_says() {
-        let of = |deed: &str| format!("[[fault]]\ndo = {deed}\n");
+        let of = |kind: &str| format!("[[fault]]\ndo = {kind}\n");
         // Frames of another function are unaffected.
         assert_eq!(left(&of("\"drop\"\nfrom = 3")), all_but(&[]));
         assert_eq!(left(&of("\"drop\"\nfrom = 0\nto = 1\nnth = 3")), all_but(&[(2, 0)]));
         assert_eq!(left(&of("\"delay\"\nmessage = 4\nfor_us = 10")), all_but(&[(3, 113)]));
         assert_eq!(left(&of("\"drop\"\nafter_us = 103\nbefore_us = 105")), all_but(&[(3, 0), (4, 0)]));
         // Later frames wait and keep their order.
-        for deed in ["pause", "stop"] {
+        for kind in ["pause", "stop"] {
             let expected = [(3, 112), (4, 112), (5, 112), (6, 112), (7, 112)];
-            assert_eq!(left(&of(&format!("\"{deed}\"\nnth = 3\nfor_us = 10"))), all_but(&expected), "{deed}");
+            assert_eq!(left(&of(&format!("\"{kind}\"\nnth = 3\nfor_us = 10"))), all_but(&expected), "{kind}");
         }
         assert_eq!(left(&of("\"reorder\"\nnth = 3\nbehind = 2")), all_but(&[(2, 104)]));
         // The frame that was overtaken does not take the delay of the one that overtook it.
@@ -226,10 +228,10 @@ mod tests {
         let mut twice = all_but(&[]);
         twice.insert(3, (102, Some(2)));
         assert_eq!(left(&of("\"duplicate\"\nnth = 3")), twice);
-        for deed in ["corrupt", "mark"] {
+        for kind in ["corrupt", "mark"] {
             let mut changed = all_but(&[]);
             changed[2].1 = None;
-            assert_eq!(left(&of(&format!("\"{deed}\"\nnth = 3"))), changed, "{deed}");
+            assert_eq!(left(&of(&format!("\"{kind}\"\nnth = 3"))), changed, "{kind}");
         }
     }
 
@@ -237,12 +239,12 @@ mod tests {
     fn what_is_held_at_the_end_is_not_lost() {
         let (rig, frames) = (Rig::new(Config::default(), Link::default()), frames());
         let plan = "[[fault]]\ndo = \"reorder\"\nnth = 1\nbehind = 9\n[[fault]]\ndo = \"delay\"\nnth = 2\nfor_us = 9\n";
-        let mut wire = TrialWire::new(FaultPlan::parse("plan.toml", plan, 1).unwrap(), 0).unwrap();
+        let mut wire = FaultWire::new(FaultPlan::parse("plan.toml", plan, 1).unwrap(), 0).unwrap();
         for frame in &frames[..3] {
-            wire.enter(&rig.adapter, Left { from: Some(0), now: 0 }, frame.clone());
+            wire.enter(&rig.adapter, Origin { from: Some(0), now: 0 }, frame.clone());
         }
         assert_eq!(wire.leave(0).len(), 1);
         let (found, rest) = wire.end();
-        assert_eq!((found.befell, rest.len()), (vec![1, 1], 2));
+        assert_eq!((found.hits, rest.len()), (vec![1, 1], 2));
     }
 }

@@ -1,11 +1,11 @@
 //! Many hosts with a card each, switches between them, and traffic: reports flow completion times, queue lengths and pauses.
 //!
 //! ```
-//! use devmodel::engine::{network::Topology, scenario::{Flow, Scenario}, timing::{Profile, Rate}};
+//! use devmodel::engine::{network::Topology, scenario::{Flow, Scenario}, timing::{TimingProfile, Rate}};
 //!
 //! // Three hosts at a switch, two of which write 100 kB to the third.
 //! let topology = Topology::star(3, Rate(100.0), 500_000)?;
-//! let mut scenario = Scenario::new(Profile::load("direct-x16")?, topology);
+//! let mut scenario = Scenario::new(TimingProfile::load("direct-x16")?, topology);
 //! scenario.flows = (0..2).map(|from| Flow::write(from, 2, 100_000)).collect();
 //! let outcome = scenario.run()?;
 //! // They share its link, so they take twice as long as one would.
@@ -27,7 +27,7 @@ use super::{
     network::{Ecn, Pfc, Settings, Topology},
     sched::Ps,
     sim::Operation,
-    timing::{Profile, Rate},
+    timing::{Rate, TimingProfile},
 };
 use crate::{LinkLayer, transport::Dcqcn};
 
@@ -59,7 +59,7 @@ impl Flow {
 #[derive(Clone, Debug)]
 pub struct Scenario {
     /// Costs of cards, slots and programs. The port rate is that of the hosts' links.
-    pub profile: Profile,
+    pub profile: TimingProfile,
     /// The nodes, and the links between them.
     pub topology: Topology,
     /// Settings of the switches.
@@ -128,7 +128,7 @@ impl Scenario {
 
     /// A scenario without flows. The switches are those of the profile's wire, with a buffer of 16 MB, and neither mark nor
     /// pause. The MTU is the profile's.
-    pub fn new(profile: Profile, topology: Topology) -> Self {
+    pub fn new(profile: TimingProfile, topology: Topology) -> Self {
         let wire = &profile.wire;
         let latency = wire.switch.ps();
         let switches = Settings {

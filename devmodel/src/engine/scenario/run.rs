@@ -9,7 +9,7 @@ use crate::{
         sim::Operation,
         spans::{Cause, Part},
         timed::{Happened, Timed},
-        timing::{Profile, Rate},
+        timing::{Rate, TimingProfile},
     },
     region::Geometry,
     state::Counters,
@@ -48,7 +48,7 @@ struct Program {
 
 pub(super) struct Run<'s> {
     scenario: &'s Scenario,
-    profile: Profile,
+    profile: TimingProfile,
     rig: Rig,
     timed: Timed<'s, Next>,
     programs: Vec<Program>,

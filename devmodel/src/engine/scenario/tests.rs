@@ -3,8 +3,8 @@
 use super::*;
 use crate::engine::{network::Link, timing::Rate};
 
-fn profile() -> Profile {
-    Profile::load("direct-x16").unwrap()
+fn profile() -> TimingProfile {
+    TimingProfile::load("direct-x16").unwrap()
 }
 
 fn star(hosts: usize, gbps: f64) -> Scenario {
@@ -75,7 +75,7 @@ fn a_card_makes_no_more_packets_while_its_port_is_paused_however_often_that_was(
 #[test]
 fn a_card_whose_slot_is_slower_than_its_port_pauses_its_switch() {
     let topology = Topology::star(3, Rate(100.0), 500_000).unwrap();
-    let mut scenario = Scenario::new(Profile::load("direct-x8").unwrap(), topology).with_pfc();
+    let mut scenario = Scenario::new(TimingProfile::load("direct-x8").unwrap(), topology).with_pfc();
     scenario.flows = (0..2).map(|from| Flow::write(from, 2, 20_000_000)).collect();
     scenario.sample = 10_000_000;
     let outcome = scenario.run().unwrap();
@@ -205,7 +205,7 @@ fn what_cannot_be_is_refused() {
     assert_eq!(refused(|s| s.flows[0].to = 0), "flow 0: expected two hosts, found 0 twice");
     assert_eq!(refused(|s| s.flows.clear()), "expected 1 to 16384 flows, found 0");
     assert_eq!(
-        refused(|s| s.profile = Profile::load("edr-x16").unwrap()),
+        refused(|s| s.profile = TimingProfile::load("edr-x16").unwrap()),
         "expected a profile of Ethernet, found edr-x16, which is of InfiniBand"
     );
     assert_eq!(refused(|s| s.message = 0), "bytes of a message: expected 1 to 1048576, found 0");

@@ -2,7 +2,7 @@
 
 use super::{
     super::{
-        faults::Found,
+        faults::FaultReport,
         mirror::Mirror,
         rig::{Link, Rig, Sizes},
         sched::Ps,
@@ -64,7 +64,7 @@ pub(super) struct Bench<'p> {
     samples: Vec<Ps>,
     broken: bool,
     /// Receives the outcome of faults.
-    found: Option<&'p mut Found>,
+    found: Option<&'p mut FaultReport>,
 }
 
 impl<'p> Bench<'p> {
@@ -116,7 +116,7 @@ impl<'p> Bench<'p> {
         }
         self.timed.mirror = watch.frames.map(Mirror::new);
         if let Some((plan, found)) = watch.faults {
-            self.timed.try_out(plan);
+            self.timed.inject(plan);
             self.found = Some(found);
         }
         self

@@ -14,12 +14,12 @@ pub use figures::{Bandwidth, Latency};
 
 use super::{
     card::{Load, Station},
-    faults::{FaultPlan, Found},
+    faults::{FaultPlan, FaultReport},
     mirror::TakeFrame,
     rig::Sizes,
     sched::Ps,
     spans::Timeline,
-    timing::Profile,
+    timing::TimingProfile,
 };
 use crate::state::COUNTERS;
 
@@ -83,7 +83,7 @@ pub struct Plan {
     /// Seed of the variation of program times: the same seed gives the same figures.
     pub seed: u64,
     /// All costs.
-    pub profile: Profile,
+    pub profile: TimingProfile,
 }
 
 impl Plan {
@@ -97,7 +97,7 @@ impl Plan {
     pub const MOST_QPS: u32 = 64;
 
     /// perftest's defaults.
-    pub fn new(operation: Operation, measure: Measure, profile: Profile) -> Self {
+    pub fn new(operation: Operation, measure: Measure, profile: TimingProfile) -> Self {
         let latency = measure == Measure::Latency;
         Self {
             operation,
@@ -196,7 +196,7 @@ pub struct Watch<'w> {
     /// Copies of the frames, as on the wire of a card.
     pub frames: Option<TakeFrame<'w>>,
     /// The fault plan to apply, and the place for its outcome, which is filled even if the run fails.
-    pub faults: Option<(FaultPlan, &'w mut Found)>,
+    pub faults: Option<(FaultPlan, &'w mut FaultReport)>,
 }
 
 /// An invalid or failed run.

@@ -4,7 +4,7 @@ use super::{Figures, Latency, Measure, Operation, Plan, Report, SimError, bench,
 use crate::engine::{
     network::{Topology, TopologyError},
     scenario::{Flow, Scenario, ScenarioError},
-    timing::{Profile, ProfileError, Rate},
+    timing::{ProfileError, Rate, TimingProfile},
 };
 
 /// A published figure.
@@ -216,12 +216,12 @@ const RUNS: &[Run] = &[
     ),
 ];
 
-/// Runs all rows. `load` loads profiles like [`Profile::load`].
+/// Runs all rows. `load` loads profiles like [`TimingProfile::load`].
 ///
 /// # Errors
 ///
 /// A profile cannot be loaded, or a run is refused.
-pub fn all(load: impl Fn(&str) -> Result<Profile, ProfileError>) -> Result<Vec<Row>, RowError> {
+pub fn all(load: impl Fn(&str) -> Result<TimingProfile, ProfileError>) -> Result<Vec<Row>, RowError> {
     let mut rows = Vec::new();
     for (number, profile, (operation, measure, bytes), change, figures) in RUNS {
         let mut plan = Plan::new(*operation, *measure, load(profile)?);
@@ -273,7 +273,7 @@ pub fn all(load: impl Fn(&str) -> Result<Profile, ProfileError>) -> Result<Vec<R
 }
 
 /// Rate of 32-byte READs by `qps` queue pairs of one card, with one program each, in millions per second.
-fn reads(load: impl Fn(&str) -> Result<Profile, ProfileError>, qps: usize) -> Result<f64, RowError> {
+fn reads(load: impl Fn(&str) -> Result<TimingProfile, ProfileError>, qps: usize) -> Result<f64, RowError> {
     const EACH: u64 = 40;
     let topology = Topology::star(2, Rate(100.0), 10_000)?;
     let mut scenario = Scenario::new(load("direct-x16")?, topology);
@@ -312,7 +312,7 @@ mod tests {
 
     #[test]
     fn rows_hold_and_are_as_the_documents_have_them() {
-        let rows = all(Profile::load).unwrap();
+        let rows = all(TimingProfile::load).unwrap();
         let off: Vec<_> = rows.iter().filter(|row| !row.holds()).collect();
         assert!(off.is_empty(), "{off:?}");
         let document = include_str!("../../../../docs/time.md");

@@ -1,7 +1,7 @@
 use super::{
     super::{
         spans::Part,
-        timing::{Card, Profile},
+        timing::{Card, TimingProfile},
     },
     *,
 };
@@ -9,7 +9,7 @@ use proptest::{prelude::*, sample::select};
 use std::sync::{Arc, Mutex};
 
 fn plan(operation: Operation, measure: Measure) -> Plan {
-    Plan::new(operation, measure, Profile::load("direct-x16").unwrap())
+    Plan::new(operation, measure, TimingProfile::load("direct-x16").unwrap())
 }
 
 fn typical(plan: &Plan) -> f64 {
@@ -108,7 +108,7 @@ fn queue_pairs_share_it_as_well() {
 fn a_bandwidth_never_falls_while_messages_get_longer() {
     for profile in ["direct-x16", "direct-x8", "pods-switch"] {
         for operation in [Operation::Send, Operation::Write, Operation::Read] {
-            let mut plan = Plan::new(operation, Measure::Bandwidth, Profile::load(profile).unwrap());
+            let mut plan = Plan::new(operation, Measure::Bandwidth, TimingProfile::load(profile).unwrap());
             let times: Vec<(f64, f64)> = (1..=20)
                 .map(|log| {
                     plan.bytes = 1 << log;
@@ -147,7 +147,7 @@ proptest! {
         depth in 1..12u32,
         deeper in 1..6u32,
     ) {
-        let mut plan = Plan::new(operation, Measure::Bandwidth, Profile::load(profile).unwrap());
+        let mut plan = Plan::new(operation, Measure::Bandwidth, TimingProfile::load(profile).unwrap());
         (plan.bytes, plan.mtu) = ((1 << log) + (more << log) / 32, Some(mtu));
         let (few, many) = (under_way(&plan, depth), under_way(&plan, depth + deeper));
         prop_assert!(many > 0.995 * few, "{} B: {few} ns, then {many}", plan.bytes);
@@ -196,7 +196,7 @@ fn no_stretch_is_faster_than_the_port() {
 fn the_slow_are_slower_than_the_usual() {
     for name in super::super::timing::BUILT_IN {
         for operation in [Operation::Send, Operation::Write, Operation::Read] {
-            let mut plan = Plan::new(operation, Measure::Latency, Profile::load(name).unwrap());
+            let mut plan = Plan::new(operation, Measure::Latency, TimingProfile::load(name).unwrap());
             plan.iters = 20_000;
             let Figures::Latency(l) = run(&plan).unwrap().figures else { panic!("a latency") };
             assert!(l.min < l.typical && l.typical < l.p99 && l.p99 < l.p99_9, "{name} {operation:?}: {l:?}");

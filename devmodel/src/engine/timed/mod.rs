@@ -11,14 +11,14 @@ use super::{
     card::{For, Load, Station, Units},
     dispatch::dispatch,
     eswitch::Switch,
-    faults::{Deed, FaultPlan, Found, Refusing, Trial},
+    faults::{FaultInjector, FaultKind, FaultPlan, FaultReport, Refusing},
     mirror::Mirror,
     network::Move,
     route::At,
     runner::{self, Trace, Traced, ready_job},
     sched::{Ps, Schedule},
     spans::{Cause, Part, Spans},
-    timing::Profile,
+    timing::TimingProfile,
 };
 use crate::{
     Adapter, Config,
@@ -103,7 +103,7 @@ pub enum Happened<T> {
 /// Runs the pipeline in virtual time, as described in the [module](self).
 pub struct Timed<'w, T> {
     schedule: Schedule<What<T>>,
-    profile: Profile,
+    profile: TimingProfile,
     /// The adapter's configuration as modified by the profile, once anything has run.
     behaviour: Option<Config>,
     cards: Vec<Units>,
@@ -128,12 +128,12 @@ pub struct Timed<'w, T> {
     /// The network between the cards, if it is more than the profile's wire.
     network: Option<Network>,
     /// The fault plan in progress.
-    trial: Option<Box<Trial<Bound>>>,
+    injector: Option<Box<FaultInjector<Bound>>>,
 }
 
 impl<T> Timed<'_, T> {
     /// Cards of `profile`; `card_of` gives the card of each function.
-    pub fn new(profile: Profile, card_of: Vec<usize>) -> Self {
+    pub fn new(profile: TimingProfile, card_of: Vec<usize>) -> Self {
         let count = card_of.iter().copied().max().unwrap_or(0) + 1;
         let cards = (0..count).map(|here| Units::new(&profile, here)).collect();
         let turns = vec![Turns::default(); count];
@@ -153,19 +153,19 @@ impl<T> Timed<'_, T> {
             mirror: None,
             switch: Switch::default(),
             network: None,
-            trial: None,
+            injector: None,
         }
     }
 
     /// Applies `plan` to frames from now on.
-    pub fn try_out(&mut self, plan: FaultPlan) {
-        self.trial = Some(Box::new(Trial::new(plan, self.schedule.now())));
+    pub fn inject(&mut self, plan: FaultPlan) {
+        self.injector = Some(Box::new(FaultInjector::new(plan, self.schedule.now())));
     }
 
     /// The outcome of the plan, if there is one.
-    pub fn found(&mut self) -> Option<Found> {
-        let trial = self.trial.take()?;
-        Some(Found { befell: trial.befell, timeline: trial.timeline })
+    pub fn found(&mut self) -> Option<FaultReport> {
+        let injector = self.injector.take()?;
+        Some(FaultReport { hits: injector.hits, timeline: injector.timeline })
     }
 
     /// The loads of the units of each card.
@@ -214,14 +214,14 @@ impl<T> Timed<'_, T> {
                         self.later(until, fid, flight);
                         continue;
                     }
-                    None => self.take_up(at, fid, flight),
+                    None => self.receive(at, fid, flight),
                 },
-                What::Net(what) => match self.move_on(what) {
-                    Some((fid, flight)) => self.take_up(at, fid, flight),
+                What::Net(what) => match self.network_event(what) {
+                    Some((fid, flight)) => self.receive(at, fid, flight),
                     None => continue,
                 },
                 What::Late(bound) => {
-                    self.set_out(bound);
+                    self.enter_wire(bound);
                     continue;
                 }
                 What::Room(card) => {
@@ -264,7 +264,7 @@ impl<T> Timed<'_, T> {
     }
 
     fn begin_timer(&mut self, fid: u8, at: Ps) {
-        // `carry_out` determines the timers that are due.
+        // `run_task` determines the timers that are due.
         let kind = TimerKind::Connection(Timer::Ack);
         self.submit(Cause::new(at), fid, Job::Timeout { qp: 0, kind });
     }
@@ -290,15 +290,18 @@ impl<T> Timed<'_, T> {
 
     /// Executes a job. Returns the time and chain of spans of its writes: it may have waited for keys and translations, and
     /// requests without acknowledgement complete when they have left the port.
-    fn carry_out(&mut self, at: &mut At<'_>, task: &Task) -> Cause {
+    fn run_task(&mut self, at: &mut At<'_>, task: &Task) -> Cause {
         let Task { cause, ref job, posted, fid } = *task;
         let At { adapter, now, .. } = *at;
         let mut refusing = Refusing(at.host);
-        let host: &mut dyn Host = match &self.trial {
-            Some(trial) if trial.until(Deed::Abort, fid, now).is_some() => &mut refusing,
+        let host: &mut dyn Host = match &self.injector {
+            Some(injector) if injector.until(FaultKind::Abort, fid, now).is_some() => &mut refusing,
             _ => &mut *refusing.0,
         };
-        let unmapped = self.trial.as_ref().is_some_and(|trial| trial.until(Deed::Unmap, fid, now).is_some());
+        let unmapped = self
+            .injector
+            .as_ref()
+            .is_some_and(|injector| injector.until(FaultKind::Unmap, fid, now).is_some());
         let here = self.place(fid);
         let quantum = self.turns[here].quantum();
         let lookups = Lookups::new(std::mem::take(&mut self.lookups), unmapped);
@@ -345,12 +348,13 @@ impl<T> Timed<'_, T> {
     /// and the program is not descheduled.
     pub fn written(&mut self, fid: u8, len: u32, completion: bool, cause: Cause) -> Cause {
         let here = self.place(fid);
-        let Self { cards, spans, trial, .. } = self;
+        let Self { cards, spans, injector, .. } = self;
         let there = match completion {
             true => cards[here].complete(spans, cause, len.into()),
             false => cards[here].write(spans, cause, len.into()),
         };
-        let awake = trial.as_ref().and_then(|trial| trial.until(Deed::Sleep, fid, 0)).unwrap_or(0);
+        let awake =
+            injector.as_ref().and_then(|injector| injector.until(FaultKind::Sleep, fid, 0)).unwrap_or(0);
         spans.then(there, here, Part::Asleep, awake)
     }
 }
@@ -378,7 +382,8 @@ mod tests {
             if switched {
                 rig.adapter.region().always_switch();
             }
-            let mut timed: Timed<'_, ()> = Timed::new(Profile::load("direct-x16").unwrap(), vec![0, 0, 1]);
+            let mut timed: Timed<'_, ()> =
+                Timed::new(TimingProfile::load("direct-x16").unwrap(), vec![0, 0, 1]);
             rig.data(0, 0, 9000).fill(7);
             rig.post_send(0, WqeOpcode::RdmaWrite, 9000, 0, true);
             timed.submit(Cause::new(0), rig.sides[0].fid, rig.doorbell(0));
@@ -399,7 +404,8 @@ mod tests {
             pf.row_at::<VportRow>(rig.sides[0].fid.into()).unwrap().limit = limit;
             pf.commit(&mut rig.machine);
             drop(pf);
-            let mut timed: Timed<'_, ()> = Timed::new(Profile::load("direct-x16").unwrap(), vec![0, 0, 1]);
+            let mut timed: Timed<'_, ()> =
+                Timed::new(TimingProfile::load("direct-x16").unwrap(), vec![0, 0, 1]);
             (0..16).for_each(|_| _ = rig.post_send(0, WqeOpcode::RdmaWrite, 1 << 20, 0, true));
             timed.submit(Cause::new(0), rig.sides[0].fid, rig.doorbell(0));
             let mut completed = 0;
@@ -425,7 +431,7 @@ mod tests {
             let waits = |doorbells: u16, at: Ps| {
                 let mut rig = Rig::of_pairs(Config::default(), Link::default(), &pairs, Sizes::MEASURE);
                 let mut timed: Timed<'_, ()> =
-                    Timed::new(Profile::load("direct-x16").unwrap(), vec![0, 0, 1]);
+                    Timed::new(TimingProfile::load("direct-x16").unwrap(), vec![0, 0, 1]);
                 let (bulk, small) = (rig.sides[0].fid, rig.sides[2].fid);
                 for posted in 1..=doorbells {
                     rig.post_send(0, WqeOpcode::RdmaWrite, 64 << 10, 0, true);
@@ -460,7 +466,7 @@ mod tests {
     #[test]
     fn a_doorbell_of_a_thread_whose_time_lags_behind_takes_no_counter_back() {
         let mut rig = Rig::new(Config::default(), Link::default());
-        let mut timed: Timed<'_, ()> = Timed::new(Profile::load("direct-x16").unwrap(), vec![0, 0, 1]);
+        let mut timed: Timed<'_, ()> = Timed::new(TimingProfile::load("direct-x16").unwrap(), vec![0, 0, 1]);
         (0..2).for_each(|_| _ = rig.post_send(0, WqeOpcode::RdmaWrite, 64, 0, true));
         let (fid, job) = (rig.sides[0].fid, rig.doorbell(0));
         // The doorbell of the second request comes first.

@@ -2,7 +2,7 @@
 
 use super::{Happened, Task, Timed, What, qp_mask, wire::Flight};
 use crate::engine::{
-    faults::Deed,
+    faults::FaultKind,
     route::At,
     sched::Ps,
     spans::{Cause, Part},
@@ -78,7 +78,7 @@ impl Turns {
 impl<T> Timed<'_, T> {
     /// Time until which a fault plan stops a function, if it does now.
     pub(super) fn stopped(&self, fid: u8) -> Option<Ps> {
-        self.trial.as_ref()?.until(Deed::Stop, fid, self.schedule.now())
+        self.injector.as_ref()?.until(FaultKind::Stop, fid, self.schedule.now())
     }
 
     /// Delays an arrived frame until its function is no longer stopped.
@@ -106,7 +106,7 @@ impl<T> Timed<'_, T> {
             self.turns[here].last = Some(queue);
             task.cause = self.with_context(at.adapter, &task);
         }
-        Some(self.carry_out(at, &task))
+        Some(self.run_task(at, &task))
     }
 
     /// Schedules the next turn of a card, if a queue pair waits for one and the port is not held; releasing the port calls this again.
@@ -133,7 +133,7 @@ impl<T> Timed<'_, T> {
             Some(until) => self.schedule.at(until, What::Job(task)),
             None => {
                 task.cause = self.with_context(at.adapter, &task);
-                task.cause = self.carry_out(at, &task);
+                task.cause = self.run_task(at, &task);
             }
         }
         self.call(here);

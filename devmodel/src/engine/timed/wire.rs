@@ -178,14 +178,14 @@ impl<T> Timed<'_, T> {
 
     /// Sends a frame that has left its card to its function, subject to the fault plan.
     fn send_off(&mut self, at: &mut At<'_>, bound: Bound) {
-        match self.trial.is_some() {
-            true => self.try_frame(at, bound),
-            false => self.set_out(bound),
+        match self.injector.is_some() {
+            true => self.inject_faults(at, bound),
+            false => self.enter_wire(bound),
         }
     }
 
     /// Puts a frame that has left its card on the wire.
-    pub(super) fn set_out(&mut self, (to, bytes, mut flight): Bound) {
+    pub(super) fn enter_wire(&mut self, (to, bytes, mut flight): Bound) {
         let (here, there) = (self.place(flight.from), self.place(to));
         let sent = flight.cause;
         if self.network.is_some() {
@@ -203,51 +203,51 @@ impl<T> Timed<'_, T> {
     /// [`send_off`](Self::send_off) with a fault plan. Faults apply to the transport's frames, so a frame without transport
     /// headers passes.
     #[cold]
-    fn try_frame(&mut self, at: &mut At<'_>, (to, bytes, mut flight): Bound) {
+    fn inject_faults(&mut self, at: &mut At<'_>, (to, bytes, mut flight): Bound) {
         let (now, fid) = (at.now, flight.from);
         let here = self.place(fid);
         let link_layer = at.adapter.config().link_layer;
         let (left, data) = (flight.cause.at, flight.frame.payload.len() as u32);
-        let Some((trial, headers)) = self.trial.as_mut().zip(flight.transport(link_layer)) else {
-            return self.set_out((to, bytes, flight));
+        let Some((injector, headers)) = self.injector.as_mut().zip(flight.transport(link_layer)) else {
+            return self.enter_wire((to, bytes, flight));
         };
-        let (number, fate) = trial.sent((now, left), (Some(fid), Some(to)), &headers, data);
+        let (number, effects) = injector.sent((now, left), (Some(fid), Some(to)), &headers, data);
         flight.number = number;
-        if fate.pause > 0 {
-            self.cards[here].pause(now + fate.pause);
+        if effects.pause > 0 {
+            self.cards[here].pause(now + effects.pause);
         }
-        if fate.mark && link_layer == LinkLayer::Ethernet {
+        if effects.mark && link_layer == LinkLayer::Ethernet {
             let len = usize::from(flight.frame.header_len);
             mark_congested(&mut flight.frame.headers[..len]);
             let _ = flight.whole.as_mut().map(|whole| mark_congested(whole));
         }
-        if fate.corrupt && flight.whole.is_none() {
+        if effects.corrupt && flight.whole.is_none() {
             let mut whole = Vec::new();
             if seal(at, fid, &flight.frame, &flight.bytes, &mut whole).is_ok() {
                 flight.whole = Some(whole);
             }
         }
-        if let Some(whole) = flight.whole.as_mut().filter(|_| fate.corrupt) {
+        if let Some(whole) = flight.whole.as_mut().filter(|_| effects.corrupt) {
             damage(link_layer, whole);
         }
-        let Some(trial) = &mut self.trial else { return };
-        let (frames, passed) = trial.go_on(&fate, Some(fid), (to, bytes, flight));
+        let Some(injector) = &mut self.injector else { return };
+        let (frames, passed) = injector.apply(&effects, Some(fid), (to, bytes, flight));
         for mut one in frames {
-            if fate.delay > 0 {
-                one.2.cause = self.spans.then(one.2.cause, here, Part::Cable, left + fate.delay);
-                self.schedule.at(left + fate.delay, What::Late(one));
+            if effects.delay > 0 {
+                one.2.cause = self.spans.then(one.2.cause, here, Part::Cable, left + effects.delay);
+                self.schedule.at(left + effects.delay, What::Late(one));
             } else {
-                self.set_out(one);
+                self.enter_wire(one);
             }
         }
         for (to, bytes, mut late) in passed {
             late.cause = self.spans.then(late.cause, here, Part::Cable, left);
-            self.set_out((to, bytes, late));
+            self.enter_wire((to, bytes, late));
         }
     }
 
     /// Handles an event between the cards. Returns a frame that its receiver processes at once, with the receiver's number.
-    pub(super) fn move_on(&mut self, what: Move<(u8, Box<Flight>)>) -> Option<(u8, Box<Flight>)> {
+    pub(super) fn network_event(&mut self, what: Move<(u8, Box<Flight>)>) -> Option<(u8, Box<Flight>)> {
         let now = self.schedule.now();
         let Self { network, schedule, .. } = self;
         let fabric = &mut network.as_mut()?.fabric;
@@ -303,7 +303,7 @@ impl<T> Timed<'_, T> {
     }
 
     /// Processes a received frame on its function.
-    pub(super) fn take_up(&mut self, at: &mut At<'_>, fid: u8, mut flight: Box<Flight>) -> Happened<T> {
+    pub(super) fn receive(&mut self, at: &mut At<'_>, fid: u8, mut flight: Box<Flight>) -> Happened<T> {
         let bth = flight.transport(at.adapter.config().link_layer).map(|headers| headers.bth());
         let (mut ends, here) = (None, self.place(fid));
         if let Some(bth) = bth {
@@ -320,8 +320,8 @@ impl<T> Timed<'_, T> {
 
     /// Pushes a received frame into its receiver's ring and processes it. Returns the time and chain of spans of the resulting writes.
     fn arrive(&mut self, at: &mut At<'_>, to: u8, flight: &Flight) -> Cause {
-        if let Some((trial, number)) = self.trial.as_mut().zip(flight.number) {
-            trial.arrived(number, at.now);
+        if let Some((injector, number)) = self.injector.as_mut().zip(flight.number) {
+            injector.arrived(number, at.now);
         }
         let came = match &flight.whole {
             Some(whole) => at.push_whole(to, whole),
@@ -331,7 +331,7 @@ impl<T> Timed<'_, T> {
             }
         };
         match came {
-            true => self.carry_out(at, &Task::new(to, Job::Arrive, flight.cause)),
+            true => self.run_task(at, &Task::new(to, Job::Arrive, flight.cause)),
             false => flight.cause,
         }
     }

@@ -2,7 +2,7 @@
 
 use super::{
     super::text::{self, TextError},
-    Card, Factor, HostCosts, Ns, Profile, Rate, Slot, Wire,
+    Card, Factor, HostCosts, Ns, Rate, Slot, TimingProfile, Wire,
 };
 use crate::LinkLayer;
 use serde::{Deserialize, Deserializer, de::Error};
@@ -50,7 +50,7 @@ struct Text {
     host: HostCosts,
 }
 
-impl Profile {
+impl TimingProfile {
     /// Name of the default built-in profile.
     pub fn usual(link_layer: LinkLayer) -> &'static str {
         match link_layer {
@@ -172,7 +172,7 @@ mod tests {
 
     #[test]
     fn all_that_come_with_the_model_are_whole_and_share_a_card() {
-        let profiles = BUILT_IN.map(|name| Profile::load(name).unwrap());
+        let profiles = BUILT_IN.map(|name| TimingProfile::load(name).unwrap());
         assert!(profiles.iter().all(|profile| profile.card == profiles[0].card));
         assert!(profiles.iter().zip(BUILT_IN).all(|(profile, name)| profile.name == name));
     }
@@ -185,7 +185,7 @@ mod tests {
         let good = FILES[0].1;
         let said = |text: &str| {
             fs::write(&file, text).unwrap();
-            match Profile::load(file.to_str().unwrap()) {
+            match TimingProfile::load(file.to_str().unwrap()) {
                 Ok(_) => "taken".to_owned(),
                 Err(e) => e.to_string().replace(&file.display().to_string(), "mine.toml"),
             }
@@ -218,7 +218,7 @@ mod tests {
         );
         let falling = said(&changed("spread_cq", "spread_cq = [5, 3, 1]"));
         assert!(falling.contains("expected three rising numbers"), "{falling}");
-        let none = Profile::load("direct-x4").unwrap_err().to_string();
+        let none = TimingProfile::load("direct-x4").unwrap_err().to_string();
         assert!(
             none.starts_with("expected a profile's file or one of direct-x16, ")
                 && none.ends_with("found direct-x4"),

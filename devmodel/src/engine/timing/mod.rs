@@ -18,7 +18,7 @@ const AROUND: u64 = 4;
 
 /// A card in a slot of a host, and the wire to another one like it.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Profile {
+pub struct TimingProfile {
     /// File name.
     pub name: String,
     /// Parameters of the card itself, independent of its slot.
@@ -207,7 +207,7 @@ impl Wire {
     }
 }
 
-impl Profile {
+impl TimingProfile {
     /// The configuration of an adapter with base `config` that behaves like this card on this wire.
     pub(crate) fn behaviour(&self, config: &Config) -> Config {
         let line_rate = (self.wire.gbps.0 * 1e3) as u32;

@@ -2,9 +2,9 @@
 
 use super::*;
 use crate::engine::{
-    faults::{FaultPlan, Found},
+    faults::{FaultPlan, FaultReport},
     sim::{Measure, Operation, Plan, Watch, watch},
-    timing::Profile,
+    timing::TimingProfile,
 };
 use hwspec::{
     handle::Psn,
@@ -16,11 +16,11 @@ type Frames = Vec<(u64, Vec<u8>)>;
 
 /// The frames of a run of a perftest pattern, under `faults` if not empty.
 fn frames(operation: Operation, measure: Measure, bytes: u32, faults: &str) -> Frames {
-    let mut plan = Plan::new(operation, measure, Profile::load("direct-x16").unwrap());
+    let mut plan = Plan::new(operation, measure, TimingProfile::load("direct-x16").unwrap());
     (plan.bytes, plan.iters) = (bytes, 60);
     let mut frames = Vec::new();
     let mut take = |at: u64, whole: &[u8]| frames.push((at / 1000, whole.to_vec()));
-    let mut found = Found::default();
+    let mut found = FaultReport::default();
     let faults = (!faults.is_empty()).then(|| (FaultPlan::parse("plan", faults, 1).unwrap(), &mut found));
     watch(&plan, Watch { frames: Some(&mut take), faults, ..Watch::default() }).unwrap();
     frames

@@ -12,10 +12,10 @@ use clock::{Board, Costs, FILE, PLAYERS, Player, State};
 use devmodel::{
     engine::{
         Ps,
-        faults::{FaultPlan, Found},
+        faults::{FaultPlan, FaultReport},
         spans::Cause,
         timed::{Ends, Happened, Timed},
-        timing::{Dice, HostCosts, Profile, Spread},
+        timing::{Dice, HostCosts, Spread, TimingProfile},
     },
     host::{Bus, Iova, Rid},
     mlx5::Job,
@@ -75,7 +75,7 @@ struct Data {
 #[derive(Clone, Debug)]
 pub struct Rules {
     /// The costs of all steps.
-    pub profile: Profile,
+    pub profile: TimingProfile,
     /// Programs' times vary as this number decides.
     pub seed: u64,
     /// The faults of frames.
@@ -154,7 +154,7 @@ impl Conductor {
         let now = node.core().now().next_multiple_of(EVEN);
         engine.begin(now);
         if let Some(plan) = &rules.faults {
-            engine.try_out(plan.clone());
+            engine.inject(plan.clone());
         }
         let host = &profile.host;
         let costs = Costs {
@@ -193,7 +193,7 @@ impl Conductor {
     }
 
     /// Lets time go on until no thread has been on the board for a while. Returns what came of the plan of faults, if there was one.
-    pub fn run(mut self) -> Option<Found> {
+    pub fn run(mut self) -> Option<FaultReport> {
         let (mut deserted, mut called): (Option<Instant>, _) = (None, Instant::now());
         loop {
             let heard = self.board.heard();
@@ -303,7 +303,7 @@ impl Conductor {
 
     /// Takes what a thread wrote to doorbells.
     fn collect(&mut self, player: &Player) {
-        let Profile { slot, card, .. } = &self.rules.profile;
+        let TimingProfile { slot, card, .. } = &self.rules.profile;
         while let Some(bell) = player.take() {
             let job = match bell.half {
                 true => doorbell_half(bell.offset.into(), bell.value as u32),
@@ -473,7 +473,7 @@ mod tests {
     fn what_a_call_of_a_program_finds_to_do_is_left_to_the_conductor() {
         let scratch = Scratch::new();
         let node = scratch.node();
-        let rules = Rules { profile: Profile::load("direct-x16").unwrap(), seed: 1, faults: None };
+        let rules = Rules { profile: TimingProfile::load("direct-x16").unwrap(), seed: 1, faults: None };
         let mut conductor = Conductor::new(&node, rules).unwrap();
         let (core, now) = (node.core(), conductor.engine.now());
         core.drive(now, |runner, host| runner.run_busy(&core.adapter, host, now, 1));
@@ -486,7 +486,7 @@ mod tests {
     #[test]
     fn what_a_thread_tells_during_the_look_at_others_has_all_looked_at_again() {
         let scratch = Scratch::new();
-        let rules = Rules { profile: Profile::load("direct-x16").unwrap(), seed: 1, faults: None };
+        let rules = Rules { profile: TimingProfile::load("direct-x16").unwrap(), seed: 1, faults: None };
         let mut conductor = Conductor::new(&scratch.node(), rules).unwrap();
         let heard = conductor.board.heard();
         assert!(!conductor.wait_for(&[], heard));

@@ -51,19 +51,19 @@ impl Bus for Late<'_, '_> {
 #[deny(clippy::missing_trait_methods)]
 impl Parties for Late<'_, '_> {
     // The conductor alone runs the functions.
-    fn uses(&mut self, _: Rid) -> bool {
+    fn serves(&mut self, _: Rid) -> bool {
         true
     }
-    fn is_tended(&mut self, _: Rid) -> bool {
+    fn is_polled(&mut self, _: Rid) -> bool {
         false
     }
-    fn tends(&mut self, _: Rid) -> bool {
+    fn polls_itself(&mut self, _: Rid) -> bool {
         false
     }
-    fn keeper(&mut self, _: Rid) -> Option<Party> {
+    fn exclusive_runner(&mut self, _: Rid) -> Option<Party> {
         None
     }
-    fn leave_to_users(&mut self, _: Rid) -> bool {
+    fn wake_users(&mut self, _: Rid) -> bool {
         false
     }
     forward! { self.host:

@@ -13,7 +13,7 @@ const LONG: Duration = Duration::from_secs(2000);
 
 /// A step of the programs or the link.
 #[derive(Clone, Debug)]
-enum Deed {
+enum Action {
     /// The left side requests a connection.
     Connect(Service),
     /// The left side requests a datagram service.
@@ -42,33 +42,33 @@ fn service() -> impl Strategy<Value = Service> {
 }
 
 /// Steps of cooperative programs, which do not leave a connection before it is established.
-fn kind() -> impl Strategy<Value = Deed> {
+fn kind() -> impl Strategy<Value = Action> {
     prop_oneof![
-        4 => service().prop_map(Deed::Connect),
-        1 => Just(Deed::Ask),
-        12 => side().prop_map(|side| Deed::Answer(side, true)),
-        2 => (side(), 0usize..4).prop_map(|(side, which)| Deed::Disconnect(side, which)),
-        2 => (side(), 0usize..4, any::<bool>()).prop_map(|(side, which, lazy)| Deed::Delay(side, which, lazy)),
-        1 => (0usize..4).prop_map(Deed::Established),
-        12 => (1usize..4).prop_map(Deed::Deliver),
-        3 => (1u64..20_000).prop_map(Deed::Pass),
+        4 => service().prop_map(Action::Connect),
+        1 => Just(Action::Ask),
+        12 => side().prop_map(|side| Action::Answer(side, true)),
+        2 => (side(), 0usize..4).prop_map(|(side, which)| Action::Disconnect(side, which)),
+        2 => (side(), 0usize..4, any::<bool>()).prop_map(|(side, which, lazy)| Action::Delay(side, which, lazy)),
+        1 => (0usize..4).prop_map(Action::Established),
+        12 => (1usize..4).prop_map(Action::Deliver),
+        3 => (1u64..20_000).prop_map(Action::Pass),
     ]
 }
 
 /// Steps of programs that refuse and leave at will.
-fn rude() -> impl Strategy<Value = Deed> {
+fn rude() -> impl Strategy<Value = Action> {
     prop_oneof![
         30 => kind(),
-        4 => side().prop_map(|side| Deed::Answer(side, false)),
-        3 => (side(), 0usize..4).prop_map(|(side, which)| Deed::Destroy(side, which)),
+        4 => side().prop_map(|side| Action::Answer(side, false)),
+        3 => (side(), 0usize..4).prop_map(|(side, which)| Action::Destroy(side, which)),
     ]
 }
 
 /// Steps of programs that may also be killed.
-fn mortal() -> impl Strategy<Value = Deed> {
+fn mortal() -> impl Strategy<Value = Action> {
     prop_oneof![
         30 => rude(),
-        1 => side().prop_map(Deed::Kill),
+        1 => side().prop_map(Action::Kill),
     ]
 }
 
@@ -142,52 +142,52 @@ impl Rig {
         let _ = self.link.command(side, id, command);
     }
 
-    fn act(&mut self, deed: Deed) {
+    fn act(&mut self, action: Action) {
         let private_data = Vec::new();
-        match deed {
-            Deed::Connect(service) => {
+        match action {
+            Action::Connect(service) => {
                 let id = self.link.open(Side::Left);
                 self.ids[0].push(id);
                 let connect = Connect { service, qpn: self.next_qpn(), ..self.link.connect(SERVICE) };
                 self.link.command(Side::Left, id, Command::Connect(Box::new(connect))).expect("connect");
             }
-            Deed::Ask => {
+            Action::Ask => {
                 let id = self.link.open(Side::Left);
                 self.ids[0].push(id);
                 let (path, timeout) = (self.link.path(Side::Left), Duration::from_secs(4));
                 let ask = SidrRequest { service_id: SERVICE, path, timeout, max_retries: 15, private_data };
                 self.link.command(Side::Left, id, Command::SidrRequest(Box::new(ask))).expect("ask");
             }
-            Deed::Answer(side, yes) => self.answer(side, yes),
-            Deed::Disconnect(side, which) => {
+            Action::Answer(side, yes) => self.answer(side, yes),
+            Action::Disconnect(side, which) => {
                 if let Some(id) = self.some(side, which) {
                     let _ = self.link.command(side, id, Command::Disconnect { private_data });
                 }
             }
-            Deed::Destroy(side, which) => {
+            Action::Destroy(side, which) => {
                 if let Some(id) = self.some(side, which) {
                     let _ = self.link.command(side, id, Command::Destroy);
                     self.ids[side as usize].retain(|other| *other != id);
                 }
             }
-            Deed::Delay(side, which, if_repeated) => {
+            Action::Delay(side, which, if_repeated) => {
                 if let Some(id) = self.some(side, which) {
                     let delay = Command::Delay { service_timeout: 20, if_repeated, private_data };
                     let _ = self.link.command(side, id, delay);
                 }
             }
-            Deed::Established(which) => {
+            Action::Established(which) => {
                 if let Some(id) = self.some(Side::Right, which) {
                     let _ = self.link.command(Side::Right, id, Command::Established);
                 }
             }
-            Deed::Deliver(count) => {
+            Action::Deliver(count) => {
                 for _ in 0..count {
                     self.link.deliver();
                 }
             }
-            Deed::Pass(ms) => self.link.pass(Duration::from_millis(ms)),
-            Deed::Kill(side) => {
+            Action::Pass(ms) => self.link.pass(Duration::from_millis(ms)),
+            Action::Kill(side) => {
                 self.link.restart(side);
                 self.ids[side as usize].clear();
                 if side == Side::Right {
@@ -260,11 +260,11 @@ fn nothing_is_left(rig: &mut Rig) -> Result<(), TestCaseError> {
     Ok(())
 }
 
-fn run(deeds: Vec<Deed>, faults: Vec<u8>) -> Rig {
+fn run(actions: Vec<Action>, faults: Vec<u8>) -> Rig {
     let mut rig = Rig::new();
     rig.link.faults(faults);
-    for deed in deeds {
-        rig.act(deed);
+    for action in actions {
+        rig.act(action);
     }
     rig.calm();
     rig
@@ -274,8 +274,8 @@ fn run(deeds: Vec<Deed>, faults: Vec<u8>) -> Rig {
 /// flight.
 #[test]
 fn a_dreq_that_overtakes_the_rep_is_not_answered() {
-    use Deed::*;
-    let deeds = vec![
+    use Action::*;
+    let actions = vec![
         Connect(Service::Rc),
         Deliver(1),
         Answer(Side::Right, true),
@@ -285,7 +285,7 @@ fn a_dreq_that_overtakes_the_rep_is_not_answered() {
         Answer(Side::Left, true),
     ];
     // The REP is late, and the RTU that would reveal the disagreement is lost.
-    let mut rig = run(deeds, vec![3, 2, 3, 3, 0]);
+    let mut rig = run(actions, vec![3, 2, 3, 3, 0]);
     agree(&rig).expect("both sides agree");
     nothing_is_left(&mut rig).expect("nothing is left");
 }
@@ -295,31 +295,31 @@ proptest! {
 
     #[test]
     fn on_a_link_that_loses_doubles_and_reorders_both_sides_agree_in_the_end(
-        deeds in prop::collection::vec(kind(), 1..60),
+        actions in prop::collection::vec(kind(), 1..60),
         faults in prop::collection::vec(0u8..8, 0..80),
     ) {
-        let mut rig = run(deeds, faults);
+        let mut rig = run(actions, faults);
         agree(&rig)?;
         nothing_is_left(&mut rig)?;
     }
 
     #[test]
     fn programs_that_refuse_and_leave_as_they_like_agree_in_the_end(
-        deeds in prop::collection::vec(rude(), 1..60),
+        actions in prop::collection::vec(rude(), 1..60),
         // No losses: a REJ has no answer, so a side that misses it learns of the end only from its QP.
         faults in prop::collection::vec(1u8..6, 0..80),
     ) {
-        let mut rig = run(deeds, faults);
+        let mut rig = run(actions, faults);
         agree(&rig)?;
         nothing_is_left(&mut rig)?;
     }
 
     #[test]
     fn programs_that_are_killed_leave_nothing_to_their_peers(
-        deeds in prop::collection::vec(mortal(), 1..60),
+        actions in prop::collection::vec(mortal(), 1..60),
         faults in prop::collection::vec(0u8..8, 0..80),
     ) {
-        nothing_is_left(&mut run(deeds, faults))?;
+        nothing_is_left(&mut run(actions, faults))?;
     }
 
     #[test]
@@ -329,7 +329,7 @@ proptest! {
         (comm, service) in any::<(bool, bool)>(),
     ) {
         let mut rig = Rig::new();
-        rig.act(Deed::Connect(Service::Rc));
+        rig.act(Action::Connect(Service::Rc));
         rig.link.deliver();
         rig.answer(Side::Right, true);
         for (mad, attribute) in mads.iter_mut().zip(attributes) {

@@ -159,10 +159,10 @@ impl Bench {
     }
 
     /// Does something, and then the same with the sides exchanged.
-    pub fn each_way(&mut self, mut deed: impl FnMut(&mut Self) -> Outcome) -> Outcome {
-        deed(self)?;
+    pub fn each_way(&mut self, mut kind: impl FnMut(&mut Self) -> Outcome) -> Outcome {
+        kind(self)?;
         self.sides.swap(0, 1);
-        let back = deed(self);
+        let back = kind(self);
         self.sides.swap(0, 1);
         back
     }

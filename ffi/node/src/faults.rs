@@ -7,7 +7,7 @@ use super::{
     timed,
 };
 use devmodel::{
-    engine::faults::{FaultPlan, Found, Leaving, TrialWire},
+    engine::faults::{FaultPlan, FaultReport, FaultWire, Leaving},
     region::Outlet,
 };
 use driver::transport::Quiet;
@@ -22,26 +22,26 @@ use std::{
 
 /// Routes all frames on a node's wire through a thread of this process, which applies a fault plan to them, until [`finish`](Self::finish).
 /// It takes the place of a capture. Programs run slower meanwhile.
-pub struct TrialThread {
+pub struct FaultThread {
     stop: Arc<AtomicBool>,
     held: Arc<Held>,
     lost_before: u32,
-    thread: Option<JoinHandle<Found>>,
+    thread: Option<JoinHandle<FaultReport>>,
 }
 
-impl TrialThread {
+impl FaultThread {
     /// Starts to apply `plan`.
     ///
     /// # Errors
     /// The node is in virtual time, where the conductor applies plans; the plan contains faults that are not faults of a wire; another
     /// process holds the capture.
     pub fn start(node: &Arc<Node>, plan: FaultPlan) -> Result<Self, NodeError> {
-        let failed = || NodeError::system("try the plan of faults");
+        let failed = || NodeError::system("apply the plan of faults");
         if timed::is_conducted(node.dir()) {
             let why = "the node is in virtual time, expected `run --clock timed --fault` there";
             return Err(failed()(io::Error::other(why)));
         }
-        let wire = TrialWire::new(plan, node.core().now()).map_err(io::Error::other).map_err(failed())?;
+        let wire = FaultWire::new(plan, node.core().now()).map_err(io::Error::other).map_err(failed())?;
         let held = Arc::new(Held::diverting(node)?);
         let lost_before = held.core().outlet_ring(Outlet::Capture).lost();
         let stop = Arc::new(AtomicBool::new(false));
@@ -55,7 +55,7 @@ impl TrialThread {
 
     /// Stops diverting frames, and delivers those in flight. Returns the results of the plan, and the number of frames lost because the
     /// ring was full.
-    pub fn finish(mut self) -> io::Result<(Found, u32)> {
+    pub fn finish(mut self) -> io::Result<(FaultReport, u32)> {
         let lost = self.held.core().outlet_ring(Outlet::Capture).lost().wrapping_sub(self.lost_before);
         match self.stop_thread() {
             Some(Ok(found)) => Ok((found, lost)),
@@ -63,20 +63,20 @@ impl TrialThread {
         }
     }
 
-    fn stop_thread(&mut self) -> Option<std::thread::Result<Found>> {
+    fn stop_thread(&mut self) -> Option<std::thread::Result<FaultReport>> {
         self.stop.store(true, Release);
         self.held.core().outlet_filled(Outlet::Capture);
         self.thread.take().map(JoinHandle::join)
     }
 }
 
-impl Drop for TrialThread {
+impl Drop for FaultThread {
     fn drop(&mut self) {
         let _ = self.stop_thread();
     }
 }
 
-fn carry(held: &Held, mut wire: TrialWire, stop: &AtomicBool) -> Found {
+fn carry(held: &Held, mut wire: FaultWire, stop: &AtomicBool) -> FaultReport {
     let core = held.core();
     let (ring, bell) = (core.outlet_ring(Outlet::Capture), &core.outlet(Outlet::Capture).bell);
     let crowd = Crowd::default();

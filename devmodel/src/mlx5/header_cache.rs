@@ -1,10 +1,10 @@
-//! Cached packet headers of queue pairs: those before the BTH are constant except for lengths and checksum.
+//! Caches the packet headers of queue pairs: those before the BTH are constant except for lengths and checksum.
 
 use crate::state::{Path, RoceAddress};
 use hwspec::wire::{Envelope, Head, IpPair, eth::Vlan};
 
 /// Number of cached headers per runner.
-pub(crate) const FLOWS: usize = 16;
+pub(crate) const TEMPLATES: usize = 16;
 
 /// ECN-capable transport, codepoint 0 (RFC 3168): routers may mark packets instead of dropping them.
 const ECT0: u8 = 2;
@@ -12,12 +12,12 @@ const ECT0: u8 = 2;
 /// The fields by which networks classify packets: the traffic class of the IP header, and the priority of the
 /// VLAN tag.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Class {
+pub(crate) struct TrafficClass {
     pub traffic_class: u8,
     pub priority: u8,
 }
 
-impl Class {
+impl TrafficClass {
     /// The class of a path's packets.
     #[inline(always)]
     pub(super) fn of(path: &Path) -> Self {
@@ -29,16 +29,16 @@ impl Class {
 type Source = [u8; size_of::<RoceAddress>()];
 
 /// The header template of a queue pair, valid as long as its inputs are unchanged.
-pub(crate) struct Flow {
+pub(crate) struct HeaderTemplate {
     path: [u8; size_of::<Path>()],
     source: Source,
     mac: [u8; 6],
     src_port: u16,
-    class: Class,
+    class: TrafficClass,
     pub(super) head: Head,
 }
 
-impl Flow {
+impl HeaderTemplate {
     #[inline(always)]
     pub(super) fn is(
         &self,
@@ -46,7 +46,7 @@ impl Flow {
         source: &RoceAddress,
         mac: [u8; 6],
         src_port: u16,
-        class: Class,
+        class: TrafficClass,
     ) -> bool {
         let path: &[u8; size_of::<Path>()] = zerocopy::transmute_ref!(path);
         let source: &Source = zerocopy::transmute_ref!(source);
@@ -58,7 +58,13 @@ impl Flow {
     }
 
     #[inline(never)]
-    pub(super) fn new(path: &Path, source: &RoceAddress, mac: [u8; 6], src_port: u16, class: Class) -> Self {
+    pub(super) fn new(
+        path: &Path,
+        source: &RoceAddress,
+        mac: [u8; 6],
+        src_port: u16,
+        class: TrafficClass,
+    ) -> Self {
         let envelope = Envelope {
             src_mac: if source.mac == [0; 6] { mac } else { source.mac },
             dst_mac: path.dmac,

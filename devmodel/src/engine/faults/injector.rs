@@ -1,8 +1,8 @@
-//! A plan in progress: selects the faults of each frame and records them.
+//! Applies a fault plan to frames: selects the faults of each frame and records them.
 
 use super::{
     super::{sched::Ps, timing::Dice},
-    Deed, FaultPlan, FrameLine, Timeline,
+    FaultKind, FaultPlan, FrameLine, Timeline,
 };
 use hwspec::wire::{BthOpcode, Headers};
 use std::collections::BTreeMap;
@@ -13,9 +13,10 @@ const MOST_FRAMES: usize = 1 << 22;
 /// One end of a frame's path: a function, or `None` for outside the adapter or for several functions.
 pub(super) type Port = Option<u8>;
 
-/// The faults applied to a frame, by number, and their combined effect.
+/// The combined effects of the faults applied to a frame.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct Fate {
+pub(crate) struct Effects {
+    /// The faults, by number in the plan.
     pub faults: Vec<usize>,
     pub lost: bool,
     pub corrupt: bool,
@@ -25,29 +26,30 @@ pub(crate) struct Fate {
     pub behind: u32,
     pub pause: Ps,
     /// Duration of effects on its function: stopped, bus refusing, keys unmapped, or program descheduled.
-    lasting: BTreeMap<Deed, Ps>,
+    lasting: BTreeMap<FaultKind, Ps>,
 }
 
-/// A plan in progress.
-pub(crate) struct Trial<T> {
+/// Applies a plan and records what it did.
+pub(crate) struct FaultInjector<T> {
     pub plan: FaultPlan,
     /// Start time of the run.
     begin: Ps,
     pub dice: Dice,
-    /// For each fault, the number of frames that matched, and the number it was applied to.
+    /// Number of frames that matched each fault.
     matched: Vec<u64>,
-    pub befell: Vec<u64>,
+    /// Number of frames that each fault was applied to.
+    pub hits: Vec<u64>,
     /// The frames so far.
     pub timeline: Timeline,
-    /// End time of each lasting effect on a function.
-    until: BTreeMap<(Deed, u8), Ps>,
+    /// End time of each lasting fault of a function.
+    until: BTreeMap<(FaultKind, u8), Ps>,
     /// Reordered frames: sender, number of frames still to overtake it, and the frame.
     pub held: Vec<(Port, u32, T)>,
     /// For each sender and destination queue pair: the PSN after the highest request seen, and the number of messages started.
     messages: BTreeMap<(Port, u32), (u32, u64)>,
 }
 
-impl<T> Trial<T> {
+impl<T> FaultInjector<T> {
     pub(crate) fn new(plan: FaultPlan, begin: Ps) -> Self {
         let (none, dice) = (vec![0; plan.faults.len()], Dice::new(plan.seed));
         Self {
@@ -55,7 +57,7 @@ impl<T> Trial<T> {
             begin,
             dice,
             matched: none.clone(),
-            befell: none,
+            hits: none,
             timeline: Timeline::default(),
             until: BTreeMap::new(),
             held: Vec::new(),
@@ -63,9 +65,9 @@ impl<T> Trial<T> {
         }
     }
 
-    /// End time of effect `deed` on a function, if it is active at `now`.
-    pub(crate) fn until(&self, deed: Deed, fid: u8, now: Ps) -> Option<Ps> {
-        self.until.get(&(deed, fid)).copied().filter(|until| *until > now)
+    /// End time of a lasting fault of a function, if it is active at `now`.
+    pub(crate) fn until(&self, kind: FaultKind, fid: u8, now: Ps) -> Option<Ps> {
+        self.until.get(&(kind, fid)).copied().filter(|until| *until > now)
     }
 
     /// Determines and records the faults of a frame with `bytes` of payload that is sent at `now` and leaves at `left`.
@@ -75,8 +77,8 @@ impl<T> Trial<T> {
         (from, to): (Port, Port),
         headers: &Headers<'_>,
         bytes: u32,
-    ) -> (Option<usize>, Fate) {
-        let fate = self.fate(now, from, to, Some(headers));
+    ) -> (Option<usize>, Effects) {
+        let effects = self.effects(now, from, to, Some(headers));
         let bth = headers.bth();
         let line = FrameLine {
             at: left,
@@ -88,14 +90,14 @@ impl<T> Trial<T> {
             psn: bth.psn().get(),
             syndrome: headers.aeth().map(|aeth| aeth.syndrome()),
             bytes,
-            faults: fate.faults.clone(),
+            faults: effects.faults.clone(),
         };
         let number = (self.timeline.frames.len() < MOST_FRAMES).then_some(self.timeline.frames.len());
         self.timeline.frames.extend(number.map(|_| line));
         if let Some(fid) = from {
-            self.until.extend(fate.lasting.iter().map(|(deed, lasts)| ((*deed, fid), now + lasts)));
+            self.until.extend(effects.lasting.iter().map(|(kind, lasts)| ((*kind, fid), now + lasts)));
         }
-        (number, fate)
+        (number, effects)
     }
 
     /// Records that a frame was processed by its receiver.
@@ -105,21 +107,21 @@ impl<T> Trial<T> {
         }
     }
 
-    /// Applies the part of `fate` that is the same on every wire to `frame`, sent by `from`. Returns the frames to send:
+    /// Drops, duplicates or holds back `frame`, sent by `from`, as `effects` says. Returns the frames to send:
     /// `frame` and its copy (none if it is dropped or held back), and the held frames that it was the last to overtake.
-    pub(crate) fn go_on(&mut self, fate: &Fate, from: Port, frame: T) -> (Vec<T>, Vec<T>)
+    pub(crate) fn apply(&mut self, effects: &Effects, from: Port, frame: T) -> (Vec<T>, Vec<T>)
     where
         T: Clone,
     {
-        if fate.lost {
+        if effects.lost {
             return (Vec::new(), Vec::new());
         }
         let passed = self.passed(from);
-        if fate.behind > 0 {
-            self.held.push((from, fate.behind, frame));
+        if effects.behind > 0 {
+            self.held.push((from, effects.behind, frame));
             return (Vec::new(), passed);
         }
-        let copy = fate.twice.then(|| frame.clone());
+        let copy = effects.twice.then(|| frame.clone());
         (copy.into_iter().chain([frame]).collect(), passed)
     }
 
@@ -135,7 +137,13 @@ impl<T> Trial<T> {
     }
 
     /// The faults of a frame that `from` sends to `to` at `now`; of the transport if it has `headers`.
-    pub(super) fn fate(&mut self, now: Ps, from: Port, to: Port, headers: Option<&Headers<'_>>) -> Fate {
+    pub(super) fn effects(
+        &mut self,
+        now: Ps,
+        from: Port,
+        to: Port,
+        headers: Option<&Headers<'_>>,
+    ) -> Effects {
         let bth = headers.map(|headers| headers.bth());
         let (opcode, qp) = (bth.map(|bth| bth.opcode()), bth.map(|bth| bth.dest_qp().0));
         let psn = bth.map(|bth| bth.psn().get());
@@ -144,7 +152,7 @@ impl<T> Trial<T> {
             _ => None,
         };
         let us = (now - self.begin.min(now)) as f64 / 1e6;
-        let mut fate = Fate::default();
+        let mut effects = Effects::default();
         for (number, (fault, _, named)) in self.plan.faults.iter().enumerate() {
             let is = fault.from.is_none_or(|one| Some(one) == from)
                 && fault.to.is_none_or(|one| Some(one) == to)
@@ -155,7 +163,8 @@ impl<T> Trial<T> {
                 && fault.after_us.is_none_or(|at| us >= at)
                 && fault.before_us.is_none_or(|at| us < at);
             // By chance a frame that is dropped or held back has no further faults.
-            let settled = headers.is_none() && (fate.lost || fate.behind > 0) && fault.deed != Deed::Delay;
+            let settled =
+                headers.is_none() && (effects.lost || effects.behind > 0) && fault.kind != FaultKind::Delay;
             if !is || settled {
                 continue;
             }
@@ -167,28 +176,28 @@ impl<T> Trial<T> {
             if !due || fault.chance.is_some_and(|chance| self.dice.throw() >= chance) {
                 continue;
             }
-            self.befell[number] += 1;
-            fate.faults.push(number);
+            self.hits[number] += 1;
+            effects.faults.push(number);
             let lasts = (fault.for_us * 1e6) as Ps;
-            match fault.deed {
-                Deed::Drop => fate.lost = true,
-                Deed::Corrupt => fate.corrupt = true,
-                Deed::Duplicate => fate.twice = true,
-                Deed::Delay => fate.delay += lasts,
-                Deed::Reorder => {
+            match fault.kind {
+                FaultKind::Drop => effects.lost = true,
+                FaultKind::Corrupt => effects.corrupt = true,
+                FaultKind::Duplicate => effects.twice = true,
+                FaultKind::Delay => effects.delay += lasts,
+                FaultKind::Reorder => {
                     let behind =
                         if fault.behind > 0 { fault.behind } else { self.dice.bits() as u32 % 4 + 1 };
-                    fate.behind = fate.behind.max(behind);
+                    effects.behind = effects.behind.max(behind);
                 }
-                Deed::Mark => fate.mark = true,
-                Deed::Pause => fate.pause = fate.pause.max(lasts),
-                Deed::Stop | Deed::Abort | Deed::Unmap | Deed::Sleep => {
-                    let longest = fate.lasting.entry(fault.deed).or_default();
+                FaultKind::Mark => effects.mark = true,
+                FaultKind::Pause => effects.pause = effects.pause.max(lasts),
+                FaultKind::Stop | FaultKind::Abort | FaultKind::Unmap | FaultKind::Sleep => {
+                    let longest = effects.lasting.entry(fault.kind).or_default();
                     *longest = lasts.max(*longest);
                 }
             }
         }
-        fate
+        effects
     }
 
     /// Number of the message that a request belongs to, from 1. A retransmission counts as part of the message started last.

@@ -1,6 +1,6 @@
 //! Fault plans and their results.
 
-use devmodel::engine::faults::{FaultPlan, Followed, Found, FrameLine};
+use devmodel::engine::faults::{FaultPlan, FaultReport, Followed, FrameLine};
 use hwspec::wire::{NakCode, Syndrome};
 use serde_json::{Value, json};
 use std::{error::Error, fs, path::Path};
@@ -34,7 +34,7 @@ pub fn plan(path: &Path, seed: u64) -> Result<FaultPlan, Box<dyn Error>> {
 }
 
 /// A table of the faults, the frames that they hit, and their consequences.
-pub fn table(plan: &FaultPlan, found: &Found) -> String {
+pub fn table(plan: &FaultPlan, found: &FaultReport) -> String {
     let followed = found.timeline.followed();
     let mut text = String::from("us           what           frame                        followed\n");
     for one in followed.iter().take(TOLD) {
@@ -51,20 +51,20 @@ pub fn table(plan: &FaultPlan, found: &Found) -> String {
 ///
 /// # Errors
 /// It cannot be written, or a fault has not hit any frame.
-pub fn finish(plan: &FaultPlan, found: &Found, timeline: Option<&Path>) -> Result<(), Box<dyn Error>> {
+pub fn finish(plan: &FaultPlan, found: &FaultReport, timeline: Option<&Path>) -> Result<(), Box<dyn Error>> {
     if let Some(path) = timeline {
         write(plan, found, path)?;
     }
-    match plan.without_frame(&found.befell) {
+    match plan.without_frame(&found.hits) {
         Some(line) => Err(line.into()),
         None => Ok(()),
     }
 }
 
-fn told(plan: &FaultPlan, found: &Found, one: &Followed) -> String {
+fn told(plan: &FaultPlan, found: &FaultReport, one: &Followed) -> String {
     let frame = &found.timeline.frames[one.frame];
     let what = match one.fault.and_then(|fault| plan.faults().nth(fault)) {
-        Some((fault, _)) => fault.deed.to_string(),
+        Some((fault, _)) => fault.kind.to_string(),
         None => frame.syndrome.map_or(String::new(), name),
     };
     let after = |at: u64| at.saturating_sub(frame.at) as f64 / 1e6;
@@ -94,7 +94,7 @@ fn name(syndrome: Syndrome) -> String {
 }
 
 /// Writes the timeline of `found` as JSON.
-fn write(plan: &FaultPlan, found: &Found, path: &Path) -> Result<(), Box<dyn Error>> {
+fn write(plan: &FaultPlan, found: &FaultReport, path: &Path) -> Result<(), Box<dyn Error>> {
     let ns = |ps: u64| ps as f64 / 1e3;
     let frame = |line: &FrameLine| {
         json!({
@@ -105,10 +105,8 @@ fn write(plan: &FaultPlan, found: &Found, path: &Path) -> Result<(), Box<dyn Err
     };
     let faults: Vec<Value> = plan
         .faults()
-        .zip(&found.befell)
-        .map(
-            |((fault, line), befell)| json!({ "do": fault.deed.to_string(), "line": line, "frames": befell }),
-        )
+        .zip(&found.hits)
+        .map(|((fault, line), hits)| json!({ "do": fault.kind.to_string(), "line": line, "frames": hits }))
         .collect();
     let followed: Vec<Value> = found
         .timeline
