@@ -101,7 +101,7 @@ fn open(command: &options::Bringup) -> Result<(String, Arc<dyn Transport>), Stri
     let fid = command.target.function.unwrap_or(0);
     let node = Node::open(&command.node.path()).map_err(|e| e.to_string())?;
     let transport = NodeTransport::open(&node, fid).map_err(|e| e.to_string())?;
-    Ok((format!("iron{fid} of the node in {}", node.dir().display()), Arc::new(transport)))
+    Ok((format!("iron{fid} of the adapter in {}", node.dir().display()), Arc::new(transport)))
 }
 
 /// Progress output: a line for each step, with the values read if it failed.

@@ -132,7 +132,7 @@ fn hook(node: &NodeDir, wanted: &[String], supervised: bool) -> Result<(), Strin
     let number = |text: &String| {
         function(text, &devices).filter(there).ok_or_else(|| {
             let last = devices.last().map_or("none", |one| &one.name);
-            format!("the node in {} has no {text}, its last is {last}", dir.display())
+            format!("the adapter in {} has no {text}, its last is {last}", dir.display())
         })
     };
     let wanted = wanted.iter().map(number).collect::<Result<Vec<_>, _>>()?;

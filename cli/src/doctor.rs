@@ -303,7 +303,7 @@ fn lending() -> Finding {
         Err(why) => limited(
             WHAT,
             format!(
-                "refused: {why}; registered memory is lent to the node by programs of one thread alone, and small messages to that of others take a system call, about 1 us (docs/memory.md)"
+                "refused: {why}; registered memory is lent to the adapter by programs of one thread alone, and small messages to that of others take a system call, about 1 us (docs/memory.md)"
             ),
         ),
     }
@@ -316,7 +316,7 @@ fn vfio() -> Finding {
     if !Path::new("/dev/vfio/vfio").exists() {
         limited(
             WHAT,
-            "no /dev/vfio/vfio (real cards need it, the simulated node does not): modprobe vfio-pci",
+            "no /dev/vfio/vfio (real cards need it, the simulated adapter does not): modprobe vfio-pci",
         )
     } else if groups == 0 {
         limited(WHAT, "no IOMMU group (real cards need one): intel_iommu=on or amd_iommu=on for the kernel")

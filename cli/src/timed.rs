@@ -36,7 +36,7 @@ fn rules(options: &TimeRules, fault: Option<&Path>, link_layer: LinkLayer) -> Re
 
 /// Conducts `node` unless another process does.
 pub fn conduct(node: &Arc<Node>, options: &TimeRules, fault: Option<&Path>) -> Result<String, NodeError> {
-    let failed = |why: String| NodeError::system("conduct the node")(std::io::Error::other(why));
+    let failed = |why: String| NodeError::system("conduct the adapter")(std::io::Error::other(why));
     let rules = rules(options, fault, node.link_layer()).map_err(failed)?;
     let path = node.dir().join("conductor");
     let file =
@@ -65,7 +65,7 @@ pub fn begin(
     let (rules, profile) = (rules(options, fault, link_layer)?, options.profile.name(link_layer));
     let other = || {
         format!(
-            "the node in {} is in virtual time by other rules than '{profile}' with seed {}{}: wait for its programs to end",
+            "the adapter in {} is in virtual time by other rules than '{profile}' with seed {}{}: wait for its programs to end",
             dir.display(),
             options.seed,
             fault.map_or(String::new(), |path| format!(" and faults of {}", path.display()))
@@ -89,7 +89,7 @@ pub fn begin(
     }
     command.arg("--adapter").arg(dir).stdin(Stdio::null()).stdout(Stdio::null());
     // It is not a child of the program that this process execs.
-    fork_apart(|| Err(command.exec())).map_err(|e| format!("cannot start the node's conductor: {e}"))?;
+    fork_apart(|| Err(command.exec())).map_err(|e| format!("cannot start the adapter's conductor: {e}"))?;
     let since = Instant::now();
     loop {
         match rules.sit_down(dir) {
@@ -98,7 +98,7 @@ pub fn begin(
             None => {}
         }
         if since.elapsed() > BEGINS {
-            return Err(format!("the node in {} has no conductor", dir.display()));
+            return Err(format!("the adapter in {} has no conductor", dir.display()));
         }
         std::thread::sleep(Duration::from_millis(2));
     }

@@ -199,7 +199,7 @@ fn a_run_inside_a_view_brings_its_vfs_to_the_view() {
 fn users_of_a_group_share_roots_node() {
     const GROUP: &str = "4321";
     if !is_root() {
-        println!("skipped: only root can share a node");
+        println!("skipped: only root can share an adapter");
         return;
     }
     let node = Node::new("views-group", 2).installed();

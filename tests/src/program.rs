@@ -67,7 +67,7 @@ pub fn seed() -> u64 {
     number("IRONVERBS_SEED").unwrap_or(1)
 }
 
-/// Starts the worker `flow` on function `fid` of the node in `scratch`.
+/// Starts the worker `flow` on function `fid` of the adapter in `scratch`.
 ///
 /// # Panics
 /// It does not start.

@@ -74,7 +74,7 @@ pub fn adapters(linux: &Linux) -> Result<Vec<Adapter>, String> {
 }
 
 fn few_vfs(wanted: u8, there: u8) -> String {
-    format!("expected {wanted} VFs, found {there} in the node: adapter create --vfs makes more")
+    format!("expected {wanted} VFs, found {there} in the adapter: adapter create --vfs makes more")
 }
 
 /// Number of VFs that each of `count` adapters shows, out of the `there` VFs it has.

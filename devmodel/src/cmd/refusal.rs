@@ -96,7 +96,7 @@ syndromes! {
     TableFull = 0x2c, Lim, "a free entry: the advertised limit is reached";
     NoTranslation = 0x2d, NoResources, "free translation entries";
     PagesDenied = 0x30, NoResources, "pages that the driver could give";
-    NoMemory = 0x2e, Lim, "room in the memory that the device's tables lie in (on a node, shared memory)";
+    NoMemory = 0x2e, Lim, "room in the memory that the device's tables lie in (for a simulated adapter, shared memory)";
 
     QueueSize = 0x40, BadParam, "a queue size within the advertised limit";
     PageSize = 0x41, BadParam, "a page size of at least 4096 bytes";

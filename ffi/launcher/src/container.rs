@@ -23,7 +23,7 @@ use node::dir;
 use node::place::Place;
 
 /// Adds functions of a node to the view of the container with its root at `root`. The calling process is in the container's mount
-/// namespace, with the container's mounts below `root`, and changes its root to it. `all` are the devices of the node in `node`, `wanted`
+/// namespace, with the container's mounts below `root`, and changes its root to it. `all` are the devices of the adapter in `node`, `wanted`
 /// the numbers of those to show, in addition to any shown by an earlier call.
 ///
 /// # Errors
@@ -69,7 +69,7 @@ pub fn tell_supervisor() {
 pub struct Supervision(Option<Waiting>);
 
 impl Supervision {
-    /// Starts a supervisor for the container `id`, which has functions of the node in `node`. Its programs may have `limit` descriptors, if
+    /// Starts a supervisor for the container `id`, which has functions of the adapter in `node`. Its programs may have `limit` descriptors, if
     /// given. Where the host does not support a supervisor, the container runs without.
     ///
     /// # Errors

@@ -252,7 +252,7 @@ impl Port {
             if !self.doubled.swap(true, Relaxed) {
                 let spec = &self.links[link].spec;
                 tracing::warn!(
-                    "a frame with an address of this node came over {spec}: another node with the same id?"
+                    "a frame with an address of this adapter came over {spec}: another adapter with the same id?"
                 );
             }
             return;

@@ -89,7 +89,11 @@ fn an_uplink_has_one_holder_and_comes_free_when_that_is_killed() {
     let refused = Uplink::hold(&node, &[], Faults::default()).err().unwrap();
     assert_eq!(
         refused.to_string(),
-        format!("the uplink of the node in {} is held by process {}", scratch.0.display(), other.child.id())
+        format!(
+            "the uplink of the adapter in {} is held by process {}",
+            scratch.0.display(),
+            other.child.id()
+        )
     );
     other.kill();
     drop(hold(&node, &[]));
@@ -135,7 +139,7 @@ fn what_cannot_be_linked_is_said() {
         error.map(|e| e.to_string()).unwrap_or_default()
     };
     assert!(said(format!("node:{}", same.dir().display())).contains("has id 1"));
-    assert!(said("node:/dev/shm/no-such-node".into()).contains("no node in"));
+    assert!(said("node:/dev/shm/no-such-node".into()).contains("no adapter in"));
     assert!(said("tap:a-name-too-long-for-it".into()).contains("at most 15 bytes"));
     assert!(said("udp:192.0.2.1".into()).contains("UDP port 4791 of 192.0.2.1"));
     let file = a.0.join("file");

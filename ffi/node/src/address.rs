@@ -42,7 +42,7 @@ impl FromStr for FunctionAddress {
 }
 
 impl FunctionAddress {
-    /// The address that was set for function `fid` of the node in `map`.
+    /// The address that was set for function `fid` of the adapter in `map`.
     pub(super) fn of(map: &Mapped, fid: u8) -> Option<Self> {
         let function = map.functions().get(usize::from(fid))?;
         let [high, low] = function.address.each_ref().map(|word| u128::from(word.load(Acquire)));

@@ -39,7 +39,7 @@ impl CaptureThread {
     ) -> Result<Self, NodeError> {
         let failed = || NodeError::system("start a capture");
         if timed::is_conducted(node.dir()) {
-            let why = "the node is in virtual time, where its conductor carries the frames: expected \
+            let why = "the adapter is in virtual time, where its conductor carries the frames: expected \
                        `run --clock timed --timeline FILE` there, which writes all of them";
             return Err(failed()(io::Error::other(why)));
         }

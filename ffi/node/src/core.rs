@@ -81,12 +81,12 @@ pub struct Core {
     introduced: AtomicBool,
     forks: u32,
     clock: Clock,
-    /// The board of the node's conductor, if the node is in virtual time.
+    /// The board of the adapter's conductor, if the adapter is in virtual time.
     pub(super) board: OnceLock<Board>,
 }
 
 impl Core {
-    /// Creates the state of the node in `map` for party `me`.
+    /// Creates the state of the adapter in `map` for party `me`.
     pub fn new(dir: PathBuf, map: Arc<Mapped>, adapter: Adapter, locks: &'static LockFile, me: Me) -> Self {
         sync::fork::watch();
         sys::allow_copies();

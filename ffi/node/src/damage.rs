@@ -20,7 +20,7 @@ use std::{
     sync::{Arc, atomic::Ordering::*},
 };
 
-/// Maps the file of the node in `dir` after a check of its version.
+/// Maps the file of the adapter in `dir` after a check of its version.
 pub fn map_existing(dir: &Path, access: Access) -> Result<Arc<Mapped>, NodeError> {
     let path = dir.join("adapter");
     let step = || NodeError::system(format!("open {}", path.display()));
@@ -48,7 +48,7 @@ pub fn map_existing(dir: &Path, access: Access) -> Result<Arc<Mapped>, NodeError
     Ok(Arc::new(map))
 }
 
-/// Attaches to the adapter in `map`, the file of the node in `dir`.
+/// Attaches to the adapter in `map`, the file of the adapter in `dir`.
 pub fn attach_region(dir: &Path, map: &Arc<Mapped>) -> Result<Region, NodeError> {
     let region = Region::attach(region_len(), Box::new(RegionMemory(map.clone())))?;
     let damaged = |what| Err(NodeError::Damaged { dir: dir.into(), what });

@@ -62,7 +62,7 @@ pub struct DeviceInfo {
 }
 
 impl DeviceInfo {
-    /// The device of function `fid` of the node in `dir`, with behaviour `config`.
+    /// The device of function `fid` of the adapter in `dir`, with behaviour `config`.
     pub fn new(dir: &Path, fid: u8, config: &Config) -> Self {
         let id = config.node_id;
         let roce = config.link_layer == LinkLayer::Ethernet;
@@ -147,7 +147,7 @@ impl DeviceInfo {
     }
 }
 
-/// The PF and `vfs` VFs of the node in `dir`, at most [`MAX_VFS`], in order of function number.
+/// The PF and `vfs` VFs of the adapter in `dir`, at most [`MAX_VFS`], in order of function number.
 pub fn devices(dir: &Path, vfs: u8, config: &Config) -> Vec<DeviceInfo> {
     (0..=vfs.min(MAX_VFS)).map(|fid| DeviceInfo::new(dir, fid, config)).collect()
 }

@@ -24,7 +24,7 @@ pub struct Space {
 
 /// The reason why a directory cannot hold a node.
 #[derive(Debug, thiserror::Error)]
-#[error("node directory {dir}: {why}")]
+#[error("adapter directory {dir}: {why}")]
 pub struct DirError {
     /// The directory as the user named it.
     pub dir: String,
@@ -102,7 +102,7 @@ pub fn claim(dir: &Path) -> Result<PathBuf, DirError> {
 /// The caller is not root, or the directory is not the caller's.
 pub fn share(dir: &Path, group: u32) -> Result<(), DirError> {
     if !geteuid().is_root() {
-        let why = format!("only root can share a node, you are uid {}", geteuid());
+        let why = format!("only root can share an adapter, you are uid {}", geteuid());
         return Err(DirError { dir: dir.display().to_string(), why });
     }
     let full = claim(dir)?;

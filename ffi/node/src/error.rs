@@ -9,11 +9,11 @@ pub enum NodeError {
     /// The directory cannot hold a node.
     #[error(transparent)]
     Dir(#[from] DirError),
-    /// There is no node in the directory.
-    #[error("no node in {}: start a program with 'ironverbs run' first", .0.display())]
+    /// There is no adapter in the directory.
+    #[error("no adapter in {}: start a program with 'ironverbs run' first", .0.display())]
     Missing(PathBuf),
     /// The node was created by another version, or is damaged.
-    #[error("the node in {} was made by another version ({found}, expected {expected}): reset it", dir.display())]
+    #[error("the adapter in {} was made by another version ({found}, expected {expected}): reset it", dir.display())]
     Version {
         /// The node's directory.
         dir: PathBuf,
@@ -23,7 +23,7 @@ pub enum NodeError {
         expected: String,
     },
     /// Not enough room in shared memory.
-    #[error("no room in shared memory for the node in {}: {need} KiB needed, {free} KiB free", dir.display())]
+    #[error("no room in shared memory for the adapter in {}: {need} KiB needed, {free} KiB free", dir.display())]
     NoRoom {
         /// The node's directory.
         dir: PathBuf,
@@ -32,12 +32,12 @@ pub enum NodeError {
         /// Actual free space in KiB.
         free: u64,
     },
-    /// This process has no address space left to map the node.
-    #[error("no addresses are left to map the node in {}: is there a limit (ulimit -v)?", .0.display())]
+    /// This process has no address space left to map the adapter.
+    #[error("no addresses are left to map the adapter in {}: is there a limit (ulimit -v)?", .0.display())]
     NoAddresses(PathBuf),
     /// The caller may not create a file of that size.
     #[error(
-        "cannot make the node in {}: files of this process may have {limit} bytes (ulimit -f), and the node's, of which only what is used takes memory, has {need}",
+        "cannot make the adapter in {}: files of this process may have {limit} bytes (ulimit -f), and the adapter's, of which only what is used takes memory, has {need}",
         dir.display()
     )]
     FileSize {
@@ -49,7 +49,7 @@ pub enum NodeError {
         need: u64,
     },
     /// Programs are using the node.
-    #[error("the node in {} is in use by {}", dir.display(), crate::error::pids(.pids))]
+    #[error("the adapter in {} is in use by {}", dir.display(), crate::error::pids(.pids))]
     Busy {
         /// The node's directory.
         dir: PathBuf,
@@ -57,7 +57,7 @@ pub enum NodeError {
         pids: Vec<u32>,
     },
     /// The node has this version, but contains values that this version never writes.
-    #[error("the node in {} is damaged ({what}): reset it", dir.display())]
+    #[error("the adapter in {} is damaged ({what}): reset it", dir.display())]
     Damaged {
         /// The node's directory.
         dir: PathBuf,
@@ -65,7 +65,7 @@ pub enum NodeError {
         what: String,
     },
     /// A process holds the node's lock, possibly forever.
-    #[error("the node in {} is locked by {holder}", dir.display())]
+    #[error("the adapter in {} is locked by {holder}", dir.display())]
     Held {
         /// The node's directory.
         dir: PathBuf,
@@ -81,10 +81,10 @@ pub enum NodeError {
         holder: Holder,
     },
     /// All slots for programs are taken.
-    #[error("{PROGRAMS} programs at most run on a node, and that many do")]
+    #[error("{PROGRAMS} programs at most run on an adapter, and that many do")]
     Full,
     /// The number of VFs differs from the node's.
-    #[error("the node has {have} virtual functions, asked for {asked}: {remedy}")]
+    #[error("the adapter has {have} virtual functions, asked for {asked}: {remedy}")]
     Vfs {
         /// VFs enabled.
         have: u8,
@@ -94,7 +94,7 @@ pub enum NodeError {
         remedy: &'static str,
     },
     /// A property that is fixed at the node's creation differs.
-    #[error("the node in {} has {what} {found}, asked for {asked}: reset it, or use another --adapter", dir.display())]
+    #[error("the adapter in {} has {what} {found}, asked for {asked}: reset it, or use another --adapter", dir.display())]
     Differs {
         /// The node's directory.
         dir: PathBuf,
@@ -114,14 +114,14 @@ pub enum NodeError {
         fid: u8,
     },
     /// An InfiniBand node cannot be joined to anything.
-    #[error("the node in {} speaks InfiniBand and is a subnet of its own: links join nodes of Ethernet", .0.display())]
+    #[error("the adapter in {} speaks InfiniBand and is a subnet of its own: links join adapters of Ethernet", .0.display())]
     OwnSubnet(
         /// The node's directory.
         PathBuf,
     ),
     /// The two nodes cannot be joined.
     #[error(
-        "the node in {} has id {id} and ports of {layer}: joined nodes need different ids and ports of one kind",
+        "the adapter in {} has id {id} and ports of {layer}: joined adapters need different ids and ports of one kind",
         dir.display()
     )]
     NotJoined {
@@ -133,7 +133,7 @@ pub enum NodeError {
         layer: devmodel::LinkLayer,
     },
     /// Another process consumes the outlet.
-    #[error("the {what} of the node in {} is held by process {pid}", dir.display())]
+    #[error("the {what} of the adapter in {} is held by process {pid}", dir.display())]
     OutletHeld {
         /// The outlet.
         what: &'static str,
@@ -143,7 +143,7 @@ pub enum NodeError {
         pid: u32,
     },
     /// There is no such device.
-    #[error("no device iron{fid}: the node has iron0 to iron{vfs}")]
+    #[error("no device iron{fid}: the adapter has iron0 to iron{vfs}")]
     NoDevice {
         /// Requested function.
         fid: u8,

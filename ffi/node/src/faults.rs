@@ -38,7 +38,7 @@ impl FaultThread {
     pub fn start(node: &Arc<Node>, plan: FaultPlan) -> Result<Self, NodeError> {
         let failed = || NodeError::system("apply the plan of faults");
         if timed::is_conducted(node.dir()) {
-            let why = "the node is in virtual time, expected `run --clock timed --fault` there";
+            let why = "the adapter is in virtual time, expected `run --clock timed --fault` there";
             return Err(failed()(io::Error::other(why)));
         }
         let wire = FaultWire::new(plan, node.core().now()).map_err(io::Error::other).map_err(failed())?;

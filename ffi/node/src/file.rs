@@ -212,7 +212,7 @@ pub enum Access {
 
 /// The notice to a program that has closed the node's descriptors.
 pub const CLOSED: &str =
-    "ironverbs: this program has closed the descriptors of the node: it has lost its devices\n";
+    "ironverbs: this program has closed the descriptors of the adapter: it has lost its devices\n";
 /// log2 of the bytes of the arena that are mapped together. Larger blocks are mapped whole.
 const GRANULE: u32 = 21;
 /// Minimum number of words of the arena's books to map.
@@ -303,7 +303,7 @@ impl Mapped {
     /// Marks the node as lost, because this process cannot map a part that it must see.
     #[cold]
     fn lose(&self) {
-        const NOTICE: &str = "ironverbs: no addresses are left to map the node (is there a limit, ulimit -v?): this program has lost its devices\n";
+        const NOTICE: &str = "ironverbs: no addresses are left to map the adapter (is there a limit, ulimit -v?): this program has lost its devices\n";
         let notice = if self.file().is_err() { CLOSED } else { NOTICE };
         self.lost.set_for(if self.access == Access::Change { notice } else { "" });
     }

@@ -151,7 +151,7 @@ impl LockFile {
         // The process that holds it, and since when.
         let mut holding: Option<(u32, Instant)> = None;
         loop {
-            let step = || NodeError::system("lock the node");
+            let step = || NodeError::system("lock the adapter");
             if self.file.get().and_then(|file| sys::lock_range(file, byte(0), true)).map_err(step())? {
                 return Ok(());
             }
@@ -195,7 +195,7 @@ impl LockFile {
             return Ok(false);
         }
         let got = self.file.get().and_then(|file| sys::lock_range(file, byte(slot), true));
-        let got = got.map_err(NodeError::system("lock a place on the node"))?;
+        let got = got.map_err(NodeError::system("lock a place on the adapter"))?;
         if got {
             held.insert(slot);
         }

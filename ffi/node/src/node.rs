@@ -133,7 +133,7 @@ impl Node {
                 differs("link layer", asked.to_string(), config.link_layer.to_string())
             }
             (_, Some(asked)) if asked != config.node_id => {
-                differs("node id", asked.to_string(), config.node_id.to_string())
+                differs("id", asked.to_string(), config.node_id.to_string())
             }
             _ => match (options.faults, options.strict) {
                 (Some(asked), _) if asked != config.faults => {
@@ -289,7 +289,8 @@ impl Node {
     pub(super) fn park(&self) -> Result<(), NodeError> {
         let mut parked = self.parked.lock().unwrap_or_else(PoisonError::into_inner);
         if parked.is_none() {
-            *parked = Some(Parked::start(&self.core).map_err(NodeError::system("start the node's thread"))?);
+            *parked =
+                Some(Parked::start(&self.core).map_err(NodeError::system("start the adapter's thread"))?);
         }
         Ok(())
     }

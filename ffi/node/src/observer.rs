@@ -82,7 +82,7 @@ impl Observer {
         ids(self.map.file().and_then(File::metadata)) == Self::identity(dir)
     }
 
-    /// Device and inode number of the node in `dir`, if there is one.
+    /// Device and inode number of the adapter in `dir`, if there is one.
     pub fn identity(dir: &Path) -> Option<(u64, u64)> {
         data::id(&dir.join("adapter"))
     }

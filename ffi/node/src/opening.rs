@@ -64,7 +64,7 @@ impl PlaceError {
     }
 }
 
-/// Opens device `iron<fid>` of the node in `dir`.
+/// Opens device `iron<fid>` of the adapter in `dir`.
 pub fn open_device(dir: &Path, fid: u8) -> Result<Arc<Device>, NodeError> {
     open_device_of(&Node::open(dir)?, fid)
 }

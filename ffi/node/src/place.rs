@@ -80,7 +80,7 @@ impl Addresses {
 impl fmt::Display for Place {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Node { dir, fid } => write!(f, "iron{fid} of the node in {}", dir.display()),
+            Self::Node { dir, fid } => write!(f, "iron{fid} of the adapter in {}", dir.display()),
             Self::Vfio(address, _) => address.fmt(f),
             Self::VfioUser(socket, _) => socket.display().fmt(f),
         }

@@ -74,7 +74,7 @@ pub struct Ports {
 static OPEN: Mutex<Vec<&'static Ports>> = Mutex::new(Vec::new());
 
 impl Ports {
-    /// Opens the ports of the node in `dir`, which must exist.
+    /// Opens the ports of the adapter in `dir`, which must exist.
     ///
     /// # Errors
     /// The file cannot be opened or created.
@@ -96,7 +96,7 @@ impl Ports {
         Ok(ports)
     }
 
-    /// Removes the ports of the node in `dir`, on which no program lives.
+    /// Removes the ports of the adapter in `dir`, on which no program lives.
     pub(crate) fn remove(dir: &Path) {
         let _ = std::fs::remove_file(dir.join(NAME));
     }

@@ -39,10 +39,10 @@ pub fn no_room(at: &Path, need: u64) -> NodeError {
     NodeError::NoRoom { dir: at.into(), need: need >> 10, free: free >> 10 }
 }
 
-/// The message of a program that lost a page of the node in `at`.
+/// The message of a program that lost a page of the adapter in `at`.
 pub fn lost_notice(at: &Path) -> String {
     format!(
-        "ironverbs: no room left in shared memory for the node in {}: this program has lost its devices\n",
+        "ironverbs: no room left in shared memory for the adapter in {}: this program has lost its devices\n",
         at.display()
     )
 }

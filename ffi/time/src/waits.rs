@@ -19,7 +19,7 @@ pub fn deadline(clock: clockid_t, ns: u64) -> Option<u64> {
     Some(ns.saturating_sub(board.wall(0, clock == libc::CLOCK_REALTIME)).saturating_mul(PS))
 }
 
-/// The time of the node in `ns` nanoseconds. `None` if the caller is not in virtual time.
+/// The time of the adapter in `ns` nanoseconds. `None` if the caller is not in virtual time.
 pub fn after(ns: u64) -> Option<u64> {
     let _errno = Errno::keep();
     player().map(|(_, player)| player.now().saturating_add(ns.saturating_mul(PS)))

@@ -137,7 +137,7 @@ fn what_cannot_be_started_is_said_in_a_line() {
             [&kernel[..], &["--adapter", &twin]].concat(),
             "expected adapters with numbers of their own, found 0 for both",
         ),
-        (vec!["--functions", "8-9"], "expected 9 VFs, found 8 in the node"),
+        (vec!["--functions", "8-9"], "expected 9 VFs, found 8 in the adapter"),
         (vec!["--cpus", "0"], "0 is not in 1..=8"),
         ([&kernel[..], &["--root", &folder]].concat(), "expected a root of Linux with a /bin/sh"),
         ([&kernel[..], &["--share", "/nowhere"]].concat(), "/nowhere: No such file"),

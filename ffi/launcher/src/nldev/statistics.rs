@@ -7,7 +7,7 @@ use super::resources;
 use crate::counters::HARDWARE;
 
 /// The kernel's error for a device that counts nothing.
-const NOT_ON_NODE: Refused = Refused(libc::EINVAL, Some("only functions of a node have statistics here"));
+const NOT_ON_NODE: Refused = Refused(libc::EINVAL, Some("only functions of an adapter have statistics here"));
 
 /// `RDMA_COUNTER_MODE_NONE`.
 const MODE_NONE: u32 = 0;

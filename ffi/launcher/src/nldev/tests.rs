@@ -18,7 +18,7 @@ fn inventory(link_layer: LinkLayer) -> Inventory {
     )
 }
 
-/// An inventory of a PF and two VFs of the node in `dir`, if there is one.
+/// An inventory of a PF and two VFs of the adapter in `dir`, if there is one.
 fn inventory_of(dir: &Path) -> Inventory {
     Inventory::new(devices(dir, 2, &Config::default()), Follows::Nodes, None)
 }

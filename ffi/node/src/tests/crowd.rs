@@ -123,7 +123,7 @@ fn a_node_of_as_many_living_programs_as_it_takes_refuses_one_more() {
     let observer = Observer::open(&scratch.0).unwrap();
     assert_eq!(observer.status().parties.len(), PROGRAMS, "to look at them takes no place");
     let said = start(&scratch, "refused").hear();
-    assert_eq!(said, "4096 programs at most run on a node, and that many do");
+    assert_eq!(said, "4096 programs at most run on an adapter, and that many do");
     assert_eq!(node.core().map.header().taken.len(), PROGRAMS, "who was refused left nothing");
     // SAFETY: a child of this test.
     unsafe {

@@ -164,7 +164,7 @@ fn the_number_of_vfs_is_what_was_asked_for_or_an_error() {
     assert_eq!(with(None).unwrap().vfs(), 2);
     assert_eq!(with(Some(5)).unwrap().vfs(), 5);
     let said = with(Some(3)).err().map(|e| e.to_string()).unwrap();
-    assert_eq!(said, "the node has 5 virtual functions, asked for 3: reset the node to have fewer");
+    assert_eq!(said, "the adapter has 5 virtual functions, asked for 3: reset the adapter to have fewer");
     let open = NodeTransport::open(&node, 5).unwrap();
     assert!(matches!(with(Some(6)), Err(NodeError::Vfs { have: 5, asked: 6, .. })));
     assert!(matches!(NodeTransport::open(&node, 6), Err(NodeError::NoDevice { fid: 6, vfs: 5 })));
@@ -228,7 +228,7 @@ fn a_node_keeps_the_identity_it_was_made_with() {
     assert_eq!((status.link_layer, status.node_id), (LinkLayer::Infiniband, 0x0203));
     for (layer, id, said) in [
         (Some(LinkLayer::Ethernet), None, "link layer infiniband, asked for ethernet"),
-        (None, Some(7), "node id 515, asked for 7"),
+        (None, Some(7), "id 515, asked for 7"),
     ] {
         let error = with(layer, id).err().map(|e| e.to_string()).unwrap_or_default();
         assert!(error.contains(said), "{error}");

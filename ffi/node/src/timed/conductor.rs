@@ -90,7 +90,7 @@ impl Rules {
         hash.finish()
     }
 
-    /// Takes a place for the calling thread, and for the program that it becomes, on the board of the node in `dir`. `None` if the
+    /// Takes a place for the calling thread, and for the program that it becomes, on the board of the adapter in `dir`. `None` if the
     /// node has no conductor, `false` if it is by other rules.
     pub fn sit_down(&self, dir: &Path) -> Option<bool> {
         let board = Board::find(&board_of(dir)).ok().flatten()?;
@@ -447,7 +447,7 @@ pub fn is_conducted(dir: &Path) -> bool {
     Board::find(&board_of(dir)).ok().flatten().is_some()
 }
 
-/// The board of the node in `dir`, for programs in virtual time.
+/// The board of the adapter in `dir`, for programs in virtual time.
 pub fn board_of(dir: &Path) -> PathBuf {
     dir.join(FILE)
 }

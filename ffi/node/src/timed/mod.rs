@@ -20,7 +20,7 @@ use hwspec::{
 const COMMAND: Ps = 10_000_000;
 
 impl Core {
-    /// The board of the node's conductor, if it has one.
+    /// The board of the adapter's conductor, if it has one.
     #[inline]
     pub fn board(&self) -> Option<&Board> {
         self.board.get()

@@ -113,7 +113,7 @@ pub fn visible(known: &[Port]) -> Vec<Port> {
     found.into_values().collect()
 }
 
-/// A function of the node in `dir`.
+/// A function of the adapter in `dir`.
 fn of_node(nodes: &mut BTreeMap<PathBuf, Arc<Node>>, dir: &Path, fid: u8, place: &Place) -> Option<Port> {
     let node = match nodes.get(dir) {
         Some(node) => Arc::clone(node),

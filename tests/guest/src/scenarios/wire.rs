@@ -86,7 +86,7 @@ exit 1"#
 pub(super) struct Beside(Child);
 
 impl Beside {
-    /// Captures the frames of the node in `node` to `file`.
+    /// Captures the frames of the adapter in `node` to `file`.
     pub fn capture(node: &Path, file: &Path) -> Outcome<Self> {
         Self::start("capture", node, file)
     }
