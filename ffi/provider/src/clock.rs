@@ -58,10 +58,49 @@ impl WallClock {
     }
 }
 
+/// Number of comparisons of the clocks, of which the closest counts.
+const COMPARISONS: usize = 8;
+/// Nanoseconds between the readings of the wall clock before and after that of the device, within which a comparison is close enough.
+const CLOSE: u64 = 10_000;
+
 fn compare(device: &Device) -> Option<Instant> {
     let wall = || Some(SystemTime::now().duration_since(UNIX_EPOCH).ok()?.as_nanos() as u64);
-    let before = wall()?;
-    let counts = device.clock().ok()?;
-    let after = wall()?;
-    Some(Instant { counts, wall: before + after.saturating_sub(before) / 2 })
+    closest(|| Some((wall()?, device.clock().ok()?, wall()?)))
+}
+
+/// Reads wall clock, device clock and wall clock by `read`, several times, since the thread may be preempted between the readings.
+fn closest(mut read: impl FnMut() -> Option<(u64, u64, u64)>) -> Option<Instant> {
+    let mut best = None;
+    for _ in 0..COMPARISONS {
+        let (before, counts, after) = read()?;
+        // The wall clock may be set back meanwhile.
+        let Some(apart) = after.checked_sub(before) else { continue };
+        if best.is_none_or(|(least, _)| apart < least) {
+            best = Some((apart, Instant { counts, wall: before + apart / 2 }));
+        }
+        if apart < CLOSE {
+            break;
+        }
+    }
+    best.map(|(_, instant)| instant)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_comparison_during_which_the_thread_was_preempted_does_not_count() {
+        let mut readings =
+            [(0, 7, 30_000_000), (40_000_000, 40_007, 39_000_000), (50_000_000, 50_007, 50_000_400)].iter();
+        let instant = closest(|| readings.next().copied()).expect("a comparison");
+        assert_eq!((instant.counts, instant.wall), (50_007, 50_000_200));
+        // If all were slow, the closest counts.
+        let mut late = 100_000;
+        let slow = closest(|| {
+            late -= 1_000;
+            Some((0, late, late))
+        });
+        assert_eq!(slow.map(|instant| instant.wall), Some((100_000 - 8_000) / 2));
+    }
 }
