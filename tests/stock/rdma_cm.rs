@@ -2,6 +2,7 @@
 //!
 //! Needs `ironverbs` and the provider built (`scripts/test.sh build`), and the packages rdmacm-utils and perftest.
 
+use devmodel::state::Counters;
 use ironverbs_tests::stock::{Node, Pair, compiled_cpp, locks, rename, renamed_libraries};
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -185,8 +186,11 @@ fn losing_a_peer_is_reported() {
     let node = Node::new("cm-killed", 2);
     let pair = || {
         let server = Pair::listener(&node, &words("rping -s -v"));
+        let runtime = node::Node::open(node.dir()).expect("the adapter");
+        let sent = || runtime.adapter().region().counters(1)[Counters::TxPackets as usize];
+        let before = sent();
         let client = node.start(&words("rping -c -a 127.0.0.2 -v -C 1000000"));
-        std::thread::sleep(Duration::from_millis(700));
+        testkit::until("they are at work", Duration::from_secs(30), || sent() >= before + 200);
         (server, client)
     };
     // In the middle of its work.
