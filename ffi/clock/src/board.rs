@@ -17,15 +17,15 @@ use std::{
     time::Duration,
 };
 
-/// The board's name in a node's directory.
+/// The board's file name in an adapter's directory.
 pub const FILE: &str = "clock";
-/// Threads that may be in virtual time at once.
+/// Maximum number of threads in virtual time.
 pub const PLAYERS: usize = 256;
-/// Functions of a node.
+/// Functions of an adapter.
 pub(crate) const FUNCTIONS: usize = 128;
-/// Doorbells of a thread that the conductor has not taken yet, at most.
+/// Maximum number of a thread's doorbells that the conductor has not taken yet.
 const RING: usize = 512;
-/// Nanoseconds of which clocks' origins are multiples.
+/// The origins of clocks are multiples of this, in nanoseconds.
 const EVEN: u64 = 1_000_000;
 /// Name and version of the layout.
 const MAGIC: u64 = 0x636c_6f63_6b00_0006;
@@ -34,19 +34,19 @@ const MAGIC: u64 = 0x636c_6f63_6b00_0006;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum State {
-    /// Something. Time stands still meanwhile.
+    /// It runs. Time stands still meanwhile.
     Running = 0,
     /// It waits for a completion of its function.
     Waiting = 1,
     /// It sleeps until a time.
     Sleeping = 2,
-    /// It has computed for so long that it must be looking at memory until that changes.
+    /// It has run for so long that it must be polling memory until that changes.
     Spinning = 3,
-    /// It did that, and goes on when the conductor says when it noticed.
+    /// It polled memory and noticed a change; it continues when the conductor says when.
     Noticed = 4,
-    /// It waits in the kernel for files, no longer than until a time.
+    /// It waits in the kernel for files, at most until a time.
     Limited = 5,
-    /// It waits on its place on the board, no longer than until a time.
+    /// It waits on its place on the board, at most until a time.
     Parked = 6,
 }
 
@@ -64,18 +64,18 @@ impl State {
     }
 }
 
-/// The costs of the calls of programs, in picoseconds.
+/// Costs of calls of programs, in picoseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Costs {
-    /// A request that is posted after a wait.
+    /// Posting a request after a wait.
     pub post: u64,
-    /// One that follows another.
+    /// Posting a request after another one.
     pub post_rate: u64,
-    /// 64 bytes to a doorbell page.
+    /// Writing 64 bytes to a doorbell page.
     pub pio: u64,
     /// Each further 64 bytes.
     pub pio_block: u64,
-    /// Asking a clock.
+    /// Reading a clock.
     pub clock: u64,
     /// Reading the processor's counter.
     pub counter: u64,
@@ -84,40 +84,40 @@ pub struct Costs {
 /// A write to a doorbell register.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bell {
-    /// When the thread had written it, ps.
+    /// Time at which the thread had written it, ps.
     pub at: u64,
     /// The value that was written.
     pub value: u64,
-    /// To which register of BAR0.
+    /// Offset of the register in BAR0.
     pub offset: u32,
-    /// Of which function.
+    /// The function.
     pub fid: u8,
     /// Blocks of 64 bytes that were written, at least 1.
     pub blocks: u8,
-    /// 4 bytes were written and not 8.
+    /// True for a write of 4 bytes instead of 8.
     pub half: bool,
 }
 
 /// A write to a doorbell page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Written {
-    /// 8 bytes, of a request that was posted.
+    /// 8 bytes of a posted request.
     Request,
-    /// 8 others.
+    /// 8 other bytes.
     Whole,
-    /// 4.
+    /// 4 bytes.
     Half,
 }
 
 impl Bell {
-    /// The send counter behind the request that a send doorbell is of, which is the first eight bytes of its control segment: the request's
-    /// number is in bits 40 to 55, its 16-byte pieces in the lowest six.
+    /// The send counter after the request of a send doorbell. The doorbell is the first eight bytes of the request's control segment: bits
+    /// 40 to 55 are the request's number, the lowest six its size in 16-byte pieces.
     pub fn posted(&self) -> u16 {
         ((self.value >> 40) as u16).wrapping_add(blocks(self.value).into())
     }
 }
 
-/// Blocks of 64 bytes of the request that a send doorbell is of.
+/// Size of a send doorbell's request in blocks of 64 bytes.
 pub(crate) fn blocks(value: u64) -> u8 {
     (value as u8 & 0x3f).div_ceil(4).max(1)
 }
@@ -128,11 +128,11 @@ pub(crate) struct BellSlot {
     pub at: AtomicU64,
     pub value: AtomicU64,
     pub offset: AtomicU32,
-    /// The function, blocks above, and whether it is half.
+    /// The function; in higher bits the number of blocks, and a flag for writes of 4 bytes.
     pub what: AtomicU32,
 }
 
-/// A thread's place. All times are the node's, in picoseconds.
+/// A thread's place. All times are the adapter's, in picoseconds.
 #[repr(C, align(128))]
 pub(crate) struct Place {
     /// Thread id, 0 is free; and its process.
@@ -142,30 +142,30 @@ pub(crate) struct Place {
     pub state: AtomicU32,
     /// The function it used last.
     pub fid: AtomicU32,
-    /// Its time, and what that was when the thread sat down.
+    /// Its time, and its time when it joined.
     pub time: AtomicU64,
     pub began: AtomicU64,
-    /// While it sleeps, or waits no longer: until when.
+    /// Time at which its sleep or wait ends at the latest.
     pub until: AtomicU64,
-    /// The event that the conductor woke it for became visible at this time; 0 is none.
+    /// Time at which the event that ended its wait became visible; 0 for none.
     pub woken: AtomicU64,
-    /// The time that it takes to notice that event.
+    /// Duration until it notices that event.
     pub notice: AtomicU64,
-    /// When it last began to look for entries of queues: of which function, above, and how many that had written.
+    /// The function whose queues it last began to poll (upper bits), and the number of entries that the function had written then.
     pub known: AtomicU64,
-    /// The direction of a connection that it is about to hear from, or hearing; 0 is none.
+    /// The direction of a connection by which it is about to receive, or is receiving; 0 for none.
     pub listens: AtomicU64,
-    /// How often something had been said when it last began to wait.
+    /// Number of messages sent by all threads when it last began to wait.
     pub said: AtomicU32,
     /// 1 if it waited since its last post.
     pub rested: AtomicU32,
-    /// Calls that it is in: see [`super::Call`].
+    /// Number of [`Call`](super::Call)s that it is in.
     pub calls: AtomicU32,
-    /// 1 if its wait in the kernel is over, and the kernel has not let it go on.
+    /// 1 if its wait in the kernel is over, but the kernel has not resumed it.
     pub over: AtomicU32,
-    /// 1 if the thread is one that a provider has for itself.
+    /// 1 for a thread that a provider created for itself.
     pub apart: AtomicU32,
-    /// Doorbells written and taken, counted.
+    /// Number of doorbells written, and taken.
     pub head: AtomicU32,
     pub tail: AtomicU32,
     pub ring: [BellSlot; RING],
@@ -174,24 +174,24 @@ pub(crate) struct Place {
 #[repr(C)]
 pub(crate) struct Layout {
     pub magic: AtomicU64,
-    /// The rules that the conductor goes by: see [`Board::mark`].
+    /// The conductor's rules: see [`Board::mark`].
     pub mark: AtomicU64,
     /// The conductor's process.
     pub conductor: AtomicU32,
-    /// It sleeps on this word, which counts what threads have to say.
+    /// The conductor sleeps on this word, which counts notifications by threads.
     pub bell: AtomicU32,
-    /// The node's time: that of what happened last.
+    /// The adapter's time: that of the last event.
     pub now: AtomicU64,
-    /// The latest time of a thread that sent something to others by a socket.
+    /// The latest time of a thread that sent a message by a socket.
     pub sent: AtomicU64,
-    /// Counts what was said by files and sockets.
+    /// Number of messages sent by files and sockets.
     pub said: AtomicU32,
-    /// The kernel's clocks (monotonic, real) at the node's time 0, in nanoseconds.
+    /// The kernel's clocks (monotonic, real) at the adapter's time 0, in nanoseconds.
     pub origin: [AtomicU64; 2],
     pub costs: [AtomicU64; 6],
-    /// Functions that may have something to do, a bit each: see [`Board::leave`].
+    /// Bitmap of functions that may have work: see [`Board::leave`].
     pub left: [AtomicU64; FUNCTIONS / 64],
-    /// Counts entries of queues that each function wrote.
+    /// Number of queue entries that each function wrote.
     pub entries: [AtomicU32; FUNCTIONS],
     pub places: [Place; PLAYERS],
     pub channels: [Channel; CHANNELS],
@@ -205,10 +205,10 @@ pub(crate) static FOUND: OnceLock<Board> = OnceLock::new();
 pub struct Board(pub(crate) &'static Layout);
 
 impl Board {
-    /// Makes a board at `path`, in place of any that is there. Threads find it once it is [opened](Board::open_up).
+    /// Creates a board at `path` and replaces an existing one. Threads find it once it is [opened](Board::open_up).
     ///
     /// # Errors
-    /// The file cannot be made.
+    /// The file cannot be created.
     pub fn create(path: &Path) -> io::Result<Self> {
         match std::fs::remove_file(path) {
             Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
@@ -222,7 +222,7 @@ impl Board {
     /// The board at `path`. `None` if there is none, or its conductor is gone.
     ///
     /// # Errors
-    /// It is there and cannot be used.
+    /// It exists but cannot be used.
     pub fn find(path: &Path) -> io::Result<Option<Self>> {
         // Others may have put a link or a pipe in its place.
         let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
@@ -231,7 +231,7 @@ impl Board {
             file => file?,
         };
         let meta = file.metadata()?;
-        // One that is shorter is being made.
+        // A shorter file is still being created.
         if !meta.is_file() || meta.len() < size_of::<Layout>() as u64 {
             return Ok(None);
         }
@@ -257,12 +257,12 @@ impl Board {
         Ok(Self(unsafe { &*at.cast::<Layout>() }))
     }
 
-    /// Lets threads in. The node's time is `now`, and was 0 when the kernel's monotonic clock was `epoch`.
+    /// Admits threads. The adapter's time is `now`, and was 0 when the kernel's monotonic clock was `epoch`.
     pub fn open_up(&self, now: u64, epoch: u64, costs: Costs, mark: u64) {
         let Costs { post, post_rate, pio, pio_block, clock, counter } = costs;
         let all = [post, post_rate, pio, pio_block, clock, counter];
         self.0.costs.iter().zip(all).for_each(|(to, cost)| to.store(cost, Relaxed));
-        // Even ones, so that what programs round is the same at every run.
+        // Round numbers, so that values rounded by programs are the same in every run.
         let even = |ns: u64| ns.next_multiple_of(EVEN);
         let ahead = sys::realtime_ns().saturating_sub(sys::monotonic_ns());
         self.0.origin[0].store(even(epoch), Relaxed);
@@ -274,17 +274,17 @@ impl Board {
         self.0.magic.store(MAGIC, Release);
     }
 
-    /// True if its conductor lives.
+    /// True if its conductor is alive.
     pub fn is_conducted(&self) -> bool {
         let pid = self.0.conductor.load(SeqCst);
         // A process that has ended stays a zombie until its parent waits for it.
         pid != 0 && sys::state(pid, pid).is_some_and(|state| state != 'Z')
     }
 
-    /// Ends the conducting, unless a thread is on the board. Returns whether it did.
+    /// Ends the conductor's work, unless a thread is on the board. Returns true if it ended.
     pub fn close(&self) -> bool {
         let pid = self.0.conductor.swap(0, SeqCst);
-        // A thread that sits down asks for the conductor afterwards.
+        // A thread that joins checks for the conductor afterwards.
         let deserted = self.players().next().is_none();
         if !deserted {
             self.0.conductor.store(pid, SeqCst);
@@ -292,22 +292,22 @@ impl Board {
         deserted
     }
 
-    /// A number that is another one where time goes by other rules.
+    /// A number that identifies the rules of time.
     pub fn mark(&self) -> u64 {
         self.0.mark.load(Relaxed)
     }
 
-    /// The node's time, ps.
+    /// The adapter's time, ps.
     pub fn now(&self) -> u64 {
         self.0.now.load(Acquire)
     }
 
-    /// The node's time, or the latest time at which something was said, if that is later.
+    /// The adapter's time, or the time of the latest message if that is later.
     pub fn latest(&self) -> u64 {
         self.now().max(self.0.sent.load(Acquire))
     }
 
-    /// Makes `now` the node's time.
+    /// Sets the adapter's time to `now`.
     pub fn set_now(&self, now: u64) {
         self.0.now.store(now, Release);
     }
@@ -319,7 +319,7 @@ impl Board {
         Costs { post, post_rate, pio, pio_block, clock, counter }
     }
 
-    /// The value that the kernel's clock would have at `time` of the node, in nanoseconds: the real one, or the monotonic one.
+    /// The value of the kernel's real or monotonic clock at `time` of the adapter, in nanoseconds.
     pub fn wall(&self, time: u64, real: bool) -> u64 {
         self.0.origin[usize::from(real)].load(Relaxed) + time / 1000
     }
@@ -341,7 +341,7 @@ impl Board {
         Player::new(*self, number)
     }
 
-    /// Something was said that a thread may hear which looks for completions and for that in turn.
+    /// A message was sent that may be for a thread that polls both for completions and for messages.
     pub fn speak(&self) {
         self.0.said.fetch_add(1, SeqCst);
         self.tell();
@@ -352,30 +352,30 @@ impl Board {
         self.0.entries[usize::from(fid) % FUNCTIONS].fetch_add(1, SeqCst);
     }
 
-    /// Leaves what `functions`, a bit each, have to do to the conductor.
+    /// Leaves the work of `functions` (a bitmap) to the conductor.
     pub fn leave(&self, functions: u128) {
         self.0.left[0].fetch_or(functions as u64, Release);
         self.0.left[1].fetch_or((functions >> 64) as u64, Release);
         self.tell();
     }
 
-    /// Takes the functions whose work was left, a bit each.
+    /// Takes the bitmap of functions with work left to the conductor.
     pub fn take_left(&self) -> u128 {
         let [low, high] = self.0.left.each_ref().map(|word| u128::from(word.swap(0, Acquire)));
         low | high << 64
     }
 
-    /// How often threads have said something so far; see [`Board::listen`].
+    /// Number of notifications by threads so far; see [`Board::listen`].
     pub fn heard(&self) -> u32 {
         self.0.bell.load(SeqCst)
     }
 
-    /// Sleeps until a thread says something that was not `heard`, or `limit` is over.
+    /// Sleeps until the number of notifications differs from `heard`, or for `limit`.
     pub fn listen(&self, heard: u32, limit: Duration) {
         sys::futex_wait(&self.0.bell, heard, limit);
     }
 
-    /// Tells the conductor that something is different.
+    /// Notifies the conductor of a change.
     pub(crate) fn tell(&self) {
         self.0.bell.fetch_add(1, SeqCst);
         sys::futex_wake(&self.0.bell);

@@ -1,30 +1,30 @@
-//! Connections between threads, and the times at which bytes were sent over them. A thread that receives bytes is no earlier than their
-//! sender was, and other messages sent meanwhile do not make it later.
+//! Connections between threads, with the times at which bytes were sent. A receiver's time is at least the time at which its bytes were
+//! sent; other messages sent meanwhile do not delay it.
 
 use super::board::Board;
 use std::sync::atomic::{AtomicU64, Ordering::*};
 
-/// Connections, each in one direction, that are kept at once.
+/// Maximum number of connections, each in one direction.
 pub(crate) const CHANNELS: usize = 256;
-/// Calls whose times are kept of each.
+/// Number of calls of each connection whose times are kept.
 const CALLS: usize = 64;
 
-/// One direction of a connection. Bytes are counted from its begin.
+/// One direction of a connection. Positions are bytes from its start.
 #[repr(C)]
 pub(crate) struct Channel {
-    /// The key that it is known by; 0 is free.
+    /// Its key; 0 if free.
     key: AtomicU64,
-    /// Bytes said, and heard.
+    /// Bytes sent and received.
     said: AtomicU64,
     heard: AtomicU64,
-    /// Calls that said something, counted; up to which byte each did, and when.
+    /// Number of calls that sent something; the end position and time of each.
     calls: AtomicU64,
     ends: [AtomicU64; CALLS],
     times: [AtomicU64; CALLS],
 }
 
 impl Board {
-    /// The direction that is known by `key`, which is not 0. `None` if there are too many.
+    /// The direction with the nonzero `key`. `None` if there are too many.
     fn channel(&self, key: u64) -> Option<&'static Channel> {
         let channels = &self.0.channels;
         let mine = |channel: &&Channel| {
@@ -35,7 +35,7 @@ impl Board {
         channels[first..].iter().chain(&channels[..first]).find(mine)
     }
 
-    /// `len` bytes are about to go by the direction `key`, at `time`.
+    /// `len` bytes are about to be sent by the direction `key`, at `time`.
     pub fn say(&self, key: u64, len: u64, time: u64) {
         let Some(channel) = self.channel(key) else { return };
         let (call, end) = (channel.calls.load(Relaxed), channel.said.load(Relaxed) + len);
@@ -46,7 +46,7 @@ impl Board {
         channel.calls.store(call + 1, Release);
     }
 
-    /// Of the bytes that were about to go, `less` did not.
+    /// `less` of the bytes that were about to be sent were not.
     pub fn unsay(&self, key: u64, less: u64) {
         let Some(channel) = self.channel(key) else { return };
         let said = channel.said.load(Relaxed).saturating_sub(less);
@@ -55,7 +55,7 @@ impl Board {
         channel.ends[slot].store(said, Release);
     }
 
-    /// `len` bytes came by the direction `key`: when the last of them was said, if that is known.
+    /// `len` bytes were received by the direction `key`. Returns the time at which the last one was sent, if known.
     pub fn hear(&self, key: u64, len: u64) -> Option<u64> {
         let channel = self.channel(key)?;
         let heard = channel.heard.fetch_add(len, AcqRel) + len;
@@ -66,7 +66,7 @@ impl Board {
         Some(channel.times[slot].load(Relaxed))
     }
 
-    /// True if something was said by the direction `key` that was not heard yet.
+    /// True if bytes sent by the direction `key` have not been received yet.
     pub(crate) fn has_unheard(&self, key: u64) -> bool {
         self.channel(key).is_some_and(|channel| channel.said.load(Acquire) > channel.heard.load(Acquire))
     }
@@ -100,7 +100,7 @@ mod tests {
         assert_eq!(board.hear(7, 60), Some(1000));
         assert_eq!(board.hear(7, 40), Some(1000));
         assert_eq!(board.hear(7, 10), Some(2000));
-        // Only a part of what was about to go went.
+        // Only a part was sent.
         board.say(7, 30, 3000);
         board.unsay(7, 20);
         board.say(7, 5, 4000);

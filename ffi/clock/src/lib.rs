@@ -1,7 +1,7 @@
-//! Virtual time of a node: the board that its programs share with their conductor, docs/time-inside.md.
+//! Virtual time of an adapter: the board that programs share with the conductor. docs/time-inside.md describes it.
 //!
-//! The board is a file in the node's directory. Each thread of a program is a [`Player`] with a time of its own, which goes on by what its calls
-//! cost. Threads that wait say so, and the conductor, a process of its own, lets the next thing happen when all do.
+//! The board is a file in the adapter's directory. Each thread of a program is a [`Player`] with a time of its own, which advances by the
+//! costs of its calls. Waiting threads say that they wait; when all wait, the conductor, a separate process, lets the next event happen.
 #![allow(unsafe_code)]
 
 mod board;
@@ -13,6 +13,6 @@ pub use board::{Bell, Board, Costs, FILE, PLAYERS, State, Written};
 pub use player::{Call, Limited, Player, stay_apart};
 pub use sys::{OURS, monotonic_ns, realtime_ns, sleep, state};
 
-/// Picoseconds of a cycle of the processor's counter: so fast is no processor that has another counter, so programs that measure it see which
-/// one they have.
+/// Duration of a cycle of the processor's counter, in picoseconds. No real processor's counter is that fast, so programs that measure it
+/// can tell which counter they read.
 pub const CYCLE: u64 = 100;

@@ -13,7 +13,7 @@ use std::{
     time::Duration,
 };
 
-/// How long a thread sleeps before it looks whether the conductor lives.
+/// Time that a thread sleeps before it checks that the conductor is alive.
 const LOOK: Duration = Duration::from_millis(100);
 
 /// The place of a thread.
@@ -26,15 +26,15 @@ pub struct Player {
 thread_local! {
     /// The number of the calling thread's place.
     static MINE: Cell<Option<usize>> = const { Cell::new(None) };
-    /// It is one of a provider's.
+    /// It belongs to a provider.
     static APART: Cell<bool> = const { Cell::new(false) };
 }
 
-/// The calling thread is one that a provider has for itself: time stands still while it does something, but to find nothing is no wait. It
-/// reads the processor's counter as it is, for it takes no signals, by which players are told another.
+/// Marks the calling thread as a provider's own. Time stands still while it runs, but polling without a result is no wait. It reads the
+/// real counter, because it takes no signals, by which the counter is emulated.
 pub fn stay_apart() {
     APART.set(true);
-    // Code that interrupts it sees that it does something.
+    // Code that interrupts it sees that it runs.
     if let Some(player) = FOUND.get().and_then(Board::player) {
         // Other libraries of the process have other thread-locals.
         player.place().apart.store(1, Relaxed);
@@ -46,7 +46,7 @@ pub fn stay_apart() {
     }
 }
 
-/// The thread of a child of a fork is another one, and takes a place of its own.
+/// The thread of a forked child is a different one and takes its own place.
 extern "C" fn forked() {
     MINE.set(None);
 }
@@ -76,7 +76,7 @@ impl Player {
         Some(Self { board, number })
     }
 
-    /// True if the thread is one that a provider has for itself.
+    /// True for a provider's own thread.
     pub fn is_apart(&self) -> bool {
         self.place().apart.load(Relaxed) != 0
     }
@@ -95,7 +95,7 @@ impl Player {
         self.number
     }
 
-    /// The time of the calling thread, which it has to be, once it noticed what there was to notice.
+    /// The time of this thread, which is the calling one, after it has noticed pending events.
     pub fn now(&self) -> u64 {
         let place = self.place();
         let (spinning, noticed) = (State::Spinning as u32, State::Noticed as u32);
@@ -106,34 +106,34 @@ impl Player {
         let woken = place.woken.load(Relaxed);
         if woken != 0 {
             place.woken.store(0, Relaxed);
-            // An event that was there while it still posted is noticed between two posts, which is in their price.
+            // An event that was visible while it still posted is noticed between two posts, at no extra cost.
             time = time.max(woken + place.notice.swap(0, Relaxed));
         }
-        // Time went on while it waited for something else.
+        // Time advanced while it waited for something else.
         time = time.max(self.board.now());
         place.time.store(time, Relaxed);
         time
     }
 
-    /// Its time goes on by `ps`. Returns it.
+    /// Advances its time by `ps` and returns it.
     pub fn spend(&self, ps: u64) -> u64 {
         let time = self.now() + ps;
         self.place().time.store(time, Relaxed);
         time
     }
 
-    /// It heard something that was said at `time`; if that is not known, as late as anything that was said.
+    /// It received a message sent at `time`; if unknown, at the time of the latest message of all.
     pub fn hear(&self, time: Option<u64>) {
         let said = time.unwrap_or_else(|| self.board.0.sent.load(Acquire));
         self.place().time.store(self.now().max(said), Relaxed);
     }
 
-    /// It is about to hear what is said by the direction `key`, or no longer is.
+    /// It is about to receive by the direction `key`, or no longer is.
     pub fn listen_to(&self, key: Option<u64>) {
         self.place().listens.store(key.unwrap_or(0), SeqCst);
     }
 
-    /// It says something to others, by other ways than verbs. Returns when.
+    /// It sends a message by other means than verbs. Returns the time.
     pub fn say(&self) -> u64 {
         let now = self.now();
         self.board.0.sent.fetch_max(now, AcqRel);
@@ -146,7 +146,7 @@ impl Player {
         place.fid.store(fid.into(), Relaxed);
         let is_send = written == Written::Request;
         let blocks = if is_send { blocks(value) } else { 1 };
-        // A request goes at another pace behind a wait than behind another one.
+        // The first request after a wait costs more than the ones that follow.
         let post = match is_send {
             true if place.rested.swap(0, Relaxed) != 0 => costs.post,
             true => costs.post_rate,
@@ -155,7 +155,7 @@ impl Player {
         let took = post + costs.pio + u64::from(blocks - 1) * costs.pio_block;
         let at = self.spend(took);
         while place.head.load(Relaxed).wrapping_sub(place.tail.load(Acquire)) as usize >= place.ring.len() {
-            // The conductor takes them at once.
+            // The conductor takes them promptly.
             self.board.tell();
             sys::futex_wait(
                 &place.tail,
@@ -176,13 +176,13 @@ impl Player {
         place.head.store(head.wrapping_add(1), Release);
     }
 
-    /// The thread found no completion of `fid`: it waits until there is one, or something else may be different.
+    /// The thread found no completion of `fid`: it waits until there is one, or until something else may have changed.
     pub fn wait(&self, fid: u8) {
         if APART.get() {
             return;
         }
         let place = self.place();
-        // The event that it was woken for was not the one it looks for, so there is nothing to notice yet.
+        // The event that woke it was not the one it polls for, so there is nothing to notice yet.
         let woken = place.woken.swap(0, Relaxed);
         if woken != 0 {
             place.time.store(place.time.load(Relaxed).max(woken), Relaxed);
@@ -190,14 +190,14 @@ impl Player {
         place.notice.store(0, Relaxed);
         place.fid.store(fid.into(), Relaxed);
         place.rested.store(1, Relaxed);
-        // Time goes on beneath a thread that is seen to wait, so it looks for news before it is.
+        // Time advances once the thread is seen to wait, so it checks for news before.
         let (spinning, running) = (State::Spinning as u32, State::Running as u32);
         let _ = place.state.compare_exchange(spinning, running, SeqCst, Relaxed);
         if self.has_news(fid) {
             return;
         }
         self.stay(State::Waiting);
-        // News may have come meanwhile, from another thread, or from the conductor if this one was taken to look at memory.
+        // News may have come meanwhile from another thread, or from the conductor if it took this thread to poll memory.
         if self.has_news(fid) {
             place.state.store(running, SeqCst);
             return;
@@ -205,7 +205,7 @@ impl Player {
         self.rest(State::Waiting);
     }
 
-    /// True if, since the calling thread last asked, something was said or an entry of `fid` came, which it may not have seen.
+    /// True if a message was sent, or an entry of `fid` was written, since the calling thread last asked.
     fn has_news(&self, fid: u8) -> bool {
         let entries = self.board.0.entries[usize::from(fid) % FUNCTIONS].load(SeqCst);
         let known = u64::from(fid) << 32 | u64::from(entries);
@@ -214,7 +214,7 @@ impl Player {
         self.place().said.swap(said, Relaxed) != said || is_new
     }
 
-    /// The thread sleeps until `until`, or until a signal ends that. Returns how much of it is left then.
+    /// Sleeps until `until` or until a signal. Returns the time left.
     pub fn sleep(&self, until: u64) -> u64 {
         self.stay_until(until, State::Sleeping);
         self.rest(State::Sleeping);
@@ -228,21 +228,21 @@ impl Player {
         self.stay(how);
     }
 
-    /// The thread is seen to rest from now on. It says so before: a conductor that has looked at other threads already, which this one may
-    /// have let go on, then looks at them again.
+    /// The thread is seen as resting from now on. It notifies the conductor before: a conductor that has already checked other threads,
+    /// which this one may have resumed, then checks them again.
     fn stay(&self, how: State) {
         self.board.0.bell.fetch_add(1, SeqCst);
         self.place().state.store(how as u32, SeqCst);
     }
 
-    /// The thread is about to wait in the kernel, no longer than until `until`.
+    /// The thread is about to wait in the kernel, at most until `until`.
     pub fn limit(&self, until: u64) -> Limited {
         self.stay_until(until, State::Limited);
         self.board.tell();
         Limited(*self, State::Limited)
     }
 
-    /// The thread is about to [rest](Limited::rest) on the board, no longer than until `until`.
+    /// The thread is about to [rest](Limited::rest) on the board, at most until `until`.
     pub fn park(&self, until: u64) -> Limited {
         self.stay_until(until, State::Parked);
         Limited(*self, State::Parked)
@@ -261,11 +261,11 @@ impl Player {
     }
 }
 
-/// The calling thread is in a call that ends by itself until this is dropped: it does something, though the kernel may have it wait.
+/// While this lives, the calling thread is in a call that ends by itself: it counts as running even if the kernel makes it wait.
 pub struct Call(Option<Player>);
 
 impl Call {
-    /// Begins one.
+    /// Begins a call.
     #[inline]
     pub fn begin() -> Self {
         Self(FOUND.get().and_then(|board| {
@@ -284,11 +284,11 @@ impl Drop for Call {
     }
 }
 
-/// The calling thread waits in the kernel or on the board until this is dropped.
+/// While this lives, the calling thread waits in the kernel or on the board.
 pub struct Limited(Player, State);
 
 impl Limited {
-    /// True if it has waited for as long as it was to.
+    /// True if the limit is reached.
     pub fn is_over(&self) -> bool {
         self.0.state() != self.1 || !self.0.board.is_conducted()
     }
@@ -329,7 +329,7 @@ impl Place {
 
 /// The conductor's view of a player, and its actions on it.
 impl Player {
-    /// The thread and its process. The process is 0 while the thread sits down.
+    /// The thread and its process. The process is 0 while the thread joins.
     pub fn thread(&self) -> (u32, u32) {
         (self.place().tid.load(Acquire), self.place().pid.load(Acquire))
     }
@@ -349,12 +349,12 @@ impl Player {
         self.place().time.load(Acquire)
     }
 
-    /// True if it knows the time: it has used a function or looked at a clock.
+    /// True if the thread knows the time: it has used a function or read a clock.
     pub fn knows_time(&self) -> bool {
         self.fid().is_some() || self.time() != self.place().began.load(Relaxed)
     }
 
-    /// True if something was said since it began to wait.
+    /// True if a message was sent since it began to wait.
     pub fn may_hear(&self) -> bool {
         self.place().said.load(Relaxed) != self.board.0.said.load(SeqCst)
     }
@@ -364,43 +364,43 @@ impl Player {
         self.place().calls.load(SeqCst) != 0 || self.place().over.load(SeqCst) != 0
     }
 
-    /// True if something was said that it is about to hear: it goes on as soon as the kernel lets it.
+    /// True if a message was sent that it is about to receive: it continues as soon as the kernel resumes it.
     pub fn is_called(&self) -> bool {
         let key = self.place().listens.load(SeqCst);
         key != 0 && self.board.has_unheard(key)
     }
 
-    /// Until when it sleeps, or waits in the kernel at most.
+    /// Time until which it sleeps, or waits in the kernel at most.
     pub fn until(&self) -> u64 {
         self.place().until.load(Acquire)
     }
 
-    /// Notes that it must be looking at memory. Returns false if it did something meanwhile.
+    /// Notes that it must be polling memory. Returns false if it did something else meanwhile.
     pub fn spins(&self) -> bool {
         let (running, spinning) = (State::Running as u32, State::Spinning as u32);
         self.place().state.compare_exchange(running, spinning, SeqCst, Relaxed).is_ok()
     }
 
-    /// Something that it may look for became visible at `at`, and takes `notice` to be noticed.
+    /// An event that it may wait for became visible at `at`, and is noticed `notice` later.
     pub fn show(&self, at: u64, notice: u64) {
         self.place().notice.store(notice, Relaxed);
         self.place().woken.store(at, Release);
     }
 
-    /// Lets it go on after a wait or a sleep.
+    /// Resumes it after a wait or a sleep.
     pub fn wake(&self) {
         let word: &AtomicU32 = &self.place().state;
         word.store(State::Running as u32, SeqCst);
         sys::futex_wake(word);
     }
 
-    /// Lets it go on at `at`, when its sleep is over.
+    /// Resumes it at `at`, when its sleep is over.
     pub fn rise(&self, at: u64) {
         self.place().time.fetch_max(at, AcqRel);
         self.wake();
     }
 
-    /// Ends its wait in the kernel, or on the board, at `at`. It does something from now on, though the kernel has not let it go on yet.
+    /// Ends its wait in the kernel or on the board at `at`. It counts as running from now on, although the kernel has not resumed it yet.
     pub fn expire(&self, at: u64) {
         let place = self.place();
         let ends = |how: State| {
@@ -415,12 +415,12 @@ impl Player {
         }
     }
 
-    /// A thread's wait in virtual time, which differs from its next one unless both end when a completion comes.
+    /// Identifies a thread's wait in virtual time. It differs from the next wait's, unless both end by a completion.
     pub fn wait_of(&self) -> (State, u64) {
         (self.state(), self.until())
     }
 
-    /// Ends its `wait` at `at`, because it got a signal. A wait that its signal handler has begun goes on.
+    /// Ends its `wait` at `at` because of a signal. A wait begun by the signal's handler is not affected.
     pub fn interrupt(&self, wait: (State, u64), at: u64) {
         let (how, place) = (wait.0, self.place());
         if !matches!(how, State::Sleeping | State::Waiting | State::Spinning) || self.wait_of() != wait {
@@ -429,7 +429,7 @@ impl Player {
         if how == State::Sleeping {
             place.time.fetch_max(at, AcqRel);
         }
-        // It may have noticed something meanwhile, and then waits for the conductor.
+        // It may have noticed an event meanwhile, and then waits for the conductor.
         if place.state.compare_exchange(how as u32, State::Running as u32, SeqCst, Relaxed).is_ok() {
             sys::futex_wake(&place.state);
         }
@@ -493,9 +493,9 @@ mod tests {
         let (board, path) = board("hear");
         let waiter = std::thread::spawn(move || {
             let player = board.player().unwrap();
-            // The first look finds something new, the second waits.
+            // The first poll finds something new, the second one waits.
             (0..2).for_each(|_| player.wait(1));
-            // A message said meanwhile makes it look once more.
+            // A message sent meanwhile causes one more poll.
             player.wait(1);
         });
         let begin = Instant::now();
@@ -542,7 +542,7 @@ mod tests {
         let last = until(9000);
         board.set_now(9000);
         last.expire(9000);
-        // At the limit it counts as doing something even before the kernel lets it go on.
+        // At the limit it counts as running even before the kernel resumes it.
         assert_eq!(waits.join().unwrap(), [(1000, false, false), (9000, true, false)]);
         std::fs::remove_file(path).unwrap();
     }

@@ -1,11 +1,11 @@
-//! System calls, past what stands in for them in programs whose clocks are virtual.
+//! System calls that bypass the replaced functions in programs with virtual clocks.
 
 use std::{sync::atomic::AtomicU32, time::Duration};
 
-/// Our own futex waits pass this in an argument that the kernel ignores, which distinguishes them from waits of programs.
+/// Passed by our own futex waits in an argument that the kernel ignores, which distinguishes them from waits of programs.
 pub const OURS: usize = 0x6972_6f6e;
 
-/// Sleeps while `word` is `seen`, until it is rung or `limit` is over.
+/// Sleeps while `word` is `seen`, until it is woken or `limit` is over.
 pub fn futex_wait(word: &AtomicU32, seen: u32, limit: Duration) {
     let limit =
         libc::timespec { tv_sec: limit.as_secs() as libc::time_t, tv_nsec: limit.subsec_nanos().into() };
@@ -19,7 +19,7 @@ pub fn futex_wake(word: &AtomicU32) {
     unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAKE, i32::MAX) };
 }
 
-/// Sleeps for `time` of this machine.
+/// Sleeps for `time` in real time.
 pub fn sleep(time: Duration) {
     let time = libc::timespec { tv_sec: time.as_secs() as libc::time_t, tv_nsec: time.subsec_nanos().into() };
     // SAFETY: the kernel reads `time`; it has nothing to write.
@@ -49,7 +49,7 @@ pub fn thread() -> (u32, u32) {
     unsafe { (libc::syscall(libc::SYS_gettid) as u32, libc::getpid() as u32) }
 }
 
-/// The letter that the kernel says of a thread's state (proc(5)). `None` if it is gone.
+/// The kernel's letter for a thread's state (proc(5)). `None` if the thread is gone.
 pub fn state(tid: u32, pid: u32) -> Option<char> {
     let path = std::ffi::CString::new(format!("/proc/{pid}/task/{tid}/stat")).ok()?;
     let mut stat = [0u8; 512];
@@ -64,7 +64,7 @@ pub fn state(tid: u32, pid: u32) -> Option<char> {
         libc::syscall(libc::SYS_close, fd);
         usize::try_from(len).ok()?
     };
-    // Behind the name, which may contain anything; what follows has no parenthesis.
+    // The name may contain any characters; what follows it contains no parenthesis.
     let name = stat[..len].iter().rposition(|byte| *byte == b')')?;
     stat.get(name + 2).map(|letter| char::from(*letter))
 }

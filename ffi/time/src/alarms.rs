@@ -1,4 +1,4 @@
-//! The calls by which programs set the process's alarm: SIGALRM at a time of the node.
+//! The calls that set the process's alarm: SIGALRM at a time of the adapter.
 
 use super::{own::instead, timers};
 use libc::{c_int, c_uint, itimerspec, itimerval, timespec, timeval};
@@ -22,7 +22,7 @@ fn ask(new: Option<itimerval>) -> Option<itimerval> {
     Some(itimerval { it_interval: in_micros(before.it_interval), it_value: in_micros(before.it_value) })
 }
 
-/// Calls `f`, which makes the process another program. The rest of its alarm is counted in this machine's time, because exec ends the
+/// Calls `f`, which replaces the process's program (exec). The remaining time of its alarm then counts in real time, because exec ends the
 /// thread that waits for it.
 pub fn hand_over<R>(f: impl FnOnce() -> R) -> R {
     let left = timers::has_alarm().then(|| ask(None)).flatten();
@@ -34,7 +34,7 @@ pub fn hand_over<R>(f: impl FnOnce() -> R) -> R {
     };
     set(&left);
     let result = f();
-    // The call has failed, so the process is the same program still.
+    // The call failed, so the program is still the same.
     left.it_value = timeval { tv_sec: 0, tv_usec: 0 };
     set(&left);
     result
@@ -61,13 +61,13 @@ instead! {
         0
     }
 
-    /// Asks for SIGALRM in so many seconds. Returns how many were left of those asked for before.
+    /// Requests SIGALRM in this many seconds. Returns the seconds that were left of the previous request.
     fn alarm(seconds: c_uint) -> c_uint {
         let zero = timeval { tv_sec: 0, tv_usec: 0 };
         let new = itimerval { it_interval: zero, it_value: timeval { tv_sec: seconds.into(), tv_usec: 0 } };
         let mut old = itimerval { it_interval: zero, it_value: zero };
         setitimer(libc::ITIMER_REAL, &raw const new, &raw mut old);
-        // Rounded, but a rest of less than a second is not none (alarm(2)).
+        // Rounded, but less than a second left is not reported as none (alarm(2)).
         let (whole, us) = (old.it_value.tv_sec as c_uint, old.it_value.tv_usec);
         whole + c_uint::from(us >= 500_000 || (whole == 0 && us > 0))
     }

@@ -3,11 +3,11 @@
 use super::{PS, errno, fail, nanoseconds, own::instead, player, time_of, timers::ring_due};
 use libc::{c_int, c_uint, c_void, clockid_t, time_t, timespec, timeval, useconds_t};
 
-/// How long a thread is off its processor that yields it, in nanoseconds.
+/// Nanoseconds for which a thread that yields its processor does not run.
 const YIELD: u64 = 1000;
 
-/// The value of a clock, in nanoseconds; reading it costs time, and lasts until it is a multiple of `whole` nanoseconds. `None` if it is the
-/// kernel's.
+/// Value of a clock in nanoseconds, rounded up to a multiple of `whole`. Reading it costs time. Returns `None` if the kernel has to
+/// answer.
 fn now(clock: clockid_t, whole: u64) -> Option<u64> {
     let real = match clock {
         libc::CLOCK_REALTIME | libc::CLOCK_REALTIME_COARSE | libc::CLOCK_TAI => true,
@@ -27,8 +27,8 @@ fn now(clock: clockid_t, whole: u64) -> Option<u64> {
     Some(later)
 }
 
-/// Sleeps for `ns`, or until the board's time is `ns` of the clock. Returns how many were left when a signal came. `None` if the kernel has to
-/// do it.
+/// Sleeps for `ns`, or until the clock reaches that time. Returns the nanoseconds left if a signal interrupted the sleep, and `None` if
+/// the kernel has to do it.
 fn slept(ns: u64, until: Option<bool>) -> Option<u64> {
     let (board, player) = player()?;
     let now = player.now();
@@ -51,7 +51,7 @@ instead! {
     }
 
     fn gettimeofday(to: *mut timeval, zone: *mut c_void) -> c_int {
-        // Programs measure the processor's counter by this clock: they find what it is at every run if nothing is rounded.
+        // Programs calibrate the processor's counter by this clock; without rounding they find the same frequency in every run.
         match now(libc::CLOCK_REALTIME, 1000) {
             Some(ns) if !to.is_null() => {
                 let us = ns / 1000;
@@ -91,7 +91,7 @@ instead! {
         match slept(ns, until) {
             Some(0) => 0,
             Some(ns) => {
-                // A caller that named a time can tell by itself how much is left.
+                // A caller of an absolute time computes the rest itself.
                 if until.is_none() && !left.is_null() {
                     left.write(time_of(ns));
                 }
@@ -119,8 +119,8 @@ instead! {
         }
     }
 
-    /// A thread waits for another: for its lock, or for a turn of its own. All that wait have a look round meanwhile, for they may be in the middle
-    /// of a call that finds nothing.
+    /// The thread waits for another one, for a lock or for its turn. All waiting threads poll once more meanwhile, because they may be in
+    /// a call that would find nothing.
     fn sched_yield() -> c_int {
         let Some((board, _)) = player() else {
             return libc::syscall(libc::SYS_sched_yield) as c_int;

@@ -1,7 +1,7 @@
-//! Waits for condition variables with a limit, in the node's time.
+//! Waits for condition variables with a time limit, in the adapter's time.
 //!
-//! If such a wait were many short waits of libc, a signal between two of them would be lost. So the thread waits without a limit, and a timer
-//! of this library ends that by waking all that wait for the condition variable. POSIX lets such waits end without a signal.
+//! A series of short waits of libc would lose a signal that comes between two of them. The thread therefore waits without a limit, and a
+//! timer of this library ends the wait by waking all threads that wait for the condition variable. POSIX permits such spurious wakeups.
 
 use super::{
     nanoseconds,
@@ -21,10 +21,10 @@ use std::{
     },
 };
 
-/// The words of a condition variable.
+/// A condition variable as words.
 const WORDS: usize = size_of::<pthread_cond_t>() / 4;
 
-/// The words of a new condition variable whose limits are times of `clock`.
+/// A new condition variable, as words, with limits measured by `clock`.
 fn words(clock: clockid_t) -> [u32; WORDS] {
     // SAFETY: attributes and variable are ours, and are initialized and destroyed in the order that libc requires; a condition variable
     // consists of whole words, and may be all zeros.
@@ -40,8 +40,8 @@ fn words(clock: clockid_t) -> [u32; WORDS] {
     }
 }
 
-/// The clock of the limits of `condition`. No call returns the flag that libc has for it, and its place differs between releases, so it is
-/// found by comparing two condition variables.
+/// The clock that measures the limits of `condition`. libc has no call that returns it, and the flag's place differs between releases, so
+/// it is found by comparing two condition variables.
 ///
 /// # Safety
 /// `condition` points to a condition variable.
@@ -57,8 +57,8 @@ unsafe fn clock_of(condition: *const pthread_cond_t) -> clockid_t {
     if flag.is_some_and(is_set) { CLOCK_MONOTONIC } else { CLOCK_REALTIME }
 }
 
-/// Waits until `clock` is `at`, by libc's own `call` where the limit is this machine's: that of a program that is not in virtual time, of a
-/// provider's thread, and one that has passed.
+/// Waits until `clock` is `at`. Uses libc's own `call` if the limit is in real time: for programs outside of virtual time, threads of a
+/// provider, and limits that have passed.
 ///
 /// # Safety
 /// As of `pthread_cond_clockwait`.

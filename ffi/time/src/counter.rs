@@ -1,4 +1,4 @@
-//! The processor's counter of cycles. Programs read it by an instruction, which the kernel lets fail with a signal.
+//! The processor's cycle counter (TSC). Programs read it by an instruction, which the kernel can make fail with a signal.
 
 use super::{
     fail,
@@ -14,7 +14,7 @@ use std::{
     sync::atomic::{AtomicBool, Ordering::*},
 };
 
-/// The handler that the program wants to be called for SIGSEGV, which it never knows to be ours.
+/// The program's own handler of SIGSEGV. The program does not see that ours is installed.
 struct Theirs {
     busy: AtomicBool,
     action: UnsafeCell<Option<Action>>,
@@ -40,7 +40,7 @@ type Handler = unsafe extern "C" fn(c_int, *mut siginfo_t, *mut c_void);
 
 own!(sigaction(signal: c_int, new: *const Action, old: *mut Action) -> c_int, or fail(libc::ENOSYS));
 
-/// Lets this thread's reads of the counter, and those of threads it makes, come here.
+/// Makes the counter's instruction fail in this thread and in threads that it creates, so that the handler emulates it.
 #[cfg(target_arch = "x86_64")]
 pub fn take() {
     // SAFETY: all bytes zero are an action; the handler takes what such an action gives it.
@@ -55,11 +55,11 @@ pub fn take() {
     }
 }
 
-/// No other processor has such a counter: programs ask the clocks.
+/// Other processors have no such counter; programs use the clocks.
 #[cfg(not(target_arch = "x86_64"))]
 pub fn take() {}
 
-/// Calls `f` while this thread, and what it starts, reads the processor's own counter.
+/// Calls `f` while this thread, and what it starts, reads the real counter.
 #[cfg(target_arch = "x86_64")]
 pub fn with_ours<R>(f: impl FnOnce() -> R) -> R {
     let taken = super::BOARD.get().is_some_and(Option::is_some);
@@ -75,7 +75,7 @@ pub fn with_ours<R>(f: impl FnOnce() -> R) -> R {
     result
 }
 
-/// Nothing is to be done.
+/// Does nothing.
 #[cfg(not(target_arch = "x86_64"))]
 pub fn with_ours<R>(f: impl FnOnce() -> R) -> R {
     f()
@@ -119,7 +119,7 @@ unsafe extern "C" fn segv(signal: c_int, info: *mut siginfo_t, context: *mut c_v
                 let call: unsafe extern "C" fn(c_int) = std::mem::transmute(handler);
                 call(signal);
             }
-            // The instruction fails again, and then as it does without us.
+            // The instruction fails again, now with the program's own handling.
             _ => {
                 let mut default: Action = zeroed();
                 default.sa_sigaction = libc::SIG_DFL;

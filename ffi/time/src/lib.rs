@@ -1,7 +1,7 @@
-//! Loaded before a program in virtual time (`LD_PRELOAD`): its clocks, its counter of cycles, its sleeps and other waits, and what it says
-//! to others by files and sockets. docs/time-inside.md.
+//! The library that is preloaded into programs in virtual time (`LD_PRELOAD`). It replaces their clocks, cycle counter, sleeps and other
+//! waits, and observes the messages they send by files and sockets. docs/time-inside.md describes it.
 //!
-//! All of it works on the board that `IRONVERBS_CLOCK` names. Without one every call is the kernel's.
+//! It uses the board that `IRONVERBS_CLOCK` names. Without one, every call goes to the kernel.
 #![allow(unsafe_code)]
 
 mod alarms;
@@ -32,12 +32,12 @@ static BOARD: OnceLock<Option<Board>> = OnceLock::new();
 
 /// The calling thread as a player, if the program is in virtual time.
 fn player() -> Option<(Board, Player)> {
-    // Only the constructor looks for it: others may be in the middle of something.
+    // Only the constructor searches: other callers may be inside of a call.
     let board = (*BOARD.get()?)?;
     Some((board, board.player()?))
 }
 
-/// The value of our variable in the environment that a program begins with: libc has not taken it yet.
+/// The value of our variable in the initial environment, which libc has not copied yet.
 ///
 /// # Safety
 /// `environment` is null, or the beginning of a list of strings that ends with null.
@@ -68,7 +68,7 @@ unsafe extern "C" fn begin(_argc: c_int, _argv: *const *const c_char, environmen
     }
 }
 
-/// Run by the loader before what any other library does first (build.rs): some measure the processor's counter then.
+/// The loader runs this before the constructors of other libraries (build.rs), because some of them measure the counter.
 #[used]
 #[unsafe(link_section = ".init_array")]
 static BEGIN: unsafe extern "C" fn(c_int, *const *const c_char, *const *const c_char) = begin;
@@ -76,18 +76,18 @@ static BEGIN: unsafe extern "C" fn(c_int, *const *const c_char, *const *const c_
 /// Picoseconds of a nanosecond.
 const PS: u64 = 1000;
 
-/// Nanoseconds of a time, if it is one.
+/// A time as nanoseconds, if it is valid.
 fn nanoseconds(at: &timespec) -> Option<u64> {
     let (seconds, rest) = (u64::try_from(at.tv_sec).ok()?, u64::try_from(at.tv_nsec).ok()?);
     (rest < 1_000_000_000).then_some(seconds.saturating_mul(1_000_000_000).saturating_add(rest))
 }
 
-/// The other way round.
+/// Nanoseconds as a time.
 fn time_of(ns: u64) -> timespec {
     timespec { tv_sec: (ns / 1_000_000_000) as libc::time_t, tv_nsec: (ns % 1_000_000_000) as i64 }
 }
 
-/// The calling thread's errno, which our own calls leave alone.
+/// The calling thread's errno, restored after calls of our own.
 struct Errno(c_int);
 
 impl Errno {

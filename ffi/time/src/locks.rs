@@ -1,4 +1,4 @@
-//! Waits for locks, semaphores and futexes with a limit, in the node's time.
+//! Waits for locks, semaphores and futexes with a time limit, in the adapter's time.
 
 use super::{
     errno, fail, nanoseconds,
@@ -26,7 +26,7 @@ unsafe fn taken(clock: clockid_t, at: *const timespec, take: impl Fn(*const time
     found.unwrap_or(ETIMEDOUT)
 }
 
-/// Defines a function whose limit is a time of CLOCK_REALTIME, and the one that is told the clock.
+/// Defines two functions: one with a limit of CLOCK_REALTIME, and one that is given the clock.
 macro_rules! timed {
     ($timed:ident, $clocked:ident($($arg:ident: $kind:ty),*)) => {
         instead! {
@@ -46,12 +46,12 @@ timed!(pthread_rwlock_timedrdlock, pthread_rwlock_clockrdlock(lock: *mut pthread
 timed!(pthread_rwlock_timedwrlock, pthread_rwlock_clockwrlock(lock: *mut pthread_rwlock_t));
 timed!(pthread_timedjoin_np, pthread_clockjoin_np(thread: pthread_t, value: *mut *mut c_void));
 
-/// The error number of a call that says it by errno.
+/// The error number of a call that reports it in errno.
 fn error_of(result: c_int) -> c_int {
     if result == 0 { 0 } else { errno() }
 }
 
-/// The other way round.
+/// Reports an error number in errno.
 fn by_errno(error: c_int) -> c_int {
     if error == 0 { 0 } else { fail(error) }
 }
@@ -65,8 +65,8 @@ instead! {
         by_errno(taken(clock, at, |at| error_of(own(semaphore, clock, at))))
     }
 
-    /// Implements futex waits of libstdc++, Rust's standard library and others that do without libc's locks. All other calls go to the kernel;
-    /// libc's function takes as many words as the call needs.
+    /// Implements futex waits of libstdc++, Rust's standard library and others that bypass libc's locks. All other system calls go to the
+    /// kernel; libc's function takes as many words as the call needs.
     fn syscall(
         number: c_long,
         word: c_long,

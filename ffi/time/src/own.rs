@@ -1,4 +1,4 @@
-//! Functions that programs call instead of libc's, and libc's own ones, which those hide.
+//! Defines functions that replace libc's in programs, and finds libc's originals.
 
 use libc::c_void;
 use std::{

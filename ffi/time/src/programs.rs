@@ -1,17 +1,17 @@
-//! Programs that become others or start some: those begin with the processor's counter as it is, for their loader reads it before this
-//! library is there. It takes the counter again in each.
+//! Calls that execute or start programs. A new program starts with the real counter, because its loader reads the counter before this
+//! library is loaded; the library takes the counter over again in each program.
 
 use super::{alarms, counter::with_ours, fail, own::instead};
 use libc::{ENOSYS, FILE, c_char, c_int, c_void, pid_t};
 
-/// Calls `f`, which makes the process another program, while the counter may be read.
+/// Calls `f`, which replaces the process's program, while the real counter can be read.
 fn become_another<R>(f: impl FnOnce() -> R) -> R {
     alarms::hand_over(|| with_ours(f))
 }
 
 /// A list of strings that ends with null.
 type Strings = *const *const c_char;
-/// File actions or attributes of a program that is started.
+/// File actions or attributes of posix_spawn(3).
 type Options = *const c_void;
 
 instead! {

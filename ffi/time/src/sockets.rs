@@ -1,5 +1,5 @@
-//! The messages of threads to each other by files and sockets: a thread that hears something is no earlier than the one that said it, and
-//! one that waits for it does so until a time of the node, if the socket has a limit.
+//! Messages between threads by files and sockets. A receiver's time is at least the sender's. A wait for a message ends at a time of the
+//! adapter if the socket has a limit.
 
 use super::{Errno, errno, fail, own::instead, player, waits::ready};
 use clock::{Board, Player};
@@ -20,7 +20,7 @@ fn end(fd: c_int, ask: Ask) -> Option<[u8; 128]> {
     (unsafe { ask(fd, bytes.as_mut_ptr().cast(), &raw mut len) } == 0 && len > 2).then_some(bytes)
 }
 
-/// The key by which the board knows a connection's direction: from this end, or to it. Only connections of IP have ends that differ.
+/// The board's key of one direction of a connection: from this end or to it. Only ends of IP connections differ.
 fn direction(fd: c_int, from_here: bool) -> Option<u64> {
     let (here, there) = (end(fd, libc::getsockname)?, end(fd, libc::getpeername)?);
     let mut hash = DefaultHasher::new();
@@ -31,7 +31,7 @@ fn direction(fd: c_int, from_here: bool) -> Option<u64> {
     })
 }
 
-/// Something is about to be said.
+/// A call that sends.
 struct Saying(Board, Option<u64>, u64);
 
 fn say(fd: c_int, len: size_t) -> Option<Saying> {
@@ -45,7 +45,7 @@ fn say(fd: c_int, len: size_t) -> Option<Saying> {
     Some(Saying(board, key, len as u64))
 }
 
-/// The call returned that it was said by.
+/// Ends the call with its result.
 fn said(saying: Option<Saying>, bytes: ssize_t) -> ssize_t {
     let Some(Saying(board, key, len)) = saying else { return bytes };
     let less = len.saturating_sub(bytes.max(0) as u64);
@@ -58,10 +58,10 @@ fn said(saying: Option<Saying>, bytes: ssize_t) -> ssize_t {
     bytes
 }
 
-/// Something is to be heard. Until then a thread that says it, by this direction of a connection, calls this one.
+/// A call that receives. Until it ends, a thread that sends by this direction of the connection wakes this one.
 struct Hearing(Board, Player, Option<u64>);
 
-/// A call begins that hears.
+/// Begins the call.
 fn listen(fd: c_int) -> Option<Hearing> {
     let errno = Errno::keep();
     let (board, player) = player()?;
@@ -71,7 +71,7 @@ fn listen(fd: c_int) -> Option<Hearing> {
     Some(Hearing(board, player, key))
 }
 
-/// The call returned.
+/// Ends the call with its result.
 fn heard(hearing: Option<Hearing>, bytes: ssize_t) -> ssize_t {
     let Some(Hearing(board, player, key)) = hearing else { return bytes };
     if bytes > 0 {
@@ -87,7 +87,7 @@ fn hear(board: Board, player: Player, key: Option<u64>, bytes: u64) {
     match key {
         Some(key) => match board.hear(key, bytes) {
             Some(time) => player.hear(Some(time)),
-            // It was said by a thread that is not on the board.
+            // The sender is not on the board.
             None => _ = player.now(),
         },
         None => player.hear(None),
@@ -108,21 +108,21 @@ fn limit(fd: c_int, option: c_int, flags: c_int) -> Option<u64> {
     Some(ns).filter(|ns| failed == 0 && *ns > 0 && flags & libc::MSG_DONTWAIT == 0 && waits())
 }
 
-/// Hears by `call`, once there is something to hear.
+/// Receives by `call` once there is something to receive.
 fn hearing(fd: c_int, flags: c_int, call: impl FnOnce() -> c_long) -> ssize_t {
     let hearing = listen(fd);
     let found = limit(fd, libc::SO_RCVTIMEO, flags).map_or(Ok(()), |ns| ready(fd, libc::POLLIN, ns));
     heard(hearing, found.map_or_else(|errno| fail(errno) as ssize_t, |()| call() as ssize_t))
 }
 
-/// Says `len` bytes by `call`, once there is room for some.
+/// Sends `len` bytes by `call` once there is room for some.
 fn saying(fd: c_int, len: size_t, flags: c_int, call: impl FnOnce() -> c_long) -> ssize_t {
     let saying = say(fd, len);
     let found = limit(fd, libc::SO_SNDTIMEO, flags).map_or(Ok(()), |ns| ready(fd, libc::POLLOUT, ns));
     said(saying, found.map_or_else(|errno| fail(errno) as ssize_t, |()| call() as ssize_t))
 }
 
-/// Bytes of a message's parts.
+/// Total length of a message's parts.
 ///
 /// # Safety
 /// `message` is null, or a message whose parts can be read.

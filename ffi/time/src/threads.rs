@@ -1,12 +1,12 @@
-//! Threads of programs. A new thread gets its place on the board before its creator continues, so that time stands still while it computes
-//! something that others wait for, even if it never reads a clock.
+//! Threads of programs. A new thread gets its place on the board before its creator continues. Time therefore stands still while the
+//! thread computes, even if it never reads a clock.
 
 use super::{own::instead, player};
 use clock::Call;
 use libc::{c_int, c_void, pthread_attr_t, pthread_t};
 use std::sync::atomic::{AtomicBool, Ordering::*};
 
-/// libc's type of a thread's start routine. It may end the thread from inside, which unwinds the stack.
+/// libc's type of a thread's start routine. The routine may end the thread from inside, which unwinds the stack.
 pub type Begin = unsafe extern "C-unwind" fn(*mut c_void) -> *mut c_void;
 
 /// The start routine and argument of a new thread. The creator waits until the thread has taken them.
@@ -40,7 +40,7 @@ instead! {
             return own(thread, attributes, first, with);
         }
         let given = Given { begin: first, with, taken: AtomicBool::new(false) };
-        // The creator counts as computing until then.
+        // The creator counts as running until then.
         let _call = Call::begin();
         let failed = own(thread, attributes, begin, (&raw const given).cast_mut().cast());
         while failed == 0 && !given.taken.load(Acquire) {

@@ -1,8 +1,8 @@
-//! Timers in the node's time: timer files (timerfd_create(2)), POSIX timers (timer_create(2)), the process's alarm, and limits of waits for
-//! condition variables.
+//! Timers in the adapter's time: timerfd_create(2), timer_create(2), the process's alarm, and limits of waits for condition variables.
 //!
-//! The kernel's own timers do not run. Once a timer is set, a thread of this library, the keeper, waits on the board until the first is due, as
-//! any thread with a limit does, and then causes what the timer is for. Time stands still meanwhile, as the keeper does something.
+//! The kernel's timers do not run. When a process first sets a timer, this library creates a thread, the keeper. It waits on the board
+//! until the first timer is due, like any thread whose wait has a limit, and then delivers the expiration. Time stands still while it does
+//! so.
 
 use super::{
     Errno, PS, errno, fail, nanoseconds,
@@ -42,7 +42,7 @@ unsafe extern "C" {
 #[repr(u32)]
 enum Kind {
     None,
-    /// A thread is about to use the place.
+    /// Claimed by a thread that is about to use the place.
     Taken,
     Alarm,
     File,
@@ -58,15 +58,15 @@ struct Timer {
     id: AtomicU64,
     /// The clock of its absolute times.
     clock: AtomicI32,
-    /// The thread that gets its signal, or the process, by its first thread; 0 is none.
+    /// The thread that gets its signal, or the process, given by its first thread; 0 for none.
     tid: AtomicU32,
     /// The signal's number and value, or function and argument of a thread that is created.
     call: [AtomicUsize; 2],
-    /// When it rings, in the node's picoseconds; 0 is never.
+    /// Time of its next expiration in the adapter's picoseconds; 0 for never.
     at: AtomicU64,
-    /// Picoseconds from then to the next time, and so on; 0 is once.
+    /// Interval between expirations in picoseconds; 0 for a single one.
     interval: AtomicU64,
-    /// Expirations of a timer file since it was last read; of a wait, 1 once it has been ended.
+    /// Expirations of a timer file since it was last read; for a wait, 1 once it has been ended.
     unread: AtomicU64,
 }
 
@@ -87,13 +87,13 @@ static TIMERS: [Timer; MOST] = [const {
 static NEXT: AtomicU64 = AtomicU64::new(u64::MAX);
 /// Number of times that timers were set.
 static SETS: AtomicU32 = AtomicU32::new(0);
-/// The place of the thread that waits for timers, counted from 1; 0 is none yet.
+/// Place of the keeper on the board, counted from 1; 0 before it exists.
 static KEEPER: AtomicUsize = AtomicUsize::new(0);
 /// Value of [`KEEPER`] while the thread is being created.
 const BEGINS: usize = usize::MAX;
 static FORKS: Once = Once::new();
 
-/// A forked child has no timers except inherited files, which the parent's thread lets ring.
+/// A forked child has no timers except inherited files, whose expirations the parent's keeper delivers.
 extern "C" fn forked() {
     TIMERS.iter().for_each(|timer| timer.kind.store(Kind::None as u32, Relaxed));
     NEXT.store(u64::MAX, Relaxed);
@@ -129,7 +129,7 @@ impl Timer {
         TIMERS.iter().find(|timer| timer.is(kind) && timer.id.load(Relaxed) == id)
     }
 
-    /// Adds a timer. Returns `None` if there are too many, or if the program is not in virtual time.
+    /// Adds a timer. Returns `None` if there are too many or the program is not in virtual time.
     fn new(kind: Kind, id: u64, clock: clockid_t, (tid, call): (u32, [usize; 2])) -> Option<&'static Self> {
         player()?;
         // SAFETY: the handler only touches this library's statics.
@@ -137,7 +137,7 @@ impl Timer {
         let free = |timer: &&Self| {
             timer.kind.compare_exchange(Kind::None as u32, Kind::Taken as u32, AcqRel, Relaxed).is_ok()
         };
-        // A closed file leaves its place to the next one with its descriptor, but several threads may wait for a condition variable.
+        // A closed file's place passes to the next file with its descriptor; several threads may wait for one condition variable.
         let same = if kind == Kind::Condition { None } else { Self::find(kind, id) };
         let timer = same.or_else(|| TIMERS.iter().find(free))?;
         timer.id.store(id, Relaxed);
@@ -151,7 +151,7 @@ impl Timer {
         Some(timer)
     }
 
-    /// Rings at `at`, and every `interval` from then on. Returns false if no thread can wait for that.
+    /// Expires at `at` and then every `interval`. Returns false if there is no keeper.
     fn set(&self, at: u64, interval: u64) -> bool {
         self.at.store(0, SeqCst);
         self.interval.store(interval, SeqCst);
@@ -166,8 +166,8 @@ impl Timer {
         kept
     }
 
-    /// Sets the timer to `new`, a time of its clock if `is_absolute`, else from now. Returns `None` if that is no valid time, or no thread
-    /// can wait for it.
+    /// Sets the timer to `new`, which is a time of its clock if `is_absolute`, and otherwise relative. Returns `None` if the time is
+    /// invalid or there is no keeper.
     fn change(&self, new: &itimerspec, is_absolute: bool) -> Option<()> {
         let (value, interval) = (nanoseconds(&new.it_value)?, nanoseconds(&new.it_interval)?);
         let at = match value {
@@ -186,8 +186,8 @@ impl Timer {
         itimerspec { it_interval: time_of(interval / PS), it_value: time_of(left.div_ceil(PS)) }
     }
 
-    /// Rings if it is due at `now`. Returns the time at which it is due next. Only the keeper, in whose time no thread runs, knows that a
-    /// thread with a [condition](Kind::Condition) has begun to wait.
+    /// Expires if it is due at `now`. Returns the time of the next expiration. Only the keeper knows that a thread has begun to wait for
+    /// its [condition](Kind::Condition), because no thread runs in the keeper's time.
     fn ring(&self, now: u64, keeper: bool) -> u64 {
         let (at, interval) = (self.at.load(SeqCst), self.interval.load(SeqCst));
         if at == 0 || at > now || (!keeper && self.is(Kind::Condition)) {
@@ -201,7 +201,7 @@ impl Timer {
         if next == 0 { u64::MAX } else { next }
     }
 
-    /// Does what the timer is for, which has expired `times`.
+    /// Delivers `times` expirations.
     fn sound(&self, times: u64) {
         let ([first, second], id) =
             (self.call.each_ref().map(|word| word.load(Relaxed)), self.id.load(Relaxed));
@@ -242,8 +242,8 @@ impl Timer {
     }
 }
 
-/// Sends `signal` to a thread, or to the process if it is the first one. If the thread waits in virtual time, its wait ends, behind the signal's
-/// handler.
+/// Sends `signal` to a thread, or to the process if the thread is its first one. A wait of the thread in virtual time ends after the
+/// signal's handler.
 fn signal(tid: u32, signal: c_int, value: usize) {
     let waits = player().and_then(|(board, me)| {
         let is = |other: &Player| other.thread().0 == tid && other.number() != me.number();
@@ -272,8 +272,8 @@ fn signal(tid: u32, signal: c_int, value: usize) {
     }
 }
 
-/// Rings all timers that are due at `now`, but leaves waits to the keeper, which looks at all timers: another thread may be looking, and has
-/// set [`NEXT`] to nothing meanwhile. Returns when the next is due, as far as the caller knows.
+/// Expires all timers that are due at `now`. Waits are left to the keeper, which always checks all timers: a thread that checks them has
+/// taken [`NEXT`] away meanwhile. Returns the time of the next expiration, as far as the caller knows.
 pub fn ring_due(now: u64, keeper: bool) -> u64 {
     let next = NEXT.load(SeqCst);
     if !keeper && next > now {
@@ -286,7 +286,7 @@ pub fn ring_due(now: u64, keeper: bool) -> u64 {
     next
 }
 
-/// Creates the keeper if there is none yet, and tells it that a timer was set. Returns false if there can be none.
+/// Creates the keeper if it does not exist, and tells it that a timer was set. Returns false if it cannot be created.
 fn keep(board: Board) -> bool {
     if KEEPER.compare_exchange(0, BEGINS, SeqCst, Relaxed).is_ok() {
         // SAFETY: the thread has no argument and only touches this library's statics; the signal masks are ours, and the old one is
@@ -312,7 +312,7 @@ fn keep(board: Board) -> bool {
     place.map(|number| board.at(number).wake()).is_some()
 }
 
-/// The thread that waits for timers.
+/// The keeper's thread.
 unsafe extern "C-unwind" fn keeper(_: *mut c_void) -> *mut c_void {
     let Some((board, player)) = player() else {
         KEEPER.store(0, SeqCst);
@@ -322,7 +322,7 @@ unsafe extern "C-unwind" fn keeper(_: *mut c_void) -> *mut c_void {
     while board.is_conducted() {
         let sets = SETS.load(SeqCst);
         let waits = player.park(ring_due(player.now(), true));
-        // The wait begins before this check, so a thread that sets a timer after the check ends the wait.
+        // The keeper waits before this check, so a thread that sets a timer after the check ends the wait.
         if SETS.load(SeqCst) == sets {
             waits.rest();
         }
@@ -331,8 +331,8 @@ unsafe extern "C-unwind" fn keeper(_: *mut c_void) -> *mut c_void {
     null_mut()
 }
 
-/// Calls `wait`, which waits for a condition variable without a limit, and ends it when the node's time is `until`: then returns ETIMEDOUT.
-/// Returns `None` without a wait if there are too many timers.
+/// Calls `wait`, an unlimited wait for a condition variable, and ends it with ETIMEDOUT when the adapter's time is `until`. Returns `None`
+/// without waiting if there are too many timers.
 pub fn wait_limited(
     condition: *mut pthread_cond_t,
     until: u64,
@@ -354,7 +354,7 @@ pub fn wait_limited(
         std::hint::spin_loop();
     }
     timer.kind.store(Kind::None as u32, Release);
-    // A signal that ended the wait before counts, and one that came with the limit has another thread to wake: all that wait are awake.
+    // A signal that ended the wait before the limit counts. One that came at the limit wakes another thread, since all are awake.
     result.map(|result| if is_over && result == 0 { ETIMEDOUT } else { result })
 }
 
@@ -364,8 +364,7 @@ pub fn has_alarm() -> bool {
     Timer::find(Kind::Alarm, 0).is_some_and(is_set)
 }
 
-/// Sets the process's alarm to `new`, if given, and returns its previous remaining time and interval. Returns `None` if the alarm is the
-/// kernel's.
+/// Sets the process's alarm to `new`, if given. Returns its previous remaining time and interval, or `None` if the alarm is the kernel's.
 pub fn alarm(new: Option<&itimerspec>) -> Option<itimerspec> {
     let _errno = Errno::keep();
     let signal = (process(), [libc::SIGALRM as usize, 0]);
@@ -389,7 +388,7 @@ instead! {
     fn timerfd_create(clock: clockid_t, flags: c_int) -> c_int {
         let fd = libc::syscall(libc::SYS_timerfd_create, clock, flags) as c_int;
         let (zero, _errno) = (0u64, Errno::keep());
-        // The kernel refuses zero expirations with EINVAL, and with another error if it lacks this call.
+        // For zero expirations the kernel returns EINVAL if it has this call, and another error if it lacks it.
         if fd >= 0 && libc::syscall(libc::SYS_ioctl, fd, SET_TICKS, &raw const zero) < 0 && errno() == libc::EINVAL {
             let _ = Timer::new(Kind::File, fd as u64, clock, (0, [0; 2]));
         }
@@ -426,7 +425,7 @@ instead! {
 
     fn timer_create(clock: clockid_t, event: *mut sigevent, id: *mut timer_t) -> c_int, or fail(ENOSYS); {
         let ours = matches!(clock, libc::CLOCK_REALTIME | CLOCK_MONOTONIC | libc::CLOCK_BOOTTIME | libc::CLOCK_TAI);
-        // All bytes zero are an event.
+        // All zero bytes are a valid event.
         let mut silent: sigevent = zeroed();
         silent.sigev_notify = libc::SIGEV_NONE;
         let signal = |event: &sigevent| [event.sigev_signo as usize, event.sigev_value.sival_ptr.addr()];

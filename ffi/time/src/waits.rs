@@ -1,4 +1,4 @@
-//! Waits for files that end at a time, which is the node's.
+//! Waits for files with a time limit, in the adapter's time.
 
 use super::{Errno, PS, errno, nanoseconds, own::instead, player, time_of};
 use clock::Call;
@@ -8,24 +8,24 @@ use libc::{
 };
 use std::ptr::{null, null_mut};
 
-/// How long the kernel waits before it is asked whether the time has come, in nanoseconds: at first, and at most.
+/// Nanoseconds of a wait in the kernel before the time is checked again: of the first such wait, and at most.
 const SLICES: (u64, u64) = (250_000, 16_000_000);
 /// Bytes of the kernel's own `sigset_t`.
 const SIGNALS: size_t = 8;
 
-/// The time of the node at which `clock` is `ns`. `None` if the caller is not in virtual time.
+/// The adapter's time at which `clock` is `ns`. Returns `None` if the caller is not in virtual time.
 pub fn deadline(clock: clockid_t, ns: u64) -> Option<u64> {
     let (board, _) = player()?;
     Some(ns.saturating_sub(board.wall(0, clock == libc::CLOCK_REALTIME)).saturating_mul(PS))
 }
 
-/// The time of the adapter in `ns` nanoseconds. `None` if the caller is not in virtual time.
+/// The adapter's time in `ns` nanoseconds. Returns `None` if the caller is not in virtual time.
 pub fn after(ns: u64) -> Option<u64> {
     let _errno = Errno::keep();
     player().map(|(_, player)| player.now().saturating_add(ns.saturating_mul(PS)))
 }
 
-/// Nanoseconds left until a time of the node.
+/// Nanoseconds left until a time of the adapter.
 pub fn left(until: u64) -> u64 {
     let _errno = Errno::keep();
     player().map_or(0, |(_, player)| until.saturating_sub(player.now()) / PS)
@@ -37,20 +37,20 @@ pub fn in_kernel(clock: clockid_t, ns: u64) -> timespec {
     time_of(now.saturating_add(ns))
 }
 
-/// Calls `wait`, which waits for a number of nanoseconds at most, until it finds something or the node's time is `until`. Threads of a
-/// provider, and threads in a call of it, wait for as long on this machine.
+/// Calls `wait`, which waits for at most a given number of nanoseconds, until it finds something or the adapter's time is `until`. Threads
+/// of a provider, and threads inside of a provider's call, wait in real time.
 pub fn waited_until<R>(until: u64, mut wait: impl FnMut(u64) -> Option<R>) -> Option<R> {
     let errno = Errno::keep();
     let limited = player().filter(|(_, player)| !player.is_apart() && !player.calls());
     drop(errno);
     let Some((board, player)) = limited else { return wait(left(until)) };
-    // A check whether a lock is free may show as a sleep in the kernel, but the program does not sleep.
+    // Checking a lock may appear as a sleep in the kernel, although the program does not sleep.
     let look = Call::begin();
     if let Some(found) = wait(0) {
         return Some(found);
     }
     drop(look);
-    // This thread may have done what others wait for, so those have another look.
+    // This thread may have caused what others wait for, so they poll once more.
     board.speak();
     let waiting = player.limit(until);
     let mut slice = SLICES.0;
@@ -63,16 +63,16 @@ pub fn waited_until<R>(until: u64, mut wait: impl FnMut(u64) -> Option<R>) -> Op
     wait(0)
 }
 
-/// The same for files and `limit` nanoseconds, where `wait` returns 0 if it finds nothing. Returns its result, and the nanoseconds left.
-/// `None` if the kernel has to wait: the limit is 0, there is none, or the caller is not in virtual time.
+/// The same for files with a limit in nanoseconds, where `wait` returns 0 if it finds nothing. Returns its result and the nanoseconds
+/// left, or `None` if the kernel has to wait: if `limit` is 0 or absent, or the caller is not in virtual time.
 fn waited(limit: Option<u64>, mut wait: impl FnMut(u64) -> c_long) -> Option<(c_int, u64)> {
     let until = after(limit.filter(|ns| *ns > 0)?)?;
     let found = waited_until(until, |ns| Some(wait(ns)).filter(|found| *found != 0));
     Some((found.unwrap_or(0) as c_int, left(until)))
 }
 
-/// Waits until `fd` is ready for `events`, for `ns` nanoseconds at most. Returns at once for threads that are not in virtual time, which
-/// wait in the call that follows.
+/// Waits at most `ns` nanoseconds until `fd` is ready for `events`. Returns at once for threads outside of virtual time, which wait in the
+/// call that follows.
 ///
 /// # Errors
 /// The error number for that call: EAGAIN at the limit, or the error of the wait.
@@ -90,12 +90,12 @@ pub fn ready(fd: c_int, events: c_short, ns: u64) -> Result<(), c_int> {
     }
 }
 
-/// Milliseconds as nanoseconds. `None` is without a limit.
+/// Milliseconds as nanoseconds; `None` if there is no limit.
 fn of_millis(millis: c_int) -> Option<u64> {
     u64::try_from(millis).ok().map(|millis| millis * 1_000_000)
 }
 
-/// Sets of files as the kernel takes them: it writes to them also when none is ready.
+/// Sets of files as the kernel takes them. It writes to them even if no file is ready.
 struct Sets {
     theirs: [*mut c_void; 3],
     asked: [Vec<u8>; 3],
@@ -115,7 +115,7 @@ impl Sets {
         Self { theirs, asked }
     }
 
-    /// Asks for the same files once more.
+    /// Restores the sets that were asked for.
     fn restore(&mut self) {
         for (theirs, asked) in self.theirs.iter().zip(&self.asked) {
             if !theirs.is_null() {
@@ -184,7 +184,7 @@ instead! {
         }
     }
 
-    /// Programs call this that were compiled to have an array's size checked; they say how many bytes it has.
+    /// Called by programs compiled with fortified functions, with the array's size in bytes.
     fn __poll_chk(files: *mut pollfd, count: nfds_t, millis: c_int, size: size_t) -> c_int {
         if size as u64 / (size_of::<pollfd>() as u64) < count {
             std::process::abort();
@@ -222,7 +222,7 @@ instead! {
 
     fn epoll_pwait(fd: c_int, events: *mut epoll_event, most: c_int, millis: c_int, mask: *const sigset_t) -> c_int {
         let call = |millis: c_int| libc::syscall(libc::SYS_epoll_pwait, fd, events, most, millis, mask, SIGNALS);
-        // A wait of less than a millisecond would be none.
+        // Rounded up, since a wait of less than a millisecond would be none.
         let whole = |ns: u64| ns.div_ceil(1_000_000) as c_int;
         match waited(of_millis(millis), |ns| call(whole(ns))) {
             Some((found, _)) => found,

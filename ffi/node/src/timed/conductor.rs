@@ -1,4 +1,4 @@
-//! The process that lets time go on.
+//! The process that advances time.
 
 mod waiting;
 
@@ -30,32 +30,32 @@ use std::{
 };
 use waiting::{LONG, look_again, looks};
 
-/// Functions of a node, each of which is on a card of its own.
+/// Functions of an adapter, each of which is on a card of its own.
 const FUNCTIONS: usize = 128;
-/// How long one may compute until it must have seen that a message is whole.
+/// Running time after which a program must have seen that a message is complete.
 const LOOKS: Duration = Duration::from_micros(500);
-/// Number of steps between two looks whether a thread does something.
+/// Number of steps between two checks for running threads.
 const STEPS: u32 = 256;
-/// How often it is looked whether threads are there.
+/// Interval between checks that threads still exist.
 const ROLL_CALL: Duration = Duration::from_millis(100);
-/// How often the conductor looks around while nothing happens and no program looks at a clock.
+/// Interval between checks while nothing happens and no program reads a clock.
 const IDLE: Duration = Duration::from_millis(2);
-/// It ends when no program came for so long.
+/// The conductor ends after this time without programs.
 const LINGER: Duration = Duration::from_millis(300);
-/// Wait for a program that an interrupt woke, at most.
+/// Maximum wait for a program that an interrupt resumed.
 const WAKES: Duration = Duration::from_millis(2);
-/// Picoseconds of which the time is a multiple when a conductor begins.
+/// Time starts at a multiple of this, in picoseconds.
 const EVEN: Ps = 1_000_000_000;
-/// The cost of asking a clock, ps: that of the kernel's own page in a program.
+/// Cost of reading a clock, ps: that of reading the kernel's own page in a program.
 const CLOCK: Ps = 50_000;
-/// The cost of reading the processor's counter, ps: hardly anything, but programs that wait for it have to see it go on.
+/// Cost of reading the processor's counter, ps: nearly none, but a program that waits for the counter must see it advance.
 const COUNTER: Ps = 100;
 
-/// An event beside the device's own work.
+/// An event other than the device's own work.
 enum Soon {
-    /// An entry of a queue is in memory.
+    /// A queue entry becomes visible in memory.
     Entry(Rid, Iova, Vec<u8>),
-    /// A function's data is.
+    /// A function's data becomes visible.
     Data(Data),
     /// A function raises a vector.
     Interrupt(Rid, u16),
@@ -65,82 +65,82 @@ enum Soon {
 #[derive(Clone, Copy)]
 struct Data {
     fid: u8,
-    /// It is this last packet's.
+    /// It ends with this packet.
     ends: Option<Ends>,
-    /// The entry of a queue comes behind it.
+    /// A queue entry follows it.
     told: bool,
 }
 
-/// The rules that time goes by.
+/// The rules of virtual time.
 #[derive(Clone, Debug)]
 pub struct Rules {
-    /// The costs of all steps.
+    /// Costs of all steps.
     pub profile: TimingProfile,
-    /// Programs' times vary as this number decides.
+    /// Seed of the random variation of programs' times.
     pub seed: u64,
-    /// The faults of frames.
+    /// Faults of frames.
     pub faults: Option<FaultPlan>,
 }
 
 impl Rules {
-    /// A number that other rules have another one of.
+    /// A number that identifies the rules.
     fn mark(&self) -> u64 {
         let mut hash = DefaultHasher::new();
         format!("{self:?}").hash(&mut hash);
         hash.finish()
     }
 
-    /// Takes a place for the calling thread, and for the program that it becomes, on the board of the adapter in `dir`. `None` if the
-    /// node has no conductor, `false` if it is by other rules.
+    /// Takes a place on the board of the adapter in `dir` for the calling thread and the program that it executes. Returns `None` if the
+    /// adapter has no conductor, and `false` if the conductor has other rules.
     pub fn sit_down(&self, dir: &Path) -> Option<bool> {
         let board = Board::find(&board_of(dir)).ok().flatten()?;
         if board.mark() != self.mark() {
             return Some(false);
         }
         board.player()?;
-        // A conductor that ends checks whether a thread has a place.
+        // A conductor that is about to end checks for threads with a place.
         board.is_conducted().then_some(true)
     }
 }
 
-/// Conducts a node.
+/// Advances an adapter's time.
 pub struct Conductor {
     node: Arc<Node>,
     board: Board,
     engine: Timed<'static, Soon>,
     rules: Rules,
     written: Vec<Written>,
-    /// For each function how often data is in memory that programs are to see later.
+    /// For each function, the number of times that data is in memory but becomes visible later.
     early: Vec<u32>,
-    /// The threads on the board when it was last looked.
+    /// The threads on the board at the last check.
     present: Vec<(u32, u32)>,
-    /// For each function what programs could see so far, counted, and the thread that could.
+    /// For each function, the number of events that its program has seen so far, and the program's thread.
     seen: Vec<(u64, u32)>,
-    /// How often in a row each player, by its place, was found to look at memory, and noticed something.
+    /// For each player, by its place: how often in a row it was found to poll memory, and noticed a change.
     spinners: Vec<u32>,
     efforts: Efforts,
-    /// A thread was woken, or may notice something.
+    /// A thread was resumed, or may notice something.
     shown: bool,
-    /// When all threads had another look before much time passed.
+    /// Time of the last extra poll by all threads before much time passed.
     looked: Ps,
-    /// For each player when it was last left to compute before much more did, and the thread that was.
+    /// For each player, the time at which it last was given time to run before much time passed, and its thread.
     thought: Vec<(Ps, u32)>,
-    /// Since when a program has looked at clocks between polls.
+    /// Time since which a program has read clocks between polls.
     measuring: Option<Ps>,
-    /// See [`waiting`], the looks at clocks when all threads had another look.
+    /// Number of clock reads, as in [`waiting`], at the last extra poll by all threads.
     looks: u64,
-    /// Since when threads have been called that do not hear it.
+    /// Time since which resumed threads have not continued.
     called: Option<Instant>,
     limits: Limits,
-    /// The looks at clocks when nothing happened the last time, and how long to look around the next.
+    /// Number of clock reads when last nothing happened, and the duration of the next wait.
     quiet: (u64, Duration),
 }
 
 impl Conductor {
-    /// Begins to conduct `node`, which has no other conductor.
+    /// Starts to advance the time of `node`, which has no other conductor.
     ///
     /// # Errors
-    /// The board cannot be made.
+    /// The board cannot be created.
     pub fn new(node: &Arc<Node>, rules: Rules) -> Result<Self, NodeError> {
         let profile = &rules.profile;
         let path = board_of(node.dir());
@@ -150,7 +150,7 @@ impl Conductor {
         };
         let board = made().map_err(NodeError::system(format!("make {}", path.display())))?;
         let mut engine = Timed::new(profile.clone(), (0..FUNCTIONS).collect());
-        // Times that programs round are the same at every run.
+        // Values that programs round are the same in every run.
         let now = node.core().now().next_multiple_of(EVEN);
         engine.begin(now);
         if let Some(plan) = &rules.faults {
@@ -192,7 +192,7 @@ impl Conductor {
         })
     }
 
-    /// Lets time go on until no thread has been on the board for a while. Returns what came of the plan of faults, if there was one.
+    /// Advances time until no thread has been on the board for a while. Returns the report of the fault plan, if there is one.
     pub fn run(mut self) -> Option<FaultReport> {
         let (mut deserted, mut called): (Option<Instant>, _) = (None, Instant::now());
         loop {
@@ -202,14 +202,14 @@ impl Conductor {
             if called.elapsed() > ROLL_CALL || threads != self.present {
                 called = Instant::now();
                 self.call_the_roll(&players);
-                // A thread that waits may wait for what another thread does that heard something from elsewhere.
+                // A waiting thread may depend on a thread that received a message from elsewhere.
                 self.board.speak();
-                // One that has looked at a clock may be measuring.
+                // A thread that has read a clock may be measuring.
                 let knows =
                     |player: &Player| player.knows_time() && is_there(player.thread().0, player.thread().1);
                 let idle = self.engine.next(&self.node.core().adapter).is_none();
                 if threads != self.present && idle && !players.iter().any(knows) {
-                    // Another run rounds its times as the first.
+                    // Another run then rounds its times in the same way.
                     self.board.hang_up();
                     self.engine.begin(self.board.latest().next_multiple_of(EVEN));
                     self.board.set_now(self.engine.now());
@@ -225,11 +225,11 @@ impl Conductor {
                 continue;
             }
             deserted = None;
-            // Others may do nothing but wait for one of these.
+            // Other threads may only be waiting for one of these.
             if self.release(&players) || self.wait_for(&players, heard) || self.calls(&players, heard) {
                 continue;
             }
-            // Doorbells that threads wrote before they began to wait are there now.
+            // Doorbells that threads wrote before they began to wait are visible now.
             players.iter().for_each(|player| self.collect(player));
             self.take_left();
             if look_again(&players) {
@@ -258,17 +258,17 @@ impl Conductor {
                 (_, Some(sleeper)) => {
                     self.begin(sleeper.until());
                     sleeper.rise(sleeper.until());
-                    // Others may wait for what it does before it rests again.
+                    // Other threads may wait for something that it does before it rests again.
                     self.board.speak();
                 }
                 _ => {
-                    // Time goes on by looks at clocks alone, so a program that polls until a deadline is not kept waiting.
+                    // Time advances only by reads of clocks, so that a program that polls until a deadline is not kept waiting.
                     let (looks, (before, wait)) = (looks(&players), self.quiet);
                     let wait = if looks == before { (2 * wait).min(IDLE) } else { LOOK };
                     self.quiet = (looks, wait);
                     self.board.listen(heard, wait);
                     if self.board.heard() == heard {
-                        // A thread that is not on the board may have said something.
+                        // A thread that is not on the board may have sent a message.
                         self.board.speak();
                     }
                 }
@@ -276,7 +276,7 @@ impl Conductor {
         }
     }
 
-    /// It is `at` now.
+    /// Sets the time to `at`.
     fn begin(&mut self, at: Ps) {
         self.engine.begin(at);
         self.board.set_now(self.engine.now());
@@ -294,14 +294,14 @@ impl Conductor {
         }
     }
 
-    /// A thread is gone.
+    /// Forgets a thread that is gone.
     fn leaves(&mut self, player: &Player) {
         self.efforts.forget(player);
         self.spinners[player.number()] = 0;
         player.free();
     }
 
-    /// Takes what a thread wrote to doorbells.
+    /// Takes a thread's doorbells.
     fn collect(&mut self, player: &Player) {
         let TimingProfile { slot, card, .. } = &self.rules.profile;
         while let Some(bell) = player.take() {
@@ -322,16 +322,16 @@ impl Conductor {
         }
     }
 
-    /// Takes what calls of programs left: commands, whose queues may have something to send now, and registers that were written.
+    /// Takes work that calls of programs left: commands, whose queues may now have something to send, and written registers.
     fn take_left(&mut self) {
         let (left, region) = (self.board.take_left(), self.node.core().adapter.region());
         for fid in (0..region.functions()).filter(|fid| left & 1 << fid != 0 && region.is_present(*fid)) {
-            // With no frame there, it only goes on with what is ready, and learns of timers.
+            // Without a frame, the function only continues work that is ready, and learns of timers.
             self.engine.submit(Cause::new(self.engine.now()), fid, Job::Arrive);
         }
     }
 
-    /// Lets things happen until one of them may be noticed, or the time of a thread that the device does not serve has come.
+    /// Lets events happen until one may be noticed, or until the time of a thread that does not wait for the device.
     fn go_on(&mut self, players: &[Player]) {
         self.shown = false;
         let sleepers = players.iter().filter(|player| player.state() == State::Sleeping);
@@ -355,7 +355,7 @@ impl Conductor {
         }
     }
 
-    /// Data, entries and interrupts that a function wrote can be seen later.
+    /// Schedules the visibility of data, entries and interrupts that a function wrote.
     fn function(&mut self, fid: u8, cause: Cause, ends: Option<Ends>) {
         let all = std::mem::take(&mut self.written);
         let told = all.iter().any(|written| matches!(written, Written::Entry(..)));
@@ -379,8 +379,8 @@ impl Conductor {
         }
     }
 
-    /// By how much longer than usual it takes to notice what `fid` wrote. It follows from how much its program could see before, so another run
-    /// has the same times as the first.
+    /// Extra time until a write of `fid` is noticed. It depends only on the number of events that the program could see before, so another
+    /// run has the same times.
     fn spread(&mut self, fid: u8, players: &[Player], of: fn(&HostCosts) -> &Spread) -> Ps {
         let uses =
             |player: &&Player| player.fid() == Some(fid) && is_there(player.thread().0, player.thread().1);
@@ -398,7 +398,7 @@ impl Conductor {
         let (now, core) = (self.engine.now(), self.node.core());
         match soon {
             Soon::Entry(rid, at, data) => {
-                // A queue whose memory is gone loses its entry, as on a bus.
+                // An entry of a queue without memory is lost, as on a bus.
                 let _ = core.drive(now, |_, host| host.write(rid, at, &data));
                 let host = &self.rules.profile.host;
                 let notice = host.poll_cq.ps() + self.spread(rid.0, players, |host| &host.spread_cq);
@@ -419,7 +419,7 @@ impl Conductor {
                 for player in players.iter().filter(|player| ends.is_some() && player.fid() == Some(fid)) {
                     let looks = self.efforts.noticed(&self.board, player, LOOKS);
                     self.spinners[player.number()] += u32::from(looks);
-                    // Between its looks at memory it may look for completions, and none tells of a WRITE.
+                    // Between two reads of memory it may poll for completions, and no completion announces a WRITE.
                     let may_look = ends == Some(Ends::Message) && !told;
                     if looks || (player.state() == State::Waiting && may_look) {
                         player.show(now, notice);
@@ -430,7 +430,7 @@ impl Conductor {
             }
             Soon::Interrupt(rid, vector) => {
                 core.drive(now, |_, host| host.msix(rid, vector, 0, 0));
-                // A thread that sleeps on it is awake in no time, and then time stands still.
+                // A thread that sleeps on the vector wakes up immediately, and then time stands still.
                 let asleep = |player: &Player| player.state() != State::Running || !runs(player);
                 let begin = Instant::now();
                 while players.iter().all(asleep) && begin.elapsed() < WAKES {
@@ -442,7 +442,7 @@ impl Conductor {
     }
 }
 
-/// True if the node in `dir` has a conductor.
+/// True if the adapter in `dir` has a conductor.
 pub fn is_conducted(dir: &Path) -> bool {
     Board::find(&board_of(dir)).ok().flatten().is_some()
 }
@@ -453,12 +453,12 @@ pub fn board_of(dir: &Path) -> PathBuf {
 }
 
 impl Core {
-    /// CLOCK_MONOTONIC when the node's time was 0, in nanoseconds.
+    /// CLOCK_MONOTONIC at the adapter's time 0, in nanoseconds.
     fn epoch(&self) -> u64 {
         self.map.header().epoch.load(std::sync::atomic::Ordering::Relaxed)
     }
 
-    /// Time is what `board` says from now on.
+    /// Takes the time from `board` from now on.
     fn conducted_by(&self, board: Board) {
         let _ = self.board.set(board);
     }

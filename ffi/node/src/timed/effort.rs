@@ -1,4 +1,4 @@
-//! How long threads have computed.
+//! The running time of threads.
 #![allow(unsafe_code)]
 
 use clock::{Board, Player, State};
@@ -12,7 +12,7 @@ use std::{
     time::Duration,
 };
 
-/// `perf_event_attr` (perf_event_open(2)) as far as it is not zero, in its first size.
+/// `perf_event_attr` (perf_event_open(2)) in its first size; all other fields are zero.
 #[repr(C)]
 #[derive(Default)]
 struct Attributes {
@@ -26,25 +26,25 @@ struct Attributes {
 
 /// PERF_TYPE_SOFTWARE.
 const SOFTWARE: u32 = 1;
-/// PERF_COUNT_SW_TASK_CLOCK: nanoseconds that a thread was on a processor.
+/// PERF_COUNT_SW_TASK_CLOCK: nanoseconds that a thread ran on a processor.
 const TASK_CLOCK: u64 = 1;
-/// exclude_kernel and exclude_hv: what is not asked for needs no rights.
+/// exclude_kernel and exclude_hv, so that no privileges are needed.
 const EXCLUDE: u64 = 1 << 5 | 1 << 6;
 /// PERF_FLAG_FD_CLOEXEC.
 const CLOEXEC: u32 = 1 << 3;
 
-/// How often threads are looked at that compute.
+/// Interval between checks of running threads.
 pub const LOOK: Duration = Duration::from_micros(20);
 
-/// Clocks of threads. The kernel brings a thread's own up to date at its ticks alone, milliseconds apart; counters are exact. Where they may
-/// not be had the other one is asked, and programs that look at memory are slower.
+/// Clocks of threads. The kernel updates a thread's own clock only at its ticks, milliseconds apart; counters are exact. If counters are
+/// not permitted, the clocks are used, and programs that poll memory are slower.
 #[derive(Default)]
 pub struct Efforts {
     counters: HashMap<u32, Option<OwnedFd>>,
 }
 
 impl Efforts {
-    /// How long the thread has computed. `None` if it is gone.
+    /// The thread's running time. `None` if it is gone.
     pub fn of(&mut self, player: &Player) -> Option<Duration> {
         let (tid, pid) = player.thread();
         let counter = self.counters.entry(tid).or_insert_with(|| counter(tid));
@@ -55,17 +55,16 @@ impl Efforts {
         }
     }
 
-    /// True if a thread that looks at memory noticed that something is different, or does something else, before it has computed for
-    /// `patience`.
+    /// True if a thread that polls memory notices a change, or does something else, before it has run for `patience`.
     pub fn noticed(&mut self, board: &Board, player: &Player, patience: Duration) -> bool {
         let mut spent = Spent::begin(self, player, patience);
         loop {
             let heard = board.heard();
             match (player.state(), spent.as_mut().and_then(|spent| spent.is_all(self, player))) {
                 (State::Noticed, _) => return true,
-                // A thread that yields gets the processor back late; one that waits for something else may never.
+                // A thread that yields gets the processor back late; one that waits for something else may never get it.
                 (State::Spinning, Some(false)) if runs(player) => board.listen(heard, LOOK),
-                // It may have noticed since its state was read, and sleeps because of that.
+                // It may have noticed the change after its state was read, and sleep because of that.
                 _ => return player.state() == State::Noticed,
             }
         }
@@ -77,8 +76,8 @@ impl Efforts {
     }
 }
 
-/// The computing time of a thread since a wait for it began. Between two looks it counts for a tenth of the patience at most: where this
-/// machine is one of several on a processor, the kernel takes the time of the others for the thread's.
+/// The running time of a thread since a wait for it began. At most a tenth of the patience counts between two checks: if this machine
+/// shares its processors, the kernel counts the time of other machines as the thread's.
 pub struct Spent {
     patience: Duration,
     last: Duration,
@@ -86,12 +85,12 @@ pub struct Spent {
 }
 
 impl Spent {
-    /// Begins to wait for `player`, no longer than it takes to compute for `patience`. `None` if it is gone.
+    /// Begins to wait for `player`, at most until it has run for `patience`. `None` if it is gone.
     pub fn begin(efforts: &mut Efforts, player: &Player, patience: Duration) -> Option<Self> {
         Some(Self { patience, last: efforts.of(player)?, sum: Duration::ZERO })
     }
 
-    /// True if it has computed for so long. `None` if it is gone.
+    /// True if it has run for that long. `None` if it is gone.
     pub fn is_all(&mut self, efforts: &mut Efforts, player: &Player) -> Option<bool> {
         Some(self.add(efforts.of(player)?))
     }
@@ -123,26 +122,26 @@ fn value(counter: &OwnedFd) -> Option<u64> {
     (read(counter, &mut value) == Ok(value.len())).then(|| u64::from_ne_bytes(value))
 }
 
-/// How long all threads of a process have computed.
+/// The running time of all threads of a process.
 fn process_time(pid: u32) -> Option<Duration> {
     let clock = ClockId::pid_cpu_clock_id(Pid::from_raw(pid as libc::pid_t)).ok()?;
     clock.now().ok().map(Duration::from)
 }
 
-/// True if a thread is there.
+/// True if a thread exists.
 pub fn is_there(tid: u32, pid: u32) -> bool {
     // SAFETY: signal 0 only asks.
     pid == 0 || unsafe { libc::syscall(libc::SYS_tgkill, pid, tid, 0) } == 0
 }
 
-/// True if a thread is gone, or does nothing any more and its parent has not asked how it ended.
+/// True if a thread is gone, or has ended and its parent has not waited for it.
 pub fn has_ended(player: &Player) -> bool {
     let (tid, pid) = player.thread();
     !is_there(tid, pid) || (pid != 0 && matches!(clock::state(tid, pid), Some('Z' | 'X')))
 }
 
-/// True if a thread runs or is about to, and waits for nothing, or for what ends by itself: the kernel, as where pages are mapped, or
-/// a call of ours.
+/// True if a thread runs or is about to: it waits for nothing, or only for something that ends by itself, such as the kernel mapping pages
+/// or a call of ours.
 pub fn runs(player: &Player) -> bool {
     let (tid, pid) = player.thread();
     pid == 0 || player.calls() || matches!(clock::state(tid, pid), Some('R' | 'D'))

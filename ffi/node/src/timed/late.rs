@@ -1,4 +1,4 @@
-//! The conductor's view of memory: completions and interrupts are kept until programs can see them.
+//! The conductor's view of memory: completions and interrupts are held back until programs can see them.
 
 use crate::host::NodeHost;
 use devmodel::{
@@ -6,20 +6,20 @@ use devmodel::{
     region::Outlet,
 };
 
-/// Bytes of a completion or an event at least; results of atomics are shorter.
+/// Minimum size of a completion or an event; results of atomics are shorter.
 const ENTRY: usize = 64;
 
-/// The writes of a step, in their order.
+/// A write of a step, in order.
 pub enum Written {
-    /// So many bytes of data, which are in memory.
+    /// Number of bytes of data that are already in memory.
     Data(u32),
-    /// An entry of a queue, which is not in memory yet.
+    /// A queue entry that is not in memory yet.
     Entry(Rid, Iova, Vec<u8>),
-    /// A vector, which was not raised yet.
+    /// A vector that was not raised yet.
     Interrupt(Rid, u16),
 }
 
-/// See the [module](self).
+/// A host that holds back completions and interrupts, as described in the [module](self).
 pub struct Late<'h, 'm> {
     pub host: &'h mut NodeHost<'m>,
     pub written: &'h mut Vec<Written>,
@@ -36,7 +36,7 @@ impl Bus for Late<'_, '_> {
         self.host.write(rid, at, data)
     }
     fn copy(&mut self, staged: &[u8], moves: &[Move]) -> Result<(), Abort> {
-        // Data of a packet goes to memory at once, whatever pages it is for.
+        // Data of packets goes to memory at once.
         self.written.push(Written::Data(moves.iter().map(|one| one.len).sum()));
         self.host.copy(staged, moves)
     }

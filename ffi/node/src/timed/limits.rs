@@ -1,4 +1,4 @@
-//! Time limits of threads' waits in the kernel and for each other. Time passes them, but does not advance for them alone.
+//! Time limits of threads' waits in the kernel and for each other. Time passes them, but does not advance only for them.
 
 use clock::{Board, Player, State};
 use devmodel::engine::Ps;
@@ -7,38 +7,38 @@ use std::time::{Duration, Instant};
 /// The end of a thread's wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Limit {
-    /// When that is.
+    /// The time.
     pub at: Ps,
     /// The player's place.
     player: usize,
 }
 
 impl Limit {
-    /// The first of all.
+    /// The earliest limit.
     pub fn first(players: &[Player]) -> Option<Self> {
         let limited =
             players.iter().filter(|player| matches!(player.state(), State::Limited | State::Parked));
         limited.map(|player| Self { at: player.until(), player: player.number() }).min()
     }
 
-    /// Its time has come.
+    /// Ends the wait at its limit.
     pub fn pass(self, board: &Board) {
         board.at(self.player).expire(self.at);
-        // The thread may do what others wait for before it rests again, so those have another look.
+        // The thread may do something that others wait for before it rests again, so they poll once more.
         board.speak();
     }
 }
 
-/// Says when limits are passed.
+/// Decides when limits are passed.
 #[derive(Default)]
 pub struct Limits {
-    /// Since when nothing but this one is to happen, and what the time was.
+    /// The limit that is the only next event, and the time since which it is.
     alone: Option<(Limit, Instant, Ps)>,
 }
 
 impl Limits {
-    /// The first limit, if it is passed now, before what else happens `soonest`. Where nothing else does, a program that is not on the board
-    /// may be about to say something: then as much of this machine's time has to pass as from `now` to the limit.
+    /// The first limit, if it is passed now, before the next other event at `soonest`. If there is no other event, a program that is not
+    /// on the board may be about to send a message; the limit is then passed only after the same duration in real time.
     pub fn due(&mut self, players: &[Player], soonest: Option<Ps>, now: Ps) -> Option<Limit> {
         let first = Limit::first(players);
         let Some((limit, None)) = first.map(|limit| (limit, soonest)) else {

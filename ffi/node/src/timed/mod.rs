@@ -1,4 +1,5 @@
-//! A node in virtual time: its programs wait where they would poll, and a conductor lets the next thing happen. docs/time-inside.md.
+//! An adapter in virtual time: programs wait where they would poll, and a conductor lets the next event happen. docs/time-inside.md
+//! describes it.
 
 mod conductor;
 mod effort;
@@ -16,7 +17,7 @@ use hwspec::{
     pcie::FIRST_UAR,
 };
 
-/// The time that a card takes at least to come to a command, ps. Chosen: its firmware reads it from host memory first.
+/// Minimum time that a card takes to start a command, ps. An assumption: its firmware first reads the command from host memory.
 const COMMAND: Ps = 10_000_000;
 
 impl Core {
@@ -26,7 +27,7 @@ impl Core {
         self.board.get()
     }
 
-    /// Writes `value` to a doorbell register of `fid`, which the conductor acts on in its time. Returns false if it is another register.
+    /// Writes `value` to a doorbell register of `fid`, for the conductor to act on in its time. Returns false for other registers.
     #[cold]
     pub fn ring_in_time(&self, board: &Board, fid: u8, offset: u32, value: u64) -> bool {
         let at = offset as usize;
@@ -37,14 +38,14 @@ impl Core {
         tell(board, fid, offset, value, if is_send { Written::Request } else { Written::Whole })
     }
 
-    /// The same of a `value` of 4 bytes.
+    /// The same for a `value` of 4 bytes.
     #[cold]
     pub fn ring_half_in_time(&self, board: &Board, fid: u8, offset: u32, value: u32) -> bool {
         doorbell_half(offset.into(), value).is_some() && tell(board, fid, offset, value.into(), Written::Half)
     }
 
-    /// The calling thread writes to a register that is carried out at once: what it has posted before is at the device by then, as it is when a
-    /// card comes to a command.
+    /// The calling thread writes to a register with an immediate effect. Its earlier requests have reached the device by then, as they
+    /// have when a card starts a command.
     #[cold]
     pub fn let_doorbells_arrive(&self, board: &Board) {
         if let Some(player) = board.player().filter(|player| player.has_posted() && !player.is_apart()) {
@@ -52,7 +53,7 @@ impl Core {
         }
     }
 
-    /// The calling thread found no completion of `fid`: it goes on when something may be different.
+    /// The calling thread found no completion of `fid`: it continues when something may have changed.
     #[cold]
     pub fn rest(&self, board: &Board, fid: u8) {
         match board.player() {
@@ -61,14 +62,14 @@ impl Core {
         }
     }
 
-    /// The calling thread found a completion for which it had waited.
+    /// The calling thread found a completion that it had waited for.
     #[cold]
     pub fn notice(&self, board: &Board) {
         let _ = board.player().map(|player| player.now());
     }
 }
 
-/// Always true: where there is no place for the thread, the write is lost.
+/// Always true: if the thread has no place, the write is lost.
 fn tell(board: &Board, fid: u8, offset: u32, value: u64, written: Written) -> bool {
     if let Some(player) = board.player() {
         player.ring(fid, offset, value, written);

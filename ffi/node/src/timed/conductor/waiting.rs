@@ -1,4 +1,4 @@
-//! The rules by which the conductor waits: time stands still while a thread does something.
+//! How the conductor waits for threads: time stands still while a thread runs.
 
 use super::Conductor;
 use crate::timed::effort::{LOOK, Spent, runs};
@@ -6,32 +6,33 @@ use clock::{Player, State};
 use devmodel::engine::Ps;
 use std::time::{Duration, Instant};
 
-/// How long a thread may compute before it is taken to look at memory until that changes.
+/// Running time after which a thread is taken to poll memory until it changes.
 const COMPUTES: Duration = Duration::from_millis(2);
-/// The same for a thread that did so the last [`STEADY`] times. A look takes some nanoseconds.
+/// The same for a thread that did so the last [`STEADY`] times. One poll takes some nanoseconds.
 const SPINS: Duration = Duration::from_micros(150);
-/// See [`SPINS`].
+/// Number of times for [`SPINS`].
 const STEADY: u32 = 3;
-/// Before so much time passes at once, every waiting thread has another look, ps.
+/// Before time advances by this much at once, every waiting thread polls once more, ps.
 pub(super) const LONG: Ps = 10_000_000;
-/// Programs that look at clocks between their polls may poll until a deadline. For them time advances by a part of the time for which they have
-/// done so, but by no less and no more than this, ps.
+/// Programs that read clocks between polls may poll until a deadline. For them time advances by a fraction of the time for which they have
+/// done so, within these bounds, ps.
 const LEAPS: (Ps, Ps) = (1_000_000, 50_000_000);
-/// See [`LEAPS`].
+/// The fraction for [`LEAPS`].
 const PART: Ps = 64;
-/// Before so much time passes at once, a computing thread has [`THINKS`] of a processor, because it may not be looking at memory, ps.
+/// Before time advances by this much at once, a running thread gets [`THINKS`] of a processor, because it may not be polling memory, ps.
 const LONGER: Ps = 1_000_000_000;
-/// See [`LONGER`].
+/// Running time for [`LONGER`].
 const THINKS: Duration = Duration::from_millis(100);
-/// Wait for a thread to hear something that was said to it, at most.
+/// Maximum wait for a thread to receive a message.
 const HEARS: Duration = Duration::from_millis(200);
 
 impl Conductor {
-    /// Before much time passes, until `soonest`, threads may do something after all. Returns whether they were asked to.
+    /// Before much time passes, until `soonest`, threads get a chance to do something after all. Returns true if they did not have it
+    /// before.
     pub(super) fn hesitates(&mut self, soonest: Ps, players: &[Player]) -> bool {
         let now = self.engine.now();
         if soonest > now + LONG && self.looked != now {
-            // A thread that heard something, or was interrupted, may have done what another one waits for.
+            // A thread that received a message, or was interrupted, may have caused what another one waits for.
             self.looked = now;
             self.looks = looks(players);
             self.board.speak();
@@ -50,7 +51,7 @@ impl Conductor {
         soonest > now + LONGER && players.iter().any(|player| self.thinks(player))
     }
 
-    /// True if a thread that seemed to look at memory did something else, once it had time enough. It has that once at a time.
+    /// True if a thread that seemed to poll memory did something else once it had enough time. It gets that once at each time.
     fn thinks(&mut self, player: &Player) -> bool {
         let (this, thought) = ((self.engine.now(), player.thread().0), &mut self.thought[player.number()]);
         if player.state() != State::Spinning || *thought == this {
@@ -60,11 +61,12 @@ impl Conductor {
         self.efforts.noticed(&self.board, player, THINKS)
     }
 
-    /// True if a thread does something, or did while this looked. If so it was waited for.
+    /// True if a thread runs, or ran during this check. If so, it was waited for.
     pub(super) fn wait_for(&mut self, players: &[Player], heard: u32) -> bool {
         let may_run = |state| matches!(state, State::Running | State::Limited);
         let is_busy = |player: &&Player| may_run(player.state()) && runs(player);
-        // A thread may have let another one go on that was looked at before it, and rest by now. It tells of that, as of all it does for others.
+        // A thread may have resumed another one that was already checked, and rest by now. It notifies the conductor of that, as of all
+        // that it does for others.
         let Some(busy) = players.iter().find(is_busy) else { return self.board.heard() != heard };
         let patience = self.patience(busy);
         let (mut time, mut spent) = (busy.time(), Spent::begin(&mut self.efforts, busy, patience));
@@ -75,21 +77,22 @@ impl Conductor {
             }
             self.collect(busy);
             if busy.time() != time || busy.calls() {
-                // It looks at clocks, or the kernel has it wait.
+                // It reads clocks, or the kernel makes it wait.
                 (time, spent) = (busy.time(), Spent::begin(&mut self.efforts, busy, patience));
             }
             match spent.as_mut().and_then(|spent| spent.is_all(&mut self.efforts, busy)) {
                 Some(false) => continue,
-                // It computed for long without a call.
+                // It ran for long without a call.
                 Some(true) => _ = busy.spins(),
                 None => self.leaves(busy),
             }
-            // Others may still do something.
+            // Others may still run.
             return true;
         }
     }
 
-    /// True if a thread is about to hear something: it does nothing before the kernel lets it, but then at the time at which that was said.
+    /// True if a thread is about to receive a message: it does nothing before the kernel resumes it, and then continues at the time of the
+    /// message.
     pub(super) fn calls(&mut self, players: &[Player], heard: u32) -> bool {
         if !players.iter().any(Player::is_called) {
             self.called = None;
@@ -103,18 +106,18 @@ impl Conductor {
         true
     }
 
-    /// How long a thread may compute before it is taken to look at memory.
+    /// Running time after which a thread is taken to poll memory.
     fn patience(&self, player: &Player) -> Duration {
         if self.spinners[player.number()] >= STEADY { SPINS } else { COMPUTES }
     }
 
-    /// Lets threads go on that noticed something of which nothing more is to come. Returns whether there were any.
+    /// Resumes threads that noticed something of which no more is to come. Returns true if there were any.
     pub(super) fn release(&mut self, players: &[Player]) -> bool {
         let mut any = false;
         for player in players.iter().filter(|player| player.state() == State::Noticed) {
             let fid = player.fid().map_or(0, usize::from);
             if self.early.get(fid).is_none_or(|early| *early == 0) {
-                // It computed, and did not look at memory.
+                // It ran, and did not poll memory.
                 self.spinners[player.number()] = 0;
                 player.wake();
                 any = true;
@@ -124,13 +127,13 @@ impl Conductor {
     }
 }
 
-/// Lets threads go on that wait for completions, if something was said meanwhile that they may look for too. Returns whether there were any.
+/// Resumes threads that wait for completions, if a message was sent meanwhile that they may also poll for. Returns true if there were any.
 pub(super) fn look_again(players: &[Player]) -> bool {
     let waits = |player: &&Player| player.state() == State::Waiting && player.may_hear();
     players.iter().filter(waits).map(Player::wake).count() > 0
 }
 
-/// A number that changes when a thread that polls looks at a clock.
+/// A number that changes when a polling thread reads a clock.
 pub(super) fn looks(players: &[Player]) -> u64 {
     let polls = players.iter().filter(|player| player.state() == State::Waiting);
     polls.map(Player::time).fold(0, u64::wrapping_add)
