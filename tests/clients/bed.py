@@ -154,13 +154,17 @@ class Bed:
         expect(len(counted) == VFS + 1, f"expected a counter for each of {VFS + 1} devices, found {said!r}")
         return counted
 
-    def must_have_sent(self, before, least):
-        """Checks that the devices have sent at least the bytes that a client reports since `before`, and returns their number."""
+    def must_have_sent(self, before, least, *each):
+        """Checks that the devices have sent at least the bytes that a client reports since `before`, and returns their number.
+
+        If devices are named, each of them must have sent that many.
+        """
         # The supervisor updates the counters every 80 ms.
         end = time.monotonic() + self.left(3)
         while True:
-            sent = sum(self.sent().values()) - sum(before.values())
-            if sent >= least:
-                return sent
-            expect(time.monotonic() < end, f"expected the devices to have sent at least {least} bytes, found {sent}")
+            sent = {device: count - before[device] for device, count in self.sent().items()}
+            counted = [sent[device] for device in each] or [sum(sent.values())]
+            if min(counted) >= least:
+                return sum(counted)
+            expect(time.monotonic() < end, f"expected the devices to have sent at least {least} bytes, found {counted}")
             time.sleep(0.1)

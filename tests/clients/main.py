@@ -16,6 +16,7 @@ CLIENTS = {
     "sideway": 180,
     "rdma_sys": 120,
     "mpi4py": 120,
+    "mpich": 120,
     "lstopo": 60,
     "qemu": 180,
 }
