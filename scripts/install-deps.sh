@@ -29,7 +29,7 @@ case $SET in
 demo) packages="gcc libc6-dev make perftest ibverbs-utils ibverbs-providers" ;;
 test) packages=$test_packages ;;
 all) packages="$test_packages ucx-utils libfabric-bin openmpi-bin libopenmpi-dev debootstrap e2fsprogs xz-utils python3-yaml qemu-user podman runc mandoc protobuf-compiler gdb strace valgrind" ;;
-clients) packages="gcc libc6-dev make perftest ibverbs-utils ibverbs-providers python3 python3-venv python3-numpy python3-mpi4py openmpi-bin mpich fio qperf hwloc qemu-system-x86 cmake libclang-dev libibverbs-dev librdmacm-dev pkgconf" ;;
+clients) packages="gcc libc6-dev make perftest ibverbs-utils ibverbs-providers python3 python3-venv python3-numpy python3-mpi4py openmpi-bin mpich librpma0 fio qperf hwloc qemu-system-x86 cmake libclang-dev libibverbs-dev librdmacm-dev pkgconf" ;;
 linux) packages="gcc libc6-dev make binutils flex bison bc patch xz-utils util-linux iproute2 iputils-ping iperf3 ethtool pciutils" ;;
 kubernetes) packages="podman debootstrap etcd-server containerd runc nftables iptables busybox-static openssl iproute2 util-linux procps perftest ibverbs-providers rdmacm-utils pciutils" ;;
 *) die "unknown set '$SET': demo, test, all, clients, kubernetes or linux" ;;

@@ -17,6 +17,7 @@ CLIENTS = {
     "rdma_sys": 120,
     "mpi4py": 120,
     "mpich": 120,
+    "rpma": 120,
     "lstopo": 60,
     "qemu": 180,
 }
