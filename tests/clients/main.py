@@ -18,6 +18,7 @@ CLIENTS = {
     "mpi4py": 120,
     "mpich": 120,
     "rpma": 120,
+    "nccl": 120,
     "lstopo": 60,
     "qemu": 180,
 }
