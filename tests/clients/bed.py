@@ -7,6 +7,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 import tempfile
 import time
 
@@ -143,6 +144,28 @@ class Bed:
     def run(self, *words, seconds=60, **environment):
         """Runs a program on the node and returns its output."""
         return self.start(*words, **environment).wait(seconds)
+
+    def run_tests(self, program):
+        """Runs a program of Rust tests and returns their number. None may fail, and there must be some."""
+        said = self.run(program, seconds=60, RUST_BACKTRACE="0")
+        counted = re.search(r"test result: ok\. (\d+) passed; 0 failed; ", said)
+        expect(counted and int(counted[1]) > 0, f"expected the tests of {program.name} to pass, found {said[-200:]!r}")
+        return int(counted[1])
+
+    def run_pair(self, serves, asks, tries=2):
+        """Runs a server, which does not say when it listens, and its client."""
+        server = self.start(*serves, RUST_BACKTRACE="0")
+        time.sleep(1)
+        try:
+            self.run(*asks, seconds=30, RUST_BACKTRACE="0")
+            server.wait(20)
+        except Wrong as why:
+            # Clients give up within an eighth of a second, during which a busy machine may not schedule the server.
+            server.end()
+            if tries == 1:
+                raise
+            print(f"clients: FLAKY {why}", file=sys.stderr)
+            self.run_pair(serves, asks, tries - 1)
 
     def sent(self):
         """Returns the bytes of RDMA packets that each device has sent, as read below `/sys` by a program on the node."""

@@ -3,7 +3,6 @@
 import contextlib
 import fcntl
 import hashlib
-import json
 import os
 import pathlib
 import shutil
@@ -60,35 +59,46 @@ def wheels(name):
     return python
 
 
-def crate(name, version):
-    """Builds a crate's tests and examples; they are in `debug/deps` and `debug/examples` of the returned directory."""
+def crate(name, version, edits=(), **environment):
+    """Builds a crate's tests and examples; they are in `debug/deps` and `debug/examples` of the returned directory.
+
+    An edit is a file of the crate, a text in it, and the text to put there.
+    """
     cargo, rustc = need("cargo"), need("rustc")
     release = subprocess.run([rustc, "--version"], capture_output=True, text=True, timeout=60).stdout
-    with made(name, version, release) as (folder, missing):
+    with made(name, version, release, *edits) as (folder, missing):
         target = folder / "target"
         if missing:
-            # cargo fetches crates only for a package that names them.
-            asks = folder / "asks"
-            (asks / "src").mkdir(parents=True)
-            (asks / "src" / "lib.rs").touch()
-            package = f'[package]\nname = "asks"\nedition = "2021"\n[dependencies]\n{name} = "={version}"\n'
-            (asks / "Cargo.toml").write_text(package)
-            known = fetch(f"crate {name}", [cargo, "metadata", "--format-version", "1", "-q"], 300, cwd=asks)
-            manifest = next(p["manifest_path"] for p in json.loads(known)["packages"] if p["name"] == name)
-            shutil.copytree(pathlib.Path(manifest).parent, folder / "crate")
-            # The crate's own lock file selects the versions it was tested with. Debug information is off, because it takes most of the
-            # build time.
+            # This fetches a crate without a choice of versions for its dependencies, of which some may have been withdrawn.
+            fetch(f"crate {name}", [cargo, "info", "--quiet", f"{name}@{version}"], 300, cwd=folder)
+            home = pathlib.Path(os.environ.get("CARGO_HOME") or pathlib.Path.home() / ".cargo")
+            shutil.copytree(next(home.glob(f"registry/src/*/{name}-{version}")), folder / "crate")
+            for file, old, new in edits:
+                place = folder / "crate" / file
+                expect(old in place.read_text(), f"expected {old!r} in {file} of {name}, found none")
+                place.write_text(place.read_text().replace(old, new))
+            # The crate's own lock file selects the versions it was tested with. Debug information would take most of the build time, and
+            # what a second build would reuse a fifth of the space.
             build = [cargo, "test", "--locked", "--no-run", "--quiet", "--target-dir", target]
-            environment = {**os.environ, "CARGO_PROFILE_DEV_DEBUG": "0", "CARGO_PROFILE_TEST_DEBUG": "0"}
+            light = {"CARGO_PROFILE_DEV_DEBUG": "0", "CARGO_PROFILE_TEST_DEBUG": "0", "CARGO_INCREMENTAL": "0"}
+            environment = {**os.environ, **light, **environment}
             environment.pop("CARGO_BUILD_TARGET", None)
             fetch(f"a build of {name}'s tests", build, 1500, cwd=folder / "crate", env=environment)
     return target
 
 
-def header(path, debian):
-    """Skips the client if a header is not installed; `debian` is the package that has it."""
-    if not pathlib.Path("/usr/include", path).exists():
-        skip(f"no {path} here ({debian})")
+def bindgen():
+    """Returns the environment in which the bindgen of rdma-sys finds libclang and headers, or skips the client.
+
+    It needs libclang 15 or older: PyPI's wheel has one, and gcc provides the compiler's own headers.
+    """
+    for path, debian in ("infiniband/verbs.h", "libibverbs-dev"), ("rdma/rdma_verbs.h", "librdmacm-dev"):
+        if not pathlib.Path("/usr/include", path).exists():
+            skip(f"no {path} here ({debian})")
+    need("pkg-config")
+    libclang = wheels("rdma_sys").parent.parent.glob("lib/python*/site-packages/clang/native")
+    builtin = subprocess.run([need("gcc"), "-print-file-name=include"], capture_output=True, text=True, timeout=60).stdout.strip()
+    return {"LIBCLANG_PATH": next(libclang), "BINDGEN_EXTRA_CLANG_ARGS": f"-I{builtin}"}
 
 
 def package(name, crate, **environment):
@@ -105,8 +115,7 @@ def package(name, crate, **environment):
     with made(f"built-{name}", versions, [(path.name, path.read_text()) for path in sources]) as (folder, missing):
         target = folder / "target"
         if missing:
-            builtin = subprocess.run([need("gcc"), "-print-file-name=include"], capture_output=True, text=True, timeout=60).stdout.strip()
-            environment = {**os.environ, "BINDGEN_EXTRA_CLANG_ARGS": f"-I{builtin}", **environment}
+            environment = {**os.environ, **environment}
             environment.pop("CARGO_BUILD_TARGET", None)
             build = [cargo, "build", "--locked", "--quiet", "--target-dir", target]
             fetch(f"a build of {crate}", [*build, "--package", crate], 900, cwd=HERE / name, env=environment)

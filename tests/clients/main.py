@@ -15,6 +15,7 @@ CLIENTS = {
     "qperf": 420,
     "sideway": 180,
     "rdma_sys": 120,
+    "async_rdma": 180,
     "mpi4py": 120,
     "mpich": 120,
     "rpma": 120,

@@ -1,20 +1,12 @@
-"""rdma-sys, Rust bindings of libibverbs: our own program that uses them (`rdma_sys/`), between two devices of either link layer.
-
-Its bindgen needs libclang 15 or older: PyPI's wheel has one, and gcc provides the compiler's own headers.
-"""
+"""rdma-sys, Rust bindings of libibverbs: our own program that uses them (`rdma_sys/`), between two devices of either link layer."""
 
 import re
 
 
 def install():
-    from bed import need
-    from install import header, package, wheels
+    from install import bindgen, package
 
-    header("infiniband/verbs.h", "libibverbs-dev")
-    header("rdma/rdma_verbs.h", "librdmacm-dev")
-    need("pkg-config")
-    libclang = wheels("rdma_sys").parent.parent.glob("lib/python*/site-packages/clang/native")
-    return package("rdma_sys", "rdma-sys", LIBCLANG_PATH=next(libclang))
+    return package("rdma_sys", "rdma-sys", **bindgen())
 
 
 def check(bed, target):
