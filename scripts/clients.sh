@@ -2,7 +2,7 @@
 # Runs third-party programs that use RDMA on devices of a node. Prints a line for each, and fails if one failed.
 #
 #   scripts/clients.sh              all of them
-#   scripts/clients.sh NAME..       nixl, mooncake, infinistore, fio, qperf, sideway, rdma_sys, async_rdma, mpi4py, mpich, rpma, nccl, lstopo, qemu
+#   scripts/clients.sh NAME..       these only; their names are the first column in docs/guests.md
 #
 # scripts/install-deps.sh installs Debian's packages. Wheels and crates are fetched once, in the versions named in tests/clients/, into
 # ${XDG_CACHE_HOME:-~/.cache}/ironverbs/clients. A client that is unavailable here is skipped.
