@@ -38,6 +38,8 @@ version = 2
   disable_apparmor = true
   # Root of a container that this host is may not be without this privilege.
   restrict_oom_score_adj = true
+[plugins."io.containerd.grpc.v1.cri".registry]
+  config_path = "/etc/kubernetes/registries"
 [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]
   runtime_type = "io.containerd.runc.v2"
 [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc.options]
@@ -51,6 +53,17 @@ END
 [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.ironverbs.options]
   BinaryName = "$ours"
 END
+# Kubernetes pulls an image that is named without a tag, or as :latest, for each container that it starts. No registry is in reach, so this
+# node is all of them.
+mkdir -p /etc/kubernetes/registries/_default
+cat >/etc/kubernetes/registries/_default/hosts.toml <<END
+server = "http://127.0.0.1:10247/cgi-bin/registry"
+override_path = true
+# containerd 1.6 refuses a file without this table.
+[host]
+END
+install -D "$(dirname "$0")/registry.sh" /etc/kubernetes/www/cgi-bin/registry
+busybox httpd -f -p 127.0.0.1:10247 -h /etc/kubernetes/www >"$log/$name.registry" 2>&1 &
 containerd -c /etc/kubernetes/containerd.toml >"$log/$name.containerd" 2>&1 &
 until ctr version >/dev/null 2>&1; do sleep 0.2; done
 

@@ -25,12 +25,24 @@ fn of_the_tree(path: &str) -> PathBuf {
 
 /// Runs a script of the tree with `bin` before the system's programs. Returns its exit code and its output.
 fn run(scratch: &Scratch, bin: &Path, script: &str, words: &[&str]) -> (Option<i32>, String) {
+    run_with(&[], scratch, bin, script, words)
+}
+
+/// The same with variables.
+fn run_with(
+    variables: &[(&str, &str)],
+    scratch: &Scratch,
+    bin: &Path,
+    script: &str,
+    words: &[&str],
+) -> (Option<i32>, String) {
     let script = of_the_tree(script);
     let path = format!("{}:{}", bin.display(), std::env::var("PATH").unwrap());
     let output = Command::new("timeout")
         .args(["60", "sh"])
         .arg(script)
         .args(words)
+        .envs(variables.iter().copied())
         .current_dir(scratch.dir())
         .env("XDG_CACHE_HOME", scratch.dir().join("cache"))
         .env("HOME", scratch.dir().join("home"))
@@ -350,6 +362,25 @@ fn images_that_cannot_be_made_are_refused_in_a_line() {
         "{said}"
     );
     assert!(!scratch.dir().join("one.tar").exists());
+}
+
+#[test]
+fn a_node_answers_pulls_of_images_that_it_has_and_of_no_others() {
+    let scratch = Scratch::new();
+    let ctr = r#"case "$*" in
+"-n k8s.io images ls name==docker.io/mellanox/rping-test:latest") printf 'REF TYPE DIGEST SIZE\ndocker.io/a:b a/manifest sha256:12 2.0 MiB\n' ;;
+"-n k8s.io content get sha256:12") printf 12345 ;;
+*) echo REF TYPE DIGEST SIZE ;;
+esac"#;
+    let bin = programs(&scratch, &[("ctr", ctr), ("busybox", r#"echo "$3""#)]);
+    let pull = |path: &str| {
+        let request = [("PATH_INFO", path), ("QUERY_STRING", "ns=docker.io")];
+        run_with(&request, &scratch, &bin, "scripts/kubernetes/registry.sh", &[])
+    };
+    let there = "Content-Type: a/manifest\r\nDocker-Content-Digest: sha256:12\r\nContent-Length: 5\r\n\r\n";
+    assert_eq!(pull("/mellanox/rping-test/manifests/latest"), (Some(0), there.into()));
+    let none = "Status: 404 Not Found\r\n\r\n";
+    assert_eq!(pull("/mellanox/rping-test/manifests/other"), (Some(0), none.into()));
 }
 
 #[test]

@@ -9,11 +9,14 @@ pub const PCI_IDS: (&str, &str) = ("/usr/share/misc/pci.ids", "/usr/share/hwdata
 pub const SRIOV_PLUGIN: [(&str, &str); 3] =
     [("sriovdp", "/usr/bin/sriovdp"), ("entrypoint.sh", "/entrypoint.sh"), PCI_IDS];
 
+/// An image as guides to RDMA on Kubernetes name it: without a tag, so that each container that is started pulls it.
+const TOOLS: &str = "mellanox/rping-test";
+
 impl Cluster {
-    /// Gives the nodes an image of Debian's programs for pods, `localhost/tools:1`, which sleeps.
+    /// Gives the nodes an image of Debian's programs for pods, [`TOOLS`], which sleeps.
     pub fn tools(&self) {
         let programs = ["ib_read_lat", "ib_send_lat", "ib_send_bw", "ib_write_bw", "rping", "rdma", "ip"];
-        self.load("localhost/tools:1", &programs, &["sleep", "100000"]);
+        self.load(TOOLS, &programs, &["sleep", "100000"]);
     }
 
     /// Starts multus on nodes 1 and 2, which give pods its networks from then on: those that come before it has written its file have none.
@@ -141,7 +144,7 @@ spec:
   terminationGracePeriodSeconds: 0
   containers:
   - name: tools
-    image: localhost/tools:1
+    image: {TOOLS}
     securityContext: {{capabilities: {{add: [IPC_LOCK]}}}}
     resources: {{limits: {{{resource}: 1}}}}
 ---
