@@ -142,10 +142,7 @@ up() {
         await $PATIENCE "$node to be ready" is_ready_or_gone "$node" && is_ready "$node" || die "$(tail -n 3 "$CLUSTER/log/$node")"
     done
     await 60 "the default service account" kubectl get serviceaccount default || exit 1
-    # By kubeadm's name, programs find the networks of a cluster.
-    kubectl create configmap -n kube-system kubeadm-config --from-literal ClusterConfiguration='networking:
-  podSubnet: 10.244.0.0/16
-  serviceSubnet: 10.96.0.0/16' >/dev/null
+    kubectl apply -f "$HERE/scripts/kubernetes/cluster.yaml" >/dev/null
     trap - EXIT
     say "$(nodes | wc -w) nodes are ready: scripts/kubernetes.sh kubectl get nodes"
 }

@@ -1,5 +1,5 @@
 #!/bin/sh
-# control-plane.sh CLUSTER PROGRAMS: etcd and Kubernetes' control plane in this network namespace, until it is told to end.
+# control-plane.sh CLUSTER PROGRAMS: etcd, Kubernetes' control plane and CoreDNS in this network namespace, until it is told to end.
 #
 # One token has all rights. Nobody but the nodes is on the wire.
 set -eu
@@ -29,4 +29,14 @@ mv .admin.conf admin.conf
 "$programs/kube-controller-manager" --kubeconfig admin.conf --leader-elect=false --service-account-private-key-file accounts.key \
     --root-ca-file certificates/apiserver.crt >"$log/kube-controller-manager" 2>&1 &
 "$programs/kube-scheduler" --kubeconfig admin.conf --leader-elect=false >"$log/kube-scheduler" 2>&1 &
+cat >Corefile <<END
+cluster.local in-addr.arpa ip6.arpa {
+    errors
+    kubernetes {
+        kubeconfig admin.conf
+        pods insecure
+    }
+}
+END
+"$programs/coredns" -conf Corefile >"$log/coredns" 2>&1 &
 wait

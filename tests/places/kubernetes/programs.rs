@@ -15,7 +15,8 @@ const TOOLS: &str = "mellanox/rping-test";
 impl Cluster {
     /// Gives the nodes an image of Debian's programs for pods, [`TOOLS`], which sleeps.
     pub fn tools(&self) {
-        let programs = ["ib_read_lat", "ib_send_lat", "ib_send_bw", "ib_write_bw", "rping", "rdma", "ip"];
+        let programs =
+            ["ib_read_lat", "ib_send_lat", "ib_send_bw", "ib_write_bw", "rping", "rdma", "ip", "getent"];
         self.load(TOOLS, &programs, &["sleep", "100000"]);
     }
 

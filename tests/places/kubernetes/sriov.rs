@@ -42,6 +42,11 @@ fn pods_have_a_vf_each_by_a_resource_limit_and_reach_each_other() {
         let kinds = files.lines().map(|file| file.trim_end_matches(char::is_numeric)).collect::<Vec<_>>();
         assert_eq!(kinds, ["rdma_cm", "umad", "uverbs"], "{files}");
     }
+    for pod in ["one", "two"] {
+        let found = cluster.exec(pod, &["getent", "hosts", "kubernetes.default"]);
+        let words: Vec<&str> = found.split_whitespace().collect();
+        assert_eq!(words, ["10.96.0.1", "kubernetes.default.svc.cluster.local"]);
+    }
     cluster.rping("one", "two", "10.20.0.1");
     let row = cluster.perftest("one", "two", "10.20.0.1", &["ib_read_lat", "-F", "-n", "200"]);
     println!("ib_read_lat between nodes, typical: {} us", row[4]);
