@@ -1,7 +1,7 @@
 //! The functional runner: operations take no time, and any caller that needs the adapter drives it.
 //!
 //! A runner belongs to one thread. [`Runner::run`] works on a function until it has nothing left to do or its budget is used
-//! up, then on the functions that received its frames, if its party [uses](crate::host::Parties::uses) either of the two. It
+//! up, then on the functions that received its frames, if its party [serves](crate::host::Parties::serves) either of the two. It
 //! never waits for one function's lock while it holds another's.
 
 use super::{
