@@ -70,15 +70,15 @@ fn command(stage: &mut Stage, input: &mut Bytes<'_>, any_opcode: bool) {
 
 /// Writes an entry and mailboxes with arbitrary contents to any slot.
 fn entry(stage: &mut Stage, input: &mut Bytes<'_>) {
-    let (queue, inbox, outbox) = stage.bed.command_memory(FID);
     let slot = u64::from(input.u8() % 32);
+    let (entry, inbox, outbox) = stage.bed.command_memory(FID, slot);
     let bed = &mut stage.bed;
     // Starts from a valid command and overwrites some of its bytes.
     bed.write_command(FID, slot, &[0; 64], 64);
     for _ in 0..input.u8() % 16 {
         let (place, at, value) = (input.u8() % 4, u64::from(input.u16()), input.u8());
         let base = match place {
-            0 | 1 => queue + slot * 64 + at % 64,
+            0 | 1 => entry + at % 64,
             2 => inbox + at % 2048,
             _ => outbox + at % 2048,
         };

@@ -61,9 +61,9 @@ pub fn wqe(data: &[u8]) {
             6 => stage.bed.advance(u64::from(input.u8()) * US),
             _ => {
                 let uar = stage.bed.state(1).uar;
-                let (offset, value) = (u32::from(input.u16()) & 0xff8, input.u64());
+                let (offset, value) = (u64::from(input.u16()) & 0xff8, input.u64());
                 let page = if kind & 0x40 == 0 { uar } else { u32::from(input.u8()) };
-                stage.bed.write64(1, (page << 12) + offset, value);
+                stage.bed.write64(1, (u64::from(page) << 12) + offset, value);
             }
         }
         if kind & 0x10 == 0 {

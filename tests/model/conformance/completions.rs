@@ -84,7 +84,7 @@ fn row_56_arming_late_is_moderated_as_well() {
 /// Every CQE without an error has a timestamp in nanoseconds, by the clock of the internal timer.
 #[test]
 fn completions_bear_the_time_of_the_internal_timer() {
-    const TIMER: [u32; 2] = [0x1000, 0x1004];
+    const TIMER: [u64; 2] = [0x1000, 0x1004];
     let (mut bed, [a, b], [from, to]) = ends(64);
     let clock = |bed: &mut Bed| {
         let [high, low] = TIMER.map(|at| bed.read32(1, at));

@@ -46,7 +46,7 @@ fn row_62_vf_disable_ends_dma_and_everything_else() {
     bed.advance(10 * S);
     assert_eq!(bed.memory.transfers.values().sum::<u64>(), transfers, "no transfer after VF disable");
     assert_eq!(bed.bytes(to), kept);
-    assert_eq!(bed.config_read(1, 0), u32::MAX, "VF 1 is gone");
+    assert_eq!(bed.config_read(1, 0, 4), u32::MAX, "VF 1 is gone");
 }
 
 /// Row 62: after a reset of the sender its memory is no longer read for packets on the way.

@@ -174,7 +174,7 @@ fn a_query_with_a_wrong_qkey_is_not_heard() {
 #[test]
 fn the_administrator_needs_no_driver_of_the_pf() {
     let (mut bed, a) = general();
-    bed.config_write(0, 4, 0);
+    bed.config_write(0, 4, 4, 0);
     let answer = a.query(&mut bed, Method::Get, SaAttribute::ClassPortInfo, 0, &ClassPortInfo::zeroed());
     assert_eq!(answer.header().status(), 0);
     bed.unwatched();

@@ -1,12 +1,13 @@
 //! The command queue, driven through the device's interface: entry, mailboxes, doorbell, answer.
 
 use super::Bed;
+use devmodel::cmd::Syndrome;
 use hwspec::{
     cmd::{
-        CmdIn, DeliveryStatus, Opcode, Status,
+        CmdIn, CmdOut, DeliveryStatus, Opcode, Status,
         queue::{CmdMailbox, CmdQueueEntry},
     },
-    layout::Layout,
+    layout::{Layout, prefix},
 };
 
 /// A CQE in its memory layout.
@@ -15,13 +16,13 @@ pub use hwspec::cqe::Cqe64 as Cqe;
 /// Bytes of data per mailbox.
 const CHUNK: usize = 512;
 /// Distance between mailboxes in memory: their addresses must be multiples of 1024.
-const STRIDE: u64 = 1024;
+pub const MAILBOX_STRIDE: u64 = 1024;
 /// Mailboxes in each direction, enough for 32 KiB.
 pub(super) const MAILBOXES: u64 = 64;
 /// The entry type of a command.
 const KIND_PCI: u8 = 7;
 /// Registers of the initialization segment.
-const CMD_DOORBELL: u32 = 0x18;
+const CMD_DOORBELL: u64 = 0x18;
 
 /// Why a command failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,6 +33,48 @@ pub enum CommandError {
     Refused(Status, u32),
     /// The entry still belongs to the device.
     Unanswered,
+}
+
+/// The reply to a command.
+#[derive(Clone, Debug)]
+pub struct Reply {
+    /// Delivery status of the command queue entry.
+    pub delivery: DeliveryStatus,
+    /// The output without its mailbox structure.
+    pub output: Vec<u8>,
+}
+
+impl Reply {
+    /// The status of a command that was delivered.
+    #[track_caller]
+    pub fn status(&self) -> Status {
+        assert_eq!(self.delivery, DeliveryStatus::Ok);
+        CmdOut::read(&self.output).status()
+    }
+    /// The syndrome.
+    pub fn syndrome(&self) -> u32 {
+        CmdOut::read(&self.output).syndrome()
+    }
+    /// The reason for the refusal; `None` if the command was accepted.
+    pub fn refused(&self) -> Option<Syndrome> {
+        Syndrome::from_code(self.syndrome())
+    }
+    /// The number of the object that the command created.
+    #[track_caller]
+    pub fn made(&self) -> u32 {
+        assert_eq!(self.status(), Status::Ok, "{:#x}", self.syndrome());
+        u32::from_be_bytes(prefix(&self.output[8..])) & 0xff_ffff
+    }
+    /// The output of a command that succeeded.
+    pub fn result(self) -> Result<Vec<u8>, CommandError> {
+        if self.delivery != DeliveryStatus::Ok {
+            return Err(CommandError::Delivery(self.delivery));
+        }
+        match self.status() {
+            Status::Ok => Ok(self.output),
+            status => Err(CommandError::Refused(status, self.syndrome())),
+        }
+    }
 }
 
 /// Addresses of a function's command queue and mailboxes.
@@ -81,83 +124,86 @@ impl Bed {
 
     /// Executes a command given as bytes. Returns the answer without its mailbox structure.
     pub fn raw_command(&mut self, fid: u8, input: &[u8], out_len: usize) -> Result<Vec<u8>, CommandError> {
-        let at = self.state(fid).command;
         self.write_command(fid, 0, input, out_len);
         self.ring_command(fid, 1);
-        let entry = self.command_entry(fid, 0);
-        if entry.ownership() {
-            return Err(CommandError::Unanswered);
+        self.reply(fid, 0, out_len).ok_or(CommandError::Unanswered)?.result()
+    }
+
+    /// Executes a command given as bytes, with this opcode and, unless it is 0, this uid. Returns the reply, which must have come.
+    #[track_caller]
+    pub fn reply_to(&mut self, fid: u8, opcode: Opcode, uid: u16, input: &[u8], out_len: usize) -> Reply {
+        let mut bytes = input.to_vec();
+        bytes[..2].copy_from_slice(&opcode.raw().to_be_bytes());
+        if uid != 0 {
+            bytes[2..4].copy_from_slice(&uid.to_be_bytes());
         }
+        self.write_command(fid, 0, &bytes, out_len);
+        self.ring_command(fid, 1);
+        self.reply(fid, 0, out_len).expect("a reply")
+    }
+
+    /// Returns the reply in `slot`, unless the device still owns the entry.
+    pub fn reply(&self, fid: u8, slot: u64, out_len: usize) -> Option<Reply> {
+        let (_, _, outbox) = self.command_memory(fid, slot);
+        let entry = self.command_entry(fid, slot);
+        let mut output = entry.command_output_inline_data().to_vec();
+        for block in 0..out_len.saturating_sub(output.len()).div_ceil(CHUNK) as u64 {
+            output.extend_from_slice(self.memory.get(outbox + block * MAILBOX_STRIDE, CHUNK));
+        }
+        output.truncate(out_len);
         let delivery = DeliveryStatus::from_raw(entry.status());
-        if delivery != DeliveryStatus::Ok {
-            return Err(CommandError::Delivery(delivery));
-        }
-        let mut out = entry.command_output_inline_data().to_vec();
-        let mut left = out_len.saturating_sub(out.len());
-        let mut block = 0;
-        while left > 0 {
-            let take = left.min(CHUNK);
-            out.extend_from_slice(self.memory.get(at.output + block * STRIDE, take));
-            left -= take;
-            block += 1;
-        }
-        out.truncate(out_len);
-        let head = hwspec::cmd::CmdOut::read(&out);
-        match head.status() {
-            Status::Ok => Ok(out),
-            status => Err(CommandError::Refused(status, head.syndrome())),
-        }
+        (!entry.ownership()).then_some(Reply { delivery, output })
     }
 
     /// Writes a command into `slot` without ringing the doorbell.
     pub fn write_command(&mut self, fid: u8, slot: u64, input: &[u8], out_len: usize) {
         const TOKEN: u8 = 0x5a;
-        let at = self.state(fid).command;
+        let (at, inbox, outbox) = self.command_memory(fid, slot);
         let mut entry = CmdQueueEntry::zeroed();
         entry.set().kind(KIND_PCI).input_length(input.len() as u32).output_length(out_len as u32);
-        entry.set().command_input_inline_data(hwspec::layout::prefix(input)).token(TOKEN).ownership(true);
+        entry.set().command_input_inline_data(prefix(input)).token(TOKEN).ownership(true);
         if input.len() > 16 {
-            entry.set().input_mailbox_pointer_63_32((at.input >> 32) as u32);
-            entry.set().input_mailbox_pointer_31_9((at.input as u32) >> 9);
-            self.chain(at.input, TOKEN, &input[16..], input.len() - 16);
+            entry.set().input_mailbox_pointer_63_32((inbox >> 32) as u32);
+            entry.set().input_mailbox_pointer_31_9((inbox as u32) >> 9);
+            self.chain(inbox, TOKEN, &input[16..], input.len() - 16);
         }
         if out_len > 16 {
-            entry.set().output_mailbox_pointer_63_32((at.output >> 32) as u32);
-            entry.set().output_mailbox_pointer_31_9((at.output as u32) >> 9);
-            self.chain(at.output, TOKEN, &[], out_len - 16);
+            entry.set().output_mailbox_pointer_63_32((outbox >> 32) as u32);
+            entry.set().output_mailbox_pointer_31_9((outbox as u32) >> 9);
+            self.chain(outbox, TOKEN, &[], out_len - 16);
         }
-        self.memory.put(at.queue + (slot << at.log_stride), entry.as_bytes());
+        self.memory.put(at, entry.as_bytes());
     }
 
     /// Returns the command queue entry of `slot`.
     pub fn command_entry(&self, fid: u8, slot: u64) -> CmdQueueEntry {
-        let at = self.functions[&fid].command;
-        CmdQueueEntry::read(self.memory.get(at.queue + (slot << at.log_stride), CmdQueueEntry::SIZE))
+        CmdQueueEntry::read(self.memory.get(self.command_memory(fid, slot).0, CmdQueueEntry::SIZE))
     }
 
-    /// Rings the command doorbell and lets the chip work.
+    /// Rings the command doorbell.
     pub fn ring_command(&mut self, fid: u8, slots: u32) {
         self.write32(fid, CMD_DOORBELL, slots);
-        self.run_rounds(1000);
     }
 
-    /// Returns the addresses of `fid`'s command queue, input mailboxes and output mailboxes.
-    pub fn command_memory(&self, fid: u8) -> (u64, u64, u64) {
-        let at = self.functions[&fid].command;
-        (at.queue, at.input, at.output)
+    /// Returns the addresses of the entry of `slot`, its input mailboxes and its output mailboxes. Odd slots have the upper half of the
+    /// mailboxes, so that two commands can be outstanding.
+    pub fn command_memory(&self, fid: u8, slot: u64) -> (u64, u64, u64) {
+        let at = self.state(fid).command;
+        let skip = slot % 2 * MAILBOXES / 2 * MAILBOX_STRIDE;
+        (at.queue + (slot << at.log_stride), at.input + skip, at.output + skip)
     }
 
     fn chain(&mut self, base: u64, token: u8, data: &[u8], len: usize) {
         let blocks = len.div_ceil(CHUNK) as u64;
         assert!(blocks <= MAILBOXES, "a command of {len} bytes, the bed has {MAILBOXES} mailboxes");
         for block in 0..blocks {
-            let next = if block + 1 < blocks { base + (block + 1) * STRIDE } else { 0 };
+            let next = if block + 1 < blocks { base + (block + 1) * MAILBOX_STRIDE } else { 0 };
             let start = (block as usize * CHUNK).min(data.len());
             let mut mailbox = CmdMailbox::zeroed();
-            mailbox.set().mailbox_data(hwspec::layout::prefix(&data[start..])).token(token);
+            mailbox.set().mailbox_data(prefix(&data[start..])).token(token);
             mailbox.set().next_pointer_63_32((next >> 32) as u32).next_pointer_31_10((next as u32) >> 10);
             mailbox.set().block_number(block as u32);
-            self.memory.put(base + block * STRIDE, mailbox.as_bytes());
+            self.memory.put(base + block * MAILBOX_STRIDE, mailbox.as_bytes());
         }
     }
 }

@@ -10,7 +10,7 @@ use hwspec::{
         wq::WorkQueue,
     },
     cqe::{Cqe64, CqeOpcode},
-    doorbell::{BF_OFFSET, RCV_DBR, SND_DBR, UAR_SHIFT},
+    doorbell::{BF_OFFSET, RCV_DBR, SND_DBR},
     handle::Qpn,
     layout::Layout,
     wqe::{CqeMode, CtrlSeg, DataSeg, EthSeg, WQE_BB, WqeOpcode},
@@ -362,9 +362,8 @@ impl Bed {
         }
         nic.pi = nic.pi.wrapping_add(wqe.len().div_ceil(WQE_BB) as u16);
         self.memory.put(nic.record + 4 * SND_DBR as u64, &u32::from(nic.pi).to_be_bytes());
-        let uar = self.state(nic.fid).uar;
-        let register = u64::from_be_bytes(hwspec::layout::prefix(ctrl.as_bytes()));
-        self.write64(nic.fid, (uar << UAR_SHIFT) + BF_OFFSET as u32, register);
+        let value = u64::from_be_bytes(hwspec::layout::prefix(ctrl.as_bytes()));
+        self.write64(nic.fid, self.uar_register(nic.fid, BF_OFFSET), value);
     }
 
     /// Returns the next frame received by queue `q`: its CQE and its bytes. Posts the WQE again.

@@ -2,20 +2,21 @@
 
 use super::{
     Bed,
-    command::{CommandError, CommandMemory, MAILBOXES},
+    command::{CommandError, CommandMemory, MAILBOX_STRIDE, MAILBOXES},
 };
 use devmodel::{LinkLayer, identity};
 use hwspec::{
     cmd::{CmdIn, CmdOut, Opcode, adapter::*, resource::*, vport::*},
     context::vport::RoceAddr,
+    doorbell::UAR_SHIFT,
     pcie::{MSIX_CAP, MSIX_TABLE, SRIOV_CAP},
     wire::ip::gid_of_v4,
 };
 
 /// Registers of the initialization segment.
-const CMDQ_HIGH: u32 = 0x10;
-const CMDQ_LOW: u32 = 0x14;
-const INITIALIZING: u32 = 0x1fc;
+const CMDQ_HIGH: u64 = 0x10;
+const CMDQ_LOW: u64 = 0x14;
+const INITIALIZING: u64 = 0x1fc;
 /// Configuration space: command register.
 const COMMAND: usize = 0x04;
 const MEMORY_AND_MASTER: u32 = 0x6;
@@ -26,7 +27,7 @@ const VF_ENABLE_AND_MSE: u32 = 0x9;
 /// MSI-X capability: enable bit, in the dword with the capability ID.
 const MSIX_ENABLE: u32 = 1 << 31;
 /// Vectors that the bed unmasks, and the address of their messages.
-const VECTORS: u32 = 4;
+const VECTORS: u32 = 8;
 const MESSAGE_ADDRESS: u32 = 0xfee0_0000;
 /// `modify_nic_vport_field_select.roce_en`.
 const SELECT_ROCE_EN: u32 = 1 << 1;
@@ -38,13 +39,13 @@ pub const GID_LINK_LOCAL: u8 = 0;
 /// GID index of the IPv4-mapped GID.
 pub const GID_IPV4: u8 = 1;
 
-/// The bed's state for an initialized function.
+/// The bed's state for a function with a command queue.
 #[derive(Clone, Debug, Default)]
 pub struct FunctionState {
     pub(super) command: CommandMemory,
-    /// Protection domain, allocated at bring-up.
+    /// Protection domain, allocated by [`Bed::function`].
     pub pd: u32,
-    /// User access region, allocated at bring-up.
+    /// User access region, allocated by [`Bed::function`]; 0 before.
     pub uar: u32,
     /// Number of pages given to the chip.
     pub pages: u32,
@@ -56,29 +57,34 @@ pub fn gid_v4(fid: u8) -> [u8; 16] {
 }
 
 impl Bed {
-    /// Reads a dword of configuration space.
-    pub fn config_read(&mut self, fid: u8, offset: usize) -> u32 {
-        self.adapter.config_read(&mut self.memory, fid, offset, 4)
+    /// Reads `width` bytes of configuration space: 1, 2 or 4.
+    pub fn config_read(&mut self, fid: u8, offset: usize, width: usize) -> u32 {
+        self.adapter.config_read(&mut self.memory, fid, offset, width)
     }
 
-    /// Writes a dword of configuration space.
-    pub fn config_write(&mut self, fid: u8, offset: usize, value: u32) {
-        self.adapter.config_write(&mut self.runner, &mut self.memory, self.now, fid, offset, 4, value);
+    /// Writes `width` bytes of configuration space: 1, 2 or 4.
+    pub fn config_write(&mut self, fid: u8, offset: usize, width: usize, value: u32) {
+        self.adapter.config_write(&mut self.runner, &mut self.memory, self.now, fid, offset, width, value);
     }
 
     /// Reads a register of BAR0.
-    pub fn read32(&mut self, fid: u8, offset: u32) -> u32 {
-        self.adapter.bar_read32(&mut self.memory, self.now, fid, offset.into())
+    pub fn read32(&mut self, fid: u8, offset: u64) -> u32 {
+        self.adapter.bar_read32(&mut self.memory, self.now, fid, offset)
     }
 
     /// Writes a register of BAR0.
-    pub fn write32(&mut self, fid: u8, offset: u32, value: u32) {
-        self.adapter.bar_write32(&mut self.runner, &mut self.memory, self.now, fid, offset.into(), value);
+    pub fn write32(&mut self, fid: u8, offset: u64, value: u32) {
+        self.adapter.bar_write32(&mut self.runner, &mut self.memory, self.now, fid, offset, value);
     }
 
     /// Writes 8 bytes of BAR0.
-    pub fn write64(&mut self, fid: u8, offset: u32, value: u64) {
-        self.adapter.bar_write64(&mut self.runner, &mut self.memory, self.now, fid, offset.into(), value);
+    pub fn write64(&mut self, fid: u8, offset: u64, value: u64) {
+        self.adapter.bar_write64(&mut self.runner, &mut self.memory, self.now, fid, offset, value);
+    }
+
+    /// Returns the offset in BAR0 of `register` in the function's UAR.
+    pub fn uar_register(&self, fid: u8, register: usize) -> u64 {
+        u64::from(self.state(fid).uar << UAR_SHIFT) + register as u64
     }
 
     /// Function level reset.
@@ -95,54 +101,76 @@ impl Bed {
 
     /// Enables `n` VFs (0 disables them) through the SR-IOV capability of the PF.
     pub fn set_vfs(&mut self, n: u16) {
-        self.config_write(0, SRIOV_CONTROL, 0);
+        self.config_write(0, SRIOV_CONTROL, 2, 0);
         self.forget(|fid| fid != 0);
         if n > 0 {
-            self.config_write(0, SRIOV_NUM_VFS, n.into());
-            self.config_write(0, SRIOV_CONTROL, VF_ENABLE_AND_MSE);
+            self.config_write(0, SRIOV_NUM_VFS, 2, n.into());
+            self.config_write(0, SRIOV_CONTROL, 2, VF_ENABLE_AND_MSE);
         }
     }
 
-    /// Returns the bed's state for an initialized function.
+    /// Returns the bed's state for a function with a command queue.
     pub fn state(&self, fid: u8) -> &FunctionState {
         self.functions.get(&fid).unwrap_or_else(|| panic!("function {fid} is up"))
     }
 
-    /// Brings function `fid` up if necessary: VF enable, command queue, pages, INIT_HCA, RoCE addresses, a PD and a UAR. Returns `fid`.
+    /// Brings function `fid` up if necessary: VF enable, [`bring_up`](Self::bring_up), RoCE addresses, a PD and a UAR. Returns `fid`.
     pub fn function(&mut self, fid: u8) -> u8 {
-        if self.functions.contains_key(&fid) {
-            return fid;
-        }
         if fid > 0 && !self.adapter.region().is_present(fid) {
             let all = self.adapter.region().functions() - 1;
             self.function(0);
-            let pf = self.functions[&0].clone();
             self.set_vfs(all.into());
-            self.functions.insert(0, pf);
         }
-        self.bring_up(fid).unwrap_or_else(|e| panic!("bring-up of function {fid}: {e:?}"));
+        if !self.functions.contains_key(&fid) {
+            self.bring_up(fid);
+        }
+        if self.state(fid).uar == 0 {
+            self.equip(fid).unwrap_or_else(|e| panic!("RoCE, PD and UAR of function {fid}: {e:?}"));
+        }
         fid
     }
 
-    fn bring_up(&mut self, fid: u8) -> Result<(), CommandError> {
-        self.config_write(fid, COMMAND, MEMORY_AND_MASTER);
-        self.config_write(fid, MSIX_CAP, MSIX_ENABLE);
+    /// Enables memory space, bus mastering and MSI-X, and sets up a command queue.
+    pub fn enable_pci(&mut self, fid: u8) {
+        self.config_write(fid, COMMAND, 2, MEMORY_AND_MASTER);
+        self.config_write(fid, MSIX_CAP, 4, MSIX_ENABLE);
         for vector in 0..VECTORS {
             // Address, data, unmasked; the table is little-endian.
-            let entry = MSIX_TABLE as u32 + 16 * vector;
-            for (i, word) in [MESSAGE_ADDRESS, 0, vector, 0].into_iter().enumerate() {
-                self.write32(fid, entry + 4 * i as u32, word.swap_bytes());
+            let entry = MSIX_TABLE as u64 + 16 * u64::from(vector);
+            for (at, word) in (entry..).step_by(4).zip([MESSAGE_ADDRESS, 0, vector, 0]) {
+                self.write32(fid, at, word.swap_bytes());
             }
         }
-        assert_eq!(self.read32(fid, INITIALIZING) >> 31, 0, "the firmware has started");
-        self.set_command_queue(fid);
+        let geometry = self.read32(fid, CMDQ_LOW);
+        let (log_size, log_stride) = ((geometry >> 4) as u8 & 0xf, geometry as u8 & 0xf);
+        let command = CommandMemory {
+            queue: self.memory.alloc(fid, 1 << (log_size + log_stride)),
+            log_stride,
+            input: self.memory.alloc(fid, (MAILBOXES * MAILBOX_STRIDE) as usize),
+            output: self.memory.alloc(fid, (MAILBOXES * MAILBOX_STRIDE) as usize),
+        };
+        self.write32(fid, CMDQ_HIGH, (command.queue >> 32) as u32);
+        self.write32(fid, CMDQ_LOW, command.queue as u32);
+        self.forget(|f| f == fid);
+        self.functions.insert(fid, FunctionState { command, ..FunctionState::default() });
+    }
 
+    /// Initializes function `fid`, which is present, up to INIT_HCA.
+    pub fn bring_up(&mut self, fid: u8) {
+        self.enable_pci(fid);
+        assert_eq!(self.read32(fid, INITIALIZING) >> 31, 0, "the firmware has started");
+        self.initialize(fid).unwrap_or_else(|e| panic!("bring-up of function {fid}: {e:?}"));
+    }
+
+    fn initialize(&mut self, fid: u8) -> Result<(), CommandError> {
         self.command::<_, EnableHcaOut>(fid, Opcode::EnableHca, &EnableHcaIn::zeroed())?;
         self.command::<_, CmdOut>(fid, Opcode::SetIssi, &SetIssiIn::with(|s| s.current_issi(1)))?;
-        self.give_pages(fid, 1)?;
-        self.give_pages(fid, 2)?;
-        self.command::<_, CmdOut>(fid, Opcode::InitHca, &InitHcaIn::zeroed())?;
+        self.supply(fid, 1)?;
+        self.supply(fid, 2)?;
+        self.command::<_, CmdOut>(fid, Opcode::InitHca, &InitHcaIn::zeroed()).map(drop)
+    }
 
+    fn equip(&mut self, fid: u8) -> Result<(), CommandError> {
         if self.adapter.config().link_layer == LinkLayer::Ethernet {
             self.set_roce(fid)?;
         }
@@ -177,23 +205,8 @@ impl Bed {
         self.set_gid(fid, GID_IPV4, gid_v4(fid))
     }
 
-    /// Sets up a command queue for the function, possibly again.
-    pub fn set_command_queue(&mut self, fid: u8) {
-        let geometry = self.read32(fid, CMDQ_LOW);
-        let (log_size, log_stride) = ((geometry >> 4) as u8 & 0xf, geometry as u8 & 0xf);
-        let command = CommandMemory {
-            queue: self.memory.alloc(fid, 1 << (log_size + log_stride)),
-            log_stride,
-            input: self.memory.alloc(fid, (MAILBOXES * 1024) as usize),
-            output: self.memory.alloc(fid, (MAILBOXES * 1024) as usize),
-        };
-        self.write32(fid, CMDQ_HIGH, (command.queue >> 32) as u32);
-        self.write32(fid, CMDQ_LOW, command.queue as u32);
-        self.functions.insert(fid, FunctionState { command, ..FunctionState::default() });
-    }
-
     /// Executes QUERY_PAGES for `stage` (1 boot, 2 init) and gives the pages with MANAGE_PAGES.
-    fn give_pages(&mut self, fid: u8, stage: u16) -> Result<(), CommandError> {
+    pub fn supply(&mut self, fid: u8, stage: u16) -> Result<(), CommandError> {
         let query = QueryPagesIn::with(|s| s.op_mod(stage));
         let out: QueryPagesOut = self.command(fid, Opcode::QueryPages, &query)?;
         let mut missing = out.num_pages();

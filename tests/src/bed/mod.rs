@@ -19,7 +19,7 @@ mod resize;
 mod snapshot;
 mod wire;
 
-pub use command::{CommandError, Cqe};
+pub use command::{CommandError, Cqe, MAILBOX_STRIDE, Reply};
 pub use datagram::{Av, Umr};
 pub use ethernet::{
     COUNT, DROP, ERROR, FORWARD, Nic, READY, RESET, RxQueue, Send, TO_TABLE, TO_TIR, USER_INDEX,
@@ -173,7 +173,8 @@ impl Bed {
     pub fn kill(&mut self, party: Party) {
         self.memory.stopped.remove(&party.0);
         self.memory.dead.insert(party.0);
-        self.adapter.region().free_locks_of(&mut self.memory, party);
+        let freed = self.adapter.region().free_locks_of(&mut self.memory, party);
+        assert!(freed.is_some(), "another stopped party holds a lock");
     }
 
     /// Returns the next time at which the chip or the wire has work, in picoseconds.

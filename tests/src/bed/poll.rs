@@ -3,7 +3,7 @@
 use super::{Bed, Cq, Eq, Qp, objects::ENTRY};
 use hwspec::{
     cqe::{Cqe64, CqeOpcode, CqeSyndrome},
-    doorbell::{CQ_DOORBELL, CqArm, EQ_ARM, EqDoorbell, UAR_SHIFT},
+    doorbell::{CQ_DOORBELL, CqArm, EQ_ARM, EqDoorbell},
     eqe::{Eqe, EventType, QpEvent},
     handle::{Cqn, Eqn},
     layout::Layout,
@@ -114,8 +114,8 @@ impl Bed {
         let mut arm = CqArm::zeroed();
         arm.set().cmd_sn(ring.arm_sn & 3).solicited(solicited).ci(ring.ci & 0xff_ffff).cqn(Cqn(cq.cqn));
         self.memory.put(ring.record + 4, &arm.as_bytes()[..4]);
-        let uar = self.state(cq.fid).uar;
-        self.write64(cq.fid, (uar << UAR_SHIFT) + CQ_DOORBELL as u32, u64::from_be_bytes(*arm.as_bytes()));
+        let register = self.uar_register(cq.fid, CQ_DOORBELL);
+        self.write64(cq.fid, register, u64::from_be_bytes(*arm.as_bytes()));
         self.run();
     }
 
@@ -157,7 +157,6 @@ impl Bed {
     pub fn arm_eq(&mut self, eq: Eq) {
         let ring = self.queues.eqs[&eq];
         let arm = EqDoorbell::with(|s| s.eqn(Eqn(eq.eqn.into())).ci(ring.ci & 0xff_ffff));
-        let uar = self.state(eq.fid).uar;
-        self.write32(eq.fid, (uar << UAR_SHIFT) + EQ_ARM as u32, u32::from_be_bytes(*arm.as_bytes()));
+        self.write32(eq.fid, self.uar_register(eq.fid, EQ_ARM), u32::from_be_bytes(*arm.as_bytes()));
     }
 }

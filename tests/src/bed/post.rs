@@ -1,11 +1,7 @@
 //! Work requests: WQEs in the rings, doorbell records, doorbells.
 
 use super::{Av, Bed, Mr, Qp, Srq, Wc, objects::SrqRing};
-use hwspec::{
-    doorbell::{BF_OFFSET, UAR_SHIFT},
-    layout::prefix,
-    wqe::*,
-};
+use hwspec::{doorbell::BF_OFFSET, layout::prefix, wqe::*};
 
 /// One scatter or gather entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -306,8 +302,7 @@ impl Bed {
         let value = u64::from_be_bytes(prefix(ctrl));
         // The last block may be in the middle of a WQE; the chip uses the record and only needs the QP number.
         let value = value & !0xffff_ff00 | u64::from(qp.qpn) << 8;
-        let uar = self.state(qp.fid).uar;
-        self.write64(qp.fid, (uar << UAR_SHIFT) + BF_OFFSET as u32, value);
+        self.write64(qp.fid, self.uar_register(qp.fid, BF_OFFSET), value);
     }
 
     /// Posts one send work request and runs the chip. Returns the index of its first block.
