@@ -191,8 +191,8 @@ fuzz-verbs:
 
 # The property tests from a random seed, CASES each; `make test` runs a few hundred cases each from a fixed seed.
 properties:
-	PROPTEST_CASES=$(CASES) timeout 3600 $(CARGO) test --profile quick --locked -p ironverbs-cm -p ironverbs-hwspec -p ironverbs-devmodel \
-		--test protocol --test formats --test interface
+	PROPTEST_CASES=$(CASES) timeout 3600 $(CARGO) test --profile quick --locked -p ironverbs-cm -p ironverbs-hwspec --test protocol --test formats
+	PROPTEST_CASES=$(CASES) timeout 3600 $(CARGO) test --profile quick --locked -p ironverbs-tests --test model commands::properties
 
 # The tests of hwspec and region that Miri can run; needs a nightly Rust with Miri.
 miri:

@@ -1,5 +1,6 @@
 //! The model in logical time: time advances only when a test lets it, so no test depends on chance or on the machine's load.
 
+mod commands;
 mod conformance;
 mod driver_on_model;
 mod ethernet;

@@ -1,4 +1,3 @@
-//! The model from outside: through a driver's commands, and through a client of its sockets.
+//! The model from outside: through a client of its sockets.
 
-mod commands;
 mod serve;

@@ -1,19 +1,11 @@
 //! User memory objects: page lists of their own, and queues in them.
 
-use super::{
-    bed::{Bed, Change, Reply, with_list},
-    objects::{Base, name},
-};
-use devmodel::cmd::Syndrome;
-use hwspec::{
-    cmd::{Opcode, Status, cq::*, qp::*, uctx::*, umem::*},
-    context::{ServiceType, cq::CqContext, qp::QpContext},
-    layout::Layout,
-};
+use super::*;
+use hwspec::{cmd::umem::*, context::ServiceType};
 
 fn umem_reply(bed: &mut Bed, uid: u16, list: &[u64], change: Change<'_, UserMemory>) -> Reply {
     let umem = UserMemory::with(|umem| change(umem.num_of_mtt(list.len() as u64)));
-    bed.run(0, Opcode::CreateUmem, uid, &with_list(&CreateUmemIn::with(|s| s.umem(umem)), list), 16)
+    bed.reply_to(0, Opcode::CreateUmem, uid, &with_list(&CreateUmemIn::with(|s| s.umem(umem)), list), 16)
 }
 
 fn umem(bed: &mut Bed, uid: u16, list: &[u64], offset: u32) -> u32 {
@@ -28,7 +20,7 @@ fn cq_over(bed: &mut Bed, uid: u16, base: &Base, ring: (u32, u64), dbr: (u32, u6
     context.set().dbr_umem_valid(true).dbr_umem_id(dbr.0).dbr_addr(dbr.1);
     let mut input = CreateCqIn::zeroed();
     input.set().cq_context(context).cq_umem_valid(true).cq_umem_id(ring.0).cq_umem_offset(ring.1);
-    bed.run(0, Opcode::CreateCq, uid, input.as_bytes(), 16)
+    bed.reply_to(0, Opcode::CreateCq, uid, input.as_bytes(), 16)
 }
 
 /// Creates a QP with queues of `1 << log` entries at byte `at` of one object, with its doorbell record at byte `dbr` of another.
@@ -39,11 +31,11 @@ fn qp_over(bed: &mut Bed, base: &Base, cqn: u32, log: u8, ring: (u32, u64), dbr:
     context.set().dbr_umem_valid(true).dbr_umem_id(dbr.0).dbr_addr(dbr.1);
     let mut input = CreateQpIn::with(|s| s.qpc(context));
     input.set().wq_umem_valid(true).wq_umem_id(ring.0).wq_umem_offset(ring.1);
-    bed.run(0, Opcode::CreateQp, 0, input.as_bytes(), 16).made()
+    bed.reply_to(0, Opcode::CreateQp, 0, input.as_bytes(), 16).made()
 }
 
 fn ready() -> (Bed, Base) {
-    let mut bed = Bed::up();
+    let mut bed = up();
     let base = bed.base(0);
     (bed, base)
 }
@@ -54,11 +46,11 @@ fn a_cq_lies_where_the_object_says() {
     let pages = [0x30_0000, 0x50_0000, 0x10_0000];
     let object = umem(&mut bed, 0, &pages, 0x40);
     let cqn = cq_over(&mut bed, 0, &base, (object, 0x1000 - 0x40), (object, 0x2000)).made();
-    let queried = bed.query::<QueryCqOut>(0, Opcode::QueryCq, cqn).cq_context();
+    let queried = bed.object::<QueryCqOut>(0, Opcode::QueryCq, cqn).cq_context();
     assert_eq!(queried.dbr_addr(), pages[2] + 0x40, "the record is in the third page, behind the offset");
     assert_eq!((queried.page_offset(), queried.log_page_size()), (0, 0), "the ring fills the second page");
-    assert_eq!(name(&mut bed, 0, Opcode::DestroyCq, 0, cqn).status(), Status::Ok);
-    assert_eq!(name(&mut bed, 0, Opcode::DestroyUmem, 0, object).status(), Status::Ok);
+    assert_eq!(bed.name(0, Opcode::DestroyCq, 0, cqn).status(), Status::Ok);
+    assert_eq!(bed.name(0, Opcode::DestroyUmem, 0, object).status(), Status::Ok);
 }
 
 #[test]
@@ -66,7 +58,7 @@ fn a_qp_lists_the_pages_of_its_object() {
     let (mut bed, base) = ready();
     let pages = [0x30_0000, 0x50_0000, 0x10_0000];
     let (object, records) = (umem(&mut bed, 0, &pages, 0), umem(&mut bed, 0, &[0x60_0000], 0x18));
-    let cqn = bed.cq(0, 0, &base);
+    let cqn = bed.cq_by(0, 0, &base);
     // 64 receive WQEs of 64 bytes and 64 send basic blocks: two pages.
     let qpn = qp_over(&mut bed, &base, cqn, 6, (object, 0x1000), (records, 0));
     let query = QueryQpIn::with(|s| s.qpn(qpn));
@@ -91,13 +83,13 @@ fn an_object_that_something_lies_in_cannot_be_destroyed() {
     let users = [(Opcode::DestroyQp, qpn), (Opcode::DestroyCq, cqs[0]), (Opcode::DestroyCq, cqs[1])];
     for (op, number) in users {
         for object in [ring, records] {
-            let refused = name(&mut bed, 0, Opcode::DestroyUmem, 0, object);
+            let refused = bed.name(0, Opcode::DestroyUmem, 0, object);
             assert_eq!((refused.status(), refused.syndrome()), (Status::BadResState, Syndrome::InUse.code()));
         }
-        assert_eq!(name(&mut bed, 0, op, 0, number).status(), Status::Ok);
+        assert_eq!(bed.name(0, op, 0, number).status(), Status::Ok);
     }
     for object in [ring, records] {
-        assert_eq!(name(&mut bed, 0, Opcode::DestroyUmem, 0, object).status(), Status::Ok);
+        assert_eq!(bed.name(0, Opcode::DestroyUmem, 0, object).status(), Status::Ok);
     }
 }
 
@@ -105,15 +97,15 @@ fn an_object_that_something_lies_in_cannot_be_destroyed() {
 fn a_move_of_a_qp_to_reset_does_not_let_go_of_its_objects() {
     let (mut bed, base) = ready();
     let object = umem(&mut bed, 0, &[0x30_0000, 0x50_0000], 0);
-    let cqn = bed.cq(0, 0, &base);
+    let cqn = bed.cq_by(0, 0, &base);
     let qpn = qp_over(&mut bed, &base, cqn, 4, (object, 0), (object, 0x1000));
     for op in [Opcode::Qp2Err, Opcode::Qp2Rst] {
-        assert_eq!(name(&mut bed, 0, op, 0, qpn).status(), Status::Ok);
-        let refused = name(&mut bed, 0, Opcode::DestroyUmem, 0, object);
+        assert_eq!(bed.name(0, op, 0, qpn).status(), Status::Ok);
+        let refused = bed.name(0, Opcode::DestroyUmem, 0, object);
         assert_eq!(refused.syndrome(), Syndrome::InUse.code());
     }
-    assert_eq!(name(&mut bed, 0, Opcode::DestroyQp, 0, qpn).status(), Status::Ok);
-    assert_eq!(name(&mut bed, 0, Opcode::DestroyUmem, 0, object).status(), Status::Ok);
+    assert_eq!(bed.name(0, Opcode::DestroyQp, 0, qpn).status(), Status::Ok);
+    assert_eq!(bed.name(0, Opcode::DestroyUmem, 0, object).status(), Status::Ok);
 }
 
 #[test]
@@ -166,10 +158,10 @@ fn an_object_is_its_user_contexts_own_and_ends_with_it() {
             let reply = cq_over(&mut bed, uid, &base, (object, 0), (object, 0x1000));
             assert_eq!(reply.syndrome(), Syndrome::NoSuchUmem.code());
         }
-        assert_eq!(name(&mut bed, 0, Opcode::DestroyUmem, other, object).status(), Status::BadResource);
+        assert_eq!(bed.name(0, Opcode::DestroyUmem, other, object).status(), Status::BadResource);
         for uid in [uid, other] {
             bed.ok(0, Opcode::DestroyUctx, &DestroyUctxIn::with(|s| s.uid(uid)), 16);
         }
-        assert_eq!(name(&mut bed, 0, Opcode::DestroyUmem, 0, object).status(), Status::BadResource);
+        assert_eq!(bed.name(0, Opcode::DestroyUmem, 0, object).status(), Status::BadResource);
     }
 }

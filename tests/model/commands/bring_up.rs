@@ -1,16 +1,15 @@
 //! Initialization in the order of the interface, and refusals of other orders.
 
-use super::bed::{Bed, with_list};
-use devmodel::cmd::Syndrome;
+use super::*;
 use hwspec::{
-    cmd::{CmdIn, Opcode, Status, adapter::*, adapter_id::*, vport::*},
+    cmd::{adapter::*, adapter_id::*, vport::*},
     context::{
         CapType,
         caps::{AtomicCaps, HcaCap, RoceCap},
         vport::RoceAddr,
     },
-    layout::Layout,
 };
+use ironverbs_tests::bed::S;
 
 fn caps(bed: &mut Bed, kind: CapType, current: bool) -> Vec<u8> {
     let input = QueryHcaCapIn::with(|s| s.op_mod(u16::from(kind.raw()) << 1 | u16::from(current)));
@@ -21,39 +20,40 @@ fn set_caps(bed: &mut Bed, kind: CapType, page: &[u8]) -> Status {
     let mut bytes = SetHcaCapIn::zeroed().as_bytes().to_vec();
     bytes[6..8].copy_from_slice(&(u16::from(kind.raw()) << 1).to_be_bytes());
     bytes[16..].copy_from_slice(page);
-    bed.run(0, Opcode::SetHcaCap, 0, &bytes, 16).status()
+    bed.reply_to(0, Opcode::SetHcaCap, 0, &bytes, 16).status()
 }
 
 #[test]
 fn the_initialization_segment_says_what_a_driver_needs() {
-    let mut bed = Bed::power_on();
+    let mut bed = Bed::cx5();
     bed.enable_pci(0);
     assert_eq!(bed.read32(0, 0x04) >> 16, 5, "command interface revision");
     assert_eq!(bed.read32(0, 0x1fc) >> 31, 0, "not initializing");
     assert_eq!(bed.read32(0, 0x14) & 0xfff, 5 << 4 | 6, "32 slots of 64 bytes, and bits 10:8 zero");
     let before = bed.read32(0, 0x1010);
-    bed.now += 2_000_000_000_000;
+    bed.advance(2 * S);
     let after = bed.read32(0, 0x1010);
     assert!(after > before && after >> 24 == 0, "the health counter advances");
 }
 
 #[test]
 fn a_stock_bring_up_succeeds_and_can_be_undone() {
-    let mut bed = Bed::power_on();
+    let mut bed = Bed::cx5();
     bed.enable_pci(0);
     bed.ok(0, Opcode::EnableHca, &EnableHcaIn::zeroed(), 12);
     let issi = QueryIssiOut::read(&bed.ok(0, Opcode::QueryIssi, &CmdIn::zeroed(), QueryIssiOut::SIZE));
     assert_eq!(issi.supported_issi_dw0() & 0b10, 0b10);
     bed.ok(0, Opcode::SetIssi, &SetIssiIn::with(|s| s.current_issi(1)), 16);
-    let boot = bed.supply(0, 1);
+    bed.supply(0, 1).unwrap();
     let register = {
         let input = AccessRegisterIn::with(|s| s.op_mod(0).register_id(0x7004));
         [input.as_bytes().as_slice(), &[0; 16]].concat()
     };
-    assert_eq!(bed.run(0, Opcode::AccessReg, 0, &register, 32).status(), Status::Ok);
+    assert_eq!(bed.reply_to(0, Opcode::AccessReg, 0, &register, 32).status(), Status::Ok);
     let page = caps(&mut bed, CapType::General, true);
     assert_eq!(set_caps(&mut bed, CapType::General, &page), Status::Ok);
-    let init = bed.supply(0, 2);
+    bed.supply(0, 2).unwrap();
+    let given = bed.state(0).pages;
     bed.ok(0, Opcode::InitHca, &InitHcaIn::zeroed(), 16);
     let adapter = QueryAdapterOut::read(&bed.ok(0, Opcode::QueryAdapter, &CmdIn::zeroed(), 0x110));
     assert_eq!(adapter.query_adapter_struct().vsd_vendor_id(), 0x15b3);
@@ -61,18 +61,18 @@ fn a_stock_bring_up_succeeds_and_can_be_undone() {
     bed.ok(0, Opcode::TeardownHca, &TeardownHcaIn::zeroed(), 16);
     let take = ManagePagesIn::with(|s| s.op_mod(2).input_num_entries(1000));
     let out = bed.ok(0, Opcode::ManagePages, &take, 16 + 8 * 1000);
-    assert_eq!(ManagePagesOut::read(&out).output_num_entries(), boot + init, "every page comes back");
-    let mut pages: Vec<&[u8]> = out[16..][..8 * (boot + init) as usize].chunks(8).collect();
+    assert_eq!(ManagePagesOut::read(&out).output_num_entries(), given, "every page comes back");
+    let mut pages: Vec<&[u8]> = out[16..][..8 * given as usize].chunks(8).collect();
     pages.sort_unstable();
     pages.dedup();
-    assert_eq!(pages.len() as u32, boot + init, "and each of them once");
+    assert_eq!(pages.len() as u32, given, "and each of them once");
     bed.ok(0, Opcode::DisableHca, &DisableHcaIn::zeroed(), 12);
     bed.bring_up(0);
 }
 
 #[test]
 fn commands_before_their_turn_are_refused_and_change_nothing() {
-    let mut bed = Bed::power_on();
+    let mut bed = Bed::cx5();
     bed.enable_pci(0);
     assert_eq!(bed.status(0, Opcode::QueryIssi, &CmdIn::zeroed(), 0x70), Status::BadSysState);
     assert_eq!(bed.status(0, Opcode::Nop, &CmdIn::zeroed(), 16), Status::Ok);
@@ -80,13 +80,13 @@ fn commands_before_their_turn_are_refused_and_change_nothing() {
     assert_eq!(bed.status(0, Opcode::EnableHca, &EnableHcaIn::zeroed(), 12), Status::BadSysState);
     assert_eq!(bed.status(0, Opcode::AllocPd, &CmdIn::zeroed(), 16), Status::BadSysState);
     // INIT_HCA without the pages.
-    let reply = bed.run(0, Opcode::InitHca, 0, InitHcaIn::zeroed().as_bytes(), 16);
+    let reply = bed.reply_to(0, Opcode::InitHca, 0, InitHcaIn::zeroed().as_bytes(), 16);
     assert_eq!((reply.status(), reply.syndrome()), (Status::Lim, Syndrome::PagesMissing.code()));
-    bed.supply(0, 1);
+    bed.supply(0, 1).unwrap();
     assert_eq!(bed.status(0, Opcode::InitHca, &InitHcaIn::zeroed(), 16), Status::Lim);
-    bed.supply(0, 2);
+    bed.supply(0, 2).unwrap();
     // As sent by older drivers: without the owner's identity.
-    let reply = bed.run(0, Opcode::InitHca, 0, &InitHcaIn::zeroed().as_bytes()[..16], 16);
+    let reply = bed.reply_to(0, Opcode::InitHca, 0, &InitHcaIn::zeroed().as_bytes()[..16], 16);
     assert_eq!(reply.status(), Status::Ok);
     assert_eq!(bed.status(0, Opcode::InitHca, &InitHcaIn::zeroed(), 16), Status::BadSysState);
     assert_eq!(bed.status(0, Opcode::DisableHca, &DisableHcaIn::zeroed(), 12), Status::BadSysState);
@@ -94,14 +94,14 @@ fn commands_before_their_turn_are_refused_and_change_nothing() {
 
 #[test]
 fn pages_must_be_aligned_and_the_running_device_keeps_what_it_needs() {
-    let mut bed = Bed::up();
+    let mut bed = up();
     let give = ManagePagesIn::with(|s| s.op_mod(1).input_num_entries(2));
     let odd = with_list(&give, &[0x20_0000, 0x20_1004]);
-    assert_eq!(bed.run(0, Opcode::ManagePages, 0, &odd, 16).status(), Status::BadParam);
+    assert_eq!(bed.reply_to(0, Opcode::ManagePages, 0, &odd, 16).status(), Status::BadParam);
     let short = with_list(&give, &[0x20_0000]);
-    assert_eq!(bed.run(0, Opcode::ManagePages, 0, &short, 16).status(), Status::BadInputLen);
+    assert_eq!(bed.reply_to(0, Opcode::ManagePages, 0, &short, 16).status(), Status::BadInputLen);
     let good = with_list(&give, &[0x20_0000, 0x20_1000]);
-    assert_eq!(bed.run(0, Opcode::ManagePages, 0, &good, 16).status(), Status::Ok);
+    assert_eq!(bed.reply_to(0, Opcode::ManagePages, 0, &good, 16).status(), Status::Ok);
     let take = ManagePagesIn::with(|s| s.op_mod(2).input_num_entries(50));
     let out = bed.ok(0, Opcode::ManagePages, &take, 16 + 400);
     assert_eq!(ManagePagesOut::read(&out).output_num_entries(), 2);
@@ -110,7 +110,7 @@ fn pages_must_be_aligned_and_the_running_device_keeps_what_it_needs() {
 
 #[test]
 fn capabilities_follow_the_tables_and_what_is_not_there_reads_zero() {
-    let mut bed = Bed::up();
+    let mut bed = up();
     let max = HcaCap::read(&caps(&mut bed, CapType::General, false));
     assert_eq!((max.log_max_qp(), max.log_max_cq(), max.log_max_mkey()), (8, 8, 8));
     assert!(max.xrc() && max.rc() && max.roce() && max.atomic());
@@ -126,7 +126,7 @@ fn capabilities_follow_the_tables_and_what_is_not_there_reads_zero() {
 
 #[test]
 fn capabilities_are_chosen_before_init_and_within_the_maximum() {
-    let mut bed = Bed::power_on();
+    let mut bed = Bed::cx5();
     bed.enable_pci(0);
     bed.ok(0, Opcode::EnableHca, &EnableHcaIn::zeroed(), 12);
     let mut page = caps(&mut bed, CapType::General, true);
@@ -156,7 +156,7 @@ fn capabilities_are_chosen_before_init_and_within_the_maximum() {
     zeros[..AtomicCaps::SIZE].copy_from_slice(alone.as_bytes());
     assert_eq!(set_caps(&mut bed, CapType::Atomic, &zeros), Status::Ok);
     for stage in [1, 2] {
-        bed.supply(0, stage);
+        bed.supply(0, stage).unwrap();
     }
     bed.ok(0, Opcode::InitHca, &InitHcaIn::zeroed(), 16);
     assert_eq!(set_caps(&mut bed, CapType::Atomic, &page), Status::BadSysState);
@@ -164,7 +164,7 @@ fn capabilities_are_chosen_before_init_and_within_the_maximum() {
 
 #[test]
 fn the_vport_has_the_functions_addresses_and_keeps_roce_addresses() {
-    let mut bed = Bed::ready();
+    let mut bed = with_vfs();
     for fid in 0..3u8 {
         let out = bed.ok(fid, Opcode::QueryNicVportContext, &QueryNicVportContextIn::zeroed(), 0x110);
         let context = QueryNicVportContextOut::read(&out).nic_vport_context();
@@ -194,7 +194,7 @@ fn the_vport_has_the_functions_addresses_and_keeps_roce_addresses() {
 
 #[test]
 fn infiniband_commands_are_refused_on_an_ethernet_link() {
-    let mut bed = Bed::up();
+    let mut bed = up();
     assert_eq!(
         bed.status(0, Opcode::QueryHcaVportContext, &QueryHcaVportContextIn::zeroed(), 0x210),
         Status::BadOp
@@ -204,14 +204,14 @@ fn infiniband_commands_are_refused_on_an_ethernet_link() {
 
 #[test]
 fn registers_read_at_load_are_there() {
-    let mut bed = Bed::up();
+    let mut bed = up();
     for (id, size) in [(0x5003u16, 0x10), (0x5004, 0x40), (0x5006, 0x10), (0x500f, 0x10), (0x6001, 0x40)] {
         let mut bytes = AccessRegisterIn::with(|s| s.op_mod(1).register_id(id)).as_bytes().to_vec();
         bytes.resize(16 + size, 0);
         if id >> 8 == 0x50 {
             bytes[17] = 1; // local_port
         }
-        let reply = bed.run(0, Opcode::AccessReg, 0, &bytes, 16 + size);
+        let reply = bed.reply_to(0, Opcode::AccessReg, 0, &bytes, 16 + size);
         assert_eq!(reply.status(), Status::Ok, "{id:#x}");
         assert!(reply.output[20..].iter().any(|b| *b != 0) || id == 0x5006, "{id:#x} says something");
     }
@@ -222,12 +222,13 @@ fn registers_read_at_load_are_there() {
 /// The registers behind `devlink dev info` of a PF: MCAM, MCQS, MCQI.
 #[test]
 fn the_pf_tells_which_firmware_runs() {
-    let mut bed = Bed::up();
-    bed.enable_vfs(1);
+    let mut bed = up();
+    bed.set_vfs(1);
     bed.bring_up(1);
     let mut read = |fid: u8, op_mod: u16, id: u16, register: &[u8], size: usize| {
         let input = AccessRegisterIn::with(|s| s.op_mod(op_mod).register_id(id));
-        let reply = bed.run(fid, Opcode::AccessReg, 0, &[input.as_bytes(), register].concat(), 16 + size);
+        let reply =
+            bed.reply_to(fid, Opcode::AccessReg, 0, &[input.as_bytes(), register].concat(), 16 + size);
         (reply.status(), reply.output[16..].to_vec())
     };
     let ok = |(status, register): (Status, Vec<u8>)| {

@@ -1,11 +1,11 @@
 //! Configuration space and BAR0 as a bus sees them.
 
-use super::bed::Bed;
+use super::*;
 use hwspec::pcie::{EXPRESS_CAP, MSIX_CAP, MSIX_TABLE, SRIOV_CAP, VENDOR_CAP};
 
 #[test]
 fn the_header_names_the_device_and_its_read_only_bits_stay() {
-    let mut bed = Bed::power_on();
+    let mut bed = Bed::cx5();
     assert_eq!(bed.config_read(0, 0, 4), 0x1017_15b3);
     assert_eq!(bed.config_read(0, 8, 4) >> 8, 0x02_0000);
     let before: Vec<u32> = (0..1024).map(|i| bed.config_read(0, 4 * i, 4)).collect();
@@ -30,7 +30,7 @@ fn the_header_names_the_device_and_its_read_only_bits_stay() {
 
 #[test]
 fn the_vendors_gateway_is_taken_by_one_and_leads_nowhere() {
-    let mut bed = Bed::power_on();
+    let mut bed = Bed::cx5();
     let mut ticket = || bed.config_read(0, VENDOR_CAP + 8, 4);
     let (first, second) = (ticket(), ticket());
     assert_ne!(first, second);
@@ -46,7 +46,7 @@ fn the_vendors_gateway_is_taken_by_one_and_leads_nowhere() {
 
 #[test]
 fn bar0_sizes_as_32_mib_64_bit_prefetchable() {
-    let mut bed = Bed::power_on();
+    let mut bed = Bed::cx5();
     bed.config_write(0, 0x10, 4, u32::MAX);
     bed.config_write(0, 0x14, 4, u32::MAX);
     let size = u64::from(bed.config_read(0, 0x14, 4)) << 32 | u64::from(bed.config_read(0, 0x10, 4));
@@ -62,27 +62,29 @@ fn bar0_sizes_as_32_mib_64_bit_prefetchable() {
 
 #[test]
 fn bar0_answers_only_with_memory_space_enabled_and_acts_only_with_bus_mastering() {
-    let mut bed = Bed::power_on();
+    let mut bed = Bed::cx5();
     assert_eq!(bed.read32(0, 4), u32::MAX);
     bed.config_write(0, 4, 2, 0b010);
     assert_eq!(bed.read32(0, 4) >> 16, 5);
-    bed.write32(0, 0x14, 0x1000);
-    bed.host.transfers.clear();
+    let queue = bed.memory.alloc(0, PAGE);
+    bed.write32(0, 0x10, (queue >> 32) as u32);
+    bed.write32(0, 0x14, queue as u32);
+    bed.memory.transfers.clear();
     bed.write32(0, 0x18, 1);
-    assert!(bed.host.transfers.is_empty(), "no DMA without bus mastering");
+    assert!(bed.memory.transfers.is_empty(), "no DMA without bus mastering");
     bed.config_write(0, 4, 2, 0b110);
     bed.write32(0, 0x18, 1);
-    assert!(!bed.host.transfers.is_empty());
+    assert!(!bed.memory.transfers.is_empty());
     bed.config_write(0, 4, 2, 0b100);
     assert_eq!(bed.read32(0, 4), u32::MAX);
-    bed.host.transfers.clear();
+    bed.memory.transfers.clear();
     bed.write32(0, 0x18, 1);
-    assert!(bed.host.transfers.is_empty());
+    assert!(bed.memory.transfers.is_empty());
 }
 
 #[test]
 fn capabilities_are_linked_from_the_header() {
-    let mut bed = Bed::power_on();
+    let mut bed = Bed::cx5();
     let mut at = bed.config_read(0, 0x34, 1) as usize;
     let mut ids = Vec::new();
     while at != 0 {
@@ -104,7 +106,7 @@ fn capabilities_are_linked_from_the_header() {
 
 #[test]
 fn the_msix_table_is_little_endian_memory_that_starts_masked() {
-    let mut bed = Bed::power_on();
+    let mut bed = Bed::cx5();
     bed.config_write(0, 4, 2, 0b110);
     let entry = MSIX_TABLE as u64 + 16 * 7;
     assert_eq!(bed.read32(0, entry + 12).swap_bytes(), 1);

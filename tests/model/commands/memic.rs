@@ -1,21 +1,16 @@
 //! Device memory: placement, ownership, and keys on it.
 
-use super::{
-    bed::{Bed, Reply},
-    objects::{Base, name},
-};
-use devmodel::cmd::Syndrome;
+use super::*;
 use hwspec::{
-    cmd::{CmdOut, Opcode, Status, adapter::*, memic::*, mkey::*},
-    context::{AccessMode, CapType, caps::DeviceMemCap, mkey::MkeyContext},
-    layout::Layout,
+    cmd::{CmdOut, adapter::*, memic::*},
+    context::{AccessMode, CapType, caps::DeviceMemCap},
     pcie::MEMIC_BAR,
 };
 
 const PAGE: u64 = 4096;
 
 fn ready() -> (Bed, Base) {
-    let mut bed = Bed::up();
+    let mut bed = up();
     let base = bed.base(0);
     (bed, base)
 }
@@ -25,7 +20,7 @@ fn alloc(bed: &mut Bed, pages: std::ops::Range<u64>, len: u32) -> Reply {
     let mut input = AllocMemicIn::zeroed();
     let size = (pages.end - pages.start) * PAGE;
     input.set().range_start_addr(MEMIC_BAR + pages.start * PAGE).range_size(size as u32).memic_size(len);
-    bed.run(0, Opcode::AllocMemic, 0, input.as_bytes(), AllocMemicOut::SIZE)
+    bed.reply_to(0, Opcode::AllocMemic, 0, input.as_bytes(), AllocMemicOut::SIZE)
 }
 
 fn place(reply: &Reply) -> u64 {
@@ -35,7 +30,7 @@ fn place(reply: &Reply) -> u64 {
 
 fn dealloc(bed: &mut Bed, at: u64, len: u32) -> Reply {
     let input = DeallocMemicIn::with(|s| s.memic_start_addr(at).memic_size(len));
-    bed.run(0, Opcode::DeallocMemic, 0, input.as_bytes(), CmdOut::SIZE)
+    bed.reply_to(0, Opcode::DeallocMemic, 0, input.as_bytes(), CmdOut::SIZE)
 }
 
 fn key(bed: &mut Bed, base: &Base, at: u64, len: u64) -> Reply {
@@ -44,7 +39,7 @@ fn key(bed: &mut Bed, base: &Base, at: u64, len: u64) -> Reply {
     context.set().access_mode_1_0(mode & 3).access_mode_4_2(mode >> 2).lr(true).lw(true).pd(base.pd);
     context.set().qpn(0xff_ffff).start_addr(at).len(len);
     let input = CreateMkeyIn::with(|s| s.memory_key_mkey_entry(context));
-    bed.run(0, Opcode::CreateMkey, 0, input.as_bytes(), CreateMkeyOut::SIZE)
+    bed.reply_to(0, Opcode::CreateMkey, 0, input.as_bytes(), CreateMkeyOut::SIZE)
 }
 
 #[test]
@@ -72,7 +67,7 @@ fn alignments_count_in_units_of_64_bytes() {
         let mut input = AllocMemicIn::zeroed();
         input.set().range_start_addr(MEMIC_BAR).range_size(8 * PAGE as u32).memic_size(64);
         input.set().log_memic_addr_alignment(log);
-        bed.run(0, Opcode::AllocMemic, 0, input.as_bytes(), AllocMemicOut::SIZE)
+        bed.reply_to(0, Opcode::AllocMemic, 0, input.as_bytes(), AllocMemicOut::SIZE)
     };
     assert_eq!(place(&aligned(6)) % PAGE, 0);
     assert_eq!(aligned(7).syndrome(), Syndrome::Memic.code());
@@ -111,11 +106,11 @@ fn a_key_is_of_what_was_given_out_and_holds_it() {
         assert_ne!(key(&mut bed, &base, from, len).status(), Status::Ok, "{from:#x}+{len}");
     }
     let index = key(&mut bed, &base, at + 4096, 4096).made();
-    let queried = bed.query::<QueryMkeyOut>(0, Opcode::QueryMkey, index);
+    let queried = bed.object::<QueryMkeyOut>(0, Opcode::QueryMkey, index);
     let queried = queried.memory_key_mkey_entry();
     assert_eq!((queried.start_addr(), queried.len()), (at + 4096, 4096));
     assert_eq!(queried.access_mode_4_2() << 2 | queried.access_mode_1_0(), AccessMode::Memic.raw());
     assert_ne!(dealloc(&mut bed, at, 2 * 4096).status(), Status::Ok, "a key is on it");
-    assert_eq!(name(&mut bed, 0, Opcode::DestroyMkey, 0, index).status(), Status::Ok);
+    assert_eq!(bed.name(0, Opcode::DestroyMkey, 0, index).status(), Status::Ok);
     assert_eq!(dealloc(&mut bed, at, 2 * 4096).status(), Status::Ok);
 }

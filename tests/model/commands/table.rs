@@ -1,12 +1,12 @@
 //! Every command in every state, from every sender and with every variant, compared with the table of commands; and the table compared
 //! with Linux's headers and driver.
 
-use super::bed::Bed;
+use super::*;
 use devmodel::{
-    cmd::{COMMANDS, Command, Sender, Syndrome},
+    cmd::{COMMANDS, Command, Sender},
     state::HcaState,
 };
-use hwspec::cmd::{Opcode, Status, adapter::EnableHcaIn};
+use hwspec::cmd::adapter::EnableHcaIn;
 use std::collections::BTreeSet;
 use testkit::linux::{Header, Ifc, dirs, read};
 
@@ -24,7 +24,7 @@ fn line(opcode: Opcode) -> Option<&'static Command> {
 
 /// A function in this state of its bring-up.
 fn bed_in(state: HcaState) -> (Bed, u16) {
-    let mut bed = Bed::power_on();
+    let mut bed = Bed::cx5();
     match state {
         HcaState::Reset => bed.enable_pci(0),
         HcaState::Enabled => {
@@ -60,7 +60,7 @@ fn refusal(opcode: Opcode, state: HcaState, uid: u16, op_mod: u16) -> Option<Syn
 fn send(bed: &mut Bed, opcode: Opcode, uid: u16, op_mod: u16) -> (Status, Option<Syndrome>) {
     let mut input = [0; 16];
     input[6..8].copy_from_slice(&op_mod.to_be_bytes());
-    let reply = bed.run(0, opcode, uid, &input, 16);
+    let reply = bed.reply_to(0, opcode, uid, &input, 16);
     (reply.status(), GATE.into_iter().find(|one| one.code() == reply.syndrome()))
 }
 
@@ -303,7 +303,7 @@ fn a_devx_program_reads_capabilities_in_its_own_name() {
     let mut header = [0; 16];
     // The current general page.
     header[7] = 1;
-    let reply = bed.run(0, Opcode::QueryHcaCap, uid, &header, 0x1010);
+    let reply = bed.reply_to(0, Opcode::QueryHcaCap, uid, &header, 0x1010);
     assert_eq!(reply.status(), Status::Ok);
     assert!(reply.output[16..].iter().any(|byte| *byte != 0));
 }

@@ -1,13 +1,10 @@
 //! For every object: a query shows each field that its creation took.
 
-use super::bed::{Bed, Reply, with_list};
+use super::*;
 use hwspec::{
-    cmd::{CmdIn, Opcode, Status, cq::*, eq::*, mkey::*, qp::*, resource::*, rq_sq::*, srq::*, tir::*},
-    context::{
-        cq::CqContext, eq::EqContext, mkey::MkeyContext, qp::QpContext, rq_sq::*, srq::*, tir::*,
-        wq::WorkQueue,
-    },
-    layout::{Field, Layout},
+    cmd::{rq_sq::*, srq::*, tir::*},
+    context::{rq_sq::*, srq::*, tir::*, wq::WorkQueue},
+    layout::Field,
 };
 
 /// A kind of object: a creation that is accepted, and the context in it.
@@ -93,15 +90,15 @@ impl Kind {
 
     /// Creates an object by `input`, and returns its context as the query shows it. `None` if the adapter refuses it.
     fn shown(&self, bed: &mut Bed, input: &[u8]) -> Option<Vec<u8>> {
-        let made: Reply = bed.run(0, self.create, 0, input, 16);
+        let made: Reply = bed.reply_to(0, self.create, 0, input, 16);
         if made.status() != Status::Ok {
             return None;
         }
         let mut name = [0; 16];
         name[8..12].copy_from_slice(&made.output[8..12]);
-        let shown = bed.run(0, self.query, 0, &name, 0x200);
+        let shown = bed.reply_to(0, self.query, 0, &name, 0x200);
         assert_eq!(shown.status(), Status::Ok, "{:?}", self.query);
-        assert_eq!(bed.run(0, self.destroy, 0, &name, 16).status(), Status::Ok, "{:?}", self.destroy);
+        assert_eq!(bed.reply_to(0, self.destroy, 0, &name, 16).status(), Status::Ok, "{:?}", self.destroy);
         Some(shown.output[self.at[1]..].to_vec())
     }
 }
@@ -112,8 +109,8 @@ pub const KINDS: usize = 12;
 /// Every kind of object with a context that can be queried.
 pub fn kinds(bed: &mut Bed) -> [Kind; KINDS] {
     let base = bed.base(0);
-    let cqn = bed.cq(0, 0, &base);
-    let at = bed.pages(0, 4);
+    let cqn = bed.cq_by(0, 0, &base);
+    let at = bed.memory.alloc(0, 4 * PAGE);
     let pages = [at, at + 4096];
     let td = AllocTransportDomainOut::read(&bed.ok(0, Opcode::AllocTransportDomain, &CmdIn::zeroed(), 16));
     let td = td.transport_domain();
@@ -144,7 +141,7 @@ pub fn kinds(bed: &mut Bed) -> [Kind; KINDS] {
     let sq = SqContext::with(|s| s.cqn(cqn).wq(wq));
     let rq = RqContext::with(|s| s.cqn(cqn).vsd(true).wq(wq));
     let input = CreateRqIn::with(|s| s.ctx(rq));
-    let rqn = bed.run(0, Opcode::CreateRq, 0, &with_list(&input, &pages[..1]), 16).made();
+    let rqn = bed.reply_to(0, Opcode::CreateRq, 0, &with_list(&input, &pages[..1]), 16).made();
     let tis = TisContext::with(|s| s.transport_domain(td));
     let tir = TirContext::with(|s| s.transport_domain(td).inline_rqn(rqn));
     let rqt = RqtContext::with(|s| s.rqt_max_size(4).rqt_actual_size(1));
@@ -190,7 +187,7 @@ pub fn kinds(bed: &mut Bed) -> [Kind; KINDS] {
 
 #[test]
 fn a_query_shows_every_field_that_the_creation_took() {
-    let mut bed = Bed::up();
+    let mut bed = up();
     let mut wrong = Vec::new();
     for kind in kinds(&mut bed) {
         let sound =

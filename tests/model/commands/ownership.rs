@@ -1,25 +1,20 @@
 //! The rights to use objects: table limits, functions, user contexts, exited parties.
 
-use super::{
-    bed::{Bed, Change, with_list},
-    objects::{Base, name},
-};
-use devmodel::cmd::Syndrome;
+use super::*;
+use devmodel::host::Party;
 use hwspec::{
-    cmd::{
-        CmdIn, CmdOut, Opcode, Status, eq::*, memic::*, mkey::CreateMkeyOut, resource::*, srq::*, uctx::*,
-    },
-    context::{AccessMode, ArmState, ServiceType, qp::QpContext, srq::XrcSrqContext},
-    layout::{Bits, Layout},
+    cmd::{CmdOut, memic::*, srq::*},
+    context::{AccessMode, ArmState, ServiceType, srq::XrcSrqContext},
+    layout::Bits,
     pcie::MEMIC_BAR,
 };
 
 #[test]
 fn every_table_ends_at_its_advertised_limit_and_is_reusable() {
-    let mut bed = Bed::up();
+    let mut bed = up();
     let mut pds = Vec::new();
     let full = loop {
-        let reply = bed.run(0, Opcode::AllocPd, 0, CmdIn::zeroed().as_bytes(), 16);
+        let reply = bed.reply_to(0, Opcode::AllocPd, 0, CmdIn::zeroed().as_bytes(), 16);
         if reply.status() != Status::Ok {
             break reply;
         }
@@ -28,15 +23,15 @@ fn every_table_ends_at_its_advertised_limit_and_is_reusable() {
     assert_eq!((full.status(), full.syndrome()), (Status::Lim, Syndrome::TableFull.code()));
     assert_eq!(pds.len(), 64, "log_max_pd is 6");
     for pd in &pds {
-        assert_eq!(name(&mut bed, 0, Opcode::DeallocPd, 0, *pd).status(), Status::Ok);
+        assert_eq!(bed.name(0, Opcode::DeallocPd, 0, *pd).status(), Status::Ok);
     }
-    assert_eq!(bed.pd(0, 0), pds[0], "the number freed longest ago comes first");
+    assert_eq!(bed.pd_by(0, 0), pds[0], "the number freed longest ago comes first");
 }
 
 #[test]
 fn translation_entries_run_out_with_no_resources_and_come_back() {
-    let mut bed = Bed::up();
-    let pd = bed.pd(0, 0);
+    let mut bed = up();
+    let pd = bed.pd_by(0, 0);
     // The table has 4,096 entries. A key in the free state occupies none until entries are loaded.
     let free = bed.mkey_reply(0, 0, &[], &|c| c.pd(pd).free(true).translations_octword_size(1 << 20));
     assert_eq!(free.status(), Status::Ok);
@@ -52,7 +47,7 @@ fn translation_entries_run_out_with_no_resources_and_come_back() {
     };
     assert_eq!(full.status(), Status::NoResources);
     assert_eq!(keys.len(), 7, "beside the queue of pages");
-    assert_eq!(name(&mut bed, 0, Opcode::DestroyMkey, 0, keys[3]).status(), Status::Ok);
+    assert_eq!(bed.name(0, Opcode::DestroyMkey, 0, keys[3]).status(), Status::Ok);
     let again = bed.mkey_reply(0, 0, &[0x20_0000, 0x20_1000], &|c| {
         c.pd(pd).len(8192).log_page_size(12).translations_octword_size(256)
     });
@@ -61,25 +56,25 @@ fn translation_entries_run_out_with_no_resources_and_come_back() {
 
 #[test]
 fn no_function_reaches_objects_of_another() {
-    let mut bed = Bed::ready();
+    let mut bed = with_vfs();
     let base = [bed.base(0), bed.base(1)];
-    let cqn = bed.cq(1, 0, &base[1]);
-    assert_eq!(name(&mut bed, 0, Opcode::DestroyCq, 0, cqn).status(), Status::BadResource);
-    assert_eq!(name(&mut bed, 2, Opcode::DeallocPd, 0, base[1].pd).status(), Status::BadResource);
+    let cqn = bed.cq_by(1, 0, &base[1]);
+    assert_eq!(bed.name(0, Opcode::DestroyCq, 0, cqn).status(), Status::BadResource);
+    assert_eq!(bed.name(2, Opcode::DeallocPd, 0, base[1].pd).status(), Status::BadResource);
     let reply = bed.mkey_reply(0, 0, &[0x20_0000], &|c| c.pd(base[1].pd));
     assert_eq!(reply.syndrome(), Syndrome::NoSuchPd.code());
-    assert_eq!(name(&mut bed, 1, Opcode::DestroyCq, 0, cqn).status(), Status::Ok);
+    assert_eq!(bed.name(1, Opcode::DestroyCq, 0, cqn).status(), Status::Ok);
 }
 
 #[test]
 fn a_user_context_reaches_its_own_objects_only_and_takes_them_with_it() {
-    let mut bed = Bed::up();
+    let mut bed = up();
     let base = bed.base(0);
     let (a, b) = (bed.uid(0), bed.uid(0));
-    let pd = bed.pd(0, a);
-    let cqn = bed.cq(0, a, &base);
-    assert_eq!(name(&mut bed, 0, Opcode::DeallocPd, b, pd).status(), Status::BadResource);
-    assert_eq!(name(&mut bed, 0, Opcode::DestroyCq, b, cqn).status(), Status::BadResource);
+    let pd = bed.pd_by(0, a);
+    let cqn = bed.cq_by(0, a, &base);
+    assert_eq!(bed.name(0, Opcode::DeallocPd, b, pd).status(), Status::BadResource);
+    assert_eq!(bed.name(0, Opcode::DestroyCq, b, cqn).status(), Status::BadResource);
     let reply = bed.mkey_reply(0, b, &[0x20_0000], &|c| c.pd(pd));
     assert_eq!(reply.syndrome(), Syndrome::NoSuchPd.code());
     let reply = bed.mkey_reply(0, b, &[0x20_0000], &|c| c.pd(base.pd));
@@ -87,42 +82,41 @@ fn a_user_context_reaches_its_own_objects_only_and_takes_them_with_it() {
     let key = bed.mkey_reply(0, a, &[0x20_0000], &|c| c.pd(pd)).made();
     // A command reserved to the function's driver, and a uid that does not exist.
     assert_eq!(
-        bed.run(0, Opcode::CreateUctx, a, CreateUctxIn::zeroed().as_bytes(), 16).status(),
+        bed.reply_to(0, Opcode::CreateUctx, a, CreateUctxIn::zeroed().as_bytes(), 16).status(),
         Status::BadResource
     );
-    assert_eq!(bed.run(0, Opcode::AllocPd, 77, CmdIn::zeroed().as_bytes(), 16).status(), Status::BadResource);
-
-    assert_eq!(name(&mut bed, 0, Opcode::DestroyUctx, 0, a.into()).status(), Status::Ok);
-    for (op, number) in [(Opcode::DestroyCq, cqn), (Opcode::DeallocPd, pd), (Opcode::DestroyMkey, key)] {
-        assert_eq!(name(&mut bed, 0, op, 0, number).status(), Status::BadResource, "{op:?}");
-    }
-    assert_eq!(name(&mut bed, 0, Opcode::DestroyUctx, 0, a.into()).status(), Status::BadResource);
     assert_eq!(
-        name(&mut bed, 0, Opcode::DestroyEq, 0, base.eqn).status(),
-        Status::Ok,
-        "no reference is left"
+        bed.reply_to(0, Opcode::AllocPd, 77, CmdIn::zeroed().as_bytes(), 16).status(),
+        Status::BadResource
     );
-    assert_eq!(name(&mut bed, 0, Opcode::DestroyUctx, 0, b.into()).status(), Status::Ok);
+
+    assert_eq!(bed.name(0, Opcode::DestroyUctx, 0, a.into()).status(), Status::Ok);
+    for (op, number) in [(Opcode::DestroyCq, cqn), (Opcode::DeallocPd, pd), (Opcode::DestroyMkey, key)] {
+        assert_eq!(bed.name(0, op, 0, number).status(), Status::BadResource, "{op:?}");
+    }
+    assert_eq!(bed.name(0, Opcode::DestroyUctx, 0, a.into()).status(), Status::BadResource);
+    assert_eq!(bed.name(0, Opcode::DestroyEq, 0, base.eqn).status(), Status::Ok, "no reference is left");
+    assert_eq!(bed.name(0, Opcode::DestroyUctx, 0, b.into()).status(), Status::Ok);
 }
 
 #[test]
 fn more_user_contexts_than_event_queues_have_numbers_each_have_their_own() {
     const CONTEXTS: u16 = 600;
-    let mut bed = Bed::up();
+    let mut bed = up();
     let own = bed.base(0).eqn;
     let all: Vec<(u16, u32, u32)> = (0..CONTEXTS)
         .map(|vector| {
             let uid = bed.uid(0);
-            let uar = bed.uar(0, uid);
-            (uid, uar, bed.eq_of(0, uid, uar, 0, vector % 64).0)
+            let uar = bed.uar_by(0, uid);
+            (uid, uar, bed.eq_by(0, uid, uar, 0, vector % 64).0)
         })
         .collect();
     assert!(all.iter().all(|(_, _, eqn)| (1..256).contains(eqn)), "numbers have eight bits");
     assert!(all[1..].iter().all(|one| one.2 != own), "the driver's own are nobody else's");
-    assert_eq!(name(&mut bed, 0, Opcode::DestroyEq, 0, own).status(), Status::Ok);
+    assert_eq!(bed.name(0, Opcode::DestroyEq, 0, own).status(), Status::Ok);
     let query = |bed: &mut Bed, uid: u16, eqn: u32| {
         let input = QueryEqIn::with(|s| s.eq_number(eqn as u8));
-        let reply = bed.run(0, Opcode::QueryEq, uid, input.as_bytes(), QueryEqOut::SIZE);
+        let reply = bed.reply_to(0, Opcode::QueryEq, uid, input.as_bytes(), QueryEqOut::SIZE);
         assert_eq!(reply.status(), Status::Ok);
         QueryEqOut::read(&reply.output).eq_context_entry()
     };
@@ -144,73 +138,65 @@ fn more_user_contexts_than_event_queues_have_numbers_each_have_their_own() {
     }
     // A CQ uses the queue of its own context, too.
     let base = Base { pd: 0, uar, eqn, eq_memory: 0 };
-    let cqn = bed.cq(0, uid, &base);
-    let destroy = |bed: &mut Bed, uid: u16| name(bed, 0, Opcode::DestroyEq, uid, eqn).status();
+    let cqn = bed.cq_by(0, uid, &base);
+    let destroy = |bed: &mut Bed, uid: u16| bed.name(0, Opcode::DestroyEq, uid, eqn).status();
     assert_ne!(destroy(&mut bed, uid), Status::Ok, "the CQ refers to it");
-    assert_eq!(name(&mut bed, 0, Opcode::DestroyCq, uid, cqn).status(), Status::Ok);
+    assert_eq!(bed.name(0, Opcode::DestroyCq, uid, cqn).status(), Status::Ok);
     assert_eq!(destroy(&mut bed, 0), Status::BadResState, "nobody says whose is meant");
     assert_eq!(destroy(&mut bed, uid), Status::Ok);
     assert_eq!(destroy(&mut bed, uid), Status::BadResource, "nor does it reach the one of another context");
     // The numbers within one context are unique, whatever rows are free.
-    let mine: Vec<u32> = (0..40).map(|_| bed.eq_of(0, uid, uar, 0, 0).0).collect();
+    let mine: Vec<u32> = (0..40).map(|_| bed.eq_by(0, uid, uar, 0, 0).0).collect();
     let distinct: std::collections::BTreeSet<_> = mine.iter().collect();
     assert_eq!(distinct.len(), mine.len());
 }
 
 #[test]
 fn what_a_dead_party_owned_is_reaped() {
-    let mut bed = Bed::up();
+    let mut bed = up();
     let base = bed.base(0);
     let uid = bed.uid(0);
-    let cqn = bed.cq(0, uid, &base);
-    assert_eq!(
-        bed.adapter.reap(&mut bed.host, devmodel::host::Party(9), 1),
-        Some((0, 1)),
-        "somebody else died"
-    );
-    assert_eq!(bed.adapter.reap(&mut bed.host, devmodel::host::Party(1), 1).map(|(ended, _)| ended), Some(1));
-    assert_eq!(name(&mut bed, 0, Opcode::DestroyCq, 0, cqn).status(), Status::BadResource);
-    assert_eq!(
-        name(&mut bed, 0, Opcode::DeallocPd, 0, base.pd).status(),
-        Status::Ok,
-        "the driver's own stay"
-    );
+    let cqn = bed.cq_by(0, uid, &base);
+    assert_eq!(bed.adapter.reap(&mut bed.memory, Party(9), 1), Some((0, 1)), "somebody else died");
+    assert_eq!(bed.adapter.reap(&mut bed.memory, Party(1), 1).map(|(ended, _)| ended), Some(1));
+    assert_eq!(bed.name(0, Opcode::DestroyCq, 0, cqn).status(), Status::BadResource);
+    assert_eq!(bed.name(0, Opcode::DeallocPd, 0, base.pd).status(), Status::Ok, "the driver's own stay");
 }
 
 /// Creates an XRC SRQ with a CQ and a domain, in the XRC domain `xrcd`, by the function's driver.
 fn srq_of_xrc(bed: &mut Bed, (pd, cqn, xrcd): (u32, u32, u32)) -> u32 {
-    let at = bed.pages(0, 1);
+    let at = bed.memory.alloc(0, PAGE);
     let context = XrcSrqContext::with(|s| s.log_xrc_srq_size(6).log_rq_stride(2).pd(pd).cqn(cqn).xrcd(xrcd));
     let input = CreateXrcSrqIn::with(|s| s.xrc_srq_context_entry(context));
-    bed.run(0, Opcode::CreateXrcSrq, 0, &with_list(&input, &[at]), 16).made()
+    bed.reply_to(0, Opcode::CreateXrcSrq, 0, &with_list(&input, &[at]), 16).made()
 }
 
 /// As in Linux: XRC SRQs, their senders, device memory and its keys are at uid 0, regardless of their owner.
 #[test]
 fn what_is_made_at_uid_0_out_of_a_contexts_objects_ends_with_it() {
     for reaped in [false, true] {
-        let mut bed = Bed::strict("uid=strict,reserved=zero");
+        let mut bed = powered("uid=strict,reserved=zero");
         bed.bring_up(0);
         let own = bed.base(0);
-        let own_cq = bed.cq(0, 0, &own);
+        let own_cq = bed.cq_by(0, 0, &own);
         let out = bed.ok(0, Opcode::AllocXrcd, &CmdIn::zeroed(), 16);
         let xrcd = AllocXrcdOut::read(&out).xrcd();
         let placeholder = srq_of_xrc(&mut bed, (own.pd, own_cq, xrcd));
         let uid = bed.uid(0);
-        let uar = bed.uar(0, uid);
-        let eqn = bed.eq_of(0, uid, uar, 0, 0).0;
-        let base = Base { pd: bed.pd(0, uid), uar, eqn, eq_memory: 0 };
-        let cqn = bed.cq(0, uid, &base);
+        let uar = bed.uar_by(0, uid);
+        let eqn = bed.eq_by(0, uid, uar, 0, 0).0;
+        let base = Base { pd: bed.pd_by(0, uid), uar, eqn, eq_memory: 0 };
+        let cqn = bed.cq_by(0, uid, &base);
         let srqn = srq_of_xrc(&mut bed, (base.pd, cqn, xrcd));
         let sender = |bed: &mut Bed, uid: u16| {
             let of: Change<'_, QpContext> =
                 &|c| c.st(ServiceType::Xrc).rq_type(1).srqn_rmpn_xrqn(placeholder).cqn_rcv(own_cq).xrcd(xrcd);
-            bed.qp_reply(0, uid, &base, cqn, of).0
+            bed.qp_reply(0, uid, &base, cqn, of)
         };
         assert_eq!(sender(&mut bed, uid).status(), Status::BadResource, "the XRC domain is at uid 0");
         let qpn = sender(&mut bed, 0).made();
         let alloc = AllocMemicIn::with(|s| s.range_start_addr(MEMIC_BAR).range_size(4096).memic_size(4096));
-        let with_uid = bed.run(0, Opcode::AllocMemic, uid, alloc.as_bytes(), AllocMemicOut::SIZE);
+        let with_uid = bed.reply_to(0, Opcode::AllocMemic, uid, alloc.as_bytes(), AllocMemicOut::SIZE);
         assert_eq!(with_uid.syndrome(), Syndrome::Reserved.code(), "it has no field for that");
         bed.ok(0, Opcode::AllocMemic, &alloc, AllocMemicOut::SIZE);
         let memic = |bed: &mut Bed, uid: u16| {
@@ -224,22 +210,22 @@ fn what_is_made_at_uid_0_out_of_a_contexts_objects_ends_with_it() {
         let key = memic(&mut bed, 0).made();
 
         if reaped {
-            assert!(bed.adapter.reap(&mut bed.host, devmodel::host::Party(1), 1).is_some());
+            assert!(bed.adapter.reap(&mut bed.memory, Party(1), 1).is_some());
         } else {
             bed.ok(0, Opcode::DestroyUctx, &DestroyUctxIn::with(|s| s.uid(uid)), CmdOut::SIZE);
         }
         for (op, number) in
             [(Opcode::DestroyXrcSrq, srqn), (Opcode::DestroyQp, qpn), (Opcode::DestroyMkey, key)]
         {
-            assert_eq!(name(&mut bed, 0, op, 0, number).status(), Status::BadResource, "{op:?}");
+            assert_eq!(bed.name(0, op, 0, number).status(), Status::BadResource, "{op:?}");
         }
         // Device memory is attributed to the party that requested it, and a context that ends regularly
         // leaves it allocated.
         let again = bed.status(0, Opcode::AllocMemic, &alloc, AllocMemicOut::SIZE);
         assert_eq!(again == Status::Ok, reaped, "{again:?}");
         // Objects that the driver made from its own objects stay until it destroys them.
-        assert_eq!(name(&mut bed, 0, Opcode::DestroyXrcSrq, 0, placeholder).status(), Status::Ok);
-        assert_eq!(name(&mut bed, 0, Opcode::DeallocXrcd, 0, xrcd).status(), Status::Ok);
-        assert_eq!(name(&mut bed, 0, Opcode::DestroyCq, 0, own_cq).status(), Status::Ok);
+        assert_eq!(bed.name(0, Opcode::DestroyXrcSrq, 0, placeholder).status(), Status::Ok);
+        assert_eq!(bed.name(0, Opcode::DeallocXrcd, 0, xrcd).status(), Status::Ok);
+        assert_eq!(bed.name(0, Opcode::DestroyCq, 0, own_cq).status(), Status::Ok);
     }
 }
