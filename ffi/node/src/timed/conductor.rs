@@ -3,7 +3,7 @@
 mod waiting;
 
 use super::{
-    effort::{Efforts, LOOK, has_ended, is_there, runs},
+    effort::{Activity, Efforts, LOOK, activity, is_there},
     late::{Late, Written},
     limits::{Limit, Limits},
 };
@@ -284,7 +284,7 @@ impl Conductor {
 
     /// Frees the places of threads that are gone, and cleans up after their programs.
     fn call_the_roll(&mut self, players: &[Player]) {
-        let is_gone = |player: &&Player| has_ended(player);
+        let is_gone = |player: &&Player| activity(player) == Activity::Ended;
         let gone: Vec<_> = players.iter().filter(is_gone).collect();
         gone.iter().for_each(|player| self.leaves(player));
         if !gone.is_empty() {
@@ -431,7 +431,8 @@ impl Conductor {
             Soon::Interrupt(rid, vector) => {
                 core.drive(now, |_, host| host.msix(rid, vector, 0, 0));
                 // A thread that sleeps on the vector wakes up immediately, and then time stands still.
-                let asleep = |player: &Player| player.state() != State::Running || !runs(player);
+                let asleep =
+                    |player: &Player| player.state() != State::Running || activity(player) != Activity::Runs;
                 let begin = Instant::now();
                 while players.iter().all(asleep) && begin.elapsed() < WAKES {
                     std::thread::yield_now();

@@ -63,7 +63,9 @@ impl Efforts {
             match (player.state(), spent.as_mut().and_then(|spent| spent.is_all(self, player))) {
                 (State::Noticed, _) => return true,
                 // A thread that yields gets the processor back late; one that waits for something else may never get it.
-                (State::Spinning, Some(false)) if runs(player) => board.listen(heard, LOOK),
+                (State::Spinning, Some(false)) if activity(player) == Activity::Runs => {
+                    board.listen(heard, LOOK)
+                }
                 // It may have noticed the change after its state was read, and sleep because of that.
                 _ => return player.state() == State::Noticed,
             }
@@ -134,17 +136,31 @@ pub fn is_there(tid: u32, pid: u32) -> bool {
     pid == 0 || unsafe { libc::syscall(libc::SYS_tgkill, pid, tid, 0) } == 0
 }
 
-/// True if a thread is gone, or has ended and its parent has not waited for it.
-pub fn has_ended(player: &Player) -> bool {
-    let (tid, pid) = player.thread();
-    !is_there(tid, pid) || (pid != 0 && matches!(clock::state(tid, pid), Some('Z' | 'X')))
+/// The activity of a thread in the kernel.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Activity {
+    /// It runs or is about to: it waits for nothing, or only for something that ends by itself, such as the kernel mapping pages or a call
+    /// of ours.
+    Runs,
+    /// It waits.
+    Rests,
+    /// It is gone, or has ended and its parent has not waited for it.
+    Ended,
 }
 
-/// True if a thread runs or is about to: it waits for nothing, or only for something that ends by itself, such as the kernel mapping pages
-/// or a call of ours.
-pub fn runs(player: &Player) -> bool {
+/// The activity of a thread at this moment.
+pub fn activity(player: &Player) -> Activity {
     let (tid, pid) = player.thread();
-    pid == 0 || player.calls() || matches!(clock::state(tid, pid), Some('R' | 'D'))
+    if pid == 0 {
+        return Activity::Runs;
+    }
+    match clock::state(tid, pid) {
+        Some('Z' | 'X') => Activity::Ended,
+        None if !is_there(tid, pid) => Activity::Ended,
+        Some('R' | 'D') => Activity::Runs,
+        _ if player.calls() => Activity::Runs,
+        _ => Activity::Rests,
+    }
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! How the conductor waits for threads: time stands still while a thread runs.
 
 use super::Conductor;
-use crate::timed::effort::{LOOK, Spent, runs};
+use crate::timed::effort::{Activity, LOOK, Spent, activity};
 use clock::{Player, State};
 use devmodel::engine::Ps;
 use std::time::{Duration, Instant};
@@ -58,16 +58,25 @@ impl Conductor {
             return false;
         }
         *thought = this;
-        self.efforts.noticed(&self.board, player, THINKS)
+        // A thread that rests or has ended by now may have resumed another one.
+        self.efforts.noticed(&self.board, player, THINKS) || activity(player) != Activity::Runs
     }
 
     /// True if a thread runs, or ran during this check. If so, it was waited for.
     pub(super) fn wait_for(&mut self, players: &[Player], heard: u32) -> bool {
-        let may_run = |state| matches!(state, State::Running | State::Limited);
-        let is_busy = |player: &&Player| may_run(player.state()) && runs(player);
-        // A thread may have resumed another one that was already checked, and rest by now. It notifies the conductor of that, as of all
-        // that it does for others.
-        let Some(busy) = players.iter().find(is_busy) else { return self.board.heard() != heard };
+        let may_run = |player: &&Player| matches!(player.state(), State::Running | State::Limited);
+        let is_busy = |player: &&Player| may_run(player) && activity(player) == Activity::Runs;
+        // A thread may have resumed another one that was already checked. By now it rests, of which it notifies the conductor, or it has
+        // ended without a word.
+        let mut found = players.iter().filter(may_run).map(|player| (player, activity(player)));
+        let busy = match found.find(|(_, activity)| *activity != Activity::Rests) {
+            None => return self.board.heard() != heard,
+            Some((player, Activity::Ended)) => {
+                self.leaves(player);
+                return true;
+            }
+            Some((player, _)) => player,
+        };
         let patience = self.patience(busy);
         let (mut time, mut spent) = (busy.time(), Spent::begin(&mut self.efforts, busy, patience));
         loop {
