@@ -96,8 +96,9 @@ imageGCHighThresholdPercent: 100
 END
 "$programs/kubelet" --config /etc/kubernetes/kubelet.yaml --kubeconfig /etc/kubernetes/admin.conf --hostname-override "$name" \
     --node-ip "$address" >"$log/$name.kubelet" 2>&1 &
+# Linux lets the first network namespace alone set how many connections are tracked, and node host has another.
 "$programs/kube-proxy" --proxy-mode nftables --cluster-cidr 10.244.0.0/16 --kubeconfig /etc/kubernetes/admin.conf --hostname-override "$name" \
-    >"$log/$name.kube-proxy" 2>&1 &
+    --conntrack-max-per-core 0 >"$log/$name.kube-proxy" 2>&1 &
 
 # Carries out the commands of `kubernetes.sh on NODE`.
 answer() {

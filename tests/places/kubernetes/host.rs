@@ -43,6 +43,7 @@ fn pods_with_a_limit_of_vfs_and_nothing_else_read_each_other() {
     );
     cluster.until_allocatable("host", "example.com/vfs", 4);
     pods_read_each_other(&cluster, "example.com/vfs");
+    cluster.names_are_found_in("one");
     let devices = ["one", "two"].map(|pod| cluster.exec(pod, &["ls", "/sys/class/infiniband"]));
     assert!(
         devices.iter().all(|names| names.lines().count() == 1) && devices[0] != devices[1],

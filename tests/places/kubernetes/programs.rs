@@ -20,6 +20,13 @@ impl Cluster {
         self.load(TOOLS, &programs, &["sleep", "100000"]);
     }
 
+    /// A pod of [`TOOLS`] finds a service by the name that pods of all namespaces know it by.
+    pub fn names_are_found_in(&self, pod: &str) {
+        let found = self.exec(pod, &["getent", "hosts", "kubernetes.default"]);
+        let words: Vec<&str> = found.split_whitespace().collect();
+        assert_eq!(words, ["10.96.0.1", "kubernetes.default.svc.cluster.local"]);
+    }
+
     /// Starts multus on nodes 1 and 2, which give pods its networks from then on: those that come before it has written its file have none.
     pub fn multus(&self) {
         let programs = [

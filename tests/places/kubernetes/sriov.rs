@@ -43,9 +43,7 @@ fn pods_have_a_vf_each_by_a_resource_limit_and_reach_each_other() {
         assert_eq!(kinds, ["rdma_cm", "umad", "uverbs"], "{files}");
     }
     for pod in ["one", "two"] {
-        let found = cluster.exec(pod, &["getent", "hosts", "kubernetes.default"]);
-        let words: Vec<&str> = found.split_whitespace().collect();
-        assert_eq!(words, ["10.96.0.1", "kubernetes.default.svc.cluster.local"]);
+        cluster.names_are_found_in(pod);
     }
     cluster.rping("one", "two", "10.20.0.1");
     let row = cluster.perftest("one", "two", "10.20.0.1", &["ib_read_lat", "-F", "-n", "200"]);
