@@ -65,7 +65,7 @@ pub fn begin(
     let (rules, profile) = (rules(options, fault, link_layer)?, options.profile.name(link_layer));
     let other = || {
         format!(
-            "the adapter in {} is in virtual time by other rules than '{profile}' with seed {}{}: wait for its programs to end",
+            "the adapter in {} is in virtual time with other rules than '{profile}' with seed {}{}: wait for its programs to end",
             dir.display(),
             options.seed,
             fault.map_or(String::new(), |path| format!(" and faults of {}", path.display()))

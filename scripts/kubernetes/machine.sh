@@ -53,8 +53,8 @@ END
 [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.ironverbs.options]
   BinaryName = "$ours"
 END
-# Kubernetes pulls an image that is named without a tag, or as :latest, for each container that it starts. No registry is in reach, so this
-# node is all of them.
+# Kubernetes pulls an image that is named without a tag, or as :latest, for each container that it starts. No registry is in reach, so each
+# node serves its own images under every registry's name.
 mkdir -p /etc/kubernetes/registries/_default
 cat >/etc/kubernetes/registries/_default/hosts.toml <<END
 server = "http://127.0.0.1:10247/cgi-bin/registry"

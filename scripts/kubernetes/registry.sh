@@ -1,8 +1,8 @@
 #!/bin/sh
 # A node's containerd as a registry, for pulls of images that the node has: a CGI program of busybox httpd.
 #
-# A pull asks for the head of /NAME/manifests/TAG (PATH_INFO) of a registry (QUERY_STRING, ns=HOST). The answer has the digest of the node's
-# image, whose parts containerd then finds to be there.
+# A pull sends HEAD for /NAME/manifests/TAG (PATH_INFO), with the registry's host as ns (QUERY_STRING). The answer has the digest of the
+# node's image, whose parts containerd then finds to be there.
 set -euf
 
 image=$(busybox httpd -d "${QUERY_STRING#ns=}")${PATH_INFO%/manifests/*}:${PATH_INFO##*/}

@@ -210,11 +210,11 @@ fn two_runs_print_the_same_on_one_processor_and_beside_others() {
 }
 
 /// A program of perftest measures what the simulation says while `plan` is applied to its frames. Returns the timeline.
-fn hits(node: Node, plan: &str, tool: &str, options: &[&str]) -> String {
+fn under_faults(node: Node, plan: &str, tool: &str, options: &[&str]) -> String {
     let file = |name: &str| node.dir().with_extension(name);
     let (file, timeline) = (file("toml"), file("json"));
     fs::write(&file, plan).unwrap();
-    let node = node.tried(&file, &timeline);
+    let node = node.with_faults(&file, &timeline);
     let found = rows(&node, tool, options)[0][3];
     let word = file.display().to_string();
     near(found, sim(&[&[&tool[3..], "--faults", &word], options].concat())[0][3], 0.01, tool);
@@ -231,7 +231,7 @@ fn faults_cost_programs_what_they_cost_in_the_simulation() {
     let plan = "[[fault]]\ndo = \"drop\"\nopcode = \"RcWriteMiddle\"\nnth = 100\n
         [[fault]]\ndo = \"delay\"\nnth = 500\nfor_us = 20\n";
     let node = Node::new("timed-faults", 2);
-    let text = hits(node, plan, "ib_write_bw", &["-s", "65536", "-n", "500"]);
+    let text = under_faults(node, plan, "ib_write_bw", &["-s", "65536", "-n", "500"]);
     assert!(text.contains("\"nak\":\"NAK (sequence)\""), "{}", &text[..text.len().min(400)]);
 }
 
@@ -239,7 +239,7 @@ fn faults_cost_programs_what_they_cost_in_the_simulation() {
 #[test]
 fn a_program_on_no_processor_costs_what_it_does_in_the_simulation() {
     let plan = "[[fault]]\ndo = \"sleep\"\nfrom = 1\nnth = 20\nfor_us = 200\n";
-    hits(Node::new("timed-asleep", 2), plan, "ib_send_bw", &["-s", "64", "-n", "5000"]);
+    under_faults(Node::new("timed-asleep", 2), plan, "ib_send_bw", &["-s", "64", "-n", "5000"]);
 }
 
 #[test]

@@ -184,7 +184,7 @@ impl Runner {
 
     /// Passes the frames of `from`, which is still locked, directly to `to`, their only destination, and locks it. The caller
     /// has checked that `to` is a different function without a poller. Returns `None` if the frames must go through the ring,
-    /// because other frames wait there or another party keeps or holds `to`.
+    /// because other frames wait there or another party runs `to` exclusively or has locked it.
     #[inline(never)]
     fn deliver_inline<'r>(&mut self, at: &mut At<'r>, from: u8, to: u8) -> Option<Func<'r>> {
         let region = at.adapter.region();

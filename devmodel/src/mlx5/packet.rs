@@ -138,14 +138,14 @@ impl QpStage<'_, '_, '_> {
         let src_port = if path.udp_sport == 0 { 0xc000 | self.qp as u16 & 0x3fff } else { path.udp_sport };
         let bytes = &mut self.step.buffers;
         let place = &mut bytes.templates[(self.qp as usize + usize::from(self.func.fid())) % TEMPLATES];
-        let flow = match place {
-            Some(flow) if flow.is(path, source, f.mac, src_port, class) => flow,
+        let template = match place {
+            Some(template) if template.is(path, source, f.mac, src_port, class) => template,
             _ => place.insert(HeaderTemplate::new(path, source, f.mac, src_port, class)),
         };
         // Built in place, because a frame is large.
         let frame = bytes.out.room();
         let len = payload.len();
-        let Some(written) = flow.head.write(&mut frame.headers, packet, len) else { return false };
+        let Some(written) = template.head.write(&mut frame.headers, packet, len) else { return false };
         (frame.header_len, frame.packets) = (written as u16, 1);
         // Copies only the parts in use: a copy of the whole would stall until all its parts have been stored.
         match *payload {

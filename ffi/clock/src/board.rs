@@ -155,7 +155,7 @@ pub(crate) struct Place {
     pub known: AtomicU64,
     /// The direction of a connection by which it is about to receive, or is receiving; 0 for none.
     pub listens: AtomicU64,
-    /// Number of messages sent by all threads when it last began to wait.
+    /// Value of [`Layout::said`] when it last began to wait.
     pub said: AtomicU32,
     /// 1 if it waited since its last post.
     pub rested: AtomicU32,
@@ -184,7 +184,7 @@ pub(crate) struct Layout {
     pub now: AtomicU64,
     /// The latest time of a thread that sent a message by a socket.
     pub sent: AtomicU64,
-    /// Number of messages sent by files and sockets.
+    /// Number of calls of [`Board::speak`].
     pub said: AtomicU32,
     /// The kernel's clocks (monotonic, real) at the adapter's time 0, in nanoseconds.
     pub origin: [AtomicU64; 2],
@@ -341,7 +341,8 @@ impl Board {
         Player::new(*self, number)
     }
 
-    /// A message was sent that may be for a thread that polls both for completions and for messages.
+    /// Makes threads that wait for completions poll once more: a message may have been sent, or a thread may do something that they wait
+    /// for.
     pub fn speak(&self) {
         self.0.said.fetch_add(1, SeqCst);
         self.tell();

@@ -38,11 +38,11 @@ pub enum LaunchError {
     },
     /// A device of the host has the same name as one of the node.
     #[error(
-        "this host has a device {0} of its own; an adapter's are called otherwise by `ironverbs adapter create --name`"
+        "this host has a device {0} of its own: `ironverbs adapter create --name` gives an adapter's devices other names"
     )]
     NameTaken(String),
     /// Two devices of different nodes have the same name or PCI address.
-    #[error("{} and {} are both {what}; `ironverbs adapter create {option}` makes an adapter of another", places[0], places[1])]
+    #[error("{} and {} are both {what}: `ironverbs adapter create {option}` makes an adapter with another", places[0], places[1])]
     Twice {
         /// The name or the address.
         what: String,

@@ -48,7 +48,7 @@ pub fn map_existing(dir: &Path, access: Access) -> Result<Arc<Mapped>, NodeError
     Ok(Arc::new(map))
 }
 
-/// Attaches to the adapter in `map`, the file of the adapter in `dir`.
+/// Attaches to the region in `map`, the file of the adapter in `dir`.
 pub fn attach_region(dir: &Path, map: &Arc<Mapped>) -> Result<Region, NodeError> {
     let region = Region::attach(region_len(), Box::new(RegionMemory(map.clone())))?;
     let damaged = |what| Err(NodeError::Damaged { dir: dir.into(), what });
@@ -93,7 +93,7 @@ fn check(map: &Mapped) -> Result<(), String> {
     within("least acknowledgement timeout", timeout, 31)?;
     within("sealed frames", sealed, 1)?;
     within("link layer", link_layer, 1)?;
-    within("node id", node_id, u16::MAX.into())?;
+    within("id", node_id, u16::MAX.into())?;
     if Strict::of_words(strict).is_none() {
         return Err(format!("strictness: expected known switches, found {strict:x?}"));
     }

@@ -3,19 +3,19 @@
 use super::{dir::DirError, holder::Holder, party_set::PROGRAMS};
 use std::{io, path::PathBuf};
 
-/// The reason why a node or one of its devices could not be used.
+/// The reason why an adapter or one of its devices could not be used.
 #[derive(Debug, thiserror::Error)]
 pub enum NodeError {
-    /// The directory cannot hold a node.
+    /// The directory cannot hold an adapter.
     #[error(transparent)]
     Dir(#[from] DirError),
     /// There is no adapter in the directory.
     #[error("no adapter in {}: start a program with 'ironverbs run' first", .0.display())]
     Missing(PathBuf),
-    /// The node was created by another version, or is damaged.
-    #[error("the adapter in {} was made by another version ({found}, expected {expected}): reset it", dir.display())]
+    /// The adapter was created by another version, or is damaged.
+    #[error("the adapter in {} was made by another version ({found}, expected {expected}): delete it (ironverbs adapter delete)", dir.display())]
     Version {
-        /// The node's directory.
+        /// The adapter's directory.
         dir: PathBuf,
         /// The version in its file.
         found: String,
@@ -25,7 +25,7 @@ pub enum NodeError {
     /// Not enough room in shared memory.
     #[error("no room in shared memory for the adapter in {}: {need} KiB needed, {free} KiB free", dir.display())]
     NoRoom {
-        /// The node's directory.
+        /// The adapter's directory.
         dir: PathBuf,
         /// Required free space in KiB.
         need: u64,
@@ -41,33 +41,33 @@ pub enum NodeError {
         dir.display()
     )]
     FileSize {
-        /// The node's directory.
+        /// The adapter's directory.
         dir: PathBuf,
         /// The limit in bytes.
         limit: u64,
-        /// Size of the node's file in bytes.
+        /// Size of the adapter's file in bytes.
         need: u64,
     },
-    /// Programs are using the node.
+    /// Programs are using the adapter.
     #[error("the adapter in {} is in use by {}", dir.display(), crate::error::pids(.pids))]
     Busy {
-        /// The node's directory.
+        /// The adapter's directory.
         dir: PathBuf,
         /// Process IDs of the programs; 0 for one that is hidden by another PID namespace.
         pids: Vec<u32>,
     },
-    /// The node has this version, but contains values that this version never writes.
-    #[error("the adapter in {} is damaged ({what}): reset it", dir.display())]
+    /// The adapter has this version, but contains values that this version never writes.
+    #[error("the adapter in {} is damaged ({what}): delete it (ironverbs adapter delete)", dir.display())]
     Damaged {
-        /// The node's directory.
+        /// The adapter's directory.
         dir: PathBuf,
         /// The expected and the found value.
         what: String,
     },
-    /// A process holds the node's lock, possibly forever.
+    /// A process holds the adapter's lock, possibly forever.
     #[error("the adapter in {} is locked by {holder}", dir.display())]
     Held {
-        /// The node's directory.
+        /// The adapter's directory.
         dir: PathBuf,
         /// The process that holds it.
         holder: Holder,
@@ -83,7 +83,7 @@ pub enum NodeError {
     /// All slots for programs are taken.
     #[error("{PROGRAMS} programs at most run on an adapter, and that many do")]
     Full,
-    /// The number of VFs differs from the node's.
+    /// The number of VFs differs from the adapter's.
     #[error("the adapter has {have} virtual functions, asked for {asked}: {remedy}")]
     Vfs {
         /// VFs enabled.
@@ -93,16 +93,16 @@ pub enum NodeError {
         /// The step that would help.
         remedy: &'static str,
     },
-    /// A property that is fixed at the node's creation differs.
-    #[error("the adapter in {} has {what} {found}, asked for {asked}: reset it, or use another --adapter", dir.display())]
+    /// A property that is fixed at the adapter's creation differs.
+    #[error("the adapter in {} has {what} {found}, asked for {asked}: delete it, or use another --adapter", dir.display())]
     Differs {
-        /// The node's directory.
+        /// The adapter's directory.
         dir: PathBuf,
         /// The property.
         what: &'static str,
         /// The requested value.
         asked: String,
-        /// The node's value.
+        /// The adapter's value.
         found: String,
     },
     /// The address belongs to another function.
@@ -116,7 +116,7 @@ pub enum NodeError {
     /// An InfiniBand node cannot be joined to anything.
     #[error("the adapter in {} speaks InfiniBand and is a subnet of its own: links join adapters of Ethernet", .0.display())]
     OwnSubnet(
-        /// The node's directory.
+        /// The adapter's directory.
         PathBuf,
     ),
     /// The two nodes cannot be joined.
@@ -137,7 +137,7 @@ pub enum NodeError {
     OutletHeld {
         /// The outlet.
         what: &'static str,
-        /// The node's directory.
+        /// The adapter's directory.
         dir: PathBuf,
         /// The process that consumes it; 0 if it is hidden by another PID namespace.
         pid: u32,
@@ -155,7 +155,7 @@ pub enum NodeError {
     NoName {
         /// The name that was given.
         found: String,
-        /// The names of the node's first and last device.
+        /// The names of the adapter's first and last device.
         names: [String; 2],
     },
     /// The function is served to a client, or cannot be served because programs have it open.

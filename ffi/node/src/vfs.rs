@@ -53,7 +53,7 @@ impl Core {
             return refuse("the adapter has 127 at most");
         }
         if asked < have {
-            return refuse("reset the adapter to have fewer");
+            return refuse("delete the adapter to have fewer");
         }
         // The number is fixed while VFs are enabled (SR-IOV 9.3.3.7), so all VFs are disabled and enabled again.
         if self.vfs_in_use() {

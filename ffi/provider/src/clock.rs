@@ -96,11 +96,8 @@ mod tests {
         let instant = closest(|| readings.next().copied()).expect("a comparison");
         assert_eq!((instant.counts, instant.wall), (50_007, 50_000_200));
         // If all were slow, the closest counts.
-        let mut late = 100_000;
-        let slow = closest(|| {
-            late -= 1_000;
-            Some((0, late, late))
-        });
-        assert_eq!(slow.map(|instant| instant.wall), Some((100_000 - 8_000) / 2));
+        let mut apart = [30_000, 12_000, 20_000, 50_000, 11_000, 40_000, 60_000, 90_000].into_iter();
+        let slow = closest(|| apart.next().map(|apart| (0, apart, apart)));
+        assert_eq!(slow.map(|instant| instant.wall), Some(5_500));
     }
 }

@@ -58,7 +58,8 @@ fn said(saying: Option<Saying>, bytes: ssize_t) -> ssize_t {
     bytes
 }
 
-/// A call that receives. Until it ends, a thread that sends by this direction of the connection wakes this one.
+/// A call that receives. If a thread sends by this direction of the connection before it ends, time stands still until this thread has
+/// received.
 struct Hearing(Board, Player, Option<u64>);
 
 /// Begins the call.

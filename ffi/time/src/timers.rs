@@ -151,7 +151,7 @@ impl Timer {
         Some(timer)
     }
 
-    /// Expires at `at` and then every `interval`. Returns false if there is no keeper.
+    /// Expires at `at` and then every `interval`. Returns false if the keeper cannot be created.
     fn set(&self, at: u64, interval: u64) -> bool {
         self.at.store(0, SeqCst);
         self.interval.store(interval, SeqCst);
@@ -272,8 +272,8 @@ fn signal(tid: u32, signal: c_int, value: usize) {
     }
 }
 
-/// Expires all timers that are due at `now`. Waits are left to the keeper, which always checks all timers: a thread that checks them has
-/// taken [`NEXT`] away meanwhile. Returns the time of the next expiration, as far as the caller knows.
+/// Expires all timers that are due at `now`. Waits are left to the keeper, which always checks all timers, because another thread that is
+/// checking them sets [`NEXT`] to `u64::MAX` meanwhile. Returns the time of the next expiration, as far as the caller knows.
 pub fn ring_due(now: u64, keeper: bool) -> u64 {
     let next = NEXT.load(SeqCst);
     if !keeper && next > now {
@@ -304,7 +304,7 @@ fn keep(board: Board) -> bool {
         }
     }
     while KEEPER.load(SeqCst) == BEGINS {
-        // SAFETY: it takes nothing. The keeper computes, so time stands still, though this thread yields.
+        // SAFETY: it takes nothing. The keeper runs, so time stands still, though this thread yields.
         unsafe { libc::syscall(libc::SYS_sched_yield) };
     }
     SETS.fetch_add(1, SeqCst);

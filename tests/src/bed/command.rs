@@ -185,11 +185,11 @@ impl Bed {
         self.write32(fid, CMD_DOORBELL, slots);
     }
 
-    /// Returns the addresses of the entry of `slot`, its input mailboxes and its output mailboxes. Odd slots have the upper half of the
-    /// mailboxes, so that two commands can be outstanding.
+    /// Returns the addresses of the entry of `slot`, its input mailboxes and its output mailboxes. Odd slots have mailboxes of their
+    /// own, so that two commands can be outstanding.
     pub fn command_memory(&self, fid: u8, slot: u64) -> (u64, u64, u64) {
         let at = self.state(fid).command;
-        let skip = slot % 2 * MAILBOXES / 2 * MAILBOX_STRIDE;
+        let skip = slot % 2 * MAILBOXES * MAILBOX_STRIDE;
         (at.queue + (slot << at.log_stride), at.input + skip, at.output + skip)
     }
 

@@ -146,8 +146,8 @@ impl Bed {
         let command = CommandMemory {
             queue: self.memory.alloc(fid, 1 << (log_size + log_stride)),
             log_stride,
-            input: self.memory.alloc(fid, (MAILBOXES * MAILBOX_STRIDE) as usize),
-            output: self.memory.alloc(fid, (MAILBOXES * MAILBOX_STRIDE) as usize),
+            input: self.memory.alloc(fid, (2 * MAILBOXES * MAILBOX_STRIDE) as usize),
+            output: self.memory.alloc(fid, (2 * MAILBOXES * MAILBOX_STRIDE) as usize),
         };
         self.write32(fid, CMDQ_HIGH, (command.queue >> 32) as u32);
         self.write32(fid, CMDQ_LOW, command.queue as u32);

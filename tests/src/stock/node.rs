@@ -119,7 +119,7 @@ impl Node {
     }
 
     /// Runs programs in virtual time with the fault plan in the file `plan`; the events are written to `timeline`.
-    pub fn tried(self, plan: &Path, timeline: &Path) -> Self {
+    pub fn with_faults(self, plan: &Path, timeline: &Path) -> Self {
         let mut node = self.timed();
         let paths = [("--faults", plan), ("--timeline", timeline)];
         node.options.extend(paths.map(|(name, path)| format!("{name}={}", path.display())));

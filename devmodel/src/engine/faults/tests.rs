@@ -11,7 +11,7 @@ use crate::{
 use hwspec::wire::{BthOpcode, NakCode, Syndrome};
 
 /// Runs 64 KiB WRITEs under `faults`.
-fn tried(faults: &str) -> (Result<Report, SimError>, FaultReport, FaultPlan) {
+fn under(faults: &str) -> (Result<Report, SimError>, FaultReport, FaultPlan) {
     let mut plan =
         Plan::new(Operation::Write, Measure::Bandwidth, TimingProfile::load("direct-x16").unwrap());
     plan.iters = 200;
@@ -32,7 +32,7 @@ fn counted(report: &Report, counter: Counters) -> u64 {
 
 #[test]
 fn a_lost_packet_is_asked_for_within_a_microsecond_and_comes_again() {
-    let (report, found, _) = tried("[[fault]]\ndo = \"drop\"\nopcode = \"RcWriteMiddle\"\nnth = 100\n");
+    let (report, found, _) = under("[[fault]]\ndo = \"drop\"\nopcode = \"RcWriteMiddle\"\nnth = 100\n");
     let report = report.unwrap();
     assert_eq!((found.hits.as_slice(), counted(&report, Counters::PacketSeqErr)), (&[1][..], 1));
     let followed = &found.timeline.followed()[0];
@@ -49,7 +49,7 @@ fn a_lost_packet_is_asked_for_within_a_microsecond_and_comes_again() {
 
 #[test]
 fn a_damaged_packet_is_counted_and_comes_again() {
-    let (report, found, _) = tried("[[fault]]\ndo = \"corrupt\"\nnth = 100\n");
+    let (report, found, _) = under("[[fault]]\ndo = \"corrupt\"\nnth = 100\n");
     let report = report.unwrap();
     assert_eq!(counted(&report, Counters::RxIcrcErrors), 1);
     let followed = &found.timeline.followed()[0];
@@ -58,7 +58,7 @@ fn a_damaged_packet_is_counted_and_comes_again() {
 
 #[test]
 fn a_packet_that_comes_twice_is_taken_once() {
-    let (report, _, _) = tried("[[fault]]\ndo = \"duplicate\"\nopcode = \"RcWriteLast\"\nnth = 7\n");
+    let (report, _, _) = under("[[fault]]\ndo = \"duplicate\"\nopcode = \"RcWriteLast\"\nnth = 7\n");
     let report = report.unwrap();
     assert_eq!(
         (counted(&report, Counters::DuplicateRequest), counted(&report, Counters::PacketSeqErr)),
@@ -89,7 +89,7 @@ fn what_is_lost_or_damaged_on_infiniband_is_asked_for_and_nothing_is_marked() {
 fn packets_out_of_order_are_asked_for() {
     for fault in ["do = \"reorder\"\nbehind = 3", "do = \"delay\"\nfor_us = 1.5"] {
         let (report, found, _) =
-            tried(&format!("[[fault]]\n{fault}\nopcode = \"RcWriteMiddle\"\nnth = 50\n"));
+            under(&format!("[[fault]]\n{fault}\nopcode = \"RcWriteMiddle\"\nnth = 50\n"));
         let report = report.unwrap();
         assert!(counted(&report, Counters::OutOfSequence) > 0, "{fault}");
         let late = &found.timeline.frames[found.timeline.followed()[0].frame];
@@ -99,18 +99,18 @@ fn packets_out_of_order_are_asked_for() {
 
 #[test]
 fn a_marked_packet_is_told_of_and_its_sender_slows_down() {
-    let (report, _, _) = tried("[[fault]]\ndo = \"mark\"\nfrom = 0\n");
+    let (report, _, _) = under("[[fault]]\ndo = \"mark\"\nfrom = 0\n");
     let report = report.unwrap();
     let (told, heard) = (counted(&report, Counters::NpCnpSent), counted(&report, Counters::RpCnpHandled));
     assert!(told > 10 && heard > 10, "{told} {heard}");
-    let (plain, _, _) = tried("[[fault]]\ndo = \"mark\"\nnth = 1\nchance = 0.0\n");
+    let (plain, _, _) = under("[[fault]]\ndo = \"mark\"\nnth = 1\nchance = 0.0\n");
     assert!(report.duration > 3 * plain.unwrap().duration);
 }
 
 #[test]
 fn a_port_that_is_paused_costs_its_time_and_nothing_else() {
-    let (plain, _, _) = tried("[[fault]]\ndo = \"drop\"\nchance = 0.0\n");
-    let (report, _, _) = tried("[[fault]]\ndo = \"pause\"\nfrom = 0\nnth = 20\nfor_us = 300\n");
+    let (plain, _, _) = under("[[fault]]\ndo = \"drop\"\nchance = 0.0\n");
+    let (report, _, _) = under("[[fault]]\ndo = \"pause\"\nfrom = 0\nnth = 20\nfor_us = 300\n");
     let report = report.unwrap();
     let longer = (report.duration - plain.unwrap().duration) as f64 / 1e6;
     assert!((250.0..310.0).contains(&longer), "{longer} us longer");
@@ -119,7 +119,7 @@ fn a_port_that_is_paused_costs_its_time_and_nothing_else() {
 
 #[test]
 fn a_function_that_stops_takes_up_later_what_came_meanwhile() {
-    let (report, found, _) = tried("[[fault]]\ndo = \"stop\"\nfrom = 1\nnth = 20\nfor_us = 300\n");
+    let (report, found, _) = under("[[fault]]\ndo = \"stop\"\nfrom = 1\nnth = 20\nfor_us = 300\n");
     assert_eq!(counted(&report.unwrap(), Counters::PacketSeqErr), 0);
     let frames = &found.timeline.frames;
     let stops = frames.iter().position(|line| !line.faults.is_empty()).unwrap();
@@ -158,7 +158,7 @@ fn a_program_on_no_processor_has_its_peer_wait_for_receives() {
 
 #[test]
 fn a_bus_that_refuses_ends_the_connection_and_what_was_found_is_told() {
-    let (report, found, _) = tried("[[fault]]\ndo = \"abort\"\nfrom = 0\nnth = 100\nfor_us = 50\n");
+    let (report, found, _) = under("[[fault]]\ndo = \"abort\"\nfrom = 0\nnth = 100\nfor_us = 50\n");
     assert!(matches!(report, Err(SimError::Broken(_))), "{report:?}");
     assert!(found.hits == [1] && found.timeline.frames.len() > 100);
 }
@@ -168,7 +168,7 @@ fn memory_that_is_not_mapped_is_refused_at_either_end_as_a_key_that_is_none() {
     let refused = |line: &FrameLine| line.syndrome == Some(Syndrome::Nak(NakCode::RemoteAccess));
     let naks = |from: u8| {
         let fault = format!("[[fault]]\ndo = \"unmap\"\nfrom = {from}\nnth = 20\nfor_us = 50\n");
-        let (report, found, _) = tried(&fault);
+        let (report, found, _) = under(&fault);
         assert!(matches!(report, Err(SimError::Broken(_))), "{report:?}");
         found.timeline.frames.iter().filter(|line| refused(line)).map(|line| line.from).collect::<Vec<_>>()
     };
@@ -179,8 +179,8 @@ fn memory_that_is_not_mapped_is_refused_at_either_end_as_a_key_that_is_none() {
 #[test]
 fn faults_are_the_same_at_every_run_and_messages_are_counted() {
     let plan = "[[fault]]\ndo = \"drop\"\nchance = 0.001\n\n[[fault]]\ndo = \"drop\"\nmessage = 40\nopcode = \"RcWriteFirst\"\n";
-    let (report, found, _) = tried(plan);
-    let (again, same, _) = tried(plan);
+    let (report, found, _) = under(plan);
+    let (again, same, _) = under(plan);
     assert_eq!((report.unwrap(), &found), (again.unwrap(), &same));
     // The fortieth message starts after 39 messages of 16 packets. Its retransmission is not counted as another message.
     let of_message = found.timeline.frames.iter().filter(|line| line.faults.contains(&1));
@@ -190,7 +190,7 @@ fn faults_are_the_same_at_every_run_and_messages_are_counted() {
 
 #[test]
 fn a_fault_that_names_a_queue_pair_that_never_is_is_said_with_its_line() {
-    let (_, found, plan) = tried("[[fault]]\ndo = \"drop\"\nnth = 1\n\n[[fault]]\ndo = \"drop\"\nqp = 77\n");
+    let (_, found, plan) = under("[[fault]]\ndo = \"drop\"\nnth = 1\n\n[[fault]]\ndo = \"drop\"\nqp = 77\n");
     let line = plan.without_frame(&found.hits).unwrap().to_string();
     assert_eq!(line, "plan.toml:5: expected a frame as this fault says, found none in the whole run");
 }

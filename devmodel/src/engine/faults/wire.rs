@@ -106,8 +106,8 @@ impl FaultWire {
         self.schedule_frames(at.max(now + effects.delay), at, &effects, (from, frame, number));
     }
 
-    /// Schedules a frame, or as many copies as its effects leave, to leave at `at`. Held frames that it was the last to overtake leave at
-    /// `behind`.
+    /// Schedules a frame, and its copy if it is duplicated, for `at`, unless it is dropped or held back. Held frames that it was the last
+    /// to overtake leave at `behind`.
     fn schedule_frames(&mut self, at: Ps, behind: Ps, effects: &Effects, way: Way) {
         let (frames, passed) = self.injector.apply(effects, way.0, way);
         frames.into_iter().for_each(|way| self.schedule.at(at, way));

@@ -357,6 +357,6 @@ fn what_is_not_at_hand_costs_a_read_of_host_memory() {
         };
         let ((fast, none), (slow, many)) = (run(all), run(few));
         assert!(none == 0 && many > 1000, "{part}: {none} {many}");
-        assert!(slow > fast, "{part}: {slow} ps, {fast} with all at hand");
+        assert!(slow > fast, "{part}: {slow} ps, {fast} with all cached");
     }
 }

@@ -164,7 +164,7 @@ fn the_number_of_vfs_is_what_was_asked_for_or_an_error() {
     assert_eq!(with(None).unwrap().vfs(), 2);
     assert_eq!(with(Some(5)).unwrap().vfs(), 5);
     let said = with(Some(3)).err().map(|e| e.to_string()).unwrap();
-    assert_eq!(said, "the adapter has 5 virtual functions, asked for 3: reset the adapter to have fewer");
+    assert_eq!(said, "the adapter has 5 virtual functions, asked for 3: delete the adapter to have fewer");
     let open = NodeTransport::open(&node, 5).unwrap();
     assert!(matches!(with(Some(6)), Err(NodeError::Vfs { have: 5, asked: 6, .. })));
     assert!(matches!(NodeTransport::open(&node, 6), Err(NodeError::NoDevice { fid: 6, vfs: 5 })));

@@ -127,12 +127,12 @@ pub struct Conductor {
     thought: Vec<(Ps, u32)>,
     /// Time since which a program has read clocks between polls.
     measuring: Option<Ps>,
-    /// Number of clock reads, as in [`waiting`], at the last extra poll by all threads.
+    /// [`looks`] at the last extra poll by all threads.
     looks: u64,
-    /// Time since which resumed threads have not continued.
+    /// Time since which threads have been about to receive a message without doing so.
     called: Option<Instant>,
     limits: Limits,
-    /// Number of clock reads when last nothing happened, and the duration of the next wait.
+    /// [`looks`] when last nothing happened, and the duration of the next wait.
     quiet: (u64, Duration),
 }
 
@@ -282,23 +282,26 @@ impl Conductor {
         self.board.set_now(self.engine.now());
     }
 
-    /// Frees the places of threads that are gone, and cleans up after their programs.
+    /// Parts with all threads that are gone.
     fn call_the_roll(&mut self, players: &[Player]) {
         let is_gone = |player: &&Player| activity(player) == Activity::Ended;
         let gone: Vec<_> = players.iter().filter(is_gone).collect();
-        gone.iter().for_each(|player| self.leaves(player));
         if !gone.is_empty() {
-            if let Err(error) = self.node.core().reap() {
-                tracing::warn!(%error, "a program that died could not be cleaned up after");
-            }
+            self.part_with(&gone);
         }
     }
 
-    /// Forgets a thread that is gone.
-    fn leaves(&mut self, player: &Player) {
-        self.efforts.forget(player);
-        self.spinners[player.number()] = 0;
-        player.free();
+    /// Takes the last doorbells of threads that are gone, frees their places, and cleans up after their programs.
+    fn part_with(&mut self, gone: &[&Player]) {
+        for player in gone {
+            self.collect(player);
+            self.efforts.forget(player);
+            self.spinners[player.number()] = 0;
+            player.free();
+        }
+        if let Err(error) = self.node.core().reap() {
+            tracing::warn!(%error, "a program that died could not be cleaned up after");
+        }
     }
 
     /// Takes a thread's doorbells.
@@ -469,6 +472,7 @@ impl Core {
 mod tests {
     use super::*;
     use crate::tests::bed::{OnNode, Scratch};
+    use hwspec::{doorbell::UAR_SHIFT, pcie::FIRST_UAR};
 
     #[test]
     fn what_a_call_of_a_program_finds_to_do_is_left_to_the_conductor() {
@@ -485,7 +489,23 @@ mod tests {
     }
 
     #[test]
-    fn what_a_thread_tells_during_the_look_at_others_has_all_looked_at_again() {
+    fn doorbells_of_a_thread_that_has_ended_are_taken_and_its_place_is_free() {
+        let scratch = Scratch::new();
+        let rules = Rules { profile: TimingProfile::load("direct-x16").unwrap(), seed: 1, faults: None };
+        let mut conductor = Conductor::new(&scratch.node(), rules).unwrap();
+        let board = conductor.board;
+        // A send doorbell of 8 bytes in a UAR page.
+        let doorbell = (FIRST_UAR << UAR_SHIFT) + 0x800;
+        let rings = move || board.player().expect("a place").ring(0, doorbell, 0, clock::Written::Whole);
+        std::thread::spawn(rings).join().expect("a thread");
+        let players: Vec<_> = board.players().collect();
+        assert!(conductor.wait_for(&players, board.heard()), "it may have resumed another thread");
+        assert_eq!(board.players().count(), 0);
+        assert!(conductor.engine.next(&conductor.node.core().adapter).is_some(), "the doorbell");
+    }
+
+    #[test]
+    fn a_notification_during_the_check_of_threads_has_all_checked_again() {
         let scratch = Scratch::new();
         let rules = Rules { profile: TimingProfile::load("direct-x16").unwrap(), seed: 1, faults: None };
         let mut conductor = Conductor::new(&scratch.node(), rules).unwrap();

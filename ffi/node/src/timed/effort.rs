@@ -133,7 +133,9 @@ fn process_time(pid: u32) -> Option<Duration> {
 /// True if a thread exists.
 pub fn is_there(tid: u32, pid: u32) -> bool {
     // SAFETY: signal 0 only asks.
-    pid == 0 || unsafe { libc::syscall(libc::SYS_tgkill, pid, tid, 0) } == 0
+    let asked = || unsafe { libc::syscall(libc::SYS_tgkill, pid, tid, 0) };
+    // A thread of another user exists, too.
+    pid == 0 || asked() == 0 || nix::errno::Errno::last() == nix::errno::Errno::EPERM
 }
 
 /// The activity of a thread in the kernel.

@@ -159,10 +159,10 @@ impl Bench {
     }
 
     /// Does something, and then the same with the sides exchanged.
-    pub fn each_way(&mut self, mut kind: impl FnMut(&mut Self) -> Outcome) -> Outcome {
-        kind(self)?;
+    pub fn each_way(&mut self, mut act: impl FnMut(&mut Self) -> Outcome) -> Outcome {
+        act(self)?;
         self.sides.swap(0, 1);
-        let back = kind(self);
+        let back = act(self);
         self.sides.swap(0, 1);
         back
     }

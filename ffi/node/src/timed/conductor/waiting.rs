@@ -27,8 +27,8 @@ const THINKS: Duration = Duration::from_millis(100);
 const HEARS: Duration = Duration::from_millis(200);
 
 impl Conductor {
-    /// Before much time passes, until `soonest`, threads get a chance to do something after all. Returns true if they did not have it
-    /// before.
+    /// Before much time passes, until `soonest`, threads get one more chance to do something. Returns true if they just got it, so that they
+    /// must be checked again.
     pub(super) fn hesitates(&mut self, soonest: Ps, players: &[Player]) -> bool {
         let now = self.engine.now();
         if soonest > now + LONG && self.looked != now {
@@ -51,7 +51,8 @@ impl Conductor {
         soonest > now + LONGER && players.iter().any(|player| self.thinks(player))
     }
 
-    /// True if a thread that seemed to poll memory did something else once it had enough time. It gets that once at each time.
+    /// True if a thread that seemed to poll memory did something else once it had enough time, or no longer runs. It gets that time once at
+    /// each time.
     fn thinks(&mut self, player: &Player) -> bool {
         let (this, thought) = ((self.engine.now(), player.thread().0), &mut self.thought[player.number()]);
         if player.state() != State::Spinning || *thought == this {
@@ -72,7 +73,7 @@ impl Conductor {
         let busy = match found.find(|(_, activity)| *activity != Activity::Rests) {
             None => return self.board.heard() != heard,
             Some((player, Activity::Ended)) => {
-                self.leaves(player);
+                self.part_with(&[player]);
                 return true;
             }
             Some((player, _)) => player,
@@ -93,7 +94,7 @@ impl Conductor {
                 Some(false) => continue,
                 // It ran for long without a call.
                 Some(true) => _ = busy.spins(),
-                None => self.leaves(busy),
+                None => self.part_with(&[busy]),
             }
             // Others may still run.
             return true;
@@ -120,7 +121,7 @@ impl Conductor {
         if self.spinners[player.number()] >= STEADY { SPINS } else { COMPUTES }
     }
 
-    /// Resumes threads that noticed something of which no more is to come. Returns true if there were any.
+    /// Resumes threads that noticed a change, once no more data of their function is about to become visible. Returns true if there were any.
     pub(super) fn release(&mut self, players: &[Player]) -> bool {
         let mut any = false;
         for player in players.iter().filter(|player| player.state() == State::Noticed) {
