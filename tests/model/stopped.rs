@@ -106,11 +106,11 @@ fn functions_of_strangers_are_left_to_their_users() {
     bed.connect(c, d, Path::default());
     let (from, to) = (bed.mr(1, 64, Access::LOCAL), bed.mr(2, 64, Access::ALL));
     let (on, there) = (bed.mr(2, 64, Access::LOCAL), bed.mr(3, 64, Access::ALL));
-    bed.memory.uses = Some([1].into());
+    bed.memory.serves = Some([1].into());
     // Function 2 is a peer: the sender runs it, and its packets to function 1 come back.
     bed.done(a, &Wr::write(from.sge(), to));
-    assert!(bed.memory.left.is_empty());
+    assert!(bed.memory.left_to_users.is_empty());
     // Frames between functions 2 and 3 do not concern the program that uses function 1.
     bed.post(c, &Wr::write(on.sge(), there));
-    assert_eq!(bed.memory.left, [3, 2]);
+    assert_eq!(bed.memory.left_to_users, [3, 2]);
 }

@@ -386,7 +386,7 @@ fn what_cannot_live_in_virtual_time_is_refused_in_a_line() {
     sleep(Duration::from_millis(300));
     refused(&node, &["true"], "is in virtual time");
     let other = node.ironverbs(&["run"], &["--clock", "timed", "--seed", "2", "--", "true"]).fails();
-    assert!(other.lines().count() == 1 && other.contains("by other rules"), "{other}");
+    assert!(other.lines().count() == 1 && other.contains("with other rules"), "{other}");
     let frames = node.dir().join("frames.pcap");
     let file = frames.to_str().expect("a path in UTF-8");
     let capture = node.ironverbs(&["node", "capture"], &["--seconds", "1", file]).fails();

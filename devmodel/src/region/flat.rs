@@ -89,7 +89,7 @@ pub enum RegionError {
     AddressSpace,
     /// Not a region of this version.
     #[error(
-        "the adapter's region starts with {found:#x}, expected {MAGIC:#x}: made by another version; reset the adapter"
+        "the adapter's region starts with {found:#x}, expected {MAGIC:#x}: made by another version; delete the adapter (ironverbs adapter delete)"
     )]
     Magic {
         /// First eight bytes.
@@ -97,7 +97,7 @@ pub enum RegionError {
     },
     /// Its tables have sizes that the interface cannot express.
     #[error(
-        "the adapter's region says its tables are {found:?}, expected what an adapter can have; reset the adapter"
+        "the adapter's region says its tables are {found:?}, expected what an adapter can have; delete the adapter (ironverbs adapter delete)"
     )]
     Geometry {
         /// The geometry in its header.

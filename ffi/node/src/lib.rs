@@ -43,6 +43,7 @@ mod doorbells;
 mod drive;
 mod engine;
 mod error;
+mod faults;
 mod file;
 pub mod functions;
 pub mod gid;
@@ -79,7 +80,7 @@ mod status;
 mod stopped;
 mod sys;
 pub use sys::accept_barriers;
-mod faults;
+
 pub mod timed;
 mod transport;
 mod uplink;

@@ -51,9 +51,9 @@ pub struct Memory {
     /// Killed parties.
     pub dead: BTreeSet<u16>,
     /// The functions used by our party, if others use the rest; `None` means all.
-    pub uses: Option<BTreeSet<u8>>,
+    pub serves: Option<BTreeSet<u8>>,
     /// Functions that were left to their users, in order.
-    pub left: Vec<u8>,
+    pub left_to_users: Vec<u8>,
     /// Number of transfers by function, to check that a reset function makes none.
     pub transfers: BTreeMap<u8, u64>,
 }
@@ -70,8 +70,8 @@ impl Default for Memory {
             uncopied: Vec::new(),
             stopped: BTreeSet::new(),
             dead: BTreeSet::new(),
-            uses: None,
-            left: Vec::new(),
+            serves: None,
+            left_to_users: Vec::new(),
             transfers: BTreeMap::new(),
         }
     }
@@ -194,11 +194,11 @@ impl Parties for Memory {
     }
 
     fn serves(&mut self, rid: Rid) -> bool {
-        self.uses.as_ref().is_none_or(|uses| uses.contains(&rid.0))
+        self.serves.as_ref().is_none_or(|served| served.contains(&rid.0))
     }
 
     fn wake_users(&mut self, rid: Rid) -> bool {
-        self.left.push(rid.0);
+        self.left_to_users.push(rid.0);
         true
     }
 

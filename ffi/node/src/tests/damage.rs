@@ -383,7 +383,7 @@ fn a_node_whose_first_words_are_wrong_is_refused_in_one_line() {
         let before = write(at, bytes);
         for said in [Node::open(&scratch.0).err(), Observer::open(&scratch.0).err()] {
             let said = said.map(|e| e.to_string()).unwrap_or_default();
-            assert!(said.contains("reset") && !said.contains('\n'), "{at:#x}: {said:?}");
+            assert!(said.contains("adapter delete") && !said.contains('\n'), "{at:#x}: {said:?}");
         }
         write(at, &before);
     }

@@ -84,7 +84,10 @@ fn a_node_of_another_version_is_refused_and_can_be_reset() {
         file.write_all_at(&1u64.to_ne_bytes(), 0).unwrap();
     }
     let said = Node::open(&scratch.0).err().map(|e| e.to_string()).unwrap();
-    assert!(said.contains("another version") && said.contains("reset") && !said.contains('\n'), "{said}");
+    assert!(
+        said.contains("another version") && said.contains("adapter delete") && !said.contains('\n'),
+        "{said}"
+    );
     std::fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(4096).unwrap();
     assert!(matches!(Node::open(&scratch.0), Err(NodeError::Version { .. })));
     assert!(Node::reset(&scratch.0, false).unwrap());
