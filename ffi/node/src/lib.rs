@@ -80,7 +80,6 @@ mod status;
 mod stopped;
 mod sys;
 pub use sys::accept_barriers;
-
 pub mod timed;
 mod transport;
 mod uplink;
