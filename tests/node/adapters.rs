@@ -110,7 +110,7 @@ fn nodes_that_would_be_taken_for_each_other_are_refused() {
     let run = |more: &[&str]| first.ironverbs(&["run"], &[more, &["--", "true"]].concat()).fails();
     let [names, number] = [&same_names, &same_number].map(|node| node.dir().display().to_string());
     for (options, expected) in [
-        (&["--adapter", &*names][..], "are both iron0; `ironverbs adapter create --name`"),
+        (&["--adapter", &*names][..], "are both iron0: `ironverbs adapter create --name`"),
         (&["--adapter", &*number], "expected adapters with numbers of their own, found 0 for both"),
         (
             &["--adapter", &*names, "--clock", "timed"],
