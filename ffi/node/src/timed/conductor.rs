@@ -498,9 +498,13 @@ mod tests {
         let doorbell = (FIRST_UAR << UAR_SHIFT) + 0x800;
         let rings = move || board.player().expect("a place").ring(0, doorbell, 0, clock::Written::Whole);
         std::thread::spawn(rings).join().expect("a thread");
-        let players: Vec<_> = board.players().collect();
-        assert!(conductor.wait_for(&players, board.heard()), "it may have resumed another thread");
-        assert_eq!(board.players().count(), 0);
+        // A thread that was joined may still be on its way out of the kernel.
+        testkit::until("its place is free", Duration::from_secs(20), || {
+            let players: Vec<_> = board.players().collect();
+            let again = conductor.wait_for(&players, board.heard());
+            assert!(again || players.is_empty(), "it may have resumed another thread");
+            players.is_empty()
+        });
         assert!(conductor.engine.next(&conductor.node.core().adapter).is_some(), "the doorbell");
     }
 
