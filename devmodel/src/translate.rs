@@ -1,11 +1,11 @@
 //! Translation of keys and queues to bus addresses (IBTA 10.6; PRM: memory key context, translation table).
 
 use crate::{
-    host::Iova,
+    host::{Host, Iova},
     region::{Func, Lookup, Piece, memic},
-    state::{MkeyRow, WqMemory},
+    state::{MkeyRow, WorkQueue, WqMemory},
 };
-use hwspec::context::AccessMode;
+use hwspec::{context::AccessMode, doorbell::RECORD_SIZE};
 
 /// Access bits of an mkey row, and those that an operation requires.
 pub mod access {
@@ -247,6 +247,35 @@ pub fn queue(func: &Func<'_>, memory: &WqMemory, at: u32) -> Option<Iova> {
         func.looks_up(Lookup::Translations(entry, 1));
         (func.mtt(entry) & !0xfff).wrapping_add(at & ((1u64 << log) - 1))
     })
+}
+
+impl WorkQueue {
+    /// The bus address of byte `from` of the entry at the free-running `index`.
+    #[inline(always)]
+    pub(crate) fn entry(&self, func: &Func<'_>, index: u16, from: usize) -> Option<Iova> {
+        let slot = u32::from(index) & ((1 << self.log_size) - 1);
+        queue(func, &self.memory, (slot << self.log_stride) + from as u32)
+    }
+
+    /// Reads the start of the entry at `index`.
+    #[inline(always)]
+    pub(crate) fn read(
+        &self,
+        func: &Func<'_>,
+        host: &mut dyn Host,
+        index: u16,
+        into: &mut [u8],
+    ) -> Option<()> {
+        host.read(func.rid(), self.entry(func, index, 0)?, into).ok()
+    }
+
+    /// Reads a counter of the doorbell record, `RCV_DBR` or `SND_DBR`.
+    #[inline]
+    pub(crate) fn posted(&self, func: &Func<'_>, host: &mut dyn Host, counter: usize) -> Option<u16> {
+        let mut word = [0; RECORD_SIZE / 2];
+        host.read(func.rid(), self.dbr + 4 * counter as u64, &mut word).ok()?;
+        Some(u32::from_be_bytes(word) as u16)
+    }
 }
 
 /// Frees `rkey`, so that it becomes invalid (IBTA 10.6.5: SEND with invalidate, local invalidate). With `remote`, the key

@@ -9,10 +9,9 @@ use super::{
     refusal::{Done, Syndrome},
 };
 use crate::{
-    mlx5::event,
+    mlx5::{completion, event},
     region::{Effect, Func, TimerKind},
     state::{CqRow, UarRow},
-    translate,
 };
 use hwspec::{
     cmd::cq::*,
@@ -120,18 +119,14 @@ fn resize(call: &mut Call<'_, '_, '_>, input: &ModifyCqIn, index: u32) -> Done {
     Syndrome::QueueSize.unless(log_size <= LOG_MAX_SIZE)?;
     let row = *call.row::<CqRow>(index)?;
     Syndrome::CqFlags.unless(u32::from(context.cqe_sz()) == row.cqe_size)?;
-    let mut word = [0; 4];
-    let read = call.step.host.read(call.func.rid(), row.dbr, &mut word).is_ok();
-    let ci = if read { u32::from_be_bytes(word) & 0xff_ffff } else { row.ci };
+    let ci = completion::consumed(call.func, call.step.host, &row);
     let waiting = row.pi.wrapping_sub(ci) & 0xff_ffff;
     let fits = waiting < 1 << row.log_size && waiting < 1 << log_size;
     Syndrome::QueueSize.unless(fits && row.status == u32::from(CqStatus::Ok.raw()))?;
     let pages = (context.log_page_size(), context.page_offset());
     let memory = memory::map(call, ModifyCqIn::SIZE, pages, 64 << (log_size + context.cqe_sz()))?;
-    let log_cqe = if row.cqe_size == 1 { 7 } else { 6 };
-    let slot = (row.pi & ((1 << row.log_size) - 1)) << log_cqe;
-    let last = translate::queue(call.func, &row.memory, slot + (1 << log_cqe) - Cqe64::SIZE as u32);
-    let cqe = Cqe64::with(|s| s.opcode(CqeOpcode::ResizeCq).owner(row.pi >> row.log_size & 1 != 0));
+    let (last, owner) = completion::next_entry(call.func, &row);
+    let cqe = Cqe64::with(|s| s.opcode(CqeOpcode::ResizeCq).owner(owner));
     if let Some(at) = last {
         call.func.effect(Effect::Write { at, data: cqe.as_bytes() });
     }

@@ -39,7 +39,7 @@ bind! { SrqContext <-> SrqRow {
     log_rq_stride = row.log_stride as u8 - 4,
     page_offset = memory::page_offset(&row.memory),
     log_page_size = memory::log_page_size(&row.memory),
-    wqe_cnt = filled(row),
+    wqe_cnt = row.wq().waiting(),
 } }
 
 bind! { XrcSrqContext <-> SrqRow {
@@ -53,7 +53,7 @@ bind! { XrcSrqContext <-> SrqRow {
     log_rq_stride = row.log_stride as u8 - 4,
     page_offset = memory::page_offset(&row.memory),
     log_page_size = memory::log_page_size(&row.memory),
-    wqe_cnt = filled(row),
+    wqe_cnt = row.wq().waiting(),
     db_record_addr_h = (row.dbr >> 32) as u32,
     db_record_addr_l = row.dbr as u32 >> 2,
 } }
@@ -68,11 +68,6 @@ bind! { WorkQueue <-> SrqRow {
     page_offset = memory::page_offset(&row.memory),
     log_wq_pg_sz = memory::log_page_size(&row.memory),
 } }
-
-/// Number of WQEs posted and not consumed.
-fn filled(row: &SrqRow) -> u16 {
-    row.counter.wrapping_sub(row.consumed) as u16
-}
 
 fn kind_of(op: Opcode) -> SrqKind {
     match op {

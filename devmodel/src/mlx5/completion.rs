@@ -6,6 +6,7 @@ use super::{
     work::{Failure, QpStage},
 };
 use crate::{
+    host::{Host, Iova},
     region::{Func, TimerKind},
     state::{Counters, CqRow, QpFlags},
     translate,
@@ -110,13 +111,11 @@ pub(crate) fn place<'f>(
     if row.status != u32::from(CqStatus::Ok.raw()) {
         return None;
     }
-    let log_cqe = if row.cqe_size == 1 { 7 } else { 6 };
-    let slot = (pi & (size - 1)) << log_cqe;
-    let at = translate::queue(func, &row.memory, slot + (1 << log_cqe) - Cqe64::SIZE as u32);
+    let (at, owner) = next_entry(func, &row);
     let full = |ci: u32| pi.wrapping_sub(ci) & 0xff_ffff >= size;
     let ignore_overrun = row.flags & CqRow::OVERRUN_IGNORED != 0;
     if full(row.ci) && !ignore_overrun {
-        look_for_room(func, step, &mut row);
+        row.ci = consumed(func, step.host, &row);
     }
     let Some(at) = at.filter(|_| ignore_overrun || !full(row.ci)) else {
         overrun(func, &mut row, cqn);
@@ -124,7 +123,6 @@ pub(crate) fn place<'f>(
     };
     // Before any other state refers to the entry.
     let noted = func.note_completion(at)?;
-    let owner = pi >> row.log_size & 1 != 0;
     row.pi = pi.wrapping_add(1);
     if solicited {
         row.solicited = row.pi;
@@ -143,12 +141,22 @@ pub(crate) fn place<'f>(
     Some(cqe)
 }
 
-/// Reads the driver's consumer index.
+/// The bus address of the next CQE, and its owner bit. Entries of 128 bytes hold it at their end.
+#[inline(always)]
+pub(crate) fn next_entry(func: &Func<'_>, row: &CqRow) -> (Option<Iova>, bool) {
+    let log_cqe = if row.cqe_size == 1 { 7 } else { 6 };
+    let slot = (row.pi & ((1 << row.log_size) - 1)) << log_cqe;
+    let at = translate::queue(func, &row.memory, slot + (1 << log_cqe) - Cqe64::SIZE as u32);
+    (at, row.pi >> row.log_size & 1 != 0)
+}
+
+/// The driver's consumer index, read from the doorbell record if it can be.
 #[inline(never)]
-fn look_for_room(func: &Func<'_>, step: &mut Step<'_>, row: &mut CqRow) {
+pub(crate) fn consumed(func: &Func<'_>, host: &mut dyn Host, row: &CqRow) -> u32 {
     let mut word = [0; 4];
-    if step.host.read(func.rid(), row.dbr, &mut word).is_ok() {
-        row.ci = u32::from_be_bytes(word) & 0xff_ffff;
+    match host.read(func.rid(), row.dbr, &mut word) {
+        Ok(()) => u32::from_be_bytes(word) & 0xff_ffff,
+        Err(_) => row.ci,
     }
 }
 

@@ -2,23 +2,23 @@
 
 use super::{
     lists,
+    step::Step,
     work::{Failure, QpStage},
 };
-use crate::{translate, transport::LOG_MAX_MESSAGE};
+use crate::{region::Func, state::WorkQueue, transport::LOG_MAX_MESSAGE};
 use hwspec::{
     context::ServiceType,
     cqe::CqeSyndrome,
     decode::{self, Value, wqe::Queue},
-    doorbell::{RECORD_SIZE, SND_DBR},
+    doorbell::SND_DBR,
     layout::Layout,
     wqe::{
-        AtomicSeg, AvSeg, CtrlSeg, FenceMode, InlineSeg, MAX_DS, RaddrSeg, WQE_BB, WQE_BB_SHIFT, WQE_DS,
-        WqeOpcode, XrcSeg,
+        AtomicSeg, AvSeg, CtrlSeg, FenceMode, InlineSeg, MAX_DS, RaddrSeg, WQE_BB, WQE_DS, WqeOpcode, XrcSeg,
     },
 };
 
 /// Vendor error of a malformed WQE.
-const BAD_WQE: u8 = 0x68;
+pub(super) const BAD_WQE: u8 = 0x68;
 /// A decoded send WQE. Its bytes stay in the step's buffer.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Wqe {
@@ -91,30 +91,19 @@ pub(crate) fn refuse(syndrome: CqeSyndrome) -> Failure {
 
 /// Reads the send counter of the doorbell record.
 pub(crate) fn refresh(w: &mut QpStage<'_, '_, '_>) -> Option<()> {
-    let mut word = [0; RECORD_SIZE / 2];
-    w.step.host.read(w.func.rid(), w.q.dbr + 4 * SND_DBR as u64, &mut word).ok()?;
+    let counter = w.q.sq().posted(w.func, w.step.host, SND_DBR)?;
     w.q.sq_pi = match w.step.posted.take() {
         // Threads ring independently: a later post of another thread may have been processed before.
         Some(posted) if (posted.wrapping_sub(w.q.sq_pi) as i16) < 0 => w.q.sq_pi,
         Some(posted) => posted,
-        None => u32::from_be_bytes(word) as u16,
+        None => counter,
     };
     Some(())
 }
 
-/// Reads basic block `index` into the step's WQE buffer, `at` blocks from its start.
-#[inline(always)]
-fn block(w: &mut QpStage<'_, '_, '_>, index: u16, at: usize) -> Option<()> {
-    let slot = u32::from(index) & ((1u32 << w.q.log_sq) - 1);
-    let from = translate::queue(w.func, &w.q.memory, w.q.sq_offset + (slot << WQE_BB_SHIFT))?;
-    let rid = w.func.rid();
-    let into = &mut w.step.buffers.wqe[at * WQE_BB..][..WQE_BB];
-    w.step.host.read(rid, from, into).ok()
-}
-
 /// Number of segments of the WQE at `index`, from its control segment; at least 1, so that a walk advances.
 pub(crate) fn segments(w: &mut QpStage<'_, '_, '_>, index: u16) -> u8 {
-    match block(w, index, 0) {
+    match w.q.sq().read(w.func, w.step.host, index, &mut w.step.buffers.wqe[..WQE_BB]) {
         Some(()) => CtrlSeg::read(&w.step.buffers.wqe).ds().max(1),
         None => 1,
     }
@@ -175,35 +164,47 @@ pub(crate) fn datagram(w: &mut QpStage<'_, '_, '_>, index: u16) -> Result<(Wqe, 
 /// Reads the WQE at `index` into the step's buffer and makes the checks common to all services.
 #[inline(always)]
 fn read(w: &mut QpStage<'_, '_, '_>, index: u16) -> Result<CtrlSeg, (u8, Failure)> {
-    block(w, index, 0).ok_or((1, refuse(CqeSyndrome::LocalQpOpErr)))?;
-    let ctrl = CtrlSeg::read(&w.step.buffers.wqe);
+    let (number, service) = (w.qpn(), ServiceType::from_raw(w.q.service));
+    control(w.func, w.step, &w.q.sq(), (number, index), service)
+        .map_err(|ds| (ds, refuse(CqeSyndrome::LocalQpOpErr)))
+}
+
+/// Reads the WQE at `index` of send queue `number` into the step's buffer and returns its control segment, if that is valid; otherwise the
+/// number of segments that the WQE seems to have.
+#[inline(always)]
+pub(super) fn control(
+    func: &Func<'_>,
+    step: &mut Step<'_>,
+    sq: &WorkQueue,
+    (number, index): (u32, u16),
+    service: ServiceType,
+) -> Result<CtrlSeg, u8> {
+    sq.read(func, step.host, index, &mut step.buffers.wqe[..WQE_BB]).ok_or(1)?;
+    let ctrl = CtrlSeg::read(&step.buffers.wqe);
     let ds = ctrl.ds();
-    let bad = (ds.max(1), refuse(CqeSyndrome::LocalQpOpErr));
     // The posted WQE must be complete and belong to this index.
-    let posted = w.q.sq_pi.wrapping_sub(index);
     if ds == 0
         || usize::from(ds) > MAX_DS
-        || blocks(ds) > posted
-        || !ctrl.is_clean()
+        || blocks(ds) > sq.pi.wrapping_sub(index)
+        || service != ServiceType::RawEth && !ctrl.is_clean()
         || ctrl.wqe_idx() != index
-        || ctrl.qpn().0 != w.qpn()
+        || ctrl.qpn().0 != number
     {
-        return Err(bad);
+        return Err(ds.max(1));
     }
     match blocks(ds) {
         1 => {}
-        blocks => rest(w, index, blocks).ok_or(bad)?,
+        blocks => rest(func, step, *sq, index, blocks).ok_or(ds)?,
     }
-    let service = ServiceType::from_raw(w.q.service);
-    if w.step.config.strict.reserved && has_reserved(&w.step.buffers.wqe, ds, service) {
-        return Err(bad);
+    if step.config.strict.reserved && has_reserved(&step.buffers.wqe, ds, service) {
+        return Err(ds);
     }
     Ok(ctrl)
 }
 
 /// True if a bit outside of all fields is set in the WQE of `ds` segments at the start of `buffer`.
 #[cold]
-pub(super) fn has_reserved(buffer: &[u8], ds: u8, service: ServiceType) -> bool {
+fn has_reserved(buffer: &[u8], ds: u8, service: ServiceType) -> bool {
     let whole = buffer.get(..usize::from(ds) * WQE_DS).unwrap_or_default();
     let mut found = false;
     decode::wqe::walk(Queue::Send(service), whole, &mut |path, value| {
@@ -217,8 +218,9 @@ pub(super) fn has_reserved(buffer: &[u8], ds: u8, service: ServiceType) -> bool 
 
 /// Reads the blocks of a WQE after the first.
 #[inline(never)]
-fn rest(w: &mut QpStage<'_, '_, '_>, index: u16, blocks: u16) -> Option<()> {
-    (1..blocks).try_for_each(|at| block(w, index.wrapping_add(at), at.into()))
+fn rest(func: &Func<'_>, step: &mut Step<'_>, sq: WorkQueue, index: u16, blocks: u16) -> Option<()> {
+    let mut into = step.buffers.wqe.chunks_exact_mut(WQE_BB).skip(1);
+    (1..blocks).try_for_each(|at| sq.read(func, step.host, index.wrapping_add(at), into.next()?))
 }
 
 /// Decodes the bytes of a WQE; the segments specific to its opcode begin at `at`.

@@ -5,9 +5,9 @@ use super::{
     work::{QpStage, Receiver},
 };
 use crate::{
-    host::{Iova, Party},
+    host::Party,
     state::{QpFlags, SrqKind, SrqRow},
-    translate::{self, Domain, User},
+    translate::{Domain, User},
 };
 use hwspec::{
     doorbell::RCV_DBR,
@@ -18,9 +18,7 @@ use hwspec::{
 /// Reads the receive counter of the doorbell record.
 #[inline(never)]
 pub(crate) fn refresh(w: &mut QpStage<'_, '_, '_>) -> Option<()> {
-    let mut word = [0; 4];
-    w.step.host.read(w.func.rid(), w.q.dbr + 4 * RCV_DBR as u64, &mut word).ok()?;
-    w.q.rq_pi = u32::from_be_bytes(word) as u16;
+    w.q.rq_pi = w.q.rq().posted(w.func, w.step.host, RCV_DBR)?;
     Some(())
 }
 
@@ -68,12 +66,9 @@ fn fit(room: &mut Vec<u8>, len: usize) {
 /// Reads the scatter list of WQE `index` into the step's buffer and returns the domain of its keys.
 #[inline(always)]
 pub(crate) fn load(w: &mut QpStage<'_, '_, '_>, index: u16) -> Option<Domain> {
-    let (at, len, pd) = if w.q.has(QpFlags::HAS_SRQ) {
-        place_shared(w, index)?
-    } else {
-        let slot = u32::from(index) & ((1 << w.q.log_rq) - 1);
-        let at = translate::queue(w.func, &w.q.memory, slot << w.q.log_rq_stride)?;
-        (at, 1usize << w.q.log_rq_stride, w.receiver.pd)
+    let (at, len, pd) = match w.q.has(QpFlags::HAS_SRQ) {
+        true => place_shared(w, index)?,
+        false => (w.q.rq().entry(w.func, index, 0)?, 1usize << w.q.log_rq_stride, w.receiver.pd),
     };
     let rid = w.func.rid();
     let buffers = &mut *w.step.buffers;
@@ -110,24 +105,19 @@ pub(crate) fn named(w: &QpStage<'_, '_, '_>, srqn: u32) -> Option<SrqRow> {
 fn take_shared(w: &mut QpStage<'_, '_, '_>) -> Option<u16> {
     let srqn = w.receiver.srqn;
     let mut srq = *w.func.get::<SrqRow>(srqn)?;
-    let posted = |counter: u32, consumed: u32| (counter as u16).wrapping_sub(consumed as u16);
-    let rid = w.func.rid();
-    if posted(srq.counter, srq.consumed) == 0 || srq.lwm != 0 {
-        let mut word = [0; 4];
-        w.step.host.read(rid, srq.dbr, &mut word).ok()?;
-        srq.counter = u32::from_be_bytes(word);
+    if srq.wq().waiting() == 0 || srq.lwm != 0 {
+        srq.counter = srq.wq().posted(w.func, w.step.host, RCV_DBR)?.into();
     }
-    if posted(srq.counter, srq.consumed) == 0 {
+    if srq.wq().waiting() == 0 {
         return None;
     }
-    let index = srq.next & ((1 << srq.log_size) - 1);
-    let at = translate::queue(w.func, &srq.memory, index << srq.log_stride)?;
+    let index = srq.next as u16 & ((1 << srq.log_size) - 1);
     let mut next = [0; NextSeg::SIZE];
-    w.step.host.read(rid, at, &mut next).ok()?;
+    srq.wq().read(w.func, w.step.host, index, &mut next)?;
     srq.next = NextSeg::from_bytes(next).next_wqe_index().into();
-    srq.consumed = u32::from((srq.consumed as u16).wrapping_add(1));
+    srq.consumed = srq.wq().ci.wrapping_add(1).into();
     // The limit event is raised once per arming (IBTA 10.2.9.1).
-    let reached = srq.lwm != 0 && u32::from(posted(srq.counter, srq.consumed)) < srq.lwm;
+    let reached = u32::from(srq.wq().waiting()) < srq.lwm;
     if reached {
         srq.lwm = 0;
     }
@@ -136,14 +126,13 @@ fn take_shared(w: &mut QpStage<'_, '_, '_>) -> Option<u16> {
     if reached {
         event::queue(w.func, uid, EventType::SrqRqLimit, (QueueKind::Qp, srqn));
     }
-    Some(index as u16)
+    Some(index)
 }
 
 /// Address and size of the scatter list of WQE `index` in a shared queue, and its protection domain.
 #[inline(never)]
-fn place_shared(w: &QpStage<'_, '_, '_>, index: u16) -> Option<(Iova, usize, u32)> {
+fn place_shared(w: &QpStage<'_, '_, '_>, index: u16) -> Option<(u64, usize, u32)> {
     let srq = *w.func.get::<SrqRow>(w.receiver.srqn)?;
-    let slot = u32::from(index) & ((1 << srq.log_size) - 1);
-    let at = translate::queue(w.func, &srq.memory, (slot << srq.log_stride) + WQE_DS as u32)?;
+    let at = srq.wq().entry(w.func, index, WQE_DS)?;
     Some((at, (1usize << srq.log_stride).checked_sub(WQE_DS)?, srq.pd))
 }

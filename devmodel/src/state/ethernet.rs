@@ -1,6 +1,7 @@
 //! Objects of the Ethernet side: queues without a queue pair, transport interfaces, flow tables.
 
-use super::{Head, WqMemory, objects::rows};
+use super::{Head, WorkQueue, WqMemory, objects::rows};
+use hwspec::wqe::WQE_BB_SHIFT;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 /// Bytes of the headers that an entry matches: `MatchHeaders`.
@@ -203,6 +204,11 @@ impl SqRow {
     pub const HAS_TIS: u32 = 8;
     /// In `flags`: is in the ready ring.
     pub const READY: u32 = 4;
+
+    /// The queue's ring and indices.
+    pub fn wq(&self) -> WorkQueue {
+        WorkQueue::of_row(self.memory, self.dbr, [self.pi, self.ci, self.log_size, WQE_BB_SHIFT])
+    }
 }
 
 impl TirRow {
@@ -221,6 +227,11 @@ impl RqRow {
     pub const FLUSH: u32 = 8;
     /// In `flags`: the timer heap has an entry of the queue.
     pub const TIMED: u32 = 16;
+
+    /// The queue's ring and indices.
+    pub fn wq(&self) -> WorkQueue {
+        WorkQueue::of_row(self.memory, self.dbr, [self.pi, self.ci, self.log_size, self.log_stride])
+    }
 }
 
 impl FlowEntryRow {

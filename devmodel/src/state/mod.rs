@@ -31,7 +31,7 @@ pub use infiniband::{
 };
 pub use objects::{
     CounterRow, CqRow, EqRow, FreeList, GroupRow, Head, MemicRow, MkeyRow, PdRow, SrqKind, SrqRow, TdRow,
-    TimerRow, UarRow, UctxRow, UmemRow, WqMemory, XrcdRow,
+    TimerRow, UarRow, UctxRow, UmemRow, WorkQueue, WqMemory, XrcdRow,
 };
 pub use qp::{Path, QpFlags, QpRow, SendRecord};
 pub use table::Table;

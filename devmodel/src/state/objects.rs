@@ -84,6 +84,38 @@ pub struct WqMemory {
     pub offset: u32,
 }
 
+/// A work queue: its ring, its doorbell record, and the entries posted and taken. Indices are free-running 16-bit counters. The rows of
+/// queues keep these values in places of their own.
+#[derive(Clone, Copy, Debug)]
+pub struct WorkQueue {
+    /// Ring.
+    pub memory: WqMemory,
+    /// Doorbell record: receive counter, then send counter, 32 bits each.
+    pub dbr: u64,
+    /// Producer index as last read from the doorbell record.
+    pub pi: u16,
+    /// Next entry to take.
+    pub ci: u16,
+    /// log2 of the number of entries; an entry of a send queue is a basic block.
+    pub log_size: u8,
+    /// log2 of an entry in bytes.
+    pub log_stride: u8,
+}
+
+impl WorkQueue {
+    /// The queue of a row that keeps counters and sizes in 32 bits each.
+    pub(super) fn of_row(memory: WqMemory, dbr: u64, [pi, ci, log_size, log_stride]: [u32; 4]) -> Self {
+        let (pi, ci) = (pi as u16, ci as u16);
+        Self { memory, dbr, pi, ci, log_size: log_size as u8, log_stride: log_stride as u8 }
+    }
+
+    /// Number of entries posted and not taken.
+    #[inline(always)]
+    pub fn waiting(&self) -> u16 {
+        self.pi.wrapping_sub(self.ci)
+    }
+}
+
 macro_rules! rows { ($( $(#[$m:meta])* $R:ident { $( $(#[$fm:meta])* $f:ident: $t:ty, )* } )*) => { $(
     $(#[$m])*
     #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable)]
@@ -277,6 +309,14 @@ pub struct TimerRow {
 impl GroupRow {
     /// Most QPs of a function that one packet may reach in one job: members of a group, or QP1s.
     pub const MAX_MEMBERS: usize = 64;
+}
+
+impl SrqRow {
+    /// The queue's ring and indices.
+    pub fn wq(&self) -> WorkQueue {
+        let words = [self.counter, self.consumed, self.log_size, self.log_stride];
+        WorkQueue::of_row(self.memory, self.dbr, words)
+    }
 }
 
 impl CqRow {

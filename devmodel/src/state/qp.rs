@@ -1,8 +1,8 @@
 //! The queue pair: context, requester and responder.
 
-use super::{Head, WqMemory};
+use super::{Head, WorkQueue, WqMemory};
 use crate::transport::{Request, Requester, Responder, Timer};
-use hwspec::{context::ServiceType, wire::bth::Transport};
+use hwspec::{context::ServiceType, wire::bth::Transport, wqe::WQE_BB_SHIFT};
 use std::mem::offset_of;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
@@ -183,6 +183,33 @@ const _: () = assert!(offset_of!(QpRow, requester) + offset_of!(Requester, timer
 impl QpRow {
     /// Bit of `stall_psn` that marks it as valid.
     pub const STALL: u32 = 1 << 31;
+
+    /// The send queue, behind the receive queue in the same memory.
+    #[inline(always)]
+    pub fn sq(&self) -> WorkQueue {
+        let offset = self.memory.offset.wrapping_add(self.sq_offset);
+        WorkQueue {
+            memory: WqMemory { offset, ..self.memory },
+            dbr: self.dbr,
+            pi: self.sq_pi,
+            ci: self.sq_next,
+            log_size: self.log_sq,
+            log_stride: WQE_BB_SHIFT as u8,
+        }
+    }
+
+    /// The receive queue.
+    #[inline(always)]
+    pub fn rq(&self) -> WorkQueue {
+        WorkQueue {
+            memory: self.memory,
+            dbr: self.dbr,
+            pi: self.rq_pi,
+            ci: self.rq_ci,
+            log_size: self.log_rq,
+            log_stride: self.log_rq_stride,
+        }
+    }
 
     /// True for a datagram service: messages are single packets, and each names its destination.
     pub fn is_datagram(&self) -> bool {

@@ -17,7 +17,7 @@ use crate::{
     },
     region::{Func, GROUP_ETHERNET, Piece, SlotPayload, Sync, TimerKind},
     state::{Counters, FunctionRow, RqRow, RqtRow, TirRow},
-    translate::{self, Domain, User},
+    translate::{Domain, User},
 };
 use hwspec::{
     cqe::{Cqe64, CqeOpcode, CqeSyndrome, eth},
@@ -174,7 +174,10 @@ fn deliver(func: &mut Func<'_>, step: &mut Step<'_>, tir: &TirRow, head: &[u8], 
         step.blocked = Some(party);
         return;
     }
-    if !refill(func, step, &mut rq) {
+    if rq.pi == rq.ci {
+        refresh(func, step, &mut rq);
+    }
+    if rq.pi == rq.ci {
         func.count(Counters::EthRxDiscards, 1);
         func.count(Counters::OutOfBuffer, 1);
         if rq.counter_set != 0 {
@@ -219,29 +222,16 @@ fn failed(func: &Func<'_>, index: u32, rq: &RqRow, failure: Failure) -> Cqe64 {
 }
 
 /// Reads the receive counter of the doorbell record.
-pub(super) fn refresh(func: &Func<'_>, step: &mut Step<'_>, rq: &mut RqRow) {
-    let mut word = [0; 4];
-    if step.host.read(func.rid(), rq.dbr + 4 * RCV_DBR as u64, &mut word).is_ok() {
-        rq.pi = u32::from_be_bytes(word) & 0xffff;
-    }
-}
-
-/// True if a WQE is available.
-fn refill(func: &Func<'_>, step: &mut Step<'_>, rq: &mut RqRow) -> bool {
-    if rq.pi == rq.ci {
-        refresh(func, step, rq);
-    }
-    rq.pi != rq.ci
+fn refresh(func: &Func<'_>, step: &mut Step<'_>, rq: &mut RqRow) {
+    rq.pi = rq.wq().posted(func, step.host, RCV_DBR).map_or(rq.pi, u32::from);
 }
 
 /// Writes a frame to the buffers of the oldest WQE and builds its CQE.
 fn scatter(func: &Func<'_>, step: &mut Step<'_>, rq: &RqRow, frame: &Received) -> Result<Cqe64, CqeSyndrome> {
-    let slot = rq.ci & ((1 << rq.log_size) - 1);
-    let at = translate::queue(func, &rq.memory, slot << rq.log_stride).ok_or(CqeSyndrome::LocalQpOpErr)?;
-    let rid = func.rid();
+    let (rid, wq) = (func.rid(), rq.wq());
     step.buffers.receive.clear();
-    step.buffers.receive.resize(1 << rq.log_stride, 0);
-    step.host.read(rid, at, &mut step.buffers.receive).or(Err(CqeSyndrome::LocalQpOpErr))?;
+    step.buffers.receive.resize(1 << wq.log_stride, 0);
+    wq.read(func, step.host, wq.ci, &mut step.buffers.receive).ok_or(CqeSyndrome::LocalQpOpErr)?;
 
     let strip =
         frame.parts.tag.filter(|tag| tag.0 == EtherType::VLAN.raw() && rq.flags & RqRow::KEEP_VLAN == 0);

@@ -9,21 +9,21 @@ use crate::{
     host::{Abort, Party},
     mlx5::{
         self, Step, completion,
-        fetch::{blocks, has_reserved},
+        fetch::{self, BAD_WQE},
         lists, rates,
     },
     region::{Func, MAX_FRAME},
     state::{Counters, SqRow, TisRow},
-    translate::{self, Domain, User},
+    translate::{Domain, User},
 };
 use hwspec::{
     context::ServiceType,
     cqe::{Cqe64, CqeOpcode, CqeSyndrome},
-    doorbell::{RECORD_SIZE, SND_DBR},
+    doorbell::SND_DBR,
     handle::Qpn,
     layout::Layout,
     wire::eth::{EtherType, Ethernet},
-    wqe::{CqeMode, CtrlSeg, DataSeg, EthSeg, InlineSeg, MAX_DS, WQE_BB, WQE_BB_SHIFT, WQE_DS, WqeOpcode},
+    wqe::{CqeMode, CtrlSeg, DataSeg, EthSeg, InlineSeg, WQE_DS, WqeOpcode},
 };
 
 /// Maximum number of WQEs that a queue sends at once.
@@ -34,8 +34,6 @@ const STAGED: usize = 256 << 10;
 const MAX_LSO: u64 = 256 << 10;
 /// Minimum size of a frame after padding, frame check sequence excluded (IEEE 802.3, 4.2.3.3).
 const MIN_FRAME: usize = 60;
-/// Vendor error of a malformed WQE.
-const BAD_WQE: u8 = 0x68;
 
 /// The reason why a WQE stops the queue.
 type Failure = CqeSyndrome;
@@ -67,11 +65,10 @@ pub(crate) fn run(func: &mut Func<'_>, step: &mut Step<'_>, index: u32) {
     if sq.state != READY && (sq.state != ERROR || sq.flags & SqRow::FLUSH == 0) {
         return;
     }
-    let mut word = [0; RECORD_SIZE / 2];
-    if step.host.read(func.rid(), sq.dbr + 4 * SND_DBR as u64, &mut word).is_err() {
+    let Some(posted) = sq.wq().posted(func, step.host, SND_DBR) else {
         return func.count(Counters::BadDoorbells, 1);
-    }
-    sq.pi = u32::from_be_bytes(word) & 0xffff;
+    };
+    sq.pi = posted.into();
     let mut left = BATCH;
     while sq.pi != sq.ci && left != 0 && step.buffers.staged.len() < STAGED {
         left -= 1;
@@ -99,13 +96,12 @@ fn come_back(func: &mut Func<'_>, step: &mut Step<'_>, sq: &SqRow, first: usize)
 
 /// Executes the oldest WQE.
 fn one(func: &mut Func<'_>, step: &mut Step<'_>, index: u32, sq: &mut SqRow) {
-    let at = sq.ci as u16;
-    let number = func.number::<SqRow>(index);
-    let ctrl = fetch(func, step, sq, number);
-    let ds = ctrl.as_ref().map_or(1, |ctrl| ctrl.ds().max(1));
-    let posted = (sq.pi as u16).wrapping_sub(at);
+    let (wq, number) = (sq.wq(), func.number::<SqRow>(index));
+    let at = wq.ci;
+    let ctrl = fetch::control(func, step, &wq, (number, at), ServiceType::RawEth).ok();
+    let ds = ctrl.as_ref().map_or(1, CtrlSeg::ds);
     // An incomplete WQE is the last one.
-    sq.ci = at.wrapping_add(blocks(ds).clamp(1, posted.max(1))).into();
+    sq.ci = at.wrapping_add(fetch::blocks(ds).clamp(1, wq.waiting().max(1))).into();
     let outcome = match ctrl {
         _ if sq.state == ERROR => Err(CqeSyndrome::WrFlushErr),
         None => Err(CqeSyndrome::LocalQpOpErr),
@@ -136,37 +132,6 @@ fn one(func: &mut Func<'_>, step: &mut Step<'_>, index: u32, sq: &mut SqRow) {
     if !completion::append(func, step, sq.cqn, cqe, false) {
         sq.state = ERROR;
     }
-}
-
-/// Reads the WQE at the queue's head into the step's buffer and returns its control segment, if it is valid for
-/// this position.
-fn fetch(func: &Func<'_>, step: &mut Step<'_>, sq: &SqRow, number: u32) -> Option<CtrlSeg> {
-    let at = sq.ci as u16;
-    let block = |step: &mut Step<'_>, i: u16| {
-        let slot = u32::from(at.wrapping_add(i)) & ((1 << sq.log_size) - 1);
-        let from = translate::queue(func, &sq.memory, slot << WQE_BB_SHIFT)?;
-        let into = &mut step.buffers.wqe[usize::from(i) * WQE_BB..][..WQE_BB];
-        step.host.read(func.rid(), from, into).ok()
-    };
-    block(step, 0)?;
-    let ctrl = CtrlSeg::read(&step.buffers.wqe);
-    let posted = (sq.pi as u16).wrapping_sub(at);
-    let good = ctrl.ds() != 0
-        && usize::from(ctrl.ds()) <= MAX_DS
-        && blocks(ctrl.ds()) <= posted
-        && ctrl.wqe_idx() == at
-        && ctrl.qpn().0 == number;
-    if !good {
-        return None;
-    }
-    for i in 1..blocks(ctrl.ds()) {
-        block(step, i)?;
-    }
-    let strict = step.config.strict.reserved;
-    if strict && has_reserved(&step.buffers.wqe, ctrl.ds(), ServiceType::RawEth) {
-        return None;
-    }
-    Some(ctrl)
 }
 
 fn execute(func: &mut Func<'_>, step: &mut Step<'_>, sq: &SqRow, ctrl: &CtrlSeg) -> Result<(), Failure> {
