@@ -1,6 +1,6 @@
 //! Allocation of rows and of translation ranges.
 
-use super::{Func, Table, freed::Freed, func::Row};
+use super::{Func, Row, Table, freed::Freed};
 use crate::{
     host::Party,
     state::{FreeList, Head},

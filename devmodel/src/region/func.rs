@@ -6,12 +6,7 @@ use super::{
 };
 use crate::{
     host::{Host, Iova, Rid},
-    state::{
-        CounterRow, Counters, CqRow, EqRow, FlowCounterRow, FlowEntryRow, FlowGroupRow, FlowTableRow,
-        FunctionRow, GroupRow, Head, L2Row, MemicRow, MkeyRow, PdRow, QpRow, ReadResource, RqRow, RqtRow,
-        SchedulingRow, SendRecord, SqRow, SrqRow, SubnetGroupRow, SubnetSendRow, TdRow, TirRow, TisRow,
-        UarRow, UctxRow, UmemRow, VportRow, XrcdRow,
-    },
+    state::{CounterRow, Counters, FunctionRow, ReadResource, Row, SendRecord},
     transport::Congestion,
 };
 use hwspec::cqe::Cqe64;
@@ -21,29 +16,6 @@ use std::{
     sync::atomic::{AtomicU32, Ordering::Release},
 };
 use sync::{Dead, Holding};
-
-/// A row of an object table.
-pub trait Row: Copy {
-    /// The table that holds it.
-    const TABLE: Table;
-    /// Allocation and ownership.
-    fn head(&self) -> &Head;
-    /// Mutable access to the [`head`](Self::head).
-    fn head_mut(&mut self) -> &mut Head;
-}
-
-macro_rules! impl_row { ($($R:ty => $T:ident),* $(,)?) => { $(
-    impl Row for $R {
-        const TABLE: Table = Table::$T;
-        fn head(&self) -> &Head { &self.head }
-        fn head_mut(&mut self) -> &mut Head { &mut self.head }
-    }
-)* } }
-impl_row!(PdRow => Pd, TdRow => Td, XrcdRow => Xrcd, UarRow => Uar, UctxRow => Uctx, UmemRow => Umem, MemicRow => Memic, CounterRow => Counter, GroupRow => Group,
-    EqRow => Eq, CqRow => Cq, SrqRow => Srq, MkeyRow => Mkey, QpRow => Qp, SqRow => Sq,
-    RqRow => Rq, TisRow => Tis, TirRow => Tir, RqtRow => Rqt, FlowTableRow => FlowTable, FlowGroupRow => FlowGroup,
-    FlowEntryRow => FlowEntry, FlowCounterRow => FlowCounter, SubnetGroupRow => SubnetGroup, SubnetSendRow => SubnetSend,
-    VportRow => Vport, L2Row => L2, SchedulingRow => Scheduling);
 
 /// A journaled row held by reference, so that a job does not look it up for each access.
 ///

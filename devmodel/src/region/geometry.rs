@@ -5,12 +5,7 @@ use super::{
     layout::{FUNCTIONS, MEMIC_PAGES, OUTLET_LANES, OUTLET_WORDS, Outlet, PAGE, PAYLOAD, SLOTS, SYNC},
     slot::Slot,
 };
-use crate::state::{
-    CounterRow, CqRow, EqRow, FlowCounterRow, FlowEntryRow, FlowGroupRow, FlowTableRow, FunctionRow,
-    GroupRow, L2Row, MemicRow, MkeyRow, PdRow, QpRow, ReadResource, RqRow, RqtRow, SUBNET_GROUPS,
-    SUBNET_SENDS, SchedulingRow, SendRecord, SqRow, SrqRow, SubnetGroupRow, SubnetSendRow, Table, TdRow,
-    TimerRow, TirRow, TisRow, UarRow, UctxRow, UmemRow, VportRow, XrcdRow,
-};
+use crate::state::{FunctionRow, ReadResource, SUBNET_GROUPS, SUBNET_SENDS, SendRecord, Table, TimerRow};
 use crate::transport::Congestion;
 
 /// Bytes of a row of [`Table::FlowCount`].
@@ -206,48 +201,33 @@ impl Table {
     }
 
     /// Bytes of a row.
-    pub fn row_size(self) -> usize {
+    pub const fn row_size(self) -> usize {
+        if let Some(size) = self.object_size() {
+            return size;
+        }
         match self {
             Self::Function => size_of::<FunctionRow>(),
             Self::Journal => journal_layout::SIZE,
-            Self::Eq => size_of::<EqRow>(),
-            Self::Pd => size_of::<PdRow>(),
-            Self::Uar => size_of::<UarRow>(),
-            Self::Td => size_of::<TdRow>(),
-            Self::Xrcd => size_of::<XrcdRow>(),
-            Self::Counter => size_of::<CounterRow>(),
-            Self::Uctx => size_of::<UctxRow>(),
-            Self::Umem => size_of::<UmemRow>(),
-            Self::Memic => size_of::<MemicRow>(),
             Self::MemicPage => PAGE,
-            Self::Group => size_of::<GroupRow>(),
-            Self::Srq => size_of::<SrqRow>(),
-            Self::Cq => size_of::<CqRow>(),
-            Self::Sq => size_of::<SqRow>(),
-            Self::Rq => size_of::<RqRow>(),
-            Self::Tis => size_of::<TisRow>(),
-            Self::Tir => size_of::<TirRow>(),
-            Self::Rqt => size_of::<RqtRow>(),
-            Self::FlowTable => size_of::<FlowTableRow>(),
-            Self::FlowGroup => size_of::<FlowGroupRow>(),
-            Self::FlowEntry => size_of::<FlowEntryRow>(),
-            Self::FlowCounter => size_of::<FlowCounterRow>(),
-            Self::SubnetGroup => size_of::<SubnetGroupRow>(),
-            Self::SubnetSend => size_of::<SubnetSendRow>(),
-            Self::Vport => size_of::<VportRow>(),
-            Self::L2 => size_of::<L2Row>(),
-            Self::Scheduling => size_of::<SchedulingRow>(),
             Self::FlowCount => FLOW_COUNT,
-            Self::Qp => size_of::<QpRow>(),
             Self::SendRecord => size_of::<SendRecord>(),
             Self::ReadResource => size_of::<ReadResource>(),
             Self::Congestion => size_of::<Congestion>(),
-            Self::Mkey => size_of::<MkeyRow>(),
             Self::Mtt => 8,
             Self::Timer => size_of::<TimerRow>(),
             Self::Ready | Self::Link => 4,
             Self::RxSlot => size_of::<Slot>(),
             Self::RxPayload => PAYLOAD,
+            _ => 0,
         }
     }
 }
+
+// A table without a size above does not compile.
+const _: () = {
+    let mut i = 0;
+    while i < Table::ALL.len() {
+        assert!(Table::ALL[i].row_size() != 0);
+        i += 1;
+    }
+};

@@ -36,10 +36,10 @@ mod tests;
 mod window;
 mod words;
 
-pub use crate::state::Table;
+pub use crate::state::{Row, Table};
 pub use alloc::{MttRange, Shortage};
 pub use flat::{Memory, Region, RegionError, Snapshot};
-pub use func::{Func, Held, Row};
+pub use func::{Func, Held};
 pub use geometry::Geometry;
 pub use journal::{Effect, JournalStats};
 pub use layout::{MAX_FRAME, Outlet, SLOTS};

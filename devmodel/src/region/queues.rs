@@ -1,6 +1,6 @@
 //! A function's scheduling queues: the ready ring (QPs with something to send) and the timers.
 
-use super::{Func, Region, Sync, Table, func::Row};
+use super::{Func, Region, Row, Sync, Table};
 use crate::{
     state::{CqRow, QpFlags, QpRow, RqRow, SqRow, SubnetSendRow, TimerRow},
     transport::Timer,

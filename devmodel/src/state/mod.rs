@@ -34,4 +34,4 @@ pub use objects::{
     TimerRow, UarRow, UctxRow, UmemRow, WorkQueue, WqMemory, XrcdRow,
 };
 pub use qp::{Path, QpFlags, QpRow, SendRecord};
-pub use table::Table;
+pub use table::{Row, Table};

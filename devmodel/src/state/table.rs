@@ -1,6 +1,30 @@
 //! The tables that a function's rows are kept in.
 
-macro_rules! tables { ($( $(#[$m:meta])* $T:ident, )*) => {
+use super::*;
+
+/// A row of an object table.
+pub trait Row: Copy {
+    /// The table that holds it.
+    const TABLE: Table;
+    /// Allocation and ownership.
+    fn head(&self) -> &Head;
+    /// Mutable access to the [`head`](Self::head).
+    fn head_mut(&mut self) -> &mut Head;
+}
+
+/// The numbers of a table's objects.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Numbers {
+    /// Allocated, and local to the function.
+    Local,
+    /// Allocated, and unique in the whole adapter.
+    Global,
+    /// Chosen by the command that sets the row.
+    Chosen,
+}
+
+/// The tables of a function's block, in memory order; for those of objects, the numbers and the row.
+macro_rules! tables { ($( $(#[$m:meta])* $T:ident $(= $numbers:ident $R:ident)?, )*) => {
     /// The tables of a function's block, in memory order.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     #[repr(u8)]
@@ -12,56 +36,70 @@ macro_rules! tables { ($( $(#[$m:meta])* $T:ident, )*) => {
     impl Table {
         /// All tables, in order.
         pub const ALL: [Self; [$( Self::$T ),*].len()] = [$( Self::$T ),*];
+
+        /// The numbers of a table's objects, and the bytes of their rows. `None` for tables without objects.
+        const fn objects(self) -> Option<(Numbers, usize)> {
+            match self {
+                $( $( Self::$T => Some((Numbers::$numbers, size_of::<$R>())), )? )*
+                _ => None,
+            }
+        }
     }
+
+    $( $( impl Row for $R {
+        const TABLE: Table = Table::$T;
+        fn head(&self) -> &Head { &self.head }
+        fn head_mut(&mut self) -> &mut Head { &mut self.head }
+    } )? )*
 } }
 
 tables! {
     Function,
     Journal,
-    Eq,
-    Pd,
-    Uar,
-    Td,
-    Xrcd,
-    Counter,
-    Uctx,
-    Umem,
-    Memic,
+    Eq = Local EqRow,
+    Pd = Global PdRow,
+    Uar = Local UarRow,
+    Td = Global TdRow,
+    Xrcd = Global XrcdRow,
+    Counter = Local CounterRow,
+    Uctx = Local UctxRow,
+    Umem = Local UmemRow,
+    Memic = Local MemicRow,
     /// The bytes of device memory.
     MemicPage,
     /// Memberships of QPs in multicast groups.
-    Group,
-    Sq,
-    Rq,
-    Tis,
-    Tir,
-    Rqt,
-    FlowTable,
-    FlowGroup,
-    FlowEntry,
-    FlowCounter,
+    Group = Local GroupRow,
+    Sq = Global SqRow,
+    Rq = Global RqRow,
+    Tis = Local TisRow,
+    Tir = Local TirRow,
+    Rqt = Local RqtRow,
+    FlowTable = Local FlowTableRow,
+    FlowGroup = Local FlowGroupRow,
+    FlowEntry = Local FlowEntryRow,
+    FlowCounter = Local FlowCounterRow,
     /// Multicast groups of the subnet; only the PF's are used.
-    SubnetGroup,
+    SubnetGroup = Local SubnetGroupRow,
     /// Tables that the subnet administrator is sending; only the PF's are used.
-    SubnetSend,
+    SubnetSend = Local SubnetSendRow,
     /// The e-switch manager's settings for each function's port; only the PF's rows of this and the next two tables are used.
-    Vport,
+    Vport = Chosen VportRow,
     /// MAC addresses that the port accepts from the wire.
-    L2,
+    L2 = Chosen L2Row,
     /// Scheduling elements that divide the bandwidth.
-    Scheduling,
+    Scheduling = Chosen SchedulingRow,
     /// The counts of the e-switch's flow tables, updated by `region::Region::flow_count`.
     FlowCount,
-    Srq,
-    Cq,
-    Qp,
+    Srq = Global SrqRow,
+    Cq = Global CqRow,
+    Qp = Global QpRow,
     /// The requester's records of outstanding requests: `SendRecord::PER_QP` rows for each QP.
     SendRecord,
     /// The responder's records of READs and atomics: `ReadResource::PER_QP` rows for each QP.
     ReadResource,
     /// Rates of QPs that received congestion notifications.
     Congestion,
-    Mkey,
+    Mkey = Global MkeyRow,
     Mtt,
     Timer,
     Ready,
@@ -85,41 +123,21 @@ impl Table {
     /// True for object tables. Rows of other tables are permanent, belong to rows of object tables, or are numbered by the command that
     /// sets them.
     pub fn is_of_objects(self) -> bool {
-        !matches!(
-            self,
-            Self::Function
-                | Self::Journal
-                | Self::MemicPage
-                | Self::Vport
-                | Self::L2
-                | Self::Scheduling
-                | Self::FlowCount
-                | Self::SendRecord
-                | Self::ReadResource
-                | Self::Congestion
-                | Self::Mtt
-                | Self::Timer
-                | Self::Ready
-                | Self::Link
-                | Self::RxSlot
-                | Self::RxPayload
-        )
+        matches!(self.objects(), Some((Numbers::Local | Numbers::Global, _)))
     }
 
     /// True if the table's numbers are unique in the whole adapter, false if they are local to the function.
-    pub fn is_global(self) -> bool {
-        matches!(
-            self,
-            Self::Pd
-                | Self::Td
-                | Self::Xrcd
-                | Self::Srq
-                | Self::Cq
-                | Self::Qp
-                | Self::Mkey
-                | Self::Sq
-                | Self::Rq
-        )
+    #[inline(always)]
+    pub const fn is_global(self) -> bool {
+        matches!(self.objects(), Some((Numbers::Global, _)))
+    }
+
+    /// Bytes of an object's row; `None` for tables without objects.
+    pub(crate) const fn object_size(self) -> Option<usize> {
+        match self.objects() {
+            Some((_, size)) => Some(size),
+            None => None,
+        }
     }
 
     /// High bits of a table's numbers: send and receive queues without a QP share the 24 bits of QP numbers.
