@@ -224,12 +224,10 @@ pub fn destroy(function: &Function) -> Result<(), Error> {
     for which in [Which::Events, Which::Pages] {
         let Some(place) = function.shared.event_queue(which) else { continue };
         function.attend();
-        let mut input = DestroyEqIn::zeroed();
-        input.set().eq_number(place.eqn);
+        let input = DestroyEqIn::with(|s| s.eq_number(place.eqn));
         function.order(Opcode::DestroyEq, 0, &input)?;
         if which == Which::Pages {
-            let mut input = DeallocUarIn::zeroed();
-            input.set().uar(place.uar);
+            let input = DeallocUarIn::with(|s| s.uar(place.uar));
             function.order(Opcode::DeallocUar, 0, &input)?;
         }
     }

@@ -95,8 +95,7 @@ fn page(function: &Function, uid: u16) -> Result<Option<Arc<Page>>, Error> {
 }
 
 fn free(function: &Function, uid: u16, uar: u32) -> Result<(), Error> {
-    let mut input = DeallocUarIn::zeroed();
-    input.set().uar(uar);
+    let input = DeallocUarIn::with(|s| s.uar(uar));
     function.order(Opcode::DeallocUar, uid, &input)
 }
 

@@ -241,8 +241,7 @@ fn start(function: &mut Function, cmdq: u64, watch: &mut dyn Watch) -> Result<()
     let issi: QueryIssiOut = function.call(Opcode::QueryIssi, 0, &CmdIn::zeroed())?;
     watch.read("supported", format!("{:#x}", issi.supported_issi_dw0()));
     if issi.supported_issi_dw0() & ISSI_1 != 0 {
-        let mut input = SetIssiIn::zeroed();
-        input.set().current_issi(1);
+        let input = SetIssiIn::with(|s| s.current_issi(1));
         function.order(Opcode::SetIssi, 0, &input)?;
     }
 
@@ -261,8 +260,7 @@ fn start(function: &mut Function, cmdq: u64, watch: &mut dyn Watch) -> Result<()
 }
 
 fn query_caps(function: &Function, kind: CapType, which: u16) -> Result<[u8; 0x1000], Error> {
-    let mut input = QueryHcaCapIn::zeroed();
-    input.set().op_mod(u16::from(kind.raw()) << 1 | which);
+    let input = QueryHcaCapIn::with(|s| s.op_mod(u16::from(kind.raw()) << 1 | which));
     let out: QueryHcaCapOut = function.call(Opcode::QueryHcaCap, 0, &input)?;
     Ok(out.capability())
 }
@@ -282,8 +280,7 @@ fn change_caps<C: Layout>(
         return Ok(());
     }
     page[..C::SIZE].copy_from_slice(now.bytes());
-    let mut input = SetHcaCapIn::zeroed();
-    input.set().op_mod(u16::from(kind.raw()) << 1).capability(page);
+    let input = SetHcaCapIn::with(|s| s.op_mod(u16::from(kind.raw()) << 1).capability(page));
     function.order(Opcode::SetHcaCap, 0, &input)
 }
 
@@ -408,8 +405,7 @@ pub fn set_gid(function: &Function, index: u16, gid: Option<&[u8; 16]>) -> Resul
             address.set().vlan_valid(true).vlan_id(vlan & 0xfff);
         }
     }
-    let mut input = SetRoceAddressIn::zeroed();
-    input.set().roce_address_index(index).roce_address(address);
+    let input = SetRoceAddressIn::with(|s| s.roce_address_index(index).roce_address(address));
     function.order(Opcode::SetRoceAddress, 0, &input)
 }
 

@@ -107,14 +107,13 @@ impl Chain<'_> {
             let from = data.len().min(number * BOX_DATA);
             let part = &data[from..data.len().min(from + BOX_DATA)];
             let next = if number + 1 < self.count { self.iova(number + 1) } else { 0 };
-            let mut mailbox = CmdMailbox::zeroed();
-            mailbox
-                .set()
-                .mailbox_data(hwspec::layout::prefix(part))
-                .next_pointer_63_32((next >> 32) as u32)
-                .next_pointer_31_10(next as u32 >> 10)
-                .block_number(number as u32)
-                .token(token);
+            let mailbox = CmdMailbox::with(|s| {
+                s.mailbox_data(hwspec::layout::prefix(part))
+                    .next_pointer_63_32((next >> 32) as u32)
+                    .next_pointer_31_10(next as u32 >> 10)
+                    .block_number(number as u32)
+                    .token(token)
+            });
             self.mem.copy_in(self.offset + number * BOX_STRIDE, mailbox.as_bytes());
         }
     }
@@ -297,19 +296,18 @@ impl CommandQueue {
         chain_out.write(&[], token);
         let pointer = |chain: &Chain<'_>| if chain.count > 0 { chain.iova(0) } else { 0 };
         let (at_in, at_out) = (pointer(chain_in), pointer(chain_out));
-        let mut entry = CmdQueueEntry::zeroed();
-        entry
-            .set()
-            .kind(KIND_PCIE)
-            .input_length(input.len() as u32)
-            .input_mailbox_pointer_63_32((at_in >> 32) as u32)
-            .input_mailbox_pointer_31_9(at_in as u32 >> 9)
-            .command_input_inline_data(hwspec::layout::prefix(&input[..input.len().min(INLINE)]))
-            .output_mailbox_pointer_63_32((at_out >> 32) as u32)
-            .output_mailbox_pointer_31_9(at_out as u32 >> 9)
-            .output_length(output_len as u32)
-            .token(token)
-            .ownership(true);
+        let entry = CmdQueueEntry::with(|s| {
+            s.kind(KIND_PCIE)
+                .input_length(input.len() as u32)
+                .input_mailbox_pointer_63_32((at_in >> 32) as u32)
+                .input_mailbox_pointer_31_9(at_in as u32 >> 9)
+                .command_input_inline_data(hwspec::layout::prefix(&input[..input.len().min(INLINE)]))
+                .output_mailbox_pointer_63_32((at_out >> 32) as u32)
+                .output_mailbox_pointer_31_9(at_out as u32 >> 9)
+                .output_length(output_len as u32)
+                .token(token)
+                .ownership(true)
+        });
         let at = slot * self.stride;
         self.mem.copy_in(at, &entry.as_bytes()[..0x38]);
         let last = u64::from_ne_bytes(hwspec::layout::prefix(&entry.as_bytes()[0x38..]));

@@ -54,22 +54,19 @@ pub fn create(function: &Function, wanted: &Wanted) -> Result<(Arc<DmaMem>, u32,
     let len = entries as usize * Eqe::SIZE;
     let mem = Arc::new(DmaMem::alloc(&function.transport, len, wanted.scope)?);
     let ring = BlockRing::new(mem.clone(), 0, entries);
-    let mut empty = Eqe::zeroed();
-    empty.set().owner(true);
+    let empty = Eqe::with(|s| s.owner(true));
     (0..entries).for_each(|index| ring.put64(index, empty.as_bytes()));
 
     let (log_page_size, pages) = page_list(mem.iova(), len);
-    let mut context = EqContext::zeroed();
-    context
-        .set()
-        .log_eq_size(entries.trailing_zeros() as u8)
-        .uar_page(wanted.uar)
-        .intr(wanted.vector)
-        .log_page_size(log_page_size);
+    let context = EqContext::with(|s| {
+        s.log_eq_size(entries.trailing_zeros() as u8)
+            .uar_page(wanted.uar)
+            .intr(wanted.vector)
+            .log_page_size(log_page_size)
+    });
     let mut bitmask = [0; BITMASK_WORDS];
     bitmask[..8].copy_from_slice(&wanted.mask.to_be_bytes());
-    let mut input = CreateEqIn::zeroed();
-    input.set().eq_context_entry(context).event_bitmask(bitmask);
+    let input = CreateEqIn::with(|s| s.eq_context_entry(context).event_bitmask(bitmask));
     let created = function.call_with(Opcode::CreateEq, wanted.uid, &input, &pages);
     let (out, mem): (CreateEqOut, _) = Error::or_keep(created, mem)?;
     Ok((mem, entries, out.eq_number()))
@@ -122,8 +119,7 @@ impl EventQueue {
 
     /// Destroys the queue. Unless the device confirms that, its memory is kept forever.
     pub fn destroy(self, function: &Function, uid: u16) -> Result<(), Error> {
-        let mut input = DestroyEqIn::zeroed();
-        input.set().eq_number(self.eqn);
+        let input = DestroyEqIn::with(|s| s.eq_number(self.eqn));
         let destroy = |uid| function.order(Opcode::DestroyEq, uid, &input);
         // The first attempt has no user context, since EQ numbers are normally unique within the function. A node has
         // more openers than numbers; it refuses a number that several openers use, and needs the user context to tell

@@ -165,24 +165,21 @@ impl Function {
 
     /// Entry `index` of the RoCE address table (`QUERY_ROCE_ADDRESS`).
     pub fn roce_address(&self, index: u16) -> Result<hwspec::context::vport::RoceAddr, Error> {
-        let mut input = QueryRoceAddressIn::zeroed();
-        input.set().roce_address_index(index);
+        let input = QueryRoceAddressIn::with(|s| s.roce_address_index(index));
         let out: QueryRoceAddressOut = self.call(Opcode::QueryRoceAddress, 0, &input)?;
         Ok(out.roce_address())
     }
 
     /// The context of an InfiniBand port (`QUERY_HCA_VPORT_CONTEXT`).
     pub fn hca_vport(&self) -> Result<HcaVportContext, Error> {
-        let mut input = QueryHcaVportContextIn::zeroed();
-        input.set().port_num(1);
+        let input = QueryHcaVportContextIn::with(|s| s.port_num(1));
         let out: QueryHcaVportContextOut = self.call(Opcode::QueryHcaVportContext, 0, &input)?;
         Ok(out.hca_vport_context())
     }
 
     /// Entry `index` of the GID table of an InfiniBand port (`QUERY_HCA_VPORT_GID`).
     pub fn hca_vport_gid(&self, index: u16) -> Result<[u8; 16], Error> {
-        let mut input = QueryHcaVportGidIn::zeroed();
-        input.set().port_num(1).gid_index(index);
+        let input = QueryHcaVportGidIn::with(|s| s.port_num(1).gid_index(index));
         let mut output = [0; QueryHcaVportGidOut::SIZE + 16];
         self.cmd()?.call_raw(Opcode::QueryHcaVportGid, 0, &input, &[], &mut output)?;
         Ok(prefix(&output[QueryHcaVportGidOut::SIZE..]))

@@ -75,8 +75,7 @@ pub struct PageSupply<'a> {
 impl PageSupply<'_> {
     /// Queries the number of pages needed at this stage (negative: to be reclaimed) and the function that needs them.
     pub fn query(&self, stage: Stage) -> Result<(u16, i32), Error> {
-        let mut input = QueryPagesIn::zeroed();
-        input.set().op_mod(stage as u16);
+        let input = QueryPagesIn::with(|s| s.op_mod(stage as u16));
         let out: QueryPagesOut = self.cmd.call(Opcode::QueryPages, 0, &input)?;
         Ok((out.function_id(), out.num_pages() as i32))
     }

@@ -97,10 +97,8 @@ impl Placeholders {
             Opcode::DeallocUar,
         )?;
         // This event queue subscribes to no events and is never armed.
-        let mut eq = EqContext::zeroed();
-        eq.set().log_eq_size(LOG_ENTRIES).uar_page(uar);
-        let mut input = CreateEqIn::zeroed();
-        input.set().eq_context_entry(eq);
+        let eq = EqContext::with(|s| s.log_eq_size(LOG_ENTRIES).uar_page(uar));
+        let input = CreateEqIn::with(|s| s.eq_context_entry(eq));
         let number = |o: &CreateEqOut| o.eq_number().into();
         let eqn = making.make(Opcode::CreateEq, &input, &list(0), number, Opcode::DestroyEq)?;
         let mut cq = CqContext::zeroed();
@@ -114,18 +112,17 @@ impl Placeholders {
         let number = |o: &AllocXrcdOut| o.xrcd();
         let xrcdn = making.make(Opcode::AllocXrcd, &CmdIn::zeroed(), &[], number, Opcode::DeallocXrcd)?;
         let record = page(3) + 64;
-        let mut srq = XrcSrqContext::zeroed();
-        srq.set()
-            .log_xrc_srq_size(LOG_ENTRIES)
-            .log_rq_stride((SRQ_ENTRY / 16).trailing_zeros() as u8)
-            .xrcd(xrcdn)
-            .cqn(cqn)
-            .user_index(0xff_ffff)
-            .pd(pdn)
-            .db_record_addr_h((record >> 32) as u32)
-            .db_record_addr_l(record as u32 >> 2);
-        let mut input = CreateXrcSrqIn::zeroed();
-        input.set().xrc_srq_context_entry(srq);
+        let srq = XrcSrqContext::with(|s| {
+            s.log_xrc_srq_size(LOG_ENTRIES)
+                .log_rq_stride((SRQ_ENTRY / 16).trailing_zeros() as u8)
+                .xrcd(xrcdn)
+                .cqn(cqn)
+                .user_index(0xff_ffff)
+                .pd(pdn)
+                .db_record_addr_h((record >> 32) as u32)
+                .db_record_addr_l(record as u32 >> 2)
+        });
+        let input = CreateXrcSrqIn::with(|s| s.xrc_srq_context_entry(srq));
         let number = |o: &CreateXrcSrqOut| o.xrc_srqn();
         let srqn = making.make(Opcode::CreateXrcSrq, &input, &list(2), number, Opcode::DestroyXrcSrq)?;
         Ok(Self { pdn, cqn, xrcdn, srqn })

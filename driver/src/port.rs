@@ -48,8 +48,7 @@ impl Speed {
 }
 
 fn read<R: Layout>(function: &Function, id: u16, register: R) -> Result<R, Error> {
-    let mut input = AccessRegisterIn::zeroed();
-    input.set().op_mod(READ).register_id(id);
+    let input = AccessRegisterIn::with(|s| s.op_mod(READ).register_id(id));
     let mut bytes = input.as_bytes().to_vec();
     bytes[..2].copy_from_slice(&Opcode::AccessReg.raw().to_be_bytes());
     bytes.extend_from_slice(register.bytes());
@@ -60,16 +59,14 @@ fn read<R: Layout>(function: &Function, id: u16, register: R) -> Result<R, Error
 
 /// The port's operational MTU, layer 2 included.
 pub fn mtu(function: &Function) -> Result<u16, Error> {
-    let mut register = Pmtu::zeroed();
-    register.set().local_port(1);
+    let register = Pmtu::with(|s| s.local_port(1));
     Ok(read(function, PMTU, register)?.oper_mtu())
 }
 
 /// The port's operational speed.
 pub fn speed(function: &Function) -> Result<Speed, Error> {
     let ethernet = function.is_ethernet();
-    let mut register = Ptys::zeroed();
-    register.set().local_port(1).proto_mask(if ethernet { ETHERNET } else { INFINIBAND });
+    let register = Ptys::with(|s| s.local_port(1).proto_mask(if ethernet { ETHERNET } else { INFINIBAND }));
     let found = read(function, PTYS, register)?;
     Ok(match ethernet {
         true if found.ext_eth_proto_capability() != 0 => extended(found.ext_eth_proto_oper()),

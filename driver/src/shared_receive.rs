@@ -89,8 +89,7 @@ impl SharedReceives {
     }
 
     fn link(&self, entry: u32, next: u32) {
-        let mut segment = NextSeg::zeroed();
-        segment.set().next_wqe_index(next as u16);
+        let segment = NextSeg::with(|s| s.next_wqe_index(next as u16));
         self.inbox.ring.put_segment(entry, 0, segment.as_bytes());
     }
 
@@ -178,8 +177,7 @@ mod tests {
             assert_eq!(receives.complete(counter, None), None);
         }
         assert_eq!(receives.complete(0, Some(&[])), Some((1, true)));
-        let mut end = DataSeg::zeroed();
-        end.set().lkey(INVALID_LKEY);
+        let end = DataSeg::with(|s| s.lkey(INVALID_LKEY));
         receives.inbox().ring.put_segment(1, 1, end.as_bytes());
         post(&receives, 2);
         assert_eq!(receives.complete(1, Some(&[1, 2, 3])), Some((2, false)), "its list ends at once");

@@ -95,8 +95,7 @@ impl Device {
         capability.enable(true)?;
         std::thread::sleep(SETTLE);
         for function in 1..=count {
-            let mut input = EnableHcaIn::zeroed();
-            input.set().function_id(function);
+            let input = EnableHcaIn::with(|s| s.function_id(function));
             if let Err(error) = self.function.call::<_, EnableHcaOut>(Opcode::EnableHca, 0, &input) {
                 self.take_away(&capability, function - 1)?;
                 return Err(error);
@@ -118,8 +117,7 @@ impl Device {
     fn take_away(&self, capability: &Capability<'_>, enabled: u16) -> Result<(), Error> {
         let mut first = Ok(());
         for function in 1..=enabled {
-            let mut input = DisableHcaIn::zeroed();
-            input.set().function_id(function);
+            let input = DisableHcaIn::with(|s| s.function_id(function));
             let disabled = self.function.call::<_, DisableHcaOut>(Opcode::DisableHca, 0, &input);
             let pages = self.function.pages().and_then(|supply| supply.reclaim(function));
             first = first.and(disabled.map(drop)).and(pages);

@@ -39,11 +39,9 @@ impl Change {
     /// The bind of a memory window ([`SendOp::BindMw`](crate::verbs::SendOp::BindMw)), to QP `qpn` if given.
     pub fn bind(variant: u8, qpn: Option<u32>, part: (u32, u64, u64), access: AccessFlags) -> Self {
         let (lkey, addr, len) = part;
-        let mut umr = UmrCtrlSeg::zeroed();
-        umr.set().inline_data(true).translation_offset_en(true);
+        let mut umr = UmrCtrlSeg::with(|s| s.inline_data(true).translation_offset_en(true));
         let mut mask = MkeyMask::FREE | MkeyMask::KEY | MkeyMask::QPN;
-        let mut context = MkeyContext::zeroed();
-        context.set().mkey_7_0(variant).qpn(qpn.unwrap_or(ANY_QP));
+        let mut context = MkeyContext::with(|s| s.mkey_7_0(variant).qpn(qpn.unwrap_or(ANY_QP)));
         if len == 0 {
             // A bind of length 0 unbinds the window (IBTA 10.6.7.2.3). A type 2 window must be bound to this QP.
             umr.set().check_qpn(qpn.is_some()).mkey_mask(mask);
@@ -64,8 +62,7 @@ impl Change {
             .a(has(AccessFlags::REMOTE_ATOMIC))
             .start_addr(if has(AccessFlags::ZERO_BASED) { 0 } else { addr })
             .len(len);
-        let mut klm = KlmSeg::zeroed();
-        klm.set().byte_count(len as u32).mkey(lkey).address(addr);
+        let klm = KlmSeg::with(|s| s.byte_count(len as u32).mkey(lkey).address(addr));
         let mut change = Self::of(&umr, &context);
         change.bytes[change.len..][..KlmSeg::SIZE].copy_from_slice(klm.as_bytes());
         change.len = LONGEST;
@@ -74,8 +71,7 @@ impl Change {
 
     /// Changes access rights, protection domain or both of a region that keeps its key.
     pub fn context(mask: MkeyMask, context: &MkeyContext) -> Self {
-        let mut umr = UmrCtrlSeg::zeroed();
-        umr.set().inline_data(true).check_free(UmrCheck::Free).mkey_mask(mask);
+        let umr = UmrCtrlSeg::with(|s| s.inline_data(true).check_free(UmrCheck::Free).mkey_mask(mask));
         Self::of(&umr, context)
     }
 

@@ -115,13 +115,11 @@ pub fn announce(function: &mut Function, gids: &[[u8; 16]], watch: &mut dyn Watc
     tolerate("its multicast addresses", write_list(function, MULTICAST, &groups))?;
     let caps = &function.caps.general;
     if caps.eswitch_manager() && caps.log_max_l2_table() > 0 {
-        let mut input = SetL2TableEntryIn::zeroed();
-        input.set().table_index(L2_INDEX).mac_address(layout(&mac));
+        let input = SetL2TableEntryIn::with(|s| s.table_index(L2_INDEX).mac_address(layout(&mac)));
         tolerate("its entry of the L2 table", function.order(Opcode::SetL2TableEntry, 0, &input))?;
     }
     if caps.roce() {
-        let mut context = NicVportContext::zeroed();
-        context.set().roce_en(true);
+        let context = NicVportContext::with(|s| s.roce_en(true));
         modify(function, SELECT_ROCE_EN, context, &[])?;
     }
     Ok(())
@@ -147,8 +145,7 @@ fn raise_mtu(function: &mut Function, watch: &mut dyn Watch) -> Result<(), Error
             None => return Ok(()),
         },
     };
-    let mut context = NicVportContext::zeroed();
-    context.set().mtu(wanted);
+    let context = NicVportContext::with(|s| s.mtu(wanted));
     match modify(function, SELECT_MTU, context, &[]) {
         Ok(()) => {
             function.vport.mtu = wanted;
@@ -179,8 +176,7 @@ fn number(mac: &[u8; 6]) -> u64 {
 }
 
 fn write_list(function: &Function, kind: u8, list: &[u64]) -> Result<(), Error> {
-    let mut context = NicVportContext::zeroed();
-    context.set().allowed_list_type(kind).allowed_list_size(list.len() as u16);
+    let context = NicVportContext::with(|s| s.allowed_list_type(kind).allowed_list_size(list.len() as u16));
     modify(function, SELECT_ADDRESSES, context, list)
 }
 
@@ -212,8 +208,7 @@ pub fn hear(function: &Function, group: &[u8; 6]) -> Result<(), Error> {
     }
     // The device has a single list, which is always written whole.
     let _lock = function.shared.lock(function.options.lock_timeout)?;
-    let mut input = QueryNicVportContextIn::zeroed();
-    input.set().allowed_list_type(MULTICAST);
+    let input = QueryNicVportContextIn::with(|s| s.allowed_list_type(MULTICAST));
     let most = room(function);
     let mut output = vec![0; QueryNicVportContextOut::SIZE + 8 * most];
     function.query_list(&input, &mut output)?;

@@ -72,8 +72,7 @@ fn transmit(w: &mut QpStage<'_, '_, '_>, wqe: &Wqe, av: &AvSeg) -> Result<(), Fa
     };
     let mut bth = w.bth(opcode, w.q.requester.psn);
     bth.set().se(wqe.solicited).dest_qp(av.destination_qp_dct());
-    let mut deth = Deth::zeroed();
-    deth.set().qkey(qkey_of(av.qkey(), w.q.qkey)).src_qp(Qpn(source_qpn(&w.q, w.qpn())));
+    let deth = Deth::with(|s| s.qkey(qkey_of(av.qkey(), w.q.qkey)).src_qp(Qpn(source_qpn(&w.q, w.qpn()))));
     let packet = wire::Packet { bth, deth, imm: wqe.imm, ..wire::Packet::default() };
     if !send(w, &path, &packet, &payload) {
         return Err(fetch::refuse(CqeSyndrome::LocalQpOpErr));

@@ -68,11 +68,7 @@ impl HeaderTemplate {
         let envelope = Envelope {
             src_mac: if source.mac == [0; 6] { mac } else { source.mac },
             dst_mac: path.dmac,
-            vlan: source.vlan().map(|vid| {
-                let mut tag = Vlan::zeroed();
-                tag.set().vid(vid).pcp(class.priority);
-                tag
-            }),
+            vlan: source.vlan().map(|vid| Vlan::with(|s| s.vid(vid).pcp(class.priority))),
             addresses: IpPair::from_gids(source.gid, path.dgid),
             traffic_class: class.traffic_class,
             hop_limit: if path.hop_limit == 0 { 64 } else { path.hop_limit },

@@ -179,8 +179,7 @@ impl QpStage<'_, '_, '_> {
 
     /// Sends an acknowledge packet with `psn` (IBTA 9.7.5.1).
     pub(crate) fn send_ack(&mut self, psn: u32, syndrome: Syndrome) {
-        let mut aeth = Aeth::zeroed();
-        aeth.set().syndrome(syndrome).msn(Psn::new(self.q.responder.msn));
+        let aeth = Aeth::with(|s| s.syndrome(syndrome).msn(Psn::new(self.q.responder.msn)));
         let packet = wire::Packet { bth: self.bth(BthOpcode::RcAck, psn), aeth, ..wire::Packet::default() };
         self.send(&packet, &Payload::Empty);
     }

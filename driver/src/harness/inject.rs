@@ -32,13 +32,11 @@ pub fn commands(device: &Arc<Device>, pair: &Pair, r: &mut Recorder<'_>) -> Resu
     let unknown = function.execute(Opcode::from_raw(NO_COMMAND), &input, &mut [0; 16]);
     r.expect("unknown opcode", format!("{:?}", refusal(unknown)?), format!("{:?}", Status::BadOp))?;
 
-    let mut destroy = DestroyCqIn::zeroed();
-    destroy.set().cqn(NO_OBJECT);
+    let destroy = DestroyCqIn::with(|s| s.cqn(NO_OBJECT));
     let status = refusal(function.order(Opcode::DestroyCq, device.opener.uid(), &destroy))?;
     r.note("a CQ that is not there", format!("{status:?}"));
 
-    let mut dealloc = DeallocPdIn::zeroed();
-    dealloc.set().pd(pair.pdn());
+    let dealloc = DeallocPdIn::with(|s| s.pd(pair.pdn()));
     let status = refusal(function.order(Opcode::DeallocPd, device.opener.uid(), &dealloc))?;
     r.note("a protection domain in use", format!("{status:?}"));
     device.port().map(drop)

@@ -70,8 +70,7 @@ const KINDS: [(CapType, &str, &[Field]); 8] = [
 pub fn capabilities(device: &Device, r: &mut Recorder<'_>) -> Result<(), Error> {
     for (kind, name, fields) in KINDS {
         for (number, which) in ["maximum", "current"].into_iter().enumerate() {
-            let mut input = QueryHcaCapIn::zeroed();
-            input.set().op_mod(u16::from(kind.raw()) << 1 | number as u16);
+            let input = QueryHcaCapIn::with(|s| s.op_mod(u16::from(kind.raw()) << 1 | number as u16));
             let out: Result<QueryHcaCapOut, Error> = device.function.call(Opcode::QueryHcaCap, 0, &input);
             match out {
                 Ok(out) => r.page(Page::new(format!("{name}, {which}"), fields, &out.capability())),
@@ -103,8 +102,7 @@ mod tests {
 
     #[test]
     fn fields_are_numbers_and_long_ones_are_bytes() {
-        let mut context = NicVportContext::zeroed();
-        context.set().mtu(1522).roce_en(true).node_guid(0x0102_0304_0506_0708);
+        let context = NicVportContext::with(|s| s.mtu(1522).roce_en(true).node_guid(0x0102_0304_0506_0708));
         let page = Page::new("it".into(), NicVportContext::FIELDS, context.as_bytes());
         assert_eq!(page.field("mtu"), Some("1522"));
         assert_eq!((page.field("roce_en"), page.field("event_on_mtu")), (Some("1"), Some("0")));

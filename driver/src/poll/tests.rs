@@ -123,13 +123,9 @@ fn error_cqe_says_why() {
     table.insert(qp.clone());
     qp.sq.put(0, 5, 0, 1);
     qp.sq.publish(1);
-    let mut error = hwspec::cqe::CqeError::zeroed();
-    error
-        .set()
-        .opcode(CqeOpcode::ReqErr)
-        .qpn(Qpn(7))
-        .syndrome(CqeSyndrome::RemoteAccessErr)
-        .vendor_err_synd(0x88);
+    let error = hwspec::cqe::CqeError::with(|s| {
+        s.opcode(CqeOpcode::ReqErr).qpn(Qpn(7)).syndrome(CqeSyndrome::RemoteAccessErr).vendor_err_synd(0x88)
+    });
     let wc = convert(&table, &Cqe64::from_bytes(*error.as_bytes())).unwrap();
     assert_eq!((wc.wr_id, wc.status, wc.vendor_err), (5, WcStatus::RemAccessErr, 0x88));
 }

@@ -129,8 +129,7 @@ impl<'a> SendBatch<'a> {
                 (WqeOpcode::Send, 2)
             }
             SendOp::Write { raddr, rkey } => {
-                let mut remote = RaddrSeg::zeroed();
-                remote.set().raddr(raddr).rkey(rkey);
+                let remote = RaddrSeg::with(|s| s.raddr(raddr).rkey(rkey));
                 put(1, remote.as_bytes());
                 put(2, data);
                 (WqeOpcode::RdmaWrite, 3)
@@ -212,13 +211,11 @@ impl<'a> SendBatch<'a> {
             }
             // The frame's headers are not inlined in the segment.
             (Service::RawPacket, Target::Peer) => {
-                let mut segment = EthSeg::zeroed();
-                segment.set().l3_csum(checksums).l4_csum(checksums);
+                let segment = EthSeg::with(|s| s.l3_csum(checksums).l4_csum(checksums));
                 self.build(wr, plan, &[*segment.as_bytes()])
             }
             (Service::XrcIni, Target::Srq(srqn)) => {
-                let mut segment = XrcSeg::zeroed();
-                segment.set().xrc_srqn(Srqn(srqn & 0xff_ffff));
+                let segment = XrcSeg::with(|s| s.xrc_srqn(Srqn(srqn & 0xff_ffff)));
                 self.build(wr, plan, &[*segment.as_bytes()])
             }
             _ => Err(libc::EINVAL),

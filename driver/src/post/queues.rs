@@ -112,8 +112,7 @@ impl RecvQueue {
             segment += 1;
         }
         if segment < self.segments {
-            let mut end = DataSeg::zeroed();
-            end.set().lkey(INVALID_LKEY);
+            let end = DataSeg::with(|s| s.lkey(INVALID_LKEY));
             self.ring.put_segment(self.number, segment, end.as_bytes());
         }
         tracker.put(self.number, wr.wr_id);

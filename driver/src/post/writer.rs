@@ -33,12 +33,10 @@ impl<'a> Writer<'a> {
     /// Writes the remote address segment, and the operands of an atomic.
     #[inline(never)]
     pub fn remote(&mut self, raddr: u64, rkey: u32, atomic: Option<(u64, u64)>) {
-        let mut segment = RaddrSeg::zeroed();
-        segment.set().raddr(raddr).rkey(rkey);
+        let segment = RaddrSeg::with(|s| s.raddr(raddr).rkey(rkey));
         self.put(segment.as_bytes());
         if let Some((swap_add, compare)) = atomic {
-            let mut segment = AtomicSeg::zeroed();
-            segment.set().swap_add(swap_add).compare(compare);
+            let segment = AtomicSeg::with(|s| s.swap_add(swap_add).compare(compare));
             self.put(segment.as_bytes());
         }
     }
@@ -91,7 +89,5 @@ pub(super) fn inline_segment(piece: &Sge) -> [u8; WQE_DS] {
 
 #[inline(always)]
 pub(crate) fn data_segment(sge: &Sge) -> DataSeg {
-    let mut segment = DataSeg::zeroed();
-    segment.set().byte_count(sge.length & !INLINE_BIT).lkey(sge.lkey).addr(sge.addr);
-    segment
+    DataSeg::with(|s| s.byte_count(sge.length & !INLINE_BIT).lkey(sge.lkey).addr(sge.addr))
 }

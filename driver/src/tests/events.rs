@@ -21,14 +21,12 @@ fn raise(chip: &Chip, eqe: Eqe) {
 }
 
 fn comp(cqn: u32) -> Eqe {
-    let mut data = CompEvent::zeroed();
-    data.set().cq_number(Cqn(cqn));
+    let data = CompEvent::with(|s| s.cq_number(Cqn(cqn)));
     Eqe::new(EventType::Comp, data)
 }
 
 fn of_qp(kind: EventType, qpn: u32) -> Eqe {
-    let mut data = hwspec::eqe::QpEvent::zeroed();
-    data.set().qpn_rqn_sqn(Qpn(qpn));
+    let data = hwspec::eqe::QpEvent::with(|s| s.qpn_rqn_sqn(Qpn(qpn)));
     Eqe::new(kind, data)
 }
 
@@ -39,10 +37,8 @@ fn events_arrive_with_their_cookies() {
     let cq = Cq::create(&device, 10, 0xc0).unwrap();
     let init = QpInit { max_send_wr: 1, cookie: 0xd0, ..QpInit::new(Service::Rc, &cq, &cq) };
     let qp = Qp::create(&pd, &init).unwrap();
-    let mut error = CqErrorEvent::zeroed();
-    error.set().cqn(Cqn(cq.cqn()));
-    let mut port = hwspec::eqe::PortEvent::zeroed();
-    port.set().port_num(1);
+    let error = CqErrorEvent::with(|s| s.cqn(Cqn(cq.cqn())));
+    let port = hwspec::eqe::PortEvent::with(|s| s.port_num(1));
     let mut up = Eqe::new(EventType::PortChange, port);
     up.set().event_sub_type(PortChange::Active.raw());
     let raised = [
@@ -78,8 +74,7 @@ fn changes_of_the_port_are_told_by_kind() {
         (PortChange::Other(0x33), PortEvent::Other(0x33)),
     ];
     for (change, _) in &kinds {
-        let mut port = hwspec::eqe::PortEvent::zeroed();
-        port.set().port_num(1);
+        let port = hwspec::eqe::PortEvent::with(|s| s.port_num(1));
         let mut eqe = Eqe::new(EventType::PortChange, port);
         eqe.set().event_sub_type(change.raw());
         raise(&chip, eqe);
@@ -92,8 +87,7 @@ fn changes_of_the_port_are_told_by_kind() {
 fn a_device_that_raises_events_for_ever_does_not_keep_who_takes_them() {
     let (chip, device) = device();
     let port = || {
-        let mut port = hwspec::eqe::PortEvent::zeroed();
-        port.set().port_num(1);
+        let port = hwspec::eqe::PortEvent::with(|s| s.port_num(1));
         Eqe::new(EventType::PortChange, port)
     };
     raise(&chip, port());
@@ -199,8 +193,7 @@ fn each_opener_hears_of_the_port_and_of_its_own_objects() {
         let cq = Cq::create(device, 10, 1).unwrap();
         Qp::create(&pd, &QpInit { max_send_wr: 1, ..QpInit::new(Service::Rc, &cq, &cq) }).unwrap()
     });
-    let mut port = hwspec::eqe::PortEvent::zeroed();
-    port.set().port_num(1);
+    let port = hwspec::eqe::PortEvent::with(|s| s.port_num(1));
     let mut down = Eqe::new(EventType::PortChange, port);
     down.set().event_sub_type(PortChange::Down.raw());
     raise(&chip, of_qp(EventType::WqCatasError, qps[1].qpn()));

@@ -274,8 +274,7 @@ impl State {
 
     /// Requests pages, or the reclaim of some if negative.
     pub fn ask_pages(&mut self, function: u16, pages: i32) {
-        let mut request = PagesEvent::zeroed();
-        request.set().function_id(function).num_pages(pages as u32);
+        let request = PagesEvent::with(|s| s.function_id(function).num_pages(pages as u32));
         self.raise(Eqe::new(EventType::PageRequest, request));
     }
 }

@@ -99,8 +99,7 @@ pub(super) fn empty_ring(mem: &Arc<DmaMem>, count: u32) -> BlockRing {
 
 /// Marks all entries as invalid.
 pub(super) fn clear(ring: &BlockRing) {
-    let mut empty = Cqe64::zeroed();
-    empty.set().opcode(CqeOpcode::Invalid);
+    let empty = Cqe64::with(|s| s.opcode(CqeOpcode::Invalid));
     (0..ring.entries()).for_each(|index| ring.put64(index, empty.as_bytes()));
 }
 
@@ -135,8 +134,7 @@ impl Cq {
             .c_eqn_or_apu_element(device.eqn(init.vector)?.into())
             .log_page_size(log_page_size)
             .dbr_addr(record.iova());
-        let mut input = CreateCqIn::zeroed();
-        input.set().cq_context(context);
+        let input = CreateCqIn::with(|s| s.cq_context(context));
         let created = function.call_with(Opcode::CreateCq, device.opener.uid(), &input, &pages);
         let (out, (mem, record)): (CreateCqOut, _) = Error::or_keep(created, (mem, record))?;
         let cqn = out.cqn();
@@ -455,8 +453,7 @@ impl Cq {
     }
 
     fn release(&mut self) -> Result<(), Error> {
-        let mut input = DestroyCqIn::zeroed();
-        input.set().cqn(self.cqn);
+        let input = DestroyCqIn::with(|s| s.cqn(self.cqn));
         let result = self.device.function.order(Opcode::DestroyCq, self.device.opener.uid(), &input);
         self.device.registry.cqs.remove(self.cqn);
         // The device may still write to the memory, so it is kept forever.

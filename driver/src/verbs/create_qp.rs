@@ -118,8 +118,7 @@ impl Qp {
                 .log_rq_size(entries.trailing_zeros() as u8)
                 .log_rq_stride((geometry.rq_stride / WQE_DS).trailing_zeros() as u8),
         };
-        let mut input = CreateQpIn::zeroed();
-        input.set().qpc(qpc);
+        let input = CreateQpIn::with(|s| s.qpc(qpc));
         let created =
             function.call_with(Opcode::CreateQp, user_context(device, init.service), &input, &pages);
         let (out, (mem, record)): (CreateQpOut, _) = Error::or_keep(created, (mem, record))?;

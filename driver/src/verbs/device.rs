@@ -153,20 +153,17 @@ impl Opener {
         let uid = self.uid();
         let mut first = Ok(());
         if let Some(domain) = self.transport_domain.take() {
-            let mut input = DeallocTransportDomainIn::zeroed();
-            input.set().transport_domain(domain);
+            let input = DeallocTransportDomainIn::with(|s| s.transport_domain(domain));
             first = first.and(self.function.order(Opcode::DeallocTransportDomain, uid, &input));
         }
         drop(self.vector.take());
         first = first.and(self.blueflame.give_back(&self.function, uid));
         if let Some(uar) = self.uar.take() {
-            let mut input = DeallocUarIn::zeroed();
-            input.set().uar(uar);
+            let input = DeallocUarIn::with(|s| s.uar(uar));
             first = first.and(self.function.order(Opcode::DeallocUar, uid, &input));
         }
         if let Some(uid) = self.uid.take() {
-            let mut input = DestroyUctxIn::zeroed();
-            input.set().uid(uid);
+            let input = DestroyUctxIn::with(|s| s.uid(uid));
             first = first.and(self.function.order(Opcode::DestroyUctx, 0, &input));
         }
         first

@@ -37,13 +37,12 @@ impl Dm {
         if units > caps.log_max_memic_addr_alignment().into() {
             return Err(Error::invalid(format!("device memory cannot be aligned to 2^{log_align}")));
         }
-        let mut input = AllocMemicIn::zeroed();
-        input
-            .set()
-            .log_memic_addr_alignment(units as u8)
-            .range_start_addr(caps.memic_bar_start_addr())
-            .range_size(caps.memic_bar_size())
-            .memic_size(whole(len));
+        let input = AllocMemicIn::with(|s| {
+            s.log_memic_addr_alignment(units as u8)
+                .range_start_addr(caps.memic_bar_start_addr())
+                .range_size(caps.memic_bar_size())
+                .memic_size(whole(len))
+        });
         let answer = device.function.call(Opcode::AllocMemic, OF_FUNCTION, &input);
         let out: AllocMemicOut = answer.map_err(|error| match error.errno() {
             libc::EAGAIN => Error::no_memory("the device memory is taken"),
@@ -110,8 +109,7 @@ impl Dm {
     }
 
     fn release(&mut self) -> Result<(), Error> {
-        let mut input = DeallocMemicIn::zeroed();
-        input.set().memic_start_addr(self.at).memic_size(whole(self.len));
+        let input = DeallocMemicIn::with(|s| s.memic_start_addr(self.at).memic_size(whole(self.len)));
         self.device.function.order(Opcode::DeallocMemic, OF_FUNCTION, &input)
     }
 }

@@ -212,8 +212,7 @@ impl Flow {
         let table = table(&function)?;
 
         let mut input = CreateFlowGroupIn::zeroed();
-        let mut criteria = MatchParam::zeroed();
-        criteria.set().outer_headers(mask);
+        let criteria = MatchParam::with(|s| s.outer_headers(mask));
         input.set().table_id(table).match_criteria(criteria);
         input.set().match_criteria_enable(if attr.kind == FlowKind::AllDefault { 0 } else { OUTER });
         let mut made = Err(Error::no_memory(format!("all {PART} flows of this priority are taken")));
@@ -232,8 +231,7 @@ impl Flow {
         }
         let (index, group) = made?;
         let mut flow = Flow { function, uid, _qp: qp.clone(), table, group, entry: None };
-        let mut wanted = MatchParam::zeroed();
-        wanted.set().outer_headers(value);
+        let wanted = MatchParam::with(|s| s.outer_headers(value));
         let mut context = FlowContext::zeroed();
         // CQEs have the tag in place of the QP number. The tag is the QP number, so that polls find the QP.
         context.set().group_id(group).flow_tag(qp.qpn()).match_value(wanted);
@@ -242,12 +240,10 @@ impl Flow {
             context.set().action(DROP);
         } else {
             context.set().action(FORWARD).destination_list_size(1);
-            let mut to = FlowDestination::zeroed();
-            to.set().destination_type(TO_TIR).destination_id(tir);
+            let to = FlowDestination::with(|s| s.destination_type(TO_TIR).destination_id(tir));
             list.push(u64::from_be_bytes(*to.as_bytes()));
         }
-        let mut input = SetFteIn::zeroed();
-        input.set().table_id(table).flow_index(index).flow_context(context);
+        let input = SetFteIn::with(|s| s.table_id(table).flow_index(index).flow_context(context));
         let _: CmdOut = flow.function.call_with(Opcode::SetFlowTableEntry, uid, &input, &list)?;
         flow.entry = Some(index);
         Ok(flow)
@@ -256,12 +252,10 @@ impl Flow {
     fn end(&mut self) -> Result<(), Error> {
         let mut result = Ok(());
         if let Some(index) = self.entry.take() {
-            let mut input = DeleteFteIn::zeroed();
-            input.set().table_id(self.table).flow_index(index);
+            let input = DeleteFteIn::with(|s| s.table_id(self.table).flow_index(index));
             result = self.function.order(Opcode::DeleteFlowTableEntry, self.uid, &input);
         }
-        let mut input = DestroyFlowGroupIn::zeroed();
-        input.set().table_id(self.table).group_id(self.group);
+        let input = DestroyFlowGroupIn::with(|s| s.table_id(self.table).group_id(self.group));
         result.and(self.function.order(Opcode::DestroyFlowGroup, self.uid, &input))
     }
 }
@@ -281,13 +275,10 @@ fn table(function: &Function) -> Result<u32, Error> {
     if words[WORD] != 0 {
         return Ok(words[WORD] - 1);
     }
-    let mut context = FlowTableContext::zeroed();
-    context.set().log_size(LOG_SIZE);
-    let mut input = CreateFlowTableIn::zeroed();
-    input.set().flow_table_context(context);
+    let context = FlowTableContext::with(|s| s.log_size(LOG_SIZE));
+    let input = CreateFlowTableIn::with(|s| s.flow_table_context(context));
     let out: CreateFlowTableOut = function.call(Opcode::CreateFlowTable, ALL, &input)?;
-    let mut root = SetFlowTableRootIn::zeroed();
-    root.set().table_id(out.table_id());
+    let root = SetFlowTableRootIn::with(|s| s.table_id(out.table_id()));
     function.order(Opcode::SetFlowTableRoot, 0, &root)?;
     words[WORD] = out.table_id() + 1;
     lock.set_placeholders(words);

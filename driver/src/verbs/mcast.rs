@@ -29,8 +29,7 @@ impl Qp {
         }
         // The device identifies groups by GID alone.
         if !groups.iter().any(|(joined, _)| joined == gid) {
-            let mut input = AttachToMcgIn::zeroed();
-            input.set().qpn(self.qpn()).multicast_gid(*gid);
+            let input = AttachToMcgIn::with(|s| s.qpn(self.qpn()).multicast_gid(*gid));
             if let Some(group) = super::path::group_mac(gid) {
                 crate::vport::hear(function, &group)?;
             }
@@ -46,8 +45,7 @@ impl Qp {
         let at = groups.iter().position(|joined| *joined == (*gid, lid));
         let at = at.ok_or_else(|| Error::invalid("the queue pair is not a member of the group"))?;
         if groups.iter().filter(|(joined, _)| joined == gid).count() == 1 {
-            let mut input = DetachFromMcgIn::zeroed();
-            input.set().qpn(self.qpn()).multicast_gid(*gid);
+            let input = DetachFromMcgIn::with(|s| s.qpn(self.qpn()).multicast_gid(*gid));
             let device = &self.pd.device;
             device.function.order(Opcode::DetachFromMcg, device.opener.uid(), &input)?;
         }

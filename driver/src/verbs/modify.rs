@@ -94,8 +94,7 @@ pub(crate) fn apply(qp: &Qp, now: &Control, attr: &QpAttr, mask: Mask) -> Result
         // A QP in RESET is moved to RESET without a command.
         QpState::Reset if from == QpState::Reset => {}
         QpState::Reset | QpState::Err => {
-            let mut input = Qp2errIn::zeroed();
-            input.set().qpn(qp.qpn());
+            let input = Qp2errIn::with(|s| s.qpn(qp.qpn()));
             send(input.as_bytes())?;
         }
         _ => {

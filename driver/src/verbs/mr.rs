@@ -335,8 +335,7 @@ impl Mr {
 
     fn release(&mut self) -> Result<(), Error> {
         let Some(backing) = self.backing.take() else { return Ok(()) };
-        let mut input = DestroyMkeyIn::zeroed();
-        input.set().mkey_index(self.key.index());
+        let input = DestroyMkeyIn::with(|s| s.mkey_index(self.key.index()));
         let device = &self.pd.device;
         match device.function.order(Opcode::DestroyMkey, backing.user_context(device), &input) {
             Ok(()) => {
@@ -382,18 +381,16 @@ fn rights(device: &Device, pd: &Pd, access: AccessFlags) -> MkeyContext {
     let has = |flag| access.contains(flag);
     let caps = &device.function.caps.general;
     let relaxed = has(AccessFlags::RELAXED_ORDERING);
-    let mut context = MkeyContext::zeroed();
-    context
-        .set()
-        .a(has(AccessFlags::REMOTE_ATOMIC))
-        .rw(has(AccessFlags::REMOTE_WRITE))
-        .rr(has(AccessFlags::REMOTE_READ))
-        .lw(has(AccessFlags::LOCAL_WRITE))
-        .lr(true)
-        .relaxed_ordering_write(relaxed && caps.relaxed_ordering_write())
-        .relaxed_ordering_read(relaxed && caps.relaxed_ordering_read())
-        .pd(pd.pdn);
-    context
+    MkeyContext::with(|s| {
+        s.a(has(AccessFlags::REMOTE_ATOMIC))
+            .rw(has(AccessFlags::REMOTE_WRITE))
+            .rr(has(AccessFlags::REMOTE_READ))
+            .lw(has(AccessFlags::LOCAL_WRITE))
+            .lr(true)
+            .relaxed_ordering_write(relaxed && caps.relaxed_ordering_write())
+            .relaxed_ordering_read(relaxed && caps.relaxed_ordering_read())
+            .pd(pd.pdn)
+    })
 }
 
 /// Entries of a key that translates addresses from 0 to `len` bytes at `va` of key `under`.

@@ -60,19 +60,17 @@ impl Mw {
     pub fn alloc(pd: &Arc<Pd>, kind: MwType) -> Result<Mw, Error> {
         let device = &pd.device;
         let variant = device.key_variant();
-        let mut context = MkeyContext::zeroed();
-        context
-            .set()
-            .free(true)
-            .umr_en(true)
-            .access_mode_1_0(AccessMode::Klm.raw())
-            .qpn(ANY_QP)
-            .mkey_7_0(variant)
-            .en_rinval(kind == MwType::Two)
-            .pd(pd.pdn)
-            .translations_octword_size(ROOM);
-        let mut input = CreateMkeyIn::zeroed();
-        input.set().memory_key_mkey_entry(context);
+        let context = MkeyContext::with(|s| {
+            s.free(true)
+                .umr_en(true)
+                .access_mode_1_0(AccessMode::Klm.raw())
+                .qpn(ANY_QP)
+                .mkey_7_0(variant)
+                .en_rinval(kind == MwType::Two)
+                .pd(pd.pdn)
+                .translations_octword_size(ROOM)
+        });
+        let input = CreateMkeyIn::with(|s| s.memory_key_mkey_entry(context));
         let out: CreateMkeyOut = device.function.call(Opcode::CreateMkey, device.opener.uid(), &input)?;
         let rkey = AtomicU32::new(out.mkey_index() << 8 | u32::from(variant));
         Ok(Mw { pd: pd.clone(), kind, rkey, live: true })
@@ -145,8 +143,7 @@ impl Mw {
     }
 
     fn release(&mut self) -> Result<(), Error> {
-        let mut input = DestroyMkeyIn::zeroed();
-        input.set().mkey_index(self.rkey() >> 8);
+        let input = DestroyMkeyIn::with(|s| s.mkey_index(self.rkey() >> 8));
         let device = &self.pd.device;
         device.function.order(Opcode::DestroyMkey, device.opener.uid(), &input)
     }

@@ -83,8 +83,7 @@ impl Pd {
         if self.parent.is_some() {
             return Ok(());
         }
-        let mut input = DeallocPdIn::zeroed();
-        input.set().pd(self.pdn);
+        let input = DeallocPdIn::with(|s| s.pd(self.pdn));
         self.device.function.order(Opcode::DeallocPd, self.device.opener.uid(), &input)
     }
 }

@@ -204,8 +204,7 @@ impl Qp {
             let (state, attr) = (control.state, control.attr);
             return Ok(QpAttr { qp_state: state, cur_qp_state: state, cap: self.cap, ..attr });
         }
-        let mut input = QueryQpIn::zeroed();
-        input.set().qpn(self.qpn());
+        let input = QueryQpIn::with(|s| s.qpn(self.qpn()));
         let device = &self.pd.device;
         let out: QueryQpOut = device.function.call(Opcode::QueryQp, self.uid, &input)?;
         let qpc = out.qpc();
@@ -272,8 +271,7 @@ impl Qp {
             (Some(domain), _) => domain.drop_target(self.queues.qpn),
             (None, Some(raw)) => raw.end(),
             (None, None) => {
-                let mut input = DestroyQpIn::zeroed();
-                input.set().qpn(self.qpn());
+                let input = DestroyQpIn::with(|s| s.qpn(self.qpn()));
                 device.function.order(Opcode::DestroyQp, self.uid, &input)
             }
         };

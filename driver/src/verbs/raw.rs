@@ -58,24 +58,17 @@ impl RawQueues {
         let domain = device.opener.transport_domain();
         let place = |at: usize| (mem.iova() + at as u64, record);
         let mut tis = CreateTisIn::zeroed();
-        let mut context = TisContext::zeroed();
-        context.set().transport_domain(domain);
+        let context = TisContext::with(|s| s.transport_domain(domain));
         tis.set().ctx(context);
         let out: CreateTisOut = this.function.call(Opcode::CreateTis, uid, &tis)?;
         this.made.push((Opcode::DestroyTis, out.tisn()));
 
         let (wq, pages) =
             ring(pd, place(geometry.sq_offset), geometry.sq_blocks.max(1) as usize * WQE_BB, WQE_BB);
-        let mut context = SqContext::zeroed();
-        context
-            .set()
-            .flush_in_error_en(true)
-            .cqn(init.send_cq.cqn())
-            .tis_lst_sz(1)
-            .tis_num_0(out.tisn())
-            .wq(wq);
-        let mut input = CreateSqIn::zeroed();
-        input.set().ctx(context);
+        let context = SqContext::with(|s| {
+            s.flush_in_error_en(true).cqn(init.send_cq.cqn()).tis_lst_sz(1).tis_num_0(out.tisn()).wq(wq)
+        });
+        let input = CreateSqIn::with(|s| s.ctx(context));
         let out: CreateSqOut = this.function.call_with(Opcode::CreateSq, uid, &input, &pages)?;
         this.made.push((Opcode::DestroySq, out.sqn()));
         this.sqn = out.sqn();
@@ -93,8 +86,7 @@ impl RawQueues {
         let rqn = create_rq(pd, place(0), geometry.rq_entries, stride, &receives)?;
         this.made.push((Opcode::DestroyRq, rqn));
         this.rqn = Some(rqn);
-        let mut context = TirContext::zeroed();
-        context.set().inline_rqn(rqn);
+        let context = TirContext::with(|s| s.inline_rqn(rqn));
         this.add_tir(context, domain, init.block_multicast_loopback)?;
         Ok(this)
     }
@@ -134,8 +126,7 @@ impl RawQueues {
     ) -> Result<(), Error> {
         let allow = if block_multicast_loopback { 0 } else { ALLOW_MULTICAST };
         context.set().transport_domain(domain).self_lb_block(allow);
-        let mut input = CreateTirIn::zeroed();
-        input.set().ctx(context);
+        let input = CreateTirIn::with(|s| s.ctx(context));
         let out: CreateTirOut = self.function.call(Opcode::CreateTir, self.uid, &input)?;
         self.made.push((Opcode::DestroyTir, out.tirn()));
         self.tirn = Some(out.tirn());
@@ -205,16 +196,14 @@ pub(super) fn create_rq(
     receives: &Receives,
 ) -> Result<u32, Error> {
     let (wq, pages) = ring(pd, place, entries as usize * stride, stride);
-    let mut context = RqContext::zeroed();
-    context
-        .set()
-        .flush_in_error_en(true)
-        .vsd(!receives.strip_vlan)
-        .cqn(receives.cqn)
-        .user_index(receives.user_index)
-        .wq(wq);
-    let mut input = CreateRqIn::zeroed();
-    input.set().ctx(context);
+    let context = RqContext::with(|s| {
+        s.flush_in_error_en(true)
+            .vsd(!receives.strip_vlan)
+            .cqn(receives.cqn)
+            .user_index(receives.user_index)
+            .wq(wq)
+    });
+    let input = CreateRqIn::with(|s| s.ctx(context));
     let device = &pd.device;
     let out: CreateRqOut =
         device.function.call_with(Opcode::CreateRq, device.opener.uid(), &input, &pages)?;
@@ -232,8 +221,7 @@ pub(super) fn step(
     let order = |from: u8| {
         // The commands of both queues have the same layout in the fields used here.
         let mut input = ModifySqIn::zeroed();
-        let mut context = SqContext::zeroed();
-        context.set().state(to);
+        let context = SqContext::with(|s| s.state(to));
         input.set().sq_state(from).sqn(number).ctx(context);
         function.order(op, uid, &input)
     };

@@ -57,8 +57,7 @@ impl Cq {
         let (ring, mem) = self.ring_of(log)?;
         clear(ring);
         let (log_page_size, pages) = page_list(mem, count as usize * Cqe64::SIZE);
-        let mut context = CqContext::zeroed();
-        context.set().log_cq_size(log as u8).log_page_size(log_page_size);
+        let context = CqContext::with(|s| s.log_cq_size(log as u8).log_page_size(log_page_size));
         self.change(RESIZE, RESIZE_FIELDS, context, &pages)?;
         self.move_over(now, log);
         Ok(())
@@ -77,19 +76,17 @@ impl Cq {
                 attr.max_cq_count, attr.max_cq_period
             )));
         }
-        let mut context = CqContext::zeroed();
-        context.set().cq_max_count(count).cq_period(period);
+        let context = CqContext::with(|s| s.cq_max_count(count).cq_period(period));
         self.change(0, MODERATION, context, &[])
     }
 
     fn change(&self, op_mod: u16, fields: u32, context: CqContext, pages: &[u64]) -> Result<(), Error> {
-        let mut input = ModifyCqIn::zeroed();
-        input
-            .set()
-            .op_mod(op_mod)
-            .cqn(self.cqn)
-            .modify_field_select_resize_field_select(fields.to_be_bytes())
-            .cq_context(context);
+        let input = ModifyCqIn::with(|s| {
+            s.op_mod(op_mod)
+                .cqn(self.cqn)
+                .modify_field_select_resize_field_select(fields.to_be_bytes())
+                .cq_context(context)
+        });
         let device = &self.device;
         let _: CmdOut = device.function.call_with(Opcode::ModifyCq, device.opener.uid(), &input, pages)?;
         Ok(())

@@ -97,10 +97,9 @@ impl RwqTable {
         if wqs.iter().any(|wq| !Arc::ptr_eq(wq.pd().device(), device)) {
             return Err(Error::invalid("the work queues belong to another device"));
         }
-        let mut context = RqtContext::zeroed();
-        context.set().rqt_max_size(wqs.len() as u16).rqt_actual_size(wqs.len() as u16);
-        let mut input = CreateRqtIn::zeroed();
-        input.set().rqt_context(context);
+        let context =
+            RqtContext::with(|s| s.rqt_max_size(wqs.len() as u16).rqt_actual_size(wqs.len() as u16));
+        let input = CreateRqtIn::with(|s| s.rqt_context(context));
         // Two 32-bit numbers per word.
         let number = |wq: Option<&Arc<Wq>>| u64::from(wq.map_or(0, |wq| wq.wqn()));
         let list: Vec<u64> =

@@ -184,27 +184,19 @@ impl Srq {
         let (function, uid) = (&self.pd.device.function, self.uid());
         match self.kind {
             Kind::Srq => {
-                let mut input = ArmRqIn::zeroed();
-                input.set().op_mod(ARM).srq_number(self.srqn()).lwm(lwm);
+                let input = ArmRqIn::with(|s| s.op_mod(ARM).srq_number(self.srqn()).lwm(lwm));
                 function.order(Opcode::ArmRq, uid, &input)
             }
             Kind::Xrc => {
-                let mut input = ArmXrcSrqIn::zeroed();
-                input.set().op_mod(ARM).xrc_srqn(self.srqn()).lwm(lwm);
+                let input = ArmXrcSrqIn::with(|s| s.op_mod(ARM).xrc_srqn(self.srqn()).lwm(lwm));
                 function.order(Opcode::ArmXrcSrq, uid, &input)
             }
             Kind::Rmp => {
-                let mut wq = WorkQueue::zeroed();
-                wq.set().lwm(lwm);
-                let mut context = RmpContext::zeroed();
-                context.set().state(RMP_READY).wq(wq);
-                let mut input = ModifyRmpIn::zeroed();
-                input
-                    .set()
-                    .rmp_state(RMP_READY)
-                    .rmpn(self.srqn())
-                    .bitmask(RMP_LIMIT.to_be_bytes())
-                    .ctx(context);
+                let wq = WorkQueue::with(|s| s.lwm(lwm));
+                let context = RmpContext::with(|s| s.state(RMP_READY).wq(wq));
+                let input = ModifyRmpIn::with(|s| {
+                    s.rmp_state(RMP_READY).rmpn(self.srqn()).bitmask(RMP_LIMIT.to_be_bytes()).ctx(context)
+                });
                 function.order(Opcode::ModifyRmp, uid, &input)
             }
         }
@@ -213,8 +205,7 @@ impl Srq {
     /// Queries the device.
     pub fn query(&self) -> Result<SrqAttr, Error> {
         let (function, uid) = (&self.pd.device.function, self.uid());
-        let mut input = QuerySrqIn::zeroed();
-        input.set().srqn(self.srqn());
+        let input = QuerySrqIn::with(|s| s.srqn(self.srqn()));
         let limit = match self.kind {
             Kind::Srq => {
                 let out: QuerySrqOut = function.call(Opcode::QuerySrq, uid, &input)?;
@@ -272,8 +263,7 @@ impl Srq {
             segment += 1;
         }
         if segment < inbox.first + inbox.segments {
-            let mut end = DataSeg::zeroed();
-            end.set().lkey(INVALID_LKEY);
+            let end = DataSeg::with(|s| s.lkey(INVALID_LKEY));
             inbox.ring.put_segment(entry, segment, end.as_bytes());
         }
     }
@@ -284,8 +274,7 @@ impl Srq {
             Kind::Rmp => Opcode::DestroyRmp,
             Kind::Xrc => Opcode::DestroyXrcSrq,
         };
-        let mut input = DestroySrqIn::zeroed();
-        input.set().srqn(self.srqn());
+        let input = DestroySrqIn::with(|s| s.srqn(self.srqn()));
         let device = &self.pd.device;
         let result = device.function.order(op, self.uid(), &input);
         if let Some((_, cq)) = &self.xrc {
@@ -308,49 +297,43 @@ fn make(pd: &Arc<Pd>, init: &SrqInit, place: &Place, pages: &[u64]) -> Result<(K
     let device = &pd.device;
     let (function, uid) = (&device.function, device.opener.uid());
     if let Some((domain, cq)) = &init.xrc {
-        let mut context = XrcSrqContext::zeroed();
-        context
-            .set()
-            .log_xrc_srq_size(place.log_entries)
-            .log_rq_stride(place.log_stride)
-            .xrcd(domain.xrcdn())
-            .cqn(cq.cqn())
-            .log_page_size(place.log_page_size)
-            .user_index(NO_USER_INDEX)
-            .pd(pd.pdn)
-            .db_record_addr_h((place.record >> 32) as u32)
-            .db_record_addr_l(place.record as u32 >> 2);
-        let mut input = CreateXrcSrqIn::zeroed();
-        input.set().xrc_srq_context_entry(context);
+        let context = XrcSrqContext::with(|s| {
+            s.log_xrc_srq_size(place.log_entries)
+                .log_rq_stride(place.log_stride)
+                .xrcd(domain.xrcdn())
+                .cqn(cq.cqn())
+                .log_page_size(place.log_page_size)
+                .user_index(NO_USER_INDEX)
+                .pd(pd.pdn)
+                .db_record_addr_h((place.record >> 32) as u32)
+                .db_record_addr_l(place.record as u32 >> 2)
+        });
+        let input = CreateXrcSrqIn::with(|s| s.xrc_srq_context_entry(context));
         let out: CreateXrcSrqOut = function.call_with(Opcode::CreateXrcSrq, OF_FUNCTION, &input, pages)?;
         return Ok((Kind::Xrc, out.xrc_srqn()));
     }
     let issi: QueryIssiOut = function.call(Opcode::QueryIssi, 0, &CmdIn::zeroed())?;
     if issi.current_issi() == 0 {
-        let mut context = SrqContext::zeroed();
-        context
-            .set()
-            .log_srq_size(place.log_entries)
-            .log_rq_stride(place.log_stride)
-            .log_page_size(place.log_page_size)
-            .pd(pd.pdn)
-            .dbr_addr(place.record);
-        let mut input = CreateSrqIn::zeroed();
-        input.set().srq_context_entry(context);
+        let context = SrqContext::with(|s| {
+            s.log_srq_size(place.log_entries)
+                .log_rq_stride(place.log_stride)
+                .log_page_size(place.log_page_size)
+                .pd(pd.pdn)
+                .dbr_addr(place.record)
+        });
+        let input = CreateSrqIn::with(|s| s.srq_context_entry(context));
         let out: CreateSrqOut = function.call_with(Opcode::CreateSrq, uid, &input, pages)?;
         return Ok((Kind::Srq, out.srqn()));
     }
-    let mut wq = WorkQueue::zeroed();
-    wq.set()
-        .pd(pd.pdn)
-        .dbr_addr(place.record)
-        .log_wq_stride(place.log_stride + WQE_DS.trailing_zeros() as u8)
-        .log_wq_pg_sz(place.log_page_size)
-        .log_wq_sz(place.log_entries);
-    let mut context = RmpContext::zeroed();
-    context.set().state(RMP_READY).wq(wq);
-    let mut input = CreateRmpIn::zeroed();
-    input.set().ctx(context);
+    let wq = WorkQueue::with(|s| {
+        s.pd(pd.pdn)
+            .dbr_addr(place.record)
+            .log_wq_stride(place.log_stride + WQE_DS.trailing_zeros() as u8)
+            .log_wq_pg_sz(place.log_page_size)
+            .log_wq_sz(place.log_entries)
+    });
+    let context = RmpContext::with(|s| s.state(RMP_READY).wq(wq));
+    let input = CreateRmpIn::with(|s| s.ctx(context));
     let out: CreateRmpOut = function.call_with(Opcode::CreateRmp, uid, &input, pages)?;
     Ok((Kind::Rmp, out.rmpn()))
 }

@@ -103,20 +103,19 @@ impl XrcDomain {
         let function = &self.device.function;
         let lock = function.shared.lock(function.options.lock_timeout)?;
         sweep(function, &lock);
-        let mut qpc = QpContext::zeroed();
-        qpc.set()
-            .st(ServiceType::Xrc)
-            .pm_state(PathMigState::Migrated)
-            .pd(self.placeholders.pdn)
-            .no_sq(true)
-            .rq_type(SHARED_RQ)
-            .srqn_rmpn_xrqn(self.placeholders.srqn)
-            .cqn_snd(self.placeholders.cqn)
-            .cqn_rcv(self.placeholders.cqn)
-            .xrcd(self.xrcdn)
-            .user_index(NO_USER_INDEX);
-        let mut input = CreateQpIn::zeroed();
-        input.set().qpc(qpc);
+        let qpc = QpContext::with(|s| {
+            s.st(ServiceType::Xrc)
+                .pm_state(PathMigState::Migrated)
+                .pd(self.placeholders.pdn)
+                .no_sq(true)
+                .rq_type(SHARED_RQ)
+                .srqn_rmpn_xrqn(self.placeholders.srqn)
+                .cqn_snd(self.placeholders.cqn)
+                .cqn_rcv(self.placeholders.cqn)
+                .xrcd(self.xrcdn)
+                .user_index(NO_USER_INDEX)
+        });
+        let input = CreateQpIn::with(|s| s.qpc(qpc));
         let out: CreateQpOut = function.call(Opcode::CreateQp, OF_FUNCTION, &input)?;
         let held = XrcObject::Target(out.qpn());
         lock.hold(held).inspect_err(|_| destroy_unheld(function, &lock, held))?;
@@ -132,8 +131,7 @@ impl XrcDomain {
         if qpn > 0xff_ffff || !lock.is_held(XrcObject::Target(qpn)) {
             return Err(absent());
         }
-        let mut input = QueryQpIn::zeroed();
-        input.set().qpn(qpn);
+        let input = QueryQpIn::with(|s| s.qpn(qpn));
         let out: QueryQpOut = function.call(Opcode::QueryQp, OF_FUNCTION, &input)?;
         match out.qpc().xrcd() == self.xrcdn {
             true => lock.hold(XrcObject::Target(qpn)),

@@ -52,14 +52,12 @@ impl State {
         }
         match op {
             Opcode::QueryIssi => {
-                let mut out = QueryIssiOut::zeroed();
-                out.set().supported_issi_dw0(0b10);
+                let out = QueryIssiOut::with(|s| s.supported_issi_dw0(0b10));
                 put(output, &out);
             }
             Opcode::QueryPages => {
                 let boot = QueryPagesIn::read(input).op_mod() == 1;
-                let mut out = QueryPagesOut::zeroed();
-                out.set().num_pages(if boot { 3 } else { 700 });
+                let out = QueryPagesOut::with(|s| s.num_pages(if boot { 3 } else { 700 }));
                 put(output, &out);
             }
             Opcode::ManagePages => {
@@ -113,8 +111,7 @@ impl State {
                     _ => Vec::new(),
                 };
                 page[..bytes.len()].copy_from_slice(&bytes);
-                let mut out = QueryHcaCapOut::zeroed();
-                out.set().capability(page);
+                let out = QueryHcaCapOut::with(|s| s.capability(page));
                 put(output, &out);
             }
             Opcode::QueryAdapter => {
@@ -164,13 +161,11 @@ impl State {
                 let register = &mut output[CmdOut::SIZE..];
                 match header.register_id() {
                     0x5003 => {
-                        let mut pmtu = Pmtu::zeroed();
-                        pmtu.set().oper_mtu(self.vport.port_mtu);
+                        let pmtu = Pmtu::with(|s| s.oper_mtu(self.vport.port_mtu));
                         register.copy_from_slice(pmtu.bytes());
                     }
                     _ => {
-                        let mut ptys = Ptys::zeroed();
-                        ptys.set().eth_proto_oper(self.vport.protocols);
+                        let ptys = Ptys::with(|s| s.eth_proto_oper(self.vport.protocols));
                         register.copy_from_slice(ptys.bytes());
                     }
                 }
@@ -181,13 +176,11 @@ impl State {
                 self.vport.l2_table.push((command.table_index(), mac));
             }
             Opcode::QueryVportState => {
-                let mut out = QueryVportStateOut::zeroed();
-                out.set().state(1);
+                let out = QueryVportStateOut::with(|s| s.state(1));
                 put(output, &out);
             }
             Opcode::AllocMemic => {
-                let mut out = AllocMemicOut::zeroed();
-                out.set().memic_start_addr(self.memory.unwrap_or_default());
+                let out = AllocMemicOut::with(|s| s.memic_start_addr(self.memory.unwrap_or_default()));
                 put(output, &out);
             }
             Opcode::SetRoceAddress => {
