@@ -16,7 +16,7 @@ use crate::{
     transport::{Bar, Scope, Transport},
 };
 use hwspec::{
-    cmd::{CmdIn, Opcode, eq::DestroyEqIn, resource::*},
+    cmd::{CmdIn, Opcode, resource::*},
     doorbell::{EQ_ARM, EQ_CI},
     eqe::{CqErrorEvent, Eqe, EventType, PagesEvent, PortEvent, QpEvent},
 };
@@ -224,11 +224,9 @@ pub fn destroy(function: &Function) -> Result<(), Error> {
     for which in [Which::Events, Which::Pages] {
         let Some(place) = function.shared.event_queue(which) else { continue };
         function.attend();
-        let input = DestroyEqIn::with(|s| s.eq_number(place.eqn));
-        function.order(Opcode::DestroyEq, 0, &input)?;
+        function.destroy_object(Opcode::DestroyEq, 0, place.eqn.into())?;
         if which == Which::Pages {
-            let input = DeallocUarIn::with(|s| s.uar(place.uar));
-            function.order(Opcode::DeallocUar, 0, &input)?;
+            function.destroy_object(Opcode::DeallocUar, 0, place.uar)?;
         }
     }
     Ok(())

@@ -76,7 +76,8 @@ impl Registers {
     pub fn give_back(&self, function: &Function, uid: u16) -> Result<(), Error> {
         let pages = std::mem::take(&mut *self.pool()).pages;
         let uars: Vec<u32> = pages.into_iter().map(|page| page.uar).collect();
-        uars.into_iter().map(|uar| free(function, uid, uar)).fold(Ok(()), Result::and)
+        let free = |uar| function.destroy_object(Opcode::DeallocUar, uid, uar);
+        uars.into_iter().map(free).fold(Ok(()), Result::and)
     }
 }
 
@@ -88,15 +89,10 @@ fn page(function: &Function, uid: u16) -> Result<Option<Arc<Page>>, Error> {
     match combining.page(uar) {
         Ok(bar) => Ok(Some(Arc::new(Page { uar, bar, used: AtomicU32::new(0) }))),
         Err(error) => {
-            let freed = free(function, uid, uar);
+            let freed = function.destroy_object(Opcode::DeallocUar, uid, uar);
             freed.and(Err(Error::io("cannot map a doorbell page that combines writes")(error)))
         }
     }
-}
-
-fn free(function: &Function, uid: u16, uar: u32) -> Result<(), Error> {
-    let input = DeallocUarIn::with(|s| s.uar(uar));
-    function.order(Opcode::DeallocUar, uid, &input)
 }
 
 /// A register, released on drop.

@@ -119,8 +119,7 @@ impl EventQueue {
 
     /// Destroys the queue. Unless the device confirms that, its memory is kept forever.
     pub fn destroy(self, function: &Function, uid: u16) -> Result<(), Error> {
-        let input = DestroyEqIn::with(|s| s.eq_number(self.eqn));
-        let destroy = |uid| function.order(Opcode::DestroyEq, uid, &input);
+        let destroy = |uid| function.destroy_object(Opcode::DestroyEq, uid, self.eqn.into());
         // The first attempt has no user context, since EQ numbers are normally unique within the function. A node has
         // more openers than numbers; it refuses a number that several openers use, and needs the user context to tell
         // them apart.

@@ -6,7 +6,7 @@ use crate::{
     error::Error,
     options::OpenOptions,
     pages::{OwnBlocks, PageSupply},
-    shared_area::Shared,
+    shared_area::{FunctionLock, Shared},
     transport::{Bar, Transport},
 };
 use hwspec::{
@@ -151,6 +151,11 @@ impl Function {
         if let Ok(cmd) = self.cmd() {
             cmd.attend();
         }
+    }
+
+    /// Locks the data that all openers share.
+    pub(crate) fn lock(&self) -> Result<FunctionLock<'_>, Error> {
+        self.shared.lock(self.options.lock_timeout)
     }
 
     /// True if this is a virtual function.

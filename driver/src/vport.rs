@@ -207,7 +207,7 @@ pub fn hear(function: &Function, group: &[u8; 6]) -> Result<(), Error> {
         return Ok(());
     }
     // The device has a single list, which is always written whole.
-    let _lock = function.shared.lock(function.options.lock_timeout)?;
+    let _lock = function.lock()?;
     let input = QueryNicVportContextIn::with(|s| s.allowed_list_type(MULTICAST));
     let most = room(function);
     let mut output = vec![0; QueryNicVportContextOut::SIZE + 8 * most];

@@ -5,7 +5,7 @@ use crate::{
     error::Error,
     verbs::{Device, QpState, WcStatus},
 };
-use hwspec::cmd::{Opcode, Status, cq::DestroyCqIn, resource::DeallocPdIn};
+use hwspec::cmd::{Opcode, Status};
 use std::{sync::Arc, time::Duration};
 
 /// An opcode that no ConnectX implements.
@@ -32,12 +32,10 @@ pub fn commands(device: &Arc<Device>, pair: &Pair, r: &mut Recorder<'_>) -> Resu
     let unknown = function.execute(Opcode::from_raw(NO_COMMAND), &input, &mut [0; 16]);
     r.expect("unknown opcode", format!("{:?}", refusal(unknown)?), format!("{:?}", Status::BadOp))?;
 
-    let destroy = DestroyCqIn::with(|s| s.cqn(NO_OBJECT));
-    let status = refusal(function.order(Opcode::DestroyCq, device.opener.uid(), &destroy))?;
+    let status = refusal(function.destroy_object(Opcode::DestroyCq, device.opener.uid(), NO_OBJECT))?;
     r.note("a CQ that is not there", format!("{status:?}"));
 
-    let dealloc = DeallocPdIn::with(|s| s.pd(pair.pdn()));
-    let status = refusal(function.order(Opcode::DeallocPd, device.opener.uid(), &dealloc))?;
+    let status = refusal(function.destroy_object(Opcode::DeallocPd, device.opener.uid(), pair.pdn()))?;
     r.note("a protection domain in use", format!("{status:?}"));
     device.port().map(drop)
 }

@@ -8,8 +8,8 @@ mod queues;
 mod writer;
 
 pub use queues::{RecvQueue, SendQueue};
-pub(crate) use writer::data_segment;
 use writer::{INLINE_IN_ONE, inline_segment};
+pub(crate) use writer::{data_segment, in_order};
 
 use crate::{
     error::PostError,
@@ -414,13 +414,7 @@ impl Qp {
         mut put: impl FnMut(&mut SendBatch<'_>, T) -> Result<(), i32>,
     ) -> Result<(), PostError> {
         let mut batch = SendBatch::new(self);
-        let mut result = Ok(());
-        for (index, one) in all.into_iter().enumerate() {
-            if let Err(errno) = put(&mut batch, one) {
-                result = Err(PostError { index, errno });
-                break;
-            }
-        }
+        let result = in_order(all, |one| put(&mut batch, one));
         batch.commit();
         result
     }
@@ -436,13 +430,7 @@ impl Qp {
     pub fn post_recv<'w>(&self, wrs: impl IntoIterator<Item = RecvWr<'w>>) -> Result<(), PostError> {
         let mut queue = self.rq.lock_biased();
         let begin = queue.number;
-        let mut result = Ok(());
-        for (index, wr) in wrs.into_iter().enumerate() {
-            if let Err(errno) = self.receive(&mut queue, &wr) {
-                result = Err(PostError { index, errno });
-                break;
-            }
-        }
+        let result = in_order(wrs, |wr| self.receive(&mut queue, &wr));
         if queue.number != begin {
             self.queues.rq.publish(queue.number);
             self.record(RCV_DBR, queue.number & 0xffff);

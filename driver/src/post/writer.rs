@@ -2,6 +2,7 @@
 
 use crate::{
     dma::{DmaRing, copy_from_caller, few_from_caller},
+    error::PostError,
     verbs::Sge,
 };
 use hwspec::wqe::*;
@@ -90,4 +91,14 @@ pub(super) fn inline_segment(piece: &Sge) -> [u8; WQE_DS] {
 #[inline(always)]
 pub(crate) fn data_segment(sge: &Sge) -> DataSeg {
     DataSeg::with(|s| s.byte_count(sge.length & !INLINE_BIT).lkey(sge.lkey).addr(sge.addr))
+}
+
+/// Posts requests in order, up to the first that is refused.
+#[inline(always)]
+pub(crate) fn in_order<T>(
+    all: impl IntoIterator<Item = T>,
+    mut post: impl FnMut(T) -> Result<(), i32>,
+) -> Result<(), PostError> {
+    let mut all = all.into_iter().enumerate();
+    all.try_for_each(|(index, one)| post(one).map_err(|errno| PostError { index, errno }))
 }

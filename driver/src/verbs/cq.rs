@@ -453,8 +453,8 @@ impl Cq {
     }
 
     fn release(&mut self) -> Result<(), Error> {
-        let input = DestroyCqIn::with(|s| s.cqn(self.cqn));
-        let result = self.device.function.order(Opcode::DestroyCq, self.device.opener.uid(), &input);
+        let device = &self.device;
+        let result = device.function.destroy_object(Opcode::DestroyCq, device.opener.uid(), self.cqn);
         self.device.registry.cqs.remove(self.cqn);
         // The device may still write to the memory, so it is kept forever.
         result.inspect_err(|_| std::mem::forget((self.mem.clone(), self.record.take(), self.others.take())))

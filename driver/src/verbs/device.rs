@@ -153,18 +153,15 @@ impl Opener {
         let uid = self.uid();
         let mut first = Ok(());
         if let Some(domain) = self.transport_domain.take() {
-            let input = DeallocTransportDomainIn::with(|s| s.transport_domain(domain));
-            first = first.and(self.function.order(Opcode::DeallocTransportDomain, uid, &input));
+            first = first.and(self.function.destroy_object(Opcode::DeallocTransportDomain, uid, domain));
         }
         drop(self.vector.take());
         first = first.and(self.blueflame.give_back(&self.function, uid));
         if let Some(uar) = self.uar.take() {
-            let input = DeallocUarIn::with(|s| s.uar(uar));
-            first = first.and(self.function.order(Opcode::DeallocUar, uid, &input));
+            first = first.and(self.function.destroy_object(Opcode::DeallocUar, uid, uar));
         }
         if let Some(uid) = self.uid.take() {
-            let input = DestroyUctxIn::with(|s| s.uid(uid));
-            first = first.and(self.function.order(Opcode::DestroyUctx, 0, &input));
+            first = first.and(self.function.destroy_object(Opcode::DestroyUctx, 0, uid.into()));
         }
         first
     }

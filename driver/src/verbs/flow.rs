@@ -270,7 +270,7 @@ impl Drop for Flow {
 
 /// The function's flow table, created by the first opener that needs it and destroyed with the function.
 fn table(function: &Function) -> Result<u32, Error> {
-    let lock = function.shared.lock(function.options.lock_timeout)?;
+    let lock = function.lock()?;
     let mut words = lock.placeholders();
     if words[WORD] != 0 {
         return Ok(words[WORD] - 1);

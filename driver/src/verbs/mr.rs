@@ -335,9 +335,12 @@ impl Mr {
 
     fn release(&mut self) -> Result<(), Error> {
         let Some(backing) = self.backing.take() else { return Ok(()) };
-        let input = DestroyMkeyIn::with(|s| s.mkey_index(self.key.index()));
         let device = &self.pd.device;
-        match device.function.order(Opcode::DestroyMkey, backing.user_context(device), &input) {
+        match device.function.destroy_object(
+            Opcode::DestroyMkey,
+            backing.user_context(device),
+            self.key.index(),
+        ) {
             Ok(()) => {
                 device.shifted.retire(self.key.0);
                 backing.unmap()

@@ -143,9 +143,8 @@ impl Mw {
     }
 
     fn release(&mut self) -> Result<(), Error> {
-        let input = DestroyMkeyIn::with(|s| s.mkey_index(self.rkey() >> 8));
         let device = &self.pd.device;
-        device.function.order(Opcode::DestroyMkey, device.opener.uid(), &input)
+        device.function.destroy_object(Opcode::DestroyMkey, device.opener.uid(), self.rkey() >> 8)
     }
 }
 

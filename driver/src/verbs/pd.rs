@@ -83,8 +83,7 @@ impl Pd {
         if self.parent.is_some() {
             return Ok(());
         }
-        let input = DeallocPdIn::with(|s| s.pd(self.pdn));
-        self.device.function.order(Opcode::DeallocPd, self.device.opener.uid(), &input)
+        self.device.function.destroy_object(Opcode::DeallocPd, self.device.opener.uid(), self.pdn)
     }
 }
 

@@ -270,10 +270,7 @@ impl Qp {
         let result = match (&self.links.domain, &mut self.raw) {
             (Some(domain), _) => domain.drop_target(self.queues.qpn),
             (None, Some(raw)) => raw.end(),
-            (None, None) => {
-                let input = DestroyQpIn::with(|s| s.qpn(self.qpn()));
-                device.function.order(Opcode::DestroyQp, self.uid, &input)
-            }
+            (None, None) => device.function.destroy_object(Opcode::DestroyQp, self.uid, self.qpn()),
         };
         self.links.cqs().for_each(|cq| cq.detach(self.qpn()));
         if self.links.table.is_none() {

@@ -6,7 +6,7 @@ use crate::{
     dma::{DmaMem, DmaRing, page_list},
     error::{Error, PostError},
     inline::Inbox,
-    post::data_segment,
+    post::{data_segment, in_order},
     records::Record,
     shared_receive::SharedReceives,
 };
@@ -228,19 +228,13 @@ impl Srq {
     pub fn post_recv<'w>(&self, wrs: impl IntoIterator<Item = RecvWr<'w>>) -> Result<(), PostError> {
         let mut free = self.receives.lock();
         let begin = free.posted();
-        let mut result = Ok(());
-        for (index, wr) in wrs.into_iter().enumerate() {
-            let posted = self.check(wr.sge).and_then(|()| {
-                let entry = free.next().ok_or(libc::ENOMEM)?;
-                self.write(entry, wr.sge);
-                free.post(wr.wr_id);
-                Ok(())
-            });
-            if let Err(errno) = posted {
-                result = Err(PostError { index, errno });
-                break;
-            }
-        }
+        let result = in_order(wrs, |wr| {
+            self.check(wr.sge)?;
+            let entry = free.next().ok_or(libc::ENOMEM)?;
+            self.write(entry, wr.sge);
+            free.post(wr.wr_id);
+            Ok(())
+        });
         if free.posted() != begin {
             if let Some(record) = &self.record {
                 record.set(RCV_DBR, free.posted() & 0xffff);
@@ -274,9 +268,8 @@ impl Srq {
             Kind::Rmp => Opcode::DestroyRmp,
             Kind::Xrc => Opcode::DestroyXrcSrq,
         };
-        let input = DestroySrqIn::with(|s| s.srqn(self.srqn()));
         let device = &self.pd.device;
-        let result = device.function.order(op, self.uid(), &input);
+        let result = device.function.destroy_object(op, self.uid(), self.srqn());
         if let Some((_, cq)) = &self.xrc {
             cq.detach_srq(self.srqn());
         }

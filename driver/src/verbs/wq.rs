@@ -10,7 +10,7 @@ use crate::{
     dma::{DmaMem, DmaRing},
     error::{Error, PostError},
     poll::{QpQueues, RecvTracker, SendTracker},
-    post::RecvQueue,
+    post::{RecvQueue, in_order},
     records::Record,
 };
 use hwspec::{
@@ -251,17 +251,10 @@ impl Wq {
     pub fn post_recv<'w>(&self, wrs: impl IntoIterator<Item = RecvWr<'w>>) -> Result<(), PostError> {
         let mut queue = self.queue.lock_biased();
         let begin = queue.number;
-        let mut result = Ok(());
-        for (index, wr) in wrs.into_iter().enumerate() {
-            let posted = match self.state.load(Relaxed) == WqState::Reset as u32 {
-                true => Err(libc::EINVAL),
-                false => queue.put(&self.queues.rq, &wr),
-            };
-            if let Err(errno) = posted {
-                result = Err(PostError { index, errno });
-                break;
-            }
-        }
+        let result = in_order(wrs, |wr| match self.state.load(Relaxed) == WqState::Reset as u32 {
+            true => Err(libc::EINVAL),
+            false => queue.put(&self.queues.rq, &wr),
+        });
         if queue.number != begin {
             self.queues.rq.publish(queue.number);
             self.ring(queue.number);

@@ -50,7 +50,7 @@ impl XrcDomain {
         if !function.caps.general.xrc() {
             return Err(Error::unsupported("the device has no XRC"));
         }
-        let lock = function.shared.lock(function.options.lock_timeout)?;
+        let lock = function.lock()?;
         sweep(function, &lock);
         let placeholders = Placeholders::of(function, &lock)?;
         let found = how.file.and_then(|file| lock.domain_of(file));
@@ -101,7 +101,7 @@ impl XrcDomain {
     /// Creates a target QP in RESET, with a hold for this opener. Returns its number.
     pub(super) fn create_target(self: &Arc<Self>) -> Result<u32, Error> {
         let function = &self.device.function;
-        let lock = function.shared.lock(function.options.lock_timeout)?;
+        let lock = function.lock()?;
         sweep(function, &lock);
         let qpc = QpContext::with(|s| {
             s.st(ServiceType::Xrc)
@@ -125,7 +125,7 @@ impl XrcDomain {
     /// Adds a hold on an existing target QP. EINVAL: the domain has no target QP with this number.
     pub(super) fn hold_target(&self, qpn: u32) -> Result<(), Error> {
         let function = &self.device.function;
-        let lock = function.shared.lock(function.options.lock_timeout)?;
+        let lock = function.lock()?;
         sweep(function, &lock);
         let absent = || Error::invalid(format!("the domain has no target QP {qpn:#x}"));
         if qpn > 0xff_ffff || !lock.is_held(XrcObject::Target(qpn)) {
@@ -147,7 +147,7 @@ impl XrcDomain {
     /// The placeholders for the context of an initiator QP, which receives nothing.
     pub(super) fn placeholders(device: &Device) -> Result<Placeholders, Error> {
         let function = &device.function;
-        let lock = function.shared.lock(function.options.lock_timeout)?;
+        let lock = function.lock()?;
         Placeholders::of(function, &lock)
     }
 
@@ -166,7 +166,7 @@ fn drop_hold(function: &Function, object: XrcObject) -> Result<(), Error> {
     if crate::cmd::is_gone(&function.bar) {
         return Ok(()); // in a child of fork the hold belongs to the parent
     }
-    let lock = function.shared.lock(function.options.lock_timeout)?;
+    let lock = function.lock()?;
     let mut result = Ok(());
     if lock.drop_hold(object) {
         unname(&lock, object);
