@@ -5,7 +5,10 @@ use crate::{
     region::{Func, Lookup, Piece, memic},
     state::{MkeyRow, WorkQueue, WqMemory},
 };
-use hwspec::{context::AccessMode, doorbell::RECORD_SIZE};
+use hwspec::{
+    context::{AccessMode, mkey::ANY_QP},
+    doorbell::RECORD_SIZE,
+};
 
 /// Access bits of an mkey row, and those that an operation requires.
 pub mod access {
@@ -48,8 +51,6 @@ pub enum Fault {
     Permission,
 }
 
-/// `MkeyRow::qpn` of a key that any queue pair may use.
-pub(crate) const ANY_QP: u32 = 0xff_ffff;
 /// `MkeyRow::flags`: a peer may invalidate the key.
 pub(crate) const REMOTE_INVALIDATE: u8 = 1;
 

@@ -14,10 +14,7 @@ use crate::{
     transport::{Bar, Scope, Transport},
 };
 use hwspec::{
-    cmd::{
-        CmdOut, DeliveryStatus, Opcode,
-        queue::{CmdMailbox, CmdQueueEntry},
-    },
+    cmd::{CmdOut, DeliveryStatus, Opcode, queue::*},
     layout::Layout,
 };
 use std::{
@@ -28,12 +25,6 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Transport type of an entry: PCIe command interface.
-const KIND_PCIE: u8 = 7;
-/// Bytes of input or output held in the entry itself.
-const INLINE: usize = 0x10;
-/// Bytes of data in a mailbox.
-const BOX_DATA: usize = 0x200;
 /// Distance between mailboxes: mailbox addresses are aligned to this.
 const BOX_STRIDE: usize = 0x400;
 /// Preallocated mailboxes per slot and direction: enough for a capability page or 512 page addresses.
@@ -42,8 +33,6 @@ const BOXES: usize = 9;
 const MAX_SLOTS: usize = 8;
 /// Size of the page of entries.
 const QUEUE_LEN: usize = 0x1000;
-/// Maximum length of input or output.
-const MAX_LEN: usize = 16 << 20;
 /// Polls of a command before the wait begins to sleep.
 const SPINS: u32 = 64;
 /// Doorbell vector register of the initialization segment.

@@ -7,10 +7,7 @@ use crate::{
     shared_area::{PAGE_BLOCKS, PageBlock, Shared},
     transport::{Scope, Transport},
 };
-use hwspec::cmd::{
-    Opcode,
-    adapter::{ManagePagesIn, ManagePagesOut, QueryPagesIn, QueryPagesOut},
-};
+use hwspec::cmd::{Opcode, adapter::*};
 use std::{
     collections::HashMap,
     sync::{Arc, Mutex},
@@ -27,10 +24,6 @@ pub enum Stage {
     Init = 2,
 }
 
-/// `op_mod` of `MANAGE_PAGES`.
-const CANT_GIVE: u16 = 0;
-const GIVE: u16 = 1;
-const TAKE: u16 = 2;
 /// [`PageBlock::function`] of a block that was given to no function.
 const NOBODY: u16 = u16::MAX;
 /// Timeout for another opener to finish supplying pages, and for the device to return any.

@@ -11,7 +11,7 @@ use crate::{
 };
 use hwspec::{
     cmd::{CmdIn, Opcode, cq::*, eq::*, resource::*, srq::*},
-    context::{cq::CqContext, eq::EqContext, srq::XrcSrqContext},
+    context::{cq::CqContext, eq::EqContext, qp::NO_USER_INDEX, srq::XrcSrqContext},
     layout::Layout,
 };
 
@@ -117,7 +117,7 @@ impl Placeholders {
                 .log_rq_stride((SRQ_ENTRY / 16).trailing_zeros() as u8)
                 .xrcd(xrcdn)
                 .cqn(cqn)
-                .user_index(0xff_ffff)
+                .user_index(NO_USER_INDEX)
                 .pd(pdn)
                 .db_record_addr_h((record >> 32) as u32)
                 .db_record_addr_l(record as u32 >> 2)

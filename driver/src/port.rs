@@ -2,19 +2,10 @@
 
 use crate::{error::Error, function::Function};
 use hwspec::{
-    cmd::{CmdOut, Opcode, adapter::AccessRegisterIn},
-    context::port::{Pmtu, Ptys},
+    cmd::{CmdOut, Opcode, adapter::*},
+    context::port::*,
     layout::Layout,
 };
-
-/// `op_mod`: read.
-const READ: u16 = 1;
-/// Register ids.
-const PMTU: u16 = 0x5003;
-const PTYS: u16 = 0x5004;
-/// `proto_mask` of `PTYS`.
-const INFINIBAND: u8 = 1;
-const ETHERNET: u8 = 1 << 2;
 
 /// `ibv_port_attr.active_speed`: signalling rates of one lane.
 const SDR: u8 = 1;
@@ -66,7 +57,8 @@ pub fn mtu(function: &Function) -> Result<u16, Error> {
 /// The port's operational speed.
 pub fn speed(function: &Function) -> Result<Speed, Error> {
     let ethernet = function.is_ethernet();
-    let register = Ptys::with(|s| s.local_port(1).proto_mask(if ethernet { ETHERNET } else { INFINIBAND }));
+    let register =
+        Ptys::with(|s| s.local_port(1).proto_mask(if ethernet { PROTO_ETHERNET } else { PROTO_INFINIBAND }));
     let found = read(function, PTYS, register)?;
     Ok(match ethernet {
         true if found.ext_eth_proto_capability() != 0 => extended(found.ext_eth_proto_oper()),

@@ -1,10 +1,11 @@
 //! Memory keys changed by work requests (PRM: user-mode memory registration): the segments after the control segment.
 
 use crate::verbs::AccessFlags;
-use hwspec::{context::mkey::MkeyContext, wqe::*};
+use hwspec::{
+    context::mkey::{ANY_QP, MkeyContext},
+    wqe::*,
+};
 
-/// `mkc.qpn`: usable by every QP of the protection domain.
-const ANY_QP: u32 = 0xff_ffff;
 /// Bytes of the segments for a bind with one entry, padded to a basic block.
 const LONGEST: usize = UmrCtrlSeg::SIZE + MkeyContextSeg::SIZE + WQE_BB;
 

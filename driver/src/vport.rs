@@ -19,13 +19,6 @@ use hwspec::{
 };
 use std::hash::{BuildHasher, RandomState};
 
-/// `modify_nic_vport_field_select`.
-const SELECT_ROCE_EN: u32 = 1 << 1;
-const SELECT_ADDRESSES: u32 = 1 << 2;
-const SELECT_MTU: u32 = 1 << 6;
-/// `allowed_list_type`.
-const UNICAST: u8 = 0;
-const MULTICAST: u8 = 1;
 /// Index of our address in the physical function's table.
 const L2_INDEX: u32 = 0;
 /// The default MTU of a vport: Ethernet's.
@@ -120,7 +113,7 @@ pub fn announce(function: &mut Function, gids: &[[u8; 16]], watch: &mut dyn Watc
     }
     if caps.roce() {
         let context = NicVportContext::with(|s| s.roce_en(true));
-        modify(function, SELECT_ROCE_EN, context, &[])?;
+        modify(function, ROCE_EN, context, &[])?;
     }
     Ok(())
 }
@@ -146,7 +139,7 @@ fn raise_mtu(function: &mut Function, watch: &mut dyn Watch) -> Result<(), Error
         },
     };
     let context = NicVportContext::with(|s| s.mtu(wanted));
-    match modify(function, SELECT_MTU, context, &[]) {
+    match modify(function, MTU, context, &[]) {
         Ok(()) => {
             function.vport.mtu = wanted;
             watch.read("MTU now", wanted.to_string());
@@ -177,7 +170,7 @@ fn number(mac: &[u8; 6]) -> u64 {
 
 fn write_list(function: &Function, kind: u8, list: &[u64]) -> Result<(), Error> {
     let context = NicVportContext::with(|s| s.allowed_list_type(kind).allowed_list_size(list.len() as u16));
-    modify(function, SELECT_ADDRESSES, context, list)
+    modify(function, ADDRESSES, context, list)
 }
 
 /// Maximum number of multicast addresses in the list.

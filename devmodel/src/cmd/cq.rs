@@ -22,18 +22,10 @@ use hwspec::{
 
 /// log2 of the maximum size of a completion queue.
 pub(super) const LOG_MAX_SIZE: u8 = 22;
-
-/// `modify_field_select` of `MODIFY_CQ`.
-const PERIOD: u32 = 1 << 0;
-const COUNT: u32 = 1 << 1;
+/// `modify_field_select`: `oi`.
 const OVERRUN: u32 = 1 << 2;
-/// `op_mod` of `MODIFY_CQ`: changes single fields.
-pub(super) const FIELDS: u16 = 0;
-/// `op_mod` of `MODIFY_CQ`: changes the memory, as selected by `resize_field_select`.
-pub(super) const RESIZE: u16 = 1;
+/// `resize_field_select`: the size, without which there is no resize.
 const RESIZE_SIZE: u32 = 1 << 0;
-/// Size, page offset and page size.
-const RESIZE_FIELDS: u32 = 0b111;
 
 bind! { CqContext <-> CqRow {
     cqe_sz <-> cqe_size,

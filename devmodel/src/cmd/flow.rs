@@ -16,7 +16,7 @@ use crate::{
 use hwspec::{
     cmd::{CmdIn, CmdOut, flow::*},
     context::{
-        flow::{FlowTableContext, MatchMisc, MatchParam},
+        flow::{FlowTableContext, MatchMisc, MatchParam, OUTER},
         vport::TrafficCounter,
     },
     layout::Layout,
@@ -42,8 +42,6 @@ const MISS_TABLE: u16 = 1;
 pub(super) const CONNECT: u16 = 0;
 /// `op_mod` of `SET_FLOW_TABLE_ROOT`: removes the root table.
 pub(super) const DISCONNECT: u16 = 1;
-/// `match_criteria_enable`: outer headers.
-pub(super) const OUTER: u8 = 1;
 /// `match_criteria_enable`: source vport of a frame, in the forwarding database.
 pub(super) const MISC: u8 = 2;
 

@@ -15,7 +15,10 @@ use crate::{
     state::*,
     translate::NULL_KEY,
 };
-use hwspec::{context::ServiceType, pcie::FIRST_UAR};
+use hwspec::{
+    context::{ServiceType, tir::DIRECT},
+    pcie::FIRST_UAR,
+};
 
 /// The second of two alternatives, if it is given.
 macro_rules! or {
@@ -66,8 +69,8 @@ objects! {
     L2Row, TableIndex, 0, by Func::clear_at::<L2Row>;
     TirRow, NoSuchTir, 0, by tir::end; |row| refers [
         to::<TdRow>(row.td),
-        to::<RqRow>((row.disp == u32::from(tir::DIRECT)).then_some(row.rqn)),
-        to::<RqtRow>((row.disp != u32::from(tir::DIRECT)).then_some(row.rqt))
+        to::<RqRow>((row.disp == u32::from(DIRECT)).then_some(row.rqn)),
+        to::<RqtRow>((row.disp != u32::from(DIRECT)).then_some(row.rqt))
     ];
     RqtRow, NoSuchRqt, 0; |row| owns MttRange { first: row.mtt, len: row.actual };
     SqRow, NoSuchSq, 0; |row| refers [

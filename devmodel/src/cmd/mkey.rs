@@ -11,7 +11,7 @@ use super::{
 use crate::{
     region::{Func, MttRange},
     state::{MkeyRow, PdRow},
-    translate::{self, PRESENT, RESERVED_LKEY},
+    translate::{self, PRESENT, REMOTE_INVALIDATE, RESERVED_LKEY, access::*},
 };
 use hwspec::{
     cmd::mkey::*,
@@ -24,17 +24,7 @@ use hwspec::{
 pub(super) const LOG_MAX_LEN: u8 = 47;
 /// log2 of the maximum number of key entries in a work request.
 pub(super) const LOG_MAX_LIST: u8 = 16;
-/// Bits of `MkeyRow::access`.
-const LOCAL_READ: u8 = 1;
-const LOCAL_WRITE: u8 = 2;
-const REMOTE_READ: u8 = 4;
-const REMOTE_WRITE: u8 = 8;
-const ATOMIC: u8 = 16;
-const FREE: u8 = 32;
-const LENGTH64: u8 = 64;
-const UMR: u8 = 128;
-/// `MkeyRow::flags`: remote invalidation allowed, relaxed ordering of writes, of reads.
-const REMOTE_INVALIDATE: u8 = 1;
+/// `MkeyRow::flags`: relaxed ordering of writes, of reads.
 const RELAXED_WRITE: u8 = 2;
 const RELAXED_READ: u8 = 4;
 

@@ -17,17 +17,12 @@ use hwspec::{
     layout::prefix,
 };
 
-/// `modify_nic_vport_field_select`.
-const ROCE_EN: u32 = 1 << 1;
-const ADDRESSES: u32 = 1 << 2;
+/// `modify_nic_vport_field_select`, with those in [`hwspec`].
 const PERMANENT: u32 = 1 << 3;
 const PROMISC: u32 = 1 << 4;
 const CHANGE_EVENT: u32 = 1 << 5;
-const MTU: u32 = 1 << 6;
 const PORT_GUID: u32 = 1 << 8;
 const NODE_GUID: u32 = 1 << 9;
-const MULTICAST_LB: u32 = 1 << 10;
-const UNICAST_LB: u32 = 1 << 11;
 const KNOWN: u32 = ROCE_EN | ADDRESSES | PERMANENT | PROMISC | CHANGE_EVENT | MTU | MULTICAST_LB | UNICAST_LB;
 /// Vport fields that only the e-switch manager may change.
 const MANAGED: u32 = PERMANENT | CHANGE_EVENT | PORT_GUID | NODE_GUID;
@@ -37,9 +32,7 @@ const MULTICAST_CHANGED: u32 = 1 << 1;
 const VLANS_CHANGED: u32 = 1 << 2;
 const PROMISC_CHANGED: u32 = 1 << 3;
 const MTU_CHANGED: u32 = 1 << 4;
-/// `allowed_list_type`.
-const UNICAST: u8 = 0;
-const MULTICAST: u8 = 1;
+/// `allowed_list_type`, with those in [`hwspec`].
 const VLANS: u8 = 2;
 
 /// `mac` as in contexts.

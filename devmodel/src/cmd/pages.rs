@@ -13,7 +13,7 @@ use crate::{
     region::{Func, MttRange},
     state::HcaState,
 };
-use hwspec::cmd::adapter::{ManagePagesIn, ManagePagesOut, QueryPagesIn, QueryPagesOut};
+use hwspec::cmd::adapter::*;
 
 /// Pages requested before the capabilities are read, and before `INIT_HCA`.
 const WANTED: [i32; 2] = [16, 48];
@@ -26,12 +26,6 @@ const MOST: u32 = 1 << 20;
 pub(super) const BOOT: u16 = 1;
 pub(super) const INIT: u16 = 2;
 pub(super) const REGULAR: u16 = 3;
-
-/// `op_mod` of `MANAGE_PAGES`.
-pub(super) const CANT_GIVE: u16 = 0;
-pub(super) const GIVE: u16 = 1;
-pub(super) const TAKE: u16 = 2;
-
 /// Low bits of a list entry: the function that the page is for, as numbered by the driver.
 const FOR: u64 = 0xfff;
 

@@ -14,7 +14,7 @@ use crate::{
 };
 use hwspec::{
     cmd::{qp::*, uctx::INTERNAL_DEV_RES},
-    context::{QpState, ServiceType},
+    context::{QpState, ServiceType, qp::*},
     wqe::WQE_BB,
 };
 
@@ -36,11 +36,6 @@ const SERVICES: &[ServiceType] = &[
 const NO_PD: u32 = u32::MAX;
 /// `QpRow::uar` of a QP without doorbells.
 const NO_UAR: u32 = u32::MAX;
-
-/// `qpc.rq_type`.
-pub(super) const RQ_OWN: u8 = 0;
-pub(super) const RQ_SHARED: u8 = 1;
-pub(super) const RQ_NONE: u8 = 3;
 
 pub(super) fn create(call: &mut Call<'_, '_, '_>) -> Done {
     let input: CreateQpIn = call.input()?;

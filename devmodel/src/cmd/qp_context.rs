@@ -4,7 +4,6 @@ use super::{
     bind::{Bound, cast},
     call::Call,
     memory,
-    qp::{RQ_NONE, RQ_OWN, RQ_SHARED},
     refusal::{Done, Syndrome},
 };
 use crate::{
@@ -14,10 +13,7 @@ use crate::{
     transport::{LOG_MAX_MESSAGE, Rights},
 };
 use hwspec::{
-    context::{
-        PathMigState, QpState, ServiceType,
-        qp::{AddressPath, QpContext},
-    },
+    context::{PathMigState, QpState, ServiceType, qp::*},
     layout::{Bits, prefix},
 };
 

@@ -13,22 +13,11 @@ use crate::{
     state::Counters,
 };
 use hwspec::{
-    cmd::{
-        CmdIn, DeliveryStatus,
-        queue::{CmdMailbox, CmdQueueEntry},
-    },
+    cmd::{CmdIn, DeliveryStatus, queue::*},
     eqe::EventType,
     layout::{Layout, prefix},
 };
 
-/// Transport type of an entry: PCIe command interface.
-const KIND_PCIE: u8 = 7;
-/// Bytes of input or output held in the entry itself.
-const INLINE: usize = 0x10;
-/// Bytes of data in a mailbox.
-const BOX_DATA: usize = 0x200;
-/// Longest input or output: the page list of the largest region.
-const MAX_LEN: u32 = 16 << 20;
 /// Start of the part of an entry that the device writes: output, unchanged lengths and pointers, status and
 /// ownership.
 const WRITTEN: usize = 0x20;
@@ -183,10 +172,10 @@ fn bring_in(
         return Err(DeliveryStatus::BadCommandType);
     }
     // The lengths must include the header of the input, and status and syndrome of the output.
-    if !(8..=MAX_LEN).contains(&entry.input_length()) {
+    if !(8..=MAX_LEN).contains(&(entry.input_length() as usize)) {
         return Err(DeliveryStatus::InputLenErr);
     }
-    if !(8..=MAX_LEN).contains(&entry.output_length()) {
+    if !(8..=MAX_LEN).contains(&(entry.output_length() as usize)) {
         return Err(DeliveryStatus::OutputLenErr);
     }
     let len = entry.input_length() as usize;

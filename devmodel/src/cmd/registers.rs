@@ -10,21 +10,15 @@ use super::{
 };
 use crate::{LinkLayer, mlx5::eswitch};
 use hwspec::{
-    cmd::{CmdOut, adapter::AccessRegisterIn},
-    context::port::Pfcc,
+    cmd::{CmdOut, adapter::*},
+    context::port::*,
     eqe::PortChange,
     layout::{Layout, load, prefix, store},
 };
 
-/// `op_mod`: write, read.
-pub(super) const WRITE: u16 = 0;
-pub(super) const READ: u16 = 1;
-
 /// Register IDs.
 const PCAP: u16 = 0x5001;
 const PMLP: u16 = 0x5002;
-pub(super) const PMTU: u16 = 0x5003;
-pub(super) const PTYS: u16 = 0x5004;
 const PAOS: u16 = 0x5006;
 const PFCC: u16 = 0x5007;
 pub(super) const PPCNT: u16 = 0x5008;
@@ -32,8 +26,6 @@ const PVLC: u16 = 0x500f;
 const NODE_DESC: u16 = 0x6001;
 const HOST_ENDIANNESS: u16 = 0x7004;
 
-/// `proto_mask` of `PTYS`: Ethernet.
-const PROTO_ETHERNET: u64 = 1 << 2;
 /// Ethernet protocols of `PTYS`: 100GBASE-CR4.
 const BASE_100G_CR4: u64 = 1 << 20;
 /// `admin_status` and `oper_status` of `PAOS`.
@@ -116,7 +108,7 @@ fn read(call: &Call<'_, '_, '_>, id: u16, register: &mut [u8]) {
     match id {
         PTYS => {
             register[4..].fill(0);
-            store(register, 0, 2, 0, PROTO_ETHERNET);
+            store(register, 0, 2, 0, PROTO_ETHERNET.into());
             // Capability, administrative, operational.
             [0xc, 0x18, 0x24].iter().for_each(|at| store(register, *at, 31, 0, BASE_100G_CR4));
         }

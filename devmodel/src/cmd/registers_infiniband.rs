@@ -3,17 +3,11 @@
 use super::{
     call::Call,
     refusal::{Done, Syndrome},
-    registers::{PMTU, PPCNT, PTYS},
+    registers::PPCNT,
 };
 use crate::subnet;
-use hwspec::{
-    context::port::{Pmtu, Ppcnt, Ptys},
-    layout::Layout,
-    wire::mad::pma::PortCounters,
-};
+use hwspec::{context::port::*, layout::Layout, wire::mad::pma::PortCounters};
 
-/// `proto_mask` of `PTYS`.
-const PROTO_INFINIBAND: u8 = 1 << 0;
 /// `ib_proto_*`: SDR to EDR, and EDR alone.
 const SPEEDS: u16 = 0x3f;
 const EDR: u16 = 1 << 5;

@@ -6,11 +6,10 @@
 use super::{
     call::Call,
     refusal::{Done, Syndrome},
-    registers::READ,
 };
 use crate::pcie;
 use hwspec::{
-    cmd::{CmdOut, adapter::AccessRegisterIn},
+    cmd::{CmdOut, adapter::*},
     layout::{load, store},
 };
 

@@ -6,7 +6,7 @@ use super::{
     memory, object,
     qp::LOG_MAX_RQ_STRIDE,
     refusal::{Done, Syndrome},
-    sq::{CYCLIC, ERROR, LOG_MAX_SIZE, RESET, STATE, may_go},
+    sq::{LOG_MAX_SIZE, STATE, may_go},
 };
 use crate::{
     mlx5::ethernet,
@@ -15,7 +15,7 @@ use crate::{
 };
 use hwspec::{
     cmd::rq_sq::*,
-    context::{rq_sq::RqContext, wq::WorkQueue},
+    context::{rq_sq::*, wq::*},
     layout::{load, store},
 };
 
@@ -23,8 +23,7 @@ use hwspec::{
 pub(super) const LOG_MIN_STRIDE: u8 = 4;
 /// `rqc.mem_rq_type`: the queue has its own ring.
 const INLINE: u8 = 0;
-/// `modify_bitmask`: VLAN stripping, and the counter set.
-const VSD: u64 = 1 << 1;
+/// `modify_bitmask`: the counter set.
 const COUNTER_SET: u64 = 1 << 3;
 
 bind! { WorkQueue <-> RqRow {

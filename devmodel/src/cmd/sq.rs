@@ -9,21 +9,13 @@ use super::{
 use crate::state::{CqRow, PdRow, SqRow, TisRow, UarRow};
 use hwspec::{
     cmd::{rq_sq::*, uctx::RAW_TX},
-    context::{rq_sq::SqContext, wq::WorkQueue},
+    context::{rq_sq::*, wq::*},
     layout::{load, store},
     wqe::WQE_BB,
 };
 
 /// log2 of the maximum number of basic blocks of a send queue, and of WQEs of a receive queue.
 pub(super) const LOG_MAX_SIZE: u8 = 15;
-/// `wq.wq_type`: a ring.
-pub(super) const CYCLIC: u8 = 1;
-/// State of a send or receive queue: reset.
-pub(super) const RESET: u8 = 0;
-/// State of a send or receive queue: ready.
-pub(super) const READY: u8 = 1;
-/// State of a send or receive queue: error.
-pub(super) const ERROR: u8 = 3;
 /// Bits of the state in the first dword of both kinds of contexts.
 pub(super) const STATE: (usize, usize) = (23, 20);
 

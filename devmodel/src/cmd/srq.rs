@@ -9,10 +9,7 @@ use super::{
 use crate::state::{CqRow, PdRow, SrqKind, SrqRow, XrcdRow};
 use hwspec::{
     cmd::{Opcode, srq::*},
-    context::{
-        srq::{RmpContext, SrqContext, XrcSrqContext},
-        wq::WorkQueue,
-    },
+    context::{srq::*, wq::*},
     layout::Layout,
 };
 use zerocopy::FromZeros;
@@ -21,14 +18,6 @@ use zerocopy::FromZeros;
 pub(super) const LOG_MAX_SIZE: u8 = 15;
 /// log2 of a WQE in bytes: at least a next segment and one data segment.
 const LOG_STRIDES: std::ops::RangeInclusive<u32> = 5..=9;
-/// `modify_rmp` bitmask: the limit.
-const LWM: u64 = 1;
-/// `rmp_state` and `rmpc.state`: ready.
-const RMP_READY: u8 = 1;
-/// `wq.wq_type`: each WQE links to the next.
-const LINKED_LIST: u8 = 0;
-/// `op_mod` of `ARM_RQ` and `ARM_XRC_SRQ`.
-pub(super) const ARM: u16 = 1;
 
 bind! { SrqContext <-> SrqRow {
     log_srq_size <-> log_size,
@@ -167,8 +156,8 @@ pub(super) fn modify_rmp(call: &mut Call<'_, '_, '_>) -> Done {
     let input: ModifyRmpIn = call.input()?;
     let index = named(call)?;
     let fields = u64::from_be_bytes(input.bitmask());
-    Syndrome::ModifyField.unless(fields & !LWM == 0 && input.rmp_state() == RMP_READY)?;
-    if fields & LWM != 0 {
+    Syndrome::ModifyField.unless(fields & !RMP_LIMIT == 0 && input.rmp_state() == RMP_READY)?;
+    if fields & RMP_LIMIT != 0 {
         set_limit(call, index, input.ctx().wq().lwm())?;
     }
     Ok(())

@@ -6,7 +6,12 @@ use super::{
     registers, rq, sq, srq, tir, uctx, vport,
 };
 use crate::state::*;
-use hwspec::cmd::Opcode;
+use hwspec::cmd::{
+    Opcode,
+    adapter::{CANT_GIVE, GIVE, READ, TAKE, WRITE},
+    cq::{FIELDS, RESIZE},
+    srq::ARM,
+};
 
 /// The parties that may send a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,10 +47,10 @@ const RUNNING: &[HcaState] = &[HcaState::Running];
 /// The only `op_mod` of a command without variants.
 const ONE: &[u16] = &[0];
 const PAGES_OF: &[u16] = &[pages::BOOT, pages::INIT, pages::REGULAR];
-const PAGES_ARE: &[u16] = &[pages::CANT_GIVE, pages::GIVE, pages::TAKE];
-const REGISTER: &[u16] = &[registers::WRITE, registers::READ];
-const CQ_FIELDS: &[u16] = &[cq::FIELDS, cq::RESIZE];
-const LIMIT: &[u16] = &[srq::ARM];
+const PAGES_ARE: &[u16] = &[CANT_GIVE, GIVE, TAKE];
+const REGISTER: &[u16] = &[WRITE, READ];
+const CQ_FIELDS: &[u16] = &[FIELDS, RESIZE];
+const LIMIT: &[u16] = &[ARM];
 const MAD: &[u16] =
     &[0, mad_ifc::IGNORE_MKEY, mad_ifc::IGNORE_BKEY, mad_ifc::IGNORE_MKEY | mad_ifc::IGNORE_BKEY];
 const VPORT: &[u16] = &[vport::VNIC, vport::ESWITCH, vport::UPLINK];

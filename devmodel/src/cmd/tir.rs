@@ -11,21 +11,10 @@ use crate::{
     region::Func,
     state::{RqRow, RqtRow, TdRow, TirRow, TisRow},
 };
-use hwspec::{
-    cmd::tir::*,
-    context::tir::{HashFields, RqtContext, TirContext, TisContext},
-    layout::prefix,
-};
+use hwspec::{cmd::tir::*, context::tir::*, layout::prefix};
 
 /// log2 of the maximum size of a receive queue table.
 pub(super) const LOG_MAX_RQT: u8 = 8;
-/// `tirc.disp_type`.
-pub(super) const DIRECT: u8 = 0;
-const INDIRECT: u8 = 1;
-/// `tirc.rx_hash_fn`.
-const NONE: u8 = 0;
-const XOR: u8 = 1;
-const TOEPLITZ: u8 = 2;
 /// Fields that can be hashed: both addresses, both ports, and the security parameters index of AH and ESP.
 const FIELDS: u32 = 0x1f;
 /// Bits of `modify_tir_in.bitmask`: packet merging, hash, loopback.
@@ -93,7 +82,7 @@ pub(super) fn query_tis(call: &mut Call<'_, '_, '_>) -> Done {
 /// Takes the hash settings into a row.
 fn hash(row: &mut TirRow, c: &TirContext) -> Done {
     let outer = c.rx_hash_field_selector_outer();
-    let known = matches!(c.rx_hash_fn(), NONE | XOR | TOEPLITZ) && outer.selected_fields() & !FIELDS == 0;
+    let known = matches!(c.rx_hash_fn(), NO_HASH | XOR | TOEPLITZ) && outer.selected_fields() & !FIELDS == 0;
     Syndrome::HashFunction.unless(known)?;
     row.hash = c.rx_hash_fn().into();
     row.fields = outer.selected_fields()

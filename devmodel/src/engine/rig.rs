@@ -7,11 +7,11 @@ use crate::{
     identity,
     region::{Func, Geometry, Region, Sync},
     state::{CqRow, EqRow, MkeyRow, PdRow, QpFlags, QpRow, RoceAddress, WqMemory},
-    translate::{ANY_QP, access},
+    translate::access,
     transport::Rights,
 };
 use hwspec::{
-    context::{AccessMode, QpState},
+    context::{AccessMode, QpState, mkey::ANY_QP, qp::NO_USER_INDEX},
     cqe::{Cqe64, CqeOpcode},
     layout::Layout,
     wqe::{CqeMode, CtrlSeg, DataSeg, InlineSeg, RaddrSeg, WqeOpcode},
@@ -381,7 +381,7 @@ fn create(
     let row = f.row_mut::<QpRow>(qp).expect("the QP");
     (row.memory, row.sq_offset, row.pd, row.uar, row.dbr) = (memory, rq_bytes as u32, own.pd, 7, dbr);
     (row.log_sq, row.log_rq, row.log_rq_stride) = (sizes.log_sq, sizes.log_rq, LOG_RQ_STRIDE);
-    (row.cqn_snd, row.cqn_rcv, row.user_index) = (cqn, cqn, 0xff_ffff);
+    (row.cqn_snd, row.cqn_rcv, row.user_index) = (cqn, cqn, NO_USER_INDEX);
     func.commit(machine);
     machine.memory.resize(machine.memory.len().max(*free as usize), 0);
     Side {

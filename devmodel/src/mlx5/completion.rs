@@ -12,14 +12,11 @@ use crate::{
     translate,
 };
 use hwspec::{
-    context::{ArmState, CqStatus},
+    context::{ArmState, CqStatus, qp::NO_USER_INDEX},
     cqe::{Cqe64, CqeError, CqeOpcode, CqeSyndrome},
     doorbell::CqArm,
     handle::{Qpn, Srqn},
 };
-
-/// `user_index` that means none: the CQ's user works with QP numbers (CQE version 0).
-const NO_USER_INDEX: u32 = 0xff_ffff;
 
 /// Picoseconds per unit of `cq_period`.
 const PERIOD_PS: u64 = 1_000_000;

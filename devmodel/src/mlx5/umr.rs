@@ -11,18 +11,15 @@ use super::{
 use crate::{
     region::Func,
     state::{MkeyRow, PdRow, QpFlags},
-    translate::{self, ANY_QP, REMOTE_INVALIDATE, RESERVED_LKEY, access},
+    translate::{self, REMOTE_INVALIDATE, RESERVED_LKEY, access},
 };
 use hwspec::{
-    context::{AccessMode, ServiceType},
+    context::{AccessMode, ServiceType, mkey::ANY_QP},
     cqe::{CqeSyndrome, vendor_err},
     layout::{Layout, prefix},
-    wqe::{DataSeg, KlmSeg, MkeyContextSeg, MkeyMask, UmrCtrlSeg, WQE_DS, WqeOpcode},
+    wqe::{DataSeg, KlmSeg, MkeyContextSeg, MkeyMask, UmrCheck, UmrCtrlSeg, WQE_DS, WqeOpcode},
 };
 
-/// `umr.check_free`: refuse unless the key is free; refuse if it is free.
-const FAIL_IF_NOT_FREE: u8 = 1;
-const FAIL_IF_FREE: u8 = 2;
 /// Offsets of the mkey context and the translations after the control segment.
 const CONTEXT: usize = UmrCtrlSeg::SIZE;
 const ENTRIES: usize = CONTEXT + MkeyContextSeg::SIZE;
@@ -124,9 +121,9 @@ fn check(w: &QpStage<'_, '_, '_>, wqe: &Wqe, umr: &UmrCtrlSeg, row: &MkeyRow) ->
     // IBTA 10.6.7.2.2: a program binds a window to the queue pair of the request, and to no other.
     let tied = row.qpn == w.qpn() || !umr.check_qpn();
     let named = mask.contains(MkeyMask::KEY) || row.variant == wqe.imm as u8;
-    let expected = match umr.check_free().raw() {
-        FAIL_IF_NOT_FREE => free,
-        FAIL_IF_FREE => !free,
+    let expected = match umr.check_free() {
+        UmrCheck::NotFree => free,
+        UmrCheck::Free => !free,
         _ => true,
     };
     // Without an offset this field would be the size of signature data, which is not supported.

@@ -5,13 +5,11 @@ use crate::{
     Device, OpenOptions, Pd,
     transport::fake::{Chip, Lie},
 };
-use hwspec::cmd::Opcode;
+use hwspec::cmd::{
+    Opcode,
+    adapter::{CANT_GIVE, GIVE, TAKE},
+};
 use std::time::{Duration, Instant};
-
-/// `op_mod` of `MANAGE_PAGES`.
-const CANT_GIVE: u16 = 0;
-const GIVE: u16 = 1;
-const TAKE: u16 = 2;
 
 fn request(chip: &Chip, function: u16, pages: i32) {
     chip.state().ask_pages(function, pages);

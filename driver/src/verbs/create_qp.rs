@@ -19,19 +19,13 @@ use crate::{
 };
 use hwspec::{
     cmd::{Opcode, qp::*},
-    context::{PathMigState, qp::QpContext},
+    context::{PathMigState, qp::*},
     doorbell::BF_OFFSET,
     wqe::WQE_DS,
 };
 use std::sync::{Arc, Mutex, atomic::AtomicU32};
 use sync::BiasedMutex;
 
-/// `qpc.rq_type`: own receive queue, shared one, or none.
-const RQ: u8 = 0;
-const SHARED_RQ: u8 = 1;
-const NO_RQ: u8 = 3;
-/// `qpc.user_index` of QPs without a user index.
-const NO_USER_INDEX: u32 = 0xff_ffff;
 /// `qpc.cs_res`: received messages of up to 32 bytes arrive in the CQE.
 const SCATTER_32: u8 = 1;
 
@@ -110,11 +104,11 @@ impl Qp {
         }
         let shared = init.srq.as_ref().map(|srq| srq.srqn()).or(placeholders.map(|s| s.srqn));
         match (geometry.rq_entries, shared) {
-            (0, Some(srqn)) => qpc.set().rq_type(SHARED_RQ).srqn_rmpn_xrqn(srqn),
-            (0, None) => qpc.set().rq_type(NO_RQ),
+            (0, Some(srqn)) => qpc.set().rq_type(RQ_SHARED).srqn_rmpn_xrqn(srqn),
+            (0, None) => qpc.set().rq_type(RQ_NONE),
             (entries, _) => qpc
                 .set()
-                .rq_type(RQ)
+                .rq_type(RQ_OWN)
                 .log_rq_size(entries.trailing_zeros() as u8)
                 .log_rq_stride((geometry.rq_stride / WQE_DS).trailing_zeros() as u8),
         };

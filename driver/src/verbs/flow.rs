@@ -7,7 +7,7 @@ use super::{Qp, Service};
 use crate::{error::Error, function::Function};
 use hwspec::{
     cmd::{CmdOut, Opcode, flow::*},
-    context::flow::{FlowContext, FlowDestination, FlowTableContext, MatchHeaders, MatchParam},
+    context::flow::*,
     layout::prefix,
 };
 use std::sync::Arc;
@@ -19,13 +19,6 @@ const PARTS: u32 = 16;
 const PART: u32 = (1 << LOG_SIZE) / PARTS;
 /// Number of flow priorities.
 pub const FLOW_PRIORITIES: u16 = PARTS as u16 - 2;
-/// `match_criteria_enable`: outer headers.
-const OUTER: u8 = 1;
-/// `flow_context.action`.
-const DROP: u16 = 2;
-const FORWARD: u16 = 4;
-/// `destination_type`: a TIR.
-const TO_TIR: u8 = 2;
 /// The user context of objects accessible to all openers.
 const ALL: u16 = 0xffff;
 /// Word of the shared area with the table's id.

@@ -9,14 +9,15 @@ use crate::{
 };
 use hwspec::{
     cmd::{Opcode, Status, mkey::*},
-    context::{AccessMode, mkey::MkeyContext},
+    context::{
+        AccessMode,
+        mkey::{ANY_QP, MkeyContext},
+    },
     handle::Mkey,
     wqe::MkeyMask,
 };
 use std::sync::Arc;
 
-/// `mkc.qpn`: usable by every QP of the protection domain.
-const ANY_QP: u32 = 0xff_ffff;
 /// log2 of the largest page size of an mkey (5 bits).
 const MAX_LOG_PAGE: u32 = 31;
 /// Size of a program's address space in bytes.

@@ -4,7 +4,10 @@ use super::{AccessFlags, Mr, Pd, Qp, SendFlags, SendOp, SendWr, ends::ends};
 use crate::error::{Error, PostError};
 use hwspec::{
     cmd::{Opcode, mkey::*},
-    context::{AccessMode, mkey::MkeyContext},
+    context::{
+        AccessMode,
+        mkey::{ANY_QP, MkeyContext},
+    },
 };
 use std::sync::{
     Arc,
@@ -13,8 +16,6 @@ use std::sync::{
 
 /// Room for translations in octowords: one entry, padded to the device's granularity.
 const ROOM: u32 = 4;
-/// `mkc.qpn`: usable by every QP of the protection domain.
-const ANY_QP: u32 = 0xff_ffff;
 /// Access rights of a window (`ibv_bind_mw`). Local ones have no effect, since windows are for peers.
 const RIGHTS: AccessFlags = AccessFlags::REMOTE_WRITE
     .union(AccessFlags::REMOTE_READ)

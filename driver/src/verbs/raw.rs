@@ -9,28 +9,14 @@ use crate::{
 };
 use hwspec::{
     cmd::{Opcode, rq_sq::*, tir::*},
-    context::{
-        rq_sq::{RqContext, SqContext},
-        tir::{TirContext, TisContext},
-        wq::WorkQueue,
-    },
+    context::{rq_sq::*, tir::*, wq::*},
     wqe::{WQE_BB, WQE_DS},
 };
 use std::sync::Arc;
 
-/// `wq.wq_type`: cyclic.
-const CYCLIC: u8 = 1;
 /// `tirc.self_lb_block`: multicasts sent in the same transport domain are received too. This is Linux's use of the
 /// field (MLX5_QP_FLAG_TIR_ALLOW_SELF_LB_MC), in spite of its name.
 const ALLOW_MULTICAST: u8 = 2;
-/// `tirc.disp_type`: indirect, through an RQ table.
-const INDIRECT: u8 = 1;
-/// `tirc.rx_hash_fn`.
-const TOEPLITZ: u8 = 2;
-/// States of both queues.
-pub(super) const RESET: u8 = 0;
-pub(super) const READY: u8 = 1;
-pub(super) const ERROR: u8 = 3;
 
 /// The queues and interfaces of one raw packet queue pair, destroyed with this value.
 pub(super) struct RawQueues {

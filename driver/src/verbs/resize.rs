@@ -16,13 +16,6 @@ use hwspec::{
 };
 use std::sync::{Arc, OnceLock};
 
-/// `op_mod` of `MODIFY_CQ`: resize. Without it, fields are modified.
-const RESIZE: u16 = 1;
-/// `resize_field_select`: size, page offset and page size.
-const RESIZE_FIELDS: u32 = 0b111;
-/// `modify_field_select`: `cq_period` and `cq_max_count`.
-const MODERATION: u32 = 0b11;
-
 /// Number of ring entries for `entries` completions: at least one more, so that a full queue differs from an empty
 /// one. EINVAL: more than the device supports.
 pub(super) fn entries_for(device: &Device, entries: u32) -> Result<u32, Error> {
@@ -77,7 +70,7 @@ impl Cq {
             )));
         }
         let context = CqContext::with(|s| s.cq_max_count(count).cq_period(period));
-        self.change(0, MODERATION, context, &[])
+        self.change(FIELDS, PERIOD | COUNT, context, &[])
     }
 
     fn change(&self, op_mod: u16, fields: u32, context: CqContext, pages: &[u64]) -> Result<(), Error> {

@@ -12,23 +12,12 @@ use crate::{
 };
 use hwspec::{
     cmd::{CmdIn, Opcode, adapter::*, srq::*},
-    context::{
-        srq::{RmpContext, SrqContext, XrcSrqContext},
-        wq::WorkQueue,
-    },
+    context::{qp::NO_USER_INDEX, srq::*, wq::WorkQueue},
     doorbell::RCV_DBR,
     wqe::*,
 };
 use std::sync::Arc;
 
-/// `user_index` of SRQs without one: CQEs contain the number instead.
-const NO_USER_INDEX: u32 = 0xff_ffff;
-/// `rmpc.state`: ready.
-const RMP_READY: u8 = 1;
-/// `modify_rmp` bitmask: the limit.
-const RMP_LIMIT: u64 = 1;
-/// `op_mod` of `ARM_RQ` and `ARM_XRC_SRQ`.
-const ARM: u16 = 1;
 /// Largest message (IBTA 9.7.6.1.4.1).
 const MAX_MESSAGE: u32 = 1 << 31;
 

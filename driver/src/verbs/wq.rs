@@ -4,7 +4,7 @@ use super::{
     Cq, Pd, RecvWr,
     ends::ends,
     geometry::receive_ring,
-    raw::{self, ERROR, READY, RESET, Receives},
+    raw::{self, Receives},
 };
 use crate::{
     dma::{DmaMem, DmaRing},
@@ -14,8 +14,8 @@ use crate::{
     records::Record,
 };
 use hwspec::{
-    cmd::{Opcode, rq_sq::ModifyRqIn},
-    context::rq_sq::RqContext,
+    cmd::{Opcode, rq_sq::*},
+    context::rq_sq::*,
     doorbell::RCV_DBR,
     wqe::WQE_DS,
 };
@@ -24,9 +24,6 @@ use std::sync::{
     atomic::{AtomicU32, Ordering::Relaxed},
 };
 use sync::BiasedMutex;
-
-/// `modify_rq_in.modify_bitmask`: VLAN stripping.
-const VSD: u64 = 1 << 1;
 
 /// The attributes of a new work queue.
 #[derive(Clone)]

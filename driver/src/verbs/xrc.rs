@@ -13,14 +13,9 @@ use crate::{
 };
 use hwspec::{
     cmd::{CmdIn, Opcode, qp::*, resource::*},
-    context::{PathMigState, ServiceType, qp::QpContext},
+    context::{PathMigState, ServiceType, qp::*},
 };
 use std::sync::Arc;
-
-/// `qpc.rq_type`: receives come from an SRQ.
-const SHARED_RQ: u8 = 1;
-/// `qpc.user_index` of QPs without a user index.
-const NO_USER_INDEX: u32 = 0xff_ffff;
 
 /// Options for opening an XRC domain (`ibv_xrcd_init_attr`).
 #[derive(Clone, Copy, Debug, Default)]
@@ -108,7 +103,7 @@ impl XrcDomain {
                 .pm_state(PathMigState::Migrated)
                 .pd(self.placeholders.pdn)
                 .no_sq(true)
-                .rq_type(SHARED_RQ)
+                .rq_type(RQ_SHARED)
                 .srqn_rmpn_xrqn(self.placeholders.srqn)
                 .cqn_snd(self.placeholders.cqn)
                 .cqn_rcv(self.placeholders.cqn)

@@ -2,6 +2,17 @@
 use super::{CmdIn, CmdOut, Opcode, Page, Status};
 use crate::hw_layout;
 
+/// `op_mod` of `MANAGE_PAGES`: the driver has no pages.
+pub const CANT_GIVE: u16 = 0;
+/// `op_mod` of `MANAGE_PAGES`: pages for the device.
+pub const GIVE: u16 = 1;
+/// `op_mod` of `MANAGE_PAGES`: the driver wants pages back.
+pub const TAKE: u16 = 2;
+/// `op_mod` of `ACCESS_REG`: write.
+pub const WRITE: u16 = 0;
+/// `op_mod` of `ACCESS_REG`: read.
+pub const READ: u16 = 1;
+
 commands! {
     // Capability pages are decoded by their kind; in QueryHcaCapOut and SetHcaCapIn they are plain bytes.
     0x100 QueryHcaCap

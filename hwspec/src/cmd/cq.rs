@@ -2,6 +2,17 @@
 use super::{CmdOut, Page};
 use crate::context::cq::CqContext;
 
+/// `op_mod` of `MODIFY_CQ`: changes single fields, as selected by `modify_field_select`.
+pub const FIELDS: u16 = 0;
+/// `modify_field_select`: `cq_period`.
+pub const PERIOD: u32 = 1 << 0;
+/// `modify_field_select`: `cq_max_count`.
+pub const COUNT: u32 = 1 << 1;
+/// `op_mod` of `MODIFY_CQ`: changes the memory, as selected by `resize_field_select`.
+pub const RESIZE: u16 = 1;
+/// `resize_field_select`: size, page offset and page size.
+pub const RESIZE_FIELDS: u32 = 0b111;
+
 commands! {
     0x400 CreateCq
         in CreateCqIn: 0x110, uid {

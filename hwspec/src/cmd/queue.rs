@@ -1,6 +1,15 @@
 //! The command queue: its entries and mailboxes.
 use crate::hw_layout;
 
+/// Transport type of an entry: PCIe command interface.
+pub const KIND_PCIE: u8 = 7;
+/// Bytes of input or output held in the entry itself.
+pub const INLINE: usize = 0x10;
+/// Bytes of data in a mailbox.
+pub const BOX_DATA: usize = 0x200;
+/// Longest input or output: the page list of the largest region.
+pub const MAX_LEN: usize = 16 << 20;
+
 hw_layout! {
     /// Command queue entry, 64 bytes.
     pub struct CmdQueueEntry: 0x40 {

@@ -2,6 +2,9 @@
 use super::{CmdOut, Page};
 use crate::context::rq_sq::{RqContext, SqContext};
 
+/// `modify_bitmask` of `MODIFY_RQ`: VLAN stripping.
+pub const VSD: u64 = 1 << 1;
+
 commands! {
     0x904 CreateSq
         in CreateSqIn: 0x110, uid { 0x020 ctx: SqContext } then pas: [Page]

@@ -2,6 +2,11 @@
 use super::{CmdOut, Page};
 use crate::context::srq::{RmpContext, SrqContext, XrcSrqContext};
 
+/// `op_mod` of `ARM_RQ` and `ARM_XRC_SRQ`.
+pub const ARM: u16 = 1;
+/// `bitmask` of `MODIFY_RMP`: the limit.
+pub const RMP_LIMIT: u64 = 1;
+
 commands! {
     0x700 CreateSrq
         in CreateSrqIn: 0x110, uid { 0x010 srq_context_entry: SrqContext } then pas: [Page]

@@ -4,6 +4,21 @@ use crate::context::vport::{
     HcaVportContext, MacAddressLayout, NicVportContext, Pkey, RoceAddr, TrafficCounter,
 };
 
+/// `modify_nic_vport_field_select`: `roce_en`.
+pub const ROCE_EN: u32 = 1 << 1;
+/// `modify_nic_vport_field_select`: the list of addresses.
+pub const ADDRESSES: u32 = 1 << 2;
+/// `modify_nic_vport_field_select`: `mtu`.
+pub const MTU: u32 = 1 << 6;
+/// `modify_nic_vport_field_select`: `disable_mc_local_lb`.
+pub const MULTICAST_LB: u32 = 1 << 10;
+/// `modify_nic_vport_field_select`: `disable_uc_local_lb`.
+pub const UNICAST_LB: u32 = 1 << 11;
+/// `allowed_list_type`: unicast addresses.
+pub const UNICAST: u8 = 0;
+/// `allowed_list_type`: multicast addresses.
+pub const MULTICAST: u8 = 1;
+
 commands! {
     0x750 QueryVportState
         in QueryVportStateIn: 0x10, uid {

@@ -1,6 +1,19 @@
 //! Flow tables: matches, actions, and the capabilities of a device.
 use crate::hw_layout;
 
+/// `flow_context.action`: drop.
+pub const DROP: u16 = 2;
+/// `flow_context.action`: forward.
+pub const FORWARD: u16 = 4;
+/// `flow_context.action`: count.
+pub const COUNT: u16 = 8;
+/// `destination_type`: flow table.
+pub const TO_TABLE: u8 = 1;
+/// `destination_type`: TIR.
+pub const TO_TIR: u8 = 2;
+/// `match_criteria_enable`: outer headers.
+pub const OUTER: u8 = 1;
+
 hw_layout! {
     /// Header fields that a flow table can match: layers 2 to 4.
     pub struct MatchHeaders: 0x40 {

@@ -1,6 +1,9 @@
 //! Memory key context and its translation entries (PRM: `mkc`, `mtt`).
 use crate::hw_layout;
 
+/// `mkc.qpn`: usable by every QP of the protection domain.
+pub const ANY_QP: u32 = 0xff_ffff;
+
 hw_layout! {
     /// Memory key context.
     pub struct MkeyContext: 0x40 {

@@ -1,6 +1,15 @@
 //! Port registers, accessed with `ACCESS_REG`.
 use crate::hw_layout;
 
+/// Register ID of PMTU, the port's MTU.
+pub const PMTU: u16 = 0x5003;
+/// Register ID of PTYS, the port's type and speed.
+pub const PTYS: u16 = 0x5004;
+/// `proto_mask` of PTYS: InfiniBand.
+pub const PROTO_INFINIBAND: u8 = 1 << 0;
+/// `proto_mask` of PTYS: Ethernet.
+pub const PROTO_ETHERNET: u8 = 1 << 2;
+
 hw_layout! {
     /// PAOS: port administrative and operational status.
     pub struct Paos: 0x10 {

@@ -2,6 +2,15 @@
 use super::{PathMigState, QpState, ServiceType};
 use crate::hw_layout;
 
+/// `qpc.rq_type`: a receive queue of its own.
+pub const RQ_OWN: u8 = 0;
+/// `qpc.rq_type`: a shared receive queue.
+pub const RQ_SHARED: u8 = 1;
+/// `qpc.rq_type`: no receive queue.
+pub const RQ_NONE: u8 = 3;
+/// `user_index` of QPs and SRQs without one: CQEs contain the number instead.
+pub const NO_USER_INDEX: u32 = 0xff_ffff;
+
 hw_layout! {
     /// Address path: the path from a QP to its peer.
     pub struct AddressPath: 0x2c {

@@ -2,6 +2,13 @@
 use crate::context::wq::WorkQueue;
 use crate::hw_layout;
 
+/// State of a send or receive queue: reset.
+pub const RESET: u8 = 0;
+/// State of a send or receive queue: ready.
+pub const READY: u8 = 1;
+/// State of a send or receive queue: error.
+pub const ERROR: u8 = 3;
+
 hw_layout! {
     /// Send queue context; the page list follows the work queue.
     pub struct SqContext: 0xf0 {

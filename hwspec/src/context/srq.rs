@@ -2,6 +2,9 @@
 use super::wq::WorkQueue;
 use crate::hw_layout;
 
+/// `rmpc.state`: ready.
+pub const RMP_READY: u8 = 1;
+
 hw_layout! {
     /// Shared receive queue context.
     pub struct SrqContext: 0x40 {

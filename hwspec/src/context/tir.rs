@@ -1,6 +1,17 @@
 //! Contexts of the transport interfaces and the table of receive queues.
 use crate::hw_layout;
 
+/// `tirc.disp_type`: all packets to one queue.
+pub const DIRECT: u8 = 0;
+/// `tirc.disp_type`: through a table of queues.
+pub const INDIRECT: u8 = 1;
+/// `tirc.rx_hash_fn`: none.
+pub const NO_HASH: u8 = 0;
+/// `tirc.rx_hash_fn`: the bytes of the fields, combined by XOR.
+pub const XOR: u8 = 1;
+/// `tirc.rx_hash_fn`: Toeplitz.
+pub const TOEPLITZ: u8 = 2;
+
 hw_layout! {
     /// Transport interface send: the common attributes of the send queues that refer to it.
     pub struct TisContext: 0xa0 {

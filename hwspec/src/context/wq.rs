@@ -1,6 +1,11 @@
 //! Work queue descriptor shared by RQ, SQ, RMP and SRQ contexts.
 use crate::hw_layout;
 
+/// `wq.wq_type`: each WQE links to the next.
+pub const LINKED_LIST: u8 = 0;
+/// `wq.wq_type`: a ring.
+pub const CYCLIC: u8 = 1;
+
 hw_layout! {
     /// Work queue: type, page geometry and doorbell record. The page list (`pas`) follows it.
     pub struct WorkQueue: 0xc0 {

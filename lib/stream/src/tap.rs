@@ -6,10 +6,7 @@ use crate::{
     rings::{self, Rings},
 };
 use hwspec::{
-    cmd::{
-        CmdOut, Status,
-        queue::{CmdMailbox, CmdQueueEntry},
-    },
+    cmd::{CmdOut, Status, queue::*},
     doorbell::{UAR_SHIFT, UarRegister},
     init_segment::InitSegment,
     layout::{Layout, prefix},
@@ -23,12 +20,6 @@ use std::{
 const CMDQ_HIGH: u64 = 0x10;
 const CMDQ_LOW: u64 = 0x14;
 const COMMAND_DOORBELL: u64 = 0x18;
-/// Bytes of inline input or output in a command queue entry.
-const INLINE: usize = 0x10;
-/// Bytes of data in a mailbox.
-const BOX_DATA: usize = 0x200;
-/// Longest input or output that is read.
-const LONGEST: usize = 16 << 20;
 /// Offset in an entry of the byte with the ownership bit.
 const OWNER: u64 = 0x3f;
 
@@ -230,7 +221,7 @@ fn bring_in(memory: &dyn Memory, at: u64, place: (u64, u64)) -> Option<Pending> 
         return None;
     }
     let (input_len, output_len) = (entry.input_length() as usize, entry.output_length() as usize);
-    if input_len.max(output_len) > LONGEST {
+    if input_len.max(output_len) > MAX_LEN {
         return None;
     }
     let mut input = entry.command_input_inline_data().to_vec();

@@ -239,10 +239,6 @@ fn begin_cq(bed: &mut Bed, base: &Base) {
     bed.ring_command(0, 1);
 }
 
-const CANT_GIVE: u16 = 0;
-const GIVE: u16 = 1;
-const TAKE: u16 = 2;
-
 #[test]
 fn a_command_waits_until_the_pages_it_calls_for_are_given() {
     let mut bed = up("pages=real");

@@ -2,13 +2,12 @@
 
 use super::common::*;
 use hwspec::{
-    context::{AccessMode, mkey::MkeyContext},
+    context::{AccessMode, mkey::*},
     wqe::MkeyMask,
 };
 
 /// Raw value of `check_free`.
 const MUST_BE_FREE: u8 = 1;
-const ANY_QP: u32 = 0xff_ffff;
 /// Bytes of the region under the windows.
 const REGION: usize = 4096;
 

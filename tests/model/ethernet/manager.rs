@@ -18,7 +18,6 @@ pub const POP: u16 = 0x80;
 pub const PUSH: u16 = 0x100;
 pub const POP_2: u16 = 0x400;
 pub const PUSH_2: u16 = 0x800;
-pub const OUTER: u8 = 1;
 pub const MISC: u8 = 2;
 pub const PERMANENT: u32 = 1 << 3;
 pub const CHANGE_EVENT: u32 = 1 << 5;

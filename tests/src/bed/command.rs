@@ -3,24 +3,17 @@
 use super::Bed;
 use devmodel::cmd::Syndrome;
 use hwspec::{
-    cmd::{
-        CmdIn, CmdOut, DeliveryStatus, Opcode, Status,
-        queue::{CmdMailbox, CmdQueueEntry},
-    },
+    cmd::{CmdIn, CmdOut, DeliveryStatus, Opcode, Status, queue::*},
     layout::{Layout, prefix},
 };
 
 /// A CQE in its memory layout.
 pub use hwspec::cqe::Cqe64 as Cqe;
 
-/// Bytes of data per mailbox.
-const CHUNK: usize = 512;
 /// Distance between mailboxes in memory: their addresses must be multiples of 1024.
 pub const MAILBOX_STRIDE: u64 = 1024;
 /// Mailboxes in each direction, enough for 32 KiB.
 pub(super) const MAILBOXES: u64 = 64;
-/// The entry type of a command.
-const KIND_PCI: u8 = 7;
 /// Registers of the initialization segment.
 const CMD_DOORBELL: u64 = 0x18;
 
@@ -147,8 +140,8 @@ impl Bed {
         let (_, _, outbox) = self.command_memory(fid, slot);
         let entry = self.command_entry(fid, slot);
         let mut output = entry.command_output_inline_data().to_vec();
-        for block in 0..out_len.saturating_sub(output.len()).div_ceil(CHUNK) as u64 {
-            output.extend_from_slice(self.memory.get(outbox + block * MAILBOX_STRIDE, CHUNK));
+        for block in 0..out_len.saturating_sub(output.len()).div_ceil(BOX_DATA) as u64 {
+            output.extend_from_slice(self.memory.get(outbox + block * MAILBOX_STRIDE, BOX_DATA));
         }
         output.truncate(out_len);
         let delivery = DeliveryStatus::from_raw(entry.status());
@@ -160,7 +153,7 @@ impl Bed {
         const TOKEN: u8 = 0x5a;
         let (at, inbox, outbox) = self.command_memory(fid, slot);
         let mut entry = CmdQueueEntry::zeroed();
-        entry.set().kind(KIND_PCI).input_length(input.len() as u32).output_length(out_len as u32);
+        entry.set().kind(KIND_PCIE).input_length(input.len() as u32).output_length(out_len as u32);
         entry.set().command_input_inline_data(prefix(input)).token(TOKEN).ownership(true);
         if input.len() > 16 {
             entry.set().input_mailbox_pointer_63_32((inbox >> 32) as u32);
@@ -194,11 +187,11 @@ impl Bed {
     }
 
     fn chain(&mut self, base: u64, token: u8, data: &[u8], len: usize) {
-        let blocks = len.div_ceil(CHUNK) as u64;
+        let blocks = len.div_ceil(BOX_DATA) as u64;
         assert!(blocks <= MAILBOXES, "a command of {len} bytes, the bed has {MAILBOXES} mailboxes");
         for block in 0..blocks {
             let next = if block + 1 < blocks { base + (block + 1) * MAILBOX_STRIDE } else { 0 };
-            let start = (block as usize * CHUNK).min(data.len());
+            let start = (block as usize * BOX_DATA).min(data.len());
             let mut mailbox = CmdMailbox::zeroed();
             mailbox.set().mailbox_data(prefix(&data[start..])).token(token);
             mailbox.set().next_pointer_63_32((next >> 32) as u32).next_pointer_31_10((next as u32) >> 10);

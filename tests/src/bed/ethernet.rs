@@ -4,10 +4,10 @@ use super::{Access, Bed, CommandError, Cq, Mr, objects::page_list};
 use hwspec::{
     cmd::{CmdIn, CmdOut, Opcode, flow::*, resource::*, rq_sq::*, tir::*},
     context::{
-        flow::{FlowContext, FlowCounterId, FlowDestination, FlowTableContext, MatchHeaders, MatchParam},
-        rq_sq::{RqContext, SqContext},
+        flow::*,
+        rq_sq::*,
         tir::{RqtContext, TirContext, TisContext},
-        wq::WorkQueue,
+        wq::{CYCLIC, WorkQueue},
     },
     cqe::{Cqe64, CqeOpcode},
     doorbell::{BF_OFFSET, RCV_DBR, SND_DBR},
@@ -23,26 +23,8 @@ const LOG_STRIDE: u8 = 5;
 /// Bytes of the first of a receive WQE's two buffers: short, so that frames are split.
 const FIRST: usize = 512;
 const SECOND: usize = 9 << 10;
-/// `wq.wq_type`: a cyclic queue.
-const CYCLIC: u8 = 1;
 /// `user_index` of receive queues.
 pub const USER_INDEX: u32 = 0x12_3456;
-/// Queue state: reset.
-pub const RESET: u8 = 0;
-/// Queue state: ready.
-pub const READY: u8 = 1;
-/// Queue state: error.
-pub const ERROR: u8 = 3;
-/// `flow_context.action`: drop.
-pub const DROP: u16 = 2;
-/// `flow_context.action`: forward.
-pub const FORWARD: u16 = 4;
-/// `flow_context.action`: count.
-pub const COUNT: u16 = 8;
-/// `destination_type`: flow table.
-pub const TO_TABLE: u8 = 1;
-/// `destination_type`: TIR.
-pub const TO_TIR: u8 = 2;
 
 /// A receive queue and its buffers.
 #[derive(Clone, Debug)]

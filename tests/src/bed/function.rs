@@ -29,8 +29,6 @@ const MSIX_ENABLE: u32 = 1 << 31;
 /// Vectors that the bed unmasks, and the address of their messages.
 const VECTORS: u32 = 8;
 const MESSAGE_ADDRESS: u32 = 0xfee0_0000;
-/// `modify_nic_vport_field_select.roce_en`.
-const SELECT_ROCE_EN: u32 = 1 << 1;
 /// Pages per MANAGE_PAGES command.
 const PAGES_PER_COMMAND: u32 = 512;
 
@@ -184,8 +182,7 @@ impl Bed {
 
     /// Enables or disables loopback of group frames to the net device that sent them.
     pub fn local_loopback(&mut self, fid: u8, on: bool) -> Result<(), CommandError> {
-        /// `field_select`: unicast and multicast loopback.
-        const SELECT: u32 = 0xc00;
+        const SELECT: u32 = UNICAST_LB | MULTICAST_LB;
         let mut input = ModifyNicVportContextIn::zeroed();
         let mut context = input.nic_vport_context();
         context.set().disable_mc_local_lb(!on).disable_uc_local_lb(!on);
@@ -197,7 +194,7 @@ impl Bed {
         let mut roce = ModifyNicVportContextIn::zeroed();
         let mut context = roce.nic_vport_context();
         context.set().roce_en(true);
-        roce.set().field_select(SELECT_ROCE_EN.to_be_bytes()).nic_vport_context(context);
+        roce.set().field_select(ROCE_EN.to_be_bytes()).nic_vport_context(context);
         self.command::<_, CmdOut>(fid, Opcode::ModifyNicVportContext, &roce)?;
         // Linux does the same.
         self.local_loopback(fid, false)?;

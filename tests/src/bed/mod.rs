@@ -21,10 +21,12 @@ mod wire;
 
 pub use command::{CommandError, Cqe, MAILBOX_STRIDE, Reply};
 pub use datagram::{Av, Umr};
-pub use ethernet::{
-    COUNT, DROP, ERROR, FORWARD, Nic, READY, RESET, RxQueue, Send, TO_TABLE, TO_TIR, USER_INDEX,
-};
+pub use ethernet::{Nic, RxQueue, Send, USER_INDEX};
 pub use function::{FunctionState, GID_IPV4, GID_LINK_LOCAL, gid_v4};
+pub use hwspec::context::{
+    flow::{COUNT, DROP, FORWARD, TO_TABLE, TO_TIR},
+    rq_sq::{ERROR, READY, RESET},
+};
 pub use memory::{Interrupt, Memory};
 pub use objects::{Access, Buffer, Cq, Eq, Mr, Srq};
 pub use peer::{Peer, Pkt};

@@ -390,9 +390,8 @@ impl Bed {
 
     /// Requests one event when fewer than `limit` WQEs are left in the SRQ.
     pub fn arm_srq(&mut self, srq: Srq, limit: u16) -> Result<(), CommandError> {
-        const ARM_SRQ: u16 = 1;
         let input = ArmRqIn::with(|s| s.srq_number(srq.srqn).lwm(limit));
-        self.command_with(srq.fid, Opcode::ArmRq, ARM_SRQ, &input, &[], CmdOut::SIZE).map(drop)
+        self.command_with(srq.fid, Opcode::ArmRq, ARM, &input, &[], CmdOut::SIZE).map(drop)
     }
 
     /// Bytes of the scatter list in an SRQ WQE.

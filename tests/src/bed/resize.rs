@@ -16,9 +16,6 @@ impl Bed {
     /// Gives a CQ a new ring of `1 << log` entries. Unpolled entries move by one place, because the resize CQE at the end of the old ring
     /// counts as well.
     pub fn resize_cq(&mut self, cq: Cq, log: u8) -> Result<(), CommandError> {
-        const RESIZE: u16 = 1;
-        /// Size, page offset and page size.
-        const FIELDS: u32 = 7;
         let old = self.queues.cqs[&cq];
         let len = ENTRY << log;
         let at = self.memory.alloc(cq.fid, len);
@@ -29,7 +26,7 @@ impl Bed {
         let context = CqContext::with(|s| s.log_cq_size(log));
         let mut input = ModifyCqIn::zeroed();
         input.set().cqn(cq.cqn).cq_context(context);
-        input.set().modify_field_select_resize_field_select(FIELDS.to_be_bytes());
+        input.set().modify_field_select_resize_field_select(RESIZE_FIELDS.to_be_bytes());
         let pages = page_list(at, len);
         if let Err(e) = self.command_with(cq.fid, Opcode::ModifyCq, RESIZE, &input, &pages, CmdOut::SIZE) {
             self.memory.free(at);

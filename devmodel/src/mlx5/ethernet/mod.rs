@@ -9,9 +9,11 @@ mod transmit;
 pub(crate) use receive::{arrive, flush, flush_receives};
 pub(crate) use transmit::{ring, run};
 
-/// States of the context of a queue without a queue pair.
-const READY: u32 = 1;
-const ERROR: u32 = 3;
+use hwspec::context::rq_sq;
+
+/// States of a queue without a queue pair, as in its row.
+const READY: u32 = rq_sq::READY as u32;
+const ERROR: u32 = rq_sq::ERROR as u32;
 
 /// The fields that flow tables can match, for a frame of `len` bytes that begins with `bytes`; `None` if it is not a
 /// valid frame.

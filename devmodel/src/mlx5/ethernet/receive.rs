@@ -20,6 +20,7 @@ use crate::{
     translate::{Domain, User},
 };
 use hwspec::{
+    context::tir::DIRECT,
     cqe::{Cqe64, CqeOpcode, CqeSyndrome, eth},
     doorbell::RCV_DBR,
     eqe::{EventType, QueueKind},
@@ -32,8 +33,6 @@ use std::sync::atomic::Ordering::Relaxed;
 const HEAD: usize = 256;
 /// Size of the frame check sequence, which counts towards the MTU of the port and is not present here.
 const FCS: usize = 4;
-/// `TirRow::disp`: all packets to one queue.
-const DIRECT: u32 = 0;
 
 /// Takes the waiting frame if it is for the Ethernet side; otherwise leaves it to the queue pairs.
 #[cold]
@@ -155,7 +154,7 @@ struct Received {
 /// Delivers a frame to the queue selected by an interface.
 fn deliver(func: &mut Func<'_>, step: &mut Step<'_>, tir: &TirRow, head: &[u8], frame: &Received) {
     let (hash, hash_type) = steer::hash(tir, head, &frame.parts);
-    let rqn = if tir.disp == DIRECT {
+    let rqn = if tir.disp == u32::from(DIRECT) {
         Some(tir.rqn)
     } else {
         func.row::<RqtRow>(tir.rqt).filter(|rqt| rqt.actual != 0).map(|rqt| {

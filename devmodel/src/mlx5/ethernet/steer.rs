@@ -6,7 +6,13 @@ use crate::{
     region::Func,
     state::{FlowCounterRow, FlowEntryRow, FlowGroupRow, FlowTableRow, MATCH, TirRow},
 };
-use hwspec::{context::flow::MatchHeaders, cqe::eth};
+use hwspec::{
+    context::{
+        flow::MatchHeaders,
+        tir::{TOEPLITZ, XOR},
+    },
+    cqe::eth,
+};
 
 /// Maximum number of interfaces that receive a packet.
 const TIRS: usize = 8;
@@ -106,9 +112,6 @@ pub(super) fn steer(func: &mut Func<'_>, key: &MatchHeaders, len: usize) -> Stee
     out
 }
 
-/// `rx_hash_fn`.
-const XOR: u32 = 1;
-const TOEPLITZ: u32 = 2;
 /// `selected_fields`.
 const SRC_IP: u32 = 1 << 0;
 const DST_IP: u32 = 1 << 1;
@@ -172,7 +175,7 @@ pub(super) fn hash(tir: &TirRow, frame: &[u8], parts: &Parts) -> (u32, u8) {
         put(SPI, &spi);
     }
     let input = &input[..len];
-    let hash = match tir.hash {
+    let hash = match tir.hash as u8 {
         TOEPLITZ => toeplitz(&tir.key, input),
         XOR => u32::from(!input.iter().fold(0, |sum, byte| sum ^ byte)),
         _ => 0,
