@@ -238,19 +238,14 @@ pub(super) fn destroy_element(call: &mut Call<'_, '_, '_>) -> Done {
 fn set_limits(call: &mut Call<'_, '_, '_>) -> Done {
     let func = &mut *call.func;
     let mut limits = std::collections::BTreeMap::new();
-    for index in func.live::<SchedulingRow>() {
-        let mut above = func.row::<SchedulingRow>(index);
-        let Some(vport) = above.filter(|row| row.kind == u32::from(VPORT)).map(|row| row.attributes as u8)
-        else {
-            continue;
-        };
-        let mut least = u32::MAX;
+    for (_, vport) in func.objects::<SchedulingRow>().filter(|(_, row)| row.kind == u32::from(VPORT)) {
+        let (mut least, mut above) = (u32::MAX, Some(vport));
         for _ in 0..=func.rows(Table::Scheduling) {
             let Some(row) = above else { break };
             least = if row.limit == 0 { least } else { least.min(row.limit) };
             above = row.parent.checked_sub(1).and_then(|_| func.row::<SchedulingRow>(row.parent));
         }
-        limits.insert(vport, if least == u32::MAX { 0 } else { least });
+        limits.insert(vport.attributes as u8, if least == u32::MAX { 0 } else { least });
     }
     for (fid, limit) in limits {
         if func.region().vport(fid).limit != limit {

@@ -245,13 +245,8 @@ pub(super) fn create_group(call: &mut Call<'_, '_, '_>) -> Done {
     let (start, end) = (input.start_flow_index(), input.end_flow_index());
     let size = 1u32 << call.row::<FlowTableRow>(index)?.log_size;
     Syndrome::FlowRange.unless(start <= end && end < size)?;
-    let overlaps = call
-        .func
-        .live::<FlowGroupRow>()
-        .into_iter()
-        .filter_map(|g| call.func.row::<FlowGroupRow>(g))
-        .any(|g| g.table == index && g.start <= end && start <= g.end);
-    Syndrome::FlowRange.unless(!overlaps)?;
+    let overlaps = |group: &FlowGroupRow| group.table == index && group.start <= end && start <= group.end;
+    Syndrome::FlowRange.unless(!call.func.objects().any(|(_, group)| overlaps(group)))?;
     let mask = input.match_criteria();
     criteria(place, &mask, input.match_criteria_enable())?;
     let group = call.make::<FlowGroupRow>(|row| {

@@ -260,12 +260,8 @@ pub(super) fn end_with(func: &mut Func<'_>, tir: u32) {
     if func.row::<TirRow>(tir).is_none_or(|row| row.head.refs == 0) {
         return;
     }
-    for index in func.live::<FlowEntryRow>() {
-        let leads = |row: &FlowEntryRow| destinations(row).any(|to| to == (FlowEntryRow::TO_TIR, tir));
-        if func.row::<FlowEntryRow>(index).is_some_and(leads) {
-            end(func, index);
-        }
-    }
+    let leads = |row: &FlowEntryRow| destinations(row).any(|to| to == (FlowEntryRow::TO_TIR, tir));
+    func.which(leads).into_iter().for_each(|index| end(func, index));
 }
 
 /// Destroys the entry.

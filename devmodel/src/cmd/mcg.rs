@@ -22,22 +22,15 @@ fn is_group(gid: [u8; 16]) -> bool {
     gid[0] == MULTICAST || gid[..12] == MAPPED && gid[12] >> 4 == 0xe
 }
 
-/// Rows of the function's memberships that match `pick`.
-fn memberships(func: &Func<'_>, pick: impl Fn(&GroupRow) -> bool) -> Vec<u32> {
-    let mut rows = func.live::<GroupRow>();
-    rows.retain(|i| func.row::<GroupRow>(*i).is_some_and(&pick));
-    rows
-}
-
 pub(super) fn attach(call: &mut Call<'_, '_, '_>) -> Done {
     let input: AttachToMcgIn = call.input()?;
     let gid = input.multicast_gid();
     let qp = call.named::<QpRow>()?;
     Syndrome::ServiceType.unless(call.row::<QpRow>(qp)?.service == ServiceType::Ud.raw())?;
     Syndrome::GroupGid.unless(is_group(gid))?;
-    if memberships(call.func, |row| row.qp == qp && row.gid == gid).is_empty() {
-        let joined = memberships(call.func, |row| row.qp == qp).len();
-        let members = memberships(call.func, |row| row.gid == gid).len();
+    if call.func.which::<GroupRow>(|row| row.qp == qp && row.gid == gid).is_empty() {
+        let joined = call.func.which::<GroupRow>(|row| row.qp == qp).len();
+        let members = call.func.which::<GroupRow>(|row| row.gid == gid).len();
         Syndrome::TableFull.unless(joined < MAX_PER_QP && members < GroupRow::MAX_MEMBERS)?;
         call.make::<GroupRow>(|row| (row.gid, row.qp) = (gid, qp))?;
     }
@@ -49,7 +42,7 @@ pub(super) fn detach(call: &mut Call<'_, '_, '_>) -> Done {
     let input: DetachFromMcgIn = call.input()?;
     let gid = input.multicast_gid();
     let qp = call.named::<QpRow>()?;
-    let rows = memberships(call.func, |row| row.qp == qp && row.gid == gid);
+    let rows = call.func.which::<GroupRow>(|row| row.qp == qp && row.gid == gid);
     Syndrome::NotInGroup.unless(!rows.is_empty())?;
     rows.iter().for_each(|index| call.func.free::<GroupRow>(*index));
     tell_switch(call.func);
@@ -61,7 +54,7 @@ pub(super) fn leave_all(func: &mut Func<'_>, qp: u32) {
     if func.used::<GroupRow>() == 0 {
         return;
     }
-    memberships(func, |row| row.qp == qp).iter().for_each(|index| func.free::<GroupRow>(*index));
+    func.which::<GroupRow>(|row| row.qp == qp).iter().for_each(|index| func.free::<GroupRow>(*index));
     tell_switch(func);
 }
 

@@ -43,12 +43,8 @@ pub(super) fn alloc(call: &mut Call<'_, '_, '_>) -> Done {
     let end = start.saturating_add(input.range_size()).min(SIZE);
     let len = input.memic_size().checked_next_multiple_of(PAGE as u32).ok_or(Refused(Syndrome::Memic))?;
     Syndrome::Memic.unless(len > 0 && len <= SIZE && input.log_memic_addr_alignment() <= ALIGNMENT)?;
-    let mut taken: Vec<(u32, u32)> = call
-        .func
-        .live::<MemicRow>()
-        .into_iter()
-        .filter_map(|i| call.func.row::<MemicRow>(i).map(|row| (row.first, row.len)))
-        .collect();
+    let taken = call.func.objects::<MemicRow>().map(|(_, row)| (row.first, row.len));
+    let mut taken: Vec<(u32, u32)> = taken.collect();
     taken.sort_unstable();
     let mut first = start.next_multiple_of(PAGE as u32);
     for (at, bytes) in taken {
@@ -82,11 +78,10 @@ pub(super) fn dealloc(call: &mut Call<'_, '_, '_>) -> Done {
 
 /// The caller's allocation that contains `len` bytes from `first`.
 fn holding(call: &Call<'_, '_, '_>, first: u32, len: u64) -> Option<(u32, MemicRow)> {
-    call.func.live::<MemicRow>().into_iter().find_map(|index| {
-        let row = *call.func.row::<MemicRow>(index)?;
+    call.func.objects::<MemicRow>().find_map(|(index, row)| {
         let within =
             first >= row.first && u64::from(first) + len <= u64::from(row.first) + u64::from(row.len);
-        (within && call.may_use(row.head.uid)).then(|| (call.func.number::<MemicRow>(index), row))
+        (within && call.may_use(row.head.uid)).then(|| (call.func.number::<MemicRow>(index), *row))
     })
 }
 

@@ -67,9 +67,7 @@ pub(super) fn end_some<R: Object>(
     host: &mut dyn Host,
     pick: impl Fn(&Func<'_>, &R) -> bool,
 ) {
-    let mut all = func.live::<R>();
-    all.retain(|i| func.row::<R>(*i).is_some_and(|row| pick(func, row)));
-    for some in all.chunks(CHUNK) {
+    for some in func.which::<R>(|row| pick(func, row)).chunks(CHUNK) {
         for index in some {
             (R::END)(func, *index);
             // An object with many dependents may fill the journal alone.

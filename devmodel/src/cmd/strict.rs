@@ -4,7 +4,7 @@ use super::{
     call::Call,
     refusal::{Done, Syndrome},
 };
-use crate::{region::Func, state::EqRow};
+use crate::state::EqRow;
 use hwspec::{context::caps::HcaCap, decode::command, eqe::EventType};
 
 /// Tells if a capability page offers a feature.
@@ -47,7 +47,6 @@ pub(super) fn events(call: &Call<'_, '_, '_>, caps: &HcaCap, mask: [u64; 4]) -> 
     // rdma-core's VFIO driver maps commands and pages to one queue, Linux maps each to its own.
     let (pages, alone) = (bit(EventType::PageRequest), bit(EventType::PageRequest) | bit(EventType::Cmd));
     Syndrome::EventOfPages.unless(mask[0] & pages == 0 || mask[0] & !alone == 0)?;
-    let mapped = |func: &Func<'_>, index: u32| func.row::<EqRow>(index).map_or(0, |row| row.mask[0]);
-    let taken = call.func.live::<EqRow>().into_iter().fold(0, |bits, index| bits | mapped(call.func, index));
+    let taken = call.func.objects::<EqRow>().fold(0, |bits, (_, row)| bits | row.mask[0]);
     Syndrome::EventMapped.unless(mask[0] & taken == 0)
 }

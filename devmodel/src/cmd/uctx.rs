@@ -70,8 +70,7 @@ impl Adapter {
         let (mut ended, mut locked) = (0, 0);
         for fid in self.functions().filter(|fid| functions & 1 << fid != 0) {
             let mut func = Func::lock_with(self.region(), fid, host, Patience::UntilStopped)?;
-            let mut uids = func.live::<UctxRow>();
-            uids.retain(|i| func.row::<UctxRow>(*i).is_some_and(|row| row.head.party == party.0));
+            let uids = func.which::<UctxRow>(|row| row.head.party == party.0);
             uids.iter().for_each(|uid| end_uctx(&mut func, host, *uid as u16));
             let of_party = |head: &Head| head.uid == 0 && head.party == party.0;
             let memic =

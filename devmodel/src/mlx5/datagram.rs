@@ -135,10 +135,7 @@ pub(super) fn members(func: &Func<'_>, gid: [u8; 16]) -> Vec<u32> {
     if func.used::<GroupRow>() == 0 {
         return Vec::new();
     }
-    let rows = func.live::<GroupRow>();
-    rows.iter()
-        .filter_map(|i| func.row::<GroupRow>(*i).filter(|row| row.gid == gid).map(|row| row.qp))
-        .collect()
+    func.objects::<GroupRow>().filter(|(_, row)| row.gid == gid).map(|(_, row)| row.qp).collect()
 }
 
 /// The reason why a datagram is not delivered.

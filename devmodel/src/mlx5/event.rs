@@ -75,8 +75,7 @@ pub(crate) fn completion(func: &mut Func<'_>, eqn: u32, cqn: u32) {
 /// The event queues that receive events of `kind`.
 fn listeners(func: &Func<'_>, kind: EventType) -> Vec<u32> {
     let bit = kind.raw();
-    let takes = |eq: &EqRow| eq.mask[usize::from(bit) / 64] >> (bit % 64) & 1 != 0;
-    func.live::<EqRow>().into_iter().filter(|eqn| func.row::<EqRow>(*eqn).is_some_and(takes)).collect()
+    func.which::<EqRow>(|eq| eq.mask[usize::from(bit) / 64] >> (bit % 64) & 1 != 0)
 }
 
 /// The first event queue that receives events of `kind`.

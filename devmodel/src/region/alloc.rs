@@ -119,11 +119,21 @@ impl Func<'_> {
         self.function().free[R::TABLE as usize].used
     }
 
-    /// Indices of all rows of `R` in use, in ascending order. Scans all rows ever used.
-    pub fn live<R: Row>(&self) -> Vec<u32> {
+    /// All rows of `R` in use with their indices, in ascending order. Scans all rows ever used.
+    pub fn objects<R: Row>(&self) -> impl Iterator<Item = (u32, &R)> {
         let used = self.function().free[R::TABLE as usize].fresh.min(self.rows(R::TABLE));
         let has_memory = |index: &u32| !self.region().is_bare(self.block(), R::TABLE, *index as usize);
-        (0..used).filter(has_memory).filter(|i| self.row::<R>(*i).is_some()).collect()
+        (0..used).filter(has_memory).filter_map(|index| Some((index, self.row::<R>(index)?)))
+    }
+
+    /// Indices of the rows of `R` in use that match `pick`, in ascending order.
+    pub fn which<R: Row>(&self, pick: impl Fn(&R) -> bool) -> Vec<u32> {
+        self.objects::<R>().filter(|(_, row)| pick(row)).map(|(index, _)| index).collect()
+    }
+
+    /// Indices of all rows of `R` in use, in ascending order.
+    pub fn live<R: Row>(&self) -> Vec<u32> {
+        self.which::<R>(|_| true)
     }
 
     /// Allocates `len` translation entries, not cleared.

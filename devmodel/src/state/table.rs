@@ -3,7 +3,7 @@
 use super::*;
 
 /// A row of an object table.
-pub trait Row: Copy {
+pub trait Row: Copy + 'static {
     /// The table that holds it.
     const TABLE: Table;
     /// Allocation and ownership.
