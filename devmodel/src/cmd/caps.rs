@@ -19,6 +19,7 @@ use hwspec::{
     },
     context::{CapType, caps::*},
     layout::{Bits, Layout, prefix},
+    wire::ROCE_PORT,
 };
 
 /// Bytes of a capability page.
@@ -33,8 +34,6 @@ const L3_TYPES: u8 = 1 << 1 | 1 << 2;
 const ATOMICS: u16 = 0b11;
 /// 8 bytes in `atomic_size_qp`.
 const ATOMIC_SIZE: u16 = 8;
-/// UDP port of RoCE v2 (A17.3.2.4).
-const ROCE_PORT: u16 = 4791;
 
 /// The capability pages that this device supports.
 const PAGES: [CapType; 11] = [

@@ -49,10 +49,11 @@ fn size(id: u16) -> Option<usize> {
 pub(super) fn access(call: &mut Call<'_, '_, '_>) -> Done {
     let input: AccessRegisterIn = call.input()?;
     let id = input.register_id();
-    if let Some(done) = registers_management::access(call, id) {
-        return done;
+    let management = registers_management::size(id);
+    if management.is_some() {
+        Syndrome::Register.unless(call.func.fid() == 0 && call.op_mod == READ)?;
     }
-    let Some(size) = size(id) else { return Syndrome::Register.refuse() };
+    let Some(size) = management.or_else(|| size(id)) else { return Syndrome::Register.refuse() };
     let Some(given) = call.input.get(AccessRegisterIn::SIZE..AccessRegisterIn::SIZE + size) else {
         return Syndrome::InputLength.refuse();
     };
@@ -63,6 +64,7 @@ pub(super) fn access(call: &mut Call<'_, '_, '_>) -> Done {
     }
     let infiniband = call.step.config.link_layer == LinkLayer::Infiniband;
     match (id, call.op_mod) {
+        _ if management.is_some() => registers_management::read(call, id, &mut register)?,
         (_, READ) if infiniband && registers_infiniband::read(call, id, &mut register) => {}
         (PMTU | PTYS | PPCNT, WRITE) if infiniband => registers_infiniband::write(id, &register)?,
         // The PF owns the port: a write by a VF's driver is ignored without an error.

@@ -8,10 +8,7 @@ use super::{
     refusal::{Done, Syndrome},
 };
 use crate::pcie;
-use hwspec::{
-    cmd::{CmdOut, adapter::*},
-    layout::{load, store},
-};
+use hwspec::layout::{load, store};
 
 /// Register IDs: list of firmware components, information about one of them, list of supported registers.
 const MCQS: u16 = 0x9060;
@@ -29,7 +26,7 @@ const VERSION_SIZE: usize = 0x7c;
 const VERSION_STRING: usize = 0x20;
 
 /// Size of a register in bytes as requested; `None` if it is not a management register.
-fn size(id: u16) -> Option<usize> {
+pub(super) fn size(id: u16) -> Option<usize> {
     match id {
         MCQS => Some(0x10),
         MCQI => Some(0x18),
@@ -38,35 +35,26 @@ fn size(id: u16) -> Option<usize> {
     }
 }
 
-/// Handles register `id`, if it is a management register.
-pub(super) fn access(call: &mut Call<'_, '_, '_>, id: u16) -> Option<Done> {
-    size(id).map(|size| read(call, id, size))
-}
-
-fn read(call: &mut Call<'_, '_, '_>, id: u16, size: usize) -> Done {
-    Syndrome::Register.unless(call.func.fid() == 0 && call.op_mod == READ)?;
-    let Some(given) = call.input.get(AccessRegisterIn::SIZE..AccessRegisterIn::SIZE + size) else {
-        return Syndrome::InputLength.refuse();
-    };
-    let mut register = given.to_vec();
+/// Reads management register `id` into `register`.
+pub(super) fn read(call: &Call<'_, '_, '_>, id: u16, register: &mut Vec<u8>) -> Done {
     match id {
         MCAM => {
-            let is_first_group = load(&register, 0, 7, 0) == 0;
+            let is_first_group = load(register, 0, 7, 0) == 0;
             register[4..].fill(0);
-            store(&mut register, 8, 31, 0, if is_first_group { ACCESS_REGS } else { 0 });
+            store(register, 8, 31, 0, if is_first_group { ACCESS_REGS } else { 0 });
         }
         MCQS => {
-            only_component(&register)?;
+            only_component(register)?;
             register[4..].fill(0);
             // The last component, because it is the only one.
-            store(&mut register, 0, 31, 31, 1);
-            store(&mut register, 4, 15, 0, BOOT_IMAGE);
+            store(register, 0, 31, 31, 1);
+            store(register, 4, 15, 0, BOOT_IMAGE);
         }
         _ => {
-            only_component(&register)?;
-            Syndrome::Register.unless(load(&register, 8, 4, 0) == VERSION)?;
-            store(&mut register, 0xc, 31, 0, VERSION_SIZE as u64);
-            let (from, len) = (load(&register, 0x10, 31, 0) as usize, load(&register, 0x14, 15, 0) as usize);
+            only_component(register)?;
+            Syndrome::Register.unless(load(register, 8, 4, 0) == VERSION)?;
+            store(register, 0xc, 31, 0, VERSION_SIZE as u64);
+            let (from, len) = (load(register, 0x10, 31, 0) as usize, load(register, 0x14, 15, 0) as usize);
             let version = version(pcie::firmware_version(call.step.config.strict.card));
             let Some(part) = version.get(from..).and_then(|rest| rest.get(..len)) else {
                 return Syndrome::Register.refuse();
@@ -74,7 +62,7 @@ fn read(call: &mut Call<'_, '_, '_>, id: u16, size: usize) -> Done {
             register.extend_from_slice(part);
         }
     }
-    call.answer_list(&CmdOut::zeroed(), register.into_iter().map(|byte| [byte]))
+    Ok(())
 }
 
 /// Checks that the requested component is the only existing one.
