@@ -10,7 +10,7 @@ use super::{
 use crate::{
     LinkLayer,
     host::Rid,
-    region::{Func, Piece, SlotPayload},
+    region::{Func, SlotPayload},
     state::{Counters, QpRow},
 };
 use hwspec::{
@@ -90,10 +90,7 @@ fn accept(func: &mut Func<'_>, step: &mut Step<'_>, headers: &[u8], payload: Slo
     if routed || sealed {
         return accept_sealed(func, step, (headers, payload, sealed), routed);
     }
-    let len = match payload {
-        SlotPayload::Bytes(body) => body.len(),
-        SlotPayload::Pieces(_, pieces) => Piece::sum(pieces),
-    };
+    let len = payload.size();
     let whole = headers.len() + len + pad(len) + ICRC_SIZE;
     let Ok(headers) = Headers::of_built(headers, whole) else {
         return func.count(Counters::RxMalformed, 1);

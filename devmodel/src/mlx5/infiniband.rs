@@ -7,7 +7,7 @@ use super::{
 };
 use crate::{
     LinkLayer, identity,
-    region::{Func, Piece, SlotPayload},
+    region::{Func, SlotPayload},
     state::{Counters, IbPort, Path},
     subnet,
 };
@@ -125,10 +125,7 @@ pub(super) fn open<'p>(
     payload: SlotPayload<'p>,
     sealed: bool,
 ) -> Result<Arrived<'p>, Counters> {
-    let len = match payload {
-        SlotPayload::Bytes(bytes) => bytes.len(),
-        SlotPayload::Pieces(_, pieces) => Piece::sum(pieces),
-    };
+    let len = payload.size();
     let tail = if sealed { 0 } else { pad(len) + ICRC_SIZE + VCRC_SIZE };
     let headers = Headers::parse_route(bytes, bytes.len() + len + tail).map_err(|_| Counters::RxMalformed)?;
     let (SlotPayload::Bytes(body), true) = (payload, sealed) else {

@@ -5,7 +5,6 @@ use super::{
     work::{QpStage, Receiver},
 };
 use crate::{
-    host::Party,
     state::{QpFlags, SrqKind, SrqRow},
     translate::{Domain, User},
 };
@@ -85,9 +84,7 @@ pub(crate) fn load(w: &mut QpStage<'_, '_, '_>, index: u16) -> Option<Domain> {
 pub(crate) fn select(w: &mut QpStage<'_, '_, '_>, srqn: u32) -> bool {
     w.receiver = Receiver::of(&w.q);
     let Some(srq) = named(w, srqn).filter(|_| w.q.has(QpFlags::NO_SQ)) else { return true };
-    let party = Party(srq.head.party);
-    if !w.step.host.reaches(party) {
-        w.step.blocked = Some(party);
+    if !w.step.reaches(srq.head.party) {
         return false;
     }
     w.receiver = Receiver { pd: srq.pd, srqn, cqn: srq.cqn, user_index: srq.user_index };

@@ -365,6 +365,17 @@ impl Step<'_> {
         self.dcqcn = None;
     }
 
+    /// True if the memory of `party` can be reached. If not, the job is discarded and the party is woken.
+    #[inline(always)]
+    pub(crate) fn reaches(&mut self, party: u16) -> bool {
+        let party = Party(party);
+        let reached = self.host.reaches(party);
+        if !reached {
+            self.blocked = Some(party);
+        }
+        reached
+    }
+
     /// The current parameters of congestion control.
     #[cold]
     pub(crate) fn dcqcn(&mut self) -> &Dcqcn {

@@ -63,6 +63,17 @@ pub enum SlotPayload<'a> {
     Pieces(Rid, &'a [Piece]),
 }
 
+impl SlotPayload<'_> {
+    /// Length in bytes.
+    #[inline(always)]
+    pub fn size(&self) -> usize {
+        match self {
+            Self::Bytes(bytes) => bytes.len(),
+            Self::Pieces(_, pieces) => Piece::sum(pieces),
+        }
+    }
+}
+
 impl Slot {
     /// True if pad and ICRC follow the payload and must be checked.
     pub fn is_sealed(&self) -> bool {

@@ -8,7 +8,6 @@ use super::{
 };
 use crate::{
     LinkLayer,
-    host::Party,
     mlx5::{
         Failure, Step, completion, eswitch, event,
         flush::{BATCH, FIRST_LOOK_US, FLUSHED, LAST_LOOK_US, PS_PER_US},
@@ -168,9 +167,7 @@ fn deliver(func: &mut Func<'_>, step: &mut Step<'_>, tir: &TirRow, head: &[u8], 
     let Some(mut rq) = func.row::<RqRow>(index).copied().filter(|rq| rq.state == READY) else {
         return func.count(Counters::EthRxDiscards, 1);
     };
-    let party = Party(rq.head.party);
-    if !step.host.reaches(party) {
-        step.blocked = Some(party);
+    if !step.reaches(rq.head.party) {
         return;
     }
     if rq.pi == rq.ci {
@@ -323,9 +320,7 @@ pub(crate) fn flush(func: &mut Func<'_>, step: &mut Step<'_>, index: u32) {
     if rq.state != ERROR {
         return;
     }
-    let party = Party(rq.head.party);
-    if !step.host.reaches(party) {
-        step.blocked = Some(party);
+    if !step.reaches(rq.head.party) {
         return;
     }
     refresh(func, step, &mut rq);

@@ -6,7 +6,7 @@ use super::{
     receive,
 };
 use crate::{
-    host::{Abort, Party},
+    host::Abort,
     mlx5::{
         self, Step, completion,
         fetch::{self, BAD_WQE},
@@ -53,9 +53,7 @@ pub(crate) fn ring(func: &mut Func<'_>, step: &mut Step<'_>, sqn: u32, uar: u32)
 /// Runs the turn of queue `index` to send.
 pub(crate) fn run(func: &mut Func<'_>, step: &mut Step<'_>, index: u32) {
     let Some(mut sq) = func.row::<SqRow>(index).copied() else { return };
-    let party = Party(sq.head.party);
-    if !step.host.reaches(party) {
-        step.blocked = Some(party);
+    if !step.reaches(sq.head.party) {
         return;
     }
     if step.region.is_switched() && !rates::may_send(func, step) {
