@@ -19,7 +19,7 @@ use hwspec::{
         eswitch::{EswVportContext, EswitchCap, HostParams, SchedulingContext},
     },
     layout::prefix,
-    pcie::SRIOV_CAP,
+    pcie::NUM_VFS,
 };
 
 /// `vport_cvlan_insert`: never, only without a tag, always.
@@ -38,8 +38,6 @@ const SHARE: u32 = 1;
 const LIMIT: u32 = 2;
 /// In `L2Row::vlan`: the address applies to one VLAN.
 const VLAN_VALID: u16 = 1 << 12;
-/// NumVFs of the SR-IOV capability.
-const NUM_VFS: usize = SRIOV_CAP + 0x10;
 /// Levels of the hierarchy: the whole, groups, vports.
 const LOG_DEPTH: u8 = 1;
 /// The maximum share.

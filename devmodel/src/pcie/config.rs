@@ -6,7 +6,7 @@ use super::{
     sriov,
 };
 use crate::{Adapter, engine::Runner, host::Host, identity::BAR0_SIZE, region::Func, state::FunctionRow};
-use hwspec::pcie::{EXPRESS_CAP, EXTENDED_CONFIG_SIZE, VENDOR_CAP};
+use hwspec::pcie::{DEVICE_CONTROL, EXPRESS_CAP, EXTENDED_CONFIG_SIZE, INITIATE_FLR, VENDOR_CAP};
 
 /// Command register: memory space, bus master, parity, SERR, INTx disable.
 const COMMAND_MASK: u32 = 0x0546;
@@ -14,16 +14,13 @@ const COMMAND_MASK: u32 = 0x0546;
 const COMMAND: usize = 0x04;
 /// BAR0, low half.
 const BAR0: usize = 0x10;
-/// Device control of the PCI Express capability.
-const DEVICE_CONTROL: usize = EXPRESS_CAP + 0x08;
-/// Device control bit: initiate function level reset.
-const INITIATE_FLR: u32 = 1 << 15;
 /// Vendor-specific capability: the selected space, a counter that never repeats, the owner of the gateway.
 const VENDOR_SPACE: usize = VENDOR_CAP + 0x04;
 const VENDOR_COUNTER: usize = VENDOR_CAP + 0x08;
 const VENDOR_SEMAPHORE: usize = VENDOR_CAP + 0x0c;
+
 /// The result of a configuration read of `width` bytes without a completer.
-fn no_answer(width: usize) -> u32 {
+pub(crate) fn no_answer(width: usize) -> u32 {
     u32::MAX >> (8 * (4 - width.clamp(1, 4)))
 }
 

@@ -10,8 +10,9 @@ mod init_segment;
 pub(crate) mod msix;
 mod reset;
 pub(crate) mod slow;
-mod sriov;
+pub(crate) mod sriov;
 
 pub use bar::{doorbell, doorbell_half};
+pub(crate) use config::no_answer;
 pub(crate) use init_segment::firmware_version;
 pub use msix::MsixMessage;

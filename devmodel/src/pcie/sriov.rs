@@ -8,26 +8,18 @@ use crate::{
     region::{Func, FunctionSet, Patience, Sync},
     state::FunctionRow,
 };
-use hwspec::pcie::SRIOV_CAP;
+use hwspec::pcie::{NUM_VFS, SRIOV_CAP, SRIOV_CONTROL as CONTROL, VF_ENABLE, VF_MSE};
 use std::{ops::Range, sync::atomic::Ordering::Release};
 
-/// SR-IOV control, with the status register above it.
-const CONTROL: usize = SRIOV_CAP + 0x08;
-/// NumVFs, with the dependency link above it.
-const NUM_VFS: usize = SRIOV_CAP + 0x10;
 /// System page size.
 const PAGE_SIZE: usize = SRIOV_CAP + 0x20;
 /// VF BAR0, low half.
 const VF_BAR0: usize = SRIOV_CAP + 0x24;
-/// Control: VF enable.
-const VF_ENABLE: u32 = 1 << 0;
-/// Control: VF memory space enable.
-const VF_MSE: u32 = 1 << 3;
 /// Control: ARI capable hierarchy.
 const ARI: u32 = 1 << 4;
 
 /// Bits that software can write in the capability's dword at `at`. NumVFs is fixed while VFs are enabled.
-pub(super) fn writable(vfs_enabled: bool, at: usize) -> u32 {
+pub(crate) fn writable(vfs_enabled: bool, at: usize) -> u32 {
     match at {
         CONTROL => VF_ENABLE | VF_MSE | ARI,
         NUM_VFS if !vfs_enabled => 0xffff,

@@ -1,11 +1,7 @@
 //! Splits accesses of any width and alignment into those that a function supports.
 
 use super::Function;
-use hwspec::pcie::EXPRESS_CAP;
-
-/// Device Control register of the PCI Express capability, and its Initiate Function Level Reset bit.
-const DEVICE_CONTROL: usize = EXPRESS_CAP + 0x08;
-const INITIATE_FLR: u32 = 1 << 15;
+use hwspec::pcie::{DEVICE_CONTROL, INITIATE_FLR};
 
 /// Appends `len` bytes from `at` to `out`, read from 4-byte registers.
 pub(super) fn read(at: u64, len: usize, out: &mut Vec<u8>, mut register: impl FnMut(u64) -> [u8; 4]) {

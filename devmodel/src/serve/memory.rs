@@ -4,7 +4,7 @@
 //! progress or can start. Each file is mapped once, even if several windows show parts of it.
 #![allow(unsafe_code)]
 
-use super::ram::Ram;
+use super::ram::{Ram, errno};
 use crate::host::{Abort, Iova};
 use std::{
     collections::BTreeMap,
@@ -57,10 +57,6 @@ pub struct GuestMemory {
 
 /// A client's memory, locked: no window closes while this lives. A caller that needs two locks that of the lower function first.
 pub struct Reader<'a>(RwLockReadGuard<'a, Windows>);
-
-fn errno(code: i32) -> io::Error {
-    io::Error::from_raw_os_error(code)
-}
 
 impl GuestMemory {
     /// Opens a window of `len` bytes at `at`. It shows the file of the descriptor from `offset` on; without a descriptor, accesses abort.

@@ -1,7 +1,7 @@
 //! A device that is broken in one known way, to check that drivers and harnesses notice.
 
 use super::{Function, Guest, irqs::VECTORS};
-use crate::pcie::bar::rings;
+use crate::pcie::{bar::rings, no_answer};
 use hwspec::{
     cmd::{CmdIn, Opcode, queue::CmdQueueEntry},
     layout::Layout,
@@ -223,7 +223,7 @@ impl<F: Function> Function for Misbehaving<F> {
     }
     fn config_read(&self, offset: usize, width: usize) -> u32 {
         if self.is_dead() {
-            return u32::MAX >> (8 * (4 - width.clamp(1, 4)));
+            return no_answer(width);
         }
         self.function.config_read(offset, width)
     }

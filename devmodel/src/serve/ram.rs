@@ -44,7 +44,7 @@ fn is_local(file: &File) -> io::Result<bool> {
     Ok([TMPFS, RAMFS, HUGETLBFS, EXT, XFS, BTRFS].contains(&(kind as _)))
 }
 
-fn errno(code: i32) -> io::Error {
+pub(super) fn errno(code: i32) -> io::Error {
     io::Error::from_raw_os_error(code)
 }
 

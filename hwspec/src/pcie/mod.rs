@@ -37,6 +37,19 @@ pub const ARI_CAP: usize = 0x100;
 /// Offset of the SR-IOV capability of the physical function.
 pub const SRIOV_CAP: usize = 0x180;
 
+/// Offset of Device Control, with Device Status above it, in configuration space.
+pub const DEVICE_CONTROL: usize = EXPRESS_CAP + 0x08;
+/// Device Control: initiate function level reset.
+pub const INITIATE_FLR: u32 = 1 << 15;
+/// Offset of SR-IOV Control, with the status register above it.
+pub const SRIOV_CONTROL: usize = SRIOV_CAP + 0x08;
+/// SR-IOV Control: VF enable.
+pub const VF_ENABLE: u32 = 1 << 0;
+/// SR-IOV Control: VF memory space enable.
+pub const VF_MSE: u32 = 1 << 3;
+/// Offset of NumVFs, with the dependency link above it.
+pub const NUM_VFS: usize = SRIOV_CAP + 0x10;
+
 /// Capability ID of vendor-specific ones.
 pub const CAP_ID_VENDOR: u8 = 0x09;
 /// Capability ID of PCI Express.

@@ -9,7 +9,7 @@ use hwspec::{
     cmd::{CmdIn, CmdOut, Opcode, adapter::*, resource::*, vport::*},
     context::vport::RoceAddr,
     doorbell::UAR_SHIFT,
-    pcie::{MSIX_CAP, MSIX_TABLE, SRIOV_CAP},
+    pcie::{MSIX_CAP, MSIX_TABLE, NUM_VFS, SRIOV_CONTROL, VF_ENABLE, VF_MSE},
     wire::ip::gid_of_v4,
 };
 
@@ -20,10 +20,6 @@ const INITIALIZING: u64 = 0x1fc;
 /// Configuration space: command register.
 const COMMAND: usize = 0x04;
 const MEMORY_AND_MASTER: u32 = 0x6;
-/// SR-IOV capability: control, and number of VFs.
-const SRIOV_CONTROL: usize = SRIOV_CAP + 0x08;
-const SRIOV_NUM_VFS: usize = SRIOV_CAP + 0x10;
-const VF_ENABLE_AND_MSE: u32 = 0x9;
 /// MSI-X capability: enable bit, in the dword with the capability ID.
 const MSIX_ENABLE: u32 = 1 << 31;
 /// Vectors that the bed unmasks, and the address of their messages.
@@ -102,8 +98,8 @@ impl Bed {
         self.config_write(0, SRIOV_CONTROL, 2, 0);
         self.forget(|fid| fid != 0);
         if n > 0 {
-            self.config_write(0, SRIOV_NUM_VFS, 2, n.into());
-            self.config_write(0, SRIOV_CONTROL, 2, VF_ENABLE_AND_MSE);
+            self.config_write(0, NUM_VFS, 2, n.into());
+            self.config_write(0, SRIOV_CONTROL, 2, VF_ENABLE | VF_MSE);
         }
     }
 

@@ -3,8 +3,11 @@
 //! VF Enable shows VFs to the client and removes them; each is reset when it is removed. User-mode Linux has one slot per device and only
 //! function 0 of each, so the first VF is 8 routing IDs after the PF, and each further VF 8 after the one before.
 
-use crate::{identity::BAR0_SIZE, serve::Function};
-use hwspec::pcie::{SRIOV_CAP, SriovCap, bus_order};
+use crate::{
+    pcie::{no_answer, sriov::writable},
+    serve::Function,
+};
+use hwspec::pcie::{self, SRIOV_CAP, SriovCap, VF_ENABLE, bus_order};
 use std::{
     ops::Range,
     sync::{
@@ -18,13 +21,10 @@ const SLOT: u16 = 8;
 /// Location of the capability in configuration space.
 const CAPABILITY: Range<usize> = SRIOV_CAP..SRIOV_CAP + SriovCap::SIZE;
 /// Registers of the capability: control, NumVFs, system page size, VF BAR0.
-const CONTROL: usize = 0x08;
-const NUM_VFS: usize = 0x10;
+const CONTROL: usize = pcie::SRIOV_CONTROL - SRIOV_CAP;
+const NUM_VFS: usize = pcie::NUM_VFS - SRIOV_CAP;
 const PAGE_SIZE: usize = 0x20;
 const VF_BAR0: usize = 0x24;
-const VF_ENABLE: u32 = 1;
-/// Writable bits of the control register: VF MSE, ARI, VF Enable.
-const CONTROL_MASK: u32 = 1 << 4 | 1 << 3 | VF_ENABLE;
 
 /// The VFs that a client can enable through its PF.
 pub struct Sriov {
@@ -73,17 +73,7 @@ impl Sriov {
         let enabled = dword(&registers, CONTROL) & VF_ENABLE != 0;
         let at = (offset - CAPABILITY.start) & !3;
         let shift = 8 * (offset % 4);
-        let lanes = u32::MAX >> (8 * (4 - width.clamp(1, 4))) << shift;
-        let mask = lanes
-            & match at {
-                CONTROL => CONTROL_MASK,
-                // Fixed while VFs are enabled (PCI Express Base 5.0, 9.3.3.7).
-                NUM_VFS if !enabled => 0xffff,
-                PAGE_SIZE if !enabled => u32::MAX,
-                VF_BAR0 => !(BAR0_SIZE as u32 - 1),
-                0x28 => u32::MAX,
-                _ => 0,
-            };
+        let mask = no_answer(width) << shift & writable(enabled, CAPABILITY.start + at);
         let before = dword(&registers, at);
         let after = before & !mask | value << shift & mask;
         registers[at..at + 4].copy_from_slice(&after.to_le_bytes());
