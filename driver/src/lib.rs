@@ -32,6 +32,7 @@ mod async_queue;
 mod blueflame;
 mod bringup;
 mod cmd;
+mod common;
 mod completions;
 mod config;
 pub mod dma;

@@ -3,34 +3,28 @@
 
 use crate::{
     async_queue,
+    common::Common,
     error::Error,
     function::Function,
     transport::{Interrupt, Transport},
 };
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::Arc;
 
 /// The interrupts for asynchronous events of openers in this process, by transport.
-static COMMON: Mutex<Vec<(usize, Weak<Interrupt>)>> = Mutex::new(Vec::new());
+static COMMON: Common<usize, Interrupt> = Common::new();
 
 /// The interrupt for asynchronous events. If openers cannot share a vector, all openers in this process that share
 /// `transport` get the same interrupt.
 pub fn common_interrupt(transport: &Arc<dyn Transport>) -> Result<Arc<Interrupt>, Error> {
     let connect = || {
         let interrupt = transport.interrupt(async_queue::VECTOR);
-        interrupt.map(Arc::new).map_err(Error::io("cannot get the interrupt vector of events"))
+        interrupt.map_err(Error::io("cannot get the interrupt vector of events"))
     };
     if transport.shares_vectors() {
-        return connect();
+        return connect().map(Arc::new);
     }
     let key = Arc::as_ptr(transport).cast::<()>() as usize;
-    let mut known = COMMON.lock().unwrap_or_else(|e| e.into_inner());
-    known.retain(|(_, interrupt)| interrupt.strong_count() > 0);
-    if let Some(found) = known.iter().find(|(at, _)| *at == key).and_then(|(_, found)| found.upgrade()) {
-        return Ok(found);
-    }
-    let interrupt = connect()?;
-    known.push((key, Arc::downgrade(&interrupt)));
-    Ok(interrupt)
+    COMMON.get(key, |_| true, connect)
 }
 
 /// The vectors available for completions. Excludes the first, used for asynchronous events, if there are others.

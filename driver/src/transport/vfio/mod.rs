@@ -16,7 +16,10 @@ use super::{
     pieces::{self, Files, Pieces},
     pool::Pool,
 };
-use crate::pci::{Address, Sysfs};
+use crate::{
+    common::Common,
+    pci::{Address, Sysfs},
+};
 use hwspec::init_segment::InitSegment;
 use irq::Vectors;
 use migration::Pages;
@@ -25,7 +28,7 @@ use std::{
     collections::HashMap,
     fs::File,
     io,
-    sync::{Arc, Mutex, PoisonError, Weak},
+    sync::{Arc, Mutex, PoisonError},
 };
 use sys::RegionInfo;
 use vfio_bindings::bindings::vfio::VFIO_PCI_CONFIG_REGION_INDEX;
@@ -52,7 +55,7 @@ pub struct VfioTransport {
 }
 
 /// Functions opened by this process.
-static OPEN: Mutex<Vec<(Address, u32, Weak<VfioTransport>)>> = Mutex::new(Vec::new());
+static OPEN: Common<Address, VfioTransport> = Common::new();
 
 impl VfioTransport {
     /// Opens the function at `address`, or shares it with other openers in this process.
@@ -68,16 +71,7 @@ impl VfioTransport {
 
     fn open_with(address: Address, combine: bool) -> Result<Arc<Self>, VfioError> {
         sync::fork::watch();
-        let generation = sync::fork::generation();
-        let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
-        open.retain(|(_, forks, known)| *forks == generation && known.strong_count() > 0);
-        if let Some(known) = open.iter().find_map(|(at, _, known)| known.upgrade().filter(|_| *at == address))
-        {
-            return Ok(known);
-        }
-        let this = Arc::new(Self::fresh(address, combine)?);
-        open.push((address, generation, Arc::downgrade(&this)));
-        Ok(this)
+        OPEN.get(address, |known| known.ours().is_ok(), || Self::fresh(address, combine))
     }
 
     fn fresh(address: Address, combine: bool) -> Result<Self, VfioError> {

@@ -2,15 +2,17 @@
 //! character device and an iommufd.
 
 use super::{super::fork::Alone, iommu::Iommu, sys};
-use crate::pci::{Address, PciDevice, PciError};
+use crate::{
+    common::Common,
+    pci::{Address, PciDevice, PciError},
+};
 use std::{
-    collections::HashMap,
     ffi::CString,
     fs::{self, File},
     io,
     os::fd::{AsFd, OwnedFd},
     path::{Path, PathBuf},
-    sync::{Arc, Mutex, PoisonError, Weak},
+    sync::Arc,
 };
 
 /// Reasons why a function could not be opened through kernel VFIO.
@@ -73,10 +75,7 @@ pub struct Opened {
 
 /// Address spaces of groups that this process has open: a group can be opened only once, and its devices share one
 /// address space. The key includes the fork generation, since files opened by the parent are not available in a child.
-static GROUPS: Mutex<Option<Groups>> = Mutex::new(None);
-
-/// Address spaces by generation and group.
-type Groups = HashMap<(u32, u32), Weak<Iommu>>;
+static GROUPS: Common<(u32, u32), Iommu> = Common::new();
 
 /// Opens `device`.
 pub fn open(device: &PciDevice) -> Result<Opened, VfioError> {
@@ -104,19 +103,8 @@ fn file(address: Address, path: &Path) -> Result<OwnedFd, VfioError> {
 
 fn through_group(device: &PciDevice, number: u32) -> Result<Opened, VfioError> {
     let address = device.address;
-    let mut groups = GROUPS.lock().unwrap_or_else(PoisonError::into_inner);
-    let groups = groups.get_or_insert_with(HashMap::new);
-    let generation = sync::fork::generation();
-    groups.retain(|(of, _), known| *of == generation && known.strong_count() > 0);
-    let known = groups.get(&(generation, number)).and_then(Weak::upgrade);
-    let iommu = match known {
-        Some(iommu) => iommu,
-        None => {
-            let iommu = Arc::new(container(device, number)?);
-            groups.insert((generation, number), Arc::downgrade(&iommu));
-            iommu
-        }
-    };
+    let key = (sync::fork::generation(), number);
+    let iommu = GROUPS.get(key, |_| true, || container(device, number))?;
     let group = iommu.group().ok_or(VfioError::NoType1)?;
     let name = CString::new(address.to_string()).unwrap_or_default();
     let file = sys::group_device(group, &name).map_err(step(address, "open it from its group"))?;

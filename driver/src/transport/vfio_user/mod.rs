@@ -11,6 +11,7 @@ use super::{
     iova::IovaSpace,
     pool::{Piece, Pool, Source},
 };
+use crate::common::Common;
 use client::Client;
 use memory::Store;
 use migration::Pages;
@@ -20,7 +21,7 @@ use std::{
     os::fd::AsFd,
     path::{Path, PathBuf},
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError, Weak,
+        Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicU32, Ordering::Relaxed},
     },
 };
@@ -67,24 +68,17 @@ struct State {
 }
 
 /// Sockets that this process is connected to.
-static OPEN: Mutex<Vec<(PathBuf, Weak<VfioUserTransport>)>> = Mutex::new(Vec::new());
+static OPEN: Common<PathBuf, VfioUserTransport> = Common::new();
 
 impl VfioUserTransport {
     /// Connects to the server at `path`, or shares the connection of other openers in this process. EBUSY: another
     /// process is connected.
     pub fn open(path: &Path) -> io::Result<Arc<Self>> {
         let path = std::path::absolute(path)?;
-        let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
         // An opener may still hold the connection to a server that is gone. The next server is a different
         // function.
-        let good = |it: Arc<Self>| it.reach.client.is_ours() && !it.reach.client.is_gone();
-        open.retain(|(_, known)| known.upgrade().is_some_and(good));
-        if let Some(known) = open.iter().find_map(|(at, known)| known.upgrade().filter(|_| *at == path)) {
-            return Ok(known);
-        }
-        let this = Arc::new(Self::fresh(&path)?);
-        open.push((path, Arc::downgrade(&this)));
-        Ok(this)
+        let good = |known: &Self| known.reach.client.is_ours() && !known.reach.client.is_gone();
+        OPEN.get(path.clone(), good, || Self::fresh(&path))
     }
 
     fn fresh(path: &Path) -> io::Result<Self> {
