@@ -31,12 +31,12 @@ use std::{
 };
 
 /// Registers of the initialization segment.
-const FW_REV: u32 = 0x00;
-const CMDIF_REV: u32 = 0x04;
+pub const FW_REV: u32 = 0x00;
+pub const CMDIF_REV: u32 = 0x04;
 const CMDQ_HIGH: u32 = 0x10;
-const CMDQ_LOW: u32 = 0x14;
+pub const CMDQ_LOW: u32 = 0x14;
 /// Revision of the command interface that this driver implements.
-const INTERFACE: u16 = 5;
+pub const INTERFACE: u16 = 5;
 /// Bit of `supported_issi_dw0`: ISSI 1.
 const ISSI_1: u32 = 1 << 1;
 /// RoCE v2 in a RoCE address.

@@ -38,7 +38,7 @@ const SPINS: u32 = 64;
 /// Doorbell vector register of the initialization segment.
 const DOORBELL: u32 = 0x18;
 /// Health syndrome and counter in the initialization segment.
-const HEALTH: u32 = 0x1010;
+pub const HEALTH: u32 = 0x1010;
 
 /// Bytes of command memory for a queue of `1 << log_size` entries.
 pub fn memory_len(log_size: u8) -> usize {

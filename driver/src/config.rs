@@ -9,7 +9,7 @@ use hwspec::pcie::{CAP_ID_MSIX, CONFIG_SIZE, EXTENDED_CONFIG_SIZE, MsixCap, Stat
 /// Offset of the first extended capability.
 const EXTENDED: u16 = 0x100;
 /// Offset of the status and command registers.
-const STATUS_COMMAND: u16 = 4;
+pub const STATUS_COMMAND: u16 = 4;
 /// Offset of the pointer to the first capability.
 const CAP_POINTER: u16 = 0x34;
 

@@ -1,13 +1,12 @@
 //! The health state reported by the device (initialization segment, health buffer).
 
-use crate::{transport::Bar, verbs::Device};
+use crate::{cmd::HEALTH, transport::Bar, verbs::Device};
 use std::time::{Duration, Instant};
 
 /// Registers of the health buffer and after it.
 const FW_VERSION: u32 = 0x230;
 const RFR_SEVERITY: u32 = 0x238;
 const SYNDROME: u32 = 0x23c;
-const COUNTER: u32 = 0x1010;
 
 /// A snapshot of the health buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,7 +29,7 @@ pub struct Health {
 
 impl Health {
     pub(crate) fn read(bar: &Bar) -> Self {
-        let counter = bar.read32(COUNTER);
+        let counter = bar.read32(HEALTH);
         let severity = bar.read32(RFR_SEVERITY);
         let syndrome = bar.read32(SYNDROME);
         Self {

@@ -175,22 +175,9 @@ mod tests {
         },
     };
 
-    /// Placeholder for the memory that is taken out of a region.
-    struct Taken;
-
-    // SAFETY: maps nothing.
-    unsafe impl Memory for Taken {
-        fn map(&self, _: usize, _: usize) -> Option<NonNull<u8>> {
-            None
-        }
-        fn back(&self, _: usize, _: usize) -> bool {
-            false
-        }
-    }
-
     /// Grants a limited number of pages and records which.
     struct Scarce {
-        inner: Box<dyn Memory>,
+        within: Region,
         books: Arc<Books>,
     }
 
@@ -201,10 +188,10 @@ mod tests {
         asked: AtomicUsize,
     }
 
-    // SAFETY: delegates to the inner memory, which keeps the contract.
+    // SAFETY: the memory of another region that is not otherwise in use.
     unsafe impl Memory for Scarce {
         fn map(&self, offset: usize, len: usize) -> Option<NonNull<u8>> {
-            self.inner.map(offset, len)
+            self.within.memory.map(offset, len)
         }
 
         fn back(&self, offset: usize, len: usize) -> bool {
@@ -217,17 +204,15 @@ mod tests {
                 self.books.left.store(left, Relaxed);
                 given.extend(new);
             }
-            enough.is_some() && self.inner.back(offset, len)
+            enough.is_some() && self.within.memory.back(offset, len)
         }
     }
 
     fn region(pages: usize) -> (Region, Arc<Books>) {
-        let mut region = Region::private(Geometry::SMALL);
-        let books = Arc::new(Books::default());
+        let within = Region::private(Geometry::SMALL);
+        let (len, books) = (within.len, Arc::new(Books::default()));
         books.left.store(pages, Relaxed);
-        let inner = std::mem::replace(&mut region.memory, Box::new(Taken));
-        region.memory = Box::new(Scarce { inner, books: books.clone() });
-        (region, books)
+        (Region::attach(len, Box::new(Scarce { within, books: books.clone() })).unwrap(), books)
     }
 
     /// Pages of function 1's block that were written to without having been backed before.

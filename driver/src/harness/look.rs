@@ -2,8 +2,8 @@
 
 use super::{plan::Plan, report::Recorder};
 use crate::{
-    bringup::unknown_device,
-    config::Config,
+    bringup::{CMDIF_REV, CMDQ_LOW, FW_REV, INTERFACE, unknown_device},
+    config::{Config, STATUS_COMMAND},
     error::Error,
     health::Health,
     ready,
@@ -22,10 +22,6 @@ use std::{
 const CLASSES: [u32; 2] = [CLASS_CODE, CLASS_CODE_INFINIBAND];
 /// Type bits of a base address register: memory, 64-bit, prefetchable.
 const BAR_KIND: u32 = 0xf;
-/// Revision of the command interface that this driver implements.
-const INTERFACE: u16 = 5;
-/// Offset of the status and command registers in configuration space.
-pub const STATUS_COMMAND: u16 = 4;
 /// Interval between reads of the health counter.
 const LOOK: Duration = Duration::from_millis(5);
 
@@ -135,10 +131,6 @@ fn errors(express: &ExpressCap) -> String {
     if set.is_empty() { "none".into() } else { set.join(", ") }
 }
 
-/// Registers of the initialization segment.
-const FW_REV: u32 = 0x00;
-const CMDIF_REV: u32 = 0x04;
-const CMDQ_LOW: u32 = 0x14;
 /// A shorter wait for the firmware is reported as "at once".
 const AT_ONCE: Duration = Duration::from_millis(10);
 

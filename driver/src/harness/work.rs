@@ -1,14 +1,12 @@
 //! Steps that write: bring-up, traffic, and teardown.
 
 use super::{
-    inject,
-    look::STATUS_COMMAND,
-    loopback, pages,
+    inject, loopback, pages,
     plan::{Outside, Plan},
     report::Recorder,
 };
 use crate::{
-    config::Config,
+    config::{Config, STATUS_COMMAND},
     error::Error,
     shared_area::{FunctionState, Shared},
     transport::Transport,

@@ -22,6 +22,11 @@ use std::{io, ptr::NonNull, sync::Arc, time::Duration};
 /// An address as seen by the device.
 pub type Iova = u64;
 
+/// Bytes of the area shared by openers of a function.
+const SHARED: usize = 64 << 10;
+/// BARs of a function.
+const BARS: u8 = 6;
+
 /// The device's access to a range of memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Access {

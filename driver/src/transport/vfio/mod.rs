@@ -12,7 +12,7 @@ mod sys;
 pub use open::VfioError;
 
 use super::{
-    Access, Bar, Combining, DmaBlock, Interrupt, Iova, Mapping, Scope, Transport, Width,
+    Access, BARS, Bar, Combining, DmaBlock, Interrupt, Iova, Mapping, SHARED, Scope, Transport, Width,
     pieces::{self, Files, Pieces},
     pool::Pool,
 };
@@ -32,11 +32,6 @@ use std::{
 };
 use sys::RegionInfo;
 use vfio_bindings::bindings::vfio::VFIO_PCI_CONFIG_REGION_INDEX;
-
-/// Bytes of the area shared by openers of a function.
-const SHARED: usize = 64 << 10;
-/// BARs of a function.
-const BARS: u8 = 6;
 
 /// A function bound to vfio-pci.
 pub struct VfioTransport {

@@ -7,11 +7,11 @@ mod memory;
 mod window;
 
 use super::{
-    Access, Bar, DmaBlock, Interrupt, Iova, Scope, Transport, Width,
+    Access, BARS, Bar, DmaBlock, Interrupt, Iova, SHARED, Scope, Transport, Width,
     iova::IovaSpace,
     pool::{Piece, Pool, Source},
 };
-use crate::common::Common;
+use crate::{common::Common, config::STATUS_COMMAND};
 use client::Client;
 use memory::Store;
 use migration::Pages;
@@ -28,16 +28,10 @@ use std::{
 use vfio_user_proto::{REGION_BAR0, REGION_CONFIG};
 use window::Window;
 
-/// Bytes of the area shared by openers of a function.
-const SHARED: usize = 64 << 10;
 /// Number of empty polls after which the thread yields the processor.
 const IDLES_PER_YIELD: u32 = 64;
-/// Offset of the command register in configuration space.
-const COMMAND: u16 = 4;
 /// Alignment of addresses.
 const PAGE: u64 = 4096;
-/// BARs of a function.
-const BARS: u8 = 6;
 /// Device addresses, excluding the window of interrupt messages, in case the server puts the device on a bus.
 const ADDRESSES: [(u64, u64); 2] = [(0, 0xfedf_ffff), (0xfef0_0000, (1 << 47) - 1)];
 
@@ -245,9 +239,9 @@ unsafe impl Transport for VfioUserTransport {
             return Err(io::Error::from_raw_os_error(libc::EOPNOTSUPP));
         }
         // Kernel VFIO restores configuration space after a reset. Over the socket that is up to the client.
-        let command = self.config_read(COMMAND, Width::B2)?;
+        let command = self.config_read(STATUS_COMMAND, Width::B2)?;
         self.reach.client.reset()?;
-        self.config_write(COMMAND, Width::B2, command)
+        self.config_write(STATUS_COMMAND, Width::B2, command)
     }
 
     fn shared(&self) -> io::Result<DmaBlock> {
