@@ -1,7 +1,7 @@
 //! Creation of queue pairs.
 
 use super::{
-    Device, OF_FUNCTION, Pd, QpAttr, QpInit, QpState, RssInit, Service, XrcDomain,
+    Device, OF_FUNCTION, Pd, QpInit, QpState, RssInit, Service, XrcDomain,
     geometry::Geometry,
     qp::{Control, LOG_ACK_REQ_FREQ, Links, Qp},
     raw::RawQueues,
@@ -268,10 +268,7 @@ impl Parts {
             doorbell: device.uar_register(BF_OFFSET),
             record,
             state: AtomicU32::new(QpState::Reset as u32),
-            control: Mutex::new(Control {
-                state: QpState::Reset,
-                attr: QpAttr { cap, port_num: 1, ..QpAttr::default() },
-            }),
+            control: Mutex::new(Control::new(cap)),
             groups: Mutex::default(),
             cap,
             service,

@@ -75,13 +75,13 @@ pub(crate) fn apply(qp: &Qp, now: &Control, attr: &QpAttr, mask: Mask) -> Result
         // Must precede the report by the device.
         qp.pd.device.registry.notify_of_drained(qp.qpn(), attr.en_sqd_async_notify);
     }
+    let after = match to {
+        QpState::Reset => Control::new(now.attr.cap),
+        _ => Control { state: to, attr: merged },
+    };
     if let Some(raw) = qp.raw() {
         raw.go(from, to)?;
-        let attr = match to {
-            QpState::Reset => QpAttr { cap: now.attr.cap, port_num: 1, ..QpAttr::default() },
-            _ => merged,
-        };
-        return Ok(Control { state: to, attr });
+        return Ok(after);
     }
     let send = |input: &[u8]| {
         let mut output = [0; 0x10];
@@ -101,17 +101,11 @@ pub(crate) fn apply(qp: &Qp, now: &Control, attr: &QpAttr, mask: Mask) -> Result
             // All transitions with a context have the same layout.
             let mut input = ModifyQpIn::zeroed();
             let optional = optional_parameters(row.op, mask);
-            input.set().qpn(qp.qpn()).opt_param_mask(optional.bits()).qpc(context(qp, function, &merged));
+            input.set().qpn(qp.qpn()).opt_param_mask(optional.bits()).qpc(context(qp, function, &after.attr));
             send(input.as_bytes())?;
         }
     }
-    match to {
-        QpState::Reset => {
-            let cap = now.attr.cap;
-            Ok(Control { state: to, attr: QpAttr { cap, port_num: 1, ..QpAttr::default() } })
-        }
-        _ => Ok(Control { state: to, attr: merged }),
-    }
+    Ok(after)
 }
 
 fn optional_parameters(op: Opcode, mask: Mask) -> OptPar {

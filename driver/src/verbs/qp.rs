@@ -76,6 +76,13 @@ pub(crate) struct Control {
     pub attr: QpAttr,
 }
 
+impl Control {
+    /// Those of a QP in RESET.
+    pub fn new(cap: QpCap) -> Self {
+        Self { state: QpState::Reset, attr: QpAttr { cap, port_num: 1, ..QpAttr::default() } }
+    }
+}
+
 impl Qp {
     /// Its number.
     pub fn qpn(&self) -> u32 {
