@@ -6,7 +6,7 @@ use super::{
     memory, object,
     qp::LOG_MAX_RQ_STRIDE,
     refusal::{Done, Syndrome},
-    sq::{LOG_MAX_SIZE, STATE, may_go},
+    sq::{check, may_go, shown},
 };
 use crate::{
     mlx5::ethernet,
@@ -16,7 +16,7 @@ use crate::{
 use hwspec::{
     cmd::rq_sq::*,
     context::{rq_sq::*, wq::*},
-    layout::{load, store},
+    layout::load,
 };
 
 /// log2 of the smallest WQE in bytes: one data segment.
@@ -52,13 +52,8 @@ pub(super) fn create(call: &mut Call<'_, '_, '_>) -> Done {
     let input: CreateRqIn = call.input()?;
     let c = input.ctx();
     let wq = c.wq();
-    Syndrome::Umem.unless(!wq.wq_umem_valid() && !wq.dbr_umem_valid())?;
-    Syndrome::Signature.unless(!wq.wq_signature())?;
     let plain = !c.hairpin() && !c.delay_drop_en() && !c.scatter_fcs() && !wq.shampo_enable();
-    Syndrome::QueueFlags.unless(plain && c.mem_rq_type() == INLINE && !wq.two_byte_shift_en())?;
-    Syndrome::RqType.unless(wq.wq_type() == CYCLIC)?;
-    Syndrome::QueueState.unless(c.state() == RESET)?;
-    Syndrome::QueueSize.unless(wq.log_wq_sz() <= LOG_MAX_SIZE)?;
+    check(&wq, c.state(), plain && c.mem_rq_type() == INLINE && !wq.two_byte_shift_en())?;
     Syndrome::Stride.unless((LOG_MIN_STRIDE..=LOG_MAX_RQ_STRIDE).contains(&wq.log_wq_stride()))?;
     // A queue that is never filled, for example one to drop packets, needs no domain: Linux leaves the field 0.
     let pd = call.own::<PdRow>(wq.pd()).ok();
@@ -114,11 +109,7 @@ pub(super) fn modify(call: &mut Call<'_, '_, '_>) -> Done {
 
 pub(super) fn query(call: &mut Call<'_, '_, '_>) -> Done {
     let row = call.row::<RqRow>(call.named::<RqRow>()?)?;
-    let context: RqContext = row.show();
-    let mut bytes = *context.as_bytes();
-    store(&mut bytes, 0, 31, 0, row.context.into());
-    store(&mut bytes, 0, STATE.0, STATE.1, row.state.into());
-    let mut context = RqContext::from_bytes(bytes);
+    let mut context = shown::<RqContext>(row.context, &row.show(), row.state);
     context.set().vsd(row.flags & RqRow::KEEP_VLAN != 0);
     call.answer(&QueryRqOut::with(|s| s.rq_context(context)))
 }

@@ -10,18 +10,36 @@ use crate::state::{CqRow, PdRow, SqRow, TisRow, UarRow};
 use hwspec::{
     cmd::{rq_sq::*, uctx::RAW_TX},
     context::{rq_sq::*, wq::*},
-    layout::{load, store},
+    layout::{Layout, load, store},
     wqe::WQE_BB,
 };
 
 /// log2 of the maximum number of basic blocks of a send queue, and of WQEs of a receive queue.
 pub(super) const LOG_MAX_SIZE: u8 = 15;
 /// Bits of the state in the first dword of both kinds of contexts.
-pub(super) const STATE: (usize, usize) = (23, 20);
+const STATE: (usize, usize) = (23, 20);
 
 /// True if the transition between the two states is legal (PRM: RQ and SQ states).
 pub(super) fn may_go(from: u8, to: u8) -> bool {
     from == to && to != RESET || matches!((from, to), (RESET, READY) | (_, RESET) | (_, ERROR))
+}
+
+/// Checks the ring and the state of a new send or receive queue; `plain` tells if it needs nothing that this device lacks.
+pub(super) fn check(wq: &WorkQueue, state: u8, plain: bool) -> Done {
+    Syndrome::Umem.unless(!wq.wq_umem_valid() && !wq.dbr_umem_valid())?;
+    Syndrome::Signature.unless(!wq.wq_signature())?;
+    Syndrome::QueueFlags.unless(plain)?;
+    Syndrome::RqType.unless(wq.wq_type() == CYCLIC)?;
+    Syndrome::QueueState.unless(state == RESET)?;
+    Syndrome::QueueSize.unless(wq.log_wq_sz() <= LOG_MAX_SIZE)
+}
+
+/// The context as given at creation, with the fields of `now` and the current state.
+pub(super) fn shown<C: Layout>(given: u32, now: &C, state: u32) -> C {
+    let mut bytes = now.bytes().to_vec();
+    store(&mut bytes, 0, 31, 0, given.into());
+    store(&mut bytes, 0, STATE.0, STATE.1, state.into());
+    C::read(&bytes)
 }
 
 bind! { WorkQueue <-> SqRow {
@@ -56,13 +74,8 @@ pub(super) fn create(call: &mut Call<'_, '_, '_>) -> Done {
     }
     let c = input.ctx();
     let wq = c.wq();
-    Syndrome::Umem.unless(!wq.wq_umem_valid() && !wq.dbr_umem_valid())?;
-    Syndrome::Signature.unless(!wq.wq_signature())?;
     let plain = !c.hairpin() && !c.allow_swp() && !c.reg_umr() && !c.allow_multi_pkt_send_wqe();
-    Syndrome::QueueFlags.unless(plain && !c.cd_master() && c.packet_pacing_rate_limit_index() == 0)?;
-    Syndrome::RqType.unless(wq.wq_type() == CYCLIC)?;
-    Syndrome::QueueState.unless(c.state() == RESET)?;
-    Syndrome::QueueSize.unless(wq.log_wq_sz() <= LOG_MAX_SIZE)?;
+    check(&wq, c.state(), plain && !c.cd_master() && c.packet_pacing_rate_limit_index() == 0)?;
     Syndrome::Stride.unless(1usize << wq.log_wq_stride() == WQE_BB)?;
     call.own::<PdRow>(wq.pd())?;
     call.shared::<UarRow>(wq.uar_page())?;
@@ -110,9 +123,6 @@ pub(super) fn modify(call: &mut Call<'_, '_, '_>) -> Done {
 
 pub(super) fn query(call: &mut Call<'_, '_, '_>) -> Done {
     let row = call.row::<SqRow>(call.named::<SqRow>()?)?;
-    let context: SqContext = row.show();
-    let mut bytes = *context.as_bytes();
-    store(&mut bytes, 0, 31, 0, row.context.into());
-    store(&mut bytes, 0, STATE.0, STATE.1, row.state.into());
-    call.answer(&QuerySqOut::with(|s| s.sq_context(SqContext::from_bytes(bytes))))
+    let context = shown::<SqContext>(row.context, &row.show(), row.state);
+    call.answer(&QuerySqOut::with(|s| s.sq_context(context)))
 }
