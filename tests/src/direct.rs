@@ -330,12 +330,6 @@ unsafe impl Transport for Slot {
         inner.shared.insert(self.fid, block.iova);
         Ok(block)
     }
-    fn opener(&self) -> u32 {
-        1
-    }
-    fn alive(&self, opener: u32) -> bool {
-        opener == 1
-    }
     fn idle(&self) {
         self.machine.inner().idle();
     }

@@ -169,15 +169,19 @@ pub unsafe trait Transport: Send + Sync {
     /// A small zero-initialised area shared by all openers of this function, at least 64 KiB (private memory if there
     /// is only one opener). The device need not access it. Every call returns the same memory, which is never freed.
     fn shared(&self) -> io::Result<DmaBlock>;
-    /// Our id among the openers: never 0, and never reused.
-    fn opener(&self) -> u32;
+    /// Our id among the openers: never 0, and never reused. By default all of them are in this process, and die with it.
+    fn opener(&self) -> u32 {
+        1
+    }
     /// A name that is unique to this function on the machine, and the same every time the function is opened. `None` if
     /// there is none.
     fn name(&self) -> Option<String> {
         None
     }
     /// True if another opener is alive, for locks and claims in `shared`.
-    fn alive(&self, opener: u32) -> bool;
+    fn alive(&self, opener: u32) -> bool {
+        opener == self.opener()
+    }
     /// Called after an unsuccessful poll. A model in this process runs its pending work. Must be cheap.
     fn idle(&self);
     /// Like `idle`, for a program that polls for a completion. In virtual time it returns only when some state may have

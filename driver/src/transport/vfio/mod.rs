@@ -228,15 +228,6 @@ unsafe impl Transport for VfioTransport {
         Ok(DmaBlock { ptr: self.shared.ptr(), iova: 0, len: SHARED })
     }
 
-    fn opener(&self) -> u32 {
-        // All openers are in this process, and die with it.
-        1
-    }
-
-    fn alive(&self, opener: u32) -> bool {
-        opener == self.opener()
-    }
-
     fn idle(&self) {}
 }
 

@@ -248,15 +248,6 @@ unsafe impl Transport for VfioUserTransport {
         Ok(DmaBlock { ptr: self.shared.ptr(), iova: 0, len: SHARED })
     }
 
-    fn opener(&self) -> u32 {
-        // All openers are in this process, and die with it.
-        1
-    }
-
-    fn alive(&self, opener: u32) -> bool {
-        opener == self.opener()
-    }
-
     fn idle(&self) {
         // The device is another process, which needs to get the processor.
         if self.idles.fetch_add(1, Relaxed) % IDLES_PER_YIELD == 0 {
