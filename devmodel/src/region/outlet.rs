@@ -185,7 +185,13 @@ impl<'r> OutletRing<'r> {
 
     /// Takes the oldest frame into `frame`. For the consumer only.
     pub fn pop(&self, frame: &mut Vec<u8>) -> Option<Origin> {
-        self.lanes().find_map(|lane| lane.pop(frame))
+        frame.clear();
+        self.pop_behind(frame)
+    }
+
+    /// Takes the oldest frame, and appends it to `bytes`. For the consumer only.
+    pub fn pop_behind(&self, bytes: &mut Vec<u8>) -> Option<Origin> {
+        self.lanes().find_map(|lane| lane.pop(bytes))
     }
 
     /// Records that frames were taken at `now` (ps), for senders that wait for room.
@@ -280,16 +286,16 @@ impl<'r> Lane<'r> {
         Some((Origin { from, now: u64::from_le_bytes(*time) }, len))
     }
 
-    fn pop(&self, frame: &mut Vec<u8>) -> Option<Origin> {
+    fn pop(&self, bytes: &mut Vec<u8>) -> Option<Origin> {
         if !self.waits() {
             return None;
         }
         let ring = self.region.lane_pointer(self.which, self.index)?;
         let (origin, len) = self.front(ring)?;
         let at = self.word(Word::Head).load(Relaxed);
-        frame.clear();
-        frame.resize(len, 0);
-        self.read(ring, at.wrapping_add(HEAD as u32), frame);
+        let start = bytes.len();
+        bytes.resize(start + len, 0);
+        self.read(ring, at.wrapping_add(HEAD as u32), &mut bytes[start..]);
         let need = HEAD + len.next_multiple_of(8);
         step(Site::Outlet);
         self.word(Word::Head).store(at.wrapping_add(need as u32), Release);

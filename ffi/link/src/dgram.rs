@@ -5,6 +5,7 @@ use super::{
     sockets::{self, SocketFile},
 };
 use devmodel::region::MAX_FRAME;
+use node::Frames;
 use std::{
     io,
     os::{
@@ -76,11 +77,8 @@ impl Bearer for Dgram {
         }
     }
 
-    fn receive(&self, frame: &mut Vec<u8>) -> io::Result<()> {
-        frame.resize(MAX_FRAME + 1, 0);
-        let len = self.socket.recv(frame)?;
-        frame.truncate(len);
-        Ok(())
+    fn receive(&self, frames: &mut Frames) -> io::Result<()> {
+        frames.read(MAX_FRAME + 1, |frame| self.socket.recv(frame))
     }
 
     fn incoming(&self) -> Vec<RawFd> {

@@ -4,6 +4,7 @@ use super::{
     bearer::{Bearer, not_now},
     port::Port,
 };
+use node::Frames;
 use std::{
     collections::HashMap,
     io,
@@ -18,11 +19,11 @@ pub struct Joined {
     /// The other node's port, and the index of the link there that leads back to this end.
     other: OnceLock<(Weak<Port>, usize)>,
     /// The frames that each thread has in transit. If another thread carried them, they could be overtaken by later ones.
-    gathered: Mutex<HashMap<ThreadId, Vec<Vec<u8>>>>,
+    gathered: Mutex<HashMap<ThreadId, Frames>>,
 }
 
 impl Joined {
-    fn gathered(&self) -> MutexGuard<'_, HashMap<ThreadId, Vec<Vec<u8>>>> {
+    fn gathered(&self) -> MutexGuard<'_, HashMap<ThreadId, Frames>> {
         self.gathered.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -38,21 +39,22 @@ impl Bearer for std::sync::Arc<Joined> {
         if port.strong_count() == 0 {
             return Err(io::ErrorKind::NotConnected.into());
         }
-        self.gathered().entry(thread::current().id()).or_default().push(frame.to_vec());
+        self.gathered().entry(thread::current().id()).or_default().push(&[frame]);
         Ok(())
     }
 
-    fn flush(&self) {
+    fn flush(&self) -> u64 {
         // The lock is released before they arrive, because the other port may send something back.
         let frames = self.gathered().remove(&thread::current().id());
         if let (Some(frames), Some((port, link))) = (frames, self.other.get()) {
             if let Some(port) = port.upgrade() {
-                port.arrive(*link, frames);
+                port.arrive(*link, &frames);
             }
         }
+        0
     }
 
-    fn receive(&self, _: &mut Vec<u8>) -> io::Result<()> {
+    fn receive(&self, _: &mut Frames) -> io::Result<()> {
         Err(not_now())
     }
 

@@ -31,11 +31,11 @@ pub use spec::{LinkSpec, LinkSpecError};
 
 use ::sync::Eager;
 use bearer::Bearer;
-use devmodel::{LinkLayer, region::MAX_FRAME, wire::Faults};
+use devmodel::{LinkLayer, wire::Faults};
 use driver::transport::Quiet;
 use joined::Joined;
 use node::{
-    Node, NodeError, UplinkHold,
+    Frames, Node, NodeError, UplinkHold,
     jail::{self, Needs, Role},
 };
 use port::{Port, PortLink};
@@ -211,19 +211,14 @@ fn bear(node: &Arc<Node>, spec: &LinkSpec) -> io::Result<Box<dyn Bearer>> {
 /// Delivers the frames that arrive over a link, until `stop`.
 fn listen(port: &Port, link: usize, stop: &AtomicBool, ended: &UnixStream) {
     let Some(bearer) = port.links().get(link).map(PortLink::bearer) else { return };
-    let (mut frame, mut eager) = (Vec::new(), Eager::default());
+    let (mut batch, mut eager) = (Frames::default(), Eager::default());
     while !stop.load(Acquire) {
-        let mut batch = Vec::new();
-        while batch.len() < BATCH && bearer.receive(&mut frame).is_ok() {
-            // Longer than any valid frame: dropped as invalid.
-            if frame.len() <= MAX_FRAME {
-                batch.push(std::mem::take(&mut frame));
-            }
-        }
+        batch.clear();
+        while batch.len() < BATCH && bearer.receive(&mut batch).is_ok() {}
         let idle = batch.is_empty();
         if !idle {
             eager.end();
-            port.arrive(link, batch);
+            port.arrive(link, &batch);
         }
         let next = port.arrive_late(link);
         if !idle {

@@ -8,6 +8,7 @@ use hwspec::{
     layout::Layout,
     wire::{EtherType, ICRC_SIZE, Icrc, IpPair, Ipv4, Ipv6, ROCE_PORT, Udp, eth::Ethernet, ip::PROTO_UDP},
 };
+use node::Frames;
 use std::net::IpAddr;
 
 /// Bytes of a BTH.
@@ -15,13 +16,14 @@ const BTH: usize = 12;
 
 /// A RoCE v2 packet without its link header.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Packet {
+pub struct Packet<'a> {
     /// Source and destination.
     pub addresses: IpPair,
     /// UDP source port.
     port: u16,
-    /// BTH to ICRC.
-    payload: Vec<u8>,
+    /// BTH to pad.
+    body: &'a [u8],
+    icrc: [u8; ICRC_SIZE],
 }
 
 /// The addresses of an [`IpPair`].
@@ -32,14 +34,15 @@ pub fn ips(pair: &IpPair) -> (IpAddr, IpAddr) {
     }
 }
 
-impl Packet {
+impl<'a> Packet<'a> {
     /// A received packet with these addresses; `payload` is BTH to ICRC. `None` if it is too short.
-    pub fn new(addresses: IpPair, port: u16, payload: Vec<u8>) -> Option<Self> {
-        (payload.len() >= BTH + ICRC_SIZE).then_some(Self { addresses, port, payload })
+    pub fn new(addresses: IpPair, port: u16, payload: &'a [u8]) -> Option<Self> {
+        let (body, icrc) = payload.split_last_chunk()?;
+        (body.len() >= BTH).then_some(Self { addresses, port, body, icrc: *icrc })
     }
 
-    /// Parses a frame. `None` if it is not a RoCE v2 packet, or truncated.
-    pub fn of_frame(frame: &[u8]) -> Option<Self> {
+    /// The packet in a frame, as it is sent from UDP port `port`. `None` if the frame holds no RoCE v2 packet, or is truncated.
+    pub fn to_send(frame: &'a [u8], port: u16) -> Option<Self> {
         let ethernet = Ethernet::read(frame.get(..Ethernet::SIZE)?);
         let ip = frame.get(Ethernet::SIZE..)?;
         let (addresses, header, total) = match ethernet.ethertype() {
@@ -66,45 +69,39 @@ impl Packet {
         if udp.dst_port() != ROCE_PORT {
             return None;
         }
-        let mut made = Self::new(addresses, udp.src_port(), payload.to_vec())?;
+        let mut made = Self::new(addresses, port, payload)?;
         let right = Icrc::new(packet.get(..total - ICRC_SIZE)?).finish();
-        made.carry_over(right, made.port);
+        let damage = xor(made.icrc, right);
+        made.icrc = xor(made.icrc(0), damage);
         Some(made)
     }
 
     /// BTH to ICRC.
-    pub fn payload(&self) -> &[u8] {
-        &self.payload
+    pub fn payload(&self) -> [&[u8]; 2] {
+        [self.body, &self.icrc]
     }
 
-    /// Changes the source port.
-    pub fn with_port(mut self, port: u16) -> Self {
-        let right = self.icrc(0);
-        self.carry_over(right, port);
-        self
-    }
-
-    /// The packet with its Ethernet header: from `src` to `dst`.
-    pub fn frame(&self, src: [u8; 6], dst: [u8; 6]) -> Vec<u8> {
+    /// Appends the packet to `frames` with its Ethernet header: from `src` to `dst`.
+    pub fn frame(&self, src: [u8; 6], dst: [u8; 6], frames: &mut Frames) {
         let ethertype = match self.addresses {
             IpPair::V4 { .. } => EtherType::IPV4,
             IpPair::V6 { .. } => EtherType::IPV6,
         };
         let mut ethernet = Ethernet::zeroed();
         ethernet.set().dst(dst).src(src).ethertype(ethertype);
-        [ethernet.bytes(), &self.headers(0), &self.payload].concat()
+        frames.push(&[ethernet.bytes(), &self.headers(0), self.body, &self.icrc]);
     }
 
     /// Handles a packet from a peer that sets the IPv4 identification, which a socket does not report: if some identification makes the
     /// ICRC right, assumes it and makes the ICRC right for identification 0. 16 of the 32 bits still detect damage.
     pub fn without_identification(&mut self) {
         let IpPair::V4 { .. } = self.addresses else { return };
-        let difference = xor(self.icrc(0), self.sum());
+        let none = self.icrc(0);
+        let difference = xor(none, self.icrc);
         if difference == [0; ICRC_SIZE] {
             return;
         }
         // CRCs are linear: an identification changes the sum by the changes that its bits make.
-        let none = self.icrc(0);
         let mut rest = u32::from_le_bytes(difference);
         let mut basis: Vec<u32> = Vec::with_capacity(16);
         for bit in 0..16 {
@@ -117,14 +114,13 @@ impl Packet {
         }
         rest = reduce(rest, &basis);
         if rest == 0 {
-            let at = self.payload.len() - ICRC_SIZE;
-            self.payload[at..].copy_from_slice(&none);
+            self.icrc = none;
         }
     }
 
     /// The IP and UDP headers as the kernel writes them, except for checksums.
     fn headers(&self, identification: u16) -> Vec<u8> {
-        let udp_len = Udp::SIZE + self.payload.len();
+        let udp_len = Udp::SIZE + self.body.len() + ICRC_SIZE;
         let mut udp = Udp::zeroed();
         udp.set().src_port(self.port).dst_port(ROCE_PORT).length(udp_len as u16);
         match self.addresses {
@@ -160,23 +156,10 @@ impl Packet {
 
     /// The right ICRC for `identification`.
     fn icrc(&self, identification: u16) -> [u8; ICRC_SIZE] {
-        let body = &self.payload[..self.payload.len() - ICRC_SIZE];
-        Icrc::new(&[&self.headers(identification), body].concat()).finish()
-    }
-
-    /// The ICRC it carries.
-    fn sum(&self) -> [u8; ICRC_SIZE] {
-        self.payload.last_chunk().copied().unwrap_or_default()
-    }
-
-    /// Changes the source port, and adjusts the ICRC so that its difference from the right one stays; `right` is the right one for the old
-    /// port.
-    fn carry_over(&mut self, right: [u8; ICRC_SIZE], port: u16) {
-        let damage = xor(self.sum(), right);
-        self.port = port;
-        let sum = xor(self.icrc(0), damage);
-        let at = self.payload.len() - ICRC_SIZE;
-        self.payload[at..].copy_from_slice(&sum);
+        let (bth, rest) = self.body.split_at(BTH.min(self.body.len()));
+        let mut icrc = Icrc::new(&[&self.headers(identification), bth].concat());
+        icrc.update(rest);
+        icrc.finish()
     }
 }
 
@@ -193,11 +176,20 @@ fn reduce(value: u32, basis: &[u32]) -> u32 {
 mod tests {
     use super::*;
 
-    fn packet(addresses: IpPair) -> Packet {
-        let mut made = Packet { addresses, port: 0xc123, payload: (0..80).collect() };
-        let right = made.icrc(0);
-        made.payload[76..].copy_from_slice(&right);
+    fn packet(addresses: IpPair, body: &[u8]) -> Packet<'_> {
+        let mut made = Packet { addresses, port: 0xc123, body, icrc: [0; ICRC_SIZE] };
+        made.icrc = made.icrc(0);
         made
+    }
+
+    fn body() -> Vec<u8> {
+        (0..76).collect()
+    }
+
+    fn framed(packet: &Packet<'_>) -> Vec<u8> {
+        let mut frames = Frames::default();
+        packet.frame([1; 6], [2; 6], &mut frames);
+        frames.iter().flatten().copied().collect()
     }
 
     const V4: IpPair = IpPair::V4 { src: [10, 0, 0, 1], dst: [10, 0, 0, 2] };
@@ -206,42 +198,47 @@ mod tests {
     #[test]
     fn a_packet_becomes_a_frame_and_back() {
         for addresses in [V4, V6] {
-            let packet = packet(addresses);
-            let frame = packet.frame([1; 6], [2; 6]);
+            let body = body();
+            let packet = packet(addresses, &body);
+            let frame = framed(&packet);
             assert_eq!(frame[..6], [2; 6]);
-            assert_eq!(Packet::of_frame(&frame).unwrap(), packet);
-            assert!((0..frame.len()).all(|len| Packet::of_frame(&frame[..len]).is_none()));
+            assert_eq!(Packet::to_send(&frame, packet.port).unwrap(), packet);
+            assert!((0..frame.len()).all(|len| Packet::to_send(&frame[..len], packet.port).is_none()));
         }
     }
 
     #[test]
     fn another_port_makes_another_icrc_and_damage_stays_damage() {
+        let body = body();
         for addresses in [V4, V6] {
-            let moved = packet(addresses).with_port(4791);
-            assert_eq!((moved.port, moved.sum()), (4791, moved.icrc(0)));
-            assert_ne!(moved.sum(), packet(addresses).sum());
-            let mut damaged = packet(addresses);
-            damaged.payload[20] ^= 4;
-            let damaged = damaged.with_port(4791);
-            assert_ne!(damaged.sum(), damaged.icrc(0));
+            let packet = packet(addresses, &body);
+            let mut frame = framed(&packet);
+            let moved = Packet::to_send(&frame, 4791).unwrap();
+            assert_eq!((moved.port, moved.icrc), (4791, moved.icrc(0)));
+            assert_ne!(moved.icrc, packet.icrc);
+            *frame.last_mut().unwrap() ^= 4;
+            let damaged = Packet::to_send(&frame, 4791).unwrap();
+            assert_ne!(damaged.icrc, damaged.icrc(0));
         }
     }
 
     #[test]
     fn an_unknown_identification_is_found_and_damage_is_not_taken_for_one() {
+        let mut body = body();
         for identification in [0, 1, 0x8000, 0xbeef] {
-            let mut made = packet(V4);
-            let sum = made.icrc(identification);
-            made.payload[76..].copy_from_slice(&sum);
+            let mut made = packet(V4, &body);
+            made.icrc = made.icrc(identification);
             made.without_identification();
-            assert_eq!(made.sum(), made.icrc(0), "{identification:#x}");
+            assert_eq!(made.icrc, made.icrc(0), "{identification:#x}");
         }
+        let right = packet(V4, &body).icrc;
         let mut kept = 0;
         for at in 0..76 {
-            let mut damaged = packet(V4);
-            damaged.payload[at] ^= 0x40;
+            body[at] ^= 0x40;
+            let mut damaged = Packet { icrc: right, ..packet(V4, &body) };
             damaged.without_identification();
-            kept += u32::from(damaged.sum() != damaged.icrc(0));
+            kept += u32::from(damaged.icrc != damaged.icrc(0));
+            body[at] ^= 0x40;
         }
         // The byte of the BTH with the congestion bits is not covered at all.
         assert_eq!(kept, 75);

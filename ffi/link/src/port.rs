@@ -1,27 +1,27 @@
 //! The port: routes outgoing frames to links and incoming frames to the node, and answers discovery requests for the node's addresses.
 
-use super::{BATCH, bearer::Bearer, sockets};
+use super::{
+    BATCH,
+    bearer::{Bearer, Patience},
+};
 use ::sync::Eager;
 use devmodel::{
     LinkLayer,
     engine::{Macs, faults::FaultWire},
+    region::MAX_FRAME,
     wire::Faults,
 };
 use hwspec::wire::{Discovery, DiscoveryFrame};
-use node::{AddressRequest, UplinkHold};
+use node::{AddressRequest, Frames, UplinkHold};
 use std::{
     collections::BTreeMap,
-    io,
     net::IpAddr,
     sync::{
         Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, AtomicU64, Ordering::*},
     },
-    time::Duration,
 };
 
-/// Maximum time that a full peer delays sending before its frames are dropped.
-const PATIENCE: Duration = Duration::from_millis(20);
 /// Maximum number of learnt MACs; beyond it, all are discarded and learnt again.
 const LEARNT: usize = 4096;
 
@@ -33,7 +33,7 @@ pub struct PortLink {
     faulty: bool,
     out: Mutex<FaultWire>,
     inward: Mutex<FaultWire>,
-    stalled: AtomicBool,
+    patience: Patience,
     /// Frames sent.
     pub sent: AtomicU64,
     /// Frames received.
@@ -51,7 +51,7 @@ impl PortLink {
             faulty: !faults.is_none(),
             out: Mutex::new(FaultWire::by_chance(&faults, which * 2)),
             inward: Mutex::new(FaultWire::by_chance(&faults, which * 2 + 1)),
-            stalled: AtomicBool::new(false),
+            patience: Patience::default(),
             sent: AtomicU64::new(0),
             received: AtomicU64::new(0),
             lost: AtomicU64::new(0),
@@ -84,26 +84,22 @@ impl PortLink {
         next
     }
 
-    /// Sends a frame. After a peer has been full for a while, it is not waited for again until it accepts a frame.
+    /// Sends a frame.
     fn send(&self, frame: &[u8]) {
-        let mut result = self.bearer.send(frame);
-        let full = |result: &io::Result<()>| {
-            result.as_ref().err().is_some_and(|e| e.kind() == io::ErrorKind::WouldBlock)
-        };
-        if full(&result) && !self.stalled.load(Relaxed) {
-            if let Some(fd) = self.bearer.outgoing() {
-                sockets::wait(&[], Some(fd), Some(PATIENCE));
-                result = self.bearer.send(frame);
-            }
-        }
-        self.stalled.store(full(&result), Relaxed);
-        match result {
+        match self.patience.send(self.bearer.outgoing(), || self.bearer.send(frame)) {
             Ok(()) => self.sent.fetch_add(1, Relaxed),
             Err(error) => {
                 tracing::debug!(link = %self.spec, %error, "a frame is lost");
                 self.lost.fetch_add(1, Relaxed)
             }
         };
+    }
+
+    /// Sends the gathered frames.
+    fn flush(&self) {
+        let lost = self.bearer.flush();
+        self.sent.fetch_sub(lost, Relaxed);
+        self.lost.fetch_add(lost, Relaxed);
     }
 }
 
@@ -165,7 +161,7 @@ impl Port {
         if self.is_ethernet() {
             if let Some(discovery) = Discovery::read(frame) {
                 if let Some(answer) = self.discover(discovery) {
-                    return self.take_in(vec![answer.to_vec()]);
+                    return self.take_in(&[&answer]);
                 }
             }
         }
@@ -173,14 +169,14 @@ impl Port {
     }
 
     /// Handles frames that came over `link`.
-    pub fn arrive(&self, link: usize, frames: Vec<Vec<u8>>) {
+    pub fn arrive(&self, link: usize, frames: &Frames) {
         let Some(this) = self.links.get(link) else { return };
         this.received.fetch_add(frames.len() as u64, Relaxed);
         if !this.faulty {
-            return self.let_in(link, frames);
+            return self.let_in(link, frames.iter());
         }
         let (now, mut wire) = (self.hold.now(), lock(&this.inward));
-        frames.into_iter().for_each(|frame| wire.enter_any(now, frame));
+        frames.iter().for_each(|frame| wire.enter_any(now, frame.to_vec()));
         drop(wire);
         self.arrive_late(link);
     }
@@ -188,20 +184,21 @@ impl Port {
     /// Delivers delayed frames of `link` that are due. Returns when the next will be due.
     pub fn arrive_late(&self, link: usize) -> Option<u64> {
         let (through, next) = leave(&self.links.get(link)?.inward, self.hold.now());
-        self.let_in(link, through);
+        self.let_in(link, through.iter().map(Vec::as_slice));
         next
     }
 
-    fn let_in(&self, link: usize, frames: Vec<Vec<u8>>) {
-        let mut for_us = Vec::with_capacity(frames.len());
-        for frame in frames {
+    fn let_in<'f>(&self, link: usize, frames: impl Iterator<Item = &'f [u8]>) {
+        let mut for_us = Vec::new();
+        // Others are longer than any valid frame.
+        for frame in frames.filter(|frame| frame.len() <= MAX_FRAME) {
             if !self.is_ethernet() {
                 for_us.push(frame);
                 continue;
             }
-            let (dst, src) = (mac_at(&frame, 0), mac_at(&frame, 6));
+            let (dst, src) = (mac_at(frame, 0), mac_at(frame, 6));
             self.learn(src, link);
-            if let Some(discovery) = Discovery::read(&frame) {
+            if let Some(discovery) = Discovery::read(frame) {
                 if let Some(answer) = self.discover(discovery) {
                     self.emit(Some(link), &answer);
                     continue;
@@ -209,22 +206,21 @@ impl Port {
             }
             let (ours, enters) = self.look_up(dst);
             if !ours && self.links.len() > 1 {
-                self.pass_on(link, &frame);
+                self.pass_on(link, frame);
             }
             if enters {
                 for_us.push(frame);
             }
         }
         self.flush();
-        self.take_in(for_us);
+        self.take_in(&for_us);
     }
 
     /// Delivers frames to the node.
-    fn take_in(&self, frames: Vec<Vec<u8>>) {
-        if frames.is_empty() {
-            return;
+    fn take_in(&self, frames: &[&[u8]]) {
+        if !frames.is_empty() {
+            self.hold.receive(frames);
         }
-        self.hold.receive(&frames);
     }
 
     /// Returns whether `mac` belongs to a function here, and whether frames to it enter the node. A guest or a PF's driver may have given a
@@ -332,7 +328,7 @@ impl Port {
             };
             if let Some(frame) = Discovery::request(device.mac, own, ip) {
                 // Guests of this node may have the address as well.
-                self.take_in(vec![frame.to_vec()]);
+                self.take_in(&[&frame]);
                 self.emit(None, &frame);
             }
         }
@@ -340,16 +336,17 @@ impl Port {
     }
 
     fn flush(&self) {
-        self.links.iter().for_each(|link| link.bearer.flush());
+        self.links.iter().for_each(PortLink::flush);
     }
 
     /// Takes frames from the uplink until `stop`.
     pub fn run(&self, stop: &AtomicBool) {
-        let mut eager = Eager::default();
+        let (mut frames, mut eager) = (Frames::default(), Eager::default());
         while !stop.load(Acquire) {
             let seen = self.hold.wake_count();
             loop {
-                let frames = self.hold.pop(BATCH);
+                frames.clear();
+                self.hold.pop(&mut frames, BATCH);
                 if frames.is_empty() {
                     break;
                 }

@@ -1,12 +1,12 @@
 //! Socket calls and options that the standard library lacks.
 #![allow(unsafe_code)]
 
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, connect, socket};
 use std::{
     fs, io,
     os::{
-        fd::{FromRawFd, OwnedFd, RawFd},
+        fd::{AsRawFd, RawFd},
         unix::{
-            ffi::OsStrExt,
             fs::FileTypeExt,
             net::{UnixDatagram, UnixStream},
         },
@@ -15,7 +15,7 @@ use std::{
     time::Duration,
 };
 
-/// Requested buffer size in each direction in bytes; the kernel limits it.
+/// Requested buffer size in each direction in bytes; the kernel limits it, except for root.
 const BUFFER: libc::c_int = 4 << 20;
 
 fn set(fd: RawFd, level: libc::c_int, option: libc::c_int, value: libc::c_int) -> io::Result<()> {
@@ -27,10 +27,18 @@ fn set(fd: RawFd, level: libc::c_int, option: libc::c_int, value: libc::c_int) -
 
 /// Gives a socket large buffers, as far as the host allows.
 pub fn enlarge(fd: RawFd) {
-    for option in [libc::SO_SNDBUF, libc::SO_RCVBUF] {
+    for (of_root, option) in
+        [(libc::SO_SNDBUFFORCE, libc::SO_SNDBUF), (libc::SO_RCVBUFFORCE, libc::SO_RCVBUF)]
+    {
         // Smaller buffers are slower, not wrong.
-        let _ = set(fd, libc::SOL_SOCKET, option, BUFFER);
+        let _ =
+            set(fd, libc::SOL_SOCKET, of_root, BUFFER).or_else(|_| set(fd, libc::SOL_SOCKET, option, BUFFER));
     }
+}
+
+/// Lets a UDP socket receive several packets of equal length as one, with their length. Kernels before 5.0 give one at a time.
+pub fn receive_many(fd: RawFd) {
+    let _ = set(fd, libc::SOL_UDP, libc::UDP_GRO, 1);
 }
 
 /// Prevents routers and this host from fragmenting a UDP socket's packets (annex A17: RoCE v2 is not fragmented). With it, Linux gives IPv4
@@ -90,28 +98,10 @@ fn is_listened_on(path: &Path) -> io::Result<bool> {
 
 /// Connects a stream to the socket at `path`, if its listener has room for it now (else EAGAIN). Does not block.
 pub fn connect_now(path: &Path) -> io::Result<UnixStream> {
-    // SAFETY: a plain structure of integers.
-    let mut address: libc::sockaddr_un = unsafe { std::mem::zeroed() };
-    address.sun_family = libc::AF_UNIX as libc::sa_family_t;
-    let bytes = path.as_os_str().as_bytes();
-    if bytes.len() >= address.sun_path.len() || bytes.contains(&0) {
-        return Err(io::Error::from_raw_os_error(libc::ENAMETOOLONG));
-    }
-    for (to, from) in address.sun_path.iter_mut().zip(bytes) {
-        *to = *from as libc::c_char;
-    }
-    let kind = libc::SOCK_STREAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
-    // SAFETY: no pointers.
-    let fd = unsafe { libc::socket(libc::AF_UNIX, kind, 0) };
-    if fd == -1 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: a new descriptor, which is not shared.
-    let stream = UnixStream::from(unsafe { OwnedFd::from_raw_fd(fd) });
-    let len = size_of_val(&address) as libc::socklen_t;
-    // SAFETY: the address lives across the call.
-    let done = unsafe { libc::connect(fd, (&raw const address).cast(), len) };
-    if done == -1 { Err(io::Error::last_os_error()) } else { Ok(stream) }
+    let kind = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
+    let stream = socket(AddressFamily::Unix, SockType::Stream, kind, None)?;
+    connect(stream.as_raw_fd(), &UnixAddr::new(path)?)?;
+    Ok(stream.into())
 }
 
 impl Drop for SocketFile {

@@ -5,6 +5,7 @@ use super::{
     sockets::{self, SocketFile},
 };
 use devmodel::region::MAX_FRAME;
+use node::Frames;
 use std::{
     io::{self, Read, Write},
     os::{
@@ -100,7 +101,7 @@ impl State {
     }
 
     /// Takes the oldest whole frame received.
-    fn whole(&mut self, frame: &mut Vec<u8>) -> io::Result<bool> {
+    fn whole(&mut self, frames: &mut Frames) -> io::Result<bool> {
         let Some(len) = self.partial.first_chunk::<LENGTH>() else { return Ok(false) };
         let len = u32::from_be_bytes(*len) as usize;
         if len > 1 << 16 {
@@ -108,8 +109,7 @@ impl State {
             return self.lost(io::Error::new(io::ErrorKind::InvalidData, why));
         }
         let Some(bytes) = self.partial.get(LENGTH..LENGTH + len) else { return Ok(false) };
-        frame.clear();
-        frame.extend_from_slice(bytes);
+        frames.push(&[bytes]);
         self.partial.drain(..LENGTH + len);
         Ok(true)
     }
@@ -129,14 +129,14 @@ impl Bearer for Stream {
         }
     }
 
-    fn receive(&self, frame: &mut Vec<u8>) -> io::Result<()> {
+    fn receive(&self, frames: &mut Frames) -> io::Result<()> {
         let mut state = self.state();
         self.connected(&mut state)?;
         // Sends the rest of the last frame now, because there may be no next one.
         let _ = state.flush();
         let mut bytes = [0; 16 << 10];
         loop {
-            if state.whole(frame)? {
+            if state.whole(frames)? {
                 return Ok(());
             }
             let Some(stream) = &mut state.stream else { return Err(not_now()) };
@@ -185,17 +185,19 @@ mod tests {
             sent += 1;
             assert!(sent < 100_000, "the socket takes everything");
         }
-        let mut frame = Vec::new();
+        let mut frames = Frames::default();
         let mut got = 0u32;
         let end = Instant::now() + Duration::from_secs(10);
         while got < sent && Instant::now() < end {
-            match there.receive(&mut frame) {
+            match there.receive(&mut frames) {
                 Ok(()) => {
+                    let frame = frames.iter().next().unwrap();
                     assert_eq!((frame.len(), &frame[..4]), (9001, &got.to_be_bytes()[..]));
+                    frames.clear();
                     got += 1;
                 }
                 // The sender is listening, and sends nothing.
-                Err(_) => assert!(here.receive(&mut Vec::new()).is_err()),
+                Err(_) => assert!(here.receive(&mut Frames::default()).is_err()),
             }
         }
         assert_eq!(got, sent);

@@ -3,6 +3,7 @@
 
 use super::bearer::{Bearer, not_now};
 use devmodel::region::MAX_FRAME;
+use node::Frames;
 use std::{
     fs::{File, OpenOptions},
     io::{self, Read, Write},
@@ -63,11 +64,8 @@ impl Bearer for Tap {
         }
     }
 
-    fn receive(&self, frame: &mut Vec<u8>) -> io::Result<()> {
-        frame.resize(MAX_FRAME + 1, 0);
-        let len = self.note((&self.device).read(frame))?;
-        frame.truncate(len);
-        Ok(())
+    fn receive(&self, frames: &mut Frames) -> io::Result<()> {
+        frames.read(MAX_FRAME + 1, |frame| self.note((&self.device).read(frame)))
     }
 
     fn incoming(&self) -> Vec<RawFd> {

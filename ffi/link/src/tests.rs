@@ -3,7 +3,7 @@
 use super::{LinkSpec, Uplink};
 use devmodel::{LinkLayer, strict::Strict, wire::Faults};
 use driver::{Device, OpenOptions, transport::Transport};
-use node::{CaptureThread, Node, NodeError, NodeOptions, NodeTransport};
+use node::{CaptureThread, Frames, Node, NodeError, NodeOptions, NodeTransport};
 use std::{
     net::IpAddr,
     os::unix::net::UnixDatagram,
@@ -170,7 +170,9 @@ fn frames_to_a_mac_that_a_function_has_come_in_and_go_no_further() {
     // Returns whether a frame that arrives over the first link enters the node, and whether it leaves over the second.
     let goes = |mac: [u8; 6]| {
         let capture = CaptureThread::start(&node, || Ok(Vec::new())).unwrap();
-        up.port.arrive(0, vec![[&mac[..], &[0x52, 0x54, 0, 0, 0, 9], &[0x88, 0xb5], &[0; 46]].concat()]);
+        let mut frames = Frames::default();
+        frames.push(&[&mac, &[0x52, 0x54, 0, 0, 0, 9], &[0x88, 0xb5], &[0; 46]]);
+        up.port.arrive(0, &frames);
         (capture.finish().unwrap().frames == 1, beside.recv(&mut [0; 100]).is_ok())
     };
     let (chosen, other) = ([2, 1, 2, 3, 4, 5], [2, 9, 9, 9, 9, 9]);

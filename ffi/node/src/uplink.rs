@@ -4,6 +4,7 @@ use super::{
     Node, NodeError,
     crowd::{Crowd, TOGETHER},
     devices::DeviceInfo,
+    frames::Frames,
     outlets::Held,
 };
 use devmodel::region::Outlet;
@@ -37,18 +38,14 @@ impl UplinkHold {
         self.held.core().now()
     }
 
-    /// Takes the next frames that leave the node, at most `most`.
-    pub fn pop(&self, most: usize) -> Vec<Vec<u8>> {
+    /// Appends the next frames that leave the node, until there are `most` or no more wait.
+    pub fn pop(&self, frames: &mut Frames, most: usize) {
         let ring = self.held.core().outlet_ring(Outlet::Uplink);
-        let next = || {
-            let mut frame = Vec::new();
-            ring.pop(&mut frame).map(|_| frame)
-        };
-        let frames: Vec<_> = std::iter::from_fn(next).take(most).collect();
-        if !frames.is_empty() {
+        let before = frames.len();
+        while frames.len() < most && frames.append(|bytes| ring.pop_behind(bytes)).is_some() {}
+        if frames.len() > before {
             ring.note_taken(self.now());
         }
-        frames
     }
 
     /// The count that [`sleep`](Self::sleep) compares. It must be read before the last [`pop`](Self::pop), so that no frame is missed.
@@ -69,12 +66,12 @@ impl UplinkHold {
 
     /// Delivers frames from outside, from the Ethernet header to the ICRC, without the FCS. Waits for a while if a function that another
     /// process serves has many undelivered frames, as a receiver pauses a link.
-    pub fn receive(&self, frames: &[Vec<u8>]) {
+    pub fn receive(&self, frames: &[&[u8]]) {
         let core = self.held.core();
         for some in frames.chunks(TOGETHER) {
             let now = core.now();
             core.drive(now, |runner, host| {
-                runner.receive_all(&core.adapter, host, now, some.iter().map(Vec::as_slice));
+                runner.receive_all(&core.adapter, host, now, some.iter().copied());
             });
             self.crowd.wait(core);
         }

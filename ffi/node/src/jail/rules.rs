@@ -170,10 +170,14 @@ impl Rules {
             // A stream's peer, and non-blocking mode.
             .calls(&[libc::SYS_accept4])
             .one_of(libc::SYS_ioctl, 1, &[libc::FIONBIO as _]);
-        let buffers = [libc::SO_SNDBUF, libc::SO_RCVBUF].map(|option| (libc::SOL_SOCKET, option));
-        let fragments =
-            [(libc::IPPROTO_IP, libc::IP_MTU_DISCOVER), (libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER)];
-        for (level, option) in buffers.into_iter().chain(fragments) {
+        let buffers = [libc::SO_SNDBUF, libc::SO_RCVBUF, libc::SO_SNDBUFFORCE, libc::SO_RCVBUFFORCE];
+        let buffers = buffers.map(|option| (libc::SOL_SOCKET, option));
+        let packets = [
+            (libc::IPPROTO_IP, libc::IP_MTU_DISCOVER),
+            (libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER),
+            (libc::SOL_UDP, libc::UDP_GRO),
+        ];
+        for (level, option) in buffers.into_iter().chain(packets) {
             self.case(libc::SYS_setsockopt, &[(1, Op::Eq, level as u64), (2, Op::Eq, option as u64)]);
         }
         // The socket type without the SOCK_CLOEXEC and SOCK_NONBLOCK bits.

@@ -20,13 +20,13 @@ fn a_server_with_many_frames_to_take_is_waited_for_until_it_takes_none() {
     core.make_room_for(1).unwrap();
     // The function is served by a process that does not exist, so nothing takes its frames.
     core.map.functions()[1].server.store(99, Release);
-    let mut frame = vec![0; 60];
+    let mut frame = [0; 60];
     frame[..6].copy_from_slice(&identity::mac(0, 1));
     let region = core.adapter.region();
     let waiting = || region.sync(1, Sync::RxTail).load(Acquire) - region.sync(1, Sync::RxHead).load(Acquire);
     let take_in = |count: usize| {
         let began = Instant::now();
-        hold.receive(&vec![frame.clone(); count]);
+        hold.receive(&vec![&frame[..]; count]);
         began.elapsed()
     };
     take_in(SLOTS / 2);
@@ -57,7 +57,7 @@ fn a_program_that_is_busy_with_its_function_is_waited_for_too() {
     let hold = UplinkHold::new(&node).unwrap();
     let core = node.core();
     core.make_room_for(1).unwrap();
-    let mut frame = vec![0; 60];
+    let mut frame = [0; 60];
     frame[..6].copy_from_slice(&identity::mac(0, 1));
     let region = core.adapter.region();
     let word = |word| region.sync(1, word).load(Acquire);
@@ -79,7 +79,7 @@ fn a_program_that_is_busy_with_its_function_is_waited_for_too() {
             while !is_busy.load(Acquire) {
                 thread::yield_now();
             }
-            hold.receive(&vec![frame.clone(); 2 * SLOTS]);
+            hold.receive(&vec![&frame[..]; 2 * SLOTS]);
         });
         (word(Sync::RxTail) - before) as usize
     };
