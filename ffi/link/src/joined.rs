@@ -48,7 +48,7 @@ impl Bearer for std::sync::Arc<Joined> {
         let frames = self.gathered().remove(&thread::current().id());
         if let (Some(frames), Some((port, link))) = (frames, self.other.get()) {
             if let Some(port) = port.upgrade() {
-                port.arrive(*link, &frames);
+                port.arrive(*link, &frames, false);
             }
         }
         0

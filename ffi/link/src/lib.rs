@@ -19,6 +19,7 @@ mod dgram;
 mod joined;
 mod outer;
 mod port;
+mod schedule;
 mod sockets;
 mod spec;
 mod stream;
@@ -53,6 +54,10 @@ use std::{
 
 /// Maximum number of frames taken from a link or from the node at a time.
 const BATCH: usize = 64;
+/// Maximum number of batches of answers that a thread sends before it receives more.
+const ANSWERS: usize = 4;
+/// Time in which a program that polls takes the frames that are left to it.
+const PROMPT: Duration = Duration::from_micros(20);
 /// Interval at which an idle link is checked: a peer may have appeared, or a function may have got an address.
 const LOOK: Duration = Duration::from_millis(100);
 
@@ -166,6 +171,7 @@ impl Uplink {
         let builder = std::thread::Builder::new().name("ironverbs-link".into()).stack_size(512 << 10);
         let _quiet = Quiet::new();
         let body = move || {
+            schedule::be_prompt();
             jail::enter(Role::Link);
             body();
         };
@@ -218,7 +224,8 @@ fn listen(port: &Port, link: usize, stop: &AtomicBool, ended: &UnixStream) {
         let idle = batch.is_empty();
         if !idle {
             eager.end();
-            port.arrive(link, &batch);
+            port.arrive(link, &batch, true);
+            port.answer();
         }
         let next = port.arrive_late(link);
         if !idle {
@@ -227,6 +234,13 @@ fn listen(port: &Port, link: usize, stop: &AtomicBool, ended: &UnixStream) {
         let mut fds = bearer.incoming();
         fds.push(ended.as_raw_fd());
         let wait = |most| sockets::wait(&fds, None, Some(most));
+        if let left @ Some(_) = port.hold().left_to_pollers() {
+            // Sleeps rather than polls, because that program may need this processor.
+            if !wait(PROMPT) && port.hold().left_to_pollers() == left {
+                port.hold().take_back();
+            }
+            continue;
+        }
         // Late frames have deadlines, which eager polling could miss.
         if next.is_some() || eager.look(|| wait(Duration::ZERO).then_some(())).is_none() {
             let late = next.map(|at| Duration::from_nanos(at.saturating_sub(port.hold().now()) / 1000));

@@ -1,7 +1,7 @@
 //! The port: routes outgoing frames to links and incoming frames to the node, and answers discovery requests for the node's addresses.
 
 use super::{
-    BATCH,
+    ANSWERS, BATCH,
     bearer::{Bearer, Patience},
 };
 use ::sync::Eager;
@@ -17,7 +17,7 @@ use std::{
     collections::BTreeMap,
     net::IpAddr,
     sync::{
-        Mutex, MutexGuard, PoisonError,
+        Mutex, MutexGuard, PoisonError, TryLockError,
         atomic::{AtomicBool, AtomicU64, Ordering::*},
     },
 };
@@ -107,6 +107,8 @@ impl PortLink {
 pub struct Port {
     hold: UplinkHold,
     links: Vec<PortLink>,
+    /// Frames taken from the uplink. One thread at a time takes them, so that they stay in order.
+    carries: Mutex<Frames>,
     /// The link behind which each MAC is.
     learnt: Mutex<BTreeMap<[u8; 6], usize>>,
     /// The functions' MACs other than their permanent ones.
@@ -136,6 +138,7 @@ impl Port {
         Self {
             hold,
             links,
+            carries: Mutex::default(),
             learnt: Mutex::default(),
             macs: Mutex::default(),
             doubled: AtomicBool::new(false),
@@ -161,19 +164,19 @@ impl Port {
         if self.is_ethernet() {
             if let Some(discovery) = Discovery::read(frame) {
                 if let Some(answer) = self.discover(discovery) {
-                    return self.take_in(&[&answer]);
+                    return self.take_in(&[&answer], false);
                 }
             }
         }
         self.emit(None, frame);
     }
 
-    /// Handles frames that came over `link`.
-    pub fn arrive(&self, link: usize, frames: &Frames) {
+    /// Handles frames that came over `link`. With `quiet`, the caller [sends](Self::answer) the answers.
+    pub fn arrive(&self, link: usize, frames: &Frames, quiet: bool) {
         let Some(this) = self.links.get(link) else { return };
         this.received.fetch_add(frames.len() as u64, Relaxed);
         if !this.faulty {
-            return self.let_in(link, frames.iter());
+            return self.let_in(link, frames.iter(), quiet);
         }
         let (now, mut wire) = (self.hold.now(), lock(&this.inward));
         frames.iter().for_each(|frame| wire.enter_any(now, frame.to_vec()));
@@ -184,11 +187,11 @@ impl Port {
     /// Delivers delayed frames of `link` that are due. Returns when the next will be due.
     pub fn arrive_late(&self, link: usize) -> Option<u64> {
         let (through, next) = leave(&self.links.get(link)?.inward, self.hold.now());
-        self.let_in(link, through.iter().map(Vec::as_slice));
+        self.let_in(link, through.iter().map(Vec::as_slice), false);
         next
     }
 
-    fn let_in<'f>(&self, link: usize, frames: impl Iterator<Item = &'f [u8]>) {
+    fn let_in<'f>(&self, link: usize, frames: impl Iterator<Item = &'f [u8]>, quiet: bool) {
         let mut for_us = Vec::new();
         // Others are longer than any valid frame.
         for frame in frames.filter(|frame| frame.len() <= MAX_FRAME) {
@@ -213,13 +216,13 @@ impl Port {
             }
         }
         self.flush();
-        self.take_in(&for_us);
+        self.take_in(&for_us, quiet);
     }
 
     /// Delivers frames to the node.
-    fn take_in(&self, frames: &[&[u8]]) {
+    fn take_in(&self, frames: &[&[u8]], quiet: bool) {
         if !frames.is_empty() {
-            self.hold.receive(frames);
+            self.hold.receive(frames, quiet);
         }
     }
 
@@ -328,7 +331,7 @@ impl Port {
             };
             if let Some(frame) = Discovery::request(device.mac, own, ip) {
                 // Guests of this node may have the address as well.
-                self.take_in(&[&frame]);
+                self.take_in(&[&frame], false);
                 self.emit(None, &frame);
             }
         }
@@ -339,20 +342,39 @@ impl Port {
         self.links.iter().for_each(PortLink::flush);
     }
 
+    /// Takes the frames that wait in the uplink, at most `most` batches. Returns the number of batches.
+    fn carry(&self, frames: &mut Frames, most: usize) -> usize {
+        for round in 0..most {
+            frames.clear();
+            self.hold.pop(frames, BATCH);
+            if frames.is_empty() {
+                return round;
+            }
+            frames.iter().for_each(|frame| self.leave(frame));
+            self.flush();
+        }
+        most
+    }
+
+    /// Sends the answers to what [arrived](Self::arrive) quietly. The thread that [runs](Self::run) does it if it is at work, or if there
+    /// are many.
+    pub fn answer(&self) {
+        let carries = match self.carries.try_lock() {
+            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+            result => result.ok(),
+        };
+        if carries.is_none_or(|mut frames| self.carry(&mut frames, ANSWERS) == ANSWERS) {
+            self.hold.wake();
+        }
+    }
+
     /// Takes frames from the uplink until `stop`.
     pub fn run(&self, stop: &AtomicBool) {
-        let (mut frames, mut eager) = (Frames::default(), Eager::default());
+        let mut eager = Eager::default();
         while !stop.load(Acquire) {
             let seen = self.hold.wake_count();
-            loop {
-                frames.clear();
-                self.hold.pop(&mut frames, BATCH);
-                if frames.is_empty() {
-                    break;
-                }
+            if self.carry(&mut lock(&self.carries), usize::MAX) != 0 {
                 eager.end();
-                frames.iter().for_each(|frame| self.leave(frame));
-                self.flush();
             }
             let until = [self.emit_late(), self.ask()].into_iter().flatten().min();
             self.flush();

@@ -172,7 +172,7 @@ fn frames_to_a_mac_that_a_function_has_come_in_and_go_no_further() {
         let capture = CaptureThread::start(&node, || Ok(Vec::new())).unwrap();
         let mut frames = Frames::default();
         frames.push(&[&mac, &[0x52, 0x54, 0, 0, 0, 9], &[0x88, 0xb5], &[0; 46]]);
-        up.port.arrive(0, &frames);
+        up.port.arrive(0, &frames, false);
         (capture.finish().unwrap().frames == 1, beside.recv(&mut [0; 100]).is_ok())
     };
     let (chosen, other) = ([2, 1, 2, 3, 4, 5], [2, 9, 9, 9, 9, 9]);

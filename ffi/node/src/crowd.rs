@@ -22,8 +22,9 @@ pub(super) struct Crowd {
 }
 
 impl Crowd {
-    /// Waits for functions of other processes with many undelivered frames, for a limited time.
-    pub(super) fn wait(&self, core: &Core) {
+    /// Waits for functions of other processes with many undelivered frames, for a limited time. Calls `before_sleep` before it first sleeps.
+    pub(super) fn wait(&self, core: &Core, before_sleep: impl FnOnce()) {
+        let mut before_sleep = Some(before_sleep);
         let mut began = None;
         loop {
             let crowded = core.crowded();
@@ -42,6 +43,7 @@ impl Crowd {
                 }
                 return;
             }
+            before_sleep.take().into_iter().for_each(|call| call());
             thread::sleep(LOOK);
         }
     }

@@ -87,7 +87,7 @@ fn carry(held: &Held, mut wire: FaultWire, stop: &AtomicBool) -> FaultReport {
                 let frames = some.iter().map(|(from, frame)| (*from, frame.as_slice()));
                 runner.bring_on(&core.adapter, host, now, frames);
             });
-            crowd.wait(core);
+            crowd.wait(core, || {});
         }
     };
     loop {

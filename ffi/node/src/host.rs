@@ -88,7 +88,9 @@ impl Parties for NodeHost<'_> {
 
     #[inline]
     fn outlet_waits(&mut self, outlet: Outlet) {
-        self.0.core.outlet_filled(outlet);
+        if outlet != Outlet::Uplink || !self.0.scratch.quiet {
+            self.0.core.outlet_filled(outlet);
+        }
     }
 
     fn wake(&mut self, party: Party) {

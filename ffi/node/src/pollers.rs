@@ -49,8 +49,15 @@ impl Core {
         }
     }
 
+    /// A number that changes when pollers take frames that this process left to them; `None` if none wait.
+    pub fn entrusted_head(&self) -> Option<u32> {
+        let region = self.adapter.region();
+        let waiting = bits(self.polling.entrusted()).filter(|fid| WireRing::of(region, *fid).waits());
+        waiting.map(|fid| region.sync(fid, Sync::RxHead).load(Acquire)).reduce(u32::wrapping_add)
+    }
+
     /// Runs the functions with frames that this process left to their pollers and that they have not taken.
-    fn take_back_entrusted(&self, now: u64) {
+    pub fn take_back_entrusted(&self, now: u64) {
         let entrusted = self.polling.take_entrusted();
         for fid in bits(entrusted) {
             if WireRing::of(self.adapter.region(), fid).waits() {

@@ -36,6 +36,11 @@ impl Polling {
         }
     }
 
+    /// The recorded functions, a bit each.
+    pub fn entrusted(&self) -> u128 {
+        u128::from(self.entrusted[0].load(Relaxed)) | u128::from(self.entrusted[1].load(Relaxed)) << 64
+    }
+
     /// Returns and clears the recorded functions, a bit each.
     pub fn take_entrusted(&self) -> u128 {
         u128::from(self.entrusted[0].swap(0, Relaxed)) | u128::from(self.entrusted[1].swap(0, Relaxed)) << 64

@@ -65,16 +65,31 @@ impl UplinkHold {
     }
 
     /// Delivers frames from outside, from the Ethernet header to the ICRC, without the FCS. Waits for a while if a function that another
-    /// process serves has many undelivered frames, as a receiver pauses a link.
-    pub fn receive(&self, frames: &[&[u8]]) {
+    /// process serves has many undelivered frames, as a receiver pauses a link. With `quiet`, the caller [pops](Self::pop) the answers
+    /// afterwards, and the thread that [sleeps](Self::sleep) is not woken for them.
+    pub fn receive(&self, frames: &[&[u8]], quiet: bool) {
         let core = self.held.core();
         for some in frames.chunks(TOGETHER) {
             let now = core.now();
             core.drive(now, |runner, host| {
+                host.0.scratch.quiet = quiet;
                 runner.receive_all(&core.adapter, host, now, some.iter().copied());
+                host.0.scratch.quiet = false;
             });
-            self.crowd.wait(core);
+            // Answers so far do not wait as well.
+            self.crowd.wait(core, || if quiet { self.wake() });
         }
+    }
+
+    /// A number that changes when programs that poll take frames that [`receive`](Self::receive) left to them. `None` if none wait.
+    pub fn left_to_pollers(&self) -> Option<u32> {
+        self.held.core().entrusted_head()
+    }
+
+    /// Runs the functions of programs that have not taken the frames left to them: they poll something else.
+    pub fn take_back(&self) {
+        let core = self.held.core();
+        core.take_back_entrusted(core.now());
     }
 
     /// The requests for MACs to send now, and when (ps) to call this again.

@@ -26,7 +26,7 @@ fn a_server_with_many_frames_to_take_is_waited_for_until_it_takes_none() {
     let waiting = || region.sync(1, Sync::RxTail).load(Acquire) - region.sync(1, Sync::RxHead).load(Acquire);
     let take_in = |count: usize| {
         let began = Instant::now();
-        hold.receive(&vec![&frame[..]; count]);
+        hold.receive(&vec![&frame[..]; count], false);
         began.elapsed()
     };
     take_in(SLOTS / 2);
@@ -79,11 +79,33 @@ fn a_program_that_is_busy_with_its_function_is_waited_for_too() {
             while !is_busy.load(Acquire) {
                 thread::yield_now();
             }
-            hold.receive(&vec![&frame[..]; 2 * SLOTS]);
+            hold.receive(&vec![&frame[..]; 2 * SLOTS], false);
         });
         (word(Sync::RxTail) - before) as usize
     };
     // Single rounds may take longer on a machine that is busy otherwise.
     let rounds: Vec<_> = (0..5).map(|_| taken_in()).collect();
     assert!(rounds.contains(&(2 * SLOTS)), "expected all {} frames of a round, found {rounds:?}", 2 * SLOTS);
+}
+
+#[test]
+fn frames_left_to_a_program_that_polls_something_else_are_taken_back() {
+    let (_scratch, node) = Scratch::with_node();
+    let hold = UplinkHold::new(&node).unwrap();
+    let core = node.core();
+    core.make_room_for(1).unwrap();
+    let mut frame = vec![0; 60];
+    frame[..6].copy_from_slice(&identity::mac(0, 1));
+    hold.receive(&[&frame], false);
+    assert_eq!(hold.left_to_pollers(), None, "nobody polls");
+    // A process that does not exist is said to poll the function.
+    let poller = &core.map.functions()[1].poller;
+    poller.store(99, Release);
+    hold.receive(&[&frame], false);
+    let left = hold.left_to_pollers();
+    assert!(left.is_some() && hold.left_to_pollers() == left, "nothing takes it");
+    hold.take_back();
+    assert_eq!((hold.left_to_pollers(), poller.load(Acquire)), (None, 0));
+    let word = |word| core.adapter.region().sync(1, word).load(Acquire);
+    assert_eq!(word(Sync::RxTail), word(Sync::RxHead));
 }
