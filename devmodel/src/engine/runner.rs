@@ -24,6 +24,8 @@ pub struct Runner {
     pub(super) buffers: Buffers,
     /// Bitmap of functions with something to do.
     pub(super) due: FunctionSet,
+    /// Functions that can do nothing until a link takes frames.
+    paused: FunctionSet,
     /// Set by [`defer`](Self::defer).
     defers: bool,
     /// The function that was run last.
@@ -237,6 +239,12 @@ impl Runner {
         std::mem::take(&mut self.due)
     }
 
+    /// Takes the bitmap of functions that are to be run again after a link has taken frames.
+    #[inline]
+    pub fn take_paused(&mut self) -> FunctionSet {
+        std::mem::take(&mut self.paused)
+    }
+
     /// Works on `fid` for one budget, then on the functions that its frames are passed to. If the function is locked, its
     /// holder will see the work.
     #[inline]
@@ -285,6 +293,8 @@ impl Runner {
         loop {
             match came {
                 (_, Outcome::More) => self.due |= 1 << fid,
+                (true, Outcome::Paused) => self.due |= 1 << fid,
+                (false, Outcome::Paused) => self.paused |= 1 << fid,
                 (_, Outcome::Blocked(party)) => at.host.wake(party),
                 (false, Outcome::Idle) => {}
                 (true, Outcome::Idle) if handed.is_some() => self.due |= 1 << fid,
@@ -387,7 +397,7 @@ impl Runner {
                 }
                 first = None;
                 if full {
-                    return Outcome::More;
+                    return if step.paused { Outcome::Paused } else { Outcome::More };
                 }
             }
         }
@@ -469,6 +479,8 @@ enum Outcome {
     Idle,
     /// More work than fits one budget.
     More,
+    /// Work that waits until a link takes frames.
+    Paused,
     /// The next job must be executed by this party, whose memory the runner cannot access.
     Blocked(Party),
 }

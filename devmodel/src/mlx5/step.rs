@@ -303,6 +303,8 @@ pub struct Step<'a> {
     pub(crate) refused: bool,
     /// Set by a stage that must not continue before the frames sent so far have been delivered.
     pub yielded: bool,
+    /// Set with [`yielded`](Self::yielded) if this runner cannot bring about that there is work to do: a link must take frames.
+    pub paused: bool,
     /// Set by a stage with effects that the next job must see: commit after this job.
     pub settle: bool,
     /// Set by a stage that needs memory only this party can reach: the job is discarded and the party is woken.
@@ -345,6 +347,7 @@ impl<'a> Step<'a> {
             careful: false,
             refused: false,
             yielded: false,
+            paused: false,
             settle: false,
             blocked: None,
             more_inline: false,
@@ -360,7 +363,7 @@ impl Step<'_> {
     /// Starts another job: resets the flags that a stage sets for one job.
     #[inline(always)]
     pub(crate) fn begin(&mut self) {
-        (self.refused, self.yielded, self.settle) = (false, false, false);
+        (self.refused, self.yielded, self.paused, self.settle) = (false, false, false, false);
         (self.blocked, self.more_inline, self.reads) = (None, false, false);
         self.dcqcn = None;
     }

@@ -77,6 +77,23 @@ fn a_connection_to_somebody_outside_pauses_while_the_uplink_is_full_and_loses_no
 }
 
 #[test]
+fn a_connection_that_the_uplink_pauses_is_not_tried_again_and_again() {
+    let (mut rig, mut runner) = rig();
+    let (near, qpn) = (rig.sides[0].fid, rig.sides[0].qpn);
+    rig.with(0, |func| func.get_mut::<QpRow>(qpn).expect("the QP").path.dmac = [6, 0, 0, 0, 0, 1]);
+    uplink(&rig).open(true);
+    rig.post_send(0, WqeOpcode::RdmaWrite, 1 << 20, 0, true);
+    go(&mut rig, &mut runner, 1);
+    assert_eq!((runner.take_due(), runner.take_paused()), (0, 1 << near), "it has more to send");
+    let tries = Arc::new(Mutex::new(0));
+    let count = tries.clone();
+    runner.set_trace(Some(Box::new(move |_| *count.lock().unwrap() += 1)));
+    runner.run(&rig.adapter, &mut rig.machine, 1, near);
+    assert_eq!((runner.take_due(), runner.take_paused()), (0, 1 << near));
+    assert_eq!(*tries.lock().unwrap(), 1);
+}
+
+#[test]
 fn frames_left_to_who_only_reads_a_register_are_taken_when_it_looks_again() {
     let (mut rig, mut runner) = rig();
     let bytes = pattern(&mut rig, 0, 64);

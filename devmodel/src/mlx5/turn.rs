@@ -119,6 +119,8 @@ fn execute(w: &mut QpStage<'_, '_, '_>) {
         // The peer must consume the waiting frames before more are sent.
         w.ready = true;
         w.step.yielded = true;
+        // Other queues may have a peer that has room.
+        w.step.paused = w.peer().is_none() && w.func.is_only_ready();
         return;
     }
     match w.q.requester.is_limited() {

@@ -119,6 +119,12 @@ impl Func<'_> {
         self.sync(Sync::Ready).store(1, Relaxed);
     }
 
+    /// True if no other queue is ready while the one taken last is executed.
+    pub(crate) fn is_only_ready(&self) -> bool {
+        let [head, tail] = self.function().ready;
+        head == tail
+    }
+
     /// True if the port has used up its rate for now, so that queues stay in the ready ring.
     #[inline]
     pub(crate) fn is_held(&self) -> bool {

@@ -5,6 +5,7 @@ use super::{
     file::FUNCTIONS,
     host::NodeHost,
     memory::Memory,
+    scratch::bits,
 };
 use devmodel::{
     engine::Runner,
@@ -87,11 +88,11 @@ impl Core {
     /// Passes on the remainder of a call: work beyond the limit, timers earlier than parked threads know, parties that may be dead.
     #[inline]
     fn afterwards(&self, runner: &mut Runner, host: &mut NodeHost<'_>, now: u64) {
-        let left = runner.take_due();
-        if left != 0 {
+        let (left, paused) = (runner.take_due(), runner.take_paused());
+        if left | paused != 0 {
             match self.board() {
-                None => self.go_on(left, runner, host, now),
-                Some(board) => board.leave(left),
+                None => self.go_on(left, paused, runner, host, now),
+                Some(board) => board.leave(left | paused),
             }
         }
         let scratch = &mut *host.0.scratch;
@@ -114,16 +115,23 @@ impl Core {
 
     /// Resumes work left by a work limit, and leaves the rest to the parked thread.
     #[cold]
-    fn go_on(&self, mut left: u128, runner: &mut Runner, host: &mut NodeHost<'_>, now: u64) {
+    fn go_on(
+        &self,
+        mut left: u128,
+        mut paused: u128,
+        runner: &mut Runner,
+        host: &mut NodeHost<'_>,
+        now: u64,
+    ) {
         for _ in 0..AGAIN {
-            for fid in (0..FUNCTIONS as u8).filter(|f| left & 1 << f != 0) {
-                runner.run(&self.adapter, host, now, fid);
-            }
-            left = runner.take_due();
             if left == 0 {
                 break;
             }
+            bits(left).for_each(|fid| runner.run(&self.adapter, host, now, fid));
+            left = runner.take_due();
+            paused |= runner.take_paused();
         }
+        left |= paused;
         // The next poll runs the functions that this program polls.
         for fid in self.open_functions() {
             if self.is_poller(fid) {

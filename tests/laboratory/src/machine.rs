@@ -255,7 +255,7 @@ impl Machine {
         let mut host = LabHost { party, steady: thread == 0 };
         let result = f(&mut runner, &mut host);
         let now = self.now.get();
-        let mut left = runner.take_due();
+        let mut left = runner.take_due() | runner.take_paused();
         for _ in 0..AGAIN {
             if left == 0 {
                 break;
@@ -263,7 +263,7 @@ impl Machine {
             for fid in functions(left) {
                 runner.run(&self.adapter, &mut host, now, fid);
             }
-            left = runner.take_due();
+            left = runner.take_due() | runner.take_paused();
         }
         if left != 0 {
             place.left.set(place.left.get() | left);
