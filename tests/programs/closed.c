@@ -1,6 +1,6 @@
 /* A program that closes all descriptors it does not know, as a daemon does, and opens files of its own: closed DEVICE
  *
- * Its files stay as they are and open, whatever it does with its device then, and it ends. */
+ * Its files stay as they are and open, whatever it does with its device then; opened anew, the device works; and it ends. */
 #include "device.h"
 #include <fcntl.h>
 #include <rdma/rdma_cma.h>
@@ -12,9 +12,28 @@
 #define LAST 1024
 
 static struct ibv_cq *cq;
+static struct ibv_pd *pd;
+static struct ibv_mr *mr;
+static char memory[1024];
+static const int access_flags = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE;
+static struct ibv_qp_init_attr init = { .qp_type = IBV_QPT_RC,
+	.cap = { .max_send_wr = 4, .max_recv_wr = 4, .max_send_sge = 1, .max_recv_sge = 1 } };
+
+/* A queue pair that is its own peer, with all that it needs. */
+static struct ibv_qp *made(struct ibv_context *context)
+{
+	struct ibv_comp_channel *channel = ibv_create_comp_channel(context);
+	pd = ibv_alloc_pd(context);
+	HOLD(pd && channel && (cq = ibv_create_cq(context, 16, NULL, channel, 0)));
+	init.send_cq = init.recv_cq = cq;
+	struct ibv_qp *qp = ibv_create_qp(pd, &init);
+	HOLD(qp && (mr = ibv_reg_mr(pd, memory, sizeof memory, access_flags)));
+	connect_to_itself(qp, access_flags, IBV_MTU_1024);
+	return qp;
+}
 
 /* A WRITE to oneself, whatever becomes of it within a second. */
-static int write_once(struct ibv_qp *qp, struct ibv_mr *mr)
+static int write_once(struct ibv_qp *qp)
 {
 	struct ibv_sge sge = { (uintptr_t)mr->addr, 64, mr->lkey };
 	struct ibv_send_wr wr = { .sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_RDMA_WRITE, .send_flags = IBV_SEND_SIGNALED,
@@ -39,18 +58,8 @@ int main(int argc, char **argv)
 	struct rdma_event_channel *events = rdma_create_event_channel();
 	struct rdma_cm_id *id;
 	HOLD(events && !rdma_create_id(events, &id, NULL, RDMA_PS_TCP));
-	struct ibv_pd *pd = ibv_alloc_pd(context);
-	struct ibv_comp_channel *channel = ibv_create_comp_channel(context);
-	HOLD(pd && channel && (cq = ibv_create_cq(context, 16, NULL, channel, 0)));
-	static char memory[1024];
-	int access = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE;
-	struct ibv_mr *mr = ibv_reg_mr(pd, memory, sizeof memory, access);
-	struct ibv_qp_init_attr init = { .send_cq = cq, .recv_cq = cq, .qp_type = IBV_QPT_RC,
-		.cap = { .max_send_wr = 4, .max_recv_wr = 4, .max_send_sge = 1, .max_recv_sge = 1 } };
-	struct ibv_qp *qp = ibv_create_qp(pd, &init);
-	HOLD(mr && qp);
-	connect_to_itself(qp, access, IBV_MTU_1024);
-	HOLD(!ibv_req_notify_cq(cq, 0) && write_once(qp, mr) == IBV_WC_SUCCESS);
+	struct ibv_qp *qp = made(context);
+	HOLD(!ibv_req_notify_cq(cq, 0) && write_once(qp) == IBV_WC_SUCCESS);
 
 	for (int fd = 3; fd < LAST; fd++)
 		close(fd);
@@ -66,11 +75,11 @@ int main(int argc, char **argv)
 	/* Each may fail. */
 	for (int i = 0; i < 3; i++) {
 		ibv_req_notify_cq(cq, 0);
-		write_once(qp, mr);
+		write_once(qp);
 		struct ibv_qp *another = ibv_create_qp(pd, &init);
 		if (another)
 			ibv_destroy_qp(another);
-		struct ibv_mr *region = ibv_reg_mr(pd, aligned_alloc(4096, 65536), 65536, access);
+		struct ibv_mr *region = ibv_reg_mr(pd, aligned_alloc(4096, 65536), 65536, access_flags);
 		if (region)
 			ibv_dereg_mr(region);
 		/* The thread that looks whether our files are still there does so once a second. */
@@ -81,6 +90,8 @@ int main(int argc, char **argv)
 	ibv_destroy_cq(cq);
 	/* Descriptors that libibverbs and librdmacm would close themselves are numbers that they were told: nothing of ours can help there. */
 	ibv_dealloc_pd(pd);
+
+	HOLD(write_once(made(opened(argv[1]))) == IBV_WC_SUCCESS);
 
 	for (int i = 0; i < FILES; i++) {
 		char bytes[64] = "";

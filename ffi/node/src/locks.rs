@@ -97,7 +97,8 @@ impl LockFile {
         let mut open = locked(&OPEN);
         // Opening and closing the file again would release this process's locks, so check whether it is already open.
         let known = data::id(&path).map(|(device, inode)| (device, inode, std::process::id()));
-        if let Some(known) = open.iter().find(|f| Some(f.id) == known) {
+        // A program that closed all its descriptors begins anew.
+        if let Some(known) = open.iter().find(|f| Some(f.id) == known && f.is_open()) {
             return Ok(known);
         }
         let file = match create {

@@ -93,7 +93,11 @@ impl Node {
         }
         let (locks, lock) = LockFile::open_locked(dir)?;
         let id = data::id(&path);
-        let known = nodes.iter().filter_map(Weak::upgrade).find(|n| Some(n.file) == id && n.core.is_ours());
+        let is_usable = |node: &Self| {
+            node.core.has_its_files();
+            Some(node.file) == id && node.core.is_ours() && !node.core.is_lost()
+        };
+        let known = nodes.iter().filter_map(Weak::upgrade).find(|node| is_usable(node));
         let node = match (known, id, options) {
             (Some(node), ..) => node,
             (None, None, None) => return Err(NodeError::Missing(dir.into())),
