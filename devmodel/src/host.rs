@@ -116,6 +116,16 @@ pub trait Parties {
         let _ = rid;
         false
     }
+    /// Free slots in the receive ring of the function with `mac`, if a link joins its adapter directly to this one.
+    fn room_beside(&mut self, mac: [u8; 6]) -> Option<usize> {
+        let _ = mac;
+        None
+    }
+    /// Delivers a frame to a function of such an adapter. Returns false if the uplink must take it.
+    fn deliver_beside(&mut self, headers: &[u8], payload: &[u8]) -> bool {
+        let _ = (headers, payload);
+        false
+    }
     /// A frame waits in an outlet for the party that drains it.
     fn outlet_waits(&mut self, outlet: Outlet) {
         let _ = outlet;
@@ -207,6 +217,8 @@ macro_rules! forward_parties {
             fn reaches(&mut $this, party: Party) -> bool;
             fn by_reference(&mut $this, from: Rid, to: Rid) -> bool;
             fn is_polled(&mut $this, rid: Rid) -> bool;
+            fn room_beside(&mut $this, mac: [u8; 6]) -> Option<usize>;
+            fn deliver_beside(&mut $this, headers: &[u8], payload: &[u8]) -> bool;
             fn outlet_waits(&mut $this, outlet: $crate::region::Outlet);
             fn exclusive_runner(&mut $this, rid: Rid) -> Option<Party>;
             fn polls_itself(&mut $this, rid: Rid) -> bool;

@@ -17,6 +17,7 @@ use crate::{
     },
     region::{
         Func, GROUP_ADDRESSES, GROUP_STRANGERS, Origin, Outlet, OutletRing, SlotPayload, Sync, WireRing,
+        is_watched,
     },
     wire::Verdict,
 };
@@ -168,8 +169,7 @@ impl Runner {
     /// True if something observes or changes the frames on the wire.
     #[inline]
     fn is_watched(&self, adapter: &Adapter) -> bool {
-        let captured = || OutletRing::of(adapter.region(), Outlet::Capture).is_open();
-        self.link.is_some() || adapter.config().sealed || captured()
+        self.link.is_some() || is_watched(adapter.region(), adapter.config())
     }
 
     /// The single destination of all frames of a step, if they stay in the region and nothing observes the wire.
@@ -270,10 +270,25 @@ impl Runner {
             None if !watched && ethernet && at.adapter.region().is_switched() => {
                 self.put_switched(at, from, frame, staged);
             }
+            None if !watched && ethernet && self.put_beside(at, from, frame, staged) => {}
             _ => self.with_whole(at, from, frame, staged, |runner, at, whole| {
                 runner.transmit(at, from, whole);
             }),
         }
+    }
+
+    /// [`put`](Self::put) for frames to an adapter that a link joins directly to this one. Returns false if the uplink must take the frame.
+    fn put_beside(&mut self, at: &mut At<'_>, from: u8, frame: &Frame, staged: &[u8]) -> bool {
+        let Some(mac) = frame.head().first_chunk() else { return false };
+        // Frames in the uplink must not be overtaken.
+        let uplink = OutletRing::of(at.adapter.region(), Outlet::Uplink);
+        if at.host.room_beside(*mac).is_none() || !uplink.is_idle() {
+            return false;
+        }
+        self.sealed.clear();
+        // A frame with unreadable data is lost; the sender's retries recover from that.
+        fetch(at, from, frame, staged, &mut self.sealed).is_err()
+            || at.host.deliver_beside(frame.head(), &self.sealed)
     }
 
     /// [`put`](Self::put) for frames that the e-switch forwards.
@@ -430,6 +445,24 @@ impl Runner {
         }
     }
 
+    /// Takes a frame that the runner of an adapter [beside](crate::host::Parties::deliver_beside) this one has built, as one of a function
+    /// of this adapter. Its receiver is [due](Self::take_due) afterwards. Returns false if the frame must come by the link: its receiver
+    /// is not known by the address alone, or something observes the wire.
+    pub fn accept(
+        &mut self,
+        adapter: &Adapter,
+        host: &mut dyn Host,
+        now: u64,
+        (headers, payload): (&[u8], &[u8]),
+    ) -> bool {
+        let Some(to) = adapter.owner(headers).filter(|_| !self.is_watched(adapter)) else { return false };
+        let at = &mut At { adapter, host, now };
+        if at.push(to, headers, SlotPayload::Bytes(payload), false) {
+            self.arrived(at, None, to);
+        }
+        true
+    }
+
     /// Sends a whole frame out of the adapter.
     fn leave(&mut self, at: &mut At<'_>, origin: Origin, whole: &[u8]) {
         if self.link.as_mut().is_some_and(|link| link.leave(whole)) {
@@ -442,6 +475,11 @@ impl Runner {
 }
 
 impl Adapter {
+    /// True if something observes or changes the frames on its wire.
+    pub fn is_watched(&self) -> bool {
+        is_watched(self.region(), self.config())
+    }
+
     /// The function that a unicast frame is for, by its destination MAC.
     #[inline]
     fn owner_of_mac(&self, frame: &[u8]) -> Option<u8> {
@@ -462,7 +500,7 @@ impl Adapter {
 
     /// The function that a frame is for, if it is one of this adapter.
     #[inline]
-    pub(crate) fn owner(&self, frame: &[u8]) -> Option<u8> {
+    pub fn owner(&self, frame: &[u8]) -> Option<u8> {
         match self.config().link_layer {
             // Without e-switch settings the address identifies the function.
             LinkLayer::Ethernet if self.region().is_switched() => None,

@@ -7,7 +7,8 @@ use crate::{
         Runner, Traced,
         rig::{Link, Rig},
     },
-    region::{Effect, Func, Outlet, OutletRing, SlotPayload, WireRing},
+    host::{Abort, Bus, FlatMachine, Iova, Move, Parties, Party, Rid, forward},
+    region::{Effect, Func, Outlet, OutletRing, SLOTS, SlotPayload, WireRing},
     state::{Counters, CqRow, EqRow, FunctionRow, QpFlags, QpRow},
     transport::Timer,
 };
@@ -91,6 +92,69 @@ fn a_connection_that_the_uplink_pauses_is_not_tried_again_and_again() {
     runner.run(&rig.adapter, &mut rig.machine, 1, near);
     assert_eq!((runner.take_due(), runner.take_paused()), (0, 1 << near));
     assert_eq!(*tries.lock().unwrap(), 1);
+}
+
+/// A host with an adapter beside this one, which takes all frames.
+struct Joined<'a> {
+    machine: &'a mut FlatMachine,
+    /// Payload bytes that it took.
+    taken: usize,
+}
+
+impl Bus for Joined<'_> {
+    forward! { self.machine:
+        fn read(&mut self, rid: Rid, at: Iova, buf: &mut [u8]) -> Result<(), Abort>;
+        fn write(&mut self, rid: Rid, at: Iova, data: &[u8]) -> Result<(), Abort>;
+        fn copy(&mut self, staged: &[u8], moves: &[Move]) -> Result<(), Abort>;
+    }
+}
+
+impl Parties for Joined<'_> {
+    forward! { self.machine:
+        fn party(&self) -> Party;
+        fn reaches(&mut self, party: Party) -> bool;
+        fn wake(&mut self, party: Party);
+        fn alive(&mut self, party: Party) -> bool;
+        fn relax(&mut self, holder: Party, times: u32) -> bool;
+    }
+    fn room_beside(&mut self, _: [u8; 6]) -> Option<usize> {
+        Some(SLOTS)
+    }
+    fn deliver_beside(&mut self, _: &[u8], payload: &[u8]) -> bool {
+        self.taken += payload.len();
+        true
+    }
+}
+
+#[test]
+fn frames_to_an_adapter_beside_this_one_do_not_overtake_those_in_the_uplink() {
+    let (mut rig, mut runner) = rig();
+    let (near, qpn) = (rig.sides[0].fid, rig.sides[0].qpn);
+    rig.with(0, |func| func.get_mut::<QpRow>(qpn).expect("the QP").path.dmac = [6, 0, 0, 0, 0, 1]);
+    uplink(&rig).open(true);
+    uplink(&rig).note_taken(1);
+    // The uplink's holder has taken a frame and not delivered it yet.
+    uplink(&rig).set_carried(true);
+    rig.post_send(0, WqeOpcode::RdmaWrite, 8192, 0, true);
+    let job = rig.doorbell(0);
+    let Rig { adapter, machine, .. } = &mut rig;
+    let mut host = Joined { machine, taken: 0 };
+    runner.submit(adapter, &mut host, 1, near, job);
+    let uplink = OutletRing::of(adapter.region(), Outlet::Uplink);
+    assert_eq!((host.taken, uplink.waits()), (0, false), "they wait");
+    uplink.set_carried(false);
+    runner.run(adapter, &mut host, 1, near);
+    assert_eq!((host.taken, uplink.waits()), (8192, false));
+    // An uplink that does not become idle, because its holder is stopped or others fill it, is not waited for.
+    rig.post_send(0, WqeOpcode::RdmaWrite, 8192, 0, true);
+    let job = rig.doorbell(0);
+    let Rig { adapter, machine, .. } = &mut rig;
+    let mut host = Joined { machine, taken: 0 };
+    let uplink = OutletRing::of(adapter.region(), Outlet::Uplink);
+    uplink.set_carried(true);
+    uplink.note_taken(2_000_000_000);
+    runner.submit(adapter, &mut host, 2_000_000_000, near, job);
+    assert_eq!((host.taken, uplink.waits()), (0, true));
 }
 
 #[test]

@@ -5,7 +5,7 @@ use crate::{
     Conformance,
     host::Rid,
     identity,
-    region::{self, Func, Held, Outlet, OutletRing, TimerKind, WireRing},
+    region::{self, Func, Held, Outlet, OutletRing, TimerKind, WireRing, is_watched},
     state::{Counters, QpFlags, QpRow},
     translate::{Domain, User},
     transport::{Event, Timer},
@@ -151,16 +151,18 @@ impl<'r, 'h> QpStage<'_, 'r, 'h> {
     /// Number of packets that may be sent now: the peer's receive ring must have room for them, as on a link with priority flow
     /// control.
     #[inline]
-    pub(crate) fn room(&self) -> u32 {
+    pub(crate) fn room(&mut self) -> u32 {
         match self.peer() {
-            // Leaves a share for acknowledgements and other senders.
-            Some(fid) => {
-                let free = WireRing::of(self.func.region(), fid).free();
-                free.saturating_sub(self.step.sent() + 32).min(BATCH) as u32
-            }
+            Some(fid) => self.room_in_ring(WireRing::of(self.func.region(), fid).free()),
             None if self.is_infiniband() => BATCH as u32,
-            None => self.room_of_uplink(),
+            None => self.room_outside(),
         }
+    }
+
+    /// Leaves a share of the `free` slots for acknowledgements and other senders.
+    #[inline]
+    fn room_in_ring(&self, free: usize) -> u32 {
+        free.saturating_sub(self.step.sent() + 32).min(BATCH) as u32
     }
 
     /// The function of this adapter that the QP is connected to; `None` if its peer is outside.
@@ -198,8 +200,17 @@ impl<'r, 'h> QpStage<'_, 'r, 'h> {
 
     /// The uplink pauses senders like a port with priority flow control.
     #[inline(never)]
-    fn room_of_uplink(&self) -> u32 {
+    fn room_outside(&mut self) -> u32 {
         let uplink = OutletRing::of(self.func.region(), Outlet::Uplink);
+        let uplink_only =
+            self.func.region().is_switched() || is_watched(self.func.region(), self.step.config);
+        let beside = if uplink_only { None } else { self.step.host.room_beside(self.q.path.dmac) };
+        match beside {
+            Some(free) if uplink.is_idle() => return self.room_in_ring(free),
+            // Frames in the uplink must not be overtaken, and once it is idle there is a faster way.
+            Some(_) if uplink.is_idle_soon(self.step.now) => return 0,
+            _ => {}
+        }
         let frames = uplink.allowance(self.step.now) / (usize::from(self.q.mtu) + UPLINK_HEADERS);
         frames.saturating_sub(self.step.sent()).min(BATCH) as u32
     }

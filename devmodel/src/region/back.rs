@@ -79,6 +79,11 @@ impl Region {
         journal_layout::OFTEN_USED.iter().all(|(from, len)| self.memory.back(at + from, *len))
     }
 
+    /// [`back_journal`](Self::back_journal) for every present function.
+    pub fn back_journals(&self, party: Party) -> bool {
+        self.functions_there().all(|fid| self.back_journal(fid, party))
+    }
+
     /// Backs the first lane of an outlet with memory; on failure returns the number of bytes it needs. The other lanes, which
     /// are used only while a filler of the first is stopped, request memory for each frame.
     pub fn back_outlet(&self, which: Outlet) -> Result<(), usize> {

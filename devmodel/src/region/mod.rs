@@ -46,6 +46,7 @@ pub use layout::{MAX_FRAME, Outlet, SLOTS};
 pub use look::PortGlimpse;
 pub(crate) use lookups::{Lookup, Lookups};
 pub use memic::Memic;
+pub(crate) use outlet::is_watched;
 pub use outlet::{Origin, OutletRing};
 pub use queues::{READY_SQ, TimerKind};
 pub use ring::WireRing;

@@ -15,7 +15,10 @@ use super::{
     Lock, Patience, Region,
     layout::{MAX_FRAME, OUTLET_LANES, Outlet},
 };
-use crate::host::{Host, Party};
+use crate::{
+    Config,
+    host::{Host, Party},
+};
 use std::{
     ptr::NonNull,
     sync::atomic::{AtomicU32, AtomicU64, Ordering::*},
@@ -29,6 +32,8 @@ const HEAD: usize = 16;
 const PAUSE: usize = 512 << 10;
 /// Senders stop pausing when the consumer has taken nothing for this long, in ps. Frames that find no room are then lost.
 const STUCK: u64 = 100_000_000_000;
+/// Maximum time in ps for which a sender with another way waits for an outlet to become idle.
+const SOON: u64 = 1_000_000_000;
 
 /// Words of a lane. Except for head and tail, only those of the first lane are used, for the whole outlet.
 #[derive(Clone, Copy)]
@@ -40,6 +45,10 @@ enum Word {
     Head = 64,
     /// Time since which the oldest frame has been the oldest, in ps; 64 bits.
     Since = 72,
+    /// Not 0 while the consumer has frames that it took and has not delivered yet.
+    Carried = 80,
+    /// Time of the first frame since the outlet was idle, in ps; 64 bits.
+    Busy = 88,
     /// Bytes filled, free-running.
     Tail = 128,
     /// State of the outlet: [`CLOSED`], [`TAKEN`] or [`DIVERTED`]. Mostly read.
@@ -110,6 +119,7 @@ impl<'r> OutletRing<'r> {
     /// Empties the outlet and opens or closes it. For its consumer, or the successor of one that died.
     pub fn open(&self, open: bool) {
         self.lanes().for_each(|lane| lane.empty());
+        self.set_carried(false);
         self.lane(0).word(Word::Open).store(if open { TAKEN } else { CLOSED }, Release);
     }
 
@@ -130,9 +140,9 @@ impl<'r> OutletRing<'r> {
         self.lanes().try_for_each(|lane| lane.lock().free_of(host, party, || {}))
     }
 
-    fn since(&self) -> &'r AtomicU64 {
-        // SAFETY: within the words of the lane, as the others; eight bytes, aligned.
-        unsafe { &*self.lane(0).words.add(Word::Since as usize).cast::<AtomicU64>() }
+    fn time(&self, word: Word) -> &'r AtomicU64 {
+        // SAFETY: within the words of the lane, as the others; eight bytes, aligned, for the two words that are times.
+        unsafe { &*self.lane(0).words.add(word as usize).cast::<AtomicU64>() }
     }
 
     /// Bytes that a sender may append at `now` (ps) before it pauses. Unlimited once the consumer has stopped taking frames,
@@ -141,8 +151,30 @@ impl<'r> OutletRing<'r> {
     pub fn allowance(&self, now: u64) -> usize {
         let (used, size) = self.lanes().fold((0, 0), |(used, _), lane| (lane.used().max(used), lane.size));
         let left = PAUSE.min(size / 2).saturating_sub(used);
-        let is_stuck = || now.saturating_sub(self.since().load(Relaxed)) > STUCK;
-        if left < MAX_FRAME && is_stuck() { size } else { left }
+        if left < MAX_FRAME && self.is_stuck(now) { size } else { left }
+    }
+
+    /// True if the consumer has taken nothing for so long that it may be stopped.
+    fn is_stuck(&self, now: u64) -> bool {
+        now.saturating_sub(self.time(Word::Since).load(Relaxed)) > STUCK
+    }
+
+    /// True if it will be [idle](Self::is_idle) soon, so that a sender with another way may wait for that at `now` (ps). False if the
+    /// consumer is slow, or others fill the outlet all the time.
+    pub fn is_idle_soon(&self, now: u64) -> bool {
+        now.saturating_sub(self.time(Word::Busy).load(Relaxed)) < SOON
+    }
+
+    /// True if no frame waits or is [carried](Self::set_carried), so that later frames of the same flow may go another way.
+    #[inline]
+    pub fn is_idle(&self) -> bool {
+        // The consumer marks a frame as carried before it takes it.
+        !self.waits() && self.lane(0).word(Word::Carried).load(Acquire) == 0
+    }
+
+    /// Records whether the consumer has frames that it took and has not delivered yet. For the consumer only.
+    pub fn set_carried(&self, carried: bool) {
+        self.lane(0).word(Word::Carried).store(carried.into(), Release);
     }
 
     /// True if a frame waits.
@@ -173,7 +205,10 @@ impl<'r> OutletRing<'r> {
         // The last lane that may hold earlier frames.
         let last = self.lanes().skip(1).filter(Lane::waits).last().map_or(0, |lane| lane.index);
         if last == 0 && !self.lane(0).waits() {
-            self.since().store(origin.now, Relaxed);
+            self.time(Word::Since).store(origin.now, Relaxed);
+            if self.is_idle() {
+                self.time(Word::Busy).store(origin.now, Relaxed);
+            }
         }
         let mut lanes = self.lanes().skip(last);
         let pushed = lanes.find_map(|lane| lane.push(host, origin, frame)).unwrap_or(false);
@@ -196,8 +231,14 @@ impl<'r> OutletRing<'r> {
 
     /// Records that frames were taken at `now` (ps), for senders that wait for room.
     pub fn note_taken(&self, now: u64) {
-        self.since().store(now, Relaxed);
+        self.time(Word::Since).store(now, Relaxed);
     }
+}
+
+/// True if the adapter's configuration or a capture makes all frames whole ones, which can be observed.
+#[inline]
+pub(crate) fn is_watched(region: &Region, config: &Config) -> bool {
+    config.sealed || !config.faults.is_none() || OutletRing::of(region, Outlet::Capture).is_open()
 }
 
 /// One of the rings of an outlet.
@@ -236,7 +277,7 @@ impl<'r> Lane<'r> {
 
     #[inline]
     fn waits(&self) -> bool {
-        self.word(Word::Head).load(Relaxed) != self.word(Word::Tail).load(Acquire)
+        self.word(Word::Head).load(Acquire) != self.word(Word::Tail).load(Acquire)
     }
 
     /// Appends a frame; returns true if there was room for it. `None` if a stopped program holds the lane.

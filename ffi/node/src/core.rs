@@ -2,6 +2,7 @@
 
 use super::{
     NodeError,
+    beside::Beside,
     clock::Clock,
     dir,
     doorbells::Doorbells,
@@ -81,6 +82,8 @@ pub struct Core {
     introduced: AtomicBool,
     forks: u32,
     clock: Clock,
+    /// The adapter that a link joins to this one directly.
+    pub beside: Beside,
     /// The board of the adapter's conductor, if the adapter is in virtual time.
     pub(super) board: OnceLock<Board>,
 }
@@ -123,6 +126,7 @@ impl Core {
             introduced: AtomicBool::new(false),
             forks: sync::fork::generation(),
             clock: Clock::new(),
+            beside: Beside::default(),
             board,
         }
     }
@@ -357,6 +361,19 @@ impl Core {
             return Err(NodeError::NoAddresses(self.dir.clone()));
         }
         match region.back_function(fid, me) && region.back_journal(0, me) {
+            true => Ok(()),
+            false => Err(room::no_room(&self.dir, room::FUNCTION)),
+        }
+    }
+
+    /// Maps and allocates what this process touches when it runs functions that it does not have open.
+    pub fn make_room_for_frames(&self) -> Result<(), NodeError> {
+        let (region, me) = (self.adapter.region(), Party(self.me.slot));
+        room::room(&self.dir, room::RESERVE)?;
+        if !region.reach_all(me) {
+            return Err(NodeError::NoAddresses(self.dir.clone()));
+        }
+        match region.back_journals(me) {
             true => Ok(()),
             false => Err(room::no_room(&self.dir, room::FUNCTION)),
         }

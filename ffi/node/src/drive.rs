@@ -18,6 +18,15 @@ const SLACK: u64 = MILLI / 20;
 /// How often one call resumes work left by a work limit before it leaves the rest to the parked thread.
 const AGAIN: usize = 8;
 
+/// The caller or the callee that runs the functions of the adapter beside this one which got frames.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Rest {
+    /// They are run at once.
+    Here,
+    /// The caller runs them.
+    ToCaller,
+}
+
 impl Core {
     /// Calls `f` with a runner and a host of this process.
     #[inline]
@@ -27,7 +36,7 @@ impl Core {
             engine.runner.defer(self.board().is_some());
             let mut host = NodeHost(Memory { core: self, scratch: &mut engine.scratch });
             let result = f(&mut engine.runner, &mut host);
-            self.afterwards(&mut engine.runner, &mut host, now);
+            self.afterwards(&mut engine.runner, &mut host, now, Rest::Here);
             result
         })
     }
@@ -85,13 +94,20 @@ impl Core {
         u128::from(self.left[0].swap(0, Relaxed)) | u128::from(self.left[1].swap(0, Relaxed)) << 64
     }
 
-    /// Passes on the remainder of a call: work beyond the limit, timers earlier than parked threads know, parties that may be dead.
+    /// Passes on the remainder of a call: work beyond the limit, frames to the adapter beside this one, timers earlier than parked threads
+    /// know, parties that may be dead. Returns the functions of the adapter beside this one to run, if that is left to the caller.
     #[inline]
-    fn afterwards(&self, runner: &mut Runner, host: &mut NodeHost<'_>, now: u64) {
+    pub fn afterwards(
+        &self,
+        runner: &mut Runner,
+        host: &mut NodeHost<'_>,
+        now: u64,
+        rest: Rest,
+    ) -> FunctionSet {
         let (left, paused) = (runner.take_due(), runner.take_paused());
-        if left | paused != 0 {
+        if left | paused | host.0.scratch.due_beside != 0 {
             match self.board() {
-                None => self.go_on(left, paused, runner, host, now),
+                None => self.go_on((left, paused), runner, host, now, rest),
                 Some(board) => board.leave(left | paused),
             }
         }
@@ -111,25 +127,34 @@ impl Core {
             // The parked thread wakes the threads that sleep on interrupts.
             self.wake(self.me.slot);
         }
+        std::mem::take(&mut host.0.scratch.due_beside)
     }
 
     /// Resumes work left by a work limit, and leaves the rest to the parked thread.
     #[cold]
     fn go_on(
         &self,
-        mut left: u128,
-        mut paused: u128,
+        (mut left, mut paused): (FunctionSet, FunctionSet),
         runner: &mut Runner,
         host: &mut NodeHost<'_>,
         now: u64,
+        rest: Rest,
     ) {
         for _ in 0..AGAIN {
+            if rest == Rest::Here && host.0.scratch.due_beside != 0 {
+                left |= self.run_beside(std::mem::take(&mut host.0.scratch.due_beside));
+                // There may be room for more frames now.
+                left |= std::mem::take(&mut paused);
+            }
             if left == 0 {
                 break;
             }
             bits(left).for_each(|fid| runner.run(&self.adapter, host, now, fid));
             left = runner.take_due();
             paused |= runner.take_paused();
+        }
+        if rest == Rest::Here && host.0.scratch.due_beside != 0 {
+            self.leave_beside(std::mem::take(&mut host.0.scratch.due_beside));
         }
         left |= paused;
         // The next poll runs the functions that this program polls.
@@ -139,11 +164,16 @@ impl Core {
             }
         }
         if left != 0 {
-            self.left[0].fetch_or(left as u64, Relaxed);
-            self.left[1].fetch_or((left >> 64) as u64, Relaxed);
-            if !self.engines.is_parked() {
-                self.wake(self.me.slot);
-            }
+            self.leave_to_parked(left);
+        }
+    }
+
+    /// Leaves functions to the parked thread.
+    pub fn leave_to_parked(&self, left: FunctionSet) {
+        self.left[0].fetch_or(left as u64, Relaxed);
+        self.left[1].fetch_or((left >> 64) as u64, Relaxed);
+        if !self.engines.is_parked() {
+            self.wake(self.me.slot);
         }
     }
 

@@ -29,7 +29,7 @@ use std::{
 use sync::{Bell, Kept};
 
 /// First word of the file: name and version of the layout.
-pub const MAGIC: u64 = 0x6e6f_6465_0000_0012;
+pub const MAGIC: u64 = 0x6e6f_6465_0000_0013;
 const _: () = assert!(PARTIES <= 1 << PARTY_BITS);
 /// Maximum number of functions of a node.
 pub const FUNCTIONS: usize = 128;
@@ -67,6 +67,8 @@ pub struct Header {
     pub naming: [AtomicU32; naming::WORDS],
     /// The outlets: uplink and capture.
     pub outlets: [OutletSlot; 2],
+    /// The adapter that a link joins to this one directly.
+    pub beside: BesideSlot,
     /// Counts changes of the neighbours, and is the futex word for threads that wait for an address.
     pub neighbours_changed: AtomicU32,
     /// Total number of dead parties that were cleaned up after.
@@ -90,6 +92,17 @@ pub struct OutletSlot {
     pub holder: AtomicU32,
     /// Rung when there are frames; the consumer's thread sleeps on it.
     pub bell: Bell,
+}
+
+/// The adapter that a link joins to this one directly.
+#[repr(C)]
+pub struct BesideSlot {
+    /// Device number of its file's file system, and the inode; zero if there is none.
+    pub file: [AtomicU64; 2],
+    /// Its directory, padded with zeros.
+    pub dir: [AtomicU64; 32],
+    /// Number of frames that programs of this adapter have delivered to it.
+    pub passed: AtomicU64,
 }
 
 /// A neighbour: an address beyond the uplink.

@@ -86,6 +86,16 @@ impl Parties for NodeHost<'_> {
         self.0.core.is_poller(rid.0)
     }
 
+    fn room_beside(&mut self, mac: [u8; 6]) -> Option<usize> {
+        self.0.core.room_beside(mac)
+    }
+
+    fn deliver_beside(&mut self, headers: &[u8], payload: &[u8]) -> bool {
+        let due = self.0.core.deliver_beside(headers, payload);
+        self.0.scratch.due_beside |= due.unwrap_or_default();
+        due.is_some()
+    }
+
     #[inline]
     fn outlet_waits(&mut self, outlet: Outlet) {
         if outlet != Outlet::Uplink || !self.0.scratch.quiet {

@@ -27,6 +27,7 @@
 
 mod address;
 mod arena;
+mod beside;
 mod books;
 pub mod capabilities;
 mod capture;

@@ -55,6 +55,7 @@ impl Core {
         self.outlet_ring(which).open(false);
         if which == Outlet::Uplink {
             self.forget_neighbours(lock);
+            self.forget_beside();
         }
         self.outlet(which).holder.store(0, Release);
     }

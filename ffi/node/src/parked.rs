@@ -148,7 +148,7 @@ fn serve(core: &Core) -> u64 {
     }
     core.deliver_interrupts();
     let now = core.now();
-    unfinished |= core.take_back_stalled(now);
+    unfinished |= core.take_back_stalled(now) | core.take_back_stalled_beside();
     let mut left = core.take_left();
     for fid in core.open_functions() {
         left |= 1 << fid;

@@ -33,6 +33,7 @@ impl Core {
         }
         if streak >= IMPATIENT {
             self.take_back_entrusted(now);
+            self.take_back_beside();
         }
     }
 

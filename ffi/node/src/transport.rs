@@ -3,6 +3,7 @@
 use super::{
     NodeError,
     arena::{Arena, Owner},
+    beside,
     core::{Core, MILLI},
     file::{PAGE, VECTORS},
     interrupts::Listener,
@@ -58,6 +59,8 @@ struct Function {
     fid: u8,
     /// Identifies this opener's eventfds.
     listener: Listener,
+    /// Keeps the adapter beside this one open.
+    _user: beside::User,
     /// Keeps the node open as long as this exists.
     _node: Arc<Node>,
 }
@@ -102,7 +105,8 @@ impl NodeTransport {
         core.introduce();
         let core = node.core.clone();
         let listener = core.interrupts.listener();
-        let registers = Arc::new(Function { core: core.clone(), fid, listener, _node: node.clone() });
+        let (_user, _node) = (node.begin_use(), node.clone());
+        let registers = Arc::new(Function { core: core.clone(), fid, listener, _user, _node });
         Ok(Self { registers, core, swept: AtomicU64::new(0), rotation: AtomicU32::new(0) })
     }
 

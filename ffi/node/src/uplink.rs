@@ -33,17 +33,30 @@ impl UplinkHold {
         self.held.node()
     }
 
+    /// Lets programs on both nodes that may open both deliver frames to each other by themselves, as long as the uplinks are held.
+    pub fn join(&self, other: &Self) {
+        self.held.core().set_beside(other.node());
+        other.held.core().set_beside(self.node());
+    }
+
+    /// Number of frames that programs on the node have delivered by themselves since [`join`](Self::join).
+    pub fn passed(&self) -> u64 {
+        self.held.core().passed()
+    }
+
     /// The node's time in ps.
     pub fn now(&self) -> u64 {
         self.held.core().now()
     }
 
-    /// Appends the next frames that leave the node, until there are `most` or no more wait.
+    /// Appends the next frames that leave the node, until there are `most` or no more wait. The caller has delivered the frames of earlier
+    /// calls.
     pub fn pop(&self, frames: &mut Frames, most: usize) {
         let ring = self.held.core().outlet_ring(Outlet::Uplink);
-        let before = frames.len();
-        while frames.len() < most && frames.append(|bytes| ring.pop_behind(bytes)).is_some() {}
-        if frames.len() > before {
+        let some = ring.waits();
+        ring.set_carried(some);
+        if some {
+            while frames.len() < most && frames.append(|bytes| ring.pop_behind(bytes)).is_some() {}
             ring.note_taken(self.now());
         }
     }
@@ -77,7 +90,11 @@ impl UplinkHold {
                 host.0.scratch.quiet = false;
             });
             // Answers so far do not wait as well.
-            self.crowd.wait(core, || if quiet { self.wake() });
+            self.crowd.wait(core, || {
+                if quiet {
+                    self.wake()
+                }
+            });
         }
     }
 

@@ -2,6 +2,7 @@
 
 mod arena;
 pub mod bed;
+mod beside;
 mod copies;
 mod crowd;
 mod damage;

@@ -72,6 +72,8 @@ impl Parties for Late<'_, '_> {
         fn barrier(&mut self);
         fn reaches(&mut self, party: Party) -> bool;
         fn by_reference(&mut self, from: Rid, to: Rid) -> bool;
+        fn room_beside(&mut self, mac: [u8; 6]) -> Option<usize>;
+        fn deliver_beside(&mut self, headers: &[u8], payload: &[u8]) -> bool;
         fn outlet_waits(&mut self, outlet: Outlet);
         fn wake(&mut self, party: Party);
         fn alive(&mut self, party: Party) -> bool;
