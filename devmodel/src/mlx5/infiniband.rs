@@ -45,7 +45,7 @@ impl QpStage<'_, '_, '_> {
         let general = self.q.service == ServiceType::Qp1.raw();
         let port = &self.func.function().ib;
         let takes = match general {
-            true => port.pkeys.iter().any(|own| IbPort::is_same_partition(*own, pkey)),
+            true => port.pkey_for(pkey).is_some(),
             false => IbPort::is_same_partition(self.port_pkey(), pkey),
         };
         if !takes {

@@ -147,6 +147,11 @@ impl IbPort {
         near && guid != [0; 8] && self.guids.get(index).is_some_and(|own| own == guid)
     }
 
+    /// The port's own P_Key by which it accepts a packet with `pkey`.
+    pub fn pkey_for(&self, pkey: u16) -> Option<u16> {
+        self.pkeys.iter().copied().find(|own| Self::is_same_partition(*own, pkey))
+    }
+
     /// True if a member with P_Key `own` accepts a packet with `pkey`: both are in the same partition and not
     /// both limited members (IBTA 10.9.3).
     pub fn is_same_partition(own: u16, pkey: u16) -> bool {

@@ -1,11 +1,11 @@
 //! Management packets that no queue pair takes: those to the switch, and those to QP0 of a port without one.
 
-use super::{Subnet, rmpp, switch};
+use super::{Subnet, mad::DEFAULT_PKEY, rmpp, switch};
 use crate::{
     Config, identity,
     mlx5::{Frame, Packet, Payload, Step, bytes_of},
     region::Func,
-    state::Counters,
+    state::{Counters, IbPort},
 };
 use hwspec::{
     handle::Qpn,
@@ -53,7 +53,17 @@ pub(crate) fn arrive(func: &mut Func<'_>, step: &mut Step<'_>, packet: &Packet<'
         func.count(Counters::RxDroppedQkey, 1);
         return true;
     }
-    let pkey = packet.headers.bth().pkey();
+    let asked = packet.headers.bth().pkey();
+    // IBTA 9.6.1.4: QP1 is in the partitions of its port. An answer has the port's own P_Key, for limited members hear full ones only.
+    let pkey = match qpn {
+        1 if to_switch => Some(DEFAULT_PKEY).filter(|own| IbPort::is_same_partition(*own, asked)),
+        1 => func.function().ib.pkey_for(asked),
+        _ => Some(asked),
+    };
+    let Some(pkey) = pkey else {
+        func.count(Counters::RxDroppedPkey, 1);
+        return true;
+    };
     let back = Back { route: back(packet, &lrh), qpn, peer: deth.src_qp().0, pkey };
     let config = *step.config;
     match qpn {
@@ -119,7 +129,7 @@ pub(super) struct Back {
     pub qpn: u32,
     /// The QP that asked.
     pub peer: u32,
-    /// P_Key of the request.
+    /// P_Key of the answer.
     pub pkey: u16,
 }
 

@@ -97,6 +97,24 @@ fn a_path_is_in_a_partition_that_both_ports_are_in() {
     assert_eq!(path(&mut bed, None), Ok(0x8005));
 }
 
+/// 9.6.1.4, 10.9.3: the administrator and the ports' agents answer limited members with the full P_Key that these hear, and strangers not at all.
+#[test]
+fn a_limited_member_of_the_default_partition_is_answered() {
+    let (mut bed, a) = general();
+    set(&mut bed, 1, smp::attribute::PKEY_TABLE, &[0x7f, 0xff]);
+    let answer = a.query(&mut bed, Method::Get, SaAttribute::ClassPortInfo, 0, &ClassPortInfo::zeroed());
+    assert_eq!(answer.header().status(), 0);
+    bed.function(2);
+    let counters = perf(Method::Get, pma::PORT_COUNTERS, 0);
+    assert!(a.ask(&mut bed, 3, &counters).is_some(), "a full member");
+    set(&mut bed, 2, smp::attribute::PKEY_TABLE, &[0x7f, 0xff]);
+    assert!(a.ask(&mut bed, 3, &counters).is_none(), "another limited member");
+    set(&mut bed, 1, smp::attribute::PKEY_TABLE, &[0x80, 0x05]);
+    let query = query(Method::Get, SaAttribute::ClassPortInfo, 0, &ClassPortInfo::zeroed());
+    assert!(a.ask(&mut bed, identity::SWITCH_LID, query.as_bytes()).is_none(), "a stranger");
+    assert_eq!([0, 2].map(|fid| bed.counter(fid, Counters::RxDroppedPkey)), [1, 1]);
+}
+
 /// 13.6.2.1: a table that fits one segment is returned in one segment that says so.
 #[test]
 fn a_table_of_paths_is_one_segment() {
